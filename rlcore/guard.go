@@ -1,0 +1,341 @@
+package rlcore
+
+import (
+	"fmt"
+	"math"
+)
+
+// Prediction is what the interference model expects of one member of a group.
+type Prediction struct {
+	Slowdown float64 // run time together ÷ alone, ≥ 1
+	SD       float64 // standard deviation of Slowdown
+}
+
+// Predictor foretells each member's slowdown when the given jobs run together
+// on one GPU. Profiles are never nil.
+type Predictor interface {
+	// Predict writes one Prediction per member into dst; len(dst) == len(members).
+	Predict(dst []Prediction, spec *GPUSpec, members []*Profile)
+}
+
+// Guard is what no policy can overrule. A zero field means its default.
+type Guard struct {
+	// Predictor is asked for slowdowns. nil: every member is taken to slow by
+	// the number of members, the worst a fair device can do.
+	Predictor Predictor
+	// MemMargin is the fraction of the device memory that stays free at every
+	// moment. Default 0.05: contexts and fragmentation that NVML shows late.
+	MemMargin float64
+	// MaxMembers on one GPU, running ones counted. Default 5.
+	MaxMembers int
+	// MaxPassOver is how many decisions may start jobs of lower priority past a
+	// job that could have started. Default 5.
+	MaxPassOver int
+	// MaxDelayS is the longest a job may be kept waiting by the bridge alone, s.
+	// Default 300.
+	MaxDelayS float64
+	// MaxSlowdown is the site's contract for jobs that name none. Default 0 = none.
+	MaxSlowdown float64
+	// Trust is how many standard deviations of a prediction are added before it
+	// is held against a contract. Default 1.
+	Trust float64
+
+	scratch scratch
+}
+
+// scratch keeps Allow free of allocation.
+type scratch struct {
+	members []*Profile
+	pred    []Prediction
+	tracks  []track
+}
+
+// track is one member's memory over the coming time.
+type track struct {
+	p        *Profile
+	from     float64 // solo work already done, s
+	slowest  float64 // the slowest the member may go: its slowdown at worst
+}
+
+func orDefault(v, d float64) float64 {
+	if v == 0 {
+		return d
+	}
+	return v
+}
+
+func orDefaultInt(v, d int) int {
+	if v == 0 {
+		return d
+	}
+	return v
+}
+
+// Refusal says why the guard refuses a combination; "" = allowed.
+type Refusal string
+
+// The guard's reasons, as `why` prints them.
+const (
+	Allowed          Refusal = ""
+	RefusedWhole     Refusal = "the GPU is taken whole"
+	RefusedShares    Refusal = "no share of the GPU is free"
+	RefusedUnknown   Refusal = "an application without a profile runs alone first"
+	RefusedNoShare   Refusal = "a job asks not to share"
+	RefusedUser      Refusal = "this GPU serves one user at a time"
+	RefusedClients   Refusal = "more jobs than the GPU serves at a time"
+	RefusedHost      Refusal = "the node has not enough free cores or memory"
+	RefusedMemory    Refusal = "GPU memory would not suffice at some moment"
+	RefusedContract  Refusal = "a job would slow down more than its contract allows"
+	RefusedPassOver  Refusal = "a job of higher priority has been passed over often enough"
+	RefusedDelay     Refusal = "a job has been kept waiting by the bridge long enough"
+	RefusedForbidden Refusal = "these applications may not run together"
+)
+
+// Forbidder is a Predictor that knows of members that must not meet, because it
+// saw them fail together or was told so.
+type Forbidder interface {
+	Forbidden(spec *GPUSpec, members []*Profile) bool
+}
+
+// Check says whether combination c of the window may join the window's GPU now,
+// on the combination's own merits. Fairness towards jobs outside c is Combos'.
+func (g *Guard) Check(w *Window, c Combo) Refusal {
+	if c == 0 {
+		return Allowed
+	}
+	card := w.Card()
+	free := card.FreeShares()
+	n := len(card.Running) + c.Len()
+	switch {
+	case free == 0 && len(card.Running) > 0 && card.Running[0].Whole:
+		return RefusedWhole
+	case free < c.Len():
+		return RefusedShares
+	case n > orDefaultInt(g.MaxMembers, 5), card.Spec.MaxClients > 0 && n > card.Spec.MaxClients:
+		return RefusedClients
+	}
+	cpus, hostMem := 0, 0.0
+	user := ""
+	sc := &g.scratch
+	sc.members, sc.tracks = sc.members[:0], sc.tracks[:0]
+	add := func(j *Job, done float64) Refusal {
+		if n > 1 {
+			if j.NoShare {
+				return RefusedNoShare
+			}
+			if j.Profile == nil {
+				return RefusedUnknown
+			}
+		}
+		if card.Spec.SameUser {
+			if user != "" && user != j.User {
+				return RefusedUser
+			}
+			user = j.User
+		}
+		if j.Profile != nil {
+			sc.members = append(sc.members, j.Profile)
+			sc.tracks = append(sc.tracks, track{p: j.Profile, from: done})
+		}
+		return Allowed
+	}
+	for i := range card.Running {
+		r := &card.Running[i]
+		if why := add(&r.Job, r.DoneS); why != Allowed {
+			return why
+		}
+	}
+	for i := range w.Jobs {
+		if !c.Has(i) {
+			continue
+		}
+		j := w.Job(i)
+		if why := add(j, 0); why != Allowed {
+			return why
+		}
+		cpus += j.CPUs
+		hostMem += j.HostMemMiB
+	}
+	if card.FreeCPUs >= 0 && cpus > card.FreeCPUs ||
+		card.FreeHostMemMiB >= 0 && hostMem > card.FreeHostMemMiB {
+		return RefusedHost
+	}
+	if n == 1 {
+		// Alone the job has what Slurm would have given it: its memory is its
+		// own affair.
+		return Allowed
+	}
+	if f, ok := g.Predictor.(Forbidder); ok && f.Forbidden(&card.Spec, sc.members) {
+		return RefusedForbidden
+	}
+	g.predict(&card.Spec)
+	trust := orDefault(g.Trust, 1)
+	k := 0
+	contract := func(j *Job) bool {
+		p := sc.pred[k]
+		worst := max(1, p.Slowdown+trust*p.SD)
+		sc.tracks[k].slowest = worst
+		k++
+		limit := orDefault(j.MaxSlowdown, g.MaxSlowdown)
+		return limit == 0 || worst <= limit
+	}
+	for i := range card.Running {
+		if !contract(&card.Running[i].Job) {
+			return RefusedContract
+		}
+	}
+	for i := range w.Jobs {
+		if c.Has(i) && !contract(w.Job(i)) {
+			return RefusedContract
+		}
+	}
+	if !fits(sc.tracks, card.Spec.MemMiB*(1-orDefault(g.MemMargin, 0.05))) {
+		return RefusedMemory
+	}
+	return Allowed
+}
+
+func (g *Guard) predict(spec *GPUSpec) {
+	sc := &g.scratch
+	if cap(sc.pred) < len(sc.members) {
+		sc.pred = make([]Prediction, len(sc.members))
+	}
+	sc.pred = sc.pred[:len(sc.members)]
+	if g.Predictor == nil {
+		for i := range sc.pred {
+			sc.pred[i] = Prediction{Slowdown: float64(len(sc.members))}
+		}
+		return
+	}
+	g.Predictor.Predict(sc.pred, spec, sc.members)
+	for i := range sc.pred {
+		// A predictor that knows nothing must not open the door.
+		if p := sc.pred[i]; math.IsNaN(p.Slowdown) || math.IsNaN(p.SD) {
+			sc.pred[i] = Prediction{Slowdown: float64(len(sc.members))}
+		}
+	}
+}
+
+// fits reports whether the tracks' memory stays within limit MiB at every
+// moment from now on. Nobody knows how fast each member will really go, so at
+// time t a member may be anywhere between t/slowest and t seconds further in its
+// solo profile; the largest memory in that stretch counts.
+func fits(tracks []track, limit float64) bool {
+	peaks := 0.0
+	for i := range tracks {
+		peaks += tracks[i].p.Peak().MemMiB
+	}
+	if peaks <= limit {
+		return true
+	}
+	step, end := math.Inf(1), 0.0
+	for i := range tracks {
+		tr := &tracks[i]
+		step = min(step, tr.p.PeriodS)
+		end = max(end, (tr.p.DurationS-tr.from)*tr.slowest)
+	}
+	// Memory is checked on at most 4096 moments; a longer future gets a coarser
+	// step, and each moment then looks at the whole step.
+	step = max(step, end/4096)
+	for t := 0.0; t <= end+step; t += step {
+		sum := 0.0
+		for i := range tracks {
+			sum += tracks[i].memBetween(t, t+step)
+		}
+		if sum > limit {
+			return false
+		}
+	}
+	return true
+}
+
+// memBetween is the most memory the member may hold between t0 and t1 seconds
+// from now.
+func (tr *track) memBetween(t0, t1 float64) float64 {
+	lo, hi := tr.from+t0/tr.slowest, tr.from+t1
+	if lo >= tr.p.DurationS {
+		return 0 // ended even at its slowest
+	}
+	m := 0.0
+	for i, last := tr.p.Index(lo), tr.p.Index(hi); i <= last; i++ {
+		m = max(m, tr.p.Series[i].MemMiB)
+	}
+	return m
+}
+
+// Combos appends to dst every combination of the window that is allowed on its
+// GPU now, in ascending order, and combo 0 (wait) where waiting is allowed.
+//
+// Fairness: while a job has been passed over MaxPassOver times, or kept waiting
+// by the bridge for MaxDelayS, only combinations with it are allowed, as long as
+// there is one; waiting isn't. The job of highest priority goes first.
+func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
+	must, _ := g.Must(w)
+	start := len(dst)
+	for c := Combo(1); c < 1<<len(w.Jobs); c++ {
+		if must >= 0 && !c.Has(must) {
+			continue
+		}
+		if g.Check(w, c) == Allowed {
+			dst = append(dst, c)
+		}
+	}
+	if must < 0 {
+		dst = append(dst, 0)
+		copy(dst[start+1:], dst[start:])
+		dst[start] = 0
+	}
+	return dst
+}
+
+// Must returns the window job that has to be among the next to start, and why;
+// -1 when there is none. A job that can't start on this GPU now, not even by
+// itself, forces nothing: the GPU's present load must end first.
+func (g *Guard) Must(w *Window) (int, Refusal) {
+	for i := range w.Jobs {
+		j := w.Job(i)
+		why := Allowed
+		if j.PassedOver >= orDefaultInt(g.MaxPassOver, 5) {
+			why = RefusedPassOver
+		}
+		if j.DelayedS >= orDefault(g.MaxDelayS, 300) {
+			why = RefusedDelay
+		}
+		if why != Allowed && g.Check(w, 1<<i) == Allowed {
+			return i, why
+		}
+	}
+	return -1, Allowed
+}
+
+// String makes a Refusal printable where it is Allowed.
+func (r Refusal) String() string {
+	if r == Allowed {
+		return "allowed"
+	}
+	return string(r)
+}
+
+// Explain lists, for people, each single and each pair of the window that the
+// guard refuses now, and why. It is for `why`, not for the hot path.
+func (g *Guard) Explain(w *Window) []string {
+	var out []string
+	for c := Combo(1); c < 1<<len(w.Jobs); c++ {
+		if c.Len() > 2 {
+			continue
+		}
+		if why := g.Check(w, c); why != Allowed {
+			names := ""
+			for i := range w.Jobs {
+				if c.Has(i) {
+					if names != "" {
+						names += " with "
+					}
+					names += w.Job(i).ID
+				}
+			}
+			out = append(out, fmt.Sprintf("%s: %s", names, why))
+		}
+	}
+	return out
+}

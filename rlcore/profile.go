@@ -1,0 +1,116 @@
+package rlcore
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Use is what a job asks of one GPU at an instant when it runs alone: the four
+// resources of the thesis (eq. 3: gpu, gpumem, gpucore, pcie).
+type Use struct {
+	GPU      float64 `json:"gpu"`       // fraction of time a kernel runs (NVML utilisation.gpu / 100), 0..1
+	MemMiB   float64 `json:"mem_mib"`   // device memory held, MiB
+	Core     float64 `json:"core"`      // fraction of the SMs that are busy (GPM sm activity, or the nearest figure there is), 0..1
+	PCIeMBps float64 `json:"pcie_mbps"` // PCIe traffic, both directions together, MB/s
+}
+
+// Profile is an application's solo use of a GPU over time.
+//
+// Series holds one Use per PeriodS seconds, the first at the job's start; the
+// last one holds until DurationS. A Profile is immutable once built: jobs and
+// states share pointers to it.
+type Profile struct {
+	App       string  `json:"app"`
+	DurationS float64 `json:"duration_s"` // solo run time, s, > 0
+	PeriodS   float64 `json:"period_s"`   // seconds a point of Series, > 0
+	Series    []Use   `json:"series"`     // at least one point
+	StepS     float64 `json:"step_s"`     // time of one iteration when alone, s; 0 = unknown
+	Runs      int     `json:"runs"`       // solo runs it was learned from; 0 = imported
+	// DurationSD is the spread of DurationS over those runs, s.
+	DurationSD float64 `json:"duration_sd_s"`
+	// Source names where the figures come from.
+	Source string `json:"source,omitempty"`
+}
+
+// ErrBadProfile marks a profile whose figures can't be true.
+var ErrBadProfile = errors.New("bad profile")
+
+// Validate returns an error that wraps ErrBadProfile and names the figure that
+// can't be true, or nil.
+func (p *Profile) Validate() error {
+	bad := func(what string, v float64) error {
+		return fmt.Errorf("%w %q: %s is %v", ErrBadProfile, p.App, what, v)
+	}
+	if !(p.DurationS > 0) || math.IsInf(p.DurationS, 0) {
+		return bad("duration_s", p.DurationS)
+	}
+	if !(p.PeriodS > 0) || math.IsInf(p.PeriodS, 0) {
+		return bad("period_s", p.PeriodS)
+	}
+	if !(p.StepS >= 0) || math.IsInf(p.StepS, 0) {
+		return bad("step_s", p.StepS)
+	}
+	if len(p.Series) == 0 {
+		return bad("the length of series", 0)
+	}
+	for _, u := range p.Series {
+		if !(u.GPU >= 0 && u.GPU <= 1) {
+			return bad("gpu", u.GPU)
+		}
+		if !(u.Core >= 0 && u.Core <= 1) {
+			return bad("core", u.Core)
+		}
+		if !(u.MemMiB >= 0) || math.IsInf(u.MemMiB, 0) {
+			return bad("mem_mib", u.MemMiB)
+		}
+		if !(u.PCIeMBps >= 0) || math.IsInf(u.PCIeMBps, 0) {
+			return bad("pcie_mbps", u.PCIeMBps)
+		}
+	}
+	return nil
+}
+
+// At returns the use after t seconds of solo work. Before the start it is the
+// first point, past the end the last.
+func (p *Profile) At(t float64) Use { return p.Series[p.Index(t)] }
+
+// Index returns the point of Series that holds after t seconds of solo work.
+func (p *Profile) Index(t float64) int {
+	i := int(t / p.PeriodS)
+	return max(0, min(i, len(p.Series)-1))
+}
+
+// Mean returns the use averaged over the run.
+func (p *Profile) Mean() Use {
+	var m Use
+	var total float64
+	for i, u := range p.Series {
+		w := p.PeriodS
+		if i == len(p.Series)-1 {
+			w = max(p.DurationS-float64(i)*p.PeriodS, 1e-9)
+		}
+		m.GPU += w * u.GPU
+		m.MemMiB += w * u.MemMiB
+		m.Core += w * u.Core
+		m.PCIeMBps += w * u.PCIeMBps
+		total += w
+	}
+	m.GPU /= total
+	m.MemMiB /= total
+	m.Core /= total
+	m.PCIeMBps /= total
+	return m
+}
+
+// Peak returns the largest of each resource over the run, each at its own time.
+func (p *Profile) Peak() Use {
+	var m Use
+	for _, u := range p.Series {
+		m.GPU = max(m.GPU, u.GPU)
+		m.MemMiB = max(m.MemMiB, u.MemMiB)
+		m.Core = max(m.Core, u.Core)
+		m.PCIeMBps = max(m.PCIeMBps, u.PCIeMBps)
+	}
+	return m
+}
