@@ -52,9 +52,9 @@ type scratch struct {
 
 // track is one member's memory over the coming time.
 type track struct {
-	p        *Profile
-	from     float64 // solo work already done, s
-	slowest  float64 // the slowest the member may go: its slowdown at worst
+	p       *Profile
+	from    float64 // solo work already done, s
+	slowest float64 // the slowest the member may go: its slowdown at worst
 }
 
 func orDefault(v, d float64) float64 {
