@@ -1,0 +1,228 @@
+// Package slurmbridge lets Slurm's jobs share GPUs: it looks at the queue,
+// plans which pending jobs start together on one GPU, and has Slurm start them
+// so.
+//
+// The data goes one way: Slurm.Look → Snapshot → (with profiles) rlcore.State →
+// rlcore.Decide → Plan → Slurm.Update. Everything between the two ends of I/O is
+// a pure function; see Planner. Bridge is the loop around it.
+package slurmbridge
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Sharing is the kind of gres that a cluster shares GPUs by.
+type Sharing string
+
+// The two kinds. SLURM.md's reasons for having only one of them on a cluster
+// are in ARCHITECTURE.md.
+const (
+	MPS   Sharing = "mps"
+	Shard Sharing = "shard"
+)
+
+// Units of a whole GPU, in gres/mps or gres/shard.
+const Units = 100
+
+// JobState is a job's base state as squeue's %T prints it.
+type JobState string
+
+// The states the bridge tells apart; every other one means that the job is over.
+const (
+	Pending    JobState = "PENDING"
+	Running    JobState = "RUNNING"
+	Completing JobState = "COMPLETING"
+	Suspended  JobState = "SUSPENDED"
+)
+
+// Job is one job or array task as one look saw it.
+type Job struct {
+	// Ref is how scontrol names the job: "123", or "120_4" for an array task.
+	Ref string
+	// ID is the job's own number where it has one already: a pending array task
+	// that was never split off has its array's.
+	ID int64
+	// ArrayID is the array's number, 0 for a job that is no array task.
+	ArrayID int64
+	// HetID is the heterogeneous job's leader, 0 for an ordinary job.
+	HetID int64
+
+	UID       uint32
+	User      string
+	Account   string
+	Partition string // may list several, separated by commas, while pending
+	State     JobState
+	Reason    string
+	Priority  int64
+	Submit    time.Time
+	// Eligible is the time from which the job may start (its owner's --begin,
+	// say); zero = not known, which is what a job with unmet dependencies shows.
+	Eligible time.Time
+	// Start is when the job started; zero while it is pending.
+	Start     time.Time
+	TimeLimit time.Duration // 0 = none
+
+	// Asked is the GPU request; see ParseAsk.
+	Asked Ask
+	// Dependency is what is still unmet, as squeue prints it, "" for none.
+	Dependency Dependencies
+	ReqNodes   string // -w, as a Slurm host list; "" = any
+	ExcNodes   string // -x
+	Features   string // -C
+	NumNodes   int
+	CPUs       int
+	// HostMemMiB is the memory asked for on one node, MiB; 0 = the default's.
+	HostMemMiB float64
+	Requeue    bool
+
+	// Nodes names the node a running job is on; GPUs the indexes of its GPUs
+	// there (NVML order is another: these are gres.conf's), nil = not known.
+	Nodes string
+	GPUs  []int
+
+	// Comment is the owner's --comment, cut after 1,024 bytes. Hostile text.
+	Comment string
+}
+
+// AskKind says how a job asked for its GPU.
+type AskKind int
+
+// The forms a request takes.
+const (
+	AskNone   AskKind = iota // no GPU
+	AskWhole                 // gpu:1, gpu:titanxp:1, --gpus=… : whole GPUs
+	AskShared                // gpu:shared not yet rewritten (no job_submit script, or an update by hand)
+	AskShares                // mps:N or shard:N
+)
+
+// Ask is a GPU request taken apart.
+type Ask struct {
+	Kind AskKind
+	// Sharing is set with AskShares.
+	Sharing Sharing
+	// Count is the number of whole GPUs, or of shares.
+	Count int
+	// Raw is the request as Slurm prints it, e.g. "gres:mps:50" or "gres/mps:50".
+	Raw string
+}
+
+// Dependency is one condition of a job's dependency list.
+type Dependency struct {
+	Type string // "after", "afterany", "afterok", …
+	Job  string // "123" or "123_4"; "" for singleton
+	Rest string // whatever else the term holds, e.g. "+5"
+}
+
+// Dependencies is a job's list of unmet conditions.
+type Dependencies struct {
+	List []Dependency
+	// Or says that any one of them suffices ("?" instead of ","): such a list
+	// can't be added to.
+	Or bool
+	// Raw is the list as Slurm prints it.
+	Raw string
+}
+
+// Only reports whether the single unmet condition is after:job.
+func (d Dependencies) Only(typ, job string) bool {
+	return len(d.List) == 1 && d.List[0].Type == typ && d.List[0].Job == job && d.List[0].Rest == ""
+}
+
+// Has reports whether typ:job is among the unmet conditions.
+func (d Dependencies) Has(typ, job string) bool {
+	for _, t := range d.List {
+		if t.Type == typ && t.Job == job {
+			return true
+		}
+	}
+	return false
+}
+
+// Node is a node with GPUs.
+type Node struct {
+	Name       string
+	Up         bool   // in service: jobs can start there
+	State      string // as Slurm prints it
+	GPUs       int
+	GPUType    string // gres.conf's Type, "" where it has none
+	Sharing    Sharing
+	Units      int // shares of the whole node, 100 a GPU
+	Partitions []string
+	CPUs       int
+	CPUsAlloc  int
+	MemMiB     float64
+	MemAlloc   float64
+	Reserved   bool // a reservation or a maintenance keeps ordinary jobs away
+}
+
+// GateState is what a look saw of the gate job.
+type GateState struct {
+	ID string // "" = there is none
+	// Open: the job isn't pending any more, so nothing waits for it.
+	Open bool
+	// Begin is when it becomes eligible, which is when the lease ends.
+	Begin time.Time
+}
+
+// Snapshot is what Slurm says now.
+type Snapshot struct {
+	At time.Time
+	// Release is Slurm's version, e.g. "22.05.8".
+	Release string
+	// Jobs holds every pending, running, suspended or completing job that asks
+	// for a GPU or for shares of one, in squeue's order (highest priority
+	// first). Jobs without a GPU are left out.
+	Jobs  []Job
+	Nodes []Node
+	Gates []GateState
+}
+
+// Update is a change to named jobs, sent to Slurm in one command. A nil field is
+// left as it is.
+type Update struct {
+	Jobs       []string // refs
+	Gres       *string  // e.g. "mps:50"
+	ReqNodes   *string  // "" = any node
+	Dependency *string  // "" = none
+	// StartNow sets the begin time to now, which makes Slurm look at the job at
+	// once (SLURM: 1 s instead of 30 s).
+	StartNow     bool
+	AdminComment *string
+}
+
+// Errors of Slurm's commands that callers tell apart.
+var (
+	// ErrNoJob: the job doesn't exist any more, or isn't pending any more.
+	ErrNoJob = errors.New("no such pending job")
+	// ErrRefused: slurmctld answered, and refused. Fields of the update may have
+	// changed all the same: look again.
+	ErrRefused = errors.New("slurmctld refused")
+	// ErrDown: slurmctld did not answer.
+	ErrDown = errors.New("slurmctld does not answer")
+)
+
+// Slurm is the cluster as the bridge uses it. Every call runs one of Slurm's
+// commands and ends within its own deadline.
+type Slurm interface {
+	// Look reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
+	Look(ctx context.Context) (*Snapshot, error)
+	// Update changes pending jobs. Returns ErrNoJob if one of several jobs is
+	// gone (the others may have been changed: look again), ErrRefused, ErrDown.
+	Update(ctx context.Context, u Update) error
+	// CreateGate submits the gate job, whose lease ends after the given time.
+	CreateGate(ctx context.Context, lease time.Duration) (id string, err error)
+	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if
+	// the gate isn't pending any more.
+	RenewGate(ctx context.Context, id string, lease time.Duration) error
+	// OpenGate cancels the gate, which lets every job go that waits for it. A
+	// gate that is gone already is no error.
+	OpenGate(ctx context.Context, id string) error
+	// Script returns a job's batch script, at most 256 KiB of it. Returns
+	// ErrNoJob.
+	Script(ctx context.Context, ref string) ([]byte, error)
+}
+
+// GateName is the gate job's name in the queue.
+const GateName = "slurmbridge-gate"
