@@ -1,0 +1,355 @@
+package slurmbridge
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Book is what the bridge remembers between looks: the groups it made and how
+// long each job has waited because of it. Everything else is read from Slurm
+// each time. It has one owner, the Bridge.
+type Book struct {
+	Groups map[int64]*Group
+	Waits  map[string]*Wait
+	// HandsOff holds the jobs whose owner edited what the bridge had set, and
+	// those that did not start twice: they are ordinary jobs from then on.
+	HandsOff map[string]string
+	// Done is the solo work each running job has done, by ref.
+	Done map[string]*Progress
+	// LastAt is when the last look was, zero at the start.
+	LastAt time.Time
+	NextID int64
+}
+
+// Wait is how one pending job fared.
+type Wait struct {
+	PassedOver int     `json:"passed_over"`
+	DelayedS   float64 `json:"delayed_s"`
+	// Strikes counts the times it was released and did not start.
+	Strikes int `json:"strikes"`
+}
+
+// Progress is how far one running job has come.
+type Progress struct {
+	Start time.Time
+	DoneS float64
+	Slow  float64 // the slowdown it is held to have at present, 1 = none
+}
+
+// NewBook returns an empty book.
+func NewBook() *Book {
+	return &Book{
+		Groups:   map[int64]*Group{},
+		Waits:    map[string]*Wait{},
+		HandsOff: map[string]string{},
+		Done:     map[string]*Progress{},
+		NextID:   1,
+	}
+}
+
+// Wait returns the job's entry, made when there is none.
+func (b *Book) Wait(ref string) *Wait {
+	w := b.Waits[ref]
+	if w == nil {
+		w = &Wait{}
+		b.Waits[ref] = w
+	}
+	return w
+}
+
+// groupIDs returns the groups' numbers in ascending order, so that a plan is the
+// same whatever order a map has.
+func (b *Book) groupIDs() []int64 { return slices.Sorted(maps.Keys(b.Groups)) }
+
+// member finds the group that a job is in and still looked after by.
+func (b *Book) member(ref string) (*Group, *Member) {
+	for _, id := range b.groupIDs() {
+		g := b.Groups[id]
+		for i := range g.Members {
+			if g.Members[i].Ref == ref && g.Members[i].Gone == "" {
+				return g, &g.Members[i]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// Event is something a look showed that metrics and journal want to know.
+type Event struct {
+	Kind  string // "started", "ended", "requeued", "owner", "stuck", "partial", "regated", "misplaced"
+	Group *Group
+	Ref   string
+}
+
+// Grace is how long a released group may take to start before it is taken back.
+const Grace = 45 * time.Second
+
+// Observe brings the book up to date with a look, and returns the changes that
+// put right what went another way than planned. gate is the gate that waiting
+// jobs depend on ("" = none: jobs are then let go instead of gated again).
+func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Event) {
+	jobs := make(map[string]*Job, len(s.Jobs))
+	for i := range s.Jobs {
+		jobs[s.Jobs[i].Ref] = &s.Jobs[i]
+	}
+	for _, id := range b.groupIDs() {
+		g := b.Groups[id]
+		r, e := b.observeGroup(g, jobs, s, gate)
+		repairs = append(repairs, r...)
+		events = append(events, e...)
+		if len(g.Refs()) == 0 {
+			g.State = Done
+		}
+	}
+	b.progress(s, jobs)
+	for ref := range b.Waits {
+		if j := jobs[ref]; j == nil || j.State != Pending {
+			delete(b.Waits, ref)
+		}
+	}
+	for ref := range b.HandsOff {
+		if jobs[ref] == nil {
+			delete(b.HandsOff, ref)
+		}
+	}
+	return repairs, events
+}
+
+func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate string) (repairs []Change, events []Event) {
+	waiting, running := 0, 0
+	for i := range g.Members {
+		m := &g.Members[i]
+		if m.Gone != "" {
+			continue
+		}
+		j := jobs[m.Ref]
+		switch {
+		case j == nil:
+			m.Gone = "ended"
+			if !m.Ran {
+				m.Gone = "cancelled"
+			}
+			events = append(events, Event{Kind: "ended", Group: g, Ref: m.Ref})
+		case j.State != Pending:
+			running++
+			if !m.Ran {
+				m.Ran, m.Start = true, j.Start
+				if g.State != Started {
+					g.State = Started
+				}
+				events = append(events, Event{Kind: "started", Group: g, Ref: m.Ref})
+			}
+			if len(j.GPUs) == 1 && len(g.Members) > 1 && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
+				events = append(events, Event{Kind: "misplaced", Group: g, Ref: m.Ref})
+			}
+		case m.Ran:
+			// It ran and is pending again: requeued. Its next run is another one.
+			m.Gone = "restored"
+			repairs = append(repairs, restore(g, m, j, gate, "requeued"))
+			events = append(events, Event{Kind: "requeued", Group: g, Ref: m.Ref})
+		case g.State == Preparing:
+			m.Gone = "restored"
+			if c := restore(g, m, j, gate, "prepared but never released"); !c.noop(j) {
+				repairs = append(repairs, c)
+			}
+		case !asPlanned(g, m, j):
+			m.Gone = "owner"
+			b.HandsOff[m.Ref] = "its owner edited it"
+			events = append(events, Event{Kind: "owner", Group: g, Ref: m.Ref})
+		default:
+			waiting++
+		}
+	}
+	if waiting == 0 {
+		return repairs, events
+	}
+	// Since when could the waiting members have started?
+	blocked := false
+	for _, ref := range g.After {
+		if j := jobs[ref]; j != nil {
+			blocked = true
+		}
+	}
+	if blocked {
+		return repairs, events
+	}
+	if g.Free.IsZero() {
+		g.Free = s.At
+	}
+	late := s.At.Sub(g.Free) > Grace
+	if !late && nodeUp(s, g.Node) {
+		return repairs, events
+	}
+	for i := range g.Members {
+		m := &g.Members[i]
+		j := jobs[m.Ref]
+		if m.Gone != "" || j == nil || j.State != Pending {
+			continue
+		}
+		m.Gone = "restored"
+		why := "did not start in time"
+		if !late {
+			why = "its node went out of service"
+		}
+		kind := "stuck"
+		if running > 0 {
+			kind = "partial"
+		}
+		w := b.Wait(m.Ref)
+		w.Strikes++
+		if w.Strikes >= 2 {
+			b.HandsOff[m.Ref] = "it was released twice and did not start"
+			repairs = append(repairs, restore(g, m, j, "", why+" again: left to Slurm"))
+		} else {
+			repairs = append(repairs, restore(g, m, j, gate, why))
+		}
+		events = append(events, Event{Kind: kind, Group: g, Ref: m.Ref})
+	}
+	return repairs, events
+}
+
+// asPlanned reports whether a released member that is still pending looks as the
+// bridge left it. Conditions that were met in the meantime have left its list.
+func asPlanned(g *Group, m *Member, j *Job) bool {
+	if j.Asked.Kind != AskShares || j.Asked.Count != m.Shares {
+		return false
+	}
+	want := m.WasNodes
+	if g.Pinned {
+		want = g.Node
+	}
+	if j.ReqNodes != want {
+		return false
+	}
+	for _, d := range j.Dependency.List {
+		if d.Type != "afterany" || !slices.Contains(g.After, d.Job) {
+			return false
+		}
+	}
+	return true
+}
+
+// restore is the change that makes a job what it was before it was grouped. With
+// a gate it waits for the bridge again, without one it is an ordinary job.
+func restore(g *Group, m *Member, j *Job, gate, why string) Change {
+	gres, nodes := m.WasGres, m.WasNodes
+	c := Change{
+		Step: "restore", Why: why,
+		Was:    map[string]string{m.Ref: describe(j)},
+		Update: Update{Jobs: []string{m.Ref}, Gres: &gres, ReqNodes: &nodes},
+	}
+	if !g.Pinned && j.ReqNodes == m.WasNodes {
+		c.Update.ReqNodes = nil
+	}
+	dep := ""
+	if gate != "" {
+		dep = "after:" + gate
+	} else {
+		c.Update.StartNow = startable(j)
+	}
+	c.Update.Dependency = &dep
+	return c
+}
+
+// noop reports whether the job already is what the change would make it.
+func (c *Change) noop(j *Job) bool {
+	u := &c.Update
+	return (u.Gres == nil || sameGres(*u.Gres, j.Asked)) &&
+		(u.ReqNodes == nil || *u.ReqNodes == j.ReqNodes) &&
+		(u.Dependency == nil || *u.Dependency == j.Dependency.Plain()) && !u.StartNow
+}
+
+// startable reports whether setting the begin time to now would take nothing
+// from the owner: it has no later one of its own.
+func startable(j *Job) bool { return j.Reason != "BeginTime" }
+
+func nodeUp(s *Snapshot, name string) bool {
+	for i := range s.Nodes {
+		if s.Nodes[i].Name == name {
+			return s.Nodes[i].Up
+		}
+	}
+	return false
+}
+
+// progress advances the running jobs' solo work: between two looks each did the
+// time that passed divided by its slowdown in the group it was in.
+func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
+	for ref := range b.Done {
+		if j := jobs[ref]; j == nil || j.State == Pending {
+			delete(b.Done, ref)
+		}
+	}
+	for ref, j := range jobs {
+		if j.State == Pending || j.Start.IsZero() {
+			continue
+		}
+		p := b.Done[ref]
+		if p == nil || !p.Start.Equal(j.Start) {
+			b.Done[ref] = &Progress{Start: j.Start, DoneS: max(0, s.At.Sub(j.Start).Seconds()), Slow: 1}
+			continue
+		}
+		if j.State == Running && !b.LastAt.IsZero() {
+			p.DoneS += max(0, s.At.Sub(b.LastAt).Seconds()) / max(p.Slow, 1)
+		}
+	}
+}
+
+// SetSlowdowns takes over how fast the running jobs are held to go from now on,
+// foreseen from who shares a GPU with whom.
+func (b *Book) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
+	var members []*rlcore.Profile
+	var refs []string
+	for g := range st.GPUs {
+		card := &st.GPUs[g]
+		members, refs = members[:0], refs[:0]
+		for i := range card.Running {
+			if r := &card.Running[i]; r.Profile != nil {
+				members, refs = append(members, r.Profile), append(refs, r.ID)
+			}
+		}
+		pred := make([]rlcore.Prediction, len(members))
+		switch {
+		case len(members) > 1 && p != nil:
+			p.Predict(pred, &card.Spec, members)
+		default:
+			for i := range pred {
+				pred[i].Slowdown = 1
+			}
+		}
+		for i, ref := range refs {
+			if pr := b.Done[ref]; pr != nil {
+				pr.Slow = pred[i].Slowdown
+			}
+		}
+	}
+}
+
+// Clone copies the book, for a plan that will not be applied.
+func (b *Book) Clone() *Book {
+	c := NewBook()
+	c.LastAt, c.NextID = b.LastAt, b.NextID
+	for id, g := range b.Groups {
+		gg := *g
+		gg.Members = slices.Clone(g.Members)
+		gg.After = slices.Clone(g.After)
+		c.Groups[id] = &gg
+	}
+	for r, w := range b.Waits {
+		ww := *w
+		c.Waits[r] = &ww
+	}
+	maps.Copy(c.HandsOff, b.HandsOff)
+	for r, p := range b.Done {
+		pp := *p
+		c.Done[r] = &pp
+	}
+	return c
+}
+
+// Card tells what a GPU type of gres.conf is; false = unknown, which keeps
+// groups off it.
+type Card func(gpuType string) (rlcore.GPUSpec, bool)

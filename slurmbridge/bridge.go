@@ -1,0 +1,571 @@
+package slurmbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Mode says whether plans are applied.
+type Mode string
+
+// The modes.
+const (
+	Active Mode = "active"
+	Shadow Mode = "shadow" // decide and record, change nothing
+)
+
+// Apps tells what is known of a job's application.
+type Apps interface {
+	// Identify names the application of a job from its owner, script and terms,
+	// and looks its profile up. A nil Profile means that it isn't known.
+	Identify(ctx context.Context, j *Job, t Terms, script []byte) (App, error)
+}
+
+// Journal keeps what must survive a restart, and what people ask about later.
+type Journal interface {
+	// Load returns the groups that were not done, and the waits.
+	Load(ctx context.Context) (*Book, error)
+	// SaveGroup writes a group down; its ID is its key.
+	SaveGroup(ctx context.Context, g *Group) error
+	// SaveBook writes down what of the book is not groups.
+	SaveBook(ctx context.Context, b *Book) error
+	// Log records one applied (or, in shadow, intended) change and its outcome.
+	Log(ctx context.Context, at time.Time, mode Mode, group int64, c *Change, outcome error) error
+	// SaveNotes keeps the newest note of each job.
+	SaveNotes(ctx context.Context, notes map[string]*Note) error
+}
+
+// Bridge is the loop: look, plan, apply, again.
+type Bridge struct {
+	Slurm   Slurm
+	Planner *Planner
+	Gate    *Gate
+	Apps    Apps
+	Journal Journal
+	Card    Card
+	Mode    Mode
+	Log     *slog.Logger
+	Metrics *Metrics
+	Now     func() time.Time
+	// Poll is the longest time between two looks.
+	Poll time.Duration
+	// Settle is how long after an event the bridge looks, so that events that
+	// come together are one look. Default 50 ms.
+	Settle time.Duration
+	// Fault is called between the steps of a look, for tests that kill the
+	// bridge there; nil = none.
+	Fault func(step string)
+
+	book   *Book
+	loaded bool
+	wake   chan struct{}
+	once   sync.Once
+	apps   map[string]App
+	fails  int
+	status atomic.Pointer[Status]
+}
+
+// Status is what the bridge knows after a look, for people and programs. It is
+// never changed once published.
+type Status struct {
+	At      time.Time
+	Mode    Mode
+	Policy  string
+	Gate    string
+	Lease   time.Duration // left
+	Snap    *Snapshot
+	Plan    *Plan
+	Groups  []Group
+	Notes   map[string]*Note
+	Apps    map[string]App
+	Waiting int
+	Err     string // why the last look failed, "" = it didn't
+	// LookOK is when the last successful look was.
+	LookOK time.Time
+	// HandsOff by ref: why the bridge leaves a job alone.
+	HandsOff map[string]string
+}
+
+func (b *Bridge) init() {
+	b.once.Do(func() {
+		b.wake = make(chan struct{}, 1)
+		b.apps = map[string]App{}
+		if b.Now == nil {
+			b.Now = time.Now
+		}
+		if b.Settle == 0 {
+			b.Settle = 50 * time.Millisecond
+		}
+		if b.Log == nil {
+			b.Log = slog.New(slog.DiscardHandler)
+		}
+	})
+}
+
+// Wake asks for a look soon. It never blocks.
+func (b *Bridge) Wake() {
+	b.init()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status returns what the last look led to; nil before the first.
+func (b *Bridge) Status() *Status { return b.status.Load() }
+
+// Run looks, plans and applies until ctx ends. Failures are logged and counted;
+// the gate's lease bounds what they can do.
+func (b *Bridge) Run(ctx context.Context, healthy func()) error {
+	b.init()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		case <-b.wake:
+			if !sleep(ctx, b.Settle) {
+				return ctx.Err()
+			}
+			select {
+			case <-b.wake:
+			default:
+			}
+		}
+		next, err := b.Tick(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			b.fails++
+			next = min(time.Second<<min(b.fails, 5), b.Poll)
+			b.Log.Error("look failed", "err", err, "again_in", next)
+		default:
+			b.fails = 0
+			if healthy != nil {
+				healthy()
+			}
+		}
+		if !timer.Stop() {
+			select {
+			case <-timer.C:
+			default:
+			}
+		}
+		timer.Reset(next)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func (b *Bridge) fault(step string) {
+	if b.Fault != nil {
+		b.Fault(step)
+	}
+}
+
+// Tick does one round and says when the next is due at the latest.
+func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
+	b.init()
+	defer func() {
+		if err != nil {
+			b.Metrics.lookFailed()
+			st := Status{}
+			if old := b.status.Load(); old != nil {
+				st = *old
+			}
+			st.Err = err.Error()
+			st.Lease = b.left()
+			b.status.Store(&st)
+		}
+	}()
+	if !b.loaded {
+		if b.book, err = b.Journal.Load(ctx); err != nil {
+			// Without its memory the bridge starts empty: jobs that wait behind
+			// the gate are still seen, prepared ones run as they are.
+			b.Log.Error("journal can't be read; starting without it", "err", err)
+			b.book = NewBook()
+		}
+		b.loaded = true
+	}
+	b.fault("look")
+	started := b.Now()
+	snap, err := b.Slurm.Look(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("look: %w", err)
+	}
+	b.Metrics.looked(b.Now().Sub(started))
+	b.fault("gate")
+	if b.Mode == Active {
+		if err := b.Gate.Keep(ctx, snap); err != nil {
+			b.Metrics.gateFailed()
+			b.Log.Error("gate", "err", err)
+		}
+	}
+	facts := &Facts{Snap: snap, Ungated: b.Mode == Shadow, Card: b.Card, Book: b.book, Terms: map[string]Terms{}}
+	if b.Mode == Active {
+		facts.Gate = b.Gate.ID()
+	}
+	b.account(snap)
+	repairs, events := b.book.Observe(snap, facts.Gate)
+	b.events(events)
+	b.identify(ctx, facts)
+	started = b.Now()
+	plan := b.Planner.Plan(facts)
+	plan.Repairs = append(repairs, plan.Repairs...)
+	b.Metrics.planned(b.Now().Sub(started), plan)
+	b.book.SetSlowdowns(plan.state, b.Planner.Decider.Guard.Predictor)
+	b.fault("plan")
+	b.apply(ctx, plan)
+	b.book.LastAt = snap.At
+	b.save(ctx, plan)
+	b.publish(snap, plan, facts)
+	return b.next(snap, plan), nil
+}
+
+func (b *Bridge) left() time.Duration {
+	if b.Mode != Active {
+		return 0
+	}
+	return b.Gate.Left()
+}
+
+// account adds the time since the last look to the jobs that stood beside an
+// idle GPU then.
+func (b *Bridge) account(snap *Snapshot) {
+	old := b.status.Load()
+	if old == nil || old.Plan == nil || b.book.LastAt.IsZero() {
+		return
+	}
+	dt := snap.At.Sub(b.book.LastAt).Seconds()
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if old.Plan.Idle[j.Ref] && j.State == Pending {
+			b.book.Wait(j.Ref).DelayedS += max(0, dt)
+			b.Metrics.delayed(b.book.Wait(j.Ref).DelayedS)
+		}
+	}
+}
+
+// identifyBudget bounds the time a look spends on finding out what jobs are.
+const identifyBudget = 2 * time.Second
+
+// identify looks up the applications of the jobs a plan may want: those that
+// run, and the first of the queue. The rest follows in later looks.
+func (b *Bridge) identify(ctx context.Context, f *Facts) {
+	want := b.Planner.Decider.M
+	if want == 0 {
+		want = 5
+	}
+	gpus := 0
+	for i := range f.Snap.Nodes {
+		gpus += f.Snap.Nodes[i].GPUs
+	}
+	want = want*(gpus+1) + 16
+	f.Apps = make(map[string]App, len(f.Snap.Jobs))
+	started := b.Now()
+	seen := make(map[string]bool, len(f.Snap.Jobs))
+	arrays := map[int64]App{}
+	for i := range f.Snap.Jobs {
+		j := &f.Snap.Jobs[i]
+		seen[j.Ref] = true
+		t := ParseTerms(j.Comment)
+		if t.NoShare || t.MaxSlowdown > 0 || t.App != "" {
+			f.Terms[j.Ref] = t
+		}
+		if j.Asked.Kind == AskWhole || j.Asked.Kind == AskNone {
+			continue
+		}
+		if j.State == Pending && !f.Ungated && !f.behindGate(j) {
+			if g, _ := b.book.member(j.Ref); g == nil {
+				continue
+			}
+		}
+		app, ok := b.apps[j.Ref]
+		if !ok && j.ArrayID != 0 {
+			// The tasks of an array have one script.
+			app, ok = arrays[j.ArrayID]
+		}
+		if !ok || app.Profile == nil {
+			if !ok && (want <= 0 || b.Now().Sub(started) > identifyBudget) {
+				continue
+			}
+			want--
+			app = b.lookUp(ctx, j, t, app)
+			b.apps[j.Ref] = app
+		}
+		if j.ArrayID != 0 {
+			arrays[j.ArrayID] = app
+		}
+		f.Apps[j.Ref] = app
+	}
+	for ref := range b.apps {
+		if !seen[ref] {
+			delete(b.apps, ref)
+		}
+	}
+}
+
+// lookUp finds a job's application. The script is read once; the profile is
+// looked for again as long as there is none.
+func (b *Bridge) lookUp(ctx context.Context, j *Job, t Terms, known App) App {
+	var script []byte
+	if known.Key == "" {
+		var err error
+		if script, err = b.Slurm.Script(ctx, j.Ref); err != nil {
+			b.Log.Debug("no script", "job", j.Ref, "err", err)
+		}
+	}
+	app, err := b.Apps.Identify(ctx, j, t, script)
+	if err != nil {
+		b.Log.Warn("application not identified", "job", j.Ref, "err", err)
+	}
+	return app
+}
+
+func (b *Bridge) events(events []Event) {
+	for _, e := range events {
+		b.Metrics.event(e)
+		log := b.Log.Info
+		if e.Kind == "stuck" || e.Kind == "partial" || e.Kind == "misplaced" {
+			log = b.Log.Warn
+		}
+		log("job "+e.Kind, "job", e.Ref, "group", e.Group.ID, "node", e.Group.Node, "gpu", e.Group.GPU)
+	}
+}
+
+// apply carries a plan out. A group is written down before its first change and
+// again after its last, so that whoever finds it half made can put it back.
+func (b *Bridge) apply(ctx context.Context, plan *Plan) {
+	for _, c := range merge(plan.Repairs) {
+		b.change(ctx, 0, &c)
+	}
+	b.fault("repaired")
+	for _, id := range plan.Dissolved {
+		g := b.book.Groups[id]
+		for i := range g.Members {
+			if g.Members[i].Gone == "" {
+				g.Members[i].Gone = "restored"
+			}
+		}
+		g.State = Done
+	}
+	for ref, n := range plan.Passed {
+		b.book.Wait(ref).PassedOver += n
+	}
+	for i := range plan.Groups {
+		b.release(ctx, &plan.Groups[i])
+	}
+}
+
+func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
+	p.Group.ID = b.book.NextID
+	b.book.NextID++
+	g := p.Group
+	if b.Mode == Shadow {
+		for i := range p.Changes {
+			b.log(ctx, g.ID, &p.Changes[i], nil)
+		}
+		return
+	}
+	b.book.Groups[g.ID] = &g
+	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
+		// A group nobody could put back after a crash is not made.
+		b.Log.Error("journal", "err", err)
+		delete(b.book.Groups, g.ID)
+		return
+	}
+	b.fault("journaled")
+	for i := range p.Changes {
+		if err := b.change(ctx, g.ID, &p.Changes[i]); err != nil {
+			return // still Preparing: the next look puts its members back
+		}
+		b.fault(p.Changes[i].Step)
+	}
+	g.State = Released
+	p.Group.State = Released
+	b.Metrics.released(&g)
+	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
+		"jobs", strings.Join(g.Refs(), ","), "after", strings.Join(g.After, ","))
+	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
+}
+
+// change applies one change and keeps it in the journal. In shadow it only does
+// the latter.
+func (b *Bridge) change(ctx context.Context, group int64, c *Change) error {
+	var err error
+	if b.Mode == Active {
+		err = b.Slurm.Update(ctx, c.Update)
+		b.Metrics.changed(c.Step, err)
+		switch {
+		case errors.Is(err, ErrNoJob):
+			b.Log.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
+		case err != nil:
+			b.Log.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
+		}
+	}
+	b.log(ctx, group, c, err)
+	return err
+}
+
+func (b *Bridge) log(ctx context.Context, group int64, c *Change, outcome error) {
+	if err := b.Journal.Log(ctx, b.Now(), b.Mode, group, c, outcome); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
+}
+
+// merge joins repairs that set the same values into one update each: a list of
+// jobs costs slurmctld little more than one job.
+func merge(changes []Change) []Change {
+	var out []Change
+	at := map[string]int{}
+	for _, c := range changes {
+		u := c.Update
+		key := strings.Join([]string{c.Step, text(u.Gres), text(u.ReqNodes), text(u.Dependency), fmt.Sprint(u.StartNow)}, "\x00")
+		i, ok := at[key]
+		if !ok || len(out[i].Update.Jobs) >= 200 {
+			at[key] = len(out)
+			out = append(out, c)
+			continue
+		}
+		out[i].Update.Jobs = append(out[i].Update.Jobs, u.Jobs...)
+		for ref, was := range c.Was {
+			out[i].Was[ref] = was
+		}
+	}
+	return out
+}
+
+func text(s *string) string {
+	if s == nil {
+		return "\x01"
+	}
+	return *s
+}
+
+func (b *Bridge) save(ctx context.Context, plan *Plan) {
+	for _, id := range b.book.groupIDs() {
+		g := b.book.Groups[id]
+		if g.State == Started || g.State == Done || !g.Free.IsZero() {
+			if err := b.Journal.SaveGroup(ctx, g); err != nil {
+				b.Log.Error("journal", "err", err)
+			}
+		}
+		if g.State == Done {
+			delete(b.book.Groups, id)
+		}
+	}
+	if err := b.Journal.SaveBook(ctx, b.book); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
+	if err := b.Journal.SaveNotes(ctx, plan.Notes); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
+}
+
+func (b *Bridge) publish(snap *Snapshot, plan *Plan, f *Facts) {
+	c := b.book.Clone()
+	st := &Status{
+		At: snap.At, Mode: b.Mode, Policy: b.Planner.Decider.Policy.Name(), Gate: f.Gate, Lease: b.left(),
+		Snap: snap, Plan: plan, Notes: plan.Notes, Apps: f.Apps, LookOK: snap.At, HandsOff: c.HandsOff,
+	}
+	for _, id := range c.groupIDs() {
+		st.Groups = append(st.Groups, *c.Groups[id])
+	}
+	for i := range snap.Jobs {
+		if j := &snap.Jobs[i]; j.State == Pending && (f.behindGate(j) || j.Asked.Kind == AskShared) {
+			st.Waiting++
+		}
+	}
+	b.status.Store(st)
+	b.Metrics.state(st)
+}
+
+// next says when to look again if nothing happens: soon while something that was
+// released has not started or is ending, otherwise at the poll, and always often
+// enough for the gate.
+func (b *Bridge) next(snap *Snapshot, plan *Plan) time.Duration {
+	next := b.Poll
+	if b.Mode == Active {
+		next = min(next, b.Gate.Lease/3)
+	}
+	for _, g := range b.book.Groups {
+		if g.State == Released && g.Kind != Next {
+			next = min(next, time.Second)
+		}
+	}
+	for i := range snap.Jobs {
+		if snap.Jobs[i].State == Completing {
+			next = min(next, 500*time.Millisecond)
+		}
+	}
+	if len(plan.Repairs) > 0 && b.Mode == Active {
+		next = min(next, time.Second)
+	}
+	return max(next, 100*time.Millisecond)
+}
+
+// LetGo frees every job at once: the gate is opened, and jobs prepared for a
+// group that hasn't started get back what they had. It works without a running
+// daemon and is what `slurmbridge open` does.
+func LetGo(ctx context.Context, s Slurm, book *Book, gateFile string) (jobs int, err error) {
+	if err := RemoveGateFile(gateFile); err != nil {
+		return 0, err
+	}
+	snap, err := s.Look(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("look: %w", err)
+	}
+	facts := &Facts{Snap: snap, Book: book}
+	pending := map[string]*Job{}
+	for i := range snap.Jobs {
+		if j := &snap.Jobs[i]; j.State == Pending {
+			pending[j.Ref] = j
+			if facts.behindGate(j) {
+				jobs++
+			}
+		}
+	}
+	var errs []error
+	for _, g := range book.Groups {
+		for i := range g.Members {
+			m := &g.Members[i]
+			j := pending[m.Ref]
+			if m.Gone != "" || j == nil {
+				continue
+			}
+			c := restore(g, m, j, "", "everything is let go")
+			if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, ErrNoJob) {
+				errs = append(errs, err)
+			}
+			if !facts.behindGate(j) {
+				jobs++
+			}
+		}
+	}
+	for _, gate := range snap.Gates {
+		if !gate.Open {
+			errs = append(errs, s.OpenGate(ctx, gate.ID))
+		}
+	}
+	return jobs, errors.Join(errs...)
+}

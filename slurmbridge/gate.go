@@ -1,0 +1,127 @@
+package slurmbridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// Gate keeps the one job that waiting jobs depend on. While it is renewed they
+// wait; when nobody renews it any more it ends by itself within one lease and
+// they are ordinary jobs.
+type Gate struct {
+	Slurm Slurm
+	Lease time.Duration
+	// File tells the job_submit script which job to add to dependencies, and
+	// until when; "" = no file is kept (shadow, or no script).
+	File    string
+	Sharing Sharing
+	Now     func() time.Time
+
+	id      string
+	expires time.Time
+	// submitted is a gate that was just created and that a look taken earlier
+	// can't show.
+	submitted time.Time
+}
+
+// ID is the gate's job, "" while there is none.
+func (g *Gate) ID() string { return g.id }
+
+// Left is how long the gate stays shut without another renewal.
+func (g *Gate) Left() time.Duration {
+	if g.id == "" {
+		return 0
+	}
+	return g.expires.Sub(g.Now())
+}
+
+// Keep makes sure that there is a gate and that its lease is fresh: it takes over
+// the one a look found (after a restart), renews it when a third of the lease has
+// passed, and makes a new one when it is lost. Errors leave no gate for newcomers:
+// the file isn't renewed, so that the script adds none.
+func (g *Gate) Keep(ctx context.Context, s *Snapshot) error {
+	live := false
+	newest := ""
+	for _, seen := range s.Gates {
+		if seen.Open {
+			continue
+		}
+		live = live || seen.ID == g.id
+		if len(seen.ID) > len(newest) || len(seen.ID) == len(newest) && seen.ID > newest {
+			newest = seen.ID
+		}
+	}
+	if g.id != "" && !live && !g.submitted.After(s.At) {
+		g.id = "" // lost: cancelled, opened, or its lease ended
+	}
+	if g.id == "" && newest != "" {
+		g.id, g.expires = newest, time.Time{} // renew it at once
+	}
+	var err error
+	switch {
+	case g.id == "":
+		err = g.create(ctx)
+	case g.expires.Sub(g.Now()) < g.Lease*2/3:
+		err = g.renew(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return g.write()
+}
+
+func (g *Gate) create(ctx context.Context) error {
+	id, err := g.Slurm.CreateGate(ctx, g.Lease)
+	if err != nil {
+		return fmt.Errorf("create gate: %w", err)
+	}
+	g.id, g.expires, g.submitted = id, g.Now().Add(g.Lease), g.Now()
+	return nil
+}
+
+func (g *Gate) renew(ctx context.Context) error {
+	err := g.Slurm.RenewGate(ctx, g.id, g.Lease)
+	if errors.Is(err, ErrNoJob) {
+		g.id = ""
+		return g.create(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("renew gate %s: %w", g.id, err)
+	}
+	g.expires = g.Now().Add(g.Lease)
+	return nil
+}
+
+// write publishes the gate to the job_submit script. The file names an expiry a
+// little before the lease's, so that no job is bound to a gate that is opening.
+func (g *Gate) write() error {
+	if g.File == "" {
+		return nil
+	}
+	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", g.id, g.expires.Add(-2*time.Second).Unix(), g.Sharing, Units)
+	if err := renameio.WriteFile(g.File, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("write gate file: %w", err)
+	}
+	return nil
+}
+
+// Forget withdraws the gate file, so that jobs submitted from now on are not
+// gated. A file that isn't there is no error.
+func (g *Gate) Forget() error { return RemoveGateFile(g.File) }
+
+// RemoveGateFile removes a gate file, if there is one.
+func RemoveGateFile(path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := os.Remove(filepath.Clean(path)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove gate file: %w", err)
+	}
+	return nil
+}

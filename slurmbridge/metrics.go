@@ -1,0 +1,246 @@
+package slurmbridge
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics is what operations sees of the bridge, under the prefix slurmbridge_.
+// Nothing is counted per job or per user: the number of series doesn't grow with
+// the load. A nil *Metrics counts nothing.
+type Metrics struct {
+	looks       *prometheus.CounterVec
+	lookTime    prometheus.Histogram
+	planTime    prometheus.Histogram
+	lastLook    prometheus.Gauge
+	jobs        *prometheus.GaugeVec
+	gpus        *prometheus.GaugeVec
+	groups      *prometheus.CounterVec
+	groupSize   prometheus.Histogram
+	members     *prometheus.CounterVec
+	changes     *prometheus.CounterVec
+	commands    *prometheus.HistogramVec
+	cmdErrors   *prometheus.CounterVec
+	lease       prometheus.Gauge
+	gateErrors  prometheus.Counter
+	delay       prometheus.Histogram
+	skew        prometheus.Histogram
+	predicted   prometheus.Histogram
+	seen        prometheus.Histogram
+	passedOver  prometheus.Counter
+	broken      prometheus.Counter
+	records     *prometheus.CounterVec
+	info        *prometheus.GaugeVec
+	startAfterS prometheus.Histogram
+}
+
+// NewMetrics registers the bridge's metrics with reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	slow := []float64{1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 3, 5}
+	m := &Metrics{
+		looks:     counters("looks_total", "Looks at the queue, by result (ok, error).", "result"),
+		lookTime:  histogram("look_duration_seconds", "Time one look at queue and nodes took.", prometheus.ExponentialBuckets(0.005, 2, 12)),
+		planTime:  histogram("plan_duration_seconds", "Time it took to make a plan of a look.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
+		lastLook:  gauge("last_look_timestamp_seconds", "When the last successful look was, as a Unix time."),
+		jobs:      gauges("jobs", "Shared jobs by state: waiting (behind the gate), released (Slurm may start them), running.", "state"),
+		gpus:      gauges("gpus", "GPUs in service by use: idle, shared (several jobs), single (one job).", "use"),
+		groups:    counters("groups_total", "Groups released, by kind: start (idle GPU), join (beside running jobs), next (after the running ones).", "kind"),
+		groupSize: histogram("group_size_jobs", "Jobs a released group has.", []float64{1, 2, 3, 4, 5, 8}),
+		members:   counters("group_members_total", "What became of grouped jobs: started, ended, requeued, owner (edited by its owner), stuck (taken back, it did not start), partial (taken back, others of its group run), misplaced (on another GPU than meant).", "outcome"),
+		changes:   counters("changes_total", "Changes sent to Slurm, by step and result (ok, gone, refused, down).", "step", "result"),
+		commands: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
+			Help: "Time Slurm's commands took, by command.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
+		}, []string{"command"}),
+		cmdErrors:   counters("slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
+		lease:       gauge("gate_lease_left_seconds", "How long the gate stays shut if nobody renews it; 0 or less: it is open."),
+		gateErrors:  counter("gate_errors_total", "Failures to make or renew the gate."),
+		delay:       histogram("added_delay_seconds", "Growth of the time for which only the bridge kept a job waiting beside an idle GPU, at each look.", prometheus.ExponentialBuckets(0.25, 2, 12)),
+		skew:        histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
+		predicted:   histogram("predicted_slowdown_ratio", "Slowdown foreseen for each job released with others: run time together over run time alone.", slow),
+		seen:        histogram("seen_slowdown_ratio", "Slowdown seen for each job that ran with others: its run time over its profile's.", slow),
+		passedOver:  counter("passed_over_total", "Times that a job was passed over by one of lower priority."),
+		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number."),
+		records:     counters("records_total", "Job records from the nodes, by result (new, duplicate, refused, failed).", "result"),
+		info:        gauges("info", "Always 1; says which mode and policy are in use.", "mode", "policy", "slurm"),
+		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
+	}
+	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
+		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.skew, m.predicted, m.seen, m.passedOver,
+		m.broken, m.records, m.info, m.startAfterS)
+	return m
+}
+
+func counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help})
+}
+
+func counters(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help}, labels)
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help})
+}
+
+func gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help}, labels)
+}
+
+func histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "slurmbridge", Name: name, Help: help, Buckets: buckets})
+}
+
+// Command observes one run of one of Slurm's commands.
+func (m *Metrics) Command(command string, took time.Duration, err error) {
+	if m == nil {
+		return
+	}
+	m.commands.WithLabelValues(command).Observe(took.Seconds())
+	if err != nil {
+		m.cmdErrors.WithLabelValues(command).Inc()
+	}
+}
+
+// Record counts a record from a node: new, duplicate, refused or failed.
+func (m *Metrics) Record(result string) {
+	if m != nil {
+		m.records.WithLabelValues(result).Inc()
+	}
+}
+
+// Skew observes the time between the first and the last start in a group.
+func (m *Metrics) Skew(d time.Duration) {
+	if m != nil {
+		m.skew.Observe(d.Seconds())
+	}
+}
+
+// SeenSlowdown observes how much slower than alone a job ran.
+func (m *Metrics) SeenSlowdown(v float64) {
+	if m != nil {
+		m.seen.Observe(v)
+	}
+}
+
+func (m *Metrics) looked(took time.Duration) {
+	if m == nil {
+		return
+	}
+	m.looks.WithLabelValues("ok").Inc()
+	m.lookTime.Observe(took.Seconds())
+	m.lastLook.SetToCurrentTime()
+}
+
+func (m *Metrics) lookFailed() {
+	if m != nil {
+		m.looks.WithLabelValues("error").Inc()
+	}
+}
+
+func (m *Metrics) gateFailed() {
+	if m != nil {
+		m.gateErrors.Inc()
+	}
+}
+
+func (m *Metrics) planned(took time.Duration, p *Plan) {
+	if m == nil {
+		return
+	}
+	m.planTime.Observe(took.Seconds())
+	m.broken.Add(float64(p.Broken))
+	for _, n := range p.Passed {
+		m.passedOver.Add(float64(n))
+	}
+}
+
+func (m *Metrics) released(g *Group) {
+	if m == nil {
+		return
+	}
+	m.groups.WithLabelValues(string(g.Kind)).Inc()
+	m.groupSize.Observe(float64(len(g.Members)))
+	for i := range g.Members {
+		if p := g.Members[i].Predicted; p > 0 && (len(g.Members) > 1 || g.Kind == Join) {
+			m.predicted.Observe(p)
+		}
+	}
+}
+
+func (m *Metrics) changed(step string, err error) {
+	if m == nil {
+		return
+	}
+	result := "ok"
+	switch {
+	case errors.Is(err, ErrNoJob):
+		result = "gone"
+	case errors.Is(err, ErrDown):
+		result = "down"
+	case err != nil:
+		result = "refused"
+	}
+	m.changes.WithLabelValues(step, result).Inc()
+}
+
+func (m *Metrics) delayed(s float64) {
+	if m != nil {
+		m.delay.Observe(s)
+	}
+}
+
+func (m *Metrics) event(e Event) {
+	if m == nil {
+		return
+	}
+	m.members.WithLabelValues(e.Kind).Inc()
+	if e.Kind != "started" || e.Group.Free.IsZero() {
+		return
+	}
+	for i := range e.Group.Members {
+		if mm := &e.Group.Members[i]; mm.Ref == e.Ref && !mm.Start.IsZero() {
+			m.startAfterS.Observe(max(0, mm.Start.Sub(e.Group.Free).Seconds()))
+		}
+	}
+}
+
+func (m *Metrics) state(st *Status) {
+	if m == nil {
+		return
+	}
+	m.lease.Set(st.Lease.Seconds())
+	m.jobs.WithLabelValues("waiting").Set(float64(st.Waiting))
+	released, running := 0, 0
+	for i := range st.Groups {
+		for k := range st.Groups[i].Members {
+			switch mm := &st.Groups[i].Members[k]; {
+			case mm.Gone != "":
+			case mm.Ran:
+				running++
+			default:
+				released++
+			}
+		}
+	}
+	m.jobs.WithLabelValues("released").Set(float64(released))
+	m.jobs.WithLabelValues("running").Set(float64(running))
+	use := map[string]int{"idle": 0, "single": 0, "shared": 0}
+	for i := range st.Plan.state.GPUs {
+		switch n := len(st.Plan.state.GPUs[i].Running); n {
+		case 0:
+			use["idle"]++
+		case 1:
+			use["single"]++
+		default:
+			use["shared"]++
+		}
+	}
+	for k, v := range use {
+		m.gpus.WithLabelValues(k).Set(float64(v))
+	}
+	m.info.Reset()
+	m.info.WithLabelValues(string(st.Mode), st.Policy, st.Snap.Release).Set(1)
+}

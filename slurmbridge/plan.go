@@ -1,0 +1,184 @@
+package slurmbridge
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// GroupKind says when a group starts.
+type GroupKind string
+
+// The kinds of group.
+const (
+	StartNow GroupKind = "start" // on an idle GPU, at once
+	Join     GroupKind = "join"  // beside the jobs that run there, at once
+	Next     GroupKind = "next"  // when the jobs that run there have ended
+)
+
+// GroupState is how far a group has come.
+type GroupState string
+
+// The states of a group.
+const (
+	Preparing GroupState = "preparing" // written down, its members may have been changed
+	Released  GroupState = "released"  // Slurm may start it
+	Started   GroupState = "started"   // at least one member runs
+	Done      GroupState = "done"      // no member is left
+)
+
+// Member is one job of a group.
+type Member struct {
+	Ref    string `json:"ref"`
+	User   string `json:"user"`
+	App    string `json:"app,omitempty"`
+	Shares int    `json:"shares"`
+	// Was holds the values that the bridge replaced, to be put back.
+	WasGres  string `json:"was_gres"`
+	WasNodes string `json:"was_nodes"`
+	// Predicted is the slowdown foreseen, 0 = none was asked for.
+	Predicted float64 `json:"predicted,omitempty"`
+	// Ran says that the member was seen running.
+	Ran   bool      `json:"ran,omitempty"`
+	Start time.Time `json:"start,omitzero"`
+	// Gone says why the member needs no more looking after: "ended", "cancelled",
+	// "owner" (its owner edited it), "restored".
+	Gone string `json:"gone,omitempty"`
+}
+
+// Group is some jobs that the bridge has start together on one GPU.
+type Group struct {
+	ID      int64      `json:"id"`
+	Kind    GroupKind  `json:"kind"`
+	State   GroupState `json:"state"`
+	Node    string     `json:"node"`
+	GPU     int        `json:"gpu"` // index on the node
+	Members []Member   `json:"members"`
+	// After lists the jobs whose end a Next group waits for.
+	After []string `json:"after,omitempty"`
+	// Pinned says that the members were bound to Node.
+	Pinned  bool      `json:"pinned,omitempty"`
+	Decided time.Time `json:"decided"`
+	// Free is when the group could first have started: when it was released, or
+	// when the last of After had ended.
+	Free  time.Time `json:"free,omitzero"`
+	Score float64   `json:"score,omitempty"`
+	// Policy that chose it.
+	Policy string `json:"policy,omitempty"`
+}
+
+// Refs returns the members' names that still need looking after.
+func (g *Group) Refs() []string {
+	var out []string
+	for i := range g.Members {
+		if g.Members[i].Gone == "" {
+			out = append(out, g.Members[i].Ref)
+		}
+	}
+	return out
+}
+
+// Change is one update with its reason.
+type Change struct {
+	Update Update
+	// Why is for people: the journal, `plan` and the log.
+	Why string
+	// Step is "gate", "prepare", "release", "restore" or "let-go".
+	Step string
+	// Was holds the replaced values by ref, as the look saw them.
+	Was map[string]string
+}
+
+// Text is the change as `plan` prints it.
+func (c *Change) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-8s %s:", c.Step, strings.Join(c.Update.Jobs, ","))
+	show := func(name string, v *string) {
+		if v != nil {
+			if *v == "" {
+				fmt.Fprintf(&b, " %s=(none)", name)
+			} else {
+				fmt.Fprintf(&b, " %s=%s", name, *v)
+			}
+		}
+	}
+	show("Gres", c.Update.Gres)
+	show("ReqNodeList", c.Update.ReqNodes)
+	show("Dependency", c.Update.Dependency)
+	if c.Update.StartNow {
+		b.WriteString(" StartTime=now")
+	}
+	if c.Why != "" {
+		fmt.Fprintf(&b, "  # %s", c.Why)
+	}
+	return b.String()
+}
+
+// Plan is what one look leads to, small enough to read.
+type Plan struct {
+	At time.Time
+	// Repairs put right what no group accounts for: jobs to gate, to put back,
+	// to let go. They come first.
+	Repairs []Change
+	// Groups to make, each with its own changes: prepare, then release.
+	Groups []PlannedGroup
+	// Dissolved are the groups (by ID) whose members went elsewhere.
+	Dissolved []int64
+	// Passed counts, by ref, the decisions of this plan that went past a job.
+	Passed map[string]int
+	// Notes explains, by ref, what was considered.
+	Notes map[string]*Note
+	// Broken counts the policy's answers that were not a number.
+	Broken int
+	// Idle holds the jobs left waiting beside an idle GPU they could have had.
+	Idle map[string]bool
+
+	state *rlcore.State // as the look showed it, before any decision
+}
+
+// PlannedGroup is a group and what makes it.
+type PlannedGroup struct {
+	Group   Group
+	Changes []Change
+}
+
+// Empty reports whether the plan changes nothing.
+func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
+
+// Changes returns every change in the order it is applied in.
+func (p *Plan) Changes() []Change {
+	out := append([]Change(nil), p.Repairs...)
+	for i := range p.Groups {
+		out = append(out, p.Groups[i].Changes...)
+	}
+	return out
+}
+
+// Note is what one plan has to say about one job: `why` prints it.
+type Note struct {
+	At     time.Time `json:"at"`
+	Ref    string    `json:"ref"`
+	App    string    `json:"app,omitempty"`
+	Known  bool      `json:"known"` // the application has a profile
+	Status string    `json:"status"`
+	// Considered holds the best combinations with the job that were allowed.
+	Considered []Considered `json:"considered,omitempty"`
+	// Refused holds the guard's reasons for combinations with the job.
+	Refused []string `json:"refused,omitempty"`
+	// LatestDelayS is how much longer the bridge alone may keep the job waiting, s.
+	LatestDelayS float64 `json:"latest_delay_s"`
+	PassedOver   int     `json:"passed_over"`
+}
+
+// Considered is one combination that a decision valued.
+type Considered struct {
+	Jobs  []string `json:"jobs"`
+	Node  string   `json:"node"`
+	GPU   int      `json:"gpu"`
+	Value float64  `json:"value"`
+	Taken bool     `json:"taken,omitempty"`
+	// Slowdown is each job's predicted slowdown, in Jobs' order.
+	Slowdown []float64 `json:"slowdown,omitempty"`
+}

@@ -1,0 +1,532 @@
+package slurmbridge
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Planner turns facts into a plan. It does no I/O, and the same facts make the
+// same plan. It is not safe for concurrent use: the decider keeps scratch.
+type Planner struct {
+	Decider *rlcore.Decider
+	Scope   Scope
+	// Join lets pending jobs join a GPU whose jobs left shares free.
+	Join bool
+	// Ahead prepares the next group of a busy GPU, so that no look lies between
+	// two groups.
+	Ahead bool
+}
+
+// Plan decides for every GPU of the look.
+//
+// Idle GPUs come first, then those with free shares, then busy ones get the
+// group that follows. On a node with several GPUs a group is only released where
+// every member can land on one GPU alone: Slurm gives a share request the first
+// GPU that has as much, and the bridge can't name one.
+func (p *Planner) Plan(f *Facts) *Plan {
+	b := build(f, &p.Scope)
+	plan := &Plan{
+		At: f.Snap.At, Passed: map[string]int{}, Notes: map[string]*Note{},
+		state: cloneRunning(&b.State), Idle: map[string]bool{},
+	}
+	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
+	r.shelve()
+	for _, g := range r.order() {
+		r.fill(g)
+	}
+	if p.Ahead {
+		for g := range b.State.GPUs {
+			r.ahead(g)
+		}
+	}
+	r.finish()
+	plan.Repairs = append(plan.Repairs, b.gating...)
+	plan.Repairs = append(plan.Repairs, b.letGo...)
+	return plan
+}
+
+// round is one Plan call.
+type round struct {
+	p    *Planner
+	f    *Facts
+	b    *built
+	plan *Plan
+	// softJobs are the members of groups that wait for a GPU to become free and
+	// may stay as they are; they are only touched when a GPU would stand idle
+	// otherwise.
+	softJobs map[string]rlcore.Job
+	kept     map[int64]bool // soft groups that stay as they are
+	filled   map[int]bool   // GPUs that got something in this round
+}
+
+// shelve takes the members of sticky groups out of the queue: groups that wait
+// for exactly the jobs that run on their GPU now.
+func (r *round) shelve() {
+	r.kept, r.filled = map[int64]bool{}, map[int]bool{}
+	for _, id := range r.f.Book.groupIDs() {
+		g := r.f.Book.Groups[id]
+		if g.Kind != Next || g.State == Done || !slices.ContainsFunc(g.Members, func(m Member) bool { return r.b.soft[m.Ref] == g }) {
+			continue
+		}
+		if i := r.gpu(g); i >= 0 && r.sticky(g, i) {
+			r.kept[id] = true
+		}
+	}
+	st := &r.b.State
+	keep := st.Pending[:0]
+	for _, j := range st.Pending {
+		if g := r.b.soft[j.ID]; g != nil && r.kept[g.ID] {
+			r.softJobs[j.ID] = j
+			continue
+		}
+		keep = append(keep, j)
+	}
+	st.Pending = keep
+}
+
+func (r *round) gpu(g *Group) int {
+	return slices.IndexFunc(r.b.gpus, func(x gpuRef) bool { return x.node.Name == g.Node && x.index == g.GPU })
+}
+
+// sticky: the GPU's jobs are those the group waits for, and nothing could join
+// them.
+func (r *round) sticky(g *Group, i int) bool {
+	card := &r.b.State.GPUs[i]
+	if len(card.Running) == 0 {
+		return true // it starts any moment now
+	}
+	running := 0
+	for k := range card.Running {
+		if !slices.Contains(g.After, card.Running[k].ID) {
+			return false
+		}
+		running++
+	}
+	return !r.p.Join || card.FreeShares() == 0 || running == len(g.After)
+}
+
+// order lists the GPUs on which something might start now: idle ones, then those
+// with the most free shares.
+func (r *round) order() []int {
+	var out []int
+	for g := range r.b.State.GPUs {
+		card := &r.b.State.GPUs[g]
+		free := card.FreeShares()
+		if free == 0 || len(card.Running) > 0 && !r.p.Join {
+			continue
+		}
+		if r.b.unsure[card.Node] {
+			continue
+		}
+		out = append(out, g)
+	}
+	sort.SliceStable(out, func(a, b int) bool {
+		ga, gb := &r.b.State.GPUs[out[a]], &r.b.State.GPUs[out[b]]
+		return ga.FreeShares() > gb.FreeShares()
+	})
+	return out
+}
+
+// fill decides what starts on GPU g now.
+func (r *round) fill(g int) {
+	card := &r.b.State.GPUs[g]
+	if r.b.gpus[g].node.GPUs > 1 && r.b.unsure[card.Node] {
+		return // another group was sent to this node in this very round
+	}
+	// A group that waits for this GPU alone is about to start on it.
+	if len(card.Running) == 0 && r.successor(g) != nil {
+		return
+	}
+	dec := r.p.Decider.Decide(&r.b.State, g)
+	if len(dec.Window.Jobs) == 0 && len(r.softJobs) > 0 {
+		r.unshelve()
+		dec = r.p.Decider.Decide(&r.b.State, g)
+	}
+	r.count(&dec)
+	kind := StartNow
+	if len(card.Running) > 0 {
+		kind = Join
+	}
+	r.note(&dec, kind)
+	if dec.Combo == 0 {
+		return
+	}
+	r.passed(&dec)
+	r.make(kind, g, &dec, nil)
+}
+
+// successor returns the kept group that waits for GPU g.
+func (r *round) successor(g int) *Group {
+	for id := range r.kept {
+		if grp := r.f.Book.Groups[id]; r.gpu(grp) == g {
+			return grp
+		}
+	}
+	return nil
+}
+
+// unshelve puts the sticky groups' members back into the queue: a GPU has free
+// shares and nobody else is there to use them.
+func (r *round) unshelve() {
+	st := &r.b.State
+	for _, j := range r.softJobs {
+		st.Pending = append(st.Pending, j)
+	}
+	clear(r.softJobs)
+	clear(r.kept)
+	r.b.sort(st.Pending)
+}
+
+// ahead decides what follows on a busy GPU.
+func (r *round) ahead(g int) {
+	card := &r.b.State.GPUs[g]
+	ref := r.b.gpus[g]
+	if len(card.Running) == 0 || r.successor(g) != nil || ref.node.GPUs > 1 {
+		return
+	}
+	if r.p.Join && card.FreeShares() > 0 && !r.filled[g] && !r.couldJoinNobody(g) {
+		return // somebody may join yet
+	}
+	var after []string
+	running := card.Running
+	for i := range running {
+		after = append(after, running[i].ID)
+		card.FreeCPUs += running[i].CPUs
+		card.FreeHostMemMiB += running[i].HostMemMiB
+	}
+	card.Running = nil
+	dec := r.p.Decider.Decide(&r.b.State, g)
+	r.count(&dec)
+	r.note(&dec, Next)
+	if dec.Combo != 0 {
+		r.make(Next, g, &dec, after)
+		// What follows is no part of what runs.
+	}
+	card.Running = running
+	for i := range running {
+		card.FreeCPUs -= running[i].CPUs
+		card.FreeHostMemMiB -= running[i].HostMemMiB
+	}
+}
+
+// couldJoinNobody reports whether no waiting job is allowed beside what runs on g.
+func (r *round) couldJoinNobody(g int) bool {
+	w := rlcore.NewWindow(nil, &r.b.State, g, r.window())
+	for i := range w.Jobs {
+		if r.p.Decider.Guard.Check(&w, 1<<i) == rlcore.Allowed {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *round) window() int {
+	if r.p.Decider.M == 0 {
+		return 5
+	}
+	return r.p.Decider.M
+}
+
+func (r *round) count(dec *rlcore.Decision) {
+	if dec.Broken {
+		r.plan.Broken++
+	}
+}
+
+// passed counts the jobs that a decision went past: they could have started
+// here, and one of lower priority did.
+func (r *round) passed(dec *rlcore.Decision) {
+	last := 0
+	for i := range dec.Window.Jobs {
+		if dec.Combo.Has(i) {
+			last = i
+		}
+	}
+	for i := range last {
+		if !dec.Combo.Has(i) && r.p.Decider.Guard.Check(&dec.Window, 1<<i) == rlcore.Allowed {
+			r.plan.Passed[dec.Window.Job(i).ID]++
+		}
+	}
+}
+
+// make turns a decision into a group with its changes, and takes its jobs out of
+// the queue. A group that can't be sure of its GPU is not made.
+func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string) {
+	st := &r.b.State
+	card := &st.GPUs[g]
+	ref := r.b.gpus[g]
+	chosen := dec.Jobs()
+	n := len(chosen)
+	free := card.FreeShares()
+	shares, ok := r.shares(g, free, n, kind)
+	if !ok {
+		return
+	}
+	grp := Group{
+		Kind: kind, State: Preparing, Node: ref.node.Name, GPU: ref.index,
+		After: after, Decided: r.f.Snap.At, Score: dec.Score, Policy: r.p.Decider.Policy.Name(),
+		Pinned: n > 1 || kind == Join,
+	}
+	pred := r.predict(card, chosen)
+	var joined []rlcore.Running
+	for i, at := range chosen {
+		j := &st.Pending[at]
+		m := Member{
+			Ref: j.ID, User: j.User, App: r.f.Apps[j.ID].Key, Shares: shares[i],
+			WasGres: fmt.Sprintf("%s:%d", ref.node.Sharing, Units), WasNodes: r.b.jobs[j.ID].ReqNodes,
+		}
+		if old := r.b.soft[j.ID]; old != nil {
+			_, om := r.f.Book.member(j.ID)
+			m.WasGres, m.WasNodes = om.WasGres, om.WasNodes
+		}
+		if pred != nil {
+			m.Predicted = pred[len(card.Running)+i].Slowdown
+		}
+		grp.Members = append(grp.Members, m)
+		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i]})
+	}
+	pg := PlannedGroup{Group: grp, Changes: r.changes(&grp)}
+	r.plan.Groups = append(r.plan.Groups, pg)
+	if kind != Next {
+		for i := range joined {
+			card.FreeCPUs -= joined[i].CPUs
+			card.FreeHostMemMiB -= joined[i].HostMemMiB
+		}
+		card.Running = append(slices.Clone(card.Running), joined...)
+		r.filled[g] = true
+		if ref.node.GPUs > 1 {
+			r.b.unsure[card.Node] = true
+		}
+	}
+	taken := map[int]bool{}
+	for _, at := range chosen {
+		taken[at] = true
+	}
+	keep := make([]rlcore.Job, 0, len(st.Pending)-n)
+	for i := range st.Pending {
+		if !taken[i] {
+			keep = append(keep, st.Pending[i])
+		}
+	}
+	st.Pending = keep
+}
+
+// predict asks the guard's predictor about everybody on the card once the chosen
+// have joined; nil where somebody is unknown.
+func (r *round) predict(card *rlcore.GPU, chosen []int) []rlcore.Prediction {
+	var members []*rlcore.Profile
+	for i := range card.Running {
+		members = append(members, card.Running[i].Profile)
+	}
+	for _, at := range chosen {
+		members = append(members, r.b.State.Pending[at].Profile)
+	}
+	pr := r.p.Decider.Guard.Predictor
+	if pr == nil || slices.Contains(members, nil) {
+		return nil
+	}
+	out := make([]rlcore.Prediction, len(members))
+	if len(members) == 1 {
+		out[0].Slowdown = 1
+		return out
+	}
+	pr.Predict(out, &card.Spec, members)
+	return out
+}
+
+// changes are the updates that make a group of what its members are now:
+// prepare where something differs, then one release for all.
+func (r *round) changes(g *Group) []Change {
+	deps := make([]string, len(g.After))
+	for i, ref := range g.After {
+		deps[i] = "afterany:" + ref
+	}
+	dep := strings.Join(deps, ",")
+	var out []Change
+	names := make([]string, len(g.Members))
+	for i := range g.Members {
+		names[i] = g.Members[i].Ref
+	}
+	for i := range g.Members {
+		m := &g.Members[i]
+		j := r.b.jobs[m.Ref]
+		gres := fmt.Sprintf("%s:%d", r.sharing(g.Node), m.Shares)
+		nodes := m.WasNodes
+		if g.Pinned {
+			nodes = g.Node
+		}
+		u := Update{Jobs: []string{m.Ref}}
+		if !sameGres(gres, j.Asked) {
+			u.Gres = &gres
+		}
+		if nodes != j.ReqNodes {
+			u.ReqNodes = &nodes
+		}
+		if u.Gres == nil && u.ReqNodes == nil {
+			continue
+		}
+		was := describe(j)
+		// One update for all members that get the same.
+		if k := slices.IndexFunc(out, func(c Change) bool {
+			return equal(c.Update.Gres, u.Gres) && equal(c.Update.ReqNodes, u.ReqNodes)
+		}); k >= 0 {
+			out[k].Update.Jobs = append(out[k].Update.Jobs, m.Ref)
+			out[k].Was[m.Ref] = was
+			continue
+		}
+		out = append(out, Change{Step: "prepare", Update: u, Was: map[string]string{m.Ref: was}})
+	}
+	was := map[string]string{}
+	for _, ref := range names {
+		was[ref] = describe(r.b.jobs[ref])
+	}
+	why := fmt.Sprintf("alone on %s gpu %d", g.Node, g.GPU)
+	switch {
+	case g.Kind == Join:
+		why = fmt.Sprintf("join %s gpu %d", g.Node, g.GPU)
+	case len(g.Members) > 1:
+		why = fmt.Sprintf("together on %s gpu %d", g.Node, g.GPU)
+	}
+	if g.Kind == Next {
+		why += ", after " + strings.Join(g.After, ",")
+	}
+	return append(out, Change{
+		Step: "release", Why: why, Was: was,
+		Update: Update{Jobs: names, Dependency: &dep, StartNow: g.Kind != Next},
+	})
+}
+
+func (r *round) sharing(node string) Sharing {
+	for i := range r.f.Snap.Nodes {
+		if r.f.Snap.Nodes[i].Name == node {
+			return r.f.Snap.Nodes[i].Sharing
+		}
+	}
+	return MPS
+}
+
+func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// finish settles what the round leaves over: soft members that lost their group
+// go back behind the gate, and jobs kept waiting beside an idle GPU are counted
+// or, past their time, let go.
+func (r *round) finish() {
+	st := &r.b.State
+	left := map[string]bool{}
+	for i := range st.Pending {
+		left[st.Pending[i].ID] = true
+	}
+	for _, id := range r.f.Book.groupIDs() {
+		g := r.f.Book.Groups[id]
+		if g.Kind != Next || r.kept[id] {
+			continue
+		}
+		dissolved := false
+		for i := range g.Members {
+			m := &g.Members[i]
+			if r.b.soft[m.Ref] != g {
+				continue
+			}
+			dissolved = true
+			if left[m.Ref] {
+				r.plan.Repairs = append(r.plan.Repairs, restore(g, m, r.b.jobs[m.Ref], r.f.Gate, "its group was planned anew"))
+			}
+		}
+		if dissolved {
+			r.plan.Dissolved = append(r.plan.Dissolved, id)
+		}
+	}
+	limit := r.p.Decider.Guard.MaxDelayS
+	if limit == 0 {
+		limit = 300
+	}
+	for i := range st.Pending {
+		j := &st.Pending[i]
+		for g := range st.GPUs {
+			card := &st.GPUs[g]
+			if len(card.Running) > 0 || !j.MayUse(g) || r.successor(g) != nil {
+				continue
+			}
+			r.plan.Idle[j.ID] = true
+			if j.DelayedS >= limit && !r.f.Ungated && r.b.soft[j.ID] == nil {
+				r.b.release(r.f, r.b.jobs[j.ID], "the bridge has kept it waiting long enough")
+			}
+			break
+		}
+	}
+}
+
+// note keeps, for `why`, what a decision considered.
+func (r *round) note(dec *rlcore.Decision, kind GroupKind) {
+	w := &dec.Window
+	ref := r.b.gpus[w.GPU]
+	limit := r.p.Decider.Guard.MaxDelayS
+	if limit == 0 {
+		limit = 300
+	}
+	for i := range w.Jobs {
+		j := w.Job(i)
+		n := r.plan.Notes[j.ID]
+		if n == nil {
+			n = &Note{
+				At: r.f.Snap.At, Ref: j.ID, App: r.f.Apps[j.ID].Key, Known: j.Profile != nil,
+				LatestDelayS: max(0, limit-j.DelayedS), PassedOver: j.PassedOver,
+			}
+			r.plan.Notes[j.ID] = n
+		}
+		best := make([]int, 0, len(dec.Combos))
+		for k, c := range dec.Combos {
+			if c.Has(i) {
+				best = append(best, k)
+			}
+		}
+		sort.SliceStable(best, func(a, b int) bool { return dec.Scores[best[a]] > dec.Scores[best[b]] })
+		for _, k := range best[:min(3, len(best))] {
+			c := Considered{Node: ref.node.Name, GPU: ref.index, Value: dec.Scores[k], Taken: dec.Combos[k] == dec.Combo}
+			var chosen []int
+			for x := range w.Jobs {
+				if dec.Combos[k].Has(x) {
+					c.Jobs = append(c.Jobs, w.Job(x).ID)
+					chosen = append(chosen, w.Jobs[x])
+				}
+			}
+			card := w.Card()
+			if pred := r.predict(card, chosen); pred != nil {
+				for x := range chosen {
+					c.Slowdown = append(c.Slowdown, pred[len(card.Running)+x].Slowdown)
+				}
+			}
+			if len(n.Considered) < 9 {
+				n.Considered = append(n.Considered, c)
+			}
+		}
+		if why := r.p.Decider.Guard.Check(w, 1<<i); why != rlcore.Allowed && len(n.Refused) < 9 {
+			n.Refused = append(n.Refused, fmt.Sprintf("alone or joining on %s gpu %d: %s", ref.node.Name, ref.index, why))
+		}
+		for x := range w.Jobs {
+			if x == i {
+				continue
+			}
+			if why := r.p.Decider.Guard.Check(w, 1<<i|1<<x); why != rlcore.Allowed && len(n.Refused) < 9 {
+				n.Refused = append(n.Refused, fmt.Sprintf("with %s on %s gpu %d: %s", w.Job(x).ID, ref.node.Name, ref.index, why))
+			}
+		}
+		switch {
+		case dec.Combo.Has(i) && kind == Next:
+			n.Status = fmt.Sprintf("starts on %s gpu %d when the jobs there have ended", ref.node.Name, ref.index)
+		case dec.Combo.Has(i):
+			n.Status = fmt.Sprintf("starts now on %s gpu %d", ref.node.Name, ref.index)
+		case n.Status == "":
+			n.Status = "waits for a GPU: others come first on " + ref.node.Name
+		}
+	}
+}
+
+func cloneRunning(s *rlcore.State) *rlcore.State {
+	c := &rlcore.State{NowS: s.NowS, GPUs: slices.Clone(s.GPUs)}
+	return c
+}

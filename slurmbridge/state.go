@@ -1,0 +1,378 @@
+package slurmbridge
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Facts is everything a plan is made from.
+type Facts struct {
+	Snap *Snapshot
+	// Gate is the job that waiting jobs depend on; "" = there is none.
+	Gate string
+	// Gated tells a plan for a cluster without a gate (shadow) to take every
+	// pending job that asks for a whole GPU's shares as waiting for the bridge.
+	Ungated bool
+	// Apps holds the application and profile of each job that was looked up, by
+	// ref. A job that isn't there was not looked up yet and isn't planned with.
+	Apps map[string]App
+	// Terms by ref; jobs without an entry have none.
+	Terms map[string]Terms
+	Card  Card
+	Book  *Book
+}
+
+// App is what is known of a job's application.
+type App struct {
+	Key     string
+	Profile *rlcore.Profile // nil = never seen to its end
+}
+
+// Scope limits what the bridge takes on.
+type Scope struct {
+	Include, Exclude []string // partitions; an empty Include means all
+	MaxSlowdown      float64
+}
+
+// covers reports whether a job of these partitions is the bridge's business.
+func (s *Scope) covers(partitions string) bool {
+	for _, p := range strings.Split(partitions, ",") {
+		if slices.Contains(s.Exclude, p) || len(s.Include) > 0 && !slices.Contains(s.Include, p) {
+			return false
+		}
+	}
+	return true
+}
+
+// gpuRef says which GPU of the cluster a rlcore.State's GPU is.
+type gpuRef struct {
+	node  *Node
+	index int
+}
+
+// built is a State with the way back to the snapshot.
+type built struct {
+	State rlcore.State
+	gpus  []gpuRef
+	jobs  map[string]*Job // every job of the snapshot by ref
+	soft  map[string]*Group
+	// unsure holds the nodes on which some job's GPU isn't known yet, or where a
+	// released group has not started: on nodes with several GPUs nothing more is
+	// released there before that is settled.
+	unsure map[string]bool
+	letGo  []Change
+	gating []Change
+}
+
+// build makes the State of a look, and the changes for jobs that the bridge
+// can't or needn't group.
+func build(f *Facts, scope *Scope) *built {
+	b := &built{
+		jobs:   make(map[string]*Job, len(f.Snap.Jobs)),
+		soft:   map[string]*Group{},
+		unsure: map[string]bool{},
+	}
+	b.State.NowS = float64(f.Snap.At.UnixMilli()) / 1000
+	byNode := map[string][]int{} // GPUs of a node, as indexes in State.GPUs
+	for n := range f.Snap.Nodes {
+		node := &f.Snap.Nodes[n]
+		if !node.Up || node.Reserved || node.Units == 0 {
+			continue
+		}
+		spec, known := rlcore.GPUSpec{}, false
+		if f.Card != nil {
+			spec, known = f.Card(node.GPUType)
+		}
+		if !known {
+			// A card nobody described: one job at a time.
+			spec = rlcore.GPUSpec{Model: node.GPUType, SameUser: true, MaxClients: 1}
+		}
+		for i := range node.GPUs {
+			byNode[node.Name] = append(byNode[node.Name], len(b.gpus))
+			b.gpus = append(b.gpus, gpuRef{node, i})
+			b.State.GPUs = append(b.State.GPUs, rlcore.GPU{
+				ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec,
+				FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
+			})
+		}
+	}
+	for i := range f.Snap.Jobs {
+		j := &f.Snap.Jobs[i]
+		b.jobs[j.Ref] = j
+		if j.State != Pending {
+			b.place(f, j, byNode)
+		}
+	}
+	for _, id := range f.Book.groupIDs() {
+		g := f.Book.Groups[id]
+		for i := range g.Members {
+			m := &g.Members[i]
+			j := b.jobs[m.Ref]
+			if m.Gone != "" || j == nil || j.State != Pending {
+				continue
+			}
+			if g.Kind == Next {
+				b.soft[m.Ref] = g
+			} else {
+				b.unsure[g.Node] = true
+			}
+		}
+	}
+	for i := range f.Snap.Jobs {
+		b.pend(f, &f.Snap.Jobs[i], scope, byNode)
+	}
+	b.sort(b.State.Pending)
+	return b
+}
+
+// sort puts jobs in Slurm's order: highest priority first, of equals the one
+// submitted first.
+func (b *built) sort(jobs []rlcore.Job) {
+	slices.SortStableFunc(jobs, func(x, y rlcore.Job) int {
+		jx, jy := b.jobs[x.ID], b.jobs[y.ID]
+		return cmp.Or(-cmp.Compare(jx.Priority, jy.Priority), jx.Submit.Compare(jy.Submit),
+			cmp.Compare(jx.ID, jy.ID), cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID))
+	})
+}
+
+// place puts a job that holds a GPU where it is.
+func (b *built) place(f *Facts, j *Job, byNode map[string][]int) {
+	gpus := byNode[j.Nodes]
+	if len(gpus) == 0 {
+		return // on a node out of service, or on several: those are whole
+	}
+	where := make([]int, 0, 1)
+	switch {
+	case len(gpus) == 1:
+		where = append(where, gpus[0])
+	case j.GPUs != nil:
+		for _, i := range j.GPUs {
+			if i >= 0 && i < len(gpus) {
+				where = append(where, gpus[i])
+			}
+		}
+	default:
+		b.unsure[j.Nodes] = true
+		where = gpus
+	}
+	if j.State == Completing && len(gpus) == 1 {
+		// Its processes have ended; by the time Slurm looks at what is released
+		// now, its shares and cores are free.
+		card := &b.State.GPUs[gpus[0]]
+		card.FreeCPUs += j.CPUs
+		card.FreeHostMemMiB += j.HostMemMiB
+		return
+	}
+	if j.State == Completing {
+		b.unsure[j.Nodes] = true
+	}
+	shared := j.Asked.Kind == AskShares && len(where) == 1 && len(gpus) > 0
+	r := rlcore.Running{Job: b.job(f, j), Shares: j.Asked.Count, Whole: !shared || j.Asked.Count >= Units && !f.known(j)}
+	r.ElapsedS = max(0, f.Snap.At.Sub(j.Start).Seconds())
+	r.DoneS = r.ElapsedS
+	if p := f.Book.Done[j.Ref]; p != nil {
+		r.DoneS = p.DoneS
+	}
+	if r.Profile != nil {
+		r.DoneS = min(r.DoneS, r.Profile.DurationS)
+	}
+	for _, g := range where {
+		b.State.GPUs[g].Running = append(b.State.GPUs[g].Running, r)
+	}
+}
+
+func (f *Facts) known(j *Job) bool { return f.Apps[j.Ref].Profile != nil }
+
+func (b *built) job(f *Facts, j *Job) rlcore.Job {
+	t := f.Terms[j.Ref]
+	out := rlcore.Job{
+		ID: j.Ref, User: j.User, Profile: f.Apps[j.Ref].Profile,
+		SubmitS: float64(j.Submit.UnixMilli()) / 1000, LimitS: j.TimeLimit.Seconds(),
+		MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
+		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB,
+	}
+	if w := f.Book.Waits[j.Ref]; w != nil {
+		out.PassedOver, out.DelayedS = w.PassedOver, w.DelayedS
+	}
+	return out
+}
+
+// gated reports whether the job waits for the bridge, and for nothing else.
+func (f *Facts) gated(j *Job) bool {
+	if f.Ungated {
+		return len(j.Dependency.List) == 0
+	}
+	for _, g := range f.Snap.Gates {
+		if !g.Open && j.Dependency.Only("after", g.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// behindGate reports whether the gate is among what the job waits for.
+func (f *Facts) behindGate(j *Job) bool {
+	for _, g := range f.Snap.Gates {
+		if !g.Open && j.Dependency.Has("after", g.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// pend sorts one pending job: into the queue of the State, to the gate, or back
+// to Slurm.
+func (b *built) pend(f *Facts, j *Job, scope *Scope, byNode map[string][]int) {
+	if j.State != Pending || f.Book.HandsOff[j.Ref] != "" {
+		if j.State == Pending && f.behindGate(j) && !f.Ungated {
+			b.release(f, j, "left to Slurm: "+f.Book.HandsOff[j.Ref])
+		}
+		return
+	}
+	if j.Asked.Kind == AskShared {
+		b.gate(f, j, scope)
+		return
+	}
+	soft := b.soft[j.Ref] != nil
+	if !soft && !f.behindGate(j) && !f.Ungated {
+		return // not ours
+	}
+	if g, _ := f.Book.member(j.Ref); g != nil && !soft {
+		return // released, about to start
+	}
+	if !soft {
+		if why := notOurs(j, scope); why != "" {
+			if !f.Ungated {
+				b.release(f, j, why)
+			}
+			return
+		}
+		if !f.gated(j) {
+			return // it waits for a condition of its owner's, too
+		}
+		if j.Reason == "BeginTime" || j.Priority == 0 ||
+			!j.Eligible.IsZero() && j.Eligible.After(f.Snap.At) {
+			return // its owner doesn't want it to start yet
+		}
+	}
+	if _, seen := f.Apps[j.Ref]; !seen {
+		return
+	}
+	rj := b.job(f, j)
+	rj.GPUs = b.allowed(f, j, byNode)
+	b.State.Pending = append(b.State.Pending, rj)
+}
+
+// notOurs says why a job behind the gate can't be grouped; "" = it can.
+func notOurs(j *Job, scope *Scope) string {
+	switch {
+	case j.HetID != 0:
+		return "a heterogeneous job is left alone"
+	case j.Asked.Kind != AskShares || j.Asked.Count != Units:
+		return "its owner asks for other shares"
+	case j.NumNodes > 1:
+		return "it asks for several nodes"
+	case j.Features != "":
+		return "it asks for node features"
+	case strings.ContainsAny(j.ReqNodes, ",["):
+		return "it asks for several nodes by name"
+	case j.Dependency.Or:
+		return "its dependencies are alternatives"
+	case !scope.covers(j.Partition):
+		return "its partition is left alone"
+	}
+	return ""
+}
+
+// release lets a gated job go: it becomes an ordinary job with what it asks for.
+func (b *built) release(f *Facts, j *Job, why string) {
+	dep := j.Dependency.without(f.Snap.Gates)
+	b.letGo = append(b.letGo, Change{
+		Step: "let-go", Why: why,
+		Update: Update{Jobs: []string{j.Ref}, Dependency: &dep, StartNow: dep == "" && startable(j)},
+		Was:    map[string]string{j.Ref: describe(j)},
+	})
+}
+
+// gate adds the gate to a job that still asks for gpu:shared as its owner wrote
+// it: a cluster without the job_submit script.
+func (b *built) gate(f *Facts, j *Job, scope *Scope) {
+	if f.Gate == "" || f.Ungated || j.Dependency.Or || j.HetID != 0 || !scope.covers(j.Partition) || len(f.Snap.Nodes) == 0 {
+		return
+	}
+	dep := "after:" + f.Gate
+	if own := j.Dependency.Plain(); own != "" {
+		dep = own + "," + dep
+	}
+	gres := fmt.Sprintf("%s:%d", f.Snap.Nodes[0].Sharing, Units)
+	b.gating = append(b.gating, Change{
+		Step: "gate", Why: "asks for gpu:shared",
+		Update: Update{Jobs: []string{j.Ref}, Gres: &gres, Dependency: &dep},
+		Was:    map[string]string{j.Ref: describe(j)},
+	})
+}
+
+// allowed lists the GPUs a pending job may use, nil = all.
+func (b *built) allowed(f *Facts, j *Job, byNode map[string][]int) []int {
+	parts := strings.Split(j.Partition, ",")
+	out := make([]int, 0, len(b.gpus))
+	exclude := expandHosts(j.ExcNodes)
+	// A member of a soft group is bound to its node by the bridge, not by its
+	// owner.
+	own := j.ReqNodes
+	if g := b.soft[j.Ref]; g != nil {
+		if _, m := f.Book.member(j.Ref); m != nil {
+			own = m.WasNodes
+		}
+	}
+	for i, r := range b.gpus {
+		if own != "" && own != r.node.Name || exclude[r.node.Name] {
+			continue
+		}
+		if !slices.ContainsFunc(parts, func(p string) bool { return slices.Contains(r.node.Partitions, p) }) {
+			continue
+		}
+		out = append(out, i)
+	}
+	if len(out) == len(b.gpus) {
+		return nil
+	}
+	return out
+}
+
+// Plain writes the conditions as scontrol takes them.
+func (d Dependencies) Plain() string { return d.without(nil) }
+
+// without writes the conditions as scontrol takes them, less those on a gate.
+func (d Dependencies) without(gates []GateState) string {
+	sep := ","
+	if d.Or {
+		sep = "?"
+	}
+	var out []string
+	for _, t := range d.List {
+		if t.Type == "after" && slices.ContainsFunc(gates, func(g GateState) bool { return g.ID == t.Job }) {
+			continue
+		}
+		s := t.Type
+		if t.Job != "" {
+			s += ":" + t.Job + t.Rest
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, sep)
+}
+
+// describe is what the journal keeps of a job before a change.
+func describe(j *Job) string {
+	return fmt.Sprintf("Gres=%s ReqNodeList=%s Dependency=%s", j.Asked.Raw, j.ReqNodes, j.Dependency.Raw)
+}
+
+// sameGres reports whether a gres to set is what the job already asks for.
+func sameGres(set string, a Ask) bool {
+	return a.Kind == AskShares && set == fmt.Sprintf("%s:%d", a.Sharing, a.Count)
+}
