@@ -1,0 +1,85 @@
+# slurmbridge: `make` alone explains itself.
+
+SHELL   := /bin/sh
+MAKEFLAGS += --no-builtin-rules
+# Go's own place, for shells that don't have it on their PATH.
+export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
+# A Go older than go.mod asks for fetches the right one.
+export GOTOOLCHAIN ?= auto
+
+GO      ?= go
+CC      := gcc
+BUILD   := build
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The same bytes from the same sources, wherever they lie.
+GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
+TEST    := $(GO) test -count=1 -p 2
+PKGS    ?= ./...
+NVMLSIM := gpuprof/gpusim/nvmlsim
+LINT    := $(BUILD)/tools/golangci-lint
+SCRIPTS := contrib/install-deps .ci/run
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo demo-cold test test-compat lint fmt bench soak clean
+
+help: ## this text
+	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
+	@echo
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@echo
+	@echo 'Start with `make demo`: root on Debian 12 or 13, no GPU needed. README.md has the rest.'
+
+deps: ## install what building and testing need (Debian, root)
+	@contrib/install-deps
+
+build: deps ## build everything into build/
+	@mkdir -p $(BUILD)/lib
+	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook ./gpuprof/gpusim/cmd/gpusim
+	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
+	@$(MAKE) --no-print-directory $(BUILD)/lib/libnvidia-ml.so.1
+
+# The simulated GPU's NVML: C, because the program that loads it is Go, and two
+# Go runtimes in one process are one too many.
+$(BUILD)/lib/libnvidia-ml.so.1: $(wildcard $(NVMLSIM)/*.c $(NVMLSIM)/*.h)
+	@mkdir -p $(@D)
+	$(CC) -O2 -g0 -fPIC -shared -Wall -Wextra -Wl,-soname,$(@F) -o $@.new $(filter %.c,$^)
+	@mv $@.new $@
+
+demo: build ## the thesis's 30 random jobs on one simulated Titan Xp, whole and shared (3 minutes)
+	@$(GO) run ./contrib/demo
+
+demo-cold: build ## the same, with no application's profile known beforehand
+	@$(GO) run ./contrib/demo --cold
+
+test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
+	$(GO) vet $(PKGS)
+	$(TEST) -timeout 20m $(TESTFLAGS) $(PKGS)
+
+test-compat: build ## the end-to-end tests on Debian 12's and Debian 13's Slurm
+	@contrib/install-deps --compat
+	$(TEST) -timeout 30m ./slurmbridge/slurmtest/... ./slurmbridge/slurm/... ./slurmbridge/cmd/...
+
+lint: $(LINT) ## static checks: who may import whom, style, scripts
+	@contrib/install-deps --lint
+	$(LINT) run
+	shellcheck $(SCRIPTS)
+	luacheck --std lua51 --no-color contrib/job_submit.lua
+
+fmt: $(LINT) ## format the code
+	$(LINT) fmt
+
+# The linter has a go.mod of its own, so that the project's stays its own.
+$(LINT): .ci/lint/go.mod
+	@echo 'building golangci-lint (minutes, once)'
+	@mkdir -p $(@D)
+	cd .ci/lint && $(GO) build -trimpath -buildvcs=false -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $@
+
+bench: build ## benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
+
+soak: build ## an hour of random jobs and kills on a private Slurm (SOAK=10m for less)
+	SLURMBRIDGE_SOAK=$(or $(SOAK),1h) $(TEST) -timeout 0 -run Soak -v $(PKGS)
+
+clean: ## remove build/
+	rm -rf $(BUILD)
