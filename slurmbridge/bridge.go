@@ -225,6 +225,12 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	}
 	b.account(snap)
 	repairs, events := b.book.Observe(snap, facts.Gate)
+	facts.Touched = map[string]bool{}
+	for i := range repairs {
+		for _, ref := range repairs[i].Update.Jobs {
+			facts.Touched[ref] = true
+		}
+	}
 	b.events(events)
 	b.identify(ctx, facts)
 	started = b.Now()

@@ -96,6 +96,11 @@ func (r *round) gpu(g *Group) int {
 // them.
 func (r *round) sticky(g *Group, i int) bool {
 	card := &r.b.State.GPUs[i]
+	for _, ref := range g.After {
+		if j := r.b.jobs[ref]; j != nil && j.State == Pending && !r.b.due[ref] {
+			return false // requeued: the group would wait for its next run
+		}
+	}
 	if len(card.Running) == 0 {
 		return true // it starts any moment now
 	}

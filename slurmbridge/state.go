@@ -20,6 +20,9 @@ type Facts struct {
 	// Apps holds the application and profile of each job that was looked up, by
 	// ref. A job that isn't there was not looked up yet and isn't planned with.
 	Apps map[string]App
+	// Touched holds the jobs that repairs are about to change: what the look saw
+	// of them is no longer true, and this plan leaves them out.
+	Touched map[string]bool
 	// Terms by ref; jobs without an entry have none.
 	Terms map[string]Terms
 	Card  Card
@@ -60,6 +63,9 @@ type built struct {
 	gpus  []gpuRef
 	jobs  map[string]*Job // every job of the snapshot by ref
 	soft  map[string]*Group
+	// due holds the jobs that were released to start now and haven't yet. They
+	// count as running where they were sent.
+	due map[string]bool
 	// unsure holds the nodes on which some job's GPU isn't known yet, or where a
 	// released group has not started: on nodes with several GPUs nothing more is
 	// released there before that is settled.
@@ -74,6 +80,7 @@ func build(f *Facts, scope *Scope) *built {
 	b := &built{
 		jobs:   make(map[string]*Job, len(f.Snap.Jobs)),
 		soft:   map[string]*Group{},
+		due:    map[string]bool{},
 		unsure: map[string]bool{},
 	}
 	b.State.NowS = float64(f.Snap.At.UnixMilli()) / 1000
@@ -117,8 +124,17 @@ func build(f *Facts, scope *Scope) *built {
 			}
 			if g.Kind == Next {
 				b.soft[m.Ref] = g
-			} else {
-				b.unsure[g.Node] = true
+				continue
+			}
+			b.unsure[g.Node] = true
+			b.due[m.Ref] = true
+			for x, r := range b.gpus {
+				if r.node.Name == g.Node && r.index == g.GPU {
+					card := &b.State.GPUs[x]
+					card.Running = append(card.Running, rlcore.Running{Job: b.job(f, j), Shares: m.Shares})
+					card.FreeCPUs -= j.CPUs
+					card.FreeHostMemMiB -= j.HostMemMiB
+				}
 			}
 		}
 	}
@@ -227,6 +243,9 @@ func (f *Facts) behindGate(j *Job) bool {
 // pend sorts one pending job: into the queue of the State, to the gate, or back
 // to Slurm.
 func (b *built) pend(f *Facts, j *Job, scope *Scope, byNode map[string][]int) {
+	if f.Touched[j.Ref] {
+		return
+	}
 	if j.State != Pending || f.Book.HandsOff[j.Ref] != "" {
 		if j.State == Pending && f.behindGate(j) && !f.Ungated {
 			b.release(f, j, "left to Slurm: "+f.Book.HandsOff[j.Ref])

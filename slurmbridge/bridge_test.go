@@ -1,0 +1,242 @@
+package slurmbridge_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"pgregory.net/rapid"
+)
+
+// tick runs one look a second, as events would cause it, for the given time.
+func tick(t testing.TB, b *slurmbridge.Bridge, m *model, d time.Duration) {
+	t.Helper()
+	for end := m.now.Add(d); m.now.Before(end); {
+		if _, err := b.Tick(context.Background()); err != nil && !m.down {
+			t.Fatal(err)
+		}
+		m.advance(time.Second)
+	}
+}
+
+func TestTwoKnownJobsStartTogether(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second) // makes the gate
+	p := app("alexnet", 60, 0.3, 2000)
+	j1 := m.submit("ann", 60*time.Second, p, true)
+	j2 := m.submit("ann", 60*time.Second, p, true)
+	tick(t, b, m, 3*time.Second)
+	if j1.State != slurmbridge.Running || j2.State != slurmbridge.Running {
+		t.Fatalf("states %s, %s; want both running", j1.State, j2.State)
+	}
+	if j1.Asked.Count+j2.Asked.Count != 100 {
+		t.Errorf("shares %d + %d, want 100", j1.Asked.Count, j2.Asked.Count)
+	}
+	if !j1.began.Equal(j2.began) {
+		t.Errorf("started at %v and %v", j1.began, j2.began)
+	}
+}
+
+func TestUnknownRunsAlone(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	j1 := m.submit("ann", 30*time.Second, nil, true)
+	j2 := m.submit("ann", 30*time.Second, nil, true)
+	tick(t, b, m, 3*time.Second)
+	if j1.State != slurmbridge.Running || j2.State != slurmbridge.Pending {
+		t.Fatalf("states %s, %s; want the first alone", j1.State, j2.State)
+	}
+	if j1.Asked.Count != 100 {
+		t.Errorf("the unknown job has %d shares", j1.Asked.Count)
+	}
+	tick(t, b, m, 35*time.Second)
+	if j2.State != slurmbridge.Running {
+		t.Errorf("the second is %s after the first has ended", j2.State)
+	}
+}
+
+func TestOwnersWordStands(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	p := app("vgg16", 60, 0.9, 9000)
+	m.submit("ann", 60*time.Second, p, true)
+	j2 := m.submit("ann", 60*time.Second, p, true)
+	tick(t, b, m, 3*time.Second)
+	if j2.State != slurmbridge.Pending {
+		t.Fatalf("9,000 MiB twice on a Titan Xp: the second is %s", j2.State)
+	}
+	// It waits for the first one's end; its owner now asks for something else.
+	j2.Asked.Count = 30
+	for range 5 {
+		tick(t, b, m, time.Second)
+		if j2.Asked.Count != 30 {
+			t.Fatalf("the bridge took the owner's shares back to %d", j2.Asked.Count)
+		}
+	}
+	tick(t, b, m, 70*time.Second)
+	if j2.State != slurmbridge.Running && !j2.ended {
+		t.Errorf("the edited job is %s", j2.State)
+	}
+}
+
+func TestShadowChangesNothing(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	b.Mode = slurmbridge.Shadow
+	p := app("alexnet", 60, 0.3, 2000)
+	for range 6 {
+		m.submit("ann", 20*time.Second, p, false)
+	}
+	tick(t, b, m, 5*time.Second)
+	if m.updates != 0 || len(m.gates) != 0 {
+		t.Errorf("shadow made %d updates and %d gates", m.updates, len(m.gates))
+	}
+	if st := b.Status(); st == nil || st.Plan == nil {
+		t.Error("shadow has no plan")
+	}
+}
+
+// draw makes a random cluster with a random load and a random history of
+// misfortunes, runs it to its end, and checks what must always hold.
+func draw(t *rapid.T) {
+	gpus := rapid.IntRange(1, 3).Draw(t, "gpus a node")
+	nodes := rapid.IntRange(1, 2).Draw(t, "nodes")
+	var list []slurmbridge.Node
+	for i := range nodes {
+		list = append(list, node(fmt.Sprintf("n%d", i+1), gpus, rapid.IntRange(2, 8).Draw(t, "cpus")))
+	}
+	m := newModel(list...)
+	mem := newMemory()
+	b := bridge(m, mem)
+	b.Planner.Join = rapid.Bool().Draw(t, "join")
+	b.Planner.Ahead = rapid.Bool().Draw(t, "ahead")
+	// alive says whether a bridge has looked after the queue without a break:
+	// only then is sharing its doing alone.
+	m.started = func(j *mjob) {
+		on := m.on(j.Nodes, j.gpu)
+		sum := 0.0
+		for _, o := range on {
+			if o.User != j.User {
+				t.Fatalf("%v: job %s of %s started beside %s of %s on %s gpu %d\n%v", m.now, j.Ref, j.User, o.Ref, o.User, j.Nodes, j.gpu, mem.log)
+			}
+			if len(on) > 1 && o.profil == nil {
+				t.Fatalf("job %s without a profile shares a GPU", o.Ref)
+			}
+			if o.profil != nil {
+				sum += o.profil.Peak().MemMiB
+			}
+		}
+		if len(on) > 1 && sum > 12196*0.95 {
+			t.Fatalf("%v MiB on one GPU", sum)
+		}
+	}
+	apps := []float64{500, 2000, 4000, 9000}
+	total := rapid.IntRange(1, 25).Draw(t, "jobs")
+	submit := func() {
+		mib := rapid.SampledFrom(apps).Draw(t, "MiB")
+		run := rapid.IntRange(1, 90).Draw(t, "run")
+		p := app(fmt.Sprint(mib), float64(run), 0.4, mib)
+		user := rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user")
+		if rapid.IntRange(0, 5).Draw(t, "unknown") == 0 {
+			p = nil
+		}
+		m.submit(user, time.Duration(run)*time.Second, p, true)
+	}
+	ctx := context.Background()
+	for step := 0; step < 400; step++ {
+		if total > 0 && rapid.IntRange(0, 2).Draw(t, "arrive") == 0 {
+			submit()
+			total--
+		}
+		switch rapid.IntRange(0, 40).Draw(t, "misfortune") {
+		case 0: // the bridge is killed and started again
+			b = bridge(m, mem)
+		case 1:
+			m.fail = 2
+		case 2: // a job is cancelled
+			if len(m.jobs) > 0 {
+				j := m.jobs[rapid.IntRange(0, len(m.jobs)-1).Draw(t, "which")]
+				j.ended = true
+			}
+		case 3: // slurmctld is away for a moment
+			m.down = true
+			_, _ = b.Tick(ctx)
+			m.down = false
+		case 4: // a running job is requeued
+			for _, j := range m.jobs {
+				if j.State == slurmbridge.Running && !j.ended {
+					j.State, j.Nodes, j.GPUs, j.Start = slurmbridge.Pending, "", nil, time.Time{}
+					j.Eligible = m.now.Add(2 * time.Minute)
+					break
+				}
+			}
+		}
+		if _, err := b.Tick(ctx); err != nil {
+			t.Fatal(err)
+		}
+		m.advance(time.Duration(rapid.IntRange(1, 5).Draw(t, "seconds")) * time.Second)
+	}
+	// Then all is quiet; every job must come to its end.
+	for range 4000 {
+		if _, err := b.Tick(ctx); err != nil {
+			t.Fatal(err)
+		}
+		m.advance(2 * time.Second)
+	}
+	for _, j := range m.jobs {
+		if !j.ended {
+			t.Fatalf("job %s is %s, asks %s, depends on %q, node %q\n%v", j.Ref, j.State, j.Asked.Raw, j.Dependency.Raw, j.ReqNodes, mem.log)
+		}
+	}
+}
+
+func TestWhateverHappens(t *testing.T) { rapid.Check(t, draw) }
+
+// A bridge that dies at any step leaves jobs that all run without it, within a
+// lease and one job's time each.
+func TestDeathAtAnyStep(t *testing.T) {
+	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release"} {
+		t.Run(step, func(t *testing.T) {
+			m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+			b := bridge(m, newMemory())
+			tick(t, b, m, time.Second)
+			var jobs []*mjob
+			for i := range 8 {
+				jobs = append(jobs, m.submit([]string{"ann", "bob"}[i%2], 20*time.Second, app("a", 20, 0.3, 2000), true))
+			}
+			b.Fault = func(at string) {
+				if at == step {
+					panic(step)
+				}
+			}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Fatalf("step %s was never reached", step)
+					}
+				}()
+				for range 20 {
+					tick(t, b, m, time.Second)
+				}
+			}()
+			m.started = func(j *mjob) {
+				for _, o := range m.on(j.Nodes, j.gpu) {
+					if o.User != j.User {
+						t.Errorf("%s of %s beside %s of %s", j.Ref, j.User, o.Ref, o.User)
+					}
+				}
+			}
+			m.advance(time.Minute + 9*20*time.Second)
+			for _, j := range jobs {
+				if !j.ended {
+					t.Errorf("job %s is %s, depends on %q", j.Ref, j.State, j.Dependency.Raw)
+				}
+			}
+		})
+	}
+}

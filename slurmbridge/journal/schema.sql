@@ -1,0 +1,39 @@
+CREATE TABLE IF NOT EXISTS bridge_groups (
+	id      INTEGER PRIMARY KEY,
+	state   TEXT NOT NULL,
+	decided INTEGER NOT NULL, -- ms since 1970
+	body    TEXT NOT NULL     -- slurmbridge.Group as JSON
+);
+CREATE INDEX IF NOT EXISTS bridge_groups_state ON bridge_groups (state);
+CREATE INDEX IF NOT EXISTS bridge_groups_decided ON bridge_groups (decided);
+
+CREATE TABLE IF NOT EXISTS bridge_members (
+	group_id INTEGER NOT NULL,
+	ref      TEXT NOT NULL,
+	PRIMARY KEY (ref, group_id)
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS bridge_changes (
+	id       INTEGER PRIMARY KEY,
+	at       INTEGER NOT NULL, -- ms since 1970
+	mode     TEXT NOT NULL,
+	group_id INTEGER NOT NULL, -- 0 = of no group
+	ref      TEXT NOT NULL,
+	step     TEXT NOT NULL,
+	change   TEXT NOT NULL,
+	was      TEXT NOT NULL,    -- the values that were replaced
+	result   TEXT NOT NULL     -- "ok", or what Slurm said
+);
+CREATE INDEX IF NOT EXISTS bridge_changes_ref ON bridge_changes (ref);
+CREATE INDEX IF NOT EXISTS bridge_changes_at ON bridge_changes (at);
+
+CREATE TABLE IF NOT EXISTS bridge_notes (
+	ref  TEXT PRIMARY KEY,
+	at   INTEGER NOT NULL,
+	body TEXT NOT NULL -- slurmbridge.Note as JSON
+) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS bridge_book (
+	id   INTEGER PRIMARY KEY CHECK (id = 1),
+	body TEXT NOT NULL -- waits, hands off, progress as JSON
+);

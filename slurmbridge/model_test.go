@@ -1,0 +1,365 @@
+package slurmbridge_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// model is a small Slurm in memory for property tests over thousands of random
+// queues: dependencies, priorities, shares placed first-fit, a clock of its own.
+// What the real one does is tested on the real one.
+type model struct {
+	now   time.Time
+	nodes []slurmbridge.Node
+	jobs  []*mjob
+	gates []*mgate
+	next  int64
+	// fail makes the n-th update from now fail after it was applied to the first
+	// job of its list.
+	fail int
+	down bool
+	// started is called as each job starts.
+	started func(*mjob)
+	updates int
+}
+
+type mjob struct {
+	slurmbridge.Job
+	run    time.Duration // how long it runs
+	ended  bool
+	gpu    int
+	profil *rlcore.Profile
+	began  time.Time
+}
+
+type mgate struct {
+	id   string
+	ends time.Time
+	open bool
+}
+
+func newModel(nodes ...slurmbridge.Node) *model {
+	return &model{now: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC), nodes: nodes, next: 100}
+}
+
+func (m *model) clock() time.Time { return m.now }
+
+// submit adds a job as the job_submit script would leave it.
+func (m *model) submit(user string, run time.Duration, p *rlcore.Profile, gated bool) *mjob {
+	m.next++
+	j := &mjob{run: run, profil: p}
+	j.ID, j.Ref = m.next, strconv.FormatInt(m.next, 10)
+	j.User, j.State, j.Submit, j.Partition = user, slurmbridge.Pending, m.now, "gpu"
+	j.Priority = 1_000_000 - m.next
+	j.CPUs, j.NumNodes = 1, 1
+	j.Asked = slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: m.nodes[0].Sharing, Count: 100, Raw: "gres:mps:100"}
+	if gated {
+		for _, g := range slices.Backward(m.gates) {
+			if !g.open {
+				m.depend(j, "after:"+g.id)
+				break
+			}
+		}
+	}
+	m.jobs = append(m.jobs, j)
+	return j
+}
+
+func (m *model) depend(j *mjob, list string) {
+	j.Dependency = slurmbridge.Dependencies{Raw: list}
+	for _, term := range strings.Split(list, ",") {
+		if typ, id, ok := strings.Cut(term, ":"); ok {
+			j.Dependency.List = append(j.Dependency.List, slurmbridge.Dependency{Type: typ, Job: id})
+		}
+	}
+}
+
+func (m *model) find(ref string) *mjob {
+	for _, j := range m.jobs {
+		if j.Ref == ref && !j.ended {
+			return j
+		}
+	}
+	return nil
+}
+
+// advance lets time pass in steps, with Slurm's own work after each.
+func (m *model) advance(d time.Duration) {
+	for end := m.now.Add(d); m.now.Before(end); {
+		m.now = m.now.Add(min(time.Second, end.Sub(m.now)))
+		m.schedule()
+	}
+}
+
+func (m *model) schedule() {
+	for _, g := range m.gates {
+		if !g.open && !m.now.Before(g.ends) {
+			g.open = true
+		}
+	}
+	for _, j := range m.jobs {
+		if j.State == slurmbridge.Running && !j.ended && m.now.Sub(j.began) >= j.run {
+			j.ended = true
+			j.State = "COMPLETED"
+		}
+	}
+	for _, j := range m.jobs {
+		if j.ended || j.State != slurmbridge.Pending {
+			continue
+		}
+		j.Dependency.List = slices.DeleteFunc(j.Dependency.List, func(d slurmbridge.Dependency) bool {
+			if d.Type == "after" {
+				for _, g := range m.gates {
+					if g.id == d.Job {
+						return g.open
+					}
+				}
+				return true
+			}
+			return m.find(d.Job) == nil
+		})
+	}
+	order := slices.Clone(m.jobs)
+	slices.SortStableFunc(order, func(a, b *mjob) int { return int(b.Priority - a.Priority) })
+	for _, j := range order {
+		if j.ended || j.State != slurmbridge.Pending || len(j.Dependency.List) > 0 || j.Eligible.After(m.now) {
+			continue
+		}
+		m.place(j)
+	}
+}
+
+func (m *model) place(j *mjob) {
+	for n := range m.nodes {
+		node := &m.nodes[n]
+		if !node.Up || j.ReqNodes != "" && j.ReqNodes != node.Name {
+			continue
+		}
+		cpus := j.CPUs
+		free := make([]int, node.GPUs)
+		for i := range free {
+			free[i] = 100
+		}
+		for _, o := range m.jobs {
+			if o.State == slurmbridge.Running && !o.ended && o.Nodes == node.Name {
+				free[o.gpu] -= o.Asked.Count
+				cpus += o.CPUs
+			}
+		}
+		if cpus > node.CPUs {
+			continue
+		}
+		for g, f := range free {
+			if f >= j.Asked.Count {
+				j.State, j.Nodes, j.gpu, j.began, j.Start = slurmbridge.Running, node.Name, g, m.now, m.now
+				j.GPUs = []int{g}
+				if m.started != nil {
+					m.started(j)
+				}
+				return
+			}
+		}
+	}
+}
+
+// on lists who runs on a GPU.
+func (m *model) on(node string, gpu int) []*mjob {
+	var out []*mjob
+	for _, j := range m.jobs {
+		if j.State == slurmbridge.Running && !j.ended && j.Nodes == node && j.gpu == gpu {
+			out = append(out, j)
+		}
+	}
+	return out
+}
+
+func (m *model) Look(context.Context) (*slurmbridge.Snapshot, error) {
+	if m.down {
+		return nil, slurmbridge.ErrDown
+	}
+	s := &slurmbridge.Snapshot{At: m.now, Release: "22.05.8", Nodes: slices.Clone(m.nodes)}
+	for _, j := range m.jobs {
+		if !j.ended {
+			c := j.Job
+			c.Dependency.List = slices.Clone(j.Dependency.List)
+			s.Jobs = append(s.Jobs, c)
+		}
+	}
+	for i := range s.Nodes {
+		s.Nodes[i].CPUsAlloc = 0
+		for _, j := range m.jobs {
+			if j.State == slurmbridge.Running && !j.ended && j.Nodes == s.Nodes[i].Name {
+				s.Nodes[i].CPUsAlloc += j.CPUs
+			}
+		}
+	}
+	for _, g := range m.gates {
+		s.Gates = append(s.Gates, slurmbridge.GateState{ID: g.id, Open: g.open, Begin: g.ends})
+	}
+	return s, nil
+}
+
+func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
+	if m.down {
+		return slurmbridge.ErrDown
+	}
+	m.updates++
+	for i, ref := range u.Jobs {
+		if m.fail > 0 {
+			if m.fail--; m.fail == 0 && i > 0 {
+				return slurmbridge.ErrRefused
+			}
+		}
+		j := m.find(ref)
+		if j == nil || j.State != slurmbridge.Pending {
+			return slurmbridge.ErrNoJob
+		}
+		if u.Gres != nil {
+			kind, n, _ := strings.Cut(*u.Gres, ":")
+			c, err := strconv.Atoi(n)
+			if err != nil {
+				return fmt.Errorf("%w: %s", slurmbridge.ErrRefused, *u.Gres)
+			}
+			j.Asked = slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.Sharing(kind), Count: c, Raw: "gres:" + *u.Gres}
+		}
+		if u.ReqNodes != nil {
+			j.ReqNodes = *u.ReqNodes
+		}
+		if u.Dependency != nil {
+			m.depend(j, *u.Dependency)
+		}
+	}
+	return nil
+}
+
+func (m *model) CreateGate(_ context.Context, lease time.Duration) (string, error) {
+	if m.down {
+		return "", slurmbridge.ErrDown
+	}
+	m.next++
+	g := &mgate{id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease)}
+	m.gates = append(m.gates, g)
+	return g.id, nil
+}
+
+func (m *model) RenewGate(_ context.Context, id string, lease time.Duration) error {
+	for _, g := range m.gates {
+		if g.id == id && !g.open {
+			g.ends = m.now.Add(lease)
+			return nil
+		}
+	}
+	return slurmbridge.ErrNoJob
+}
+
+func (m *model) OpenGate(_ context.Context, id string) error {
+	for _, g := range m.gates {
+		if g.id == id {
+			g.open = true
+		}
+	}
+	return nil
+}
+
+func (m *model) Script(_ context.Context, ref string) ([]byte, error) {
+	return []byte("#!/bin/sh\napp" + ref + "\n"), nil
+}
+
+// Identify answers as slurmbridge.Apps from the model's own knowledge.
+func (m *model) Identify(_ context.Context, j *slurmbridge.Job, _ slurmbridge.Terms, _ []byte) (slurmbridge.App, error) {
+	if f := m.find(j.Ref); f != nil && f.profil != nil {
+		return slurmbridge.App{Key: f.profil.App, Profile: f.profil}, nil
+	}
+	return slurmbridge.App{Key: "unknown"}, nil
+}
+
+// memory is a Journal that outlives the bridges of one test.
+type memory struct {
+	groups map[int64]slurmbridge.Group
+	next   int64
+	log    []string
+}
+
+func newMemory() *memory { return &memory{groups: map[int64]slurmbridge.Group{}, next: 1} }
+
+func (m *memory) Load(context.Context) (*slurmbridge.Book, error) {
+	b := slurmbridge.NewBook()
+	b.NextID = m.next
+	for id, g := range m.groups {
+		if g.State != slurmbridge.Done {
+			g.Members = slices.Clone(g.Members)
+			b.Groups[id] = &g
+		}
+	}
+	return b, nil
+}
+
+func (m *memory) SaveGroup(_ context.Context, g *slurmbridge.Group) error {
+	c := *g
+	c.Members = slices.Clone(g.Members)
+	m.groups[g.ID] = c
+	m.next = max(m.next, g.ID+1)
+	return nil
+}
+
+func (m *memory) SaveBook(context.Context, *slurmbridge.Book) error { return nil }
+
+func (m *memory) Log(_ context.Context, _ time.Time, _ slurmbridge.Mode, _ int64, c *slurmbridge.Change, err error) error {
+	m.log = append(m.log, c.Text()+fmt.Sprint(" ", err))
+	return nil
+}
+
+func (m *memory) SaveNotes(context.Context, map[string]*slurmbridge.Note) error { return nil }
+
+// fair foretells that sharers slow each other by the sum of what they ask for.
+type fair struct{}
+
+func (fair) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcore.Profile) {
+	sum := 0.0
+	for _, p := range members {
+		sum += p.Mean().GPU
+	}
+	for i := range dst {
+		dst[i] = rlcore.Prediction{Slowdown: max(1, sum)}
+	}
+}
+
+// most prefers the combination with the most jobs.
+type most struct{}
+
+func (most) Name() string { return "most" }
+func (most) Score(dst []float64, _ *rlcore.Window, combos []rlcore.Combo) {
+	for i, c := range combos {
+		dst[i] = float64(c.Len())
+	}
+}
+
+func app(name string, dur, gpu, mem float64) *rlcore.Profile {
+	return &rlcore.Profile{App: name, DurationS: dur, PeriodS: dur, Series: []rlcore.Use{{GPU: gpu, MemMiB: mem, Core: gpu}}}
+}
+
+func node(name string, gpus, cpus int) slurmbridge.Node {
+	return slurmbridge.Node{
+		Name: name, Up: true, State: "IDLE", GPUs: gpus, GPUType: "titanxp", Sharing: slurmbridge.MPS,
+		Units: 100 * gpus, Partitions: []string{"gpu"}, CPUs: cpus, MemMiB: 64000,
+	}
+}
+
+func bridge(m *model, j slurmbridge.Journal) *slurmbridge.Bridge {
+	return &slurmbridge.Bridge{
+		Slurm: m, Apps: m, Journal: j, Mode: slurmbridge.Active, Now: m.clock, Poll: 30 * time.Second,
+		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+		Gate: &slurmbridge.Gate{Slurm: m, Lease: time.Minute, Sharing: slurmbridge.MPS, Now: m.clock},
+		Planner: &slurmbridge.Planner{
+			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: fair{}}, M: 5},
+			Join:    true, Ahead: true,
+		},
+	}
+}
