@@ -62,6 +62,8 @@ test-compat: build ## the end-to-end tests on Debian 12's and Debian 13's Slurm
 lint: $(LINT) ## static checks: who may import whom, style, scripts
 	@contrib/install-deps --lint
 	$(LINT) run
+	@! grep -rl --include='*.go' '^import "C"' . | grep -v '^./gpuprof/nvml/' || \
+		{ echo 'cgo belongs in gpuprof/nvml only'; exit 1; }
 	shellcheck $(SCRIPTS)
 	luacheck --std lua51 --no-color contrib/job_submit.lua
 

@@ -1,0 +1,273 @@
+// Package config reads the bridge's settings: a YAML file, then SLURMBRIDGE_*
+// variables, then flags, each overruling the one before. Every setting stands
+// once, in keys.go, with its default and its meaning; the sample file in etc/ is
+// made from there.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// DefaultFile is read when no file is named; it may be absent.
+const DefaultFile = "/etc/slurmbridge/slurmbridge.yaml"
+
+// envPrefix starts the name of every variable: SLURMBRIDGE_LEASE sets lease.
+const envPrefix = "SLURMBRIDGE"
+
+// Config holds the settings. See keys.go for what each means.
+type Config struct {
+	SlurmConf string
+	BinDir    string
+
+	Mode     string
+	Policy   string
+	Window   int
+	MaxGroup int
+	Join     bool
+	Model    string
+
+	Lease    time.Duration
+	Poll     time.Duration
+	Lua      string
+	GateFile string
+	WakeFile string
+
+	MemoryMargin float64
+	MaxPassOver  int
+	MaxDelay     time.Duration
+	MaxSlowdown  float64
+	Trust        float64
+
+	IncludePartitions []string
+	ExcludePartitions []string
+
+	Database    string
+	Listen      string
+	WebConfig   string
+	MungeSocket string
+	RecordUsers []string
+	LogLevel    string
+
+	// GPUTypes holds the cards of gpu_types by lower-case type; Card also knows
+	// the built-in ones.
+	GPUTypes map[string]rlcore.GPUSpec
+
+	// File that was read, "" = none.
+	File string
+}
+
+// Default returns the settings of an empty file.
+func Default() *Config {
+	c := &Config{GPUTypes: map[string]rlcore.GPUSpec{}}
+	for i := range keys {
+		k := &keys[i]
+		if err := k.set(c, k.value); err != nil {
+			// A default that its own key refuses is a mistake in keys.go, which
+			// a test finds.
+			panic("config: default of " + k.name + " " + err.Error())
+		}
+	}
+	return c
+}
+
+// Flags adds one flag per setting to fs, --max-delay for max_delay, for a later
+// Load. gpu_types has none.
+func Flags(fs *pflag.FlagSet) {
+	c := Default()
+	for i := range keys {
+		k := &keys[i]
+		name, doc := flagName(k.name), k.short()
+		switch p := k.field(c).(type) {
+		case *string:
+			fs.String(name, *p, doc)
+		case *[]string:
+			fs.StringSlice(name, *p, doc)
+		case *bool:
+			fs.Bool(name, *p, doc)
+		case *int:
+			fs.Int(name, *p, doc)
+		case *float64:
+			fs.Float64(name, *p, doc)
+		case *time.Duration:
+			fs.Duration(name, *p, doc)
+		}
+	}
+}
+
+func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
+func envName(key string) string  { return envPrefix + "_" + strings.ToUpper(key) }
+
+// Load reads file, the environment and flags (made by Flags; nil = none) afresh
+// and returns the settings that result. It keeps nothing and changes nothing, so
+// a reload that fails leaves the caller with what it had. file "" means
+// DefaultFile where there is one. An error is one line that names the place and
+// the setting.
+func Load(file string, flags *pflag.FlagSet) (*Config, error) {
+	v := viper.New()
+	v.SetConfigType("yaml")
+	c := Default()
+	if err := read(v, c, file); err != nil {
+		return nil, err
+	}
+	if err := checkNames(v, c.File); err != nil {
+		return nil, err
+	}
+	for i := range keys {
+		k := &keys[i]
+		where, value := c.File+": "+k.name, v.Get(k.name)
+		if s, ok := os.LookupEnv(envName(k.name)); ok && s != "" {
+			where, value = envName(k.name), s
+		}
+		if flags != nil {
+			if f := flags.Lookup(flagName(k.name)); f != nil && f.Changed {
+				where, value = "--"+f.Name, f.Value.String()
+				if sv, ok := f.Value.(pflag.SliceValue); ok {
+					value = sv.GetSlice()
+				}
+			}
+		}
+		if value == nil {
+			continue
+		}
+		if err := k.set(c, value); err != nil {
+			return nil, fmt.Errorf("%s %w", where, err)
+		}
+	}
+	var err error
+	if c.GPUTypes, err = gpuTypes(v.Get(gpuTypesKey)); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	if err := c.agree(); err != nil {
+		if c.File != "" {
+			return nil, fmt.Errorf("%s: %w", c.File, err)
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// read fills v from the file.
+func read(v *viper.Viper, c *Config, file string) error {
+	named := file != ""
+	if !named {
+		file = DefaultFile
+	}
+	info, err := os.Stat(file)
+	switch {
+	case err != nil && !named && errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("configuration can't be read: %w", err)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("configuration can't be read: %s is no file", file)
+	case info.Mode().Perm()&0o002 != 0:
+		return fmt.Errorf("%s may be written by everybody: chmod o-w it", file)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("configuration can't be read: %w", err)
+	}
+	defer f.Close()
+	c.File = file
+	if err := v.ReadConfig(f); err != nil {
+		return fmt.Errorf("%s: %s", file, oneLine(err))
+	}
+	return nil
+}
+
+// oneLine strips what viper and yaml put around a parser's message.
+func oneLine(err error) string {
+	s := err.Error()
+	s = strings.TrimPrefix(s, "While parsing config: ")
+	return strings.Join(strings.Fields(s), " ")
+}
+
+// checkNames finds the first setting that there isn't.
+func checkNames(v *viper.Viper, file string) error {
+	known := Names()
+	var unknown []string
+	for name := range v.AllSettings() {
+		if !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	// AllSettings leaves out settings without a value.
+	for _, path := range v.AllKeys() {
+		if name, _, _ := strings.Cut(path, "."); !slices.Contains(known, name) {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	name := slices.Min(unknown)
+	return fmt.Errorf("%s: there is no setting %q%s", file, name, meant(name, known))
+}
+
+// agree checks what one setting alone can't show.
+func (c *Config) agree() error {
+	if c.Poll > c.Lease/2 {
+		return fmt.Errorf("poll %s is more than half the lease of %s: the gate would open between two looks", text(c.Poll), text(c.Lease))
+	}
+	for _, p := range c.IncludePartitions {
+		if slices.Contains(c.ExcludePartitions, p) {
+			return fmt.Errorf("partition %q is both in include_partitions and in exclude_partitions", p)
+		}
+	}
+	return nil
+}
+
+// meant suggests the known name nearest to what was written.
+func meant(name string, known []string) string {
+	best, at := "", min(len(name)/3+2, 4) // so many edits apart is another word
+	for _, k := range known {
+		if d := distance(name, k); d < at {
+			best, at = k, d
+		}
+	}
+	if best == "" {
+		// A word of the name, say "partitions", may lead further.
+		for _, k := range known {
+			if strings.Contains(k, name) || strings.Contains(name, k) {
+				best = k
+				break
+			}
+		}
+	}
+	if best == "" {
+		return "; the settings are " + strings.Join(known, ", ")
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// distance is Levenshtein's: the insertions, deletions and replacements that
+// make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

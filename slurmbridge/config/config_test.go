@@ -1,0 +1,273 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	p := filepath.Join(t.TempDir(), "slurmbridge.yaml")
+	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestSampleInEtc(t *testing.T) {
+	const file = "../../etc/slurmbridge.yaml"
+	if os.Getenv("SLURMBRIDGE_WRITE_SAMPLE") != "" {
+		if err := os.WriteFile(file, Sample(), 0o644); err != nil { //nolint:gosec // a sample to read
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != string(Sample()) {
+		t.Errorf("etc/slurmbridge.yaml is not what the settings say: SLURMBRIDGE_WRITE_SAMPLE=1 go test ./slurmbridge/config writes it")
+	}
+	for _, name := range Names() {
+		if !strings.Contains(string(have), "\n"+name+": ") {
+			t.Errorf("no line for %s", name)
+		}
+	}
+}
+
+func TestSampleIsTheDefault(t *testing.T) {
+	file := write(t, string(Sample()))
+	got, err := Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.File = file
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
+	file := write(t, "lease: 90s\nwindow: 7\nmode: shadow\njoin: false\ntrust: 2\n"+
+		"include_partitions: [gpu, long]\nlua: yes\nmax_slowdown: 1.2\n")
+	t.Setenv("SLURMBRIDGE_WINDOW", "8")
+	t.Setenv("SLURMBRIDGE_TRUST", "3.5")
+	t.Setenv("SLURMBRIDGE_RECORD_USERS", "alice, bob")
+	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
+	Flags(fs)
+	if err := fs.Parse([]string{"--trust=4", "--exclude-partitions=debug,test", "--join", "--max-delay=10s", "--policy", "exclusive"}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Load(file, fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.File, want.Lease, want.Window, want.Mode, want.Join, want.Trust = file, 90*time.Second, 8, "shadow", true, 4
+	want.IncludePartitions, want.ExcludePartitions = []string{"gpu", "long"}, []string{"debug", "test"}
+	want.RecordUsers, want.Lua, want.MaxSlowdown = []string{"alice", "bob"}, "yes", 1.2
+	want.MaxDelay, want.Policy = 10*time.Second, "exclusive"
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+// Every mistake is one line that says where and what.
+func TestMistakes(t *testing.T) {
+	for text, want := range map[string]string{
+		"leese: 60s":                           `there is no setting "leese"; did you mean "lease"?`,
+		"gate: /run/g":                         `there is no setting "gate"; did you mean "gate_file"?`,
+		"max-delay: 5m":                        `there is no setting "max-delay"; did you mean "max_delay"?`,
+		"colour: blue":                         `there is no setting "colour"; the settings are slurm_conf, bin_dir,`,
+		"colour:":                              `there is no setting "colour"`,
+		"cluster: {bin_dir: /usr/bin}":         `there is no setting "cluster"`,
+		"lease: 60":                            `lease is 60, but takes a duration such as 60s`,
+		"lease: sixty":                         `lease is "sixty", but takes a duration such as 60s`,
+		"lease: 5s":                            `lease is 5s, but takes 20s to 1h`,
+		"poll: 45s":                            `poll 45s is more than half the lease of 1m`,
+		"window: 13":                           `window is 13, but takes 1 to 12`,
+		"window: 4.5":                          `window is 4.5, but takes a whole number`,
+		"window: [5]":                          `window is [5], but takes a whole number`,
+		"join: perhaps":                        `join is "perhaps", but takes true or false`,
+		"mode: Active":                         `mode is "Active", but takes active or shadow`,
+		"lua: maybe":                           `lua is "maybe", but takes auto, yes or no`,
+		"policy: ../dqn":                       `policy is "../dqn", but takes a name`,
+		"policy: {a: b}":                       `policy is map[a:b], but takes text`,
+		"memory_margin: .nan":                  `memory_margin is NaN, but takes 0.01 to 0.5`,
+		"memory_margin: 0":                     `memory_margin is 0, but takes 0.01 to 0.5`,
+		"max_slowdown: 0.5":                    `max_slowdown is 0.5, but takes 1 to 100, or 0`,
+		"listen: 9797":                         `listen is 9797, but takes text`,
+		"listen: localhost":                    `listen is "localhost", but takes host:port`,
+		"listen: \":99999\"":                   `listen is ":99999", but takes host:port`,
+		"database: slurmbridge.db":             `database is "slurmbridge.db", but takes a path from the root`,
+		"gate_file: \"\"":                      `gate_file is "", but takes a path from the root`,
+		"record_users: [root, 3]":              `record_users is 3, but takes text in each place of the list`,
+		"include_partitions: {a: b}":           `include_partitions is map[a:b], but takes a list of names`,
+		"gpu_types: [a]":                       `gpu_types is [a], but takes a block`,
+		"gpu_types: {k: 12}":                   `gpu_types.k is 12, but takes a block of mem_mib`,
+		"gpu_types: {k: {same_user: true}}":    `gpu_types.k lacks mem_mib`,
+		"gpu_types: {k: {mem: 1}}":             `gpu_types.k: there is no setting "mem"; did you mean "mem_mib"?`,
+		"gpu_types: {k: {mem_mib: lots}}":      `gpu_types.k.mem_mib is "lots", but takes a number`,
+		"gpu_types: {k: {mem_mib: -4}}":        `gpu_types.k.mem_mib is -4, but takes 1 to`,
+		"gpu_types: {t4: {max_clients: 2000}}": `gpu_types.t4.max_clients is 2000, but takes 0 to 1000`,
+		"include_partitions: [a]\nexclude_partitions: [b, a]": `partition "a" is both in include_partitions`,
+		"lease: 60s\nlease: 90s":                              `already defined`,
+		"lease: 60s\n\tpoll: 5s":                              `line 2`,
+		"just words":                                          `cannot unmarshal`,
+		"- lease":                                             `cannot unmarshal`,
+	} {
+		file := write(t, text)
+		c, err := Load(file, nil)
+		switch {
+		case err == nil:
+			t.Errorf("%q was taken: %+v", text, c)
+		case !strings.Contains(err.Error(), want), !strings.HasPrefix(err.Error(), file+": "), strings.Contains(err.Error(), "\n"):
+			t.Errorf("%q:\n  %v\nwant in one line, after the file's name:\n  %s", text, err, want)
+		}
+	}
+}
+
+func TestMistakeOutsideTheFile(t *testing.T) {
+	file := write(t, "")
+	t.Setenv("SLURMBRIDGE_LEASE", "soon")
+	_, err := Load(file, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), `SLURMBRIDGE_LEASE is "soon"`) {
+		t.Errorf("variable: %v", err)
+	}
+	t.Setenv("SLURMBRIDGE_LEASE", "")
+	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
+	Flags(fs)
+	if err := fs.Parse([]string{"--window=99"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Load(file, fs)
+	if err == nil || !strings.HasPrefix(err.Error(), `--window is 99`) {
+		t.Errorf("flag: %v", err)
+	}
+}
+
+func TestFileThatCannotBeRead(t *testing.T) {
+	if _, err := Load("/nonexistent/s.yaml", nil); err == nil || !strings.Contains(err.Error(), "/nonexistent/s.yaml") {
+		t.Errorf("absent: %v", err)
+	}
+	if _, err := Load(t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "is no file") {
+		t.Errorf("folder: %v", err)
+	}
+	open := write(t, "lease: 60s")
+	if err := os.Chmod(open, 0o666); err != nil { //nolint:gosec // the mistake to find
+		t.Fatal(err)
+	}
+	if _, err := Load(open, nil); err == nil || !strings.Contains(err.Error(), "everybody") {
+		t.Errorf("writable: %v", err)
+	}
+}
+
+func TestEmptyFileAndValuesLeftOut(t *testing.T) {
+	for _, text := range []string{"", "# nothing\n", "lease:\ngpu_types:\n"} {
+		c, err := Load(write(t, text), nil)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if c.Lease != 60*time.Second {
+			t.Errorf("%q: lease %s", text, c.Lease)
+		}
+	}
+}
+
+func TestLoadKeepsNothing(t *testing.T) {
+	file := write(t, "window: 3\nexclude_partitions: [a]\ngpu_types: {x: {mem_mib: 100}}")
+	a, err := Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("window: 4"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Window != 3 || b.Window != 4 || len(a.ExcludePartitions) != 1 || len(b.ExcludePartitions) != 0 || len(b.GPUTypes) != 0 {
+		t.Errorf("a %+v\nb %+v", a, b)
+	}
+}
+
+func TestCards(t *testing.T) {
+	c, err := Load(write(t, "gpu_types:\n  MyCard: {mem_mib: 24576, max_clients: 48, same_user: false}\n"+
+		"  A100: {same_user: no}\n  3090: {mem_mib: 1000}\n  nvidia_a30_1g.6gb: {mem_mib: 5836}\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]rlcore.GPUSpec{
+		"titanxp":               rlcore.TitanXp,
+		"TitanXp":               rlcore.TitanXp,
+		"mycard":                {Model: "mycard", MemMiB: 24576, MaxClients: 48},
+		"a100":                  {Model: "a100", MemMiB: 40536, PCIeMBps: 64000, MaxClients: 48},
+		"3090":                  {Model: "3090", MemMiB: 1000, PCIeMBps: 64000, MaxClients: 48, SameUser: true},
+		"nvidia_a100-sxm4-80gb": {Model: "a100-80gb", MemMiB: 80994, PCIeMBps: 64000, MaxClients: 48, SameUser: true},
+		"tesla_v100-pcie-32gb":  {Model: "v100-32gb", MemMiB: 32480, PCIeMBps: 32000, MaxClients: 48, SameUser: true},
+		"nvidia_a30_1g.6gb":     {Model: "nvidia_a30_1g.6gb", MemMiB: 5836, SameUser: true},
+	} {
+		got, ok := c.Card(name)
+		if !ok || got != want {
+			t.Errorf("%s: %+v %v, want %+v", name, got, ok, want)
+		}
+	}
+	for _, name := range []string{"", "radeon", "a1000"} {
+		if got, ok := c.Card(name); ok {
+			t.Errorf("%q was taken for %+v", name, got)
+		}
+	}
+}
+
+// Two cards must not answer to one name.
+func TestCardNamesDiffer(t *testing.T) {
+	seen := map[string]string{}
+	for _, c := range cards {
+		mine := map[string]bool{plain(c.name): true}
+		for _, a := range c.also {
+			mine[plain(a)] = true
+		}
+		for name := range mine {
+			if other, ok := seen[name]; ok {
+				t.Errorf("%s is %s and %s", name, other, c.name)
+			}
+			seen[name] = c.name
+		}
+		if c.memMiB <= 0 || c.pcie <= 0 || c.clients <= 0 {
+			t.Errorf("%s lacks a figure: %+v", c.name, c)
+		}
+	}
+}
+
+// Whatever the file holds, Load answers with settings in range or with one line.
+func FuzzLoad(f *testing.F) {
+	f.Add(string(Sample()))
+	f.Add("lease: 60s\nwindow: 5\n")
+	f.Add("gpu_types: {a: {mem_mib: 5}}")
+	f.Add("a: &a [*a]")
+	f.Add("? {}\n: x")
+	f.Add("lease: !!binary aGVsbG8=")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Load(write(t, text), nil)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than a line: %q", err)
+			}
+			return
+		}
+		if c.Window < 1 || c.Window > 12 || c.Lease < 20*time.Second || c.Poll > c.Lease/2 || !(c.MemoryMargin > 0) {
+			t.Errorf("out of range: %+v", c)
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+const gpuTypesKey = "gpu_types"
+
+// A card is what the bridge must know of a GPU to share it. Memory is what
+// nvidia-smi prints as memory.total (MiB), the smaller figure where drivers or
+// ECC settings differ. PCIe is the link's nominal rate, both directions together
+// (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per later generation), as
+// the datasheets count it.
+//
+// Clients: nvidia-cuda-mps-control(1) gives 16 up to compute capability 6.x and
+// 48 from 7.0 (Volta). The same page says that a control daemon serves one user
+// at a time, on every architecture: same_user is therefore true throughout. A
+// site whose daemons run with -multiuser-server (Volta and later), or that
+// shares without MPS, turns it off for its cards in gpu_types.
+type card struct {
+	name    string
+	also    []string // other names, e.g. what AutoDetect=nvml makes of the product name
+	memMiB  float64
+	clients int
+	pcie    float64 // MB/s
+}
+
+const (
+	preVolta = 16
+	volta    = 48
+	gen3     = 32000.0
+	gen4     = 64000.0
+	gen5     = 128000.0
+)
+
+// cards are the built-in ones. A name that fits several sizes is the smallest.
+var cards = []card{
+	{"titanxp", []string{"titan_xp"}, 12196, preVolta, gen3},
+	{"gtx1080ti", []string{"1080ti"}, 11172, preVolta, gen3},
+	{"p100", []string{"p100-pcie-16gb", "p100-sxm2-16gb"}, 16276, preVolta, gen3},
+	{"titanv", []string{"titan_v"}, 12058, volta, gen3},
+	{"v100", []string{"v100-pcie-16gb", "v100-sxm2-16gb"}, 16130, volta, gen3},
+	{"v100-32gb", []string{"v100-pcie-32gb", "v100-sxm2-32gb"}, 32480, volta, gen3},
+	{"t4", nil, 15079, volta, gen3},
+	{"rtx2080ti", []string{"2080ti", "rtx_2080_ti"}, 11019, volta, gen3},
+	{"rtx3090", []string{"3090", "rtx_3090"}, 24268, volta, gen4},
+	{"rtx4090", []string{"4090", "rtx_4090"}, 24564, volta, gen4},
+	{"rtxa6000", []string{"a6000", "rtx_a6000"}, 48685, volta, gen4},
+	{"a10", nil, 22731, volta, gen4},
+	{"a30", nil, 24258, volta, gen4},
+	{"a40", nil, 45634, volta, gen4},
+	{"a100", []string{"a100-pcie-40gb", "a100-sxm4-40gb", "a100-40gb"}, 40536, volta, gen4},
+	{"a100-80gb", []string{"a100-pcie-80gb", "a100_80gb_pcie", "a100-sxm4-80gb"}, 80994, volta, gen4},
+	{"l4", nil, 23034, volta, gen4},
+	{"l40", nil, 46068, volta, gen4},
+	{"l40s", nil, 46068, volta, gen4},
+	{"h100", []string{"h100_pcie", "h100_80gb_hbm3", "h100-80gb"}, 81559, volta, gen5},
+	{"h200", nil, 143771, volta, gen5},
+}
+
+// plain makes one of the ways to write a card's name: nvidia_a100-sxm4-80gb,
+// A100-SXM4-80GB and a100sxm480gb are one card.
+func plain(name string) string {
+	name = strings.ToLower(name)
+	for _, maker := range []string{"nvidia", "tesla", "geforce", "quadro"} {
+		name = strings.TrimLeft(strings.TrimPrefix(name, maker), "_- ")
+	}
+	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(name)
+}
+
+// builtin finds a card of the table.
+func builtin(name string) (rlcore.GPUSpec, bool) {
+	want := plain(name)
+	for i := range cards {
+		c := &cards[i]
+		if plain(c.name) == want || slices.ContainsFunc(c.also, func(a string) bool { return plain(a) == want }) {
+			return rlcore.GPUSpec{Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients}, true
+		}
+	}
+	return rlcore.GPUSpec{}, false
+}
+
+// Card tells what a GPU type of gres.conf is: as gpu_types has it, else as the
+// built-in table has it; false where neither knows.
+func (c *Config) Card(gpuType string) (rlcore.GPUSpec, bool) {
+	if spec, ok := c.GPUTypes[strings.ToLower(gpuType)]; ok {
+		return spec, true
+	}
+	return builtin(gpuType)
+}
+
+// gpuTypes reads the gpu_types section. Errors start with the setting's name.
+func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
+	out := map[string]rlcore.GPUSpec{}
+	if value == nil {
+		return out, nil
+	}
+	types, ok := value.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("%s %w", gpuTypesKey, mismatch(value, "a block with one GPU type of gres.conf a line, each with its own block"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(types)) {
+		at := gpuTypesKey + "." + name
+		fields, ok := types[name].(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("%s %w", at, mismatch(types[name], "a block of mem_mib, same_user, max_clients and pcie_mbps"))
+		}
+		spec, known := builtin(name)
+		if !known {
+			spec = rlcore.GPUSpec{SameUser: true}
+		}
+		spec.Model = name
+		targets := map[string]struct {
+			field any
+			check func(any) error
+		}{
+			"mem_mib":     {&spec.MemMiB, floatIn(1, 16<<20)},
+			"pcie_mbps":   {&spec.PCIeMBps, floatIn(0, 10e6)},
+			"same_user":   {&spec.SameUser, nil},
+			"max_clients": {&spec.MaxClients, intIn(0, 1000)},
+		}
+		for _, f := range slices.Sorted(maps.Keys(fields)) {
+			t, ok := targets[f]
+			if !ok {
+				return nil, fmt.Errorf("%s: there is no setting %q%s", at, f, meant(f, slices.Sorted(maps.Keys(targets))))
+			}
+			if err := assign(t.field, fields[f]); err != nil {
+				return nil, fmt.Errorf("%s.%s %w", at, f, err)
+			}
+			if t.check != nil {
+				if err := t.check(t.field); err != nil {
+					return nil, fmt.Errorf("%s.%s %w", at, f, err)
+				}
+			}
+		}
+		if spec.MemMiB == 0 {
+			return nil, fmt.Errorf("%s lacks mem_mib, the card's memory in MiB, and is no card that is known", at)
+		}
+		out[name] = spec
+	}
+	return out, nil
+}

@@ -1,0 +1,386 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// key is one setting.
+type key struct {
+	name  string
+	value any // the default, as a file would have it
+	doc   string
+	field func(*Config) any // pointer to where it goes
+	check func(any) error   // of the typed value; nil = anything goes
+}
+
+// short is the first sentence of the meaning.
+func (k *key) short() string {
+	first, _, _ := strings.Cut(k.doc, ". ")
+	return strings.TrimSuffix(first, ".")
+}
+
+// keys is every setting but gpu_types, in the order of the sample file.
+var keys = []key{
+	{
+		"slurm_conf", "", "slurm.conf of the cluster. Empty: what Slurm's commands take by themselves.",
+		func(c *Config) any { return &c.SlurmConf }, pathOrNone,
+	},
+	{
+		"bin_dir", "", "Folder of squeue, sbatch, scontrol and scancel. Empty: the PATH.",
+		func(c *Config) any { return &c.BinDir }, pathOrNone,
+	},
+
+	{
+		"mode", "active", "active groups jobs; shadow decides and records what it would do, and changes nothing.",
+		func(c *Config) any { return &c.Mode }, oneOf("active", "shadow"),
+	},
+	{
+		"policy", "pack", "What ranks the combinations of waiting jobs. pack fills GPUs by profile, exclusive never shares; slurmbridge serve --help names them all.",
+		func(c *Config) any { return &c.Policy }, word,
+	},
+	{
+		"model", "", "File of a trained model, for policies that have one. Empty: the one that is built in.",
+		func(c *Config) any { return &c.Model }, pathOrNone,
+	},
+	{
+		"window", 5, "How many waiting jobs of highest priority one decision looks at (1 to 12).",
+		func(c *Config) any { return &c.Window }, intIn(1, 12),
+	},
+	{
+		"max_group", 4, "How many jobs may share one GPU (1 to 16; 1 turns sharing off).",
+		func(c *Config) any { return &c.MaxGroup }, intIn(1, 16),
+	},
+	{
+		"join", true, "Whether waiting jobs may join jobs that already run on a GPU.",
+		func(c *Config) any { return &c.Join }, nil,
+	},
+
+	{
+		"lease", 60 * time.Second, "How long waiting jobs stay gated when the bridge has died; then Slurm starts them like any other (20s to 1h).",
+		func(c *Config) any { return &c.Lease }, durationIn(20*time.Second, time.Hour),
+	},
+	{
+		"poll", 30 * time.Second, "Longest time between two looks at the queue; events make it look at once (1s to 10m, at most half the lease).",
+		func(c *Config) any { return &c.Poll }, durationIn(time.Second, 10*time.Minute),
+	},
+	{
+		"lua", "auto", "Whether job_submit.lua gates new jobs. yes and no say so; auto finds out. Without it the bridge gates them itself, which takes Slurm 23.02.6 or later.",
+		func(c *Config) any { return &c.Lua }, oneOf("auto", "yes", "no"),
+	},
+	{
+		"gate_file", "/run/slurmbridge/gate", "Where job_submit.lua reads which job is the gate.",
+		func(c *Config) any { return &c.GateFile }, path,
+	},
+	{
+		"wake_file", "/run/slurmbridge/wake", "What job_submit.lua and EpilogSlurmctld append to, to make the bridge look.",
+		func(c *Config) any { return &c.WakeFile }, path,
+	},
+
+	{
+		"memory_margin", 0.05, "Fraction of a GPU's memory that no group may count on (0.01 to 0.5).",
+		func(c *Config) any { return &c.MemoryMargin }, floatIn(0.01, 0.5),
+	},
+	{
+		"max_pass_over", 5, "How often jobs of lower priority may start before a job that could have started (1 to 1000).",
+		func(c *Config) any { return &c.MaxPassOver }, intIn(1, 1000),
+	},
+	{
+		"max_delay", 5 * time.Minute, "How long a job may wait beside an idle GPU because of the bridge, in all (1s to 24h).",
+		func(c *Config) any { return &c.MaxDelay }, durationIn(time.Second, 24*time.Hour),
+	},
+	{
+		"max_slowdown", 0.0, "How much slower a job may run for sharing, as a factor, where its owner says nothing (1 to 100; 0 = no limit).",
+		func(c *Config) any { return &c.MaxSlowdown }, zeroOr(floatIn(1, 100)),
+	},
+	{
+		"trust", 1.0, "How many standard deviations a predicted slowdown is taken to be worse than predicted (0.1 to 10).",
+		func(c *Config) any { return &c.Trust }, floatIn(0.1, 10),
+	},
+
+	{
+		"include_partitions",
+		[]string{},
+		"Partitions to look after. Empty: all.",
+		func(c *Config) any { return &c.IncludePartitions }, nil,
+	},
+	{
+		"exclude_partitions",
+		[]string{},
+		"Partitions to leave alone.",
+		func(c *Config) any { return &c.ExcludePartitions }, nil,
+	},
+
+	{
+		"database", "/var/lib/slurmbridge/slurmbridge.db", "Profiles, runs and the journal (SQLite).",
+		func(c *Config) any { return &c.Database }, path,
+	},
+	{
+		"listen", ":9797", "Address for metrics and for the nodes' records, host:port. Empty: none.",
+		func(c *Config) any { return &c.Listen }, address,
+	},
+	{
+		"web_config", "", "TLS and passwords of that address, a file in the format of Prometheus's exporters. Empty: neither.",
+		func(c *Config) any { return &c.WebConfig }, pathOrNone,
+	},
+	{
+		"munge_socket", "", "munged's socket, which proves who sent a record. Empty: munge's own default.",
+		func(c *Config) any { return &c.MungeSocket }, pathOrNone,
+	},
+	{
+		"record_users",
+		[]string{},
+		"Users whose nodes' records are believed, besides root and SlurmUser.",
+		func(c *Config) any { return &c.RecordUsers }, nil,
+	},
+	{
+		"log_level", "info", "debug, info, warn or error.",
+		func(c *Config) any { return &c.LogLevel }, oneOf("debug", "info", "warn", "error"),
+	},
+}
+
+// Names lists every setting, in the order of the sample file.
+func Names() []string {
+	out := make([]string, 0, len(keys)+1)
+	for i := range keys {
+		out = append(out, keys[i].name)
+	}
+	return append(out, gpuTypesKey)
+}
+
+// set puts a value that came from YAML, a variable or a flag into c. The error
+// continues a line that begins with the setting's name.
+func (k *key) set(c *Config, value any) error {
+	p := k.field(c)
+	if err := assign(p, value); err != nil {
+		return err
+	}
+	if k.check == nil {
+		return nil
+	}
+	return k.check(p)
+}
+
+func assign(p, value any) error {
+	switch p := p.(type) {
+	case *string:
+		switch v := value.(type) {
+		case string:
+			*p = v
+		case bool:
+			// YAML's own words: a file that says `lua: true` means yes.
+			*p = map[bool]string{true: "yes", false: "no"}[v]
+		default:
+			return mismatch(value, "text")
+		}
+	case *[]string:
+		return assignList(p, value)
+	case *bool:
+		switch v := value.(type) {
+		case bool:
+			*p = v
+		case string:
+			b, ok := map[string]bool{"true": true, "yes": true, "false": false, "no": false}[strings.ToLower(v)]
+			if !ok {
+				return mismatch(value, "true or false")
+			}
+			*p = b
+		default:
+			return mismatch(value, "true or false")
+		}
+	case *int:
+		switch v := value.(type) {
+		case int:
+			*p = v
+		case string:
+			i, err := strconv.Atoi(v)
+			if err != nil {
+				return mismatch(value, "a whole number")
+			}
+			*p = i
+		default:
+			return mismatch(value, "a whole number")
+		}
+	case *float64:
+		switch v := value.(type) {
+		case float64:
+			*p = v
+		case int:
+			*p = float64(v)
+		case string:
+			f, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				return mismatch(value, "a number")
+			}
+			*p = f
+		default:
+			return mismatch(value, "a number")
+		}
+	case *time.Duration:
+		switch v := value.(type) {
+		case time.Duration:
+			*p = v
+		case string:
+			d, err := time.ParseDuration(v)
+			if err != nil {
+				return mismatch(value, "a duration such as 60s, 5m or 1h30m")
+			}
+			*p = d
+		default:
+			return mismatch(value, "a duration such as 60s, 5m or 1h30m")
+		}
+	}
+	return nil
+}
+
+func assignList(p *[]string, value any) error {
+	var in []string
+	switch v := value.(type) {
+	case []string:
+		in = v
+	case string:
+		in = strings.Split(v, ",")
+	case []any:
+		for _, e := range v {
+			s, ok := e.(string)
+			if !ok {
+				return mismatch(e, "text in each place of the list")
+			}
+			in = append(in, s)
+		}
+	default:
+		return mismatch(value, "a list of names")
+	}
+	out := make([]string, 0, len(in))
+	for _, s := range in {
+		if s = strings.TrimSpace(s); s != "" {
+			out = append(out, s)
+		}
+	}
+	*p = out
+	return nil
+}
+
+func mismatch(value any, want string) error {
+	return fmt.Errorf("is %s, but takes %s", show(value), want)
+}
+
+// show prints a value as the file has it, cut where it is long.
+func show(v any) string {
+	if s, ok := v.(string); ok {
+		return fmt.Sprintf("%.60q", s)
+	}
+	return fmt.Sprintf("%.60s", fmt.Sprint(v))
+}
+
+func oneOf(words ...string) func(any) error {
+	return func(p any) error {
+		s := *p.(*string)
+		for _, w := range words {
+			if s == w {
+				return nil
+			}
+		}
+		last := len(words) - 1
+		return fmt.Errorf("is %s, but takes %s or %s", show(s), strings.Join(words[:last], ", "), words[last])
+	}
+}
+
+var wordPattern = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
+
+func word(p any) error {
+	if s := *p.(*string); !wordPattern.MatchString(s) {
+		return fmt.Errorf("is %s, but takes a name of small letters, digits, '-' and '_'", show(s))
+	}
+	return nil
+}
+
+func path(p any) error {
+	if s := *p.(*string); !filepath.IsAbs(s) {
+		return fmt.Errorf("is %s, but takes a path from the root, such as /run/slurmbridge", show(s))
+	}
+	return nil
+}
+
+func pathOrNone(p any) error {
+	if *p.(*string) == "" {
+		return nil
+	}
+	return path(p)
+}
+
+func address(p any) error {
+	s := *p.(*string)
+	if s == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(s)
+	if err == nil {
+		var n uint64
+		if n, err = strconv.ParseUint(port, 10, 16); err == nil && n == 0 && port != "0" {
+			err = errors.New("no port")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("is %s, but takes host:port or :port, such as :9797", show(s))
+	}
+	return nil
+}
+
+func intIn(lo, hi int) func(any) error {
+	return func(p any) error {
+		if v := *p.(*int); v < lo || v > hi {
+			return fmt.Errorf("is %d, but takes %d to %d", v, lo, hi)
+		}
+		return nil
+	}
+}
+
+func floatIn(lo, hi float64) func(any) error {
+	return func(p any) error {
+		// Written so that NaN is refused.
+		if v := *p.(*float64); !(v >= lo && v <= hi) {
+			return fmt.Errorf("is %g, but takes %g to %g", v, lo, hi)
+		}
+		return nil
+	}
+}
+
+func zeroOr(check func(any) error) func(any) error {
+	return func(p any) error {
+		if *p.(*float64) == 0 {
+			return nil
+		}
+		if err := check(p); err != nil {
+			return fmt.Errorf("%w, or 0", err)
+		}
+		return nil
+	}
+}
+
+func durationIn(lo, hi time.Duration) func(any) error {
+	return func(p any) error {
+		if v := *p.(*time.Duration); v < lo || v > hi {
+			return fmt.Errorf("is %s, but takes %s to %s", text(v), text(lo), text(hi))
+		}
+		return nil
+	}
+}
+
+// text prints a duration without its zeros: 5m, not 5m0s.
+func text(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
