@@ -95,6 +95,19 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 	for i := range s.Jobs {
 		jobs[s.Jobs[i].Ref] = &s.Jobs[i]
 	}
+	// A bridge that died while it moved a job from one group into another left it
+	// in both: the later one counts.
+	later := map[string]bool{}
+	for _, id := range slices.Backward(b.groupIDs()) {
+		g := b.Groups[id]
+		for i := range g.Members {
+			m := &g.Members[i]
+			if m.Gone == "" && later[m.Ref] {
+				m.Gone = "moved"
+			}
+			later[m.Ref] = later[m.Ref] || m.Gone == ""
+		}
+	}
 	for _, id := range b.groupIDs() {
 		g := b.Groups[id]
 		r, e := b.observeGroup(g, jobs, s, gate)
@@ -145,16 +158,25 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			if len(j.GPUs) == 1 && len(g.Members) > 1 && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
 				events = append(events, Event{Kind: "misplaced", Group: g, Ref: m.Ref})
 			}
+		case m.Undo != "":
+			switch {
+			case m.Tries > 0 && restored(g, m, j):
+				m.Gone = "restored"
+			case m.Tries >= 20:
+				m.Gone = "restored"
+				b.HandsOff[m.Ref] = "Slurm does not let it be put back: " + m.Undo
+			default:
+				m.Tries++
+				repairs = append(repairs, restore(g, m, j, gate, m.Undo))
+			}
 		case m.Ran:
 			// It ran and is pending again: requeued. Its next run is another one.
-			m.Gone = "restored"
-			repairs = append(repairs, restore(g, m, j, gate, "requeued"))
+			m.Undo, m.Tries = "requeued", 1
+			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 			events = append(events, Event{Kind: "requeued", Group: g, Ref: m.Ref})
 		case g.State == Preparing:
-			m.Gone = "restored"
-			if c := restore(g, m, j, gate, "prepared but never released"); !c.noop(j) {
-				repairs = append(repairs, c)
-			}
+			m.Undo, m.Tries = "prepared but never released", 1
+			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 		case !asPlanned(g, m, j):
 			m.Gone = "owner"
 			b.HandsOff[m.Ref] = "its owner edited it"
@@ -179,6 +201,15 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 	if g.Free.IsZero() {
 		g.Free = s.At
 	}
+	// Somebody else's job may have taken the GPU by its priority: that is Slurm's
+	// right and no sign that the group can't start.
+	taken := false
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		if j.State != Pending && j.Nodes == g.Node && j.Asked.Kind != AskNone && !slices.Contains(g.Refs(), j.Ref) {
+			taken = true
+		}
+	}
 	late := s.At.Sub(g.Free) > Grace
 	if !late && nodeUp(s, g.Node) {
 		return repairs, events
@@ -189,7 +220,6 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 		if m.Gone != "" || j == nil || j.State != Pending {
 			continue
 		}
-		m.Gone = "restored"
 		why := "did not start in time"
 		if !late {
 			why = "its node went out of service"
@@ -199,7 +229,10 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			kind = "partial"
 		}
 		w := b.Wait(m.Ref)
-		w.Strikes++
+		if !taken {
+			w.Strikes++
+		}
+		m.Undo, m.Tries = why, 1
 		if w.Strikes >= 2 {
 			b.HandsOff[m.Ref] = "it was released twice and did not start"
 			repairs = append(repairs, restore(g, m, j, "", why+" again: left to Slurm"))
@@ -254,12 +287,18 @@ func restore(g *Group, m *Member, j *Job, gate, why string) Change {
 	return c
 }
 
-// noop reports whether the job already is what the change would make it.
-func (c *Change) noop(j *Job) bool {
-	u := &c.Update
-	return (u.Gres == nil || sameGres(*u.Gres, j.Asked)) &&
-		(u.ReqNodes == nil || *u.ReqNodes == j.ReqNodes) &&
-		(u.Dependency == nil || *u.Dependency == j.Dependency.Plain()) && !u.StartNow
+// restored reports whether a look shows the job as it was before it was grouped.
+// A gate that has opened since leaves it with no condition at all.
+func restored(g *Group, m *Member, j *Job) bool {
+	if !sameGres(m.WasGres, j.Asked) || j.ReqNodes != m.WasNodes {
+		return false
+	}
+	for _, ref := range g.After {
+		if j.Dependency.Has("afterany", ref) {
+			return false
+		}
+	}
+	return true
 }
 
 // startable reports whether setting the begin time to now would take nothing

@@ -360,18 +360,30 @@ func (b *Bridge) events(events []Event) {
 // apply carries a plan out. A group is written down before its first change and
 // again after its last, so that whoever finds it half made can put it back.
 func (b *Bridge) apply(ctx context.Context, plan *Plan) {
+	settled := true
 	for _, c := range merge(plan.Repairs) {
-		b.change(ctx, 0, &c)
+		if err := b.change(ctx, 0, &c); err != nil && c.Step == "restore" {
+			settled = false
+		}
 	}
 	b.fault("repaired")
-	for _, id := range plan.Dissolved {
-		g := b.book.Groups[id]
+	for _, g := range b.book.Groups {
 		for i := range g.Members {
-			if g.Members[i].Gone == "" {
-				g.Members[i].Gone = "restored"
+			m := &g.Members[i]
+			switch {
+			case m.Gone != "" || g.Kind != Next || b.Mode == Shadow:
+			case plan.Undone[m.Ref]:
+				m.Undo, m.Tries = replanned, 1
+			case plan.Moved[m.Ref] && settled:
+				m.Gone = "moved"
 			}
 		}
-		g.State = Done
+	}
+	if !settled {
+		// A job that could not be taken back may be starting where a group was to
+		// go: look again first.
+		plan.Groups = nil
+		return
 	}
 	for ref, n := range plan.Passed {
 		b.book.Wait(ref).PassedOver += n
@@ -471,10 +483,8 @@ func text(s *string) string {
 func (b *Bridge) save(ctx context.Context, plan *Plan) {
 	for _, id := range b.book.groupIDs() {
 		g := b.book.Groups[id]
-		if g.State == Started || g.State == Done || !g.Free.IsZero() {
-			if err := b.Journal.SaveGroup(ctx, g); err != nil {
-				b.Log.Error("journal", "err", err)
-			}
+		if err := b.Journal.SaveGroup(ctx, g); err != nil {
+			b.Log.Error("journal", "err", err)
 		}
 		if g.State == Done {
 			delete(b.book.Groups, id)

@@ -43,6 +43,10 @@ type Member struct {
 	// Ran says that the member was seen running.
 	Ran   bool      `json:"ran,omitempty"`
 	Start time.Time `json:"start,omitzero"`
+	// Undo says why the member is being made what it was before; it stays a
+	// member until a look shows that it is. Tries counts the attempts.
+	Undo  string `json:"undo,omitempty"`
+	Tries int    `json:"tries,omitempty"`
 	// Gone says why the member needs no more looking after: "ended", "cancelled",
 	// "owner" (its owner edited it), "restored".
 	Gone string `json:"gone,omitempty"`
@@ -124,8 +128,9 @@ type Plan struct {
 	Repairs []Change
 	// Groups to make, each with its own changes: prepare, then release.
 	Groups []PlannedGroup
-	// Dissolved are the groups (by ID) whose members went elsewhere.
-	Dissolved []int64
+	// Moved holds the members of waiting groups that went into a new group, Undone
+	// those that go back behind the gate, by ref.
+	Moved, Undone map[string]bool
 	// Passed counts, by ref, the decisions of this plan that went past a job.
 	Passed map[string]int
 	// Notes explains, by ref, what was considered.

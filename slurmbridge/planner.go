@@ -32,6 +32,7 @@ func (p *Planner) Plan(f *Facts) *Plan {
 	plan := &Plan{
 		At: f.Snap.At, Passed: map[string]int{}, Notes: map[string]*Note{},
 		state: cloneRunning(&b.State), Idle: map[string]bool{},
+		Moved: map[string]bool{}, Undone: map[string]bool{},
 	}
 	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
 	r.shelve()
@@ -124,7 +125,7 @@ func (r *round) order() []int {
 		if free == 0 || len(card.Running) > 0 && !r.p.Join {
 			continue
 		}
-		if r.b.unsure[card.Node] {
+		if r.b.unsure[card.Node] && r.b.gpus[g].node.GPUs > 1 || r.b.undoing[g] {
 			continue
 		}
 		out = append(out, g)
@@ -190,7 +191,7 @@ func (r *round) unshelve() {
 func (r *round) ahead(g int) {
 	card := &r.b.State.GPUs[g]
 	ref := r.b.gpus[g]
-	if len(card.Running) == 0 || r.successor(g) != nil || ref.node.GPUs > 1 {
+	if len(card.Running) == 0 || r.successor(g) != nil || ref.node.GPUs > 1 || r.b.undoing[g] {
 		return
 	}
 	if r.p.Join && card.FreeShares() > 0 && !r.filled[g] && !r.couldJoinNobody(g) {
@@ -267,7 +268,7 @@ func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string
 	chosen := dec.Jobs()
 	n := len(chosen)
 	free := card.FreeShares()
-	shares, ok := r.shares(g, free, n, kind)
+	shares, ok := r.shares(g, free, chosen, kind)
 	if !ok {
 		return
 	}
@@ -318,6 +319,26 @@ func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string
 		}
 	}
 	st.Pending = keep
+	if kind != Next {
+		r.unkeep(r.successor(g))
+	}
+}
+
+// unkeep takes a group that waits for a GPU back into the queue: somebody has
+// joined whom it doesn't wait for.
+func (r *round) unkeep(g *Group) {
+	if g == nil {
+		return
+	}
+	delete(r.kept, g.ID)
+	st := &r.b.State
+	for i := range g.Members {
+		if j, ok := r.softJobs[g.Members[i].Ref]; ok {
+			st.Pending = append(st.Pending, j)
+			delete(r.softJobs, j.ID)
+		}
+	}
+	r.b.sort(st.Pending)
 }
 
 // predict asks the guard's predictor about everybody on the card once the chosen
@@ -416,6 +437,9 @@ func (r *round) sharing(node string) Sharing {
 
 func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
 
+// replanned is why a member of a waiting group goes back behind the gate.
+const replanned = "its group was planned anew"
+
 // finish settles what the round leaves over: soft members that lost their group
 // go back behind the gate, and jobs kept waiting beside an idle GPU are counted
 // or, past their time, let go.
@@ -430,19 +454,17 @@ func (r *round) finish() {
 		if g.Kind != Next || r.kept[id] {
 			continue
 		}
-		dissolved := false
 		for i := range g.Members {
 			m := &g.Members[i]
 			if r.b.soft[m.Ref] != g {
 				continue
 			}
-			dissolved = true
-			if left[m.Ref] {
-				r.plan.Repairs = append(r.plan.Repairs, restore(g, m, r.b.jobs[m.Ref], r.f.Gate, "its group was planned anew"))
+			if !left[m.Ref] {
+				r.plan.Moved[m.Ref] = true
+				continue
 			}
-		}
-		if dissolved {
-			r.plan.Dissolved = append(r.plan.Dissolved, id)
+			r.plan.Undone[m.Ref] = true
+			r.plan.Repairs = append(r.plan.Repairs, restore(g, m, r.b.jobs[m.Ref], r.f.Gate, replanned))
 		}
 	}
 	limit := r.p.Decider.Guard.MaxDelayS

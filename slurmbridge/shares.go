@@ -1,6 +1,10 @@
 package slurmbridge
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
 
 // split gives n jobs equal parts of free shares; the first ones get what is left
 // over, so that the parts sum to free and nothing else slips in beside them.
@@ -42,7 +46,8 @@ func lands(free []int, target int, shares []int) bool {
 
 // shares finds parts of the free shares for n jobs, such that Slurm puts all of
 // them on GPU g. On a node with one GPU any parts do. false: no such parts.
-func (r *round) shares(g, free, n int, kind GroupKind) ([]int, bool) {
+func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) {
+	n := len(chosen)
 	if n < 1 || free < n {
 		return nil, false
 	}
@@ -68,7 +73,7 @@ func (r *round) shares(g, free, n int, kind GroupKind) ([]int, bool) {
 		if ref := node[r.b.gpus[g].index]; n == 1 && ref == Units && s[0] == Units {
 			return true // a whole GPU's shares: any GPU that is free will do
 		}
-		return lands(node, r.b.gpus[g].index, s) && lands(node, r.b.gpus[g].index, rev)
+		return lands(node, r.b.gpus[g].index, s) && lands(node, r.b.gpus[g].index, rev) && r.safe(g, chosen, s)
 	}
 	if try(even) {
 		return even, true
@@ -81,4 +86,43 @@ func (r *round) shares(g, free, n int, kind GroupKind) ([]int, bool) {
 		}
 	}
 	return nil, false
+}
+
+// safe reports whether the guard allows the chosen jobs wherever Slurm might put
+// them. Between the look and the start any job of the node may end; a member that
+// then fits beside the rest on another GPU may land there.
+func (r *round) safe(target int, chosen, shares []int) bool {
+	st := &r.b.State
+	tmp := rlcore.State{NowS: st.NowS, GPUs: make([]rlcore.GPU, 1), Pending: st.Pending}
+	for g := range st.GPUs {
+		card := st.GPUs[g]
+		if g == target || r.b.gpus[g].node != r.b.gpus[target].node || len(card.Running) > 12 {
+			continue
+		}
+		running := card.Running
+		for rest := 1; rest < 1<<len(running); rest++ {
+			card.Running = card.Running[:0:0]
+			for i := range running {
+				if rest>>i&1 == 1 {
+					card.Running = append(card.Running, running[i])
+				}
+			}
+			tmp.GPUs[0] = card
+			free := card.FreeShares()
+			for some := 1; some < 1<<len(chosen); some++ {
+				w := rlcore.Window{State: &tmp}
+				sum := 0
+				for i, j := range chosen {
+					if some>>i&1 == 1 {
+						w.Jobs = append(w.Jobs, j)
+						sum += shares[i]
+					}
+				}
+				if sum <= free && r.p.Decider.Guard.Check(&w, 1<<len(w.Jobs)-1) != rlcore.Allowed {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }

@@ -66,6 +66,9 @@ type built struct {
 	// due holds the jobs that were released to start now and haven't yet. They
 	// count as running where they were sent.
 	due map[string]bool
+	// undoing holds the GPUs (by index) whose group is being put back: what its
+	// members may still do isn't known before a look shows them.
+	undoing map[int]bool
 	// unsure holds the nodes on which some job's GPU isn't known yet, or where a
 	// released group has not started: on nodes with several GPUs nothing more is
 	// released there before that is settled.
@@ -78,10 +81,12 @@ type built struct {
 // can't or needn't group.
 func build(f *Facts, scope *Scope) *built {
 	b := &built{
-		jobs:   make(map[string]*Job, len(f.Snap.Jobs)),
-		soft:   map[string]*Group{},
-		due:    map[string]bool{},
-		unsure: map[string]bool{},
+		jobs: make(map[string]*Job, len(f.Snap.Jobs)),
+		soft: map[string]*Group{},
+		due:  map[string]bool{},
+
+		undoing: map[int]bool{},
+		unsure:  map[string]bool{},
 	}
 	b.State.NowS = float64(f.Snap.At.UnixMilli()) / 1000
 	byNode := map[string][]int{} // GPUs of a node, as indexes in State.GPUs
@@ -120,6 +125,14 @@ func build(f *Facts, scope *Scope) *built {
 			m := &g.Members[i]
 			j := b.jobs[m.Ref]
 			if m.Gone != "" || j == nil || j.State != Pending {
+				continue
+			}
+			if m.Undo != "" {
+				for x, r := range b.gpus {
+					if r.node.Name == g.Node && (r.index == g.GPU || r.node.GPUs > 1) {
+						b.undoing[x] = true
+					}
+				}
 				continue
 			}
 			if g.Kind == Next {
