@@ -77,6 +77,12 @@ func (b *Book) member(ref string) (*Group, *Member) {
 	return nil, nil
 }
 
+// groupOf returns the group whose member the job is, nil = none.
+func (b *Book) groupOf(ref string) *Group {
+	g, _ := b.member(ref)
+	return g
+}
+
 // Event is something a look showed that metrics and journal want to know.
 type Event struct {
 	Kind  string // "started", "ended", "requeued", "owner", "stuck", "partial", "regated", "misplaced"
@@ -206,12 +212,13 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 	taken := false
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		if j.State != Pending && j.Nodes == g.Node && j.Asked.Kind != AskNone && !slices.Contains(g.Refs(), j.Ref) {
+		if j.State == Running && j.Nodes == g.Node && j.Asked.Kind != AskNone && j.Start.After(g.Free) &&
+			slices.Contains(j.GPUs, g.GPU) && b.groupOf(j.Ref) != g {
 			taken = true
 		}
 	}
 	late := s.At.Sub(g.Free) > Grace
-	if !late && nodeUp(s, g.Node) {
+	if !late && !taken && nodeUp(s, g.Node) {
 		return repairs, events
 	}
 	for i := range g.Members {
@@ -221,7 +228,10 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			continue
 		}
 		why := "did not start in time"
-		if !late {
+		switch {
+		case taken:
+			why = "another job took its GPU"
+		case !late:
 			why = "its node went out of service"
 		}
 		kind := "stuck"

@@ -212,6 +212,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		return 0, fmt.Errorf("look: %w", err)
 	}
 	b.Metrics.looked(b.Now().Sub(started))
+	snap.fillGPUs()
 	b.fault("gate")
 	if b.Mode == Active {
 		if err := b.Gate.Keep(ctx, snap); err != nil {

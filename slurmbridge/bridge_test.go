@@ -240,3 +240,27 @@ func TestDeathAtAnyStep(t *testing.T) {
 		})
 	}
 }
+
+// While nothing happens nothing is sent to Slurm, with every kind of group about.
+func TestQuietQueueIsLeftAlone(t *testing.T) {
+	for gpus := 1; gpus <= 2; gpus++ {
+		m := newModel(node("n1", gpus, 16), node("n2", gpus, 16))
+		mem := newMemory()
+		b := bridge(m, mem)
+		tick(t, b, m, time.Second)
+		for i := range 40 {
+			p := app("a", 4000, 0.4, []float64{1000, 5000, 9000}[i%3])
+			if i%7 == 0 {
+				p = nil
+			}
+			m.submit([]string{"ann", "bob"}[i/2%2], time.Duration(1000+500*i)*time.Second, p, true)
+		}
+		tick(t, b, m, 20*time.Second)
+		before, logged := m.updates, len(mem.log)
+		tick(t, b, m, 60*time.Second)
+		if m.updates != before {
+			t.Errorf("%d GPUs a node: %d updates in a minute in which nothing happened", gpus, m.updates-before)
+			t.Log(mem.log[logged:])
+		}
+	}
+}

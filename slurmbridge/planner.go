@@ -275,7 +275,10 @@ func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string
 	grp := Group{
 		Kind: kind, State: Preparing, Node: ref.node.Name, GPU: ref.index,
 		After: after, Decided: r.f.Snap.At, Score: dec.Score, Policy: r.p.Decider.Policy.Name(),
-		Pinned: n > 1 || kind == Join,
+		// A job that starts alone on a GPU that is free could do so anywhere; with
+		// other nodes about it might take a GPU that another group was sent to. One
+		// that waits is not bound: its node may go out of service before it starts.
+		Pinned: n > 1 || kind == Join || kind == StartNow && len(r.f.Snap.Nodes) > 1,
 	}
 	pred := r.predict(card, chosen)
 	var joined []rlcore.Running
