@@ -1,0 +1,217 @@
+// Package httpapi serves what the bridge knows: metrics, health, and its state as
+// JSON for the command line. All of it is read-only; what may be seen is what
+// squeue shows anybody.
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// Server is the daemon's read side.
+type Server struct {
+	Status func() *slurmbridge.Status
+	Story  func(ctx context.Context, ref string) (*journal.Story, error)
+	// Fresh is how old the last successful look may be for the bridge to be
+	// healthy.
+	Fresh    time.Duration
+	Now      func() time.Time
+	Gatherer prometheus.Gatherer
+}
+
+// Handler returns the routes. More can be added to the mux by the caller.
+func (s *Server) Handler() *http.ServeMux {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /-/healthy", s.healthy)
+	mux.HandleFunc("GET /-/ready", s.ready)
+	mux.HandleFunc("GET /v1/status", s.status)
+	mux.HandleFunc("GET /v1/plan", s.plan)
+	mux.HandleFunc("GET /v1/why/{job}", s.why)
+	return mux
+}
+
+// Health says what is wrong with the bridge, nil = nothing: the last look is
+// recent, and in active mode the gate is kept.
+func (s *Server) Health() error {
+	st := s.Status()
+	switch {
+	case st == nil:
+		return errors.New("no look yet")
+	case s.Now().Sub(st.LookOK) > s.Fresh:
+		return fmt.Errorf("the last successful look was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), st.Err)
+	case st.Mode == slurmbridge.Active && st.Gate == "":
+		return errors.New("there is no gate: shared jobs run alone")
+	}
+	return nil
+}
+
+func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
+	// Alive as long as it answers, unless looking has failed for long: then a
+	// restart may help.
+	if st := s.Status(); st != nil && st.LookOK.IsZero() && st.Err != "" {
+		http.Error(w, st.Err, http.StatusServiceUnavailable)
+		return
+	}
+	if err := s.Health(); err != nil && s.Status() != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "healthy")
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if err := s.Health(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ready")
+}
+
+// Report is the bridge's state as programs get it.
+type Report struct {
+	At        time.Time           `json:"at"`
+	Mode      string              `json:"mode"`
+	Policy    string              `json:"policy"`
+	Slurm     string              `json:"slurm"`
+	Gate      string              `json:"gate,omitempty"`
+	LeaseLeft float64             `json:"lease_left_s"`
+	Error     string              `json:"error,omitempty"`
+	Waiting   int                 `json:"waiting"`
+	GPUs      []GPU               `json:"gpus"`
+	Groups    []slurmbridge.Group `json:"groups"`
+	HandsOff  map[string]string   `json:"left_to_slurm,omitempty"`
+}
+
+// GPU is one GPU and who is on it.
+type GPU struct {
+	Node string `json:"node"`
+	GPU  int    `json:"gpu"`
+	Type string `json:"type"`
+	Up   bool   `json:"up"`
+	Jobs []Job  `json:"jobs"`
+}
+
+// Job is a running job as the report shows it.
+type Job struct {
+	Ref    string  `json:"job"`
+	User   string  `json:"user"`
+	App    string  `json:"app,omitempty"`
+	Shares int     `json:"shares"` // 100 = the whole GPU
+	For    float64 `json:"for_s"`
+}
+
+// MakeReport turns a status into what is shown of it.
+func MakeReport(st *slurmbridge.Status) *Report {
+	r := &Report{
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Gate: st.Gate, LeaseLeft: st.Lease.Seconds(),
+		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.HandsOff,
+		GPUs: []GPU{},
+	}
+	if st.Snap == nil {
+		return r
+	}
+	r.Slurm = st.Snap.Release
+	for i := range st.Snap.Nodes {
+		n := &st.Snap.Nodes[i]
+		for g := range n.GPUs {
+			gpu := GPU{Node: n.Name, GPU: g, Type: n.GPUType, Up: n.Up, Jobs: []Job{}}
+			for k := range st.Snap.Jobs {
+				j := &st.Snap.Jobs[k]
+				if j.State == slurmbridge.Pending || j.Nodes != n.Name {
+					continue
+				}
+				for _, x := range j.GPUs {
+					if x != g {
+						continue
+					}
+					shares := slurmbridge.Units
+					if j.Asked.Kind == slurmbridge.AskShares {
+						shares = j.Asked.Count
+					}
+					gpu.Jobs = append(gpu.Jobs, Job{
+						Ref: j.Ref, User: j.User, App: st.Apps[j.Ref].Key, Shares: shares,
+						For: st.Snap.At.Sub(j.Start).Seconds(),
+					})
+				}
+			}
+			r.GPUs = append(r.GPUs, gpu)
+		}
+	}
+	return r
+}
+
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	st := s.Status()
+	if st == nil {
+		http.Error(w, "no look yet", http.StatusServiceUnavailable)
+		return
+	}
+	reply(w, MakeReport(st))
+}
+
+// PlanReport is the last plan as programs get it.
+type PlanReport struct {
+	At      time.Time `json:"at"`
+	Mode    string    `json:"mode"`
+	Changes []string  `json:"changes"`
+}
+
+func (s *Server) plan(w http.ResponseWriter, _ *http.Request) {
+	st := s.Status()
+	if st == nil || st.Plan == nil {
+		http.Error(w, "no plan yet", http.StatusServiceUnavailable)
+		return
+	}
+	reply(w, MakePlanReport(st))
+}
+
+// MakePlanReport turns a status into its plan.
+func MakePlanReport(st *slurmbridge.Status) *PlanReport {
+	r := &PlanReport{At: st.At, Mode: string(st.Mode), Changes: []string{}}
+	for _, c := range st.Plan.Changes() {
+		r.Changes = append(r.Changes, c.Text())
+	}
+	return r
+}
+
+func (s *Server) why(w http.ResponseWriter, req *http.Request) {
+	ref := req.PathValue("job")
+	if !validRef(ref) {
+		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
+		return
+	}
+	story, err := s.Story(req.Context(), ref)
+	switch {
+	case errors.Is(err, journal.ErrNotFound):
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	case err != nil:
+		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
+		return
+	}
+	reply(w, story)
+}
+
+func validRef(ref string) bool {
+	return ref != "" && len(ref) <= 32 && strings.Trim(ref, "0123456789_") == ""
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	// The reader may be gone; there is nobody left to tell.
+	_ = enc.Encode(v)
+}

@@ -1,0 +1,78 @@
+package wake
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestFile(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	path := filepath.Join(t.TempDir(), "wake")
+	ctx, cancel := context.WithCancel(context.Background())
+	woken := make(chan struct{}, 1000)
+	done := make(chan error, 1)
+	go func() { done <- File(ctx, path, func() { woken <- struct{}{} }) }()
+	wait := func(what string) {
+		t.Helper()
+		select {
+		case <-woken:
+		case err := <-done:
+			t.Fatalf("%s: ended: %v", what, err)
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%s: not woken", what)
+		}
+	}
+	for range 500 { // until the watcher is up
+		if _, err := os.Stat(path); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	add := func(s string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o660)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(50 * time.Millisecond)
+	add("submit 1\n")
+	wait("a line")
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	add("submit 2\n")
+	wait("a line in a new file")
+	add(strings.Repeat("x", limit+1))
+	wait("a large file")
+	for i := range 500 {
+		if info, err := os.Stat(path); err == nil && info.Size() == 0 {
+			break
+		}
+		if i == 499 {
+			t.Error("a file over the limit was not emptied")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func TestFileCantBeMade(t *testing.T) {
+	if err := File(context.Background(), "/proc/none/wake", func() {}); err == nil {
+		t.Error("no error")
+	}
+}
