@@ -33,6 +33,7 @@ type Decider struct {
 	Guard  *Guard
 	M      int // window size; 0 = 5
 
+	w      Window
 	jobs   []int
 	combos []Combo
 	scores []float64
@@ -41,10 +42,11 @@ type Decider struct {
 // Decide chooses what joins GPU g now: the allowed combination the policy
 // values most, of equals the one with the jobs of highest priority.
 func (d *Decider) Decide(s *State, g int) Decision {
-	w := NewWindow(d.jobs, s, g, orDefaultInt(d.M, 5))
+	d.w = NewWindow(d.jobs, s, g, orDefaultInt(d.M, 5))
+	w := &d.w
 	d.jobs = w.Jobs
-	d.combos = d.Guard.Combos(d.combos[:0], &w)
-	dec := Decision{Window: w, Combos: d.combos, Score: math.Inf(-1)}
+	d.combos = d.Guard.Combos(d.combos[:0], w)
+	dec := Decision{Window: d.w, Combos: d.combos, Score: math.Inf(-1)}
 	if cap(d.scores) < len(d.combos) {
 		d.scores = make([]float64, len(d.combos))
 	}
@@ -53,7 +55,7 @@ func (d *Decider) Decide(s *State, g int) Decision {
 	if len(d.combos) == 0 {
 		return dec
 	}
-	d.Policy.Score(d.scores, &w, d.combos)
+	d.Policy.Score(d.scores, w, d.combos)
 	found := false
 	for i, v := range d.scores {
 		if math.IsNaN(v) {
