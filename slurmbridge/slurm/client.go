@@ -1,0 +1,329 @@
+// Package slurm is the only place that runs Slurm's commands. Client looks at the
+// queue and the nodes, changes jobs and keeps the gate; what the commands print
+// is read by functions that can be fed anything.
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// Client is a cluster seen through its commands. Its fields are set before the
+// first call and not changed any more; its methods may be called by several
+// goroutines.
+type Client struct {
+	// Conf is the path of slurm.conf, "" = where Slurm looks by itself.
+	Conf string
+	// Bin is the folder of Slurm's commands, "" = wherever PATH has them.
+	Bin string
+	// Prefix is put before every command, e.g. "chroot", "/srv/trixie"; the
+	// commands are then not looked up here.
+	Prefix []string
+	// Timeout ends a command that has no answer. Default 10 s.
+	Timeout time.Duration
+	// NodesEvery is how long what is known of the nodes may be used again.
+	// Default 0: ask at each look.
+	NodesEvery time.Duration
+	// ConfigEvery is how long release and configuration may be used again.
+	// Default 5 minutes.
+	ConfigEvery time.Duration
+	// GateOptions are further options of sbatch for the gate job: a partition or
+	// an account, where the defaults won't do.
+	GateOptions []string
+	// Observe is told of every command that was run; nil = nobody.
+	Observe func(command string, took time.Duration, err error)
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+
+	progs map[string]string
+
+	config cached[map[string]string]
+	nodes  cached[[]slurmbridge.Node]
+
+	look     sync.Mutex // one look at a time: they share what follows
+	parser   queueParser
+	buf      bytes.Buffer
+	jobs     int // of the last look, for the size of the next
+	excluded map[int64]string
+	excAt    time.Time
+	indexes  map[string]indexes
+}
+
+// indexes are the GPUs of a running job, which don't change while it runs.
+type indexes struct {
+	start time.Time
+	gpus  []int
+}
+
+var _ slurmbridge.Slurm = (*Client)(nil)
+
+// Open finds Slurm's commands and returns a Client for them. It doesn't ask the
+// cluster anything.
+func (c *Client) Open() error {
+	c.progs = map[string]string{}
+	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
+		switch {
+		case len(c.Prefix) > 0:
+			c.progs[prog] = filepath.Join("/", orElse(c.Bin, "/usr/bin"), prog)
+		case c.Bin != "":
+			c.progs[prog] = filepath.Join(c.Bin, prog)
+			if _, err := os.Stat(c.progs[prog]); err != nil {
+				return fmt.Errorf("find %s: %w", prog, err)
+			}
+		default:
+			path, err := exec.LookPath(prog)
+			if err != nil {
+				return fmt.Errorf("find %s: %w", prog, err)
+			}
+			if c.progs[prog], err = filepath.Abs(path); err != nil {
+				return fmt.Errorf("find %s: %w", prog, err)
+			}
+		}
+	}
+	return nil
+}
+
+func orElse(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}
+
+func (c *Client) timeout() time.Duration {
+	if c.Timeout > 0 {
+		return c.Timeout
+	}
+	return 10 * time.Second
+}
+
+func (c *Client) now() time.Time {
+	if c.Now != nil {
+		return c.Now()
+	}
+	return time.Now()
+}
+
+// cached is a value that is asked for again when it is old.
+type cached[T any] struct {
+	mu sync.Mutex
+	at time.Time
+	v  T
+}
+
+func (k *cached[T]) get(now time.Time, every time.Duration, ask func() (T, error)) (T, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if age := now.Sub(k.at); !k.at.IsZero() && age >= 0 && age < every {
+		return k.v, nil
+	}
+	v, err := ask()
+	if err != nil {
+		return v, err
+	}
+	k.v, k.at = v, now
+	return v, nil
+}
+
+// Look reads queue and nodes, at the same time.
+func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
+	c.look.Lock()
+	defer c.look.Unlock()
+	config, err := c.Config(ctx)
+	if err != nil {
+		return nil, err
+	}
+	snap := &slurmbridge.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		snap.Nodes, err = c.Nodes(gctx)
+		return err
+	})
+	var gates []gateJob
+	g.Go(func() (err error) {
+		snap.Jobs, gates, err = c.queue(gctx, config)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for _, gate := range gates {
+		snap.Gates = append(snap.Gates, slurmbridge.GateState{
+			ID: gate.ID, Open: gate.State != slurmbridge.Pending, Begin: gate.Begin,
+		})
+	}
+	if err := c.exclude(ctx, snap); err != nil {
+		return nil, err
+	}
+	if err := c.index(ctx, snap); err != nil {
+		return nil, err
+	}
+	return snap, nil
+}
+
+// queue runs the one squeue of a look.
+func (c *Client) queue(ctx context.Context, config map[string]string) ([]slurmbridge.Job, []gateJob, error) {
+	nonce := newNonce()
+	out, stderr, err := c.run(ctx, command{
+		name: "squeue", prog: "squeue", out: &c.buf,
+		args: []string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"},
+		env:  []string{"SQUEUE_FORMAT2=" + queueFormat(nonce)},
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	owners := gateOwners(config)
+	c.parser.ours = func(uid uint32) bool { return owners[uid] }
+	jobs, gates, err := c.parser.parse(make([]slurmbridge.Job, 0, c.jobs+c.jobs/8+16), out, nonce)
+	if err != nil && stderr != "" {
+		err = fmt.Errorf("%w (%s)", err, oneLine(stderr))
+	}
+	c.jobs = len(jobs)
+	return jobs, gates, err
+}
+
+// gateOwners are the users whose job may be the gate: SlurmUser, root, and who
+// the bridge runs as. A user's job is not the gate, whatever it is called.
+func gateOwners(config map[string]string) map[uint32]bool {
+	owners := map[uint32]bool{0: true, uint32(os.Geteuid()): true}
+	if _, in, ok := strings.Cut(config["SlurmUser"], "("); ok {
+		if uid, ok := digits([]byte(strings.TrimSuffix(in, ")"))); ok {
+			owners[uint32(uid)] = true
+		}
+	}
+	return owners
+}
+
+// excludedFor is how long a job's excluded nodes are believed before they are
+// asked for again: owners hardly ever change them, and a group that was sent to
+// an excluded node is refused, not lost.
+const excludedFor = 5 * time.Minute
+
+// exclude fills in the nodes that pending jobs exclude. -O's fields don't have
+// them, so jobs that are new since the last look cost a second, short squeue.
+func (c *Client) exclude(ctx context.Context, snap *slurmbridge.Snapshot) error {
+	if snap.At.Sub(c.excAt) > excludedFor || c.excluded == nil {
+		c.excluded, c.excAt = map[int64]string{}, snap.At
+	}
+	want := func(j *slurmbridge.Job) bool {
+		return j.State == slurmbridge.Pending && j.Asked.Kind != slurmbridge.AskWhole
+	}
+	var unknown []int64
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if _, known := c.excluded[j.ID]; want(j) && !known && (len(unknown) == 0 || unknown[len(unknown)-1] != j.ID) {
+			unknown = append(unknown, j.ID)
+		}
+	}
+	if len(unknown) > 0 {
+		args := []string{"--noheader", "--all", "--local", "--states=PENDING", "--format=%A|%x"}
+		if len(unknown) == 1 { // one job is one short answer; more are the whole queue anyway
+			args = append(args, fmt.Sprintf("--jobs=%d", unknown[0]))
+		}
+		out, _, err := c.run(ctx, command{name: "squeue excluded", prog: "squeue", args: args})
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+		if err == nil {
+			parseExcluded(out, c.excluded)
+		}
+		for _, id := range unknown {
+			if _, known := c.excluded[id]; !known {
+				c.excluded[id] = "" // gone meanwhile
+			}
+		}
+	}
+	live := make(map[int64]bool, len(snap.Jobs))
+	for i := range snap.Jobs {
+		if j := &snap.Jobs[i]; want(j) {
+			j.ExcNodes = c.excluded[j.ID]
+			live[j.ID] = true
+		}
+	}
+	maps.DeleteFunc(c.excluded, func(id int64, _ string) bool { return !live[id] })
+	return nil
+}
+
+// index fills in the GPUs of running jobs. Where a node has one GPU there is
+// nothing to ask; elsewhere one scontrol answers for all jobs that are new.
+func (c *Client) index(ctx context.Context, snap *slurmbridge.Snapshot) error {
+	gpus := make(map[string]int, len(snap.Nodes))
+	for i := range snap.Nodes {
+		gpus[snap.Nodes[i].Name] = snap.Nodes[i].GPUs
+	}
+	known := make(map[string]indexes)
+	var unknown []*slurmbridge.Job
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if j.State == slurmbridge.Pending {
+			continue
+		}
+		switch n := gpus[j.Nodes]; {
+		case n == 1:
+			j.GPUs = []int{0}
+		case n > 1:
+			if at, ok := c.indexes[j.Ref]; ok && at.start.Equal(j.Start) {
+				j.GPUs, known[j.Ref] = at.gpus, at
+			} else {
+				unknown = append(unknown, j)
+			}
+		}
+	}
+	c.indexes = known
+	if len(unknown) == 0 {
+		return nil
+	}
+	return c.detail(ctx, unknown)
+}
+
+// detail asks for several jobs in one scontrol, which reads commands from its
+// standard input. Answers are told apart by a mark that no user knows.
+func (c *Client) detail(ctx context.Context, jobs []*slurmbridge.Job) error {
+	nonce := newNonce()[1:]
+	var in strings.Builder
+	for _, j := range jobs {
+		fmt.Fprintf(&in, "show job %d\nshow hostnames %s\n", j.ID, nonce)
+	}
+	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"-d"}, stdin: in.String()})
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	answers := bytes.Split(out, []byte("\n"+nonce+"\n"))
+	for i, j := range jobs {
+		if i >= len(answers)-1 {
+			break // not known; the next look asks again
+		}
+		at := indexes{start: j.Start}
+		if gpus, ok := ParseDetail(answers[i], j.Nodes); ok {
+			at.gpus = gpus
+		}
+		j.GPUs = at.gpus
+		c.indexes[j.Ref] = at
+	}
+	return nil
+}
+
+// Nodes returns the nodes with GPUs.
+func (c *Client) Nodes(ctx context.Context) ([]slurmbridge.Node, error) {
+	nodes, err := c.nodes.get(c.now(), c.NodesEvery, func() ([]slurmbridge.Node, error) {
+		out, _, err := c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-o", "-a", "show", "nodes"}})
+		if err != nil {
+			return nil, err
+		}
+		return ParseNodes(out), nil
+	})
+	return slices.Clone(nodes), err
+}

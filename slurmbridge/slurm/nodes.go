@@ -1,0 +1,115 @@
+package slurm
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// ParseNodes reads `scontrol show nodes -o` and returns the nodes that have GPUs.
+//
+// A field counts where it stands first, and nothing behind the first field of
+// free text (Reason, Comment, Extra: operators write them) counts at all. A line
+// that doesn't begin with NodeName= belongs to such a text, and of two lines for
+// one node the first one is Slurm's.
+func ParseNodes(out []byte) []slurmbridge.Node {
+	var nodes []slurmbridge.Node
+	seen := map[string]bool{}
+	for line := range bytes.Lines(out) {
+		if !bytes.HasPrefix(line, []byte("NodeName=")) {
+			continue
+		}
+		n, ok := parseNode(line)
+		if !ok || seen[n.Name] {
+			continue
+		}
+		seen[n.Name] = true
+		if n.GPUs > 0 {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+// parseNode reads one node's line.
+func parseNode(line []byte) (n slurmbridge.Node, ok bool) {
+	f := make(map[string]string, 24)
+	for word := range bytes.FieldsSeq(line) {
+		key, value, has := bytes.Cut(word, []byte{'='})
+		if !has {
+			continue
+		}
+		if k := string(key); k == "Reason" || k == "Comment" || k == "Extra" {
+			break
+		} else if _, seen := f[k]; !seen {
+			f[k] = string(value)
+		}
+	}
+	n.Name, n.State = f["NodeName"], f["State"]
+	if n.Name == "" || n.State == "" {
+		return n, false
+	}
+	n.Up, n.Reserved = inService(n.State)
+	cpus := f["CPUEfctv"]
+	if cpus == "" {
+		cpus = f["CPUTot"]
+	}
+	n.CPUs, n.CPUsAlloc = number(cpus), number(f["CPUAlloc"])
+	n.MemMiB = max(0, parseMiB([]byte(f["RealMemory"]))-parseMiB([]byte(f["MemSpecLimit"])))
+	n.MemAlloc = parseMiB([]byte(f["AllocMem"]))
+	if p := f["Partitions"]; p != "" {
+		n.Partitions = strings.Split(p, ",")
+	}
+	units := map[string]int{}
+	types := map[string]bool{}
+	for item := range splitOutside(f["Gres"]) {
+		name, typ, count, ok := parseGresItem(item)
+		if !ok {
+			continue
+		}
+		units[name] = min(units[name]+count, maxCount)
+		if name == "gpu" {
+			types[typ] = true
+			n.GPUType = typ
+		}
+	}
+	if len(types) > 1 {
+		n.GPUType = "" // no one type speaks for them all
+	}
+	n.GPUs = units["gpu"]
+	for _, s := range []slurmbridge.Sharing{slurmbridge.MPS, slurmbridge.Shard} {
+		if units[string(s)] > 0 {
+			n.Sharing, n.Units = s, units[string(s)]
+			break
+		}
+	}
+	return n, true
+}
+
+// inService reads a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN:
+// whether jobs can start there, and whether a reservation or a maintenance keeps
+// ordinary jobs away. A state this release doesn't know counts as out of service.
+func inService(state string) (up, reserved bool) {
+	up = true
+	for i, flag := range strings.Split(state, "+") {
+		bare := strings.TrimRight(flag, "*~#!%$@^-")
+		if strings.ContainsAny(flag[len(bare):], "*~#!%$@^") {
+			up = false // not responding, powered down or on the way, rebooting
+		}
+		switch bare {
+		case "IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PERFCTRS", "NPC", "UNDRAIN", "RESUME":
+		case "RESERVED", "MAINT", "MAINTENANCE":
+			reserved = true
+		default:
+			up = false
+		}
+		_ = i
+	}
+	return up, reserved
+}
+
+func number(s string) int {
+	n, _ := leading([]byte(s))
+	return int(min(n, maxCount))
+}

@@ -1,0 +1,211 @@
+package slurm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// Bounds on what one command may print.
+const (
+	maxOutput = 256 << 20
+	maxStderr = 64 << 10
+)
+
+// CommandError is a command of Slurm that failed. Its Kind is one of
+// slurmbridge.ErrDown, ErrRefused and ErrNoJob, which errors.Is finds.
+type CommandError struct {
+	Command string // e.g. "scontrol update"
+	Code    int    // exit status, -1 where there was none
+	Stderr  string // what the command said, cut and on one line
+	Kind    error
+}
+
+// Error says which command failed, how, and what it said.
+func (e *CommandError) Error() string {
+	msg := e.Command + ": " + e.Kind.Error()
+	if e.Stderr != "" {
+		msg += ": " + e.Stderr
+	}
+	return msg
+}
+
+// Unwrap returns the error's kind.
+func (e *CommandError) Unwrap() error { return e.Kind }
+
+// errLimit ends a command that prints more than it may.
+var errLimit = errors.New("too much output")
+
+// limited collects up to max bytes and fails beyond them.
+type limited struct {
+	buf *bytes.Buffer
+	max int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.buf.Len()+len(p) > l.max {
+		return 0, errLimit
+	}
+	return l.buf.Write(p)
+}
+
+// head collects the first max bytes and drops the rest.
+type head struct {
+	buf bytes.Buffer
+	max int
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if n := min(len(p), h.max-h.buf.Len()); n > 0 {
+		h.buf.Write(p[:n])
+	}
+	return len(p), nil
+}
+
+// command is one run of one of Slurm's programs.
+type command struct {
+	name  string   // for people and metrics, e.g. "scontrol update"
+	prog  string   // squeue, scontrol, sbatch, scancel
+	args  []string // never a shell's
+	env   []string // beside the clean environment
+	stdin string
+	out   *bytes.Buffer // nil = a buffer of its own
+	max   int           // bytes of output; 0 = maxOutput
+}
+
+// run runs a command in a clean environment, in a process group of its own that
+// is killed when the deadline passes. The output comes back even if the command
+// failed; the error is a *CommandError, or ctx's.
+func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr string, err error) {
+	started := time.Now()
+	if c.Observe != nil {
+		defer func() { c.Observe(cmd.name, time.Since(started), err) }()
+	}
+	runCtx, cancel := context.WithTimeout(ctx, c.timeout())
+	defer cancel()
+	argv := append(slices.Clone(c.Prefix), c.path(cmd.prog))
+	argv = append(argv, cmd.args...)
+	p := exec.CommandContext(runCtx, argv[0], argv[1:]...)
+	p.Env = append(c.environ(), cmd.env...)
+	p.Dir = "/"
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.Cancel = func() error { return syscall.Kill(-p.Process.Pid, syscall.SIGKILL) }
+	p.WaitDelay = time.Second
+	if cmd.stdin != "" {
+		p.Stdin = strings.NewReader(cmd.stdin)
+	}
+	if cmd.out == nil {
+		cmd.out = new(bytes.Buffer)
+	}
+	cmd.out.Reset()
+	if cmd.max == 0 {
+		cmd.max = maxOutput
+	}
+	said := head{max: maxStderr}
+	p.Stdout, p.Stderr = io.Writer(&limited{cmd.out, cmd.max}), &said
+	err = p.Run()
+	out, stderr = cmd.out.Bytes(), said.buf.String()
+	if err == nil {
+		return out, stderr, nil
+	}
+	if ctx.Err() != nil {
+		return out, stderr, fmt.Errorf("%s: %w", cmd.name, ctx.Err())
+	}
+	ce := &CommandError{Command: cmd.name, Code: -1, Stderr: oneLine(stderr)}
+	var exit *exec.ExitError
+	switch {
+	case runCtx.Err() != nil:
+		ce.Kind, ce.Stderr = slurmbridge.ErrDown, fmt.Sprintf("no answer within %v", c.timeout())
+	case errors.As(err, &exit):
+		ce.Code, ce.Kind = exit.ExitCode(), kindOf(stderr)
+	case errors.Is(err, errLimit):
+		return out, stderr, fmt.Errorf("%s: %w", cmd.name, errLimit)
+	default: // the program could not be started at all
+		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, slurmbridge.ErrDown, err)
+	}
+	return out, stderr, ce
+}
+
+// environ is all that Slurm's commands see of our environment: variables such as
+// SLURM_TIME_FORMAT, SQUEUE_FORMAT or SBATCH_PARTITION change what they do.
+func (c *Client) environ() []string {
+	env := []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LC_ALL=C", "TZ=UTC", "SLURM_TIME_FORMAT=%s",
+	}
+	if c.Conf != "" {
+		env = append(env, "SLURM_CONF="+c.Conf)
+	}
+	return env
+}
+
+func (c *Client) path(prog string) string {
+	if p := c.progs[prog]; p != "" {
+		return p
+	}
+	return filepath.Join(c.Bin, prog)
+}
+
+// down, gone: what Slurm says when it doesn't answer, and when a job is not there
+// or not pending any more. Taken from slurm_errno.c of 22.05 and 24.11.
+var (
+	down = []string{
+		"Unable to contact slurm controller", "Connection refused", "Socket timed out",
+		"Zero Bytes were transmitted or received", "Connection timed out", "Connection reset",
+		"Unable to establish", "Communication connection failure", "Invalid authentication credential",
+		"Protocol authentication error", "in standby mode", "Unable to process configuration file",
+		"Could not establish a configuration source", "Insane message length", "No route to host",
+		"Transport endpoint is not connected", "slurmctld is not responding", "Unspecified error",
+	}
+	gone = []string{
+		"Invalid job id specified", "Job is no longer pending execution", "Job has already finished",
+		"Job/step already completing or completed", "Job is not pending nor running",
+	}
+)
+
+// kindOf tells from a failed command's standard error what sort of failure it is.
+// If several jobs failed for several reasons, not being there is the lightest.
+func kindOf(stderr string) error {
+	kind := error(nil)
+	for line := range strings.Lines(stderr) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "":
+		case containsAny(line, down):
+			return slurmbridge.ErrDown
+		case containsAny(line, gone):
+			if kind == nil {
+				kind = slurmbridge.ErrNoJob
+			}
+		default:
+			kind = slurmbridge.ErrRefused
+		}
+	}
+	if kind == nil {
+		return slurmbridge.ErrRefused
+	}
+	return kind
+}
+
+func containsAny(s string, subs []string) bool {
+	return slices.ContainsFunc(subs, func(sub string) bool { return strings.Contains(s, sub) })
+}
+
+// oneLine makes a command's complaint fit a log line.
+func oneLine(s string) string {
+	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	if len(s) > 1000 {
+		s = s[:1000] + "…"
+	}
+	return s
+}

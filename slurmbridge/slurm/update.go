@@ -1,0 +1,169 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// Shapes of the values an update may carry. They are compared before a command is
+// made of them, so that nothing a user wrote can become an option or a second
+// setting.
+var (
+	gresShape  = regexp.MustCompile(`^(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2}(,(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2})*$`)
+	nodesShape = regexp.MustCompile(`^[A-Za-z0-9_.\[\],-]*$`)
+	depShape   = regexp.MustCompile(`^[A-Za-z0-9_:,?+]*$`)
+)
+
+// Chunks of a list of jobs: far below any limit of a command line.
+const (
+	maxRefs    = 2000
+	reqWorkers = 4
+)
+
+// Update changes pending jobs with one scontrol for all of them.
+//
+// ReqNodes is the exception: 22.05's scontrol takes it for one job at a time, so
+// it costs one command for each job, four at once.
+func (c *Client) Update(ctx context.Context, u slurmbridge.Update) error {
+	if err := checkUpdate(u); err != nil {
+		return err
+	}
+	set := settings(u)
+	if len(u.Jobs) == 0 || len(set) == 0 {
+		return nil
+	}
+	size := maxRefs
+	if u.ReqNodes != nil {
+		size = 1
+	}
+	if len(u.Jobs) <= size {
+		return c.update(ctx, u.Jobs, set)
+	}
+	var g errgroup.Group
+	g.SetLimit(reqWorkers)
+	errs := make([]error, (len(u.Jobs)+size-1)/size)
+	i := 0
+	for refs := range slices.Chunk(u.Jobs, size) {
+		at := i
+		g.Go(func() error {
+			errs[at] = c.update(ctx, refs, set)
+			return nil
+		})
+		i++
+	}
+	_ = g.Wait()
+	return worst(errs)
+}
+
+// update runs one scontrol update.
+func (c *Client) update(ctx context.Context, refs, set []string) error {
+	args := append([]string{"update", "JobId=" + strings.Join(refs, ",")}, set...)
+	_, stderr, err := c.run(ctx, command{name: "scontrol update", prog: "scontrol", args: args})
+	var ce *CommandError
+	if errors.As(err, &ce) && ce.Code >= 0 {
+		return &UpdateError{CommandError: ce, Jobs: parseUpdateErrors(stderr)}
+	}
+	return err
+}
+
+// UpdateError is an update that failed for some of its jobs.
+type UpdateError struct {
+	*CommandError
+	// Jobs has what Slurm said of each job that it named.
+	Jobs map[string]string
+}
+
+// forJob is how scontrol names the job that an error is about.
+var forJob = regexp.MustCompile(`^(.*) for job ([0-9]+(?:_[0-9]+)?)\b`)
+
+func parseUpdateErrors(stderr string) map[string]string {
+	jobs := map[string]string{}
+	for line := range strings.Lines(stderr) {
+		if m := forJob.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			jobs[m[2]] = m[1]
+		}
+	}
+	return jobs
+}
+
+// worst joins errors such that errors.Is finds the gravest only: a slurmctld that
+// is down, then a refusal, then a job that is gone.
+func worst(errs []error) error {
+	var bad []error
+	for _, kind := range []error{slurmbridge.ErrDown, slurmbridge.ErrRefused, slurmbridge.ErrNoJob, nil} {
+		for _, err := range errs {
+			if err != nil && (kind == nil || errors.Is(err, kind)) {
+				bad = append(bad, err)
+			}
+		}
+		if len(bad) > 0 {
+			break
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// settings are the update's words, in the order that was measured to make Slurm
+// look at a released job at once: the dependency, then the begin time.
+func settings(u slurmbridge.Update) []string {
+	var set []string
+	add := func(key string, value *string) {
+		if value != nil {
+			set = append(set, key+"="+*value)
+		}
+	}
+	add("Gres", u.Gres)
+	add("ReqNodeList", u.ReqNodes)
+	add("Dependency", u.Dependency)
+	if u.StartNow {
+		set = append(set, "StartTime=now")
+	}
+	add("AdminComment", u.AdminComment)
+	return set
+}
+
+func checkUpdate(u slurmbridge.Update) error {
+	for _, ref := range u.Jobs {
+		if !validRef(ref) {
+			return fmt.Errorf("update: %q is no job: %w", ref, slurmbridge.ErrNoJob)
+		}
+	}
+	check := func(what string, value *string, shape *regexp.Regexp) error {
+		if value != nil && !shape.MatchString(*value) {
+			return fmt.Errorf("update: %s %q: %w", what, *value, slurmbridge.ErrRefused)
+		}
+		return nil
+	}
+	err := errors.Join(check("gres", u.Gres, gresShape), check("node list", u.ReqNodes, nodesShape), check("dependency", u.Dependency, depShape))
+	if u.AdminComment != nil && strings.ContainsFunc(*u.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		err = errors.Join(err, fmt.Errorf("update: admin comment %q: %w", *u.AdminComment, slurmbridge.ErrRefused))
+	}
+	return err
+}
+
+// maxScript is how much of a batch script is read, bytes.
+const maxScript = 256 << 10
+
+// Script returns a job's batch script.
+func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
+	if !validRef(ref) {
+		return nil, fmt.Errorf("script: %q is no job: %w", ref, slurmbridge.ErrNoJob)
+	}
+	const name = "scontrol write batch_script"
+	out, stderr, err := c.run(ctx, command{name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"}})
+	if err != nil {
+		return nil, err
+	}
+	if len(out) == 0 && stderr != "" { // 22.05 exits 0 when there is no such job
+		return nil, &CommandError{Command: name, Stderr: oneLine(stderr), Kind: kindOf(stderr)}
+	}
+	return out[:min(len(out), maxScript)], nil
+}
