@@ -23,6 +23,7 @@ import (
 type Server struct {
 	Status func() *slurmbridge.Status
 	Story  func(ctx context.Context, ref string) (*journal.Story, error)
+	Groups func(ctx context.Context, since time.Time) ([]journal.Grouped, error)
 	// Fresh is how old the last successful look may be for the bridge to be
 	// healthy.
 	Fresh    time.Duration
@@ -39,6 +40,7 @@ func (s *Server) Handler() *http.ServeMux {
 	mux.HandleFunc("GET /v1/status", s.status)
 	mux.HandleFunc("GET /v1/plan", s.plan)
 	mux.HandleFunc("GET /v1/why/{job}", s.why)
+	mux.HandleFunc("GET /v1/groups", s.groups)
 	return mux
 }
 
@@ -202,6 +204,26 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	reply(w, story)
+}
+
+// groups answers with the groups decided since ?since= (RFC 3339; default: the
+// last day).
+func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
+	since := s.Now().Add(-24 * time.Hour)
+	if v := req.URL.Query().Get("since"); v != "" {
+		t, err := time.Parse(time.RFC3339, v)
+		if err != nil {
+			http.Error(w, "since takes a time like 2006-01-02T15:04:05Z", http.StatusBadRequest)
+			return
+		}
+		since = t
+	}
+	groups, err := s.Groups(req.Context(), since)
+	if err != nil {
+		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
+		return
+	}
+	reply(w, groups)
 }
 
 func validRef(ref string) bool {

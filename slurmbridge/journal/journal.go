@@ -294,27 +294,84 @@ func (j *Journal) changes(ctx context.Context, ref string) ([]Entry, error) {
 	return out, nil
 }
 
+// Started notes when a job really started, as its node recorded it. It returns
+// the job's last group with the time between the group's first and last start,
+// and whether every member's start is known by now. Returns ErrNotFound if the
+// job was in no group.
+func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (g *slurmbridge.Group, skew time.Duration, complete bool, err error) {
+	var id int64
+	var body string
+	err = j.db.QueryRowContext(ctx, `SELECT g.id, g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
+		WHERE m.ref = ? ORDER BY g.id DESC LIMIT 1`, ref).Scan(&id, &body)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, 0, false, fmt.Errorf("job %s: %w", ref, ErrNotFound)
+	}
+	if err != nil {
+		return nil, 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
+	}
+	if _, err := j.db.ExecContext(ctx, `UPDATE bridge_members SET started = ? WHERE group_id = ? AND ref = ?`,
+		at.UnixNano(), id, ref); err != nil {
+		return nil, 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
+	}
+	g = new(slurmbridge.Group)
+	if err := json.Unmarshal([]byte(body), g); err != nil {
+		return nil, 0, false, fmt.Errorf("read group %d: %w", id, err)
+	}
+	skew, complete, err = j.skew(ctx, id)
+	return g, skew, complete, err
+}
+
+// skew is the time between the first and the last known start of a group.
+func (j *Journal) skew(ctx context.Context, id int64) (skew time.Duration, complete bool, err error) {
+	var first, last sql.NullInt64
+	var missing, n int
+	if err := j.db.QueryRowContext(ctx, `SELECT min(started), max(started), count(*) - count(started), count(*)
+		FROM bridge_members WHERE group_id = ?`, id).Scan(&first, &last, &missing, &n); err != nil {
+		return 0, false, fmt.Errorf("read starts of group %d: %w", id, err)
+	}
+	return time.Duration(last.Int64 - first.Int64), missing == 0 && n > 0, nil
+}
+
+// Grouped is a group with what its nodes recorded.
+type Grouped struct {
+	slurmbridge.Group
+	// SkewS is the time between its first and last start, s; complete only once
+	// every member's record is there.
+	SkewS    float64 `json:"skew_s"`
+	Complete bool    `json:"complete"`
+}
+
 // Groups returns the groups decided since the given time, in order.
-func (j *Journal) Groups(ctx context.Context, since time.Time) ([]slurmbridge.Group, error) {
+func (j *Journal) Groups(ctx context.Context, since time.Time) ([]Grouped, error) {
 	rows, err := j.db.QueryContext(ctx, `SELECT body FROM bridge_groups WHERE decided >= ? ORDER BY id`, since.UnixMilli())
 	if err != nil {
 		return nil, fmt.Errorf("read groups: %w", err)
 	}
 	defer rows.Close()
-	var out []slurmbridge.Group
+	out := []Grouped{}
 	for rows.Next() {
 		var body string
 		if err := rows.Scan(&body); err != nil {
 			return nil, fmt.Errorf("read groups: %w", err)
 		}
-		var g slurmbridge.Group
-		if err := json.Unmarshal([]byte(body), &g); err != nil {
+		var g Grouped
+		if err := json.Unmarshal([]byte(body), &g.Group); err != nil {
 			return nil, fmt.Errorf("read groups: %w", err)
 		}
 		out = append(out, g)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read groups: %w", err)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, fmt.Errorf("read groups: %w", err)
+	}
+	for i := range out {
+		skew, complete, err := j.skew(ctx, out[i].ID)
+		if err != nil {
+			return nil, err
+		}
+		out[i].SkewS, out[i].Complete = skew.Seconds(), complete
 	}
 	return out, nil
 }

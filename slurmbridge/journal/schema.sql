@@ -10,8 +10,10 @@ CREATE INDEX IF NOT EXISTS bridge_groups_decided ON bridge_groups (decided);
 CREATE TABLE IF NOT EXISTS bridge_members (
 	group_id INTEGER NOT NULL,
 	ref      TEXT NOT NULL,
+	started  INTEGER, -- ns since 1970, from the node's record; NULL = none yet
 	PRIMARY KEY (ref, group_id)
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS bridge_members_group ON bridge_members (group_id);
 
 CREATE TABLE IF NOT EXISTS bridge_changes (
 	id       INTEGER PRIMARY KEY,

@@ -1,0 +1,143 @@
+package journal
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+func open(t *testing.T, path string) *Journal {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	j, err := New(context.Background(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func group(id int64, state slurmbridge.GroupState, refs ...string) *slurmbridge.Group {
+	g := &slurmbridge.Group{ID: id, Kind: slurmbridge.StartNow, State: state, Node: "n1", Decided: time.UnixMilli(1000 * id)}
+	for _, r := range refs {
+		g.Members = append(g.Members, slurmbridge.Member{Ref: r, Shares: 50, WasGres: "mps:100"})
+	}
+	return g
+}
+
+func TestRestartFindsOpenGroups(t *testing.T) {
+	ctx := context.Background()
+	path := filepath.Join(t.TempDir(), "j.db")
+	j := open(t, path)
+	for _, g := range []*slurmbridge.Group{
+		group(1, slurmbridge.Done, "10"), group(2, slurmbridge.Released, "11", "12"), group(3, slurmbridge.Preparing, "13"),
+	} {
+		if err := j.SaveGroup(ctx, g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	book := slurmbridge.NewBook()
+	book.Wait("20").PassedOver = 3
+	book.HandsOff["21"] = "its owner edited it"
+	if err := j.SaveBook(ctx, book); err != nil {
+		t.Fatal(err)
+	}
+	got, err := open(t, path).Load(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Groups) != 2 || got.Groups[2].Members[1].Ref != "12" || got.Groups[3].State != slurmbridge.Preparing {
+		t.Errorf("groups %v", got.Groups)
+	}
+	if got.NextID != 4 {
+		t.Errorf("next number %d, want 4", got.NextID)
+	}
+	if got.Waits["20"].PassedOver != 3 || got.HandsOff["21"] == "" {
+		t.Errorf("book %+v", got)
+	}
+}
+
+func TestStory(t *testing.T) {
+	ctx := context.Background()
+	j := open(t, filepath.Join(t.TempDir(), "j.db"))
+	if _, err := j.Story(ctx, "10"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("of nothing: %v", err)
+	}
+	if err := j.SaveGroup(ctx, group(1, slurmbridge.Released, "10", "11")); err != nil {
+		t.Fatal(err)
+	}
+	gres := "mps:50"
+	c := &slurmbridge.Change{
+		Step: "prepare", Update: slurmbridge.Update{Jobs: []string{"10", "11"}, Gres: &gres},
+		Was: map[string]string{"10": "Gres=gres:mps:100", "11": "Gres=gres:mps:100 hostile\n'; DROP TABLE"},
+	}
+	if err := j.Log(ctx, time.UnixMilli(5), slurmbridge.Active, 1, c, errors.New("refused")); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.SaveNotes(ctx, map[string]*slurmbridge.Note{"10": {Ref: "10", Status: "waits"}}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := j.Story(ctx, "11")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Groups) != 1 || len(s.Changes) != 1 || s.Changes[0].Was != "Gres=gres:mps:100 hostile\n'; DROP TABLE" || s.Changes[0].Result != "refused" {
+		t.Errorf("story %+v", s)
+	}
+	if s.Note != nil {
+		t.Errorf("another job's note: %+v", s.Note)
+	}
+}
+
+func TestSkew(t *testing.T) {
+	ctx := context.Background()
+	j := open(t, filepath.Join(t.TempDir(), "j.db"))
+	if err := j.SaveGroup(ctx, group(1, slurmbridge.Released, "10", "11")); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := j.Started(ctx, "99", time.Unix(5, 0)); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a job of no group: %v", err)
+	}
+	if _, _, complete, err := j.Started(ctx, "10", time.Unix(5, 1e6)); err != nil || complete {
+		t.Errorf("first of two: complete %v, %v", complete, err)
+	}
+	// A later save of the group must not lose what is known of its starts.
+	if err := j.SaveGroup(ctx, group(1, slurmbridge.Started, "10", "11")); err != nil {
+		t.Fatal(err)
+	}
+	g, skew, complete, err := j.Started(ctx, "11", time.Unix(5, 4e6))
+	if err != nil || !complete || skew != 3*time.Millisecond || g.ID != 1 {
+		t.Errorf("skew %v, complete %v, %v", skew, complete, err)
+	}
+}
+
+func TestForget(t *testing.T) {
+	ctx := context.Background()
+	path := filepath.Join(t.TempDir(), "j.db")
+	j := open(t, path)
+	for _, g := range []*slurmbridge.Group{group(1, slurmbridge.Done, "10"), group(2, slurmbridge.Released, "11"), group(3, slurmbridge.Done, "12")} {
+		if err := j.SaveGroup(ctx, g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Forget(ctx, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Story(ctx, "10"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("an old group is still there: %v", err)
+	}
+	b, err := open(t, path).Load(ctx)
+	if err != nil || b.Groups[2] == nil || b.NextID != 4 {
+		t.Errorf("%+v, %v: the open group must stay, and numbers go on", b, err)
+	}
+}
