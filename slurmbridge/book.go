@@ -66,8 +66,8 @@ func (b *Book) groupIDs() []int64 { return slices.Sorted(maps.Keys(b.Groups)) }
 
 // member finds the group that a job is in and still looked after by.
 func (b *Book) member(ref string) (*Group, *Member) {
-	for _, id := range b.groupIDs() {
-		g := b.Groups[id]
+	// A job is in one group at most (see Observe), so the map's order is nothing.
+	for _, g := range b.Groups {
 		for i := range g.Members {
 			if g.Members[i].Ref == ref && g.Members[i].Gone == "" {
 				return g, &g.Members[i]

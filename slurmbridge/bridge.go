@@ -226,12 +226,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	}
 	b.account(snap)
 	repairs, events := b.book.Observe(snap, facts.Gate)
-	facts.Touched = map[string]bool{}
-	for i := range repairs {
-		for _, ref := range repairs[i].Update.Jobs {
-			facts.Touched[ref] = true
-		}
-	}
+	facts.Touched = touched(repairs)
 	b.events(events)
 	b.identify(ctx, facts)
 	started = b.Now()
@@ -247,8 +242,47 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	return b.next(snap, plan), nil
 }
 
+// Preview looks and plans without applying, recording or keeping a gate: what the
+// bridge would do now. It needs no running daemon and disturbs none.
+func (b *Bridge) Preview(ctx context.Context) (*Status, error) {
+	b.init()
+	book, err := b.Journal.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.book = book
+	snap, err := b.Slurm.Look(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look: %w", err)
+	}
+	snap.fillGPUs()
+	facts := &Facts{Snap: snap, Card: b.Card, Book: b.book, Terms: map[string]Terms{}, Ungated: b.Mode == Shadow}
+	for _, g := range snap.Gates {
+		if !g.Open {
+			facts.Gate = g.ID
+		}
+	}
+	repairs, _ := b.book.Observe(snap, facts.Gate)
+	facts.Touched = touched(repairs)
+	b.identify(ctx, facts)
+	plan := b.Planner.Plan(facts)
+	plan.Repairs = append(repairs, plan.Repairs...)
+	b.publish(snap, plan, facts)
+	return b.Status(), nil
+}
+
+func touched(repairs []Change) map[string]bool {
+	out := map[string]bool{}
+	for i := range repairs {
+		for _, ref := range repairs[i].Update.Jobs {
+			out[ref] = true
+		}
+	}
+	return out
+}
+
 func (b *Bridge) left() time.Duration {
-	if b.Mode != Active {
+	if b.Mode != Active || b.Gate == nil {
 		return 0
 	}
 	return b.Gate.Left()

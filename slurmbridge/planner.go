@@ -311,20 +311,25 @@ func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string
 			r.b.unsure[card.Node] = true
 		}
 	}
-	taken := map[int]bool{}
-	for _, at := range chosen {
-		taken[at] = true
-	}
-	keep := make([]rlcore.Job, 0, len(st.Pending)-n)
-	for i := range st.Pending {
-		if !taken[i] {
-			keep = append(keep, st.Pending[i])
-		}
-	}
-	st.Pending = keep
+	st.Pending = without(st.Pending, chosen)
 	if kind != Next {
 		r.unkeep(r.successor(g))
 	}
+}
+
+// without removes the jobs at the given ascending indexes from the queue, in its
+// own storage. They are near its front, so that is where the rest moves.
+func without(queue []rlcore.Job, at []int) []rlcore.Job {
+	to := at[len(at)-1]
+	for from, k := to, len(at)-1; from >= 0; from-- {
+		if k >= 0 && from == at[k] {
+			k--
+			continue
+		}
+		queue[to] = queue[from]
+		to--
+	}
+	return queue[to+1:]
 }
 
 // unkeep takes a group that waits for a GPU back into the queue: somebody has

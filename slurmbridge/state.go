@@ -63,6 +63,7 @@ type built struct {
 	gpus  []gpuRef
 	jobs  map[string]*Job // every job of the snapshot by ref
 	soft  map[string]*Group
+	lists map[[3]string][]int // see allowed
 	// due holds the jobs that were released to start now and haven't yet. They
 	// count as running where they were sent.
 	due map[string]bool
@@ -81,9 +82,10 @@ type built struct {
 // can't or needn't group.
 func build(f *Facts, scope *Scope) *built {
 	b := &built{
-		jobs: make(map[string]*Job, len(f.Snap.Jobs)),
-		soft: map[string]*Group{},
-		due:  map[string]bool{},
+		jobs:  make(map[string]*Job, len(f.Snap.Jobs)),
+		soft:  map[string]*Group{},
+		lists: map[[3]string][]int{},
+		due:   map[string]bool{},
 
 		undoing: map[int]bool{},
 		unsure:  map[string]bool{},
@@ -151,21 +153,29 @@ func build(f *Facts, scope *Scope) *built {
 			}
 		}
 	}
+	pending := make([]*Job, 0, len(f.Snap.Jobs))
 	for i := range f.Snap.Jobs {
-		b.pend(f, &f.Snap.Jobs[i], scope, byNode)
+		if j := &f.Snap.Jobs[i]; j.State == Pending {
+			pending = append(pending, j)
+		}
 	}
-	b.sort(b.State.Pending)
+	slices.SortFunc(pending, before)
+	for _, j := range pending {
+		b.pend(f, j, scope)
+	}
 	return b
 }
 
-// sort puts jobs in Slurm's order: highest priority first, of equals the one
-// submitted first.
+// before is Slurm's order: highest priority first, of equals the one submitted
+// first.
+func before(x, y *Job) int {
+	return cmp.Or(-cmp.Compare(x.Priority, y.Priority), x.Submit.Compare(y.Submit),
+		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
+}
+
+// sort puts jobs in Slurm's order again.
 func (b *built) sort(jobs []rlcore.Job) {
-	slices.SortStableFunc(jobs, func(x, y rlcore.Job) int {
-		jx, jy := b.jobs[x.ID], b.jobs[y.ID]
-		return cmp.Or(-cmp.Compare(jx.Priority, jy.Priority), jx.Submit.Compare(jy.Submit),
-			cmp.Compare(jx.ID, jy.ID), cmp.Compare(len(x.ID), len(y.ID)), cmp.Compare(x.ID, y.ID))
-	})
+	slices.SortStableFunc(jobs, func(x, y rlcore.Job) int { return before(b.jobs[x.ID], b.jobs[y.ID]) })
 }
 
 // place puts a job that holds a GPU where it is.
@@ -255,7 +265,7 @@ func (f *Facts) behindGate(j *Job) bool {
 
 // pend sorts one pending job: into the queue of the State, to the gate, or back
 // to Slurm.
-func (b *built) pend(f *Facts, j *Job, scope *Scope, byNode map[string][]int) {
+func (b *built) pend(f *Facts, j *Job, scope *Scope) {
 	if f.Touched[j.Ref] {
 		return
 	}
@@ -295,7 +305,7 @@ func (b *built) pend(f *Facts, j *Job, scope *Scope, byNode map[string][]int) {
 		return
 	}
 	rj := b.job(f, j)
-	rj.GPUs = b.allowed(f, j, byNode)
+	rj.GPUs = b.allowed(f, j)
 	b.State.Pending = append(b.State.Pending, rj)
 }
 
@@ -348,11 +358,9 @@ func (b *built) gate(f *Facts, j *Job, scope *Scope) {
 	})
 }
 
-// allowed lists the GPUs a pending job may use, nil = all.
-func (b *built) allowed(f *Facts, j *Job, byNode map[string][]int) []int {
-	parts := strings.Split(j.Partition, ",")
-	out := make([]int, 0, len(b.gpus))
-	exclude := expandHosts(j.ExcNodes)
+// allowed lists the GPUs a pending job may use, nil = all. Jobs with the same
+// demands share one list.
+func (b *built) allowed(f *Facts, j *Job) []int {
 	// A member of a soft group is bound to its node by the bridge, not by its
 	// owner.
 	own := j.ReqNodes
@@ -361,6 +369,17 @@ func (b *built) allowed(f *Facts, j *Job, byNode map[string][]int) []int {
 			own = m.WasNodes
 		}
 	}
+	key := [3]string{j.Partition, own, j.ExcNodes}
+	out, ok := b.lists[key]
+	if !ok {
+		out = b.list(strings.Split(j.Partition, ","), own, expandHosts(j.ExcNodes))
+		b.lists[key] = out
+	}
+	return out
+}
+
+func (b *built) list(parts []string, own string, exclude map[string]bool) []int {
+	out := make([]int, 0, len(b.gpus))
 	for i, r := range b.gpus {
 		if own != "" && own != r.node.Name || exclude[r.node.Name] {
 			continue

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+)
+
+func newOpen(s *shared) *cobra.Command {
+	return &cobra.Command{
+		Use:   "open",
+		Short: "Let every waiting job go at once",
+		Long: `open lets every waiting job go: the gate is cancelled, jobs prepared for a group
+that hasn't started get back what they asked for, and the gate file is removed.
+They are ordinary Slurm jobs from then on, each with a GPU of its own.
+
+It needs no running daemon. A daemon that still runs makes a new gate for jobs
+submitted later: stop it first where that isn't wanted.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := s.load(c)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), 2*time.Minute)
+			defer cancel()
+			cl, err := client(cfg, nil)
+			if err != nil {
+				return err
+			}
+			book := slurmbridge.NewBook()
+			j, closeDB, err := openJournal(ctx, cfg)
+			if err == nil {
+				defer closeDB()
+				book, err = j.Load(ctx)
+			}
+			if err != nil {
+				// Jobs behind the gate go all the same.
+				fmt.Fprintf(s.errOut, "slurmbridge: %v; jobs prepared for a group keep their shares\n", err)
+				book = slurmbridge.NewBook()
+			}
+			n, err := slurmbridge.LetGo(ctx, cl, book, cfg.GateFile)
+			if err != nil {
+				return err
+			}
+			if s.json {
+				return s.printJSON(map[string]int{"jobs": n})
+			}
+			fmt.Fprintf(s.out, "open: %d jobs let go\n", n)
+			return nil
+		},
+	}
+}
+
+// client makes the cluster's client of the settings.
+func client(cfg *config.Config, m *slurmbridge.Metrics) (*slurm.Client, error) {
+	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir}
+	if m != nil {
+		cl.Observe = m.Command
+	}
+	if err := cl.Open(); err != nil {
+		return nil, fmt.Errorf("%w; is Slurm installed here? Else name its folder: bin_dir", err)
+	}
+	return cl, nil
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+)
+
+func newPlan(s *shared) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "What the bridge would change now, without changing it",
+		Long: `plan looks at the queue itself and prints the changes that the bridge would send
+to Slurm now, one a line, in their order. It changes nothing, needs no daemon and
+disturbs none.
+
+An empty plan is the usual one: all that can start has been released.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := s.load(c)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
+			defer cancel()
+			w, err := wire(ctx, cfg, s.errOut, nil)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			st, err := w.bridge.Preview(ctx)
+			if err != nil {
+				return err
+			}
+			r := httpapi.MakePlanReport(st)
+			if s.json {
+				return s.printJSON(r)
+			}
+			if len(r.Changes) == 0 {
+				fmt.Fprintln(s.out, "nothing to change")
+			}
+			for _, line := range r.Changes {
+				fmt.Fprintln(s.out, line)
+			}
+			return nil
+		},
+	}
+	c.Flags().String("policy", "", "policy to plan with, instead of the configured one")
+	c.Flags().String("mode", string(slurmbridge.Active), "active, or shadow: take every job that asks for a whole GPU's shares as waiting")
+	return c
+}

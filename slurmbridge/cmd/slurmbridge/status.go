@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+)
+
+func newStatus(s *shared) *cobra.Command {
+	var server string
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "GPUs and who is on them, groups on their way, the gate",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := s.load(c)
+			if err != nil {
+				return err
+			}
+			var r httpapi.Report
+			if err := ask(c.Context(), cfg, server, "/v1/status", &r); err != nil {
+				return err
+			}
+			if s.json {
+				return s.printJSON(&r)
+			}
+			s.printStatus(&r)
+			return nil
+		},
+	}
+	serverFlag(c, &server)
+	return c
+}
+
+func (s *shared) printStatus(r *httpapi.Report) {
+	fmt.Fprintf(s.out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, r.Policy, r.Slurm, time.Since(r.At).Round(time.Second))
+	switch {
+	case r.Mode == string(slurmbridge.Shadow):
+		fmt.Fprintln(s.out, "shadow: nothing is changed")
+	case r.Gate == "":
+		fmt.Fprintln(s.out, "there is no gate: shared jobs run alone")
+	default:
+		fmt.Fprintf(s.out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting, max(0, r.LeaseLeft))
+	}
+	if r.Error != "" {
+		fmt.Fprintf(s.out, "the last look failed: %s\n", r.Error)
+	}
+	t := table.NewWriter()
+	t.SetOutputMirror(s.out)
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(table.Row{"node", "gpu", "type", "jobs"})
+	for _, g := range r.GPUs {
+		var jobs []string
+		for _, j := range g.Jobs {
+			text := fmt.Sprintf("%s %s %d%%", j.Ref, j.User, j.Shares)
+			if j.App != "" {
+				text += " " + j.App
+			}
+			jobs = append(jobs, text)
+		}
+		what := strings.Join(jobs, ", ")
+		switch {
+		case !g.Up:
+			what = "out of service"
+		case what == "":
+			what = "idle"
+		}
+		t.AppendRow(table.Row{g.Node, g.GPU, g.Type, what})
+	}
+	t.Render()
+	for i := range r.Groups {
+		g := &r.Groups[i]
+		if g.State != slurmbridge.Released {
+			continue
+		}
+		fmt.Fprintf(s.out, "group %d: %s on %s gpu %d", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)
+		if len(g.After) > 0 {
+			fmt.Fprintf(s.out, " after %s", strings.Join(g.After, ", "))
+		}
+		fmt.Fprintln(s.out)
+	}
+	for _, ref := range slices.Sorted(maps.Keys(r.HandsOff)) {
+		fmt.Fprintf(s.out, "job %s is left to Slurm: %s\n", ref, r.HandsOff[ref])
+	}
+}
