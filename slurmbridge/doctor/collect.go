@@ -1,0 +1,108 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+)
+
+// mostText is how much of a file is read.
+const mostText = 1 << 20
+
+// Ask runs one of Slurm's commands and returns what it printed.
+type Ask func(ctx context.Context, program string, args ...string) (string, error)
+
+// Collect gathers the facts that this machine has: Slurm's answers, and the
+// files it names. user is who the bridge runs as. It fails only when ctx ends:
+// what can't be found out is left out.
+func Collect(ctx context.Context, ask Ask, settings *config.Config, user string) (*Facts, error) {
+	f := &Facts{Settings: settings, User: user}
+	show := func(what ...string) string {
+		out, err := ask(ctx, "scontrol", append([]string{"show"}, what...)...)
+		if err != nil {
+			return ""
+		}
+		return out
+	}
+	if text := show("config"); text != "" {
+		f.Config = ParseConfig(text)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("collect facts: %w", err)
+	}
+	if f.Config == nil {
+		return f, nil
+	}
+	f.Nodes = ParseNodes(show("nodes", "-o"))
+	f.Partitions = ParsePartitions(show("partitions", "-o"))
+	if conf := f.Config["SLURM_CONF"]; conf != "" {
+		if _, err := os.Stat(conf); err == nil {
+			f.ConfDir = filepath.Dir(conf)
+			f.GresConf = readFile(filepath.Join(f.ConfDir, "gres.conf"))
+			f.JobSubmitLua = readFile(filepath.Join(f.ConfDir, "job_submit.lua"))
+		}
+	}
+	f.Hooks = hooks(f.Config)
+	f.Folders = map[string]bool{}
+	for _, file := range []string{settings.GateFile, settings.WakeFile, settings.Database} {
+		dir := filepath.Dir(file)
+		info, err := os.Stat(dir)
+		f.Folders[dir] = err == nil && info.IsDir()
+	}
+	socket := settings.MungeSocket
+	if socket == "" {
+		socket = mungeSocket
+	}
+	_, err := os.Stat(socket)
+	there := err == nil
+	f.MungeSocket = &there
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("collect facts: %w", err)
+	}
+	return f, nil
+}
+
+// mungeSocket is where munged listens unless told otherwise.
+const mungeSocket = "/run/munge/munge.socket.2"
+
+// hooks finds the files that the hook settings come down to. A hook that lies
+// on the nodes alone is named as the setting has it.
+func hooks(conf map[string]string) map[string][]string {
+	out := map[string][]string{}
+	for _, name := range []string{"Prolog", "Epilog", "TaskProlog", "EpilogSlurmctld"} {
+		for pattern := range strings.SplitSeq(conf[name], ",") {
+			if pattern == "" {
+				continue
+			}
+			if files, err := filepath.Glob(pattern); err == nil && len(files) > 0 {
+				for _, f := range files {
+					// A link's name may be anybody's; what it leads to tells.
+					if to, err := filepath.EvalSymlinks(f); err == nil && to != f {
+						f += " -> " + to
+					}
+					out[name] = append(out[name], f)
+				}
+				continue
+			}
+			out[name] = append(out[name], pattern)
+		}
+	}
+	return out
+}
+
+// readFile returns the text of a file, or nil where there is none. A file that
+// is there and can't be read is taken for empty.
+func readFile(name string) *string {
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s := string(b[:min(len(b), mostText)])
+	return &s
+}

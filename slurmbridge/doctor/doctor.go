@@ -1,0 +1,496 @@
+// Package doctor compares a cluster's configuration with what the bridge needs
+// and says, in an admin's words, what is missing and which lines to write where.
+// Examine is a pure function over Facts; Collect gathers them.
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Severity says how bad a finding is.
+type Severity string
+
+// The severities, worst first.
+const (
+	Error   Severity = "error"   // the bridge can't do its work like this
+	Warning Severity = "warning" // it works, but worse than it could, or at a risk
+	Note    Severity = "note"    // good to know
+)
+
+// Finding is one thing to know about the cluster.
+type Finding struct {
+	Check    string   `json:"check"` // stable name, for scripts
+	Severity Severity `json:"severity"`
+	What     string   `json:"what"`
+	Why      string   `json:"why"`
+	// Fix is what to write into which file, or what to run.
+	Fix []Fix `json:"fix,omitempty"`
+}
+
+// Fix is one step of a cure.
+type Fix struct {
+	File  string   `json:"file,omitempty"` // "" = commands to run
+	Lines []string `json:"lines"`
+}
+
+// Exit codes of `slurmbridge doctor`, for scripts.
+const (
+	ExitWell     = 0 // nothing but notes
+	ExitWarnings = 1
+	ExitErrors   = 2
+)
+
+// Exit is the code for these findings.
+func Exit(findings []Finding) int {
+	code := ExitWell
+	for i := range findings {
+		switch findings[i].Severity {
+		case Error:
+			return ExitErrors
+		case Warning:
+			code = ExitWarnings
+		}
+	}
+	return code
+}
+
+// exam carries the facts from check to check.
+type exam struct {
+	*Facts
+	release [3]int
+	// sharing is the kind of shares the cluster has or should get.
+	sharing string
+	found   []Finding
+}
+
+// Releases that behave differently.
+var (
+	oldest       = [3]int{22, 5, 0}
+	typesChecked = [3]int{23, 2, 0} // before: an untyped whole-GPU job may land on a shared GPU
+	gresUpdates  = [3]int{23, 2, 6} // from here scontrol can turn a gpu request into shares
+)
+
+// Examine returns what there is to say, errors first, in a fixed order.
+func Examine(f *Facts) []Finding {
+	e := &exam{Facts: f}
+	if f.Config == nil {
+		return []Finding{{
+			Check: "slurmctld", Severity: Error, What: "slurmctld does not answer",
+			Why: "everything else is read from it",
+			Fix: []Fix{{Lines: []string{"scontrol ping", "systemctl status slurmctld"}}},
+		}}
+	}
+	e.release = release(f.Config["SLURM_VERSION"])
+	e.sharing = "mps"
+	if has(f.Config["GresTypes"], "shard") && !has(f.Config["GresTypes"], "mps") {
+		e.sharing = "shard"
+	}
+	for _, check := range []func(){
+		e.version, e.gresTypes, e.selectType, e.nodes, e.cards, e.oneSharing, e.lua, e.user, e.gatePartition,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.accrue, e.munge, e.folders, e.agents, e.rateLimit, e.mode,
+	} {
+		check()
+	}
+	rank := map[Severity]int{Error: 0, Warning: 1, Note: 2}
+	slices.SortStableFunc(e.found, func(a, b Finding) int { return rank[a.Severity] - rank[b.Severity] })
+	return e.found
+}
+
+func (e *exam) add(check string, s Severity, what, why string, fix ...Fix) {
+	e.found = append(e.found, Finding{Check: check, Severity: s, What: what, Why: why, Fix: fix})
+}
+
+// slurmConf is the path of slurm.conf, for a Fix.
+func (e *exam) slurmConf() string {
+	if p := e.Config["SLURM_CONF"]; p != "" {
+		return p
+	}
+	return "/etc/slurm/slurm.conf"
+}
+
+func (e *exam) beside(name string) string { return filepath.Join(filepath.Dir(e.slurmConf()), name) }
+
+func (e *exam) conf(lines ...string) Fix { return Fix{File: e.slurmConf(), Lines: lines} }
+
+func (e *exam) version() {
+	if older(e.release, oldest) {
+		e.add("release", Error, "Slurm "+e.Config["SLURM_VERSION"]+" is older than 22.05",
+			"gates with a deadline and shares of a GPU were proven from 22.05 on")
+	}
+}
+
+func (e *exam) gresTypes() {
+	types := e.Config["GresTypes"]
+	gpu, mps, shard := has(types, "gpu"), has(types, "mps"), has(types, "shard")
+	switch {
+	case mps && shard:
+		s := Warning
+		if older(e.release, typesChecked) {
+			s = Error
+		}
+		e.add("gres-both", s, "GresTypes has both mps and shard",
+			"Slurm 22.05 then starts mps jobs without CUDA_VISIBLE_DEVICES, and two ways to share one GPU don't see each other",
+			e.conf("GresTypes=gpu,mps"))
+	case !gpu || !mps && !shard:
+		e.add("gres-types", Error, fmt.Sprintf("GresTypes is %q: Slurm knows no shares of a GPU", types),
+			"the bridge starts jobs together by giving each a share: mps on nodes with one GPU, shard (or mps) on nodes with several",
+			e.conf("GresTypes=gpu,"+e.sharing))
+	}
+}
+
+func (e *exam) selectType() {
+	if s := e.Config["SelectType"]; s != "select/cons_tres" {
+		e.add("select-type", Error, "SelectType is "+s, "only select/cons_tres hands out GPUs and shares of them",
+			e.conf("SelectType=select/cons_tres", "SelectTypeParameters=CR_Core_Memory"))
+	}
+}
+
+// gpuNodes are the nodes that have GPUs.
+func (e *exam) gpuNodes() []*Node {
+	var out []*Node
+	for i := range e.Nodes {
+		if e.Nodes[i].GPUCount() > 0 {
+			out = append(out, &e.Nodes[i])
+		}
+	}
+	return out
+}
+
+func (e *exam) nodes() {
+	if e.Nodes == nil {
+		return
+	}
+	nodes := e.gpuNodes()
+	if len(nodes) == 0 {
+		e.add("no-gpu", Error, "no node has a GPU", "there is nothing to share",
+			e.conf("NodeName=NODE … Gres=gpu:TYPE:1,"+e.sharing+":100"))
+		return
+	}
+	bare := map[string][]string{}
+	var odd []string
+	for _, n := range nodes {
+		want := 100 * n.GPUCount()
+		switch got := n.Shares["mps"] + n.Shares["shard"]; {
+		case got == 0:
+			line := gresLine(n, e.sharing)
+			bare[line] = append(bare[line], n.Name)
+		case got != want && (n.Shares["mps"] == 0 || n.Shares["shard"] == 0):
+			odd = append(odd, fmt.Sprintf("%s has %d, should have %d", n.Name, got, want))
+		}
+	}
+	for _, line := range slices.Sorted(maps.Keys(bare)) {
+		names := strings.Join(bare[line], ",")
+		e.add("node-shares", Error, "no shares on "+names, "jobs can be put on these GPUs only one at a time",
+			e.conf("NodeName="+names+" … "+line),
+			Fix{File: e.beside("gres.conf"), Lines: []string{
+				"# on " + names, "Name=gpu Type=TYPE File=/dev/nvidia0", "Name=" + e.sharing + " Count=100 File=/dev/nvidia0",
+			}})
+	}
+	if len(odd) > 0 {
+		e.add("share-count", Error, "the number of shares isn't 100 a GPU: "+strings.Join(odd, "; "),
+			"the bridge deals in hundredths of a GPU; a group's shares must add up to the whole of one",
+			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=" + e.sharing + " Count=100 File=/dev/nvidia0"}})
+	}
+}
+
+func gresLine(n *Node, sharing string) string {
+	var parts []string
+	for _, t := range n.types() {
+		if t == "" {
+			parts = append(parts, fmt.Sprintf("gpu:TYPE:%d", n.GPUs[t]))
+		} else {
+			parts = append(parts, fmt.Sprintf("gpu:%s:%d", t, n.GPUs[t]))
+		}
+	}
+	return fmt.Sprintf("Gres=%s,%s:%d", strings.Join(parts, ","), sharing, 100*n.GPUCount())
+}
+
+func (e *exam) cards() {
+	untyped, unknown := []string{}, map[string][]string{}
+	for _, n := range e.gpuNodes() {
+		for _, t := range n.types() {
+			if t == "" {
+				untyped = append(untyped, n.Name)
+				continue
+			}
+			if e.Settings != nil {
+				if _, ok := e.Settings.Card(t); !ok {
+					unknown[t] = append(unknown[t], n.Name)
+				}
+			}
+		}
+	}
+	if len(untyped) > 0 {
+		s, why := Warning, "the bridge can't tell how much memory such a GPU has, and keeps groups off it"
+		if older(e.release, typesChecked) {
+			s, why = Error, "Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of, and the bridge can't tell how much memory it has"
+		}
+		names := strings.Join(untyped, ",")
+		e.add("gpu-type", s, "GPUs without a type on "+names, why,
+			e.conf("NodeName="+names+" … Gres=gpu:titanxp:1,"+e.sharing+":100"),
+			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=gpu Type=titanxp File=/dev/nvidia0"}})
+	}
+	for _, t := range slices.Sorted(maps.Keys(unknown)) {
+		e.add("gpu-unknown", Warning, fmt.Sprintf("GPU type %s (on %s) is no card the bridge knows", t, strings.Join(unknown[t], ",")),
+			"it can't tell how much memory such a GPU has, and keeps groups off it",
+			Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{
+				"gpu_types:", "  " + t + ": {mem_mib: MEMORY}   # nvidia-smi --query-gpu=memory.total --format=csv",
+			}})
+	}
+}
+
+// oneSharing warns of Slurm's rule that only one GPU a node shares by mps.
+func (e *exam) oneSharing() {
+	if e.GresConf == nil || strings.Contains(strings.ToLower(*e.GresConf), "all_sharing") {
+		return
+	}
+	var names []string
+	for _, n := range e.gpuNodes() {
+		if n.GPUCount() > 1 && n.Shares["mps"] > 0 {
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) > 0 {
+		e.add("one-sharing", Warning, "several GPUs and mps without all_sharing on "+strings.Join(names, ","),
+			"by default Slurm shares one GPU of a node at a time; jobs then wait beside idle GPUs",
+			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"}})
+	}
+}
+
+// Signature is in the project's job_submit.lua, however it was renamed or
+// included.
+const Signature = "slurmbridge"
+
+func (e *exam) lua() {
+	s := Error
+	why := "without it `sbatch --gres=gpu:shared` is refused"
+	if !older(e.release, gresUpdates) {
+		why += ", unless a node's GPUs carry the type shared; the bridge then gates jobs only when it next looks"
+		s = Warning
+	}
+	want := "auto"
+	if e.Settings != nil {
+		want = e.Settings.Lua
+	}
+	if want == "no" {
+		if older(e.release, gresUpdates) {
+			e.add("lua", Error, "the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission",
+				Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"lua: auto"}})
+		}
+		return
+	}
+	if want == "yes" {
+		s = Error
+	}
+	fix := []Fix{
+		e.conf("JobSubmitPlugins=lua"),
+		{Lines: []string{"install -m 644 /usr/share/slurmbridge/job_submit.lua " + e.beside("job_submit.lua"), "scontrol reconfigure"}},
+	}
+	switch {
+	case !has(e.Config["JobSubmitPlugins"], "lua"):
+		e.add("lua", s, "JobSubmitPlugins has no lua", why, fix...)
+	case e.ConfDir != "" && e.JobSubmitLua == nil:
+		e.add("lua", Error, e.beside("job_submit.lua")+" is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", fix[1])
+	case e.ConfDir != "" && !strings.Contains(*e.JobSubmitLua, Signature):
+		e.add("lua", s, e.beside("job_submit.lua")+" is a script of your own that doesn't call slurmbridge's", why,
+			Fix{File: e.beside("job_submit.lua"), Lines: []string{
+				`local slurmbridge = dofile("/usr/share/slurmbridge/job_submit.lua")`,
+				"-- and as the last thing of your slurm_job_submit:",
+				"return slurmbridge.submit(job_desc, part_list, submit_uid)",
+			}})
+	}
+}
+
+// user checks who the bridge runs as against who may change jobs.
+func (e *exam) user() {
+	if e.User == "" {
+		return
+	}
+	slurm, _, _ := strings.Cut(e.Config["SlurmUser"], "(")
+	switch {
+	case e.User == "root" && strings.EqualFold(e.Config["DisableRootJobs"], "yes"):
+		e.add("gate-rights", Error, "the bridge runs as root and DisableRootJobs is set", "it can't submit the gate",
+			Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}})
+	case e.User != "root" && e.User != slurm:
+		e.add("gate-rights", Error, fmt.Sprintf("the bridge runs as %s, not as SlurmUser (%s)", e.User, slurm),
+			"others may not change users' jobs",
+			Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}})
+	}
+	if enforce := e.Config["AccountingStorageEnforce"]; has(enforce, "associations") || has(enforce, "limits") || has(enforce, "qos") {
+		e.add("gate-account", Warning, "AccountingStorageEnforce asks every submitter for an account",
+			"the gate is a job of "+e.User+"'s: without an account it is refused, and then nothing is grouped",
+			Fix{Lines: []string{"sacctmgr show assoc user=" + e.User, "sacctmgr add user " + e.User + " account=ACCOUNT"}})
+	}
+}
+
+func (e *exam) gatePartition() {
+	if e.Partitions != nil && !slices.ContainsFunc(e.Partitions, func(p Partition) bool { return p.Default }) {
+		e.add("gate-partition", Error, "no partition is the default one", "the gate job names none",
+			e.conf("PartitionName=NAME … Default=YES"))
+	}
+}
+
+// memory: where memory is handed out, a job without --mem gets all of a node.
+func (e *exam) memory() {
+	if !strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY") {
+		return
+	}
+	if limited(e.Config["DefMemPerCPU"]) || limited(e.Config["DefMemPerNode"]) || strings.Contains(e.Config["JobDefaults"], "DefMemPerGPU") {
+		return
+	}
+	if len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, func(p Partition) bool { return !p.DefMem }) {
+		return
+	}
+	e.add("default-memory", Error, "DefMemPerCPU is not set",
+		"a job that doesn't say --mem takes all of a node's memory, so no two such jobs ever run side by side",
+		e.conf("DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"))
+}
+
+func (e *exam) hooks() {
+	if e.Hooks == nil {
+		return
+	}
+	for _, h := range []struct{ name, fragment, why string }{
+		{"Prolog", "prolog.d", "no MPS daemon is started for a shared GPU, and no job's use is recorded"},
+		{"Epilog", "epilog.d", "records of jobs are never closed, and MPS daemons are never stopped"},
+		{"TaskProlog", "", "jobs don't learn where their GPU's MPS daemon is, and share it by turns instead"},
+	} {
+		if slices.ContainsFunc(e.Hooks[h.name], func(f string) bool { return strings.Contains(f, "slurmbridge") }) {
+			continue
+		}
+		sub := strings.ToLower(h.name)
+		fix := e.conf(h.name + "=/usr/lib/slurmbridge/" + sub)
+		if value := e.Config[h.name]; strings.HasSuffix(value, "/*") && h.fragment != "" {
+			fix = Fix{Lines: []string{"ln -s /usr/lib/slurmbridge/" + sub + " " + strings.TrimSuffix(value, "*") + "50-slurmbridge"}}
+		}
+		e.add("hook-"+sub, Error, h.name+" doesn't lead to slurmbridge-hook", h.why, fix)
+	}
+}
+
+func (e *exam) epilogSlurmctld() {
+	if !strings.Contains(e.Config["EpilogSlurmctld"], "slurmbridge") &&
+		!slices.ContainsFunc(e.Hooks["EpilogSlurmctld"], func(f string) bool { return strings.Contains(f, "slurmbridge") }) {
+		e.add("epilog-slurmctld", Warning, "EpilogSlurmctld doesn't wake the bridge",
+			"it then notices that a GPU is free only at its next poll",
+			e.conf("EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"))
+	}
+}
+
+// timeouts: a hook that is cut off drains its node.
+func (e *exam) timeouts() {
+	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"} {
+		value, _, _ := strings.Cut(e.Config[name], " ")
+		d, err := time.ParseDuration(value + "s")
+		if err != nil || d <= 0 || d >= time.Minute {
+			continue
+		}
+		e.add("hook-timeout", Warning, fmt.Sprintf("%s is %s", name, d),
+			"a hook that takes longer drains its node; slurmbridge-hook ends by itself within 30 s, the site's other hooks may not",
+			e.conf(name+"=120"))
+	}
+}
+
+func (e *exam) accrue() {
+	if e.Config["PriorityType"] == "priority/multifactor" && !has(e.Config["PriorityFlags"], "ACCRUE_ALWAYS") {
+		e.add("accrue", Warning, "PriorityFlags has no ACCRUE_ALWAYS",
+			"a job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile",
+			e.conf("PriorityFlags="+joinFlags(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")))
+	}
+}
+
+func joinFlags(have, flag string) string {
+	if have == "" {
+		return flag
+	}
+	return have + "," + flag
+}
+
+func (e *exam) munge() {
+	if t := e.Config["AuthType"]; t != "auth/munge" {
+		e.add("munge", Warning, "AuthType is "+t+", not auth/munge",
+			"nodes prove with MUNGE who sends a record; without it records stay on the nodes")
+		return
+	}
+	if e.MungeSocket != nil && !*e.MungeSocket {
+		e.add("munge", Error, "munged's socket is not there", "nodes prove with MUNGE who sends a record",
+			Fix{Lines: []string{"systemctl enable --now munge"}})
+	}
+}
+
+func (e *exam) folders() {
+	for _, dir := range slices.Sorted(maps.Keys(e.Folders)) {
+		if e.Folders[dir] {
+			continue
+		}
+		slurm, _, _ := strings.Cut(e.Config["SlurmUser"], "(")
+		e.add("folder", Error, dir+" is not there", "the bridge keeps its state in it, and job_submit.lua reads the gate there",
+			Fix{Lines: []string{fmt.Sprintf("install -d -o %s -m 755 %s", slurm, dir)}})
+	}
+}
+
+func (e *exam) agents() {
+	if e.Agents == nil {
+		return
+	}
+	var silent, noMPS []string
+	why := ""
+	for _, n := range e.gpuNodes() {
+		a, ok := e.Agents[n.Name]
+		switch {
+		case !ok:
+			silent = append(silent, n.Name)
+		case a.Err != "":
+			silent, why = append(silent, n.Name), " ("+a.Err+")"
+		default:
+			if a.MPS != nil && !*a.MPS && n.Shares["mps"] > 0 {
+				noMPS = append(noMPS, n.Name)
+			}
+			e.clock(n.Name, a.Ahead)
+		}
+	}
+	if len(silent) > 0 {
+		e.add("agent", Warning, "no answer from gpuprof on "+strings.Join(silent, ",")+why,
+			"jobs there run, but nothing is learned from them",
+			Fix{Lines: []string{"systemctl enable --now gpuprof   # on each of them"}})
+	}
+	if len(noMPS) > 0 {
+		e.add("mps-binary", Error, "no nvidia-cuda-mps-control on "+strings.Join(noMPS, ","),
+			"jobs that share a GPU there take turns instead of running side by side",
+			Fix{Lines: []string{"apt-get install nvidia-cuda-mps   # or your driver's package, on each of them"}})
+	}
+}
+
+func (e *exam) clock(node string, ahead time.Duration) {
+	off := ahead.Abs().Round(100 * time.Millisecond)
+	if off < 2*time.Second {
+		return
+	}
+	e.add("clock", Warning, fmt.Sprintf("the clock of %s is %s off", node, off),
+		"records of who shared a GPU when no longer fit together, and MUNGE refuses credentials that are minutes off",
+		Fix{Lines: []string{"chronyc tracking   # on " + node}})
+}
+
+// rateLimit: slurmctld holds back users who ask much. Tried on 24.11.5 with
+// small limits: root and SlurmUser were both held back, for five seconds at a
+// time, so nobody is taken to be exempt.
+func (e *exam) rateLimit() {
+	p := e.Config["SlurmctldParameters"]
+	if !has(p, "rl_enable") || has(p, "rl_bucket_size") && has(p, "rl_refill_rate") {
+		return
+	}
+	e.add("rate-limit", Warning, "SlurmctldParameters limits how often a user may ask (rl_enable)",
+		"the bridge asks several times when a group starts; held back, its groups start seconds late",
+		e.conf("SlurmctldParameters="+p+",rl_bucket_size=100,rl_refill_rate=20"))
+}
+
+func (e *exam) mode() {
+	if e.Settings != nil && e.Settings.Mode == "shadow" {
+		e.add("shadow", Note, "the bridge is in shadow mode", "it decides and records, and changes nothing",
+			Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"mode: active"}})
+	}
+}

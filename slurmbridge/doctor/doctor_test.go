@@ -1,0 +1,325 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+)
+
+func text(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// bridged are the facts of a cluster where nothing is missing.
+func bridged(t *testing.T, release string) *Facts {
+	t.Helper()
+	return &Facts{
+		Config:       ParseConfig(text(t, release+"-bridged.config")),
+		Nodes:        ParseNodes(text(t, release+"-bridged.nodes")),
+		Partitions:   ParsePartitions(text(t, release+"-bridged.partitions")),
+		ConfDir:      "/etc/slurm",
+		GresConf:     ptr("Name=gpu Type=titanxp File=/dev/nvidia0\nName=mps Count=100 File=/dev/nvidia0\n"),
+		JobSubmitLua: ptr("-- slurmbridge"),
+		Hooks: map[string][]string{
+			"Prolog":     {"/etc/slurm/prolog.d/50-slurmbridge"},
+			"Epilog":     {"/etc/slurm/epilog.d/50-slurmbridge"},
+			"TaskProlog": {"/usr/lib/slurmbridge/taskprolog"},
+		},
+		Folders:     map[string]bool{"/run/slurmbridge": true},
+		MungeSocket: ptr(true),
+		User:        "slurm",
+		Agents:      map[string]Agent{"gpu1": {MPS: ptr(true)}, "gpu2": {MPS: ptr(true)}},
+		Settings:    config.Default(),
+	}
+}
+
+func checks(found []Finding) []string {
+	var out []string
+	for _, f := range found {
+		out = append(out, string(f.Severity)+" "+f.Check)
+	}
+	return out
+}
+
+func TestPlainCluster(t *testing.T) {
+	f := &Facts{
+		Config:     ParseConfig(text(t, "22.05.8-plain.config")),
+		Nodes:      ParseNodes(text(t, "22.05.8-plain.nodes")),
+		Partitions: ParsePartitions(text(t, "22.05.8-plain.partitions")),
+		ConfDir:    "/etc/slurm", Hooks: map[string][]string{}, User: "slurm", Settings: config.Default(),
+		Folders: map[string]bool{"/run/slurmbridge": false}, MungeSocket: ptr(true),
+	}
+	got := checks(Examine(f))
+	want := []string{
+		"error gres-types", "error node-shares", "error gpu-type", "error lua", "error default-memory",
+		"error hook-prolog", "error hook-epilog", "error hook-taskprolog", "error folder",
+		"warning epilog-slurmctld",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestNothingMissing(t *testing.T) {
+	for _, release := range []string{"22.05.8", "24.11.5"} {
+		f := bridged(t, release)
+		// 24.11.5 was recorded with auth/slurm.
+		f.Config["AuthType"] = "auth/munge"
+		if got := Examine(f); len(got) != 0 {
+			t.Errorf("%s: %v", release, checks(got))
+		}
+	}
+}
+
+// Each fact that is off brings out its own finding, and only that.
+func TestEachFinding(t *testing.T) {
+	conf := func(name, value string) func(*Facts) { return func(f *Facts) { f.Config[name] = value } }
+	node := func(gres string) func(*Facts) {
+		return func(f *Facts) { f.Nodes = ParseNodes("NodeName=gpu1 State=IDLE Gres=" + gres) }
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*Facts)
+		want   string
+		fix    string // a line that the finding tells to write
+	}{
+		{"no slurmctld", func(f *Facts) { f.Config = nil }, "error slurmctld", "scontrol ping"},
+		{"old", conf("SLURM_VERSION", "21.08.8"), "error release", ""},
+		{"both kinds", conf("GresTypes", "gpu,mps,shard"), "error gres-both", "GresTypes=gpu,mps"},
+		{"no shares", conf("GresTypes", "gpu"), "error gres-types", "GresTypes=gpu,mps"},
+		{"no gpu type", conf("GresTypes", ""), "error gres-types", "GresTypes=gpu,mps"},
+		{"linear", conf("SelectType", "select/linear"), "error select-type", "SelectType=select/cons_tres"},
+		{"no lua", conf("JobSubmitPlugins", ""), "error lua", "JobSubmitPlugins=lua"},
+		{"no script", func(f *Facts) { f.JobSubmitLua = nil }, "error lua", "install -m 644 /usr/share/slurmbridge/job_submit.lua /etc/slurm/job_submit.lua"},
+		{"own script", func(f *Facts) { f.JobSubmitLua = ptr("function slurm_job_submit() end") }, "error lua", "return slurmbridge.submit(job_desc, part_list, submit_uid)"},
+		{"lua no", func(f *Facts) { f.Settings.Lua = "no" }, "error lua", "lua: auto"},
+		{"lua yes, newer", func(f *Facts) {
+			f.Config["SLURM_VERSION"], f.Config["JobSubmitPlugins"], f.Settings.Lua = "24.11.5", "", "yes"
+		}, "error lua", "JobSubmitPlugins=lua"},
+		{"no lua, newer", func(f *Facts) { f.Config["SLURM_VERSION"], f.Config["JobSubmitPlugins"] = "23.02.6", "" }, "warning lua", "JobSubmitPlugins=lua"},
+		{"other user", func(f *Facts) { f.User = "alice" }, "error gate-rights", "User=slurm"},
+		{"root is barred", func(f *Facts) { f.User, f.Config["DisableRootJobs"] = "root", "YES" }, "error gate-rights", "User=slurm"},
+		{"accounts", conf("AccountingStorageEnforce", "associations,limits"), "warning gate-account", "sacctmgr add user slurm account=ACCOUNT"},
+		{"no default partition", func(f *Facts) { f.Partitions[0].Default = false }, "error gate-partition", "PartitionName=NAME … Default=YES"},
+		{"no default memory", conf("DefMemPerCPU", "0"), "error default-memory", "DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"},
+		{"no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"},
+		{"other epilog", func(f *Facts) { f.Config["Epilog"], f.Hooks["Epilog"] = "/x", []string{"/x"} }, "error hook-epilog", "Epilog=/usr/lib/slurmbridge/epilog"},
+		{"no task prolog", func(f *Facts) { f.Hooks["TaskProlog"] = nil }, "error hook-taskprolog", "TaskProlog=/usr/lib/slurmbridge/taskprolog"},
+		{"no epilogslurmctld", conf("EpilogSlurmctld", ""), "warning epilog-slurmctld", "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"},
+		{"short hooks", conf("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"},
+		{"no accrual", conf("PriorityFlags", "FAIR_TREE"), "warning accrue", "PriorityFlags=FAIR_TREE,ACCRUE_ALWAYS"},
+		{"no munge", conf("AuthType", "auth/slurm"), "warning munge", ""},
+		{"no munged", func(f *Facts) { f.MungeSocket = ptr(false) }, "error munge", "systemctl enable --now munge"},
+		{"no folder", func(f *Facts) { f.Folders["/run/slurmbridge"] = false }, "error folder", "install -d -o slurm -m 755 /run/slurmbridge"},
+		{"no gpu", node("(null)"), "error no-gpu", ""},
+		{"node without shares", node("gpu:titanxp:2"), "error node-shares", "NodeName=gpu1 … Gres=gpu:titanxp:2,mps:200"},
+		{"odd shares", func(f *Facts) {
+			node("gpu:titanxp:2,mps:100(S:0-1)")(f)
+			f.GresConf = ptr("Name=mps Flags=all_sharing")
+		}, "error share-count", "Name=mps Count=100 File=/dev/nvidia0"},
+		{"several by mps", node("gpu:titanxp:2(S:0),mps:200"), "warning one-sharing", "Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"},
+		{"untyped", node("gpu:1,mps:100"), "error gpu-type", "Name=gpu Type=titanxp File=/dev/nvidia0"},
+		{"untyped, newer", func(f *Facts) { node("gpu:1,mps:100")(f); f.Config["SLURM_VERSION"] = "24.11.5" }, "warning gpu-type", ""},
+		{"unknown card", node("gpu:radeon:1,mps:100"), "warning gpu-unknown", "gpu_types:"},
+		{"agent away", func(f *Facts) { f.Agents["gpu2"] = Agent{Err: "connection refused"} }, "warning agent", ""},
+		{"agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""},
+		{"no mps binary", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(false)} }, "error mps-binary", ""},
+		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: -3 * time.Second} }, "warning clock", "chronyc tracking   # on gpu2"},
+		{"rate limit", conf("SlurmctldParameters", "rl_enable"), "warning rate-limit", "SlurmctldParameters=rl_enable,rl_bucket_size=100,rl_refill_rate=20"},
+		{"shadow", func(f *Facts) { f.Settings.Mode = "shadow" }, "note shadow", "mode: active"},
+	} {
+		f := bridged(t, "22.05.8")
+		c.change(f)
+		found := Examine(f)
+		if got := checks(found); len(got) != 1 || got[0] != c.want {
+			t.Errorf("%s: got %v, want %s", c.name, got, c.want)
+			continue
+		}
+		if found[0].What == "" || found[0].Why == "" {
+			t.Errorf("%s: says nothing: %+v", c.name, found[0])
+		}
+		var lines []string
+		for _, fix := range found[0].Fix {
+			lines = append(lines, fix.Lines...)
+		}
+		if c.fix != "" && !slices.Contains(lines, c.fix) {
+			t.Errorf("%s: no line %q in %q", c.name, c.fix, lines)
+		}
+	}
+}
+
+func TestWhatIsNotKnownIsNotBlamed(t *testing.T) {
+	f := &Facts{Config: bridged(t, "22.05.8").Config}
+	if got := Examine(f); len(got) != 0 {
+		t.Errorf("%v", checks(got))
+	}
+}
+
+func TestNumberedSettings(t *testing.T) {
+	c := ParseConfig("Prolog[0] = /a/*\nProlog[1] = /b\nEpilog = (null)\nSlurmctld(primary) at ctl is UP\n")
+	if c["Prolog"] != "/a/*,/b" || c["Epilog"] != "" {
+		t.Errorf("%q", c)
+	}
+}
+
+func TestSplitGres(t *testing.T) {
+	for in, want := range map[string][]gres{
+		"":                                   nil,
+		"gpu:titanxp:1,mps:100":              {{"gpu", "titanxp", 1}, {"mps", "", 100}},
+		"gpu:a100:4(S:0-1),shard:400(S:0,1)": {{"gpu", "a100", 4}, {"shard", "", 400}},
+		"gpu":                                {{"gpu", "", 1}},
+		"gpu:0,,:":                           nil,
+		"gpu:k80:2(IDX:0,1),craynetwork:3":   {{"gpu", "k80", 2}, {"craynetwork", "", 3}},
+	} {
+		if got := splitGres(in); !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %+v, want %+v", in, got, want)
+		}
+	}
+}
+
+func TestRenderings(t *testing.T) {
+	f := bridged(t, "22.05.8")
+	f.Config["PriorityFlags"], f.Settings.Mode = "", "shadow"
+	found := Examine(f)
+	var b bytes.Buffer
+	if err := WriteText(&b, found); err != nil {
+		t.Fatal(err)
+	}
+	want := `warning  PriorityFlags has no ACCRUE_ALWAYS
+         A job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile.
+         in /etc/slurm/slurm.conf:
+             PriorityFlags=ACCRUE_ALWAYS
+
+note     the bridge is in shadow mode
+         It decides and records, and changes nothing.
+         in /etc/slurmbridge/slurmbridge.yaml:
+             mode: active
+
+1 warning. slurmbridge works, and would work better without.
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+	b.Reset()
+	if err := WriteJSON(&b, found); err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		Findings []Finding
+		Exit     int
+	}
+	if err := json.Unmarshal(b.Bytes(), &back); err != nil || !reflect.DeepEqual(back.Findings, found) || back.Exit != ExitWarnings {
+		t.Errorf("%v %+v", err, back)
+	}
+	b.Reset()
+	if err := WriteJSON(&b, nil); err != nil || !strings.Contains(b.String(), `"findings": []`) {
+		t.Errorf("%v %s", err, b.String())
+	}
+}
+
+func TestExit(t *testing.T) {
+	for want, found := range map[int][]Finding{
+		ExitWell:     {{Severity: Note}},
+		ExitWarnings: {{Severity: Warning}, {Severity: Note}},
+		ExitErrors:   {{Severity: Warning}, {Severity: Error}},
+	} {
+		if got := Exit(found); got != want {
+			t.Errorf("%v: %d, want %d", found, got, want)
+		}
+	}
+}
+
+func TestCollect(t *testing.T) {
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "slurm.conf")
+	put := func(name, text string) string {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	put("slurm.conf", "")
+	put("gres.conf", "Name=gpu")
+	hook := put("slurmbridge-hook", "")
+	put("prolog.d/10-site", "")
+	if err := os.Symlink(hook, filepath.Join(dir, "prolog.d/50-gpu")); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(_ context.Context, program string, args ...string) (string, error) {
+		switch line := program + " " + strings.Join(args, " "); line {
+		case "scontrol show config":
+			return "SLURM_CONF = " + conf + "\nProlog = " + dir + "/prolog.d/*\nTaskProlog = /nowhere/slurmbridge\n", nil
+		case "scontrol show nodes -o":
+			return "NodeName=a Gres=gpu:t4:1\n", nil
+		case "scontrol show partitions -o":
+			return "", errors.New("busy")
+		default:
+			return "", errors.New("unexpected " + line)
+		}
+	}
+	settings := config.Default()
+	settings.GateFile, settings.WakeFile = dir+"/gate", dir+"/wake"
+	settings.Database, settings.MungeSocket = dir+"/absent/db", conf
+	f, err := Collect(context.Background(), ask, settings, "slurm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.ConfDir != dir || f.GresConf == nil || *f.GresConf != "Name=gpu" || f.JobSubmitLua != nil || !*f.MungeSocket {
+		t.Errorf("files: %+v", f)
+	}
+	if len(f.Nodes) != 1 || f.Partitions != nil {
+		t.Errorf("Slurm's: %+v", f)
+	}
+	if !reflect.DeepEqual(f.Folders, map[string]bool{dir: true, dir + "/absent": false}) {
+		t.Errorf("folders: %v", f.Folders)
+	}
+	if h := f.Hooks["Prolog"]; len(h) != 2 || !strings.HasSuffix(h[1], "slurmbridge-hook") {
+		t.Errorf("hooks: %q", f.Hooks)
+	}
+	silent := func(context.Context, string, ...string) (string, error) { return "", errors.New("down") }
+	if f, err = Collect(context.Background(), silent, settings, ""); err != nil || f.Config != nil {
+		t.Errorf("slurmctld down: %+v %v", f, err)
+	}
+}
+
+// No text that a Slurm might print makes the parsers or the checks fall over.
+func FuzzExamine(f *testing.F) {
+	f.Add("SLURM_VERSION = 22.05.8\nGresTypes = gpu\n", "NodeName=a Gres=gpu:1\n", "PartitionName=p Default=YES\n")
+	f.Add("Prolog[0 = x\n=\n", "NodeName=a Gres=gpu:((,)):-1,mps:9999999999999999999\n", "=\n")
+	rank := func(s Severity) int { return slices.Index([]Severity{Error, Warning, Note}, s) }
+	f.Fuzz(func(t *testing.T, conf, nodes, partitions string) {
+		facts := &Facts{
+			Config: ParseConfig(conf), Nodes: ParseNodes(nodes), Partitions: ParsePartitions(partitions),
+			Hooks: map[string][]string{}, User: "slurm", Settings: config.Default(),
+		}
+		found := Examine(facts)
+		var b bytes.Buffer
+		if err := WriteText(&b, found); err != nil || b.Len() == 0 {
+			t.Errorf("nothing was said: %v", err)
+		}
+		if !slices.IsSortedFunc(found, func(a, b Finding) int { return rank(a.Severity) - rank(b.Severity) }) {
+			t.Errorf("not worst first: %v", checks(found))
+		}
+	})
+}
