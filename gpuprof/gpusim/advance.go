@@ -1,0 +1,287 @@
+package gpusim
+
+import (
+	"fmt"
+	"math"
+)
+
+// view is a device as one update sees it: what doesn't change, and a copy of
+// what does.
+type view struct {
+	rec *deviceRec
+	dyn dyn
+
+	// scratch of settle, by group
+	demands  []demand
+	slow     []float64
+	groups   []group
+	combined []demand
+	between  []float64
+}
+
+// group is what the device schedules as one: the clients of one MPS server, or
+// one process with a context of its own.
+type group struct {
+	server int32
+	slots  []int
+	idle   float64 // fraction of time none of its kernels runs, as if it were the only group
+}
+
+// sane refuses figures that would lead the arithmetic astray.
+func (v *view) sane() error {
+	bad := func(what string, x any) error { return fmt.Errorf("%w: %s is %v", ErrCorrupt, what, x) }
+	if !finite(v.dyn.T) {
+		return bad("the device's time", v.dyn.T)
+	}
+	for i := range v.dyn.Member {
+		m, s := &v.dyn.Member[i], &v.rec.Slot[i]
+		if m.Status == Free {
+			continue
+		}
+		switch {
+		case m.Status > Faulted:
+			return bad("a process's status", uint32(m.Status))
+		case s.Kind < Own || s.Kind > Server:
+			return bad("a process's kind", uint32(s.Kind))
+		case s.Points < 1 || s.Points > MaxPoints || m.Point >= s.Points:
+			return bad("a process's phase", m.Point)
+		case !finite(m.Done) || !finite(m.Slowdown) || m.Slowdown < 1 || s.Pid <= 0:
+			return bad("a process's progress", m.Done)
+		}
+		for k := range s.Points {
+			p := &s.Point[k]
+			if !(p.GPU >= 0 && p.GPU <= 1 && p.Core >= 0 && p.Core <= 1 && p.PCIe >= 0 && p.Mem >= 0) || math.IsNaN(p.Until) {
+				return bad("a process's demand", *p)
+			}
+		}
+	}
+	return nil
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// now is the phase member i is in.
+func (v *view) now(i int) *point { return &v.rec.Slot[i].Point[v.dyn.Member[i].Point] }
+
+// computes reports whether member i makes progress.
+func (v *view) computes(i int) bool {
+	return v.dyn.Member[i].Status == Running && v.rec.Slot[i].Kind != Server
+}
+
+// next returns when member i's phase ends at its present speed; +Inf when never.
+func (v *view) next(i int) float64 {
+	m := &v.dyn.Member[i]
+	return v.dyn.T + (v.now(i).Until-m.Done)*m.Slowdown
+}
+
+// advance brings the device from the last event to the time to, event by event:
+// a phase that ends changes a demand, a demand changes everyone's speed.
+func (v *view) advance(to float64) {
+	for v.dyn.T < to {
+		event, who := to, -1
+		for i := range v.dyn.Member {
+			if v.computes(i) {
+				if t := v.next(i); t <= event {
+					event, who = max(t, v.dyn.T), i
+				}
+			}
+		}
+		v.integrate(event - v.dyn.T)
+		v.dyn.T = event
+		if who < 0 {
+			return
+		}
+		// Exactly, whatever the sums' rounding says: the phase has ended.
+		v.dyn.Member[who].Done = v.now(who).Until
+		v.step(who)
+		v.settle()
+	}
+}
+
+// step ends member i's phase.
+func (v *view) step(i int) {
+	m, s := &v.dyn.Member[i], &v.rec.Slot[i]
+	if m.Point+1 >= s.Points {
+		v.dyn.Finished++
+		v.end(i, Finished)
+		return
+	}
+	grows := s.Point[m.Point+1].Mem > s.Point[m.Point].Mem
+	m.Point++
+	if grows && v.held() > v.rec.MemTotal {
+		v.dyn.OOM++
+		v.end(i, OOM)
+	}
+}
+
+// end takes member i off the device. Its slot stays its process's until that
+// has seen how it ended.
+func (v *view) end(i int, how Status) {
+	m, s := &v.dyn.Member[i], &v.rec.Slot[i]
+	was := m.Status
+	m.Status, m.EndT = how, v.dyn.T
+	if was.present() && s.Kind != Server {
+		v.dyn.Acct[v.dyn.AcctNext%maxAcct] = acct{Pid: s.Pid, StartT: m.StartT, EndT: m.EndT, BusyS: m.BusyS, MemMax: m.MemMax}
+		v.dyn.AcctNext++
+	}
+}
+
+// held is the memory everybody holds, MiB.
+func (v *view) held() float64 {
+	sum := v.rec.MemReserved
+	for i := range v.dyn.Member {
+		if v.dyn.Member[i].Status.present() {
+			sum += v.now(i).Mem
+		}
+	}
+	return sum
+}
+
+// integrate lets dt seconds pass at the present speeds.
+func (v *view) integrate(dt float64) {
+	if dt <= 0 {
+		return
+	}
+	d := &v.dyn
+	d.BusyS += d.GPU * dt
+	d.CoreS += d.Core * dt
+	d.MemMiBS += d.Mem * dt
+	d.PCIeMB += d.PCIe * dt
+	d.EnergyJ += d.Power * dt
+	occupied := false
+	share := v.shares()
+	for i := range d.Member {
+		m := &d.Member[i]
+		if !m.Status.present() {
+			continue
+		}
+		m.MemMiBS += v.now(i).Mem * dt
+		if v.computes(i) {
+			occupied = true
+			m.Done += dt / m.Slowdown
+			m.BusyS += v.now(i).GPU / m.Slowdown * share * dt
+		}
+	}
+	if occupied {
+		d.Occupied += dt
+	}
+}
+
+// shares is what the members' own use has to be multiplied with, so that its
+// sum doesn't exceed the device's: kernels that overlap count once.
+func (v *view) shares() float64 {
+	sum := 0.0
+	for i := range v.dyn.Member {
+		if v.computes(i) {
+			sum += v.now(i).GPU / v.dyn.Member[i].Slowdown
+		}
+	}
+	if sum <= v.dyn.GPU || sum == 0 {
+		return 1
+	}
+	return v.dyn.GPU / sum
+}
+
+// settle gives every member its speed, and the device its figures, from what
+// everyone asks for now.
+//
+// Clients of one MPS server share the device under the MPS law; what has a
+// context of its own takes turns with them under the time-slicing law, in which a
+// server's clients count as one. A device with only one of the two kinds so runs
+// under that kind's law alone.
+//
+// Utilisation is the fraction of time in which any kernel runs. A process whose
+// kernels take a fraction u of its time alone leaves the GPU idle for (1−u) of
+// that time however long the kernels get, so slowed by s it leaves it idle for
+// (1−u)/s of the time. Clients of a server overlap independently; those that take
+// turns don't overlap.
+func (v *view) settle() {
+	v.groups = v.groups[:0]
+	for i := range v.dyn.Member {
+		if v.computes(i) {
+			v.join(i)
+		}
+	}
+	v.combined = v.combined[:0]
+	for k := range v.groups {
+		v.within(&v.groups[k])
+	}
+	v.between = lawTimeSlice.Slowdowns(v.between[:0], v.combined)
+	d := &v.dyn
+	d.GPU, d.Core, d.PCIe = 0, 0, 0
+	for k := range v.groups {
+		g := &v.groups[k]
+		turn := 1.0
+		if len(v.groups) > 1 {
+			turn = max(1, v.between[k])
+		}
+		d.GPU += (1 - g.idle) / turn
+		for _, i := range g.slots {
+			m := &d.Member[i]
+			m.Slowdown *= turn
+			d.Core += v.now(i).Core / m.Slowdown
+			d.PCIe += v.now(i).PCIe / m.Slowdown
+		}
+	}
+	d.GPU, d.Core, d.PCIe = min(d.GPU, 1), min(d.Core, 1), min(d.PCIe, v.rec.PCIeMBps)
+	present := false
+	for i := range d.Member {
+		m := &d.Member[i]
+		if m.Status.present() {
+			present = true
+			m.MemMax = max(m.MemMax, v.now(i).Mem)
+		}
+	}
+	d.Mem = v.held()
+	d.MemMax = max(d.MemMax, d.Mem)
+	d.Power = v.rec.PowerIdle
+	if present {
+		d.Power = v.rec.PowerActive + (v.rec.PowerMax-v.rec.PowerActive)*d.GPU
+	}
+}
+
+// join puts member i into its group.
+func (v *view) join(i int) {
+	server := v.rec.Slot[i].Server
+	if server != 0 {
+		for k := range v.groups {
+			if v.groups[k].server == server {
+				v.groups[k].slots = append(v.groups[k].slots, i)
+				return
+			}
+		}
+	}
+	v.groups = append(v.groups, group{server: server, slots: []int{i}})
+}
+
+// within sets the speeds of a group's members as if it were the only group, and
+// appends what the group asks for as a whole.
+func (v *view) within(g *group) {
+	v.demands = v.demands[:0]
+	var whole demand
+	for _, i := range g.slots {
+		p := v.now(i)
+		d := demand{
+			GPU: p.GPU, Core: p.Core, StepS: v.rec.Slot[i].Step,
+			PCIe: min(1, p.PCIe/v.rec.PCIeMBps),
+		}
+		v.demands = append(v.demands, d)
+		whole.Core += d.Core
+		whole.PCIe += d.PCIe
+		if d.StepS > 0 && (whole.StepS == 0 || d.StepS < whole.StepS) {
+			whole.StepS = d.StepS
+		}
+	}
+	v.slow = lawMPS.Slowdowns(v.slow[:0], v.demands)
+	g.idle = 1
+	for k, i := range g.slots {
+		s := 1.0
+		if len(g.slots) > 1 {
+			s = max(1, v.slow[k])
+		}
+		v.dyn.Member[i].Slowdown = s
+		g.idle *= (1 - v.demands[k].GPU) / s
+	}
+	whole.GPU, whole.Core, whole.PCIe = 1-g.idle, min(1, whole.Core), min(1, whole.PCIe)
+	v.combined = append(v.combined, whole)
+}

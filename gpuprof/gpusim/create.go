@@ -1,0 +1,147 @@
+package gpusim
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"os"
+	"unsafe"
+
+	"github.com/google/renameio/v2"
+)
+
+// The driver the simulated machine claims to have.
+const (
+	driverVersion = "535.183.01"
+	cudaVersion   = 12020 // as cuDriverGetVersion: 12.2
+)
+
+// Config describes the machine Create makes. A zero field means its default.
+type Config struct {
+	Model string // of every GPU, see ModelNames; default titanxp
+	GPUs  int    // default 1
+	// Scale is how many GPU seconds pass in a real second; default 1.
+	Scale float64
+	// UUIDSeed makes the GPUs' UUIDs; the same seed gives the same ones.
+	UUIDSeed string
+	// Minors are the GPUs' minor numbers (N of /dev/nvidiaN) in NVML's order;
+	// default 0, 1, ….
+	Minors []int
+	// MemMiB is a GPU's memory, MiB; default the model's.
+	MemMiB float64
+	// MIG switches MIG mode on, where the card can.
+	MIG bool
+}
+
+func (c *Config) defaults() (Model, error) {
+	if c.Model == "" {
+		c.Model = "titanxp"
+	}
+	if c.GPUs == 0 {
+		c.GPUs = 1
+	}
+	if c.Scale == 0 {
+		c.Scale = 1
+	}
+	m, err := ModelByName(c.Model)
+	if err != nil {
+		return m, err
+	}
+	if c.MemMiB == 0 {
+		c.MemMiB = m.MemMiB
+	}
+	if c.Minors == nil && c.GPUs > 0 {
+		c.Minors = make([]int, c.GPUs)
+		for i := range c.Minors {
+			c.Minors[i] = i
+		}
+	}
+	switch {
+	case c.GPUs < 1 || c.GPUs > MaxDevices:
+		return m, fmt.Errorf("%d GPUs: must be 1 to %d", c.GPUs, MaxDevices)
+	case !(c.Scale > 0) || c.Scale > 1e6:
+		return m, fmt.Errorf("time scale %v: must be above 0 and at most 1e6", c.Scale)
+	case !(c.MemMiB > 0) || math.IsInf(c.MemMiB, 0):
+		return m, fmt.Errorf("memory of %v MiB", c.MemMiB)
+	case len(c.Minors) != c.GPUs:
+		return m, fmt.Errorf("%d minor numbers for %d GPUs", len(c.Minors), c.GPUs)
+	case c.MIG && m.Caps&capMIG == 0:
+		return m, fmt.Errorf("a %s has no MIG", m.Name)
+	}
+	seen := map[int]bool{}
+	for _, n := range c.Minors {
+		if n < 0 || seen[n] {
+			return m, fmt.Errorf("minor number %d: negative or given twice", n)
+		}
+		seen[n] = true
+	}
+	return m, nil
+}
+
+// Create makes a state file with idle GPUs. An existing one is replaced in one
+// step; programs that have the old one open keep computing on the old one.
+func Create(path string, cfg Config) error {
+	m, err := cfg.defaults()
+	if err != nil {
+		return fmt.Errorf("create simulated GPUs: %w", err)
+	}
+	buf := make([]byte, fileSize(cfg.GPUs))
+	h := (*fileHeader)(unsafe.Pointer(&buf[0])) //nolint:gosec // the file is the struct
+	copy(h.Magic[:], magic)
+	h.Version, h.Devices, h.Size = version, uint32(cfg.GPUs), uint64(len(buf))
+	h.Scale, h.T0ns = cfg.Scale, monotonic()
+	setCString(h.Driver[:], driverVersion)
+	h.Cuda = cudaVersion
+	h.Check = fnv1a(buf[:unsafe.Offsetof(h.Check)])
+	for i := range cfg.GPUs {
+		d := (*deviceRec)(unsafe.Pointer(&buf[headerSize+i*deviceSize])) //nolint:gosec // as above
+		d.fill(&m, &cfg, i)
+	}
+	// Jobs of several users compute on it: see the package comment.
+	if err := renameio.WriteFile(path, buf, 0o666, renameio.IgnoreUmask()); err != nil {
+		return fmt.Errorf("create simulated GPUs: %w", err)
+	}
+	return nil
+}
+
+// Remove deletes a state file. It refuses to delete anything else.
+func Remove(path string) error {
+	s, err := Open(path)
+	if err != nil {
+		return err
+	}
+	if err := s.Close(); err != nil {
+		return err
+	}
+	return os.Remove(path)
+}
+
+func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", cfg.UUIDSeed, cfg.Model, i))
+	x := hex.EncodeToString(sum[:])
+	setCString(d.UUID[:], fmt.Sprintf("GPU-%s-%s-%s-%s-%s", x[:8], x[8:12], x[12:16], x[16:20], x[20:32]))
+	setCString(d.Name[:], m.Name)
+	setCString(d.Serial[:], fmt.Sprintf("03%011d", uint64(sum[20])<<24|uint64(sum[21])<<16|uint64(sum[22])<<8|uint64(sum[23])))
+	setCString(d.Model[:], cfg.Model)
+	d.Minor = uint32(cfg.Minors[i])
+	d.Arch, d.CCMajor, d.CCMinor, d.Cores, d.SMs = m.Arch, m.CCMajor, m.CCMinor, m.Cores, m.SMs
+	d.Bus, d.PCIID, d.PCISubsystem = uint32(1+i*0x20), m.PCIID, 0x11DF10DE
+	d.PCIeGen, d.PCIeWidth, d.PCIeMBps = m.PCIeGen, m.PCIeWidth, m.PCIeMBps
+	d.Caps, d.MaxClients = m.Caps, m.MaxClients
+	if m.SameUser {
+		d.SameUser = 1
+	}
+	if cfg.MIG {
+		d.MIG = 1
+	}
+	d.MemTotal, d.MemReserved, d.MemContext = cfg.MemMiB, 1, m.ContextMiB
+	d.PowerIdle, d.PowerActive, d.PowerMax = m.PowerIdle, m.PowerActive, m.PowerMax
+	d.TempIdle, d.TempMax, d.TempSlowdown, d.TempShutdown = m.TempIdle, m.TempMax, m.TempSlowdown, m.TempShutdown
+	d.ClockSM, d.ClockSMIdle, d.ClockMem, d.ClockMemIdle = m.ClockSM, m.ClockSMIdle, m.ClockMem, m.ClockMemIdle
+	d.BusBits = m.BusBits
+	for k := range d.Dyn {
+		d.Dyn[k].Power = m.PowerIdle
+		d.Dyn[k].Mem = d.MemReserved
+	}
+}

@@ -1,0 +1,180 @@
+package gpusim
+
+import "unsafe"
+
+// The state file's layout: nvmlsim/state.h in Go, field by field.
+const (
+	magic      = "GPUSIMv\x00"
+	version    = 1
+	headerSize = 4096
+	// MaxDevices a state file can hold.
+	MaxDevices = 16
+	// Slots is the number of processes a device can hold, MPS servers counted.
+	Slots = 64
+	// MaxPoints is the number of phases a process's demand can have; a finer
+	// profile is made coarser.
+	MaxPoints = 512
+	maxFaults = 32
+	maxAcct   = 64
+)
+
+type fileHeader struct {
+	Magic   [8]byte
+	Version uint32
+	Devices uint32
+	Size    uint64
+	Scale   float64
+	T0ns    int64
+	Driver  [32]byte
+	Cuda    int32
+	Check   uint32
+}
+
+type point struct {
+	Until float64 // solo work at which the phase ends, s
+	GPU   float64
+	Core  float64
+	PCIe  float64 // MB/s
+	Mem   float64 // MiB
+}
+
+type slot struct {
+	Pid      int32
+	UID      uint32
+	Start    uint64
+	Server   int32
+	Kind     Kind
+	Points   uint32
+	_        uint32
+	Duration float64
+	Step     float64
+	App      [64]byte
+	Point    [MaxPoints]point
+}
+
+type member struct {
+	Status   Status
+	Point    uint32
+	Done     float64
+	Slowdown float64
+	StartT   float64
+	EndT     float64
+	BusyS    float64
+	MemMiBS  float64
+	MemMax   float64
+}
+
+type acct struct {
+	Pid    int32
+	_      uint32
+	StartT float64
+	EndT   float64
+	BusyS  float64
+	MemMax float64
+}
+
+type dyn struct {
+	T        float64
+	BusyS    float64
+	CoreS    float64
+	MemMiBS  float64
+	PCIeMB   float64
+	EnergyJ  float64
+	Occupied float64
+	MemMax   float64
+	GPU      float64
+	Core     float64
+	PCIe     float64
+	Mem      float64
+	Power    float64
+	Started  uint64
+	Finished uint64
+	OOM      uint64
+	Killed   uint64
+	Faults   uint64
+	AcctNext uint32
+	_        uint32
+	Member   [Slots]member
+	Acct     [maxAcct]acct
+}
+
+type fault struct {
+	Mode  uint32
+	Value int32
+}
+
+type deviceRec struct {
+	UUID         [48]byte
+	Name         [64]byte
+	Serial       [32]byte
+	Model        [16]byte
+	Minor        uint32
+	Arch         uint32
+	CCMajor      uint32
+	CCMinor      uint32
+	Cores        uint32
+	SMs          uint32
+	Bus          uint32
+	PCIID        uint32
+	PCISubsystem uint32
+	PCIeGen      uint32
+	PCIeWidth    uint32
+	Caps         uint32
+	MaxClients   uint32
+	SameUser     uint32
+	Lost         uint32
+	Accounting   uint32
+	MemTotal     float64
+	MemReserved  float64
+	MemContext   float64
+	PCIeMBps     float64
+	PowerIdle    float64
+	PowerActive  float64
+	PowerMax     float64
+	TempIdle     float64
+	TempMax      float64
+	ClockSM      uint32
+	ClockSMIdle  uint32
+	ClockMem     uint32
+	ClockMemIdle uint32
+	TempSlowdown uint32
+	TempShutdown uint32
+	BusBits      uint32
+	MIG          uint32
+	Fault        [maxFaults]fault
+	LookedNs     int64
+	Cur          uint32
+	_            uint32
+	Dyn          [2]dyn
+	Slot         [Slots]slot
+}
+
+const deviceSize = int(unsafe.Sizeof(deviceRec{}))
+
+// fileSize is the size of a state file of n devices, bytes.
+func fileSize(n int) int { return headerSize + n*deviceSize }
+
+// fnv1a is the header's checksum.
+func fnv1a(b []byte) uint32 {
+	h := uint32(2166136261)
+	for _, c := range b {
+		h = (h ^ uint32(c)) * 16777619
+	}
+	return h
+}
+
+// cString returns the bytes before the first NUL.
+func cString(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// setCString writes s and NULs over dst; what doesn't fit is left out.
+func setCString(dst []byte, s string) {
+	n := copy(dst[:len(dst)-1], s)
+	clear(dst[n:])
+}

@@ -1,0 +1,374 @@
+#define _GNU_SOURCE
+#include "sim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static unsigned int users; /* nvmlInit calls without their nvmlShutdown */
+static int fd = -1;
+static int writable;
+static unsigned char *base;
+static size_t length;
+static struct device handles[SIM_MAX_DEVICES];
+
+static int64_t monotonic_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000LL + ts.tv_nsec;
+}
+
+unsigned long long sim_wall_us(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return ts.tv_sec * 1000000ULL + ts.tv_nsec / 1000;
+}
+
+const struct sim_header *sim_header(void)
+{
+	return (const struct sim_header *)base;
+}
+
+static struct sim_device *device_at(unsigned int i)
+{
+	return (struct sim_device *)(base + SIM_HEADER_SIZE + i * sizeof(struct sim_device));
+}
+
+nvmlDevice_t sim_handle(unsigned int index)
+{
+	handles[index].index = index;
+	return &handles[index];
+}
+
+double sim_scale(void)
+{
+	return sim_header()->scale;
+}
+
+static nvmlReturn_t refuse(const char *path, const char *why, nvmlReturn_t code)
+{
+	fprintf(stderr, "libnvidia-ml (simulated): %s: %s\n", path, why);
+	if (base)
+		munmap(base, length);
+	if (fd >= 0)
+		close(fd);
+	base = NULL;
+	fd = -1;
+	return code;
+}
+
+static uint32_t fnv1a(const unsigned char *p, size_t n)
+{
+	uint32_t h = 2166136261u;
+	while (n--)
+		h = (h ^ *p++) * 16777619u;
+	return h;
+}
+
+static nvmlReturn_t load(void)
+{
+	const char *path = getenv("GPUSIM_STATE");
+	if (!path || !*path)
+		return refuse("GPUSIM_STATE", "not set", NVML_ERROR_DRIVER_NOT_LOADED);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	writable = fd >= 0;
+	if (fd < 0)
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return refuse(path, strerror(errno), NVML_ERROR_DRIVER_NOT_LOADED);
+	struct stat st;
+	if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < (off_t)(SIM_HEADER_SIZE + sizeof(struct sim_device)) ||
+	    st.st_size > (off_t)(SIM_HEADER_SIZE + SIM_MAX_DEVICES * sizeof(struct sim_device)))
+		return refuse(path, "not a state file of simulated GPUs", NVML_ERROR_DRIVER_NOT_LOADED);
+	length = st.st_size;
+	base = mmap(NULL, length, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+	if (base == MAP_FAILED) {
+		base = NULL;
+		return refuse(path, strerror(errno), NVML_ERROR_DRIVER_NOT_LOADED);
+	}
+	const struct sim_header *h = sim_header();
+	if (memcmp(h->magic, SIM_MAGIC, sizeof h->magic))
+		return refuse(path, "not a state file of simulated GPUs", NVML_ERROR_DRIVER_NOT_LOADED);
+	if (h->version != SIM_VERSION)
+		return refuse(path, "made by another version of gpusim", NVML_ERROR_LIB_RM_VERSION_MISMATCH);
+	if (h->devices < 1 || h->devices > SIM_MAX_DEVICES || h->size != length ||
+	    h->size != SIM_HEADER_SIZE + (uint64_t)h->devices * sizeof(struct sim_device) ||
+	    h->check != fnv1a(base, offsetof(struct sim_header, check)) || !(h->scale > 0))
+		return refuse(path, "damaged", NVML_ERROR_DRIVER_NOT_LOADED);
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_open(void)
+{
+	pthread_mutex_lock(&mutex);
+	nvmlReturn_t r = users ? NVML_SUCCESS : load();
+	if (r == NVML_SUCCESS)
+		users++;
+	pthread_mutex_unlock(&mutex);
+	return r;
+}
+
+nvmlReturn_t sim_close(void)
+{
+	nvmlReturn_t r = NVML_SUCCESS;
+	pthread_mutex_lock(&mutex);
+	if (!users) {
+		r = NVML_ERROR_UNINITIALIZED;
+	} else if (--users == 0) {
+		munmap(base, length);
+		close(fd);
+		base = NULL;
+		fd = -1;
+	}
+	pthread_mutex_unlock(&mutex);
+	return r;
+}
+
+/* Tries for two seconds: a holder stopped by a signal must not stop us too. */
+static nvmlReturn_t lock_as(int how)
+{
+	pthread_mutex_lock(&mutex);
+	if (!users) {
+		pthread_mutex_unlock(&mutex);
+		return NVML_ERROR_UNINITIALIZED;
+	}
+	int64_t deadline = monotonic_ns() + 2000000000LL;
+	while (flock(fd, how | LOCK_NB)) {
+		if ((errno != EWOULDBLOCK && errno != EINTR) || monotonic_ns() > deadline) {
+			pthread_mutex_unlock(&mutex);
+			return NVML_ERROR_TIMEOUT;
+		}
+		struct timespec pause = {0, 200000};
+		nanosleep(&pause, NULL);
+	}
+	/* A file cut short would end the program with SIGBUS. */
+	struct stat st;
+	if (fstat(fd, &st) || (size_t)st.st_size < length) {
+		sim_leave();
+		return NVML_ERROR_UNKNOWN;
+	}
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_lock(void)
+{
+	return lock_as(LOCK_SH);
+}
+
+void sim_leave(void)
+{
+	flock(fd, LOCK_UN);
+	pthread_mutex_unlock(&mutex);
+}
+
+static nvmlReturn_t enter_as(int how, nvmlDevice_t h, int figure, struct sim_device **d)
+{
+	nvmlReturn_t r = lock_as(how);
+	if (r != NVML_SUCCESS)
+		return r;
+	/* Any pointer may come in: only ours is followed. */
+	size_t i = 0;
+	while (i < sim_header()->devices && h != &handles[i])
+		i++;
+	if (i >= sim_header()->devices) {
+		sim_leave();
+		return NVML_ERROR_INVALID_ARGUMENT;
+	}
+	*d = device_at(i);
+	if ((*d)->lost)
+		r = NVML_ERROR_GPU_IS_LOST;
+	else if ((*d)->cur > 1)
+		r = NVML_ERROR_UNKNOWN;
+	else if ((*d)->fault[figure].mode == SIM_FAULT_RETURN)
+		r = (*d)->fault[figure].value;
+	if (r != NVML_SUCCESS)
+		sim_leave();
+	return r;
+}
+
+nvmlReturn_t sim_enter(nvmlDevice_t h, int figure, const struct sim_device **d)
+{
+	struct sim_device *w;
+	nvmlReturn_t r = enter_as(LOCK_SH, h, figure, &w);
+	*d = w;
+	return r;
+}
+
+static nvmlReturn_t enter_root(nvmlDevice_t h, struct sim_device **d)
+{
+	nvmlReturn_t r = enter_as(LOCK_EX, h, SIM_F_ACCOUNTING, d);
+	if (r == NVML_SUCCESS && (!writable || geteuid() != 0)) {
+		sim_leave();
+		return NVML_ERROR_NO_PERMISSION;
+	}
+	return r;
+}
+
+nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on)
+{
+	struct sim_device *d;
+	if (on > 1)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	nvmlReturn_t r = enter_root(h, &d);
+	if (r != NVML_SUCCESS)
+		return r;
+	d->accounting = on;
+	sim_leave();
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t sim_clear_accounting(nvmlDevice_t h)
+{
+	struct sim_device *d;
+	nvmlReturn_t r = enter_root(h, &d);
+	if (r != NVML_SUCCESS)
+		return r;
+	memset(d->dyn[d->cur].acct, 0, sizeof d->dyn[d->cur].acct);
+	sim_leave();
+	return NVML_SUCCESS;
+}
+
+/* Whether the process that started at the given time is still there. */
+static int alive(int32_t pid, uint64_t start)
+{
+	char path[32], buf[1024];
+	snprintf(path, sizeof path, "/proc/%d/stat", pid);
+	int f = open(path, O_RDONLY | O_CLOEXEC);
+	if (f < 0)
+		return errno != ENOENT && !(kill(pid, 0) && errno == ESRCH);
+	ssize_t n = read(f, buf, sizeof buf - 1);
+	close(f);
+	if (n <= 0)
+		return 0;
+	buf[n] = 0;
+	/* The command in it can hold anything: what follows the last ')' counts. */
+	char *p = strrchr(buf, ')');
+	char state;
+	unsigned long long when;
+	if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu", &state, &when) != 2)
+		return 0;
+	return when == start && state != 'Z' && state != 'X';
+}
+
+static int present(const struct sim_member *m)
+{
+	return m->status == SIM_RUNNING || m->status == SIM_PAUSED;
+}
+
+static int sane(const struct sim_slot *s, const struct sim_member *m)
+{
+	return s->pid > 0 && s->points >= 1 && s->points <= SIM_POINTS && m->point < s->points && isfinite(m->slowdown) &&
+	       m->slowdown >= 1;
+}
+
+nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
+{
+	const struct sim_dyn *y = &d->dyn[d->cur];
+	double now = (monotonic_ns() - sim_header()->t0_ns) * 1e-9 * sim_scale();
+	int died = 0, clients = 1;
+	int32_t server = 0;
+	double overlap = 1, turns = 0, core = 0, pcie = 0;
+
+	memset(l, 0, sizeof *l);
+	l->mem = d->mem_reserved;
+	for (int i = 0; i < SIM_SLOTS; i++) {
+		const struct sim_member *m = &y->member[i];
+		const struct sim_slot *s = &d->slot[i];
+		if (!present(m))
+			continue;
+		if (!sane(s, m))
+			return NVML_ERROR_UNKNOWN;
+		if (!alive(s->pid, s->start)) {
+			died = 1;
+			continue;
+		}
+		const struct sim_point *p = &s->point[m->point];
+		unsigned int k = l->count++;
+		l->p[k].slot = s;
+		l->p[k].member = m;
+		l->p[k].now = p;
+		l->mem += p->mem;
+		if (m->status == SIM_RUNNING && s->kind != SIM_SERVER) {
+			l->p[k].busy = p->gpu / m->slowdown;
+			overlap *= (1 - p->gpu) / m->slowdown;
+			turns += p->gpu / m->slowdown;
+			core += p->core / m->slowdown;
+			pcie += p->pcie / m->slowdown;
+			if (s->server == 0 || (server && s->server != server))
+				clients = 0;
+			server = s->server;
+		}
+	}
+	if (died) {
+		/* Their sharers don't know yet; until they look, in milliseconds, this is near enough. */
+		l->gpu = clients ? 1 - overlap : least(1, turns);
+		if (l->count == 1)
+			l->gpu = l->p[0].busy;
+		l->core = least(1, core);
+		l->pcie = least(d->pcie_mbps, pcie);
+		l->power = l->count ? d->power_active + (d->power_max - d->power_active) * l->gpu : d->power_idle;
+	} else {
+		l->gpu = y->gpu;
+		l->core = y->core;
+		l->pcie = y->pcie;
+		l->power = y->power;
+		l->mem = most(l->mem, d->mem_reserved);
+	}
+	/* Kernels that overlap count once. */
+	if (turns > l->gpu && turns > 0)
+		for (unsigned int k = 0; k < l->count; k++)
+			l->p[k].busy *= l->gpu / turns;
+	/* What is stored holds since the last event. */
+	double dt = most(0, now - y->t);
+	l->t = most(now, y->t);
+	l->busy_s = y->busy_s + l->gpu * dt;
+	l->core_s = y->core_s + l->core * dt;
+	l->pcie_mb = y->pcie_mb + l->pcie * dt;
+	l->energy_j = y->energy_j + l->power * dt;
+	return NVML_SUCCESS;
+}
+
+unsigned long long sim_figure(const struct sim_device *d, int figure, double v, unsigned long long max)
+{
+	switch (d->fault[figure].mode) {
+	case SIM_FAULT_ZERO:
+		return 0;
+	case SIM_FAULT_HUGE:
+		return max;
+	case SIM_FAULT_BACKWARDS:
+		return 1000000000ULL - (unsigned long long)(monotonic_ns() / 1000000) % 1000000000ULL;
+	}
+	if (!(v > 0))
+		return 0;
+	return v >= (double)max ? max : (unsigned long long)(v + 0.5);
+}
+
+unsigned int sim_figure32(const struct sim_device *d, int figure, double v)
+{
+	return (unsigned int)sim_figure(d, figure, v, 0xFFFFFFFFULL);
+}
+
+nvmlReturn_t sim_string(char *dst, unsigned int len, const char *src, size_t max)
+{
+	size_t n = strnlen(src, max);
+	if (!dst)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (n + 1 > len)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	memcpy(dst, src, n);
+	dst[n] = 0;
+	return NVML_SUCCESS;
+}

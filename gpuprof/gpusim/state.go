@@ -1,0 +1,198 @@
+package gpusim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// What Open, and everything that takes the lock, can answer.
+var (
+	// ErrCorrupt: the file isn't a state file, is of another version, or damaged.
+	ErrCorrupt = errors.New("not a usable state file of simulated GPUs")
+	// ErrBusy: somebody has held the lock for seconds, such as a process that was
+	// stopped by a signal while it had it.
+	ErrBusy = errors.New("the simulated GPUs' state is locked")
+	// ErrNoState: no path was given and GPUSIM_STATE isn't set.
+	ErrNoState = errors.New("no state file of simulated GPUs: " + StateEnv + " is not set")
+)
+
+// State is an open state file. Its methods may be used by several goroutines.
+type State struct {
+	file *os.File
+	mem  []byte
+	devs []*Device
+	mu   sync.Mutex // flock doesn't tell goroutines of one process apart
+	wait time.Duration
+}
+
+// Open opens the state file at path ("" = $GPUSIM_STATE). It returns an error
+// that wraps ErrNoState, ErrCorrupt or fs.ErrNotExist.
+func Open(path string) (*State, error) {
+	if path == "" {
+		path = os.Getenv(StateEnv)
+	}
+	if path == "" {
+		return nil, ErrNoState
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open simulated GPUs: %w", err)
+	}
+	s := &State{file: f, wait: 2 * time.Second}
+	if err := s.load(); err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("open simulated GPUs %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s *State) load() error {
+	fi, err := s.file.Stat()
+	if err != nil {
+		return err
+	}
+	if !fi.Mode().IsRegular() || fi.Size() < int64(fileSize(1)) || fi.Size() > int64(fileSize(MaxDevices)) {
+		return fmt.Errorf("%w: %d bytes", ErrCorrupt, fi.Size())
+	}
+	s.mem, err = unix.Mmap(int(s.file.Fd()), 0, int(fi.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map: %w", err)
+	}
+	h := s.header()
+	switch {
+	case string(h.Magic[:]) != magic:
+		return fmt.Errorf("%w: it doesn't begin as one", ErrCorrupt)
+	case h.Version != version:
+		return fmt.Errorf("%w: version %d, this program knows %d: make it anew with gpusim init", ErrCorrupt, h.Version, version)
+	case h.Devices < 1 || h.Devices > MaxDevices || h.Size != uint64(fileSize(int(h.Devices))) || h.Size != uint64(fi.Size()):
+		return fmt.Errorf("%w: %d devices in %d bytes", ErrCorrupt, h.Devices, fi.Size())
+	case h.Check != fnv1a(s.mem[:unsafe.Offsetof(h.Check)]), !(h.Scale > 0):
+		return fmt.Errorf("%w: the header's checksum is wrong", ErrCorrupt)
+	case monotonic() < h.T0ns:
+		return fmt.Errorf("%w: made before the machine's last start: make it anew with gpusim init", ErrCorrupt)
+	}
+	for i := range int(h.Devices) {
+		d := &Device{state: s, index: i, rec: (*deviceRec)(unsafe.Pointer(&s.mem[headerSize+i*deviceSize]))} //nolint:gosec // the file is the struct
+		if err := d.rec.check(); err != nil {
+			return fmt.Errorf("%w: GPU %d: %w", ErrCorrupt, i, err)
+		}
+		s.devs = append(s.devs, d)
+	}
+	return nil
+}
+
+// check says whether the figures nobody changes can be true.
+func (d *deviceRec) check() error {
+	for _, v := range []float64{d.MemTotal, d.PCIeMBps, d.PowerMax} {
+		if !(v > 0) || math.IsInf(v, 0) {
+			return fmt.Errorf("a figure of the card is %v", v)
+		}
+	}
+	for _, v := range []float64{d.MemReserved, d.MemContext, d.PowerIdle, d.PowerActive, d.TempIdle, d.TempMax} {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return fmt.Errorf("a figure of the card is %v", v)
+		}
+	}
+	if len(cString(d.UUID[:])) != len("GPU-")+36 {
+		return errors.New("no UUID")
+	}
+	return nil
+}
+
+// Close unmaps the file. Slots claimed through s stay until their process ends.
+func (s *State) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	if s.mem != nil {
+		err = unix.Munmap(s.mem)
+		s.mem, s.devs = nil, nil
+	}
+	return errors.Join(err, s.file.Close())
+}
+
+func (s *State) header() *fileHeader {
+	return (*fileHeader)(unsafe.Pointer(&s.mem[0])) //nolint:gosec // the file is the struct
+}
+
+// Devices returns the GPUs in NVML's order.
+func (s *State) Devices() []*Device { return s.devs }
+
+// Device returns GPU i; it panics when there is no such GPU.
+func (s *State) Device(i int) *Device { return s.devs[i] }
+
+// Scale returns how many GPU seconds pass in a real second.
+func (s *State) Scale() float64 { return s.header().Scale }
+
+// Now returns the time on the GPUs' clock: GPU seconds since the file was made.
+func (s *State) Now() float64 {
+	return float64(monotonic()-s.header().T0ns) * 1e-9 * s.header().Scale
+}
+
+// locked runs f while no other process or goroutine changes the state.
+func (s *State) locked(f func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mem == nil {
+		return os.ErrClosed
+	}
+	fd := int(s.file.Fd())
+	// Not a plain blocking flock: a holder that is stopped would block everyone.
+	deadline := time.Now().Add(s.wait)
+	for pause := 50 * time.Microsecond; ; {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("lock: %w", err)
+		}
+		if time.Now().After(deadline) {
+			return ErrBusy
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, time.Millisecond)
+	}
+	defer func() { _ = unix.Flock(fd, unix.LOCK_UN) }()
+	// A file cut short would end the program with SIGBUS.
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("stat: %w", err)
+	}
+	if st.Size < int64(len(s.mem)) {
+		return fmt.Errorf("%w: it was cut short", ErrCorrupt)
+	}
+	return f()
+}
+
+// current returns the device's changing state, or ErrCorrupt.
+func (d *deviceRec) current() (*dyn, error) {
+	c := atomic.LoadUint32(&d.Cur)
+	if c > 1 {
+		return nil, fmt.Errorf("%w: no current state", ErrCorrupt)
+	}
+	return &d.Dyn[c], nil
+}
+
+// commit makes next the device's changing state. A process killed on the way
+// leaves the old one.
+func (d *deviceRec) commit(next *dyn) {
+	other := 1 - atomic.LoadUint32(&d.Cur)
+	d.Dyn[other] = *next
+	atomic.StoreUint32(&d.Cur, other)
+}
+
+func monotonic() int64 {
+	var ts unix.Timespec
+	// Linux always has this clock.
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano()
+}
