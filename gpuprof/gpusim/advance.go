@@ -48,14 +48,16 @@ func (v *view) sane() error {
 		case !finite(m.Done) || !finite(m.Slowdown) || m.Slowdown < 1 || s.Pid <= 0:
 			return bad("a process's progress", m.Done)
 		}
-		for k := range s.Points {
-			p := &s.Point[k]
-			if !(p.GPU >= 0 && p.GPU <= 1 && p.Core >= 0 && p.Core <= 1 && p.PCIe >= 0 && p.Mem >= 0) || math.IsNaN(p.Until) {
-				return bad("a process's demand", *p)
-			}
+		if p := &s.Point[m.Point]; !p.sane() {
+			return bad("a process's demand", *p)
 		}
 	}
 	return nil
+}
+
+func (p *point) sane() bool {
+	return p.GPU >= 0 && p.GPU <= 1 && p.Core >= 0 && p.Core <= 1 &&
+		p.PCIe >= 0 && !math.IsInf(p.PCIe, 0) && p.Mem >= 0 && !math.IsInf(p.Mem, 0) && !math.IsNaN(p.Until)
 }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
@@ -104,6 +106,10 @@ func (v *view) step(i int) {
 	if m.Point+1 >= s.Points {
 		v.dyn.Finished++
 		v.end(i, Finished)
+		return
+	}
+	if !s.Point[m.Point+1].sane() {
+		v.end(i, Faulted)
 		return
 	}
 	grows := s.Point[m.Point+1].Mem > s.Point[m.Point].Mem

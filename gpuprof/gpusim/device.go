@@ -293,8 +293,9 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 type Progress struct {
 	Status Status
 	DoneS  float64 // solo work done, s
-	// StartT and EndT are on the GPU's clock, s; EndT is 0 while it runs.
+	// StartT, EndT and NowT are on the GPU's clock, s; EndT is 0 while it runs.
 	StartT, EndT float64
+	NowT         float64
 	Slowdown     float64 // at this moment
 	MemMaxMiB    float64
 	BusyS        float64
@@ -335,7 +336,7 @@ func (s *Slot) Progress() (Progress, error) {
 		}
 		m := &v.dyn.Member[s.place]
 		p = Progress{
-			Status: m.Status, DoneS: m.Done, StartT: m.StartT, EndT: m.EndT,
+			Status: m.Status, DoneS: m.Done, StartT: m.StartT, EndT: m.EndT, NowT: v.dyn.T,
 			Slowdown: m.Slowdown, MemMaxMiB: m.MemMax, BusyS: m.BusyS,
 			LeftS: (d.rec.Slot[s.place].Duration - m.Done) * m.Slowdown,
 		}

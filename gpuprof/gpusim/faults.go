@@ -1,0 +1,74 @@
+package gpusim
+
+import (
+	"fmt"
+	"math"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// figures are the NVML figures a fault can be set for, in the order of SIM_F_*.
+var figures = []string{
+	"handle", "name", "uuid", "pci", "minor", "arch", "cores", "memory", "utilization", "pcie-throughput",
+	"pcie-link", "power", "energy", "temperature", "clocks", "processes", "mps-processes", "process-utilization",
+	"accounting", "samples", "gpm", "mig",
+}
+
+// faultModes are SIM_FAULT_*.
+var faultModes = []string{"none", "return", "zero", "huge", "backwards"}
+
+// FaultFigures returns the names SetFault takes, sorted.
+func FaultFigures() []string {
+	out := append([]string(nil), figures...)
+	sort.Strings(out)
+	return out
+}
+
+// SetFault makes an NVML figure of the GPU misbehave: mode is zero, huge,
+// backwards, return=CODE (the call returns that nvmlReturn_t) or none. The figure
+// "all" means every one.
+func (d *Device) SetFault(figure, mode string) error {
+	name, arg, hasArg := strings.Cut(mode, "=")
+	m := -1
+	for i, n := range faultModes {
+		if n == name {
+			m = i
+		}
+	}
+	var code int64
+	var err error
+	if hasArg {
+		code, err = strconv.ParseInt(arg, 10, 32)
+	}
+	if m < 0 || err != nil || hasArg != (name == "return") || hasArg && (code < 0 || code > math.MaxInt32) {
+		return fmt.Errorf("fault %q: must be zero, huge, backwards, return=CODE or none", mode)
+	}
+	known := figure == "all"
+	for _, f := range figures {
+		known = known || f == figure
+	}
+	if !known {
+		return fmt.Errorf("no figure %q (there are %s)", figure, strings.Join(FaultFigures(), ", "))
+	}
+	return d.state.locked(func() error {
+		for i, f := range figures {
+			if figure == "all" || f == figure {
+				d.rec.Fault[i] = fault{Mode: uint32(m), Value: int32(code)}
+			}
+		}
+		return nil
+	})
+}
+
+// SetLost makes the GPU fall off the bus, or brings it back. Applications on a
+// lost GPU fail at once.
+func (d *Device) SetLost(lost bool) error {
+	return d.state.locked(func() error {
+		d.rec.Lost = 0
+		if lost {
+			d.rec.Lost = 1
+		}
+		return nil
+	})
+}
