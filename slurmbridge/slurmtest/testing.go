@@ -1,0 +1,40 @@
+package slurmtest
+
+import (
+	"context"
+	"os"
+	"testing"
+)
+
+// New starts a cluster for a test and ends it with the test. Where this machine
+// can't run one the test is skipped, or fails if SLURMBRIDGE_REQUIRE_SLURM is 1.
+func New(tb testing.TB, o Options) *Cluster {
+	tb.Helper()
+	Require(tb)
+	c, err := Start(context.Background(), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if tb.Failed() {
+			tb.Log(c.Logs(40))
+		}
+		if err := c.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return c
+}
+
+// Require skips, or fails, a test on a machine that can't run a cluster.
+func Require(tb testing.TB) {
+	tb.Helper()
+	err := Missing()
+	switch {
+	case err == nil:
+	case os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1":
+		tb.Fatal(err)
+	default:
+		tb.Skip(err)
+	}
+}
