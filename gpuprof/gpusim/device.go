@@ -107,7 +107,7 @@ func (d *Device) reap() (changed bool) {
 			m.Status, changed = Running, true
 		}
 	}
-	d.rec.LookedNs = monotonic()
+	d.rec.LookedNs = d.state.clock()
 	return changed
 }
 
@@ -326,7 +326,7 @@ func (s *Slot) Progress() (Progress, error) {
 		now := max(d.state.Now(), v.dyn.T)
 		if d.due(now) {
 			v.advance(now)
-			if monotonic()-d.rec.LookedNs > int64(reapEvery) && d.reap() {
+			if d.state.clock()-d.rec.LookedNs > int64(reapEvery) && d.reap() {
 				v.settle()
 			}
 			d.rec.commit(&v.dyn)
@@ -347,7 +347,7 @@ func (s *Slot) Progress() (Progress, error) {
 
 // due reports whether something happens on the device up to now.
 func (d *Device) due(now float64) bool {
-	if monotonic()-d.rec.LookedNs > int64(reapEvery) {
+	if d.state.clock()-d.rec.LookedNs > int64(reapEvery) {
 		return true
 	}
 	for i := range d.view.dyn.Member {

@@ -31,6 +31,8 @@ type State struct {
 	devs []*Device
 	mu   sync.Mutex // flock doesn't tell goroutines of one process apart
 	wait time.Duration
+	// clock is CLOCK_MONOTONIC, ns, or a test's.
+	clock func() int64
 }
 
 // Open opens the state file at path ("" = $GPUSIM_STATE). It returns an error
@@ -46,7 +48,7 @@ func Open(path string) (*State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open simulated GPUs: %w", err)
 	}
-	s := &State{file: f, wait: 2 * time.Second}
+	s := &State{file: f, wait: 2 * time.Second, clock: monotonic}
 	if err := s.load(); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("open simulated GPUs %s: %w", path, err)
@@ -134,7 +136,7 @@ func (s *State) Scale() float64 { return s.header().Scale }
 
 // Now returns the time on the GPUs' clock: GPU seconds since the file was made.
 func (s *State) Now() float64 {
-	return float64(monotonic()-s.header().T0ns) * 1e-9 * s.header().Scale
+	return float64(s.clock()-s.header().T0ns) * 1e-9 * s.header().Scale
 }
 
 // locked runs f while no other process or goroutine changes the state.

@@ -1,0 +1,466 @@
+package gpusim
+
+import (
+	"errors"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// machine makes a state file whose clock the test owns: GPU seconds since the
+// file was made.
+func machine(t testing.TB, cfg Config) (*State, *float64) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "state")
+	if err := Create(path, cfg); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	now := new(float64)
+	s.clock = func() int64 { return s.header().T0ns + int64(*now/s.Scale()*1e9) }
+	return s, now
+}
+
+// process is a process that does nothing, to claim a GPU for.
+func process(t testing.TB) int {
+	t.Helper()
+	c := exec.Command("sleep", "1000")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _, _ = c.Process.Wait() })
+	return c.Process.Pid
+}
+
+func kill(t testing.TB, pid int) {
+	t.Helper()
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		if state, _, err := procStat(pid); err != nil || state == 'Z' {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Fatal("killed process still runs")
+}
+
+func steady(app string, seconds float64, u rlcore.Use) *rlcore.Profile {
+	return &rlcore.Profile{App: app, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{u}, StepS: 0.2}
+}
+
+func claim(t testing.TB, d *Device, c Claimant, p *rlcore.Profile) *Slot {
+	t.Helper()
+	s, err := d.Claim(c, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func look1(t testing.TB, d *Device) Snapshot {
+	t.Helper()
+	s, err := d.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func near(a, b, tol float64) bool { return math.Abs(a-b) <= tol*math.Max(1, math.Abs(b)) }
+
+func TestAloneTakesSoloTime(t *testing.T) {
+	s, now := machine(t, Config{Scale: 40})
+	d := s.Device(0)
+	p := &rlcore.Profile{App: "lammps", DurationS: 25, PeriodS: 10, Series: []rlcore.Use{
+		{GPU: .2, Core: .1, MemMiB: 400, PCIeMBps: 100}, {GPU: .6, Core: .3, MemMiB: 8000}, {GPU: 1, Core: 1, MemMiB: 500},
+	}}
+	*now = 3
+	slot := claim(t, d, Claimant{}, p)
+	*now = 15 // in the second phase
+	if g := look1(t, d); g.GPU != .6 || g.MemMiB != 8001 || !near(g.BusyS, 10*.2+2*.6, 1e-9) {
+		t.Errorf("in the second phase: %+v", g)
+	}
+	*now = 1000
+	pr, err := slot.Progress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pr.Status != Finished || pr.EndT != 28 || pr.DoneS != 25 || pr.MemMaxMiB != 8000 {
+		t.Errorf("progress %+v", pr)
+	}
+	g := look1(t, d)
+	if !near(g.BusyS, 10*.2+10*.6+5*1, 1e-9) || !near(g.MemMiBS, 4000+80000+2500+1000, 1e-9) ||
+		!near(g.PCIeMB, 1000, 1e-9) || g.OccupiedS != 25 || g.Finished != 1 || len(g.Processes) != 0 {
+		t.Errorf("afterwards: %+v", g)
+	}
+	if err := slot.Release(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// expected is the law's own word on the given uses together.
+func expected(l *law, d *Device, step float64, us ...rlcore.Use) []float64 {
+	var in []demand
+	for _, u := range us {
+		in = append(in, demand{GPU: u.GPU, Core: u.Core, PCIe: u.PCIeMBps / d.rec.PCIeMBps, StepS: step})
+	}
+	return l.Slowdowns(nil, in)
+}
+
+func TestSharersSlowAsTheLawSays(t *testing.T) {
+	a := rlcore.Use{GPU: .9, Core: .7, MemMiB: 3000, PCIeMBps: 500}
+	b := rlcore.Use{GPU: .5, Core: .3, MemMiB: 2000, PCIeMBps: 200}
+	for _, mps := range []bool{true, false} {
+		s, now := machine(t, Config{})
+		d := s.Device(0)
+		l, server := lawTimeSlice, 0
+		if mps {
+			l, server = lawMPS, process(t)
+			if _, err := d.ClaimServer(Claimant{PID: server}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sa := claim(t, d, Claimant{PID: process(t), Server: server}, steady("a", 100, a))
+		sb := claim(t, d, Claimant{PID: process(t), Server: server}, steady("b", 1e5, b))
+		want := expected(l, d, .2, a, b)
+		*now = 1e4
+		pa, err := sa.Progress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !near(pa.EndT, 100*want[0], 1e-9) {
+			t.Errorf("mps %v: a took %v, the law says %v", mps, pa.EndT, 100*want[0])
+		}
+		pb, err := sb.Progress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Slowed while a was there, alone since.
+		if done := pa.EndT/want[1] + 1e4 - pa.EndT; !near(pb.DoneS, done, 1e-9) {
+			t.Errorf("mps %v: b did %v, want %v", mps, pb.DoneS, done)
+		}
+	}
+}
+
+// A process beside an MPS server takes turns with it; the server's clients take
+// turns with the process as one.
+func TestServerAndOwnContextTakeTurns(t *testing.T) {
+	s, _ := machine(t, Config{})
+	d := s.Device(0)
+	u := rlcore.Use{GPU: .6, Core: .5, MemMiB: 100}
+	server := process(t)
+	claim(t, d, Claimant{PID: process(t), Server: server}, steady("a", 100, u))
+	claim(t, d, Claimant{PID: process(t), Server: server}, steady("b", 100, u))
+	both := look1(t, d)
+	claim(t, d, Claimant{PID: process(t)}, steady("own", 100, u))
+	three := look1(t, d)
+	within := expected(lawMPS, d, .2, u, u)[0]
+	if !near(both.Processes[0].Slowdown, within, 1e-9) {
+		t.Errorf("two clients: %v, want %v", both.Processes[0].Slowdown, within)
+	}
+	turn := three.Processes[0].Slowdown / within
+	if turn <= 1 || three.Processes[2].Slowdown <= 1 || three.GPU > 1 {
+		t.Errorf("with a third: %+v", three.Processes)
+	}
+}
+
+func TestOutOfMemory(t *testing.T) {
+	s, now := machine(t, Config{})
+	d := s.Device(0)
+	grows := &rlcore.Profile{App: "grows", DurationS: 20, PeriodS: 10, Series: []rlcore.Use{{GPU: .1, MemMiB: 1000}, {GPU: .1, MemMiB: 9000}}}
+	sa := claim(t, d, Claimant{PID: process(t)}, grows)
+	sb := claim(t, d, Claimant{PID: process(t)}, steady("b", 100, rlcore.Use{GPU: .1, MemMiB: 5000}))
+	if _, err := d.Claim(Claimant{PID: process(t)}, steady("c", 1, rlcore.Use{MemMiB: 6196})); !errors.Is(err, ErrOOM) {
+		t.Errorf("third: %v", err)
+	}
+	*now = 50
+	pa, err := sa.Progress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pb, err := sb.Progress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pa.Status != OOM || !near(pa.DoneS, 10, 1e-9) || pb.Status != Running {
+		t.Errorf("a %+v, b %+v", pa, pb)
+	}
+	if g := look1(t, d); g.OOM != 2 || g.MemMiB != 5001 || g.MemMaxMiB > g.MemTotalMiB {
+		t.Errorf("device %+v", g)
+	}
+}
+
+func TestDeadProcessIsGoneAtTheNextLook(t *testing.T) {
+	s, now := machine(t, Config{})
+	d := s.Device(0)
+	u := rlcore.Use{GPU: .9, Core: .9, MemMiB: 3000}
+	victim := process(t)
+	claim(t, d, Claimant{PID: victim}, steady("a", 100, u))
+	sb := claim(t, d, Claimant{PID: process(t)}, steady("b", 100, u))
+	*now = 10
+	kill(t, victim)
+	g := look1(t, d)
+	if g.MemMiB != 3001 || len(g.Processes) != 1 || g.Processes[0].Slowdown != 1 || g.Killed != 1 {
+		t.Errorf("%+v", g)
+	}
+	// The survivor's own look finds it too.
+	*now = 10.5
+	if p, err := sb.Progress(); err != nil || p.Slowdown != 1 {
+		t.Errorf("%+v %v", p, err)
+	}
+}
+
+func TestStoppedProcessKeepsItsMemoryOnly(t *testing.T) {
+	s, now := machine(t, Config{})
+	d := s.Device(0)
+	pid := process(t)
+	slot := claim(t, d, Claimant{PID: pid}, steady("a", 100, rlcore.Use{GPU: .9, MemMiB: 3000}))
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for look(int32(pid), slot.start) != stopped {
+		time.Sleep(time.Millisecond)
+	}
+	look1(t, d)
+	*now = 50
+	if g := look1(t, d); g.GPU != 0 || g.MemMiB != 3001 || g.Processes[0].DoneS != 0 {
+		t.Errorf("stopped: %+v", g)
+	}
+	if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for look(int32(pid), slot.start) != alive {
+		time.Sleep(time.Millisecond)
+	}
+	look1(t, d)
+	*now = 60
+	if p, err := slot.Progress(); err != nil || !near(p.DoneS, 10, 1e-9) {
+		t.Errorf("continued: %+v %v", p, err)
+	}
+}
+
+// The outcome must not depend on who looks when.
+func TestLooksDontChangeTheOutcome(t *testing.T) {
+	pids := []int{process(t), process(t), process(t)}
+	rapid.Check(t, func(r *rapid.T) {
+		var profiles []*rlcore.Profile
+		for range pids {
+			p := &rlcore.Profile{App: "x", PeriodS: rapid.Float64Range(.5, 5).Draw(r, "period"), StepS: rapid.Float64Range(0, .5).Draw(r, "step")}
+			for range rapid.IntRange(1, 8).Draw(r, "points") {
+				p.Series = append(p.Series, rlcore.Use{
+					GPU: rapid.Float64Range(0, 1).Draw(r, "gpu"), Core: rapid.Float64Range(0, 1).Draw(r, "core"),
+					MemMiB: rapid.Float64Range(0, 4500).Draw(r, "mem"), PCIeMBps: rapid.Float64Range(0, 9000).Draw(r, "pcie"),
+				})
+			}
+			p.DurationS = p.PeriodS * float64(len(p.Series))
+			profiles = append(profiles, p)
+		}
+		looks := rapid.SliceOfN(rapid.Float64Range(0, 200), 0, 30).Draw(r, "looks")
+		outcome := func(looks []float64) (out []Progress, g Snapshot) {
+			s, now := machine(t, Config{})
+			defer s.Close()
+			d := s.Device(0)
+			var slots []*Slot
+			for i, p := range profiles {
+				if s, err := d.Claim(Claimant{PID: pids[i], Server: pids[0] * (i % 2)}, p); err == nil {
+					slots = append(slots, s)
+				}
+			}
+			for _, at := range looks {
+				*now = max(*now, at)
+				if g := look1(t, d); g.MemMiB > g.MemTotalMiB || g.GPU > 1 || g.GPU < 0 {
+					r.Fatalf("impossible: %+v", g)
+				}
+			}
+			*now = 1000
+			for _, s := range slots {
+				p, err := s.Progress()
+				if err != nil {
+					r.Fatal(err)
+				}
+				out = append(out, p)
+			}
+			return out, look1(t, d)
+		}
+		a, ga := outcome(nil)
+		b, gb := outcome(looks)
+		for i := range a {
+			if a[i].Status != b[i].Status || !near(a[i].EndT, b[i].EndT, 1e-6) || !near(a[i].DoneS, b[i].DoneS, 1e-6) {
+				r.Fatalf("process %d: %+v without looks, %+v with", i, a[i], b[i])
+			}
+			if a[i].EndT-a[i].StartT < a[i].DoneS*(1-1e-9) {
+				r.Fatalf("process %d was faster than alone: %+v", i, a[i])
+			}
+		}
+		if !near(ga.BusyS, gb.BusyS, 1e-6) || !near(ga.MemMiBS, gb.MemMiBS, 1e-6) || ga.OOM != gb.OOM {
+			r.Fatalf("device: %+v without looks, %+v with", ga, gb)
+		}
+	})
+}
+
+func TestPhasesKeepTotals(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		n := rapid.IntRange(1, 3000).Draw(r, "n")
+		p := &rlcore.Profile{App: "x", PeriodS: .5}
+		seed := rapid.Uint64().Draw(r, "seed")
+		for range n {
+			seed = seed*6364136223846793005 + 1442695040888963407
+			p.Series = append(p.Series, rlcore.Use{GPU: float64(seed>>33) / (1 << 31), MemMiB: float64(seed >> 54)})
+		}
+		p.DurationS = .5*float64(n) - rapid.Float64Range(0, .4).Draw(r, "cut")
+		pts := phases(p)
+		if len(pts) > MaxPoints {
+			r.Fatalf("%d phases", len(pts))
+		}
+		begin, busy, peak := 0.0, 0.0, 0.0
+		for _, q := range pts {
+			if q.Until <= begin {
+				r.Fatalf("phase ends at %v, begins at %v", q.Until, begin)
+			}
+			busy += (q.Until - begin) * q.GPU
+			peak = max(peak, q.Mem)
+			begin = q.Until
+		}
+		if begin != p.DurationS || !near(busy, p.Mean().GPU*p.DurationS, 1e-9) || peak != p.Peak().MemMiB {
+			r.Fatalf("ends at %v of %v, busy %v of %v, peak %v of %v", begin, p.DurationS, busy, p.Mean().GPU*p.DurationS, peak, p.Peak().MemMiB)
+		}
+	})
+}
+
+func TestVisible(t *testing.T) {
+	gpus := []string{"GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3"}
+	for _, c := range []struct {
+		v    string
+		want []int
+	}{
+		{"", nil}, {"0", []int{0}}, {"2,0", []int{2, 0}}, {"1,7,0", []int{1}}, {"-1", nil}, {"0,0", nil},
+		{"GPU-cccc", []int{2}}, {"GPU-aa", nil}, {"GPU-aabb-2,GPU-aaaa-1", []int{1, 0}}, {"NoDevFiles", nil}, {" 1 , 2 ", []int{1, 2}},
+	} {
+		got := Visible(c.v, true, gpus)
+		if len(got) != len(c.want) {
+			t.Errorf("%q: %v, want %v", c.v, got, c.want)
+			continue
+		}
+		for i := range got {
+			if got[i] != c.want[i] {
+				t.Errorf("%q: %v, want %v", c.v, got, c.want)
+			}
+		}
+	}
+	if got := Visible("", false, gpus); len(got) != 3 {
+		t.Errorf("unset: %v", got)
+	}
+}
+
+func TestCreateRefusesNonsense(t *testing.T) {
+	for _, cfg := range []Config{
+		{Model: "rtx"}, {GPUs: -1}, {GPUs: 17}, {Scale: -1}, {Scale: math.NaN()}, {Scale: math.Inf(1)}, {MemMiB: -3},
+		{GPUs: 2, Minors: []int{1}}, {GPUs: 2, Minors: []int{1, 1}}, {MIG: true},
+	} {
+		if err := Create(filepath.Join(t.TempDir(), "s"), cfg); err == nil {
+			t.Errorf("%+v was made", cfg)
+		}
+	}
+	for _, m := range ModelNames() {
+		path := filepath.Join(t.TempDir(), "s")
+		if err := Create(path, Config{Model: m, GPUs: 3, Minors: []int{2, 0, 1}}); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.UUIDs()) != 3 || s.UUIDs()[0] == s.UUIDs()[1] || s.Device(0).Minor() != 2 {
+			t.Errorf("%s: %v", m, s.UUIDs())
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := Remove("/etc/hostname"); err == nil {
+		t.Error("removed what isn't a state file")
+	}
+}
+
+func TestLockHeldByAStoppedProcess(t *testing.T) {
+	s, _ := machine(t, Config{})
+	s.wait = 20 * time.Millisecond
+	other, err := os.Open(s.file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := unix.Flock(int(other.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Device(0).Snapshot(); !errors.Is(err, ErrBusy) {
+		t.Errorf("%v, want ErrBusy", err)
+	}
+}
+
+func TestCutShort(t *testing.T) {
+	s, _ := machine(t, Config{})
+	if err := os.Truncate(s.file.Name(), 8192); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Device(0).Snapshot(); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("%v, want ErrCorrupt", err)
+	}
+	if _, err := Open(s.file.Name()); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("%v, want ErrCorrupt", err)
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("1 (a) b) R 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 0\n"))
+	f.Add([]byte("1 (x"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if state, _, err := parseStat(b); err == nil && state == 0 {
+			t.Error("no state and no error")
+		}
+	})
+}
+
+// FuzzDamaged changes bytes of a state file in use: what then happens is an error
+// or a snapshot, never a panic or a loop without end.
+func FuzzDamaged(f *testing.F) {
+	f.Add(uint32(8), []byte{9})
+	f.Add(uint32(headerSize+600), []byte{255, 255, 255, 255, 255, 255, 255, 127})
+	f.Add(uint32(headerSize+592), []byte{7})
+	f.Add(uint32(headerSize+14216+16), []byte{1, 2, 3, 4, 5, 6, 7, 8, 9})
+	f.Fuzz(func(t *testing.T, at uint32, b []byte) {
+		s, now := machine(t, Config{})
+		d := s.Device(0)
+		place := claim(t, d, Claimant{}, steady("a", 100, rlcore.Use{GPU: .5, MemMiB: 100}))
+		copy(s.mem[int(at)%(headerSize+int(unsafe.Offsetof(d.rec.Slot)+unsafe.Sizeof(slot{}))):], b)
+		*now = 10
+		_, _ = d.Snapshot()
+		_, _ = place.Progress()
+		_ = place.Release()
+		if o, err := Open(s.file.Name()); err == nil {
+			_, _ = o.Device(0).Snapshot()
+			_ = o.Close()
+		} else if !errors.Is(err, ErrCorrupt) {
+			t.Errorf("open: %v", err)
+		}
+	})
+}
