@@ -352,8 +352,17 @@ func TestVisible(t *testing.T) {
 		v    string
 		want []int
 	}{
-		{"", nil}, {"0", []int{0}}, {"2,0", []int{2, 0}}, {"1,7,0", []int{1}}, {"-1", nil}, {"0,0", nil},
-		{"GPU-cccc", []int{2}}, {"GPU-aa", nil}, {"GPU-aabb-2,GPU-aaaa-1", []int{1, 0}}, {"NoDevFiles", nil}, {" 1 , 2 ", []int{1, 2}},
+		{"", nil},
+		{"0", []int{0}},
+		{"2,0", []int{2, 0}},
+		{"1,7,0", []int{1}},
+		{"-1", nil},
+		{"0,0", nil},
+		{"GPU-cccc", []int{2}},
+		{"GPU-aa", nil},
+		{"GPU-aabb-2,GPU-aaaa-1", []int{1, 0}},
+		{"NoDevFiles", nil},
+		{" 1 , 2 ", []int{1, 2}},
 	} {
 		got := Visible(c.v, true, gpus)
 		if len(got) != len(c.want) {
@@ -373,8 +382,16 @@ func TestVisible(t *testing.T) {
 
 func TestCreateRefusesNonsense(t *testing.T) {
 	for _, cfg := range []Config{
-		{Model: "rtx"}, {GPUs: -1}, {GPUs: 17}, {Scale: -1}, {Scale: math.NaN()}, {Scale: math.Inf(1)}, {MemMiB: -3},
-		{GPUs: 2, Minors: []int{1}}, {GPUs: 2, Minors: []int{1, 1}}, {MIG: true},
+		{Model: "rtx"},
+		{GPUs: -1},
+		{GPUs: 17},
+		{Scale: -1},
+		{Scale: math.NaN()},
+		{Scale: math.Inf(1)},
+		{MemMiB: -3},
+		{GPUs: 2, Minors: []int{1}},
+		{GPUs: 2, Minors: []int{1, 1}},
+		{MIG: true},
 	} {
 		if err := Create(filepath.Join(t.TempDir(), "s"), cfg); err == nil {
 			t.Errorf("%+v was made", cfg)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoDaemon: no control daemon answers at the pipe directory. A CUDA program
+// ErrNoDaemon says that no control daemon answers at the pipe directory. A CUDA program
 // then goes on without MPS.
 var ErrNoDaemon = errors.New("no MPS control daemon")
 

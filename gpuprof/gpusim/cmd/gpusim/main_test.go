@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
 	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim/app"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // bin holds this test's binary under the program's names.
@@ -271,17 +272,51 @@ func TestAloneTakesSoloTime(t *testing.T) {
 	}
 }
 
-func TestTwoThroughMPSFollowTheLaw(t *testing.T) {
-	r := newRig(t, gpusim.Config{Scale: 100})
-	r.daemon()
-	a := r.start("vgg16 --duration-scale 0.3")
-	b := r.start("vgg16 --duration-scale 0.3")
-	r.until("two there", func() bool { return r.apps() == 2 })
-	want := r.look().Processes[1].Slowdown
-	for _, j := range []*job{a, b} {
-		rep, status := j.end()
-		if status != 0 || !rep.MPS || rep.Server == 0 || math.Abs(rep.Slowdown/want-1) > 0.2 {
-			t.Errorf("%d %+v, the law says %v", status, rep, want)
+// steady writes a profile that asks for the same all the time.
+func (r *rig) steady(seconds, gpu float64) string {
+	r.t.Helper()
+	b, err := json.Marshal(rlcore.Profile{
+		DurationS: seconds, PeriodS: seconds, StepS: .2, Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: 1000, PCIeMBps: 100}},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	path := filepath.Join(r.dir, fmt.Sprintf("profile-%v-%v", seconds, gpu))
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// Two processes that begin a little apart: alone at first, then at the law's
+// speed, the second alone again at the end.
+func TestTwoSlowAsTheLawSays(t *testing.T) {
+	for _, mps := range []bool{true, false} {
+		r := newRig(t, gpusim.Config{Scale: 40})
+		if mps {
+			r.daemon()
+		}
+		a := r.start("first --profile " + r.steady(20, .9))
+		b := r.start("second --profile " + r.steady(40, .7))
+		r.until("two there", func() bool { return r.apps() == 2 })
+		law := map[string]float64{}
+		for _, p := range r.look().Processes {
+			law[p.App] = p.Slowdown
+		}
+		ra, sa := a.end()
+		rb, sb := b.end()
+		if sa != 0 || sb != 0 || ra.MPS != mps || rb.MPS != mps || law["first"] <= 1 || law["second"] <= 1 {
+			t.Fatalf("mps %v: %+v %+v, law %v", mps, ra, rb, law)
+		}
+		apart := rb.StartS - ra.StartS
+		wantA := apart + (20-apart)*law["first"]
+		if apart < 0 {
+			wantA = 20 * law["first"]
+		}
+		together := ra.StartS + wantA - math.Max(ra.StartS, rb.StartS)
+		wantB := 40 + together - together/law["second"]
+		if math.Abs(ra.GPUS/wantA-1) > 1e-3 || math.Abs(rb.GPUS/wantB-1) > 1e-3 {
+			t.Errorf("mps %v: took %v and %v, the law says %v and %v", mps, ra.GPUS, rb.GPUS, wantA, wantB)
 		}
 	}
 }

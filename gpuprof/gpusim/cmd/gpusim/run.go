@@ -28,7 +28,7 @@ Exit status: 0 done, 1 no usable GPU, 2 out of GPU memory, 3 no connection to th
 server, 4 context destroyed (fault, or MPS server gone), 64 the call was wrong.`
 
 func runCmd(state *string) *cobra.Command {
-	var report string
+	var report, profile string
 	var scale, duration, memory, peak, faultAt float64
 	c := &cobra.Command{
 		Use:   "run APP [-- ARGUMENTS...]",
@@ -36,9 +36,9 @@ func runCmd(state *string) *cobra.Command {
 		Long:  runHelp,
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			p, ok := byName(args[0])
-			if !ok {
-				return fmt.Errorf("no application %q (there are %s)", args[0], strings.Join(names(), ", "))
+			p, err := profileOf(args[0], profile)
+			if err != nil {
+				return err
 			}
 			for _, f := range []float64{scale, duration, memory} {
 				if !(f > 0) || f > 1e6 {
@@ -54,12 +54,37 @@ func runCmd(state *string) *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&report, "report", "", "write the JSON line to this file instead of standard output")
+	f.StringVar(&profile, "profile", "", "read the profile (JSON) from this file; APP is then just a name")
 	f.Float64Var(&scale, "scale", 1, "size of the problem: duration and memory times this")
 	f.Float64Var(&duration, "duration-scale", 1, "duration times this")
 	f.Float64Var(&memory, "mem-scale", 1, "memory times this")
 	f.Float64Var(&peak, "mem-mib", 0, "peak memory, MiB (default the profile's)")
 	f.Float64Var(&faultAt, "fault-at", 0, "a kernel faults after so many GPU seconds (0 = never)")
 	return c
+}
+
+// profileOf returns the profile in a file, or without one the catalogue's.
+func profileOf(name, file string) (*rlcore.Profile, error) {
+	if file == "" {
+		p, ok := byName(name)
+		if !ok {
+			return nil, fmt.Errorf("no application %q (there are %s)", name, strings.Join(names(), ", "))
+		}
+		return p, nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	p := new(rlcore.Profile)
+	if err := json.Unmarshal(b, p); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	p.App = name
+	if err := p.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return p, nil
 }
 
 func withPeak(p *rlcore.Profile, mib float64) *rlcore.Profile {
