@@ -216,6 +216,8 @@ type Claimant struct {
 	PID    int
 	UID    int
 	Server int // pid of the MPS server it is a client of; 0 = context of its own
+	// Limits hold for clients on cards from Volta on.
+	Limits Limits
 }
 
 // Claim puts an application on the GPU, from now on, with profile p. It returns
@@ -224,11 +226,14 @@ func (d *Device) Claim(c Claimant, p *rlcore.Profile) (*Slot, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
-	kind := Own
+	kind, pts := Own, phases(p)
 	if c.Server != 0 {
 		kind = Client
+		if !d.SameUser() {
+			c.Limits.apply(pts)
+		}
 	}
-	return d.claim(c, kind, p.App, phases(p), p.DurationS, p.StepS)
+	return d.claim(c, kind, p.App, pts, pts[len(pts)-1].Until, p.StepS)
 }
 
 // ClaimServer puts an MPS server's own context on the GPU.
@@ -293,6 +298,8 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 type Progress struct {
 	Status Status
 	DoneS  float64 // solo work done, s
+	// DurationS is what all of it takes alone, under the claimant's limits, s.
+	DurationS float64
 	// StartT, EndT and NowT are on the GPU's clock, s; EndT is 0 while it runs.
 	StartT, EndT float64
 	NowT         float64
@@ -337,7 +344,7 @@ func (s *Slot) Progress() (Progress, error) {
 		m := &v.dyn.Member[s.place]
 		p = Progress{
 			Status: m.Status, DoneS: m.Done, StartT: m.StartT, EndT: m.EndT, NowT: v.dyn.T,
-			Slowdown: m.Slowdown, MemMaxMiB: m.MemMax, BusyS: m.BusyS,
+			DurationS: d.rec.Slot[s.place].Duration, Slowdown: m.Slowdown, MemMaxMiB: m.MemMax, BusyS: m.BusyS,
 			LeftS: (d.rec.Slot[s.place].Duration - m.Done) * m.Slowdown,
 		}
 		return nil

@@ -481,3 +481,52 @@ func FuzzDamaged(f *testing.F) {
 		}
 	})
 }
+
+func TestLimitsFromVoltaOn(t *testing.T) {
+	for _, model := range []string{"titanxp", "a100"} {
+		s, now := machine(t, Config{Model: model})
+		d := s.Device(0)
+		p := steady("a", 100, rlcore.Use{GPU: .5, Core: .8, MemMiB: 3000, PCIeMBps: 150})
+		c := Claimant{PID: process(t), Server: process(t), Limits: Limits{Threads: .4}}
+		half := claim(t, d, c, p)
+		*now = 1e6
+		pr, err := half.Progress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Kernels on half the SMs they would use take twice as long: 50 s + 100 s.
+		want := map[string]float64{"titanxp": 100, "a100": 150}[model]
+		if g := look1(t, d); !near(pr.EndT, want, 1e-9) || !near(g.PCIeMB, 15000, 1e-9) {
+			t.Errorf("%s: %+v moved %v", model, pr, g.PCIeMB)
+		}
+		c.Limits = Limits{MemMiB: 2999}
+		if _, err := d.Claim(c, p); errors.Is(err, ErrOOM) != (model == "a100") {
+			t.Errorf("%s: memory limit: %v", model, err)
+		}
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	for _, c := range []struct {
+		mem, percent string
+		want         Limits
+		bad          bool
+	}{
+		{"", "", Limits{}, false},
+		{"0=1G,1=512MB", "25", Limits{MemMiB: 1024, Threads: .25}, false},
+		{"1=3g", "100", Limits{Threads: 1}, false},
+		{"0=1048576", "", Limits{MemMiB: 1}, false},
+		{"1G", "", Limits{}, true},
+		{"0=", "", Limits{}, true},
+		{"0=-1G", "", Limits{}, true},
+		{"x=1G", "", Limits{}, true},
+		{"", "0", Limits{}, true},
+		{"", "101", Limits{}, true},
+		{"", "NaN", Limits{}, true},
+	} {
+		got, err := ParseLimits(c.mem, c.percent, 0)
+		if (err != nil) != c.bad || err == nil && got != c.want {
+			t.Errorf("%q %q: %+v, %v", c.mem, c.percent, got, err)
+		}
+	}
+}

@@ -94,7 +94,13 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 		return rep, err
 	}
 	rep.Device, rep.Index = dev.UUID(), dev.Index()
-	slot, err := dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: rep.Server}, cfg.Profile)
+	limits := gpusim.Limits{}
+	if client != nil && !dev.SameUser() {
+		if limits, err = limitsOf(cfg.LookupEnv); err != nil {
+			return rep, &Error{Exit: ExitMPS, Text: err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
+		}
+	}
+	slot, err := dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Limits: limits}, cfg.Profile)
 	if err != nil {
 		if errors.Is(err, gpusim.ErrOOM) {
 			rep.Status = gpusim.OOM.String()
@@ -132,6 +138,13 @@ func device(st *gpusim.State, client *mps.Client, lookup func(string) (string, b
 		}
 	}
 	return nil, &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
+}
+
+// limitsOf is what the environment holds an MPS client to, on its first device.
+func limitsOf(lookup func(string) (string, bool)) (gpusim.Limits, error) {
+	mem, _ := lookup(mps.MemLimitEnv)
+	percent, _ := lookup(mps.ThreadsEnv)
+	return gpusim.ParseLimits(mem, percent, 0)
 }
 
 // follow waits for the end of the work.
@@ -183,14 +196,16 @@ func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, cl
 }
 
 func (r *Report) fill(p *gpusim.Progress) {
-	r.Status, r.StartS, r.DoneS, r.MemMaxMiB = p.Status.String(), p.StartT, p.DoneS, p.MemMaxMiB
+	r.Status, r.StartS, r.MemMaxMiB = p.Status.String(), p.StartT, p.MemMaxMiB
+	// In seconds of the run without limits.
+	r.DoneS = p.DoneS / p.DurationS * r.SoloS
 	r.GPUS = p.NowT - p.StartT
 	if p.EndT > 0 {
 		r.GPUS = p.EndT - p.StartT
 	}
 	r.Slowdown = 0
-	if p.DoneS > 0 {
-		r.Slowdown = r.GPUS / p.DoneS
+	if r.DoneS > 0 {
+		r.Slowdown = r.GPUS / r.DoneS
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 // reads only sends it events.
 type daemon struct {
 	dir       string
+	logDir    string
 	log       *logger
 	multiuser bool
 	uid       int
@@ -104,12 +105,9 @@ func runDaemon(ctx context.Context, getenv func(string) string, multiuser bool, 
 	if err := d.card(getenv); err != nil {
 		return err
 	}
-	if ld := logDir(getenv); os.MkdirAll(ld, 0o755) == nil {
-		d.log = openLog(filepath.Join(ld, "control.log"), "Control")
-	} else {
-		d.log = &logger{}
-	}
+	d.log = newLog(openLog(logDir(getenv), "control.log"), "Control")
 	defer d.log.close()
+	d.logDir = logDir(getenv)
 	d.log.printf("Starting control daemon using socket %s", filepath.Join(d.dir, controlSock))
 	d.log.printf("To connect CUDA applications to this daemon, set env %s=%s", PipeEnv, d.dir)
 	return d.listenAndServe(ctx, ready)
@@ -470,7 +468,13 @@ func (d *daemon) startServer(uid int) error {
 		return err
 	}
 	defer func() { _ = theirs.Close() }()
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{serverName}, ExtraFiles: []*os.File{theirs}, Dir: "/"}
+	log, err := serverLog(d.logDir)
+	if err != nil {
+		_ = ours.Close()
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{serverName}, ExtraFiles: []*os.File{theirs, log}, Dir: "/"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if uid != d.uid {
 		if cmd.SysProcAttr.Credential, err = credential(uid); err != nil {
@@ -487,6 +491,14 @@ func (d *daemon) startServer(uid int) error {
 	d.log.printf("Starting new server %d for user %d", pid, uid)
 	go d.listenTo(pid, ours, cmd)
 	return nil
+}
+
+// serverLog opens the servers' log, which they all append to.
+func serverLog(dir string) (*os.File, error) {
+	if f := openLog(dir, "server.log"); f != nil {
+		return f, nil
+	}
+	return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 }
 
 // listenTo passes on what a server says and, at last, how it ended.

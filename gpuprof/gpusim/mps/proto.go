@@ -33,6 +33,8 @@ const (
 	PipeEnv      = "CUDA_MPS_PIPE_DIRECTORY"
 	LogEnv       = "CUDA_MPS_LOG_DIRECTORY"
 	VisibleEnv   = "CUDA_VISIBLE_DEVICES"
+	ThreadsEnv   = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+	MemLimitEnv  = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 	defaultPipe  = "/tmp/nvidia-mps"
 	defaultLog   = "/var/log/nvidia-mps"
 	controlName  = "nvidia-cuda-mps-control"

@@ -37,7 +37,8 @@ type serverEvent struct {
 	err   error
 }
 
-// runServer is the server process: the daemon's socket is descriptor 3.
+// runServer is the server process: descriptor 3 is the daemon's socket, 4 its log,
+// which another user could not open.
 func runServer(getenv func(string) string) error {
 	f := os.NewFile(3, "control")
 	c, err := net.FileConn(f)
@@ -50,7 +51,7 @@ func runServer(getenv func(string) string) error {
 		return errors.New("the MPS server is started by " + controlName)
 	}
 	s := &server{
-		log:     openLog(filepath.Join(logDir(getenv), "server.log"), "Server"),
+		log:     newLog(os.NewFile(4, "log"), "Server"),
 		control: control,
 		clients: map[*net.UnixConn]int{},
 		events:  make(chan serverEvent),
@@ -246,7 +247,7 @@ func handedOver(oob []byte) *net.UnixConn {
 	return u
 }
 
-// logger writes MPS's log lines. Where it can't open its file it writes nothing.
+// logger writes MPS's log lines. Without a file it writes nothing.
 type logger struct {
 	f    *os.File
 	who  string
@@ -254,12 +255,23 @@ type logger struct {
 	self string
 }
 
-func openLog(path, who string) *logger {
-	l := &logger{who: who, now: time.Now, self: strconv.Itoa(os.Getpid())}
-	if f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err == nil {
-		l.f = f
+func newLog(f *os.File, who string) *logger {
+	if f != nil {
+		unix.CloseOnExec(int(f.Fd()))
 	}
-	return l
+	return &logger{f: f, who: who, now: time.Now, self: strconv.Itoa(os.Getpid())}
+}
+
+// openLog opens a log file of the daemon's; nil where that can't be done.
+func openLog(dir, name string) *os.File {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil
+	}
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil
+	}
+	return f
 }
 
 func (l *logger) printf(format string, args ...any) {
