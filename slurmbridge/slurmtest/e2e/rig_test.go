@@ -354,3 +354,13 @@ func (r *rig) together(within time.Duration, ids ...string) time.Duration {
 	}
 	return last.Sub(first)
 }
+
+// alive reports whether a child still runs; a zombie doesn't.
+func alive(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
