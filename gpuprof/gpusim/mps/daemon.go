@@ -1,21 +1,14 @@
 package mps
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"os/user"
 	"path/filepath"
 	"sort"
-	"strconv"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
 )
@@ -85,9 +78,6 @@ type (
 	}
 )
 
-// errRunning is what a second daemon of the same pipe directory says.
-var errRunning = errors.New("An instance of this daemon is already running") //nolint:revive,staticcheck // the real daemon's words
-
 // runDaemon is the control daemon's process. ready is called when it answers.
 func runDaemon(ctx context.Context, getenv func(string) string, multiuser bool, ready func()) error {
 	d := &daemon{
@@ -111,28 +101,6 @@ func runDaemon(ctx context.Context, getenv func(string) string, multiuser bool, 
 	d.log.printf("Starting control daemon using socket %s", filepath.Join(d.dir, controlSock))
 	d.log.printf("To connect CUDA applications to this daemon, set env %s=%s", PipeEnv, d.dir)
 	return d.listenAndServe(ctx, ready)
-}
-
-// lockDir makes sure one daemon at most uses the directory.
-func lockDir(dir string) (*os.File, error) {
-	path := filepath.Join(dir, lockFile)
-	for {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			_ = f.Close()
-			return nil, errRunning
-		}
-		// A daemon that just ended may have removed the file we have locked.
-		mine, err1 := f.Stat()
-		there, err2 := os.Stat(path)
-		if err1 == nil && err2 == nil && os.SameFile(mine, there) {
-			return f, nil
-		}
-		_ = f.Close()
-	}
 }
 
 // card reads the rules of the GPUs the servers will have.
@@ -159,117 +127,6 @@ func (d *daemon) card(getenv func(string) string) error {
 		return errors.New("-multiuser-server needs root and a GPU of Volta or later")
 	}
 	return nil
-}
-
-func (d *daemon) listenAndServe(ctx context.Context, ready func()) error {
-	for _, n := range []string{controlSock, privSock} {
-		// Left behind by a killed daemon; the lock says it is dead.
-		if err := os.Remove(filepath.Join(d.dir, n)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-	}
-	clients, err := listen(d.dir, controlSock)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = clients.Close() }()
-	ui, err := listen(d.dir, privSock)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = ui.Close() }()
-	defer d.cleanUp()
-	// Every user's programs may ask for a server; the kernel tells who asks.
-	if err := os.Chmod(filepath.Join(d.dir, controlSock), 0o666); err != nil {
-		return err
-	}
-	if err := os.Chmod(filepath.Join(d.dir, privSock), 0o600); err != nil {
-		return err
-	}
-	pid := fmt.Appendf(nil, "%d\n", os.Getpid())
-	if err := os.WriteFile(filepath.Join(d.dir, pidFile), pid, 0o644); err != nil {
-		return err
-	}
-	stop := make(chan struct{})
-	defer close(stop)
-	go accept(clients, func(c *net.UnixConn) { d.greet(c, stop) })
-	go accept(ui, func(c *net.UnixConn) { d.converse(c, stop) })
-	ready()
-	d.serve(ctx, clients)
-	return nil
-}
-
-func (d *daemon) cleanUp() {
-	for _, n := range []string{controlSock, privSock, pidFile, lockFile} {
-		_ = os.Remove(filepath.Join(d.dir, n))
-	}
-}
-
-func accept(l *net.UnixListener, f func(*net.UnixConn)) {
-	for {
-		c, err := l.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors: let some close
-			continue
-		}
-		go f(c)
-	}
-}
-
-// greet reads a new client's hello. One that says nothing in time is dropped.
-func (d *daemon) greet(c *net.UnixConn, stop <-chan struct{}) {
-	cred, err := peer(c)
-	if err == nil {
-		_ = c.SetReadDeadline(time.Now().Add(startSeconds * time.Second))
-		var m message
-		m, err = receive(bufio.NewReaderSize(c, 4096))
-		_ = c.SetReadDeadline(time.Time{})
-		if err == nil && m.Op != opHello {
-			err = errors.New("no hello")
-		}
-	}
-	if err != nil {
-		_ = c.Close()
-		return
-	}
-	select {
-	case d.events <- newClient{&waiting{conn: c, pid: int(cred.Pid), uid: int(cred.Uid)}}:
-	case <-stop:
-		_ = c.Close()
-	}
-}
-
-// converse answers a control program's commands, one after the other.
-func (d *daemon) converse(c *net.UnixConn, stop <-chan struct{}) {
-	defer func() { _ = c.Close() }()
-	cred, err := peer(c)
-	if err != nil || cred.Uid != 0 && int(cred.Uid) != d.uid {
-		return
-	}
-	r := bufio.NewReaderSize(c, maxLine)
-	for {
-		m, err := receive(r)
-		if err != nil {
-			return
-		}
-		reply := make(chan string, 1)
-		select {
-		case d.events <- uiCommand{m.Line, reply}:
-		case <-stop:
-			return
-		}
-		select {
-		case out := <-reply:
-			if send(c, message{Op: opUI, Out: out}) != nil {
-				return
-			}
-		case <-stop:
-			return
-		}
-	}
 }
 
 // serve is the daemon's loop. It returns when quitting is done.
@@ -459,127 +316,6 @@ func (d *daemon) force() {
 		s.told = false
 		d.tellExit(s)
 	}
-}
-
-// startServer starts a server process as the given user.
-func (d *daemon) startServer(uid int) error {
-	ours, theirs, err := socketPair()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = theirs.Close() }()
-	log, err := serverLog(d.logDir)
-	if err != nil {
-		_ = ours.Close()
-		return err
-	}
-	defer func() { _ = log.Close() }()
-	cmd := &exec.Cmd{Path: "/proc/self/exe", Args: []string{serverName}, ExtraFiles: []*os.File{theirs, log}, Dir: "/"}
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if uid != d.uid {
-		if cmd.SysProcAttr.Credential, err = credential(uid); err != nil {
-			_ = ours.Close()
-			return err
-		}
-	}
-	if err := cmd.Start(); err != nil {
-		_ = ours.Close()
-		return err
-	}
-	pid := cmd.Process.Pid
-	d.servers[pid] = &serverProc{pid: pid, uid: uid, conn: ours, status: statusInit}
-	d.log.printf("Starting new server %d for user %d", pid, uid)
-	go d.listenTo(pid, ours, cmd)
-	return nil
-}
-
-// serverLog opens the servers' log, which they all append to.
-func serverLog(dir string) (*os.File, error) {
-	if f := openLog(dir, "server.log"); f != nil {
-		return f, nil
-	}
-	return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-}
-
-// listenTo passes on what a server says and, at last, how it ended.
-func (d *daemon) listenTo(pid int, c *net.UnixConn, cmd *exec.Cmd) {
-	r := bufio.NewReaderSize(c, 4096)
-	for {
-		m, err := receive(r)
-		if err != nil {
-			break
-		}
-		d.events <- fromServer{pid, m}
-	}
-	_ = cmd.Wait()
-	d.events <- serverEnd{pid, cmd.ProcessState.String()}
-}
-
-// credential is a user's identity with its groups. A uid without an account
-// keeps its number as its group.
-func credential(uid int) (*syscall.Credential, error) {
-	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid), NoSetGroups: false}
-	u, err := user.LookupId(strconv.Itoa(uid))
-	if err != nil {
-		return c, nil
-	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return nil, err
-	}
-	c.Gid = uint32(gid)
-	return c, nil
-}
-
-// socketPair returns the daemon's end and the server's. It keeps messages apart:
-// a connection handed over belongs to one.
-func socketPair() (*net.UnixConn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	theirs := os.NewFile(uintptr(fds[1]), "server")
-	f := os.NewFile(uintptr(fds[0]), "daemon")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	if err != nil {
-		_ = theirs.Close()
-		return nil, nil, err
-	}
-	return c.(*net.UnixConn), theirs, nil
-}
-
-// handOver passes a client's connection on to a server.
-func handOver(server *net.UnixConn, w *waiting) error {
-	m := message{Op: opClient, PID: w.pid}
-	b, err := m.encode()
-	if err != nil {
-		return err
-	}
-	raw, err := w.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var serr error
-	err = raw.Control(func(fd uintptr) {
-		_, _, serr = server.WriteMsgUnix(b, unix.UnixRights(int(fd)), nil)
-	})
-	return errors.Join(err, serr)
-}
-
-// hungUp reports whether the client has gone while it waited.
-func hungUp(c *net.UnixConn) bool {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return true
-	}
-	gone := false
-	err = raw.Control(func(fd uintptr) {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-		n, err := unix.Poll(p, 0)
-		gone = err == nil && n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLRDHUP|unix.POLLERR) != 0
-	})
-	return err != nil || gone
 }
 
 func refuse(w *waiting) {

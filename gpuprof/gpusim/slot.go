@@ -1,0 +1,210 @@
+package gpusim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Slot is a process's place on a GPU.
+type Slot struct {
+	dev   *Device
+	place int
+	pid   int32
+	start uint64
+}
+
+// Claimant is who asks for a place on a GPU. PID 0 means the caller's process.
+type Claimant struct {
+	PID    int
+	UID    int
+	Server int // pid of the MPS server it is a client of; 0 = context of its own
+	// Limits hold for clients on cards from Volta on.
+	Limits Limits
+}
+
+// Claim puts an application on the GPU, from now on, with profile p. It returns
+// ErrOOM, ErrLost or ErrFull, or an error of the lock.
+func (d *Device) Claim(c Claimant, p *rlcore.Profile) (*Slot, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	kind, pts := Own, phases(p)
+	if c.Server != 0 {
+		kind = Client
+		if !d.SameUser() {
+			c.Limits.apply(pts)
+		}
+	}
+	return d.claim(c, kind, p.App, pts, pts[len(pts)-1].Until, p.StepS)
+}
+
+// ClaimServer puts an MPS server's own context on the GPU.
+func (d *Device) ClaimServer(c Claimant) (*Slot, error) {
+	ever := []point{{Until: math.Inf(1), Mem: d.rec.MemContext}}
+	return d.claim(c, Server, "nvidia-cuda-mps-server", ever, math.Inf(1), 0)
+}
+
+func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration, step float64) (*Slot, error) {
+	if c.PID == 0 {
+		c.PID = ownPID()
+	}
+	start, err := startTime(c.PID)
+	if err != nil {
+		return nil, fmt.Errorf("claim GPU: process %d: %w", c.PID, err)
+	}
+	s := &Slot{dev: d, pid: int32(c.PID), start: start}
+	var oom bool
+	err = d.update(func(v *view) error {
+		if d.rec.Lost != 0 {
+			return ErrLost
+		}
+		s.place = -1
+		for i := range v.dyn.Member {
+			if v.dyn.Member[i].Status == Free {
+				s.place = i
+				break
+			}
+		}
+		if s.place < 0 {
+			return ErrFull
+		}
+		if kind != Server {
+			v.dyn.Started++
+		}
+		if v.held()+pts[0].Mem > d.rec.MemTotal {
+			// It never gets a slot, but that it tried is counted.
+			oom = true
+			v.dyn.OOM++
+			return nil
+		}
+		rec := &d.rec.Slot[s.place]
+		*rec = slot{
+			Pid: s.pid, UID: uint32(c.UID), Start: start, Server: int32(c.Server), Kind: kind,
+			Points: uint32(len(pts)), Duration: duration, Step: step,
+		}
+		setCString(rec.App[:], app)
+		copy(rec.Point[:], pts)
+		v.dyn.Member[s.place] = member{Status: Running, Slowdown: 1, StartT: v.dyn.T}
+		return nil
+	})
+	if oom && err == nil {
+		err = ErrOOM
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Progress is how far a process has come.
+type Progress struct {
+	Status Status
+	DoneS  float64 // solo work done, s
+	// DurationS is what all of it takes alone, under the claimant's limits, s.
+	DurationS float64
+	// StartT, EndT and NowT are on the GPU's clock, s; EndT is 0 while it runs.
+	StartT, EndT float64
+	NowT         float64
+	Slowdown     float64 // at this moment
+	MemMaxMiB    float64
+	BusyS        float64
+	// LeftS is how long it still runs when nobody's demand changes, GPU seconds.
+	LeftS float64
+}
+
+// reapEvery is how often, in real time, a device's users look for dead ones
+// among them.
+const reapEvery = 20 * time.Millisecond
+
+// Progress advances the GPU to now and says how the process fares. It returns
+// ErrGone when the slot was taken from it, ErrLost when the GPU is lost.
+func (s *Slot) Progress() (Progress, error) {
+	var p Progress
+	d := s.dev
+	err := d.state.locked(func() error {
+		if d.rec.Lost != 0 {
+			return ErrLost
+		}
+		if err := d.load(); err != nil {
+			return err
+		}
+		v := &d.view
+		if err := s.mine(v); err != nil {
+			return err
+		}
+		now := max(d.state.Now(), v.dyn.T)
+		if d.due(now) {
+			v.advance(now)
+			if d.state.clock()-d.rec.LookedNs > int64(reapEvery) && d.reap() {
+				v.settle()
+			}
+			d.rec.commit(&v.dyn)
+		} else {
+			// Nothing happened since: what is stored stays true.
+			v.advance(now)
+		}
+		m := &v.dyn.Member[s.place]
+		p = Progress{
+			Status: m.Status, DoneS: m.Done, StartT: m.StartT, EndT: m.EndT, NowT: v.dyn.T,
+			DurationS: d.rec.Slot[s.place].Duration, Slowdown: m.Slowdown, MemMaxMiB: m.MemMax, BusyS: m.BusyS,
+			LeftS: (d.rec.Slot[s.place].Duration - m.Done) * m.Slowdown,
+		}
+		return nil
+	})
+	return p, err
+}
+
+// due reports whether something happens on the device up to now.
+func (d *Device) due(now float64) bool {
+	if d.state.clock()-d.rec.LookedNs > int64(reapEvery) {
+		return true
+	}
+	for i := range d.view.dyn.Member {
+		if d.view.computes(i) && d.view.next(i) <= now {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Slot) mine(v *view) error {
+	rec := &s.dev.rec.Slot[s.place]
+	if v.dyn.Member[s.place].Status == Free || rec.Pid != s.pid || rec.Start != s.start {
+		return ErrGone
+	}
+	return nil
+}
+
+// Release gives the slot back. A process that still runs ends here, before its
+// work is done.
+func (s *Slot) Release() error { return s.leave(Free) }
+
+// Fault destroys the process's context, as a memory fault in a kernel does, and
+// gives the slot back.
+func (s *Slot) Fault() error { return s.leave(Faulted) }
+
+func (s *Slot) leave(how Status) error {
+	return s.dev.update(func(v *view) error {
+		if err := s.mine(v); err != nil {
+			if errors.Is(err, ErrGone) {
+				return nil
+			}
+			return err
+		}
+		m := &v.dyn.Member[s.place]
+		if m.Status.present() {
+			if how == Faulted {
+				v.dyn.Faults++
+			} else if s.dev.rec.Slot[s.place].Kind != Server {
+				v.dyn.Killed++
+			}
+			v.end(s.place, how)
+		}
+		*m = member{}
+		return nil
+	})
+}
