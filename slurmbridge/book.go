@@ -183,6 +183,12 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 		case g.State == Preparing:
 			m.Undo, m.Tries = "prepared but never released", 1
 			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
+		case j.Eligible.After(s.At.Add(5 * time.Second)):
+			// It was to start at once and now has a time of its own: requeued
+			// before a look saw it run, or its owner put it off.
+			m.Undo, m.Tries = "put off", 1
+			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
+			events = append(events, Event{Kind: "requeued", Group: g, Ref: m.Ref})
 		case !asPlanned(g, m, j):
 			m.Gone = "owner"
 			b.HandsOff[m.Ref] = "its owner edited it"

@@ -4,38 +4,72 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// bind makes the cluster's folder, /proc, the device nodes and Options.Binds seen
-// inside Options.Root at the same paths. The root's own /dev holds only what is
-// needed: nothing of the host's is mounted there that a clean-up could reach.
-func (c *Cluster) bind() error {
-	root := c.Options.Root
-	if root == "" {
+// newRoot is where the other root is put together, seen by the keeper's children
+// only.
+func (c *Cluster) newRoot() string { return c.Path("root") }
+
+// prepare puts the other root folder together in a mount namespace of the
+// keeper's own: Options.Root as the lower layer, memory above it, and the
+// cluster's folder and Options.Binds at their own paths. Nothing is mounted where
+// anybody else sees it, so nothing needs to be unmounted, and no clean-up that
+// runs wild can reach through a mount.
+func (c *Cluster) prepare() error {
+	if c.Options.Root == "" {
 		return nil
 	}
-	for _, d := range []struct {
-		name     string
-		maj, min uint32
-	}{{"null", 1, 3}, {"zero", 1, 5}, {"random", 1, 8}, {"urandom", 1, 9}} {
-		path := filepath.Join(root, "dev", d.name)
-		if _, err := os.Stat(path); err == nil {
-			continue
-		}
-		if err := syscall.Mknod(path, syscall.S_IFCHR|0o666, int(d.maj<<8|d.min)); err != nil {
-			return fmt.Errorf("mknod %s: %w", path, err)
-		}
-		if err := os.Chmod(path, 0o666); err != nil {
+	if _, err := look(c.Options.Root, "slurmctld"); err != nil {
+		return fmt.Errorf("use root %s: %w", c.Options.Root, err)
+	}
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	// The upper layer lies in memory: not every file system can be one. It is
+	// mounted over the very folder that the whole is mounted over next.
+	top := c.newRoot()
+	if err := unix.Mount("slurmtest", top, "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mount memory: %w", err)
+	}
+	upper, work := filepath.Join(top, "upper"), filepath.Join(top, "work")
+	for _, dir := range []string{upper, work} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := c.mount("proc", "/proc", "proc", 0); err != nil {
+	layers := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", c.Options.Root, upper, work)
+	if err := unix.Mount("slurmtest", top, "overlay", 0, layers); err != nil {
+		return fmt.Errorf("mount root %s: %w", c.Options.Root, err)
+	}
+	for _, m := range []struct {
+		kind, at string
+		flags    uintptr
+	}{{"proc", "/proc", 0}, {"sysfs", "/sys", unix.MS_RDONLY}, {"tmpfs", "/dev", 0}, {"tmpfs", "/tmp", 0}} {
+		if err := c.mount(m.kind, m.at, m.kind, m.flags); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(filepath.Join(top, "tmp"), 0o777|os.ModeSticky); err != nil {
 		return err
 	}
+	for name, minor := range map[string]int{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
+		if err := device(filepath.Join(top, "dev", name), 1, minor); err != nil {
+			return err
+		}
+	}
+	if err := os.Symlink("/proc/self/fd", filepath.Join(top, "dev", "fd")); err != nil {
+		return err
+	}
+	// Below the cluster's folder lies the root itself: a plain bind leaves it out.
 	for _, dir := range append([]string{c.Dir}, c.Options.Binds...) {
-		if err := c.mount(dir, dir, "", syscall.MS_BIND); err != nil {
+		if err := c.mount(dir, dir, "", unix.MS_BIND); err != nil {
 			return err
 		}
 	}
@@ -43,33 +77,38 @@ func (c *Cluster) bind() error {
 }
 
 func (c *Cluster) mount(source, at, kind string, flags uintptr) error {
-	target := filepath.Join(c.Options.Root, at)
+	target := filepath.Join(c.newRoot(), at)
 	if err := os.MkdirAll(target, 0o755); err != nil {
 		return err
 	}
-	if kind == "proc" && mounted(target) {
-		return nil
-	}
-	if err := syscall.Mount(source, target, kind, flags, ""); err != nil {
+	if err := unix.Mount(source, target, kind, flags, ""); err != nil {
 		return fmt.Errorf("mount %s: %w", target, err)
 	}
-	c.mounts = append(c.mounts, target)
 	return nil
 }
 
-func mounted(path string) bool {
-	text, err := os.ReadFile("/proc/self/mounts")
-	return err == nil && strings.Contains(string(text), " "+path+" ")
+// Prefix is what goes before a Slurm command to reach this cluster's Slurm from
+// outside: nothing, or with Options.Root a change into that root. as is the user
+// to become there, "" = none.
+func (c *Cluster) Prefix(as string) ([]string, error) {
+	if c.Options.Root == "" {
+		return nil, nil
+	}
+	ns := fmt.Sprintf("--mount=/proc/%d/task/%d/ns/mnt", os.Getpid(), c.keeper.tid)
+	argv := []string{"nsenter", ns, "chroot"}
+	if as != "" {
+		id, err := ids(as)
+		if err != nil {
+			return nil, err
+		}
+		gid := strconv.FormatUint(uint64(id.Gid), 10)
+		argv = append(argv, "--groups="+gid, "--userspec="+strconv.FormatUint(uint64(id.Uid), 10)+":"+gid)
+	}
+	return append(argv, c.newRoot()), nil
 }
 
-// unbind takes away what bind mounted, last first. It removes nothing below a
-// mount.
-func (c *Cluster) unbind() {
-	for i := len(c.mounts) - 1; i >= 0; i-- {
-		if err := syscall.Unmount(c.mounts[i], 0); err != nil {
-			_ = syscall.Unmount(c.mounts[i], syscall.MNT_DETACH)
-			continue
-		}
-	}
-	c.mounts = nil
+// hasPlugin reports whether the Slurm installed here has a plugin.
+func hasPlugin(name string) bool {
+	found, err := filepath.Glob("/usr/lib/*/slurm*/" + strings.TrimSpace(name))
+	return err == nil && len(found) > 0
 }

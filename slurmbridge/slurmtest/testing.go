@@ -8,9 +8,14 @@ import (
 
 // New starts a cluster for a test and ends it with the test. Where this machine
 // can't run one the test is skipped, or fails if SLURMBRIDGE_REQUIRE_SLURM is 1.
+// Options.Root defaults to SLURMBRIDGE_TEST_ROOT, so that the same tests run on
+// another release.
 func New(tb testing.TB, o Options) *Cluster {
 	tb.Helper()
 	Require(tb)
+	if o.Root == "" {
+		o.Root = os.Getenv("SLURMBRIDGE_TEST_ROOT")
+	}
 	c, err := Start(context.Background(), o)
 	if err != nil {
 		tb.Fatal(err)

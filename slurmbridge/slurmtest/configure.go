@@ -1,0 +1,125 @@
+package slurmtest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// NodeName is the i-th node's name, from 0.
+func NodeName(i int) string { return "n" + strconv.Itoa(i+1) }
+
+// Partition is the cluster's only partition, unless Options.Extra has more.
+const Partition = "gpu"
+
+// configure writes slurm.conf, gres.conf, cgroup.conf and the job_submit script.
+func (c *Cluster) configure() error {
+	files := map[string]string{
+		"slurm.conf": c.slurmConf(),
+		"gres.conf":  c.gresConf(),
+		// Releases that would use cgroups by themselves are told not to; 22.05 has
+		// no such setting, and needs none without a cgroup plugin.
+		"cgroup.conf": "CgroupPlugin=disabled\n",
+	}
+	if c.Options.Root == "" && !hasPlugin("cgroup_v2.so") {
+		files["cgroup.conf"] = "CgroupAutomount=no\n"
+	}
+	if c.Options.Lua != "" {
+		text, err := os.ReadFile(c.Options.Lua)
+		if err != nil {
+			return err
+		}
+		files["job_submit.lua"] = strings.NewReplacer(
+			`"/run/slurmbridge/gate"`, strconv.Quote(c.GateFile),
+			`"/run/slurmbridge/wake"`, strconv.Quote(c.WakeFile),
+		).Replace(string(text))
+	}
+	for name, text := range files {
+		if err := os.WriteFile(c.Path(name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	for i := range c.Options.Nodes {
+		if err := os.MkdirAll(c.Path("spool", NodeName(i)), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) slurmConf() string {
+	o, d := &c.Options, c.Dir
+	var b strings.Builder
+	set := func(key, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%s=%s\n", key, value)
+		}
+	}
+	set("ClusterName", filepath.Base(d))
+	set("SlurmctldHost", c.host+"(127.0.0.1)")
+	set("SlurmctldPort", strconv.Itoa(c.ports[0].number))
+	set("SlurmUser", "slurm")
+	set("AuthType", "auth/munge")
+	set("AuthInfo", "socket="+c.MungeSocket)
+	set("CredType", "cred/munge")
+	set("StateSaveLocation", d+"/state")
+	set("SlurmdSpoolDir", d+"/spool/%n")
+	set("SlurmctldPidFile", d+"/run/slurmctld.pid")
+	set("SlurmdPidFile", d+"/spool/%n.pid")
+	set("SlurmctldLogFile", d+"/log/slurmctld.log")
+	set("SlurmdLogFile", d+"/log/slurmd-%n.log")
+	set("ProctrackType", "proctrack/linuxproc")
+	set("TaskPlugin", "task/none")
+	set("SelectType", "select/cons_tres")
+	set("SelectTypeParameters", "CR_Core_Memory")
+	set("SlurmdParameters", "config_overrides") // nodes larger than this machine
+	set("MpiDefault", "none")
+	set("ReturnToService", "2")
+	set("DefMemPerCPU", strconv.Itoa(o.DefMemMiB))
+	set("MaxJobCount", "20000")
+	set("MaxArraySize", "10001")
+	set("KillWait", "2")
+	set("SlurmdTimeout", "30")
+	set("GresTypes", "gpu,"+o.Sharing)
+	set("Prolog", o.Prolog)
+	set("Epilog", o.Epilog)
+	set("TaskProlog", o.TaskProlog)
+	set("EpilogSlurmctld", o.EpilogSlurmctld)
+	set("SchedulerParameters", o.Scheduler)
+	if o.Lua != "" {
+		set("JobSubmitPlugins", "lua")
+	}
+	for _, line := range o.Extra {
+		b.WriteString(line + "\n")
+	}
+	var names []string
+	for i := range o.Nodes {
+		names = append(names, NodeName(i))
+		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d RealMemory=%d Gres=gpu:%s:%d,%s:%d State=UNKNOWN\n",
+			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, o.MemMiB, o.GPUType, o.GPUs, o.Sharing, 100*o.GPUs)
+	}
+	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition, strings.Join(names, ","))
+	return b.String()
+}
+
+func (c *Cluster) gresConf() string {
+	o := &c.Options
+	file, flags := c.Path("dev", "nvidia0"), ""
+	if o.GPUs > 1 {
+		file = fmt.Sprintf("%s[0-%d]", c.Path("dev", "nvidia"), o.GPUs-1)
+	}
+	if o.AllSharing && o.Sharing == "mps" {
+		flags = " Flags=all_sharing"
+	}
+	var b strings.Builder
+	for i := range o.Nodes {
+		fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s File=%s\n", NodeName(i), o.GPUType, file)
+		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*o.GPUs, file, flags)
+	}
+	for _, line := range o.ExtraGres {
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}

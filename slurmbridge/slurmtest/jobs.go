@@ -1,0 +1,154 @@
+package slurmtest
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Command prepares a program to be run in the cluster's environment: one of
+// Slurm's commands, or any other by its path. as is the user to run it as, "" =
+// this process's. Users that every Debian has, such as nobody, games, daemon and
+// man, are there under Options.Root too.
+func (c *Cluster) Command(ctx context.Context, as, name string, args ...string) (*exec.Cmd, error) {
+	path, err := look(c.Options.Root, name)
+	if err != nil {
+		return nil, err
+	}
+	argv, err := c.Prefix(as)
+	if err != nil {
+		return nil, err
+	}
+	out := c.Path("out")
+	if len(argv) > 0 {
+		argv = append(argv, "env", "--chdir="+out)
+	}
+	argv = append(append(argv, path), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = c.Env()
+	if c.Options.Root != "" {
+		return cmd, nil
+	}
+	cmd.Dir = out
+	if as != "" {
+		id, err := ids(as)
+		if err != nil {
+			return nil, err
+		}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: id}
+	}
+	return cmd, nil
+}
+
+// Run runs one of Slurm's commands as root and returns what it printed.
+func (c *Cluster) Run(ctx context.Context, name string, args ...string) (string, error) {
+	return c.RunAs(ctx, "", name, args...)
+}
+
+// RunAs is Run as another user.
+func (c *Cluster) RunAs(ctx context.Context, as, name string, args ...string) (string, error) {
+	cmd, err := c.Command(ctx, as, name, args...)
+	if err != nil {
+		return "", err
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+// Submit runs sbatch as a user with a script on standard input, and returns the
+// job's number. A script without a #! line is a shell's. Output goes to out/ID.out
+// in the cluster's folder unless args say otherwise.
+func (c *Cluster) Submit(ctx context.Context, as, script string, args ...string) (string, error) {
+	args = append([]string{"--parsable", "--output=" + c.Path("out", "%A.out")}, args...)
+	cmd, err := c.Command(ctx, as, "sbatch", args...)
+	if err != nil {
+		return "", err
+	}
+	if !strings.HasPrefix(script, "#!") {
+		script = "#!/bin/sh\n" + script
+	}
+	cmd.Stdin = strings.NewReader(script)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("sbatch %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	id, _, _ := strings.Cut(strings.TrimSpace(string(out)), ";")
+	return id, nil
+}
+
+// Job returns the fields of `scontrol -d show job`, by name. A job that is gone has
+// none.
+func (c *Cluster) Job(ctx context.Context, ref string) (map[string]string, error) {
+	out, err := c.Run(ctx, "scontrol", "-d", "show", "job", ref)
+	if err != nil {
+		if strings.Contains(out, "Invalid job id") {
+			return map[string]string{}, nil
+		}
+		return nil, err
+	}
+	return fields(out), nil
+}
+
+// free are the fields that end with their line, and not with a blank: users write
+// them.
+var free = []string{"JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "Command", "StdErr", "StdIn", "StdOut"}
+
+func fields(out string) map[string]string {
+	f := map[string]string{}
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		for line != "" {
+			key, value, ok := strings.Cut(line, "=")
+			if !ok {
+				break
+			}
+			line = ""
+			if !slices.Contains(free, key) {
+				value, line, _ = strings.Cut(value, " ")
+				line = strings.TrimSpace(line)
+			}
+			if _, twice := f[key]; !twice {
+				f[key] = value
+			}
+		}
+	}
+	return f
+}
+
+// Wait polls until ok is true or the time is over, and reports which.
+func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
+	end := time.Now().Add(d)
+	for {
+		if ok() {
+			return true
+		}
+		if time.Now().After(end) || ctx.Err() != nil {
+			return false
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// WaitState waits until the job is in one of the states, and returns the state it
+// was last seen in ("" = it is gone).
+func (c *Cluster) WaitState(ctx context.Context, d time.Duration, ref string, states ...string) (string, bool) {
+	last := ""
+	ok := Wait(ctx, d, func() bool {
+		f, err := c.Job(ctx, ref)
+		if err != nil {
+			return false
+		}
+		last = f["JobState"]
+		return slices.Contains(states, last)
+	})
+	return last, ok
+}

@@ -1,0 +1,50 @@
+package slurmtest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+)
+
+// port is a TCP port that no other cluster takes while this process lives: each
+// holds a socket named after it, which the kernel gives to one only.
+type port struct {
+	number int
+	claim  net.Listener
+}
+
+func (p *port) release() { _ = p.claim.Close() }
+
+// freePorts takes n ports that nobody listens on, below those that the kernel
+// gives to outgoing connections and above those of well-known services (Slurm's
+// own 6817 among them).
+func freePorts(n int) ([]*port, error) {
+	const low, high = 12000, 32000
+	var out []*port
+	for range 100 * n {
+		if len(out) == n {
+			return out, nil
+		}
+		number := low + rand.IntN(high-low)
+		claim, err := net.Listen("unix", fmt.Sprintf("@slurmtest-port-%d", number))
+		if err != nil {
+			continue
+		}
+		probe, err := net.Listen("tcp", ":"+strconv.Itoa(number))
+		if err != nil {
+			_ = claim.Close()
+			continue
+		}
+		_ = probe.Close()
+		out = append(out, &port{number: number, claim: claim})
+	}
+	if len(out) == n {
+		return out, nil
+	}
+	for _, p := range out {
+		p.release()
+	}
+	return nil, errors.New("find free ports: none are free")
+}

@@ -1,0 +1,192 @@
+package slurmtest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// prefix begins the names of the folders that Start makes.
+	prefix = "slurmtest-"
+	// owner is a file in every cluster's folder, locked by the process that
+	// started the cluster while it lives.
+	owner = "owner"
+)
+
+// errInUse says that a cluster's process lives.
+var errInUse = errors.New("a running cluster's folder")
+
+// claim marks the folder as this process's.
+func (c *Cluster) claim() error {
+	f, err := os.OpenFile(c.Path(owner), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("claim cluster folder: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("claim %s: %w", c.Dir, errInUse)
+	}
+	c.lock = f
+	return kill(c.Dir) // what an earlier cluster left in the same folder
+}
+
+// sweep clears away the folders of clusters whose process was killed.
+func sweep() {
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
+	if err != nil {
+		return
+	}
+	for _, dir := range left {
+		_ = Reap(dir) // one that is in use, or just being made, stays
+	}
+}
+
+// Reap ends what still runs of a cluster whose process is gone, and removes its
+// folder. A folder that is no cluster's, or a running cluster's, is an error.
+func Reap(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, owner), os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("reap %s: no cluster's folder: %w", dir, err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("reap %s: %w", dir, errInUse)
+	}
+	if err := kill(dir); err != nil {
+		return fmt.Errorf("reap %s: %w", dir, err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("reap %s: %w", dir, err)
+	}
+	return nil
+}
+
+// kill ends every process that belongs to the cluster in dir, and returns when
+// they are gone.
+func kill(dir string) error {
+	end := time.Now().Add(10 * time.Second)
+	for {
+		pids, err := members(dir)
+		if err != nil {
+			return fmt.Errorf("list processes: %w", err)
+		}
+		if len(pids) == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("processes %v of %s don't end", pids, dir)
+		}
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// members lists the processes of the cluster in dir: those that have its
+// slurm.conf in their environment (daemons, hooks, jobs), and of those without a
+// terminal (so that nobody's shell is one) any that has a path below dir in its
+// environment, as its working directory or open: jobs that cleared their
+// environment, daemons that hooks left. This process and those above it are none.
+func members(dir string) ([]int, error) {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	above := map[int]bool{}
+	for pid := os.Getpid(); pid > 1 && !above[pid]; {
+		above[pid] = true
+		pid, _ = parent(pid)
+	}
+	var out []int
+	for _, e := range all {
+		pid, err := strconv.Atoi(e.Name())
+		if err == nil && !above[pid] && belongs(pid, dir) {
+			out = append(out, pid)
+		}
+	}
+	return out, nil
+}
+
+func belongs(pid int, dir string) bool {
+	proc := "/proc/" + strconv.Itoa(pid)
+	env, err := os.ReadFile(proc + "/environ")
+	if err != nil || zombie(pid) {
+		return false
+	}
+	below := dir + "/"
+	named := false
+	for v := range bytes.SplitSeq(env, []byte{0}) {
+		key, value, _ := strings.Cut(string(v), "=")
+		switch key {
+		case "SLURM_CONF":
+			if value == below+"slurm.conf" {
+				return true
+			}
+		case "PWD", "OLDPWD":
+		default:
+			named = named || strings.HasPrefix(value, below)
+		}
+	}
+	if _, tty := parent(pid); tty {
+		return false
+	}
+	if named {
+		return true
+	}
+	links, err := os.ReadDir(proc + "/fd")
+	if err != nil {
+		return false
+	}
+	paths := []string{proc + "/cwd", proc + "/exe"}
+	for _, l := range links {
+		paths = append(paths, proc+"/fd/"+l.Name())
+	}
+	for _, path := range paths {
+		if to, err := os.Readlink(path); err == nil && strings.HasPrefix(to+"/", below) {
+			return true
+		}
+	}
+	return false
+}
+
+// stat is what follows the name in /proc/PID/stat: state, parent, group, session,
+// terminal, …
+func stat(pid int) []string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+}
+
+// parent is a process's parent, and whether it has a terminal.
+func parent(pid int) (ppid int, tty bool) {
+	f := stat(pid)
+	if len(f) < 5 {
+		return 0, false
+	}
+	ppid, err := strconv.Atoi(f[1])
+	if err != nil {
+		return 0, false
+	}
+	return ppid, f[4] != "0"
+}
+
+func zombie(pid int) bool {
+	f := stat(pid)
+	return len(f) == 0 || f[0] == "Z" || f[0] == "X"
+}
