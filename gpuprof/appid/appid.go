@@ -1,0 +1,117 @@
+// Package appid recognises an application by what its user wrote, without the
+// user's help: the job script, less what doesn't matter, and its main command.
+package appid
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"path"
+	"strings"
+)
+
+// App is a recognised application.
+type App struct {
+	Key  string // short and stable, e.g. "lmp-3f9a1c2b04d1"; "" = nothing to go by
+	Name string // of the main command, for people
+}
+
+// maxScript is as much of a script as counts, bytes.
+const maxScript = 256 << 10
+
+// Identify recognises a job's application. A name its owner gave (--comment=
+// app=NAME) is the key as it is.
+func Identify(named string, script []byte) App {
+	if named != "" {
+		return App{Key: named, Name: named}
+	}
+	lines := Normalise(script)
+	if len(lines) == 0 {
+		return App{}
+	}
+	h := sha256.New()
+	for _, l := range lines {
+		h.Write([]byte(l))
+		h.Write([]byte{'\n'})
+	}
+	name := command(lines)
+	return App{Key: name + "-" + hex.EncodeToString(h.Sum(nil)[:6]), Name: name}
+}
+
+// Normalise strips a script of comments, of #SBATCH lines, of what differs
+// between runs of the same thing (set -x, echo, date), and of white space.
+func Normalise(script []byte) []string {
+	if len(script) > maxScript {
+		script = script[:maxScript]
+	}
+	var out []string
+	joined := ""
+	for raw := range bytes.SplitSeq(script, []byte{'\n'}) {
+		line := joined + strings.Join(strings.Fields(strings.ToValidUTF8(string(raw), "?")), " ")
+		joined = ""
+		if strings.HasPrefix(line, "#") || line == "" {
+			continue
+		}
+		if cut, more := strings.CutSuffix(line, "\\"); more {
+			joined = strings.TrimSpace(cut) + " "
+			continue
+		}
+		switch word, _, _ := strings.Cut(line, " "); word {
+		case "echo", "date", "hostname", "set", "sleep", "printf", "nvidia-smi":
+			if len(out) > 0 || word != "sleep" {
+				continue
+			}
+		}
+		out = append(out, line)
+	}
+	if joined != "" {
+		out = append(out, strings.TrimSpace(joined))
+	}
+	return out
+}
+
+// launchers start another command, which is the one that counts.
+var launchers = map[string]bool{
+	"srun": true, "mpirun": true, "mpiexec": true, "env": true, "time": true, "exec": true, "nohup": true,
+	"singularity": true, "apptainer": true, "run": true, "conda": true, "numactl": true, "python": true, "python3": true,
+}
+
+// command is the base name of the last line's main command, which is where a
+// script does its work more often than not.
+func command(lines []string) string {
+	for i := len(lines) - 1; i >= 0; i-- {
+		for _, w := range strings.Fields(lines[i]) {
+			base := path.Base(strings.Trim(w, `"'`))
+			if launchers[base] || strings.HasPrefix(w, "-") || strings.Contains(w, "=") ||
+				base == "." || base == "/" || strings.Trim(base, "0123456789:.") == "" { // an option, or an option's number
+				continue
+			}
+			if name := clean(base); name != "" && !word[name] {
+				return name
+			}
+			break
+		}
+	}
+	return "job"
+}
+
+// word holds what starts a line of shell that runs nothing.
+var word = map[string]bool{
+	"cd": true, "module": true, "source": true, "export": true, "if": true, "fi": true, "for": true, "do": true, "done": true,
+	"while": true, "then": true, "else": true, "wait": true, "exit": true, "ulimit": true, "mkdir": true, "rm": true, "cp": true, "esac": true,
+}
+
+// clean keeps of a name what can stand anywhere.
+func clean(s string) string {
+	s = strings.TrimSuffix(strings.TrimSuffix(s, ".py"), ".sh")
+	var b strings.Builder
+	for _, r := range s {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '-' {
+			b.WriteRune(r)
+		}
+		if b.Len() == 32 {
+			break
+		}
+	}
+	return strings.Trim(b.String(), ".-")
+}

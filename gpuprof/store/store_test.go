@@ -1,0 +1,158 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+func opened(t *testing.T, path string) *Store {
+	t.Helper()
+	s, err := Open(context.Background(), path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func record(job int64, user string, seconds float64, neighbours ...int64) *gpuprof.Record {
+	r := &gpuprof.Record{
+		JobID: job, Node: "n1", User: user, Start: time.Unix(1000, 0), End: time.Unix(1000, int64(seconds*1e9)),
+		GPUs: []gpuprof.GPU{{UUID: "GPU-1"}}, PeriodS: seconds, Series: []rlcore.Use{{GPU: 0.4, MemMiB: 2000}},
+	}
+	for _, n := range neighbours {
+		r.Neighbours = append(r.Neighbours, gpuprof.Neighbour{JobID: n})
+	}
+	return r
+}
+
+func TestRecordsBecomeProfiles(t *testing.T) {
+	ctx := context.Background()
+	path := filepath.Join(t.TempDir(), "s.db")
+	s := opened(t, path)
+	if _, err := s.Lookup(ctx, "ann", "lmp"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("of nothing: %v", err)
+	}
+	// A shared run is kept, but teaches no solo profile.
+	if a, err := s.AddRecord(ctx, record(1, "ann", 100, 2), "lmp"); err != nil || !a.New || a.Learned {
+		t.Errorf("%+v %v", a, err)
+	}
+	if a, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || !a.New || !a.Learned {
+		t.Errorf("%+v %v", a, err)
+	}
+	if a, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || a.New {
+		t.Errorf("the same record twice: %+v %v", a, err)
+	}
+	if a, err := s.AddRecord(ctx, record(4, "ann", 75, 5), "lmp"); err != nil || a.Slowdown != 1.5 {
+		t.Errorf("%+v %v, want slowdown 1.5", a, err)
+	}
+	p, err := s.Lookup(ctx, "ann", "lmp")
+	if err != nil || p.Runs != 1 || p.DurationS != 50 {
+		t.Errorf("%+v %v", p, err)
+	}
+	if _, err := s.Lookup(ctx, "bob", "lmp"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("bob's job is held to be what ann's was: %v", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+func TestImport(t *testing.T) {
+	ctx := context.Background()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	file := filepath.Join(t.TempDir(), "p.csv")
+	if err := os.WriteFile(file, []byte("app,duration_s,gpu_util,mem_mib,step_ms\nlmp,264,22,7783,\nvgg16,80,99,4316,412\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ps, err := ReadProfiles(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Import(ctx, ps); err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.Lookup(ctx, "bob", "vgg16")
+	if err != nil || p.StepS != 0.412 || p.Peak().MemMiB != 4316 {
+		t.Errorf("%+v %v", p, err)
+	}
+	// A user's own run counts more than what was imported.
+	if _, err := s.AddRecord(ctx, record(3, "bob", 50), "vgg16"); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := s.Lookup(ctx, "bob", "vgg16"); err != nil || p.DurationS != 50 {
+		t.Errorf("%+v %v", p, err)
+	}
+	if n, err := s.Forget(ctx, "*", "vgg16"); err != nil || n != 2 {
+		t.Errorf("forgot %d, %v", n, err)
+	}
+	if l, err := s.List(ctx); err != nil || len(l) != 1 || l[0].Profile.App != "lmp" {
+		t.Errorf("%+v %v", l, err)
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                        "line 1",
+		"app,duration_s\nx,1\n":                   "column gpu_util",
+		"app,duration_s,gpu_util\nx,zero,5\n":     "line 2: column duration_s",
+		"app,duration_s,gpu_util\nx,NaN,5\n":      "line 2: column duration_s",
+		"app,duration_s,gpu_util\nx,0,5\n":        "line 2: column duration_s",
+		"app,duration_s,gpu_util\nx,1,500\n":      "line 2: column gpu_util",
+		"app,duration_s,gpu_util\n,1,5\n":         "line 2: column app",
+		"app,duration_s,gpu_util\nx,1,5\nx,1,5\n": "line 3: column app",
+		"app,duration_s,gpu_util\n":               "no profile",
+	} {
+		if _, err := ParseCSV(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	for _, text := range []string{"", "{}", "[]", "[null]", `[{"app":"x"}]`, `[{"app":"x","duration_s":1,"period_s":1,"series":[{"gpu":2}]}]`, `[{"unknown":1}]`} {
+		if _, err := ParseJSON(strings.NewReader(text)); err == nil {
+			t.Errorf("%q: no error", text)
+		}
+	}
+}
+
+func FuzzParseCSV(f *testing.F) {
+	f.Add("app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms\nx,1,2,3,4,5,6,7\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		ps, err := ParseCSV(strings.NewReader(text))
+		if err != nil {
+			return
+		}
+		for _, p := range ps {
+			if err := p.Validate(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestCorruptFileIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s.db")
+	if err := os.WriteFile(path, []byte(strings.Repeat("this is no database ", 500)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := opened(t, path)
+	if _, err := s.AddRecord(context.Background(), record(1, "ann", 5), "x"); err != nil {
+		t.Error(err)
+	}
+	aside, err := filepath.Glob(path + ".corrupt-*")
+	if err != nil || len(aside) == 0 {
+		t.Errorf("nothing was set aside: %v %v", aside, err)
+	}
+	if _, err := Open(context.Background(), filepath.Join(dir, "none", "s.db"), slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a folder that isn't there: no error")
+	}
+}
