@@ -67,6 +67,8 @@ type Cluster struct {
 	// GateFile and WakeFile are where the job_submit script looks for the gate and
 	// writes its wake-ups to. SlurmUser may write both.
 	GateFile, WakeFile string
+	// Release is Slurm's, e.g. "22.05.8".
+	Release string
 	// MungeSocket is the private munged's.
 	MungeSocket string
 
@@ -113,6 +115,26 @@ func look(root, prog string) (string, error) {
 		return exec.LookPath(prog)
 	}
 	return "", fmt.Errorf("%s: %w in %s", prog, exec.ErrNotFound, root)
+}
+
+// release asks the Slurm in a root folder for its version.
+func release(ctx context.Context, root string) (string, error) {
+	path, err := look(root, "slurmctld")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, path, "-V")
+	cmd.Env, cmd.Dir = []string{}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root}
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("ask for Slurm's version: %w", err)
+	}
+	words := strings.Fields(string(out)) // "slurm-wlm 22.05.8"
+	if len(words) < 2 {
+		return "", fmt.Errorf("ask for Slurm's version: it says %q", out)
+	}
+	return words[1], nil
 }
 
 func (o *Options) defaults() {
@@ -191,6 +213,9 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	if c.ports, err = freePorts(1 + c.Options.Nodes); err != nil {
+		return err
+	}
+	if c.Release, err = release(ctx, c.Options.Root); err != nil {
 		return err
 	}
 	if err := c.configure(); err != nil {

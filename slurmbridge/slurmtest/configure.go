@@ -19,11 +19,11 @@ func (c *Cluster) configure() error {
 	files := map[string]string{
 		"slurm.conf": c.slurmConf(),
 		"gres.conf":  c.gresConf(),
-		// Releases that would use cgroups by themselves are told not to; 22.05 has
-		// no such setting, and needs none without a cgroup plugin.
+		// Releases that would use cgroups by themselves are told not to; older ones
+		// don't know this value, and need none without a cgroup plugin.
 		"cgroup.conf": "CgroupPlugin=disabled\n",
 	}
-	if c.Options.Root == "" && !hasPlugin("cgroup_v2.so") {
+	if c.Release < "23.11" {
 		files["cgroup.conf"] = "CgroupAutomount=no\n"
 	}
 	if c.Options.Lua != "" {

@@ -181,8 +181,11 @@ func (c *Cluster) KillNode(i int) { c.stop("slurmd-"+NodeName(i), syscall.SIGKIL
 
 // WaitNodes waits until every node is in service.
 func (c *Cluster) WaitNodes(ctx context.Context, d time.Duration) error {
-	seen := ""
+	seen, dead := "", ""
 	up := Wait(ctx, d, func() bool {
+		if dead = c.dead(); dead != "" {
+			return true
+		}
 		out, err := c.Run(ctx, "sinfo", "-h", "-N", "-p", Partition, "-o", "%t")
 		if err != nil {
 			return false
@@ -193,10 +196,25 @@ func (c *Cluster) WaitNodes(ctx context.Context, d time.Duration) error {
 			return s != "idle" && s != "mix" && s != "alloc"
 		})
 	})
+	if dead != "" {
+		return fmt.Errorf("%s has ended", dead)
+	}
 	if !up {
 		return fmt.Errorf("not all nodes are in service: %s", seen)
 	}
 	return nil
+}
+
+// dead names a daemon that has ended by itself, "" = none.
+func (c *Cluster) dead() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, d := range c.daemons {
+		if !d.alive() {
+			return name
+		}
+	}
+	return ""
 }
 
 func (c *Cluster) stop(name string, sig syscall.Signal) {

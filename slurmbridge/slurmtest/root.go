@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -105,10 +104,4 @@ func (c *Cluster) Prefix(as string) ([]string, error) {
 		argv = append(argv, "--groups="+gid, "--userspec="+strconv.FormatUint(uint64(id.Uid), 10)+":"+gid)
 	}
 	return append(argv, c.newRoot()), nil
-}
-
-// hasPlugin reports whether the Slurm installed here has a plugin.
-func hasPlugin(name string) bool {
-	found, err := filepath.Glob("/usr/lib/*/slurm*/" + strings.TrimSpace(name))
-	return err == nil && len(found) > 0
 }
