@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -609,4 +610,37 @@ func TestRandomKills(t *testing.T) {
 		}
 	}
 	r.until("empty", func() bool { return r.apps() == 0 })
+}
+
+// Garbage on the daemon's sockets, and clients that give up while they wait,
+// concern nobody else.
+func TestHostileClients(t *testing.T) {
+	needRoot(t)
+	r := newRig(t, gpusim.Config{Scale: 50})
+	r.daemon()
+	for _, sock := range []string{"control", "control_privileged"} {
+		for _, words := range []string{"", "\n", "{", "null\n", `{"op":"welcome","pid":-1}` + "\n", `{"op":"hello"}` + "\n", strings.Repeat("x", 1<<20)} {
+			c, err := net.Dial("unix", filepath.Join(r.dir, "pipe", sock))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, words)
+			_ = c.Close()
+		}
+	}
+	first := r.start("vgg16 --duration-scale 0.3 --mem-mib 1000", as(4001))
+	r.until("first user", func() bool { return r.apps() == 1 })
+	impatient := r.start("vgg16 --mem-mib 1000", as(4002))
+	time.Sleep(50 * time.Millisecond)
+	_ = impatient.cmd.Process.Signal(syscall.SIGTERM)
+	if _, status := impatient.end(); status != 143 {
+		t.Errorf("a waiting client on SIGTERM: %d", status)
+	}
+	same := r.start("vgg16 --duration-scale 0.1 --mem-mib 1000", as(4001))
+	if rep, status := same.end(); status != 0 {
+		t.Errorf("after the one that gave up: %d %+v", status, rep)
+	}
+	if rep, status := first.end(); status != 0 || rep.Status != "finished" {
+		t.Errorf("first: %d %+v", status, rep)
+	}
 }
