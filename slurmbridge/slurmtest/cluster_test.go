@@ -2,57 +2,387 @@ package slurmtest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
-func TestOneGPU(t *testing.T) {
-	c := New(t, Options{})
-	ctx := context.Background()
-	whole, err := c.Submit(ctx, "nobody", "echo gpu=$CUDA_VISIBLE_DEVICES", "--gres=gpu:1")
+// prompt is a scheduler that looks at every submission at once.
+const prompt = "batch_sched_delay=0,sched_min_interval=0,sched_interval=2"
+
+// orphan in the environment turns the test binary into a process that starts a
+// cluster and a job and then waits to be killed.
+const orphan = "SLURMTEST_ORPHAN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(orphan) != "" {
+		ctx := context.Background()
+		c, err := Start(ctx, Options{Scheduler: prompt, Root: os.Getenv(rootVariable)})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		id, err := c.Submit(ctx, "nobody", "exec sleep 1000")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		if state, ok := c.WaitState(ctx, 30*time.Second, id, "RUNNING"); !ok {
+			fmt.Fprintln(os.Stderr, "the job is", state)
+			os.Exit(1)
+		}
+		fmt.Println(c.Dir)
+		select {}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func (c *Cluster) submit(t *testing.T, as, script string, args ...string) string {
+	t.Helper()
+	id, err := c.Submit(t.Context(), as, script, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	half, err := c.Submit(ctx, "games", "echo share=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "--gres=mps:50")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for id, want := range map[string]string{whole: "gpu=0", half: "share=50"} {
-		if s, ok := c.WaitState(ctx, 30*time.Second, id, "COMPLETED"); !ok {
-			t.Fatalf("job %s is %s", id, s)
-		}
-		out, err := os.ReadFile(c.Path("out", id+".out"))
-		if err != nil || strings.TrimSpace(string(out)) != want {
-			t.Errorf("job %s printed %q, %v; want %q", id, out, err, want)
-		}
-	}
-	dir := c.Dir
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(dir); err == nil {
-		t.Errorf("%s is still there", dir)
+	return id
+}
+
+func (c *Cluster) reaches(t *testing.T, id string, states ...string) {
+	t.Helper()
+	if s, ok := c.WaitState(t.Context(), 40*time.Second, id, states...); !ok {
+		t.Fatalf("job %s is %s, want %v", id, s, states)
 	}
 }
 
-func TestTwoClustersAndShards(t *testing.T) {
-	ctx := context.Background()
-	a := New(t, Options{Nodes: 2, GPUs: 2, Sharing: "shard"})
-	b := New(t, Options{})
-	for _, c := range []*Cluster{a, b} {
-		arg := "--gres=" + c.Options.Sharing + ":60"
-		id, err := c.Submit(ctx, "nobody", "sleep 0.1", arg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s, ok := c.WaitState(ctx, 30*time.Second, id, "COMPLETED"); !ok {
-			t.Errorf("%s: job is %s", arg, s)
+func (c *Cluster) output(t *testing.T, id string) string {
+	t.Helper()
+	out, err := os.ReadFile(c.Path("out", id+".out"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// mounts are the places below dir that anything is mounted at.
+func mounts(t *testing.T, dir string) []string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); strings.Contains(f[4], dir) {
+			out = append(out, f[4])
 		}
 	}
-	a.KillController()
-	if err := a.StartController(ctx); err != nil {
+	return out
+}
+
+// runsAs is the number of the user that a process runs as.
+func runsAs(t *testing.T, pid int) uint32 {
+	t.Helper()
+	info, err := os.Stat("/proc/" + strconv.Itoa(pid))
+	if err != nil {
 		t.Fatal(err)
+	}
+	return info.Sys().(*syscall.Stat_t).Uid
+}
+
+func TestOneGPU(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{Scheduler: prompt})
+	half := c.submit(t, "games", "echo share=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; id -un", "--gres=mps:50")
+	c.reaches(t, half, "COMPLETED")
+	if out := c.output(t, half); out != "share=50\ngames" {
+		t.Errorf("job with half a GPU printed %q", out)
+	}
+	whole := c.submit(t, "nobody", "echo gpu=$CUDA_VISIBLE_DEVICES; id -un", "--gres=gpu:titanxp:1")
+	c.reaches(t, whole, "COMPLETED")
+	if out := c.output(t, whole); out != "gpu=0\nnobody" {
+		t.Errorf("job with a whole GPU printed %q", out)
+	}
+	slurm, err := ids("slurm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := runsAs(t, c.daemons[controller].process.Pid); got != slurm.Uid {
+		t.Errorf("slurmctld runs as user %d, want %d", got, slurm.Uid)
+	}
+	if out, err := c.Run(t.Context(), "sbatch", "--version"); err != nil || !strings.HasSuffix(strings.TrimSpace(out), " "+c.Release) {
+		t.Errorf("release %q of %q, %v", c.Release, out, err)
+	}
+}
+
+func TestTwoClustersAtOnce(t *testing.T) {
+	t.Parallel()
+	a := New(t, Options{Nodes: 2, GPUs: 2, Sharing: "shard", Scheduler: prompt})
+	b := New(t, Options{Scheduler: prompt, Extra: []string{"PartitionName=other Nodes=ALL"}})
+	if slices.ContainsFunc(a.Ports(), func(p int) bool { return slices.Contains(b.Ports(), p) }) {
+		t.Errorf("ports %v and %v overlap", a.Ports(), b.Ports())
+	}
+	// Four halves fill the two GPUs of a node, two on each.
+	var ids []string
+	for range 4 {
+		ids = append(ids, a.submit(t, "nobody", "echo $CUDA_VISIBLE_DEVICES; sleep 1000", "--gres=shard:50", "--nodelist=n2"))
+	}
+	gpus := map[string]int{}
+	for _, id := range ids {
+		a.reaches(t, id, "RUNNING")
+		if !Wait(t.Context(), 10*time.Second, func() bool { return a.output(t, id) != "" }) {
+			t.Fatalf("job %s printed nothing", id)
+		}
+		gpus[a.output(t, id)]++
+		f, err := a.Job(t.Context(), id)
+		if err != nil || !strings.Contains(f["GRES"], "(IDX:") && !strings.Contains(f["GRES"], "shard:") {
+			t.Errorf("job %s: GRES=%q, %v", id, f["GRES"], err)
+		}
+	}
+	if gpus["0"] != 2 || gpus["1"] != 2 {
+		t.Errorf("halves landed on GPUs %v", gpus)
+	}
+	id := b.submit(t, "daemon", "true", "--partition=other", "--gres=mps:10")
+	b.reaches(t, id, "COMPLETED")
+}
+
+func TestOneGPUOfANodeIsShared(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{GPUs: 2, Scheduler: prompt})
+	c.reaches(t, c.submit(t, "nobody", "sleep 1000", "--gres=mps:60"), "RUNNING")
+	second := c.submit(t, "nobody", "sleep 1000", "--gres=mps:60")
+	if s, ok := c.WaitState(t.Context(), 3*time.Second, second, "RUNNING"); ok {
+		t.Errorf("a second GPU is shared: the job is %s", s)
+	}
+}
+
+func TestAllGPUsOfANodeAreShared(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{GPUs: 2, AllSharing: true, Scheduler: prompt})
+	for range 2 {
+		c.reaches(t, c.submit(t, "nobody", "sleep 1000", "--gres=mps:60"), "RUNNING")
+	}
+}
+
+func TestDaemonsComeAndGo(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{Nodes: 2, Scheduler: prompt})
+	ctx := t.Context()
+	id := c.submit(t, "nobody", "sleep 1000", "--nodelist=n1")
+	c.reaches(t, id, "RUNNING")
+	c.StopNode(0)
+	if err := c.StartNode(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.StartNode(0); err == nil {
+		t.Error("a node is started twice")
+	}
+	if err := c.RestartController(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c.KillController()
+	if _, err := c.Run(ctx, "timeout", "1", "scontrol", "ping"); err == nil {
+		t.Error("a killed slurmctld answers")
+	}
+	if err := c.StartController(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitNodes(ctx, 60*time.Second); err != nil {
+		t.Error(err)
+	}
+	c.reaches(t, id, "RUNNING")
+}
+
+func TestHooks(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{Scheduler: prompt, Prepare: func(c *Cluster) error {
+		for name, option := range map[string]*string{
+			"prolog": &c.Options.Prolog, "epilog": &c.Options.Epilog, "epilogctld": &c.Options.EpilogSlurmctld,
+		} {
+			*option = c.Path(name)
+			text := fmt.Sprintf("#!/bin/sh\necho %s $SLURM_JOB_ID >>%s\n", name, c.Path("run", name))
+			if err := os.WriteFile(*option, []byte(text), 0o755); err != nil {
+				return err
+			}
+		}
+		c.Options.TaskProlog = c.Path("taskprolog")
+		return os.WriteFile(c.Options.TaskProlog, []byte("#!/bin/sh\necho export HOOKED=yes\n"), 0o755)
+	}})
+	id := c.submit(t, "nobody", "echo $HOOKED")
+	c.reaches(t, id, "COMPLETED")
+	if out := c.output(t, id); out != "yes" {
+		t.Errorf("the task prolog's variable is %q", out)
+	}
+	for _, hook := range []string{"prolog", "epilog", "epilogctld"} {
+		var text []byte
+		if !Wait(t.Context(), 10*time.Second, func() bool { text, _ = os.ReadFile(c.Path("run", hook)); return len(text) > 0 }) ||
+			string(text) != hook+" "+id+"\n" {
+			t.Errorf("%s wrote %q", hook, text)
+		}
+	}
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	t.Parallel()
+	c := New(t, Options{Scheduler: prompt})
+	// A job's process that is no child of anybody's and has nobody's environment.
+	id := c.submit(t, "nobody", "setsid env -i /bin/sleep 4711 & sleep 0.2; pgrep -f 'sleep 471[1]'")
+	c.reaches(t, id, "COMPLETED", "COMPLETING", "FAILED")
+	stray := c.submit(t, "nobody", "sleep 1000")
+	c.reaches(t, stray, "RUNNING")
+	ports := c.Ports()
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if pids, err := members(c.Dir); err != nil || len(pids) > 0 {
+		t.Errorf("processes %v are left, %v", pids, err)
+	}
+	if left := mounts(t, c.Dir); len(left) > 0 {
+		t.Errorf("mounts %v are left", left)
+	}
+	if _, err := os.Stat(c.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is left: %v", err)
+	}
+	if err := c.StartController(t.Context()); err == nil {
+		t.Error("a closed cluster's slurmctld starts")
+	}
+	if len(ports) != 2 {
+		t.Errorf("%d ports of one slurmctld and one slurmd", len(ports))
+	}
+}
+
+// TestKilledStarter kills the process that started a cluster: the daemons go with
+// it, the job when the folder is reaped.
+func TestKilledStarter(t *testing.T) {
+	t.Parallel()
+	Require(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), orphan+"=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 256)
+	n, err := out.Read(line)
+	dir := strings.TrimSpace(string(line[:n]))
+	if err != nil || !strings.HasPrefix(filepath.Base(dir), prefix) {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Fatalf("%q %v", dir, err)
+	}
+	if err := Reap(dir); !errors.Is(err, errInUse) {
+		t.Errorf("a running cluster is reaped: %v", err)
+	}
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	daemons := func() int {
+		n := 0
+		pids, _ := members(dir)
+		for _, pid := range pids {
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+			if s := strings.TrimSpace(string(name)); s == "slurmctld" || s == "slurmd" || s == "munged" {
+				n++
+			}
+		}
+		return n
+	}
+	if !Wait(t.Context(), 10*time.Second, func() bool { return daemons() == 0 }) {
+		t.Errorf("%d daemons have outlived their starter", daemons())
+	}
+	// Another cluster that starts now may have reaped it already.
+	if err := Reap(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if pids, err := members(dir); err != nil || len(pids) > 0 {
+		t.Errorf("processes %v are left, %v", pids, err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder is left: %v", err)
+	}
+}
+
+func TestReapKeepsOffOthersFolders(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "precious")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Reap(dir); err == nil {
+		t.Error("a folder that is no cluster's is reaped")
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	Require(t)
+	for _, o := range []Options{
+		{Nodes: -1}, {GPUs: -2}, {CPUs: -1}, {MemMiB: -1}, {Sharing: "mig"}, {Dir: "relative"}, {Dir: "/"}, {Dir: "/tmp/with blank"},
+		{Root: "/tmp/a,b"}, {Root: "/nonexistent/root"}, {Binds: []string{"../x"}}, {Lua: "/nonexistent/job_submit.lua"},
+		{Prepare: func(*Cluster) error { return errors.New("no") }},
+	} {
+		c, err := Start(t.Context(), o)
+		if err == nil {
+			t.Errorf("%+v starts", o)
+			err = c.Close()
+		}
+		if err == nil {
+			t.Error("no error")
+		}
+	}
+}
+
+func TestFields(t *testing.T) {
+	f := fields("JobId=7 JobName=x JobState=COMPLETED\n   JobState=PENDING Reason=Dependency Dependency=after:3(unfulfilled)\n" +
+		"   Comment=JobState=FAILED a=b \n     Nodes=n1 CPU_IDs=0 Mem=100 GRES=mps:60(IDX:0)\n\n")
+	want := map[string]string{
+		"JobId": "7", "JobName": "x JobState=COMPLETED", "JobState": "PENDING", "Reason": "Dependency", "Dependency": "after:3(unfulfilled)",
+		"Comment": "JobState=FAILED a=b", "Nodes": "n1", "CPU_IDs": "0", "Mem": "100", "GRES": "mps:60(IDX:0)",
+	}
+	for k, v := range want {
+		if f[k] != v {
+			t.Errorf("%s is %q, want %q", k, f[k], v)
+		}
+	}
+	if len(f) != len(want) {
+		t.Errorf("fields are %v", f)
+	}
+}
+
+func TestPortsAreNotGivenTwice(t *testing.T) {
+	a, err := freePorts(20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := freePorts(20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, p := range append(a, b...) {
+		if seen[p.number] {
+			t.Errorf("port %d is given twice", p.number)
+		}
+		seen[p.number] = true
+		p.release()
 	}
 }

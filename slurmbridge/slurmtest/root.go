@@ -66,6 +66,15 @@ func (c *Cluster) prepare() error {
 	if err := os.Symlink("/proc/self/fd", filepath.Join(top, "dev", "fd")); err != nil {
 		return err
 	}
+	// Nobody out there is asked who this machine is: that can take seconds.
+	for name, text := range map[string]string{
+		"hosts":         "127.0.0.1 localhost\n127.0.1.1 " + c.host + "\n",
+		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
+	} {
+		if err := os.WriteFile(filepath.Join(top, "etc", name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
 	// Below the cluster's folder lies the root itself: a plain bind leaves it out.
 	for _, dir := range append([]string{c.Dir}, c.Options.Binds...) {
 		if err := c.mount(dir, dir, "", unix.MS_BIND); err != nil {
