@@ -92,9 +92,6 @@ func runBridge(dir string) error {
 		return err
 	}
 	cl := &slurm.Client{Conf: filepath.Join(dir, "slurm.conf")}
-	if root := os.Getenv("E2E_ROOT"); root != "" {
-		cl.Prefix = []string{"chroot", root}
-	}
 	if err := cl.Open(); err != nil {
 		return err
 	}
@@ -143,9 +140,6 @@ type options struct {
 	quiet bool // no bridge yet
 }
 
-// root is where 24.11 lives, "" = test the Slurm that is installed.
-func root() string { return os.Getenv("SLURMBRIDGE_TEST_ROOT") }
-
 func newRig(t *testing.T, o options) *rig {
 	t.Helper()
 	if o.lease == 0 {
@@ -154,31 +148,23 @@ func newRig(t *testing.T, o options) *rig {
 	if o.mode == "" {
 		o.mode = slurmbridge.Active
 	}
-	o.Root = root()
 	lua, err := filepath.Abs("../../../contrib/job_submit.lua")
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Lua = lua
-	dir, err := os.MkdirTemp("", "sb")
-	if err != nil {
-		t.Fatal(err)
+	o.Prepare = func(c *slurmtest.Cluster) error {
+		c.Options.EpilogSlurmctld = c.Path("epilogctld")
+		script := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
+		return os.WriteFile(c.Options.EpilogSlurmctld, []byte(script), 0o755)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	o.Dir = dir
-	epilog := filepath.Join(dir, "epilogctld")
-	script := fmt.Sprintf("#!/bin/sh\necho end >> %s/run/wake\nexit 0\n", dir)
-	if err := os.WriteFile(epilog, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	o.EpilogSlurmctld = epilog
 	o.Extra = append(o.Extra, "JobRequeue=1")
 	r := &rig{Cluster: slurmtest.New(t, o.Options), t: t}
 	sharing := o.Sharing
 	if sharing == "" {
 		sharing = "mps"
 	}
-	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_ROOT="+o.Root)
+	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing)
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
@@ -204,22 +190,23 @@ func (r *rig) start(env ...string) {
 		r.t.Fatal(err)
 	}
 	defer log.Close()
-	cmd := exec.Command(self)
+	// The test binary lies where only root may look, and outside another root.
+	public := r.Path("e2e.test")
+	if _, err := os.Stat(public); err != nil {
+		if out, err := exec.Command("install", "-m", "755", self, public).CombinedOutput(); err != nil {
+			r.t.Fatalf("%v: %s", err, out)
+		}
+	}
+	cmd, err := r.Command(context.Background(), "slurm", public)
+	if err != nil {
+		r.t.Fatal(err)
+	}
 	cmd.Env = append(r.env, env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if r.Options.Root == "" {
-		uid, gid := slurmUser(r.t)
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: gid}
-		// The test binary lies where only root may look.
-		public := r.Path("e2e.test")
-		if _, err := os.Stat(public); err != nil {
-			if out, err := exec.Command("install", "-m", "755", self, public).CombinedOutput(); err != nil {
-				r.t.Fatalf("%v: %s", err, out)
-			}
-		}
-		cmd.Path = public
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
+	cmd.SysProcAttr.Setpgid = true
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -229,27 +216,6 @@ func (r *rig) start(env ...string) {
 			r.t.Fatal("the bridge makes no gate")
 		}
 	}
-}
-
-func slurmUser(t *testing.T) (uid, gid uint32) {
-	t.Helper()
-	out, err := exec.Command("id", "-u", "slurm").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	u, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err = exec.Command("id", "-g", "slurm").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uint32(u), uint32(g)
 }
 
 // kill ends the bridge as a power cut would.
