@@ -165,8 +165,10 @@ func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
 			ID: gate.ID, Open: gate.State != slurmbridge.Pending, Begin: gate.Begin,
 		})
 	}
-	if err := c.exclude(ctx, snap); err != nil {
-		return nil, err
+	if c.parser.noExc {
+		if err := c.exclude(ctx, snap); err != nil {
+			return nil, err
+		}
 	}
 	if err := c.index(ctx, snap); err != nil {
 		return nil, err
@@ -176,23 +178,29 @@ func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
 
 // queue runs the one squeue of a look.
 func (c *Client) queue(ctx context.Context, config map[string]string) ([]slurmbridge.Job, []gateJob, error) {
-	nonce := newNonce()
-	out, stderr, err := c.run(ctx, command{
-		name: "squeue", prog: "squeue", out: &c.buf,
-		args: []string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"},
-		env:  []string{"SQUEUE_FORMAT2=" + queueFormat(nonce)},
-	})
-	if err != nil {
-		return nil, nil, err
-	}
 	owners := gateOwners(config)
 	c.parser.ours = func(uid uint32) bool { return owners[uid] }
-	jobs, gates, err := c.parser.parse(make([]slurmbridge.Job, 0, c.jobs+c.jobs/8+16), out, nonce)
-	if err != nil && stderr != "" {
-		err = fmt.Errorf("%w (%s)", err, oneLine(stderr))
+	for {
+		nonce := newNonce()
+		out, stderr, err := c.run(ctx, command{
+			name: "squeue", prog: "squeue", out: &c.buf,
+			args: []string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"},
+			env:  []string{"SQUEUE_FORMAT2=" + queueFormat(nonce, !c.parser.noExc)},
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		if !c.parser.noExc && strings.Contains(stderr, "Invalid job format specification: "+free[fExcNodes]) {
+			c.parser.noExc = true // this release can't tell; see exclude
+			continue
+		}
+		jobs, gates, err := c.parser.parse(make([]slurmbridge.Job, 0, c.jobs+c.jobs/8+16), out, nonce)
+		if err != nil && stderr != "" {
+			err = fmt.Errorf("%w (%s)", err, oneLine(stderr))
+		}
+		c.jobs = len(jobs)
+		return jobs, gates, err
 	}
-	c.jobs = len(jobs)
-	return jobs, gates, err
 }
 
 // gateOwners are the users whose job may be the gate: SlurmUser, root, and who
@@ -212,8 +220,9 @@ func gateOwners(config map[string]string) map[uint32]bool {
 // an excluded node is refused, not lost.
 const excludedFor = 5 * time.Minute
 
-// exclude fills in the nodes that pending jobs exclude. -O's fields don't have
-// them, so jobs that are new since the last look cost a second, short squeue.
+// exclude fills in the nodes that pending jobs exclude where squeue's rows don't
+// have them (22.05): jobs that are new since the last look cost a second, short
+// squeue.
 func (c *Client) exclude(ctx context.Context, snap *slurmbridge.Snapshot) error {
 	if snap.At.Sub(c.excAt) > excludedFor || c.excluded == nil {
 		c.excluded, c.excAt = map[int64]string{}, snap.At
@@ -229,7 +238,7 @@ func (c *Client) exclude(ctx context.Context, snap *slurmbridge.Snapshot) error 
 		}
 	}
 	if len(unknown) > 0 {
-		args := []string{"--noheader", "--all", "--local", "--states=PENDING", "--format=%A|%x"}
+		args := []string{"--noheader", "--all", "--local", "--array", "--states=PENDING", "--format=%A|%x"}
 		if len(unknown) == 1 { // one job is one short answer; more are the whole queue anyway
 			args = append(args, fmt.Sprintf("--jobs=%d", unknown[0]))
 		}
@@ -295,7 +304,7 @@ func (c *Client) detail(ctx context.Context, jobs []*slurmbridge.Job) error {
 	nonce := newNonce()[1:]
 	var in strings.Builder
 	for _, j := range jobs {
-		fmt.Fprintf(&in, "show job %d\nshow hostnames %s\n", j.ID, nonce)
+		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
 	}
 	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"-d"}, stdin: in.String()})
 	if err != nil && ctx.Err() != nil {

@@ -30,13 +30,34 @@ func ParseDependencies(raw string) slurmbridge.Dependencies {
 			continue
 		}
 		for job := range strings.SplitSeq(rest, ":") { // sbatch takes afterok:1:2
-			n := 0
-			for n < len(job) && (job[n] >= '0' && job[n] <= '9' || job[n] == '_') {
-				n++
+			n := refLen(job)
+			id, more := job[:n], job[n:]
+			// "12_*" is how Slurm prints a dependency on all of array 12.
+			if tail, all := strings.CutPrefix(more, "_*"); all {
+				more = tail
 			}
-			d.List = append(d.List, slurmbridge.Dependency{Type: typ, Job: job[:n], Rest: job[n:]})
+			d.List = append(d.List, slurmbridge.Dependency{Type: typ, Job: id, Rest: more})
 		}
 	}
 	d.List = d.List[:len(d.List):len(d.List)] // jobs share it: appending must copy
 	return d
+}
+
+// refLen is how many bytes of s are a job's or an array task's number.
+func refLen(s string) int {
+	n := digitsLen(s)
+	if n > 0 && n < len(s) && s[n] == '_' {
+		if task := digitsLen(s[n+1:]); task > 0 {
+			return n + 1 + task
+		}
+	}
+	return n
+}
+
+func digitsLen(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
 }

@@ -33,7 +33,7 @@ var (
 	// free are the fields ended by the nonce.
 	free = []string{
 		"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-		"dependency", "reqnodes", "reason", "feature", "account", "comment",
+		"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "comment",
 	}
 )
 
@@ -67,6 +67,7 @@ const (
 	fPerTask
 	fDependency
 	fReqNodes
+	fExcNodes
 	fReason
 	fFeature
 	fAccount
@@ -77,8 +78,9 @@ const (
 // maxComment is how much of a comment is kept, bytes.
 const maxComment = 1024
 
-// queueFormat is what squeue -O takes, with a row's marks in it.
-func queueFormat(nonce string) string {
+// queueFormat is what squeue -O takes, with a row's marks in it. Old releases
+// (22.05) don't have the excluded nodes among their fields: exc false.
+func queueFormat(nonce string, exc bool) string {
 	var b strings.Builder
 	b.WriteString("jobid:" + nonce)
 	for i, f := range plain {
@@ -88,8 +90,10 @@ func queueFormat(nonce string) string {
 		}
 		b.WriteString("," + f + ":" + end)
 	}
-	for _, f := range free {
-		b.WriteString("," + f + ":" + nonce)
+	for i, f := range free {
+		if i != fExcNodes || exc {
+			b.WriteString("," + f + ":" + nonce)
+		}
 	}
 	return b.String()
 }
@@ -111,7 +115,9 @@ type gateJob struct {
 // that is remembered doesn't keep a whole look in memory.
 type queueParser struct {
 	// ours says whose job may be the gate.
-	ours    func(uid uint32) bool
+	ours func(uid uint32) bool
+	// noExc: the rows have no excluded nodes.
+	noExc   bool
 	strings interner
 	asks    map[Tres]slurmbridge.Ask
 	deps    map[string]slurmbridge.Dependencies
@@ -152,6 +158,9 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 			return nil, nil, fmt.Errorf("%w: job %d is cut short", errRow, number)
 		}
 		for i := range ff {
+			if i == fExcNodes && p.noExc {
+				continue
+			}
 			if ff[i], rest, ok = bytes.Cut(rest, mark); !ok {
 				return nil, nil, fmt.Errorf("%w: job %d is cut short", errRow, number)
 			}
@@ -189,7 +198,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 			Submit: parseTime(pf[pSubmit]), Eligible: parseTime(pf[pEligible]),
 			TimeLimit:  parseLimit(p.strings.get(pf[pLimit])),
 			Dependency: p.dependencies(ff[fDependency]),
-			ReqNodes:   p.text(ff[fReqNodes]), Features: p.text(ff[fFeature]), Account: p.text(ff[fAccount]),
+			ReqNodes:   p.text(ff[fReqNodes]), ExcNodes: p.text(ff[fExcNodes]), Features: p.text(ff[fFeature]), Account: p.text(ff[fAccount]),
 			Requeue: string(pf[pRequeue]) == "1", Nodes: p.text(pf[pNodeList]),
 			Comment: p.text(ff[fComment][:min(maxComment, len(ff[fComment]))]),
 		}
@@ -200,11 +209,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 		if h, ok := digits(pf[pHet]); ok {
 			j.HetID = h
 		}
-		n, _ := leading(pf[pNodes])
-		j.NumNodes = int(min(n, math.MaxInt32))
-		n, _ = leading(pf[pCPUs])
-		j.CPUs = int(min(n, math.MaxInt32))
-		j.HostMemMiB = hostMem(pf[pTres], j.NumNodes)
+		setSize(&j, pf[pNodes], pf[pCPUs], pf[pTres])
 		if state != slurmbridge.Pending {
 			j.Start = parseTime(pf[pStart])
 		}
@@ -301,18 +306,24 @@ func baseState(b []byte) (slurmbridge.JobState, bool) {
 	return slurmbridge.JobState(b), false
 }
 
-// hostMem is the memory a job takes on one node, MiB, from its trackable
-// resources ("cpu=2,mem=200M,node=1,…"). MinMemory won't do: it is per CPU or per
-// node, and squeue doesn't say which.
-func hostMem(tres []byte, nodes int) float64 {
+// setSize sets what a job takes, from its trackable resources ("cpu=2,mem=200M,
+// node=1,…"). squeue's own numbers won't do: MinMemory is per CPU or per node, it
+// doesn't say which, and NumNodes of a pending job is a guess (2 for -n2 -c4).
+func setSize(j *slurmbridge.Job, nodes, cpus, tres []byte) {
+	n, _ := leading(nodes)
+	c, _ := leading(cpus)
+	mem := 0.0
 	for len(tres) > 0 {
 		var item []byte
 		item, tres, _ = bytes.Cut(tres, []byte{','})
 		if v, ok := bytes.CutPrefix(item, []byte("mem=")); ok {
-			return parseMiB(v) / float64(max(1, nodes))
+			mem = parseMiB(v)
+		} else if v, ok := bytes.CutPrefix(item, []byte("node=")); ok {
+			n, _ = leading(v)
 		}
 	}
-	return 0
+	j.NumNodes, j.CPUs = int(min(n, maxCount)), int(min(c, maxCount))
+	j.HostMemMiB = mem / float64(max(1, n))
 }
 
 // interner gives equal bytes one string. What a look didn't use is forgotten at
@@ -346,7 +357,7 @@ func (t *interner) get(b []byte) string {
 }
 
 // parseExcluded reads `squeue -o '%A|%x'`: a job's number and the nodes it
-// excludes, which the fields of -O don't have. Neither can hold a user's text.
+// excludes. Neither can hold a user's text.
 func parseExcluded(out []byte, dst map[int64]string) {
 	for line := range bytes.Lines(out) {
 		id, nodes, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte{'|'})
@@ -360,7 +371,7 @@ func parseExcluded(out []byte, dst map[int64]string) {
 	}
 }
 
-// jobRef tells whether a name is a job's or an array task's and nothing else.
+// validRef tells whether a name is a job's or an array task's and nothing else.
 func validRef(ref string) bool {
 	id, task, isTask := strings.Cut(ref, "_")
 	if n, ok := digits([]byte(id)); !ok || n < 1 || n > math.MaxUint32 {

@@ -39,20 +39,23 @@ func parseLimit(s string) time.Duration {
 		d = int64(n)
 		s = rest
 	}
-	parts := strings.Split(s, ":")
-	if len(parts) > 3 || !has && len(parts) == 1 {
-		return 0
-	}
-	var v [3]int64
-	for i, p := range parts {
-		n, err := strconv.ParseUint(p, 10, 24)
+	var v [3]int64 // hours, minutes, seconds
+	n := 0
+	for more := true; more; n++ {
+		var part string
+		if part, s, more = strings.Cut(s, ":"); n == len(v) {
+			return 0
+		}
+		x, err := strconv.ParseUint(part, 10, 24)
 		if err != nil {
 			return 0
 		}
-		v[i] = int64(n)
+		v[n] = int64(x)
 	}
 	switch {
-	case len(parts) == 2 && !has: // minutes:seconds
+	case n == 1 && !has:
+		return 0
+	case n == 2 && !has: // minutes:seconds
 		v = [3]int64{0, v[0], v[1]}
 	}
 	return time.Duration((d*24+v[0])*3600+v[1]*60+v[2]) * time.Second

@@ -81,14 +81,21 @@ type UpdateError struct {
 	Jobs map[string]string
 }
 
-// forJob is how scontrol names the job that an error is about.
-var forJob = regexp.MustCompile(`^(.*) for job ([0-9]+(?:_[0-9]+)?)\b`)
+// forJob and taskFirst are how scontrol names the job that an error is about:
+// "Invalid job id specified for job 7", "22_2: Job dependency problem".
+var (
+	forJob    = regexp.MustCompile(`^(.*) for job ([0-9]+(?:_[0-9]+)?)$`)
+	taskFirst = regexp.MustCompile(`^([0-9]+(?:_[0-9]+)?): (.*)$`)
+)
 
 func parseUpdateErrors(stderr string) map[string]string {
 	jobs := map[string]string{}
 	for line := range strings.Lines(stderr) {
-		if m := forJob.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+		line = strings.TrimSpace(line)
+		if m := forJob.FindStringSubmatch(line); m != nil {
 			jobs[m[2]] = m[1]
+		} else if m := taskFirst.FindStringSubmatch(line); m != nil {
+			jobs[m[1]] = m[2]
 		}
 	}
 	return jobs

@@ -1,0 +1,133 @@
+package slurm
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+func TestParseAsk(t *testing.T) {
+	const whole, shared, shares = slurmbridge.AskWhole, slurmbridge.AskShared, slurmbridge.AskShares
+	for _, tc := range []struct {
+		in   Tres
+		want slurmbridge.Ask
+	}{
+		{Tres{}, slurmbridge.Ask{}},
+		{Tres{PerNode: "N/A", PerJob: "N/A", PerSocket: "N/A", PerTask: "N/A"}, slurmbridge.Ask{}},
+		{Tres{PerNode: "gres:gpu:1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
+		{Tres{PerNode: "gres:gpu"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu"}},
+		{Tres{PerNode: "gres/gpu:titanxp:2"}, slurmbridge.Ask{Kind: whole, Count: 2, Raw: "gres/gpu:titanxp:2"}},
+		{Tres{PerNode: "gres/gpu=3"}, slurmbridge.Ask{Kind: whole, Count: 3, Raw: "gres/gpu=3"}},
+		{Tres{PerNode: "gres:gpu:a:1,gres:gpu:b:2"}, slurmbridge.Ask{Kind: whole, Count: 3, Raw: "gres:gpu:a:1,gres:gpu:b:2"}},
+		{Tres{PerNode: "gres:gpu:titanxp"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:titanxp"}},
+		{Tres{PerNode: "gres:gpu:shared"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres:gpu:shared"}},
+		{Tres{PerNode: "gres/gpu:shared:1"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres/gpu:shared:1"}},
+		{Tres{PerJob: "gres:gpu:shared:1"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres:gpu:shared:1"}},
+		{Tres{PerNode: "gres:mps:100"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 100, Raw: "gres:mps:100"}},
+		{Tres{PerNode: "gres/mps:50"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 50, Raw: "gres/mps:50"}},
+		{Tres{PerNode: "mps:titanxp:50"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 50, Raw: "mps:titanxp:50"}},
+		{Tres{PerNode: "gres/shard:34"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.Shard, Count: 34, Raw: "gres/shard:34"}},
+		{Tres{PerNode: "gres/nic:2,gres/mps:1K"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 1024, Raw: "gres/nic:2,gres/mps:1K"}},
+		{Tres{PerNode: "gres/nic:2"}, slurmbridge.Ask{}},
+		{Tres{PerNode: "gres:none"}, slurmbridge.Ask{}},
+		{Tres{PerTask: "cpu=2,gres/gpu=1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "cpu=2,gres/gpu=1"}},
+		{Tres{PerTask: "cpu=2"}, slurmbridge.Ask{}},
+		{Tres{PerSocket: "gres:gpu:1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
+		{Tres{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"}, slurmbridge.Ask{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"}},
+		// Shares of a task are no shares that Gres= could rewrite.
+		{Tres{PerTask: "gres/mps:50"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/mps:50"}},
+		{Tres{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}, slurmbridge.Ask{Kind: whole, Count: 50, Raw: "gres/mps:50,gres/mps:50"}},
+	} {
+		if got := ParseAsk(tc.in); got != tc.want {
+			t.Errorf("%+v:\n got %+v\nwant %+v", tc.in, got, tc.want)
+		}
+	}
+}
+
+func FuzzParseAsk(f *testing.F) {
+	for _, s := range []string{
+		"gres:gpu:1", "gres:gpu:shared:1", "gres/mps:50", "gres:shard:50(S:0,1)", "cpu=2,gres/gpu=1", "N/A", "mps", "gpu:(,),:",
+		"gres/gpu:99999999999999999999", "gres:mps:2147483647M,gres:mps:2147483647M",
+	} {
+		f.Add(s, "N/A", "", "gres:gpu:1")
+	}
+	f.Fuzz(func(t *testing.T, a, b, c, d string) {
+		ask := ParseAsk(Tres{a, b, c, d})
+		if ask.Kind == slurmbridge.AskNone && ask != (slurmbridge.Ask{}) {
+			t.Errorf("no GPU, but %+v", ask)
+		}
+		if ask.Count < 0 {
+			t.Errorf("count %d", ask.Count)
+		}
+		if (ask.Kind == slurmbridge.AskShares) != (ask.Sharing != "") {
+			t.Errorf("kind and sharing disagree: %+v", ask)
+		}
+		if ask.Kind != slurmbridge.AskNone && !strings.Contains(ask.Raw, "gpu") && !strings.Contains(ask.Raw, "mps") && !strings.Contains(ask.Raw, "shard") {
+			t.Errorf("a GPU out of nothing: %+v", ask)
+		}
+		if ParseAsk(Tres{PerNode: a}) != parseGres(a) {
+			t.Error("a request per node is the request")
+		}
+	})
+}
+
+func TestParseDependencies(t *testing.T) {
+	dep := func(typ, job, rest string) slurmbridge.Dependency {
+		return slurmbridge.Dependency{Type: typ, Job: job, Rest: rest}
+	}
+	for _, tc := range []struct {
+		in   string
+		or   bool
+		want []slurmbridge.Dependency
+	}{
+		{"", false, nil},
+		{"(null)", false, nil},
+		{"after:12(unfulfilled)", false, []slurmbridge.Dependency{dep("after", "12", "")}},
+		{"afterok:1(unfulfilled)?afterany:2(unfulfilled)", true, []slurmbridge.Dependency{dep("afterok", "1", ""), dep("afterany", "2", "")}},
+		{"after:22_*+5(unfulfilled),afterany:1(unfulfilled)", false, []slurmbridge.Dependency{dep("after", "22", "+5"), dep("afterany", "1", "")}},
+		{"afterok:7_3(failed)", false, []slurmbridge.Dependency{dep("afterok", "7_3", "")}},
+		{"afterany:1:2_4:3", false, []slurmbridge.Dependency{dep("afterany", "1", ""), dep("afterany", "2_4", ""), dep("afterany", "3", "")}},
+		{"singleton(unfulfilled)", false, []slurmbridge.Dependency{dep("singleton", "", "")}},
+		{"after:x", false, []slurmbridge.Dependency{dep("after", "", "x")}},
+		{"aftercorr:9_", false, []slurmbridge.Dependency{dep("aftercorr", "9", "_")}},
+	} {
+		d := ParseDependencies(tc.in)
+		if d.Or != tc.or || !reflect.DeepEqual(d.List, tc.want) {
+			t.Errorf("%q: or %v, %+v", tc.in, d.Or, d.List)
+		}
+	}
+	d := ParseDependencies("after:12(unfulfilled)")
+	if !d.Only("after", "12") || d.Only("after", "1") {
+		t.Error("after:12 is not understood")
+	}
+}
+
+func FuzzParseDependencies(f *testing.F) {
+	for _, s := range []string{"after:12+5(unfulfilled),afterok:7_2(unfulfilled)", "a?b", "singleton", "after:22_*", ":::", "(null)", "after:(", "?,?,"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d := ParseDependencies(s)
+		if d.Or != (!isNone(s) && strings.Contains(s, "?")) {
+			t.Errorf("or: %v", d.Or)
+		}
+		for _, x := range d.List {
+			if x.Job != "" && refLen(x.Job) != len(x.Job) {
+				t.Errorf("job %q", x.Job)
+			}
+			if x.Type == "" {
+				t.Errorf("no type: %+v", x)
+			}
+		}
+		// A condition is never lost: a list with one in it is not an empty list.
+		if len(d.List) == 0 && strings.HasPrefix(s, "after:") {
+			t.Error("a condition was lost")
+		}
+		// What the parser hands out may be appended to by several jobs.
+		if cap(d.List) != len(d.List) {
+			t.Error("appending would write into shared memory")
+		}
+	})
+}

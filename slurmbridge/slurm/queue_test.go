@@ -1,0 +1,415 @@
+package slurm
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// releases are those whose output was recorded, by testdata/record.sh.
+var releases = []string{"22.05", "24.11"}
+
+// hasExc tells whether a release's squeue knows excluded nodes as a field.
+func hasExc(release string) bool { return release != "22.05" }
+
+// recordedNonce is the one that the recordings were made with.
+const recordedNonce = "~RECORDEDNONC"
+
+// recordedSlurm is the uid of the recorded clusters' SlurmUser.
+const recordedSlurm = 64030
+
+func recorded(t testing.TB, release, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", release, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func parseRecorded(t testing.TB, release, name string) (map[string]*slurmbridge.Job, []gateJob) {
+	t.Helper()
+	p := queueParser{ours: func(uid uint32) bool { return uid == recordedSlurm }, noExc: !hasExc(release)}
+	jobs, gates, err := p.parse(nil, recorded(t, release, name), recordedNonce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]*slurmbridge.Job{}
+	for i := range jobs {
+		if by[jobs[i].Ref] != nil {
+			t.Errorf("job %s stands there twice", jobs[i].Ref)
+		}
+		by[jobs[i].Ref] = &jobs[i]
+	}
+	return by, gates
+}
+
+// The recordings were asked for with the very format the client uses.
+func TestRecordedFormat(t *testing.T) {
+	b, err := os.ReadFile("testdata/format")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.ReplaceAll(string(b), "NONCE", recordedNonce); got != queueFormat(recordedNonce, true) {
+		t.Errorf("testdata/format is not the client's:\n%s\n%s", got, queueFormat(recordedNonce, true))
+	}
+}
+
+func TestParseQueueRecorded(t *testing.T) {
+	for _, release := range releases {
+		t.Run(release, func(t *testing.T) {
+			jobs, gates := parseRecorded(t, release, "queue")
+			if len(gates) != 1 || gates[0].ID != "32" || gates[0].State != slurmbridge.Pending || gates[0].Begin.IsZero() {
+				t.Errorf("gates %+v", gates)
+			}
+			if jobs["7"] != nil || jobs["29"] != nil || jobs["19"] != nil || jobs["32"] != nil {
+				t.Error("a job without a GPU was kept")
+			}
+			if len(jobs) != 35 {
+				t.Errorf("%d jobs: %v", len(jobs), reflect.ValueOf(jobs).MapKeys())
+			}
+			job := func(ref string) *slurmbridge.Job {
+				if jobs[ref] == nil {
+					t.Fatalf("job %s is missing", ref)
+				}
+				return jobs[ref]
+			}
+			for ref, want := range map[string]struct {
+				kind  slurmbridge.AskKind
+				count int
+			}{
+				"1": {slurmbridge.AskWhole, 1}, "2": {slurmbridge.AskWhole, 1}, "3": {slurmbridge.AskShares, 60},
+				"5": {slurmbridge.AskShares, 50}, "8_2": {slurmbridge.AskShares, 20},
+				"10": {slurmbridge.AskWhole, 1}, "11": {slurmbridge.AskWhole, 1}, "12": {slurmbridge.AskWhole, 1}, "13": {slurmbridge.AskWhole, 1},
+				"14": {slurmbridge.AskShared, 1}, "15": {slurmbridge.AskShared, 1}, "16": {slurmbridge.AskShared, 1},
+				"17": {slurmbridge.AskShares, 30}, "18": {slurmbridge.AskShares, 30}, "22_1": {slurmbridge.AskShares, 33}, "22_2": {slurmbridge.AskShares, 50},
+			} {
+				if a := job(ref).Asked; a.Kind != want.kind || a.Count != want.count {
+					t.Errorf("job %s asks %+v", ref, a)
+				}
+			}
+			if j := job("1"); j.State != slurmbridge.Running || j.Nodes != "n1" || j.ReqNodes != "n1" || j.TimeLimit != 5*time.Minute ||
+				j.Start.Before(j.Submit) || j.Start.IsZero() || j.User != "nobody" || j.UID != 65534 || j.CPUs != 1 || j.HostMemMiB != 100 {
+				t.Errorf("job 1: %+v", j)
+			}
+			if j := job("2"); j.TimeLimit != 26*time.Hour+4*time.Minute {
+				t.Errorf("job 2: limit %v", j.TimeLimit)
+			}
+			if j := job("5"); j.Asked.Sharing != slurmbridge.Shard {
+				t.Errorf("job 5: %+v", j.Asked)
+			}
+			if j := job("8_1"); j.ID != 9 || j.ArrayID != 8 {
+				t.Errorf("running task: %+v", j)
+			}
+			if j := job("22_1"); j.ArrayID != 22 || j.ID <= 32 {
+				t.Errorf("split task: %+v", j)
+			}
+			if j := job("22_2"); j.ArrayID != 22 || j.ID != 22 || j.Reason != "BeginTime" || j.Eligible.Sub(j.Submit) != 9000*time.Second {
+				t.Errorf("pending task: %+v", j)
+			}
+			if j := job("20"); j.CPUs != 2 || j.HostMemMiB != 2048 || !j.Start.IsZero() {
+				t.Errorf("job 20: %+v", j)
+			}
+			if j := job("23"); !j.Dependency.Or || len(j.Dependency.List) != 2 || !j.Eligible.IsZero() {
+				t.Errorf("job 23: %+v", j)
+			}
+			if j := job("24"); j.Dependency.Or || !j.Dependency.Has("afterany", "2") || j.Dependency.List[0] != (slurmbridge.Dependency{Type: "after", Job: "22", Rest: "+5"}) || j.Features != "pascal&big" {
+				t.Errorf("job 24: %+v", j)
+			}
+			if hasExc(release) && (job("24").ExcNodes != "n[1,3]" || job("22_1").ExcNodes != "n3" || job("23").ExcNodes != "") {
+				t.Errorf("excluded: %q, %q, %q", job("24").ExcNodes, job("22_1").ExcNodes, job("23").ExcNodes)
+			}
+			if j := job("25"); j.Priority != 0 || j.Reason != "JobHeldUser" || j.Dependency.List[0].Type != "singleton" || !j.Requeue {
+				t.Errorf("job 25: %+v", j)
+			}
+			// A begin time of the owner's shows although a dependency is unmet.
+			if j := job("26"); j.Eligible.Sub(j.Submit) != 9000*time.Second || j.Requeue || !j.Dependency.Has("after", "22") {
+				t.Errorf("job 26: %+v", j)
+			}
+			if j := job("28"); j.NumNodes != 1 || j.CPUs != 8 || j.HostMemMiB != 1200 || j.TimeLimit != 0 {
+				t.Errorf("job 28: %+v", j)
+			}
+			if j := job("31"); j.HetID != 30 || job("30").HetID != 30 || job("28").HetID != 0 {
+				t.Errorf("het job: %+v", j)
+			}
+			if j := job("15"); j.Partition != "gpu,hidden" {
+				t.Errorf("job 15: %+v", j)
+			}
+			// What users wrote stays where they wrote it.
+			if j := job("17"); j.Comment != "hi|there\n7~ANOTHERNONCE7|N/A|x~" || j.User != "nobody" {
+				t.Errorf("job 17: %+v", j)
+			}
+			if j := job("27"); !strings.EqualFold(j.Account, "acc|t\n9~ANOTHERNONCE9|") || j.Features != "pascal|big" || j.Comment != "" {
+				t.Errorf("job 27: %+v", j)
+			}
+			// Neither the name nor the comment makes a user's job the gate.
+			if j := job("18"); j.Comment != slurmbridge.GateName {
+				t.Errorf("job 18: %+v", j)
+			}
+		})
+	}
+}
+
+// Times in a format that can't be read, with the fields' own delimiter in it even,
+// are an error or unknown, but never another time.
+func TestParseQueueOddTimes(t *testing.T) {
+	for _, release := range releases {
+		p := queueParser{noExc: !hasExc(release)}
+		if _, _, err := p.parse(nil, recorded(t, release, "queue-odd-times"), recordedNonce); err == nil {
+			t.Errorf("%s: rows with a delimiter in their times were accepted", release)
+		}
+	}
+	if got := parseTime([]byte("21.11. 04h41")); !got.IsZero() {
+		t.Error(got)
+	}
+}
+
+// row renders one row as squeue does.
+func row(nonce string, id string, plain [numPlain]string, free [numFree]string) string {
+	return id + nonce + strings.Join(plain[:], "|") + nonce + strings.Join(free[:], nonce) + nonce + "\n"
+}
+
+func plainRow(id string) [numPlain]string {
+	return [numPlain]string{
+		id, "N/A", "N/A", "1000", "user", "gpu", "PENDING", "7", "1700000000", "N/A", "N/A", "10:00",
+		"1", "2", "cpu=2,mem=200M,node=1,billing=2", "1", "",
+	}
+}
+
+// Whatever users write into the fields they can write to, every row keeps its
+// place and its owner.
+func TestParseQueueHostile(t *testing.T) {
+	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[|~\n0-9A-Z]{0,40}`), rapid.SampledFrom([]string{"", "(null)", "\n", "|", "~", "1~", slurmbridge.GateName}))
+	rapid.Check(t, func(t *rapid.T) {
+		nonce := newNonce()
+		var b strings.Builder
+		var want []slurmbridge.Job
+		for i := range rapid.IntRange(0, 6).Draw(t, "rows") {
+			id := fmt.Sprint(i + 1)
+			f := [numFree]string{
+				fPerNode: "gres:mps:100", fPerJob: "N/A", fPerSocket: "N/A", fPerTask: "N/A",
+				fDependency: "after:5(unfulfilled)", fReason: "Dependency",
+				fReqNodes: text.Draw(t, "reqnodes"), fExcNodes: text.Draw(t, "excnodes"), fFeature: text.Draw(t, "feature"), fAccount: text.Draw(t, "account"), fComment: text.Draw(t, "comment"),
+			}
+			b.WriteString(row(nonce, id, plainRow(id), f))
+			none := func(s string) string {
+				if isNone(s) {
+					return ""
+				}
+				return s
+			}
+			c := f[fComment]
+			want = append(want, slurmbridge.Job{
+				Ref: id, ID: int64(i + 1), UID: 1000, User: "user", Partition: "gpu", State: slurmbridge.Pending, Reason: "Dependency",
+				Priority: 7, Submit: time.Unix(1700000000, 0), TimeLimit: 10 * time.Minute,
+				Asked:      slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: 100, Raw: "gres:mps:100"},
+				Dependency: ParseDependencies("after:5(unfulfilled)"),
+				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]), Account: none(f[fAccount]), Comment: none(c[:min(len(c), maxComment)]),
+				NumNodes: 1, CPUs: 2, HostMemMiB: 200, Requeue: true,
+			})
+		}
+		p := queueParser{ours: func(uint32) bool { return true }}
+		jobs, gates, err := p.parse(nil, []byte(b.String()), nonce)
+		if err != nil || len(gates) != 0 {
+			t.Fatal(gates, err)
+		}
+		if len(jobs) != len(want) {
+			t.Fatalf("%d jobs of %d", len(jobs), len(want))
+		}
+		for i := range want {
+			if !reflect.DeepEqual(jobs[i], want[i]) {
+				t.Fatalf("got  %+v\nwant %+v", jobs[i], want[i])
+			}
+		}
+	})
+}
+
+// An answer that was cut anywhere is an error, not a shorter queue (but at the end
+// of a row, where nothing tells).
+func TestParseQueueCut(t *testing.T) {
+	whole := []byte(row("~N", "1", plainRow("1"), [numFree]string{fPerNode: "gres:mps:1"}))
+	var p queueParser
+	for n := 1; n < len(whole)-1; n++ {
+		if _, _, err := p.parse(nil, whole[:n], "~N"); err == nil {
+			t.Errorf("cut after %d of %d bytes: no error", n, len(whole))
+		}
+	}
+	for _, n := range []int{0, len(whole) - 1, len(whole)} {
+		if _, _, err := p.parse(nil, whole[:n], "~N"); err != nil {
+			t.Errorf("whole: %v", err)
+		}
+	}
+}
+
+func TestParseQueueStates(t *testing.T) {
+	for in, want := range map[string]slurmbridge.JobState{
+		"PENDING": slurmbridge.Pending, "CONFIGURING": slurmbridge.Running, "COMPLETING": slurmbridge.Completing,
+		"SUSPENDED": slurmbridge.Suspended, "REQUEUE_HOLD": slurmbridge.Pending, "SPECIAL_EXIT": slurmbridge.Pending,
+		"COMPLETED": "", "DEADLINE": "", "TIMEOUT": "", "NEWSTATE": "",
+	} {
+		plain := plainRow("1")
+		plain[pState] = in
+		var p queueParser
+		jobs, _, err := p.parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres:mps:1"})), "~N")
+		switch {
+		case err != nil:
+			t.Error(err)
+		case want == "" && len(jobs) != 0, want != "" && (len(jobs) != 1 || jobs[0].State != want):
+			t.Errorf("%s: %+v", in, jobs)
+		}
+	}
+}
+
+func FuzzParseQueue(f *testing.F) {
+	for _, release := range releases {
+		f.Add(recorded(f, release, "queue"), "comment", "account")
+		f.Add(recorded(f, release, "queue-odd-times"), "a\n1~x", "|")
+	}
+	f.Add([]byte("1~RECORDEDNONC"), "", "")
+	f.Fuzz(func(t *testing.T, out []byte, comment, account string) {
+		var p queueParser
+		jobs, _, err := p.parse(nil, out, recordedNonce)
+		for i := range jobs {
+			j := &jobs[i]
+			if err != nil {
+				t.Errorf("job %+v with error %v", j, err)
+			}
+			if j.Asked.Kind == slurmbridge.AskNone {
+				t.Errorf("job without a GPU: %+v", j)
+			}
+			if len(j.Comment) > maxComment || j.HostMemMiB < 0 || j.NumNodes < 0 || j.CPUs < 0 || j.TimeLimit < 0 {
+				t.Errorf("job %+v", j)
+			}
+		}
+		// The same bytes as users' text between two other jobs.
+		nonce := newNonce()
+		if bytes.Contains(out, []byte(nonce)) {
+			t.Skip()
+		}
+		free := [numFree]string{fPerNode: "gres/mps:10", fComment: comment, fAccount: account, fFeature: string(out)}
+		three := row(nonce, "1", plainRow("1"), free) + row(nonce, "2", plainRow("2"), free) + row(nonce, "3", plainRow("3"), [numFree]string{fPerNode: "gpu:1"})
+		jobs, _, err = p.parse(nil, []byte(three), nonce)
+		if err != nil || len(jobs) != 3 || jobs[0].Ref != "1" || jobs[1].Ref != "2" || jobs[2].Ref != "3" || jobs[2].Asked.Kind != slurmbridge.AskWhole || jobs[1].UID != 1000 {
+			t.Errorf("rows were moved: %v %+v", err, jobs)
+		}
+	})
+}
+
+func TestInternerForgets(t *testing.T) {
+	var in interner
+	for i := range 1000 {
+		in.next()
+		if got := in.get([]byte(fmt.Sprint("job", i))); got != fmt.Sprint("job", i) {
+			t.Fatal(got)
+		}
+		in.get([]byte("gpu"))
+		if n := len(in.now) + len(in.old); n > 4 {
+			t.Fatalf("%d strings are kept", n)
+		}
+	}
+}
+
+func TestParseExcluded(t *testing.T) {
+	for _, release := range releases {
+		got := map[int64]string{}
+		parseExcluded(recorded(t, release, "excluded"), got)
+		if got[24] != "n[1,3]" || got[22] != "" || got[33] != "n3" || len(got) != 24 {
+			t.Errorf("%s: %v", release, got)
+		}
+	}
+	got := map[int64]string{}
+	parseExcluded([]byte("x|n1\n7\n8|\n|9\n9|(null)"), got)
+	if len(got) != 2 || got[8] != "" || got[9] != "" {
+		t.Error(got)
+	}
+}
+
+func TestValidRef(t *testing.T) {
+	for _, ok := range []string{"1", "123", "120_4", "120_0", "4294967295"} {
+		if !validRef(ok) {
+			t.Errorf("%q was refused", ok)
+		}
+	}
+	for _, bad := range []string{"", "0", "-1", "1_", "_1", "1,2", "1 2", "1_2_3", "1+0", "--help", "1_[2-3]", "1_02", "99999999999", "1_99999999999", "1\n2", "１"} {
+		if validRef(bad) {
+			t.Errorf("%q was taken for a job", bad)
+		}
+	}
+}
+
+func TestParseTimes(t *testing.T) {
+	at := time.Date(2026, 11, 21, 4, 21, 38, 0, time.UTC)
+	for in, want := range map[string]time.Time{
+		"1795234898": at, "2026-11-21T04:21:38": at, "N/A": {}, "Unknown": {}, "NONE": {}, "": {}, "0": {},
+		"4294967294": {}, "2026-13-41T04:21:38": {}, "04:21": {}, "99999999999999999999": {},
+	} {
+		if got := parseTime([]byte(in)); !got.Equal(want) {
+			t.Errorf("%q: %v", in, got)
+		}
+	}
+	for in, want := range map[string]time.Duration{
+		"5:00": 5 * time.Minute, "1-02:04:00": 26*time.Hour + 4*time.Minute, "2:03:04": 2*time.Hour + 3*time.Minute + 4*time.Second,
+		"UNLIMITED": 0, "NOT_SET": 0, "INVALID": 0, "": 0, "1-": 0, "365-00:00:00": 365 * 24 * time.Hour, "-5:00": 0, "1:2:3:4": 0,
+	} {
+		if got := parseLimit(in); got != want {
+			t.Errorf("%q: %v", in, got)
+		}
+	}
+	for in, want := range map[string]float64{"100M": 100, "2G": 2048, "1.50G": 1536, "512K": 0.5, "4096": 4096, "": 0, "x": 0, "1.2.3G": 0, "1T": 1 << 20} {
+		if got := parseMiB([]byte(in)); got != want {
+			t.Errorf("%q: %v", in, got)
+		}
+	}
+}
+
+// queueOf renders n pending jobs that wait for the gate.
+func queueOf(n int, nonce string) []byte {
+	var b strings.Builder
+	for i := range n {
+		id := fmt.Sprint(100000 + i)
+		p := plainRow(id)
+		p[pPriority] = fmt.Sprint(4294901750 - i)
+		b.WriteString(row(nonce, id, p, [numFree]string{
+			fPerNode: "gres:mps:100", fPerJob: "N/A", fPerSocket: "N/A", fPerTask: "N/A", fDependency: "after:99(unfulfilled)",
+			fReason: "Dependency", fFeature: "(null)", fAccount: "(null)", fComment: "(null)",
+		}))
+	}
+	return []byte(b.String())
+}
+
+func BenchmarkParseQueue(b *testing.B) {
+	nonce := newNonce()
+	out := queueOf(10000, nonce)
+	var p queueParser
+	buf := make([]slurmbridge.Job, 0, 10000)
+	b.SetBytes(int64(len(out)))
+	b.ReportAllocs()
+	for b.Loop() {
+		jobs, _, err := p.parse(buf, out, nonce)
+		if err != nil || len(jobs) != 10000 {
+			b.Fatal(len(jobs), err)
+		}
+	}
+}
+
+func BenchmarkParseQueueNoGPU(b *testing.B) {
+	nonce := newNonce()
+	out := bytes.ReplaceAll(queueOf(10000, nonce), []byte("gres:mps:100"), []byte("N/A"))
+	var p queueParser
+	b.SetBytes(int64(len(out)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if jobs, _, err := p.parse(nil, out, nonce); err != nil || len(jobs) != 0 {
+			b.Fatal(len(jobs), err)
+		}
+	}
+}
