@@ -1,0 +1,312 @@
+// Package agent is the node agent's work: it sees jobs come and go in the hooks'
+// folder, samples their GPUs, and closes a record for each.
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/renameio/v2"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Agent watches one node. It has one goroutine and owns all it holds.
+type Agent struct {
+	Dir  prolog.Dir
+	Lib  nvml.Library
+	Node string
+	// Period is the time between two samples, s. Default 1 s.
+	Period time.Duration
+	// Keep takes a closed record; on an error the job's file stays and the record
+	// is closed again later.
+	Keep    func(*gpuprof.Record) error
+	Now     func() time.Time
+	Log     *slog.Logger
+	Metrics *Metrics
+
+	jobs map[int64]*tracked
+	gpus map[int]gpu // by gres.conf's index
+}
+
+type gpu struct {
+	at  int // index in Lib.Devices
+	dev nvml.Device
+	// last sample
+	sample nvml.Sample
+}
+
+// tracked is a job that runs.
+type tracked struct {
+	job        *prolog.Job
+	series     gpuprof.Series
+	samples    int
+	failed     int
+	seen       time.Time // up to when it was sampled
+	late       bool      // the agent came when it had been running for a while
+	neighbours map[int64]*gpuprof.Neighbour
+}
+
+// Start reads what the library knows and tells the hooks which GPU is which.
+func (a *Agent) Start() error {
+	if a.Period == 0 {
+		a.Period = time.Second
+	}
+	a.jobs, a.gpus = map[int64]*tracked{}, map[int]gpu{}
+	devices := a.Lib.Devices()
+	for i, d := range devices {
+		// gres.conf's order is that of the device files.
+		a.gpus[d.Minor] = gpu{at: i, dev: d}
+	}
+	if err := a.Dir.Make(); err != nil {
+		return fmt.Errorf("make run folder: %w", err)
+	}
+	body, err := json.MarshalIndent(devices, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := renameio.WriteFile(filepath.Join(string(a.Dir), "gpus.json"), append(body, '\n'), 0o644); err != nil {
+		return fmt.Errorf("tell the hooks of the GPUs: %w", err)
+	}
+	return nil
+}
+
+// Run watches until ctx ends. While no job is there it sleeps.
+func (a *Agent) Run(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch jobs: %w", err)
+	}
+	defer w.Close()
+	for _, dir := range []string{a.Dir.Jobs(), a.Dir.Ended()} {
+		if err := w.Add(dir); err != nil {
+			return fmt.Errorf("watch jobs: %w", err)
+		}
+	}
+	a.scan()
+	tick := time.NewTicker(a.Period)
+	defer tick.Stop()
+	// A look now and then finds what an event was lost for, and records that could
+	// not be kept.
+	slow := time.NewTicker(10 * time.Second)
+	defer slow.Stop()
+	for {
+		ticks := tick.C
+		if len(a.jobs) == 0 {
+			ticks = nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case _, ok := <-w.Events:
+			if !ok {
+				return errors.New("watch jobs: the watcher ended")
+			}
+			drain(w.Events)
+			a.sample() // up to the change, with who was there before it
+			a.scan()
+			tick.Reset(a.Period)
+		case err, ok := <-w.Errors:
+			if !ok {
+				return errors.New("watch jobs: the watcher ended")
+			}
+			a.Log.Warn("watch jobs", "err", err)
+			a.scan()
+		case <-ticks:
+			a.sample()
+		case <-slow.C:
+			a.scan()
+		}
+	}
+}
+
+func drain(events <-chan fsnotify.Event) {
+	for {
+		select {
+		case <-events:
+		default:
+			return
+		}
+	}
+}
+
+// scan takes up jobs that came and closes those that went.
+func (a *Agent) scan() {
+	running, err := prolog.List(a.Dir.Jobs())
+	if err != nil {
+		a.Log.Warn("job files", "err", err)
+	}
+	now := a.Now()
+	for _, j := range running {
+		t := a.jobs[j.JobID]
+		if t != nil && t.job.Restart == j.Restart && t.job.Start.Equal(j.Start) {
+			continue
+		}
+		t = &tracked{job: j, seen: now, neighbours: map[int64]*gpuprof.Neighbour{}}
+		t.series.PeriodS = a.Period.Seconds()
+		if late := now.Sub(j.Start); late < max(2*a.Period, time.Second) {
+			t.seen = j.Start
+		} else {
+			t.late = true
+		}
+		a.jobs[j.JobID] = t
+	}
+	a.meet(now)
+	ended, err := prolog.List(a.Dir.Ended())
+	if err != nil {
+		a.Log.Warn("job files", "err", err)
+	}
+	for _, j := range ended {
+		a.finish(j)
+	}
+	// A job that is in neither folder ended without an epilog: the node was
+	// restarted, or its file was removed.
+	for id, t := range a.jobs {
+		gone := func(list []*prolog.Job) bool {
+			return !slices.ContainsFunc(list, func(j *prolog.Job) bool { return j.JobID == id })
+		}
+		if err == nil && gone(running) && gone(ended) {
+			if _, err := os.Stat(filepath.Join(a.Dir.Jobs(), fmt.Sprintf("%d.json", id))); errors.Is(err, os.ErrNotExist) {
+				t.job.End = now
+				if again, err := prolog.List(a.Dir.Ended()); err == nil && gone(again) {
+					a.Log.Warn("a job's file went away without an epilog; no record", "job", id)
+					delete(a.jobs, id)
+				}
+			}
+		}
+	}
+	a.Metrics.running(len(a.jobs))
+}
+
+// meet notes who is on the same GPU at present.
+func (a *Agent) meet(now time.Time) {
+	for id, t := range a.jobs {
+		for other, o := range a.jobs {
+			if id == other || !t.job.End.IsZero() || !o.job.End.IsZero() || !slices.ContainsFunc(t.job.GPUs, func(g int) bool { return slices.Contains(o.job.GPUs, g) }) {
+				continue
+			}
+			n := t.neighbours[other]
+			if n == nil {
+				from := t.job.Start
+				if o.job.Start.After(from) {
+					from = o.job.Start
+				}
+				n = &gpuprof.Neighbour{JobID: other, User: o.job.User, From: from}
+				t.neighbours[other] = n
+			}
+			n.To = now
+		}
+	}
+}
+
+// sample reads the GPUs that have jobs, once each.
+func (a *Agent) sample() {
+	if len(a.jobs) == 0 {
+		return
+	}
+	a.meet(a.Now())
+	read := map[int]error{}
+	for _, t := range a.jobs {
+		var sum rlcore.Use
+		var failed error
+		for _, g := range t.job.GPUs {
+			dev, ok := a.gpus[g]
+			if !ok {
+				failed = fmt.Errorf("NVML has no gpu %d", g)
+				continue
+			}
+			err, done := read[g]
+			if !done {
+				dev.sample, err = a.Lib.Sample(dev.at)
+				a.gpus[g], read[g] = dev, err
+				a.Metrics.sampled(g, dev.dev, dev.sample, err)
+			}
+			if err != nil {
+				failed = err
+				continue
+			}
+			n := float64(len(t.job.GPUs))
+			sum.GPU += dev.sample.GPU / n
+			sum.Core += dev.sample.GPU / n // the nearest figure where NVML gives no other
+			sum.MemMiB += dev.sample.MemMiB
+			sum.PCIeMBps += dev.sample.PCIeMBps
+		}
+		now := a.Now()
+		if failed != nil {
+			t.failed++
+			if t.failed == 1 {
+				a.Log.Warn("sample", "job", t.job.JobID, "err", failed)
+			}
+			continue
+		}
+		t.samples++
+		t.series.Add(t.seen.Sub(t.job.Start).Seconds(), now.Sub(t.job.Start).Seconds(), sum)
+		t.seen = now
+	}
+}
+
+// finish closes an ended job's record.
+func (a *Agent) finish(j *prolog.Job) {
+	t := a.jobs[j.JobID]
+	if t == nil || t.job.Restart != j.Restart {
+		// The agent was not there while it ran: who and when is still worth keeping.
+		t = &tracked{job: j, late: true}
+		t.series.PeriodS = a.Period.Seconds()
+	}
+	t.job.End = j.End
+	r := a.record(t, j)
+	if err := a.Keep(r); err != nil {
+		a.Log.Error("record not kept; tried again later", "job", j.JobID, "err", err)
+		return
+	}
+	delete(a.jobs, j.JobID)
+	for _, o := range a.jobs {
+		if n := o.neighbours[j.JobID]; n != nil {
+			n.To = j.End
+		}
+	}
+	if err := a.Dir.Forget(j.JobID); err != nil {
+		a.Log.Warn("job file", "job", j.JobID, "err", err)
+	}
+	a.Metrics.closed()
+}
+
+func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
+	r := &gpuprof.Record{
+		JobID: j.JobID, ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, Restart: j.Restart,
+		Node: a.Node, UID: j.UID, User: j.User, Comment: j.Comment, Start: j.Start, End: j.End,
+		Shared: j.Percent > 0 && j.Percent < 100, Samples: t.samples, Failed: t.failed,
+		// What an agent that came late saw is no profile of the whole run.
+		Cut: t.late || t.samples == 0,
+	}
+	if j.Node != "" {
+		r.Node = j.Node
+	}
+	for _, g := range j.GPUs {
+		dev := a.gpus[g].dev
+		r.GPUs = append(r.GPUs, gpuprof.GPU{
+			Index: g, UUID: dev.UUID, Model: dev.Model, Arch: dev.Arch, MemMiB: dev.MemMiB, PCIeMBps: dev.PCIeMBps,
+		})
+	}
+	r.PeriodS, r.Series = t.series.PeriodS, t.series.Points()
+	r.Mean, r.Peak = t.series.Mean(), t.series.Peak()
+	for _, n := range t.neighbours {
+		if n.To.After(r.End) {
+			n.To = r.End
+		}
+		r.Neighbours = append(r.Neighbours, *n)
+	}
+	slices.SortFunc(r.Neighbours, func(x, y gpuprof.Neighbour) int { return x.From.Compare(y.From) })
+	return r
+}
