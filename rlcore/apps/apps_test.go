@@ -1,0 +1,70 @@
+package apps
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// The thesis's rules, applied to the profiles, give the thesis's groups.
+func TestGroups(t *testing.T) {
+	for _, name := range Names() {
+		p, ok := ByName(name)
+		if !ok {
+			t.Fatal(name)
+		}
+		if err := p.Validate(); err != nil {
+			t.Error(err)
+		}
+		m := p.Mean()
+		if math.Abs(p.DurationS-float64(len(p.Series))) > 1e-9 {
+			t.Errorf("%s: %v s in %d points", name, p.DurationS, len(p.Series))
+		}
+		for group, rule := range map[string]bool{
+			"gpu_heavy": m.GPU >= 0.4, "gpu_light": m.GPU < 0.4,
+			"mem_heavy": m.MemMiB >= 0.5*rlcore.TitanXp.MemMiB, "mem_light": m.MemMiB < 0.5*rlcore.TitanXp.MemMiB,
+		} {
+			for _, in := range Workloads[group] {
+				if in == name && !rule {
+					t.Errorf("%s is in %s with GPU %.2f and %.0f MiB", name, group, m.GPU, m.MemMiB)
+				}
+			}
+		}
+	}
+}
+
+func TestThesis(t *testing.T) {
+	peak := func(name string) float64 { p, _ := ByName(name); return p.Peak().MemMiB }
+	for _, pair := range [][2]string{{"lammps", "lammps"}, {"vgg16", "vgg16"}} {
+		if peak(pair[0])+peak(pair[1]) <= rlcore.TitanXp.MemMiB {
+			t.Errorf("%v must overflow the card", pair)
+		}
+	}
+	if 3*peak("gromacs") > rlcore.TitanXp.MemMiB {
+		t.Error("three GROMACS must fit")
+	}
+	l, _ := ByName("lammps")
+	if m := l.Mean().GPU; math.Abs(m-0.4) > 0.05 || l.Peak().GPU != 1 {
+		t.Errorf("LAMMPS uses %.2f on average, %.2f at its peak", m, l.Peak().GPU)
+	}
+	sum, n := 0.0, 0
+	for seed := range uint64(200) {
+		names, err := Workload("random", 30, rand.NewPCG(seed, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			p, _ := ByName(name)
+			sum += p.DurationS
+		}
+		n++
+	}
+	if mean := sum / float64(n); math.Abs(mean/2416-1) > 0.03 {
+		t.Errorf("30 random jobs take %.0f s on average, the thesis's took 2416", mean)
+	}
+	if _, err := Workload("none", 3, rand.NewPCG(1, 1)); err == nil {
+		t.Error("a workload that isn't: no error")
+	}
+}

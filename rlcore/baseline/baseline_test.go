@@ -1,0 +1,70 @@
+package baseline
+
+import (
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+)
+
+func state(names ...string) *rlcore.State {
+	s := &rlcore.State{GPUs: []rlcore.GPU{{Spec: rlcore.TitanXp, FreeCPUs: -1, FreeHostMemMiB: -1}}}
+	for i, n := range names {
+		p, _ := apps.ByName(n)
+		s.Pending = append(s.Pending, rlcore.Job{ID: string(rune('a' + i)), User: "u", Profile: p})
+	}
+	return s
+}
+
+func decide(t *testing.T, policy string, s *rlcore.State) []int {
+	t.Helper()
+	m := interference.New(&contention.MPS)
+	p, err := ByName(policy, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := rlcore.Decider{Policy: p, Guard: &rlcore.Guard{Predictor: m}}
+	dec := d.Decide(s, 0)
+	return dec.Jobs()
+}
+
+func TestPolicies(t *testing.T) {
+	for _, c := range []struct {
+		policy string
+		queue  []string
+		want   []int
+	}{
+		{"exclusive", []string{"vgg16", "alexnet"}, []int{0}},
+		{"sjf", []string{"vgg16", "vgg11", "lammps"}, []int{1}},
+		{"pack", []string{"vgg16", "alexnet", "gromacs"}, []int{1, 2}},
+		{"pack", []string{"vgg16", "resnet50"}, []int{0}},
+		{"pack", []string{"gromacs", "gromacs", "gromacs", "gromacs"}, []int{0, 1, 2}},
+		{"greedy", []string{"alexnet", "gromacs"}, []int{0, 1}},
+	} {
+		got := decide(t, c.policy, state(c.queue...))
+		if len(got) != len(c.want) {
+			t.Errorf("%s of %v: %v, want %v", c.policy, c.queue, got, c.want)
+			continue
+		}
+		for i := range got {
+			if got[i] != c.want[i] {
+				t.Errorf("%s of %v: %v, want %v", c.policy, c.queue, got, c.want)
+			}
+		}
+	}
+	if _, err := ByName("none", nil); err == nil {
+		t.Error("a policy that isn't: no error")
+	}
+	// Nothing is let in beside one that fills the card.
+	s := state("vgg16")
+	p, _ := apps.ByName("resnet50")
+	s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{ID: "r", User: "u", Profile: p}, Shares: 50}}
+	if got := decide(t, "pack", s); len(got) != 0 {
+		t.Errorf("beside resnet50 pack starts %v", got)
+	}
+	if got := decide(t, "exclusive", s); len(got) != 0 {
+		t.Errorf("exclusive lets %v in", got)
+	}
+}

@@ -1,0 +1,90 @@
+package contention
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func draw(t *rapid.T, n int) []Demand {
+	d := make([]Demand, n)
+	for i := range d {
+		d[i] = Demand{
+			GPU: rapid.Float64Range(0, 1).Draw(t, "gpu"), PCIe: rapid.Float64Range(0, 1).Draw(t, "pcie"),
+			StepS: rapid.SampledFrom([]float64{0, 0.01, 0.1, 1}).Draw(t, "step"),
+		}
+	}
+	return d
+}
+
+func TestLaw(t *testing.T) {
+	for _, l := range []*Law{&MPS, &TimeSlice} {
+		rapid.Check(t, func(t *rapid.T) {
+			d := draw(t, rapid.IntRange(1, 5).Draw(t, "n"))
+			s := l.Slowdowns(nil, d)
+			for i, v := range s {
+				if !(v >= 1) || math.IsInf(v, 0) {
+					t.Fatalf("member %d slows by %v", i, v)
+				}
+			}
+			if len(d) == 1 && s[0] != 1 {
+				t.Fatalf("alone it slows by %v", s[0])
+			}
+			// Who stands first doesn't matter.
+			r := slices.Clone(d)
+			slices.Reverse(r)
+			back := l.Slowdowns(nil, r)
+			for i := range s {
+				if math.Abs(s[i]-back[len(d)-1-i]) > 1e-9*s[i] {
+					t.Fatalf("%v reversed is %v", s, back)
+				}
+			}
+			// A busier neighbour never makes it better.
+			if len(d) > 1 {
+				busier := slices.Clone(d)
+				busier[1].GPU = min(1, busier[1].GPU+0.2)
+				for i := range busier {
+					busier[i].StepS = 0
+					d[i].StepS = 0
+				}
+				if l.Slowdowns(nil, busier)[0] < l.Slowdowns(nil, d)[0]-1e-9 {
+					t.Fatal("a busier neighbour helps")
+				}
+			}
+		})
+	}
+}
+
+// Some of the cells that the law was fitted to, and what others saw of more than
+// two sharers.
+func TestLawAgainstMeasurements(t *testing.T) {
+	two := MPS.Slowdowns(nil, []Demand{{GPU: 0.43, StepS: 0.0074629}, {GPU: 1, StepS: 0.0363744}})
+	if math.Abs(two[0]/2.71-1) > 0.15 { // CentaurusInfra/alnair: cf10-inc batch 1 beside batch 32
+		t.Errorf("slowdown %.2f, measured 2.71", two[0])
+	}
+	if s := MPS.Slowdowns(nil, []Demand{{GPU: 0.43}, {GPU: 0.43}}); s[0] > 1.07 {
+		t.Errorf("a card that isn't full slows by %.2f", s[0])
+	}
+	for n, want := range map[int]float64{2: 2, 3: 3, 4: 4} {
+		d := make([]Demand, n)
+		for i := range d {
+			d[i] = Demand{GPU: 1, StepS: 0.1}
+		}
+		if s := MPS.Slowdowns(nil, d); math.Abs(s[0]/want-1) > 0.12 {
+			t.Errorf("%d processes that fill the card slow by %.2f", n, s[0])
+		}
+	}
+	if s := TimeSlice.Slowdowns(nil, []Demand{{GPU: 0.9}, {GPU: 0.9}}); math.Abs(s[0]-1.69) > 0.05 {
+		t.Errorf("time-slicing: %.2f, measured median 1.69", s[0])
+	}
+}
+
+func TestNoAllocation(t *testing.T) {
+	d := []Demand{{GPU: 0.5}, {GPU: 0.7}, {GPU: 0.9}}
+	dst := make([]float64, 0, 3)
+	if n := testing.AllocsPerRun(100, func() { dst = MPS.Slowdowns(dst, d) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

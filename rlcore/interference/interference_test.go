@@ -1,0 +1,64 @@
+package interference
+
+import (
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+func of(t testing.TB, names ...string) []*rlcore.Profile {
+	t.Helper()
+	var out []*rlcore.Profile
+	for _, n := range names {
+		p, ok := apps.ByName(n)
+		if !ok {
+			t.Fatal(n)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func TestPredict(t *testing.T) {
+	m := New(&contention.MPS)
+	predict := func(names ...string) []rlcore.Prediction {
+		dst := make([]rlcore.Prediction, len(names))
+		m.Predict(dst, &rlcore.TitanXp, of(t, names...))
+		return dst
+	}
+	if p := predict("vgg16"); p[0].Slowdown != 1 {
+		t.Errorf("alone %v", p)
+	}
+	light, heavy := predict("gromacs", "alexnet"), predict("vgg16", "resnet50")
+	if light[0].Slowdown > 1.05 || light[1].Slowdown > 1.05 {
+		t.Errorf("two that leave the card half idle slow by %v", light)
+	}
+	if heavy[0].Slowdown < 1.4 || heavy[1].Slowdown < 1.4 {
+		t.Errorf("two that fill the card slow by %v", heavy)
+	}
+	for _, p := range heavy {
+		if !(p.SD > 0) {
+			t.Error("no uncertainty")
+		}
+	}
+}
+
+func TestForbid(t *testing.T) {
+	m := New(&contention.MPS)
+	m.Forbid("vgg16", "lammps")
+	if !m.Forbidden(nil, of(t, "lammps", "gromacs", "vgg16")) || m.Forbidden(nil, of(t, "lammps", "gromacs")) {
+		t.Error("forbidden pair")
+	}
+}
+
+func BenchmarkPredict4(b *testing.B) {
+	m := New(&contention.MPS)
+	ps := of(b, "gromacs", "alexnet", "hoomd", "googlenet")
+	dst := make([]rlcore.Prediction, 4)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.Predict(dst, &rlcore.TitanXp, ps)
+	}
+}
