@@ -21,10 +21,6 @@ var version = "unknown"
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// errQuiet ends the program with status 1 where the command has said itself what
-// is wrong.
-var errQuiet = errors.New("")
-
 // run is main without the process around it. It returns the exit status: 0, 1 on
 // failure, 2 where the command line or the configuration is wrong.
 func run(args []string, stdout, stderr io.Writer) int {
@@ -34,11 +30,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	var usage usageError
+	var exit exitError
 	switch {
+	case errors.As(err, &exit):
+		return int(exit)
 	case err == nil:
 		return 0
-	case errors.Is(err, errQuiet):
-		return 1
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "slurmbridge: %v\n", err)
 		return 2
@@ -93,7 +90,7 @@ flags, each overruling the one before.`,
 	})
 	root.PersistentFlags().StringVarP(&s.file, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().BoolVar(&s.json, "json", false, "output for programs")
-	root.AddCommand(newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s))
+	root.AddCommand(newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s))
 	return root
 }
 

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/appid"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/gpuprof/store"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// wired is the bridge with everything it stands on.
+type wired struct {
+	bridge  *slurmbridge.Bridge
+	store   *store.Store
+	journal *journal.Journal
+}
+
+func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
+
+// policyNames lists what the setting policy takes.
+func policyNames() []string { return baseline.Names() }
+
+// newPolicy makes the configured policy.
+func newPolicy(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
+	policy, err := baseline.ByName(cfg.Policy, p)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("policy: %w", err)}
+	}
+	return policy, nil
+}
+
+// openStore opens the database.
+func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
+	st, err := store.Open(ctx, cfg.Database, log)
+	if err != nil && (errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist)) {
+		return nil, fmt.Errorf("%w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", err)
+	}
+	return st, err
+}
+
+// openJournal opens the journal alone, for commands that need no bridge.
+func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, func(), error) {
+	st, err := openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
+	}
+	j, err := journal.New(ctx, st.DB())
+	if err != nil {
+		st.Close()
+		return nil, nil, err
+	}
+	return j, func() { st.Close() }, nil
+}
+
+// wire puts the bridge together. m may be nil.
+func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *slurmbridge.Metrics) (*wired, error) {
+	log := slog.New(slog.NewTextHandler(errOut, nil))
+	predictor := interference.New(&contention.MPS)
+	policy, err := newPolicy(cfg, predictor)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := client(cfg, m)
+	if err != nil {
+		return nil, err
+	}
+	st, err := openStore(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	j, err := journal.New(ctx, st.DB())
+	if err != nil {
+		st.Close()
+		return nil, err
+	}
+	sharing := slurmbridge.MPS
+	if snap, err := cl.Nodes(ctx); err == nil {
+		for i := range snap {
+			if snap[i].Sharing != "" {
+				sharing = snap[i].Sharing
+				break
+			}
+		}
+	}
+	gate := &slurmbridge.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Now: time.Now}
+	if cfg.Lua != "no" {
+		gate.File = cfg.GateFile
+	}
+	b := &slurmbridge.Bridge{
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
+		Gate: gate, Metrics: m, Now: time.Now, Poll: cfg.Poll, Log: log,
+		Planner: &slurmbridge.Planner{
+			Decider: &rlcore.Decider{
+				Policy: policy, M: cfg.Window,
+				Guard: &rlcore.Guard{
+					Predictor: predictor, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup, MaxPassOver: cfg.MaxPassOver,
+					MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Trust: cfg.Trust,
+				},
+			},
+			Scope: slurmbridge.Scope{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
+			Join:  cfg.Join, Ahead: true,
+		},
+	}
+	return &wired{bridge: b, store: st, journal: j}, nil
+}
+
+// recogniser tells applications by their scripts and looks their profiles up.
+type recogniser struct{ store *store.Store }
+
+func (r *recogniser) Identify(ctx context.Context, j *slurmbridge.Job, t slurmbridge.Terms, script []byte) (slurmbridge.App, error) {
+	key := appid.Identify(t.App, script).Key
+	if script == nil && t.App == "" {
+		// Recognised at an earlier look.
+		_, known, err := r.store.AppOf(ctx, j.Ref)
+		if err != nil {
+			return slurmbridge.App{}, err
+		}
+		key = known
+	}
+	if key == "" {
+		return slurmbridge.App{}, nil
+	}
+	if err := r.store.SetApp(ctx, j.Ref, j.User, key); err != nil {
+		return slurmbridge.App{}, err
+	}
+	p, err := r.store.Lookup(ctx, j.User, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return slurmbridge.App{Key: key}, nil
+	}
+	return slurmbridge.App{Key: key, Profile: p}, err
+}
+
+// records serves the nodes' records.
+func (w *wired) records(ctx context.Context, mux *http.ServeMux, cfg *config.Config, m *slurmbridge.Metrics, log *slog.Logger) error {
+	allowed := []uint32{0, uint32(os.Geteuid())}
+	for _, name := range cfg.RecordUsers {
+		u, err := user.Lookup(name)
+		if err != nil {
+			return usageError{fmt.Errorf("record_users: %w", err)}
+		}
+		uid, err := strconv.ParseUint(u.Uid, 10, 32)
+		if err != nil {
+			return usageError{fmt.Errorf("record_users: %w", err)}
+		}
+		allowed = append(allowed, uint32(uid))
+	}
+	mux.Handle("POST "+recordhttp.Path, &recordhttp.Handler{
+		Munge:    &munge.Munge{Socket: cfg.MungeSocket},
+		AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },
+		Result:   m.Record,
+		Keep: func(ctx context.Context, r *gpuprof.Record) (bool, error) {
+			isNew, err := w.keep(ctx, r, m)
+			if err != nil {
+				log.Error("record not kept", "job", r.Ref(), "err", err)
+			}
+			return isNew, err
+		},
+	})
+	return nil
+}
+
+// keep stores a record, and tells metrics what it shows of the job's group.
+func (w *wired) keep(ctx context.Context, r *gpuprof.Record, m *slurmbridge.Metrics) (bool, error) {
+	_, app, err := w.store.AppOf(ctx, r.Ref())
+	if err != nil {
+		return false, err
+	}
+	added, err := w.store.AddRecord(ctx, r, app)
+	if err != nil || !added.New {
+		return false, err
+	}
+	if added.Slowdown > 0 && !r.Solo() {
+		m.SeenSlowdown(added.Slowdown)
+	}
+	_, skew, complete, err := w.journal.Started(ctx, r.Ref(), r.Start)
+	switch {
+	case errors.Is(err, journal.ErrNotFound):
+	case err != nil:
+		return true, err
+	case complete && skew < time.Hour:
+		m.Skew(skew)
+	}
+	if added.Learned {
+		w.bridge.Wake()
+	}
+	return true, nil
+}
+
+// keepFor is how long runs and journal are kept.
+const keepFor = 90 * 24 * time.Hour
+
+// tidy removes what is old, once a day.
+func (w *wired) tidy(ctx context.Context, log *slog.Logger) error {
+	tick := time.NewTicker(24 * time.Hour)
+	defer tick.Stop()
+	for {
+		before := time.Now().Add(-keepFor)
+		if err := errors.Join(w.store.Tidy(ctx, before), w.journal.Forget(ctx, before)); err != nil && ctx.Err() == nil {
+			log.Warn("tidy", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
