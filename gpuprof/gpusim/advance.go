@@ -3,6 +3,8 @@ package gpusim
 import (
 	"fmt"
 	"math"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
 // view is a device as one update sees it: what doesn't change, and a copy of
@@ -12,10 +14,10 @@ type view struct {
 	dyn dyn
 
 	// scratch of settle, by group
-	demands  []demand
+	demands  []contention.Demand
 	slow     []float64
 	groups   []group
-	combined []demand
+	combined []contention.Demand
 	between  []float64
 }
 
@@ -212,7 +214,7 @@ func (v *view) settle() {
 	for k := range v.groups {
 		v.within(&v.groups[k])
 	}
-	v.between = lawTimeSlice.Slowdowns(v.between[:0], v.combined)
+	v.between = contention.TimeSlice.Slowdowns(v.between[:0], v.combined)
 	d := &v.dyn
 	d.GPU, d.Core, d.PCIe = 0, 0, 0
 	for k := range v.groups {
@@ -264,10 +266,10 @@ func (v *view) join(i int) {
 // appends what the group asks for as a whole.
 func (v *view) within(g *group) {
 	v.demands = v.demands[:0]
-	var whole demand
+	var whole contention.Demand
 	for _, i := range g.slots {
 		p := v.now(i)
-		d := demand{
+		d := contention.Demand{
 			GPU: p.GPU, Core: p.Core, StepS: v.rec.Slot[i].Step,
 			PCIe: min(1, p.PCIe/v.rec.PCIeMBps),
 		}
@@ -278,7 +280,7 @@ func (v *view) within(g *group) {
 			whole.StepS = d.StepS
 		}
 	}
-	v.slow = lawMPS.Slowdowns(v.slow[:0], v.demands)
+	v.slow = contention.MPS.Slowdowns(v.slow[:0], v.demands)
 	g.idle = 1
 	for k, i := range g.slots {
 		s := 1.0

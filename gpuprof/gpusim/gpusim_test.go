@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
 // machine makes a state file whose clock the test owns: GPU seconds since the
@@ -118,10 +119,10 @@ func TestAloneTakesSoloTime(t *testing.T) {
 }
 
 // expected is the law's own word on the given uses together.
-func expected(l *law, d *Device, step float64, us ...rlcore.Use) []float64 {
-	var in []demand
+func expected(l *contention.Law, d *Device, step float64, us ...rlcore.Use) []float64 {
+	var in []contention.Demand
 	for _, u := range us {
-		in = append(in, demand{GPU: u.GPU, Core: u.Core, PCIe: u.PCIeMBps / d.rec.PCIeMBps, StepS: step})
+		in = append(in, contention.Demand{GPU: u.GPU, Core: u.Core, PCIe: u.PCIeMBps / d.rec.PCIeMBps, StepS: step})
 	}
 	return l.Slowdowns(nil, in)
 }
@@ -132,9 +133,9 @@ func TestSharersSlowAsTheLawSays(t *testing.T) {
 	for _, mps := range []bool{true, false} {
 		s, now := machine(t, Config{})
 		d := s.Device(0)
-		l, server := lawTimeSlice, 0
+		l, server := &contention.TimeSlice, 0
 		if mps {
-			l, server = lawMPS, process(t)
+			l, server = &contention.MPS, process(t)
 			if _, err := d.ClaimServer(Claimant{PID: server}); err != nil {
 				t.Fatal(err)
 			}
@@ -173,7 +174,7 @@ func TestServerAndOwnContextTakeTurns(t *testing.T) {
 	both := look1(t, d)
 	claim(t, d, Claimant{PID: process(t)}, steady("own", 100, u))
 	three := look1(t, d)
-	within := expected(lawMPS, d, .2, u, u)[0]
+	within := expected(&contention.MPS, d, .2, u, u)[0]
 	if !near(both.Processes[0].Slowdown, within, 1e-9) {
 		t.Errorf("two clients: %v, want %v", both.Processes[0].Slowdown, within)
 	}
