@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -48,12 +47,14 @@ var errLimit = errors.New("too much output")
 
 // limited collects up to max bytes and fails beyond them.
 type limited struct {
-	buf *bytes.Buffer
-	max int
+	buf  *bytes.Buffer
+	max  int
+	over bool
 }
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.buf.Len()+len(p) > l.max {
+		l.over = true
 		return 0, errLimit
 	}
 	return l.buf.Write(p)
@@ -112,7 +113,8 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 		cmd.max = maxOutput
 	}
 	said := head{max: maxStderr}
-	p.Stdout, p.Stderr = io.Writer(&limited{cmd.out, cmd.max}), &said
+	printed := limited{buf: cmd.out, max: cmd.max}
+	p.Stdout, p.Stderr = &printed, &said
 	err = p.Run()
 	out, stderr = cmd.out.Bytes(), said.buf.String()
 	if err == nil {
@@ -124,12 +126,12 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	ce := &CommandError{Command: cmd.name, Code: -1, Stderr: oneLine(stderr)}
 	var exit *exec.ExitError
 	switch {
+	case printed.over: // however it ended: by SIGPIPE, mostly
+		return out, stderr, fmt.Errorf("%s: %w", cmd.name, errLimit)
 	case runCtx.Err() != nil:
 		ce.Kind, ce.Stderr = slurmbridge.ErrDown, fmt.Sprintf("no answer within %v", c.timeout())
 	case errors.As(err, &exit):
 		ce.Code, ce.Kind = exit.ExitCode(), kindOf(stderr)
-	case errors.Is(err, errLimit):
-		return out, stderr, fmt.Errorf("%s: %w", cmd.name, errLimit)
 	default: // the program could not be started at all
 		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, slurmbridge.ErrDown, err)
 	}

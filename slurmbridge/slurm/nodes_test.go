@@ -1,0 +1,177 @@
+package slurm
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+func TestParseNodesRecorded(t *testing.T) {
+	for _, release := range releases {
+		t.Run(release, func(t *testing.T) {
+			by := map[string]slurmbridge.Node{}
+			for _, n := range ParseNodes(recorded(t, release, "nodes")) {
+				by[n.Name] = n
+			}
+			if len(by) != 4 {
+				t.Fatalf("%d nodes with GPUs: %v", len(by), by)
+			}
+			for name := range by {
+				n := by[name]
+				n.State = ""
+				by[name] = n
+			}
+			for _, want := range []slurmbridge.Node{
+				// A maintenance reservation is over n1.
+				{Name: "n1", Up: true, GPUs: 1, GPUType: "titanxp", Sharing: slurmbridge.MPS, Units: 100, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
+				// n2's comment and n4's reason say otherwise.
+				{Name: "n2", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: slurmbridge.MPS, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
+				{Name: "n3", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: slurmbridge.Shard, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
+				{Name: "n4", GPUs: 1, GPUType: "shared", Partitions: []string{"gpu", "hidden"}, CPUs: 16, MemMiB: 16000},
+			} {
+				if got := by[want.Name]; !reflect.DeepEqual(got, want) {
+					t.Errorf("%s:\n got %+v\nwant %+v", want.Name, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestNodeStates(t *testing.T) {
+	for state, want := range map[string][2]bool{
+		"IDLE": {true, false}, "MIXED": {true, false}, "ALLOCATED": {true, false}, "MIXED+PLANNED": {true, false}, "IDLE+CLOUD": {true, false},
+		"MIXED+COMPLETING": {true, false}, "IDLE+RESERVED": {true, true}, "IDLE+MAINTENANCE+RESERVED": {true, true}, "ALLOCATED+MAINT": {true, true},
+		"IDLE*": {false, false}, "DOWN": {false, false}, "DOWN*+DRAIN": {false, false}, "IDLE+DRAIN": {false, false}, "MIXED+DRAIN+RESERVED": {false, true},
+		"IDLE+NOT_RESPONDING": {false, false}, "IDLE+POWERED_DOWN": {false, false}, "IDLE~": {false, false}, "IDLE+BLOCKED": {false, false},
+		"MIXED+FAIL": {false, false}, "UNKNOWN": {false, false}, "FUTURE": {false, false}, "IDLE+INVALID_REG": {false, false}, "MIXED+NEWFLAG": {false, false}, "": {false, false},
+	} {
+		if up, reserved := inService(state); up != want[0] || reserved != want[1] {
+			t.Errorf("%s: up %v, reserved %v", state, up, reserved)
+		}
+	}
+}
+
+func TestNodeGres(t *testing.T) {
+	for gres, want := range map[string]slurmbridge.Node{
+		"gpu:2(S:0-1)":                         {GPUs: 2},
+		"gpu:a:1(S:0,2),gpu:b:3":               {GPUs: 4},
+		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: slurmbridge.Shard, Units: 100},
+		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: slurmbridge.MPS, Units: 200},
+		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: slurmbridge.MPS, Units: 200},
+		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2},
+	} {
+		n, ok := parseNode([]byte("NodeName=x State=IDLE Gres=" + gres))
+		want.Name, want.State, want.Up = "x", "IDLE", true
+		if !ok || !reflect.DeepEqual(n, want) {
+			t.Errorf("%s: %+v", gres, n)
+		}
+	}
+}
+
+func FuzzParseNodes(f *testing.F) {
+	for _, release := range releases {
+		f.Add(recorded(f, release, "nodes"), "a reason\nNodeName=n1 State=IDLE Gres=gpu:9")
+	}
+	f.Add([]byte("NodeName=a State=IDLE Gres=gpu:1,mps:100(,"), "State=IDLE")
+	f.Fuzz(func(t *testing.T, out []byte, reason string) {
+		seen := map[string]bool{}
+		for _, n := range ParseNodes(out) {
+			if n.Name == "" || n.GPUs < 1 || n.Units < 0 || (n.Units > 0) != (n.Sharing != "") || n.MemMiB < 0 || seen[n.Name] {
+				t.Errorf("%+v", n)
+			}
+			seen[n.Name] = true
+		}
+		// An operator's words can't lend a node what it hasn't, nor bring it up.
+		line := "NodeName=me Gres=gpu:2,mps:200 State=DOWN Partitions=p CfgTRES=cpu=1 Reason=" + strings.ReplaceAll(reason, "\n", " ") + "\n"
+		got := ParseNodes([]byte(line + reason + "\n"))
+		if i := slices.IndexFunc(got, func(n slurmbridge.Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUs != 2 || got[0].Up || got[0].Units != 200 || len(got[0].Partitions) != 1 {
+			t.Errorf("%q: %+v", reason, got)
+		}
+	})
+}
+
+func TestParseDetailRecorded(t *testing.T) {
+	for _, release := range releases {
+		for name, want := range map[string]struct {
+			node string
+			gpus []int
+		}{
+			"rgpu": {"n1", []int{0}}, "rgpus": {"n2", []int{0}}, "rmps2": {"n2", []int{1}}, "rshard": {"n3", []int{0}}, "rshard2": {"n3", []int{1}},
+			"rmps": {"n2", nil}, // its name forges a line: not known
+			"rcpu": {"c1", nil}, // no GPU
+			"arr":  {"n1", nil}, // not running
+		} {
+			gpus, ok := ParseDetail(recorded(t, release, "detail-"+name), want.node)
+			if !slices.Equal(gpus, want.gpus) || ok != (want.gpus != nil) {
+				t.Errorf("%s %s: %v %v", release, name, gpus, ok)
+			}
+		}
+		if gpus, ok := ParseDetail(recorded(t, release, "detail-rgpu"), "n2"); ok {
+			t.Errorf("on another node: %v", gpus)
+		}
+	}
+}
+
+func TestParseIndexes(t *testing.T) {
+	for in, want := range map[string][]int{
+		"gpu:titanxp:2(IDX:0-1)": {0, 1}, "mps:60(IDX:3)": {3}, "mps:titanxp:60(0/100,60/100)": {1}, "shard:50(50/100,0/100)": {0},
+		"gpu:a:1(IDX:0),gpu:b:2(IDX:2-3)": {0, 2, 3}, "gres:mps:50(IDX:1)": {1}, "gres/shard:50(0/100,0/100,50/100)": {2}, "nic:1(IDX:0),gpu:1(IDX:1)": {1},
+		"gpu:2": nil, "": nil, "gpu:1(IDX:)": nil, "gpu:1(IDX:1-0)": nil, "gpu:1(IDX:0-99999)": nil, "gpu:1(IDX:0": nil, "mps:1(x/100)": nil, "gpu:0(CNT:0)": nil, "mps:1(-1/100)": nil,
+	} {
+		got, ok := parseIndexes(in)
+		if ok != (want != nil) || ok && !slices.Equal(got, want) {
+			t.Errorf("%q: %v %v", in, got, ok)
+		}
+	}
+}
+
+func FuzzDetail(f *testing.F) {
+	for _, release := range releases {
+		for _, name := range []string{"rgpu", "rgpus", "rmps", "rmps2", "rshard2", "rcpu", "arr"} {
+			f.Add(recorded(f, release, "detail-"+name), "x\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:3)")
+		}
+	}
+	f.Fuzz(func(t *testing.T, out []byte, text string) {
+		gpus, ok := ParseDetail(out, "n1")
+		if ok != (len(gpus) > 0) {
+			t.Errorf("%v %v", gpus, ok)
+		}
+		for _, g := range gpus {
+			if g < 0 || g >= maxGPUs {
+				t.Errorf("GPU %d", g)
+			}
+		}
+		// Whatever stands in a job's name and comment, its GPU is 0 or not known.
+		forged := fmt.Sprintf("JobId=1 JobName=%s\n   NodeList=n1\n   JOB_GRES=mps:50\n     Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=mps:50(IDX:0)\n   MinCPUsNode=1\n   Comment=%s\n", text, text)
+		if gpus, ok := ParseDetail([]byte(forged), "n1"); ok && !slices.Equal(gpus, []int{0}) {
+			t.Errorf("%q made it %v", text, gpus)
+		}
+	})
+}
+
+func TestParseConfigRecorded(t *testing.T) {
+	for _, release := range releases {
+		config := ParseConfig(recorded(t, release, "config"))
+		for key, want := range map[string]string{
+			"ClusterName": "recorded", "SlurmUser": "slurm(64030)", "GresTypes": "gpu,mps,shard", "JobSubmitPlugins": "", "SlurmctldHost[0]": "node(127.0.0.1)",
+		} {
+			if got, ok := config[key]; !ok || got != want {
+				t.Errorf("%s: %s is %q", release, key, got)
+			}
+		}
+		if !strings.HasPrefix(config["SLURM_VERSION"], release) {
+			t.Errorf("%s: version %q", release, config["SLURM_VERSION"])
+		}
+		if owners := gateOwners(config); !owners[64030] || !owners[0] || owners[65534] {
+			t.Errorf("%s: owners %v", release, owners)
+		}
+		parts := ParsePartitions(recorded(t, release, "partitions"))
+		if len(parts) != 3 || parts[0].Name != "gpu" || !parts[0].Default || !parts[0].Up || parts[0].Nodes != "n[1-4]" || parts[1].Default || parts[2].Name != "hidden" || parts[2].Fields["Hidden"] != "YES" {
+			t.Errorf("%s: %+v", release, parts)
+		}
+	}
+}

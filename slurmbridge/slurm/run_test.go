@@ -1,0 +1,363 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// fake is a client whose commands are one shell script. It is called as squeue,
+// scontrol, … and finds its name in $0.
+func fake(t *testing.T, script string) *Client {
+	t.Helper()
+	bin := t.TempDir()
+	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
+		if err := os.WriteFile(filepath.Join(bin, prog), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := &Client{Bin: bin, Timeout: 20 * time.Second}
+	if err := c.Open(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestCleanEnvironment(t *testing.T) {
+	t.Setenv("SQUEUE_FORMAT", "%i")
+	t.Setenv("SLURM_TIME_FORMAT", "relative")
+	t.Setenv("SBATCH_PARTITION", "other")
+	t.Setenv("TZ", "Asia/Seoul")
+	c := fake(t, "env; pwd")
+	c.Conf = "/etc/x/slurm.conf"
+	out, _, err := c.run(context.Background(), command{name: "x", prog: "squeue", env: []string{"SQUEUE_FORMAT2=f"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(string(out))
+	for _, want := range []string{"LC_ALL=C", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "SLURM_CONF=/etc/x/slurm.conf", "SQUEUE_FORMAT2=f", "/"} {
+		if !slices.Contains(got, want) {
+			t.Errorf("%s is missing", want)
+		}
+	}
+	for _, v := range got {
+		key, _, _ := strings.Cut(v, "=")
+		if !slices.Contains([]string{"LC_ALL", "TZ", "SLURM_TIME_FORMAT", "SLURM_CONF", "SQUEUE_FORMAT2", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "/"}, key) {
+			t.Errorf("%s got through", v)
+		}
+	}
+}
+
+// A command that hangs is killed with all it started, at its own deadline.
+func TestTimeoutKillsTheGroup(t *testing.T) {
+	pids := filepath.Join(t.TempDir(), "pids")
+	c := fake(t, "sleep 600 & echo $! >"+pids+"; wait")
+	c.Timeout = 300 * time.Millisecond
+	var seen error
+	c.Observe = func(_ string, took time.Duration, err error) { seen = err }
+	err := c.Ping(context.Background())
+	if !errors.Is(err, slurmbridge.ErrDown) || !errors.Is(seen, slurmbridge.ErrDown) {
+		t.Fatalf("%v, observed %v", err, seen)
+	}
+	b, err := os.ReadFile(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		if state, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(state), ") Z ") {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	_ = syscall.Kill(pid, syscall.SIGKILL)
+	t.Error("a child outlived its command")
+}
+
+func TestCancelledIsNotDown(t *testing.T) {
+	c := fake(t, "exec sleep 600")
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	if err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, slurmbridge.ErrDown) {
+		t.Error(err)
+	}
+}
+
+func TestOutputIsLimited(t *testing.T) {
+	c := fake(t, "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done")
+	if _, _, err := c.run(context.Background(), command{name: "x", prog: "squeue", max: 1 << 16}); !errors.Is(err, errLimit) {
+		t.Error(err)
+	}
+	c = fake(t, "yes complaint | head -c 1000000 >&2; exit 1")
+	_, stderr, err := c.run(context.Background(), command{name: "x", prog: "squeue"})
+	if err == nil || len(stderr) > maxStderr || len(err.Error()) > 2000 {
+		t.Errorf("%d bytes, %.100v", len(stderr), err)
+	}
+}
+
+func TestMissingCommand(t *testing.T) {
+	c := &Client{Bin: t.TempDir()}
+	if err := c.Open(); err == nil {
+		t.Error("no error for a folder without Slurm")
+	}
+	if err := c.Ping(context.Background()); !errors.Is(err, slurmbridge.ErrDown) {
+		t.Error(err)
+	}
+}
+
+// What the commands really said, and what it means.
+func TestErrorsRecorded(t *testing.T) {
+	for _, release := range releases {
+		var name, said string
+		for line := range strings.Lines(string(recorded(t, release, "errors"))) {
+			if cmd, is := strings.CutPrefix(line, "$ scontrol "); is {
+				name, said = strings.TrimSpace(cmd), ""
+				continue
+			}
+			if !strings.HasPrefix(line, "exit ") {
+				said += line
+				continue
+			}
+			want := slurmbridge.ErrRefused
+			switch {
+			case name == "show config":
+				want = slurmbridge.ErrDown
+			case strings.Contains(name, "999999"), strings.Contains(name, "_77"), strings.Contains(name, "StartTime"):
+				want = slurmbridge.ErrNoJob
+			}
+			if got := kindOf(said); got != want {
+				t.Errorf("%s: %s: %q is %v", release, name, said, got)
+			}
+			if jobs := parseUpdateErrors(said); name == "update JobId=22_2 ReqNodeList=nowhere" && jobs["22_2"] != "Invalid node name specified" ||
+				strings.HasSuffix(name, "999999 Nice=1") && jobs["999999"] != "Invalid job id specified" {
+				t.Errorf("%s: %s: %v", release, name, jobs)
+			}
+		}
+	}
+	for said, want := range map[string]error{
+		"Invalid job id specified for job 7\nJob dependency problem for job 8\n":   slurmbridge.ErrRefused,
+		"Job is no longer pending execution for job 7\n":                           slurmbridge.ErrNoJob,
+		"Invalid job id specified for job 7\nslurm_update error: Socket timed out": slurmbridge.ErrDown,
+		"": slurmbridge.ErrRefused,
+	} {
+		if got := kindOf(said); got != want {
+			t.Errorf("%q is %v", said, got)
+		}
+	}
+}
+
+// record keeps what the fake commands were called with.
+const recordCalls = `printf '%s' "$(basename $0)" >>LOG; for a; do printf '|%s' "$a" >>LOG; done; echo >>LOG; `
+
+func recordingFake(t *testing.T, script string) (*Client, func() []string) {
+	log := filepath.Join(t.TempDir(), "log")
+	c := fake(t, strings.ReplaceAll(recordCalls, "LOG", log)+script)
+	return c, func() []string {
+		b, _ := os.ReadFile(log)
+		_ = os.Remove(log)
+		lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+		slices.Sort(lines)
+		return lines
+	}
+}
+
+func ptr(s string) *string { return &s }
+
+func TestUpdateCommands(t *testing.T) {
+	c, calls := recordingFake(t, "")
+	ctx := context.Background()
+	for _, tc := range []struct {
+		u    slurmbridge.Update
+		want []string
+	}{
+		{slurmbridge.Update{Jobs: []string{"1", "2_3"}, Dependency: ptr(""), StartNow: true}, []string{"scontrol|update|JobId=1,2_3|Dependency=|StartTime=now"}},
+		{slurmbridge.Update{Jobs: []string{"1", "2"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")}, []string{"scontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1", "scontrol|update|JobId=2|Gres=mps:50|ReqNodeList=n1"}},
+		{slurmbridge.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}, []string{"scontrol|update|JobId=1|ReqNodeList="}},
+		{slurmbridge.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")}, []string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"}},
+		{slurmbridge.Update{Jobs: []string{"1"}}, []string{""}},
+		{slurmbridge.Update{Gres: ptr("mps:50")}, []string{""}},
+	} {
+		if err := c.Update(ctx, tc.u); err != nil {
+			t.Errorf("%+v: %v", tc.u, err)
+		}
+		if got := calls(); !slices.Equal(got, tc.want) {
+			t.Errorf("%q\nwant %q", got, tc.want)
+		}
+	}
+	many := make([]string, maxRefs+1)
+	for i := range many {
+		many[i] = strconv.Itoa(4294900000 + i)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: many, StartNow: true}); err != nil {
+		t.Error(err)
+	}
+	if got := calls(); len(got) != 2 {
+		t.Errorf("%d commands for %d jobs", len(got), len(many))
+	}
+}
+
+// Nothing that isn't a value of its kind reaches a command line.
+func TestUpdateRefuses(t *testing.T) {
+	c, calls := recordingFake(t, "")
+	for _, u := range []slurmbridge.Update{
+		{Jobs: []string{"1", "2 Priority=9"}, StartNow: true},
+		{Jobs: []string{"1,2"}, StartNow: true},
+		{Jobs: []string{"--help"}, StartNow: true},
+		{Jobs: []string{"1_[2-3]"}, StartNow: true},
+		{Jobs: []string{"1"}, Gres: ptr("mps:50 Priority=9")},
+		{Jobs: []string{"1"}, Gres: ptr("")},
+		{Jobs: []string{"1"}, Gres: ptr("mps:50\n")},
+		{Jobs: []string{"1"}, ReqNodes: ptr("n1;reboot")},
+		{Jobs: []string{"1"}, ReqNodes: ptr("n1\nn2")},
+		{Jobs: []string{"1"}, Dependency: ptr("after:1 Priority=9")},
+		{Jobs: []string{"1"}, AdminComment: ptr("a\nb")},
+	} {
+		if err := c.Update(context.Background(), u); err == nil {
+			t.Errorf("%+v was sent", u)
+		}
+	}
+	for _, bad := range []string{"", "-1", "1,2", "--state=PD"} {
+		if err := c.OpenGate(context.Background(), bad); err == nil {
+			t.Errorf("gate %q was cancelled", bad)
+		}
+		if err := c.RenewGate(context.Background(), bad, time.Minute); err == nil {
+			t.Errorf("gate %q was renewed", bad)
+		}
+		if _, err := c.Script(context.Background(), bad); err == nil {
+			t.Errorf("script of %q was read", bad)
+		}
+	}
+	if got := calls(); !slices.Equal(got, []string{""}) {
+		t.Errorf("commands were run: %q", got)
+	}
+}
+
+func TestUpdateErrors(t *testing.T) {
+	c := fake(t, `case "$2" in *7*) echo "Invalid job id specified for job 7" >&2; exit 1;; *8*) echo "Job dependency problem for job 8" >&2; exit 1;; esac`)
+	for _, tc := range []struct {
+		jobs []string
+		want error
+	}{
+		{[]string{"1", "2"}, nil},
+		{[]string{"1", "7"}, slurmbridge.ErrNoJob},
+		{[]string{"1", "7", "8"}, slurmbridge.ErrRefused},
+	} {
+		err := c.Update(context.Background(), slurmbridge.Update{Jobs: tc.jobs, ReqNodes: ptr("n1")})
+		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) || tc.want == slurmbridge.ErrRefused && errors.Is(err, slurmbridge.ErrNoJob) {
+			t.Errorf("%v: %v", tc.jobs, err)
+		}
+	}
+	err := c.Update(context.Background(), slurmbridge.Update{Jobs: []string{"8"}, StartNow: true})
+	var ue *UpdateError
+	if !errors.As(err, &ue) || ue.Jobs["8"] != "Job dependency problem" {
+		t.Errorf("%v", err)
+	}
+}
+
+// A gate that can't be tightened is no gate, and is not left behind: it would run.
+func TestCreateGateCleansUp(t *testing.T) {
+	c, calls := recordingFake(t, `case "$0" in *sbatch) echo "77;cluster";; *scontrol) echo "Requested operation is presently disabled for job 77" >&2; exit 1;; esac`)
+	id, err := c.CreateGate(context.Background(), time.Minute)
+	if id != "" || !errors.Is(err, slurmbridge.ErrRefused) {
+		t.Errorf("%q %v", id, err)
+	}
+	got := calls()
+	if !slices.Contains(got, "scancel|77") || !slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+90") {
+		t.Errorf("%q", got)
+	}
+	c = fake(t, `echo "Submitted"`)
+	if id, err := c.CreateGate(context.Background(), time.Minute); id != "" || err == nil {
+		t.Errorf("%q %v", id, err)
+	}
+}
+
+func TestScriptIsCut(t *testing.T) {
+	c := fake(t, "head -c 1000000 /dev/zero")
+	b, err := c.Script(context.Background(), "5")
+	if err != nil || len(b) != maxScript {
+		t.Error(len(b), err)
+	}
+}
+
+// One look is one squeue and one scontrol for the nodes; configuration, GPUs of
+// running jobs and, with 22.05, excluded nodes are asked for when they are new.
+func TestLookCommands(t *testing.T) {
+	for _, release := range releases {
+		t.Run(release, func(t *testing.T) {
+			dir, err := filepath.Abs(filepath.Join("testdata", release))
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, calls := recordingFake(t, `
+nonce=${SQUEUE_FORMAT2#jobid:}; nonce=${nonce%%,*}
+case "$(basename $0) $*" in
+"squeue "*%A*) cat `+dir+`/excluded;;
+"squeue "*) case "`+release+` $SQUEUE_FORMAT2" in 22.05*excnodes*) echo "squeue: error: Invalid job format specification: excnodes" >&2;; *) sed "s/~RECORDEDNONC/$nonce/g" `+dir+`/queue;; esac;;
+*"show config") cat `+dir+`/config;;
+*"show nodes") cat `+dir+`/nodes;;
+"scontrol -d") while read -r show what id; do case "$show $what" in
+  "show job") echo "scontrol: show job $id"; case $id in 2) cat `+dir+`/detail-rgpus;; 3) cat `+dir+`/detail-rmps;; 4) cat `+dir+`/detail-rmps2;; 5) cat `+dir+`/detail-rshard;; 6) cat `+dir+`/detail-rshard2;; esac;;
+  *) echo "scontrol: show hostnames $id"; echo $id;; esac; done;;
+*) echo "unexpected: $*" >&2; exit 1;;
+esac`)
+			snap, err := c.Look(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			by := map[string]*slurmbridge.Job{}
+			for i := range snap.Jobs {
+				by[snap.Jobs[i].Ref] = &snap.Jobs[i]
+			}
+			for ref, want := range map[string][]int{"1": {0}, "2": {0}, "3": nil, "4": {1}, "5": {0}, "6": {1}, "8_1": nil, "22_2": nil} {
+				if !slices.Equal(by[ref].GPUs, want) {
+					t.Errorf("job %s has GPUs %v", ref, by[ref].GPUs)
+				}
+			}
+			if by["24"].ExcNodes != "n[1,3]" || by["22_1"].ExcNodes != "n3" || by["22_0"].ExcNodes != "" {
+				t.Errorf("excluded: %q %q %q", by["24"].ExcNodes, by["22_1"].ExcNodes, by["22_0"].ExcNodes)
+			}
+			if len(snap.Nodes) != 4 || len(snap.Gates) != 1 || snap.Gates[0].ID != "32" || snap.Gates[0].Open || !strings.HasPrefix(snap.Release, release) {
+				t.Errorf("%+v %+v %s", snap.Nodes, snap.Gates, snap.Release)
+			}
+			first := len(calls())
+			if want := map[string]int{"22.05": 6, "24.11": 4}[release]; first != want {
+				t.Errorf("%d commands at first", first)
+			}
+			again, err := c.Look(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := calls(); len(got) != 2 {
+				t.Errorf("then %q", got)
+			}
+			if again.Jobs[0].Ref != snap.Jobs[0].Ref || len(again.Jobs) != len(snap.Jobs) {
+				t.Error("the same queue looks different")
+			}
+			for i := range again.Jobs {
+				if !slices.Equal(again.Jobs[i].GPUs, snap.Jobs[i].GPUs) || again.Jobs[i].ExcNodes != snap.Jobs[i].ExcNodes {
+					t.Errorf("job %s: %+v", again.Jobs[i].Ref, again.Jobs[i])
+				}
+			}
+		})
+	}
+}
+
+// A slurmctld that is down is ErrDown, whatever part of the look meets it first.
+func TestLookDown(t *testing.T) {
+	c := fake(t, `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`)
+	if _, err := c.Look(context.Background()); !errors.Is(err, slurmbridge.ErrDown) {
+		t.Error(err)
+	}
+}
