@@ -1,188 +1,232 @@
--- slurmbridge: sbatch --gres=gpu:shared becomes a whole GPU's shares, and the job
--- waits for the bridge while the bridge is there.
+-- slurmbridge: `sbatch --gres=gpu:shared` becomes a request for a whole GPU's
+-- shares, and the job waits for the bridge while the bridge is there.
 --
 -- Install it beside slurm.conf as job_submit.lua with JobSubmitPlugins=lua, or
--- call it from a script of your own:
---   local slurmbridge = dofile("/usr/share/slurmbridge/job_submit.lua")
---   function slurm_job_submit(job, parts, uid)
---      local rc = slurmbridge.submit(job, parts, uid)
---      if rc ~= slurm.SUCCESS then return rc end
---      ...
+-- call it from a job_submit.lua of your own:
+--
+--    local slurmbridge = dofile("/usr/share/slurmbridge/job_submit.lua")
+--    function slurm_job_submit(job, parts, uid)
+--       local rc = slurmbridge.submit(job)
+--       if rc ~= slurm.SUCCESS then return rc end
+--       ...
+--    end
+--    function slurm_job_modify(job, rec, parts, uid)
+--       ...the same with slurmbridge.modify(job)
+--    end
 --
 -- It asks nobody: it reads one small file that the bridge keeps, and only while
--- that file is fresh does it add the gate. Whatever goes wrong in here, the job
--- passes.
+-- that file is fresh does it add the gate (the job that waiting jobs depend on).
+-- Without the bridge a shared job is an ordinary job with a GPU to itself.
+-- Whatever goes wrong in here, the job passes as it came. Jobs that don't say
+-- gpu:shared aren't touched. No comment is set to mark a job: sites and users
+-- have their own in there, and the bridge knows its jobs by the gate.
+--
+-- Written for the Lua that Slurm is built with, 5.1 to 5.4.
+
+-- luacheck: globals slurm slurm_job_submit slurm_job_modify
 
 local CONF = {
-   gate = "/run/slurmbridge/gate",   -- which job is the gate, until when
-   wake = "/run/slurmbridge/wake",   -- a line here makes the bridge look
-   gres = "mps",                     -- what GPUs are shared by, where no gate file says it: mps or shard
+   gate = "/run/slurmbridge/gate", -- the bridge's file: job, expires, gres, units
+   wake = "/run/slurmbridge/wake", -- a line here makes the bridge look
+   gres = "mps",                   -- how GPUs are shared where no gate file says it: mps or shard
+   units = "100",                  -- shares of a whole GPU
 }
 
-local M = {}
+local M = { conf = CONF }
 
--- The gate file as a table, or nil where it is missing, unreadable or stale.
--- gres and units are there even when it is stale.
-local function gate()
-   local f = io.open(CONF.gate, "r")
-   if not f then return nil, {} end
-   local text = f:read(4096) or ""
-   f:close()
+local WAKE_LIMIT = 1048576 -- bytes; nobody empties the file where no bridge runs
+
+-- From here on up Slurm's numbers mean "not set" (NO_VAL16, NO_VAL).
+local NO_VAL16, NO_VAL = 0xfffe, 0xfffffffe
+
+-- A field's number, nil where it is not set.
+local function number(v, none)
+   if type(v) == "number" and v < none - 1 then return v end
+   return nil
+end
+
+local function text(v)
+   return type(v) == "string" and v or ""
+end
+
+-- The gate file's values, {} where there is none; and the gate's job, nil unless
+-- the file is fresh.
+local function read_gate()
    local g = {}
-   for k, v in text:gmatch("(%w+)=(%w+)") do g[k] = v end
-   local fresh = g.job and g.job:match("^%d+$") and tonumber(g.expires) and os.time() < tonumber(g.expires)
-   return fresh and g or nil, g
+   local f = io.open(CONF.gate, "r")
+   if not f then return g, nil end
+   local s = f:read(1024) or ""
+   f:close()
+   for k, v in s:gmatch("(%w+)=(%w+)") do g[k] = v end
+   local id, expires = text(g.job):match("^[1-9]%d*$"), text(g.expires):match("^%d+$")
+   if id and expires and os.time() < tonumber(expires) then return g, id end
+   return g, nil
 end
 
-local function wake(line)
+local function wake()
    local f = io.open(CONF.wake, "a")
-   if f then
-      f:write(line, "\n")
-      f:close()
-   end
+   if not f then return end
+   if (f:seek("end") or 0) < WAKE_LIMIT then f:write("submit\n") end
+   f:close()
 end
 
--- One request of a list, taken apart: name, type, count. "gres:gpu:shared:2",
--- "gres/gpu:shared=2" and "gpu:shared" are all understood.
-local function item(s)
-   s = s:gsub("^gres[:/]", "")
-   local parts = {}
-   for p in s:gmatch("[^:=]+") do parts[#parts + 1] = p end
-   local name, kind, count = parts[1], parts[2], parts[3]
-   if kind and kind:match("^%d+[kKmM]?$") and not count then kind, count = nil, kind end
-   return name, kind, count or "1"
+-- One request of a list, taken apart. "gres:gpu:shared:2" (releases to 23.02),
+-- "gres/gpu:shared:2" (later) and "gpu:shared=2" are the same.
+local function parse(request)
+   local prefix, rest = request:match("^(gres[:/])(.*)$")
+   if not prefix then prefix, rest = "", request end
+   local name, kind, count = rest:match("^([^:=]*)[:=]?([^:=]*)[:=]?(.*)$")
+   return {
+      prefix = prefix,
+      shared = name == "gpu" and kind == "shared",
+      gpu = name == "gpu" or name == "mps" or name == "shard",
+      count = count == "" and "1" or count,
+   }
 end
 
--- Whether a request says gpu:shared, and what else it asks for.
-local function examine(list)
-   if type(list) ~= "string" or list == "" then return false end
-   local shared, other, count = false, nil, "1"
-   for s in list:gmatch("[^,]+") do
-      local name, kind, n = item(s)
-      if name == "gpu" and kind == "shared" then
-         if shared then count = "2" else shared, count = true, n end
-      elseif name == "gpu" or name == "mps" or name == "shard" then
-         other = s
+-- What a field asks for: how often gpu:shared and with what count, another GPU,
+-- and the field with the shares in gpu:shared's place.
+local function examine(list, shares)
+   local r = { n = 0, count = nil, other = nil, prefix = "", list = "" }
+   local out = {}
+   for request in text(list):gmatch("[^,]+") do
+      local p = parse(request)
+      if p.shared then
+         r.n, r.count, r.prefix = r.n + 1, p.count, p.prefix
+         request = p.prefix .. shares
+      elseif p.gpu then
+         r.other = request
       end
+      out[#out + 1] = request
    end
-   return shared, other, count
+   r.list = table.concat(out, ",")
+   return r
 end
 
--- What is wrong with a request for a shared GPU, or nil.
-local function refuse(job)
-   local said = "slurmbridge: "
-   for _, field in ipairs({ "tres_per_socket", "tres_per_task" }) do
-      if examine(job[field]) then
-         return said .. "a shared GPU is asked for per job: sbatch --gres=gpu:shared"
-      end
+-- More nodes than one, if the job asks for them.
+local function nodes(job)
+   local min = number(job.min_nodes, NO_VAL)
+   if min and min > 1 then return min end
+   local tasks, each = number(job.num_tasks, NO_VAL), number(job.ntasks_per_node, NO_VAL16)
+   if tasks and each and each > 0 and tasks > each then return math.ceil(tasks / each) end
+   return nil
+end
+
+-- The sentence for a request that makes no sense, or nil.
+local function refuse(job, node, whole, odd)
+   if odd.n > 0 then
+      return "a shared GPU is asked for per job: --gres=gpu:shared"
    end
-   local node, other1, n1 = examine(job.tres_per_node)
-   local whole, other2, n2 = examine(job.tres_per_job)
-   if node and n1 ~= "1" or whole and n2 ~= "1" then
-      return said .. "a job shares one GPU: --gres=gpu:shared, without a number"
+   if node.n + whole.n > 1 or (node.count or whole.count) ~= "1" then
+      return "a job shares one GPU: --gres=gpu:shared, without a number"
    end
-   if node and whole then
-      return said .. "say --gres=gpu:shared or --gpus=shared, not both"
-   end
-   local other = other1 or other2
+   local other = node.other or whole.other or odd.other
    if other then
-      other = other:gsub("[^%w:/=._-]", "?")
-      return said .. "gpu:shared can't be had together with " .. other .. "; ask for one of them"
+      return "gpu:shared can't be had together with " .. other:gsub("[^%w/:=._-]", "?") .. ": ask for one of them"
    end
-   local min, max = job.min_nodes, job.max_nodes
-   if type(min) == "number" and min > 1 and min < 0xfffffffd then
-      return said .. "a shared GPU is on one node; this job asks for " .. min .. " nodes"
+   local n = nodes(job)
+   if n then
+      return string.format("a shared GPU is on one node, and this job asks for %d nodes", n)
    end
-   if type(max) == "number" and max > 1 and max < 0xfffffffd and min == max then
-      return said .. "a shared GPU is on one node; this job asks for " .. max .. " nodes"
+   -- What srun asked for it asks again when it starts its tasks, and finds no
+   -- such thing in the job. Only from 23.02 on does --gres follow the job's.
+   if job.script == nil and (number(job.argc, NO_VAL) or 0) > 0 then
+      if node.prefix == "gres:" or whole.n > 0 then
+         return "srun can't ask for a shared GPU by itself here: put the srun, without its --gres or --gpus, "
+            .. "into a script and submit that by sbatch --gres=gpu:shared"
+      end
    end
    return nil
 end
 
--- Replaces gpu:shared in a list by the shares, in the list's own spelling; what
--- else it holds (licences of gres that are no GPU) stays.
-local function rewrite(list, shares)
-   local out = {}
-   for s in list:gmatch("[^,]+") do
-      local name, kind = item(s)
-      if name == "gpu" and kind == "shared" then
-         local prefix = s:match("^gres[:/]") or ""
-         out[#out + 1] = prefix .. shares
-      else
-         out[#out + 1] = s
-      end
-   end
-   return table.concat(out, ",")
+-- The dependency of a job that waits for the gate, nil to leave it as it is: a
+-- list of alternatives can't be added to, and a part of a heterogeneous job
+-- starts when the whole does.
+local function gated(job, gate)
+   if not gate or number(job.het_job_offset, NO_VAL) then return nil end
+   local own = text(job.dependency)
+   if own == "" then return "after:" .. gate end
+   if own:find("?", 1, true) then return nil end
+   return own .. ",after:" .. gate
 end
 
--- The prefix this release writes before a gres: "gres:" to 23.02, "gres/" later.
-local function prefix(list)
-   return list:match("^gres[:/]") or ""
-end
+-- What is to be changed of a job as a list of {field, value}, {} for nothing; or
+-- nil and why the job is refused. Reads only.
+local function plan(job, new)
+   local read, g, gate = pcall(read_gate)
+   if not read then g, gate = {}, nil end
+   local kind = g.gres or CONF.gres
+   local shares = (kind == "shard" and "shard" or "mps") .. ":" .. (text(g.units):match("^[1-9]%d*$") or CONF.units)
+   local node, whole = examine(job.tres_per_node, shares), examine(job.tres_per_job, shares)
+   local odd = examine(text(job.tres_per_socket) .. "," .. text(job.tres_per_task), shares)
+   if node.n + whole.n + odd.n == 0 then return {} end
+   local why = refuse(job, node, whole, odd)
+   if why then return nil, why end
 
-local function submit(job, gated)
-   local node = examine(job.tres_per_node)
-   local whole = examine(job.tres_per_job)
-   local odd = examine(job.tres_per_socket) or examine(job.tres_per_task)
-   if not (node or whole or odd) then return nil end
-   local why = refuse(job)
-   if why then return why end
-   local g, known = gate()
-   local kind = known.gres or CONF.gres
-   local shares = (kind == "shard" and "shard" or "mps") .. ":" .. (tonumber(known.units) and known.units or "100")
-   if node then
-      job.tres_per_node = rewrite(job.tres_per_node, shares)
+   local changes = {}
+   local function set(field, value) changes[#changes + 1] = { field, value } end
+   if node.n > 0 then
+      set("tres_per_node", node.list)
    else
-      local request = prefix(job.tres_per_job) .. shares
-      if type(job.tres_per_node) == "string" and job.tres_per_node ~= "" then
-         request = job.tres_per_node .. "," .. request
-      end
-      job.tres_per_job = ""
-      job.tres_per_node = request
+      -- Shares are per node; --gpus=shared has nothing else in it (refuse).
+      local list = whole.prefix .. shares
+      if node.list ~= "" then list = node.list .. "," .. list end
+      set("tres_per_node", list)
+      set("tres_per_job", "")
    end
-   if g and gated then
-      local own = job.dependency
-      if type(own) ~= "string" or own == "" then
-         job.dependency = "after:" .. g.job
-      elseif not own:find("?", 1, true) then
-         -- A list of alternatives can't be added to: such a job runs alone.
-         job.dependency = own .. ",after:" .. g.job
-      end
-   end
-   return nil, true
+   local dependency = new and gated(job, gate)
+   if dependency then set("dependency", dependency) end
+   return changes
 end
 
-local function guarded(job, gated)
-   local ok, why, ours = pcall(submit, job, gated)
+-- sbatch --gpus=shared and --gpus-per-node=shared leave a variable by which every
+-- srun in the job would ask for gpu:shared again, which the job no longer has.
+local function clear_environment(job)
+   if job.script == nil then return end -- srun and salloc send no environment
+   local env = job.environment
+   for _, name in ipairs({ "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }) do
+      if text(env[name]):match("^shared") then env[name] = "" end
+   end
+end
+
+local function guarded(job, new)
+   local ok, changes, why = pcall(plan, job, new)
    if not ok then
-      slurm.log_error("slurmbridge: job_submit: %s", tostring(why))
+      pcall(slurm.log_error, "slurmbridge: job_submit: %s", tostring(changes))
       return slurm.SUCCESS
    end
    if why then
-      slurm.log_user(why)
+      pcall(slurm.log_user, "slurmbridge: %s", why)
       return slurm.ERROR
    end
-   if ours then pcall(wake, "submit") end
+   if #changes == 0 then return slurm.SUCCESS end
+   local done
+   done, why = pcall(function()
+      for _, c in ipairs(changes) do job[c[1]] = c[2] end
+      if new then clear_environment(job) end
+   end)
+   if not done then pcall(slurm.log_error, "slurmbridge: job_submit: %s", tostring(why)) end
+   pcall(wake)
    return slurm.SUCCESS
 end
 
--- Called by slurmctld for each new job. Returns slurm.SUCCESS, or slurm.ERROR
--- with a sentence for the user where the request makes no sense.
+-- For each new job. Returns slurm.SUCCESS, or slurm.ERROR after a sentence to the
+-- user where the request makes no sense.
 function M.submit(job)
    return guarded(job, true)
 end
 
--- Called for each change of a job: one to gpu:shared gets a whole GPU's shares.
--- It is not gated: a change that names no dependency must leave the job's own.
+-- For each change of a job: one to gpu:shared gets a whole GPU's shares. It isn't
+-- gated: a change that names no dependency must leave the job's own.
 function M.modify(job)
    return guarded(job, false)
 end
 
-function slurm_job_submit(job) -- luacheck: globals slurm_job_submit
+function slurm_job_submit(job)
    return M.submit(job)
 end
 
-function slurm_job_modify(job) -- luacheck: globals slurm_job_modify
+function slurm_job_modify(job)
    return M.modify(job)
 end
 

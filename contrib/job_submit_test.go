@@ -3,7 +3,10 @@ package contrib
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,93 +14,329 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
 )
 
-func TestJobSubmit(t *testing.T) {
-	c := slurmtest.New(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
-	ctx := context.Background()
-	gate, err := c.Submit(ctx, "", "true", "--hold")
+// What follows tries the script in a real slurmctld; job_submit_lua_test.go tries
+// it alone, with what no slurmctld would hand it.
+
+// prompt is a scheduler that looks at every submission at once.
+const prompt = "batch_sched_delay=0,sched_min_interval=0,sched_interval=2"
+
+type cluster struct {
+	*slurmtest.Cluster
+	t *testing.T
+}
+
+func newCluster(t *testing.T, o slurmtest.Options) *cluster {
+	t.Helper()
+	o.Scheduler = prompt
+	return &cluster{slurmtest.New(t, o), t}
+}
+
+// gate writes the gate file: fresh for d.
+func (c *cluster) gate(job, gres string, d time.Duration) {
+	c.t.Helper()
+	c.gateText(fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=100\n", job, time.Now().Add(d).Unix(), gres))
+}
+
+func (c *cluster) gateText(text string) {
+	c.t.Helper()
+	if err := os.WriteFile(c.GateFile, []byte(text), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) submit(script string, args ...string) string {
+	c.t.Helper()
+	id, err := c.Submit(c.t.Context(), "nobody", script, args...)
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	first, err := c.Submit(ctx, "nobody", "true", "--hold")
+	return id
+}
+
+func (c *cluster) job(id string) map[string]string {
+	c.t.Helper()
+	f, err := c.Job(c.t.Context(), id)
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	fresh := func(ok bool) {
-		t.Helper()
-		expires := time.Now().Add(time.Hour)
-		if !ok {
-			expires = time.Now().Add(-time.Second)
-		}
-		text := fmt.Sprintf("job=%s\nexpires=%d\ngres=mps\nunits=100\n", gate, expires.Unix())
-		if err := os.WriteFile(c.GateFile, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// "" = refused. gres is what the job asks for in the end, without its prefix.
+	return f
+}
+
+// request is a job's GPU request without the release's prefix.
+func request(f map[string]string) string {
+	return strings.NewReplacer("gres:", "", "gres/", "").Replace(f["TresPerNode"])
+}
+
+func TestSharedJobs(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
+	gate, first := c.submit("true", "--hold"), c.submit("true", "--hold")
+	names := strings.NewReplacer("GATE", gate, "FIRST", first)
+	const held = "after:GATE(unfulfilled)"
+	shared := 0
 	for _, k := range []struct {
-		fresh bool
-		args  []string
-		gres  string
-		dep   string
-		says  string
+		args string
+		dep  string
 	}{
-		{true, []string{"--gres=gpu:shared"}, "mps:100", "after:GATE(unfulfilled)", ""},
-		{true, []string{"--gres=gpu:shared:1"}, "mps:100", "after:GATE(unfulfilled)", ""},
-		{true, []string{"--gpus=shared"}, "mps:100", "after:GATE(unfulfilled)", ""},
-		{true, []string{"--gpus=shared:1"}, "mps:100", "after:GATE(unfulfilled)", ""},
-		{true, []string{"--gpus-per-node=shared"}, "mps:100", "after:GATE(unfulfilled)", ""},
-		{true, []string{"--gres=gpu:shared", "--dependency=afterany:FIRST"}, "mps:100", "afterany:FIRST(unfulfilled),after:GATE(unfulfilled)", ""},
-		{true, []string{"--gres=gpu:shared", "--dependency=afterany:FIRST?afterok:FIRST"}, "mps:100", "afterany:FIRST(unfulfilled)?afterok:FIRST(unfulfilled)", ""},
-		{false, []string{"--gres=gpu:shared"}, "mps:100", "(null)", ""},
-		{true, []string{"--gres=gpu:titanxp:1"}, "gpu:titanxp:1", "(null)", ""},
-		{true, []string{"--gres=mps:30"}, "mps:30", "(null)", ""},
-		{true, []string{"--comment=gpu:shared"}, "", "(null)", ""},
-		{true, []string{"--gres=gpu:shared:3"}, "", "", "shares one GPU"},
-		{true, []string{"--gpus=shared:2"}, "", "", "shares one GPU"},
-		{true, []string{"--gres=gpu:shared,gpu:titanxp:1"}, "", "", "together with"},
-		{true, []string{"--gres=gpu:shared", "--nodes=2"}, "", "", "on one node"},
+		{"--gres=gpu:shared", held},
+		{"--gres=gpu:shared:1", held},
+		{"--gres=gpu:shared=1", held},
+		{"--gpus=shared", held},
+		{"--gpus=shared:1", held},
+		{"--gpus-per-node=shared", held},
+		{"--gpus-per-node=shared:1", held},
+		{"--gres=gpu:shared --nodes=1", held},
+		{"--gres=gpu:shared --nodes=1-2", held},
+		{"--gres=gpu:shared --ntasks=4 --ntasks-per-node=4", held},
+		{"--gres=gpu:shared --array=1-3", held},
+		{"--gres=gpu:shared --begin=now+1hour", held},
+		{"--gres=gpu:shared --dependency=afterany:FIRST", "afterany:FIRST(unfulfilled)," + held},
+		{"--gres=gpu:shared --dependency=afterany:FIRST,afterok:FIRST", "afterany:FIRST(unfulfilled),afterok:FIRST(unfulfilled)," + held},
+		{"--gres=gpu:shared --dependency=afterany:FIRST?afterok:FIRST", "afterany:FIRST(unfulfilled)?afterok:FIRST(unfulfilled)"},
 	} {
-		fresh(k.fresh)
-		args := append([]string{"--hold"}, k.args...)
-		for i := range args {
-			args[i] = strings.ReplaceAll(args[i], "FIRST", first)
+		c.gate(gate, "mps", time.Hour)
+		args := strings.Fields(names.Replace(k.args))
+		f := c.job(c.submit("true", append(args, "--hold")...))
+		if want := names.Replace(k.dep); request(f) != "mps:100" || f["Dependency"] != want || f["TresPerJob"] != "" {
+			t.Errorf("%s: %q %q and per job %q; want %q", k.args, f["TresPerNode"], f["Dependency"], f["TresPerJob"], want)
 		}
-		id, err := c.Submit(ctx, "nobody", "true", args...)
-		if k.says != "" {
-			if err == nil || !strings.Contains(err.Error(), k.says) {
-				t.Errorf("%v: %v, want a sentence with %q", k.args, err, k.says)
-			}
-			continue
+		shared++
+		// Without a fresh gate the request is the same and the user's dependency his own.
+		c.gate(gate, "mps", -time.Second)
+		f = c.job(c.submit("true", append(args, "--hold")...))
+		want := strings.TrimSuffix(strings.TrimSuffix(names.Replace(k.dep), names.Replace(held)), ",")
+		if want == "" {
+			want = "(null)"
 		}
-		if err != nil {
-			t.Errorf("%v: %v", k.args, err)
-			continue
+		if request(f) != "mps:100" || f["Dependency"] != want || f["TresPerJob"] != "" {
+			t.Errorf("%s without a gate: %q %q and per job %q; want %q", k.args, f["TresPerNode"], f["Dependency"], f["TresPerJob"], want)
 		}
-		j, err := c.Job(ctx, id)
-		if err != nil {
-			t.Fatal(err)
+		shared++
+	}
+	for _, text := range []string{
+		"", "\n", "job=\nexpires=99999999999\n", "job=1;rm -rf\nexpires=zzz\n\x00\xff", "job=0\nexpires=99999999999\n",
+		"job=" + gate + "\n", "job=" + gate + "\nexpires=-1\n", strings.Repeat("x", 5000),
+		"job=" + gate + "\nexpires=99999999999\ngres=mig\nunits=zero\n",
+	} {
+		c.gateText(text)
+		f := c.job(c.submit("true", "--hold", "--gres=gpu:shared"))
+		if fresh := strings.HasSuffix(text, "zero\n"); request(f) != "mps:100" || (f["Dependency"] == "(null)") == fresh {
+			t.Errorf("gate file %q: %q %q", text, f["TresPerNode"], f["Dependency"])
 		}
-		got := strings.TrimPrefix(strings.TrimPrefix(j["TresPerNode"], "gres:"), "gres/")
-		want := strings.NewReplacer("GATE", gate, "FIRST", first).Replace(k.dep)
-		if got != k.gres || j["Dependency"] != want || j["TresPerJob"] != "" {
-			t.Errorf("%v: %q %q and per job %q; want %q %q", k.args, got, j["Dependency"], j["TresPerJob"], k.gres, want)
-		}
+		shared++
 	}
 	text, err := os.ReadFile(c.WakeFile)
-	if n := strings.Count(string(text), "\n"); err != nil || n != 8 {
-		t.Errorf("%d lines in the wake file, %v; want one for each of 8 shared jobs", n, err)
+	if n := strings.Count(string(text), "\n"); err != nil || n != shared {
+		t.Errorf("%d lines in the wake file, %v; want one for each of %d shared jobs", n, err, shared)
 	}
-	// A gate file of nonsense, and none: the job passes with a whole GPU's shares.
-	for _, text := range []string{"job=1;rm -rf\nexpires=zzz\n\x00\xff", "", "job=\nexpires=99999999999"} {
-		if err := os.WriteFile(c.GateFile, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
+	if err := os.Remove(c.GateFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(c.WakeFile); err != nil {
+		t.Fatal(err)
+	}
+	if f := c.job(c.submit("true", "--hold", "--gres=gpu:shared")); request(f) != "mps:100" || f["Dependency"] != "(null)" {
+		t.Errorf("without files: %q %q", f["TresPerNode"], f["Dependency"])
+	}
+	c.gate(gate, "shard", time.Hour)
+	if out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--gres=gpu:shared", "--wrap=true"); err == nil {
+		t.Errorf("shards on a cluster of mps: %s", out)
+	}
+}
+
+func TestNonsense(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
+	cases := map[string]string{
+		"--gres=gpu:shared:3":                              "shares one GPU",
+		"--gres=gpu:shared:0":                              "shares one GPU",
+		"--gres=gpu:shared:1K":                             "shares one GPU",
+		"--gpus=shared:2":                                  "shares one GPU",
+		"--gres=gpu:shared,gpu:shared":                     "shares one GPU",
+		"--gres=gpu:shared,gpu:titanxp:1":                  "together with",
+		"--gpus=titanxp:1,shared":                          "together with",
+		"--gpus-per-socket=shared --sockets-per-node=1":    "per job",
+		"--gres=gpu:shared --nodes=2":                      "2 nodes",
+		"--gres=gpu:shared --ntasks=4 --ntasks-per-node=1": "4 nodes",
+		"--gres=gpu:shared --gpus-per-socket=titanxp:1 -N1 --sockets-per-node=1": "together with",
+	}
+	if c.Release < "23" {
+		cases["--gpus-per-task=shared --ntasks=1"] = "per job"
+	} else {
+		cases["--tres-per-task=gres/gpu:shared:1 --ntasks=1"] = "per job"
+	}
+	for args, says := range cases {
+		_, err := c.Submit(t.Context(), "nobody", "true", strings.Fields(args)...)
+		if err == nil || !strings.Contains(err.Error(), "slurmbridge: ") || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want a sentence with %q", args, err, says)
 		}
-		id, err := c.Submit(ctx, "nobody", "true", "--hold", "--gres=gpu:shared")
+	}
+	if text, err := os.ReadFile(c.WakeFile); err != nil || len(text) > 0 {
+		t.Errorf("refused jobs wake the bridge: %q %v", text, err)
+	}
+}
+
+// TestSharedJobsRun runs shared jobs without a bridge, steps and all: each has a
+// GPU to itself.
+func TestSharedJobsRun(t *testing.T) {
+	t.Parallel()
+	for _, sharing := range []string{"mps", "shard"} {
+		t.Run(sharing, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, GPUs: 2, AllSharing: true})
+			c.gate("4711", sharing, -time.Second)
+			for _, args := range []string{"--gres=gpu:shared", "--gpus=shared", "--gpus-per-node=shared"} {
+				id := c.submit("echo $CUDA_VISIBLE_DEVICES; srun sh -c 'echo $CUDA_VISIBLE_DEVICES'; sleep 1", args)
+				s, ok := c.WaitState(t.Context(), 30*time.Second, id, "COMPLETED")
+				out, err := os.ReadFile(c.Path("out", id+".out"))
+				lines := strings.Fields(string(out))
+				if !ok || err != nil || len(lines) != 2 || lines[0] != lines[1] {
+					t.Errorf("%s: %s, printed %q, %v", args, s, out, err)
+				}
+			}
+			out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gres=gpu:shared", "srun", "sh", "-c", "echo GPU=$CUDA_VISIBLE_DEVICES")
+			if err != nil || !strings.Contains(out, "GPU=0") {
+				t.Errorf("salloc: %q %v", out, err)
+			}
+			// srun alone works where its --gres follows the job's; else it is told.
+			out, err = c.RunAs(t.Context(), "nobody", "timeout", "30", "srun", "--gres=gpu:shared", "sh", "-c", "echo GPU=$CUDA_VISIBLE_DEVICES")
+			if c.Release < "23.02" {
+				if err == nil || !strings.Contains(out, "sbatch --gres=gpu:shared") {
+					t.Errorf("srun: %q %v", out, err)
+				}
+			} else if err != nil || !strings.Contains(out, "GPU=0") {
+				t.Errorf("srun: %q %v", out, err)
+			}
+		})
+	}
+}
+
+// TestHetJobs: a part of a heterogeneous job is rewritten and not gated.
+func TestHetJobs(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
+	gate := c.submit("true", "--hold")
+	c.gate(gate, "mps", time.Hour)
+	out, err := c.RunAs(t.Context(), "nobody", "sbatch", "--parsable", "--hold", "--gres=gpu:shared", "--wrap=true", ":", "--ntasks=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := c.job(strings.TrimSpace(out))
+	if request(f) != "mps:100" || f["Dependency"] != "(null)" {
+		t.Errorf("%q %q", f["TresPerNode"], f["Dependency"])
+	}
+}
+
+// TestChanges: what users and the bridge change in a job.
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
+	ctx := t.Context()
+	gate := c.submit("true", "--hold")
+	c.gate(gate, "mps", time.Hour)
+	id := c.submit("true", "--hold", "--gres=gpu:shared")
+	for _, k := range []struct {
+		as, change, gres, dep string
+	}{
+		{"", "Gres=mps:60", "mps:60", "after:" + gate + "(unfulfilled)"},
+		{"", "Gres=mps:34", "mps:34", "after:" + gate + "(unfulfilled)"},
+		{"nobody", "Name=renamed", "mps:34", "after:" + gate + "(unfulfilled)"},
+		{"nobody", "Gres=gpu:shared", "mps:100", "after:" + gate + "(unfulfilled)"},
+		{"", "Dependency=", "mps:100", "(null)"},
+		{"nobody", "Comment=gpu:shared", "mps:100", "(null)"},
+	} {
+		if out, err := c.RunAs(ctx, k.as, "scontrol", "update", "JobId="+id, k.change); err != nil {
+			t.Errorf("%s: %s %v", k.change, out, err)
+		}
+		f := c.job(id)
+		if request(f) != k.gres || f["Dependency"] != k.dep {
+			t.Errorf("%s: %q %q, want %q %q", k.change, f["TresPerNode"], f["Dependency"], k.gres, k.dep)
+		}
+	}
+	if out, err := c.RunAs(ctx, "nobody", "scontrol", "update", "JobId="+id, "Gres=gpu:shared:4"); err == nil {
+		t.Errorf("four shared GPUs: %s", out)
+	}
+	if f := c.job(id); request(f) != "mps:100" {
+		t.Errorf("a refused change left %q", f["TresPerNode"])
+	}
+}
+
+// TestOtherJobs submits jobs that don't ask for a shared GPU to a Slurm with the
+// script and to one without, and compares every field and the environment.
+func TestOtherJobs(t *testing.T) {
+	t.Parallel()
+	with := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
+	without := newCluster(t, slurmtest.Options{Nodes: 2})
+	with.gate(with.submit("true", "--hold"), "mps", time.Hour)
+	without.submit("true", "--hold")
+	show := func(c *cluster, args []string) map[string]string {
+		id := c.submit("true", append([]string{"--hold"}, args...)...)
+		f := maps.Clone(c.job(id))
+		for k, v := range f {
+			f[k] = strings.ReplaceAll(v, c.Dir, "")
+		}
+		for _, k := range []string{"SubmitTime", "EligibleTime", "AccrueTime", "LastSchedEval", "Priority", "StartTime", "EndTime", "Deadline"} {
+			delete(f, k)
+		}
+		return f
+	}
+	for _, args := range [][]string{
+		{}, {"--gres=gpu:1"}, {"--gres=gpu:titanxp:1"}, {"--gpus=1"}, {"--gpus=titanxp:1"}, {"--gpus-per-node=1"}, {"--gres=mps:30"}, {"--gres=mps:100"},
+		{"--gres=gpu:sharedx:1"}, {"--gres=gpu:Shared"}, {"--comment=gpu:shared"}, {"--job-name=gres:gpu:shared"}, {"--gres=none"},
+		{"--gpus-per-task=1", "--ntasks=2"}, {"--nodes=2", "--gres=gpu:1"}, {"--dependency=afterany:1?afterok:1"}, {"--dependency=afterany:1", "--gres=gpu:1"},
+		{"--array=1-4%2", "--gres=gpu:1"}, {"--constraint=", "--exclusive"}, {"--export=SLURM_GPUS=shared,A=b", "--mem=1G"}, {"--licenses="}, {"--nice=7", "--requeue"},
+	} {
+		a, b := show(with, args), show(without, args)
+		if !maps.Equal(a, b) {
+			for _, k := range slices.Sorted(maps.Keys(a)) {
+				if a[k] != b[k] {
+					t.Errorf("%v: %s is %q with the script, %q without", args, k, a[k], b[k])
+				}
+			}
+			t.Errorf("%v: with the script %d fields, without %d", args, len(a), len(b))
+		}
+	}
+	if text, err := os.ReadFile(with.WakeFile); err != nil || len(text) > 0 {
+		t.Errorf("other jobs wake the bridge: %q %v", text, err)
+	}
+}
+
+// TestCalledFromASitesOwnScript: both the site's rule and ours hold.
+func TestCalledFromASitesOwnScript(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	site := filepath.Join(dir, "site.lua")
+	c := newCluster(t, slurmtest.Options{Lua: site, Prepare: func(c *slurmtest.Cluster) error {
+		text, err := os.ReadFile("job_submit.lua")
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		if j, err := c.Job(ctx, id); err != nil || j["Dependency"] != "(null)" || !strings.HasSuffix(j["TresPerNode"], "mps:100") {
-			t.Errorf("gate file %q: %q %q %v", text, j["TresPerNode"], j["Dependency"], err)
+		if err := os.WriteFile(c.Path("ours.lua"), text, 0o644); err != nil {
+			return err
 		}
+		return os.WriteFile(site, fmt.Appendf(nil, `
+local slurmbridge = dofile(%q)
+slurmbridge.conf.gate = %q
+slurmbridge.conf.wake = %q
+function slurm_job_submit(job, parts, uid)
+   local rc = slurmbridge.submit(job)
+   if rc ~= slurm.SUCCESS then return rc end
+   job.comment = "site"
+   return slurm.SUCCESS
+end
+function slurm_job_modify(job, rec, parts, uid)
+   return slurmbridge.modify(job)
+end
+return slurm.SUCCESS
+`, c.Path("ours.lua"), c.GateFile, c.WakeFile), 0o644)
+	}})
+	gate := c.submit("true", "--hold")
+	c.gate(gate, "mps", time.Hour)
+	f := c.job(c.submit("true", "--hold", "--gres=gpu:shared"))
+	if request(f) != "mps:100" || f["Dependency"] != "after:"+gate+"(unfulfilled)" || f["Comment"] != "site" {
+		t.Errorf("%q %q %q", f["TresPerNode"], f["Dependency"], f["Comment"])
+	}
+	if _, err := c.Submit(context.Background(), "nobody", "true", "--gres=gpu:shared:2"); err == nil {
+		t.Error("nonsense passes")
 	}
 }

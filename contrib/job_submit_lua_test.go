@@ -1,0 +1,248 @@
+package contrib
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	lua "github.com/yuin/gopher-lua"
+	"pgregory.net/rapid"
+)
+
+// script is the job_submit script in a Lua of its own (5.1, as in Slurm on
+// Debian), with a stand-in for what slurmctld gives it.
+type script struct {
+	*lua.LState
+	said   []string // to users
+	logged []string
+}
+
+func load(t interface {
+	Fatal(args ...any)
+}, gate, wake string) *script {
+	s := &script{LState: lua.NewState()}
+	table := s.NewTable()
+	s.SetField(table, "SUCCESS", lua.LNumber(0))
+	s.SetField(table, "ERROR", lua.LNumber(-1))
+	keep := func(to *[]string) lua.LGFunction {
+		return func(l *lua.LState) int {
+			*to = append(*to, strings.Replace(l.CheckString(1), "%s", l.OptString(2, ""), 1))
+			return 0
+		}
+	}
+	s.SetField(table, "log_user", s.NewFunction(keep(&s.said)))
+	s.SetField(table, "log_error", s.NewFunction(keep(&s.logged)))
+	s.SetGlobal("slurm", table)
+	text, err := os.ReadFile("job_submit.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.DoString(string(text)); err != nil {
+		t.Fatal(err)
+	}
+	m, ok := s.Get(-1).(*lua.LTable)
+	if !ok {
+		t.Fatal("the script returns no table")
+	}
+	conf := s.GetField(m, "conf")
+	s.SetField(conf, "gate", lua.LString(gate))
+	s.SetField(conf, "wake", lua.LString(wake))
+	return s
+}
+
+// call hands a job to slurm_job_submit or slurm_job_modify and returns what it
+// returned and what it set.
+func (s *script) call(function string, job map[string]lua.LValue, fails string) (lua.LValue, map[string]string, error) {
+	set := map[string]string{}
+	desc, meta := s.NewTable(), s.NewTable()
+	s.SetField(meta, "__index", s.NewFunction(func(l *lua.LState) int {
+		name := l.CheckString(2)
+		if name == fails {
+			l.RaiseError("no %s here", name)
+		}
+		if v, ok := job[name]; ok {
+			l.Push(v)
+		} else {
+			l.Push(lua.LNil)
+		}
+		return 1
+	}))
+	s.SetField(meta, "__newindex", s.NewFunction(func(l *lua.LState) int {
+		set[l.CheckString(2)] = l.CheckString(3)
+		return 0
+	}))
+	s.SetMetatable(desc, meta)
+	err := s.CallByParam(lua.P{Fn: s.GetGlobal(function), NRet: 1, Protect: true}, desc, lua.LNil, lua.LNumber(1000))
+	if err != nil {
+		return nil, set, err
+	}
+	rc := s.Get(-1)
+	s.Pop(1)
+	return rc, set, nil
+}
+
+var (
+	success = lua.LNumber(0)
+	refused = lua.LNumber(-1)
+)
+
+// TestWhateverASlurmctldSays: no request and no gate file makes the script raise
+// an error; a job that doesn't say gpu:shared is not touched; one that does is
+// refused with a sentence, or asks for a whole GPU's shares and no gpu:shared any
+// more; what else it asked for stays.
+func TestWhateverASlurmctldSays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	gate, wake := filepath.Join(dir, "gate"), filepath.Join(dir, "wake")
+	s := load(t, gate, wake)
+	defer s.Close()
+	item := rapid.OneOf(
+		rapid.SampledFrom([]string{
+			"gres:gpu:shared", "gres/gpu:shared", "gpu:shared", "gres/gpu:shared:1", "gres:gpu:shared=1", "gres/gpu:shared:2", "gres:gpu", "gres/gpu:2",
+			"gres/gpu:titanxp:1", "gres:mps:50", "gres/shard:3", "gres/tape:1", "gres:nic:shared", "gpu", "", "gres/gpu:sharedx", "gres/gpu:shared:1K",
+		}),
+		rapid.StringMatching(`[a-z:/=,? 0-9]{0,12}`),
+		rapid.String(),
+	)
+	field := rapid.Custom(func(t *rapid.T) lua.LValue {
+		switch rapid.IntRange(0, 5).Draw(t, "kind") {
+		case 0, 1:
+			return lua.LNil
+		case 2:
+			return lua.LString("")
+		case 3:
+			return rapid.SampledFrom([]lua.LValue{lua.LNumber(1), lua.LTrue, lua.LNumber(4294967294)}).Draw(t, "odd")
+		}
+		return lua.LString(strings.Join(rapid.SliceOfN(item, 1, 3).Draw(t, "items"), ","))
+	})
+	size := rapid.SampledFrom([]lua.LValue{lua.LNil, lua.LNumber(1), lua.LNumber(2), lua.LNumber(65534), lua.LNumber(4294967294), lua.LString("x")})
+	rapid.Check(t, func(t *rapid.T) {
+		file := rapid.OneOf(
+			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=shard\nunits=100\n", time.Now().Add(time.Hour).Unix())),
+			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(-time.Hour).Unix())),
+			rapid.String(),
+		).Draw(t, "gate")
+		if err := os.WriteFile(gate, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		job := map[string]lua.LValue{}
+		asked := false
+		for _, f := range []string{"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"} {
+			job[f] = field.Draw(t, f)
+			for one := range strings.SplitSeq(str(job[f]), ",") {
+				asked = asked || shared.MatchString(one)
+			}
+		}
+		for _, f := range []string{"min_nodes", "num_tasks", "ntasks_per_node", "het_job_offset", "argc"} {
+			job[f] = size.Draw(t, f)
+		}
+		job["dependency"] = rapid.SampledFrom([]lua.LValue{lua.LNil, lua.LString(""), lua.LString("afterok:5"), lua.LString("afterok:5?after:6")}).Draw(t, "dependency")
+		if rapid.Bool().Draw(t, "batch") {
+			job["script"] = lua.LString("#!/bin/sh")
+			env := s.NewTable()
+			s.SetField(env, "SLURM_GPUS", lua.LString("shared:1"))
+			job["environment"] = env
+		}
+		function := rapid.SampledFrom([]string{"slurm_job_submit", "slurm_job_modify"}).Draw(t, "function")
+		s.said, s.logged = nil, nil
+		rc, set, err := s.call(function, job, "")
+		if err != nil || len(s.logged) > 0 {
+			t.Fatalf("error %v, logged %q", err, s.logged)
+		}
+		switch {
+		case !asked:
+			if rc != success || len(set) > 0 || len(s.said) > 0 {
+				t.Fatalf("an ordinary job: %v, set %v, said %q", rc, set, s.said)
+			}
+		case rc == refused:
+			if len(set) > 0 || len(s.said) != 1 || len(s.said[0]) < 30 {
+				t.Fatalf("a refused job: set %v, said %q", set, s.said)
+			}
+		case rc != success:
+			t.Fatalf("returned %v", rc)
+		default:
+			after := set["tres_per_node"]
+			shares := 0
+			for one := range strings.SplitSeq(after, ",") {
+				if shared.MatchString(one) {
+					t.Fatalf("%q still says shared", after)
+				}
+				if strings.HasSuffix(one, "mps:100") || strings.HasSuffix(one, "shard:100") {
+					shares++
+				}
+			}
+			if shares != 1 || strings.Contains(set["tres_per_job"], "shared") {
+				t.Fatalf("set %v", set)
+			}
+			if d, ok := set["dependency"]; ok {
+				own := str(job["dependency"])
+				if function == "slurm_job_modify" || d != strings.TrimPrefix(own+",after:77", ",") || strings.Contains(own, "?") {
+					t.Fatalf("dependency %q of %q", d, own)
+				}
+			}
+			if len(s.said) > 0 {
+				t.Fatalf("said %q", s.said)
+			}
+		}
+		if env, ok := job["environment"].(*lua.LTable); ok {
+			emptied := str(s.GetField(env, "SLURM_GPUS")) == ""
+			if emptied != (asked && rc == success && function == "slurm_job_submit") {
+				t.Fatalf("%s: SLURM_GPUS emptied: %v", function, emptied)
+			}
+		}
+	})
+}
+
+// shared is a request for a shared GPU in any spelling.
+var shared = regexp.MustCompile(`(?s)^(gres[:/])?gpu[:=]shared([:=].*)?$`)
+
+func str(v lua.LValue) string {
+	if s, ok := v.(lua.LString); ok {
+		return string(s)
+	}
+	return ""
+}
+
+// TestTroubleInside: an error on the way lets the job pass as it came.
+func TestTroubleInside(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := load(t, filepath.Join(dir, "gate"), filepath.Join(dir, "no", "wake"))
+	defer s.Close()
+	for _, field := range []string{"tres_per_node", "tres_per_job", "tres_per_task", "min_nodes", "script"} {
+		s.logged = nil
+		rc, set, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:gpu:shared")}, field)
+		if err != nil || rc != success || len(set) > 0 || len(s.logged) != 1 {
+			t.Errorf("%s can't be read: %v %v, set %v, logged %q", field, rc, err, set, s.logged)
+		}
+	}
+	// A folder, where the gate file should be, and no folder for the wake file.
+	if err := os.Mkdir(filepath.Join(dir, "gate"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	rc, set, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gres:gpu:shared")}, "")
+	if err != nil || rc != success || set["tres_per_node"] != "gres:mps:100" || len(set) != 1 {
+		t.Errorf("%v %v, set %v", rc, err, set)
+	}
+}
+
+// TestWakeFileStaysSmall: nobody empties it where there is no bridge.
+func TestWakeFileStaysSmall(t *testing.T) {
+	t.Parallel()
+	wake := filepath.Join(t.TempDir(), "wake")
+	if err := os.WriteFile(wake, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := load(t, "/nonexistent/gate", wake)
+	defer s.Close()
+	if rc, _, err := s.call("slurm_job_submit", map[string]lua.LValue{"tres_per_node": lua.LString("gpu:shared")}, ""); err != nil || rc != success {
+		t.Fatal(rc, err)
+	}
+	if info, err := os.Stat(wake); err != nil || info.Size() != 1<<20 {
+		t.Errorf("%v %v", info, err)
+	}
+}
