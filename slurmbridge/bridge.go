@@ -68,7 +68,9 @@ type Bridge struct {
 	once   sync.Once
 	apps   map[string]App
 	fails  int
-	status atomic.Pointer[Status]
+	// maxDelay of any job so far, s.
+	maxDelay float64
+	status   atomic.Pointer[Status]
 }
 
 // Status is what the bridge knows after a look, for people and programs. It is
@@ -88,6 +90,9 @@ type Status struct {
 	Err     string // why the last look failed, "" = it didn't
 	// LookOK is when the last successful look was.
 	LookOK time.Time
+	// MaxDelayS is the longest that the bridge alone has kept any job waiting since
+	// the daemon started, s.
+	MaxDelayS float64
 	// HandsOff by ref: why the bridge leaves a job alone.
 	HandsOff map[string]string
 }
@@ -300,6 +305,7 @@ func (b *Bridge) account(snap *Snapshot) {
 		j := &snap.Jobs[i]
 		if old.Plan.Idle[j.Ref] && j.State == Pending {
 			b.book.Wait(j.Ref).DelayedS += max(0, dt)
+			b.maxDelay = max(b.maxDelay, b.book.Wait(j.Ref).DelayedS)
 			b.Metrics.delayed(b.book.Wait(j.Ref).DelayedS)
 		}
 	}
@@ -538,6 +544,7 @@ func (b *Bridge) publish(snap *Snapshot, plan *Plan, f *Facts) {
 	st := &Status{
 		At: snap.At, Mode: b.Mode, Policy: b.Planner.Decider.Policy.Name(), Gate: f.Gate, Lease: b.left(),
 		Snap: snap, Plan: plan, Notes: plan.Notes, Apps: f.Apps, LookOK: snap.At, HandsOff: c.HandsOff,
+		MaxDelayS: b.maxDelay,
 	}
 	for _, id := range c.groupIDs() {
 		st.Groups = append(st.Groups, *c.Groups[id])

@@ -26,6 +26,7 @@ type Metrics struct {
 	lease       prometheus.Gauge
 	gateErrors  prometheus.Counter
 	delay       prometheus.Histogram
+	delayMax    prometheus.Gauge
 	skew        prometheus.Histogram
 	predicted   prometheus.Histogram
 	seen        prometheus.Histogram
@@ -58,6 +59,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lease:       gauge("gate_lease_left_seconds", "How long the gate stays shut if nobody renews it; 0 or less: it is open."),
 		gateErrors:  counter("gate_errors_total", "Failures to make or renew the gate."),
 		delay:       histogram("added_delay_seconds", "Growth of the time for which only the bridge kept a job waiting beside an idle GPU, at each look.", prometheus.ExponentialBuckets(0.25, 2, 12)),
+		delayMax:    gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting beside an idle GPU since the daemon started."),
 		skew:        histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
 		predicted:   histogram("predicted_slowdown_ratio", "Slowdown foreseen for each job released with others: run time together over run time alone.", slow),
 		seen:        histogram("seen_slowdown_ratio", "Slowdown seen for each job that ran with others: its run time over its profile's.", slow),
@@ -68,7 +70,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
 	}
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
-		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.skew, m.predicted, m.seen, m.passedOver,
+		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.passedOver,
 		m.broken, m.records, m.info, m.startAfterS)
 	return m
 }
@@ -212,6 +214,7 @@ func (m *Metrics) state(st *Status) {
 		return
 	}
 	m.lease.Set(st.Lease.Seconds())
+	m.delayMax.Set(st.MaxDelayS)
 	m.jobs.WithLabelValues("waiting").Set(float64(st.Waiting))
 	released, running := 0, 0
 	for i := range st.Groups {

@@ -93,7 +93,9 @@ type Report struct {
 	Waiting   int                 `json:"waiting"`
 	GPUs      []GPU               `json:"gpus"`
 	Groups    []slurmbridge.Group `json:"groups"`
-	HandsOff  map[string]string   `json:"left_to_slurm,omitempty"`
+	// MaxDelayS is the longest that the bridge alone kept a job waiting, s.
+	MaxDelayS float64           `json:"added_delay_max_s"`
+	HandsOff  map[string]string `json:"left_to_slurm,omitempty"`
 }
 
 // GPU is one GPU and who is on it.
@@ -118,7 +120,7 @@ type Job struct {
 func MakeReport(st *slurmbridge.Status) *Report {
 	r := &Report{
 		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Gate: st.Gate, LeaseLeft: st.Lease.Seconds(),
-		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.HandsOff,
+		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.HandsOff, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}
 	if st.Snap == nil {
