@@ -3,8 +3,11 @@ package slurm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // Config returns slurmctld's configuration as `scontrol show config` prints it,
@@ -51,6 +54,10 @@ func (c *Client) Release(ctx context.Context) (string, error) {
 // Ping returns nil if a slurmctld answers, ErrDown if none does.
 func (c *Client) Ping(ctx context.Context) error {
 	_, _, err := c.run(ctx, command{name: "scontrol ping", prog: "scontrol", args: []string{"ping"}})
+	var ce *CommandError
+	if errors.As(err, &ce) { // it says so on standard output
+		ce.Kind = slurmbridge.ErrDown
+	}
 	return err
 }
 

@@ -167,7 +167,9 @@ var (
 		"Unable to establish", "Communication connection failure", "Invalid authentication credential",
 		"Protocol authentication error", "in standby mode", "Unable to process configuration file",
 		"Could not establish a configuration source", "Insane message length", "No route to host",
-		"Transport endpoint is not connected", "slurmctld is not responding", "Unspecified error",
+		"Transport endpoint is not connected", "slurmctld is not responding",
+		"Unspecified error",
+		"Unexpected message received", // what 22.05's scontrol update says of a closed port
 	}
 	gone = []string{
 		"Invalid job id specified", "Job is no longer pending execution", "Job has already finished",

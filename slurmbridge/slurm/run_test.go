@@ -158,8 +158,9 @@ func TestErrorsRecorded(t *testing.T) {
 	}
 }
 
-// record keeps what the fake commands were called with.
-const recordCalls = `printf '%s' "$(basename $0)" >>LOG; for a; do printf '|%s' "$a" >>LOG; done; echo >>LOG; `
+// recordCalls keeps what the fake commands were called with, a line each: in one
+// write, since several run at once.
+const recordCalls = `line=$(basename $0); for a; do line="$line|$a"; done; echo "$line" >>LOG; `
 
 func recordingFake(t *testing.T, script string) (*Client, func() []string) {
 	log := filepath.Join(t.TempDir(), "log")

@@ -1,0 +1,357 @@
+package slurm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/user"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
+)
+
+// live starts a private Slurm and returns a client that runs as its SlurmUser, as
+// the bridge does.
+func live(tb testing.TB, o slurmtest.Options) (*slurmtest.Cluster, *slurm.Client) {
+	tb.Helper()
+	cluster := slurmtest.New(tb, o)
+	prefix, err := cluster.Prefix("slurm")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if len(prefix) == 0 {
+		u, err := user.Lookup("slurm")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		prefix = []string{"/usr/bin/setpriv", "--reuid=" + u.Uid, "--regid=" + u.Gid, "--clear-groups"}
+	}
+	c := &slurm.Client{Conf: cluster.Conf(), Prefix: prefix}
+	if err := c.Open(); err != nil {
+		tb.Fatal(err)
+	}
+	return cluster, c
+}
+
+// impatient makes Slurm look at its queue every second or two, so that tests
+// needn't wait half a minute for what the defaults do in half a minute.
+const impatient = "sched_interval=2,bf_interval=1"
+
+func submit(tb testing.TB, c *slurmtest.Cluster, args ...string) string {
+	tb.Helper()
+	id, err := c.Submit(context.Background(), "nobody", "sleep 300", append([]string{"--output=/dev/null", "--time=10"}, args...)...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return id
+}
+
+func look(tb testing.TB, c *slurm.Client) (*slurmbridge.Snapshot, map[string]*slurmbridge.Job) {
+	tb.Helper()
+	s, err := c.Look(context.Background())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	by := map[string]*slurmbridge.Job{}
+	for i := range s.Jobs {
+		by[s.Jobs[i].Ref] = &s.Jobs[i]
+	}
+	return s, by
+}
+
+// eventually looks until a job is as wanted, and fails when it isn't in time.
+func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string, ok func(map[string]*slurmbridge.Job) bool) time.Duration {
+	tb.Helper()
+	started := time.Now()
+	for time.Since(started) < d {
+		if _, jobs := look(tb, c); ok(jobs) {
+			return time.Since(started)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	_, jobs := look(tb, c)
+	for _, j := range jobs {
+		tb.Logf("%+v", *j)
+	}
+	tb.Fatalf("%s: not within %v", what, d)
+	return 0
+}
+
+func running(ref ...string) func(map[string]*slurmbridge.Job) bool {
+	return func(jobs map[string]*slurmbridge.Job) bool {
+		return !slices.ContainsFunc(ref, func(r string) bool { return jobs[r] == nil || jobs[r].State != slurmbridge.Running })
+	}
+}
+
+func ptr(s string) *string { return &s }
+
+// The facts the gate stands on: it keeps jobs waiting while it is renewed, lets
+// them go by itself when it isn't, by being cancelled too, and never runs.
+func TestGate(t *testing.T) {
+	t.Parallel()
+	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
+	ctx := context.Background()
+
+	gate, err := c.CreateGate(ctx, 3*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Somebody who calls his job like the gate has a job, not a gate.
+	impostor := submit(t, cluster, "--job-name="+slurmbridge.GateName, "--comment="+slurmbridge.GateName, "--begin=now+600")
+	a := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
+	for range 5 { // longer than the lease
+		if err := c.RenewGate(ctx, gate, 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		s, jobs := look(t, c)
+		if len(s.Gates) != 1 || s.Gates[0].ID != gate || s.Gates[0].Open {
+			t.Fatalf("gates %+v; the impostor is %s", s.Gates, impostor)
+		}
+		if left := s.Gates[0].Begin.Sub(s.At); left < time.Second || left > 5*time.Second {
+			t.Fatalf("lease %v", left)
+		}
+		if j := jobs[a]; j.State != slurmbridge.Pending || !j.Dependency.Only("after", gate) {
+			t.Fatalf("%+v", j)
+		}
+		time.Sleep(time.Second)
+	}
+	took := eventually(t, c, 40*time.Second, "free when the lease is over", running(a))
+	t.Logf("free %v after the last renewal of 3 s, less than 1 s of it before", took.Round(100*time.Millisecond))
+	f, err := cluster.Job(ctx, gate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f["JobState"] != "DEADLINE" || f["NodeList"] != "" || f["RunTime"] != "00:00:00" {
+		t.Errorf("the gate ended as %s on %q after %s", f["JobState"], f["NodeList"], f["RunTime"])
+	}
+	if s, _ := look(t, c); len(s.Gates) != 0 {
+		t.Errorf("gates %+v", s.Gates)
+	}
+	if err := c.RenewGate(ctx, gate, time.Minute); !errors.Is(err, slurmbridge.ErrNoJob) {
+		t.Errorf("renewing a gate that is over: %v", err)
+	}
+
+	gate, err = c.CreateGate(ctx, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
+	time.Sleep(2 * time.Second)
+	if _, jobs := look(t, c); jobs[b].State != slurmbridge.Pending {
+		t.Errorf("%+v", jobs[b])
+	}
+	if err := c.OpenGate(ctx, gate); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, c, 20*time.Second, "free when the gate is cancelled", running(b))
+	if err := c.OpenGate(ctx, gate); err != nil {
+		t.Errorf("opening an open gate: %v", err)
+	}
+	if err := c.OpenGate(ctx, "999999"); err != nil {
+		t.Errorf("opening a gate that never was: %v", err)
+	}
+}
+
+// A release: shares and node set while the jobs wait, then one update for all,
+// array tasks among them. They run on one GPU, started together.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	cluster, c := live(t, slurmtest.Options{Nodes: 2, GPUs: 2, AllSharing: true}) // default scheduler
+	ctx := context.Background()
+	gate, err := c.CreateGate(ctx, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dep := "--dependency=after:" + gate
+	a := submit(t, cluster, "--gres=mps:100", dep, "--comment=hostile\n1|2|3 ~", "--job-name=x\n     Nodes=n2 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:1)")
+	b := submit(t, cluster, "--gres=mps:100", dep, "--array=1-3", "--exclude=n1")
+	members := []string{a, b + "_1", b + "_3"}
+	_, jobs := look(t, c)
+	if j := jobs[a]; j.Comment != "hostile\n1|2|3 ~" || j.User != "nobody" || j.Asked.Count != 100 {
+		t.Errorf("%+v", j)
+	}
+	if jobs[b+"_2"].ExcNodes != "n1" || jobs[a].ExcNodes != "" {
+		t.Errorf("excluded: %q, %q", jobs[b+"_2"].ExcNodes, jobs[a].ExcNodes)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}); err != nil {
+		t.Fatal(err)
+	}
+	_, jobs = look(t, c)
+	for i, ref := range members {
+		j := jobs[ref]
+		if j == nil || j.Asked.Kind != slurmbridge.AskShares || j.Asked.Count != []int{34, 33, 33}[i] || j.ReqNodes != "n2" || !j.Dependency.Only("after", gate) {
+			t.Errorf("%s: %+v", ref, j)
+		}
+	}
+	if j := jobs[b+"_2"]; j.Asked.Count != 100 || j.ReqNodes != "" || j.ExcNodes != "n1" {
+		t.Errorf("a task that was left alone: %+v", j)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: members, Dependency: ptr(""), StartNow: true}); err != nil {
+		t.Fatal(err)
+	}
+	took := eventually(t, c, 15*time.Second, "started after the release", running(members...))
+	t.Logf("all run %v after the release", took.Round(10*time.Millisecond))
+	_, jobs = look(t, c)
+	for _, ref := range members {
+		j := jobs[ref]
+		// The name that forges Slurm's line costs its owner that it isn't known.
+		want := []int{0}
+		if ref == a {
+			want = nil
+		}
+		if j.Nodes != "n2" || !slices.Equal(j.GPUs, want) {
+			t.Errorf("%s runs on GPUs %v of %s", ref, j.GPUs, j.Nodes)
+		}
+		if d := j.Start.Sub(jobs[a].Start); d < -time.Second || d > time.Second {
+			t.Errorf("%s started %v after %s", ref, d, a)
+		}
+	}
+
+	// What can't be done is said, and in the terms callers know.
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{a}, Gres: ptr("mps:20")}); !errors.Is(err, slurmbridge.ErrNoJob) {
+		t.Errorf("update of a running job: %v", err)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{"999999"}, StartNow: true}); !errors.Is(err, slurmbridge.ErrNoJob) {
+		t.Errorf("update of no job: %v", err)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("nowhere")}); !errors.Is(err, slurmbridge.ErrRefused) {
+		t.Errorf("update to an unknown node: %v", err)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2", "999999"}, Dependency: ptr("after:" + gate + ",afterany:" + a)}); !errors.Is(err, slurmbridge.ErrNoJob) {
+		t.Errorf("update of two jobs, one of which is none: %v", err)
+	}
+	_, jobs = look(t, c)
+	if d := jobs[b+"_2"].Dependency; !d.Has("after", gate) || !d.Has("afterany", a) || len(d.List) != 2 {
+		t.Errorf("the other job depends on %+v", d)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("n2")}); err != nil {
+		t.Error(err)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("")}); err != nil {
+		t.Error(err)
+	}
+	if _, jobs = look(t, c); jobs[b+"_2"].ReqNodes != "" {
+		t.Errorf("nodes are still %q", jobs[b+"_2"].ReqNodes)
+	}
+
+	script, err := c.Script(ctx, b+"_2")
+	if err != nil || !strings.Contains(string(script), "sleep 300") {
+		t.Errorf("script %q, %v", script, err)
+	}
+	if _, err := c.Script(ctx, "999999"); !errors.Is(err, slurmbridge.ErrNoJob) {
+		t.Errorf("script of no job: %v", err)
+	}
+}
+
+// What a look sees of nodes and of the other ways to ask for a GPU; and that a
+// slurmctld that is away is said to be away.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	cluster, c := live(t, slurmtest.Options{GPUs: 2, Sharing: "shard"})
+	ctx := context.Background()
+	gpus := submit(t, cluster, "--gpus=1")
+	cpu := submit(t, cluster)
+	shard := submit(t, cluster, "--gres=shard:60")
+	begin := submit(t, cluster, "--gres=shard:100", "--begin=now+3600", "--dependency=afterany:"+gpus, "--constraint=", "--no-requeue", "--mem=2G", "--cpus-per-task=2")
+	eventually(t, c, 30*time.Second, "two jobs started", running(gpus, shard))
+	s, jobs := look(t, c)
+	if jobs[cpu] != nil {
+		t.Errorf("a job without a GPU: %+v", jobs[cpu])
+	}
+	if len(s.Nodes) != 1 || s.Nodes[0].GPUs != 2 || s.Nodes[0].Units != 200 || s.Nodes[0].Sharing != slurmbridge.Shard || !s.Nodes[0].Up || s.Nodes[0].CPUsAlloc != 3 {
+		t.Errorf("%+v", s.Nodes)
+	}
+	if j := jobs[gpus]; j.Asked.Kind != slurmbridge.AskWhole || len(j.GPUs) != 1 || j.Start.IsZero() || s.At.Sub(j.Start) > time.Minute || s.At.Before(j.Start.Add(-time.Second)) {
+		t.Errorf("%+v", j)
+	}
+	if j := jobs[shard]; j.Asked.Kind != slurmbridge.AskShares || len(j.GPUs) != 1 || j.GPUs[0] == jobs[gpus].GPUs[0] {
+		t.Errorf("%+v beside %v", j, jobs[gpus].GPUs)
+	}
+	if j := jobs[begin]; !j.Dependency.Only("afterany", gpus) || j.Eligible.Sub(j.Submit) != time.Hour || j.Requeue || j.HostMemMiB != 2048 || j.CPUs != 2 || j.TimeLimit != 10*time.Minute {
+		t.Errorf("%+v", j)
+	}
+	if s.Release != cluster.Release {
+		t.Errorf("release %q of %q", s.Release, cluster.Release)
+	}
+	if err := c.Ping(ctx); err != nil {
+		t.Error(err)
+	}
+	if parts, err := c.Partitions(ctx); err != nil || len(parts) == 0 {
+		t.Error(parts, err)
+	}
+
+	// Slurm's commands knock for 9 s by themselves.
+	brief := &slurm.Client{Conf: c.Conf, Prefix: c.Prefix, Timeout: time.Second}
+	if err := brief.Open(); err != nil {
+		t.Fatal(err)
+	}
+	cluster.StopController()
+	if _, err := brief.Look(ctx); !errors.Is(err, slurmbridge.ErrDown) {
+		t.Errorf("look without slurmctld: %v", err)
+	}
+	if err := brief.Ping(ctx); !errors.Is(err, slurmbridge.ErrDown) {
+		t.Errorf("ping without slurmctld: %v", err)
+	}
+	if err := brief.Update(ctx, slurmbridge.Update{Jobs: []string{begin}, Gres: ptr("shard:50")}); !errors.Is(err, slurmbridge.ErrDown) {
+		t.Errorf("update without slurmctld: %v", err)
+	}
+	if _, err := brief.CreateGate(ctx, time.Minute); !errors.Is(err, slurmbridge.ErrDown) {
+		t.Errorf("gate without slurmctld: %v", err)
+	}
+	if err := cluster.StartController(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, jobs := look(t, c); jobs[begin] == nil {
+		t.Error("a job was lost")
+	}
+}
+
+// BenchmarkLook is one look at 5,000 gated jobs that each have a record of their
+// own in slurmctld, and as one array; and squeue by itself, which is the floor.
+func BenchmarkLook(b *testing.B) {
+	cluster, c := live(b, slurmtest.Options{Extra: []string{"MaxJobCount=20000", "MaxArraySize=10001"}})
+	ctx := context.Background()
+	gate, err := c.CreateGate(ctx, time.Hour)
+	if err != nil {
+		b.Fatal(err)
+	}
+	array := submit(b, cluster, "--gres=mps:100", "--dependency=after:"+gate, "--array=1-5000")
+	bench := func(name string) {
+		b.Run(name+"/squeue", func(b *testing.B) {
+			for b.Loop() {
+				if _, err := cluster.Run(ctx, "squeue", "--noheader", "--array", "--format=%i %T"); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(name+"/look", func(b *testing.B) {
+			n := 0
+			for b.Loop() {
+				s, err := c.Look(ctx)
+				if err != nil || len(s.Jobs) != 5000 {
+					b.Fatal(err)
+				}
+				n = len(s.Jobs)
+			}
+			b.ReportMetric(float64(n), "jobs")
+		})
+	}
+	bench("array")
+	// An update of a task makes it a job of its own.
+	refs := make([]string, 5000)
+	for i := range refs {
+		refs[i] = fmt.Sprintf("%s_%d", array, i+1)
+	}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: refs, AdminComment: ptr("x")}); err != nil {
+		b.Fatal(err)
+	}
+	bench("jobs")
+}
