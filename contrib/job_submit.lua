@@ -112,6 +112,14 @@ local function nodes(job)
    return nil
 end
 
+-- What Slurm counts by GPU needs a GPU of the job's own.
+local PER_GPU = {
+   cpus_per_tres = "--cpus-per-gpu",
+   mem_per_tres = "--mem-per-gpu",
+   tres_freq = "--gpu-freq",
+}
+local INSTEAD = ": ask for what the job needs, by --ntasks, --cpus-per-task and --mem"
+
 -- The sentence for a request that makes no sense, or nil.
 local function refuse(job, node, whole, odd)
    if odd.n > 0 then
@@ -128,13 +136,20 @@ local function refuse(job, node, whole, odd)
    if n then
       return string.format("a shared GPU is on one node, and this job asks for %d nodes", n)
    end
-   -- What srun asked for it asks again when it starts its tasks, and finds no
-   -- such thing in the job. Only from 23.02 on does --gres follow the job's.
-   if job.script == nil and (number(job.argc, NO_VAL) or 0) > 0 then
-      if node.prefix == "gres:" or whole.n > 0 then
-         return "srun can't ask for a shared GPU by itself here: put the srun, without its --gres or --gpus, "
-            .. "into a script and submit that by sbatch --gres=gpu:shared"
-      end
+   for field, option in pairs(PER_GPU) do
+      if text(job[field]) ~= "" then return option .. " can't be had with a shared GPU" .. INSTEAD end
+   end
+   if (number(job.ntasks_per_tres, NO_VAL16) or 0) > 0 then
+      return "--ntasks-per-gpu can't be had with a shared GPU" .. INSTEAD
+   end
+   -- What srun asks for it asks again when it starts its tasks, and finds no such
+   -- thing in the job. Only from 23.02 on does its --gres follow the job's.
+   if job.script == nil and whole.n > 0 then
+      return "salloc and srun ask for a shared GPU by --gres=gpu:shared"
+   end
+   if job.script == nil and node.prefix == "gres:" and (number(job.argc, NO_VAL) or 0) > 0 then
+      return "srun can't ask for a shared GPU by itself here: put the srun, without its --gres, "
+         .. "into a script and submit that by sbatch --gres=gpu:shared"
    end
    return nil
 end

@@ -23,7 +23,8 @@ type script struct {
 
 func load(t interface {
 	Fatal(args ...any)
-}, gate, wake string) *script {
+}, gate, wake string,
+) *script {
 	s := &script{LState: lua.NewState()}
 	table := s.NewTable()
 	s.SetField(table, "SUCCESS", lua.LNumber(0))

@@ -148,16 +148,20 @@ func TestNonsense(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Nodes: 2})
 	cases := map[string]string{
-		"--gres=gpu:shared:3":                              "shares one GPU",
-		"--gres=gpu:shared:0":                              "shares one GPU",
-		"--gres=gpu:shared:1K":                             "shares one GPU",
-		"--gpus=shared:2":                                  "shares one GPU",
-		"--gres=gpu:shared,gpu:shared":                     "shares one GPU",
-		"--gres=gpu:shared,gpu:titanxp:1":                  "together with",
-		"--gpus=titanxp:1,shared":                          "together with",
-		"--gpus-per-socket=shared --sockets-per-node=1":    "per job",
-		"--gres=gpu:shared --nodes=2":                      "2 nodes",
-		"--gres=gpu:shared --ntasks=4 --ntasks-per-node=1": "4 nodes",
+		"--gres=gpu:shared:3":                                                    "shares one GPU",
+		"--gres=gpu:shared:0":                                                    "shares one GPU",
+		"--gres=gpu:shared:1K":                                                   "shares one GPU",
+		"--gpus=shared:2":                                                        "shares one GPU",
+		"--gres=gpu:shared,gpu:shared":                                           "shares one GPU",
+		"--gres=gpu:shared,gpu:titanxp:1":                                        "together with",
+		"--gpus=titanxp:1,shared":                                                "together with",
+		"--gpus-per-socket=shared --sockets-per-node=1":                          "per job",
+		"--gres=gpu:shared --cpus-per-gpu=2":                                     "--cpus-per-gpu can't",
+		"--gres=gpu:shared --mem-per-gpu=500":                                    "--mem-per-gpu can't",
+		"--gpus=shared --ntasks-per-gpu=1":                                       "--ntasks-per-gpu can't",
+		"--gres=gpu:shared --gpu-freq=high":                                      "--gpu-freq can't",
+		"--gres=gpu:shared --nodes=2":                                            "2 nodes",
+		"--gres=gpu:shared --ntasks=4 --ntasks-per-node=1":                       "4 nodes",
 		"--gres=gpu:shared --gpus-per-socket=titanxp:1 -N1 --sockets-per-node=1": "together with",
 	}
 	if c.Release < "23" {
@@ -197,6 +201,9 @@ func TestSharedJobsRun(t *testing.T) {
 			out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gres=gpu:shared", "srun", "sh", "-c", "echo GPU=$CUDA_VISIBLE_DEVICES")
 			if err != nil || !strings.Contains(out, "GPU=0") {
 				t.Errorf("salloc: %q %v", out, err)
+			}
+			if out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gpus=shared", "true"); err == nil || !strings.Contains(out, "by --gres=gpu:shared") {
+				t.Errorf("salloc --gpus: %q %v", out, err)
 			}
 			// srun alone works where its --gres follows the job's; else it is told.
 			out, err = c.RunAs(t.Context(), "nobody", "timeout", "30", "srun", "--gres=gpu:shared", "sh", "-c", "echo GPU=$CUDA_VISIBLE_DEVICES")
@@ -281,10 +288,28 @@ func TestOtherJobs(t *testing.T) {
 		return f
 	}
 	for _, args := range [][]string{
-		{}, {"--gres=gpu:1"}, {"--gres=gpu:titanxp:1"}, {"--gpus=1"}, {"--gpus=titanxp:1"}, {"--gpus-per-node=1"}, {"--gres=mps:30"}, {"--gres=mps:100"},
-		{"--gres=gpu:sharedx:1"}, {"--gres=gpu:Shared"}, {"--comment=gpu:shared"}, {"--job-name=gres:gpu:shared"}, {"--gres=none"},
-		{"--gpus-per-task=1", "--ntasks=2"}, {"--nodes=2", "--gres=gpu:1"}, {"--dependency=afterany:1?afterok:1"}, {"--dependency=afterany:1", "--gres=gpu:1"},
-		{"--array=1-4%2", "--gres=gpu:1"}, {"--constraint=", "--exclusive"}, {"--export=SLURM_GPUS=shared,A=b", "--mem=1G"}, {"--licenses="}, {"--nice=7", "--requeue"},
+		{},
+		{"--gres=gpu:1"},
+		{"--gres=gpu:titanxp:1"},
+		{"--gpus=1"},
+		{"--gpus=titanxp:1"},
+		{"--gpus-per-node=1"},
+		{"--gres=mps:30"},
+		{"--gres=mps:100"},
+		{"--gres=gpu:sharedx:1"},
+		{"--gres=gpu:Shared"},
+		{"--comment=gpu:shared"},
+		{"--job-name=gres:gpu:shared"},
+		{"--gres=none"},
+		{"--gpus-per-task=1", "--ntasks=2"},
+		{"--nodes=2", "--gres=gpu:1"},
+		{"--dependency=afterany:1?afterok:1"},
+		{"--dependency=afterany:1", "--gres=gpu:1"},
+		{"--array=1-4%2", "--gres=gpu:1"},
+		{"--constraint=", "--exclusive"},
+		{"--export=SLURM_GPUS=shared,A=b", "--mem=1G"},
+		{"--licenses="},
+		{"--nice=7", "--requeue"},
 	} {
 		a, b := show(with, args), show(without, args)
 		if !maps.Equal(a, b) {

@@ -254,8 +254,14 @@ func (c *Cluster) layout() error {
 		own  *syscall.Credential
 		mode os.FileMode
 	}{
-		{"state", slurm, 0o700}, {"log", slurm, 0o755}, {"run", slurm, 0o755}, {"munge", munge, 0o755},
-		{"dev", root, 0o755}, {"root", root, 0o755}, {"spool", root, 0o755}, {"out", root, 0o777 | os.ModeSticky},
+		{"state", slurm, 0o700},
+		{"log", slurm, 0o755},
+		{"run", slurm, 0o755},
+		{"munge", munge, 0o755},
+		{"dev", root, 0o755},
+		{"root", root, 0o755},
+		{"spool", root, 0o755},
+		{"out", root, 0o777 | os.ModeSticky},
 	} {
 		path := c.Path(d.name)
 		if err := os.MkdirAll(path, 0o755); err != nil {

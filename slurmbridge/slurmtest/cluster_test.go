@@ -118,6 +118,16 @@ func TestOneGPU(t *testing.T) {
 	if got := runsAs(t, c.daemons[controller].process.Pid); got != slurm.Uid {
 		t.Errorf("slurmctld runs as user %d, want %d", got, slurm.Uid)
 	}
+	argv, err := c.Prefix("games")
+	if err != nil {
+		t.Fatal(err)
+	}
+	argv = append(argv, "sbatch", "--version")
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = c.Env()
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(strings.TrimSpace(string(out)), " "+c.Release) {
+		t.Errorf("by prefix: %q %v", out, err)
+	}
 	if out, err := c.Run(t.Context(), "sbatch", "--version"); err != nil || !strings.HasSuffix(strings.TrimSpace(out), " "+c.Release) {
 		t.Errorf("release %q of %q, %v", c.Release, out, err)
 	}
@@ -234,7 +244,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{Scheduler: prompt})
 	// A job's process that is no child of anybody's and has nobody's environment.
-	id := c.submit(t, "nobody", "setsid env -i /bin/sleep 4711 & sleep 0.2; pgrep -f 'sleep 471[1]'")
+	id := c.submit(t, "nobody", "setsid env -i /bin/sleep 4711 & sleep 0.2")
 	c.reaches(t, id, "COMPLETED", "COMPLETING", "FAILED")
 	stray := c.submit(t, "nobody", "sleep 1000")
 	c.reaches(t, stray, "RUNNING")
@@ -336,8 +346,18 @@ func TestReapKeepsOffOthersFolders(t *testing.T) {
 func TestOptionsThatMakeNoSense(t *testing.T) {
 	Require(t)
 	for _, o := range []Options{
-		{Nodes: -1}, {GPUs: -2}, {CPUs: -1}, {MemMiB: -1}, {Sharing: "mig"}, {Dir: "relative"}, {Dir: "/"}, {Dir: "/tmp/with blank"},
-		{Root: "/tmp/a,b"}, {Root: "/nonexistent/root"}, {Binds: []string{"../x"}}, {Lua: "/nonexistent/job_submit.lua"},
+		{Nodes: -1},
+		{GPUs: -2},
+		{CPUs: -1},
+		{MemMiB: -1},
+		{Sharing: "mig"},
+		{Dir: "relative"},
+		{Dir: "/"},
+		{Dir: "/tmp/with blank"},
+		{Root: "/tmp/a,b"},
+		{Root: "/nonexistent/root"},
+		{Binds: []string{"../x"}},
+		{Lua: "/nonexistent/job_submit.lua"},
 		{Prepare: func(*Cluster) error { return errors.New("no") }},
 	} {
 		c, err := Start(t.Context(), o)

@@ -100,7 +100,8 @@ func kill(dir string) error {
 // slurm.conf in their environment (daemons, hooks, jobs), and of those without a
 // terminal (so that nobody's shell is one) any that has a path below dir in its
 // environment, as its working directory or open: jobs that cleared their
-// environment, daemons that hooks left. This process and those above it are none.
+// environment, daemons that hooks left. Their children belong too. This process
+// and those above it are none.
 func members(dir string) ([]int, error) {
 	all, err := os.ReadDir("/proc")
 	if err != nil {
@@ -111,11 +112,26 @@ func members(dir string) ([]int, error) {
 		above[pid] = true
 		pid, _ = parent(pid)
 	}
-	var out []int
+	var out, rest []int
+	ours := map[int]bool{}
 	for _, e := range all {
 		pid, err := strconv.Atoi(e.Name())
-		if err == nil && !above[pid] && belongs(pid, dir) {
+		switch {
+		case err != nil || above[pid] || zombie(pid):
+		case belongs(pid, dir):
+			ours[pid] = true
 			out = append(out, pid)
+		default:
+			rest = append(rest, pid)
+		}
+	}
+	for more := len(out) > 0; more; {
+		more = false
+		for _, pid := range rest {
+			if up, _ := parent(pid); ours[up] && !ours[pid] {
+				ours[pid], more = true, true
+				out = append(out, pid)
+			}
 		}
 	}
 	return out, nil
@@ -124,7 +140,7 @@ func members(dir string) ([]int, error) {
 func belongs(pid int, dir string) bool {
 	proc := "/proc/" + strconv.Itoa(pid)
 	env, err := os.ReadFile(proc + "/environ")
-	if err != nil || zombie(pid) {
+	if err != nil {
 		return false
 	}
 	below := dir + "/"

@@ -184,22 +184,31 @@ func proxies(ctx context.Context) []string {
 // remove removes a root folder, and refuses to where anything is mounted in it:
 // what lies behind a mount isn't ours.
 func remove(dir string) error {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
-	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range strings.Lines(string(mounts)) {
-		f := strings.Fields(line)
-		if len(f) > 4 {
-			f[4] = unescape.Replace(f[4])
-		}
-		if len(f) > 4 && (f[4] == dir || strings.HasPrefix(f[4], dir+"/")) {
-			return fmt.Errorf("remove %s: %s is mounted: unmount it first", dir, f[4])
-		}
+	if at := mountedIn(string(table), dir); at != "" {
+		return fmt.Errorf("remove %s: something is mounted at %s: unmount it first", dir, at)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
 	}
 	return nil
+}
+
+// mountedIn names a mount at or below dir in a table as of /proc/self/mountinfo,
+// "" = there is none.
+func mountedIn(table, dir string) string {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
+		if len(f) < 5 {
+			continue
+		}
+		if at := unescape.Replace(f[4]); at == dir || strings.HasPrefix(at, dir+"/") {
+			return at
+		}
+	}
+	return ""
 }
