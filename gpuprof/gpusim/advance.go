@@ -231,7 +231,9 @@ func (v *view) settle() {
 			d.PCIe += v.now(i).PCIe / m.Slowdown
 		}
 	}
-	d.GPU, d.Core, d.PCIe = min(d.GPU, 1), min(d.Core, 1), min(d.PCIe, v.rec.PCIeMBps)
+	d.GPU = min(d.GPU, 1)
+	d.Core = min(d.Core, d.GPU) // no SM is busy while no kernel runs
+	d.PCIe = min(d.PCIe, v.rec.PCIeMBps)
 	present := false
 	for i := range d.Member {
 		m := &d.Member[i]

@@ -317,7 +317,7 @@ nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 		l->gpu = clients ? 1 - overlap : least(1, turns);
 		if (l->count == 1)
 			l->gpu = l->p[0].busy;
-		l->core = least(1, core);
+		l->core = least(l->gpu, core);
 		l->pcie = least(d->pcie_mbps, pcie);
 		l->power = l->count ? d->power_active + (d->power_max - d->power_active) * l->gpu : d->power_idle;
 	} else {

@@ -283,10 +283,18 @@ func (r *rig) steady(seconds, gpu float64) string {
 		r.t.Fatal(err)
 	}
 	path := filepath.Join(r.dir, fmt.Sprintf("profile-%v-%v", seconds, gpu))
+	if _, err := os.Stat(path); err == nil {
+		return path // and an application may just be reading it
+	}
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		r.t.Fatal(err)
 	}
 	return path
+}
+
+// long is an application that doesn't end within a test.
+func (r *rig) long(mib int) string {
+	return fmt.Sprintf("long --profile %s --mem-mib %d", r.steady(1e6, .5), mib)
 }
 
 // Two processes that begin a little apart: alone at first, then at the law's
@@ -324,13 +332,13 @@ func TestTwoSlowAsTheLawSays(t *testing.T) {
 
 func TestOutOfMemory(t *testing.T) {
 	r := newRig(t, gpusim.Config{Scale: 100})
-	rep, status := r.start("vgg16 --mem-mib 13000").end()
+	rep, status := r.start(r.long(13000)).end()
 	if status != app.ExitOOM || rep.Status != "oom" {
 		t.Errorf("%d %+v", status, rep)
 	}
-	big := r.start("vgg16 --mem-mib 9000")
+	big := r.start(r.long(9000))
 	r.until("it is there", func() bool { return r.apps() == 1 })
-	j := r.start("vgg16 --mem-mib 5000")
+	j := r.start(r.long(5000))
 	if _, status := j.end(); status != app.ExitOOM || !strings.Contains(j.err.String(), "CUDA error: out of memory (cudaErrorMemoryAllocation)") {
 		t.Errorf("%d %q", status, j.err.String())
 	}
@@ -362,7 +370,7 @@ func TestKilledAppIsGone(t *testing.T) {
 	r := newRig(t, gpusim.Config{Scale: 10})
 	r.daemon()
 	for range 3 {
-		r.start("vgg16 --mem-mib 1000")
+		r.start(r.long(1000))
 	}
 	r.until("three there", func() bool { return r.apps() == 3 })
 	for n := 2; n >= 0; n-- {
@@ -417,7 +425,7 @@ func TestControl(t *testing.T) {
 		t.Errorf("status %q", out)
 	}
 	// Of the daemon's GPUs the client sees the first, whatever its number is.
-	j := r.start("vgg16", with("CUDA_VISIBLE_DEVICES=0"))
+	j := r.start(r.long(1000), with("CUDA_VISIBLE_DEVICES=0"))
 	var snap gpusim.Snapshot
 	r.until("client there", func() bool {
 		snap, err = r.state.Device(1).Snapshot()
@@ -499,16 +507,16 @@ func TestSeventeenthClient(t *testing.T) {
 	r.daemon()
 	var jobs []*job
 	for range 16 {
-		jobs = append(jobs, r.start("alexnet --mem-mib 100"))
+		jobs = append(jobs, r.start(r.long(100)))
 	}
 	r.until("sixteen there", func() bool { return r.apps() == 16 })
-	j := r.start("alexnet --mem-mib 100")
+	j := r.start(r.long(100))
 	if _, status := j.end(); status != app.ExitMPS || !strings.Contains(j.err.String(), "MPS client failed to connect") {
 		t.Errorf("%d %q", status, j.err.String())
 	}
 	_ = jobs[0].cmd.Process.Kill()
 	r.until("room", func() bool { return r.apps() == 15 })
-	r.start("alexnet --mem-mib 100")
+	r.start(r.long(100))
 	r.until("another", func() bool { return r.apps() == 16 })
 	for _, j := range jobs[1:] {
 		_ = j.cmd.Process.Kill()
@@ -520,7 +528,7 @@ func TestSeventeenthClient(t *testing.T) {
 func TestKilledServerTakesItsClientsAlong(t *testing.T) {
 	r := newRig(t, gpusim.Config{Scale: 10})
 	r.daemon()
-	a, b := r.start("vgg16 --mem-mib 100"), r.start("vgg16 --mem-mib 100")
+	a, b := r.start(r.long(100)), r.start(r.long(100))
 	r.until("both there", func() bool { return r.apps() == 2 })
 	if err := syscall.Kill(r.pid(gpusim.Server), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -539,10 +547,10 @@ func TestFaultReachesAllClients(t *testing.T) {
 	for _, model := range []string{"titanxp", "a100"} {
 		r := newRig(t, gpusim.Config{Model: model, Scale: 100})
 		r.daemon()
-		good := r.start("vgg16 --mem-mib 100")
+		good := r.start(r.long(100))
 		r.until("there", func() bool { return r.apps() == 1 })
 		server := r.pid(gpusim.Server)
-		bad := r.start("vgg16 --mem-mib 100 --fault-at 5")
+		bad := r.start(r.long(100) + " --fault-at 5")
 		if _, status := bad.end(); status != app.ExitFault || !strings.Contains(bad.err.String(), "illegal memory access") {
 			t.Errorf("%s: culprit %d %q", model, status, bad.err.String())
 		}
@@ -630,7 +638,7 @@ func TestHostileClients(t *testing.T) {
 	}
 	first := r.start("vgg16 --duration-scale 0.3 --mem-mib 1000", as(4001))
 	r.until("first user", func() bool { return r.apps() == 1 })
-	impatient := r.start("vgg16 --mem-mib 1000", as(4002))
+	impatient := r.start(r.long(1000), as(4002))
 	time.Sleep(50 * time.Millisecond)
 	_ = impatient.cmd.Process.Signal(syscall.SIGTERM)
 	if _, status := impatient.end(); status != 143 {
