@@ -516,12 +516,11 @@ func TestSeventeenthClient(t *testing.T) {
 	}
 	_ = jobs[0].cmd.Process.Kill()
 	r.until("room", func() bool { return r.apps() == 15 })
-	r.start(r.long(100))
+	jobs = append(jobs, r.start(r.long(100)))
 	r.until("another", func() bool { return r.apps() == 16 })
 	for _, j := range jobs[1:] {
 		_ = j.cmd.Process.Kill()
 	}
-	_ = syscall.Kill(r.pid(gpusim.Client), syscall.SIGKILL)
 	r.until("empty", func() bool { return r.apps() == 0 })
 }
 
