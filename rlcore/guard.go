@@ -36,6 +36,10 @@ type Guard struct {
 	MaxDelayS float64
 	// MaxSlowdown is the site's contract for jobs that name none. Default 0 = none.
 	MaxSlowdown float64
+	// SlackS is by how much a member's place in its run may be misjudged, s: Slurm
+	// tells starts in whole seconds, and a released job takes a moment to start.
+	// Default 3.
+	SlackS float64
 	// Trust is how many standard deviations of a prediction are added before it
 	// is held against a contract. Default 1.
 	Trust float64
@@ -118,7 +122,8 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	user := ""
 	sc := &g.scratch
 	sc.members, sc.tracks = sc.members[:0], sc.tracks[:0]
-	add := func(j *Job, done float64) Refusal {
+	slack := orDefault(g.SlackS, 3)
+	add := func(j *Job, done, elapsed float64) Refusal {
 		if n > 1 {
 			if j.NoShare {
 				return RefusedNoShare
@@ -135,13 +140,17 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 		}
 		if j.Profile != nil {
 			sc.members = append(sc.members, j.Profile)
-			sc.tracks = append(sc.tracks, track{p: j.Profile, from: done})
+			// How fast a running job went so far is foreseen, not measured; it never
+			// goes faster than alone.
+			sc.tracks = append(sc.tracks, track{
+				p: j.Profile, lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack,
+			})
 		}
 		return Allowed
 	}
 	for i := range card.Running {
 		r := &card.Running[i]
-		if why := add(&r.Job, r.DoneS); why != Allowed {
+		if why := add(&r.Job, r.DoneS, r.ElapsedS); why != Allowed {
 			return why
 		}
 	}
@@ -150,7 +159,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 			continue
 		}
 		j := w.Job(i)
-		if why := add(j, 0); why != Allowed {
+		if why := add(j, 0, 0); why != Allowed {
 			return why
 		}
 		cpus += j.CPUs
@@ -216,6 +225,10 @@ func (g *Guard) predict(spec *GPUSpec) {
 	}
 }
 
+// paceError is the error allowed for in how far a running job has come, as a
+// fraction: twice the contention law's own (see contention.MPS).
+const paceError = 0.1
+
 // fits reports whether the tracks' memory stays within limit MiB at every
 // moment from now on. Nobody knows how fast each member will really go, so at
 // time t a member may be anywhere between t/slowest and t seconds further in its
@@ -232,7 +245,7 @@ func fits(tracks []track, limit float64) bool {
 	for i := range tracks {
 		tr := &tracks[i]
 		step = min(step, tr.p.PeriodS)
-		end = max(end, (tr.p.DurationS-tr.from)*tr.slowest)
+		end = max(end, (tr.p.DurationS-tr.lo)*tr.slowest)
 	}
 	// Memory is checked on at most 4096 moments; a longer future gets a coarser
 	// step, and each moment then looks at the whole step.
@@ -252,7 +265,7 @@ func fits(tracks []track, limit float64) bool {
 // memBetween is the most memory the member may hold between t0 and t1 seconds
 // from now.
 func (tr *track) memBetween(t0, t1 float64) float64 {
-	lo, hi := tr.from+t0/tr.slowest, tr.from+t1
+	lo, hi := tr.lo+t0/tr.slowest, tr.hi+t1
 	if lo >= tr.p.DurationS {
 		return 0 // ended even at its slowest
 	}

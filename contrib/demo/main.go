@@ -130,6 +130,7 @@ func show(r *report) {
 	t := table.NewWriter()
 	t.SetOutputMirror(os.Stdout)
 	t.SetStyle(table.StyleLight)
+	t.Style().Format.Header = text.FormatDefault
 	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, Align: text.AlignRight}, {Number: 3, Align: text.AlignRight}, {Number: 4, Align: text.AlignRight}})
 	t.AppendHeader(table.Row{"", "whole GPUs", "bridged", "ratio"})
 	row := func(name, format string, a, b float64) {
@@ -161,7 +162,7 @@ func show(r *report) {
 	t.AppendRow(table.Row{"out of GPU memory", p.OOM, b.OOM, ""})
 	fmt.Println()
 	t.Render()
-	fmt.Printf("%d groups of two or more; members started %.0f ms apart (median), %.0f ms (95th percentile).\n", r.Groups, 1000*r.SkewP50S, 1000*r.SkewP95S)
+	fmt.Printf("%d times jobs were put together; those released together started %.0f ms apart (median), %.0f ms (95th percentile).\n", r.Groups, 1000*r.SkewP50S, 1000*r.SkewP95S)
 	fmt.Printf("The bridge alone kept no job waiting longer than %.1f s.\n", r.AddedDelayS)
 	fmt.Printf("Slurm's own time between jobs counts %g-fold here; with real hours it vanishes on both sides.\n", r.TimeScale)
 }

@@ -370,24 +370,28 @@ func (s *stack) watch(ctx context.Context, title string, ids []string) error {
 	}
 }
 
-// gpu is what the simulator counted.
-func (s *stack) gpu() (g struct {
+// counters are what the simulator counted.
+type counters struct {
 	GPU         float64 `json:"gpu"`
 	MemMiB      float64 `json:"mem_mib"`
 	MemTotalMiB float64 `json:"mem_total_mib"`
 	BusyS       float64 `json:"busy_s"`
 	MemMiBS     float64 `json:"mem_mib_s"`
 	OOM         uint64  `json:"oom"`
-}, err error,
-) {
+}
+
+func (s *stack) gpu() (counters, error) {
 	out, err := exec.Command(s.bin("gpusim"), "smi", "--json", "--state", s.state()).Output()
 	if err != nil {
-		return g, fmt.Errorf("gpusim smi: %w", err)
+		return counters{}, fmt.Errorf("gpusim smi: %w", err)
 	}
-	all := struct {
-		GPUs any `json:"gpus"`
-	}{GPUs: []any{&g}}
-	return g, json.Unmarshal(out, &all)
+	var all struct {
+		GPUs []counters `json:"gpus"`
+	}
+	if err := json.Unmarshal(out, &all); err != nil || len(all.GPUs) != 1 {
+		return counters{}, fmt.Errorf("gpusim smi shows %d GPUs (%v)", len(all.GPUs), err)
+	}
+	return all.GPUs[0], nil
 }
 
 // ask gets the bridge's own account, once the last records are in.
@@ -412,8 +416,11 @@ func (s *stack) ask(ctx context.Context) (*bridged, error) {
 		return true
 	})
 	for _, g := range groups {
-		if len(g.Members) > 1 && g.Complete {
+		// Whoever joins running jobs makes a group with them.
+		if g.Kind == "join" || len(g.Members) > 1 {
 			b.groups++
+		}
+		if len(g.Members) > 1 && g.Complete {
 			b.skews = append(b.skews, g.SkewS)
 		}
 	}
