@@ -56,8 +56,9 @@ type scratch struct {
 
 // track is one member's memory over the coming time.
 type track struct {
-	p       *Profile
-	from    float64 // solo work already done, s
+	p *Profile
+	// lo and hi bound the solo work already done, s.
+	lo, hi  float64
 	slowest float64 // the slowest the member may go: its slowdown at worst
 }
 
