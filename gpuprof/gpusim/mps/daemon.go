@@ -10,6 +10,8 @@ import (
 	"sort"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
 )
 
@@ -40,10 +42,11 @@ type serverProc struct {
 	pid      int
 	uid      int
 	conn     *net.UnixConn
-	status   string // as get_server_status prints it
-	clients  []int  // pids, in order of arrival
-	draining bool   // to end as soon as no client is left
-	told     bool   // has been told to end
+	status   string     // as get_server_status prints it
+	clients  []int      // pids, in order of arrival
+	joining  []*waiting // handed over, not yet taken; theirs again if the server dies first
+	draining bool       // to end as soon as no client is left
+	told     bool       // has been told to end
 }
 
 const (
@@ -257,13 +260,16 @@ func (d *daemon) place(w *waiting) bool {
 		refuse(w)
 		return true
 	}
-	if err := handOver(s.conn, w); err != nil {
+	switch err := handOver(s.conn, w); {
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+		return false // the server has just died; its end is on the way
+	case err != nil:
 		d.log.printf("Client %d: %v", w.pid, err)
 		refuse(w)
 		return true
 	}
 	d.log.printf("NEW CLIENT %d from user %d: Server already exists", w.pid, w.uid)
-	_ = w.conn.Close() // the server has it now
+	s.joining = append(s.joining, w)
 	s.clients = append(s.clients, w.pid)
 	return true
 }
@@ -278,6 +284,14 @@ func (d *daemon) hear(pid int, m message) {
 	case opReady:
 		s.status = statusActive
 		d.log.printf("NEW SERVER %d: Ready", pid)
+	case opJoined:
+		for i, w := range s.joining {
+			if w.pid == m.PID {
+				_ = w.conn.Close() // the server has it now
+				s.joining = append(s.joining[:i], s.joining[i+1:]...)
+				break
+			}
+		}
 	case opGone:
 		for i, c := range s.clients {
 			if c == m.PID {
@@ -301,6 +315,10 @@ func (d *daemon) ended(pid int, state string) {
 	d.log.printf("Server %d exited with %s", pid, state)
 	_ = s.conn.Close()
 	delete(d.servers, pid)
+	for _, w := range s.joining {
+		w.asked = false
+	}
+	d.pending = append(s.joining, d.pending...)
 }
 
 func (d *daemon) tellExit(s *serverProc) {

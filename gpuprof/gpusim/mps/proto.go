@@ -96,6 +96,7 @@ const (
 	opFault     = "fault"     // client → server: my context is broken; server → daemon
 	opReady     = "ready"     // server → daemon
 	opClient    = "client"    // daemon → server, with the client's connection
+	opJoined    = "joined"    // server → daemon: the client is here
 	opGone      = "gone"      // server → daemon: a client left
 	opRecovered = "recovered" // server → daemon: all clients of a fault have left
 	opTerminate = "terminate" // daemon → server: end this client

@@ -138,8 +138,10 @@ func (s *server) serve() error {
 func (s *server) join(c *net.UnixConn, pid int) {
 	s.clients[c] = pid
 	s.log.printf("New Client %d connected", pid)
-	// Before the reader: whoever is here has been welcomed.
-	if err := send(c, message{Op: opWelcome, PID: os.Getpid(), Devices: s.devices}); err != nil {
+	// Before the daemon lets go of it: whoever is joined has been welcomed.
+	err := send(c, message{Op: opWelcome, PID: os.Getpid(), Devices: s.devices})
+	_ = send(s.control, message{Op: opJoined, PID: pid})
+	if err != nil {
 		s.leave(c)
 		return
 	}

@@ -515,7 +515,10 @@ func TestSeventeenthClient(t *testing.T) {
 		t.Errorf("%d %q", status, j.err.String())
 	}
 	_ = jobs[0].cmd.Process.Kill()
-	r.until("room", func() bool { return r.apps() == 15 })
+	r.until("room", func() bool {
+		out, _ := r.ctl(fmt.Sprintf("get_client_list %d", r.pid(gpusim.Server)))
+		return r.apps() == 15 && strings.Count(out, "\n") == 15
+	})
 	jobs = append(jobs, r.start(r.long(100)))
 	r.until("another", func() bool { return r.apps() == 16 })
 	for _, j := range jobs[1:] {
@@ -539,6 +542,27 @@ func TestKilledServerTakesItsClientsAlong(t *testing.T) {
 	}
 	if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
 		t.Errorf("next: %d %+v", status, rep)
+	}
+}
+
+// A client that is on its way to a server that dies gets the next one.
+func TestServerKilledWhileClientsConnect(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 100})
+	r.daemon()
+	for round := range 20 {
+		if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
+			t.Fatalf("round %d: %d %+v", round, status, rep)
+		}
+		a, b := r.start("alexnet --duration-scale 0.1"), r.start("alexnet --duration-scale 0.1")
+		time.Sleep(time.Duration(round) * 500 * time.Microsecond)
+		if pid := r.pid(gpusim.Server); pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		for _, j := range []*job{a, b} {
+			if rep, status := j.end(); status != 0 && status != app.ExitFault || status == 0 && !rep.MPS {
+				t.Errorf("round %d: %d %+v %s", round, status, rep, j.err.String())
+			}
+		}
 	}
 }
 
