@@ -190,6 +190,9 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		}
 		c.remove = true
 	}
+	if err := c.claim(); err != nil {
+		return nil, fmt.Errorf("start cluster: %w", err)
+	}
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("start cluster: %w%s", err, c.Logs(8)), c.Close())
 	}
@@ -197,9 +200,6 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 }
 
 func (c *Cluster) start(ctx context.Context) error {
-	if err := c.claim(); err != nil {
-		return err
-	}
 	if err := c.layout(); err != nil {
 		return fmt.Errorf("lay out the folder: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -269,6 +270,52 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if len(ports) != 2 {
 		t.Errorf("%d ports of one slurmctld and one slurmd", len(ports))
 	}
+}
+
+// TestSameFolder: a folder is one cluster's at a time, and serves another later.
+func TestSameFolder(t *testing.T) {
+	t.Parallel()
+	Require(t)
+	dir, err := os.MkdirTemp("", "same")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	for range 2 {
+		c := New(t, Options{Dir: dir})
+		if _, err := Start(t.Context(), Options{Dir: dir}); !errors.Is(err, errInUse) {
+			t.Fatalf("a second cluster in the same folder: %v", err)
+		}
+		if _, err := c.Run(t.Context(), "scontrol", "ping"); err != nil {
+			t.Errorf("the first one: %v", err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(c.Conf()); err != nil {
+			t.Errorf("a folder that Start didn't make: %v", err)
+		}
+	}
+}
+
+// TestManyAtOnce starts clusters side by side: none takes another's ports, and
+// none clears another's folder away.
+func TestManyAtOnce(t *testing.T) {
+	Require(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			c, err := Start(t.Context(), Options{Nodes: 2, Root: os.Getenv(rootVariable)})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestKilledStarter kills the process that started a cluster: the daemons go with

@@ -25,18 +25,44 @@ const (
 // errInUse says that a cluster's process lives.
 var errInUse = errors.New("a running cluster's folder")
 
-// claim marks the folder as this process's.
+// claim marks the folder as this process's. The mark is locked before it gets its
+// name, so that nobody's sweep finds one that isn't.
 func (c *Cluster) claim() error {
-	f, err := os.OpenFile(c.Path(owner), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.CreateTemp(c.Dir, owner)
 	if err != nil {
 		return fmt.Errorf("claim cluster folder: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	defer os.Remove(f.Name())
+	if err := lock(f); err != nil {
+		return fmt.Errorf("claim cluster folder: %w", err)
+	}
+	switch err := os.Link(f.Name(), c.Path(owner)); {
+	case err == nil:
+		c.lock = f
+		return nil
+	case !errors.Is(err, os.ErrExist):
 		_ = f.Close()
-		return fmt.Errorf("claim %s: %w", c.Dir, errInUse)
+		return fmt.Errorf("claim cluster folder: %w", err)
+	}
+	_ = f.Close()
+	// An earlier cluster was in this folder.
+	if f, err = os.OpenFile(c.Path(owner), os.O_RDWR, 0); err != nil {
+		return fmt.Errorf("claim cluster folder: %w", err)
+	}
+	if err := lock(f); err != nil {
+		return fmt.Errorf("claim %s: %w", c.Dir, err)
 	}
 	c.lock = f
-	return kill(c.Dir) // what an earlier cluster left in the same folder
+	return kill(c.Dir)
+}
+
+// lock locks a file, or closes it and returns errInUse.
+func lock(f *os.File) error {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return errInUse
+	}
+	return nil
 }
 
 // sweep clears away the folders of clusters whose process was killed.
@@ -61,10 +87,10 @@ func Reap(dir string) error {
 	if err != nil {
 		return fmt.Errorf("reap %s: no cluster's folder: %w", dir, err)
 	}
-	defer f.Close()
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("reap %s: %w", dir, errInUse)
+	if err := lock(f); err != nil {
+		return fmt.Errorf("reap %s: %w", dir, err)
 	}
+	defer f.Close()
 	if err := kill(dir); err != nil {
 		return fmt.Errorf("reap %s: %w", dir, err)
 	}
