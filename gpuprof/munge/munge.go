@@ -84,6 +84,10 @@ func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 	}
 	out, err := m.run(ctx, "unmunge", cred)
 	c, status := parse(out)
+	var exit *exec.ExitError
+	if status < 0 && errors.As(err, &exit) {
+		status = exit.ExitCode() // unmunge ends with munge's own error number
+	}
 	switch {
 	case status == 0 && err == nil && c != nil:
 		return c, nil
