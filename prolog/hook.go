@@ -80,6 +80,11 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if _, err := fmt.Fprintf(out, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0])); err != nil {
 		return err
 	}
+	// The GPU's daemon knows this one GPU only, and a client counts from the
+	// daemon's first.
+	if _, err := fmt.Fprintln(out, "export CUDA_VISIBLE_DEVICES=0"); err != nil {
+		return err
+	}
 	if h.Percentage != "share" {
 		_, err = fmt.Fprintln(out, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
 	}

@@ -58,11 +58,14 @@ type options struct {
 	cold  bool
 	keep  bool
 	build string
+	lua   string
 	out   string
+	// after is called before the bridged cluster ends; nil = nothing to do.
+	after func(ctx context.Context, s *stack) error
 }
 
 func main() {
-	var o options
+	o := options{lua: "contrib/job_submit.lua"}
 	flag.IntVar(&o.jobs, "jobs", 30, "jobs of the thesis's random workload")
 	flag.Uint64Var(&o.seed, "seed", 2019, "seed of the draw")
 	flag.Float64Var(&o.scale, "scale", 50, "GPU seconds that pass in a second")

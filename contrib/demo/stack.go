@@ -216,7 +216,7 @@ func measure(ctx context.Context, o options, names []string, share bool) (res *r
 	s := &stack{o: o}
 	opts := slurmtest.Options{Scheduler: scheduler, Prepare: func(c *slurmtest.Cluster) error { return s.prepare(c, share) }}
 	if share {
-		opts.Lua = "contrib/job_submit.lua"
+		opts.Lua = o.lua
 	}
 	c, err := slurmtest.Start(ctx, opts)
 	if err != nil {
@@ -316,7 +316,9 @@ func measure(ctx context.Context, o options, names []string, share bool) (res *r
 	res.GPUUtil = (after.BusyS - before.BusyS) / res.MakespanS
 	res.MemUtil = (after.MemMiBS - before.MemMiBS) / after.MemTotalMiB / res.MakespanS
 	if share {
-		res.bridge, err = s.ask(ctx)
+		if res.bridge, err = s.ask(ctx); err == nil && s.o.after != nil {
+			err = s.o.after(ctx, s)
+		}
 	}
 	return res, err
 }

@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// gpusim makes simulated GPUs whose NVML the real binding loads.
+func gpusim(t *testing.T, scale string) (lib nvml.Library, program string) {
+	t.Helper()
+	dir := t.TempDir()
+	program = filepath.Join(dir, "gpusim")
+	so := filepath.Join(dir, "libnvidia-ml.so.1")
+	sources, err := filepath.Glob("../gpusim/nvmlsim/*.c")
+	if err != nil || len(sources) == 0 {
+		t.Fatal("no sources", err)
+	}
+	for _, args := range [][]string{
+		{"go", "build", "-o", program, "../gpusim/cmd/gpusim"},
+		append([]string{"gcc", "-O2", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", so}, sources...),
+		{program, "init", "--state", filepath.Join(dir, "state"), "--gpus", "2", "--scale", scale},
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	t.Setenv("GPUSIM_STATE", filepath.Join(dir, "state"))
+	if lib, err = nvml.Open(so); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := lib.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return lib, program
+}
+
+type kept struct {
+	mu   sync.Mutex
+	recs []*gpuprof.Record
+	fail bool
+}
+
+func (k *kept) keep(r *gpuprof.Record) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.fail {
+		return errors.New("disk full")
+	}
+	k.recs = append(k.recs, r)
+	return nil
+}
+
+func (k *kept) wait(t *testing.T, n int) []*gpuprof.Record {
+	t.Helper()
+	for range 1500 {
+		k.mu.Lock()
+		if len(k.recs) >= n {
+			defer k.mu.Unlock()
+			return k.recs
+		}
+		k.mu.Unlock()
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("not %d records", n)
+	return nil
+}
+
+func start(t *testing.T, lib nvml.Library, dir prolog.Dir, k *kept) (stop func()) {
+	t.Helper()
+	a := &Agent{Dir: dir, Lib: lib, Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	if err := a.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = a.Run(ctx) }()
+	return func() { cancel(); <-done }
+}
+
+func begin(t *testing.T, dir prolog.Dir, id int64, gpu int) {
+	t.Helper()
+	if err := dir.Begin(&prolog.Job{JobID: id, UID: 1000, User: "ann", GPUs: []int{gpu}, Percent: 50, Start: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func end(t *testing.T, dir prolog.Dir, id int64) {
+	t.Helper()
+	if _, err := dir.End(id, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRecordOfASoloRun(t *testing.T) {
+	lib, program := gpusim(t, "40")
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	dir, k := prolog.Dir(t.TempDir()), &kept{}
+	defer start(t, lib, dir, k)()
+	if _, err := os.Stat(filepath.Join(string(dir), "gpus.json")); err != nil {
+		t.Error(err)
+	}
+	begin(t, dir, 7, 0)
+	if out, err := exec.Command(program, "run", "hoomd").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	end(t, dir, 7)
+	r := k.wait(t, 1)[0]
+	if err := r.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	// hoomd takes 60 GPU s, 0.7 of the GPU on average and 760 MiB at its peak.
+	if !r.Solo() || math.Abs(40*r.DurationS()/60-1) > 0.2 {
+		t.Errorf("%.1f GPU s, solo %v", 40*r.DurationS(), r.Solo())
+	}
+	if math.Abs(r.Mean.GPU-0.7) > 0.12 || math.Abs(r.Peak.MemMiB-760) > 40 {
+		t.Errorf("mean %+v, peak %+v", r.Mean, r.Peak)
+	}
+	if r.GPUs[0].UUID == "" || r.GPUs[0].Arch != "pascal" || r.GPUs[0].MemMiB < 12000 {
+		t.Errorf("GPU %+v", r.GPUs)
+	}
+	p, err := gpuprof.ProfileOf("hoomd", r)
+	if err != nil || p.Peak().MemMiB < 700 {
+		t.Errorf("%+v %v", p, err)
+	}
+	if left, err := prolog.List(dir.Ended()); err != nil || len(left) != 0 {
+		t.Errorf("left over: %v %v", left, err)
+	}
+}
+
+func TestSharersKnowOfEachOther(t *testing.T) {
+	lib, _ := gpusim(t, "1")
+	dir, k := prolog.Dir(t.TempDir()), &kept{}
+	defer start(t, lib, dir, k)()
+	begin(t, dir, 1, 0)
+	begin(t, dir, 2, 0)
+	begin(t, dir, 3, 1)
+	time.Sleep(100 * time.Millisecond)
+	end(t, dir, 1)
+	time.Sleep(60 * time.Millisecond)
+	end(t, dir, 2)
+	end(t, dir, 3)
+	for _, r := range k.wait(t, 3) {
+		want := map[int64]int64{1: 2, 2: 1}[r.JobID]
+		switch {
+		case want == 0 && !r.Solo():
+			t.Errorf("job %d on the other GPU has neighbours %+v", r.JobID, r.Neighbours)
+		case want != 0 && (len(r.Neighbours) != 1 || r.Neighbours[0].JobID != want):
+			t.Errorf("job %d has neighbours %+v, want %d", r.JobID, r.Neighbours, want)
+		}
+	}
+}
+
+// An agent that was away while a job ran still closes its record, as one that is
+// no profile; one that can't keep a record keeps the job's file.
+func TestAgentRestarted(t *testing.T) {
+	lib, _ := gpusim(t, "1")
+	dir, k := prolog.Dir(t.TempDir()), &kept{fail: true}
+	stop := start(t, lib, dir, k)
+	begin(t, dir, 5, 0)
+	time.Sleep(50 * time.Millisecond)
+	end(t, dir, 5)
+	time.Sleep(50 * time.Millisecond)
+	stop()
+	if left, err := prolog.List(dir.Ended()); err != nil || len(left) != 1 {
+		t.Fatalf("the ended job's file is lost: %v %v", left, err)
+	}
+	k.mu.Lock()
+	k.fail = false
+	k.mu.Unlock()
+	defer start(t, lib, dir, k)()
+	if r := k.wait(t, 1)[0]; r.JobID != 5 || !r.Cut {
+		t.Errorf("record %+v", r)
+	}
+}
