@@ -20,29 +20,37 @@ type Tres struct {
 // "gres:mps:50" (to 23.02) and "gres/mps:50" (later), with or without a type, and
 // the bare "mps:50" that scontrol update takes.
 //
-// Shares asked for per job, socket or task can't be rewritten by a job's Gres, so
-// they are called whole GPUs: the bridge leaves such a job alone and puts nothing
-// beside it. Count is per node, job, socket or task, as asked.
+// AskShared and AskShares say that `scontrol update Gres=` can rewrite the whole
+// request. It can't where the request is per job, socket or task (slurmctld
+// refuses), and where it is for something else too (that would be lost): such a
+// request is called one of whole GPUs, so that the bridge leaves the job alone
+// and puts nothing beside it. Count is per node, job, socket or task, as asked.
 func ParseAsk(t Tres) slurmbridge.Ask {
 	ask := parseGres(t.PerNode)
 	for _, s := range [...]string{t.PerJob, t.PerSocket, t.PerTask} {
-		more := parseGres(s)
+		more := whole(parseGres(s))
 		switch {
 		case more.Kind == slurmbridge.AskNone:
-		case more.Kind == slurmbridge.AskShared && ask.Kind == slurmbridge.AskNone:
-			ask = more
 		case ask.Kind == slurmbridge.AskNone:
-			ask = slurmbridge.Ask{Kind: slurmbridge.AskWhole, Count: more.Count, Raw: more.Raw}
-			if more.Kind == slurmbridge.AskShares {
-				ask.Count = 1
-			}
+			ask = more
 		default: // the same GPUs seen from two sides
-			ask.Kind, ask.Sharing = slurmbridge.AskWhole, ""
+			ask = whole(ask)
 			ask.Count = max(ask.Count, more.Count)
 			ask.Raw += "," + more.Raw
 		}
 	}
 	return ask
+}
+
+// whole calls a request that can't be rewritten one of whole GPUs.
+func whole(a slurmbridge.Ask) slurmbridge.Ask {
+	if a.Kind == slurmbridge.AskShares {
+		a.Count = 1 // at least
+	}
+	if a.Kind != slurmbridge.AskNone {
+		a.Kind, a.Sharing = slurmbridge.AskWhole, ""
+	}
+	return a
 }
 
 // parseGres reads one comma-separated list. Anything that is no GPU is passed
@@ -52,29 +60,33 @@ func parseGres(list string) slurmbridge.Ask {
 	if isNone(list) {
 		return ask
 	}
+	items := 0
 	for item := range splitOutside(list) {
+		items++
 		name, typ, count, ok := parseGresItem(item)
 		if !ok {
 			continue
 		}
+		one := slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.Sharing(name), Count: count}
 		switch {
 		case name == "gpu" && typ == "shared":
-			if ask.Kind == slurmbridge.AskNone || ask.Kind == slurmbridge.AskShared {
-				ask.Kind = slurmbridge.AskShared
-				ask.Count += count
-			}
+			one = slurmbridge.Ask{Kind: slurmbridge.AskShared, Count: count}
 		case name == "gpu":
-			if ask.Kind != slurmbridge.AskWhole {
-				ask = slurmbridge.Ask{Kind: slurmbridge.AskWhole}
-			}
-			ask.Count += count
-		case ask.Kind == slurmbridge.AskNone || ask.Kind == slurmbridge.AskShares && ask.Sharing == slurmbridge.Sharing(name):
-			ask.Kind, ask.Sharing = slurmbridge.AskShares, slurmbridge.Sharing(name)
-			ask.Count += count
+			one = slurmbridge.Ask{Kind: slurmbridge.AskWhole, Count: count}
+		}
+		if ask.Kind == slurmbridge.AskNone {
+			ask = one
+		} else {
+			more := whole(one).Count
+			ask = whole(ask)
+			ask.Count += more
 		}
 	}
 	if ask.Kind != slurmbridge.AskNone {
 		ask.Raw = list
+	}
+	if items > 1 {
+		ask = whole(ask)
 	}
 	return ask
 }

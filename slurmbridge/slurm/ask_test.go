@@ -24,12 +24,17 @@ func TestParseAsk(t *testing.T) {
 		{Tres{PerNode: "gres:gpu:titanxp"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:titanxp"}},
 		{Tres{PerNode: "gres:gpu:shared"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres:gpu:shared"}},
 		{Tres{PerNode: "gres/gpu:shared:1"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres/gpu:shared:1"}},
-		{Tres{PerJob: "gres:gpu:shared:1"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres:gpu:shared:1"}},
+		{Tres{PerJob: "gres:gpu:shared:1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:shared:1"}},
+		{Tres{PerTask: "gres/gpu:shared=1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/gpu:shared=1"}},
 		{Tres{PerNode: "gres:mps:100"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 100, Raw: "gres:mps:100"}},
 		{Tres{PerNode: "gres/mps:50"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 50, Raw: "gres/mps:50"}},
 		{Tres{PerNode: "mps:titanxp:50"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 50, Raw: "mps:titanxp:50"}},
 		{Tres{PerNode: "gres/shard:34"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.Shard, Count: 34, Raw: "gres/shard:34"}},
-		{Tres{PerNode: "gres/nic:2,gres/mps:1K"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 1024, Raw: "gres/nic:2,gres/mps:1K"}},
+		{Tres{PerNode: "gres/mps:1K"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 1024, Raw: "gres/mps:1K"}},
+		// Gres=mps:50 would take the nic away.
+		{Tres{PerNode: "gres/nic:2,gres/mps:100"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/nic:2,gres/mps:100"}},
+		{Tres{PerNode: "gres/mps:a:50,gres/mps:b:50"}, slurmbridge.Ask{Kind: whole, Count: 2, Raw: "gres/mps:a:50,gres/mps:b:50"}},
+		{Tres{PerNode: "gres:gpu:shared,gres:nic"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:shared,gres:nic"}},
 		{Tres{PerNode: "gres/nic:2"}, slurmbridge.Ask{}},
 		{Tres{PerNode: "gres:none"}, slurmbridge.Ask{}},
 		{Tres{PerTask: "cpu=2,gres/gpu=1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "cpu=2,gres/gpu=1"}},
@@ -38,7 +43,7 @@ func TestParseAsk(t *testing.T) {
 		{Tres{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"}, slurmbridge.Ask{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"}},
 		// Shares of a task are no shares that Gres= could rewrite.
 		{Tres{PerTask: "gres/mps:50"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/mps:50"}},
-		{Tres{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}, slurmbridge.Ask{Kind: whole, Count: 50, Raw: "gres/mps:50,gres/mps:50"}},
+		{Tres{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/mps:50,gres/mps:50"}},
 	} {
 		if got := ParseAsk(tc.in); got != tc.want {
 			t.Errorf("%+v:\n got %+v\nwant %+v", tc.in, got, tc.want)

@@ -165,6 +165,13 @@ func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
 			ID: gate.ID, Open: gate.State != slurmbridge.Pending, Begin: gate.Begin,
 		})
 	}
+	if !rewritesTypes(snap.Release) {
+		for i := range snap.Jobs {
+			if j := &snap.Jobs[i]; j.Asked.Kind == slurmbridge.AskShared {
+				j.Asked = whole(j.Asked) // nobody can rewrite it any more
+			}
+		}
+	}
 	if c.parser.noExc {
 		if err := c.exclude(ctx, snap); err != nil {
 			return nil, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,4 +107,15 @@ func ParsePartitions(out []byte) []Partition {
 		})
 	}
 	return parts
+}
+
+// rewritesTypes tells whether a release lets Gres= turn gpu:shared into shares:
+// from 23.02.6 on. Before, it merges the new request with the old one and refuses
+// (or, worse, asks for both).
+func rewritesTypes(release string) bool {
+	var v [3]int64
+	for i, part := range strings.SplitN(release, ".", 3) {
+		v[i], _ = leading([]byte(part))
+	}
+	return slices.Compare(v[:], []int64{23, 2, 6}) >= 0
 }

@@ -15,6 +15,11 @@ import (
 // has a deadline so soon after that its time limit doesn't fit before it: the
 // first scheduling cycle that looks at it ends it as DEADLINE, and whatever
 // depends on after:GATE is free. Nobody has to be there for that.
+//
+// The cycles that look at it are backfill's (bf_interval, 30 s by default, if
+// anything changed since the last) and the periodic full one (sched_interval, 60 s
+// by default); the quick look after each submission is not. So jobs are free
+// between 0 and 60 s after the lease's end, less where the site sets less.
 const (
 	// gateLimit is the gate's time limit, Slurm's smallest.
 	gateLimit = time.Minute

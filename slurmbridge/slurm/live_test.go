@@ -314,6 +314,39 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// A job that still asks for gpu:shared, as it does without a job_submit script, is
+// called shared where Slurm lets its request be rewritten, and only there.
+func TestSharedAsAsked(t *testing.T) {
+	t.Parallel()
+	cluster, c := live(t, slurmtest.Options{GPUType: "shared"})
+	ctx := context.Background()
+	gate, err := c.CreateGate(ctx, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for arg, perNode := range map[string]bool{"--gres=gpu:shared": true, "--gpus-per-node=shared:1": true, "--gpus=shared:1": false, "--gpus-per-task=shared:1": false} {
+		id := submit(t, cluster, arg, "--ntasks=1", "--hold")
+		_, jobs := look(t, c)
+		before := *jobs[id]
+		err := c.Update(ctx, slurmbridge.Update{Jobs: []string{id}, Gres: ptr("mps:50"), Dependency: ptr("after:" + gate)})
+		_, jobs = look(t, c)
+		after := *jobs[id]
+		if before.Asked.Kind == slurmbridge.AskShared {
+			if !perNode || err != nil || after.Asked.Kind != slurmbridge.AskShares || after.Asked.Count != 50 || !after.Dependency.Only("after", gate) {
+				t.Errorf("%s: %+v became %+v: %v", arg, before.Asked, after.Asked, err)
+			}
+			continue
+		}
+		if before.Asked.Kind != slurmbridge.AskWhole || perNode && !strings.HasPrefix(cluster.Release, "22.") || !errors.Is(err, slurmbridge.ErrRefused) {
+			t.Errorf("%s: %+v, %v", arg, before.Asked, err)
+		}
+		if after.Asked != before.Asked {
+			t.Errorf("%s: a refused update made %+v of %+v", arg, after.Asked, before.Asked)
+		}
+		t.Logf("%s: after a refused update it depends on %q", arg, after.Dependency.Raw)
+	}
+}
+
 // BenchmarkLook is one look at 5,000 gated jobs that each have a record of their
 // own in slurmctld, and as one array; and squeue by itself, which is the floor.
 func BenchmarkLook(b *testing.B) {

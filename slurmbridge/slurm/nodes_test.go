@@ -175,3 +175,13 @@ func TestParseConfigRecorded(t *testing.T) {
 		}
 	}
 }
+
+func TestRewritesTypes(t *testing.T) {
+	for release, want := range map[string]bool{
+		"22.05.8": false, "23.02.5": false, "23.02.6": true, "23.02.10": true, "23.11.0-rc1": true, "24.11.5": true, "25.05": true, "": false, "x": false,
+	} {
+		if rewritesTypes(release) != want {
+			t.Errorf("%q: not %v", release, want)
+		}
+	}
+}

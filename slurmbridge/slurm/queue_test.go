@@ -90,7 +90,7 @@ func TestParseQueueRecorded(t *testing.T) {
 				"1": {slurmbridge.AskWhole, 1}, "2": {slurmbridge.AskWhole, 1}, "3": {slurmbridge.AskShares, 60},
 				"5": {slurmbridge.AskShares, 50}, "8_2": {slurmbridge.AskShares, 20},
 				"10": {slurmbridge.AskWhole, 1}, "11": {slurmbridge.AskWhole, 1}, "12": {slurmbridge.AskWhole, 1}, "13": {slurmbridge.AskWhole, 1},
-				"14": {slurmbridge.AskShared, 1}, "15": {slurmbridge.AskShared, 1}, "16": {slurmbridge.AskShared, 1},
+				"14": {slurmbridge.AskShared, 1}, "15": {slurmbridge.AskShared, 1}, "16": {slurmbridge.AskWhole, 1},
 				"17": {slurmbridge.AskShares, 30}, "18": {slurmbridge.AskShares, 30}, "22_1": {slurmbridge.AskShares, 33}, "22_2": {slurmbridge.AskShares, 50},
 			} {
 				if a := job(ref).Asked; a.Kind != want.kind || a.Count != want.count {
