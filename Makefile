@@ -13,7 +13,8 @@ BUILD   := build
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # The same bytes from the same sources, wherever they lie.
 GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
-TEST    := $(GO) test -count=1 -p 2
+# End-to-end tests wait most of the time: more of them at once than there are cores.
+TEST    := $(GO) test -count=1 -p 2 -parallel 8
 PKGS    ?= ./...
 NVMLSIM := gpuprof/gpusim/nvmlsim
 LINT    := $(BUILD)/tools/golangci-lint
