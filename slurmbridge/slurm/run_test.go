@@ -137,7 +137,7 @@ func TestErrorsRecorded(t *testing.T) {
 			case strings.Contains(name, "999999"), strings.Contains(name, "_77"), strings.Contains(name, "StartTime"):
 				want = slurmbridge.ErrNoJob
 			}
-			if got := kindOf(said); got != want {
+			if got := kindOf(said); !errors.Is(got, want) {
 				t.Errorf("%s: %s: %q is %v", release, name, said, got)
 			}
 			if jobs := parseUpdateErrors(said); name == "update JobId=22_2 ReqNodeList=nowhere" && jobs["22_2"] != "Invalid node name specified" ||
@@ -152,7 +152,7 @@ func TestErrorsRecorded(t *testing.T) {
 		"Invalid job id specified for job 7\nslurm_update error: Socket timed out": slurmbridge.ErrDown,
 		"": slurmbridge.ErrRefused,
 	} {
-		if got := kindOf(said); got != want {
+		if got := kindOf(said); !errors.Is(got, want) {
 			t.Errorf("%q is %v", said, got)
 		}
 	}
@@ -256,7 +256,7 @@ func TestUpdateErrors(t *testing.T) {
 		{[]string{"1", "7", "8"}, slurmbridge.ErrRefused},
 	} {
 		err := c.Update(context.Background(), slurmbridge.Update{Jobs: tc.jobs, ReqNodes: ptr("n1")})
-		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) || tc.want == slurmbridge.ErrRefused && errors.Is(err, slurmbridge.ErrNoJob) {
+		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(tc.want, slurmbridge.ErrRefused) && errors.Is(err, slurmbridge.ErrNoJob) {
 			t.Errorf("%v: %v", tc.jobs, err)
 		}
 	}

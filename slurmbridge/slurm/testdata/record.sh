@@ -7,6 +7,7 @@
 # set of jobs as "nobody" with everything that makes parsing hard, and writes the
 # answers to ./RELEASE. ROOT is another root folder to run Slurm from by chroot;
 # FOLDER is then a path in it. Needs root, a user "slurm", and munge.
+# shellcheck disable=SC2034  # jobs' numbers are used by their variables' names
 set -eu
 D=$1 REL=$2 ROOT=${3:-}
 HERE=$(cd "$(dirname "$0")" && pwd)
@@ -116,21 +117,21 @@ in_root scontrol create reservation ReservationName=r1 StartTime=now Duration=60
 sleep 8
 
 clean() { sed -e "s#$D#/srv/slurm#g" -e "s#\b$HOST\b#node#g" -e 's/OS=Linux .* RealMemory/OS=Linux 6.1.0 #1 SMP Debian RealMemory/' -e 's/BOOT_TIME .*/BOOT_TIME               = 0/'; }
-T="env TZ=UTC LC_ALL=C SLURM_TIME_FORMAT=%s"
+T=(env TZ=UTC LC_ALL=C SLURM_TIME_FORMAT=%s)
 N=$(cat "$HERE/nonce")
 FORMAT=$(sed "s/NONCE/$N/g" "$HERE/format")
 [ "$REL" = 22.05 ] && FORMAT=${FORMAT/excnodes:$N,/}
-in_root $T SQUEUE_FORMAT2="$FORMAT" squeue --noheader --all --array --noconvert --local --sort=-p | clean >"$OUT/queue"
-in_root $T SLURM_TIME_FORMAT='%d.%m. %H|%M' SQUEUE_FORMAT2="$FORMAT" squeue --noheader --all --array --noconvert --local --sort=-p | clean >"$OUT/queue-odd-times"
-in_root $T squeue --noheader --all --local --array --states=PENDING --format='%A|%x' >"$OUT/excluded"
-in_root $T scontrol -o -a show nodes | clean >"$OUT/nodes"
-in_root $T scontrol show config | clean >"$OUT/config"
-in_root $T scontrol -o -a show partitions | clean >"$OUT/partitions"
+in_root "${T[@]}" SQUEUE_FORMAT2="$FORMAT" squeue --noheader --all --array --noconvert --local --sort=-p | clean >"$OUT/queue"
+in_root "${T[@]}" SLURM_TIME_FORMAT='%d.%m. %H|%M' SQUEUE_FORMAT2="$FORMAT" squeue --noheader --all --array --noconvert --local --sort=-p | clean >"$OUT/queue-odd-times"
+in_root "${T[@]}" squeue --noheader --all --local --array --states=PENDING --format='%A|%x' >"$OUT/excluded"
+in_root "${T[@]}" scontrol -o -a show nodes | clean >"$OUT/nodes"
+in_root "${T[@]}" scontrol show config | clean >"$OUT/config"
+in_root "${T[@]}" scontrol -o -a show partitions | clean >"$OUT/partitions"
 for j in RGPU RGPUS RMPS RMPS2 RSHARD RSHARD2 RCPU ARR; do
-	in_root $T scontrol -d show job "${!j}" | clean >"$OUT/detail-$(tr A-Z a-z <<<$j)"
+	in_root "${T[@]}" scontrol -d show job "${!j}" | clean >"$OUT/detail-${j,,}"
 done
 {
-	printf 'show job %s\nshow hostnames %s\n' "$RGPUS" mark "$RMPS" mark 999999 mark "$RSHARD" mark | in_root $T scontrol -d
+	printf 'show job %s\nshow hostnames %s\n' "$RGPUS" mark "$RMPS" mark 999999 mark "$RSHARD" mark | in_root "${T[@]}" scontrol -d
 } 2>"$OUT/details.stderr" | clean >"$OUT/details"
 err() { echo "\$ scontrol $*"; in_root scontrol "$@" 2>&1 && echo "exit 0" || echo "exit $?"; }
 {
@@ -148,4 +149,4 @@ err update "JobId=$GATE" StartTime=now+60 >>"$OUT/errors"
 in_root scancel -u nobody; sleep 4
 kill "$(cat "$F/slurmctld.pid")"; sleep 1
 err show config >>"$OUT/errors"
-echo "recorded $(ls "$OUT" | wc -l) files in $OUT"
+echo "recorded in $OUT"
