@@ -47,8 +47,10 @@ func TestSeriesKeepsPeaksAndTotals(t *testing.T) {
 func TestMerge(t *testing.T) {
 	start := time.Unix(1000, 0)
 	rec := func(s, mem float64) *Record {
-		return &Record{JobID: 1, Node: "n", Start: start, End: start.Add(time.Duration(s * 1e9)), PeriodS: s / 2,
-			Series: []rlcore.Use{{GPU: 0.2, MemMiB: 100}, {GPU: 0.4, MemMiB: mem}}}
+		return &Record{
+			JobID: 1, Node: "n", Start: start, End: start.Add(time.Duration(s * 1e9)), PeriodS: s / 2,
+			Series: []rlcore.Use{{GPU: 0.2, MemMiB: 100}, {GPU: 0.4, MemMiB: mem}},
+		}
 	}
 	var p *rlcore.Profile
 	for _, d := range []float64{90, 100, 110} {

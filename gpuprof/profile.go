@@ -7,7 +7,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// ErrNoSeries: a record has nothing that a profile could be made of.
+// ErrNoSeries says that a record has nothing that a profile could be made of.
 var ErrNoSeries = errors.New("the record has no series")
 
 // ProfileOf makes a profile of one solo run. Returns ErrNoSeries.

@@ -63,7 +63,7 @@ type Record struct {
 // MaxPoints bounds a record's series, however long the job ran.
 const MaxPoints = 512
 
-// Errors of Validate.
+// ErrBadRecord marks a record that can't be true.
 var ErrBadRecord = errors.New("bad record")
 
 // Ref is how scontrol names the job.

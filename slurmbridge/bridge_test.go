@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // tick runs one look a second, as events would cause it, for the given time.

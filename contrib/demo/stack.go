@@ -390,8 +390,11 @@ func (s *stack) gpu() (counters, error) {
 	var all struct {
 		GPUs []counters `json:"gpus"`
 	}
-	if err := json.Unmarshal(out, &all); err != nil || len(all.GPUs) != 1 {
-		return counters{}, fmt.Errorf("gpusim smi shows %d GPUs (%v)", len(all.GPUs), err)
+	if err := json.Unmarshal(out, &all); err != nil {
+		return counters{}, fmt.Errorf("gpusim smi: %w", err)
+	}
+	if len(all.GPUs) != 1 {
+		return counters{}, fmt.Errorf("gpusim smi shows %d GPUs", len(all.GPUs))
 	}
 	return all.GPUs[0], nil
 }

@@ -130,8 +130,8 @@ type Sender struct {
 	Client *http.Client
 }
 
-// ErrRefused: the controller will never take this record; sending it again is no
-// use.
+// ErrRefused says that the controller will never take this record; sending it
+// again is no use.
 var ErrRefused = errors.New("the controller refused the record")
 
 // Send posts one record. Returns an error that wraps ErrRefused where another try

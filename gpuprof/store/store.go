@@ -26,7 +26,7 @@ var schema string
 // schemaVersion is kept in the file; a file of a later version is not touched.
 const schemaVersion = 1
 
-// ErrNotFound: there is no such profile.
+// ErrNotFound says that there is no such profile.
 var ErrNotFound = errors.New("no profile")
 
 // Store is an open database. It may be used by several goroutines.
@@ -72,8 +72,10 @@ func open(ctx context.Context, path string) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	f.Close()
-	dsn := (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(),
-		RawQuery: "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_txlock=immediate"}).String()
+	dsn := (&url.URL{
+		Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(),
+		RawQuery: "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_txlock=immediate",
+	}).String()
 	db, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)

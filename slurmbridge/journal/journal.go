@@ -18,7 +18,7 @@ import (
 //go:embed schema.sql
 var schema string
 
-// ErrNotFound: the journal holds nothing about the job.
+// ErrNotFound says that the journal holds nothing about the job.
 var ErrNotFound = errors.New("not in the journal")
 
 // Journal implements slurmbridge.Journal on tables of its own in a database that

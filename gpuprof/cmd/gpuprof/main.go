@@ -244,8 +244,10 @@ func newInfo(out io.Writer) *cobra.Command {
 			t.AppendHeader(table.Row{"gpu", "uuid", "model", "arch", "MiB", "PCIe MB/s", "MIG", "util", "mem", "pcie", "power", "procs"})
 			yes := map[bool]string{true: "yes", false: "-"}
 			for _, d := range lib.Devices() {
-				t.AppendRow(table.Row{d.Minor, d.UUID, d.Model, d.Arch, int(d.MemMiB), int(d.PCIeMBps), yes[d.MIG],
-					yes[d.Answers.Utilisation], yes[d.Answers.Memory], yes[d.Answers.PCIe], yes[d.Answers.Power], yes[d.Answers.Processes]})
+				t.AppendRow(table.Row{
+					d.Minor, d.UUID, d.Model, d.Arch, int(d.MemMiB), int(d.PCIeMBps), yes[d.MIG],
+					yes[d.Answers.Utilisation], yes[d.Answers.Memory], yes[d.Answers.PCIe], yes[d.Answers.Power], yes[d.Answers.Processes],
+				})
 			}
 			t.Render()
 			return nil

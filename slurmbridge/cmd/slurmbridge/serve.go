@@ -68,9 +68,12 @@ func (s *shared) serve(c *cobra.Command) error {
 		next, err := s.wait(ctx, c, hup, done, cfg)
 		cancel()
 		if next == nil {
+			notify(logger(s, cfg), daemon.SdNotifyStopping)
 			return err
 		}
-		<-done
+		if err := <-done; err != nil {
+			return err
+		}
 		if next.Listen != cfg.Listen {
 			if listener, err = listen(next.Listen); err != nil {
 				return err
@@ -222,9 +225,7 @@ func (s *shared) serveOnce(ctx context.Context, cfg *config.Config, listener net
 		return err
 	})
 	g.Go(func() error { return w.tidy(ctx, log) })
-	err = g.Wait()
-	notify(log, daemon.SdNotifyStopping)
-	return err
+	return g.Wait()
 }
 
 // notify tells systemd; without systemd nobody listens.
