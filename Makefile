@@ -86,6 +86,7 @@ $(LINT): .ci/lint/go.mod
 
 bench: build ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
+	SLURMBRIDGE_FIGURES=1 $(TEST) -timeout 30m -v -run Figures ./slurmbridge/slurmtest/e2e
 
 soak: build ## an hour of random jobs and kills on a private Slurm (SOAK=10m for less)
 	SLURMBRIDGE_SOAK=$(or $(SOAK),1h) $(TEST) -timeout 0 -run Soak -v $(PKGS)
