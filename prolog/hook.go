@@ -5,23 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"strconv"
+	"strings"
 	"time"
 )
 
 // Hook is one node's hooks.
 type Hook struct {
 	Dir Dir
-	MPS *MPS
+	MPS *MPS // nil = none on this node
 	// Shard: GPUs are shared by gres/shard. A prolog then can't see whether a job
 	// shares, so every job with one GPU gets a daemon; the task prolog knows.
 	Shard bool
 	// Percentage is what becomes of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, which Slurm
 	// sets to the share: "off" (default) lifts the cap, since it slows jobs that
-	// would fit side by side, "share" leaves it.
+	// would fit side by side; "share" leaves it; "generous" sets twice the share.
 	Percentage string
-	Now        func() time.Time
+	// JobMap is dcgm-exporter's folder of jobs by GPU, "" = none.
+	JobMap string
+	// Cards are the node's GPUs, as far as they are known.
+	Cards []Card
+	Now   func() time.Time
 }
 
 // Prolog writes the job's file and has an MPS daemon ready for a sharer.
@@ -33,13 +36,57 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	if err != nil {
 		return err
 	}
-	if err := h.Dir.Begin(j); err != nil {
+	for _, g := range j.GPUs {
+		c, _ := card(h.Cards, g)
+		j.UUIDs = append(j.UUIDs, c.UUID)
+	}
+	// One thing that fails doesn't take the others with it: without a record there
+	// can still be MPS.
+	errs := []error{h.Dir.Begin(j)}
+	for _, g := range j.GPUs {
+		errs = append(errs, h.onGPU(ctx, g, func([]*Job) error {
+			if len(j.GPUs) > 1 || !h.mayShare(j) {
+				return nil
+			}
+			if h.MPS == nil {
+				return errors.New("there is no nvidia-cuda-mps-control on this node: jobs that share a GPU take turns")
+			}
+			return h.MPS.Ensure(ctx, g, j.UID)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// mayShare reports whether other jobs can be on j's GPU at the same time, as far
+// as a prolog can see.
+func (h *Hook) mayShare(j *Job) bool {
+	return j.Percent > 0 && j.Percent < 100 || j.Percent == 0 && h.Shard
+}
+
+// onGPU does something about a GPU under its lock, with the jobs that are on it,
+// once its job map is true.
+func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) error {
+	release, err := h.Dir.Lock(ctx, gpu)
+	if err != nil {
 		return err
 	}
-	if h.MPS == nil || len(j.GPUs) != 1 || j.Percent == 0 && !h.Shard || j.Percent == 100 {
-		return nil
+	defer release()
+	// Read under the lock: others come and go.
+	jobs, err := List(h.Dir.Jobs())
+	if err != nil && len(jobs) == 0 {
+		return err
 	}
-	return h.MPS.Ensure(ctx, j.GPUs[0], j.UID)
+	jobs = Sharers(jobs, gpu)
+	if h.JobMap != "" {
+		at := gpu
+		if c, ok := card(h.Cards, gpu); ok {
+			at = c.NVMLIndex
+		}
+		err = writeJobMap(h.JobMap, at, jobs)
+	} else {
+		err = nil // a file that can't be read doesn't matter beside others
+	}
+	return errors.Join(err, do(jobs))
 }
 
 // Epilog closes the job's file and ends the daemon after the last sharer.
@@ -48,87 +95,56 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	if err != nil {
 		return fmt.Errorf("%w: SLURM_JOB_ID %.32q", ErrBadEnv, get("SLURM_JOB_ID"))
 	}
-	j, err := h.Dir.End(id, h.Now())
-	if j == nil || h.MPS == nil {
-		return err
+	j, err := h.Dir.End(id, h.Now(), exit(get))
+	// A job whose file is missing or damaged has had its GPUs all the same.
+	gpus, _ := indexes(get("SLURM_JOB_GPUS"))
+	if j != nil {
+		gpus = j.GPUs
 	}
 	errs := []error{err}
-	for _, g := range j.GPUs {
-		errs = append(errs, h.MPS.Release(ctx, g, func() ([]*Job, error) {
-			jobs, err := List(h.Dir.Jobs())
-			if len(jobs) > 0 {
-				err = nil // one that can't be read doesn't matter beside others
+	for _, g := range gpus {
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
+			if h.MPS == nil || len(jobs) > 0 {
+				return nil
 			}
-			return jobs, err
+			return h.MPS.Release(ctx, g)
 		}))
 	}
 	return errors.Join(errs...)
 }
 
 // TaskProlog prints the variables that a sharer's processes need, as Slurm reads
-// them: export NAME=value.
+// them: export NAME=value. Where the GPU's daemon isn't there it prints none: the
+// job then computes without MPS, on the GPU that Slurm named.
 func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
-	percent, _ := number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
-	shards, _ := number(get("SLURM_SHARDS_ON_NODE"), 1)
-	if h.MPS == nil || percent == 100 || shards == 100 || percent == 0 && shards == 0 {
+	share, err := number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
+	if err != nil {
+		share, _ = number(get("SLURM_SHARDS_ON_NODE"), 1)
+	}
+	if share <= 0 || share >= 100 || h.MPS == nil {
 		return nil
 	}
 	gpus, err := indexes(get("SLURM_JOB_GPUS"))
 	if err != nil || len(gpus) != 1 {
 		return nil // several GPUs: MPS isn't for this job
 	}
-	if _, err := fmt.Fprintf(out, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0])); err != nil {
-		return err
+	if !h.MPS.present(gpus[0]) {
+		return fmt.Errorf("gpu %d: no MPS daemon; the job shares the GPU without", gpus[0])
 	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
 	// The GPU's daemon knows this one GPU only, and a client counts from the
 	// daemon's first.
-	if _, err := fmt.Fprintln(out, "export CUDA_VISIBLE_DEVICES=0"); err != nil {
-		return err
+	fmt.Fprintln(&b, "export CUDA_VISIBLE_DEVICES=0")
+	switch h.Percentage {
+	case "share":
+	case "generous":
+		// NVIDIA's Multi-Process Service manual, on provisioning: for clients that
+		// are not always busy, 100 % ÷ half their number.
+		fmt.Fprintf(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d\n", min(100, 2*share))
+	default:
+		fmt.Fprintln(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
 	}
-	if h.Percentage != "share" {
-		_, err = fmt.Fprintln(out, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
-	}
+	_, err = io.WriteString(out, b.String())
 	return err
-}
-
-// Run does what a hook does with a deadline of its own: whatever hangs, it
-// returns in time. Slurm's own timeout would drain the node.
-func Run(deadline time.Duration, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			if r := recover(); r != nil {
-				done <- fmt.Errorf("panic: %v", r)
-			}
-		}()
-		done <- do(ctx)
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(deadline + 100*time.Millisecond):
-		// A disk that hangs can't be cancelled; the process ends without it.
-		return errors.New("not done after " + deadline.String() + "; something hangs")
-	}
-}
-
-// Kinds are the hooks by name.
-var Kinds = []string{"prolog", "epilog", "taskprolog"}
-
-// KindOf tells which hook a program called name is, e.g. slurmbridge-prolog;
-// "" = none of them.
-func KindOf(name string) string {
-	for _, k := range Kinds {
-		if name == k || name == "slurmbridge-"+k || name == strconv.Itoa(50)+"-slurmbridge-"+k {
-			return k
-		}
-	}
-	return ""
-}
-
-// Sharers lists the jobs that share GPU gpu, for those who ask.
-func Sharers(jobs []*Job, gpu int) []*Job {
-	return slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(j.GPUs, gpu) })
 }

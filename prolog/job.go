@@ -7,22 +7,14 @@
 package prolog
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/google/renameio/v2"
 )
-
-// DefaultRunDir is where hooks and agent meet.
-const DefaultRunDir = "/run/slurmbridge"
 
 // Job is what the prolog writes of a job for the agent.
 type Job struct {
@@ -34,14 +26,19 @@ type Job struct {
 	User        string `json:"user"`
 	Partition   string `json:"partition,omitempty"`
 	Comment     string `json:"comment,omitempty"`
-	// GPUs are gres.conf's indexes.
-	GPUs []int `json:"gpus"`
+	WorkDir     string `json:"work_dir,omitempty"`
+	// GPUs are gres.conf's indexes, UUIDs the same GPUs as NVML and CUDA name them,
+	// "" where that was not known.
+	GPUs  []int    `json:"gpus"`
+	UUIDs []string `json:"uuids,omitempty"`
 	// Percent is the share of the GPU in percent, 0 = a whole GPU or not known:
 	// gres/shard doesn't tell a prolog.
 	Percent int       `json:"percent,omitempty"`
 	Start   time.Time `json:"start"`
-	// End is set by the epilog.
-	End time.Time `json:"end,omitzero"`
+	// End and Exit are set by the epilog. Exit is "code:signal", "" = not known; a
+	// job that was cancelled can show 0:0.
+	End  time.Time `json:"end,omitzero"`
+	Exit string    `json:"exit,omitempty"`
 	// Node is slurmd's name for this node, "" = the host's.
 	Node string `json:"node,omitempty"`
 }
@@ -70,6 +67,7 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 	j.User = clean(get("SLURM_JOB_USER"), 255)
 	j.Partition = clean(get("SLURM_JOB_PARTITION"), 255)
 	j.Comment = clean(get("SLURM_JOB_COMMENT"), 1024)
+	j.WorkDir = clean(get("SLURM_JOB_WORK_DIR"), 1024)
 	j.Node = clean(get("SLURMD_NODENAME"), 255)
 	restart, _ := number(get("SLURM_JOB_RESTART_COUNT"), 0)
 	j.Restart = int(min(restart, 1<<20))
@@ -92,6 +90,18 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 		j.Percent = int(p)
 	}
 	return j, nil
+}
+
+// exit reads how a job ended from the epilog's variables: "code:signal", "" = not
+// told.
+func exit(get func(string) string) string {
+	code, signal, ok := strings.Cut(get("SLURM_JOB_EXIT_CODE2"), ":")
+	c, err1 := strconv.ParseUint(code, 10, 8)
+	s, err2 := strconv.ParseUint(signal, 10, 8)
+	if !ok || err1 != nil || err2 != nil {
+		return ""
+	}
+	return fmt.Sprintf("%d:%d", c, s)
 }
 
 func number(s string, least int64) (int64, error) {
@@ -142,137 +152,4 @@ func clean(s string, n int) string {
 		s = s[:len(s)-size]
 	}
 	return s
-}
-
-// Dir is the folder where hooks and agent meet:
-//
-//	jobs/ID.json    a job that runs
-//	ended/ID.json   one that has ended, until the agent has closed its record
-//	mps/gpuN/       one GPU's MPS daemon: pipe/, log/, lock
-//	gpus.json       the node's GPUs, written by the agent
-type Dir string
-
-func (d Dir) path(parts ...string) string {
-	return filepath.Join(append([]string{string(d)}, parts...)...)
-}
-
-// Jobs is the folder of the jobs that run.
-func (d Dir) Jobs() string { return d.path("jobs") }
-
-// Ended is the folder of the jobs that have ended.
-func (d Dir) Ended() string { return d.path("ended") }
-
-func (d Dir) file(folder string, id int64) string {
-	return d.path(folder, strconv.FormatInt(id, 10)+".json")
-}
-
-// Make makes the folders. Only root may write there: users must not forge a job.
-func (d Dir) Make() error {
-	for _, sub := range []string{"", "jobs", "ended", "mps"} {
-		if err := os.MkdirAll(d.path(sub), 0o755); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Begin writes a job's file.
-func (d Dir) Begin(j *Job) error {
-	if err := d.Make(); err != nil {
-		return fmt.Errorf("job %d: %w", j.JobID, err)
-	}
-	return d.write("jobs", j)
-}
-
-func (d Dir) write(folder string, j *Job) error {
-	body, err := json.Marshal(j)
-	if err != nil {
-		return fmt.Errorf("job %d: %w", j.JobID, err)
-	}
-	// Comments may be private: root only.
-	if err := renameio.WriteFile(d.file(folder, j.JobID), body, 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
-		return fmt.Errorf("write job file: %w", err)
-	}
-	return nil
-}
-
-// End moves a job's file to the ended ones, with the time. A job without a file
-// (its prolog failed, or it had no GPU) is no error.
-func (d Dir) End(id int64, now time.Time) (*Job, error) {
-	j, err := ReadJob(d.file("jobs", id))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		// What can't be read helps nobody.
-		return nil, errors.Join(err, os.Remove(d.file("jobs", id)))
-	}
-	j.End = now
-	if err := d.write("ended", j); err != nil {
-		return j, err
-	}
-	if err := os.Remove(d.file("jobs", id)); err != nil {
-		return j, fmt.Errorf("remove job file: %w", err)
-	}
-	return j, nil
-}
-
-// ReadJob reads a job's file.
-func ReadJob(path string) (*Job, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > 64<<10 {
-		return nil, fmt.Errorf("%s is no job file", path)
-	}
-	body, err := os.ReadFile(filepath.Clean(path))
-	if err != nil {
-		return nil, err
-	}
-	j := new(Job)
-	if err := json.Unmarshal(body, j); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	if j.JobID <= 0 {
-		return nil, fmt.Errorf("%s names no job", path)
-	}
-	return j, nil
-}
-
-// List reads the jobs of a folder, by number; files that can't be read are left
-// out and reported together.
-func List(folder string) ([]*Job, error) {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var out []*Job
-	var errs []error
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		j, err := ReadJob(filepath.Join(folder, e.Name()))
-		switch {
-		case errors.Is(err, os.ErrNotExist): // ended in between
-		case err != nil:
-			errs = append(errs, err)
-		default:
-			out = append(out, j)
-		}
-	}
-	slices.SortFunc(out, func(a, b *Job) int { return int(a.JobID - b.JobID) })
-	return out, errors.Join(errs...)
-}
-
-// Forget removes an ended job's file, once its record is closed.
-func (d Dir) Forget(id int64) error {
-	if err := os.Remove(d.file("ended", id)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
 }

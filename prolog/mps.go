@@ -1,11 +1,10 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,73 +20,56 @@ type MPS struct {
 	Dir Dir
 	// Control is the path of nvidia-cuda-mps-control.
 	Control string
-	// UUID names GPU i to CUDA; "" = unknown, its index is used.
+	// UUID names GPU i to CUDA; nil or "" = unknown, its index is used.
 	UUID func(gpu int) string
-	// OneUser: the card serves one user at a time (before Volta), whose server is
+	// Multiuser starts daemons with -multiuser-server (Volta and later, recent
+	// drivers): one server for all users. Otherwise the job's user's own server is
 	// started ahead of the first client.
-	OneUser bool
+	Multiuser bool
 	// Env is added to the daemon's environment.
 	Env []string
-	// Quit is how long a daemon has to end by itself. Default 2 s.
+	// Quit is how long a daemon has to end by itself. Default 1 s.
 	Quit time.Duration
+	// Proc is where processes are looked for; "" = /proc.
+	Proc string
 }
 
-// folder is the folder of one GPU's daemon.
-func (m *MPS) folder(gpu int) string { return m.Dir.path("mps", "gpu"+strconv.Itoa(gpu)) }
+// answerWithin is how long a daemon may take to answer before it counts as hung.
+const answerWithin = 1500 * time.Millisecond
 
 // Pipe is the GPU's CUDA_MPS_PIPE_DIRECTORY.
-func (m *MPS) Pipe(gpu int) string { return filepath.Join(m.folder(gpu), "pipe") }
+func (m *MPS) Pipe(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "pipe") }
 
-func (m *MPS) log(gpu int) string { return filepath.Join(m.folder(gpu), "log") }
-
-// lock takes the GPU's lock: several hooks run at once.
-func (m *MPS) lock(ctx context.Context, gpu int) (release func(), err error) {
-	if err := os.MkdirAll(m.folder(gpu), 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(filepath.Join(m.folder(gpu), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("gpu %d: another hook holds its lock: %w", gpu, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
+func (m *MPS) log(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "log") }
 
 // Ensure makes sure that the GPU's daemon runs and answers, for a client of the
-// given user.
+// given user. The caller holds the GPU's lock.
 func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32) error {
-	release, err := m.lock(ctx, gpu)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := m.ensure(ctx, gpu); err != nil {
-		return fmt.Errorf("gpu %d: %w", gpu, err)
-	}
-	if m.OneUser {
-		if _, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid)); err != nil {
-			return fmt.Errorf("gpu %d: start server: %w", gpu, err)
+	if !m.answers(ctx, gpu) {
+		if err := m.start(ctx, gpu); err != nil {
+			return fmt.Errorf("gpu %d: %w", gpu, err)
 		}
+	}
+	if m.Multiuser {
+		return nil
+	}
+	// The server is there when the job's first process asks for it.
+	if _, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid)); err != nil {
+		return fmt.Errorf("gpu %d: start server: %w", gpu, err)
 	}
 	return nil
 }
 
-func (m *MPS) ensure(ctx context.Context, gpu int) error {
-	if m.answers(ctx, gpu) {
-		return nil
-	}
-	// What a dead daemon left must not keep a new one from starting.
+func (m *MPS) start(ctx context.Context, gpu int) error {
+	// A daemon that hangs would hold the pipe directory; what a dead one left would
+	// keep a new one from starting. Servers stay: jobs may be computing on them.
+	m.kill(gpu, controlName)
 	if err := os.RemoveAll(m.Pipe(gpu)); err != nil {
+		return err
+	}
+	// The last daemon's log may say why it went.
+	old := m.log(gpu) + ".old"
+	if err := errors.Join(os.RemoveAll(old), ignoreMissing(os.Rename(m.log(gpu), old))); err != nil {
 		return err
 	}
 	// Clients of any user connect through the pipe directory.
@@ -98,11 +80,13 @@ func (m *MPS) ensure(ctx context.Context, gpu int) error {
 	}
 	device := strconv.Itoa(gpu)
 	if m.UUID != nil {
-		if u := m.UUID(gpu); u != "" {
-			device = u
-		}
+		device = cmp.Or(m.UUID(gpu), device)
 	}
-	cmd := exec.CommandContext(ctx, m.Control, "-d")
+	args := []string{"-d"}
+	if m.Multiuser {
+		args = append(args, "-multiuser-server")
+	}
+	cmd := exec.CommandContext(ctx, m.Control, args...)
 	cmd.Env = append(m.environ(gpu), "CUDA_VISIBLE_DEVICES="+device)
 	detach(cmd)
 	out, err := cmd.CombinedOutput()
@@ -119,13 +103,22 @@ func (m *MPS) ensure(ctx context.Context, gpu int) error {
 	return nil
 }
 
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // detach gives a command a session of its own: what hasn't one is killed when the
 // prolog ends. At the deadline its whole group is killed; a descriptor that is
-// kept open longer doesn't hold the job up.
+// kept open longer doesn't hold the job up. A hook that is killed takes the
+// command along, though not the daemon that it has started.
 func detach(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 200 * time.Millisecond
+	cmd.Dir = "/"
 }
 
 func (m *MPS) environ(gpu int) []string {
@@ -150,59 +143,47 @@ func (m *MPS) command(ctx context.Context, gpu int, line string) (string, error)
 
 // answers reports whether a daemon answers in the GPU's pipe directory.
 func (m *MPS) answers(ctx context.Context, gpu int) bool {
-	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
+	if !m.present(gpu) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	_, err := m.command(ctx, gpu, "get_server_list")
 	return err == nil
 }
 
-// Release ends the GPU's daemon if no job of jobs (those that still run) shares
-// the GPU any more.
-func (m *MPS) Release(ctx context.Context, gpu int, jobs func() ([]*Job, error)) error {
+// present reports whether a daemon has left the signs that it runs: its control
+// socket, and where its pid can be read the process. It asks nobody and may be
+// called as any user.
+func (m *MPS) present(gpu int) bool {
+	if _, err := os.Stat(filepath.Join(m.Pipe(gpu), "control")); err != nil {
+		return false
+	}
+	pid, err := os.ReadFile(filepath.Join(m.Pipe(gpu), controlName+".pid"))
+	if err != nil {
+		return true
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(pid)))
+	return err != nil || n <= 0 || !errors.Is(syscall.Kill(n, 0), syscall.ESRCH)
+}
+
+// Release ends the GPU's daemon. The caller holds the GPU's lock and has seen that
+// no job shares the GPU any more.
+func (m *MPS) Release(ctx context.Context, gpu int) error {
 	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
 		return nil // there is none
 	}
-	release, err := m.lock(ctx, gpu)
-	if err != nil {
-		return err
+	quit := cmp.Or(m.Quit, time.Second)
+	bounded, cancel := context.WithTimeout(ctx, quit+answerWithin)
+	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
+	cancel()
+	// Whatever is left hangs, or has lost its daemon: nobody needs it.
+	n := m.kill(gpu, controlName, serverName)
+	if rerr := os.RemoveAll(m.Pipe(gpu)); rerr != nil {
+		return fmt.Errorf("gpu %d: %w", gpu, rerr)
 	}
-	defer release()
-	// Read under the lock: a prolog may have started meanwhile.
-	running, err := jobs()
-	if err != nil {
-		return err
-	}
-	for _, j := range running {
-		for _, g := range j.GPUs {
-			if g == gpu {
-				return nil
-			}
-		}
-	}
-	quit := m.Quit
-	if quit == 0 {
-		quit = 2 * time.Second
-	}
-	_, err = m.command(ctx, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
-	if err != nil && m.answers(ctx, gpu) {
-		return fmt.Errorf("gpu %d: end MPS daemon: %w", gpu, err)
-	}
-	if err := os.RemoveAll(m.Pipe(gpu)); err != nil {
-		return fmt.Errorf("gpu %d: %w", gpu, err)
+	if n > 0 {
+		return fmt.Errorf("gpu %d: the MPS daemon did not end by itself, %d of its processes were killed (%w)", gpu, n, err)
 	}
 	return nil
-}
-
-// Syslog is where a hook's troubles go: its own output is Slurm's.
-func Syslog(message string) {
-	conn, err := net.Dial("unixgram", "/dev/log")
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	// <28> is facility daemon, severity warning.
-	_, _ = io.WriteString(conn, "<28>slurmbridge-hook: "+message)
 }

@@ -4,14 +4,17 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 func env(kv ...string) func(string) string {
@@ -47,7 +50,7 @@ func simulated(t *testing.T) *Hook {
 	}
 	t.Cleanup(func() { os.RemoveAll(run) })
 	h := &Hook{Dir: Dir(run), Now: time.Now}
-	h.MPS = &MPS{Dir: h.Dir, Control: control, OneUser: true, Env: []string{"GPUSIM_STATE=" + state}}
+	h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{"GPUSIM_STATE=" + state}}
 	return h
 }
 
@@ -154,7 +157,7 @@ func TestWhatHangsIsLeft(t *testing.T) {
 	if err == nil || time.Since(start) > 2*time.Second {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
-	if _, err := os.Stat(h.Dir.file("jobs", 7)); err != nil {
+	if _, err := os.Stat(h.Dir.running(7)); err != nil {
 		t.Errorf("the job's file: %v; MPS must not cost the record", err)
 	}
 	hang := make(chan struct{})
@@ -196,7 +199,7 @@ func TestHostileVariables(t *testing.T) {
 	if err := os.WriteFile(target, []byte("keep"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(target, dir.file("jobs", 7)); err != nil {
+	if err := os.Symlink(target, dir.running(7)); err != nil {
 		t.Fatal(err)
 	}
 	j.JobID = 7
@@ -214,6 +217,259 @@ func FuzzIndexes(f *testing.F) {
 		out, err := indexes(s)
 		if err == nil && len(out) > 400 {
 			t.Errorf("%d GPUs", len(out))
+		}
+	})
+}
+
+// A daemon that hangs at the last epilog is ended by force, and with it its
+// servers; so is one that hangs when a job begins.
+func TestHungDaemonIsEnded(t *testing.T) {
+	h := simulated(t)
+	ctx := context.Background()
+	if err := h.Prolog(ctx, env()); err != nil {
+		t.Fatal(err)
+	}
+	pid := daemonPID(t, h)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil {
+		t.Errorf("beside a daemon that hangs: %v", err)
+	}
+	again := daemonPID(t, h)
+	if again == pid || !h.MPS.answers(ctx, 0) {
+		t.Errorf("daemon %d in place of %d answers: %v", again, pid, h.MPS.answers(ctx, 0))
+	}
+	if err := syscall.Kill(again, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Epilog(ctx, env()); err != nil {
+		t.Error(err)
+	}
+	if err := h.Epilog(ctx, env("SLURM_JOB_ID", "8")); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("nobody was told: %v", err)
+	}
+	for _, p := range []int{pid, again} {
+		gone := false
+		for range 100 {
+			if gone = syscall.Kill(p, 0) != nil || zombie(p); gone {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if !gone {
+			t.Errorf("daemon %d is still there", p)
+		}
+	}
+	if n := h.MPS.kill(0, controlName, serverName); n != 0 {
+		t.Errorf("%d processes were left", n)
+	}
+	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
+		t.Error("its pipe directory is still there")
+	}
+}
+
+func daemonPID(t *testing.T, h *Hook) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.MPS.Pipe(0), "nvidia-cuda-mps-control.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// A sharer whose GPU has no daemon must not be sent to GPU 0 of the whole node.
+func TestTaskProlog(t *testing.T) {
+	dir := Dir(t.TempDir())
+	h := &Hook{Dir: dir, MPS: &MPS{Dir: dir}, Now: time.Now}
+	print := func(kv ...string) string {
+		var out bytes.Buffer
+		_ = h.TaskProlog(&out, env(kv...))
+		return out.String()
+	}
+	if got := print(); got != "" {
+		t.Errorf("without a daemon: %q", got)
+	}
+	if err := os.MkdirAll(h.MPS.Pipe(0), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	control := filepath.Join(h.MPS.Pipe(0), "control")
+	if err := os.WriteFile(control, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := func(percent string) string {
+		s := "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0) + "\nexport CUDA_VISIBLE_DEVICES=0\n"
+		if percent != "" {
+			s += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=" + percent + "\n"
+		}
+		return s
+	}
+	shard := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_SHARDS_ON_NODE", "34"}
+	for _, c := range []struct {
+		percentage, want string
+		env              []string
+	}{
+		{"off", want("100"), nil},
+		{"share", want(""), nil},
+		{"generous", want("68"), []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "34"}},
+		{"generous", want("100"), []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "60"}},
+		{"off", want("100"), shard},
+		{"generous", want("68"), shard},
+		{"off", "", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100"}},
+		{"off", "", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}},
+		{"off", "", []string{"SLURM_JOB_GPUS", "0,1"}},
+		{"off", "", []string{"SLURM_JOB_GPUS", "0\nexport LD_PRELOAD=/x"}},
+		{"off", "", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5\nexport LD_PRELOAD=/x"}},
+	} {
+		h.Percentage = c.percentage
+		if got := print(c.env...); got != c.want {
+			t.Errorf("%s %q: %q, want %q", c.percentage, c.env, got, c.want)
+		}
+	}
+	// A daemon that died without a word is none.
+	if err := os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), []byte("4194303\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := print(); got != "" {
+		t.Errorf("with a dead daemon: %q", got)
+	}
+}
+
+// The job map names the jobs of each GPU by DCGM's count, and is gone with them.
+func TestJobMap(t *testing.T) {
+	dir := Dir(t.TempDir())
+	h := &Hook{Dir: dir, JobMap: filepath.Join(string(dir), "map"), Now: time.Now, Cards: []Card{{Index: 0, NVMLIndex: 3, UUID: "GPU-a"}, {Index: 1, NVMLIndex: 0, UUID: "GPU-b"}}}
+	ctx := context.Background()
+	read := func(n string) string { b, _ := os.ReadFile(filepath.Join(h.JobMap, n)); return string(b) }
+	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(h.Prolog(ctx, env(whole...)))
+	must(h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "8")...)))
+	must(h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "9", "SLURM_JOB_GPUS", "0-1")...)))
+	if read("3") != "7\n8\n9\n" || read("0") != "9\n" {
+		t.Errorf("%q %q", read("3"), read("0"))
+	}
+	if j, err := ReadJob(dir.running(9)); err != nil || strings.Join(j.UUIDs, " ") != "GPU-a GPU-b" {
+		t.Errorf("%+v %v", j, err)
+	}
+	for _, id := range []string{"7", "8"} {
+		must(h.Epilog(ctx, env("SLURM_JOB_ID", id)))
+	}
+	if read("3") != "9\n" {
+		t.Errorf("%q", read("3"))
+	}
+	must(h.Epilog(ctx, env("SLURM_JOB_ID", "9")))
+	if left, err := os.ReadDir(h.JobMap); err != nil || len(left) != 0 {
+		t.Errorf("left: %v %v", left, err)
+	}
+}
+
+// A requeued job's first run is not lost under the second's.
+func TestRequeue(t *testing.T) {
+	h := &Hook{Dir: Dir(t.TempDir()), Now: time.Now}
+	ctx := context.Background()
+	for _, n := range []string{"0", "1"} {
+		kv := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_JOB_RESTART_COUNT", n, "SLURM_JOB_EXIT_CODE2", n + ":0"}
+		if err := errors.Join(h.Prolog(ctx, env(kv...)), h.Epilog(ctx, env(kv...))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	jobs, err := List(h.Dir.Ended())
+	if err != nil || len(jobs) != 2 || jobs[0].Restart == jobs[1].Restart || jobs[0].Exit == jobs[1].Exit {
+		t.Fatalf("%+v %v", jobs, err)
+	}
+	if err := errors.Join(h.Dir.Forget(jobs[0]), h.Dir.Forget(jobs[1]), h.Dir.Forget(jobs[1])); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSlurmConf(t *testing.T) {
+	for conf, want := range map[string]bool{
+		"":                                 false,
+		"GresTypes=gpu,shard\n":            true,
+		"# GresTypes=gpu,shard\n":          false,
+		"grestypes = gpu , Shard # both\n": true,
+		"GresTypes=gpu\nGresTypes=shard":   true,
+		"GresTypes=gpu,mps\n":              false,
+	} {
+		if got := gresTypesHave(strings.NewReader(conf), "shard"); got != want {
+			t.Errorf("%q: %v", conf, got)
+		}
+	}
+}
+
+func TestCardsWithoutTheAgent(t *testing.T) {
+	dir, proc := Dir(t.TempDir()), t.TempDir()
+	for i, c := range []string{
+		"Model: \t\t NVIDIA TITAN Xp\nGPU UUID: \t GPU-bbb\nDevice Minor: \t 4\n",
+		"Model: TITAN Xp\nGPU UUID: GPU-aaa\nDevice Minor: 1\n",
+		"Model: TITAN Xp\nGPU UUID: GPU-????????\nDevice Minor: 2\n",
+	} {
+		d := filepath.Join(proc, "driver/nvidia/gpus", fmt.Sprintf("0000:0%d:00.0", i))
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cards, err := dir.Cards(proc)
+	if err != nil || len(cards) != 2 || cards[0].UUID != "GPU-aaa" || cards[1].UUID != "GPU-bbb" || cards[1].Index != 1 {
+		t.Errorf("%+v %v", cards, err)
+	}
+	if err := dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}); err != nil {
+		t.Fatal(err)
+	}
+	if cards, err := dir.Cards(proc); err != nil || len(cards) != 1 || cards[0].UUID != "GPU-ccc" {
+		t.Errorf("%+v %v", cards, err)
+	}
+	if err := os.WriteFile(dir.path(cardsFile), []byte(`[{"index":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
+		t.Errorf("half a file: %+v %v", cards, err)
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	for name, want := range map[string]string{
+		"prolog": "prolog", "slurmbridge-epilog": "epilog", "50-slurmbridge-taskprolog": "taskprolog", "90-prolog": "prolog",
+		"slurmbridge-hook": "", "": "", "50-": "", "epilogue": "",
+	} {
+		if got := KindOf(name); got != want {
+			t.Errorf("%q: %q", name, got)
+		}
+	}
+}
+
+func FuzzFromEnv(f *testing.F) {
+	f.Add("7", "0", "a", "0:0", "1")
+	f.Fuzz(func(t *testing.T, id, gpus, text, code, restart string) {
+		get := env("SLURM_JOB_ID", id, "SLURM_JOB_GPUS", gpus, "SLURM_JOB_COMMENT", text, "SLURM_JOB_WORK_DIR", text,
+			"SLURM_JOB_USER", text, "SLURMD_NODENAME", text, "SLURM_JOB_EXIT_CODE2", code, "SLURM_JOB_RESTART_COUNT", restart)
+		if len(exit(get)) > 7 {
+			t.Errorf("exit %q", exit(get))
+		}
+		j, err := FromEnv(get, time.Unix(1, 0))
+		if err != nil {
+			return
+		}
+		if j.JobID <= 0 || len(j.GPUs) == 0 || len(j.Comment) > 1024 || !utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
+			t.Errorf("%+v", j)
 		}
 	})
 }

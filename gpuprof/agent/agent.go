@@ -4,7 +4,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/google/renameio/v2"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
@@ -65,21 +63,21 @@ func (a *Agent) Start() error {
 	}
 	a.jobs, a.gpus = map[int64]*tracked{}, map[int]gpu{}
 	devices := a.Lib.Devices()
-	for i, d := range devices {
-		// gres.conf's order is that of the device files.
-		a.gpus[d.Minor] = gpu{at: i, dev: d}
+	// gres.conf's order is that of the device files, whose numbers can have gaps.
+	order := make([]int, len(devices))
+	for i := range order {
+		order[i] = i
 	}
-	if err := a.Dir.Make(); err != nil {
-		return fmt.Errorf("make run folder: %w", err)
+	slices.SortStableFunc(order, func(x, y int) int { return devices[x].Minor - devices[y].Minor })
+	var cards []prolog.Card
+	for index, i := range order {
+		d := devices[i]
+		a.gpus[index] = gpu{at: i, dev: d}
+		cards = append(cards, prolog.Card{
+			Index: index, NVMLIndex: d.Index, Minor: d.Minor, UUID: d.UUID, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB,
+		})
 	}
-	body, err := json.MarshalIndent(devices, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := renameio.WriteFile(filepath.Join(string(a.Dir), "gpus.json"), append(body, '\n'), 0o644); err != nil {
-		return fmt.Errorf("tell the hooks of the GPUs: %w", err)
-	}
-	return nil
+	return a.Dir.WriteCards(cards)
 }
 
 // Run watches until ctx ends. While no job is there it sleeps.
@@ -276,7 +274,7 @@ func (a *Agent) finish(j *prolog.Job) {
 			n.To = j.End
 		}
 	}
-	if err := a.Dir.Forget(j.JobID); err != nil {
+	if err := a.Dir.Forget(j); err != nil {
 		a.Log.Warn("job file", "job", j.JobID, "err", err)
 	}
 	a.Metrics.closed()

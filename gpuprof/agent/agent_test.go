@@ -102,7 +102,7 @@ func begin(t *testing.T, dir prolog.Dir, id int64, gpu int) {
 
 func end(t *testing.T, dir prolog.Dir, id int64) {
 	t.Helper()
-	if _, err := dir.End(id, time.Now()); err != nil {
+	if _, err := dir.End(id, time.Now(), "0:0"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 // Device is what doesn't change about a GPU.
 type Device struct {
 	Index    int     `json:"nvml_index"` // NVML's order, which is not everybody's
-	Minor    int     `json:"index"`      // N of /dev/nvidiaN, which is gres.conf's order
+	Minor    int     `json:"minor"`      // N of /dev/nvidiaN
 	UUID     string  `json:"uuid"`
 	Model    string  `json:"model"`
 	Arch     string  `json:"arch"`

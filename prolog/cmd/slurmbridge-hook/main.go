@@ -4,159 +4,153 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/viper"
 
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 var version = "unknown"
 
-// settingsFile may hold settings of the node: run_dir, mps_control, sharing (mps
-// or shard), thread_percentage (off or share), deadline, one_user.
-const settingsFile = "/etc/slurmbridge/node.yaml"
-
 func main() {
 	args := os.Args[1:]
 	if kind := prolog.KindOf(filepath.Base(os.Args[0])); kind != "" {
 		args = append([]string{kind}, args...)
 	}
-	root := newRoot(os.Stdout, os.Getenv)
-	root.SetArgs(args)
-	if err := root.Execute(); err != nil {
-		fmt.Fprintln(os.Stderr, "slurmbridge-hook:", err)
-		prolog.Syslog(err.Error())
-		if hook(args) {
-			os.Exit(0)
-		}
-		os.Exit(2)
-	}
+	os.Exit(run(args, os.Stdout, os.Stderr, os.Getenv))
 }
 
-// hook reports whether the program was called as one of Slurm's hooks.
-func hook(args []string) bool {
-	for _, a := range args {
-		if prolog.KindOf(a) != "" {
-			return true
-		}
+// run returns the exit status: 0 for a hook, whatever went wrong.
+func run(args []string, out, errOut io.Writer, get func(string) string) int {
+	root := newRoot(out, get)
+	root.SetArgs(args)
+	root.SetErr(errOut)
+	err := root.Execute()
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errInner):
+		fmt.Fprintln(errOut, err)
+		return 1 // the outer process tells of it
 	}
-	return false
+	fmt.Fprintln(errOut, "slurmbridge-hook:", err)
+	prolog.Syslog(err.Error())
+	if slices.ContainsFunc(args, func(a string) bool { return prolog.KindOf(a) != "" }) {
+		return 0
+	}
+	return 2
+}
+
+// errInner marks the errors of the process that does a hook's work.
+var errInner = errors.New("the hook's work")
+
+// flags of all hooks.
+type flags struct {
+	settings, runDir, mpsControl string
+	deadline                     time.Duration
+	inner                        bool
 }
 
 func newRoot(out io.Writer, get func(string) string) *cobra.Command {
-	v := viper.New()
-	v.SetDefault("run_dir", prolog.DefaultRunDir)
-	v.SetDefault("mps_control", "/usr/bin/nvidia-cuda-mps-control")
-	v.SetDefault("sharing", "mps")
-	v.SetDefault("thread_percentage", "off")
-	v.SetDefault("one_user", true)
-	var settings string
+	var f flags
 	root := &cobra.Command{
 		Use:   "slurmbridge-hook",
 		Short: "Slurm's Prolog, Epilog and TaskProlog for shared GPUs",
-		Long: `slurmbridge-hook is called by slurmd. In slurm.conf, or as a link in prolog.d and
-epilog.d:
+		Long: `slurmbridge-hook is called by slurmd. In slurm.conf:
 
-  Prolog=/usr/lib/slurmbridge/prolog
-  Epilog=/usr/lib/slurmbridge/epilog
-  TaskProlog=/usr/lib/slurmbridge/taskprolog
+  Prolog=/usr/lib/slurmbridge/slurmbridge-prolog
+  Epilog=/usr/lib/slurmbridge/slurmbridge-epilog
+  TaskProlog=/usr/lib/slurmbridge/slurmbridge-taskprolog
 
-Each of these is this program under another name. Whatever goes wrong it ends in
-exit 0 within its deadline, and says what it was in the system's log. Settings of
-the node stand in ` + settingsFile + `; all have defaults.`,
+Each of these is a link to this program, which goes by the name it is called by;
+so are links named 50-slurmbridge-prolog and the like in a prolog.d and epilog.d.
+Whatever goes wrong it ends in exit 0 within its deadline, and says what it was in
+the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; all have defaults.`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetOut(out)
-	root.PersistentFlags().StringVar(&settings, "settings", settingsFile, "settings of the node, a YAML file")
-	root.PersistentFlags().String("run-dir", prolog.DefaultRunDir, "where hooks and agent meet")
-	root.PersistentFlags().String("mps-control", "", "path of nvidia-cuda-mps-control")
-	load := func(c *cobra.Command) *prolog.Hook {
-		v.SetConfigFile(settings)
-		if err := v.ReadInConfig(); err != nil && !errors.Is(err, os.ErrNotExist) {
-			// The job must start all the same, with the defaults.
-			prolog.Syslog(fmt.Sprintf("%s: %v", settings, err))
-		}
-		for key, flag := range map[string]string{"run_dir": "run-dir", "mps_control": "mps-control"} {
-			if f := c.Flags().Lookup(flag); f.Changed {
-				v.Set(key, f.Value.String())
-			}
-		}
-		dir := prolog.Dir(v.GetString("run_dir"))
-		h := &prolog.Hook{
-			Dir: dir, Shard: v.GetString("sharing") == "shard", Percentage: v.GetString("thread_percentage"), Now: time.Now,
-		}
-		if control := v.GetString("mps_control"); control != "" {
-			if _, err := os.Stat(control); err == nil {
-				h.MPS = &prolog.MPS{
-					Dir: dir, Control: control, OneUser: v.GetBool("one_user"), UUID: uuids(dir), Env: v.GetStringSlice("mps_env"),
-				}
-			}
-		}
-		return h
+	pf := root.PersistentFlags()
+	pf.StringVar(&f.settings, "settings", prolog.DefaultSettings, "settings of the node, a YAML file")
+	pf.StringVar(&f.runDir, "run-dir", "", "where hooks and agent meet (default "+prolog.DefaultRunDir+", or $SLURMBRIDGE_RUN_DIR)")
+	pf.StringVar(&f.mpsControl, "mps-control", "", "path of nvidia-cuda-mps-control")
+	pf.DurationVar(&f.deadline, "deadline", 0, "how long a hook may take (default 5s, or $SLURMBRIDGE_HOOK_DEADLINE)")
+	pf.BoolVar(&f.inner, "inner", false, "")
+	if err := pf.MarkHidden("inner"); err != nil {
+		panic(err) // there is such a flag
 	}
 	for _, k := range []struct {
 		name, short string
-		do          func(ctx context.Context, h *prolog.Hook) error
+		do          func(ctx context.Context, h *prolog.Hook, out io.Writer) error
 	}{
-		{"prolog", "Write the job's file; have MPS ready for a sharer", func(ctx context.Context, h *prolog.Hook) error { return h.Prolog(ctx, get) }},
-		{"epilog", "Close the job's file; end MPS after the last sharer", func(ctx context.Context, h *prolog.Hook) error { return h.Epilog(ctx, get) }},
-		{"taskprolog", "Print the variables a sharer's processes need", func(_ context.Context, h *prolog.Hook) error { return h.TaskProlog(out, get) }},
+		{"prolog", "Write the job's file; have MPS ready for a sharer", func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Prolog(ctx, get) }},
+		{"epilog", "Close the job's file; end MPS after the last sharer", func(ctx context.Context, h *prolog.Hook, _ io.Writer) error { return h.Epilog(ctx, get) }},
+		{"taskprolog", "Print the variables a sharer's processes need", func(_ context.Context, h *prolog.Hook, out io.Writer) error { return h.TaskProlog(out, get) }},
 	} {
 		root.AddCommand(&cobra.Command{
 			Use: k.name, Short: k.short, Args: cobra.ArbitraryArgs,
-			RunE: func(c *cobra.Command, _ []string) error {
-				// Settings are read within the deadline, too: their disk may hang.
-				return prolog.Run(deadline(get), func(ctx context.Context) error {
-					if err := k.do(ctx, load(c)); err != nil {
-						return fmt.Errorf("%s of job %.20q: %w", k.name, get("SLURM_JOB_ID"), err)
-					}
-					return nil
-				})
+			RunE: func(*cobra.Command, []string) error {
+				if f.inner {
+					return inner(&f, get, out, k.do)
+				}
+				if err := f.outer(k.name, get, out); err != nil {
+					return fmt.Errorf("%s of job %.20q: %w", k.name, get("SLURM_JOB_ID"), err)
+				}
+				return nil
 			},
 		})
 	}
 	return root
 }
 
-// deadline is how long a hook may take; SLURMBRIDGE_HOOK_DEADLINE is for tests
-// and for sites with very slow disks.
-func deadline(get func(string) string) time.Duration {
-	if d, err := time.ParseDuration(get("SLURMBRIDGE_HOOK_DEADLINE")); err == nil && d > 0 && d < time.Minute {
-		return d
+// limit is the hook's deadline.
+func (f *flags) limit(get func(string) string) time.Duration {
+	d := f.deadline
+	if d == 0 {
+		d, _ = time.ParseDuration(get("SLURMBRIDGE_HOOK_DEADLINE"))
 	}
-	return 5 * time.Second
+	if d <= 0 || d > time.Minute {
+		return 5 * time.Second
+	}
+	return d
 }
 
-// uuids reads the names of the node's GPUs that the agent wrote down.
-func uuids(dir prolog.Dir) func(int) string {
-	var gpus []struct {
-		Index int    `json:"index"`
-		UUID  string `json:"uuid"`
+// outer has the hook's work done by a process of its own, and touches no disk
+// itself: whatever hangs there, it ends in time.
+func (f *flags) outer(kind string, get func(string) string, out io.Writer) error {
+	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
+		return nil // most jobs of many clusters have no GPU
 	}
-	body, err := os.ReadFile(filepath.Join(string(dir), "gpus.json"))
-	if err == nil {
-		err = json.Unmarshal(body, &gpus)
+	limit := f.limit(get)
+	printed, err := prolog.Child(limit, "/proc/self/exe", kind, "--inner",
+		"--deadline", limit.String(), "--settings", f.settings, "--run-dir", f.runDir, "--mps-control", f.mpsControl)
+	if len(printed) > 0 {
+		_, werr := out.Write(printed)
+		err = errors.Join(err, werr)
 	}
-	return func(i int) string {
-		if err != nil {
-			return ""
-		}
-		for _, g := range gpus {
-			if g.Index == i {
-				return g.UUID
-			}
-		}
-		return ""
+	return err
+}
+
+// inner does the hook's work. What it returns is told by the outer process.
+func inner(f *flags, get func(string) string, out io.Writer, do func(context.Context, *prolog.Hook, io.Writer) error) error {
+	err := prolog.Run(f.limit(get), func(ctx context.Context) error {
+		s, err := prolog.Load(f.settings)
+		s.RunDir = cmp.Or(f.runDir, get("SLURMBRIDGE_RUN_DIR"), s.RunDir)
+		s.MPSControl = cmp.Or(f.mpsControl, s.MPSControl)
+		return errors.Join(err, do(ctx, s.Hook(get), out))
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errInner, err)
 	}
+	return nil
 }

@@ -1,0 +1,109 @@
+package prolog
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/renameio/v2"
+)
+
+// Card is one of the node's GPUs, as the agent tells the hooks, which open no GPU
+// themselves. Three ways of counting can differ: Slurm's, NVML's and the driver's.
+type Card struct {
+	Index     int     `json:"index"`      // Slurm's: the place in gres.conf
+	NVMLIndex int     `json:"nvml_index"` // NVML's, by PCI bus
+	Minor     int     `json:"minor"`      // N of /dev/nvidiaN
+	UUID      string  `json:"uuid"`
+	Model     string  `json:"model"`
+	Arch      string  `json:"arch,omitempty"`
+	MemMiB    float64 `json:"mem_mib,omitempty"`
+}
+
+const cardsFile = "gpus.json"
+
+// WriteCards tells the hooks of the node's GPUs.
+func (d Dir) WriteCards(cards []Card) error {
+	if err := d.Make(); err != nil {
+		return fmt.Errorf("tell the hooks of the GPUs: %w", err)
+	}
+	body, err := json.MarshalIndent(cards, "", "  ")
+	if err != nil {
+		return err
+	}
+	// Task prologs read it as the job's user.
+	if err := renameio.WriteFile(d.path(cardsFile), append(body, '\n'), 0o644, renameio.WithStaticPermissions(0o644)); err != nil {
+		return fmt.Errorf("tell the hooks of the GPUs: %w", err)
+	}
+	return nil
+}
+
+// Cards returns the node's GPUs as the agent wrote them down. Where it hasn't, the
+// driver's own list under proc ("" = /proc) has to do, in order of the device
+// files.
+func (d Dir) Cards(proc string) ([]Card, error) {
+	var cards []Card
+	err := readJSON(d.path(cardsFile), &cards)
+	if err == nil {
+		return cards, nil
+	}
+	files, gerr := filepath.Glob(filepath.Join(cmp.Or(proc, "/proc"), "driver/nvidia/gpus/*/information"))
+	if gerr != nil || len(files) == 0 {
+		return nil, err
+	}
+	for _, f := range files {
+		body, rerr := os.ReadFile(filepath.Clean(f))
+		if rerr != nil {
+			err = errors.Join(err, rerr)
+			continue
+		}
+		if c, ok := parseInformation(string(body)); ok {
+			cards = append(cards, c)
+		}
+	}
+	slices.SortFunc(cards, func(a, b Card) int { return a.Minor - b.Minor })
+	for i := range cards {
+		cards[i].Index, cards[i].NVMLIndex = i, i
+	}
+	if len(cards) == 0 {
+		return nil, err
+	}
+	return cards, nil
+}
+
+// parseInformation reads /proc/driver/nvidia/gpus/*/information: lines "Name:
+// value".
+func parseInformation(text string) (Card, bool) {
+	c := Card{Minor: -1}
+	for line := range strings.SplitSeq(text, "\n") {
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch strings.TrimSpace(name) {
+		case "Model":
+			c.Model = value
+		case "GPU UUID":
+			c.UUID = value
+		case "Device Minor":
+			if n, err := strconv.ParseUint(value, 10, 16); err == nil {
+				c.Minor = int(n)
+			}
+		}
+	}
+	// Without the right to read it the driver prints a UUID of question marks.
+	return c, c.Minor >= 0 && strings.HasPrefix(c.UUID, "GPU-") && !strings.Contains(c.UUID, "?")
+}
+
+// card returns the GPU at Slurm's index.
+func card(cards []Card, index int) (Card, bool) {
+	i := slices.IndexFunc(cards, func(c Card) bool { return c.Index == index })
+	if i < 0 {
+		return Card{}, false
+	}
+	return cards[i], true
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain turns the test binary into the program: its inner process is a second
+// start of the same file.
+func TestMain(m *testing.M) {
+	if os.Getenv("HOOK_TEST_MAIN") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+type result struct {
+	out, stderr string
+	status      int
+	took        time.Duration
+}
+
+// hook runs the program as Slurm does: no PATH, nothing but Slurm's variables.
+func hook(t *testing.T, name string, args []string, env ...string) result {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Args[0] = name
+	cmd.Env = append([]string{"HOOK_TEST_MAIN=1"}, env...)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	start := time.Now()
+	err = cmd.Run()
+	r := result{out.String(), stderr.String(), cmd.ProcessState.ExitCode(), time.Since(start)}
+	if err != nil && r.status < 0 {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func job(kv ...string) []string {
+	return append([]string{
+		"SLURM_JOB_ID=7", "SLURM_JOB_UID=65534", "SLURM_JOB_USER=nobody", "SLURM_JOB_GPUS=0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50",
+	}, kv...)
+}
+
+func script(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Whatever is wrong with the node, a hook ends in exit 0 in time and says what it
+// was.
+func TestAlwaysExitZeroInTime(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	blocked := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bad := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(bad, []byte("runn_dir: /x\nsharing: [1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	unknown := filepath.Join(t.TempDir(), "node.yaml")
+	if err := os.WriteFile(unknown, []byte("runn_dir: /x\nsharing: both\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func() string { return "--run-dir=" + t.TempDir() }
+	for _, c := range []struct {
+		name, want string
+		args       []string
+		env        []string
+	}{
+		{"MPS hangs", "", []string{run(), "--mps-control", script(t, "exec sleep 60")}, job()},
+		{"MPS hangs with its output open", "", []string{run(), "--mps-control", script(t, "sleep 3 & exec sleep 60")}, job()},
+		{"MPS fails", "MPS daemon", []string{run(), "--mps-control", script(t, "echo no device >&2; exit 1")}, job()},
+		{"no MPS", "no nvidia-cuda-mps-control", []string{run(), "--mps-control", "/does/not/exist"}, job()},
+		{"settings on a disk that hangs", "hangs", []string{run(), "--settings", fifo}, job()},
+		{"settings that are none", "yaml", []string{run(), "--settings", bad}, job()},
+		{"unknown setting", `no setting "runn_dir"`, []string{run(), "--settings", unknown}, job()},
+		{"senseless setting", `sharing can't be "both"`, []string{run(), "--settings", unknown}, job()},
+		{"no folder to write to", "job 7", []string{"--run-dir", blocked + "/x"}, job()},
+		{"hostile job number", "SLURM_JOB_ID", []string{run()}, job("SLURM_JOB_ID=../../etc/passwd")},
+		{"no variables", "", []string{run()}, nil},
+		{"unknown option", "unknown flag", []string{"--nonsense"}, job()},
+		{"endless comment", "", []string{run(), "--mps-control", script(t, "exit 1")}, job("SLURM_JOB_COMMENT=" + strings.Repeat("a\n\xff", 30000))},
+	} {
+		for _, kind := range []string{"slurmbridge-prolog", "50-slurmbridge-epilog", "taskprolog"} {
+			args := c.args
+			if args[0] != "--nonsense" {
+				args = append(args, "--deadline", "400ms")
+			}
+			r := hook(t, kind, args, c.env...)
+			if r.status != 0 {
+				t.Errorf("%s, %s: exit %d: %s", c.name, kind, r.status, r.stderr)
+			}
+			// Generous, so that a busy machine doesn't fail it; what hangs takes a minute.
+			if r.took > 10*time.Second {
+				t.Errorf("%s, %s: %v", c.name, kind, r.took)
+			}
+			if kind == "slurmbridge-prolog" && !strings.Contains(r.stderr, c.want) {
+				t.Errorf("%s: it says %q, want %q", c.name, r.stderr, c.want)
+			}
+			if r.out != "" {
+				t.Errorf("%s, %s prints %q", c.name, kind, r.out)
+			}
+		}
+	}
+}
+
+// A process that can't be ended, as one that waits for a dead disk, is left
+// behind: stopped, it takes no notice of anything but SIGKILL, which a real one
+// would not even take.
+func TestWhatCannotBeEndedIsLeftBehind(t *testing.T) {
+	run := t.TempDir()
+	control := script(t, fmt.Sprintf("echo $PPID > %s/pid; kill -STOP $PPID; exec sleep 60", run))
+	r := hook(t, "prolog", []string{"--run-dir", run, "--mps-control", control, "--deadline", "300ms"}, job()...)
+	if r.status != 0 || r.took > 10*time.Second || !strings.Contains(r.stderr, "left behind") {
+		t.Errorf("exit %d after %v: %s", r.status, r.took, r.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(run, "jobs", "7.json")); err != nil {
+		t.Errorf("the job's file: %v; MPS must not cost the record", err)
+	}
+}
+
+func TestNotAHook(t *testing.T) {
+	if r := hook(t, "slurmbridge-hook", []string{"nonsense"}); r.status != 2 || !strings.Contains(r.stderr, "nonsense") {
+		t.Errorf("%+v", r)
+	}
+	if r := hook(t, "slurmbridge-hook", []string{"--help"}); r.status != 0 || !strings.Contains(r.out, "TaskProlog") {
+		t.Errorf("%+v", r)
+	}
+}

@@ -1,0 +1,199 @@
+package prolog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
+
+// DefaultRunDir is where hooks and agent meet.
+const DefaultRunDir = "/run/slurmbridge"
+
+// Dir is the folder where hooks and agent meet:
+//
+//	jobs/ID.json        a job that runs
+//	ended/ID-RESTART.json  one that has ended, until the agent has closed its record
+//	open/ID.json        what the agent has recorded so far of a job that runs
+//	mps/gpuN/           GPU N: lock, and its MPS daemon's pipe/ and log/
+//	gpus.json           the node's GPUs, written by the agent
+type Dir string
+
+func (d Dir) path(parts ...string) string {
+	return filepath.Join(append([]string{string(d)}, parts...)...)
+}
+
+// Jobs is the folder of the jobs that run.
+func (d Dir) Jobs() string { return d.path("jobs") }
+
+// Ended is the folder of the jobs that have ended.
+func (d Dir) Ended() string { return d.path("ended") }
+
+// Open is the agent's own folder, for what must outlive it.
+func (d Dir) Open() string { return d.path("open") }
+
+func (d Dir) running(id int64) string { return d.path("jobs", strconv.FormatInt(id, 10)+".json") }
+
+// ended is of one run: a requeued job's first run may not have been recorded when
+// the second ends.
+func (d Dir) ended(j *Job) string {
+	return d.path("ended", fmt.Sprintf("%d-%d.json", j.JobID, j.Restart))
+}
+
+// Make makes the folders. Only root may write there: users must not forge a job.
+func (d Dir) Make() error {
+	for _, sub := range []string{"", "jobs", "ended", "mps"} {
+		if err := os.MkdirAll(d.path(sub), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Begin writes a job's file.
+func (d Dir) Begin(j *Job) error {
+	if err := d.Make(); err != nil {
+		return fmt.Errorf("job %d: %w", j.JobID, err)
+	}
+	return write(d.running(j.JobID), j)
+}
+
+func write(path string, j *Job) error {
+	body, err := json.Marshal(j)
+	if err != nil {
+		return fmt.Errorf("job %d: %w", j.JobID, err)
+	}
+	// Comments may be private: root only.
+	if err := renameio.WriteFile(path, body, 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
+		return fmt.Errorf("write job file: %w", err)
+	}
+	return nil
+}
+
+// End moves a job's file to the ended ones, with the time and how it ended. A job
+// without a file (its prolog failed, or it had no GPU) is no error.
+func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
+	j, err := ReadJob(d.running(id))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		// What can't be read helps nobody.
+		return nil, errors.Join(err, os.Remove(d.running(id)))
+	}
+	j.End, j.Exit = now, exit
+	// The job is over whether or not that can be told: its file must go.
+	if err := errors.Join(write(d.ended(j), j), os.Remove(d.running(id))); err != nil {
+		return j, fmt.Errorf("close job file: %w", err)
+	}
+	return j, nil
+}
+
+// ReadJob reads a job's file.
+func ReadJob(path string) (*Job, error) {
+	j := new(Job)
+	if err := readJSON(path, j); err != nil {
+		return nil, err
+	}
+	if j.JobID <= 0 {
+		return nil, fmt.Errorf("%s names no job", path)
+	}
+	return j, nil
+}
+
+// readJSON reads a small regular file.
+func readJSON(path string, into any) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Size() > 64<<10 {
+		return fmt.Errorf("%s is no file of the hooks", path)
+	}
+	body, err := os.ReadFile(filepath.Clean(path))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// List reads the jobs of a folder, by number; files that can't be read are left
+// out and reported together.
+func List(folder string) ([]*Job, error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []*Job
+	var errs []error
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		j, err := ReadJob(filepath.Join(folder, e.Name()))
+		switch {
+		case errors.Is(err, os.ErrNotExist): // ended in between
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			out = append(out, j)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Job) int { return int(a.JobID - b.JobID) })
+	return out, errors.Join(errs...)
+}
+
+// Sharers lists those of jobs that are on GPU gpu.
+func Sharers(jobs []*Job, gpu int) []*Job {
+	return slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(j.GPUs, gpu) })
+}
+
+// Forget removes an ended job's file, once its record is closed.
+func (d Dir) Forget(j *Job) error {
+	if err := os.Remove(d.ended(j)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// gpu is the folder of one GPU.
+func (d Dir) gpu(gpu int) string { return d.path("mps", "gpu"+strconv.Itoa(gpu)) }
+
+// Lock takes a GPU's lock: several hooks run at once. It is held until release is
+// called or the process ends.
+func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
+	if err := os.MkdirAll(d.gpu(gpu), 0o755); err != nil {
+		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
+	}
+	f, err := os.OpenFile(filepath.Join(d.gpu(gpu), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("gpu %d: another hook holds its lock: %w", gpu, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package prolog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// grace is what a hook gets beyond its deadline to clean up after itself.
+const grace = 150 * time.Millisecond
+
+// Run does what a hook does with a deadline of its own, and returns when it is
+// done or at the deadline, whatever hangs. Slurm's own timeout would drain the
+// node.
+func Run(deadline time.Duration, do func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if r := recover(); r != nil {
+				done <- fmt.Errorf("panic: %v", r)
+			}
+		}()
+		done <- do(ctx)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(deadline + grace):
+		// A disk that hangs can't be cancelled; the process ends without it.
+		return errors.New("not done after " + deadline.String() + "; something hangs")
+	}
+}
+
+// Child runs a program under a deadline that nothing can stretch and returns what
+// it printed. A process that waits for a dead disk can't end, not even by
+// SIGKILL; who starts it can leave it behind. Its errors are for a log: what the
+// program printed counts even if it failed.
+func Child(deadline time.Duration, program string, args ...string) ([]byte, error) {
+	var out, stderr limited
+	cmd := exec.Command(program, args...)
+	cmd.Args[0] = "slurmbridge-hook"
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	cmd.WaitDelay = grace
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start: %w", err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case err := <-done:
+		if text := bytes.TrimSpace(stderr.bytes()); err != nil && len(text) > 0 {
+			err = errors.New(string(text))
+		}
+		return out.bytes(), err
+	case <-time.After(deadline + 2*grace):
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		return nil, errors.New("not done after " + deadline.String() + "; left behind")
+	}
+}
+
+// limited keeps the first 16 KiB that are written to it. Reading what it holds is
+// for after the writer has ended.
+type limited struct{ buf bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if room := 16<<10 - l.buf.Len(); room > 0 {
+		l.buf.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+func (l *limited) bytes() []byte { return l.buf.Bytes() }
+
+var _ io.Writer = (*limited)(nil)
+
+// Kinds are the hooks by name.
+var Kinds = []string{"prolog", "epilog", "taskprolog"}
+
+// KindOf tells which hook a program called name is, e.g. slurmbridge-prolog or
+// 50-slurmbridge-prolog; "" = none of them.
+func KindOf(name string) string {
+	for len(name) > 0 && (name[0] >= '0' && name[0] <= '9' || name[0] == '-') {
+		name = name[1:]
+	}
+	for _, k := range Kinds {
+		if name == k || name == "slurmbridge-"+k {
+			return k
+		}
+	}
+	return ""
+}

@@ -1,0 +1,131 @@
+package prolog
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/viper"
+)
+
+// DefaultSettings is the file of a node's settings. It need not exist.
+const DefaultSettings = "/etc/slurmbridge/node.yaml"
+
+// Settings are a node's.
+type Settings struct {
+	RunDir     string   // where hooks and agent meet
+	MPSControl string   // path of nvidia-cuda-mps-control
+	MPSEnv     []string // NAME=value, added to the daemons' environment
+	Multiuser  bool     // one MPS server for all users (Volta and later)
+	Sharing    string   // auto, mps or shard
+	Percentage string   // thread percentage: off, share or generous
+	JobMap     string   // dcgm-exporter's job map, "" = none
+}
+
+// Keys of the settings' file with their defaults.
+var defaults = map[string]any{
+	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
+	"sharing": "auto", "thread_percentage": "off", "job_map": "",
+}
+
+// Load reads a settings file; one that is missing means the defaults. The settings
+// are usable whatever the error: a job must start all the same, with the default
+// where a setting makes no sense.
+func Load(path string) (Settings, error) {
+	v := viper.New()
+	for k, d := range defaults {
+		v.SetDefault(k, d)
+	}
+	v.SetConfigFile(path)
+	v.SetConfigType("yaml")
+	var errs []error
+	if err := v.ReadInConfig(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, fmt.Errorf("%s: %w", path, err))
+	}
+	for _, k := range v.AllKeys() {
+		if _, ok := defaults[k]; !ok {
+			errs = append(errs, fmt.Errorf("%s: there is no setting %.64q", path, k))
+		}
+	}
+	s := Settings{
+		RunDir: v.GetString("run_dir"), MPSControl: v.GetString("mps_control"), MPSEnv: v.GetStringSlice("mps_env"),
+		Multiuser: v.GetBool("multiuser_server"), Sharing: v.GetString("sharing"), Percentage: v.GetString("thread_percentage"),
+		JobMap: v.GetString("job_map"),
+	}
+	for _, c := range []struct {
+		key   string
+		value *string
+		ok    func(string) bool
+	}{
+		{"run_dir", &s.RunDir, filepath.IsAbs},
+		{"sharing", &s.Sharing, oneOf("auto", "mps", "shard")},
+		{"thread_percentage", &s.Percentage, oneOf("off", "share", "generous")},
+		{"job_map", &s.JobMap, func(p string) bool { return p == "" || filepath.IsAbs(p) }},
+	} {
+		if !c.ok(*c.value) {
+			errs = append(errs, fmt.Errorf("%s: %s can't be %.64q", path, c.key, *c.value))
+			*c.value, _ = defaults[c.key].(string)
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+func oneOf(words ...string) func(string) bool {
+	return func(s string) bool { return slices.Contains(words, s) }
+}
+
+// Hook makes the node's hooks. get is os.Getenv.
+func (s Settings) Hook(get func(string) string) *Hook {
+	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}
+	if s.Sharing == "auto" {
+		h.Shard = sharesShards(get("SLURM_CONF"))
+	}
+	// Without the list a GPU goes by its index.
+	h.Cards, _ = h.Dir.Cards("")
+	if _, err := os.Stat(s.MPSControl); err == nil {
+		h.MPS = &MPS{
+			Dir: h.Dir, Control: s.MPSControl, Multiuser: s.Multiuser, Env: s.MPSEnv,
+			UUID: func(g int) string { c, _ := card(h.Cards, g); return c.UUID },
+		}
+	}
+	return h
+}
+
+// sharesShards reports whether slurm.conf has GPUs shared by gres/shard. Slurm
+// names the file to its hooks; they may read it, but run none of Slurm's commands.
+func sharesShards(conf string) bool {
+	if conf == "" {
+		conf = "/etc/slurm/slurm.conf"
+	}
+	f, err := os.Open(filepath.Clean(conf))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return gresTypesHave(f, "shard")
+}
+
+// gresTypesHave looks for a type in the GresTypes lines of a slurm.conf.
+func gresTypesHave(conf io.Reader, kind string) bool {
+	sc := bufio.NewScanner(io.LimitReader(conf, 4<<20))
+	sc.Buffer(nil, 64<<10)
+	for sc.Scan() {
+		line, _, _ := strings.Cut(sc.Text(), "#")
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || !strings.EqualFold(strings.TrimSpace(key), "GresTypes") {
+			continue
+		}
+		for t := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(t), kind) {
+				return true
+			}
+		}
+	}
+	return false
+}
