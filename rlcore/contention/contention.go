@@ -60,6 +60,10 @@ var TimeSlice = Law{
 // Granularity is bounded: nobody measured ratios beyond.
 const minGrain, maxGrain = 0.25, 4
 
+// rounding is what a sum of utilisations may be off by the order of its terms,
+// with room for the law's steep start at a full card.
+const rounding = 1e-9
+
 // Slowdowns writes each member's slowdown (time together over time alone, ≥ 1)
 // into dst, whose storage it reuses, and returns it.
 //
@@ -82,7 +86,7 @@ func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 		excess = 1
 	}
 	head := x.C * math.Pow(excess, x.P)
-	if excess == 0 {
+	if excess < rounding {
 		head = 0
 	}
 	n := float64(len(d) - 1)
