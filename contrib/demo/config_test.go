@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+)
+
+// The daemon doesn't start with settings that are wrong, and says in one line
+// which one, where, and with status 2 that it is no passing failure.
+func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
+	program, err := filepath.Abs(testOptions(t).build + "/slurmbridge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		text  string
+		words []string
+	}{
+		"unknown key":     {"leese: 30s\n", []string{`"leese"`, `did you mean "lease"?`}},
+		"value":           {"lease: soon\n", []string{"lease", "soon"}},
+		"kind of value":   {"window: [1, 2]\n", []string{"window"}},
+		"choice":          {"mode: passive\n", []string{"mode", "passive"}},
+		"contradiction":   {"lease: 30s\npoll: 25s\n", []string{"poll", "lease"}},
+		"no YAML":         {"lease: [30s\n", nil},
+		"key given twice": {"lease: 30s\nlease: 40s\n", []string{"lease"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file := filepath.Join(dir, "bad.yaml")
+			// Wherever it got to if it did start, nothing of this machine's is touched.
+			text := c.text + "slurm_conf: " + dir + "/none\ndatabase: " + dir + "/db\nlisten: \"\"\n"
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), program, "serve", "-c", file)
+			cmd.Env = []string{"PATH=/usr/bin:/bin"}
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			var exit *exec.ExitError
+			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 {
+				t.Errorf("%v, want exit status 2", err)
+			}
+			got := stderr.String()
+			for _, w := range append(c.words, file) {
+				if !strings.Contains(got, w) {
+					t.Errorf("%q doesn't name %q", got, w)
+				}
+			}
+			if strings.Count(got, "\n") != 1 || stdout.Len() != 0 {
+				t.Errorf("not one line on standard error alone: %q, %q", got, stdout.String())
+			}
+		})
+	}
+}
+
+// SIGHUP with a broken file changes nothing but the log; with a sound one the
+// daemon goes on with the new settings, the same process all along.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	conf := r.Path("slurmbridge.yaml")
+	sound, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(more string) {
+		t.Helper()
+		if err := os.WriteFile(conf, append(sound[:len(sound):len(sound)], more...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mode := func() string {
+		var st httpapi.Report
+		if err := r.get("/v1/status", &st); err != nil {
+			return ""
+		}
+		return st.Mode
+	}
+	gated := func() bool { _, err := os.Stat(r.GateFile); return err == nil }
+	const old = "the old one stays"
+
+	write("mode: shadow\nleese: 30s\n")
+	r.hup("slurmbridge")
+	r.until("the unknown key in the log", func() bool { return r.logged("slurmbridge", old, "leese", conf) })
+	write("mode: shadow\nmax_slowdown: fast\n")
+	r.hup("slurmbridge")
+	r.until("the bad value in the log", func() bool { return r.logged("slurmbridge", old, "max_slowdown", conf) })
+	if m := mode(); m != "active" || !gated() || !r.ready() {
+		t.Errorf("mode %q after broken files, ready %v", m, r.ready())
+	}
+
+	write("mode: shadow\n")
+	r.hup("slurmbridge")
+	r.until("shadow", func() bool { return mode() == "shadow" && r.metric("slurmbridge_info", "shadow") == 1 })
+	if gated() || r.metric("slurmbridge_info", "active") != 0 {
+		t.Error("in shadow mode jobs are still gated")
+	}
+	write("")
+	r.hup("slurmbridge")
+	r.until("active again", func() bool { return mode() == "active" && gated() && r.ready() })
+	if !r.alive("slurmbridge") {
+		t.Error("another process answers")
+	}
+	ids := r.submit("gromacs", "gromacs")
+	r.reach(ids, "COMPLETED")
+	if n := r.metric("slurmbridge_groups_total"); n == 0 {
+		t.Error("after reloads nothing is grouped")
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Without the node agent jobs are grouped, start, run and end as ever; only their
+// profiles are lost. What the hooks wrote waits until the agent is back.
+func TestAgentDown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ids := r.submit("gromacs", "gromacs")
+	r.reach(ids, "RUNNING")
+	r.kill("gpuprof")
+	ids = append(ids, r.submit("gromacs", "alexnet")...)
+	r.reach(ids, "COMPLETED")
+	if !r.ready() {
+		t.Error("the bridge is not ready for want of an agent")
+	}
+	if n := r.metric("slurmbridge_groups_total"); n < 2 {
+		t.Errorf("%g groups", n)
+	}
+	if n := r.metric("slurmbridge_records_total"); n != 0 {
+		t.Errorf("%g records without an agent", n)
+	}
+	r.until("epilogs on their way", func() bool { return len(r.files(r.Path("node", "ended"), ".json")) == len(ids) })
+	node, err := r.Run(t.Context(), "sinfo", "-h", "-N", "-o", "%T")
+	if err != nil || slices.Contains(strings.Fields(node), "drained") {
+		t.Errorf("the node is %s, %v", node, err)
+	}
+	r.again("gpuprof", "")
+	r.until("records of the time without an agent", func() bool { return r.metric("slurmbridge_records_total", "new") == float64(len(ids)) })
+	if left := r.files(r.Path("node", "ended"), ".json"); len(left) != 0 {
+		t.Errorf("not taken up: %v", left)
+	}
+}
+
+// While the controller doesn't answer a record waits in the node's spool, and a
+// job's end doesn't wait for it.
+func TestControllerUnreachableAtEpilog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ids := r.submit("gromacs", "gromacs")
+	r.reach(ids, "RUNNING")
+	if left := r.files(r.Path("spool-agent"), ".json"); len(left) != 0 {
+		t.Fatalf("records before any job has ended: %v", left)
+	}
+	r.kill("slurmbridge")
+	if _, err := http.Get(r.url + "/-/healthy"); err == nil {
+		t.Fatal("somebody else answers in the controller's place")
+	}
+	r.reach(ids, "COMPLETED")
+	r.until("records in the spool", func() bool { return len(r.files(r.Path("spool-agent"), ".json")) == len(ids) })
+	r.until("a word of it in the agent's log", func() bool { return r.logged("gpuprof", "records wait for the controller", "waiting=2") })
+	r.again("slurmbridge", "slurm")
+	r.until("the bridge is back", r.ready)
+	r.until("records from the spool", func() bool { return r.metric("slurmbridge_records_total", "new") == float64(len(ids)) })
+	r.until("an empty spool", func() bool { return len(r.files(r.Path("spool-agent"), "")) == 0 })
+	// They reached the journal: both members' starts are known.
+	var groups []struct {
+		Members  []json.RawMessage `json:"members"`
+		Complete bool              `json:"complete"`
+	}
+	if err := r.get("/v1/groups", &groups); err != nil {
+		t.Fatal(err)
+	}
+	if len(groups) == 0 {
+		t.Error("the journal lost the groups")
+	}
+	for _, g := range groups {
+		if !g.Complete {
+			t.Errorf("of a group of %d not every start is known", len(g.Members))
+		}
+	}
+}
