@@ -1,0 +1,382 @@
+// Package sim runs jobs on simulated GPUs, event by event.
+//
+// It fills the same rlcore.State that the bridge fills and asks the same
+// Decider; what happens then follows from a Truth: the contention law that the
+// simulated GPU runs, or measured slowdowns of pairs. Nothing is drawn at random
+// here: the same Config gives the same Result to the last bit.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Job is a job to simulate. The embedded Job is what a decision is told of it.
+type Job struct {
+	rlcore.Job
+	// Truth is what the job really does when it runs alone; nil = as Profile says.
+	Truth *rlcore.Profile
+}
+
+// Config is what to simulate.
+type Config struct {
+	Jobs []Job // in order of priority among those that arrive together
+	GPUs []rlcore.GPUSpec
+	// Truth says how sharers slow each other.
+	Truth Truth
+	// Predictor is what the site believes of slowdowns. A decision is told how far
+	// a running job has come by it, since nobody can see that in a real job; nil:
+	// decisions are told the truth.
+	Predictor rlcore.Predictor
+	// M is the window of decisions: an arrival behind it wakes no GPU. Default 5.
+	M int
+	// MaxRestarts is how often a job that failed for want of memory starts again
+	// among others before it gets a GPU of its own. Default 1.
+	MaxRestarts int
+	// Track keeps how busy the GPUs were over time in the Result.
+	Track bool
+	// Horizon ends a simulation that goes on longer, s. Default 1e9.
+	Horizon float64
+}
+
+// ErrBadConfig marks a Config that can't be simulated.
+var ErrBadConfig = errors.New("can't simulate")
+
+// ErrStuck: jobs are left, but neither an event nor a decision moves them.
+var ErrStuck = errors.New("simulation is stuck")
+
+// segment is a stretch of a profile in which nothing changes.
+type segment struct {
+	until float64 // s of solo work
+	use   rlcore.Use
+}
+
+// member is a job on a GPU.
+type member struct {
+	job     int // index in Sim.jobs
+	segs    []segment
+	k       int     // the segment it is in
+	done    float64 // s of solo work really done
+	est     float64 // the same as a decision is told
+	slow    float64 // slowdown at this instant
+	estSlow float64 // slowdown believed in
+	startS  float64
+}
+
+// device is a GPU and who is on it. Its figures hold at atS; they are brought
+// forward only when the device or a decision needs them.
+type device struct {
+	spec    rlcore.GPUSpec
+	members []member
+	atS     float64
+	nextS   float64 // when a member's segment ends at the present speeds
+	workS   float64 // solo work done so far, s
+	busy    float64 // fraction of time a kernel runs, at this instant
+	mem     float64 // MiB held at this instant
+	busyS   float64 // ∫ busy dt
+	memMiBS float64 // ∫ mem dt
+	ask     bool    // a decision is due
+	counted int     // members in Sim.total
+}
+
+// Sim is a simulation that stops wherever a decision is due:
+//
+//	for s.Next() {
+//		s.Start(decide(s.State(), s.GPU()))
+//	}
+//	res, err := s.Result()
+type Sim struct {
+	cfg   Config
+	truth Truth
+	jobs  []job
+	devs  []device
+	segs  map[*rlcore.Profile][]segment
+	order []int // jobs by arrival
+	next  int   // the next of order to arrive
+	now   float64
+	gpu   int // the GPU a decision is due for
+	state rlcore.State
+	wait  []int // pending jobs, parallel to state.Pending
+	left  int
+	err   error
+
+	forced    bool // waiting would be for ever
+	decisions int
+	oom       int
+	track     []Sample
+	total     Sample // sums over the devices
+
+	scratch scratch
+}
+
+type job struct {
+	Job
+	started, ended float64
+	failures       int
+	gpu            int
+}
+
+// New prepares a simulation. Errors wrap ErrBadConfig and name the job or GPU.
+func New(cfg Config) (*Sim, error) {
+	if cfg.M == 0 {
+		cfg.M = 5
+	}
+	if cfg.MaxRestarts == 0 {
+		cfg.MaxRestarts = 1
+	}
+	if cfg.Horizon == 0 {
+		cfg.Horizon = 1e9
+	}
+	if cfg.Truth == nil {
+		return nil, fmt.Errorf("%w: no law of contention is given", ErrBadConfig)
+	}
+	if len(cfg.GPUs) == 0 {
+		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
+	}
+	s := &Sim{cfg: cfg, truth: cfg.Truth, segs: map[*rlcore.Profile][]segment{}, left: len(cfg.Jobs)}
+	for i, spec := range cfg.GPUs {
+		if !(spec.MemMiB > 0) {
+			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
+		}
+		s.devs = append(s.devs, device{spec: spec, nextS: math.Inf(1)})
+		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
+			ID: fmt.Sprint(i), Node: "sim", Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
+		})
+	}
+	for i := range cfg.Jobs {
+		j := &cfg.Jobs[i]
+		truth := j.Truth
+		if truth == nil {
+			truth = j.Profile
+		}
+		if truth == nil {
+			return nil, fmt.Errorf("%w: job %s has no profile", ErrBadConfig, j.ID)
+		}
+		if err := truth.Validate(); err != nil {
+			return nil, fmt.Errorf("%w: job %s: %w", ErrBadConfig, j.ID, err)
+		}
+		if m := truth.Peak().MemMiB; !fitsAny(cfg.GPUs, m) {
+			return nil, fmt.Errorf("%w: job %s needs %.0f MiB, more than any GPU has", ErrBadConfig, j.ID, m)
+		}
+		if !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) {
+			return nil, fmt.Errorf("%w: job %s arrives at %v s", ErrBadConfig, j.ID, j.SubmitS)
+		}
+		n := job{Job: *j, started: -1, ended: -1}
+		n.Truth = truth
+		s.jobs = append(s.jobs, n)
+		s.order = append(s.order, i)
+	}
+	sortByArrival(s.order, s.jobs)
+	return s, nil
+}
+
+func fitsAny(gpus []rlcore.GPUSpec, mem float64) bool {
+	for i := range gpus {
+		if mem <= gpus[i].MemMiB {
+			return true
+		}
+	}
+	return false
+}
+
+// Next runs until a decision is due and reports whether one is; false when all
+// jobs have ended, or at an error, which Result returns.
+func (s *Sim) Next() bool {
+	for s.err == nil && s.left > 0 {
+		if s.due() {
+			return true
+		}
+		t := math.Inf(1)
+		who := -1
+		for g := range s.devs {
+			if s.devs[g].nextS < t {
+				t, who = s.devs[g].nextS, g
+			}
+		}
+		arrival := math.Inf(1)
+		if s.next < len(s.order) {
+			arrival = s.jobs[s.order[s.next]].SubmitS
+		}
+		switch {
+		case math.IsInf(t, 1) && math.IsInf(arrival, 1):
+			if s.forced || len(s.wait) == 0 {
+				s.err = fmt.Errorf("%w at %.0f s with %d jobs left", ErrStuck, s.now, s.left)
+				return false
+			}
+			// Everything is idle and nothing will come: waiting is no choice.
+			s.forced = true
+			s.askAll()
+		case arrival <= t:
+			s.now = max(s.now, arrival)
+			s.arrive()
+		default:
+			s.now = max(s.now, t)
+			s.step(who)
+		}
+		if s.now > s.cfg.Horizon {
+			s.err = fmt.Errorf("%w: %d jobs are left after %.0f s", ErrStuck, s.left, s.now)
+		}
+	}
+	return false
+}
+
+// due looks for a GPU that wants a decision and makes it the current one.
+func (s *Sim) due() bool {
+	if len(s.wait) == 0 {
+		return false
+	}
+	for g := range s.devs {
+		if s.devs[g].ask {
+			s.gpu = g
+			s.devs[g].ask = false
+			s.tell()
+			return true
+		}
+	}
+	return false
+}
+
+// State is what the decision that is due may look at; valid until Start.
+func (s *Sim) State() *rlcore.State { return &s.state }
+
+// GPU is the GPU the decision is for, by index in Config.GPUs.
+func (s *Sim) GPU() int { return s.gpu }
+
+// MustStart reports that waiting is no choice: nothing else will ever happen.
+func (s *Sim) MustStart() bool { return s.forced }
+
+// NowS is the simulated time, s.
+func (s *Sim) NowS() float64 { return s.now }
+
+// WorkS is the solo work done on GPU g so far, s.
+func (s *Sim) WorkS(g int) float64 {
+	s.sync(g)
+	return s.devs[g].workS
+}
+
+// Start carries out a decision: the pending jobs of the given indexes in
+// State.Pending join the GPU. None means to wait.
+func (s *Sim) Start(pending []int) {
+	s.decisions++
+	if len(pending) == 0 {
+		return
+	}
+	s.forced = false
+	d := &s.devs[s.gpu]
+	for _, p := range pending {
+		i := s.wait[p]
+		j := &s.jobs[i]
+		j.started, j.gpu = s.now, s.gpu
+		d.members = append(d.members, member{job: i, segs: s.segments(j.Truth), startS: s.now, slow: 1, estSlow: 1})
+	}
+	s.forget(pending)
+	// The card's members start one after the other: who asks for memory last
+	// and doesn't get it fails.
+	s.settle(s.gpu)
+	s.believe(s.gpu)
+	for k := len(d.members) - 1; k >= 0 && d.mem > d.spec.MemMiB; k-- {
+		s.fail(s.gpu, k)
+	}
+	// The window has changed for everybody.
+	s.askAll()
+}
+
+// forget takes jobs out of the queue.
+func (s *Sim) forget(pending []int) {
+	gone := s.scratch.marks(len(s.wait))
+	for _, p := range pending {
+		gone[p] = true
+	}
+	k := 0
+	for p := range s.wait {
+		if !gone[p] {
+			s.wait[k], s.state.Pending[k] = s.wait[p], s.state.Pending[p]
+			k++
+		}
+	}
+	s.wait, s.state.Pending = s.wait[:k], s.state.Pending[:k]
+}
+
+func (s *Sim) askAll() {
+	for g := range s.devs {
+		s.devs[g].ask = true
+	}
+}
+
+// arrive lets the next job join the queue.
+func (s *Sim) arrive() {
+	for s.next < len(s.order) && s.jobs[s.order[s.next]].SubmitS <= s.now {
+		s.enqueue(s.order[s.next])
+		s.next++
+	}
+}
+
+func (s *Sim) enqueue(i int) {
+	if len(s.wait) < s.cfg.M {
+		s.askAll()
+	}
+	s.wait = append(s.wait, i)
+	s.state.Pending = append(s.state.Pending, s.jobs[i].Job.Job)
+}
+
+// step lets the first segment of device g that ends now end.
+func (s *Sim) step(g int) {
+	s.sync(g)
+	d := &s.devs[g]
+	k, least := -1, math.Inf(1)
+	for i := range d.members {
+		m := &d.members[i]
+		if left := (m.segs[m.k].until - m.done) * m.slow; left < least {
+			k, least = i, left
+		}
+	}
+	m := &d.members[k]
+	// Exactly, whatever the sums' rounding says.
+	m.done = m.segs[m.k].until
+	if m.k+1 == len(m.segs) {
+		s.end(g, k)
+		return
+	}
+	grows := m.segs[m.k+1].use.MemMiB > m.segs[m.k].use.MemMiB
+	m.k++
+	s.settle(g)
+	if grows && d.mem > d.spec.MemMiB {
+		s.fail(g, k)
+	}
+}
+
+// end takes a finished job off its GPU.
+func (s *Sim) end(g, k int) {
+	d := &s.devs[g]
+	s.jobs[d.members[k].job].ended = s.now
+	s.left--
+	s.remove(g, k)
+}
+
+// fail ends a job for want of memory: its work is lost, it is submitted again.
+func (s *Sim) fail(g, k int) {
+	i := s.devs[g].members[k].job
+	j := &s.jobs[i]
+	j.failures++
+	s.oom++
+	if j.failures > s.cfg.MaxRestarts {
+		j.NoShare = true
+	}
+	s.remove(g, k)
+	s.enqueue(i)
+}
+
+func (s *Sim) remove(g, k int) {
+	d := &s.devs[g]
+	d.members = append(d.members[:k], d.members[k+1:]...)
+	s.settle(g)
+	s.believe(g)
+	d.ask = true
+}
+
+// PassOver counts, for the guard's fairness, that the given pending job of the
+// state was passed over by the decision that is about to be carried out.
+func (s *Sim) PassOver(p int) { s.state.Pending[p].PassedOver++ }
