@@ -92,7 +92,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.version, e.gresTypes, e.selectType, e.nodes, e.cards, e.oneSharing, e.lua, e.user, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.accrue, e.munge, e.folders, e.agents, e.rateLimit, e.mode,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.mode,
 	} {
 		check()
 	}

@@ -30,8 +30,10 @@ func ptr[T any](v T) *T { return &v }
 // bridged are the facts of a cluster where nothing is missing.
 func bridged(t *testing.T, release string) *Facts {
 	t.Helper()
+	conf := ParseConfig(text(t, release+"-bridged.config"))
+	conf["SchedulerParameters"] = Scheduler
 	return &Facts{
-		Config:       ParseConfig(text(t, release+"-bridged.config")),
+		Config:       conf,
 		Nodes:        ParseNodes(text(t, release+"-bridged.nodes")),
 		Partitions:   ParsePartitions(text(t, release+"-bridged.partitions")),
 		ConfDir:      "/etc/slurm",
@@ -70,7 +72,7 @@ func TestPlainCluster(t *testing.T) {
 	want := []string{
 		"error gres-types", "error node-shares", "error gpu-type", "error lua", "error default-memory",
 		"error hook-prolog", "error hook-epilog", "error hook-taskprolog", "error folder",
-		"warning epilog-slurmctld",
+		"warning epilog-slurmctld", "note scheduler",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)

@@ -1,0 +1,95 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Scheduler is the SchedulerParameters that doctor advises.
+const Scheduler = "sched_interval=2,bf_interval=5"
+
+// pace is one of SchedulerParameters' times in seconds: Slurm's default
+// (slurm.conf's manual, 22.05 to 24.11), the longest that nobody need mind, and
+// what it is to Slurm.
+type pace struct {
+	name        string
+	usual, fine int
+	what        string
+}
+
+var paces = []pace{
+	{"sched_interval", 60, 5, "looks at the whole queue"},
+	{"bf_interval", 30, 10, "looks for jobs to start out of turn (backfill)"},
+	{"batch_sched_delay", 3, 5, "looks again after a job has come, changed or ended"},
+}
+
+// scheduler gives advice on how often Slurm looks at its queue. Most groups start
+// within a second or two whatever it says: a job's end or its release makes Slurm
+// look. These times are what is left where that doesn't happen: a gate that
+// opens, an EpilogSlurmctld that ends after the node's Epilog, a job of higher
+// priority in the way, which leaves the group to backfill.
+func (e *exam) scheduler() {
+	params := e.Config["SchedulerParameters"]
+	var slow []string
+	for _, p := range paces {
+		if p.name == "bf_interval" && e.Config["SchedulerType"] != "sched/backfill" {
+			continue
+		}
+		s := seconds(params, p)
+		switch {
+		case s < 0:
+			slow = append(slow, fmt.Sprintf("never by itself %s (%s=%d)", p.what, p.name, s))
+		case s > p.fine:
+			slow = append(slow, fmt.Sprintf("%s every %d s (%s)", p.what, s, p.name))
+		}
+	}
+	if len(slow) == 0 {
+		return
+	}
+	e.add("scheduler", Note, "Slurm "+strings.Join(slow, ", "),
+		"groups that wait for such a look leave their GPU idle, and when the gate opens the jobs behind it start as late; "+
+			"shorter times are advice, not a need. They hold for the whole site and cost slurmctld time: each look takes what "+
+			"sdiag calls the cycle (milliseconds with a few thousand waiting jobs). Where that is longer than 0.1 s, keep yours",
+		e.conf("SchedulerParameters="+advised(params)),
+		Fix{Lines: []string{"sdiag | grep -i cycle   # before", "scontrol reconfigure", "sdiag | grep -i cycle   # after an hour"}})
+}
+
+// seconds is what params says of a time, or its default; like Slurm it takes the
+// first where one is said twice.
+func seconds(params string, p pace) int {
+	for w := range strings.SplitSeq(params, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(w), "=")
+		if !strings.EqualFold(name, p.name) {
+			continue
+		}
+		if n, err := strconv.Atoi(value); err == nil {
+			return n
+		}
+		break
+	}
+	return p.usual
+}
+
+// advised is params with the times that are too long replaced; what is short
+// already stays, and so does everything else.
+func advised(params string) string {
+	var out []string
+	for w := range strings.SplitSeq(params, ",") {
+		w = strings.TrimSpace(w)
+		name, _, _ := strings.Cut(w, "=")
+		k := slices.IndexFunc(paces, func(p pace) bool { return strings.EqualFold(name, p.name) })
+		if w == "" || k >= 0 && (seconds(params, paces[k]) > paces[k].fine || seconds(params, paces[k]) < 0) {
+			continue
+		}
+		out = append(out, w)
+	}
+	kept := strings.Join(out, ",")
+	for w := range strings.SplitSeq(Scheduler, ",") {
+		if name, _, _ := strings.Cut(w, "="); !has(kept, name) {
+			out = append(out, w)
+		}
+	}
+	return strings.Join(out, ",")
+}

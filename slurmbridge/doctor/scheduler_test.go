@@ -1,0 +1,74 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+)
+
+// As recorded, neither cluster has all the times that are advised, and is told so
+// without being told that anything is wrong.
+func TestSchedulerAdvice(t *testing.T) {
+	for file, c := range map[string]struct {
+		what []string
+		line string
+	}{
+		"22.05.8-plain.config":   {[]string{"every 60 s (sched_interval)", "every 30 s (bf_interval)"}, Scheduler},
+		"22.05.8-bridged.config": {[]string{"every 60 s (sched_interval)"}, "bf_interval=10,sched_interval=2"},
+		"24.11.5-bridged.config": {[]string{"every 60 s (sched_interval)"}, "bf_interval=10,sched_interval=2"},
+	} {
+		found := Examine(&Facts{Config: ParseConfig(text(t, file))})
+		var got *Finding
+		for i := range found {
+			if found[i].Check == "scheduler" {
+				got = &found[i]
+			}
+		}
+		if got == nil {
+			t.Errorf("%s: no advice in %v", file, checks(found))
+			continue
+		}
+		if got.Severity != Note || strings.Count(got.What, "every") != len(c.what) {
+			t.Errorf("%s: %+v", file, got)
+		}
+		for _, w := range c.what {
+			if !strings.Contains(got.What, w) {
+				t.Errorf("%s: %q doesn't say %q", file, got.What, w)
+			}
+		}
+		for _, w := range []string{"idle", "gate opens", "whole site", "cost", "sdiag", "not a need"} {
+			if !strings.Contains(got.Why, w) {
+				t.Errorf("%s: %q says nothing of %q", file, got.Why, w)
+			}
+		}
+		if fix := got.Fix[0]; fix.File != "/etc/slurm/slurm.conf" || fix.Lines[0] != "SchedulerParameters="+c.line {
+			t.Errorf("%s: %+v", file, fix)
+		}
+	}
+}
+
+func TestSchedulerTimes(t *testing.T) {
+	for params, want := range map[string]string{
+		Scheduler:                                                    "",
+		"sched_interval=5,bf_interval=1":                             "",
+		"defer, sched_interval=2 ,bf_interval=10":                    "",
+		"sched_interval=2,bf_interval=5,batch_sched_delay=20":        Scheduler,
+		"sched_interval=-1,bf_interval=5":                            "bf_interval=5,sched_interval=2",
+		"bf_continue,SCHED_INTERVAL=30,bf_interval=60,max_rpc_cnt=9": "bf_continue,max_rpc_cnt=9," + Scheduler,
+		"bf_interval=soon":                                           Scheduler,
+	} {
+		f := &Facts{Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params}}
+		e := &exam{Facts: f}
+		e.scheduler()
+		switch {
+		case want == "" && len(e.found) > 0:
+			t.Errorf("%s: %+v", params, e.found)
+		case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
+			t.Errorf("%s: %+v, want %s", params, e.found, want)
+		}
+	}
+	// Without backfill nobody is told to do it more often.
+	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/builtin", "SchedulerParameters": "sched_interval=2"}}}
+	if e.scheduler(); len(e.found) != 0 {
+		t.Errorf("%+v", e.found)
+	}
+}
