@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -34,15 +35,29 @@ type Agent struct {
 	Log     *slog.Logger
 	Metrics *Metrics
 
-	jobs map[int64]*tracked
+	jobs map[run]*tracked
 	gpus map[int]gpu // by gres.conf's index
+	// What the last passes failed at: reading job files, reading GPUs (those that
+	// have answered since are not there).
+	filesErr error
+	broken   map[int]error
+	last     atomic.Pointer[pass]
 }
+
+// run names one run of a job: a requeued job has several.
+type run struct {
+	id      int64
+	restart int
+}
+
+func runOf(j *prolog.Job) run { return run{j.JobID, j.Restart} }
 
 type gpu struct {
 	at  int // index in Lib.Devices
 	dev nvml.Device
-	// last sample
+	// sample is of the last pass, where that has one.
 	sample nvml.Sample
+	fresh  bool
 }
 
 // tracked is a job that runs.
@@ -53,15 +68,18 @@ type tracked struct {
 	failed     int
 	seen       time.Time // up to when it was sampled
 	late       bool      // the agent came when it had been running for a while
-	neighbours map[int64]*gpuprof.Neighbour
+	neighbours map[run]*gpuprof.Neighbour
 }
+
+// runs reports whether the job's end isn't known yet.
+func (t *tracked) runs() bool { return t.job.End.IsZero() }
 
 // Start reads what the library knows and tells the hooks which GPU is which.
 func (a *Agent) Start() error {
 	if a.Period == 0 {
 		a.Period = time.Second
 	}
-	a.jobs, a.gpus = map[int64]*tracked{}, map[int]gpu{}
+	a.jobs, a.gpus, a.broken = map[run]*tracked{}, map[int]gpu{}, map[int]error{}
 	devices := a.Lib.Devices()
 	// gres.conf's order is that of the device files, whose numbers can have gaps.
 	order := make([]int, len(devices))
@@ -97,11 +115,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer tick.Stop()
 	// A look now and then finds what an event was lost for, and records that could
 	// not be kept.
-	slow := time.NewTicker(10 * time.Second)
+	slow := time.NewTicker(idlePeriod)
 	defer slow.Stop()
 	for {
 		ticks := tick.C
-		if len(a.jobs) == 0 {
+		if !a.busy() {
 			ticks = nil
 		}
 		select {
@@ -125,8 +143,19 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.sample()
 		case <-slow.C:
 			a.scan()
+			a.retry()
 		}
 	}
+}
+
+// busy reports whether a job runs.
+func (a *Agent) busy() bool {
+	for _, t := range a.jobs {
+		if t.runs() {
+			return true
+		}
+	}
+	return false
 }
 
 func drain(events <-chan fsnotify.Event) {
@@ -141,57 +170,79 @@ func drain(events <-chan fsnotify.Event) {
 
 // scan takes up jobs that came and closes those that went.
 func (a *Agent) scan() {
-	running, err := prolog.List(a.Dir.Jobs())
-	if err != nil {
-		a.Log.Warn("job files", "err", err)
-	}
+	wasBusy := a.busy()
+	running, rerr := prolog.List(a.Dir.Jobs())
 	now := a.Now()
 	for _, j := range running {
-		t := a.jobs[j.JobID]
-		if t != nil && t.job.Restart == j.Restart && t.job.Start.Equal(j.Start) {
+		t := a.jobs[runOf(j)]
+		if t != nil && t.job.Start.Equal(j.Start) {
 			continue
 		}
-		t = &tracked{job: j, seen: now, neighbours: map[int64]*gpuprof.Neighbour{}}
+		t = &tracked{job: j, seen: now, neighbours: map[run]*gpuprof.Neighbour{}}
 		t.series.PeriodS = a.Period.Seconds()
 		if late := now.Sub(j.Start); late < max(2*a.Period, time.Second) {
 			t.seen = j.Start
 		} else {
 			t.late = true
 		}
-		a.jobs[j.JobID] = t
+		a.jobs[runOf(j)] = t
 	}
 	a.meet(now)
-	ended, err := prolog.List(a.Dir.Ended())
-	if err != nil {
-		a.Log.Warn("job files", "err", err)
+	ended, eerr := prolog.List(a.Dir.Ended())
+	if a.filesErr = errors.Join(rerr, eerr); a.filesErr != nil {
+		a.Log.Warn("job files", "err", a.filesErr)
 	}
 	for _, j := range ended {
 		a.finish(j)
 	}
 	// A job that is in neither folder ended without an epilog: the node was
 	// restarted, or its file was removed.
-	for id, t := range a.jobs {
-		gone := func(list []*prolog.Job) bool {
-			return !slices.ContainsFunc(list, func(j *prolog.Job) bool { return j.JobID == id })
+	for r, t := range a.jobs {
+		if eerr != nil || listed(running, r) || listed(ended, r) {
+			continue
 		}
-		if err == nil && gone(running) && gone(ended) {
-			if _, err := os.Stat(filepath.Join(a.Dir.Jobs(), fmt.Sprintf("%d.json", id))); errors.Is(err, os.ErrNotExist) {
-				t.job.End = now
-				if again, err := prolog.List(a.Dir.Ended()); err == nil && gone(again) {
-					a.Log.Warn("a job's file went away without an epilog; no record", "job", id)
-					delete(a.jobs, id)
-				}
-			}
+		if _, err := os.Stat(filepath.Join(a.Dir.Jobs(), fmt.Sprintf("%d.json", r.id))); err == nil && !a.requeued(r) {
+			continue
+		}
+		t.job.End = now
+		if again, err := prolog.List(a.Dir.Ended()); err == nil && !listed(again, r) {
+			a.Log.Warn("a job's file went away without an epilog; no record", "job", r.id)
+			delete(a.jobs, r)
 		}
 	}
-	a.Metrics.running(len(a.jobs))
+	n := 0
+	for _, t := range a.jobs {
+		if t.runs() {
+			n++
+		}
+	}
+	a.Metrics.running(n)
+	a.Metrics.show(a.uses())
+	// While jobs run only a sample shows that sampling goes on.
+	if n == 0 || !wasBusy {
+		a.passed(now)
+	}
+}
+
+func listed(list []*prolog.Job, r run) bool {
+	return slices.ContainsFunc(list, func(j *prolog.Job) bool { return runOf(j) == r })
+}
+
+// requeued reports whether a later run of the job is known.
+func (a *Agent) requeued(r run) bool {
+	for other := range a.jobs {
+		if other.id == r.id && other.restart > r.restart {
+			return true
+		}
+	}
+	return false
 }
 
 // meet notes who is on the same GPU at present.
 func (a *Agent) meet(now time.Time) {
-	for id, t := range a.jobs {
+	for r, t := range a.jobs {
 		for other, o := range a.jobs {
-			if id == other || !t.job.End.IsZero() || !o.job.End.IsZero() || !slices.ContainsFunc(t.job.GPUs, func(g int) bool { return slices.Contains(o.job.GPUs, g) }) {
+			if r.id == other.id || !t.runs() || !o.runs() || !slices.ContainsFunc(t.job.GPUs, func(g int) bool { return slices.Contains(o.job.GPUs, g) }) {
 				continue
 			}
 			n := t.neighbours[other]
@@ -200,7 +251,7 @@ func (a *Agent) meet(now time.Time) {
 				if o.job.Start.After(from) {
 					from = o.job.Start
 				}
-				n = &gpuprof.Neighbour{JobID: other, User: o.job.User, From: from}
+				n = &gpuprof.Neighbour{JobID: other.id, User: o.job.User, From: from}
 				t.neighbours[other] = n
 			}
 			n.To = now
@@ -210,30 +261,28 @@ func (a *Agent) meet(now time.Time) {
 
 // sample reads the GPUs that have jobs, once each.
 func (a *Agent) sample() {
-	if len(a.jobs) == 0 {
+	if !a.busy() {
 		return
 	}
 	a.meet(a.Now())
 	read := map[int]error{}
 	for _, t := range a.jobs {
+		if !t.runs() {
+			continue // its record could not be kept yet
+		}
 		var sum rlcore.Use
 		var failed error
 		for _, g := range t.job.GPUs {
-			dev, ok := a.gpus[g]
-			if !ok {
-				failed = fmt.Errorf("NVML has no gpu %d", g)
-				continue
-			}
 			err, done := read[g]
 			if !done {
-				dev.sample, err = a.Lib.Sample(dev.at)
-				a.gpus[g], read[g] = dev, err
-				a.Metrics.sampled(g, dev.dev, dev.sample, err)
+				err = a.read(g)
+				read[g] = err
 			}
 			if err != nil {
 				failed = err
 				continue
 			}
+			dev := a.gpus[g]
 			n := float64(len(t.job.GPUs))
 			sum.GPU += dev.sample.GPU / n
 			sum.Core += dev.sample.GPU / n // the nearest figure where NVML gives no other
@@ -252,12 +301,34 @@ func (a *Agent) sample() {
 		t.series.Add(t.seen.Sub(t.job.Start).Seconds(), now.Sub(t.job.Start).Seconds(), sum)
 		t.seen = now
 	}
+	a.Metrics.show(a.uses())
+	a.passed(a.Now())
+}
+
+// read samples a GPU.
+func (a *Agent) read(g int) error {
+	dev, ok := a.gpus[g]
+	if !ok {
+		a.broken[g] = fmt.Errorf("NVML has no gpu %d", g)
+		return a.broken[g]
+	}
+	var err error
+	dev.sample, err = a.Lib.Sample(dev.at)
+	dev.fresh = err == nil
+	a.gpus[g] = dev
+	a.Metrics.sampled(err)
+	if err != nil {
+		a.broken[g] = fmt.Errorf("gpu %d: %w", g, err)
+		return a.broken[g]
+	}
+	delete(a.broken, g)
+	return nil
 }
 
 // finish closes an ended job's record.
 func (a *Agent) finish(j *prolog.Job) {
-	t := a.jobs[j.JobID]
-	if t == nil || t.job.Restart != j.Restart {
+	t := a.jobs[runOf(j)]
+	if t == nil {
 		// The agent was not there while it ran: who and when is still worth keeping.
 		t = &tracked{job: j, late: true}
 		t.series.PeriodS = a.Period.Seconds()
@@ -268,9 +339,9 @@ func (a *Agent) finish(j *prolog.Job) {
 		a.Log.Error("record not kept; tried again later", "job", j.JobID, "err", err)
 		return
 	}
-	delete(a.jobs, j.JobID)
+	delete(a.jobs, runOf(j))
 	for _, o := range a.jobs {
-		if n := o.neighbours[j.JobID]; n != nil {
+		if n := o.neighbours[runOf(j)]; n != nil {
 			n.To = j.End
 		}
 	}

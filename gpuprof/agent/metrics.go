@@ -1,55 +1,129 @@
 package agent
 
 import (
+	"slices"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
-// Metrics is what operations sees of a node, under the prefix gpuprof_. A nil
-// *Metrics counts nothing.
+// Metrics is what operations sees of a node, under the prefix gpuprof_. There are
+// series only of GPUs that have jobs, and of jobs that run: both go away with the
+// job. Nothing that users write is in a label. A nil *Metrics counts nothing.
 type Metrics struct {
-	util, mem, pcie, power *prometheus.GaugeVec
-	jobs                   prometheus.Gauge
-	samples                *prometheus.CounterVec
-	records                prometheus.Counter
+	util, mem, pcie, power *prometheus.Desc
+	jobUtil, jobMem        *prometheus.Desc
+	uses                   atomic.Pointer[[]use]
+
+	jobs    prometheus.Gauge
+	samples *prometheus.CounterVec
+	records prometheus.Counter
+}
+
+// use is what a GPU with jobs did in the last sample.
+type use struct {
+	gpu    int
+	uuid   string
+	sample nvml.Sample
+	jobs   []int64 // that run on it
 }
 
 // NewMetrics registers the agent's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	labels := []string{"gpu", "uuid"}
-	vec := func(name, help string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, labels)
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("gpuprof_"+name, help, labels, nil)
 	}
 	m := &Metrics{
-		util:    vec("gpu_utilization_ratio", "Fraction of the last sample period in which a kernel ran, while the GPU has jobs."),
-		mem:     vec("gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."),
-		pcie:    vec("gpu_pcie_bytes_per_second", "PCIe traffic in both directions, while the GPU has jobs."),
-		power:   vec("gpu_power_watts", "Power drawn, while the GPU has jobs."),
+		util:    desc("gpu_utilization_ratio", "Fraction of the last sample period in which a kernel ran, while the GPU has jobs.", "gpu", "uuid"),
+		mem:     desc("gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs.", "gpu", "uuid"),
+		pcie:    desc("gpu_pcie_bytes_per_second", "PCIe traffic in both directions, while the GPU has jobs.", "gpu", "uuid"),
+		power:   desc("gpu_power_watts", "Power drawn, while the GPU has jobs.", "gpu", "uuid"),
+		jobUtil: desc("job_gpu_utilization_ratio", "Utilization of a running job's GPU as in gpuprof_gpu_utilization_ratio; jobs that share the GPU show the same, what they do together.", "job", "gpu"),
+		jobMem:  desc("job_gpu_memory_used_bytes", "Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together.", "job", "gpu"),
 		jobs:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gpuprof", Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
 		samples: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
 		records: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "records_total", Help: "Records of jobs that were closed."}),
 	}
-	reg.MustRegister(m.util, m.mem, m.pcie, m.power, m.jobs, m.samples, m.records)
+	reg.MustRegister(m, m.jobs, m.samples, m.records)
 	return m
 }
 
-func (m *Metrics) sampled(gpu int, d nvml.Device, s nvml.Sample, err error) {
+// Describe implements prometheus.Collector for the gauges of use.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.util, m.mem, m.pcie, m.power, m.jobUtil, m.jobMem} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector: the last sample, as it was published
+// whole.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	uses := m.uses.Load()
+	if uses == nil {
+		return
+	}
+	for _, u := range *uses {
+		gpu, bytes := strconv.Itoa(u.gpu), u.sample.MemMiB*(1<<20)
+		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+		}
+		gauge(m.util, u.sample.GPU, gpu, u.uuid)
+		gauge(m.mem, bytes, gpu, u.uuid)
+		gauge(m.pcie, u.sample.PCIeMBps*1e6, gpu, u.uuid)
+		gauge(m.power, u.sample.PowerW, gpu, u.uuid)
+		for _, id := range u.jobs {
+			job := strconv.FormatInt(id, 10)
+			gauge(m.jobUtil, u.sample.GPU, job, gpu)
+			gauge(m.jobMem, bytes, job, gpu)
+		}
+	}
+}
+
+// uses lists the GPUs that have jobs and were read in the last pass.
+func (a *Agent) uses() []use {
+	on := map[int][]int64{}
+	for r, t := range a.jobs {
+		if !t.runs() {
+			continue
+		}
+		for _, g := range t.job.GPUs {
+			on[g] = append(on[g], r.id)
+		}
+	}
+	var out []use
+	for g, dev := range a.gpus {
+		jobs := on[g]
+		if len(jobs) == 0 {
+			dev.fresh = false // stale by the time the next job comes
+			a.gpus[g] = dev
+		}
+		if !dev.fresh {
+			continue
+		}
+		slices.Sort(jobs)
+		out = append(out, use{g, dev.dev.UUID, dev.sample, slices.Compact(jobs)})
+	}
+	return out
+}
+
+func (m *Metrics) show(uses []use) {
+	if m != nil {
+		m.uses.Store(&uses)
+	}
+}
+
+func (m *Metrics) sampled(err error) {
 	if m == nil {
 		return
 	}
+	result := "ok"
 	if err != nil {
-		m.samples.WithLabelValues("error").Inc()
-		return
+		result = "error"
 	}
-	m.samples.WithLabelValues("ok").Inc()
-	id := strconv.Itoa(gpu)
-	m.util.WithLabelValues(id, d.UUID).Set(s.GPU)
-	m.mem.WithLabelValues(id, d.UUID).Set(s.MemMiB * (1 << 20))
-	m.pcie.WithLabelValues(id, d.UUID).Set(s.PCIeMBps * 1e6)
-	m.power.WithLabelValues(id, d.UUID).Set(s.PowerW)
+	m.samples.WithLabelValues(result).Inc()
 }
 
 func (m *Metrics) running(n int) {

@@ -196,12 +196,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
-		mux := http.NewServeMux()
-		mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
-		for _, p := range []string{"GET /-/healthy", "GET /-/ready"} {
-			mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-		}
-		srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+		srv := &http.Server{Handler: handler(reg, a.Health), ReadHeaderTimeout: 10 * time.Second}
 		webConfig, systemd := v.GetString("web-config"), false
 		g.Go(func() error {
 			err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{addr}, WebSystemdSocket: &systemd, WebConfigFile: &webConfig}, log)
@@ -217,6 +212,22 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 		log.Debug("sd_notify", "err", err)
 	}
 	return g.Wait()
+}
+
+// handler serves metrics, and what health says.
+func handler(reg prometheus.Gatherer, health func() error) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	for _, p := range []string{"healthy", "ready"} {
+		mux.HandleFunc("GET /-/"+p, func(w http.ResponseWriter, _ *http.Request) {
+			if err := health(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, p)
+		})
+	}
+	return mux
 }
 
 func newInfo(out io.Writer) *cobra.Command {
