@@ -18,7 +18,7 @@ TEST    := $(GO) test -count=1 -p 2 -parallel 8
 PKGS    ?= ./...
 NVMLSIM := gpuprof/gpusim/nvmlsim
 LINT    := $(BUILD)/tools/golangci-lint
-SCRIPTS := contrib/install-deps .ci/run
+SCRIPTS := contrib/install-deps .ci/run $(wildcard etc/hooks/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build demo demo-cold test test-compat lint fmt bench soak clean
