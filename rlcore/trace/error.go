@@ -1,0 +1,54 @@
+// Package trace reads what a replay, a training or a scoring is given as files:
+// jobs (CSV, the Standard Workload Format, sacct's output), solo profiles, and
+// slowdowns measured in pairs.
+//
+// CSV files have a header line and commas; columns stand in any order, columns
+// that no reader knows are ignored, those that a reader needs and doesn't find are
+// an error. A byte order mark, CRLF and quoted fields are all right. A value that
+// is missing where it is needed, or can't be true, refuses the whole file: every
+// error here is an *Error that names file, line and column.
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Error says which value of which file can't be used.
+type Error struct {
+	File   string
+	Line   int    // from 1; 0 = the file as a whole
+	Column string // "" = the row as a whole
+	Err    error
+}
+
+// Error is e.g. `pairs.csv:7: slowdown: "abc" is not a number`.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		fmt.Fprintf(&b, ":%d", e.Line)
+	}
+	if e.Column != "" {
+		b.WriteString(": ")
+		b.WriteString(e.Column)
+	}
+	return b.String() + ": " + e.Err.Error()
+}
+
+// Unwrap returns what is wrong with the value.
+func (e *Error) Unwrap() error { return e.Err }
+
+// What an Error wraps where callers tell it apart.
+var (
+	ErrEmpty      = errors.New("the file is empty")
+	ErrNoRows     = errors.New("there is no row in it")
+	ErrNoColumn   = errors.New("the header lacks this column")
+	ErrNotNumber  = errors.New("is not a number")
+	ErrMissing    = errors.New("the value is missing")
+	ErrTwice      = errors.New("stands there twice")
+	ErrUnknownApp = errors.New("unknown application")
+	ErrLongLine   = errors.New("the line is too long")
+	ErrOutOfRange = errors.New("out of range")
+)

@@ -1,0 +1,66 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+)
+
+// Job is one job of a trace.
+type Job struct {
+	ID string
+	// SubmitS is when it was submitted, s: on the file's own clock for CSV and
+	// SWF, since the earliest submission for sacct.
+	SubmitS float64
+	App     string
+	// DurationS is its run time, s: alone for CSV, as it was for SWF and sacct.
+	// 0 = not given (CSV only): its application's profile says.
+	DurationS float64
+	User      string // "" = not given
+	GPUs      int    // GPUs it held; 0 = not given
+}
+
+// ReadJobs reads CSV with the columns job, submit_s, app and, where the file has
+// them, duration_s, user and gpus, which may be empty. A job may stand there once.
+// When known is given, an application that isn't among it is an ErrUnknownApp.
+// The jobs come in the order of submission, those of one instant in the file's.
+// name is the file's name for messages.
+func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
+	var jobs []Job
+	seen := map[string]bool{}
+	err := readTable(r, name, []string{"job", "submit_s", "app"}, func(t *row) {
+		j := Job{
+			ID:        t.name("job"),
+			SubmitS:   t.number("submit_s", 0, maxSubmitS),
+			App:       t.app("app", known),
+			DurationS: t.numberOr("duration_s", minDurationS, maxDurationS, 0),
+			User:      t.nameOr("user", ""),
+			GPUs:      t.count("gpus"),
+		}
+		if seen[j.ID] {
+			t.fail("job", fmt.Errorf("%.40q %w", j.ID, ErrTwice))
+		}
+		seen[j.ID] = true
+		jobs = append(jobs, j)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return inOrder(jobs), nil
+}
+
+// count returns a whole number from 1, 0 where it isn't given.
+func (r *row) count(col string) int {
+	v := r.numberOr(col, 1, maxGPUs, 0)
+	if v != math.Trunc(v) {
+		r.fail(col, fmt.Errorf("%w: %.40s is not a whole number", ErrOutOfRange, r.text(col)))
+	}
+	return int(v)
+}
+
+func inOrder(jobs []Job) []Job {
+	slices.SortStableFunc(jobs, func(a, b Job) int { return cmp.Compare(a.SubmitS, b.SubmitS) })
+	return jobs
+}

@@ -1,0 +1,63 @@
+package trace
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Skipped counts the rows that are sound but no use to a replay, by the reason.
+type Skipped map[string]int
+
+// Total returns how many there are.
+func (s Skipped) Total() int {
+	n := 0
+	for _, k := range s {
+		n += k
+	}
+	return n
+}
+
+// String is e.g. "3 without a run time, 1 still running".
+func (s Skipped) String() string {
+	var parts []string
+	for _, why := range slices.Sorted(maps.Keys(s)) {
+		parts = append(parts, fmt.Sprintf("%d %s", s[why], why))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// eachLine calls do for every line of text, numbered from 1, without its line end,
+// and stops at the first error.
+func eachLine(r io.Reader, name string, do func(line int, text string) error) error {
+	sc := bufio.NewScanner(withoutBOM(r))
+	sc.Buffer(nil, maxLine)
+	line := 0
+	for sc.Scan() {
+		line++
+		if err := do(line, sc.Text()); err != nil {
+			return err
+		}
+	}
+	switch err := sc.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return &Error{File: name, Line: line + 1, Err: fmt.Errorf("%w: more than %d bytes", ErrLongLine, maxLine)}
+	case err != nil:
+		return &Error{File: name, Line: line + 1, Err: fmt.Errorf("read: %w", err)}
+	case line == 0:
+		return &Error{File: name, Err: ErrEmpty}
+	}
+	return nil
+}
+
+// nothing is the error of a file that had rows and none that is of use.
+func nothing(name string, skipped Skipped) error {
+	if len(skipped) == 0 {
+		return &Error{File: name, Err: ErrNoRows}
+	}
+	return &Error{File: name, Err: fmt.Errorf("%w that can be used: %s", ErrNoRows, skipped)}
+}

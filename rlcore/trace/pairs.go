@@ -1,0 +1,57 @@
+package trace
+
+import "io"
+
+// Pair is one measured slowdown: Victim's run time beside Aggressor over its run
+// time alone.
+type Pair struct {
+	Victim, Aggressor string
+	Slowdown          float64
+}
+
+// Bounds of a slowdown: measured ones fall below 1 by noise, and what is below a
+// half is another quantity (throughput, say).
+const minSlowdown, maxSlowdown = 0.5, 1000
+
+// ReadPairs reads CSV with the columns victim, aggressor and slowdown: the
+// victim's run time beside the aggressor over its run time alone, from 0.5 to
+// 1000. A value below 1 is kept as it was measured. Victim and aggressor may be
+// the same application. A pair that was measured more than once stands there as
+// often; MeanPairs makes one of them. When known is given, an application that
+// isn't among it is an ErrUnknownApp. name is the file's name for messages.
+func ReadPairs(r io.Reader, name string, known ...string) ([]Pair, error) {
+	var pairs []Pair
+	err := readTable(r, name, []string{"victim", "aggressor", "slowdown"}, func(t *row) {
+		pairs = append(pairs, Pair{
+			Victim:    t.app("victim", known),
+			Aggressor: t.app("aggressor", known),
+			Slowdown:  t.number("slowdown", minSlowdown, maxSlowdown),
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pairs, nil
+}
+
+// MeanPairs returns one pair for each victim and aggressor, in the order in which
+// they first appear, with the arithmetic mean of their slowdowns.
+func MeanPairs(pairs []Pair) []Pair {
+	type key struct{ victim, aggressor string }
+	at := map[key]int{}
+	var out []Pair
+	var n []float64
+	for _, p := range pairs {
+		k := key{p.Victim, p.Aggressor}
+		i, ok := at[k]
+		if !ok {
+			at[k] = len(out)
+			out = append(out, p)
+			n = append(n, 1)
+			continue
+		}
+		n[i]++
+		out[i].Slowdown += (p.Slowdown - out[i].Slowdown) / n[i]
+	}
+	return out
+}

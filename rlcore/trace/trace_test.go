@@ -1,0 +1,271 @@
+package trace
+
+import (
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// readers are all readers, by what they read, with the results left out.
+var readers = map[string]func(r io.Reader) error{
+	"jobs":     func(r io.Reader) error { _, err := ReadJobs(r, "f"); return err },
+	"profiles": func(r io.Reader) error { _, err := ReadProfiles(r, "f"); return err },
+	"pairs":    func(r io.Reader) error { _, err := ReadPairs(r, "f", "a", "b"); return err },
+	"swf":      func(r io.Reader) error { _, _, err := ReadSWF(r, "f"); return err },
+	"sacct":    func(r io.Reader) error { _, _, err := ReadSacct(r, "f"); return err },
+}
+
+const sacctHead = "JobID|JobName|User|Submit|ElapsedRaw|State|AllocTRES\n"
+
+func TestRefused(t *testing.T) {
+	cases := []struct {
+		reader, text, want string
+		is                 error
+	}{
+		{"pairs", "victim,aggressor,slowdown\na,b,1.5\n\na,b,abc\n", `f:4: slowdown: "abc" is not a number`, ErrNotNumber},
+		{"pairs", "victim,aggressor,slowdown\na,b,NaN\n", `f:2: slowdown: out of range: "NaN" is not a finite number`, ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,+Inf\n", `f:2: slowdown: out of range: "+Inf" is not a finite number`, ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,1e999\n", `f:2: slowdown: out of range: "1e999" is not a finite number`, ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,0\n", "f:2: slowdown: out of range: 0 is not from 0.5 to 1000", ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,-1\n", "f:2: slowdown: out of range: -1 is not from 0.5 to 1000", ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,\n", "f:2: slowdown: the value is missing", ErrMissing},
+		{"pairs", "victim,aggressor,slowdown\na,b\n", "f:2: the row doesn't have the header's 3 columns", nil},
+		{"pairs", "victim,aggressor\na,b\n", "f:1: slowdown: the header lacks this column; it has victim,aggressor", ErrNoColumn},
+		{"pairs", "victim,aggressor,slowdown,Victim\n", `f:1: column "Victim" stands there twice`, ErrTwice},
+		{"pairs", "victim,aggressor,slowdown\n", "f: there is no row in it", ErrNoRows},
+		{"pairs", "", "f: the file is empty", ErrEmpty},
+		{"pairs", "\ufeff", "f: the file is empty", ErrEmpty},
+		{"pairs", "victim,aggressor,slowdown\na,c,1.5\n", `f:2: aggressor: unknown application "c"; there are a, b`, ErrUnknownApp},
+		{"pairs", "victim,aggressor,slowdown\n\"a,b,1\n", `f:2: at byte 8: extraneous or missing " in quoted-field`, nil},
+		{"pairs", "victim,aggressor,slowdown\n" + strings.Repeat("a", maxLine+1), "f:2: the line is too long: more than 1048576 bytes", ErrLongLine},
+		{"pairs", "victim,aggressor,slowdown\n\n\na,b,1\n" + strings.Repeat("a", maxLine+1), "f:5: the line is too long: more than 1048576 bytes", ErrLongLine},
+
+		{"jobs", "job,submit_s,app\n1,0,\n", "f:2: app: the value is missing", ErrMissing},
+		{"jobs", "job,submit_s,app\n1,-1,a\n", "f:2: submit_s: out of range: -1 is not from 0 to 1e+11", ErrOutOfRange},
+		{"jobs", "job,submit_s,app,duration_s\n1,0,a,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", ErrOutOfRange},
+		{"jobs", "job,submit_s,app,duration_s\n1,0,a,-5\n", "f:2: duration_s: out of range: -5 is not from 0.01 to 1e+09", ErrOutOfRange},
+		{"jobs", "job,submit_s,app,GPUs\n1,0,a,1.5\n", "f:2: GPUs: out of range: 1.5 is not a whole number", ErrOutOfRange},
+		{"jobs", "job,submit_s,app\n1,0,a\n1,0,a\n", `f:3: job: "1" stands there twice`, ErrTwice},
+		{"jobs", "job,submit_s,app\n\"1\n2\",0,a\n", `f:2: job: "1\n2" has characters that can't be printed`, nil},
+		{"jobs", "job,submit_s,app\n1,0,\xff\n", `f:2: app: "\xff" has characters that can't be printed`, nil},
+		{"jobs", "job,submit_s,app\n1,0," + strings.Repeat("a", 257) + "\n", "f:2: app: out of range: a name of 257 bytes, at most 256", ErrOutOfRange},
+		// The line is the value's, not the row's start.
+		{"jobs", "job,submit_s,note,app\n1,0,\"two\nlines\",\n", "f:3: app: the value is missing", ErrMissing},
+
+		{"profiles", "app,gpu_util\na,100.1\n", "f:2: gpu_util: out of range: 100.1 is not from 0 to 100", ErrOutOfRange},
+		{"profiles", "app,gpu_util\na,\n", "f:2: gpu_util: the value is missing", ErrMissing},
+		{"profiles", "app,gpu_util,duration_s\na,5,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", ErrOutOfRange},
+		{"profiles", "app,gpu_util,mem_util\na,5,101\n", "f:2: mem_util: out of range: 101 is not from 0 to 100", ErrOutOfRange},
+		{"profiles", "app,gpu_util,step_ms\na,5,0\n", "f:2: step_ms: out of range: 0 is not from 1e-06 to 1e+09", ErrOutOfRange},
+		{"profiles", "app,gpu_util,mem_mib\na,5,-1\n", "f:2: mem_mib: out of range: -1 is not from 0 to 1e+07", ErrOutOfRange},
+		{"profiles", "app,gpu_util,pcie_mbps\na,5,7 GB\n", `f:2: pcie_mbps: "7 GB" is not a number`, ErrNotNumber},
+		{"profiles", "app,gpu_util\na,5\na,6\n", `f:3: app: "a" stands there twice`, ErrTwice},
+
+		{"swf", "; nothing\n", "f: there is no row in it", ErrNoRows},
+		{"swf", "", "f: the file is empty", ErrEmpty},
+		{"swf", "1 0 5 100\n", "f:1: 4 fields; the Standard Workload Format has 18", nil},
+		{"swf", swfLine("run time", "x"), `f:1: run time: "x" is not a number`, ErrNotNumber},
+		{"swf", swfLine("used memory", "nan"), `f:1: used memory: out of range: "nan" is not a finite number`, ErrOutOfRange},
+		{"swf", swfLine("submit time", "-1"), "f:1: submit time: out of range: -1 is not from 0 to 1e+11", ErrOutOfRange},
+		{"swf", swfLine("executable", "1.5"), "f:1: executable: out of range: 1.5 is not a whole number", ErrOutOfRange},
+		{"swf", swfLine() + swfLine(), "f:2: job number: 1 stands there twice", ErrTwice},
+		{"swf", swfLine("run time", "-1"), "f: there is no row in it that can be used: 1 without a run time", ErrNoRows},
+		{"swf", strings.Repeat("1", maxLine+1), "f:1: the line is too long: more than 1048576 bytes", ErrLongLine},
+
+		{"sacct", "JobID|User\n", "f:1: JobName: the header lacks this column; it has JobID|User", ErrNoColumn},
+		{"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End", ErrNoColumn},
+		{"sacct", sacctHead, "f: there is no row in it", ErrNoRows},
+		{"sacct", "\n", "f: the file is empty", ErrEmpty},
+		{"sacct", sacctHead + "1|a|u|2024\n", "f:2: 4 fields, the header has 7; was the file cut short, or is a line break in a job's name?", nil},
+		{"sacct", sacctHead + "1|a|u|yesterday|5|COMPLETED|gres/gpu=1\n", `f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59`, nil},
+		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`, ErrNotNumber},
+		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`, ErrNotNumber},
+		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|PENDING|gres/gpu=1\n", "f: there is no row in it that can be used: 1 not ended", ErrNoRows},
+		{"sacct", "JobID|JobName|Comment|Submit|ElapsedRaw\n1|a|x|y|2024-01-01T00:00:00|5\n", `f:2: 6 fields, the header has 5: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, nil},
+	}
+	for _, c := range cases {
+		err := readers[c.reader](strings.NewReader(c.text))
+		var where *Error
+		if !errors.As(err, &where) {
+			t.Errorf("%s %.60q: error %v, want an *Error", c.reader, c.text, err)
+			continue
+		}
+		if err.Error() != c.want {
+			t.Errorf("%s %.60q:\n got %s\nwant %s", c.reader, c.text, err, c.want)
+		}
+		if c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s %.60q: %v doesn't wrap %v", c.reader, c.text, err, c.is)
+		}
+	}
+}
+
+// swfLine is a sound line with fields changed: name, value, ...
+func swfLine(change ...string) string {
+	f := strings.Fields("1 0 5 100 4 -1 -1 4 -1 -1 1 3 -1 12 -1 -1 -1 -1")
+	for i := 0; i < len(change); i += 2 {
+		for k, name := range swfFields {
+			if name == change[i] {
+				f[k] = change[i+1]
+			}
+		}
+	}
+	return strings.Join(f, " ") + "\n"
+}
+
+func TestReadFails(t *testing.T) {
+	broken := errors.New("disk")
+	for name, read := range readers {
+		err := read(iotest.ErrReader(broken))
+		var where *Error
+		if !errors.As(err, &where) || !errors.Is(err, broken) {
+			t.Errorf("%s: %v, want an *Error that wraps the reader's", name, err)
+		}
+	}
+}
+
+func TestReadJobs(t *testing.T) {
+	text := "\ufeffUser, app ,extra,submit_s,job,duration_s\r\nu1,\"a,b\",x,10.5,2,\r\n,c,,3,1,7\r\n"
+	got, err := ReadJobs(strings.NewReader(text), "f", "c", "a,b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Job{{ID: "1", SubmitS: 3, App: "c", DurationS: 7}, {ID: "2", SubmitS: 10.5, App: "a,b", User: "u1"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+func TestReadProfiles(t *testing.T) {
+	text := "app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms\n" +
+		"full,60,97,30,1784,50,900,110\n" +
+		"bare,,40,,,,,\n"
+	got, err := ReadProfiles(strings.NewReader(text), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, bare := got[0], got[1]
+	if u := full.At(59); u.GPU != 0.97 || u.Core != 0.5 || u.MemMiB != 1784 || u.PCIeMBps != 900 ||
+		full.DurationS != 60 || full.PeriodS != 60 || full.StepS != 0.11 || !HasDuration(full) {
+		t.Errorf("full: %+v", full)
+	}
+	if u := bare.At(0); u.GPU != 0.4 || math.Abs(u.Core-0.34) > 1e-12 || u.MemMiB != 0 || u.PCIeMBps != 0 ||
+		bare.StepS != 0 || HasDuration(bare) || bare.Validate() != nil {
+		t.Errorf("bare: %+v", bare)
+	}
+}
+
+func TestReadPairs(t *testing.T) {
+	got, err := ReadPairs(strings.NewReader("slowdown,victim,aggressor\n0.9,a,b\n1.5,b,a\n1.1,a,b\n"), "f", "a", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []Pair{{"a", "b", 0.9}, {"b", "a", 1.5}, {"a", "b", 1.1}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if want := []Pair{{"a", "b", 1}, {"b", "a", 1.5}}; !reflect.DeepEqual(MeanPairs(got), want) {
+		t.Errorf("means %v, want %v", MeanPairs(got), want)
+	}
+}
+
+func TestReadSWF(t *testing.T) {
+	text := "; Version: 2.2\n;\n" +
+		swfLine("submit time", "9") +
+		swfLine("job number", "2", "executable", "-1", "user", "-1") +
+		swfLine("job number", "3", "run time", "-1") +
+		swfLine("job number", "4", "run time", "0") +
+		swfLine("status", "3") + "\n"
+	got, skipped, err := ReadSWF(strings.NewReader(text), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Job{{ID: "2", App: "swf-unknown", DurationS: 100}, {ID: "1", SubmitS: 9, App: "swf-12", DurationS: 100, User: "3"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if want := (Skipped{noRunTime: 2, partial: 1}); !reflect.DeepEqual(skipped, want) || skipped.Total() != 3 {
+		t.Errorf("skipped %v, want %v", skipped, want)
+	}
+}
+
+func TestReadSacct(t *testing.T) {
+	const text = `JobID|JobName|User|Submit|Start|End|Elapsed|State|AllocTRES|ReqTRES
+7|late|u1|2024-01-01T10:01:00|2024-01-01T10:02:00|2024-01-02T10:02:03|1-00:00:03|COMPLETED|billing=1,cpu=1,gres/gpu:a100=2,gres/gpu=2,mem=1G|cpu=1
+7.batch|batch||2024-01-01T10:02:00|2024-01-01T10:02:00|2024-01-02T10:02:03|1-00:00:03|COMPLETED|cpu=1|
+7.extern|extern||2024-01-01T10:02:00|2024-01-01T10:02:00|2024-01-02T10:02:03|1-00:00:03|COMPLETED|cpu=1|
+8_1|a|b|u2|2024-01-01T10:00:30|2024-01-01T10:02:00|2024-01-01T10:03:00|01:00|CANCELLED by 1000||gres/gpu:a100=1,gres/gpu:v100=2
+9|cpu|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|2024-01-01T10:03:00|00:01:00|COMPLETED|cpu=4|
+10|now|u2|2024-01-01T10:00:00|2024-01-01T10:02:00|Unknown|00:01:00|RUNNING|gres/gpu=1|
+11|never|u2|2024-01-01T10:00:00|None|2024-01-01T10:03:00|00:00:00|CANCELLED by 0||gres/gpu=1
+12|again|u3|2024-01-01T10:00:00|2024-01-01T10:00:00|2024-01-01T10:00:09|00:00:09|NODE_FAIL|gres/mps=50|
+12|again|u3|2024-01-01T10:00:10|2024-01-01T10:00:11|2024-01-01T10:00:31|00:20.500|FAILED|gres/mps=50|
+`
+	got, skipped, err := ReadSacct(strings.NewReader(text), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Job{
+		{ID: "12", SubmitS: 0, App: "again", DurationS: 20.5, User: "u3", GPUs: 1},
+		{ID: "8_1", SubmitS: 20, App: "a|b", DurationS: 60, User: "u2", GPUs: 3},
+		{ID: "7", SubmitS: 50, App: "late", DurationS: 86403, User: "u1", GPUs: 2},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1}); !reflect.DeepEqual(skipped, want) {
+		t.Errorf("skipped %v, want %v", skipped, want)
+	}
+}
+
+// Without TRES columns every allocation counts; End − Start stands in for a run
+// time, epochs for stamps, and --parsable ends each line with a bar.
+func TestReadSacctLess(t *testing.T) {
+	const text = "JobIDRaw|JobName|Start|End|\r\n1|a\tb|1700000000|1700000060|\r\n2||1700000001|Unknown|\r\n"
+	got, skipped, err := ReadSacct(strings.NewReader(text), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []Job{{ID: "1", App: "a?b", DurationS: 60}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if skipped.String() != "1 not ended" {
+		t.Errorf("skipped %v", skipped)
+	}
+}
+
+func TestReadJobsFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	for text, want := range map[string]string{
+		"\ufeff\r\njob,submit_s,app\r\n1,0,csv\r\n": "csv",
+		"; a comment\n" + swfLine():                 "swf-12",
+		" " + swfLine():                             "swf-12",
+		sacctHead + "1|sacct|u|2024-01-01T00:00:00|5|COMPLETED|cpu=1,gres/gpu=1": "sacct",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		jobs, _, err := ReadJobsFile(path)
+		if err != nil || len(jobs) != 1 || jobs[0].App != want {
+			t.Errorf("%q: %+v, %v; want one job of %s", text, jobs, err, want)
+		}
+		if _, _, err := ReadJobsFile(path, "other"); !errors.Is(err, ErrUnknownApp) {
+			t.Errorf("%q: %v, want an unknown application", text, err)
+		}
+	}
+	for text, want := range map[string]error{"": ErrEmpty, " \n": ErrEmpty, "hello\n": errWhat, "\x00\x01": errWhat} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := ReadJobsFile(path); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", text, err, want)
+		}
+	}
+	if _, _, err := ReadJobsFile(path + "-absent"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("absent file: %v", err)
+	}
+}
