@@ -12,7 +12,7 @@ func draw(t *rapid.T, n int) []Demand {
 	d := make([]Demand, n)
 	for i := range d {
 		d[i] = Demand{
-			GPU: rapid.Float64Range(0, 1).Draw(t, "gpu"), PCIe: rapid.Float64Range(0, 1).Draw(t, "pcie"),
+			GPU: rapid.Float64Range(0, 1).Draw(t, "gpu"), Core: rapid.Float64Range(0, 1).Draw(t, "core"), PCIe: rapid.Float64Range(0, 1).Draw(t, "pcie"),
 			StepS: rapid.SampledFrom([]float64{0, 0.01, 0.1, 1}).Draw(t, "step"),
 		}
 	}
@@ -45,10 +45,6 @@ func TestLaw(t *testing.T) {
 			if len(d) > 1 {
 				busier := slices.Clone(d)
 				busier[1].GPU = min(1, busier[1].GPU+0.2)
-				for i := range busier {
-					busier[i].StepS = 0
-					d[i].StepS = 0
-				}
 				if l.Slowdowns(nil, busier)[0] < l.Slowdowns(nil, d)[0]-1e-9 {
 					t.Fatal("a busier neighbour helps")
 				}
@@ -67,16 +63,20 @@ func TestLawAgainstMeasurements(t *testing.T) {
 	if s := MPS.Slowdowns(nil, []Demand{{GPU: 0.43}, {GPU: 0.43}}); s[0] > 1.07 {
 		t.Errorf("a card that isn't full slows by %.2f", s[0])
 	}
-	for n, want := range map[int]float64{2: 2, 3: 3, 4: 4} {
-		d := make([]Demand, n)
+	// MunQ-Lee/ParvaGPU_SC24: throughput of one of n VGG-16 at batch 32, A100-80GB.
+	alone, vgg := 1677.453, []float64{860.145, 574.834, 431.614, 343.681}
+	for k, each := range vgg {
+		d := make([]Demand, k+2)
 		for i := range d {
-			d[i] = Demand{GPU: 1, StepS: 0.1}
+			d[i] = Demand{GPU: 1, StepS: 0.019}
 		}
-		if s := MPS.Slowdowns(nil, d); math.Abs(s[0]/want-1) > 0.12 {
-			t.Errorf("%d processes that fill the card slow by %.2f", n, s[0])
+		if s := MPS.Slowdowns(nil, d); math.Abs(s[0]*each/alone-1) > 0.08 {
+			t.Errorf("%d equal processes slow by %.2f, measured %.2f", len(d), s[0], alone/each)
 		}
 	}
-	if s := TimeSlice.Slowdowns(nil, []Demand{{GPU: 0.9}, {GPU: 0.9}}); math.Abs(s[0]-1.69) > 0.05 {
+	// stanford-futuredata/gavel, P100: the median pair; that such a job keeps the
+	// card busy 85 % of the time is an assumption.
+	if s := TimeSlice.Slowdowns(nil, []Demand{{GPU: 0.85}, {GPU: 0.85}}); math.Abs(s[0]-1.69) > 0.05 {
 		t.Errorf("time-slicing: %.2f, measured median 1.69", s[0])
 	}
 }
