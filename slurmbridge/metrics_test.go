@@ -1,0 +1,75 @@
+package slurmbridge
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// observeAll makes every series that there can be, as a bridge does that has seen
+// everything.
+func observeAll(m *Metrics, at time.Time) {
+	m.looked(time.Second)
+	m.lookFailed()
+	m.gateFailed()
+	for _, err := range []error{nil, ErrNoJob, ErrDown, errors.New("other")} {
+		for _, step := range []string{"prepare", "release", "undo"} {
+			m.changed(step, err)
+		}
+		m.Command("squeue", time.Second, err)
+	}
+	for _, r := range []string{"new", "duplicate", "refused", "failed"} {
+		m.Record(r)
+	}
+	m.Skew(time.Second)
+	m.SeenSlowdown(1.2)
+	m.delayed(3)
+	g := &Group{Kind: StartNow, Free: at, Members: []Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
+	m.released(g)
+	m.event(Event{Kind: "started", Ref: "1", Group: g})
+	plan := &Plan{state: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}, Passed: map[string]int{"3": 1}}
+	m.planned(time.Second, plan)
+	m.state(&Status{Mode: Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []Group{*g}, Plan: plan, Snap: &Snapshot{Release: "22.05.8"}})
+}
+
+func TestMetricsAreNamedWell(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	observeAll(NewMetrics(reg), time.Unix(1e9, 0))
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// The number of series doesn't grow with jobs and users.
+func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := NewMetrics(reg)
+	count := func() int {
+		n, err := testutil.GatherAndCount(reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	observeAll(m, time.Unix(1e9, 0))
+	first := count()
+	for i := range 200 {
+		ref := fmt.Sprint(100 + i)
+		g := &Group{Kind: StartNow, Free: time.Unix(1e9, 0), Members: []Member{{Ref: ref, User: "user" + ref, Start: time.Unix(1e9+1, 0)}}}
+		m.released(g)
+		m.event(Event{Kind: "started", Ref: ref, Group: g})
+	}
+	if n := count(); n != first {
+		t.Errorf("%d series, %d before", n, first)
+	}
+}
