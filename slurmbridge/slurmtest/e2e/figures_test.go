@@ -9,40 +9,54 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
 )
 
 // TestFigures measures, and asserts nothing about speed: how far apart a group's
 // members start, and how long a GPU is idle between groups, against plain Slurm's
-// idle time between jobs. SLURMBRIDGE_FIGURES=1 runs it (make bench).
+// idle time between jobs, both with the hooks that a site has; and how long those
+// take. SLURMBRIDGE_FIGURES=1 runs it (make bench), any other
+// number of groups that many; -run Figures/default/plain picks one measurement.
 func TestFigures(t *testing.T) {
-	if os.Getenv("SLURMBRIDGE_FIGURES") == "" {
+	groups, err := strconv.Atoi(os.Getenv("SLURMBRIDGE_FIGURES"))
+	if err != nil {
 		t.Skip("make bench runs it")
 	}
-	const groups = 20
-	for _, scheduler := range []string{"", "bf_interval=2,sched_interval=5"} {
-		name := "default settings"
-		if scheduler != "" {
-			name = scheduler
-		}
-		o := options{Options: slurmtest.Options{Scheduler: scheduler}}
-		r := newRig(t, o)
-		// Two that fill the memory together: each pair runs with nobody else.
-		var ids []string
-		for range 2 * groups {
-			ids = append(ids, r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30"))
-		}
-		skews, gaps := r.wait(ids, 2)
-		t.Logf("%s, bridged: %d groups, skew p50 %v p95 %v; GPU idle between groups p50 %v p95 %v", name, len(skews),
-			quantile(skews, .5), quantile(skews, .95), quantile(gaps, .5), quantile(gaps, .95))
-		r.kill()
-		p := newRig(t, options{Options: o.Options, quiet: true})
-		ids = nil
-		for range groups {
-			ids = append(ids, p.timed(ann, 1, "--gres=gpu:titanxp:1"))
-		}
-		_, gaps = p.wait(ids, 1)
-		t.Logf("%s, plain: GPU idle between jobs p50 %v p95 %v", name, quantile(gaps, .5), quantile(gaps, .95))
+	if groups == 1 {
+		groups = 20
+	}
+	for _, s := range []struct{ name, scheduler string }{
+		{"default", ""},
+		{"advised", doctor.Scheduler},
+	} {
+		o := slurmtest.Options{Scheduler: s.scheduler}
+		t.Run(s.name+"/bridged", func(t *testing.T) {
+			o.Prepare = installHooks(t)
+			r := newRig(t, options{Options: o})
+			// Two that fill the memory together: each pair runs with nobody else.
+			var ids []string
+			for range 2 * groups {
+				ids = append(ids, r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30"))
+			}
+			skews, gaps := r.wait(ids, 2)
+			t.Logf("SchedulerParameters=%s: %d groups, skew p50 %v p95 %v; GPU idle between groups p50 %v p95 %v", s.scheduler,
+				len(skews), quantile(skews, .5), quantile(skews, .95), quantile(gaps, .5), quantile(gaps, .95))
+			for _, hook := range []string{"prolog", "epilog", "epilog-slurmctld"} {
+				took := r.took(hook)
+				t.Logf("%s, %d times: p50 %v p99 %v", hook, len(took), quantile(took, .5), quantile(took, .99))
+			}
+		})
+		t.Run(s.name+"/plain", func(t *testing.T) {
+			o.Prepare = installHooks(t)
+			r := newRig(t, options{Options: o, quiet: true})
+			var ids []string
+			for range groups {
+				ids = append(ids, r.timed(ann, 1, "--gres=gpu:titanxp:1"))
+			}
+			_, gaps := r.wait(ids, 1)
+			t.Logf("SchedulerParameters=%s: GPU idle between jobs p50 %v p95 %v", s.scheduler, quantile(gaps, .5), quantile(gaps, .95))
+		})
 	}
 }
 

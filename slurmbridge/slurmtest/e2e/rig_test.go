@@ -153,7 +153,11 @@ func newRig(t *testing.T, o options) *rig {
 		t.Fatal(err)
 	}
 	o.Lua = lua
+	prepare := o.Prepare
 	o.Prepare = func(c *slurmtest.Cluster) error {
+		if prepare != nil {
+			return prepare(c)
+		}
 		c.Options.EpilogSlurmctld = c.Path("epilogctld")
 		script := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
 		return os.WriteFile(c.Options.EpilogSlurmctld, []byte(script), 0o755)
