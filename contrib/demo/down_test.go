@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -60,6 +61,7 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 	r.until("the bridge is back", r.ready)
 	r.until("records from the spool", func() bool { return r.metric("slurmbridge_records_total", "new") == float64(len(ids)) })
 	r.until("an empty spool", func() bool { return len(r.files(r.Path("spool-agent"), "")) == 0 })
+	r.strangersAreRefused()
 	// They reached the journal: both members' starts are known.
 	var groups []struct {
 		Members  []json.RawMessage `json:"members"`
@@ -75,5 +77,41 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 		if !g.Complete {
 			t.Errorf("of a group of %d not every start is known", len(g.Members))
 		}
+	}
+}
+
+// strangersAreRefused sends the controller records that prove nothing of who sent
+// them.
+func (r *rig) strangersAreRefused() {
+	r.t.Helper()
+	before := r.metric("slurmbridge_records_total", "refused")
+	for _, c := range []struct {
+		method, credential string
+		code               int
+	}{
+		{http.MethodPost, "", http.StatusUnauthorized},
+		{http.MethodPost, "Basic cm9vdDpyb290", http.StatusUnauthorized},
+		{http.MethodPost, "Munge MUNGE:AwQDAADforged:", http.StatusUnauthorized},
+		{http.MethodGet, "", http.StatusMethodNotAllowed},
+	} {
+		req, err := http.NewRequestWithContext(r.t.Context(), c.method, r.url+"/v1/records", strings.NewReader("{}"))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if c.credential != "" {
+			req.Header.Set("Authorization", c.credential)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != c.code || len(text) == 0 {
+			r.t.Errorf("%s with %q: %s %s", c.method, c.credential, resp.Status, text)
+		}
+	}
+	if n := r.metric("slurmbridge_records_total", "refused") - before; n != 3 {
+		r.t.Errorf("%g refusals were counted", n)
 	}
 }

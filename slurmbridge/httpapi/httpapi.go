@@ -33,9 +33,10 @@ type Server struct {
 
 // Handler returns the routes. More can be added to the mux by the caller.
 func (s *Server) Handler() *http.ServeMux {
+	started := s.Now()
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /-/healthy", s.healthy)
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", s.ready)
 	mux.HandleFunc("GET /v1/status", s.status)
 	mux.HandleFunc("GET /v1/plan", s.plan)
@@ -51,22 +52,26 @@ func (s *Server) Health() error {
 	switch {
 	case st == nil:
 		return errors.New("no look yet")
+	case st.LookOK.IsZero():
+		return fmt.Errorf("no look has succeeded yet: %s", st.Err)
 	case s.Now().Sub(st.LookOK) > s.Fresh:
-		return fmt.Errorf("the last successful look was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), st.Err)
+		why := st.Err
+		if why == "" {
+			why = "no other has come to an end since"
+		}
+		return fmt.Errorf("the last successful look was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), why)
 	case st.Mode == slurmbridge.Active && st.Gate == "":
 		return errors.New("there is no gate: shared jobs run alone")
 	}
 	return nil
 }
 
-func (s *Server) healthy(w http.ResponseWriter, _ *http.Request) {
-	// Alive as long as it answers, unless looking has failed for long: then a
-	// restart may help.
-	if st := s.Status(); st != nil && st.LookOK.IsZero() && st.Err != "" {
-		http.Error(w, st.Err, http.StatusServiceUnavailable)
-		return
+func (s *Server) healthy(w http.ResponseWriter, started time.Time) {
+	err := s.Health()
+	if s.Status() == nil && s.Now().Sub(started) <= s.Fresh {
+		err = nil // the first look is on its way
 	}
-	if err := s.Health(); err != nil && s.Status() != nil {
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}

@@ -1,0 +1,217 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// fixture is a server whose bridge and clock a test owns.
+type fixture struct {
+	t       *testing.T
+	now     time.Time
+	status  *slurmbridge.Status
+	asked   []string // jobs that the journal was asked for
+	broken  error    // of the journal
+	handler http.Handler
+}
+
+var zero = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{t: t, now: zero}
+	s := &Server{
+		Status: func() *slurmbridge.Status { return f.status },
+		Story: func(_ context.Context, ref string) (*journal.Story, error) {
+			f.asked = append(f.asked, ref)
+			if f.broken != nil {
+				return nil, f.broken
+			}
+			if ref != "12_3" {
+				return nil, fmt.Errorf("job %s: %w", ref, journal.ErrNotFound)
+			}
+			return &journal.Story{}, nil
+		},
+		Groups:   func(context.Context, time.Time) ([]journal.Grouped, error) { return nil, f.broken },
+		Fresh:    30 * time.Second,
+		Now:      func() time.Time { return f.now },
+		Gatherer: prometheus.NewRegistry(),
+	}
+	f.handler = s.Handler()
+	return f
+}
+
+func (f *fixture) ask(method, path string) *httptest.ResponseRecorder {
+	f.t.Helper()
+	w := httptest.NewRecorder()
+	f.handler.ServeHTTP(w, httptest.NewRequest(method, path, http.NoBody))
+	return w
+}
+
+// wants fails the test unless GET path is answered with code and these words.
+func (f *fixture) wants(path string, code int, words ...string) {
+	f.t.Helper()
+	w := f.ask(http.MethodGet, path)
+	if w.Code != code {
+		f.t.Errorf("%s: %d %s, want %d", path, w.Code, w.Body, code)
+	}
+	for _, word := range words {
+		if !strings.Contains(w.Body.String(), word) {
+			f.t.Errorf("%s: %q doesn't say %q", path, w.Body, word)
+		}
+	}
+}
+
+const healthy, ready = "/-/healthy", "/-/ready"
+
+func TestHealth(t *testing.T) {
+	const ok, no = http.StatusOK, http.StatusServiceUnavailable
+	f := newFixture(t)
+	// Before the first look it lives, but isn't ready.
+	f.wants(healthy, ok)
+	f.wants(ready, no, "no look yet")
+	f.wants("/v1/status", no, "no look yet")
+	f.wants("/v1/plan", no, "no plan yet")
+	// A first look that never comes to an end is no life.
+	f.now = zero.Add(30 * time.Second)
+	f.wants(healthy, ok)
+	f.now = zero.Add(30*time.Second + 1)
+	f.wants(healthy, no, "no look yet")
+
+	// The first look failed.
+	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Err: "slurmctld is down"}
+	f.wants(healthy, no, "slurmctld is down")
+	f.wants(ready, no, "slurmctld is down")
+
+	f.now = zero
+	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Gate: "5", At: zero, LookOK: zero}
+	f.wants(healthy, ok)
+	f.wants(ready, ok)
+
+	// One that failed is forgiven until the last good one is too old.
+	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Gate: "5", At: zero, LookOK: zero, Err: "squeue: timeout"}
+	f.now = zero.Add(30 * time.Second)
+	f.wants(healthy, ok)
+	f.wants(ready, ok)
+	f.now = zero.Add(31 * time.Second)
+	f.wants(healthy, no, "31s ago", "squeue: timeout")
+	f.wants(ready, no, "31s ago", "squeue: timeout")
+
+	// The loop is stuck: nothing has failed, and nothing comes any more.
+	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Gate: "5", At: zero, LookOK: zero}
+	f.wants(healthy, no, "31s ago", "no other has come to an end")
+	f.wants(ready, no, "31s ago")
+
+	// Without a gate nothing is shared, except in shadow mode, which needs none.
+	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, LookOK: f.now}
+	f.wants(healthy, no, "no gate")
+	f.wants(ready, no, "no gate")
+	f.status = &slurmbridge.Status{Mode: slurmbridge.Shadow, LookOK: f.now}
+	f.wants(healthy, ok)
+	f.wants(ready, ok)
+}
+
+// Whatever is asked for in place of a job is answered by a sentence, and neither
+// reaches the journal nor comes back to who asked.
+func TestWhyOfSomethingElse(t *testing.T) {
+	f := newFixture(t)
+	for _, ref := range []string{
+		"x", "-1", "1.5", "12;scontrol", "12 OR 1=1", "1' OR '1'='1", "../../etc/passwd", "<script>alert(1)</script>",
+		"12\n13", "12\x00", "$(id)", "%s%n", "１２", "12_[1-3]", strings.Repeat("1", 33), strings.Repeat("9", 1<<16),
+	} {
+		w := f.ask(http.MethodGet, "/v1/why/"+url.PathEscape(ref))
+		if w.Code != http.StatusBadRequest || w.Body.String() != "a job is named 123 or 120_4\n" {
+			t.Errorf("%.40q: %d %.200q", ref, w.Code, w.Body)
+		}
+		if kind := w.Header().Get("Content-Type"); !strings.HasPrefix(kind, "text/plain") {
+			t.Errorf("%.40q is answered as %s", ref, kind)
+		}
+	}
+	if len(f.asked) != 0 {
+		t.Errorf("the journal was asked for %q", f.asked)
+	}
+	f.wants("/v1/why/", http.StatusNotFound)
+	f.wants("/v1/why/12/3", http.StatusNotFound)
+	f.wants("/v1/why/4711", http.StatusNotFound, "job 4711", "not in the journal")
+	f.wants("/v1/why/12_3", http.StatusOK, "{")
+}
+
+// What is wrong inside stays inside.
+func TestJournalThatCannotBeRead(t *testing.T) {
+	f := newFixture(t)
+	f.broken = errors.New("open /var/lib/secret.db: disk I/O error")
+	for _, path := range []string{"/v1/why/1", "/v1/groups"} {
+		f.wants(path, http.StatusInternalServerError, "the journal can't be read")
+		if body := f.ask(http.MethodGet, path).Body.String(); strings.Contains(body, "secret") {
+			t.Errorf("%s: %q", path, body)
+		}
+	}
+	f.broken = nil
+	f.wants("/v1/groups?since=yesterday", http.StatusBadRequest, "2006-01-02")
+	f.wants("/v1/groups?since=2026-01-02T03:04:05Z", http.StatusOK)
+}
+
+// It only ever answers: no method but GET and HEAD reaches anything.
+func TestReadOnly(t *testing.T) {
+	f := newFixture(t)
+	f.status = &slurmbridge.Status{Mode: slurmbridge.Shadow, At: zero, LookOK: zero, Plan: &slurmbridge.Plan{}}
+	for _, path := range []string{"/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3", "/v1/groups"} {
+		f.wants(path, http.StatusOK)
+		before := len(f.asked)
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "BREW"} {
+			w := f.ask(method, path)
+			if w.Code != http.StatusMethodNotAllowed || !strings.Contains(w.Header().Get("Allow"), http.MethodGet) {
+				t.Errorf("%s %s: %d, allow %q", method, path, w.Code, w.Header().Get("Allow"))
+			}
+		}
+		if len(f.asked) != before {
+			t.Errorf("%s: another method reached the journal", path)
+		}
+	}
+	f.wants("/", http.StatusNotFound)
+	f.wants("/debug/pprof/", http.StatusNotFound)
+}
+
+func TestReport(t *testing.T) {
+	f := newFixture(t)
+	gpu := []int{0}
+	f.status = &slurmbridge.Status{
+		At: zero, Mode: slurmbridge.Active, Policy: "pack", Gate: "5", Lease: 40 * time.Second, Waiting: 2, LookOK: zero,
+		Apps: map[string]slurmbridge.App{"7": {Key: "gromacs"}},
+		Snap: &slurmbridge.Snapshot{
+			At: zero, Release: "22.05.8",
+			Nodes: []slurmbridge.Node{{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true}},
+			Jobs: []slurmbridge.Job{
+				{Ref: "7", User: "ann", State: slurmbridge.Running, Nodes: "n1", GPUs: gpu, Start: zero.Add(-time.Minute), Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 50}},
+				{Ref: "8", User: "bob", State: slurmbridge.Running, Nodes: "n2", GPUs: gpu, Start: zero},
+				{Ref: "9", User: "bob", State: slurmbridge.Pending, Nodes: "n1", GPUs: gpu},
+			},
+		},
+	}
+	var r Report
+	if err := json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Mode != "active" || r.Policy != "pack" || r.Slurm != "22.05.8" || r.LeaseLeft != 40 || r.Waiting != 2 || len(r.GPUs) != 2 {
+		t.Fatalf("%+v", r)
+	}
+	want := Job{Ref: "7", User: "ann", App: "gromacs", Shares: 50, For: 60}
+	if jobs := r.GPUs[0].Jobs; len(jobs) != 1 || jobs[0] != want {
+		t.Errorf("on gpu 0: %+v", jobs)
+	}
+	if jobs := r.GPUs[1].Jobs; len(jobs) != 0 {
+		t.Errorf("on gpu 1: %+v", jobs)
+	}
+}
