@@ -1,0 +1,35 @@
+package dqn
+
+import (
+	"math"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Policy decides by a trained network.
+type Policy struct {
+	name   string
+	net    Network
+	values []float64
+}
+
+// NewPolicy returns a policy of the given name.
+func NewPolicy(name string, net Network) *Policy { return &Policy{name: name, net: net} }
+
+// Name implements rlcore.Policy.
+func (p *Policy) Name() string { return p.name }
+
+// Score implements rlcore.Policy. A combination that the network wasn't shown,
+// because others promise more, is worth −Inf.
+func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	o := p.net.Observe(w, combos, false)
+	p.values = p.net.Values(p.values, o)
+	k := 0
+	for i, c := range combos {
+		dst[i] = math.Inf(-1)
+		if k < len(o.Combos) && o.Combos[k] == c {
+			dst[i] = p.values[k]
+			k++
+		}
+	}
+}

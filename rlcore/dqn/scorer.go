@@ -1,0 +1,148 @@
+package dqn
+
+import (
+	"math/rand/v2"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
+	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+)
+
+// Obs is a decision as a network saw it. It is immutable.
+type Obs struct {
+	Combos []rlcore.Combo
+	// For the scorer: the situation, ContextLen figures; the combinations,
+	// len(Combos) × ComboLen; the rate of work each promises.
+	Context, Rows, Prior []float64
+	// For the flat network: which pixels of the images are 1, ascending.
+	Pixels []int32
+}
+
+// Network values the combinations of an observation.
+type Network interface {
+	// Name is "scorer" or "flat".
+	Name() string
+	// Observe describes a decision; fresh says that the caller keeps the result.
+	Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
+	// Values writes the value of each of o.Combos into dst's storage.
+	Values(dst []float64, o *Obs) []float64
+	// Learn adds to the gradient that of a loss whose derivative by the value of
+	// combination k is d. Values(o) must have been the last call.
+	Learn(o *Obs, k int, d float64)
+	// Params are the parameters and their gradient, in blocks.
+	Params() []*nn.MLP
+	// Twin returns a copy with its own parameters and scratch.
+	Twin() Network
+	// Alias returns a network with the same parameters, whose gradient and scratch
+	// are its own; it observes with p.
+	Alias(p rlcore.Predictor) Network
+}
+
+// Scorer values every combination with the same weights, so that neither M nor
+// the number of GPUs is built into it. It is duelling (Wang et al., ICML 2016):
+//
+//	Q(s, c) = κ·(T(s, c) − 1) + V(s) + A(s, c) − mean over c' of A(s, c')
+//
+// T is the predicted rate of work with the combination, in seconds of solo work a
+// second: what greedy goes by. The network starts as greedy (A = 0) and learns
+// the difference; κ is about the time to the next decision, in mean durations.
+type Scorer struct {
+	Enc    encoder.Features
+	value  *nn.MLP // ContextLen → hidden → 1
+	better *nn.MLP // ContextLen+ComboLen → hidden → hidden → 1
+
+	obs   Obs
+	in    []float64
+	dy    []float64
+	one   [1]float64
+	kappa float64
+}
+
+// kappa is κ. Measured on the random workload: about 0.3 mean durations pass
+// between two decisions on a GPU that is shared.
+const kappa = 0.5
+
+// NewScorer returns a network that decides as greedy does, with hidden units a
+// layer.
+func NewScorer(hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
+	return &Scorer{
+		Enc:    encoder.Features{Predictor: p, Max: 32},
+		value:  nn.New([]int{encoder.ContextLen, hidden, 1}, 0.1, r),
+		better: nn.New([]int{encoder.ContextLen + encoder.ComboLen, hidden, hidden, 1}, 0, r),
+		kappa:  kappa,
+	}
+}
+
+// Name implements Network.
+func (s *Scorer) Name() string { return "scorer" }
+
+// Params implements Network.
+func (s *Scorer) Params() []*nn.MLP { return []*nn.MLP{s.value, s.better} }
+
+// Twin implements Network. The twin shares the predictor.
+func (s *Scorer) Twin() Network {
+	return &Scorer{
+		Enc:   encoder.Features{Predictor: s.Enc.Predictor, Max: s.Enc.Max},
+		value: s.value.Twin(), better: s.better.Twin(), kappa: s.kappa,
+	}
+}
+
+// Alias implements Network.
+func (s *Scorer) Alias(p rlcore.Predictor) Network {
+	return &Scorer{
+		Enc:   encoder.Features{Predictor: p, Max: s.Enc.Max},
+		value: s.value.Alias(), better: s.better.Alias(), kappa: s.kappa,
+	}
+}
+
+// Observe implements Network.
+func (s *Scorer) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs {
+	s.Enc.Encode(w, combos)
+	s.obs = Obs{Combos: s.Enc.Combos, Context: s.Enc.Context, Rows: s.Enc.Rows, Prior: s.Enc.Throughput}
+	if !fresh {
+		return &s.obs
+	}
+	return &Obs{
+		Combos:  append([]rlcore.Combo(nil), s.obs.Combos...),
+		Context: append([]float64(nil), s.obs.Context...),
+		Rows:    append([]float64(nil), s.obs.Rows...),
+		Prior:   append([]float64(nil), s.obs.Prior...),
+	}
+}
+
+// Values implements Network.
+func (s *Scorer) Values(dst []float64, o *Obs) []float64 {
+	const width = encoder.ContextLen + encoder.ComboLen
+	n := len(o.Combos)
+	s.in = s.in[:0]
+	for k := range n {
+		s.in = append(append(s.in, o.Context...), o.Rows[k*encoder.ComboLen:(k+1)*encoder.ComboLen]...)
+	}
+	v := s.value.Forward(o.Context, 1)[0]
+	a := s.better.Forward(s.in[:n*width], n)
+	mean := 0.0
+	for _, x := range a {
+		mean += x / float64(n)
+	}
+	dst = dst[:0]
+	for k, x := range a {
+		dst = append(dst, s.kappa*(o.Prior[k]-1)+v+x-mean)
+	}
+	return dst
+}
+
+// Learn implements Network.
+func (s *Scorer) Learn(o *Obs, k int, d float64) {
+	n := len(o.Combos)
+	s.one[0] = d
+	s.value.Backward(s.one[:])
+	s.dy = s.dy[:0]
+	for i := range n {
+		g := -d / float64(n)
+		if i == k {
+			g += d
+		}
+		s.dy = append(s.dy, g)
+	}
+	s.better.Backward(s.dy)
+}
