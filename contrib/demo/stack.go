@@ -66,7 +66,7 @@ func (s *stack) prepare(c *slurmtest.Cluster, share bool) error {
 		if err != nil {
 			return fmt.Errorf("%w; run make build", err)
 		}
-		if err := os.WriteFile(s.bin(filepath.Base(f)), body, 0o755); err != nil {
+		if err := writeProgram(s.bin(filepath.Base(f)), body); err != nil {
 			return err
 		}
 	}
@@ -87,17 +87,26 @@ func (s *stack) prepare(c *slurmtest.Cluster, share bool) error {
 	}
 	for _, k := range []string{"prolog", "epilog", "taskprolog"} {
 		script := fmt.Sprintf("#!/bin/sh\nexec %s --settings %s %s\n", s.bin("slurmbridge-hook"), c.Path("node.yaml"), k)
-		if err := os.WriteFile(s.bin(k), []byte(script), 0o755); err != nil {
+		if err := writeProgram(s.bin(k), []byte(script)); err != nil {
 			return err
 		}
 	}
 	wake := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
-	if err := os.WriteFile(s.bin("epilog-slurmctld"), []byte(wake), 0o755); err != nil {
+	if err := writeProgram(s.bin("epilog-slurmctld"), []byte(wake)); err != nil {
 		return err
 	}
 	c.Options.Prolog, c.Options.Epilog = s.bin("prolog"), s.bin("epilog")
 	c.Options.TaskProlog, c.Options.EpilogSlurmctld = s.bin("taskprolog"), s.bin("epilog-slurmctld")
 	return nil
+}
+
+// writeProgram writes a file to be run. No child may be forked meanwhile: it would
+// hold the file open for writing until it runs its own program, and a file that
+// is can't be run ("text file busy").
+func writeProgram(path string, body []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, body, 0o755)
 }
 
 // spawn starts a daemon of ours, as a user ("" = root), with its output in the
