@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
+)
+
+// Somebody else than the daemon answers.
+func TestStrangeAnswers(t *testing.T) {
+	answer := ""
+	status := http.StatusOK
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, answer)
+	}))
+	defer srv.Close()
+	file := conf(t)
+	answer = "<html>a router</html>"
+	if rc, out, errOut := call("status", "-c", file, "--server", srv.URL); rc != 1 || out != "" || !strings.Contains(errOut, "is not what slurmbridge says") {
+		t.Errorf("%d %q %q", rc, out, errOut)
+	}
+	answer, status = "no look yet\n", http.StatusServiceUnavailable
+	if rc, _, errOut := call("why", "1", "-c", file, "--server", srv.URL+"/"); rc != 1 || errOut != "slurmbridge: no look yet\n" {
+		t.Errorf("%d %q", rc, errOut)
+	}
+}
+
+// live is a private Slurm with the real command's daemon.
+type live struct {
+	*slurmtest.Cluster
+	t      *testing.T
+	conf   string
+	daemon *exec.Cmd
+}
+
+func newLive(t *testing.T) *live {
+	t.Helper()
+	slurmtest.Require(t)
+	l := &live{t: t}
+	l.Cluster = slurmtest.New(t, slurmtest.Options{
+		Lua: "../../../contrib/job_submit.lua",
+		Prepare: func(c *slurmtest.Cluster) error {
+			c.Options.EpilogSlurmctld = c.Path("epilog")
+			return os.WriteFile(c.Path("epilog"), []byte("#!/bin/sh\necho end >>"+c.WakeFile+"\n"), 0o755)
+		},
+	})
+	// The test binary, under the name that makes it the command (TestMain), where
+	// every user may run it.
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("install", "-m", "755", self, l.bin()).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	srv := httptest.NewServer(nil) // a port that was free a moment ago
+	addr := srv.Listener.Addr().String()
+	srv.Close()
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\n",
+		l.Conf(), l.GateFile, l.WakeFile, l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
+	l.conf = l.Path("slurmbridge.yaml")
+	if err := os.WriteFile(l.conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (l *live) bin() string { return l.Path("slurmbridge") }
+
+// serve starts the daemon as SlurmUser and waits for its gate.
+func (l *live) serve() {
+	l.t.Helper()
+	cmd, err := l.Command(context.Background(), "slurm", l.bin(), "serve", "-c", l.conf)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	log, err := os.Create(l.Path("log", "bridge.log"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	l.daemon = cmd
+	l.t.Cleanup(l.stop)
+	if !slurmtest.Wait(l.t.Context(), 20*time.Second, func() bool {
+		_, err := os.Stat(l.GateFile)
+		return err == nil
+	}) {
+		l.t.Fatal("the daemon makes no gate")
+	}
+}
+
+func (l *live) stop() {
+	if l.daemon == nil {
+		return
+	}
+	_ = l.daemon.Process.Signal(syscall.SIGTERM)
+	if err := l.daemon.Wait(); err != nil {
+		l.t.Errorf("serve: %v", err)
+	}
+	l.daemon = nil
+}
+
+// as runs the command as a user of this machine.
+func (l *live) as(user string, args ...string) (status int, out, errOut string) {
+	l.t.Helper()
+	cmd, err := l.Command(l.t.Context(), user, l.bin(), append(args, "-c", l.conf)...)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var o, e strings.Builder
+	cmd.Stdout, cmd.Stderr = &o, &e
+	_ = cmd.Run() // its status tells
+	return cmd.ProcessState.ExitCode(), o.String(), e.String()
+}
+
+// says runs a command that must succeed and contain each of the words.
+func (l *live) says(words []string, args ...string) string {
+	l.t.Helper()
+	status, out, errOut := call(append(args, "-c", l.conf)...)
+	if status != 0 || errOut != "" {
+		l.t.Fatalf("%v: %d %q", args, status, errOut)
+	}
+	for _, w := range words {
+		if !strings.Contains(out, w) {
+			l.t.Errorf("%v doesn't say %q:\n%s", args, w, out)
+		}
+	}
+	return out
+}
+
+// json runs a command that must succeed, and fails unless its answer has the keys.
+func (l *live) json(keys []string, args ...string) map[string]any {
+	l.t.Helper()
+	out := l.says(nil, append(args, "--json")...)
+	var v map[string]any
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		l.t.Fatalf("%v: %v\n%s", args, err, out)
+	}
+	for _, k := range keys {
+		if _, ok := v[k]; !ok {
+			l.t.Errorf("%v has no %s:\n%s", args, k, out)
+		}
+	}
+	return v
+}
+
+// submit submits a shared job and waits until status, for people, says what is
+// wanted; %s in it is the job.
+func (l *live) submit(user, want string) string {
+	l.t.Helper()
+	id, err := l.Submit(l.t.Context(), user, "sleep 60", "--gres=gpu:shared")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	want = strings.ReplaceAll(want, "%s", id)
+	if !slurmtest.Wait(l.t.Context(), 30*time.Second, func() bool { return strings.Contains(l.says(nil, "status"), want) }) {
+		l.t.Fatalf("job %s: status doesn't say %q: %s", id, want, l.says(nil, "status"))
+	}
+	return id
+}
+
+// The commands on a live cluster: one job runs alone, the next follows it, a third
+// waits behind the gate until everything is let go.
+func TestCommandsOnSlurm(t *testing.T) {
+	l := newLive(t)
+	l.serve()
+	l.says([]string{"active, policy pack, Slurm " + l.Release, "0 jobs wait behind it", "n1", "titanxp", "idle"}, "status")
+	if v := l.json([]string{"at", "mode", "changes"}, "plan"); v["changes"] == nil || len(v["changes"].([]any)) != 0 {
+		t.Errorf("an empty queue has the plan %v", v)
+	}
+	l.says([]string{"nothing to change"}, "plan")
+	const user = "games"
+	first := l.submit(user, "%s "+user+" 100%")
+	second := l.submit(user, "%s on n1 gpu 0 after "+first)
+	third := l.submit(user, "1 jobs wait behind it")
+	l.says([]string{first + " " + user + " 100%", second + " on n1 gpu 0 after " + first}, "status")
+	l.json([]string{"at", "mode", "policy", "slurm", "gate", "lease_left_s", "waiting", "gpus", "groups", "added_delay_max_s"}, "status")
+	l.says([]string{"alone on n1 gpu 0", "running since", "release"}, "why", first)
+	l.says([]string{"job " + second, "when the jobs there have ended", "runs alone once", "may keep it waiting", "after " + first}, "why", second)
+	l.json([]string{"note", "groups", "changes"}, "why", second)
+	if status, _, errOut := call("why", "999999", "-c", l.conf); status != 1 || !strings.Contains(errOut, "999999") {
+		t.Errorf("why of a job nobody knows: %d %q", status, errOut)
+	}
+	if status, _, errOut := call("why", "1;reboot", "-c", l.conf); status != 1 || !strings.Contains(errOut, "123 or 120_4") {
+		t.Errorf("why of no job: %d %q", status, errOut)
+	}
+	l.says([]string{"APPLICATION", "MEMORY PEAK"}, "profiles", "list")
+	l.doctor()
+	l.open(third)
+}
+
+// doctor finds what this cluster lacks: hooks.
+func (l *live) doctor() {
+	l.t.Helper()
+	status, out, errOut := l.as("slurm", "doctor")
+	if status != 2 || errOut != "" || !strings.Contains(out, "Prolog=/usr/lib/slurmbridge/prolog") || strings.Contains(out, "GresTypes") {
+		l.t.Errorf("doctor: %d %s%s", status, out, errOut)
+	}
+	status, out, _ = l.as("slurm", "doctor", "--json")
+	var r struct {
+		Findings []struct{ Check, Severity, What, Why string }
+		Exit     int
+	}
+	if err := json.Unmarshal([]byte(out), &r); err != nil || status != r.Exit {
+		l.t.Fatalf("doctor --json: %d %v %s", status, err, out)
+	}
+	for _, want := range []string{"hook-prolog", "hook-epilog", "scheduler"} {
+		if !slices.ContainsFunc(r.Findings, func(f struct{ Check, Severity, What, Why string }) bool { return f.Check == want && f.Why != "" }) {
+			l.t.Errorf("doctor --json finds no %s: %s", want, out)
+		}
+	}
+}
+
+// open is refused to users, and lets all jobs go for SlurmUser, daemon or not.
+func (l *live) open(waiting string) {
+	l.t.Helper()
+	before := l.job(waiting)["Dependency"]
+	status, out, errOut := l.as("nobody", "open")
+	if status != 1 || out != "" || !strings.Contains(errOut, "permission denied") {
+		l.t.Errorf("open as nobody: %d %q %q", status, out, errOut)
+	}
+	if now := l.job(waiting)["Dependency"]; now != before || !strings.HasPrefix(now, "after:") {
+		l.t.Errorf("open as nobody made %q of %q", now, before)
+	}
+	if _, err := os.Stat(l.GateFile); err != nil {
+		l.t.Errorf("open as nobody: %v", err)
+	}
+	l.stop()
+	if status, _, errOut := call("status", "-c", l.conf); status != 1 || !strings.Contains(errOut, "no answer from the daemon") {
+		l.t.Errorf("status without a daemon: %d %q", status, errOut)
+	}
+	status, out, errOut = l.as("slurm", "open", "--json")
+	var n struct{ Jobs *int }
+	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || errOut != "" || n.Jobs == nil || *n.Jobs != 2 {
+		l.t.Errorf("open: %d %v %q %q", status, err, out, errOut)
+	}
+	if _, err := os.Stat(l.GateFile); err == nil {
+		l.t.Error("the gate file is still there")
+	}
+	if !slurmtest.Wait(l.t.Context(), 70*time.Second, func() bool { return l.job(waiting)["Dependency"] == "(null)" }) {
+		l.t.Errorf("job %s waits for %s", waiting, l.job(waiting)["Dependency"])
+	}
+	if status, out, _ := l.as("slurm", "open"); status != 0 || !strings.HasPrefix(out, "open: ") {
+		l.t.Errorf("open again: %d %q", status, out)
+	}
+}
+
+func (l *live) job(id string) map[string]string {
+	l.t.Helper()
+	f, err := l.Job(l.t.Context(), id)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return f
+}
