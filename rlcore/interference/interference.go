@@ -1,69 +1,98 @@
-// Package interference predicts how much each member of a group slows down, from
-// solo profiles alone.
+// Package interference predicts how much each member of a group slows down: from
+// solo profiles by a contention law, and from what was seen of the applications
+// together, as far as anything was.
 package interference
 
 import (
+	"math"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
 // Model predicts by a contention law averaged over how the members' phases may
-// meet. It keeps scratch and is not safe for concurrent use.
+// meet, corrected by what Observe learned (see learn.go). It keeps scratch and is
+// not safe for concurrent use.
 type Model struct {
-	law *contention.Law
+	law     *contention.Law
+	learned learned
+	bad     map[pair]bool
 
 	demands []contention.Demand
 	slow    []float64
-	bad     map[pair]bool
+	x       []term
 }
 
 type pair struct{ a, b string }
 
-// New returns a model of the given law.
-func New(law *contention.Law) *Model { return &Model{law: law, bad: map[pair]bool{}} }
+// New returns a model of the given law that has seen nothing.
+func New(law *contention.Law) *Model {
+	return &Model{law: law, learned: newLearned(), bad: map[pair]bool{}}
+}
 
-// meetings is how many ways for the phases to meet are averaged over.
-const meetings = 16
+const (
+	// meetings is how many ways for the phases to meet are averaged over.
+	meetings = 16
+	// floor is what is added to the part of a slowdown above 1 before its logarithm
+	// is taken: to a member that hardly slows, hundredths are noise.
+	floor = 0.1
+	// minSD is the spread that measured slowdowns have where nothing contends
+	// (CentaurusInfra/alnair: 0.97 to 1.07 where utilisations sum to less than 1).
+	minSD = 0.02
+)
 
-// The law's own error on cells it was not fitted to (see contention.MPS), as a
-// fraction of what exceeds 1, and at least.
-const relSD, minSD = 0.15, 0.02
-
-// Predict implements rlcore.Predictor. Where the members will be in their runs
-// when they meet isn't known, so their phases are shifted against each other by
-// an irrational part of the run (Weyl's sequence), and the law's slowdowns are
-// averaged.
+// Predict implements rlcore.Predictor. It allocates nothing once it has met a
+// group of that size.
+//
+// The excess over 1 that the law foretells, plus floor, is multiplied by what was
+// learned; the SD is that sum times the SD of the learned factor's logarithm.
 func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
+	m.byLaw(dst, spec, members)
+	if len(members) < 2 {
+		return
+	}
+	for i := range dst {
+		mean, sd := m.learned.predict(m.terms(spec, members, i))
+		s := dst[i].Slowdown
+		s = max(1, s+(s-1+floor)*math.Expm1(mean))
+		dst[i] = rlcore.Prediction{Slowdown: s, SD: max(minSD, (s-1+floor)*sd)}
+	}
+}
+
+// byLaw writes what the law alone foretells, without an SD. Where the members
+// will be in their runs when they meet isn't known, so their phases are shifted
+// against each other by an irrational part of the run (Weyl's sequence), and the
+// law's slowdowns are averaged.
+func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
 	for i := range dst {
 		dst[i] = rlcore.Prediction{}
-	}
-	if len(members) == 1 {
-		dst[0].Slowdown = 1
-		return
 	}
 	if cap(m.demands) < len(members) {
 		m.demands = make([]contention.Demand, len(members))
 	}
 	m.demands = m.demands[:len(members)]
+	ways := 1
+	for _, p := range members {
+		if len(p.Series) > 1 {
+			ways = meetings
+		}
+	}
 	const golden = 0.6180339887498949
-	for k := range meetings {
+	for k := range ways {
 		for i, p := range members {
 			part := (float64(k)+0.5)/meetings + golden*float64(i)*float64(k+1)
 			part -= float64(int(part))
 			u := p.At(part * p.DurationS)
 			d := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}
-			if spec.PCIeMBps > 0 {
+			if spec != nil && spec.PCIeMBps > 0 {
 				d.PCIe = min(1, u.PCIeMBps/spec.PCIeMBps)
 			}
 			m.demands[i] = d
 		}
 		m.slow = m.law.Slowdowns(m.slow, m.demands)
 		for i, s := range m.slow {
-			dst[i].Slowdown += s / meetings
+			dst[i].Slowdown += s / float64(ways)
 		}
-	}
-	for i := range dst {
-		dst[i].SD = max(minSD, relSD*(dst[i].Slowdown-1))
 	}
 }
 

@@ -1,0 +1,322 @@
+package interference
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// corun is one observation.
+type corun struct {
+	spec    *rlcore.GPUSpec
+	members []*rlcore.Profile
+	slow    []float64
+}
+
+func drawApps(t *rapid.T) []*rlcore.Profile {
+	var out []*rlcore.Profile
+	for i := range 5 {
+		p := &rlcore.Profile{
+			App: fmt.Sprintf("app%d", i), DurationS: 100, PeriodS: 50,
+			StepS: rapid.SampledFrom([]float64{0, 0.01, 1}).Draw(t, "step"),
+		}
+		for range rapid.IntRange(1, 2).Draw(t, "points") {
+			p.Series = append(p.Series, rlcore.Use{
+				GPU:      rapid.Float64Range(0, 1).Draw(t, "gpu"),
+				Core:     rapid.Float64Range(0, 1).Draw(t, "core"),
+				PCIeMBps: rapid.Float64Range(0, 30000).Draw(t, "pcie"),
+			})
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func drawCorun(t *rapid.T, apps []*rlcore.Profile) corun {
+	c := corun{spec: rapid.SampledFrom([]*rlcore.GPUSpec{nil, &rlcore.TitanXp}).Draw(t, "card")}
+	for range rapid.IntRange(2, 4).Draw(t, "members") {
+		c.members = append(c.members, rapid.SampledFrom(apps).Draw(t, "app"))
+		c.slow = append(c.slow, rapid.OneOf(
+			rapid.Float64Range(0.9, 4), rapid.SampledFrom([]float64{0, -1, math.NaN(), math.Inf(1), 1e300, 1e-300}),
+		).Draw(t, "slowdown"))
+	}
+	return c
+}
+
+func observe(m *Model, all []corun) {
+	for _, c := range all {
+		m.Observe(c.spec, c.members, c.slow)
+	}
+}
+
+func predictions(m *Model, c corun) []rlcore.Prediction {
+	dst := make([]rlcore.Prediction, len(c.members))
+	m.Predict(dst, c.spec, c.members)
+	return dst
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*(1+math.Abs(b)) }
+
+func same(a, b []rlcore.Prediction) bool {
+	for i := range a {
+		if !near(a[i].Slowdown, b[i].Slowdown) || !near(a[i].SD, b[i].SD) {
+			return false
+		}
+	}
+	return true
+}
+
+// spread is the SD of the logarithm that is learned.
+func spread(p rlcore.Prediction) float64 { return p.SD / (p.Slowdown - 1 + floor) }
+
+func TestLearningProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		apps := drawApps(t)
+		seen := make([]corun, rapid.IntRange(0, 12).Draw(t, "seen"))
+		for i := range seen {
+			seen[i] = drawCorun(t, apps)
+		}
+		ask, more := drawCorun(t, apps), drawCorun(t, apps)
+		law := rapid.SampledFrom([]*contention.Law{&contention.MPS, &contention.TimeSlice}).Draw(t, "law")
+		m := New(law)
+		observe(m, seen)
+		got := predictions(m, ask)
+		for i, p := range got {
+			if !(p.Slowdown >= 1) || math.IsInf(p.Slowdown, 0) || !(p.SD > 0) || math.IsInf(p.SD, 0) {
+				t.Fatalf("member %d: %+v", i, p)
+			}
+			if s := (p.Slowdown - 1 + floor); p.SD > minSD && p.SD > 0.6*s {
+				t.Fatalf("member %d is less certain than before anything was seen: %+v", i, p)
+			}
+		}
+
+		// Who stands where doesn't matter. (The law is asked at other meetings of the
+		// phases then, so only members with one phase are compared.)
+		flat := ask
+		flat.members = nil
+		for _, p := range ask.members {
+			q := *p
+			q.Series = q.Series[:1]
+			flat.members = append(flat.members, &q)
+		}
+		turned := flat
+		turned.members = append(append([]*rlcore.Profile{}, flat.members[1:]...), flat.members[0])
+		a, b := predictions(m, flat), predictions(m, turned)
+		if !same(append(a[1:], a[0]), b) {
+			t.Fatalf("%v turned is %v", a, b)
+		}
+
+		// Nor does in which order things were seen.
+		shuffled := append([]corun{}, seen...)
+		rand.New(rand.NewPCG(1, 1)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+		other := New(law)
+		observe(other, shuffled)
+		if again := predictions(other, ask); !same(got, again) {
+			t.Fatalf("%v in another order %v", got, again)
+		}
+
+		// What was saved and read foretells the same.
+		text, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read := New(law)
+		if err := json.Unmarshal(text, read); err != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		if again := predictions(read, ask); !same(got, again) {
+			t.Fatalf("%v, saved and read %v", got, again)
+		}
+		if again, err := json.Marshal(read); err != nil || !bytes.Equal(again, text) {
+			t.Fatalf("%s saved again is %s, %v", text, again, err)
+		}
+
+		// More that is seen never makes the model less certain.
+		observe(m, []corun{more})
+		for i, p := range predictions(m, ask) {
+			if p.SD > minSD && got[i].SD > minSD && spread(p) > spread(got[i])*(1+1e-6) {
+				t.Fatalf("member %d: %v before, %v after", i, got[i], p)
+			}
+		}
+	})
+}
+
+// pairOf returns profiles that keep the card busy for the given fractions.
+func pairOf(a, b string, ga, gb float64) []*rlcore.Profile {
+	of := func(app string, gpu float64) *rlcore.Profile {
+		return &rlcore.Profile{App: app, DurationS: 10, PeriodS: 10, Series: []rlcore.Use{{GPU: gpu}}}
+	}
+	return []*rlcore.Profile{of(a, ga), of(b, gb)}
+}
+
+func TestLearns(t *testing.T) {
+	m := New(&contention.MPS)
+	ab := pairOf("a", "b", 0.8, 0.8)
+	ask := func(p []*rlcore.Profile) rlcore.Prediction { return predictions(m, corun{nil, p, nil})[0] }
+	law := ask(ab)
+	for range 20 {
+		m.Observe(nil, ab, []float64{1.05, 2.5})
+	}
+	if p := ask(ab); math.Abs(p.Slowdown-1.05) > 0.03 || p.SD > 0.05 {
+		t.Errorf("seen 20 times at 1.05: %+v", p)
+	}
+	// a suffers little, so it suffers less from others too; b hurts less than thought.
+	if p := ask(pairOf("a", "new", 0.8, 0.8)); p.Slowdown > law.Slowdown-0.05 || p.SD > law.SD {
+		t.Errorf("a beside one never met: %+v, the law %+v", p, law)
+	}
+	if p := ask(pairOf("new", "b", 0.8, 0.8)); p.Slowdown > law.Slowdown-0.05 {
+		t.Errorf("one never met beside b: %+v, the law %+v", p, law)
+	}
+	// Nothing was seen on another card: a little less of it holds there.
+	other := predictions(m, corun{&rlcore.TitanXp, ab, nil})[0]
+	if p := ask(ab); other.Slowdown <= p.Slowdown || other.Slowdown >= law.Slowdown || other.SD <= p.SD {
+		t.Errorf("on another card %+v, on this %+v, the law %+v", other, p, law)
+	}
+}
+
+func TestOneAbsurdObservation(t *testing.T) {
+	sane, odd := New(&contention.MPS), New(&contention.MPS)
+	for _, m := range []*Model{sane, odd} {
+		for i := range 4 {
+			m.Observe(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), []float64{1.5, 1.5})
+		}
+		for range 3 {
+			m.Observe(nil, pairOf("a", "b", 0.8, 0.8), []float64{1.5, 1.5})
+		}
+	}
+	odd.Observe(nil, pairOf("a", "b", 0.8, 0.8), []float64{1000, 1.5})
+	odd.Observe(nil, pairOf("a", "c", 0.8, 0.8), []float64{1000, 1.5})
+	for _, c := range []struct {
+		with string
+		most float64
+	}{{"b", 1.15}, {"o1", 1.1}, {"new", 1.15}} {
+		ask := corun{nil, pairOf("a", c.with, 0.8, 0.8), nil}
+		if s, o := predictions(sane, ask)[0], predictions(odd, ask)[0]; o.Slowdown > c.most*s.Slowdown {
+			t.Errorf("beside %s: %+v, without the absurd ones %+v", c.with, o, s)
+		}
+	}
+}
+
+func TestObserveIgnoresWhatCannotBe(t *testing.T) {
+	m := New(&contention.MPS)
+	ab := pairOf("a", "b", 0.8, 0.8)
+	m.Observe(nil, nil, nil)
+	m.Observe(nil, ab[:1], []float64{1})
+	m.Observe(nil, ab, []float64{2})
+	m.Observe(nil, []*rlcore.Profile{ab[0], nil}, []float64{2, 2})
+	m.Observe(nil, []*rlcore.Profile{ab[0], {App: "c"}}, []float64{2, 2})
+	m.Observe(nil, make([]*rlcore.Profile, 17), make([]float64, 17))
+	m.Observe(nil, ab, []float64{math.NaN(), -1})
+	if len(m.learned.cells) != 0 || len(m.learned.names) != 0 {
+		t.Errorf("learned %+v", m.learned)
+	}
+}
+
+func TestCapacityIsBounded(t *testing.T) {
+	l := newLearned()
+	name := func(i int) []term {
+		return []term{{card, "", -1, 1}, {victim, fmt.Sprint("v", i), -1, 1}, {aggressor, fmt.Sprint("a", i), -1, 1}}
+	}
+	n := 0
+	for ; l.room(name(n)); n++ {
+		l.meet(name(n))
+	}
+	if len(l.names) > maxParams || n < maxParams/5 {
+		t.Errorf("%d pairs of applications, %d factors", n, len(l.names))
+	}
+}
+
+func TestPredictAllocatesNothing(t *testing.T) {
+	m := New(&contention.MPS)
+	ps := of(t, "gromacs", "alexnet", "hoomd", "googlenet")
+	dst := make([]rlcore.Prediction, 4)
+	check := func(when string) {
+		t.Helper()
+		if n := testing.AllocsPerRun(50, func() { m.Predict(dst, &rlcore.TitanXp, ps) }); n > 0 {
+			t.Errorf("%s: %v allocations", when, n)
+		}
+	}
+	check("nothing observed")
+	m.Observe(&rlcore.TitanXp, ps[:3], []float64{1.2, 1.3, 1.4})
+	check("three of four observed")
+	m.Observe(&rlcore.TitanXp, ps, []float64{1.2, 1.3, 1.4, 1.5})
+	check("all observed")
+}
+
+func FuzzUnmarshalJSON(f *testing.F) {
+	m := New(&contention.MPS)
+	m.Observe(&rlcore.TitanXp, pairOf("a", "b", 0.8, 0.8), []float64{1.5, 2})
+	m.Observe(nil, append(pairOf("a", "b", 0.8, 0.8), pairOf("a", "c", 0.8, 0.3)...), []float64{1.5, 2, 1.2, 1})
+	m.Forbid("x", "a")
+	text, err := json.Marshal(m)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"version":1,"law":"mps","cells":[]}`))
+	f.Add([]byte(`{"version":1,"law":"mps","cells":[{"card":"","victim":"a","with":["a","a"],"n":3,"sum_log":1e-9,"min_log":-4,"max_log":4,"sum_slowdown":3}]}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m := New(&contention.MPS)
+		if err := m.UnmarshalJSON(text); err != nil {
+			if len(m.learned.cells) != 0 || len(m.bad) != 0 {
+				t.Fatal("refused, but something stays")
+			}
+			return
+		}
+		for _, p := range predictions(m, corun{&rlcore.TitanXp, pairOf("a", "b", 0.8, 0.8), nil}) {
+			if !(p.Slowdown >= 1) || !(p.SD > 0) || math.IsInf(p.Slowdown+p.SD, 0) {
+				t.Fatalf("%+v", p)
+			}
+		}
+		once, err := json.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again := New(&contention.MPS)
+		if err := json.Unmarshal(once, again); err != nil {
+			t.Fatalf("%v: %s", err, once)
+		}
+	})
+}
+
+func TestUnmarshalRefuses(t *testing.T) {
+	cell := `{"card":"","victim":"a","with":["b"],"n":1,"sum_log":0.5,"min_log":0.5,"max_log":0.5,"sum_slowdown":1.5}`
+	file := func(cells string) string { return `{"version":1,"law":"mps","cells":[` + cells + `]}` }
+	for name, text := range map[string]string{
+		"another version": `{"version":2,"law":"mps"}`,
+		"no version":      `{}`,
+		"another law":     `{"version":1,"law":"time-slice"}`,
+		"twice":           file(cell + "," + cell),
+		"nobody else":     file(`{"victim":"a","n":1}`),
+		"no runs":         file(`{"victim":"a","with":["b"],"n":0,"sum_slowdown":1}`),
+		"wild":            file(`{"victim":"a","with":["b"],"n":1,"sum_log":9,"min_log":9,"max_log":9,"sum_slowdown":1}`),
+		"sum":             file(`{"victim":"a","with":["b"],"n":1,"sum_log":0.9,"min_log":0.5,"max_log":0.5,"sum_slowdown":1}`),
+		"slowdown":        file(`{"victim":"a","with":["b"],"n":1,"sum_log":0.5,"min_log":0.5,"max_log":0.5}`),
+	} {
+		m := New(&contention.MPS)
+		m.Observe(nil, pairOf("p", "q", 0.8, 0.8), []float64{1.5, 2})
+		if err := json.Unmarshal([]byte(text), m); !errors.Is(err, ErrBadModel) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(m.learned.cells) != 2 {
+			t.Errorf("%s: the model isn't as it was", name)
+		}
+	}
+	var none Model
+	if err := json.Unmarshal([]byte(file(cell)), &none); !errors.Is(err, ErrBadModel) {
+		t.Errorf("no law: %v", err)
+	}
+	if err := json.Unmarshal([]byte(file(cell)[:30]), New(&contention.MPS)); err == nil {
+		t.Error("half a file: no error")
+	}
+}

@@ -1,0 +1,150 @@
+package interference
+
+import (
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Pair is one measured slowdown: Victim's run time beside Aggressor over its run
+// time alone.
+type Pair struct {
+	Victim, Aggressor string
+	Slowdown          float64
+}
+
+// Report says how well a model foretells measured pairs.
+type Report struct {
+	N int `json:"n"` // pairs that were scored
+	// MAE is the mean absolute error of the slowdown, in units of the slowdown.
+	MAE float64 `json:"mae"`
+	// Spearman is the rank correlation of predicted and measured slowdowns, −1..1;
+	// 0 where either is constant.
+	Spearman float64 `json:"spearman"`
+	// MedianRelError is the median of |predicted ÷ measured − 1|.
+	MedianRelError float64 `json:"median_rel_error"`
+	// BaselineConstant foretells one slowdown for all: the median of those that the
+	// model was shown by Observe (a cell counts once), or, where it was shown none,
+	// the median of what it foretells for the scored pairs. The truth isn't used.
+	BaselineConstant Baseline `json:"baseline_constant"`
+	// BaselineSumUtil foretells max(1, the sum of both mean utilisations).
+	BaselineSumUtil Baseline `json:"baseline_sum_util"`
+	// Missing is the number of pairs left out because an application has no profile
+	// or the slowdown is no positive finite number.
+	Missing int `json:"missing"`
+}
+
+// Baseline is a rival's score.
+type Baseline struct {
+	MAE      float64 `json:"mae"`
+	Spearman float64 `json:"spearman"`
+}
+
+// Score compares what the model foretells for each pair with what was measured.
+// With nothing to score all figures are 0.
+func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, pairs []Pair) Report {
+	var r Report
+	var truth, model, sum []float64
+	dst := make([]rlcore.Prediction, 2)
+	for _, p := range pairs {
+		v, a := profiles[p.Victim], profiles[p.Aggressor]
+		if v == nil || a == nil || !(p.Slowdown > 0) || math.IsInf(p.Slowdown, 0) {
+			r.Missing++
+			continue
+		}
+		m.Predict(dst, spec, []*rlcore.Profile{v, a})
+		truth = append(truth, p.Slowdown)
+		model = append(model, dst[0].Slowdown)
+		sum = append(sum, max(1, v.Mean().GPU+a.Mean().GPU))
+	}
+	r.N = len(truth)
+	if r.N == 0 {
+		return r
+	}
+	typical, ok := m.typical()
+	if !ok {
+		typical = median(slices.Clone(model))
+	}
+	constant := slices.Repeat([]float64{typical}, r.N)
+	off := make([]float64, r.N)
+	for i := range off {
+		off[i] = math.Abs(model[i]/truth[i] - 1)
+	}
+	r.MAE, r.Spearman, r.MedianRelError = mae(model, truth), Spearman(model, truth), median(off)
+	r.BaselineConstant = Baseline{mae(constant, truth), Spearman(constant, truth)}
+	r.BaselineSumUtil = Baseline{mae(sum, truth), Spearman(sum, truth)}
+	return r
+}
+
+// typical is the median slowdown of the cells that were seen; false where none was.
+func (m *Model) typical() (float64, bool) {
+	var seen []float64
+	for _, c := range m.learned.cells {
+		seen = append(seen, c.slow/float64(c.n))
+	}
+	if len(seen) == 0 {
+		return 0, false
+	}
+	return median(seen), true
+}
+
+// median sorts v, which isn't empty.
+func median(v []float64) float64 {
+	slices.Sort(v)
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}
+
+func mae(x, truth []float64) float64 {
+	sum := 0.0
+	for i := range x {
+		sum += math.Abs(x[i] - truth[i])
+	}
+	return sum / float64(len(x))
+}
+
+// Spearman is the rank correlation of x and y, which are equally long; those that
+// tie share the mean of their ranks. It is 0 where one of them is constant.
+func Spearman(x, y []float64) float64 {
+	if len(x) < 2 {
+		return 0
+	}
+	r := stat.Correlation(ranks(x), ranks(y), nil)
+	if math.IsNaN(r) {
+		return 0
+	}
+	return max(-1, min(1, r))
+}
+
+func ranks(v []float64) []float64 {
+	by := make([]int, len(v))
+	for i := range by {
+		by[i] = i
+	}
+	slices.SortFunc(by, func(a, b int) int {
+		switch {
+		case v[a] < v[b]:
+			return -1
+		case v[a] > v[b]:
+			return 1
+		}
+		return 0
+	})
+	out := make([]float64, len(v))
+	for from := 0; from < len(by); {
+		to := from
+		for to < len(by) && v[by[to]] == v[by[from]] {
+			to++
+		}
+		if to == from {
+			to++ // NaN ties with nothing
+		}
+		for _, i := range by[from:to] {
+			out[i] = float64(from+to-1)/2 + 1
+		}
+		from = to
+	}
+	return out
+}

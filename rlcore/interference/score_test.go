@@ -1,0 +1,71 @@
+package interference
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+func TestSpearman(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		x, y []float64
+		want float64
+	}{
+		{"equal order", []float64{1, 2, 3}, []float64{10, 100, 1000}, 1},
+		{"opposite", []float64{1, 2, 3}, []float64{3, 2, 1}, -1},
+		// Ranks 1 2.5 2.5 4 and 1 3 2 4: cov 4.5/4, variances 4.5/4 and 5/4.
+		{"ties share their mean rank", []float64{1, 2, 2, 3}, []float64{1, 3, 2, 4}, 4.5 / math.Sqrt(4.5*5)},
+		{"constant", []float64{1, 1, 1}, []float64{1, 2, 3}, 0},
+		{"one", []float64{1}, []float64{1}, 0},
+		{"none", nil, nil, 0},
+	} {
+		if got := Spearman(c.x, c.y); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestScore(t *testing.T) {
+	solo := map[string]*rlcore.Profile{}
+	for _, p := range append(pairOf("idle", "half", 0.1, 0.5), pairOf("full", "none", 1, 0)...) {
+		solo[p.App] = p
+	}
+	m := New(&contention.MPS)
+	of := func(v, a string) float64 {
+		return predictions(m, corun{nil, []*rlcore.Profile{solo[v], solo[a]}, nil})[0].Slowdown
+	}
+	pairs := []Pair{{"half", "full", of("half", "full")}, {"full", "full", of("full", "full")}, {"half", "idle", 2 * of("half", "idle")}}
+	strange := []Pair{{"half", "stranger", 2}, {"half", "full", math.NaN()}, {"half", "full", 0}}
+	r := Score(m, nil, solo, append(pairs, strange...))
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s %v, want %v", what, got, want)
+		}
+	}
+	if r.N != 3 || r.Missing != 3 {
+		t.Errorf("%+v", r)
+	}
+	near("mae", r.MAE, of("half", "idle")/3)
+	near("median relative error", r.MedianRelError, 0)
+	// 1.5, 2 and 1 where the utilisations sum to less.
+	near("sum of utilisations", r.BaselineSumUtil.MAE,
+		(math.Abs(1.5-pairs[0].Slowdown)+math.Abs(2-pairs[1].Slowdown)+math.Abs(1-pairs[2].Slowdown))/3)
+	// Nothing was seen: the median of what is foretold.
+	c := of("full", "full")
+	near("constant", r.BaselineConstant.MAE, (math.Abs(c-pairs[0].Slowdown)+math.Abs(c-pairs[2].Slowdown))/3)
+	near("a constant's rank correlation", r.BaselineConstant.Spearman, 0)
+
+	m.Observe(nil, []*rlcore.Profile{solo["half"], solo["full"]}, []float64{3, 1.2})
+	near("the constant that was seen", Score(m, nil, solo, []Pair{{"idle", "half", 1}}).BaselineConstant.MAE, 1.1)
+
+	text, err := json.Marshal(Score(m, nil, solo, nil))
+	want := `{"n":0,"mae":0,"spearman":0,"median_rel_error":0,"baseline_constant":{"mae":0,"spearman":0},"baseline_sum_util":{"mae":0,"spearman":0},"missing":0}`
+	if err != nil || string(text) != want {
+		t.Errorf("nothing to score: %s, %v", text, err)
+	}
+}
