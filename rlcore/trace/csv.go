@@ -19,6 +19,7 @@ const maxLine = 1 << 20
 func readTable(r io.Reader, name string, need []string, do func(*row)) error {
 	cr := csv.NewReader(&bounded{r: withoutBOM(r), line: 1})
 	cr.ReuseRecord = true
+	cr.Comment = '#'
 	rec, err := cr.Read()
 	if errors.Is(err, io.EOF) {
 		return &Error{File: name, Err: ErrEmpty}
@@ -28,14 +29,14 @@ func readTable(r io.Reader, name string, need []string, do func(*row)) error {
 	}
 	t := row{file: name, line: func(i int) int { line, _ := cr.FieldPos(i); return line }}
 	if t.head, t.at, err = header(rec); err != nil {
-		return &Error{File: name, Line: 1, Err: err}
+		return &Error{File: name, Line: t.line(0), Err: err}
 	}
 	for _, col := range need {
 		if _, ok := t.at[col]; !ok {
-			return &Error{File: name, Line: 1, Column: col, Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(t.head, ","))}
+			return &Error{File: name, Line: t.line(0), Column: col, Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(t.head, ","))}
 		}
 	}
-	last := 1
+	last := t.line(0)
 	for n := 0; ; n++ {
 		t.rec, err = cr.Read()
 		if errors.Is(err, io.EOF) && n == 0 {

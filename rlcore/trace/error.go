@@ -4,8 +4,8 @@
 //
 // CSV files have a header line and commas; columns stand in any order, columns
 // that no reader knows are ignored, those that a reader needs and doesn't find are
-// an error. A byte order mark, CRLF and quoted fields are all right. A value that
-// is missing where it is needed, or can't be true, refuses the whole file: every
+// an error. A line that starts with # is a comment. A byte order mark, CRLF and
+// quoted fields are all right. A value that is missing where it is needed, or can't be true, refuses the whole file: every
 // error here is an *Error that names file, line and column.
 package trace
 

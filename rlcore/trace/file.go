@@ -56,6 +56,8 @@ func recognise(start string) string {
 		return ""
 	case first[0] == ';':
 		return "swf"
+	case first[0] == '#':
+		return "csv" // the one of the three that has such comments
 	case strings.Contains(first, "|"):
 		return "sacct"
 	case strings.Contains(first, ","):

@@ -1,13 +1,13 @@
 package trace
 
-import "io"
+import (
+	"io"
 
-// Pair is one measured slowdown: Victim's run time beside Aggressor over its run
-// time alone.
-type Pair struct {
-	Victim, Aggressor string
-	Slowdown          float64
-}
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+)
+
+// Pair is one measured slowdown.
+type Pair = interference.Pair
 
 // Bounds of a slowdown: measured ones fall below 1 by noise, and what is below a
 // half is another quantity (throughput, say).

@@ -126,7 +126,7 @@ func TestProfilesRoundTrip(t *testing.T) {
 func TestPairsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Pair {
-			return Pair{names.Draw(t, "victim"), names.Draw(t, "aggressor"), rapid.Float64Range(minSlowdown, maxSlowdown).Draw(t, "slowdown")}
+			return pair(names.Draw(t, "victim"), names.Draw(t, "aggressor"), rapid.Float64Range(minSlowdown, maxSlowdown).Draw(t, "slowdown"))
 		}), 1, 8).Draw(t, "pairs")
 		var rows [][]string
 		for _, p := range want {

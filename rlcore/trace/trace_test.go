@@ -36,6 +36,7 @@ func TestRefused(t *testing.T) {
 		{"pairs", "victim,aggressor,slowdown\na,b,-1\n", "f:2: slowdown: out of range: -1 is not from 0.5 to 1000", ErrOutOfRange},
 		{"pairs", "victim,aggressor,slowdown\na,b,\n", "f:2: slowdown: the value is missing", ErrMissing},
 		{"pairs", "victim,aggressor,slowdown\na,b\n", "f:2: the row doesn't have the header's 3 columns", nil},
+		{"pairs", "# where from\nvictim,aggressor\na,b\n", "f:2: slowdown: the header lacks this column; it has victim,aggressor", ErrNoColumn},
 		{"pairs", "victim,aggressor\na,b\n", "f:1: slowdown: the header lacks this column; it has victim,aggressor", ErrNoColumn},
 		{"pairs", "victim,aggressor,slowdown,Victim\n", `f:1: column "Victim" stands there twice`, ErrTwice},
 		{"pairs", "victim,aggressor,slowdown\n", "f: there is no row in it", ErrNoRows},
@@ -160,15 +161,19 @@ func TestReadProfiles(t *testing.T) {
 	}
 }
 
+func pair(victim, aggressor string, slowdown float64) Pair {
+	return Pair{Victim: victim, Aggressor: aggressor, Slowdown: slowdown}
+}
+
 func TestReadPairs(t *testing.T) {
-	got, err := ReadPairs(strings.NewReader("slowdown,victim,aggressor\n0.9,a,b\n1.5,b,a\n1.1,a,b\n"), "f", "a", "b")
+	got, err := ReadPairs(strings.NewReader("# where from\nslowdown,victim,aggressor\n0.9,a,b\n# more\n1.5,b,a\n1.1,a,b\n"), "f", "a", "b")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []Pair{{"a", "b", 0.9}, {"b", "a", 1.5}, {"a", "b", 1.1}}; !reflect.DeepEqual(got, want) {
+	if want := []Pair{pair("a", "b", 0.9), pair("b", "a", 1.5), pair("a", "b", 1.1)}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if want := []Pair{{"a", "b", 1}, {"b", "a", 1.5}}; !reflect.DeepEqual(MeanPairs(got), want) {
+	if want := []Pair{pair("a", "b", 1), pair("b", "a", 1.5)}; !reflect.DeepEqual(MeanPairs(got), want) {
 		t.Errorf("means %v, want %v", MeanPairs(got), want)
 	}
 }
@@ -241,9 +246,10 @@ func TestReadSacctLess(t *testing.T) {
 func TestReadJobsFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	for text, want := range map[string]string{
-		"\ufeff\r\njob,submit_s,app\r\n1,0,csv\r\n": "csv",
-		"; a comment\n" + swfLine():                 "swf-12",
-		" " + swfLine():                             "swf-12",
+		"\ufeff\r\njob,submit_s,app\r\n1,0,csv\r\n":                              "csv",
+		"# a comment\njob,submit_s,app\n1,0,csv\n":                               "csv",
+		"; a comment\n" + swfLine():                                              "swf-12",
+		" " + swfLine():                                                          "swf-12",
 		sacctHead + "1|sacct|u|2024-01-01T00:00:00|5|COMPLETED|cpu=1,gres/gpu=1": "sacct",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -90,7 +90,7 @@ flags, each overruling the one before.`,
 	})
 	root.PersistentFlags().StringVarP(&s.file, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().BoolVar(&s.json, "json", false, "output for programs")
-	root.AddCommand(newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s))
+	root.AddCommand(newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newInterference(s))
 	return root
 }
 

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// files writes each text to a file of that name and returns its folder.
+func files(t *testing.T, texts map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range texts {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+var scoreFiles = map[string]string{
+	"p.csv": "app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms\n" +
+		"light,60,20,,500,,,5\nmid,60,60,,2000,,,50\nheavy,,98,,9000,,,200\n",
+	"q.csv": "victim,aggressor,slowdown\nlight,light,1.01\nlight,mid,1.02\nlight,heavy,2.1\n" +
+		"mid,mid,1.3\nmid,heavy,1.9\nheavy,light,1.1\nheavy,heavy,2.05\n",
+	"o.csv": "victim,aggressor,slowdown\nlight,heavy,2.2\nheavy,light,1.08\nheavy,mid,1.4\n",
+}
+
+func TestInterferenceScore(t *testing.T) {
+	dir := files(t, scoreFiles)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	plain := []string{"interference", "score", "--profiles", in("p.csv"), "--pairs", in("q.csv")}
+
+	type figures struct {
+		N              *int     `json:"n"`
+		MAE            *float64 `json:"mae"`
+		Spearman       *float64 `json:"spearman"`
+		MedianRelError *float64 `json:"median_rel_error"`
+	}
+	var reports [2]struct {
+		figures
+		Constant figures `json:"baseline_constant"`
+		SumUtil  figures `json:"baseline_sum_util"`
+	}
+	for i, args := range [][]string{append(plain, "--json"), append(plain, "--json", "--observed", in("o.csv"))} {
+		var out, errOut bytes.Buffer
+		if rc := run(args, &out, &errOut); rc != 0 || errOut.Len() > 0 {
+			t.Fatalf("%v: status %d, %s", args, rc, errOut.String())
+		}
+		r := &reports[i]
+		if err := json.Unmarshal(out.Bytes(), r); err != nil {
+			t.Fatalf("%s: %v", out.String(), err)
+		}
+		if r.N == nil || *r.N != 7 || r.MAE == nil || r.Spearman == nil || r.MedianRelError == nil ||
+			r.Constant.MAE == nil || r.SumUtil.MAE == nil || r.SumUtil.Spearman == nil {
+			t.Fatalf("a key is missing: %s", out.String())
+		}
+		if !(*r.MAE > 0 && *r.MAE < *r.Constant.MAE) || !(*r.Spearman > 0.5) {
+			t.Errorf("the model says no more than a constant: %s", out.String())
+		}
+	}
+	if *reports[0].MAE == *reports[1].MAE {
+		t.Error("what was observed changed nothing")
+	}
+	if *reports[0].SumUtil.MAE != *reports[1].SumUtil.MAE {
+		t.Error("what was observed changed max(1, Σ utilisation)")
+	}
+
+	var out, errOut bytes.Buffer
+	if rc := run(plain, &out, &errOut); rc != 0 {
+		t.Fatal(errOut.String())
+	}
+	for _, want := range []string{"7 pairs", "model", "constant", "utilisation", "rank correlation"} {
+		if !strings.Contains(strings.ToLower(out.String()), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestInterferenceScoreRefuses(t *testing.T) {
+	dir := files(t, scoreFiles)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	for name, text := range map[string]string{
+		"unknown.csv": "victim,aggressor,slowdown\nlight,mid,1.1\nlight,ghost,1.2\n",
+		"bad.csv":     "victim,aggressor,slowdown\nlight,mid,x\n",
+		"empty.csv":   "",
+	} {
+		if err := os.WriteFile(in(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		rc   int
+		want string
+	}{
+		{nil, 2, "--profiles and --pairs are needed"},
+		{[]string{"--profiles", in("p.csv")}, 2, "--profiles and --pairs are needed"},
+		{[]string{"--nonsense"}, 2, "unknown flag"},
+		{[]string{"--profiles", in("none.csv"), "--pairs", in("q.csv")}, 1, "none.csv: open: no such file"},
+		{[]string{"--profiles", in("empty.csv"), "--pairs", in("q.csv")}, 1, "empty.csv: the file is empty"},
+		{[]string{"--profiles", in("q.csv"), "--pairs", in("q.csv")}, 1, "q.csv:1: app: the header lacks this column"},
+		{[]string{"--profiles", in("p.csv"), "--pairs", in("bad.csv")}, 1, `bad.csv:2: slowdown: "x" is not a number`},
+		{[]string{"--profiles", in("p.csv"), "--pairs", in("unknown.csv")}, 1, `unknown.csv:3: aggressor: unknown application "ghost"; there are heavy, light, mid`},
+		{[]string{"--profiles", in("p.csv"), "--pairs", in("q.csv"), "--observed", in("unknown.csv")}, 1, `unknown.csv:3: aggressor: unknown application "ghost"`},
+	} {
+		var out, errOut bytes.Buffer
+		if rc := run(append([]string{"interference", "score"}, c.args...), &out, &errOut); rc != c.rc {
+			t.Errorf("%v: status %d, want %d", c.args, rc, c.rc)
+		}
+		if !strings.Contains(errOut.String(), c.want) || out.Len() > 0 {
+			t.Errorf("%v: %q and %q, want %q", c.args, out.String(), errOut.String(), c.want)
+		}
+	}
+}
