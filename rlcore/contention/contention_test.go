@@ -88,3 +88,41 @@ func TestNoAllocation(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// What all get done in a second is conserved where the card is full, however it
+// is divided.
+func TestCapacityIsConserved(t *testing.T) {
+	for _, d := range [][]Demand{
+		{{GPU: 1}, {GPU: 1}},
+		{{GPU: 1}, {GPU: 1}, {GPU: 0.1}},
+		{{GPU: 1, StepS: 0.1}, {GPU: 0.9, StepS: 0.01}, {GPU: 0.5, StepS: 0.01}, {GPU: 0.2, StepS: 1}},
+		{{GPU: 1}, {GPU: 1}, {GPU: 1}, {GPU: 0.15}, {GPU: 0.05}},
+	} {
+		for _, l := range []*Law{&MPS, &TimeSlice} {
+			done := 0.0
+			for i, s := range l.Slowdowns(nil, d) {
+				done += d[i].GPU / s
+			}
+			if math.Abs(done/l.Capacity-1) > 0.08 {
+				t.Errorf("%s, %v: %.2f done of a capacity of %.2f", l.Name, d, done, l.Capacity)
+			}
+		}
+	}
+}
+
+// Kernels that leave SMs idle make room for others', under MPS alone; one of
+// which that isn't known gets no credit.
+func TestIdleSMs(t *testing.T) {
+	slow := func(l *Law, core float64) float64 {
+		return l.Slowdowns(nil, []Demand{{GPU: 0.9, Core: core}, {GPU: 0.9, Core: core}})[0]
+	}
+	if few, usual := slow(&MPS, 0.2), slow(&MPS, usualCore*0.9); few > usual-0.3 {
+		t.Errorf("a fifth of the SMs: %.2f, most of them: %.2f", few, usual)
+	}
+	if math.Abs(slow(&MPS, 0)-slow(&MPS, 0.9)) > 1e-12 {
+		t.Error("SM activity that isn't known is credited")
+	}
+	if math.Abs(slow(&TimeSlice, 0.2)-slow(&TimeSlice, 0.9)) > 1e-12 {
+		t.Error("turns don't overlap, whatever SMs they leave idle")
+	}
+}

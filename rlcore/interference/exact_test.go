@@ -1,0 +1,121 @@
+package interference
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"gonum.org/v1/gonum/mat"
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// covariance of two cells' terms before anything was seen.
+func covariance(x, y []term, sameCell bool) float64 {
+	sum := 0.0
+	for _, a := range x {
+		for _, b := range y {
+			sum += a.weight * b.weight * prior(a, b)
+		}
+	}
+	if sameCell {
+		sum += cellSD * cellSD
+	}
+	return sum
+}
+
+// The posterior is that of a Gaussian process with the same covariances,
+// conditioned the plain way on everything at once.
+func TestPosteriorIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		apps := drawApps(t)
+		m := New(&contention.MPS)
+		asks := []corun{drawCorun(t, apps)}
+		for range rapid.IntRange(1, 8).Draw(t, "seen") {
+			c := drawCorun(t, apps)
+			m.Observe(c.spec, c.members, c.slow)
+			asks = append(asks, c) // what was seen is asked for as well
+		}
+		ask := rapid.SampledFrom(asks).Draw(t, "ask")
+		x := append([]term{}, m.terms(ask.spec, ask.members, 0)...)
+		mean, sd := m.learned.predict(x)
+
+		name := func(x []term) string {
+			s := ""
+			for _, t := range x {
+				s += fmt.Sprint(t.role, t.name, ",")
+			}
+			return s
+		}
+		role := func(at int) role {
+			n := m.learned.names[at]
+			switch v, ok := m.learned.apps[n]; {
+			case ok && at == v:
+				return victim
+			case ok && at == v+1:
+				return aggressor
+			}
+			return card
+		}
+		var cells []*cell
+		var xs [][]term
+		for k, c := range m.learned.cells {
+			var x []term
+			for _, at := range k {
+				if at >= 0 {
+					x = append(x, term{role: role(int(at)), name: m.learned.names[at], weight: 1})
+				}
+			}
+			for i := range x[2:] {
+				x[2+i].weight = 1 / float64(len(x)-2)
+			}
+			cells, xs = append(cells, c), append(xs, x)
+		}
+		n := len(cells)
+		wantMean, wantVar := 0.0, covariance(x, x, true)
+		if n > 0 {
+			k := mat.NewSymDense(n, nil)
+			seen, with := mat.NewVecDense(n, nil), mat.NewVecDense(n, nil)
+			for i := range cells {
+				for j := range i {
+					k.SetSym(i, j, covariance(xs[i], xs[j], false))
+				}
+				k.SetSym(i, i, covariance(xs[i], xs[i], true)+noiseSD*noiseSD/float64(cells[i].n))
+				seen.SetVec(i, cells[i].value())
+				with.SetVec(i, covariance(x, xs[i], name(x) == name(xs[i])))
+			}
+			var chol mat.Cholesky
+			if !chol.Factorize(k) {
+				t.Fatal("covariance isn't positive")
+			}
+			var w mat.VecDense
+			if err := chol.SolveVecTo(&w, with); err != nil {
+				t.Fatal(err)
+			}
+			wantMean, wantVar = mat.Dot(&w, seen), wantVar-mat.Dot(&w, with)
+		}
+		if math.Abs(mean-wantMean) > 1e-9 || math.Abs(sd-math.Sqrt(wantVar)) > 1e-9 {
+			t.Fatalf("%v ± %v, want %v ± %v", mean, sd, wantMean, math.Sqrt(wantVar))
+		}
+	})
+}
+
+// One that suffers more than foretold has shorter kernels than foretold, and
+// hurts less.
+func TestRolesAreOpposed(t *testing.T) {
+	m := New(&contention.MPS)
+	for i := range 6 {
+		m.Observe(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), []float64{3, math.NaN()})
+	}
+	beside := predictions(m, corun{nil, pairOf("new", "a", 0.8, 0.8), nil})[0]
+	stranger := predictions(m, corun{nil, pairOf("new", "stranger", 0.8, 0.8), nil})[0]
+	if beside.Slowdown >= stranger.Slowdown {
+		t.Errorf("beside one that suffers: %+v, beside one never met %+v", beside, stranger)
+	}
+	far := term{role: victim, name: "a"}
+	if prior(far, term{role: aggressor, name: "a"}) >= 0 || prior(far, term{role: aggressor, name: "b"}) != 0 ||
+		prior(far, term{role: card, name: "a"}) != 0 {
+		t.Error("prior covariances")
+	}
+}
