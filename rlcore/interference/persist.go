@@ -38,8 +38,8 @@ type savedCell struct {
 	SumSlowdown float64 `json:"sum_slowdown"`
 }
 
-func (a *savedCell) compare(b *savedCell) int {
-	return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Victim, b.Victim), slices.Compare(a.With, b.With))
+func (c *savedCell) compare(b *savedCell) int {
+	return cmp.Or(cmp.Compare(c.Card, b.Card), cmp.Compare(c.Victim, b.Victim), slices.Compare(c.With, b.With))
 }
 
 // MarshalJSON writes what the model learned and which applications it keeps
