@@ -3,6 +3,7 @@ package rlcore
 import (
 	"fmt"
 	"math"
+	"math/bits"
 )
 
 // Prediction is what the interference model expects of one member of a group.
@@ -45,6 +46,7 @@ type Guard struct {
 	Trust float64
 
 	scratch scratch
+	refused []bool // by combination
 }
 
 // scratch keeps Allow free of allocation.
@@ -278,7 +280,9 @@ func (tr *track) memBetween(t0, t1 float64) float64 {
 }
 
 // Combos appends to dst every combination of the window that is allowed on its
-// GPU now, in ascending order, and combo 0 (wait) where waiting is allowed.
+// GPU now, in ascending order, and combo 0 (wait) where waiting is allowed. What
+// a combination is refused for, a larger one is not asked about: nobody's company
+// gets better by one more.
 //
 // Fairness: while a job has been passed over MaxPassOver times, or kept waiting
 // by the bridge for MaxDelayS, only combinations with it are allowed, as long as
@@ -286,11 +290,15 @@ func (tr *track) memBetween(t0, t1 float64) float64 {
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	must, _ := g.Must(w)
 	start := len(dst)
-	for c := Combo(1); c < 1<<len(w.Jobs); c++ {
-		if must >= 0 && !c.Has(must) {
-			continue
-		}
-		if g.Check(w, c) == Allowed {
+	all := 1 << len(w.Jobs)
+	if cap(g.refused) < all {
+		g.refused = make([]bool, all)
+	}
+	refused := g.refused[:all]
+	clear(refused)
+	for c := Combo(1); int(c) < all; c++ {
+		refused[c] = refused[c&(c-1)] || refused[c&^(1<<(bits.Len32(uint32(c))-1))] || g.Check(w, c) != Allowed
+		if !refused[c] && (must < 0 || c.Has(must)) {
 			dst = append(dst, c)
 		}
 	}

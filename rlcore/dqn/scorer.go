@@ -30,7 +30,7 @@ type Network interface {
 	// combination k is d. Values(o) must have been the last call.
 	Learn(o *Obs, k int, d float64)
 	// Params are the parameters and their gradient, in blocks.
-	Params() []*nn.MLP
+	Params() []nn.Block
 	// Twin returns a copy with its own parameters and scratch.
 	Twin() Network
 	// Alias returns a network with the same parameters, whose gradient and scratch
@@ -77,7 +77,7 @@ func NewScorer(hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
 func (s *Scorer) Name() string { return "scorer" }
 
 // Params implements Network.
-func (s *Scorer) Params() []*nn.MLP { return []*nn.MLP{s.value, s.better} }
+func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block(), s.better.Block()} }
 
 // Twin implements Network. The twin shares the predictor.
 func (s *Scorer) Twin() Network {

@@ -108,3 +108,27 @@ func BenchmarkForwardBackward(b *testing.B) {
 		m.Backward(dy)
 	}
 }
+
+func TestSparseGradientAgainstFiniteDifferences(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	s := NewSparse(12, 5, 4, 3, 1, r)
+	pixels := []int32{0, 3, 7, 11}
+	y := s.Forward(pixels)
+	dy := make([]float64, len(y))
+	for i, v := range y {
+		dy[i] = v * float64(i%3+1)
+	}
+	s.Backward(dy)
+	for i := range s.Theta {
+		const h = 1e-6
+		was := s.Theta[i]
+		s.Theta[i] = was + h
+		up := loss(s.Forward(pixels))
+		s.Theta[i] = was - h
+		down := loss(s.Forward(pixels))
+		s.Theta[i] = was
+		if want := (up - down) / (2 * h); math.Abs(want-s.Grad[i]) > 1e-4*math.Max(1, math.Abs(want)) {
+			t.Fatalf("parameter %d: derivative %v, by differences %v", i, s.Grad[i], want)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+// Package deeprm holds the learners that ours is compared with: DeepRM (Mao et
+// al., HotNets 2016) with each job's peak or mean use as its constant demand, and
+// DqnGPU, the thesis's variant with use over time, combinations of jobs and a
+// critic (its eq. 2). All are policy gradients over images; LEARNING.md in rlcore
+// tells where they deviate from what was published.
+package deeprm
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
+	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+)
+
+// Kind is one of the learners.
+type Kind string
+
+// The learners.
+const (
+	Max    Kind = "deeprm_max"  // peak use all the time, one job at a time
+	Mean   Kind = "deeprm_mean" // mean use all the time, one job at a time
+	DqnGPU Kind = "dqngpu"      // use over time, combinations, eq. 2
+)
+
+// Kinds lists the learners.
+func Kinds() []Kind { return []Kind{Max, Mean, DqnGPU} }
+
+// hidden is DeepRM's published network: one layer of 20 ReLU units.
+const hidden = 20
+
+// Agent is a stochastic policy over images. Output 0 waits; output a starts slot
+// a. DqnGPU has as many outputs again: its predicted returns Q(s, a).
+type Agent struct {
+	kind    Kind
+	enc     encoder.Images
+	net     *nn.Sparse
+	actions int
+
+	allowed []bool
+	prob    []float64
+}
+
+// New returns an untrained agent for windows of m jobs. DqnGPU's outputs and
+// input grow with 2^m.
+func New(kind Kind, m int, r *rand.Rand) (*Agent, error) {
+	a := &Agent{kind: kind, enc: encoder.Images{M: m}}
+	switch kind {
+	case Max:
+		a.enc.Demand = encoder.Peak
+	case Mean:
+		a.enc.Demand = encoder.Mean
+	case DqnGPU:
+		a.enc.Demand, a.enc.Virtual = encoder.OverTime, true
+	default:
+		return nil, fmt.Errorf("there is no learner %q; there are %v", kind, Kinds())
+	}
+	a.actions = 1 + a.enc.Slots()
+	out := a.actions
+	if kind == DqnGPU {
+		out *= 2
+	}
+	active := 400
+	if a.enc.Virtual {
+		active = 2000
+	}
+	a.net = nn.NewSparse(a.enc.Len(), hidden, out, active, 0.1, r)
+	a.scratch()
+	return a, nil
+}
+
+func (a *Agent) scratch() {
+	a.allowed, a.prob = make([]bool, a.actions), make([]float64, a.actions)
+}
+
+// alias shares the parameters; gradient and scratch are its own.
+func (a *Agent) alias() *Agent {
+	b := &Agent{kind: a.kind, enc: encoder.Images{M: a.enc.M, Demand: a.enc.Demand, Virtual: a.enc.Virtual}, net: a.net.Alias(), actions: a.actions}
+	b.scratch()
+	return b
+}
+
+// Name implements rlcore.Policy.
+func (a *Agent) Name() string { return string(a.kind) }
+
+// combo is the combination an action starts.
+func (a *Agent) combo(action int) rlcore.Combo {
+	if action == 0 || a.enc.Virtual {
+		return rlcore.Combo(action)
+	}
+	return 1 << (action - 1)
+}
+
+// look draws the window and finds which actions may be taken: those among combos
+// that keep to the images' amounts. It reports whether any may.
+func (a *Agent) look(w *rlcore.Window, combos []rlcore.Combo) bool {
+	v := *w
+	v.Jobs = v.Jobs[:min(len(v.Jobs), a.enc.M)]
+	a.enc.Encode(&v)
+	clear(a.allowed)
+	any := false
+	k := 0
+	for action := range a.actions {
+		c := a.combo(action)
+		for k < len(combos) && combos[k] < c {
+			k++
+		}
+		if k < len(combos) && combos[k] == c && a.enc.Fits(&v, c) {
+			a.allowed[action], any = true, true
+		}
+	}
+	return any
+}
+
+// distribution returns the probability of each action; valid until the next call.
+func (a *Agent) distribution(pixels []int32, allowed []bool) []float64 {
+	copy(a.prob, a.net.Forward(pixels)[:a.actions])
+	nn.Softmax(a.prob, allowed)
+	return a.prob
+}
+
+// Score implements rlcore.Policy: the logarithm of each combination's
+// probability; −Inf for what the images say doesn't fit.
+func (a *Agent) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	for i := range dst {
+		dst[i] = math.Inf(-1)
+	}
+	if !a.look(w, combos) {
+		return
+	}
+	p := a.distribution(a.enc.Pixels, a.allowed)
+	for i, c := range combos {
+		action := int(c)
+		if !a.enc.Virtual && c != 0 {
+			if c.Len() != 1 {
+				continue
+			}
+			action = 1
+			for !c.Has(action - 1) {
+				action++
+			}
+		}
+		if action < a.actions && a.allowed[action] {
+			dst[i] = math.Log(max(p[action], 1e-300))
+		}
+	}
+}

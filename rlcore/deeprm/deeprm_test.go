@@ -1,0 +1,54 @@
+package deeprm
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+func scenario(r *rand.Rand) (sim.Config, error) {
+	names, err := apps.Workload("random", 12, rand.NewPCG(r.Uint64(), r.Uint64()))
+	cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
+	for i, n := range names {
+		p, _ := apps.ByName(n)
+		cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
+	}
+	return cfg, err
+}
+
+func TestLearnersTrainAndAreReproducible(t *testing.T) {
+	for _, k := range Kinds() {
+		var theta [2][]float64
+		for i := range theta {
+			a, err := New(k, 4, rand.New(rand.NewPCG(1, 1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			curve, err := a.Train(context.Background(), Options{Seed: 1, Iterations: 4, Episodes: 4, JobSets: 1, Imitate: 3}, scenario, sim.Bare)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(curve) != 4 || curve[3].Check <= 0 {
+				t.Fatalf("%s: curve %v", k, curve)
+			}
+			theta[i] = a.net.Theta
+		}
+		for i := range theta[0] {
+			if theta[0][i] != theta[1][i] {
+				t.Fatalf("%s: two trainings with one seed differ at parameter %d", k, i)
+			}
+		}
+	}
+}
+
+func TestUnknownKind(t *testing.T) {
+	if _, err := New("dqn", 5, rand.New(rand.NewPCG(1, 1))); err == nil {
+		t.Error("no error")
+	}
+}
