@@ -124,6 +124,7 @@ func TestEachFinding(t *testing.T) {
 		{"no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"},
 		{"other epilog", func(f *Facts) { f.Config["Epilog"], f.Hooks["Epilog"] = "/x", []string{"/x"} }, "error hook-epilog", "Epilog=/usr/lib/slurmbridge/epilog"},
 		{"no task prolog", func(f *Facts) { f.Hooks["TaskProlog"] = nil }, "error hook-taskprolog", "TaskProlog=/usr/lib/slurmbridge/taskprolog"},
+		{"no epilog at all", conf("Epilog", ""), "warning epilog-order", "Epilog=/usr/lib/slurmbridge/epilog"},
 		{"no epilogslurmctld", conf("EpilogSlurmctld", ""), "warning epilog-slurmctld", "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"},
 		{"short hooks", conf("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"},
 		{"no accrual", conf("PriorityFlags", "FAIR_TREE"), "warning accrue", "PriorityFlags=FAIR_TREE,ACCRUE_ALWAYS"},
