@@ -6,6 +6,11 @@ import "math"
 type Optimiser interface {
 	// Step changes theta by the gradient grad and clears grad.
 	Step(theta, grad []float64)
+	// State returns a copy of what it remembers; Restore takes it over, or says
+	// with an error that wraps ErrShape why it can't be. Both are for the same kind
+	// of optimiser on parameters of the same number.
+	State() State
+	Restore(s State) error
 }
 
 // Adam is Kingma and Ba's optimiser (2015) with their constants.
