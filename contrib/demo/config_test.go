@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
@@ -89,29 +90,28 @@ func TestReload(t *testing.T) {
 	const old = "the old one stays"
 
 	write("mode: shadow\nleese: 30s\n")
-	r.hup("slurmbridge")
+	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("the unknown key in the log", func() bool { return r.logged("slurmbridge", old, "leese", conf) })
 	write("mode: shadow\nmax_slowdown: fast\n")
-	r.hup("slurmbridge")
+	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("the bad value in the log", func() bool { return r.logged("slurmbridge", old, "max_slowdown", conf) })
 	if m := mode(); m != "active" || !gated() || !r.ready() {
 		t.Errorf("mode %q after broken files, ready %v", m, r.ready())
 	}
 
 	write("mode: shadow\n")
-	r.hup("slurmbridge")
+	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("shadow", func() bool { return mode() == "shadow" && r.metric("slurmbridge_info", "shadow") == 1 })
 	if gated() || r.metric("slurmbridge_info", "active") != 0 {
 		t.Error("in shadow mode jobs are still gated")
 	}
 	write("")
-	r.hup("slurmbridge")
+	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("active again", func() bool { return mode() == "active" && gated() && r.ready() })
 	if !r.alive("slurmbridge") {
 		t.Error("another process answers")
 	}
-	ids := r.submit("gromacs", "gromacs")
-	r.reach(ids, "COMPLETED")
+	r.reach(r.pair("gromacs"), "COMPLETED")
 	if n := r.metric("slurmbridge_groups_total"); n == 0 {
 		t.Error("after reloads nothing is grouped")
 	}

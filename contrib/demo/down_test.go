@@ -14,10 +14,10 @@ import (
 func TestAgentDown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ids := r.submit("gromacs", "gromacs")
+	ids := r.pair("gromacs")
 	r.reach(ids, "RUNNING")
 	r.kill("gpuprof")
-	ids = append(ids, r.submit("gromacs", "alexnet")...)
+	ids = append(ids, r.pair("gromacs")...)
 	r.reach(ids, "COMPLETED")
 	if !r.ready() {
 		t.Error("the bridge is not ready for want of an agent")
@@ -45,7 +45,7 @@ func TestAgentDown(t *testing.T) {
 func TestControllerUnreachableAtEpilog(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ids := r.submit("gromacs", "gromacs")
+	ids := r.pair("gromacs")
 	r.reach(ids, "RUNNING")
 	if left := r.files(r.Path("spool-agent"), ".json"); len(left) != 0 {
 		t.Fatalf("records before any job has ended: %v", left)

@@ -78,11 +78,14 @@ func (r *rig) again(name, as string) {
 	}
 }
 
-// submit submits shared jobs that run an application each.
-func (r *rig) submit(apps ...string) (ids []string) {
+// pair submits two shared jobs that run an application each. The bridge is stopped
+// meanwhile, so that no look comes between them.
+func (r *rig) pair(app string) (ids []string) {
 	r.t.Helper()
-	for _, app := range apps {
-		script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", r.state(), r.bin("gpusim"), app)
+	r.signal("slurmbridge", syscall.SIGSTOP)
+	defer r.signal("slurmbridge", syscall.SIGCONT)
+	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", r.state(), r.bin("gpusim"), app)
+	for range 2 {
 		id, err := r.Submit(r.t.Context(), owner, script, "--gres=gpu:shared", "--comment=app="+app)
 		if err != nil {
 			r.t.Fatal(err)
@@ -199,10 +202,9 @@ func (r *rig) alive(name string) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
-// hup has a daemon read its configuration again.
-func (r *rig) hup(name string) {
+func (r *rig) signal(name string, sig syscall.Signal) {
 	r.t.Helper()
-	if err := r.procs[r.daemon(name)].Process.Signal(syscall.SIGHUP); err != nil {
+	if err := r.procs[r.daemon(name)].Process.Signal(sig); err != nil {
 		r.t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,8 @@ type stack struct {
 	o     options
 	url   string
 	procs []*exec.Cmd
+	// thread takes what must run on one thread that lives as long as the stack.
+	thread chan func()
 }
 
 // bridged is what the bridge says of its run.
@@ -127,11 +130,29 @@ func (s *stack) spawn(name, as string, args ...string) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
-	if err := cmd.Start(); err != nil {
+	if err := s.onThread(cmd.Start); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	s.procs = append(s.procs, cmd)
 	return nil
+}
+
+// onThread calls f on the stack's own thread: Pdeathsig means the death of the
+// thread that started a child, and Go's threads come and go.
+func (s *stack) onThread(f func() error) error {
+	if s.thread == nil {
+		s.thread = make(chan func())
+		go func(calls <-chan func()) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for call := range calls {
+				call()
+			}
+		}(s.thread)
+	}
+	done := make(chan error, 1)
+	s.thread <- func() { done <- f() }
+	return <-done
 }
 
 // bridge imports the profiles and starts bridge and agent.
@@ -217,6 +238,10 @@ func (s *stack) stop() {
 		case <-time.After(5 * time.Second):
 			_ = p.Process.Kill()
 		}
+	}
+	if s.thread != nil {
+		close(s.thread)
+		s.thread = nil
 	}
 }
 
