@@ -25,7 +25,7 @@ type Options struct {
 	Batch    int     // transitions a step; default 32
 	NStep    int     // default 8
 	Gamma    float64 // discount for a mean solo duration; default 0.99
-	Rate     float64 // Adam's; default 1e-3
+	Rate     float64 // Adam's; default 3e-3
 	Clip     float64 // bound of the gradient's norm; default 5
 	Capacity int     // of the replay memory, transitions; default 20000
 	Alpha    float64 // priorities' exponent; default 0.6
@@ -63,7 +63,7 @@ func (o Options) orDefaults() Options {
 	num(&o.Checks, 16)
 	num(&o.M, 5)
 	fl(&o.Gamma, 0.99)
-	fl(&o.Rate, 1e-3)
+	fl(&o.Rate, 3e-3)
 	fl(&o.Clip, 5)
 	fl(&o.Alpha, 0.6)
 	fl(&o.Beta, 0.4)
@@ -98,6 +98,9 @@ type Trainer struct {
 	Progress func(Point)
 	// Start is the number of rounds already done, in a training that goes on.
 	Start int
+	// State is where learning stands after Train. Where Start > 0, Train goes on
+	// from the State given, if any; Net then has the parameters to beat.
+	State *State
 	// Curve is what was logged.
 	Curve []Point
 	// Best is the smallest Check and the round it was seen in.
@@ -128,9 +131,18 @@ func (t *Trainer) Train(ctx context.Context) error {
 	if t.Best, err = t.validate(players, check); err != nil {
 		return err
 	}
-	t.BestRound = t.Start
+	goesOn := t.Start > 0 && t.State != nil
+	if !goesOn {
+		t.BestRound = t.Start
+	}
 	keep := snapshot(t.Net)
 	defer func() { restore(t.Net, keep) }()
+	if goesOn {
+		if err := l.goOn(t.State); err != nil {
+			return err
+		}
+	}
+	defer func() { t.State = l.state() }()
 	for round := t.Start; round < o.Rounds; round++ {
 		if err := ctx.Err(); err != nil {
 			return err
