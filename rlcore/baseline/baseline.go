@@ -10,7 +10,7 @@ import (
 )
 
 // Names lists the policies.
-func Names() []string { return []string{"exclusive", "sjf", "pack", "greedy"} }
+func Names() []string { return []string{"exclusive", "sjf", "tetris", "random", "pack", "greedy"} }
 
 // ByName returns a policy. p foretells slowdowns; exclusive and sjf need none.
 func ByName(name string, p rlcore.Predictor) (rlcore.Policy, error) {
@@ -19,6 +19,10 @@ func ByName(name string, p rlcore.Predictor) (rlcore.Policy, error) {
 		return Exclusive{}, nil
 	case "sjf":
 		return SJF{}, nil
+	case "tetris":
+		return &Tetris{Short: 0.5}, nil
+	case "random":
+		return Random{Seed: 1}, nil
 	case "pack":
 		return &Throughput{name: name, predictor: p, crowd: 0.12}, nil
 	case "greedy":
@@ -91,6 +95,12 @@ type Throughput struct {
 
 	members []*rlcore.Profile
 	pred    []rlcore.Prediction
+}
+
+// NewThroughput returns the policy under a name of its own. crowd ≥ 0 is in
+// seconds of solo work a second, a member.
+func NewThroughput(name string, p rlcore.Predictor, crowd float64) *Throughput {
+	return &Throughput{name: name, predictor: p, crowd: crowd}
 }
 
 // Name implements rlcore.Policy.

@@ -75,8 +75,8 @@ func (a *Agent) scratch() {
 	a.allowed, a.prob = make([]bool, a.actions), make([]float64, a.actions)
 }
 
-// alias shares the parameters; gradient and scratch are its own.
-func (a *Agent) alias() *Agent {
+// Alias returns an agent that shares the parameters; gradient and scratch are its own.
+func (a *Agent) Alias() *Agent {
 	b := &Agent{kind: a.kind, enc: encoder.Images{M: a.enc.M, Demand: a.enc.Demand, Virtual: a.enc.Virtual}, net: a.net.Alias(), actions: a.actions}
 	b.scratch()
 	return b

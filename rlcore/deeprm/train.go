@@ -52,7 +52,7 @@ func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand
 	// DeepRM's published optimiser.
 	opt := &nn.RMSProp{Rate: 0.001, Decay: 0.9, Eps: 1e-9}
 	draw := func(seed uint64) (sim.Config, error) { return scenario(rand.New(rand.NewPCG(seed, 0xdee9))) }
-	workers := []*Agent{a.alias(), a.alias()}
+	workers := []*Agent{a.Alias(), a.Alias()}
 	guards := []*rlcore.Guard{guard(), guard()}
 	gather := func() {
 		for _, w := range workers {

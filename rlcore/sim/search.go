@@ -112,7 +112,7 @@ func (cfg *Config) alone() plan {
 	for i := range cfg.Jobs {
 		g := i % len(p)
 		for k := range p { // the first from there with the memory
-			if fitsAny(cfg.GPUs[(g+k)%len(p):(g+k)%len(p)+1], cfg.Jobs[i].peak()) {
+			if fitsAny(cfg.GPUs[(g+k)%len(p):(g+k)%len(p)+1], cfg.Jobs[i].PeakMiB()) {
 				g = (g + k) % len(p)
 				break
 			}
@@ -122,7 +122,8 @@ func (cfg *Config) alone() plan {
 	return p
 }
 
-func (j *Job) peak() float64 {
+// PeakMiB is the most memory the job really holds, MiB.
+func (j *Job) PeakMiB() float64 {
 	if j.Truth != nil {
 		return j.Truth.Peak().MemMiB
 	}

@@ -1,0 +1,266 @@
+// Package experiment lets policies compete: on the thesis's workloads, or on a
+// trace. Every contender sees the same jobs on the same simulated GPUs; those that
+// learn are trained first, those with a knob are tuned first, all on job sets that
+// the competition doesn't use.
+package experiment
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/deeprm"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// Scenario draws a job set.
+type Scenario = dqn.Scenario
+
+// World is what all contenders have in common.
+type World struct {
+	// Model makes a new interference model: what a site believes of slowdowns.
+	Model func() *interference.Model
+	// Guard holds what a site may set; its Predictor is filled in. It is copied.
+	Guard rlcore.Guard
+	M     int // window
+}
+
+// Contender is a policy ready to compete.
+type Contender struct {
+	Name   string
+	TrainS float64 // wall time of training or tuning, s
+	Note   string  // what was tuned or learned, for people
+
+	world  *World
+	policy func(m *interference.Model) rlcore.Policy
+	bare   bool // held to the card's own rules only
+	alone  bool // never shares
+}
+
+// Names lists the contenders that ByName knows, in the order of a table. The
+// clairvoyant is none: it isn't a policy (see sim.Clairvoyant).
+func Names() []string {
+	return []string{"fifo", "sjf", "tetris", "deeprm_max", "deeprm_mean", "dqngpu", "random", "greedy", "dqn_flat", "dqn"}
+}
+
+// Clairvoyant is the bound's name in tables.
+const Clairvoyant = "clairvoyant"
+
+// Effort is how long learners may take.
+type Effort struct {
+	Rounds     int // of dqn
+	FlatRounds int // of dqn_flat
+	Iterations int // of the policy gradients
+	Tune       int // job sets a knob is tuned on
+}
+
+// Quick and Full are the two efforts of the experiment command.
+var (
+	Quick = Effort{Rounds: 24, FlatRounds: 12, Iterations: 6, Tune: 4}
+	Full  = Effort{Rounds: 60, FlatRounds: 60, Iterations: 100, Tune: 16}
+)
+
+// tools makes the full guard and its model.
+func (w *World) tools() dqn.Tools {
+	m := w.Model()
+	g := w.Guard
+	g.Predictor = m
+	return dqn.Tools{Guard: &g, Predictor: m}
+}
+
+// Prepare trains or tunes the contender of the given name on job sets of the
+// scenario. The same seed gives the same contender.
+func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effort, seed uint64) (*Contender, error) {
+	c := &Contender{Name: name, world: w}
+	began := time.Now()
+	var err error
+	switch name {
+	case "fifo":
+		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.Exclusive{} }, true
+	case "sjf":
+		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.SJF{} }, true
+	case "random":
+		c.policy = func(*interference.Model) rlcore.Policy { return baseline.Random{Seed: seed} }
+	case "tetris":
+		err = c.tuneTetris(train, e, seed)
+	case "greedy":
+		err = c.tuneGreedy(train, e, seed)
+	case "dqn":
+		err = c.learn(ctx, train, e.Rounds, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewScorer(32, p, r) })
+	case "dqn_flat":
+		err = c.learn(ctx, train, e.FlatRounds, seed, func(_ rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewFlat(w.M, 20, r) })
+	case "deeprm_max", "deeprm_mean", "dqngpu":
+		err = c.gradient(ctx, deeprm.Kind(name), train, e, seed)
+	default:
+		return nil, fmt.Errorf("there is no policy %q; there are %s", name, strings.Join(Names(), ", "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if c.Note != "" {
+		c.TrainS = time.Since(began).Seconds()
+	}
+	return c, nil
+}
+
+// Trained returns a contender that decides by a network learned before.
+func (w *World) Trained(name string, net dqn.Network) *Contender {
+	return &Contender{Name: name, world: w, policy: func(m *interference.Model) rlcore.Policy { return dqn.NewPolicy(name, net.Alias(m)) }}
+}
+
+func (c *Contender) learn(ctx context.Context, train Scenario, rounds int, seed uint64, build func(rlcore.Predictor, *rand.Rand) dqn.Network) error {
+	net := build(c.world.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
+	t := &dqn.Trainer{
+		Options: dqn.Options{Seed: seed, Rounds: rounds, M: c.world.M},
+		Net:     net, Scenario: train, Tools: c.world.tools,
+	}
+	if err := t.Train(ctx); err != nil {
+		return err
+	}
+	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of one after the other)", rounds, t.BestRound, t.Best)
+	c.policy = func(m *interference.Model) rlcore.Policy { return dqn.NewPolicy(c.Name, net.Alias(m)) }
+	return nil
+}
+
+func (c *Contender) gradient(ctx context.Context, kind deeprm.Kind, train Scenario, e Effort, seed uint64) error {
+	a, err := deeprm.New(kind, c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
+	if err != nil {
+		return err
+	}
+	curve, err := a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, sim.Bare)
+	if err != nil {
+		return err
+	}
+	c.bare = true
+	c.Note = fmt.Sprintf("%d iterations", len(curve))
+	c.policy = func(*interference.Model) rlcore.Policy { return a.Alias() }
+	return nil
+}
+
+// tune keeps the policy with the smallest mean makespan over the training sets.
+func (c *Contender) tune(train Scenario, e Effort, seed uint64, candidates []func(m *interference.Model) rlcore.Policy) (int, error) {
+	best, pick := math.Inf(1), 0
+	for k, p := range candidates {
+		c.policy = p
+		sum := 0.0
+		for i := range e.Tune {
+			cfg, err := train(rand.New(rand.NewPCG(seed^0x7e7e, uint64(i))))
+			if err != nil {
+				return 0, err
+			}
+			res, err := c.Run(cfg)
+			if err != nil {
+				return 0, err
+			}
+			sum += res.MakespanS
+		}
+		if sum < best {
+			best, pick = sum, k
+		}
+	}
+	c.policy = candidates[pick]
+	return pick, nil
+}
+
+func (c *Contender) tuneTetris(train Scenario, e Effort, seed uint64) error {
+	c.bare = true
+	var all []func(*interference.Model) rlcore.Policy
+	var notes []string
+	for _, over := range []float64{1, 1.25, 1.5, 2, 3} {
+		for _, short := range []float64{0, 0.25, 0.5, 1} {
+			all = append(all, func(*interference.Model) rlcore.Policy { return &baseline.Tetris{Short: short, Overcommit: over} })
+			notes = append(notes, fmt.Sprintf("short %.2f, overcommit %.2f", short, over))
+		}
+	}
+	k, err := c.tune(train, e, seed, all)
+	if err != nil {
+		return err
+	}
+	c.Note = notes[k]
+	return nil
+}
+
+func (c *Contender) tuneGreedy(train Scenario, e Effort, seed uint64) error {
+	var all []func(*interference.Model) rlcore.Policy
+	crowds := []float64{0, 0.05, 0.12, 0.2}
+	for _, crowd := range crowds {
+		all = append(all, func(m *interference.Model) rlcore.Policy { return baseline.NewThroughput("greedy", m, crowd) })
+	}
+	k, err := c.tune(train, e, seed, all)
+	if err != nil {
+		return err
+	}
+	c.Note = fmt.Sprintf("crowd %.2f", crowds[k])
+	return nil
+}
+
+// Run lets the contender schedule the jobs of cfg.
+func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
+	tools := c.world.tools()
+	cfg.M = c.world.M
+	d := &rlcore.Decider{Policy: c.policy(tools.Predictor.(*interference.Model)), Guard: tools.Guard, M: c.world.M}
+	switch {
+	case c.alone:
+		// The whole queue is in sight, as far as a window goes: looking is cheap
+		// for those who never combine.
+		d.Guard = sim.Bare()
+		d.Guard.MaxMembers = 1
+		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
+		if c.Name == "sjf" {
+			cfg.Jobs = shortestFirst(cfg.Jobs)
+		}
+	case c.bare:
+		d.Guard = sim.Bare()
+		cfg.Predictor = nil
+	default:
+		cfg.Predictor = tools.Predictor
+	}
+	return sim.Run(cfg, d)
+}
+
+// shortestFirst orders jobs that arrive together by their length, as far as it is
+// known.
+func shortestFirst(jobs []sim.Job) []sim.Job {
+	out := slices.Clone(jobs)
+	length := func(j *sim.Job) float64 {
+		if j.Profile == nil {
+			return math.Inf(1)
+		}
+		return j.Profile.DurationS
+	}
+	slices.SortStableFunc(out, func(a, b sim.Job) int {
+		return cmp.Or(cmp.Compare(a.SubmitS, b.SubmitS), cmp.Compare(length(&a), length(&b)))
+	})
+	return out
+}
+
+// Bound looks for the clairvoyant's schedule, in tries attempts, from the
+// contenders' own results on. It keeps the guard's memory margin, which is a rule
+// of the site and not a lack of knowledge.
+func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result, error) {
+	margin := w.Guard.MemMargin
+	if margin == 0 {
+		margin = 0.05
+	}
+	cfg.GPUs = slices.Clone(cfg.GPUs)
+	for i := range cfg.GPUs {
+		cfg.GPUs[i].MemMiB *= 1 - margin
+	}
+	// A job that needs more than the margin leaves runs alone: the card is then its
+	// own. The search is given the card as far as the largest job needs it.
+	for i := range cfg.Jobs {
+		for g := range cfg.GPUs {
+			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(cfg.Jobs[i].PeakMiB(), cfg.GPUs[g].MemMiB/(1-margin)))
+		}
+	}
+	return sim.Clairvoyant(cfg, tries, seed, objective, from...)
+}

@@ -1,0 +1,321 @@
+package experiment
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// Options are an experiment's settings.
+type Options struct {
+	Workloads []string // default: all five
+	Policies  []string // default: all; sjf is added, everything is compared with it
+	Seeds     int      // default 10
+	Seed      uint64   // of the trainings; the competition's are this + 10,000 …
+	M         int      // window; default 5
+	Effort    Effort
+	// Tries is how many schedules the clairvoyant looks at, a seed. 0: no bound.
+	Tries int
+	// Contracts are the slowdowns at which dqn's trade-off is drawn on the random
+	// workload; none: no curve.
+	Contracts []float64
+	// Progress, if set, is told what begins: step of steps.
+	Progress func(step, steps int, what string)
+}
+
+// Line is how one policy did on one workload. Lists have one entry a seed.
+type Line struct {
+	MakespanS      []float64 `json:"makespan_s"`
+	MakespanVsSJF  float64   `json:"makespan_vs_sjf"` // mean over the seeds of the ratios
+	MakespanSD     float64   `json:"makespan_vs_sjf_sd"`
+	WithTraining   float64   `json:"makespan_vs_sjf_with_training"` // training time added once, as in the thesis's Fig. 16
+	TurnaroundS    float64   `json:"mean_turnaround_s"`
+	GPUUtil        float64   `json:"gpu_util"` // 0..1, over the makespan
+	MemUtil        float64   `json:"mem_util"`
+	LE2            float64   `json:"slowdown_le_2pct"`  // jobs, mean over the seeds
+	LT10           float64   `json:"slowdown_lt_10pct"` // jobs; includes those before
+	LT20           float64   `json:"slowdown_lt_20pct"`
+	GE20           float64   `json:"slowdown_ge_20pct"`
+	MeanSlowdown   float64   `json:"mean_slowdown"`
+	OOM            int       `json:"oom"` // over all seeds
+	TrainS         float64   `json:"train_s"`
+	GainShare      float64   `json:"share_of_clairvoyant_gain"` // of the makespan; NaN-free: 1 where there is nothing to gain
+	Cost1          float64   `json:"ec2_cost1_vs_whole"`        // Fig. 17; see Cost
+	Cost2          float64   `json:"ec2_cost2_vs_whole"`
+	Note           string    `json:"note,omitempty"`
+	ThesisVsSJF    float64   `json:"thesis_makespan_vs_sjf,omitempty"`
+	ThesisMakespan float64   `json:"thesis_makespan_s,omitempty"`
+
+	first *sim.Result // of the first seed, for pictures
+}
+
+// First is the first seed's result, with its track.
+func (l *Line) First() *sim.Result { return l.first }
+
+// TradeOff is one point of the curve slowdown against makespan.
+type TradeOff struct {
+	Contract      float64 `json:"contract"` // slowdown allowed, as predicted
+	MakespanVsSJF float64 `json:"makespan_vs_sjf"`
+	MakespanSD    float64 `json:"makespan_vs_sjf_sd"`
+	LT10          float64 `json:"slowdown_lt_10pct"`
+	OOM           int     `json:"oom"`
+}
+
+// Report is what an experiment found.
+type Report struct {
+	Seed      uint64                      `json:"seed"`
+	Seeds     int                         `json:"seeds"`
+	M         int                         `json:"window"`
+	Jobs      int                         `json:"jobs"`
+	Workloads map[string]map[string]*Line `json:"workloads"`
+	TradeOff  []TradeOff                  `json:"trade_off,omitempty"`
+	Pairs     *PairMatrix                 `json:"pairs"`
+	// Geomean is each policy's geometric mean over the workloads of
+	// makespan_vs_sjf.
+	Geomean map[string]float64 `json:"geomean_vs_sjf"`
+}
+
+// thesisVsSJF is the thesis's ratio of makespans, where it prints one (ch. 5).
+var thesisVsSJF = map[string]map[string]float64{
+	"gpu_heavy": {"dqngpu": 4891. / 4807, "deeprm_mean": 5530. / 4807},
+	"gpu_light": {"dqngpu": 1214. / 2295},
+	"random":    {"dqngpu": 1.027, "tetris": 1.294, "deeprm_max": 1.303, "deeprm_mean": 1.346},
+}
+
+var thesisMakespan = map[string]map[string]float64{
+	"gpu_heavy": {"sjf": 4807, "dqngpu": 4891, "deeprm_mean": 5530},
+	"gpu_light": {"sjf": 2295, "dqngpu": 1214},
+	"mem_light": {"dqngpu": 3928},
+	"random":    {"sjf": 2416, "dqngpu": 2481},
+}
+
+func (o Options) orDefaults() (Options, error) {
+	if o.Seeds == 0 {
+		o.Seeds = 10
+	}
+	if o.M == 0 {
+		o.M = 5
+	}
+	if len(o.Workloads) == 0 {
+		o.Workloads = Workloads()
+	}
+	if len(o.Policies) == 0 {
+		o.Policies = Names()
+	}
+	if !slices.Contains(o.Policies, "sjf") {
+		o.Policies = append([]string{"sjf"}, o.Policies...)
+	}
+	if o.Seeds < 1 || o.M < 1 || o.M > rlcore.MaxWindow {
+		return o, fmt.Errorf("seeds is %d, window %d: at least 1, and at most %d for the window", o.Seeds, o.M, rlcore.MaxWindow)
+	}
+	if o.Effort == (Effort{}) {
+		o.Effort = Full
+	}
+	return o, nil
+}
+
+// Run runs the experiment.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	o, err := o.orDefaults()
+	if err != nil {
+		return nil, err
+	}
+	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M}
+	rep := &Report{
+		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload,
+		Workloads: map[string]map[string]*Line{}, Geomean: map[string]float64{},
+	}
+	steps, step := len(o.Workloads)*(len(o.Policies)+1)+1, 0
+	tell := func(what string) {
+		if o.Progress != nil {
+			o.Progress(step, steps, what)
+		}
+		step++
+	}
+	for _, wl := range o.Workloads {
+		scenario, err := Thesis(wl)
+		if err != nil {
+			return nil, err
+		}
+		cfgs := make([]sim.Config, o.Seeds)
+		for i := range cfgs {
+			if cfgs[i], err = scenario(rand.New(rand.NewPCG(o.Seed+10_000+uint64(i), 0x7e57))); err != nil {
+				return nil, err
+			}
+			cfgs[i].Track = i == 0
+		}
+		results := map[string][]*sim.Result{}
+		lines := map[string]*Line{}
+		rep.Workloads[wl] = lines
+		var dqn *Contender
+		for _, name := range o.Policies {
+			tell(wl + ": " + name)
+			c, err := world.Prepare(ctx, name, scenario, o.Effort, o.Seed)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", wl, err)
+			}
+			if name == "dqn" {
+				dqn = c
+			}
+			if results[name], err = c.runAll(ctx, cfgs); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", wl, name, err)
+			}
+			lines[name] = &Line{TrainS: c.TrainS, Note: c.Note}
+		}
+		tell(wl + ": " + Clairvoyant)
+		if o.Tries > 0 {
+			if results[Clairvoyant], err = world.bounds(ctx, cfgs, o, results); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", wl, Clairvoyant, err)
+			}
+			lines[Clairvoyant] = &Line{Note: fmt.Sprintf("%d schedules tried", o.Tries)}
+		}
+		for name, l := range lines {
+			l.fill(results[name], results["sjf"], results[Clairvoyant])
+			l.ThesisVsSJF, l.ThesisMakespan = thesisVsSJF[wl][name], thesisMakespan[wl][name]
+		}
+		if wl == "random" && dqn != nil {
+			tell("the trade-off between slowdown and makespan")
+			if rep.TradeOff, err = tradeOff(ctx, dqn, o.Contracts, cfgs, results["sjf"]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, lines := range rep.Workloads {
+		for name, l := range lines {
+			rep.Geomean[name] += math.Log(l.MakespanVsSJF) / float64(len(rep.Workloads))
+		}
+	}
+	for name, x := range rep.Geomean {
+		rep.Geomean[name] = math.Exp(x)
+	}
+	rep.Pairs, err = pairMatrix()
+	return rep, err
+}
+
+// parallel runs f for 0 … n−1, two at a time, and returns the first error by
+// index.
+func parallel(ctx context.Context, n int, f func(i int) error) error {
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 2)
+	for i := range n {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if errs[i] = ctx.Err(); errs[i] == nil {
+				errs[i] = f(i)
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Contender) runAll(ctx context.Context, cfgs []sim.Config) ([]*sim.Result, error) {
+	out := make([]*sim.Result, len(cfgs))
+	err := parallel(ctx, len(cfgs), func(i int) (err error) {
+		out[i], err = c.Run(cfgs[i])
+		return err
+	})
+	return out, err
+}
+
+func (w *World) bounds(ctx context.Context, cfgs []sim.Config, o Options, results map[string][]*sim.Result) ([]*sim.Result, error) {
+	out := make([]*sim.Result, len(cfgs))
+	err := parallel(ctx, len(cfgs), func(i int) (err error) {
+		var from []*sim.Result
+		for _, name := range o.Policies {
+			if name != "sjf" { // its jobs are in another order
+				from = append(from, results[name][i])
+			}
+		}
+		out[i], err = w.Bound(cfgs[i], o.Tries, o.Seed+uint64(i), sim.Makespan, from)
+		return err
+	})
+	return out, err
+}
+
+// fill computes a line from the results of its policy, SJF's and the bound's.
+func (l *Line) fill(rs, sjf, bound []*sim.Result) {
+	n := float64(len(rs))
+	l.first = rs[0]
+	var sum, sq, gain, could float64
+	for i, r := range rs {
+		l.MakespanS = append(l.MakespanS, r.MakespanS)
+		x := r.MakespanS / sjf[i].MakespanS
+		sum, sq = sum+x, sq+x*x
+		l.WithTraining += (r.MakespanS + l.TrainS) / sjf[i].MakespanS / n
+		l.TurnaroundS += r.MeanTurnaroundS / n
+		l.GPUUtil += r.GPUUtil / n
+		l.MemUtil += r.MemUtil / n
+		l.OOM += r.OOM
+		for _, s := range r.Slowdowns() {
+			l.MeanSlowdown += s / n / float64(len(r.Jobs))
+			// A millionth is rounding: 1.1 is not below 10 %.
+			switch {
+			case s >= 1.2-1e-6:
+				l.GE20 += 1 / n
+				continue
+			case s <= 1.02+1e-6:
+				l.LE2 += 1 / n
+			}
+			l.LT20 += 1 / n
+			if s < 1.1-1e-6 {
+				l.LT10 += 1 / n
+			}
+		}
+		if bound != nil {
+			gain += sjf[i].MakespanS - r.MakespanS
+			could += sjf[i].MakespanS - bound[i].MakespanS
+		}
+	}
+	l.MakespanVsSJF = sum / n
+	l.MakespanSD = math.Sqrt(max(0, sq/n-l.MakespanVsSJF*l.MakespanVsSJF))
+	l.GainShare = 1
+	if could > 1e-9 {
+		l.GainShare = gain / could
+	}
+	l.Cost1, l.Cost2 = Cost(l.MakespanVsSJF)
+}
+
+// Cost is what the random workload costs on a shared EC2 instance over what it
+// costs on whole ones, by the thesis's two countings (its Table 5 and Fig. 17):
+// half a g4dn.4xlarge ($0.602/h) instead of a g3.xlarge ($0.75/h) where GPU memory
+// is counted, a quarter ($0.301/h) instead of a g4dn.xlarge ($0.526/h) where vCPUs
+// and memory are. ratio is the shared makespan over the exclusive one.
+func Cost(ratio float64) (byGPUMemory, byCPU float64) {
+	return ratio * 0.602 / 0.75, ratio * 0.301 / 0.526
+}
+
+// tradeOff lets the trained dqn run under contracts: the slowdown that no job may
+// be expected to exceed.
+func tradeOff(ctx context.Context, c *Contender, contracts []float64, cfgs []sim.Config, sjf []*sim.Result) ([]TradeOff, error) {
+	var out []TradeOff
+	for _, x := range contracts {
+		w := *c.world
+		w.Guard.MaxSlowdown = x
+		under := *c
+		under.world = &w
+		rs, err := under.runAll(ctx, cfgs)
+		if err != nil {
+			return nil, err
+		}
+		var l Line
+		l.fill(rs, sjf, nil)
+		out = append(out, TradeOff{x, l.MakespanVsSJF, l.MakespanSD, l.LT10, l.OOM})
+	}
+	return out, nil
+}
