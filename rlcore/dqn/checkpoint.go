@@ -1,0 +1,301 @@
+package dqn
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
+	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+)
+
+// ErrCheckpoint marks a checkpoint that can't be used. The message says of which
+// file, what is wrong and what to do.
+var ErrCheckpoint = errors.New("unusable checkpoint")
+
+const (
+	checkpointFormat  = "slurmbridge-dqn"
+	checkpointVersion = 1
+	// mostHidden bounds what a file can make the program allocate.
+	mostHidden = 4096
+)
+
+// Checkpoint is a trained network as it is kept in a file.
+type Checkpoint struct {
+	Format  string `json:"format"`  // "slurmbridge-dqn"
+	Version int    `json:"version"` // of this form
+	Kind    string `json:"network"` // "scorer" or "flat"
+	// M is the window of the decisions trained on: built into a flat network, good
+	// to know of a scorer.
+	M      int `json:"m"`
+	Hidden int `json:"hidden"` // units a layer
+	// ContextLen and ComboLen are the scorer's inputs, Pixels the flat network's;
+	// Features is the encoder.Version they are of.
+	ContextLen int `json:"context_len,omitempty"`
+	ComboLen   int `json:"combo_len,omitempty"`
+	Pixels     int `json:"pixels,omitempty"`
+	Features   int `json:"features"`
+	// Kappa and Shown are the scorer's κ and how many combinations it looks at.
+	Kappa float64 `json:"kappa,omitempty"`
+	Shown int     `json:"shown,omitempty"`
+
+	Theta   []Floats `json:"theta"`  // as Network.Params has them
+	SHA256  string   `json:"sha256"` // of Theta's and Optimiser's numbers, in order; hex
+	Trained Trained  `json:"trained"`
+	// Optimiser lets training go on; nil where it was left out.
+	Optimiser *Optimiser `json:"optimiser,omitempty"`
+}
+
+// Trained says where a network comes from.
+type Trained struct {
+	Seed      uint64  `json:"seed"`
+	Rounds    int     `json:"rounds"` // done
+	Scenario  string  `json:"scenario"`
+	Check     float64 `json:"check"`      // best validation: makespan ÷ (Σ solo ÷ GPUs)
+	BestRound int     `json:"best_round"` // when it was seen; 0 = before learning
+	CreatedBy string  `json:"created_by"` // program and version
+}
+
+// Optimiser is a State in a file.
+type Optimiser struct {
+	Name  string   `json:"name"`  // "adam" or "rmsprop"
+	Steps int      `json:"steps"` // taken
+	Last  []Floats `json:"last"`  // the parameters reached, Theta being the best
+	M     []Floats `json:"m,omitempty"`
+	V     []Floats `json:"v,omitempty"`
+}
+
+func (o *Options) optimiser() string {
+	if o.RMSProp {
+		return "rmsprop"
+	}
+	return "adam"
+}
+
+// FromTrainer describes what t has trained. scenario names what it was trained on,
+// createdBy the program.
+func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
+	o := t.Options.orDefaults()
+	c := &Checkpoint{
+		Format: checkpointFormat, Version: checkpointVersion, M: o.M, Features: encoder.Version,
+		Trained: Trained{
+			Seed: o.Seed, Rounds: max(t.Start, 0), Scenario: scenario, Check: t.Best, BestRound: t.BestRound, CreatedBy: createdBy,
+		},
+	}
+	if n := len(t.Curve); n > 0 {
+		c.Trained.Rounds = t.Curve[n-1].Round
+	}
+	switch n := t.Net.(type) {
+	case *Scorer:
+		c.Kind, c.Hidden = n.Name(), n.value.Sizes[1]
+		c.ContextLen, c.ComboLen = encoder.ContextLen, encoder.ComboLen
+		c.Kappa, c.Shown = n.kappa, n.Enc.Max
+	case *Flat:
+		c.Kind, c.Hidden, c.M, c.Pixels = n.Name(), n.net.Hidden, n.Enc.M, n.Enc.Len()
+	default:
+		return nil, fmt.Errorf("checkpoint: a network of type %T has no form in a file", t.Net)
+	}
+	c.Theta = floats(snapshot(t.Net))
+	if s := t.State; s != nil {
+		c.Optimiser = &Optimiser{Name: o.optimiser(), Last: floats(s.Theta)}
+		for _, x := range s.Optims {
+			c.Optimiser.Steps = x.Steps
+			if len(x.M) > 0 {
+				c.Optimiser.M = append(c.Optimiser.M, x.M)
+			}
+			if len(x.V) > 0 {
+				c.Optimiser.V = append(c.Optimiser.V, x.V)
+			}
+		}
+	}
+	c.SHA256 = c.sum()
+	if what := c.wrong(); what != "" {
+		return nil, fmt.Errorf("checkpoint: what was trained can't be kept: %s", what)
+	}
+	return c, nil
+}
+
+// lens are the numbers of parameters of the network's blocks. The network's name,
+// M and Hidden must be in bounds.
+func (c *Checkpoint) lens() []int {
+	h := c.Hidden
+	if c.Kind == "flat" {
+		out := 1 + 1<<c.M
+		return []int{(&encoder.Images{M: c.M, Virtual: true}).Len()*h + h + out*h + out}
+	}
+	in := encoder.ContextLen + encoder.ComboLen
+	return []int{encoder.ContextLen*h + h + h + 1, in*h + h + h*h + h + h + 1}
+}
+
+// wrong says what keeps the checkpoint from being used and what to do; "" = nothing.
+func (c *Checkpoint) wrong() string {
+	const again = "train it again"
+	switch {
+	case c.Format != checkpointFormat:
+		return fmt.Sprintf("its format is %q, not %q; name a file that `slurmbridge train` wrote", c.Format, checkpointFormat)
+	case c.Version > checkpointVersion:
+		return fmt.Sprintf("it is of version %d, this program reads up to %d; install the slurmbridge that wrote it (%q) or train it again", c.Version, checkpointVersion, c.Trained.CreatedBy)
+	case c.Version < 1:
+		return fmt.Sprintf("its version is %d; %s", c.Version, again)
+	case c.Kind != "scorer" && c.Kind != "flat":
+		return fmt.Sprintf("there is no network %q; %s", c.Kind, again)
+	case c.Features != encoder.Version:
+		return fmt.Sprintf("it was trained on feature set %d, this program has %d; %s", c.Features, encoder.Version, again)
+	case c.M < 1 || c.M > rlcore.MaxWindow:
+		return fmt.Sprintf("m is %d, not 1 to %d; %s", c.M, rlcore.MaxWindow, again)
+	case c.Hidden < 1 || c.Hidden > mostHidden:
+		return fmt.Sprintf("hidden is %d, not 1 to %d; %s", c.Hidden, mostHidden, again)
+	}
+	if c.Kind == "scorer" {
+		switch {
+		case c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen:
+			return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d; %s", c.ContextLen, c.ComboLen, encoder.ContextLen, encoder.ComboLen, again)
+		case !(c.Kappa >= 0 && c.Kappa <= 1e6):
+			return fmt.Sprintf("kappa is %v; %s", c.Kappa, again)
+		case c.Shown < 0:
+			return fmt.Sprintf("shown is %d; %s", c.Shown, again)
+		}
+	} else if n := (&encoder.Images{M: c.M, Virtual: true}).Len(); c.Pixels != n {
+		return fmt.Sprintf("it takes %d pixels, windows of %d have %d; %s", c.Pixels, c.M, n, again)
+	}
+	lens := c.lens()
+	if what := sized("theta", c.Theta, lens); what != "" {
+		return what
+	}
+	o := c.Optimiser
+	if o != nil {
+		if what := o.wrong(lens); what != "" {
+			return what
+		}
+	}
+	if got := c.sum(); c.SHA256 != got {
+		return fmt.Sprintf("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again or %s", got, c.SHA256, again)
+	}
+	if what := finite("theta", c.Theta); what != "" {
+		return what
+	}
+	if t := c.Trained; t.Rounds < 0 || t.BestRound < 0 || t.BestRound > t.Rounds || !(t.Check >= 0) {
+		return fmt.Sprintf("it says that it is the best of round %d of %d, with %v; %s", t.BestRound, t.Rounds, t.Check, again)
+	}
+	if o == nil {
+		return ""
+	}
+	for _, b := range [][]Floats{o.Last, o.M, o.V} {
+		if what := finite("optimiser", b); what != "" {
+			return what
+		}
+	}
+	for i := range o.V {
+		for k, v := range o.V[i] {
+			if v < 0 {
+				return fmt.Sprintf("optimiser.v[%d][%d] is %v, a mean of squares; %s", i, k, v, again)
+			}
+		}
+	}
+	return ""
+}
+
+func (o *Optimiser) wrong(lens []int) string {
+	if o.Name != "adam" && o.Name != "rmsprop" {
+		return fmt.Sprintf("there is no optimiser %q; train it again", o.Name)
+	}
+	if o.Steps < 0 || o.Name == "rmsprop" && o.Steps > 0 {
+		return fmt.Sprintf("its optimiser %q took %d steps; train it again", o.Name, o.Steps)
+	}
+	if what := sized("optimiser.last", o.Last, lens); what != "" {
+		return what
+	}
+	m, v := lens, lens
+	if o.Name == "rmsprop" {
+		m = nil
+	}
+	if o.Steps == 0 && (o.Name == "adam" || len(o.V) == 0) {
+		m, v = nil, nil
+	}
+	if what := sized("optimiser.m", o.M, m); what != "" {
+		return what
+	}
+	return sized("optimiser.v", o.V, v)
+}
+
+func sized(name string, b []Floats, lens []int) string {
+	if len(b) != len(lens) {
+		return fmt.Sprintf("%s has %d blocks, not %d; train it again", name, len(b), len(lens))
+	}
+	for i := range b {
+		if len(b[i]) != lens[i] {
+			return fmt.Sprintf("%s[%d] has %d numbers, the network %d; train it again", name, i, len(b[i]), lens[i])
+		}
+	}
+	return ""
+}
+
+func finite(name string, b []Floats) string {
+	for i := range b {
+		for k, v := range b[i] {
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				return fmt.Sprintf("%s[%d][%d] is %v: that training failed; train it again with a lower rate", name, i, k, v)
+			}
+		}
+	}
+	return ""
+}
+
+// Network rebuilds the network. p foretells slowdowns to a scorer; a flat network
+// needs none. Errors wrap ErrCheckpoint.
+func (c *Checkpoint) Network(p rlcore.Predictor) (Network, error) {
+	if what := c.wrong(); what != "" {
+		return nil, fmt.Errorf("%w: %s", ErrCheckpoint, what)
+	}
+	var net Network
+	r := rand.New(rand.NewPCG(0, 0)) // what it draws is overwritten
+	if c.Kind == "flat" {
+		net = NewFlat(c.M, c.Hidden, r)
+	} else {
+		s := NewScorer(c.Hidden, p, r)
+		s.kappa, s.Enc.Max = c.Kappa, c.Shown
+		net = s
+	}
+	restore(net, plain(c.Theta))
+	return net, nil
+}
+
+// Resume sets t up to go on: its network, which sees by p, its state, where it
+// starts and what there is to beat. Options.Rounds is the number of all rounds.
+// Where Options name no seed or window, they are as before. Errors wrap
+// ErrCheckpoint.
+func (c *Checkpoint) Resume(t *Trainer, p rlcore.Predictor) error {
+	net, err := c.Network(p)
+	if err != nil {
+		return err
+	}
+	if o := c.Optimiser; o == nil {
+		return fmt.Errorf("%w: it was written without the optimiser's state; train it from the start", ErrCheckpoint)
+	} else if want := t.Options.optimiser(); o.Name != want {
+		return fmt.Errorf("%w: it was trained with %s; go on with that, or train from the start with %s", ErrCheckpoint, o.Name, want)
+	}
+	if c.Kind == "flat" && t.Options.M != 0 && t.Options.M != c.M {
+		return fmt.Errorf("%w: it is for windows of %d jobs, not %d; go on with those or train from the start", ErrCheckpoint, c.M, t.Options.M)
+	}
+	s := &State{Theta: plain(c.Optimiser.Last)}
+	for i := range s.Theta {
+		x := nn.State{Steps: c.Optimiser.Steps}
+		if len(c.Optimiser.M) > 0 {
+			x.M = c.Optimiser.M[i]
+		}
+		if len(c.Optimiser.V) > 0 {
+			x.V = c.Optimiser.V[i]
+		}
+		s.Optims = append(s.Optims, x)
+	}
+	if t.Options.Seed == 0 {
+		t.Options.Seed = c.Trained.Seed
+	}
+	if t.Options.M == 0 {
+		t.Options.M = c.M
+	}
+	t.Net, t.State, t.Start, t.BestRound = net, s, c.Trained.Rounds, c.Trained.BestRound
+	return nil
+}

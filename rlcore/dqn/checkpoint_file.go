@@ -1,0 +1,166 @@
+package dqn
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+
+	"github.com/google/renameio/v2"
+)
+
+// mostBytes bounds what is read as a checkpoint. A flat network for windows of 5
+// with 32 units takes 36 MB with its optimiser's state.
+const mostBytes = 1 << 30
+
+// Floats are numbers that JSON holds as base64 of their IEEE 754 bits, little
+// endian, 8 bytes each: exact, and read by any language in one line.
+type Floats []float64
+
+// MarshalText implements encoding.TextMarshaler.
+func (f Floats) MarshalText() ([]byte, error) {
+	return base64.StdEncoding.AppendEncode(nil, f.bytes()), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *Floats) UnmarshalText(text []byte) error {
+	raw, err := base64.StdEncoding.AppendDecode(nil, text)
+	if err != nil {
+		return fmt.Errorf("numbers in base64: %w", err)
+	}
+	if len(raw)%8 != 0 {
+		return fmt.Errorf("numbers in base64: %d bytes, not a multiple of 8", len(raw))
+	}
+	out := make(Floats, len(raw)/8)
+	for i := range out {
+		out[i] = math.Float64frombits(binary.LittleEndian.Uint64(raw[8*i:]))
+	}
+	*f = out
+	return nil
+}
+
+func (f Floats) bytes() []byte {
+	out := make([]byte, 0, 8*len(f))
+	for _, v := range f {
+		out = binary.LittleEndian.AppendUint64(out, math.Float64bits(v))
+	}
+	return out
+}
+
+func floats(b [][]float64) []Floats {
+	out := make([]Floats, len(b))
+	for i := range b {
+		out[i] = b[i]
+	}
+	return out
+}
+
+func plain(b []Floats) [][]float64 {
+	out := make([][]float64, len(b))
+	for i := range b {
+		out[i] = b[i]
+	}
+	return out
+}
+
+// sum is the SHA-256 of all numbers, hex.
+func (c *Checkpoint) sum() string {
+	h := sha256.New()
+	add := func(blocks []Floats) {
+		for _, b := range blocks {
+			h.Write(b.bytes())
+		}
+	}
+	add(c.Theta)
+	if o := c.Optimiser; o != nil {
+		add(o.Last)
+		add(o.M)
+		add(o.V)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Save writes the checkpoint to a file that all may read. Whoever reads the file
+// meanwhile sees the old one whole or the new one whole.
+func Save(path string, c *Checkpoint) error {
+	if what := c.wrong(); what != "" {
+		return fmt.Errorf("write checkpoint %s: %w: %s", path, ErrCheckpoint, what)
+	}
+	text, err := json.MarshalIndent(c, "", " ")
+	if err != nil {
+		return fmt.Errorf("write checkpoint %s: %w", path, err)
+	}
+	if err := renameio.WriteFile(path, append(text, '\n'), 0o644, renameio.WithStaticPermissions(0o644)); err != nil {
+		return fmt.Errorf("write checkpoint %s: %w", path, err)
+	}
+	return nil
+}
+
+// Load reads the checkpoint in a file. Errors wrap ErrCheckpoint, or what the
+// system said.
+func Load(path string) (*Checkpoint, error) {
+	f, err := os.Open(path) //nolint:gosec // the operator names it
+	if err != nil {
+		return nil, fmt.Errorf("read checkpoint: %w", err)
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	return Read(f, path)
+}
+
+// Read reads a checkpoint; name is the file's, for errors. Errors wrap
+// ErrCheckpoint, or what r said. Of what it returns Network makes a network.
+func Read(r io.Reader, name string) (*Checkpoint, error) {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("read checkpoint %s: %w: %s", name, ErrCheckpoint, fmt.Sprintf(format, args...))
+	}
+	text, err := io.ReadAll(io.LimitReader(r, mostBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read checkpoint %s: %w", name, err)
+	}
+	if len(text) > mostBytes {
+		return nil, bad("it is larger than %d bytes; name a file that `slurmbridge train` wrote", mostBytes)
+	}
+	// Another format or version first: the rest of such a file may look otherwise.
+	var head Checkpoint
+	if err := json.Unmarshal(text, &struct {
+		Format  *string `json:"format"`
+		Version *int    `json:"version"`
+	}{&head.Format, &head.Version}); err != nil {
+		return nil, bad("%s", notJSON(text, err))
+	}
+	if head.Format != checkpointFormat || head.Version != checkpointVersion {
+		// Who wrote it helps, where the file says it.
+		_ = json.Unmarshal(text, &struct {
+			Trained *Trained `json:"trained"`
+		}{&head.Trained})
+		return nil, bad("%s", head.wrong())
+	}
+	c := &Checkpoint{}
+	if err := json.Unmarshal(text, c); err != nil {
+		return nil, bad("%s", notJSON(text, err))
+	}
+	if what := c.wrong(); what != "" {
+		return nil, bad("%s", what)
+	}
+	return c, nil
+}
+
+// notJSON explains an error of encoding/json.
+func notJSON(text []byte, err error) string {
+	var syntax *json.SyntaxError
+	switch {
+	case len(text) == 0:
+		return "it is empty; copy it again or train it again"
+	case errors.As(err, &syntax) && syntax.Error() == "unexpected end of JSON input":
+		return fmt.Sprintf("it ends in the middle, after %d bytes; copy it again or train it again", len(text))
+	case errors.As(err, &syntax):
+		return fmt.Sprintf("it isn't JSON (byte %d: %v); name a file that `slurmbridge train` wrote", syntax.Offset, err)
+	}
+	return fmt.Sprintf("%v; copy it again or train it again", err)
+}

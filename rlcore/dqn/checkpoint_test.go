@@ -1,0 +1,281 @@
+package dqn
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+)
+
+func kept(tb testing.TB, name string, rounds int) (*Trainer, *Checkpoint) {
+	tb.Helper()
+	t := trained(tb, name, rounds)
+	c, err := FromTrainer(t, "mixed", "slurmbridge test")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return t, c
+}
+
+func sameTheta(a, b Network) bool {
+	return slices.EqualFunc(a.Params(), b.Params(), func(x, y nn.Block) bool { return slices.Equal(x.Theta, y.Theta) })
+}
+
+func TestCheckpointRoundTrip(t *testing.T) {
+	for _, name := range []string{"scorer", "flat"} {
+		tr, c := kept(t, name, 8)
+		shake(tr.Net, 4) // whatever was learned: no parameter is 0
+		c.Theta = floats(snapshot(tr.Net))
+		c.SHA256 = c.sum()
+		path := filepath.Join(t.TempDir(), "net.json")
+		if err := Save(path, c); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := Trained{Seed: 3, Rounds: 8, Scenario: "mixed", Check: tr.Best, BestRound: tr.BestRound, CreatedBy: "slurmbridge test"}
+		if got.Trained != want || got.M != 4 || got.Hidden != 8 || got.Kind != name {
+			t.Errorf("%s: %+v of %d, %d, %s", name, got.Trained, got.M, got.Hidden, got.Kind)
+		}
+		tools := newTools()
+		net, err := got.Network(tools.Predictor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !sameTheta(net, tr.Net) {
+			t.Errorf("%s: other parameters came back", name)
+		}
+		w := someWindow(4)
+		combos := tools.Guard.Combos(nil, w)
+		a, b := make([]float64, len(combos)), make([]float64, len(combos))
+		NewPolicy(name, tr.Net).Score(a, w, combos)
+		NewPolicy(name, net).Score(b, w, combos)
+		if !slices.Equal(a, b) {
+			t.Errorf("%s: scores %v, before %v", name, b, a)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode() != 0o644 {
+			t.Errorf("mode %v, %v", info.Mode(), err)
+		}
+	}
+}
+
+// TestResume: 4 rounds and 4 more know of each other, and do the same each time.
+func TestResume(t *testing.T) {
+	for _, rms := range []bool{false, true} {
+		first := short("scorer", 4)
+		first.Options.RMSProp, first.Options.Rate = rms, 0.01
+		if err := first.Train(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		c, err := FromTrainer(first, "mixed", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text bytes.Buffer
+		if err := json.NewEncoder(&text).Encode(c); err != nil {
+			t.Fatal(err)
+		}
+		onward := func() *Trainer {
+			c, err := Read(bytes.NewReader(text.Bytes()), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tr := short("scorer", 12)
+			tr.Options.RMSProp, tr.Options.Rate, tr.Options.Seed = rms, 0.01, 0
+			if err := c.Resume(tr, newTools().Predictor); err != nil {
+				t.Fatal(err)
+			}
+			if tr.Start != 4 || tr.Options.Seed != 3 {
+				t.Errorf("goes on from round %d with seed %d", tr.Start, tr.Options.Seed)
+			}
+			if err := tr.Train(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			return tr
+		}
+		a, b := onward(), onward()
+		if !sameTheta(a.Net, b.Net) || !slices.EqualFunc(a.State.Theta, b.State.Theta, slices.Equal) {
+			t.Error("the same training went on in two ways")
+		}
+		if n := len(a.Curve); n != 8 || a.Curve[0].Round != 5 || a.Curve[n-1].Round != 12 {
+			t.Errorf("%d rounds", n)
+		}
+		if a.Best > first.Best {
+			t.Errorf("validation %v, before going on %v", a.Best, first.Best)
+		}
+		if slices.EqualFunc(a.State.Theta, first.State.Theta, slices.Equal) {
+			t.Error("nothing was learned")
+		}
+		if s, was := a.State.Optims[0].Steps, first.State.Optims[0].Steps; !rms && s <= was {
+			t.Errorf("the optimiser took %d steps, before %d", s, was)
+		}
+		again, err := FromTrainer(a, "mixed", "test")
+		if err != nil || again.Trained.Rounds != 12 {
+			t.Errorf("%d rounds: %v", again.Trained.Rounds, err)
+		}
+	}
+}
+
+func TestResumeRefuses(t *testing.T) {
+	_, c := kept(t, "flat", 2)
+	bare := *c
+	bare.Optimiser = nil
+	bare.SHA256 = bare.sum()
+	for _, x := range []struct {
+		c    *Checkpoint
+		o    Options
+		want string
+	}{
+		{&bare, Options{}, "without the optimiser's state"},
+		{c, Options{RMSProp: true}, "trained with adam"},
+		{c, Options{M: 5}, "windows of 4 jobs, not 5"},
+	} {
+		if err := x.c.Resume(&Trainer{Options: x.o}, nil); !errors.Is(err, ErrCheckpoint) || !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%v, want %q", err, x.want)
+		}
+	}
+	tr := short("scorer", 4)
+	tr.Start, tr.State = 2, &State{Theta: [][]float64{{1}, {2}}, Optims: make([]nn.State, 2)}
+	if err := tr.Train(context.Background()); !errors.Is(err, nn.ErrShape) {
+		t.Errorf("a state of another network: %v", err)
+	}
+}
+
+func TestReadRefuses(t *testing.T) {
+	_, good := kept(t, "scorer", 4)
+	whole, err := json.Marshal(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(sum bool, f func(*Checkpoint)) string {
+		var c Checkpoint
+		if err := json.Unmarshal(whole, &c); err != nil {
+			t.Fatal(err)
+		}
+		f(&c)
+		if sum {
+			c.SHA256 = c.sum()
+		}
+		text, err := json.Marshal(&c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	if _, err := Read(strings.NewReader(change(true, func(*Checkpoint) {})), "good"); err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct{ name, text, want string }{
+		{"empty", "", "it is empty"},
+		{"half", string(whole[:len(whole)/2]), "ends in the middle"},
+		{"more", string(whole) + "x", "isn't JSON"},
+		{"csv", "job,submit_s\n1,2\n", "isn't JSON"},
+		{"null", "null", `format is ""`},
+		{"other JSON", `{"format":"onnx","theta":{}}`, `format is "onnx"`},
+		{"newer", `{"format":"slurmbridge-dqn","version":2,"theta":{"a":1},"trained":{"created_by":"slurmbridge 9.1"}}`, `version 2, this program reads up to 1; install the slurmbridge that wrote it ("slurmbridge 9.1")`},
+		{"no version", `{"format":"slurmbridge-dqn"}`, "version is 0"},
+		{"base64", strings.Replace(string(whole), `"theta":["`, `"theta":["*`, 1), "base64"},
+		{"odd length", strings.Replace(string(whole), `"theta":["`, `"theta":["AAAA`, 1), "multiple of 8"},
+		{"network", change(false, func(c *Checkpoint) { c.Kind = "lstm" }), `no network "lstm"`},
+		{"features", change(false, func(c *Checkpoint) { c.Features++ }), "feature set"},
+		{"context", change(false, func(c *Checkpoint) { c.ContextLen-- }), "figures"},
+		{"m", change(false, func(c *Checkpoint) { c.M = 63 }), "m is 63"},
+		{"hidden", change(false, func(c *Checkpoint) { c.Hidden = 1 << 30 }), "hidden is"},
+		{"other hidden", change(false, func(c *Checkpoint) { c.Hidden++ }), "numbers, the network"},
+		{"pixels", change(false, func(c *Checkpoint) { c.Kind = "flat" }), "pixels"},
+		{"kappa", change(false, func(c *Checkpoint) { c.Kappa = -1 }), "kappa"},
+		{"shown", change(false, func(c *Checkpoint) { c.Shown = -1 }), "shown"},
+		{"blocks", change(true, func(c *Checkpoint) { c.Theta = c.Theta[:1] }), "blocks"},
+		{"a bit", change(false, func(c *Checkpoint) { c.Theta[1][3] = -c.Theta[1][3] + 1 }), "SHA-256"},
+		{"a bit of Adam", change(false, func(c *Checkpoint) { c.Optimiser.V[0][0] += 1 }), "SHA-256"},
+		{"NaN", change(true, func(c *Checkpoint) { c.Theta[0][7] = math.NaN() }), "theta[0][7] is NaN"},
+		{"Inf", change(true, func(c *Checkpoint) { c.Optimiser.Last[1][0] = math.Inf(-1) }), "is -Inf"},
+		{"optimiser", change(false, func(c *Checkpoint) { c.Optimiser.Name = "sgd" }), `no optimiser "sgd"`},
+		{"steps", change(true, func(c *Checkpoint) { c.Optimiser.Steps = -1 }), "-1 steps"},
+		{"moments", change(true, func(c *Checkpoint) { c.Optimiser.M = nil }), "optimiser.m has 0 blocks"},
+		{"negative square", change(true, func(c *Checkpoint) { c.Optimiser.V[1][2] = -1 }), "a mean of squares"},
+		{"rounds", change(false, func(c *Checkpoint) { c.Trained.BestRound = 99 }), "round 99"},
+	} {
+		c, err := Read(strings.NewReader(x.text), "nets/a.json")
+		if !errors.Is(err, ErrCheckpoint) || !strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "nets/a.json") {
+			t.Errorf("%s: %v (%v), want %q", x.name, err, c != nil, x.want)
+		}
+	}
+}
+
+func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
+	_, c := kept(t, "scorer", 2)
+	path := filepath.Join(t.TempDir(), "a.json")
+	if err := Save(path, c); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := os.ReadFile(path)
+	c.Theta[0][0] = math.NaN()
+	if err := Save(path, c); !errors.Is(err, ErrCheckpoint) {
+		t.Errorf("NaN is written: %v", err)
+	}
+	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+		t.Error("the old file is gone")
+	}
+	if _, err := Load(path + "x"); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrCheckpoint) {
+		t.Errorf("a file that isn't there: %v", err)
+	}
+	tr := trained(t, "scorer", 2)
+	tr.Net = table{}
+	if _, err := FromTrainer(tr, "", ""); err == nil {
+		t.Error("a network without a form is kept")
+	}
+}
+
+// FuzzRead: whatever a file holds is refused with its name, or makes a network
+// that scores.
+func FuzzRead(f *testing.F) {
+	tiny := &Trainer{Options: Options{M: 1}, Net: NewScorer(1, nil, seeded(1))}
+	c, err := FromTrainer(tiny, "", "")
+	if err != nil {
+		f.Fatal(err)
+	}
+	valid, err := json.Marshal(c)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(valid)
+	f.Add(valid[:len(valid)/2])
+	f.Add([]byte(`{"format":"slurmbridge-dqn","version":1,"network":"flat","m":12,"hidden":4096,"pixels":3276860,"features":1,"theta":["AAAAAAAA8D8="]}`))
+	for _, at := range []int{10, len(valid) / 3, len(valid) - 40} {
+		flipped := bytes.Clone(valid)
+		flipped[at] ^= 4
+		f.Add(flipped)
+	}
+	tools := newTools()
+	w := someWindow(3)
+	combos := tools.Guard.Combos(nil, w)
+	dst := make([]float64, len(combos))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Read(bytes.NewReader(text), "name.json")
+		if err != nil {
+			if !errors.Is(err, ErrCheckpoint) || !strings.Contains(err.Error(), "name.json") {
+				t.Fatal(err)
+			}
+			return
+		}
+		net, err := c.Network(tools.Predictor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p rlcore.Policy = NewPolicy("dqn", net)
+		p.Score(dst, w, combos)
+	})
+}

@@ -1,0 +1,102 @@
+package dqn
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// Two of these fit on a card, three don't: a light one hardly slows anybody, two
+// heavy ones halve each other.
+var (
+	light = even("light", 0.2)
+	heavy = even("heavy", 0.9)
+)
+
+// even is a job that asks for the same all the time, 100 s long.
+func even(app string, gpu float64) *rlcore.Profile {
+	return &rlcore.Profile{App: app, DurationS: 100, PeriodS: 100, Series: []rlcore.Use{{GPU: gpu, MemMiB: 5200, Core: gpu}}}
+}
+
+func newTools() Tools {
+	p := interference.New(&contention.MPS)
+	return Tools{Guard: &rlcore.Guard{Predictor: p}, Predictor: p}
+}
+
+// jobs makes a simulation of one card out of profiles.
+func jobs(profiles ...*rlcore.Profile) sim.Config {
+	cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
+	for i, p := range profiles {
+		cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
+	}
+	return cfg
+}
+
+// shuffled is a scenario of the given profiles in a random order.
+func shuffled(profiles ...*rlcore.Profile) Scenario {
+	return func(r *rand.Rand) (sim.Config, error) {
+		p := append([]*rlcore.Profile(nil), profiles...)
+		r.Shuffle(len(p), func(i, k int) { p[i], p[k] = p[k], p[i] })
+		return jobs(p...), nil
+	}
+}
+
+func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 9)) }
+
+func newNet(name string, m int) Network {
+	if name == "flat" {
+		return NewFlat(m, 8, seeded(1))
+	}
+	return NewScorer(8, newTools().Predictor, seeded(1))
+}
+
+// short is a trainer whose training takes a fraction of a second.
+func short(name string, rounds int) *Trainer {
+	return &Trainer{
+		Options: Options{Seed: 3, M: 4, Rounds: rounds, Episodes: 4, Steps: 8, Batch: 8, Check: 2, Checks: 4, Target: 10},
+		Net:     newNet(name, 4), Scenario: shuffled(light, light, heavy, heavy, light, heavy), Tools: newTools,
+	}
+}
+
+func trained(tb testing.TB, name string, rounds int) *Trainer {
+	tb.Helper()
+	t := short(name, rounds)
+	if err := t.Train(context.Background()); err != nil {
+		tb.Fatal(err)
+	}
+	return t
+}
+
+// shake gives every parameter something, the last layer's too.
+func shake(n Network, seed uint64) {
+	r := seeded(seed)
+	for _, b := range n.Params() {
+		for i := range b.Theta {
+			b.Theta[i] += 0.1 * r.NormFloat64()
+		}
+	}
+}
+
+// someWindow is a decision with a job on the card and m pending ones.
+func someWindow(m int) *rlcore.Window {
+	s := &rlcore.State{GPUs: []rlcore.GPU{{ID: "0", Spec: rlcore.TitanXp, FreeCPUs: -1, FreeHostMemMiB: -1}}}
+	small := func(i int) *rlcore.Profile {
+		p := even(fmt.Sprint("app", i), 0.1+0.15*float64(i%5))
+		q := *p
+		q.Series = []rlcore.Use{{GPU: p.Series[0].GPU, MemMiB: 900, Core: 0.1}, {GPU: 0.3, MemMiB: 400, Core: 0.2, PCIeMBps: 4000}}
+		q.PeriodS, q.DurationS, q.StepS = 30, 60+float64(17*i), 0.1*float64(1+i)
+		return &q
+	}
+	s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{ID: "r", User: "u", Profile: small(3)}, DoneS: 11, ElapsedS: 14, Shares: 20}}
+	for i := range m + 3 {
+		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: small(i), PassedOver: i % 3})
+	}
+	w := rlcore.NewWindow(nil, s, 0, m)
+	return &w
+}

@@ -1,0 +1,143 @@
+package dqn
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+)
+
+// table is a network of given values.
+type table map[*Obs][]float64
+
+func (table) Name() string                                      { return "table" }
+func (table) Observe(*rlcore.Window, []rlcore.Combo, bool) *Obs { return nil }
+func (t table) Values(_ []float64, o *Obs) []float64            { return t[o] }
+func (table) Learn(*Obs, int, float64)                          {}
+func (table) Params() []nn.Block                                { return nil }
+func (t table) Twin() Network                                   { return t }
+func (t table) Alias(rlcore.Predictor) Network                  { return t }
+
+// TestDoubleEstimates: the learning network chooses, the target network values.
+func TestDoubleEstimates(t *testing.T) {
+	now, later := &Obs{}, &Obs{}
+	learning := table{now: {0, 2, 0}, later: {1, 9, 3}}
+	target := table{now: {0, 0, 0}, later: {7, 4, 5}}
+	items := []transition{
+		{obs: now, taken: 1, reward: 0.5, decay: 0.5, next: later},
+		{obs: now, taken: 1, reward: -1, decay: 0.5}, // ended: no value of what follows
+	}
+	for _, c := range []struct {
+		plain bool
+		want  float64 // 2 − (0.5 + 0.5·target)
+	}{{false, 2 - (0.5 + 0.5*4)}, {true, 2 - (0.5 + 0.5*7)}} {
+		l := &learner{
+			o: Options{Batch: 2, Plain: c.plain}, memory: &replay{items: items},
+			idx: []int{0, 1}, weight: []float64{1, 0.5},
+		}
+		w := &worker{net: learning, target: target, err: make([]float64, 2)}
+		w.gradient(l, 0, 2, 2)
+		if !slices.Equal(w.err, []float64{c.want, 3}) {
+			t.Errorf("plain %v: errors %v, want %v and 3", c.plain, w.err, c.want)
+		}
+		huber := func(e float64) float64 {
+			if e = math.Abs(e); e > 1 {
+				return e - 0.5
+			}
+			return e * e / 2
+		}
+		// Weights are over the batch's largest, losses over its size.
+		want := (huber(c.want)*1/2 + huber(3)*0.5/2) / 2
+		if math.Abs(w.loss-want) > 1e-12 || w.value != 2 {
+			t.Errorf("plain %v: loss %v, want %v; value %v", c.plain, w.loss, want, w.value)
+		}
+	}
+}
+
+// TestLearnAgainstFiniteDifferences: what Learn adds to the gradient is the
+// derivative of Values.
+func TestLearnAgainstFiniteDifferences(t *testing.T) {
+	for _, name := range []string{"scorer", "flat"} {
+		net := newNet(name, 3)
+		shake(net, 7)
+		w := someWindow(3)
+		o := net.Observe(w, newTools().Guard.Combos(nil, w), true)
+		if len(o.Combos) < 4 {
+			t.Fatalf("only %d combinations", len(o.Combos))
+		}
+		value := func(k int) float64 { return net.Values(nil, o)[k] }
+		for k := range o.Combos {
+			const d = 1.7
+			for _, b := range net.Params() {
+				clear(b.Grad)
+			}
+			value(k)
+			net.Learn(o, k, d)
+			for n, b := range net.Params() {
+				// All of the small network; of the pixels' weights a few that count.
+				for i := 0; i < len(b.Theta); i++ {
+					if name == "flat" && b.Grad[i] == 0 && i%997 != 0 || name == "flat" && i%7 != k {
+						continue
+					}
+					const h = 1e-5
+					was := b.Theta[i]
+					b.Theta[i] = was + h
+					up := value(k)
+					b.Theta[i] = was - h
+					down := value(k)
+					b.Theta[i] = was
+					want := d * (up - down) / (2 * h)
+					if math.Abs(want-b.Grad[i]) > 1e-5*math.Max(1, math.Abs(want)) {
+						t.Fatalf("%s: combination %d, block %d, parameter %d: derivative %v, by differences %v", name, k, n, i, b.Grad[i], want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestPrioritisedDraws: items come up in proportion to p^α, with weights (N·P)^−β.
+func TestPrioritisedDraws(t *testing.T) {
+	const alpha, beta = 0.6, 0.4
+	r := newReplay(6, alpha)
+	errs := []float64{0.1, 2, 0, -0.5, 4, 1}
+	for range errs {
+		r.add(transition{})
+	}
+	for i, e := range errs {
+		r.update(i, e)
+	}
+	var p []float64
+	sum := 0.0
+	for _, e := range errs {
+		p = append(p, math.Pow(math.Abs(e)+1e-3, alpha))
+		sum += p[len(p)-1]
+	}
+	seen := make([]float64, len(errs))
+	idx, weight := make([]int, 3), make([]float64, 3)
+	rnd := seeded(5)
+	const draws = 20000
+	for range draws {
+		r.draw(idx, weight, beta, rnd)
+		for k, i := range idx {
+			seen[i]++
+			if want := math.Pow(6*p[i]/sum, -beta); math.Abs(weight[k]-want) > 1e-12 {
+				t.Fatalf("item %d weighs %v, want %v", i, weight[k], want)
+			}
+		}
+	}
+	for i := range seen {
+		want := p[i] / sum
+		got := seen[i] / (3 * draws)
+		if sd := math.Sqrt(want * (1 - want) / (3 * draws)); math.Abs(got-want) > 4*sd {
+			t.Errorf("item %d was drawn in %.4f of cases, want %.4f ± %.4f", i, got, want, sd)
+		}
+	}
+	// A newcomer takes the oldest one's place, with the largest priority there was.
+	r.add(transition{taken: 7})
+	if r.items[0].taken != 7 || r.tree[r.size] != p[4] || r.len() != 6 {
+		t.Errorf("the newcomer has priority %v, want %v", r.tree[r.size], p[4])
+	}
+}
