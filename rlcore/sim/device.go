@@ -16,6 +16,8 @@ type scratch struct {
 	slow     []float64
 	pred     []rlcore.Prediction
 	gone     []bool
+	window   []int
+	idle     []int
 }
 
 // marks returns n false values.
@@ -108,6 +110,16 @@ func (s *Sim) settle(g int) {
 	d.counted = len(d.members)
 }
 
+// memOf is what the first n members hold, MiB.
+func (d *device) memOf(n int) float64 {
+	sum := 0.0
+	for i := range n {
+		m := &d.members[i]
+		sum += m.segs[m.k].use.MemMiB
+	}
+	return sum
+}
+
 // believe gives every member of device g the speed a decision is told of.
 func (s *Sim) believe(g int) {
 	d := &s.devs[g]
@@ -139,12 +151,16 @@ func (s *Sim) believe(g int) {
 // shares is what a member holds of 100: room is left for four more.
 const shares = 20
 
-// tell fills the state with how the devices stand now.
+// tell fills the state with how the devices stand now, as far as it doesn't know.
 func (s *Sim) tell() {
 	s.state.NowS = s.now
 	for g := range s.devs {
-		s.sync(g)
 		d, gpu := &s.devs[g], &s.state.GPUs[g]
+		if d.told && (d.toldS == s.now || len(d.members) == 0) {
+			continue
+		}
+		s.sync(g)
+		d.told, d.toldS = true, s.now
 		gpu.Running = gpu.Running[:0]
 		for i := range d.members {
 			m := &d.members[i]

@@ -86,8 +86,15 @@ func (r *Result) Slowdowns() []float64 {
 	return out
 }
 
-// Run simulates with a Decider deciding.
+// Run simulates with a Decider deciding. A Config's M and MaxDelayS that are zero
+// are the Decider's.
 func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
+	if cfg.M == 0 {
+		cfg.M = d.M
+	}
+	if cfg.MaxDelayS == 0 {
+		cfg.MaxDelayS = d.Guard.MaxDelayS
+	}
 	s, err := New(cfg)
 	if err != nil {
 		return nil, err
@@ -101,7 +108,7 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 // Decide asks the Decider for the decision that is due. Where waiting is no
 // choice, the best of what is left is taken.
 func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
-	dec := d.Decide(&s.state, s.gpu)
+	dec := d.Decide(s.State(), s.gpu)
 	if dec.Combo != 0 || !s.forced {
 		return dec
 	}

@@ -13,6 +13,9 @@ type Objective func(*Result) float64
 func Makespan(r *Result) float64   { return r.MakespanS }
 func Turnaround(r *Result) float64 { return r.MeanTurnaroundS }
 
+// maxMembers of a GPU.
+const maxMembers = 100 / shares
+
 // start is one entry of a GPU's list: the job starts once the ones before it have
 // started and at most beside others are on the GPU.
 type start struct{ job, beside int }
@@ -30,39 +33,46 @@ func (p plan) clone() plan {
 
 // Clairvoyant looks for the best schedule with the truth in hand: every job's
 // profile, every arrival, the law itself. Nobody who schedules live can know
-// that; what it finds is the mark to measure policies against. It is simulated
-// annealing over lists (which job, on which GPU, beside how many), starting from
-// the given results of policies on the same Config, so it is never worse than
-// the best of them, and from its own first list where there are none. It isn't
-// proven optimal. tries is how many schedules are simulated.
+// that; what it finds is the mark to measure policies against. Contracts don't
+// bind it; the card's own rules, owners who want a GPU alone and pairs that were
+// never measured do. It is simulated annealing over lists (which job, on which
+// GPU, beside how many), starting from the given results of policies on the same
+// Config, so it is never worse than the best of those that lost no run, and from
+// its own first list where there are none. It loses no run itself. It isn't
+// proven optimal. tries is how many schedules are looked at.
 func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from ...*Result) (*Result, error) {
-	cfg.Predictor, cfg.M = nil, math.MaxInt
+	cfg.Predictor, cfg.M, cfg.MaxDelayS = nil, math.MaxInt, math.MaxFloat64
 	track := cfg.Track
 	cfg.Track = false
-	r := rand.New(rand.NewPCG(seed, 0x5eed))
-	var best plan
-	var bestRes *Result
-	bestCost := math.Inf(1)
-	consider := func(p plan) error {
-		res, err := cfg.run(p)
-		if err != nil {
-			return err
-		}
-		if c := cost(res, objective); best == nil || c < bestCost {
-			best, bestCost, bestRes = p.clone(), c, res
-		}
-		return nil
-	}
-	if err := consider(cfg.alone()); err != nil {
+	s, err := New(cfg)
+	if err != nil {
 		return nil, err
 	}
+	if len(s.jobs) == 0 {
+		return s.Result()
+	}
+	r := rand.New(rand.NewPCG(seed, 0x5eed))
+	best := s.alone()
+	bestRes, err := s.play(best)
+	if err != nil {
+		return nil, err
+	}
+	bestCost := cost(bestRes, objective)
 	for _, res := range from {
-		if res != nil && len(res.Jobs) == len(cfg.Jobs) && res.OOM == 0 {
-			if err := consider(cfg.asDone(res)); err != nil {
-				return nil, err
-			}
-			if c := cost(res, objective); c < bestCost {
-				bestCost, bestRes = c, res
+		if res == nil || len(res.Jobs) != len(cfg.Jobs) || res.OOM > 0 {
+			continue
+		}
+		p := s.asDone(res)
+		if !s.possible(p) {
+			continue
+		}
+		got, err := s.play(p)
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range []*Result{got, res} {
+			if c := cost(x, objective); c < bestCost {
+				best, bestCost, bestRes = p, c, x
 			}
 		}
 	}
@@ -73,7 +83,10 @@ func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from .
 		for range 1 + r.IntN(2) {
 			mutate(next, r)
 		}
-		res, err := cfg.run(next)
+		if !s.possible(next) {
+			continue
+		}
+		res, err := s.play(next)
 		if err != nil {
 			return nil, err
 		}
@@ -83,56 +96,60 @@ func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from .
 			cur, curCost = next, c
 		}
 		if c < bestCost {
-			best, bestCost, bestRes = next.clone(), c, res
+			best, bestCost, bestRes = next, c, res
 		}
 		// A branch that leads nowhere is left.
 		if t%max(tries/8, 1) == 0 {
 			cur, curCost = best.clone(), bestCost
 		}
 	}
-	if !track || cost(bestRes, objective) == 0 {
+	if !track || bestRes.Track != nil {
 		return bestRes, nil
 	}
-	cfg.Track = true
-	res, err := cfg.run(best)
+	s.cfg.Track = true
+	res, err := s.play(best)
 	if err != nil || cost(res, objective) > bestCost {
 		return bestRes, err
 	}
 	return res, nil
 }
 
-// cost is the objective; a lost run is worse than any schedule.
+// cost is the objective; one that loses a run is worse than any schedule.
 func cost(r *Result, objective Objective) float64 {
-	return objective(r) * (1 + 10*float64(r.OOM))
+	if r.OOM > 0 {
+		return math.Inf(1)
+	}
+	return objective(r)
 }
 
 // alone gives every job a GPU of its own, in order of arrival, in turn.
-func (cfg *Config) alone() plan {
-	p := make(plan, len(cfg.GPUs))
-	for i := range cfg.Jobs {
-		g := i % len(p)
-		for k := range p { // the first from there with the memory
-			if fitsAny(cfg.GPUs[(g+k)%len(p):(g+k)%len(p)+1], cfg.Jobs[i].PeakMiB()) {
-				g = (g + k) % len(p)
-				break
-			}
+func (s *Sim) alone() plan {
+	p := make(plan, len(s.devs))
+	for n, i := range s.order {
+		g := n % len(p)
+		for !s.jobs[i].MayUse(g) {
+			g = (g + 1) % len(p)
 		}
 		p[g] = append(p[g], start{job: i})
 	}
 	return p
 }
 
-// PeakMiB is the most memory the job really holds, MiB.
-func (j *Job) PeakMiB() float64 {
-	if j.Truth != nil {
-		return j.Truth.Peak().MemMiB
+// possible reports whether each job is on a GPU that it may use.
+func (s *Sim) possible(p plan) bool {
+	for g := range p {
+		for _, st := range p[g] {
+			if !s.jobs[st.job].MayUse(g) {
+				return false
+			}
+		}
 	}
-	return j.Profile.Peak().MemMiB
+	return true
 }
 
 // asDone is the list of what a policy did.
-func (cfg *Config) asDone(res *Result) plan {
-	p := make(plan, len(cfg.GPUs))
+func (s *Sim) asDone(res *Result) plan {
+	p := make(plan, len(s.devs))
 	order := make([]int, len(res.Jobs))
 	for i := range order {
 		order[i] = i
@@ -191,45 +208,55 @@ func mutate(p plan, r *rand.Rand) {
 	}
 }
 
-// run simulates a plan. A job that fails runs again behind all others.
-func (cfg *Config) run(p plan) (*Result, error) {
-	s, err := New(*cfg)
-	if err != nil {
-		return nil, err
-	}
+// play simulates a plan from the start. A job that fails runs again behind all
+// others.
+func (s *Sim) play(p plan) (*Result, error) {
+	s.reset()
 	at := make([]int, len(p))
 	var one [1]int
 	for s.Next() {
 		g := s.gpu
-		members := len(s.devs[g].members)
+		k := -1
 		if at[g] < len(p[g]) {
 			st := p[g][at[g]]
-			if k := slices.Index(s.wait, st.job); k >= 0 && members <= st.beside {
-				at[g]++
-				one[0] = k
-				s.Start(one[:])
-				continue
+			if len(s.devs[g].members) <= st.beside && s.mayJoin(g, st.job) {
+				k = slices.Index(s.wait, st.job)
 			}
+			if k >= 0 {
+				at[g]++
+			}
+		} else if len(s.devs[g].members) == 0 {
+			k = s.lost(g)
+		}
+		if k < 0 {
 			s.Start(nil)
 			continue
 		}
-		// Lists done: what is left has failed before.
-		if k := s.lost(); k >= 0 && members == 0 {
-			one[0] = k
-			s.Start(one[:])
-			continue
-		}
-		s.Start(nil)
+		one[0] = k
+		s.Start(one[:])
 	}
 	return s.Result()
 }
 
-// lost returns a pending job that failed and that this GPU can hold; -1: none.
-func (s *Sim) lost() int {
-	for k, i := range s.wait {
-		if s.jobs[i].failures > 0 && s.devs[s.gpu].spec.MemMiB >= s.jobs[i].Truth.Peak().MemMiB {
-			return k
+// lost returns a pending job, by index in s.wait, that failed and may use GPU g;
+// -1: none.
+func (s *Sim) lost(g int) int {
+	return slices.IndexFunc(s.wait, func(i int) bool { return s.jobs[i].failures > 0 && s.jobs[i].MayUse(g) })
+}
+
+// mayJoin reports whether job i may join those on GPU g, whatever comes of it.
+func (s *Sim) mayJoin(g, i int) bool {
+	d, j := &s.devs[g], &s.jobs[i]
+	if n := len(d.members); n > 0 && (j.NoShare || n == maxMembers || n == d.spec.MaxClients) {
+		return false
+	}
+	unmeasured, _ := s.truth.(interface{ Lacks(a, b string) bool })
+	for k := range d.members {
+		o := &s.jobs[d.members[k].job]
+		if o.NoShare || d.spec.SameUser && o.User != j.User ||
+			unmeasured != nil && unmeasured.Lacks(o.Truth.App, j.Truth.App) {
+			return false
 		}
 	}
-	return -1
+	return true
 }

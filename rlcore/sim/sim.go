@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -31,13 +32,18 @@ type Config struct {
 	// a running job has come by it, since nobody can see that in a real job; nil:
 	// decisions are told the truth.
 	Predictor rlcore.Predictor
-	// M is the window of decisions: an arrival behind it wakes no GPU. Default 5.
+	// M is the window of decisions: an arrival behind it wakes no GPU. Default 5;
+	// Run takes it from its Decider.
 	M int
 	// MaxRestarts is how often a job that failed for want of memory starts again
 	// among others before it gets a GPU of its own. Default 1.
 	MaxRestarts int
 	// Track keeps how busy the GPUs were over time in the Result.
 	Track bool
+	// MaxDelayS is the guard's: an idle GPU that was left waiting is asked again when
+	// a job of its window has been delayed that long. Default the guard's default,
+	// 300 s; Run takes it from its Decider.
+	MaxDelayS float64
 	// Horizon ends a simulation that goes on longer, s. Default 1e9.
 	Horizon float64
 }
@@ -79,6 +85,10 @@ type device struct {
 	busyS   float64 // ∫ busy dt
 	memMiBS float64 // ∫ mem dt
 	ask     bool    // a decision is due
+	waits   bool    // the last decision left it idle though jobs were pending
+	wakeS   float64 // when to ask again at the latest
+	told    bool    // Sim.state knows the members
+	toldS   float64 // and how far they had come then
 	counted int     // members in Sim.total
 }
 
@@ -102,6 +112,8 @@ type Sim struct {
 	wait  []int // pending jobs, parallel to state.Pending
 	left  int
 	err   error
+	// choosy: not every job may use every GPU.
+	choosy bool
 
 	forced    bool // waiting would be for ever
 	decisions int
@@ -117,6 +129,7 @@ type job struct {
 	started, ended float64
 	failures       int
 	gpu            int
+	noShare        bool // before any failure
 }
 
 // New prepares a simulation. Errors wrap ErrBadConfig and name the job or GPU.
@@ -127,6 +140,9 @@ func New(cfg Config) (*Sim, error) {
 	if cfg.MaxRestarts == 0 {
 		cfg.MaxRestarts = 1
 	}
+	if cfg.MaxDelayS == 0 {
+		cfg.MaxDelayS = 300
+	}
 	if cfg.Horizon == 0 {
 		cfg.Horizon = 1e9
 	}
@@ -136,50 +152,93 @@ func New(cfg Config) (*Sim, error) {
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
 	}
-	s := &Sim{cfg: cfg, truth: cfg.Truth, segs: map[*rlcore.Profile][]segment{}, left: len(cfg.Jobs)}
+	s := &Sim{cfg: cfg, truth: cfg.Truth, segs: map[*rlcore.Profile][]segment{}}
 	for i, spec := range cfg.GPUs {
 		if !(spec.MemMiB > 0) {
 			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
 		}
-		s.devs = append(s.devs, device{spec: spec, nextS: math.Inf(1)})
+		s.devs = append(s.devs, device{spec: spec})
 		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
 			ID: fmt.Sprint(i), Node: "sim", Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
 		})
 	}
 	for i := range cfg.Jobs {
 		j := &cfg.Jobs[i]
-		truth := j.Truth
-		if truth == nil {
-			truth = j.Profile
-		}
-		if truth == nil {
-			return nil, fmt.Errorf("%w: job %s has no profile", ErrBadConfig, j.ID)
-		}
-		if err := truth.Validate(); err != nil {
+		n, err := cfg.job(j)
+		if err != nil {
 			return nil, fmt.Errorf("%w: job %s: %w", ErrBadConfig, j.ID, err)
 		}
-		if m := truth.Peak().MemMiB; !fitsAny(cfg.GPUs, m) {
-			return nil, fmt.Errorf("%w: job %s needs %.0f MiB, more than any GPU has", ErrBadConfig, j.ID, m)
-		}
-		if !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) {
-			return nil, fmt.Errorf("%w: job %s arrives at %v s", ErrBadConfig, j.ID, j.SubmitS)
-		}
-		n := job{Job: *j, started: -1, ended: -1}
-		n.Truth = truth
 		s.jobs = append(s.jobs, n)
 		s.order = append(s.order, i)
+		s.choosy = s.choosy || n.GPUs != nil
 	}
 	sortByArrival(s.order, s.jobs)
+	s.reset()
 	return s, nil
 }
 
-func fitsAny(gpus []rlcore.GPUSpec, mem float64) bool {
-	for i := range gpus {
-		if mem <= gpus[i].MemMiB {
-			return true
+// job checks a job. One that some of its GPUs can't hold may only use the others:
+// its owner knows that much, and alone nobody else keeps it from failing there.
+func (cfg *Config) job(j *Job) (job, error) {
+	n := job{Job: *j}
+	if n.Truth == nil {
+		n.Truth = n.Profile
+	}
+	if n.Truth == nil {
+		return n, errors.New("it has no profile")
+	}
+	for _, p := range []*rlcore.Profile{n.Truth, n.Profile} {
+		if p == nil {
+			continue
+		}
+		if err := p.Validate(); err != nil {
+			return n, err
 		}
 	}
-	return false
+	if !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) {
+		return n, fmt.Errorf("it arrives at %v s", j.SubmitS)
+	}
+	for _, g := range j.GPUs {
+		if g < 0 || g >= len(cfg.GPUs) {
+			return n, fmt.Errorf("there is no GPU %d", g)
+		}
+	}
+	mem := n.Truth.Peak().MemMiB
+	var holds []int
+	all := true
+	for g := range cfg.GPUs {
+		switch {
+		case !j.MayUse(g):
+		case mem <= cfg.GPUs[g].MemMiB:
+			holds = append(holds, g)
+		default:
+			all = false
+		}
+	}
+	if len(holds) == 0 {
+		return n, fmt.Errorf("it needs %.0f MiB, more than any GPU it may use has", mem)
+	}
+	if !all {
+		n.GPUs = holds
+	}
+	n.noShare = n.NoShare
+	return n, nil
+}
+
+// reset goes back to the start.
+func (s *Sim) reset() {
+	inf := math.Inf(1)
+	for i := range s.jobs {
+		j := &s.jobs[i]
+		j.started, j.ended, j.failures, j.gpu, j.NoShare = -1, -1, 0, 0, j.noShare
+	}
+	for g := range s.devs {
+		d := &s.devs[g]
+		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
+	}
+	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
+	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
+	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
 }
 
 // Next runs until a decision is due and reports whether one is; false when all
@@ -189,19 +248,22 @@ func (s *Sim) Next() bool {
 		if s.due() {
 			return true
 		}
-		t := math.Inf(1)
-		who := -1
+		end, wake, arrival := math.Inf(1), math.Inf(1), math.Inf(1)
+		ender, waker := -1, -1
 		for g := range s.devs {
-			if s.devs[g].nextS < t {
-				t, who = s.devs[g].nextS, g
+			d := &s.devs[g]
+			if d.nextS < end {
+				end, ender = d.nextS, g
+			}
+			if d.wakeS < wake {
+				wake, waker = d.wakeS, g
 			}
 		}
-		arrival := math.Inf(1)
 		if s.next < len(s.order) {
 			arrival = s.jobs[s.order[s.next]].SubmitS
 		}
 		switch {
-		case math.IsInf(t, 1) && math.IsInf(arrival, 1):
+		case math.IsInf(end, 1) && math.IsInf(arrival, 1):
 			if s.forced || len(s.wait) == 0 {
 				s.err = fmt.Errorf("%w at %.0f s with %d jobs left", ErrStuck, s.now, s.left)
 				return false
@@ -209,12 +271,16 @@ func (s *Sim) Next() bool {
 			// Everything is idle and nothing will come: waiting is no choice.
 			s.forced = true
 			s.askAll()
-		case arrival <= t:
-			s.now = max(s.now, arrival)
+		case arrival <= min(end, wake):
+			s.advance(arrival)
 			s.arrive()
+		case end <= wake:
+			s.advance(end)
+			s.step(ender)
 		default:
-			s.now = max(s.now, t)
-			s.step(who)
+			s.advance(wake)
+			s.devs[waker].ask = true
+			s.devs[waker].wakeS = math.Inf(1)
 		}
 		if s.now > s.cfg.Horizon {
 			s.err = fmt.Errorf("%w: %d jobs are left after %.0f s", ErrStuck, s.left, s.now)
@@ -223,24 +289,32 @@ func (s *Sim) Next() bool {
 	return false
 }
 
-// due looks for a GPU that wants a decision and makes it the current one.
+// due looks for a GPU that wants a decision and makes it the current one. Like
+// the bridge it turns to those with the fewest jobs first.
 func (s *Sim) due() bool {
 	if len(s.wait) == 0 {
 		return false
 	}
-	for g := range s.devs {
-		if s.devs[g].ask {
-			s.gpu = g
-			s.devs[g].ask = false
-			s.tell()
-			return true
+	g := -1
+	for i := range s.devs {
+		if s.devs[i].ask && (g < 0 || len(s.devs[i].members) < len(s.devs[g].members)) {
+			g = i
 		}
 	}
-	return false
+	if g < 0 {
+		return false
+	}
+	d := &s.devs[g]
+	d.ask, d.waits, d.wakeS = false, false, math.Inf(1)
+	s.gpu = g
+	return true
 }
 
 // State is what the decision that is due may look at; valid until Start.
-func (s *Sim) State() *rlcore.State { return &s.state }
+func (s *Sim) State() *rlcore.State {
+	s.tell()
+	return &s.state
+}
 
 // GPU is the GPU the decision is for, by index in Config.GPUs.
 func (s *Sim) GPU() int { return s.gpu }
@@ -262,10 +336,12 @@ func (s *Sim) WorkS(g int) float64 {
 func (s *Sim) Start(pending []int) {
 	s.decisions++
 	if len(pending) == 0 {
+		s.leave(s.gpu)
 		return
 	}
 	s.forced = false
 	d := &s.devs[s.gpu]
+	k := len(d.members)
 	for _, p := range pending {
 		i := s.wait[p]
 		j := &s.jobs[i]
@@ -273,31 +349,37 @@ func (s *Sim) Start(pending []int) {
 		d.members = append(d.members, member{job: i, segs: s.segments(j.Truth), startS: s.now, slow: 1, estSlow: 1})
 	}
 	s.forget(pending)
-	// The card's members start one after the other: who asks for memory last
-	// and doesn't get it fails.
+	d.told = false
 	s.settle(s.gpu)
 	s.believe(s.gpu)
-	for k := len(d.members) - 1; k >= 0 && d.mem > d.spec.MemMiB; k-- {
-		s.fail(s.gpu, k)
+	// They start one after the other: who asks for memory and doesn't get it fails.
+	for k < len(d.members) {
+		if d.memOf(k+1) > d.spec.MemMiB {
+			s.fail(s.gpu, k)
+		} else {
+			k++
+		}
 	}
 	// The window has changed for everybody.
 	s.askAll()
 }
 
-// forget takes jobs out of the queue.
+// forget takes jobs out of the queue. They are near its front, so that it is
+// those before them that move.
 func (s *Sim) forget(pending []int) {
-	gone := s.scratch.marks(len(s.wait))
+	end := slices.Max(pending) + 1
+	gone := s.scratch.marks(end)
 	for _, p := range pending {
 		gone[p] = true
 	}
-	k := 0
-	for p := range s.wait {
+	k := end
+	for p := end - 1; p >= 0; p-- {
 		if !gone[p] {
+			k--
 			s.wait[k], s.state.Pending[k] = s.wait[p], s.state.Pending[p]
-			k++
 		}
 	}
-	s.wait, s.state.Pending = s.wait[:k], s.state.Pending[:k]
+	s.wait, s.state.Pending = s.wait[k:], s.state.Pending[k:]
 }
 
 func (s *Sim) askAll() {
@@ -315,11 +397,27 @@ func (s *Sim) arrive() {
 }
 
 func (s *Sim) enqueue(i int) {
-	if len(s.wait) < s.cfg.M {
-		s.askAll()
-	}
 	s.wait = append(s.wait, i)
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job.Job)
+	if len(s.wait) <= s.cfg.M {
+		s.askAll()
+		return
+	}
+	if !s.choosy { // all windows are the same, and full
+		return
+	}
+	for g := range s.devs {
+		if w := s.window(g); len(w) > 0 && w[len(w)-1] == len(s.wait)-1 {
+			s.devs[g].ask = true
+		}
+	}
+}
+
+// window is what a decision on GPU g looks at, by index in State.Pending.
+func (s *Sim) window(g int) []int {
+	w := rlcore.NewWindow(s.scratch.window, &s.state, g, s.cfg.M)
+	s.scratch.window = w.Jobs
+	return w.Jobs
 }
 
 // step lets the first segment of device g that ends now end.
@@ -372,6 +470,7 @@ func (s *Sim) fail(g, k int) {
 func (s *Sim) remove(g, k int) {
 	d := &s.devs[g]
 	d.members = append(d.members[:k], d.members[k+1:]...)
+	d.told = false
 	s.settle(g)
 	s.believe(g)
 	d.ask = true

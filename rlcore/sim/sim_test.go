@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+)
+
+// constant is a profile of constant use.
+func constant(app string, seconds, gpu, mib float64) *rlcore.Profile {
+	return &rlcore.Profile{
+		App: app, DurationS: seconds, PeriodS: seconds, StepS: 0.2,
+		Series: []rlcore.Use{{GPU: gpu, Core: .85 * gpu, MemMiB: mib, PCIeMBps: 500}},
+	}
+}
+
+// config is a site with n Titan Xp and the law of MPS; all jobs are there at 0 s.
+func config(n int, profiles ...*rlcore.Profile) Config {
+	cfg := Config{Truth: Law{&contention.MPS}}
+	for range n {
+		cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
+	}
+	for i, p := range profiles {
+		cfg.Jobs = append(cfg.Jobs, Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
+	}
+	return cfg
+}
+
+// decider is a named policy behind the guard, both with a model that has learned
+// nothing beyond the law.
+func decider(t testing.TB, policy string) *rlcore.Decider {
+	t.Helper()
+	m := interference.New(&contention.MPS)
+	p, err := baseline.ByName(policy, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rlcore.Decider{Policy: p, Guard: &rlcore.Guard{Predictor: m}}
+}
+
+// policy is a rule for choosing among the combinations.
+type policy func(w *rlcore.Window, c rlcore.Combo) float64
+
+func (policy) Name() string { return "rule" }
+
+func (p policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	for i, c := range combos {
+		dst[i] = p(w, c)
+	}
+}
+
+// most starts as many jobs as it may.
+func most(_ *rlcore.Window, c rlcore.Combo) float64 { return float64(c.Len()) }
+
+// never starts nothing as long as it may wait.
+func never(_ *rlcore.Window, c rlcore.Combo) float64 { return -float64(c.Len()) }
+
+func run(t testing.TB, cfg Config, d *rlcore.Decider) *Result {
+	t.Helper()
+	r, err := Run(cfg, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
