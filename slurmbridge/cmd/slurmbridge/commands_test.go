@@ -182,15 +182,21 @@ func TestCalledWrongly(t *testing.T) {
 	}{
 		{[]string{"status", "--nope"}, "unknown flag: --nope; see slurmbridge status --help"},
 		{[]string{"nonsense"}, `unknown command "nonsense"`},
+		{[]string{"statu"}, "Did you mean this? status; see slurmbridge --help"},
 		{[]string{"why"}, "1 arg"},
 		{[]string{"why", "1", "2"}, "1 arg"},
 		{[]string{"open", "now"}, "unknown command"},
-		{[]string{"profiles", "show"}, "1 arg"},
+		{[]string{"profiles", "show"}, "1 arg(s), received 0; see slurmbridge profiles show --help"},
+		{[]string{"profiles", "nope"}, `unknown command "nope" for "slurmbridge profiles"; see slurmbridge profiles --help`},
+		{[]string{"interference", "nope"}, `unknown command "nope"`},
 		{[]string{"status", "--server", "a b://"}, "--server"},
 	} {
 		status, out, errOut := call(append(c.args, "-c", conf(t))...)
-		if status == 0 || out != "" || !strings.Contains(errOut, c.says) {
+		if status != 2 || out != "" || !strings.Contains(errOut, c.says) || strings.Count(errOut, "\n") != 1 {
 			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
 		}
+	}
+	if status, out, errOut := call("profiles"); status != 0 || errOut != "" || !strings.Contains(out, "import") {
+		t.Errorf("profiles alone: %d %q %q", status, out, errOut)
 	}
 }

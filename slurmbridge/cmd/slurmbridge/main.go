@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -28,7 +29,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	root := newRoot(stdout, stderr)
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	called := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { called = true }
+	c, err := root.ExecuteContextC(ctx)
 	var usage usageError
 	var exit exitError
 	switch {
@@ -38,6 +41,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	case errors.As(err, &usage):
 		fmt.Fprintf(stderr, "slurmbridge: %v\n", err)
+		return 2
+	case !called:
+		// No command was run: there is none of that name, or not with these words.
+		// Cobra's suggestions come on lines of their own.
+		fmt.Fprintf(stderr, "slurmbridge: %s; see %s --help\n", strings.Join(strings.Fields(err.Error()), " "), c.CommandPath())
 		return 2
 	default:
 		fmt.Fprintf(stderr, "slurmbridge: %v\n", err)
@@ -91,6 +99,13 @@ flags, each overruling the one before.`,
 	root.PersistentFlags().StringVarP(&s.file, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().BoolVar(&s.json, "json", false, "output for programs")
 	root.AddCommand(newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newInterference(s))
+	for _, c := range root.Commands() {
+		if c.HasSubCommands() && !c.Runnable() {
+			// Cobra would answer a subcommand that there isn't with help and no error.
+			c.Args = cobra.NoArgs
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		}
+	}
 	return root
 }
 
