@@ -66,6 +66,7 @@ func (s *Sim) sync(g int) {
 		return
 	}
 	d.atS = s.now
+	s.meet(d, dt)
 	d.busyS += d.busy * dt
 	d.memMiBS += d.mem * dt
 	for i := range d.members {

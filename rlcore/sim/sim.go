@@ -32,6 +32,8 @@ type Config struct {
 	// a running job has come by it, since nobody can see that in a real job; nil:
 	// decisions are told the truth.
 	Predictor rlcore.Predictor
+	// Observer, if set, is told of every co-run that says something.
+	Observer Observer
 	// M is the window of decisions: an arrival behind it wakes no GPU. Default 5;
 	// Run takes it from its Decider.
 	M int
@@ -78,18 +80,19 @@ type device struct {
 	spec    rlcore.GPUSpec
 	members []member
 	atS     float64
-	nextS   float64 // when a member's segment ends at the present speeds
-	workS   float64 // solo work done so far, s
-	busy    float64 // fraction of time a kernel runs, at this instant
-	mem     float64 // MiB held at this instant
-	busyS   float64 // ∫ busy dt
-	memMiBS float64 // ∫ mem dt
-	ask     bool    // a decision is due
-	waits   bool    // the last decision left it idle though jobs were pending
-	wakeS   float64 // when to ask again at the latest
-	told    bool    // Sim.state knows the members
-	toldS   float64 // and how far they had come then
-	counted int     // members in Sim.total
+	nextS   float64            // when a member's segment ends at the present speeds
+	workS   float64            // solo work done so far, s
+	busy    float64            // fraction of time a kernel runs, at this instant
+	mem     float64            // MiB held at this instant
+	busyS   float64            // ∫ busy dt
+	memMiBS float64            // ∫ mem dt
+	ask     bool               // a decision is due
+	waits   bool               // the last decision left it idle though jobs were pending
+	wakeS   float64            // when to ask again at the latest
+	told    bool               // Sim.state knows the members
+	toldS   float64            // and how far they had come then
+	counted int                // members in Sim.total
+	met     map[[2]int]float64 // s that two jobs were here together; kept for an Observer
 }
 
 // Sim is a simulation that stops wherever a decision is due:
@@ -449,8 +452,10 @@ func (s *Sim) step(g int) {
 // end takes a finished job off its GPU.
 func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
-	s.jobs[d.members[k].job].ended = s.now
+	i := d.members[k].job
+	s.jobs[i].ended = s.now
 	s.left--
+	s.report(g, i)
 	s.remove(g, k)
 }
 

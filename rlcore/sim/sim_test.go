@@ -2,9 +2,11 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -66,4 +68,22 @@ func run(t testing.TB, cfg Config, d *rlcore.Decider) *Result {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// catalogue is a site with n Titan Xp and jobs drawn from the eleven applications.
+func catalogue(t testing.TB, gpus, jobs int, seed uint64) Config {
+	t.Helper()
+	names, err := apps.Workload("random", jobs, rand.NewPCG(seed, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]*rlcore.Profile{}
+	var ps []*rlcore.Profile
+	for _, n := range names {
+		if known[n] == nil {
+			known[n], _ = apps.ByName(n)
+		}
+		ps = append(ps, known[n])
+	}
+	return config(gpus, ps...)
 }

@@ -1,0 +1,80 @@
+package sim
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Observer is told of a co-run as a site gets to know it: members[0] has ended and
+// was slowed by slowdowns[0]; how the others fared isn't known (NaN). The slices
+// are the observer's.
+type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []float64)
+
+// A job tells something of who was beside it when each other was there for most
+// of its run or for hardly any of it: what lies between can't be told apart.
+const most, hardly = 0.7, 0.1
+
+// meet counts dt s that the members of device g have spent together.
+func (s *Sim) meet(d *device, dt float64) {
+	if s.cfg.Observer == nil {
+		return
+	}
+	if d.met == nil {
+		d.met = map[[2]int]float64{}
+	}
+	for i := range d.members {
+		for k := range d.members {
+			if i != k {
+				d.met[[2]int{d.members[i].job, d.members[k].job}] += dt
+			}
+		}
+	}
+}
+
+// report tells the observer of a job that has ended. Where the others were there
+// for a part of the run only, the excess over 1 is put down to that part.
+func (s *Sim) report(g, i int) {
+	d := &s.devs[g]
+	if s.cfg.Observer == nil || len(d.met) == 0 {
+		return
+	}
+	j := &s.jobs[i]
+	type other struct {
+		job int
+		dt  float64
+	}
+	var others []other
+	for pair, dt := range d.met {
+		if pair[0] == i {
+			others = append(others, other{pair[1], dt})
+			delete(d.met, pair)
+		}
+	}
+	slices.SortFunc(others, func(a, b other) int { return cmp.Compare(a.job, b.job) })
+	run := j.ended - j.started
+	members := []*rlcore.Profile{j.Profile}
+	part := 0.0
+	for _, o := range others {
+		switch share := o.dt / run; {
+		case share <= hardly:
+		case share < most:
+			return
+		default:
+			members = append(members, s.jobs[o.job].Profile)
+			part += share
+		}
+	}
+	if len(members) < 2 || slices.Contains(members, nil) {
+		return
+	}
+	part /= float64(len(members) - 1)
+	slow := make([]float64, len(members))
+	for k := range slow {
+		slow[k] = math.NaN()
+	}
+	slow[0] = 1 + (run/j.Truth.DurationS-1)/part
+	s.cfg.Observer(&d.spec, members, slow)
+}
