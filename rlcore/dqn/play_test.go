@@ -1,0 +1,143 @@
+package dqn
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// TestTransitions compares with a computation by hand: 10 s of work and 4 s of
+// time, then 2 and 6, then 3 and 2; τ = 2 s.
+func TestTransitions(t *testing.T) {
+	a, b, c := &Obs{}, &Obs{}, &Obs{}
+	v := []visit{{a, 1, 0, 0}, {b, 0, 4, 10}, {c, 2, 10, 12}, {atS: 12, workS: 15}}
+	const r0, r1, r2 = 3., -2., 0.5 // (work − time) ÷ τ
+	const gamma = 0.9
+	after := func(s float64) float64 { return math.Pow(gamma, s/2) }
+	for n, want := range map[int][]transition{
+		1: {{a, 1, r0, after(4), b}, {b, 0, r1, after(6), c}, {c, 2, r2, after(2), nil}},
+		2: {{a, 1, r0 + after(4)*r1, after(10), c}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
+		9: {{a, 1, r0 + after(4)*r1 + after(10)*r2, after(12), nil}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
+	} {
+		got := transitions(nil, v, n, gamma, 2)
+		same := slices.EqualFunc(got, want, func(x, y transition) bool {
+			return x.obs == y.obs && x.next == y.next && x.taken == y.taken &&
+				math.Abs(x.reward-y.reward) < 1e-12 && math.Abs(x.decay-y.decay) < 1e-12
+		})
+		if !same {
+			t.Errorf("%d steps: %+v, want %+v", n, got, want)
+		}
+	}
+	if got := transitions(nil, []visit{{atS: 3}}, 4, 1, 2); len(got) != 0 {
+		t.Errorf("a GPU without a choice has %+v", got)
+	}
+}
+
+// TestRewardsSumToWhatSharingSaves: without discount the return of an episode is
+// all solo work less the makespan, whatever was chosen.
+func TestRewardsSumToWhatSharingSaves(t *testing.T) {
+	for seed := range uint64(20) {
+		r := seeded(seed)
+		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
+		p := &player{net: newNet("scorer", 4), tools: newTools(), m: 4}
+		visits, res, tau, err := p.play(cfg, 0.7, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if math.Abs(tau-100) > 1e-9 {
+			t.Errorf("τ is %v s", tau)
+		}
+		for _, n := range []int{1, 3} {
+			sum := 0.0
+			for i, x := range transitions(nil, visits[0], n, 1, tau) {
+				if i%n == 0 {
+					sum += x.reward
+				}
+			}
+			if want := (700 - res.MakespanS) / tau; math.Abs(sum-want) > 1e-9 {
+				t.Errorf("seed %d, %d steps: rewards sum to %v, %v were saved", seed, n, sum, want)
+			}
+		}
+	}
+}
+
+// TestPolicyIsDeterminate: the same window has the same scores, whatever was
+// scored in between.
+func TestPolicyIsDeterminate(t *testing.T) {
+	for _, name := range []string{"scorer", "flat"} {
+		net := newNet(name, 5)
+		shake(net, 3)
+		p, g := NewPolicy(name, net), newTools().Guard
+		w, other := someWindow(5), someWindow(2)
+		combos := g.Combos(nil, w)
+		first, again := make([]float64, len(combos)), make([]float64, len(combos))
+		p.Score(first, w, combos)
+		p.Score(make([]float64, 4), other, g.Combos(nil, other))
+		p.Score(again, w, combos)
+		if !slices.Equal(first, again) {
+			t.Errorf("%s: %v, then %v", name, first, again)
+		}
+	}
+}
+
+// TestScoreOfOddWindows: jobs of which nothing is known, a card where none may
+// start, an empty queue.
+func TestScoreOfOddWindows(t *testing.T) {
+	unknown := someWindow(5)
+	unknown.State.Pending[0].Profile = nil
+	unknown.State.Pending[3].Profile, unknown.State.Pending[3].LimitS = nil, 900
+	unknown.State.GPUs[0].Running = nil
+	beside := someWindow(3)
+	beside.State.GPUs[0].Running[0].Profile = nil
+	empty := someWindow(0)
+	empty.State.Pending, empty.State.GPUs[0].Running = nil, nil
+	wide := someWindow(6) // more than the flat network was built for
+	for _, name := range []string{"scorer", "flat"} {
+		net := newNet(name, 5)
+		shake(net, 3)
+		p := NewPolicy(name, net)
+		for what, w := range map[string]*rlcore.Window{"unknown": unknown, "beside unknown": beside, "empty": empty, "wide": wide} {
+			for _, combos := range [][]rlcore.Combo{{0}, {}, {1}, {0, 1, 2, 3, 8}, newTools().Guard.Combos(nil, w)} {
+				if n := len(combos); n > 0 && int(combos[n-1]) >= 1<<len(w.Jobs) {
+					continue
+				}
+				dst := make([]float64, len(combos))
+				p.Score(dst, w, combos)
+				for i, v := range dst {
+					if math.IsNaN(v) || math.IsInf(v, 0) && combos[i] < 1<<5 && len(combos) <= 32 {
+						t.Errorf("%s, %s: combination %b is worth %v", name, what, combos[i], v)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestEpisodesOfSeveralCards: each card's visits are its own and end with the
+// episode.
+func TestEpisodesOfSeveralCards(t *testing.T) {
+	cfg := jobs(light, heavy, light, heavy, light, heavy, light, light)
+	cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
+	p := &player{net: newNet("scorer", 4), tools: newTools(), m: 4}
+	visits, res, _, err := p.play(cfg, 0.3, seeded(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	work := 0.0
+	for g, v := range visits {
+		last := v[len(v)-1]
+		if last.obs != nil || math.Abs(last.atS-res.MakespanS) > 1e-9 {
+			t.Errorf("card %d ends at %v s of %v", g, last.atS, res.MakespanS)
+		}
+		work += last.workS
+	}
+	if len(visits) != 2 || math.Abs(work-800) > 1e-6 {
+		t.Errorf("%v s of work on %d cards", work, len(visits))
+	}
+	if _, _, _, err := p.play(sim.Config{}, 0, nil); err == nil {
+		t.Error("an episode without cards is played")
+	}
+}

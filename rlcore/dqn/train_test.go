@@ -1,0 +1,119 @@
+package dqn
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// TestTrainingIsReproducible to the last bit, on one core as on several.
+func TestTrainingIsReproducible(t *testing.T) {
+	for _, name := range []string{"scorer", "flat"} {
+		a := trained(t, name, 6)
+		was := runtime.GOMAXPROCS(1)
+		b := trained(t, name, 6)
+		runtime.GOMAXPROCS(was)
+		if !sameTheta(a.Net, b.Net) || !slices.Equal(a.Curve, b.Curve) {
+			t.Errorf("%s: the same seed gave two trainings", name)
+		}
+		if !slices.EqualFunc(a.State.Theta, b.State.Theta, slices.Equal) {
+			t.Errorf("%s: they ended in two places", name)
+		}
+		if slices.EqualFunc(a.State.Theta, snapshot(newNet(name, 4)), slices.Equal) {
+			t.Errorf("%s: nothing was learned", name)
+		}
+		c := short(name, 6)
+		c.Options.Seed = 4
+		if err := c.Train(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if slices.EqualFunc(a.State.Theta, c.State.Theta, slices.Equal) {
+			t.Errorf("%s: another seed gave the same training", name)
+		}
+	}
+}
+
+// TestBestIsKept: a rate that ruins the network leaves what it began with, and
+// any other what validated best.
+func TestBestIsKept(t *testing.T) {
+	for _, rate := range []float64{1e-2, 1e6} {
+		tr := short("scorer", 12)
+		tr.Options.Rate = rate
+		start := snapshot(tr.Net)
+		if err := tr.Train(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		check, err := tr.episodes(3^0xc0ffee, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tools := newTools()
+		again, err := tr.validate([]*player{{net: tr.Net, tools: tools, m: 4}}, check)
+		if err != nil || again != tr.Best {
+			t.Errorf("rate %v: the network that is left validates with %v, the best was %v (%v)", rate, again, tr.Best, err)
+		}
+		first, err := tr.validate([]*player{{net: newNet("scorer", 4), tools: tools, m: 4}}, check)
+		if err != nil {
+			t.Fatal(err)
+		}
+		best, round := first, 0
+		for _, p := range tr.Curve {
+			if p.Check > 0 && p.Check < best {
+				best, round = p.Check, p.Round
+			}
+		}
+		if best != tr.Best || round != tr.BestRound {
+			t.Errorf("rate %v: best is %v of round %d, the curve says %v of %d", rate, tr.Best, tr.BestRound, best, round)
+		}
+		if round == 0 && !slices.EqualFunc(start, snapshot(tr.Net), slices.Equal) {
+			t.Errorf("rate %v: nothing was better than the start, but the parameters changed", rate)
+		}
+	}
+}
+
+// TestCancelKeepsWhatWasLearned so far, and where it stood.
+func TestCancelKeepsWhatWasLearned(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	tr := known(40)
+	tr.Progress = func(p Point) {
+		if tr.BestRound > 0 {
+			cancel()
+		}
+	}
+	if err := tr.Train(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("ended with %v", err)
+	}
+	n := len(tr.Curve)
+	if tr.BestRound == 0 || n >= 40 || tr.Curve[n-1].Round != n {
+		t.Fatalf("best in round %d of %d", tr.BestRound, n)
+	}
+	if slices.EqualFunc(snapshot(tr.Net), snapshot(known(1).Net), slices.Equal) {
+		t.Error("what was learned is lost")
+	}
+	c, err := FromTrainer(tr, "", "")
+	if err != nil || c.Trained.Rounds != n {
+		t.Errorf("a checkpoint of round %d: %v", c.Trained.Rounds, err)
+	}
+}
+
+func TestTrainRefuses(t *testing.T) {
+	if err := new(Trainer).Train(context.Background()); err == nil {
+		t.Error("nothing was given")
+	}
+	broken := errors.New("no more paper")
+	tr := short("scorer", 2)
+	tr.Scenario = func(*rand.Rand) (sim.Config, error) { return sim.Config{}, broken }
+	if err := tr.Train(context.Background()); !errors.Is(err, broken) {
+		t.Errorf("%v", err)
+	}
+	tr.Scenario = func(*rand.Rand) (sim.Config, error) { return sim.Config{}, nil }
+	if err := tr.Train(context.Background()); !errors.Is(err, sim.ErrBadConfig) {
+		t.Errorf("%v", err)
+	}
+}
