@@ -15,7 +15,7 @@ type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []
 
 // A job tells something of who was beside it when each other was there for most
 // of its run or for hardly any of it: what lies between can't be told apart.
-const most, hardly = 0.7, 0.1
+const mostly, hardly = 0.7, 0.1
 
 // meet counts dt s that the members of device g have spent together.
 func (s *Sim) meet(d *device, dt float64) {
@@ -60,7 +60,7 @@ func (s *Sim) report(g, i int) {
 	for _, o := range others {
 		switch share := o.dt / run; {
 		case share <= hardly:
-		case share < most:
+		case share < mostly:
 			return
 		default:
 			members = append(members, s.jobs[o.job].Profile)

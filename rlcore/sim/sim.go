@@ -343,6 +343,7 @@ func (s *Sim) Start(pending []int) {
 		return
 	}
 	s.forced = false
+	s.sync(s.gpu) // before anybody joins
 	d := &s.devs[s.gpu]
 	k := len(d.members)
 	for _, p := range pending {

@@ -55,8 +55,8 @@ func (p policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// most starts as many jobs as it may.
-func most(_ *rlcore.Window, c rlcore.Combo) float64 { return float64(c.Len()) }
+// crowd starts as many jobs as it may.
+func crowd(_ *rlcore.Window, c rlcore.Combo) float64 { return float64(c.Len()) }
 
 // never starts nothing as long as it may wait.
 func never(_ *rlcore.Window, c rlcore.Combo) float64 { return -float64(c.Len()) }

@@ -1,0 +1,247 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+)
+
+func anyProfile(t *rapid.T, app string, maxMiB float64) *rlcore.Profile {
+	part := rapid.Float64Range(0, 1)
+	points := rapid.IntRange(1, 6).Draw(t, "points")
+	p := &rlcore.Profile{
+		App:     app,
+		PeriodS: rapid.SampledFrom([]float64{0.5, 1, 2.7, 20}).Draw(t, "period"),
+		StepS:   rapid.SampledFrom([]float64{0, 0.01, 0.3, 2}).Draw(t, "step"),
+	}
+	for range points {
+		gpu := part.Draw(t, "gpu")
+		p.Series = append(p.Series, rlcore.Use{
+			GPU: gpu, Core: gpu * part.Draw(t, "core"),
+			MemMiB:   rapid.Float64Range(0, maxMiB).Draw(t, "MiB"),
+			PCIeMBps: rapid.SampledFrom([]float64{0, 1000, 20000, 50000}).Draw(t, "PCIe"),
+		})
+	}
+	// The run may end before its series, or last beyond it.
+	p.DurationS = float64(points) * p.PeriodS * rapid.Float64Range(0.3, 1.5).Draw(t, "run")
+	return p
+}
+
+// anySite is a site with everything that may vary.
+func anySite(t *rapid.T) Config {
+	cfg := Config{Truth: Law{rapid.SampledFrom([]*contention.Law{&contention.MPS, &contention.TimeSlice}).Draw(t, "law")}}
+	for range rapid.IntRange(1, 3).Draw(t, "GPUs") {
+		cfg.GPUs = append(cfg.GPUs, rlcore.GPUSpec{
+			MemMiB: rapid.SampledFrom([]float64{12000, 24000}).Draw(t, "card"), PCIeMBps: 32000,
+			SameUser: rapid.Bool().Draw(t, "same user"), MaxClients: rapid.SampledFrom([]int{0, 2, 16}).Draw(t, "clients"),
+		})
+	}
+	var pool []*rlcore.Profile
+	for i := range rapid.IntRange(1, 4).Draw(t, "apps") {
+		pool = append(pool, anyProfile(t, fmt.Sprint("app", i), 12000))
+	}
+	for i := range rapid.IntRange(1, 12).Draw(t, "jobs") {
+		j := Job{Job: rlcore.Job{
+			ID: fmt.Sprint(i), User: rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user"),
+			Profile: rapid.SampledFrom(pool).Draw(t, "app"), NoShare: rapid.IntRange(0, 5).Draw(t, "no share") == 0,
+		}}
+		if rapid.IntRange(0, 5).Draw(t, "unknown") == 0 {
+			j.Truth, j.Profile = j.Profile, nil
+		}
+		if rapid.IntRange(0, 5).Draw(t, "choosy") == 0 {
+			j.GPUs = []int{rapid.IntRange(0, len(cfg.GPUs)-1).Draw(t, "GPU")}
+		}
+		cfg.Jobs = append(cfg.Jobs, j)
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "arrivals") {
+	case 1:
+		seed := rapid.Uint64().Draw(t, "seed")
+		Poisson(cfg.Jobs, rapid.SampledFrom([]float64{0.1, 3, 50, 500}).Draw(t, "gap"), rand.New(rand.NewPCG(seed, seed)))
+	case 2: // a trace needn't be in order
+		for i := range cfg.Jobs {
+			cfg.Jobs[i].SubmitS = float64(rapid.IntRange(0, 40).Draw(t, "submit"))
+		}
+	}
+	if rapid.Bool().Draw(t, "believes") {
+		cfg.Predictor = interference.New(&contention.MPS)
+	}
+	return cfg
+}
+
+// anyRule values combinations by whim, always the same way.
+func anyRule(seed uint64) policy {
+	return func(w *rlcore.Window, c rlcore.Combo) float64 {
+		h := rand.NewPCG(seed, uint64(c)<<8|uint64(len(w.Jobs)))
+		return float64(h.Uint64() >> 11)
+	}
+}
+
+func anyPolicy(t *rapid.T) rlcore.Policy {
+	name := rapid.SampledFrom(append(baseline.Names(), "most", "never", "whim")).Draw(t, "policy")
+	switch name {
+	case "most":
+		return policy(crowd)
+	case "never":
+		return policy(never)
+	case "whim":
+		return anyRule(rapid.Uint64().Draw(t, "whim"))
+	}
+	p, err := baseline.ByName(name, interference.New(&contention.MPS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func overlap(a, b *Outcome) bool {
+	return a.GPU == b.GPU && a.StartS < b.EndS-1e-9 && b.StartS < a.EndS-1e-9
+}
+
+// Whatever the site, the jobs and the policy are.
+func TestAnySite(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		cfg := anySite(t)
+		cfg.Track = true
+		bare := rapid.Bool().Draw(t, "bare")
+		guard := func() *rlcore.Guard {
+			if bare {
+				return Bare()
+			}
+			return &rlcore.Guard{Predictor: interference.New(&contention.MPS)}
+		}
+		d := &rlcore.Decider{Policy: anyPolicy(t), Guard: guard(), M: rapid.IntRange(1, 6).Draw(t, "M")}
+		play := func() (*Result, *Sim) {
+			d.Guard = guard()
+			c := cfg
+			c.M = d.M
+			s, err := New(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for s.Next() {
+				s.Take(s.Decide(d))
+				for g := range s.devs {
+					if d := &s.devs[g]; d.memOf(len(d.members)) > d.spec.MemMiB {
+						t.Fatalf("GPU %d holds more than %v MiB", g, d.spec.MemMiB)
+					}
+				}
+			}
+			r, err := s.Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r, s
+		}
+		r, s := play()
+		if again, _ := play(); !reflect.DeepEqual(r, again) {
+			t.Fatal("two runs of the same differ")
+		}
+		if len(r.Jobs) != len(cfg.Jobs) {
+			t.Fatalf("%d of %d jobs ended", len(r.Jobs), len(cfg.Jobs))
+		}
+		failures, solo, work := 0, 0.0, 0.0
+		first, last := math.Inf(1), 0.0
+		for i := range r.Jobs {
+			o, j := &r.Jobs[i], &cfg.Jobs[i]
+			failures += o.Failures
+			solo += o.SoloS
+			first, last = min(first, j.SubmitS), max(last, o.EndS)
+			if o.ID != j.ID || o.StartS < j.SubmitS || !j.MayUse(o.GPU) {
+				t.Errorf("job %d: %+v", i, *o)
+			}
+			if !(o.Slowdown >= 1-1e-9) {
+				t.Errorf("job %d has a slowdown of %v", i, o.Slowdown)
+			}
+			members := 1
+			for k := range r.Jobs {
+				if k == i || !overlap(o, &r.Jobs[k]) {
+					continue
+				}
+				if j.NoShare || j.Profile == nil {
+					t.Errorf("job %d runs beside job %d", i, k)
+				}
+				if cfg.GPUs[o.GPU].SameUser && j.User != cfg.Jobs[k].User {
+					t.Errorf("jobs %d and %d belong to two users", i, k)
+				}
+				if x := &r.Jobs[k]; x.StartS <= o.StartS && o.StartS < x.EndS-1e-9 {
+					members++
+				}
+			}
+			if most := cfg.GPUs[o.GPU].MaxClients; members > 5 || most > 0 && members > most {
+				t.Errorf("job %d starts as one of %d", i, members)
+			}
+		}
+		for g := range cfg.GPUs {
+			work += s.WorkS(g)
+		}
+		if r.OOM != failures {
+			t.Errorf("%d runs lost, by job %d", r.OOM, failures)
+		}
+		switch {
+		case r.OOM == 0 && math.Abs(work-solo) > 1e-6*solo:
+			t.Errorf("%v s of work done, the jobs are %v s", work, solo)
+		case work < solo*(1-1e-9):
+			t.Errorf("%v s of work done, less than the jobs' %v s", work, solo)
+		}
+		if math.Abs(r.MakespanS-(last-first)) > 1e-9*last {
+			t.Errorf("makespan %v s from %v to %v s", r.MakespanS, first, last)
+		}
+		for _, u := range []float64{r.GPUUtil, r.MemUtil} {
+			if !(u >= 0 && u <= 1+1e-9) {
+				t.Errorf("utilisation %v", u)
+			}
+		}
+		at := math.Inf(-1)
+		for _, x := range r.Track {
+			if !(x.AtS > at && x.GPU >= -1e-9 && x.GPU <= 1+1e-9 && x.Mem >= -1e-9 && x.Mem <= 1+1e-9) || x.Running < 0 {
+				t.Errorf("after %v s: %+v", at, x)
+			}
+			at = x.AtS
+		}
+		if n := len(r.Track); n > 0 && r.Track[n-1].Running != 0 {
+			t.Errorf("at the end %d jobs run", r.Track[n-1].Running)
+		}
+		if r.OOM == 0 {
+			same(t, &cfg, r, cfg.Truth.(Law).Law)
+		} else if !bare {
+			t.Errorf("%d runs lost behind the guard", r.OOM)
+		}
+	})
+}
+
+// One job at a time, all there from the start: nothing is lost between them. The
+// durations are whole seconds, so that sums are exact.
+func TestExclusiveIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var ps []*rlcore.Profile
+		sum := 0.0
+		for range rapid.IntRange(1, 40).Draw(t, "jobs") {
+			p := anyProfile(t, "app", 12000)
+			p.PeriodS, p.DurationS = 1, float64(rapid.IntRange(1, 1000).Draw(t, "duration"))
+			sum += p.DurationS
+			ps = append(ps, p)
+		}
+		r, err := Run(config(1, ps...), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.MakespanS != sum {
+			t.Errorf("makespan %v s, the jobs are %v s", r.MakespanS, sum)
+		}
+		for i := range r.Jobs {
+			o := &r.Jobs[i]
+			if o.Slowdown != 1 || i > 0 && o.StartS != r.Jobs[i-1].EndS {
+				t.Errorf("job %d: %+v", i, *o)
+			}
+		}
+	})
+}
