@@ -28,6 +28,7 @@ func TestBadConfiguration(t *testing.T) {
 		"unknown key":     {"leese: 30s\n", []string{`"leese"`, `did you mean "lease"?`}},
 		"value":           {"lease: soon\n", []string{"lease", "soon"}},
 		"kind of value":   {"window: [1, 2]\n", []string{"window"}},
+		"policy":          {"policy: best\n", []string{": policy: ", "best"}},
 		"choice":          {"mode: passive\n", []string{"mode", "passive"}},
 		"contradiction":   {"lease: 30s\npoll: 25s\n", []string{"poll", "lease"}},
 		"no YAML":         {"lease: [30s\n", nil},

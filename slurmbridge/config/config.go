@@ -65,6 +65,18 @@ type Config struct {
 
 	// File that was read, "" = none.
 	File string
+	// places holds where each setting that isn't its default was written.
+	places map[string]string
+}
+
+// Where says where a setting was written, for the errors of those who find out
+// only later that it doesn't work: "/etc/slurmbridge/slurmbridge.yaml: policy",
+// "SLURMBRIDGE_POLICY", "--policy", or its bare name where it is the default.
+func (c *Config) Where(key string) string {
+	if w, ok := c.places[key]; ok {
+		return w
+	}
+	return key
 }
 
 // Default returns the settings of an empty file.
@@ -117,6 +129,7 @@ func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 	v := viper.New()
 	v.SetConfigType("yaml")
 	c := Default()
+	c.places = map[string]string{}
 	if err := read(v, c, file); err != nil {
 		return nil, err
 	}
@@ -143,6 +156,7 @@ func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 		if err := k.set(c, value); err != nil {
 			return nil, fmt.Errorf("%s %w", where, err)
 		}
+		c.places[k.name] = where
 	}
 	var err error
 	if c.GPUTypes, err = gpuTypes(v.Get(gpuTypesKey)); err != nil {

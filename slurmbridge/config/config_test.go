@@ -49,6 +49,7 @@ func TestSampleIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	got.places = nil
 	want := Default()
 	want.File = file
 	if !reflect.DeepEqual(got, want) {
@@ -71,6 +72,14 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for key, place := range map[string]string{
+		"lease": file + ": lease", "window": "SLURMBRIDGE_WINDOW", "trust": "--trust", "exclude_partitions": "--exclude-partitions", "poll": "poll",
+	} {
+		if w := got.Where(key); w != place {
+			t.Errorf("%s was written at %q, not at %q", key, w, place)
+		}
+	}
+	got.places = nil
 	want := Default()
 	want.File, want.Lease, want.Window, want.Mode, want.Join, want.Trust = file, 90*time.Second, 8, "shadow", true, 4
 	want.IncludePartitions, want.ExcludePartitions = []string{"gpu", "long"}, []string{"debug", "test"}

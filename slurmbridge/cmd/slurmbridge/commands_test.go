@@ -155,11 +155,11 @@ func TestConfigMistakes(t *testing.T) {
 	} {
 		file := conf(t, line)
 		for _, args := range [][]string{{"status"}, {"why", "1"}, {"plan"}, {"open"}, {"doctor"}, {"profiles", "list"}, {"serve"}} {
-			if line == "policy: coin" && args[0] != "plan" {
+			if line == "policy: coin" && args[0] != "plan" && args[0] != "serve" {
 				continue // only who makes a policy knows their names
 			}
 			status, _, errOut := call(append(args, "-c", file)...)
-			if status != 2 || !strings.Contains(errOut, says) || line != "policy: coin" && !strings.Contains(errOut, file) {
+			if status != 2 || !strings.Contains(errOut, says) || !strings.Contains(errOut, file) {
 				t.Errorf("%s, %v: %d %q", line, args, status, errOut)
 			}
 		}
@@ -167,6 +167,9 @@ func TestConfigMistakes(t *testing.T) {
 	status, _, errOut := call("status", "-c", "/nowhere/slurmbridge.yaml")
 	if status != 2 || !strings.Contains(errOut, "/nowhere/slurmbridge.yaml") {
 		t.Errorf("no such file: %d %q", status, errOut)
+	}
+	if status, _, errOut := call("plan", "--policy", "coin", "-c", conf(t)); status != 2 || !strings.HasPrefix(errOut, "slurmbridge: --policy: ") {
+		t.Errorf("flag: %d %q", status, errOut)
 	}
 	t.Setenv("SLURMBRIDGE_LEASE", "never")
 	if status, _, errOut := call("status", "-c", conf(t)); status != 2 || !strings.Contains(errOut, "SLURMBRIDGE_LEASE") {

@@ -43,7 +43,7 @@ func policyNames() []string { return baseline.Names() }
 func newPolicy(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
 	policy, err := baseline.ByName(cfg.Policy, p)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("policy: %w", err)}
+		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("policy"), err)}
 	}
 	return policy, nil
 }
