@@ -23,7 +23,6 @@ const DefaultRunDir = "/run/slurmbridge"
 //
 //	jobs/ID.json        a job that runs
 //	ended/ID-RESTART.json  one that has ended, until the agent has closed its record
-//	open/ID.json        what the agent has recorded so far of a job that runs
 //	mps/gpuN/           GPU N: lock, and its MPS daemon's pipe/ and log/
 //	gpus.json           the node's GPUs, written by the agent
 type Dir string
@@ -37,9 +36,6 @@ func (d Dir) Jobs() string { return d.path("jobs") }
 
 // Ended is the folder of the jobs that have ended.
 func (d Dir) Ended() string { return d.path("ended") }
-
-// Open is the agent's own folder, for what must outlive it.
-func (d Dir) Open() string { return d.path("open") }
 
 func (d Dir) running(id int64) string { return d.path("jobs", strconv.FormatInt(id, 10)+".json") }
 

@@ -67,12 +67,14 @@ func newRoot(out io.Writer, get func(string) string) *cobra.Command {
 		Short: "Slurm's Prolog, Epilog and TaskProlog for shared GPUs",
 		Long: `slurmbridge-hook is called by slurmd. In slurm.conf:
 
-  Prolog=/usr/lib/slurmbridge/slurmbridge-prolog
-  Epilog=/usr/lib/slurmbridge/slurmbridge-epilog
-  TaskProlog=/usr/lib/slurmbridge/slurmbridge-taskprolog
+  Prolog=/usr/lib/slurmbridge/prolog
+  Epilog=/usr/lib/slurmbridge/epilog
+  TaskProlog=/usr/lib/slurmbridge/taskprolog
 
-Each of these is a link to this program, which goes by the name it is called by;
-so are links named 50-slurmbridge-prolog and the like in a prolog.d and epilog.d.
+These are scripts (etc/hooks in the source) that call this program with the hook's
+name and end in exit 0 even where it is gone. A cluster that has hooks already links
+them into its folders, say as /etc/slurm/prolog.d/50-slurmbridge. A link to this
+program itself goes by its own name: slurmbridge-prolog, 50-slurmbridge-prolog.
 Whatever goes wrong it ends in exit 0 within its deadline, and says what it was in
 the system's log. Settings of the node stand in ` + prolog.DefaultSettings + `; all have defaults.`,
 		Version:       version,

@@ -149,3 +149,31 @@ func TestNotAHook(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// The help names the hooks as the sample slurm.conf does, and each is there.
+func TestHelpNamesTheHooks(t *testing.T) {
+	const etc = "../../../etc/"
+	sample, err := os.ReadFile(etc + "slurm.conf.slurmbridge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	help := hook(t, "slurmbridge-hook", []string{"--help"}).out
+	n := 0
+	for line := range strings.Lines(help) {
+		key, path, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if !ok || !strings.HasSuffix(key, "log") {
+			continue
+		}
+		n++
+		if !strings.Contains(string(sample), "\n"+key+"="+path+"\n") {
+			t.Errorf("the sample slurm.conf has no line %s=%s", key, path)
+		}
+		body, err := os.ReadFile(etc + "hooks/" + filepath.Base(path))
+		if err != nil || !strings.Contains(string(body), "slurmbridge-hook "+filepath.Base(path)+"\n") {
+			t.Errorf("%s calls no hook: %v", path, err)
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d hooks in\n%s", n, help)
+	}
+}
