@@ -608,8 +608,8 @@ func LetGo(ctx context.Context, s Slurm, book *Book, gateFile string) (jobs int,
 		for i := range g.Members {
 			m := &g.Members[i]
 			j := pending[m.Ref]
-			if m.Gone != "" || j == nil {
-				continue
+			if m.Gone != "" || j == nil || restored(g, m, j) {
+				continue // over, running, or what it was before: nothing holds it but the gate
 			}
 			c := restore(g, m, j, "", "everything is let go")
 			if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, ErrNoJob) {

@@ -102,6 +102,43 @@ func TestShadowChangesNothing(t *testing.T) {
 	}
 }
 
+// Whoever was let go is not let go again: a second time there is nobody left.
+func TestLetGoTwice(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem := newMemory()
+	b := bridge(m, mem)
+	tick(t, b, m, time.Second)
+	// One runs, two wait for its end as a group, one stays behind the gate.
+	m.submit("ann", time.Hour, nil, true)
+	tick(t, b, m, 3*time.Second)
+	for range 2 {
+		m.submit("ann", time.Minute, app("alexnet", 60, 0.3, 2000), true)
+	}
+	m.submit("bob", time.Minute, nil, true)
+	tick(t, b, m, 3*time.Second)
+	for i, want := range []int{3, 0} {
+		book, err := mem.Load(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := m.updates
+		n, err := slurmbridge.LetGo(t.Context(), m, book, "")
+		if err != nil || n != want {
+			t.Errorf("time %d: %d jobs let go, not %d; %v", i+1, n, want, err)
+		}
+		if (m.updates > before) != (want > 0) {
+			t.Errorf("time %d: %d updates", i+1, m.updates-before)
+		}
+		m.advance(time.Second)
+	}
+	m.advance(2 * time.Hour)
+	for _, j := range m.jobs {
+		if !j.ended {
+			t.Errorf("job %s is %s, depends on %q", j.Ref, j.State, j.Dependency.Raw)
+		}
+	}
+}
+
 // draw makes a random cluster with a random load and a random history of
 // misfortunes, runs it to its end, and checks what must always hold.
 func draw(t *rapid.T) {

@@ -260,7 +260,7 @@ func (l *live) open(waiting string) {
 	if !slurmtest.Wait(l.t.Context(), 70*time.Second, func() bool { return l.job(waiting)["Dependency"] == "(null)" }) {
 		l.t.Errorf("job %s waits for %s", waiting, l.job(waiting)["Dependency"])
 	}
-	if status, out, _ := l.as("slurm", "open"); status != 0 || !strings.HasPrefix(out, "open: ") {
+	if status, out, _ := l.as("slurm", "open"); status != 0 || !strings.HasPrefix(out, "open: 0 jobs") {
 		l.t.Errorf("open again: %d %q", status, out)
 	}
 }
