@@ -259,8 +259,16 @@ func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Obje
 	// own. The search is given the card as far as the largest job needs it.
 	for i := range cfg.Jobs {
 		for g := range cfg.GPUs {
-			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(cfg.Jobs[i].PeakMiB(), cfg.GPUs[g].MemMiB/(1-margin)))
+			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(peak(&cfg.Jobs[i]), cfg.GPUs[g].MemMiB/(1-margin)))
 		}
 	}
 	return sim.Clairvoyant(cfg, tries, seed, objective, from...)
+}
+
+// peak is the most memory a job really holds, MiB.
+func peak(j *sim.Job) float64 {
+	if j.Truth != nil {
+		return j.Truth.Peak().MemMiB
+	}
+	return j.Profile.Peak().MemMiB
 }

@@ -1,0 +1,47 @@
+package experiment
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// Learn gives the world a past: n job sets of the scenario, run under greedy, from
+// which the interference model learns as a site's does, from the whole run times
+// of jobs and who was beside them. From then on every contender starts with what
+// was learned. The competition's job sets are others.
+func (w *World) Learn(train Scenario, n int, seed uint64) error {
+	m := w.Model()
+	g := w.Guard
+	g.Predictor = m
+	for i := range n {
+		cfg, err := train(rand.New(rand.NewPCG(seed^0x9a57, uint64(i))))
+		if err != nil {
+			return err
+		}
+		cfg.M, cfg.Predictor = w.M, m
+		cfg.Observer = func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slow []float64) { m.Observe(spec, members, slow) }
+		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &g, M: w.M}
+		if _, err := sim.Run(cfg, d); err != nil {
+			return fmt.Errorf("a past job set: %w", err)
+		}
+	}
+	learned, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("keeping what was learned: %w", err)
+	}
+	blank := w.Model
+	w.Model = func() *interference.Model {
+		m := blank()
+		if err := json.Unmarshal(learned, m); err != nil {
+			panic(err) // written above by the same code
+		}
+		return m
+	}
+	return nil
+}
