@@ -1,0 +1,155 @@
+package dqn
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// catalogue is the profiles of the catalogue, those of least memory first.
+func catalogue() []*rlcore.Profile {
+	var out []*rlcore.Profile
+	for _, name := range apps.Names() {
+		p, _ := apps.ByName(name)
+		out = append(out, p)
+	}
+	slices.SortStableFunc(out, func(a, b *rlcore.Profile) int { return cmp.Compare(a.Peak().MemMiB, b.Peak().MemMiB) })
+	return out
+}
+
+// busy is a site of cards, each with a job on it, and jobs pending. They are the
+// six of least memory, so that most combinations are allowed and must be valued.
+func busy(cards, pending int) *rlcore.State {
+	all := catalogue()
+	s := &rlcore.State{}
+	for g := range cards {
+		p := all[g%6]
+		s.GPUs = append(s.GPUs, rlcore.GPU{
+			ID: fmt.Sprint(g), Spec: rlcore.TitanXp, FreeCPUs: -1, FreeHostMemMiB: -1,
+			Running: []rlcore.Running{{Job: rlcore.Job{ID: "r", User: "u", Profile: p}, DoneS: p.DurationS / 3, ElapsedS: p.DurationS / 2, Shares: 20}},
+		})
+	}
+	for i := range pending {
+		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: all[i%6]})
+	}
+	return s
+}
+
+// networks are the networks that are trained by default, with their layers.
+func networks(p rlcore.Predictor, m int) map[string]Network {
+	scorer, flat := NewScorer(32, p, seeded(1)), NewFlat(m, 20, seeded(1))
+	shake(scorer, 1)
+	shake(flat, 1)
+	size := scorer.better.Sizes
+	return map[string]Network{
+		fmt.Sprintf("scorer-%dx%dx%d", size[0], size[1], size[2]):                scorer,
+		fmt.Sprintf("flat-%dx%dx%d", flat.net.In, flat.net.Hidden, flat.net.Out): flat,
+	}
+}
+
+// TestScoreDoesNotAllocate, nor does a whole decision, once a window of that size
+// was seen.
+func TestScoreDoesNotAllocate(t *testing.T) {
+	tools := newTools()
+	s := busy(2, 40)
+	s.GPUs[1].Running = nil
+	for name, net := range networks(tools.Predictor, 5) {
+		d := &rlcore.Decider{Policy: NewPolicy(name, net), Guard: tools.Guard, M: 5}
+		w := rlcore.NewWindow(nil, s, 1, 5)
+		combos := tools.Guard.Combos(nil, &w)
+		if len(combos) < 16 {
+			t.Fatalf("only %d combinations", len(combos))
+		}
+		dst := make([]float64, len(combos))
+		if n := testing.AllocsPerRun(50, func() { d.Policy.Score(dst, &w, combos) }); n != 0 {
+			t.Errorf("%s: %v allocations a score", name, n)
+		}
+		if n := testing.AllocsPerRun(50, func() { d.Decide(s, 0); d.Decide(s, 1) }); n != 0 {
+			t.Errorf("%s: %v allocations for two decisions", name, n)
+		}
+	}
+}
+
+// TestLearningDoesNotAllocate but for what running its workers side by side takes.
+func TestLearningDoesNotAllocate(t *testing.T) {
+	for name, net := range networks(newTools().Predictor, 5) {
+		l := filled(t, net)
+		w := l.workers[0]
+		l.memory.draw(l.idx, l.weight, 1, l.rnd)
+		if n := testing.AllocsPerRun(20, func() { w.gradient(l, 0, l.o.Batch, 1) }); n != 0 {
+			t.Errorf("%s: %v allocations a gradient", name, n)
+		}
+	}
+}
+
+// filled is a learner with the decisions of some episodes of 30 jobs.
+func filled(tb testing.TB, net Network) *learner {
+	tb.Helper()
+	l := newLearner(Options{Seed: 1}.orDefaults(), net)
+	all := catalogue()
+	tools := newTools()
+	p := &player{net: net.Alias(tools.Predictor), tools: tools, m: 5}
+	for k := range 4 {
+		r := seeded(uint64(k))
+		cfg := sim.Config{}
+		for range 30 {
+			one := jobs(all[r.IntN(len(all))])
+			one.Jobs[0].ID = fmt.Sprint(len(cfg.Jobs))
+			cfg.GPUs, cfg.Truth, cfg.Jobs = one.GPUs, one.Truth, append(cfg.Jobs, one.Jobs...)
+		}
+		visits, _, tau, err := p.play(cfg, 0.3, r)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for _, x := range transitions(nil, visits[0], 8, 0.99, tau) {
+			l.memory.add(x)
+		}
+	}
+	l.step()
+	return l
+}
+
+// BenchmarkDecide is a decision for one card of one, and for each of 1,000 cards
+// with 10,000 jobs pending: ns/decision.
+func BenchmarkDecide(b *testing.B) {
+	tools := newTools()
+	for name, net := range networks(tools.Predictor, 5) {
+		for _, site := range []struct {
+			name           string
+			cards, pending int
+		}{{"1gpu", 1, 30}, {"1000gpus-10000jobs", 1000, 10000}} {
+			s := busy(site.cards, site.pending)
+			d := &rlcore.Decider{Policy: NewPolicy(name, net), Guard: tools.Guard, M: 5}
+			b.Run(fmt.Sprintf("%s/M=5/%s", name, site.name), func(b *testing.B) {
+				b.ReportAllocs()
+				combos := 0
+				for b.Loop() {
+					combos = 0
+					for g := range s.GPUs {
+						combos += len(d.Decide(s, g).Combos)
+					}
+				}
+				b.ReportMetric(float64(combos)/float64(len(s.GPUs)), "combos")
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(s.GPUs)), "ns/decision")
+			})
+		}
+	}
+}
+
+// BenchmarkTrainStep is a gradient step.
+func BenchmarkTrainStep(b *testing.B) {
+	for name, net := range networks(newTools().Predictor, 5) {
+		l := filled(b, net)
+		b.Run(fmt.Sprintf("%s/batch=%d", name, l.o.Batch), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				l.step()
+			}
+		})
+	}
+}

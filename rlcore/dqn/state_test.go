@@ -1,0 +1,31 @@
+package dqn
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+)
+
+// TestGoOn: learning stands where it stood, the target network beside it.
+func TestGoOn(t *testing.T) {
+	was := trained(t, "scorer", 6).State
+	if was.Optims[0].Steps == 0 || slices.EqualFunc(was.Theta, snapshot(newNet("scorer", 4)), slices.Equal) {
+		t.Fatal("nothing was learned")
+	}
+	net := newNet("scorer", 4)
+	l := newLearner(Options{}.orDefaults(), net)
+	if err := l.goOn(was); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.EqualFunc(was.Theta, snapshot(net), slices.Equal) || !sameTheta(net, l.target) {
+		t.Error("it stands elsewhere")
+	}
+	if !reflect.DeepEqual(l.state(), was) {
+		t.Error("the optimiser forgot")
+	}
+	for i, w := range l.workers {
+		if !sameTheta(w.net, net) || !sameTheta(w.target, l.target) {
+			t.Errorf("worker %d works on other parameters", i)
+		}
+	}
+}
