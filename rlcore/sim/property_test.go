@@ -15,7 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
-func anyProfile(t *rapid.T, app string, maxMiB float64) *rlcore.Profile {
+func anyProfile(t *rapid.T, app string) *rlcore.Profile {
 	part := rapid.Float64Range(0, 1)
 	points := rapid.IntRange(1, 6).Draw(t, "points")
 	p := &rlcore.Profile{
@@ -27,7 +27,7 @@ func anyProfile(t *rapid.T, app string, maxMiB float64) *rlcore.Profile {
 		gpu := part.Draw(t, "gpu")
 		p.Series = append(p.Series, rlcore.Use{
 			GPU: gpu, Core: gpu * part.Draw(t, "core"),
-			MemMiB:   rapid.Float64Range(0, maxMiB).Draw(t, "MiB"),
+			MemMiB:   rapid.SampledFrom([]float64{200, 2500, 5500, 9000, 12000}).Draw(t, "MiB"),
 			PCIeMBps: rapid.SampledFrom([]float64{0, 1000, 20000, 50000}).Draw(t, "PCIe"),
 		})
 	}
@@ -47,17 +47,17 @@ func anySite(t *rapid.T) Config {
 	}
 	var pool []*rlcore.Profile
 	for i := range rapid.IntRange(1, 4).Draw(t, "apps") {
-		pool = append(pool, anyProfile(t, fmt.Sprint("app", i), 12000))
+		pool = append(pool, anyProfile(t, fmt.Sprint("app", i)))
 	}
-	for i := range rapid.IntRange(1, 12).Draw(t, "jobs") {
+	for i := range rapid.IntRange(2, 14).Draw(t, "jobs") {
 		j := Job{Job: rlcore.Job{
 			ID: fmt.Sprint(i), User: rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user"),
-			Profile: rapid.SampledFrom(pool).Draw(t, "app"), NoShare: rapid.IntRange(0, 5).Draw(t, "no share") == 0,
+			Profile: rapid.SampledFrom(pool).Draw(t, "app"), NoShare: rapid.IntRange(0, 5).Draw(t, "no share") == 5,
 		}}
-		if rapid.IntRange(0, 5).Draw(t, "unknown") == 0 {
+		if rapid.IntRange(0, 5).Draw(t, "unknown") == 5 {
 			j.Truth, j.Profile = j.Profile, nil
 		}
-		if rapid.IntRange(0, 5).Draw(t, "choosy") == 0 {
+		if rapid.IntRange(0, 5).Draw(t, "choosy") == 5 {
 			j.GPUs = []int{rapid.IntRange(0, len(cfg.GPUs)-1).Draw(t, "GPU")}
 		}
 		cfg.Jobs = append(cfg.Jobs, j)
@@ -86,9 +86,9 @@ func anyRule(seed uint64) policy {
 }
 
 func anyPolicy(t *rapid.T) rlcore.Policy {
-	name := rapid.SampledFrom(append(baseline.Names(), "most", "never", "whim")).Draw(t, "policy")
+	name := rapid.SampledFrom(append(baseline.Names(), "crowd", "whim", "never")).Draw(t, "policy")
 	switch name {
-	case "most":
+	case "crowd":
 		return policy(crowd)
 	case "never":
 		return policy(never)
@@ -225,7 +225,7 @@ func TestExclusiveIsExact(t *testing.T) {
 		var ps []*rlcore.Profile
 		sum := 0.0
 		for range rapid.IntRange(1, 40).Draw(t, "jobs") {
-			p := anyProfile(t, "app", 12000)
+			p := anyProfile(t, "app")
 			p.PeriodS, p.DurationS = 1, float64(rapid.IntRange(1, 1000).Draw(t, "duration"))
 			sum += p.DurationS
 			ps = append(ps, p)

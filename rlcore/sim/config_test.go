@@ -1,0 +1,129 @@
+package sim
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+)
+
+func TestBadConfig(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(*Config)
+		says  string
+	}{
+		"no law":           {func(c *Config) { c.Truth = nil }, "no law"},
+		"no GPU":           {func(c *Config) { c.GPUs = nil }, "no GPU"},
+		"no memory":        {func(c *Config) { c.GPUs[1].MemMiB = 0 }, "GPU 1 has 0 MiB"},
+		"memory NaN":       {func(c *Config) { c.GPUs[0].MemMiB = math.NaN() }, "GPU 0 has NaN MiB"},
+		"no profile":       {func(c *Config) { c.Jobs[1].Profile = nil }, "job 1: it has no profile"},
+		"zero duration":    {func(c *Config) { c.Jobs[0].Profile.DurationS = 0 }, "job 0: bad profile \"a\": duration_s"},
+		"wrong belief":     {func(c *Config) { c.Jobs[1].Truth, c.Jobs[1].Profile = c.Jobs[1].Profile, &rlcore.Profile{App: "b"} }, "job 1: bad profile"},
+		"too large":        {func(c *Config) { c.Jobs[1].Profile.Series[0].MemMiB = 20000 }, "job 1: it needs 20000 MiB"},
+		"too large there":  {func(c *Config) { c.GPUs[1].MemMiB, c.Jobs[1].GPUs = 100, []int{1} }, "job 1: it needs 500 MiB"},
+		"GPU out of range": {func(c *Config) { c.Jobs[0].GPUs = []int{0, 2} }, "job 0: there is no GPU 2"},
+		"arrives at NaN":   {func(c *Config) { c.Jobs[0].SubmitS = math.NaN() }, "job 0: it arrives at NaN s"},
+		"arrives before":   {func(c *Config) { c.Jobs[0].SubmitS = -1 }, "job 0: it arrives at -1 s"},
+	} {
+		cfg := config(2, constant("a", 10, .5, 500), constant("b", 10, .5, 500))
+		c.spoil(&cfg)
+		_, err := New(cfg)
+		if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNoJobs(t *testing.T) {
+	r := run(t, config(1), &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}})
+	if r.MakespanS != 0 || len(r.Jobs) != 0 {
+		t.Errorf("%+v", *r)
+	}
+	if _, err := Clairvoyant(config(1), 10, 1, Makespan); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nobody who decides is asked for ever.
+func TestStuck(t *testing.T) {
+	s, err := New(config(2, constant("a", 10, .5, 500)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s.Next() {
+		s.Start(nil)
+	}
+	if _, err := s.Result(); !errors.Is(err, ErrStuck) {
+		t.Errorf("all wait for ever: %v", err)
+	}
+	cfg := config(1, constant("a", 1000, .5, 500))
+	cfg.Horizon = 500
+	if _, err := Run(cfg, decider(t, "exclusive")); !errors.Is(err, ErrStuck) {
+		t.Errorf("past the horizon: %v", err)
+	}
+}
+
+// A job that one of the cards can't hold waits for the other.
+func TestSmallCard(t *testing.T) {
+	cfg := config(2, constant("large", 10, .5, 9000), constant("small", 5, .5, 500), constant("large", 10, .5, 9000))
+	cfg.GPUs[0].MemMiB = 4000
+	for _, d := range []*rlcore.Decider{decider(t, "exclusive"), {Policy: policy(crowd), Guard: Bare()}} {
+		r := run(t, cfg, d)
+		for _, i := range []int{0, 2} {
+			if r.Jobs[i].GPU != 1 {
+				t.Errorf("job %d of 9000 MiB runs on the card of 4000", i)
+			}
+		}
+	}
+}
+
+// A job that arrives behind others, none of whom may use the idle GPU, gets it.
+func TestArrivalForAnIdleGPU(t *testing.T) {
+	cfg := config(2, constant("a", 100, .5, 500), constant("b", 100, .5, 500), constant("c", 100, .5, 500), constant("d", 10, .5, 500))
+	for i := range 3 {
+		cfg.Jobs[i].GPUs = []int{0}
+	}
+	cfg.Jobs[3].SubmitS, cfg.Jobs[3].GPUs = 7, []int{1}
+	d := decider(t, "exclusive")
+	d.M = 2
+	r := run(t, cfg, d)
+	near(t, "its start", r.Jobs[3].StartS, 7)
+}
+
+// A decision may only know what a site would.
+func TestWhatADecisionIsTold(t *testing.T) {
+	believed := constant("a", 50, .9, 500)
+	cfg := config(1, believed, constant("b", 200, .9, 500), constant("c", 10, .1, 500))
+	cfg.Jobs[0].Truth = constant("a", 100, .9, 500)
+	cfg.Jobs[2].SubmitS = 120
+	m := decider(t, "greedy")
+	cfg.Predictor = m.Guard.Predictor
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s.Next() {
+		if s.NowS() == 120 {
+			on := s.State().GPUs[0].Running
+			if len(on) != 2 || on[0].Profile != believed || on[0].DoneS != 50 || on[0].ElapsedS != 120 {
+				t.Fatalf("told %+v", on)
+			}
+			p := make([]rlcore.Prediction, 2)
+			cfg.Predictor.Predict(p, &cfg.GPUs[0], []*rlcore.Profile{on[0].Profile, on[1].Profile})
+			near(t, "b's progress as foreseen", on[1].DoneS, 120/p[1].Slowdown)
+			s.Start([]int{0})
+			continue
+		}
+		all := make([]int, len(s.State().Pending))
+		for i := range all {
+			all[i] = i
+		}
+		s.Start(all)
+	}
+	if _, err := s.Result(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,97 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+)
+
+// stepped is a profile of two phases that ask for nothing but memory.
+func stepped(app string, firstS, firstMiB, thenS, thenMiB float64) *rlcore.Profile {
+	p := &rlcore.Profile{App: app, DurationS: firstS + thenS, PeriodS: firstS}
+	p.Series = []rlcore.Use{{MemMiB: firstMiB}, {MemMiB: thenMiB}}
+	return p
+}
+
+// A job that grows past the card's memory loses its run, tries once more among
+// others, and then waits for a GPU of its own.
+func TestRestartsByHand(t *testing.T) {
+	cfg := config(1, constant("a", 100, 0, 8000), stepped("b", 10, 1000, 90, 6000))
+	d := &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s.Next() {
+		s.Take(s.Decide(d))
+	}
+	r, err := s.Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := &r.Jobs[0], &r.Jobs[1]
+	near(t, "a", a.EndS, 100)
+	near(t, "b starts for good", b.StartS, 100)
+	near(t, "b", b.EndS, 200)
+	if b.Failures != 2 || a.Failures != 0 || r.OOM != 2 {
+		t.Errorf("failures %d and %d, %d in all; want 0, 2, 2", a.Failures, b.Failures, r.OOM)
+	}
+	near(t, "b's slowdown counts the run that succeeded", b.Slowdown, 1)
+	near(t, "the turnaround counts all", r.MeanTurnaroundS, 150)
+	near(t, "work done, lost runs' included", s.WorkS(0), 100+10+10+100)
+}
+
+// Who asks for more than is left fails; one who starts after it and fits doesn't.
+func TestTheOneThatAskedFails(t *testing.T) {
+	cfg := config(1, constant("a", 100, 0, 8000), constant("b", 10, 0, 6000), constant("c", 10, 0, 200))
+	cfg.MaxRestarts = 3
+	r := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+	if got := []int{r.Jobs[0].Failures, r.Jobs[1].Failures, r.Jobs[2].Failures}; got[0] != 0 || got[1] == 0 || got[2] != 0 {
+		t.Errorf("failures %v, only b's start asks for too much", got)
+	}
+	near(t, "c", r.Jobs[2].EndS, 10)
+}
+
+// Memory that comes and goes: bare, many runs are lost; behind the guard none.
+func TestGuardLosesNoRun(t *testing.T) {
+	lost, shared := 0, 0
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var ps []*rlcore.Profile
+		for range 8 {
+			p := &rlcore.Profile{App: fmt.Sprint(r.IntN(5)), PeriodS: []float64{1, 5, 20}[r.IntN(3)], StepS: []float64{0, .01, .3, 2}[r.IntN(4)]}
+			points := 1 + r.IntN(8)
+			for range points {
+				gpu := r.Float64()
+				p.Series = append(p.Series, rlcore.Use{
+					GPU: gpu, Core: gpu * r.Float64(), PCIeMBps: 20000 * r.Float64(),
+					MemMiB: []float64{200, 2000, 5500, 9000}[r.IntN(4)],
+				})
+			}
+			p.DurationS = float64(points) * p.PeriodS
+			ps = append(ps, p)
+		}
+		cfg := config(1, ps...)
+		lost += run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}).OOM
+		m := interference.New(&contention.MPS)
+		cfg.Predictor = m
+		res := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: &rlcore.Guard{Predictor: m}})
+		if res.OOM > 0 {
+			t.Errorf("seed %d: %d runs lost behind the guard", seed, res.OOM)
+		}
+		for i := range res.Jobs {
+			for k := range i {
+				if overlap(&res.Jobs[i], &res.Jobs[k]) {
+					shared++
+				}
+			}
+		}
+	}
+	if lost == 0 || shared < 200 {
+		t.Errorf("%d runs lost bare, %d pairs met behind the guard: these sites show nothing", lost, shared)
+	}
+}
