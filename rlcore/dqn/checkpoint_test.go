@@ -199,7 +199,7 @@ func TestReadRefuses(t *testing.T) {
 		{"shown", change(false, func(c *Checkpoint) { c.Shown = -1 }), "shown"},
 		{"blocks", change(true, func(c *Checkpoint) { c.Theta = c.Theta[:1] }), "blocks"},
 		{"a bit", change(false, func(c *Checkpoint) { c.Theta[1][3] = -c.Theta[1][3] + 1 }), "SHA-256"},
-		{"a bit of Adam", change(false, func(c *Checkpoint) { c.Optimiser.V[0][0] += 1 }), "SHA-256"},
+		{"a bit of Adam", change(false, func(c *Checkpoint) { c.Optimiser.V[0][0]++ }), "SHA-256"},
 		{"NaN", change(true, func(c *Checkpoint) { c.Theta[0][7] = math.NaN() }), "theta[0][7] is NaN"},
 		{"Inf", change(true, func(c *Checkpoint) { c.Optimiser.Last[1][0] = math.Inf(-1) }), "is -Inf"},
 		{"optimiser", change(false, func(c *Checkpoint) { c.Optimiser.Name = "sgd" }), `no optimiser "sgd"`},

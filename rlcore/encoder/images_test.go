@@ -47,11 +47,18 @@ func TestImagesByHand(t *testing.T) {
 	for _, c := range []struct {
 		slot, resource, from, to, want int
 	}{
-		{0, 0, 0, 4, 4}, {0, 0, 4, 20, 0}, // 40 s are left; 3.5 units count as 4
-		{0, 1, 0, 4, 2}, {0, 2, 0, 4, 1},
-		{1, 0, 0, 15, 5}, {1, 0, 15, 20, 0}, {1, 1, 0, 15, 8}, {1, 3, 0, 15, 10},
-		{2, 0, 0, 2, 3}, {2, 0, 2, 20, 0},
-		{3, 0, 0, 2, 8}, {3, 0, 2, 15, 5}, // both: 7.5 units, then 5
+		{0, 0, 0, 4, 4},
+		{0, 0, 4, 20, 0}, // 40 s are left; 3.5 units count as 4
+		{0, 1, 0, 4, 2},
+		{0, 2, 0, 4, 1},
+		{1, 0, 0, 15, 5},
+		{1, 0, 15, 20, 0},
+		{1, 1, 0, 15, 8},
+		{1, 3, 0, 15, 10},
+		{2, 0, 0, 2, 3},
+		{2, 0, 2, 20, 0},
+		{3, 0, 0, 2, 8},
+		{3, 0, 2, 15, 5}, // both: 7.5 units, then 5
 	} {
 		for step := c.from; step < c.to; step++ {
 			if n := pixels(e, c.slot, c.resource, step); n != c.want {
