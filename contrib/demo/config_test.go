@@ -3,9 +3,12 @@ package main
 import (
 	"bytes"
 	"errors"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -96,6 +99,32 @@ func TestReload(t *testing.T) {
 	write("mode: shadow\nmax_slowdown: fast\n")
 	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("the bad value in the log", func() bool { return r.logged("slurmbridge", old, "max_slowdown", conf) })
+	// Settings that make sense, and don't work here.
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for key, value := range map[string]string{
+		"policy":       "best",
+		"record_users": "[nobody-of-this-name]",
+		"web_config":   r.Path("absent"),
+		"bin_dir":      r.Path("absent"),
+		"slurm_conf":   r.Path("absent"),
+		"database":     r.Path("absent", "db"),
+		"listen":       taken.Addr().String(),
+	} {
+		setting := regexp.MustCompile("(?m)^" + key + ":.*\n")
+		text := setting.ReplaceAllString(string(sound), "") + "mode: shadow\n" + key + ": " + value + "\n"
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r.signal("slurmbridge", syscall.SIGHUP)
+		r.until(key+" in the log", func() bool { return r.logged("slurmbridge", old, conf+": "+key+": ") })
+		if !r.alive("slurmbridge") {
+			t.Fatalf("%s: %s ended the daemon", key, value)
+		}
+	}
 	if m := mode(); m != "active" || !gated() || !r.ready() {
 		t.Errorf("mode %q after broken files, ready %v", m, r.ready())
 	}
@@ -106,6 +135,23 @@ func TestReload(t *testing.T) {
 	if gated() || r.metric("slurmbridge_info", "active") != 0 {
 		t.Error("in shadow mode jobs are still gated")
 	}
+	// Another address, and the old one is free.
+	was := r.url
+	now, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(string(sound), strings.TrimPrefix(was, "http://"), "127.0.0.1:"+now) + "mode: shadow\n"
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.signal("slurmbridge", syscall.SIGHUP)
+	r.url = "http://127.0.0.1:" + now
+	r.until("shadow elsewhere", func() bool { return mode() == "shadow" && r.ready() })
+	if _, err := http.Get(was + "/-/healthy"); err == nil {
+		t.Error("the old address answers")
+	}
+	r.url = was
 	write("")
 	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("active again", func() bool { return mode() == "active" && gated() && r.ready() })

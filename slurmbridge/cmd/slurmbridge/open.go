@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,7 +65,13 @@ func client(cfg *config.Config, m *slurmbridge.Metrics) (*slurm.Client, error) {
 	if m != nil {
 		cl.Observe = m.Command
 	}
+	if _, err := os.Stat(cfg.SlurmConf); cfg.SlurmConf != "" && err != nil {
+		return nil, fmt.Errorf("%s: %w", cfg.Where("slurm_conf"), err)
+	}
 	if err := cl.Open(); err != nil {
+		if cfg.BinDir != "" {
+			err = fmt.Errorf("%s: %w", cfg.Where("bin_dir"), err)
+		}
 		return nil, fmt.Errorf("%w; is Slurm installed here? Else name its folder: bin_dir", err)
 	}
 	return cl, nil

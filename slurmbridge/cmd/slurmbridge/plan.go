@@ -28,7 +28,7 @@ An empty plan is the usual one: all that can start has been released.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			w, err := wire(ctx, cfg, s.errOut, nil)
+			w, err := wire(ctx, cfg, nil, s.errOut, nil)
 			if err != nil {
 				return err
 			}

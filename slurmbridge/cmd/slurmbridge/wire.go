@@ -51,10 +51,13 @@ func newPolicy(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
 // openStore opens the database.
 func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
 	st, err := store.Open(ctx, cfg.Database, log)
-	if err != nil && (errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist)) {
-		return nil, fmt.Errorf("%w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", err)
+	switch {
+	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
 	}
-	return st, err
+	return st, nil
 }
 
 // openJournal opens the journal alone, for commands that need no bridge.
@@ -71,8 +74,9 @@ func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, fun
 	return j, func() { st.Close() }, nil
 }
 
-// wire puts the bridge together. m may be nil.
-func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *slurmbridge.Metrics) (*wired, error) {
+// wire puts the bridge together on a store; nil = the one of the settings is
+// opened. m may be nil.
+func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Writer, m *slurmbridge.Metrics) (*wired, error) {
 	log := slog.New(slog.NewTextHandler(errOut, nil))
 	predictor := interference.New(&contention.MPS)
 	policy, err := newPolicy(cfg, predictor)
@@ -83,14 +87,18 @@ func wire(ctx context.Context, cfg *config.Config, errOut io.Writer, m *slurmbri
 	if err != nil {
 		return nil, err
 	}
-	st, err := openStore(ctx, cfg, log)
-	if err != nil {
-		return nil, err
+	opened := st == nil
+	if opened {
+		if st, err = openStore(ctx, cfg, log); err != nil {
+			return nil, err
+		}
 	}
 	j, err := journal.New(ctx, st.DB())
 	if err != nil {
-		st.Close()
-		return nil, err
+		if opened {
+			st.Close()
+		}
+		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
 	}
 	sharing := slurmbridge.MPS
 	if snap, err := cl.Nodes(ctx); err == nil {
@@ -149,20 +157,26 @@ func (r *recogniser) Identify(ctx context.Context, j *slurmbridge.Job, t slurmbr
 	return slurmbridge.App{Key: key, Profile: p}, err
 }
 
-// records serves the nodes' records.
-func (w *wired) records(ctx context.Context, mux *http.ServeMux, cfg *config.Config, m *slurmbridge.Metrics, log *slog.Logger) error {
+// recordUsers returns who may send records: root, the bridge's own user and those
+// of record_users.
+func recordUsers(cfg *config.Config) ([]uint32, error) {
 	allowed := []uint32{0, uint32(os.Geteuid())}
 	for _, name := range cfg.RecordUsers {
 		u, err := user.Lookup(name)
 		if err != nil {
-			return usageError{fmt.Errorf("record_users: %w", err)}
+			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("record_users"), err)}
 		}
 		uid, err := strconv.ParseUint(u.Uid, 10, 32)
 		if err != nil {
-			return usageError{fmt.Errorf("record_users: %w", err)}
+			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("record_users"), err)}
 		}
 		allowed = append(allowed, uint32(uid))
 	}
+	return allowed, nil
+}
+
+// records serves the nodes' records.
+func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32, m *slurmbridge.Metrics, log *slog.Logger) {
 	mux.Handle("POST "+recordhttp.Path, &recordhttp.Handler{
 		Munge:    &munge.Munge{Socket: cfg.MungeSocket},
 		AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },
@@ -175,7 +189,6 @@ func (w *wired) records(ctx context.Context, mux *http.ServeMux, cfg *config.Con
 			return isNew, err
 		},
 	})
-	return nil
 }
 
 // keep stores a record, and tells metrics what it shows of the job's group.
