@@ -32,7 +32,9 @@ type Neighbour struct {
 
 // Record is what one job did with its GPU on one node.
 type Record struct {
-	JobID       int64     `json:"job_id"`
+	JobID int64 `json:"job_id"`
+	// ArrayJobID is 0 for a job that is no array's task, and for one whose node wasn't
+	// told: Slurm 22.05 to 24.11 don't name it to a prolog, and the controller fills it in.
 	ArrayJobID  int64     `json:"array_job_id,omitempty"`
 	ArrayTaskID int64     `json:"array_task_id,omitempty"`
 	Restart     int       `json:"restart"`

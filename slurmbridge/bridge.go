@@ -39,6 +39,9 @@ type Journal interface {
 	Log(ctx context.Context, at time.Time, mode Mode, group int64, c *Change, outcome error) error
 	// SaveNotes keeps the newest note of each job.
 	SaveNotes(ctx context.Context, notes map[string]*Note) error
+	// SaveTasks keeps which array tasks run under which job numbers of their own:
+	// that number is all that a node knows of a task.
+	SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error
 }
 
 // Bridge is the loop: look, plan, apply, again.
@@ -67,6 +70,7 @@ type Bridge struct {
 	wake   chan struct{}
 	once   sync.Once
 	apps   map[string]App
+	tasks  map[int64]string // the array tasks that run, as they were written down
 	fails  int
 	// maxDelay of any job so far, s.
 	maxDelay float64
@@ -229,6 +233,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	if b.Mode == Active {
 		facts.Gate = b.Gate.ID()
 	}
+	b.nameTasks(ctx, snap)
 	b.account(snap)
 	repairs, events := b.book.Observe(snap, facts.Gate)
 	facts.Touched = touched(repairs)
@@ -291,6 +296,31 @@ func (b *Bridge) left() time.Duration {
 		return 0
 	}
 	return b.Gate.Left()
+}
+
+// nameTasks writes down the array tasks that have begun to run since the last look.
+func (b *Bridge) nameTasks(ctx context.Context, snap *Snapshot) {
+	run, fresh := map[int64]string{}, map[int64]string{}
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if j.ArrayID == 0 || j.State == Pending {
+			continue
+		}
+		if b.tasks[j.ID] != j.Ref {
+			fresh[j.ID] = j.Ref
+		}
+		run[j.ID] = j.Ref
+	}
+	b.tasks = run
+	if len(fresh) == 0 {
+		return
+	}
+	if err := b.Journal.SaveTasks(ctx, snap.At, fresh); err != nil {
+		b.Log.Error("journal", "err", err)
+		for id := range fresh {
+			delete(b.tasks, id) // the next look tries again
+		}
+	}
 }
 
 // account adds the time since the last look to the jobs that stood beside an

@@ -3,6 +3,8 @@ package slurmbridge_test
 import (
 	"context"
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,6 +101,29 @@ func TestShadowChangesNothing(t *testing.T) {
 	}
 	if st := b.Status(); st == nil || st.Plan == nil {
 		t.Error("shadow has no plan")
+	}
+}
+
+// A task of an array is written down with its own number once, as it runs.
+func TestTasksAreNamed(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem := newMemory()
+	b := bridge(m, mem)
+	tick(t, b, m, time.Second)
+	m.submit("ann", 20*time.Second, nil, true)
+	for i := range 2 {
+		j := m.submit("ann", 20*time.Second, nil, true)
+		j.ArrayID, j.Ref = 77, fmt.Sprint("77_", i)
+	}
+	tick(t, b, m, 2*time.Minute)
+	got := map[string]int{}
+	for _, line := range mem.log {
+		if strings.HasPrefix(line, "task ") {
+			got[line]++
+		}
+	}
+	if want := map[string]int{"task 103 is 77_0": 1, "task 104 is 77_1": 1}; !maps.Equal(got, want) {
+		t.Errorf("written down: %v", got)
 	}
 }
 

@@ -318,6 +318,13 @@ func (m *memory) Log(_ context.Context, _ time.Time, _ slurmbridge.Mode, _ int64
 
 func (m *memory) SaveNotes(context.Context, map[string]*slurmbridge.Note) error { return nil }
 
+func (m *memory) SaveTasks(_ context.Context, _ time.Time, tasks map[int64]string) error {
+	for id, ref := range tasks {
+		m.log = append(m.log, fmt.Sprint("task ", id, " is ", ref))
+	}
+	return nil
+}
+
 // fair foretells that sharers slow each other by the sum of what they ask for.
 type fair struct{}
 

@@ -381,6 +381,7 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 	for _, q := range []string{
 		`DELETE FROM bridge_changes WHERE at < ?1`,
 		`DELETE FROM bridge_notes WHERE at < ?1`,
+		`DELETE FROM bridge_tasks WHERE at < ?1`,
 		`DELETE FROM bridge_members WHERE group_id IN (SELECT id FROM bridge_groups WHERE decided < ?1 AND state = 'done')`,
 		`DELETE FROM bridge_groups WHERE decided < ?1 AND state = 'done'
 			AND id < (SELECT max(id) FROM bridge_groups)`, // the highest number must not be given out again

@@ -141,3 +141,38 @@ func TestForget(t *testing.T) {
 		t.Errorf("%+v, %v: the open group must stay, and numbers go on", b, err)
 	}
 }
+
+// A task's number leads to its name, until the number is given out again.
+func TestTasks(t *testing.T) {
+	ctx := context.Background()
+	path := filepath.Join(t.TempDir(), "j.db")
+	j := open(t, path)
+	at := time.UnixMilli(1_700_000_000_000)
+	if err := j.SaveTasks(ctx, at, map[int64]string{7: "5_0", 8: "5_4294967293"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.SaveTasks(ctx, at, map[int64]string{9: "9"}); err == nil {
+		t.Error("an ordinary job's name is taken for a task's")
+	}
+	if err := j.SaveTasks(ctx, at.Add(time.Second), map[int64]string{8: "5_2"}); err != nil {
+		t.Fatal(err)
+	}
+	j = open(t, path)
+	const month = 30 * 24 * time.Hour
+	for _, c := range []struct {
+		id          int64
+		start       time.Duration // since at
+		array, task int64
+	}{{7, 0, 5, 0}, {8, 0, 5, 2}, {7, time.Minute, 5, 0}, {9, 0, 0, 0}, {7, month, 0, 0}, {7, -month, 0, 0}} {
+		array, task, err := j.Task(ctx, c.id, at.Add(c.start), at.Add(c.start+time.Minute))
+		if err != nil || array != c.array || task != c.task {
+			t.Errorf("job %d after %s is %d_%d, %v", c.id, c.start, array, task, err)
+		}
+	}
+	if err := j.Forget(ctx, at.Add(month)); err != nil {
+		t.Fatal(err)
+	}
+	if array, _, err := j.Task(ctx, 7, at, at); err != nil || array != 0 {
+		t.Errorf("remembered after a month: %d, %v", array, err)
+	}
+}

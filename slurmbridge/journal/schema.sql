@@ -35,6 +35,13 @@ CREATE TABLE IF NOT EXISTS bridge_notes (
 	body TEXT NOT NULL -- slurmbridge.Note as JSON
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS bridge_tasks (
+	id    INTEGER PRIMARY KEY, -- the task's own job number
+	array INTEGER NOT NULL,    -- its name is array_task
+	task  INTEGER NOT NULL,
+	at    INTEGER NOT NULL     -- ms since 1970; when it was first seen running
+);
+
 CREATE TABLE IF NOT EXISTS bridge_book (
 	id   INTEGER PRIMARY KEY CHECK (id = 1),
 	body TEXT NOT NULL -- waits, hands off, progress as JSON

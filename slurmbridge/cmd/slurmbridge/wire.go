@@ -193,6 +193,13 @@ func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32
 
 // keep stores a record, and tells metrics what it shows of the job's group.
 func (w *wired) keep(ctx context.Context, r *gpuprof.Record, m *slurmbridge.Metrics) (bool, error) {
+	if r.ArrayJobID == 0 {
+		// No release of Slurm so far tells a node's prolog that a job is an array's task.
+		var err error
+		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.Start, r.End); err != nil {
+			return false, err
+		}
+	}
 	_, app, err := w.store.AppOf(ctx, r.Ref())
 	if err != nil {
 		return false, err

@@ -1,0 +1,52 @@
+package journal
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// SaveTasks keeps the names of array tasks, "120_4", by their own job numbers.
+func (j *Journal) SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error {
+	tx, err := j.db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("write array tasks: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
+	for id, ref := range tasks {
+		a, t, _ := strings.Cut(ref, "_")
+		array, err1 := strconv.ParseInt(a, 10, 64)
+		task, err2 := strconv.ParseInt(t, 10, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return fmt.Errorf("write array tasks: %w", err)
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_tasks (id, array, task, at) VALUES (?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET array = excluded.array, task = excluded.task, at = excluded.at`,
+			id, array, task, at.UnixMilli()); err != nil {
+			return fmt.Errorf("write array tasks: %w", err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("write array tasks: %w", err)
+	}
+	return nil
+}
+
+// clocks is how far a node's clock may be off.
+const clocks = time.Hour
+
+// Task tells which array task ran under a job number from start to end; array 0 =
+// the job was no array task that anybody saw. A number means something else after
+// slurmctld has begun to count anew, so the times must agree.
+func (j *Journal) Task(ctx context.Context, id int64, start, end time.Time) (array, task int64, err error) {
+	err = j.db.QueryRowContext(ctx, `SELECT array, task FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
+		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&array, &task)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, 0, fmt.Errorf("name job %d: %w", id, err)
+	}
+	return array, task, nil
+}
