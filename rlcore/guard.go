@@ -54,14 +54,8 @@ type scratch struct {
 	members []*Profile
 	pred    []Prediction
 	tracks  []track
-}
-
-// track is one member's memory over the coming time.
-type track struct {
-	p *Profile
-	// lo and hi bound the solo work already done, s.
-	lo, hi  float64
-	slowest float64 // the slowest the member may go: its slowdown at worst
+	at      []float64
+	pace    []Prediction
 }
 
 func orDefault(v, d float64) float64 {
@@ -143,11 +137,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 		}
 		if j.Profile != nil {
 			sc.members = append(sc.members, j.Profile)
-			// How fast a running job went so far is foreseen, not measured; it never
-			// goes faster than alone.
-			sc.tracks = append(sc.tracks, track{
-				p: j.Profile, lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack,
-			})
+			sc.tracks = append(sc.tracks, newTrack(j.Profile, done, elapsed, slack))
 		}
 		return Allowed
 	}
@@ -201,7 +191,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 			return RefusedContract
 		}
 	}
-	if !fits(sc.tracks, card.Spec.MemMiB*(1-orDefault(g.MemMargin, 0.05))) {
+	if !g.fits(&card.Spec) {
 		return RefusedMemory
 	}
 	return Allowed
@@ -226,57 +216,6 @@ func (g *Guard) predict(spec *GPUSpec) {
 			sc.pred[i] = Prediction{Slowdown: float64(len(sc.members))}
 		}
 	}
-}
-
-// paceError is the error allowed for in how far a running job has come, as a
-// fraction: twice the contention law's own (see contention.MPS).
-const paceError = 0.1
-
-// fits reports whether the tracks' memory stays within limit MiB at every
-// moment from now on. Nobody knows how fast each member will really go, so at
-// time t a member may be anywhere between t/slowest and t seconds further in its
-// solo profile; the largest memory in that stretch counts.
-func fits(tracks []track, limit float64) bool {
-	peaks := 0.0
-	for i := range tracks {
-		peaks += tracks[i].p.Peak().MemMiB
-	}
-	if peaks <= limit {
-		return true
-	}
-	step, end := math.Inf(1), 0.0
-	for i := range tracks {
-		tr := &tracks[i]
-		step = min(step, tr.p.PeriodS)
-		end = max(end, (tr.p.DurationS-tr.lo)*tr.slowest)
-	}
-	// Memory is checked on at most 4096 moments; a longer future gets a coarser
-	// step, and each moment then looks at the whole step.
-	step = max(step, end/4096)
-	for t := 0.0; t <= end+step; t += step {
-		sum := 0.0
-		for i := range tracks {
-			sum += tracks[i].memBetween(t, t+step)
-		}
-		if sum > limit {
-			return false
-		}
-	}
-	return true
-}
-
-// memBetween is the most memory the member may hold between t0 and t1 seconds
-// from now.
-func (tr *track) memBetween(t0, t1 float64) float64 {
-	lo, hi := tr.lo+t0/tr.slowest, tr.hi+t1
-	if lo >= tr.p.DurationS {
-		return 0 // ended even at its slowest
-	}
-	m := 0.0
-	for i, last := tr.p.Index(lo), tr.p.Index(hi); i <= last; i++ {
-		m = max(m, tr.p.Series[i].MemMiB)
-	}
-	return m
 }
 
 // Combos appends to dst every combination of the window that is allowed on its

@@ -25,7 +25,7 @@ func (w *World) Learn(train Scenario, n int, seed uint64) error {
 			return err
 		}
 		cfg.M, cfg.Predictor = w.M, m
-		cfg.Observer = func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slow []float64) { m.Observe(spec, members, slow) }
+		cfg.Observer = m.ObserveForeseen
 		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &g, M: w.M}
 		if _, err := sim.Run(cfg, d); err != nil {
 			return fmt.Errorf("a past job set: %w", err)

@@ -4,8 +4,6 @@
 package interference
 
 import (
-	"math"
-
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -52,10 +50,7 @@ func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 		return
 	}
 	for i := range dst {
-		mean, sd := m.learned.predict(m.terms(spec, members, i))
-		s := dst[i].Slowdown
-		s = max(1, s+(s-1+floor)*math.Expm1(mean))
-		dst[i] = rlcore.Prediction{Slowdown: s, SD: max(minSD, (s-1+floor)*sd)}
+		dst[i] = m.correct(dst[i].Slowdown, spec, members, i)
 	}
 }
 
@@ -82,12 +77,7 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 		for i, p := range members {
 			part := (float64(k)+0.5)/meetings + golden*float64(i)*float64(k+1)
 			part -= float64(int(part))
-			u := p.At(part * p.DurationS)
-			d := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}
-			if spec != nil && spec.PCIeMBps > 0 {
-				d.PCIe = min(1, u.PCIeMBps/spec.PCIeMBps)
-			}
-			m.demands[i] = d
+			m.demands[i] = demand(spec, p, part*p.DurationS)
 		}
 		m.slow = m.law.Slowdowns(m.slow, m.demands)
 		for i, s := range m.slow {

@@ -11,32 +11,70 @@ import (
 // slowdown that isn't a positive finite number is unknown and teaches nothing
 // about its victim; one below 1 counts as 1. Nothing is learned of one that ran
 // alone, of more than 16, or where the two lengths differ.
+//
+// The law's slowdown that it is held against is the average over how phases may
+// meet. Where it is known how they met, use ObserveForeseen.
 func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []float64) {
-	if len(members) < 2 || len(members) > maxOthers+1 || len(slowdowns) != len(members) {
+	if !observable(members, slowdowns) {
 		return
-	}
-	for _, p := range members {
-		if p == nil || len(p.Series) == 0 {
-			return
-		}
 	}
 	law := make([]rlcore.Prediction, len(members))
 	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
-		if !(s > 0) || math.IsInf(s, 0) {
-			continue
+		if known(s) {
+			m.learn(spec, members, i, s, surplus(s, law[i].Slowdown))
 		}
-		off := math.Log((max(s, 1) - 1 + floor) / (law[i].Slowdown - 1 + floor))
-		if math.IsNaN(off) {
-			continue
+	}
+}
+
+// known reports whether a slowdown was measured.
+func known(s float64) bool { return s > 0 && !math.IsInf(s, 1) }
+
+// surplus is by how much a slowdown exceeds the one expected, on the scale that
+// factors are learned on.
+func surplus(s, expected float64) float64 {
+	return math.Log((max(s, 1) - 1 + floor) / (max(expected, 1) - 1 + floor))
+}
+
+func observable(members []*rlcore.Profile, slowdowns []float64) bool {
+	if len(members) < 2 || len(members) > maxOthers+1 || len(slowdowns) != len(members) {
+		return false
+	}
+	for _, p := range members {
+		if p == nil || len(p.Series) == 0 {
+			return false
 		}
-		off = clamp(off, surpriseN)
-		m.terms(spec, members, i)
-		if m.learned.room(m.x) {
-			m.learned.meet(m.x)
-			m.learned.look(m.x)
-			m.learned.add(m.x, cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow)})
+	}
+	return true
+}
+
+// ObserveForeseen learns from one co-run as Observe does; foreseen[i] is what
+// Pace, followed over the run as it was, foretold of member i. A phase in which
+// nobody is in the way then isn't taken for a company that is never in the way.
+// One that is unknown where its slowdown is known teaches nothing.
+func (m *Model) ObserveForeseen(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64) {
+	if !observable(members, slowdowns) || len(foreseen) != len(members) {
+		return
+	}
+	for i, s := range slowdowns {
+		if known(s) && known(foreseen[i]) {
+			already, _ := m.learned.predict(m.terms(spec, members, i))
+			m.learn(spec, members, i, s, already+surplus(s, foreseen[i]))
 		}
+	}
+}
+
+// learn takes into account that member i's slowdown s was off what the law says.
+func (m *Model) learn(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, s, off float64) {
+	if math.IsNaN(off) {
+		return
+	}
+	off = clamp(off, surpriseN)
+	m.terms(spec, members, i)
+	if m.learned.room(m.x) {
+		m.learned.meet(m.x)
+		m.learned.look(m.x)
+		m.learned.add(m.x, cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow)})
 	}
 }
 

@@ -18,6 +18,7 @@ type scratch struct {
 	gone     []bool
 	window   []int
 	idle     []int
+	at       []float64
 }
 
 // marks returns n false values.
@@ -107,6 +108,7 @@ func (s *Sim) settle(g int) {
 		d.nextS = min(d.nextS, s.now+max(0, m.segs[m.k].until-m.done)*m.slow)
 	}
 	d.busy = contention.Busy(sc.demands, sc.slow)
+	s.believe(g)
 	s.sample(d.busy-busy, (d.mem-mem)/d.spec.MemMiB, len(d.members)-d.counted)
 	d.counted = len(d.members)
 }
@@ -143,7 +145,15 @@ func (s *Sim) believe(g int) {
 		sc.pred = make([]rlcore.Prediction, len(d.members))
 	}
 	sc.pred = sc.pred[:len(d.members)]
-	s.cfg.Predictor.Predict(sc.pred, &d.spec, sc.profiles)
+	if pacer, ok := s.cfg.Predictor.(rlcore.Pacer); ok {
+		sc.at = sc.at[:0]
+		for i := range d.members {
+			sc.at = append(sc.at, d.members[i].est)
+		}
+		pacer.Pace(sc.pred, &d.spec, sc.profiles, sc.at)
+	} else {
+		s.cfg.Predictor.Predict(sc.pred, &d.spec, sc.profiles)
+	}
 	for i := range d.members {
 		d.members[i].estSlow = max(1, sc.pred[i].Slowdown)
 	}
@@ -168,7 +178,7 @@ func (s *Sim) tell() {
 			j := &s.jobs[m.job]
 			done := m.done
 			if s.cfg.Predictor != nil && j.Profile != nil {
-				done = min(m.est, j.Profile.DurationS)
+				done = rlcore.Believed(m.est, j.Profile.DurationS)
 			}
 			r := rlcore.Running{Job: j.Job.Job, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares}
 			if j.NoShare || j.Profile == nil {

@@ -9,9 +9,9 @@ import (
 )
 
 // Observer is told of a co-run as a site gets to know it: members[0] has ended and
-// was slowed by slowdowns[0]; how the others fared isn't known (NaN). The slices
-// are the observer's.
-type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []float64)
+// was slowed by slowdowns[0], where the Predictor had foreseen foreseen[0]; how the
+// others fared isn't known (NaN). The slices are the observer's.
+type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64)
 
 // A job tells something of who was beside it when each other was there for most
 // of its run or for hardly any of it: what lies between can't be told apart.
@@ -34,9 +34,10 @@ func (s *Sim) meet(d *device, dt float64) {
 	}
 }
 
-// report tells the observer of a job that has ended. Where the others were there
+// report tells the observer of a job that has ended; est is how far it was
+// believed to have come. Where the others were there
 // for a part of the run only, the excess over 1 is put down to that part.
-func (s *Sim) report(g, i int) {
+func (s *Sim) report(g, i int, est float64) {
 	d := &s.devs[g]
 	if s.cfg.Observer == nil || len(d.met) == 0 {
 		return
@@ -75,6 +76,8 @@ func (s *Sim) report(g, i int) {
 	for k := range slow {
 		slow[k] = math.NaN()
 	}
+	foreseen := slices.Clone(slow)
 	slow[0] = 1 + (run/j.Truth.DurationS-1)/part
-	s.cfg.Observer(&d.spec, members, slow)
+	foreseen[0] = 1 + (run/est-1)/part
+	s.cfg.Observer(&d.spec, members, slow, foreseen)
 }

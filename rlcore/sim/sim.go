@@ -355,7 +355,6 @@ func (s *Sim) Start(pending []int) {
 	s.forget(pending)
 	d.told = false
 	s.settle(s.gpu)
-	s.believe(s.gpu)
 	// They start one after the other: who asks for memory and doesn't get it fails.
 	for k < len(d.members) {
 		if d.memOf(k+1) > d.spec.MemMiB {
@@ -453,10 +452,10 @@ func (s *Sim) step(g int) {
 // end takes a finished job off its GPU.
 func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
-	i := d.members[k].job
+	i, est := d.members[k].job, d.members[k].est
 	s.jobs[i].ended = s.now
 	s.left--
-	s.report(g, i)
+	s.report(g, i, est)
 	s.remove(g, k)
 }
 
@@ -478,7 +477,6 @@ func (s *Sim) remove(g, k int) {
 	d.members = append(d.members[:k], d.members[k+1:]...)
 	d.told = false
 	s.settle(g)
-	s.believe(g)
 	d.ask = true
 }
 
