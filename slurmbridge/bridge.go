@@ -91,6 +91,7 @@ type Status struct {
 	Notes   map[string]*Note
 	Apps    map[string]App
 	Waiting int
+	Window  int    // how many waiting jobs a decision looks at
 	Err     string // why the last look failed, "" = it didn't
 	// LookOK is when the last successful look was.
 	LookOK time.Time
@@ -347,10 +348,7 @@ const identifyBudget = 2 * time.Second
 // identify looks up the applications of the jobs a plan may want: those that
 // run, and the first of the queue. The rest follows in later looks.
 func (b *Bridge) identify(ctx context.Context, f *Facts) {
-	want := b.Planner.Decider.M
-	if want == 0 {
-		want = 5
-	}
+	want := b.Planner.window()
 	gpus := 0
 	for i := range f.Snap.Nodes {
 		gpus += f.Snap.Nodes[i].GPUs
@@ -574,7 +572,7 @@ func (b *Bridge) publish(snap *Snapshot, plan *Plan, f *Facts) {
 	st := &Status{
 		At: snap.At, Mode: b.Mode, Policy: b.Planner.Decider.Policy.Name(), Gate: f.Gate, Lease: b.left(),
 		Snap: snap, Plan: plan, Notes: plan.Notes, Apps: f.Apps, LookOK: snap.At, HandsOff: c.HandsOff,
-		MaxDelayS: b.maxDelay,
+		MaxDelayS: b.maxDelay, Window: b.Planner.window(),
 	}
 	for _, id := range c.groupIDs() {
 		st.Groups = append(st.Groups, *c.Groups[id])

@@ -127,6 +127,36 @@ func TestTasksAreNamed(t *testing.T) {
 	}
 }
 
+// Who waits for a decision stands somewhere; who runs, is sent somewhere or waits
+// for something else doesn't.
+func TestPlace(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	var jobs []*mjob
+	for range 10 {
+		jobs = append(jobs, m.submit("ann", time.Hour, nil, true))
+	}
+	jobs[5].Priority = 0
+	m.depend(jobs[6], jobs[6].Dependency.Raw+",afterok:"+jobs[0].Ref)
+	tick(t, b, m, 3*time.Second)
+	for i, want := range []struct {
+		place int
+		holds string
+	}{{}, {}, {1, ""}, {2, ""}, {3, ""}, {0, "it is held"}, {0, "its own dependency afterok:" + jobs[0].Ref}, {4, ""}, {5, ""}, {6, ""}} {
+		p := b.Status().Place(jobs[i].Ref)
+		if i < 2 {
+			if p != nil {
+				t.Errorf("job %d, %s: %+v", i, jobs[i].State, p)
+			}
+			continue
+		}
+		if p == nil || p.Place != want.place || p.Holds != want.holds || p.Of != 6 || p.Window != 5 || p.Gate == "" || p.LeaseLeftS <= 0 {
+			t.Errorf("job %d: %+v", i, p)
+		}
+	}
+}
+
 // Whoever was let go is not let go again: a second time there is nobody left.
 func TestLetGoTwice(t *testing.T) {
 	m := newModel(node("n1", 1, 8))

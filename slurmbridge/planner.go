@@ -221,7 +221,7 @@ func (r *round) ahead(g int) {
 
 // couldJoinNobody reports whether no waiting job is allowed beside what runs on g.
 func (r *round) couldJoinNobody(g int) bool {
-	w := rlcore.NewWindow(nil, &r.b.State, g, r.window())
+	w := rlcore.NewWindow(nil, &r.b.State, g, r.p.window())
 	for i := range w.Jobs {
 		if r.p.Decider.Guard.Check(&w, 1<<i) == rlcore.Allowed {
 			return false
@@ -230,11 +230,12 @@ func (r *round) couldJoinNobody(g int) bool {
 	return true
 }
 
-func (r *round) window() int {
-	if r.p.Decider.M == 0 {
+// window is how many waiting jobs a decision looks at.
+func (p *Planner) window() int {
+	if p.Decider.M == 0 {
 		return 5
 	}
-	return r.p.Decider.M
+	return p.Decider.M
 }
 
 func (r *round) count(dec *rlcore.Decision) {

@@ -293,12 +293,8 @@ func (b *built) pend(f *Facts, j *Job, scope *Scope) {
 			}
 			return
 		}
-		if !f.gated(j) {
-			return // it waits for a condition of its owner's, too
-		}
-		if j.Reason == "BeginTime" || j.Priority == 0 ||
-			!j.Eligible.IsZero() && j.Eligible.After(f.Snap.At) {
-			return // its owner doesn't want it to start yet
+		if f.holds(j) != "" {
+			return // it waits for something of its owner's, too
 		}
 	}
 	if _, seen := f.Apps[j.Ref]; !seen {

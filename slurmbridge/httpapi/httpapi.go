@@ -201,8 +201,14 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
 		return
 	}
+	var waits *slurmbridge.Place
+	if st := s.Status(); st != nil {
+		waits = st.Place(ref)
+	}
 	story, err := s.Story(req.Context(), ref)
 	switch {
+	case errors.Is(err, journal.ErrNotFound) && waits != nil:
+		story = &journal.Story{} // no decision has looked at it yet
 	case errors.Is(err, journal.ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
@@ -210,6 +216,7 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
 		return
 	}
+	story.Waits = waits
 	reply(w, story)
 }
 

@@ -146,6 +146,15 @@ func TestWhyOfSomethingElse(t *testing.T) {
 	f.wants("/v1/why/12/3", http.StatusNotFound)
 	f.wants("/v1/why/4711", http.StatusNotFound, "job 4711", "not in the journal")
 	f.wants("/v1/why/12_3", http.StatusOK, "{")
+	// A job that waits, and that no decision has looked at, is in the queue.
+	ask := slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: slurmbridge.Units}
+	behind := slurmbridge.Dependencies{List: []slurmbridge.Dependency{{Type: "after", Job: "9"}}}
+	f.status = &slurmbridge.Status{At: zero, Mode: slurmbridge.Active, Gate: "9", Window: 5, Snap: &slurmbridge.Snapshot{
+		Gates: []slurmbridge.GateState{{ID: "9"}},
+		Jobs:  []slurmbridge.Job{{Ref: "4711", State: slurmbridge.Pending, Priority: 1, Asked: ask, Dependency: behind}},
+	}}
+	f.wants("/v1/why/4711", http.StatusOK, `"waits"`, `"place": 1`, `"gate": "9"`)
+	f.wants("/v1/why/4712", http.StatusNotFound, "not in the journal")
 }
 
 // What is wrong inside stays inside.

@@ -225,6 +225,9 @@ type Entry struct {
 
 // Story is everything the journal knows of one job.
 type Story struct {
+	// Waits is where the job stands in the queue, of those that wait for a decision.
+	// The journal doesn't keep it: the daemon knows it from its last look.
+	Waits   *slurmbridge.Place  `json:"waits,omitempty"`
 	Note    *slurmbridge.Note   `json:"note,omitempty"`
 	Groups  []slurmbridge.Group `json:"groups,omitempty"`
 	Changes []Entry             `json:"changes,omitempty"`

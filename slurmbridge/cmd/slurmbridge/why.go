@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -42,6 +43,9 @@ refused and why, and every change that was made to it with the values before.`,
 }
 
 func (s *shared) printWhy(ref string, story *journal.Story) {
+	if p := story.Waits; p != nil {
+		s.printPlace(ref, p)
+	}
 	if n := story.Note; n != nil {
 		fmt.Fprintf(s.out, "job %s (%s ago): %s\n", ref, time.Since(n.At).Round(time.Second), n.Status)
 		switch {
@@ -110,5 +114,20 @@ func (s *shared) printWhy(ref string, story *journal.Story) {
 			fmt.Fprintf(s.out, "  -> %s", e.Result)
 		}
 		fmt.Fprintf(s.out, "\n             before: %s\n", e.Was)
+	}
+}
+
+func (s *shared) printPlace(ref string, p *slurmbridge.Place) {
+	fmt.Fprintf(s.out, "job %s (%s ago): waits", ref, time.Since(p.At).Round(time.Second))
+	switch {
+	case p.Holds != "":
+		fmt.Fprintf(s.out, " for %s; the bridge leaves it alone until then\n", p.Holds)
+	case p.Place > p.Window:
+		fmt.Fprintf(s.out, " for a decision, place %d of %d: a decision looks at the first %d\n", p.Place, p.Of, p.Window)
+	default:
+		fmt.Fprintf(s.out, " for a decision, place %d of %d, within the window of %d\n", p.Place, p.Of, p.Window)
+	}
+	if p.Gate != "" {
+		fmt.Fprintf(s.out, "  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
 	}
 }
