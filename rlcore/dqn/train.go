@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
@@ -19,13 +20,13 @@ import (
 // Options are the learner's settings. A zero field means its default.
 type Options struct {
 	Seed     uint64
-	Rounds   int     // default 60
+	Rounds   int     // default 120
 	Episodes int     // a round; default 4
 	Steps    int     // gradient steps a round; default 64
 	Batch    int     // transitions a step; default 32
 	NStep    int     // default 8
 	Gamma    float64 // discount for a mean solo duration; default 0.99
-	Rate     float64 // Adam's; default 3e-3
+	Rate     float64 // of the optimiser, at the start; a tenth at the end; default 3e-3
 	Clip     float64 // bound of the gradient's norm; default 5
 	Capacity int     // of the replay memory, transitions; default 20000
 	Alpha    float64 // priorities' exponent; default 0.6
@@ -52,7 +53,7 @@ func (o Options) orDefaults() Options {
 			*v = d
 		}
 	}
-	num(&o.Rounds, 60)
+	num(&o.Rounds, 120)
 	num(&o.Episodes, 4)
 	num(&o.Steps, 64)
 	num(&o.Batch, 32)
@@ -103,15 +104,16 @@ type Trainer struct {
 	State *State
 	// Curve is what was logged.
 	Curve []Point
-	// Best is the smallest Check and the round it was seen in.
+	// Best is how the parameters that were kept did in the last validation, in the
+	// terms of Check, and BestRound the round they are from.
 	Best      float64
 	BestRound int
 }
 
 // Train learns until Rounds are done or ctx ends. The network then has the
-// parameters of the best validation, of which the first is before any learning:
-// training never ends with less than it began with, as far as the validation
-// episodes can tell. The same seed gives the same network, on any number of
+// parameters that did best in validation, if they are better than those it began
+// with beyond doubt: training never ends with less than it began with, as far as
+// 4·Checks episodes that it never learned from can tell. The same seed gives the same network, on any number of
 // cores. If ctx ended, what was learned so far stays and ctx's error is returned.
 func (t *Trainer) Train(ctx context.Context) error {
 	o := t.Options.orDefaults()
@@ -128,15 +130,27 @@ func (t *Trainer) Train(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.Best, err = t.validate(players, check); err != nil {
+	first, err := t.validate(players, check)
+	if err != nil {
 		return err
 	}
+	t.Best = mean(first)
 	goesOn := t.Start > 0 && t.State != nil
 	if !goesOn {
 		t.BestRound = t.Start
 	}
-	keep := snapshot(t.Net)
-	defer func() { restore(t.Net, keep) }()
+	finalists := []finalist{{t.BestRound, t.Best, snapshot(t.Net)}}
+	var win finalist
+	defer func() {
+		if win.theta == nil { // training was broken off: what looked best stays
+			win = finalists[0]
+			if len(finalists) > 1 && finalists[1].check < win.check {
+				win = finalists[1]
+			}
+			t.Best, t.BestRound = win.check, win.round
+		}
+		restore(t.Net, win.theta)
+	}()
 	if goesOn {
 		if err := l.goOn(t.State); err != nil {
 			return err
@@ -177,22 +191,91 @@ func (t *Trainer) Train(ctx context.Context) error {
 			}
 		}
 		l.beta = o.Beta + (1-o.Beta)*done
+		l.rate(o.Rate * (1 - 0.9*done))
 		l.steps(o.Steps, &p)
 		if (round+1)%o.Check == 0 || round+1 == o.Rounds {
-			if p.Check, err = t.validate(players, check); err != nil {
+			ratio, err := t.validate(players, check)
+			if err != nil {
 				return err
 			}
+			p.Check = mean(ratio)
 			if p.Check < t.Best {
 				t.Best, t.BestRound = p.Check, round+1
-				keep = snapshot(t.Net)
 			}
+			finalists = enter(finalists, finalist{round + 1, p.Check, snapshot(t.Net)})
 		}
 		t.Curve = append(t.Curve, p)
 		if t.Progress != nil {
 			t.Progress(p)
 		}
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if win, err = t.final(players, finalists); err != nil {
+		return err
+	}
+	t.Best, t.BestRound = win.check, win.round
 	return nil
+}
+
+// finalist is a set of parameters that may be kept; the first of a list is what
+// training began with, the others follow by how well they did.
+type finalist struct {
+	round int
+	check float64
+	theta [][]float64
+}
+
+// finalists is how many are compared in the end.
+const finalistsMax = 4
+
+// enter puts f among the finalists if it is one.
+func enter(list []finalist, f finalist) []finalist {
+	i := 1
+	for i < len(list) && list[i].check <= f.check {
+		i++
+	}
+	list = slices.Insert(list, i, f)
+	return list[:min(len(list), finalistsMax)]
+}
+
+// final plays more episodes with each finalist. The winner has the smallest mean,
+// but takes the place of what training began with only where it is better by more
+// than the standard error of the differences: a lucky round isn't an improvement.
+func (t *Trainer) final(players []*player, list []finalist) (finalist, error) {
+	o := t.Options.orDefaults()
+	cfgs, err := t.episodes(o.Seed^0xf17a1, 4*o.Checks)
+	if err != nil {
+		return finalist{}, err
+	}
+	var base []float64
+	win, best := list[0], 0.0
+	for i, f := range list {
+		restore(t.Net, f.theta)
+		ratio, err := t.validate(players, cfgs)
+		if err != nil {
+			return finalist{}, err
+		}
+		f.check = mean(ratio)
+		if i == 0 {
+			base, win = ratio, f
+			continue
+		}
+		gain, se := 0.0, 0.0
+		for k := range ratio {
+			gain += (base[k] - ratio[k]) / float64(len(ratio))
+		}
+		for k := range ratio {
+			d := base[k] - ratio[k] - gain
+			se += d * d
+		}
+		se = math.Sqrt(se) / float64(len(ratio))
+		if gain > se && gain > best {
+			win, best = f, gain
+		}
+	}
+	return win, nil
 }
 
 func (t *Trainer) episodes(seed uint64, n int) ([]sim.Config, error) {
@@ -207,7 +290,7 @@ func (t *Trainer) episodes(seed uint64, n int) ([]sim.Config, error) {
 }
 
 // validate plays the episodes without random choices.
-func (t *Trainer) validate(players []*player, cfgs []sim.Config) (float64, error) {
+func (t *Trainer) validate(players []*player, cfgs []sim.Config) ([]float64, error) {
 	ratio := make([]float64, len(cfgs))
 	err := each(len(players), func(k int) error {
 		for i := k; i < len(cfgs); i += len(players) {
@@ -219,11 +302,15 @@ func (t *Trainer) validate(players []*player, cfgs []sim.Config) (float64, error
 		}
 		return nil
 	})
+	return ratio, err
+}
+
+func mean(x []float64) float64 {
 	sum := 0.0
-	for _, x := range ratio {
-		sum += x / float64(len(ratio))
+	for _, v := range x {
+		sum += v / float64(len(x))
 	}
-	return sum, err
+	return sum
 }
 
 // relative is the makespan over what it is when every job runs alone and no GPU
@@ -305,6 +392,18 @@ func newLearner(o Options, net Network) *learner {
 		}
 	}
 	return l
+}
+
+// rate sets the optimisers' rate.
+func (l *learner) rate(x float64) {
+	for _, o := range l.optims {
+		switch o := o.(type) {
+		case *nn.Adam:
+			o.Rate = x
+		case *nn.RMSProp:
+			o.Rate = x
+		}
+	}
 }
 
 // steps takes n gradient steps, once there is a batch to take them on.

@@ -66,7 +66,7 @@ type Effort struct {
 // Quick and Full are the two efforts of the experiment command.
 var (
 	Quick = Effort{Rounds: 24, FlatRounds: 12, Iterations: 6, Tune: 4}
-	Full  = Effort{Rounds: 60, FlatRounds: 60, Iterations: 100, Tune: 16}
+	Full  = Effort{Rounds: 120, FlatRounds: 60, Iterations: 100, Tune: 16}
 )
 
 // tools makes the full guard and its model.

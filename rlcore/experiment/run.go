@@ -22,6 +22,9 @@ type Options struct {
 	Seed      uint64   // of the trainings; the competition's are this + 10,000 …
 	M         int      // window; default 5
 	Effort    Effort
+	// History is how many job sets the site has run before, of each workload, and
+	// learned slowdowns from (see World.Learn). 0: it knows solo profiles only.
+	History int
 	// Tries is how many schedules the clairvoyant looks at, a seed. 0: no bound.
 	Tries int
 	// Contracts are the slowdowns at which dqn's trade-off is drawn on the random
@@ -75,6 +78,7 @@ type Report struct {
 	Seeds     int                         `json:"seeds"`
 	M         int                         `json:"window"`
 	Jobs      int                         `json:"jobs"`
+	History   int                         `json:"history"`
 	Workloads map[string]map[string]*Line `json:"workloads"`
 	TradeOff  []TradeOff                  `json:"trade_off,omitempty"`
 	Pairs     *PairMatrix                 `json:"pairs"`
@@ -128,9 +132,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M}
 	rep := &Report{
-		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload,
+		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload, History: o.History,
 		Workloads: map[string]map[string]*Line{}, Geomean: map[string]float64{},
 	}
 	steps, step := len(o.Workloads)*(len(o.Policies)+1)+1, 0
@@ -144,6 +147,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		scenario, err := Thesis(wl)
 		if err != nil {
 			return nil, err
+		}
+		world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M}
+		if err := world.Learn(scenario, o.History, o.Seed); err != nil {
+			return nil, fmt.Errorf("%s: %w", wl, err)
 		}
 		cfgs := make([]sim.Config, o.Seeds)
 		for i := range cfgs {
