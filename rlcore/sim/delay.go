@@ -18,6 +18,9 @@ func (s *Sim) advance(t float64) {
 // delay counts dt s for every pending job that could have had a GPU which a
 // decision left idle, once however many there are; the bridge counts likewise.
 func (s *Sim) delay(dt float64) {
+	if s.waiting == 0 {
+		return
+	}
 	idle := s.scratch.idle[:0]
 	for g := range s.devs {
 		if s.devs[g].waits {
@@ -25,9 +28,6 @@ func (s *Sim) delay(dt float64) {
 		}
 	}
 	s.scratch.idle = idle
-	if len(idle) == 0 {
-		return
-	}
 	for p := range s.state.Pending {
 		j := &s.state.Pending[p]
 		if !slices.ContainsFunc(idle, j.MayUse) {
@@ -49,6 +49,7 @@ func (s *Sim) leave(g int) {
 		return
 	}
 	d.waits = true
+	s.waiting++
 	for _, p := range s.window(g) {
 		if left := s.cfg.MaxDelayS - s.state.Pending[p].DelayedS; left > 0 {
 			d.wakeS = min(d.wakeS, s.now+max(left, rounding))

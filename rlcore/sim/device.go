@@ -85,8 +85,6 @@ func (s *Sim) settle(g int) {
 	d := &s.devs[g]
 	sc := &s.scratch
 	sc.demands, sc.profiles = sc.demands[:0], sc.profiles[:0]
-	busy, mem := d.busy, d.mem
-	d.mem = 0
 	for i := range d.members {
 		m := &d.members[i]
 		u := &m.segs[m.k].use
@@ -97,20 +95,28 @@ func (s *Sim) settle(g int) {
 		}
 		sc.demands = append(sc.demands, dem)
 		sc.profiles = append(sc.profiles, p)
-		d.mem += u.MemMiB
 	}
 	sc.slow = s.truth.Slowdowns(sc.slow, sc.profiles, sc.demands)
+	for i := range d.members {
+		sc.slow[i] = max(1, sc.slow[i])
+		d.members[i].slow = sc.slow[i]
+	}
+	s.note(g, contention.Busy(sc.demands, sc.slow))
+}
+
+// note works out what follows for device g from its members' places and speeds;
+// busy is the fraction of time a kernel runs from now on.
+func (s *Sim) note(g int, busy float64) {
+	d := &s.devs[g]
+	mem := d.memOf(len(d.members))
 	d.nextS = math.Inf(1)
 	for i := range d.members {
 		m := &d.members[i]
-		m.slow = max(1, sc.slow[i])
-		sc.slow[i] = m.slow
 		d.nextS = min(d.nextS, s.now+max(0, m.segs[m.k].until-m.done)*m.slow)
 	}
-	d.busy = contention.Busy(sc.demands, sc.slow)
+	s.sample(busy-d.busy, (mem-d.mem)/d.spec.MemMiB, len(d.members)-d.counted)
+	d.busy, d.mem, d.counted = busy, mem, len(d.members)
 	s.believe(g)
-	s.sample(d.busy-busy, (d.mem-mem)/d.spec.MemMiB, len(d.members)-d.counted)
-	d.counted = len(d.members)
 }
 
 // memOf is what the first n members hold, MiB.
@@ -164,14 +170,17 @@ const shares = 20
 
 // tell fills the state with how the devices stand now, as far as it doesn't know.
 func (s *Sim) tell() {
-	s.state.NowS = s.now
+	if s.toldS == s.now {
+		return
+	}
+	s.toldS, s.state.NowS = s.now, s.now
 	for g := range s.devs {
 		d, gpu := &s.devs[g], &s.state.GPUs[g]
-		if d.told && (d.toldS == s.now || len(d.members) == 0) {
+		if d.told && len(d.members) == 0 {
 			continue
 		}
 		s.sync(g)
-		d.told, d.toldS = true, s.now
+		d.told = true
 		gpu.Running = gpu.Running[:0]
 		for i := range d.members {
 			m := &d.members[i]

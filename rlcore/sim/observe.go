@@ -34,6 +34,15 @@ func (s *Sim) meet(d *device, dt float64) {
 	}
 }
 
+// forgetMet drops whom job i met on device g: it lost that run.
+func (s *Sim) forgetMet(g, i int) {
+	for pair := range s.devs[g].met {
+		if pair[0] == i {
+			delete(s.devs[g].met, pair)
+		}
+	}
+}
+
 // report tells the observer of a job that has ended; est is how far it was
 // believed to have come. Where the others were there
 // for a part of the run only, the excess over 1 is put down to that part.

@@ -41,7 +41,7 @@ func (p plan) clone() plan {
 // its own first list where there are none. It loses no run itself. It isn't
 // proven optimal. tries is how many schedules are looked at.
 func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from ...*Result) (*Result, error) {
-	cfg.Predictor, cfg.M, cfg.MaxDelayS = nil, math.MaxInt, math.MaxFloat64
+	cfg.Predictor, cfg.Observer, cfg.M, cfg.MaxDelayS = nil, nil, math.MaxInt, math.MaxFloat64
 	track := cfg.Track
 	cfg.Track = false
 	s, err := New(cfg)

@@ -7,6 +7,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -90,7 +91,6 @@ type device struct {
 	waits   bool               // the last decision left it idle though jobs were pending
 	wakeS   float64            // when to ask again at the latest
 	told    bool               // Sim.state knows the members
-	toldS   float64            // and how far they had come then
 	counted int                // members in Sim.total
 	met     map[[2]int]float64 // s that two jobs were here together; kept for an Observer
 }
@@ -117,6 +117,11 @@ type Sim struct {
 	err   error
 	// choosy: not every job may use every GPU.
 	choosy bool
+
+	asked   bool    // some device's ask is not in queue yet
+	queue   []int   // GPUs that want a decision, the first to be asked last
+	waiting int     // devices that wait
+	toldS   float64 // when state was brought up to date
 
 	forced    bool // waiting would be for ever
 	decisions int
@@ -241,6 +246,7 @@ func (s *Sim) reset() {
 	}
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
+	s.asked, s.queue, s.waiting, s.toldS = false, s.queue[:0], 0, -1
 	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
 }
 
@@ -282,7 +288,7 @@ func (s *Sim) Next() bool {
 			s.step(ender)
 		default:
 			s.advance(wake)
-			s.devs[waker].ask = true
+			s.askOne(waker)
 			s.devs[waker].wakeS = math.Inf(1)
 		}
 		if s.now > s.cfg.Horizon {
@@ -298,19 +304,36 @@ func (s *Sim) due() bool {
 	if len(s.wait) == 0 {
 		return false
 	}
-	g := -1
-	for i := range s.devs {
-		if s.devs[i].ask && (g < 0 || len(s.devs[i].members) < len(s.devs[g].members)) {
-			g = i
-		}
+	if s.asked {
+		s.line()
 	}
-	if g < 0 {
+	last := len(s.queue) - 1
+	if last < 0 {
 		return false
 	}
-	d := &s.devs[g]
-	d.ask, d.waits, d.wakeS = false, false, math.Inf(1)
-	s.gpu = g
+	s.gpu = s.queue[last]
+	s.queue = s.queue[:last]
+	d := &s.devs[s.gpu]
+	d.ask = false
+	if d.waits {
+		d.waits, d.wakeS = false, math.Inf(1)
+		s.waiting--
+	}
 	return true
+}
+
+// line queues the GPUs that want a decision, the first to be asked last.
+func (s *Sim) line() {
+	s.asked = false
+	s.queue = s.queue[:0]
+	for g := range s.devs {
+		if s.devs[g].ask {
+			s.queue = append(s.queue, g)
+		}
+	}
+	slices.SortFunc(s.queue, func(a, b int) int {
+		return cmp.Or(len(s.devs[b].members)-len(s.devs[a].members), b-a)
+	})
 }
 
 // State is what the decision that is due may look at; valid until Start.
@@ -353,7 +376,7 @@ func (s *Sim) Start(pending []int) {
 		d.members = append(d.members, member{job: i, segs: s.segments(j.Truth), startS: s.now, slow: 1, estSlow: 1})
 	}
 	s.forget(pending)
-	d.told = false
+	d.told, s.toldS = false, -1
 	s.settle(s.gpu)
 	// They start one after the other: who asks for memory and doesn't get it fails.
 	for k < len(d.members) {
@@ -386,9 +409,15 @@ func (s *Sim) forget(pending []int) {
 }
 
 func (s *Sim) askAll() {
+	s.asked = true
 	for g := range s.devs {
 		s.devs[g].ask = true
 	}
+}
+
+func (s *Sim) askOne(g int) {
+	s.asked = true
+	s.devs[g].ask = true
 }
 
 // arrive lets the next job join the queue.
@@ -411,7 +440,7 @@ func (s *Sim) enqueue(i int) {
 	}
 	for g := range s.devs {
 		if w := s.window(g); len(w) > 0 && w[len(w)-1] == len(s.wait)-1 {
-			s.devs[g].ask = true
+			s.askOne(g)
 		}
 	}
 }
@@ -441,9 +470,15 @@ func (s *Sim) step(g int) {
 		s.end(g, k)
 		return
 	}
-	grows := m.segs[m.k+1].use.MemMiB > m.segs[m.k].use.MemMiB
+	was := m.segs[m.k].use
 	m.k++
-	s.settle(g)
+	is := m.segs[m.k].use
+	grows := is.MemMiB > was.MemMiB
+	if is.MemMiB = was.MemMiB; is == was {
+		s.note(g, d.busy) // nobody's speed changes
+	} else {
+		s.settle(g)
+	}
 	if grows && d.mem > d.spec.MemMiB {
 		s.fail(g, k)
 	}
@@ -463,6 +498,7 @@ func (s *Sim) end(g, k int) {
 func (s *Sim) fail(g, k int) {
 	i := s.devs[g].members[k].job
 	j := &s.jobs[i]
+	s.forgetMet(g, i)
 	j.failures++
 	s.oom++
 	if j.failures > s.cfg.MaxRestarts {
@@ -475,9 +511,9 @@ func (s *Sim) fail(g, k int) {
 func (s *Sim) remove(g, k int) {
 	d := &s.devs[g]
 	d.members = append(d.members[:k], d.members[k+1:]...)
-	d.told = false
+	d.told, s.toldS = false, -1
 	s.settle(g)
-	d.ask = true
+	s.askOne(g)
 }
 
 // PassOver counts, for the guard's fairness, that the given pending job of the
