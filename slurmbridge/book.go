@@ -139,6 +139,8 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 
 func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate string) (repairs []Change, events []Event) {
 	waiting, running := 0, 0
+	// The first member that runs makes it Started, which says nothing of the others.
+	preparing := g.State == Preparing
 	for i := range g.Members {
 		m := &g.Members[i]
 		if m.Gone != "" {
@@ -180,7 +182,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			m.Undo, m.Tries = "requeued", 1
 			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 			events = append(events, Event{Kind: "requeued", Group: g, Ref: m.Ref})
-		case g.State == Preparing:
+		case preparing:
 			m.Undo, m.Tries = "prepared but never released", 1
 			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 		case j.Eligible.After(s.At.Add(5 * time.Second)):

@@ -62,6 +62,36 @@ func TestUnknownRunsAlone(t *testing.T) {
 	}
 }
 
+// A release that reaches only the first of two leaves the second with what it
+// waited for before: no word of its owner's.
+func TestHalfReleased(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	first := m.submit("ann", time.Hour, nil, false)
+	b := bridge(m, newMemory())
+	tick(t, b, m, 2*time.Second)
+	p := app("alexnet", 600, 0.3, 2000)
+	second, third := m.submit("bob", time.Hour, p, true), m.submit("bob", time.Hour, p, true)
+	tick(t, b, m, 3*time.Second)
+	if !third.Dependency.Has("afterany", first.Ref) {
+		t.Fatalf("the third waits for %q", third.Dependency.Raw)
+	}
+	// The first is requeued, the two are to have its GPU, and Slurm refuses half way.
+	first.State, first.Nodes, first.GPUs, first.Start = slurmbridge.Pending, "", nil, time.Time{}
+	first.Eligible = m.now.Add(10 * time.Minute)
+	m.fail = 2
+	tick(t, b, m, time.Second)
+	if second.State != slurmbridge.Running || third.State != slurmbridge.Pending || !third.Dependency.Has("afterany", first.Ref) {
+		t.Fatalf("%s, %s, which waits for %q", second.State, third.State, third.Dependency.Raw)
+	}
+	tick(t, b, m, 5*time.Second)
+	if why := b.Status().HandsOff[third.Ref]; why != "" {
+		t.Errorf("the third is left to Slurm: %s", why)
+	}
+	if third.Asked.Count != 100 && third.State == slurmbridge.Pending && third.Dependency.Has("afterany", first.Ref) {
+		t.Errorf("the third still waits for %q with %d shares", third.Dependency.Raw, third.Asked.Count)
+	}
+}
+
 func TestOwnersWordStands(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	b := bridge(m, newMemory())
