@@ -437,6 +437,7 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 	}
 	b.fault("repaired")
 	for _, g := range b.book.Groups {
+		g.Pushed = g.Pushed || plan.Pushed[g.ID] && b.Mode == Active
 		for i := range g.Members {
 			m := &g.Members[i]
 			switch {
@@ -595,7 +596,7 @@ func (b *Bridge) next(snap *Snapshot, plan *Plan) time.Duration {
 		next = min(next, b.Gate.Lease/3)
 	}
 	for _, g := range b.book.Groups {
-		if g.State == Released && g.Kind != Next {
+		if g.State == Released && (g.Kind != Next || !g.Free.IsZero()) {
 			next = min(next, time.Second)
 		}
 	}

@@ -62,6 +62,40 @@ func TestUnknownRunsAlone(t *testing.T) {
 	}
 }
 
+// A group that waits for a GPU starts when it is free, however seldom Slurm looks
+// at its queue, at the price of one change.
+func TestNextGroupIsPushed(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	m.dull = true
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	first := m.submit("ann", 35*time.Second, nil, true)
+	tick(t, b, m, 3*time.Second)
+	p := app("alexnet", 60, 0.3, 2000)
+	second, third := m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)
+	tick(t, b, m, 5*time.Second)
+	if first.State != slurmbridge.Running || second.Asked.Count+third.Asked.Count != 100 {
+		t.Fatalf("the first is %s, the next ask for %d and %d", first.State, second.Asked.Count, third.Asked.Count)
+	}
+	for first.State == slurmbridge.Running {
+		tick(t, b, m, time.Second)
+	}
+	before := m.updates
+	if next, err := b.Tick(t.Context()); err != nil || next > time.Second {
+		t.Errorf("the next look at a group that may start is in %v, %v", next, err)
+	}
+	tick(t, b, m, 3*time.Second)
+	end := first.began.Add(first.run)
+	for _, j := range []*mjob{second, third} {
+		if j.State != slurmbridge.Running || j.began.Sub(end) > 2*time.Second {
+			t.Errorf("job %s is %s, %v after the GPU was free", j.Ref, j.State, m.now.Sub(end))
+		}
+	}
+	if n := m.updates - before; n != 1 {
+		t.Errorf("%d changes", n)
+	}
+}
+
 // A release that reaches only the first of two leaves the second with what it
 // waited for before: no word of its owner's.
 func TestHalfReleased(t *testing.T) {
@@ -238,6 +272,7 @@ func draw(t *rapid.T) {
 	b := bridge(m, mem)
 	b.Planner.Join = rapid.Bool().Draw(t, "join")
 	b.Planner.Ahead = rapid.Bool().Draw(t, "ahead")
+	m.dull = rapid.Bool().Draw(t, "dull")
 	// alive says whether a bridge has looked after the queue without a break:
 	// only then is sharing its doing alone.
 	m.started = func(j *mjob) {

@@ -25,6 +25,8 @@ type model struct {
 	// job of its list.
 	fail int
 	down bool
+	// dull: it looks at its queue twice a minute, and at what it is told to start.
+	dull bool
 	// started is called as each job starts.
 	started func(*mjob)
 	updates int
@@ -37,6 +39,7 @@ type mjob struct {
 	gpu    int
 	profil *rlcore.Profile
 	began  time.Time
+	now    bool // to start at once
 }
 
 type mgate struct {
@@ -130,6 +133,9 @@ func (m *model) schedule() {
 	slices.SortStableFunc(order, func(a, b *mjob) int { return int(b.Priority - a.Priority) })
 	for _, j := range order {
 		if j.ended || j.State != slurmbridge.Pending || len(j.Dependency.List) > 0 || j.Eligible.After(m.now) {
+			continue
+		}
+		if m.dull && !j.now && m.now.Second()%30 != 0 {
 			continue
 		}
 		m.place(j)
@@ -235,6 +241,7 @@ func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
 		if u.Dependency != nil {
 			m.depend(j, *u.Dependency)
 		}
+		j.now = u.StartNow
 	}
 	return nil
 }

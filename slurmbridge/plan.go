@@ -67,8 +67,10 @@ type Group struct {
 	Decided time.Time `json:"decided"`
 	// Free is when the group could first have started: when it was released, or
 	// when the last of After had ended.
-	Free  time.Time `json:"free,omitzero"`
-	Score float64   `json:"score,omitempty"`
+	Free time.Time `json:"free,omitzero"`
+	// Pushed: Slurm was told that a Next group's time has come.
+	Pushed bool    `json:"pushed,omitempty"`
+	Score  float64 `json:"score,omitempty"`
 	// Policy that chose it.
 	Policy string `json:"policy,omitempty"`
 }
@@ -131,6 +133,9 @@ type Plan struct {
 	// Moved holds the members of waiting groups that went into a new group, Undone
 	// those that go back behind the gate, by ref.
 	Moved, Undone map[string]bool
+	// Pushed holds the waiting groups whose time has come and that Slurm hasn't
+	// started: one of Repairs makes it look at them.
+	Pushed map[int64]bool
 	// Passed counts, by ref, the decisions of this plan that went past a job.
 	Passed map[string]int
 	// Notes explains, by ref, what was considered.

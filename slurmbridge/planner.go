@@ -32,7 +32,7 @@ func (p *Planner) Plan(f *Facts) *Plan {
 	plan := &Plan{
 		At: f.Snap.At, Passed: map[string]int{}, Notes: map[string]*Note{},
 		state: cloneRunning(&b.State), Idle: map[string]bool{},
-		Moved: map[string]bool{}, Undone: map[string]bool{},
+		Moved: map[string]bool{}, Undone: map[string]bool{}, Pushed: map[int64]bool{},
 	}
 	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
 	r.shelve()
@@ -449,6 +449,30 @@ func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *
 // replanned is why a member of a waiting group goes back behind the gate.
 const replanned = "its group was planned anew"
 
+// push has Slurm look at a kept group whose GPU is free. It would do so by itself,
+// at its next interval at the latest: seconds to a minute.
+func (r *round) push(g *Group) {
+	i := r.gpu(g)
+	if g.Free.IsZero() || g.Pushed || i < 0 || len(r.b.State.GPUs[i].Running) > 0 {
+		return
+	}
+	dep := ""
+	c := Change{
+		Step: "release", Why: fmt.Sprintf("%s gpu %d is free", g.Node, g.GPU), Was: map[string]string{},
+		Update: Update{Dependency: &dep, StartNow: true},
+	}
+	for k := range g.Members {
+		if ref := g.Members[k].Ref; r.b.soft[ref] == g && startable(r.b.jobs[ref]) {
+			c.Update.Jobs = append(c.Update.Jobs, ref)
+			c.Was[ref] = describe(r.b.jobs[ref])
+		}
+	}
+	if len(c.Update.Jobs) > 0 {
+		r.plan.Pushed[g.ID] = true
+		r.plan.Repairs = append(r.plan.Repairs, c)
+	}
+}
+
 // finish settles what the round leaves over: soft members that lost their group
 // go back behind the gate, and jobs kept waiting beside an idle GPU are counted
 // or, past their time, let go.
@@ -460,6 +484,9 @@ func (r *round) finish() {
 	}
 	for _, id := range r.f.Book.groupIDs() {
 		g := r.f.Book.Groups[id]
+		if r.kept[id] {
+			r.push(g)
+		}
 		if g.Kind != Next || r.kept[id] {
 			continue
 		}
