@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
@@ -110,10 +112,7 @@ func replayGPU(cfg *Config, r *Result, l *contention.Law, g int, ends []float64)
 }
 
 // same checks a Result that lost no run against its replay.
-func same(t interface {
-	Helper()
-	Errorf(string, ...any)
-}, cfg *Config, r *Result, l *contention.Law) {
+func same(t rapid.TB, cfg *Config, r *Result, l *contention.Law) {
 	t.Helper()
 	want := replay(cfg, r, l)
 	for i := range r.Jobs {

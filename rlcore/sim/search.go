@@ -9,8 +9,10 @@ import (
 // Objective is what a search makes small, s.
 type Objective func(*Result) float64
 
-// Makespan and Turnaround are the two objectives there are.
-func Makespan(r *Result) float64   { return r.MakespanS }
+// Makespan is the time from the first arrival to the last end.
+func Makespan(r *Result) float64 { return r.MakespanS }
+
+// Turnaround is the mean time from a job's arrival to its end.
 func Turnaround(r *Result) float64 { return r.MeanTurnaroundS }
 
 // maxMembers of a GPU.

@@ -64,8 +64,14 @@ func TestClairvoyantFindsTheOptimum(t *testing.T) {
 		seed       uint64
 		objective  Objective
 	}{
-		{1, 3, 1, Makespan}, {1, 4, 2, Makespan}, {1, 4, 3, Makespan}, {1, 4, 4, Turnaround}, {1, 4, 5, Turnaround},
-		{2, 3, 6, Makespan}, {2, 3, 7, Turnaround}, {2, 4, 8, Makespan},
+		{1, 3, 1, Makespan},
+		{1, 4, 2, Makespan},
+		{1, 4, 3, Makespan},
+		{1, 4, 4, Turnaround},
+		{1, 4, 5, Turnaround},
+		{2, 3, 6, Makespan},
+		{2, 3, 7, Turnaround},
+		{2, 4, 8, Makespan},
 	} {
 		r := rand.New(rand.NewPCG(c.seed, 1))
 		var ps []*rlcore.Profile

@@ -54,7 +54,7 @@ type Config struct {
 // ErrBadConfig marks a Config that can't be simulated.
 var ErrBadConfig = errors.New("can't simulate")
 
-// ErrStuck: jobs are left, but neither an event nor a decision moves them.
+// ErrStuck marks a simulation in which jobs are left, but neither an event nor a decision moves them.
 var ErrStuck = errors.New("simulation is stuck")
 
 // segment is a stretch of a profile in which nothing changes.

@@ -1,0 +1,61 @@
+package sim
+
+import (
+	"math"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// told is one call of an Observer.
+type told struct {
+	apps           []string
+	slow, foreseen float64
+}
+
+func observed(t *testing.T, cfg Config, d *rlcore.Decider) []told {
+	t.Helper()
+	var all []told
+	cfg.Predictor = decider(t, "greedy").Guard.Predictor
+	cfg.Observer = func(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64) {
+		x := told{slow: slowdowns[0], foreseen: foreseen[0]}
+		for i, p := range members {
+			x.apps = append(x.apps, p.App)
+			if i > 0 && !math.IsNaN(slowdowns[i]) {
+				t.Errorf("how %s fared is told before it has ended", p.App)
+			}
+		}
+		all = append(all, x)
+	}
+	run(t, cfg, d)
+	return all
+}
+
+// Two that are together for their whole runs tell their slowdowns.
+func TestObserver(t *testing.T) {
+	a, b := constant("a", 100, .9, 100), constant("b", 100, .9, 100)
+	got := observed(t, config(1, a, b), &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+	want := slowdowns(&contention.MPS, a, b)[0]
+	if len(got) != 2 {
+		t.Fatalf("told %+v", got)
+	}
+	for _, x := range got {
+		if len(x.apps) != 2 || x.apps[0] == x.apps[1] {
+			t.Errorf("told %+v", x)
+		}
+		near(t, x.apps[0]+"'s slowdown", x.slow, want)
+		near(t, x.apps[0]+"'s slowdown as foreseen", x.foreseen, want)
+	}
+}
+
+// Lost runs teach nothing: in the end this job was alone.
+func TestObserverOfLostRuns(t *testing.T) {
+	cfg := config(1, constant("a", 200, 0, 8000), stepped("b", 10, 1000, 20, 6000))
+	cfg.MaxRestarts = 3
+	for _, x := range observed(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}) {
+		if x.apps[0] == "b" {
+			t.Errorf("told %+v", x)
+		}
+	}
+}
