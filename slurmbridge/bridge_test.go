@@ -87,7 +87,7 @@ func TestNextGroupIsPushed(t *testing.T) {
 	tick(t, b, m, 3*time.Second)
 	end := first.began.Add(first.run)
 	for _, j := range []*mjob{second, third} {
-		if j.State != slurmbridge.Running || j.began.Sub(end) > 2*time.Second {
+		if j.State != slurmbridge.Running || j.began.Sub(end) > 3*time.Second {
 			t.Errorf("job %s is %s, %v after the GPU was free", j.Ref, j.State, m.now.Sub(end))
 		}
 	}

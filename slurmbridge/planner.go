@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -449,11 +450,15 @@ func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *
 // replanned is why a member of a waiting group goes back behind the gate.
 const replanned = "its group was planned anew"
 
-// push has Slurm look at a kept group whose GPU is free. It would do so by itself,
-// at its next interval at the latest: seconds to a minute.
+// pushAfter is how long Slurm has to start a waiting group by itself. It takes a
+// tenth of a second where the end of a job makes it look at its queue; where it
+// doesn't (a full cycle just then, defer), up to its next interval, a minute.
+const pushAfter = 500 * time.Millisecond
+
+// push has Slurm look at a kept group whose GPU is free.
 func (r *round) push(g *Group) {
 	i := r.gpu(g)
-	if g.Free.IsZero() || g.Pushed || i < 0 || len(r.b.State.GPUs[i].Running) > 0 {
+	if g.Free.IsZero() || r.f.Snap.At.Sub(g.Free) < pushAfter || g.Pushed || i < 0 || len(r.b.State.GPUs[i].Running) > 0 {
 		return
 	}
 	dep := ""
