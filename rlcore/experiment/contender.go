@@ -44,6 +44,7 @@ type Contender struct {
 	policy func(m *interference.Model) rlcore.Policy
 	bare   bool // held to the card's own rules only
 	alone  bool // never shares
+	learns bool // its model learns from the co-runs it sees
 }
 
 // Names lists the contenders that ByName knows, in the order of a table. The
@@ -65,8 +66,8 @@ type Effort struct {
 
 // Quick and Full are the two efforts of the experiment command.
 var (
-	Quick = Effort{Rounds: 24, FlatRounds: 12, Iterations: 6, Tune: 4}
-	Full  = Effort{Rounds: 120, FlatRounds: 60, Iterations: 100, Tune: 16}
+	Quick = Effort{Rounds: 20, FlatRounds: 1, Iterations: 4, Tune: 4}
+	Full  = Effort{Rounds: 120, FlatRounds: 20, Iterations: 100, Tune: 16}
 )
 
 // tools makes the full guard and its model.
@@ -75,6 +76,15 @@ func (w *World) tools() dqn.Tools {
 	g := w.Guard
 	g.Predictor = m
 	return dqn.Tools{Guard: &g, Predictor: m}
+}
+
+// bare makes the guard of those who bring their own idea of what fits. Who may not
+// meet at all may not meet under them either.
+func (w *World) bare() *rlcore.Guard {
+	g := sim.Bare()
+	g.MaxMembers = w.Guard.MaxMembers
+	g.Predictor = w.Model()
+	return g
 }
 
 // Prepare trains or tunes the contender of the given name on job sets of the
@@ -101,7 +111,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 	case "deeprm_max", "deeprm_mean", "dqngpu":
 		err = c.gradient(ctx, deeprm.Kind(name), train, e, seed)
 	default:
-		return nil, fmt.Errorf("there is no policy %q; there are %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("%w: there is no policy %q; there are %s", ErrOptions, name, strings.Join(Names(), ", "))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -136,7 +146,7 @@ func (c *Contender) gradient(ctx context.Context, kind deeprm.Kind, train Scenar
 	if err != nil {
 		return err
 	}
-	curve, err := a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, sim.Bare)
+	curve, err := a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
 	if err != nil {
 		return err
 	}
@@ -219,10 +229,13 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 			cfg.Jobs = shortestFirst(cfg.Jobs)
 		}
 	case c.bare:
-		d.Guard = sim.Bare()
+		d.Guard = c.world.bare()
 		cfg.Predictor = nil
 	default:
 		cfg.Predictor = tools.Predictor
+		if c.learns {
+			cfg.Observer = tools.Predictor.(*interference.Model).ObserveForeseen
+		}
 	}
 	return sim.Run(cfg, d)
 }

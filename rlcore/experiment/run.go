@@ -2,6 +2,7 @@ package experiment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -101,6 +102,9 @@ var thesisMakespan = map[string]map[string]float64{
 	"random":    {"sjf": 2416, "dqngpu": 2481},
 }
 
+// ErrOptions marks options that make no sense.
+var ErrOptions = errors.New("bad options")
+
 func (o Options) orDefaults() (Options, error) {
 	if o.Seeds == 0 {
 		o.Seeds = 10
@@ -118,7 +122,7 @@ func (o Options) orDefaults() (Options, error) {
 		o.Policies = append([]string{"sjf"}, o.Policies...)
 	}
 	if o.Seeds < 1 || o.M < 1 || o.M > rlcore.MaxWindow {
-		return o, fmt.Errorf("seeds is %d, window %d: at least 1, and at most %d for the window", o.Seeds, o.M, rlcore.MaxWindow)
+		return o, fmt.Errorf("%w: seeds is %d, window %d: at least 1, and at most %d for the window", ErrOptions, o.Seeds, o.M, rlcore.MaxWindow)
 	}
 	if o.Effort == (Effort{}) {
 		o.Effort = Full

@@ -22,7 +22,7 @@ const JobsPerWorkload = 30
 // once by one user, on one Titan Xp under MPS.
 func Thesis(workload string) (Scenario, error) {
 	if _, ok := apps.Workloads[workload]; !ok {
-		return nil, fmt.Errorf("there is no workload %q; there are %v", workload, Workloads())
+		return nil, fmt.Errorf("%w: there is no workload %q; there are %v", ErrOptions, workload, Workloads())
 	}
 	profiles := map[string]*rlcore.Profile{}
 	for _, n := range apps.Names() {
