@@ -66,8 +66,11 @@ func steps(p *rlcore.Profile, of func(u rlcore.Use) float64) plotter.XYs {
 	return append(out, plotter.XY{X: p.DurationS, Y: out[len(out)-1].Y})
 }
 
-// grid is a PairMatrix for a heat map, the first victim on top; NaN where there is
-// no slowdown to show.
+// noMemory is what a heat map is told of a pair that doesn't fit into memory.
+const noMemory = -1
+
+// grid is a PairMatrix for a heat map, the first victim on top; NaN where the
+// matrix says nothing.
 type grid struct{ *PairMatrix }
 
 func (g grid) Dims() (c, r int)   { return len(g.Apps), len(g.Apps) }
@@ -81,6 +84,8 @@ func (g grid) at(victim, aggressor int) float64 {
 	}
 	if s := g.Slowdown[victim][aggressor]; s > 0 && !math.IsInf(s, 0) {
 		return s
+	} else if s == 0 {
+		return noMemory
 	}
 	return math.NaN()
 }
@@ -97,18 +102,27 @@ func (r *Report) pairsSheet() (*sheet, error) {
 		return nil, err
 	}
 	heat := plotter.NewHeatMap(g, colours)
-	heat.NaN = light
+	heat.NaN, heat.Underflow = color.White, light
 	// From none to twice the time at least, so that near-equal numbers look so.
 	heat.Min, heat.Max = 1, max(2, finite(heat.Max))
-	heat.Underflow = colours.Colors()[0]
+	for c := range n {
+		for row := range n {
+			if z := g.Z(c, row); z > 0 {
+				heat.Min = min(heat.Min, z) // rounding leaves some a little below 1
+			}
+		}
+	}
 	p := newPlot("Fig. 3: slowdown of each application beside each other, × its time alone", "beside", "")
 	p.Add(heat)
 	var at plotter.XYs
 	var texts []string
 	for c := range n {
 		for row := range n {
-			s := "no memory"
-			if z := g.Z(c, row); !math.IsNaN(z) {
+			s := ""
+			switch z := g.Z(c, row); {
+			case z == noMemory:
+				s = "no memory"
+			case z > 0:
 				s = fmt.Sprintf("%.2f", z)
 			}
 			at, texts = append(at, plotter.XY{X: float64(c), Y: float64(row)}), append(texts, s)

@@ -5,6 +5,7 @@ import (
 	"image/color"
 	"math"
 	"slices"
+	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -87,7 +88,7 @@ func newPlot(title, x, y string) *plot.Plot {
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		style(&a.Label.TextStyle, 9)
 		style(&a.Tick.Label, 9)
-		a.Padding = vg.Points(2)
+		a.Padding, a.Label.Padding, a.Tick.Length = vg.Points(2), vg.Points(3), vg.Points(5)
 	}
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
 	g := plotter.NewGrid()
@@ -103,11 +104,11 @@ func oneOf(p *plot.Plot, legend *plot.Legend, w, h vg.Length) *sheet {
 	return s
 }
 
-// nominal writes names at 0, 1, … of an axis.
+// nominal writes names at 0, 1, … of an axis, long ones on two lines.
 func nominal(a *plot.Axis, names []string) {
 	ticks := make([]plot.Tick, len(names))
 	for i, n := range names {
-		ticks[i] = plot.Tick{Value: float64(i), Label: n}
+		ticks[i] = plot.Tick{Value: float64(i), Label: strings.ReplaceAll(n, "_", "\n")}
 	}
 	a.Tick.Marker, a.Tick.Length = plot.ConstantTicks(ticks), 0
 	a.Min, a.Max = -0.5, float64(len(names))-0.5

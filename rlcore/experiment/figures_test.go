@@ -121,11 +121,11 @@ func TestFiguresSayWhatTheyShow(t *testing.T) {
 		"fig01-profiles-ml":  {"vgg16", "resnet50", "PCIe", "time, s", "use, % of the card"},
 		"fig02-profiles-hpc": {"lammps", "qmcpack"},
 		"fig03-pairs":        {"no memory", "1.40", "1.10", "2.20", "beside"},
-		"fig14-random":       {"sjf: 100 s, GPU 60 % busy", "dqn: memory 30 % held", "GPU, %", "time, s"},
+		"fig14-random":       {"sjf: 100 s, GPU 60 % busy", "dqn: memory 30 % held", "time, s"},
 		"fig15-slowdowns":    {"up to 2 %", "20 % and more", "thesis: none", "dqngpu"},
 		"fig16-training":     {"1.08", "0.91", "training", "thesis", "makespan ÷ SJF's"},
 		"fig17-cost":         {"thesis, 1: 0.7014", "thesis, 2: 0.5002", "0.64", "dqn"},
-		"makespans":          {"gpu_heavy", "random", "thesis", Clairvoyant},
+		"makespans":          {"heavy", "random", "thesis", Clairvoyant},
 		"trade-off":          {"no contract", "1.1, 1 runs lost", "1.5", "SJF's makespan"},
 	} {
 		text := writing(t, filepath.Join(dir, name+".svg"))

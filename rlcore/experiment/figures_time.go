@@ -39,8 +39,8 @@ func (r *Report) overTime(fig, wl string) (*sheet, error) {
 	for i, n := range shown {
 		res := lines[n].First()
 		row := []*plot.Plot{
-			newPlot(fmt.Sprintf("%s: %.0f s, GPU %.0f %% busy", n, res.MakespanS, 100*res.GPUUtil), "", "GPU, %"),
-			newPlot(fmt.Sprintf("%s: memory %.0f %% held", n, 100*res.MemUtil), "", "memory, %"),
+			newPlot(fmt.Sprintf("%s: %.0f s, GPU %.0f %% busy", n, res.MakespanS, 100*res.GPUUtil), "", "%"),
+			newPlot(fmt.Sprintf("%s: memory %.0f %% held", n, 100*res.MemUtil), "", "%"),
 		}
 		for k, of := range []func(x *sim.Sample) float64{
 			func(x *sim.Sample) float64 { return x.GPU },

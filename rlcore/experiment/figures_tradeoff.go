@@ -8,6 +8,7 @@ import (
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
 )
@@ -49,7 +50,11 @@ func (r *Report) tradeOffCurve() (*sheet, error) {
 	if err != nil {
 		return nil, err
 	}
-	labels.Offset.Y = vg.Points(6)
+	// The curve rises to the right: below it there is room.
+	labels.Offset = vg.Point{X: vg.Points(4), Y: vg.Points(-3)}
+	for i := range labels.TextStyle {
+		labels.TextStyle[i].XAlign, labels.TextStyle[i].YAlign = text.XLeft, text.YTop
+	}
 	p.Y.Min, p.Y.Max = 0, float64(r.Jobs)
 	p.Add(bars, line, dots, labels)
 	sjf, err := plotter.NewLine(plotter.XYs{{X: 1, Y: p.Y.Min}, {X: 1, Y: p.Y.Max}})
