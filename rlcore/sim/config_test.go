@@ -128,3 +128,15 @@ func TestWhatADecisionIsTold(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Idle GPUs are asked before those where somebody runs, as the bridge does.
+func TestIdleFirst(t *testing.T) {
+	cfg := config(3, constant("a", 100, .2, 500), constant("b", 100, .2, 500), constant("c", 100, .2, 500))
+	cfg.Jobs[1].SubmitS, cfg.Jobs[2].SubmitS = 10, 20
+	r := run(t, cfg, decider(t, "greedy"))
+	for i := range r.Jobs {
+		if r.Jobs[i].GPU != i {
+			t.Errorf("job %d goes to GPU %d though GPU %d is idle", i, r.Jobs[i].GPU, i)
+		}
+	}
+}
