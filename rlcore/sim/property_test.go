@@ -158,8 +158,8 @@ func TestAnySite(t *testing.T) {
 			if o.ID != j.ID || o.StartS < j.SubmitS || !j.MayUse(o.GPU) {
 				t.Errorf("job %d: %+v", i, *o)
 			}
-			if !(o.Slowdown >= 1-1e-9) {
-				t.Errorf("job %d has a slowdown of %v", i, o.Slowdown)
+			if ran := o.EndS - o.StartS; !(o.Slowdown >= 1) || ran < o.SoloS*(1-1e-9) {
+				t.Errorf("job %d ran for %v s, alone %v; slowdown %v", i, ran, o.SoloS, o.Slowdown)
 			}
 			members := 1
 			for k := range r.Jobs {

@@ -61,7 +61,8 @@ func (s *Sim) Result() (*Result, error) {
 			ID: j.ID, App: j.Truth.App, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
 			SoloS: j.Truth.DurationS, Failures: j.failures,
 		}
-		o.Slowdown = (o.EndS - o.StartS) / o.SoloS
+		// Nobody is faster than alone; the difference of two large times may say so.
+		o.Slowdown = max(1, (o.EndS-o.StartS)/o.SoloS)
 		r.MeanTurnaroundS += (o.EndS - o.SubmitS) / float64(len(s.jobs))
 		last = max(last, o.EndS)
 		r.Jobs = append(r.Jobs, o)
