@@ -20,10 +20,10 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// ErrNoCurve: there is nothing to draw.
+// ErrNoCurve says that there is nothing to draw.
 var ErrNoCurve = errors.New("there is no round of training to draw")
 
-// Curve draws a training: above the makespans of the episodes, below loss and
+// Curve draws a training: the makespans of the episodes, below them loss and
 // exploration, by round. The path's extension says as what: .png or .svg. It
 // returns ErrNoCurve where points is empty.
 func Curve(path string, points []Point) error {
