@@ -40,7 +40,8 @@ type Decider struct {
 }
 
 // Decide chooses what joins GPU g now: the allowed combination the policy
-// values most, of equals the one with the jobs of highest priority.
+// values most, of equals the one with the jobs of highest priority. What it values
+// at −Inf it doesn't want, and nothing then joins.
 func (d *Decider) Decide(s *State, g int) Decision {
 	d.w = NewWindow(d.jobs, s, g, orDefaultInt(d.M, 5))
 	w := &d.w
@@ -61,6 +62,9 @@ func (d *Decider) Decide(s *State, g int) Decision {
 		if math.IsNaN(v) {
 			dec.Broken = true
 			continue
+		}
+		if math.IsInf(v, -1) {
+			continue // not at any price: waiting it is, if there is nothing else
 		}
 		if !found || v > dec.Score || v == dec.Score && dec.Combo != 0 && earlier(d.combos[i], dec.Combo) {
 			dec.Combo, dec.Score, found = d.combos[i], v, true

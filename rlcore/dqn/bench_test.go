@@ -106,7 +106,7 @@ func filled(tb testing.TB, net Network) *learner {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		for _, x := range transitions(nil, visits[0], 8, 0.99, tau) {
+		for _, x := range transitions(nil, visits[0], 8, 0, 0.99, tau) {
 			l.memory.add(x)
 		}
 	}

@@ -47,7 +47,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) ([][]visit, *si
 		w := rlcore.NewWindow(p.jobs, s.State(), s.GPU(), p.m)
 		p.jobs = w.Jobs
 		p.combos = p.tools.Guard.Combos(p.combos[:0], &w)
-		combos := p.combos
+		combos := choices(&w, p.combos)
 		if s.MustStart() && len(combos) > 1 && combos[0] == 0 {
 			combos = combos[1:]
 		}
@@ -67,7 +67,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) ([][]visit, *si
 			}
 			dec.Combo = o.Combos[k]
 			if r != nil {
-				visits[s.GPU()] = append(visits[s.GPU()], visit{o, k, s.NowS(), s.WorkS(s.GPU())})
+				visits[s.GPU()] = visited(visits[s.GPU()], visit{o, k, s.NowS(), s.WorkS(s.GPU())})
 			}
 		}
 		s.Take(dec)
@@ -80,6 +80,15 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) ([][]visit, *si
 		visits[g] = append(visits[g], visit{atS: s.NowS(), workS: s.WorkS(g)})
 	}
 	return visits, res, soloS(&cfg) / float64(max(1, len(cfg.Jobs))), nil
+}
+
+// visited appends a visit. One at the same instant that chose to wait was no
+// choice: another GPU took jobs, and this one is asked anew.
+func visited(list []visit, v visit) []visit {
+	if n := len(list); n > 0 && list[n-1].atS == v.atS && list[n-1].obs.Combos[list[n-1].taken] == 0 {
+		list = list[:n-1]
+	}
+	return append(list, v)
 }
 
 // soloS is the sum of the jobs' solo durations, s.
@@ -112,13 +121,20 @@ func best(v []float64) int {
 // less the time itself, in units of τ. Over an episode it sums to all solo work
 // less the makespan on each GPU, so that the largest return is the shortest
 // makespan; and what a decision adds shows soon after it, not only at the end.
-func transitions(out []transition, v []visit, n int, gamma, tau float64) []transition {
+//
+// A transition covers at least n decisions and span·τ of time: with many GPUs one
+// GPU is asked whenever another one takes jobs, and n such decisions may pass
+// before anything comes of the first.
+func transitions(out []transition, v []visit, n int, span, gamma, tau float64) []transition {
 	reward := func(i int) float64 {
 		return ((v[i+1].workS - v[i].workS) - (v[i+1].atS - v[i].atS)) / tau
 	}
 	for i := range len(v) - 1 {
 		t := transition{obs: v[i].obs, taken: v[i].taken, decay: 1}
 		last := min(i+n, len(v)-1)
+		for last < len(v)-1 && v[last].atS-v[i].atS < span*tau {
+			last++
+		}
 		for k := i; k < last; k++ {
 			t.reward += t.decay * reward(k)
 			t.decay = math.Pow(gamma, (v[k+1].atS-v[i].atS)/tau)

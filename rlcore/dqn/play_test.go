@@ -22,7 +22,7 @@ func TestTransitions(t *testing.T) {
 		2: {{a, 1, r0 + after(4)*r1, after(10), c}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
 		9: {{a, 1, r0 + after(4)*r1 + after(10)*r2, after(12), nil}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
 	} {
-		got := transitions(nil, v, n, gamma, 2)
+		got := transitions(nil, v, n, 0, gamma, 2)
 		same := slices.EqualFunc(got, want, func(x, y transition) bool {
 			return x.obs == y.obs && x.next == y.next && x.taken == y.taken &&
 				math.Abs(x.reward-y.reward) < 1e-12 && math.Abs(x.decay-y.decay) < 1e-12
@@ -31,7 +31,7 @@ func TestTransitions(t *testing.T) {
 			t.Errorf("%d steps: %+v, want %+v", n, got, want)
 		}
 	}
-	if got := transitions(nil, []visit{{atS: 3}}, 4, 1, 2); len(got) != 0 {
+	if got := transitions(nil, []visit{{atS: 3}}, 4, 0, 1, 2); len(got) != 0 {
 		t.Errorf("a GPU without a choice has %+v", got)
 	}
 }
@@ -52,7 +52,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 		}
 		for _, n := range []int{1, 3} {
 			sum := 0.0
-			for i, x := range transitions(nil, visits[0], n, 1, tau) {
+			for i, x := range transitions(nil, visits[0], n, 0, 1, tau) {
 				if i%n == 0 {
 					sum += x.reward
 				}
@@ -107,6 +107,12 @@ func TestScoreOfOddWindows(t *testing.T) {
 				dst := make([]float64, len(combos))
 				p.Score(dst, w, combos)
 				for i, v := range dst {
+					if combos[i] == 0 && len(combos) > 1 && len(w.Card().Running) == 0 {
+						if !math.IsInf(v, -1) {
+							t.Errorf("%s, %s: leaving a GPU idle is worth %v", name, what, v)
+						}
+						continue
+					}
 					if math.IsNaN(v) || math.IsInf(v, 0) && combos[i] < 1<<5 && len(combos) <= 32 {
 						t.Errorf("%s, %s: combination %b is worth %v", name, what, combos[i], v)
 					}

@@ -20,9 +20,9 @@ func NewPolicy(name string, net Network) *Policy { return &Policy{name: name, ne
 func (p *Policy) Name() string { return p.name }
 
 // Score implements rlcore.Policy. A combination that the network wasn't shown,
-// because others promise more, is worth −Inf.
+// because others promise more, is worth −Inf; so is leaving a GPU idle.
 func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
-	o := p.net.Observe(w, combos, false)
+	o := p.net.Observe(w, choices(w, combos), false)
 	p.values = p.net.Values(p.values, o)
 	k := 0
 	for i, c := range combos {
@@ -32,4 +32,13 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 			k++
 		}
 	}
+}
+
+// choices are the combinations that the network is asked about: to leave a GPU
+// idle while a job could have it is none of them.
+func choices(w *rlcore.Window, combos []rlcore.Combo) []rlcore.Combo {
+	if len(combos) > 1 && combos[0] == 0 && len(w.Card().Running) == 0 {
+		return combos[1:]
+	}
+	return combos
 }

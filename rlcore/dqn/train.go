@@ -24,7 +24,8 @@ type Options struct {
 	Episodes int     // a round; default 4
 	Steps    int     // gradient steps a round; default 64
 	Batch    int     // transitions a step; default 32
-	NStep    int     // default 8
+	NStep    int     // decisions a return covers at least; default 4
+	Span     float64 // and mean solo durations; default 1
 	Gamma    float64 // discount for a mean solo duration; default 0.99
 	Rate     float64 // of the optimiser, at the start; a tenth at the end; default 3e-3
 	Clip     float64 // bound of the gradient's norm; default 5
@@ -57,13 +58,14 @@ func (o Options) orDefaults() Options {
 	num(&o.Episodes, 4)
 	num(&o.Steps, 64)
 	num(&o.Batch, 32)
-	num(&o.NStep, 8)
+	num(&o.NStep, 4)
 	num(&o.Capacity, 20000)
 	num(&o.Target, 100)
 	num(&o.Check, 5)
 	num(&o.Checks, 16)
 	num(&o.M, 5)
 	fl(&o.Gamma, 0.99)
+	fl(&o.Span, 1)
 	fl(&o.Rate, 3e-3)
 	fl(&o.Clip, 5)
 	fl(&o.Alpha, 0.6)
@@ -176,7 +178,7 @@ func (t *Trainer) Train(ctx context.Context) error {
 				return err
 			}
 			for g := range visits {
-				lots[i] = transitions(lots[i], visits[g], o.NStep, o.Gamma, tau)
+				lots[i] = transitions(lots[i], visits[g], o.NStep, o.Span, o.Gamma, tau)
 			}
 			ratio[i] = relative(&cfgs[i], res)
 			return nil

@@ -287,7 +287,7 @@ func (f *Features) row(x []float64, w *rlcore.Window, c rlcore.Combo, before flo
 		if j.gpu < 0.6 {
 			restLight += j.work
 		}
-		if first >= 0 || c == 0 {
+		if c == 0 || c>>i > 1 { // it waits, or one of lower priority starts
 			passed = max(passed, float64(w.Job(i).PassedOver)/5)
 		}
 	}

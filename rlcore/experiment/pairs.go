@@ -52,9 +52,11 @@ func beside(a, b string) (float64, error) {
 		return 0, err
 	}
 	for s.Next() {
-		switch running := len(s.State().GPUs[0].Running); {
-		case running < 2:
-			s.Start([]int{0}) // the victim first, then one aggressor after the other
+		// The victim first, then one aggressor after the other beside it; what is left
+		// of them when it has ended runs one by one.
+		switch on := s.State().GPUs[0].Running; {
+		case len(on) == 0, len(on) == 1 && on[0].ID == "victim":
+			s.Start([]int{0})
 		default:
 			s.Start(nil)
 		}

@@ -11,6 +11,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -21,7 +22,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -37,15 +40,38 @@ type wired struct {
 func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
 
 // policyNames lists what the setting policy takes.
-func policyNames() []string { return baseline.Names() }
+func policyNames() []string { return append([]string{"dqn"}, baseline.Names()...) }
 
 // newPolicy makes the configured policy.
 func newPolicy(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
+	if cfg.Policy == "dqn" {
+		return newDQN(cfg, p)
+	}
+	if !slices.Contains(baseline.Names(), cfg.Policy) {
+		return nil, usageError{fmt.Errorf("%s: there is no policy %q; there are %s", cfg.Where("policy"), cfg.Policy, strings.Join(policyNames(), ", "))}
+	}
 	policy, err := baseline.ByName(cfg.Policy, p)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("policy"), err)}
 	}
 	return policy, nil
+}
+
+// newDQN is the policy of the model in the settings, or of the one built in.
+func newDQN(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
+	load := pretrained.Checkpoint
+	if cfg.Model != "" {
+		load = func() (*dqn.Checkpoint, error) { return dqn.Load(cfg.Model) }
+	}
+	cp, err := load()
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("model"), err)}
+	}
+	net, err := cp.Network(p)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("model"), err)}
+	}
+	return dqn.NewPolicy("dqn", net), nil
 }
 
 // openStore opens the database.

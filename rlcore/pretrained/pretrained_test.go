@@ -1,0 +1,33 @@
+package pretrained
+
+import (
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+)
+
+// TestBuiltIn: the file fits today's encoder, and decides something sensible.
+func TestBuiltIn(t *testing.T) {
+	cp, err := Checkpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := interference.New(&contention.MPS)
+	net, err := cp.Network(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &rlcore.State{GPUs: []rlcore.GPU{{Spec: rlcore.TitanXp, FreeCPUs: -1, FreeHostMemMiB: -1}}}
+	for _, n := range []string{"alexnet", "gromacs", "vgg16"} {
+		p, _ := apps.ByName(n)
+		s.Pending = append(s.Pending, rlcore.Job{ID: n, User: "u", Profile: p})
+	}
+	d := rlcore.Decider{Policy: dqn.NewPolicy("dqn", net), Guard: &rlcore.Guard{Predictor: m}}
+	if dec := d.Decide(s, 0); dec.Combo.Len() < 2 || dec.Broken {
+		t.Errorf("of alexnet, gromacs and vgg16 it starts %b", dec.Combo)
+	}
+}
