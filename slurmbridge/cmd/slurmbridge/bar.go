@@ -14,6 +14,8 @@ import (
 type bar struct {
 	w progress.Writer
 	t *progress.Tracker
+	// ended is closed when the last picture of it is drawn.
+	ended chan struct{}
 }
 
 func newBar(out io.Writer) *bar {
@@ -21,14 +23,22 @@ func newBar(out io.Writer) *bar {
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return &bar{}
 	}
-	b := &bar{w: progress.NewWriter(), t: &progress.Tracker{}}
-	b.w.SetOutputWriter(f)
+	return startBar(f)
+}
+
+func startBar(out io.Writer) *bar {
+	b := &bar{w: progress.NewWriter(), t: &progress.Tracker{}, ended: make(chan struct{})}
+	b.w.SetOutputWriter(out)
+	b.w.SetAutoStop(true)
 	b.w.SetUpdateFrequency(200 * time.Millisecond)
 	b.w.SetTrackerPosition(progress.PositionRight)
 	b.w.SetMessageLength(44)
 	b.w.Style().Visibility.Value = false
 	b.w.AppendTracker(b.t)
-	go b.w.Render()
+	go func() {
+		defer close(b.ended)
+		b.w.Render()
+	}()
 	return b
 }
 
@@ -46,9 +56,6 @@ func (b *bar) done() {
 	if b.w == nil {
 		return
 	}
-	b.t.MarkAsDone()
-	b.w.Stop()
-	for b.w.IsRenderInProgress() {
-		time.Sleep(10 * time.Millisecond)
-	}
+	b.t.MarkAsDone() // which makes it stop by itself, also where it has hardly begun
+	<-b.ended
 }

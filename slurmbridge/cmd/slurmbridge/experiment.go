@@ -4,14 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/experiment"
 )
 
@@ -41,6 +45,12 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
 			if !slices.Contains([]string{"png", "svg"}, format) {
 				return usageError{fmt.Errorf("--format is %q; there are png and svg", format)}
 			}
+			if err := checkExperiment(&o); err != nil {
+				return err
+			}
+			if err := writable(jsonFile); err != nil {
+				return err
+			}
 			o.Effort, o.Tries = experiment.Full, 4000
 			if quick {
 				o.Effort, o.Tries = experiment.Quick, 300
@@ -54,23 +64,17 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
 			if err != nil {
 				return badOptions(err)
 			}
-			if jsonFile != "" {
-				if err := s.writeJSON(jsonFile, r); err != nil {
-					return err
-				}
-			}
+			// What can't be written costs nothing of the rest.
 			if jsonFile != "-" {
 				s.printExperiment(r, time.Since(began))
 			}
+			err = s.writeJSON(jsonFile, r)
 			if figures == "" {
-				return nil
-			}
-			files, err := r.Figures(figures, format)
-			if err != nil {
 				return err
 			}
+			files, bad := r.Figures(figures, format)
 			fmt.Fprintf(s.errOut, "%d figures in %s\n", len(files), figures)
-			return nil
+			return errors.Join(err, bad)
 		},
 	}
 	f := c.Flags()
@@ -95,17 +99,118 @@ func badOptions(err error) error {
 	return err
 }
 
-// writeJSON writes v to a file, or to standard output for "-".
+// checkExperiment refuses settings before anything is computed.
+func checkExperiment(o *experiment.Options) error {
+	for _, wl := range o.Workloads {
+		if !slices.Contains(experiment.Workloads(), wl) {
+			return usageError{fmt.Errorf("--workloads: there is no workload %q; there are %s", wl, strings.Join(experiment.Workloads(), ", "))}
+		}
+	}
+	if o.History < 0 || o.History > mostSets {
+		return usageError{fmt.Errorf("--history is %d, not 0 to %d", o.History, mostSets)}
+	}
+	var err error
+	if o.Policies, err = policies(o.Policies, "sjf"); err != nil {
+		return err
+	}
+	return checkRuns(o.Seeds, o.M)
+}
+
+// mostSets is more job sets than anybody waits for.
+const mostSets = 10_000
+
+func checkRuns(seeds, window int) error {
+	if seeds < 1 || seeds > mostSets || window < 1 || window > rlcore.MaxWindow {
+		return usageError{fmt.Errorf("--seeds %d, --window %d: 1 to %d seeds, a window of 1 to %d", seeds, window, mostSets, rlcore.MaxWindow)}
+	}
+	return nil
+}
+
+// policies checks names of policies and drops those named twice. The clairvoyant,
+// which is always there, may be named too; if nothing else is, base stands for it.
+func policies(names []string, base string) ([]string, error) {
+	var out []string
+	for _, p := range names {
+		p = strings.TrimSpace(p)
+		switch {
+		case p == experiment.Clairvoyant || slices.Contains(out, p):
+		case !slices.Contains(experiment.Names(), p):
+			return nil, usageError{fmt.Errorf("--policies: there is no policy %q; there are %s", p, strings.Join(experiment.Names(), ", "))}
+		default:
+			out = append(out, p)
+		}
+	}
+	if len(names) > 0 && len(out) == 0 {
+		out = []string{base}
+	}
+	return out, nil
+}
+
+// target follows links to the file to write. Special: what is there must not be
+// replaced by a file, being a device, a pipe or a folder.
+func target(path string) (file string, special bool) {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	st, err := os.Stat(path)
+	return path, err == nil && !st.Mode().IsRegular()
+}
+
+// writable tells before long work, not after it, that its result can't be written.
+// "" and "-" are no files.
+func writable(file string) error {
+	if file == "" || file == "-" {
+		return nil
+	}
+	path, special := target(file)
+	if special {
+		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0) //nolint:gosec // the user names it
+		if err != nil && !errors.Is(err, syscall.ENXIO) {              // a pipe that nobody reads yet
+			return fmt.Errorf("can't write %s: %w", file, cause(err))
+		}
+		if err == nil {
+			_ = f.Close() // nothing was written
+		}
+		return nil
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".slurmbridge-*")
+	if err != nil {
+		return fmt.Errorf("can't write %s: %w", file, cause(err))
+	}
+	_ = f.Close() // nothing was written
+	return os.Remove(f.Name())
+}
+
+// cause is err without a file's name, which the message has.
+func cause(err error) error {
+	var where *os.PathError
+	if errors.As(err, &where) {
+		return where.Err
+	}
+	return err
+}
+
+// writeJSON writes v to a file, to standard output for "-", nowhere for "".
+// Devices and pipes are written to, not replaced.
 func (s *shared) writeJSON(file string, v any) error {
-	if file == "-" {
+	switch file {
+	case "":
+		return nil
+	case "-":
 		return s.printJSON(v)
 	}
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("writing %s: %w", file, err)
 	}
-	if err := renameio.WriteFile(file, append(text, '\n'), 0o644, renameio.IgnoreUmask()); err != nil {
-		return fmt.Errorf("writing %s: %w", file, err)
+	text = append(text, '\n')
+	if path, special := target(file); special {
+		err = os.WriteFile(path, text, 0o644) //nolint:gosec // the user names it; it is there already
+	} else {
+		err = renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask())
+	}
+	if err != nil {
+		return fmt.Errorf("writing %s: %w", file, cause(err))
 	}
 	return nil
 }

@@ -36,40 +36,47 @@ func (t *traceFlags) add(c *cobra.Command) {
 	f.StringVar(&t.law, "law", "mps", "how sharers slow each other where --pairs doesn't say: mps or time-slice")
 }
 
-// read reads the files and makes the GPUs.
-func (t *traceFlags) read() (*experiment.Trace, error) {
-	if t.jobs == "" || t.profiles == "" {
-		return nil, usageError{errors.New("--jobs and --profiles are needed")}
-	}
-	if t.gpus < 1 || t.gpus > 100_000 || !(t.memMiB > 0 && t.memMiB < 1e9) {
-		return nil, usageError{fmt.Errorf("--gpus %d, --mem-mib %v: at least one GPU, with memory", t.gpus, t.memMiB)}
+// cards makes the GPUs and finds the law of sharing them.
+func (t *traceFlags) cards() ([]rlcore.GPUSpec, *contention.Law, error) {
+	if t.gpus < 1 || t.gpus > 10_000 || !(t.memMiB > 0 && t.memMiB < 1e9) {
+		return nil, nil, usageError{fmt.Errorf("--gpus %d, --mem-mib %v: 1 to 10000 GPUs, with memory", t.gpus, t.memMiB)}
 	}
 	laws := map[string]*contention.Law{"mps": &contention.MPS, "time-slice": &contention.TimeSlice}
 	law := laws[t.law]
 	if law == nil {
-		return nil, usageError{fmt.Errorf("--law is %q; there are mps and time-slice", t.law)}
+		return nil, nil, usageError{fmt.Errorf("--law is %q; there are mps and time-slice", t.law)}
 	}
-	out := &experiment.Trace{Law: law}
+	card := rlcore.GPUSpec{Model: "gpu", MemMiB: t.memMiB, PCIeMBps: rlcore.TitanXp.PCIeMBps, SameUser: t.sameUser}
+	return slices.Repeat([]rlcore.GPUSpec{card}, t.gpus), law, nil
+}
+
+// read reads the files and makes the GPUs. What it skipped are rows of the jobs'
+// file that are sound but no use.
+func (t *traceFlags) read() (_ *experiment.Trace, skipped trace.Skipped, _ error) {
+	if t.jobs == "" || t.profiles == "" {
+		return nil, nil, usageError{errors.New("--jobs and --profiles are needed")}
+	}
+	out := &experiment.Trace{}
 	var err error
+	if out.GPUs, out.Law, err = t.cards(); err != nil {
+		return nil, nil, err
+	}
 	if out.Profiles, err = trace.ReadProfilesFile(t.profiles); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var known []string
 	for _, p := range out.Profiles {
 		known = append(known, p.App)
 	}
-	if out.Jobs, _, err = trace.ReadJobsFile(t.jobs, known...); err != nil {
-		return nil, err
+	if out.Jobs, skipped, err = trace.ReadJobsFile(t.jobs, known...); err != nil {
+		return nil, nil, err
 	}
 	if t.pairs != "" {
 		if out.Pairs, err = trace.ReadPairsFile(t.pairs, known...); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	for range t.gpus {
-		out.GPUs = append(out.GPUs, rlcore.GPUSpec{Model: "gpu", MemMiB: t.memMiB, PCIeMBps: rlcore.TitanXp.PCIeMBps, SameUser: t.sameUser})
-	}
-	return out, nil
+	return out, skipped, nil
 }
 
 func newReplay(s *shared) *cobra.Command {
@@ -103,12 +110,23 @@ and counted.`,
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			for _, p := range o.Policies {
-				if !slices.Contains(experiment.Names(), p) {
-					return usageError{fmt.Errorf("--policies: there is no policy %q; there are %s", p, strings.Join(experiment.Names(), ", "))}
-				}
+			var err error
+			if o.Policies, err = policies(o.Policies, "fifo"); err != nil {
+				return err
 			}
-			t, err := from.read()
+			if err := checkRuns(o.Seeds, o.M); err != nil {
+				return err
+			}
+			if !slices.Contains([]string{"", "makespan", "turnaround"}, o.Objective) {
+				return usageError{fmt.Errorf("--objective is %q; there are makespan and turnaround", o.Objective)}
+			}
+			if checkpoint != "" && !slices.Contains(o.Policies, "dqn") {
+				return usageError{errors.New("--checkpoint is dqn's, which isn't among --policies")}
+			}
+			if err := writable(jsonFile); err != nil {
+				return err
+			}
+			t, skipped, err := from.read()
 			if err != nil {
 				return err
 			}
@@ -128,15 +146,13 @@ and counted.`,
 			if err != nil {
 				return badOptions(err)
 			}
-			if jsonFile != "" {
-				if err := s.writeJSON(jsonFile, r); err != nil {
-					return err
-				}
+			for why, n := range skipped {
+				r.Skipped[why] += n
 			}
 			if jsonFile != "-" {
 				s.printReplay(r, o.Policies)
 			}
-			return nil
+			return s.writeJSON(jsonFile, r)
 		},
 	}
 	from.add(c)

@@ -1,18 +1,20 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -55,6 +57,9 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 			if f.out == "" {
 				return usageError{errors.New("--out is needed: the file to write")}
 			}
+			if err := f.check(c); err != nil {
+				return err
+			}
 			return s.train(c, &f)
 		},
 	}
@@ -81,11 +86,14 @@ type lesson struct {
 }
 
 func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
-	l := &lesson{name: f.workload, model: func() *interference.Model { return interference.New(&contention.MPS) }}
-	var err error
+	gpus, law, err := f.from.cards()
+	if err != nil {
+		return nil, err
+	}
+	l := &lesson{name: f.workload, model: func() *interference.Model { return interference.New(law) }}
 	switch {
 	case f.from.jobs != "" || f.from.profiles != "":
-		t, err := f.from.read()
+		t, _, err := f.from.read()
 		if err != nil {
 			return nil, err
 		}
@@ -99,20 +107,14 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 		if err != nil {
 			return nil, err
 		}
-		var gpus []rlcore.GPUSpec
-		for range f.from.gpus {
-			gpus = append(gpus, rlcore.GPUSpec{Model: "gpu", MemMiB: f.from.memMiB, PCIeMBps: rlcore.TitanXp.PCIeMBps})
-		}
 		l.name = fmt.Sprintf("%d applications of this site", len(profiles))
-		if l.scenario, err = experiment.FromProfiles(profiles, gpus, &contention.MPS); err != nil {
+		if l.scenario, err = experiment.FromProfiles(profiles, gpus, law); err != nil {
 			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err, f.from.memMiB)
 		}
 	case f.workload == "general":
 		l.scenario, err = experiment.General()
 	default:
-		if l.scenario, err = experiment.Thesis(f.workload); err != nil {
-			err = usageError{err}
-		}
+		l.scenario, err = experiment.Thesis(f.workload)
 	}
 	return l, err
 }
@@ -170,19 +172,22 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := dqn.Save(f.out, cp); err != nil {
+	// What can't be written costs nothing of the rest.
+	err = dqn.Save(f.out, cp)
+	if f.curve != "" && len(t.Curve) > 0 {
+		err = errors.Join(err, dqn.Curve(f.curve, t.Curve))
+	}
+	if err != nil {
 		return err
 	}
-	if f.curve != "" {
-		if err := dqn.Curve(f.curve, t.Curve); err != nil {
-			return err
-		}
+	if broken {
+		fmt.Fprintf(s.errOut, "Interrupted after round %d; go on with --resume %s.\n", cp.Trained.Rounds, f.out)
 	}
 	if s.json {
+		if t.Curve == nil {
+			t.Curve = []dqn.Point{}
+		}
 		return s.printJSON(t.Curve)
-	}
-	if broken {
-		fmt.Fprintf(s.out, "Interrupted after round %d; go on with --resume %s.\n", cp.Trained.Rounds, f.out)
 	}
 	fmt.Fprintf(s.out, "%s: %s on %s, seed %d, %.0f s. ", f.out, t.Net.Name(), l.name, t.Options.Seed, time.Since(began).Seconds())
 	if t.BestRound == 0 {
@@ -193,11 +198,62 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	return nil
 }
 
-// start gives the trainer its network, a new one or that of --resume.
-func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
+// mostFlat is the largest window of a flat network that memory is spent on.
+const mostFlat = 8
+
+// check refuses settings before anything is read or computed.
+func (f *trainFlags) check(c *cobra.Command) error {
+	trace := f.from.jobs != "" || f.from.profiles != ""
+	if from := c.Flags().Changed("workload"); from && trace || from && f.records || trace && f.records {
+		return usageError{errors.New("job sets come from one of --workload, --jobs with --profiles, and --records")}
+	}
+	if all := append([]string{"general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
+		return usageError{fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", "))}
+	}
+	if f.network != "scorer" && f.network != "flat" {
+		return usageError{fmt.Errorf("--network is %q; there are scorer and flat", f.network)}
+	}
+	if ext := strings.ToLower(filepath.Ext(f.curve)); f.curve != "" && ext != ".png" && ext != ".svg" {
+		return usageError{fmt.Errorf("--curve %s: a picture ends in .png or .svg", f.curve)}
+	}
 	if f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024 {
 		return usageError{fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow)}
 	}
+	if f.network == "flat" && f.window > mostFlat {
+		return usageError{fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat)}
+	}
+	if f.resume != "" {
+		// As it was before, where nothing else is asked for.
+		if !c.Flags().Changed("seed") {
+			f.seed = 0
+		}
+		if !c.Flags().Changed("window") {
+			f.window = 0
+		}
+		for _, fixed := range []string{"network", "hidden"} {
+			if c.Flags().Changed(fixed) {
+				return usageError{fmt.Errorf("--%s is that of the file with --resume", fixed)}
+			}
+		}
+	}
+	for _, file := range []*string{&f.out, &f.curve} {
+		if *file == "" {
+			continue
+		}
+		path, special := target(*file)
+		if special {
+			return usageError{fmt.Errorf("%s is not a regular file", *file)}
+		}
+		if err := writable(path); err != nil {
+			return err
+		}
+		*file = path
+	}
+	return nil
+}
+
+// start gives the trainer its network, a new one or that of --resume.
+func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 	if f.resume != "" {
 		cp, err := dqn.Load(f.resume)
 		if err != nil {
@@ -213,19 +269,10 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 		return nil
 	}
 	r := rand.New(rand.NewPCG(f.seed, 0x0e7))
-	switch f.network {
-	case "scorer":
-		if f.hide == 0 {
-			f.hide = 32
-		}
-		t.Net = dqn.NewScorer(f.hide, l.model(), r)
-	case "flat":
-		if f.hide == 0 {
-			f.hide = 20
-		}
-		t.Net = dqn.NewFlat(f.window, f.hide, r)
-	default:
-		return usageError{fmt.Errorf("--network is %q; there are scorer and flat", f.network)}
+	if f.network == "flat" {
+		t.Net = dqn.NewFlat(f.window, cmp.Or(f.hide, 20), r)
+	} else {
+		t.Net = dqn.NewScorer(cmp.Or(f.hide, 32), l.model(), r)
 	}
 	return nil
 }
