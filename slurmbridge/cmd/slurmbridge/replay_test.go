@@ -1,0 +1,248 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/experiment"
+)
+
+// traceFiles are seven jobs of four applications that share well, submitted at once
+// and one after the other, in every format.
+var traceFiles = map[string]string{
+	"solo.csv": "app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms\n" +
+		"light,60,20,5,500,,,5\nmid,60,45,10,2000,,,50\nheavy,120,98,40,7000,,,200\nshort,,30,,1000,,,\n",
+	"once.csv": "job,submit_s,app,duration_s,user\n" +
+		"1,50,light,,a\n2,50,mid,,a\n3,50,heavy,,b\n4,50,light,100,a\n5,50,mid,30,c\n6,50,heavy,60,a\n7,50,short,45,\n",
+	"over.csv": "job,submit_s,app,duration_s,user\n" +
+		"1,0,light,,a\n2,10,mid,,a\n3,20,heavy,,b\n4,30,light,100,a\n5,40,mid,30,c\n6,50,heavy,60,a\n7,60,short,45,\n",
+	"pairs.csv": "victim,aggressor,slowdown\nlight,mid,1.10\nmid,light,1.25\nlight,light,1.5\nheavy,light,1.1\n",
+	"swf.csv":   "app,duration_s,gpu_util\nswf-1,,30\nswf-2,,60\n",
+	"log.swf": "; Version: 2.2\n" +
+		"1 0 5 60 1 -1 -1 1 -1 -1 1 3 1 1 -1 -1 -1 -1\n" +
+		"2 9 5 90 1 -1 -1 1 -1 -1 1 4 1 2 -1 -1 -1 -1\n" +
+		"3 9 5 -1 1 -1 -1 1 -1 -1 0 4 1 2 -1 -1 -1 -1\n",
+	"sacct.txt": "JobID|JobName|User|Submit|ElapsedRaw|State|AllocTRES\n" +
+		"11|light|ann|2026-01-05T10:00:00|70|COMPLETED|cpu=4,gres/gpu=1\n" +
+		"11.batch|batch||2026-01-05T10:00:00|70|COMPLETED|cpu=4\n" +
+		"12|mid|bob|2026-01-05T10:01:00|80|COMPLETED|cpu=4,gres/gpu=1\n" +
+		"13|mid|bob|2026-01-05T10:01:30|80|COMPLETED|cpu=4,gres/gpu=2\n" +
+		"14|make|bob|2026-01-05T10:02:00|80|COMPLETED|cpu=4\n" +
+		"15|light|bob|2026-01-05T10:02:00|0|RUNNING|cpu=4,gres/gpu=1\n",
+}
+
+// replayed reads the JSON of a replay and checks what holds of every one.
+func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r experiment.ReplayReport
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	for _, key := range []string{"mean_slowdown", "p95_slowdown", "mean_turnaround_s", "makespan_s", "oom", "share_of_clairvoyant_gain"} {
+		if strings.Count(string(text), `"`+key+`":`) != len(r.Policies) {
+			t.Errorf("not every policy has %s:\n%s", key, text)
+		}
+	}
+	if fifo := r.Policies["fifo"]; fifo == nil || fifo.GainShare > 0 && fifo.GainShare < 1 {
+		t.Errorf("fifo is %+v: it gains nothing over itself", fifo)
+	}
+	for name, x := range r.Policies {
+		if x.GainShare > 1+1e-9 || x.MeanSlowdown < 1-1e-9 || x.P95Slowdown < 1-1e-9 || !(x.MakespanS > 0 && x.TurnaroundS > 0) ||
+			!(x.GPUUtil > 0 && x.GPUUtil <= 1+1e-9) || !(x.MemUtil >= 0 && x.MemUtil <= 1+1e-9) {
+			t.Errorf("%s can't be: %+v", name, x)
+		}
+		if bound := r.Policies["clairvoyant"]; r.Objective == "makespan" && x.OOM == 0 && x.MakespanS < bound.MakespanS-1e-6 ||
+			r.Objective == "turnaround" && x.OOM == 0 && x.TurnaroundS < bound.TurnaroundS-1e-6 {
+			t.Errorf("%s is better than the clairvoyant in %s: %+v", name, r.Objective, x)
+		}
+	}
+	return r.Policies
+}
+
+func TestReplay(t *testing.T) {
+	dir := files(t, traceFiles)
+	out := filepath.Join(dir, "out.json")
+	run := func(more ...string) map[string]*experiment.Outcome {
+		t.Helper()
+		for i, w := range more {
+			if strings.HasSuffix(w, ".csv") || strings.HasSuffix(w, ".swf") || strings.HasSuffix(w, ".txt") {
+				more[i] = filepath.Join(dir, w)
+			}
+		}
+		status, _, errOut := call(append([]string{"replay", "--seeds", "1", "--json", out}, more...)...)
+		if status != 0 {
+			t.Fatalf("%v: status %d, %s", more, status, errOut)
+		}
+		return replayed(t, out)
+	}
+	report := func() (r experiment.ReplayReport) {
+		text, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	once := []string{"--jobs", "once.csv", "--profiles", "solo.csv"}
+	with := func(more ...string) []string { return append(append([]string{}, once...), more...) }
+
+	t.Run("at once", func(t *testing.T) {
+		got := run(with("--policies", "fifo,sjf,tetris,greedy,random", "--seeds", "2")...)
+		if r := report(); r.Objective != "makespan" || r.Jobs != 7 || r.GPUs != 1 || r.Seeds != 2 || len(r.Skipped) > 0 {
+			t.Errorf("it is %+v", r)
+		}
+		// 60 + 60 + 120 + 100 + 30 + 60 + 45 s, one after the other.
+		if x := got["fifo"]; math.Abs(x.MakespanS-475) > 1e-6 || x.GainShare != 0 || x.MeanSlowdown > 1+1e-9 {
+			t.Errorf("fifo: %+v", x)
+		}
+		if x := got["sjf"]; math.Abs(x.MakespanS-475) > 1e-6 || x.TurnaroundS >= got["fifo"].TurnaroundS {
+			t.Errorf("sjf: %+v", x)
+		}
+		if x := got["greedy"]; x.MakespanS > 400 || x.OOM != 0 {
+			t.Errorf("greedy: %+v", x)
+		}
+		if x := got["clairvoyant"]; x.GainShare != 1 {
+			t.Errorf("the clairvoyant: %+v", x)
+		}
+	})
+	t.Run("over time", func(t *testing.T) {
+		run("--jobs", "over.csv", "--profiles", "solo.csv", "--policies", "greedy,sjf")
+		if r := report(); r.Objective != "turnaround" {
+			t.Errorf("the share is of %s", r.Objective)
+		}
+		run("--jobs", "over.csv", "--profiles", "solo.csv", "--policies", "greedy", "--objective", "makespan")
+		if r := report(); r.Objective != "makespan" {
+			t.Errorf("the share is of %s", r.Objective)
+		}
+	})
+	t.Run("dqn learns on the trace", func(t *testing.T) {
+		if x := run(with("--policies", "dqn")...)["dqn"]; !(x.GainShare > 0.5) || !(x.TrainS > 0) || x.Note == "" {
+			t.Errorf("dqn: %+v", x)
+		}
+	})
+	t.Run("several GPUs", func(t *testing.T) {
+		got := run(with("--policies", "greedy", "--gpus", "3")...)
+		if x := got["fifo"]; x.MakespanS > 240 || x.MakespanS < 475./3 {
+			t.Errorf("fifo on three GPUs: %+v", x)
+		}
+	})
+	t.Run("law", func(t *testing.T) {
+		mps := run(with("--policies", "greedy")...)["greedy"]
+		slice := run(with("--policies", "greedy", "--law", "time-slice")...)["greedy"]
+		if slice.MakespanS == mps.MakespanS {
+			t.Errorf("by time-slicing %.0f s, by MPS %.0f s", slice.MakespanS, mps.MakespanS)
+		}
+	})
+	t.Run("same user", func(t *testing.T) {
+		any, one := run(with("--policies", "random")...)["random"], run(with("--policies", "random", "--same-user")...)["random"]
+		if one.MakespanS <= any.MakespanS {
+			t.Errorf("one user at a time %.0f s, any %.0f s", one.MakespanS, any.MakespanS)
+		}
+	})
+	t.Run("too large", func(t *testing.T) {
+		run(with("--policies", "greedy", "--mem-mib", "3000")...)
+		if r := report(); r.Jobs != 5 || r.Skipped["more memory than a GPU has"] != 2 {
+			t.Errorf("%d jobs, left out %v", r.Jobs, r.Skipped)
+		}
+	})
+	t.Run("SWF", func(t *testing.T) {
+		run("--jobs", "log.swf", "--profiles", "swf.csv", "--policies", "greedy")
+		if r := report(); r.Jobs != 2 || len(r.Skipped) != 1 {
+			t.Errorf("%d jobs, left out %v", r.Jobs, r.Skipped)
+		}
+	})
+	t.Run("sacct", func(t *testing.T) {
+		got := run("--jobs", "sacct.txt", "--profiles", "solo.csv", "--policies", "fifo")
+		r := report()
+		if r.Jobs != 2 || r.Skipped["more than one GPU"] != 1 || r.Skipped["without a GPU"] != 1 || r.Skipped["not ended"] != 1 {
+			t.Errorf("%d jobs, left out %v", r.Jobs, r.Skipped)
+		}
+		// 70 s from 10:00:00, then 80 s.
+		if x := got["fifo"]; math.Abs(x.MakespanS-150) > 1e-6 {
+			t.Errorf("fifo: %+v", x)
+		}
+	})
+	t.Run("same seed, same figures", func(t *testing.T) {
+		var reports [2]string
+		for i := range reports {
+			run(with("--policies", "random,greedy,tetris", "--seed", "5")...)
+			text, _ := json.Marshal(without(object(t, out), "train_s"))
+			reports[i] = string(text)
+		}
+		if reports[0] != reports[1] {
+			t.Errorf("%s\nand\n%s", reports[0], reports[1])
+		}
+	})
+}
+
+// TestReplayPairs: what was measured is the truth, and what wasn't never meets.
+func TestReplayPairs(t *testing.T) {
+	dir := files(t, traceFiles)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	out := in("out.json")
+	run := func(jobs, pairs string) map[string]*experiment.Outcome {
+		t.Helper()
+		if err := os.WriteFile(in("j.csv"), []byte("job,submit_s,app\n"+jobs), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(in("q.csv"), []byte("victim,aggressor,slowdown\n"+pairs), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		status, _, errOut := call("replay", "--jobs", in("j.csv"), "--profiles", in("solo.csv"), "--pairs", in("q.csv"),
+			"--policies", "random,tetris,greedy", "--seeds", "1", "--json", out)
+		if status != 0 {
+			t.Fatal(errOut)
+		}
+		return replayed(t, out)
+	}
+	sharers := []string{"random", "tetris", "greedy", "clairvoyant"}
+
+	// light and mid alone were measured, both ways: they meet and run as measured.
+	for name, x := range run("1,0,light\n2,0,mid\n", "light,mid,1.10\nmid,light,1.20\n") {
+		// light ends after 66 s, having cost mid 11 s of its 60.
+		if name != "fifo" && math.Abs(x.MakespanS-71) > 1e-6 {
+			t.Errorf("%s: light beside mid ends after %v s", name, x.MakespanS)
+		}
+	}
+	// Two light ones, or one beside heavy, were not; nor was mid's suffering from short.
+	for _, jobs := range []string{"1,0,light\n2,0,light\n", "1,0,light\n2,0,heavy\n", "1,0,mid\n2,0,heavy\n"} {
+		got := run(jobs, "light,mid,1.10\nmid,light,1.20\nheavy,mid,1.01\n")
+		for _, name := range sharers {
+			if x := got[name]; x.MeanSlowdown > 1 || math.Abs(x.MakespanS-got["fifo"].MakespanS) > 1e-6 {
+				t.Errorf("%s lets jobs meet that nobody measured (%q): %+v", name, jobs, x)
+			}
+		}
+	}
+	// A row that stands there twice counts with its mean.
+	for name, x := range run("1,0,light\n2,0,mid\n", "light,mid,1.05\nlight,mid,1.15\nmid,light,1.2\n") {
+		if name != "fifo" && math.Abs(x.MakespanS-71) > 1e-6 {
+			t.Errorf("%s: light beside mid ends after %v s", name, x.MakespanS)
+		}
+	}
+}
+
+func TestReplayPrints(t *testing.T) {
+	dir := files(t, traceFiles)
+	args := []string{"replay", "--jobs", filepath.Join(dir, "once.csv"), "--profiles", filepath.Join(dir, "solo.csv"), "--seeds", "1", "--policies", "greedy", "--mem-mib", "3000"}
+	status, out, errOut := call(args...)
+	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "clairvoyant", "SHARE"} {
+		if status != 0 || !strings.Contains(out, want) {
+			t.Errorf("status %d, no %q in\n%s%s", status, want, out, errOut)
+		}
+	}
+	status, out, errOut = call(append(args, "--json", "-")...)
+	var r experiment.ReplayReport
+	if err := json.Unmarshal([]byte(out), &r); status != 0 || err != nil || r.Policies["greedy"] == nil {
+		t.Errorf("status %d, %v: %s%s", status, err, out, errOut)
+	}
+}

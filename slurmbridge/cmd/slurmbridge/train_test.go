@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+)
+
+// TestTrain: what train writes decides in replay, and goes on to be trained.
+func TestTrain(t *testing.T) {
+	dir := files(t, traceFiles)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	train := func(more ...string) string {
+		t.Helper()
+		status, out, errOut := call(append([]string{"train"}, more...)...)
+		if status != 0 || errOut != "" {
+			t.Fatalf("train %v: status %d, %s", more, status, errOut)
+		}
+		return out
+	}
+	same := func(a, b string) bool {
+		one, err := os.ReadFile(in(a))
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := os.ReadFile(in(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bytes.Equal(one, two)
+	}
+	rounds := func(name string) int {
+		cp, err := dqn.Load(in(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cp.Trained.Rounds
+	}
+
+	out := train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("one.json"), "--curve", in("curve.svg"))
+	if !strings.Contains(out, "scorer on random, seed 7") || !strings.Contains(out, "of one job after the other") {
+		t.Errorf("it says %q", out)
+	}
+	if text, err := os.ReadFile(in("curve.svg")); err != nil || !bytes.Contains(text, []byte("<svg")) {
+		t.Errorf("the curve is %.40q, %v", text, err)
+	}
+	train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("again.json"))
+	if !same("one.json", "again.json") {
+		t.Error("the same seed gave another network")
+	}
+	train("--workload", "random", "--rounds", "1", "--seed", "8", "--out", in("other.json"))
+	if same("one.json", "other.json") {
+		t.Error("another seed gave the same network")
+	}
+
+	// The seed is that of the file.
+	if out := train("--workload", "random", "--resume", in("one.json"), "--rounds", "2", "--out", in("more.json")); !strings.Contains(out, "seed 7") {
+		t.Errorf("it says %q", out)
+	}
+	if rounds("one.json") != 1 || rounds("more.json") != 2 {
+		t.Errorf("trained for %d and then %d rounds", rounds("one.json"), rounds("more.json"))
+	}
+
+	// And so is a flat network's window.
+	train("--workload", "random", "--network", "flat", "--window", "2", "--rounds", "1", "--out", in("flat.json"))
+	train("--workload", "random", "--resume", in("flat.json"), "--rounds", "2", "--out", in("flat.json"))
+	// On a trace, by another law; what it prints then is the curve.
+	status, out, errOut := call("train", "--jobs", in("over.csv"), "--profiles", in("solo.csv"), "--law", "time-slice", "--gpus", "2", "--rounds", "2", "--out", in("site.json"), "--json")
+	var curve []dqn.Point
+	if err := json.Unmarshal([]byte(out), &curve); status != 0 || err != nil || len(curve) != 2 || !(curve[1].Check > 0) {
+		t.Errorf("status %d, %v: %s%s", status, err, out, errOut)
+	}
+
+	for _, name := range []string{"flat.json", "site.json"} {
+		status, _, errOut := call("replay", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--policies", "dqn", "--seeds", "1",
+			"--checkpoint", in(name), "--json", in("out.json"))
+		if status != 0 {
+			t.Fatalf("%s: status %d, %s", name, status, errOut)
+		}
+		if dqn := replayed(t, in("out.json"))["dqn"]; dqn.GainShare <= 0 || dqn.TrainS != 0 {
+			t.Errorf("%s: dqn as trained before is %+v", name, dqn)
+		}
+	}
+}
+
+// TestTrainInterrupted: what was learned is in the file, and how to go on is said.
+func TestTrainInterrupted(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dqn.json")
+	for _, words := range [][]string{nil, {"--json"}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var out, errOut bytes.Buffer
+		root := newRoot(&out, &errOut)
+		root.SetArgs(append([]string{"train", "--workload", "random", "--rounds", "3", "--out", file, "--curve", file + ".png"}, words...))
+		if err := root.ExecuteContext(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if want := "Interrupted after round 0; go on with --resume " + file; !strings.Contains(errOut.String(), want) {
+			t.Errorf("it says %q, not %q", errOut.String(), want)
+		}
+		if words != nil && strings.TrimSpace(out.String()) != "[]" {
+			t.Errorf("the curve is %q", out.String())
+		}
+	}
+	if status, _, errOut := call("train", "--workload", "random", "--resume", file, "--rounds", "1", "--out", file); status != 0 {
+		t.Errorf("status %d: %s", status, errOut)
+	}
+}
+
+func TestTrainRefuses(t *testing.T) {
+	dir := files(t, traceFiles)
+	in := func(name string) string { return filepath.Join(dir, name) }
+	if status, _, errOut := call("train", "--workload", "random", "--rounds", "1", "--out", in("good.json")); status != 0 {
+		t.Fatal(errOut)
+	}
+	good, err := os.ReadFile(in("good.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{
+		"half.json":   good[:len(good)/2],
+		"empty.json":  nil,
+		"words.json":  []byte("not a checkpoint"),
+		"later.json":  bytes.Replace(good, []byte(`"version": 1`), []byte(`"version": 2`), 1),
+		"other.json":  []byte(`{"format": "something"}`),
+		"broken.json": bytes.Replace(good, []byte(`"hidden": 32`), []byte(`"hidden": 33`), 1),
+	} {
+		if err := os.WriteFile(in(name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := []string{"--out", in("x.json")}
+	trace := []string{"--jobs", in("once.csv"), "--profiles", in("solo.csv")}
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{nil, 2, "--out is needed"},
+		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are general, gpu_heavy, `},
+		{append(out, "--network", "deep"), 2, `--network is "deep"; there are scorer and flat`},
+		{append(out, "--rounds", "0"), 2, "at least one round"},
+		{append(out, "--rounds", "NaN"), 2, "--rounds"},
+		{append(out, "--window", "-1"), 2, "a window of 1 to 12"},
+		{append(out, "--hidden", "100000"), 2, "up to 1024 units"},
+		{append(out, "--network", "flat", "--window", "12"), 2, "at most 8"},
+		{append(out, "--gpus", "-1"), 2, "--gpus -1"},
+		{append(out, "--records", "--gpus", "0"), 2, "--gpus 0"},
+		{append(out, "--law", "none"), 2, `--law is "none"`},
+		{append(out, "--workload", "random", "--records"), 2, "one of --workload, --jobs with --profiles, and --records"},
+		{append(append(out, "--workload", "random"), trace...), 2, "one of --workload, --jobs with --profiles, and --records"},
+		{append(out, "--jobs", in("once.csv")), 2, "--jobs and --profiles are needed"},
+		{append(append(out, trace...), "--mem-mib", "100"), 1, "no job is left of 7 (7 more memory than a GPU has)"},
+		{append(out, "--curve", in("x.pdf")), 2, "a picture ends in .png or .svg"},
+		{[]string{"--out", dir}, 2, dir + " is not a regular file"},
+		{[]string{"--out", in("none/x.json")}, 1, "x.json: no such file or directory"},
+		{append(out, "--curve", in("none/x.png")), 1, "x.png: no such file or directory"},
+		{append(out, "--resume", in("good.json"), "--rounds", "1"), 2, "has been trained for 1 rounds; --rounds 1 asks for no more"},
+		{append(out, "--resume", in("good.json"), "--network", "flat"), 2, "--network is that of the file"},
+		{append(out, "--resume", in("none.json")), 1, "none.json: no such file"},
+		{append(out, "--resume", in("half.json")), 1, "half.json: unusable checkpoint: it ends in the middle"},
+		{append(out, "--resume", in("empty.json")), 1, "empty.json: unusable checkpoint: it is empty"},
+		{append(out, "--resume", in("words.json")), 1, "words.json: unusable checkpoint: it isn't JSON"},
+		{append(out, "--resume", in("later.json")), 1, "later.json: unusable checkpoint: it is of version 2"},
+		{append(out, "--resume", in("other.json")), 1, `other.json: unusable checkpoint: its format is "something"`},
+		{append(out, "--resume", in("broken.json")), 1, "broken.json: unusable checkpoint: theta[0] has"},
+	} {
+		status, said, errOut := call(append([]string{"train"}, c.args...)...)
+		if status != c.status || !strings.Contains(errOut, c.want) || said != "" {
+			t.Errorf("%v: status %d, %q and %q; want %d, %q", c.args, status, said, errOut, c.status, c.want)
+		}
+	}
+	if _, err := os.Stat(in("x.json")); err == nil {
+		t.Error("a refused training wrote a file")
+	}
+	for _, name := range []string{"half", "words", "later"} {
+		status, _, errOut := call(append([]string{"replay", "--policies", "dqn", "--checkpoint", in(name + ".json")}, trace...)...)
+		if status != 1 || !strings.Contains(errOut, "unusable checkpoint") {
+			t.Errorf("replay of %s: status %d, %s", name, status, errOut)
+		}
+	}
+}
