@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -239,7 +240,7 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 			}
 			t.AppendRow(table.Row{
 				name, fmt.Sprintf("%.0f", average(l.MakespanS)), fmt.Sprintf("%.3f", l.MakespanVsSJF), fmt.Sprintf("%.3f", l.MakespanSD), thesis,
-				fmt.Sprintf("%.0f %%", 100*l.GainShare), fmt.Sprintf("%.0f %%", 100*l.GPUUtil), fmt.Sprintf("%.0f %%", 100*l.MemUtil),
+				percent(l.GainShare), percent(l.GPUUtil), percent(l.MemUtil),
 				fmt.Sprintf("%.1f", l.LE2), fmt.Sprintf("%.1f", l.LT10), fmt.Sprintf("%.1f", l.LT20), fmt.Sprintf("%.1f", l.GE20),
 				l.OOM, fmt.Sprintf("%.1f", l.TrainS),
 			})
@@ -280,6 +281,9 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 	t.Render()
 	fmt.Fprintf(s.out, "lost runs: runs that failed for want of GPU memory, over all sets. Took %.0f s.\n", took.Seconds())
 }
+
+// percent is e.g. "85 %", and never "-0 %".
+func percent(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
 
 func average(x []float64) float64 {
 	sum := 0.0

@@ -79,6 +79,14 @@ func (t *traceFlags) read() (_ *experiment.Trace, skipped trace.Skipped, _ error
 	return out, skipped, nil
 }
 
+// placed names the file of jobs that can't be replayed.
+func (t *traceFlags) placed(err error) error {
+	if errors.Is(err, experiment.ErrTrace) {
+		return fmt.Errorf("%s: %w", t.jobs, err)
+	}
+	return err
+}
+
 func newReplay(s *shared) *cobra.Command {
 	var from traceFlags
 	var o experiment.ReplayOptions
@@ -144,7 +152,7 @@ and counted.`,
 			r, err := experiment.Replay(c.Context(), t, o)
 			b.done()
 			if err != nil {
-				return badOptions(err)
+				return from.placed(badOptions(err))
 			}
 			for why, n := range skipped {
 				r.Skipped[why] += n
@@ -191,8 +199,8 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 			continue
 		}
 		t.AppendRow(table.Row{
-			name, fmt.Sprintf("%.0f", x.MakespanS), fmt.Sprintf("%.0f", x.TurnaroundS), fmt.Sprintf("%.0f %%", 100*x.GainShare), fmt.Sprintf("%.0f", 100*x.GainShareSD),
-			fmt.Sprintf("%.2f", x.MeanSlowdown), fmt.Sprintf("%.2f", x.P95Slowdown), fmt.Sprintf("%.0f %%", 100*x.GPUUtil), fmt.Sprintf("%.0f %%", 100*x.MemUtil),
+			name, fmt.Sprintf("%.0f", x.MakespanS), fmt.Sprintf("%.0f", x.TurnaroundS), percent(x.GainShare), fmt.Sprintf("%.0f", 100*x.GainShareSD),
+			fmt.Sprintf("%.2f", x.MeanSlowdown), fmt.Sprintf("%.2f", x.P95Slowdown), percent(x.GPUUtil), percent(x.MemUtil),
 			fmt.Sprintf("%.1f", x.OOM), fmt.Sprintf("%.1f", x.TrainS),
 		})
 	}

@@ -99,7 +99,7 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 		}
 		var w *experiment.World
 		if l.scenario, w, err = t.Training(f.window); err != nil {
-			return nil, err
+			return nil, f.from.placed(err)
 		}
 		l.name, l.model = "trace "+f.from.jobs, w.Model
 	case f.records:
