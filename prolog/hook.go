@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 )
@@ -44,14 +45,15 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	// can still be MPS.
 	errs := []error{h.Dir.Begin(j)}
 	for _, g := range j.GPUs {
-		errs = append(errs, h.onGPU(ctx, g, func([]*Job) error {
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
 			if len(j.GPUs) > 1 || !h.mayShare(j) {
 				return nil
 			}
 			if h.MPS == nil {
 				return errors.New("there is no nvidia-cuda-mps-control on this node: jobs that share a GPU take turns")
 			}
-			return h.MPS.Ensure(ctx, g, j.UID)
+			others := slices.ContainsFunc(jobs, func(o *Job) bool { return o.ID != j.ID && h.mayShare(o) })
+			return h.MPS.Ensure(ctx, g, j.UID, others)
 		}))
 	}
 	return errors.Join(errs...)

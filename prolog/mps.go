@@ -43,9 +43,19 @@ func (m *MPS) Pipe(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "pipe"
 func (m *MPS) log(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "log") }
 
 // Ensure makes sure that the GPU's daemon runs and answers, for a client of the
-// given user. The caller holds the GPU's lock.
-func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32) error {
-	if !m.answers(ctx, gpu) {
+// given user. The caller holds the GPU's lock. A daemon that doesn't answer is
+// replaced, but not from under jobs in use of it: on a busy node one may be slow,
+// and without it they would fail.
+func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error {
+	for !m.answers(ctx, gpu) {
+		if inUse && m.present(gpu) {
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("gpu %d: the MPS daemon does not answer, and is left to the jobs that use it: %w", gpu, ctx.Err())
+			case <-time.After(50 * time.Millisecond):
+			}
+			continue
+		}
 		if err := m.start(ctx, gpu); err != nil {
 			return fmt.Errorf("gpu %d: %w", gpu, err)
 		}

@@ -356,20 +356,25 @@ func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
 }
 
 // SetSlowdowns takes over how fast the running jobs are held to go from now on,
-// foreseen from who shares a GPU with whom.
+// foreseen from who shares a GPU with whom and, where the predictor can tell, from
+// how far each has come.
 func (b *Book) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
 	var members []*rlcore.Profile
 	var refs []string
+	var at []float64
 	for g := range st.GPUs {
 		card := &st.GPUs[g]
-		members, refs = members[:0], refs[:0]
+		members, refs, at = members[:0], refs[:0], at[:0]
 		for i := range card.Running {
 			if r := &card.Running[i]; r.Profile != nil {
-				members, refs = append(members, r.Profile), append(refs, r.ID)
+				members, refs, at = append(members, r.Profile), append(refs, r.ID), append(at, r.DoneS)
 			}
 		}
 		pred := make([]rlcore.Prediction, len(members))
+		pacer, knows := p.(rlcore.Pacer)
 		switch {
+		case len(members) > 1 && knows:
+			pacer.Pace(pred, &card.Spec, members, at)
 		case len(members) > 1 && p != nil:
 			p.Predict(pred, &card.Spec, members)
 		default:

@@ -458,12 +458,35 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 	for ref, n := range plan.Passed {
 		b.book.Wait(ref).PassedOver += n
 	}
-	for i := range plan.Groups {
-		b.release(ctx, &plan.Groups[i])
+	b.releaseAll(ctx, plan.Groups)
+}
+
+// releaseAll releases the groups of a plan. What is to follow on a GPU goes before
+// what starts there now: some of it may be waiting for the jobs that run there
+// already, and would start beside the new ones if those ended in between. If it has
+// just started, nothing else goes to that GPU in this round.
+func (b *Bridge) releaseAll(ctx context.Context, groups []PlannedGroup) {
+	gone := map[place]bool{}
+	for i := range groups {
+		if g := &groups[i]; g.Group.Kind == Next && !b.release(ctx, g) {
+			gone[place{g.Group.Node, g.Group.GPU}] = true
+		}
+	}
+	for i := range groups {
+		if g := &groups[i]; g.Group.Kind != Next && !gone[place{g.Group.Node, g.Group.GPU}] {
+			b.release(ctx, g)
+		}
 	}
 }
 
-func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
+// place is a GPU of a node.
+type place struct {
+	node string
+	gpu  int
+}
+
+// release carries a group's changes out and reports whether all of them were made.
+func (b *Bridge) release(ctx context.Context, p *PlannedGroup) bool {
 	p.Group.ID = b.book.NextID
 	b.book.NextID++
 	g := p.Group
@@ -471,19 +494,19 @@ func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
 		for i := range p.Changes {
 			b.log(ctx, g.ID, &p.Changes[i], nil)
 		}
-		return
+		return true
 	}
 	b.book.Groups[g.ID] = &g
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
 		// A group nobody could put back after a crash is not made.
 		b.Log.Error("journal", "err", err)
 		delete(b.book.Groups, g.ID)
-		return
+		return false
 	}
 	b.fault("journaled")
 	for i := range p.Changes {
 		if err := b.change(ctx, g.ID, &p.Changes[i]); err != nil {
-			return // still Preparing: the next look puts its members back
+			return false // still Preparing: the next look puts its members back
 		}
 		b.fault(p.Changes[i].Step)
 	}
@@ -495,6 +518,7 @@ func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
 		b.Log.Error("journal", "err", err)
 	}
+	return true
 }
 
 // change applies one change and keeps it in the journal. In shadow it only does

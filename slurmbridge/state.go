@@ -217,7 +217,7 @@ func (b *built) place(f *Facts, j *Job, byNode map[string][]int) {
 		r.DoneS = p.DoneS
 	}
 	if r.Profile != nil {
-		r.DoneS = min(r.DoneS, r.Profile.DurationS)
+		r.DoneS = rlcore.Believed(r.DoneS, r.Profile.DurationS)
 	}
 	for _, g := range where {
 		b.State.GPUs[g].Running = append(b.State.GPUs[g].Running, r)

@@ -163,7 +163,7 @@ func (s *stack) bridge(ctx context.Context) error {
 	}
 	s.url = "http://127.0.0.1:" + port
 	conf := s.Path("slurmbridge.yaml")
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\nmunge_socket: %s\npolicy: pack\nlease: 30s\npoll: 10s\n",
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\nmunge_socket: %s\npolicy: dqn\nlease: 30s\npoll: 10s\n",
 		s.Conf(), s.GateFile, s.WakeFile, s.Path("run", "slurmbridge.db"), port, s.MungeSocket)
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return err

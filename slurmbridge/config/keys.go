@@ -42,7 +42,7 @@ var keys = []key{
 		func(c *Config) any { return &c.Mode }, oneOf("active", "shadow"),
 	},
 	{
-		"policy", "pack", "What ranks the combinations of waiting jobs. pack fills GPUs by profile, exclusive never shares; slurmbridge serve --help names them all.",
+		"policy", "dqn", "What ranks the combinations of waiting jobs. dqn has learned it (see model), greedy takes the highest predicted throughput, exclusive never shares; slurmbridge serve --help names them all.",
 		func(c *Config) any { return &c.Policy }, word,
 	},
 	{
