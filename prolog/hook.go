@@ -52,7 +52,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			if h.MPS == nil {
 				return errors.New("there is no nvidia-cuda-mps-control on this node: jobs that share a GPU take turns")
 			}
-			others := slices.ContainsFunc(jobs, func(o *Job) bool { return o.ID != j.ID && h.mayShare(o) })
+			others := slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID && h.mayShare(o) })
 			return h.MPS.Ensure(ctx, g, j.UID, others)
 		}))
 	}
