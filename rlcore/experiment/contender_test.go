@@ -1,0 +1,271 @@
+package experiment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// hasty is as little effort as there is.
+var hasty = Effort{Rounds: 1, FlatRounds: 1, Iterations: 1, Tune: 1}
+
+func newModel() *interference.Model { return interference.New(&contention.MPS) }
+
+// newWorld is a site that knows solo profiles only, and the thesis's jobs.
+func newWorld(t *testing.T, workload string) (*World, Scenario) {
+	t.Helper()
+	s, err := Thesis(workload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &World{Model: newModel, M: 5}, s
+}
+
+func jobSet(t *testing.T, s Scenario, seed uint64) sim.Config {
+	t.Helper()
+	cfg, err := s(rand.New(rand.NewPCG(seed, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func app(t *testing.T, name string) *rlcore.Profile {
+	t.Helper()
+	p, ok := apps.ByName(name)
+	if !ok {
+		t.Fatalf("no application %q", name)
+	}
+	return p
+}
+
+func compete(t *testing.T, w *World, name string, train Scenario, cfg sim.Config) *sim.Result {
+	t.Helper()
+	c, err := w.Prepare(t.Context(), name, train, hasty, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Run(cfg)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return r
+}
+
+// TestLearn: a site with a past is surer of what it has seen, whatever else it
+// believes stays, and the same past teaches the same.
+func TestLearn(t *testing.T) {
+	w, train := newWorld(t, "random")
+	blank := w.Model
+	w.Model = func() *interference.Model {
+		m := blank()
+		m.Forbid("lammps", "vgg16")
+		return m
+	}
+	if err := w.Learn(train, 4, 1); err != nil {
+		t.Fatal(err)
+	}
+	past := func(seed uint64) *interference.Model {
+		v := &World{Model: newModel, M: 5}
+		if err := v.Learn(train, 4, seed); err != nil {
+			t.Fatal(err)
+		}
+		return v.Model()
+	}
+	sd := func(m *interference.Model) (sum float64) {
+		for _, a := range apps.Names() {
+			for _, b := range apps.Names() {
+				var p [2]rlcore.Prediction
+				m.Predict(p[:], &rlcore.TitanXp, []*rlcore.Profile{app(t, a), app(t, b)})
+				sum += p[0].SD
+			}
+		}
+		return sum / float64(len(apps.Names())*len(apps.Names()))
+	}
+	before, after := sd(blank()), sd(w.Model())
+	if !(after > 0 && after < 0.9*before) {
+		t.Errorf("mean SD of a predicted slowdown: %.3f before four job sets, %.3f after", before, after)
+	}
+	if !w.Model().Forbidden(&rlcore.TitanXp, []*rlcore.Profile{app(t, "lammps"), app(t, "vgg16")}) {
+		t.Error("what may not meet was forgotten")
+	}
+	if one := sd(past(1)); one != sd(past(1)) || one == sd(past(2)) {
+		t.Error("what is believed depends on more or on less than the past")
+	}
+	none := &World{Model: newModel, M: 5}
+	if err := none.Learn(train, 0, 1); err != nil || sd(none.Model()) != before {
+		t.Errorf("without a past %.3f is %.3f, %v", before, sd(none.Model()), err)
+	}
+	bad := errors.New("no jobs")
+	if err := none.Learn(func(*rand.Rand) (sim.Config, error) { return sim.Config{}, bad }, 1, 1); !errors.Is(err, bad) {
+		t.Errorf("an unusable scenario: %v", err)
+	}
+}
+
+// TestContenderObserves: only who learns is told of co-runs.
+func TestContenderObserves(t *testing.T) {
+	w, train := newWorld(t, "random")
+	var mu sync.Mutex
+	var made []*interference.Model
+	w.Model = func() *interference.Model {
+		mu.Lock()
+		defer mu.Unlock()
+		made = append(made, newModel())
+		return made[len(made)-1]
+	}
+	c, err := w.Prepare(t.Context(), "greedy", train, hasty, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, learns := range []bool{false, true} {
+		made, c.learns = nil, learns
+		if _, err := c.Run(jobSet(t, train, 3)); err != nil {
+			t.Fatal(err)
+		}
+		seen := 0
+		for _, m := range made {
+			text, err := json.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var saved struct {
+				Cells []any `json:"cells"`
+			}
+			if err := json.Unmarshal(text, &saved); err != nil {
+				t.Fatal(err)
+			}
+			seen += len(saved.Cells)
+		}
+		if learns != (seen > 0) {
+			t.Errorf("learns: %v, cells seen: %d", learns, seen)
+		}
+	}
+}
+
+// TestPrepare: every contender schedules all jobs; who is alone shares nothing, and
+// nobody loses runs who goes by the guard.
+func TestPrepare(t *testing.T) {
+	w, train := newWorld(t, "gpu_light")
+	cfg := jobSet(t, train, 9)
+	solo := 0.0
+	for i := range cfg.Jobs {
+		solo += cfg.Jobs[i].Profile.DurationS
+	}
+	for _, name := range []string{"fifo", "sjf", "tetris", "deeprm_max", "random", "greedy", "dqn"} {
+		r := compete(t, w, name, train, cfg)
+		if len(r.Jobs) != len(cfg.Jobs) {
+			t.Fatalf("%s ran %d of %d jobs", name, len(r.Jobs), len(cfg.Jobs))
+		}
+		slow := r.Slowdowns()
+		switch name {
+		case "fifo", "sjf":
+			if slow[len(slow)-1] > 1+1e-9 || r.MakespanS < solo-1e-6 || r.MakespanS > solo+1e-6 {
+				t.Errorf("%s: makespan %v of %v, slowdown up to %v", name, r.MakespanS, solo, slow[len(slow)-1])
+			}
+		default:
+			if r.MakespanS > 0.9*solo {
+				t.Errorf("%s shares nothing of what is made to be shared: %v of %v", name, r.MakespanS, solo)
+			}
+			if name != "tetris" && name != "deeprm_max" && r.OOM > 0 {
+				t.Errorf("%s lost %d runs", name, r.OOM)
+			}
+		}
+	}
+	if _, err := w.Prepare(t.Context(), "nobody", train, hasty, 1); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), "there are fifo, sjf") {
+		t.Errorf("nobody: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := w.Prepare(ctx, "dqn", train, hasty, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("a training that was ended: %v", err)
+	}
+}
+
+// TestShortestFirst: by arrival, then by length, in no other order than the jobs'
+// own where both are the same; the caller's list stays.
+func TestShortestFirst(t *testing.T) {
+	job := func(id string, submit, length float64) sim.Job {
+		j := sim.Job{Job: rlcore.Job{ID: id, SubmitS: submit}}
+		if length > 0 {
+			j.Profile = &rlcore.Profile{DurationS: length}
+		}
+		return j
+	}
+	jobs := []sim.Job{job("unknown", 0, 0), job("long", 0, 9), job("late", 1, 1), job("one", 0, 2), job("two", 0, 2)}
+	ids := func(jobs []sim.Job) (out []string) {
+		for i := range jobs {
+			out = append(out, jobs[i].ID)
+		}
+		return out
+	}
+	was := ids(jobs)
+	if got := ids(shortestFirst(jobs)); !slices.Equal(got, []string{"one", "two", "long", "unknown", "late"}) {
+		t.Errorf("order %v", got)
+	}
+	if !slices.Equal(ids(jobs), was) {
+		t.Error("the caller's list was sorted")
+	}
+}
+
+// TestBound: nobody who loses no run is better, in either objective, even where the
+// search hardly looks.
+func TestBound(t *testing.T) {
+	for i, wl := range []string{"random", "mem_heavy"} {
+		w, train := newWorld(t, wl)
+		cfg := jobSet(t, train, uint64(20+i))
+		var from []*sim.Result
+		for _, name := range []string{"fifo", "tetris", "greedy", "random"} {
+			from = append(from, compete(t, w, name, train, cfg))
+		}
+		for name, objective := range map[string]sim.Objective{"makespan": sim.Makespan, "turnaround": sim.Turnaround} {
+			bound, err := w.Bound(cfg, 5, 1, objective, from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bound.OOM > 0 || len(bound.Jobs) != len(cfg.Jobs) {
+				t.Errorf("%s: the bound lost %d runs of %d jobs", wl, bound.OOM, len(bound.Jobs))
+			}
+			for k, r := range from {
+				if r.OOM == 0 && objective(bound) > objective(r) {
+					t.Errorf("%s: policy %d has a %s of %v, the bound of %v", wl, k, name, objective(r), objective(bound))
+				}
+			}
+		}
+		if cfg.GPUs[0].MemMiB != rlcore.TitanXp.MemMiB {
+			t.Error("the caller's GPUs shrank")
+		}
+	}
+}
+
+// TestBoundKeepsTheMargin: what fits the card only without the guard's margin meets
+// under nobody; a job that needs more than the margin leaves runs, alone.
+func TestBoundKeepsTheMargin(t *testing.T) {
+	of := func(mib float64) sim.Job {
+		p := &rlcore.Profile{App: "x", DurationS: 10, PeriodS: 10, Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: mib}}}
+		return sim.Job{Job: rlcore.Job{ID: "1", Profile: p}}
+	}
+	w := &World{Model: newModel, M: 5}
+	for _, c := range []struct{ a, b, want float64 }{{450, 450, 10}, {490, 490, 20}, {970, 20, 20}, {990, 100, 20}} {
+		one, two := of(c.a), of(c.b)
+		two.ID = "2"
+		cfg := sim.Config{GPUs: []rlcore.GPUSpec{{MemMiB: 1000}}, Truth: sim.Law{Law: &contention.MPS}, Jobs: []sim.Job{one, two}}
+		bound, err := w.Bound(cfg, 50, 1, sim.Makespan, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bound.MakespanS; got < c.want-1 || got > c.want+1 {
+			t.Errorf("%v and %v MiB of 1000 take %v s, want about %v", c.a, c.b, got, c.want)
+		}
+	}
+}
