@@ -62,11 +62,12 @@ type Effort struct {
 	FlatRounds int // of dqn_flat
 	Iterations int // of the policy gradients
 	Tune       int // job sets a knob is tuned on
+	Checks     int // episodes of dqn's validations; 0 = its default
 }
 
 // Quick and Full are the two efforts of the experiment command.
 var (
-	Quick = Effort{Rounds: 20, FlatRounds: 1, Iterations: 4, Tune: 4}
+	Quick = Effort{Rounds: 15, FlatRounds: 1, Iterations: 3, Tune: 3, Checks: 6}
 	Full  = Effort{Rounds: 120, FlatRounds: 20, Iterations: 100, Tune: 16}
 )
 
@@ -105,9 +106,9 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 	case "greedy":
 		err = c.tuneGreedy(train, e, seed)
 	case "dqn":
-		err = c.learn(ctx, train, e.Rounds, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewScorer(32, p, r) })
+		err = c.learn(ctx, train, e.Rounds, e.Checks, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewScorer(32, p, r) })
 	case "dqn_flat":
-		err = c.learn(ctx, train, e.FlatRounds, seed, func(_ rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewFlat(w.M, 20, r) })
+		err = c.learn(ctx, train, e.FlatRounds, e.Checks, seed, func(_ rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewFlat(w.M, 20, r) })
 	case "deeprm_max", "deeprm_mean", "dqngpu":
 		err = c.gradient(ctx, deeprm.Kind(name), train, e, seed)
 	default:
@@ -127,10 +128,10 @@ func (w *World) Trained(name string, net dqn.Network) *Contender {
 	return &Contender{Name: name, world: w, policy: func(m *interference.Model) rlcore.Policy { return dqn.NewPolicy(name, net.Alias(m)) }}
 }
 
-func (c *Contender) learn(ctx context.Context, train Scenario, rounds int, seed uint64, build func(rlcore.Predictor, *rand.Rand) dqn.Network) error {
+func (c *Contender) learn(ctx context.Context, train Scenario, rounds, checks int, seed uint64, build func(rlcore.Predictor, *rand.Rand) dqn.Network) error {
 	net := build(c.world.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
 	t := &dqn.Trainer{
-		Options: dqn.Options{Seed: seed, Rounds: rounds, M: c.world.M},
+		Options: dqn.Options{Seed: seed, Rounds: rounds, M: c.world.M, Checks: checks},
 		Net:     net, Scenario: train, Tools: c.world.tools,
 	}
 	if err := t.Train(ctx); err != nil {
