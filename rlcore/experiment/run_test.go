@@ -1,0 +1,219 @@
+package experiment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// TestCost: the thesis prints what sharing costs by both countings, 0.7014 and
+// 0.5002 of whole instances. Both follow from one ratio of makespans, as Cost says.
+func TestCost(t *testing.T) {
+	const printed1, printed2 = 1 - 0.2986, 1 - 0.4998
+	ratio := printed1 * 0.75 / 0.602
+	one, two := Cost(ratio)
+	if math.Abs(one-printed1) > 1e-9 || math.Abs(two-printed2) > 5e-4 {
+		t.Errorf("a makespan of %.4f costs %.4f and %.4f, in the thesis %.4f and %.4f", ratio, one, two, printed1, printed2)
+	}
+	if one, two := Cost(1); math.Abs(one-0.602/0.75) > 1e-12 || math.Abs(two-0.301/0.526) > 1e-12 {
+		t.Errorf("as long as alone costs %v, %v", one, two)
+	}
+}
+
+// result is one job set's: jobs with these slowdowns.
+func result(makespan float64, oom int, slowdowns ...float64) *sim.Result {
+	r := &sim.Result{MakespanS: makespan, MeanTurnaroundS: makespan / 2, GPUUtil: 0.5, MemUtil: 0.25, OOM: oom}
+	for _, s := range slowdowns {
+		r.Jobs = append(r.Jobs, sim.Outcome{Slowdown: s})
+	}
+	return r
+}
+
+func TestFill(t *testing.T) {
+	sjf := []*sim.Result{result(100, 0, 1, 1), result(200, 0, 1, 1)}
+	bound := []*sim.Result{result(50, 0, 1, 1), result(100, 0, 1, 1)}
+	l := Line{TrainS: 10}
+	// Just at the classes' bounds: 2 % is in the first, 10 % and 20 % are in the next.
+	l.fill([]*sim.Result{result(80, 1, 1, 1.02, 1.0999, 1.1, 1.1999, 1.2), result(120, 2, 1.02, 1.1, 1.2, 3, 4, 5)}, sjf, bound)
+	if !slices.Equal(l.MakespanS, []float64{80, 120}) || l.OOM != 3 || l.First().MakespanS != 80 {
+		t.Errorf("%+v", l)
+	}
+	for name, c := range map[string][2]float64{
+		"makespan ÷ sjf": {l.MakespanVsSJF, 0.7}, "its SD": {l.MakespanSD, 0.1},
+		"with training": {l.WithTraining, (0.9 + 0.65) / 2}, "turnaround": {l.TurnaroundS, 50},
+		"GPU": {l.GPUUtil, 0.5}, "memory": {l.MemUtil, 0.25},
+		"≤ 2 %": {l.LE2, 1.5}, "< 10 %": {l.LT10, 2}, "< 20 %": {l.LT20, 3.5}, "≥ 20 %": {l.GE20, 2.5},
+		"mean slowdown": {l.MeanSlowdown, (6.6198 + 15.32) / 12},
+		"share":         {l.GainShare, (20. + 80) / 150},
+		"cost":          {l.Cost1, 0.7 * 0.602 / 0.75},
+	} {
+		if math.Abs(c[0]-c[1]) > 1e-9 {
+			t.Errorf("%s is %v, want %v", name, c[0], c[1])
+		}
+	}
+	var same Line
+	same.fill(sjf, sjf, sjf)
+	if same.GainShare != 1 || same.MakespanVsSJF != 1 || same.MakespanSD != 0 {
+		t.Errorf("nothing to gain: %+v", same)
+	}
+	var free Line
+	free.fill(sjf, sjf, nil)
+	if free.GainShare != 1 {
+		t.Errorf("no bound: %+v", free)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	o, err := Options{Policies: []string{"dqn"}}.orDefaults()
+	if err != nil || o.Seeds != 10 || o.M != 5 || !slices.Equal(o.Workloads, Workloads()) || !slices.Equal(o.Policies, []string{"sjf", "dqn"}) || o.Effort != Full {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for _, bad := range []Options{{Seeds: -1}, {M: -1}, {M: 13}} {
+		if _, err := bad.orDefaults(); !errors.Is(err, ErrOptions) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	if _, err := Run(t.Context(), Options{Workloads: []string{"heavy"}}); !errors.Is(err, ErrOptions) {
+		t.Errorf("an unknown workload: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Run(ctx, Options{Workloads: []string{"random"}, Policies: []string{"sjf"}, Seeds: 3}); !errors.Is(err, context.Canceled) {
+		t.Errorf("an experiment that was ended: %v", err)
+	}
+}
+
+// TestRun: all workloads, compared with SJF's on the same jobs; the trade-off; the
+// same figures from the same seed, and other job sets from another.
+func TestRun(t *testing.T) {
+	run := func(seed uint64) *Report {
+		t.Helper()
+		steps := 0
+		r, err := Run(t.Context(), Options{
+			Policies: []string{"greedy", "random"}, Seeds: 2, Seed: seed, Effort: hasty, History: 1, Tries: 20,
+			Progress: func(step, of int, what string) {
+				if step != steps || step >= of || what == "" {
+					t.Errorf("step %d of %d, %q; want %d", step, of, what, steps)
+				}
+				steps++
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, lines := range r.Workloads {
+			for _, l := range lines {
+				l.TrainS, l.WithTraining = 0, 0 // wall time
+			}
+		}
+		return r
+	}
+	text := func(r *Report) string {
+		out, err := json.Marshal(r) // no NaN
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	r := run(1)
+	if len(r.Workloads) != 5 || r.Jobs != 30 || r.Pairs == nil || len(r.TradeOff) > 0 {
+		t.Fatalf("%+v", r)
+	}
+	for wl, lines := range r.Workloads {
+		if len(lines) != 4 {
+			t.Errorf("%s has %d lines", wl, len(lines))
+		}
+		for name, l := range lines {
+			if math.Abs(l.LT20+l.GE20-30) > 1e-9 || l.GainShare > 1+1e-9 || l.GPUUtil <= 0 || l.GPUUtil > 1 || l.MemUtil > 1 {
+				t.Errorf("%s: %s: %+v", wl, name, l)
+			}
+		}
+		nothing := 0.0
+		if lines[Clairvoyant].MakespanVsSJF == 1 { // then all reach it
+			nothing = 1
+		}
+		if lines["sjf"].MakespanVsSJF != 1 || lines["sjf"].GainShare != nothing || lines[Clairvoyant].GainShare != 1 || lines["greedy"].OOM != 0 {
+			t.Errorf("%s: sjf %+v, the clairvoyant %+v", wl, lines["sjf"], lines[Clairvoyant])
+		}
+	}
+	if r.Workloads["random"]["sjf"].ThesisMakespan != 2416 || r.Workloads["random"]["greedy"].ThesisVsSJF != 0 {
+		t.Error("the thesis's figures don't stand beside ours")
+	}
+	product := 1.0
+	for _, wl := range Workloads() {
+		product *= r.Workloads[wl]["greedy"].MakespanVsSJF
+	}
+	if math.Abs(math.Pow(product, 0.2)-r.Geomean["greedy"]) > 1e-9 || math.Abs(r.Geomean["sjf"]-1) > 1e-12 {
+		t.Errorf("geometric means %v", r.Geomean)
+	}
+	if one, again := text(r), text(run(1)); one != again {
+		t.Error("the same seed gave other figures")
+	}
+	if other := run(2); slices.Equal(other.Workloads["random"]["sjf"].MakespanS, r.Workloads["random"]["sjf"].MakespanS) {
+		t.Error("another seed gave the same job sets")
+	}
+}
+
+// TestTradeOff: the tighter the contract, the fewer are slowed by much, and the
+// longer all takes.
+func TestTradeOff(t *testing.T) {
+	r, err := Run(t.Context(), Options{
+		Workloads: []string{"random"}, Policies: []string{"dqn"}, Seeds: 2, Seed: 1, Effort: hasty, History: 8,
+		Contracts: []float64{1.05, 0},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.TradeOff) != 2 || r.Workloads["random"][Clairvoyant] != nil {
+		t.Fatalf("%+v", r)
+	}
+	strict, free := r.TradeOff[0], r.TradeOff[1]
+	if strict.Contract != 1.05 || free.Contract != 0 || strict.LT10 <= free.LT10 || strict.MakespanVsSJF <= free.MakespanVsSJF {
+		t.Errorf("under a contract %+v, without %+v", strict, free)
+	}
+	if dqn := r.Workloads["random"]["dqn"]; dqn.MakespanVsSJF != free.MakespanVsSJF || !strings.Contains(dqn.Note, "of 1 rounds") {
+		t.Errorf("without a contract %v, in the comparison %v (%s)", free.MakespanVsSJF, dqn.MakespanVsSJF, dqn.Note)
+	}
+}
+
+// TestPairMatrix: Fig. 3 as simulated. Of the pairs that the thesis says overflow a
+// Titan Xp, those of applications that it names do here.
+func TestPairMatrix(t *testing.T) {
+	m, err := pairMatrix()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(victim, aggressor string) float64 {
+		return m.Slowdown[slices.Index(m.Apps, victim)][slices.Index(m.Apps, aggressor)]
+	}
+	for _, a := range m.Apps {
+		for _, b := range m.Apps {
+			s, peaks := at(a, b), app(t, a).Peak().MemMiB+app(t, b).Peak().MemMiB
+			if fits := peaks <= rlcore.TitanXp.MemMiB; s == 0 && fits || s != 0 && (s < 1 || s > 4) {
+				t.Errorf("%s beside %s: %v; at most they hold %.0f MiB", a, b, s, peaks)
+			}
+		}
+	}
+	for _, name := range []string{"lammps", "vgg16"} {
+		if s := at(name, name); s != 0 {
+			t.Errorf("two of %s have memory: %v", name, s)
+		}
+	}
+	if s := at("googlenet", "vgg16"); !(s > 1.5) {
+		t.Errorf("googlenet beside vgg16, which the thesis says slows much: %v", s)
+	}
+	// A third of the GPU each: nobody is in the other's way.
+	if a, b := at("gromacs", "alexnet"), at("alexnet", "gromacs"); !(a < 1.01 && b < 1.01) {
+		t.Errorf("gromacs and alexnet: %v and %v", a, b)
+	}
+	if _, err := beside("lammps", "ghost"); err == nil {
+		t.Error("a pair with nobody has a slowdown")
+	}
+}
