@@ -96,6 +96,48 @@ func TestNextGroupIsPushed(t *testing.T) {
 	}
 }
 
+// Jobs that wait for those on a GPU may start between two changes of a plan that
+// sends others there: never beside them unforeseen.
+func TestNobodySlipsIn(t *testing.T) {
+	for busy := range 6 { // after which update the last running job ends
+		m := newModel(node("n1", 1, 8))
+		b := bridge(m, newMemory())
+		b.Planner.Join, b.Planner.Ahead = true, true
+		tick(t, b, m, time.Second)
+		light, heavy := app("light", 60, 0.3, 2000), app("heavy", 60, 0.3, 9700)
+		first, second := m.submit("ann", 20*time.Second, light, true), m.submit("ann", time.Hour, light, true)
+		tick(t, b, m, 3*time.Second)
+		third := m.submit("ann", time.Minute, heavy, true)
+		m.submit("ann", time.Minute, app("small", 60, 0.3, 500), true)
+		tick(t, b, m, 3*time.Second)
+		if first.State != slurmbridge.Running || second.State != slurmbridge.Running || !third.Dependency.Has("afterany", second.Ref) {
+			t.Fatalf("%s, %s, the third waits for %q", first.State, second.State, third.Dependency.Raw)
+		}
+		m.submit("ann", time.Minute, app("middling", 60, 0.3, 4000), true)
+		for first.State == slurmbridge.Running {
+			m.advance(time.Second)
+		}
+		m.started = func(j *mjob) {
+			sum := 0.0
+			for _, o := range m.on(j.Nodes, j.gpu) {
+				sum += o.profil.Peak().MemMiB
+			}
+			if sum > 12196 {
+				t.Errorf("after update %d: job %s starts among %.0f MiB", busy, j.Ref, sum)
+			}
+		}
+		left := busy
+		m.slip = func() time.Duration {
+			if left--; left != 0 {
+				return 0
+			}
+			second.run = m.now.Sub(second.began)
+			return time.Second
+		}
+		tick(t, b, m, 20*time.Second)
+	}
+}
+
 // A release that reaches only the first of two leaves the second with what it
 // waited for before: no word of its owner's.
 func TestHalfReleased(t *testing.T) {
@@ -273,6 +315,11 @@ func draw(t *rapid.T) {
 	b.Planner.Join = rapid.Bool().Draw(t, "join")
 	b.Planner.Ahead = rapid.Bool().Draw(t, "ahead")
 	m.dull = rapid.Bool().Draw(t, "dull")
+	if rapid.Bool().Draw(t, "busy") { // jobs start and end between two changes of one plan
+		m.slip = func() time.Duration {
+			return time.Duration(max(0, rapid.IntRange(-3, 2).Draw(t, "slip"))) * time.Second
+		}
+	}
 	// alive says whether a bridge has looked after the queue without a break:
 	// only then is sharing its doing alone.
 	m.started = func(j *mjob) {

@@ -27,6 +27,8 @@ type model struct {
 	down bool
 	// dull: it looks at its queue twice a minute, and at what it is told to start.
 	dull bool
+	// slip, if set, says how much time passes after an update.
+	slip func() time.Duration
 	// started is called as each job starts.
 	started func(*mjob)
 	updates int
@@ -242,6 +244,9 @@ func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
 			m.depend(j, *u.Dependency)
 		}
 		j.now = u.StartNow
+	}
+	if m.slip != nil {
+		m.advance(m.slip())
 	}
 	return nil
 }

@@ -92,7 +92,7 @@ type Report struct {
 var thesisVsSJF = map[string]map[string]float64{
 	"gpu_heavy": {"dqngpu": 4891. / 4807, "deeprm_mean": 5530. / 4807},
 	"gpu_light": {"dqngpu": 1214. / 2295},
-	"random":    {"dqngpu": 1.027, "tetris": 1.294, "deeprm_max": 1.303, "deeprm_mean": 1.346},
+	"random":    {"dqngpu": 1.027, "tetris": 1.294, "deeprm_max": 1.255, "deeprm_mean": 1.346},
 }
 
 var thesisMakespan = map[string]map[string]float64{

@@ -268,7 +268,7 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 		}
 		return nil
 	}
-	r := rand.New(rand.NewPCG(f.seed, 0x0e7))
+	r := rand.New(rand.NewPCG(f.seed, 0x0e7)) //nolint:gosec // a training is repeatable, not secret
 	if f.network == "flat" {
 		t.Net = dqn.NewFlat(f.window, cmp.Or(f.hide, 20), r)
 	} else {
