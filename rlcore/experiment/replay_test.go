@@ -138,8 +138,14 @@ func TestGainShare(t *testing.T) {
 		return &sim.Result{MakespanS: makespan, MeanTurnaroundS: 1000 - makespan}
 	}
 	for _, c := range []struct{ base, got, bound, want float64 }{
-		{100, 100, 60, 0}, {100, 60, 60, 1}, {100, 80, 60, 0.5}, {100, 120, 60, -0.5},
-		{100, 100, 100, 1}, {100, 110, 100, 1}, {100, 90, 110, 1}, {100, 100, 100 - 1e-9, 1},
+		{100, 100, 60, 0},
+		{100, 60, 60, 1},
+		{100, 80, 60, 0.5},
+		{100, 120, 60, -0.5},
+		{100, 100, 100, 1},
+		{100, 110, 100, 1},
+		{100, 90, 110, 1},
+		{100, 100, 100 - 1e-9, 1},
 	} {
 		if got := gainShare(of(c.base), of(c.got), of(c.bound), sim.Makespan); math.Abs(got-c.want) > 1e-12 {
 			t.Errorf("from %v to %v where %v can be: %v, want %v", c.base, c.got, c.bound, got, c.want)
