@@ -74,17 +74,20 @@ func TestReady(t *testing.T) {
 }
 
 func TestReadyRefuses(t *testing.T) {
-	for want, spoil := range map[string]func(*Trace){
-		`two profiles of "a"`:                                                   func(t *Trace) { t.Profiles = append(t.Profiles, flat("a", 1, 1, 1)) },
-		`job 1: there is no profile of "ghost"`:                                 func(t *Trace) { t.Jobs[0].App = "ghost" },
-		`job 3: neither its line nor the profile of "b" says how long it takes`: func(t *Trace) { t.Jobs[2].DurationS = 0 },
-		"no job is left of 1":                                                   func(t *Trace) { t.Jobs = t.Jobs[5:] },
-		"no job is left of 0":                                                   func(t *Trace) { t.Jobs = nil },
+	for _, c := range []struct {
+		want  string
+		spoil func(*Trace)
+	}{
+		{`two profiles of "a"`, func(t *Trace) { t.Profiles = append(t.Profiles, flat("a", 1, 1, 1)) }},
+		{`job 1: there is no profile of "ghost"`, func(t *Trace) { t.Jobs[0].App = "ghost" }},
+		{`job 3: neither its line nor the profile of "b" says how long it takes`, func(t *Trace) { t.Jobs[2].DurationS = 0 }},
+		{"no job is left of 1", func(t *Trace) { t.Jobs = t.Jobs[5:] }},
+		{"no job is left of 0", func(t *Trace) { t.Jobs = nil }},
 	} {
 		tr := history()
-		spoil(tr)
-		if _, err := tr.Ready(5); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
+		c.spoil(tr)
+		if _, err := tr.Ready(5); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
 	for want, o := range map[string]ReplayOptions{
