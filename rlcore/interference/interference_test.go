@@ -62,3 +62,29 @@ func BenchmarkPredict4(b *testing.B) {
 		m.Predict(dst, &rlcore.TitanXp, ps)
 	}
 }
+
+// TestKeptAnswers: what is kept is what would be answered, also after learning.
+func TestKeptAnswers(t *testing.T) {
+	m := New(&contention.MPS)
+	a, _ := apps.ByName("hoomd")
+	b, _ := apps.ByName("lammps")
+	members := []*rlcore.Profile{a, b}
+	ask := func() [2]rlcore.Prediction {
+		var dst [2]rlcore.Prediction
+		m.Predict(dst[:], &rlcore.TitanXp, members)
+		return dst
+	}
+	fresh := func() [2]rlcore.Prediction {
+		var dst [2]rlcore.Prediction
+		m.predict(dst[:], &rlcore.TitanXp, members)
+		return dst
+	}
+	first := ask()
+	if again := ask(); again != first || first != fresh() {
+		t.Errorf("%v, then %v, in truth %v", first, again, fresh())
+	}
+	m.Observe(&rlcore.TitanXp, members, []float64{3, 3})
+	if now := ask(); now == first || now != fresh() {
+		t.Errorf("after learning %v, in truth %v, before %v", now, fresh(), first)
+	}
+}

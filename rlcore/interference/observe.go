@@ -70,6 +70,7 @@ func (m *Model) learn(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, s,
 		return
 	}
 	off = clamp(off, surpriseN)
+	m.kept = nil
 	m.terms(spec, members, i)
 	if m.learned.room(m.x) {
 		m.learned.meet(m.x)

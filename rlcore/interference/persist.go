@@ -121,7 +121,7 @@ func (m *Model) UnmarshalJSON(text []byte) error {
 	for _, p := range in.Forbidden {
 		forbidden[ordered(p[0], p[1])] = true
 	}
-	m.learned, m.bad = l, forbidden
+	m.learned, m.bad, m.kept = l, forbidden, nil
 	return nil
 }
 
