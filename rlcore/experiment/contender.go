@@ -227,7 +227,13 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		d.Guard.MaxMembers = 1
 		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
 		if c.Name == "sjf" {
-			cfg.Jobs = shortestFirst(cfg.Jobs)
+			jobs := cfg.Jobs
+			cfg.Jobs = shortestFirst(jobs)
+			res, err := sim.Run(cfg, d)
+			if err != nil {
+				return nil, err
+			}
+			return res, inOrderOf(jobs, res)
 		}
 	case c.bare:
 		d.Guard = c.world.bare()
@@ -239,6 +245,19 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		}
 	}
 	return sim.Run(cfg, d)
+}
+
+// inOrderOf puts the result's jobs into the order in which the caller has them.
+func inOrderOf(jobs []sim.Job, res *sim.Result) error {
+	at := make(map[string]int, len(jobs))
+	for i := range jobs {
+		at[jobs[i].ID] = i
+	}
+	if len(at) != len(jobs) {
+		return fmt.Errorf("%w: two jobs of one ID", sim.ErrBadConfig)
+	}
+	slices.SortFunc(res.Jobs, func(a, b sim.Outcome) int { return cmp.Compare(at[a.ID], at[b.ID]) })
+	return nil
 }
 
 // shortestFirst orders jobs that arrive together by their length, as far as it is

@@ -269,3 +269,23 @@ func TestBoundKeepsTheMargin(t *testing.T) {
 		}
 	}
 }
+
+// TestBoundKnowsSJF: sjf's schedule is one that the search starts from, and its jobs
+// are in the caller's order.
+func TestBoundKnowsSJF(t *testing.T) {
+	w, train := newWorld(t, "random")
+	cfg := jobSet(t, train, 4)
+	sjf := compete(t, w, "sjf", train, cfg)
+	for i := range cfg.Jobs {
+		if sjf.Jobs[i].ID != cfg.Jobs[i].ID {
+			t.Fatalf("result %d is of job %s, not %s", i, sjf.Jobs[i].ID, cfg.Jobs[i].ID)
+		}
+	}
+	bound, err := w.Bound(cfg, 1, 1, sim.Turnaround, []*sim.Result{sjf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bound.MeanTurnaroundS > sjf.MeanTurnaroundS {
+		t.Errorf("mean turnaround %v by sjf, %v by who knows everything", sjf.MeanTurnaroundS, bound.MeanTurnaroundS)
+	}
+}

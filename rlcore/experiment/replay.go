@@ -298,9 +298,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			results[name] = append(results[name], res)
-			if name != "sjf" { // its jobs are in another order
-				from = append(from, res)
-			}
+			from = append(from, res)
 			if out.Policies[name] == nil {
 				out.Policies[name] = &Outcome{Note: c.Note}
 			}

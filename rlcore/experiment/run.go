@@ -249,9 +249,7 @@ func (w *World) bounds(ctx context.Context, cfgs []sim.Config, o Options, result
 	err := parallel(ctx, len(cfgs), func(i int) (err error) {
 		var from []*sim.Result
 		for _, name := range o.Policies {
-			if name != "sjf" { // its jobs are in another order
-				from = append(from, results[name][i])
-			}
+			from = append(from, results[name][i])
 		}
 		out[i], err = w.Bound(cfgs[i], o.Tries, o.Seed+uint64(i), sim.Makespan, from)
 		return err
