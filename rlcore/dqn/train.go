@@ -20,7 +20,7 @@ import (
 // Options are the learner's settings. A zero field means its default.
 type Options struct {
 	Seed     uint64
-	Rounds   int     // default 120
+	Rounds   int     // default 240
 	Episodes int     // a round; default 4
 	Steps    int     // gradient steps a round; default 64
 	Batch    int     // transitions a step; default 32
@@ -54,7 +54,7 @@ func (o Options) orDefaults() Options {
 			*v = d
 		}
 	}
-	num(&o.Rounds, 120)
+	num(&o.Rounds, 240)
 	num(&o.Episodes, 4)
 	num(&o.Steps, 64)
 	num(&o.Batch, 32)

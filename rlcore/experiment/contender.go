@@ -68,7 +68,7 @@ type Effort struct {
 // Quick and Full are the two efforts of the experiment command.
 var (
 	Quick = Effort{Rounds: 15, FlatRounds: 1, Iterations: 3, Tune: 3, Checks: 6}
-	Full  = Effort{Rounds: 120, FlatRounds: 20, Iterations: 100, Tune: 16}
+	Full  = Effort{Rounds: 240, FlatRounds: 20, Iterations: 100, Tune: 16}
 )
 
 // tools makes the full guard and its model.

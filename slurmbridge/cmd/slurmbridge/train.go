@@ -71,7 +71,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
-	fl.IntVar(&f.rounds, "rounds", 120, "rounds of training, of 4 job sets each")
+	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
 	fl.IntVar(&f.window, "window", 5, "pending jobs a decision looks at")
 	fl.IntVar(&f.hide, "hidden", 0, "units of a hidden layer (default 32, flat: 20)")
 	fl.Uint64Var(&f.seed, "seed", 1, "of the training")
