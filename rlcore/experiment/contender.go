@@ -56,6 +56,9 @@ func Names() []string {
 // Clairvoyant is the bound's name in tables.
 const Clairvoyant = "clairvoyant"
 
+// Exclusive is fifo under the name that the daemon's settings give it.
+const Exclusive = "exclusive"
+
 // Effort is how long learners may take.
 type Effort struct {
 	Rounds     int // of dqn
@@ -95,7 +98,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 	began := time.Now()
 	var err error
 	switch name {
-	case "fifo":
+	case "fifo", Exclusive:
 		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.Exclusive{} }, true
 	case "sjf":
 		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.SJF{} }, true

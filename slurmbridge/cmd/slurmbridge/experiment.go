@@ -132,9 +132,11 @@ func checkRuns(seeds, window int) error {
 func policies(names []string, base string) ([]string, error) {
 	var out []string
 	for _, p := range names {
-		p = strings.TrimSpace(p)
+		p = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(p)), "-", "_")
 		switch {
 		case p == experiment.Clairvoyant || slices.Contains(out, p):
+		case p == experiment.Exclusive:
+			out = append(out, p)
 		case !slices.Contains(experiment.Names(), p):
 			return nil, usageError{fmt.Errorf("--policies: there is no policy %q; there are %s", p, strings.Join(experiment.Names(), ", "))}
 		default:
