@@ -115,12 +115,14 @@ func (o Options) orDefaults() (Options, error) {
 	if len(o.Workloads) == 0 {
 		o.Workloads = Workloads()
 	}
+	o.Workloads = uniq(o.Workloads)
 	if len(o.Policies) == 0 {
 		o.Policies = Names()
 	}
 	if !slices.Contains(o.Policies, "sjf") {
 		o.Policies = append([]string{"sjf"}, o.Policies...)
 	}
+	o.Policies = uniq(o.Policies)
 	if o.Seeds < 1 || o.M < 1 || o.M > rlcore.MaxWindow {
 		return o, fmt.Errorf("%w: seeds is %d, window %d: at least 1, and at most %d for the window", ErrOptions, o.Seeds, o.M, rlcore.MaxWindow)
 	}
@@ -128,6 +130,17 @@ func (o Options) orDefaults() (Options, error) {
 		o.Effort = Full
 	}
 	return o, nil
+}
+
+// uniq returns xs in their order without repetitions.
+func uniq(xs []string) []string {
+	var out []string
+	for _, x := range xs {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
 }
 
 // Run runs the experiment.
@@ -199,8 +212,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			}
 		}
 	}
-	for _, lines := range rep.Workloads {
-		for name, l := range lines {
+	for _, wl := range o.Workloads { // in their order: a sum of floats depends on it
+		for name, l := range rep.Workloads[wl] {
 			rep.Geomean[name] += math.Log(l.MakespanVsSJF) / float64(len(rep.Workloads))
 		}
 	}
