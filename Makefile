@@ -21,7 +21,7 @@ LINT    := $(BUILD)/tools/golangci-lint
 SCRIPTS := contrib/install-deps .ci/run $(wildcard etc/hooks/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo demo-cold test test-compat lint fmt bench soak clean
+.PHONY: help as-root deps build demo demo-cold test test-compat lint fmt bench soak clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -46,10 +46,14 @@ $(BUILD)/lib/libnvidia-ml.so.1: $(wildcard $(NVMLSIM)/*.c $(NVMLSIM)/*.h)
 	$(CC) -O2 -g0 -fPIC -shared -Wall -Wextra -Wl,-soname,$(@F) -o $@.new $(filter %.c,$^)
 	@mv $@.new $@
 
-demo: build ## the thesis's 30 random jobs on one simulated Titan Xp, whole and shared (3 minutes)
+# Said before minutes of building: the private cluster has several users.
+as-root:
+	@[ "$$(id -u)" = 0 ] || { echo 'make demo takes root: it starts a private Slurm whose jobs belong to several users. Call: sudo make demo' >&2; exit 2; }
+
+demo: as-root build ## the thesis's 30 random jobs on one simulated Titan Xp, whole and shared (3 minutes)
 	@$(GO) run ./contrib/demo
 
-demo-cold: build ## the same, with no application's profile known beforehand
+demo-cold: as-root build ## the same, with no application's profile known beforehand
 	@$(GO) run ./contrib/demo --cold
 
 test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
