@@ -1,6 +1,14 @@
 // Package nvml reads GPUs through NVIDIA's management library. It is the only
 // package with cgo, by way of go-nvml, which loads libnvidia-ml.so.1 when it is
 // opened.
+//
+// What a driver says isn't believed blindly. A figure a little above what is
+// possible is taken for the most that is (a utilisation of 103 % is 1); one that
+// can't be true (4e9 %, more memory in use than there is, an energy counter that
+// falls) is ErrImplausible. A zero can't be told from an idle GPU and is handed on.
+//
+// A function that the loaded library doesn't have is never called: the loader
+// would end the process.
 package nvml
 
 import (
@@ -10,7 +18,11 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Device is what doesn't change about a GPU.
+// Device is what doesn't change about a GPU, and the way to its finer figures:
+// each of its methods returns ErrNotSupported where Capabilities says that the
+// GPU doesn't give the figure, ErrLost if it has fallen off the bus, ErrImplausible
+// for a figure that can't be true. Copies of a Device are the same GPU. One that
+// wasn't made by Open gives no figure.
 type Device struct {
 	Index    int     `json:"nvml_index"` // NVML's order, which is not everybody's
 	Minor    int     `json:"minor"`      // N of /dev/nvidiaN
@@ -19,18 +31,9 @@ type Device struct {
 	Arch     string  `json:"arch"`
 	MemMiB   float64 `json:"mem_mib"`
 	PCIeMBps float64 `json:"pcie_mbps"` // of the link, both directions; 0 = unknown
-	MIG      bool    `json:"mig"`
-	// Answers says which figures this GPU gives.
-	Answers Answers `json:"answers"`
-}
+	Capabilities
 
-// Answers says which figures a GPU gives.
-type Answers struct {
-	Utilisation bool `json:"utilisation"`
-	Memory      bool `json:"memory"`
-	PCIe        bool `json:"pcie"`
-	Power       bool `json:"power"`
-	Processes   bool `json:"processes"`
+	gpu *gpu
 }
 
 // Sample is what a GPU does at a moment.
@@ -47,8 +50,9 @@ type Library interface {
 	// Devices lists the node's GPUs.
 	Devices() []Device
 	// Sample reads a GPU by its index in Devices. A figure that the GPU doesn't
-	// give is 0. Returns an error if none could be read, ErrLost if the GPU has
-	// fallen off the bus.
+	// give is 0. Returns an error if utilisation or memory, where the GPU gives
+	// them, could not be read or can't be true, ErrLost if the GPU has fallen off
+	// the bus. PCIe and power that fail are 0.
 	Sample(i int) (Sample, error)
 	Close() error
 }
@@ -59,11 +63,16 @@ var (
 	ErrNone = errors.New("no NVML")
 	// ErrLost: the GPU doesn't answer any more.
 	ErrLost = errors.New("the GPU is lost")
+	// ErrNotSupported: this GPU, or this driver, doesn't give the figure.
+	ErrNotSupported = errors.New("not given by this GPU and driver")
+	// ErrImplausible: the driver gave a figure that can't be true.
+	ErrImplausible = errors.New("implausible")
 )
 
 type library struct {
 	api     gonvml.Interface
-	handles []gonvml.Device
+	driver  string
+	cuda    int // as cuDriverGetVersion; 0 = unknown
 	devices []Device
 	has     map[string]bool
 }
@@ -83,12 +92,21 @@ func Open(path string) (Library, error) {
 	if ret != gonvml.SUCCESS {
 		return nil, errors.Join(fmt.Errorf("%w: count GPUs: %s", ErrNone, ret.Error()), l.Close())
 	}
+	if l.found("nvmlSystemGetDriverVersion") {
+		if v, ret := l.api.SystemGetDriverVersion(); ret == gonvml.SUCCESS {
+			l.driver = v
+		}
+	}
+	if l.found("nvmlSystemGetCudaDriverVersion") {
+		if v, ret := l.api.SystemGetCudaDriverVersion(); ret == gonvml.SUCCESS && v > 0 {
+			l.cuda = v
+		}
+	}
 	for i := range n {
 		h, ret := l.api.DeviceGetHandleByIndex(i)
 		if ret != gonvml.SUCCESS {
 			continue // one that is broken doesn't hide the others
 		}
-		l.handles = append(l.handles, h)
 		l.devices = append(l.devices, l.describe(i, h))
 	}
 	return l, nil
@@ -105,10 +123,13 @@ func (l *library) found(symbol string) bool {
 	return ok
 }
 
-var arches = map[gonvml.DeviceArchitecture]string{
-	gonvml.DEVICE_ARCH_KEPLER: "kepler", gonvml.DEVICE_ARCH_MAXWELL: "maxwell", gonvml.DEVICE_ARCH_PASCAL: "pascal",
-	gonvml.DEVICE_ARCH_VOLTA: "volta", gonvml.DEVICE_ARCH_TURING: "turing", gonvml.DEVICE_ARCH_AMPERE: "ampere",
-	gonvml.DEVICE_ARCH_ADA: "ada", gonvml.DEVICE_ARCH_HOPPER: "hopper",
+func (l *library) foundOne(symbols []string) bool {
+	for _, s := range symbols {
+		if l.found(s) {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *library) describe(i int, h gonvml.Device) Device {
@@ -118,103 +139,52 @@ func (l *library) describe(i int, h gonvml.Device) Device {
 			d.Minor = m
 		}
 	}
-	if u, ret := h.GetUUID(); ret == gonvml.SUCCESS {
-		d.UUID = u
+	if l.found("nvmlDeviceGetUUID") {
+		if u, ret := h.GetUUID(); ret == gonvml.SUCCESS {
+			d.UUID = u
+		}
 	}
-	if n, ret := h.GetName(); ret == gonvml.SUCCESS {
-		d.Model = n
+	if l.found("nvmlDeviceGetName") {
+		if n, ret := h.GetName(); ret == gonvml.SUCCESS {
+			d.Model = n
+		}
 	}
 	if l.found("nvmlDeviceGetArchitecture") {
 		if a, ret := h.GetArchitecture(); ret == gonvml.SUCCESS {
 			d.Arch = arches[a]
 		}
 	}
-	if l.found("nvmlDeviceGetMaxPcieLinkGeneration") && l.found("nvmlDeviceGetMaxPcieLinkWidth") {
-		gen, ret1 := h.GetMaxPcieLinkGeneration()
-		width, ret2 := h.GetMaxPcieLinkWidth()
-		if ret1 == gonvml.SUCCESS && ret2 == gonvml.SUCCESS {
-			// PCI Express base specifications 1.0 to 6.0: about 250 MB/s a lane and
-			// direction in the first generation, doubling with each.
-			d.PCIeMBps = 2 * 250 * float64(int(1)<<max(0, min(gen-1, 5))) * float64(width)
+	d.PCIeMBps = l.link(h)
+	d.gpu = &gpu{lib: l, handle: h, minor: d.Minor}
+	if l.found("nvmlDeviceGetMemoryInfo") {
+		if m, ret := h.GetMemoryInfo(); ret == gonvml.SUCCESS && m.Total <= mostMemory {
+			d.MemMiB = float64(m.Total) / (1 << 20)
 		}
 	}
-	if l.found("nvmlDeviceGetMigMode") {
-		if mode, _, ret := h.GetMigMode(); ret == gonvml.SUCCESS {
-			d.MIG = mode == gonvml.DEVICE_MIG_ENABLE
-		}
-	}
-	if m, ret := h.GetMemoryInfo(); ret == gonvml.SUCCESS {
-		d.MemMiB = float64(m.Total) / (1 << 20)
-		d.Answers.Memory = true
-	}
-	_, ret := h.GetUtilizationRates()
-	d.Answers.Utilisation = ret == gonvml.SUCCESS
-	if l.found("nvmlDeviceGetPcieThroughput") {
-		_, ret = h.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
-		d.Answers.PCIe = ret == gonvml.SUCCESS
-	}
-	if l.found("nvmlDeviceGetPowerUsage") {
-		_, ret = h.GetPowerUsage()
-		d.Answers.Power = ret == gonvml.SUCCESS
-	}
-	if l.found("nvmlDeviceGetComputeRunningProcesses_v3") || l.found("nvmlDeviceGetComputeRunningProcesses_v2") || l.found("nvmlDeviceGetComputeRunningProcesses") {
-		_, ret = h.GetComputeRunningProcesses()
-		d.Answers.Processes = ret == gonvml.SUCCESS
-	}
+	d.Capabilities = l.capabilities(h)
+	d.MIG = l.mig(h, d.gpu)
+	d.gpu.memMiB, d.gpu.pcieMBps, d.gpu.answers = d.MemMiB, d.PCIeMBps, d.Answers
 	return d
+}
+
+// link is what the PCIe link carries at most, both directions, MB/s; 0 = unknown.
+func (l *library) link(h gonvml.Device) float64 {
+	if !l.found("nvmlDeviceGetMaxPcieLinkGeneration") || !l.found("nvmlDeviceGetMaxPcieLinkWidth") {
+		return 0
+	}
+	gen, ret1 := h.GetMaxPcieLinkGeneration()
+	width, ret2 := h.GetMaxPcieLinkWidth()
+	if ret1 != gonvml.SUCCESS || ret2 != gonvml.SUCCESS || gen < 1 || width < 1 || width > 32 {
+		return 0
+	}
+	// PCI Express base specifications 1.0 to 6.0: about 250 MB/s a lane and
+	// direction in the first generation, doubling with each.
+	return 2 * 250 * float64(int(1)<<min(gen-1, 5)) * float64(width)
 }
 
 func (l *library) Devices() []Device { return l.devices }
 
-func (l *library) Sample(i int) (Sample, error) {
-	h, a := l.handles[i], l.devices[i].Answers
-	var s Sample
-	var failed error
-	ok := false
-	check := func(what string, ret gonvml.Return) bool {
-		switch ret {
-		case gonvml.SUCCESS:
-			ok = true
-			return true
-		case gonvml.ERROR_GPU_IS_LOST:
-			failed = fmt.Errorf("gpu %d: %w", l.devices[i].Minor, ErrLost)
-		default:
-			if failed == nil {
-				failed = fmt.Errorf("gpu %d: read %s: %s", l.devices[i].Minor, what, ret.Error())
-			}
-		}
-		return false
-	}
-	if a.Utilisation {
-		u, ret := h.GetUtilizationRates()
-		if check("utilisation", ret) {
-			s.GPU, s.MemBusy = min(1, float64(u.Gpu)/100), min(1, float64(u.Memory)/100)
-		}
-	}
-	if a.Memory {
-		m, ret := h.GetMemoryInfo()
-		if check("memory", ret) && m.Used <= m.Total {
-			s.MemMiB = float64(m.Used) / (1 << 20)
-		}
-	}
-	if a.PCIe {
-		rx, ret1 := h.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
-		tx, ret2 := h.GetPcieThroughput(gonvml.PCIE_UTIL_TX_BYTES)
-		if check("PCIe throughput", ret1) && check("PCIe throughput", ret2) {
-			s.PCIeMBps = float64(rx+tx) / 1000 // NVML gives KB/s
-		}
-	}
-	if a.Power {
-		p, ret := h.GetPowerUsage()
-		if check("power", ret) {
-			s.PowerW = float64(p) / 1000
-		}
-	}
-	if errors.Is(failed, ErrLost) || !ok && failed != nil {
-		return Sample{}, failed
-	}
-	return s, nil
-}
+func (l *library) Sample(i int) (Sample, error) { return l.devices[i].gpu.sample() }
 
 func (l *library) Close() error {
 	if ret := l.api.Shutdown(); ret != gonvml.SUCCESS {

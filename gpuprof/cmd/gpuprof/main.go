@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +19,6 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -228,44 +226,6 @@ func handler(reg prometheus.Gatherer, health func() error) http.Handler {
 		})
 	}
 	return mux
-}
-
-func newInfo(out io.Writer) *cobra.Command {
-	var asJSON bool
-	c := &cobra.Command{
-		Use: "info", Short: "This node's GPUs and which figures they give", Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			v, err := settings(c)
-			if err != nil {
-				return err
-			}
-			lib, err := nvml.Open(v.GetString("nvml-library"))
-			if err != nil {
-				return err
-			}
-			defer lib.Close()
-			if asJSON {
-				enc := json.NewEncoder(out)
-				enc.SetIndent("", "  ")
-				return enc.Encode(lib.Devices())
-			}
-			t := table.NewWriter()
-			t.SetOutputMirror(out)
-			t.SetStyle(table.StyleLight)
-			t.AppendHeader(table.Row{"gpu", "uuid", "model", "arch", "MiB", "PCIe MB/s", "MIG", "util", "mem", "pcie", "power", "procs"})
-			yes := map[bool]string{true: "yes", false: "-"}
-			for _, d := range lib.Devices() {
-				t.AppendRow(table.Row{
-					d.Minor, d.UUID, d.Model, d.Arch, int(d.MemMiB), int(d.PCIeMBps), yes[d.MIG],
-					yes[d.Answers.Utilisation], yes[d.Answers.Memory], yes[d.Answers.PCIe], yes[d.Answers.Power], yes[d.Answers.Processes],
-				})
-			}
-			t.Render()
-			return nil
-		},
-	}
-	c.Flags().BoolVar(&asJSON, "json", false, "output for programs")
-	return c
 }
 
 func newWatch(out io.Writer) *cobra.Command {

@@ -1,0 +1,136 @@
+package nvml
+
+import (
+	"fmt"
+	"strings"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// MIG is how a GPU is cut into instances (A100 and later).
+type MIG struct {
+	Can bool `json:"can"` // the card has MIG
+	On  bool `json:"on"`
+	Max int  `json:"max"` // instances at most
+	// Instances are those there were when the library was opened. A GPU in MIG
+	// mode computes in them only; of itself it gives neither utilisation nor PCIe.
+	Instances []Instance `json:"instances,omitempty"`
+}
+
+// Instance is one MIG device.
+type Instance struct {
+	UUID            string  `json:"uuid"`
+	Profile         string  `json:"profile"` // e.g. "1g.5gb"; "" = unknown
+	GPUInstance     int     `json:"gpu_instance"`
+	ComputeInstance int     `json:"compute_instance"`
+	MemMiB          float64 `json:"mem_mib"`
+	SMs             int     `json:"sms"`    // 0 = unknown
+	Slices          int     `json:"slices"` // of the GPU's seven; 0 = unknown
+
+	gpu *gpu // with the instance's own handle
+}
+
+// mostInstances is more than any card has: A100 to B200 have 7 at most.
+const mostInstances = 64
+
+func (l *library) mig(h gonvml.Device, of *gpu) MIG {
+	var m MIG
+	if !l.found("nvmlDeviceGetMigMode") {
+		return m
+	}
+	mode, _, ret := h.GetMigMode()
+	if m.Can = ret == gonvml.SUCCESS; !m.Can {
+		return m
+	}
+	m.On = mode == gonvml.DEVICE_MIG_ENABLE
+	if !l.found("nvmlDeviceGetMaxMigDeviceCount") {
+		return m
+	}
+	if n, ret := h.GetMaxMigDeviceCount(); ret == gonvml.SUCCESS {
+		m.Max = max(0, min(n, mostInstances))
+	}
+	if !m.On || !l.found("nvmlDeviceGetMigDeviceHandleByIndex") {
+		return m
+	}
+	for i := range m.Max {
+		// The places of those that were not made are not found.
+		if inst, ret := h.GetMigDeviceHandleByIndex(i); ret == gonvml.SUCCESS {
+			m.Instances = append(m.Instances, l.instance(inst, of))
+		}
+	}
+	return m
+}
+
+func (l *library) instance(h gonvml.Device, of *gpu) Instance {
+	i := Instance{GPUInstance: -1, ComputeInstance: -1}
+	if u, ret := h.GetUUID(); ret == gonvml.SUCCESS {
+		i.UUID = u
+	}
+	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+	if n, ret := h.GetName(); ret == gonvml.SUCCESS {
+		_, i.Profile, _ = strings.Cut(n, " MIG ")
+	}
+	if l.found("nvmlDeviceGetGpuInstanceId") {
+		if id, ret := h.GetGpuInstanceId(); ret == gonvml.SUCCESS {
+			i.GPUInstance = id
+		}
+	}
+	if l.found("nvmlDeviceGetComputeInstanceId") {
+		if id, ret := h.GetComputeInstanceId(); ret == gonvml.SUCCESS {
+			i.ComputeInstance = id
+		}
+	}
+	if l.foundOne([]string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}) {
+		if a, ret := h.GetAttributes(); ret == gonvml.SUCCESS && a.MemorySizeMB <= mostMemory>>20 {
+			i.MemMiB, i.SMs, i.Slices = float64(a.MemorySizeMB), int(a.MultiprocessorCount), int(a.GpuInstanceSliceCount)
+		}
+	}
+	i.gpu = &gpu{lib: l, handle: h, minor: of.minor, memMiB: i.MemMiB}
+	if l.found("nvmlDeviceGetMemoryInfo") {
+		m, ret := h.GetMemoryInfo()
+		i.gpu.answers.Memory = !final(ret)
+		if ret == gonvml.SUCCESS && i.MemMiB == 0 && m.Total <= mostMemory {
+			i.MemMiB = float64(m.Total) / (1 << 20)
+			i.gpu.memMiB = i.MemMiB
+		}
+	}
+	if l.foundOne(versions("nvmlDeviceGetComputeRunningProcesses")) {
+		_, ret := h.GetComputeRunningProcesses()
+		i.gpu.answers.Processes = !final(ret)
+	}
+	return i
+}
+
+// Instance finds a MIG instance by its UUID; ErrNotSupported where there is none.
+func (d *Device) Instance(uuid string) (*Instance, error) {
+	for i := range d.MIG.Instances {
+		if d.MIG.Instances[i].UUID == uuid {
+			return &d.MIG.Instances[i], nil
+		}
+	}
+	return nil, fmt.Errorf("gpu %d: no MIG instance %q: %w", d.Minor, uuid, ErrNotSupported)
+}
+
+// Memory is what is in use of the instance's memory, MiB.
+func (i *Instance) Memory() (float64, error) {
+	if i.gpu == nil || !i.gpu.answers.Memory {
+		return 0, ErrNotSupported
+	}
+	s, err := i.gpu.sample()
+	return s.MemMiB, err
+}
+
+// Processes lists who computes in the instance.
+func (i *Instance) Processes() ([]Process, error) {
+	d := Device{gpu: i.gpu}
+	return d.Processes()
+}
+
+// InstanceMeter starts to measure an instance's activity, in fractions of the
+// instance. Close it.
+func (d *Device) InstanceMeter(i *Instance) (*Meter, error) {
+	if i.GPUInstance < 0 || d.gpu == nil || !d.gpu.lib.found("nvmlGpmMigSampleGet") {
+		return nil, ErrNotSupported
+	}
+	return d.meter(i.GPUInstance)
+}

@@ -1,0 +1,94 @@
+package nvml
+
+import (
+	"errors"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// slack is how far a percentage may be above 100 before it is a lie: averages of
+// counters that were read at slightly different moments are.
+const slack = 5
+
+// share makes a percentage a fraction. Returns false for one that can't be.
+func share(percent float64) (float64, bool) {
+	// Written so that a NaN fails.
+	if !(percent >= 0 && percent <= 100+slack) {
+		return 0, false
+	}
+	return min(1, percent/100), true
+}
+
+func (g *gpu) sample() (Sample, error) {
+	var s Sample
+	a := &g.answers
+	if a.Utilisation {
+		u, ret := g.handle.GetUtilizationRates()
+		if ret != gonvml.SUCCESS {
+			return Sample{}, g.failure("utilisation", ret)
+		}
+		var ok1, ok2 bool
+		s.GPU, ok1 = share(float64(u.Gpu))
+		s.MemBusy, ok2 = share(float64(u.Memory))
+		if !ok1 || !ok2 {
+			return Sample{}, g.lie("utilisation", u.Gpu)
+		}
+	}
+	if a.Memory {
+		m, ret := g.handle.GetMemoryInfo()
+		if ret != gonvml.SUCCESS {
+			return Sample{}, g.failure("memory", ret)
+		}
+		if m.Total == 0 || m.Total > mostMemory || m.Used > m.Total {
+			return Sample{}, g.lie("memory in use", m.Used)
+		}
+		s.MemMiB = float64(m.Used) / (1 << 20)
+	}
+	var err error
+	if s.PCIeMBps, err = g.pcie(); errors.Is(err, ErrLost) {
+		return Sample{}, err
+	}
+	if s.PowerW, err = g.power(); errors.Is(err, ErrLost) {
+		return Sample{}, err
+	}
+	return s, nil
+}
+
+// pcie is what goes over the link, both directions, MB/s.
+func (g *gpu) pcie() (float64, error) {
+	if !g.answers.PCIe {
+		return 0, ErrNotSupported
+	}
+	rx, ret := g.handle.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
+	if ret != gonvml.SUCCESS {
+		return 0, g.failure("PCIe throughput", ret)
+	}
+	tx, ret := g.handle.GetPcieThroughput(gonvml.PCIE_UTIL_TX_BYTES)
+	if ret != gonvml.SUCCESS {
+		return 0, g.failure("PCIe throughput", ret)
+	}
+	mbps := (float64(rx) + float64(tx)) / 1000 // NVML gives KB/s
+	most := g.pcieMBps
+	if most == 0 {
+		most = mostPCIe
+	}
+	if mbps > most*(1+slack/100.) {
+		return 0, g.lie("PCIe throughput, MB/s,", mbps)
+	}
+	return min(mbps, most), nil
+}
+
+// power is the GPU's, W.
+func (g *gpu) power() (float64, error) {
+	if !g.answers.Power {
+		return 0, ErrNotSupported
+	}
+	mw, ret := g.handle.GetPowerUsage()
+	if ret != gonvml.SUCCESS {
+		return 0, g.failure("power", ret)
+	}
+	if w := float64(mw) / 1000; w <= mostPower {
+		return w, nil
+	}
+	return 0, g.lie("power, mW,", mw)
+}
