@@ -15,6 +15,7 @@ type Model struct {
 	law     *contention.Law
 	learned learned
 	bad     map[pair]bool
+	doubts  map[pair]float64 // by victim and aggressor, above 1; see Doubt
 	kept    map[group]answer
 
 	demands []contention.Demand
@@ -128,6 +129,9 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 // Forbid keeps two applications off one GPU from now on: they were seen to fail
 // together.
 func (m *Model) Forbid(a, b string) { m.bad[ordered(a, b)] = true }
+
+// Forgive takes a Forbid back.
+func (m *Model) Forgive(a, b string) { delete(m.bad, ordered(a, b)) }
 
 func ordered(a, b string) pair {
 	if a > b {

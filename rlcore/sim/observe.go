@@ -13,10 +13,6 @@ import (
 // others fared isn't known (NaN). The slices are the observer's.
 type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64)
 
-// A job tells something of who was beside it when each other was there for most
-// of its run or for hardly any of it: what lies between can't be told apart.
-const mostly, hardly = 0.7, 0.1
-
 // meet counts dt s that the members of device g have spent together.
 func (s *Sim) meet(d *device, dt float64) {
 	if s.cfg.Observer == nil {
@@ -44,8 +40,7 @@ func (s *Sim) forgetMet(g, i int) {
 }
 
 // report tells the observer of a job that has ended; est is how far it was
-// believed to have come. Where the others were there
-// for a part of the run only, the excess over 1 is put down to that part.
+// believed to have come.
 func (s *Sim) report(g, i int, est float64) {
 	d := &s.devs[g]
 	if s.cfg.Observer == nil || len(d.met) == 0 {
@@ -65,28 +60,21 @@ func (s *Sim) report(g, i int, est float64) {
 	}
 	slices.SortFunc(others, func(a, b other) int { return cmp.Compare(a.job, b.job) })
 	run := j.ended - j.started
-	members := []*rlcore.Profile{j.Profile}
-	part := 0.0
-	for _, o := range others {
-		switch share := o.dt / run; {
-		case share <= hardly:
-		case share < mostly:
-			return
-		default:
-			members = append(members, s.jobs[o.job].Profile)
-			part += share
-		}
+	beside := make([]rlcore.Overlap, len(others))
+	for k, o := range others {
+		beside[k] = rlcore.Overlap{Profile: s.jobs[o.job].Profile, S: o.dt}
 	}
-	if len(members) < 2 || slices.Contains(members, nil) {
+	with, part, ok := rlcore.Company(run, beside)
+	if !ok || j.Profile == nil {
 		return
 	}
-	part /= float64(len(members) - 1)
+	members := append([]*rlcore.Profile{j.Profile}, with...)
 	slow := make([]float64, len(members))
 	for k := range slow {
 		slow[k] = math.NaN()
 	}
 	foreseen := slices.Clone(slow)
-	slow[0] = 1 + (run/j.Truth.DurationS-1)/part
-	foreseen[0] = 1 + (run/est-1)/part
+	slow[0] = rlcore.Excess(run, j.Truth.DurationS, part)
+	foreseen[0] = rlcore.Excess(run, est, part)
 	s.cfg.Observer(&d.spec, members, slow, foreseen)
 }

@@ -1,0 +1,97 @@
+package interference
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// TestLessons: a model that took the lessons of another predicts what that does.
+func TestLessons(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		apps := drawApps(t)
+		var cos []corun
+		for range rapid.IntRange(1, 8).Draw(t, "coruns") {
+			cos = append(cos, drawCorun(t, apps))
+		}
+		first, second := New(&contention.MPS), New(&contention.MPS)
+		for _, c := range cos {
+			foreseen := math.NaN()
+			if rapid.Bool().Draw(t, "followed") {
+				foreseen = rapid.Float64Range(1, 3).Draw(t, "foreseen")
+			}
+			want := New(&contention.MPS)
+			if text, err := first.MarshalJSON(); err != nil || want.UnmarshalJSON(text) != nil {
+				t.Fatal("the model can't be copied")
+			}
+			l, ok := first.Lesson(c.spec, c.members, c.slow[0], foreseen)
+			if !ok {
+				continue
+			}
+			first.Take(&l)
+			second.Take(&l)
+			slow, fore := make([]float64, len(c.members)), make([]float64, len(c.members))
+			for i := range slow {
+				slow[i], fore[i] = math.NaN(), math.NaN()
+			}
+			slow[0], fore[0] = c.slow[0], foreseen
+			if math.IsNaN(foreseen) {
+				want.Observe(c.spec, c.members, slow)
+			} else {
+				want.ObserveForeseen(c.spec, c.members, slow, fore)
+			}
+			if a, b := predictions(first, c), predictions(want, c); !same(a, b) {
+				t.Fatalf("a lesson teaches %v, the co-run itself %v", a, b)
+			}
+		}
+		for _, c := range cos {
+			if a, b := predictions(first, c), predictions(second, c); !same(a, b) {
+				t.Fatalf("taken again the lessons give %v, not %v", b, a)
+			}
+		}
+	})
+}
+
+func TestDoubt(t *testing.T) {
+	ps := pairOf("a", "b", 0.5, 0.6)
+	m := New(&contention.MPS)
+	sd := func() [2]float64 {
+		out := make([]rlcore.Prediction, 2)
+		m.Predict(out, &rlcore.TitanXp, ps)
+		return [2]float64{out[0].SD, out[1].SD}
+	}
+	before := sd()
+	m.Doubt("a", []string{"b"})
+	if got := sd(); math.Abs(got[0]-2*before[0]) > 1e-12 || got[1] != before[1] {
+		t.Errorf("after a broken contract of a: %v, before %v", got, before)
+	}
+	for range 10 {
+		m.Doubt("a", []string{"b"})
+	}
+	if got := sd(); math.Abs(got[0]-mostDoubt*before[0]) > 1e-12 {
+		t.Errorf("after many: %v, before %v", got, before)
+	}
+	for range 3 {
+		m.Reassure("a", []string{"b", "c"})
+	}
+	if got := sd(); got != before || len(m.doubts) != 0 {
+		t.Errorf("after three kept ones: %v, before %v; %v", got, before, m.doubts)
+	}
+}
+
+func TestForgive(t *testing.T) {
+	ps := pairOf("a", "b", 0.5, 0.6)
+	m := New(&contention.MPS)
+	m.Forbid("a", "b")
+	if !m.Forbidden(nil, ps) {
+		t.Fatal("a pair that was forbidden is allowed")
+	}
+	m.Forgive("b", "a")
+	if m.Forbidden(nil, ps) {
+		t.Error("a pair that was forgiven is forbidden")
+	}
+}
