@@ -17,9 +17,9 @@ import (
 
 // Errors of Decode.
 var (
-	ErrInvalid  = errors.New("credential is not valid")
-	ErrExpired  = errors.New("credential has expired, or the clocks differ")
-	ErrReplayed = errors.New("credential was used before")
+	ErrInvalid  = errors.New("the credential is not valid")
+	ErrExpired  = errors.New("the credential has expired, or is not valid yet")
+	ErrReplayed = errors.New("the credential was used before")
 	// ErrDown: munged doesn't answer here.
 	ErrDown = errors.New("munged does not answer")
 )
@@ -63,39 +63,79 @@ func (m *Munge) Encode(ctx context.Context, payload string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrDown, err)
 	}
-	return strings.TrimSpace(out), nil
+	cred := strings.TrimSpace(out)
+	if !shape.MatchString(cred) {
+		return "", fmt.Errorf("%w: munge's answer makes no sense", ErrDown)
+	}
+	return cred, nil
 }
 
 // Credential is a decoded credential.
 type Credential struct {
-	UID     uint32
-	Encoded time.Time
-	Payload string
+	UID uint32
+	// Encoded and Decoded are when it was made, by its host's clock, and when it
+	// came here, by this host's; whole seconds.
+	Encoded, Decoded time.Time
+	Payload          string
+}
+
+// Behind is how far the sender's clock is behind this host's, give or take a
+// second and the time the credential was on its way; negative: it is ahead.
+func (c *Credential) Behind() time.Duration { return c.Decoded.Sub(c.Encoded) }
+
+// skewed says what is wrong with a credential that is too old or from the future.
+func (c *Credential) skewed() error {
+	d, word := c.Behind(), "behind"
+	if d < 0 {
+		d, word = -d, "ahead of"
+	}
+	return fmt.Errorf("%w: made at %s by the sender's clock, and it is %s here: unless it was long on its way, the sender's clock is %s %s this host's",
+		ErrExpired, c.Encoded.UTC().Format(time.RFC3339), c.Decoded.UTC().Format(time.RFC3339), d, word)
 }
 
 // shape is what munge prints; nothing else is handed to unmunge.
 var shape = regexp.MustCompile(`^MUNGE:[A-Za-z0-9+/=]+:$`)
 
-// Decode checks a credential. Returns ErrInvalid, ErrExpired, ErrReplayed or
-// ErrDown.
+// Munge's error numbers (munge.h), with which unmunge also ends.
+const (
+	statusSnafu    = 1
+	statusNoMemory = 5
+	statusSocket   = 6
+	statusTimeout  = 7
+	statusExpired  = 15
+	statusRewound  = 16
+	statusReplayed = 17
+)
+
+// Decode checks a credential. Returns ErrInvalid, ErrExpired (with how far the
+// clocks differ, and with the credential), ErrReplayed or ErrDown.
 func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 	if len(cred) > 4*MaxPayload || !shape.MatchString(cred) {
 		return nil, ErrInvalid
 	}
-	out, err := m.run(ctx, "unmunge", cred)
+	// Without the host's name, which a slow name server would be asked for.
+	out, err := m.run(ctx, "unmunge", cred, "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID")
 	c, status := parse(out)
 	var exit *exec.ExitError
 	if status < 0 && errors.As(err, &exit) {
-		status = exit.ExitCode() // unmunge ends with munge's own error number
+		status = exit.ExitCode()
 	}
-	switch {
-	case status == 0 && err == nil && c != nil:
-		return c, nil
-	case status == 15 || status == 16: // EMUNGE_CRED_EXPIRED, _REWOUND
-		return nil, ErrExpired
-	case status == 17: // EMUNGE_CRED_REPLAYED
+	switch status {
+	case 0:
+		if err == nil && c != nil {
+			return c, nil
+		}
+		err = errors.Join(err, errors.New("unmunge's answer makes no sense"))
+	case statusExpired, statusRewound:
+		if c == nil {
+			return nil, ErrExpired
+		}
+		return c, c.skewed()
+	case statusReplayed:
 		return nil, ErrReplayed
-	case status > 0 && status != 6: // EMUNGE_SOCKET
+	case -1, statusSnafu, statusNoMemory, statusSocket, statusTimeout:
+		// It says nothing about the credential.
+	default:
 		return nil, ErrInvalid
 	}
 	return nil, fmt.Errorf("%w: %w", ErrDown, err)
@@ -131,6 +171,8 @@ func parse(out string) (*Credential, int) {
 			c.UID, uid = uint32(n), n >= 0 && n <= 1<<32-1
 		case "ENCODE_TIME":
 			c.Encoded = time.Unix(n, 0)
+		case "DECODE_TIME":
+			c.Decoded = time.Unix(n, 0)
 		}
 	}
 	if !uid {
