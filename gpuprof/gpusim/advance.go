@@ -18,15 +18,17 @@ type view struct {
 	slow     []float64
 	groups   []group
 	combined []contention.Demand
+	together []contention.Demand // those of one MIG instance
 	between  []float64
 }
 
 // group is what the device schedules as one: the clients of one MPS server, or
 // one process with a context of its own.
 type group struct {
-	server int32
-	slots  []int
-	idle   float64 // fraction of time none of its kernels runs, as if it were the only group
+	server   int32
+	instance uint32
+	slots    []int
+	idle     float64 // fraction of time none of its kernels runs, as if it were the only group
 }
 
 // sane refuses figures that would lead the arithmetic astray.
@@ -116,7 +118,7 @@ func (v *view) step(i int) {
 	}
 	grows := s.Point[m.Point+1].Mem > s.Point[m.Point].Mem
 	m.Point++
-	if grows && v.held() > v.rec.MemTotal {
+	if grows && v.room(s.Instance) < 0 {
 		v.dyn.OOM++
 		v.end(i, OOM)
 	}
@@ -156,6 +158,10 @@ func (v *view) integrate(dt float64) {
 	d.MemMiBS += d.Mem * dt
 	d.PCIeMB += d.PCIe * dt
 	d.EnergyJ += d.Power * dt
+	for i := range v.rec.instances() {
+		d.InstBusyS[i] += d.InstGPU[i] * dt
+		d.InstCoreS[i] += d.InstCore[i] * dt
+	}
 	occupied := false
 	share := v.shares()
 	for i := range d.Member {
@@ -181,7 +187,7 @@ func (v *view) shares() float64 {
 	sum := 0.0
 	for i := range v.dyn.Member {
 		if v.computes(i) {
-			sum += v.now(i).GPU / v.dyn.Member[i].Slowdown
+			sum += v.now(i).GPU / v.dyn.Member[i].Slowdown * v.fraction(i)
 		}
 	}
 	if sum <= v.dyn.GPU || sum == 0 {
@@ -214,21 +220,26 @@ func (v *view) settle() {
 	for k := range v.groups {
 		v.within(&v.groups[k])
 	}
-	v.between = contention.TimeSlice.Slowdowns(v.between[:0], v.combined)
+	v.turns()
 	d := &v.dyn
 	d.GPU, d.Core, d.PCIe = 0, 0, 0
+	d.InstGPU, d.InstCore = [MaxInstances]float64{}, [MaxInstances]float64{}
 	for k := range v.groups {
 		g := &v.groups[k]
-		turn := 1.0
-		if len(v.groups) > 1 {
-			turn = max(1, v.between[k])
-		}
-		d.GPU += (1 - g.idle) / turn
+		turn := v.between[k]
+		busy, core := (1-g.idle)/turn*v.fraction(g.slots[0]), 0.0
 		for _, i := range g.slots {
 			m := &d.Member[i]
 			m.Slowdown *= turn
-			d.Core += v.now(i).Core / m.Slowdown
+			core += v.now(i).Core / m.Slowdown
 			d.PCIe += v.now(i).PCIe / m.Slowdown
+		}
+		d.GPU += busy
+		d.Core += core
+		if n := int(g.instance); n > 0 && n <= v.rec.instances() {
+			most := v.rec.part(n - 1)
+			d.InstGPU[n-1] = min(most, d.InstGPU[n-1]+busy)
+			d.InstCore[n-1] = min(d.InstGPU[n-1], d.InstCore[n-1]+core)
 		}
 	}
 	d.GPU = min(d.GPU, 1)
@@ -252,16 +263,45 @@ func (v *view) settle() {
 
 // join puts member i into its group.
 func (v *view) join(i int) {
-	server := v.rec.Slot[i].Server
+	server, in := v.rec.Slot[i].Server, v.rec.Slot[i].Instance
 	if server != 0 {
 		for k := range v.groups {
-			if v.groups[k].server == server {
+			if v.groups[k].server == server && v.groups[k].instance == in {
 				v.groups[k].slots = append(v.groups[k].slots, i)
 				return
 			}
 		}
 	}
-	v.groups = append(v.groups, group{server: server, slots: []int{i}})
+	v.groups = append(v.groups, group{server: server, instance: in, slots: []int{i}})
+}
+
+// turns sets by how much each group is slowed by the other groups it takes turns
+// with: those of its own MIG instance, since instances run beside each other. The
+// link they do share, but its contention is left out.
+func (v *view) turns() {
+	v.between = v.between[:0]
+	for range v.groups {
+		v.between = append(v.between, 1)
+	}
+	for in := range uint32(MaxInstances + 1) {
+		v.together = v.together[:0]
+		for k := range v.groups {
+			if v.groups[k].instance == in {
+				v.together = append(v.together, v.combined[k])
+			}
+		}
+		if len(v.together) < 2 {
+			continue
+		}
+		v.slow = contention.TimeSlice.Slowdowns(v.slow[:0], v.together)
+		n := 0
+		for k := range v.groups {
+			if v.groups[k].instance == in {
+				v.between[k] = max(1, v.slow[n])
+				n++
+			}
+		}
+	}
 }
 
 // within sets the speeds of a group's members as if it were the only group, and
@@ -272,7 +312,7 @@ func (v *view) within(g *group) {
 	for _, i := range g.slots {
 		p := v.now(i)
 		d := contention.Demand{
-			GPU: p.GPU, Core: p.Core, StepS: v.rec.Slot[i].Step,
+			GPU: p.GPU, Core: min(1, p.Core/v.fraction(i)), StepS: v.rec.Slot[i].Step,
 			PCIe: min(1, p.PCIe/v.rec.PCIeMBps),
 		}
 		v.demands = append(v.demands, d)

@@ -15,6 +15,8 @@ import (
 const (
 	driverVersion = "535.183.01"
 	cudaVersion   = 12020 // as cuDriverGetVersion: 12.2
+	// From this driver's CUDA on, MPS serves more clients.
+	recentDriver, recentCUDA = "590.44.01", 13010
 )
 
 // Config describes the machine Create makes. A zero field means its default.
@@ -32,6 +34,10 @@ type Config struct {
 	MemMiB float64
 	// MIG switches MIG mode on, where the card can.
 	MIG bool
+	// Instances are the MIG instances' profiles, e.g. "1g.5gb"; any switches MIG on.
+	Instances []string
+	// Recent gives the machine a driver of CUDA 13.1 in place of one of 12.2.
+	Recent bool
 }
 
 func (c *Config) defaults() (Model, error) {
@@ -66,8 +72,12 @@ func (c *Config) defaults() (Model, error) {
 		return m, fmt.Errorf("memory of %v MiB", c.MemMiB)
 	case len(c.Minors) != c.GPUs:
 		return m, fmt.Errorf("%d minor numbers for %d GPUs", len(c.Minors), c.GPUs)
-	case c.MIG && m.Caps&capMIG == 0:
+	}
+	if c.MIG = c.MIG || len(c.Instances) > 0; c.MIG && m.Caps&capMIG == 0 {
 		return m, fmt.Errorf("a %s has no MIG", m.Name)
+	}
+	if err := m.fits(c.Instances); err != nil {
+		return m, err
 	}
 	seen := map[int]bool{}
 	for _, n := range c.Minors {
@@ -93,6 +103,13 @@ func Create(path string, cfg Config) error {
 	h.Scale, h.T0ns = cfg.Scale, monotonic()
 	setCString(h.Driver[:], driverVersion)
 	h.Cuda = cudaVersion
+	if cfg.Recent {
+		setCString(h.Driver[:], recentDriver)
+		h.Cuda = recentCUDA
+		if !m.SameUser {
+			m.MaxClients = clientsRecent
+		}
+	}
 	h.Check = fnv1a(buf[:unsafe.Offsetof(h.Check)])
 	for i := range cfg.GPUs {
 		d := (*deviceRec)(unsafe.Pointer(&buf[headerSize+i*deviceSize])) //nolint:gosec // as above
@@ -117,10 +134,16 @@ func Remove(path string) error {
 	return os.Remove(path)
 }
 
-func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", cfg.UUIDSeed, cfg.Model, i))
+// uuid makes a UUID of a name.
+func uuid(name string) (string, [sha256.Size]byte) {
+	sum := sha256.Sum256([]byte(name))
 	x := hex.EncodeToString(sum[:])
-	setCString(d.UUID[:], fmt.Sprintf("GPU-%s-%s-%s-%s-%s", x[:8], x[8:12], x[12:16], x[16:20], x[20:32]))
+	return fmt.Sprintf("%s-%s-%s-%s-%s", x[:8], x[8:12], x[12:16], x[16:20], x[20:32]), sum
+}
+
+func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
+	id, sum := uuid(fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i))
+	setCString(d.UUID[:], "GPU-"+id)
 	setCString(d.Name[:], m.Name)
 	setCString(d.Serial[:], fmt.Sprintf("03%011d", uint64(sum[20])<<24|uint64(sum[21])<<16|uint64(sum[22])<<8|uint64(sum[23])))
 	setCString(d.Model[:], cfg.Model)
@@ -135,6 +158,10 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	if cfg.MIG {
 		d.MIG = 1
 	}
+	for k, p := range cfg.Instances {
+		d.Instance[k].fill(m.instances[p], p, cfg, i, k)
+	}
+	d.Instances = uint32(len(cfg.Instances))
 	d.MemTotal, d.MemReserved, d.MemContext = cfg.MemMiB, 1, m.ContextMiB
 	d.PowerIdle, d.PowerActive, d.PowerMax = m.PowerIdle, m.PowerActive, m.PowerMax
 	d.TempIdle, d.TempMax, d.TempSlowdown, d.TempShutdown = m.TempIdle, m.TempMax, m.TempSlowdown, m.TempShutdown

@@ -12,6 +12,9 @@ var (
 	ErrLost = errors.New("GPU is lost")
 	// ErrFull: no slot is free.
 	ErrFull = errors.New("too many processes on the simulated GPU")
+	// ErrNoInstance: the GPU has no such MIG instance, or is in MIG mode and none
+	// was named.
+	ErrNoInstance = errors.New("no such MIG instance")
 	// ErrGone: the slot isn't the process's any more.
 	ErrGone = errors.New("slot lost")
 )

@@ -5,7 +5,7 @@ import "unsafe"
 // The state file's layout: nvmlsim/state.h in Go, field by field.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 1
+	version    = 2
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -16,6 +16,8 @@ const (
 	MaxPoints = 512
 	maxFaults = 32
 	maxAcct   = 64
+	// MaxInstances a device can be cut into.
+	MaxInstances = 8
 )
 
 type fileHeader struct {
@@ -45,7 +47,7 @@ type slot struct {
 	Server   int32
 	Kind     Kind
 	Points   uint32
-	_        uint32
+	Instance uint32 // MIG instance + 1, 0 = the whole card
 	Duration float64
 	Step     float64
 	App      [64]byte
@@ -92,15 +94,27 @@ type dyn struct {
 	OOM      uint64
 	Killed   uint64
 	Faults   uint64
-	AcctNext uint32
-	_        uint32
-	Member   [Slots]member
-	Acct     [maxAcct]acct
+	// of each MIG instance, as fractions of the card
+	InstBusyS, InstCoreS, InstGPU, InstCore [MaxInstances]float64
+	AcctNext                                uint32
+	_                                       uint32
+	Member                                  [Slots]member
+	Acct                                    [maxAcct]acct
 }
 
 type fault struct {
 	Mode  uint32
 	Value int32
+}
+
+type instance struct {
+	UUID            [48]byte
+	Profile         [16]byte
+	GPUInstance     uint32
+	ComputeInstance uint32
+	Slices          uint32
+	SMs             uint32
+	MemTotal        float64
 }
 
 type deviceRec struct {
@@ -141,6 +155,9 @@ type deviceRec struct {
 	TempShutdown uint32
 	BusBits      uint32
 	MIG          uint32
+	Instances    uint32
+	_            uint32
+	Instance     [MaxInstances]instance
 	Fault        [maxFaults]fault
 	LookedNs     int64
 	Cur          uint32

@@ -27,7 +27,7 @@ func TestLayoutIsTheHeaders(t *testing.T) {
 	types := map[string]reflect.Type{
 		"sim_header": reflect.TypeFor[fileHeader](), "sim_point": reflect.TypeFor[point](), "sim_slot": reflect.TypeFor[slot](),
 		"sim_member": reflect.TypeFor[member](), "sim_acct": reflect.TypeFor[acct](), "sim_dyn": reflect.TypeFor[dyn](),
-		"sim_fault": reflect.TypeFor[fault](), "sim_device": reflect.TypeFor[deviceRec](),
+		"sim_fault": reflect.TypeFor[fault](), "sim_instance": reflect.TypeFor[instance](), "sim_device": reflect.TypeFor[deviceRec](),
 	}
 	// C names without underscores are the Go names in small letters, but for these.
 	renamed := map[string]string{"occupieds": "occupied"}
@@ -37,7 +37,7 @@ func TestLayoutIsTheHeaders(t *testing.T) {
 		var n int
 		switch line := sc.Text(); {
 		case strings.HasPrefix(line, "constants"):
-			want := fmt.Sprintf("constants %d %d %d %d %d %d %d", version, headerSize, MaxDevices, Slots, MaxPoints, maxFaults, maxAcct)
+			want := fmt.Sprintf("constants %d %d %d %d %d %d %d %d", version, headerSize, MaxDevices, Slots, MaxPoints, maxFaults, maxAcct, MaxInstances)
 			if line != want {
 				t.Errorf("C has %q, Go %q", line, want)
 			}

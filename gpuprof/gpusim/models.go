@@ -45,15 +45,21 @@ type Model struct {
 	PowerIdle, PowerActive, PowerMax,
 	TempIdle, TempMax float64
 	ClockSM, ClockSMIdle, ClockMem, ClockMemIdle, TempSlowdown, TempShutdown uint32
+
+	instances map[string]profile // MIG's, by name
 }
+
+// clientsRecent is how many MPS clients drivers of CUDA 13.1 serve, from Volta on.
+const clientsRecent = 60
 
 // models: cores, memory, bus, compute capability and power limit are NVIDIA's
 // published figures; 12196 MiB, 9–10 W idle and 96/99 °C are what nvidia-smi
 // prints of a TITAN Xp; 80 W between bursts and about 250 W at full load are
 // pengfei-zou/PowerBound's measurements of one. PCIe counts 16 GB/s a direction
 // for gen 3 x16 as the thesis does, and twice that a generation. Client limits
-// are the MPS manual's (16 before Volta, 48 after; 60 from Ampere on with recent
-// drivers). Idle and context figures of the other cards are assumptions of the
+// are the MPS manual's, "Client-Server Connection Limits" (16 before Volta, 48
+// after, 60 since its release 590). The energy counter begins with Volta, GPM with
+// Hopper (nvml.h, nvmlDeviceGetTotalEnergyConsumption and nvmlGpmMetricsGet). Idle and context figures of the other cards are assumptions of the
 // right size.
 var models = map[string]Model{
 	"titanxp": {
@@ -76,13 +82,15 @@ var models = map[string]Model{
 		Caps: capEnergy | capMPSList | capMIG | capECC | capDatacenter, MaxClients: 48, ContextMiB: 30,
 		PowerIdle: 45, PowerActive: 75, PowerMax: 400, TempIdle: 30, TempMax: 72,
 		ClockSM: 1410, ClockSMIdle: 210, ClockMem: 1215, ClockMemIdle: 1215, TempSlowdown: 89, TempShutdown: 92,
+		instances: a100Instances,
 	},
 	"h200": {
 		Name: "NVIDIA H200", Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
 		MemMiB: 143771, BusBits: 6144, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000, PCIID: 0x233510DE,
-		Caps: capEnergy | capMPSList | capGPM | capMIG | capECC | capDatacenter, MaxClients: 60, ContextMiB: 30,
+		Caps: capEnergy | capMPSList | capGPM | capMIG | capECC | capDatacenter, MaxClients: 48, ContextMiB: 30,
 		PowerIdle: 75, PowerActive: 115, PowerMax: 700, TempIdle: 30, TempMax: 70,
 		ClockSM: 1980, ClockSMIdle: 345, ClockMem: 3201, ClockMemIdle: 3201, TempSlowdown: 87, TempShutdown: 92,
+		instances: h200Instances,
 	},
 }
 

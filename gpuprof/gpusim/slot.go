@@ -22,6 +22,9 @@ type Claimant struct {
 	PID    int
 	UID    int
 	Server int // pid of the MPS server it is a client of; 0 = context of its own
+	// Instance is the UUID of the MIG instance it runs in; "" = the whole card,
+	// which a GPU in MIG mode doesn't give.
+	Instance string
 	// Limits hold for clients on cards from Volta on.
 	Limits Limits
 }
@@ -39,6 +42,11 @@ func (d *Device) Claim(c Claimant, p *rlcore.Profile) (*Slot, error) {
 			c.Limits.apply(pts)
 		}
 	}
+	if in, err := d.instance(c.Instance); err == nil && in > 0 {
+		// Fewer SMs make kernels longer, as a thread percentage does.
+		small := Limits{Threads: d.rec.part(int(in) - 1)}
+		small.apply(pts)
+	}
 	return d.claim(c, kind, p.App, pts, pts[len(pts)-1].Until, p.StepS)
 }
 
@@ -55,6 +63,10 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 	start, err := startTime(c.PID)
 	if err != nil {
 		return nil, fmt.Errorf("claim GPU: process %d: %w", c.PID, err)
+	}
+	in, err := d.instance(c.Instance)
+	if err != nil {
+		return nil, err
 	}
 	s := &Slot{dev: d, pid: int32(c.PID), start: start}
 	var oom bool
@@ -75,7 +87,7 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 		if kind != Server {
 			v.dyn.Started++
 		}
-		if v.held()+pts[0].Mem > d.rec.MemTotal {
+		if v.room(in) < pts[0].Mem {
 			// It never gets a slot, but that it tried is counted.
 			oom = true
 			v.dyn.OOM++
@@ -84,7 +96,7 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 		rec := &d.rec.Slot[s.place]
 		*rec = slot{
 			Pid: s.pid, UID: uint32(c.UID), Start: start, Server: int32(c.Server), Kind: kind,
-			Points: uint32(len(pts)), Duration: duration, Step: step,
+			Points: uint32(len(pts)), Instance: in, Duration: duration, Step: step,
 		}
 		setCString(rec.App[:], app)
 		copy(rec.Point[:], pts)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
@@ -89,7 +90,7 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 		defer func() { _ = client.Close() }()
 		rep.MPS, rep.Server = true, client.Server
 	}
-	dev, err := device(st, client, cfg.LookupEnv)
+	dev, instance, err := device(st, client, cfg.LookupEnv)
 	if err != nil {
 		return rep, err
 	}
@@ -100,7 +101,7 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 			return rep, &Error{Exit: ExitMPS, Text: err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
 		}
 	}
-	slot, err := dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Limits: limits}, cfg.Profile)
+	slot, err := dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: instance, Limits: limits}, cfg.Profile)
 	if err != nil {
 		if errors.Is(err, gpusim.ErrOOM) {
 			rep.Status = gpusim.OOM.String()
@@ -123,21 +124,31 @@ func connect(ctx context.Context, lookup func(string) (string, bool)) (*mps.Clie
 	return client, err
 }
 
-// device is the first GPU the program sees: of the machine, or of its MPS server.
-func device(st *gpusim.State, client *mps.Client, lookup func(string) (string, bool)) (*gpusim.Device, error) {
+// device is the first GPU the program sees: of the machine, or of its MPS server;
+// and the MIG instance of it that CUDA_VISIBLE_DEVICES names, "" for none.
+func device(st *gpusim.State, client *mps.Client, lookup func(string) (string, bool)) (dev *gpusim.Device, instance string, err error) {
 	uuids := st.UUIDs()
 	if client != nil {
 		uuids = client.Devices
 	}
 	v, set := lookup(mps.VisibleEnv)
-	for _, i := range gpusim.Visible(v, set, uuids) {
+	if first, _, _ := strings.Cut(v, ","); client == nil && strings.HasPrefix(first, "MIG-") {
 		for _, d := range st.Devices() {
-			if d.UUID() == uuids[i] {
-				return d, nil
+			for _, in := range d.Instances() {
+				if in.UUID == first {
+					return d, first, nil
+				}
 			}
 		}
 	}
-	return nil, &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
+	for _, i := range gpusim.Visible(v, set, uuids) {
+		for _, d := range st.Devices() {
+			if d.UUID() == uuids[i] {
+				return d, "", nil
+			}
+		}
+	}
+	return nil, "", &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
 }
 
 // limitsOf is what the environment holds an MPS client to, on its first device.
@@ -216,6 +227,8 @@ func cudaError(err error) error {
 		return &Error{Exit: ExitOOM, Text: "out of memory (cudaErrorMemoryAllocation)"}
 	case errors.Is(err, gpusim.ErrLost):
 		return &Error{Exit: ExitDevice, Text: "the GPU is lost (cudaErrorDevicesUnavailable)"}
+	case errors.Is(err, gpusim.ErrNoInstance):
+		return &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
 	case errors.Is(err, gpusim.ErrGone):
 		return &Error{Exit: ExitFault, Text: "context is destroyed (cudaErrorContextIsDestroyed)"}
 	}

@@ -80,6 +80,13 @@ typedef struct {
 } nvmlAccountingStats_t;
 
 typedef struct {
+	unsigned int multiprocessorCount;
+	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+	unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;
+	unsigned long long memorySizeMB;
+} nvmlDeviceAttributes_t;
+
+typedef struct {
 	unsigned int version;
 	int sensorType, temperature;
 } nvmlTemperature_t;

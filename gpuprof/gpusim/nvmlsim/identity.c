@@ -27,11 +27,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice
 		return r;
 	if (!device || index >= n)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	r = sim_enter(sim_handle(index), SIM_F_HANDLE, &d);
+	r = sim_enter(sim_handle(index, 0), SIM_F_HANDLE, &d);
 	if (r != NVML_SUCCESS)
 		return r;
 	sim_leave();
-	*device = sim_handle(index);
+	*device = sim_handle(index, 0);
 	return NVML_SUCCESS;
 }
 EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t *device)
@@ -57,7 +57,7 @@ static nvmlReturn_t handle_by(const char *what, int pci, nvmlDevice_t *device)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	for (unsigned int i = 0; i < n; i++) {
 		const struct sim_device *d;
-		r = sim_enter(sim_handle(i), SIM_F_HANDLE, &d);
+		r = sim_enter(sim_handle(i, 0), SIM_F_HANDLE, &d);
 		if (r != NVML_SUCCESS)
 			continue;
 		int found;
@@ -68,10 +68,16 @@ static nvmlReturn_t handle_by(const char *what, int pci, nvmlDevice_t *device)
 			found = !strcasecmp(what, id) || !strcasecmp(what, legacy);
 		} else {
 			found = !strncmp(what, d->uuid, sizeof d->uuid);
+			for (unsigned int k = 0; k < sim_instances(d) && !found; k++)
+				if (!strncmp(what, d->instance[k].uuid, sizeof d->instance[k].uuid)) {
+					sim_leave();
+					*device = sim_handle(i, k + 1);
+					return NVML_SUCCESS;
+				}
 		}
 		sim_leave();
 		if (found) {
-			*device = sim_handle(i);
+			*device = sim_handle(i, 0);
 			return NVML_SUCCESS;
 		}
 	}
@@ -103,8 +109,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *
 		return r;                                                                   \
 	}
 
-STRING_GETTER(nvmlDeviceGetName, SIM_F_NAME, name)
-STRING_GETTER(nvmlDeviceGetUUID, SIM_F_UUID, uuid)
 STRING_GETTER(nvmlDeviceGetSerial, SIM_F_NAME, serial)
 
 /* A getter of one number that doesn't change; `value` sees the device as d. */
@@ -124,7 +128,6 @@ STRING_GETTER(nvmlDeviceGetSerial, SIM_F_NAME, serial)
 NUMBER_GETTER(nvmlDeviceGetIndex, unsigned int, SIM_F_HANDLE, device->index)
 NUMBER_GETTER(nvmlDeviceGetMinorNumber, unsigned int, SIM_F_MINOR, d->minor)
 NUMBER_GETTER(nvmlDeviceGetArchitecture, unsigned int, SIM_F_ARCH, d->arch)
-NUMBER_GETTER(nvmlDeviceGetNumGpuCores, unsigned int, SIM_F_CORES, d->cores)
 NUMBER_GETTER(nvmlDeviceGetMemoryBusWidth, unsigned int, SIM_F_MEMORY, d->bus_bits)
 NUMBER_GETTER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, SIM_F_PCIE_LINK, d->pcie_gen)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, SIM_F_PCIE_LINK, d->pcie_gen)
@@ -144,6 +147,18 @@ NUMBER_GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, SIM_F_POWE
 NUMBER_GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, SIM_F_POWER, d->power_max * 1000)
 NUMBER_GETTER(nvmlDeviceGetBrand, int, SIM_F_NAME,
 	      d->caps & SIM_CAP_DATACENTER ? (d->arch < 7 ? NVML_BRAND_TESLA : NVML_BRAND_NVIDIA) : NVML_BRAND_TITAN)
+
+EXPORT nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned int *out)
+{
+	const struct sim_device *d;
+	nvmlReturn_t r = sim_enter_whole(device, SIM_F_CORES, &d);
+	if (r != NVML_SUCCESS)
+		return r;
+	if (out)
+		*out = sim_figure32(d, SIM_F_CORES, d->cores);
+	sim_leave();
+	return out ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
+}
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
@@ -197,47 +212,6 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int w
 		r = NVML_ERROR_NOT_SUPPORTED;
 	sim_leave();
 	return r;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
-{
-	const struct sim_device *d;
-	nvmlReturn_t r = sim_enter(device, SIM_F_MIG, &d);
-	if (r != NVML_SUCCESS)
-		return r;
-	if (!(d->caps & SIM_CAP_MIG))
-		r = NVML_ERROR_NOT_SUPPORTED;
-	else if (!current || !pending)
-		r = NVML_ERROR_INVALID_ARGUMENT;
-	else
-		*current = *pending = d->mig;
-	sim_leave();
-	return r;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *is)
-{
-	const struct sim_device *d;
-	nvmlReturn_t r = sim_enter(device, SIM_F_MIG, &d);
-	if (r != NVML_SUCCESS)
-		return r;
-	sim_leave();
-	if (!is)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*is = 0;
-	return NVML_SUCCESS;
-}
-
-EXPORT nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int *count)
-{
-	const struct sim_device *d;
-	nvmlReturn_t r = sim_enter(device, SIM_F_MIG, &d);
-	if (r != NVML_SUCCESS)
-		return r;
-	if (count)
-		*count = d->caps & SIM_CAP_MIG ? 7 : 0;
-	sim_leave();
-	return count ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, int *current, int *pending)

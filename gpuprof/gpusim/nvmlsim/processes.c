@@ -37,7 +37,8 @@ static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *coun
 	if (!count || (*count && !infos && !old))
 		return NVML_ERROR_INVALID_ARGUMENT;
 	int figure = what == MPS ? SIM_F_MPS_PROCESSES : SIM_F_PROCESSES;
-	nvmlReturn_t r = sim_enter(device, figure, &d);
+	const struct sim_instance *in;
+	nvmlReturn_t r = sim_enter_any(device, figure, &d, &in);
 	if (r != NVML_SUCCESS)
 		return r;
 	if (what == MPS && !(d->caps & SIM_CAP_MPS_LIST)) {
@@ -49,12 +50,19 @@ static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *coun
 		double mem, busy;
 		if (what == MPS ? l.p[k].slot->kind != SIM_CLIENT : !shown(d, &l, k))
 			continue;
+		unsigned int at = l.p[k].slot->instance;
+		if (in && at != device->instance)
+			continue;
 		charge(d, &l, k, &mem, &busy);
 		unsigned long long bytes = sim_figure(d, figure, mem * MIB, ~0ULL >> 1);
 		if (n < *count && infos) {
 			infos[n].pid = (unsigned int)l.p[k].slot->pid;
 			infos[n].usedGpuMemory = bytes;
 			infos[n].gpuInstanceId = infos[n].computeInstanceId = NO_INSTANCE;
+			if (at >= 1 && at <= sim_instances(d)) {
+				infos[n].gpuInstanceId = d->instance[at - 1].gpu_instance;
+				infos[n].computeInstanceId = d->instance[at - 1].compute_instance;
+			}
 		} else if (n < *count) {
 			old[n].pid = (unsigned int)l.p[k].slot->pid;
 			old[n].usedGpuMemory = bytes;
@@ -124,7 +132,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	unsigned int n = 0;
 	if (!count)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t r = sim_enter(device, SIM_F_PROCESS_UTILIZATION, &d);
+	nvmlReturn_t r = sim_enter_whole(device, SIM_F_PROCESS_UTILIZATION, &d);
 	if (r != NVML_SUCCESS)
 		return r;
 	r = sim_look(d, &l);
@@ -157,7 +165,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, int *mode)
 {
 	const struct sim_device *d;
-	nvmlReturn_t r = sim_enter(device, SIM_F_ACCOUNTING, &d);
+	nvmlReturn_t r = sim_enter_whole(device, SIM_F_ACCOUNTING, &d);
 	if (r != NVML_SUCCESS)
 		return r;
 	if (mode)
@@ -179,7 +187,7 @@ EXPORT nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
 EXPORT nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int *size)
 {
 	const struct sim_device *d;
-	nvmlReturn_t r = sim_enter(device, SIM_F_ACCOUNTING, &d);
+	nvmlReturn_t r = sim_enter_whole(device, SIM_F_ACCOUNTING, &d);
 	if (r != NVML_SUCCESS)
 		return r;
 	sim_leave();
@@ -196,7 +204,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned in
 	unsigned int n = 0;
 	if (!count || (*count && !pids))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t r = sim_enter(device, SIM_F_ACCOUNTING, &d);
+	nvmlReturn_t r = sim_enter_whole(device, SIM_F_ACCOUNTING, &d);
 	if (r != NVML_SUCCESS)
 		return r;
 	r = d->accounting ? sim_look(d, &l) : NVML_ERROR_NOT_SUPPORTED;
@@ -230,7 +238,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned i
 	struct live l;
 	if (!st)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t r = sim_enter(device, SIM_F_ACCOUNTING, &d);
+	nvmlReturn_t r = sim_enter_whole(device, SIM_F_ACCOUNTING, &d);
 	if (r != NVML_SUCCESS)
 		return r;
 	if (!d->accounting)

@@ -21,7 +21,7 @@ static int fd = -1;
 static int writable;
 static unsigned char *base;
 static size_t length;
-static struct device handles[SIM_MAX_DEVICES];
+static struct device handles[SIM_MAX_DEVICES][1 + SIM_INSTANCES];
 
 static int64_t monotonic_ns(void)
 {
@@ -47,10 +47,17 @@ static struct sim_device *device_at(unsigned int i)
 	return (struct sim_device *)(base + SIM_HEADER_SIZE + i * sizeof(struct sim_device));
 }
 
-nvmlDevice_t sim_handle(unsigned int index)
+nvmlDevice_t sim_handle(unsigned int index, unsigned int instance)
 {
-	handles[index].index = index;
-	return &handles[index];
+	struct device *h = &handles[index][instance];
+	h->index = index;
+	h->instance = instance;
+	return h;
+}
+
+unsigned int sim_instances(const struct sim_device *d)
+{
+	return d->instances < SIM_INSTANCES ? d->instances : SIM_INSTANCES;
 }
 
 double sim_scale(void)
@@ -180,15 +187,17 @@ static nvmlReturn_t enter_as(int how, nvmlDevice_t h, int figure, struct sim_dev
 	if (r != NVML_SUCCESS)
 		return r;
 	/* Any pointer may come in: only ours is followed. */
-	size_t i = 0;
-	while (i < sim_header()->devices && h != &handles[i])
+	size_t i = 0, n = sim_header()->devices * (size_t)(1 + SIM_INSTANCES);
+	while (i < n && h != &handles[0][0] + i)
 		i++;
-	if (i >= sim_header()->devices) {
+	if (i >= n) {
 		sim_leave();
 		return NVML_ERROR_INVALID_ARGUMENT;
 	}
-	*d = device_at(i);
-	if ((*d)->lost)
+	*d = device_at(i / (1 + SIM_INSTANCES));
+	if (i % (1 + SIM_INSTANCES) > sim_instances(*d))
+		r = NVML_ERROR_INVALID_ARGUMENT;
+	else if ((*d)->lost)
 		r = NVML_ERROR_GPU_IS_LOST;
 	else if ((*d)->cur > 1)
 		r = NVML_ERROR_UNKNOWN;
@@ -199,11 +208,34 @@ static nvmlReturn_t enter_as(int how, nvmlDevice_t h, int figure, struct sim_dev
 	return r;
 }
 
-nvmlReturn_t sim_enter(nvmlDevice_t h, int figure, const struct sim_device **d)
+nvmlReturn_t sim_enter_any(nvmlDevice_t h, int figure, const struct sim_device **d, const struct sim_instance **in)
 {
-	struct sim_device *w;
+	struct sim_device *w = NULL;
 	nvmlReturn_t r = enter_as(LOCK_SH, h, figure, &w);
 	*d = w;
+	if (r == NVML_SUCCESS)
+		*in = h->instance ? &w->instance[h->instance - 1] : NULL;
+	return r;
+}
+
+nvmlReturn_t sim_enter(nvmlDevice_t h, int figure, const struct sim_device **d)
+{
+	const struct sim_instance *in;
+	nvmlReturn_t r = sim_enter_any(h, figure, d, &in);
+	if (r == NVML_SUCCESS && in) {
+		sim_leave();
+		r = NVML_ERROR_NOT_SUPPORTED;
+	}
+	return r;
+}
+
+nvmlReturn_t sim_enter_whole(nvmlDevice_t h, int figure, const struct sim_device **d)
+{
+	nvmlReturn_t r = sim_enter(h, figure, d);
+	if (r == NVML_SUCCESS && (*d)->mig) {
+		sim_leave();
+		r = NVML_ERROR_NOT_SUPPORTED;
+	}
 	return r;
 }
 
@@ -301,6 +333,8 @@ nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 		l->p[k].member = m;
 		l->p[k].now = p;
 		l->mem += p->mem;
+		if (s->instance >= 1 && s->instance <= SIM_INSTANCES)
+			l->inst_mem[s->instance - 1] += p->mem;
 		if (m->status == SIM_RUNNING && s->kind != SIM_SERVER) {
 			l->p[k].busy = p->gpu / m->slowdown;
 			overlap *= (1 - p->gpu) / m->slowdown;
@@ -338,6 +372,10 @@ nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 	l->core_s = y->core_s + l->core * dt;
 	l->pcie_mb = y->pcie_mb + l->pcie * dt;
 	l->energy_j = y->energy_j + l->power * dt;
+	for (int i = 0; i < SIM_INSTANCES; i++) {
+		l->inst_busy_s[i] = y->inst_busy_s[i] + y->inst_gpu[i] * dt;
+		l->inst_core_s[i] = y->inst_core_s[i] + y->inst_core[i] * dt;
+	}
 	return NVML_SUCCESS;
 }
 

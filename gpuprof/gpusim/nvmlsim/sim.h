@@ -14,9 +14,10 @@
 static inline double least(double a, double b) { return a < b ? a : b; }
 static inline double most(double a, double b) { return a > b ? a : b; }
 
-/* A handle: which device. */
+/* A handle: which device, or which MIG instance of it. */
 struct device {
 	unsigned int index;
+	unsigned int instance; /* + 1; 0 = the device itself */
 };
 
 /* What a device does at this moment, its dead processes left out. */
@@ -24,6 +25,7 @@ struct live {
 	double t;                         /* GPU seconds */
 	double gpu, core, pcie, mem, power; /* as in struct sim_dyn, brought to now */
 	double busy_s, core_s, pcie_mb, energy_j;
+	double inst_mem[SIM_INSTANCES], inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES];
 	unsigned int count; /* processes that are there */
 	struct {
 		const struct sim_slot *slot;
@@ -36,14 +38,20 @@ struct live {
 nvmlReturn_t sim_open(void);
 nvmlReturn_t sim_close(void);
 const struct sim_header *sim_header(void);
-nvmlDevice_t sim_handle(unsigned int index);
+nvmlDevice_t sim_handle(unsigned int index, unsigned int instance);
 
 /*
  * Locks the state for reading and returns the handle's device, unless it is not
  * to be answered: library not initialised, no such device, GPU lost, a fault set
- * for `figure`. After NVML_SUCCESS the caller unlocks.
+ * for `figure`, or the handle is a MIG instance's. After NVML_SUCCESS the caller
+ * unlocks.
  */
 nvmlReturn_t sim_enter(nvmlDevice_t h, int figure, const struct sim_device **d);
+/* The same for what MIG instances answer too; *in is NULL for the device itself. */
+nvmlReturn_t sim_enter_any(nvmlDevice_t h, int figure, const struct sim_device **d, const struct sim_instance **in);
+/* The same for what a device in MIG mode does not answer. */
+nvmlReturn_t sim_enter_whole(nvmlDevice_t h, int figure, const struct sim_device **d);
+unsigned int sim_instances(const struct sim_device *d);
 void sim_leave(void);
 /* The same for what concerns no device. */
 nvmlReturn_t sim_lock(void);

@@ -18,12 +18,13 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "GPUSIMv\0"
-#define SIM_VERSION 1u
+#define SIM_VERSION 2u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_SLOTS 64   /* processes a device, MPS servers counted */
 #define SIM_POINTS 512 /* phases of one process's demand */
 #define SIM_FAULTS 32
+#define SIM_INSTANCES 8 /* MIG instances a device */
 #define SIM_ACCT 64    /* ended processes that accounting remembers, a device */
 
 struct sim_header {
@@ -78,7 +79,7 @@ struct sim_slot {
 	int32_t server; /* pid of its MPS server, 0 = none */
 	uint32_t kind;
 	uint32_t points;
-	uint32_t pad;
+	uint32_t instance; /* MIG instance + 1, 0 = the whole card */
 	double duration; /* solo, s */
 	double step;     /* one iteration alone, s; 0 = unknown */
 	char app[64];
@@ -117,6 +118,8 @@ struct sim_dyn {
 	/* at this moment */
 	double gpu, core, pcie, mem, power; /* 0..1, 0..1, MB/s, MiB, W */
 	uint64_t started, finished, oom, killed, faults;
+	/* the same of each MIG instance, as fractions of the card */
+	double inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES], inst_gpu[SIM_INSTANCES], inst_core[SIM_INSTANCES];
 	uint32_t acct_next; /* place of the next ended process */
 	uint32_t pad;
 	struct sim_member member[SIM_SLOTS];
@@ -164,6 +167,15 @@ struct sim_fault {
 	int32_t value;
 };
 
+/* A MIG instance: a GPU instance with one compute instance that is all of it. */
+struct sim_instance {
+	char uuid[48];
+	char profile[16]; /* "1g.5gb" */
+	uint32_t gpu_instance, compute_instance;
+	uint32_t slices, sms;
+	double mem_total; /* MiB */
+};
+
 struct sim_device {
 	char uuid[48];
 	char name[64];
@@ -192,6 +204,8 @@ struct sim_device {
 	uint32_t temp_slowdown, temp_shutdown;
 	uint32_t bus_bits; /* width of the memory bus */
 	uint32_t mig;      /* 1: MIG mode is on */
+	uint32_t instances, pad2;
+	struct sim_instance instance[SIM_INSTANCES];
 	struct sim_fault fault[SIM_FAULTS];
 	int64_t looked_ns; /* CLOCK_MONOTONIC when dead processes were last looked for */
 	uint32_t cur; /* which of dyn is current: 0 or 1 */

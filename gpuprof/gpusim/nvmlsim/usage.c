@@ -15,17 +15,29 @@ static nvmlReturn_t look(nvmlDevice_t h, int figure, const struct sim_device **d
 	return r;
 }
 
+/* Where the memory in use is made huge, it is more than there is. */
+static unsigned long long total(const struct sim_device *d, double mib)
+{
+	return d->fault[SIM_F_MEMORY].mode == SIM_FAULT_ZERO ? 0 : (unsigned long long)(mib * MIB);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m)
 {
 	const struct sim_device *d;
+	const struct sim_instance *in;
 	struct live l;
 	if (!m)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t r = look(device, SIM_F_MEMORY, &d, &l);
+	nvmlReturn_t r = sim_enter_any(device, SIM_F_MEMORY, &d, &in);
 	if (r != NVML_SUCCESS)
 		return r;
-	m->total = sim_figure(d, SIM_F_MEMORY, d->mem_total * MIB, ~0ULL);
-	m->used = sim_figure(d, SIM_F_MEMORY, l.mem * MIB, ~0ULL);
+	r = sim_look(d, &l);
+	if (r != NVML_SUCCESS) {
+		sim_leave();
+		return r;
+	}
+	m->total = total(d, in ? in->mem_total : d->mem_total);
+	m->used = sim_figure(d, SIM_F_MEMORY, (in ? l.inst_mem[device->instance - 1] : l.mem) * MIB, ~0ULL);
 	m->free = m->total > m->used ? m->total - m->used : 0;
 	sim_leave();
 	return NVML_SUCCESS;
@@ -42,7 +54,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
 	nvmlReturn_t r = look(device, SIM_F_MEMORY, &d, &l);
 	if (r != NVML_SUCCESS)
 		return r;
-	m->total = sim_figure(d, SIM_F_MEMORY, d->mem_total * MIB, ~0ULL);
+	m->total = total(d, d->mem_total);
 	m->reserved = sim_figure(d, SIM_F_MEMORY, d->mem_reserved * MIB, ~0ULL);
 	m->used = sim_figure(d, SIM_F_MEMORY, (l.mem - d->mem_reserved) * MIB, ~0ULL);
 	m->free = m->total > m->used + m->reserved ? m->total - m->used - m->reserved : 0;
@@ -65,6 +77,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
 	nvmlReturn_t r = look(device, SIM_F_UTILIZATION, &d, &l);
 	if (r != NVML_SUCCESS)
 		return r;
+	if (d->mig) {
+		sim_leave();
+		return NVML_ERROR_NOT_SUPPORTED;
+	}
 	u->gpu = sim_figure32(d, SIM_F_UTILIZATION, l.gpu * 100);
 	u->memory = sim_figure32(d, SIM_F_UTILIZATION, l.gpu * 100 * CONTROLLER);
 	sim_leave();
@@ -183,9 +199,11 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned
 	unsigned long long now = sim_wall_us();
 	switch (type) {
 	case NVML_TOTAL_POWER_SAMPLES: v = l.power * 1000; break;
-	case NVML_GPU_UTILIZATION_SAMPLES: v = l.gpu * 100; break;
-	case NVML_MEMORY_UTILIZATION_SAMPLES: v = l.gpu * 100 * CONTROLLER; break;
-	default:
+	case NVML_GPU_UTILIZATION_SAMPLES: v = d->mig ? -1 : l.gpu * 100; break;
+	case NVML_MEMORY_UTILIZATION_SAMPLES: v = d->mig ? -1 : l.gpu * 100 * CONTROLLER; break;
+	default: v = -1;
+	}
+	if (v < 0) {
 		sim_leave();
 		return NVML_ERROR_NOT_SUPPORTED;
 	}
@@ -223,8 +241,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperatu
 /* GPM: figures between two samples of running sums. */
 struct gpm_sample {
 	int taken;
-	unsigned int index;
-	double real_s, t, busy_s, core_s, pcie_mb;
+	unsigned int index, instance;
+	double t, busy_s, core_s, pcie_mb;
 };
 
 EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *s)
@@ -254,25 +272,58 @@ EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t s)
 	return NVML_SUCCESS;
 }
 
+/* instance + 1 = that MIG instance, 0 = the whole card */
+static nvmlReturn_t gpm_take(const struct sim_device *d, unsigned int index, unsigned int instance, nvmlGpmSample_t s)
+{
+	struct live l;
+	if (!(d->caps & SIM_CAP_GPM))
+		return NVML_ERROR_NOT_SUPPORTED;
+	nvmlReturn_t r = sim_look(d, &l);
+	if (r != NVML_SUCCESS)
+		return r;
+	s->taken = 1;
+	s->index = index;
+	s->instance = instance;
+	s->t = l.t;
+	s->busy_s = l.busy_s;
+	s->core_s = l.core_s;
+	s->pcie_mb = l.pcie_mb;
+	if (instance) {
+		/* In fractions of the instance. */
+		double part = (double)d->instance[instance - 1].sms / d->sms;
+		s->busy_s = l.inst_busy_s[instance - 1] / part;
+		s->core_s = l.inst_core_s[instance - 1] / part;
+		s->pcie_mb = 0;
+	}
+	return NVML_SUCCESS;
+}
+
 EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t s)
 {
 	const struct sim_device *d;
-	struct live l;
+	const struct sim_instance *in;
 	if (!s)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t r = look(device, SIM_F_GPM, &d, &l);
+	nvmlReturn_t r = sim_enter_any(device, SIM_F_GPM, &d, &in);
 	if (r != NVML_SUCCESS)
 		return r;
-	if (d->caps & SIM_CAP_GPM) {
-		s->taken = 1;
-		s->index = device->index;
-		s->t = l.t;
-		s->busy_s = l.busy_s;
-		s->core_s = l.core_s;
-		s->pcie_mb = l.pcie_mb;
-	} else {
-		r = NVML_ERROR_NOT_SUPPORTED;
-	}
+	r = gpm_take(d, device->index, device->instance, s);
+	sim_leave();
+	return r;
+}
+
+EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t s)
+{
+	const struct sim_device *d;
+	if (!s)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	nvmlReturn_t r = sim_enter(device, SIM_F_GPM, &d);
+	if (r != NVML_SUCCESS)
+		return r;
+	unsigned int n = sim_instances(d), k = 0;
+	while (k < n && d->instance[k].gpu_instance != gpu_instance)
+		k++;
+	r = k < n ? gpm_take(d, device->index, k + 1, s) : NVML_ERROR_NOT_FOUND;
 	sim_leave();
 	return r;
 }
@@ -281,7 +332,7 @@ EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *g)
 {
 	const struct sim_device *d;
 	if (!g || !g->sample1 || !g->sample2 || !g->sample1->taken || !g->sample2->taken ||
-	    g->sample1->index != g->sample2->index)
+	    g->sample1->index != g->sample2->index || g->sample1->instance != g->sample2->instance)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (g->version != 1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -289,7 +340,7 @@ EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *g)
 	double dt = b->t - a->t;
 	if (!(dt > 0))
 		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t r = sim_enter(sim_handle(a->index), SIM_F_GPM, &d);
+	nvmlReturn_t r = sim_enter(sim_handle(a->index, 0), SIM_F_GPM, &d);
 	if (r != NVML_SUCCESS)
 		return r;
 	for (unsigned int i = 0; i < g->numMetrics; i++) {

@@ -16,11 +16,15 @@ int main(void)
 	OFF(sim_point, until); OFF(sim_point, gpu); OFF(sim_point, core); OFF(sim_point, pcie); OFF(sim_point, mem);
 	SIZE(sim_slot);
 	OFF(sim_slot, pid); OFF(sim_slot, uid); OFF(sim_slot, start); OFF(sim_slot, server); OFF(sim_slot, kind);
-	OFF(sim_slot, points); OFF(sim_slot, duration); OFF(sim_slot, step); OFF(sim_slot, app); OFF(sim_slot, point);
+	OFF(sim_slot, points); OFF(sim_slot, instance); OFF(sim_slot, duration); OFF(sim_slot, step); OFF(sim_slot, app); OFF(sim_slot, point);
 	SIZE(sim_member);
 	OFF(sim_member, status); OFF(sim_member, point); OFF(sim_member, done); OFF(sim_member, slowdown);
 	OFF(sim_member, start_t); OFF(sim_member, end_t); OFF(sim_member, busy_s); OFF(sim_member, mem_mib_s);
 	OFF(sim_member, mem_max);
+	SIZE(sim_instance);
+	OFF(sim_instance, uuid); OFF(sim_instance, profile); OFF(sim_instance, gpu_instance);
+	OFF(sim_instance, compute_instance); OFF(sim_instance, slices); OFF(sim_instance, sms);
+	OFF(sim_instance, mem_total);
 	SIZE(sim_acct);
 	OFF(sim_acct, pid); OFF(sim_acct, start_t); OFF(sim_acct, end_t); OFF(sim_acct, busy_s); OFF(sim_acct, mem_max);
 	SIZE(sim_dyn);
@@ -29,6 +33,7 @@ int main(void)
 	OFF(sim_dyn, pcie); OFF(sim_dyn, mem); OFF(sim_dyn, power); OFF(sim_dyn, started); OFF(sim_dyn, finished);
 	OFF(sim_dyn, oom); OFF(sim_dyn, killed); OFF(sim_dyn, faults); OFF(sim_dyn, acct_next); OFF(sim_dyn, member);
 	OFF(sim_dyn, acct);
+	OFF(sim_dyn, inst_busy_s); OFF(sim_dyn, inst_core_s); OFF(sim_dyn, inst_gpu); OFF(sim_dyn, inst_core);
 	SIZE(sim_fault);
 	OFF(sim_fault, mode); OFF(sim_fault, value);
 	SIZE(sim_device);
@@ -42,10 +47,10 @@ int main(void)
 	OFF(sim_device, power_max); OFF(sim_device, temp_idle); OFF(sim_device, temp_max); OFF(sim_device, clock_sm);
 	OFF(sim_device, clock_sm_idle); OFF(sim_device, clock_mem); OFF(sim_device, clock_mem_idle);
 	OFF(sim_device, temp_slowdown); OFF(sim_device, temp_shutdown); OFF(sim_device, bus_bits);
-	OFF(sim_device, mig); OFF(sim_device, fault); OFF(sim_device, looked_ns); OFF(sim_device, cur);
+	OFF(sim_device, mig); OFF(sim_device, instances); OFF(sim_device, instance); OFF(sim_device, fault); OFF(sim_device, looked_ns); OFF(sim_device, cur);
 	OFF(sim_device, dyn); OFF(sim_device, slot);
 	printf("figures %d\n", SIM_F_COUNT);
-	printf("constants %u %u %d %d %d %d %d\n", SIM_VERSION, SIM_HEADER_SIZE, SIM_MAX_DEVICES, SIM_SLOTS, SIM_POINTS,
-	       SIM_FAULTS, SIM_ACCT);
+	printf("constants %u %u %d %d %d %d %d %d\n", SIM_VERSION, SIM_HEADER_SIZE, SIM_MAX_DEVICES, SIM_SLOTS, SIM_POINTS,
+	       SIM_FAULTS, SIM_ACCT, SIM_INSTANCES);
 	return 0;
 }

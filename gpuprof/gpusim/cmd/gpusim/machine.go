@@ -45,6 +45,8 @@ func initCmd(state *string) *cobra.Command {
 	f.IntSliceVar(&cfg.Minors, "minors", nil, "minor numbers in NVML's order (default 0,1,...)")
 	f.Float64Var(&cfg.MemMiB, "mem-mib", 0, "memory of a GPU, MiB (default the card's)")
 	f.BoolVar(&cfg.MIG, "mig", false, "MIG mode on")
+	f.StringSliceVar(&cfg.Instances, "mig-instances", nil, "MIG instances of each GPU, e.g. 1g.5gb,3g.20gb")
+	f.BoolVar(&cfg.Recent, "recent", false, "a driver of CUDA 13.1 instead of one of 12.2")
 	return c
 }
 
