@@ -107,3 +107,24 @@ func card(cards []Card, index int) (Card, bool) {
 	}
 	return cards[i], true
 }
+
+// beforeVolta are the architectures whose MPS knows no limits of a client.
+var beforeVolta = []string{"kepler", "maxwell", "pascal"}
+
+// volta reports whether the card is of Volta or later; false where that isn't known.
+func (c Card) volta() bool { return c.Arch != "" && !slices.Contains(beforeVolta, c.Arch) }
+
+// clients is how many MPS clients the card serves at a time, 0 = not known. NVIDIA's
+// Multi-Process Service manual: 16 before Volta, 48 from then on, 60 in its later
+// editions, which drivers for Hopper and later always meet.
+func (c Card) clients() int {
+	switch c.Arch {
+	case "":
+		return 0
+	case "kepler", "maxwell", "pascal":
+		return 16
+	case "volta", "turing", "ampere", "ada":
+		return 48
+	}
+	return 60
+}

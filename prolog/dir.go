@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,8 @@ const DefaultRunDir = "/run/slurmbridge"
 //
 //	jobs/ID.json        a job that runs
 //	ended/ID-RESTART.json  one that has ended, until the agent has closed its record
-//	mps/gpuN/           GPU N: lock, and its MPS daemon's pipe/ and log/
+//	mps/gpuN/           GPU N: lock, its MPS daemon's pipe/ and log/, and
+//	                    server.json, what was last seen of its server
 //	gpus.json           the node's GPUs, written by the agent
 type Dir string
 
@@ -55,12 +57,49 @@ func (d Dir) Make() error {
 	return nil
 }
 
-// Begin writes a job's file.
+// Begin writes a job's file. A file that is there is of an earlier run, which ended
+// without an epilog and is closed now, or of this one, whose prolog was killed and is
+// called again: it began when the first one said.
 func (d Dir) Begin(j *Job) error {
 	if err := d.Make(); err != nil {
 		return fmt.Errorf("job %d: %w", j.JobID, err)
 	}
+	release, err := d.lockJobs()
+	if err != nil {
+		return fmt.Errorf("job %d: %w", j.JobID, err)
+	}
+	defer release()
+	old, err := ReadJob(d.running(j.JobID))
+	switch {
+	case err != nil: // there is none, or none that helps
+	case old.Restart == j.Restart && old.Boot == j.Boot:
+		j.Start, j.MPS, j.MPSFault = old.Start, old.MPS, old.MPSFault
+	default:
+		old.End = j.Start
+		if err := write(d.ended(old), old); err != nil {
+			return err
+		}
+	}
 	return write(d.running(j.JobID), j)
+}
+
+// lockJobs keeps other hooks from changing job files. It is held for no longer than
+// a few files are written.
+func (d Dir) lockJobs() (release func(), err error) {
+	f, err := os.Open(d.Jobs())
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		switch {
+		case err == nil:
+			return func() { f.Close() }, nil
+		case !errors.Is(err, syscall.EINTR):
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", d.Jobs(), err)
+		}
+	}
 }
 
 func write(path string, j *Job) error {
@@ -78,6 +117,14 @@ func write(path string, j *Job) error {
 // End moves a job's file to the ended ones, with the time and how it ended. A job
 // without a file (its prolog failed, or it had no GPU) is no error.
 func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
+	release, err := d.lockJobs()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("job %d: %w", id, err)
+	}
+	defer release()
 	j, err := ReadJob(d.running(id))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -94,6 +141,24 @@ func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
 	return j, nil
 }
 
+// change rewrites the files of those of the jobs that still run and that do changes,
+// which tells so by true.
+func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
+	release, err := d.lockJobs()
+	if err != nil {
+		return err
+	}
+	defer release()
+	var errs []error
+	for _, was := range jobs {
+		j, err := ReadJob(d.running(was.JobID))
+		if err == nil && j.Restart == was.Restart && do(j) {
+			errs = append(errs, write(d.running(j.JobID), j))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // ReadJob reads a job's file.
 func ReadJob(path string) (*Job, error) {
 	j := new(Job)
@@ -106,16 +171,29 @@ func ReadJob(path string) (*Job, error) {
 	return j, nil
 }
 
-// readJSON reads a small regular file.
+// readJSON reads a small file that root or this program's own user wrote, and nobody
+// else can. It never waits: what a user puts there may be a pipe.
 func readJSON(path string, into any) error {
-	info, err := os.Lstat(path)
+	f, err := os.OpenFile(filepath.Clean(path), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return fmt.Errorf("%s is no file of the hooks but a link", path)
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Size() > 64<<10 {
 		return fmt.Errorf("%s is no file of the hooks", path)
 	}
-	body, err := os.ReadFile(filepath.Clean(path))
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() || info.Mode()&0o022 != 0 {
+		return fmt.Errorf("%s is forged: others than the hooks can write it", path)
+	}
+	body, err := io.ReadAll(io.LimitReader(f, 64<<10))
 	if err != nil {
 		return err
 	}

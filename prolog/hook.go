@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,9 +25,15 @@ type Hook struct {
 	Percentage string
 	// JobMap is dcgm-exporter's folder of jobs by GPU, "" = none.
 	JobMap string
+	// MemoryLimit is what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT holds a sharer to on Volta
+	// and later: "off" (default) nothing, "share" its share of the card's memory,
+	// "generous" twice that. A job that asks for more is told that there is none.
+	MemoryLimit string
 	// Cards are the node's GPUs, as far as they are known.
 	Cards []Card
-	Now   func() time.Time
+	// Proc is where processes are looked for; "" = /proc.
+	Proc string
+	Now  func() time.Time
 }
 
 // Prolog writes the job's file and has an MPS daemon ready for a sharer.
@@ -37,6 +45,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	if err != nil {
 		return err
 	}
+	j.Boot = bootID(h.Proc)
 	for _, g := range j.GPUs {
 		c, _ := card(h.Cards, g)
 		j.UUIDs = append(j.UUIDs, c.UUID)
@@ -52,11 +61,92 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 			if h.MPS == nil {
 				return errors.New("there is no nvidia-cuda-mps-control on this node: jobs that share a GPU take turns")
 			}
-			others := slices.ContainsFunc(jobs, func(o *Job) bool { return o.JobID != j.JobID && h.mayShare(o) })
-			return h.MPS.Ensure(ctx, g, j.UID, others)
+			return h.share(ctx, g, j, jobs)
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// share has the GPU's MPS daemon ready for job j. The caller holds the GPU's lock.
+// Where the server takes no clients that isn't j's fault: j computes without MPS,
+// which the task prolog sees to, until the server is renewed.
+func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
+	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
+	var errs []error
+	switch s := h.Dir.Server(gpu); {
+	case len(others) > 0:
+		// One that doesn't answer is Ensure's to deal with.
+		s, _, err := h.look(ctx, gpu, others)
+		errs = append(errs, err)
+		if s.Takes() {
+			break
+		}
+		why := "has as many clients as it serves"
+		if !s.Fault.IsZero() {
+			why = "has faulted and isn't renewed yet"
+		}
+		return errors.Join(err, fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID))
+	case !s.Takes():
+		errs = append(errs, h.MPS.Release(ctx, gpu)) // nobody needs it any more
+	}
+	if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0); err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	_, asked, err := h.look(ctx, gpu, nil)
+	errs = append(errs, asked, err, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))
+	return errors.Join(errs...)
+}
+
+// look finds out how the GPU's MPS server is, keeps that for all hooks, and marks the
+// jobs among those given whose work was lost with it. asked is why the daemon could
+// not be asked, if it couldn't. The caller holds the GPU's lock.
+func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
+	was := h.Dir.Server(gpu)
+	s, lost := h.MPS.inspect(gpu)
+	if h.MPS.present(gpu) {
+		c, _ := card(h.Cards, gpu)
+		s, asked = h.MPS.ask(ctx, gpu, s, c.clients(), h.Now())
+	}
+	if lost || was.Fault.IsZero() && !s.Fault.IsZero() {
+		if err = h.Dir.victims(jobs, h.Now()); err != nil {
+			err = fmt.Errorf("gpu %d: %w", gpu, err)
+		}
+	}
+	if s != was {
+		err = errors.Join(err, h.Dir.keepServer(gpu, s))
+	}
+	return s, asked, err
+}
+
+// Watch looks after all GPUs that MPS daemons were started for, as hooks do when a job
+// comes or goes: jobs whose server was lost are marked, those that ended without an
+// epilog closed, the job map made true, a daemon that nobody needs ended. The agent
+// may call it every now and then; what it returns is for a log.
+func (h *Hook) Watch(ctx context.Context) error {
+	folders, err := filepath.Glob(h.Dir.path("mps", "gpu*"))
+	errs := []error{err}
+	for _, f := range folders {
+		g, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(f), "gpu"))
+		if err != nil {
+			continue
+		}
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error { return h.afterwards(ctx, g, jobs) }))
+	}
+	return errors.Join(errs...)
+}
+
+// afterwards is what is left to do on a GPU with the jobs that are there.
+func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
+	switch {
+	case h.MPS == nil:
+		return nil
+	case len(jobs) == 0:
+		return h.MPS.Release(ctx, gpu)
+	case h.Dir.Server(gpu) == Server{}:
+		return nil // a whole GPU's job
+	}
+	_, asked, err := h.look(ctx, gpu, jobs)
+	return errors.Join(asked, err)
 }
 
 // mayShare reports whether other jobs can be on j's GPU at the same time, as far
@@ -78,7 +168,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) e
 	if err != nil && len(jobs) == 0 {
 		return err
 	}
-	jobs = Sharers(jobs, gpu)
+	jobs, stale := h.closeStale(Sharers(jobs, gpu))
 	if h.JobMap != "" {
 		at := gpu
 		if c, ok := card(h.Cards, gpu); ok {
@@ -88,7 +178,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) e
 	} else {
 		err = nil // a file that can't be read doesn't matter beside others
 	}
-	return errors.Join(err, do(jobs))
+	return errors.Join(stale, err, do(jobs))
 }
 
 // Epilog closes the job's file and ends the daemon after the last sharer.
@@ -97,22 +187,32 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	if err != nil {
 		return fmt.Errorf("%w: SLURM_JOB_ID %.32q", ErrBadEnv, get("SLURM_JOB_ID"))
 	}
-	j, err := h.Dir.End(id, h.Now(), exit(get))
 	// A job whose file is missing or damaged has had its GPUs all the same.
 	gpus, _ := indexes(get("SLURM_JOB_GPUS"))
+	errs := []error{h.lost(id)}
+	j, err := h.Dir.End(id, h.Now(), exit(get))
+	errs = append(errs, err)
 	if j != nil {
 		gpus = j.GPUs
 	}
-	errs := []error{err}
 	for _, g := range gpus {
-		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
-			if h.MPS == nil || len(jobs) > 0 {
-				return nil
-			}
-			return h.MPS.Release(ctx, g)
-		}))
+		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error { return h.afterwards(ctx, g, jobs) }))
 	}
 	return errors.Join(errs...)
+}
+
+// lost marks a job that ends if its MPS server was lost: its file is moved before the
+// GPU is looked at. It asks nobody and waits for nobody: the record matters more.
+func (h *Hook) lost(id int64) error {
+	j, err := ReadJob(h.Dir.running(id))
+	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || h.Dir.Server(j.GPUs[0]).PID == 0 {
+		return nil
+	}
+	g := j.GPUs[0]
+	if _, lost := h.MPS.inspect(g); !lost {
+		return nil
+	}
+	return h.Dir.victims([]*Job{j}, h.Now())
 }
 
 // TaskProlog prints the variables that a sharer's processes need, as Slurm reads
@@ -133,6 +233,9 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if !h.MPS.present(gpus[0]) {
 		return fmt.Errorf("gpu %d: no MPS daemon; the job shares the GPU without", gpus[0])
 	}
+	if !h.Dir.Server(gpus[0]).Takes() {
+		return fmt.Errorf("gpu %d: the MPS server takes no new clients; the job shares the GPU without", gpus[0])
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
 	// The GPU's daemon knows this one GPU only, and a client counts from the
@@ -146,6 +249,12 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 		fmt.Fprintf(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d\n", min(100, 2*share))
 	default:
 		fmt.Fprintln(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
+	}
+	if c, ok := card(h.Cards, gpus[0]); ok && c.volta() && c.MemMiB > 0 {
+		times := map[string]int64{"share": 1, "generous": 2}[h.MemoryLimit]
+		if mib := int64(c.MemMiB) * min(100, times*share) / 100; mib > 0 {
+			fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
+		}
 	}
 	_, err = io.WriteString(out, b.String())
 	return err

@@ -41,6 +41,14 @@ type Job struct {
 	Exit string    `json:"exit,omitempty"`
 	// Node is slurmd's name for this node, "" = the host's.
 	Node string `json:"node,omitempty"`
+	// Boot is the kernel's number of the boot that the job began under.
+	Boot string `json:"boot,omitempty"`
+	// MPS: an MPS daemon was ready for the job when it began.
+	MPS bool `json:"mps,omitempty"`
+	// MPSFault is when the hooks found that the MPS server this job shares its GPU
+	// through had faulted or died, zero = it hasn't. One client's fault ends what all
+	// of them compute, so the job may be its victim rather than its cause.
+	MPSFault time.Time `json:"mps_fault,omitzero"`
 }
 
 // Errors of FromEnv.

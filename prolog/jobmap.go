@@ -1,7 +1,6 @@
 package prolog
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,16 +11,11 @@ import (
 )
 
 // writeJobMap tells dcgm-exporter (--hpc-job-mapping-dir) which jobs are on a GPU:
-// a file named by DCGM's number of the GPU, a job's number a line; none where no
-// job is. The caller holds the GPU's lock.
+// a file named by DCGM's number of the GPU, a job's number a line. Where no job is it
+// is empty, and never removed: a file that goes away between its look at the folder and
+// its reading costs the exporter the whole scrape. The caller holds the GPU's lock.
 func writeJobMap(folder string, gpu int, jobs []*Job) error {
 	path := filepath.Join(folder, strconv.Itoa(gpu))
-	if len(jobs) == 0 {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("job map: %w", err)
-		}
-		return nil
-	}
 	var b strings.Builder
 	for _, j := range jobs {
 		fmt.Fprintln(&b, j.JobID)

@@ -77,6 +77,9 @@ func (m *MPS) start(ctx context.Context, gpu int) error {
 	if err := os.RemoveAll(m.Pipe(gpu)); err != nil {
 		return err
 	}
+	if err := ignoreMissing(os.Remove(m.Dir.serverFile(gpu))); err != nil {
+		return err
+	}
 	// The last daemon's log may say why it went.
 	old := m.log(gpu) + ".old"
 	if err := errors.Join(os.RemoveAll(old), ignoreMissing(os.Rename(m.log(gpu), old))); err != nil {
@@ -174,7 +177,12 @@ func (m *MPS) present(gpu int) bool {
 		return true
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(string(pid)))
-	return err != nil || n <= 0 || !errors.Is(syscall.Kill(n, 0), syscall.ESRCH)
+	if err != nil || n <= 0 {
+		return true
+	}
+	// The number of one that was killed, or of before a restart, may be another's now.
+	name := program(m.Proc, n)
+	return !errors.Is(syscall.Kill(n, 0), syscall.ESRCH) && (name == "" || name == controlName)
 }
 
 // Release ends the GPU's daemon. The caller holds the GPU's lock and has seen that
@@ -189,7 +197,7 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	cancel()
 	// Whatever is left hangs, or has lost its daemon: nobody needs it.
 	n := m.kill(gpu, controlName, serverName)
-	if rerr := os.RemoveAll(m.Pipe(gpu)); rerr != nil {
+	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu)))); rerr != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, rerr)
 	}
 	if n > 0 {

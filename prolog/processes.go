@@ -22,32 +22,63 @@ const (
 // of a process that has long been another.
 func (m *MPS) kill(gpu int, names ...string) int {
 	proc := cmp.Or(m.Proc, "/proc")
-	entries, err := os.ReadDir(proc)
-	if err != nil {
-		return 0
-	}
 	mark := []byte("CUDA_MPS_PIPE_DIRECTORY=" + m.Pipe(gpu))
 	n := 0
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid <= 1 || pid == os.Getpid() {
+	for _, pid := range pids(proc) {
+		if pid <= 1 || pid == os.Getpid() || !slices.Contains(names, program(proc, pid)) {
 			continue
 		}
-		line, err := os.ReadFile(filepath.Join(proc, e.Name(), "cmdline"))
-		if err != nil {
-			continue
-		}
-		program, _, _ := bytes.Cut(line, []byte{0})
-		if !slices.Contains(names, filepath.Base(string(program))) {
-			continue
-		}
-		env, err := os.ReadFile(filepath.Join(proc, e.Name(), "environ"))
+		env, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "environ"))
 		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, mark) }) {
 			continue
 		}
 		if syscall.Kill(pid, syscall.SIGKILL) == nil {
 			n++
 		}
+	}
+	return n
+}
+
+// pids are the processes there are.
+func pids(proc string) (out []int) {
+	entries, err := os.ReadDir(cmp.Or(proc, "/proc"))
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// program is the name of the program a process was started as, "" = it has gone.
+func program(proc string, pid int) string {
+	line, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "cmdline"))
+	if err != nil || len(line) == 0 {
+		return ""
+	}
+	name, _, _ := bytes.Cut(line, []byte{0})
+	return filepath.Base(string(name))
+}
+
+// started is when a process began, in ticks since the boot, 0 = it has gone. With it
+// a number that another process has got by now is told from the one that was meant.
+func started(proc string, pid int) uint64 {
+	stat, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return 0
+	}
+	// The name may hold blanks and brackets; the state follows it, and 19 fields on
+	// stands the time (proc(5)).
+	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(f) < 20 || string(f[0]) == "Z" {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(f[19]), 10, 64)
+	if err != nil {
+		return 0
 	}
 	return n
 }

@@ -38,6 +38,9 @@ func Run(deadline time.Duration, do func(ctx context.Context) error) error {
 	}
 }
 
+// ErrKilled: a signal ended what did a hook's work. It can be done again.
+var ErrKilled = errors.New("killed")
+
 // Child runs a program under a deadline that nothing can stretch and returns what
 // it printed. A process that waits for a dead disk can't end, not even by
 // SIGKILL; who starts it can leave it behind. Its errors are for a log: what the
@@ -56,6 +59,10 @@ func Child(deadline time.Duration, program string, args ...string) ([]byte, erro
 	go func() { done <- cmd.Wait() }()
 	select {
 	case err := <-done:
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && !exit.Exited() {
+			return nil, fmt.Errorf("%w: %w", ErrKilled, err)
+		}
 		if text := bytes.TrimSpace(stderr.bytes()); err != nil && len(text) > 0 {
 			err = errors.New(string(text))
 		}

@@ -25,13 +25,14 @@ type Settings struct {
 	Multiuser  bool     // one MPS server for all users (Volta and later)
 	Sharing    string   // auto, mps or shard
 	Percentage string   // thread percentage: off, share or generous
+	Memory     string   // memory limit: off, share or generous
 	JobMap     string   // dcgm-exporter's job map, "" = none
 }
 
 // Keys of the settings' file with their defaults.
 var defaults = map[string]any{
 	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
-	"sharing": "auto", "thread_percentage": "off", "job_map": "",
+	"sharing": "auto", "thread_percentage": "off", "memory_limit": "off", "job_map": "",
 }
 
 // Load reads a settings file; one that is missing means the defaults. The settings
@@ -56,7 +57,7 @@ func Load(path string) (Settings, error) {
 	s := Settings{
 		RunDir: v.GetString("run_dir"), MPSControl: v.GetString("mps_control"), MPSEnv: v.GetStringSlice("mps_env"),
 		Multiuser: v.GetBool("multiuser_server"), Sharing: v.GetString("sharing"), Percentage: v.GetString("thread_percentage"),
-		JobMap: v.GetString("job_map"),
+		Memory: v.GetString("memory_limit"), JobMap: v.GetString("job_map"),
 	}
 	for _, c := range []struct {
 		key   string
@@ -66,6 +67,7 @@ func Load(path string) (Settings, error) {
 		{"run_dir", &s.RunDir, filepath.IsAbs},
 		{"sharing", &s.Sharing, oneOf("auto", "mps", "shard")},
 		{"thread_percentage", &s.Percentage, oneOf("off", "share", "generous")},
+		{"memory_limit", &s.Memory, oneOf("off", "share", "generous")},
 		{"job_map", &s.JobMap, func(p string) bool { return p == "" || filepath.IsAbs(p) }},
 	} {
 		if !c.ok(*c.value) {
@@ -82,7 +84,7 @@ func oneOf(words ...string) func(string) bool {
 
 // Hook makes the node's hooks. get is os.Getenv.
 func (s Settings) Hook(get func(string) string) *Hook {
-	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}
+	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}
 	if s.Sharing == "auto" {
 		h.Shard = sharesShards(get("SLURM_CONF"))
 	}

@@ -76,8 +76,8 @@ type (
 		msg message
 	}
 	serverEnd struct {
-		pid   int
-		state string
+		pid    int
+		status int // -1: a signal
 	}
 )
 
@@ -181,7 +181,7 @@ func (d *daemon) handle(e any) {
 	case fromServer:
 		d.hear(e.pid, e.msg)
 	case serverEnd:
-		d.ended(e.pid, e.state)
+		d.ended(e.pid, e.status)
 	}
 }
 
@@ -301,18 +301,21 @@ func (d *daemon) hear(pid int, m message) {
 		}
 	case opFault:
 		s.status = statusFault
+		if !d.volta {
+			d.log.printf("Server encountered a fatal exception. Shutting down") // the real daemon's words
+		}
 		d.log.printf("Server %d: fault of client %d", pid, m.PID)
 	case opRecovered:
 		s.status = statusActive
 	}
 }
 
-func (d *daemon) ended(pid int, state string) {
+func (d *daemon) ended(pid, status int) {
 	s := d.servers[pid]
 	if s == nil {
 		return
 	}
-	d.log.printf("Server %d exited with %s", pid, state)
+	d.log.printf("Server %d exited with status %d", pid, status)
 	_ = s.conn.Close()
 	delete(d.servers, pid)
 	for _, w := range s.joining {

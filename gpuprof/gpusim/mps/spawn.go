@@ -64,7 +64,7 @@ func (d *daemon) listenTo(pid int, c *net.UnixConn, cmd *exec.Cmd) {
 		d.events <- fromServer{pid, m}
 	}
 	_ = cmd.Wait()
-	d.events <- serverEnd{pid, cmd.ProcessState.String()}
+	d.events <- serverEnd{pid, cmd.ProcessState.ExitCode()}
 }
 
 // credential is a user's identity with its groups. A uid without an account

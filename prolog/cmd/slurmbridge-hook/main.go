@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -127,15 +128,28 @@ func (f *flags) limit(get func(string) string) time.Duration {
 	return d
 }
 
+// tries bounds how often the work is begun anew where it was killed.
+const tries = 5
+
 // outer has the hook's work done by a process of its own, and touches no disk
 // itself: whatever hangs there, it ends in time.
 func (f *flags) outer(kind string, get func(string) string, out io.Writer) error {
 	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil // most jobs of many clusters have no GPU
 	}
-	limit := f.limit(get)
-	printed, err := prolog.Child(limit, "/proc/self/exe", kind, "--inner",
-		"--deadline", limit.String(), "--settings", f.settings, "--run-dir", f.runDir, "--mps-control", f.mpsControl)
+	limit, start := f.limit(get), time.Now()
+	var printed []byte
+	err := prolog.ErrKilled
+	// Whoever killed the process that does the work, the job is there or gone all the
+	// same; what was done before does no harm.
+	for range tries {
+		if !errors.Is(err, prolog.ErrKilled) || time.Since(start) > limit {
+			break
+		}
+		left := limit - time.Since(start)
+		printed, err = prolog.Child(left, "/proc/self/exe", kind, "--inner",
+			"--deadline", left.String(), "--settings", f.settings, "--run-dir", f.runDir, "--mps-control", f.mpsControl)
+	}
 	if len(printed) > 0 {
 		_, werr := out.Write(printed)
 		err = errors.Join(err, werr)
@@ -145,10 +159,15 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 
 // inner does the hook's work. What it returns is told by the outer process.
 func inner(f *flags, get func(string) string, out io.Writer, do func(context.Context, *prolog.Hook, io.Writer) error) error {
+	// Users' programs must reach the daemons' sockets, and not write to them.
+	syscall.Umask(0o022)
 	err := prolog.Run(f.limit(get), func(ctx context.Context) error {
 		s, err := prolog.Load(f.settings)
 		s.RunDir = cmp.Or(f.runDir, get("SLURMBRIDGE_RUN_DIR"), s.RunDir)
 		s.MPSControl = cmp.Or(f.mpsControl, s.MPSControl)
+		if os.Geteuid() == 0 {
+			err = errors.Join(err, prolog.LeaveJob(""))
+		}
 		return errors.Join(err, do(ctx, s.Hook(get), out))
 	})
 	if err != nil {

@@ -1,0 +1,93 @@
+package prolog
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// How long a job of which no process is left may stay before it counts as one that
+// ended without an epilog. A job that was handed out by salloc, without
+// PrologFlags=Contain, has no process between two commands, and is given its time;
+// less, where the GPU's shares say that it can't be there any more.
+const (
+	patience = 10 * time.Minute
+	overfull = time.Minute
+)
+
+// bootID is the kernel's number of this boot, "" = not known.
+func bootID(proc string) string {
+	text, _ := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), "sys/kernel/random/boot_id"))
+	return strings.TrimSpace(string(text))
+}
+
+// closeStale closes those of a GPU's jobs that ended without an epilog: the node was
+// restarted, or Slurm's daemon killed. It returns the jobs that are there, and an
+// error that names the others.
+func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
+	boot, now, sum := bootID(h.Proc), h.Now(), 0
+	for _, j := range jobs {
+		if !h.mayShare(j) {
+			sum += 100
+		} else {
+			sum += j.Percent
+		}
+	}
+	limit := patience
+	if sum > 100 {
+		limit = overfull
+	}
+	var there []*Job
+	var steps map[int64]bool
+	var errs []error
+	for _, j := range jobs {
+		end := now
+		switch {
+		case j.Boot != "" && boot != "" && j.Boot != boot:
+			// It was alive when its file was written last; more isn't known.
+			if info, err := os.Stat(h.Dir.running(j.JobID)); err == nil {
+				end = info.ModTime()
+			}
+		case now.Sub(j.Start) < limit:
+			there = append(there, j)
+			continue
+		default:
+			if steps == nil {
+				steps = jobsWithSteps(h.Proc)
+			}
+			if steps[j.JobID] {
+				there = append(there, j)
+				continue
+			}
+		}
+		_, err := h.Dir.End(j.JobID, end, "")
+		errs = append(errs, errors.Join(fmt.Errorf("job %d ended without an epilog", j.JobID), err))
+	}
+	return there, errors.Join(errs...)
+}
+
+// stepd is how a job's step calls its process: "slurmstepd: [12.batch]".
+var stepd = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
+
+// jobsWithSteps are the jobs of which a step runs on this node.
+func jobsWithSteps(proc string) map[int64]bool {
+	out := map[int64]bool{}
+	for _, pid := range pids(proc) {
+		line, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "cmdline"))
+		if err != nil {
+			continue
+		}
+		if m := stepd.FindSubmatch(line); m != nil {
+			if id, err := strconv.ParseInt(string(m[1]), 10, 64); err == nil {
+				out[id] = true
+			}
+		}
+	}
+	return out
+}
