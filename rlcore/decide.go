@@ -11,7 +11,8 @@ type Decision struct {
 	// the same order. They are valid until the Decider's next decision.
 	Combos []Combo
 	Scores []float64
-	// Broken says that the policy valued a combination with NaN.
+	// Broken says that a policy valued a combination with NaN. If there is another to
+	// fall back on, the decision is that one's.
 	Broken bool
 }
 
@@ -30,8 +31,11 @@ func (d *Decision) Jobs() []int {
 // and is not safe for concurrent use.
 type Decider struct {
 	Policy Policy
-	Guard  *Guard
-	M      int // window size; 0 = 5
+	// Fallback are the policies that take over, one after the other, from one that
+	// values something with NaN. It is dropped for good.
+	Fallback []Policy
+	Guard    *Guard
+	M        int // window size; 0 = 5
 
 	w      Window
 	jobs   []int
@@ -69,6 +73,11 @@ func (d *Decider) Decide(s *State, g int) Decision {
 		if !found || v > dec.Score || v == dec.Score && dec.Combo != 0 && earlier(d.combos[i], dec.Combo) {
 			dec.Combo, dec.Score, found = d.combos[i], v, true
 		}
+	}
+	if dec.Broken && len(d.Fallback) > 0 {
+		d.Policy, d.Fallback = d.Fallback[0], d.Fallback[1:]
+		dec = d.Decide(s, g)
+		dec.Broken = true
 	}
 	return dec
 }

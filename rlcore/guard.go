@@ -82,6 +82,7 @@ const (
 	RefusedShares    Refusal = "no share of the GPU is free"
 	RefusedUnknown   Refusal = "an application without a profile runs alone first"
 	RefusedNoShare   Refusal = "a job asks not to share"
+	RefusedArray     Refusal = "a job shares only with tasks of its own array"
 	RefusedUser      Refusal = "this GPU serves one user at a time"
 	RefusedClients   Refusal = "more jobs than the GPU serves at a time"
 	RefusedHost      Refusal = "the node has not enough free cores or memory"
@@ -117,6 +118,8 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	}
 	cpus, hostMem := 0, 0.0
 	user := ""
+	var first *Job
+	arrayOnly, mixed := false, false
 	sc := &g.scratch
 	sc.members, sc.tracks = sc.members[:0], sc.tracks[:0]
 	slack := orDefault(g.SlackS, 3)
@@ -127,6 +130,14 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 			}
 			if j.Profile == nil {
 				return RefusedUnknown
+			}
+			if first == nil {
+				first = j
+			}
+			arrayOnly = arrayOnly || j.ArrayOnly
+			mixed = mixed || j.Array == "" || j.Array != first.Array
+			if arrayOnly && mixed {
+				return RefusedArray
 			}
 		}
 		if card.Spec.SameUser {
@@ -225,9 +236,13 @@ func (g *Guard) predict(spec *GPUSpec) {
 //
 // Fairness: while a job has been passed over MaxPassOver times, or kept waiting
 // by the bridge for MaxDelayS, only combinations with it are allowed, as long as
-// there is one; waiting isn't. The job of highest priority goes first.
+// there is one; waiting isn't. The job of highest priority goes first. Where such
+// a job needs the GPU to be empty first, nobody joins who is there; see Drains.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	must, _ := g.Must(w)
+	if must < 0 && g.Drains(w) >= 0 {
+		return append(dst, 0)
+	}
 	start := len(dst)
 	all := 1 << len(w.Jobs)
 	if cap(g.refused) < all {
@@ -249,24 +264,77 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	return dst
 }
 
+// overdue says why a job has waited long enough, Allowed = it hasn't.
+func (g *Guard) overdue(j *Job) Refusal {
+	switch {
+	case j.DelayedS >= orDefault(g.MaxDelayS, 300):
+		return RefusedDelay
+	case j.PassedOver >= orDefaultInt(g.MaxPassOver, 5):
+		return RefusedPassOver
+	}
+	return Allowed
+}
+
 // Must returns the window job that has to be among the next to start, and why;
 // -1 when there is none. A job that can't start on this GPU now, not even by
-// itself, forces nothing: the GPU's present load must end first.
+// itself, is not among them: the GPU's present load must end first; see Drains.
 func (g *Guard) Must(w *Window) (int, Refusal) {
 	for i := range w.Jobs {
-		j := w.Job(i)
-		why := Allowed
-		if j.PassedOver >= orDefaultInt(g.MaxPassOver, 5) {
-			why = RefusedPassOver
-		}
-		if j.DelayedS >= orDefault(g.MaxDelayS, 300) {
-			why = RefusedDelay
-		}
+		why := g.overdue(w.Job(i))
 		if why != Allowed && g.Check(w, 1<<i) == Allowed {
 			return i, why
 		}
 	}
 	return -1, Allowed
+}
+
+// Drains returns the window job for which the window's GPU is to become empty, -1
+// when there is none: one that has waited long enough, can't start beside those
+// who run, and will have this GPU first of all that it may use. As long as others
+// joined them it would wait for ever.
+func (g *Guard) Drains(w *Window) int {
+	card := w.Card()
+	if len(card.Running) == 0 {
+		return -1
+	}
+	for i := range w.Jobs {
+		j := w.Job(i)
+		if g.overdue(j) == Allowed || g.Check(w, 1<<i) == Allowed {
+			continue
+		}
+		first, at := -1, math.Inf(1)
+		for k := range w.State.GPUs {
+			if !j.MayUse(k) {
+				continue
+			}
+			if t := w.State.GPUs[k].EmptyInS(); t < at {
+				first, at = k, t
+			}
+		}
+		if first == w.GPU {
+			return i
+		}
+	}
+	return -1
+}
+
+// Passed appends to dst the jobs of the window (by position) that combination c goes past: jobs
+// of higher priority than some of c's, that could start here now, or that wait for
+// those who run here to end, which c would keep from ending when they would.
+func (g *Guard) Passed(dst []int, w *Window, c Combo) []int {
+	card := w.Card()
+	longer := false
+	for i := range w.Jobs {
+		if c.Has(i) && len(card.Running) > 0 && w.Job(i).expectedS() > card.EmptyInS() {
+			longer = true
+		}
+	}
+	for i := range bits.Len32(uint32(c)) {
+		if !c.Has(i) && (longer || g.Check(w, 1<<i) == Allowed) {
+			dst = append(dst, i)
+		}
+	}
+	return dst
 }
 
 // String makes a Refusal printable where it is Allowed.

@@ -6,6 +6,7 @@
 package rlcore
 
 import (
+	"math"
 	"math/bits"
 )
 
@@ -36,6 +37,10 @@ type Job struct {
 	MaxSlowdown float64
 	// NoShare: the owner wants the GPU alone.
 	NoShare bool
+	// Array is the array that the job is a task of, "" = none. ArrayOnly: its owner
+	// lets it share with tasks of the same array alone.
+	Array     string
+	ArrayOnly bool
 	// PassedOver counts the decisions that started a job of lower priority
 	// while this one could have started.
 	PassedOver int
@@ -97,6 +102,33 @@ func (g *GPU) FreeShares() int {
 		free -= g.Running[i].Shares
 	}
 	return max(free, 0)
+}
+
+// EmptyInS is how long the GPU's jobs are expected to run on if nobody slows them,
+// s: by their profiles, by their time limits where there is none; +Inf where
+// neither is known. 0 = it is empty.
+func (g *GPU) EmptyInS() float64 {
+	t := 0.0
+	for i := range g.Running {
+		r := &g.Running[i]
+		left := r.expectedS() - r.ElapsedS
+		if r.Profile != nil {
+			left = r.Profile.DurationS - r.DoneS
+		}
+		t = max(t, left)
+	}
+	return t
+}
+
+// expectedS is how long the job runs alone, as far as anybody knows.
+func (j *Job) expectedS() float64 {
+	switch {
+	case j.Profile != nil:
+		return j.Profile.DurationS
+	case j.LimitS > 0:
+		return j.LimitS
+	}
+	return math.Inf(1)
 }
 
 // State is everything a decision may look at. The simulator and the bridge fill

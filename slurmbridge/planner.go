@@ -245,19 +245,10 @@ func (r *round) count(dec *rlcore.Decision) {
 	}
 }
 
-// passed counts the jobs that a decision went past: they could have started
-// here, and one of lower priority did.
+// passed counts the jobs that a decision went past.
 func (r *round) passed(dec *rlcore.Decision) {
-	last := 0
-	for i := range dec.Window.Jobs {
-		if dec.Combo.Has(i) {
-			last = i
-		}
-	}
-	for i := range last {
-		if !dec.Combo.Has(i) && r.p.Decider.Guard.Check(&dec.Window, 1<<i) == rlcore.Allowed {
-			r.plan.Passed[dec.Window.Job(i).ID]++
-		}
+	for _, i := range r.p.Decider.Guard.Passed(nil, &dec.Window, dec.Combo) {
+		r.plan.Passed[dec.Window.Job(i).ID]++
 	}
 }
 

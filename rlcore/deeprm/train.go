@@ -330,7 +330,7 @@ func (a *Agent) play(cfg sim.Config, g *rlcore.Guard, choose chooser) ([]visit, 
 				out = append(out, v)
 			}
 		}
-		s.Take(dec)
+		s.Take(g, dec)
 	}
 	res, err := s.Result()
 	if err != nil {

@@ -70,7 +70,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) ([][]visit, *si
 				visits[s.GPU()] = visited(visits[s.GPU()], visit{o, k, s.NowS(), s.WorkS(s.GPU())})
 			}
 		}
-		s.Take(dec)
+		s.Take(p.tools.Guard, dec)
 	}
 	res, err := s.Result()
 	if err != nil {

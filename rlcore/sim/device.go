@@ -19,6 +19,7 @@ type scratch struct {
 	window   []int
 	idle     []int
 	at       []float64
+	passed   []int
 }
 
 // marks returns n false values.

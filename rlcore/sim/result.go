@@ -101,7 +101,7 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 		return nil, err
 	}
 	for s.Next() {
-		s.Take(s.Decide(d))
+		s.Take(d.Guard, s.Decide(d))
 	}
 	return s.Result()
 }
@@ -121,19 +121,11 @@ func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
 	return dec
 }
 
-// Take carries out a decision and keeps account of who was passed over: jobs of
-// the window that could have started alone but saw one of lower priority start.
-func (s *Sim) Take(dec rlcore.Decision) {
-	last := -1
-	for i := range dec.Window.Jobs {
-		if dec.Combo.Has(i) {
-			last = i
-		}
-	}
-	for i := range last {
-		if !dec.Combo.Has(i) && slices.Contains(dec.Combos, rlcore.Combo(1)<<i) {
-			s.PassOver(dec.Window.Jobs[i])
-		}
+// Take carries out a decision and keeps account of who was passed over.
+func (s *Sim) Take(g *rlcore.Guard, dec rlcore.Decision) {
+	s.scratch.passed = g.Passed(s.scratch.passed[:0], &dec.Window, dec.Combo)
+	for _, i := range s.scratch.passed {
+		s.PassOver(dec.Window.Jobs[i])
 	}
 	s.Start(dec.Jobs())
 }
