@@ -5,44 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
-
-func TestSeriesKeepsPeaksAndTotals(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := Series{PeriodS: rapid.Float64Range(0.02, 2).Draw(t, "period")}
-		at, peak, gpu := 0.0, 0.0, 0.0
-		for range rapid.IntRange(1, 3000).Draw(t, "samples") {
-			dt := rapid.SampledFrom([]float64{0.1, 0.5, 1}).Draw(t, "dt")
-			u := rlcore.Use{
-				GPU:    rapid.SampledFrom([]float64{0, 0.3, 1}).Draw(t, "gpu"),
-				MemMiB: rapid.SampledFrom([]float64{0, 100, 9000}).Draw(t, "mem"),
-			}
-			s.Add(at, at+dt, u)
-			at += dt
-			peak = max(peak, u.MemMiB)
-			gpu += u.GPU * dt
-		}
-		pts := s.Points()
-		if len(pts) > MaxPoints {
-			t.Fatalf("%d points", len(pts))
-		}
-		got := 0.0
-		sum := 0.0
-		for i, p := range pts {
-			got = max(got, p.MemMiB)
-			sum += p.GPU * min(s.PeriodS, at-float64(i)*s.PeriodS)
-		}
-		if got != peak || s.Peak().MemMiB != peak {
-			t.Fatalf("peak %v, want %v", got, peak)
-		}
-		if math.Abs(sum-gpu) > 1e-6*max(1, gpu) {
-			t.Fatalf("integral %v, want %v", sum, gpu)
-		}
-	})
-}
 
 func TestMerge(t *testing.T) {
 	start := time.Unix(1000, 0)
@@ -88,6 +52,24 @@ func TestValidate(t *testing.T) {
 		"no period":  func(r *Record) { r.PeriodS = 0 },
 		"infinity":   func(r *Record) { r.Peak.MemMiB = math.Inf(1) },
 		"long words": func(r *Record) { r.Comment = string(make([]byte, 1025)) },
+		"long app":   func(r *Record) { r.App = string(make([]byte, 256)) },
+		"params":     func(r *Record) { r.Params = string(make([]byte, 4097)) },
+		"input":      func(r *Record) { r.InputMiB = -1 },
+		"step":       func(r *Record) { r.StepS = math.NaN() },
+		"missed":     func(r *Record) { r.MissedS = -1 },
+		"core from":  func(r *Record) { r.CoreFrom = "hearsay" },
+		"unknown":    func(r *Record) { r.Unknown = []string{"<script>"} },
+		"mixed":      func(r *Record) { r.Mixed = make([]string, 9) },
+		"dropped":    func(r *Record) { r.Dropped = map[string]int{"x": 1} },
+		"quantiles":  func(r *Record) { r.Quantiles = &Quantiles{GPU: Quantile{P50: 0.9, P90: 0.8, P95: 1, P99: 1, Max: 1}} },
+		"quantile":   func(r *Record) { r.Quantiles = &Quantiles{Core: Quantile{Max: 1.1}} },
+		"rx":         func(r *Record) { r.Rx = &Flow{Mean: math.NaN()} },
+		"power":      func(r *Record) { r.Power = &Power{EnergyJ: math.Inf(1)} },
+		"peaks": func(r *Record) {
+			r.Peaks = &Peaks{GPU: []float64{1, 1}, Core: []float64{1, 1}, PCIeMBps: []float64{1, 1}}
+		},
+		"high peaks": func(r *Record) { r.Peaks = &Peaks{GPU: []float64{2}, Core: []float64{1}, PCIeMBps: []float64{1}} },
+		"cores":      func(r *Record) { r.GPUs = []GPU{{Cores: -1}} },
 	} {
 		r := good()
 		breakIt(r)
@@ -95,7 +77,36 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
+	r := good()
+	r.Peaks = &Peaks{GPU: []float64{1}, Core: []float64{1}, PCIeMBps: []float64{1}}
+	if err := r.Validate(); err != nil {
+		t.Error(err)
+	}
+	r.Series, r.Cut = nil, true // as a spool may leave it
+	if err := r.Validate(); err != nil {
+		t.Error(err)
+	}
+	if r.DropSeries(); r.Peaks != nil || !r.Cut || r.Validate() != nil {
+		t.Error(r)
+	}
 	if got := (&Record{JobID: 130, ArrayJobID: 120, ArrayTaskID: 4}).Ref(); got != "120_4" {
 		t.Errorf("ref %s", got)
+	}
+}
+
+func TestMergeOfSteps(t *testing.T) {
+	for _, c := range []struct {
+		old, run float64
+		runs     int
+		want     float64
+	}{
+		{0, 0, 1, 0}, {0.2, 0, 1, 0.2}, {0, 0.2, 5, 0.2}, {0.2, 0.23, 2, 0.21}, {0.2, 0.4, 2, 0.2}, {0.2, 0.4, 1, 0.4},
+	} {
+		p := func(step float64, runs int) *rlcore.Profile {
+			return &rlcore.Profile{App: "a", DurationS: 1, PeriodS: 1, Series: []rlcore.Use{{}}, StepS: step, Runs: runs}
+		}
+		if got := Merge(p(c.old, c.runs), p(c.run, 1)).StepS; math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%v s of %d runs and %v s: %v, want %v", c.old, c.runs, c.run, got, c.want)
+		}
 	}
 }

@@ -3,21 +3,36 @@ package gpuprof
 import (
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// ErrNoSeries says that a record has nothing that a profile could be made of.
-var ErrNoSeries = errors.New("the record has no series")
+// Errors of ProfileOf.
+var (
+	// ErrNoSeries says that a record has nothing that a profile could be made of.
+	ErrNoSeries = errors.New("the record has no series")
+	// ErrPartial says that too much of the run was not seen.
+	ErrPartial = errors.New("the record misses too much of the run")
+)
 
-// ProfileOf makes a profile of one solo run. Returns ErrNoSeries.
+// missable is the part of a run that may lack samples in a record that becomes a
+// profile.
+const missable = 0.1
+
+// ProfileOf makes a profile of one solo run. A run whose GPU use or memory wasn't
+// seen makes none: a 0 that is no figure would let anything run beside it. Returns
+// ErrNoSeries and ErrPartial.
 func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	if len(r.Series) == 0 || !(r.DurationS() > 0) {
 		return nil, ErrNoSeries
 	}
+	if r.MissedS > missable*r.DurationS() || slices.Contains(r.Unknown, names[0]) || slices.Contains(r.Unknown, names[2]) {
+		return nil, ErrPartial
+	}
 	p := &rlcore.Profile{
 		App: app, DurationS: r.DurationS(), PeriodS: r.PeriodS, Series: append([]rlcore.Use(nil), r.Series...),
-		Runs: 1, Source: "measured",
+		StepS: r.StepS, Runs: 1, Source: "measured",
 	}
 	return p, p.Validate()
 }
@@ -31,7 +46,7 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 		return run // measured beats imported
 	}
 	n := float64(old.Runs)
-	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: old.StepS}
+	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: mergeStep(old, run)}
 	p.DurationS = (old.DurationS*n + run.DurationS) / (n + 1)
 	// Welford's update of the variance over the runs.
 	variance := old.DurationSD * old.DurationSD * math.Max(n-1, 0)
@@ -51,4 +66,22 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 		}
 	}
 	return p
+}
+
+// mergeStep joins what two profiles say of the iterations' time. Where they differ
+// by more than a quarter one of them took a multiple for the period, or the runs
+// differ; then the one of more runs counts, between equals the newer.
+func mergeStep(old, run *rlcore.Profile) float64 {
+	switch {
+	case run.StepS == 0:
+		return old.StepS
+	case old.StepS == 0:
+		return run.StepS
+	case math.Max(old.StepS, run.StepS) <= 1.25*math.Min(old.StepS, run.StepS):
+		n := float64(old.Runs)
+		return (old.StepS*n + run.StepS) / (n + 1)
+	case old.Runs > run.Runs:
+		return old.StepS
+	}
+	return run.StepS
 }

@@ -4,7 +4,9 @@ package gpuprof
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -18,9 +20,70 @@ type GPU struct {
 	Model  string  `json:"model"`
 	Arch   string  `json:"arch,omitempty"`
 	MemMiB float64 `json:"mem_mib"`
+	Cores  int     `json:"cores,omitempty"` // CUDA cores; 0 = unknown
 	// PCIeMBps is what the link carries, both directions together; 0 = unknown.
 	PCIeMBps float64 `json:"pcie_mbps,omitempty"`
+	// MIG is the instance's UUID where the job had a part of a card; the other
+	// figures are then that part's, as far as NVML tells them.
+	MIG string `json:"mig,omitempty"`
 }
+
+// Flow is a rate's mean and its largest reading, MB/s.
+type Flow struct {
+	Mean float64 `json:"mean_mbps"`
+	Peak float64 `json:"peak_mbps"`
+}
+
+// Power is what the job's GPUs drew, all of them together: the cards' power, idle
+// draw and neighbours included.
+type Power struct {
+	MeanW   float64 `json:"mean_w"`
+	PeakW   float64 `json:"peak_w"`
+	EnergyJ float64 `json:"energy_j"` // over the time with readings
+}
+
+// Quantile is what a figure doesn't exceed during half the run's time, and so on;
+// see Sketch.Quantile for how near.
+type Quantile struct {
+	P50 float64 `json:"p50"`
+	P90 float64 `json:"p90"`
+	P95 float64 `json:"p95"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// cap holds the quantiles to the largest reading: bins round up.
+func (q *Quantile) cap(most float64) {
+	for _, v := range []*float64{&q.P50, &q.P90, &q.P95, &q.P99} {
+		*v = min(*v, most)
+	}
+}
+
+func (q *Quantile) ordered() bool {
+	return 0 <= q.P50 && q.P50 <= q.P90 && q.P90 <= q.P95 && q.P95 <= q.P99 && q.P99 <= q.Max && !math.IsInf(q.Max, 0)
+}
+
+// Quantiles are those of the four resources over time.
+type Quantiles struct {
+	GPU      Quantile `json:"gpu"`
+	Core     Quantile `json:"core"`
+	MemMiB   Quantile `json:"mem_mib"`
+	PCIeMBps Quantile `json:"pcie_mbps"`
+}
+
+// Peaks holds the largest reading within each point of a series, in columns.
+type Peaks struct {
+	GPU      []float64 `json:"gpu"`
+	Core     []float64 `json:"core"`
+	PCIeMBps []float64 `json:"pcie_mbps"`
+}
+
+// Where a record's core use comes from, best first.
+const (
+	CoreGPM     = "gpm"             // SM activity by GPU performance monitoring
+	CoreProcess = "process"         // SM utilisation of the GPU's processes
+	CoreGPU     = "utilization.gpu" // the time a kernel ran: an upper bound
+)
 
 // Neighbour is another job on the same GPU, and when it was there.
 type Neighbour struct {
@@ -30,7 +93,7 @@ type Neighbour struct {
 	To    time.Time `json:"to"` // the record's end if it was still there
 }
 
-// Record is what one job did with its GPU on one node.
+// Record is what one job did with its GPUs on one node.
 type Record struct {
 	JobID int64 `json:"job_id"`
 	// ArrayJobID is 0 for a job that is no array's task, and for one whose node wasn't
@@ -47,17 +110,47 @@ type Record struct {
 	GPUs        []GPU     `json:"gpus"`
 	// Shared: the job held a share (gres/mps or gres/shard), not a whole GPU.
 	Shared bool `json:"shared"`
-	// Series holds one point a PeriodS seconds from Start on, at most MaxPoints.
-	// Under sharing the figures are the GPU's, not the job's: before Volta MPS
-	// shows one process for all.
-	PeriodS    float64      `json:"period_s"`
-	Series     []rlcore.Use `json:"series"`
-	Mean       rlcore.Use   `json:"mean"`
-	Peak       rlcore.Use   `json:"peak"`
-	Neighbours []Neighbour  `json:"neighbours,omitempty"`
+	// What ran, as the controller knows it from the job's script. A node doesn't:
+	// it leaves these empty.
+	App      string  `json:"app,omitempty"`
+	AppType  string  `json:"app_type,omitempty"`
+	InputMiB float64 `json:"input_mib,omitempty"`
+	Params   string  `json:"params,omitempty"` // at most 4 KiB
+	// Series holds one point a PeriodS seconds from Start on, at most MaxPoints. It
+	// is over all of GPUs: GPU and core use are their mean, memory and traffic their
+	// sum.
+	PeriodS float64      `json:"period_s"`
+	Series  []rlcore.Use `json:"series"`
+	// Peaks is absent where each point of Series is one reading.
+	Peaks     *Peaks     `json:"peaks,omitempty"`
+	Mean      rlcore.Use `json:"mean"`
+	Peak      rlcore.Use `json:"peak"`
+	Quantiles *Quantiles `json:"quantiles,omitempty"`
+	Rx        *Flow      `json:"rx,omitempty"` // PCIe into the GPUs
+	Tx        *Flow      `json:"tx,omitempty"`
+	Power     *Power     `json:"power,omitempty"`
+	// CoreFrom is where core use came from, the poorest source that was used. "" = a
+	// record of an older agent, or none.
+	CoreFrom string `json:"core_from,omitempty"`
+	// StepS is the period of the job's iterations as the use showed it, s; 0 = it
+	// showed none, or the job wasn't alone.
+	StepS      float64     `json:"step_s,omitempty"`
+	Neighbours []Neighbour `json:"neighbours,omitempty"`
+	// Mixed lists the figures that are the whole GPU's though the job had neighbours:
+	// nothing tells the sharers apart. Before Volta MPS shows one process for all; PCIe
+	// and power are never told by process. Empty for a solo run.
+	Mixed []string `json:"mixed,omitempty"`
 	// Samples that were taken, and those that failed.
 	Samples int `json:"samples"`
 	Failed  int `json:"failed"`
+	// MissedS is for how long there is no sample: the agent was away, or the GPU
+	// didn't answer, s.
+	MissedS float64 `json:"missed_s,omitempty"`
+	// Unknown lists the figures that were not read in a tenth of the sampled time or
+	// more: there a 0 is no figure.
+	Unknown []string `json:"unknown,omitempty"`
+	// Dropped counts the readings of each figure that couldn't be true.
+	Dropped map[string]int `json:"dropped,omitempty"`
 	// Cut: the record's series was dropped to save space; its summary is whole.
 	Cut bool `json:"cut,omitempty"`
 }
@@ -78,6 +171,9 @@ func (r *Record) Ref() string {
 
 // DurationS is how long the job ran, s.
 func (r *Record) DurationS() float64 { return r.End.Sub(r.Start).Seconds() }
+
+// DropSeries makes the record small; its summary stays whole.
+func (r *Record) DropSeries() { r.Series, r.Peaks, r.Cut = nil, nil, true }
 
 // Solo reports whether nobody else was on the job's GPUs.
 func (r *Record) Solo() bool { return len(r.Neighbours) == 0 }
@@ -108,6 +204,9 @@ func (r *Record) Validate() error {
 	case len(r.Neighbours) > 1024:
 		return bad("the number of neighbours", len(r.Neighbours))
 	}
+	if err := r.validateMore(bad); err != nil {
+		return err
+	}
 	for _, u := range append([]rlcore.Use{r.Mean, r.Peak}, r.Series...) {
 		for _, v := range [...]float64{u.GPU, u.Core, u.MemMiB, u.PCIeMBps} {
 			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
@@ -116,6 +215,69 @@ func (r *Record) Validate() error {
 		}
 		if u.GPU > 1 || u.Core > 1 {
 			return bad("a utilisation", max(u.GPU, u.Core))
+		}
+	}
+	return nil
+}
+
+// validateMore checks what the first agents' records didn't have.
+func (r *Record) validateMore(bad func(string, any) error) error {
+	// A figure that may be absent, but not impossible.
+	figure := func(vs ...float64) bool {
+		return !slices.ContainsFunc(vs, func(v float64) bool { return !(v >= 0) || math.IsInf(v, 0) })
+	}
+	switch {
+	case len(r.App) > 255 || len(r.AppType) > 255 || len(r.Params) > 4096:
+		return bad("the length of app, app_type or params", max(len(r.App), len(r.AppType), len(r.Params)))
+	case !figure(r.InputMiB):
+		return bad("input_mib", r.InputMiB)
+	case !(r.StepS >= 0 && r.StepS < 1e6):
+		return bad("step_s", r.StepS)
+	case !figure(r.MissedS):
+		return bad("missed_s", r.MissedS)
+	case r.CoreFrom != "" && r.CoreFrom != CoreGPM && r.CoreFrom != CoreProcess && r.CoreFrom != CoreGPU:
+		return bad("core_from", fmt.Sprintf("%.32q", r.CoreFrom))
+	case len(r.Unknown) > figures || len(r.Mixed) > figures || len(r.Dropped) > figures:
+		return bad("the number of figures", max(len(r.Unknown), len(r.Mixed), len(r.Dropped)))
+	}
+	for _, n := range append(slices.Concat(r.Unknown, r.Mixed), slices.Collect(maps.Keys(r.Dropped))...) {
+		if !slices.Contains(names[:], n) {
+			return bad("a figure's name", fmt.Sprintf("%.32q", n))
+		}
+	}
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		if len(g.MIG) > 255 || len(g.UUID) > 255 || len(g.Model) > 255 || len(g.Arch) > 255 || g.Cores < 0 || !figure(g.MemMiB, g.PCIeMBps) {
+			return bad("a GPU", fmt.Sprintf("%.64q", g.UUID))
+		}
+	}
+	if q := r.Quantiles; q != nil {
+		for _, q := range []*Quantile{&q.GPU, &q.Core, &q.MemMiB, &q.PCIeMBps} {
+			if !q.ordered() {
+				return bad("a quantile", *q)
+			}
+		}
+		if q.GPU.Max > 1 || q.Core.Max > 1 {
+			return bad("a quantile of a utilisation", max(q.GPU.Max, q.Core.Max))
+		}
+	}
+	for _, f := range []*Flow{r.Rx, r.Tx} {
+		if f != nil && !figure(f.Mean, f.Peak) {
+			return bad("a direction of PCIe", *f)
+		}
+	}
+	if p := r.Power; p != nil && !figure(p.MeanW, p.PeakW, p.EnergyJ) {
+		return bad("power", *p)
+	}
+	if p := r.Peaks; p != nil {
+		for _, c := range [][]float64{p.GPU, p.Core, p.PCIeMBps} {
+			// A series that was dropped may leave its peaks behind.
+			if len(c) != len(p.GPU) || len(c) > MaxPoints || len(c) != len(r.Series) && !(r.Cut && len(r.Series) == 0) || !figure(c...) {
+				return bad("a column of peaks, of length", len(c))
+			}
+		}
+		if len(p.GPU) > 0 && max(slices.Max(p.GPU), slices.Max(p.Core)) > 1 {
+			return bad("a peak of a utilisation", max(slices.Max(p.GPU), slices.Max(p.Core)))
 		}
 	}
 	return nil

@@ -1,38 +1,41 @@
 package gpuprof
 
-import "github.com/slurmbridge/slurmbridge/rlcore"
+import (
+	"math"
 
-// Series gathers samples into points of equal length, at most MaxPoints of them.
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Series gathers readings into points of equal length, at most MaxPoints of them.
 // When they are full, neighbours are joined two by two and the period doubles.
-// A point keeps the mean of what flows and the largest of the memory: a group
-// must fit at the peak.
+//
+// A point keeps the mean of what flows and the largest of the memory: a group must
+// fit at the peak. The largest of each flow within a point is kept beside it
+// (Peaks), so that no peak is averaged away, however long the job.
 type Series struct {
 	PeriodS float64 // of a point, s; set before the first Add
 
-	points []point
-	peak   rlcore.Use
-	total  rlcore.Use // integrals over time
-	time   float64    // s with a sample
+	Pts []Point // exported for the agent's state file; see Points
 }
 
-type point struct {
-	sum  rlcore.Use // time-weighted; MemMiB is the largest
-	time float64
+// Point is one stretch of a Series.
+type Point struct {
+	Sum  [flows]float64 // integral over the time with a reading
+	Top  [flows]float64 // the largest reading
+	Time [flows]float64 // s with a reading, each figure's own
 }
 
-// Add adds what was used between two moments, in seconds since the job's start.
-func (s *Series) Add(from, to float64, u rlcore.Use) {
-	if !(to > from) || from < 0 {
+// Add adds a reading that holds between two moments, in seconds since the job's
+// start. It may begin before the end of the one before only by mistake, and may
+// leave a gap.
+func (s *Series) Add(from, to float64, r Reading) {
+	if !(to > from) || from < 0 || math.IsInf(to, 0) || !(s.PeriodS > 0) {
 		return
 	}
-	s.peak.GPU, s.peak.Core = max(s.peak.GPU, u.GPU), max(s.peak.Core, u.Core)
-	s.peak.MemMiB, s.peak.PCIeMBps = max(s.peak.MemMiB, u.MemMiB), max(s.peak.PCIeMBps, u.PCIeMBps)
-	addUse(&s.total, u, to-from)
-	s.total.MemMiB += u.MemMiB * (to - from)
-	s.time += to - from
 	for to > s.PeriodS*MaxPoints {
 		s.halve()
 	}
+	v := Values(r.Use)
 	for from < to {
 		i := int(from / s.PeriodS)
 		end := min(to, float64(i+1)*s.PeriodS)
@@ -41,69 +44,78 @@ func (s *Series) Add(from, to float64, u rlcore.Use) {
 			end = min(to, float64(i+1)*s.PeriodS)
 		}
 		i = min(i, MaxPoints-1)
-		for len(s.points) <= i {
-			s.points = append(s.points, point{})
+		for len(s.Pts) <= i {
+			s.Pts = append(s.Pts, Point{})
 		}
-		p := &s.points[i]
-		addUse(&p.sum, u, end-from)
-		p.sum.MemMiB = max(p.sum.MemMiB, u.MemMiB)
-		p.time += end - from
+		p := &s.Pts[i]
+		for k := range v {
+			if r.Has&(1<<k) != 0 {
+				p.Sum[k] += v[k] * (end - from)
+				p.Time[k] += end - from
+				p.Top[k] = max(p.Top[k], v[k])
+			}
+		}
 		from = end
 	}
 }
 
-// addUse adds u for dt seconds to an integral, its memory left out.
-func addUse(sum *rlcore.Use, u rlcore.Use, dt float64) {
-	sum.GPU += u.GPU * dt
-	sum.Core += u.Core * dt
-	sum.PCIeMBps += u.PCIeMBps * dt
-}
-
 func (s *Series) halve() {
-	out := s.points[:0]
-	for i := 0; i < len(s.points); i += 2 {
-		p := s.points[i]
-		if i+1 < len(s.points) {
-			q := s.points[i+1]
-			addUse(&p.sum, q.sum, 1)
-			p.sum.MemMiB = max(p.sum.MemMiB, q.sum.MemMiB)
-			p.time += q.time
+	out := s.Pts[:0]
+	for i := 0; i < len(s.Pts); i += 2 {
+		p := s.Pts[i]
+		if i+1 < len(s.Pts) {
+			q := s.Pts[i+1]
+			for k := range p.Sum {
+				p.Sum[k] += q.Sum[k]
+				p.Time[k] += q.Time[k]
+				p.Top[k] = max(p.Top[k], q.Top[k])
+			}
 		}
 		out = append(out, p)
 	}
-	s.points = out
+	s.Pts = out
 	s.PeriodS *= 2
 }
 
-// Points returns the series; a point without a sample repeats the one before it.
+// Points returns the series. Where a figure has no reading, the point repeats the
+// one before it; at the start, the first there is.
 func (s *Series) Points() []rlcore.Use {
-	out := make([]rlcore.Use, len(s.points))
-	for i := range s.points {
-		p := &s.points[i]
-		if p.time == 0 {
-			if i > 0 {
-				out[i] = out[i-1]
-			}
-			continue
+	return s.each(func(p *Point, k int) float64 {
+		if k == 2 { // memory
+			return p.Top[k]
 		}
-		out[i] = rlcore.Use{
-			GPU: min(1, p.sum.GPU/p.time), Core: min(1, p.sum.Core/p.time),
-			PCIeMBps: p.sum.PCIeMBps / p.time, MemMiB: p.sum.MemMiB,
-		}
-	}
-	return out
+		return p.Sum[k] / p.Time[k]
+	})
 }
 
-// Peak is the largest of each figure, Mean the average over the time sampled.
-func (s *Series) Peak() rlcore.Use { return s.peak }
+// Peaks returns the largest reading of each figure in each point.
+func (s *Series) Peaks() []rlcore.Use {
+	return s.each(func(p *Point, k int) float64 { return p.Top[k] })
+}
 
-// Mean is the average of each figure over the time sampled.
-func (s *Series) Mean() rlcore.Use {
-	if s.time == 0 {
-		return rlcore.Use{}
+func (s *Series) each(of func(p *Point, k int) float64) []rlcore.Use {
+	out := make([][flows]float64, len(s.Pts))
+	for k := range flows {
+		last, seen := 0.0, false
+		for i := range s.Pts {
+			if p := &s.Pts[i]; p.Time[k] > 0 {
+				last = of(p, k)
+				if k < 2 { // a fraction; sums round
+					last = min(1, last)
+				}
+				if !seen {
+					for j := range i {
+						out[j][k] = last
+					}
+					seen = true
+				}
+			}
+			out[i][k] = last
+		}
 	}
-	return rlcore.Use{
-		GPU: min(1, s.total.GPU/s.time), Core: min(1, s.total.Core/s.time),
-		PCIeMBps: s.total.PCIeMBps / s.time, MemMiB: s.total.MemMiB / s.time,
+	uses := make([]rlcore.Use, len(out))
+	for i, v := range out {
+		uses[i] = useOf(v)
 	}
+	return uses
 }

@@ -63,7 +63,7 @@ type gpu struct {
 // tracked is a job that runs.
 type tracked struct {
 	job        *prolog.Job
-	series     gpuprof.Series
+	tally      *gpuprof.Tally
 	samples    int
 	failed     int
 	seen       time.Time // up to when it was sampled
@@ -179,7 +179,7 @@ func (a *Agent) scan() {
 			continue
 		}
 		t = &tracked{job: j, seen: now, neighbours: map[run]*gpuprof.Neighbour{}}
-		t.series.PeriodS = a.Period.Seconds()
+		t.tally = gpuprof.NewTally(a.Period.Seconds(), 0, 0)
 		if late := now.Sub(j.Start); late < max(2*a.Period, time.Second) {
 			t.seen = j.Start
 		} else {
@@ -298,7 +298,7 @@ func (a *Agent) sample() {
 			continue
 		}
 		t.samples++
-		t.series.Add(t.seen.Sub(t.job.Start).Seconds(), now.Sub(t.job.Start).Seconds(), sum)
+		t.tally.Add(t.seen.Sub(t.job.Start).Seconds(), now.Sub(t.job.Start).Seconds(), gpuprof.Reading{Use: sum, Has: gpuprof.AllFigures &^ gpuprof.FigPower})
 		t.seen = now
 	}
 	a.Metrics.show(a.uses())
@@ -331,7 +331,7 @@ func (a *Agent) finish(j *prolog.Job) {
 	if t == nil {
 		// The agent was not there while it ran: who and when is still worth keeping.
 		t = &tracked{job: j, late: true}
-		t.series.PeriodS = a.Period.Seconds()
+		t.tally = gpuprof.NewTally(a.Period.Seconds(), 0, 0)
 	}
 	t.job.End = j.End
 	r := a.record(t, j)
@@ -368,8 +368,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 			Index: g, UUID: dev.UUID, Model: dev.Model, Arch: dev.Arch, MemMiB: dev.MemMiB, PCIeMBps: dev.PCIeMBps,
 		})
 	}
-	r.PeriodS, r.Series = t.series.PeriodS, t.series.Points()
-	r.Mean, r.Peak = t.series.Mean(), t.series.Peak()
+	t.tally.Fill(r)
 	for _, n := range t.neighbours {
 		if n.To.After(r.End) {
 			n.To = r.End

@@ -1,0 +1,183 @@
+package gpuprof
+
+import "math"
+
+// Moment is one fast reading of a figure. Its scale doesn't matter.
+type Moment struct {
+	T float64 // s
+	V float64
+}
+
+// Rhythm is the period of a figure's ups and downs.
+type Rhythm struct {
+	PeriodS float64 // s
+	// Strength is the autocorrelation at one period, 0..1.
+	Strength float64
+}
+
+// What it takes to speak of a rhythm.
+const (
+	rhythmPeriods  = 4    // that many must have been seen
+	rhythmPoints   = 4    // grid points a period, at least
+	rhythmLeast    = 0.4  // autocorrelation at one period
+	rhythmSigmas   = 4    // and as many standard deviations of what chance gives
+	rhythmEnough   = 0.65 // more is never asked for
+	rhythmTwice    = 0.6  // at two periods it must still be that part of it
+	rhythmDip      = 0.3  // before the period it must have been lower by this
+	rhythmMultiple = 0.8  // a shorter period is preferred if it is that strong beside the best
+)
+
+// FindRhythm looks for a period in readings, in order of time; they may be uneven.
+// noise is the spread (standard deviation) below which the figure counts as
+// constant. ok is false where there is no rhythm that chance wouldn't show as well.
+//
+// The readings are put on an even grid and the unbiased autocorrelation is taken;
+// the shortest lag with a peak nearly as high as the highest is the period (its
+// multiples are as high). Readings that repeat because the driver updates a figure
+// seldom count once. Bartlett's formula gives what noise reaches: 1/√n
+// (M. S. Bartlett, 1946, Suppl. J. R. Stat. Soc. 8, 27–41).
+//
+// A period shorter than four readings isn't found. Neither does it show as a longer
+// one: NVML's utilisation is an average since its last update, which leaves next to
+// nothing of what is faster.
+func FindRhythm(ms []Moment, noise float64) (r Rhythm, ok bool) {
+	grid, dt, fresh := even(ms)
+	n := len(grid)
+	if n < rhythmPeriods*rhythmPoints {
+		return Rhythm{}, false
+	}
+	smooth(grid)
+	mean := 0.0
+	for _, v := range grid {
+		mean += v / float64(n)
+	}
+	variance := 0.0
+	for i := range grid {
+		grid[i] -= mean
+		variance += grid[i] * grid[i] / float64(n)
+	}
+	if !(variance > noise*noise) || math.IsInf(variance, 0) {
+		return Rhythm{}, false
+	}
+	most := n / rhythmPeriods
+	corr := make([]float64, 2*most+2)
+	for lag := range corr {
+		sum := 0.0
+		for i := lag; i < n; i++ {
+			sum += grid[i] * grid[i-lag]
+		}
+		corr[lag] = sum / float64(n-lag) / variance
+	}
+	needed := min(rhythmEnough, max(rhythmLeast, rhythmSigmas/math.Sqrt(float64(fresh))))
+	peak := func(lag int) bool {
+		if lag < rhythmPoints || corr[lag] < needed || corr[lag] < corr[lag-1] || corr[lag] < corr[lag+1] {
+			return false
+		}
+		if twice := max(corr[2*lag-1], corr[2*lag], corr[2*lag+1]); twice < rhythmTwice*corr[lag] {
+			return false
+		}
+		low := corr[lag]
+		for i := lag / 4; i < lag; i++ {
+			low = min(low, corr[i])
+		}
+		return low < corr[lag]-rhythmDip
+	}
+	best := 0.0
+	for lag := rhythmPoints; lag <= most; lag++ {
+		if peak(lag) {
+			_, top := vertex(corr, lag)
+			best = max(best, top)
+		}
+	}
+	for lag := rhythmPoints; lag <= most && best > 0; lag++ {
+		if !peak(lag) {
+			continue
+		}
+		if _, top := vertex(corr, lag); top >= rhythmMultiple*best {
+			return Rhythm{PeriodS: refine(corr, lag) * dt, Strength: min(1, top)}, true
+		}
+	}
+	return Rhythm{}, false
+}
+
+// smooth takes away what changes from one grid point to the next: noise, and the
+// difference it makes whether a period is a whole number of them.
+func smooth(grid []float64) {
+	before := grid[0]
+	for i := 1; i+1 < len(grid); i++ {
+		before, grid[i] = grid[i], (before+2*grid[i]+grid[i+1])/4
+	}
+}
+
+// refine returns a peak's place between the lags, by the longest multiple of the
+// period that is a peak of its own: it divides the grid's error.
+func refine(corr []float64, lag int) float64 {
+	period, _ := vertex(corr, lag)
+	for m := 2; int(period*float64(m)+2) < len(corr); m++ {
+		at := int(math.Round(period * float64(m)))
+		for _, i := range []int{at - 1, at, at + 1} {
+			if corr[i] >= corr[i-1] && corr[i] >= corr[i+1] && corr[i] > corr[lag]/2 {
+				place, _ := vertex(corr, i)
+				period = place / float64(m)
+				break
+			}
+		}
+	}
+	return period
+}
+
+// vertex is the top of the parabola through a peak and its neighbours: between
+// which lags, and how high.
+func vertex(y []float64, i int) (place, top float64) {
+	a, b, c := y[i-1], y[i], y[i+1]
+	d := a - 2*b + c
+	if !(d < 0) {
+		return float64(i), b
+	}
+	off := max(-0.5, min(0.5, (a-c)/(2*d)))
+	return float64(i) + off, b - (a-c)*off/4
+}
+
+// maxGrid bounds the work of FindRhythm, huge what its sums can hold.
+const (
+	maxGrid = 1024
+	huge    = 1e100
+)
+
+// even puts readings on a grid of their mean distance: each grid point is the mean
+// of the readings in it, or the one before. fresh counts the readings that differ
+// from the one before. Readings that go back in time are left out.
+func even(ms []Moment) (grid []float64, dt float64, fresh int) {
+	var in []Moment
+	for _, m := range ms {
+		if !(math.Abs(m.V) < huge) || !(math.Abs(m.T) < huge) || len(in) > 0 && m.T <= in[len(in)-1].T {
+			continue
+		}
+		if len(in) == 0 || m.V != in[len(in)-1].V {
+			fresh++
+		}
+		in = append(in, m)
+	}
+	n := min(len(in), maxGrid)
+	if n < 2 {
+		return nil, 0, 0
+	}
+	start := in[0].T
+	dt = (in[len(in)-1].T - start) / float64(n-1)
+	grid = make([]float64, n)
+	count := make([]int, n)
+	for _, m := range in {
+		i := min(int((m.T-start)/dt+0.5), n-1)
+		grid[i] += m.V
+		count[i]++
+	}
+	for i := range grid {
+		switch {
+		case count[i] > 0:
+			grid[i] /= float64(count[i])
+		case i > 0:
+			grid[i] = grid[i-1]
+		}
+	}
+	return grid, dt, fresh
+}

@@ -1,0 +1,201 @@
+package gpuprof
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// readings draws what an adaptive agent reads: uneven steps, gaps, figures that are
+// missing now and then.
+func readings(t *rapid.T, add func(from, to float64, r Reading)) {
+	at := rapid.SampledFrom([]float64{0, 0, 0.3, 40}).Draw(t, "start")
+	for range rapid.IntRange(1, 1500).Draw(t, "readings") {
+		dt := rapid.SampledFrom([]float64{0.1, 0.125, 0.5, 1, 3.3, 10}).Draw(t, "dt")
+		r := Reading{
+			Use: rlcore.Use{
+				GPU:      rapid.SampledFrom([]float64{0, 0.3, 0.31, 1}).Draw(t, "gpu"),
+				Core:     rapid.SampledFrom([]float64{0, 0.25, 1}).Draw(t, "core"),
+				MemMiB:   rapid.SampledFrom([]float64{0, 100.5, 9000.3}).Draw(t, "mem"),
+				PCIeMBps: rapid.SampledFrom([]float64{0, 7, 40000}).Draw(t, "pcie"),
+			},
+			PowerW: rapid.SampledFrom([]float64{10, 250}).Draw(t, "power"),
+			Has:    rapid.SampledFrom([]Figures{AllFigures, AllFigures, AllFigures, AllFigures &^ FigGPU, FigMem, 0}).Draw(t, "has"),
+		}
+		r.RxMBps, r.TxMBps, r.Directions = r.PCIeMBps/4, r.PCIeMBps*3/4, true
+		add(at, at+dt, r)
+		at += dt
+		if rapid.IntRange(0, 50).Draw(t, "gap") == 0 {
+			at += 25
+		}
+	}
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*max(1, math.Abs(a), math.Abs(b)) }
+
+// Whatever the readings: at most MaxPoints points, no peak lost, no total changed,
+// and a record that Validate believes.
+func TestTallyKeepsPeaksAndTotals(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const mem = 9500
+		ta := NewTally(rapid.SampledFrom([]float64{0.02, 0.1, 1}).Draw(t, "period"), mem, 0)
+		var sum, top, time4 [flows]float64
+		var energy, end float64
+		readings(t, func(from, to float64, r Reading) {
+			ta.Add(from, to, r)
+			end = to
+			for k, v := range Values(r.Use) {
+				if r.Has&(1<<k) != 0 {
+					sum[k] += v * (to - from)
+					time4[k] += to - from
+					top[k] = max(top[k], v)
+				}
+			}
+			if r.Has&FigPower != 0 {
+				energy += r.PowerW * (to - from)
+			}
+		})
+		var got, gotTop, gotTime [flows]float64
+		for _, p := range ta.Series.Pts {
+			for k := range p.Sum {
+				got[k] += p.Sum[k]
+				gotTime[k] += p.Time[k]
+				gotTop[k] = max(gotTop[k], p.Top[k])
+				if p.Time[k] > ta.Series.PeriodS*(1+1e-9) || p.Sum[k] > p.Top[k]*p.Time[k]*(1+1e-9) {
+					t.Fatalf("point %+v of %v s", p, ta.Series.PeriodS)
+				}
+			}
+		}
+		for k := range sum {
+			if !near(got[k], sum[k]) || !near(gotTime[k], time4[k]) || gotTop[k] != top[k] {
+				t.Fatalf("%s: integral %v over %v s, peak %v; want %v over %v, %v", names[k], got[k], gotTime[k], gotTop[k], sum[k], time4[k], top[k])
+			}
+		}
+		start := time.Unix(1000, 0)
+		r := &Record{JobID: 1, Node: "n", Start: start, End: start.Add(time.Duration(end * 1e9))}
+		ta.Fill(r)
+		if err := r.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Series) > MaxPoints || useOf(top) != r.Peak {
+			t.Fatalf("%d points, peak %+v", len(r.Series), r.Peak)
+		}
+		tops := r.Series
+		if r.Peaks != nil {
+			tops = nil
+			for i, u := range r.Series {
+				tops = append(tops, rlcore.Use{GPU: r.Peaks.GPU[i], Core: r.Peaks.Core[i], MemMiB: u.MemMiB, PCIeMBps: r.Peaks.PCIeMBps[i]})
+			}
+		}
+		most := rlcore.Use{}
+		for _, u := range tops {
+			most = rlcore.Use{GPU: max(most.GPU, u.GPU), Core: max(most.Core, u.Core), MemMiB: max(most.MemMiB, u.MemMiB), PCIeMBps: max(most.PCIeMBps, u.PCIeMBps)}
+		}
+		if math.Abs(most.GPU-top[0]) > 0.006 || math.Abs(most.Core-top[1]) > 0.006 || most.MemMiB < top[2] || math.Abs(most.PCIeMBps-top[3]) > 0.6 {
+			t.Fatalf("the record's series peaks at %+v, the readings at %v", most, top)
+		}
+		if r.Power != nil && (!near(r.Power.EnergyJ, energy) || r.Power.PeakW < r.Power.MeanW) {
+			t.Fatalf("%+v, want %v J", r.Power, energy)
+		}
+		if r.Rx != nil && (!near(r.Rx.Mean+r.Tx.Mean, r.Mean.PCIeMBps) || r.Rx.Mean > r.Rx.Peak) {
+			t.Fatalf("rx %+v, tx %+v, both %v", r.Rx, r.Tx, r.Mean.PCIeMBps)
+		}
+	})
+}
+
+// A quantile is never under the true one, and over it by less than a bin.
+func TestSketchQuantiles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		reach := rapid.SampledFrom([]float64{1, 100}).Draw(t, "range")
+		s := Sketch{Width: reach / sketchBins}
+		type held struct{ v, dt float64 }
+		var all []held
+		total, most := 0.0, 0.0
+		for range rapid.IntRange(1, 400).Draw(t, "n") {
+			h := held{rapid.Float64Range(0, 1000).Draw(t, "v"), rapid.Float64Range(0.05, 10).Draw(t, "dt")}
+			all, total, most = append(all, h), total+h.dt, max(most, h.v)
+			s.Add(h.v, h.dt)
+		}
+		slices.SortFunc(all, func(a, b held) int {
+			if a.v < b.v {
+				return -1
+			}
+			return 1
+		})
+		if !near(s.Total, total) {
+			t.Fatalf("%v s, want %v", s.Total, total)
+		}
+		for _, q := range []float64{0.5, 0.9, 0.95, 0.99, 1} {
+			want, sum := 0.0, 0.0
+			for _, h := range all {
+				want = h.v
+				if sum += h.dt; sum >= q*total*(1-1e-9) {
+					break
+				}
+			}
+			bin := max(reach, 2*most) / sketchBins * (1 + 1e-6)
+			if got := s.Quantile(q); got < want-1e-3 || got > want+bin {
+				t.Fatalf("q%v %v, want %v to %v", q, got, want, want+bin)
+			}
+		}
+	})
+}
+
+func TestSketchOfPlateausIsExact(t *testing.T) {
+	s := Sketch{Width: 12196.0 / sketchBins}
+	s.Add(363, 80)
+	s.Add(8499, 15)
+	s.Add(8700, 5)
+	if s.Quantile(0.5) != 363 || s.Quantile(0.9) != 8499 || s.Quantile(0.99) != 8700 {
+		t.Error(s.Quantile(0.5), s.Quantile(0.9), s.Quantile(0.99))
+	}
+}
+
+// A figure that was never read is unknown, not 0; a point without it repeats the
+// one before.
+func TestUnknownIsNotZero(t *testing.T) {
+	ta := NewTally(1, 0, 0)
+	ta.Add(0, 5, Reading{Use: rlcore.Use{MemMiB: 50}, Has: FigMem})
+	ta.Add(5, 10, Reading{Use: rlcore.Use{GPU: 0.4, MemMiB: 70}, Has: FigMem | FigGPU})
+	r := &Record{JobID: 1, Node: "n", Start: time.Unix(0, 0), End: time.Unix(20, 0)}
+	ta.Fill(r)
+	if !slices.Equal(r.Unknown, []string{"gpu", "core", "pcie", "power"}) || r.MissedS != 10 || r.Mean.GPU != 0.4 || r.Series[0].GPU != 0.4 {
+		t.Errorf("unknown %v, missed %v s, %+v", r.Unknown, r.MissedS, r.Series)
+	}
+	if _, err := ProfileOf("a", r); err == nil {
+		t.Error("half a run became a profile")
+	}
+	r.MissedS = 0
+	if _, err := ProfileOf("a", r); err == nil {
+		t.Error("a run whose GPU use wasn't seen became a profile")
+	}
+	r.Unknown = nil
+	if p, err := ProfileOf("a", r); err != nil || p.StepS != 0 {
+		t.Error(p, err)
+	}
+}
+
+// Records of agents before this one are still read, and what wasn't read is left
+// out of new ones.
+func TestRecordOfAnOlderAgent(t *testing.T) {
+	old := `{"job_id":7,"restart":0,"node":"n1","uid":1000,"user":"ann","start":"2024-05-01T10:00:00Z","end":"2024-05-01T10:00:02Z",
+		"gpus":[{"index":0,"uuid":"GPU-1","model":"TITAN Xp","mem_mib":12196}],"shared":false,"period_s":1,
+		"series":[{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3}],"mean":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},
+		"peak":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},"samples":2,"failed":0}`
+	r := new(Record)
+	if err := json.Unmarshal([]byte(old), r); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Validate(); err != nil {
+		t.Error(err)
+	}
+	if p, err := ProfileOf("a", r); err != nil || p.Series[0].GPU != 0.5 {
+		t.Error(p, err)
+	}
+}
