@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/demo/cluster"
 )
 
 // What a node records of an array's task under its job number finds the task: the
@@ -13,8 +15,8 @@ import (
 func TestArrayTasksAreRecorded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run gromacs\n", r.state(), r.bin("gpusim"))
-	array, err := r.Submit(t.Context(), owner, script, "--gres=gpu:shared", "--comment=app=mine", "--array=0-3")
+	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run gromacs\n", r.State(), r.Bin("gpusim"))
+	array, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=mine", "--array=0-3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +26,7 @@ func TestArrayTasksAreRecorded(t *testing.T) {
 	}
 	r.reach(tasks[:1], "RUNNING", "COMPLETED")
 	r.until("a profile of nobody's own", func() bool {
-		out, err := r.RunAs(t.Context(), "slurm", r.bin("slurmbridge"), "profiles", "list", "--json", "--config", r.Path("slurmbridge.yaml"))
+		out, err := r.RunAs(t.Context(), "slurm", r.Bin("slurmbridge"), "profiles", "list", "--json", "--config", r.Path("slurmbridge.yaml"))
 		if err != nil {
 			t.Fatal(err, out)
 		}
@@ -36,7 +38,7 @@ func TestArrayTasksAreRecorded(t *testing.T) {
 			t.Fatal(err, out)
 		}
 		for _, e := range list {
-			if e.User == owner && e.Profile.App == "mine" {
+			if e.User == cluster.Owner && e.Profile.App == "mine" {
 				return true
 			}
 		}
@@ -51,7 +53,7 @@ func TestArrayTasksAreRecorded(t *testing.T) {
 		Complete bool    `json:"complete"`
 		SkewS    float64 `json:"skew_s"`
 	}
-	if err := r.get("/v1/groups", &groups); err != nil {
+	if err := r.Get("/v1/groups", &groups); err != nil {
 		t.Fatal(err)
 	}
 	started, together := 0, 0

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/demo/cluster"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
@@ -85,7 +86,7 @@ func TestReload(t *testing.T) {
 	}
 	mode := func() string {
 		var st httpapi.Report
-		if err := r.get("/v1/status", &st); err != nil {
+		if err := r.Get("/v1/status", &st); err != nil {
 			return ""
 		}
 		return st.Mode
@@ -136,8 +137,8 @@ func TestReload(t *testing.T) {
 		t.Error("in shadow mode jobs are still gated")
 	}
 	// Another address, and the old one is free.
-	was := r.url
-	now, err := freePort()
+	was := r.URL
+	now, err := cluster.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,12 +147,12 @@ func TestReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.signal("slurmbridge", syscall.SIGHUP)
-	r.url = "http://127.0.0.1:" + now
+	r.URL = "http://127.0.0.1:" + now
 	r.until("shadow elsewhere", func() bool { return mode() == "shadow" && r.ready() })
 	if _, err := http.Get(was + "/-/healthy"); err == nil {
 		t.Error("the old address answers")
 	}
-	r.url = was
+	r.URL = was
 	write("")
 	r.signal("slurmbridge", syscall.SIGHUP)
 	r.until("active again", func() bool { return mode() == "active" && gated() && r.ready() })

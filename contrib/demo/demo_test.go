@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/demo/cluster"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
 )
 
@@ -29,8 +30,8 @@ func testOptions(t *testing.T) options {
 func TestUnknownApplicationIsLearned(t *testing.T) {
 	o := testOptions(t)
 	o.cold = true
-	o.after = func(ctx context.Context, s *stack) error {
-		out, err := s.RunAs(ctx, "slurm", s.bin("slurmbridge"), "profiles", "list", "--json", "--config", s.Path("slurmbridge.yaml"))
+	o.after = func(ctx context.Context, s *cluster.Stack) error {
+		out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "list", "--json", "--config", s.Path("slurmbridge.yaml"))
 		if err != nil {
 			return err
 		}
@@ -45,14 +46,14 @@ func TestUnknownApplicationIsLearned(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &list); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
-		if len(list) != 1 || list[0].User != owner || list[0].Profile.App != "gromacs" || list[0].Profile.Runs < 1 {
+		if len(list) != 1 || list[0].User != cluster.Owner || list[0].Profile.App != "gromacs" || list[0].Profile.Runs < 1 {
 			return fmt.Errorf("profiles %+v", list)
 		}
 		// 83 GPU seconds.
 		if d := list[0].Profile.DurationS * o.scale; d < 70 || d > 110 {
 			return fmt.Errorf("gromacs is held to take %.0f GPU s, not 83", d)
 		}
-		if out, err := s.RunAs(ctx, "slurm", s.bin("slurmbridge"), "why", "--server", s.url, "3"); err != nil {
+		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "why", "--server", s.URL, "3"); err != nil {
 			return fmt.Errorf("why: %w: %s", err, out)
 		}
 		return nil
@@ -61,8 +62,8 @@ func TestUnknownApplicationIsLearned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.JobsCompleted != 4 || res.OOM != 0 || res.bridge.groups == 0 {
-		t.Errorf("%+v, %d times put together", res, res.bridge.groups)
+	if res.JobsCompleted != 4 || res.OOM != 0 || res.bridge.Groups == 0 {
+		t.Errorf("%+v, %d times put together", res, res.bridge.Groups)
 	}
 }
 
@@ -74,7 +75,7 @@ func TestKnownApplicationsShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.JobsCompleted != len(names) || res.OOM != 0 || res.bridge.groups == 0 {
-		t.Errorf("%+v, %d times put together", res, res.bridge.groups)
+	if res.JobsCompleted != len(names) || res.OOM != 0 || res.bridge.Groups == 0 {
+		t.Errorf("%+v, %d times put together", res, res.bridge.Groups)
 	}
 }

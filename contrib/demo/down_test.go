@@ -51,7 +51,7 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 		t.Fatalf("records before any job has ended: %v", left)
 	}
 	r.kill("slurmbridge")
-	if _, err := http.Get(r.url + "/-/healthy"); err == nil {
+	if _, err := http.Get(r.URL + "/-/healthy"); err == nil {
 		t.Fatal("somebody else answers in the controller's place")
 	}
 	r.reach(ids, "COMPLETED")
@@ -67,7 +67,7 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 		Members  []json.RawMessage `json:"members"`
 		Complete bool              `json:"complete"`
 	}
-	if err := r.get("/v1/groups", &groups); err != nil {
+	if err := r.Get("/v1/groups", &groups); err != nil {
 		t.Fatal(err)
 	}
 	if len(groups) == 0 {
@@ -94,7 +94,7 @@ func (r *rig) strangersAreRefused() {
 		{http.MethodPost, "Munge MUNGE:AwQDAADforged:", http.StatusUnauthorized},
 		{http.MethodGet, "", http.StatusMethodNotAllowed},
 	} {
-		req, err := http.NewRequestWithContext(r.t.Context(), c.method, r.url+"/v1/records", strings.NewReader("{}"))
+		req, err := http.NewRequestWithContext(r.t.Context(), c.method, r.URL+"/v1/records", strings.NewReader("{}"))
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/slurmbridge/slurmbridge/contrib/demo/cluster"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
 )
 
 // result is one run, in GPU seconds.
@@ -33,7 +33,7 @@ type result struct {
 	OOM             int     `json:"oom"`
 
 	slowdowns []float64
-	bridge    *bridged
+	bridge    *cluster.Bridged
 }
 
 // report is build/demo.json.
@@ -61,7 +61,7 @@ type options struct {
 	lua   string
 	out   string
 	// after is called before the bridged cluster ends; nil = nothing to do.
-	after func(ctx context.Context, s *stack) error
+	after func(ctx context.Context, s *cluster.Stack) error
 }
 
 func main() {
@@ -74,7 +74,7 @@ func main() {
 	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
 	flag.StringVar(&o.out, "out", "build/demo.json", "where the figures go")
 	flag.Parse()
-	if err := slurmtest.Missing(); err != nil {
+	if err := cluster.Missing(); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
 	}
@@ -111,8 +111,8 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("bridged: %w", err)
 	}
 	rep.Plain, rep.Bridged = plain, shared
-	rep.Groups, rep.SkewP50S, rep.SkewP95S = shared.bridge.groups, quantile(shared.bridge.skews, 0.5), quantile(shared.bridge.skews, 0.95)
-	rep.AddedDelayS, rep.Slurm = shared.bridge.addedDelayS, shared.bridge.slurm
+	rep.Groups, rep.SkewP50S, rep.SkewP95S = shared.bridge.Groups, quantile(shared.bridge.Skews, 0.5), quantile(shared.bridge.Skews, 0.95)
+	rep.AddedDelayS, rep.Slurm = shared.bridge.AddedDelayS, shared.bridge.Slurm
 	show(rep)
 	body, err := json.MarshalIndent(rep, "", "  ")
 	if err != nil {

@@ -16,12 +16,13 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"github.com/slurmbridge/slurmbridge/contrib/demo/cluster"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
 )
 
 // rig is a stack whose daemons a test can end and start again.
 type rig struct {
-	*stack
+	*cluster.Stack
 	t *testing.T
 }
 
@@ -31,13 +32,10 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	o := testOptions(t)
 	o.scale = 20 // gromacs takes 4 s: time to end a daemon while it runs
-	s := &stack{o: o}
-	slurmtest.New(t, slurmtest.Options{
-		Scheduler: scheduler, Lua: o.lua,
-		Prepare: func(c *slurmtest.Cluster) error { return s.prepare(c, true) },
-	})
-	t.Cleanup(s.stop)
-	if err := s.bridge(t.Context()); err != nil {
+	s := cluster.New(o.setup(true))
+	slurmtest.New(t, s.Options())
+	t.Cleanup(s.Stop)
+	if err := s.Bridge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return &rig{s, t}
@@ -46,7 +44,7 @@ func newRig(t *testing.T) *rig {
 // daemon is where in procs the latest daemon of this name is.
 func (r *rig) daemon(name string) int {
 	r.t.Helper()
-	for i, p := range slices.Backward(r.procs) {
+	for i, p := range slices.Backward(r.Procs) {
 		if filepath.Base(p.Path) == name {
 			return i
 		}
@@ -57,13 +55,13 @@ func (r *rig) daemon(name string) int {
 
 func (r *rig) pid(name string) int {
 	r.t.Helper()
-	return r.procs[r.daemon(name)].Process.Pid
+	return r.Procs[r.daemon(name)].Process.Pid
 }
 
 // kill ends a daemon as a power cut would.
 func (r *rig) kill(name string) {
 	r.t.Helper()
-	p := r.procs[r.daemon(name)]
+	p := r.Procs[r.daemon(name)]
 	if err := p.Process.Kill(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -73,7 +71,7 @@ func (r *rig) kill(name string) {
 // again starts a daemon that was killed, as it was started before.
 func (r *rig) again(name, as string) {
 	r.t.Helper()
-	if err := r.spawn(name, as, r.procs[r.daemon(name)].Args[1:]...); err != nil {
+	if err := r.Spawn(name, as, r.Procs[r.daemon(name)].Args[1:]...); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -84,9 +82,9 @@ func (r *rig) pair(app string) (ids []string) {
 	r.t.Helper()
 	r.signal("slurmbridge", syscall.SIGSTOP)
 	defer r.signal("slurmbridge", syscall.SIGCONT)
-	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", r.state(), r.bin("gpusim"), app)
+	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", r.State(), r.Bin("gpusim"), app)
 	for range 2 {
-		id, err := r.Submit(r.t.Context(), owner, script, "--gres=gpu:shared", "--comment=app="+app)
+		id, err := r.Submit(r.t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app="+app)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -114,7 +112,7 @@ func (r *rig) until(what string, ok func() bool) {
 }
 
 func (r *rig) ready() bool {
-	resp, err := http.Get(r.url + "/-/ready")
+	resp, err := http.Get(r.URL + "/-/ready")
 	if err != nil {
 		return false
 	}
@@ -125,7 +123,7 @@ func (r *rig) ready() bool {
 // 0 where there are none.
 func (r *rig) metric(name string, values ...string) float64 {
 	r.t.Helper()
-	sum, err := scrape(r.t.Context(), r.url, name, values)
+	sum, err := scrape(r.t.Context(), r.URL, name, values)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -204,7 +202,7 @@ func (r *rig) alive(name string) bool {
 
 func (r *rig) signal(name string, sig syscall.Signal) {
 	r.t.Helper()
-	if err := r.procs[r.daemon(name)].Process.Signal(sig); err != nil {
+	if err := r.Procs[r.daemon(name)].Process.Signal(sig); err != nil {
 		r.t.Fatal(err)
 	}
 }
