@@ -1,0 +1,103 @@
+package etc_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// settings reads NAME=value lines into conf and returns the line of the nodes.
+func settings(conf map[string]string, text string) (nodes string) {
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		switch name, value, ok := strings.Cut(strings.TrimSpace(line), "="); {
+		case name == "NodeName":
+			nodes = strings.TrimSpace(line)
+		case ok:
+			conf[name] = value
+		}
+	}
+	return nodes
+}
+
+// With each example beside slurm.conf.slurmbridge doctor misses nothing.
+func TestExamples(t *testing.T) {
+	dirs, err := filepath.Glob("examples/*/slurm.conf")
+	if err != nil || len(dirs) != 4 {
+		t.Fatalf("%d examples: %v", len(dirs), err)
+	}
+	script := "-- " + doctor.Signature
+	examine := func(slurmConf, gresConf string) []doctor.Finding {
+		conf := doctor.ParseConfig(read(t, "../slurmbridge/doctor/testdata/22.05.8-plain.config"))
+		conf["PriorityType"] = "priority/multifactor"
+		settings(conf, read(t, "slurm.conf.slurmbridge"))
+		nodes := settings(conf, read(t, slurmConf))
+		gres := read(t, gresConf)
+		hooks := map[string][]string{}
+		for _, h := range []string{"Prolog", "Epilog", "TaskProlog"} {
+			hooks[h] = []string{conf[h]}
+		}
+		return doctor.Examine(&doctor.Facts{
+			Config: conf, Nodes: doctor.ParseNodes(nodes), Hooks: hooks, User: "slurm", Settings: config.Default(),
+			ConfDir: "/etc/slurm", JobSubmitLua: &script, GresConf: &gres,
+		})
+	}
+	for _, d := range dirs {
+		dir := filepath.Dir(d)
+		if got := examine(d, filepath.Join(dir, "gres.conf")); len(got) != 0 {
+			t.Errorf("%s: %+v", dir, got)
+		}
+		// slurm.conf and gres.conf say the same of a node.
+		m := regexp.MustCompile(`Gres=gpu:(\w+):(\d),(mps|shard):(\d)00\b`).FindStringSubmatch(read(t, d))
+		if m == nil || m[2] != m[4] {
+			t.Fatalf("%s: not 100 shares a GPU", d)
+		}
+		files := map[string]string{"1": "/dev/nvidia0", "4": "/dev/nvidia[0-3]"}[m[2]]
+		want := "Name=gpu Type=" + m[1] + " File=" + files + "\nName=" + m[3] + " Count=" + m[4] + "00 File=" + files
+		if gres := read(t, filepath.Join(dir, "gres.conf")); !strings.Contains(gres, "\n"+want) {
+			t.Errorf("%s lacks\n%s", dir, want)
+		}
+		if types := "GresTypes=gpu," + m[3] + "\n"; !strings.Contains(read(t, d), "\n"+types) {
+			t.Errorf("%s lacks %s", d, types)
+		}
+	}
+}
+
+// The web-config sample is one, but for its certificate and its password.
+func TestWebConfig(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "web.yml")
+	check := func(text string) error {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return web.Validate(file)
+	}
+	text := read(t, "web.yml")
+	if err := check(text); err == nil || !strings.Contains(err.Error(), "/etc/slurmbridge/tls.crt") {
+		t.Errorf("it wants its certificate, not: %v", err)
+	}
+	_, users, _ := strings.Cut(text, "#basic_auth_users:")
+	users = "basic_auth_users:" + strings.ReplaceAll(strings.ReplaceAll(users, "\n#", "\n"), "$2y$10$...", "$2y$10$X0h1gDsPszWURQaxFh.zoubFi6DXncSjhoQNJgRrnGs7EsimhC7zG")
+	if err := check(users); err != nil {
+		t.Errorf("%v in\n%s", err, users)
+	}
+	if err := check(users + "tls:\n"); err == nil {
+		t.Error("a key that there isn't was taken")
+	}
+}

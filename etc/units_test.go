@@ -1,0 +1,86 @@
+// Package etc_test holds the files of etc to what they promise.
+package etc_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// analyze runs systemd-analyze on copies of the units that name programs of this
+// machine, which has none of ours.
+func analyze(t *testing.T, unit string, args ...string) string {
+	t.Helper()
+	tool, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("no systemd-analyze here")
+	}
+	text, err := os.ReadFile(unit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := regexp.MustCompile(`(?m)^ExecStart=\S+`).ReplaceAllString(string(text), "ExecStart=/bin/true")
+	s = regexp.MustCompile(`(?m)^Documentation=.*\n`).ReplaceAllString(s, "")
+	file := filepath.Join(t.TempDir(), unit)
+	if err := os.WriteFile(file, []byte(s), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(tool, append(args, file)...).CombinedOutput()
+	if err != nil {
+		t.Errorf("systemd-analyze %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+func TestUnitsAreWellFormed(t *testing.T) {
+	for _, unit := range []string{"slurmbridge.service", "gpuprof.service"} {
+		out := analyze(t, unit, "verify", "--man=no")
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, unit) {
+				t.Errorf("%s", line)
+			}
+		}
+	}
+}
+
+// What a daemon may do that it need not: 0 nothing, 10 everything.
+func TestUnitsAreHardened(t *testing.T) {
+	for unit, most := range map[string]float64{"slurmbridge.service": 1.6, "gpuprof.service": 2.8} {
+		out := analyze(t, unit, "security", "--offline=yes", "--no-pager")
+		m := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`).FindStringSubmatch(out)
+		if m == nil {
+			t.Fatalf("%s: no level in\n%s", unit, out)
+		}
+		if level, err := strconv.ParseFloat(m[1], 64); err != nil || level > most {
+			t.Errorf("%s: exposure %s, at most %g (systemd-analyze security --offline=yes etc/%s says of what)", unit, m[1], most, unit)
+		}
+	}
+}
+
+// The units name what the programs and packages have.
+func TestUnitsNameWhatThereIs(t *testing.T) {
+	for unit, want := range map[string][]string{
+		"slurmbridge.service": {
+			"ExecStart=/usr/sbin/slurmbridge serve\n", "User=slurm\n", "Type=notify\n", "ExecReload=/bin/kill -HUP $MAINPID\n",
+			"StateDirectory=slurmbridge\n", "RuntimeDirectory=slurmbridge\n", "RuntimeDirectoryPreserve=yes\n", "Restart=always\n",
+		},
+		"gpuprof.service": {
+			"ExecStart=/usr/sbin/gpuprof serve\n", "User=root\n", "Type=notify\n", "Restart=always\n",
+			"ReadWritePaths=/run/slurmbridge /var/spool/slurmbridge\n",
+		},
+	} {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range want {
+			if !strings.Contains(string(text), "\n"+w) {
+				t.Errorf("%s has no line %s", unit, w)
+			}
+		}
+	}
+}
