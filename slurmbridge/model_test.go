@@ -41,7 +41,8 @@ type mjob struct {
 	gpu    int
 	profil *rlcore.Profile
 	began  time.Time
-	now    bool // to start at once
+	now    bool   // to start at once
+	said   string // its AdminComment
 }
 
 type mgate struct {
@@ -282,6 +283,24 @@ func (m *model) OpenGate(_ context.Context, id string) error {
 
 func (m *model) Script(_ context.Context, ref string) ([]byte, error) {
 	return []byte("#!/bin/sh\napp" + ref + "\n"), nil
+}
+
+func (m *model) Describe(_ context.Context, refs []string) (map[string]slurmbridge.Description, error) {
+	out := map[string]slurmbridge.Description{}
+	for _, j := range m.jobs {
+		if slices.Contains(refs, j.Ref) {
+			d := slurmbridge.Description{State: string(j.State), AdminComment: j.said}
+			if j.ended {
+				d.State = "COMPLETED"
+			}
+			out[j.Ref] = d
+		}
+	}
+	return out, nil
+}
+
+func (m *model) Requeue(_ context.Context, ref string) error {
+	return fmt.Errorf("requeue %s: %w", ref, slurmbridge.ErrRefused)
 }
 
 // Identify answers as slurmbridge.Apps from the model's own knowledge.

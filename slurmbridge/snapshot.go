@@ -205,6 +205,14 @@ type Update struct {
 	AdminComment *string
 }
 
+// Description is what Slurm knows of one job by name, running, waiting or over.
+type Description struct {
+	State        string // Slurm's own word, e.g. "COMPLETED", "FAILED", "TIMEOUT"
+	ExitCode     int
+	Requeue      bool   // it may be run again
+	AdminComment string // "" = none, cut after 1,024 bytes
+}
+
 // Errors of Slurm's commands that callers tell apart.
 var (
 	// ErrNoJob: the job doesn't exist any more, or isn't pending any more.
@@ -235,6 +243,12 @@ type Slurm interface {
 	// Script returns a job's batch script, at most 256 KiB of it. Returns
 	// ErrNoJob.
 	Script(ctx context.Context, ref string) ([]byte, error)
+	// Describe asks after jobs by name, ended ones too for as long as Slurm
+	// remembers them; others are missing in the answer. Returns ErrDown.
+	Describe(ctx context.Context, refs []string) (map[string]Description, error)
+	// Requeue lets a batch job that runs or has ended run once more. Returns
+	// ErrNoJob, ErrRefused, ErrDown.
+	Requeue(ctx context.Context, ref string) error
 }
 
 // GateName is the gate job's name in the queue.

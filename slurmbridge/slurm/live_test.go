@@ -388,3 +388,59 @@ func BenchmarkLook(b *testing.B) {
 	}
 	bench("jobs")
 }
+
+// TestDescribe: jobs that wait, run, ended and failed, an array's task, one that
+// never was; and one that is run again.
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
+	run := func(script string, args ...string) string {
+		t.Helper()
+		id, err := cluster.Submit(ctx, "nobody", script, append([]string{"--output=/dev/null", "--time=10"}, args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	good, bad, final := run("exit 0"), run("exit 3"), run("exit 1", "--no-requeue")
+	array, waits := run("exit 0", "--array=1-2"), run("exit 0", "--begin=now+1hour")
+	refs := []string{good, bad, final, array + "_2", waits, "99999"}
+	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{waits}, AdminComment: ptr("a site's own, with | and 'quotes'")}); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]slurmbridge.Description
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		var err error
+		if got, err = c.Describe(ctx, refs); err != nil {
+			t.Fatal(err)
+		}
+		if got[good].State == "COMPLETED" && got[bad].State == "FAILED" && got[final].State == "FAILED" && got[array+"_2"].State == "COMPLETED" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v", got)
+		}
+	}
+	if len(got) != 5 || got[bad].ExitCode != 3 || !got[bad].Requeue || got[final].Requeue {
+		t.Errorf("%+v", got)
+	}
+	if d := got[waits]; d.State != "PENDING" || d.AdminComment != "a site's own, with | and 'quotes'" || got[good].AdminComment != "" {
+		t.Errorf("%+v", got)
+	}
+	if got, err := c.Describe(ctx, []string{"99998", "99999"}); err != nil || len(got) != 0 {
+		t.Errorf("jobs that never were: %+v, %v", got, err)
+	}
+	if err := c.Requeue(ctx, bad); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Describe(ctx, []string{bad}); err != nil || got[bad].State != "PENDING" {
+		t.Errorf("after it was requeued: %+v, %v", got, err)
+	}
+	if err := c.Requeue(ctx, final); err == nil {
+		t.Error("a job that mustn't be run again was requeued")
+	}
+	if err := c.Requeue(ctx, "99999"); !errors.Is(err, slurmbridge.ErrNoJob) {
+		t.Errorf("a job that never was: %v", err)
+	}
+}
