@@ -136,12 +136,11 @@ type Added struct {
 	New bool // false: it was there already
 	// Slowdown is the job's run time over its profile's, 0 = no profile.
 	Slowdown float64
-	Learned  bool // it became part of a profile
 }
 
-// AddRecord keeps a record of a run of app ("" = not recognised). A solo run of
-// one GPU makes or refines the profile of (its user, app). The same record twice
-// is no error.
+// AddRecord keeps a record of a run of app ("" = not recognised). The same record
+// twice is no error. Nothing is learned of it yet: whether the run was whole is
+// not in its record; see Learn.
 func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (Added, error) {
 	var out Added
 	body, err := json.Marshal(r)
@@ -172,19 +171,6 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (A
 		return Added{}, err
 	}
 	out.New = true
-	if app != "" && r.Solo() && len(r.GPUs) == 1 && !r.Cut {
-		run, err := gpuprof.ProfileOf(app, r)
-		if err == nil {
-			own, err := own(ctx, tx, r.User, app)
-			if err != nil && !errors.Is(err, ErrNotFound) {
-				return out, err
-			}
-			if err := put(ctx, tx, r.User, gpuprof.Merge(own, run), s.now()); err != nil {
-				return out, err
-			}
-			out.Learned = true
-		}
-	}
 	if err := tx.Commit(); err != nil {
 		return out, fmt.Errorf("keep record of job %s: %w", r.Ref(), err)
 	}

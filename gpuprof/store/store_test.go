@@ -43,11 +43,23 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 	// A shared run is kept, but teaches no solo profile.
-	if a, err := s.AddRecord(ctx, record(1, "ann", 100, 2), "lmp"); err != nil || !a.New || a.Learned {
+	if a, err := s.AddRecord(ctx, record(1, "ann", 100, 2), "lmp"); err != nil || !a.New {
 		t.Errorf("%+v %v", a, err)
 	}
-	if a, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || !a.New || !a.Learned {
+	if a, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || !a.New {
 		t.Errorf("%+v %v", a, err)
+	}
+	runs, err := s.Runs(ctx, 0, 10)
+	if err != nil || len(runs) != 2 || runs[0].Record.JobID != 1 || runs[1].App != "lmp" {
+		t.Fatalf("%+v %v", runs, err)
+	}
+	for i, want := range []bool{false, true} {
+		if ok, err := s.Learn(ctx, runs[i].App, &runs[i].Record); err != nil || ok != want {
+			t.Errorf("run %d: learned %v, %v", i, ok, err)
+		}
+	}
+	if left, err := s.Runs(ctx, runs[0].ID, 10); err != nil || len(left) != 1 || left[0].ID != runs[1].ID {
+		t.Errorf("after the first: %+v %v", left, err)
 	}
 	if a, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || a.New {
 		t.Errorf("the same record twice: %+v %v", a, err)
@@ -86,8 +98,8 @@ func TestImport(t *testing.T) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// A user's own run counts more than what was imported.
-	if _, err := s.AddRecord(ctx, record(3, "bob", 50), "vgg16"); err != nil {
-		t.Fatal(err)
+	if ok, err := s.Learn(ctx, "vgg16", record(3, "bob", 50)); err != nil || !ok {
+		t.Fatal(ok, err)
 	}
 	if p, err := s.Lookup(ctx, "bob", "vgg16"); err != nil || p.DurationS != 50 {
 		t.Errorf("%+v %v", p, err)
