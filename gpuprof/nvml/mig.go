@@ -63,13 +63,9 @@ func (l *library) mig(h gonvml.Device, of *gpu) MIG {
 
 func (l *library) instance(h gonvml.Device, of *gpu) Instance {
 	i := Instance{GPUInstance: -1, ComputeInstance: -1}
-	if u, ret := h.GetUUID(); ret == gonvml.SUCCESS {
-		i.UUID = u
-	}
+	i.UUID = l.uuid(h)
 	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
-	if n, ret := h.GetName(); ret == gonvml.SUCCESS {
-		_, i.Profile, _ = strings.Cut(n, " MIG ")
-	}
+	_, i.Profile, _ = strings.Cut(l.name(h), " MIG ")
 	if l.found("nvmlDeviceGetGpuInstanceId") {
 		if id, ret := h.GetGpuInstanceId(); ret == gonvml.SUCCESS {
 			i.GPUInstance = id

@@ -139,16 +139,7 @@ func (l *library) describe(i int, h gonvml.Device) Device {
 			d.Minor = m
 		}
 	}
-	if l.found("nvmlDeviceGetUUID") {
-		if u, ret := h.GetUUID(); ret == gonvml.SUCCESS {
-			d.UUID = u
-		}
-	}
-	if l.found("nvmlDeviceGetName") {
-		if n, ret := h.GetName(); ret == gonvml.SUCCESS {
-			d.Model = n
-		}
-	}
+	d.UUID, d.Model = l.uuid(h), l.name(h)
 	if l.found("nvmlDeviceGetArchitecture") {
 		if a, ret := h.GetArchitecture(); ret == gonvml.SUCCESS {
 			d.Arch = arches[a]
@@ -165,6 +156,28 @@ func (l *library) describe(i int, h gonvml.Device) Device {
 	d.MIG = l.mig(h, d.gpu)
 	d.gpu.memMiB, d.gpu.pcieMBps, d.gpu.answers = d.MemMiB, d.PCIeMBps, d.Answers
 	return d
+}
+
+func (l *library) uuid(h gonvml.Device) string {
+	if !l.found("nvmlDeviceGetUUID") {
+		return ""
+	}
+	u, ret := h.GetUUID()
+	if ret != gonvml.SUCCESS {
+		return ""
+	}
+	return u
+}
+
+func (l *library) name(h gonvml.Device) string {
+	if !l.found("nvmlDeviceGetName") {
+		return ""
+	}
+	n, ret := h.GetName()
+	if ret != gonvml.SUCCESS {
+		return ""
+	}
+	return n
 }
 
 // link is what the PCIe link carries at most, both directions, MB/s; 0 = unknown.

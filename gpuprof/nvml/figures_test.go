@@ -1,0 +1,129 @@
+package nvml
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+var use = rlcore.Use{GPU: .5, Core: .4, MemMiB: 2000, PCIeMBps: 3000}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= .02*math.Max(1, math.Abs(b)) }
+
+// Every figure says what the GPU does.
+func TestFigures(t *testing.T) {
+	lib, st := machine(t, gpusim.Config{Model: "h200"})
+	d := &lib.Devices()[0]
+	server := run(t, st.Device(0), gpusim.Claimant{}, rlcore.Use{MemMiB: 1})
+	begin := time.Now()
+	m, err := d.Meter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	first, err := d.Energy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := run(t, st.Device(0), gpusim.Claimant{Server: server}, use)
+	if _, err := m.Read(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	a, err := m.Read()
+	if err != nil || !near(a.SM, .4) || !near(a.Graphics, .5) || !near(a.PCIeRx, 2000) || !near(a.PCIeTx, 1000) || a.Over < 50*time.Millisecond {
+		t.Errorf("activity %+v, %v", a, err)
+	}
+	s, err := lib.Sample(0)
+	if err != nil || !near(s.GPU, .5) || !near(s.MemMiB, 2002) || !near(s.PCIeMBps, 3000) || s.PowerW < 100 {
+		t.Errorf("sample %+v, %v", s, err)
+	}
+	if e, err := d.Energy(); err != nil || e <= first || e > first+700*time.Since(begin).Seconds() {
+		t.Errorf("energy from %v to %v J, %v", first, e, err)
+	}
+	ps, err := d.Processes()
+	want := []Process{{PID: server, MemMiB: 1, GPUInstance: -1}, {PID: pid, MemMiB: 2000, GPUInstance: -1}}
+	if err != nil || !slices.Equal(ps, want) {
+		t.Errorf("processes %v, %v", ps, err)
+	}
+	if ps, err = d.MPSProcesses(); err != nil || !slices.Equal(ps, want[1:]) {
+		t.Errorf("MPS processes %v, %v", ps, err)
+	}
+	us, err := d.ProcessUtilisation(begin)
+	if err != nil || len(us) != 2 || us[1].PID != pid || us[1].SM != .5 || us[1].At.Before(begin.Truncate(time.Microsecond)) {
+		t.Errorf("process utilisation %+v, %v", us, err)
+	}
+	pts, err := d.Samples(begin)
+	if err != nil || len(pts) != 1 || pts[0].GPU != .5 || !pts[0].At.After(begin) {
+		t.Errorf("samples %+v, %v", pts, err)
+	}
+	// Nothing is newer than tomorrow.
+	if pts, err = d.Samples(begin.Add(24 * time.Hour)); err != nil || len(pts) != 0 {
+		t.Errorf("samples %+v, %v", pts, err)
+	}
+	if us, err = d.ProcessUtilisation(begin.Add(24 * time.Hour)); err != nil || len(us) != 0 {
+		t.Errorf("process utilisation %+v, %v", us, err)
+	}
+}
+
+// A MIG instance has its own memory, processes and activity.
+func TestInstances(t *testing.T) {
+	lib, st := machine(t, gpusim.Config{Model: "h200", Instances: []string{"1g.18gb", "3g.71gb"}})
+	d := &lib.Devices()[0]
+	if !d.MIG.Can || !d.MIG.On || d.MIG.Max != 7 || len(d.MIG.Instances) != 2 {
+		t.Fatalf("%+v", d.MIG)
+	}
+	for k, sim := range st.Device(0).Instances() {
+		in := &d.MIG.Instances[k]
+		if in.UUID != sim.UUID || in.Profile != sim.Profile || in.GPUInstance != sim.GPUInstance || in.MemMiB != sim.MemMiB || in.SMs != sim.SMs || in.Slices != 1+2*k {
+			t.Errorf("%+v, want %+v", in, sim)
+		}
+	}
+	if _, err := st.Device(0).Claim(gpusim.Claimant{}, &rlcore.Profile{DurationS: 1, PeriodS: 1, Series: []rlcore.Use{use}}); !errors.Is(err, gpusim.ErrNoInstance) {
+		t.Errorf("a GPU in MIG mode computes outside its instances: %v", err)
+	}
+	small, large := &d.MIG.Instances[0], &d.MIG.Instances[1]
+	if _, err := st.Device(0).Claim(gpusim.Claimant{Instance: small.UUID}, &rlcore.Profile{DurationS: 1, PeriodS: 1, Series: []rlcore.Use{{MemMiB: small.MemMiB + 1}}}); !errors.Is(err, gpusim.ErrOOM) {
+		t.Errorf("more memory than the instance has: %v", err)
+	}
+	a := run(t, st.Device(0), gpusim.Claimant{Instance: small.UUID}, rlcore.Use{GPU: .5, Core: .1, MemMiB: 1000})
+	// Alone on the card it would run 60/132 of the SMs for all the time.
+	b := run(t, st.Device(0), gpusim.Claimant{Instance: large.UUID}, rlcore.Use{GPU: 1, Core: 1, MemMiB: 3000})
+	for _, c := range []struct {
+		in       *Instance
+		pid      int
+		mem      float64
+		sm, busy float64
+	}{{small, a, 1000, .1 * 132 / 16, .5}, {large, b, 3000, 1, 1}} {
+		m, err := d.InstanceMeter(c.in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		act, err := m.Read()
+		m.Close()
+		if err != nil || !near(act.SM, min(c.sm, c.busy)) || !near(act.Graphics, c.busy) {
+			t.Errorf("%s: activity %+v, %v", c.in.Profile, act, err)
+		}
+		if mem, err := c.in.Memory(); err != nil || mem != c.mem {
+			t.Errorf("%s: %v MiB, %v", c.in.Profile, mem, err)
+		}
+		ps, err := c.in.Processes()
+		if want := []Process{{PID: c.pid, MemMiB: c.mem, GPUInstance: c.in.GPUInstance}}; err != nil || !slices.Equal(ps, want) {
+			t.Errorf("%s: processes %+v, %v", c.in.Profile, ps, err)
+		}
+	}
+	// The card itself still tells memory and power.
+	s, err := lib.Sample(0)
+	if err != nil || s.MemMiB < 4000 || s.PowerW == 0 || s.GPU != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if found, err := d.Instance(large.UUID); err != nil || found != large {
+		t.Errorf("%v, %v", found, err)
+	}
+}

@@ -1,0 +1,183 @@
+package nvml
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+)
+
+// The figures of call's errors, in order.
+var figureNames = []string{"memory", "energy", "processes", "mps-processes", "process-utilization", "samples", "accounting", "gpm"}
+
+// Whatever NVML says, each reading is right, an error, or a zero that may be
+// true; and a figure that lies doesn't spoil another.
+func TestLies(t *testing.T) {
+	lib, st := machine(t, gpusim.Config{Model: "h200"})
+	sim := st.Device(0)
+	server := run(t, sim, gpusim.Claimant{}, use)
+	run(t, sim, gpusim.Claimant{Server: server}, use)
+	set := func(figure, mode string) {
+		t.Helper()
+		if err := sim.SetFault(figure, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := &lib.Devices()[0]
+	// Accounting is off unless root switched it on; its answer is read all the same.
+	d.gpu.answers.Accounting = true
+	for _, c := range []struct {
+		figure, mode string
+		at           int   // in figureNames; −1 = none fails
+		want         error // nil: any
+	}{
+		{"utilization", "return=999", 0, nil},
+		{"utilization", "huge", 0, ErrImplausible},
+		{"utilization", "backwards", 0, ErrImplausible},
+		{"utilization", "zero", -1, nil},
+		{"memory", "return=10", 0, nil},
+		{"memory", "huge", 0, ErrImplausible},
+		{"memory", "zero", 0, ErrImplausible}, // no card has none
+		{"pcie-throughput", "return=999", -1, nil},
+		{"pcie-throughput", "huge", -1, nil},
+		{"pcie-throughput", "zero", -1, nil},
+		{"power", "return=999", -1, nil},
+		{"power", "huge", -1, nil},
+		{"power", "backwards", -1, nil},
+		{"energy", "return=999", 1, nil},
+		{"energy", "huge", 1, ErrImplausible},
+		{"energy", "zero", 1, ErrImplausible}, // it was more before
+		{"processes", "return=999", 2, nil},
+		{"processes", "huge", 2, ErrImplausible},
+		{"processes", "zero", -1, nil},
+		{"mps-processes", "return=3", 3, ErrNotSupported},
+		{"mps-processes", "huge", 3, ErrImplausible},
+		{"process-utilization", "return=999", 4, nil},
+		{"process-utilization", "huge", -1, nil}, // its time is of no century: no sample
+		{"process-utilization", "zero", -1, nil},
+		{"samples", "return=999", 5, nil},
+		{"samples", "huge", -1, nil},
+		{"samples", "zero", -1, nil},
+		{"gpm", "return=999", 7, nil},
+		{"gpm", "huge", 7, ErrImplausible},
+		{"gpm", "zero", -1, nil},
+	} {
+		if _, err := d.Energy(); err != nil {
+			t.Fatal(err)
+		}
+		set(c.figure, c.mode)
+		s, errs := call(lib, 0)
+		set(c.figure, "none")
+		for i, err := range errs {
+			switch {
+			case i == 6: // accounting is off
+			case i != c.at && err != nil:
+				t.Errorf("%s %s: %s: %v", c.figure, c.mode, figureNames[i], err)
+			case i == c.at && (err == nil || c.want != nil && !errors.Is(err, c.want)):
+				t.Errorf("%s %s: %v", c.figure, c.mode, err)
+			}
+		}
+		if s.GPU < 0 || s.GPU > 1 || s.MemMiB < 0 || s.MemMiB > d.MemMiB || s.PCIeMBps > d.PCIeMBps || s.PowerW > mostPower {
+			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
+		}
+		_, _ = d.Energy() // after a fall the counter is believed again
+		if s, errs := call(lib, 0); errs[0] != nil || errs[1] != nil || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 {
+			t.Errorf("after %s %s: %+v %v", c.figure, c.mode, s, errs)
+		}
+	}
+}
+
+// An energy counter that falls is an error each time it does.
+func TestEnergyBackwards(t *testing.T) {
+	lib, st := machine(t, gpusim.Config{Model: "v100"})
+	d := &lib.Devices()[0]
+	if err := st.Device(0).SetFault("energy", "backwards"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Energy(); err != nil { // the first has nothing to be compared with
+		t.Fatal(err)
+	}
+	again := *d // a copy is the same GPU
+	for range 3 {
+		time.Sleep(3 * time.Millisecond)
+		if e, err := again.Energy(); !errors.Is(err, ErrImplausible) {
+			t.Errorf("%v J, %v", e, err)
+		}
+	}
+}
+
+// A GPU that is gone says so at every reading, and when it is back it is read.
+func TestLost(t *testing.T) {
+	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 2})
+	lib.Devices()[1].gpu.answers.Accounting = true
+	if err := st.Device(1).SetLost(true); err != nil {
+		t.Fatal(err)
+	}
+	_, errs := call(lib, 1)
+	for i, err := range errs {
+		if !errors.Is(err, ErrLost) {
+			t.Errorf("%s: %v", figureNames[i], err)
+		}
+	}
+	if _, errs := call(lib, 0); errs[0] != nil || errs[2] != nil {
+		t.Errorf("the other GPU: %v", errs)
+	}
+	if err := st.Device(1).SetLost(false); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := call(lib, 1); errs[0] != nil || errs[1] != nil || errs[2] != nil {
+		t.Errorf("back again: %v", errs)
+	}
+}
+
+// A figure that fails while the library is opened isn't given up for good, one
+// that the card lacks is.
+func TestFailureAtOpen(t *testing.T) {
+	dir := built(t)
+	path := t.TempDir() + "/state"
+	if err := gpusim.Create(path, gpusim.Config{Model: "h200"}); err != nil {
+		t.Fatal(err)
+	}
+	st, err := gpusim.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	for figure, mode := range map[string]string{"power": "return=999", "energy": "return=3", "memory": "huge", "mig": "return=999", "cores": "huge", "arch": "huge"} {
+		if err := st.Device(0).SetFault(figure, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv(gpusim.StateEnv, path)
+	lib, err := Open(dir + "/lib.so")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.Close()
+	d := &lib.Devices()[0]
+	if !d.Answers.Power || d.Refusals["power"] == "" || d.Answers.Energy || d.Refusals["energy"] == "" {
+		t.Errorf("%+v %v", d.Answers, d.Refusals)
+	}
+	if d.Arch != "" || d.Compute != "" || d.Cores != 0 || d.MPS.MaxClients != 16 || d.MIG.Can {
+		t.Errorf("%+v", d.Capabilities)
+	}
+	if err := st.Device(0).SetFault("all", "none"); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := lib.Sample(0); err != nil || s.PowerW == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func FuzzShare(f *testing.F) {
+	for _, v := range []float64{0, 100, 103, 4e9, -1} {
+		f.Add(v)
+	}
+	f.Fuzz(func(t *testing.T, percent float64) {
+		v, ok := share(percent)
+		if !(v >= 0 && v <= 1) || ok != (percent >= 0 && percent <= 105) {
+			t.Errorf("%v: %v %v", percent, v, ok)
+		}
+	})
+}

@@ -1,0 +1,175 @@
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// objects compiles the simulated GPU's NVML once, unlinked.
+var objects = sync.OnceValues(func() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "nvml"); err != nil {
+		return "", err
+	}
+	sources, err := filepath.Glob("../gpusim/nvmlsim/*.c")
+	if err != nil || len(sources) == 0 {
+		return dir, fmt.Errorf("no sources: %w", err)
+	}
+	for i, s := range sources {
+		sources[i], _ = filepath.Abs(s)
+	}
+	c := exec.Command("gcc", append([]string{"-c", "-O1", "-fPIC"}, sources...)...)
+	c.Dir = dir
+	if out, err := c.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("gcc: %w\n%s", err, out)
+	}
+	_, err = link(dir, "lib.so")
+	return dir, err
+})
+
+// link makes a library, with further arguments for the linker.
+func link(dir, name string, args ...string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.o"))
+	if err != nil {
+		return "", err
+	}
+	so := filepath.Join(dir, name)
+	out, err := exec.Command("gcc", append(append([]string{"-shared", "-o", so}, args...), files...)...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("link: %w\n%s", err, out)
+	}
+	return so, nil
+}
+
+func TestMain(m *testing.M) {
+	if so := os.Getenv("NVML_TEST_EVERYTHING"); so != "" {
+		os.Exit(everything(so))
+	}
+	code := m.Run()
+	if dir, _ := objects(); dir != "" {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+func built(t *testing.T) string {
+	t.Helper()
+	if _, err := exec.LookPath("gcc"); err != nil {
+		t.Skip("no gcc")
+	}
+	dir, err := objects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// machine makes simulated GPUs and opens them through the real binding.
+func machine(t *testing.T, cfg gpusim.Config) (Library, *gpusim.State) {
+	t.Helper()
+	dir := built(t)
+	path := filepath.Join(t.TempDir(), "state")
+	if err := gpusim.Create(path, cfg); err != nil {
+		t.Fatal(err)
+	}
+	st, err := gpusim.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	t.Setenv(gpusim.StateEnv, path)
+	lib, err := Open(filepath.Join(dir, "lib.so"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := lib.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return lib, st
+}
+
+// run puts an application on a GPU, in a process of its own.
+func run(t *testing.T, d *gpusim.Device, c gpusim.Claimant, use rlcore.Use) (pid int) {
+	t.Helper()
+	p := exec.Command("sleep", "1000")
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Process.Kill(); _, _ = p.Process.Wait() })
+	c.PID = p.Process.Pid
+	if _, err := d.Claim(c, &rlcore.Profile{App: "a", DurationS: 1000, PeriodS: 1000, Series: []rlcore.Use{use}}); err != nil {
+		t.Fatal(err)
+	}
+	return c.PID
+}
+
+// Every card has its own matrix.
+func TestCapabilities(t *testing.T) {
+	all := Answers{true, true, true, true, true, true, true, true, true, false, true}
+	pascal, volta := all, all
+	pascal.Energy, pascal.MPSProcesses, pascal.GPM, volta.GPM = false, false, false, false
+	inMIG := volta
+	inMIG.Utilisation, inMIG.ProcessUtilisation, inMIG.Samples = false, false, false
+	old, young := MPS{OneUser: true, MaxClients: 16}, MPS{OneUser: true, MultiUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
+	recent := young
+	recent.MaxClients = 60
+	for _, c := range []struct {
+		cfg           gpusim.Config
+		arch, compute string
+		cores         int
+		mem, pcie     float64
+		mps           MPS
+		answers       Answers
+	}{
+		{gpusim.Config{}, "pascal", "6.1", 3840, 12196, 32000, old, pascal},
+		{gpusim.Config{Recent: true}, "pascal", "6.1", 3840, 12196, 32000, old, pascal},
+		{gpusim.Config{Model: "v100"}, "volta", "7.0", 5120, 16160, 32000, young, volta},
+		{gpusim.Config{Model: "a100"}, "ampere", "8.0", 6912, 40960, 64000, young, volta},
+		{gpusim.Config{Model: "a100", MIG: true}, "ampere", "8.0", 0, 40960, 64000, young, inMIG},
+		{gpusim.Config{Model: "h200"}, "hopper", "9.0", 16896, 143771, 128000, young, all},
+		{gpusim.Config{Model: "h200", Recent: true}, "hopper", "9.0", 16896, 143771, 128000, recent, all},
+	} {
+		t.Run(fmt.Sprintf("%s MIG %v recent %v", c.cfg.Model, c.cfg.MIG, c.cfg.Recent), func(t *testing.T) {
+			lib, _ := machine(t, c.cfg)
+			d := lib.Devices()[0]
+			if d.Arch != c.arch || d.Compute != c.compute || d.Cores != c.cores || d.MemMiB != c.mem || d.PCIeMBps != c.pcie {
+				t.Errorf("%s %s, %d cores, %v MiB, %v MB/s", d.Arch, d.Compute, d.Cores, d.MemMiB, d.PCIeMBps)
+			}
+			if d.MPS != c.mps {
+				t.Errorf("%+v", d.MPS)
+			}
+			if d.Answers != c.answers {
+				t.Errorf("answers\n%+v, want\n%+v (%v)", d.Answers, c.answers, d.Refusals)
+			}
+			if d.MIG.Can != (c.cfg.Model == "a100" || c.cfg.Model == "h200") || d.MIG.On != c.cfg.MIG {
+				t.Errorf("MIG %+v", d.MIG)
+			}
+		})
+	}
+}
+
+// What a GPU doesn't give is said so, by every method.
+func TestNotSupported(t *testing.T) {
+	lib, _ := machine(t, gpusim.Config{})
+	for what, d := range map[string]*Device{"a Titan Xp": &lib.Devices()[0], "a Device of nobody": {}} {
+		_, err1 := d.Energy()
+		_, err2 := d.MPSProcesses()
+		_, err3 := d.Meter()
+		_, err4 := d.Account(1)
+		_, err5 := d.Instance("MIG-0")
+		for i, err := range []error{err1, err2, err3, err4, err5} {
+			if !errors.Is(err, ErrNotSupported) {
+				t.Errorf("%s: %d: %v", what, i+1, err)
+			}
+		}
+	}
+}
