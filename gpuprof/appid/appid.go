@@ -13,7 +13,14 @@ import (
 // App is a recognised application.
 type App struct {
 	Key  string // short and stable, e.g. "lmp-3f9a1c2b04d1"; "" = nothing to go by
-	Name string // of the main command, for people
+	Name string // of the program that the main command runs, launchers aside
+	// Family is the same for the same script with other sizes, e.g.
+	// "lmp~90b1d2f3a4c5"; "" = it has no relatives.
+	Family string
+	// Sizes are what tells it apart from its relatives, in the script's order: all
+	// members of a family have as many, of the same names. Only what the script says
+	// is known: nobody but its owner may look into its input files.
+	Sizes []Size
 }
 
 // maxScript is as much of a script as counts, bytes.
@@ -34,8 +41,15 @@ func Identify(named string, script []byte) App {
 		h.Write([]byte(l))
 		h.Write([]byte{'\n'})
 	}
-	name := command(lines)
-	return App{Key: name + "-" + hex.EncodeToString(h.Sum(nil)[:6]), Name: name}
+	a := App{Key: command(lines) + "-" + hex.EncodeToString(h.Sum(nil)[:6])}
+	f := newFamily(lines)
+	if a.Name = f.name; a.Name == "" {
+		a.Name = "job"
+	}
+	if a.Family = f.key(); a.Family != "" {
+		a.Sizes = f.sizes
+	}
+	return a
 }
 
 // Normalise strips a script of comments, of #SBATCH lines, of what differs
@@ -45,17 +59,24 @@ func Normalise(script []byte) []string {
 		script = script[:maxScript]
 	}
 	var out []string
-	joined := ""
+	var joined []byte // what folded lines have come to; it grows in place, however many there are
 	for raw := range bytes.SplitSeq(script, []byte{'\n'}) {
-		line := joined + strings.Join(strings.Fields(strings.ToValidUTF8(string(raw), "?")), " ")
-		joined = ""
-		if strings.HasPrefix(line, "#") || line == "" {
+		piece := strings.Join(strings.Fields(strings.ToValidUTF8(string(raw), "?")), " ")
+		if len(joined) == 0 && (piece == "" || piece[0] == '#') || len(joined) > 0 && joined[0] == '#' {
+			joined = joined[:0]
 			continue
 		}
-		if cut, more := strings.CutSuffix(line, "\\"); more {
-			joined = strings.TrimSpace(cut) + " "
+		if cut, more := strings.CutSuffix(piece, "\\"); more {
+			if cut = strings.TrimSpace(cut); string(joined) == " " {
+				joined = joined[:0]
+			}
+			if cut != "" || len(joined) == 0 {
+				joined = append(append(joined, cut...), ' ')
+			}
 			continue
 		}
+		line := string(joined) + piece
+		joined = joined[:0]
 		switch word, _, _ := strings.Cut(line, " "); word {
 		case "echo", "date", "hostname", "set", "sleep", "printf", "nvidia-smi":
 			if len(out) > 0 || word != "sleep" {
@@ -64,20 +85,20 @@ func Normalise(script []byte) []string {
 		}
 		out = append(out, line)
 	}
-	if joined != "" {
-		out = append(out, strings.TrimSpace(joined))
+	if len(joined) > 0 {
+		out = append(out, strings.TrimSpace(string(joined)))
 	}
 	return out
 }
 
-// launchers start another command, which is the one that counts.
+// launchers are passed over by command; see launched for the ones with options.
 var launchers = map[string]bool{
 	"srun": true, "mpirun": true, "mpiexec": true, "env": true, "time": true, "exec": true, "nohup": true,
 	"singularity": true, "apptainer": true, "run": true, "conda": true, "numactl": true, "python": true, "python3": true,
 }
 
-// command is the base name of the last line's main command, which is where a
-// script does its work more often than not.
+// command is what a key begins with, so that people see what it may be. It doesn't
+// know launchers' options, and stays as it is: keys are what profiles are found by.
 func command(lines []string) string {
 	for i := len(lines) - 1; i >= 0; i-- {
 		for _, w := range strings.Fields(lines[i]) {

@@ -1,6 +1,8 @@
 package appid
 
 import (
+	"math"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -18,7 +20,7 @@ func TestIdentify(t *testing.T) {
 		"a folded line":      strings.Replace(script, "-n 1 lmp", "-n 1 \\\n  lmp", 1),
 		"it says hello":      strings.Replace(script, "module", "echo hello $SLURM_JOB_ID\nmodule", 1),
 	} {
-		if b := Identify("", []byte(same)); b != a {
+		if b := Identify("", []byte(same)); b.Key != a.Key {
 			t.Errorf("%s: %+v, want %+v", name, b, a)
 		}
 	}
@@ -44,10 +46,25 @@ func TestIdentify(t *testing.T) {
 func FuzzIdentify(f *testing.F) {
 	f.Add([]byte("#!/bin/sh\nsrun ./a.out\n"))
 	f.Add([]byte("\\\n\\\n\xff\x00'\"../../etc"))
+	f.Add([]byte("export N=4k\nsrun -n 2 --mpi=pmix singularity exec --nv i.sif bash -c 'python -m a -n1000 64x64 in_5.dat >o' &"))
+	f.Add([]byte("a $(b `c ${d 'e \"f\x01-n 1e999 0x0 .5 5. 1x 1xx2"))
 	f.Fuzz(func(t *testing.T, script []byte) {
 		a := Identify("", script)
-		if strings.ContainsAny(a.Key, " /\n\"'\\") || len(a.Key) > 64 {
-			t.Errorf("key %q", a.Key)
+		for _, key := range []string{a.Key, a.Family} {
+			if strings.ContainsAny(key, " /\n\"'\\") || len(key) > 64 {
+				t.Errorf("key %q", key)
+			}
+		}
+		if len(a.Sizes) > maxSizes || a.Family == "" && a.Sizes != nil {
+			t.Errorf("family %q, %d sizes", a.Family, len(a.Sizes))
+		}
+		for _, s := range a.Sizes {
+			if !(s.Value > 0) || math.IsInf(s.Value, 0) {
+				t.Errorf("size %+v", s)
+			}
+		}
+		if b := Identify("", script); !reflect.DeepEqual(a, b) {
+			t.Errorf("%+v, and then %+v", a, b)
 		}
 	})
 }
