@@ -130,6 +130,7 @@ func newServe(errOut io.Writer) *cobra.Command {
 	f.String("spool", "/var/spool/slurmbridge", "where records wait for the controller")
 	f.Int64("spool-mib", 256, "size of the spool from which on series are dropped, MiB")
 	f.String("controller", "", "the controller, e.g. http://head:9797 (needed)")
+	f.String("controller-config", "", "how the controller is trusted and what it is shown, a file in the format of Prometheus's HTTP clients: tls_config (ca_file, cert_file, key_file, server_name), basic_auth")
 	f.Duration("period", time.Second, "time between two samples")
 	f.String("node", "", "this node's name in Slurm (default: the host's)")
 	f.String("listen", ":9798", "address for metrics; empty: none")
@@ -154,6 +155,9 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	if v.GetString("controller") == "" {
 		return errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
 	}
+	if err := recordhttp.CheckURL(v.GetString("controller")); err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
 	if p := v.GetDuration("period"); p < 5*time.Millisecond || p > time.Minute {
 		return fmt.Errorf("period %v is not from 5ms to 1m", p)
 	}
@@ -171,7 +175,11 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sender := &recordhttp.Sender{URL: v.GetString("controller"), Munge: &munge.Munge{Socket: v.GetString("munge-socket")}}
+	client, err := recordhttp.NewClient(v.GetString("controller-config"))
+	if err != nil {
+		return fmt.Errorf("controller-config: %w", err)
+	}
+	sender := &recordhttp.Sender{URL: v.GetString("controller"), Munge: &munge.Munge{Socket: v.GetString("munge-socket")}, Client: client}
 	sp := &spool.Spool{Dir: v.GetString("spool"), Limit: v.GetInt64("spool-mib") << 20, Send: sender.Send, Log: log}
 	if err := sp.Open(); err != nil {
 		return err

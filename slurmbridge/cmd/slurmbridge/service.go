@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -81,7 +82,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		Now: time.Now, Gatherer: reg,
 	}
 	mux := api.Handler()
-	v.wired.records(mux, cfg, allowed, metrics, v.log)
+	v.wired.records(mux, cfg, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
 	v.handler = mux
 	return v, nil
 }
@@ -174,7 +175,7 @@ func (v *service) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
 	}
-	srv := &http.Server{Handler: v.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute}
+	srv := &http.Server{Handler: v.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 	g.Go(func() error {
 		systemd := false
 		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{v.cfg.Listen}, WebSystemdSocket: &systemd, WebConfigFile: &v.cfg.WebConfig}, v.log)

@@ -202,13 +202,13 @@ func recordUsers(cfg *config.Config) ([]uint32, error) {
 }
 
 // records serves the nodes' records.
-func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32, m *slurmbridge.Metrics, log *slog.Logger) {
+func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32, m *slurmbridge.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
 	mux.Handle("POST "+recordhttp.Path, &recordhttp.Handler{
 		Munge:    &munge.Munge{Socket: cfg.MungeSocket},
 		AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },
-		Result:   m.Record,
-		Keep: func(ctx context.Context, r *gpuprof.Record) (bool, error) {
-			isNew, err := w.keep(ctx, r, m)
+		Result:   m.Record, Metrics: delivery, Log: log,
+		Keep: func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (bool, error) {
+			isNew, err := w.keep(ctx, r, behind, m)
 			if err != nil {
 				log.Error("record not kept", "job", r.Ref(), "err", err)
 			}
@@ -217,12 +217,15 @@ func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32
 	})
 }
 
-// keep stores a record, and tells metrics what it shows of the job's group.
-func (w *wired) keep(ctx context.Context, r *gpuprof.Record, m *slurmbridge.Metrics) (bool, error) {
+// keep stores a record, and tells metrics what it shows of the job's group. The
+// record's times stay its node's, whose clock is behind ours by that much: they tell
+// it from others, and a group's members all have that clock. Where they meet times
+// of ours they are corrected.
+func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duration, m *slurmbridge.Metrics) (bool, error) {
 	if r.ArrayJobID == 0 {
 		// No release of Slurm so far tells a node's prolog that a job is an array's task.
 		var err error
-		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.Start, r.End); err != nil {
+		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.Start.Add(behind), r.End.Add(behind)); err != nil {
 			return false, err
 		}
 	}
@@ -245,9 +248,7 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, m *slurmbridge.Metr
 	case complete && skew < time.Hour:
 		m.Skew(skew)
 	}
-	if added.Learned {
-		w.bridge.Wake()
-	}
+	w.bridge.Wake() // which judges it
 	return true, nil
 }
 

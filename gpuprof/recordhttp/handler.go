@@ -1,0 +1,219 @@
+package recordhttp
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+)
+
+// Decoder checks credentials; see munge.Munge.
+type Decoder interface {
+	Decode(ctx context.Context, cred string) (*munge.Credential, error)
+}
+
+// Handler takes records. Only who AllowUID names is believed.
+type Handler struct {
+	Munge    Decoder
+	AllowUID func(uid uint32) bool
+	// Keep stores a record; isNew is false for one that was there already. The
+	// record's times are by its node's clock, which is behind this host's by that
+	// much (negative: ahead; 0 = less than MinSkew). They must not be corrected in
+	// what tells a record from others: the next try may find another skew.
+	Keep func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (isNew bool, err error)
+	// Result is told of each request: new, duplicate, refused or failed.
+	Result  func(result string)
+	Metrics *Metrics
+	// Log hears of clocks that differ and of what is refused, once an hour for each
+	// node; nil = nobody does.
+	Log *slog.Logger
+	// BodyTimeout bounds the time a body may take. Default 30 s.
+	BodyTimeout time.Duration
+
+	once  sync.Once
+	slots chan struct{} // bounds the credentials that are decoded at once
+	said  said
+}
+
+// decoders is how many credentials are decoded at once: each takes a process.
+const decoders = 8
+
+// ServeHTTP answers 201 for a new record, 200 for one that was there, 401 for a
+// credential that proves nothing, 403 for somebody who may not send records, 408
+// for a body that takes too long, 413 and 422 for one that is no record, 503 where
+// the record could not be kept. After 413 and 422 it is no use to send it again.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.once.Do(func() { h.slots = make(chan struct{}, decoders) })
+	status, reason, text := h.take(w, r)
+	result := "refused"
+	switch status {
+	case http.StatusCreated:
+		result = "new"
+	case http.StatusOK:
+		result = "duplicate"
+	case http.StatusServiceUnavailable:
+		result = "failed"
+	default:
+		h.Metrics.refused(reason)
+		host, _, _ := net.SplitHostPort(r.RemoteAddr)
+		if h.Log != nil && h.said.first(host+" "+reason) {
+			h.Log.Warn("records are refused", "from", host, "why", text)
+		}
+	}
+	if h.Result != nil {
+		h.Result(result)
+	}
+	if status >= http.StatusBadRequest {
+		http.Error(w, text, status)
+		return
+	}
+	w.Header().Set(resultHeader, result)
+	w.WriteHeader(status)
+}
+
+// take returns a status, one word for why not, and the same for people.
+func (h *Handler) take(w http.ResponseWriter, r *http.Request) (status int, reason, text string) {
+	c, status, reason, text := h.believe(r)
+	if status != 0 {
+		return status, reason, text
+	}
+	body, status, text := h.read(w, r)
+	if status != 0 {
+		return status, "body", text
+	}
+	if c.Payload != bind(body) {
+		return http.StatusUnauthorized, "credential", "the credential is for another record"
+	}
+	rec, err := unpack(body)
+	if err != nil {
+		return http.StatusUnprocessableEntity, "record", err.Error()
+	}
+	h.Metrics.took(len(body))
+	behind := h.skew(rec.Node, c.Behind())
+	isNew, err := h.Keep(r.Context(), rec, behind)
+	switch {
+	case err != nil:
+		return http.StatusServiceUnavailable, "", "the record could not be kept; the controller's log says why"
+	case isNew:
+		return http.StatusCreated, "", ""
+	}
+	return http.StatusOK, "", ""
+}
+
+// believe checks who sends; status 0 = somebody who may.
+func (h *Handler) believe(r *http.Request) (c *munge.Credential, status int, reason, text string) {
+	cred := r.Header.Get(Header)
+	if cred == "" {
+		return nil, http.StatusUnauthorized, "credential", "a record needs a MUNGE credential"
+	}
+	select {
+	case h.slots <- struct{}{}:
+	case <-r.Context().Done():
+		return nil, http.StatusServiceUnavailable, "", "too many records at once"
+	}
+	c, err := h.Munge.Decode(r.Context(), cred)
+	<-h.slots
+	switch {
+	case errors.Is(err, munge.ErrDown):
+		return nil, http.StatusServiceUnavailable, "", "munged does not answer on the controller: systemctl status munge there"
+	case errors.Is(err, munge.ErrExpired):
+		if c != nil {
+			h.Metrics.skewed(c.Behind())
+		}
+		return nil, http.StatusUnauthorized, "clock", err.Error() + "; set both clocks (chronyc tracking, timedatectl)"
+	case errors.Is(err, munge.ErrInvalid):
+		return nil, http.StatusUnauthorized, "credential", err.Error() + ": does /etc/munge/munge.key differ between sender and controller, or was munged not restarted since it changed?"
+	case err != nil:
+		return nil, http.StatusUnauthorized, "credential", err.Error()
+	case !h.AllowUID(c.UID):
+		return nil, http.StatusForbidden, "user", fmt.Sprintf("user %d may not send records: gpuprof runs as root, or as a user that the controller's record_users names", c.UID)
+	}
+	return c, 0, "", ""
+}
+
+// read reads the packed body; status 0 = it is there.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, status int, text string) {
+	// Where w can't (in tests) there is nobody to wait for.
+	deadline := http.NewResponseController(w)
+	_ = deadline.SetReadDeadline(time.Now().Add(cmp.Or(h.BodyTimeout, 30*time.Second)))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPacked))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, http.StatusRequestEntityTooLarge, fmt.Sprintf("the record is larger than %d bytes", maxPacked)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, http.StatusRequestTimeout, "the record took too long"
+	case err != nil:
+		return nil, http.StatusBadRequest, "the record ended early"
+	}
+	_ = deadline.SetReadDeadline(time.Time{}) // keeping the record may take its time
+	return body, 0, ""
+}
+
+// unpack reads a record, however much a hostile body would unpack to.
+func unpack(body []byte) (*gpuprof.Record, error) {
+	zr, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.New("not a packed record")
+	}
+	text, err := io.ReadAll(io.LimitReader(zr, maxBody+1))
+	if err != nil {
+		return nil, errors.New("not a packed record")
+	}
+	if len(text) > maxBody {
+		return nil, fmt.Errorf("the record is larger than %d bytes unpacked", maxBody)
+	}
+	rec := new(gpuprof.Record)
+	if err := json.Unmarshal(text, rec); err != nil {
+		return nil, errors.New("not a record")
+	}
+	return rec, rec.Validate()
+}
+
+// skew notes how far a node's clock is behind, and returns it, 0 = as good as
+// not.
+func (h *Handler) skew(node string, behind time.Duration) time.Duration {
+	h.Metrics.skewed(behind)
+	if behind.Abs() < MinSkew {
+		return 0
+	}
+	if h.Log != nil && h.said.first("clock of "+node) {
+		h.Log.Warn("a node's clock is off: its records' times are corrected where they meet ours", "node", node, "behind", behind)
+	}
+	return behind
+}
+
+// said keeps a log short.
+type said struct {
+	mu   sync.Mutex
+	when map[string]time.Time
+}
+
+// first reports whether this has not been said for an hour. Whoever has many
+// addresses doesn't fill the memory.
+func (s *said) first(what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if at, ok := s.when[what]; ok && now.Sub(at) < time.Hour {
+		return false
+	}
+	if s.when == nil || len(s.when) > 4096 {
+		s.when = map[string]time.Time{}
+	}
+	s.when[what] = now
+	return true
+}

@@ -1,0 +1,314 @@
+package recordhttp
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge/mungetest"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+func record(job int64) *gpuprof.Record {
+	return &gpuprof.Record{
+		JobID: job, Node: "n1", User: "ann", Start: time.Unix(1, 0), End: time.Unix(9, 0), PeriodS: 1,
+		Series: []rlcore.Use{{GPU: 0.5, MemMiB: 100}},
+	}
+}
+
+// kept is a store.
+type kept struct {
+	mu     sync.Mutex
+	jobs   map[int64]bool
+	behind time.Duration // of the last record
+	err    error
+}
+
+func (k *kept) keep(_ context.Context, r *gpuprof.Record, behind time.Duration) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.err != nil {
+		return false, k.err
+	}
+	if k.jobs == nil {
+		k.jobs = map[int64]bool{}
+	}
+	isNew := !k.jobs[r.JobID]
+	k.jobs[r.JobID], k.behind = true, behind
+	return isNew, nil
+}
+
+func root(uid uint32) bool { return uid == 0 }
+
+func serve(t *testing.T, h *Handler) *httptest.Server {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("POST "+Path, h)
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+func post(t *testing.T, url, cred, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, url+Path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set(Header, cred)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func TestRecordsNeedACredential(t *testing.T) {
+	m := mungetest.Start(t, mungetest.Key, 0)
+	k := &kept{}
+	var results []string
+	srv := serve(t, &Handler{Munge: m, AllowUID: root, Keep: k.keep, Result: func(r string) { results = append(results, r) }})
+	ctx := context.Background()
+	s := &Sender{URL: srv.URL, Munge: m, Client: srv.Client()}
+	for range 2 { // the second is a duplicate, and no error
+		if err := s.Send(ctx, record(7)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !k.jobs[7] || fmt.Sprint(results) != "[new duplicate]" {
+		t.Fatal(k.jobs, results)
+	}
+	if err := s.Send(ctx, &gpuprof.Record{JobID: -1, Node: "n"}); !errors.Is(err, ErrRefused) {
+		t.Errorf("a record of nonsense: %v", err)
+	}
+	encode := func(payload string) string {
+		t.Helper()
+		cred, err := m.Encode(ctx, payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cred
+	}
+	packed, err := pack(record(8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := encode(bind(packed))
+	// Somebody who is neither root nor SlurmUser makes a credential of his own.
+	forged := exec.Command("munge", "--socket="+m.Socket)
+	forged.Stdin = strings.NewReader(bind(packed))
+	forged.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	cred, err := forged.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, cred, body string
+		want             int
+	}{
+		{"no credential", "", string(packed), http.StatusUnauthorized},
+		{"a credential of nonsense", "MUNGE:AAAA:", string(packed), http.StatusUnauthorized},
+		{"options in place of one", "--help", string(packed), http.StatusUnauthorized},
+		{"for another body", good, string(packed) + "y", http.StatusUnauthorized},
+		{"used before", good, string(packed), http.StatusUnauthorized},
+		{"of another user", strings.TrimSpace(string(cred)), string(packed), http.StatusForbidden},
+		{"for something else", encode("x"), string(packed), http.StatusUnauthorized},
+		{"a huge body", encode("x"), strings.Repeat("x", maxPacked+1), http.StatusRequestEntityTooLarge},
+		{"not packed", encode(bind([]byte("{}"))), "{}", http.StatusUnprocessableEntity},
+	} {
+		if got, text := post(t, srv.URL, c.cred, c.body); got != c.want {
+			t.Errorf("%s: status %d %s, want %d", c.name, got, text, c.want)
+		}
+	}
+	if len(k.jobs) != 1 {
+		t.Errorf("what was refused is kept: %v", k.jobs)
+	}
+	k.err = errors.New("disk full")
+	var no *AnswerError
+	if err := s.Send(ctx, record(9)); !errors.As(err, &no) || no.Status != http.StatusServiceUnavailable {
+		t.Errorf("a record that can't be kept: %v", err)
+	}
+}
+
+// A clock that is off is told, to the sender and to the store.
+func TestClocksThatDiffer(t *testing.T) {
+	k := &kept{}
+	reg := prometheus.NewPedanticRegistry()
+	here := mungetest.Start(t, mungetest.Key, 0)
+	srv := serve(t, &Handler{Munge: here, AllowUID: root, Keep: k.keep, Metrics: NewMetrics(reg)})
+	send := func(skew time.Duration) error {
+		s := &Sender{URL: srv.URL, Munge: mungetest.Start(t, mungetest.Key, skew), Client: srv.Client()}
+		return s.Send(context.Background(), record(7))
+	}
+	for _, skew := range []time.Duration{-time.Minute, time.Minute, 0} {
+		if err := send(skew); err != nil || (k.behind+skew).Abs() > 2*time.Second {
+			t.Errorf("off by %s: %v, the store hears of %s", skew, err, k.behind)
+		}
+	}
+	if k.behind != 0 {
+		t.Errorf("no skew: the store hears of %s", k.behind)
+	}
+	var no *AnswerError
+	if err := send(-time.Hour); !errors.As(err, &no) || no.Status != http.StatusUnauthorized || !strings.Contains(no.Text, "behind this host's; set both clocks") {
+		t.Errorf("an hour behind: %v", err)
+	}
+	if n, err := testutil.GatherAndCount(reg, "slurmbridge_record_clock_skew_seconds", "slurmbridge_record_refusals_total"); err != nil || n != 2 {
+		t.Error(n, err)
+	}
+	// With another key nothing of it can be read.
+	s := &Sender{URL: srv.URL, Munge: mungetest.Start(t, "other", 0), Client: srv.Client()}
+	if err := s.Send(context.Background(), record(7)); !errors.As(err, &no) || !strings.Contains(no.Text, "/etc/munge/munge.key") {
+		t.Errorf("another key: %v", err)
+	}
+}
+
+// fake believes what it is told.
+type fake struct {
+	busy, most atomic.Int64
+	slow       time.Duration
+	err        error
+}
+
+func (f *fake) Encode(_ context.Context, payload string) (string, error) { return payload, nil }
+
+func (f *fake) Decode(_ context.Context, cred string) (*munge.Credential, error) {
+	f.most.Store(max(f.most.Load(), f.busy.Add(1)))
+	defer f.busy.Add(-1)
+	time.Sleep(f.slow)
+	now := time.Now()
+	return &munge.Credential{Payload: cred, Encoded: now, Decoded: now}, f.err
+}
+
+// A body that is small packed and huge unpacked is refused, and not unpacked whole.
+func TestBombs(t *testing.T) {
+	srv := serve(t, &Handler{Munge: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
+	var buf bytes.Buffer
+	zw := gzip.NewWriter(&buf)
+	fmt.Fprint(zw, `{"job_id":1,"node":"n1","comment":"`)
+	for range 200 { // 200 MiB
+		if _, err := zw.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Fprint(zw, `"}`)
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if status, text := post(t, srv.URL, bind(buf.Bytes()), buf.String()); status != http.StatusUnprocessableEntity || !strings.Contains(text, "larger") {
+		t.Errorf("%d bytes packed: %d %s", buf.Len(), status, text)
+	}
+	// Something behind the record is no part of it.
+	packed, err := pack(record(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	twice := string(packed) + string(packed)
+	if status, _ := post(t, srv.URL, bind([]byte(twice)), twice); status != http.StatusUnprocessableEntity {
+		t.Errorf("two in one: %d", status)
+	}
+}
+
+// Who sends nothing is waited for, but not for ever; and whoever isn't believed is
+// not listened to.
+func TestSlowBodies(t *testing.T) {
+	f := &fake{}
+	srv := serve(t, &Handler{Munge: f, AllowUID: root, Keep: (&kept{}).keep, BodyTimeout: 50 * time.Millisecond})
+	ask := func(cred string) string {
+		t.Helper()
+		c, err := net.Dial("tcp", srv.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: 1000000\r\n\r\nx", Path, Header, cred)
+		if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		answer := make([]byte, 12)
+		if _, err := io.ReadFull(c, answer); err != nil {
+			t.Fatal(err)
+		}
+		return string(answer)
+	}
+	if got := ask("x"); got != "HTTP/1.1 408" {
+		t.Errorf("a slow body: %s", got)
+	}
+	f.err = munge.ErrInvalid
+	if got := ask("x"); got != "HTTP/1.1 401" {
+		t.Errorf("a slow body of nobody: %s", got)
+	}
+}
+
+// However many records come at once, few credentials are decoded at once.
+func TestManyAtOnce(t *testing.T) {
+	f, k := &fake{slow: 2 * time.Millisecond}, &kept{}
+	srv := serve(t, &Handler{Munge: f, AllowUID: root, Keep: k.keep})
+	s := &Sender{URL: srv.URL, Munge: f, Client: srv.Client()}
+	var wg sync.WaitGroup
+	for i := range int64(60) {
+		wg.Go(func() {
+			if err := s.Send(context.Background(), record(1+i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(k.jobs) != 60 || f.most.Load() > decoders || f.most.Load() < 2 {
+		t.Errorf("%d records, %d at once", len(k.jobs), f.most.Load())
+	}
+}
+
+func TestMetricsAreNamedWell(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := NewMetrics(reg)
+	m.refused("user")
+	m.skewed(-time.Minute)
+	m.took(600)
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// Whatever comes as a body, a record that is taken from it is one that can be true.
+func FuzzUnpack(f *testing.F) {
+	packed, err := pack(record(1))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(packed)
+	f.Add([]byte("{}"))
+	f.Add(packed[:len(packed)/2])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := unpack(body)
+		if err == nil && (r == nil || r.Validate() != nil) {
+			t.Errorf("%q: %+v", body, r)
+		}
+	})
+}

@@ -1,0 +1,117 @@
+package recordhttp
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+)
+
+// Encoder makes credentials; see munge.Munge.
+type Encoder interface {
+	Encode(ctx context.Context, payload string) (string, error)
+}
+
+// Sender posts records to a controller.
+type Sender struct {
+	// URL of the controller, e.g. http://head:9797.
+	URL   string
+	Munge Encoder
+	// Client talks to the controller; needed, see NewClient.
+	Client *http.Client
+	// Timeout bounds one try. Default 30 s.
+	Timeout time.Duration
+}
+
+// ErrRefused says that the controller will never take this record; sending it
+// again is no use.
+var ErrRefused = errors.New("the controller refused the record")
+
+// AnswerError is any answer but yes: the controller is there, and something is
+// wrong with it, with this node or with this record.
+type AnswerError struct {
+	Status int
+	Text   string // what to do about it
+}
+
+// Error says what was answered.
+func (e *AnswerError) Error() string {
+	return fmt.Sprintf("the controller answers %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
+}
+
+// pack makes the body of a record.
+func pack(r *gpuprof.Record) ([]byte, error) {
+	var buf bytes.Buffer
+	zw, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	if err := json.NewEncoder(zw).Encode(r); err != nil {
+		return nil, err
+	}
+	if err := zw.Close(); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}
+
+// Send posts one record. Returns an error that wraps ErrRefused where another try
+// would be in vain, an AnswerError where the controller said no for another
+// reason; any other error comes from this node or the way there.
+func (s *Sender) Send(ctx context.Context, r *gpuprof.Record) error {
+	body, err := pack(r)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	cred, err := s.Munge.Encode(ctx, bind(body))
+	if err != nil {
+		return fmt.Errorf("%w: systemctl status munge", err)
+	}
+	timeout := s.Timeout
+	if timeout == 0 {
+		timeout = 30 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.URL, "/")+Path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.Header.Set(Header, cred)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Content-Encoding", "gzip")
+	resp, err := s.Client.Do(req)
+	if err != nil {
+		return advise(err)
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+	return answer(resp, strings.TrimSpace(string(text)))
+}
+
+// answer makes an error of what the controller said; nil = it has the record.
+func answer(resp *http.Response, text string) error {
+	switch status := resp.StatusCode; {
+	case resp.Header.Get(resultHeader) != "" && status < 300:
+		return nil
+	case status == http.StatusRequestEntityTooLarge, status == http.StatusUnprocessableEntity:
+		return fmt.Errorf("%w: %s", ErrRefused, text)
+	case status == http.StatusUnauthorized && resp.Header.Get("WWW-Authenticate") != "":
+		text = "its web_config asks for a user and a password: give them as basic_auth in the file that controller_config names"
+	case status == http.StatusBadRequest && strings.Contains(text, "HTTPS"):
+		text = "it speaks TLS: the setting controller begins with https://"
+	case status >= 300 && status < 400:
+		text = fmt.Sprintf("it sends us to %q: name that in the setting controller", resp.Header.Get("Location"))
+	case status < 300 || status == http.StatusNotFound || status == http.StatusMethodNotAllowed:
+		text = "is slurmbridge serve there, of this release, and not another program? See the setting controller"
+	}
+	return &AnswerError{resp.StatusCode, text}
+}

@@ -1,0 +1,174 @@
+package recordhttp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp/tlstest"
+)
+
+// controller serves records with a web_config ("" = none) as slurmbridge does, and
+// returns its address.
+func controller(t *testing.T, dir, webConfig string) string {
+	t.Helper()
+	file, systemd := "", false
+	if webConfig != "" {
+		file = filepath.Join(dir, "web.yml")
+		write(t, file, webConfig)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST "+Path, &Handler{Munge: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{""}, WebSystemdSocket: &systemd, WebConfigFile: &file}, slog.New(slog.DiscardHandler))
+	}()
+	t.Cleanup(func() { srv.Close(); <-done })
+	return l.Addr().String()
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TLS and passwords by the controller's web_config and the agent's
+// controller_config, and what is said where they don't fit.
+func TestTLS(t *testing.T) {
+	a := tlstest.New(t)
+	later := time.Now().Add(time.Hour)
+	a.Issue(t, "head", later, "head", "127.0.0.1")
+	a.Issue(t, "old", time.Now().Add(-time.Hour), "127.0.0.1")
+	a.Issue(t, "named", later, "head")
+	a.Issue(t, "node", later)
+	server := func(name, more string) string {
+		return fmt.Sprintf("tls_server_config:\n  cert_file: %s.pem\n  key_file: %s.key\n%s", name, name, more)
+	}
+	mutual := "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+	password := "basic_auth_users:\n  nodes: $2a$04$RT3PNIDdtc3UI//xcn3yF.AcEUo/.UR/rOsubCppsb.18d9se7M1W\n" // bcrypt of "secret"
+	ca := "tls_config:\n  ca_file: ca.pem\n"
+	for _, c := range []struct {
+		name, web, scheme, client, want string
+	}{
+		{"plain", "", "http", "", ""},
+		{"TLS", server("head", ""), "https", ca, ""},
+		{"both show a certificate", server("head", mutual), "https", ca + "  cert_file: node.pem\n  key_file: node.key\n", ""},
+		{"another name", server("named", ""), "https", ca + "  server_name: head\n", ""},
+		{"a password", server("head", password), "https", ca + "basic_auth:\n  username: nodes\n  password: secret\n", ""},
+		{"unknown authority", server("head", ""), "https", "", "ca_file"},
+		{"wrong name", server("named", ""), "https", ca, "server_name"},
+		{"expired", server("old", ""), "https", ca, "renew"},
+		{"no certificate of the node", server("head", mutual), "https", ca, "cert_file and key_file"},
+		{"no password", server("head", password), "https", ca, "basic_auth"},
+		{"TLS to a plain port", "", "https", ca, "http://"},
+		{"plain to a TLS port", server("head", ""), "http", "", "https://"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			addr, file := controller(t, a.Dir, c.web), ""
+			if c.client != "" {
+				file = filepath.Join(a.Dir, "client.yml")
+				write(t, file, c.client)
+			}
+			client, err := NewClient(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.CloseIdleConnections()
+			s := &Sender{URL: c.scheme + "://" + addr, Munge: &fake{}, Client: client}
+			err = s.Send(context.Background(), record(7))
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// Any other trouble on the way says what to do, too; and no other server's 200 is
+// taken for ours.
+func TestTroubleOnTheWay(t *testing.T) {
+	client, err := NewClient("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	enough := make(chan struct{})
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/moved"):
+			http.Redirect(w, r, "https://head:9797/", http.StatusPermanentRedirect)
+		case strings.HasPrefix(r.URL.Path, "/slow"):
+			<-enough
+		case strings.HasPrefix(r.URL.Path, "/none"):
+			http.NotFound(w, r)
+		}
+	}))
+	defer other.Close()
+	defer close(enough)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	for _, c := range []struct{ name, url, want string }{
+		{"nobody there", gone.URL, "connection refused: is slurmbridge serve running there"},
+		{"too slow", other.URL + "/slow", "is slurmbridge serve running there"},
+		{"another server", other.URL, "another program"},
+		{"no such page", other.URL + "/none", "another program"},
+		{"moved", other.URL + "/moved", `"https://head:9797/"`},
+	} {
+		s := &Sender{URL: c.url, Munge: &fake{}, Client: client, Timeout: 300 * time.Millisecond}
+		if err := s.Send(context.Background(), record(7)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if err := advise(&url.Error{Err: &net.OpError{Op: "dial", Err: &net.DNSError{Name: "haed"}}}); !strings.HasSuffix(err.Error(), "is the name in the setting controller right?") {
+		t.Errorf("no such name: %v", err)
+	}
+	s := &Sender{URL: other.URL, Munge: &munge.Munge{Bin: t.TempDir()}, Client: client}
+	if err := s.Send(context.Background(), record(7)); err == nil || !strings.Contains(err.Error(), "systemctl status munge") {
+		t.Errorf("no munged: %v", err)
+	}
+}
+
+func TestBadSettings(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"unknown": "tls_confg:\n  ca_file: ca.pem\n", "missing": "tls_config:\n  ca_file: none.pem\n", "half": "tls_config:\n  cert_file: a.pem\n",
+	} {
+		file := filepath.Join(dir, name)
+		write(t, file, text)
+		if _, err := NewClient(file); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if _, err := NewClient(filepath.Join(dir, "none")); err == nil {
+		t.Error("a file that isn't there: no error")
+	}
+	for text, good := range map[string]bool{
+		"http://head:9797": true, "https://[::1]:9797/": true, "head:9797": false, "ftp://head": false, "http://": false,
+		"http://ann:pw@head": false, "http://head?x=1": false, ":": false,
+	} {
+		if err := CheckURL(text); (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
