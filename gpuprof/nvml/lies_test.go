@@ -81,8 +81,12 @@ func TestLies(t *testing.T) {
 		if s.GPU < 0 || s.GPU > 1 || s.MemMiB < 0 || s.MemMiB > d.MemMiB || s.PCIeMBps > d.PCIeMBps || s.PowerW > mostPower {
 			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
 		}
+		if bad := c.mode != "zero"; bad && c.figure == "pcie-throughput" && (!s.Failed.PCIe || s.PCIeMBps != 0) ||
+			bad && c.figure == "power" && c.mode != "backwards" && (!s.Failed.Power || s.PowerW != 0) {
+			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
+		}
 		_, _ = d.Energy() // after a fall the counter is believed again
-		if s, errs := call(lib, 0); errs[0] != nil || errs[1] != nil || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 {
+		if s, errs := call(lib, 0); errs[0] != nil || errs[1] != nil || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 || s.Failed != (Answers{}) {
 			t.Errorf("after %s %s: %+v %v", c.figure, c.mode, s, errs)
 		}
 	}

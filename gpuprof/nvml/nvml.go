@@ -41,8 +41,13 @@ type Sample struct {
 	GPU      float64 // 0..1
 	MemMiB   float64
 	MemBusy  float64 // utilisation of the memory, 0..1
-	PCIeMBps float64
+	PCIeMBps float64 // both directions
 	PowerW   float64
+
+	PCIeRxMBps, PCIeTxMBps float64 // from the host, to the host
+	// Failed says which figures the GPU gives, but failed to give, or lied about,
+	// this time (PCIe, Power); they are 0.
+	Failed Answers
 }
 
 // Library is NVML as the agent uses it.
@@ -52,7 +57,7 @@ type Library interface {
 	// Sample reads a GPU by its index in Devices. A figure that the GPU doesn't
 	// give is 0. Returns an error if utilisation or memory, where the GPU gives
 	// them, could not be read or can't be true, ErrLost if the GPU has fallen off
-	// the bus. PCIe and power that fail are 0.
+	// the bus. PCIe and power that fail are 0 and are in Sample.Failed.
 	Sample(i int) (Sample, error)
 	Close() error
 }

@@ -45,37 +45,41 @@ func (g *gpu) sample() (Sample, error) {
 		s.MemMiB = float64(m.Used) / (1 << 20)
 	}
 	var err error
-	if s.PCIeMBps, err = g.pcie(); errors.Is(err, ErrLost) {
+	if s.PCIeRxMBps, s.PCIeTxMBps, err = g.pcie(); errors.Is(err, ErrLost) {
 		return Sample{}, err
 	}
+	s.PCIeMBps, s.Failed.PCIe = s.PCIeRxMBps+s.PCIeTxMBps, a.PCIe && err != nil
 	if s.PowerW, err = g.power(); errors.Is(err, ErrLost) {
 		return Sample{}, err
 	}
+	s.Failed.Power = a.Power && err != nil
 	return s, nil
 }
 
-// pcie is what goes over the link, both directions, MB/s.
-func (g *gpu) pcie() (float64, error) {
+// pcie is what comes from the host and goes to it, MB/s.
+func (g *gpu) pcie() (rx, tx float64, err error) {
 	if !g.answers.PCIe {
-		return 0, ErrNotSupported
+		return 0, 0, ErrNotSupported
 	}
-	rx, ret := g.handle.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
-	if ret != gonvml.SUCCESS {
-		return 0, g.failure("PCIe throughput", ret)
-	}
-	tx, ret := g.handle.GetPcieThroughput(gonvml.PCIE_UTIL_TX_BYTES)
-	if ret != gonvml.SUCCESS {
-		return 0, g.failure("PCIe throughput", ret)
-	}
-	mbps := (float64(rx) + float64(tx)) / 1000 // NVML gives KB/s
-	most := g.pcieMBps
+	most := g.pcieMBps / 2
 	if most == 0 {
 		most = mostPCIe
 	}
-	if mbps > most*(1+slack/100.) {
-		return 0, g.lie("PCIe throughput, MB/s,", mbps)
+	for _, way := range []struct {
+		counter gonvml.PcieUtilCounter
+		to      *float64
+	}{{gonvml.PCIE_UTIL_RX_BYTES, &rx}, {gonvml.PCIE_UTIL_TX_BYTES, &tx}} {
+		kbps, ret := g.handle.GetPcieThroughput(way.counter)
+		if ret != gonvml.SUCCESS {
+			return 0, 0, g.failure("PCIe throughput", ret)
+		}
+		mbps := float64(kbps) / 1000
+		if mbps > most*(1+slack/100.) {
+			return 0, 0, g.lie("PCIe throughput, MB/s,", mbps)
+		}
+		*way.to = min(mbps, most)
 	}
-	return min(mbps, most), nil
+	return rx, tx, nil
 }
 
 // power is the GPU's, W.
