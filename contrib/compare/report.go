@@ -1,0 +1,61 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/google/renameio/v2"
+)
+
+// report is build/compare.json: figures by workload and variant.
+type report map[string]map[string]*figures
+
+// collect gathers what the cells measured; those that failed are missing.
+func collect(cells []*cell) report {
+	r := report{}
+	for _, c := range cells {
+		if c.figures == nil {
+			continue
+		}
+		if r[c.workload] == nil {
+			r[c.workload] = map[string]*figures{}
+		}
+		r[c.workload][c.variant.name] = c.figures
+	}
+	return r
+}
+
+// write writes the report to a file, or with "-" to out.
+func (r report) write(file string, out io.Writer) error {
+	body, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write figures: %w", err)
+	}
+	body = append(body, '\n')
+	if file == "-" {
+		_, err = out.Write(body)
+	} else {
+		err = renameio.WriteFile(file, body, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write figures: %w", err)
+	}
+	return nil
+}
+
+// shortest is the variant of the shortest makespan among those that let no job
+// fail, "" of none. More than one of the same makespan: the first.
+func shortest(order []variant, byVariant map[string]*figures) string {
+	best := ""
+	for i := range order {
+		f := byVariant[order[i].name]
+		if f == nil || f.JobsFailed > 0 {
+			continue
+		}
+		if best == "" || f.MakespanS < byVariant[best].MakespanS {
+			best = order[i].name
+		}
+	}
+	return best
+}

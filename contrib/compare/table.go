@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// show prints a table for each workload, and what to know of it.
+func (r report) show(out io.Writer, o *options) {
+	for _, wl := range o.workloads {
+		if len(r[wl]) > 0 {
+			r.table(out, o, wl)
+		}
+	}
+	fmt.Fprint(out, legend)
+	fmt.Fprintln(out)
+	r.pauses(out, o)
+	r.repeated(out, o)
+	r.verdict(out, o)
+}
+
+const legend = `÷ whole: makespan over that of plain Slurm with whole GPUs. idle: no application was on the
+GPU, which is Slurm's own pauses. rerun: the makespan if every failed job ran once more
+afterwards, alone (computed). turnaround and slowdown are those of the jobs that completed; a
+job that failed counts in the makespan for as long as it ran. sim: the simulator's makespan of
+the same decisions without pauses; ÷ starts: the makespan over the simulator's with the same
+start times. All times are GPU seconds from the moment that the first job could start.
+`
+
+func (r report) table(out io.Writer, o *options, wl string) {
+	t := table.NewWriter()
+	t.SetOutputMirror(out)
+	t.SetStyle(table.StyleLight)
+	t.Style().Format.Header = text.FormatDefault
+	t.SetTitle(wl)
+	head := table.Row{"", "makespan", "÷ whole", "idle", "− idle", "rerun", "turnaround", "failed", "oom", "slow p50", "p95", "GPU", "sim", "÷ sim", "÷ starts"}
+	var right []table.ColumnConfig
+	for i := range head[1:] {
+		right = append(right, table.ColumnConfig{Number: i + 2, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(right)
+	t.AppendHeader(head)
+	for i := range o.variants {
+		name := o.variants[i].name
+		f := r[wl][name]
+		if f == nil {
+			t.AppendRow(table.Row{name, "not measured"})
+			continue
+		}
+		row := table.Row{name, whole(f.MakespanS), "", whole(f.IdleS), whole(f.BusyMakespanS), "", whole(f.MeanTurnaroundS), f.JobsFailed, f.OOM,
+			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), "", "", ""}
+		if base := r[wl]["whole"]; base != nil {
+			row[2] = ratio(f.MakespanS / base.MakespanS)
+		}
+		if f.JobsFailed > 0 {
+			row[5] = whole(f.RerunMakespanS)
+		}
+		if f.SimMakespanS > 0 {
+			row[12], row[13] = whole(f.SimMakespanS), ratio(f.SimRatio)
+		}
+		if f.SimStartsS > 0 {
+			row[14] = ratio(f.StartsRatio)
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+}
+
+func whole(s float64) string { return fmt.Sprintf("%.0f", s) }
+
+func ratio(x float64) string { return fmt.Sprintf("%.3f", x) }
+
+// pauses says how much of the makespans is Slurm's own time.
+func (r report) pauses(out io.Writer, o *options) {
+	lo, hi := span(r, o, func(f *figures) (float64, bool) { return f.IdleS / f.MakespanS, true })
+	fmt.Fprintf(out, "%g GPU seconds pass in one second, so Slurm's own pauses count %g-fold: %.0f to %.0f %% of the makespans.\n",
+		o.scale, o.scale, 100*lo, 100*hi)
+}
+
+// repeated says how near the simulator comes to the real runs.
+func (r report) repeated(out io.Writer, o *options) {
+	far, n := 0, 0
+	for _, wl := range o.workloads {
+		for i := range o.variants {
+			if f := r[wl][o.variants[i].name]; f != nil && f.SimRatio > 0 {
+				n++
+				if !near(f.SimRatio) {
+					far++
+				}
+			}
+		}
+	}
+	if n == 0 {
+		return
+	}
+	lo, hi := span(r, o, func(f *figures) (float64, bool) { return f.SimRatio, f.SimRatio > 0 })
+	fmt.Fprintf(out, "Same decisions, real ÷ simulated makespan: %.3f to %.3f; %d of %d runs are within 5 %%.\n", lo, hi, n-far, n)
+	lo, hi = span(r, o, func(f *figures) (float64, bool) { return f.StartsRatio, f.StartsRatio > 0 })
+	fmt.Fprintf(out, "With the start times of the real run too: %.3f to %.3f.", lo, hi)
+	if far > 0 && lo > 0.99 && hi < 1.01 {
+		fmt.Fprintf(out, " So what lies beyond 5 %% is Slurm's pauses times %g;\na smaller --scale makes it less.", o.scale)
+	}
+	fmt.Fprintln(out)
+}
+
+// near reports whether a ratio is within 5 % of 1.
+func near(x float64) bool { return x >= 0.95 && x <= 1.05 }
+
+// span returns the least and the greatest of a figure over all runs that have it.
+func span(r report, o *options, of func(*figures) (float64, bool)) (lo, hi float64) {
+	first := true
+	for _, wl := range o.workloads {
+		for i := range o.variants {
+			f := r[wl][o.variants[i].name]
+			if f == nil {
+				continue
+			}
+			x, ok := of(f)
+			if !ok {
+				continue
+			}
+			if first {
+				lo, hi, first = x, x, false
+			}
+			lo, hi = min(lo, x), max(hi, x)
+		}
+	}
+	return lo, hi
+}
+
+// verdict says which variant was shortest, workload by workload.
+func (r report) verdict(out io.Writer, o *options) {
+	for _, wl := range o.workloads {
+		best := shortest(o.variants, r[wl])
+		if best == "" || len(r[wl]) < 2 {
+			continue
+		}
+		fmt.Fprintf(out, "%s: %s is the shortest of those under which no job failed.", wl, best)
+		for i := range o.variants {
+			n := o.variants[i].name
+			if f := r[wl][n]; f != nil && f.JobsFailed > 0 && f.MakespanS < r[wl][best].MakespanS {
+				fmt.Fprintf(out, " %s was over earlier because %d jobs failed.", n, f.JobsFailed)
+			}
+		}
+		fmt.Fprintln(out)
+	}
+}
