@@ -24,6 +24,8 @@ type Card struct {
 	Model     string  `json:"model"`
 	Arch      string  `json:"arch,omitempty"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`
+	// Clients is how many MPS clients the card serves at a time, 0 = not told.
+	Clients int `json:"mps_clients,omitempty"`
 }
 
 const cardsFile = "gpus.json"
@@ -115,16 +117,14 @@ var beforeVolta = []string{"kepler", "maxwell", "pascal"}
 func (c Card) volta() bool { return c.Arch != "" && !slices.Contains(beforeVolta, c.Arch) }
 
 // clients is how many MPS clients the card serves at a time, 0 = not known. NVIDIA's
-// Multi-Process Service manual: 16 before Volta, 48 from then on, 60 in its later
-// editions, which drivers for Hopper and later always meet.
+// Multi-Process Service manual: 16 before Volta, 48 from then on; more with recent
+// drivers, if the agent says so.
 func (c Card) clients() int {
-	switch c.Arch {
-	case "":
-		return 0
-	case "kepler", "maxwell", "pascal":
+	switch {
+	case c.Clients > 0 || c.Arch == "":
+		return c.Clients
+	case !c.volta():
 		return 16
-	case "volta", "turing", "ampere", "ada":
-		return 48
 	}
-	return 60
+	return 48
 }

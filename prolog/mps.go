@@ -64,10 +64,21 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error
 		return nil
 	}
 	// The server is there when the job's first process asks for it.
-	if _, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid)); err != nil {
-		return fmt.Errorf("gpu %d: start server: %w", gpu, err)
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	said, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
+	for err == nil {
+		var list string
+		if list, err = m.command(ctx, gpu, "get_server_list"); strings.TrimSpace(list) != "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			err = errors.New("the daemon has none")
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
-	return nil
+	return fmt.Errorf("gpu %d: start server of user %d: %w: %.200s", gpu, uid, err, strings.TrimSpace(said))
 }
 
 func (m *MPS) start(ctx context.Context, gpu int) error {

@@ -30,11 +30,9 @@ func simulated(t *testing.T) *Hook {
 	t.Helper()
 	dir := t.TempDir()
 	sim := filepath.Join(dir, "gpusim")
-	if out, err := exec.Command("go", "build", "-o", sim, "../gpuprof/gpusim/cmd/gpusim").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	state := filepath.Join(dir, "state")
-	if out, err := exec.Command(sim, "init", "--state", state, "--gpus", "2").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", sim, "../gpuprof/gpusim/cmd/gpusim")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is installed: it runs in any root folder
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	control := filepath.Join(dir, "nvidia-cuda-mps-control")
@@ -49,6 +47,14 @@ func simulated(t *testing.T) *Hook {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(run) })
+	// The MPS server is the job's user's.
+	if err := os.Chmod(run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(run, "state")
+	if out, err := exec.Command(sim, "init", "--state", state, "--gpus", "2").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	h := &Hook{Dir: Dir(run), Now: time.Now}
 	h.MPS = &MPS{Dir: h.Dir, Control: control, Env: []string{"GPUSIM_STATE=" + state}}
 	return h
@@ -103,7 +109,8 @@ func TestKilledDaemonIsReplaced(t *testing.T) {
 	if out, err := exec.Command("kill", "-9", strings.TrimSpace(string(pid))).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
-	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil {
+	// Whether its server had clients nobody knows any more.
+	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil && !strings.HasSuffix(err.Error(), "lost under jobs 7") {
 		t.Fatal(err)
 	}
 	if !h.MPS.answers(ctx, 0) {
@@ -344,6 +351,20 @@ func TestTaskProlog(t *testing.T) {
 		h.Percentage = c.percentage
 		if got := print(c.env...); got != c.want {
 			t.Errorf("%s %q: %q, want %q", c.percentage, c.env, got, c.want)
+		}
+	}
+	h.Percentage = "share"
+	for _, c := range []struct{ limit, arch, share, want string }{
+		{"off", "ampere", "50", ""}, {"", "ampere", "50", ""}, {"share", "", "50", ""}, {"share", "pascal", "50", ""},
+		{"share", "ampere", "25", "0=10240M"}, {"generous", "hopper", "25", "0=20480M"}, {"generous", "volta", "60", "0=40960M"},
+	} {
+		h.MemoryLimit, h.Cards = c.limit, []Card{{Arch: c.arch, MemMiB: 40960}}
+		w := want("")
+		if c.want != "" {
+			w += "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=" + c.want + "\n"
+		}
+		if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", c.share); got != w {
+			t.Errorf("%+v: %q, want %q", c, got, w)
 		}
 	}
 	// A daemon that died without a word is none.

@@ -1,0 +1,255 @@
+package prolog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// node makes a node with two simulated GPUs of a model, at so many GPU seconds a
+// second, whose cards the hooks know, and the program its applications run by.
+func node(t *testing.T, model, arch string, scale int, init ...string) (h *Hook, run func(job string, args ...string) *app) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: jobs of other users")
+	}
+	h = simulated(t)
+	must(t, os.Chmod(filepath.Dir(filepath.Dir(h.MPS.Control)), 0o755)) // theirs is the program
+	sim := filepath.Join(filepath.Dir(h.MPS.Control), "gpusim")
+	state := filepath.Join(string(h.Dir), "state")
+	must(t, os.Chmod(string(h.Dir), 0o755)) // jobs' users must get there
+	if out, err := exec.Command(sim, append([]string{"init", "--state", state, "--model", model, "--gpus", "2", "--scale", strconv.Itoa(scale)}, init...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	h.MPS.Env = []string{"GPUSIM_STATE=" + state}
+	h.Cards = []Card{{Index: 0, UUID: "", Arch: arch, MemMiB: 40960}}
+	t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
+	return h, func(job string, args ...string) *app {
+		t.Helper()
+		var vars bytes.Buffer
+		taskErr := h.TaskProlog(&vars, env("SLURM_JOB_ID", job))
+		a := &app{cmd: exec.Command(sim, append([]string{"run", "vgg16"}, args...)...), taskErr: taskErr}
+		a.cmd.Env = []string{"GPUSIM_STATE=" + state, "CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(t.TempDir(), "none")}
+		for line := range strings.Lines(vars.String()) {
+			a.cmd.Env = append(a.cmd.Env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
+		}
+		a.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
+		a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.stderr
+		if err := a.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = a.cmd.Process.Kill(); _ = a.cmd.Wait() })
+		return a
+	}
+}
+
+// app is a program that computes on a simulated GPU.
+type app struct {
+	cmd         *exec.Cmd
+	out, stderr bytes.Buffer
+	taskErr     error // the task prolog's
+}
+
+// end waits for it; mps reports whether it was served by MPS.
+func (a *app) end() (status int, mps bool) {
+	_ = a.cmd.Wait()
+	var r struct{ MPS bool }
+	_ = json.Unmarshal(a.out.Bytes(), &r)
+	return a.cmd.ProcessState.ExitCode(), r.MPS
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// says fails the test unless err says what is wanted.
+func says(t *testing.T, err error, want string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 2000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("not in time: %s", what)
+}
+
+func (h *Hook) clientsOf(t *testing.T) int {
+	t.Helper()
+	out, err := h.MPS.command(context.Background(), 0, "get_client_list "+strconv.Itoa(h.Dir.Server(0).PID))
+	if err != nil {
+		return -1
+	}
+	return len(strings.Fields(out))
+}
+
+func read(t *testing.T, path string) *Job {
+	t.Helper()
+	j, err := ReadJob(path)
+	must(t, err)
+	return j
+}
+
+// A server that is killed under its jobs: each of them is marked, in its file while
+// it runs and in what the agent gets at its end; a newcomer gets a new server and is
+// no victim.
+func TestServerKilledUnderJobs(t *testing.T) {
+	h, run := node(t, "titanxp", "pascal", 20)
+	ctx := context.Background()
+	must(t, h.Prolog(ctx, env()))
+	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
+	if j := read(t, h.Dir.running(7)); !j.MPS || !j.MPSFault.IsZero() || j.Boot == "" {
+		t.Errorf("%+v", j)
+	}
+	a := run("7")
+	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+	must(t, syscall.Kill(h.Dir.Server(0).PID, syscall.SIGKILL))
+	if status, _ := a.end(); status == 0 {
+		t.Error("its client didn't notice")
+	}
+	// The first who looks marks all; here the node agent.
+	says(t, h.Watch(ctx), "lost under jobs 7, 8")
+	at := read(t, h.Dir.running(8)).MPSFault
+	if at.IsZero() {
+		t.Error("the other sharer is not marked")
+	}
+	must(t, h.Watch(ctx)) // told once
+	must(t, h.Epilog(ctx, env()))
+	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
+	if status, mps := run("9", "--duration-scale", "0.01").end(); status != 0 || !mps {
+		t.Errorf("the newcomer: %d, MPS %v", status, mps)
+	}
+	must(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")))
+	must(t, h.Epilog(ctx, env("SLURM_JOB_ID", "9")))
+	for _, c := range []struct {
+		id     string
+		victim bool
+	}{{"7-0", true}, {"8-0", true}, {"9-0", false}} {
+		if j := read(t, h.Dir.path("ended", c.id+".json")); j.MPSFault.IsZero() == c.victim || !j.MPS {
+			t.Errorf("%s: %+v", c.id, j)
+		}
+	}
+	if !at.Equal(read(t, h.Dir.path("ended", "8-0.json")).MPSFault) {
+		t.Error("the time of the fault changed")
+	}
+}
+
+// Before Volta a client's fault ends the server: found at the next epilog even if
+// nobody looked in between.
+func TestClientFaultsBeforeVolta(t *testing.T) {
+	h, run := node(t, "titanxp", "pascal", 50)
+	ctx := context.Background()
+	must(t, h.Prolog(ctx, env()))
+	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
+	good := run("7")
+	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+	bad := run("8", "--fault-at", "1")
+	if status, _ := bad.end(); status == 0 {
+		t.Error("no fault")
+	}
+	if status, _ := good.end(); status == 0 {
+		t.Error("no victim")
+	}
+	says(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")), "lost under jobs 7")
+	must(t, h.Epilog(ctx, env()))
+	for _, id := range []string{"7-0", "8-0"} {
+		if j := read(t, h.Dir.path("ended", id+".json")); j.MPSFault.IsZero() {
+			t.Errorf("%+v", j)
+		}
+	}
+}
+
+// From Volta on a faulted server takes no clients until those it has are gone. The GPU
+// is left out of MPS so long: a newcomer computes without rather than fail.
+func TestPoisonedServerIsLeftAlone(t *testing.T) {
+	h, run := node(t, "a100", "ampere", 50)
+	ctx := context.Background()
+	must(t, h.Prolog(ctx, env()))
+	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
+	// A client that has lost its context and stays all the same.
+	good := run("7")
+	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+	must(t, good.cmd.Process.Signal(syscall.SIGSTOP))
+	if status, _ := run("8", "--fault-at", "1").end(); status == 0 {
+		t.Error("no fault")
+	}
+	says(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")), "job 9 goes without")
+	if h.Dir.Server(0).Takes() || read(t, h.Dir.running(9)).MPS || read(t, h.Dir.running(7)).MPSFault.IsZero() {
+		t.Errorf("%+v", h.Dir.Server(0))
+	}
+	newcomer := run("9", "--duration-scale", "0.01")
+	says(t, newcomer.taskErr, "takes no new clients")
+	if status, mps := newcomer.end(); status != 0 || mps {
+		t.Errorf("the newcomer: %d, MPS %v: %s", status, mps, newcomer.stderr.String())
+	}
+	if !read(t, h.Dir.running(9)).MPSFault.IsZero() {
+		t.Error("a job without MPS is no victim")
+	}
+	// When the victims are gone the server is renewed, and the next gets MPS again.
+	_ = good.cmd.Process.Kill()
+	_, _ = good.end()
+	until(t, "a renewed server", func() bool {
+		must(t, h.Watch(ctx))
+		return h.Dir.Server(0).Takes()
+	})
+	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "10")))
+	if status, mps := run("10", "--duration-scale", "0.01").end(); status != 0 || !mps {
+		t.Errorf("after it was renewed: %d, MPS %v", status, mps)
+	}
+	for _, id := range []string{"7", "8", "9", "10"} {
+		must(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
+	}
+	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
+		t.Error("the daemon is still there")
+	}
+}
+
+// With all the clients a server can have, the next job goes without MPS.
+func TestAsManyClientsAsTheCardServes(t *testing.T) {
+	for _, c := range []struct {
+		model, arch string
+		n           int
+		init        []string
+	}{{"titanxp", "pascal", 16, nil}, {"h200", "hopper", 60, []string{"--recent"}}} {
+		h, run := node(t, c.model, c.arch, 1, c.init...)
+		h.Cards[0].Clients = c.n
+		ctx := context.Background()
+		must(t, h.Prolog(ctx, env()))
+		var apps []*app
+		for range c.n {
+			apps = append(apps, run("7", "--mem-mib", "50"))
+		}
+		until(t, fmt.Sprint(c.n, " clients"), func() bool { return h.clientsOf(t) == c.n })
+		says(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")), "as many clients as it serves; job 8 goes without")
+		late := run("8", "--mem-mib", "50")
+		says(t, late.taskErr, "takes no new clients")
+		time.Sleep(50 * time.Millisecond)
+		_ = late.cmd.Process.Signal(syscall.SIGTERM)
+		if status, _ := late.end(); status != -1 && status != 143 {
+			t.Errorf("%s: the %d. client ended with %d: %s", c.model, c.n+1, status, late.stderr.String())
+		}
+		_ = apps[0].cmd.Process.Kill()
+		_, _ = apps[0].end()
+		until(t, "room", func() bool { must(t, h.Watch(ctx)); return h.Dir.Server(0).Takes() })
+		must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
+	}
+}

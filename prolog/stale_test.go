@@ -1,0 +1,314 @@
+package prolog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// fakeProc makes a /proc with a boot and the steps of some jobs.
+func fakeProc(t *testing.T, boot string, steps ...string) string {
+	t.Helper()
+	proc := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(proc, "sys/kernel/random"), 0o755))
+	must(t, os.WriteFile(filepath.Join(proc, "sys/kernel/random/boot_id"), []byte(boot+"\n"), 0o444))
+	for i, s := range steps {
+		must(t, os.MkdirAll(filepath.Join(proc, strconv.Itoa(100+i)), 0o755))
+		must(t, os.WriteFile(filepath.Join(proc, strconv.Itoa(100+i), "cmdline"), []byte(s+"\x00"), 0o444))
+	}
+	return proc
+}
+
+// What ended without an epilog is closed by the next hook on its GPU, as soon as it is
+// certain and no sooner, and is gone from the job map.
+func TestJobsWithoutAnEpilog(t *testing.T) {
+	now := time.Now().Round(time.Second)
+	job := func(id int64, percent int, age time.Duration, boot string) *Job {
+		return &Job{JobID: id, GPUs: []int{0}, Percent: percent, Start: now.Add(-age), Boot: boot}
+	}
+	for _, c := range []struct {
+		name string
+		jobs []*Job
+		left string
+	}{
+		{"before the node was restarted", []*Job{job(1, 30, 0, "before"), job(2, 30, 0, "now")}, "2 9"},
+		{"a step runs", []*Job{job(5, 30, time.Hour, "now"), job(6, 30, time.Hour, "now")}, "5 6 9"},
+		{"no step any more", []*Job{job(1, 30, time.Hour, "now"), job(6, 30, time.Hour, "now")}, "6 9"},
+		{"salloc, between two steps", []*Job{job(1, 30, 9*time.Minute, "now")}, "1 9"},
+		{"its share is another's by now", []*Job{job(1, 60, 2*time.Minute, "now"), job(2, 60, 30*time.Second, "now")}, "2 9"},
+		{"a whole GPU's", []*Job{job(1, 0, 2*time.Minute, "now")}, "9"},
+		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute, "now"), job(2, 60, 0, "now")}, "2 9"},
+	} {
+		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
+		h.Proc = fakeProc(t, "now", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ", "mine slurmstepd: [7.0]")
+		h.JobMap = filepath.Join(string(h.Dir), "map")
+		for _, j := range c.jobs {
+			must(t, h.Dir.Begin(j))
+		}
+		err := h.Prolog(context.Background(), env("SLURM_JOB_ID", "9", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30"))
+		lines, _ := os.ReadFile(filepath.Join(h.JobMap, "0"))
+		if got := strings.Join(strings.Fields(string(lines)), " "); got != c.left {
+			t.Errorf("%s: %s are left, want %s", c.name, got, c.left)
+		}
+		ended, _ := List(h.Dir.Ended())
+		for _, j := range ended {
+			says(t, err, fmt.Sprintf("job %d ended without an epilog", j.JobID))
+			if j.End.Before(j.Start) || j.Exit != "" {
+				t.Errorf("%s: %+v", c.name, j)
+			}
+		}
+		if running, _ := List(h.Dir.Jobs()); len(ended)+len(running) != len(c.jobs)+1 {
+			t.Errorf("%s: %d ended, %d run", c.name, len(ended), len(running))
+		}
+	}
+}
+
+// A prolog that was killed and is called again, and a requeued job whose first run had
+// no epilog: no run is lost, none is counted twice.
+func TestPrologAgain(t *testing.T) {
+	clock := time.Now().Round(time.Second)
+	h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { clock = clock.Add(time.Second); return clock }}
+	ctx := context.Background()
+	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
+	must(t, h.Prolog(ctx, env(whole...)))
+	first := read(t, h.Dir.running(7)).Start
+	must(t, h.Prolog(ctx, env(whole...)))
+	if j := read(t, h.Dir.running(7)); !j.Start.Equal(first) {
+		t.Errorf("it began at %v, and then at %v", first, j.Start)
+	}
+	must(t, h.Prolog(ctx, env(append(whole, "SLURM_JOB_RESTART_COUNT", "1")...)))
+	if j := read(t, h.Dir.path("ended", "7-0.json")); j.End.Before(first) {
+		t.Errorf("%+v", j)
+	}
+	if j := read(t, h.Dir.running(7)); j.Restart != 1 || !j.Start.After(first) {
+		t.Errorf("%+v", j)
+	}
+	var wg sync.WaitGroup
+	for range 8 { // epilogs called twice, and at once
+		wg.Go(func() {
+			if err := h.Epilog(ctx, env("SLURM_JOB_RESTART_COUNT", "1")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if ended, err := List(h.Dir.Ended()); err != nil || len(ended) != 2 {
+		t.Errorf("%d ended, %v", len(ended), err)
+	}
+}
+
+// Nobody but root, or the agent's own user, can make the agent believe in a job.
+func TestForgedJobFile(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: another user's file")
+	}
+	good := []byte(`{"job_id":7,"uid":0,"user":"root","gpus":[0]}`)
+	for name, forge := range map[string]func(path string) error{
+		"a user's file": func(p string) error { return errors.Join(os.WriteFile(p, good, 0o600), os.Chown(p, 1000, 1000)) },
+		"writable by all": func(p string) error {
+			return errors.Join(os.WriteFile(p, good, 0o600), os.Chmod(p, 0o602))
+		},
+		"writable by a group": func(p string) error {
+			return errors.Join(os.WriteFile(p, good, 0o600), os.Chmod(p, 0o620))
+		},
+		"a link": func(p string) error {
+			return errors.Join(os.WriteFile(p+".target", good, 0o600), os.Symlink(p+".target", p))
+		},
+		"a link to nothing": func(p string) error { return os.Symlink("/does/not/exist", p) },
+		"a pipe":            func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		"a folder":          func(p string) error { return os.Mkdir(p, 0o755) },
+		"a device":          func(p string) error { return syscall.Mknod(p, syscall.S_IFCHR|0o600, 1<<8|5) },
+		"no end":            func(p string) error { return errors.Join(os.WriteFile(p, nil, 0o600), os.Truncate(p, 1<<40)) },
+		"not a job":         func(p string) error { return os.WriteFile(p, []byte(`{"job_id":-1}`), 0o600) },
+		"garbage":           func(p string) error { return os.WriteFile(p, []byte("\x00\xff{"), 0o600) },
+	} {
+		dir := Dir(t.TempDir())
+		must(t, dir.Make())
+		must(t, forge(dir.running(7)))
+		must(t, dir.Begin(&Job{JobID: 8}))
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			jobs, err := List(dir.Jobs())
+			if len(jobs) != 1 || jobs[0].JobID != 8 || err == nil {
+				t.Errorf("%s: %d jobs, %v", name, len(jobs), err)
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: it is waited for", name)
+		}
+	}
+	dir := Dir(t.TempDir())
+	must(t, dir.Begin(&Job{JobID: 7}))
+	if j := read(t, dir.running(7)); j.JobID != 7 {
+		t.Errorf("%+v", j)
+	}
+	// A task prolog, as the job's user, believes root's list of GPUs and no other.
+	must(t, dir.WriteCards([]Card{{UUID: "GPU-a"}}))
+	must(t, os.Chown(dir.path(cardsFile), 1000, 1000))
+	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
+		t.Errorf("a forged list of GPUs: %v %v", cards, err)
+	}
+}
+
+// Whatever comes, goes, is killed or requeued: each GPU's map holds the jobs that are
+// on it, by DCGM's number, and is never seen half written.
+func TestJobMapIsTrue(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp("", "sbm")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		h := &Hook{Dir: Dir(dir), JobMap: filepath.Join(dir, "map"), Now: time.Now, Cards: []Card{{Index: 0, NVMLIndex: 2}, {Index: 1, NVMLIndex: 0}, {Index: 2, NVMLIndex: 1}}}
+		ctx := context.Background()
+		on := map[int64][]int{}
+		for range rapid.IntRange(1, 12).Draw(rt, "events") {
+			id := rapid.Int64Range(1, 5).Draw(rt, "job")
+			vars := func(kv ...string) func(string) string {
+				return env(append(kv, "SLURM_JOB_ID", strconv.FormatInt(id, 10))...)
+			}
+			switch rapid.SampledFrom([]string{"begin", "end", "requeue", "damaged", "watch"}).Draw(rt, "event") {
+			case "begin", "requeue":
+				if gpus, there := on[id]; there {
+					// Slurm ends a run before it starts the next, but its epilog may have been killed.
+					list := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
+					_ = h.Prolog(ctx, vars("SLURM_JOB_GPUS", list, "SLURM_JOB_RESTART_COUNT", strconv.Itoa(rapid.IntRange(0, 9).Draw(rt, "restart"))))
+					continue
+				}
+				gpus := rapid.SliceOfNDistinct(rapid.IntRange(0, 2), 1, 3, rapid.ID[int]).Draw(rt, "gpus")
+				list := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
+				_ = h.Prolog(ctx, vars("SLURM_JOB_GPUS", list))
+				on[id] = gpus
+			case "end":
+				list := strings.Trim(strings.ReplaceAll(fmt.Sprint(on[id]), " ", ","), "[]")
+				_ = h.Epilog(ctx, vars("SLURM_JOB_GPUS", list))
+				delete(on, id)
+			case "damaged":
+				if gpus, there := on[id]; there {
+					_ = os.WriteFile(h.Dir.running(id), []byte("{"), 0o600)
+					list := strings.Trim(strings.ReplaceAll(fmt.Sprint(gpus), " ", ","), "[]")
+					_ = h.Epilog(ctx, vars("SLURM_JOB_GPUS", list))
+					delete(on, id)
+				}
+			case "watch":
+				_ = h.Watch(ctx)
+			}
+			for _, c := range h.Cards {
+				var want []string
+				for id, gpus := range on {
+					if slices.Contains(gpus, c.Index) {
+						want = append(want, strconv.FormatInt(id, 10))
+					}
+				}
+				slices.Sort(want)
+				text, err := os.ReadFile(filepath.Join(h.JobMap, strconv.Itoa(c.NVMLIndex)))
+				if err != nil && len(want) > 0 || strings.Join(strings.Fields(string(text)), " ") != strings.Join(want, " ") {
+					rt.Fatalf("gpu %d: %q, want %v (%v)", c.Index, text, want, err)
+				}
+			}
+		}
+		// dcgm-exporter reads files with a number for a name only.
+		entries, _ := os.ReadDir(h.JobMap)
+		for _, e := range entries {
+			if _, err := strconv.Atoi(e.Name()); err != nil {
+				rt.Errorf("%s is left over", e.Name())
+			}
+		}
+	})
+}
+
+// Under RunInJob a hook is in its job's control groups, and what it starts would end
+// with the job.
+func TestLeaveJob(t *testing.T) {
+	for name, c := range map[string]struct{ groups, procs string }{
+		"version 2":     {"0::/system.slice/slurmstepd.scope/job_12/step_extern/slurm\n", "slurmbridge"},
+		"version 1":     {"4:memory:/slurm/uid_1000/job_12/step_extern\n9:name=systemd:/x\n", "memory/slurmbridge"},
+		"both":          {"0::/system.slice/slurmstepd.scope/job_12\n", "unified/slurmbridge"},
+		"not in a job":  {"0::/system.slice/slurmd.service\n", ""},
+		"a job by name": {"0::/user.slice/my_job_12\n", ""},
+	} {
+		root := t.TempDir()
+		must(t, os.MkdirAll(filepath.Join(root, "proc/self"), 0o755))
+		must(t, os.WriteFile(filepath.Join(root, "proc/self/cgroup"), []byte(c.groups), 0o600))
+		for _, mount := range []string{"memory", "systemd", "unified"} {
+			must(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", mount), 0o755))
+		}
+		if name == "version 2" {
+			must(t, os.WriteFile(filepath.Join(root, "sys/fs/cgroup/cgroup.procs"), nil, 0o600))
+		}
+		for range 2 {
+			if err := LeaveJob(root); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		found, _ := filepath.Glob(filepath.Join(root, "sys/fs/cgroup/*/*"))
+		more, _ := filepath.Glob(filepath.Join(root, "sys/fs/cgroup/*/*/cgroup.procs"))
+		var procs []string
+		for _, f := range append(found, more...) {
+			if filepath.Base(f) == "cgroup.procs" {
+				rel, _ := filepath.Rel(filepath.Join(root, "sys/fs/cgroup"), filepath.Dir(f))
+				procs = append(procs, rel)
+			}
+		}
+		if strings.Join(procs, " ") != c.procs {
+			t.Errorf("%s: went to %q, want %q", name, procs, c.procs)
+		}
+	}
+	if err := LeaveJob(t.TempDir()); err != nil {
+		t.Errorf("without control groups: %v", err)
+	}
+}
+
+// The program in a container of its own root folder: with the pipe directory at its
+// path it is served by MPS, without it it computes all the same.
+func TestContainer(t *testing.T) {
+	h, run := node(t, "a100", "ampere", 50)
+	ctx := context.Background()
+	must(t, h.Prolog(ctx, env()))
+	sim := filepath.Join(filepath.Dir(h.MPS.Control), "gpusim")
+	state := filepath.Join(string(h.Dir), "state")
+	a := run("7", "--duration-scale", "0.01")
+	_, _ = a.end()
+	for _, bind := range []bool{true, false} {
+		root, err := os.MkdirTemp("", "sbc")
+		must(t, err)
+		defer os.RemoveAll(root)
+		must(t, os.Chmod(root, 0o755))
+		out, err := exec.Command("sh", "-c", `cp "$0" "$1/gpusim" && cp --sparse=always "$2" "$1/state"`, sim, root, state).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		must(t, os.Mkdir(filepath.Join(root, "proc"), 0o755))
+		script := `mkdir -p "$ROOT$PIPE" && mount --bind "$STATE" "$ROOT/state" && mount -t proc proc "$ROOT/proc" && `
+		if bind {
+			script += `mount --bind "$PIPE" "$ROOT$PIPE" && `
+		}
+		script += `chroot --userspec=1000:1000 "$ROOT" /gpusim run vgg16 --duration-scale 0.01`
+		cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
+		cmd.Env = append([]string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, a.cmd.Env...)
+		cmd.Env = append(cmd.Env, "ROOT="+root, "PIPE="+h.MPS.Pipe(0), "STATE="+state, "GPUSIM_STATE=/state")
+		text, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("bound %v: %v: %s", bind, err, text)
+		}
+		if strings.Contains(string(text), `"mps":true`) != bind {
+			t.Errorf("bound %v: %s", bind, text)
+		}
+	}
+	must(t, h.Epilog(ctx, env()))
+}
