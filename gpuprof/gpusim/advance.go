@@ -243,6 +243,7 @@ func (v *view) settle() {
 		}
 	}
 	d.GPU = min(d.GPU, 1)
+	d.remember()
 	d.Core = min(d.Core, d.GPU) // no SM is busy while no kernel runs
 	d.PCIe = min(d.PCIe, v.rec.PCIeMBps)
 	present := false
@@ -273,6 +274,19 @@ func (v *view) join(i int) {
 		}
 	}
 	v.groups = append(v.groups, group{server: server, instance: in, slots: []int{i}})
+}
+
+// remember notes a change of the utilisation, for the driver's sample buffer.
+func (d *dyn) remember() {
+	last := &d.Change[(d.Changes-1)%maxChanges]
+	switch {
+	case d.Changes > 0 && last.GPU == d.GPU:
+	case d.Changes > 0 && last.T == d.T:
+		last.GPU = d.GPU
+	default:
+		d.Change[d.Changes%maxChanges] = change{T: d.T, GPU: d.GPU}
+		d.Changes++
+	}
 }
 
 // turns sets by how much each group is slowed by the other groups it takes turns

@@ -5,7 +5,7 @@ import "unsafe"
 // The state file's layout: nvmlsim/state.h in Go, field by field.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 2
+	version    = 3
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -16,6 +16,8 @@ const (
 	MaxPoints = 512
 	maxFaults = 32
 	maxAcct   = 64
+	// maxChanges of its utilisation that a device remembers.
+	maxChanges = 256
 	// MaxInstances a device can be cut into.
 	MaxInstances = 8
 )
@@ -75,6 +77,10 @@ type acct struct {
 	MemMax float64
 }
 
+type change struct {
+	T, GPU float64
+}
+
 type dyn struct {
 	T        float64
 	BusyS    float64
@@ -97,7 +103,8 @@ type dyn struct {
 	// of each MIG instance, as fractions of the card
 	InstBusyS, InstCoreS, InstGPU, InstCore [MaxInstances]float64
 	AcctNext                                uint32
-	_                                       uint32
+	Changes                                 uint32
+	Change                                  [maxChanges]change
 	Member                                  [Slots]member
 	Acct                                    [maxAcct]acct
 }

@@ -25,6 +25,7 @@ type Meter struct {
 	instance  int // MIG GPU instance, −1 = the whole GPU
 	last, now gonvml.GpmSample
 	at        time.Time // of last
+	seen      Activity
 }
 
 // LeastActivity is how far two readings must lie apart at least (NVIDIA's manual
@@ -63,11 +64,15 @@ func (m *Meter) take(s gonvml.GpmSample) gonvml.Return {
 	return s.Get(m.g.handle)
 }
 
-// Read gives the activity since the last reading, or since the meter was made.
+// Read gives the activity since the last reading, or since the meter was made. One
+// that follows in less than LeastActivity gives what the last one gave.
 // After an error the next reading begins where this one would have.
 func (m *Meter) Read() (Activity, error) {
 	if m.now == nil {
 		return Activity{}, ErrNotSupported
+	}
+	if m.seen.Over > 0 && time.Since(m.at) < LeastActivity {
+		return m.seen, nil
 	}
 	if ret := m.take(m.now); ret != gonvml.SUCCESS {
 		return Activity{}, m.g.failure("GPM", ret)
@@ -89,7 +94,7 @@ func (m *Meter) Read() (Activity, error) {
 	}
 	q.NumMetrics = uint32(len(figures))
 	ret := m.g.lib.api.GpmMetricsGet(&q)
-	m.last, m.now, m.at = m.now, m.last, now
+	m.last, m.now, m.at, m.seen = m.now, m.last, now, Activity{}
 	if ret != gonvml.SUCCESS {
 		return Activity{}, m.g.failure("GPM", ret)
 	}
@@ -111,6 +116,7 @@ func (m *Meter) Read() (Activity, error) {
 			return Activity{}, m.g.lie("GPM figure", got.Value)
 		}
 	}
+	m.seen = a
 	return a, nil
 }
 

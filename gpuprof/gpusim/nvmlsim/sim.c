@@ -65,6 +65,11 @@ double sim_scale(void)
 	return sim_header()->scale;
 }
 
+double sim_seconds(int64_t ns)
+{
+	return (ns - sim_header()->t0_ns) * 1e-9 * sim_scale();
+}
+
 static nvmlReturn_t refuse(const char *path, const char *why, nvmlReturn_t code)
 {
 	fprintf(stderr, "libnvidia-ml (simulated): %s: %s\n", path, why);
@@ -309,7 +314,7 @@ static int sane(const struct sim_slot *s, const struct sim_member *m)
 nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 {
 	const struct sim_dyn *y = &d->dyn[d->cur];
-	double now = (monotonic_ns() - sim_header()->t0_ns) * 1e-9 * sim_scale();
+	double now = sim_seconds(monotonic_ns());
 	int died = 0, clients = 1;
 	int32_t server = 0;
 	double overlap = 1, turns = 0, core = 0, pcie = 0;
@@ -346,6 +351,7 @@ nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 			server = s->server;
 		}
 	}
+	l->died = died;
 	if (died) {
 		/* Their sharers don't know yet; until they look, in milliseconds, this is near enough. */
 		l->gpu = clients ? 1 - overlap : least(1, turns);

@@ -23,6 +23,7 @@ struct device {
 /* What a device does at this moment, its dead processes left out. */
 struct live {
 	double t;                         /* GPU seconds */
+	int died;                         /* somebody did, and the state doesn't know yet */
 	double gpu, core, pcie, mem, power; /* as in struct sim_dyn, brought to now */
 	double busy_s, core_s, pcie_mb, energy_j;
 	double inst_mem[SIM_INSTANCES], inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES];
@@ -58,6 +59,8 @@ nvmlReturn_t sim_lock(void);
 
 nvmlReturn_t sim_look(const struct sim_device *d, struct live *l);
 double sim_scale(void);
+/* CLOCK_MONOTONIC as GPU seconds. */
+double sim_seconds(int64_t ns);
 /* Writing, for what root may set. */
 nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on);
 nvmlReturn_t sim_clear_accounting(nvmlDevice_t h);

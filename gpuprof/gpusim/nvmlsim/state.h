@@ -18,11 +18,12 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "GPUSIMv\0"
-#define SIM_VERSION 2u
+#define SIM_VERSION 3u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_SLOTS 64   /* processes a device, MPS servers counted */
 #define SIM_POINTS 512 /* phases of one process's demand */
+#define SIM_CHANGES 256 /* of its utilisation that a device remembers */
 #define SIM_FAULTS 32
 #define SIM_INSTANCES 8 /* MIG instances a device */
 #define SIM_ACCT 64    /* ended processes that accounting remembers, a device */
@@ -105,6 +106,11 @@ struct sim_acct {
 	double start_t, end_t, busy_s, mem_max;
 };
 
+/* From t on the device's utilisation was gpu. */
+struct sim_change {
+	double t, gpu;
+};
+
 struct sim_dyn {
 	double t; /* the device is advanced up to this time */
 	/* integrals since the file was made */
@@ -121,7 +127,8 @@ struct sim_dyn {
 	/* the same of each MIG instance, as fractions of the card */
 	double inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES], inst_gpu[SIM_INSTANCES], inst_core[SIM_INSTANCES];
 	uint32_t acct_next; /* place of the next ended process */
-	uint32_t pad;
+	uint32_t changes;   /* ever; the next one's place is their number modulo SIM_CHANGES */
+	struct sim_change change[SIM_CHANGES];
 	struct sim_member member[SIM_SLOTS];
 	struct sim_acct acct[SIM_ACCT];
 };

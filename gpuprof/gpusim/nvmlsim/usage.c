@@ -184,7 +184,39 @@ EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int which, un
 	return clock_mhz(device, which, 1, mhz);
 }
 
-/* The simulated driver's sample buffer holds one sample: now. */
+/*
+ * The driver's buffer: a sample each 1/6 s (nvml.h has the sampling period of
+ * utilisation between 1/6 s and 1 s), of the GPU's own time, and 120 of them (an
+ * assumption). Each is the mean over its period.
+ */
+#define SAMPLE_S (1.0 / 6)
+#define SAMPLES 120
+
+static double mean_gpu(const struct sim_device *d, const struct live *l, double from, double to)
+{
+	const struct sim_dyn *y = &d->dyn[d->cur];
+	double sum = 0, end = to;
+	for (uint32_t k = 0; k < SIM_CHANGES && k < y->changes && end > from; k++) {
+		const struct sim_change *c = &y->change[(y->changes - 1 - k) % SIM_CHANGES];
+		double begin = most(c->t, from);
+		if (begin < end) {
+			sum += (end - begin) * c->gpu;
+			end = begin;
+		}
+	}
+	/* Who died since somebody last looked isn't among the changes. */
+	double looked = most(from, sim_seconds(d->looked_ns));
+	if (l->died && looked < to)
+		sum -= (to - looked) * most(0, y->gpu - l->gpu);
+	return most(0, sum) / (to - from);
+}
+
+/* A GPU second on the clock of the wall, in microseconds; wall is what it shows at l->t. */
+static unsigned long long stamp(const struct live *l, unsigned long long wall, double t)
+{
+	return wall - (unsigned long long)((l->t - t) / sim_scale() * 1e6);
+}
+
 EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
 					 unsigned int *count, nvmlSample_t *samples)
 {
@@ -195,31 +227,37 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned
 	nvmlReturn_t r = look(device, SIM_F_SAMPLES, &d, &l);
 	if (r != NVML_SUCCESS)
 		return r;
-	double v;
-	unsigned long long now = sim_wall_us();
-	switch (type) {
-	case NVML_TOTAL_POWER_SAMPLES: v = l.power * 1000; break;
-	case NVML_GPU_UTILIZATION_SAMPLES: v = d->mig ? -1 : l.gpu * 100; break;
-	case NVML_MEMORY_UTILIZATION_SAMPLES: v = d->mig ? -1 : l.gpu * 100 * CONTROLLER; break;
-	default: v = -1;
-	}
-	if (v < 0) {
+	if (type < NVML_TOTAL_POWER_SAMPLES || type > NVML_MEMORY_UTILIZATION_SAMPLES || (d->mig && type != NVML_TOTAL_POWER_SAMPLES)) {
 		sim_leave();
 		return NVML_ERROR_NOT_SUPPORTED;
 	}
 	*value_type = NVML_VALUE_TYPE_UNSIGNED_INT;
-	if (last_seen >= now)
-		r = NVML_ERROR_NOT_FOUND;
-	else if (!samples)
-		*count = 1;
-	else if (*count < 1)
-		r = NVML_ERROR_INSUFFICIENT_SIZE;
-	else {
-		*count = 1;
-		samples[0].timeStamp = sim_figure(d, SIM_F_SAMPLES, (double)now, ~0ULL >> 1);
-		samples[0].sampleValue.ullVal = 0;
-		samples[0].sampleValue.uiVal = sim_figure32(d, SIM_F_SAMPLES, v);
+	unsigned int n = 0, room = samples ? *count : SAMPLES;
+	unsigned long long last = (unsigned long long)(l.t / SAMPLE_S), wall = sim_wall_us();
+	for (unsigned long long k = last > SAMPLES ? last - SAMPLES + 1 : 1; samples && k <= last; k++) {
+		unsigned long long at = stamp(&l, wall, k * SAMPLE_S);
+		if (at <= last_seen)
+			continue;
+		double v = mean_gpu(d, &l, (k - 1) * SAMPLE_S, k * SAMPLE_S);
+		if (type == NVML_TOTAL_POWER_SAMPLES)
+			v = (l.count || v > 0 ? d->power_active + (d->power_max - d->power_active) * v : d->power_idle) * 1000;
+		else
+			v *= type == NVML_GPU_UTILIZATION_SAMPLES ? 100 : 100 * CONTROLLER;
+		if (n < room) {
+			samples[n].timeStamp = sim_figure(d, SIM_F_SAMPLES, (double)at, ~0ULL >> 1);
+			samples[n].sampleValue.ullVal = 0;
+			samples[n].sampleValue.uiVal = sim_figure32(d, SIM_F_SAMPLES, v);
+		}
+		n++;
 	}
+	if (!samples)
+		*count = SAMPLES;
+	else if (n == 0)
+		r = NVML_ERROR_NOT_FOUND;
+	else if (n > room)
+		r = NVML_ERROR_INSUFFICIENT_SIZE;
+	else
+		*count = n;
 	sim_leave();
 	return r;
 }

@@ -25,6 +25,8 @@ int main(void)
 	OFF(sim_instance, uuid); OFF(sim_instance, profile); OFF(sim_instance, gpu_instance);
 	OFF(sim_instance, compute_instance); OFF(sim_instance, slices); OFF(sim_instance, sms);
 	OFF(sim_instance, mem_total);
+	SIZE(sim_change);
+	OFF(sim_change, t); OFF(sim_change, gpu);
 	SIZE(sim_acct);
 	OFF(sim_acct, pid); OFF(sim_acct, start_t); OFF(sim_acct, end_t); OFF(sim_acct, busy_s); OFF(sim_acct, mem_max);
 	SIZE(sim_dyn);
@@ -33,6 +35,7 @@ int main(void)
 	OFF(sim_dyn, pcie); OFF(sim_dyn, mem); OFF(sim_dyn, power); OFF(sim_dyn, started); OFF(sim_dyn, finished);
 	OFF(sim_dyn, oom); OFF(sim_dyn, killed); OFF(sim_dyn, faults); OFF(sim_dyn, acct_next); OFF(sim_dyn, member);
 	OFF(sim_dyn, acct);
+	OFF(sim_dyn, changes); OFF(sim_dyn, change);
 	OFF(sim_dyn, inst_busy_s); OFF(sim_dyn, inst_core_s); OFF(sim_dyn, inst_gpu); OFF(sim_dyn, inst_core);
 	SIZE(sim_fault);
 	OFF(sim_fault, mode); OFF(sim_fault, value);
@@ -50,7 +53,7 @@ int main(void)
 	OFF(sim_device, mig); OFF(sim_device, instances); OFF(sim_device, instance); OFF(sim_device, fault); OFF(sim_device, looked_ns); OFF(sim_device, cur);
 	OFF(sim_device, dyn); OFF(sim_device, slot);
 	printf("figures %d\n", SIM_F_COUNT);
-	printf("constants %u %u %d %d %d %d %d %d\n", SIM_VERSION, SIM_HEADER_SIZE, SIM_MAX_DEVICES, SIM_SLOTS, SIM_POINTS,
-	       SIM_FAULTS, SIM_ACCT, SIM_INSTANCES);
+	printf("constants %u %u %d %d %d %d %d %d %d\n", SIM_VERSION, SIM_HEADER_SIZE, SIM_MAX_DEVICES, SIM_SLOTS, SIM_POINTS,
+	       SIM_FAULTS, SIM_ACCT, SIM_INSTANCES, SIM_CHANGES);
 	return 0;
 }
