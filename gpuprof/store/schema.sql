@@ -31,3 +31,14 @@ CREATE TABLE IF NOT EXISTS jobs (
 	app  TEXT NOT NULL,
 	seen INTEGER NOT NULL       -- ns since 1970
 ) WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS families (
+	user   TEXT NOT NULL,       -- "" = the whole site's
+	app    TEXT NOT NULL,
+	family TEXT NOT NULL,       -- alike for scripts that differ in sizes only
+	name   TEXT NOT NULL,       -- of its program
+	sizes  TEXT NOT NULL,       -- appid.Size as JSON
+	seen   INTEGER NOT NULL,    -- ns since 1970
+	PRIMARY KEY (user, app)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS families_family ON families (family, user);
