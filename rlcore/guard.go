@@ -113,7 +113,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 		return RefusedWhole
 	case free < c.Len():
 		return RefusedShares
-	case n > orDefaultInt(g.MaxMembers, 5), card.Spec.MaxClients > 0 && n > card.Spec.MaxClients:
+	case n > g.Members(&card.Spec):
 		return RefusedClients
 	}
 	cpus, hostMem := 0, 0.0
@@ -262,6 +262,15 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 		dst[start] = 0
 	}
 	return dst
+}
+
+// Members is how many jobs may be on a GPU of that kind at a time.
+func (g *Guard) Members(spec *GPUSpec) int {
+	n := orDefaultInt(g.MaxMembers, 5)
+	if spec.MaxClients > 0 {
+		n = min(n, spec.MaxClients)
+	}
+	return n
 }
 
 // overdue says why a job has waited long enough, Allowed = it hasn't.

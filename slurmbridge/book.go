@@ -19,6 +19,9 @@ type Book struct {
 	HandsOff map[string]string
 	// Done is the solo work each running job has done, by ref.
 	Done map[string]*Progress
+	// Endings holds what is to be known of jobs that ended until their records come,
+	// by ref.
+	Endings map[string]*Ended
 	// LastAt is when the last look was, zero at the start.
 	LastAt time.Time
 	NextID int64
@@ -39,6 +42,15 @@ type Progress struct {
 	Slow  float64 // the slowdown it is held to have at present, 1 = none
 }
 
+// Ended is a job that ran and is no longer seen.
+type Ended struct {
+	Ending
+	// Member it was, nil = of no group; Node and GPU are its group's.
+	Member *Member `json:",omitempty"`
+	Node   string  `json:",omitempty"`
+	GPU    int     `json:",omitempty"`
+}
+
 // NewBook returns an empty book.
 func NewBook() *Book {
 	return &Book{
@@ -46,6 +58,7 @@ func NewBook() *Book {
 		Waits:    map[string]*Wait{},
 		HandsOff: map[string]string{},
 		Done:     map[string]*Progress{},
+		Endings:  map[string]*Ended{},
 		NextID:   1,
 	}
 }
@@ -175,7 +188,11 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 				b.HandsOff[m.Ref] = "Slurm does not let it be put back: " + m.Undo
 			default:
 				m.Tries++
-				repairs = append(repairs, restore(g, m, j, gate, m.Undo))
+				back := gate
+				if m.Alone {
+					back = ""
+				}
+				repairs = append(repairs, restore(g, m, j, back, m.Undo))
 			}
 		case m.Ran:
 			// It ran and is pending again: requeued. Its next run is another one.
@@ -335,9 +352,15 @@ func nodeUp(s *Snapshot, name string) bool {
 // progress advances the running jobs' solo work: between two looks each did the
 // time that passed divided by its slowdown in the group it was in.
 func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
-	for ref := range b.Done {
+	for ref, p := range b.Done {
 		if j := jobs[ref]; j == nil || j.State == Pending {
+			b.ended(ref, p)
 			delete(b.Done, ref)
+		}
+	}
+	for ref, e := range b.Endings {
+		if s.At.Sub(e.At) > recordsComeWithin {
+			delete(b.Endings, ref)
 		}
 	}
 	for ref, j := range jobs {
@@ -353,6 +376,26 @@ func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
 			p.DoneS += max(0, s.At.Sub(b.LastAt).Seconds()) / max(p.Slow, 1)
 		}
 	}
+}
+
+// recordsComeWithin is how long after a job its record is waited for.
+const recordsComeWithin = 2 * time.Hour
+
+// ended keeps what is to be known of a job that was seen running and isn't now.
+func (b *Book) ended(ref string, p *Progress) {
+	if b.LastAt.IsZero() {
+		return
+	}
+	e := &Ended{Ending: Ending{Start: p.Start, At: b.LastAt, DoneS: p.DoneS, Slow: p.Slow}}
+	for _, id := range b.groupIDs() {
+		g := b.Groups[id]
+		for i := range g.Members {
+			if m := g.Members[i]; m.Ref == ref && m.Ran {
+				e.Member, e.Node, e.GPU = &m, g.Node, g.GPU
+			}
+		}
+	}
+	b.Endings[ref] = e
 }
 
 // SetSlowdowns takes over how fast the running jobs are held to go from now on,
@@ -409,6 +452,7 @@ func (b *Book) Clone() *Book {
 		pp := *p
 		c.Done[r] = &pp
 	}
+	maps.Copy(c.Endings, b.Endings) // nobody changes one
 	return c
 }
 

@@ -51,11 +51,16 @@ type Bridge struct {
 	Gate    *Gate
 	Apps    Apps
 	Journal Journal
-	Card    Card
-	Mode    Mode
-	Log     *slog.Logger
-	Metrics *Metrics
-	Now     func() time.Time
+	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
+	Runs    Runs
+	Beliefs Beliefs
+	// RetryAlone lets a job that failed for having company run once more, alone.
+	RetryAlone bool
+	Card       Card
+	Mode       Mode
+	Log        *slog.Logger
+	Metrics    *Metrics
+	Now        func() time.Time
 	// Poll is the longest time between two looks.
 	Poll time.Duration
 	// Settle is how long after an event the bridge looks, so that events that
@@ -65,13 +70,14 @@ type Bridge struct {
 	// bridge there; nil = none.
 	Fault func(step string)
 
-	book   *Book
-	loaded bool
-	wake   chan struct{}
-	once   sync.Once
-	apps   map[string]App
-	tasks  map[int64]string // the array tasks that run, as they were written down
-	fails  int
+	book    *Book
+	loaded  bool
+	wake    chan struct{}
+	once    sync.Once
+	apps    map[string]App
+	tasks   map[int64]string // the array tasks that run, as they were written down
+	learned learner
+	fails   int
 	// maxDelay of any job so far, s.
 	maxDelay float64
 	status   atomic.Pointer[Status]
@@ -239,6 +245,9 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	repairs, events := b.book.Observe(snap, facts.Gate)
 	facts.Touched = touched(repairs)
 	b.events(events)
+	if err := b.judge(ctx, snap); err != nil {
+		b.Log.Warn("runs not judged; the next look tries again", "err", err)
+	}
 	b.identify(ctx, facts)
 	started = b.Now()
 	plan := b.Planner.Plan(facts)

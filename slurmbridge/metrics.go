@@ -35,6 +35,9 @@ type Metrics struct {
 	records     *prometheus.CounterVec
 	info        *prometheus.GaugeVec
 	startAfterS prometheus.Histogram
+	contracts   *prometheus.CounterVec
+	suspects    *prometheus.CounterVec
+	learned     *prometheus.CounterVec
 }
 
 // NewMetrics registers the bridge's metrics with reg.
@@ -68,10 +71,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		records:     counters("records_total", "Job records from the nodes, by result (new, duplicate, refused, failed).", "result"),
 		info:        gauges("info", "Always 1; says which mode and policy are in use.", "mode", "policy", "slurm"),
 		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
+		contracts:   counters("contracts_total", "Shared runs under a contract on their slowdown, by result (kept, broken).", "result"),
+		suspects:    counters("shared_failures_total", "Jobs that failed beside others and whose company may be the reason, by what was done (again: run once more, alone; left).", "done"),
+		learned:     counters("lessons_total", "Runs that taught something, by what (profile: an application alone; company: a slowdown beside others).", "what"),
 	}
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
 		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.passedOver,
-		m.broken, m.records, m.info, m.startAfterS)
+		m.broken, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.learned)
 	return m
 }
 
@@ -117,6 +123,34 @@ func (m *Metrics) Record(result string) {
 func (m *Metrics) Skew(d time.Duration) {
 	if m != nil {
 		m.skew.Observe(d.Seconds())
+	}
+}
+
+// outcome counts what came of a run.
+func (m *Metrics) outcome(o *Outcome) {
+	if m == nil {
+		return
+	}
+	if o.Shared() && o.Slowdown > 0 {
+		m.seen.Observe(o.Slowdown)
+		switch {
+		case o.Broken:
+			m.contracts.WithLabelValues("broken").Inc()
+		case o.Contract > 0:
+			m.contracts.WithLabelValues("kept").Inc()
+		}
+	}
+	switch {
+	case o.Again:
+		m.suspects.WithLabelValues("again").Inc()
+	case o.Suspect != "":
+		m.suspects.WithLabelValues("left").Inc()
+	}
+	if o.Learned {
+		m.learned.WithLabelValues("profile").Inc()
+	}
+	if o.Lesson != nil {
+		m.learned.WithLabelValues("company").Inc()
 	}
 }
 

@@ -17,6 +17,11 @@ type Planner struct {
 	Scope   Scope
 	// Join lets pending jobs join a GPU whose jobs left shares free.
 	Join bool
+	// Room leaves a share of the GPU free for a job that comes later, where one may
+	// join.
+	Room bool
+	// Wanted is the configured policy; the decider's own is another after a fall back.
+	Wanted string
 	// Ahead prepares the next group of a busy GPU, so that no look lies between
 	// two groups.
 	Ahead bool

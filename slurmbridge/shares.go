@@ -44,6 +44,27 @@ func lands(free []int, target int, shares []int) bool {
 	return true
 }
 
+// leaves returns how much of the free shares n jobs get if one more is to find room
+// beside them: each the same part that is left over. All of it, where nobody could
+// join: the GPU serves no more, or one of them wants no company or isn't known.
+func (r *round) leaves(g, free int, chosen []int, kind GroupKind) int {
+	card := &r.b.State.GPUs[g]
+	n := len(chosen)
+	on := n
+	if kind == Join {
+		on += len(card.Running)
+	}
+	if !r.p.Room || on >= r.p.Decider.Guard.Members(&card.Spec) || free < n+1 {
+		return free
+	}
+	for _, at := range chosen {
+		if j := &r.b.State.Pending[at]; j.NoShare || j.Profile == nil {
+			return free
+		}
+	}
+	return free / (n + 1) * n
+}
+
 // shares finds parts of the free shares for n jobs, such that Slurm puts all of
 // them on GPU g. On a node with one GPU any parts do. false: no such parts.
 func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) {
@@ -54,7 +75,7 @@ func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) 
 	even := split(free, n)
 	ref := r.b.gpus[g]
 	if ref.node.GPUs == 1 {
-		return even, true
+		return split(r.leaves(g, free, chosen, kind), n), true
 	}
 	if kind == Next {
 		return nil, false
@@ -74,6 +95,9 @@ func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) 
 			return true // a whole GPU's shares: any GPU that is free will do
 		}
 		return lands(node, r.b.gpus[g].index, s) && lands(node, r.b.gpus[g].index, rev) && r.safe(g, chosen, s)
+	}
+	if room := split(r.leaves(g, free, chosen, kind), n); try(room) {
+		return room, true
 	}
 	if try(even) {
 		return even, true

@@ -47,6 +47,7 @@ type Config struct {
 	MaxPassOver  int
 	MaxDelay     time.Duration
 	MaxSlowdown  float64
+	RetryAlone   bool
 	Trust        float64
 
 	IncludePartitions []string

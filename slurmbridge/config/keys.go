@@ -105,6 +105,11 @@ var keys = []key{
 	},
 
 	{
+		"retry_alone", true, "Whether a job that failed beside others, and may be requeued, runs once more, alone.",
+		func(c *Config) any { return &c.RetryAlone }, nil,
+	},
+
+	{
 		"include_partitions",
 		[]string{},
 		"Partitions to look after. Empty: all.",

@@ -44,6 +44,7 @@ type rest struct {
 	Waits    map[string]*slurmbridge.Wait     `json:"waits"`
 	HandsOff map[string]string                `json:"hands_off"`
 	Done     map[string]*slurmbridge.Progress `json:"done"`
+	Endings  map[string]*slurmbridge.Ended    `json:"endings"`
 }
 
 // Load returns the groups that were not done when they were last written, and
@@ -97,6 +98,9 @@ func (j *Journal) Load(ctx context.Context) (*slurmbridge.Book, error) {
 	for k, v := range r.Done {
 		b.Done[k] = v
 	}
+	for k, v := range r.Endings {
+		b.Endings[k] = v
+	}
 	return b, nil
 }
 
@@ -137,7 +141,7 @@ func (j *Journal) SaveGroup(ctx context.Context, g *slurmbridge.Group) error {
 
 // SaveBook writes down what of the book is not groups.
 func (j *Journal) SaveBook(ctx context.Context, b *slurmbridge.Book) error {
-	r := rest{Waits: map[string]*slurmbridge.Wait{}, HandsOff: b.HandsOff, Done: b.Done}
+	r := rest{Waits: map[string]*slurmbridge.Wait{}, HandsOff: b.HandsOff, Done: b.Done, Endings: b.Endings}
 	for ref, w := range b.Waits {
 		if *w != (slurmbridge.Wait{}) {
 			r.Waits[ref] = w
@@ -385,6 +389,7 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 		`DELETE FROM bridge_changes WHERE at < ?1`,
 		`DELETE FROM bridge_notes WHERE at < ?1`,
 		`DELETE FROM bridge_tasks WHERE at < ?1`,
+		`DELETE FROM bridge_outcomes WHERE ended < ?1`,
 		`DELETE FROM bridge_members WHERE group_id IN (SELECT id FROM bridge_groups WHERE decided < ?1 AND state = 'done')`,
 		`DELETE FROM bridge_groups WHERE decided < ?1 AND state = 'done'
 			AND id < (SELECT max(id) FROM bridge_groups)`, // the highest number must not be given out again

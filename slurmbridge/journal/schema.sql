@@ -46,3 +46,12 @@ CREATE TABLE IF NOT EXISTS bridge_book (
 	id   INTEGER PRIMARY KEY CHECK (id = 1),
 	body TEXT NOT NULL -- waits, hands off, progress as JSON
 );
+
+CREATE TABLE IF NOT EXISTS bridge_outcomes (
+	run   INTEGER PRIMARY KEY, -- of the store's runs
+	ref   TEXT NOT NULL,
+	ended INTEGER NOT NULL,    -- ms since 1970
+	body  TEXT NOT NULL        -- slurmbridge.Outcome as JSON
+);
+CREATE INDEX IF NOT EXISTS bridge_outcomes_ref ON bridge_outcomes (ref);
+CREATE INDEX IF NOT EXISTS bridge_outcomes_ended ON bridge_outcomes (ended);

@@ -42,19 +42,35 @@ func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do an
 // policyNames lists what the setting policy takes.
 func policyNames() []string { return append([]string{"dqn"}, baseline.Names()...) }
 
-// newPolicy makes the configured policy.
-func newPolicy(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
+// newPolicies makes the configured policy and those to fall back on, in their order:
+// greedy, then exclusive. A model that can't be used is logged and passed over: that
+// the queue is shared less cleverly is no reason not to serve it.
+func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rlcore.Policy, error) {
+	names := []string{cfg.Policy, "greedy", "exclusive"}
+	var out []rlcore.Policy
 	if cfg.Policy == "dqn" {
-		return newDQN(cfg, p)
+		policy, err := newDQN(cfg, p)
+		if err != nil {
+			log.Error("model can't be used: greedy decides instead", "err", err)
+		} else {
+			out = append(out, policy)
+		}
+		names = names[1:]
 	}
-	if !slices.Contains(baseline.Names(), cfg.Policy) {
-		return nil, usageError{fmt.Errorf("%s: there is no policy %q; there are %s", cfg.Where("policy"), cfg.Policy, strings.Join(policyNames(), ", "))}
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			continue
+		}
+		if !slices.Contains(baseline.Names(), name) {
+			return nil, usageError{fmt.Errorf("%s: there is no policy %q; there are %s", cfg.Where("policy"), name, strings.Join(policyNames(), ", "))}
+		}
+		policy, err := baseline.ByName(name, p)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("policy"), err)}
+		}
+		out = append(out, policy)
 	}
-	policy, err := baseline.ByName(cfg.Policy, p)
-	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("policy"), err)}
-	}
-	return policy, nil
+	return out, nil
 }
 
 // newDQN is the policy of the model in the settings, or of the one built in.
@@ -65,11 +81,11 @@ func newDQN(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
 	}
 	cp, err := load()
 	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("model"), err)}
+		return nil, fmt.Errorf("%s: %w", cfg.Where("model"), err)
 	}
 	net, err := cp.Network(p)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("model"), err)}
+		return nil, fmt.Errorf("%s: %w", cfg.Where("model"), err)
 	}
 	return dqn.NewPolicy("dqn", net), nil
 }
@@ -105,7 +121,7 @@ func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, fun
 func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Writer, m *slurmbridge.Metrics) (*wired, error) {
 	log := slog.New(slog.NewTextHandler(errOut, nil))
 	predictor := interference.New(&contention.MPS)
-	policy, err := newPolicy(cfg, predictor)
+	policies, err := newPolicies(cfg, predictor, log)
 	if err != nil {
 		return nil, err
 	}
@@ -140,47 +156,52 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File = cfg.GateFile
 	}
 	b := &slurmbridge.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, Poll: cfg.Poll, Log: log,
 		Planner: &slurmbridge.Planner{
 			Decider: &rlcore.Decider{
-				Policy: policy, M: cfg.Window,
+				Policy: policies[0], Fallback: policies[1:], M: cfg.Window,
 				Guard: &rlcore.Guard{
 					Predictor: predictor, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup, MaxPassOver: cfg.MaxPassOver,
 					MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Trust: cfg.Trust,
 				},
 			},
 			Scope: slurmbridge.Scope{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
-			Join:  cfg.Join, Ahead: true,
+			Join:  cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
+			Wanted: cfg.Policy,
 		},
 	}
 	return &wired{bridge: b, store: st, journal: j}, nil
 }
 
-// recogniser tells applications by their scripts and looks their profiles up.
+// recogniser tells applications by their scripts and looks their profiles up: an
+// application's own, else one made from its relatives of other sizes.
 type recogniser struct{ store *store.Store }
 
 func (r *recogniser) Identify(ctx context.Context, j *slurmbridge.Job, t slurmbridge.Terms, script []byte) (slurmbridge.App, error) {
-	key := appid.Identify(t.App, script).Key
+	a := appid.Identify(t.App, script)
 	if script == nil && t.App == "" {
 		// Recognised at an earlier look.
 		_, known, err := r.store.AppOf(ctx, j.Ref)
 		if err != nil {
 			return slurmbridge.App{}, err
 		}
-		key = known
+		a.Key = known
 	}
-	if key == "" {
+	if a.Key == "" {
 		return slurmbridge.App{}, nil
 	}
-	if err := r.store.SetApp(ctx, j.Ref, j.User, key); err != nil {
+	if err := errors.Join(r.store.SetApp(ctx, j.Ref, j.User, a.Key), r.store.SetFamily(ctx, j.User, a)); err != nil {
 		return slurmbridge.App{}, err
 	}
-	p, err := r.store.Lookup(ctx, j.User, key)
+	p, err := r.store.Lookup(ctx, j.User, a.Key)
 	if errors.Is(err, store.ErrNotFound) {
-		return slurmbridge.App{Key: key}, nil
+		p, err = r.store.Relative(ctx, j.User, a.Key)
 	}
-	return slurmbridge.App{Key: key, Profile: p}, err
+	if errors.Is(err, store.ErrNotFound) {
+		return slurmbridge.App{Key: a.Key}, nil
+	}
+	return slurmbridge.App{Key: a.Key, Profile: p}, err
 }
 
 // recordUsers returns who may send records: root, the bridge's own user and those
@@ -237,9 +258,6 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	if err != nil || !added.New {
 		return false, err
 	}
-	if added.Slowdown > 0 && !r.Solo() {
-		m.SeenSlowdown(added.Slowdown)
-	}
 	_, skew, complete, err := w.journal.Started(ctx, r.Ref(), r.Start)
 	switch {
 	case errors.Is(err, journal.ErrNotFound):
@@ -261,7 +279,7 @@ func (w *wired) tidy(ctx context.Context, log *slog.Logger) error {
 	defer tick.Stop()
 	for {
 		before := time.Now().Add(-keepFor)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.journal.Forget(ctx, before)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil && ctx.Err() == nil {
 			log.Warn("tidy", "err", err)
 		}
 		select {

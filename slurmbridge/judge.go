@@ -1,0 +1,167 @@
+package slurmbridge
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// rememberFor is how far back a bridge that starts learns from its outcomes.
+const rememberFor = 90 * 24 * time.Hour
+
+// patience is how long after its end a run may wait for Slurm to say how it ended.
+const patience = time.Minute
+
+// learner is what the bridge keeps in mind of runs that ended. It belongs to the
+// loop.
+type learner struct {
+	loaded bool
+	// again holds the jobs that were requeued to run alone, fails the applications
+	// that have failed alone.
+	again map[string]*Outcome
+	fails map[string]bool
+}
+
+// remember lets the beliefs learn what is known from before.
+func (b *Bridge) remember(ctx context.Context) error {
+	all, err := b.Runs.Outcomes(ctx, b.Now().Add(-rememberFor))
+	if err != nil {
+		return err
+	}
+	b.learned = learner{loaded: true, again: map[string]*Outcome{}, fails: map[string]bool{}}
+	Teach(b.Beliefs, all)
+	for i := range all {
+		b.note(&all[i])
+	}
+	return nil
+}
+
+// note keeps in mind what later outcomes depend on.
+func (b *Bridge) note(o *Outcome) {
+	l := &b.learned
+	delete(l.again, o.Ref)
+	if o.Again {
+		l.again[o.Ref] = o
+	}
+	if failed(o.State) && !o.Shared() && o.App != "" {
+		l.fails[o.App] = true
+	}
+}
+
+// judge looks at the runs whose records came since the last look: what they teach,
+// whether contracts were kept, and who failed for having company.
+func (b *Bridge) judge(ctx context.Context, snap *Snapshot) error {
+	if b.Runs == nil || b.Beliefs == nil {
+		return nil
+	}
+	if !b.learned.loaded {
+		if err := b.remember(ctx); err != nil {
+			return err
+		}
+	}
+	runs, err := b.Runs.Unjudged(ctx)
+	if err != nil || len(runs) == 0 {
+		return err
+	}
+	refs := make([]string, len(runs))
+	for i := range runs {
+		refs[i] = runs[i].Ref
+	}
+	how, err := b.Slurm.Describe(ctx, refs)
+	if err != nil {
+		return fmt.Errorf("how jobs ended: %w", err)
+	}
+	for i := range runs {
+		r := &runs[i]
+		d := how[r.Ref]
+		switch state, active := d.State, d.State == "COMPLETING"; {
+		case active && b.Now().Sub(r.End) < patience:
+			return nil // in order: the rest waits with it
+		case active, state == "PENDING", state == "RUNNING", state == "CONFIGURING":
+			d.State = "REQUEUED"
+		}
+		if err := b.settle(ctx, snap, r, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle judges one run and does what follows from it.
+func (b *Bridge) settle(ctx context.Context, snap *Snapshot, r *Run, how Description) error {
+	ending := b.book.Endings[r.Ref]
+	j := &judgement{
+		run: r, how: how, spec: b.spec(snap, r.Node), limit: b.Planner.Decider.Guard.MaxSlowdown,
+		alone: b.learned.again[r.Ref] != nil, failsAlone: b.learned.fails[r.App],
+	}
+	if ending != nil {
+		j.ending, j.member = &ending.Ending, ending.Member
+	}
+	o := j.judge(b.Beliefs)
+	o.Again = o.Suspect != "" && how.Requeue && b.RetryAlone && b.Mode == Active &&
+		ending != nil && ending.Member != nil && b.learned.again[r.Ref] == nil
+	if o.Cleared {
+		b.learned.again[r.Ref].forgive(b.Beliefs)
+	}
+	if err := b.Runs.Keep(ctx, &o); err != nil {
+		return err
+	}
+	o.teach(b.Beliefs)
+	b.note(&o)
+	b.Metrics.outcome(&o)
+	if o.Again {
+		b.runAlone(ctx, ending, &o)
+	}
+	delete(b.book.Endings, r.Ref)
+	switch {
+	case o.Suspect != "":
+		b.Log.Warn("job failed beside others", "job", o.Ref, "beside", strings.Join(o.With, ","), "why", o.Suspect, "again", o.Again)
+	case o.Broken:
+		b.Log.Warn("job slowed by more than its contract", "job", o.Ref, "beside", strings.Join(o.With, ","),
+			"slowdown", o.Slowdown, "contract", o.Contract, "predicted", o.Predicted)
+	}
+	return nil
+}
+
+// spec is the card of a node as the settings describe it.
+func (b *Bridge) spec(snap *Snapshot, node string) rlcore.GPUSpec {
+	for i := range snap.Nodes {
+		if snap.Nodes[i].Name == node && b.Card != nil {
+			if spec, ok := b.Card(snap.Nodes[i].GPUType); ok {
+				return spec
+			}
+		}
+	}
+	return rlcore.GPUSpec{}
+}
+
+// runAlone requeues a job that failed for having company. What it asked for at
+// first is given back to it like to any other member; until a look shows that, it
+// is one of a group again.
+func (b *Bridge) runAlone(ctx context.Context, e *Ended, o *Outcome) {
+	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
+		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
+		o.Again = false
+		delete(b.learned.again, o.Ref)
+		if err := b.Runs.Keep(ctx, o); err != nil {
+			b.Log.Error("journal", "err", err)
+		}
+		return
+	}
+	m := *e.Member
+	m.Ran, m.Gone, m.Undo, m.Tries, m.Alone = true, "", "it failed beside others and runs again alone", 0, true
+	g := &Group{
+		ID: b.book.NextID, Kind: StartNow, State: Started, Node: e.Node, GPU: e.GPU, Pinned: true,
+		Members: []Member{m}, Decided: b.Now(), Policy: "again",
+	}
+	b.book.NextID++
+	b.book.Groups[g.ID] = g
+	b.book.HandsOff[o.Ref] = m.Undo
+	if err := b.Journal.SaveGroup(ctx, g); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
+	b.Wake()
+}
