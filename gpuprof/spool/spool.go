@@ -1,4 +1,9 @@
-// Package spool keeps records on a node's disk until the controller has them.
+// Package spool keeps records on a node until the controller has them.
+//
+// A record is a file, written whole and named after its job's end, so that the
+// oldest come first. They lie on disk; while the disk takes none (it is full,
+// read-only, broken) they lie in a small folder in memory, from where they move
+// when it does again. Where there is too little space, series go before records.
 package spool
 
 import (
@@ -12,207 +17,204 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-	"github.com/google/renameio/v2"
-
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 )
 
-// Spool is a folder of records.
+// The places where records wait.
+const (
+	disk   = "disk"
+	memory = "memory"
+)
+
+// Spool is what waits on this node. Add and Run may be called at the same time.
 type Spool struct {
 	Dir string
-	// Limit is the size from which on series are dropped, oldest first, and only
-	// then whole records, bytes. Default 256 MiB.
-	Limit int64
+	// Spare is a folder in memory for when Dir takes nothing, "" = none. It should
+	// outlive the agent, as one under /run does.
+	Spare string
+	// Limit is the size of Dir from which on series are dropped, oldest first, and
+	// only then whole records; SpareLimit that of Spare, bytes. Defaults 256 MiB,
+	// 16 MiB.
+	Limit, SpareLimit int64
 	// Send delivers one record; see recordhttp.Sender.
-	Send func(ctx context.Context, r *gpuprof.Record) error
-	Log  *slog.Logger
-	// Retry is the first pause after a failure; it grows to RetryMax. Defaults
-	// 500 ms and 1 min.
+	Send    func(ctx context.Context, r *gpuprof.Record) error
+	Log     *slog.Logger
+	Metrics *Metrics
+	// Retry is the first pause after a failure; it grows to RetryMax. Each pause is
+	// drawn from half to one and a half of that, so that nodes don't come together.
+	// Defaults 500 ms and 1 min.
 	Retry, RetryMax time.Duration
 
-	wake chan struct{}
+	wake    chan struct{}
+	mu      sync.Mutex // guards what follows
+	folders []*folder  // best first
+	items   []*item    // what waits, oldest first
 }
 
-// Open makes the folder.
+// errFull says that a record is larger than all the space there may be.
+var errFull = errors.New("no space is left")
+
+// Open finds what waits from before.
 func (s *Spool) Open() error {
-	if s.Limit == 0 {
-		s.Limit = 256 << 20
-	}
+	s.Limit, s.SpareLimit = cmp.Or(s.Limit, 256<<20), cmp.Or(s.SpareLimit, 16<<20)
 	s.Retry, s.RetryMax = cmp.Or(s.Retry, 500*time.Millisecond), cmp.Or(s.RetryMax, time.Minute)
 	s.wake = make(chan struct{}, 1)
-	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
-		return fmt.Errorf("make spool: %w", err)
+	s.folders = []*folder{{place: disk, dir: s.Dir, limit: s.Limit, write: writeFile}}
+	if s.Spare != "" {
+		s.folders = append(s.folders, &folder{place: memory, dir: s.Spare, limit: s.SpareLimit, write: writeFile})
 	}
+	for _, f := range s.folders {
+		items, err := f.open()
+		if err != nil && !(sick(err) && len(s.folders) > 1) {
+			return fmt.Errorf("open spool: %w", err)
+		}
+		if err != nil {
+			s.failed(f, err)
+		}
+		for _, it := range items {
+			if _, found := s.find(it.name); !found {
+				s.list(it)
+			} else if err := os.Remove(it.path()); err == nil {
+				f.used -= it.size // it was just moving, and has arrived
+			}
+		}
+	}
+	s.show()
 	return nil
 }
 
-// Add keeps a record and has it sent.
+// Add takes a record that is closed and has it sent. On an error it wasn't taken.
+// A record that waits already is not replaced by a poorer one, as an agent makes
+// that was killed before it could forget the job.
 func (s *Spool) Add(r *gpuprof.Record) error {
-	if err := s.makeRoom(); err != nil {
-		s.Log.Warn("spool", "err", err)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.show()
+	name := fmt.Sprintf("%020d-%d-%d%s", r.End.UnixNano(), r.JobID, r.Restart, waits)
+	at, found := s.find(name)
+	if found {
+		have, err := read(s.items[at].path())
+		if err == nil && (!have.Cut || r.Cut) {
+			return nil
+		}
+		s.remove(s.items[at])
 	}
-	if err := s.write(s.name(r), r); err != nil {
-		return err
+	// Whole in memory is better than half on disk, half on disk than in memory.
+	short, wasCut := *r, r.Cut
+	short.DropSeries()
+	var errs []error
+	for _, r := range []*gpuprof.Record{r, &short} {
+		for _, f := range s.folders {
+			it, err := s.lay(f, name, r)
+			if err == nil {
+				s.list(it)
+				if it.cut && !wasCut {
+					s.Metrics.seriesDropped()
+				}
+				s.stir()
+				return nil
+			}
+			errs = append(errs, err)
+		}
 	}
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-	return nil
+	return fmt.Errorf("spool record of job %s: %w", r.Ref(), errors.Join(errs...))
 }
 
-func (s *Spool) name(r *gpuprof.Record) string {
-	return filepath.Join(s.Dir, fmt.Sprintf("%020d-%d-%d.json", r.End.UnixNano(), r.JobID, r.Restart))
-}
-
-func (s *Spool) write(path string, r *gpuprof.Record) error {
+// lay writes a record to a folder, with room made for it.
+func (s *Spool) lay(f *folder, name string, r *gpuprof.Record) (*item, error) {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("spool record of job %s: %w", r.Ref(), err)
+		return nil, err
 	}
-	if err := renameio.WriteFile(path, body, 0o600); err != nil {
-		return fmt.Errorf("spool record of job %s: %w", r.Ref(), err)
+	cut := r.Cut
+	if !cut && !s.cutOthers(f, int64(len(body))) {
+		// Its series goes before others' summaries.
+		short := *r
+		short.DropSeries()
+		if body, err = json.Marshal(&short); err != nil {
+			return nil, err
+		}
+		cut = true
+	}
+	size := int64(len(body))
+	if !s.dropOldest(f, size) {
+		return nil, fmt.Errorf("%s: %w", f.dir, errFull)
+	}
+	if err := s.write(f, name, body); err != nil {
+		return nil, err
+	}
+	f.used += size
+	return &item{file: file{name, size}, in: f, cut: cut}, nil
+}
+
+// write writes a file, whole or not at all.
+func (s *Spool) write(f *folder, name string, body []byte) error {
+	if err := f.write(filepath.Join(f.dir, name), body); err != nil {
+		s.failed(f, err)
+		return err
+	}
+	if f.told {
+		f.told = false
+		s.Log.Info("the spool takes records again", "folder", f.dir)
 	}
 	return nil
 }
 
-// files lists what waits, oldest first, with its size in all.
-func (s *Spool) files() (paths []string, size int64, err error) {
-	entries, err := os.ReadDir(s.Dir)
-	if err != nil {
-		return nil, 0, err
+// failed notes that a folder takes nothing. That is logged once, however many
+// records it doesn't take.
+func (s *Spool) failed(f *folder, err error) {
+	s.Metrics.writeFailed(f.place)
+	if time.Since(f.said) < sayAgain {
+		return
 	}
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") || strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		if info, err := e.Info(); err == nil {
-			size += info.Size()
-		}
-		paths = append(paths, filepath.Join(s.Dir, e.Name()))
+	f.told, f.said = true, time.Now()
+	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, as far as there is room", "folder", f.dir, "err", err)
+}
+
+// list puts an item where it belongs; no item of its name may be there.
+func (s *Spool) list(it *item) {
+	at, _ := s.find(it.name)
+	s.items = slices.Insert(s.items, at, it)
+	it.in.n++
+}
+
+// unlist takes an item off the list, and reports whether it was there.
+func (s *Spool) unlist(it *item) bool {
+	at, ok := s.waiting(it)
+	if ok {
+		s.items = slices.Delete(s.items, at, at+1)
+		it.in.n--
 	}
-	slices.Sort(paths)
-	return paths, size, nil
+	return ok
+}
+
+// find tells where a name is among the items, or belongs.
+func (s *Spool) find(name string) (at int, found bool) {
+	return slices.BinarySearchFunc(s.items, name, func(it *item, name string) int { return strings.Compare(it.name, name) })
+}
+
+// waiting reports whether the very item still waits.
+func (s *Spool) waiting(it *item) (at int, ok bool) {
+	at, found := s.find(it.name)
+	return at, found && s.items[at] == it
 }
 
 // Waiting counts the records that wait.
 func (s *Spool) Waiting() int {
-	paths, _, err := s.files()
-	if err != nil {
-		return 0
-	}
-	return len(paths)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.items)
 }
 
-// makeRoom drops the oldest series first: a summary is worth more than nothing.
-func (s *Spool) makeRoom() error {
-	paths, size, err := s.files()
-	for _, cut := range []bool{true, false} {
-		for _, p := range paths {
-			if err != nil || size < s.Limit {
-				return err
-			}
-			info, serr := os.Stat(p)
-			if serr != nil {
-				continue
-			}
-			size -= info.Size()
-			if !cut {
-				s.Log.Error("spool is full: a record is lost", "file", p)
-				err = os.Remove(p)
-				continue
-			}
-			r, rerr := read(p)
-			if rerr != nil || r.Cut {
-				size += info.Size()
-				continue
-			}
-			r.Series, r.Cut = nil, true
-			err = s.write(p, r)
-			if info, serr = os.Stat(p); serr == nil {
-				size += info.Size()
-			}
-		}
-	}
-	return err
-}
-
-func read(path string) (*gpuprof.Record, error) {
-	body, err := os.ReadFile(filepath.Clean(path))
-	if err != nil {
-		return nil, err
-	}
-	r := new(gpuprof.Record)
-	if err := json.Unmarshal(body, r); err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// Run sends what waits until ctx ends, oldest first, with growing pauses while
-// the controller doesn't take it.
-func (s *Spool) Run(ctx context.Context) error {
-	pause := backoff.NewExponentialBackOff()
-	pause.InitialInterval, pause.MaxInterval, pause.RandomizationFactor = s.Retry, s.RetryMax, 0.5
-	for {
-		err := s.flush(ctx)
-		wait := time.Minute // in case an event was missed
-		if err != nil && ctx.Err() == nil {
-			wait = pause.NextBackOff()
-			s.Log.Warn("records wait for the controller", "waiting", s.Waiting(), "err", err, "again_in", wait.Round(time.Millisecond))
-		} else {
-			pause.Reset()
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		case <-timer.C:
-		case <-s.woken(err):
-			timer.Stop()
-		}
+// stir has Run look.
+func (s *Spool) stir() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
 	}
 }
 
-// woken lets a new record cut a pause short only where nothing failed.
-func (s *Spool) woken(err error) <-chan struct{} {
-	if err != nil {
-		return nil
-	}
-	return s.wake
-}
-
-// flush sends all that waits.
-func (s *Spool) flush(ctx context.Context) error {
-	paths, _, err := s.files()
-	if err != nil {
-		return err
-	}
-	for _, p := range paths {
-		r, err := read(p)
-		if err != nil {
-			// Half a record, from a disk that was full: set aside.
-			s.Log.Error("a record can't be read; set aside", "file", p, "err", err)
-			_ = os.Rename(p, p+".bad")
-			continue
-		}
-		err = s.Send(ctx, r)
-		if errors.Is(err, recordhttp.ErrRefused) {
-			s.Log.Error("a record was refused; set aside", "file", p, "err", err)
-			_ = os.Rename(p, p+".refused")
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := os.Remove(p); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (s *Spool) show() { s.Metrics.show(s.folders) }
