@@ -60,10 +60,11 @@ func (in *instance) fill(p profile, name string, cfg *Config, gpu, k int) {
 
 // Instance is one of a GPU's MIG instances.
 type Instance struct {
-	UUID, Profile string
-	GPUInstance   int
-	SMs           int
-	MemMiB        float64
+	UUID        string  `json:"uuid"`
+	Profile     string  `json:"profile"`
+	GPUInstance int     `json:"gpu_instance"`
+	SMs         int     `json:"sms"`
+	MemMiB      float64 `json:"mem_mib"`
 }
 
 // Instances lists the GPU's MIG instances.

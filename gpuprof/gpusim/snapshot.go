@@ -34,7 +34,8 @@ type Snapshot struct {
 	Killed   uint64 `json:"killed"`   // whose process died before its work was done
 	Faults   uint64 `json:"faults"`   // that lost their context through a fault
 
-	Processes []Process `json:"processes"`
+	Instances []Instance `json:"instances,omitempty"` // MIG's
+	Processes []Process  `json:"processes"`
 }
 
 // Process is one process on a GPU.
@@ -43,7 +44,8 @@ type Process struct {
 	UID       int     `json:"uid"`
 	App       string  `json:"app"`
 	Kind      string  `json:"kind"`
-	Server    int     `json:"server,omitempty"` // pid of its MPS server
+	Instance  string  `json:"instance,omitempty"` // UUID of its MIG instance
+	Server    int     `json:"server,omitempty"`   // pid of its MPS server
 	Status    string  `json:"status"`
 	GPU       float64 `json:"gpu"`     // what it asks for alone, 0..1
 	MemMiB    float64 `json:"mem_mib"` // held
@@ -73,7 +75,7 @@ func (d *Device) snapshot(v *view) Snapshot {
 		BusyS: y.BusyS, CoreS: y.CoreS, MemMiBS: y.MemMiBS, PCIeMB: y.PCIeMB, EnergyJ: y.EnergyJ,
 		OccupiedS: y.Occupied, MemMaxMiB: y.MemMax,
 		Started: y.Started, Finished: y.Finished, OOM: y.OOM, Killed: y.Killed, Faults: y.Faults,
-		Processes: []Process{},
+		Instances: d.Instances(), Processes: []Process{},
 	}
 	for i := range y.Member {
 		m, sl := &y.Member[i], &d.rec.Slot[i]
@@ -83,6 +85,9 @@ func (d *Device) snapshot(v *view) Snapshot {
 		p := Process{
 			PID: int(sl.Pid), UID: int(sl.UID), App: cString(sl.App[:]), Kind: sl.Kind.String(), Server: int(sl.Server),
 			Status: m.Status.String(), GPU: v.now(i).GPU, MemMiB: v.now(i).Mem, DoneS: m.Done, Slowdown: m.Slowdown, StartT: m.StartT,
+		}
+		if n := int(sl.Instance); n > 0 && n <= len(s.Instances) {
+			p.Instance = s.Instances[n-1].UUID
 		}
 		if finite(sl.Duration) {
 			p.DurationS = sl.Duration

@@ -85,9 +85,12 @@ func (m *Meter) Read() (Activity, error) {
 		to   *float64
 		most float64 // 0: a percentage
 	}{
-		{gonvml.GPM_METRIC_SM_UTIL, &a.SM, 0}, {gonvml.GPM_METRIC_SM_OCCUPANCY, &a.Occupancy, 0},
-		{gonvml.GPM_METRIC_GRAPHICS_UTIL, &a.Graphics, 0}, {gonvml.GPM_METRIC_DRAM_BW_UTIL, &a.DRAM, 0},
-		{gonvml.GPM_METRIC_PCIE_RX_PER_SEC, &a.PCIeRx, mostPCIe}, {gonvml.GPM_METRIC_PCIE_TX_PER_SEC, &a.PCIeTx, mostPCIe},
+		{gonvml.GPM_METRIC_SM_UTIL, &a.SM, 0},
+		{gonvml.GPM_METRIC_SM_OCCUPANCY, &a.Occupancy, 0},
+		{gonvml.GPM_METRIC_GRAPHICS_UTIL, &a.Graphics, 0},
+		{gonvml.GPM_METRIC_DRAM_BW_UTIL, &a.DRAM, 0},
+		{gonvml.GPM_METRIC_PCIE_RX_PER_SEC, &a.PCIeRx, mostPCIe},
+		{gonvml.GPM_METRIC_PCIE_TX_PER_SEC, &a.PCIeTx, mostPCIe},
 	}
 	for i, f := range figures {
 		q.Metrics[i].MetricId = uint32(f.id)

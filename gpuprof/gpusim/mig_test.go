@@ -1,0 +1,63 @@
+package gpusim
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Instances run beside each other; processes of one instance take turns.
+func TestInstancesAreApart(t *testing.T) {
+	s, now := machine(t, Config{Model: "a100", Instances: []string{"3g.20gb", "3g.20gb"}})
+	d := s.Device(0)
+	if !d.MIG() || len(d.Instances()) != 2 {
+		t.Fatalf("%v", d.Instances())
+	}
+	one, two := d.Instances()[0].UUID, d.Instances()[1].UUID
+	// It wants the whole card: 42 of 108 SMs take 108/42 as long.
+	use := rlcore.Use{GPU: 1, Core: 1, MemMiB: 12000}
+	a := claim(t, d, Claimant{PID: process(t), Instance: one}, steady("a", 10, use))
+	b := claim(t, d, Claimant{PID: process(t), Instance: two}, steady("b", 10, use))
+	*now = 5
+	for _, slot := range []*Slot{a, b} {
+		p, err := slot.Progress()
+		if err != nil || p.Slowdown != 1 || math.Abs(p.DurationS-10*108/42.) > 1e-9 {
+			t.Errorf("%+v, %v", p, err)
+		}
+	}
+	// The card's memory would hold it, the instance's doesn't.
+	if _, err := d.Claim(Claimant{PID: process(t), Instance: one}, steady("c", 10, use)); !errors.Is(err, ErrOOM) {
+		t.Errorf("12 GB more in an instance with 20: %v", err)
+	}
+	use.MemMiB = 100
+	c := claim(t, d, Claimant{PID: process(t), Instance: one}, steady("c", 10, use))
+	*now = 6
+	for slot, slowed := range map[*Slot]bool{a: true, b: false, c: true} {
+		if p, err := slot.Progress(); err != nil || p.Slowdown > 1.5 != slowed {
+			t.Errorf("%+v, %v", p, err)
+		}
+	}
+	snap, err := d.Snapshot()
+	if err != nil || math.Abs(snap.GPU-2*42/108.) > 1e-3 || len(snap.Instances) != 2 || snap.Processes[0].Instance != one {
+		t.Errorf("%+v, %v", snap, err)
+	}
+}
+
+func TestInstancesThatDontFit(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{Instances: []string{"1g.5gb"}}, "has no MIG"},
+		{Config{Model: "a100", Instances: []string{"1g.18gb"}}, "it has 1g.5gb, 2g.10gb"},
+		{Config{Model: "h200", Instances: []string{"4g.71gb", "4g.71gb"}}, "don't fit"},
+		{Config{Model: "a100", Instances: strings.Split(strings.Repeat("1g.5gb,", 8), ",")[:8]}, "don't fit"},
+	} {
+		if err := Create(t.TempDir()+"/state", c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.cfg.Instances, err)
+		}
+	}
+}
