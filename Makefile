@@ -10,7 +10,7 @@ export GOTOOLCHAIN ?= auto
 GO      ?= go
 CC      := gcc
 BUILD   := build
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION := $(shell git describe --tags --always --long --dirty 2>/dev/null || echo unknown)
 # The same bytes from the same sources, wherever they lie.
 GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
 # End-to-end tests wait most of the time: more of them at once than there are cores.
@@ -18,10 +18,12 @@ TEST    := $(GO) test -count=1 -p 2 -parallel 8
 PKGS    ?= ./...
 NVMLSIM := gpuprof/gpusim/nvmlsim
 LINT    := $(BUILD)/tools/golangci-lint
-SCRIPTS := contrib/install-deps .ci/run $(wildcard etc/hooks/*)
+NFPM    := $(BUILD)/tools/nfpm
+SCRIPTS := contrib/install-deps .ci/run $(wildcard etc/hooks/*) contrib/packaging/build contrib/packaging/check \
+	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build demo demo-cold test test-compat lint fmt bench soak clean
+.PHONY: help as-root deps build demo demo-cold compare test test-compat lint fmt bench soak packages packages-check clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -48,13 +50,16 @@ $(BUILD)/lib/libnvidia-ml.so.1: $(wildcard $(NVMLSIM)/*.c $(NVMLSIM)/*.h)
 
 # Said before minutes of building: the private cluster has several users.
 as-root:
-	@[ "$$(id -u)" = 0 ] || { echo 'make demo takes root: it starts a private Slurm whose jobs belong to several users. Call: sudo make demo' >&2; exit 2; }
+	@[ "$$(id -u)" = 0 ] || { echo 'make $(or $(firstword $(MAKECMDGOALS)),demo) takes root: it starts a private Slurm whose jobs belong to several users. Call: sudo make $(or $(firstword $(MAKECMDGOALS)),demo)' >&2; exit 2; }
 
 demo: as-root build ## the thesis's 30 random jobs on one simulated Titan Xp, whole and shared (3 minutes)
 	@$(GO) run ./contrib/demo
 
 demo-cold: as-root build ## the same, with no application's profile known beforehand
 	@$(GO) run ./contrib/demo --cold
+
+compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads (QUICK=1: on two, 5 minutes)
+	@$(GO) run ./contrib/compare $(if $(QUICK),--quick) $(ARGS)
 
 test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
 	$(GO) vet $(PKGS)
@@ -94,6 +99,27 @@ bench: build ## benchmarks
 
 soak: build ## an hour of random jobs and kills on a private Slurm (SOAK=10m for less)
 	SLURMBRIDGE_SOAK=$(or $(SOAK),1h) $(TEST) -timeout 0 -run Soak -v $(PKGS)
+
+# Linked and packed twice, in two folders: the same sources make the same bytes.
+TWICE   := $(BUILD)/packages/.twice
+packages: build $(NFPM) ## .deb and .rpm for controller and nodes, into build/packages/
+	contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/packages
+	$(MAKE) --no-print-directory build BUILD=$(TWICE)/build
+	contrib/packaging/build $(TWICE)/build $(NFPM) $(TWICE)/packages
+	@for f in $(BUILD)/packages/*.deb $(BUILD)/packages/*.rpm; do cmp "$$f" "$(TWICE)/packages/$${f##*/}" || exit 1; done
+	@rm -rf $(TWICE)
+	@ls -1 $(BUILD)/packages/*.deb $(BUILD)/packages/*.rpm
+
+packages-check: packages ## install, upgrade, remove and purge the packages in a folder; lintian
+	@contrib/install-deps --packages
+	VERSION=999 contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/newer
+	contrib/packaging/check $(BUILD)/packages $(BUILD)/newer
+	@rm -rf $(BUILD)/newer
+
+$(NFPM): .ci/nfpm/go.mod
+	@mkdir -p $(@D)
+	cd .ci/nfpm && $(GO) build -trimpath -buildvcs=false -o $(CURDIR)/$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
+	@touch $@
 
 clean: ## remove build/
 	rm -rf $(BUILD)
