@@ -166,8 +166,8 @@ func TestSharersKnowOfEachOther(t *testing.T) {
 	}
 }
 
-// An agent that was away while a job ran still closes its record, as one that is
-// no profile; one that can't keep a record keeps the job's file.
+// A record that can't be kept is closed again by the next agent, with all that the
+// one before it saw.
 func TestAgentRestarted(t *testing.T) {
 	lib, _ := gpusim(t, "1")
 	dir, k := prolog.Dir(t.TempDir()), &kept{fail: true}
@@ -184,7 +184,7 @@ func TestAgentRestarted(t *testing.T) {
 	k.fail = false
 	k.mu.Unlock()
 	defer start(t, lib, dir, k)()
-	if r := k.wait(t, 1)[0]; r.JobID != 5 || !r.Cut {
+	if r := k.wait(t, 1)[0]; r.JobID != 5 || r.Cut || r.Samples == 0 || len(r.Series) == 0 || r.MissedS > r.DurationS()/2 {
 		t.Errorf("record %+v", r)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // for one.
 const idlePeriod = 10 * time.Second
 
-// A pass that is so many periods old says that the agent is stuck: in the driver,
+// A pass that is so many periods overdue says that the agent is stuck: in the driver,
 // most likely.
 const (
 	stuckSamples = 10
@@ -23,8 +23,9 @@ const (
 // once published.
 type pass struct {
 	at   time.Time
-	busy bool  // jobs ran: a sample was due within a period
-	err  error // nil = it read everything
+	busy bool      // jobs ran
+	due  time.Time // when the next sample was due, where they did
+	err  error     // nil = it read everything
 }
 
 // passed publishes a pass.
@@ -33,7 +34,8 @@ func (a *Agent) passed(at time.Time) {
 	for _, g := range slices.Sorted(maps.Keys(a.broken)) {
 		errs = append(errs, a.broken[g])
 	}
-	a.last.Store(&pass{at: at, busy: a.busy(), err: errors.Join(errs...)})
+	due, busy := a.due()
+	a.last.Store(&pass{at: at, busy: busy, due: due, err: errors.Join(errs...)})
 }
 
 // Health says what is wrong with the agent, nil = nothing: its last pass is
@@ -43,12 +45,12 @@ func (a *Agent) Health() error {
 	if p == nil {
 		return errors.New("no look at the jobs yet")
 	}
-	what, late := "look at the job files", stuckLooks*idlePeriod
+	what, late := "look at the job files", p.at.Add(stuckLooks*idlePeriod)
 	if p.busy {
-		what, late = "sample", stuckSamples*a.Period
+		what, late = "sample", p.due.Add(stuckSamples*a.Period)
 	}
-	if age := a.Now().Sub(p.at); age > late {
-		return fmt.Errorf("the last %s was %s ago", what, age.Round(time.Millisecond))
+	if now := a.Now(); now.After(late) {
+		return fmt.Errorf("the last %s was %s ago", what, now.Sub(p.at).Round(time.Millisecond))
 	}
 	if p.err != nil {
 		return fmt.Errorf("the last pass failed: %w", p.err)
@@ -62,12 +64,13 @@ func (a *Agent) retry() {
 	if a.busy() || len(a.broken) == 0 {
 		return
 	}
-	for g := range a.broken {
-		if _, ok := a.gpus[g]; ok {
-			_ = a.read(g) // it is in broken
-		} else {
-			delete(a.broken, g) // a job's mistake, not the node's
+	for i := range a.broken {
+		if g := a.gpus[i]; !g.missing {
+			a.read(g, nil, a.Now())
+			continue
 		}
+		delete(a.broken, i) // a job's mistake, not the node's
+		delete(a.gpus, i)
 	}
 	a.passed(a.Now())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
@@ -205,4 +206,20 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// closed scans, and returns the record of a job.
+func (b *bench) closed(id int64) *gpuprof.Record {
+	b.t.Helper()
+	b.scan()
+	for _, r := range b.kept.recs {
+		if r.JobID == id {
+			if err := r.Validate(); err != nil {
+				b.t.Error(err)
+			}
+			return r
+		}
+	}
+	b.t.Fatalf("no record of job %d", id)
+	return nil
 }

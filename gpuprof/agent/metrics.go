@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
 // Metrics is what operations sees of a node, under the prefix gpuprof_. There are
@@ -20,15 +20,16 @@ type Metrics struct {
 
 	jobs    prometheus.Gauge
 	samples *prometheus.CounterVec
+	lies    *prometheus.CounterVec
 	records prometheus.Counter
 }
 
 // use is what a GPU with jobs did in the last sample.
 type use struct {
-	gpu    int
-	uuid   string
-	sample nvml.Sample
-	jobs   []int64 // that run on it
+	gpu     int
+	uuid    string
+	reading gpuprof.Reading
+	jobs    []int64 // that run on it
 }
 
 // NewMetrics registers the agent's metrics with reg.
@@ -45,9 +46,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		jobMem:  desc("job_gpu_memory_used_bytes", "Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together.", "job", "gpu"),
 		jobs:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gpuprof", Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
 		samples: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
+		lies:    prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
 		records: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "records_total", Help: "Records of jobs that were closed."}),
 	}
-	reg.MustRegister(m, m.jobs, m.samples, m.records)
+	reg.MustRegister(m, m.jobs, m.samples, m.lies, m.records)
 	return m
 }
 
@@ -66,47 +68,55 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	for _, u := range *uses {
-		gpu, bytes := strconv.Itoa(u.gpu), u.sample.MemMiB*(1<<20)
-		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+		r, gpu := &u.reading, strconv.Itoa(u.gpu)
+		bytes := r.MemMiB * (1 << 20)
+		// A figure that wasn't read is not shown.
+		gauge := func(f gpuprof.Figures, d *prometheus.Desc, v float64, labels ...string) {
+			if r.Has&f != 0 {
+				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+			}
 		}
-		gauge(m.util, u.sample.GPU, gpu, u.uuid)
-		gauge(m.mem, bytes, gpu, u.uuid)
-		gauge(m.pcie, u.sample.PCIeMBps*1e6, gpu, u.uuid)
-		gauge(m.power, u.sample.PowerW, gpu, u.uuid)
+		gauge(gpuprof.FigGPU, m.util, r.GPU, gpu, u.uuid)
+		gauge(gpuprof.FigMem, m.mem, bytes, gpu, u.uuid)
+		gauge(gpuprof.FigPCIe, m.pcie, r.PCIeMBps*1e6, gpu, u.uuid)
+		gauge(gpuprof.FigPower, m.power, r.PowerW, gpu, u.uuid)
 		for _, id := range u.jobs {
 			job := strconv.FormatInt(id, 10)
-			gauge(m.jobUtil, u.sample.GPU, job, gpu)
-			gauge(m.jobMem, bytes, job, gpu)
+			gauge(gpuprof.FigGPU, m.jobUtil, r.GPU, job, gpu)
+			gauge(gpuprof.FigMem, m.jobMem, bytes, job, gpu)
 		}
 	}
 }
 
 // uses lists the GPUs that have jobs and were read in the last pass.
 func (a *Agent) uses() []use {
-	on := map[int][]int64{}
-	for r, t := range a.jobs {
-		if !t.runs() {
-			continue
-		}
-		for _, g := range t.job.GPUs {
-			on[g] = append(on[g], r.id)
-		}
-	}
+	on := a.sharers()
 	var out []use
-	for g, dev := range a.gpus {
-		jobs := on[g]
+	for i, g := range a.gpus {
+		jobs := on[i]
 		if len(jobs) == 0 {
-			dev.fresh = false // stale by the time the next job comes
-			a.gpus[g] = dev
+			g.fresh = false // stale by the time the next job comes
 		}
-		if !dev.fresh {
+		if !g.fresh {
 			continue
 		}
 		slices.Sort(jobs)
-		out = append(out, use{g, dev.dev.UUID, dev.sample, slices.Compact(jobs)})
+		uuid := g.dev.UUID
+		if g.mig != "" {
+			uuid = g.mig
+		}
+		out = append(out, use{i, uuid, g.look.reading, jobs})
 	}
 	return out
+}
+
+func (m *Metrics) dropped(lied gpuprof.Figures) {
+	if m == nil {
+		return
+	}
+	for _, name := range lied.Names() {
+		m.lies.WithLabelValues(name).Inc()
+	}
 }
 
 func (m *Metrics) show(uses []use) {

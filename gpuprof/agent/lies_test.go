@@ -1,0 +1,211 @@
+package agent
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// odd is what a driver may say that isn't so.
+var odd = []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, 4e9, math.MaxUint32, -1e-9}
+
+// Each figure by itself fails or lies in every way, now and then or always: the
+// record says nothing that isn't so, keeps the others, and counts what was dropped.
+func TestEveryFigureMayLie(t *testing.T) {
+	broken := []error{nvml.ErrImplausible, errors.New("unknown error"), nvml.ErrNotSupported}
+	// One clean record per lie: what the honest figures say must not change.
+	for _, figure := range []string{"gpu", "mem", "pcie", "power", "energy", "core", "process"} {
+		for _, always := range []bool{true, false} {
+			for kind := range len(odd) + len(broken) {
+				b := newBench(t)
+				c := b.steady()
+				n := 0
+				lie := func(v float64) (float64, error) {
+					if n++; !always && n%3 != 0 {
+						return v, nil
+					}
+					if kind < len(odd) {
+						return odd[kind], nil
+					}
+					return 0, broken[kind-len(odd)]
+				}
+				switch figure {
+				case "gpu":
+					c.use = func() (float64, float64, error) { v, err := lie(0.5); return v, 0, err }
+				case "mem":
+					c.memory = func() (float64, error) { return lie(1000) }
+				case "pcie":
+					c.pcie = func() (float64, float64, error) { v, err := lie(300); return v, 100, err }
+				case "power":
+					c.power = func() (float64, error) { return lie(150) }
+				case "energy":
+					honest := c.energy
+					c.energy = func() (float64, error) { v, _ := honest(); return lie(v) }
+				case "core":
+					c.act = func() (nvml.Activity, error) { v, err := lie(0.4); return nvml.Activity{SM: v}, err }
+				case "process":
+					c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
+						v, err := lie(0.4)
+						return []nvml.ProcessUse{{PID: 1, At: b.now, SM: v}}, err
+					}
+				}
+				b.gpus[0].card = c
+				b.begin(7, 0, 0)
+				b.scan()
+				b.until(b.now.Add(time.Minute))
+				b.end(7)
+				r := b.closed(7)
+				name := map[string]string{"energy": "power", "process": "core"}[figure]
+				if name == "" {
+					name = figure
+				}
+				told := func(f string) bool { return !slices.Contains(r.Unknown, f) }
+				gone := func(f string) bool { return always && f == figure }
+				near := func(f string, got, want float64) {
+					if !gone(f) && math.Abs(got-want) > 0.02*want {
+						t.Errorf("%s, way %d: %s is %v, want %v", figure, kind, f, got, want)
+					}
+					if gone(f) && told(f) && f != "core" {
+						t.Errorf("%s, way %d: nothing says that it isn't known", figure, kind)
+					}
+				}
+				near("gpu", r.Mean.GPU, 0.5)
+				near("mem", r.Peak.MemMiB, 1000)
+				near("pcie", r.Mean.PCIeMBps, 400)
+				if !gone("power") && (r.Power == nil || r.Power.MeanW < 138 || r.Power.MeanW > 151) {
+					t.Errorf("%s, way %d: power %+v", figure, kind, r.Power)
+				}
+				lied := kind <= len(odd) // ErrImplausible too
+				// A counter that stands still isn't used, and may be one that moves seldom.
+				still := figure == "energy" && always
+				if !still && lied != (r.Dropped[name] > 0) || len(r.Dropped) > 1 {
+					t.Errorf("%s, way %d: dropped %v", figure, kind, r.Dropped)
+				}
+				if r.Failed != 0 || r.MissedS != 0 {
+					t.Errorf("%s, way %d: %d failed, missed %v s", figure, kind, r.Failed, r.MissedS)
+				}
+			}
+		}
+	}
+}
+
+// Zeros are dropped where other figures belie them.
+func TestZeros(t *testing.T) {
+	b := newBench(t)
+	c := b.steady()
+	c.memory, c.power = is(0), is(0)
+	c.energy = is(0)
+	c.act = func() (nvml.Activity, error) { return nvml.Activity{SM: 0.4}, nil }
+	b.gpus[0].card = c
+	b.begin(7, 0, 0)
+	b.scan()
+	b.until(b.now.Add(time.Minute))
+	c.use = func() (float64, float64, error) { return 0, 0, nil }
+	b.until(b.now.Add(time.Minute))
+	b.end(7)
+	r := b.closed(7)
+	if got := slices.Sorted(maps.Keys(r.Dropped)); !slices.Equal(got, []string{"gpu", "mem", "power"}) {
+		t.Errorf("dropped %v", r.Dropped)
+	}
+	if math.Abs(r.Mean.GPU-0.5) > 0.02 || r.Power != nil || !slices.Contains(r.Unknown, "mem") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A GPU that is lost for a while costs that while, and one that comes back goes on.
+func TestLostGPU(t *testing.T) {
+	b := newBench(t)
+	c := b.steady()
+	honest := c.use
+	b.gpus[0].card = c
+	b.begin(7, 0, 0)
+	b.scan()
+	b.until(b.now.Add(100 * time.Second))
+	c.use = func() (float64, float64, error) { return 0, 0, nvml.ErrLost }
+	b.until(b.now.Add(100 * time.Second))
+	c.use = honest
+	b.until(b.now.Add(100 * time.Second))
+	b.end(7)
+	r := b.closed(7)
+	if r.MissedS < 90 || r.MissedS > 115 || r.Failed == 0 || r.Mean.GPU != 0.5 {
+		t.Errorf("missed %v s, %d failed, mean %v", r.MissedS, r.Failed, r.Mean)
+	}
+}
+
+// Whatever the drivers of several GPUs say, however jobs come and go, whatever the
+// clock does: no crash, and every record can be true.
+func TestAnyFiguresAnyHistory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		b := newBench(t)
+		value := func() float64 {
+			return rapid.OneOf(rapid.SampledFrom(odd), rapid.Float64Range(0, 1), rapid.Float64Range(0, 2e4), rapid.SampledFrom([]float64{0, 0, 0.5})).Draw(rt, "value")
+		}
+		fails := func() error {
+			return rapid.SampledFrom([]error{nil, nil, nil, nil, nvml.ErrImplausible, nvml.ErrLost, nvml.ErrNotSupported, errNotYet}).Draw(rt, "error")
+		}
+		one := func() (float64, error) { return value(), fails() }
+		for _, g := range b.gpus {
+			g.card = &card{
+				use:    func() (float64, float64, error) { return value(), value(), fails() },
+				pcie:   func() (float64, float64, error) { return value(), value(), fails() },
+				memory: one, power: one, energy: one,
+				act: func() (nvml.Activity, error) {
+					return nvml.Activity{SM: value(), Graphics: value(), PCIeRx: value(), PCIeTx: value()}, fails()
+				},
+				procs: func() ([]nvml.Process, error) {
+					return []nvml.Process{{PID: 1, MemMiB: value()}, {PID: 2, MemMiB: value()}}, fails()
+				},
+				uses: func(time.Time) ([]nvml.ProcessUse, error) {
+					at := time.Duration(rapid.Int64().Draw(rt, "at"))
+					return []nvml.ProcessUse{{PID: 1, At: b.now.Add(at), SM: value()}}, fails()
+				},
+				points: func(time.Time) ([]nvml.Point, error) { return []nvml.Point{{GPU: value()}}, fails() },
+			}
+		}
+		b.proc(map[int]int64{1: 1, 2: 2})
+		running := map[int64]bool{}
+		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
+			b.now = b.now.Add(time.Duration(rapid.Int64Range(-3, 30).Draw(rt, "dt")) * time.Second / 4)
+			id := rapid.Int64Range(1, 3).Draw(rt, "job")
+			switch rapid.IntRange(0, 5).Draw(rt, "what") {
+			case 0:
+				gpus := rapid.SampledFrom([][]int{{0}, {1}, {0, 1}, {0, 9}}).Draw(rt, "gpus")
+				if !running[id] {
+					if err := b.Dir.Begin(&prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus, Start: b.now}); err != nil {
+						rt.Fatal(err)
+					}
+					running[id] = true
+				}
+				b.scan()
+			case 1:
+				b.end(id)
+				delete(running, id)
+				b.scan()
+			case 2:
+				b.restart()
+			default:
+				b.until(b.now.Add(3 * time.Second))
+			}
+		}
+		for id := range running {
+			b.end(id)
+		}
+		b.scan()
+		if len(b.jobs) != 0 {
+			rt.Fatalf("still tracked: %v", b.jobs)
+		}
+		for _, r := range b.kept.recs {
+			if err := r.Validate(); err != nil {
+				rt.Fatal(err)
+			}
+		}
+	})
+}

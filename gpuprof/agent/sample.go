@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+)
+
+// due is when the next reading is; false = no job runs.
+func (a *Agent) due() (next time.Time, ok bool) {
+	for i := range a.sharers() {
+		g := a.gpus[i]
+		at := g.pace.due
+		if g.burst != nil && g.burst.due.Before(at) {
+			at = g.burst.due
+		}
+		if !ok || at.Before(next) {
+			next, ok = at, true
+		}
+	}
+	return next, ok
+}
+
+// sharers lists the running jobs of each GPU that has any.
+func (a *Agent) sharers() map[int][]int64 {
+	on := map[int][]int64{}
+	for r, t := range a.jobs {
+		if !t.runs() {
+			continue
+		}
+		for _, g := range t.job.GPUs {
+			if !slices.Contains(on[g], r.ID) {
+				on[g] = append(on[g], r.ID)
+			}
+		}
+	}
+	return on
+}
+
+// sample reads every GPU that has jobs.
+func (a *Agent) sample() { a.pass(true) }
+
+// pass reads the GPUs whose time has come, or all, once each, and hands their
+// readings to their jobs. The GPUs of one job are read together.
+func (a *Agent) pass(all bool) {
+	on := a.sharers()
+	if len(on) == 0 {
+		return
+	}
+	now := a.Now()
+	due := map[int]bool{}
+	for i := range on {
+		g := a.gpus[i]
+		if all || !g.pace.due.After(now) {
+			due[i] = true
+		}
+		if g.burst != nil && !g.burst.due.After(now) {
+			a.burstRead(g, now)
+		}
+	}
+	for more := true; more; {
+		more = false
+		for _, t := range a.jobs {
+			if !t.runs() || !slices.ContainsFunc(t.job.GPUs, func(i int) bool { return due[i] }) {
+				continue
+			}
+			for _, i := range t.job.GPUs {
+				more = more || !due[i]
+				due[i] = true
+			}
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	for i := range due {
+		a.read(a.gpus[i], on[i], now)
+	}
+	for r, t := range a.jobs {
+		if t.runs() && slices.ContainsFunc(t.job.GPUs, func(i int) bool { return due[i] }) {
+			a.take(r.ID, t, on, now)
+		}
+	}
+	for i := range due {
+		a.maybeBurst(a.gpus[i], now)
+	}
+	a.Metrics.show(a.uses())
+	a.passed(a.Now())
+}
+
+// read samples a GPU and sets when it is read next.
+func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
+	var err error
+	if g.missing {
+		err = fmt.Errorf("NVML has no gpu %d", g.index)
+	} else if g.look, err = a.look(g, jobs, now); err != nil {
+		err = fmt.Errorf("gpu %d: %w", g.index, err)
+	}
+	g.fresh = err == nil
+	a.Metrics.sampled(err)
+	a.Metrics.dropped(g.look.lied)
+	if err != nil {
+		a.broken[g.index] = err
+		g.pace.next(now, nil)
+		return
+	}
+	delete(a.broken, g.index)
+	v := gpuprof.Values(g.look.reading.Use)
+	v[2] /= g.mostMem()
+	v[3] /= g.mostPCIe()
+	g.pace.next(now, &v)
+}
+
+// rank orders the sources of core use, best first.
+var rank = []string{gpuprof.CoreGPM, gpuprof.CoreProcess, gpuprof.CoreGPU}
+
+// take adds what its GPUs did to a job's record.
+func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
+	sum := gpuprof.Reading{Has: gpuprof.AllFigures, Directions: true}
+	counted := true // each GPU has a counter of energy
+	n := float64(len(t.job.GPUs))
+	var failed error
+	for _, i := range t.job.GPUs {
+		g := a.gpus[i]
+		for _, name := range g.look.lied.Names() {
+			t.Dropped[name]++
+		}
+		if !g.fresh {
+			failed = a.broken[i]
+			continue
+		}
+		r, coreFrom := g.look.reading, g.look.coreFrom
+		if len(on[i]) > 1 {
+			own := g.look.own[id] // nothing, where no process of the job's is there
+			if g.look.ownFigures&gpuprof.FigMem != 0 {
+				r.MemMiB = own.MemMiB
+				r.Has |= gpuprof.FigMem
+			}
+			if g.look.ownFigures&gpuprof.FigCore != 0 {
+				r.Core, coreFrom = own.Core, gpuprof.CoreProcess
+				r.Has |= gpuprof.FigCore
+			}
+			t.Mixed |= r.Has &^ g.look.ownFigures
+		}
+		if slices.Index(rank, coreFrom) > slices.Index(rank, t.CoreFrom) {
+			t.CoreFrom = coreFrom
+		}
+		sum.Has &= r.Has
+		sum.Directions = sum.Directions && r.Directions
+		sum.GPU += r.GPU / n
+		sum.Core += r.Core / n
+		sum.MemMiB += r.MemMiB
+		sum.PCIeMBps += r.PCIeMBps
+		sum.RxMBps += r.RxMBps
+		sum.TxMBps += r.TxMBps
+		sum.PowerW += r.PowerW
+		sum.MeanW += r.MeanW
+		counted = counted && r.MeanW > 0
+	}
+	if !counted {
+		sum.MeanW = 0
+	}
+	from := t.resume
+	t.resume = now
+	if failed != nil || sum.Has == 0 {
+		t.held = gpuprof.Reading{}
+		t.Failed++
+		if t.Failed == 1 {
+			a.Log.Warn("sample", "job", t.job.JobID, "err", failed)
+		}
+		return
+	}
+	t.Samples++
+	t.held = sum
+	a.hold(t, from, now)
+}
+
+// hold adds the reading that a job's GPUs gave last, for the time since from; not
+// for a time in which the agent should have read and didn't.
+func (a *Agent) hold(t *tracked, from, to time.Time) {
+	if to.Sub(from) > 2*10*a.Period {
+		return
+	}
+	t.Tally.Add(from.Sub(t.job.Start).Seconds(), to.Sub(t.job.Start).Seconds(), t.held)
+}

@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// scan takes up jobs that came and closes those that went.
+func (a *Agent) scan() {
+	wasBusy := a.busy()
+	running, rerr := prolog.List(a.Dir.Jobs())
+	ended, eerr := prolog.List(a.Dir.Ended())
+	if a.filesErr = errors.Join(rerr, eerr); a.filesErr != nil {
+		a.Log.Warn("job files", "err", a.filesErr)
+	}
+	now := a.Now()
+	for _, j := range running {
+		if t := a.jobs[runOf(j)]; t == nil || !t.job.Start.Equal(j.Start) {
+			a.track(j, now)
+		}
+	}
+	for _, j := range ended {
+		t := a.jobs[runOf(j)]
+		if t == nil || !t.job.Start.Equal(j.Start) {
+			// The agent was not there while it ran: who and when is still worth keeping.
+			t = a.track(j, now)
+		}
+		t.job.End = j.End
+	}
+	if eerr == nil && rerr == nil {
+		a.before = nil
+	}
+	a.meet(now)
+	for _, j := range ended {
+		a.finish(j)
+	}
+	a.vanished(running, ended, eerr, now)
+	n := 0
+	for _, t := range a.jobs {
+		if t.runs() {
+			n++
+		}
+	}
+	a.Metrics.running(n)
+	a.Metrics.show(a.uses())
+	// While jobs run only a sample shows that sampling goes on.
+	if n == 0 || !wasBusy {
+		a.passed(now)
+	}
+}
+
+// track takes up a run, with what the agent before this one had of it.
+func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
+	t := &tracked{job: j}
+	before, known := a.before[runOf(j)]
+	switch {
+	case known && before.Start.Equal(j.Start):
+		t.saved, t.resume = before, now
+	case now.Sub(j.Start) < max(2*a.Period, time.Second):
+		t.resume = j.Start
+	default:
+		t.resume = now
+	}
+	if t.Tally == nil {
+		mem, pcie := 0.0, 0.0
+		for _, g := range j.GPUs {
+			if g := a.gpus[g]; g != nil {
+				mem, pcie = mem+g.dev.MemMiB, pcie+g.dev.PCIeMBps
+			}
+		}
+		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds(), mem, pcie)}
+	}
+	if t.Neighbours == nil {
+		t.Neighbours = map[run]*gpuprof.Neighbour{}
+	}
+	if t.Dropped == nil {
+		t.Dropped = map[string]int{}
+	}
+	a.jobs[runOf(j)] = t
+	a.hurry(j, now)
+	return t
+}
+
+// hurry has a job's GPUs read at once, and fast for a while.
+func (a *Agent) hurry(j *prolog.Job, now time.Time) {
+	for _, i := range j.GPUs {
+		if a.gpus[i] == nil {
+			a.gpus[i] = &gpu{index: i, missing: true, pace: pace{period: a.Period}}
+		}
+		a.gpus[i].pace.hurry(now)
+	}
+}
+
+// mostNeighbours is how many a record names.
+const mostNeighbours = 1024
+
+// meet notes who was on the same GPU, and when.
+func (a *Agent) meet(now time.Time) {
+	until := func(t *tracked) time.Time {
+		if t.runs() {
+			return now
+		}
+		return t.job.End
+	}
+	for r, t := range a.jobs {
+		for other, o := range a.jobs {
+			if r.ID == other.ID || !slices.ContainsFunc(t.job.GPUs, o.has) {
+				continue
+			}
+			from, to := t.job.Start, until(t)
+			if o.job.Start.After(from) {
+				from = o.job.Start
+			}
+			if end := until(o); end.Before(to) {
+				to = end
+			}
+			// One that began when the other ended was never beside it.
+			if !to.After(from) && !(t.runs() && o.runs()) {
+				continue
+			}
+			n := t.Neighbours[other]
+			if n == nil {
+				if len(t.Neighbours) >= mostNeighbours {
+					continue
+				}
+				n = &gpuprof.Neighbour{JobID: other.ID, User: o.job.User, From: from}
+				t.Neighbours[other] = n
+			}
+			n.To = to
+		}
+	}
+}
+
+// vanished drops the jobs that are in neither folder: they ended without an epilog,
+// as the node was restarted or their file was removed.
+func (a *Agent) vanished(running, ended []*prolog.Job, eerr error, now time.Time) {
+	for r, t := range a.jobs {
+		if eerr != nil || listed(running, r) || listed(ended, r) {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(a.Dir.Jobs(), fmt.Sprintf("%d.json", r.ID))); err == nil && !a.requeued(r) {
+			continue
+		}
+		if again, err := prolog.List(a.Dir.Ended()); err == nil && !listed(again, r) {
+			t.job.End = now
+			a.Log.Warn("a job's file went away without an epilog; no record", "job", r.ID)
+			delete(a.jobs, r)
+		}
+	}
+}
+
+func listed(list []*prolog.Job, r run) bool {
+	return slices.ContainsFunc(list, func(j *prolog.Job) bool { return runOf(j) == r })
+}
+
+// requeued reports whether a later run of the job is known.
+func (a *Agent) requeued(r run) bool {
+	for other := range a.jobs {
+		if other.ID == r.ID && other.Restart > r.Restart {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"bytes"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/renameio/v2"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+)
+
+// stateEvery is how often what was gathered of running jobs is written down, beside
+// when the agent ends: a kill costs at most so much of each job's series, and the
+// records say how much.
+const stateEvery = time.Minute
+
+// mostState bounds the file: a job takes 60 KB at most.
+const mostState = 64 << 20
+
+// saved is what is written down of a job.
+type saved struct {
+	Start      time.Time
+	Tally      *gpuprof.Tally
+	Samples    int
+	Failed     int
+	Dropped    map[string]int
+	Neighbours map[run]*gpuprof.Neighbour
+	Mixed      gpuprof.Figures
+	CoreFrom   string
+	Rhythm     gpuprof.Rhythm
+	Bursts     int
+}
+
+func (a *Agent) statePath() string { return filepath.Join(string(a.Dir), "agent.state") }
+
+// save writes down what was gathered.
+func (a *Agent) save() error {
+	all := map[run]saved{}
+	for r, t := range a.jobs {
+		all[r] = t.saved
+	}
+	var buf bytes.Buffer
+	if err := gob.NewEncoder(&buf).Encode(all); err != nil {
+		return fmt.Errorf("write down the agent's state: %w", err)
+	}
+	if err := renameio.WriteFile(a.statePath(), buf.Bytes(), 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
+		return fmt.Errorf("write down the agent's state: %w", err)
+	}
+	return nil
+}
+
+// stateless reports whether nothing is written down.
+func (a *Agent) stateless() bool {
+	_, err := os.Stat(a.statePath())
+	return errors.Is(err, os.ErrNotExist)
+}
+
+// load reads what an agent before this one wrote down. What can't be true is left
+// out; without a file there is nothing.
+func (a *Agent) load() (map[run]saved, error) {
+	f, err := os.Open(a.statePath())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the agent's state: %w", err)
+	}
+	defer f.Close()
+	var all map[run]saved
+	if err := gob.NewDecoder(io.LimitReader(f, mostState)).Decode(&all); err != nil {
+		return nil, fmt.Errorf("read the agent's state: %w", err)
+	}
+	for r, s := range all {
+		if !s.sane() {
+			delete(all, r)
+		}
+	}
+	return all, nil
+}
+
+func (s *saved) sane() bool {
+	t := s.Tally
+	if t == nil || len(t.Series.Pts) > gpuprof.MaxPoints || !(t.Series.PeriodS > 0) || s.Samples < 0 || s.Failed < 0 || s.Bursts < 0 || len(s.Neighbours) > 1024 {
+		return false
+	}
+	for i := range t.Bins {
+		if !(t.Bins[i].Width > 0) {
+			return false
+		}
+	}
+	for _, v := range []float64{t.Last, t.Any, t.EnergyJ, t.PowerS, t.Series.PeriodS} {
+		if !(v >= 0) || math.IsInf(v, 0) {
+			return false
+		}
+	}
+	return true
+}
