@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/exporter-toolkit/web"
+	"github.com/spf13/cobra"
+	"github.com/spf13/viper"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+func newServe(errOut io.Writer) *cobra.Command {
+	c := &cobra.Command{
+		Use: "serve", Short: "Run the node agent", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			v, err := settings(c)
+			if err != nil {
+				return err
+			}
+			return serve(c.Context(), v, errOut)
+		},
+	}
+	f := c.Flags()
+	f.String("run-dir", prolog.DefaultRunDir, "where the hooks tell of jobs")
+	f.String("spool", "/var/spool/slurmbridge", "where records wait for the controller")
+	f.Int64("spool-mib", 256, "size of the spool from which on series are dropped, MiB")
+	f.String("controller", "", "the controller, e.g. http://head:9797 (needed)")
+	f.String("controller-config", "", "how the controller is trusted and what it is shown, a file in the format of Prometheus's HTTP clients")
+	f.Duration("period", time.Second, "time between two samples")
+	f.String("node", "", "this node's name in Slurm (default: the host's)")
+	f.String("listen", ":9798", "address for metrics; empty: none")
+	f.String("web-config", "", "TLS and passwords of that address, a file in the format of Prometheus's exporters")
+	f.String("munge-socket", "", "munged's socket (default: munge's own)")
+	return c
+}
+
+func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
+	log, err := logger(v, errOut)
+	if err != nil {
+		return err
+	}
+	if p := v.GetDuration("period"); p < 5*time.Millisecond || p > time.Minute {
+		return fmt.Errorf("period %v is not from 5ms to 1m", p)
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	sp, err := newSpool(v, reg, log)
+	if err != nil {
+		return err
+	}
+	l, err := listen(v)
+	if err != nil {
+		return err
+	}
+	if l != nil {
+		defer l.Close()
+	}
+	lib, err := nvml.Open(v.GetString("nvml-library"))
+	if err != nil {
+		return fmt.Errorf("%w; is NVIDIA's driver loaded on this node (nvidia-smi)?", err)
+	}
+	defer lib.Close()
+	node := v.GetString("node")
+	if node == "" {
+		if node, err = os.Hostname(); err != nil {
+			return err
+		}
+		node, _, _ = strings.Cut(node, ".")
+	}
+	if err := sp.Open(); err != nil {
+		return err
+	}
+	a := &agent.Agent{
+		Dir: prolog.Dir(v.GetString("run-dir")), Lib: lib, Node: node, Period: v.GetDuration("period"),
+		Keep: sp.Add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
+	}
+	if err := a.Start(); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return a.Run(ctx) })
+	g.Go(func() error { return sp.Run(ctx) })
+	if l != nil {
+		show(ctx, g, l, v, handler(reg, a.Health), log)
+	}
+	log.Info("ready", "gpus", len(lib.Devices()), "period", v.GetDuration("period"), "controller", v.GetString("controller"), "waiting", sp.Waiting(), "version", version)
+	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
+		log.Debug("sd_notify", "err", err)
+	}
+	return g.Wait()
+}
+
+// newSpool makes what brings records to the controller; nothing is written yet.
+func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spool.Spool, error) {
+	to := v.GetString("controller")
+	if to == "" {
+		return nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
+	}
+	if err := recordhttp.CheckURL(to); err != nil {
+		return nil, fmt.Errorf("controller: %w", err)
+	}
+	client, err := recordhttp.NewClient(v.GetString("controller-config"))
+	if err != nil {
+		return nil, fmt.Errorf("controller-config: %w", err)
+	}
+	mib := v.GetInt64("spool-mib")
+	if mib < 1 || mib > 1<<20 {
+		return nil, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
+	}
+	sender := &recordhttp.Sender{URL: to, Munge: &munge.Munge{Socket: v.GetString("munge-socket")}, Client: client}
+	return &spool.Spool{
+		// The run directory is in memory, and outlives the agent.
+		Dir: v.GetString("spool"), Spare: filepath.Join(v.GetString("run-dir"), "spool"), Limit: mib << 20,
+		Send: sender.Send, Log: log, Metrics: spool.NewMetrics(reg),
+	}, nil
+}
+
+// listen opens the address for metrics; nil = there is none.
+func listen(v *viper.Viper) (net.Listener, error) {
+	if err := web.Validate(v.GetString("web-config")); err != nil {
+		return nil, fmt.Errorf("web-config: %w", err)
+	}
+	addr := v.GetString("listen")
+	if addr == "" {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return l, nil
+}
+
+// show serves h on l until ctx ends.
+func show(ctx context.Context, g *errgroup.Group, l net.Listener, v *viper.Viper, h http.Handler, log *slog.Logger) {
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
+		// A handshake that failed is the other side's matter.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	webConfig, systemd := v.GetString("web-config"), false
+	g.Go(func() error {
+		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{v.GetString("listen")}, WebSystemdSocket: &systemd, WebConfigFile: &webConfig}, log)
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return fmt.Errorf("serve %s: %w", v.GetString("listen"), err)
+	})
+	g.Go(func() error { <-ctx.Done(); return srv.Close() })
+}
+
+// handler serves metrics, and what health says.
+func handler(reg prometheus.Gatherer, health func() error) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	for _, p := range []string{"healthy", "ready"} {
+		mux.HandleFunc("GET /-/"+p, func(w http.ResponseWriter, _ *http.Request) {
+			if err := health(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			fmt.Fprintln(w, p)
+		})
+	}
+	return mux
+}
