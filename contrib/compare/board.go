@@ -63,7 +63,7 @@ func (b *board) over(c *cell) {
 		f := c.figures
 		text = fmt.Sprintf("makespan %5.0f s", f.MakespanS)
 		if f.JobsFailed > 0 {
-			text += fmt.Sprintf(", %d jobs failed", f.JobsFailed)
+			text += ", " + count(f.JobsFailed, "job") + " failed"
 		}
 	}
 	if b.tty {
@@ -92,6 +92,6 @@ func (b *board) line() string {
 	for i := range min(width, width*ended/max(1, b.jobs)) {
 		bar[i] = '█'
 	}
-	return fmt.Sprintf("%3.0f s  %s %d/%d jobs ended, %d running on %d clusters, %d/%d runs over",
-		b.now().Sub(b.began).Seconds(), string(bar), ended, b.jobs, running, under, b.done, b.runs)
+	return fmt.Sprintf("%3.0f s  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
+		b.now().Sub(b.began).Seconds(), string(bar), ended, b.jobs, running, count(under, "cluster"), b.done, b.runs)
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 
 	"github.com/google/renameio/v2"
@@ -18,13 +17,9 @@ type picture struct {
 	page *page
 }
 
-// draw draws the report into a folder, each picture as PNG and as SVG, and
+// draw draws the report into a folder that is there, each picture as PNG and as SVG, and
 // returns how many pictures there are.
 func (r report) draw(dir string, o *options) (int, error) {
-	//nolint:gosec // pictures are for everybody
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return 0, fmt.Errorf("draw: %w", err)
-	}
 	all, err := r.pictures(o)
 	if err != nil {
 		return 0, fmt.Errorf("draw: %w", err)

@@ -85,6 +85,12 @@ func command(out io.Writer, tty bool) *cobra.Command {
 			if err := cluster.Missing(); err != nil {
 				return err
 			}
+			if jsonFile == "-" {
+				out, tty = os.Stderr, false // for people; the figures have the output to themselves
+			}
+			if err := folders(jsonFile, pictures); err != nil {
+				return err
+			}
 			return compareAll(c.Context(), &o, out, tty, jsonFile, pictures)
 		},
 	}
@@ -129,6 +135,34 @@ func (o *options) check(names []string) error {
 	return nil
 }
 
+// folders makes those that results go to: what can't be written is better known
+// before long work than after it.
+func folders(jsonFile, pictures string) error {
+	if pictures != "" {
+		//nolint:gosec // pictures are for everybody
+		if err := os.MkdirAll(pictures, 0o755); err != nil {
+			return fmt.Errorf("--figures: %w", err)
+		}
+	}
+	if jsonFile == "-" {
+		return nil
+	}
+	dir := filepath.Dir(jsonFile)
+	//nolint:gosec // figures are for everybody
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	if info, err := os.Stat(jsonFile); err == nil && info.IsDir() {
+		return fmt.Errorf("--json: %s is a folder", jsonFile)
+	}
+	f, err := os.CreateTemp(dir, ".compare-*")
+	if err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	_ = f.Close() // nothing was written
+	return os.Remove(f.Name())
+}
+
 // compareAll measures and shows. What was measured is shown and written even if a
 // run failed, which is then the error.
 func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFile, pictures string) error {
@@ -154,7 +188,7 @@ func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFi
 	if len(r) == 0 {
 		return errs
 	}
-	if err := r.write(jsonFile, out); err != nil {
+	if err := r.write(jsonFile, os.Stdout); err != nil {
 		return errors.Join(errs, err)
 	}
 	if jsonFile != "-" {

@@ -116,7 +116,7 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 		limit = time.Minute + time.Duration((2*c.soloS()/o.scale+10*float64(len(c.apps)))*float64(time.Second))
 	}
 	ran, err := s.Do(ctx, cluster.Work{
-		Apps: c.apps, Gres: c.variant.gres, Hold: true, Every: 2 * time.Second, Limit: limit,
+		Apps: c.apps, Gres: c.variant.gres, Hold: true, Every: 4 * time.Second, Limit: limit,
 		Progress: func(ended, running int, _ *gpusim.Snapshot) {
 			started() // the jobs are there
 			b.at(c, ended, running)

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"image/color"
+	"math"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -109,6 +111,7 @@ func newPlot(title, x, y string) *plot.Plot {
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
 		style(&a.Label.TextStyle, 9)
 		style(&a.Tick.Label, 9)
+		a.Tick.Marker = plot.TickerFunc(ticks)
 		a.Padding, a.Label.Padding, a.Tick.Length = vg.Points(2), vg.Points(3), vg.Points(5)
 	}
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
@@ -116,6 +119,25 @@ func newPlot(title, x, y string) *plot.Plot {
 	g.Horizontal.Color, g.Vertical.Color = faint, faint
 	p.Add(g)
 	return p
+}
+
+// ticks are round numbers, four to ten of them.
+func ticks(lo, hi float64) []plot.Tick {
+	if !(hi > lo) {
+		return nil
+	}
+	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/4)))
+	for _, m := range []float64{5, 2} {
+		if (hi-lo)/(m*step) >= 4 {
+			step *= m
+			break
+		}
+	}
+	var out []plot.Tick
+	for k := math.Ceil(lo / step); k*step <= hi; k++ {
+		out = append(out, plot.Tick{Value: k * step, Label: strconv.FormatFloat(k*step, 'g', 6, 64)})
+	}
+	return out
 }
 
 // nominal writes names at 0, 1, … of an axis.

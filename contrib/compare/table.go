@@ -106,6 +106,14 @@ func (r report) repeated(out io.Writer, o *options) {
 	fmt.Fprintln(out)
 }
 
+// count is e.g. "1 job" or "7 jobs".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // near reports whether a ratio is within 5 % of 1.
 func near(x float64) bool { return x >= 0.95 && x <= 1.05 }
 
@@ -142,7 +150,7 @@ func (r report) verdict(out io.Writer, o *options) {
 		for i := range o.variants {
 			n := o.variants[i].name
 			if f := r[wl][n]; f != nil && f.JobsFailed > 0 && f.MakespanS < r[wl][best].MakespanS {
-				fmt.Fprintf(out, " %s was over earlier because %d jobs failed.", n, f.JobsFailed)
+				fmt.Fprintf(out, " %s was over earlier: %s failed.", n, count(f.JobsFailed, "job"))
 			}
 		}
 		fmt.Fprintln(out)
