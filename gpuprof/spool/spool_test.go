@@ -133,9 +133,9 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 func TestFullSpoolKeepsSummaries(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	h := &head{}
-	s := open(t, &Spool{Dir: t.TempDir(), Limit: 100 << 10, Send: h.send, Metrics: NewMetrics(reg)})
+	s := open(t, &Spool{Dir: t.TempDir(), Limit: 20 << 10, Send: h.send, Metrics: NewMetrics(reg)})
 	for i := range int64(12) {
-		add(t, s, record(i+1, gpuprof.MaxPoints))
+		add(t, s, record(i+1, 100))
 	}
 	if n := s.Waiting(); n != 12 || s.folders[0].used > s.Limit {
 		t.Errorf("%d of 12 records are left, in %d bytes", n, s.folders[0].used)
@@ -158,7 +158,7 @@ func TestFullSpoolKeepsSummaries(t *testing.T) {
 	// Summaries alone fill it, too.
 	n := int64(12)
 	for ; testutil.ToFloat64(s.Metrics.dropped.WithLabelValues("full")) < 3; n++ {
-		add(t, s, record(n+1, gpuprof.MaxPoints))
+		add(t, s, record(n+1, 100))
 	}
 	if _, err := s.flush(context.Background()); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge/mungetest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp/tlstest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/store"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// asAgent makes the test's own program an agent.
+const asAgent = "GPUPROF_TEST_AGENT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asAgent) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// node has an agent that is killed, with a GPU and a munged, and a controller with a
+// real store.
+type node struct {
+	t             *testing.T
+	dir           string
+	run           prolog.Dir
+	store         *store.Store
+	listen        string // the agent's
+	tls           string // the certificates' folder
+	args, env     []string
+	agent         *exec.Cmd
+	log           bytes.Buffer // the last agent's
+	isNew, again  atomic.Int64
+	bytes, bodies atomic.Int64
+	spoil         func() int // 0 = the controller is well; else see controller
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	m := mungetest.Start(t, mungetest.Key, 0)
+	n := &node{t: t, dir: t.TempDir()}
+	n.run = prolog.Dir(filepath.Join(n.dir, "run"))
+	if err := n.run.Make(); err != nil {
+		t.Fatal(err)
+	}
+	if err := gpusim.Create(filepath.Join(n.dir, "gpus"), gpusim.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	so := filepath.Join(n.dir, "libnvidia-ml.so.1")
+	sources, err := filepath.Glob("../../gpusim/nvmlsim/*.c")
+	if err != nil || len(sources) == 0 {
+		t.Fatal("no sources", err)
+	}
+	build := exec.Command("gcc", append([]string{"-O2", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", so}, sources...)...)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if n.store, err = store.Open(context.Background(), filepath.Join(n.dir, "db"), slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.store.Close() })
+
+	a := tlstest.New(t)
+	n.tls = a.Dir
+	later := time.Now().Add(time.Hour)
+	a.Issue(t, "head", later, "head")
+	a.Issue(t, "node", later, "127.0.0.1")
+	const tlsServer = "tls_server_config:\n  cert_file: %s.pem\n  key_file: %s.key\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n"
+	for name, text := range map[string]string{
+		"head.yml":   fmt.Sprintf(tlsServer, "head", "head"),
+		"node.yml":   fmt.Sprintf(tlsServer, "node", "node"),
+		"client.yml": "tls_config:\n  ca_file: ca.pem\n  cert_file: node.pem\n  key_file: node.key\n  server_name: head\n",
+	} {
+		if err := os.WriteFile(filepath.Join(a.Dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.listen = l.Addr().String() // free again before the agent takes it
+	l.Close()
+	n.args = []string{
+		"serve", "--run-dir", string(n.run), "--spool", filepath.Join(n.dir, "spool"), "--period", "20ms", "--node", "n1",
+		"--controller", "https://" + n.controller(m, filepath.Join(a.Dir, "head.yml")), "--controller-config", filepath.Join(a.Dir, "client.yml"),
+		"--listen", n.listen, "--web-config", filepath.Join(a.Dir, "node.yml"),
+		"--nvml-library", so, "--munge-socket", m.Socket, "--config", os.DevNull,
+	}
+	n.env = append(os.Environ(), asAgent+"=1", "GPUSIM_STATE="+filepath.Join(n.dir, "gpus"))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last agent's log:\n%s", &n.log)
+		}
+	})
+	return n
+}
+
+// controller takes records as slurmbridge serve does, but now and then badly: 1 it
+// can't keep one, 2 it keeps one and can't say so, 3 it does neither.
+func (n *node) controller(m *munge.Munge, webConfig string) (addr string) {
+	h := &recordhttp.Handler{
+		Munge: m, AllowUID: func(uid uint32) bool { return uid == 0 },
+		Keep: func(ctx context.Context, r *gpuprof.Record, _ time.Duration) (bool, error) {
+			how := n.spoil()
+			if how == 1 {
+				return false, errors.New("the disk is full")
+			}
+			if how == 3 {
+				panic(http.ErrAbortHandler)
+			}
+			added, err := n.store.AddRecord(ctx, r, "")
+			if added.New {
+				n.isNew.Add(1)
+			} else if err == nil {
+				n.again.Add(1)
+			}
+			if how == 2 {
+				panic(http.ErrAbortHandler)
+			}
+			return added.New, err
+		},
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+recordhttp.Path, func(w http.ResponseWriter, r *http.Request) {
+		n.bytes.Add(r.ContentLength)
+		n.bodies.Add(1)
+		h.ServeHTTP(w, r)
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
+	systemd, done := false, make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{""}, WebSystemdSocket: &systemd, WebConfigFile: &webConfig}, slog.New(slog.DiscardHandler))
+	}()
+	n.t.Cleanup(func() { srv.Close(); <-done })
+	return l.Addr().String()
+}
+
+// start starts an agent, and kills it after a while (0 = at the test's end).
+func (n *node) start(life time.Duration) {
+	n.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.log.Reset()
+	cmd := exec.Command(self, n.args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = n.env, &n.log, &n.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+	kill := func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
+	if life == 0 {
+		n.t.Cleanup(kill)
+		return
+	}
+	time.Sleep(life)
+	kill()
+}
+
+// records counts the runs in the store, and the jobs they are of.
+func (n *node) records() (runs, jobs int) {
+	n.t.Helper()
+	if err := n.store.DB().QueryRow(`SELECT count(*), count(DISTINCT job_id) FROM runs`).Scan(&runs, &jobs); err != nil {
+		n.t.Fatal(err)
+	}
+	return runs, jobs
+}
+
+// However often the agent is killed and whatever the controller does, each job has
+// one record in the store.
+func TestKilledWhileDelivering(t *testing.T) {
+	const jobs, kills = 80, 12
+	n := newNode(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	src := rand.New(rand.NewPCG(seed, 1))
+	var well atomic.Bool
+	n.spoil = func() int {
+		if well.Load() {
+			return 0
+		}
+		return max(0, rand.IntN(7)-3)
+	}
+	done := make(chan error, 1)
+	go func() { // the hooks
+		for id := int64(1); id <= jobs; id++ {
+			if err := n.run.Begin(&prolog.Job{JobID: id, UID: 1000, User: "ann", GPUs: []int{0}, Percent: 50, Start: time.Now()}); err != nil {
+				done <- err
+				return
+			}
+			time.Sleep(40 * time.Millisecond)
+			if _, err := n.run.End(id, time.Now(), "0:0"); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	for range kills {
+		n.start(time.Duration(100+src.IntN(400)) * time.Millisecond)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	well.Store(true)
+	n.start(0)
+	left := func() int {
+		waiting, _ := filepath.Glob(filepath.Join(n.dir, "*", "*.json"))
+		ended, _ := filepath.Glob(filepath.Join(n.run.Ended(), "*"))
+		return len(waiting) + len(ended) - 1 // gpus.json
+	}
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if _, got := n.records(); got == jobs && left() <= 0 {
+			break
+		}
+	}
+	runs, got := n.records()
+	t.Logf("%d jobs, %d kills: %d records, %d lost, %d new and %d sent again; %d bytes a record on the wire",
+		jobs, kills, runs, jobs-got, n.isNew.Load(), n.again.Load(), n.bytes.Load()/max(1, n.bodies.Load()))
+	if runs != jobs || got != jobs || left() > 0 {
+		t.Errorf("%d records of %d jobs for %d jobs; %d files are left", runs, got, jobs, left())
+	}
+	if n.again.Load() == 0 {
+		t.Error("nothing was sent twice: the test tests nothing")
+	}
+	n.metrics()
+}
+
+// metrics looks at the agent's own endpoint, which wants a certificate.
+func (n *node) metrics() {
+	n.t.Helper()
+	if resp, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}).Get("https://" + n.listen + "/metrics"); err == nil {
+		resp.Body.Close()
+		n.t.Error("metrics are shown without a certificate")
+	}
+	client, err := recordhttp.NewClient(filepath.Join(n.tls, "client.yml"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get("https://" + n.listen + "/metrics")
+	if err == nil {
+		n.t.Fatal("another host's certificate is taken for the node's", resp.Status)
+	}
+	if err := os.WriteFile(filepath.Join(n.tls, "scrape.yml"), []byte("tls_config:\n  ca_file: ca.pem\n  cert_file: node.pem\n  key_file: node.key\n"), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+	if client, err = recordhttp.NewClient(filepath.Join(n.tls, "scrape.yml")); err != nil {
+		n.t.Fatal(err)
+	}
+	defer client.CloseIdleConnections()
+	if resp, err = client.Get("https://" + n.listen + "/metrics"); err != nil {
+		n.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.Contains(string(text), `gpuprof_spool_records{place="disk"} 0`) {
+		n.t.Errorf("%v\n%s", err, text)
+	}
+}
