@@ -125,7 +125,7 @@ func TestTable(t *testing.T) {
 	r.show(&out, o)
 	text := out.String()
 	for _, w := range []string{
-		"not measured", "0.600", "0.450", "160", "count 12-fold", "0 to 10 %",
+		"not measured", "a pause took 0.83 s", "0.600", "0.450", "160", "count 12-fold", "0 to 10 %",
 		"1.026 to 1.111; 1 of 2 runs are within 5 %", "1.000 to 1.000. So what lies beyond 5 % is Slurm's pauses",
 		"random: dqn is the shortest of those under which no job failed. mps_half was over earlier: 1 job failed.",
 	} {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// load is how busy this machine's CPUs are: where they are full, clusters delay
-// each other and makespans grow.
+// load is how busy this machine's CPUs are. What the simulated GPU computes doesn't
+// depend on it, but Slurm's pauses grow where they are full.
 type load struct{ busy, all uint64 }
 
 // newLoad begins to watch.
@@ -52,7 +52,7 @@ func (l *load) text() string {
 	part := float64(now.busy-l.busy) / float64(now.all-l.all)
 	out := fmt.Sprintf("This machine's CPUs were busy for %.0f %% of the time.", 100*part)
 	if part > 0.85 {
-		out += " That is too much: clusters delayed each other. Fewer at a time (--parallel)\nor a smaller --scale gives truer figures."
+		out += " That makes Slurm's pauses longer: fewer clusters\nat a time (--parallel) or a smaller --scale give truer figures."
 	}
 	return out
 }

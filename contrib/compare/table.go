@@ -76,8 +76,19 @@ func ratio(x float64) string { return fmt.Sprintf("%.3f", x) }
 // pauses says how much of the makespans is Slurm's own time.
 func (r report) pauses(out io.Writer, o *options) {
 	lo, hi := span(r, o, func(f *figures) (float64, bool) { return f.IdleS / f.MakespanS, true })
-	fmt.Fprintf(out, "%g GPU seconds pass in one second, so Slurm's own pauses count %g-fold: %.0f to %.0f %% of the makespans.\n",
+	fmt.Fprintf(out, "%g GPU seconds pass in one second, so Slurm's own pauses count %g-fold: the GPU was idle for %.0f to %.0f %% of\nthe makespans.",
 		o.scale, o.scale, 100*lo, 100*hi)
+	idle, starts := 0.0, 0
+	for _, wl := range o.workloads {
+		if f := r[wl]["whole"]; f != nil {
+			idle += f.IdleS
+			starts += len(f.runs)
+		}
+	}
+	if starts > 0 {
+		fmt.Fprintf(out, " With whole GPUs a pause took %.2f s by the clock on the wall.", idle/float64(starts)/o.scale)
+	}
+	fmt.Fprintln(out)
 }
 
 // repeated says how near the simulator comes to the real runs.
