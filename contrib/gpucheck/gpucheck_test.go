@@ -1,0 +1,370 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim/mps"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/trace"
+)
+
+// bin holds this test's binary under the programs' names, and the simulated NVML.
+var bin string
+
+func TestMain(m *testing.M) {
+	if status, ok := mps.Main(os.Args, os.Stdin, os.Stdout, os.Stderr); ok {
+		os.Exit(status)
+	}
+	switch filepath.Base(os.Args[0]) {
+	case "gpucheck", "exe": // the minder is started as /proc/self/exe
+		os.Exit(command(os.Args[1:], os.Stdout, os.Stderr))
+	case "kernel":
+		if err := simKernel(os.Args[1:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(tests(m))
+}
+
+func tests(m *testing.M) int {
+	var err error
+	if bin, err = os.MkdirTemp("", "gpucheck-test"); err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(bin)
+	self, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	for _, name := range []string{"gpucheck", "kernel", "nvidia-cuda-mps-control"} {
+		if err := os.Symlink(self, filepath.Join(bin, name)); err != nil {
+			panic(err)
+		}
+	}
+	src, err := filepath.Glob("../../gpuprof/gpusim/nvmlsim/*.c")
+	if err != nil || len(src) == 0 {
+		panic("no sources of the simulated NVML")
+	}
+	args := append([]string{"-O1", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(bin, "libnvidia-ml.so.1")}, src...)
+	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("gcc: %v: %s", err, out))
+	}
+	return m.Run()
+}
+
+// rig is a machine with a simulated GPU.
+type rig struct {
+	t     *testing.T
+	dir   string
+	state *gpusim.State
+	env   []string
+}
+
+func newRig(t *testing.T, cfg gpusim.Config) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gc") // sockets' paths must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, dir: dir}
+	path := filepath.Join(dir, "state")
+	if err := gpusim.Create(path, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if r.state, err = gpusim.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"tmp", "proc"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.env = append(environ(), "GPUSIM_STATE="+path, "TMPDIR="+filepath.Join(dir, "tmp"))
+	t.Cleanup(func() {
+		r.nothingLeft()
+		_ = r.state.Close()
+		_ = os.RemoveAll(dir)
+	})
+	return r
+}
+
+func (r *rig) command(args ...string) *exec.Cmd {
+	c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{
+		"--workload", filepath.Join(bin, "kernel"), "--mps-control", filepath.Join(bin, "nvidia-cuda-mps-control"),
+		"--nvml-library", filepath.Join(bin, "libnvidia-ml.so.1"), "--proc", filepath.Join(r.dir, "proc"),
+		"--out", filepath.Join(r.dir, "out"), "--sampling", "10ms", "--period", "20ms",
+	}, args...)...)
+	c.Env = r.env
+	return c
+}
+
+func (r *rig) run(args ...string) (out, errs string, status int) {
+	r.t.Helper()
+	c := r.command(args...)
+	var o, e bytes.Buffer
+	c.Stdout, c.Stderr = &o, &e
+	err := c.Run()
+	var ee *exec.ExitError
+	if err != nil && !errors.As(err, &ee) {
+		r.t.Fatal(err)
+	}
+	return o.String(), e.String(), c.ProcessState.ExitCode()
+}
+
+// left lists what of the rig is still there: processes that have its state in their
+// environment, folders, processes on the GPU.
+func (r *rig) left() []string {
+	var out []string
+	envs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, f := range envs {
+		if b, err := os.ReadFile(f); err == nil && bytes.Contains(b, []byte(filepath.Join(r.dir, "state"))) {
+			line, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "cmdline"))
+			out = append(out, f+" "+string(bytes.ReplaceAll(line, []byte{0}, []byte(" "))))
+		}
+	}
+	folders, _ := filepath.Glob(filepath.Join(r.dir, "tmp", "*"))
+	s, err := r.state.Device(0).Snapshot()
+	if err != nil {
+		out = append(out, err.Error())
+	}
+	for _, p := range s.Processes {
+		out = append(out, "on the GPU: "+p.App)
+	}
+	return append(out, folders...)
+}
+
+func (r *rig) nothingLeft() {
+	r.t.Helper()
+	r.until("nothing left", func() bool { return len(r.left()) == 0 })
+}
+
+func (r *rig) until(what string, ok func() bool) {
+	r.t.Helper()
+	for range 2000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Errorf("not %s; left: %v", what, r.left())
+}
+
+func (r *rig) report() *Report {
+	r.t.Helper()
+	body, err := os.ReadFile(filepath.Join(r.dir, "out", "report.json"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	rep := new(Report)
+	if err := json.Unmarshal(body, rep); err != nil {
+		r.t.Fatal(err)
+	}
+	return rep
+}
+
+// Everything, on a card whose NVML and contention are known.
+func TestWhole(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, gpusim.Config{Model: "v100"})
+	out, errs, status := r.run("--kernels", "compute,pcie,hungry", "--duration", "300ms", "--triples", "1", "--repeats", "2")
+	if status != 0 {
+		t.Fatalf("status %d: %s\n%s", status, out, errs)
+	}
+	rep := r.report()
+	if !rep.Simulated || rep.Workload != "kernel" || rep.Card.Model != "Tesla V100-SXM2-16GB" || len(rep.Failures) != 0 {
+		t.Errorf("%+v", rep)
+	}
+	byName := map[string]KernelReport{}
+	for _, k := range rep.Kernels {
+		byName[k.Name] = k
+	}
+	near := func(what string, got, want, off float64) {
+		t.Helper()
+		if !(math.Abs(got-want) <= off) {
+			t.Errorf("%s is %v, want %v", what, got, want)
+		}
+	}
+	near("compute's asked use", byName["compute"].Asked.GPU, 1, 0.01)
+	near("hungry's asked use", byName["hungry"].Asked.GPU, 0.5, 0.06)
+	near("pcie's asked traffic", byName["pcie"].Asked.PCIeMBps, 20000, 400)
+	near("pcie's asked use", byName["pcie"].Asked.GPU, 0, 0)
+	near("hungry's asked memory", byName["hungry"].Asked.MemMiB, 4608, 256)
+	// The agent looked at a card that was in use for nearly all of the record.
+	near("compute's use", byName["compute"].Measured.GPU, 1, 0.4)
+	near("pcie's traffic", byName["pcie"].Measured.PCIeMBps, 20000, 8000)
+	near("pcie's use", byName["pcie"].Measured.GPU, 0, 0.01)
+	near("hungry's memory", byName["hungry"].Measured.MemMiB, byName["hungry"].Asked.MemMiB, 640)
+	near("compute's step", byName["compute"].StepS, 5e-5, 1e-6)
+
+	if len(rep.Groups) != 6+1 {
+		t.Errorf("%d groups", len(rep.Groups))
+	}
+	for _, g := range rep.Groups {
+		steady := true
+		for _, m := range g.Members {
+			steady = steady && (m.Kernel == "compute" || m.Kernel == "pcie")
+		}
+		for i, m := range g.Members {
+			// The simulated card slows by the very law; rounding of the counts apart.
+			if steady {
+				near(m.Kernel+" beside "+beside(g.Members, i), m.Slowdown, m.LawForAsked, 0.05*m.LawForAsked)
+			}
+			if m.Slowdown < 0.95 {
+				t.Errorf("%s is faster beside %s: %v", m.Kernel, beside(g.Members, i), m.Slowdown)
+			}
+		}
+	}
+	if p := rep.pairs(); len(p) != 12 || rep.Law.FromMeasured.N != 12 || rep.Law.FromAsked.Missing != 0 {
+		t.Errorf("%d pairs, law %+v", len(p), rep.Law)
+	}
+	if len(rep.Overhead) != 2 || len(rep.Overhead[0].Costs) != 2 {
+		t.Errorf("overhead %+v", rep.Overhead)
+	}
+	for _, o := range rep.Overhead {
+		near("cost of sampling a simulated GPU", o.Cost, 0, 0.02)
+	}
+	profiles, err := trace.ReadProfilesFile(filepath.Join(r.dir, "out", "profiles.csv"))
+	if err != nil || len(profiles) != 3 {
+		t.Errorf("%v %v", profiles, err)
+	}
+	pairs, err := trace.ReadPairsFile(filepath.Join(r.dir, "out", "pairs.csv"), "compute", "pcie", "hungry")
+	if err != nil || len(pairs) != 12 {
+		t.Errorf("%v %v", pairs, err)
+	}
+	text, err := os.ReadFile(filepath.Join(r.dir, "out", "report.txt"))
+	if err != nil || !strings.Contains(out, string(text)) || !strings.Contains(out, "The GPU is simulated") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// A kernel that fails, and one that MPS doesn't serve, are noted, and the others
+// measured.
+func TestOneFails(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, gpusim.Config{Model: "v100"})
+	r.env = append(r.env, misbehave+"=pcie=crash,narrow=alone")
+	out, errs, status := r.run("--kernels", "narrow,pcie,bursty", "--duration", "200ms", "--repeats", "1", "--json")
+	if status != exitFailed || !strings.Contains(errs, "2 parts failed") {
+		t.Errorf("status %d: %s", status, errs)
+	}
+	rep := new(Report)
+	if err := json.Unmarshal([]byte(out), rep); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if len(rep.Kernels) != 1 || len(rep.Groups) != 1 || len(rep.Failures) != 2 ||
+		!strings.Contains(rep.Failures[0], "clients") || !strings.Contains(rep.Failures[1], "cudaErrorMemoryAllocation") {
+		t.Errorf("%d kernels, %d groups, %q", len(rep.Kernels), len(rep.Groups), rep.Failures)
+	}
+}
+
+// However it ends, nothing of it stays.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, gpusim.Config{Model: "v100"})
+			c := r.command("--kernels", "compute", "--duration", "1m")
+			var errs bytes.Buffer
+			c.Stderr = &errs
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			r.until("computing", func() bool {
+				s, err := r.state.Device(0).Snapshot()
+				return err == nil && len(s.Processes) == 2 // the server's too
+			})
+			_ = c.Process.Signal(sig)
+			_ = c.Wait()
+			if sig != syscall.SIGKILL {
+				if c.ProcessState.ExitCode() != exitFailed || !strings.Contains(errs.String(), "interrupted") {
+					t.Errorf("status %v: %s", c.ProcessState, errs.String())
+				}
+				if left := r.left(); len(left) != 0 {
+					t.Errorf("left: %v", left)
+				}
+			}
+			r.nothingLeft()
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, says string
+		cfg        gpusim.Config
+		args       []string
+		before     func(*rig)
+	}{
+		{name: "no such GPU", says: `no GPU "3"`, args: []string{"--gpu", "3"}},
+		{name: "no NVML", says: "no NVIDIA driver", args: []string{"--nvml-library", "/nonexistent/libnvidia-ml.so.1"}},
+		{name: "no nvcc", says: "no nvcc", args: []string{"--workload", ""}},
+		{name: "MIG", says: "MIG", cfg: gpusim.Config{Model: "a100", MIG: true}},
+		{name: "MPS runs", says: "process 4711", before: func(r *rig) {
+			dir := filepath.Join(r.dir, "proc", "4711")
+			if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "cmdline"), []byte("/usr/bin/nvidia-cuda-mps-control\x00-d\x00"), 0o644)); err != nil {
+				r.t.Fatal(err)
+			}
+		}},
+		{name: "in use", says: "in use: process", before: func(r *rig) {
+			p := &rlcore.Profile{DurationS: 1e6, PeriodS: 1e6, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 3000}}}
+			slot, err := r.state.Device(0).Claim(gpusim.Claimant{UID: os.Getuid()}, p)
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.t.Cleanup(func() { _ = slot.Release() })
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, c.cfg)
+			if c.before != nil {
+				c.before(r)
+			}
+			r.env = append(r.env, "PATH=/nonexistent", "CUDA_HOME=/nonexistent")
+			_, errs, status := r.run(c.args...)
+			if status != exitRefused || !strings.Contains(errs, c.says) {
+				t.Errorf("status %d: %s", status, errs)
+			}
+			out, errs, status := r.run(append(c.args, "--dry-run")...)
+			if status != 0 || !strings.Contains(out, "It would refuse: ") || !strings.Contains(out, c.says) {
+				t.Errorf("dry run: status %d: %s%s", status, out, errs)
+			}
+			if _, err := os.Stat(filepath.Join(r.dir, "out")); err == nil {
+				t.Error("it wrote a report")
+			}
+		})
+	}
+}
+
+func TestWrongCall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, gpusim.Config{})
+	for _, args := range []string{
+		"--duty 0", "--duty 1", "--duty x", "--period 0s", "--memory 1e9", "--duration 1ms", "--sampling 1h", "--triples -1",
+		"--kernels compute,compute", "--kernels nosuch", "--nosuch", "argument",
+	} {
+		if _, errs, status := r.run(strings.Fields(args)...); status != exitUsage || !strings.Contains(errs, "--help") {
+			t.Errorf("%s: status %d: %s", args, status, errs)
+		}
+	}
+	out, _, status := r.run("--dry-run")
+	if status != 0 || strings.Contains(out, "refuse") || !strings.Contains(out, "21 pairs, 4 triples") || !strings.Contains(out, "TITAN Xp") {
+		t.Errorf("dry run: %d: %s", status, out)
+	}
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+func FuzzParseLine(f *testing.F) {
+	for _, s := range []string{
+		`{"ready":true}`, `{"work":7,"rate":12.5}`, `{"n":3,"at":1.5,"busy_s":0.2}`, `{"done":true,"n":3,"at":9,"busy_s":1,"moved_mb":5,"held_mib":6}`,
+		`{"n":-1}`, `{"at":1e300}`, `{"n":1e3}`, `null`, `[]`, ``, `{"at":"x"}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		l, err := parseLine(text)
+		if err != nil {
+			if !errors.Is(err, errLine) || l != (line{}) {
+				t.Fatalf("%v %+v", err, l)
+			}
+			return
+		}
+		var tr track
+		if err := tr.add(l); err != nil {
+			t.Fatal(err)
+		}
+		if n, busy := tr.at(l.At); n != float64(l.N) || busy != l.BusyS {
+			t.Fatalf("%v %v of %+v", n, busy, l)
+		}
+	})
+}
+
+func TestTrack(t *testing.T) {
+	var tr track
+	if n, _ := tr.at(3); n != 0 || !math.IsNaN(tr.rate(0, 1)) {
+		t.Error("an empty track isn't")
+	}
+	for _, l := range []line{{N: 0, At: 10}, {N: 10, At: 12, BusyS: 1}, {N: 40, At: 14, BusyS: 3, Done: true}} {
+		if err := tr.add(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for moment, want := range map[float64][2]float64{9: {0, 0}, 10: {0, 0}, 11: {5, 0.5}, 12: {10, 1}, 13: {25, 2}, 14: {40, 3}, 15: {40, 3}} {
+		if n, busy := tr.at(moment); n != want[0] || busy != want[1] {
+			t.Errorf("at %v: %v %v, want %v", moment, n, busy, want)
+		}
+	}
+	if r := tr.rate(11, 13); r != 10 {
+		t.Errorf("rate %v", r)
+	}
+	if r := tr.rate(13, 13); !math.IsNaN(r) {
+		t.Errorf("rate of no time: %v", r)
+	}
+	for _, l := range []line{{N: 39, At: 15, BusyS: 3}, {N: 41, At: 13, BusyS: 3}, {N: 41, At: 15, BusyS: 2}} {
+		if err := tr.add(l); !errors.Is(err, errLine) {
+			t.Errorf("%+v went backwards: %v", l, err)
+		}
+	}
+}
+
+func TestGroups(t *testing.T) {
+	g := groups(6, 4)
+	if len(g) != 21+4 || len(groups(2, 4)) != 3 || len(groups(0, 4)) != 0 || len(groups(3, 9)) != 6+3 {
+		t.Errorf("%v", g)
+	}
+	if last := g[24]; len(last) != 3 || last[0] != 3 || last[1] != 4 || last[2] != 5 {
+		t.Errorf("%v", last)
+	}
+}
+
+func TestSteadyLeavesTheEndsOut(t *testing.T) {
+	rec := &gpuprof.Record{PeriodS: 0.5}
+	for i := range 8 {
+		u := rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10}
+		if i < 2 || i == 7 {
+			u = rlcore.Use{GPU: 1, MemMiB: 900}
+		}
+		rec.Series = append(rec.Series, u)
+	}
+	if u, n := steady(rec); n != 5 || u != (rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10}) {
+		t.Errorf("%d %+v", n, u)
+	}
+	rec.Series = rec.Series[:2]
+	if u, n := steady(rec); n != 2 || u.GPU != 1 {
+		t.Errorf("too short to cut: %d %+v", n, u)
+	}
+	if u, n := steady(&gpuprof.Record{}); n != 0 || u != (rlcore.Use{}) {
+		t.Errorf("no series: %d %+v", n, u)
+	}
+}
+
+func TestTells(t *testing.T) {
+	c := &card{Device: nvml.Device{PCIeMBps: 32000, MemMiB: 16000}}
+	asked := rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 4000, PCIeMBps: 10000}
+	if got := c.tells(asked, rlcore.Use{GPU: 0.54, Core: 0.21, MemMiB: 4600, PCIeMBps: 8600}); got != (Tells{true, true, true, true}) {
+		t.Errorf("%+v", got)
+	}
+	if got := c.tells(asked, rlcore.Use{GPU: 0.56, Core: 0.5, MemMiB: 4700, PCIeMBps: 8400}); got != (Tells{}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestCost(t *testing.T) {
+	o := overhead{without: []float64{100, 200}, with: []float64{99, 196}}
+	mean, sd := spread(o.costs())
+	if math.Abs(mean-0.015) > 1e-12 || math.Abs(sd-0.005*math.Sqrt2) > 1e-12 {
+		t.Errorf("%v ± %v", mean, sd)
+	}
+	if m, sd := spread([]float64{3}); m != 3 || sd != 0 {
+		t.Errorf("%v ± %v", m, sd)
+	}
+}
+
+// A program that doesn't end when it is told to is ended.
+func TestStubbornProgram(t *testing.T) {
+	p, err := startProcess([]string{"sh", "-c", `trap '' TERM; while :; do sleep 0.05; done`}, environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.grace = 50 * time.Millisecond
+	if err := p.stop(); err == nil {
+		t.Error("it ended well?")
+	}
+	p, err = startProcess([]string{"sh", "-c", "echo nonsense; echo why >&2; exit 7"}, environ())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.next(t.Context()); !errors.Is(err, errLine) {
+		t.Errorf("%v", err)
+	}
+	if err := p.stop(); err == nil || err.Error() != "exit status 7: why" {
+		t.Errorf("%v", err)
+	}
+}
