@@ -449,12 +449,8 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 		g.Pushed = g.Pushed || plan.Pushed[g.ID] && b.Mode == Active
 		for i := range g.Members {
 			m := &g.Members[i]
-			switch {
-			case m.Gone != "" || g.Kind != Next || b.Mode == Shadow:
-			case plan.Undone[m.Ref]:
+			if m.Gone == "" && g.Kind == Next && b.Mode == Active && plan.Undone[m.Ref] {
 				m.Undo, m.Tries = replanned, 1
-			case plan.Moved[m.Ref] && settled:
-				m.Gone = "moved"
 			}
 		}
 	}
@@ -505,13 +501,19 @@ func (b *Bridge) release(ctx context.Context, p *PlannedGroup) bool {
 		}
 		return true
 	}
-	b.book.Groups[g.ID] = &g
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
 		// A group nobody could put back after a crash is not made.
 		b.Log.Error("journal", "err", err)
-		delete(b.book.Groups, g.ID)
 		return false
 	}
+	// From here on its members are in no other group. One that was skipped leaves
+	// them where they were.
+	for i := range g.Members {
+		if _, m := b.book.member(g.Members[i].Ref); m != nil {
+			m.Gone = "moved"
+		}
+	}
+	b.book.Groups[g.ID] = &g
 	b.fault("journaled")
 	for i := range p.Changes {
 		if err := b.change(ctx, g.ID, &p.Changes[i]); err != nil {

@@ -314,6 +314,7 @@ func draw(t *rapid.T) {
 	b := bridge(m, mem)
 	b.Planner.Join = rapid.Bool().Draw(t, "join")
 	b.Planner.Ahead = rapid.Bool().Draw(t, "ahead")
+	b.Planner.Room = b.Planner.Join && rapid.Bool().Draw(t, "room")
 	m.dull = rapid.Bool().Draw(t, "dull")
 	if rapid.Bool().Draw(t, "busy") { // jobs start and end between two changes of one plan
 		m.slip = func() time.Duration {
@@ -337,7 +338,7 @@ func draw(t *rapid.T) {
 			}
 		}
 		if len(on) > 1 && sum > 12196*0.95 {
-			t.Fatalf("%v MiB on one GPU", sum)
+			t.Fatalf("%v MiB on %s gpu %d\n%v", sum, j.Nodes, j.gpu, mem.log)
 		}
 	}
 	apps := []float64{500, 2000, 4000, 9000}

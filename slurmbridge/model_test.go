@@ -43,6 +43,7 @@ type mjob struct {
 	began  time.Time
 	now    bool   // to start at once
 	said   string // its AdminComment
+	fails  bool   // it ends badly
 }
 
 type mgate struct {
@@ -290,9 +291,13 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]slurmbrid
 	for _, j := range m.jobs {
 		if slices.Contains(refs, j.Ref) {
 			d := slurmbridge.Description{State: string(j.State), AdminComment: j.said}
-			if j.ended {
+			switch {
+			case j.ended && j.fails:
+				d.State, d.ExitCode = "FAILED", 1
+			case j.ended:
 				d.State = "COMPLETED"
 			}
+			d.Requeue = j.Job.Requeue
 			out[j.Ref] = d
 		}
 	}
@@ -300,6 +305,14 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]slurmbrid
 }
 
 func (m *model) Requeue(_ context.Context, ref string) error {
+	for _, j := range m.jobs {
+		if j.Ref == ref && j.ended && j.Job.Requeue {
+			j.ended, j.State, j.Nodes, j.GPUs = false, slurmbridge.Pending, "", nil
+			j.Start, j.Dependency = time.Time{}, slurmbridge.Dependencies{}
+			j.Eligible = m.now.Add(2 * time.Second)
+			return nil
+		}
+	}
 	return fmt.Errorf("requeue %s: %w", ref, slurmbridge.ErrRefused)
 }
 
@@ -400,4 +413,12 @@ func bridge(m *model, j slurmbridge.Journal) *slurmbridge.Bridge {
 			Join:    true, Ahead: true,
 		},
 	}
+}
+
+func profiles(ps ...*rlcore.Profile) []*rlcore.Profile { return ps }
+
+func predict(p rlcore.Predictor, members ...*rlcore.Profile) []rlcore.Prediction {
+	out := make([]rlcore.Prediction, len(members))
+	p.Predict(out, &rlcore.TitanXp, members)
+	return out
 }

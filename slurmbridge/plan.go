@@ -132,9 +132,8 @@ type Plan struct {
 	Repairs []Change
 	// Groups to make, each with its own changes: prepare, then release.
 	Groups []PlannedGroup
-	// Moved holds the members of waiting groups that went into a new group, Undone
-	// those that go back behind the gate, by ref.
-	Moved, Undone map[string]bool
+	// Undone holds the members of waiting groups that go back behind the gate, by ref.
+	Undone map[string]bool
 	// Pushed holds the waiting groups whose time has come and that Slurm hasn't
 	// started: one of Repairs makes it look at them.
 	Pushed map[int64]bool

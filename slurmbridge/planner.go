@@ -38,7 +38,7 @@ func (p *Planner) Plan(f *Facts) *Plan {
 	plan := &Plan{
 		At: f.Snap.At, Passed: map[string]int{}, Notes: map[string]*Note{},
 		state: cloneRunning(&b.State), Idle: map[string]bool{},
-		Moved: map[string]bool{}, Undone: map[string]bool{}, Pushed: map[int64]bool{},
+		Undone: map[string]bool{}, Pushed: map[int64]bool{},
 	}
 	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
 	r.shelve()
@@ -493,12 +493,8 @@ func (r *round) finish() {
 		}
 		for i := range g.Members {
 			m := &g.Members[i]
-			if r.b.soft[m.Ref] != g {
-				continue
-			}
-			if !left[m.Ref] {
-				r.plan.Moved[m.Ref] = true
-				continue
+			if r.b.soft[m.Ref] != g || !left[m.Ref] {
+				continue // not waiting, or in a group of this plan
 			}
 			r.plan.Undone[m.Ref] = true
 			r.plan.Repairs = append(r.plan.Repairs, restore(g, m, r.b.jobs[m.Ref], r.f.Gate, replanned))

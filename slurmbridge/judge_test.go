@@ -1,0 +1,186 @@
+package slurmbridge_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// ledger is Runs in memory.
+type ledger struct {
+	runs []slurmbridge.Run
+	kept []slurmbridge.Outcome
+}
+
+func (l *ledger) Unjudged(context.Context) ([]slurmbridge.Run, error) {
+	last := int64(0)
+	for i := range l.kept {
+		last = max(last, l.kept[i].Run)
+	}
+	var out []slurmbridge.Run
+	for i := range l.runs {
+		if l.runs[i].ID > last {
+			out = append(out, l.runs[i])
+		}
+	}
+	return out, nil
+}
+
+func (l *ledger) Keep(_ context.Context, o *slurmbridge.Outcome) error {
+	if i := slices.IndexFunc(l.kept, func(k slurmbridge.Outcome) bool { return k.Run == o.Run }); i >= 0 {
+		l.kept[i] = *o
+		return nil
+	}
+	l.kept = append(l.kept, *o)
+	return nil
+}
+
+func (l *ledger) Outcomes(context.Context, time.Time) ([]slurmbridge.Outcome, error) {
+	return l.kept, nil
+}
+
+// record is what a node would tell of a run that has ended, with who was there.
+func (l *ledger) record(m *model, j *mjob, others ...*mjob) {
+	r := slurmbridge.Run{
+		ID: int64(len(l.runs) + 1), Ref: j.Ref, User: j.User, App: j.profil.App, Node: j.Nodes, Start: j.began, End: m.now,
+		Comment: j.Comment, Profile: j.profil, Whole: true, CardMemMiB: 12196,
+	}
+	for _, o := range others {
+		r.Others = append(r.Others, slurmbridge.Beside{Ref: o.Ref, App: o.profil.App, Profile: o.profil, S: r.RunS(), Last: true})
+	}
+	l.runs = append(l.runs, r)
+}
+
+// learning is a bridge that learns by a model of its own.
+func learning(m *model, mem *memory, l *ledger) (*slurmbridge.Bridge, *interference.Model) {
+	b := bridge(m, mem)
+	beliefs := interference.New(&contention.MPS)
+	b.Runs, b.Beliefs, b.RetryAlone = l, beliefs, true
+	b.Planner.Decider.Guard.Predictor = beliefs
+	return b, beliefs
+}
+
+// TestFailedBesideOthers: a job that fails among others runs once more with a GPU
+// of its own, and its pair is kept apart; when it fails alone as well, it is left,
+// and its company is forgiven.
+func TestFailedBesideOthers(t *testing.T) {
+	for _, alone := range []string{"well", "badly"} {
+		m := newModel(node("n1", 1, 8))
+		mem, l := newMemory(), &ledger{}
+		b, beliefs := learning(m, mem, l)
+		tick(t, b, m, time.Second)
+		p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
+		p.Runs = 1
+		v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, q, true)
+		v.Requeue, v.fails = true, true
+		tick(t, b, m, 5*time.Second)
+		if v.State != slurmbridge.Running || n.State != slurmbridge.Running {
+			t.Fatalf("%s, %s", v.State, n.State)
+		}
+		for !v.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, v, n)
+		tick(t, b, m, 10*time.Second)
+		v.fails = alone == "badly"
+		if len(l.kept) != 1 || l.kept[0].Suspect == "" || !l.kept[0].Again {
+			t.Fatalf("%+v", l.kept)
+		}
+		if v.State != slurmbridge.Pending || v.Asked.Count != 100 || v.ReqNodes != "" || len(v.Dependency.List) > 0 {
+			t.Errorf("after it was requeued: %s, %d shares, node %q, depends on %q", v.State, v.Asked.Count, v.ReqNodes, v.Dependency.Raw)
+		}
+		if !beliefs.Forbidden(nil, profiles(p, q)) {
+			t.Error("the pair may meet again")
+		}
+		// A bridge that starts anew knows it all from what was kept.
+		b, beliefs = learning(m, mem, l)
+		for !n.ended {
+			tick(t, b, m, 10*time.Second)
+		}
+		l.record(m, n, v)
+		tick(t, b, m, 10*time.Second)
+		if !beliefs.Forbidden(nil, profiles(p, q)) {
+			t.Error("after a restart the pair may meet again")
+		}
+		for !v.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, v)
+		tick(t, b, m, time.Minute)
+		last := l.kept[len(l.kept)-1]
+		if !v.ended || last.Again || last.Cleared != (alone == "badly") {
+			t.Errorf("alone it ended %s: ended %v, %+v", alone, v.ended, last)
+		}
+		if got := beliefs.Forbidden(nil, profiles(p, q)); got != (alone == "well") {
+			t.Errorf("alone it ended %s; the pair is kept apart: %v", alone, got)
+		}
+	}
+}
+
+// TestContracts: what ran slower than its owner allows is told, and doubted.
+func TestContracts(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	l := &ledger{}
+	b, beliefs := learning(m, newMemory(), l)
+	b.Planner.Decider.Guard.MaxSlowdown = 3
+	tick(t, b, m, time.Second)
+	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 90, 0.3, 2000)
+	v, n := m.submit("ann", 90*time.Second, p, true), m.submit("ann", 90*time.Second, q, true)
+	v.Comment = "share:max-slowdown=1.2"
+	tick(t, b, m, 5*time.Second)
+	before := predict(beliefs, p, q)
+	for !v.ended || !n.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.record(m, v, n)
+	l.record(m, n, v)
+	tick(t, b, m, 3*time.Second)
+	if len(l.kept) != 2 || !l.kept[0].Broken || l.kept[0].Contract != 1.2 || l.kept[0].Lesson == nil || l.kept[0].Predicted == 0 {
+		t.Fatalf("the victim: %+v", l.kept)
+	}
+	if o := l.kept[1]; o.Broken || o.Contract != 3 || o.Slowdown < 0.99 || o.Slowdown > 1.1 {
+		t.Errorf("the neighbour: %+v", o)
+	}
+	after := predict(beliefs, p, q)
+	if after[0].Slowdown < before[0].Slowdown+0.1 || after[0].SD < before[0].SD {
+		t.Errorf("of a slowdown of 1.5 seen the victim's belief went from %+v to %+v", before[0], after[0])
+	}
+}
+
+// TestWhatRunsTeach: only whole runs that ended well are part of a profile.
+func TestWhatRunsTeach(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	l := &ledger{}
+	b, _ := learning(m, newMemory(), l)
+	p := app("a", 60, 0.3, 2000)
+	tick(t, b, m, time.Second)
+	good, bad := m.submit("ann", 10*time.Second, p, true), m.submit("bob", 10*time.Second, p, true)
+	bad.fails = true
+	for !good.ended || !bad.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.record(m, good)
+	l.record(m, bad)
+	forgotten := *good
+	forgotten.Ref, forgotten.began = "9999", m.now.Add(-50*time.Second)
+	l.record(m, &forgotten)
+	forgotten.began = m.now.Add(-20 * time.Second) // less than half of what it takes
+	l.record(m, &forgotten)
+	tick(t, b, m, 2*time.Second)
+	if len(l.kept) != 4 {
+		t.Fatalf("%+v", l.kept)
+	}
+	for i, want := range []bool{true, false, true, false} {
+		if l.kept[i].Learned != want {
+			t.Errorf("run %d, %q: learned %v", i, l.kept[i].State, l.kept[i].Learned)
+		}
+	}
+	if l.kept[1].Suspect != "" || l.kept[1].Again {
+		t.Errorf("a job that failed alone: %+v", l.kept[1])
+	}
+}
