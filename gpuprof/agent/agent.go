@@ -69,6 +69,7 @@ type gpu struct {
 	burst *burst
 	look  look
 	fresh bool // look is of the last pass that was for it
+	seen  time.Time
 
 	joules   float64
 	joulesAt time.Time

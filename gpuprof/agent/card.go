@@ -40,29 +40,46 @@ type whole struct {
 	*nvml.Device
 	lib   nvml.Library
 	at    int // index in lib.Devices
-	meter *nvml.Meter
+	meter meter
 }
 
 func (c *whole) Sample() (nvml.Sample, error) { return c.lib.Sample(c.at) }
 
 func (c *whole) Activity() (nvml.Activity, error) {
-	return activity(&c.meter, c.Device.Answers.GPM, c.Device.Meter)
+	return c.meter.read(c.Device.Answers.GPM, c.Device.Meter)
 }
 
-// activity reads a meter, which it makes at the first call: that call has nothing to
-// tell yet.
-func activity(m **nvml.Meter, has bool, start func() (*nvml.Meter, error)) (nvml.Activity, error) {
+// meter is a meter of performance monitoring that is made when it is first read.
+type meter struct {
+	m    *nvml.Meter
+	at   time.Time
+	last nvml.Activity
+}
+
+func (m *meter) read(has bool, start func() (*nvml.Meter, error)) (nvml.Activity, error) {
 	if !has {
 		return nvml.Activity{}, nvml.ErrNotSupported
 	}
-	if *m == nil {
+	now := time.Now() // the meter has no other clock
+	age := now.Sub(m.at)
+	if m.m != nil && age < nvml.LeastActivity && m.last.Over > 0 {
+		return m.last, nil
+	}
+	if m.m == nil {
 		var err error
-		if *m, err = start(); err != nil {
+		if m.m, err = start(); err != nil {
 			return nvml.Activity{}, err
 		}
+		m.at = now
 		return nvml.Activity{}, errNotYet
 	}
-	return (*m).Read()
+	if age < nvml.LeastActivity {
+		return nvml.Activity{}, errNotYet
+	}
+	var err error
+	m.last, err = m.m.Read()
+	m.at = now
+	return m.last, err
 }
 
 // errNotYet: there is nothing to compare with yet.
@@ -73,7 +90,7 @@ var errNotYet = errors.New("no earlier reading")
 type part struct {
 	*nvml.Instance
 	of    *nvml.Device
-	meter *nvml.Meter
+	meter meter
 }
 
 func (c *part) Sample() (nvml.Sample, error) {
@@ -84,7 +101,7 @@ func (c *part) Sample() (nvml.Sample, error) {
 func (c *part) Energy() (float64, error) { return 0, nvml.ErrNotSupported }
 
 func (c *part) Activity() (nvml.Activity, error) {
-	return activity(&c.meter, c.of.Answers.GPM, func() (*nvml.Meter, error) { return c.of.InstanceMeter(c.Instance) })
+	return c.meter.read(c.of.Answers.GPM, func() (*nvml.Meter, error) { return c.of.InstanceMeter(c.Instance) })
 }
 
 func (c *part) Samples(time.Time) ([]nvml.Point, error) { return nil, nvml.ErrNotSupported }

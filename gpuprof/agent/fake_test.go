@@ -201,8 +201,13 @@ func TestIntegralsOfUnevenSteps(t *testing.T) {
 func (b *bench) proc(of map[int]int64) {
 	b.t.Helper()
 	b.Proc = b.t.TempDir()
+	b.procAt(b.t, b.Proc, of)
+}
+
+func (b *bench) procAt(tb testing.TB, root string, of map[int]int64) {
+	tb.Helper()
 	for pid, job := range of {
-		dir := filepath.Join(b.Proc, strconv.Itoa(pid))
+		dir := filepath.Join(root, strconv.Itoa(pid))
 		group, comm := "0::/system.slice/slurmstepd.scope/job_"+strconv.FormatInt(job, 10)+"/step_0/user/task_0\n", "app\n"
 		if job <= 0 {
 			group = "0::/system.slice/other.service\n"
@@ -211,11 +216,11 @@ func (b *bench) proc(of map[int]int64) {
 			comm = "nvidia-cuda-mps\n"
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			b.t.Fatal(err)
+			tb.Fatal(err)
 		}
 		for name, text := range map[string]string{"cgroup": group, "comm": comm} {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				b.t.Fatal(err)
+				tb.Fatal(err)
 			}
 		}
 	}

@@ -17,6 +17,10 @@ const (
 	slack     = 1.05  // readings at slightly different moments don't add up
 )
 
+// stale is after how many periods a figure that counts from the reading before says
+// nothing of a job.
+const stale = 20
+
 // look is one reading of a GPU.
 type look struct {
 	at       time.Time
@@ -39,6 +43,9 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 		return look{}, err
 	}
 	act, aerr := g.card.Activity()
+	if aerr == nil && now.Sub(g.seen) > stale*g.pace.period {
+		aerr = errNotYet // it is of the time before the job, most of it
+	}
 	switch {
 	case errors.Is(aerr, nvml.ErrLost):
 		return look{}, aerr
@@ -58,12 +65,13 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 		}
 	}
 	a.processes(g, jobs, &l)
-	if r.Has&gpuprof.FigCore == 0 && r.Has&gpuprof.FigGPU != 0 {
+	if r.Has&gpuprof.FigCore == 0 && r.Has&gpuprof.FigGPU != 0 && !errors.Is(aerr, errNotYet) {
 		r.Core, l.coreFrom = r.GPU, gpuprof.CoreGPU
 		r.Has |= gpuprof.FigCore
 	}
 	g.energy(&l)
 	g.contradict(&l)
+	g.seen = now
 	if r.Has == 0 {
 		if err == nil {
 			err = errors.New("the GPU gives no figure")
@@ -164,7 +172,7 @@ func (g *gpu) energy(l *look) {
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !g.joulesOK:
 		l.lied |= gpuprof.FigPower
-	case err != nil || !had || !l.at.After(at):
+	case err != nil || !had || !l.at.After(at) || l.at.Sub(at) > stale*g.pace.period:
 	default:
 		w := (j - last) / l.at.Sub(at).Seconds()
 		// A counter moves in steps: none in a short time isn't a lie.

@@ -180,7 +180,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 // hold adds the reading that a job's GPUs gave last, for the time since from; not
 // for a time in which the agent should have read and didn't.
 func (a *Agent) hold(t *tracked, from, to time.Time) {
-	if to.Sub(from) > 2*10*a.Period {
+	if to.Sub(from) > stale*a.Period {
 		return
 	}
 	t.Tally.Add(from.Sub(t.job.Start).Seconds(), to.Sub(t.job.Start).Seconds(), t.held)

@@ -1,0 +1,268 @@
+package agent
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// two has jobs 1 and 2 share GPU 0 for a minute, and returns their records. pids
+// says whose each process is, as in proc.
+func (b *bench) two(pids map[int]int64) (r1, r2 *gpuprof.Record) {
+	b.t.Helper()
+	b.proc(pids)
+	c := b.steady()
+	c.procs = func() ([]nvml.Process, error) {
+		var out []nvml.Process
+		for pid := range pids {
+			out = append(out, nvml.Process{PID: pid, MemMiB: 100 * float64(pid)})
+		}
+		return out, nil
+	}
+	c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
+		var out []nvml.ProcessUse
+		for pid := range pids {
+			out = append(out, nvml.ProcessUse{PID: pid, At: b.now, SM: 0.1 * float64(pid)})
+		}
+		return out, nil
+	}
+	b.gpus[0].card = c
+	b.begin(1, 0, 0)
+	b.begin(2, 0, 0)
+	b.scan()
+	b.until(b.now.Add(time.Minute))
+	b.end(1)
+	b.end(2)
+	return b.closed(1), b.closed(2)
+}
+
+// From Volta on MPS clients are seen beside their server: memory and core use are
+// each job's own, and the record says what isn't.
+func TestSharersAreToldApart(t *testing.T) {
+	b := newBench(t)
+	b.gpus[0].dev.MPS.OwnAddresses = true
+	r1, r2 := b.two(map[int]int64{1: 1, 2: 1, 3: 2, 4: 0})
+	for _, c := range []struct {
+		r         *gpuprof.Record
+		mem, core float64
+	}{{r1, 300, 0.3}, {r2, 300, 0.3}} {
+		if c.r.Peak.MemMiB != c.mem || math.Abs(c.r.Mean.Core-c.core) > 1e-9 || c.r.CoreFrom != gpuprof.CoreProcess {
+			t.Errorf("job %d: %+v, core from %s", c.r.JobID, c.r.Mean, c.r.CoreFrom)
+		}
+		if !slices.Equal(c.r.Mixed, []string{"gpu", "pcie", "power"}) {
+			t.Errorf("job %d: mixed %v", c.r.JobID, c.r.Mixed)
+		}
+	}
+}
+
+// Before Volta the server stands for all; and a process that is nobody's job could
+// be either's.
+func TestSharersThatCannotBeToldApart(t *testing.T) {
+	for name, pids := range map[string]map[int]int64{"server": {3: 0}, "server and clients": {1: 1, 2: 2, 3: 0}, "stranger": {1: 1, 2: 2, 3: -1}} {
+		b := newBench(t)
+		if name == "stranger" {
+			b.gpus[0].dev.MPS.OwnAddresses = true
+		}
+		r1, r2 := b.two(pids)
+		for _, r := range []*gpuprof.Record{r1, r2} {
+			if r.Peak.MemMiB != 1000 || !slices.Equal(r.Mixed, []string{"gpu", "core", "mem", "pcie", "power"}) {
+				t.Errorf("%s: job %d: %v MiB, mixed %v", name, r.JobID, r.Peak.MemMiB, r.Mixed)
+			}
+		}
+	}
+}
+
+func TestSourceOfCoreUse(t *testing.T) {
+	for want, change := range map[string]func(b *bench, c *card){
+		gpuprof.CoreGPM: func(_ *bench, c *card) {
+			first := true
+			c.act = func() (nvml.Activity, error) {
+				if first {
+					first = false
+					return nvml.Activity{}, errNotYet
+				}
+				return nvml.Activity{SM: 0.2, PCIeRx: 10, PCIeTx: 20}, nil
+			}
+		},
+		gpuprof.CoreProcess: func(b *bench, c *card) {
+			c.uses = func(time.Time) ([]nvml.ProcessUse, error) {
+				return []nvml.ProcessUse{{PID: 3, At: b.now, SM: 0.2}}, nil
+			}
+		},
+		gpuprof.CoreGPU: func(_ *bench, c *card) {
+			c.use = func() (float64, float64, error) { return 0.2, 0, nil }
+		},
+	} {
+		b := newBench(t)
+		c := b.steady()
+		change(b, c)
+		b.gpus[0].card = c
+		b.begin(1, 0, 0)
+		b.scan()
+		b.until(b.now.Add(time.Minute))
+		b.end(1)
+		if r := b.closed(1); r.CoreFrom != want || math.Abs(r.Mean.Core-0.2) > 1e-9 || len(r.Unknown) > 0 || len(r.Mixed) > 0 {
+			t.Errorf("%s: from %q, %v, unknown %v, mixed %v", want, r.CoreFrom, r.Mean.Core, r.Unknown, r.Mixed)
+		}
+	}
+}
+
+// The GPUs of one job are read together: use is their mean, memory and traffic
+// their sum.
+func TestSeveralGPUs(t *testing.T) {
+	b := newBench(t)
+	for i, g := range b.gpus {
+		c := b.steady()
+		c.use = func() (float64, float64, error) { return 0.2 + 0.6*float64(i), 0, nil }
+		g.card = c
+	}
+	b.begin(1, 0, 0, 1)
+	b.scan()
+	b.until(b.now.Add(20 * time.Second))
+	b.gpus[1].card.(*card).power = is(250)
+	b.until(b.now.Add(40 * time.Second))
+	b.end(1)
+	r := b.closed(1)
+	if len(r.GPUs) != 2 || math.Abs(r.Mean.GPU-0.5) > 1e-9 || r.Peak.MemMiB != 2000 || r.Rx.Peak != 600 || math.Abs(r.Power.MeanW-280) > 1 || r.Power.PeakW != 400 {
+		t.Errorf("%+v, %+v, %+v", r.Mean, r.Rx, r.Power)
+	}
+}
+
+// migged is a card that is cut in two beside one that isn't.
+type migged struct{ cards }
+
+func (m *migged) Devices() []nvml.Device {
+	a100 := nvml.Device{Minor: 1, Index: 0, UUID: "GPU-a", MemMiB: 40960}
+	a100.Cores = 6912
+	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{{UUID: "MIG-1", MemMiB: 4864, SMs: 14}, {UUID: "MIG-2", MemMiB: 9856, SMs: 28}}}
+	return []nvml.Device{a100, {Minor: 0, Index: 1, UUID: "GPU-b", MemMiB: 40960}}
+}
+
+// An instance has an index of its own, as in gres.conf, and a record that names it.
+func TestMIGInstances(t *testing.T) {
+	b := newBench(t)
+	b.Lib = &migged{}
+	if err := b.Start(); err != nil {
+		t.Fatal(err)
+	}
+	cards, err := b.Dir.Cards("")
+	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-b" || cards[1].UUID != "MIG-1" || cards[2].UUID != "MIG-2" || cards[2].MemMiB != 9856 {
+		t.Fatalf("%+v %v", cards, err)
+	}
+	b.gpus[2].card = &card{memory: is(5000), act: func() (nvml.Activity, error) { return nvml.Activity{SM: 0.3, Graphics: 0.6}, nil }}
+	b.begin(1, 0, 2)
+	b.scan()
+	b.until(b.now.Add(time.Minute))
+	b.end(1)
+	r := b.closed(1)
+	if g := r.GPUs[0]; g.MIG != "MIG-2" || g.UUID != "GPU-a" || g.MemMiB != 9856 || g.Cores == 6912 {
+		t.Errorf("%+v", g)
+	}
+	if math.Abs(r.Mean.GPU-0.6) > 1e-9 || math.Abs(r.Mean.Core-0.3) > 1e-9 || r.Peak.MemMiB != 5000 || !slices.Equal(r.Unknown, []string{"pcie", "power"}) {
+		t.Errorf("%+v, unknown %v", r.Mean, r.Unknown)
+	}
+	if _, err := gpuprof.ProfileOf("a", r); err != nil {
+		t.Error(err)
+	}
+	// Instances of a driver that tells nothing of them give records, and no wrong ones.
+	b.gpus[1].card = &part{Instance: &b.gpus[1].dev.MIG.Instances[0], of: &b.gpus[1].dev}
+	b.begin(2, 0, 1)
+	b.scan()
+	b.until(b.now.Add(time.Minute))
+	b.end(2)
+	if r := b.closed(2); !r.Cut || r.Samples != 0 || r.Failed == 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// The rhythm of a job that is alone is found by bursts where utilisation or power
+// shows it, and in the driver's own samples where it is slower; it is none where a
+// job has company or the use has no period.
+func TestRhythm(t *testing.T) {
+	square := func(at, period, low, high float64) float64 {
+		if math.Mod(at, period) < period*0.6 {
+			return high
+		}
+		return low
+	}
+	for name, c := range map[string]struct {
+		use, power func(at float64) float64
+		points     float64 // period of the driver's samples' rhythm
+		company    bool
+		want       float64
+	}{
+		"utilisation": {use: func(at float64) float64 { return square(at, 0.12, 0.2, 1) }, want: 0.12},
+		"power":       {power: func(at float64) float64 { return square(at, 0.25, 120, 300) }, want: 0.25},
+		"buffer":      {points: 1.5, want: 1.5},
+		"steady":      {},
+		"company":     {use: func(at float64) float64 { return square(at, 0.12, 0.2, 1) }, company: true},
+	} {
+		b := newBench(t)
+		rng := rand.New(rand.NewPCG(1, 2))
+		start := b.now
+		at := func() float64 { return b.now.Sub(start).Seconds() }
+		card := b.steady()
+		if c.use != nil {
+			card.use = func() (float64, float64, error) {
+				return max(0, min(1, c.use(at())+0.03*rng.NormFloat64())), 0, nil
+			}
+		}
+		if c.power != nil {
+			card.power = func() (float64, error) { return c.power(at()) + 5*rng.NormFloat64(), nil }
+		}
+		if c.points > 0 {
+			card.points = func(since time.Time) ([]nvml.Point, error) {
+				var out []nvml.Point
+				for s := max(0, at()-16); s < at(); s += 1. / 6 {
+					if p := start.Add(time.Duration(s * 1e9)); p.After(since) {
+						out = append(out, nvml.Point{At: p, GPU: square(s, c.points, 0.1, 0.8)})
+					}
+				}
+				return out, nil
+			}
+		}
+		b.gpus[0].card = card
+		b.begin(1, 0, 0)
+		if c.company {
+			b.begin(2, 0, 0)
+		}
+		b.scan()
+		b.until(start.Add(700 * time.Second))
+		samples, bursts := b.jobs[run{1, 0}].Samples, b.jobs[run{1, 0}].Bursts
+		b.end(1)
+		r := b.closed(1)
+		if math.Abs(r.StepS-c.want) > 0.05*c.want {
+			t.Errorf("%s: a step of %v s, want %v", name, r.StepS, c.want)
+		}
+		if samples > 700+purse+2 || bursts > len(burstAt) {
+			t.Errorf("%s: %d samples, %d bursts", name, samples, bursts)
+		}
+		if c.want > 0 && !c.company {
+			if p, err := gpuprof.ProfileOf("a", r); err != nil || p.StepS != r.StepS {
+				t.Error(name, p, err)
+			}
+		}
+	}
+}
+
+// A prolog's clock ahead of the agent's, or a clock that was set back, gives a
+// record that can be true.
+func TestClockSetBack(t *testing.T) {
+	b := newBench(t)
+	b.gpus[0].card = b.steady()
+	if err := b.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, Start: b.now.Add(time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	b.scan()
+	b.until(b.now.Add(time.Minute))
+	b.end(7)
+	if r := b.closed(7); r.DurationS() != 0 {
+		t.Errorf("%+v", r)
+	}
+}
