@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +124,73 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 				t.Errorf("%s, %s prints %q", c.name, kind, r.out)
 			}
 		}
+	}
+}
+
+// What another has locked and doesn't let go of, and a daemon that takes calls and
+// never answers, end no hook late.
+func TestLockedAndNeverAnswered(t *testing.T) {
+	for name, hang := range map[string]func(t *testing.T, run string){
+		"the job files": func(t *testing.T, run string) { lock(t, filepath.Join(run, "jobs")) },
+		"the GPU":       func(t *testing.T, run string) { lock(t, filepath.Join(run, "mps", "gpu0")) },
+		"a pipe for a job's file": func(t *testing.T, run string) {
+			if err := syscall.Mkfifo(filepath.Join(run, "jobs", "7.json"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a pipe for the server's state": func(t *testing.T, run string) {
+			if err := syscall.Mkfifo(filepath.Join(run, "mps", "gpu0", "server.json"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a daemon that never answers": func(t *testing.T, run string) {
+			// What the real control program does: it connects, asks and waits.
+			for _, name := range []string{"control", "control_privileged"} {
+				l, err := net.Listen("unix", filepath.Join(run, "mps", "gpu0", "pipe", name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = l.Close() })
+			}
+		},
+	} {
+		for _, kind := range []string{"prolog", "epilog", "taskprolog"} {
+			run, err := os.MkdirTemp("", "sbl") // sockets need a short path
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(run)
+			for _, sub := range []string{"jobs", "ended", "mps/gpu0/pipe"} {
+				if err := os.MkdirAll(filepath.Join(run, sub), 0o755); err != nil {
+					t.Fatal(err)
+				}
+			}
+			hang(t, run)
+			r := hook(t, kind, []string{"--run-dir", run, "--mps-control", script(t, "exec sleep 60"), "--deadline", "400ms"}, job()...)
+			if r.status != 0 || r.took > 10*time.Second {
+				t.Errorf("%s, %s: exit %d after %v: %s", name, kind, r.status, r.took, r.stderr)
+			}
+		}
+	}
+}
+
+// lock takes a folder's lock, and that of the GPU whose folder it is.
+func lock(t *testing.T, folder string) {
+	t.Helper()
+	for _, open := range []func() (*os.File, error){
+		func() (*os.File, error) { return os.Open(folder) },
+		func() (*os.File, error) {
+			return os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+		},
+	} {
+		f, err := open()
+		if err == nil {
+			err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
 	}
 }
 
