@@ -1,0 +1,147 @@
+// Package packaging_test holds the packages' scripts to what they promise. What takes
+// whole packages is contrib/packaging/check's.
+package packaging_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// script runs a maintainer's script as dpkg does for an installation in root.
+func script(t *testing.T, root, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("sh", append([]string{filepath.Join("scripts", name)}, args...)...)
+	cmd.Env = append(os.Environ(), "DPKG_ROOT="+root)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// lay writes files, named from the root of an installation.
+func lay(t *testing.T, files map[string]string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// files lists what is there, folders only where nothing is in them.
+func files(t *testing.T, root string) string {
+	t.Helper()
+	out, err := exec.Command("find", root, "-mindepth", "1", "(", "!", "-type", "d", "-o", "-empty", ")", "-printf", "%P ").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := strings.Fields(string(out))
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// The hooks that slurm.conf still names outlive the package as ones that do nothing,
+// in whatever way they are named, and go at the purge after that.
+func TestNamedHooksStay(t *testing.T) {
+	for conf, stays := range map[string]string{
+		"Prolog=/usr/lib/slurmbridge/prolog\n":                          "prolog",
+		"prolog = /opt/x,/usr/lib/slurmbridge/prolog,/opt/y\n":          "prolog",
+		"Epilog=/usr/lib/slurmbridge/epilog # ours\n":                   "epilog",
+		"TaskProlog=/usr/lib/slurmbridge/taskprolog":                    "taskprolog",
+		"#Prolog=/usr/lib/slurmbridge/prolog\n":                         "",
+		"EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld\n":       "",
+		"Prolog=/usr/lib/slurmbridge/prolog2\nEpilog=/usr/bin/epilog\n": "",
+		"": "",
+	} {
+		root := lay(t, map[string]string{"etc/slurm/slurm.conf": conf})
+		said := script(t, root, "gpuprof.postrm", "remove")
+		for _, hook := range []string{"prolog", "epilog", "taskprolog"} {
+			path := filepath.Join(root, "usr/lib/slurmbridge", hook)
+			err := exec.Command(path).Run()
+			if (err == nil) != (hook == stays) {
+				t.Errorf("%q: %s: %v", conf, hook, err)
+			}
+		}
+		if (said != "") != (stays != "") {
+			t.Errorf("%q: it says %q", conf, said)
+		}
+		if err := os.Remove(filepath.Join(root, "etc/slurm/slurm.conf")); err != nil {
+			t.Fatal(err)
+		}
+		script(t, root, "gpuprof.postrm", "purge")
+		if left := files(t, root); stays != "" && left != "etc/slurm usr/lib" {
+			t.Errorf("%q: purge left %q", conf, left)
+		}
+	}
+}
+
+func TestLinkedHookStays(t *testing.T) {
+	root := lay(t, map[string]string{"etc/slurm/prolog.d/10-site": ""})
+	link := filepath.Join(root, "etc/slurm/prolog.d/50-slurmbridge")
+	if err := os.Symlink("/usr/lib/slurmbridge/prolog", link); err != nil {
+		t.Fatal(err)
+	}
+	script(t, root, "gpuprof.postrm", "remove")
+	if err := exec.Command(filepath.Join(root, "usr/lib/slurmbridge/prolog")).Run(); err != nil {
+		t.Error(err)
+	}
+}
+
+// State goes with purge, and only then; what belongs to the other package or to
+// running jobs stays.
+func TestState(t *testing.T) {
+	all := map[string]string{
+		"etc/slurmbridge/web.yml": "", "run/slurmbridge/gate": "", "run/slurmbridge/wake": "", "run/slurmbridge/jobs/7.json": "{}",
+		"run/slurmbridge/mps/gpu0/lock": "", "var/lib/slurmbridge/slurmbridge.db": "", "var/spool/slurmbridge/7.json": "",
+	}
+	for _, c := range []struct{ script, arg, gone string }{
+		{"slurmbridge.postrm", "upgrade", ""},
+		{"slurmbridge.postrm", "remove", "run/slurmbridge/gate run/slurmbridge/wake"},
+		{"slurmbridge.postrm", "purge", "run/slurmbridge/gate run/slurmbridge/wake var/lib/slurmbridge/slurmbridge.db"},
+		{"gpuprof.postrm", "upgrade", ""},
+		{"gpuprof.postrm", "remove", ""},
+		{"gpuprof.postrm", "purge", "run/slurmbridge/jobs/7.json run/slurmbridge/mps/gpu0/lock var/spool/slurmbridge/7.json"},
+	} {
+		root := lay(t, all)
+		script(t, root, c.script, c.arg)
+		for name := range all {
+			_, err := os.Stat(filepath.Join(root, name))
+			if gone := strings.Contains(" "+c.gone+" ", " "+name+" "); (err != nil) != gone {
+				t.Errorf("%s %s: %s: %v", c.script, c.arg, name, err)
+			}
+		}
+	}
+}
+
+// Purged one after the other, in either order, nothing is left.
+func TestPurgeLeavesNothing(t *testing.T) {
+	for _, order := range [][]string{{"slurmbridge", "gpuprof"}, {"gpuprof", "slurmbridge"}} {
+		root := lay(t, map[string]string{
+			"run/slurmbridge/gate": "", "run/slurmbridge/jobs/7.json": "{}", "run/slurmbridge/gpus.json": "",
+			"run/slurmbridge/ended/7-0.json": "{}", "run/slurmbridge/mps/gpu0/log/server.log": "", "var/lib/slurmbridge/slurmbridge.db": "",
+			"var/spool/slurmbridge/7.json": "", "etc/systemd/system/multi-user.target.wants/other.service": "",
+		})
+		if err := os.MkdirAll(filepath.Join(root, "etc/slurmbridge"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, pkg := range order {
+			script(t, root, pkg+".prerm", "remove")
+			script(t, root, pkg+".postrm", "remove")
+			script(t, root, pkg+".postrm", "purge")
+		}
+		if left := files(t, root); left != "etc/systemd/system/multi-user.target.wants/other.service run var/lib var/spool" {
+			t.Errorf("%v: left: %s", order, left)
+		}
+	}
+}
