@@ -19,8 +19,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// gpusim makes simulated GPUs whose NVML the real binding loads.
-func gpusim(t *testing.T, scale string) (lib nvml.Library, program string) {
+// simulated makes simulated GPUs whose NVML the real binding loads.
+func simulated(t *testing.T, scale string, more ...string) (lib nvml.Library, program string) {
 	t.Helper()
 	dir := t.TempDir()
 	program = filepath.Join(dir, "gpusim")
@@ -32,7 +32,7 @@ func gpusim(t *testing.T, scale string) (lib nvml.Library, program string) {
 	for _, args := range [][]string{
 		{"go", "build", "-o", program, "../gpusim/cmd/gpusim"},
 		append([]string{"gcc", "-O2", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", so}, sources...),
-		{program, "init", "--state", filepath.Join(dir, "state"), "--gpus", "2", "--scale", scale},
+		append([]string{program, "init", "--state", filepath.Join(dir, "state"), "--gpus", "2", "--scale", scale}, more...),
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v: %s", args, err, out)
@@ -108,7 +108,7 @@ func end(t *testing.T, dir prolog.Dir, id int64) {
 }
 
 func TestRecordOfASoloRun(t *testing.T) {
-	lib, program := gpusim(t, "40")
+	lib, program := simulated(t, "40")
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	dir, k := prolog.Dir(t.TempDir()), &kept{}
 	defer start(t, lib, dir, k)()
@@ -144,7 +144,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 }
 
 func TestSharersKnowOfEachOther(t *testing.T) {
-	lib, _ := gpusim(t, "1")
+	lib, _ := simulated(t, "1")
 	dir, k := prolog.Dir(t.TempDir()), &kept{}
 	defer start(t, lib, dir, k)()
 	begin(t, dir, 1, 0)
@@ -169,7 +169,7 @@ func TestSharersKnowOfEachOther(t *testing.T) {
 // A record that can't be kept is closed again by the next agent, with all that the
 // one before it saw.
 func TestAgentRestarted(t *testing.T) {
-	lib, _ := gpusim(t, "1")
+	lib, _ := simulated(t, "1")
 	dir, k := prolog.Dir(t.TempDir()), &kept{fail: true}
 	stop := start(t, lib, dir, k)
 	begin(t, dir, 5, 0)

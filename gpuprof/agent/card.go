@@ -11,8 +11,7 @@ import (
 // give is nvml.ErrNotSupported, one that can't be true nvml.ErrImplausible, and
 // everything is nvml.ErrLost once the GPU has fallen off the bus.
 type Card interface {
-	// Sample reads utilisation, memory, PCIe and power at once. A PCIe throughput or
-	// power of 0 may be one that wasn't read.
+	// Sample reads utilisation, memory, PCIe and power at once; see nvml.Library.
 	Sample() (nvml.Sample, error)
 	// Energy is a counter, J.
 	Energy() (float64, error)
@@ -50,36 +49,20 @@ func (c *whole) Activity() (nvml.Activity, error) {
 }
 
 // meter is a meter of performance monitoring that is made when it is first read.
-type meter struct {
-	m    *nvml.Meter
-	at   time.Time
-	last nvml.Activity
-}
+type meter struct{ m *nvml.Meter }
 
 func (m *meter) read(has bool, start func() (*nvml.Meter, error)) (nvml.Activity, error) {
 	if !has {
 		return nvml.Activity{}, nvml.ErrNotSupported
 	}
-	now := time.Now() // the meter has no other clock
-	age := now.Sub(m.at)
-	if m.m != nil && age < nvml.LeastActivity && m.last.Over > 0 {
-		return m.last, nil
-	}
-	if m.m == nil {
-		var err error
-		if m.m, err = start(); err != nil {
-			return nvml.Activity{}, err
-		}
-		m.at = now
-		return nvml.Activity{}, errNotYet
-	}
-	if age < nvml.LeastActivity {
-		return nvml.Activity{}, errNotYet
+	if m.m != nil {
+		return m.m.Read()
 	}
 	var err error
-	m.last, err = m.m.Read()
-	m.at = now
-	return m.last, err
+	if m.m, err = start(); err != nil {
+		return nvml.Activity{}, err
+	}
+	return nvml.Activity{}, errNotYet
 }
 
 // errNotYet: there is nothing to compare with yet.

@@ -95,17 +95,29 @@ func (g *gpu) figures(l *look) error {
 			return err
 		}
 		// What the card doesn't give is 0, too.
-		if g.dev.Answers.Utilisation && g.mig == "" || g.untold {
+		has := g.dev.Answers
+		if g.untold {
+			has = nvml.Answers{Utilisation: true, PCIe: true}
+		}
+		if g.mig != "" { // what is the whole card's isn't the instance's
+			has = nvml.Answers{}
+		}
+		if has.Utilisation {
 			l.take(gpuprof.FigGPU, s.GPU, &r.GPU, 1, nil)
 		}
 		l.take(gpuprof.FigMem, s.MemMiB, &r.MemMiB, g.mostMem(), nil)
-		if g.dev.Answers.PCIe && g.mig == "" || g.untold {
-			l.take(gpuprof.FigPCIe, s.PCIeMBps, &r.PCIeMBps, g.mostPCIe(), nil)
+		switch {
+		case s.Failed.PCIe:
+			l.lied |= gpuprof.FigPCIe
+		case has.PCIe && l.take(gpuprof.FigPCIe, s.PCIeMBps, &r.PCIeMBps, g.mostPCIe(), nil):
+			r.RxMBps, r.TxMBps = s.PCIeRxMBps, s.PCIeTxMBps
+			r.Directions = r.RxMBps >= 0 && r.TxMBps >= 0 && r.RxMBps+r.TxMBps <= g.mostPCIe()*slack && !g.untold
 		}
-		if s.PowerW != 0 { // a card that is on draws something
-			l.take(gpuprof.FigPower, s.PowerW, &r.PowerW, mostPower, nil)
-		} else if g.dev.Answers.Power && g.mig == "" {
+		switch {
+		case s.Failed.Power || has.Power && s.PowerW == 0: // a card that is on draws something
 			l.lied |= gpuprof.FigPower
+		case s.PowerW != 0:
+			l.take(gpuprof.FigPower, s.PowerW, &r.PowerW, mostPower, nil)
 		}
 		return nil
 	}
