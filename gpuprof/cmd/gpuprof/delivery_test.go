@@ -167,8 +167,9 @@ func (n *node) controller(m *munge.Munge, webConfig string) (addr string) {
 	return l.Addr().String()
 }
 
-// start starts an agent, and kills it after a while (0 = at the test's end).
-func (n *node) start(life time.Duration) {
+// start starts an agent, and kills it a while after it listens, or after it was
+// started (0 = at the test's end).
+func (n *node) start(life time.Duration, listens bool) {
 	n.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -185,6 +186,12 @@ func (n *node) start(life time.Duration) {
 	if life == 0 {
 		n.t.Cleanup(kill)
 		return
+	}
+	for deadline := time.Now().Add(10 * time.Second); listens && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if c, err := net.Dial("tcp", n.listen); err == nil {
+			c.Close()
+			break
+		}
 	}
 	time.Sleep(life)
 	kill()
@@ -207,9 +214,12 @@ func TestKilledWhileDelivering(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	src := rand.New(rand.NewPCG(seed, 1))
-	var well atomic.Bool
+	var well, once atomic.Bool
 	n.spoil = func() int {
-		if well.Load() {
+		switch {
+		case !once.Swap(true):
+			return 2 // at least this one comes again
+		case well.Load():
 			return 0
 		}
 		return max(0, rand.IntN(7)-3)
@@ -230,13 +240,13 @@ func TestKilledWhileDelivering(t *testing.T) {
 		done <- nil
 	}()
 	for range kills {
-		n.start(time.Duration(100+src.IntN(400)) * time.Millisecond)
+		n.start(time.Duration(src.IntN(400))*time.Millisecond, src.IntN(4) > 0)
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	well.Store(true)
-	n.start(0)
+	n.start(0, false)
 	left := func() int {
 		waiting, _ := filepath.Glob(filepath.Join(n.dir, "*", "*.json"))
 		ended, _ := filepath.Glob(filepath.Join(n.run.Ended(), "*"))
