@@ -16,7 +16,8 @@ import (
 )
 
 // columns of a profile file in CSV. Percentages are 0 to 100 of the whole card;
-// an empty field is unknown.
+// an empty field is unknown. What gives no memory is no profile: the guard would let
+// anything run beside it.
 var columns = []string{"app", "duration_s", "gpu_util", "mem_util", "mem_mib", "sm_util", "pcie_mbps", "step_ms"}
 
 // ReadProfiles reads profiles from a file: JSON (an array of profiles, with their
@@ -74,7 +75,7 @@ func ParseCSV(r io.Reader) ([]*rlcore.Profile, error) {
 	for i, name := range head {
 		at[strings.TrimSpace(name)] = i
 	}
-	for _, need := range []string{"app", "duration_s", "gpu_util"} {
+	for _, need := range []string{"app", "duration_s", "gpu_util", "mem_mib"} {
 		if _, ok := at[need]; !ok {
 			return nil, fmt.Errorf("line 1: column %s is missing", need)
 		}
@@ -133,6 +134,9 @@ func profileOf(rec []string, at map[string]int) (*rlcore.Profile, error) {
 	}
 	if text("duration_s") == "" {
 		return nil, errors.New("column duration_s: it is empty")
+	}
+	if text("mem_mib") == "" {
+		return nil, errors.New("column mem_mib: it is empty; a profile without it would let anything run beside it")
 	}
 	p := &rlcore.Profile{App: text("app"), Source: "imported"}
 	p.DurationS = number("duration_s", 0.001, 1e8, 0)

@@ -114,15 +114,17 @@ func TestImport(t *testing.T) {
 
 func TestBadFiles(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                        "line 1",
-		"app,duration_s\nx,1\n":                   "column gpu_util",
-		"app,duration_s,gpu_util\nx,zero,5\n":     "line 2: column duration_s",
-		"app,duration_s,gpu_util\nx,NaN,5\n":      "line 2: column duration_s",
-		"app,duration_s,gpu_util\nx,0,5\n":        "line 2: column duration_s",
-		"app,duration_s,gpu_util\nx,1,500\n":      "line 2: column gpu_util",
-		"app,duration_s,gpu_util\n,1,5\n":         "line 2: column app",
-		"app,duration_s,gpu_util\nx,1,5\nx,1,5\n": "line 3: column app",
-		"app,duration_s,gpu_util\n":               "no profile",
+		"":                      "line 1",
+		"app,duration_s\nx,1\n": "column gpu_util",
+		"app,duration_s,gpu_util,mem_mib\nx,zero,5,7\n":       "line 2: column duration_s",
+		"app,duration_s,gpu_util,mem_mib\nx,NaN,5,7\n":        "line 2: column duration_s",
+		"app,duration_s,gpu_util,mem_mib\nx,0,5,7\n":          "line 2: column duration_s",
+		"app,duration_s,gpu_util,mem_mib\nx,1,500,7\n":        "line 2: column gpu_util",
+		"app,duration_s,gpu_util,mem_mib\n,1,5,7\n":           "line 2: column app",
+		"app,duration_s,gpu_util,mem_mib\nx,1,5,7\nx,1,5,7\n": "line 3: column app",
+		"app,duration_s,gpu_util,mem_mib\n":                   "no profile",
+		"app,duration_s,gpu_util\nx,1,5\n":                    "column mem_mib",
+		"app,duration_s,gpu_util,mem_mib\nx,1,5,\n":           "line 2: column mem_mib",
 	} {
 		if _, err := ParseCSV(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
