@@ -54,7 +54,6 @@ type node struct {
 	listen        string // the agent's
 	tls           string // the certificates' folder
 	args, env     []string
-	agent         *exec.Cmd
 	log           bytes.Buffer // the last agent's
 	isNew, again  atomic.Int64
 	bytes, bodies atomic.Int64
