@@ -311,10 +311,13 @@ func draw(t *rapid.T) {
 	}
 	m := newModel(list...)
 	mem := newMemory()
-	b := bridge(m, mem)
-	b.Planner.Join = rapid.Bool().Draw(t, "join")
-	b.Planner.Ahead = rapid.Bool().Draw(t, "ahead")
-	b.Planner.Room = b.Planner.Join && rapid.Bool().Draw(t, "room")
+	join, ahead, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "ahead"), rapid.Bool().Draw(t, "room")
+	reborn := func() *slurmbridge.Bridge {
+		b := bridge(m, mem)
+		b.Planner.Join, b.Planner.Ahead, b.Planner.Room = join, ahead, join && room
+		return b
+	}
+	b := reborn()
 	m.dull = rapid.Bool().Draw(t, "dull")
 	if rapid.Bool().Draw(t, "busy") { // jobs start and end between two changes of one plan
 		m.slip = func() time.Duration {
@@ -361,7 +364,7 @@ func draw(t *rapid.T) {
 		}
 		switch rapid.IntRange(0, 40).Draw(t, "misfortune") {
 		case 0: // the bridge is killed and started again
-			b = bridge(m, mem)
+			b = reborn()
 		case 1:
 			m.fail = 2
 		case 2: // a job is cancelled
@@ -382,9 +385,19 @@ func draw(t *rapid.T) {
 				}
 			}
 		}
-		if _, err := b.Tick(ctx); err != nil {
-			t.Fatal(err)
+		if rapid.IntRange(0, 40).Draw(t, "dies") == 0 { // at some step, and is started again, perhaps late
+			at := rapid.SampledFrom([]string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release"}).Draw(t, "at")
+			b.Fault = func(step string) {
+				if step == at {
+					panic(death{})
+				}
+			}
 		}
+		if !lives(t, b) {
+			m.advance(time.Duration(rapid.IntRange(0, 40).Draw(t, "away")) * time.Second)
+			b = reborn()
+		}
+		b.Fault = nil
 		m.advance(time.Duration(rapid.IntRange(1, 5).Draw(t, "seconds")) * time.Second)
 	}
 	// Then all is quiet; every job must come to its end.
@@ -399,6 +412,25 @@ func draw(t *rapid.T) {
 			t.Fatalf("job %s is %s, asks %s, depends on %q, node %q\n%v", j.Ref, j.State, j.Asked.Raw, j.Dependency.Raw, j.ReqNodes, mem.log)
 		}
 	}
+}
+
+// death is how a bridge of these tests ends at a step.
+type death struct{}
+
+// lives does one look and reports whether the bridge survived it.
+func lives(t *rapid.T, b *slurmbridge.Bridge) (alive bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, dead := r.(death); !dead {
+				panic(r)
+			}
+			alive = false
+		}
+	}()
+	if _, err := b.Tick(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return true
 }
 
 func TestWhateverHappens(t *testing.T) { rapid.Check(t, draw) }

@@ -401,10 +401,16 @@ func (r *round) changes(g *Group) []Change {
 		if u.Gres == nil && u.ReqNodes == nil {
 			continue
 		}
+		if r.b.soft[m.Ref] != nil && r.f.Gate != "" {
+			// It waits for other jobs, which may end before it is released: with smaller
+			// shares it would start beside whoever leaves room.
+			gate := "after:" + r.f.Gate
+			u.Dependency = &gate
+		}
 		was := describe(j)
 		// One update for all members that get the same.
 		if k := slices.IndexFunc(out, func(c Change) bool {
-			return equal(c.Update.Gres, u.Gres) && equal(c.Update.ReqNodes, u.ReqNodes)
+			return equal(c.Update.Gres, u.Gres) && equal(c.Update.ReqNodes, u.ReqNodes) && equal(c.Update.Dependency, u.Dependency)
 		}); k >= 0 {
 			out[k].Update.Jobs = append(out[k].Update.Jobs, m.Ref)
 			out[k].Was[m.Ref] = was

@@ -46,7 +46,9 @@ func lands(free []int, target int, shares []int) bool {
 
 // leaves returns how much of the free shares n jobs get if one more is to find room
 // beside them: each the same part that is left over. All of it, where nobody could
-// join: the GPU serves no more, or one of them wants no company or isn't known.
+// join: the GPU serves no more, or one of them wants no company or isn't known. All
+// of it for one job that waits alone, too: it isn't bound to the node, and would find
+// room elsewhere, beside somebody nobody asked about.
 func (r *round) leaves(g, free int, chosen []int, kind GroupKind) int {
 	card := &r.b.State.GPUs[g]
 	n := len(chosen)
@@ -54,7 +56,7 @@ func (r *round) leaves(g, free int, chosen []int, kind GroupKind) int {
 	if kind == Join {
 		on += len(card.Running)
 	}
-	if !r.p.Room || on >= r.p.Decider.Guard.Members(&card.Spec) || free < n+1 {
+	if !r.p.Room || kind == Next && n == 1 || on >= r.p.Decider.Guard.Members(&card.Spec) || free < n+1 {
 		return free
 	}
 	for _, at := range chosen {
