@@ -77,6 +77,9 @@ type Bridge struct {
 	apps    map[string]App
 	tasks   map[int64]string // the array tasks that run, as they were written down
 	learned learner
+	// said is what jobs' AdminComments hold, by ref; notOurs holds the jobs where somebody else wrote one.
+	said    map[string]string
+	notOurs map[string]bool
 	fails   int
 	// maxDelay of any job so far, s.
 	maxDelay float64
@@ -259,6 +262,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.book.LastAt = snap.At
 	b.save(ctx, plan)
 	b.publish(snap, plan, facts)
+	b.say(ctx, plan, facts)
 	return b.next(snap, plan), nil
 }
 
@@ -371,7 +375,7 @@ func (b *Bridge) identify(ctx context.Context, f *Facts) {
 		j := &f.Snap.Jobs[i]
 		seen[j.Ref] = true
 		t := ParseTerms(j.Comment)
-		if t.NoShare || t.MaxSlowdown > 0 || t.App != "" {
+		if t.NoShare || t.MaxSlowdown > 0 || t.App != "" || t.ArrayOnly || len(t.Ignored) > 0 {
 			f.Terms[j.Ref] = t
 		}
 		if j.Asked.Kind == AskWhole || j.Asked.Kind == AskNone {

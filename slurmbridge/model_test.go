@@ -32,6 +32,7 @@ type model struct {
 	// started is called as each job starts.
 	started func(*mjob)
 	updates int
+	words   int // AdminComments written
 }
 
 type mjob struct {
@@ -219,6 +220,15 @@ func (m *model) Look(context.Context) (*slurmbridge.Snapshot, error) {
 func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
 	if m.down {
 		return slurmbridge.ErrDown
+	}
+	if u.AdminComment != nil {
+		for _, j := range m.jobs {
+			if slices.Contains(u.Jobs, j.Ref) {
+				j.said = *u.AdminComment
+				m.words++
+			}
+		}
+		return nil
 	}
 	m.updates++
 	for i, ref := range u.Jobs {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -232,7 +233,10 @@ func (b *built) job(f *Facts, j *Job) rlcore.Job {
 		ID: j.Ref, User: j.User, Profile: f.Apps[j.Ref].Profile,
 		SubmitS: float64(j.Submit.UnixMilli()) / 1000, LimitS: j.TimeLimit.Seconds(),
 		MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
-		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB,
+		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
+	}
+	if j.ArrayID != 0 {
+		out.Array = strconv.FormatInt(j.ArrayID, 10)
 	}
 	if w := f.Book.Waits[j.Ref]; w != nil {
 		out.PassedOver, out.DelayedS = w.PassedOver, w.DelayedS

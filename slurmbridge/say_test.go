@@ -1,0 +1,55 @@
+package slurmbridge_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// TestSay: whoever shares is told with whom, who is left alone as well, and who
+// wrote nonsense; nobody's words are replaced but the bridge's own, and nothing is said twice.
+func TestSay(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem := newMemory()
+	b := bridge(m, mem)
+	tick(t, b, m, time.Second)
+	p := app("a", 600, 0.3, 2000)
+	short, long := m.submit("ann", 20*time.Second, p, true), m.submit("ann", time.Hour, p, true)
+	taken := m.submit("ann", time.Hour, p, true)
+	taken.said = "the site's own"
+	odd := m.submit("bob", time.Hour, p, true)
+	odd.Comment = "share:max-slowdown=fast"
+	for _, o := range []*mjob{short, long, taken, odd} {
+		o.CPUs = 1
+	}
+	tick(t, b, m, 5*time.Second)
+	for _, o := range []*mjob{short, long} {
+		if want := "slurmbridge: on n1 gpu 0 together: " + short.Ref; !strings.HasPrefix(o.said, want) || !strings.Contains(o.said, long.Ref) {
+			t.Errorf("job %s, %s: %q", o.Ref, o.State, o.said)
+		}
+	}
+	if taken.said != "the site's own" {
+		t.Errorf("somebody else's comment is %q now", taken.said)
+	}
+	if !strings.Contains(odd.said, "ignored share:max-slowdown") || !strings.Contains(odd.said, "1.15") {
+		t.Errorf("a contract without sense: %q", odd.said)
+	}
+	said := m.words
+	tick(t, b, m, 5*time.Second)
+	if m.words != said {
+		t.Errorf("%d comments more, while nothing happened", m.words-said)
+	}
+	// One that starts anew asks first, and says nothing again.
+	b = bridge(m, mem)
+	tick(t, b, m, 3*time.Second)
+	if m.words != said {
+		t.Errorf("%d comments more after a restart", m.words-said)
+	}
+	b.Mode = slurmbridge.Shadow
+	tick(t, b, m, 30*time.Second)
+	if m.words != said {
+		t.Error("shadow writes comments")
+	}
+}
