@@ -1,0 +1,229 @@
+package journal
+
+import (
+	"context"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// at is so many seconds after the beginning.
+func at(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }
+
+func ledger(t *testing.T, path string) *Ledger {
+	t.Helper()
+	l, err := open(t, path).NewLedger(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// look is a status of that second with these jobs.
+func look(s int, jobs ...slurmbridge.Job) *slurmbridge.Status {
+	return &slurmbridge.Status{
+		At: at(s), Mode: slurmbridge.Active,
+		Snap: &slurmbridge.Snapshot{
+			At: at(s), Jobs: jobs, Gates: []slurmbridge.GateState{{ID: "5"}},
+			Nodes: []slurmbridge.Node{{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true, Partitions: []string{"a", "b"}}},
+		},
+	}
+}
+
+// waits is a pending job submitted at second s; after are its unmet dependencies.
+func waits(ref string, s int, after ...string) slurmbridge.Job {
+	j := slurmbridge.Job{
+		Ref: ref, User: "ann", Account: "lab", Partition: "a", State: slurmbridge.Pending, Priority: 1, Submit: at(s),
+		Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 100},
+	}
+	for _, a := range after {
+		j.Dependency.List = append(j.Dependency.List, slurmbridge.Dependency{Type: "after", Job: a})
+	}
+	return j
+}
+
+// runs is the same job, running since second start on a GPU.
+func runs(j slurmbridge.Job, start int, gpus ...int) slurmbridge.Job {
+	j.State, j.Start, j.Nodes, j.GPUs, j.Dependency = slurmbridge.Running, at(start), "n1", gpus, slurmbridge.Dependencies{}
+	return j
+}
+
+func enter(t *testing.T, l *Ledger, sts ...*slurmbridge.Status) {
+	t.Helper()
+	for _, st := range sts {
+		if err := l.Enter(context.Background(), st); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func over(t *testing.T, l *Ledger) map[string]Ran {
+	t.Helper()
+	all, err := l.Over(context.Background(), began, at(10_000), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]Ran{}
+	for _, r := range all {
+		out[r.Ref] = r
+	}
+	return out
+}
+
+// A job's wait begins when nothing but its turn keeps it: not while it is held or
+// waits for another job.
+func TestLedgerWaits(t *testing.T) {
+	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	held := waits("3", 0, "5")
+	held.Priority = 0
+	gated, chained := waits("1", 0, "5"), waits("2", 0, "5", "99")
+	enter(t, l, look(10, gated, chained, held))
+	held.Priority = 1
+	enter(t, l, look(20, gated, waits("2", 0, "5"), held))
+	busy := look(30, runs(gated, 25), runs(chained, 26, 1), runs(held, 27, 0, 1))
+	busy.Groups = []slurmbridge.Group{{ID: 7, Members: []slurmbridge.Member{{Ref: "1"}}}}
+	busy.Apps = map[string]slurmbridge.App{"1": {Key: "gromacs"}}
+	// Which GPU the first is on is known a look later.
+	enter(t, l, busy, look(31, runs(gated, 25, 1), runs(chained, 26, 1), runs(held, 27, 0, 1)), look(60))
+	got := over(t, l)
+	want := Ran{
+		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0).Local(), Ready: at(0).Local(), Start: at(25).Local(), End: at(60).Local(),
+		Node: "n1", GPUs: []int{1}, Shares: 100, Group: 7, Mode: slurmbridge.Active,
+	}
+	if !reflect.DeepEqual(got["1"], want) {
+		t.Errorf("\n got %+v\nwant %+v", got["1"], want)
+	}
+	for ref, ready := range map[string]int{"1": 0, "2": 20, "3": 20} {
+		if !got[ref].Ready.Equal(at(ready)) {
+			t.Errorf("job %s waits since %v, want %v", ref, got[ref].Ready, at(ready))
+		}
+	}
+	if !reflect.DeepEqual(got["3"].GPUs, []int{0, 1}) {
+		t.Errorf("%+v", got["3"])
+	}
+}
+
+// A second run of a requeued job is a run of its own; a daemon that starts anew
+// ends what ended while it was away, and goes on with the rest.
+func TestLedgerRunsAndRestarts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	l := ledger(t, path)
+	j := waits("1", 0)
+	enter(t, l, look(1, j, waits("9", 0)), look(10, runs(j, 5, 0), runs(waits("2", 0), 6, 1)), look(20, j))
+	l = ledger(t, path)
+	enter(t, l, look(30, runs(j, 25, 0), runs(waits("4", 2), 21, 1)))
+	ran, err := l.Ran(context.Background(), at(0), at(100), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type span struct {
+		ref        string
+		start, end int
+	}
+	var got []span
+	for _, r := range ran {
+		s := span{r.Ref, int(r.Start.Sub(began).Seconds()), 0}
+		if !r.End.IsZero() {
+			s.end = int(r.End.Sub(began).Seconds())
+		}
+		got = append(got, s)
+	}
+	want := []span{{"1", 25, 0}, {"4", 21, 0}, {"1", 5, 20}, {"2", 6, 20}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	// 9 came and went between two looks.
+	if r := over(t, l)["9"]; !r.Start.IsZero() || !r.End.Equal(at(10)) {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestLedgerOfShadow(t *testing.T) {
+	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	a, b := waits("1", 0), waits("2", 0)
+	st := look(10, a, b)
+	st.Mode = slurmbridge.Shadow
+	pair := slurmbridge.Group{Kind: slurmbridge.Join, Node: "n1", GPU: 1, Members: []slurmbridge.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}}}
+	st.Plan = &slurmbridge.Plan{Groups: []slurmbridge.PlannedGroup{{Group: pair}}}
+	st.Notes = map[string]*slurmbridge.Note{
+		"1": {Refused: []string{"with 2 on n1 gpu 0: GPU memory would not suffice at some moment", "with 3 on n1 gpu 0: GPU memory would not suffice at some moment"}},
+		"2": {Refused: []string{"alone or joining on n1 gpu 0: a job asks not to share"}},
+	}
+	st.Snap.Jobs = append(st.Snap.Jobs, runs(waits("8", 0), 3, 1))
+	later := *st
+	later.Plan = &slurmbridge.Plan{Groups: []slurmbridge.PlannedGroup{{Group: slurmbridge.Group{Kind: slurmbridge.StartNow, Node: "n1", Members: []slurmbridge.Member{{Ref: "2"}}}}}}
+	enter(t, l, st, st, &later)
+	ctx := context.Background()
+	in, err := l.Intended(ctx, at(0), at(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(in) != 2 || len(in["1"].Members) != 2 || len(in["1"].Beside) != 1 || in["1"].Beside[0] != "8" || len(in["2"].Members) != 1 {
+		t.Errorf("%+v", in)
+	}
+	refused, err := l.Refused(ctx, at(0), at(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Refused{{"GPU memory would not suffice at some moment", 1, 3}, {"a job asks not to share", 1, 3}}
+	if !reflect.DeepEqual(refused, want) {
+		t.Errorf("got %v, want %v", refused, want)
+	}
+	nodes, err := l.Nodes(ctx, at(0))
+	if err != nil || len(nodes) != 1 || nodes[0].GPUs != 2 || len(nodes[0].Partitions) != 2 {
+		t.Errorf("%+v %v", nodes, err)
+	}
+	if err := l.Forget(ctx, at(1000)); err != nil {
+		t.Fatal(err)
+	}
+	if in, _ := l.Intended(ctx, at(0), at(100)); len(in) != 0 {
+		t.Errorf("not forgotten: %v", in)
+	}
+}
+
+// An active bridge intends nothing that it doesn't do, and a quiet queue is not
+// written again.
+func TestLedgerIsQuiet(t *testing.T) {
+	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	l.db.SetMaxOpenConns(1) // which counts
+	j := runs(waits("1", 0), 5, 0)
+	st := look(10, j, waits("2", 1))
+	st.Plan = &slurmbridge.Plan{Groups: []slurmbridge.PlannedGroup{{Group: slurmbridge.Group{Members: []slurmbridge.Member{{Ref: "2"}}}}}}
+	enter(t, l, st)
+	before := changes(t, l)
+	enter(t, l, look(11, j, waits("2", 1)), look(12, j, waits("2", 1)))
+	if after := changes(t, l); after != before {
+		t.Errorf("%d rows were written for nothing", after-before)
+	}
+	if in, err := l.Intended(context.Background(), at(0), at(100)); err != nil || len(in) != 0 {
+		t.Errorf("%v %v", in, err)
+	}
+}
+
+func changes(t *testing.T, l *Ledger) (n int) {
+	t.Helper()
+	if err := l.db.QueryRow(`SELECT total_changes()`).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What can't be written is written with the next look.
+func TestLedgerTriesAgain(t *testing.T) {
+	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	j := runs(waits("1", 0), 5, 0)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := l.Enter(ctx, look(10, j)); err == nil {
+		t.Fatal("nothing failed")
+	}
+	enter(t, l, look(11, j), look(12))
+	if r := over(t, l)["1"]; !r.Start.Equal(at(5)) || !r.End.Equal(at(12)) {
+		t.Errorf("%+v", r)
+	}
+}
