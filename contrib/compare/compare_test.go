@@ -115,6 +115,7 @@ func sample() (*options, report) {
 	return o, report{"random": {
 		"whole":    {MakespanS: 200, IdleS: 20, BusyMakespanS: 180, MeanTurnaroundS: 100, SimMakespanS: 180, SimRatio: 1.111, SimStartsS: 200, StartsRatio: 1, runs: two(200, true)},
 		"mps_half": {MakespanS: 90, BusyMakespanS: 90, JobsFailed: 1, OOM: 1, RerunMakespanS: 160, runs: two(5, false)},
+		"greedy":   {MakespanS: 123, BusyMakespanS: 123, runs: two(123, true)},
 		"dqn":      {MakespanS: 120, IdleS: 6, BusyMakespanS: 114, SimMakespanS: 117, SimRatio: 1.026, SimStartsS: 120, StartsRatio: 1, runs: two(120, true)},
 	}}
 }
@@ -127,7 +128,7 @@ func TestTable(t *testing.T) {
 	for _, w := range []string{
 		"not measured", "a pause took 0.83 s", "0.600", "0.450", "160", "count 12-fold", "0 to 10 %",
 		"1.026 to 1.111; 1 of 2 runs are within 5 %", "1.000 to 1.000. So what lies beyond 5 % is Slurm's pauses",
-		"random: dqn is the shortest of those under which no job failed. mps_half was over earlier: 1 job failed.",
+		"random: dqn is the shortest of those under which no job failed, greedy 2.5 % longer. mps_half was over earlier: 1 job failed.",
 	} {
 		if !strings.Contains(text, w) {
 			t.Errorf("%q is missing in\n%s", w, text)
@@ -251,7 +252,8 @@ func TestVariants(t *testing.T) {
 			t.Errorf("%s: %+v", c.name(), f)
 		}
 		// Whoever shares runs both at a time.
-		if shares := occupied(f.runs) < 1.7*83; shares != (c.variant.name != "whole") {
+		// Tetris hands out one job at a time, and may leave the second waiting.
+		if shares := occupied(f.runs) < 1.7*83; shares != (c.variant.name != "whole") && c.variant.name != "tetris" {
 			t.Errorf("%s: %+v", c.name(), f.runs)
 		}
 		if c.variant.repeatable && !near(f.StartsRatio) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"strconv"
 
 	"github.com/google/renameio/v2"
 	"gonum.org/v1/plot"
@@ -91,7 +92,7 @@ func (r report) bars(o *options, title, y string, each func(p *plot.Plot, x, wid
 // makespans draws each makespan, the GPU's idle time on top in grey and what the
 // failed jobs would take once more in white.
 func (r report) makespans(o *options) (*page, error) {
-	title := fmt.Sprintf("Makespans on real Slurm, time scaled %g-fold; grey: idle GPU (Slurm's pauses); white: failed jobs once more, alone", o.scale)
+	title := fmt.Sprintf("Makespans on real Slurm, time scaled %g-fold; grey: idle GPU (Slurm's pauses); white: failed jobs (how many) once more, alone", o.scale)
 	return r.bars(o, title, "makespan, GPU s", func(p *plot.Plot, x, width float64, v string, f *figures) (plot.Thumbnailer, error) {
 		b, err := bar(p, x, width, 0, f.BusyMakespanS, colour(v))
 		if err != nil {
@@ -104,17 +105,17 @@ func (r report) makespans(o *options) (*page, error) {
 			if _, err := bar(p, x, width, f.MakespanS, f.RerunMakespanS, white); err != nil {
 				return nil, err
 			}
-			err = write(p, x, f.RerunMakespanS, fmt.Sprintf("%d failed", f.JobsFailed))
+			err = write(p, x, f.RerunMakespanS, strconv.Itoa(f.JobsFailed))
 		}
 		return b, err
 	})
 }
 
 func (r report) turnarounds(o *options) (*page, error) {
-	return r.bars(o, "Mean turnaround of the jobs that completed", "GPU s", func(p *plot.Plot, x, width float64, v string, f *figures) (plot.Thumbnailer, error) {
+	return r.bars(o, "Mean turnaround of the jobs that completed; numbers: jobs that failed", "GPU s", func(p *plot.Plot, x, width float64, v string, f *figures) (plot.Thumbnailer, error) {
 		b, err := bar(p, x, width, 0, f.MeanTurnaroundS, colour(v))
 		if err == nil && f.JobsFailed > 0 {
-			err = write(p, x, f.MeanTurnaroundS, fmt.Sprintf("%d failed", f.JobsFailed))
+			err = write(p, x, f.MeanTurnaroundS, strconv.Itoa(f.JobsFailed))
 		}
 		return b, err
 	})

@@ -150,6 +150,9 @@ func span(r report, o *options, of func(*figures) (float64, bool)) (lo, hi float
 	return lo, hi
 }
 
+// nearBy is by how much a makespan may be longer to be named with the shortest.
+const nearBy = 0.05
+
 // verdict says which variant was shortest, workload by workload.
 func (r report) verdict(out io.Writer, o *options) {
 	for _, wl := range o.workloads {
@@ -157,13 +160,22 @@ func (r report) verdict(out io.Writer, o *options) {
 		if best == "" || len(r[wl]) < 2 {
 			continue
 		}
-		fmt.Fprintf(out, "%s: %s is the shortest of those under which no job failed.", wl, best)
+		fmt.Fprintf(out, "%s: %s is the shortest of those under which no job failed", wl, best)
+		failed := ""
 		for i := range o.variants {
 			n := o.variants[i].name
-			if f := r[wl][n]; f != nil && f.JobsFailed > 0 && f.MakespanS < r[wl][best].MakespanS {
-				fmt.Fprintf(out, " %s was over earlier: %s failed.", n, count(f.JobsFailed, "job"))
+			f := r[wl][n]
+			if f == nil || n == best {
+				continue
+			}
+			more := f.MakespanS/r[wl][best].MakespanS - 1
+			switch {
+			case f.JobsFailed > 0 && more < 0:
+				failed += fmt.Sprintf(" %s was over earlier: %s failed.", n, count(f.JobsFailed, "job"))
+			case f.JobsFailed == 0 && more < nearBy:
+				fmt.Fprintf(out, ", %s %.1f %% longer", n, 100*more)
 			}
 		}
-		fmt.Fprintln(out)
+		fmt.Fprintf(out, ".%s\n", failed)
 	}
 }
