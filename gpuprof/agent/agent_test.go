@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"os"
@@ -19,27 +20,54 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
+// built is where the simulated GPU's programs lie, made once.
+var (
+	built    = sync.OnceValues(build)
+	builtDir string
+)
+
+func build() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "agent-test"); err != nil {
+		return "", err
+	}
+	builtDir = dir
+	sources, err := filepath.Glob("../gpusim/nvmlsim/*.c")
+	if err != nil || len(sources) == 0 {
+		return "", fmt.Errorf("no sources: %w", err)
+	}
+	for _, args := range [][]string{
+		{"go", "build", "-o", filepath.Join(dir, "gpusim"), "../gpusim/cmd/gpusim"},
+		append([]string{"gcc", "-O2", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(dir, "libnvidia-ml.so.1")}, sources...),
+	} {
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%v: %w: %s", args, err, out)
+		}
+	}
+	return dir, nil
+}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if builtDir != "" {
+		os.RemoveAll(builtDir)
+	}
+	os.Exit(status)
+}
+
 // simulated makes simulated GPUs whose NVML the real binding loads.
 func simulated(t *testing.T, scale string, more ...string) (lib nvml.Library, program string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
 	program = filepath.Join(dir, "gpusim")
-	so := filepath.Join(dir, "libnvidia-ml.so.1")
-	sources, err := filepath.Glob("../gpusim/nvmlsim/*.c")
-	if err != nil || len(sources) == 0 {
-		t.Fatal("no sources", err)
+	state := filepath.Join(t.TempDir(), "state")
+	if out, err := exec.Command(program, append([]string{"init", "--state", state, "--gpus", "2", "--scale", scale}, more...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
-	for _, args := range [][]string{
-		{"go", "build", "-o", program, "../gpusim/cmd/gpusim"},
-		append([]string{"gcc", "-O2", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", so}, sources...),
-		append([]string{program, "init", "--state", filepath.Join(dir, "state"), "--gpus", "2", "--scale", scale}, more...),
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v: %s", args, err, out)
-		}
-	}
-	t.Setenv("GPUSIM_STATE", filepath.Join(dir, "state"))
-	if lib, err = nvml.Open(so); err != nil {
+	t.Setenv("GPUSIM_STATE", state)
+	if lib, err = nvml.Open(filepath.Join(dir, "libnvidia-ml.so.1")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -21,7 +21,11 @@ func (b *bench) two(pids map[int]int64) (r1, r2 *gpuprof.Record) {
 	c.procs = func() ([]nvml.Process, error) {
 		var out []nvml.Process
 		for pid := range pids {
-			out = append(out, nvml.Process{PID: pid, MemMiB: 100 * float64(pid)})
+			p := nvml.Process{PID: pid, MemMiB: 100 * float64(pid)}
+			if b.untoldMemory {
+				p.MemMiB = -1
+			}
+			out = append(out, p)
 		}
 		return out, nil
 	}
@@ -75,6 +79,18 @@ func TestSharersThatCannotBeToldApart(t *testing.T) {
 				t.Errorf("%s: job %d: %v MiB, mixed %v", name, r.JobID, r.Peak.MemMiB, r.Mixed)
 			}
 		}
+	}
+}
+
+// A process whose memory the driver doesn't tell leaves memory mixed, and core use
+// told apart.
+func TestMemoryThatIsNotTold(t *testing.T) {
+	b := newBench(t)
+	b.gpus[0].dev.MPS.OwnAddresses = true
+	b.untoldMemory = true
+	r1, _ := b.two(map[int]int64{1: 1, 2: 2})
+	if r1.Peak.MemMiB != 1000 || !slices.Equal(r1.Mixed, []string{"gpu", "mem", "pcie", "power"}) || math.Abs(r1.Mean.Core-0.1) > 1e-9 {
+		t.Errorf("%+v, mixed %v", r1.Peak, r1.Mixed)
 	}
 }
 

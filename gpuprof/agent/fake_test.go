@@ -34,48 +34,56 @@ func (c *card) Utilisation() (float64, float64, error) {
 	}
 	return c.use()
 }
+
 func (c *card) Memory() (float64, error) {
 	if c.memory == nil {
 		return 0, none
 	}
 	return c.memory()
 }
+
 func (c *card) PCIe() (float64, float64, error) {
 	if c.pcie == nil {
 		return 0, 0, none
 	}
 	return c.pcie()
 }
+
 func (c *card) Power() (float64, error) {
 	if c.power == nil {
 		return 0, none
 	}
 	return c.power()
 }
+
 func (c *card) Energy() (float64, error) {
 	if c.energy == nil {
 		return 0, none
 	}
 	return c.energy()
 }
+
 func (c *card) Activity() (nvml.Activity, error) {
 	if c.act == nil {
 		return nvml.Activity{}, none
 	}
 	return c.act()
 }
+
 func (c *card) Samples(since time.Time) ([]nvml.Point, error) {
 	if c.points == nil {
 		return nil, none
 	}
 	return c.points(since)
 }
+
 func (c *card) Processes() ([]nvml.Process, error) {
 	if c.procs == nil {
 		return nil, none
 	}
 	return c.procs()
 }
+
 func (c *card) ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error) {
 	if c.uses == nil {
 		return nil, none

@@ -55,6 +55,8 @@ type bench struct {
 	now   time.Time
 	kept  kept
 	reg   *prometheus.Registry
+
+	untoldMemory bool // of processes, in two
 }
 
 func newBench(t *testing.T) *bench {
