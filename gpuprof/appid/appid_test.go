@@ -59,7 +59,7 @@ func FuzzIdentify(f *testing.F) {
 			t.Errorf("family %q, %d sizes", a.Family, len(a.Sizes))
 		}
 		for _, s := range a.Sizes {
-			if !(s.Value > 0) || math.IsInf(s.Value, 0) {
+			if !(s.Value > 0) || math.IsInf(s.Value, 0) || len(s.Name) > 40 || strings.ContainsFunc(s.Name, func(r rune) bool { return r < ' ' || r > '~' }) {
 				t.Errorf("size %+v", s)
 			}
 		}

@@ -81,10 +81,22 @@ func (f *family) put(w string) {
 
 func (f *family) size(name string, v float64) {
 	if len(f.sizes) <= maxSizes {
-		f.sizes = append(f.sizes, Size{Name: name, Value: v})
+		f.sizes = append(f.sizes, Size{Name: shortName(name), Value: v})
 	}
 	f.text.WriteByte(1)
 	f.put(name)
+}
+
+// shortName makes of an option's name what can be shown and kept: it is what a user
+// wrote.
+func shortName(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+	return s[:min(len(s), 40)]
 }
 
 func (f *family) assignments(words []string) {

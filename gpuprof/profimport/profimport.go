@@ -55,6 +55,9 @@ func usable(j *Job) string {
 	return ""
 }
 
+// Usable reports whether a job's run can become part of a profile.
+func Usable(j *Job) bool { return usable(j) == "" }
+
 // Run is one run of a job as a profile; Unknown lists what wasn't measured.
 type Run struct {
 	Job     *Job

@@ -131,7 +131,7 @@ func (s *Store) ImportFor(ctx context.Context, list []Imported) (kept int, err e
 		switch {
 		case err != nil && !errors.Is(err, ErrNotFound):
 			return 0, err
-		case err == nil && old.Runs > 0:
+		case err == nil && in.User != "" && old.Runs > 0:
 			kept++
 			continue
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/appid"
 	"github.com/slurmbridge/slurmbridge/gpuprof/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -19,161 +21,316 @@ import (
 func newProfiles(s *shared) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "profiles",
-		Short: "What applications use of a GPU: list, show, import, export, forget",
+		Short: "What applications use of a GPU: list, show, plot, import, export, forget",
 		Long: `profiles shows and changes what the bridge knows of applications. A user's own runs
-make that user's profiles; imported ones are everybody's, until a user's own runs
-say better.`,
+make that user's profiles; imported ones are a user's or everybody's, until own runs
+say better.
+
+An application is recognised by its job script: comments, #SBATCH lines and white
+space aside. The same script with other numbers (-n 1000, --batch-size=64, N=4096,
+water_96k.tpr) is a relative: until it has run alone it is taken for what its
+relatives let expect, on the safe side. --comment=app=NAME overrules all that.`,
+		Example: `  slurmbridge profiles list
+  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann
+  slurmbridge profiles plot lmp-3f9a1c2b04d1 --user ann -o lmp.svg`,
 	}
-	with := func(do func(c *cobra.Command, st *store.Store, args []string) error) func(*cobra.Command, []string) error {
-		return func(c *cobra.Command, args []string) error {
-			cfg, err := s.load(c)
-			if err != nil {
-				return err
-			}
-			st, err := openStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.errOut, nil)))
-			if err != nil {
-				return err
-			}
-			defer st.Close()
-			return do(c, st, args)
-		}
+	c.AddCommand(newProfilesList(s), newProfilesShow(s), newProfilesPlot(s), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
+	return c
+}
+
+// withStore does something with the database of the settings.
+func withStore(s *shared, c *cobra.Command, do func(st *store.Store) error) error {
+	cfg, err := s.load(c)
+	if err != nil {
+		return err
 	}
-	list := &cobra.Command{Use: "list", Short: "All profiles, a line each", Args: cobra.NoArgs, RunE: with(func(c *cobra.Command, st *store.Store, _ []string) error {
-		entries, err := st.List(c.Context())
-		if err != nil {
-			return err
-		}
-		if s.json {
-			return s.printJSON(entries)
-		}
-		t := table.NewWriter()
-		t.SetOutputMirror(s.out)
-		t.SetStyle(table.StyleLight)
-		t.AppendHeader(table.Row{"application", "user", "runs", "duration s", "GPU mean", "memory peak MiB", "source"})
-		for _, e := range entries {
-			who := e.User
-			if who == "" {
-				who = "(all)"
-			}
-			p := e.Profile
-			t.AppendRow(table.Row{p.App, who, p.Runs, fmt.Sprintf("%.0f", p.DurationS), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU), fmt.Sprintf("%.0f", p.Peak().MemMiB), p.Source})
-		}
-		t.Render()
-		return nil
-	})}
-	var who string
-	show := &cobra.Command{Use: "show APP", Short: "One profile over time", Args: cobra.ExactArgs(1), RunE: with(func(c *cobra.Command, st *store.Store, args []string) error {
-		p, err := st.Lookup(c.Context(), who, args[0])
-		if err != nil {
-			return err
-		}
-		if s.json {
-			return s.printJSON(p)
-		}
-		showProfile(s.out, p)
-		return nil
-	})}
-	show.Flags().StringVar(&who, "user", "", "whose profile (default: everybody's)")
-	imp := &cobra.Command{
-		Use: "import FILE...", Short: "Make profiles known to the whole site",
-		Long: `import reads profiles from JSON (as export writes them) or CSV with the columns
-app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms (percent 0-100,
-empty = unknown). A file is taken whole or not at all.`,
-		Args: cobra.MinimumNArgs(1), RunE: with(func(c *cobra.Command, st *store.Store, args []string) error {
-			n := 0
-			for _, file := range args {
-				ps, err := store.ReadProfiles(file)
+	st, err := openStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.errOut, nil)))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	return do(st)
+}
+
+func newProfilesList(s *shared) *cobra.Command {
+	return &cobra.Command{
+		Use: "list", Short: "All profiles, a line each", Args: cobra.NoArgs,
+		Long: `list prints a line a profile: whose it is ("(all)" = everybody's), from how many solo
+runs ("-" = imported), how long a run alone takes, what it uses of the GPU on
+average and of its memory at most, its script's sizes, and where that comes from.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withStore(s, c, func(st *store.Store) error {
+				entries, err := st.List(c.Context())
 				if err != nil {
 					return err
 				}
-				if err := st.Import(c.Context(), ps); err != nil {
+				if s.json {
+					return s.printJSON(entries)
+				}
+				listProfiles(s.out, entries, func(e *store.Entry) string {
+					a, err := st.Family(c.Context(), e.User, e.Profile.App)
+					if err != nil {
+						return "?"
+					}
+					return sizesText(a)
+				})
+				return nil
+			})
+		},
+	}
+}
+
+// listProfiles prints a table; sizes may be nil.
+func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) string) {
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.SetStyle(table.StyleLight)
+	head := table.Row{"application", "user", "runs", "duration s", "GPU mean", "memory peak MiB"}
+	if sizes != nil {
+		head = append(head, "sizes")
+	}
+	t.AppendHeader(append(head, "source"))
+	for i := range entries {
+		e := &entries[i]
+		p := e.Profile
+		runs := "-"
+		if p.Runs > 0 {
+			runs = fmt.Sprint(p.Runs)
+		}
+		row := table.Row{p.App, whose(e.User), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU), fmt.Sprintf("%.0f", p.Peak().MemMiB)}
+		if sizes != nil {
+			row = append(row, sizes(e))
+		}
+		t.AppendRow(append(row, p.Source))
+	}
+	t.Render()
+}
+
+func whose(user string) string {
+	if user == "" {
+		return "(all)"
+	}
+	return user
+}
+
+// spread is a duration and how far it scatters.
+func spread(p *rlcore.Profile) string {
+	if p.DurationSD == 0 {
+		return fmt.Sprintf("%.0f", p.DurationS)
+	}
+	return fmt.Sprintf("%.0f ± %.0f", p.DurationS, p.DurationSD)
+}
+
+func sizesText(a appid.App) string {
+	var out []string
+	for _, z := range a.Sizes {
+		out = append(out, fmt.Sprintf("%s %g", z.Name, z.Value))
+	}
+	return strings.Join(out, ", ")
+}
+
+// shown is one profile with what is known around it.
+type shown struct {
+	User     string          `json:"user"`
+	Relative bool            `json:"relative"` // made from relatives: it was never seen
+	Family   string          `json:"family,omitempty"`
+	Sizes    []appid.Size    `json:"sizes,omitempty"`
+	Profile  *rlcore.Profile `json:"profile"`
+}
+
+// find looks a profile up as the bridge would. Without a user, an application that
+// one user alone has a profile of is that user's.
+func find(c *cobra.Command, st *store.Store, user, app string) (*shown, error) {
+	ctx := c.Context()
+	out := &shown{User: user}
+	p, err := st.Lookup(ctx, user, app)
+	if errors.Is(err, store.ErrNotFound) && user == "" {
+		entries, lerr := st.List(ctx)
+		if lerr != nil {
+			return nil, lerr
+		}
+		var users []string
+		for _, e := range entries {
+			if e.Profile.App == app {
+				users = append(users, e.User)
+				out.User, p = e.User, e.Profile
+			}
+		}
+		switch len(users) {
+		case 0:
+		case 1:
+			err = nil
+		default:
+			return nil, usageError{fmt.Errorf("%s is an application of %s: say whose with --user", app, strings.Join(users, ", "))}
+		}
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		p, err = st.Relative(ctx, user, app)
+		out.Relative = err == nil
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a, err := st.Family(ctx, out.User, app)
+	if err != nil {
+		return nil, err
+	}
+	out.Profile, out.Family, out.Sizes = p, a.Family, a.Sizes
+	return out, nil
+}
+
+func newProfilesShow(s *shared) *cobra.Command {
+	var who string
+	c := &cobra.Command{
+		Use: "show APP", Short: "One profile over time", Args: cobra.ExactArgs(1),
+		Long: `show draws what an application uses when it runs alone: the fraction of time that the
+GPU is busy, memory, busy cores, and PCIe traffic, each with its peaks.
+
+For an application that was never seen it shows what the bridge takes it for: its
+nearest relatives' profile at its size. The duration is then the late end of what is
+thought, ± says how much earlier it may be over, and memory is what it may hold at
+most, all the time. Where that is too uncertain there is none: the job runs alone.`,
+		Example: "  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann",
+		RunE: func(c *cobra.Command, args []string) error {
+			return withStore(s, c, func(st *store.Store) error {
+				v, err := find(c, st, who, args[0])
+				if err != nil {
 					return err
 				}
-				n += len(ps)
-			}
-			fmt.Fprintf(s.out, "%d profiles imported\n", n)
-			return nil
-		}),
+				if s.json {
+					return s.printJSON(v)
+				}
+				showProfile(s.out, v)
+				return nil
+			})
+		},
 	}
+	c.Flags().StringVar(&who, "user", "", "whose profile (default: everybody's)")
+	return c
+}
+
+func showProfile(w io.Writer, v *shown) {
+	p := v.Profile
+	fmt.Fprintf(w, "%s, %s: %s\n", p.App, whose(v.User), p.Source)
+	switch {
+	case v.Relative:
+		fmt.Fprintf(w, "never seen; alone between %.0f and %.0f s, with at most %.0f MiB at any time\n", p.DurationS-p.DurationSD, p.DurationS, p.Peak().MemMiB)
+	case p.Runs > 0:
+		fmt.Fprintf(w, "alone %.1f s ± %.1f over %d runs\n", p.DurationS, p.DurationSD, p.Runs)
+	default:
+		fmt.Fprintf(w, "alone %.1f s ± %.1f\n", p.DurationS, p.DurationSD)
+	}
+	if sizes := sizesText(appid.App{Sizes: v.Sizes}); sizes != "" {
+		fmt.Fprintf(w, "sizes: %s (family %s)\n", sizes, v.Family)
+	}
+	drawProfile(w, p, width(w))
+}
+
+func newProfilesPlot(s *shared) *cobra.Command {
+	var who, file string
+	c := &cobra.Command{
+		Use: "plot APP -o FILE.png|FILE.svg", Short: "One profile as a picture", Args: cobra.ExactArgs(1),
+		Long:    "plot draws the four resources of show over time as PNG or SVG, as the file's ending says.",
+		Example: "  slurmbridge profiles plot vgg16 -o vgg16.svg",
+		RunE: func(c *cobra.Command, args []string) error {
+			if file == "" {
+				return usageError{errors.New("name the picture: -o FILE.png or -o FILE.svg")}
+			}
+			return withStore(s, c, func(st *store.Store) error {
+				v, err := find(c, st, who, args[0])
+				if err != nil {
+					return err
+				}
+				if err := plotProfile(v.Profile, file); err != nil {
+					return err
+				}
+				if s.json {
+					return s.printJSON(map[string]string{"app": v.Profile.App, "file": file})
+				}
+				fmt.Fprintf(s.out, "%s drawn in %s\n", v.Profile.App, file)
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&who, "user", "", "whose profile (default: everybody's)")
+	c.Flags().StringVarP(&file, "output", "o", "", "FILE.png or FILE.svg")
+	return c
+}
+
+func newProfilesExport(s *shared) *cobra.Command {
 	var builtin bool
-	exp := &cobra.Command{
-		Use: "export FILE", Short: "Write the site's profiles as JSON",
-		Args: cobra.ExactArgs(1), RunE: func(c *cobra.Command, args []string) error {
-			var out []*rlcore.Profile
+	var who string
+	c := &cobra.Command{
+		Use: "export FILE", Short: "Write profiles as JSON", Args: cobra.ExactArgs(1),
+		Long: `export writes the whole site's profiles to FILE ("-" = standard output), with their
+series, as import reads them; with --user that user's.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			out := []*rlcore.Profile{}
 			if builtin {
 				for _, name := range apps.Names() {
 					p, _ := apps.ByName(name)
 					out = append(out, p)
 				}
-				return writeProfiles(args[0], out)
+				return writeProfiles(s.out, args[0], out)
 			}
-			return with(func(c *cobra.Command, st *store.Store, args []string) error {
+			return withStore(s, c, func(st *store.Store) error {
 				entries, err := st.List(c.Context())
 				if err != nil {
 					return err
 				}
 				for _, e := range entries {
-					if e.User == "" {
+					if e.User == who {
 						out = append(out, e.Profile)
 					}
 				}
-				return writeProfiles(args[0], out)
-			})(c, args)
+				return writeProfiles(s.out, args[0], out)
+			})
 		},
 	}
-	exp.Flags().BoolVar(&builtin, "builtin", false, "the thesis's eleven applications on a Titan Xp instead of the site's own")
-	forget := &cobra.Command{Use: "forget APP", Short: "Forget an application's profiles; it is learned anew", Args: cobra.ExactArgs(1), RunE: with(func(c *cobra.Command, st *store.Store, args []string) error {
-		whose := who
-		if whose == "" {
-			whose = "*"
-		}
-		n, err := st.Forget(c.Context(), whose, args[0])
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(s.out, "%d profiles forgotten\n", n)
-		return nil
-	})}
-	forget.Flags().StringVar(&who, "user", "", "only this user's (default: all)")
-	c.AddCommand(list, show, imp, exp, forget)
+	c.Flags().BoolVar(&builtin, "builtin", false, "the thesis's eleven applications on a Titan Xp instead of the site's own")
+	c.Flags().StringVar(&who, "user", "", "this user's profiles (default: the whole site's)")
 	return c
 }
 
-func writeProfiles(path string, ps []*rlcore.Profile) error {
+func newProfilesForget(s *shared) *cobra.Command {
+	var who string
+	c := &cobra.Command{
+		Use: "forget APP", Short: "Forget an application's profiles; it is learned anew", Args: cobra.ExactArgs(1),
+		Long: `forget removes an application's profiles, all users' and the site's, or one user's.
+Records of its runs stay; its next job runs alone and is learned from.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			return withStore(s, c, func(st *store.Store) error {
+				user := who
+				if user == "" {
+					user = "*"
+				}
+				n, err := st.Forget(c.Context(), user, args[0])
+				if err != nil {
+					return err
+				}
+				if s.json {
+					return s.printJSON(map[string]int64{"forgotten": n})
+				}
+				fmt.Fprintf(s.out, "%d profiles forgotten\n", n)
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&who, "user", "", "only this user's (default: all)")
+	return c
+}
+
+func writeProfiles(w io.Writer, path string, ps []*rlcore.Profile) error {
 	body, err := json.MarshalIndent(ps, "", " ")
 	if err != nil {
 		return err
 	}
-	return renameio.WriteFile(path, append(body, '\n'), 0o644)
-}
-
-// showProfile draws the four resources over time, 60 columns wide.
-func showProfile(w io.Writer, p *rlcore.Profile) {
-	fmt.Fprintf(w, "%s: %.1f s ± %.1f over %d runs, %s\n", p.App, p.DurationS, p.DurationSD, p.Runs, p.Source)
-	peak := p.Peak()
-	const width = 60
-	bars := []rune(" ▁▂▃▄▅▆▇█")
-	for _, r := range []struct {
-		name, unit string
-		top        float64
-		of         func(rlcore.Use) float64
-	}{
-		{"GPU", "%", 100, func(u rlcore.Use) float64 { return 100 * u.GPU }},
-		{"memory", "MiB", peak.MemMiB, func(u rlcore.Use) float64 { return u.MemMiB }},
-		{"cores", "%", 100, func(u rlcore.Use) float64 { return 100 * u.Core }},
-		{"PCIe", "MB/s", peak.PCIeMBps, func(u rlcore.Use) float64 { return u.PCIeMBps }},
-	} {
-		var line strings.Builder
-		most := 0.0
-		for i := range width {
-			v := r.of(p.At((float64(i) + 0.5) / width * p.DurationS))
-			most = max(most, v)
-			k := 0
-			if r.top > 0 {
-				k = int(v/r.top*float64(len(bars)-1) + 0.5)
-			}
-			line.WriteRune(bars[min(max(k, 0), len(bars)-1)])
-		}
-		fmt.Fprintf(w, "%-7s|%s| peak %.0f %s\n", r.name, line.String(), most, r.unit)
+	if body = append(body, '\n'); path == "-" {
+		_, err := w.Write(body)
+		return err
 	}
+	return renameio.WriteFile(path, body, 0o644)
 }

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"image/png"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/appid"
+	"github.com/slurmbridge/slurmbridge/gpuprof/profimport"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+)
+
+// ok calls a command that must succeed, and returns what it printed.
+func ok(t *testing.T, args ...string) string {
+	t.Helper()
+	status, out, errOut := call(args...)
+	if status != 0 || errOut != "" {
+		t.Fatalf("%v: %d %q", args, status, errOut)
+	}
+	return out
+}
+
+func written(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+const ljScript = "#!/bin/sh\n#SBATCH -n 1\nsrun ./lj -n %d\n"
+
+// ljSacct is a run of ljScript by ann, 1,000 s with 2 GiB.
+const ljSacct = "JobID|JobName|User|State|Start|End|NodeList|NTasks|AllocTRES|TRESUsageInMax|TRESUsageInAve\n" +
+	"7|my lj|ann|COMPLETED|1000|2000|n1||gres/gpu=1||\n" +
+	"7.batch|batch||COMPLETED|1000|2000|n1|1|gres/gpu=1|gres/gpumem=2G,gres/gpuutil=90|gres/gpumem=2G,gres/gpuutil=60\n" +
+	"8|cpu|ann|COMPLETED|1000|2000|n1||cpu=1||\n"
+
+func TestProfilesFromAccounting(t *testing.T) {
+	file := conf(t)
+	sacct := written(t, "sacct.txt", ljSacct)
+	out := ok(t, "profiles", "import", "-c", file, "--sacct", sacct, "--dry-run")
+	if !strings.Contains(out, "my_lj") || !strings.Contains(out, "1 profiles would be imported") || !strings.Contains(out, "jobs left out: 1 without a GPU") || !strings.Contains(out, "--scripts") {
+		t.Error(out)
+	}
+	if out := ok(t, "profiles", "list", "-c", file); strings.Contains(out, "my_lj") {
+		t.Errorf("a dry run changed something: %s", out)
+	}
+	scripts := filepath.Dir(written(t, "7.sh", "Batch Script for 7\n--------\n"+fmt.Sprintf(ljScript, 1000)))
+	out = ok(t, "profiles", "import", "-c", file, "--sacct", sacct, "--scripts", scripts)
+	if !strings.Contains(out, "1 profiles imported") || strings.Contains(out, "--scripts") {
+		t.Error(out)
+	}
+	known, wanted := appid.Identify("", fmt.Appendf(nil, ljScript, 1000)), appid.Identify("", fmt.Appendf(nil, ljScript, 2000))
+	out = ok(t, "profiles", "show", known.Key, "-c", file)
+	for _, says := range []string{known.Key + ", ann: imported from sacct (jobs: 1); not known: SM use, PCIe", "alone 1000.0 s ± 0.0", "sizes: -n 1000", "mean 60, peak 60 %", "peak 2048 MiB"} {
+		if !strings.Contains(out, says) {
+			t.Errorf("it doesn't say %q: %s", says, out)
+		}
+	}
+	// Another size is a relative, as soon as a job with it was seen.
+	cfg, err := config.Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := openStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.SetFamily(t.Context(), "ann", wanted); err != nil {
+		t.Fatal(err)
+	}
+	st.Close()
+	out = ok(t, "profiles", "show", wanted.Key, "--user", "ann", "-c", file)
+	if !strings.Contains(out, "never seen; alone between 2000 and 2828 s, with at most 18022 MiB at any time") || !strings.Contains(out, "relative of "+known.Key) {
+		t.Error(out)
+	}
+	var v shown
+	if err := json.Unmarshal([]byte(ok(t, "profiles", "show", wanted.Key, "--user", "ann", "--json", "-c", file)), &v); err != nil || !v.Relative || v.Profile.DurationSD <= 0 || v.Sizes[0].Value != 2000 {
+		t.Errorf("%+v %v", v, err)
+	}
+	if status, _, errOut := call("profiles", "show", wanted.Key, "--user", "bob", "-c", file); status != 1 || !strings.Contains(errOut, "profiles list") {
+		t.Errorf("bob's: %d %s", status, errOut)
+	}
+	if out := ok(t, "profiles", "forget", known.Key, "-c", file, "--json"); !strings.Contains(out, `"forgotten": 1`) {
+		t.Error(out)
+	}
+}
+
+func TestProfilesFromPrometheus(t *testing.T) {
+	answer := `{"status":"success","data":{"resultType":"matrix","result":[
+{"metric":{"__name__":"DCGM_FI_DEV_FB_USED","hpc_job":"7","UUID":"GPU-1"},"values":[[1000,"100"],[1500,"3000"]]},
+{"metric":{"__name__":"DCGM_FI_DEV_GPU_UTIL","hpc_job":"7","UUID":"GPU-1"},"values":[[1000,"20"],[1500,"40"]]}]}}`
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, answer) }))
+	defer srv.Close()
+	sacct := written(t, "sacct.txt", ljSacct)
+	for _, from := range []string{srv.URL, written(t, "answer.json", answer)} {
+		file := conf(t)
+		var out imported
+		if err := json.Unmarshal([]byte(ok(t, "profiles", "import", "-c", file, "--sacct", sacct, "--prometheus", from, "--json")), &out); err != nil {
+			t.Fatal(err)
+		}
+		if len(out.Profiles) != 1 || out.Profiles[0].User != "ann" || out.LeftOut["without a GPU"] != 1 {
+			t.Fatalf("%+v", out)
+		}
+		if p := out.Profiles[0].Profile; p.Peak().MemMiB != 3000 || p.Mean().GPU < 0.299 || p.Mean().GPU > 0.301 || len(p.Series) != 2 {
+			t.Errorf("%+v", p)
+		}
+	}
+	answer = `{"status":"error","errorType":"execution","error":"too many samples"}`
+	if status, _, errOut := call("profiles", "import", "-c", conf(t), "--sacct", sacct, "--prometheus", srv.URL); status != 1 || !strings.Contains(errOut, "too many samples") {
+		t.Errorf("%d %s", status, errOut)
+	}
+}
+
+func TestProfilesImportRefuses(t *testing.T) {
+	sacct := written(t, "sacct.txt", ljSacct)
+	bad := written(t, "bad.csv", "app,duration_s,gpu_util,mem_mib\nx,1,5,7\ny,1,500,7\n")
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{nil, 2, "nothing to import"},
+		{[]string{bad}, 1, "bad.csv: line 3: column gpu_util"},
+		{[]string{"--prometheus", "http://x"}, 2, "--prometheus needs --sacct"},
+		{[]string{"--sacct", bad}, 1, "bad.csv:1: JobIDRaw or JobID"},
+		{[]string{"--sacct", sacct, "--prometheus", bad}, 1, "bad.csv:1: "},
+		{[]string{"--sacct", sacct, "--prometheus", "http://"}, 2, "no address"},
+		{[]string{"--sacct", sacct, "--prometheus", sacct, "--job-label", `x="`}, 2, "--job-label"},
+		{[]string{"--sacct", sacct, "--time-zone", "Mars"}, 2, "--time-zone"},
+		{[]string{"--sacct", sacct, "--start", "soon"}, 2, "--start"},
+		{[]string{"--sacct", sacct, "--scripts", "/nowhere"}, 1, "--scripts"},
+		{[]string{"--sacct", "/nowhere"}, 1, "no such file"},
+	} {
+		file := conf(t)
+		status, out, errOut := call(append([]string{"profiles", "import", "-c", file}, c.args...)...)
+		if status != c.status || out != "" || !strings.Contains(errOut, c.says) {
+			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
+		}
+		if out := ok(t, "profiles", "list", "-c", file, "--json"); strings.TrimSpace(out) != "[]" {
+			t.Errorf("%v: half of it was taken: %s", c.args, out)
+		}
+	}
+	if out := ok(t, "profiles", "import", "-c", conf(t), "--sacct", sacct, "--start", "2026-01-01"); !strings.Contains(out, "0 profiles imported") {
+		t.Error(out)
+	}
+}
+
+func TestProfilesGoRound(t *testing.T) {
+	file := conf(t)
+	all := filepath.Join(t.TempDir(), "all.json")
+	ok(t, "profiles", "export", all, "--builtin", "-c", file)
+	if out := ok(t, "profiles", "import", all, "-c", file); !strings.Contains(out, "11 profiles imported") {
+		t.Error(out)
+	}
+	if out := ok(t, "profiles", "list", "-c", file); strings.Count(out, "(all)") != 11 {
+		t.Error(out)
+	}
+	text, err := os.ReadFile(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var a, b []*rlcore.Profile
+	if json.Unmarshal(text, &a) != nil || json.Unmarshal([]byte(ok(t, "profiles", "export", "-", "-c", file)), &b) != nil || len(a) != 11 || len(b) != 11 {
+		t.Errorf("%d and %d profiles", len(a), len(b))
+	}
+	for name, start := range map[string]string{"p.png": "\x89PNG", "p.svg": "<?xml"} {
+		out := filepath.Join(t.TempDir(), name)
+		ok(t, "profiles", "plot", "lammps", "-o", out, "-c", file)
+		body, err := os.ReadFile(out)
+		if err != nil || !bytes.HasPrefix(body, []byte(start)) {
+			t.Errorf("%s: %.20q %v", name, body, err)
+		}
+		if name == "p.png" {
+			if _, err := png.Decode(bytes.NewReader(body)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, args := range [][]string{{"-o", "x.gif"}, {}} {
+		if status, _, errOut := call(append([]string{"profiles", "plot", "lammps", "-c", file}, args...)...); status != 2 || !strings.Contains(errOut, ".png") {
+			t.Errorf("%v: %d %s", args, status, errOut)
+		}
+	}
+}
+
+// A chart is as wide as it is told, and no peak is lost between two columns.
+func TestDrawProfile(t *testing.T) {
+	p := &rlcore.Profile{App: "x", DurationS: 1000, PeriodS: 1, Series: make([]rlcore.Use, 1000)}
+	p.Series[777] = rlcore.Use{GPU: 1, MemMiB: 1000}
+	for _, columns := range []int{0, 40, 80, 500} {
+		var b bytes.Buffer
+		drawProfile(&b, p, columns)
+		if strings.Count(b.String(), "█") != 2*chartRows {
+			t.Errorf("%d columns:\n%s", columns, b.String())
+		}
+		for _, l := range strings.Split(b.String(), "\n") {
+			if n := utf8.RuneCountInString(l); n > max(columns, labels+leastCols+1, 40) {
+				t.Errorf("%d columns: a line of %d: %s", columns, n, l)
+			}
+		}
+	}
+	if got := chart([]float64{0, 1, 4, 8, 9}, 8, 1); got[0] != " ▁▄██" {
+		t.Errorf("%q", got)
+	}
+	if got := strings.Join(chart([]float64{0, 4, 8}, 8, 2), "|"); got != "  █| ██" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestOlderRunsAreNotAskedFor(t *testing.T) {
+	jobs, err := profimport.ReadSacct(strings.NewReader("JobID|JobName|User|State|Start|End|AllocTRES\n"+
+		"1|a|u|COMPLETED|1|2|gres/gpu=1\n2|a|u|COMPLETED|3|4|gres/gpu=1\n3|b|u|COMPLETED|1|2|gres/gpu=1\n4|a|u|FAILED|9|10|gres/gpu=1\n"), "f", time.UTC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := importing{runs: 1}
+	left, skipped := in.newest(jobs, func(*profimport.Job) appid.App { return appid.App{} })
+	if len(left) != 3 || skipped.Total() != 1 {
+		t.Errorf("%+v %v", left, skipped)
+	}
+	for _, j := range left {
+		if j.ID == "1" {
+			t.Error("the older run is left")
+		}
+	}
+}
