@@ -70,6 +70,9 @@ func TestExamples(t *testing.T) {
 		}
 		files := map[string]string{"1": "/dev/nvidia0", "4": "/dev/nvidia[0-3]"}[m[2]]
 		want := "Name=gpu Type=" + m[1] + " File=" + files + "\nName=" + m[3] + " Count=" + m[4] + "00 File=" + files
+		if m[2] != "1" && m[3] == "mps" {
+			want += " Flags=all_sharing"
+		}
 		if gres := read(t, filepath.Join(dir, "gres.conf")); !strings.Contains(gres, "\n"+want+"\n") {
 			t.Errorf("%s lacks\n%s", dir, want)
 		}
