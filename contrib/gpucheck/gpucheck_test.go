@@ -281,6 +281,7 @@ func TestKilled(t *testing.T) {
 			c := r.command("--kernels", "compute", "--duration", "1m")
 			var errs bytes.Buffer
 			c.Stderr = &errs
+			c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 			if err := c.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -288,7 +289,11 @@ func TestKilled(t *testing.T) {
 				s, err := r.state.Device(0).Snapshot()
 				return err == nil && len(s.Processes) == 2 // the server's too
 			})
-			_ = c.Process.Signal(sig)
+			pid := c.Process.Pid
+			if sig == syscall.SIGINT {
+				pid = -pid // as a terminal does
+			}
+			_ = syscall.Kill(pid, sig)
 			_ = c.Wait()
 			if sig != syscall.SIGKILL {
 				if c.ProcessState.ExitCode() != exitFailed || !strings.Contains(errs.String(), "interrupted") {

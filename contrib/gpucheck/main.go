@@ -296,7 +296,7 @@ func (o *options) measure(ctx context.Context, lib nvml.Library, c *card, kernel
 	if err != nil {
 		return nil, err
 	}
-	defer rec.close()
+	defer func() { _ = rec.close() }()
 	b := &bench{service: s, recorder: rec, program: program, target: o.duration}
 	progress := newBar(errOut, steps(len(kernels), o.extent))
 	defer progress.done()

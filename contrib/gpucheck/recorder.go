@@ -40,10 +40,11 @@ func startRecorder(lib nvml.Library, dir prolog.Dir, gpu int, uuid string, perio
 	return r, nil
 }
 
-// close ends the agent.
-func (r *recorder) close() {
+// close ends the agent and returns what it ended with: context.Canceled, unless it
+// had ended before.
+func (r *recorder) close() error {
 	r.end()
-	<-r.over
+	return <-r.over
 }
 
 // begin tells the agent that n sharers start now, and returns their numbers.
@@ -84,6 +85,9 @@ func (r *recorder) finish(ctx context.Context, ids []int64) ([]*gpuprof.Record, 
 		select {
 		case rec := <-ch:
 			out = append(out, rec)
+		case err := <-r.over:
+			r.over <- err // for close
+			return nil, fmt.Errorf("the agent has ended: %w", err)
 		case <-ctx.Done():
 			return nil, fmt.Errorf("wait for the agent's record: %w", ctx.Err())
 		}
