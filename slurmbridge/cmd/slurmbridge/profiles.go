@@ -85,6 +85,9 @@ func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) s
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SetStyle(table.StyleLight)
+	// What is long is wrapped, so that the figures stay on one line.
+	wide := max(width(w)/3, 24)
+	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: wide}, {Name: "sizes", WidthMax: wide}})
 	head := table.Row{"application", "user", "runs", "duration s", "GPU mean", "memory peak MiB"}
 	if sizes != nil {
 		head = append(head, "sizes")

@@ -89,7 +89,7 @@ func plotOf(p *rlcore.Profile, r resource) (*plot.Plot, error) {
 		return nil, err
 	}
 	line.Color, line.Width = color.RGBA{R: 31, G: 119, B: 180, A: 255}, vg.Points(1.2)
-	line.FillColor = color.RGBA{R: 31, G: 119, B: 180, A: 60}
+	line.FillColor = color.NRGBA{R: 31, G: 119, B: 180, A: 60}
 	pl.Add(plotter.NewGrid(), line)
 	return pl, nil
 }

@@ -15,9 +15,11 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/appid"
 	"github.com/slurmbridge/slurmbridge/gpuprof/profimport"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
@@ -194,6 +196,65 @@ func TestProfilesGoRound(t *testing.T) {
 		if status, _, errOut := call(append([]string{"profiles", "plot", "lammps", "-c", file}, args...)...); status != 2 || !strings.Contains(errOut, ".png") {
 			t.Errorf("%v: %d %s", args, status, errOut)
 		}
+	}
+}
+
+// A job whose script was never seen is taken for its relative, until it has a profile
+// of its own; one that is too far from all of them stays unknown, and so runs alone.
+func TestRecogniserKnowsRelatives(t *testing.T) {
+	cfg, err := config.Load(conf(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := openStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	r := &recogniser{st}
+	see := func(ref, user string, n int, terms slurmbridge.Terms) slurmbridge.App {
+		t.Helper()
+		app, err := r.Identify(t.Context(), &slurmbridge.Job{Ref: ref, User: user}, terms, fmt.Appendf(nil, ljScript, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return app
+	}
+	first := see("1", "ann", 1000, slurmbridge.Terms{})
+	if first.Key == "" || first.Profile != nil {
+		t.Fatalf("%+v", first)
+	}
+	run := &gpuprof.Record{
+		JobID: 1, Node: "n1", User: "ann", Start: time.Unix(1000, 0), End: time.Unix(1100, 0), GPUs: []gpuprof.GPU{{UUID: "GPU-1"}},
+		PeriodS: 100, Series: []rlcore.Use{{GPU: 0.5, MemMiB: 500}},
+	}
+	if learned, err := st.Learn(t.Context(), first.Key, run); err != nil || !learned {
+		t.Fatal(learned, err)
+	}
+	twice := see("2", "ann", 2000, slurmbridge.Terms{})
+	if twice.Profile == nil || twice.Key == first.Key || twice.Profile.Peak().MemMiB < 1000 || !strings.Contains(twice.Profile.Source, "relative of "+first.Key) {
+		t.Errorf("%+v %+v", twice, twice.Profile)
+	}
+	// Its script is read once; a later look has none.
+	later, err := r.Identify(t.Context(), &slurmbridge.Job{Ref: "2", User: "ann"}, slurmbridge.Terms{}, nil)
+	if err != nil || later.Key != twice.Key || later.Profile == nil {
+		t.Errorf("%+v %v", later, err)
+	}
+	if app := see("3", "ann", 9000, slurmbridge.Terms{}); app.Profile != nil {
+		t.Errorf("nine times the size: %+v", app.Profile)
+	}
+	if app := see("4", "bob", 2000, slurmbridge.Terms{}); app.Profile != nil {
+		t.Errorf("bob's is taken for ann's: %+v", app.Profile)
+	}
+	if app := see("5", "ann", 2000, slurmbridge.Terms{App: "mine"}); app.Key != "mine" || app.Profile != nil {
+		t.Errorf("its owner's name doesn't count: %+v", app)
+	}
+	run.JobID, run.Series = 2, []rlcore.Use{{GPU: 0.5, MemMiB: 700}}
+	if learned, err := st.Learn(t.Context(), twice.Key, run); err != nil || !learned {
+		t.Fatal(learned, err)
+	}
+	if app := see("6", "ann", 2000, slurmbridge.Terms{}); app.Profile == nil || app.Profile.Peak().MemMiB != 700 {
+		t.Errorf("what was measured doesn't count: %+v", app.Profile)
 	}
 }
 
