@@ -47,7 +47,11 @@ func (b *bench) calibrate(ctx context.Context, k *Kernel) (s sized, err error) {
 	if err != nil {
 		return s, err
 	}
-	defer func() { err = errors.Join(p.stop(), err) }()
+	defer func() {
+		if serr := p.stop(); err == nil {
+			err = serr
+		}
+	}()
 	l, err := p.next(ctx)
 	if err != nil {
 		return s, err
@@ -97,8 +101,9 @@ func (b *bench) together(ctx context.Context, members []sized, record bool) (out
 			p.hangUp()
 		}
 		for i, p := range procs {
-			if serr := p.stop(); serr != nil {
-				err = errors.Join(err, fmt.Errorf("%s: %w", members[i].Name, serr))
+			// One that failed before has been told of.
+			if serr := p.stop(); serr != nil && err == nil {
+				err = fmt.Errorf("%s: %w", members[i].Name, serr)
 			}
 		}
 		if cause := context.Cause(ctx); err != nil && cause != nil {
