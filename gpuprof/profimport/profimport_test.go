@@ -151,6 +151,24 @@ func TestPrometheus(t *testing.T) {
 	}
 }
 
+// However long a job ran, a peak of its memory is kept.
+func TestPeaksAreKept(t *testing.T) {
+	values := make([]string, 6000)
+	for i := range values {
+		values[i] = "100"
+	}
+	values[4321] = "9000"
+	series, err := ReadPrometheus(strings.NewReader(matrix(line(`"__name__":"DCGM_FI_DEV_FB_USED","hpc_job":"1","UUID":"GPU-1"`, ten, 1, values...))), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := Job{ID: "1", RawID: "1", State: "COMPLETED", Start: ten, End: ten.Add(6000 * time.Second), GPUs: 1}
+	runs, skipped := Join([]Job{j}, NewIndex(series, ""))
+	if len(runs) != 1 || len(runs[0].Profile.Series) > 512 || runs[0].Profile.Peak().MemMiB != 9000 {
+		t.Errorf("%+v %v", runs, skipped)
+	}
+}
+
 func TestWhatIsNotKnown(t *testing.T) {
 	fb := func(values ...string) string { return dcgm("DCGM_FI_DEV_FB_USED", "101", "GPU-1", values...) }
 	whole := fb("500", "600", "600", "600", "600")
