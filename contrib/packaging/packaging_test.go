@@ -129,7 +129,7 @@ func TestPurgeLeavesNothing(t *testing.T) {
 	for _, order := range [][]string{{"slurmbridge", "gpuprof"}, {"gpuprof", "slurmbridge"}} {
 		root := lay(t, map[string]string{
 			"run/slurmbridge/gate": "", "run/slurmbridge/jobs/7.json": "{}", "run/slurmbridge/gpus.json": "",
-			"run/slurmbridge/agent.state": "",
+			"run/slurmbridge/agent.state":    "",
 			"run/slurmbridge/ended/7-0.json": "{}", "run/slurmbridge/mps/gpu0/log/server.log": "", "var/lib/slurmbridge/slurmbridge.db": "",
 			"var/spool/slurmbridge/7.json": "", "etc/systemd/system/multi-user.target.wants/other.service": "",
 		})
