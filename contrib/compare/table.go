@@ -50,8 +50,10 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			t.AppendRow(table.Row{name, "not measured"})
 			continue
 		}
-		row := table.Row{name, whole(f.MakespanS), "", whole(f.IdleS), whole(f.BusyMakespanS), "", whole(f.MeanTurnaroundS), f.JobsFailed, f.OOM,
-			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), "", "", ""}
+		row := table.Row{
+			name, whole(f.MakespanS), "", whole(f.IdleS), whole(f.BusyMakespanS), "", whole(f.MeanTurnaroundS), f.JobsFailed, f.OOM,
+			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), "", "", "",
+		}
 		if base := r[wl]["whole"]; base != nil {
 			row[2] = ratio(f.MakespanS / base.MakespanS)
 		}
