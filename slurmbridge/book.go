@@ -42,9 +42,11 @@ type Progress struct {
 	Slow  float64 // the slowdown it is held to have at present, 1 = none
 }
 
-// Ended is a job that ran and is no longer seen.
+// Ended is a job that is no longer seen, or waits again.
 type Ended struct {
-	Ending
+	Gone time.Time // since when
+	// Ending is how far it had come, nil = no look saw it run.
+	Ending *Ending `json:",omitempty"`
 	// Member it was, nil = of no group; Node and GPU are its group's.
 	Member *Member `json:",omitempty"`
 	Node   string  `json:",omitempty"`
@@ -164,8 +166,11 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 		case j == nil:
 			m.Gone = "ended"
 			if !m.Ran {
-				m.Gone = "cancelled"
+				m.Gone = "cancelled" // or it started and ended between two looks
 			}
+			was := *m
+			e := b.ending(m.Ref, s.At)
+			e.Member, e.Node, e.GPU = &was, g.Node, g.GPU
 			events = append(events, Event{Kind: "ended", Group: g, Ref: m.Ref})
 		case j.State != Pending:
 			running++
@@ -354,12 +359,14 @@ func nodeUp(s *Snapshot, name string) bool {
 func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
 	for ref, p := range b.Done {
 		if j := jobs[ref]; j == nil || j.State == Pending {
-			b.ended(ref, p)
+			if !b.LastAt.IsZero() {
+				b.ending(ref, s.At).Ending = &Ending{Start: p.Start, At: b.LastAt, DoneS: p.DoneS, Slow: p.Slow}
+			}
 			delete(b.Done, ref)
 		}
 	}
 	for ref, e := range b.Endings {
-		if s.At.Sub(e.At) > recordsComeWithin {
+		if s.At.Sub(e.Gone) > recordsComeWithin {
 			delete(b.Endings, ref)
 		}
 	}
@@ -381,21 +388,14 @@ func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
 // recordsComeWithin is how long after a job its record is waited for.
 const recordsComeWithin = 2 * time.Hour
 
-// ended keeps what is to be known of a job that was seen running and isn't now.
-func (b *Book) ended(ref string, p *Progress) {
-	if b.LastAt.IsZero() {
-		return
+// ending returns the entry of a job that is no longer seen, made when there is none.
+func (b *Book) ending(ref string, at time.Time) *Ended {
+	e := b.Endings[ref]
+	if e == nil {
+		e = &Ended{Gone: at}
+		b.Endings[ref] = e
 	}
-	e := &Ended{Ending: Ending{Start: p.Start, At: b.LastAt, DoneS: p.DoneS, Slow: p.Slow}}
-	for _, id := range b.groupIDs() {
-		g := b.Groups[id]
-		for i := range g.Members {
-			if m := g.Members[i]; m.Ref == ref && m.Ran {
-				e.Member, e.Node, e.GPU = &m, g.Node, g.GPU
-			}
-		}
-	}
-	b.Endings[ref] = e
+	return e
 }
 
 // SetSlowdowns takes over how fast the running jobs are held to go from now on,

@@ -98,7 +98,7 @@ func (b *Bridge) settle(ctx context.Context, snap *Snapshot, r *Run, how Descrip
 		alone: b.learned.again[r.Ref] != nil, failsAlone: b.learned.fails[r.App],
 	}
 	if ending != nil {
-		j.ending, j.member = &ending.Ending, ending.Member
+		j.ending, j.member = ending.Ending, ending.Member
 	}
 	o := j.judge(b.Beliefs)
 	o.Again = o.Suspect != "" && how.Requeue && b.RetryAlone && b.Mode == Active &&

@@ -215,7 +215,7 @@ func (j *judgement) suspect() string {
 		return "GPU memory was nearly full"
 	case r.Profile != nil && r.CardMemMiB > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > r.CardMemMiB:
 		return "GPU memory may not have sufficed"
-	case r.Profile != nil && r.Profile.Runs > 0 && !j.failsAlone:
+	case r.Profile != nil && !j.failsAlone:
 		return "its application has not failed alone"
 	}
 	return ""
