@@ -59,8 +59,9 @@ type app struct {
 	taskErr     error // the task prolog's
 }
 
-// end waits for it; mps reports whether it was served by MPS.
+// end waits for it, 20 s at most; mps reports whether it was served by MPS.
 func (a *app) end() (status int, mps bool) {
+	defer time.AfterFunc(20*time.Second, func() { _ = a.cmd.Process.Kill() }).Stop()
 	_ = a.cmd.Wait()
 	var r struct{ MPS bool }
 	_ = json.Unmarshal(a.out.Bytes(), &r)
@@ -120,6 +121,8 @@ func TestServerKilledUnderJobs(t *testing.T) {
 	if j := read(t, h.Dir.running(7)); !j.MPS || !j.MPSFault.IsZero() || j.Boot == "" {
 		t.Errorf("%+v", j)
 	}
+	// One that went without MPS loses nothing.
+	must(t, h.Dir.Begin(&Job{JobID: 6, GPUs: []int{0}, Percent: 10, Start: time.Now()}))
 	a := run("7")
 	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
 	must(t, syscall.Kill(h.Dir.Server(0).PID, syscall.SIGKILL))
@@ -133,6 +136,10 @@ func TestServerKilledUnderJobs(t *testing.T) {
 		t.Error("the other sharer is not marked")
 	}
 	must(t, h.Watch(ctx)) // told once
+	if !read(t, h.Dir.running(6)).MPSFault.IsZero() {
+		t.Error("a job without MPS is no victim")
+	}
+	must(t, h.Epilog(ctx, env("SLURM_JOB_ID", "6")))
 	must(t, h.Epilog(ctx, env()))
 	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
 	if status, mps := run("9", "--duration-scale", "0.01").end(); status != 0 || !mps {
