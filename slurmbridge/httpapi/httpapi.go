@@ -1,5 +1,5 @@
-// Package httpapi serves what the bridge knows: metrics, health, and its state as
-// JSON for the command line. All of it is read-only; what may be seen is what
+// Package httpapi serves what the bridge knows: metrics, health, a status page for
+// people, and its state as JSON for the command line. All of it is read-only; what may be seen is what
 // squeue shows anybody.
 package httpapi
 
@@ -29,12 +29,15 @@ type Server struct {
 	Fresh    time.Duration
 	Now      func() time.Time
 	Gatherer prometheus.Gatherer
+	// Page is what the status page, at /, shows beyond the last look.
+	Page Page
 }
 
 // Handler returns the routes. More can be added to the mux by the caller.
 func (s *Server) Handler() *http.ServeMux {
 	started := s.Now()
 	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", newPages(s))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", s.ready)
@@ -132,28 +135,29 @@ func MakeReport(st *slurmbridge.Status) *Report {
 		return r
 	}
 	r.Slurm = st.Snap.Release
+	on := map[gpuKey][]Job{}
+	for k := range st.Snap.Jobs {
+		j := &st.Snap.Jobs[k]
+		if j.State == slurmbridge.Pending {
+			continue
+		}
+		shares := slurmbridge.Units
+		if j.Asked.Kind == slurmbridge.AskShares {
+			shares = j.Asked.Count
+		}
+		for _, g := range j.GPUs {
+			k := gpuKey{j.Nodes, g}
+			on[k] = append(on[k], Job{
+				Ref: j.Ref, User: j.User, App: st.Apps[j.Ref].Key, Shares: shares, For: st.Snap.At.Sub(j.Start).Seconds(),
+			})
+		}
+	}
 	for i := range st.Snap.Nodes {
 		n := &st.Snap.Nodes[i]
 		for g := range n.GPUs {
-			gpu := GPU{Node: n.Name, GPU: g, Type: n.GPUType, Up: n.Up, Jobs: []Job{}}
-			for k := range st.Snap.Jobs {
-				j := &st.Snap.Jobs[k]
-				if j.State == slurmbridge.Pending || j.Nodes != n.Name {
-					continue
-				}
-				for _, x := range j.GPUs {
-					if x != g {
-						continue
-					}
-					shares := slurmbridge.Units
-					if j.Asked.Kind == slurmbridge.AskShares {
-						shares = j.Asked.Count
-					}
-					gpu.Jobs = append(gpu.Jobs, Job{
-						Ref: j.Ref, User: j.User, App: st.Apps[j.Ref].Key, Shares: shares,
-						For: st.Snap.At.Sub(j.Start).Seconds(),
-					})
-				}
+			gpu := GPU{Node: n.Name, GPU: g, Type: n.GPUType, Up: n.Up, Jobs: on[gpuKey{n.Name, g}]}
+			if gpu.Jobs == nil {
+				gpu.Jobs = []Job{}
 			}
 			r.GPUs = append(r.GPUs, gpu)
 		}

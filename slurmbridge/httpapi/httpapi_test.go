@@ -176,7 +176,7 @@ func TestJournalThatCannotBeRead(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	f := newFixture(t)
 	f.status = &slurmbridge.Status{Mode: slurmbridge.Shadow, At: zero, LookOK: zero, Plan: &slurmbridge.Plan{}}
-	for _, path := range []string{"/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3", "/v1/groups"} {
+	for _, path := range []string{"/", "/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3", "/v1/groups"} {
 		f.wants(path, http.StatusOK)
 		before := len(f.asked)
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, http.MethodTrace, "BREW"} {
@@ -189,7 +189,7 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("%s: another method reached the journal", path)
 		}
 	}
-	f.wants("/", http.StatusNotFound)
+	f.wants("/nothing", http.StatusNotFound)
 	f.wants("/debug/pprof/", http.StatusNotFound)
 }
 

@@ -1,0 +1,199 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+//go:embed page.html
+var pageSource string
+
+//go:embed page.css
+var pageCSS string
+
+// Page is what the status page shows beyond the last look. Each may be nil: the page
+// then does without.
+type Page struct {
+	// Ran returns up to limit runs of jobs within that time.
+	Ran func(ctx context.Context, from, to time.Time, limit int) ([]journal.Ran, error)
+	// Outcomes returns what came of the runs that ended since then.
+	Outcomes func(ctx context.Context, since time.Time) ([]slurmbridge.Outcome, error)
+	// Model says in a few words what decides, e.g. a model's name and age.
+	Model func() string
+}
+
+// What a page shows at most, whatever its address asks for.
+const (
+	mostGPUs  = 100
+	mostJobs  = 500
+	mostRuns  = 20_000 // that are read of the past
+	mostDots  = 400
+	hoursMost = 168
+)
+
+// options are what a page's address says.
+type options struct {
+	Hours, GPUs, Skip, Jobs int
+	Refresh                 int // s; 0 = never
+}
+
+func readOptions(q url.Values) (options, error) {
+	o := options{Hours: 6, GPUs: 24, Jobs: 40, Refresh: 30}
+	for _, x := range []struct {
+		name     string
+		into     *int
+		low, top int
+	}{
+		{"hours", &o.Hours, 1, hoursMost}, {"gpus", &o.GPUs, 1, mostGPUs}, {"skip", &o.Skip, 0, 1_000_000},
+		{"jobs", &o.Jobs, 1, mostJobs}, {"refresh", &o.Refresh, 0, 86_400},
+	} {
+		v := q.Get(x.name)
+		if v == "" {
+			continue
+		}
+		n, err := strconv.Atoi(v)
+		if err != nil || n < x.low || n > x.top {
+			return o, fmt.Errorf("%s takes a number from %d to %d", x.name, x.low, x.top)
+		}
+		*x.into = n
+	}
+	if o.Refresh > 0 {
+		o.Refresh = max(o.Refresh, 5)
+	}
+	return o, nil
+}
+
+// With returns the address of the same page with one option changed.
+func (o options) With(name string, value int) string {
+	q := url.Values{}
+	for k, v := range map[string]int{"hours": o.Hours, "gpus": o.GPUs, "skip": o.Skip, "jobs": o.Jobs, "refresh": o.Refresh} {
+		if k == name {
+			v = value
+		}
+		q.Set(k, strconv.Itoa(v))
+	}
+	return "?" + q.Encode()
+}
+
+// pages renders the status page.
+type pages struct {
+	server *Server
+	tmpl   *template.Template
+	css    template.CSS
+	policy string // Content-Security-Policy
+
+	mu   sync.Mutex
+	kept history
+}
+
+// history is what was read of the past. Reading it costs more than the rest of the
+// page, so that whoever reloads it gets the same for a while.
+type history struct {
+	at       time.Time
+	hours    int
+	ran      []journal.Ran
+	outcomes []slurmbridge.Outcome
+	trouble  string
+}
+
+// readAgain is how old what was read of the past may be.
+const readAgain = 10 * time.Second
+
+func newPages(s *Server) *pages {
+	p := &pages{server: s, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
+	p.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
+		"clock": clock, "ago": ago, "num2": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
+		"pos": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
+		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 5 },
+	}).Parse(pageSource))
+	sum := sha256.Sum256([]byte(p.css))
+	p.policy = "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	return p
+}
+
+func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	o, err := readOptions(req.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	v := p.view(req.Context(), o)
+	var b bytes.Buffer
+	if err := p.tmpl.Execute(&b, v); err != nil {
+		http.Error(w, "the page can't be made", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", p.policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	// The reader may be gone; there is nobody left to tell.
+	_, _ = w.Write(b.Bytes())
+}
+
+// past reads what is shown of the past. Without it the page still says what is now.
+func (p *pages) past(ctx context.Context, now time.Time, hours int) history {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.kept.hours == hours && now.Sub(p.kept.at) < readAgain && !now.Before(p.kept.at) {
+		return p.kept
+	}
+	h := history{at: now, hours: hours}
+	from := now.Add(-time.Duration(hours) * time.Hour)
+	src := p.server.Page
+	var err error
+	if src.Ran != nil {
+		if h.ran, err = src.Ran(ctx, from, now, mostRuns); err != nil {
+			h.trouble = "what ran before can't be read"
+		}
+	}
+	if src.Outcomes != nil {
+		if h.outcomes, err = src.Outcomes(ctx, from); err != nil {
+			h.trouble = "what came of jobs can't be read"
+		}
+	}
+	if ctx.Err() == nil {
+		p.kept = h
+	}
+	return h
+}
+
+// ago says how long before now something was.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return span2(now.Sub(t)) + " ago"
+}
+
+// span2 prints a duration with two units at most.
+func span2(d time.Duration) string {
+	d = max(0, d)
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%d d %d h", int(d.Hours())/24, int(d.Hours())%24)
+	}
+}

@@ -1,0 +1,306 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// busy is a cluster in full work: nodes of four GPUs, that many waiting jobs, six
+// hours behind it.
+func busy(nodes, pending int) *Server {
+	r := rand.New(rand.NewPCG(1, 2))
+	apps := []string{"gromacs", "namd", "resnet50", "bert-large", "lammps", "vasp-6"}
+	users := []string{"ann", "bob", "carol", "dave", "erin"}
+	now := zero
+	st := &slurmbridge.Status{
+		At: now, LookOK: now, Mode: slurmbridge.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
+		Apps: map[string]slurmbridge.App{}, Notes: map[string]*slurmbridge.Note{}, HandsOff: map[string]string{"212": "its owner edited it"},
+		Snap: &slurmbridge.Snapshot{At: now, Release: "22.05.8"}, Plan: &slurmbridge.Plan{},
+	}
+	var past []journal.Ran
+	var outcomes []slurmbridge.Outcome
+	id := 1000
+	for n := range nodes {
+		node := fmt.Sprintf("gpu%03d", n+1)
+		st.Snap.Nodes = append(st.Snap.Nodes, slurmbridge.Node{Name: node, Up: n%29 != 28, GPUs: 4, GPUType: "a100"})
+		if n%29 == 28 {
+			continue
+		}
+		for g := range 4 {
+			at := now.Add(-6 * time.Hour)
+			for {
+				members := 1 + r.IntN(3)
+				length := time.Duration(5+r.IntN(60)) * time.Minute
+				end := at.Add(length)
+				for m := range members {
+					id++
+					app := apps[r.IntN(len(apps))]
+					user := users[r.IntN(len(users))]
+					ref := fmt.Sprint(id)
+					if end.After(now) {
+						st.Snap.Jobs = append(st.Snap.Jobs, slurmbridge.Job{
+							Ref: ref, User: user, State: slurmbridge.Running, Nodes: node, GPUs: []int{g}, Start: at, Submit: at.Add(-time.Hour),
+							Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 100 / members},
+						})
+						st.Apps[ref] = slurmbridge.App{Key: app, Profile: &rlcore.Profile{App: app, DurationS: length.Seconds()}}
+						continue
+					}
+					early := time.Duration(m*r.IntN(10)) * length / 30
+					past = append(past, journal.Ran{Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node, GPUs: []int{g}, Shares: 100 / members})
+					if members > 1 {
+						p := 1 + 0.5*r.Float64()
+						o := slurmbridge.Outcome{Ref: ref, User: user, App: app, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5}
+						o.Broken = o.Slowdown > 1.5
+						outcomes = append(outcomes, o)
+					}
+				}
+				if end.After(now) {
+					break
+				}
+				at = end.Add(time.Duration(r.IntN(4)) * time.Minute)
+			}
+		}
+	}
+	for i := range pending {
+		id++
+		ref := fmt.Sprint(id)
+		app := apps[r.IntN(len(apps))]
+		st.Snap.Jobs = append(st.Snap.Jobs, slurmbridge.Job{
+			Ref: ref, User: users[r.IntN(len(users))], Account: "physics", State: slurmbridge.Pending, Priority: 1, Submit: now.Add(-time.Duration(pending-i) * time.Second * 7),
+			Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 100},
+		})
+		st.Apps[ref] = slurmbridge.App{Key: app}
+		if i < 8 {
+			n := &slurmbridge.Note{Ref: ref, App: app, Known: true, Status: "waits for a GPU: others come first on gpu001", LatestDelayS: 259}
+			for k := range 9 {
+				n.Considered = append(n.Considered, slurmbridge.Considered{Jobs: []string{ref, fmt.Sprint(id + k)}, Node: "gpu001", Value: 1.23, Slowdown: []float64{1.1, 1.2}})
+				n.Refused = append(n.Refused, fmt.Sprintf("with %d on gpu001 gpu 0: GPU memory would not suffice at some moment", id+k))
+			}
+			st.Notes[ref] = n
+		}
+		if i == 1 {
+			st.Groups = []slurmbridge.Group{{
+				ID: 9, Kind: slurmbridge.Next, State: slurmbridge.Released, Node: "gpu001", GPU: 0, After: []string{"1010"},
+				Members: []slurmbridge.Member{{Ref: ref, User: "ann", App: app, Predicted: 1.2}, {Ref: fmt.Sprint(id - 1), User: "bob", App: app, Predicted: 1.1}},
+			}}
+		}
+	}
+	return &Server{
+		Status: func() *slurmbridge.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) }, Fresh: time.Minute,
+		Gatherer: prometheus.NewRegistry(),
+		Page: Page{
+			Ran:      func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) { return past, nil },
+			Outcomes: func(context.Context, time.Time) ([]slurmbridge.Outcome, error) { return outcomes, nil },
+		},
+	}
+}
+
+func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+	return w
+}
+
+func TestPage(t *testing.T) {
+	w := get(t, busy(2, 30).Handler(), "/")
+	body := w.Body.String()
+	if w.Code != http.StatusOK {
+		t.Fatal(w.Code, body)
+	}
+	for _, want := range []string{
+		"<b>dqn</b>", "Slurm 22.05.8", "until gate 17 opens", "30 of 30 waiting jobs", "gpu001 gpu 0", "after job 1010", "others come first",
+		"refused with", "slowdown 1.10 / 1.20", "its owner edited it", `class="plan"`, `class="two"`, `class="three"`, "<circle",
+		`name="viewport"`, `lang="en"`, "<caption>", `role="img"`, `http-equiv="refresh" content="30"`,
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page doesn't say %q", want)
+		}
+	}
+	csp := w.Header().Get("Content-Security-Policy")
+	if !strings.HasPrefix(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(body, "<script") || strings.Contains(body, " style=") {
+		t.Errorf("policy %q", csp)
+	}
+	for name, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer"} {
+		if got := w.Header().Get(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	// Nothing is fetched from anywhere else.
+	if m := regexp.MustCompile(`(?i)(src|href|url\()\s*=?\s*"?(https?:)?//`).FindString(body); m != "" {
+		t.Errorf("the page reaches out: %s", m)
+	}
+}
+
+// Whatever a user could have written comes out as text.
+func TestPageEscapes(t *testing.T) {
+	const evil = `</title></svg><script>alert(1)</script><img src=x onerror="alert(1)">'`
+	s := busy(1, 1)
+	st := s.Status()
+	j := &st.Snap.Jobs[len(st.Snap.Jobs)-1]
+	j.User, j.Account, j.Reason = evil, evil, evil
+	st.Apps[j.Ref] = slurmbridge.App{Key: evil}
+	st.Notes[j.Ref] = &slurmbridge.Note{App: evil, Status: evil, Refused: []string{evil}, Considered: []slurmbridge.Considered{{Jobs: []string{evil}, Node: evil}}}
+	run := &st.Snap.Jobs[0]
+	run.User = evil
+	st.Apps[run.Ref] = slurmbridge.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}
+	st.HandsOff[evil], st.Err, st.Policy = evil, evil, evil
+	st.Groups = append(st.Groups, slurmbridge.Group{State: slurmbridge.Released, Node: st.Snap.Nodes[0].Name, Members: []slurmbridge.Member{{Ref: evil, User: evil, App: evil}}})
+	s.Page.Outcomes = func(context.Context, time.Time) ([]slurmbridge.Outcome, error) {
+		return []slurmbridge.Outcome{{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1}}, nil
+	}
+	s.Page.Ran = func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) {
+		return []journal.Ran{{Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour), End: zero.Add(-time.Hour)}}, nil
+	}
+	st.LookOK = zero.Add(-time.Hour) // the error is shown
+	body := get(t, s.Handler(), "/").Body.String()
+	if strings.Contains(body, "<script") || strings.Contains(body, "<img") || strings.Contains(body, "onerror=\"") {
+		t.Error("text became markup")
+	}
+	if n := strings.Count(html.UnescapeString(body), "<script>alert(1)"); n < 12 {
+		t.Errorf("it stands there only %d times: something isn't shown, or not tested", n)
+	}
+}
+
+// A page is small and quick whatever the cluster.
+func TestPageOfALargeCluster(t *testing.T) {
+	s := busy(125, 10_000)
+	h := s.Handler()
+	for path, most := range map[string]int{"/": 300_000, "/?gpus=100&jobs=500": 900_000} {
+		started := time.Now()
+		w := get(t, h, path)
+		if n := w.Body.Len(); w.Code != http.StatusOK || n > most {
+			t.Errorf("%s: %d, %d bytes", path, w.Code, n)
+		}
+		t.Logf("%s: %d bytes, %v", path, w.Body.Len(), time.Since(started))
+	}
+	body := get(t, h, "/").Body.String()
+	for _, want := range []string{"24 of 500 GPUs", "40 of 10000 waiting jobs", "skip=24"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page doesn't say %q", want)
+		}
+	}
+	if body := get(t, h, "/?skip=480").Body.String(); !strings.Contains(body, "20 of 500 GPUs") || strings.Contains(body, "the next ones") {
+		t.Error("the last GPUs are not shown")
+	}
+	if w := get(t, h, "/?skip=100000"); w.Code != http.StatusOK {
+		t.Error("past the last GPU there is nothing, and no failure")
+	}
+}
+
+// Thousands of jobs of seconds on one GPU are still one small row.
+func TestManyShortJobs(t *testing.T) {
+	var in []span
+	for i := range 20_000 {
+		at := zero.Add(time.Duration(i) * time.Second)
+		in = append(in, span{job: fmt.Sprint(i), from: at, to: at.Add(900 * time.Millisecond)})
+	}
+	w := window{from: zero, now: zero.Add(20_000 * time.Second), to: zero.Add(25_000 * time.Second)}
+	got := bars(in, w)
+	if len(got) == 0 || len(got) > maxBars {
+		t.Errorf("%d bars", len(got))
+	}
+	last := got[len(got)-1]
+	if end := last.X + last.W; got[0].X != 0 || end < 79.9 || end > 80.3 {
+		t.Errorf("from %v to %v percent", got[0].X, end)
+	}
+}
+
+// Jobs beside each other are drawn so, and none covers another.
+func TestLanes(t *testing.T) {
+	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
+	w := window{from: at(0), now: at(80), to: at(100)}
+	got := bars([]span{
+		{job: "a", from: at(0), to: at(40)}, {job: "b", from: at(0), to: at(20)}, {job: "c", from: at(20), to: at(60)},
+		{job: "d", from: at(60), to: at(80), whole: true}, {job: "d", from: at(80), to: at(90), plan: true},
+	}, w)
+	want := []struct {
+		label, class string
+		x, w         float64
+		y            int
+	}{{"a", "two", 0, 40, 0}, {"b", "two", 0, 20, 11}, {"c", "two", 20, 40, 11}, {"d", "whole", 60, 20, 0}, {"", "plan", 80, 10, 0}}
+	if len(got) != len(want) {
+		t.Fatalf("%+v", got)
+	}
+	for i, x := range want {
+		if b := got[i]; b.Label != x.label || b.Class != x.class || b.X != x.x || b.W != x.w || b.Y != x.y {
+			t.Errorf("bar %d: %+v, want %+v", i, b, x)
+		}
+	}
+}
+
+func TestPageOptions(t *testing.T) {
+	h := busy(1, 3).Handler()
+	for _, bad := range []string{"hours=0", "hours=1000", "gpus=101", "gpus=-1", "skip=-1", "jobs=9999999999", "refresh=x", "hours=<script>"} {
+		w := get(t, h, "/?"+bad)
+		if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "takes a number") || strings.Contains(w.Body.String(), "<script") {
+			t.Errorf("%s: %d %s", bad, w.Code, w.Body)
+		}
+	}
+	if body := get(t, h, "/?refresh=0&hours=24").Body.String(); strings.Contains(body, `http-equiv="refresh"`) || !strings.Contains(body, "hours=24") {
+		t.Error("it reloads itself, or forgets what it was asked")
+	}
+}
+
+// Without a look, a journal or a gate the page says what there is.
+func TestPageInTrouble(t *testing.T) {
+	s := busy(1, 1)
+	s.Status = func() *slurmbridge.Status { return nil }
+	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "no look yet") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	s.Status = func() *slurmbridge.Status { return &slurmbridge.Status{Err: "slurmctld is down"} }
+	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "slurmctld is down") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	s = busy(1, 1)
+	s.Page.Ran = func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) {
+		return nil, errors.New("/var/lib/secret: I/O error")
+	}
+	s.Status().Gate = ""
+	body := get(t, s.Handler(), "/").Body.String()
+	if !strings.Contains(body, "what ran before can&#39;t be read") || strings.Contains(body, "secret") || !strings.Contains(body, "shared jobs run alone") {
+		t.Error(body)
+	}
+	s = busy(1, 1)
+	s.Page = Page{}
+	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "gpu001 gpu 0") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+// What was read of the past serves everybody for a while.
+func TestPastIsReadOnce(t *testing.T) {
+	s := busy(1, 1)
+	n, now := 0, zero
+	s.Now = func() time.Time { return now }
+	s.Page.Ran = func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) { n++; return nil, nil }
+	h := s.Handler()
+	for range 5 {
+		get(t, h, "/")
+	}
+	if n != 1 {
+		t.Errorf("read %d times", n)
+	}
+	now = now.Add(readAgain)
+	get(t, h, "/")
+	get(t, h, "/?hours=1")
+	if n != 3 {
+		t.Errorf("read %d times", n)
+	}
+}
