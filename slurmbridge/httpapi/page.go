@@ -118,7 +118,7 @@ func newPages(s *Server) *pages {
 	p.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
 		"clock": clock, "ago": ago, "num2": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
 		"pos": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
-		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 5 },
+		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
 	}).Parse(pageSource))
 	sum := sha256.Sum256([]byte(p.css))
 	p.policy = "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +

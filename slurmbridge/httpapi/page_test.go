@@ -233,7 +233,7 @@ func TestLanes(t *testing.T) {
 		label, class string
 		x, w         float64
 		y            int
-	}{{"a", "two", 0, 40, 0}, {"b", "two", 0, 20, 11}, {"c", "two", 20, 40, 11}, {"d", "whole", 60, 20, 0}, {"", "plan", 80, 10, 0}}
+	}{{"a", "two", 0, 40, 0}, {"b", "two", 0, 20, 14}, {"c", "two", 20, 40, 14}, {"d", "whole", 60, 20, 0}, {"", "plan", 80, 10, 0}}
 	if len(got) != len(want) {
 		t.Fatalf("%+v", got)
 	}

@@ -41,6 +41,7 @@ type bar struct {
 	Y, H   int     // px
 	Class  string
 	Label  string // within, "" = there is no room for it
+	Small  bool   // there is none on a phone
 	Detail string
 
 	from, to time.Time
@@ -62,11 +63,11 @@ type gpuKey struct {
 }
 
 const (
-	rowHeight = 46 // px: the name, and the bars below it
+	rowHeight = 52 // px: the name, and the bars below it
 	barTop    = 18
-	barHeight = 22
+	barHeight = 28
 	narrow    = 0.25 // percent of the width: what is narrower is drawn with its neighbours
-	roomy     = 4.0  // percent: enough for a job's number
+	roomy     = 4.0  // percent: enough for a job's number, on a phone twice as much
 	maxBars   = 80   // a row
 )
 
@@ -292,7 +293,7 @@ func lanes(in []span, w window) []bar {
 			b.Class = "one"
 		}
 		if b.W >= roomy && h >= 10 && !(s.plan && s.from.Equal(w.now)) {
-			b.Label = s.job
+			b.Label, b.Small = s.job, b.W < 2.5*roomy
 		}
 		out[i] = b
 	}

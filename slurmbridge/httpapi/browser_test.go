@@ -1,0 +1,125 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// chromium finds the browser, or skips the test where there is none.
+func chromium(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if os.Getenv("SLURMBRIDGE_REQUIRE_CHROMIUM") != "" {
+		t.Fatal("there is no Chromium")
+	}
+	t.Skip("there is no Chromium")
+	return ""
+}
+
+// browse runs the browser on an address, once, and returns what it printed.
+func browse(t *testing.T, url string, more ...string) string {
+	t.Helper()
+	path := chromium(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	args := append([]string{
+		"--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-background-networking",
+		"--hide-scrollbars", "--user-data-dir=" + t.TempDir(), "--virtual-time-budget=3000",
+	}, more...)
+	cmd := exec.CommandContext(ctx, path, append(args, url)...)
+	cmd.WaitDelay = 5 * time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("chromium: %v", err)
+	}
+	return string(out)
+}
+
+// frame is a page of the test's own that shows the status page at some width and
+// writes down what it measures there: the page itself needs no script, and forbids
+// them.
+const frame = `<!DOCTYPE html><body><iframe frameborder="0" width="WIDTH" height="900" src="/"></iframe><pre id="out"></pre><script>
+onload=()=>{const f=document.querySelector("iframe"),d=f.contentDocument,e=d.documentElement;
+let wide=[];for(const x of d.querySelectorAll("body *")){const r=x.getBoundingClientRect();
+if(r.right>e.clientWidth+0.5&&r.width>0&&!x.closest("svg svg"))wide.push(x.tagName+" "+Math.round(r.right))}
+const named=[...d.querySelectorAll('svg[role=img]')].every(s=>s.getAttribute("aria-label"));
+const card=f.contentWindow.getComputedStyle(d.querySelector(".card")).borderRadius;
+document.querySelector("#out").textContent="width="+e.scrollWidth+" of="+e.clientWidth+" wide="+wide.slice(0,5).join(";")+" named="+named+" radius="+card+" end"}
+</script>`
+
+// On a phone and on a desk nothing is wider than the screen, and the style sheet
+// gets past the page's own policy.
+func TestPageInABrowser(t *testing.T) {
+	chromium(t)
+	for _, width := range []int{320, 390, 1280} {
+		t.Run(strconv.Itoa(width), func(t *testing.T) {
+			srv := httptest.NewServer(framed(busy(8, 60).Handler(), width))
+			defer srv.Close()
+			out := browse(t, srv.URL+"/frame", "--dump-dom", "--window-size=1600,1000")
+			m := regexp.MustCompile(`<pre id="out">width=(\d+) of=(\d+) wide=(.*) named=(\w+) radius=(\w+) end`).FindStringSubmatch(out)
+			if m == nil {
+				t.Fatalf("nothing was measured: %.2000s", out)
+			}
+			if m[1] != m[2] || m[2] != strconv.Itoa(width) || m[3] != "" {
+				t.Errorf("%s px wide in %s: %s", m[1], m[2], m[3])
+			}
+			if m[4] != "true" || m[5] != "8px" {
+				t.Errorf("pictures named: %s, style: %s", m[4], m[5])
+			}
+		})
+	}
+}
+
+// Where a folder is named, the page is left there as pictures, to be looked at.
+func TestPicturesOfThePage(t *testing.T) {
+	dir := os.Getenv("SLURMBRIDGE_PICTURES")
+	if dir == "" {
+		t.Skip("SLURMBRIDGE_PICTURES names no folder")
+	}
+	srv := httptest.NewServer(busy(3, 60).Handler())
+	defer srv.Close()
+	for name, args := range map[string][]string{
+		"desk":  {"--window-size=1280,2400"},
+		"dark":  {"--window-size=1280,2400", "--force-dark-mode", "--blink-settings=preferredColorScheme=0"},
+		"phone": {"--window-size=500,3000"},
+	} {
+		browse(t, srv.URL, append(args, "--screenshot="+filepath.Join(dir, name+".png"))...)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "*.png")); len(files) < 3 {
+		t.Error(strings.Join(files, " "))
+	}
+}
+
+// framed adds the measuring page to a handler. The status page lets nobody frame it;
+// here that one header is taken off.
+func framed(h http.Handler, width int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/frame" {
+			w.Header().Set("Content-Type", "text/html")
+			_, _ = io.WriteString(w, strings.ReplaceAll(frame, "WIDTH", strconv.Itoa(width)))
+			return
+		}
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, req)
+		for k, v := range rec.Header() {
+			w.Header()[k] = v
+		}
+		w.Header().Set("Content-Security-Policy", strings.ReplaceAll(rec.Header().Get("Content-Security-Policy"), "frame-ancestors 'none'", ""))
+		w.WriteHeader(rec.Code)
+		_, _ = w.Write(rec.Body.Bytes())
+	})
+}
