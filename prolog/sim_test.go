@@ -13,43 +13,61 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim/mps"
 )
 
+// bench runs applications on a simulated node, as the task prolog tells them to.
+type bench struct {
+	h          *Hook
+	sim, state string
+	uid        uint32 // of the applications
+}
+
 // node makes a node with two simulated GPUs of a model, at so many GPU seconds a
-// second, whose cards the hooks know, and the program its applications run by.
-func node(t *testing.T, model, arch string, scale int, init ...string) (h *Hook, run func(job string, args ...string) *app) {
+// second, whose cards the hooks know.
+func node(t *testing.T, model, arch string, scale int, init ...string) (*Hook, *bench) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: jobs of other users")
 	}
-	h = simulated(t)
-	must(t, os.Chmod(filepath.Dir(filepath.Dir(h.MPS.Control)), 0o755)) // theirs is the program
-	sim := filepath.Join(filepath.Dir(h.MPS.Control), "gpusim")
-	state := filepath.Join(string(h.Dir), "state")
-	must(t, os.Chmod(string(h.Dir), 0o755)) // jobs' users must get there
-	if out, err := exec.Command(sim, append([]string{"init", "--state", state, "--model", model, "--gpus", "2", "--scale", strconv.Itoa(scale)}, init...)...).CombinedOutput(); err != nil {
+	h := simulated(t)
+	b := &bench{h: h, sim: filepath.Join(filepath.Dir(h.MPS.Control), "gpusim"), state: filepath.Join(string(h.Dir), "state"), uid: 1000}
+	// Jobs' users must get to the program and to the GPUs' state.
+	must(t, os.Chmod(filepath.Dir(filepath.Dir(h.MPS.Control)), 0o755))
+	must(t, os.Chmod(string(h.Dir), 0o755))
+	if out, err := exec.Command(b.sim, append([]string{"init", "--state", b.state, "--model", model, "--gpus", "2", "--scale", strconv.Itoa(scale)}, init...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	h.MPS.Env = []string{"GPUSIM_STATE=" + state}
-	h.Cards = []Card{{Index: 0, UUID: "", Arch: arch, MemMiB: 40960}}
+	h.MPS.Env = []string{"GPUSIM_STATE=" + b.state}
+	h.Cards = []Card{{Index: 0, Arch: arch, MemMiB: 40960}}
 	t.Cleanup(func() { h.MPS.kill(0, controlName, serverName) })
-	return h, func(job string, args ...string) *app {
-		t.Helper()
-		var vars bytes.Buffer
-		taskErr := h.TaskProlog(&vars, env("SLURM_JOB_ID", job))
-		a := &app{cmd: exec.Command(sim, append([]string{"run", "vgg16"}, args...)...), taskErr: taskErr}
-		a.cmd.Env = []string{"GPUSIM_STATE=" + state, "CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(t.TempDir(), "none")}
-		for line := range strings.Lines(vars.String()) {
-			a.cmd.Env = append(a.cmd.Env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
-		}
-		a.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 1000, Gid: 1000}}
-		a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.stderr
-		if err := a.cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = a.cmd.Process.Kill(); _ = a.cmd.Wait() })
-		return a
+	return h, b
+}
+
+// vars are a job's variables after the task prolog.
+func (b *bench) vars(t *testing.T, job string) (vars []string, err error) {
+	t.Helper()
+	var out bytes.Buffer
+	err = b.h.TaskProlog(&out, env("SLURM_JOB_ID", job))
+	vars = []string{"GPUSIM_STATE=" + b.state, "CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(t.TempDir(), "none")}
+	for line := range strings.Lines(out.String()) {
+		vars = append(vars, strings.TrimPrefix(strings.TrimSpace(line), "export "))
 	}
+	return vars, err
+}
+
+func (b *bench) run(t *testing.T, job string, args ...string) *app {
+	t.Helper()
+	a := &app{cmd: exec.Command(b.sim, append([]string{"run", "vgg16"}, args...)...)}
+	a.cmd.Env, a.taskErr = b.vars(t, job)
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: b.uid, Gid: b.uid}}
+	a.cmd.Stdout, a.cmd.Stderr = &a.out, &a.stderr
+	if err := a.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.cmd.Process.Kill(); _ = a.cmd.Wait() })
+	return a
 }
 
 // app is a program that computes on a simulated GPU.
@@ -114,7 +132,7 @@ func read(t *testing.T, path string) *Job {
 // it runs and in what the agent gets at its end; a newcomer gets a new server and is
 // no victim.
 func TestServerKilledUnderJobs(t *testing.T) {
-	h, run := node(t, "titanxp", "pascal", 20)
+	h, b := node(t, "titanxp", "pascal", 20)
 	ctx := context.Background()
 	must(t, h.Prolog(ctx, env()))
 	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
@@ -123,7 +141,7 @@ func TestServerKilledUnderJobs(t *testing.T) {
 	}
 	// One that went without MPS loses nothing.
 	must(t, h.Dir.Begin(&Job{JobID: 6, GPUs: []int{0}, Percent: 10, Start: time.Now()}))
-	a := run("7")
+	a := b.run(t, "7")
 	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
 	must(t, syscall.Kill(h.Dir.Server(0).PID, syscall.SIGKILL))
 	if status, _ := a.end(); status == 0 {
@@ -142,8 +160,8 @@ func TestServerKilledUnderJobs(t *testing.T) {
 	must(t, h.Epilog(ctx, env("SLURM_JOB_ID", "6")))
 	must(t, h.Epilog(ctx, env()))
 	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
-	if status, mps := run("9", "--duration-scale", "0.01").end(); status != 0 || !mps {
-		t.Errorf("the newcomer: %d, MPS %v", status, mps)
+	if status, served := b.run(t, "9", "--duration-scale", "0.01").end(); status != 0 || !served {
+		t.Errorf("the newcomer: %d, MPS %v", status, served)
 	}
 	must(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")))
 	must(t, h.Epilog(ctx, env("SLURM_JOB_ID", "9")))
@@ -163,19 +181,21 @@ func TestServerKilledUnderJobs(t *testing.T) {
 // Before Volta a client's fault ends the server: found at the next epilog even if
 // nobody looked in between.
 func TestClientFaultsBeforeVolta(t *testing.T) {
-	h, run := node(t, "titanxp", "pascal", 50)
+	h, b := node(t, "titanxp", "pascal", 50)
 	ctx := context.Background()
 	must(t, h.Prolog(ctx, env()))
 	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
-	good := run("7")
+	good := b.run(t, "7")
 	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
-	bad := run("8", "--fault-at", "1")
+	server := h.Dir.Server(0)
+	bad := b.run(t, "8", "--fault-at", "1")
 	if status, _ := bad.end(); status == 0 {
 		t.Error("no fault")
 	}
 	if status, _ := good.end(); status == 0 {
 		t.Error("no victim")
 	}
+	until(t, "the server's end", func() bool { return started("", server.PID) != server.Started })
 	says(t, h.Epilog(ctx, env("SLURM_JOB_ID", "8")), "lost under jobs 7")
 	must(t, h.Epilog(ctx, env()))
 	for _, id := range []string{"7-0", "8-0"} {
@@ -188,39 +208,52 @@ func TestClientFaultsBeforeVolta(t *testing.T) {
 // From Volta on a faulted server takes no clients until those it has are gone. The GPU
 // is left out of MPS so long: a newcomer computes without rather than fail.
 func TestPoisonedServerIsLeftAlone(t *testing.T) {
-	h, run := node(t, "a100", "ampere", 50)
+	h, b := node(t, "a100", "ampere", 50)
+	b.uid = 0 // this process is a client, too
 	ctx := context.Background()
-	must(t, h.Prolog(ctx, env()))
-	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
+	must(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0")))
+	must(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0", "SLURM_JOB_ID", "8")))
 	// A client that has lost its context and stays all the same.
-	good := run("7")
-	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
-	must(t, good.cmd.Process.Signal(syscall.SIGSTOP))
-	if status, _ := run("8", "--fault-at", "1").end(); status == 0 {
+	vars, err := b.vars(t, "7")
+	must(t, err)
+	victim, err := mps.Connect(ctx, func(name string) (value string) {
+		for _, v := range vars {
+			if rest, ok := strings.CutPrefix(v, name+"="); ok {
+				value = rest
+			}
+		}
+		return value
+	})
+	must(t, err)
+	if status, _ := b.run(t, "8", "--fault-at", "1").end(); status == 0 {
 		t.Error("no fault")
 	}
-	says(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")), "job 9 goes without")
+	select {
+	case <-victim.Lost():
+	case <-time.After(20 * time.Second):
+		t.Error("no victim")
+	}
+	says(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0", "SLURM_JOB_ID", "9")), "job 9 goes without")
 	if h.Dir.Server(0).Takes() || read(t, h.Dir.running(9)).MPS || read(t, h.Dir.running(7)).MPSFault.IsZero() {
 		t.Errorf("%+v", h.Dir.Server(0))
 	}
-	newcomer := run("9", "--duration-scale", "0.01")
+	newcomer := b.run(t, "9", "--duration-scale", "0.01")
 	says(t, newcomer.taskErr, "takes no new clients")
-	if status, mps := newcomer.end(); status != 0 || mps {
-		t.Errorf("the newcomer: %d, MPS %v: %s", status, mps, newcomer.stderr.String())
+	if status, served := newcomer.end(); status != 0 || served {
+		t.Errorf("the newcomer: %d, MPS %v: %s", status, served, newcomer.stderr.String())
 	}
 	if !read(t, h.Dir.running(9)).MPSFault.IsZero() {
 		t.Error("a job without MPS is no victim")
 	}
 	// When the victims are gone the server is renewed, and the next gets MPS again.
-	_ = good.cmd.Process.Kill()
-	_, _ = good.end()
+	must(t, victim.Close())
 	until(t, "a renewed server", func() bool {
 		must(t, h.Watch(ctx))
 		return h.Dir.Server(0).Takes()
 	})
-	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "10")))
-	if status, mps := run("10", "--duration-scale", "0.01").end(); status != 0 || !mps {
-		t.Errorf("after it was renewed: %d, MPS %v", status, mps)
+	must(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0", "SLURM_JOB_ID", "10")))
+	if status, served := b.run(t, "10", "--duration-scale", "0.01").end(); status != 0 || !served {
+		t.Errorf("after it was renewed: %d, MPS %v", status, served)
 	}
 	for _, id := range []string{"7", "8", "9", "10"} {
 		must(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
@@ -237,17 +270,17 @@ func TestAsManyClientsAsTheCardServes(t *testing.T) {
 		n           int
 		init        []string
 	}{{"titanxp", "pascal", 16, nil}, {"h200", "hopper", 60, []string{"--recent"}}} {
-		h, run := node(t, c.model, c.arch, 1, c.init...)
+		h, b := node(t, c.model, c.arch, 1, c.init...)
 		h.Cards[0].Clients = c.n
 		ctx := context.Background()
 		must(t, h.Prolog(ctx, env()))
 		var apps []*app
 		for range c.n {
-			apps = append(apps, run("7", "--mem-mib", "50"))
+			apps = append(apps, b.run(t, "7", "--mem-mib", "50"))
 		}
 		until(t, fmt.Sprint(c.n, " clients"), func() bool { return h.clientsOf(t) == c.n })
 		says(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")), "as many clients as it serves; job 8 goes without")
-		late := run("8", "--mem-mib", "50")
+		late := b.run(t, "8", "--mem-mib", "50")
 		says(t, late.taskErr, "takes no new clients")
 		time.Sleep(50 * time.Millisecond)
 		_ = late.cmd.Process.Signal(syscall.SIGTERM)

@@ -51,7 +51,8 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 		switch {
 		case j.Boot != "" && boot != "" && j.Boot != boot:
 			// It was alive when its file was written last; more isn't known.
-			if info, err := os.Stat(h.Dir.running(j.JobID)); err == nil {
+			end = j.Start
+			if info, err := os.Stat(h.Dir.running(j.JobID)); err == nil && info.ModTime().After(end) {
 				end = info.ModTime()
 			}
 		case now.Sub(j.Start) < limit:

@@ -277,12 +277,11 @@ func TestLeaveJob(t *testing.T) {
 // The program in a container of its own root folder: with the pipe directory at its
 // path it is served by MPS, without it it computes all the same.
 func TestContainer(t *testing.T) {
-	h, run := node(t, "a100", "ampere", 50)
+	h, b := node(t, "a100", "ampere", 50)
 	ctx := context.Background()
 	must(t, h.Prolog(ctx, env()))
-	sim := filepath.Join(filepath.Dir(h.MPS.Control), "gpusim")
-	state := filepath.Join(string(h.Dir), "state")
-	a := run("7", "--duration-scale", "0.01")
+	sim, state := b.sim, b.state
+	a := b.run(t, "7", "--duration-scale", "0.01")
 	_, _ = a.end()
 	for _, bind := range []bool{true, false} {
 		root, err := os.MkdirTemp("", "sbc")

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -33,7 +32,6 @@ type site struct {
 
 	mu      sync.Mutex
 	records map[string]int // runs by JOB-RESTART, and how often they came
-	victims int            // of them, of a lost MPS server
 }
 
 func newSite(t *testing.T, o slurmtest.Options, node ...string) *site {
@@ -111,7 +109,7 @@ func (s *site) agent() {
 			s.t.Fatalf("%v: %v: %s", args, err, out)
 		}
 	}
-	srv := httptest.NewServer(http.Handler(&recordhttp.Handler{
+	srv := httptest.NewServer(&recordhttp.Handler{
 		Munge: &munge.Munge{Socket: s.MungeSocket}, AllowUID: func(uid uint32) bool { return uid == 0 },
 		Keep: func(_ context.Context, r *gpuprof.Record, _ time.Duration) (bool, error) {
 			s.mu.Lock()
@@ -120,7 +118,7 @@ func (s *site) agent() {
 			return s.records[fmt.Sprintf("%d-%d", r.JobID, r.Restart)] == 1, nil
 		},
 		Result: func(string) {}, Log: slog.New(slog.DiscardHandler),
-	}))
+	})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	s.t.Cleanup(func() { stop(); <-done; srv.Close() })
@@ -192,18 +190,29 @@ func (s *site) clean() {
 	}
 }
 
-// Short jobs on one node while hooks, agent, MPS daemons and servers are killed at
-// random: no job is lost, none has no record, the node stays in service and is clean
-// afterwards. SLURMBRIDGE_CHAOS is the number of jobs (make soak: 2000).
+// SLURMBRIDGE_CHAOS is another number of jobs.
 func TestChaosOnANode(t *testing.T) {
 	t.Parallel()
 	n := 200
-	if os.Getenv("SLURMBRIDGE_SOAK") != "" {
-		n = 2000
-	}
 	if v, err := strconv.Atoi(os.Getenv("SLURMBRIDGE_CHAOS")); err == nil {
 		n = v
 	}
+	underFire(t, n)
+}
+
+// make soak runs it.
+func TestSoakOnANode(t *testing.T) {
+	if os.Getenv("SLURMBRIDGE_SOAK") == "" {
+		t.Skip("make soak runs it")
+	}
+	underFire(t, 5000)
+}
+
+// underFire runs n short jobs on one node while hooks, agent, MPS daemons and servers
+// are killed at random: no job is lost, none has no record, the node stays in service
+// and is clean afterwards.
+func underFire(t *testing.T, n int) {
+	t.Helper()
 	s := newSite(t, slurmtest.Options{CPUs: 32, Scheduler: "sched_interval=1,bf_interval=1,sched_min_interval=0", Extra: []string{"JobRequeue=1"}})
 	s.agent()
 	seed := rand.Uint64()
