@@ -140,8 +140,8 @@ func (b *Bridge) Wake() {
 func (b *Bridge) Status() *Status { return b.status.Load() }
 
 // Run looks, plans and applies until ctx ends. Failures are logged and counted;
-// the gate's lease bounds what they can do.
-func (b *Bridge) Run(ctx context.Context, healthy func()) error {
+// the gate's lease bounds what they can do. round is told of the end of each round.
+func (b *Bridge) Run(ctx context.Context, round func(err error)) error {
 	b.init()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -169,9 +169,9 @@ func (b *Bridge) Run(ctx context.Context, healthy func()) error {
 			b.Log.Error("look failed", "err", err, "again_in", next)
 		default:
 			b.fails = 0
-			if healthy != nil {
-				healthy()
-			}
+		}
+		if round != nil {
+			round(err)
 		}
 		if !timer.Stop() {
 			select {

@@ -152,12 +152,14 @@ func (v *service) run(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		ready := false
-		err := b.Run(ctx, func() {
-			if !ready {
+		err := b.Run(ctx, func(err error) {
+			if !ready && err == nil {
 				ready = true
 				notify(v.log, daemon.SdNotifyReady)
 				v.log.Info("ready", "mode", v.cfg.Mode, "policy", v.cfg.Policy, "version", version)
 			}
+			// A slurmctld that is away is nothing that a new daemon could mend: the loop goes
+			// round, and that is what the watchdog is to know.
 			notify(v.log, daemon.SdNotifyWatchdog)
 		})
 		if errors.Is(err, context.Canceled) {
