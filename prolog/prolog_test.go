@@ -355,8 +355,13 @@ func TestTaskProlog(t *testing.T) {
 	}
 	h.Percentage = "share"
 	for _, c := range []struct{ limit, arch, share, want string }{
-		{"off", "ampere", "50", ""}, {"", "ampere", "50", ""}, {"share", "", "50", ""}, {"share", "pascal", "50", ""},
-		{"share", "ampere", "25", "0=10240M"}, {"generous", "hopper", "25", "0=20480M"}, {"generous", "volta", "60", "0=40960M"},
+		{"off", "ampere", "50", ""},
+		{"", "ampere", "50", ""},
+		{"share", "", "50", ""},
+		{"share", "pascal", "50", ""},
+		{"share", "ampere", "25", "0=10240M"},
+		{"generous", "hopper", "25", "0=20480M"},
+		{"generous", "volta", "60", "0=40960M"},
 	} {
 		h.MemoryLimit, h.Cards = c.limit, []Card{{Arch: c.arch, MemMiB: 40960}}
 		w := want("")

@@ -38,7 +38,7 @@ func Run(deadline time.Duration, do func(ctx context.Context) error) error {
 	}
 }
 
-// ErrKilled: a signal ended what did a hook's work. It can be done again.
+// ErrKilled says that a signal ended what did a hook's work. It can be done again.
 var ErrKilled = errors.New("killed")
 
 // Child runs a program under a deadline that nothing can stretch and returns what
