@@ -130,6 +130,11 @@ func failed(state string) bool { return state == "FAILED" }
 // have lacked some.
 const nearlyFull = 0.9
 
+// shortest is how long an application must take alone, s, for a run of it to say
+// something about its company: starting and ending take a second or two whoever is
+// there, and Slurm tells times in whole seconds.
+const shortest = 30
+
 // judgement is what an outcome is made from.
 type judgement struct {
 	run    *Run
@@ -193,7 +198,7 @@ func (j *judgement) judge(b Beliefs) Outcome {
 		return o
 	}
 	o.Slowdown = r.RunS() / o.SoloS
-	if !o.Shared() {
+	if !o.Shared() || o.SoloS < shortest {
 		return o
 	}
 	if j.how.State != "" {

@@ -67,13 +67,12 @@ type round struct {
 	// otherwise.
 	softJobs map[string]rlcore.Job
 	kept     map[int64]bool // soft groups that stay as they are
-	filled   map[int]bool   // GPUs that got something in this round
 }
 
 // shelve takes the members of sticky groups out of the queue: groups that wait
 // for exactly the jobs that run on their GPU now.
 func (r *round) shelve() {
-	r.kept, r.filled = map[int64]bool{}, map[int]bool{}
+	r.kept = map[int64]bool{}
 	for _, id := range r.f.Book.groupIDs() {
 		g := r.f.Book.Groups[id]
 		if g.Kind != Next || g.State == Done || !slices.ContainsFunc(g.Members, func(m Member) bool { return r.b.soft[m.Ref] == g }) {
@@ -153,22 +152,57 @@ func (r *round) fill(g int) {
 	if len(card.Running) == 0 && r.successor(g) != nil {
 		return
 	}
-	dec := r.p.Decider.Decide(&r.b.State, g)
-	if len(dec.Window.Jobs) == 0 && len(r.softJobs) > 0 {
-		r.unshelve()
-		dec = r.p.Decider.Decide(&r.b.State, g)
-	}
-	r.count(&dec)
 	kind := StartNow
 	if len(card.Running) > 0 {
 		kind = Join
 	}
-	r.note(&dec, kind)
-	if dec.Combo == 0 {
-		return
+	if len(r.softJobs) > 0 && len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0 {
+		r.unshelve()
 	}
-	r.passed(&dec)
-	r.make(kind, g, &dec, nil)
+	if chosen, score := r.decide(g, kind); len(chosen) > 0 {
+		r.make(kind, g, chosen, score, nil)
+	}
+}
+
+// decide asks the policy what to put on GPU g, and what beside that, until it wants
+// nothing more: one that builds a group job by job gets to the end of it. It returns
+// the jobs' indexes in the queue, ascending, and the value of the first choice.
+func (r *round) decide(g int, kind GroupKind) (chosen []int, score float64) {
+	st := &r.b.State
+	card := &st.GPUs[g]
+	before := *card
+	var nowhere [0]int
+	gpus := map[int][]int{}
+	for {
+		dec := r.p.Decider.Decide(st, g)
+		r.count(&dec)
+		r.note(&dec, kind)
+		if dec.Combo == 0 {
+			break
+		}
+		if len(chosen) == 0 {
+			score = dec.Score
+		}
+		r.passed(&dec)
+		card.Running = slices.Clone(card.Running)
+		for _, at := range dec.Jobs() {
+			j := &st.Pending[at]
+			chosen = append(chosen, at)
+			card.Running = append(card.Running, rlcore.Running{Job: *j, Shares: 1})
+			card.FreeCPUs -= j.CPUs
+			card.FreeHostMemMiB -= j.HostMemMiB
+			gpus[at], j.GPUs = j.GPUs, nowhere[:] // not in the next window
+		}
+		if !r.p.Join {
+			break
+		}
+	}
+	*card = before
+	for at, own := range gpus {
+		st.Pending[at].GPUs = own
+	}
+	slices.Sort(chosen)
+	return chosen, score
 }
 
 // successor returns the kept group that waits for GPU g.
@@ -200,9 +234,6 @@ func (r *round) ahead(g int) {
 	if len(card.Running) == 0 || r.successor(g) != nil || ref.node.GPUs > 1 || r.b.undoing[g] {
 		return
 	}
-	if r.p.Join && card.FreeShares() > 0 && !r.filled[g] && !r.couldJoinNobody(g) {
-		return // somebody may join yet
-	}
 	var after []string
 	running := card.Running
 	for i := range running {
@@ -211,29 +242,15 @@ func (r *round) ahead(g int) {
 		card.FreeHostMemMiB += running[i].HostMemMiB
 	}
 	card.Running = nil
-	dec := r.p.Decider.Decide(&r.b.State, g)
-	r.count(&dec)
-	r.note(&dec, Next)
-	if dec.Combo != 0 {
-		r.make(Next, g, &dec, after)
-		// What follows is no part of what runs.
+	// What follows is no part of what runs.
+	if chosen, score := r.decide(g, Next); len(chosen) > 0 {
+		r.make(Next, g, chosen, score, after)
 	}
 	card.Running = running
 	for i := range running {
 		card.FreeCPUs -= running[i].CPUs
 		card.FreeHostMemMiB -= running[i].HostMemMiB
 	}
-}
-
-// couldJoinNobody reports whether no waiting job is allowed beside what runs on g.
-func (r *round) couldJoinNobody(g int) bool {
-	w := rlcore.NewWindow(nil, &r.b.State, g, r.p.window())
-	for i := range w.Jobs {
-		if r.p.Decider.Guard.Check(&w, 1<<i) == rlcore.Allowed {
-			return false
-		}
-	}
-	return true
 }
 
 // window is how many waiting jobs a decision looks at.
@@ -259,11 +276,10 @@ func (r *round) passed(dec *rlcore.Decision) {
 
 // make turns a decision into a group with its changes, and takes its jobs out of
 // the queue. A group that can't be sure of its GPU is not made.
-func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string) {
+func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after []string) {
 	st := &r.b.State
 	card := &st.GPUs[g]
 	ref := r.b.gpus[g]
-	chosen := dec.Jobs()
 	n := len(chosen)
 	free := card.FreeShares()
 	shares, ok := r.shares(g, free, chosen, kind)
@@ -272,7 +288,7 @@ func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string
 	}
 	grp := Group{
 		Kind: kind, State: Preparing, Node: ref.node.Name, GPU: ref.index,
-		After: after, Decided: r.f.Snap.At, Score: dec.Score, Policy: r.p.Decider.Policy.Name(),
+		After: after, Decided: r.f.Snap.At, Score: score, Policy: r.p.Decider.Policy.Name(),
 		// A job that starts alone on a GPU that is free could do so anywhere; with
 		// other nodes about it might take a GPU that another group was sent to. One
 		// that waits is not bound: its node may go out of service before it starts.
@@ -304,7 +320,6 @@ func (r *round) make(kind GroupKind, g int, dec *rlcore.Decision, after []string
 			card.FreeHostMemMiB -= joined[i].HostMemMiB
 		}
 		card.Running = append(slices.Clone(card.Running), joined...)
-		r.filled[g] = true
 		if ref.node.GPUs > 1 {
 			r.b.unsure[card.Node] = true
 		}
