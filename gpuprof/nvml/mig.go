@@ -109,11 +109,10 @@ func (d *Device) Instance(uuid string) (*Instance, error) {
 
 // Memory is what is in use of the instance's memory, MiB.
 func (i *Instance) Memory() (float64, error) {
-	if i.gpu == nil || !i.gpu.answers.Memory {
+	if i.gpu == nil {
 		return 0, ErrNotSupported
 	}
-	s, err := i.gpu.sample()
-	return s.MemMiB, err
+	return i.gpu.memory()
 }
 
 // Processes lists who computes in the instance.
