@@ -275,6 +275,11 @@ func (b *Bridge) Preview(ctx context.Context) (*Status, error) {
 		return nil, err
 	}
 	b.book = book
+	if b.Runs != nil && b.Beliefs != nil {
+		if err := b.remember(ctx); err != nil {
+			return nil, err
+		}
+	}
 	snap, err := b.Slurm.Look(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look: %w", err)

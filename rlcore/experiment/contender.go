@@ -217,11 +217,17 @@ func (c *Contender) tuneGreedy(train Scenario, e Effort, seed uint64) error {
 	return nil
 }
 
+// Decider is the contender with a guard and a model of its own.
+func (c *Contender) Decider() *rlcore.Decider {
+	tools := c.world.tools()
+	return &rlcore.Decider{Policy: c.policy(tools.Predictor.(*interference.Model)), Guard: tools.Guard, M: c.world.M}
+}
+
 // Run lets the contender schedule the jobs of cfg.
 func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
-	tools := c.world.tools()
 	cfg.M = c.world.M
-	d := &rlcore.Decider{Policy: c.policy(tools.Predictor.(*interference.Model)), Guard: tools.Guard, M: c.world.M}
+	d := c.Decider()
+	model := d.Guard.Predictor.(*interference.Model)
 	switch {
 	case c.alone:
 		// The whole queue is in sight, as far as a window goes: looking is cheap
@@ -242,9 +248,9 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		d.Guard = c.world.bare()
 		cfg.Predictor = nil
 	default:
-		cfg.Predictor = tools.Predictor
+		cfg.Predictor = model
 		if c.learns {
-			cfg.Observer = tools.Predictor.(*interference.Model).ObserveForeseen
+			cfg.Observer = model.ObserveForeseen
 		}
 	}
 	return sim.Run(cfg, d)

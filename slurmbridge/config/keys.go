@@ -54,7 +54,7 @@ var keys = []key{
 		func(c *Config) any { return &c.Window }, intIn(1, 12),
 	},
 	{
-		"max_group", 4, "How many jobs may share one GPU (1 to 16; 1 turns sharing off).",
+		"max_group", 5, "How many jobs may share one GPU (1 to 16; 1 turns sharing off).",
 		func(c *Config) any { return &c.MaxGroup }, intIn(1, 16),
 	},
 	{

@@ -73,6 +73,17 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 	return out, nil
 }
 
+// newDecider joins policies with the guard of the settings.
+func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor) *rlcore.Decider {
+	return &rlcore.Decider{
+		Policy: policies[0], Fallback: policies[1:], M: cfg.Window,
+		Guard: &rlcore.Guard{
+			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup, MaxPassOver: cfg.MaxPassOver,
+			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Trust: cfg.Trust,
+		},
+	}
+}
+
 // newDQN is the policy of the model in the settings, or of the one built in.
 func newDQN(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
 	load := pretrained.Checkpoint
@@ -159,13 +170,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		Slurm: cl, Apps: &recogniser{st}, Journal: j, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, Poll: cfg.Poll, Log: log,
 		Planner: &slurmbridge.Planner{
-			Decider: &rlcore.Decider{
-				Policy: policies[0], Fallback: policies[1:], M: cfg.Window,
-				Guard: &rlcore.Guard{
-					Predictor: predictor, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup, MaxPassOver: cfg.MaxPassOver,
-					MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Trust: cfg.Trust,
-				},
-			},
+			Decider: newDecider(cfg, policies, predictor),
 			Scope: slurmbridge.Scope{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
 			Join:  cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
 			Wanted: cfg.Policy,
