@@ -73,3 +73,32 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 		t.Errorf("%d series, %d before", n, first)
 	}
 }
+
+// Only a policy that isn't the configured one counts as a fall back.
+func TestFallbackIsShown(t *testing.T) {
+	m := NewMetrics(prometheus.NewPedanticRegistry())
+	plan := &Plan{state: &rlcore.State{}}
+	for _, c := range []struct {
+		policy, wanted string
+		want           float64
+	}{{"dqn", "dqn", 0}, {"greedy", "dqn", 1}, {"greedy", "greedy", 0}, {"greedy", "", 0}} {
+		m.state(&Status{Policy: c.policy, Wanted: c.wanted, Plan: plan, Snap: &Snapshot{}})
+		if got := testutil.ToFloat64(m.fallback); got != c.want {
+			t.Errorf("%s for %q: %g, want %g", c.policy, c.wanted, got, c.want)
+		}
+	}
+}
+
+// What alerts ask for is there, at 0, before the first event.
+func TestCountersBeginAtZero(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	NewMetrics(reg)
+	for name, series := range map[string]int{
+		"slurmbridge_looks_total": 2, "slurmbridge_groups_total": 3, "slurmbridge_records_total": 4,
+		"slurmbridge_contracts_total": 2, "slurmbridge_shared_failures_total": 2, "slurmbridge_policy_fallback": 1,
+	} {
+		if n, err := testutil.GatherAndCount(reg, name); err != nil || n != series {
+			t.Errorf("%s: %d series, want %d: %v", name, n, series, err)
+		}
+	}
+}
