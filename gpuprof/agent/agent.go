@@ -62,7 +62,6 @@ type gpu struct {
 	dev     nvml.Device
 	mig     string // the instance's UUID, "" = a whole card
 	card    Card
-	untold  bool // the library doesn't say what the card answers
 	missing bool // a job's file names it, and there is none
 
 	pace  pace
@@ -70,6 +69,9 @@ type gpu struct {
 	look  look
 	fresh bool // look is of the last pass that was for it
 	seen  time.Time
+
+	traffic traffic
+	counts  bool // performance monitoring tells PCIe
 
 	joules   float64
 	joulesAt time.Time
@@ -110,7 +112,7 @@ func (a *Agent) Start() error {
 	var cards []prolog.Card
 	add := func(g *gpu) {
 		d := &g.dev
-		g.index, g.untold = len(a.gpus), d.Answers == nvml.Answers{}
+		g.index = len(a.gpus)
 		a.gpus[g.index] = g
 		g.pace.period = a.Period
 		uuid := d.UUID
@@ -124,7 +126,7 @@ func (a *Agent) Start() error {
 	for _, i := range order {
 		d := &devices[i]
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
-			add(&gpu{dev: *d, card: &whole{Device: d, lib: a.Lib, at: i}})
+			add(&gpu{dev: *d, card: &whole{Device: d}})
 			continue
 		}
 		for k := range d.MIG.Instances {

@@ -11,8 +11,13 @@ import (
 // give is nvml.ErrNotSupported, one that can't be true nvml.ErrImplausible, and
 // everything is nvml.ErrLost once the GPU has fallen off the bus.
 type Card interface {
-	// Sample reads utilisation, memory, PCIe and power at once; see nvml.Library.
-	Sample() (nvml.Sample, error)
+	// Utilisation is the GPU's and its memory's, 0..1.
+	Utilisation() (gpu, mem float64, err error)
+	// Memory is what is in use, MiB.
+	Memory() (float64, error)
+	// PCIe is what comes from the host and goes to it, MB/s. It takes a driver 40 ms.
+	PCIe() (rx, tx float64, err error)
+	Power() (float64, error) // W
 	// Energy is a counter, J.
 	Energy() (float64, error)
 	// Activity is what performance monitoring saw since the last call.
@@ -25,24 +30,11 @@ type Card interface {
 	ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error)
 }
 
-// figured is a Card whose figures can be read one by one, so that one that fails
-// takes no other along.
-type figured interface {
-	Utilisation() (gpu, mem float64, err error)
-	Memory() (mib float64, err error)
-	PCIe() (rx, tx float64, err error) // MB/s
-	Power() (w float64, err error)
-}
-
 // whole is a GPU without MIG.
 type whole struct {
 	*nvml.Device
-	lib   nvml.Library
-	at    int // index in lib.Devices
 	meter meter
 }
-
-func (c *whole) Sample() (nvml.Sample, error) { return c.lib.Sample(c.at) }
 
 func (c *whole) Activity() (nvml.Activity, error) {
 	return c.meter.read(c.Device.Answers.GPM, c.Device.Meter)
@@ -76,10 +68,11 @@ type part struct {
 	meter meter
 }
 
-func (c *part) Sample() (nvml.Sample, error) {
-	mem, err := c.Instance.Memory()
-	return nvml.Sample{MemMiB: mem}, err
-}
+func (c *part) Utilisation() (gpu, mem float64, err error) { return 0, 0, nvml.ErrNotSupported }
+
+func (c *part) PCIe() (rx, tx float64, err error) { return 0, 0, nvml.ErrNotSupported }
+
+func (c *part) Power() (float64, error) { return 0, nvml.ErrNotSupported }
 
 func (c *part) Energy() (float64, error) { return 0, nvml.ErrNotSupported }
 

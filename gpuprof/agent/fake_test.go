@@ -27,7 +27,6 @@ type card struct {
 
 var none = nvml.ErrNotSupported
 
-func (c *card) Sample() (nvml.Sample, error) { return nvml.Sample{}, none }
 func (c *card) Utilisation() (float64, float64, error) {
 	if c.use == nil {
 		return 0, 0, none

@@ -25,6 +25,12 @@ func TestDriverOfNewCardsThatLies(t *testing.T) {
 	driverThatLies(t, "h200", "energy", "gpm", "samples", "mps-processes")
 }
 
+// of says which of a record's figures come from one of the driver's.
+var of = map[string][]string{
+	"utilization": {"gpu", "core"}, "memory": {"mem"}, "pcie-throughput": {"pcie"}, "power": {"power"},
+	"process-utilization": {"core"}, "gpm": {"core"},
+}
+
 func driverThatLies(t *testing.T, model string, figures ...string) {
 	t.Helper()
 	lib, program := simulated(t, "2", "--model", model)
@@ -86,6 +92,11 @@ func driverThatLies(t *testing.T, model string, figures ...string) {
 				t.Fatal(err)
 			}
 			told := func(f string) bool { return !slices.Contains(r.Unknown, f) && r.Samples > 0 }
+			for _, f := range []string{"gpu", "core", "mem", "pcie", "power"} {
+				if !told(f) && !slices.Contains(of[figure], f) {
+					t.Errorf("%s %s took %s along: dropped %v, %d of %d failed", figure, mode, f, r.Dropped, r.Failed, r.Samples)
+				}
+			}
 			near := func(f string, got, want, slack float64) {
 				if told(f) && math.Abs(got-want) > slack {
 					t.Errorf("%s %s: %s is %v, was %v (dropped %v, unknown %v, %d of %d failed)", figure, mode, f, got, want, r.Dropped, r.Unknown, r.Failed, r.Samples)

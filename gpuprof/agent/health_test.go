@@ -30,15 +30,26 @@ type cards struct {
 func (c *cards) Devices() []nvml.Device {
 	return []nvml.Device{{UUID: "GPU-0", MemMiB: 12000}, {Minor: 1, Index: 1, UUID: "GPU-1", MemMiB: 12000}}
 }
-func (c *cards) Close() error { return nil }
-func (c *cards) Sample(i int) (nvml.Sample, error) {
-	c.mu.Lock()
-	err, hang, util := c.err, c.hang, c.util
-	c.mu.Unlock()
-	if hang != nil {
-		<-hang
+func (c *cards) Close() error                    { return nil }
+func (c *cards) Sample(int) (nvml.Sample, error) { return nvml.Sample{}, none }
+
+// card is GPU i.
+func (c *cards) card(i int) *card {
+	ask := func(v *float64) (float64, error) {
+		c.mu.Lock()
+		err, hang, v0 := c.err, c.hang, *v
+		c.mu.Unlock()
+		if hang != nil {
+			<-hang
+		}
+		return v0, err
 	}
-	return nvml.Sample{GPU: util, MemMiB: 100 * float64(1+i)}, err
+	mem := 100 * float64(1+i)
+	return &card{
+		use:    func() (float64, float64, error) { v, err := ask(&c.util); return v, 0, err },
+		memory: func() (float64, error) { return ask(&mem) },
+		pcie:   func() (float64, float64, error) { return 0, 0, nil },
+	}
 }
 
 func (c *cards) set(err error, hang chan struct{}) {
@@ -67,6 +78,9 @@ func newBench(t *testing.T) *bench {
 	}
 	if err := b.Start(); err != nil {
 		t.Fatal(err)
+	}
+	for i, g := range b.gpus {
+		g.card = b.cards.card(i)
 	}
 	return b
 }
@@ -180,6 +194,9 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	a := &Agent{Dir: dir, Lib: c, Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	if err := a.Start(); err != nil {
 		t.Fatal(err)
+	}
+	for i, g := range a.gpus {
+		g.card = c.card(i)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

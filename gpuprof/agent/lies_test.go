@@ -97,6 +97,39 @@ func TestEveryFigureMayLie(t *testing.T) {
 	}
 }
 
+// PCIe is slow to read: neither fast steps nor bursts read it oftener than once a
+// period, and what they didn't read isn't unknown. Performance monitoring saves it.
+func TestPCIeIsReadOnceAPeriod(t *testing.T) {
+	for _, counts := range []bool{false, true} {
+		b := newBench(t)
+		c := b.steady()
+		n, uses := 0, 0
+		c.pcie = func() (float64, float64, error) { n++; return 300, 100, nil }
+		c.use = func() (float64, float64, error) { uses++; return float64(uses % 2), 0, nil }
+		if counts {
+			c.act = func() (nvml.Activity, error) {
+				return nvml.Activity{SM: 0.5, PCIeRx: 300 * float64(uses%2), PCIeTx: 200 * float64(uses%2)}, nil
+			}
+		}
+		b.gpus[0].card = c
+		b.begin(7, 0, 0)
+		b.scan()
+		b.until(b.now.Add(20 * time.Second)) // flickers, and has a burst
+		b.end(7)
+		r := b.closed(7)
+		want := 20
+		if counts {
+			want = 0
+		}
+		if n > want+2 || n < want-2 || uses < 200 {
+			t.Errorf("read %d times, utilisation %d times", n, uses)
+		}
+		if mean := r.Mean.PCIeMBps; slices.Contains(r.Unknown, "pcie") || math.Abs(mean-400) > 1e-6 && !counts || counts && !(mean > 100 && mean < 400) || r.Rx.Peak != 300 {
+			t.Errorf("%v MB/s, unknown %v, %+v", mean, r.Unknown, r.Rx)
+		}
+	}
+}
+
 // Zeros are dropped where other figures belie them.
 func TestZeros(t *testing.T) {
 	b := newBench(t)

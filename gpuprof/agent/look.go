@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -58,11 +59,20 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 			r.GPU = act.Graphics // an instance has no utilisation of its own
 			r.Has |= gpuprof.FigGPU
 		}
-		if both := act.PCIeRx + act.PCIeTx; both > 0 && both <= g.mostPCIe() && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.mig == "" {
+		// A card that can't tell it gives 0.
+		both := act.PCIeRx + act.PCIeTx
+		g.counts = g.counts || both > 0
+		if g.counts && both <= g.mostPCIe() && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.mig == "" {
 			// Over the whole time since the last reading, where the other way is 20 ms.
-			r.PCIeMBps, r.RxMBps, r.TxMBps, r.Directions = both, act.PCIeRx, act.PCIeTx, true
-			r.Has |= gpuprof.FigPCIe
+			l.flow(act.PCIeRx, act.PCIeTx, g.mostPCIe())
 		}
+	}
+	if r.Has&gpuprof.FigPCIe == 0 {
+		perr := g.pcie(&l)
+		if errors.Is(perr, nvml.ErrLost) {
+			return look{}, perr
+		}
+		err = failures(err, perr)
 	}
 	a.processes(g, jobs, &l)
 	if r.Has&gpuprof.FigCore == 0 && r.Has&gpuprof.FigGPU != 0 && !errors.Is(aerr, errNotYet) {
@@ -81,68 +91,59 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 	return l, nil
 }
 
-// figures reads utilisation, memory, PCIe and power, each by itself where the card
-// can.
+// figures reads utilisation, memory and power, each by itself.
 func (g *gpu) figures(l *look) error {
 	r := &l.reading
-	f, ok := g.card.(figured)
-	if !ok {
-		s, err := g.card.Sample()
-		if err != nil {
-			if errors.Is(err, nvml.ErrImplausible) {
-				l.lied |= gpuprof.FigGPU | gpuprof.FigMem // which of them isn't told
-			}
-			return err
-		}
-		// What the card doesn't give is 0, too.
-		has := g.dev.Answers
-		if g.untold {
-			has = nvml.Answers{Utilisation: true, PCIe: true}
-		}
-		if g.mig != "" { // what is the whole card's isn't the instance's
-			has = nvml.Answers{}
-		}
-		if has.Utilisation {
-			l.take(gpuprof.FigGPU, s.GPU, &r.GPU, 1, nil)
-		}
-		l.take(gpuprof.FigMem, s.MemMiB, &r.MemMiB, g.mostMem(), nil)
-		switch {
-		case s.Failed.PCIe:
-			l.lied |= gpuprof.FigPCIe
-		case has.PCIe && l.take(gpuprof.FigPCIe, s.PCIeMBps, &r.PCIeMBps, g.mostPCIe(), nil):
-			r.RxMBps, r.TxMBps = s.PCIeRxMBps, s.PCIeTxMBps
-			r.Directions = r.RxMBps >= 0 && r.TxMBps >= 0 && r.RxMBps+r.TxMBps <= g.mostPCIe()*slack && !g.untold
-		}
-		switch {
-		case s.Failed.Power || has.Power && s.PowerW == 0: // a card that is on draws something
-			l.lied |= gpuprof.FigPower
-		case s.PowerW != 0:
-			l.take(gpuprof.FigPower, s.PowerW, &r.PowerW, mostPower, nil)
-		}
-		return nil
-	}
-	use, _, err1 := f.Utilisation()
+	use, _, err1 := g.card.Utilisation()
 	l.take(gpuprof.FigGPU, use, &r.GPU, 1, err1)
-	mem, err2 := f.Memory()
+	mem, err2 := g.card.Memory()
 	l.take(gpuprof.FigMem, mem, &r.MemMiB, g.mostMem(), err2)
-	rx, tx, err3 := f.PCIe()
-	if !(rx >= 0 && tx >= 0) {
-		rx = math.NaN()
+	w, err3 := g.card.Power()
+	if err3 == nil && w == 0 {
+		err3 = nvml.ErrImplausible // a card that is on draws something
 	}
-	if l.take(gpuprof.FigPCIe, rx+tx, &r.PCIeMBps, g.mostPCIe(), err3) {
-		r.RxMBps, r.TxMBps, r.Directions = rx, tx, true
-	}
-	w, err4 := f.Power()
-	if err4 == nil && w == 0 {
-		err4 = nvml.ErrImplausible // a card that is on draws something
-	}
-	l.take(gpuprof.FigPower, w, &r.PowerW, mostPower, err4)
-	for _, err := range []error{err1, err2, err3, err4} {
-		if errors.Is(err, nvml.ErrLost) {
-			return err
+	l.take(gpuprof.FigPower, w, &r.PowerW, mostPower, err3)
+	return failures(err1, err2, err3)
+}
+
+// failures joins errors but for those of figures that the card hasn't.
+func failures(errs ...error) error {
+	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, nvml.ErrNotSupported) })...)
+}
+
+// traffic is PCIe as it was read last.
+type traffic struct {
+	at     time.Time
+	rx, tx float64
+	known  bool
+	err    error
+}
+
+// pcie reads the traffic where performance monitoring doesn't tell it. It takes the
+// driver so long that it is read once a period at most; what was read last holds
+// until then.
+func (g *gpu) pcie(l *look) error {
+	t := &g.traffic
+	if age := l.at.Sub(t.at); t.at.IsZero() || age < 0 || age >= g.pace.period-g.pace.least() {
+		rx, tx, err := g.card.PCIe()
+		*t = traffic{at: l.at, rx: rx, tx: tx, err: err}
+		if !(rx >= 0 && tx >= 0) {
+			rx = math.NaN()
 		}
+		var both float64
+		t.known = l.take(gpuprof.FigPCIe, rx+tx, &both, g.mostPCIe(), err)
 	}
-	return errors.Join(err1, err2, err3, err4)
+	if t.known {
+		l.flow(t.rx, t.tx, g.mostPCIe())
+	}
+	return t.err
+}
+
+// flow takes PCIe's two directions over.
+func (l *look) flow(rx, tx, most float64) {
+	r := &l.reading
+	r.PCIeMBps, r.RxMBps, r.TxMBps, r.Directions = min(rx+tx, most), rx, tx, true
+	r.Has |= gpuprof.FigPCIe
 }
 
 // take takes a figure over into a reading if it can be true.

@@ -68,19 +68,13 @@ func (a *Agent) burstRead(g *gpu, now time.Time) {
 	}
 	at := now.Sub(b.t.job.Start).Seconds()
 	add := func(ms *[]gpuprof.Moment, v float64) { *ms = append(*ms, gpuprof.Moment{T: at, V: v}) }
-	if f, ok := g.card.(figured); ok {
-		// Without PCIe, whose reading takes the driver 20 ms.
-		if use, mem, err := f.Utilisation(); err == nil {
-			add(&b.gpu, use)
-			add(&b.mem, mem)
-		}
-		if w, err := f.Power(); err == nil {
-			add(&b.pow, w)
-		}
-	} else if s, err := g.card.Sample(); err == nil {
-		add(&b.gpu, s.GPU)
-		add(&b.mem, s.MemBusy)
-		add(&b.pow, s.PowerW)
+	// Without PCIe, whose reading takes the driver longer than a step.
+	if use, mem, err := g.card.Utilisation(); err == nil {
+		add(&b.gpu, use)
+		add(&b.mem, mem)
+	}
+	if w, err := g.card.Power(); err == nil {
+		add(&b.pow, w)
 	}
 	step := a.Period / burstStep
 	b.due = b.due.Add(step)

@@ -88,13 +88,14 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 	return t
 }
 
-// hurry has a job's GPUs read at once, and fast for a while.
+// hurry has a job's GPUs read at once, all of it, and fast for a while.
 func (a *Agent) hurry(j *prolog.Job, now time.Time) {
 	for _, i := range j.GPUs {
 		if a.gpus[i] == nil {
 			a.gpus[i] = &gpu{index: i, missing: true, pace: pace{period: a.Period}}
 		}
 		a.gpus[i].pace.hurry(now)
+		a.gpus[i].traffic = traffic{}
 	}
 }
 
