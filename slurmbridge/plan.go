@@ -181,6 +181,11 @@ type Note struct {
 	// LatestDelayS is how much longer the bridge alone may keep the job waiting, s.
 	LatestDelayS float64 `json:"latest_delay_s"`
 	PassedOver   int     `json:"passed_over"`
+	// FreeInS is in how long the first of the GPUs that were considered for it is
+	// expected to be empty, s; negative = not known.
+	FreeInS float64 `json:"free_in_s"`
+	// Ignored holds a sentence for each term of its comment that makes no sense.
+	Ignored []string `json:"ignored,omitempty"`
 }
 
 // Considered is one combination that a decision valued.

@@ -2,6 +2,7 @@ package slurmbridge
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -555,9 +556,13 @@ func (r *round) note(dec *rlcore.Decision, kind GroupKind) {
 		if n == nil {
 			n = &Note{
 				At: r.f.Snap.At, Ref: j.ID, App: r.f.Apps[j.ID].Key, Known: j.Profile != nil,
-				LatestDelayS: max(0, limit-j.DelayedS), PassedOver: j.PassedOver,
+				LatestDelayS: max(0, limit-j.DelayedS), PassedOver: j.PassedOver, FreeInS: -1,
+				Ignored: r.f.Terms[j.ID].Ignored,
 			}
 			r.plan.Notes[j.ID] = n
+		}
+		if t := r.plan.state.GPUs[w.GPU].EmptyInS(); n.FreeInS < 0 && t < math.MaxFloat64 || t < n.FreeInS {
+			n.FreeInS = t
 		}
 		best := make([]int, 0, len(dec.Combos))
 		for k, c := range dec.Combos {

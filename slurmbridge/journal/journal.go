@@ -235,6 +235,8 @@ type Story struct {
 	Note    *slurmbridge.Note   `json:"note,omitempty"`
 	Groups  []slurmbridge.Group `json:"groups,omitempty"`
 	Changes []Entry             `json:"changes,omitempty"`
+	// Outcomes are what came of its runs.
+	Outcomes []slurmbridge.Outcome `json:"outcomes,omitempty"`
 }
 
 // Story returns what is known of a job. Returns ErrNotFound if that is nothing.
@@ -272,7 +274,10 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	if s.Changes, err = j.changes(ctx, ref); err != nil {
 		return nil, err
 	}
-	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 {
+	if s.Outcomes, err = j.outcomes(ctx, `SELECT body FROM bridge_outcomes WHERE ref = ? ORDER BY run`, ref); err != nil {
+		return nil, err
+	}
+	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
 		return nil, fmt.Errorf("job %s: %w", ref, ErrNotFound)
 	}
 	return &s, nil

@@ -60,6 +60,12 @@ func (s *shared) printWhy(ref string, story *journal.Story) {
 			fmt.Fprintf(s.out, "  passed over %d times\n", n.PassedOver)
 		}
 		fmt.Fprintf(s.out, "  the bridge alone may keep it waiting for another %s\n", time.Duration(n.LatestDelayS*float64(time.Second)).Round(time.Second))
+		if n.FreeInS >= 0 {
+			fmt.Fprintf(s.out, "  the first of the GPUs considered is expected to be empty in %s\n", time.Duration(n.FreeInS*float64(time.Second)).Round(time.Second))
+		}
+		for _, text := range n.Ignored {
+			fmt.Fprintf(s.out, "  ignored %s\n", text)
+		}
 		for _, c := range n.Considered {
 			mark := " "
 			if c.Taken {
@@ -105,6 +111,9 @@ func (s *shared) printWhy(ref string, story *journal.Story) {
 		}
 		fmt.Fprintf(s.out, "group %d, %s: %s on %s gpu %d%s\n", g.ID, g.Decided.Local().Format(time.DateTime), partners, g.Node, g.GPU, self)
 	}
+	for i := range story.Outcomes {
+		s.printOutcome(&story.Outcomes[i])
+	}
 	for _, e := range story.Changes {
 		fmt.Fprintf(s.out, "%s %s", e.At.Local().Format("15:04:05.000"), e.Change)
 		if e.Mode == "shadow" {
@@ -114,6 +123,46 @@ func (s *shared) printWhy(ref string, story *journal.Story) {
 			fmt.Fprintf(s.out, "  -> %s", e.Result)
 		}
 		fmt.Fprintf(s.out, "\n             before: %s\n", e.Was)
+	}
+}
+
+// printOutcome says what came of one run.
+func (s *shared) printOutcome(o *slurmbridge.Outcome) {
+	state := strings.ToLower(o.State)
+	if state == "" {
+		state = "ended"
+	}
+	fmt.Fprintf(s.out, "%s after %s on %s", state, o.End.Sub(o.Start).Round(time.Second), o.Node)
+	if o.Shared() {
+		fmt.Fprintf(s.out, ", beside %s", strings.Join(o.With, ", "))
+	} else {
+		fmt.Fprint(s.out, ", alone")
+	}
+	if o.Slowdown > 0 {
+		fmt.Fprintf(s.out, ": %.2f times its time alone", o.Slowdown)
+		if o.Predicted > 0 {
+			fmt.Fprintf(s.out, ", foreseen %.2f", o.Predicted)
+		}
+	}
+	switch {
+	case o.Broken:
+		fmt.Fprintf(s.out, "; its contract of %.2f was broken", o.Contract)
+	case o.Contract > 0 && o.Slowdown > 0 && o.Shared():
+		fmt.Fprintf(s.out, "; its contract of %.2f was kept", o.Contract)
+	}
+	fmt.Fprintln(s.out)
+	if o.Suspect != "" {
+		fmt.Fprintf(s.out, "  its company may be the reason: %s", o.Suspect)
+		if o.Again {
+			fmt.Fprint(s.out, "; it was run once more, alone")
+		}
+		fmt.Fprintln(s.out)
+	}
+	if o.Cleared {
+		fmt.Fprintln(s.out, "  it failed alone, too: its company was not the reason")
+	}
+	if o.Learned {
+		fmt.Fprintln(s.out, "  the run became part of its application's profile")
 	}
 }
 

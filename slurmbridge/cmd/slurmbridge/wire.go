@@ -171,8 +171,8 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		Gate: gate, Metrics: m, Now: time.Now, Poll: cfg.Poll, Log: log,
 		Planner: &slurmbridge.Planner{
 			Decider: newDecider(cfg, policies, predictor),
-			Scope: slurmbridge.Scope{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
-			Join:  cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
+			Scope:   slurmbridge.Scope{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
+			Join:    cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
 			Wanted: cfg.Policy,
 		},
 	}

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// TestPrintWhy: what an owner is told of a job that waits, and of its runs.
+func TestPrintWhy(t *testing.T) {
+	at := time.Date(2024, 1, 1, 12, 0, 0, 0, time.UTC)
+	outcome := func(o slurmbridge.Outcome) slurmbridge.Outcome {
+		o.Node, o.Start, o.End = "n1", at, at.Add(2*time.Minute)
+		return o
+	}
+	var out bytes.Buffer
+	s := &shared{out: &out}
+	s.printWhy("7", &journal.Story{
+		Note: &slurmbridge.Note{At: at, Ref: "7", App: "lmp", Known: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
+		Outcomes: []slurmbridge.Outcome{
+			outcome(slurmbridge.Outcome{State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1, Broken: true}),
+			outcome(slurmbridge.Outcome{State: "COMPLETED", With: []string{"9"}, Slowdown: 1.05, Contract: 1.1}),
+			outcome(slurmbridge.Outcome{State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full", Again: true}),
+			outcome(slurmbridge.Outcome{State: "FAILED", Cleared: true}),
+			outcome(slurmbridge.Outcome{Learned: true, Slowdown: 1}),
+		},
+	})
+	for _, want := range []string{
+		"expected to be empty in 1m30s",
+		`ignored share:max-slowdown="x": why`,
+		"completed after 2m0s on n1, beside 8: 1.20 times its time alone, foreseen 1.05; its contract of 1.10 was broken\n",
+		"beside 9: 1.05 times its time alone; its contract of 1.10 was kept\n",
+		"failed after 2m0s on n1, beside 8, 9\n  its company may be the reason: GPU memory was nearly full; it was run once more, alone\n",
+		"failed after 2m0s on n1, alone\n  it failed alone, too",
+		"ended after 2m0s on n1, alone: 1.00 times its time alone\n  the run became part",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not said in\n%s", want, out.String())
+		}
+	}
+}
