@@ -1,0 +1,378 @@
+// Package receipt works out what the bridge did in some days, and what it would
+// have done where it only watched: jobs grouped, GPU-hours, slowdowns, waits by
+// user and account, contracts, memory failures, what the guard refused. It reads
+// nothing itself: Make is a pure function of what store and journal kept.
+package receipt
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// Job is one run that ended in the time of the receipt, with all that was kept of
+// it.
+type Job struct {
+	Ref, User, Account, Partition, App string
+	Mode                               slurmbridge.Mode
+	// Ready is since when nothing but its turn kept the job waiting; zero = nobody
+	// saw it wait. Start and End are the node's where there is a record.
+	Ready, Start, End time.Time
+	GPUs              []string // names that are the same for the same GPU
+	Whole             int      // whole GPUs that it asked for, 0 = a share
+	Terms             slurmbridge.Terms
+	// Outcome is what came of the run, nil = it was not judged.
+	Outcome *slurmbridge.Outcome
+	// Profile is what is known of its application today, nil = nothing.
+	Profile *rlcore.Profile
+}
+
+func (j *Job) hours() float64 { return max(0, j.End.Sub(j.Start).Hours()) }
+
+// Input is what store and journal kept.
+type Input struct {
+	From, To time.Time
+	Mode     slurmbridge.Mode // the settings', for jobs that nobody noted one of
+	Jobs     []Job
+	Groups   []slurmbridge.Group
+	Intended map[string]journal.Intended // of shadow, by ref
+	Refused  []journal.Refused
+	// Replay is the world in which to run the jobs once more; nil = don't.
+	Replay *World
+}
+
+// Receipt is what came of it. Times are in hours, slowdowns run time together ÷
+// alone.
+type Receipt struct {
+	From     time.Time      `json:"from"`
+	To       time.Time      `json:"to"`
+	Modes    map[string]int `json:"jobs_by_mode"`
+	Policies []string       `json:"policies"`
+	Jobs     int            `json:"jobs"`
+	Users    int            `json:"users"`
+	Shared   int            `json:"jobs_shared"`   // that ran beside others
+	Grouped  int            `json:"jobs_grouped"`  // in groups of several that were made
+	Groups   int            `json:"groups"`        // of several that were made
+	Intended int            `json:"jobs_intended"` // that shadow would have put beside others
+	Hours    Hours          `json:"gpu_hours"`
+	// Predicted covers the groups that were made, in shadow those intended.
+	Predicted Slowdown          `json:"slowdown_predicted"`
+	Seen      Slowdown          `json:"slowdown_seen"`
+	Points    []Point           `json:"slowdowns,omitempty"`
+	Contracts Contracts         `json:"contracts"`
+	Failures  []Failure         `json:"memory_failures"`
+	Refused   []journal.Refused `json:"guard"`
+	Replay    *Replay           `json:"replay,omitempty"`
+	// NoReplay says why there is no replay.
+	NoReplay string   `json:"no_replay,omitempty"`
+	Method   []string `json:"method"`
+}
+
+// Hours compares the GPU-hours that jobs took with those that they would have taken
+// one by one.
+type Hours struct {
+	Used float64 `json:"used"` // at least one job on the GPU
+	// OneByOne: runs alone as they were, the others as their profiles say.
+	OneByOne float64 `json:"one_by_one"`
+	Saved    float64 `json:"saved"`
+	// How much of OneByOne was measured, and how much is an estimate by profile or by
+	// the slowdown that was foreseen.
+	Measured  float64 `json:"measured"`
+	ByProfile float64 `json:"by_profile"`
+	ByGuess   float64 `json:"by_slowdown"`
+	Lost      float64 `json:"lost"` // used by runs that failed for having company
+}
+
+// Slowdown sums up slowdowns.
+type Slowdown struct {
+	Jobs  int     `json:"jobs"`
+	Mean  float64 `json:"mean,omitempty"`
+	P95   float64 `json:"p95,omitempty"`
+	Worst float64 `json:"worst,omitempty"`
+	Of    string  `json:"worst_job,omitempty"`
+}
+
+// Point is one run beside others, foreseen and seen.
+type Point struct {
+	Ref       string  `json:"job"`
+	App       string  `json:"app"`
+	Predicted float64 `json:"predicted"`
+	Seen      float64 `json:"seen"`
+	Broken    bool    `json:"broken,omitempty"`
+}
+
+// Contracts counts the runs beside others under a contract.
+type Contracts struct {
+	Kept   int        `json:"kept"`
+	Broken int        `json:"broken"`
+	List   []Contract `json:"broken_list,omitempty"` // the worst first
+}
+
+// Contract is one that was broken.
+type Contract struct {
+	Ref     string   `json:"job"`
+	User    string   `json:"user"`
+	App     string   `json:"app"`
+	With    []string `json:"with"`
+	Limit   float64  `json:"limit"`
+	Seen    float64  `json:"seen"`
+	Foresaw float64  `json:"predicted"`
+}
+
+// Failure is a run that failed beside others, which may be the reason.
+type Failure struct {
+	Ref     string    `json:"job"`
+	User    string    `json:"user"`
+	App     string    `json:"app"`
+	At      time.Time `json:"at"`
+	With    []string  `json:"with"`
+	Why     string    `json:"why"`
+	Again   bool      `json:"again"`   // it was run once more, alone
+	Cleared bool      `json:"cleared"` // and failed alone, too
+}
+
+// Make works a receipt out.
+func Make(in *Input) *Receipt {
+	r := &Receipt{
+		From: in.From, To: in.To, Modes: map[string]int{}, Jobs: len(in.Jobs), Refused: in.Refused,
+		Policies: []string{}, Failures: []Failure{}, Method: []string{},
+	}
+	if r.Refused == nil {
+		r.Refused = []journal.Refused{}
+	}
+	users := map[string]bool{}
+	active := 0
+	for i := range in.Jobs {
+		j := &in.Jobs[i]
+		if j.Mode == "" {
+			j.Mode = in.Mode
+		}
+		r.Modes[string(j.Mode)]++
+		users[j.User] = true
+		if j.Outcome != nil && j.Outcome.Shared() {
+			r.Shared++
+		}
+		if j.Mode == slurmbridge.Active {
+			active++
+		}
+	}
+	r.Users = len(users)
+	r.groups(in)
+	r.hours(in.Jobs)
+	r.outcomes(in.Jobs)
+	r.method(in, active)
+	switch {
+	case in.Replay == nil:
+		r.NoReplay = "it was not asked for"
+	default:
+		var err error
+		if r.Replay, err = in.Replay.Run(in.Jobs); err != nil {
+			r.NoReplay = err.Error()
+		} else {
+			r.Method = append(r.Method, r.Replay.method()...)
+		}
+	}
+	return r
+}
+
+// groups counts what was grouped, or would have been, and what was foreseen.
+func (r *Receipt) groups(in *Input) {
+	policies := map[string]bool{}
+	grouped, intended := map[string]bool{}, map[string]bool{}
+	foreseen := map[string]float64{}
+	add := func(g *slurmbridge.Group, into map[string]bool, others int) {
+		if g.Policy != "" {
+			policies[g.Policy] = true
+		}
+		if len(g.Members)+others < 2 {
+			return
+		}
+		for i := range g.Members {
+			m := &g.Members[i]
+			into[m.Ref] = true
+			if m.Predicted > 0 {
+				foreseen[m.Ref] = m.Predicted
+			}
+		}
+	}
+	for i := range in.Groups {
+		g := in.Groups[i]
+		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m slurmbridge.Member) bool { return !m.Ran })
+		others := 0
+		if g.Kind == slurmbridge.Join {
+			others = 1 // at least: that is what joining means
+		}
+		if len(g.Members) > 0 && len(g.Members)+others > 1 {
+			r.Groups++
+		}
+		add(&g, grouped, others)
+	}
+	for ref, x := range in.Intended {
+		own := map[string]bool{}
+		only := x.Group
+		only.Members = slices.DeleteFunc(slices.Clone(x.Members), func(m slurmbridge.Member) bool { return m.Ref != ref })
+		add(&only, own, len(x.Members)-len(only.Members)+len(x.Beside))
+		maps.Copy(intended, own)
+	}
+	r.Grouped, r.Intended = len(grouped), len(intended)
+	r.Policies = append(r.Policies, slices.Sorted(maps.Keys(policies))...)
+	var all []valued
+	for ref, v := range foreseen {
+		all = append(all, valued{ref, v})
+	}
+	r.Predicted = summary(all)
+}
+
+// hours compares GPU-hours.
+func (r *Receipt) hours(jobs []Job) {
+	type span struct{ from, to time.Time }
+	on := map[string][]span{}
+	h := &r.Hours
+	for i := range jobs {
+		j := &jobs[i]
+		if j.Start.IsZero() || !j.End.After(j.Start) {
+			continue
+		}
+		n := float64(max(1, len(j.GPUs)))
+		for _, g := range j.GPUs {
+			on[g] = append(on[g], span{j.Start, j.End})
+		}
+		if len(j.GPUs) == 0 {
+			h.Used += j.hours() // nobody knows where: it counts as its own GPU
+		}
+		worth, how := solo(j)
+		worth *= n
+		switch how {
+		case measured:
+			h.Measured += worth
+		case byProfile:
+			h.ByProfile += worth
+		case byGuess:
+			h.ByGuess += worth
+		case lost:
+			h.Lost += n * j.hours()
+		}
+	}
+	for _, gpu := range slices.Sorted(maps.Keys(on)) { // in order: a sum of floats depends on it
+		spans := on[gpu]
+		slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
+		var end time.Time
+		for _, s := range spans {
+			if s.from.After(end) {
+				end = s.from
+			}
+			if s.to.After(end) {
+				h.Used += s.to.Sub(end).Hours()
+				end = s.to
+			}
+		}
+	}
+	h.OneByOne = h.Measured + h.ByProfile + h.ByGuess
+	h.Saved = h.OneByOne - h.Used
+}
+
+type basis int
+
+const (
+	measured basis = iota
+	byProfile
+	byGuess
+	lost
+)
+
+// solo is how many hours a run would have taken alone, and how that is known. A
+// run that failed for having company is worth nothing: it has to be repeated.
+func solo(j *Job) (hours float64, how basis) {
+	o := j.Outcome
+	switch {
+	case o == nil || !o.Shared():
+		return j.hours(), measured
+	case o.Suspect != "":
+		return 0, lost
+	case o.Slowdown > 0 && o.SoloS > 0:
+		return o.SoloS / 3600, byProfile
+	}
+	// It was cut short, or is no whole run: what it did is its time less what its
+	// company took. Where nothing was foreseen it is held to have done the least:
+	// one of n sharers.
+	slow := o.Predicted
+	if !(slow >= 1) {
+		slow = float64(1 + len(o.With))
+	}
+	return j.hours() / slow, byGuess
+}
+
+// outcomes counts what came of runs beside others.
+func (r *Receipt) outcomes(jobs []Job) {
+	var seen []valued
+	cleared := map[string]bool{}
+	for i := range jobs {
+		if o := jobs[i].Outcome; o != nil && o.Cleared {
+			cleared[o.Ref] = true
+		}
+	}
+	for i := range jobs {
+		o := jobs[i].Outcome
+		if o == nil {
+			continue
+		}
+		if o.Suspect != "" {
+			r.Failures = append(r.Failures, Failure{
+				Ref: o.Ref, User: o.User, App: o.App, At: o.End, With: o.With, Why: o.Suspect, Again: o.Again, Cleared: cleared[o.Ref],
+			})
+		}
+		if !o.Shared() || !(o.Slowdown > 0) {
+			continue
+		}
+		seen = append(seen, valued{o.Ref, o.Slowdown})
+		if o.Predicted > 0 {
+			r.Points = append(r.Points, Point{o.Ref, o.App, o.Predicted, o.Slowdown, o.Broken})
+		}
+		switch {
+		case o.Broken:
+			r.Contracts.Broken++
+			r.Contracts.List = append(r.Contracts.List, Contract{o.Ref, o.User, o.App, o.With, o.Contract, o.Slowdown, o.Predicted})
+		case o.Contract > 0:
+			r.Contracts.Kept++
+		}
+	}
+	r.Seen = summary(seen)
+	slices.SortStableFunc(r.Contracts.List, func(a, b Contract) int { return cmp.Compare(b.Seen/b.Limit, a.Seen/a.Limit) })
+	slices.SortStableFunc(r.Failures, func(a, b Failure) int { return b.At.Compare(a.At) })
+}
+
+type valued struct {
+	ref string
+	v   float64
+}
+
+func summary(all []valued) Slowdown {
+	all = slices.DeleteFunc(all, func(x valued) bool { return math.IsNaN(x.v) || math.IsInf(x.v, 0) })
+	if len(all) == 0 {
+		return Slowdown{}
+	}
+	slices.SortFunc(all, func(a, b valued) int { return cmp.Or(cmp.Compare(a.v, b.v), cmp.Compare(a.ref, b.ref)) })
+	s := Slowdown{Jobs: len(all), Worst: all[len(all)-1].v, Of: all[len(all)-1].ref, P95: all[min(len(all)-1, int(0.95*float64(len(all))))].v}
+	for _, x := range all {
+		s.Mean += x.v / float64(len(all))
+	}
+	return s
+}
+
+// method says, for people, where the figures come from.
+func (r *Receipt) method(in *Input, active int) {
+	r.Method = append(r.Method,
+		"Counted are the jobs with GPUs that ended in this time and were noted by the daemon or recorded by their node.",
+		"GPU-hours used: the time in which at least one of them was on a GPU. One by one: the measured time of runs that had no company; for the others their applications' solo durations as profiles say, which is an estimate, or where a run says nothing (cancelled, timed out) its time divided by the slowdown foreseen, or by the number of sharers where none was. Runs that failed for having company count as used and as worth nothing.",
+		"Slowdown seen: the run's time over its application's solo duration, where the run came to its end and the application is known.")
+	if active < len(in.Jobs) {
+		r.Method = append(r.Method, "In shadow nothing was changed: what would have been grouped is the last plan that had each job in it before Slurm started it; what would have come of it is the replay's estimate.")
+	}
+	r.Method = append(r.Method, "Guard: jobs that a reason was given for at least once, and how many looks said so, each look counted once a job.")
+}

@@ -1,0 +1,300 @@
+package receipt
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"html"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func at(min float64) time.Time { return began.Add(time.Duration(min * float64(time.Minute))) }
+
+// light is an application that leaves most of a GPU to others.
+var light = &rlcore.Profile{App: "light", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}, Runs: 3}
+
+// ran is a job of an application of an hour that ran from one minute to another.
+func ran(ref, user string, ready, from, to float64, with ...string) Job {
+	j := Job{
+		Ref: ref, User: user, Account: "lab", Partition: "gpu", App: "light", Mode: slurmbridge.Active,
+		Ready: at(ready), Start: at(from), End: at(to), GPUs: []string{"n1/0"}, Profile: light,
+	}
+	o := &slurmbridge.Outcome{Ref: ref, User: user, App: "light", State: "COMPLETED", With: with, End: j.End, SoloS: 3600}
+	o.Slowdown = (to - from) / 60
+	if len(with) > 0 {
+		o.Predicted = 1.1
+	}
+	j.Outcome = o
+	return j
+}
+
+// world is one GPU on which everybody may share, decided by greedy.
+func world() *World {
+	return &World{
+		Nodes: []slurmbridge.Node{{Name: "n1", GPUs: 1, GPUType: "x", Partitions: []string{"gpu"}, Up: true}},
+		Card:  func(string) (rlcore.GPUSpec, bool) { return rlcore.GPUSpec{Model: "x", MemMiB: 10_000}, true },
+		Decider: func() *rlcore.Decider {
+			m := interference.New(&contention.MPS)
+			return &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &rlcore.Guard{Predictor: m}, M: 5}
+		},
+	}
+}
+
+func near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if math.Abs(got-want) > 1e-6 {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// Two jobs of an hour beside each other for 75 minutes, one alone for an hour: 3
+// hours of work in 2.25.
+func TestWhatWasDone(t *testing.T) {
+	a, b, c := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1"), ran("3", "ann", 0, 75, 135)
+	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
+	a.Outcome.Broken = true
+	in := &Input{From: at(-10), To: at(200), Jobs: []Job{a, b, c}, Groups: []slurmbridge.Group{
+		{Kind: slurmbridge.StartNow, State: slurmbridge.Done, Policy: "dqn", Members: []slurmbridge.Member{{Ref: "1", Ran: true, Predicted: 1.1}, {Ref: "2", Ran: true, Predicted: 1.3}}},
+		{Kind: slurmbridge.StartNow, State: slurmbridge.Done, Policy: "dqn", Members: []slurmbridge.Member{{Ref: "3", Ran: true, Predicted: 1}}},
+		{Kind: slurmbridge.StartNow, State: slurmbridge.Done, Policy: "dqn", Members: []slurmbridge.Member{{Ref: "8"}, {Ref: "9"}}}, // taken back
+	}}
+	r := Make(in)
+	if r.Jobs != 3 || r.Users != 2 || r.Shared != 2 || r.Grouped != 2 || r.Groups != 1 {
+		t.Errorf("%+v", r)
+	}
+	near(t, "used", r.Hours.Used, 2.25)
+	near(t, "one by one", r.Hours.OneByOne, 3)
+	near(t, "saved", r.Hours.Saved, 0.75)
+	near(t, "measured", r.Hours.Measured, 1)
+	near(t, "by profile", r.Hours.ByProfile, 2)
+	near(t, "mean foreseen", r.Predicted.Mean, 1.2)
+	near(t, "worst foreseen", r.Predicted.Worst, 1.3)
+	near(t, "mean seen", r.Seen.Mean, 1.225)
+	if r.Seen.Of != "1" || r.Predicted.Of != "2" || r.Contracts.Kept != 1 || r.Contracts.Broken != 1 || r.Contracts.List[0].Ref != "1" {
+		t.Errorf("%+v %+v", r.Seen, r.Contracts)
+	}
+}
+
+// What a run is worth that did not come to its end is a guess; one that failed for
+// having company is worth nothing.
+func TestRunsThatFailed(t *testing.T) {
+	cut, bad, again := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("2", "bob", 0, 30, 40)
+	cut.Outcome.State, cut.Outcome.Slowdown, cut.Outcome.Predicted = "CANCELLED", 0, 1.5
+	bad.Outcome.State, bad.Outcome.Slowdown, bad.Outcome.Suspect, bad.Outcome.Again = "FAILED", 0, "GPU memory was nearly full", true
+	again.Outcome.State, again.Outcome.Slowdown, again.Outcome.Cleared = "FAILED", 0, true
+	r := Make(&Input{Jobs: []Job{cut, bad, again}})
+	near(t, "by guess", r.Hours.ByGuess, 20./60)
+	near(t, "lost", r.Hours.Lost, 0.5)
+	near(t, "measured", r.Hours.Measured, 10./60)
+	near(t, "used", r.Hours.Used, 40./60)
+	if len(r.Failures) != 1 || !r.Failures[0].Again || !r.Failures[0].Cleared || r.Failures[0].Why != "GPU memory was nearly full" {
+		t.Errorf("%+v", r.Failures)
+	}
+	nobody := cut
+	o := *cut.Outcome
+	o.Predicted = 0
+	nobody.Outcome = &o
+	near(t, "nothing was foreseen", Make(&Input{Jobs: []Job{nobody}}).Hours.ByGuess, 0.25)
+}
+
+func TestShadow(t *testing.T) {
+	var jobs []Job
+	intended := map[string]journal.Intended{}
+	for i := range 4 {
+		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%2), 0, float64(60*i), float64(60*i+60))
+		j.Mode = slurmbridge.Shadow
+		jobs = append(jobs, j)
+		intended[j.Ref] = journal.Intended{Group: slurmbridge.Group{Policy: "dqn", Members: []slurmbridge.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}}}}
+	}
+	intended["3"] = journal.Intended{Group: slurmbridge.Group{Members: []slurmbridge.Member{{Ref: "3", Predicted: 1}}}} // alone
+	r := Make(&Input{Mode: slurmbridge.Shadow, Jobs: jobs, Intended: intended, Replay: world()})
+	if r.Intended != 3 || r.Grouped != 0 || r.Predicted.Jobs != 3 || r.Modes["shadow"] != 4 {
+		t.Errorf("%+v", r)
+	}
+	x := r.Replay
+	if x == nil {
+		t.Fatal(r.NoReplay)
+	}
+	near(t, "alone", x.Alone.GPUHours, 4)
+	near(t, "wait alone", x.Alone.Wait, 1.5)
+	near(t, "recorded wait", x.RecordedWait, 1.5)
+	if x.Shared.GPUHours >= 3 || x.All.Shorter != 3 || x.All.Longer != 0 || x.Shared.Wait >= 0.5 || x.Worst <= 1 || len(x.Users) != 2 || len(x.Accounts) != 1 {
+		t.Errorf("%+v", x)
+	}
+	var b bytes.Buffer
+	r.Text(&b, 10)
+	for _, want := range []string{"Shadow changed nothing. It would have put 3 jobs", "Replayed (estimate): 4.0 GPU-hours", "How it was worked out", "user0", "lab"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
+		}
+	}
+}
+
+// Jobs keep to their partition's GPUs, to their terms and to whole GPUs.
+func TestReplayKeepsRules(t *testing.T) {
+	w := world()
+	w.Nodes = append(w.Nodes, slurmbridge.Node{Name: "n2", GPUs: 1, GPUType: "x", Partitions: []string{"other"}})
+	never := ran("1", "ann", 0, 0, 60)
+	never.Terms.NoShare = true
+	whole := ran("2", "bob", 0, 60, 120)
+	whole.Whole = 1
+	two := ran("3", "bob", 0, 60, 120)
+	two.Whole = 2
+	unseen := ran("4", "bob", 0, 60, 120)
+	unseen.Ready = time.Time{}
+	unknown := ran("5", "bob", 0, 120, 180)
+	unknown.Profile = nil
+	r, err := w.Run([]Job{never, whole, two, unseen, unknown})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Jobs != 3 || r.GPUs != 2 || r.LeftOut["more than one GPU"] != 1 || r.LeftOut["nobody saw it wait"] != 1 {
+		t.Errorf("%+v", r)
+	}
+	// All three need n1, one after the other, in both worlds.
+	near(t, "alone", r.Alone.Span, 3)
+	near(t, "shared", r.Shared.Span, 3)
+	near(t, "hours", r.Shared.GPUHours, 3)
+	if r.All.Shorter+r.All.Longer != 0 {
+		t.Errorf("%+v", r.All)
+	}
+	w.Limit = 1
+	if r, err = w.Run([]Job{never, whole}); err != nil || r.Jobs != 1 {
+		t.Errorf("%+v %v", r, err)
+	}
+	if _, err := (&World{Card: w.Card, Decider: w.Decider}).Run([]Job{never}); err == nil {
+		t.Error("replayed without a GPU")
+	}
+}
+
+// For any jobs: sums agree, the used time is no more than the runs' and no less than
+// the longest, and the same input gives the same receipt.
+func TestSums(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 12).Draw(t, "n")
+		var jobs []Job
+		sum, longest := 0.0, 0.0
+		for i := range n {
+			from := rapid.Float64Range(0, 500).Draw(t, "from")
+			length := rapid.Float64Range(0.1, 300).Draw(t, "length")
+			var with []string
+			if rapid.Bool().Draw(t, "shared") {
+				with = []string{"x"}
+			}
+			j := ran(fmt.Sprint(i), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "user"), from-rapid.Float64Range(0, 60).Draw(t, "wait"), from, from+length, with...)
+			j.GPUs = []string{rapid.SampledFrom([]string{"g0", "g1"}).Draw(t, "gpu")}
+			jobs = append(jobs, j)
+			sum += length / 60
+			longest = max(longest, length/60)
+		}
+		r := Make(&Input{Jobs: jobs, Replay: world()})
+		h := r.Hours
+		if h.Used > sum+1e-6 || h.Used < longest-1e-6 || math.Abs(h.Saved-(h.OneByOne-h.Used)) > 1e-9 || math.Abs(h.OneByOne-h.Measured-h.ByProfile-h.ByGuess) > 1e-9 {
+			t.Fatalf("%+v of %v", h, sum)
+		}
+		if n > 0 {
+			if r.Replay == nil {
+				t.Fatal(r.NoReplay)
+			}
+			users := 0
+			for _, u := range r.Replay.Users {
+				users += u.Jobs
+			}
+			if users != n || r.Replay.All.Jobs != n || r.Replay.Alone.GPUHours < 0 {
+				t.Fatalf("%+v", r.Replay)
+			}
+		}
+		again, _ := json.Marshal(Make(&Input{Jobs: jobs, Replay: world()}))
+		first, err := json.Marshal(r)
+		if err != nil || !bytes.Equal(first, again) {
+			t.Fatalf("two receipts of the same: %v", err)
+		}
+	})
+}
+
+const evil = `</title></svg><script>alert(1)</script>"'&` + "\x1b[2J‮"
+
+// Names that a user chose come out as text, and the page needs nothing else.
+func TestHostileNames(t *testing.T) {
+	a, b := ran("1", evil, 0, 0, 90, evil), ran("2", "bob", 0, 0, 90, "1")
+	a.Account, a.App, a.Outcome.App, a.Outcome.User = evil, evil, evil, evil
+	a.Outcome.Broken, a.Outcome.Contract = true, 1.1
+	b.Outcome.Suspect, b.Outcome.With, b.Outcome.User = evil, []string{evil}, evil
+	r := Make(&Input{Jobs: []Job{a, b}, Replay: world(), Refused: []journal.Refused{{Reason: evil, Jobs: 1, Looks: 1}}})
+	var page, text bytes.Buffer
+	if err := r.HTML(&page, 10); err != nil {
+		t.Fatal(err)
+	}
+	r.Text(&text, 10)
+	if s := page.String(); strings.Contains(s, "<script") || strings.Count(html.UnescapeString(s), "<script>alert(1)") < 8 {
+		t.Errorf("text became markup, or isn't shown %d times", strings.Count(html.UnescapeString(s), "<script>alert(1)"))
+	}
+	for _, out := range []string{page.String(), text.String()} {
+		if strings.ContainsAny(out, "\x1b‮") {
+			t.Error("a control character went through")
+		}
+	}
+	for _, out := range []string{"http://", "https://", "@import", "url("} {
+		if strings.Contains(page.String(), out) {
+			t.Errorf("the page reaches out: %s", out)
+		}
+	}
+}
+
+// A receipt of nothing is one, too.
+func TestNothing(t *testing.T) {
+	r := Make(&Input{From: at(0), To: at(10), Replay: world()})
+	var page, text bytes.Buffer
+	if err := r.HTML(&page, 10); err != nil {
+		t.Fatal(err)
+	}
+	r.Text(&text, 10)
+	if !strings.Contains(text.String(), "No job with a GPU ended") || !strings.Contains(page.String(), "No job with a GPU ended") || r.NoReplay == "" {
+		t.Error(text.String())
+	}
+	out, err := json.Marshal(r)
+	if err != nil || strings.Contains(string(out), "null") {
+		t.Errorf("%s %v", out, err)
+	}
+}
+
+// Thousands of jobs are still one page.
+func TestOnePage(t *testing.T) {
+	var jobs []Job
+	w := world()
+	w.Nodes[0].GPUs = 64
+	for i := range 1500 {
+		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%300), float64(i)/4, float64(i)/4+5, float64(i)/4+70, "x")
+		j.GPUs = []string{fmt.Sprint("n1/", i%64)}
+		j.Outcome.Contract, j.Outcome.Broken = 1.05, true
+		jobs = append(jobs, j)
+	}
+	started := time.Now()
+	r := Make(&Input{Jobs: jobs, Replay: w})
+	if r.Replay == nil || r.Replay.Jobs != 1500 {
+		t.Fatal(r.NoReplay)
+	}
+	t.Logf("%v", time.Since(started))
+	var page, text bytes.Buffer
+	if err := r.HTML(&page, 10); err != nil {
+		t.Fatal(err)
+	}
+	r.Text(&text, 10)
+	if page.Len() > 150_000 || strings.Count(text.String(), "\n") > 70 {
+		t.Errorf("%d bytes, %d lines", page.Len(), strings.Count(text.String(), "\n"))
+	}
+}

@@ -1,0 +1,348 @@
+package receipt
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// World is where jobs are replayed, once each with a GPU of its own and once
+// sharing.
+type World struct {
+	Nodes []slurmbridge.Node
+	Card  slurmbridge.Card
+	// Decider makes what decides in the shared world; its guard's predictor also says
+	// how sharers slow each other there.
+	Decider func() *rlcore.Decider
+	// Limit is how many jobs are replayed at most, the latest. Default 20,000.
+	Limit int
+}
+
+// Replay compares two simulated worlds with the same arrivals. Times are in hours.
+type Replay struct {
+	Jobs    int            `json:"jobs"`
+	LeftOut map[string]int `json:"left_out,omitempty"`
+	GPUs    int            `json:"gpus"`
+	Policy  string         `json:"policy"`
+	Alone   Lot            `json:"alone"`
+	Shared  Lot            `json:"shared"`
+	// RecordedWait is the mean wait that the same jobs really had: how far the
+	// replayed worlds are from it tells how far they can be believed.
+	RecordedWait float64  `json:"recorded_mean_wait_h"`
+	All          Change   `json:"all"`
+	Users        []Change `json:"users"` // those with the most jobs first
+	Accounts     []Change `json:"accounts"`
+	OOM          int      `json:"memory_failures"` // in the shared world
+	Worst        float64  `json:"worst_slowdown"`
+	Slow         float64  `json:"mean_slowdown"`
+}
+
+// Lot is how the jobs fared in one world.
+type Lot struct {
+	GPUHours   float64 `json:"gpu_hours"`
+	Wait       float64 `json:"mean_wait_h"`
+	Turnaround float64 `json:"mean_turnaround_h"`
+	Span       float64 `json:"makespan_h"`
+}
+
+// Change is what sharing does to the waits of some jobs.
+type Change struct {
+	Name       string  `json:"name"`
+	Jobs       int     `json:"jobs"`
+	Alone      float64 `json:"mean_wait_alone_h"`
+	Shared     float64 `json:"mean_wait_shared_h"`
+	Shorter    int     `json:"shorter"` // jobs that wait less, by a tenth of a minute or more
+	Longer     int     `json:"longer"`
+	ShorterH   float64 `json:"shorter_h"` // by how much in all
+	LongerH    float64 `json:"longer_h"`
+	Turnaround float64 `json:"turnaround_change_h"` // mean; below 0 = done earlier
+}
+
+// same is up to which difference two waits are the same, s.
+const same = 6.0
+
+// ErrReplay says why there is nothing to replay.
+var ErrReplay = errors.New("no replay")
+
+// Run replays jobs. It leaves the slice as it is.
+func (w *World) Run(jobs []Job) (*Replay, error) {
+	r := &Replay{LeftOut: map[string]int{}}
+	cfg := sim.Config{}
+	places := map[string][]int{} // GPUs by partition
+	for i := range w.Nodes {
+		n := &w.Nodes[i]
+		spec, ok := w.Card(n.GPUType)
+		if !ok {
+			spec = rlcore.GPUSpec{Model: n.GPUType, MemMiB: 1 << 20, MaxClients: 1} // nothing shares it
+		}
+		for range n.GPUs {
+			for _, p := range n.Partitions {
+				places[p] = append(places[p], len(cfg.GPUs))
+			}
+			cfg.GPUs = append(cfg.GPUs, spec)
+		}
+	}
+	if len(cfg.GPUs) == 0 {
+		return nil, fmt.Errorf("%w: no look at the nodes was kept", ErrReplay)
+	}
+	kept := w.pick(jobs, r)
+	if len(kept) == 0 {
+		return nil, fmt.Errorf("%w: of no job it is known since when it waited", ErrReplay)
+	}
+	d := w.Decider()
+	truth := &believed{of: map[*rlcore.Profile]*rlcore.Profile{}, predictor: d.Guard.Predictor, spec: cfg.GPUs[0]}
+	first := kept[0].Ready
+	room := 0.0
+	for g := range cfg.GPUs {
+		room = max(room, cfg.GPUs[g].MemMiB)
+	}
+	var in []*Job
+	for i, j := range kept {
+		s := w.simulated(j, truth)
+		s.ID = fmt.Sprint(i) // a requeued job is there twice
+		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())
+		for p := range strings.SplitSeq(j.Partition, ",") {
+			s.GPUs = append(s.GPUs, places[p]...)
+		}
+		if len(s.GPUs) == len(cfg.GPUs) {
+			s.GPUs = nil
+		}
+		if s.Truth.Peak().MemMiB > room {
+			r.LeftOut["more memory than any GPU has"]++
+			continue
+		}
+		in = append(in, j)
+		cfg.Jobs = append(cfg.Jobs, s)
+	}
+	cfg.Truth = truth
+	alone, err := sim.Run(cfg, &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1})
+	if err != nil {
+		return nil, fmt.Errorf("%w: one by one: %w", ErrReplay, err)
+	}
+	cfg.Predictor = d.Guard.Predictor
+	shared, err := sim.Run(cfg, d)
+	if err != nil {
+		return nil, fmt.Errorf("%w: shared: %w", ErrReplay, err)
+	}
+	r.Jobs, r.GPUs, r.Policy, r.OOM = len(in), len(cfg.GPUs), d.Policy.Name(), shared.OOM
+	r.compare(in, alone, shared)
+	return r, nil
+}
+
+// oneByOne is the guard under which nobody shares.
+func oneByOne() *rlcore.Guard {
+	g := sim.Bare()
+	g.MaxMembers = 1
+	return g
+}
+
+// pick returns the jobs that can be replayed, in the order they came.
+func (w *World) pick(jobs []Job, r *Replay) []*Job {
+	var kept []*Job
+	for i := range jobs {
+		j := &jobs[i]
+		switch {
+		case j.Ready.IsZero():
+			r.LeftOut["nobody saw it wait"]++
+		case j.Start.IsZero() || !j.End.After(j.Start):
+			r.LeftOut["it ran for no time that anybody knows"]++
+		case j.Whole > 1 || len(j.GPUs) > 1:
+			r.LeftOut["more than one GPU"]++
+		default:
+			kept = append(kept, j)
+		}
+	}
+	limit := cmp.Or(w.Limit, 20_000)
+	slices.SortStableFunc(kept, func(a, b *Job) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(a.Ref, b.Ref)) })
+	if n := len(kept) - limit; n > 0 {
+		r.LeftOut[fmt.Sprintf("the latest %d are enough", limit)] = n
+		kept = kept[n:]
+	}
+	return kept
+}
+
+// simulated is a job as the simulator runs it: its application's shape over the time
+// that this run took, or would have taken, alone.
+func (w *World) simulated(j *Job, truth *believed) sim.Job {
+	hours, how := solo(j)
+	if how == lost {
+		hours = j.hours() // it would have run longer: nobody knows how much
+		if o := j.Outcome; o.SoloS > 0 {
+			hours = o.SoloS / 3600
+		}
+	}
+	length := max(1, hours*3600)
+	s := sim.Job{Job: rlcore.Job{
+		User: j.User, Profile: j.Profile, NoShare: j.Whole > 0 || j.Terms.NoShare, MaxSlowdown: j.Terms.MaxSlowdown, ArrayOnly: j.Terms.ArrayOnly,
+	}}
+	if array, _, ok := strings.Cut(j.Ref, "_"); ok {
+		s.Array = array
+	}
+	if j.Profile == nil {
+		s.Truth = &rlcore.Profile{App: j.App, DurationS: length, PeriodS: length, Series: []rlcore.Use{{}}}
+		return s
+	}
+	p := *j.Profile
+	p.PeriodS *= length / p.DurationS
+	p.DurationS = length
+	s.Truth = &p
+	truth.of[s.Truth] = j.Profile
+	return s
+}
+
+// believed is how sharers slow each other as the bridge believes today: all that
+// its co-runs have taught it. What decides in the replay believes the same, so the
+// replay knows no surprises.
+type believed struct {
+	of        map[*rlcore.Profile]*rlcore.Profile // the application's, by a job's own
+	predictor rlcore.Predictor
+	spec      rlcore.GPUSpec
+	members   []*rlcore.Profile
+	pred      []rlcore.Prediction
+}
+
+// Slowdowns implements sim.Truth.
+func (b *believed) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Demand) []float64 {
+	dst = dst[:0]
+	b.members = b.members[:0]
+	for _, x := range p {
+		base := b.of[x]
+		if base == nil || b.predictor == nil {
+			base = x
+		}
+		b.members = append(b.members, base)
+	}
+	b.pred = slices.Grow(b.pred[:0], len(p))[:len(p)]
+	if len(p) > 1 && b.predictor != nil {
+		b.predictor.Predict(b.pred, &b.spec, b.members)
+	}
+	for i := range p {
+		s := 1.0
+		switch {
+		case len(p) == 1:
+		case b.predictor == nil:
+			s = float64(len(p))
+		case b.pred[i].Slowdown >= 1 && !math.IsInf(b.pred[i].Slowdown, 1):
+			s = b.pred[i].Slowdown
+		}
+		dst = append(dst, s)
+	}
+	return dst
+}
+
+// compare fills in what the two worlds differ by.
+func (r *Replay) compare(in []*Job, alone, shared *sim.Result) {
+	r.Alone, r.Shared = lot(alone), lot(shared)
+	r.All.Name = "all"
+	users, accounts := map[string]*Change{}, map[string]*Change{}
+	n := 0
+	for i, j := range in {
+		a, s := &alone.Jobs[i], &shared.Jobs[i]
+		for _, c := range []*Change{&r.All, entry(users, j.User), entry(accounts, j.Account)} {
+			c.add(a, s)
+		}
+		r.RecordedWait += max(0, j.Start.Sub(j.Ready).Hours())
+		if s.Slowdown > 1+1e-9 {
+			n++
+			r.Slow += s.Slowdown
+		}
+		r.Worst = max(r.Worst, s.Slowdown)
+	}
+	r.RecordedWait /= float64(len(in))
+	if n > 0 {
+		r.Slow /= float64(n)
+	}
+	r.All.mean()
+	r.Users, r.Accounts = ordered(users), ordered(accounts)
+}
+
+func entry(m map[string]*Change, name string) *Change {
+	if m[name] == nil {
+		m[name] = &Change{Name: name}
+	}
+	return m[name]
+}
+
+// add counts one job, in its two worlds.
+func (c *Change) add(a, s *sim.Outcome) {
+	const h = 3600
+	wa, ws := a.StartS-a.SubmitS, s.StartS-s.SubmitS
+	c.Jobs++
+	c.Alone += wa / h
+	c.Shared += ws / h
+	c.Turnaround += (s.EndS - a.EndS) / h
+	switch d := ws - wa; {
+	case d <= -same:
+		c.Shorter++
+		c.ShorterH -= d / h
+	case d >= same:
+		c.Longer++
+		c.LongerH += d / h
+	}
+}
+
+func (c *Change) mean() {
+	n := float64(max(1, c.Jobs))
+	c.Alone, c.Shared, c.Turnaround = c.Alone/n, c.Shared/n, c.Turnaround/n
+}
+
+func ordered(m map[string]*Change) []Change {
+	out := make([]Change, 0, len(m))
+	for _, c := range m {
+		c.mean()
+		out = append(out, *c)
+	}
+	slices.SortFunc(out, func(a, b Change) int { return cmp.Or(cmp.Compare(b.Jobs, a.Jobs), cmp.Compare(a.Name, b.Name)) })
+	return out
+}
+
+// lot sums a world up.
+func lot(r *sim.Result) Lot {
+	l := Lot{Turnaround: r.MeanTurnaroundS / 3600, Span: r.MakespanS / 3600}
+	runs := slices.Clone(r.Jobs)
+	slices.SortFunc(runs, func(a, b sim.Outcome) int { return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.StartS, b.StartS)) })
+	gpu, end := -1, 0.0
+	for i := range runs {
+		o := &runs[i]
+		if o.GPU != gpu {
+			gpu, end = o.GPU, 0
+		}
+		l.GPUHours += max(0, o.EndS-max(end, o.StartS)) / 3600
+		end = max(end, o.EndS)
+		l.Wait += (o.StartS - o.SubmitS) / 3600 / float64(len(runs))
+	}
+	return l
+}
+
+func (r *Replay) method() []string {
+	out := []string{fmt.Sprintf("Waits are estimated: %d jobs are run again on a simulator of the %d GPUs, at the times at which they really began to wait, once each with a GPU of its own in the order of arrival, once with %s deciding under the guard's rules as it is set today. How long each takes alone is known as above; how sharers slow each other is what the bridge believes today. Slurm's own delays, priorities, reservations and jobs without GPUs are not in it: the two worlds compare well with each other, less well with what happened (mean wait recorded: %s).",
+		r.Jobs, r.GPUs, r.Policy, span(r.RecordedWait))}
+	return out
+}
+
+// span prints hours for people.
+func span(hours float64) string {
+	d := time.Duration(math.Abs(hours) * float64(time.Hour))
+	sign := ""
+	if hours < 0 && d >= time.Second {
+		sign = "-"
+	}
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%s%.0f s", sign, d.Seconds())
+	case d < 3*time.Hour:
+		return fmt.Sprintf("%s%.0f min", sign, d.Minutes())
+	default:
+		return fmt.Sprintf("%s%.1f h", sign, d.Hours())
+	}
+}
