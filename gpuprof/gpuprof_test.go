@@ -1,6 +1,7 @@
 package gpuprof
 
 import (
+	"errors"
 	"math"
 	"testing"
 	"time"
@@ -33,6 +34,15 @@ func TestMerge(t *testing.T) {
 	if _, err := ProfileOf("a", &Record{}); err == nil {
 		t.Error("a record without a series made a profile")
 	}
+	for want, spoil := range map[error]func(*Record){
+		ErrPartial: func(r *Record) { r.NoEpilog = true }, ErrFaulted: func(r *Record) { r.MPSFault = start },
+	} {
+		r := rec(100, 1000)
+		spoil(r)
+		if p, err := ProfileOf("a", r); !errors.Is(err, want) {
+			t.Errorf("%+v, %v, want %v", p, err, want)
+		}
+	}
 }
 
 func TestValidate(t *testing.T) {
@@ -57,6 +67,7 @@ func TestValidate(t *testing.T) {
 		"input":      func(r *Record) { r.InputMiB = -1 },
 		"step":       func(r *Record) { r.StepS = math.NaN() },
 		"missed":     func(r *Record) { r.MissedS = -1 },
+		"clock":      func(r *Record) { r.ClockBehindS = math.NaN() },
 		"core from":  func(r *Record) { r.CoreFrom = "hearsay" },
 		"unknown":    func(r *Record) { r.Unknown = []string{"<script>"} },
 		"mixed":      func(r *Record) { r.Mixed = make([]string, 9) },

@@ -12,8 +12,10 @@ import (
 var (
 	// ErrNoSeries says that a record has nothing that a profile could be made of.
 	ErrNoSeries = errors.New("the record has no series")
-	// ErrPartial says that too much of the run was not seen.
+	// ErrPartial says that too much of the run was not seen, its end or what it did.
 	ErrPartial = errors.New("the record misses too much of the run")
+	// ErrFaulted says that its MPS server failed under the run.
+	ErrFaulted = errors.New("the MPS server failed under the run")
 )
 
 // missable is the part of a run that may lack samples in a record that becomes a
@@ -22,12 +24,15 @@ const missable = 0.1
 
 // ProfileOf makes a profile of one solo run. A run whose GPU use or memory wasn't
 // seen makes none: a 0 that is no figure would let anything run beside it. Returns
-// ErrNoSeries and ErrPartial.
+// ErrNoSeries, ErrPartial and ErrFaulted.
 func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	if len(r.Series) == 0 || !(r.DurationS() > 0) {
 		return nil, ErrNoSeries
 	}
-	if r.MissedS > missable*r.DurationS() || slices.Contains(r.Unknown, names[0]) || slices.Contains(r.Unknown, names[2]) {
+	if !r.MPSFault.IsZero() {
+		return nil, ErrFaulted
+	}
+	if r.NoEpilog || r.MissedS > missable*r.DurationS() || slices.Contains(r.Unknown, names[0]) || slices.Contains(r.Unknown, names[2]) {
 		return nil, ErrPartial
 	}
 	p := &rlcore.Profile{

@@ -110,12 +110,23 @@ type Record struct {
 	GPUs        []GPU     `json:"gpus"`
 	// Shared: the job held a share (gres/mps or gres/shard), not a whole GPU.
 	Shared bool `json:"shared"`
+	// MPSFault is when the MPS server that the job computed through was found to have
+	// faulted or died, by one of its clients or from outside: the job is its victim,
+	// or its cause. Zero = it didn't.
+	MPSFault time.Time `json:"mps_fault,omitzero"`
+	// NoEpilog: nothing told when the job ended; End is when its GPUs were last read.
+	NoEpilog bool `json:"no_epilog,omitempty"`
+	// ClockBehindS is by how much the node's clock was behind the controller's when
+	// the record came, s; negative = ahead. The controller fills it in; all times of
+	// the record are the node's.
+	ClockBehindS float64 `json:"clock_behind_s,omitempty"`
 	// What ran, as the controller knows it from the job's script. A node doesn't:
-	// it leaves these empty.
-	App      string  `json:"app,omitempty"`
-	AppType  string  `json:"app_type,omitempty"`
+	// it leaves these empty. AppType and InputMiB no script tells; they are for who
+	// knows them.
+	App      string  `json:"app,omitempty"`      // its program
+	AppType  string  `json:"app_type,omitempty"` // e.g. "hpc"
 	InputMiB float64 `json:"input_mib,omitempty"`
-	Params   string  `json:"params,omitempty"` // at most 4 KiB
+	Params   string  `json:"params,omitempty"` // its sizes, "name=value …", at most 4 KiB
 	// Series holds one point a PeriodS seconds from Start on, at most MaxPoints. It
 	// is over all of GPUs: GPU and core use are their mean, memory and traffic their
 	// sum.
@@ -233,6 +244,8 @@ func (r *Record) validateMore(bad func(string, any) error) error {
 		return bad("input_mib", r.InputMiB)
 	case !(r.StepS >= 0 && r.StepS < 1e6):
 		return bad("step_s", r.StepS)
+	case !(math.Abs(r.ClockBehindS) < 1e10):
+		return bad("clock_behind_s", r.ClockBehindS)
 	case !figure(r.MissedS):
 		return bad("missed_s", r.MissedS)
 	case r.CoreFrom != "" && r.CoreFrom != CoreGPM && r.CoreFrom != CoreProcess && r.CoreFrom != CoreGPU:

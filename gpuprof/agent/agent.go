@@ -87,6 +87,8 @@ type tracked struct {
 	saved
 	resume time.Time // from when on the next reading holds
 	held   gpuprof.Reading
+	// noEpilog: its file went away; job.End is when it was last seen.
+	noEpilog bool
 }
 
 // runs reports whether the job's end isn't known yet.

@@ -35,7 +35,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		JobID: j.JobID, ArrayJobID: j.ArrayJobID, ArrayTaskID: j.ArrayTaskID, Restart: j.Restart,
 		Node: a.Node, UID: j.UID, User: j.User, Comment: j.Comment, Start: j.Start, End: j.End,
 		Shared: j.Percent > 0 && j.Percent < 100, Samples: t.Samples, Failed: t.Failed,
-		Cut: t.Samples == 0, CoreFrom: t.CoreFrom,
+		MPSFault: j.MPSFault, NoEpilog: t.noEpilog, Cut: t.Samples == 0, CoreFrom: t.CoreFrom,
 	}
 	if j.Node != "" {
 		r.Node = j.Node
@@ -60,6 +60,9 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		r.Dropped = t.Dropped
 	}
 	for run, n := range t.Neighbours {
+		if n.From.After(r.End) {
+			continue // it came between the job's end and its file's
+		}
 		if o := a.jobs[run]; o != nil && o.runs() || n.To.After(r.End) {
 			n.To = r.End
 		}
@@ -74,7 +77,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 	if err := r.Validate(); err != nil && t.Samples > 0 {
 		// Better none than a wrong one: who and when stays.
 		a.Log.Error("what was gathered of a job can't be true", "job", j.JobID, "err", err)
-		empty := &tracked{job: j, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), 0, 0), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
+		empty := &tracked{job: j, noEpilog: t.noEpilog, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), 0, 0), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
 		return a.record(empty, j)
 	}
 	return r

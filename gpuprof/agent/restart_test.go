@@ -1,9 +1,15 @@
 package agent
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
 	"log/slog"
 	"math"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,14 +22,14 @@ import (
 func (b *bench) restart() {
 	b.t.Helper()
 	b.keepState()
-	b.crash()
+	b.crash(io.Discard)
 }
 
-// crash does so after a kill.
-func (b *bench) crash() {
+// crash does so after a kill; the new one logs there.
+func (b *bench) crash(log io.Writer) {
 	b.t.Helper()
 	old := b.Agent
-	b.Agent = &Agent{Dir: old.Dir, Lib: old.Lib, Node: old.Node, Keep: old.Keep, Log: slog.New(slog.DiscardHandler), Now: old.Now, Proc: old.Proc}
+	b.Agent = &Agent{Dir: old.Dir, Lib: old.Lib, Node: old.Node, Keep: old.Keep, Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc}
 	if err := b.Start(); err != nil {
 		b.t.Fatal(err)
 	}
@@ -82,7 +88,7 @@ func TestKilledAgent(t *testing.T) {
 	b.begin(9, 0, 1)
 	b.now = start.Add(110 * time.Second)
 	b.end(9)
-	b.crash()
+	b.crash(io.Discard)
 	b.until(start.Add(200 * time.Second))
 	b.end(7)
 	if r := b.closed(7); r.Cut || r.MissedS < 49 || r.MissedS > 61 {
@@ -115,7 +121,7 @@ func TestDamagedState(t *testing.T) {
 			if err := os.WriteFile(b.statePath(), body, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			b.crash()
+			b.crash(io.Discard)
 			if len(b.jobs) != 1 {
 				t.Fatal("the job is lost")
 			}
@@ -154,5 +160,92 @@ func TestSuccessorsAreNoNeighbours(t *testing.T) {
 	}
 	if r := b.closed(8); !r.Solo() {
 		t.Errorf("%+v", r.Neighbours)
+	}
+}
+
+// A job whose file goes away without an epilog ended when it was last seen; a record
+// that can't be kept then is kept later, and one that nobody saw is told of.
+func TestFileThatVanishes(t *testing.T) {
+	b := newBench(t)
+	var log bytes.Buffer
+	b.Log = slog.New(slog.NewTextHandler(&log, nil))
+	b.gpus[0].card = b.steady()
+	start := b.now
+	b.begin(7, 0, 0)
+	b.begin(8, 0, 0)
+	b.scan()
+	b.until(start.Add(95 * time.Second))
+	seen := b.jobs[run{7, 0}].resume
+	remove := func(id int) {
+		t.Helper()
+		if err := os.Remove(filepath.Join(b.Dir.Jobs(), strconv.Itoa(id)+".json")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.now = start.Add(100 * time.Second)
+	b.begin(9, 0, 1)
+	b.scan()
+	remove(7)
+	b.begin(10, 0, 0) // came after 7 was last seen
+	b.kept.fail = true
+	b.scan()
+	if len(b.kept.recs) != 0 || b.jobs[run{7, 0}] == nil {
+		t.Fatalf("%+v", b.kept.recs)
+	}
+	b.kept.fail = false
+	b.now = start.Add(110 * time.Second)
+	r := b.closed(7)
+	if !r.NoEpilog || !r.End.Equal(seen) || seen.Sub(start) < 80*time.Second || r.Cut || r.MissedS > 0.1 || r.Mean.GPU != 0.5 {
+		t.Errorf("%+v", r)
+	}
+	if len(r.Neighbours) != 1 || r.Neighbours[0].JobID != 8 || r.Neighbours[0].To.After(seen) {
+		t.Errorf("neighbours %+v", r.Neighbours)
+	}
+	remove(9)
+	log.Reset()
+	b.scan()
+	if len(b.kept.recs) != 1 || !strings.Contains(log.String(), "no record") || !strings.Contains(log.String(), "job=9") {
+		t.Errorf("%d records, %s", len(b.kept.recs), &log)
+	}
+	if b.jobs[run{8, 0}] == nil || len(b.jobs) != 2 {
+		t.Errorf("%v", b.jobs)
+	}
+	// While no agent runs.
+	b.keepState()
+	remove(8)
+	b.crash(&log)
+	if len(b.jobs) != 1 || !strings.Contains(log.String(), "while no agent ran") || !strings.Contains(log.String(), "job=8") || strings.Contains(log.String(), "job=10 ") {
+		t.Errorf("%v, %s", b.jobs, &log)
+	}
+}
+
+// What the hooks find of a job's MPS server while it runs is in its record.
+func TestVictim(t *testing.T) {
+	b := newBench(t)
+	b.begin(7, 0, 0)
+	b.begin(8, 0, 0)
+	b.scan()
+	b.until(b.now.Add(5 * time.Second))
+	path := filepath.Join(b.Dir.Jobs(), "7.json")
+	j, err := prolog.ReadJob(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.MPSFault = b.now
+	body, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.until(b.now.Add(5 * time.Second))
+	b.end(7)
+	b.end(8)
+	if r := b.closed(7); !r.MPSFault.Equal(j.MPSFault) {
+		t.Errorf("fault at %v, want %v", r.MPSFault, j.MPSFault)
+	}
+	if r := b.closed(8); !r.MPSFault.IsZero() {
+		t.Errorf("job 8 is no victim: %v", r.MPSFault)
 	}
 }

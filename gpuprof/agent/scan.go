@@ -22,9 +22,11 @@ func (a *Agent) scan() {
 	}
 	now := a.Now()
 	for _, j := range running {
-		if t := a.jobs[runOf(j)]; t == nil || !t.job.Start.Equal(j.Start) {
-			a.track(j, now)
+		t := a.jobs[runOf(j)]
+		if t == nil || !t.job.Start.Equal(j.Start) {
+			t = a.track(j, now)
 		}
+		t.job = j // the hooks may have added to it
 	}
 	for _, j := range ended {
 		t := a.jobs[runOf(j)]
@@ -35,13 +37,13 @@ func (a *Agent) scan() {
 		t.job.End = j.End
 	}
 	if eerr == nil && rerr == nil {
-		a.before = nil
+		a.lost()
 	}
 	a.meet(now)
 	for _, j := range ended {
 		a.finish(j)
 	}
-	a.vanished(running, ended, eerr, now)
+	a.vanished(running, ended, eerr)
 	n := 0
 	for _, t := range a.jobs {
 		if t.runs() {
@@ -139,22 +141,44 @@ func (a *Agent) meet(now time.Time) {
 	}
 }
 
-// vanished drops the jobs that are in neither folder: they ended without an epilog,
-// as the node was restarted or their file was removed.
-func (a *Agent) vanished(running, ended []*prolog.Job, eerr error, now time.Time) {
+// vanished closes the jobs that are in neither folder: they ended without an epilog,
+// as their file was removed or couldn't be read any more. They ended when they were
+// last seen; of one that never was nothing is known but that it began.
+func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 	for r, t := range a.jobs {
-		if eerr != nil || listed(running, r) || listed(ended, r) {
+		switch {
+		case t.noEpilog:
+			a.finish(t.job) // its record wasn't kept
+			continue
+		case eerr != nil || !t.runs() || listed(running, r) || listed(ended, r):
 			continue
 		}
 		if _, err := os.Stat(filepath.Join(a.Dir.Jobs(), fmt.Sprintf("%d.json", r.ID))); err == nil && !a.requeued(r) {
 			continue
 		}
-		if again, err := prolog.List(a.Dir.Ended()); err == nil && !listed(again, r) {
-			t.job.End = now
-			a.Log.Warn("a job's file went away without an epilog; no record", "job", r.ID)
+		if again, err := prolog.List(a.Dir.Ended()); err != nil || listed(again, r) {
+			continue
+		}
+		if t.Samples == 0 {
+			a.Log.Warn("a job's file went away without an epilog, and its GPU was never read: no record", "job", r.ID, "start", t.job.Start)
 			delete(a.jobs, r)
+			continue
+		}
+		t.job.End, t.noEpilog = t.resume, true
+		a.Log.Warn("a job's file went away without an epilog; it ended when it was last seen, or later", "job", r.ID, "end", t.job.End)
+		a.finish(t.job)
+	}
+}
+
+// lost tells of the jobs that the agent before this one knew and that are gone, and
+// forgets what it had: the state is older than the last records.
+func (a *Agent) lost() {
+	for r := range a.before {
+		if a.jobs[r] == nil {
+			a.Log.Info("a job's file went away while no agent ran; unless its record was closed before that, there is none", "job", r.ID, "restart", r.Restart)
 		}
 	}
+	a.before = nil
 }
 
 func listed(list []*prolog.Job, r run) bool {
