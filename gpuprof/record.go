@@ -126,7 +126,7 @@ type Record struct {
 	App      string  `json:"app,omitempty"`      // its program
 	AppType  string  `json:"app_type,omitempty"` // e.g. "hpc"
 	InputMiB float64 `json:"input_mib,omitempty"`
-	Params   string  `json:"params,omitempty"` // its sizes, "name=value …", at most 4 KiB
+	Params   string  `json:"params,omitempty"` // its sizes, "name=value; …", at most 4 KiB
 	// Series holds one point a PeriodS seconds from Start on, at most MaxPoints. It
 	// is over all of GPUs: GPU and core use are their mean, memory and traffic their
 	// sum.

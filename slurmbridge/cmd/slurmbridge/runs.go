@@ -51,7 +51,8 @@ func (r *runs) run(ctx context.Context, k *store.Run) (slurmbridge.Run, error) {
 	rec := &k.Record
 	out := slurmbridge.Run{
 		ID: k.ID, Ref: rec.Ref(), User: rec.User, App: k.App, Node: rec.Node, Start: rec.Start, End: rec.End,
-		Comment: rec.Comment, Whole: len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0, PeakMemMiB: rec.Peak.MemMiB,
+		Comment: rec.Comment, Whole: len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog, PeakMemMiB: rec.Peak.MemMiB,
+		Fault: !rec.MPSFault.IsZero(),
 	}
 	for _, g := range rec.GPUs {
 		out.CardMemMiB = max(out.CardMemMiB, g.MemMiB)
@@ -74,7 +75,9 @@ func (r *runs) beside(ctx context.Context, rec *gpuprof.Record, n *gpuprof.Neigh
 	b := slurmbridge.Beside{
 		Ref: strconv.FormatInt(n.JobID, 10), S: max(0, n.To.Sub(n.From).Seconds()), Last: rec.End.Sub(n.To) < atEnd,
 	}
-	array, task, err := r.journal.Task(ctx, n.JobID, n.From, n.To)
+	// The journal's times are ours.
+	behind := time.Duration(rec.ClockBehindS * float64(time.Second))
+	array, task, err := r.journal.Task(ctx, n.JobID, n.From.Add(behind), n.To.Add(behind))
 	if err != nil {
 		return b, err
 	}

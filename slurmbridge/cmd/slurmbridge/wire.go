@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -259,6 +260,12 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	if err != nil {
 		return false, err
 	}
+	known, err := w.store.Family(ctx, r.User, app)
+	if err != nil {
+		return false, err
+	}
+	r.ClockBehindS = behind.Seconds()
+	describe(r, app, known)
 	added, err := w.store.AddRecord(ctx, r, app)
 	if err != nil || !added.New {
 		return false, err
@@ -273,6 +280,18 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	}
 	w.bridge.Wake() // which judges it
 	return true, nil
+}
+
+// describe completes a record by what ran, as it was recognised while the job waited;
+// key "" = it wasn't. The application's type and its input's size stay unknown: no
+// script tells the one, and only its owner may look at the other. The input's size
+// shows in the parameters where its files' names have it.
+func describe(r *gpuprof.Record, key string, known appid.App) {
+	var params []string
+	for _, s := range known.Sizes {
+		params = append(params, s.Name+"="+strconv.FormatFloat(s.Value, 'g', -1, 64))
+	}
+	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
 // keepFor is how long runs and journal are kept.
