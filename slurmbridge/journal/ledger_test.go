@@ -2,6 +2,8 @@ package journal
 
 import (
 	"context"
+	"database/sql"
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -225,5 +227,37 @@ func TestLedgerTriesAgain(t *testing.T) {
 	enter(t, l, look(11, j), look(12))
 	if r := over(t, l)["1"]; !r.Start.Equal(at(5)) || !r.End.Equal(at(12)) {
 		t.Errorf("%+v", r)
+	}
+}
+
+// BenchmarkLedger is a look at 10,000 waiting jobs and 500 GPUs of which nothing has
+// changed but the time, after the first.
+func BenchmarkLedger(b *testing.B) {
+	db, err := sql.Open("sqlite", filepath.Join(b.TempDir(), "db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	j, err := New(context.Background(), db)
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := j.NewLedger(context.Background())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var jobs []slurmbridge.Job
+	for i := range 10_000 {
+		jobs = append(jobs, waits(fmt.Sprint(i), 0, "5"))
+	}
+	for i := range 1000 {
+		jobs = append(jobs, runs(waits(fmt.Sprint("r", i), 0), 1, i%2))
+	}
+	s := 0
+	for b.Loop() {
+		s++
+		if err := l.Enter(context.Background(), look(s, jobs...)); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
