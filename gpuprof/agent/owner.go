@@ -7,24 +7,95 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
+	"syscall"
 )
 
-// jobGroup is how Slurm names a job's control group; a user can't leave it.
-var jobGroup = regexp.MustCompile(`/job_(\d+)(?:/|\n|$)`)
+var (
+	// jobGroup is how Slurm names a job's control group; a user can't leave it.
+	jobGroup = regexp.MustCompile(`/job_(\d+)(?:/|\n|$)`)
+	// stepName is what a job's step calls its own process.
+	stepName = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
+)
 
-// owner tells a process's job by its control group. server is true for an MPS
-// server, which is nobody's. Where neither is known both are zero: Slurm here
-// doesn't use control groups, or the process isn't a job's.
+// deepest bounds the walk from a process to its step.
+const deepest = 64
+
+// owner tells a process's job by its control group, or where Slurm doesn't use them
+// by the step that is its ancestor. server is true for an MPS server, which is
+// nobody's. Where nothing is known both are zero.
 func (a *Agent) owner(pid int) (job int64, server bool) {
-	dir := filepath.Join(cmp.Or(a.Proc, "/proc"), strconv.Itoa(pid))
+	dir := a.process(pid)
 	if groups, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
-		if m := jobGroup.FindSubmatch(groups); m != nil {
-			if id, err := strconv.ParseInt(string(m[1]), 10, 64); err == nil {
-				return id, false
-			}
+		if job := number(jobGroup, groups); job != 0 {
+			return job, false
 		}
+	}
+	if job := a.stepOf(pid); job != 0 {
+		return job, false
 	}
 	// The kernel cuts nvidia-cuda-mps-server to 15 bytes.
 	name, err := os.ReadFile(filepath.Join(dir, "comm"))
 	return 0, err == nil && bytes.HasPrefix(name, []byte("nvidia-cuda-mps"))
+}
+
+func (a *Agent) process(pid int) string {
+	return filepath.Join(cmp.Or(a.Proc, "/proc"), strconv.Itoa(pid))
+}
+
+func number(in *regexp.Regexp, text []byte) int64 {
+	m := in.FindSubmatch(text)
+	if m == nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// stepOf finds the step a process descends from; 0 = none. One whose parent has
+// ended descends from nobody.
+func (a *Agent) stepOf(pid int) int64 {
+	for range deepest {
+		stat, err := os.ReadFile(filepath.Join(a.process(pid), "stat"))
+		if err != nil {
+			return 0
+		}
+		// The name before may hold anything, brackets too.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 2 {
+			return 0
+		}
+		if pid, err = strconv.Atoi(string(fields[1])); err != nil || pid <= 1 {
+			return 0
+		}
+		if job := a.step(pid); job != 0 {
+			return job
+		}
+	}
+	return 0
+}
+
+// step is the job that a process is a step of; 0 = it isn't one. Everybody can call
+// a process anything: a step runs slurmstepd, as root.
+func (a *Agent) step(pid int) int64 {
+	dir := a.process(pid)
+	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	if err != nil || !bytes.HasPrefix(line, []byte("slurmstepd: ")) {
+		return 0
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return 0
+	}
+	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 && int(of.Uid) != os.Geteuid() {
+		return 0
+	}
+	exe, err := os.Readlink(filepath.Join(dir, "exe"))
+	if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != "slurmstepd" {
+		return 0
+	}
+	return number(stepName, line)
 }
