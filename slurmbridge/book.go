@@ -92,6 +92,25 @@ func (b *Book) member(ref string) (*Group, *Member) {
 	return nil, nil
 }
 
+// seat is a job's place in a group.
+type seat struct {
+	group  *Group
+	member *Member
+}
+
+// seats finds the groups of all jobs at once, for who asks after many.
+func (b *Book) seats() map[string]seat {
+	out := map[string]seat{}
+	for _, g := range b.Groups {
+		for i := range g.Members {
+			if m := &g.Members[i]; m.Gone == "" {
+				out[m.Ref] = seat{g, m}
+			}
+		}
+	}
+	return out
+}
+
 // groupOf returns the group whose member the job is, nil = none.
 func (b *Book) groupOf(ref string) *Group {
 	g, _ := b.member(ref)

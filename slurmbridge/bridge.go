@@ -377,6 +377,7 @@ func (b *Bridge) identify(ctx context.Context, f *Facts) {
 	started := b.Now()
 	seen := make(map[string]bool, len(f.Snap.Jobs))
 	arrays := map[int64]App{}
+	seats := b.book.seats()
 	for i := range f.Snap.Jobs {
 		j := &f.Snap.Jobs[i]
 		seen[j.Ref] = true
@@ -388,7 +389,7 @@ func (b *Bridge) identify(ctx context.Context, f *Facts) {
 			continue
 		}
 		if j.State == Pending && !f.Ungated && !f.behindGate(j) {
-			if g, _ := b.book.member(j.Ref); g == nil {
+			if seats[j.Ref].group == nil {
 				continue
 			}
 		}

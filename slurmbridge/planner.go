@@ -68,19 +68,20 @@ type round struct {
 	// otherwise.
 	softJobs map[string]rlcore.Job
 	kept     map[int64]bool // soft groups that stay as they are
+	next     map[int]*Group // the same by GPU
 }
 
 // shelve takes the members of sticky groups out of the queue: groups that wait
 // for exactly the jobs that run on their GPU now.
 func (r *round) shelve() {
-	r.kept = map[int64]bool{}
+	r.kept, r.next = map[int64]bool{}, map[int]*Group{}
 	for _, id := range r.f.Book.groupIDs() {
 		g := r.f.Book.Groups[id]
 		if g.Kind != Next || g.State == Done || !slices.ContainsFunc(g.Members, func(m Member) bool { return r.b.soft[m.Ref] == g }) {
 			continue
 		}
 		if i := r.gpu(g); i >= 0 && r.sticky(g, i) {
-			r.kept[id] = true
+			r.kept[id], r.next[i] = true, g
 		}
 	}
 	st := &r.b.State
@@ -95,8 +96,12 @@ func (r *round) shelve() {
 	st.Pending = keep
 }
 
+// gpu is the index of a group's GPU, -1 = it isn't in service.
 func (r *round) gpu(g *Group) int {
-	return slices.IndexFunc(r.b.gpus, func(x gpuRef) bool { return x.node.Name == g.Node && x.index == g.GPU })
+	if i, ok := r.b.at[place{g.Node, g.GPU}]; ok {
+		return i
+	}
+	return -1
 }
 
 // sticky: the GPU's jobs are those the group waits for, and nothing could join
@@ -207,14 +212,7 @@ func (r *round) decide(g int, kind GroupKind) (chosen []int, score float64) {
 }
 
 // successor returns the kept group that waits for GPU g.
-func (r *round) successor(g int) *Group {
-	for id := range r.kept {
-		if grp := r.f.Book.Groups[id]; r.gpu(grp) == g {
-			return grp
-		}
-	}
-	return nil
-}
+func (r *round) successor(g int) *Group { return r.next[g] }
 
 // unshelve puts the sticky groups' members back into the queue: a GPU has free
 // shares and nobody else is there to use them.
@@ -225,6 +223,7 @@ func (r *round) unshelve() {
 	}
 	clear(r.softJobs)
 	clear(r.kept)
+	clear(r.next)
 	r.b.sort(st.Pending)
 }
 
@@ -304,7 +303,7 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 			WasGres: fmt.Sprintf("%s:%d", ref.node.Sharing, Units), WasNodes: r.b.jobs[j.ID].ReqNodes,
 		}
 		if old := r.b.soft[j.ID]; old != nil {
-			_, om := r.f.Book.member(j.ID)
+			om := r.b.seats[j.ID].member
 			m.WasGres, m.WasNodes = om.WasGres, om.WasNodes
 		}
 		if pred != nil {
@@ -353,6 +352,7 @@ func (r *round) unkeep(g *Group) {
 		return
 	}
 	delete(r.kept, g.ID)
+	delete(r.next, r.gpu(g))
 	st := &r.b.State
 	for i := range g.Members {
 		if j, ok := r.softJobs[g.Members[i].Ref]; ok {

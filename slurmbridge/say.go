@@ -23,12 +23,13 @@ const (
 // and scontrol.
 func words(plan *Plan, f *Facts, said map[string]string) map[string]string {
 	out := map[string]string{}
+	seats := f.Book.seats()
 	for i := range plan.state.GPUs {
 		card := &plan.state.GPUs[i]
 		var here []string
 		for k := range card.Running {
 			if r := &card.Running[k]; !r.Whole {
-				here = append(here, r.ID+expected(f.Book, r.ID))
+				here = append(here, r.ID+expected(seats[r.ID].member))
 			}
 		}
 		where := fmt.Sprintf("on %s gpu %s", card.Node, card.ID[len(card.Node)+1:])
@@ -85,8 +86,8 @@ func words(plan *Plan, f *Facts, said map[string]string) map[string]string {
 }
 
 // expected is the slowdown foreseen for a member, for people; "" = none was.
-func expected(b *Book, ref string) string {
-	if _, m := b.member(ref); m != nil && m.Predicted > 1.005 {
+func expected(m *Member) string {
+	if m != nil && m.Predicted > 1.005 {
 		return fmt.Sprintf(" (x%.2f expected)", m.Predicted)
 	}
 	return ""

@@ -64,6 +64,8 @@ type built struct {
 	gpus  []gpuRef
 	jobs  map[string]*Job // every job of the snapshot by ref
 	soft  map[string]*Group
+	seats map[string]seat     // of the book's groups
+	at    map[place]int       // GPUs' indexes
 	lists map[[3]string][]int // see allowed
 	// due holds the jobs that were released to start now and haven't yet. They
 	// count as running where they were sent.
@@ -85,6 +87,8 @@ func build(f *Facts, scope *Scope) *built {
 	b := &built{
 		jobs:  make(map[string]*Job, len(f.Snap.Jobs)),
 		soft:  map[string]*Group{},
+		seats: f.Book.seats(),
+		at:    map[place]int{},
 		lists: map[[3]string][]int{},
 		due:   map[string]bool{},
 
@@ -108,6 +112,7 @@ func build(f *Facts, scope *Scope) *built {
 		}
 		for i := range node.GPUs {
 			byNode[node.Name] = append(byNode[node.Name], len(b.gpus))
+			b.at[place{node.Name, i}] = len(b.gpus)
 			b.gpus = append(b.gpus, gpuRef{node, i})
 			b.State.GPUs = append(b.State.GPUs, rlcore.GPU{
 				ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec,
@@ -287,7 +292,7 @@ func (b *built) pend(f *Facts, j *Job, scope *Scope) {
 	if !soft && !f.behindGate(j) && !f.Ungated {
 		return // not ours
 	}
-	if g, _ := f.Book.member(j.Ref); g != nil && !soft {
+	if b.seats[j.Ref].group != nil && !soft {
 		return // released, about to start
 	}
 	if !soft {
@@ -365,7 +370,7 @@ func (b *built) allowed(f *Facts, j *Job) []int {
 	// owner.
 	own := j.ReqNodes
 	if g := b.soft[j.Ref]; g != nil {
-		if _, m := f.Book.member(j.Ref); m != nil {
+		if m := b.seats[j.Ref].member; m != nil {
 			own = m.WasNodes
 		}
 	}

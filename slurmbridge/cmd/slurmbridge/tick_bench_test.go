@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/store"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+)
+
+// still is a Slurm that answers at once, in which what is released runs for ever.
+type still struct {
+	slurmbridge.Slurm
+	snap slurmbridge.Snapshot
+	at   map[string]int // of jobs in snap
+}
+
+func (s *still) Look(context.Context) (*slurmbridge.Snapshot, error) {
+	c := s.snap
+	c.At, c.Jobs = time.Now(), slices.Clone(c.Jobs)
+	return &c, nil
+}
+
+func (s *still) Update(_ context.Context, u slurmbridge.Update) error {
+	for _, ref := range u.Jobs {
+		j := &s.snap.Jobs[s.at[ref]]
+		if u.Gres != nil {
+			j.Asked = slurm.ParseAsk(slurm.Tres{PerNode: "gres:" + *u.Gres})
+		}
+		if u.ReqNodes != nil {
+			j.ReqNodes = *u.ReqNodes
+		}
+		if u.Dependency != nil {
+			j.Dependency = slurm.ParseDependencies(*u.Dependency)
+		}
+		if u.StartNow {
+			j.State, j.Start, j.Nodes, j.GPUs = slurmbridge.Running, time.Now(), j.ReqNodes, []int{0}
+		}
+	}
+	return nil
+}
+
+func (s *still) CreateGate(context.Context, time.Duration) (string, error) {
+	return "1", nil
+}
+func (s *still) RenewGate(context.Context, string, time.Duration) error { return nil }
+func (s *still) Script(context.Context, string) ([]byte, error)         { return nil, nil }
+func (s *still) Describe(context.Context, []string) (map[string]slurmbridge.Description, error) {
+	return nil, nil
+}
+
+// known tells a job's application by its name.
+type known struct{}
+
+func (known) Identify(_ context.Context, _ *slurmbridge.Job, t slurmbridge.Terms, _ []byte) (slurmbridge.App, error) {
+	p, _ := apps.ByName(t.App)
+	return slurmbridge.App{Key: t.App, Profile: p}, nil
+}
+
+// BenchmarkTick is a look at 10,000 waiting jobs and 500 GPUs, without the time of
+// Slurm's own commands: the first, which finds out what runs where and fills all
+// GPUs, and those that follow. dqn decides, and the journal is a file.
+func BenchmarkTick(b *testing.B) {
+	const gpus, jobs = 500, 10000
+	ctx := b.Context()
+	snap := slurmbridge.Snapshot{Release: "22.05.8", Gates: []slurmbridge.GateState{{ID: "1", Begin: time.Now().Add(time.Hour)}}}
+	for i := range gpus {
+		snap.Nodes = append(snap.Nodes, slurmbridge.Node{
+			Name: fmt.Sprintf("n%d", i), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},
+			GPUs: 1, GPUType: "titanxp", Sharing: slurmbridge.MPS, Units: 100,
+		})
+	}
+	names := apps.Names()
+	for i := range jobs {
+		snap.Jobs = append(snap.Jobs, slurmbridge.Job{
+			Ref: fmt.Sprint(i + 10), ID: int64(i + 10), User: fmt.Sprint("user", i%40), Partition: "gpu", State: slurmbridge.Pending,
+			Priority: int64(jobs - i), Submit: time.Now(), CPUs: 2, NumNodes: 1, Comment: "app=" + names[i%len(names)],
+			Asked:      slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: 100, Raw: "gres:mps:100"},
+			Dependency: slurmbridge.Dependencies{Raw: "after:1", List: []slurmbridge.Dependency{{Type: "after", Job: "1"}}},
+		})
+	}
+	cfg, err := config.Load("", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	st, err := store.Open(ctx, filepath.Join(b.TempDir(), "s.db"), log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer st.Close()
+	j, err := journal.New(ctx, st.DB())
+	if err != nil {
+		b.Fatal(err)
+	}
+	model := interference.New(&contention.MPS)
+	policies, err := newPolicies(cfg, model, log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	sl := &still{snap: snap, at: map[string]int{}}
+	for i := range snap.Jobs {
+		sl.at[snap.Jobs[i].Ref] = i
+	}
+	bridge := &slurmbridge.Bridge{
+		Slurm: sl, Apps: known{}, Journal: j, Runs: &runs{st, j}, Beliefs: model, Mode: slurmbridge.Active, Log: log, Poll: time.Minute,
+		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+		Gate:    &slurmbridge.Gate{Slurm: sl, Lease: time.Minute, Sharing: slurmbridge.MPS, Now: time.Now},
+		Planner: &slurmbridge.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Ahead: true, Wanted: "dqn"},
+	}
+	began := time.Now()
+	if _, err := bridge.Tick(ctx); err != nil {
+		b.Fatal(err)
+	}
+	first := time.Since(began)
+	groups := len(bridge.Status().Groups)
+	if groups < gpus {
+		b.Fatalf("%d groups on %d GPUs", groups, gpus)
+	}
+	for range 3 { // until all is settled
+		if _, err := bridge.Tick(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if _, err := bridge.Tick(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	b.ReportMetric(first.Seconds()*1e3, "first-ms")
+	b.ReportMetric(float64(m.HeapAlloc)/(1<<20), "heap-MiB")
+}
