@@ -58,8 +58,11 @@ func readOptions(q url.Values) (options, error) {
 		into     *int
 		low, top int
 	}{
-		{"hours", &o.Hours, 1, hoursMost}, {"gpus", &o.GPUs, 1, mostGPUs}, {"skip", &o.Skip, 0, 1_000_000},
-		{"jobs", &o.Jobs, 1, mostJobs}, {"refresh", &o.Refresh, 0, 86_400},
+		{"hours", &o.Hours, 1, hoursMost},
+		{"gpus", &o.GPUs, 1, mostGPUs},
+		{"skip", &o.Skip, 0, 1_000_000},
+		{"jobs", &o.Jobs, 1, mostJobs},
+		{"refresh", &o.Refresh, 0, 86_400},
 	} {
 		v := q.Get(x.name)
 		if v == "" {

@@ -226,8 +226,11 @@ func TestLanes(t *testing.T) {
 	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
 	w := window{from: at(0), now: at(80), to: at(100)}
 	got := bars([]span{
-		{job: "a", from: at(0), to: at(40)}, {job: "b", from: at(0), to: at(20)}, {job: "c", from: at(20), to: at(60)},
-		{job: "d", from: at(60), to: at(80), whole: true}, {job: "d", from: at(80), to: at(90), plan: true},
+		{job: "a", from: at(0), to: at(40)},
+		{job: "b", from: at(0), to: at(20)},
+		{job: "c", from: at(20), to: at(60)},
+		{job: "d", from: at(60), to: at(80), whole: true},
+		{job: "d", from: at(80), to: at(90), plan: true},
 	}, w)
 	want := []struct {
 		label, class string
