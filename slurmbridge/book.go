@@ -22,6 +22,10 @@ type Book struct {
 	// Endings holds what is to be known of jobs that ended until their records come,
 	// by ref.
 	Endings map[string]*Ended
+	// faulted holds the GPUs whose MPS server failed under a job that has ended since,
+	// as long as others compute there: nobody joins them, and the server is renewed
+	// when the last has gone.
+	faulted map[place]bool
 	// LastAt is when the last look was, zero at the start.
 	LastAt time.Time
 	NextID int64
@@ -61,6 +65,7 @@ func NewBook() *Book {
 		HandsOff: map[string]string{},
 		Done:     map[string]*Progress{},
 		Endings:  map[string]*Ended{},
+		faulted:  map[place]bool{},
 		NextID:   1,
 	}
 }
@@ -158,6 +163,11 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 		}
 	}
 	b.progress(s, jobs)
+	maps.DeleteFunc(b.faulted, func(p place, _ bool) bool {
+		return !slices.ContainsFunc(s.Jobs, func(j Job) bool {
+			return j.State != Pending && j.Nodes == p.node && (j.GPUs == nil || slices.Contains(j.GPUs, p.gpu))
+		})
+	})
 	for ref := range b.Waits {
 		if j := jobs[ref]; j == nil || j.State != Pending {
 			delete(b.Waits, ref)
@@ -467,6 +477,7 @@ func (b *Book) Clone() *Book {
 		c.Waits[r] = &ww
 	}
 	maps.Copy(c.HandsOff, b.HandsOff)
+	maps.Copy(c.faulted, b.faulted)
 	for r, p := range b.Done {
 		pp := *p
 		c.Done[r] = &pp

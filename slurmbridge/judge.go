@@ -116,6 +116,10 @@ func (b *Bridge) settle(ctx context.Context, snap *Snapshot, r *Run, how Descrip
 		b.runAlone(ctx, ending, &o)
 	}
 	delete(b.book.Endings, r.Ref)
+	if r.Fault {
+		b.book.faulted[place{r.Node, r.GPU}] = true // the next look drops it where nobody is left
+		b.Log.Warn("MPS server failed: nobody joins its GPU until it is renewed", "node", r.Node, "gpu", r.GPU, "job", r.Ref)
+	}
 	switch {
 	case o.Suspect != "":
 		b.Log.Warn("job failed beside others", "job", o.Ref, "beside", strings.Join(o.With, ","), "why", o.Suspect, "again", o.Again)

@@ -152,6 +152,35 @@ func TestContracts(t *testing.T) {
 	}
 }
 
+// TestFaultedServer: nobody joins a GPU whose MPS server failed, until all have left it.
+func TestFaultedServer(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	l := &ledger{}
+	b, _ := learning(m, newMemory(), l)
+	b.Planner.Room = true
+	tick(t, b, m, time.Second)
+	p := app("a", 60, 0.2, 1000)
+	first, second := m.submit("ann", 10*time.Second, p, true), m.submit("ann", time.Minute, p, true)
+	tick(t, b, m, 5*time.Second)
+	for !first.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.record(m, first, second)
+	l.runs[0].Fault = true
+	tick(t, b, m, 2*time.Second)
+	third := m.submit("ann", time.Minute, p, true)
+	for !second.ended {
+		tick(t, b, m, time.Second)
+		if third.State == slurmbridge.Running && !second.ended {
+			t.Fatal("a job joined a GPU whose MPS server had failed")
+		}
+	}
+	tick(t, b, m, 5*time.Second)
+	if third.State != slurmbridge.Running {
+		t.Errorf("with the GPU empty the third job is %s", third.State)
+	}
+}
+
 // TestWhatRunsTeach: only whole runs that ended well are part of a profile.
 func TestWhatRunsTeach(t *testing.T) {
 	m := newModel(node("n1", 1, 8))

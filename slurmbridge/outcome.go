@@ -21,7 +21,9 @@ type Run struct {
 	Profile *rlcore.Profile
 	// Whole: the record says all that a profile is made of.
 	Whole bool
-	// Fault: the MPS server it computed through failed.
+	// GPU is the index of its GPU on the node. Fault: the MPS server that it computed
+	// through there failed.
+	GPU   int
 	Fault bool
 	// PeakMemMiB is the most that was in use on its GPU, CardMemMiB what there is.
 	PeakMemMiB, CardMemMiB float64

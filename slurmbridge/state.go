@@ -70,8 +70,9 @@ type built struct {
 	// due holds the jobs that were released to start now and haven't yet. They
 	// count as running where they were sent.
 	due map[string]bool
-	// undoing holds the GPUs (by index) whose group is being put back: what its
-	// members may still do isn't known before a look shows them.
+	// undoing holds the GPUs (by index) whose group is being put back, what its
+	// members may still do isn't known before a look shows them, and those whose MPS
+	// server failed: nothing more is sent there for now.
 	undoing map[int]bool
 	// unsure holds the nodes on which some job's GPU isn't known yet, or where a
 	// released group has not started: on nodes with several GPUs nothing more is
@@ -157,6 +158,11 @@ func build(f *Facts, scope *Scope) *built {
 					card.FreeHostMemMiB -= j.HostMemMiB
 				}
 			}
+		}
+	}
+	for p := range f.Book.faulted {
+		if i, ok := b.at[p]; ok && len(b.State.GPUs[i].Running) > 0 {
+			b.undoing[i] = true
 		}
 	}
 	pending := make([]*Job, 0, len(f.Snap.Jobs))

@@ -55,6 +55,7 @@ func (r *runs) run(ctx context.Context, k *store.Run) (slurmbridge.Run, error) {
 		Fault: !rec.MPSFault.IsZero(),
 	}
 	for _, g := range rec.GPUs {
+		out.GPU = g.Index
 		out.CardMemMiB = max(out.CardMemMiB, g.MemMiB)
 	}
 	var err error
