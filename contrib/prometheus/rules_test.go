@@ -1,0 +1,142 @@
+package prometheus
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/slurmbridge/slurmbridge/contrib/prometheus/series"
+)
+
+type rule struct {
+	Record, Alert, Expr, For string
+	Labels, Annotations      map[string]string
+}
+
+func read(t *testing.T, file string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+}
+
+func rules(t *testing.T) (all []rule) {
+	t.Helper()
+	var file struct{ Groups []struct{ Rules []rule } }
+	read(t, "slurmbridge.rules.yml", &file)
+	for _, g := range file.Groups {
+		all = append(all, g.Rules...)
+	}
+	if len(all) < 15 {
+		t.Fatalf("%d rules", len(all))
+	}
+	return all
+}
+
+// Each rule asks for series that there are, each alert says what is wrong and what to
+// do, and the README has a chapter on it.
+func TestRules(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := series.Daemons()
+	name := regexp.MustCompile(`^[a-z]+:[a-z_]+:[a-z0-9_]+$`) // level:metric:operations
+	for _, r := range rules(t) {
+		if r.Record != "" {
+			if !name.MatchString(r.Record) {
+				t.Errorf("%s is not level:metric:operations", r.Record)
+			}
+			known[r.Record] = nil
+		}
+	}
+	chapters := strings.Count(string(readme), "\n## ")
+	for _, r := range rules(t) {
+		if err := known.Check(r.Expr); err != nil {
+			t.Errorf("%s%s: %v", r.Record, r.Alert, err)
+		}
+		if r.Alert == "" {
+			continue
+		}
+		chapters--
+		for _, a := range []string{"summary", "description", "runbook"} {
+			if r.Annotations[a] == "" {
+				t.Errorf("%s has no %s", r.Alert, a)
+			}
+		}
+		if s := r.Labels["severity"]; s != "critical" && s != "warning" && s != "info" {
+			t.Errorf("%s: severity %q", r.Alert, s)
+		}
+		if !strings.HasSuffix(r.Annotations["runbook"], "README.md#"+strings.ToLower(r.Alert)) ||
+			!strings.Contains(string(readme), "\n## "+r.Alert+"\n") {
+			t.Errorf("%s: no chapter in README.md, or the runbook doesn't lead there", r.Alert)
+		}
+	}
+	if chapters != 0 {
+		t.Errorf("README.md has %d chapters more than there are alerts", chapters)
+	}
+}
+
+// Each alert has a case in which it fires and one in which it doesn't, each recorded
+// figure one with a value; promtool tries them.
+func TestEachRuleHasItsCase(t *testing.T) {
+	var cases struct {
+		Tests []struct {
+			Alerts []struct {
+				Name string `yaml:"alertname"`
+				Exp  []any  `yaml:"exp_alerts"`
+			} `yaml:"alert_rule_test"`
+			Exprs []struct{ Expr string } `yaml:"promql_expr_test"`
+		}
+	}
+	read(t, "rules_test.yml", &cases)
+	all := cases.Tests
+	read(t, "shadow_test.yml", &cases)
+	fires, silent, figure := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, c := range append(all, cases.Tests...) {
+		for _, a := range c.Alerts {
+			if len(a.Exp) > 0 {
+				fires[a.Name] = true
+			} else {
+				silent[a.Name] = true
+			}
+		}
+		for _, e := range c.Exprs {
+			figure[e.Expr] = true
+		}
+	}
+	for _, r := range rules(t) {
+		if r.Alert != "" && (!fires[r.Alert] || !silent[r.Alert]) {
+			t.Errorf("%s: fires in a case %v, and doesn't in one %v", r.Alert, fires[r.Alert], silent[r.Alert])
+		}
+		if r.Record != "" && !figure[r.Record] {
+			t.Errorf("%s has no case", r.Record)
+		}
+	}
+}
+
+func TestPromtool(t *testing.T) {
+	if _, err := exec.LookPath("promtool"); err != nil {
+		if os.Getenv("SLURMBRIDGE_REQUIRE_PROMETHEUS") != "" {
+			t.Fatal("no promtool: contrib/install-deps --prometheus")
+		}
+		t.Skip("no promtool: contrib/install-deps --prometheus")
+	}
+	for _, args := range [][]string{
+		{"check", "rules", "--lint-fatal", "slurmbridge.rules.yml"},
+		{"check", "config", "--syntax-only", "prometheus.yml"},
+		{"test", "rules", "rules_test.yml", "shadow_test.yml"},
+	} {
+		if out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
