@@ -44,6 +44,11 @@ type Journal interface {
 	SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error
 }
 
+// Ledger keeps what each look showed, for the receipt and the status page.
+type Ledger interface {
+	Enter(ctx context.Context, st *Status) error
+}
+
 // Bridge is the loop: look, plan, apply, again.
 type Bridge struct {
 	Slurm   Slurm
@@ -51,6 +56,7 @@ type Bridge struct {
 	Gate    *Gate
 	Apps    Apps
 	Journal Journal
+	Ledger  Ledger // nil = none
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
 	Runs    Runs
 	Beliefs Beliefs
@@ -263,6 +269,11 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.book.LastAt = snap.At
 	b.save(ctx, plan)
 	b.publish(snap, plan, facts)
+	if b.Ledger != nil {
+		if err := b.Ledger.Enter(ctx, b.Status()); err != nil {
+			b.Log.Error("journal", "err", err)
+		}
+	}
 	b.say(ctx, plan, facts)
 	return b.next(snap, plan), nil
 }

@@ -36,6 +36,7 @@ type wired struct {
 	bridge  *slurmbridge.Bridge
 	store   *store.Store
 	journal *journal.Journal
+	ledger  *journal.Ledger
 }
 
 func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
@@ -154,6 +155,13 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		}
 		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
 	}
+	ledger, err := j.NewLedger(ctx)
+	if err != nil {
+		if opened {
+			st.Close()
+		}
+		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
+	}
 	sharing := slurmbridge.MPS
 	if snap, err := cl.Nodes(ctx); err == nil {
 		for i := range snap {
@@ -168,7 +176,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File = cfg.GateFile
 	}
 	b := &slurmbridge.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: ledger, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, Poll: cfg.Poll, Log: log,
 		Planner: &slurmbridge.Planner{
 			Decider: newDecider(cfg, policies, predictor),
@@ -177,7 +185,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			Wanted: cfg.Policy,
 		},
 	}
-	return &wired{bridge: b, store: st, journal: j}, nil
+	return &wired{bridge: b, store: st, journal: j, ledger: ledger}, nil
 }
 
 // recogniser tells applications by their scripts and looks their profiles up: an
@@ -303,7 +311,7 @@ func (w *wired) tidy(ctx context.Context, log *slog.Logger) error {
 	defer tick.Stop()
 	for {
 		before := time.Now().Add(-keepFor)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before), w.ledger.Forget(ctx, before)); err != nil && ctx.Err() == nil {
 			log.Warn("tidy", "err", err)
 		}
 		select {
