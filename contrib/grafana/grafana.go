@@ -1,0 +1,75 @@
+// Package grafana holds the dashboards, for those who import them into Grafana, and
+// reads them, for those who test them: bridge.json tells whether the bridge is well,
+// sharing.json what sharing does to GPUs and jobs.
+package grafana
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+//go:embed bridge.json sharing.json
+var files embed.FS
+
+// Names are the dashboards' files.
+var Names = []string{"bridge.json", "sharing.json"}
+
+// Board is a dashboard, as far as it is tested.
+type Board struct {
+	UID, Title, Description string
+	SchemaVersion           int
+	Tags                    []string
+	Panels                  []Panel
+	Templating              struct{ List []Variable }
+}
+
+// Variable is what the viewer of a dashboard chooses.
+type Variable struct {
+	Name, Label, Type, Definition string
+	Datasource                    *Source
+}
+
+// Panel is a picture, or the heading of a row (Type "row").
+type Panel struct {
+	ID                       int
+	Type, Title, Description string
+	Datasource               *Source
+	GridPos                  struct{ X, Y, W, H int }
+	FieldConfig              struct {
+		Defaults struct {
+			Unit string
+		}
+	}
+	Targets []Target
+}
+
+// Target is a query of a panel.
+type Target struct {
+	RefID, Expr, LegendFormat, Format string
+	Instant, Range                    bool
+	Datasource                        *Source
+}
+
+// Source is where data come from.
+type Source struct{ Type, UID string }
+
+// Read returns the dashboard of a file.
+func Read(name string) (*Board, error) {
+	text, err := files.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	b := &Board{}
+	if err := json.Unmarshal(text, b); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}
+
+// Query is the target's expression as Prometheus gets it, with every bridge and node
+// chosen and rates over the given span ("1m").
+func (t *Target) Query(span string) string {
+	return strings.NewReplacer("$__rate_interval", span, "$__range", span, "$bridge", ".*", "$node", ".*").Replace(t.Expr)
+}

@@ -1,0 +1,149 @@
+package grafana
+
+import (
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/prometheus/series"
+)
+
+// units are Grafana's names of those in use.
+var units = []string{"short", "none", "s", "percentunit", "bytes", "Bps", "watt"}
+
+// what a panel may be.
+var types = []string{"stat", "timeseries", "heatmap"}
+
+func TestDashboards(t *testing.T) {
+	known := series.Daemons()
+	there, err := filepath.Glob("*.json")
+	if err != nil || !slices.Equal(there, Names) {
+		t.Fatalf("files %v, names %v: %v", there, Names, err)
+	}
+	uids := map[string]bool{}
+	for _, name := range Names {
+		b, err := Read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// 39 is Grafana 11's, 41 is 12's; later ones are converted by Grafana.
+		if b.UID == "" || uids[b.UID] || b.Title == "" || b.Description == "" || b.SchemaVersion < 39 || !slices.Contains(b.Tags, "slurmbridge") {
+			t.Errorf("%s: %q %q %q %d %v", name, b.UID, b.Title, b.Description, b.SchemaVersion, b.Tags)
+		}
+		uids[b.UID] = true
+		variables(t, name, b, known)
+		ids := map[int]bool{}
+		for i := range b.Panels {
+			p := &b.Panels[i]
+			if p.ID == 0 || ids[p.ID] || p.Title == "" {
+				t.Errorf("%s: panel %q has the id %d of another, or none", name, p.Title, p.ID)
+			}
+			ids[p.ID] = true
+			if p.Type != "row" {
+				panel(t, name+": "+p.Title, p, known)
+			}
+		}
+		overlap(t, name, b.Panels)
+	}
+}
+
+// variables: the first chooses the data source, and nothing is asked of another one.
+func variables(t *testing.T, name string, b *Board, known series.Set) {
+	t.Helper()
+	for i, v := range b.Templating.List {
+		switch {
+		case i == 0 && (v.Name != "datasource" || v.Type != "datasource"):
+			t.Errorf("%s: the first variable is %+v, not the data source", name, v)
+		case i > 0 && (v.Type != "query" || v.Datasource == nil || v.Datasource.UID != "${datasource}"):
+			t.Errorf("%s: variable %+v", name, v)
+		case v.Label == "":
+			t.Errorf("%s: variable %s has no label", name, v.Name)
+		}
+		if v.Type != "query" {
+			continue
+		}
+		m := regexp.MustCompile(`^label_values\((\w+), instance\)$`).FindStringSubmatch(v.Definition)
+		if m == nil || known.Check(m[1]) != nil {
+			t.Errorf("%s: variable %s asks %q", name, v.Name, v.Definition)
+		}
+	}
+}
+
+func panel(t *testing.T, where string, p *Panel, known series.Set) {
+	t.Helper()
+	if !slices.Contains(types, p.Type) || p.Description == "" || !strings.HasSuffix(p.Description, ".") {
+		t.Errorf("%s: type %q, description %q", where, p.Type, p.Description)
+	}
+	if !slices.Contains(units, p.FieldConfig.Defaults.Unit) {
+		t.Errorf("%s: unit %q", where, p.FieldConfig.Defaults.Unit)
+	}
+	if p.Datasource == nil || *p.Datasource != (Source{"prometheus", "${datasource}"}) || len(p.Targets) == 0 {
+		t.Errorf("%s: data source %v, %d queries", where, p.Datasource, len(p.Targets))
+	}
+	refs := map[string]bool{}
+	for i := range p.Targets {
+		q := &p.Targets[i]
+		if q.Datasource == nil || *q.Datasource != *p.Datasource || q.RefID == "" || refs[q.RefID] || q.LegendFormat == "" || q.Instant == q.Range {
+			t.Errorf("%s: query %+v", where, q)
+		}
+		refs[q.RefID] = true
+		expr := q.Query("5m")
+		if strings.Contains(expr, "$") {
+			t.Errorf("%s: a variable that there isn't: %s", where, expr)
+		}
+		if err := known.Check(expr); err != nil {
+			t.Errorf("%s: %s: %v", where, expr, err)
+		}
+	}
+}
+
+// overlap: no two panels lie on each other, and none beyond the 24 columns.
+func overlap(t *testing.T, name string, panels []Panel) {
+	t.Helper()
+	taken := map[[2]int]string{}
+	for i := range panels {
+		p, g := &panels[i], panels[i].GridPos
+		if g.W <= 0 || g.H <= 0 || g.X < 0 || g.X+g.W > 24 {
+			t.Errorf("%s: %s lies at %+v", name, p.Title, g)
+		}
+		on := map[string]bool{}
+		for x := g.X; x < g.X+g.W; x++ {
+			for y := g.Y; y < g.Y+g.H; y++ {
+				if other, ok := taken[[2]int{x, y}]; ok {
+					on[other] = true
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		for other := range maps.Keys(on) {
+			t.Errorf("%s: %s lies on %s", name, p.Title, other)
+		}
+	}
+}
+
+// The files hold no credentials, no data source of somebody's, and nothing that only
+// the Grafana they were made with has.
+func TestDashboardsAreNobodys(t *testing.T) {
+	for _, name := range Names {
+		text, err := files.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var board map[string]any
+		if err := json.Unmarshal(text, &board); err != nil {
+			t.Fatal(err)
+		}
+		if board["id"] != nil {
+			t.Errorf("%s: id %v: Grafana gives its own", name, board["id"])
+		}
+		for _, m := range regexp.MustCompile(`"uid": "([^"]+)"`).FindAllStringSubmatch(string(text), -1) {
+			if !slices.Contains([]string{"${datasource}", "-- Grafana --", board["uid"].(string)}, m[1]) {
+				t.Errorf("%s: uid %q", name, m[1])
+			}
+		}
+	}
+}
