@@ -34,6 +34,9 @@ type MPS struct {
 	Proc string
 }
 
+// ending is how long what was told to quit, and said yes, may take to be gone.
+const ending = 500 * time.Millisecond
+
 // answerWithin is how long a daemon may take to answer before it counts as hung.
 const answerWithin = 1500 * time.Millisecond
 
@@ -205,14 +208,23 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	quit := cmp.Or(m.Quit, time.Second)
 	bounded, cancel := context.WithTimeout(ctx, quit+answerWithin)
 	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
+	if err == nil {
+		// It has said that it ends, and may take a moment.
+		for ends := time.Now().Add(ending); len(m.running(gpu, controlName, serverName)) > 0 && time.Now().Before(ends) && bounded.Err() == nil; {
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
 	cancel()
 	// Whatever is left hangs, or has lost its daemon: nobody needs it.
 	n := m.kill(gpu, controlName, serverName)
 	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu)))); rerr != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, rerr)
 	}
-	if n > 0 {
-		return fmt.Errorf("gpu %d: the MPS daemon did not end by itself, %d of its processes were killed (%w)", gpu, n, err)
+	switch {
+	case n > 0 && err != nil:
+		return fmt.Errorf("gpu %d: the MPS daemon did not end by itself, %d of its processes were killed: %w", gpu, n, err)
+	case n > 0:
+		return fmt.Errorf("gpu %d: the MPS daemon did not end by itself, %d of its processes were killed", gpu, n)
 	}
 	return nil
 }

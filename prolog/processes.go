@@ -17,13 +17,23 @@ const (
 )
 
 // kill ends with SIGKILL the processes of the named programs that belong to the
-// GPU's pipe directory, and returns how many there were. They are known by their
-// program's name and by the environment they were started with: a pid file may be
-// of a process that has long been another.
+// GPU's pipe directory, and returns how many there were.
 func (m *MPS) kill(gpu int, names ...string) int {
+	n := 0
+	for _, pid := range m.running(gpu, names...) {
+		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// running are the processes of the named programs that belong to the GPU's pipe
+// directory. They are known by their program's name and by the environment they were
+// started with: a pid file may be of a process that has long been another.
+func (m *MPS) running(gpu int, names ...string) (found []int) {
 	proc := cmp.Or(m.Proc, "/proc")
 	mark := []byte("CUDA_MPS_PIPE_DIRECTORY=" + m.Pipe(gpu))
-	n := 0
 	for _, pid := range pids(proc) {
 		if pid <= 1 || pid == os.Getpid() || !slices.Contains(names, program(proc, pid)) {
 			continue
@@ -32,11 +42,9 @@ func (m *MPS) kill(gpu int, names ...string) int {
 		if err != nil || !slices.ContainsFunc(bytes.Split(env, []byte{0}), func(kv []byte) bool { return bytes.Equal(kv, mark) }) {
 			continue
 		}
-		if syscall.Kill(pid, syscall.SIGKILL) == nil {
-			n++
-		}
+		found = append(found, pid)
 	}
-	return n
+	return found
 }
 
 // pids are the processes there are.
