@@ -90,6 +90,7 @@ type Bridge struct {
 	// maxDelay of any job so far, s.
 	maxDelay float64
 	status   atomic.Pointer[Status]
+	policies atomic.Pointer[policies] // that the next look takes up; see Use
 }
 
 // Status is what the bridge knows after a look, for people and programs. It is
@@ -210,6 +211,7 @@ func (b *Bridge) fault(step string) {
 // Tick does one round and says when the next is due at the latest.
 func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.init()
+	b.takeUp()
 	defer func() {
 		if err != nil {
 			b.Metrics.lookFailed()

@@ -1,0 +1,178 @@
+package models
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// Ran is one run that ended, as store and journal know it.
+type Ran struct {
+	Ref, User string
+	Terms     slurmbridge.Terms
+	// Arrive is since when nothing but its turn kept the job waiting; zero = nobody
+	// saw it wait.
+	Arrive, Start, End time.Time
+	Node               string
+	GPUs               []int
+	Whole              bool // it had asked for a whole GPU
+	Card               rlcore.GPUSpec
+	// Profile is what is known of its application, nil = nothing.
+	Profile *rlcore.Profile
+	// Outcome is what came of the run, nil = it was not judged.
+	Outcome *slurmbridge.Outcome
+}
+
+const (
+	// sliceGPUs is how many GPUs a slice has at most. Values don't depend on the
+	// number of GPUs, so that what is learned on four holds on hundreds.
+	sliceGPUs = 4
+	// mostRuns is how many runs a mix has at most, the latest: more don't tell more.
+	mostRuns = 4000
+	// heldPart is the part of the runs, the last ones, that training doesn't see.
+	heldPart = 0.25
+)
+
+// Draw makes a mix of runs that ended in [from, to). It leaves the runs as they are.
+func Draw(from, to time.Time, ran []Ran, past []slurmbridge.Outcome, rules Rules) *Mix {
+	m := &Mix{Version: mixVersion, From: from.UTC(), To: to.UTC(), Rules: rules, LeftOut: map[string]int{}}
+	var kept []*Ran
+	for i := range ran {
+		if why := ran[i].leftOut(); why != "" {
+			m.LeftOut[why]++
+			continue
+		}
+		kept = append(kept, &ran[i])
+	}
+	slices.SortStableFunc(kept, func(a, b *Ran) int {
+		return cmp.Or(a.arrive().Compare(b.arrive()), a.Start.Compare(b.Start), cmp.Compare(a.Ref, b.Ref))
+	})
+	if n := len(kept) - mostRuns; n > 0 {
+		m.LeftOut[fmt.Sprintf("the latest %d are enough", mostRuns)] = n
+		kept = kept[n:]
+	}
+	m.Split = m.To
+	if n := int((1 - heldPart) * float64(len(kept))); n < len(kept) {
+		m.Split = kept[n].arrive().UTC()
+	}
+	m.slice(kept)
+	for i := range past {
+		if o := &past[i]; o.End.Before(to) && (o.Lesson != nil || o.Broken || len(o.Blamed) > 0 || o.Cleared) {
+			m.Outcomes = append(m.Outcomes, teaching(o))
+		}
+	}
+	return m
+}
+
+// teaching is what of an outcome teaches anything.
+func teaching(o *slurmbridge.Outcome) slurmbridge.Outcome {
+	return slurmbridge.Outcome{
+		Ref: o.Ref, App: o.App, End: o.End.UTC(), WithApps: o.WithApps, Contract: o.Contract, Broken: o.Broken,
+		Lesson: o.Lesson, Suspect: o.Suspect, Blamed: o.Blamed, Cleared: o.Cleared,
+	}
+}
+
+func (r *Ran) leftOut() string {
+	switch {
+	case len(r.GPUs) > 1:
+		return "more than one GPU"
+	case len(r.GPUs) == 0:
+		return "nobody knows on which GPU"
+	case !r.End.After(r.Start):
+		return "it ran for no time"
+	case !(r.Card.MemMiB > 0):
+		return "nobody knows its card"
+	case r.Profile != nil && r.Profile.Peak().MemMiB > r.Card.MemMiB:
+		return "more memory than its card has"
+	case r.soloS() <= 0:
+		return "it failed beside others: nobody knows how long it takes alone"
+	}
+	return ""
+}
+
+// arrive is when the job arrived, its start where nobody saw it wait.
+func (r *Ran) arrive() time.Time {
+	if r.Arrive.IsZero() || r.Arrive.After(r.Start) {
+		return r.Start
+	}
+	return r.Arrive
+}
+
+// soloS is how long the run would have taken alone, s; 0 = nobody knows.
+func (r *Ran) soloS() float64 {
+	took := r.End.Sub(r.Start).Seconds()
+	o := r.Outcome
+	switch {
+	case o == nil || !o.Shared():
+		return took
+	case o.Suspect != "":
+		return 0
+	case o.Slowdown > 0 && o.SoloS > 0:
+		return o.SoloS
+	case o.Predicted >= 1:
+		return took / o.Predicted // it was cut short
+	}
+	return took / float64(1+len(o.With))
+}
+
+// slice deals the runs out to slices: GPUs of one card, in the order of their names.
+func (m *Mix) slice(kept []*Ran) {
+	type gpu struct {
+		card rlcore.GPUSpec
+		node string
+		at   int
+	}
+	id := func(r *Ran) gpu { return gpu{r.Card, r.Node, r.GPUs[0]} }
+	jobs := map[gpu]bool{}
+	var gpus []gpu
+	for _, r := range kept {
+		if g := id(r); !jobs[g] {
+			jobs[g] = true
+			gpus = append(gpus, g)
+		}
+	}
+	slices.SortFunc(gpus, func(a, b gpu) int {
+		return cmp.Or(cmp.Compare(a.card.Model, b.card.Model), cmp.Compare(a.card.MemMiB, b.card.MemMiB),
+			cmp.Compare(fmt.Sprint(a.card), fmt.Sprint(b.card)), cmp.Compare(a.node, b.node), cmp.Compare(a.at, b.at))
+	})
+	place := map[gpu]int{}
+	for _, g := range gpus {
+		if n := len(m.Slices); n == 0 || m.Slices[n-1].GPUs == sliceGPUs || m.Slices[n-1].Card != g.card {
+			m.Slices = append(m.Slices, Slice{Card: g.card})
+		}
+		place[g] = len(m.Slices) - 1
+		m.Slices[len(m.Slices)-1].GPUs++
+	}
+	known := map[*rlcore.Profile]int{}
+	for _, r := range kept {
+		j := Job{
+			User: r.User, Profile: -1, ArriveS: r.arrive().Sub(m.From).Seconds(), SoloS: r.soloS(),
+			NoShare: r.Whole || r.Terms.NoShare, MaxSlowdown: r.Terms.MaxSlowdown, ArrayOnly: r.Terms.ArrayOnly,
+		}
+		if array, _, ok := strings.Cut(r.Ref, "_"); ok {
+			j.Array = array
+		}
+		if r.Arrive.IsZero() {
+			m.Guessed++
+		}
+		if p := r.Profile; p != nil {
+			at, ok := known[p]
+			if !ok {
+				at = len(m.Profiles)
+				known[p] = at
+				m.Profiles = append(m.Profiles, p)
+			}
+			j.Profile = at
+		}
+		s := &m.Slices[place[id(r)]]
+		if r.arrive().Before(m.Split) {
+			s.Split++
+		}
+		s.Jobs = append(s.Jobs, j)
+	}
+}

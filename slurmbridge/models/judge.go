@@ -1,0 +1,176 @@
+package models
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"gonum.org/v1/gonum/stat/distuv"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+const (
+	// judgeSets is how many job sets are drawn from the held-out runs.
+	judgeSets = 40
+	// judgeBlocks is how many blocks a set has at most, over all slices.
+	judgeBlocks = 60
+	// fewestBlocks is how many the held-out runs must make: below, a spread says
+	// little.
+	fewestBlocks = 5
+	// Confidence is of the one-sided bound on the gain.
+	Confidence = 0.95
+	// LeastGain is what a change must bring, as a part of the mean turnaround: less
+	// isn't worth it, however sure.
+	LeastGain = 0.005
+)
+
+// Score is how jobs fared under one network, means over the drawn sets.
+type Score struct {
+	TurnaroundS  float64 `json:"mean_turnaround_s"`
+	MakespanS    float64 `json:"makespan_s"` // of a slice
+	MeanSlowdown float64 `json:"mean_slowdown"`
+	P95Slowdown  float64 `json:"p95_slowdown"`
+	OOM          float64 `json:"oom"` // runs lost for want of memory, a set
+}
+
+// Verdict compares a network with another on runs that neither learned from. Gain is
+// by how much the mean turnaround is shorter, as a part of the other's; positive is
+// better.
+type Verdict struct {
+	Better bool    `json:"better"`
+	Gain   float64 `json:"gain"`
+	// Noise is Gain's standard error: had other runs come, it would be that far off.
+	Noise float64 `json:"noise"`
+	// Bound is what Gain exceeds with 95 % confidence.
+	Bound  float64 `json:"bound"`
+	Sets   int     `json:"sets"`   // job sets drawn
+	Blocks int     `json:"blocks"` // a set, drawn with replacement
+	Jobs   int     `json:"jobs"`   // a set
+	Other  Score   `json:"other"`
+	Own    Score   `json:"own"`
+}
+
+// weigh is the rule: a change is for the better where the gain's one-sided bound is
+// above 0, and the gain itself worth it.
+//
+// gains are those on job sets drawn by blocks, with replacement, each of as many
+// blocks as the held-out runs have. Their spread is thus the bootstrap's estimate of
+// what other days would have given (Künsch, Annals of Statistics 17, 1989), as n
+// blocks tell it: too small by √((n−1)/n), and to be held against Student's t with
+// n−1 degrees of freedom. Where a set's gain is the mean of its blocks' the rule is
+// the paired one-sided t test over the blocks.
+func weigh(gains []float64, blocks int) (v Verdict) {
+	n, k := float64(len(gains)), float64(blocks)
+	v.Sets, v.Blocks = len(gains), blocks
+	if len(gains) < 2 || blocks < fewestBlocks {
+		return v
+	}
+	for _, g := range gains {
+		v.Gain += g / n
+	}
+	for _, g := range gains {
+		v.Noise += (g - v.Gain) * (g - v.Gain) / (n - 1)
+	}
+	// The mean over the sets is itself known only so well.
+	v.Noise = math.Sqrt(v.Noise * k / (k - 1) * (1 + 1/n))
+	v.Bound = v.Gain - v.Noise*distuv.StudentsT{Mu: 0, Sigma: 1, Nu: k - 1}.Quantile(Confidence)
+	v.Better = v.Bound > 0 && v.Gain >= LeastGain
+	return v
+}
+
+// Why says in words what came of the comparison.
+func (v *Verdict) Why() string {
+	figures := fmt.Sprintf("turnaround %+.1f %% ± %.1f %% on %d job sets like the last days'", -100*v.Gain, 100*v.Noise, v.Sets)
+	switch {
+	case v.Better:
+		return "better beyond the noise: " + figures
+	case v.Gain < LeastGain:
+		return fmt.Sprintf("less than %.1f %% better: %s", 100*LeastGain, figures)
+	}
+	return "within the noise: " + figures
+}
+
+// sets draws the job sets that networks are compared on: for each slice as many blocks
+// as its held-out runs make, up to judgeBlocks in all.
+func (w *world) sets(seed uint64) (sets [][]sim.Config, drawn int) {
+	for i := range judgeSets {
+		r := rand.New(rand.NewPCG(seed^0x3d6e, uint64(i))) //nolint:gosec // a comparison is repeatable, not secret
+		var set []sim.Config
+		left := judgeBlocks
+		for _, s := range r.Perm(len(w.slices)) {
+			from, to := w.mix.Slices[s].Split, len(w.slices[s])
+			n := min(blocks(to-from), left)
+			if n == 0 {
+				continue
+			}
+			left -= n
+			set = append(set, w.draw(s, from, to, n*blockJobs, false, r))
+		}
+		sets, drawn = append(sets, set), judgeBlocks-left
+	}
+	return sets, drawn
+}
+
+// play lets a network schedule all sets and returns each one's sum of turnarounds, s.
+func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, error) {
+	tools := w.tools()
+	d := &rlcore.Decider{
+		Policy: dqn.NewPolicy("dqn", net.Alias(tools.Predictor.(*interference.Model))), Guard: tools.Guard, M: w.mix.Rules.Window,
+	}
+	sums := make([]float64, len(sets))
+	var all Score
+	for i, set := range sets {
+		jobs, n := 0, float64(len(sets))
+		var one Score
+		for _, cfg := range set {
+			cfg.Predictor = tools.Predictor
+			res, err := sim.Run(cfg, d)
+			if err != nil {
+				return nil, all, fmt.Errorf("replay: %w", err)
+			}
+			k := len(res.Jobs)
+			jobs += k
+			sums[i] += res.MeanTurnaroundS * float64(k)
+			one.MakespanS += res.MakespanS / float64(len(set))
+			one.OOM += float64(res.OOM)
+			s := res.Slowdowns()
+			for _, v := range s {
+				one.MeanSlowdown += v
+			}
+			one.P95Slowdown = max(one.P95Slowdown, s[min(k-1, int(0.95*float64(k)))])
+		}
+		all.TurnaroundS += sums[i] / float64(jobs) / n
+		all.MeanSlowdown += one.MeanSlowdown / float64(jobs) / n
+		all.MakespanS += one.MakespanS / n
+		all.P95Slowdown += one.P95Slowdown / n
+		all.OOM += one.OOM / n
+	}
+	return sums, all, nil
+}
+
+// judge compares own with other on the same sets.
+func (w *world) judge(own, other dqn.Network, seed uint64) (*Verdict, error) {
+	sets, drawn := w.sets(seed)
+	if drawn < fewestBlocks {
+		_, held := w.mix.sizes()
+		return nil, fmt.Errorf("%w: %d to judge by, in %d blocks of %d on the same GPUs; it takes %d blocks", ErrTooFew, held, drawn, blockJobs, fewestBlocks)
+	}
+	a, mine, err := w.play(sets, own)
+	if err != nil {
+		return nil, err
+	}
+	b, theirs, err := w.play(sets, other)
+	if err != nil {
+		return nil, err
+	}
+	for i := range a {
+		a[i] = (b[i] - a[i]) / b[i]
+	}
+	v := weigh(a, drawn)
+	v.Own, v.Other, v.Jobs = mine, theirs, drawn*blockJobs
+	return &v, nil
+}

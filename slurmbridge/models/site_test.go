@@ -1,0 +1,39 @@
+package models
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+)
+
+// day0 is when the sites of the tests begin.
+var day0 = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+
+var rules = Rules{Window: 5, MaxGroup: 5, MemMargin: 0.05, MaxPassOver: 5, MaxDelayS: 300, Trust: 1}
+
+// site makes n runs on the GPUs of a site, one every gap seconds on average, of the
+// thesis's applications. Their starts say nothing.
+func site(n, gpus int, gap float64, seed uint64) []Ran {
+	r := rand.New(rand.NewPCG(seed, 1))
+	profiles := map[string]*rlcore.Profile{}
+	names := apps.Names()
+	for _, a := range names {
+		profiles[a], _ = apps.ByName(a)
+	}
+	at := day0
+	var out []Ran
+	for i := range n {
+		p := profiles[names[r.IntN(len(names))]]
+		start := at.Add(time.Minute)
+		out = append(out, Ran{
+			Ref: fmt.Sprint(i + 1), User: "ann", Arrive: at, Start: start,
+			End:  start.Add(time.Duration(p.DurationS * (0.8 + 0.4*r.Float64()) * float64(time.Second))),
+			Node: fmt.Sprintf("n%d", i%gpus/2), GPUs: []int{i % gpus % 2}, Card: rlcore.TitanXp, Profile: p,
+		})
+		at = at.Add(time.Duration(gap * r.ExpFloat64() * float64(time.Second)))
+	}
+	return out
+}

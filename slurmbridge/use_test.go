@@ -1,0 +1,105 @@
+package slurmbridge_test
+
+import (
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+)
+
+// during is a policy that does something while it is asked, and then decides as
+// exclusive does.
+type during struct {
+	baseline.Exclusive
+	do func()
+}
+
+func (d *during) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	d.do()
+	d.Exclusive.Score(dst, w, combos)
+}
+
+// broken values everything with NaN.
+type broken struct{ baseline.Exclusive }
+
+func (broken) Name() string { return "broken" }
+
+func (broken) Score(dst []float64, _ *rlcore.Window, _ []rlcore.Combo) {
+	for i := range dst {
+		dst[i] = math.NaN()
+	}
+}
+
+// named is exclusive under another name.
+type named struct {
+	baseline.Exclusive
+	name string
+}
+
+func (n named) Name() string { return n.name }
+
+// Another policy decides from the next look on, and not before: one that comes while
+// a look decides waits for its end.
+func TestUse(t *testing.T) {
+	m := newModel(node("n1", 2, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	submit := func() { m.submit("ann", time.Hour, app("a", 3600, 0.9, 9000), true) }
+	asked := 0
+	b.Use(&during{do: func() {
+		asked++
+		b.Use(named{name: "late"})
+	}})
+	if got := b.Status().Policy; got != "most" {
+		t.Fatalf("before the next look %q decides", got)
+	}
+	submit()
+	tick(t, b, m, time.Second)
+	if got := b.Status().Policy; got != "exclusive" || asked == 0 {
+		t.Errorf("%q decided, asked %d times, when another came in the middle", got, asked)
+	}
+	tick(t, b, m, time.Second)
+	if got := b.Status().Policy; got != "late" {
+		t.Errorf("%q decided after it", got)
+	}
+	// What is to be fallen back on comes with it.
+	b.Use(broken{}, named{name: "instead"})
+	submit()
+	tick(t, b, m, time.Second)
+	if got := b.Status().Policy; got != "instead" {
+		t.Errorf("%q decided instead of one that values with NaN", got)
+	}
+}
+
+// Policies may come from anywhere, at any time.
+func TestUseConcurrently(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for _, name := range []string{"x", "y"} {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					b.Use(named{name: name}, baseline.Exclusive{})
+				}
+			}
+		})
+	}
+	for range 20 {
+		m.submit("ann", time.Second, app("a", 1, 0.5, 100), true)
+		tick(t, b, m, time.Second)
+	}
+	close(stop)
+	wg.Wait()
+	tick(t, b, m, time.Second)
+	if got := b.Status().Policy; got != "x" && got != "y" {
+		t.Errorf("%q decides", got)
+	}
+}
