@@ -37,6 +37,11 @@ type Config struct {
 	Join     bool
 	Model    string
 
+	Retrain      bool
+	RetrainEvery time.Duration
+	RetrainDays  int
+	RetrainRuns  int
+
 	Lease    time.Duration
 	Poll     time.Duration
 	Lua      string

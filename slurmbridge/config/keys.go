@@ -50,6 +50,22 @@ var keys = []key{
 		func(c *Config) any { return &c.Model }, pathOrNone,
 	},
 	{
+		"retrain", true, "Whether the network of policy dqn goes on learning from what ran here, in the background, where model is empty. slurmbridge models tells what came of it.",
+		func(c *Config) any { return &c.Retrain }, nil,
+	},
+	{
+		"retrain_every", 24 * time.Hour, "How long after one retraining the next begins (10m to 720h).",
+		func(c *Config) any { return &c.RetrainEvery }, durationIn(10*time.Minute, 720*time.Hour),
+	},
+	{
+		"retrain_days", 14, "How many days it learns from and is judged on (1 to 90).",
+		func(c *Config) any { return &c.RetrainDays }, intIn(1, 90),
+	},
+	{
+		"retrain_runs", 250, "How many runs there must be in those days at the least (100 to 4000).",
+		func(c *Config) any { return &c.RetrainRuns }, intIn(100, 4000),
+	},
+	{
 		"window", 5, "How many waiting jobs of highest priority one decision looks at (1 to 12).",
 		func(c *Config) any { return &c.Window }, intIn(1, 12),
 	},
