@@ -46,6 +46,7 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, user string)
 			f.ConfDir = filepath.Dir(conf)
 			f.GresConf = readFile(filepath.Join(f.ConfDir, "gres.conf"))
 			f.JobSubmitLua = readFile(filepath.Join(f.ConfDir, "job_submit.lua"))
+			f.PackagedLua = readFile(PackagedLua)
 		}
 	}
 	f.Hooks = hooks(f.Config)

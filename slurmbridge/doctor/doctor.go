@@ -91,8 +91,8 @@ func Examine(f *Facts) []Finding {
 		e.sharing = "shard"
 	}
 	for _, check := range []func(){
-		e.version, e.gresTypes, e.selectType, e.nodes, e.cards, e.oneSharing, e.lua, e.user, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.mode,
+		e.version, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gatePartition,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.daemon, e.mode,
 	} {
 		check()
 	}
@@ -306,6 +306,37 @@ func (e *exam) lua() {
 	}
 }
 
+// luaFile: the script beside slurm.conf reads the gate where the bridge writes it,
+// and is no older than the daemon.
+func (e *exam) luaFile() {
+	if e.ConfDir == "" || e.JobSubmitLua == nil || !strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
+		return // a script of the site's, which calls ours
+	}
+	name := e.beside("job_submit.lua")
+	if e.Settings != nil && !strings.Contains(*e.JobSubmitLua, fmt.Sprintf("%q", e.Settings.GateFile)) {
+		e.add("lua-gate-file", Error, name+" doesn't read "+e.Settings.GateFile, "the bridge keeps the gate there; jobs are not gated, and start alone",
+			Fix{File: name, Lines: []string{fmt.Sprintf("gate = %q,", e.Settings.GateFile), fmt.Sprintf("wake = %q,", e.Settings.WakeFile)}})
+	}
+	if e.PackagedLua != nil && body(*e.PackagedLua) != body(*e.JobSubmitLua) {
+		e.add("lua-version", Warning, name+" isn't the job_submit.lua of this release", "script and daemon are made for each other",
+			Fix{Lines: []string{"install -m 644 " + PackagedLua + " " + name, "scontrol reconfigure"}})
+	}
+}
+
+// PackagedLua is where packages put the script.
+const PackagedLua = "/usr/share/slurmbridge/job_submit.lua"
+
+// luaFirst begins the project's own script.
+const luaFirst = "-- slurmbridge:"
+
+// body is a script without the settings at its beginning, which sites may change.
+func body(lua string) string {
+	if _, rest, ok := strings.Cut(lua, "local M = "); ok {
+		return rest
+	}
+	return lua
+}
+
 // user checks who the bridge runs as against who may change jobs.
 func (e *exam) user() {
 	if e.User == "" {
@@ -332,6 +363,13 @@ func (e *exam) gatePartition() {
 	if e.Partitions != nil && !slices.ContainsFunc(e.Partitions, func(p Partition) bool { return p.Default }) {
 		e.add("gate-partition", Error, "no partition is the default one", "the gate job names none",
 			e.conf("PartitionName=NAME … Default=YES"))
+	}
+	for i := range e.Partitions {
+		// A partition that is down takes jobs all the same.
+		if p := &e.Partitions[i]; p.Default && (p.State == "DRAIN" || p.State == "INACTIVE") {
+			e.add("gate-partition", Error, "the default partition "+p.Name+" is "+p.State, "it takes no jobs, and the gate is one",
+				Fix{Lines: []string{"scontrol update PartitionName=" + p.Name + " State=UP"}})
+		}
 	}
 }
 
@@ -403,6 +441,24 @@ func (e *exam) timeouts() {
 	}
 }
 
+// minJobAge: how a run ended is asked for when its record has come, with
+// squeue --states=all. 0 means that Slurm forgets nobody.
+func (e *exam) minJobAge() {
+	value, _, _ := strings.Cut(e.Config["MinJobAge"], " ")
+	d, err := time.ParseDuration(value + "s")
+	if err != nil || d == 0 || d >= leastJobAge {
+		return
+	}
+	e.add("min-job-age", Warning, fmt.Sprintf("MinJobAge is %s", d),
+		"the bridge asks Slurm how a job ended once its record has come, seconds later; of a job that Slurm has forgotten by "+
+			"then it can't tell whether it failed, and neither runs it again nor learns from it rightly",
+		e.conf("MinJobAge=300   # Slurm's default"))
+}
+
+// leastJobAge is the longest time for which the bridge may put off a look by itself:
+// while slurmctld fails it tries again after half a minute at the latest.
+const leastJobAge = 30 * time.Second
+
 func (e *exam) accrue() {
 	if e.Config["PriorityType"] == "priority/multifactor" && !has(e.Config["PriorityFlags"], "ACCRUE_ALWAYS") {
 		e.add("accrue", Warning, "PriorityFlags has no ACCRUE_ALWAYS",
@@ -427,6 +483,11 @@ func (e *exam) munge() {
 	if e.MungeSocket != nil && !*e.MungeSocket {
 		e.add("munge", Error, "munged's socket is not there", "nodes prove with MUNGE who sends a record",
 			Fix{Lines: []string{"systemctl enable --now munge"}})
+		return
+	}
+	if e.Munge != nil && *e.Munge != "" {
+		e.add("munge", Error, "MUNGE doesn't work here: "+*e.Munge, "nodes prove with MUNGE who sends a record",
+			Fix{Lines: []string{"munge -n | unmunge", "systemctl restart munge", "journalctl -u munge -n 20"}})
 	}
 }
 
@@ -445,31 +506,56 @@ func (e *exam) agents() {
 	if e.Agents == nil {
 		return
 	}
-	var silent, noMPS []string
+	var silent, sick, locked, noMPS, unseen []string
 	why := ""
 	for _, n := range e.gpuNodes() {
 		a, ok := e.Agents[n.Name]
-		switch {
-		case !ok:
+		if !ok || a.Err != "" {
 			silent = append(silent, n.Name)
-		case a.Err != "":
-			silent, why = append(silent, n.Name), " ("+a.Err+")"
-		default:
-			if a.MPS != nil && !*a.MPS && n.Shares["mps"] > 0 {
-				noMPS = append(noMPS, n.Name)
+			if a.Err != "" {
+				why = " (" + a.Err + ")"
 			}
+		} else {
 			e.clock(n.Name, a.Ahead)
+		}
+		if a.Locked != "" {
+			locked = append(locked, n.Name)
+		}
+		if a.Sick != "" {
+			sick = append(sick, n.Name+" ("+a.Sick+")")
+		}
+		switch {
+		case n.Shares["mps"] == 0:
+		case a.MPS == nil && (!ok || a.Err != ""):
+			// one thing after the other
+		case a.MPS == nil:
+			unseen = append(unseen, n.Name)
+		case !*a.MPS:
+			noMPS = append(noMPS, n.Name)
 		}
 	}
 	if len(silent) > 0 {
 		e.add("agent", Warning, "no answer from gpuprof on "+strings.Join(silent, ",")+why,
 			"jobs there run, but nothing is learned from them",
-			Fix{Lines: []string{"systemctl enable --now gpuprof   # on each of them"}})
+			Fix{Lines: []string{"systemctl enable --now gpuprof   # on each of them", "slurmbridge doctor --agents https://{node}:9798   # where they listen elsewhere"}})
+	}
+	if len(sick) > 0 {
+		e.add("agent-sick", Warning, "gpuprof isn't well on "+strings.Join(sick, ", "), "little or nothing is learned from jobs there",
+			Fix{Lines: []string{"journalctl -u gpuprof -n 50   # on each of them"}})
+	}
+	if len(locked) > 0 {
+		e.add("agent-locked", Note, "gpuprof answers on "+strings.Join(locked, ",")+", and can't be read", "whether it is well is not known",
+			Fix{Lines: []string{"slurmbridge doctor --agents https://{node}:9798 --client-config FILE   # tls_config, basic_auth: see --help"}})
 	}
 	if len(noMPS) > 0 {
 		e.add("mps-binary", Error, "no nvidia-cuda-mps-control on "+strings.Join(noMPS, ","),
 			"jobs that share a GPU there take turns instead of running side by side",
 			Fix{Lines: []string{"apt-get install nvidia-cuda-mps   # or your driver's package, on each of them"}})
+	}
+	if len(unseen) > 0 {
+		e.add("mps-unseen", Note, "whether "+strings.Join(unseen, ",")+" have nvidia-cuda-mps-control can't be seen from here",
+			"where it is missing jobs that share a GPU take turns instead of running side by side",
+			Fix{Lines: []string{"ls -l /usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server   # on each of them; mps_control of node.yaml names another place"}})
 	}
 }
 

@@ -144,7 +144,35 @@ func TestEachFinding(t *testing.T) {
 		{"agent away", func(f *Facts) { f.Agents["gpu2"] = Agent{Err: "connection refused"} }, "warning agent", ""},
 		{"agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""},
 		{"no mps binary", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(false)} }, "error mps-binary", ""},
-		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: -3 * time.Second} }, "warning clock", "chronyc tracking   # on gpu2"},
+		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: -3 * time.Second, MPS: ptr(true)} }, "warning clock", "chronyc tracking   # on gpu2"},
+		{"agent unwell", func(f *Facts) { f.Agents["gpu2"] = Agent{Sick: "the last pass failed", MPS: ptr(true)} }, "warning agent-sick", "journalctl -u gpuprof -n 50   # on each of them"},
+		{"agent with a password", func(f *Facts) { f.Agents["gpu2"] = Agent{Locked: "it wants a password", MPS: ptr(true)} }, "note agent-locked", ""},
+		{"mps not seen", func(f *Facts) { f.Agents["gpu2"] = Agent{} }, "note mps-unseen", ""},
+		{"no mps needed", func(f *Facts) {
+			f.Agents["gpu2"] = Agent{Ahead: time.Minute}
+			f.Nodes[1].Shares = map[string]int{"shard": 100}
+			f.GresConf = ptr("Name=gpu\nName=mps Count=100\nName=shard Count=100\n")
+		}, "warning clock", ""},
+		{"jobs forgotten", conf("MinJobAge", "5 sec"), "warning min-job-age", "MinJobAge=300   # Slurm's default"},
+		{"partition drains", func(f *Facts) { f.Partitions[0].State = "DRAIN" }, "error gate-partition", "scontrol update PartitionName=gpu State=UP"},
+		{"munge fails", func(f *Facts) { f.Munge = ptr("munged does not answer") }, "error munge", "munge -n | unmunge"},
+		{"no gres.conf", func(f *Facts) { f.GresConf = nil }, "error gres-conf", "Name=mps Count=100 File=/dev/nvidia0"},
+		{"gres.conf without shares", func(f *Facts) { f.GresConf = ptr("Name=gpu File=/dev/nvidia0\n#Name=mps Count=100\n") }, "warning gres-conf", "Name=mps Count=100 File=/dev/nvidia0"},
+		{"gres.conf of another kind", func(f *Facts) { f.GresConf = ptr("Name=gpu\nName=shard Count=100\n") }, "warning gres-conf", ""},
+		{"less than promised", func(f *Facts) { f.Nodes[0].State = "IDLE+DRAIN+INVALID_REG" }, "error node-invalid", "scontrol show node gpu1 | grep Reason"},
+		{"gate file elsewhere", func(f *Facts) {
+			f.JobSubmitLua = ptr(`-- slurmbridge: script` + "\n" + `gate = "/run/elsewhere/gate",`)
+		}, "error lua-gate-file", `gate = "/run/slurmbridge/gate",`},
+		{"old script", func(f *Facts) {
+			f.JobSubmitLua = ptr(`-- slurmbridge: script` + "\n" + `gate = "/run/slurmbridge/gate",` + "\nlocal M = { conf }\nold")
+			f.PackagedLua = ptr("-- slurmbridge: script\nlocal M = { conf }\nnew")
+		}, "warning lua-version", "install -m 644 /usr/share/slurmbridge/job_submit.lua /etc/slurm/job_submit.lua"},
+		{"no daemon", func(f *Facts) { f.Daemon = &Daemon{Err: "connection refused"} }, "warning daemon", "systemctl enable --now slurmbridge"},
+		{"daemon with a password", func(f *Facts) { f.Daemon = &Daemon{Locked: "it wants a password"} }, "note daemon-locked", ""},
+		{"daemon fails", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Error: "no look yet"} }, "error daemon-look", "journalctl -u slurmbridge -n 50"},
+		{"no gate", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "dqn"} }, "error gate", "journalctl -u slurmbridge -g gate   # Slurm's answer"},
+		{"another mode", func(f *Facts) { f.Daemon = &Daemon{Mode: "shadow", Policy: "dqn"} }, "warning daemon-mode", "systemctl reload slurmbridge"},
+		{"another policy", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "greedy", Gate: "7"} }, "warning policy", "journalctl -u slurmbridge -g model"},
 		{"rate limit", conf("SlurmctldParameters", "rl_enable"), "warning rate-limit", "SlurmctldParameters=rl_enable,rl_bucket_size=100,rl_refill_rate=20"},
 		{"shadow", func(f *Facts) { f.Settings.Mode = "shadow" }, "note shadow", "mode: active"},
 	} {
@@ -164,6 +192,36 @@ func TestEachFinding(t *testing.T) {
 		}
 		if c.fix != "" && !slices.Contains(lines, c.fix) {
 			t.Errorf("%s: no line %q in %q", c.name, c.fix, lines)
+		}
+	}
+}
+
+// What a cluster may well have, and what is well, is not found fault with.
+func TestNoFalseAlarm(t *testing.T) {
+	for name, change := range map[string]func(*Facts){
+		"nobody is forgotten":    func(f *Facts) { f.Config["MinJobAge"] = "0 sec" },
+		"long enough":            func(f *Facts) { f.Config["MinJobAge"] = "30 sec" },
+		"partition down":         func(f *Facts) { f.Partitions[0].State = "DOWN" },
+		"gres.conf includes":     func(f *Facts) { f.GresConf = ptr("Name=gpu\nInclude /etc/slurm/gres.d/shares\n") },
+		"gres.conf in capitals":  func(f *Facts) { f.GresConf = ptr("NodeName=gpu[1-2] NAME=MPS Count=100\n") },
+		"gres.conf is not here":  func(f *Facts) { f.ConfDir, f.GresConf, f.JobSubmitLua = "", nil, nil },
+		"a site's own lua":       func(f *Facts) { f.JobSubmitLua, f.PackagedLua = ptr("dofile('slurmbridge')"), ptr("-- slurmbridge: x") },
+		"a clock a second off":   func(f *Facts) { f.Agents["gpu1"] = Agent{Ahead: -1200 * time.Millisecond, MPS: ptr(true)} },
+		"the daemon is well":     func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "dqn", Gate: "7"} },
+		"MUNGE is well":          func(f *Facts) { f.Munge = ptr("") },
+		"a limit far above need": func(f *Facts) { f.Config["SlurmctldParameters"] = "rl_enable,rl_bucket_size=100,rl_refill_rate=20" },
+		"gate settings of a site": func(f *Facts) {
+			f.JobSubmitLua = ptr(luaFirst + `
+gate = "/run/slurmbridge/gate", -- the bridge's file
+gres = "shard",
+local M = {}`)
+			f.PackagedLua = ptr(luaFirst + "\ngres = \"mps\",\nlocal M = {}")
+		},
+	} {
+		f := bridged(t, "22.05.8")
+		change(f)
+		if got := Examine(f); len(got) != 0 {
+			t.Errorf("%s: %v", name, checks(got))
 		}
 	}
 }

@@ -32,8 +32,16 @@ type Facts struct {
 	Folders map[string]bool
 	// MungeSocket says whether munged's socket is there.
 	MungeSocket *bool
+	// Munge is what went wrong with a credential made and read here; "" = nothing,
+	// nil = not tried.
+	Munge *string
 	// User is who the bridge runs as.
 	User string
+	// Daemon is what the running daemon said; nil = not asked.
+	Daemon *Daemon
+	// PackagedLua is the job_submit.lua that is installed with the programs; nil =
+	// there is none.
+	PackagedLua *string
 	// Agents holds what the nodes' agents said, by node; nil = not asked.
 	Agents map[string]Agent
 	// Settings are the bridge's own.
@@ -43,15 +51,20 @@ type Facts struct {
 // Agent is what a node's agent said.
 type Agent struct {
 	Err string // why it can't be reached, "" = it can
+	// Locked says why what it says can't be read: TLS, a password; "" = it can.
+	Locked string
+	Sick   string // what it says is wrong with it, "" = nothing
 	// Ahead is the node's clock less this machine's.
 	Ahead time.Duration
-	// MPS says whether the node has nvidia-cuda-mps-control; nil = not said.
+	// MPS says whether the node has nvidia-cuda-mps-control; nil = not known.
 	MPS *bool
 }
 
 // Node is a node as scontrol shows it.
 type Node struct {
 	Name, State string
+	// Addr is where it is reached, Host its own name; "" = not said.
+	Addr, Host string
 	// GPUs by type; "" = no type.
 	GPUs map[string]int
 	// Shares by kind, "mps" or "shard".
@@ -74,6 +87,7 @@ func (n *Node) types() []string { return slices.Sorted(maps.Keys(n.GPUs)) }
 type Partition struct {
 	Name    string
 	Default bool
+	State   string // UP, DOWN, DRAIN or INACTIVE
 	// DefMem says that jobs get a memory limit of their own by default.
 	DefMem bool
 }
@@ -111,7 +125,7 @@ func ParseNodes(text string) []Node {
 		if f["NodeName"] == "" {
 			continue
 		}
-		n := Node{Name: f["NodeName"], State: f["State"], GPUs: map[string]int{}, Shares: map[string]int{}}
+		n := Node{Name: f["NodeName"], State: f["State"], Addr: f["NodeAddr"], Host: f["NodeHostName"], GPUs: map[string]int{}, Shares: map[string]int{}}
 		for _, g := range splitGres(f["Gres"]) {
 			switch g.name {
 			case "gpu":
@@ -133,7 +147,7 @@ func ParsePartitions(text string) []Partition {
 		if f["PartitionName"] == "" {
 			continue
 		}
-		p := Partition{Name: f["PartitionName"], Default: f["Default"] == "YES"}
+		p := Partition{Name: f["PartitionName"], Default: f["Default"] == "YES", State: f["State"]}
 		for _, k := range []string{"DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"} {
 			if v, ok := f[k]; ok && limited(v) {
 				p.DefMem = true

@@ -3,11 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/http"
+	"os"
 	"os/user"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
 
@@ -16,46 +23,128 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
+// nodeSettings are the hooks', read where the controller is a node as well.
+const nodeSettings = "/etc/slurmbridge/node.yaml"
+
+// doctorFlags say where the daemons are that doctor asks.
+type doctorFlags struct{ server, agents, client string }
+
 func newDoctor(s *shared) *cobra.Command {
-	return &cobra.Command{
+	var f doctorFlags
+	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "What this cluster still lacks, with the lines to add",
-		Long: `doctor reads Slurm's configuration and says what is missing or risky, why, and
-which lines to write where. Run it on the controller, as SlurmUser or root.
+		Long: `doctor reads Slurm's configuration, asks the daemon and the nodes' agents how they
+are, and says what is missing or risky, why, and which lines to write where. It
+changes nothing. Run it on the controller, as SlurmUser or root, until it finds
+nothing: from a cluster that knows no slurmbridge it leads to one that shares GPUs.
 
-Exit status: 0 nothing to do, 1 warnings, 2 errors.`,
+Daemons that have TLS or a password are asked with --client-config, a file in the
+format of Prometheus's HTTP clients:
+
+  tls_config: {ca_file: /etc/slurmbridge/ca.crt}
+  basic_auth: {username: prometheus, password_file: /etc/slurmbridge/password}
+
+Exit status: 0 nothing to do (there may be notes), 1 warnings, 2 errors. Where
+nothing could be examined it is 1 or 2 as well, standard output is empty and
+standard error says why. --json prints {"findings": [{"check", "severity", "what",
+"why", "fix": [{"file", "lines"}]}], "exit"}; names of checks stay as they are.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.load(c)
-			if err != nil {
-				return err
-			}
-			cl, err := client(cfg, nil)
-			if err != nil {
-				return err
-			}
-			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
-			defer cancel()
-			name := ""
-			if u, err := user.Current(); err == nil {
-				name = u.Username
-			}
-			facts, err := doctor.Collect(ctx, cl.Show, cfg, name)
-			if err != nil {
-				return err
-			}
-			findings := doctor.Examine(facts)
-			write := doctor.WriteText
-			if s.json {
-				write = doctor.WriteJSON
-			}
-			if err := write(s.out, findings); err != nil {
-				return err
-			}
-			if n := doctor.Exit(findings); n != 0 {
-				return exitError(n)
-			}
-			return nil
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return s.doctor(c, &f) },
 	}
+	serverFlag(c, &f.server)
+	c.Flags().StringVar(&f.agents, "agents", "http://{node}:9798", "the nodes' agents' address, with {node} for the node's; empty: they aren't asked")
+	c.Flags().StringVar(&f.client, "client-config", "", "how the daemons are trusted and what they are shown, a file in the format of Prometheus's HTTP clients")
+	return c
+}
+
+func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
+	cfg, err := s.load(c)
+	if err != nil {
+		return err
+	}
+	cl, err := client(cfg, nil)
+	if err != nil {
+		return err
+	}
+	web, err := recordhttp.NewClient(f.client)
+	if err != nil {
+		return usageError{fmt.Errorf("--client-config: %w", err)}
+	}
+	if f.agents != "" && !strings.Contains(f.agents, "{node}") {
+		return usageError{fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", f.agents)}
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
+	defer cancel()
+	facts, err := doctor.Collect(ctx, cl.Show, cfg, bridgeUser())
+	if err != nil {
+		return err
+	}
+	if facts.Config != nil {
+		askAround(ctx, facts, cfg, f, web)
+	}
+	findings := doctor.Examine(facts)
+	write := doctor.WriteText
+	if s.json {
+		write = doctor.WriteJSON
+	}
+	if err := write(s.out, findings); err != nil {
+		return err
+	}
+	if n := doctor.Exit(findings); n != 0 {
+		return exitError(n)
+	}
+	return nil
+}
+
+// bridgeUser is who the bridge runs as: the service's user where root asks, else
+// whoever asks.
+func bridgeUser() string {
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	if u.Uid == "0" {
+		if name := doctor.UnitUser("/"); name != "" {
+			return name
+		}
+	}
+	return u.Username
+}
+
+// askAround adds to the facts what those say that doctor can only ask.
+func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, f *doctorFlags, web *http.Client) {
+	if *facts.MungeSocket {
+		said := doctor.TryMunge(ctx, &munge.Munge{Socket: cfg.MungeSocket})
+		facts.Munge = &said
+	}
+	if address := daemonAddress(cfg, f.server); address != "" {
+		facts.Daemon = doctor.AskDaemon(ctx, web, address)
+	}
+	if f.agents != "" {
+		facts.Agents = doctor.AskAgents(ctx, web, f.agents, facts.Nodes)
+		host, err := os.Hostname()
+		if err == nil {
+			doctor.LookHere(facts.Agents, facts.Nodes, host, nodeSettings)
+		}
+	}
+}
+
+// daemonAddress is where the daemon answers, "" = it serves nothing.
+func daemonAddress(cfg *config.Config, server string) string {
+	if server != "" {
+		return server
+	}
+	host, port, err := net.SplitHostPort(cfg.Listen)
+	if err != nil || port == "" {
+		return ""
+	}
+	if host == "" || host == "0.0.0.0" || host == "::" {
+		host = "localhost"
+	}
+	scheme := "http://"
+	if text, err := os.ReadFile(cfg.WebConfig); err == nil && strings.Contains(string(text), "cert_file") {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(host, port)
 }

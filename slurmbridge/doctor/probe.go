@@ -1,0 +1,203 @@
+package doctor
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// Bounds on asking daemons.
+const (
+	probeTimeout = 3 * time.Second
+	mostProbes   = 32 // at a time
+	mostAnswer   = 64 << 20
+)
+
+// answer is what a daemon of ours said to a request.
+type answer struct {
+	err    string // nobody answers, "" = somebody does
+	locked string // why what it says can't be read: TLS, a password
+	sick   string // what it says is wrong with it
+	ahead  time.Duration
+	body   []byte
+}
+
+// get asks a daemon. It never fails: that nobody answers is an answer.
+func get(ctx context.Context, client *http.Client, address string) answer {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return answer{err: err.Error()}
+	}
+	asked := time.Now()
+	resp, err := client.Do(req)
+	var untrusted *tls.CertificateVerificationError
+	var alert tls.AlertError
+	switch {
+	case errors.As(err, &untrusted), errors.As(err, &alert), errors.Is(err, http.ErrSchemeMismatch):
+		return answer{locked: cause(err)}
+	case err != nil:
+		return answer{err: cause(err)}
+	}
+	defer resp.Body.Close()
+	a := answer{}
+	// The header has whole seconds, cut off: half of one is the best guess.
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+		took := time.Since(asked)
+		a.ahead = date.Add(500 * time.Millisecond).Sub(asked.Add(took / 2))
+	}
+	a.body, err = io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	text := strings.Join(strings.Fields(string(a.body[:min(len(a.body), 300)])), " ")
+	switch {
+	case err != nil:
+		a.err = cause(err)
+	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
+		a.locked = "it wants a password"
+	case resp.StatusCode == http.StatusBadRequest && strings.Contains(text, "HTTPS"):
+		a.locked = "it wants TLS"
+	case resp.StatusCode != http.StatusOK:
+		a.sick = resp.Status
+		if text != "" {
+			a.sick = text
+		}
+	}
+	return a
+}
+
+// cause is what is at the bottom of an error of net/http, without the address.
+func cause(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "no answer within " + probeTimeout.String()
+	}
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err.Error()
+		}
+		err = next
+	}
+}
+
+// AskAgents asks each node's agent how it is; pattern is their address with {node}
+// in the place of the node's, e.g. "http://{node}:9798".
+func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes []Node) map[string]Agent {
+	out := make(map[string]Agent, len(nodes))
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	room := make(chan struct{}, mostProbes)
+	for i := range nodes {
+		n := &nodes[i]
+		if n.GPUCount() == 0 {
+			continue
+		}
+		addr := n.Addr
+		if addr == "" {
+			addr = n.Name
+		}
+		if strings.Contains(addr, ":") && !strings.HasPrefix(addr, "[") {
+			addr = "[" + addr + "]"
+		}
+		all.Go(func() {
+			room <- struct{}{}
+			defer func() { <-room }()
+			a := get(ctx, client, strings.TrimSuffix(strings.ReplaceAll(pattern, "{node}", addr), "/")+"/-/healthy")
+			mu.Lock()
+			defer mu.Unlock()
+			out[n.Name] = Agent{Err: a.err, Locked: a.locked, Sick: a.sick, Ahead: a.ahead}
+		})
+	}
+	all.Wait()
+	return out
+}
+
+// Munge makes credentials and reads them; gpuprof/munge's is one.
+type Munge interface {
+	Encode(ctx context.Context, payload string) (string, error)
+	Decode(ctx context.Context, credential string) (*munge.Credential, error)
+}
+
+// TryMunge says what goes wrong with a credential that is made and read here, "" =
+// nothing.
+func TryMunge(ctx context.Context, m Munge) string {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	credential, err := m.Encode(ctx, "slurmbridge doctor")
+	if err == nil {
+		_, err = m.Decode(ctx, credential)
+	}
+	if err != nil {
+		return strings.Join(strings.Fields(err.Error()), " ")
+	}
+	return ""
+}
+
+// LookHere says for the nodes that this machine is whether MPS's control program is
+// there; file is the hooks' settings.
+func LookHere(agents map[string]Agent, nodes []Node, host, file string) {
+	host, _, _ = strings.Cut(host, ".")
+	for i := range nodes {
+		a, asked := agents[nodes[i].Name]
+		if !asked || host == "" || nodes[i].Host != host {
+			continue
+		}
+		settings, err := prolog.Load(file)
+		if err != nil {
+			continue // the hooks say so themselves
+		}
+		info, err := os.Stat(settings.MPSControl)
+		there := err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+		a.MPS = &there
+		agents[nodes[i].Name] = a
+	}
+}
+
+// UnitUser is who the service runs as, by the unit and its drop-ins under root ("/"
+// but for tests); "" = there is no unit.
+func UnitUser(root string) string {
+	name, there := "root", false
+	// The first of these that there is hides the others.
+	for _, dir := range []string{"etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"} {
+		if text := readFile(filepath.Join(root, dir, "slurmbridge.service")); text != nil {
+			name, there = unitUser(*text, name), true
+			break
+		}
+	}
+	if !there {
+		return ""
+	}
+	for _, dir := range []string{"usr/lib/systemd/system", "run/systemd/system", "etc/systemd/system"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "slurmbridge.service.d", "*.conf"))
+		if err != nil {
+			continue
+		}
+		for _, file := range files {
+			if text := readFile(file); text != nil {
+				name = unitUser(*text, name)
+			}
+		}
+	}
+	return name
+}
+
+// unitUser is the last User= of a unit's text, before where there is none.
+func unitUser(text, before string) string {
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), "User="); ok {
+			if before = strings.TrimSpace(value); before == "" {
+				before = "root"
+			}
+		}
+	}
+	return before
+}
