@@ -37,7 +37,7 @@ const (
 type watched struct {
 	*rig
 	client     *http.Client
-	ca         string
+	ca, trust  string // files: the authority, and how clients are to ask
 	bridge     string // the bridge's address, https://…
 	agent      string // host:port of the agent
 	prometheus string // http://…
@@ -61,6 +61,7 @@ func TestDashboardsShowTheCluster(t *testing.T) {
 	requirePrometheus(t)
 	w := watch(t)
 	w.strangersSeeNothing()
+	w.doctorAsks()
 	first := w.pair("gromacs")
 	w.reach(first, "RUNNING")
 	second := w.pair("gromacs")
@@ -140,7 +141,7 @@ func (w *watched) secure() {
 	w.ca = put("ca.crt", body(auth.CA))
 	web := put("web.yml", fmt.Sprintf("tls_server_config: {cert_file: %s, key_file: %s}\nbasic_auth_users: {%s: %s}\n",
 		put("tls.crt", body(cert)), put("tls.key", body(key)), scrapeUser, scrapeHash))
-	trust := put("controller.yml", fmt.Sprintf("tls_config: {ca_file: %s}\nbasic_auth: {username: %s, password: %s}\n", w.ca, scrapeUser, scrapePassword))
+	w.trust = put("client.yml", fmt.Sprintf("tls_config: {ca_file: %s}\nbasic_auth: {username: %s, password: %s}\n", w.ca, scrapeUser, scrapePassword))
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM([]byte(body(w.ca)))
 	w.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
@@ -160,7 +161,7 @@ func (w *watched) secure() {
 	args := slices.Clone(w.Procs[w.daemon("gpuprof")].Args[1:])
 	args[slices.Index(args, "--controller")+1] = w.bridge
 	args[slices.Index(args, "--listen")+1] = w.agent
-	args = append(args, "--controller-config", trust, "--web-config", web)
+	args = append(args, "--controller-config", w.trust, "--web-config", web)
 	if err := w.Spawn("gpuprof", "", args...); err != nil {
 		w.t.Fatal(err)
 	}
@@ -211,6 +212,40 @@ func (w *watched) strangersSeeNothing() {
 		}
 		if code := w.answers("http://" + host + "/metrics"); code == http.StatusOK {
 			w.t.Errorf("%s without TLS answers", host)
+		}
+	}
+}
+
+// doctorAsks: with the password doctor finds both daemons well, without it it says
+// that it can't tell.
+func (w *watched) doctorAsks() {
+	w.t.Helper()
+	_, port, _ := strings.Cut(w.agent, ":")
+	for _, c := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"agent-locked", "daemon-locked"}},
+		{[]string{"--client-config", w.trust, "--server", w.bridge}, nil},
+	} {
+		args := append([]string{"doctor", "--json", "--config", w.Path("slurmbridge.yaml"), "--agents", "https://{node}:" + port}, c.args...)
+		// Its status tells of findings of other kinds.
+		out, _ := w.RunAs(w.t.Context(), "slurm", w.Bin("slurmbridge"), args...)
+		var r struct{ Findings []struct{ Check string } }
+		if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil {
+			w.t.Fatalf("doctor: %v: %s", err, out)
+		}
+		var got []string
+		for _, f := range r.Findings {
+			for _, about := range []string{"agent", "daemon", "gate", "clock", "munge", "policy"} {
+				if strings.HasPrefix(f.Check, about) && !slices.Contains(got, f.Check) {
+					got = append(got, f.Check)
+				}
+			}
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			w.t.Errorf("doctor %v finds %v, want %v", c.args, got, c.want)
 		}
 	}
 }
