@@ -25,7 +25,8 @@ const DefaultRunDir = "/run/slurmbridge"
 //	jobs/ID.json        a job that runs
 //	ended/ID-RESTART.json  one that has ended, until the agent has closed its record
 //	mps/gpuN/           GPU N: lock, its MPS daemon's pipe/ and log/, and
-//	                    server.json, what was last seen of its server
+//	                    server.json, what was last seen of its server, and
+//	                    limits.json, its jobs' memory limits by profile
 //	gpus.json           the node's GPUs, written by the agent
 type Dir string
 

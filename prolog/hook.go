@@ -27,8 +27,11 @@ type Hook struct {
 	JobMap string
 	// MemoryLimit is what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT holds a sharer to on Volta
 	// and later: "off" (default) nothing, "share" its share of the card's memory,
-	// "generous" twice that. A job that asks for more is told that there is none.
+	// "generous" twice that, "profile" what the controller knows that its application
+	// needs. A job that asks for more is told that there is none.
 	MemoryLimit string
+	// Controller is asked for limits by profile; nil = there are none.
+	Controller *Controller
 	// Cards are the node's GPUs, as far as they are known.
 	Cards []Card
 	// Proc is where processes are looked for; "" = /proc.
@@ -53,6 +56,8 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	// One thing that fails doesn't take the others with it: without a record there
 	// can still be MPS.
 	errs := []error{h.Dir.Begin(j)}
+	// Asked before any lock is held: others don't wait for the answer.
+	errs = append(errs, h.limit(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
 			if len(j.GPUs) > 1 || !h.mayShare(j) {
@@ -72,7 +77,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 // which the task prolog sees to, until the server is renewed.
 func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
-	var errs []error
+	errs := []error{h.Dir.keepLimits(gpu, append(slices.Clone(others), j)...)}
 	switch s := h.Dir.Server(gpu); {
 	case len(others) > 0:
 		// One that doesn't answer is Ensure's to deal with.
@@ -85,7 +90,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 		if !s.Fault.IsZero() {
 			why = "has faulted and isn't renewed yet"
 		}
-		return errors.Join(err, fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID))
+		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID))...)
 	case !s.Takes():
 		errs = append(errs, h.MPS.Release(ctx, gpu)) // nobody needs it any more
 	}
@@ -141,7 +146,7 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	case h.MPS == nil:
 		return nil
 	case len(jobs) == 0:
-		return h.MPS.Release(ctx, gpu)
+		return errors.Join(h.MPS.Release(ctx, gpu), h.Dir.keepLimits(gpu))
 	case h.Dir.Server(gpu) == Server{}:
 		return nil // a whole GPU's job
 	}
@@ -250,11 +255,9 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	default:
 		fmt.Fprintln(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
 	}
-	if c, ok := card(h.Cards, gpus[0]); ok && c.volta() && c.MemMiB > 0 {
-		times := map[string]int64{"share": 1, "generous": 2}[h.MemoryLimit]
-		if mib := int64(c.MemMiB) * min(100, times*share) / 100; mib > 0 {
-			fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
-		}
+	job, _ := number(get("SLURM_JOB_ID"), 1)
+	if mib := h.limitOf(job, gpus[0], share); mib > 0 {
+		fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
 	}
 	_, err = io.WriteString(out, b.String())
 	return err

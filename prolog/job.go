@@ -45,6 +45,9 @@ type Job struct {
 	Boot string `json:"boot,omitempty"`
 	// MPS: an MPS daemon was ready for the job when it began.
 	MPS bool `json:"mps,omitempty"`
+	// MemLimitMiB is the most memory that the job may have of its GPU by its profile, MiB;
+	// 0 = no such limit.
+	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
 	// MPSFault is when the hooks found that the MPS server this job shares its GPU
 	// through had faulted or died, zero = it hasn't. One client's fault ends what all
 	// of them compute, so the job may be its victim rather than its cause.

@@ -25,14 +25,18 @@ type Settings struct {
 	Multiuser  bool     // one MPS server for all users (Volta and later)
 	Sharing    string   // auto, mps or shard
 	Percentage string   // thread percentage: off, share or generous
-	Memory     string   // memory limit: off, share or generous
-	JobMap     string   // dcgm-exporter's job map, "" = none
+	Memory     string   // memory limit: off, share, generous or profile
+	Controller string   // the controller's address, "" = none
+	// ControllerConfig is the file that says how the controller is trusted, "" = none.
+	ControllerConfig string
+	JobMap           string // dcgm-exporter's job map, "" = none
 }
 
 // Keys of the settings' file with their defaults.
 var defaults = map[string]any{
 	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
 	"sharing": "auto", "thread_percentage": "off", "memory_limit": "off", "job_map": "",
+	"controller": "", "controller_config": "",
 }
 
 // Load reads a settings file; one that is missing means the defaults. The settings
@@ -58,6 +62,7 @@ func Load(path string) (Settings, error) {
 		RunDir: v.GetString("run_dir"), MPSControl: v.GetString("mps_control"), MPSEnv: v.GetStringSlice("mps_env"),
 		Multiuser: v.GetBool("multiuser_server"), Sharing: v.GetString("sharing"), Percentage: v.GetString("thread_percentage"),
 		Memory: v.GetString("memory_limit"), JobMap: v.GetString("job_map"),
+		Controller: v.GetString("controller"), ControllerConfig: v.GetString("controller_config"),
 	}
 	for _, c := range []struct {
 		key   string
@@ -67,16 +72,28 @@ func Load(path string) (Settings, error) {
 		{"run_dir", &s.RunDir, filepath.IsAbs},
 		{"sharing", &s.Sharing, oneOf("auto", "mps", "shard")},
 		{"thread_percentage", &s.Percentage, oneOf("off", "share", "generous")},
-		{"memory_limit", &s.Memory, oneOf("off", "share", "generous")},
-		{"job_map", &s.JobMap, func(p string) bool { return p == "" || filepath.IsAbs(p) }},
+		{"memory_limit", &s.Memory, oneOf("off", "share", "generous", "profile")},
+		{"job_map", &s.JobMap, absOrNone},
+		{"controller_config", &s.ControllerConfig, absOrNone},
 	} {
 		if !c.ok(*c.value) {
 			errs = append(errs, fmt.Errorf("%s: %s can't be %.64q", path, c.key, *c.value))
 			*c.value, _ = defaults[c.key].(string)
 		}
 	}
+	if s.Controller != "" && !isAddress(s.Controller) {
+		// Not repeated: it may hold a password.
+		errs = append(errs, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
+		s.Controller = ""
+	}
+	if s.Memory == "profile" && s.Controller == "" {
+		errs = append(errs, fmt.Errorf("%s: memory_limit can't be \"profile\" without a controller to ask", path))
+		s.Memory = "off"
+	}
 	return s, errors.Join(errs...)
 }
+
+func absOrNone(p string) bool { return p == "" || filepath.IsAbs(p) }
 
 func oneOf(words ...string) func(string) bool {
 	return func(s string) bool { return slices.Contains(words, s) }
@@ -85,6 +102,9 @@ func oneOf(words ...string) func(string) bool {
 // Hook makes the node's hooks. get is os.Getenv.
 func (s Settings) Hook(get func(string) string) *Hook {
 	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}
+	if s.Controller != "" {
+		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig}
+	}
 	if s.Sharing == "auto" {
 		h.Shard = sharesShards(get("SLURM_CONF"))
 	}

@@ -82,6 +82,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Ran: v.wired.ledger.Ran, Outcomes: v.wired.journal.Outcomes},
 	}
 	mux := api.Handler()
+	v.wired.memory(mux, cfg.MemoryMargin)
 	v.wired.records(mux, cfg, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
 	v.handler = mux
 	return v, nil

@@ -1,0 +1,168 @@
+package prolog
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/viper"
+)
+
+// Controller is slurmbridge serve, as far as a hook asks it anything.
+type Controller struct {
+	// URL is its address, e.g. http://head:9797.
+	URL string
+	// Config says how it is trusted and what it is shown, as the agent's
+	// controller_config does; "" = the host's own authorities, and nothing.
+	Config string
+	// Timeout bounds a question. Default 300 ms: a job waits for the answer.
+	Timeout time.Duration
+}
+
+// isAddress reports whether a text is a controller's address.
+func isAddress(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" &&
+		u.User == nil && u.RawQuery == "" && u.Fragment == ""
+}
+
+// MemoryLimit asks for the most memory that a user's job is to have of a GPU, MiB, > 0.
+// It answers in time even where a file of the configuration is on a disk that hangs.
+func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (mib int64, err error) {
+	timeout := c.Timeout
+	if timeout == 0 {
+		timeout = 300 * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	type answer struct {
+		mib int64
+		err error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		mib, err := c.ask(ctx, job, user)
+		done <- answer{mib, err}
+	}()
+	select {
+	case a := <-done:
+		return a.mib, a.err
+	case <-ctx.Done():
+		return 0, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
+	}
+}
+
+func (c *Controller) ask(ctx context.Context, job int64, user string) (int64, error) {
+	client, err := readClient(c.Config)
+	if err != nil {
+		return 0, fmt.Errorf("controller_config: %w", err)
+	}
+	to := strings.TrimSuffix(c.URL, "/") + "/v1/memory/" + strconv.FormatInt(job, 10) + "?user=" + url.QueryEscape(user)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
+	if err != nil {
+		return 0, fmt.Errorf("ask the controller: %w", err)
+	}
+	if client.user != "" {
+		req.SetBasicAuth(client.user, client.password)
+	}
+	resp, err := client.http.Do(req)
+	if err != nil {
+		return 0, fmt.Errorf("ask the controller: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if err != nil {
+		return 0, fmt.Errorf("ask the controller: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("the controller answers %d: %.200q", resp.StatusCode, strings.TrimSpace(string(body)))
+	}
+	var a struct {
+		MiB int64 `json:"mib"`
+	}
+	if err := json.Unmarshal(body, &a); err != nil || a.MiB <= 0 {
+		return 0, fmt.Errorf("the controller's answer is no limit: %.200q", body)
+	}
+	return a.MiB, nil
+}
+
+// client asks with what a controller_config says.
+type client struct {
+	http           *http.Client
+	user, password string
+}
+
+// readClient reads a controller_config: what gpuprof.yaml names of Prometheus's format.
+// Prometheus's own reader would double the time that each hook takes to start.
+func readClient(file string) (*client, error) {
+	var cfg struct {
+		TLS struct {
+			CA     string `mapstructure:"ca_file"`
+			Cert   string `mapstructure:"cert_file"`
+			Key    string `mapstructure:"key_file"`
+			Server string `mapstructure:"server_name"`
+		} `mapstructure:"tls_config"`
+		Basic struct {
+			User string `mapstructure:"username"`
+			File string `mapstructure:"password_file"`
+		} `mapstructure:"basic_auth"`
+	}
+	in := func(name string) string {
+		if filepath.IsAbs(name) {
+			return filepath.Clean(name)
+		}
+		return filepath.Join(filepath.Dir(file), name)
+	}
+	if file != "" {
+		v := viper.New()
+		v.SetConfigFile(file)
+		v.SetConfigType("yaml")
+		if err := v.ReadInConfig(); err != nil {
+			return nil, err
+		}
+		if err := v.UnmarshalExact(&cfg); err != nil {
+			return nil, fmt.Errorf("%s: hooks know ca_file, cert_file, key_file and server_name of tls_config, username and password_file of basic_auth: %w", file, err)
+		}
+	}
+	how := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.TLS.Server}
+	if cfg.TLS.CA != "" {
+		pem, err := os.ReadFile(in(cfg.TLS.CA))
+		if err != nil {
+			return nil, err
+		}
+		how.RootCAs = x509.NewCertPool()
+		if !how.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate", in(cfg.TLS.CA))
+		}
+	}
+	if cfg.TLS.Cert != "" || cfg.TLS.Key != "" {
+		pair, err := tls.LoadX509KeyPair(in(cfg.TLS.Cert), in(cfg.TLS.Key))
+		if err != nil {
+			return nil, err
+		}
+		how.Certificates = []tls.Certificate{pair}
+	}
+	c := &client{user: cfg.Basic.User, http: &http.Client{
+		Transport: &http.Transport{TLSClientConfig: how, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10},
+		// A credential is for the controller only.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	if cfg.Basic.File != "" {
+		text, err := os.ReadFile(in(cfg.Basic.File))
+		if err != nil {
+			return nil, err
+		}
+		c.password = strings.TrimSpace(string(text))
+	}
+	return c, nil
+}

@@ -1,0 +1,262 @@
+package prolog
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp/tlstest"
+)
+
+// Whatever the controller answers, or doesn't, the job has a limit that makes sense or
+// none, in time, and only what failed is told.
+func TestAskForALimit(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes calls and never answers
+	must(t, err)
+	defer silent.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	says := func(code int, body string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code); fmt.Fprint(w, body) }
+	}
+	long := strings.Repeat("x", 1<<20)
+	for name, c := range map[string]struct {
+		answer http.HandlerFunc
+		url    string
+		want   int64
+		err    string
+	}{
+		"known":             {answer: says(200, `{"mib": 4402}`), want: 4402},
+		"all of the card":   {answer: says(200, `{"mib": 16160}`)},
+		"huge":              {answer: says(200, `{"mib": 9223372036854775807}`)},
+		"more than a int64": {answer: says(200, `{"mib": 9223372036854775808}`), err: "no limit"},
+		"zero":              {answer: says(200, `{"mib": 0}`), err: "no limit"},
+		"negative":          {answer: says(200, `{"mib": -1}`), err: "no limit"},
+		"a fraction":        {answer: says(200, `{"mib": 0.5}`), err: "no limit"},
+		"a text":            {answer: says(200, `{"mib": "1\nexport X=1"}`), err: "no limit"},
+		"nothing":           {answer: says(200, ``), err: "no limit"},
+		"another program":   {answer: says(200, `<html>`+long), err: "no limit"},
+		"endless":           {answer: says(200, `{"mib": 5, "x": "`+long+`"}`), err: "no limit"},
+		"unknown":           {answer: says(404, "no profile"), err: "404"},
+		"broken":            {answer: says(500, "\x1b[2Jno\n"), err: `500: "\x1b[2Jno"`},
+		"sent elsewhere":    {answer: http.RedirectHandler("/other", http.StatusFound).ServeHTTP, err: "302"},
+		"slow": {answer: func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}, err: "deadline"},
+		"hanging": {url: "http://" + silent.Addr().String(), err: "deadline"},
+		"gone":    {url: gone.URL, err: "refused"},
+	} {
+		var asked atomic.Int32
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			if r.Method != http.MethodGet || r.RequestURI != "/v1/memory/7?user=ann+b" {
+				t.Errorf("%s: %s %s", name, r.Method, r.RequestURI)
+			}
+			c.answer(w, r)
+		}))
+		h := &Hook{
+			Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile", Now: time.Now,
+			Cards: []Card{{Arch: "volta", MemMiB: 16160}}, Controller: &Controller{URL: srv.URL + "/"},
+		}
+		if c.url != "" {
+			h.Controller.URL = c.url
+		}
+		if c.err == "deadline" {
+			h.Controller.Timeout = 50 * time.Millisecond
+		} else {
+			h.Controller.Timeout = 10 * time.Second // of a busy machine
+		}
+		j := &Job{JobID: 7, User: "ann b", GPUs: []int{0}, Percent: 50}
+		must(t, h.Dir.Begin(j))
+		start := time.Now()
+		err := h.limit(context.Background(), j)
+		if got := read(t, h.Dir.running(7)).MemLimitMiB; got != c.want || j.MemLimitMiB != c.want {
+			t.Errorf("%s: %d MiB, in the file %d; want %d", name, j.MemLimitMiB, got, c.want)
+		}
+		if (err == nil) != (c.err == "") || err != nil && (!strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "job 7 goes without a memory limit: ") || strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 1000) {
+			t.Errorf("%s: %v, want %q", name, err, c.err)
+		}
+		if took := time.Since(start); took > 9*time.Second {
+			t.Errorf("%s: %v", name, took)
+		}
+		if n := asked.Load(); c.url == "" && n != 1 {
+			t.Errorf("%s: asked %d times", name, n)
+		}
+		srv.CloseClientConnections()
+		srv.Close()
+	}
+}
+
+// Nobody is asked for a job that no limit could be set for.
+func TestNobodyIsAskedInVain(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked") }))
+	defer srv.Close()
+	for name, change := range map[string]func(h *Hook, j *Job){
+		"off":             func(h *Hook, _ *Job) { h.MemoryLimit = "share" },
+		"Pascal":          func(h *Hook, _ *Job) { h.Cards[0].Arch = "pascal" },
+		"a card unheard":  func(h *Hook, _ *Job) { h.Cards = nil },
+		"no memory known": func(h *Hook, _ *Job) { h.Cards[0].MemMiB = 0 },
+		"no controller":   func(h *Hook, _ *Job) { h.Controller = nil },
+		"no MPS":          func(h *Hook, _ *Job) { h.MPS = nil },
+		"whole GPU":       func(_ *Hook, j *Job) { j.Percent = 0 },
+		"two GPUs":        func(_ *Hook, j *Job) { j.GPUs = []int{0, 1} },
+	} {
+		h := &Hook{Dir: Dir(t.TempDir()), MPS: &MPS{}, MemoryLimit: "profile", Cards: []Card{{Arch: "volta", MemMiB: 16160}}, Controller: &Controller{URL: srv.URL}}
+		j := &Job{JobID: 7, GPUs: []int{0}, Percent: 50}
+		change(h, j)
+		if err := h.limit(context.Background(), j); err != nil || j.MemLimitMiB != 0 {
+			t.Errorf("%s: %v, %d MiB", name, err, j.MemLimitMiB)
+		}
+	}
+}
+
+// The controller is trusted and shown what the agent's controller_config says.
+func TestControllerConfig(t *testing.T) {
+	a := tlstest.New(t)
+	cert, key := a.Issue(t, "head", time.Now().Add(time.Hour), "head.example")
+	a.Issue(t, "node", time.Now().Add(time.Hour), "node.example")
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	must(t, err)
+	ca, err := os.ReadFile(a.CA)
+	must(t, err)
+	clients := x509.NewCertPool()
+	clients.AppendCertsFromPEM(ca)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if u, p, _ := r.BasicAuth(); u != "node" || p != "secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprint(w, `{"mib": 5}`)
+	}))
+	srv.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert}
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	defer srv.Close()
+	n := 0
+	write := func(text string) string {
+		n++
+		path := filepath.Join(a.Dir, fmt.Sprint(n, ".yml"))
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	must(t, os.WriteFile(filepath.Join(a.Dir, "password"), []byte("secret\n"), 0o600))
+	fifo := filepath.Join(a.Dir, "fifo")
+	must(t, syscall.Mkfifo(fifo, 0o600))
+	const (
+		shown = ", cert_file: node.pem, key_file: node.key"
+		basic = "}\nbasic_auth: {username: node, password_file: password}\n"
+	)
+	right := write("tls_config: {ca_file: ca.pem, server_name: head.example" + shown + basic)
+	for name, c := range map[string]struct{ file, err string }{
+		"right":              {right, ""},
+		"none":               {"", "certificate"},
+		"nothing shown":      {write("tls_config: {ca_file: ca.pem, server_name: head.example" + basic), "ask the controller"},
+		"no password":        {write("tls_config: {ca_file: ca.pem, server_name: head.example" + shown + "}\n"), "401"},
+		"another name":       {write("tls_config: {ca_file: ca.pem, server_name: other.example" + shown + basic), "other.example"},
+		"nothing in the CA":  {write("tls_config: {ca_file: password" + basic), "no certificate"},
+		"no such file":       {write("tls_config: {ca_file: ca.pem, cert_file: x.pem" + basic), "no such file"},
+		"no such password":   {write("basic_auth: {username: node, password_file: x}\n"), "no such file"},
+		"an unknown setting": {write("oauth2: {client_id: x}\n"), "hooks know"},
+		"no YAML":            {write("tls_config: [\n"), "yaml"},
+		"no config":          {filepath.Join(a.Dir, "none.yml"), "no such file"},
+		"a disk that hangs":  {fifo, "no answer"},
+	} {
+		asks := &Controller{URL: srv.URL, Config: c.file, Timeout: 10 * time.Second}
+		if c.file == fifo {
+			asks.Timeout = 50 * time.Millisecond
+		}
+		mib, err := asks.MemoryLimit(context.Background(), 7, "ann")
+		if c.err == "" && (err != nil || mib != 5) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: %d MiB, %v, want %q", name, mib, err, c.err)
+		}
+	}
+	// The same file is the agent's.
+	agents, err := recordhttp.NewClient(right)
+	must(t, err)
+	defer agents.CloseIdleConnections()
+	resp, err := agents.Get(srv.URL)
+	must(t, err)
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("the agent gets %s", resp.Status)
+	}
+}
+
+// What a task prolog prints is what its own job's file says, whoever comes and goes on
+// the GPU: never less, and never another's.
+func TestLimitsFollowTheJobs(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "sbm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		h := &Hook{Dir: Dir(dir), MemoryLimit: "profile", Cards: []Card{{Arch: "volta", MemMiB: 16160}}}
+		if err := os.MkdirAll(h.Dir.gpu(0), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		there := map[int64]*Job{}
+		for range rapid.IntRange(1, 8).Draw(t, "steps") {
+			id := rapid.Int64Range(1, 4).Draw(t, "job")
+			if delete(there, id); rapid.Bool().Draw(t, "comes") {
+				there[id] = &Job{JobID: id, MemLimitMiB: rapid.Int64Range(0, 16159).Draw(t, "MiB")}
+			}
+			if err := h.Dir.keepLimits(0, slices.Collect(maps.Values(there))...); err != nil {
+				t.Fatal(err)
+			}
+			for id := range int64(5) {
+				want := int64(0)
+				if j := there[id]; j != nil {
+					want = j.MemLimitMiB
+				}
+				if got := h.limitOf(id, 0, 50); got != want {
+					t.Fatalf("job %d: %d MiB, want %d", id, got, want)
+				}
+			}
+		}
+	})
+}
+
+// Settings without a sound controller limit nothing, and don't repeat a password.
+func TestLimitSettings(t *testing.T) {
+	for text, want := range map[string]struct{ memory, controller, err string }{
+		"memory_limit: profile\ncontroller: http://head:9797\n":        {"profile", "http://head:9797", ""},
+		"memory_limit: profile\ncontroller: https://[::1]:9797/base\n": {"profile", "https://[::1]:9797/base", ""},
+		"memory_limit: profile\n":                                      {"off", "", "without a controller"},
+		"memory_limit: profile\ncontroller: head:9797\n":               {"off", "", "no address"},
+		"memory_limit: profile\ncontroller: http://u:secret@head\n":    {"off", "", "no address"},
+		"memory_limit: profile\ncontroller: file:///etc/passwd\n":      {"off", "", "no address"},
+		"memory_limit: share\ncontroller: http://head:9797?x=y\n":      {"share", "", "no address"},
+		"memory_limit: share\ncontroller: http://head:9797\n":          {"share", "http://head:9797", ""},
+		"memory_limit: 5\ncontroller_config: etc/x.yml\n":              {"off", "", "controller_config can't be"},
+	} {
+		path := filepath.Join(t.TempDir(), "node.yaml")
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		s, err := Load(path)
+		if s.Memory != want.memory || s.Controller != want.controller || (err == nil) != (want.err == "") || err != nil && (!strings.Contains(err.Error(), want.err) || strings.Contains(err.Error(), "secret")) {
+			t.Errorf("%q: %+v, %v", text, s, err)
+		}
+		if h := s.Hook(func(string) string { return "" }); (h.Controller == nil) != (want.controller == "") {
+			t.Errorf("%q: %+v", text, h.Controller)
+		}
+	}
+}

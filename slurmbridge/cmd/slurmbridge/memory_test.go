@@ -1,0 +1,63 @@
+package main
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/store"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// The controller tells the memory limit of jobs whose application it has recognised
+// and knows, an array task by its own number once a look has seen it.
+func TestMemoryLimitOfAJob(t *testing.T) {
+	ctx := t.Context()
+	st, err := store.Open(ctx, t.TempDir()+"/db", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	j, err := journal.New(ctx, st.DB())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Import(ctx, []*rlcore.Profile{{App: "lmp", DurationS: 9, PeriodS: 9, Series: []rlcore.Use{{MemMiB: 1000}}}}); err != nil {
+		t.Fatal(err)
+	}
+	for ref, app := range map[string]string{"7": "lmp", "8": "never-ran", "120_4": "lmp"} {
+		if err := st.SetApp(ctx, ref, "ann", app); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	for id, at := range map[int64]time.Time{124: now, 125: now.Add(-3 * time.Hour)} {
+		if err := j.SaveTasks(ctx, at, map[int64]string{id: "120_4"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mux := http.NewServeMux()
+	(&wired{store: st, journal: j}).memory(mux, .2)
+	for path, want := range map[string]int64{
+		"7": 1200, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "120_4": 1200, "124?user=ann": 1200, "125": 0, "126": 0,
+	} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/memory/"+path, http.NoBody))
+		var got httpapi.MemoryReport
+		_ = json.Unmarshal(w.Body.Bytes(), &got)
+		if got.MiB != want || (w.Code == 200) != (want > 0) || w.Code != 200 && w.Code != 404 {
+			t.Errorf("%s: %d %s, want %d MiB", path, w.Code, w.Body, want)
+		}
+	}
+	st.Close()
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody))
+	if w.Code != http.StatusInternalServerError {
+		t.Errorf("without its database: %d", w.Code)
+	}
+}
