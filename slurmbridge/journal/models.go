@@ -199,10 +199,11 @@ func (d *desk) back(why string) error {
 }
 
 // Conclude writes down what came of a round that began while the model base was in
-// use: it is rolled back, and the candidate promoted, where the finding says so and
-// nobody has put another one in use meanwhile, or pinned it. sum and mix name the
-// files. Returns the candidate as it was kept.
-func (m *Models) Conclude(ctx context.Context, base int64, f *models.Finding, sum, mix string) (*models.Model, error) {
+// use, with the network of the model from, which is another where the file of base
+// can't be used. The one in use is rolled back, and the candidate promoted, where the
+// finding says so and nobody has put another one in use meanwhile, or pinned it. sum
+// and mix name the files. Returns the candidate as it was kept.
+func (m *Models) Conclude(ctx context.Context, base, from int64, f *models.Finding, sum, mix string) (*models.Model, error) {
 	var out *models.Model
 	err := m.change(ctx, func(d *desk) error {
 		stopped := ""
@@ -212,7 +213,6 @@ func (m *Models) Conclude(ctx context.Context, base int64, f *models.Finding, su
 		case d.use.Model != base:
 			stopped = fmt.Sprintf("model %d was put in use meanwhile", d.use.Model)
 		}
-		from := base
 		if f.Former != nil && f.Former.Better {
 			// Training began with the one before.
 			was, err := get(d.ctx, d.tx, base)

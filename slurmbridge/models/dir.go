@@ -94,9 +94,12 @@ func (d Dir) PutCheckpoint(c *dqn.Checkpoint) (string, error) {
 	return d.put(text, checkpointExt)
 }
 
+// Text reads a network's file. Errors wrap ErrUnusable.
+func (d Dir) Text(sum string) ([]byte, error) { return d.get(sum, checkpointExt) }
+
 // Checkpoint reads a network. Errors wrap ErrUnusable.
 func (d Dir) Checkpoint(sum string) (*dqn.Checkpoint, error) {
-	text, err := d.get(sum, checkpointExt)
+	text, err := d.Text(sum)
 	if err != nil {
 		return nil, err
 	}

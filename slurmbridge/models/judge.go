@@ -156,7 +156,7 @@ func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, er
 func (w *world) judge(own, other dqn.Network, seed uint64) (*Verdict, error) {
 	sets, drawn := w.sets(seed)
 	if drawn < fewestBlocks {
-		_, held := w.mix.sizes()
+		_, held := w.mix.Sizes()
 		return nil, fmt.Errorf("%w: %d to judge by, in %d blocks of %d on the same GPUs; it takes %d blocks", ErrTooFew, held, drawn, blockJobs, fewestBlocks)
 	}
 	a, mine, err := w.play(sets, own)

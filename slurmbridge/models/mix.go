@@ -73,8 +73,8 @@ type Mix struct {
 
 const mixVersion = 1
 
-// sizes counts the runs before and after the split.
-func (m *Mix) sizes() (learn, held int) {
+// Sizes counts the runs before and after the split.
+func (m *Mix) Sizes() (learn, held int) {
 	for i := range m.Slices {
 		learn += m.Slices[i].Split
 		held += len(m.Slices[i].Jobs) - m.Slices[i].Split

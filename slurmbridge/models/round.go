@@ -43,12 +43,12 @@ type Finding struct {
 	// Former compares the one that decided before with the one in use; nil = there is
 	// none. Where it is Better the one in use goes, and the candidate is held against
 	// the former.
-	Former *Verdict
+	Former *Verdict `json:"former,omitempty"`
 	// Candidate is what was trained, nil = nothing better than what training began
 	// with was found.
-	Candidate *dqn.Checkpoint
-	Verdict   *Verdict // of the candidate
-	Trained   Training
+	Candidate *dqn.Checkpoint `json:"-"`
+	Verdict   *Verdict        `json:"verdict,omitempty"` // of the candidate
+	Trained   Training        `json:"trained"`
 }
 
 // Run judges what is in use, trains a candidate from the better one on, and judges
@@ -62,7 +62,7 @@ func (r *Round) Run(ctx context.Context) (*Finding, error) {
 	if rounds == 0 {
 		rounds = Rounds
 	}
-	learn, held := r.Mix.sizes()
+	learn, held := r.Mix.Sizes()
 	f := &Finding{Trained: Training{
 		From: r.Mix.From, Split: r.Mix.Split, To: r.Mix.To, Runs: learn, Held: held, Guessed: r.Mix.Guessed, LeftOut: r.Mix.LeftOut,
 		Seed: r.Seed, Rounds: rounds, Version: r.Version,

@@ -99,7 +99,7 @@ flags, each overruling the one before.`,
 	root.PersistentFlags().StringVarP(&s.file, "config", "c", "", "configuration file (default "+config.DefaultFile+" where it exists)")
 	root.PersistentFlags().BoolVar(&s.json, "json", false, "output for programs")
 	root.AddCommand(newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newInterference(s),
-		newExperiment(s), newTrain(s), newReplay(s), newReceipt(s))
+		newExperiment(s), newTrain(s), newReplay(s), newModels(s), newReceipt(s))
 	for _, c := range root.Commands() {
 		if c.HasSubCommands() && !c.Runnable() {
 			// Cobra would answer a subcommand that there isn't with help and no error.

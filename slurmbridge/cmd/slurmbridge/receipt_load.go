@@ -206,5 +206,10 @@ func (l *receiptLoader) world(ctx context.Context, ledger *journal.Ledger, past 
 	if err != nil {
 		return nil, err
 	}
+	j, err := journal.New(ctx, l.store.DB())
+	if err != nil {
+		return nil, err
+	}
+	policies = ownPolicy(ctx, l.cfg, j, model, policies, l.log)
 	return &receipt.World{Nodes: nodes, Card: l.cfg.Card, Decider: func() *rlcore.Decider { return newDecider(l.cfg, policies, model) }}, nil
 }

@@ -179,7 +179,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: ledger, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, Poll: cfg.Poll, Log: log,
 		Planner: &slurmbridge.Planner{
-			Decider: newDecider(cfg, policies, predictor),
+			Decider: newDecider(cfg, ownPolicy(ctx, cfg, j, predictor, policies, log), predictor),
 			Scope:   slurmbridge.Scope{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
 			Join:    cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
 			Wanted: cfg.Policy,
