@@ -236,11 +236,12 @@ func (g *Guard) predict(spec *GPUSpec) {
 //
 // Fairness: while a job has been passed over MaxPassOver times, or kept waiting
 // by the bridge for MaxDelayS, only combinations with it are allowed, as long as
-// there is one; waiting isn't. The job of highest priority goes first. Where such
-// a job needs the GPU to be empty first, nobody joins who is there; see Drains.
+// there is one; waiting isn't. The job of highest priority goes first, and nobody
+// goes past another such job. Where such a job needs the GPU to be empty first,
+// nobody joins who is there; see Drains.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	must, _ := g.Must(w)
-	if must < 0 && g.Drains(w) >= 0 {
+	if drains := g.Drains(w); drains >= 0 && (must < 0 || drains < must) {
 		return append(dst, 0)
 	}
 	start := len(dst)
@@ -250,9 +251,15 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	}
 	refused := g.refused[:all]
 	clear(refused)
+	due := Combo(0) // those that nobody may go past
+	for i := range w.Jobs {
+		if must >= 0 && g.overdue(w.Job(i)) != Allowed && g.Check(w, 1<<i) == Allowed {
+			due |= 1 << i
+		}
+	}
 	for c := Combo(1); int(c) < all; c++ {
 		refused[c] = refused[c&(c-1)] || refused[c&^(1<<(bits.Len32(uint32(c))-1))] || g.Check(w, c) != Allowed
-		if !refused[c] && (must < 0 || c.Has(must)) {
+		if !refused[c] && (must < 0 || c.Has(must)) && inFront(due&^c) >= c {
 			dst = append(dst, c)
 		}
 	}
@@ -263,6 +270,9 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	}
 	return dst
 }
+
+// inFront returns all jobs in front of the first of c, all there are where c is empty.
+func inFront(c Combo) Combo { return c&-c - 1 }
 
 // Members is how many jobs may be on a GPU of that kind at a time.
 func (g *Guard) Members(spec *GPUSpec) int {
@@ -313,7 +323,7 @@ func (g *Guard) Drains(w *Window) int {
 		}
 		first, at := -1, math.Inf(1)
 		for k := range w.State.GPUs {
-			if !j.MayUse(k) {
+			if !j.MayUse(k) || !w.State.GPUs[k].holds(j) {
 				continue
 			}
 			if t := w.State.GPUs[k].EmptyInS(); t < at {
@@ -325,6 +335,21 @@ func (g *Guard) Drains(w *Window) int {
 		}
 	}
 	return -1
+}
+
+// holds reports whether the GPU's node would have the cores and the memory for a job
+// if all who are on the GPU had ended; others on the node keep what they have.
+func (c *GPU) holds(j *Job) bool {
+	cpus, mem := c.FreeCPUs, c.FreeHostMemMiB
+	for i := range c.Running {
+		if cpus >= 0 {
+			cpus += c.Running[i].CPUs
+		}
+		if mem >= 0 {
+			mem += c.Running[i].HostMemMiB
+		}
+	}
+	return (cpus < 0 || j.CPUs <= cpus) && (mem < 0 || j.HostMemMiB <= mem)
 }
 
 // Passed appends to dst the jobs of the window (by position) that combination c goes past: jobs
