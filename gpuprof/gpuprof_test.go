@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -120,4 +122,30 @@ func TestMergeOfSteps(t *testing.T) {
 			t.Errorf("%v s of %d runs and %v s: %v, want %v", c.old, c.runs, c.run, got, c.want)
 		}
 	}
+}
+
+// TestMergeKeepsPeaks: however two runs' points fall, the most that either took is
+// kept, at no part of the run less than either took there.
+func TestMergeKeepsPeaks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(name string) *rlcore.Profile {
+			n := rapid.IntRange(1, 20).Draw(t, name+" points")
+			p := &rlcore.Profile{App: "a", Runs: 1, PeriodS: rapid.Float64Range(0.1, 10).Draw(t, name+" period")}
+			for range n {
+				p.Series = append(p.Series, rlcore.Use{MemMiB: float64(rapid.IntRange(0, 9000).Draw(t, "MiB"))})
+			}
+			// The last point may be shorter.
+			p.DurationS = p.PeriodS * (float64(n) - rapid.Float64Range(0, 0.9).Draw(t, name+" cut"))
+			return p
+		}
+		a, b := draw("a"), draw("b")
+		m := Merge(a, b)
+		if got, want := m.Peak().MemMiB, max(a.Peak().MemMiB, b.Peak().MemMiB); got != want {
+			t.Fatalf("peak %v of %v and %v", got, a.Peak().MemMiB, b.Peak().MemMiB)
+		}
+		part := rapid.Float64Range(0, 0.999).Draw(t, "part")
+		if got, want := m.At(part*m.DurationS).MemMiB, max(a.At(part*a.DurationS).MemMiB, b.At(part*b.DurationS).MemMiB); got < want {
+			t.Fatalf("at %v of the run %v MiB, want at least %v", part, got, want)
+		}
+	})
 }

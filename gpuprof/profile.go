@@ -67,10 +67,21 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 		mix := func(x, y float64) float64 { return (x*n + y) / (n + 1) }
 		p.Series[i] = rlcore.Use{
 			GPU: mix(a.GPU, b.GPU), Core: mix(a.Core, b.Core), PCIeMBps: mix(a.PCIeMBps, b.PCIeMBps),
-			MemMiB: max(a.MemMiB, b.MemMiB),
+			MemMiB: max(most(old, i, points), most(run, i, points)),
 		}
 	}
 	return p
+}
+
+// most is the largest memory of a run during part i of n, MiB: what one moment of the
+// part shows may be less.
+func most(p *rlcore.Profile, i, n int) float64 {
+	from, to := float64(i)/float64(n)*p.DurationS, float64(i+1)/float64(n)*p.DurationS
+	mem := max(p.At(from).MemMiB, p.At(to).MemMiB)
+	for k := int(from / p.PeriodS); k < len(p.Series) && float64(k)*p.PeriodS < to; k++ {
+		mem = max(mem, p.Series[k].MemMiB)
+	}
+	return mem
 }
 
 // mergeStep joins what two profiles say of the iterations' time. Where they differ
