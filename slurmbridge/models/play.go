@@ -19,6 +19,8 @@ type world struct {
 	base   map[*rlcore.Profile]*rlcore.Profile // an application's profile by a job's own
 	slices [][]sim.Job
 	truth  *believed
+	// drawSets is how many job sets are drawn to judge by.
+	drawSets int
 }
 
 // model makes a new interference model that has learned what the site's has.
@@ -29,7 +31,7 @@ func (m *Mix) model() *interference.Model {
 }
 
 func newWorld(m *Mix) *world {
-	w := &world{mix: m, base: map[*rlcore.Profile]*rlcore.Profile{}}
+	w := &world{mix: m, base: map[*rlcore.Profile]*rlcore.Profile{}, drawSets: judgeSets}
 	type length struct {
 		profile int
 		soloS   float64

@@ -32,6 +32,7 @@ type Round struct {
 	Mix    *Mix
 	Seed   uint64
 	Rounds int // of training; 0 = Rounds
+	Sets   int // that are drawn to judge by; 0 = 100
 	// Base is in use; nil = the one built in. Former decided before it; nil = none did.
 	Base, Former *dqn.Checkpoint
 	Version      string // of the program
@@ -58,6 +59,9 @@ func (r *Round) Run(ctx context.Context) (*Finding, error) {
 		return nil, fmt.Errorf("retrain: %w", err)
 	}
 	w := newWorld(r.Mix)
+	if r.Sets > 0 {
+		w.drawSets = r.Sets
+	}
 	rounds := r.Rounds
 	if rounds == 0 {
 		rounds = Rounds

@@ -7,6 +7,9 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 )
 
 // day0 is when the sites of the tests begin.
@@ -34,6 +37,31 @@ func site(n, gpus int, gap float64, seed uint64) []Ran {
 			Node: fmt.Sprintf("n%d", i%gpus/2), GPUs: []int{i % gpus % 2}, Card: rlcore.TitanXp, Profile: p,
 		})
 		at = at.Add(time.Duration(gap * r.ExpFloat64() * float64(time.Second)))
+	}
+	return out
+}
+
+// aloneIsBest makes a network value a combination the less the more jobs it starts.
+func aloneIsBest(net dqn.Network) {
+	theta := net.Params()[1].Theta
+	clear(theta)
+	const in = encoder.ContextLen + encoder.ComboLen
+	// The number of layer units follows from the number of parameters.
+	h := 1
+	for in*h+h+h*h+h+h+1 < len(theta) {
+		h++
+	}
+	theta[encoder.ContextLen+1] = 1 // jobs started, to the first unit
+	theta[in*h+h] = 1
+	theta[in*h+h+h*h+h] = -100
+}
+
+// demandsOf is what profiles ask for at their start.
+func demandsOf(p ...*rlcore.Profile) []contention.Demand {
+	var out []contention.Demand
+	for _, x := range p {
+		u := x.Mean()
+		out = append(out, contention.Demand{GPU: u.GPU, Core: u.Core, StepS: x.StepS})
 	}
 	return out
 }

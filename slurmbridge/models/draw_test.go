@@ -1,0 +1,179 @@
+package models
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// Whatever ran, each run is in the mix once or counted as left out; slices are in
+// order, learn from what came before the split, and can be written and read.
+func TestDraw(t *testing.T) {
+	known := site(11, 1, 60, 3)
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 80).Draw(t, "n")
+		ran := make([]Ran, n)
+		for i := range ran {
+			start := day0.Add(time.Duration(rapid.IntRange(0, 1e6).Draw(t, "start")) * time.Second)
+			r := Ran{
+				Ref: rapid.SampledFrom([]string{"1", "2_3", "4"}).Draw(t, "ref"), User: "ann", Start: start,
+				End:  start.Add(time.Duration(rapid.IntRange(-5, 5000).Draw(t, "took")) * time.Second),
+				Node: rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(t, "node"), GPUs: []int{rapid.IntRange(0, 3).Draw(t, "gpu")}, Card: rlcore.TitanXp,
+			}
+			switch rapid.IntRange(0, 9).Draw(t, "kind") {
+			case 0:
+				r.GPUs = nil
+			case 1:
+				r.GPUs = []int{0, 1}
+			case 2:
+				r.Card = rlcore.GPUSpec{}
+			case 3:
+				r.Card.MemMiB = 100
+				r.Profile = known[rapid.IntRange(0, 10).Draw(t, "app")].Profile
+			case 4:
+				r.Outcome = &slurmbridge.Outcome{With: []string{"9"}, Suspect: "memory"}
+			case 5:
+				r.Outcome = &slurmbridge.Outcome{With: []string{"9"}, Predicted: 1.5}
+			default:
+				r.Profile = known[rapid.IntRange(0, 10).Draw(t, "app")].Profile
+			}
+			if rapid.Bool().Draw(t, "seen") {
+				r.Arrive = start.Add(-time.Duration(rapid.IntRange(-100, 5000).Draw(t, "waited")) * time.Second)
+			}
+			ran[i] = r
+		}
+		m := Draw(day0, day0.AddDate(0, 0, 14), ran, nil, rules)
+		learn, held := m.Sizes()
+		total := learn + held
+		for _, k := range m.LeftOut {
+			total += k
+		}
+		if total != n || m.Guessed > n {
+			t.Fatalf("%d of %d runs, %v", total, n, m.LeftOut)
+		}
+		for i := range m.Slices {
+			s := &m.Slices[i]
+			for k := range s.Jobs {
+				at := m.From.Add(time.Duration(math.Round(s.Jobs[k].ArriveS * float64(time.Second))))
+				if before := at.Before(m.Split); before != (k < s.Split) {
+					t.Fatalf("slice %d, job %d arrives at %v, split at %d and %v", i, k, at, s.Split, m.Split)
+				}
+			}
+		}
+		text, err := m.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := DecodeMix(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := back.Encode()
+		if err != nil || string(again) != string(text) {
+			t.Fatalf("read and written again it is another: %v", err)
+		}
+	})
+}
+
+func TestSoloTimes(t *testing.T) {
+	run := Ran{Start: day0, End: day0.Add(120 * time.Second)}
+	for want, o := range map[float64]*slurmbridge.Outcome{
+		120: nil,
+		100: {With: []string{"2"}, Slowdown: 1.2, SoloS: 100},
+		80:  {With: []string{"2"}, Predicted: 1.5}, // cut short
+		40:  {With: []string{"2", "3"}},            // and nothing was foreseen
+		0:   {With: []string{"2"}, Suspect: "memory", Slowdown: 1.2, SoloS: 100},
+	} {
+		run.Outcome = o
+		if got := run.soloS(); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%+v: %v s, want %v", o, got, want)
+		}
+	}
+}
+
+// The latest runs count, and only what teaches is kept of outcomes, and that of the past.
+func TestDrawBounds(t *testing.T) {
+	ran := site(mostRuns+100, 4, 10, 1)
+	to := day0.AddDate(0, 0, 14)
+	past := []slurmbridge.Outcome{
+		{Ref: "1", User: "ann", End: day0, Lesson: &interference.Lesson{Victim: "a", Others: []string{"b"}, Slowdown: 1.5, Off: 0.2}},
+		{Ref: "2", End: day0}, {Ref: "3", End: to.Add(time.Second), Broken: true}, {Ref: "4", End: day0, Cleared: true},
+	}
+	m := Draw(day0, to, ran, past, rules)
+	if learn, held := m.Sizes(); learn != mostRuns*3/4 || held != mostRuns/4 || m.LeftOut["the latest 4000 are enough"] != 100 {
+		t.Errorf("%d and %d, %v", learn, held, m.LeftOut)
+	}
+	if len(m.Outcomes) != 2 || m.Outcomes[0].Ref != "1" || m.Outcomes[1].Ref != "4" || m.Outcomes[0].User != "" {
+		t.Errorf("outcomes: %+v", m.Outcomes)
+	}
+	if len(m.Slices) != 1 || m.Slices[0].GPUs != 4 {
+		t.Errorf("%d slices", len(m.Slices))
+	}
+	// What is known of their order doesn't matter.
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(ran), func(i, k int) { ran[i], ran[k] = ran[k], ran[i] })
+	if again := Draw(day0, to, ran, past, rules); !reflect.DeepEqual(m, again) {
+		t.Error("in another order it is another mix")
+	}
+}
+
+// What co-runs have taught is what happens in a replay.
+func TestBelieved(t *testing.T) {
+	ran := site(40, 1, 60, 1)
+	names := map[string]bool{}
+	for i := range ran {
+		names[ran[i].Profile.App] = true
+	}
+	var past []slurmbridge.Outcome
+	for v := range names {
+		for a := range names {
+			for range 3 {
+				past = append(past, slurmbridge.Outcome{App: v, End: day0, Lesson: &interference.Lesson{
+					Card: rlcore.TitanXp.Model, Victim: v, Others: []string{a}, Slowdown: 3, Off: 1,
+				}})
+			}
+		}
+	}
+	pace := func(past []slurmbridge.Outcome) float64 {
+		w := newWorld(Draw(day0, day0.AddDate(0, 0, 14), ran, past, rules))
+		a, b := w.slices[0][0].Truth, w.slices[0][1].Truth
+		d := w.truth.of(&rlcore.TitanXp)
+		demands := demandsOf(a, b)
+		s := d.Slowdowns(nil, []*rlcore.Profile{a, b}, demands)
+		if alone := d.Slowdowns(nil, []*rlcore.Profile{a}, demands[:1]); alone[0] > 1+1e-9 {
+			t.Errorf("alone it takes %v times as long", alone[0])
+		}
+		return s[0]
+	}
+	if law, learned := pace(nil), pace(past); learned < law+0.1 {
+		t.Errorf("%v by the law alone, %v with what was learned", law, learned)
+	}
+}
+
+// FuzzMix: whatever is in a file, it is refused or can be played.
+func FuzzMix(f *testing.F) {
+	text, err := Draw(day0, day0.AddDate(0, 0, 14), site(30, 2, 45, 1), nil, rules).Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte("no gzip"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := DecodeMix(text)
+		if err != nil {
+			return
+		}
+		w := newWorld(m)
+		w.drawSets = 1
+		if sets, drawn := w.sets(1); drawn > 0 && len(sets[0]) == 0 {
+			t.Errorf("%d blocks and no set", drawn)
+		}
+	})
+}

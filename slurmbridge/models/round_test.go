@@ -1,0 +1,113 @@
+package models
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+)
+
+// small is a round that takes a second: few rounds of training, from a network that
+// doesn't share.
+func small(t testing.TB) *Round {
+	t.Helper()
+	return &Round{
+		Mix: Draw(day0, day0.AddDate(0, 0, 14), site(1000, 2, 35, 1), nil, rules), Seed: 5, Rounds: 5, Sets: 20, Base: spoil(t, builtIn(t)), Version: "test",
+	}
+}
+
+func text(t testing.TB, c *dqn.Checkpoint) []byte {
+	t.Helper()
+	out, err := Encode(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// The same mix, seed and beginning give the same candidate to the last byte, on one core
+// as on two, from the mix as it was drawn as from the file; another seed gives another.
+func TestRoundRepeats(t *testing.T) {
+	var first []byte
+	var verdict Verdict
+	for i, cores := range []int{1, 2, 1} {
+		r := small(t)
+		if i == 1 {
+			dir := Dir(t.TempDir())
+			sum, err := dir.PutMix(r.Mix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Mix, err = dir.Mix(sum); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i == 2 {
+			r.Seed++
+		}
+		before := runtime.GOMAXPROCS(cores)
+		f, err := r.Run(t.Context())
+		runtime.GOMAXPROCS(before)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Candidate == nil || f.Verdict == nil {
+			t.Fatalf("nothing was learned from a network that doesn't share: %+v", f.Trained)
+		}
+		switch got := text(t, f.Candidate); {
+		case i == 0:
+			first, verdict = got, *f.Verdict
+			if !f.Verdict.Better || f.Former != nil || f.Trained.Runs != 750 || f.Trained.Held != 250 || f.Trained.Seed != 5 || f.Trained.BestRound < 1 {
+				t.Errorf("%s: %+v", f.Verdict.Why(), f)
+			}
+		case i == 1 && (!bytes.Equal(got, first) || *f.Verdict != verdict):
+			t.Errorf("another network, or verdict: %+v, %+v", *f.Verdict, verdict)
+		case i == 2 && bytes.Equal(got, first):
+			t.Error("another seed, and the same network")
+		}
+	}
+}
+
+// A model that was promoted by mistake goes, and the candidate is trained from the one
+// before it.
+func TestRoundRollsBack(t *testing.T) {
+	r := small(t)
+	r.Former = builtIn(t)
+	f, err := r.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Former == nil || !f.Former.Better {
+		t.Fatalf("the former doesn't come back: %+v", f.Former)
+	}
+	if f.Verdict != nil && f.Verdict.Other.TurnaroundS != f.Former.Own.TurnaroundS {
+		t.Errorf("the candidate is held against %v s, the former has %v s", f.Verdict.Other.TurnaroundS, f.Former.Own.TurnaroundS)
+	}
+	// The other way round it stays.
+	r = small(t)
+	r.Base, r.Former, r.Rounds = nil, spoil(t, builtIn(t)), 1
+	if f, err = r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f.Former == nil || f.Former.Better || f.Former.Gain >= 0 {
+		t.Errorf("a worse one comes back: %+v", f.Former)
+	}
+}
+
+func TestRoundRefuses(t *testing.T) {
+	few := Draw(day0, day0.AddDate(0, 0, 14), site(60, 2, 45, 1), nil, rules)
+	spread := Draw(day0, day0.AddDate(0, 0, 14), site(300, 240, 45, 1), nil, rules) // one or two on each GPU
+	for name, m := range map[string]*Mix{"few": few, "spread": spread, "none": Draw(day0, day0.AddDate(0, 0, 14), nil, nil, rules)} {
+		if _, err := (&Round{Mix: m}).Run(t.Context()); !errors.Is(err, ErrTooFew) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if f, err := small(t).Run(ctx); !errors.Is(err, context.Canceled) || f != nil {
+		t.Errorf("%+v, %v", f, err)
+	}
+}
