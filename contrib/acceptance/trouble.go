@@ -1,0 +1,386 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// together: while another job has the GPU, each user submits two; then they run.
+func (r *rig) together(ctx context.Context) (string, error) {
+	first, err := r.submit(ctx, "bob", "alexnet", "sbatch --gres=gpu:1 job.sh")
+	if err != nil {
+		return "", err
+	}
+	jobs, err := r.shareAll(ctx, 1)
+	if err != nil {
+		return "", err
+	}
+	seen, err := r.see(ctx, jobs)
+	if err != nil {
+		return "", err
+	}
+	if _, err := r.ended(ctx, append(jobs, first), 3*time.Minute); err != nil {
+		return "", err
+	}
+	pairs, worst := 0, 0.0
+	err = until(ctx, 30*time.Second, func() error {
+		groups, err := r.groups(ctx)
+		if err != nil {
+			return err
+		}
+		pairs, worst = 0, 0
+		for i := 0; i < len(jobs); i += 2 {
+			for _, g := range groups {
+				if g.has(jobs[i].id) && g.has(jobs[i+1].id) && g.Complete {
+					pairs++
+					worst = max(worst, g.SkewS)
+				}
+			}
+		}
+		if pairs != len(jobs)/2 {
+			return fmt.Errorf("%d of %d users' jobs were a group", pairs, len(jobs)/2)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if worst > 1 {
+		return "", fmt.Errorf("%.2f s lay between two starts of a group", worst)
+	}
+	return fmt.Sprintf("%d groups, %.0f ms between first and last start at most; %s", pairs, 1000*worst, seen), nil
+}
+
+func (g *group) has(id string) bool {
+	for _, m := range g.Members {
+		if m.Ref == id {
+			return true
+		}
+	}
+	return false
+}
+
+// see is the README's way for a user to see partners, while the job has some.
+func (r *rig) see(ctx context.Context, jobs []job) (string, error) {
+	b, err := r.readme.take("user", "see")
+	if err != nil {
+		return "", err
+	}
+	why := ""
+	err = until(ctx, 90*time.Second, func() error {
+		var last error
+		for _, j := range jobs {
+			out, err := r.head.as(ctx, j.user, j.app, "JOB="+j.id+"\n"+b.text)
+			switch {
+			case err != nil:
+				last = err
+			case !strings.Contains(out, "together") || !strings.Contains(out, "with "):
+				last = fmt.Errorf("nothing of partners: %s", tail(out))
+			default:
+				_, comment, _ := strings.Cut(out, "slurmbridge: ")
+				why, _, _ = strings.Cut(comment, "\n")
+				return nil
+			}
+		}
+		return last
+	})
+	return "alice reads “" + strings.Join(strings.Fields(why), " ") + "”", err
+}
+
+// all waits for jobs' end, and fails where one was started twice or a record is missing.
+func (r *rig) all(ctx context.Context, jobs []job, before int) error {
+	again, err := r.ended(ctx, jobs, 5*time.Minute)
+	if err != nil {
+		return err
+	}
+	if again > 0 {
+		return fmt.Errorf("%d jobs were started more than once", again)
+	}
+	return r.records(ctx, before+len(jobs))
+}
+
+func (r *rig) restart(ctx context.Context) (string, error) {
+	before, err := r.recorded(ctx)
+	if err != nil {
+		return "", err
+	}
+	jobs, err := r.queued(ctx, 2)
+	if err != nil {
+		return "", err
+	}
+	if _, err := r.head.sh(ctx, "systemctl restart slurmbridge\nsystemctl is-active slurmbridge"); err != nil {
+		return "", err
+	}
+	if err := r.gated(ctx, jobs, 1); err != nil {
+		return "", fmt.Errorf("after the restart: %w", err)
+	}
+	if _, err := r.node.sh(ctx, "systemctl restart gpuprof"); err != nil {
+		return "", err
+	}
+	if _, err := r.head.sh(ctx, "systemctl reload slurmbridge\nsleep 2\nsystemctl is-active slurmbridge"); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d jobs ran once each, %[1]d records", len(jobs)), r.all(ctx, jobs, before)
+}
+
+func (r *rig) killed(ctx context.Context) (string, error) {
+	before, err := r.recorded(ctx)
+	if err != nil {
+		return "", err
+	}
+	jobs, err := r.queued(ctx, 1)
+	if err != nil {
+		return "", err
+	}
+	if _, err := r.head.sh(ctx, "systemctl kill -s KILL slurmbridge"); err != nil {
+		return "", err
+	}
+	if _, err := r.node.sh(ctx, "systemctl kill -s KILL gpuprof"); err != nil {
+		return "", err
+	}
+	at := time.Now()
+	for m, unit := range map[*machine]string{r.head: "slurmbridge", r.node: "gpuprof"} {
+		if err := until(ctx, 30*time.Second, func() error {
+			_, err := m.sh(ctx, "systemctl is-active "+unit+"\n[ \"$(systemctl show -P NRestarts "+unit+")\" -ge 1 ]")
+			return err
+		}); err != nil {
+			return "", fmt.Errorf("%s is not back: %w", unit, err)
+		}
+	}
+	back := time.Since(at)
+	return fmt.Sprintf("both daemons back after %.0f s, %d jobs ran once each, all recorded", back.Seconds(), len(jobs)), r.all(ctx, jobs, before)
+}
+
+// hangs: the daemon lives and does nothing. What it would be asked for then is that jobs
+// wait no longer than its lease and one look of Slurm's at its queue.
+func (r *rig) hangs(ctx context.Context) (string, error) {
+	if _, err := r.head.sh(ctx, "systemctl kill -s STOP slurmbridge"); err != nil {
+		return "", err
+	}
+	jobs, err := r.shareAll(ctx, 1)
+	at := time.Now()
+	if err == nil {
+		var f map[string]string
+		if f, err = r.look(ctx, jobs[0].id); err == nil && f["Dependency"] == "(null)" {
+			err = errors.New("the job isn't gated")
+		}
+	}
+	took := time.Duration(0)
+	if err == nil {
+		err = until(ctx, 2*time.Minute, func() error {
+			for _, j := range jobs {
+				if f, err := r.look(ctx, j.id); err != nil || f["JobState"] != "PENDING" {
+					took = time.Since(at)
+					return err
+				}
+			}
+			return errors.New("nothing has started")
+		})
+	}
+	if err == nil {
+		_, err = r.ended(ctx, jobs, 3*time.Minute)
+	}
+	_, cont := r.head.sh(ctx, "systemctl kill -s CONT slurmbridge")
+	if err = errors.Join(err, cont); err != nil {
+		return "", err
+	}
+	if err := until(ctx, 30*time.Second, func() error {
+		_, err := r.head.sh(ctx, "curl -fsS http://head:9797/-/ready")
+		return err
+	}); err != nil {
+		return "", fmt.Errorf("afterwards: %w", err)
+	}
+	return fmt.Sprintf("started %.0f s after its submission (lease 60 s), all %d ran", took.Seconds(), len(jobs)), nil
+}
+
+// plug pulls the node's network cable, or puts it back.
+func plug(ctx context.Context, state string) error {
+	_, err := call(ctx, "", "ip", "link", "set", "vb-"+nodeName, state)
+	return err
+}
+
+func (r *rig) unplugged(ctx context.Context) (string, error) {
+	before, err := r.recorded(ctx)
+	if err != nil {
+		return "", err
+	}
+	j, err := r.share(ctx, "alice", "gromacs")
+	if err != nil {
+		return "", err
+	}
+	if err := until(ctx, 20*time.Second, func() error {
+		f, err := r.look(ctx, j.id)
+		if err == nil && f["JobState"] != "RUNNING" {
+			err = errors.New("it is " + f["JobState"])
+		}
+		return err
+	}); err != nil {
+		return "", err
+	}
+	if err := plug(ctx, "down"); err != nil {
+		return "", err
+	}
+	// The job takes ten seconds: it ends meanwhile, and nobody can be told.
+	werr := until(ctx, 25*time.Second, func() error {
+		out, err := r.node.sh(ctx, "pgrep -x gpusim || true\nfind /var/spool/slurmbridge -type f | wc -l")
+		if err == nil && (len(strings.Fields(out)) != 1 || strings.TrimSpace(out) == "0") {
+			err = fmt.Errorf("the job's record is not in the spool: %s", tail(out))
+		}
+		return err
+	})
+	if err := errors.Join(werr, plug(ctx, "up")); err != nil {
+		return "", err
+	}
+	at := time.Now()
+	return "one record waited on the node; the job ran once", errors.Join(r.all(ctx, []job{j}, before), tooLate(at, 90*time.Second))
+}
+
+func tooLate(since time.Time, limit time.Duration) error {
+	if d := time.Since(since); d > limit {
+		return fmt.Errorf("it took %s", d.Round(time.Second))
+	}
+	return nil
+}
+
+func (r *rig) down(ctx context.Context) (string, error) {
+	jobs, err := r.queued(ctx, 1)
+	if err != nil {
+		return "", err
+	}
+	if err := plug(ctx, "down"); err != nil {
+		return "", err
+	}
+	at := time.Now()
+	werr := until(ctx, 3*time.Minute, func() error {
+		out, err := r.head.sh(ctx, "sinfo -h -o %T")
+		if err == nil && !strings.HasPrefix(out, "down") {
+			err = errors.New("the node is " + strings.TrimSpace(out))
+		}
+		return err
+	})
+	late, serr := r.share(ctx, "bob", "lammps")
+	away := time.Since(at)
+	if err := errors.Join(werr, serr, plug(ctx, "up")); err != nil {
+		return "", err
+	}
+	again, err := r.ended(ctx, append(slices.Clone(jobs), late), 8*time.Minute)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs)+1, again), r.idle(ctx, time.Minute)
+}
+
+func (r *rig) upgrade(ctx context.Context) (string, error) {
+	before, err := r.recorded(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := r.packages("new"); err != nil {
+		return "", err
+	}
+	jobs, err := r.queued(ctx, 2)
+	if err != nil {
+		return "", err
+	}
+	if _, err := r.follow(ctx, "controller", "upgrade"); err != nil {
+		return "", err
+	}
+	if _, err := r.follow(ctx, "nodes", "upgrade"); err != nil {
+		return "", err
+	}
+	if r.new, err = r.head.installed(ctx, "slurmbridge"); err != nil {
+		return "", err
+	}
+	if r.new == r.old {
+		return "", errors.New("the version is the same as before")
+	}
+	// The daemons that run are the new ones, with the settings of before.
+	if _, err := r.head.sh(ctx, "systemctl is-active slurmbridge\ngrep -qx 'mode: active' /etc/slurmbridge/slurmbridge.yaml\n"+newer("slurmbridge")); err != nil {
+		return "", err
+	}
+	if _, err := r.node.sh(ctx, "systemctl is-active gpuprof\ngrep -q 'head:9797' /etc/slurmbridge/gpuprof.yaml\n"+newer("gpuprof")); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s to %s; %d jobs ran once each, all recorded", r.old, r.new, len(jobs)), r.all(ctx, jobs, before)
+}
+
+// newer fails where a unit's process runs another program than the one that is installed.
+func newer(unit string) string {
+	return "case $(readlink /proc/$(systemctl show -P MainPID " + unit + ")/exe) in *deleted*) echo the old program still runs; exit 1;; esac"
+}
+
+func (r *rig) troubleshoot(ctx context.Context) (string, error) {
+	jobs, err := r.queued(ctx, 2)
+	if err != nil {
+		return "", err
+	}
+	out, err := r.follow(ctx, "controller", "troubleshoot")
+	if err != nil {
+		return "", err
+	}
+	if _, err := r.ended(ctx, jobs, 5*time.Minute); err != nil {
+		return "", err
+	}
+	return lastLine(out), nil
+}
+
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}
+
+func (r *rig) remove(ctx context.Context) (string, error) {
+	jobs, err := r.queued(ctx, 2)
+	if err != nil {
+		return "", err
+	}
+	out, err := r.follow(ctx, "controller", "remove")
+	if err != nil {
+		return "", err
+	}
+	said := ""
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "let go") {
+			said = strings.TrimSpace(line)
+		}
+	}
+	if said == "" {
+		return "", fmt.Errorf("removal doesn't say that jobs were let go: %s", tail(out))
+	}
+	for _, j := range jobs {
+		f, err := r.look(ctx, j.id)
+		if err != nil {
+			return "", err
+		}
+		if f["Dependency"] != "(null)" {
+			return "", fmt.Errorf("job %s still waits for %s", j.id, f["Dependency"])
+		}
+	}
+	if err := r.sameConf(); err != nil {
+		return "", err
+	}
+	if _, err := r.follow(ctx, "nodes", "remove"); err != nil {
+		return "", err
+	}
+	if _, err := r.ended(ctx, jobs, 5*time.Minute); err != nil {
+		return "", err
+	}
+	if err := r.idle(ctx, 30*time.Second); err != nil {
+		return "", err
+	}
+	if err := r.whole(ctx); err != nil {
+		return "", fmt.Errorf("afterwards: %w", err)
+	}
+	if err := r.idle(ctx, 30*time.Second); err != nil {
+		return "", err
+	}
+	err = r.both(ctx, `left=$(find /etc /usr /var/lib /var/spool /run -xdev \( -name '*slurmbridge*' -o -name '*gpuprof*' \) \
+	! -path '/etc/systemd/system/gpuprof.service.d*' ! -path '/var/lib/dpkg/*' ! -path '/run/systemd/*' ! -path '/run/slurmbridge*')
+[ -z "$left" ] || { echo "left: $left"; exit 1; }
+! systemctl is-active slurmbridge gpuprof`)
+	return said + "; a plain job runs", err
+}
