@@ -25,6 +25,7 @@ type retrainFlags struct {
 	to     string
 	seed   uint64
 	rounds int
+	sets   int // that are drawn to judge by; 0 = as many as usual
 	again  int64
 	// low: the daemon runs it, and writes down what comes of it.
 	low bool
@@ -48,7 +49,7 @@ It takes about ten seconds to a minute of one core. Status 3 says that there are
 runs.
 
 --again N repeats the training of model N from what was kept of it, and says whether the
-same network comes out, bit by bit.`,
+same network and verdict come out, bit by bit.`,
 		Example: `  slurmbridge models retrain
   slurmbridge models retrain --until 2026-03-01 --seed 7
   slurmbridge models retrain --again 3`,
@@ -86,7 +87,10 @@ same network comes out, bit by bit.`,
 	fl.IntVar(&f.rounds, "rounds", models.Rounds, "rounds of training, of 4 job sets each")
 	fl.Int64Var(&f.again, "again", 0, "repeat the training of model `N` and compare")
 	fl.BoolVar(&f.low, "low", false, "for the daemon")
-	_ = fl.MarkHidden("low") // it is there
+	fl.IntVar(&f.sets, "sets", 0, "job sets to judge by (default: 100)")
+	for _, name := range []string{"low", "sets"} {
+		_ = fl.MarkHidden(name) // it is there
+	}
 	return c
 }
 
@@ -150,7 +154,7 @@ func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlag
 		defer lock.Close()
 	}
 	b := newBar(s.errOut)
-	out, err := r.run(ctx, to, f.seed, f.rounds, b)
+	out, err := r.run(ctx, f, to, b)
 	b.done()
 	switch {
 	case errors.Is(err, models.ErrTooFew):
@@ -173,7 +177,7 @@ func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlag
 }
 
 // run draws the mix, trains and judges. It writes files, but nothing to the database.
-func (r *retraining) run(ctx context.Context, to time.Time, seed uint64, rounds int, b *bar) (*found, error) {
+func (r *retraining) run(ctx context.Context, f *retrainFlags, to time.Time, b *bar) (*found, error) {
 	use, err := r.models.Use(ctx)
 	if err != nil {
 		return nil, err
@@ -189,7 +193,7 @@ func (r *retraining) run(ctx context.Context, to time.Time, seed uint64, rounds 
 			models.ErrTooFew, learn+held, r.cfg.RetrainDays, r.cfg.Where("retrain_runs"), r.cfg.RetrainRuns)
 	}
 	round := &models.Round{
-		Mix: mix, Seed: seed, Rounds: rounds, Version: version,
+		Mix: mix, Seed: f.seed, Rounds: f.rounds, Sets: f.sets, Version: version,
 		Progress: func(done, of int, what string) { b.at(done, of, what) },
 	}
 	out := &found{Base: use.Model}
@@ -259,12 +263,16 @@ func (s *shared) retrainAgain(ctx context.Context, r *retraining, id int64) erro
 	if err != nil {
 		return fmt.Errorf("model %d began with: %w", id, err)
 	}
-	f, err := (&models.Round{Mix: mix, Seed: m.Trained.Seed, Rounds: m.Trained.Rounds, Base: base, Version: m.Trained.Version}).Run(ctx)
+	round := &models.Round{Mix: mix, Seed: m.Trained.Seed, Rounds: m.Trained.Rounds, Base: base, Version: m.Trained.Version}
+	if m.Verdict != nil {
+		round.Sets = m.Verdict.Sets
+	}
+	f, err := round.Run(ctx)
 	if err != nil {
 		return err
 	}
 	same := f.Candidate == nil && m.SHA256 == ""
-	if f.Candidate != nil && m.SHA256 != "" {
+	if f.Candidate != nil && m.SHA256 != "" && m.Verdict != nil {
 		text, err := models.Encode(f.Candidate)
 		if err != nil {
 			return err
@@ -273,10 +281,10 @@ func (s *shared) retrainAgain(ctx context.Context, r *retraining, id int64) erro
 		if err != nil {
 			return err
 		}
-		same = bytes.Equal(text, kept)
+		same = bytes.Equal(text, kept) && *f.Verdict == *m.Verdict
 	}
 	if !same {
-		return fmt.Errorf("model %d: another network came out: this program (%s) is not the one that trained it (%s), or another machine rounds otherwise", id, version, m.Trained.Version)
+		return fmt.Errorf("model %d: another network, or verdict, came out: this program (%s) is not the one that trained it (%s), or another machine rounds otherwise", id, version, m.Trained.Version)
 	}
 	if s.json {
 		return s.printJSON(map[string]any{"model": id, "same": true, "verdict": f.Verdict})

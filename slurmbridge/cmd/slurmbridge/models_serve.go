@@ -38,6 +38,7 @@ type teacher struct {
 	follow    time.Duration
 	settle    time.Duration
 	now       func() time.Time
+	more      []string // flags of the child, for tests
 
 	using int64
 }
@@ -198,7 +199,7 @@ func (t *teacher) child(ctx context.Context) ([]byte, error) {
 	} {
 		args = append(args, fmt.Sprintf("--%s=%v", name, value))
 	}
-	cmd := exec.CommandContext(ctx, t.self, args...)
+	cmd := exec.CommandContext(ctx, t.self, append(args, t.more...)...)
 	cmd.Args[0] = "slurmbridge"
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "NOTIFY_SOCKET=") && !strings.HasPrefix(v, "LISTEN_") && !strings.HasPrefix(v, "WATCHDOG_") {

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
+)
+
+// lines is a log that tests read while it is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// teacherOf makes what the daemon has for its models, with a bridge that doesn't look.
+func teacherOf(t *testing.T, file string) (*teacher, *lines) {
+	t.Helper()
+	cfg, err := config.Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, j := opened(t, file)
+	t.Cleanup(func() { st.Close() })
+	b := &slurmbridge.Bridge{Planner: &slurmbridge.Planner{Decider: &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}}}}
+	log := &lines{}
+	out, err := (&wired{bridge: b, store: st, journal: j}).teacher(t.Context(), cfg, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.follow, out.settle, out.more = 5*time.Millisecond, 0, []string{"--rounds=5", "--sets=20"}
+	return out, log
+}
+
+// leaks fails a test that leaves goroutines behind, once all it made is closed.
+func leaks(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
+// children lists the processes that this one has started, by number.
+func children(t *testing.T) []int {
+	t.Helper()
+	var out []int
+	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range tasks {
+		text, _ := os.ReadFile(f) // a thread may have ended
+		for w := range strings.FieldsSeq(string(text)) {
+			pid, _ := strconv.Atoi(w)
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// until waits for something that is about to happen.
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// A retraining is a process of its own, of the lowest priorities in all its threads.
+func TestChildIsLow(t *testing.T) {
+	file := conf(t, "retrain_runs: 100")
+	busy(t, file, 200, time.Now().Truncate(time.Second))
+	tch, _ := teacherOf(t, file)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { _, err := tch.child(ctx); done <- err }()
+	var pid int
+	until(t, "a child of the lowest priority", func() bool {
+		for _, pid = range children(t) {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if f := fieldsOf(string(stat)); err == nil && len(f) > 40 && f[18] == "19" && f[40] == "5" {
+				return true
+			}
+		}
+		return false
+	})
+	// While it trains, so do all threads.
+	time.Sleep(200 * time.Millisecond)
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatal(threads, err)
+	}
+	for _, th := range threads {
+		stat, err := os.ReadFile(th)
+		if f := fieldsOf(string(stat)); err == nil && (f[18] != "19" || f[40] != "5") {
+			t.Errorf("%s: nice %s, policy %s", th, f[18], f[40])
+		}
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil || !strings.Contains(string(limits), strconv.Itoa(mostData)) {
+		t.Errorf("memory is not bounded: %v\n%s", err, limits)
+	}
+	if score, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid)); err != nil || strings.TrimSpace(string(score)) != "1000" {
+		t.Errorf("blamed last: %s, %v", score, err)
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("it was ended, and nobody says so")
+	}
+	if slices.Contains(children(t), pid) {
+		t.Error("it lives on")
+	}
+}
+
+// fieldsOf splits /proc/PID/stat; field n of proc(5) is n-1 here.
+func fieldsOf(stat string) []string {
+	_, rest, _ := strings.Cut(stat, ") ")
+	return append([]string{"", ""}, strings.Fields(rest)...)
+}
+
+// Whenever a retraining is killed, the daemon goes on with the model that it has: no
+// model is written down, what was half written is swept, and the next one works.
+func TestChildKilled(t *testing.T) {
+	leaks(t)
+	file := conf(t, "retrain_runs: 100")
+	busy(t, file, 200, time.Now().Truncate(time.Second))
+	tch, log := teacherOf(t, file)
+	for i := range 8 {
+		done := make(chan struct{})
+		go func() { defer close(done); tch.once(t.Context()) }()
+		after := time.Duration(i*i) * 20 * time.Millisecond
+		began := time.Now()
+	kill:
+		for {
+			select {
+			case <-done:
+				break kill
+			default:
+			}
+			for _, pid := range children(t) {
+				if time.Since(began) >= after {
+					_ = syscall.Kill(pid, syscall.SIGKILL) // it may be gone
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+		all, err := tch.models.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(log.String(), "retraining failed"); n+len(all) != i+1 {
+			t.Fatalf("after %d: %d failed, %d models\n%s", i+1, n, len(all), log.String())
+		}
+	}
+	if !strings.Contains(log.String(), "signal: killed") {
+		t.Errorf("none was killed:\n%s", log.String())
+	}
+	half := filepath.Join(string(tch.dir), "."+strings.Repeat("a", 64)+".json123")
+	if err := os.WriteFile(half, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := tch.train(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Trained.Runs != 150 || m.Trained.Held != 50 {
+		t.Errorf("%+v", m)
+	}
+	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was half written stays: %v", err)
+	}
+}
+
+// The daemon ends at once in the middle of a retraining, and takes it with it.
+func TestShutdownWhileTraining(t *testing.T) {
+	leaks(t)
+	file := conf(t, "retrain_runs: 100")
+	busy(t, file, 200, time.Now().Truncate(time.Second))
+	tch, log := teacherOf(t, file)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); tch.run(ctx) }()
+	until(t, "a retraining", func() bool { return len(children(t)) > 0 })
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it doesn't end")
+	}
+	if left := children(t); len(left) > 0 {
+		t.Errorf("%v live on", left)
+	}
+	if strings.Contains(log.String(), "retraining failed") {
+		t.Errorf("an end that was asked for is no failure:\n%s", log.String())
+	}
+	if all, err := tch.models.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+// What a child says that isn't one of ours, or says in its last moments, is an error and
+// no more.
+func TestStrangeChildren(t *testing.T) {
+	file := conf(t)
+	tch, log := teacherOf(t, file)
+	script := func(text string) {
+		tch.self = filepath.Join(t.TempDir(), "child")
+		if err := os.WriteFile(tch.self, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, want := range map[string]string{
+		"echo '{}'": "that is no finding",
+		"echo junk": "retraining said",
+		"exit 1":    "exit status 1",
+		"yes | head -c 5000000; echo fatal error: out of memory >&2; exit 2": "out of memory",
+		"echo 'slurmbridge: too few runs: 3' >&2; exit 3":                    "level=INFO msg=\"no retraining\" why=\"too few runs: 3\"",
+	} {
+		script(text)
+		tch.once(t.Context())
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s: no %q in\n%s", text, want, log.String())
+		}
+	}
+	lock, err := tch.dir.Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if _, err := tch.train(t.Context()); !errors.Is(err, models.ErrBusy) {
+		t.Errorf("two at once: %v", err)
+	}
+}
+
+// Whatever is put in use decides a moment later, without a restart.
+func TestFollow(t *testing.T) {
+	leaks(t)
+	file := conf(t, "retrain: false")
+	tch, log := teacherOf(t, file)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() { defer close(done); tch.run(ctx) }()
+	says := func(want string) {
+		t.Helper()
+		until(t, want, func() bool { return strings.Contains(log.String(), want) })
+	}
+	id := put(t, file, alone(t))
+	says(fmt.Sprintf("model=%d wanted=%d pinned=false", id, id))
+	if status, _, errOut := call("models", "promote", "0", "-c", file); status != 0 {
+		t.Fatal(errOut)
+	}
+	says("model=0 wanted=0 pinned=true")
+	two := put(t, file, alone(t)) // a candidate: what decides is pinned
+	if status, _, errOut := call("models", "promote", fmt.Sprint(two), "-c", file); status != 0 {
+		t.Fatal(errOut)
+	}
+	says(fmt.Sprintf("model=%d wanted=%d pinned=true", two, two))
+	cancel()
+	<-done
+}
