@@ -222,6 +222,9 @@ type ReplayReport struct {
 	Seed      uint64              `json:"seed"`
 	Objective string              `json:"objective"`
 	Policies  map[string]*Outcome `json:"policies"`
+	// Users is how each user fared, by policy; "" owns the jobs of which the trace
+	// doesn't say whose they are.
+	Users map[string]map[string]*UserOutcome `json:"users"`
 }
 
 // Replay lets the policies schedule the trace. The gain is against fifo, a GPU
@@ -274,7 +277,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 		law = &contention.MPS
 	}
 	train := r.believedLaw(law)
-	results := map[string][]*sim.Result{}
+	results, witnessed := map[string][]*sim.Result{}, map[string][]seen{}
 	out := &ReplayReport{
 		Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
 		Objective: o.Objective, Policies: map[string]*Outcome{},
@@ -293,11 +296,13 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 			if err != nil {
 				return nil, err
 			}
-			res, err := c.Run(r.Config)
+			watched, waits := c.watched()
+			res, err := watched.Run(r.Config)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
 			}
 			results[name] = append(results[name], res)
+			witnessed[name] = append(witnessed[name], seen{res, waits})
 			from = append(from, res)
 			if out.Policies[name] == nil {
 				out.Policies[name] = &Outcome{Note: c.Note}
@@ -325,6 +330,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 	for name, x := range out.Policies {
 		x.fill(results[name], results["fifo"], bound, objective)
 	}
+	out.Users = byUser(r.Config.Jobs, witnessed)
 	return out, nil
 }
 

@@ -109,6 +109,11 @@ turnaround elsewhere. dqn is trained on job sets drawn from the trace in the wor
 predicted, or comes from --checkpoint; it goes on learning slowdowns from the co-runs
 it sees, as the daemon does.
 
+A second table says how each user fared: mean wait and turnaround, the part of the
+jobs that ended later than under fifo, the worst slowdown, how often decisions went
+past a job, on average and at most, and the longest that one was kept waiting beside an
+idle GPU.
+
 Jobs of several GPUs, and those that need more memory than a GPU has, are left out
 and counted.`,
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
@@ -205,4 +210,5 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 		})
 	}
 	t.Render()
+	s.printUsers(r, names)
 }

@@ -46,9 +46,22 @@ func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
 	if err := json.Unmarshal(text, &r); err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
+	head, users, _ := strings.Cut(string(text), `"users":`)
 	for _, key := range []string{"mean_slowdown", "p95_slowdown", "mean_turnaround_s", "makespan_s", "oom", "share_of_clairvoyant_gain"} {
-		if strings.Count(string(text), `"`+key+`":`) != len(r.Policies) {
+		if strings.Count(head, `"`+key+`":`) != len(r.Policies) {
 			t.Errorf("not every policy has %s:\n%s", key, text)
+		}
+	}
+	jobs := 0
+	for user, policies := range r.Users {
+		if len(policies) != len(r.Policies)-1 || policies["fifo"] == nil {
+			t.Fatalf("user %q under %v", user, policies)
+		}
+		jobs += policies["fifo"].Jobs
+	}
+	for _, key := range []string{"jobs", "mean_wait_s", "turnaround_vs_fifo", "worst_slowdown", "max_passed_over", "max_delay_s"} {
+		if n := len(r.Users) * (len(r.Policies) - 1); strings.Count(users, `"`+key+`":`) != n || jobs != r.Jobs {
+			t.Errorf("not every user has %s, or they have %d of %d jobs:\n%s", key, jobs, r.Jobs, users)
 		}
 	}
 	if fifo := r.Policies["fifo"]; fifo == nil || fifo.GainShare > 0 && fifo.GainShare < 1 {
@@ -235,7 +248,7 @@ func TestReplayPrints(t *testing.T) {
 	dir := files(t, traceFiles)
 	args := []string{"replay", "--jobs", filepath.Join(dir, "once.csv"), "--profiles", filepath.Join(dir, "solo.csv"), "--seeds", "1", "--policies", "greedy", "--mem-mib", "3000"}
 	status, out, errOut := call(args...)
-	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "clairvoyant", "SHARE"} {
+	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "clairvoyant", "SHARE", "(not given)", "WORST SLOWDOWN"} {
 		if status != 0 || !strings.Contains(out, want) {
 			t.Errorf("status %d, no %q in\n%s%s", status, want, out, errOut)
 		}

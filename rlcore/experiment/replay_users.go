@@ -1,0 +1,112 @@
+package experiment
+
+import (
+	"math"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// UserOutcome is how one user's jobs fared under a policy: means over jobs and seeds,
+// worst cases over both.
+type UserOutcome struct {
+	Jobs int `json:"jobs"`
+	// WaitS is from submission to the start of the run that succeeded; TurnaroundS
+	// goes on to its end. The others are those less fifo's, and its ratio.
+	WaitS        float64 `json:"mean_wait_s"`
+	WaitVsFifoS  float64 `json:"mean_wait_vs_fifo_s"`
+	TurnaroundS  float64 `json:"mean_turnaround_s"`
+	VsFifo       float64 `json:"turnaround_vs_fifo"`
+	Later        float64 `json:"ended_later_than_fifo"` // part of the jobs, 0..1
+	MeanSlowdown float64 `json:"mean_slowdown"`
+	MaxSlowdown  float64 `json:"worst_slowdown"`
+	// PassedOver counts the decisions that went past a job, on average over the
+	// jobs; MaxPassedOver is the job's that fared worst.
+	PassedOver    float64 `json:"mean_passed_over"`
+	MaxPassedOver int     `json:"max_passed_over"`
+	// MaxDelayS is the longest that a job was kept waiting beside an idle GPU, s.
+	MaxDelayS float64 `json:"max_delay_s"`
+}
+
+// wait is what decisions saw of one job while it waited.
+type wait struct {
+	passed  int
+	delayed float64
+}
+
+// witness is a policy that writes down how long the jobs it is asked about have
+// waited. The last of it is seen by the decision that starts the job.
+type witness struct {
+	rlcore.Policy
+	waits map[string]wait
+}
+
+// Score implements rlcore.Policy.
+func (p *witness) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	for i := range w.Jobs {
+		j := w.Job(i)
+		x := p.waits[j.ID]
+		p.waits[j.ID] = wait{max(x.passed, j.PassedOver), max(x.delayed, j.DelayedS)}
+	}
+	p.Policy.Score(dst, w, combos)
+}
+
+// watched is a contender whose decisions are witnessed.
+func (c *Contender) watched() (*Contender, map[string]wait) {
+	waits := map[string]wait{}
+	w := *c
+	w.policy = func(m *interference.Model) rlcore.Policy { return &witness{c.policy(m), waits} }
+	return &w, waits
+}
+
+// seen is a result with what its decisions saw.
+type seen struct {
+	*sim.Result
+	waits map[string]wait
+}
+
+// byUser sums up the results of each policy, one a seed, by the jobs' owners.
+func byUser(jobs []sim.Job, results map[string][]seen) map[string]map[string]*UserOutcome {
+	out := map[string]map[string]*UserOutcome{}
+	counts := map[string]int{}
+	for i := range jobs {
+		counts[jobs[i].User]++
+	}
+	for name, rs := range results {
+		for user, n := range counts {
+			if out[user] == nil {
+				out[user] = map[string]*UserOutcome{}
+			}
+			out[user][name] = &UserOutcome{Jobs: n}
+		}
+		for seed, r := range rs {
+			fifo := results["fifo"][seed]
+			for i := range r.Jobs {
+				x := out[jobs[i].User][name]
+				x.add(&r.Jobs[i], &fifo.Jobs[i], r.waits[r.Jobs[i].ID], 1/float64(x.Jobs*len(rs)))
+			}
+		}
+	}
+	for _, policies := range out {
+		for _, x := range policies {
+			x.WaitVsFifoS = x.WaitS - policies["fifo"].WaitS
+			x.VsFifo = x.TurnaroundS / policies["fifo"].TurnaroundS
+		}
+	}
+	return out
+}
+
+// add counts a job that stands for part of the user's jobs and seeds.
+func (x *UserOutcome) add(o, fifo *sim.Outcome, w wait, part float64) {
+	x.WaitS += (o.StartS - o.SubmitS) * part
+	x.TurnaroundS += (o.EndS - o.SubmitS) * part
+	x.MeanSlowdown += o.Slowdown * part
+	x.MaxSlowdown = math.Max(x.MaxSlowdown, o.Slowdown)
+	x.PassedOver += float64(w.passed) * part
+	x.MaxPassedOver = max(x.MaxPassedOver, w.passed)
+	x.MaxDelayS = math.Max(x.MaxDelayS, w.delayed)
+	if o.EndS > fifo.EndS+1e-6 {
+		x.Later += part
+	}
+}
