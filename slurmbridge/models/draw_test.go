@@ -105,7 +105,9 @@ func TestDrawBounds(t *testing.T) {
 	to := day0.AddDate(0, 0, 14)
 	past := []slurmbridge.Outcome{
 		{Ref: "1", User: "ann", End: day0, Lesson: &interference.Lesson{Victim: "a", Others: []string{"b"}, Slowdown: 1.5, Off: 0.2}},
-		{Ref: "2", End: day0}, {Ref: "3", End: to.Add(time.Second), Broken: true}, {Ref: "4", End: day0, Cleared: true},
+		{Ref: "2", End: day0},
+		{Ref: "3", End: to.Add(time.Second), Broken: true},
+		{Ref: "4", End: day0, Cleared: true},
 	}
 	m := Draw(day0, to, ran, past, rules)
 	if learn, held := m.Sizes(); learn != mostRuns*3/4 || held != mostRuns/4 || m.LeftOut["the latest 4000 are enough"] != 100 {

@@ -264,8 +264,10 @@ func (l *listed) text(w io.Writer) {
 			name string
 			s    *models.Score
 		}{{fmt.Sprintf("model %d", l.ID), &v.Own}, {fmt.Sprintf("model %d", l.Base), &v.Other}} {
-			t.AppendRow(table.Row{row.name, fmt.Sprintf("%.1f", row.s.TurnaroundS), fmt.Sprintf("%.1f", row.s.MakespanS),
-				figure(row.s.MeanSlowdown), figure(row.s.P95Slowdown), fmt.Sprintf("%.2f", row.s.OOM)})
+			t.AppendRow(table.Row{
+				row.name, fmt.Sprintf("%.1f", row.s.TurnaroundS), fmt.Sprintf("%.1f", row.s.MakespanS),
+				figure(row.s.MeanSlowdown), figure(row.s.P95Slowdown), fmt.Sprintf("%.2f", row.s.OOM),
+			})
 		}
 		fmt.Fprintln(w, t.Render())
 	}

@@ -7,6 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,7 +49,7 @@ by the same rule, and comes back where it is the better one.
 
 A running daemon goes over to the promoted model by itself, between two looks.
 
-It takes about ten seconds to a minute of one core. Status 3 says that there are too few
+It takes about half a minute of one core. Status 3 says that there are too few
 runs.
 
 --again N repeats the training of model N from what was kept of it, and says whether the
@@ -114,7 +118,7 @@ func (s *shared) openModels(ctx context.Context, cfg *config.Config) (*retrainin
 	if r.jour, err = journal.New(ctx, st.DB()); err == nil {
 		r.models, err = r.jour.NewModels(ctx)
 	}
-	if err = errors.Join(err, r.dir.Make()); err != nil {
+	if err != nil {
 		st.Close()
 		return nil, err
 	}
@@ -140,6 +144,9 @@ func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlag
 	defer r.close()
 	if f.again != 0 {
 		return s.retrainAgain(ctx, r, f.again)
+	}
+	if err := errors.Join(owned(cfg), r.dir.Make()); err != nil {
+		return err
 	}
 	if f.low {
 		// Not before the database is open: what holds its lock should be quick.
@@ -174,6 +181,24 @@ func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlag
 	}
 	fmt.Fprintf(s.out, "Model %d, %s: %s.\n", m.ID, m.State, m.History[len(m.History)-1].Why)
 	return nil
+}
+
+// owned refuses to write files beside a database of somebody else: the daemon could
+// not read them.
+func owned(cfg *config.Config) error {
+	info, err := os.Stat(cfg.Database)
+	if err != nil {
+		return fmt.Errorf("%s: %w", cfg.Where("database"), err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(st.Uid) == os.Geteuid() {
+		return nil
+	}
+	name := strconv.Itoa(int(st.Uid))
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	return fmt.Errorf("%s: %s belongs to %s: run this as that user, whose daemon must read what it writes", cfg.Where("database"), cfg.Database, name)
 }
 
 // run draws the mix, trains and judges. It writes files, but nothing to the database.

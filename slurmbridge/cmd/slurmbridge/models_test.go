@@ -279,6 +279,21 @@ func TestModelsChosen(t *testing.T) {
 			t.Errorf("%v: %d %q %q", c.args, rc, out, errOut)
 		}
 	}
+	if os.Geteuid() == 0 {
+		cfg, err := config.Load(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(cfg.Database, 1, -1); err != nil {
+			t.Fatal(err)
+		}
+		if rc, _, errOut := call("models", "retrain", "-c", file); rc != 1 || !strings.Contains(errOut, "run this as that user") {
+			t.Errorf("%d %q", rc, errOut)
+		}
+		if err := os.Chown(cfg.Database, 0, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// Files that were damaged are told; the one before decides.
 	two := put(t, file, alone(t))
 	l := asked[listing](t, "models", "list", "-c", file)
