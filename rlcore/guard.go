@@ -241,7 +241,8 @@ func (g *Guard) predict(spec *GPUSpec) {
 // nobody joins who is there; see Drains.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	must, _ := g.Must(w)
-	if drains := g.Drains(w); drains >= 0 && (must < 0 || drains < must) {
+	drains := g.Drains(w)
+	if drains >= 0 && (must < 0 || drains < must) {
 		return append(dst, 0)
 	}
 	start := len(dst)
@@ -252,6 +253,9 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	refused := g.refused[:all]
 	clear(refused)
 	due := Combo(0) // those that nobody may go past
+	if drains >= 0 {
+		due = 1 << drains
+	}
 	for i := range w.Jobs {
 		if must >= 0 && g.overdue(w.Job(i)) != Allowed && g.Check(w, 1<<i) == Allowed {
 			due |= 1 << i
@@ -318,23 +322,26 @@ func (g *Guard) Drains(w *Window) int {
 	}
 	for i := range w.Jobs {
 		j := w.Job(i)
-		if g.overdue(j) == Allowed || g.Check(w, 1<<i) == Allowed {
-			continue
-		}
-		first, at := -1, math.Inf(1)
-		for k := range w.State.GPUs {
-			if !j.MayUse(k) || !w.State.GPUs[k].holds(j) {
-				continue
-			}
-			if t := w.State.GPUs[k].EmptyInS(); t < at {
-				first, at = k, t
-			}
-		}
-		if first == w.GPU {
+		if g.overdue(j) != Allowed && g.Check(w, 1<<i) != Allowed && w.State.first(j) == w.GPU {
 			return i
 		}
 	}
 	return -1
+}
+
+// first is the GPU that is expected to be empty before all others that the job may
+// use, by index; -1 where that is known of none.
+func (s *State) first(j *Job) int {
+	first, at := -1, math.Inf(1)
+	for k := range s.GPUs {
+		if !j.MayUse(k) || !s.GPUs[k].holds(j) {
+			continue
+		}
+		if t := s.GPUs[k].EmptyInS(); t < at {
+			first, at = k, t
+		}
+	}
+	return first
 }
 
 // holds reports whether the GPU's node would have the cores and the memory for a job
@@ -353,8 +360,9 @@ func (c *GPU) holds(j *Job) bool {
 }
 
 // Passed appends to dst the jobs of the window (by position) that combination c goes past: jobs
-// of higher priority than some of c's, that could start here now, or that wait for
-// those who run here to end, which c would keep from ending when they would.
+// of higher priority than some of c's, that could start here now, or that wait for this
+// GPU, the first to be empty, which c would keep from being so when it would. It is
+// never more often than MaxPassOver that Combos allows to go past a job.
 func (g *Guard) Passed(dst []int, w *Window, c Combo) []int {
 	card := w.Card()
 	longer := false
@@ -364,7 +372,7 @@ func (g *Guard) Passed(dst []int, w *Window, c Combo) []int {
 		}
 	}
 	for i := range bits.Len32(uint32(c)) {
-		if !c.Has(i) && (longer || g.Check(w, 1<<i) == Allowed) {
+		if !c.Has(i) && (g.Check(w, 1<<i) == Allowed || longer && w.State.first(w.Job(i)) == w.GPU) {
 			dst = append(dst, i)
 		}
 	}

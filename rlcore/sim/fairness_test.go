@@ -43,8 +43,8 @@ func busySite(t *rapid.T) Config {
 }
 
 // The bound on passing over is exact: whatever the policy wants, no job that could
-// have started is gone past by more than MaxPassOver decisions. One that is in flight
-// when the bound is reached is counted among them.
+// have started is gone past by more than MaxPassOver decisions, the one included that
+// reaches the bound; nor do more of them keep the GPU busy that a job waits for.
 func TestPassedOverAtMost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := busySite(t)
@@ -57,6 +57,11 @@ func TestPassedOverAtMost(t *testing.T) {
 		}
 		passed := map[string]int{}
 		for s.Next() {
+			for _, j := range s.State().Pending {
+				if j.PassedOver > g.MaxPassOver {
+					t.Fatalf("job %s counts as passed over %d times", j.ID, j.PassedOver)
+				}
+			}
 			dec := s.Decide(d)
 			for i := range bits.Len32(uint32(dec.Combo)) {
 				if dec.Combo.Has(i) || g.Check(&dec.Window, 1<<i) != rlcore.Allowed {
