@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -68,10 +69,12 @@ func leaks(t *testing.T) {
 }
 
 // children lists the processes that this one has started, by number.
-func children(t *testing.T) []int {
+func children(t *testing.T) []int { return childrenOf(t, os.Getpid()) }
+
+func childrenOf(t *testing.T, parent int) []int {
 	t.Helper()
 	var out []int
-	tasks, err := filepath.Glob("/proc/self/task/*/children")
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,4 +292,36 @@ func TestFollow(t *testing.T) {
 	says(fmt.Sprintf("model=%d wanted=%d pinned=true", two, two))
 	cancel()
 	<-done
+}
+
+// A daemon that is killed takes its retraining with it.
+func TestChildDiesWithDaemon(t *testing.T) {
+	if file := os.Getenv("TEST_DAEMON_OF"); file != "" {
+		tch, _ := teacherOf(t, file)
+		tch.more = []string{"--rounds=1000000"}
+		_, _ = tch.child(t.Context()) // the daemon is killed meanwhile
+		return
+	}
+	file := conf(t, "retrain_runs: 100")
+	busy(t, file, 200, time.Now().Truncate(time.Second))
+	daemon := exec.Command("/proc/self/exe", "-test.run=^TestChildDiesWithDaemon$")
+	daemon.Env = append(os.Environ(), "TEST_DAEMON_OF="+file)
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	until(t, "a retraining", func() bool { pids = childrenOf(t, daemon.Process.Pid); return len(pids) > 0 })
+	if err := daemon.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = daemon.Wait() // it was killed
+	until(t, "its end", func() bool {
+		for _, pid := range pids {
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			if f := fieldsOf(string(stat)); err == nil && f[2] != "Z" {
+				return false
+			}
+		}
+		return true
+	})
 }
