@@ -19,11 +19,11 @@ PKGS    ?= ./...
 NVMLSIM := gpuprof/gpusim/nvmlsim
 LINT    := $(BUILD)/tools/golangci-lint
 NFPM    := $(BUILD)/tools/nfpm
-SCRIPTS := contrib/install-deps .ci/run $(wildcard etc/hooks/*) contrib/packaging/build contrib/packaging/check \
+SCRIPTS := contrib/install-deps contrib/acceptance/root .ci/run $(wildcard etc/hooks/*) contrib/packaging/build contrib/packaging/check \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build demo demo-cold compare test test-compat lint fmt bench soak packages packages-check clean
+.PHONY: help as-root deps build demo demo-cold compare test test-compat lint fmt bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -115,6 +115,15 @@ packages-check: packages ## install, upgrade, remove and purge the packages in a
 	VERSION=999 contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/newer
 	contrib/packaging/check $(BUILD)/packages $(BUILD)/newer
 	@rm -rf $(BUILD)/newer
+
+# Two versions, of which the second is newer and says so: what is upgraded from and to.
+NEWER   := $(BUILD)/acceptance/newer
+acceptance: as-root build $(NFPM) ## the README's admin chapter on two booted Debians (RELEASE=trixie, ARGS=--keep; 10 minutes)
+	contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/acceptance/old
+	$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
+	VERSION=999 contrib/packaging/build $(NEWER) $(NFPM) $(BUILD)/acceptance/new
+	@$(GO) build -o $(BUILD)/acceptance/run ./contrib/acceptance
+	@$(BUILD)/acceptance/run --release $(or $(RELEASE),bookworm) $(ARGS)
 
 $(NFPM): .ci/nfpm/go.mod
 	@mkdir -p $(@D)
