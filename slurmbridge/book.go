@@ -350,7 +350,8 @@ func restore(g *Group, m *Member, j *Job, gate, why string) Change {
 	if gate != "" {
 		dep = "after:" + gate
 	} else {
-		c.Update.StartNow = startable(j)
+		// The begin time of one that was requeued to run alone is Slurm's, two minutes on.
+		c.Update.StartNow = startable(j) || m.Alone
 	}
 	c.Update.Dependency = &dep
 	return c

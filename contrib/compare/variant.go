@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,8 +82,10 @@ func choose(kind string, names, known []string) ([]string, error) {
 			delete(want, n)
 		}
 	}
-	for n := range want {
-		return nil, fmt.Errorf("there is no %s %q; there are %s", kind, n, strings.Join(known, ", "))
+	delete(want, "") // a comma too many
+	if len(want) > 0 {
+		unknown := strings.Join(slices.Sorted(maps.Keys(want)), ", ")
+		return nil, fmt.Errorf("there is no %s %q; there are %s", kind, unknown, strings.Join(known, ", "))
 	}
 	return out, nil
 }

@@ -49,8 +49,8 @@ func TestUnknownApplicationIsLearned(t *testing.T) {
 		if len(list) != 1 || list[0].User != cluster.Owner || list[0].Profile.App != "gromacs" || list[0].Profile.Runs < 1 {
 			return fmt.Errorf("profiles %+v", list)
 		}
-		// 83 GPU seconds.
-		if d := list[0].Profile.DurationS * o.scale; d < 70 || d > 110 {
+		// 83 GPU seconds, and what starting and ending take on a busy machine.
+		if d := list[0].Profile.DurationS * o.scale; d < 70 || d > 83+3*o.scale {
 			return fmt.Errorf("gromacs is held to take %.0f GPU s, not 83", d)
 		}
 		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "why", "--server", s.URL, "3"); err != nil {
