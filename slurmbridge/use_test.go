@@ -83,11 +83,11 @@ func TestUseConcurrently(t *testing.T) {
 	for _, name := range []string{"x", "y"} {
 		wg.Go(func() {
 			for {
+				b.Use(named{name: name}, baseline.Exclusive{})
 				select {
 				case <-stop:
 					return
 				default:
-					b.Use(named{name: name}, baseline.Exclusive{})
 				}
 			}
 		})

@@ -22,6 +22,7 @@ type machine struct {
 	dir        string // root folder, seen from outside
 	leader     int    // its process 1
 	cmd        *exec.Cmd
+	exited     chan error // systemd-nspawn's end
 }
 
 // env is what commands on a machine find; nothing of the host's reaches them.
@@ -80,12 +81,12 @@ func (m *machine) boot(ctx context.Context, bridge, cgroup string) error {
 	if err := m.cmd.Start(); err != nil {
 		return fmt.Errorf("boot %s: %w", m.name, err)
 	}
-	exited := make(chan error, 1)
-	go func() { exited <- m.cmd.Wait() }()
+	m.exited = make(chan error, 1)
+	go func() { m.exited <- m.cmd.Wait() }()
 	said := ""
 	err = until(ctx, 90*time.Second, func() error {
 		select {
-		case err := <-exited:
+		case err := <-m.exited:
 			return fmt.Errorf("systemd-nspawn ended: %v", err)
 		default:
 		}
@@ -110,6 +111,20 @@ func (m *machine) boot(ctx context.Context, bridge, cgroup string) error {
 		return fmt.Errorf("boot %s: %w; console: %s", m.name, err, tail(string(text)))
 	}
 	return nil
+}
+
+// cut is the power's loss: nothing on the machine gets to say goodbye.
+func (m *machine) cut(ctx context.Context) error {
+	if err := syscall.Kill(m.leader, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("cut the power of %s: %w", m.name, err)
+	}
+	select {
+	case <-m.exited:
+		m.leader = 0
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // childOf is a process's one child, 0 = it has none yet.

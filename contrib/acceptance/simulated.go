@@ -1,10 +1,10 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 )
 
 // The node has no GPU: what follows stands in for the driver, and is all that this test
@@ -19,6 +19,20 @@ const (
 const dropIn = `[Service]
 Environment=LD_LIBRARY_PATH=` + simDir + ` GPUSIM_STATE=` + simState + `
 ReadWritePaths=/var/lib/gpusim
+`
+
+// driver makes, at boot as a driver does, the device node (in the container's own /dev,
+// and behind it /dev/null's device) and the card.
+const driver = `[Unit]
+Description=simulated GPU
+Before=slurmd.service gpuprof.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=sh -ec 'rm -f /dev/nvidia0 ` + simState + `; mknod -m 666 /dev/nvidia0 c 1 3; mkdir -p /var/lib/gpusim; \
+	` + simDir + `/gpusim init --state ` + simState + ` --scale SCALE --uuid-seed gpu1; chmod 666 ` + simState + `'
+[Install]
+WantedBy=multi-user.target
 `
 
 // simulate puts the simulated driver onto the node: NVML, MPS, the applications.
@@ -41,13 +55,12 @@ func (r *rig) simulate() error {
 			return err
 		}
 	}
-	return r.node.write("/etc/systemd/system/gpuprof.service.d/simulated.conf", dropIn, 0o644)
-}
-
-// plugCard makes the device node, in the container's own /dev and behind it /dev/null's
-// device, and the simulated card, after the boot.
-func (r *rig) plugCard(ctx context.Context) error {
-	_, err := r.node.sh(ctx, "mknod -m 666 /dev/nvidia0 c 1 3\ninstall -d -m 755 /var/lib/gpusim\n"+
-		simDir+"/gpusim init --state "+simState+" --scale "+strconv.Itoa(scale)+" --uuid-seed gpu1\nchmod 666 "+simState)
-	return err
+	if err := r.node.write("/etc/systemd/system/gpuprof.service.d/simulated.conf", dropIn, 0o644); err != nil {
+		return err
+	}
+	unit := strings.ReplaceAll(driver, "SCALE", strconv.Itoa(scale))
+	if err := r.node.write("/etc/systemd/system/simulated-gpu.service", unit, 0o644); err != nil {
+		return err
+	}
+	return os.Symlink("../simulated-gpu.service", filepath.Join(r.node.dir, "etc/systemd/system/multi-user.target.wants/simulated-gpu.service"))
 }

@@ -28,7 +28,8 @@ func (r *rig) steps() []step {
 		{"daemon killed: systemd brings it back, jobs go on", false, r.killed},
 		{"daemon hangs: a waiting job runs without it", false, r.hangs},
 		{"node unplugged while a job ends: its record arrives", false, r.unplugged},
-		{"node unplugged until it is down, and back", false, r.down},
+		{"node unplugged until it is down, and back: jobs wait", false, r.down},
+		{"node loses power while jobs run, and boots: they run again", false, r.power},
 		{"README: upgrade while jobs wait", false, r.upgrade},
 		{"README: troubleshooting; open lets jobs go", false, r.troubleshoot},
 		{"README: removal leaves a plain working cluster", false, r.remove},
@@ -47,9 +48,6 @@ func (r *rig) bootAll(ctx context.Context) (string, error) {
 		if err := m.settle(ctx); err != nil {
 			return "", err
 		}
-	}
-	if err := r.plugCard(ctx); err != nil {
-		return "", err
 	}
 	if err := r.both(ctx, "[ \"$(cat /proc/1/comm)\" = systemd ]"); err != nil {
 		return "", err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -251,32 +250,66 @@ func (r *rig) unplugged(ctx context.Context) (string, error) {
 	return fmt.Sprintf("away for %.0f s; recorded %.0f s after it was back; the job ran once", away.Seconds(), time.Since(at).Seconds()), nil
 }
 
-func (r *rig) down(ctx context.Context) (string, error) {
-	jobs, err := r.queued(ctx, 1)
-	if err != nil {
-		return "", err
-	}
-	if err := plug(ctx, "down"); err != nil {
-		return "", err
-	}
-	at := time.Now()
-	werr := until(ctx, 3*time.Minute, func() error {
+// isDown waits until Slurm has given the node up.
+func (r *rig) isDown(ctx context.Context) error {
+	return until(ctx, 3*time.Minute, func() error {
 		out, err := r.head.sh(ctx, "sinfo -h -o %T")
 		if err == nil && !strings.HasPrefix(out, "down") {
 			err = errors.New("the node is " + strings.TrimSpace(out))
 		}
 		return err
 	})
-	late, serr := r.share(ctx, "bob", "lammps")
+}
+
+// down: no job runs on the node when the cable goes. (One that ends behind a pulled cable
+// and is requeued meanwhile makes Slurm 22.05 drain the node, "Duplicate jobid", when it
+// is launched there again.)
+func (r *rig) down(ctx context.Context) (string, error) {
+	before, err := r.recorded(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := r.idle(ctx, time.Minute); err != nil {
+		return "", err
+	}
+	if err := plug(ctx, "down"); err != nil {
+		return "", err
+	}
+	at := time.Now()
+	werr := r.isDown(ctx)
+	jobs, serr := r.shareAll(ctx, 1)
 	away := time.Since(at)
 	if err := errors.Join(werr, serr, plug(ctx, "up")); err != nil {
 		return "", err
 	}
-	again, err := r.ended(ctx, append(slices.Clone(jobs), late), 8*time.Minute)
+	return fmt.Sprintf("away for %.0f s; %d jobs of meanwhile ran once each, all recorded", away.Seconds(), len(jobs)), r.all(ctx, jobs, before)
+}
+
+// power: the node's processes are gone at once, and with them its /run.
+func (r *rig) power(ctx context.Context) (string, error) {
+	jobs, err := r.queued(ctx, 1)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs)+1, again), r.idle(ctx, time.Minute)
+	if err := r.node.cut(ctx); err != nil {
+		return "", err
+	}
+	at := time.Now()
+	if err := r.isDown(ctx); err != nil {
+		return "", err
+	}
+	if err := r.node.boot(ctx, bridge, r.o.inside); err != nil {
+		return "", err
+	}
+	away := time.Since(at)
+	again, err := r.ended(ctx, jobs, 8*time.Minute)
+	if err != nil {
+		return "", err
+	}
+	if again == 0 {
+		return "", errors.New("no job was running when the power went")
+	}
+	return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs), again), r.idle(ctx, time.Minute)
 }
 
 func (r *rig) upgrade(ctx context.Context) (string, error) {

@@ -232,6 +232,19 @@ func (r *rig) kill() {
 	r.bridge = nil
 }
 
+// unseen does something between two looks of the bridge, however long it takes.
+func (r *rig) unseen(f func()) {
+	r.t.Helper()
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		if err := syscall.Kill(-r.bridge.Process.Pid, sig); err != nil {
+			r.t.Fatal(err)
+		}
+		if sig == syscall.SIGSTOP {
+			f()
+		}
+	}
+}
+
 // gate reads the job in the gate file, "" = none or stale.
 func (r *rig) gate() string {
 	text, err := os.ReadFile(r.GateFile)
