@@ -46,11 +46,19 @@ func (c *Cluster) claim() error {
 	}
 	_ = f.Close()
 	// An earlier cluster was in this folder.
-	if f, err = os.OpenFile(c.Path(owner), os.O_RDWR, 0); err != nil {
-		return fmt.Errorf("claim cluster folder: %w", err)
-	}
-	if err := lock(f); err != nil {
-		return fmt.Errorf("claim %s: %w", c.Dir, err)
+	// Its lock may outlive it for a moment: a process that was being started somewhere
+	// else in this one holds all files until it runs.
+	for try := 0; ; try++ {
+		if f, err = os.OpenFile(c.Path(owner), os.O_RDWR, 0); err != nil {
+			return fmt.Errorf("claim cluster folder: %w", err)
+		}
+		if err = lock(f); err == nil {
+			break
+		}
+		if try == 10 {
+			return fmt.Errorf("claim %s: %w", c.Dir, err)
+		}
+		time.Sleep(50 * time.Millisecond)
 	}
 	c.lock = f
 	return kill(c.Dir)
