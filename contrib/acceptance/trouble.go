@@ -25,6 +25,12 @@ func (r *rig) together(ctx context.Context) (string, error) {
 	if _, err := r.ended(ctx, append(jobs, first), 3*time.Minute); err != nil {
 		return "", err
 	}
+	for i := 0; i < len(jobs); i += 2 {
+		if err := r.overlapped(ctx, jobs[i], jobs[i+1]); err != nil {
+			return "", err
+		}
+	}
+	// Whom the second joins a moment later shares as well; at least one pair starts at once.
 	pairs, worst := 0, 0.0
 	err = until(ctx, 30*time.Second, func() error {
 		groups, err := r.groups(ctx)
@@ -40,8 +46,8 @@ func (r *rig) together(ctx context.Context) (string, error) {
 				}
 			}
 		}
-		if pairs != len(jobs)/2 {
-			return fmt.Errorf("%d of %d users' jobs were a group", pairs, len(jobs)/2)
+		if pairs == 0 {
+			return errors.New("no user's jobs were a group")
 		}
 		return nil
 	})
@@ -51,7 +57,24 @@ func (r *rig) together(ctx context.Context) (string, error) {
 	if worst > 1 {
 		return "", fmt.Errorf("%.2f s lay between two starts of a group", worst)
 	}
-	return fmt.Sprintf("%d groups, %.0f ms between first and last start at most; %s", pairs, 1000*worst, seen), nil
+	return fmt.Sprintf("both users' jobs shared the GPU, %d groups at once with %.0f ms between first and last start at most; %s", pairs, 1000*worst, seen), nil
+}
+
+// overlapped fails where two jobs weren't on the GPU at the same time.
+func (r *rig) overlapped(ctx context.Context, a, b job) error {
+	fa, err := r.look(ctx, a.id)
+	if err != nil {
+		return err
+	}
+	fb, err := r.look(ctx, b.id)
+	if err != nil {
+		return err
+	}
+	// Slurm's times are of equal length: the order of the text is theirs.
+	if fa["StartTime"] >= fb["EndTime"] || fb["StartTime"] >= fa["EndTime"] {
+		return fmt.Errorf("%s's jobs %s and %s ran one after the other", a.user, a.id, b.id)
+	}
+	return nil
 }
 
 func (g *group) has(id string) bool {
