@@ -97,7 +97,10 @@ func (s *Spool) Add(r *gpuprof.Record) error {
 	at, found := s.find(name)
 	if found {
 		have, err := read(s.items[at].path())
-		if err == nil && (!have.Cut || r.Cut) {
+		if err == nil {
+			if have.Cut && !r.Cut {
+				s.better(s.items[at], r)
+			}
 			return nil
 		}
 		s.remove(s.items[at])
@@ -121,6 +124,18 @@ func (s *Spool) Add(r *gpuprof.Record) error {
 		}
 	}
 	return fmt.Errorf("spool record of job %s: %w", r.Ref(), errors.Join(errs...))
+}
+
+// better puts a record in the place of a poorer one of the same run, if there is room
+// for it and the folder takes it. If not, the poorer one stays.
+func (s *Spool) better(it *item, r *gpuprof.Record) {
+	body, err := json.Marshal(r)
+	size := int64(len(body))
+	if err != nil || it.in.used-it.size+size > it.in.limit || s.write(it.in, it.name, body) != nil {
+		return
+	}
+	it.in.used += size - it.size
+	it.size, it.cut = size, false
 }
 
 // lay writes a record to a folder, with room made for it.

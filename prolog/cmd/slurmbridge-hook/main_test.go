@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -94,7 +95,7 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 		{"MPS hangs with its output open", "", []string{run(), "--mps-control", script(t, "sleep 3 & exec sleep 60")}, job()},
 		{"MPS fails", "MPS daemon", []string{run(), "--mps-control", script(t, "echo no device >&2; exit 1")}, job()},
 		{"no MPS", "no nvidia-cuda-mps-control", []string{run(), "--mps-control", "/does/not/exist"}, job()},
-		{"settings on a disk that hangs", "hangs", []string{run(), "--settings", fifo}, job()},
+		{"settings on a disk that hangs", "hangs|not done after", []string{run(), "--settings", fifo}, job()},
 		{"settings that are none", "yaml", []string{run(), "--settings", bad}, job()},
 		{"unknown setting", `no setting "runn_dir"`, []string{run(), "--settings", unknown}, job()},
 		{"senseless setting", `sharing can't be "both"`, []string{run(), "--settings", unknown}, job()},
@@ -117,7 +118,9 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 			if r.took > 10*time.Second {
 				t.Errorf("%s, %s: %v", c.name, kind, r.took)
 			}
-			if kind == "slurmbridge-prolog" && !strings.Contains(r.stderr, c.want) {
+			// On a busy machine the deadline may come before the reason is known.
+			says := func(want string) bool { return strings.Contains(r.stderr, want) }
+			if kind == "slurmbridge-prolog" && !slices.ContainsFunc(strings.Split(c.want, "|"), says) {
 				t.Errorf("%s: it says %q, want %q", c.name, r.stderr, c.want)
 			}
 			if r.out != "" {
