@@ -74,12 +74,22 @@ func (b *Bridge) judge(ctx context.Context, snap *Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("how jobs ended: %w", err)
 	}
+	seen := map[string]bool{}
+	for i := range snap.Jobs {
+		if j := &snap.Jobs[i]; j.State != Pending {
+			seen[j.Ref] = true
+		}
+	}
 	for i := range runs {
 		r := &runs[i]
 		d := how[r.Ref]
 		switch state, active := d.State, d.State == "COMPLETING"; {
 		case active && b.Now().Sub(r.End) < patience:
 			return nil // in order: the rest waits with it
+		case seen[r.Ref] && state != "RUNNING" && b.Now().Sub(r.End) < patience:
+			// It has ended since this look: the next one knows how far it came.
+			b.Wake()
+			return nil
 		case active, state == "PENDING", state == "RUNNING", state == "CONFIGURING":
 			d.State = "REQUEUED"
 		}

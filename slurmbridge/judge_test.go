@@ -152,6 +152,48 @@ func TestContracts(t *testing.T) {
 	}
 }
 
+// TestRecordBeforeLook: a record that is there before a look has seen its job end waits
+// for the next one.
+func TestRecordBeforeLook(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	l := &ledger{}
+	b, _ := learning(m, newMemory(), l)
+	tick(t, b, m, time.Second)
+	p := app("a", 60, 0.3, 2000)
+	v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, p, true)
+	v.Requeue, v.fails = true, true
+	tick(t, b, m, 5*time.Second)
+	late := &lagging{model: m}
+	b.Slurm = late
+	if late.snap, _ = m.Look(t.Context()); v.State != slurmbridge.Running {
+		t.Fatal("it doesn't run")
+	}
+	for !v.ended {
+		m.advance(time.Second)
+	}
+	l.record(m, v, n)
+	if _, err := b.Tick(t.Context()); err != nil || len(l.kept) != 0 {
+		t.Fatalf("judged by a look that sees it running: %+v, %v", l.kept, err)
+	}
+	late.snap = nil
+	if _, err := b.Tick(t.Context()); err != nil || len(l.kept) != 1 || !l.kept[0].Again {
+		t.Fatalf("%+v, %v", l.kept, err)
+	}
+}
+
+// lagging is a Slurm whose look was taken some time ago.
+type lagging struct {
+	*model
+	snap *slurmbridge.Snapshot
+}
+
+func (l *lagging) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
+	if l.snap != nil {
+		return l.snap, nil
+	}
+	return l.model.Look(ctx)
+}
+
 // TestFaultedServer: nobody joins a GPU whose MPS server failed, until all have left it.
 func TestFaultedServer(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
