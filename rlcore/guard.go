@@ -346,14 +346,14 @@ func (s *State) first(j *Job) int {
 
 // holds reports whether the GPU's node would have the cores and the memory for a job
 // if all who are on the GPU had ended; others on the node keep what they have.
-func (c *GPU) holds(j *Job) bool {
-	cpus, mem := c.FreeCPUs, c.FreeHostMemMiB
-	for i := range c.Running {
+func (g *GPU) holds(j *Job) bool {
+	cpus, mem := g.FreeCPUs, g.FreeHostMemMiB
+	for i := range g.Running {
 		if cpus >= 0 {
-			cpus += c.Running[i].CPUs
+			cpus += g.Running[i].CPUs
 		}
 		if mem >= 0 {
-			mem += c.Running[i].HostMemMiB
+			mem += g.Running[i].HostMemMiB
 		}
 	}
 	return (cpus < 0 || j.CPUs <= cpus) && (mem < 0 || j.HostMemMiB <= mem)
