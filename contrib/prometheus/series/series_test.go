@@ -13,6 +13,7 @@ func TestCheck(t *testing.T) {
 		`rate(slurmbridge_slurm_command_duration_seconds_sum{command="squeue"}[5m])`:                            "",
 		`delta(gpuprof_spool_records{place="disk"}[5m])`:                                                        "",
 		`gpuprof_job_gpu_utilization_ratio{job="gpuprof"} and on (gpu, instance) gpuprof_gpu_memory_used_bytes`: "",
+
 		`up{job="x"} == 0`:                    "",
 		`sum(slurmbridge_jobs`:                "unclosed",
 		`slurmbridge_job`:                     "no series",
