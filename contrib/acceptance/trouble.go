@@ -242,16 +242,18 @@ func (r *rig) unplugged(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if err := until(ctx, 20*time.Second, func() error {
-		f, err := r.look(ctx, j.id)
-		if err == nil && f["JobState"] != "RUNNING" {
-			err = errors.New("it is " + f["JobState"])
+		if out, err := r.node.sh(ctx, "pgrep -x gpusim"); err != nil {
+			return fmt.Errorf("the job doesn't run yet: %s", tail(out))
 		}
-		return err
+		return nil
 	}); err != nil {
 		return "", err
 	}
 	if err := plug(ctx, "down"); err != nil {
 		return "", err
+	}
+	if _, err := r.node.sh(ctx, "! curl -fsS -m 2 http://head:9797/-/healthy && pgrep -x gpusim"); err != nil {
+		return "", errors.Join(fmt.Errorf("the cable isn't out, or the job is over: %w", err), plug(ctx, "up"))
 	}
 	// The job takes ten seconds: it ends meanwhile, and nobody can be told. Slurm holds
 	// the node's epilog back until slurmctld has heard of the end.
