@@ -99,6 +99,13 @@ func oneOf(words ...string) func(string) bool {
 	return func(s string) bool { return slices.Contains(words, s) }
 }
 
+// HasMPS reports whether the MPS daemon's control program is there to be run; stat is
+// os.Stat.
+func (s *Settings) HasMPS(stat func(string) (os.FileInfo, error)) bool {
+	info, err := stat(s.MPSControl)
+	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
 // Hook makes the node's hooks. get is os.Getenv.
 func (s Settings) Hook(get func(string) string) *Hook {
 	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}

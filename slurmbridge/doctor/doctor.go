@@ -506,7 +506,7 @@ func (e *exam) agents() {
 	if e.Agents == nil {
 		return
 	}
-	var silent, sick, locked, noMPS, unseen []string
+	var silent, sick, locked, noMPS, unseen, unset []string
 	why := ""
 	for _, n := range e.gpuNodes() {
 		a, ok := e.Agents[n.Name]
@@ -524,8 +524,11 @@ func (e *exam) agents() {
 		if a.Sick != "" {
 			sick = append(sick, n.Name+" ("+a.Sick+")")
 		}
+		if a.Hooks != nil && !*a.Hooks {
+			unset = append(unset, n.Name)
+		}
 		switch {
-		case n.Shares["mps"] == 0:
+		case n.Shares["mps"]+n.Shares["shard"] == 0:
 		case a.MPS == nil && (!ok || a.Err != ""):
 			// one thing after the other
 		case a.MPS == nil:
@@ -546,6 +549,11 @@ func (e *exam) agents() {
 	if len(locked) > 0 {
 		e.add("agent-locked", Note, "gpuprof answers on "+strings.Join(locked, ",")+", and can't be read", "whether it is well is not known",
 			Fix{Lines: []string{"slurmbridge doctor --agents https://{node}:9798 --client-config FILE   # tls_config, basic_auth: see --help"}})
+	}
+	if len(unset) > 0 {
+		e.add("hook-settings", Warning, "settings of the hooks on "+strings.Join(unset, ",")+" make no sense",
+			"jobs start there with defaults in their place",
+			Fix{Lines: []string{"journalctl -t slurmbridge-hook -n 50   # on each of them, names the setting of /etc/slurmbridge/node.yaml"}})
 	}
 	if len(noMPS) > 0 {
 		e.add("mps-binary", Error, "no nvidia-cuda-mps-control on "+strings.Join(noMPS, ","),

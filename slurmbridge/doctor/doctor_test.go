@@ -145,6 +145,7 @@ func TestEachFinding(t *testing.T) {
 		{"agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""},
 		{"no mps binary", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(false)} }, "error mps-binary", ""},
 		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: -3 * time.Second, MPS: ptr(true)} }, "warning clock", "chronyc tracking   # on gpu2"},
+		{"hooks' settings", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(true), Hooks: ptr(false)} }, "warning hook-settings", ""},
 		{"agent unwell", func(f *Facts) { f.Agents["gpu2"] = Agent{Sick: "the last pass failed", MPS: ptr(true)} }, "warning agent-sick", "journalctl -u gpuprof -n 50   # on each of them"},
 		{"agent with a password", func(f *Facts) { f.Agents["gpu2"] = Agent{Locked: "it wants a password", MPS: ptr(true)} }, "note agent-locked", ""},
 		{"mps not seen", func(f *Facts) { f.Agents["gpu2"] = Agent{} }, "note mps-unseen", ""},

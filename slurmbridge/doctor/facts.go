@@ -58,13 +58,14 @@ type Agent struct {
 	Ahead time.Duration
 	// MPS says whether the node has nvidia-cuda-mps-control; nil = not known.
 	MPS *bool
+	// Hooks says whether the settings of the node's hooks make sense; nil = not known.
+	Hooks *bool
 }
 
 // Node is a node as scontrol shows it.
 type Node struct {
 	Name, State string
-	// Addr is where it is reached, Host its own name; "" = not said.
-	Addr, Host string
+	Addr        string // where it is reached, "" = not said
 	// GPUs by type; "" = no type.
 	GPUs map[string]int
 	// Shares by kind, "mps" or "shard".
@@ -125,7 +126,7 @@ func ParseNodes(text string) []Node {
 		if f["NodeName"] == "" {
 			continue
 		}
-		n := Node{Name: f["NodeName"], State: f["State"], Addr: f["NodeAddr"], Host: f["NodeHostName"], GPUs: map[string]int{}, Shares: map[string]int{}}
+		n := Node{Name: f["NodeName"], State: f["State"], Addr: f["NodeAddr"], GPUs: map[string]int{}, Shares: map[string]int{}}
 		for _, g := range splitGres(f["Gres"]) {
 			switch g.name {
 			case "gpu":

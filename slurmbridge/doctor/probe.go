@@ -1,19 +1,22 @@
 package doctor
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
-	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // Bounds on asking daemons.
@@ -111,14 +114,43 @@ func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes [
 		all.Go(func() {
 			room <- struct{}{}
 			defer func() { <-room }()
-			a := get(ctx, client, strings.TrimSuffix(strings.ReplaceAll(pattern, "{node}", addr), "/")+"/-/healthy")
+			agent := askAgent(ctx, client, strings.TrimSuffix(strings.ReplaceAll(pattern, "{node}", addr), "/"))
 			mu.Lock()
 			defer mu.Unlock()
-			out[n.Name] = Agent{Err: a.err, Locked: a.locked, Sick: a.sick, Ahead: a.ahead}
+			out[n.Name] = agent
 		})
 	}
 	all.Wait()
 	return out
+}
+
+// askAgent asks one agent how it is, and what its metrics tell of the node's hooks.
+func askAgent(ctx context.Context, client *http.Client, address string) Agent {
+	a := get(ctx, client, address+"/-/healthy")
+	out := Agent{Err: a.err, Locked: a.locked, Sick: a.sick, Ahead: a.ahead}
+	if a.err != "" || a.locked != "" {
+		return out
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	m := get(ctx, client, address+"/metrics")
+	if m.err != "" || m.locked != "" || m.sick != "" {
+		return out
+	}
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(m.body))
+	if err != nil {
+		return out // an answer that is no metrics tells nothing
+	}
+	out.MPS, out.Hooks = flag(families["gpuprof_mps_control_present"]), flag(families["gpuprof_hook_settings_ok"])
+	return out
+}
+
+// flag is what a gauge that is 0 or 1 says, nil = it isn't there.
+func flag(f *dto.MetricFamily) *bool {
+	if len(f.GetMetric()) != 1 || f.Metric[0].Gauge == nil {
+		return nil
+	}
+	is := f.Metric[0].Gauge.GetValue() != 0
+	return &is
 }
 
 // Munge makes credentials and reads them; gpuprof/munge's is one.
@@ -140,26 +172,6 @@ func TryMunge(ctx context.Context, m Munge) string {
 		return strings.Join(strings.Fields(err.Error()), " ")
 	}
 	return ""
-}
-
-// LookHere says for the nodes that this machine is whether MPS's control program is
-// there; file is the hooks' settings.
-func LookHere(agents map[string]Agent, nodes []Node, host, file string) {
-	host, _, _ = strings.Cut(host, ".")
-	for i := range nodes {
-		a, asked := agents[nodes[i].Name]
-		if !asked || host == "" || nodes[i].Host != host {
-			continue
-		}
-		settings, err := prolog.Load(file)
-		if err != nil {
-			continue // the hooks say so themselves
-		}
-		info, err := os.Stat(settings.MPSControl)
-		there := err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
-		a.MPS = &there
-		agents[nodes[i].Name] = a
-	}
 }
 
 // UnitUser is who the service runs as, by the unit and its drop-ins under root ("/"

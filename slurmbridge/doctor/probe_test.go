@@ -37,8 +37,17 @@ func agentAt(t *testing.T, serve http.HandlerFunc, secure bool) string {
 }
 
 func TestAskAgents(t *testing.T) {
-	var asked string
-	healthy := func(w http.ResponseWriter, r *http.Request) { asked = r.URL.Path; fmt.Fprintln(w, "healthy") }
+	tells := func(mps, hooks int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/-/healthy":
+				http.Error(w, "gpu 3 is lost", http.StatusServiceUnavailable)
+			case "/metrics":
+				fmt.Fprintf(w, "# TYPE gpuprof_jobs gauge\ngpuprof_jobs 3\n# TYPE gpuprof_mps_control_present gauge\ngpuprof_mps_control_present %d\n# TYPE gpuprof_hook_settings_ok gauge\ngpuprof_hook_settings_ok %d\n", mps, hooks)
+			}
+		}
+	}
+	healthy := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") }
 	late := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 		fmt.Fprintln(w, "healthy")
@@ -67,16 +76,18 @@ func TestAskAgents(t *testing.T) {
 		"no TLS":  {agentAt(t, healthy, true), "http", http.DefaultClient, func(a Agent) bool { return a.Locked == "it wants TLS" }},
 		"no CA":   {agentAt(t, healthy, true), "https", http.DefaultClient, func(a Agent) bool { return strings.Contains(a.Locked, "certificate") && a.Err == "" }},
 		"TLS, no": {agentAt(t, healthy, false), "https", http.DefaultClient, func(a Agent) bool { return strings.Contains(a.Locked, "HTTP response") }},
-		"closed":  {closed, "http", http.DefaultClient, func(a Agent) bool { return a.Err == "connection refused" }},
+		"no MPS": {agentAt(t, tells(0, 1), false), "http", http.DefaultClient, func(a Agent) bool {
+			return a.MPS != nil && !*a.MPS && a.Hooks != nil && *a.Hooks && a.Sick == "gpu 3 is lost"
+		}},
+		"hooks":  {agentAt(t, tells(1, 0), false), "http", http.DefaultClient, func(a Agent) bool { return *a.MPS && !*a.Hooks }},
+		"older":  {agentAt(t, healthy, false), "http", http.DefaultClient, func(a Agent) bool { return a.MPS == nil && a.Hooks == nil && a.Err == "" }},
+		"closed": {closed, "http", http.DefaultClient, func(a Agent) bool { return a.Err == "connection refused" }},
 	} {
 		nodes := []Node{{Name: "gpu1", Addr: "127.0.0.1", GPUs: map[string]int{"t4": 1}}, {Name: "cpu1", GPUs: map[string]int{}}}
 		got := AskAgents(context.Background(), c.client, c.scheme+"://{node}:"+c.port, nodes)
 		if len(got) != 1 || !c.want(got["gpu1"]) {
 			t.Errorf("%s: %+v", name, got)
 		}
-	}
-	if asked != "/-/healthy" {
-		t.Errorf("asked for %q", asked)
 	}
 	if got := AskAgents(context.Background(), http.DefaultClient, "http://{node} x", []Node{{Name: "a", GPUs: map[string]int{"": 1}}}); got["a"].Err == "" {
 		t.Errorf("no address: %+v", got)
@@ -157,28 +168,5 @@ func TestUnitUser(t *testing.T) {
 		if got := UnitUser(root); got != step.want {
 			t.Errorf("with %s: %q, want %q", step.name, got, step.want)
 		}
-	}
-}
-
-func TestLookHere(t *testing.T) {
-	dir := t.TempDir()
-	settings, program := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "control")
-	if err := os.WriteFile(settings, []byte("mps_control: "+program+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	nodes := []Node{{Name: "gpu1", Host: "head"}, {Name: "gpu2", Host: "gpu2"}}
-	look := func() map[string]Agent {
-		agents := map[string]Agent{"gpu1": {Sick: "yes"}, "gpu2": {}}
-		LookHere(agents, nodes, "head.example.org", settings)
-		return agents
-	}
-	if got := look(); got["gpu1"].MPS == nil || *got["gpu1"].MPS || got["gpu1"].Sick != "yes" || got["gpu2"].MPS != nil {
-		t.Errorf("without the program: %+v", got)
-	}
-	if err := os.WriteFile(program, nil, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if got := look(); got["gpu1"].MPS == nil || !*got["gpu1"].MPS {
-		t.Errorf("with the program: %+v", got)
 	}
 }

@@ -31,6 +31,7 @@ func Daemons() Set {
 	slurmbridge.NewMetrics(s)
 	recordhttp.NewMetrics(s)
 	agent.NewMetrics(s)
+	s.MustRegister(agent.NewHooks(""))
 	spool.NewMetrics(s)
 	return s
 }

@@ -51,6 +51,7 @@ func newServe(errOut io.Writer) *cobra.Command {
 	f.String("node", "", "this node's name in Slurm (default: the host's)")
 	f.String("listen", ":9798", "address for metrics; empty: none")
 	f.String("web-config", "", "TLS and passwords of that address, a file in the format of Prometheus's exporters")
+	f.String("hook-settings", prolog.DefaultSettings, "the hooks' settings, of which metrics tell whether they make sense")
 	f.String("munge-socket", "", "munged's socket (default: munge's own)")
 	return c
 }
@@ -94,6 +95,10 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	a := &agent.Agent{
 		Dir: prolog.Dir(v.GetString("run-dir")), Lib: lib, Node: node, Period: v.GetDuration("period"),
 		Keep: sp.Add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
+	}
+	reg.MustRegister(agent.NewHooks(v.GetString("hook-settings")))
+	if _, err := prolog.Load(v.GetString("hook-settings")); err != nil {
+		log.Warn("the hooks go by defaults where their settings make no sense", "err", err)
 	}
 	if err := a.Start(); err != nil {
 		return err

@@ -23,9 +23,6 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// nodeSettings are the hooks', read where the controller is a node as well.
-const nodeSettings = "/etc/slurmbridge/node.yaml"
-
 // doctorFlags say where the daemons are that doctor asks.
 type doctorFlags struct{ server, agents, client string }
 
@@ -123,10 +120,6 @@ func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, f *
 	}
 	if f.agents != "" {
 		facts.Agents = doctor.AskAgents(ctx, web, f.agents, facts.Nodes)
-		host, err := os.Hostname()
-		if err == nil {
-			doctor.LookHere(facts.Agents, facts.Nodes, host, nodeSettings)
-		}
 	}
 }
 
