@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -12,8 +13,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/demo/cluster"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp/tlstest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
@@ -25,25 +28,41 @@ func TestBadConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	auth := tlstest.New(t)
+	cert, key := auth.Issue(t, "old", time.Now().Add(-time.Hour), "localhost")
+	web := filepath.Join(auth.Dir, "web.yml")
+	if err := os.WriteFile(web, fmt.Appendf(nil, "tls_server_config: {cert_file: %s, key_file: %s}\n", cert, key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taken.Close() })
 	for name, c := range map[string]struct {
 		text  string
 		words []string
 	}{
-		"unknown key":     {"leese: 30s\n", []string{`"leese"`, `did you mean "lease"?`}},
-		"value":           {"lease: soon\n", []string{"lease", "soon"}},
-		"kind of value":   {"window: [1, 2]\n", []string{"window"}},
-		"policy":          {"policy: best\n", []string{": policy: ", "best"}},
-		"choice":          {"mode: passive\n", []string{"mode", "passive"}},
-		"contradiction":   {"lease: 30s\npoll: 25s\n", []string{"poll", "lease"}},
-		"no YAML":         {"lease: [30s\n", nil},
-		"key given twice": {"lease: 30s\nlease: 40s\n", []string{"lease"}},
+		"certificate that expired": {"web_config: " + web + "\n", []string{"web_config", cert, "expired at"}},
+		"port in use":              {"listen: " + taken.Addr().String() + "\n", []string{"listen", taken.Addr().String(), "in use"}},
+		"unknown key":              {"leese: 30s\n", []string{`"leese"`, `did you mean "lease"?`}},
+		"value":                    {"lease: soon\n", []string{"lease", "soon"}},
+		"kind of value":            {"window: [1, 2]\n", []string{"window"}},
+		"policy":                   {"policy: best\n", []string{": policy: ", "best"}},
+		"choice":                   {"mode: passive\n", []string{"mode", "passive"}},
+		"contradiction":            {"lease: 30s\npoll: 25s\n", []string{"poll", "lease"}},
+		"no YAML":                  {"lease: [30s\n", nil},
+		"key given twice":          {"lease: 30s\nlease: 40s\n", []string{"lease"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			file := filepath.Join(dir, "bad.yaml")
 			// Wherever it got to if it did start, nothing of this machine's is touched.
-			text := c.text + "slurm_conf: " + dir + "/none\ndatabase: " + dir + "/db\nlisten: \"\"\n"
+			text := c.text + "slurm_conf: " + dir + "/none\ndatabase: " + dir + "/db\n"
+			if !strings.HasPrefix(text, "listen:") {
+				text += "listen: \"\"\n"
+			}
 			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}

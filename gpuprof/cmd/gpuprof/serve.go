@@ -27,6 +27,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
+	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
@@ -143,7 +144,7 @@ func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spo
 
 // listen opens the address for metrics; nil = there is none.
 func listen(v *viper.Viper) (net.Listener, error) {
-	if err := web.Validate(v.GetString("web-config")); err != nil {
+	if err := webconfig.Check(v.GetString("web-config"), time.Now()); err != nil {
 		return nil, fmt.Errorf("web-config: %w", err)
 	}
 	addr := v.GetString("listen")

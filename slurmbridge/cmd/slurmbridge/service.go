@@ -20,6 +20,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/store"
+	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
@@ -48,7 +49,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 			v.close(old)
 		}
 	}()
-	if err := web.Validate(cfg.WebConfig); err != nil {
+	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("web_config"), err)}
 	}
 	allowed, err := recordUsers(cfg)

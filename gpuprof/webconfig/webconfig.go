@@ -1,0 +1,69 @@
+// Package webconfig checks the files that say how a daemon's address is protected,
+// those of Prometheus's exporters, before anything is served by them.
+package webconfig
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+	"go.yaml.in/yaml/v3"
+)
+
+// Check says what is wrong with a file, nil = nothing: it is read and makes sense, what
+// it names is there, and its certificate is valid now. "" is no file.
+func Check(file string, now time.Time) error {
+	if file == "" {
+		return nil
+	}
+	if err := web.Validate(file); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var c struct {
+		TLS struct {
+			Cert string `yaml:"cert"`
+			File string `yaml:"cert_file"`
+		} `yaml:"tls_server_config"`
+	}
+	if err := yaml.Unmarshal(text, &c); err != nil {
+		return err
+	}
+	chain, where := []byte(c.TLS.Cert), file
+	if c.TLS.File != "" {
+		where = c.TLS.File
+		if !filepath.IsAbs(where) {
+			where = filepath.Join(filepath.Dir(file), where)
+		}
+		if chain, err = os.ReadFile(where); err != nil {
+			return err
+		}
+	}
+	for len(chain) > 0 {
+		var block *pem.Block
+		if block, chain = pem.Decode(chain); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+		switch {
+		case now.After(cert.NotAfter):
+			return fmt.Errorf("the certificate in %s expired at %s: renew it", where, cert.NotAfter.UTC().Format(time.RFC3339))
+		case now.Before(cert.NotBefore):
+			return fmt.Errorf("the certificate in %s is valid from %s on only: is the clock right?", where, cert.NotBefore.UTC().Format(time.RFC3339))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+package webconfig_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp/tlstest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
+)
+
+func TestCheck(t *testing.T) {
+	now := time.Now()
+	auth := tlstest.New(t)
+	cert, key := auth.Issue(t, "head", now.Add(time.Hour), "head")
+	read := func(path string) string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll("|\n"+string(text), "\n", "\n    ")
+	}
+	byName := fmt.Sprintf("tls_server_config:\n  cert_file: %s\n  key_file: %s\n", filepath.Base(cert), key)
+	inText := fmt.Sprintf("tls_server_config:\n  cert: %s\n  key: %s\n", read(cert), read(key))
+	for name, c := range map[string]struct {
+		text  string
+		at    time.Time
+		words []string // of the error; none = there is none
+	}{
+		"nothing":         {"", now, nil},
+		"a password only": {"basic_auth_users: {a: $2y$10$abcdefghijklmnopqrstuuAbcdefghijklmnopqrstuvwxyz01234}\n", now, nil},
+		"valid":           {byName, now, nil},
+		"valid, inline":   {inText, now, nil},
+		"expired":         {byName, now.Add(2 * time.Hour), []string{cert, "expired at ", "renew"}},
+		"expired, inline": {inText, now.Add(2 * time.Hour), []string{"web.yml", "expired at "}},
+		"not yet valid":   {byName, now.Add(-3 * time.Hour), []string{cert, "valid from ", "clock"}},
+		"absent":          {"tls_server_config: {cert_file: absent.pem, key_file: " + key + "}\n", now, []string{"absent.pem"}},
+		"no key":          {"tls_server_config: {cert_file: " + cert + "}\n", now, []string{"key"}},
+		"another key":     {"tls_server_config: {cert_file: " + auth.CA + ", key_file: " + key + "}\n", now, []string{"key"}},
+		"no certificate":  {"tls_server_config: {cert_file: " + key + ", key_file: " + key + "}\n", now, []string{"certificate"}},
+		"a typo":          {"tls_server: {}\n", now, []string{"tls_server"}},
+	} {
+		file := filepath.Join(auth.Dir, "web.yml")
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := webconfig.Check(file, c.at)
+		if (err == nil) != (c.words == nil) {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		for _, w := range c.words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %q is not in %v", name, w, err)
+			}
+		}
+	}
+	if err := webconfig.Check(filepath.Join(auth.Dir, "absent.yml"), now); err == nil || !strings.Contains(err.Error(), "absent.yml") {
+		t.Errorf("no file: %v", err)
+	}
+	if err := webconfig.Check("", now); err != nil {
+		t.Errorf("none: %v", err)
+	}
+}
