@@ -99,6 +99,7 @@ type Status struct {
 	At      time.Time
 	Mode    Mode
 	Policy  string // that decides
+	Model   string // by which it decides, "" = by none
 	Wanted  string // that the settings name; another than Policy after a fall back, "" = not said
 	Gate    string
 	Lease   time.Duration // left
@@ -630,7 +631,7 @@ func (b *Bridge) save(ctx context.Context, plan *Plan) {
 func (b *Bridge) publish(snap *Snapshot, plan *Plan, f *Facts) {
 	c := b.book.Clone()
 	st := &Status{
-		At: snap.At, Mode: b.Mode, Policy: b.Planner.Decider.Policy.Name(), Wanted: b.Planner.Wanted, Gate: f.Gate, Lease: b.left(),
+		At: snap.At, Mode: b.Mode, Policy: b.Planner.Decider.Policy.Name(), Model: modelOf(b.Planner.Decider.Policy), Wanted: b.Planner.Wanted, Gate: f.Gate, Lease: b.left(),
 		Snap: snap, Plan: plan, Notes: plan.Notes, Apps: f.Apps, LookOK: snap.At, HandsOff: c.HandsOff,
 		MaxDelayS: b.maxDelay, Window: b.Planner.window(),
 	}

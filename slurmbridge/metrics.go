@@ -71,7 +71,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (greedy, then exclusive) has decided since."),
 		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
 		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (who sends it isn't believed, or it can't be true), failed (it could not be kept; the node tries again).", "result"),
-		info:        gauges("info", "Always 1; says which mode (active, shadow) and policy are in use, and Slurm's release.", "mode", "policy", "slurm"),
+		info:        gauges("info", "Always 1; says which mode (active, shadow), policy and model are in use, and Slurm's release.", "mode", "policy", "model", "slurm"),
 		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
 		contracts:   counters("contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result"),
 		suspects:    counters("shared_failures_total", "Jobs that failed beside others and whose company may be the reason, out of memory most of all, by what was done: again (run once more, alone), left.", "done"),
@@ -305,5 +305,5 @@ func (m *Metrics) state(st *Status) {
 		m.fallback.Set(1)
 	}
 	m.info.Reset()
-	m.info.WithLabelValues(string(st.Mode), st.Policy, st.Snap.Release).Set(1)
+	m.info.WithLabelValues(string(st.Mode), st.Policy, st.Model, st.Snap.Release).Set(1)
 }

@@ -17,6 +17,14 @@ type policies struct {
 	fallback []rlcore.Policy
 }
 
+// modelOf says by which model a policy decides, "" = by none.
+func modelOf(p rlcore.Policy) string {
+	if m, ok := p.(interface{ Model() string }); ok {
+		return m.Model()
+	}
+	return ""
+}
+
 // takeUp puts into place what Use was given since the last look. Decisions are made
 // by the loop alone, so that none is half by one policy and half by another.
 func (b *Bridge) takeUp() {

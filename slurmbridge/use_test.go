@@ -41,6 +41,11 @@ type named struct {
 
 func (n named) Name() string { return n.name }
 
+// trained is a model's policy.
+type trained struct{ named }
+
+func (trained) Model() string { return "7" }
+
 // Another policy decides from the next look on, and not before: one that comes while
 // a look decides waits for its end.
 func TestUse(t *testing.T) {
@@ -65,10 +70,18 @@ func TestUse(t *testing.T) {
 	if got := b.Status().Policy; got != "late" {
 		t.Errorf("%q decided after it", got)
 	}
-	// What is to be fallen back on comes with it.
+	// What is to be fallen back on comes with it, the model with its policy.
+	b.Use(trained{named{name: "net"}})
+	tick(t, b, m, time.Second)
+	if got := b.Status(); got.Policy != "net" || got.Model != "7" {
+		t.Errorf("%q decides by model %q", got.Policy, got.Model)
+	}
 	b.Use(broken{}, named{name: "instead"})
 	submit()
 	tick(t, b, m, time.Second)
+	if got := b.Status().Model; got != "" {
+		t.Errorf("after the fall back model %q is said to decide", got)
+	}
 	if got := b.Status().Policy; got != "instead" {
 		t.Errorf("%q decided instead of one that values with NaN", got)
 	}

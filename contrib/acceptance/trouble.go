@@ -414,14 +414,20 @@ func (r *rig) remove(ctx context.Context) (string, error) {
 	if said == "" {
 		return "", fmt.Errorf("removal doesn't say that jobs were let go: %s", tail(out))
 	}
-	for _, j := range jobs {
-		f, err := r.look(ctx, j.id)
-		if err != nil {
-			return "", err
+	// Slurm notices at its next look at the queue that the gate is gone.
+	if err := until(ctx, time.Minute, func() error {
+		for _, j := range jobs {
+			f, err := r.look(ctx, j.id)
+			if err != nil {
+				return err
+			}
+			if f["Dependency"] != "(null)" {
+				return fmt.Errorf("job %s still waits for %s", j.id, f["Dependency"])
+			}
 		}
-		if f["Dependency"] != "(null)" {
-			return "", fmt.Errorf("job %s still waits for %s", j.id, f["Dependency"])
-		}
+		return nil
+	}); err != nil {
+		return "", err
 	}
 	if err := r.sameConf(); err != nil {
 		return "", err

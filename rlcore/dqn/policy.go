@@ -9,6 +9,7 @@ import (
 // Policy decides by a trained network.
 type Policy struct {
 	name   string
+	model  string
 	net    Network
 	values []float64
 }
@@ -18,6 +19,12 @@ func NewPolicy(name string, net Network) *Policy { return &Policy{name: name, ne
 
 // Name implements rlcore.Policy.
 func (p *Policy) Name() string { return p.name }
+
+// By says which network it is that decides, in a word or two.
+func (p *Policy) By(model string) *Policy { p.model = model; return p }
+
+// Model is what By said, "" = nothing.
+func (p *Policy) Model() string { return p.model }
 
 // Score implements rlcore.Policy. A combination that the network wasn't shown,
 // because others promise more, is worth −Inf; so is leaving a GPU idle.

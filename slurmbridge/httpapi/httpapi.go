@@ -94,6 +94,7 @@ type Report struct {
 	At        time.Time           `json:"at"`
 	Mode      string              `json:"mode"`
 	Policy    string              `json:"policy"`
+	Model     string              `json:"model,omitempty"`
 	Slurm     string              `json:"slurm"`
 	Gate      string              `json:"gate,omitempty"`
 	LeaseLeft float64             `json:"lease_left_s"`
@@ -127,7 +128,7 @@ type Job struct {
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *slurmbridge.Status) *Report {
 	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Gate: st.Gate, LeaseLeft: st.Lease.Seconds(),
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Gate: st.Gate, LeaseLeft: st.Lease.Seconds(),
 		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.HandsOff, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}

@@ -32,8 +32,6 @@ type Page struct {
 	Ran func(ctx context.Context, from, to time.Time, limit int) ([]journal.Ran, error)
 	// Outcomes returns what came of the runs that ended since then.
 	Outcomes func(ctx context.Context, since time.Time) ([]slurmbridge.Outcome, error)
-	// Model says in a few words what decides, e.g. a model's name and age.
-	Model func() string
 }
 
 // What a page shows at most, whatever its address asks for.

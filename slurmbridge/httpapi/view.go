@@ -85,8 +85,8 @@ func (p *pages) view(ctx context.Context, o options) *view {
 	st := v.Status
 	v.Looked, v.Shadow = true, st.Mode == slurmbridge.Shadow
 	v.Deciding = st.Policy
-	if p.server.Page.Model != nil {
-		v.Deciding = p.server.Page.Model()
+	if st.Model != "" {
+		v.Deciding += ", model " + st.Model
 	}
 	v.Lease = span2(st.Lease)
 	past := p.past(ctx, now, o.Hours)

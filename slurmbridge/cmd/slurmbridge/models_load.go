@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -195,5 +196,9 @@ func withModel(ctx context.Context, cfg *config.Config, j *journal.Journal, p rl
 	if len(rest) > 0 && rest[0].Name() == "dqn" {
 		rest = rest[1:]
 	}
-	return append([]rlcore.Policy{dqn.NewPolicy("dqn", net)}, rest...), id, nil
+	name := builtIn
+	if id != models.BuiltIn {
+		name = strconv.FormatInt(id, 10)
+	}
+	return append([]rlcore.Policy{dqn.NewPolicy("dqn", net).By(name)}, rest...), id, nil
 }

@@ -41,7 +41,11 @@ func newStatus(s *shared) *cobra.Command {
 }
 
 func (s *shared) printStatus(r *httpapi.Report) {
-	fmt.Fprintf(s.out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, r.Policy, r.Slurm, time.Since(r.At).Round(time.Second))
+	policy := r.Policy
+	if r.Model != "" {
+		policy += " (model " + r.Model + ")"
+	}
+	fmt.Fprintf(s.out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
 	switch {
 	case r.Mode == string(slurmbridge.Shadow):
 		fmt.Fprintln(s.out, "shadow: nothing is changed")

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,10 +87,14 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 	}
 }
 
+// builtIn is what the network in the program is called.
+const builtIn = "built in"
+
 // newDQN is the policy of the model in the settings, or of the one built in.
 func newDQN(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
-	load := pretrained.Checkpoint
+	load, name := pretrained.Checkpoint, builtIn
 	if cfg.Model != "" {
+		name = filepath.Base(cfg.Model)
 		load = func() (*dqn.Checkpoint, error) { return dqn.Load(cfg.Model) }
 	}
 	cp, err := load()
@@ -100,7 +105,7 @@ func newDQN(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.Where("model"), err)
 	}
-	return dqn.NewPolicy("dqn", net), nil
+	return dqn.NewPolicy("dqn", net).By(name), nil
 }
 
 // openStore opens the database.
