@@ -49,6 +49,9 @@ type Options struct {
 	Scheduler string
 	// Extra are further lines of slurm.conf, ExtraGres of gres.conf.
 	Extra, ExtraGres []string
+	// Accounting gives the cluster a slurmdbd and a MariaDB of its own; see
+	// MissingAccounting. What is enforced and counted is Extra's to say.
+	Accounting bool
 	// Root runs Slurm from another root folder (mkroot makes one). The folder is
 	// only read: what is written there goes to memory and is gone with the cluster.
 	Root string
@@ -212,7 +215,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	if c.keeper, err = newKeeper(c.prepare); err != nil {
 		return err
 	}
-	if c.ports, err = freePorts(1 + c.Options.Nodes); err != nil {
+	ports := 1 + c.Options.Nodes
+	if c.Options.Accounting {
+		ports++ // slurmdbd's is the last
+	}
+	if c.ports, err = freePorts(ports); err != nil {
 		return err
 	}
 	if c.Release, err = release(ctx, c.Options.Root); err != nil {
@@ -223,6 +230,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	}
 	if err := c.startMunge(ctx); err != nil {
 		return err
+	}
+	if c.Options.Accounting {
+		if err := c.startAccounting(ctx); err != nil {
+			return fmt.Errorf("accounting: %w", err)
+		}
 	}
 	if err := c.StartController(ctx); err != nil {
 		return err
@@ -330,7 +342,8 @@ func (c *Cluster) Path(names ...string) string {
 	return filepath.Join(append([]string{c.Dir}, names...)...)
 }
 
-// Ports are the TCP ports of slurmctld and of the slurmds, in this order.
+// Ports are the TCP ports of slurmctld, of the slurmds and of slurmdbd, where there
+// is one, in this order.
 func (c *Cluster) Ports() []int {
 	var out []int
 	for _, p := range c.ports {

@@ -49,6 +49,9 @@ func (c *Cluster) configure() error {
 	return nil
 }
 
+// name is the cluster's.
+func (c *Cluster) name() string { return filepath.Base(c.Dir) }
+
 func (c *Cluster) slurmConf() string {
 	o, d := &c.Options, c.Dir
 	var b strings.Builder
@@ -57,7 +60,7 @@ func (c *Cluster) slurmConf() string {
 			fmt.Fprintf(&b, "%s=%s\n", key, value)
 		}
 	}
-	set("ClusterName", filepath.Base(d))
+	set("ClusterName", c.name())
 	set("SlurmctldHost", c.host+"(127.0.0.1)")
 	set("SlurmctldPort", strconv.Itoa(c.ports[0].number))
 	set("SlurmUser", "slurm")
@@ -90,6 +93,9 @@ func (c *Cluster) slurmConf() string {
 	set("SchedulerParameters", o.Scheduler)
 	if o.Lua != "" {
 		set("JobSubmitPlugins", "lua")
+	}
+	if o.Accounting {
+		b.WriteString(c.accountingConf())
 	}
 	for _, line := range o.Extra {
 		b.WriteString(line + "\n")

@@ -1,0 +1,141 @@
+package slurmtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// MissingAccounting says what this machine lacks to run a cluster with accounting,
+// nil = nothing. Slurm's own programs are looked for in root.
+func MissingAccounting(root string) error {
+	for _, p := range []struct{ root, prog string }{
+		{root, "slurmdbd"}, {root, "sacctmgr"}, {"", "mariadbd"}, {"", "mariadb-install-db"},
+	} {
+		if _, err := look(p.root, p.prog); err != nil {
+			return fmt.Errorf("%s is missing: contrib/install-deps --accounting", p.prog)
+		}
+	}
+	return nil
+}
+
+// RequireAccounting skips a test where a cluster with accounting can't be run.
+func RequireAccounting(tb testing.TB) {
+	tb.Helper()
+	Require(tb)
+	if err := MissingAccounting(os.Getenv(rootVariable)); err != nil {
+		tb.Skip(err)
+	}
+}
+
+// accountingConf are slurm.conf's lines for a cluster with accounting.
+func (c *Cluster) accountingConf() string {
+	return "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\nAccountingStoragePort=" +
+		strconv.Itoa(c.ports[len(c.ports)-1].number) + "\nAccountingStoragePass=" + c.MungeSocket + "\n"
+}
+
+// startAccounting starts a MariaDB and a slurmdbd of the cluster's own, and makes
+// the cluster known there. The database listens on a socket in a folder that only
+// SlurmUser may enter, and asks nobody for a password.
+func (c *Cluster) startAccounting(ctx context.Context) error {
+	if err := MissingAccounting(c.Options.Root); err != nil {
+		return err
+	}
+	own, err := ids("slurm")
+	if err != nil {
+		return err
+	}
+	data, socket := c.Path("db", "data"), c.Path("db", "socket")
+	if err := c.mariadb(ctx, own, data, socket); err != nil {
+		return err
+	}
+	conf := "AuthType=auth/munge\nAuthInfo=socket=" + c.MungeSocket + "\nDbdHost=localhost\nDbdAddr=127.0.0.1\nDbdPort=" +
+		strconv.Itoa(c.ports[len(c.ports)-1].number) + "\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\nStorageHost=localhost\n" +
+		"StorageUser=slurm\nLogFile=" + c.Path("log", "slurmdbd.log") + "\nPidFile=" + c.Path("run", "slurmdbd.pid") + "\n"
+	if err := os.WriteFile(c.Path("slurmdbd.conf"), []byte(conf), 0o600); err != nil {
+		return err
+	}
+	if err := os.Chown(c.Path("slurmdbd.conf"), int(own.Uid), int(own.Gid)); err != nil {
+		return err
+	}
+	cmd, err := c.slurm(own, "slurmdbd", "-D")
+	if err != nil {
+		return err
+	}
+	cmd.Env = append(cmd.Env, "MYSQL_UNIX_PORT="+socket) // the default is the system's own
+	d, err := c.spawn("slurmdbd", cmd)
+	if err != nil {
+		return err
+	}
+	var last error
+	up := Wait(ctx, 60*time.Second, func() bool {
+		if !d.alive() {
+			return true
+		}
+		_, last = c.Run(ctx, "sacctmgr", "-n", "show", "cluster")
+		return last == nil
+	})
+	if !up || !d.alive() {
+		return fmt.Errorf("slurmdbd does not answer: %w", last)
+	}
+	return c.Account(ctx, "add", "cluster", c.name())
+}
+
+// mariadb makes a database's folder and starts its daemon.
+func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, socket string) error {
+	if err := os.MkdirAll(c.Path("db"), 0o700); err != nil {
+		return err
+	}
+	if err := os.Chown(c.Path("db"), int(own.Uid), int(own.Gid)); err != nil {
+		return err
+	}
+	install, err := look("", "mariadb-install-db")
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, install, "--no-defaults", "--datadir="+data, "--skip-test-db", "--skip-name-resolve", "--tmpdir="+c.Path("db"))
+	cmd.Env, cmd.Dir = c.Env(), c.Path("log")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("make a database: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	server, err := look("", "mariadbd")
+	if err != nil {
+		return err
+	}
+	// What is lost in a crash would go with the folder anyway.
+	cmd = exec.Command(server, "--no-defaults", "--datadir="+data, "--socket="+socket, "--pid-file="+c.Path("db", "pid"),
+		"--tmpdir="+c.Path("db"), "--skip-networking", "--skip-grant-tables", "--skip-log-bin",
+		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M")
+	cmd.Env = c.Env()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: own}
+	d, err := c.spawn("mariadbd", cmd)
+	if err != nil {
+		return err
+	}
+	up := Wait(ctx, 30*time.Second, func() bool {
+		_, err := os.Stat(socket) // made when it is ready
+		return err == nil || !d.alive()
+	})
+	if !up || !d.alive() {
+		return errors.New("mariadbd does not answer")
+	}
+	return nil
+}
+
+// Account runs sacctmgr without asking back, e.g. Account(ctx, "add", "account",
+// "lab"). What is there already is no error.
+func (c *Cluster) Account(ctx context.Context, args ...string) error {
+	out, err := c.Run(ctx, "sacctmgr", append([]string{"-i"}, args...)...)
+	if err != nil && !strings.Contains(out, "Nothing new added") && !strings.Contains(out, "already exists") {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+package slurmtest
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// A cluster with accounting refuses who has no account and counts who has one.
+func TestAccounting(t *testing.T) {
+	t.Parallel()
+	RequireAccounting(t)
+	c := New(t, Options{Scheduler: prompt, Accounting: true, Extra: []string{
+		"AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/mps",
+	}})
+	ctx := t.Context()
+	if _, err := c.Submit(ctx, "games", "true"); err == nil || !strings.Contains(err.Error(), "account") {
+		t.Errorf("a user without an account: %v", err)
+	}
+	for range 2 { // the second finds it there
+		if err := c.Account(ctx, "add", "account", "lab"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Account(ctx, "add", "user", "games", "account=lab"); err != nil {
+		t.Fatal(err)
+	}
+	id := c.submit(t, "games", "true", "--gres=mps:50")
+	c.reaches(t, id, "COMPLETED")
+	out, err := c.Run(ctx, "sacct", "-a", "-X", "-n", "-P", "-j", id, "-o", "Account,AllocTRES")
+	if err != nil || !strings.Contains(out, "gres/mps=50") || !strings.HasPrefix(out, "lab|") {
+		t.Errorf("sacct says %q, %v", out, err)
+	}
+	if err := c.Account(ctx, "add", "nonsense"); err == nil {
+		t.Error("nonsense is taken")
+	}
+	// Nothing of the database can be reached from outside the folder.
+	if info, err := os.Stat(c.Path("db")); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("the database's folder: %v, %v", info, err)
+	}
+}
