@@ -149,11 +149,16 @@ func TestEachFinding(t *testing.T) {
 		{"agent unwell", func(f *Facts) { f.Agents["gpu2"] = Agent{Sick: "the last pass failed", MPS: ptr(true)} }, "warning agent-sick", "journalctl -u gpuprof -n 50   # on each of them"},
 		{"agent with a password", func(f *Facts) { f.Agents["gpu2"] = Agent{Locked: "it wants a password", MPS: ptr(true)} }, "note agent-locked", ""},
 		{"mps not seen", func(f *Facts) { f.Agents["gpu2"] = Agent{} }, "note mps-unseen", ""},
-		{"no mps needed", func(f *Facts) {
-			f.Agents["gpu2"] = Agent{Ahead: time.Minute}
+		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: time.Minute, MPS: ptr(true)} }, "warning clock", ""},
+		{"no mps for shards", func(f *Facts) {
+			f.Agents["gpu2"] = Agent{MPS: ptr(false)}
 			f.Nodes[1].Shares = map[string]int{"shard": 100}
 			f.GresConf = ptr("Name=gpu\nName=mps Count=100\nName=shard Count=100\n")
-		}, "warning clock", ""},
+		}, "error mps-binary", ""},
+		{"nothing shared, no mps needed", func(f *Facts) {
+			f.Agents["gpu2"] = Agent{MPS: ptr(false)}
+			f.Nodes[1].Shares = nil
+		}, "error node-shares", ""},
 		{"jobs forgotten", conf("MinJobAge", "5 sec"), "warning min-job-age", "MinJobAge=300   # Slurm's default"},
 		{"partition drains", func(f *Facts) { f.Partitions[0].State = "DRAIN" }, "error gate-partition", "scontrol update PartitionName=gpu State=UP"},
 		{"munge fails", func(f *Facts) { f.Munge = ptr("munged does not answer") }, "error munge", "munge -n | unmunge"},
