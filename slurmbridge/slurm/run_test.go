@@ -187,6 +187,7 @@ func TestUpdateCommands(t *testing.T) {
 		{slurmbridge.Update{Jobs: []string{"1", "2"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")}, []string{"scontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1", "scontrol|update|JobId=2|Gres=mps:50|ReqNodeList=n1"}},
 		{slurmbridge.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}, []string{"scontrol|update|JobId=1|ReqNodeList="}},
 		{slurmbridge.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")}, []string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"}},
+		{slurmbridge.Update{Jobs: []string{"1"}, Dependency: ptr("aftercorr:6_*,afterok:7_*")}, []string{"scontrol|update|JobId=1|Dependency=aftercorr:6_*,afterok:7_*"}},
 		{slurmbridge.Update{Jobs: []string{"1"}}, []string{""}},
 		{slurmbridge.Update{Gres: ptr("mps:50")}, []string{""}},
 	} {

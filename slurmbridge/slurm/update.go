@@ -19,7 +19,7 @@ import (
 var (
 	gresShape  = regexp.MustCompile(`^(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2}(,(gres[:/])?[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+){0,2})*$`)
 	nodesShape = regexp.MustCompile(`^[A-Za-z0-9_.\[\],-]*$`)
-	depShape   = regexp.MustCompile(`^[A-Za-z0-9_:,?+]*$`)
+	depShape   = regexp.MustCompile(`^[A-Za-z0-9_:,?+*]*$`) // "12_*" is all of array 12
 )
 
 // Chunks of a list of jobs: far below any limit of a command line.
