@@ -243,9 +243,20 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 			events = append(events, Event{Kind: "requeued", Group: g, Ref: m.Ref})
 		case !asPlanned(g, m, j):
-			m.Gone = "owner"
-			b.HandsOff[m.Ref] = "its owner edited it"
-			events = append(events, Event{Kind: "owner", Group: g, Ref: m.Ref})
+			if b.HandsOff[m.Ref] == "" {
+				b.HandsOff[m.Ref] = "its owner edited it"
+				events = append(events, Event{Kind: "owner", Group: g, Ref: m.Ref})
+			}
+			if c, left := handBack(g, m, j); left && m.Tries < 20 {
+				m.Tries++
+				repairs = append(repairs, c)
+			} else {
+				m.Gone = "owner"
+			}
+		case j.Priority == 0:
+			// Its owner, or an operator, holds it: nobody is to wait for it.
+			m.Undo, m.Tries = "it is held", 1
+			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 		default:
 			waiting++
 		}
@@ -332,6 +343,22 @@ func asPlanned(g *Group, m *Member, j *Job) bool {
 		}
 	}
 	return true
+}
+
+// handBack is the change that takes back what the bridge had set in a job that its
+// owner has edited since, and he has left as it was: the rest is his. false: there is
+// nothing.
+func handBack(g *Group, m *Member, j *Job) (Change, bool) {
+	c := Change{Step: "restore", Why: "its owner edited it", Was: map[string]string{m.Ref: describe(j)}, Update: Update{Jobs: []string{m.Ref}}}
+	if g.Pinned && j.ReqNodes == g.Node && m.WasNodes != g.Node {
+		nodes := m.WasNodes
+		c.Update.ReqNodes = &nodes
+	}
+	if j.Asked.Kind == AskShares && j.Asked.Count == m.Shares && !sameGres(m.WasGres, j.Asked) {
+		gres := m.WasGres
+		c.Update.Gres = &gres
+	}
+	return c, c.Update.ReqNodes != nil || c.Update.Gres != nil
 }
 
 // restore is the change that makes a job what it was before it was grouped. With

@@ -137,7 +137,7 @@ func (m *model) schedule() {
 	order := slices.Clone(m.jobs)
 	slices.SortStableFunc(order, func(a, b *mjob) int { return int(b.Priority - a.Priority) })
 	for _, j := range order {
-		if j.ended || j.State != slurmbridge.Pending || len(j.Dependency.List) > 0 || j.Eligible.After(m.now) {
+		if j.ended || j.State != slurmbridge.Pending || len(j.Dependency.List) > 0 || j.Eligible.After(m.now) || j.Priority == 0 {
 			continue
 		}
 		if m.dull && !j.now && m.now.Second()%30 != 0 {

@@ -1,0 +1,95 @@
+package slurmbridge_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// follow starts a job that fills a GPU of the first of two nodes, and has others told
+// to follow it there together.
+func follow(t *testing.T, n int) (b *slurmbridge.Bridge, m *model, long *mjob, next []*mjob) {
+	t.Helper()
+	m = newModel(node("n1", 1, 8))
+	b = bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	long = m.submit("ann", 60*time.Second, app("vgg16", 60, 0.9, 9000), true)
+	tick(t, b, m, 3*time.Second)
+	for range n {
+		next = append(next, m.submit("ann", 60*time.Second, app("alexnet", 60, 0.3, 3000), true))
+	}
+	tick(t, b, m, time.Second)
+	for _, j := range next {
+		if !j.Dependency.Has("afterany", long.Ref) || j.ReqNodes != "n1" || j.Asked.Count == 100 {
+			t.Fatalf("job %s was not told to follow: %+v", j.Ref, j.Job)
+		}
+	}
+	return b, m, long, next
+}
+
+// What an owner doesn't edit is given back to him: no share and no node of the
+// bridge's stays with a job that it leaves alone.
+func TestOwnerEditsOneThing(t *testing.T) {
+	for name, edit := range map[string]func(m *model, j, mate *mjob){
+		"dependency": func(m *model, j, mate *mjob) { m.depend(j, "afterany:"+mate.Ref) },
+		"nodes":      func(_ *model, j, _ *mjob) { j.ReqNodes = "n2" },
+		"shares":     func(_ *model, j, _ *mjob) { j.Asked.Count = 30 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, m, _, next := follow(t, 2)
+			j, mate := next[0], next[1]
+			edit(m, j, mate)
+			nodes, shares := "", 100
+			switch name {
+			case "nodes":
+				nodes = "n2"
+			case "shares":
+				shares = 30
+			}
+			for range 3 {
+				tick(t, b, m, time.Second)
+			}
+			if j.ReqNodes != nodes || j.Asked.Count != shares {
+				t.Errorf("it asks for %d shares on %q", j.Asked.Count, j.ReqNodes)
+			}
+			if b.Status().HandsOff[j.Ref] == "" {
+				t.Error("it is not left to its owner")
+			}
+			tick(t, b, m, 70*time.Second)
+			tick(t, b, m, 5*time.Second)
+			if mate.State != slurmbridge.Running && !mate.ended {
+				t.Errorf("the other is %s", mate.State)
+			}
+		})
+	}
+}
+
+// A member that its owner holds goes back behind the gate at once, and the others
+// start without it. Released, it is planned with again.
+func TestHeldMember(t *testing.T) {
+	b, m, _, next := follow(t, 2)
+	j, mate := next[0], next[1]
+	was := j.Priority
+	j.Priority = 0
+	for range 2 {
+		tick(t, b, m, time.Second)
+	}
+	if j.Asked.Count != 100 || j.ReqNodes != "" || !j.Dependency.Has("after", b.Gate.ID()) {
+		t.Errorf("the held job asks for %d shares on %q and waits for %v", j.Asked.Count, j.ReqNodes, j.Dependency.List)
+	}
+	tick(t, b, m, 60*time.Second)
+	tick(t, b, m, 3*time.Second)
+	if mate.State != slurmbridge.Running || j.State != slurmbridge.Pending {
+		t.Errorf("held: %s, the other: %s", j.State, mate.State)
+	}
+	if why := b.Status().HandsOff[j.Ref]; why != "" {
+		t.Errorf("the held job is left to Slurm: %s", why)
+	}
+	j.Priority = was
+	tick(t, b, m, time.Second)
+	tick(t, b, m, 3*time.Second)
+	if j.State != slurmbridge.Running {
+		t.Errorf("released, it is %s: %+v", j.State, j.Job)
+	}
+}
