@@ -52,6 +52,7 @@ type Job struct {
 	UID       uint32
 	User      string
 	Account   string
+	QOS       string // "" = the cluster has none
 	Partition string // may list several, separated by commas, while pending
 	State     JobState
 	Reason    string

@@ -89,24 +89,32 @@ func parseNode(line []byte) (n slurmbridge.Node, ok bool) {
 
 // inService reads a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN:
 // whether jobs can start there, and whether a reservation or a maintenance keeps
-// ordinary jobs away. A state this release doesn't know counts as out of service.
+// ordinary jobs away. A state this release doesn't know counts as out of service. A
+// node that power saving has put to sleep is in service: a job wakes it.
 func inService(state string) (up, reserved bool) {
 	up = true
-	for i, flag := range strings.Split(state, "+") {
+	silent, asleep := false, false
+	for flag := range strings.SplitSeq(state, "+") {
 		bare := strings.TrimRight(flag, "*~#!%$@^-")
-		if strings.ContainsAny(flag[len(bare):], "*~#!%$@^") {
-			up = false // not responding, powered down or on the way, rebooting
+		marks := flag[len(bare):]
+		silent = silent || strings.Contains(marks, "*")
+		asleep = asleep || strings.ContainsAny(marks, "~#") // powered down, or powering up
+		if strings.ContainsAny(marks, "!%$@^") {
+			up = false // on the way down, or rebooting
 		}
 		switch bare {
 		case "IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PERFCTRS", "NPC", "UNDRAIN", "RESUME":
 		case "RESERVED", "MAINT", "MAINTENANCE":
 			reserved = true
+		case "POWERED_DOWN", "POWERING_UP", "POWER_UP":
+			asleep = true
+		case "NOT_RESPONDING":
+			silent = true
 		default:
 			up = false
 		}
-		_ = i
 	}
-	return up, reserved
+	return up && (asleep || !silent), reserved
 }
 
 func number(s string) int {

@@ -46,7 +46,9 @@ func TestNodeStates(t *testing.T) {
 		"IDLE": {true, false}, "MIXED": {true, false}, "ALLOCATED": {true, false}, "MIXED+PLANNED": {true, false}, "IDLE+CLOUD": {true, false},
 		"MIXED+COMPLETING": {true, false}, "IDLE+RESERVED": {true, true}, "IDLE+MAINTENANCE+RESERVED": {true, true}, "ALLOCATED+MAINT": {true, true},
 		"IDLE*": {false, false}, "DOWN": {false, false}, "DOWN*+DRAIN": {false, false}, "IDLE+DRAIN": {false, false}, "MIXED+DRAIN+RESERVED": {false, true},
-		"IDLE+NOT_RESPONDING": {false, false}, "IDLE+POWERED_DOWN": {false, false}, "IDLE~": {false, false}, "IDLE+BLOCKED": {false, false},
+		"IDLE+NOT_RESPONDING": {false, false}, "IDLE+BLOCKED": {false, false},
+		"IDLE+POWERED_DOWN": {true, false}, "IDLE~": {true, false}, "IDLE+CLOUD+POWERED_DOWN": {true, false}, "MIXED+CLOUD+NOT_RESPONDING+POWERING_UP": {true, false}, "ALLOCATED*#": {true, false},
+		"IDLE+POWERING_DOWN": {false, false}, "IDLE%": {false, false}, "MIXED+POWER_DOWN": {false, false}, "IDLE!": {false, false}, "DOWN+POWERED_DOWN": {false, false}, "DOWN*~": {false, false}, "IDLE+DRAIN+POWERED_DOWN": {false, false},
 		"MIXED+FAIL": {false, false}, "UNKNOWN": {false, false}, "FUTURE": {false, false}, "IDLE+INVALID_REG": {false, false}, "MIXED+NEWFLAG": {false, false}, "": {false, false},
 	} {
 		if up, reserved := inService(state); up != want[0] || reserved != want[1] {

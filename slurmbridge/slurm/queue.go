@@ -33,7 +33,7 @@ var (
 	// free are the fields ended by the nonce.
 	free = []string{
 		"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-		"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "comment",
+		"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "comment",
 	}
 )
 
@@ -71,6 +71,7 @@ const (
 	fReason
 	fFeature
 	fAccount
+	fQOS
 	fComment
 	numFree
 )
@@ -198,7 +199,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 			Submit: parseTime(pf[pSubmit]), Eligible: parseTime(pf[pEligible]),
 			TimeLimit:  parseLimit(p.strings.get(pf[pLimit])),
 			Dependency: p.dependencies(ff[fDependency]),
-			ReqNodes:   p.text(ff[fReqNodes]), ExcNodes: p.text(ff[fExcNodes]), Features: p.text(ff[fFeature]), Account: p.text(ff[fAccount]),
+			ReqNodes:   p.text(ff[fReqNodes]), ExcNodes: p.text(ff[fExcNodes]), Features: p.text(ff[fFeature]), Account: p.text(ff[fAccount]), QOS: p.text(ff[fQOS]),
 			Requeue: string(pf[pRequeue]) == "1", Nodes: p.text(pf[pNodeList]),
 			Comment: p.text(ff[fComment][:min(maxComment, len(ff[fComment]))]),
 		}
