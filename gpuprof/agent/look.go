@@ -79,7 +79,7 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 		r.Core, l.coreFrom = r.GPU, gpuprof.CoreGPU
 		r.Has |= gpuprof.FigCore
 	}
-	g.energy(&l)
+	g.energy(&l, a.Now)
 	g.contradict(&l)
 	g.seen = now
 	if r.Has == 0 {
@@ -177,17 +177,19 @@ func (g *gpu) mostPCIe() float64 {
 }
 
 // energy makes power of a counter of energy. One that falls, or that rises faster
-// than a card can draw, is dropped, and what comes is compared with its new value.
-func (g *gpu) energy(l *look) {
+// than a card can draw, is dropped, and what comes is compared with its new value. What
+// was read before it may have taken a while (PCIe's counters do): its time is its own.
+func (g *gpu) energy(l *look, clock func() time.Time) {
 	j, err := g.card.Energy()
+	now := clock()
 	last, at, had := g.joules, g.joulesAt, g.joulesOK
-	g.joules, g.joulesAt, g.joulesOK = j, l.at, err == nil && j > 0 && !math.IsInf(j, 0)
+	g.joules, g.joulesAt, g.joulesOK = j, now, err == nil && j > 0 && !math.IsInf(j, 0)
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !g.joulesOK:
 		l.lied |= gpuprof.FigPower
-	case err != nil || !had || !l.at.After(at) || l.at.Sub(at) > stale*g.pace.period:
+	case err != nil || !had || !now.After(at) || now.Sub(at) > stale*g.pace.period:
 	default:
-		w := (j - last) / l.at.Sub(at).Seconds()
+		w := (j - last) / now.Sub(at).Seconds()
 		// A counter moves in steps: none in a short time isn't a lie.
 		if !(w >= 0 && w <= mostPower) {
 			l.lied |= gpuprof.FigPower
