@@ -26,6 +26,11 @@ type Book struct {
 	// as long as others compute there: nobody joins them, and the server is renewed
 	// when the last has gone.
 	faulted map[place]bool
+	// limits holds the classes of jobs of which Slurm starts no more for now, running
+	// who ran at the last look, nil = there was none. Neither outlives the bridge:
+	// what is released next tells again.
+	limits  map[class]*limit
+	running map[string][2]class
 	// LastAt is when the last look was, zero at the start.
 	LastAt time.Time
 	NextID int64
@@ -66,6 +71,7 @@ func NewBook() *Book {
 		Done:     map[string]*Progress{},
 		Endings:  map[string]*Ended{},
 		faulted:  map[place]bool{},
+		limits:   map[class]*limit{},
 		NextID:   1,
 	}
 }
@@ -124,7 +130,7 @@ func (b *Book) groupOf(ref string) *Group {
 
 // Event is something a look showed that metrics and journal want to know.
 type Event struct {
-	Kind  string // "started", "ended", "requeued", "owner", "stuck", "partial", "regated", "misplaced"
+	Kind  string // "started", "ended", "requeued", "owner", "stuck", "partial", "regated", "misplaced", "limit"
 	Group *Group
 	Ref   string
 }
@@ -153,6 +159,7 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 			later[m.Ref] = later[m.Ref] || m.Gone == ""
 		}
 	}
+	b.observeLimits(s, b.seats())
 	for _, id := range b.groupIDs() {
 		g := b.Groups[id]
 		r, e := b.observeGroup(g, jobs, s, gate)
@@ -258,7 +265,19 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			m.Undo, m.Tries = "it is held", 1
 			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 		default:
-			waiting++
+			why, forever := b.surplus(j, s.At)
+			if why == "" {
+				waiting++
+				continue
+			}
+			back := gate
+			if forever {
+				back = ""
+				b.HandsOff[m.Ref] = "it is beyond " + why
+			}
+			m.Undo, m.Tries = why, 1
+			repairs = append(repairs, restore(g, m, j, back, why))
+			events = append(events, Event{Kind: "limit", Group: g, Ref: m.Ref})
 		}
 	}
 	if waiting == 0 {
@@ -294,7 +313,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 	for i := range g.Members {
 		m := &g.Members[i]
 		j := jobs[m.Ref]
-		if m.Gone != "" || j == nil || j.State != Pending {
+		if m.Gone != "" || m.Undo != "" || j == nil || j.State != Pending {
 			continue
 		}
 		why := "did not start in time"
@@ -506,6 +525,11 @@ func (b *Book) Clone() *Book {
 	}
 	maps.Copy(c.HandsOff, b.HandsOff)
 	maps.Copy(c.faulted, b.faulted)
+	for k, l := range b.limits {
+		ll := *l
+		c.limits[k] = &ll
+	}
+	c.running = maps.Clone(b.running)
 	for r, p := range b.Done {
 		pp := *p
 		c.Done[r] = &pp

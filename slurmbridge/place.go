@@ -29,6 +29,12 @@ func (st *Status) Place(ref string) *Place {
 		return nil
 	}
 	f := &Facts{Snap: st.Snap, Ungated: st.Mode == Shadow}
+	holds := func(j *Job) string {
+		if why := f.holds(j); why != "" || st.Plan == nil {
+			return why
+		}
+		return st.Plan.Limited[j.Ref]
+	}
 	sent := map[string]bool{} // by the plan that followed the look, or before
 	for i := range st.Groups {
 		for _, ref := range st.Groups[i].Refs() {
@@ -45,7 +51,7 @@ func (st *Status) Place(ref string) *Place {
 		if j.Ref == ref {
 			job = j
 		}
-		if f.holds(j) == "" {
+		if holds(j) == "" {
 			queue = append(queue, j)
 		}
 	}
@@ -54,7 +60,7 @@ func (st *Status) Place(ref string) *Place {
 	}
 	slices.SortFunc(queue, before)
 	return &Place{
-		At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: f.holds(job),
+		At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: holds(job),
 		Place: slices.Index(queue, job) + 1, Of: len(queue),
 	}
 }
@@ -68,6 +74,9 @@ func (f *Facts) holds(j *Job) string {
 		return "it is held"
 	case j.Reason == "BeginTime" || !j.Eligible.IsZero() && j.Eligible.After(f.Snap.At):
 		return "its begin time"
+	}
+	if is, _ := limitReason(j.Reason); is && f.Ungated {
+		return "Slurm's limit " + j.Reason
 	}
 	return ""
 }

@@ -145,6 +145,8 @@ type Plan struct {
 	Broken int
 	// Idle holds the jobs left waiting beside an idle GPU they could have had.
 	Idle map[string]bool
+	// Limited says, by ref, which limit of Slurm's keeps a job from being tried now.
+	Limited map[string]string
 
 	state *rlcore.State // as the look showed it, before any decision
 }

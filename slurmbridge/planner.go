@@ -39,9 +39,12 @@ func (p *Planner) Plan(f *Facts) *Plan {
 	plan := &Plan{
 		At: f.Snap.At, Passed: map[string]int{}, Notes: map[string]*Note{},
 		state: cloneRunning(&b.State), Idle: map[string]bool{},
-		Undone: map[string]bool{}, Pushed: map[int64]bool{},
+		Undone: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{},
 	}
-	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
+	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}, sent: map[class]int{}}
+	for ref := range b.due {
+		r.send(ref)
+	}
 	r.shelve()
 	for _, g := range r.order() {
 		r.fill(g)
@@ -69,6 +72,8 @@ type round struct {
 	softJobs map[string]rlcore.Job
 	kept     map[int64]bool // soft groups that stay as they are
 	next     map[int]*Group // the same by GPU
+	// sent counts the jobs that are on their way to a GPU, by class.
+	sent map[class]int
 }
 
 // shelve takes the members of sticky groups out of the queue: groups that wait
@@ -82,6 +87,11 @@ func (r *round) shelve() {
 		}
 		if i := r.gpu(g); i >= 0 && r.sticky(g, i) {
 			r.kept[id], r.next[i] = true, g
+			for k := range g.Members {
+				if ref := g.Members[k].Ref; r.b.soft[ref] == g && len(r.b.State.GPUs[i].Running) == 0 {
+					r.send(ref)
+				}
+			}
 		}
 	}
 	st := &r.b.State
@@ -162,10 +172,15 @@ func (r *round) fill(g int) {
 	if len(card.Running) > 0 {
 		kind = Join
 	}
-	if len(r.softJobs) > 0 && len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0 {
-		r.unshelve()
+	if len(r.softJobs) > 0 {
+		hidden := r.hide(nil)
+		nobody := len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0
+		r.show(hidden)
+		if nobody {
+			r.unshelve()
+		}
 	}
-	if chosen, score := r.decide(g, kind); len(chosen) > 0 {
+	if chosen, score := r.decide(g, kind, nil); len(chosen) > 0 {
 		r.make(kind, g, chosen, score, nil)
 	}
 }
@@ -173,12 +188,13 @@ func (r *round) fill(g int) {
 // decide asks the policy what to put on GPU g, and what beside that, until it wants
 // nothing more: one that builds a group job by job gets to the end of it. It returns
 // the jobs' indexes in the queue, ascending, and the value of the first choice.
-func (r *round) decide(g int, kind GroupKind) (chosen []int, score float64) {
+// leaving are the jobs that will have ended when these start.
+func (r *round) decide(g int, kind GroupKind, leaving []rlcore.Running) (chosen []int, score float64) {
 	st := &r.b.State
 	card := &st.GPUs[g]
 	before := *card
 	var nowhere [0]int
-	gpus := map[int][]int{}
+	gpus := r.hide(leaving)
 	for {
 		dec := r.p.Decider.Decide(st, g)
 		r.count(&dec)
@@ -204,9 +220,7 @@ func (r *round) decide(g int, kind GroupKind) (chosen []int, score float64) {
 		}
 	}
 	*card = before
-	for at, own := range gpus {
-		st.Pending[at].GPUs = own
-	}
+	r.show(gpus)
 	slices.Sort(chosen)
 	return chosen, score
 }
@@ -243,7 +257,7 @@ func (r *round) ahead(g int) {
 	}
 	card.Running = nil
 	// What follows is no part of what runs.
-	if chosen, score := r.decide(g, Next); len(chosen) > 0 {
+	if chosen, score := r.decide(g, Next, running); len(chosen) > 0 {
 		r.make(Next, g, chosen, score, after)
 	}
 	card.Running = running
@@ -316,6 +330,7 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 	r.plan.Groups = append(r.plan.Groups, pg)
 	if kind != Next {
 		for i := range joined {
+			r.send(joined[i].ID)
 			card.FreeCPUs -= joined[i].CPUs
 			card.FreeHostMemMiB -= joined[i].HostMemMiB
 		}
@@ -522,12 +537,16 @@ func (r *round) finish() {
 			r.plan.Repairs = append(r.plan.Repairs, restore(g, m, r.b.jobs[m.Ref], r.f.Gate, replanned))
 		}
 	}
+	r.beyond(nil, func(at int, l *limit) { r.plan.Limited[st.Pending[at].ID] = l.text(r.f.Snap.At) })
 	limit := r.p.Decider.Guard.MaxDelayS
 	if limit == 0 {
 		limit = 300
 	}
 	for i := range st.Pending {
 		j := &st.Pending[i]
+		if r.plan.Limited[j.ID] != "" {
+			continue // not the bridge keeps it waiting
+		}
 		for g := range st.GPUs {
 			card := &st.GPUs[g]
 			if len(card.Running) > 0 || !j.MayUse(g) || r.successor(g) != nil {

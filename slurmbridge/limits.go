@@ -1,0 +1,204 @@
+package slurmbridge
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// A site's limits (an association's, a QOS's, an array's %N) can't be seen while a
+// job is behind the gate: its Reason is its dependency. That a job is at one shows
+// once it was released and Slurm says so instead of starting it. It is taken back
+// then, and no more of its class are sent than others have ended, for a minute.
+
+// limitLasts is how long a limit is believed to be the same.
+const limitLasts = time.Minute
+
+// class is what limits tell jobs apart by: whose they are and how much they take.
+// One with an array is of that array's tasks.
+type class struct {
+	user, account, qos, partition string
+	cpus                          int
+	memMiB                        float64
+	time                          time.Duration
+	array                         int64
+}
+
+// classes are those a job is in.
+func classes(j *Job) [2]class {
+	return [2]class{
+		{user: j.User, account: j.Account, qos: j.QOS, partition: j.Partition, cpus: j.CPUs, memMiB: j.HostMemMiB, time: j.TimeLimit},
+		{array: j.ArrayID},
+	}
+}
+
+// limit is what is known of a class that Slurm would start no more of.
+type limit struct {
+	reason string
+	ref    string // the job that Slurm said it of
+	at     time.Time
+	// credit is how many may be tried: as many as have ended that count, less those
+	// that have begun since.
+	credit int
+}
+
+// text says it to people.
+func (l *limit) text(at time.Time) string {
+	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has ended, in %s at the latest",
+		l.reason, l.ref, at.Sub(l.at).Round(time.Second), l.at.Add(limitLasts).Sub(at).Round(time.Second))
+}
+
+// limitReason reports whether a job's Reason is a limit, and whether it is one that
+// this job will never meet, whoever ends. The names are Slurm's (slurm.h, 22.05 to
+// 24.11): Assoc…, QOS…, Max…PerAccount, and an array's own.
+func limitReason(reason string) (is, forever bool) {
+	switch {
+	case reason == "JobArrayTaskLimit":
+		return true, false
+	case strings.HasPrefix(reason, "Assoc"), strings.HasPrefix(reason, "QOS"),
+		strings.HasPrefix(reason, "Max") && strings.HasSuffix(reason, "PerAccount"):
+	default:
+		return false, false
+	}
+	forever = strings.Contains(reason, "PerJob") || strings.HasSuffix(reason, "PerNode") ||
+		strings.HasPrefix(reason, "QOSMin") || reason == "QOSNotAllowed"
+	return true, forever
+}
+
+// frees reports whether the end of a job makes room under the limit.
+func (l *limit) frees(of class, ended [2]class) bool {
+	switch {
+	case of.array != 0:
+		return of == ended[1]
+	case strings.Contains(l.reason, "PerUser"), strings.HasPrefix(l.reason, "AssocMax"):
+		return of.user == ended[0].user
+	case strings.HasSuffix(l.reason, "PerAccount"):
+		return of.account == ended[0].account
+	}
+	return true // a group's, and who is in it isn't known
+}
+
+// atLimit is the class by which a released job doesn't start.
+func atLimit(j *Job) (class, bool) {
+	is, forever := limitReason(j.Reason)
+	if !is || forever || j.State != Pending || len(j.Dependency.List) > 0 {
+		return class{}, false
+	}
+	of := classes(j)
+	if j.Reason == "JobArrayTaskLimit" {
+		return of[1], j.ArrayID != 0
+	}
+	return of[0], true
+}
+
+// observeLimits brings the limits up to date with a look: which jobs that were
+// released are at one, who has begun, who has ended.
+func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
+	maps.DeleteFunc(b.limits, func(_ class, l *limit) bool { return s.At.Sub(l.at) >= limitLasts })
+	running := make(map[string][2]class, len(b.running))
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		if j.State != Pending {
+			running[j.Ref] = classes(j)
+			continue
+		}
+		st, sent := seats[j.Ref]
+		if c, at := atLimit(j); at && sent && st.group.State != Preparing && st.member.Undo == "" {
+			b.limits[c] = &limit{reason: j.Reason, ref: j.Ref, at: s.At}
+		}
+	}
+	if b.running != nil { // not the first look
+		for c, l := range b.limits {
+			begun := 0
+			for ref, of := range running {
+				if _, before := b.running[ref]; !before && (of[0] == c || of[1] == c) {
+					begun++
+				}
+			}
+			l.credit = max(0, l.credit-begun)
+			for ref, of := range b.running {
+				if _, still := running[ref]; !still && l.frees(c, of) {
+					l.credit++
+				}
+			}
+		}
+	}
+	b.running = running
+}
+
+// surplus says why a released job that is still pending is to be taken back at once,
+// "" = it isn't, and whether for good. Those of a class that Slurm hasn't come to yet
+// wouldn't start either, unless the limit is on shares, of which each has others.
+func (b *Book) surplus(j *Job, at time.Time) (why string, forever bool) {
+	if len(j.Dependency.List) > 0 {
+		return "", false
+	}
+	if is, forever := limitReason(j.Reason); is {
+		return "Slurm's limit " + j.Reason, forever
+	}
+	for _, c := range classes(j) {
+		if l := b.limits[c]; l != nil && l.at.Equal(at) && !strings.Contains(l.reason, "GRES") {
+			return "Slurm's limit " + l.reason, false
+		}
+	}
+	return "", false
+}
+
+// hide keeps the jobs that are beyond a limit out of the decisions on a GPU, and
+// returns what their GPUs were, by their place in the queue, for show. leaving are
+// jobs that will have ended by then.
+func (r *round) hide(leaving []rlcore.Running) map[int][]int {
+	hidden := map[int][]int{}
+	r.beyond(leaving, func(at int, _ *limit) {
+		j := &r.b.State.Pending[at]
+		hidden[at], j.GPUs = j.GPUs, []int{}
+	})
+	return hidden
+}
+
+func (r *round) show(hidden map[int][]int) {
+	for at, own := range hidden {
+		r.b.State.Pending[at].GPUs = own
+	}
+}
+
+// beyond calls f with each job of the queue that is beyond a limit: of each class as
+// many as may be tried are not, the first ones.
+func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit)) {
+	limits := r.f.Book.limits
+	if len(limits) == 0 {
+		return
+	}
+	left := map[class]int{}
+	for c, l := range limits {
+		left[c] = l.credit - r.sent[c]
+		for i := range leaving {
+			if j := r.b.jobs[leaving[i].ID]; j != nil && l.frees(c, classes(j)) {
+				left[c]++
+			}
+		}
+	}
+next:
+	for at := range r.b.State.Pending {
+		of := classes(r.b.jobs[r.b.State.Pending[at].ID])
+		for _, c := range of {
+			if l := limits[c]; l != nil && left[c] <= 0 {
+				f(at, l)
+				continue next
+			}
+		}
+		for _, c := range of {
+			left[c]--
+		}
+	}
+}
+
+// send counts a job that goes to a GPU now.
+func (r *round) send(ref string) {
+	for _, c := range classes(r.b.jobs[ref]) {
+		r.sent[c]++
+	}
+}
