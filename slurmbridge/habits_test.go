@@ -1,6 +1,8 @@
 package slurmbridge_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,5 +93,43 @@ func TestHeldMember(t *testing.T) {
 	tick(t, b, m, 3*time.Second)
 	if j.State != slurmbridge.Running {
 		t.Errorf("released, it is %s: %+v", j.State, j.Job)
+	}
+}
+
+// What no group can have is let go at once with what it asks for.
+func TestLeftToSlurm(t *testing.T) {
+	for name, c := range map[string]struct {
+		ask  func(j *mjob)
+		says string
+	}{
+		"reservation": {func(j *mjob) { j.Reservation = "class" }, "reservation"},
+		"exclusive":   {func(j *mjob) { j.Exclusive = true }, "to itself"},
+		"many tasks":  {func(j *mjob) { j.CPUs = 9 }, "as large"},
+		"much memory": {func(j *mjob) { j.HostMemMiB = 64001 }, "as large"},
+		"partition":   {func(j *mjob) { j.Partition = "other,cpu" }, "as large"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node("n1", 1, 8)
+			big := node("n2", 1, 64)
+			big.Partitions = []string{"elsewhere"}
+			m := newModel(n, big)
+			mem := newMemory()
+			b := bridge(m, mem)
+			tick(t, b, m, time.Second)
+			m.nodes[0].Up, m.nodes[1].Up = false, false // nothing can start
+			p := app("alexnet", 60, 0.3, 3000)
+			plain, odd := m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)
+			c.ask(odd)
+			tick(t, b, m, time.Second)
+			if len(odd.Dependency.List) != 0 || odd.Asked.Count != 100 || odd.ReqNodes != "" {
+				t.Errorf("it asks for %d shares on %q and waits for %v", odd.Asked.Count, odd.ReqNodes, odd.Dependency.List)
+			}
+			if !slices.ContainsFunc(mem.log, func(l string) bool { return strings.Contains(l, c.says) }) {
+				t.Errorf("nothing says %q: %q", c.says, mem.log)
+			}
+			if !plain.Dependency.Has("after", b.Gate.ID()) {
+				t.Errorf("an ordinary one waits for %v", plain.Dependency.List)
+			}
+		})
 	}
 }

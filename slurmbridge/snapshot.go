@@ -72,8 +72,12 @@ type Job struct {
 	ReqNodes   string // -w, as a Slurm host list; "" = any
 	ExcNodes   string // -x
 	Features   string // -C
-	NumNodes   int
-	CPUs       int
+	// Reservation names the one that the job runs in, "" = none. Exclusive: it wants
+	// its nodes to itself, or to its user.
+	Reservation string
+	Exclusive   bool
+	NumNodes    int
+	CPUs        int
 	// HostMemMiB is the memory asked for on one node, MiB; 0 = the default's.
 	HostMemMiB float64
 	Requeue    bool

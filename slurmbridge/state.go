@@ -302,7 +302,11 @@ func (b *built) pend(f *Facts, j *Job, scope *Scope) {
 		return // released, about to start
 	}
 	if !soft {
-		if why := notOurs(j, scope); why != "" {
+		why := notOurs(j, scope)
+		if why == "" && !f.fits(j) {
+			why = "no one node of its partition with a GPU is as large"
+		}
+		if why != "" {
 			if !f.Ungated {
 				b.release(f, j, why)
 			}
@@ -331,6 +335,10 @@ func notOurs(j *Job, scope *Scope) string {
 		return "it asks for several nodes"
 	case j.Features != "":
 		return "it asks for node features"
+	case j.Reservation != "":
+		return "it asks for a reservation"
+	case j.Exclusive:
+		return "it asks for its nodes to itself"
 	case strings.ContainsAny(j.ReqNodes, ",["):
 		return "it asks for several nodes by name"
 	case j.Dependency.Or:
@@ -339,6 +347,16 @@ func notOurs(j *Job, scope *Scope) string {
 		return "its partition is left alone"
 	}
 	return ""
+}
+
+// fits reports whether a node is large enough for the job when nobody else is there.
+// Where none is, Slurm may still spread its tasks over several.
+func (f *Facts) fits(j *Job) bool {
+	parts := strings.Split(j.Partition, ",")
+	return slices.ContainsFunc(f.Snap.Nodes, func(n Node) bool {
+		return n.CPUs >= j.CPUs && n.MemMiB >= j.HostMemMiB &&
+			slices.ContainsFunc(n.Partitions, func(p string) bool { return slices.Contains(parts, p) })
+	})
 }
 
 // release lets a gated job go: it becomes an ordinary job with what it asks for.

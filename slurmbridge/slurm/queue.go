@@ -28,12 +28,12 @@ var (
 	plain = []string{
 		"arrayjobid", "arraytaskid", "hetjobid", "userid", "username", "partition",
 		"state", "prioritylong", "submittime", "eligibletime", "starttime", "timelimit",
-		"numnodes", "numcpus", "tres-alloc", "requeue", "nodelist",
+		"numnodes", "numcpus", "tres-alloc", "requeue", "oversubscribe", "nodelist",
 	}
 	// free are the fields ended by the nonce.
 	free = []string{
 		"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-		"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "comment",
+		"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "comment",
 	}
 )
 
@@ -55,6 +55,7 @@ const (
 	pCPUs
 	pTres
 	pRequeue
+	pShare
 	pNodeList
 	numPlain
 )
@@ -72,6 +73,7 @@ const (
 	fFeature
 	fAccount
 	fQOS
+	fReservation
 	fComment
 	numFree
 )
@@ -200,6 +202,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 			TimeLimit:  parseLimit(p.strings.get(pf[pLimit])),
 			Dependency: p.dependencies(ff[fDependency]),
 			ReqNodes:   p.text(ff[fReqNodes]), ExcNodes: p.text(ff[fExcNodes]), Features: p.text(ff[fFeature]), Account: p.text(ff[fAccount]), QOS: p.text(ff[fQOS]),
+			Reservation: p.text(ff[fReservation]), Exclusive: exclusive(pf[pShare]),
 			Requeue: string(pf[pRequeue]) == "1", Nodes: p.text(pf[pNodeList]),
 			Comment: p.text(ff[fComment][:min(maxComment, len(ff[fComment]))]),
 		}
@@ -305,6 +308,16 @@ func baseState(b []byte) (slurmbridge.JobState, bool) {
 		return slurmbridge.Completing, true
 	}
 	return slurmbridge.JobState(b), false
+}
+
+// exclusive reads whether a job keeps others off its nodes: all others (NO), or those
+// of other users or groups.
+func exclusive(b []byte) bool {
+	switch string(b) {
+	case "NO", "USER", "MCS":
+		return true
+	}
+	return false
 }
 
 // setSize sets what a job takes, from its trackable resources ("cpu=2,mem=200M,

@@ -141,6 +141,9 @@ func TestParseQueueRecorded(t *testing.T) {
 			if j := job("31"); j.HetID != 30 || job("30").HetID != 30 || job("28").HetID != 0 {
 				t.Errorf("het job: %+v", j)
 			}
+			if j := job("13"); !j.Exclusive || j.Reservation != "r1" || job("12").Exclusive || job("12").Reservation != "" || job("1").Exclusive {
+				t.Errorf("job 13: %+v", j)
+			}
 			if j := job("15"); j.Partition != "gpu,hidden" {
 				t.Errorf("job 15: %+v", j)
 			}

@@ -89,7 +89,7 @@ sleep 3
 S --gpus-per-task=1 -n 1 -H
 S --gpus-per-socket=1 --sockets-per-node=1 -H
 S --gpus-per-node=1 -H
-S --gres=gpu:1 -H
+RESV=$(S --gres=gpu:1 --exclusive -H)
 S --gres=gpu:shared -H
 S --gres=gpu:shared:1 -p gpu,hidden -H
 S --gpus=shared:1 -H
@@ -113,7 +113,8 @@ in_root scontrol update JobId="${SPLIT}_1" ExcNodeList=n3
 in_root scontrol update NodeName=c1 State=DRAIN Reason="power | supply${NL}NodeName=n1 State=DOWN Gres=gpu:9"
 in_root scontrol update NodeName=n4 State=DOWN Reason="State=IDLE Gres=gpu:titanxp:7"
 in_root scontrol update NodeName=n2 Comment="State=DOWN Partitions=x" || true
-in_root scontrol create reservation ReservationName=r1 StartTime=now Duration=60 Users=root Nodes=n1 Flags=maint,ignore_jobs >/dev/null
+in_root scontrol create reservation ReservationName=r1 StartTime=now Duration=60 Users=root,nobody Nodes=n1 Flags=maint,ignore_jobs >/dev/null
+in_root scontrol update JobId="$RESV" ReservationName=r1
 sleep 8
 
 clean() { sed -e "s#$D#/srv/slurm#g" -e "s#\b$HOST\b#node#g" -e 's/OS=Linux .* RealMemory/OS=Linux 6.1.0 #1 SMP Debian RealMemory/' -e 's/BOOT_TIME .*/BOOT_TIME               = 0/'; }
