@@ -196,6 +196,21 @@ next:
 	}
 }
 
+// softMayStart reports whether one of those that wait for a GPU to become free could
+// start at once, as far as limits go.
+func (r *round) softMayStart() bool {
+next:
+	for ref := range r.softJobs {
+		for _, c := range classes(r.b.jobs[ref]) {
+			if l := r.f.Book.limits[c]; l != nil && l.credit <= r.sent[c] {
+				continue next
+			}
+		}
+		return true
+	}
+	return false
+}
+
 // send counts a job that goes to a GPU now.
 func (r *round) send(ref string) {
 	for _, c := range classes(r.b.jobs[ref]) {

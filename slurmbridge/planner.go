@@ -176,7 +176,7 @@ func (r *round) fill(g int) {
 		hidden := r.hide(nil)
 		nobody := len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0
 		r.show(hidden)
-		if nobody {
+		if nobody && r.softMayStart() {
 			r.unshelve()
 		}
 	}
