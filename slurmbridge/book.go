@@ -3,6 +3,7 @@ package slurmbridge
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -160,6 +161,7 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 		}
 	}
 	b.observeLimits(s, b.seats())
+	b.await(s)
 	for _, id := range b.groupIDs() {
 		g := b.Groups[id]
 		r, e := b.observeGroup(g, jobs, s, gate)
@@ -186,6 +188,35 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 		}
 	}
 	return repairs, events
+}
+
+// await notes which members other jobs wait for the end of. What the bridge itself
+// has told to follow them doesn't count.
+func (b *Book) await(s *Snapshot) {
+	seats := b.seats()
+	if len(seats) == 0 {
+		return
+	}
+	awaited := maps.Clone(s.Awaited)
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		follows := seats[j.Ref].group
+		for _, d := range j.Dependency.List {
+			if d.OnEnd() && (follows == nil || !slices.Contains(follows.After, d.Job)) {
+				if awaited == nil {
+					awaited = map[string]bool{}
+				}
+				awaited[d.Job] = true
+			}
+		}
+	}
+	for i := range s.Jobs {
+		// Of one that is ending, those who waited may be gone already.
+		j := &s.Jobs[i]
+		if m := seats[j.Ref].member; m != nil && j.State != Completing {
+			m.Awaited = awaited[j.Ref] || j.ArrayID != 0 && awaited[strconv.FormatInt(j.ArrayID, 10)]
+		}
+	}
 }
 
 func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate string) (repairs []Change, events []Event) {

@@ -133,3 +133,43 @@ func TestLeftToSlurm(t *testing.T) {
 		})
 	}
 }
+
+// A job that fails beside others isn't run again where other jobs have waited for its
+// end: they have seen it fail. Those the bridge sends after it don't count.
+func TestAwaitedIsNotRunAgain(t *testing.T) {
+	for name, wait := range map[string]func(m *model, v *mjob){
+		"nobody":           func(*model, *mjob) {},
+		"job without GPU":  func(m *model, v *mjob) { m.awaited = map[string]bool{v.Ref: true} },
+		"array as a whole": func(m *model, v *mjob) { v.ArrayID = 7; m.awaited = map[string]bool{"7": true} },
+		"shared job": func(m *model, v *mjob) {
+			m.depend(m.submit("ann", time.Minute, v.profil, true), "afterok:"+v.Ref+",after:"+m.gates[0].id)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newModel(node("n1", 1, 8))
+			l := &ledger{}
+			b, _ := learning(m, newMemory(), l)
+			tick(t, b, m, time.Second)
+			p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
+			p.Runs = 1
+			v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, q, true)
+			v.Requeue, v.fails = true, true
+			tick(t, b, m, 3*time.Second)
+			wait(m, v)
+			m.submit("ann", time.Minute, app("vgg16", 60, 0.9, 9000), true) // is to follow both
+			tick(t, b, m, 3*time.Second)
+			if v.State != slurmbridge.Running || n.State != slurmbridge.Running {
+				t.Fatalf("%s, %s", v.State, n.State)
+			}
+			for !v.ended {
+				tick(t, b, m, time.Second)
+			}
+			m.awaited = nil
+			l.record(m, v, n)
+			tick(t, b, m, 3*time.Second)
+			if len(l.kept) != 1 || l.kept[0].Suspect == "" || l.kept[0].Again != (name == "nobody") {
+				t.Errorf("%+v", l.kept)
+			}
+		})
+	}
+}

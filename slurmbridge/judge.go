@@ -111,8 +111,10 @@ func (b *Bridge) settle(ctx context.Context, snap *Snapshot, r *Run, how Descrip
 		j.ending, j.member = ending.Ending, ending.Member
 	}
 	o := j.judge(b.Beliefs)
+	// Those that waited for its end have seen it fail: a second run comes too late for
+	// them, or at the same time as they.
 	o.Again = o.Suspect != "" && how.Requeue && b.RetryAlone && b.Mode == Active &&
-		ending != nil && ending.Member != nil && b.learned.again[r.Ref] == nil
+		ending != nil && ending.Member != nil && !ending.Member.Awaited && b.learned.again[r.Ref] == nil
 	if o.Cleared {
 		b.learned.again[r.Ref].forgive(b.Beliefs)
 	}

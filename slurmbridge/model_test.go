@@ -1,6 +1,7 @@
 package slurmbridge_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -21,12 +22,19 @@ type model struct {
 	jobs  []*mjob
 	gates []*mgate
 	next  int64
+	// awaited are those that jobs without a GPU wait for.
+	awaited map[string]bool
 	// fail makes the n-th update from now fail after it was applied to the first
 	// job of its list.
 	fail int
 	down bool
 	// dull: it looks at its queue twice a minute, and at what it is told to start.
 	dull bool
+	// most is how many jobs of a user run at a time, as a QOS' MaxJobsPerUser; no entry =
+	// any number.
+	most map[string]int
+	// reason is what Slurm says of jobs beyond most, "" = that it is a QOS' limit.
+	reason string
 	// slip, if set, says how much time passes after an update.
 	slip func() time.Duration
 	// started is called as each job starts.
@@ -143,6 +151,10 @@ func (m *model) schedule() {
 		if m.dull && !j.now && m.now.Second()%30 != 0 {
 			continue
 		}
+		if most, limited := m.most[j.User]; limited && m.runs(j.User) >= most {
+			j.Reason = cmp.Or(m.reason, "QOSMaxJobsPerUserLimit")
+			continue
+		}
 		m.place(j)
 	}
 }
@@ -180,6 +192,17 @@ func (m *model) place(j *mjob) {
 	}
 }
 
+// runs counts a user's jobs that run.
+func (m *model) runs(user string) int {
+	n := 0
+	for _, j := range m.jobs {
+		if j.State == slurmbridge.Running && !j.ended && j.User == user {
+			n++
+		}
+	}
+	return n
+}
+
 // on lists who runs on a GPU.
 func (m *model) on(node string, gpu int) []*mjob {
 	var out []*mjob
@@ -195,7 +218,7 @@ func (m *model) Look(context.Context) (*slurmbridge.Snapshot, error) {
 	if m.down {
 		return nil, slurmbridge.ErrDown
 	}
-	s := &slurmbridge.Snapshot{At: m.now, Release: "22.05.8", Nodes: slices.Clone(m.nodes)}
+	s := &slurmbridge.Snapshot{At: m.now, Release: "22.05.8", Nodes: slices.Clone(m.nodes), Awaited: m.awaited}
 	for _, j := range m.jobs {
 		if !j.ended {
 			c := j.Job
@@ -254,6 +277,7 @@ func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
 		}
 		if u.Dependency != nil {
 			m.depend(j, *u.Dependency)
+			j.Reason = ""
 		}
 		j.now = u.StartNow
 	}

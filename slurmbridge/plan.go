@@ -47,6 +47,8 @@ type Member struct {
 	// member until a look shows that it is. Tries counts the attempts.
 	Undo  string `json:"undo,omitempty"`
 	Tries int    `json:"tries,omitempty"`
+	// Awaited says that some job waits for this one's end.
+	Awaited bool `json:"awaited,omitempty"`
 	// Alone: what it is made is an ordinary job with a GPU of its own.
 	Alone bool `json:"alone,omitempty"`
 	// Gone says why the member needs no more looking after: "ended", "cancelled",

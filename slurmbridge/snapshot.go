@@ -10,6 +10,7 @@ package slurmbridge
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -120,6 +121,11 @@ type Dependency struct {
 	Rest string // whatever else the term holds, e.g. "+5"
 }
 
+// OnEnd reports whether the condition is about how, or that, a job ends.
+func (d Dependency) OnEnd() bool {
+	return d.Job != "" && (strings.HasPrefix(d.Type, "after") && d.Type != "after")
+}
+
 // Dependencies is a job's list of unmet conditions.
 type Dependencies struct {
 	List []Dependency
@@ -182,6 +188,9 @@ type Snapshot struct {
 	Jobs  []Job
 	Nodes []Node
 	Gates []GateState
+	// Awaited holds the jobs ("123", "120_4") and arrays ("120") whose end a job
+	// without a GPU waits for.
+	Awaited map[string]bool
 }
 
 // fillGPUs names the GPU of each job that runs on a node with only one.

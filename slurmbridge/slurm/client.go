@@ -160,6 +160,7 @@ func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	snap.Awaited = c.parser.awaited
 	for _, gate := range gates {
 		snap.Gates = append(snap.Gates, slurmbridge.GateState{
 			ID: gate.ID, Open: gate.State != slurmbridge.Pending, Begin: gate.Begin,

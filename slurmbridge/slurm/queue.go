@@ -124,6 +124,9 @@ type queueParser struct {
 	strings interner
 	asks    map[Tres]slurmbridge.Ask
 	deps    map[string]slurmbridge.Dependencies
+	// awaited holds the jobs and arrays whose end a job without a GPU waits for, as
+	// of the last output.
+	awaited map[string]bool
 }
 
 // errRow says that squeue printed something that is no row of ours.
@@ -144,7 +147,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 	if p.asks == nil {
 		p.asks, p.deps = map[Tres]slurmbridge.Ask{}, map[string]slurmbridge.Dependencies{}
 	}
-	jobs = dst[:0]
+	jobs, p.awaited = dst[:0], nil
 	var pf [numPlain][]byte
 	var ff [numFree][]byte
 	for row := 0; len(out) > 0; row++ {
@@ -176,6 +179,14 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 		ask := p.ask(&ff)
 		mayBeGate := ask.Kind == slurmbridge.AskNone && string(ff[fComment]) == slurmbridge.GateName
 		if ask.Kind == slurmbridge.AskNone && !mayBeGate {
+			for _, d := range p.dependencies(ff[fDependency]).List {
+				if d.OnEnd() {
+					if p.awaited == nil {
+						p.awaited = map[string]bool{}
+					}
+					p.awaited[d.Job] = true
+				}
+			}
 			continue
 		}
 		if !cutPlain(head, &pf) {

@@ -3,6 +3,7 @@ package slurm
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -249,6 +250,23 @@ func TestParseQueueCut(t *testing.T) {
 	for _, n := range []int{0, len(whole) - 1, len(whole)} {
 		if _, _, err := p.parse(nil, whole[:n], "~N"); err != nil {
 			t.Errorf("whole: %v", err)
+		}
+	}
+}
+
+// Whose end jobs without a GPU wait for is told; for a start, nobody's.
+func TestParseQueueAwaited(t *testing.T) {
+	var out string
+	for _, dep := range []string{"afterok:5(unfulfilled),afterany:6_2(unfulfilled),afterany:7_*(unfulfilled)", "after:8(unfulfilled)", "singleton(unfulfilled)", "(null)", "afternotok:5(unfulfilled)?aftercorr:9_*"} {
+		out += row("~N", "1", plainRow("1"), [numFree]string{fDependency: dep})
+	}
+	out += row("~N", "2", plainRow("2"), [numFree]string{fPerNode: "gres:mps:1", fDependency: "afterok:10"})
+	var p queueParser
+	for range 2 {
+		jobs, _, err := p.parse(nil, []byte(out), "~N")
+		want := map[string]bool{"5": true, "6_2": true, "7": true, "9": true}
+		if err != nil || len(jobs) != 1 || !maps.Equal(p.awaited, want) {
+			t.Errorf("%d jobs, %v, awaited %v", len(jobs), err, p.awaited)
 		}
 	}
 }
