@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/google/renameio/v2"
 )
 
 // Card is one of the node's GPUs, as the agent tells the hooks, which open no GPU
@@ -40,7 +38,7 @@ func (d Dir) WriteCards(cards []Card) error {
 		return err
 	}
 	// Task prologs read it as the job's user.
-	if err := renameio.WriteFile(d.path(cardsFile), append(body, '\n'), 0o644, renameio.WithStaticPermissions(0o644)); err != nil {
+	if err := put(d.path(cardsFile), append(body, '\n'), 0o644); err != nil {
 		return fmt.Errorf("tell the hooks of the GPUs: %w", err)
 	}
 	return nil

@@ -73,11 +73,10 @@ func (d Dir) Begin(j *Job) error {
 	old, err := ReadJob(d.running(j.JobID))
 	switch {
 	case err != nil: // there is none, or none that helps
-	case old.Restart == j.Restart && old.Boot == j.Boot:
+	case old.Restart == j.Restart && old.Boot == j.Boot && old.End.IsZero():
 		j.Start, j.MPS, j.MPSFault = old.Start, old.MPS, old.MPSFault
 	default:
-		old.End = j.Start
-		if err := write(d.ended(old), old); err != nil {
+		if err := d.move(old, j.Start, old.Exit); err != nil {
 			return err
 		}
 	}
@@ -109,10 +108,16 @@ func write(path string, j *Job) error {
 		return fmt.Errorf("job %d: %w", j.JobID, err)
 	}
 	// Comments may be private: root only.
-	if err := renameio.WriteFile(path, body, 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := put(path, body, 0o600); err != nil {
 		return fmt.Errorf("write job file: %w", err)
 	}
 	return nil
+}
+
+// put writes a file, whole or not at all. What is written first lies beside it, not in
+// /tmp, which users can fill.
+func put(path string, body []byte, mode os.FileMode) error {
+	return renameio.WriteFile(path, body, mode, renameio.WithStaticPermissions(mode), renameio.WithTempDir(filepath.Dir(path)))
 }
 
 // End moves a job's file to the ended ones, with the time and how it ended. A job
@@ -134,12 +139,24 @@ func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
 		// What can't be read helps nobody.
 		return nil, errors.Join(err, os.Remove(d.running(id)))
 	}
-	j.End, j.Exit = now, exit
-	// The job is over whether or not that can be told: its file must go.
-	if err := errors.Join(write(d.ended(j), j), os.Remove(d.running(id))); err != nil {
-		return j, fmt.Errorf("close job file: %w", err)
+	if err := d.move(j, now, exit); err != nil {
+		// The job is over whether or not that can be told: its file must go.
+		return j, fmt.Errorf("close job file: %w", errors.Join(err, os.Remove(d.running(id))))
 	}
 	return j, nil
+}
+
+// move writes a job's end into its file, unless it stands there, and moves that to the
+// ended ones. At no moment is it in both folders, or in neither: whoever takes it from
+// the ended ones would see the job begin anew in the other.
+func (d Dir) move(j *Job, end time.Time, exit string) error {
+	if j.End.IsZero() {
+		j.End, j.Exit = end, exit
+		if err := write(d.running(j.JobID), j); err != nil {
+			return err
+		}
+	}
+	return os.Rename(d.running(j.JobID), d.ended(j))
 }
 
 // change rewrites the files of those of the jobs that still run and that do changes,

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"github.com/google/renameio/v2"
 )
 
 // limit asks the controller for the memory limit of a job that is to share, and keeps it
@@ -78,7 +76,7 @@ func (d Dir) keepLimits(gpu int, jobs ...*Job) error {
 	} else {
 		var body []byte
 		if body, err = json.Marshal(limits); err == nil {
-			err = renameio.WriteFile(d.limitsFile(gpu), body, 0o644, renameio.WithStaticPermissions(0o644))
+			err = put(d.limitsFile(gpu), body, 0o644)
 		}
 	}
 	if err != nil {

@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/google/renameio/v2"
 )
 
 // Server is a GPU's MPS server as it was last seen. Hooks and agent write it under
@@ -50,7 +48,7 @@ func (d Dir) keepServer(gpu int, s Server) error {
 	if err != nil {
 		return err
 	}
-	if err := renameio.WriteFile(d.serverFile(gpu), body, 0o644, renameio.WithStaticPermissions(0o644)); err != nil {
+	if err := put(d.serverFile(gpu), body, 0o644); err != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, err)
 	}
 	return nil

@@ -49,6 +49,7 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	for _, j := range jobs {
 		end := now
 		switch {
+		case !j.End.IsZero(): // its epilog died on the way, or is about to move its file
 		case j.Boot != "" && boot != "" && j.Boot != boot:
 			// It was alive when its file was written last; more isn't known.
 			end = j.Start
@@ -67,8 +68,9 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 				continue
 			}
 		}
-		_, err := h.Dir.End(j.JobID, end, "")
-		errs = append(errs, errors.Join(fmt.Errorf("job %d ended without an epilog", j.JobID), err))
+		if moved, err := h.Dir.End(j.JobID, end, ""); moved != nil || err != nil {
+			errs = append(errs, errors.Join(fmt.Errorf("job %d ended without an epilog", j.JobID), err))
+		}
 	}
 	return there, errors.Join(errs...)
 }

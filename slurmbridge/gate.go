@@ -105,7 +105,7 @@ func (g *Gate) write() error {
 		return nil
 	}
 	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", g.id, g.expires.Add(-2*time.Second).Unix(), g.Sharing, Units)
-	if err := renameio.WriteFile(g.File, []byte(text), 0o644); err != nil {
+	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)
 	}
 	return nil

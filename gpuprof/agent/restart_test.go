@@ -249,3 +249,38 @@ func TestVictim(t *testing.T) {
 		t.Errorf("job 8 is no victim: %v", r.MPSFault)
 	}
 }
+
+// While a job's end stands in its file and the file hasn't been moved yet, the agent
+// waits; then there is one record, with that end.
+func TestEndIsToldBeforeTheMove(t *testing.T) {
+	b := newBench(t)
+	b.begin(7, 0, 0)
+	b.scan()
+	b.until(b.now.Add(5 * time.Second))
+	path := filepath.Join(b.Dir.Jobs(), "7.json")
+	j, err := prolog.ReadJob(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := b.now
+	j.End = end
+	body, err := json.Marshal(j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.scan()
+	b.now = b.now.Add(time.Second)
+	b.scan()
+	if len(b.kept.recs) != 0 {
+		t.Fatalf("a record before the file was moved: %+v", b.kept.recs)
+	}
+	b.end(7)
+	r := b.closed(7)
+	b.scan()
+	if !r.End.Equal(end) || r.NoEpilog || len(b.kept.recs) != 1 || len(b.jobs) != 0 {
+		t.Errorf("%d records, %d jobs, %+v", len(b.kept.recs), len(b.jobs), r)
+	}
+}

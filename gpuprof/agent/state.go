@@ -50,7 +50,7 @@ func (a *Agent) save() error {
 	if err := gob.NewEncoder(&buf).Encode(all); err != nil {
 		return fmt.Errorf("write down the agent's state: %w", err)
 	}
-	if err := renameio.WriteFile(a.statePath(), buf.Bytes(), 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := renameio.WriteFile(a.statePath(), buf.Bytes(), 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(filepath.Dir(a.statePath()))); err != nil {
 		return fmt.Errorf("write down the agent's state: %w", err)
 	}
 	return nil

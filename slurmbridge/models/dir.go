@@ -50,7 +50,7 @@ func (d Dir) MixPath(sum string) string { return filepath.Join(string(d), sum+mi
 func (d Dir) put(text []byte, ext string) (string, error) {
 	raw := sha256.Sum256(text)
 	sum := hex.EncodeToString(raw[:])
-	if err := renameio.WriteFile(filepath.Join(string(d), sum+ext), text, 0o600, renameio.WithStaticPermissions(0o600)); err != nil {
+	if err := renameio.WriteFile(filepath.Join(string(d), sum+ext), text, 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(string(d))); err != nil {
 		return "", fmt.Errorf("write model: %w", err)
 	}
 	return sum, nil
