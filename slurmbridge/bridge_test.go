@@ -319,6 +319,9 @@ func draw(t *rapid.T) {
 	}
 	b := reborn()
 	m.dull = rapid.Bool().Draw(t, "dull")
+	if rapid.Bool().Draw(t, "limit") {
+		m.most = map[string]int{"ann": rapid.IntRange(1, 3).Draw(t, "most")}
+	}
 	if rapid.Bool().Draw(t, "busy") { // jobs start and end between two changes of one plan
 		m.slip = func() time.Duration {
 			return time.Duration(max(0, rapid.IntRange(-3, 2).Draw(t, "slip"))) * time.Second

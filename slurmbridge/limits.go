@@ -53,11 +53,16 @@ func (l *limit) text(at time.Time) string {
 
 // limitReason reports whether a job's Reason is a limit, and whether it is one that
 // this job will never meet, whoever ends. The names are Slurm's (slurm.h, 22.05 to
-// 24.11): Assoc…, QOS…, Max…PerAccount, and an array's own.
+// 24.11): Assoc…, QOS…, Max…PerAccount, and an array's own. What an operator has
+// closed for a while, a partition or a node that is reserved, or will be before the
+// job's time limit, is like a limit: the job is none the worse for it.
 func limitReason(reason string) (is, forever bool) {
 	switch {
-	case reason == "JobArrayTaskLimit":
+	case reason == "JobArrayTaskLimit", reason == "PartitionDown", reason == "PartitionInactive",
+		(strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved"):
 		return true, false
+	case reason == "PartitionTimeLimit", reason == "PartitionNodeLimit":
+		return true, true
 	case strings.HasPrefix(reason, "Assoc"), strings.HasPrefix(reason, "QOS"),
 		strings.HasPrefix(reason, "Max") && strings.HasSuffix(reason, "PerAccount"):
 	default:
@@ -209,6 +214,16 @@ next:
 		return true
 	}
 	return false
+}
+
+// limited reports whether a job is of a class that is at a limit.
+func (r *round) limited(ref string) bool {
+	j := r.b.jobs[ref]
+	if j == nil {
+		return false
+	}
+	of := classes(j)
+	return r.f.Book.limits[of[0]] != nil || r.f.Book.limits[of[1]] != nil
 }
 
 // send counts a job that goes to a GPU now.

@@ -72,6 +72,9 @@ type Group struct {
 	// Free is when the group could first have started: when it was released, or
 	// when the last of After had ended.
 	Free time.Time `json:"free,omitzero"`
+	// Capped: a Next group was made while its jobs were at a limit of Slurm's; without
+	// that they might have joined those who run.
+	Capped bool `json:"capped,omitempty"`
 	// Pushed: Slurm was told that a Next group's time has come.
 	Pushed bool    `json:"pushed,omitempty"`
 	Score  float64 `json:"score,omitempty"`

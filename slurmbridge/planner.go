@@ -133,6 +133,9 @@ func (r *round) sticky(g *Group, i int) bool {
 		}
 		running++
 	}
+	if g.Capped && !slices.ContainsFunc(g.Refs(), r.limited) {
+		return false
+	}
 	return !r.p.Join || card.FreeShares() == 0 || running == len(g.After)
 }
 
@@ -325,6 +328,7 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 		}
 		grp.Members = append(grp.Members, m)
 		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i]})
+		grp.Capped = grp.Capped || kind == Next && r.limited(j.ID)
 	}
 	pg := PlannedGroup{Group: grp, Changes: r.changes(&grp)}
 	r.plan.Groups = append(r.plan.Groups, pg)

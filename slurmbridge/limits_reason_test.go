@@ -1,0 +1,34 @@
+package slurmbridge
+
+import "testing"
+
+func TestLimitReasons(t *testing.T) {
+	for reason, want := range map[string][2]bool{
+		"":                                     {false, false},
+		"Priority":                             {false, false},
+		"Resources":                            {false, false},
+		"MaxMemPerLimit":                       {false, false},
+		"QOSMaxJobsPerUserLimit":               {true, false},
+		"AssocGrpGRES":                         {true, false},
+		"AssocMaxJobsLimit":                    {true, false},
+		"QOSMaxGRESPerUser":                    {true, false},
+		"MaxGRESPerAccount":                    {true, false},
+		"JobArrayTaskLimit":                    {true, false},
+		"PartitionDown":                        {true, false},
+		"PartitionInactive":                    {true, false},
+		"PartitionTimeLimit":                   {true, true},
+		"ReqNodeNotAvail":                      {false, false},
+		"ReqNodeNotAvail, UnavailableNodes:n1": {false, false},
+		"ReqNodeNotAvail, Reserved for maintenance":                                                   {true, false},
+		"ReqNodeNotAvail, May be reserved for other job":                                              {true, false},
+		"Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": {true, false},
+		"AssocMaxCpuPerJobLimit":                                                                      {true, true},
+		"QOSMaxGRESPerNode":                                                                           {true, true},
+		"QOSMinGRES":                                                                                  {true, true},
+		"QOSMaxWallDurationPerJobLimit":                                                               {true, true},
+	} {
+		if is, forever := limitReason(reason); is != want[0] || forever != want[1] {
+			t.Errorf("%q: %v, %v", reason, is, forever)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package slurmbridge_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+)
+
+// A user at a limit keeps no GPU from others, is not left to Slurm, and has as many
+// jobs run as he may, whatever the bridge knew before.
+func TestLimit(t *testing.T) {
+	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+	m.most = map[string]int{"ann": 2}
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	var anns, bobs []*mjob
+	for range 20 {
+		anns = append(anns, m.submit("ann", 100*time.Second, app("a", 100, 0.3, 2000), true))
+	}
+	for range 6 {
+		bobs = append(bobs, m.submit("bob", 100*time.Second, app("b", 100, 0.3, 2000), true))
+	}
+	begin := m.now
+	tick(t, b, m, 8*time.Second)
+	if n, k := m.runs("ann"), m.runs("bob"); n != 2 || k < 2 {
+		t.Errorf("%d of ann's and %d of bob's run", n, k)
+	}
+	p := b.Status().Place(anns[19].Ref)
+	if p == nil || !strings.Contains(p.Holds, "QOSMaxJobsPerUserLimit") {
+		t.Errorf("the last of ann's: %+v", p)
+	}
+	for !anns[19].ended && m.now.Sub(begin) < time.Hour {
+		tick(t, b, m, 10*time.Second)
+		for ref, why := range b.Status().HandsOff {
+			t.Fatalf("job %s is left to Slurm: %s", ref, why)
+		}
+	}
+	if took := m.now.Sub(begin); took > 10*105*time.Second {
+		t.Errorf("ann's take %v, ten times two of 100 s", took)
+	}
+	for _, j := range bobs {
+		if !j.ended || j.began.Sub(begin) > 4*time.Minute {
+			t.Errorf("bob's job %s began after %v", j.Ref, j.began.Sub(begin))
+		}
+	}
+	shared := 0
+	for _, j := range anns {
+		if j.Asked.Count < slurmbridge.Units {
+			shared++
+		}
+	}
+	if shared < 16 {
+		t.Errorf("%d of ann's shared a GPU", shared)
+	}
+}
+
+// A limit that is lifted is no limit a minute later, without anything ending.
+func TestLimitLifted(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	m.most = map[string]int{"ann": 1}
+	mem := newMemory()
+	b := bridge(m, mem)
+	tick(t, b, m, time.Second)
+	for range 3 {
+		m.submit("ann", time.Hour, app("a", 3600, 0.3, 2000), true)
+	}
+	tick(t, b, m, 10*time.Second)
+	updates := m.updates
+	tick(t, b, m, 30*time.Second)
+	if n := m.runs("ann"); n != 1 || m.updates != updates {
+		t.Errorf("%d run; %d updates while nothing happened", n, m.updates-updates)
+	}
+	delete(m.most, "ann")
+	tick(t, b, m, 50*time.Second)
+	if n := m.runs("ann"); n != 3 {
+		t.Errorf("%d run after the limit was lifted\n%s", n, strings.Join(mem.log, "\n"))
+	}
+}
+
+// A job that no limit will ever let start is Slurm's again, and what comes behind it
+// runs.
+func TestLimitOfTheJobItself(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	m.most = map[string]int{"ann": 0}
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	big := m.submit("ann", time.Minute, app("a", 60, 0.3, 2000), true)
+	next := m.submit("bob", time.Minute, app("b", 60, 0.3, 2000), true)
+	m.reason = "QOSMaxWallDurationPerJobLimit"
+	tick(t, b, m, 10*time.Second)
+	if b.Status().HandsOff[big.Ref] == "" || big.Asked.Count != slurmbridge.Units || len(big.Dependency.List) != 0 {
+		t.Errorf("it asks for %d, waits for %q, left alone: %q", big.Asked.Count, big.Dependency.Raw, b.Status().HandsOff[big.Ref])
+	}
+	if next.State != slurmbridge.Running {
+		t.Errorf("the next is %s", next.State)
+	}
+	delete(m.most, "ann")
+	tick(t, b, m, 2*time.Minute)
+	if !big.ended && big.State != slurmbridge.Running {
+		t.Errorf("it is %s when its limit is gone", big.State)
+	}
+}
