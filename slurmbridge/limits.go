@@ -58,8 +58,7 @@ func (l *limit) text(at time.Time) string {
 // job's time limit, is like a limit: the job is none the worse for it.
 func limitReason(reason string) (is, forever bool) {
 	switch {
-	case reason == "JobArrayTaskLimit", reason == "PartitionDown", reason == "PartitionInactive",
-		(strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved"):
+	case reason == "JobArrayTaskLimit", closed(reason):
 		return true, false
 	case reason == "PartitionTimeLimit", reason == "PartitionNodeLimit":
 		return true, true
@@ -73,9 +72,17 @@ func limitReason(reason string) (is, forever bool) {
 	return true, forever
 }
 
+// closed reports whether a Reason is what an operator has closed. No job's end opens it.
+func closed(reason string) bool {
+	return reason == "PartitionDown" || reason == "PartitionInactive" ||
+		(strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved")
+}
+
 // frees reports whether the end of a job makes room under the limit.
 func (l *limit) frees(of class, ended [2]class) bool {
 	switch {
+	case closed(l.reason):
+		return false
 	case of.array != 0:
 		return of == ended[1]
 	case strings.Contains(l.reason, "PerUser"), strings.HasPrefix(l.reason, "AssocMax"):
