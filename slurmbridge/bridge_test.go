@@ -482,10 +482,13 @@ func TestDeathAtAnyStep(t *testing.T) {
 	}
 }
 
-// While nothing happens nothing is sent to Slurm, with every kind of group about.
+// While nothing happens nothing is sent to Slurm, with every kind of group about, and
+// with GPUs that stand idle because nobody may use them or has the cores to.
 func TestQuietQueueIsLeftAlone(t *testing.T) {
 	for gpus := 1; gpus <= 2; gpus++ {
-		m := newModel(node("n1", gpus, 16), node("n2", gpus, 16))
+		other, full := node("n3", 1, 16), node("n4", 1, 0)
+		other.Partitions = []string{"other"}
+		m := newModel(node("n1", gpus, 16), node("n2", gpus, 16), other, full)
 		mem := newMemory()
 		b := bridge(m, mem)
 		tick(t, b, m, time.Second)

@@ -209,10 +209,13 @@ next:
 }
 
 // softMayStart reports whether one of those that wait for a GPU to become free could
-// start at once, as far as limits go.
-func (r *round) softMayStart() bool {
+// start at once on GPU g, as far as its owner and limits go.
+func (r *round) softMayStart(g int) bool {
 next:
-	for ref := range r.softJobs {
+	for ref, j := range r.softJobs {
+		if !j.MayUse(g) {
+			continue
+		}
 		for _, c := range classes(r.b.jobs[ref]) {
 			if l := r.f.Book.limits[c]; l != nil && l.credit <= r.sent[c] {
 				continue next

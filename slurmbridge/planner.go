@@ -179,7 +179,7 @@ func (r *round) fill(g int) {
 		hidden := r.hide(nil)
 		nobody := len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0
 		r.show(hidden)
-		if nobody && r.softMayStart() {
+		if nobody && r.softMayStart(g) {
 			r.unshelve()
 		}
 	}
@@ -330,6 +330,12 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i]})
 		grp.Capped = grp.Capped || kind == Next && r.limited(j.ID)
 	}
+	if old := r.waits(&grp); old != nil {
+		// Planned anew, and nothing has come of it: it stays as it is.
+		r.kept[old.ID], r.next[g] = true, old
+		st.Pending = without(st.Pending, chosen)
+		return
+	}
 	pg := PlannedGroup{Group: grp, Changes: r.changes(&grp)}
 	r.plan.Groups = append(r.plan.Groups, pg)
 	if kind != Next {
@@ -347,6 +353,25 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 	if kind != Next {
 		r.unkeep(r.successor(g))
 	}
+}
+
+// waits returns the group that waits already as this one is to, nil = none.
+func (r *round) waits(g *Group) *Group {
+	old := r.b.soft[g.Members[0].Ref]
+	if g.Kind != Next || old == nil || old.State != Released || old.Node != g.Node || old.GPU != g.GPU || old.Pinned != g.Pinned ||
+		len(old.Refs()) != len(g.Members) || slices.ContainsFunc(g.After, func(ref string) bool { return !slices.Contains(old.After, ref) }) {
+		return nil
+	}
+	if slices.ContainsFunc(old.After, func(ref string) bool { return r.b.jobs[ref] != nil && !slices.Contains(g.After, ref) }) {
+		return nil // one was requeued, say
+	}
+	for i := range g.Members {
+		m := &g.Members[i]
+		if r.b.soft[m.Ref] != old || r.b.seats[m.Ref].member.Shares != m.Shares {
+			return nil
+		}
+	}
+	return old
 }
 
 // without removes the jobs at the given ascending indexes from the queue, in its

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -76,6 +77,12 @@ func TestHabits(t *testing.T) {
 		})
 	}
 	all.Wait()
+	// It may cut short what others ask at that moment.
+	t.Run("reconfigured", func(t *testing.T) {
+		own := *r
+		own.t = t
+		reconfigured(&habit{&own, slurmtest.NodeName(0), "p1"}) // nobody follows there
+	})
 }
 
 func (h *habit) sub(sleep float64, args ...string) string {
@@ -90,20 +97,32 @@ func (h *habit) pair(sleep float64, args ...string) (a, b string) {
 	return id + "_0", id + "_1"
 }
 
-// follow starts a job that fills the GPU for so long, and has two others told to
-// follow it together.
-func (h *habit) follow(user string, sleep float64) (long, a, b string) {
+// follow starts a job that fills the GPU until end is called, and has two others told
+// to follow it together.
+func (h *habit) follow(user string) (long, a, b string) {
 	h.t.Helper()
 	args := []string{"--partition=" + h.part}
-	long = h.submit(user, "m9000g90", sleep, args...)
+	script := fmt.Sprintf("until test -e %s; do sleep 0.2; done", h.Path("out", "end."+h.part))
+	long, err := h.Submit(context.Background(), user, script, append(args, "--gres=gpu:shared", "--comment=app=m9000g90")...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
 	h.state(20*time.Second, long, "RUNNING")
 	a, b = h.submit(user, small, 2, args...), h.submit(user, small, 2, args...)
 	for _, id := range []string{a, b} {
-		h.until(10*time.Second, "told to follow", id, func(f map[string]string) bool {
+		h.until(20*time.Second, "told to follow", id, func(f map[string]string) bool {
 			return strings.Contains(f["Dependency"], "afterany:"+long) && f["ReqNodeList"] == h.node && strings.HasSuffix(f["TresPerNode"], "mps:50")
 		})
 	}
 	return long, a, b
+}
+
+// end ends the job that follow has started.
+func (h *habit) end() {
+	h.t.Helper()
+	if err := os.WriteFile(h.Path("out", "end."+h.part), nil, 0o644); err != nil {
+		h.t.Fatal(err)
+	}
 }
 
 // until waits for a job to look so.
