@@ -31,7 +31,7 @@ type Book struct {
 	// who ran at the last look, nil = there was none. Neither outlives the bridge:
 	// what is released next tells again.
 	limits  map[class]*limit
-	running map[string][2]class
+	running map[string]holder
 	// LastAt is when the last look was, zero at the start.
 	LastAt time.Time
 	NextID int64

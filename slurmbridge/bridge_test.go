@@ -321,6 +321,7 @@ func draw(t *rapid.T) {
 	m.dull = rapid.Bool().Draw(t, "dull")
 	if rapid.Bool().Draw(t, "limit") {
 		m.most = map[string]int{"ann": rapid.IntRange(1, 3).Draw(t, "most")}
+		m.mostShares = map[string]int{"bob": rapid.IntRange(100, 200).Draw(t, "most shares")}
 	}
 	if rapid.Bool().Draw(t, "busy") { // jobs start and end between two changes of one plan
 		m.slip = func() time.Duration {

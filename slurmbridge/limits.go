@@ -3,6 +3,7 @@ package slurmbridge
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,8 +41,8 @@ type limit struct {
 	reason string
 	ref    string // the job that Slurm said it of
 	at     time.Time
-	// credit is how many may be tried: as many as have ended that count, less those
-	// that have begun since.
+	// credit is how many may be tried: as many as those that have ended made room for,
+	// less those that have begun since.
 	credit int
 }
 
@@ -78,19 +79,47 @@ func closed(reason string) bool {
 		(strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved")
 }
 
-// frees reports whether the end of a job makes room under the limit.
-func (l *limit) frees(of class, ended [2]class) bool {
+// onShares reports whether the limit is on gres, such as the shares of GPUs: of them
+// each job may have others.
+func (l *limit) onShares() bool { return strings.Contains(l.reason, "GRES") }
+
+// mostTogether is how many jobs a GPU's shares may be for.
+const mostTogether = 5
+
+// holder is a job that runs.
+type holder struct {
+	of     [2]class
+	shares int
+}
+
+func held(j *Job) holder {
+	h := holder{of: classes(j)}
+	if j.Asked.Kind == AskShares {
+		h.shares = j.Asked.Count
+	}
+	return h
+}
+
+// frees is for how many jobs of a class the end of a job makes room under the limit.
+func (l *limit) frees(of class, ended holder) int {
+	does := true // a group's limit, and who is in it isn't known
 	switch {
 	case closed(l.reason):
-		return false
+		does = false
 	case of.array != 0:
-		return of == ended[1]
+		does = of == ended.of[1]
 	case strings.Contains(l.reason, "PerUser"), strings.HasPrefix(l.reason, "AssocMax"):
-		return of.user == ended[0].user
+		does = of.user == ended.of[0].user
 	case strings.HasSuffix(l.reason, "PerAccount"):
-		return of.account == ended[0].account
+		does = of.account == ended.of[0].account
 	}
-	return true // a group's, and who is in it isn't known
+	switch {
+	case !does:
+		return 0
+	case l.onShares():
+		return max(1, ended.shares*mostTogether/Units)
+	}
+	return 1
 }
 
 // atLimit is the class by which a released job doesn't start.
@@ -110,11 +139,11 @@ func atLimit(j *Job) (class, bool) {
 // released are at one, who has begun, who has ended.
 func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 	maps.DeleteFunc(b.limits, func(_ class, l *limit) bool { return s.At.Sub(l.at) >= limitLasts })
-	running := make(map[string][2]class, len(b.running))
+	running := make(map[string]holder, len(b.running))
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		if j.State != Pending {
-			running[j.Ref] = classes(j)
+			running[j.Ref] = held(j)
 			continue
 		}
 		st, sent := seats[j.Ref]
@@ -125,15 +154,15 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 	if b.running != nil { // not the first look
 		for c, l := range b.limits {
 			begun := 0
-			for ref, of := range running {
-				if _, before := b.running[ref]; !before && (of[0] == c || of[1] == c) {
+			for ref, h := range running {
+				if _, before := b.running[ref]; !before && slices.Contains(h.of[:], c) {
 					begun++
 				}
 			}
 			l.credit = max(0, l.credit-begun)
-			for ref, of := range b.running {
-				if _, still := running[ref]; !still && l.frees(c, of) {
-					l.credit++
+			for ref, h := range b.running {
+				if _, still := running[ref]; !still {
+					l.credit += l.frees(c, h)
 				}
 			}
 		}
@@ -152,7 +181,7 @@ func (b *Book) surplus(j *Job, at time.Time) (why string, forever bool) {
 		return "Slurm's limit " + j.Reason, forever
 	}
 	for _, c := range classes(j) {
-		if l := b.limits[c]; l != nil && l.at.Equal(at) && !strings.Contains(l.reason, "GRES") {
+		if l := b.limits[c]; l != nil && l.at.Equal(at) && !l.onShares() {
 			return "Slurm's limit " + l.reason, false
 		}
 	}
@@ -188,8 +217,8 @@ func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit)) {
 	for c, l := range limits {
 		left[c] = l.credit - r.sent[c]
 		for i := range leaving {
-			if j := r.b.jobs[leaving[i].ID]; j != nil && l.frees(c, classes(j)) {
-				left[c]++
+			if j := r.b.jobs[leaving[i].ID]; j != nil {
+				left[c] += l.frees(c, held(j))
 			}
 		}
 	}

@@ -56,6 +56,34 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// One whose limit is the shares of one GPU shares it, rather than have it for one job
+// after the other.
+func TestLimitOnShares(t *testing.T) {
+	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+	m.mostShares = map[string]int{"ann": 100}
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	var jobs []*mjob
+	for range 12 {
+		jobs = append(jobs, m.submit("ann", 100*time.Second, app("a", 100, 0.3, 2000), true))
+	}
+	// They come apart, whoever was first.
+	jobs[0].run = 30 * time.Second
+	begin := m.now
+	for m.now.Sub(begin) < time.Hour && !jobs[11].ended {
+		tick(t, b, m, 10*time.Second)
+	}
+	together := 0
+	for _, j := range jobs {
+		if j.Asked.Count < slurmbridge.Units {
+			together++
+		}
+	}
+	if took := m.now.Sub(begin); took > 10*time.Minute || together < 10 || len(b.Status().HandsOff) > 0 {
+		t.Errorf("they take %v, %d shared a GPU, left alone: %v", took, together, b.Status().HandsOff)
+	}
+}
+
 // A limit that is lifted is no limit a minute later, without anything ending.
 func TestLimitLifted(t *testing.T) {
 	m := newModel(node("n1", 1, 8))

@@ -33,6 +33,8 @@ type model struct {
 	// most is how many jobs of a user run at a time, as a QOS' MaxJobsPerUser; no entry =
 	// any number.
 	most map[string]int
+	// mostShares is the same of GPUs' shares, as an association's GrpTRES.
+	mostShares map[string]int
 	// reason is what Slurm says of jobs beyond most, "" = that it is a QOS' limit.
 	reason string
 	// slip, if set, says how much time passes after an update.
@@ -151,6 +153,10 @@ func (m *model) schedule() {
 		if m.dull && !j.now && m.now.Second()%30 != 0 {
 			continue
 		}
+		if most, limited := m.mostShares[j.User]; limited && m.shares(j.User)+j.Asked.Count > most {
+			j.Reason = "AssocGrpGRES"
+			continue
+		}
 		if most, limited := m.most[j.User]; limited && m.runs(j.User) >= most {
 			j.Reason = cmp.Or(m.reason, "QOSMaxJobsPerUserLimit")
 			continue
@@ -198,6 +204,17 @@ func (m *model) runs(user string) int {
 	for _, j := range m.jobs {
 		if j.State == slurmbridge.Running && !j.ended && j.User == user {
 			n++
+		}
+	}
+	return n
+}
+
+// shares counts those that a user's jobs hold.
+func (m *model) shares(user string) int {
+	n := 0
+	for _, j := range m.jobs {
+		if j.State == slurmbridge.Running && !j.ended && j.User == user {
+			n += j.Asked.Count
 		}
 	}
 	return n
