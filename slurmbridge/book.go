@@ -359,7 +359,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			kind = "partial"
 		}
 		w := b.Wait(m.Ref)
-		if !taken {
+		if late && !taken { // a node's trouble is no fault of the job's
 			w.Strikes++
 		}
 		m.Undo, m.Tries = why, 1

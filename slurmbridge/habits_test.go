@@ -173,3 +173,45 @@ func TestAwaitedIsNotRunAgain(t *testing.T) {
 		})
 	}
 }
+
+// A node that sleeps is woken when those that are awake don't do.
+func TestAsleep(t *testing.T) {
+	asleep := node("n1", 1, 8)
+	asleep.Asleep = true
+	m := newModel(asleep, node("n2", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	p := app("vgg16", 60, 0.9, 9000)
+	first := m.submit("ann", time.Minute, p, true)
+	tick(t, b, m, 3*time.Second)
+	second := m.submit("ann", time.Minute, p, true)
+	tick(t, b, m, 3*time.Second)
+	if first.Nodes != "n2" || second.Nodes != "n1" {
+		t.Errorf("the first runs on %q, the second on %q", first.Nodes, second.Nodes)
+	}
+}
+
+// A job whose node goes out of service again and again before it starts is taken back,
+// and no worse for it.
+func TestNodesTroubleIsNobodysFault(t *testing.T) {
+	b := slurmbridge.NewBook()
+	down := node("n1", 1, 8)
+	down.Up = false
+	s := &slurmbridge.Snapshot{At: time.Unix(1e9, 0), Nodes: []slurmbridge.Node{down}, Jobs: []slurmbridge.Job{{
+		Ref: "1", State: slurmbridge.Pending, Priority: 1, ReqNodes: "n1",
+		Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: 50},
+	}}}
+	for id := range int64(3) {
+		b.Groups[id] = &slurmbridge.Group{
+			ID: id, Kind: slurmbridge.StartNow, State: slurmbridge.Released, Node: "n1", Pinned: true,
+			Members: []slurmbridge.Member{{Ref: "1", Shares: 50, WasGres: "mps:100"}},
+		}
+		if repairs, _ := b.Observe(s, "7"); len(repairs) != 1 || *repairs[0].Update.Dependency != "after:7" {
+			t.Errorf("%+v", repairs)
+		}
+		delete(b.Groups, id)
+	}
+	if why := b.HandsOff["1"]; why != "" {
+		t.Error(why)
+	}
+}

@@ -140,7 +140,7 @@ func (r *round) sticky(g *Group, i int) bool {
 }
 
 // order lists the GPUs on which something might start now: idle ones, then those
-// with the most free shares.
+// with the most free shares, of equals those that nobody has to wake first.
 func (r *round) order() []int {
 	var out []int
 	for g := range r.b.State.GPUs {
@@ -156,7 +156,10 @@ func (r *round) order() []int {
 	}
 	sort.SliceStable(out, func(a, b int) bool {
 		ga, gb := &r.b.State.GPUs[out[a]], &r.b.State.GPUs[out[b]]
-		return ga.FreeShares() > gb.FreeShares()
+		if fa, fb := ga.FreeShares(), gb.FreeShares(); fa != fb {
+			return fa > fb
+		}
+		return !r.b.gpus[out[a]].node.Asleep && r.b.gpus[out[b]].node.Asleep
 	})
 	return out
 }

@@ -165,6 +165,7 @@ type Node struct {
 	CPUsAlloc  int
 	MemMiB     float64
 	MemAlloc   float64
+	Asleep     bool // power saving has put it to sleep; a job wakes it, which takes minutes
 	Reserved   bool // a reservation or a maintenance keeps ordinary jobs away
 }
 

@@ -51,6 +51,7 @@ func parseNode(line []byte) (n slurmbridge.Node, ok bool) {
 		return n, false
 	}
 	n.Up, n.Reserved = inService(n.State)
+	n.Asleep = strings.Contains(n.State, "POWERED_DOWN") || strings.Contains(n.State, "~")
 	cpus := f["CPUEfctv"]
 	if cpus == "" {
 		cpus = f["CPUTot"]
