@@ -41,6 +41,7 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, user string)
 	}
 	f.Nodes = ParseNodes(show("nodes", "-o"))
 	f.Partitions = ParsePartitions(show("partitions", "-o"))
+	askAccounting(ctx, ask, f)
 	if conf := f.Config["SLURM_CONF"]; conf != "" {
 		if _, err := os.Stat(conf); err == nil {
 			f.ConfDir = filepath.Dir(conf)

@@ -91,8 +91,8 @@ func Examine(f *Facts) []Finding {
 		e.sharing = "shard"
 	}
 	for _, check := range []func(){
-		e.version, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.daemon, e.mode,
+		e.version, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.daemon, e.mode, e.accounting,
 	} {
 		check()
 	}
@@ -351,11 +351,6 @@ func (e *exam) user() {
 		e.add("gate-rights", Error, fmt.Sprintf("the bridge runs as %s, not as SlurmUser (%s)", e.User, slurm),
 			"others may not change users' jobs",
 			Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}})
-	}
-	if enforce := e.Config["AccountingStorageEnforce"]; has(enforce, "associations") || has(enforce, "limits") || has(enforce, "qos") {
-		e.add("gate-account", Warning, "AccountingStorageEnforce asks every submitter for an account",
-			"the gate is a job of "+e.User+"'s: without an account it is refused, and then nothing is grouped",
-			Fix{Lines: []string{"sacctmgr show assoc user=" + e.User, "sacctmgr add user " + e.User + " account=ACCOUNT"}})
 	}
 }
 

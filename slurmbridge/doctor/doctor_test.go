@@ -52,6 +52,12 @@ func bridged(t *testing.T, release string) *Facts {
 	}
 }
 
+// accounting gives the cluster a database that counts GPUs and shares.
+func accounting(f *Facts) {
+	f.Config["AccountingStorageType"] = "accounting_storage/slurmdbd"
+	f.Config["AccountingStorageTRES"] = "cpu,mem,energy,node,billing,fs/disk,vmem,pages,gres/gpu,gres/mps"
+}
+
 func checks(found []Finding) []string {
 	var out []string
 	for _, f := range found {
@@ -119,6 +125,22 @@ func TestEachFinding(t *testing.T) {
 		{"other user", func(f *Facts) { f.User = "alice" }, "error gate-rights", "User=slurm"},
 		{"root is barred", func(f *Facts) { f.User, f.Config["DisableRootJobs"] = "root", "YES" }, "error gate-rights", "User=slurm"},
 		{"accounts", conf("AccountingStorageEnforce", "associations,limits"), "warning gate-account", "sacctmgr add user slurm account=ACCOUNT"},
+		{"no account", func(f *Facts) { f.Config["AccountingStorageEnforce"], f.Account = "safe", ptr(false) }, "error gate-account", "sacctmgr add user slurm account=ACCOUNT"},
+		{"shares in no account", conf("AccountingStorageType", "accounting_storage/slurmdbd"), "note shares-accounted", "AccountingStorageTRES=gres/mps"},
+		{"shares in no account, GPUs are", func(f *Facts) {
+			accounting(f)
+			f.Config["AccountingStorageTRES"] = "cpu,mem,billing,fs/disk,gres/gpu,gres/gpu:titanxp"
+		}, "note shares-accounted", "AccountingStorageTRES=gres/gpu,gres/gpu:titanxp,gres/mps"},
+		{"limit on GPUs", func(f *Facts) {
+			accounting(f)
+			f.Limits = []Limit{{"qos normal", "MaxTRESPerUser", "cpu=8,gres/gpu=2"}, {"qos both", "GrpTRES", "gres/gpu=2,gres/mps=100"}}
+		}, "note shares-limits", "sacctmgr modify qos normal set MaxTRESPerUser=gres/mps=200"},
+		{"limit on GPUs, enforced", func(f *Facts) {
+			accounting(f)
+			f.Config["AccountingStorageEnforce"], f.Account = "associations,limits,qos", ptr(true)
+			f.Limits = []Limit{{"user ann where account=lab", "GrpTRES", "gres/gpu=1"}}
+		}, "warning shares-limits", "sacctmgr modify user ann where account=lab set GrpTRES=gres/mps=100"},
+		{"bill for GPUs", func(f *Facts) { accounting(f); f.Partitions[0].Billing = "CPU=1.0,GRES/gpu=20" }, "note shares-billed", "PartitionName=gpu … TRESBillingWeights=CPU=1.0,GRES/gpu=20,GRES/mps=0.2"},
 		{"no default partition", func(f *Facts) { f.Partitions[0].Default = false }, "error gate-partition", "PartitionName=NAME … Default=YES"},
 		{"no default memory", conf("DefMemPerCPU", "0"), "error default-memory", "DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"},
 		{"no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"},

@@ -37,6 +37,10 @@ type Facts struct {
 	Munge *string
 	// User is who the bridge runs as.
 	User string
+	// Account says whether User has an account; nil = not asked.
+	Account *bool
+	// Limits are accounting's on what several jobs have together.
+	Limits []Limit
 	// Daemon is what the running daemon said; nil = not asked.
 	Daemon *Daemon
 	// PackagedLua is the job_submit.lua that is installed with the programs; nil =
@@ -89,6 +93,7 @@ type Partition struct {
 	Name    string
 	Default bool
 	State   string // UP, DOWN, DRAIN or INACTIVE
+	Billing string // TRESBillingWeights, "" = none
 	// DefMem says that jobs get a memory limit of their own by default.
 	DefMem bool
 }
@@ -148,7 +153,7 @@ func ParsePartitions(text string) []Partition {
 		if f["PartitionName"] == "" {
 			continue
 		}
-		p := Partition{Name: f["PartitionName"], Default: f["Default"] == "YES", State: f["State"]}
+		p := Partition{Name: f["PartitionName"], Default: f["Default"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"]}
 		for _, k := range []string{"DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"} {
 			if v, ok := f[k]; ok && limited(v) {
 				p.DefMem = true

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
 )
 
@@ -123,6 +125,22 @@ func (r *rig) none(ids []string) (shared int) {
 	return shared
 }
 
+// doctor examines the cluster and returns how bad one of its findings is, "" = it
+// isn't one.
+func (r *rig) doctor(check string) doctor.Severity {
+	r.t.Helper()
+	f, err := doctor.Collect(context.Background(), r.Run, config.Default(), "slurm")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, found := range doctor.Examine(f) {
+		if found.Check == check {
+			return found.Severity
+		}
+	}
+	return ""
+}
+
 // Without an account SlurmUser gets no gate: shared jobs are ordinary ones, and log
 // and doctor say why. With one jobs are grouped.
 func TestGateNeedsAccount(t *testing.T) {
@@ -142,12 +160,27 @@ func TestGateNeedsAccount(t *testing.T) {
 			break
 		}
 	}
+	if got := r.doctor("gate-account"); got != doctor.Error {
+		t.Errorf("doctor says %q of the missing account", got)
+	}
 	id := r.submit(ann, small, 1)
 	r.state(30*time.Second, id, "COMPLETED")
 	if g := r.job(id)["TresPerNode"]; !strings.HasSuffix(g, "mps:100") {
 		t.Errorf("without a gate it had %s", g)
 	}
 	r.account("add", "user", "slurm", "account=lab")
+	if got := r.doctor("gate-account"); got != "" {
+		t.Errorf("doctor says %q of the account that is there", got)
+	}
+	// A limit on GPUs is one that shares pass by.
+	r.account("modify", "user", ann, "where", "account=lab", "set", "GrpTRES=gres/gpu=1")
+	if got := r.doctor("shares-limits"); got != doctor.Warning {
+		t.Errorf("doctor says %q of a limit on GPUs", got)
+	}
+	r.account("modify", "user", ann, "where", "account=lab", "set", "GrpTRES=gres/mps=100")
+	if got := r.doctor("shares-limits"); got != "" {
+		t.Errorf("doctor says %q of a limit on both", got)
+	}
 	if !slurmtest.Wait(t.Context(), 45*time.Second, func() bool { return r.gate() != "" }) {
 		t.Fatal("the bridge makes no gate with an account")
 	}
