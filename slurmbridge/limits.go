@@ -188,14 +188,21 @@ func (b *Book) surplus(j *Job, at time.Time) (why string, forever bool) {
 	return "", false
 }
 
-// hide keeps the jobs that are beyond a limit out of the decisions on a GPU, and
-// returns what their GPUs were, by their place in the queue, for show. leaving are
-// jobs that will have ended by then.
-func (r *round) hide(leaving []rlcore.Running) map[int][]int {
+// hide keeps the jobs that are beyond a limit out of the decisions on GPU g, as far as
+// those look, and returns what their GPUs were, by their place in the queue, for show.
+// leaving are jobs that will have ended by then.
+func (r *round) hide(g int, leaving []rlcore.Running) map[int][]int {
 	hidden := map[int][]int{}
-	r.beyond(leaving, func(at int, _ *limit) {
+	seen := 0
+	r.beyond(leaving, func(at int, l *limit) bool {
 		j := &r.b.State.Pending[at]
-		hidden[at], j.GPUs = j.GPUs, []int{}
+		switch {
+		case l != nil:
+			hidden[at], j.GPUs = j.GPUs, []int{}
+		case j.MayUse(g):
+			seen++
+		}
+		return seen < r.p.window()+rlcore.MaxWindow
 	})
 	return hidden
 }
@@ -206,9 +213,10 @@ func (r *round) show(hidden map[int][]int) {
 	}
 }
 
-// beyond calls f with each job of the queue that is beyond a limit: of each class as
-// many as may be tried are not, the first ones.
-func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit)) {
+// beyond calls f with each job of the queue and the limit that it is beyond, nil = none:
+// of each class as many as may be tried are not, the first ones. It ends where f says
+// that it has seen enough.
+func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit) (more bool)) {
 	limits := r.f.Book.limits
 	if len(limits) == 0 {
 		return
@@ -222,17 +230,41 @@ func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit)) {
 			}
 		}
 	}
-next:
 	for at := range r.b.State.Pending {
-		of := classes(r.b.jobs[r.b.State.Pending[at].ID])
+		of := r.capped[r.b.State.Pending[at].ID]
+		var by *limit
 		for _, c := range of {
-			if l := limits[c]; l != nil && left[c] <= 0 {
-				f(at, l)
-				continue next
+			if left[c] <= 0 {
+				by = limits[c]
 			}
 		}
-		for _, c := range of {
-			left[c]--
+		if by == nil {
+			for _, c := range of {
+				left[c]--
+			}
+		}
+		if !f(at, by) {
+			return
+		}
+	}
+}
+
+// findCapped finds the jobs that are of a class at a limit.
+func (r *round) findCapped() {
+	r.sent = map[class]int{}
+	if len(r.f.Book.limits) == 0 {
+		return
+	}
+	r.capped = map[string][]class{}
+	for i := range r.f.Snap.Jobs {
+		j := &r.f.Snap.Jobs[i]
+		if j.State != Pending {
+			continue
+		}
+		for _, c := range classes(j) {
+			if r.f.Book.limits[c] != nil {
+				r.capped[j.Ref] = append(r.capped[j.Ref], c)
+			}
 		}
 	}
 }
@@ -245,8 +277,8 @@ next:
 		if !j.MayUse(g) {
 			continue
 		}
-		for _, c := range classes(r.b.jobs[ref]) {
-			if l := r.f.Book.limits[c]; l != nil && l.credit <= r.sent[c] {
+		for _, c := range r.capped[ref] {
+			if r.f.Book.limits[c].credit <= r.sent[c] {
 				continue next
 			}
 		}
@@ -256,18 +288,11 @@ next:
 }
 
 // limited reports whether a job is of a class that is at a limit.
-func (r *round) limited(ref string) bool {
-	j := r.b.jobs[ref]
-	if j == nil {
-		return false
-	}
-	of := classes(j)
-	return r.f.Book.limits[of[0]] != nil || r.f.Book.limits[of[1]] != nil
-}
+func (r *round) limited(ref string) bool { return len(r.capped[ref]) > 0 }
 
 // send counts a job that goes to a GPU now.
 func (r *round) send(ref string) {
-	for _, c := range classes(r.b.jobs[ref]) {
+	for _, c := range r.capped[ref] {
 		r.sent[c]++
 	}
 }

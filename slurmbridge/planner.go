@@ -41,7 +41,8 @@ func (p *Planner) Plan(f *Facts) *Plan {
 		state: cloneRunning(&b.State), Idle: map[string]bool{},
 		Undone: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{},
 	}
-	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}, sent: map[class]int{}}
+	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
+	r.findCapped()
 	for ref := range b.due {
 		r.send(ref)
 	}
@@ -72,8 +73,10 @@ type round struct {
 	softJobs map[string]rlcore.Job
 	kept     map[int64]bool // soft groups that stay as they are
 	next     map[int]*Group // the same by GPU
-	// sent counts the jobs that are on their way to a GPU, by class.
-	sent map[class]int
+	// capped holds the classes at a limit that a pending job is in, by ref; sent counts
+	// the jobs of such a class that are on their way to a GPU.
+	capped map[string][]class
+	sent   map[class]int
 }
 
 // shelve takes the members of sticky groups out of the queue: groups that wait
@@ -179,7 +182,7 @@ func (r *round) fill(g int) {
 		kind = Join
 	}
 	if len(r.softJobs) > 0 {
-		hidden := r.hide(nil)
+		hidden := r.hide(g, nil)
 		nobody := len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0
 		r.show(hidden)
 		if nobody && r.softMayStart(g) {
@@ -200,7 +203,7 @@ func (r *round) decide(g int, kind GroupKind, leaving []rlcore.Running) (chosen 
 	card := &st.GPUs[g]
 	before := *card
 	var nowhere [0]int
-	gpus := r.hide(leaving)
+	gpus := r.hide(g, leaving)
 	for {
 		dec := r.p.Decider.Decide(st, g)
 		r.count(&dec)
@@ -569,7 +572,12 @@ func (r *round) finish() {
 			r.plan.Repairs = append(r.plan.Repairs, restore(g, m, r.b.jobs[m.Ref], r.f.Gate, replanned))
 		}
 	}
-	r.beyond(nil, func(at int, l *limit) { r.plan.Limited[st.Pending[at].ID] = l.text(r.f.Snap.At) })
+	r.beyond(nil, func(at int, l *limit) bool {
+		if l != nil {
+			r.plan.Limited[st.Pending[at].ID] = l.text(r.f.Snap.At)
+		}
+		return true
+	})
 	limit := r.p.Decider.Guard.MaxDelayS
 	if limit == 0 {
 		limit = 300
