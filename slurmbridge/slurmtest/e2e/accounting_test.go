@@ -194,8 +194,12 @@ func TestLimits(t *testing.T) {
 	t.Parallel()
 	r := limited(t, options{}, "PartitionName=DEFAULT TRESBillingWeights=CPU=1,GRES/gpu=200,GRES/mps=2")
 	for _, q := range [][]string{
-		{"jobs", "MaxJobsPerUser=2"}, {"gpu", "MaxTRESPerUser=gres/gpu=1"}, {"mps", "MaxTRESPerUser=gres/mps=100"}, {"group", "GrpJobs=3"},
-		{"part", "MaxJobsPerUser=2"}, {"few", "MaxSubmitJobsPerUser=2"},
+		{"jobs", "MaxJobsPerUser=2"},
+		{"gpu", "MaxTRESPerUser=gres/gpu=1"},
+		{"mps", "MaxTRESPerUser=gres/mps=100"},
+		{"group", "GrpJobs=3"},
+		{"part", "MaxJobsPerUser=2"},
+		{"few", "MaxSubmitJobsPerUser=2"},
 	} {
 		r.account("add", "qos", q[0], "set", q[1])
 	}
