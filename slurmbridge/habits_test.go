@@ -215,3 +215,39 @@ func TestNodesTroubleIsNobodysFault(t *testing.T) {
 		t.Error(why)
 	}
 }
+
+// Jobs are submitted one after the other: who comes while another already waits for
+// the GPU's jobs to end starts together with it. One that can't leaves it as it is.
+func TestLateComer(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	p := app("alexnet", 60, 0.3, 3000)
+	long := m.submit("ann", 60*time.Second, app("vgg16", 60, 0.9, 9000), true)
+	tick(t, b, m, 3*time.Second)
+	first := m.submit("ann", 60*time.Second, p, true)
+	tick(t, b, m, 3*time.Second)
+	if first.Asked.Count != 100 || !first.Dependency.Has("afterany", long.Ref) {
+		t.Fatalf("the first: %+v", first.Job)
+	}
+	m.submit("bob", 60*time.Second, p, true)
+	before := m.updates
+	tick(t, b, m, 3*time.Second)
+	if m.updates != before {
+		t.Errorf("%d updates for one of another user", m.updates-before)
+	}
+	second := m.submit("ann", 60*time.Second, p, true)
+	tick(t, b, m, 3*time.Second)
+	if first.Asked.Count != 50 || second.Asked.Count != 50 || !second.Dependency.Has("afterany", long.Ref) {
+		t.Errorf("the first: %+v\nthe second: %+v", first.Job, second.Job)
+	}
+	before = m.updates
+	tick(t, b, m, 20*time.Second)
+	if m.updates != before {
+		t.Errorf("%d updates while nothing happened", m.updates-before)
+	}
+	tick(t, b, m, 40*time.Second)
+	if first.State != slurmbridge.Running || second.State != slurmbridge.Running || !first.began.Equal(second.began) {
+		t.Errorf("the first is %s, the second %s", first.State, second.State)
+	}
+}

@@ -254,7 +254,8 @@ func (r *round) unshelve() {
 func (r *round) ahead(g int) {
 	card := &r.b.State.GPUs[g]
 	ref := r.b.gpus[g]
-	if len(card.Running) == 0 || r.successor(g) != nil || ref.node.GPUs > 1 || r.b.undoing[g] {
+	old := r.successor(g)
+	if len(card.Running) == 0 || ref.node.GPUs > 1 || r.b.undoing[g] {
 		return
 	}
 	var after []string
@@ -266,14 +267,51 @@ func (r *round) ahead(g int) {
 	}
 	card.Running = nil
 	// What follows is no part of what runs.
-	if chosen, score := r.decide(g, Next, running); len(chosen) > 0 {
-		r.make(Next, g, chosen, score, after)
+	if old == nil || r.extends(old, g, running) {
+		r.unkeep(old) // if it comes out as it was, it stays
+		if chosen, score := r.decide(g, Next, running); len(chosen) > 0 {
+			r.make(Next, g, chosen, score, after)
+		}
 	}
 	card.Running = running
 	for i := range running {
 		card.FreeCPUs -= running[i].CPUs
 		card.FreeHostMemMiB -= running[i].HostMemMiB
 	}
+}
+
+// extends reports whether one of the queue could start together with a group that
+// waits for GPU g, which is taken to be empty.
+func (r *round) extends(old *Group, g int, leaving []rlcore.Running) bool {
+	st := &r.b.State
+	alone := rlcore.State{NowS: st.NowS, GPUs: []rlcore.GPU{st.GPUs[g]}}
+	for _, ref := range old.Refs() {
+		j, ok := r.softJobs[ref]
+		if !ok {
+			return false
+		}
+		j.GPUs = nil
+		alone.Pending = append(alone.Pending, j)
+	}
+	n := len(alone.Pending)
+	if n >= r.p.Decider.Guard.Members(&st.GPUs[g].Spec) {
+		return false
+	}
+	hidden := r.hide(g, leaving)
+	defer r.show(hidden)
+	all := rlcore.Window{State: &alone}
+	for i := range n + 1 {
+		all.Jobs = append(all.Jobs, i)
+	}
+	for _, at := range rlcore.NewWindow(nil, st, g, r.p.window()).Jobs {
+		j := st.Pending[at]
+		j.GPUs = nil
+		alone.Pending = append(alone.Pending[:n], j)
+		if r.p.Decider.Guard.Check(&all, 1<<(n+1)-1) == rlcore.Allowed {
+			return true
+		}
+	}
+	return false
 }
 
 // window is how many waiting jobs a decision looks at.
