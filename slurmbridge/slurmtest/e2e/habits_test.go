@@ -81,7 +81,7 @@ func TestHabits(t *testing.T) {
 	t.Run("reconfigured", func(t *testing.T) {
 		own := *r
 		own.t = t
-		reconfigured(&habit{&own, slurmtest.NodeName(0), "p1"}) // nobody follows there
+		reconfigured(&habit{&own, slurmtest.NodeName(7), "p8"}) // where nothing was to end
 	})
 }
 
@@ -101,14 +101,9 @@ func (h *habit) pair(sleep float64, args ...string) (a, b string) {
 // to follow it together.
 func (h *habit) follow(user string) (long, a, b string) {
 	h.t.Helper()
-	args := []string{"--partition=" + h.part}
-	script := fmt.Sprintf("until test -e %s; do sleep 0.2; done", h.Path("out", "end."+h.part))
-	long, err := h.Submit(context.Background(), user, script, append(args, "--gres=gpu:shared", "--comment=app=m9000g90")...)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	long = h.untilEnd(user, "--gres=gpu:shared", "--comment=app=m9000g90")
 	h.state(20*time.Second, long, "RUNNING")
-	a, b = h.submit(user, small, 2, args...), h.submit(user, small, 2, args...)
+	a, b = h.submit(user, small, 2, "--partition="+h.part), h.submit(user, small, 2, "--partition="+h.part)
 	for _, id := range []string{a, b} {
 		h.until(20*time.Second, "told to follow", id, func(f map[string]string) bool {
 			return strings.Contains(f["Dependency"], "afterany:"+long) && f["ReqNodeList"] == h.node && strings.HasSuffix(f["TresPerNode"], "mps:50")
@@ -117,7 +112,18 @@ func (h *habit) follow(user string) (long, a, b string) {
 	return long, a, b
 }
 
-// end ends the job that follow has started.
+// untilEnd submits a job that runs until end is called.
+func (h *habit) untilEnd(user string, args ...string) string {
+	h.t.Helper()
+	script := fmt.Sprintf("until test -e %s; do sleep 0.2; done", h.Path("out", "end."+h.part))
+	id, err := h.Submit(context.Background(), user, script, append(args, "--partition="+h.part)...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return id
+}
+
+// end ends the jobs that untilEnd has submitted.
 func (h *habit) end() {
 	h.t.Helper()
 	if err := os.WriteFile(h.Path("out", "end."+h.part), nil, 0o644); err != nil {
