@@ -188,59 +188,76 @@ func (b *Book) surplus(j *Job, at time.Time) (why string, forever bool) {
 	return "", false
 }
 
+// budget is what a round may send of a class at a limit. Sent counts the jobs that are on
+// their way to a GPU, left is how many more a walk through the queue may let pass.
+type budget struct {
+	of         class
+	limit      *limit
+	sent, left int
+}
+
+// hidden is a job of the queue that is kept out of decisions, and which GPUs were its own.
+type hidden struct {
+	at   int
+	gpus []int
+}
+
 // hide keeps the jobs that are beyond a limit out of the decisions on GPU g, as far as
-// those look, and returns what their GPUs were, by their place in the queue, for show.
-// leaving are jobs that will have ended by then.
-func (r *round) hide(g int, leaving []rlcore.Running) map[int][]int {
-	hidden := map[int][]int{}
+// those look, until show. leaving are jobs that will have ended by then.
+func (r *round) hide(g int, leaving []rlcore.Running) []hidden {
+	out := r.hidden[:0]
+	r.hidden = nil
 	seen := 0
 	r.beyond(leaving, func(at int, l *limit) bool {
 		j := &r.b.State.Pending[at]
 		switch {
 		case l != nil:
-			hidden[at], j.GPUs = j.GPUs, []int{}
+			out = append(out, hidden{at, j.GPUs})
+			j.GPUs = nowhere[:]
 		case j.MayUse(g):
 			seen++
 		}
 		return seen < r.p.window()+rlcore.MaxWindow
 	})
-	return hidden
+	return out
 }
 
-func (r *round) show(hidden map[int][]int) {
-	for at, own := range hidden {
-		r.b.State.Pending[at].GPUs = own
+// nowhere are the GPUs of a job that is hidden: none, where nil would be all.
+var nowhere [0]int
+
+func (r *round) show(all []hidden) {
+	for _, h := range all {
+		r.b.State.Pending[h.at].GPUs = h.gpus
 	}
+	r.hidden = all // its storage, for the next
 }
 
 // beyond calls f with each job of the queue and the limit that it is beyond, nil = none:
 // of each class as many as may be tried are not, the first ones. It ends where f says
 // that it has seen enough.
 func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit) (more bool)) {
-	limits := r.f.Book.limits
-	if len(limits) == 0 {
+	if len(r.budgets) == 0 {
 		return
 	}
-	left := map[class]int{}
-	for c, l := range limits {
-		left[c] = l.credit - r.sent[c]
+	for _, b := range r.budgets {
+		b.left = b.limit.credit - b.sent
 		for i := range leaving {
 			if j := r.b.jobs[leaving[i].ID]; j != nil {
-				left[c] += l.frees(c, held(j))
+				b.left += b.limit.frees(b.of, held(j))
 			}
 		}
 	}
 	for at := range r.b.State.Pending {
 		of := r.capped[r.b.State.Pending[at].ID]
 		var by *limit
-		for _, c := range of {
-			if left[c] <= 0 {
-				by = limits[c]
+		for _, b := range of {
+			if b.left <= 0 {
+				by = b.limit
 			}
 		}
 		if by == nil {
-			for _, c := range of {
-				left[c]--
+			for _, b := range of {
+				b.left--
 			}
 		}
 		if !f(at, by) {
@@ -251,19 +268,24 @@ func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit) (more 
 
 // findCapped finds the jobs that are of a class at a limit.
 func (r *round) findCapped() {
-	r.sent = map[class]int{}
 	if len(r.f.Book.limits) == 0 {
 		return
 	}
-	r.capped = map[string][]class{}
+	byClass := map[class]*budget{}
+	for c, l := range r.f.Book.limits {
+		b := &budget{of: c, limit: l}
+		byClass[c] = b
+		r.budgets = append(r.budgets, b)
+	}
+	r.capped = map[string][]*budget{}
 	for i := range r.f.Snap.Jobs {
 		j := &r.f.Snap.Jobs[i]
 		if j.State != Pending {
 			continue
 		}
 		for _, c := range classes(j) {
-			if r.f.Book.limits[c] != nil {
-				r.capped[j.Ref] = append(r.capped[j.Ref], c)
+			if b := byClass[c]; b != nil {
+				r.capped[j.Ref] = append(r.capped[j.Ref], b)
 			}
 		}
 	}
@@ -277,8 +299,8 @@ next:
 		if !j.MayUse(g) {
 			continue
 		}
-		for _, c := range r.capped[ref] {
-			if r.f.Book.limits[c].credit <= r.sent[c] {
+		for _, b := range r.capped[ref] {
+			if b.limit.credit <= b.sent {
 				continue next
 			}
 		}
@@ -292,7 +314,7 @@ func (r *round) limited(ref string) bool { return len(r.capped[ref]) > 0 }
 
 // send counts a job that goes to a GPU now.
 func (r *round) send(ref string) {
-	for _, c := range r.capped[ref] {
-		r.sent[c]++
+	for _, b := range r.capped[ref] {
+		b.sent++
 	}
 }

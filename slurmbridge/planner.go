@@ -73,10 +73,11 @@ type round struct {
 	softJobs map[string]rlcore.Job
 	kept     map[int64]bool // soft groups that stay as they are
 	next     map[int]*Group // the same by GPU
-	// capped holds the classes at a limit that a pending job is in, by ref; sent counts
-	// the jobs of such a class that are on their way to a GPU.
-	capped map[string][]class
-	sent   map[class]int
+	// capped holds the budgets of the classes at a limit that a pending job is in, by
+	// ref; hidden is storage.
+	capped  map[string][]*budget
+	budgets []*budget
+	hidden  []hidden
 }
 
 // shelve takes the members of sticky groups out of the queue: groups that wait
@@ -202,8 +203,7 @@ func (r *round) decide(g int, kind GroupKind, leaving []rlcore.Running) (chosen 
 	st := &r.b.State
 	card := &st.GPUs[g]
 	before := *card
-	var nowhere [0]int
-	gpus := r.hide(g, leaving)
+	out := r.hide(g, leaving)
 	for {
 		dec := r.p.Decider.Decide(st, g)
 		r.count(&dec)
@@ -222,14 +222,15 @@ func (r *round) decide(g int, kind GroupKind, leaving []rlcore.Running) (chosen 
 			card.Running = append(card.Running, rlcore.Running{Job: *j, Shares: 1})
 			card.FreeCPUs -= j.CPUs
 			card.FreeHostMemMiB -= j.HostMemMiB
-			gpus[at], j.GPUs = j.GPUs, nowhere[:] // not in the next window
+			out = append(out, hidden{at, j.GPUs})
+			j.GPUs = nowhere[:] // not in the next window
 		}
 		if !r.p.Join {
 			break
 		}
 	}
 	*card = before
-	r.show(gpus)
+	r.show(out)
 	slices.Sort(chosen)
 	return chosen, score
 }
