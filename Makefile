@@ -70,7 +70,7 @@ ROOT13  ?= $(CURDIR)/.cache/trixie
 COMPAT  := SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m ./slurmbridge/slurmtest/... ./slurmbridge/slurm/...
 
 test-compat: build ## the end-to-end tests on Debian 12's and Debian 13's Slurm
-	@contrib/install-deps --compat
+	@contrib/install-deps --compat --accounting
 	$(GO) run ./slurmbridge/slurmtest/mkroot $(ROOT13)
 	$(COMPAT)
 	SLURMBRIDGE_TEST_ROOT=$(ROOT13) $(COMPAT)
