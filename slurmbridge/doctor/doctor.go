@@ -92,7 +92,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.version, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.daemon, e.mode, e.accounting,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.preempt, e.daemon, e.mode, e.accounting,
 	} {
 		check()
 	}
@@ -583,6 +583,20 @@ func (e *exam) rateLimit() {
 	e.add("rate-limit", Warning, "SlurmctldParameters limits how often a user may ask (rl_enable)",
 		"the bridge asks several times when a group starts; held back, its groups start seconds late",
 		e.conf("SlurmctldParameters="+p+",rl_bucket_size=100,rl_refill_rate=20"))
+}
+
+// preempt: Slurm looks for jobs to preempt when a job may start, and one behind the gate
+// may not.
+func (e *exam) preempt() {
+	switch t := e.Config["PreemptType"]; {
+	case t == "", t == "(null)", t == "preempt/none":
+	case e.Settings != nil && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) > 0:
+		// somebody has thought of it
+	default:
+		e.add("preempt", Note, "jobs may preempt others here ("+t+")",
+			"a shared job that should preempt others waits behind the gate and preempts nobody",
+			Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"exclude_partitions: [NAME]   # those whose jobs preempt others"}})
+	}
 }
 
 func (e *exam) mode() {
