@@ -262,7 +262,8 @@ func TestLimits(t *testing.T) {
 	rows := func(contains string) int { return strings.Count(out, contains) }
 	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
 		out, err = r.Run(context.Background(), "sacct", "-a", "-X", "-n", "-P", "-o", "JobID,State,AllocTRES,AdminComment")
-		return err == nil && rows("gres/gpu=1") > 0
+		// slurmdbd hears of an end a moment after squeue shows it.
+		return err == nil && rows(whole+"|COMPLETED|") == 1 && rows("|RUNNING|") == 0
 	}) {
 		t.Fatalf("sacct: %v\n%s", err, out)
 	}
