@@ -99,10 +99,9 @@ func oneOf(words ...string) func(string) bool {
 	return func(s string) bool { return slices.Contains(words, s) }
 }
 
-// HasMPS reports whether the MPS daemon's control program is there to be run; stat is
-// os.Stat.
-func (s *Settings) HasMPS(stat func(string) (os.FileInfo, error)) bool {
-	info, err := stat(s.MPSControl)
+// HasMPS reports whether the MPS daemon's control program is there to be run.
+func (s *Settings) HasMPS() bool {
+	info, err := os.Stat(s.MPSControl)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
@@ -117,7 +116,7 @@ func (s Settings) Hook(get func(string) string) *Hook {
 	}
 	// Without the list a GPU goes by its index.
 	h.Cards, _ = h.Dir.Cards("")
-	if _, err := os.Stat(s.MPSControl); err == nil {
+	if s.HasMPS() {
 		h.MPS = &MPS{
 			Dir: h.Dir, Control: s.MPSControl, Multiuser: s.Multiuser, Env: s.MPSEnv,
 			UUID: func(g int) string { c, _ := card(h.Cards, g); return c.UUID },

@@ -160,8 +160,9 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 			later[m.Ref] = later[m.Ref] || m.Gone == ""
 		}
 	}
-	b.observeLimits(s, b.seats())
-	b.await(s)
+	seats := b.seats()
+	b.observeLimits(s, seats)
+	await(s, seats)
 	for _, id := range b.groupIDs() {
 		g := b.Groups[id]
 		r, e := b.observeGroup(g, jobs, s, gate)
@@ -192,8 +193,7 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 
 // await notes which members other jobs wait for the end of. What the bridge itself
 // has told to follow them doesn't count.
-func (b *Book) await(s *Snapshot) {
-	seats := b.seats()
+func await(s *Snapshot, seats map[string]seat) {
 	if len(seats) == 0 {
 		return
 	}

@@ -150,10 +150,7 @@ func TestAwaitedIsNotRunAgain(t *testing.T) {
 			l := &ledger{}
 			b, _ := learning(m, newMemory(), l)
 			tick(t, b, m, time.Second)
-			p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
-			p.Runs = 1
-			v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, q, true)
-			v.Requeue, v.fails = true, true
+			v, n := victim(m)
 			tick(t, b, m, 3*time.Second)
 			wait(m, v)
 			m.submit("ann", time.Minute, app("vgg16", 60, 0.9, 9000), true) // is to follow both

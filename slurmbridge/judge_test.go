@@ -65,6 +65,16 @@ func learning(m *model, mem *memory, l *ledger) (*slurmbridge.Bridge, *interfere
 	return b, beliefs
 }
 
+// victim submits a job that is going to fail, of an application that ended well alone,
+// and one that starts beside it.
+func victim(m *model) (v, n *mjob) {
+	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
+	p.Runs = 1
+	v, n = m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, q, true)
+	v.Requeue, v.fails = true, true
+	return v, n
+}
+
 // TestFailedBesideOthers: a job that fails among others runs once more with a GPU
 // of its own, and its pair is kept apart; when it fails alone as well, it is left,
 // and its company is forgiven.
@@ -74,10 +84,8 @@ func TestFailedBesideOthers(t *testing.T) {
 		mem, l := newMemory(), &ledger{}
 		b, beliefs := learning(m, mem, l)
 		tick(t, b, m, time.Second)
-		p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
-		p.Runs = 1
-		v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, q, true)
-		v.Requeue, v.fails = true, true
+		v, n := victim(m)
+		p, q := v.profil, n.profil
 		tick(t, b, m, 5*time.Second)
 		if v.State != slurmbridge.Running || n.State != slurmbridge.Running {
 			t.Fatalf("%s, %s", v.State, n.State)

@@ -182,17 +182,19 @@ func (r *round) fill(g int) {
 	if len(card.Running) > 0 {
 		kind = Join
 	}
-	if len(r.softJobs) > 0 {
-		hidden := r.hide(g, nil)
-		nobody := len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0
-		r.show(hidden)
-		if nobody && r.softMayStart(g) {
-			r.unshelve()
-		}
+	if r.softMayStart(g) && r.nobody(g) {
+		r.unshelve()
 	}
 	if chosen, score := r.decide(g, kind, nil); len(chosen) > 0 {
 		r.make(kind, g, chosen, score, nil)
 	}
+}
+
+// nobody reports whether the queue has no job that might start on GPU g now.
+func (r *round) nobody(g int) bool {
+	hidden := r.hide(g, nil)
+	defer r.show(hidden)
+	return len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0
 }
 
 // decide asks the policy what to put on GPU g, and what beside that, until it wants
@@ -611,9 +613,13 @@ func (r *round) finish() {
 			r.plan.Repairs = append(r.plan.Repairs, restore(g, m, r.b.jobs[m.Ref], r.f.Gate, replanned))
 		}
 	}
+	texts := map[*limit]string{} // many jobs are beyond one limit
 	r.beyond(nil, func(at int, l *limit) bool {
 		if l != nil {
-			r.plan.Limited[st.Pending[at].ID] = l.text(r.f.Snap.At)
+			if texts[l] == "" {
+				texts[l] = l.text(r.f.Snap.At)
+			}
+			r.plan.Limited[st.Pending[at].ID] = texts[l]
 		}
 		return true
 	})

@@ -354,9 +354,13 @@ func notOurs(j *Job, scope *Scope) string {
 func (f *Facts) fits(j *Job) bool {
 	parts := strings.Split(j.Partition, ",")
 	return slices.ContainsFunc(f.Snap.Nodes, func(n Node) bool {
-		return n.CPUs >= j.CPUs && n.MemMiB >= j.HostMemMiB &&
-			slices.ContainsFunc(n.Partitions, func(p string) bool { return slices.Contains(parts, p) })
+		return n.CPUs >= j.CPUs && n.MemMiB >= j.HostMemMiB && n.serves(parts)
 	})
+}
+
+// serves reports whether the node is in one of the partitions.
+func (n *Node) serves(partitions []string) bool {
+	return slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) })
 }
 
 // release lets a gated job go: it becomes an ordinary job with what it asks for.
@@ -413,7 +417,7 @@ func (b *built) list(parts []string, own string, exclude map[string]bool) []int 
 		if own != "" && own != r.node.Name || exclude[r.node.Name] {
 			continue
 		}
-		if !slices.ContainsFunc(parts, func(p string) bool { return slices.Contains(r.node.Partitions, p) }) {
+		if !r.node.serves(parts) {
 			continue
 		}
 		out = append(out, i)

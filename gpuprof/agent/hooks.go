@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"os"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/prolog"
@@ -40,5 +38,5 @@ func (h *Hooks) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
 	gauge(h.ok, err == nil)
-	gauge(h.mps, s.HasMPS(os.Stat))
+	gauge(h.mps, s.HasMPS())
 }

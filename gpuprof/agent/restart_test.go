@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -219,6 +220,24 @@ func TestFileThatVanishes(t *testing.T) {
 	}
 }
 
+// rewrite changes a running job's file, as the hooks do.
+func (b *bench) rewrite(id int64, change func(*prolog.Job)) {
+	b.t.Helper()
+	path := filepath.Join(b.Dir.Jobs(), fmt.Sprintf("%d.json", id))
+	j, err := prolog.ReadJob(path)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	change(j)
+	body, err := json.Marshal(j)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // What the hooks find of a job's MPS server while it runs is in its record.
 func TestVictim(t *testing.T) {
 	b := newBench(t)
@@ -226,24 +245,13 @@ func TestVictim(t *testing.T) {
 	b.begin(8, 0, 0)
 	b.scan()
 	b.until(b.now.Add(5 * time.Second))
-	path := filepath.Join(b.Dir.Jobs(), "7.json")
-	j, err := prolog.ReadJob(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	j.MPSFault = b.now
-	body, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, body, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	fault := b.now
+	b.rewrite(7, func(j *prolog.Job) { j.MPSFault = fault })
 	b.until(b.now.Add(5 * time.Second))
 	b.end(7)
 	b.end(8)
-	if r := b.closed(7); !r.MPSFault.Equal(j.MPSFault) {
-		t.Errorf("fault at %v, want %v", r.MPSFault, j.MPSFault)
+	if r := b.closed(7); !r.MPSFault.Equal(fault) {
+		t.Errorf("fault at %v, want %v", r.MPSFault, fault)
 	}
 	if r := b.closed(8); !r.MPSFault.IsZero() {
 		t.Errorf("job 8 is no victim: %v", r.MPSFault)
@@ -257,20 +265,8 @@ func TestEndIsToldBeforeTheMove(t *testing.T) {
 	b.begin(7, 0, 0)
 	b.scan()
 	b.until(b.now.Add(5 * time.Second))
-	path := filepath.Join(b.Dir.Jobs(), "7.json")
-	j, err := prolog.ReadJob(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	end := b.now
-	j.End = end
-	body, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, body, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	b.rewrite(7, func(j *prolog.Job) { j.End = end })
 	b.scan()
 	b.now = b.now.Add(time.Second)
 	b.scan()

@@ -27,21 +27,14 @@ func Check(file string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	var c struct {
-		TLS struct {
-			Cert string `yaml:"cert"`
-			File string `yaml:"cert_file"`
-		} `yaml:"tls_server_config"`
-	}
+	var c web.Config
 	if err := yaml.Unmarshal(text, &c); err != nil {
 		return err
 	}
-	chain, where := []byte(c.TLS.Cert), file
-	if c.TLS.File != "" {
-		where = c.TLS.File
-		if !filepath.IsAbs(where) {
-			where = filepath.Join(filepath.Dir(file), where)
-		}
+	c.TLSConfig.SetDirectory(filepath.Dir(file))
+	chain, where := []byte(c.TLSConfig.TLSCert), file
+	if c.TLSConfig.TLSCertPath != "" {
+		where = c.TLSConfig.TLSCertPath
 		if chain, err = os.ReadFile(where); err != nil {
 			return err
 		}

@@ -33,6 +33,7 @@ func TestCheck(t *testing.T) {
 		"nothing":         {"", now, nil},
 		"a password only": {"basic_auth_users: {a: $2y$10$abcdefghijklmnopqrstuuAbcdefghijklmnopqrstuvwxyz01234}\n", now, nil},
 		"valid":           {byName, now, nil},
+		"all settings":    {byName + "  min_version: TLS13\n  cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]\n  curve_preferences: [X25519]\nhttp_server_config: {http2: false}\nrate_limit: {interval: 1s, burst: 3}\n", now, nil},
 		"valid, inline":   {inText, now, nil},
 		"expired":         {byName, now.Add(2 * time.Hour), []string{cert, "expired at ", "renew"}},
 		"expired, inline": {inText, now.Add(2 * time.Hour), []string{"web.yml", "expired at "}},

@@ -152,7 +152,7 @@ func (l *listing) text(w io.Writer) {
 	t.SetOutputMirror(w)
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"model", "made", "runs", "seed", "turnaround", "noise", "state", ""})
-	t.AppendRow(table.Row{0, "built in", "", "", "", "", "", use(l.Model == models.BuiltIn, l.Pinned)})
+	t.AppendRow(table.Row{0, builtIn, "", "", "", "", "", use(l.Model == models.BuiltIn, l.Pinned)})
 	for i := range l.Models {
 		m := &l.Models[i]
 		gain, noise := "", ""
@@ -235,7 +235,7 @@ func (s *shared) showBuiltIn(ctx context.Context, r *retraining, u models.Use) e
 	if s.json {
 		return s.printJSON(map[string]any{"id": models.BuiltIn, "in_use": u.Model == models.BuiltIn, "pinned": u.Model == models.BuiltIn && u.Pinned, "trained": cp.Trained})
 	}
-	fmt.Fprintf(s.out, "Model 0, built in %s\n", use(u.Model == models.BuiltIn, u.Pinned))
+	fmt.Fprintf(s.out, "Model 0, %s %s\n", builtIn, use(u.Model == models.BuiltIn, u.Pinned))
 	fmt.Fprintf(s.out, "  trained on   %s, seed %d, %d rounds, by %s\n", cp.Trained.Scenario, cp.Trained.Seed, cp.Trained.Rounds, cp.Trained.CreatedBy)
 	return nil
 }
