@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A cluster with accounting refuses who has no account and counts who has one.
@@ -27,8 +28,12 @@ func TestAccounting(t *testing.T) {
 	}
 	id := c.submit(t, "games", "true", "--gres=mps:50")
 	c.reaches(t, id, "COMPLETED")
-	out, err := c.Run(ctx, "sacct", "-a", "-X", "-n", "-P", "-j", id, "-o", "Account,AllocTRES")
-	if err != nil || !strings.Contains(out, "gres/mps=50") || !strings.HasPrefix(out, "lab|") {
+	var out string
+	var err error
+	if !Wait(ctx, 20*time.Second, func() bool { // slurmdbd hears of a start a moment after squeue shows it
+		out, err = c.Run(ctx, "sacct", "-a", "-X", "-n", "-P", "-j", id, "-o", "Account,AllocTRES")
+		return err == nil && strings.Contains(out, "gres/mps=50") && strings.HasPrefix(out, "lab|")
+	}) {
 		t.Errorf("sacct says %q, %v", out, err)
 	}
 	if err := c.Account(ctx, "add", "nonsense"); err == nil {
