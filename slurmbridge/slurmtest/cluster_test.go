@@ -390,6 +390,39 @@ func TestReapKeepsOffOthersFolders(t *testing.T) {
 	}
 }
 
+// A cluster that is closed takes no other child of this process with it, though each
+// has the files of all clusters open until it runs its program.
+func TestCloseKeepsOffOthersChildren(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f, err := os.Create(filepath.Join(dir, owner))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	children := make(chan error)
+	go func() {
+		var err error
+		for i := 0; i < 300 && err == nil; i++ {
+			err = exec.Command("true").Run()
+		}
+		children <- err
+	}()
+	for {
+		select {
+		case err := <-children:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+			if err := kill(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 func TestOptionsThatMakeNoSense(t *testing.T) {
 	Require(t)
 	for _, o := range []Options{

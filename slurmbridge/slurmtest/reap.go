@@ -113,7 +113,7 @@ func Reap(dir string) error {
 func kill(dir string) error {
 	end := time.Now().Add(10 * time.Second)
 	for {
-		pids, err := members(dir)
+		pids, err := killOnce(dir)
 		if err != nil {
 			return fmt.Errorf("list processes: %w", err)
 		}
@@ -123,11 +123,21 @@ func kill(dir string) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("processes %v of %s don't end", pids, dir)
 		}
-		for _, pid := range pids {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// killOnce kills the processes that are there, and returns them.
+func killOnce(dir string) ([]int, error) {
+	// A child that this process has forked and that runs nothing yet has this
+	// process's files open, those of the cluster too, and is none of it.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	pids, err := members(dir)
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	return pids, err
 }
 
 // members lists the processes of the cluster in dir: those that have its

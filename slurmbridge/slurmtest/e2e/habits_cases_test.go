@@ -71,12 +71,13 @@ func predecessorHeld(h *habit) {
 
 // An owner who edits one thing of a job that was prepared gets the rest back.
 func memberEdited(h *habit) {
-	other := h.any(ann, 1, "--partition="+h.part, "--begin=now+15")
+	other := h.any(ann, 1, "--partition="+h.part, "--begin=now+1hour")
 	_, a, b := h.follow(ann)
 	h.as(ann, "scontrol", "update", "JobId="+a, "Dependency=afterany:"+other)
 	h.until(10*time.Second, "let go", a, letGo)
 	h.end()
 	h.state(25*time.Second, b, "COMPLETED")
+	h.as(ann, "scontrol", "update", "JobId="+other, "StartTime=now")
 	h.state(40*time.Second, a, "COMPLETED")
 	if h.ran(a).Before(h.ran(other)) {
 		h.t.Errorf("job %s started before %s, which it waits for", a, other)
