@@ -106,6 +106,13 @@ func (s *Spool) setAside(it *item, suffix string) {
 		s.Log.Warn("a record can't be set aside", "err", err)
 		return
 	}
+	// A run that is set aside again takes the place of its first file.
+	it.in.aside = slices.DeleteFunc(it.in.aside, func(f file) bool {
+		if f.name == name {
+			it.in.used -= f.size
+		}
+		return f.name == name
+	})
 	it.in.aside = append(it.in.aside, file{name, it.size})
 }
 

@@ -254,6 +254,26 @@ func TestPoison(t *testing.T) {
 	}
 }
 
+// The file of a record that is refused a second time is counted once.
+func TestRefusedTwice(t *testing.T) {
+	h := &head{bad: map[int64]error{2: recordhttp.ErrRefused}}
+	s := open(t, &Spool{Dir: t.TempDir(), Send: h.send})
+	for range 2 {
+		add(t, s, record(2, 1))
+		if _, err := s.flush(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(s.Dir, "*"+refused))
+	if err != nil || len(left) != 1 {
+		t.Fatalf("%v, %v", left, err)
+	}
+	info, err := os.Stat(left[0])
+	if f := s.folders[0]; err != nil || f.used != info.Size() || len(f.aside) != 1 {
+		t.Errorf("%d bytes in %v count as %d: %v", info.Size(), f.aside, f.used, err)
+	}
+}
+
 // An agent that was killed before it forgot a job closes its record again, without
 // what it had sampled: that one doesn't take the first one's place.
 func TestPoorerRecordIsNotTaken(t *testing.T) {
