@@ -212,7 +212,9 @@ func TestAnySite(t *testing.T) {
 		}
 		if r.OOM == 0 {
 			same(t, &cfg, r, cfg.Truth.(Law).Law)
-		} else if !bare {
+		} else if !bare && cfg.Truth.(Law).Law == &contention.MPS {
+			// Under another law than the guard's predictor knows it may misjudge who
+			// holds how much when.
 			t.Errorf("%d runs lost behind the guard", r.OOM)
 		}
 	})
