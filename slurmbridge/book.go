@@ -296,7 +296,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			m.Undo, m.Tries = "it is held", 1
 			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 		default:
-			why, forever := b.surplus(j, s.At)
+			why, forever := b.surplus(j, g.Node, s.At)
 			if why == "" {
 				waiting++
 				continue

@@ -323,6 +323,9 @@ func draw(t *rapid.T) {
 		m.most = map[string]int{"ann": rapid.IntRange(1, 3).Draw(t, "most")}
 		m.mostShares = map[string]int{"bob": rapid.IntRange(100, 200).Draw(t, "most shares")}
 	}
+	if len(list) > 1 && rapid.Bool().Draw(t, "closed") {
+		m.shut = map[string]string{"n1": "bob"}
+	}
 	if rapid.Bool().Draw(t, "busy") { // jobs start and end between two changes of one plan
 		m.slip = func() time.Duration {
 			return time.Duration(max(0, rapid.IntRange(-3, 2).Draw(t, "slip"))) * time.Second

@@ -15,17 +15,29 @@ import (
 // once it was released and Slurm says so instead of starting it. It is taken back
 // then, and no more of its class are sent than others have ended, for a minute.
 
-// limitLasts is how long a limit is believed to be the same.
-const limitLasts = time.Minute
+//
+// What is closed may be one node, for jobs that would run into its maintenance or go
+// before somebody else's: then none of the class are sent there for a while, and that
+// grows for as long as the node turns out to be closed still.
+
+// limitLasts is how long a limit is believed to be the same. Of a node that is closed
+// it is closedLasts at first, twice that the next time, and closedMost at most.
+const (
+	limitLasts  = time.Minute
+	closedLasts = 15 * time.Second
+	closedMost  = 10 * time.Minute
+)
 
 // class is what limits tell jobs apart by: whose they are and how much they take.
-// One with an array is of that array's tasks.
+// One with an array is of that array's tasks. One with a node is of those that were
+// sent there.
 type class struct {
 	user, account, qos, partition string
 	cpus                          int
 	memMiB                        float64
 	time                          time.Duration
 	array                         int64
+	node                          string
 }
 
 // classes are those a job is in.
@@ -41,15 +53,24 @@ type limit struct {
 	reason string
 	ref    string // the job that Slurm said it of
 	at     time.Time
+	lasts  time.Duration
+	node   string // the one that is closed, "" = it is no node's
 	// credit is how many may be tried: as many as those that have ended made room for,
 	// less those that have begun since.
 	credit int
 }
 
+// over reports whether the limit is to be tried again.
+func (l *limit) over(at time.Time) bool { return at.Sub(l.at) >= l.lasts }
+
 // text says it to people.
 func (l *limit) text(at time.Time) string {
+	if l.node != "" {
+		return fmt.Sprintf("on %s Slurm said %q of job %s %s ago; it is tried there again in %s",
+			l.node, l.reason, l.ref, at.Sub(l.at).Round(time.Second), l.at.Add(l.lasts).Sub(at).Round(time.Second))
+	}
 	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has ended, in %s at the latest",
-		l.reason, l.ref, at.Sub(l.at).Round(time.Second), l.at.Add(limitLasts).Sub(at).Round(time.Second))
+		l.reason, l.ref, at.Sub(l.at).Round(time.Second), l.at.Add(l.lasts).Sub(at).Round(time.Second))
 }
 
 // limitReason reports whether a job's Reason is a limit, and whether it is one that
@@ -75,8 +96,12 @@ func limitReason(reason string) (is, forever bool) {
 
 // closed reports whether a Reason is what an operator has closed. No job's end opens it.
 func closed(reason string) bool {
-	return reason == "PartitionDown" || reason == "PartitionInactive" ||
-		(strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved")
+	return reason == "PartitionDown" || reason == "PartitionInactive" || closedNode(reason)
+}
+
+// closedNode reports whether a Reason is of the node that a job was sent to.
+func closedNode(reason string) bool {
+	return (strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved")
 }
 
 // onShares reports whether the limit is on gres, such as the shares of GPUs: of them
@@ -138,7 +163,10 @@ func atLimit(j *Job) (class, bool) {
 // observeLimits brings the limits up to date with a look: which jobs that were
 // released are at one, who has begun, who has ended.
 func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
-	maps.DeleteFunc(b.limits, func(_ class, l *limit) bool { return s.At.Sub(l.at) >= limitLasts })
+	maps.DeleteFunc(b.limits, func(_ class, l *limit) bool {
+		// That a node was closed is remembered until its next try has had its answer.
+		return l.over(s.At) && (l.node == "" || s.At.Sub(l.at) >= 2*l.lasts)
+	})
 	running := make(map[string]holder, len(b.running))
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
@@ -148,7 +176,7 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 		}
 		st, sent := seats[j.Ref]
 		if c, at := atLimit(j); at && sent && st.group.State != Preparing && st.member.Undo == "" {
-			b.limits[c] = &limit{reason: j.Reason, ref: j.Ref, at: s.At}
+			b.meet(c, j, st.group.Node, s.At)
 		}
 	}
 	if b.running != nil { // not the first look
@@ -170,22 +198,45 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 	b.running = running
 }
 
+// meet notes that a job of a class is at a limit on the node that it was sent to.
+func (b *Book) meet(c class, j *Job, node string, at time.Time) {
+	l := &limit{reason: j.Reason, ref: j.Ref, at: at, lasts: limitLasts}
+	if closedNode(j.Reason) && j.ReqNodes == node { // else it is said of all nodes
+		c, l.node, l.lasts = c.on(node), node, closedLasts
+		if old := b.limits[c]; old != nil {
+			l.lasts = old.lasts
+			if old.over(at) {
+				l.lasts = min(2*old.lasts, closedMost)
+			}
+		}
+	}
+	b.limits[c] = l
+}
+
 // surplus says why a released job that is still pending is to be taken back at once,
 // "" = it isn't, and whether for good. Those of a class that Slurm hasn't come to yet
 // wouldn't start either, unless the limit is on shares, of which each has others.
-func (b *Book) surplus(j *Job, at time.Time) (why string, forever bool) {
+// node is where it was sent.
+func (b *Book) surplus(j *Job, node string, at time.Time) (why string, forever bool) {
 	if len(j.Dependency.List) > 0 {
 		return "", false
 	}
 	if is, forever := limitReason(j.Reason); is {
 		return "Slurm's limit " + j.Reason, forever
 	}
-	for _, c := range classes(j) {
+	of := classes(j)
+	for _, c := range []class{of[0], of[1], of[0].on(node)} {
 		if l := b.limits[c]; l != nil && l.at.Equal(at) && !l.onShares() {
 			return "Slurm's limit " + l.reason, false
 		}
 	}
 	return "", false
+}
+
+// on is the class of those that were sent to a node.
+func (c class) on(node string) class {
+	c.node = node
+	return c
 }
 
 // budget is what a round may send of a class at a limit. Sent counts the jobs that are on
@@ -208,7 +259,8 @@ func (r *round) hide(g int, leaving []rlcore.Running) []hidden {
 	out := r.hidden[:0]
 	r.hidden = nil
 	seen := 0
-	r.beyond(leaving, func(at int, l *limit) bool {
+	node := r.b.State.GPUs[g].Node
+	r.beyond(leaving, node, func(at int, l *limit) bool {
 		j := &r.b.State.Pending[at]
 		switch {
 		case l != nil:
@@ -233,10 +285,10 @@ func (r *round) show(all []hidden) {
 }
 
 // beyond calls f with each job of the queue and the limit that it is beyond, nil = none:
-// of each class as many as may be tried are not, the first ones. It ends where f says
-// that it has seen enough.
-func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit) (more bool)) {
-	if len(r.budgets) == 0 {
+// of each class as many as may be tried are not, the first ones. On the node, "" = any,
+// those are too that it is closed to. It ends where f says that it has seen enough.
+func (r *round) beyond(leaving []rlcore.Running, node string, f func(at int, l *limit) (more bool)) {
+	if len(r.budgets) == 0 && !r.shut[node] {
 		return
 	}
 	for _, b := range r.budgets {
@@ -248,8 +300,9 @@ func (r *round) beyond(leaving []rlcore.Running, f func(at int, l *limit) (more 
 		}
 	}
 	for at := range r.b.State.Pending {
-		of := r.capped[r.b.State.Pending[at].ID]
-		var by *limit
+		ref := r.b.State.Pending[at].ID
+		of := r.capped[ref]
+		by := r.closedTo(ref, node)
 		for _, b := range of {
 			if b.left <= 0 {
 				by = b.limit
@@ -272,7 +325,12 @@ func (r *round) findCapped() {
 		return
 	}
 	byClass := map[class]*budget{}
+	r.shut = map[string]bool{}
 	for c, l := range r.f.Book.limits {
+		if l.node != "" {
+			r.shut[l.node] = r.shut[l.node] || !l.over(r.f.Snap.At)
+			continue
+		}
 		b := &budget{of: c, limit: l}
 		byClass[c] = b
 		r.budgets = append(r.budgets, b)
@@ -291,12 +349,24 @@ func (r *round) findCapped() {
 	}
 }
 
+// closedTo is what keeps a job off a node alone, nil = nothing.
+func (r *round) closedTo(ref, node string) *limit {
+	j := r.b.jobs[ref]
+	if !r.shut[node] || j == nil {
+		return nil
+	}
+	if l := r.f.Book.limits[classes(j)[0].on(node)]; l != nil && !l.over(r.f.Snap.At) {
+		return l
+	}
+	return nil
+}
+
 // softMayStart reports whether one of those that wait for a GPU to become free could
 // start at once on GPU g, as far as its owner and limits go.
 func (r *round) softMayStart(g int) bool {
 next:
 	for ref, j := range r.softJobs {
-		if !j.MayUse(g) {
+		if !j.MayUse(g) || r.closedTo(ref, r.b.State.GPUs[g].Node) != nil {
 			continue
 		}
 		for _, b := range r.capped[ref] {

@@ -107,6 +107,66 @@ func TestLimitLifted(t *testing.T) {
 	}
 }
 
+// A node that is kept for others is left alone, and nothing else is: who may not use it
+// has the other nodes at once, and it too soon after it is open again.
+func TestClosedNode(t *testing.T) {
+	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+	m.shut = map[string]string{"n1": "ann"}
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	a := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
+	tick(t, b, m, 15*time.Second)
+	if a.State != slurmbridge.Running || a.Nodes != "n2" {
+		t.Fatalf("ann's job is %s on %q", a.State, a.Nodes)
+	}
+	next := m.submit("ann", 100*time.Second, app("b", 100, 0.9, 9000), true)
+	bob := m.submit("bob", 5*time.Second, app("b", 5, 0.9, 9000), true)
+	tick(t, b, m, 20*time.Second)
+	if !bob.ended || bob.Nodes != "n1" {
+		t.Errorf("bob's job is %s on %q", bob.State, bob.Nodes)
+	}
+	m.shut = nil
+	tick(t, b, m, time.Minute)
+	if next.State != slurmbridge.Running && !next.ended {
+		t.Errorf("it is %s with both nodes open", next.State)
+	}
+	for ref, why := range b.Status().HandsOff {
+		t.Errorf("job %s is left to Slurm: %s", ref, why)
+	}
+}
+
+// Where all nodes are closed they are tried less and less, and a job knows why it waits.
+func TestAllNodesClosed(t *testing.T) {
+	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+	m.shut = map[string]string{"n1": "ann", "n2": "ann"}
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	j := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
+	tick(t, b, m, 15*time.Second)
+	p := b.Status().Place(j.Ref)
+	if p == nil || !strings.Contains(p.Holds, "reserved") || !strings.Contains(p.Holds, "on n") {
+		t.Errorf("it says %+v", p)
+	}
+	var updates []int
+	for range 3 {
+		before := m.updates
+		tick(t, b, m, 20*time.Minute)
+		updates = append(updates, m.updates-before)
+	}
+	// In the end each node is tried every ten minutes, for three updates a try.
+	if updates[0] > 45 || updates[2] < 6 || updates[2] > 15 {
+		t.Errorf("updates in 20 minutes each: %v", updates)
+	}
+	if why := b.Status().HandsOff[j.Ref]; why != "" || j.State != slurmbridge.Pending {
+		t.Errorf("it is %s, left to Slurm: %q", j.State, why)
+	}
+	m.shut = nil
+	tick(t, b, m, 11*time.Minute)
+	if !j.ended {
+		t.Errorf("it is %s after the node was opened", j.State)
+	}
+}
+
 // A job that no limit will ever let start is Slurm's again, and what comes behind it
 // runs.
 func TestLimitOfTheJobItself(t *testing.T) {

@@ -35,6 +35,9 @@ type model struct {
 	most map[string]int
 	// mostShares is the same of GPUs' shares, as an association's GrpTRES.
 	mostShares map[string]int
+	// shut names, by node, the user whose jobs it isn't for, as a reservation's that is
+	// to come before they would end.
+	shut map[string]string
 	// reason is what Slurm says of jobs beyond most, "" = that it is a QOS' limit.
 	reason string
 	// slip, if set, says how much time passes after an update.
@@ -169,6 +172,13 @@ func (m *model) place(j *mjob) {
 	for n := range m.nodes {
 		node := &m.nodes[n]
 		if !node.Up || j.ReqNodes != "" && j.ReqNodes != node.Name {
+			continue
+		}
+		if m.shut[node.Name] == j.User {
+			j.Reason = "ReqNodeNotAvail, May be reserved for other job"
+			if j.ReqNodes == "" {
+				j.Reason = "ReqNodeNotAvail, Reserved for maintenance"
+			}
 			continue
 		}
 		cpus := j.CPUs

@@ -78,6 +78,7 @@ type round struct {
 	capped  map[string][]*budget
 	budgets []*budget
 	hidden  []hidden
+	shut    map[string]bool // nodes that are closed to somebody
 }
 
 // shelve takes the members of sticky groups out of the queue: groups that wait
@@ -614,12 +615,15 @@ func (r *round) finish() {
 		}
 	}
 	texts := map[*limit]string{} // many jobs are beyond one limit
-	r.beyond(nil, func(at int, l *limit) bool {
+	text := func(l *limit) string {
+		if texts[l] == "" {
+			texts[l] = l.text(r.f.Snap.At)
+		}
+		return texts[l]
+	}
+	r.beyond(nil, "", func(at int, l *limit) bool {
 		if l != nil {
-			if texts[l] == "" {
-				texts[l] = l.text(r.f.Snap.At)
-			}
-			r.plan.Limited[st.Pending[at].ID] = texts[l]
+			r.plan.Limited[st.Pending[at].ID] = text(l)
 		}
 		return true
 	})
@@ -637,6 +641,11 @@ func (r *round) finish() {
 			if len(card.Running) > 0 || !j.MayUse(g) || r.successor(g) != nil {
 				continue
 			}
+			if l := r.closedTo(j.ID, card.Node); l != nil {
+				r.plan.Limited[j.ID] = text(l)
+				continue
+			}
+			delete(r.plan.Limited, j.ID)
 			r.plan.Idle[j.ID] = true
 			if j.DelayedS >= limit && !r.f.Ungated && r.b.soft[j.ID] == nil {
 				r.b.release(r.f, r.b.jobs[j.ID], "the bridge has kept it waiting long enough")

@@ -143,6 +143,16 @@ func maintenance(h *habit) {
 	h.cancel(long)
 }
 
+// Who would run into one node's maintenance has another.
+func maintenanceOfOne(h *habit) {
+	h.as("", "scontrol", "create", "reservation", "ReservationName=one", "StartTime=now+200", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
+	long := h.sub(1, "--time=30", "--partition=also"+h.part[1:])
+	h.state(60*time.Second, long, "COMPLETED")
+	if f := h.job(long); strings.Contains(f["AdminComment"], "left to Slurm") {
+		h.t.Errorf("job %s: %s", long, f["AdminComment"])
+	}
+}
+
 func partitionDown(h *habit) {
 	long, a, b := h.follow(ann)
 	h.as("", "scontrol", "update", "PartitionName="+h.part, "State=DOWN")
@@ -197,7 +207,8 @@ func preempted(h *habit) {
 			h.as("", "scontrol", "update", "JobId="+id, "StartTime=now")
 			back++
 		}
-		h.state(30*time.Second, id, "COMPLETED")
+		// Where Slurm has said that the node may be another job's, it is tried later.
+		h.state(time.Minute, id, "COMPLETED")
 	}
 	if back == 0 {
 		h.t.Error("nobody was preempted")

@@ -49,6 +49,7 @@ func TestHabits(t *testing.T) {
 		{"larger than a node", largerThanNode},
 		{"own jobs cancelled", ownCancelled},
 		{"sbatch options", sbatchOptions},
+		{"maintenance of one node ahead", maintenanceOfOne},
 	}
 	extra := []string{
 		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "Licenses=lic:1",
@@ -61,7 +62,7 @@ func TestHabits(t *testing.T) {
 		switch habits[i].name {
 		case "preempted":
 			extra = append(extra, "PartitionName=high PriorityTier=10 Nodes="+node)
-		case "two partitions", "larger than a node":
+		case "two partitions", "larger than a node", "maintenance of one node ahead":
 			extra = append(extra, fmt.Sprintf("PartitionName=also%d Nodes=%s,%s", i+1, node, slurmtest.NodeName(n-1)))
 		}
 	}
