@@ -163,9 +163,9 @@ func atLimit(j *Job) (class, bool) {
 // observeLimits brings the limits up to date with a look: which jobs that were
 // released are at one, who has begun, who has ended.
 func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
-	maps.DeleteFunc(b.limits, func(_ class, l *limit) bool {
+	maps.DeleteFunc(b.limits, func(c class, l *limit) bool {
 		// That a node was closed is remembered until its next try has had its answer.
-		return l.over(s.At) && (l.node == "" || s.At.Sub(l.at) >= 2*l.lasts)
+		return l.over(s.At) && (c.node == "" || s.At.Sub(l.at) >= 2*l.lasts)
 	})
 	running := make(map[string]holder, len(b.running))
 	for i := range s.Jobs {
@@ -181,6 +181,9 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 	}
 	if b.running != nil { // not the first look
 		for c, l := range b.limits {
+			if c.node != "" {
+				continue // no job's end opens it
+			}
 			begun := 0
 			for ref, h := range running {
 				if _, before := b.running[ref]; !before && slices.Contains(h.of[:], c) {
@@ -327,8 +330,8 @@ func (r *round) findCapped() {
 	byClass := map[class]*budget{}
 	r.shut = map[string]bool{}
 	for c, l := range r.f.Book.limits {
-		if l.node != "" {
-			r.shut[l.node] = r.shut[l.node] || !l.over(r.f.Snap.At)
+		if c.node != "" {
+			r.shut[c.node] = r.shut[c.node] || !l.over(r.f.Snap.At)
 			continue
 		}
 		b := &budget{of: c, limit: l}
