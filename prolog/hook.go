@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -241,6 +242,13 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if !h.Dir.Server(gpus[0]).Takes() {
 		return fmt.Errorf("gpu %d: the MPS server takes no new clients; the job shares the GPU without", gpus[0])
 	}
+	job, _ := number(get("SLURM_JOB_ID"), 1)
+	if _, err := os.Stat(h.Dir.running(job)); err != nil {
+		// Slurm 22.05 runs no prolog for a job that it requeued and whose first
+		// credential slurmd still has. The epilog of the last job that is known would
+		// end the daemon under it.
+		return fmt.Errorf("job %d: no prolog has told of it; it shares the GPU without MPS: %w", job, err)
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
 	// The GPU's daemon knows this one GPU only, and a client counts from the
@@ -255,7 +263,6 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	default:
 		fmt.Fprintln(&b, "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")
 	}
-	job, _ := number(get("SLURM_JOB_ID"), 1)
 	if mib := h.limitOf(job, gpus[0], share); mib > 0 {
 		fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
 	}

@@ -332,6 +332,12 @@ func TestTaskProlog(t *testing.T) {
 	if err := os.WriteFile(control, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if got := print(); got != "" {
+		t.Errorf("without a prolog, so that the daemon ends while it runs: %q", got)
+	}
+	if err := dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}); err != nil {
+		t.Fatal(err)
+	}
 	want := func(percent string) string {
 		s := "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0) + "\nexport CUDA_VISIBLE_DEVICES=0\n"
 		if percent != "" {
