@@ -54,7 +54,7 @@ type limit struct {
 	ref    string // the job that Slurm said it of
 	at     time.Time
 	lasts  time.Duration
-	node   string // the one that is closed, "" = it is no node's
+	of     class // the key it is kept under
 	// credit is how many may be tried: as many as those that have ended made room for,
 	// less those that have begun since.
 	credit int
@@ -65,9 +65,9 @@ func (l *limit) over(at time.Time) bool { return at.Sub(l.at) >= l.lasts }
 
 // text says it to people.
 func (l *limit) text(at time.Time) string {
-	if l.node != "" {
+	if l.of.node != "" {
 		return fmt.Sprintf("on %s Slurm said %q of job %s %s ago; it is tried there again in %s",
-			l.node, l.reason, l.ref, at.Sub(l.at).Round(time.Second), l.at.Add(l.lasts).Sub(at).Round(time.Second))
+			l.of.node, l.reason, l.ref, at.Sub(l.at).Round(time.Second), l.at.Add(l.lasts).Sub(at).Round(time.Second))
 	}
 	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has ended, in %s at the latest",
 		l.reason, l.ref, at.Sub(l.at).Round(time.Second), l.at.Add(l.lasts).Sub(at).Round(time.Second))
@@ -125,18 +125,18 @@ func held(j *Job) holder {
 	return h
 }
 
-// frees is for how many jobs of a class the end of a job makes room under the limit.
-func (l *limit) frees(of class, ended holder) int {
+// frees is for how many jobs of its class the end of a job makes room under the limit.
+func (l *limit) frees(ended holder) int {
 	does := true // a group's limit, and who is in it isn't known
 	switch {
 	case closed(l.reason):
 		does = false
-	case of.array != 0:
-		does = of == ended.of[1]
+	case l.of.array != 0:
+		does = l.of == ended.of[1]
 	case strings.Contains(l.reason, "PerUser"), strings.HasPrefix(l.reason, "AssocMax"):
-		does = of.user == ended.of[0].user
+		does = l.of.user == ended.of[0].user
 	case strings.HasSuffix(l.reason, "PerAccount"):
-		does = of.account == ended.of[0].account
+		does = l.of.account == ended.of[0].account
 	}
 	switch {
 	case !does:
@@ -193,7 +193,7 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 			l.credit = max(0, l.credit-begun)
 			for ref, h := range b.running {
 				if _, still := running[ref]; !still {
-					l.credit += l.frees(c, h)
+					l.credit += l.frees(h)
 				}
 			}
 		}
@@ -203,17 +203,17 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 
 // meet notes that a job of a class is at a limit on the node that it was sent to.
 func (b *Book) meet(c class, j *Job, node string, at time.Time) {
-	l := &limit{reason: j.Reason, ref: j.Ref, at: at, lasts: limitLasts}
+	l := &limit{reason: j.Reason, ref: j.Ref, at: at, lasts: limitLasts, of: c}
 	if closedNode(j.Reason) && j.ReqNodes == node { // else it is said of all nodes
-		c, l.node, l.lasts = c.on(node), node, closedLasts
-		if old := b.limits[c]; old != nil {
+		l.of, l.lasts = c.on(node), closedLasts
+		if old := b.limits[l.of]; old != nil {
 			l.lasts = old.lasts
 			if old.over(at) {
 				l.lasts = min(2*old.lasts, closedMost)
 			}
 		}
 	}
-	b.limits[c] = l
+	b.limits[l.of] = l
 }
 
 // surplus says why a released job that is still pending is to be taken back at once,
@@ -245,7 +245,6 @@ func (c class) on(node string) class {
 // budget is what a round may send of a class at a limit. Sent counts the jobs that are on
 // their way to a GPU, left is how many more a walk through the queue may let pass.
 type budget struct {
-	of         class
 	limit      *limit
 	sent, left int
 }
@@ -298,7 +297,7 @@ func (r *round) beyond(leaving []rlcore.Running, node string, f func(at int, l *
 		b.left = b.limit.credit - b.sent
 		for i := range leaving {
 			if j := r.b.jobs[leaving[i].ID]; j != nil {
-				b.left += b.limit.frees(b.of, held(j))
+				b.left += b.limit.frees(held(j))
 			}
 		}
 	}
@@ -334,7 +333,7 @@ func (r *round) findCapped() {
 			r.shut[c.node] = r.shut[c.node] || !l.over(r.f.Snap.At)
 			continue
 		}
-		b := &budget{of: c, limit: l}
+		b := &budget{limit: l}
 		byClass[c] = b
 		r.budgets = append(r.budgets, b)
 	}

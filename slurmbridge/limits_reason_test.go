@@ -36,7 +36,7 @@ func TestLimitReasons(t *testing.T) {
 // What an operator has closed no job's end opens.
 func TestClosedIsNotOpenedByAnEnd(t *testing.T) {
 	for reason, want := range map[string]int{"PartitionDown": 0, "ReqNodeNotAvail, Reserved for maintenance": 0, "AssocGrpJobsLimit": 1} {
-		if got := (&limit{reason: reason}).frees(class{user: "ann"}, holder{}); got != want {
+		if got := (&limit{reason: reason, of: class{user: "ann"}}).frees(holder{}); got != want {
 			t.Errorf("%q: %d", reason, got)
 		}
 	}
