@@ -108,10 +108,16 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 // not be asked, if it couldn't. The caller holds the GPU's lock.
 func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
-	s, lost := h.MPS.inspect(gpu)
+	s, lost := h.MPS.inspect(gpu, false)
 	if h.MPS.present(gpu) {
 		c, _ := card(h.Cards, gpu)
+		seen := s.PID
 		s, asked = h.MPS.ask(ctx, gpu, s, c.clients(), h.Now())
+		if seen != 0 && s.PID != seen {
+			var last Server
+			last, lost = h.MPS.inspect(gpu, true) // it ended in between
+			s.Log = last.Log
+		}
 	}
 	if lost || was.Fault.IsZero() && !s.Fault.IsZero() {
 		if err = h.Dir.victims(jobs, h.Now()); err != nil {
@@ -208,14 +214,14 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 }
 
 // lost marks a job that ends if its MPS server was lost: its file is moved before the
-// GPU is looked at. It asks nobody and waits for nobody: the record matters more.
+// GPU is looked at. It asks nobody and waits for no lock: the record matters more.
 func (h *Hook) lost(id int64) error {
 	j, err := ReadJob(h.Dir.running(id))
 	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || h.Dir.Server(j.GPUs[0]).PID == 0 {
 		return nil
 	}
 	g := j.GPUs[0]
-	if _, lost := h.MPS.inspect(g); !lost {
+	if _, lost := h.MPS.inspect(g, false); !lost {
 		return nil
 	}
 	return h.Dir.victims([]*Job{j}, h.Now())

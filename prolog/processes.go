@@ -71,17 +71,25 @@ func program(proc string, pid int) string {
 	return filepath.Base(string(name))
 }
 
-// started is when a process began, in ticks since the boot, 0 = it has gone. With it
-// a number that another process has got by now is told from the one that was meant.
+// exiting is the kernel's mark on a process that is ending (PF_EXITING, linux/sched.h):
+// whoever sees its sockets closed finds it set.
+const exiting = 0x4
+
+// started is when a process began, in ticks since the boot, 0 = it has gone or is going.
+// With it a number that another process has got by now is told from the one that was
+// meant.
 func started(proc string, pid int) uint64 {
 	stat, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "stat"))
 	if err != nil {
 		return 0
 	}
-	// The name may hold blanks and brackets; the state follows it, and 19 fields on
-	// stands the time (proc(5)).
+	// The name may hold blanks and brackets; the state follows it, 6 fields on stand the
+	// flags and 19 on the time (proc(5)).
 	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(f) < 20 || string(f[0]) == "Z" {
+		return 0
+	}
+	if flags, err := strconv.ParseUint(string(f[6]), 10, 64); err != nil || flags&exiting != 0 {
 		return 0
 	}
 	n, err := strconv.ParseUint(string(f[19]), 10, 64)

@@ -56,14 +56,22 @@ func (d Dir) keepServer(gpu int, s Server) error {
 
 // inspect compares the GPU's server with what was last seen of it, and asks nobody.
 // It reports whether the server has faulted or died since: whoever computed through
-// it has lost its work. The caller holds the GPU's lock and keeps what is returned.
-func (m *MPS) inspect(gpu int) (s Server, lost bool) {
+// it has lost its work. gone says that the daemon doesn't know it any more. The caller
+// holds the GPU's lock and keeps what is returned.
+func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool) {
 	s = m.Dir.Server(gpu)
+	read := s.Log
 	var log string
-	log, s.Log = m.readLog(gpu, s.Log)
-	if s.PID != 0 && started(m.Proc, s.PID) != s.Started {
-		// One that was asked to make room for another user's, or to end, says so.
-		lost = !strings.Contains(log, fmt.Sprintf("Server %d exited with status 0", s.PID))
+	log, s.Log = m.readLog(gpu, read)
+	if s.PID != 0 && (gone || started(m.Proc, s.PID) != s.Started) {
+		// The daemon writes down how it ended: in a moment, if that has only just been.
+		word := fmt.Sprintf("Server %d exited with status ", s.PID)
+		for until := time.Now().Add(ending); !strings.Contains(log, word) && time.Now().Before(until); {
+			time.Sleep(10 * time.Millisecond)
+			log, s.Log = m.readLog(gpu, read)
+		}
+		// One that was asked to make room for another user's, or to end, ends with 0.
+		lost = !strings.Contains(log, word+"0")
 		s.PID, s.Started = 0, 0
 	}
 	// What the control daemon logs when a client's fault reaches its server.

@@ -178,6 +178,68 @@ func TestServerKilledUnderJobs(t *testing.T) {
 	}
 }
 
+// A server that dies just while a hook looks at it, alive at the first question and
+// gone at the second, is lost all the same.
+func TestServerDiesUnderALook(t *testing.T) {
+	h, b := node(t, "titanxp", "pascal", 20)
+	ctx := context.Background()
+	must(t, h.Prolog(ctx, env()))
+	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
+	a := b.run(t, "7")
+	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+	must(t, h.Watch(ctx))
+	server := h.Dir.Server(0)
+	// For this /proc it never ends.
+	proc, folder := t.TempDir(), strconv.Itoa(server.PID)
+	stat, err := os.ReadFile(filepath.Join("/proc", folder, "stat"))
+	must(t, err)
+	must(t, os.Mkdir(filepath.Join(proc, folder), 0o755))
+	must(t, os.WriteFile(filepath.Join(proc, folder, "stat"), stat, 0o644))
+	must(t, syscall.Kill(server.PID, syscall.SIGKILL))
+	_, _ = a.end()
+	until(t, "the daemon's notice", func() bool {
+		out, err := h.MPS.command(ctx, 0, "get_server_list")
+		return err == nil && strings.TrimSpace(out) == ""
+	})
+	h.MPS.Proc = proc
+	says(t, h.Watch(ctx), "lost under jobs 7, 8")
+	h.MPS.Proc = ""
+	must(t, h.Watch(ctx)) // told once
+	for _, id := range []int64{7, 8} {
+		if read(t, h.Dir.running(id)).MPSFault.IsZero() {
+			t.Errorf("job %d isn't marked", id)
+		}
+		must(t, h.Epilog(ctx, env("SLURM_JOB_ID", strconv.FormatInt(id, 10))))
+	}
+}
+
+// A process that is ending is no longer there, though the kernel still lists it.
+func TestStarted(t *testing.T) {
+	const rest = " 1 100 100 0 -1 %s 10 0 0 0 1 2 0 0 20 0 1 0 4711 1000 100"
+	for _, c := range []struct {
+		stat string
+		want uint64
+	}{
+		{"100 (nvidia-cuda-mps) S" + fmt.Sprintf(rest, "4194304"), 4711},
+		{"100 (a ) S 1 (b) R" + fmt.Sprintf(rest, "4194304"), 4711},
+		{"100 (nvidia-cuda-mps) Z" + fmt.Sprintf(rest, "4194308"), 0},
+		{"100 (nvidia-cuda-mps) R" + fmt.Sprintf(rest, "4194308"), 0},
+		{"100 (nvidia-cuda-mps) R" + fmt.Sprintf(rest, "x"), 0},
+		{"100 (nvidia-cuda-mps) R 1 2", 0},
+		{"", 0},
+	} {
+		proc := t.TempDir()
+		must(t, os.Mkdir(filepath.Join(proc, "100"), 0o755))
+		must(t, os.WriteFile(filepath.Join(proc, "100", "stat"), []byte(c.stat), 0o644))
+		if got := started(proc, 100); got != c.want {
+			t.Errorf("%q: %d, not %d", c.stat, got, c.want)
+		}
+	}
+	if started("", os.Getpid()) == 0 || started("", 1<<30) != 0 {
+		t.Error("this process isn't there, or one that can't be is")
+	}
+}
+
 // Before Volta a client's fault ends the server: found at the next epilog even if
 // nobody looked in between.
 func TestClientFaultsBeforeVolta(t *testing.T) {
