@@ -280,6 +280,8 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			m.Undo, m.Tries = "put off", 1
 			repairs = append(repairs, restore(g, m, j, gate, m.Undo))
 			events = append(events, Event{Kind: "requeued", Group: g, Ref: m.Ref})
+		case gate != "" && j.Dependency.Only("after", gate) && restored(g, m, j):
+			m.Gone = "restored" // by a bridge that died before it wrote that down
 		case !asPlanned(g, m, j):
 			if b.HandsOff[m.Ref] == "" {
 				b.HandsOff[m.Ref] = "its owner edited it"

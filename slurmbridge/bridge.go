@@ -488,22 +488,49 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 	for ref, n := range plan.Passed {
 		b.book.Wait(ref).PassedOver += n
 	}
+	if b.Mode == Shadow {
+		b.pretend(ctx, plan.Groups)
+		return
+	}
 	b.releaseAll(ctx, plan.Groups)
 }
 
-// releaseAll releases the groups of a plan. What is to follow on a GPU goes before
-// what starts there now: some of it may be waiting for the jobs that run there
-// already, and would start beside the new ones if those ended in between. If it has
-// just started, nothing else goes to that GPU in this round.
-func (b *Bridge) releaseAll(ctx context.Context, groups []PlannedGroup) {
-	gone := map[place]bool{}
+// pretend writes down what would be done with the groups of a plan.
+func (b *Bridge) pretend(ctx context.Context, groups []PlannedGroup) {
 	for i := range groups {
-		if g := &groups[i]; g.Group.Kind == Next && !b.release(ctx, g) {
-			gone[place{g.Group.Node, g.Group.GPU}] = true
+		g := &groups[i]
+		g.Group.ID = b.book.NextID
+		b.book.NextID++
+		for k := range g.Changes {
+			b.log(ctx, g.Group.ID, &g.Changes[k], nil)
+		}
+	}
+}
+
+// releaseAll makes the groups of a plan. Jobs that wait for some GPU already are put
+// back behind the gate before anything is released: what comes to that GPU in their
+// stead would start beside them if it became free in between. Where one of them can't
+// be put back, it may have just started, and nothing goes to that GPU in this round.
+func (b *Bridge) releaseAll(ctx context.Context, groups []PlannedGroup) {
+	failed := map[place]bool{}
+	ready := make([]bool, len(groups))
+	for i := range groups {
+		g := &groups[i]
+		if len(g.leaves) == 0 {
+			continue
+		}
+		if ready[i] = b.prepare(ctx, g); !ready[i] {
+			for _, p := range g.leaves {
+				failed[p] = true
+			}
 		}
 	}
 	for i := range groups {
-		if g := &groups[i]; g.Group.Kind != Next && !gone[place{g.Group.Node, g.Group.GPU}] {
+		g := &groups[i]
+		if failed[place{g.Group.Node, g.Group.GPU}] {
+			continue
+		}
+		if ready[i] || len(g.leaves) == 0 && b.prepare(ctx, g) {
 			b.release(ctx, g)
 		}
 	}
@@ -515,17 +542,13 @@ type place struct {
 	gpu  int
 }
 
-// release carries a group's changes out and reports whether all of them were made.
-func (b *Bridge) release(ctx context.Context, p *PlannedGroup) bool {
+// prepare writes a group down and makes its members what they are to be when they
+// start. It reports whether all of that was done; where it wasn't, the next look puts
+// them back.
+func (b *Bridge) prepare(ctx context.Context, p *PlannedGroup) bool {
 	p.Group.ID = b.book.NextID
 	b.book.NextID++
 	g := p.Group
-	if b.Mode == Shadow {
-		for i := range p.Changes {
-			b.log(ctx, g.ID, &p.Changes[i], nil)
-		}
-		return true
-	}
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
 		// A group nobody could put back after a crash is not made.
 		b.Log.Error("journal", "err", err)
@@ -540,21 +563,30 @@ func (b *Bridge) release(ctx context.Context, p *PlannedGroup) bool {
 	}
 	b.book.Groups[g.ID] = &g
 	b.fault("journaled")
-	for i := range p.Changes {
-		if err := b.change(ctx, g.ID, &p.Changes[i]); err != nil {
-			return false // still Preparing: the next look puts its members back
+	for i := range p.Changes[:len(p.Changes)-1] {
+		if b.change(ctx, g.ID, &p.Changes[i]) != nil {
+			return false
 		}
-		b.fault(p.Changes[i].Step)
-	}
-	g.State = Released
-	p.Group.State = Released
-	b.Metrics.released(&g)
-	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
-		"jobs", strings.Join(g.Refs(), ","), "after", strings.Join(g.After, ","))
-	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
-		b.Log.Error("journal", "err", err)
+		b.fault("prepare")
 	}
 	return true
+}
+
+// release lets a group go that was prepared.
+func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
+	g := b.book.Groups[p.Group.ID]
+	if b.change(ctx, g.ID, &p.Changes[len(p.Changes)-1]) != nil {
+		return // still Preparing: the next look puts its members back
+	}
+	b.fault("release")
+	g.State = Released
+	p.Group.State = Released
+	b.Metrics.released(g)
+	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
+		"jobs", strings.Join(g.Refs(), ","), "after", strings.Join(g.After, ","))
+	if err := b.Journal.SaveGroup(ctx, g); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
 }
 
 // change applies one change and keeps it in the journal. In shadow it only does

@@ -138,9 +138,84 @@ func TestNobodySlipsIn(t *testing.T) {
 	}
 }
 
-// A release that reaches only the first of two leaves the second with what it
-// waited for before: no word of its owner's.
+// Jobs that wait for a GPU, move to another, and are to be followed there by somebody
+// else's: whatever happens between the changes, neither starts beside the other.
+func TestNobodyStaysBehind(t *testing.T) {
+	for _, trouble := range []string{"end", "refusal"} {
+		for at := range 8 { // after which update the GPU they waited for becomes free, or which is refused half way
+			m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+			b := bridge(m, newMemory())
+			tick(t, b, m, time.Second)
+			heavy := app("heavy", 60, 0.3, 9000)
+			first := m.submit("ann", 20*time.Second, heavy, true)
+			tick(t, b, m, 3*time.Second)
+			second := m.submit("ann", time.Hour, heavy, true)
+			tick(t, b, m, 3*time.Second)
+			third := m.submit("bob", time.Minute, heavy, true)
+			third.ExcNodes = "n2"
+			tick(t, b, m, 3*time.Second)
+			p := app("alexnet", 60, 0.3, 2000)
+			ann := []*mjob{m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)}
+			tick(t, b, m, 5*time.Second)
+			if second.Nodes != "n2" || !ann[0].Dependency.Has("afterany", second.Ref) || ann[0].Asked.Count == 100 || ann[1].Asked.Count == 100 {
+				t.Fatalf("the second is on %q, ann's wait for %q with %d and %d shares", second.Nodes, ann[0].Dependency.Raw, ann[0].Asked.Count, ann[1].Asked.Count)
+			}
+			// The first GPU becomes free and the third job, which was to have it, is no more,
+			// nor is one of ann's: what they wait for has room for another.
+			third.ended, ann[1].ended = true, true
+			var bob []*mjob
+			for range 2 {
+				j := m.submit("bob", time.Minute, p, true)
+				j.ExcNodes = "n1"
+				bob = append(bob, j)
+			}
+			for first.State == slurmbridge.Running {
+				m.advance(time.Second)
+			}
+			m.started = func(j *mjob) {
+				for _, o := range m.on(j.Nodes, j.gpu) {
+					if o.User != j.User {
+						t.Errorf("%s %d: job %s of %s starts beside %s of %s", trouble, at, j.Ref, j.User, o.Ref, o.User)
+					}
+				}
+			}
+			left, moved := at, false
+			m.slip = func() time.Duration {
+				moved = moved || ann[0].Nodes == "n1" || ann[0].ReqNodes == "n1"
+				if left--; left != 0 || trouble != "end" {
+					return 0
+				}
+				second.run = m.now.Sub(second.began)
+				return time.Second
+			}
+			if trouble == "refusal" {
+				m.fail = at + 1
+			}
+			tick(t, b, m, 3*time.Second)
+			m.fail, second.run = 0, m.now.Sub(second.began)
+			tick(t, b, m, time.Minute)
+			for _, j := range append(ann, bob...) {
+				if j.State != slurmbridge.Running && !j.ended {
+					t.Errorf("%s %d: job %s of %s is %s, waits for %q", trouble, at, j.Ref, j.User, j.State, j.Dependency.Raw)
+				}
+			}
+			if at == 0 && trouble == "end" && !moved {
+				t.Error("ann's jobs never moved: nothing was tried")
+			}
+		}
+	}
+}
+
+// A plan that fails half way through the jobs of a group leaves the others with what
+// they waited for before, or behind the gate: no word of their owner's.
 func TestHalfReleased(t *testing.T) {
+	for _, fail := range []int{2, 4} { // in the update that puts the two aside, in the release
+		halfReleased(t, fail)
+	}
+}
+
+func halfReleased(t *testing.T, fail int) {
+	t.Helper()
 	m := newModel(node("n1", 1, 8))
 	first := m.submit("ann", time.Hour, nil, false)
 	b := bridge(m, newMemory())
@@ -154,14 +229,14 @@ func TestHalfReleased(t *testing.T) {
 	// The first is requeued, the two are to have its GPU, and Slurm refuses half way.
 	first.State, first.Nodes, first.GPUs, first.Start = slurmbridge.Pending, "", nil, time.Time{}
 	first.Eligible = m.now.Add(10 * time.Minute)
-	m.fail = 2
+	m.fail = fail
 	tick(t, b, m, time.Second)
-	if second.State != slurmbridge.Running || third.State != slurmbridge.Pending || !third.Dependency.Has("afterany", first.Ref) {
-		t.Fatalf("%s, %s, which waits for %q", second.State, third.State, third.Dependency.Raw)
+	if third.State != slurmbridge.Pending || third.Dependency.Has("afterany", first.Ref) != (fail == 2) || len(third.Dependency.List) != 1 {
+		t.Fatalf("%d: %s, %s, which waits for %q", fail, second.State, third.State, third.Dependency.Raw)
 	}
 	tick(t, b, m, 5*time.Second)
 	if why := b.Status().HandsOff[third.Ref]; why != "" {
-		t.Errorf("the third is left to Slurm: %s", why)
+		t.Errorf("%d: the third is left to Slurm: %s", fail, why)
 	}
 	if third.Asked.Count != 100 && third.State == slurmbridge.Pending && third.Dependency.Has("afterany", first.Ref) {
 		t.Errorf("the third still waits for %q with %d shares", third.Dependency.Raw, third.Asked.Count)
@@ -483,6 +558,45 @@ func TestDeathAtAnyStep(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A bridge that dies when it has just put a job of a waiting group back behind the gate
+// finds it there again: that was no edit of its owner's.
+func TestDeathAfterPuttingBack(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem := newMemory()
+	b := bridge(m, mem)
+	tick(t, b, m, time.Second)
+	first := m.submit("ann", time.Hour, nil, true)
+	tick(t, b, m, 3*time.Second)
+	second := m.submit("ann", time.Minute, nil, true)
+	tick(t, b, m, 3*time.Second)
+	if !second.Dependency.Has("afterany", first.Ref) {
+		t.Fatalf("the second waits for %q", second.Dependency.Raw)
+	}
+	// The first is requeued, somebody more urgent gets its GPU, and nothing is planned ahead.
+	first.State, first.Nodes, first.GPUs, first.Start = slurmbridge.Pending, "", nil, time.Time{}
+	first.Eligible = m.now.Add(10 * time.Minute)
+	m.submit("bob", time.Minute, nil, true).Priority = 2_000_000
+	b.Planner.Ahead = false
+	b.Fault = func(at string) {
+		if at == "repaired" {
+			panic(death{})
+		}
+	}
+	func() {
+		defer func() { _ = recover() }()
+		tick(t, b, m, time.Second)
+		t.Error("it didn't die")
+	}()
+	if len(second.Dependency.List) != 1 || second.Dependency.List[0].Type != "after" {
+		t.Fatalf("the second waits for %q", second.Dependency.Raw)
+	}
+	b = bridge(m, mem)
+	tick(t, b, m, 3*time.Second)
+	if why := b.Status().HandsOff[second.Ref]; why != "" {
+		t.Errorf("the second is left to Slurm: %s", why)
 	}
 }
 

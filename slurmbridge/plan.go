@@ -135,7 +135,7 @@ type Plan struct {
 	// Repairs put right what no group accounts for: jobs to gate, to put back,
 	// to let go. They come first.
 	Repairs []Change
-	// Groups to make, each with its own changes: prepare, then release.
+	// Groups to make, each with its own changes: prepare, then one release.
 	Groups []PlannedGroup
 	// Undone holds the members of waiting groups that go back behind the gate, by ref.
 	Undone map[string]bool
@@ -160,6 +160,8 @@ type Plan struct {
 type PlannedGroup struct {
 	Group   Group
 	Changes []Change
+	// leaves are the GPUs that members wait for until the first of Changes.
+	leaves []place
 }
 
 // Empty reports whether the plan changes nothing.
@@ -169,7 +171,17 @@ func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
 func (p *Plan) Changes() []Change {
 	out := append([]Change(nil), p.Repairs...)
 	for i := range p.Groups {
-		out = append(out, p.Groups[i].Changes...)
+		if g := &p.Groups[i]; len(g.leaves) > 0 {
+			out = append(out, g.Changes[:len(g.Changes)-1]...)
+		}
+	}
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		if len(g.leaves) > 0 {
+			out = append(out, g.Changes[len(g.Changes)-1])
+			continue
+		}
+		out = append(out, g.Changes...)
 	}
 	return out
 }

@@ -28,7 +28,8 @@ type Planner struct {
 	Ahead bool
 }
 
-// Plan decides for every GPU of the look.
+// Plan decides for every GPU of the look. Without a gate nobody could be put aside
+// while groups are made, so none are.
 //
 // Idle GPUs come first, then those with free shares, then busy ones get the
 // group that follows. On a node with several GPUs a group is only released where
@@ -47,12 +48,14 @@ func (p *Planner) Plan(f *Facts) *Plan {
 		r.send(ref)
 	}
 	r.shelve()
-	for _, g := range r.order() {
-		r.fill(g)
-	}
-	if p.Ahead {
+	if f.Gate != "" || f.Ungated {
+		for _, g := range r.order() {
+			r.fill(g)
+		}
 		for g := range b.State.GPUs {
-			r.ahead(g)
+			if p.Ahead {
+				r.ahead(g)
+			}
 		}
 	}
 	r.finish()
@@ -385,6 +388,13 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 		return
 	}
 	pg := PlannedGroup{Group: grp, Changes: r.changes(&grp)}
+	for i := range grp.Members {
+		if old := r.b.soft[grp.Members[i].Ref]; old != nil {
+			if p := (place{old.Node, old.GPU}); !slices.Contains(pg.leaves, p) {
+				pg.leaves = append(pg.leaves, p)
+			}
+		}
+	}
 	r.plan.Groups = append(r.plan.Groups, pg)
 	if kind != Next {
 		for i := range joined {
@@ -485,7 +495,7 @@ func (r *round) changes(g *Group) []Change {
 	for i, ref := range g.After {
 		deps[i] = "afterany:" + ref
 	}
-	dep := strings.Join(deps, ",")
+	dep, gate := strings.Join(deps, ","), "after:"+r.f.Gate
 	var out []Change
 	names := make([]string, len(g.Members))
 	for i := range g.Members {
@@ -506,14 +516,13 @@ func (r *round) changes(g *Group) []Change {
 		if nodes != j.ReqNodes {
 			u.ReqNodes = &nodes
 		}
-		if u.Gres == nil && u.ReqNodes == nil {
-			continue
-		}
 		if r.b.soft[m.Ref] != nil && r.f.Gate != "" {
-			// It waits for other jobs, which may end before it is released: with smaller
-			// shares it would start beside whoever leaves room.
-			gate := "after:" + r.f.Gate
+			// It waits for other jobs, which may end before it is released: then it would
+			// start beside whoever leaves room for its new shares, or is sent to its old GPU.
 			u.Dependency = &gate
+		}
+		if u.Gres == nil && u.ReqNodes == nil && u.Dependency == nil {
+			continue
 		}
 		was := describe(j)
 		// One update for all members that get the same.
