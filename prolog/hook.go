@@ -84,23 +84,29 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 		// One that doesn't answer is Ensure's to deal with.
 		s, _, err := h.look(ctx, gpu, others)
 		errs = append(errs, err)
-		if s.Takes() {
-			break
+		if !s.Takes() {
+			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
 		}
-		why := "has as many clients as it serves"
-		if !s.Fault.IsZero() {
-			why = "has faulted and isn't renewed yet"
-		}
-		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID))...)
 	case !s.Takes():
 		errs = append(errs, h.MPS.Release(ctx, gpu)) // nobody needs it any more
 	}
 	if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
-	_, asked, err := h.look(ctx, gpu, nil)
-	errs = append(errs, asked, err, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))
-	return errors.Join(errs...)
+	s, asked, err := h.look(ctx, gpu, others)
+	errs = append(errs, asked, err)
+	if len(others) > 0 && !s.Takes() {
+		return errors.Join(append(errs, goesWithout(gpu, s, j))...)
+	}
+	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
+}
+
+func goesWithout(gpu int, s Server, j *Job) error {
+	why := "has as many clients as it serves"
+	if !s.Fault.IsZero() {
+		why = "has faulted and isn't renewed yet"
+	}
+	return fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID)
 }
 
 // look finds out how the GPU's MPS server is, keeps that for all hooks, and marks the

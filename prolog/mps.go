@@ -168,14 +168,23 @@ func (m *MPS) command(ctx context.Context, gpu int, line string) (string, error)
 	return string(out), nil
 }
 
+// question gives the daemon one command that it is to answer soon.
+func (m *MPS) question(ctx context.Context, gpu int, line string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	out, err := m.command(ctx, gpu, line)
+	if ctx.Err() != nil && err != nil {
+		err = fmt.Errorf("the MPS daemon did not answer %q: %w", line, ctx.Err())
+	}
+	return out, err
+}
+
 // answers reports whether a daemon answers in the GPU's pipe directory.
 func (m *MPS) answers(ctx context.Context, gpu int) bool {
 	if !m.present(gpu) {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	_, err := m.command(ctx, gpu, "get_server_list")
+	_, err := m.question(ctx, gpu, "get_server_list")
 	return err == nil
 }
 

@@ -104,9 +104,7 @@ func (m *MPS) readLog(gpu int, n int64) (string, int64) {
 // ask completes s by what the daemon says of its server: its number, whether it
 // takes clients, and whether it has room. most is the card's limit, 0 = not known.
 func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Time) (Server, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	out, err := m.command(ctx, gpu, "get_server_list")
+	out, err := m.question(ctx, gpu, "get_server_list")
 	if err != nil {
 		return s, err
 	}
@@ -119,8 +117,8 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 		return s, fmt.Errorf("gpu %d: the MPS daemon's servers are %.64q", gpu, out)
 	}
 	// A daemon that is too old to know the command says so, or fails.
-	status, err := m.command(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
-	if err != nil && ctx.Err() != nil {
+	status, err := m.question(ctx, gpu, fmt.Sprintf("get_server_status %d", pid))
+	if errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 		return s, err
 	}
 	if pid != s.PID {
@@ -134,7 +132,7 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 	}
 	s.Full = false
 	if most > 0 {
-		clients, err := m.command(ctx, gpu, fmt.Sprintf("get_client_list %d", pid))
+		clients, err := m.question(ctx, gpu, fmt.Sprintf("get_client_list %d", pid))
 		if err != nil {
 			return s, err
 		}
