@@ -66,7 +66,9 @@ func TestDashboardsShowTheCluster(t *testing.T) {
 	w.reach(first, "RUNNING")
 	second := w.pair("gromacs")
 	w.reach(append(first, second...), "COMPLETED")
-	w.targets()
+	if err := w.scraped(); err != nil {
+		t.Error(err)
+	}
 	var missing []string
 	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { missing = w.without(); return len(missing) == 0 }) {
 		t.Errorf("panels without a figure:\n%s", strings.Join(missing, "\n"))
@@ -114,7 +116,9 @@ func watch(t *testing.T) *watched {
 		}
 	})
 	w.prometheus = "http://127.0.0.1:" + port
-	w.until("prometheus is ready", func() bool { return w.answers(w.prometheus+"/-/ready") == http.StatusOK })
+	// It finds its targets some seconds after it is ready. What is counted before its first
+	// look has no rate.
+	w.until("prometheus scrapes both", func() bool { return w.scraped() == nil })
 	return w
 }
 
@@ -270,23 +274,23 @@ func (w *watched) ask(path string, values url.Values, into any) error {
 	return json.Unmarshal(answer.Data, into)
 }
 
-// targets: both daemons are scraped.
-func (w *watched) targets() {
-	w.t.Helper()
+// scraped reports whether both daemons are, and what is wrong otherwise.
+func (w *watched) scraped() error {
 	var t struct {
 		ActiveTargets []struct{ Health, LastError, ScrapePool string }
 	}
 	if err := w.ask("/api/v1/targets", nil, &t); err != nil {
-		w.t.Fatal(err)
+		return err
 	}
 	if len(t.ActiveTargets) != 2 {
-		w.t.Errorf("%d targets", len(t.ActiveTargets))
+		return fmt.Errorf("%d targets", len(t.ActiveTargets))
 	}
 	for _, a := range t.ActiveTargets {
 		if a.Health != "up" {
-			w.t.Errorf("%s is %s: %s", a.ScrapePool, a.Health, a.LastError)
+			return fmt.Errorf("%s is %s: %s", a.ScrapePool, a.Health, a.LastError)
 		}
 	}
+	return nil
 }
 
 // rules: each can be evaluated; and of a cluster that is well none fires.

@@ -188,7 +188,7 @@ func TestGateNeedsAccount(t *testing.T) {
 	r.unseen(func() { // else the first may have started when the second comes
 		a, b = r.submit(ann, small, 3), r.submit(ann, small, 3)
 	})
-	r.together(2*time.Second, a, b)
+	r.together(a, b)
 }
 
 // Whatever kind of limit it is that a user is at, every job of his runs, none is left

@@ -16,7 +16,7 @@ func TestTwoAndThreeStartTogether(t *testing.T) {
 	r.unseen(func() { // else the first may have started when the second comes
 		a, b = r.submit(ann, small, 4), r.submit(ann, small, 4)
 	})
-	t.Logf("two: %v apart", r.together(time.Second, a, b))
+	t.Logf("two: %v apart", r.together(a, b))
 	c := r.submit(ann, small, 2)
 	d := r.submit(ann, small, 2)
 	e := r.submit(ann, small, 2)
