@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -112,7 +113,11 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 	if len(list) == 0 {
 		return Server{Log: s.Log}, nil
 	}
-	pid, err := strconv.Atoi(list[len(list)-1])
+	word := list[len(list)-1]
+	if known := strconv.Itoa(s.PID); slices.Contains(list, known) {
+		word = known // beside its successor, for a moment
+	}
+	pid, err := strconv.Atoi(word)
 	if err != nil || pid <= 0 {
 		return s, fmt.Errorf("gpu %d: the MPS daemon's servers are %.64q", gpu, out)
 	}

@@ -213,6 +213,18 @@ func TestServerDiesUnderALook(t *testing.T) {
 	}
 }
 
+// While a server ends, its successor may stand beside it in the daemon's list.
+func TestTwoServers(t *testing.T) {
+	control := filepath.Join(t.TempDir(), controlName)
+	must(t, os.WriteFile(control, []byte("#!/bin/sh\nread what _\n[ $what = get_server_list ] && printf '101\\n202\\n' || echo ACTIVE\n"), 0o755))
+	m := &MPS{Dir: Dir(t.TempDir()), Control: control}
+	for known, want := range map[int]int{0: 202, 101: 101, 202: 202, 303: 202} {
+		if s, err := m.ask(t.Context(), 0, Server{PID: known}, 0, time.Now()); err != nil || s.PID != want {
+			t.Errorf("%d was known: %d, %v; want %d", known, s.PID, err, want)
+		}
+	}
+}
+
 // A process that is ending is no longer there, though the kernel still lists it.
 func TestStarted(t *testing.T) {
 	const rest = " 1 100 100 0 -1 %s 10 0 0 0 1 2 0 0 20 0 1 0 4711 1000 100"
