@@ -70,6 +70,16 @@ func (b *bench) run(t *testing.T, job string, args ...string) *app {
 	return a
 }
 
+// shared has jobs 7 and 8 share the first GPU, and returns what 7 computes there.
+func (b *bench) shared(t *testing.T) *app {
+	t.Helper()
+	must(t, b.h.Prolog(t.Context(), env()))
+	must(t, b.h.Prolog(t.Context(), env("SLURM_JOB_ID", "8")))
+	a := b.run(t, "7")
+	until(t, "a client", func() bool { return b.h.clientsOf(t) == 1 })
+	return a
+}
+
 // app is a program that computes on a simulated GPU.
 type app struct {
 	cmd         *exec.Cmd
@@ -183,10 +193,7 @@ func TestServerKilledUnderJobs(t *testing.T) {
 func TestServerDiesUnderALook(t *testing.T) {
 	h, b := node(t, "titanxp", "pascal", 20)
 	ctx := context.Background()
-	must(t, h.Prolog(ctx, env()))
-	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
-	a := b.run(t, "7")
-	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+	a := b.shared(t)
 	must(t, h.Watch(ctx))
 	server := h.Dir.Server(0)
 	// For this /proc it never ends.
@@ -257,10 +264,7 @@ func TestStarted(t *testing.T) {
 func TestClientFaultsBeforeVolta(t *testing.T) {
 	h, b := node(t, "titanxp", "pascal", 50)
 	ctx := context.Background()
-	must(t, h.Prolog(ctx, env()))
-	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
-	good := b.run(t, "7")
-	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+	good := b.shared(t)
 	server := h.Dir.Server(0)
 	bad := b.run(t, "8", "--fault-at", "1")
 	if status, _ := bad.end(); status == 0 {

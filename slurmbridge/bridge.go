@@ -488,6 +488,10 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 	for ref, n := range plan.Passed {
 		b.book.Wait(ref).PassedOver += n
 	}
+	for i := range plan.Groups {
+		plan.Groups[i].Group.ID = b.book.NextID
+		b.book.NextID++
+	}
 	if b.Mode == Shadow {
 		b.pretend(ctx, plan.Groups)
 		return
@@ -499,8 +503,6 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 func (b *Bridge) pretend(ctx context.Context, groups []PlannedGroup) {
 	for i := range groups {
 		g := &groups[i]
-		g.Group.ID = b.book.NextID
-		b.book.NextID++
 		for k := range g.Changes {
 			b.log(ctx, g.Group.ID, &g.Changes[k], nil)
 		}
@@ -516,7 +518,7 @@ func (b *Bridge) releaseAll(ctx context.Context, groups []PlannedGroup) {
 	ready := make([]bool, len(groups))
 	for i := range groups {
 		g := &groups[i]
-		if len(g.leaves) == 0 {
+		if !g.moves() {
 			continue
 		}
 		if ready[i] = b.prepare(ctx, g); !ready[i] {
@@ -530,7 +532,7 @@ func (b *Bridge) releaseAll(ctx context.Context, groups []PlannedGroup) {
 		if failed[place{g.Group.Node, g.Group.GPU}] {
 			continue
 		}
-		if ready[i] || len(g.leaves) == 0 && b.prepare(ctx, g) {
+		if ready[i] || !g.moves() && b.prepare(ctx, g) {
 			b.release(ctx, g)
 		}
 	}
@@ -546,8 +548,6 @@ type place struct {
 // start. It reports whether all of that was done; where it wasn't, the next look puts
 // them back.
 func (b *Bridge) prepare(ctx context.Context, p *PlannedGroup) bool {
-	p.Group.ID = b.book.NextID
-	b.book.NextID++
 	g := p.Group
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
 		// A group nobody could put back after a crash is not made.
@@ -563,8 +563,8 @@ func (b *Bridge) prepare(ctx context.Context, p *PlannedGroup) bool {
 	}
 	b.book.Groups[g.ID] = &g
 	b.fault("journaled")
-	for i := range p.Changes[:len(p.Changes)-1] {
-		if b.change(ctx, g.ID, &p.Changes[i]) != nil {
+	for _, c := range p.prepares() {
+		if b.change(ctx, g.ID, &c) != nil {
 			return false
 		}
 		b.fault("prepare")
@@ -575,7 +575,7 @@ func (b *Bridge) prepare(ctx context.Context, p *PlannedGroup) bool {
 // release lets a group go that was prepared.
 func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
 	g := b.book.Groups[p.Group.ID]
-	if b.change(ctx, g.ID, &p.Changes[len(p.Changes)-1]) != nil {
+	if b.change(ctx, g.ID, p.release()) != nil {
 		return // still Preparing: the next look puts its members back
 	}
 	b.fault("release")

@@ -231,7 +231,8 @@ func halfReleased(t *testing.T, fail int) {
 	first.Eligible = m.now.Add(10 * time.Minute)
 	m.fail = fail
 	tick(t, b, m, time.Second)
-	if third.State != slurmbridge.Pending || third.Dependency.Has("afterany", first.Ref) != (fail == 2) || len(third.Dependency.List) != 1 {
+	if (second.State == slurmbridge.Running) != (fail == 4) || third.State != slurmbridge.Pending ||
+		third.Dependency.Has("afterany", first.Ref) != (fail == 2) || len(third.Dependency.List) != 1 {
 		t.Fatalf("%d: %s, %s, which waits for %q", fail, second.State, third.State, third.Dependency.Raw)
 	}
 	tick(t, b, m, 5*time.Second)

@@ -14,7 +14,6 @@ import (
 // job is behind the gate: its Reason is its dependency. That a job is at one shows
 // once it was released and Slurm says so instead of starting it. It is taken back
 // then, and no more of its class are sent than others have ended, for a minute.
-
 //
 // What is closed may be one node, for jobs that would run into its maintenance or go
 // before somebody else's: then none of the class are sent there for a while, and that

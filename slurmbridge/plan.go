@@ -164,6 +164,15 @@ type PlannedGroup struct {
 	leaves []place
 }
 
+// moves reports whether members wait for a GPU already.
+func (g *PlannedGroup) moves() bool { return len(g.leaves) > 0 }
+
+// prepares are the changes before the release.
+func (g *PlannedGroup) prepares() []Change { return g.Changes[:len(g.Changes)-1] }
+
+// release is the change that lets the group go.
+func (g *PlannedGroup) release() *Change { return &g.Changes[len(g.Changes)-1] }
+
 // Empty reports whether the plan changes nothing.
 func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
 
@@ -171,17 +180,16 @@ func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
 func (p *Plan) Changes() []Change {
 	out := append([]Change(nil), p.Repairs...)
 	for i := range p.Groups {
-		if g := &p.Groups[i]; len(g.leaves) > 0 {
-			out = append(out, g.Changes[:len(g.Changes)-1]...)
+		if g := &p.Groups[i]; g.moves() {
+			out = append(out, g.prepares()...)
 		}
 	}
 	for i := range p.Groups {
 		g := &p.Groups[i]
-		if len(g.leaves) > 0 {
-			out = append(out, g.Changes[len(g.Changes)-1])
-			continue
+		if !g.moves() {
+			out = append(out, g.prepares()...)
 		}
-		out = append(out, g.Changes...)
+		out = append(out, *g.release())
 	}
 	return out
 }

@@ -52,8 +52,8 @@ func (p *Planner) Plan(f *Facts) *Plan {
 		for _, g := range r.order() {
 			r.fill(g)
 		}
-		for g := range b.State.GPUs {
-			if p.Ahead {
+		if p.Ahead {
+			for g := range b.State.GPUs {
 				r.ahead(g)
 			}
 		}
