@@ -16,10 +16,10 @@ GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version
 # End-to-end tests wait most of the time: more of them at once than there are cores.
 TEST    := $(GO) test -count=1 -p 2 -parallel 8
 PKGS    ?= ./...
-NVMLSIM := gpuprof/gpusim/nvmlsim
+NVMLSIM := contrib/testbed/gpusim/nvmlsim
 LINT    := $(BUILD)/tools/golangci-lint
 NFPM    := $(BUILD)/tools/nfpm
-SCRIPTS := contrib/install-deps contrib/acceptance/root .ci/run $(wildcard etc/hooks/*) contrib/packaging/build contrib/packaging/check \
+SCRIPTS := contrib/install-deps contrib/testbed/acceptance/root .ci/run $(wildcard etc/hooks/*) contrib/packaging/build contrib/packaging/check \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
@@ -37,7 +37,7 @@ deps: ## install what building and testing need (Debian, root)
 
 build: deps ## build everything into build/
 	@mkdir -p $(BUILD)/lib
-	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook ./gpuprof/gpusim/cmd/gpusim
+	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
 	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
 	@$(MAKE) --no-print-directory $(BUILD)/lib/libnvidia-ml.so.1
 
@@ -53,13 +53,13 @@ as-root:
 	@[ "$$(id -u)" = 0 ] || { echo 'make $(or $(firstword $(MAKECMDGOALS)),demo) takes root: it starts a private Slurm whose jobs belong to several users. Call: sudo make $(or $(firstword $(MAKECMDGOALS)),demo)' >&2; exit 2; }
 
 demo: as-root build ## the thesis's 30 random jobs on one simulated Titan Xp, whole and shared (3 minutes)
-	@$(GO) run ./contrib/demo
+	@$(GO) run ./contrib/testbed/demo
 
 demo-cold: as-root build ## the same, with no application's profile known beforehand
-	@$(GO) run ./contrib/demo --cold
+	@$(GO) run ./contrib/testbed/demo --cold
 
 compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads (QUICK=1: on two, 5 minutes)
-	@$(GO) run ./contrib/compare $(if $(QUICK),--quick) $(ARGS)
+	@$(GO) run ./contrib/testbed/compare $(if $(QUICK),--quick) $(ARGS)
 
 test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
 	$(GO) vet $(PKGS)
@@ -67,11 +67,11 @@ test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
 
 # Debian 13's Slurm, in a folder of its own; made once.
 ROOT13  ?= $(CURDIR)/.cache/trixie
-COMPAT  := SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m ./slurmbridge/slurmtest/... ./slurmbridge/slurm/...
+COMPAT  := SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
 
 test-compat: build ## the end-to-end tests on Debian 12's and Debian 13's Slurm
 	@contrib/install-deps --compat --accounting
-	$(GO) run ./slurmbridge/slurmtest/mkroot $(ROOT13)
+	$(GO) run ./contrib/testbed/slurmtest/mkroot $(ROOT13)
 	$(COMPAT)
 	SLURMBRIDGE_TEST_ROOT=$(ROOT13) $(COMPAT)
 
@@ -95,7 +95,7 @@ $(LINT): .ci/lint/go.mod
 
 bench: build ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
-	SLURMBRIDGE_FIGURES=1 $(TEST) -timeout 30m -v -run Figures ./slurmbridge/slurmtest/e2e
+	SLURMBRIDGE_FIGURES=1 $(TEST) -timeout 30m -v -run Figures ./contrib/testbed/slurmtest/e2e
 
 soak: build ## an hour of random jobs and kills on a private Slurm (SOAK=10m for less)
 	SLURMBRIDGE_SOAK=$(or $(SOAK),1h) $(TEST) -timeout 0 -run Soak -v $(PKGS)
@@ -123,7 +123,7 @@ acceptance: as-root build $(NFPM) ## the README's admin chapter on two booted De
 	contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/acceptance/old
 	$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
 	VERSION=999 contrib/packaging/build $(NEWER) $(NFPM) $(BUILD)/acceptance/new
-	@$(GO) build -o $(BUILD)/acceptance/run ./contrib/acceptance
+	@$(GO) build -o $(BUILD)/acceptance/run ./contrib/testbed/acceptance
 	@$(BUILD)/acceptance/run --release $(or $(RELEASE),bookworm) $(ARGS)
 
 $(NFPM): .ci/nfpm/go.mod

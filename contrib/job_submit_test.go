@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // What follows tries the script in a real slurmctld; job_submit_lua_test.go tries

@@ -23,7 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
-	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp/tlstest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 )
 
 // Whatever the controller answers, or doesn't, the job has a limit that makes sense or

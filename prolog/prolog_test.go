@@ -30,7 +30,7 @@ func simulated(t *testing.T) *Hook {
 	t.Helper()
 	dir := t.TempDir()
 	sim := filepath.Join(dir, "gpusim")
-	build := exec.Command("go", "build", "-o", sim, "../gpuprof/gpusim/cmd/gpusim")
+	build := exec.Command("go", "build", "-o", sim, "../contrib/testbed/gpusim/cmd/gpusim")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is installed: it runs in any root folder
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

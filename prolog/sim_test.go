@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim/mps"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
 )
 
 // bench runs applications on a simulated node, as the task prolog tells them to.

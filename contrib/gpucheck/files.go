@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 )
 
 // write writes profiles.csv, pairs.csv, report.json and report.txt into a folder,

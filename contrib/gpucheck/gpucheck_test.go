@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim/mps"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 )
 
 // bin holds this test's binary under the programs' names, and the simulated NVML.
@@ -55,7 +55,7 @@ func tests(m *testing.M) int {
 			panic(err)
 		}
 	}
-	src, err := filepath.Glob("../../gpuprof/gpusim/nvmlsim/*.c")
+	src, err := filepath.Glob("../../contrib/testbed/gpusim/nvmlsim/*.c")
 	if err != nil || len(src) == 0 {
 		panic("no sources of the simulated NVML")
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 )
 
 // What the CUDA programs have in common, with a sleep instead of a kernel.

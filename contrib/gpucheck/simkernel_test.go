@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim/mps"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge/mungetest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 )
 
 func TestCredentials(t *testing.T) {

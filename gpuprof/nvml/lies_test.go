@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 )
 
 // The figures of call's errors, in order.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 

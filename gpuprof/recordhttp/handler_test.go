@@ -23,7 +23,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge/mungetest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // live starts a private Slurm and returns a client that runs as its SlurmUser, as

@@ -16,7 +16,7 @@ import (
 // that is there. MPS is the simulated one.
 func BenchmarkHook(b *testing.B) {
 	bin := b.TempDir()
-	build := exec.Command("go", "build", "-o", bin+"/", ".", "../../../gpuprof/gpusim/cmd/gpusim")
+	build := exec.Command("go", "build", "-o", bin+"/", ".", "../../../contrib/testbed/gpusim/cmd/gpusim")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		b.Fatalf("%v: %s", err, out)

@@ -31,7 +31,7 @@ func TestMemoryLimitByProfile(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(run) })
 	in := func(name string) string { return filepath.Join(run, name) }
-	build := exec.Command("go", "build", "-o", in("bin")+"/", ".", "../../../gpuprof/gpusim/cmd/gpusim")
+	build := exec.Command("go", "build", "-o", in("bin")+"/", ".", "../../../contrib/testbed/gpusim/cmd/gpusim")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 func TestDaemonAddress(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/experiment"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 )
 
 func newExperiment(s *shared) *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 )
 
 func newInterference(s *shared) *cobra.Command {

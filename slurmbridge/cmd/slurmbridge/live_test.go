@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // Somebody else than the daemon answers.

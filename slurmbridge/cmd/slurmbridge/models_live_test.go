@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // The daemon goes over to the model that an admin chooses, and says so.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/experiment"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 )
 
 // usersShown is how many users a table lists; the JSON has all.

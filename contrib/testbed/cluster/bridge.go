@@ -1,0 +1,158 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// Bridge imports the profiles and starts bridge and agent. It returns when jobs
+// are gated.
+func (s *Stack) Bridge(ctx context.Context) error {
+	port, err := FreePort()
+	if err != nil {
+		return err
+	}
+	s.URL = "http://127.0.0.1:" + port
+	conf := s.Path("slurmbridge.yaml")
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\nmunge_socket: %s\npolicy: %s\nlease: %s\npoll: 10s\n",
+		s.Conf(), s.GateFile, s.WakeFile, s.Path("run", "slurmbridge.db"), port, s.MungeSocket, s.Setup.Policy, s.Setup.Lease)
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		return err
+	}
+	if !s.Setup.Cold {
+		file := s.Path("profiles.json")
+		if err := writeProfiles(file, s.Setup.Scale); err != nil {
+			return err
+		}
+		// The documented command, as the user that the bridge runs as.
+		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "import", "--config", conf, file); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err := s.Spawn("slurmbridge", "slurm", "serve", "--config", conf); err != nil {
+		return err
+	}
+	// Samples as dense as one a GPU second.
+	period := time.Duration(float64(time.Second) / s.Setup.Scale)
+	if err := s.Spawn("gpuprof", "", "serve", "--run-dir", s.Path("node"), "--spool", s.Path("spool-agent"), "--controller", s.URL,
+		"--nvml-library", s.Bin("libnvidia-ml.so.1"), "--period", max(period, 20*time.Millisecond).String(), "--node", "n1",
+		"--listen", "", "--munge-socket", s.MungeSocket); err != nil {
+		return err
+	}
+	if !slurmtest.Wait(ctx, 20*time.Second, func() bool {
+		resp, err := http.Get(s.URL + "/-/ready")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		_, gerr := os.Stat(s.GateFile)
+		return resp.StatusCode == http.StatusOK && gerr == nil
+	}) {
+		return errors.New("the bridge does not become ready")
+	}
+	return nil
+}
+
+// FreePort finds a TCP port that nobody listens on.
+func FreePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+// writeProfiles writes the eleven applications as the cluster's clock sees them:
+// scale GPU seconds pass in one of its seconds.
+func writeProfiles(path string, scale float64) error {
+	var out []*rlcore.Profile
+	for _, n := range apps.Names() {
+		p, _ := apps.ByName(n)
+		p.DurationS, p.PeriodS, p.StepS = p.DurationS/scale, p.PeriodS/scale, p.StepS/scale
+		out = append(out, p)
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, body, 0o644)
+}
+
+// Bridged is what the bridge says of its run.
+type Bridged struct {
+	Groups      int       // times that jobs were put together
+	Skews       []float64 // s between the first and the last start of a group
+	AddedDelayS float64   // the longest that the bridge alone kept a job waiting
+	Slurm       string    // release
+}
+
+// Ask gets the bridge's own account, once the last records are in.
+func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
+	b := &Bridged{}
+	var groups []struct {
+		Members  []json.RawMessage `json:"members"`
+		State    string            `json:"state"`
+		Kind     string            `json:"kind"`
+		SkewS    float64           `json:"skew_s"`
+		Complete bool              `json:"complete"`
+	}
+	slurmtest.Wait(ctx, 5*time.Second, func() bool {
+		if err := s.Get("/v1/groups", &groups); err != nil {
+			return false
+		}
+		for _, g := range groups {
+			if len(g.Members) > 1 && !g.Complete && g.Kind != "next" {
+				return false
+			}
+		}
+		return true
+	})
+	for _, g := range groups {
+		// Whoever joins running jobs makes a group with them.
+		if g.Kind == "join" || len(g.Members) > 1 {
+			b.Groups++
+		}
+		if len(g.Members) > 1 && g.Complete {
+			b.Skews = append(b.Skews, g.SkewS)
+		}
+	}
+	var st struct {
+		Delay float64 `json:"added_delay_max_s"`
+		Slurm string  `json:"slurm"`
+	}
+	if err := s.Get("/v1/status", &st); err != nil {
+		return nil, err
+	}
+	b.AddedDelayS, b.Slurm = st.Delay, st.Slurm
+	return b, nil
+}
+
+// Get reads JSON from the bridge.
+func (s *Stack) Get(path string, into any) error {
+	resp, err := http.Get(s.URL + path)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", path, body)
+	}
+	return json.Unmarshal(body, into)
+}

@@ -1,0 +1,237 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// Work is what to run on a stack.
+type Work struct {
+	Apps []string // of the catalogue, a job each, in the order of submission
+	Gres string   // what each asks for, e.g. "gpu:shared"
+	// Hold: no job starts before the last one is there.
+	Hold bool
+	// Every is how often Progress is told. Default 500 ms.
+	Every time.Duration
+	// Progress may be nil; gpu is nil where the GPU could not be looked at.
+	Progress func(ended, running int, gpu *gpusim.Snapshot)
+	// Limit ends a run that takes longer with an error. Default 10 minutes.
+	Limit time.Duration
+}
+
+// Job is what became of one job.
+type Job struct {
+	ID, App string
+	// Ended is when its script was over; zero = it did not come that far.
+	Ended time.Time
+	// Report is the application's own.
+	app.Report
+}
+
+// Finished reports whether the job did all its work.
+func (j *Job) Finished() bool {
+	return !j.Ended.IsZero() && j.Status == gpusim.Finished.String()
+}
+
+// Ran is what became of all jobs.
+type Ran struct {
+	Jobs  []Job     // in Work's order
+	Began time.Time // when the first could start
+	// Before and After are the GPU as the work began and after its end.
+	Before, After *gpusim.Snapshot
+}
+
+// GPU is the GPU as it is now, with the sums since it was made.
+func (s *Stack) GPU() (*gpusim.Snapshot, error) {
+	out, err := exec.Command(s.Bin("gpusim"), "smi", "--json", "--state", s.State()).Output()
+	if err != nil {
+		return nil, fmt.Errorf("gpusim smi: %w", err)
+	}
+	var all struct {
+		GPUs []gpusim.Snapshot `json:"gpus"`
+	}
+	if err := json.Unmarshal(out, &all); err != nil {
+		return nil, fmt.Errorf("gpusim smi: %w", err)
+	}
+	if len(all.GPUs) != 1 {
+		return nil, fmt.Errorf("gpusim smi shows %d GPUs", len(all.GPUs))
+	}
+	return &all.GPUs[0], nil
+}
+
+// Do submits the jobs, waits for the last one's end and reads what they left.
+func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
+	reports, err := s.reports()
+	if err != nil {
+		return nil, err
+	}
+	r := &Ran{}
+	begin := func() error {
+		r.Before, err = s.GPU()
+		r.Began = time.Now()
+		return err
+	}
+	if w.Hold {
+		err = s.hold(ctx)
+	} else {
+		err = begin()
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range w.Apps {
+		script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\n%s run %s --report %s/$SLURM_JOB_ID.json\nrc=$?\ndate +%%s.%%N > %s/$SLURM_JOB_ID.end\nexit $rc\n",
+			s.State(), s.Bin("gpusim"), name, reports, reports)
+		id, err := s.Submit(ctx, Owner, script, "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name)
+		if err != nil {
+			return nil, err
+		}
+		r.Jobs = append(r.Jobs, Job{ID: id, App: name})
+	}
+	if w.Hold {
+		if err := s.free(ctx, begin); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.watch(ctx, &w); err != nil {
+		return nil, err
+	}
+	if r.After, err = s.GPU(); err != nil {
+		return nil, err
+	}
+	for i := range r.Jobs {
+		r.Jobs[i].read(reports)
+	}
+	return r, nil
+}
+
+// reports makes the folder that jobs report to.
+func (s *Stack) reports() (string, error) {
+	u, err := user.Lookup(Owner)
+	if err != nil {
+		return "", err
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		return "", err
+	}
+	dir := s.Path("reports")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, os.Chown(dir, uid, -1)
+}
+
+// hold keeps jobs from starting, and the bridge from deciding on some of them
+// before the others are there.
+func (s *Stack) hold(ctx context.Context) error {
+	if err := s.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	_, err := s.Run(ctx, "scontrol", "update", "PartitionName="+slurmtest.Partition, "State=DOWN")
+	return err
+}
+
+// free ends a hold; begin is called right before.
+func (s *Stack) free(ctx context.Context, begin func() error) error {
+	if err := begin(); err != nil {
+		return err
+	}
+	if _, err := s.Run(ctx, "scontrol", "update", "PartitionName="+slurmtest.Partition, "State=UP"); err != nil {
+		return err
+	}
+	return s.signal(syscall.SIGCONT)
+}
+
+// signal sends the bridge a signal, if there is one.
+func (s *Stack) signal(sig syscall.Signal) error {
+	for _, p := range s.Procs {
+		if filepath.Base(p.Path) == "slurmbridge" {
+			return p.Process.Signal(sig)
+		}
+	}
+	return nil
+}
+
+// watch tells of the progress until every job has ended.
+func (s *Stack) watch(ctx context.Context, w *Work) error {
+	every, limit := w.Every, w.Limit
+	if every == 0 {
+		every = 500 * time.Millisecond
+	}
+	if limit == 0 {
+		limit = 10 * time.Minute
+	}
+	end := time.Now().Add(limit)
+	for {
+		out, err := s.Run(ctx, "squeue", "-h", "-u", Owner, "-o", "%T")
+		if err != nil {
+			return err
+		}
+		left, running := 0, 0
+		for _, st := range strings.Fields(out) {
+			left++
+			if st == "RUNNING" {
+				running++
+			}
+		}
+		if w.Progress != nil {
+			gpu, err := s.GPU()
+			if err != nil {
+				gpu = nil // it only decorates
+			}
+			w.Progress(len(w.Apps)-left, running, gpu)
+		}
+		if left == 0 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d jobs have not ended after %.0f minutes", left, limit.Minutes())
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(every):
+		}
+	}
+}
+
+// read fills in what the job left. One that left nothing, or half of it, stays
+// without: it has failed.
+func (j *Job) read(dir string) {
+	if body, err := os.ReadFile(filepath.Join(dir, j.ID+".json")); err == nil {
+		if json.Unmarshal(body, &j.Report) != nil {
+			j.Report = app.Report{}
+		}
+	}
+	if end, err := readTime(filepath.Join(dir, j.ID+".end")); err == nil {
+		j.Ended = end
+	}
+}
+
+func readTime(path string) (time.Time, error) {
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return time.Time{}, err
+	}
+	sec, frac, _ := strings.Cut(strings.TrimSpace(string(body)), ".")
+	s, err := strconv.ParseInt(sec, 10, 64)
+	if err != nil {
+		return time.Time{}, err
+	}
+	ns, err := strconv.ParseInt(frac, 10, 64)
+	return time.Unix(s, ns), err
+}

@@ -1,0 +1,245 @@
+// Package cluster is the stage of the demo and of the comparison: a private real
+// Slurm with one simulated Titan Xp, on wish with the node's hooks, the agent and
+// the bridge.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// Owner submits the jobs, as in the thesis one user for all.
+const Owner = "nobody"
+
+// scheduler is the same for all runs: Slurm looks at the queue often, so that its
+// own pauses weigh little on the scaled time.
+const scheduler = "bf_interval=2,sched_interval=5"
+
+// Setup says what there is beside Slurm and the GPU.
+type Setup struct {
+	Scale float64 // GPU seconds that pass in a second
+	Build string  // where make build put the programs
+	// Policy is the bridge's; "" = no bridge.
+	Policy string
+	Lua    string // the job_submit script; needed with a bridge
+	// Cold: the bridge starts without any application's profile.
+	Cold bool
+	// Hooks are the node's, which keep an MPS daemon for jobs with shares; with a
+	// bridge they are always there.
+	Hooks bool
+	// Sharing is "mps" (default) or "shard".
+	Sharing string
+	// Lease is how long the bridge's gate lasts without it. Default 30 s.
+	Lease time.Duration
+}
+
+func (s *Setup) hooks() bool { return s.Hooks || s.Policy != "" }
+
+// Stack is a running stage.
+type Stack struct {
+	*slurmtest.Cluster
+	Setup Setup
+	// URL is the bridge's.
+	URL string
+	// Procs are the daemons beside Slurm's, in the order of their start.
+	Procs []*exec.Cmd
+	// thread takes what must run on one thread that lives as long as the stack.
+	thread chan func()
+}
+
+// Missing says what this machine lacks for a stage, nil = nothing.
+func Missing() error { return slurmtest.Missing() }
+
+// New returns a stack that is not started.
+func New(s Setup) *Stack {
+	if s.Lease == 0 {
+		s.Lease = 30 * time.Second
+	}
+	return &Stack{Setup: s}
+}
+
+// Options are those of the stack's cluster, to be started with slurmtest.
+func (s *Stack) Options() slurmtest.Options {
+	o := slurmtest.Options{Scheduler: scheduler, Sharing: s.Setup.Sharing, Prepare: s.prepare}
+	if s.Setup.Policy != "" {
+		o.Lua = s.Setup.Lua
+	}
+	return o
+}
+
+// Start starts everything. What was started is ended again where it fails; the
+// error then carries the logs' last lines.
+func Start(ctx context.Context, setup Setup) (*Stack, error) {
+	s := New(setup)
+	c, err := slurmtest.Start(ctx, s.Options())
+	if err != nil {
+		return nil, err
+	}
+	s.Cluster = c
+	if setup.Policy == "" {
+		return s, nil
+	}
+	if err := s.Bridge(ctx); err != nil {
+		if ctx.Err() == nil {
+			err = fmt.Errorf("%w%s", err, c.Logs(6))
+		}
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close ends everything and removes the cluster's folder.
+func (s *Stack) Close() error {
+	s.Stop()
+	return s.Cluster.Close()
+}
+
+// State is the path of the GPU's state file.
+func (s *Stack) State() string { return s.Path("sim", "state") }
+
+// Bin is the path of one of the project's programs in the stack.
+func (s *Stack) Bin(name string) string { return s.Path("bin", name) }
+
+// programs are those that the stack runs.
+func (s *Stack) programs() []string {
+	out := []string{"gpusim"}
+	if s.Setup.hooks() {
+		out = append(out, "slurmbridge-hook")
+	}
+	if s.Setup.Policy != "" {
+		out = append(out, "slurmbridge", "gpuprof", "lib/libnvidia-ml.so.1")
+	}
+	return out
+}
+
+// prepare copies the programs where every user may run them, makes the GPU and
+// writes the hooks.
+func (s *Stack) prepare(c *slurmtest.Cluster) error {
+	s.Cluster = c
+	for _, d := range []string{"bin", "sim", "node", "spool-agent"} {
+		if err := os.MkdirAll(c.Path(d), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, f := range s.programs() {
+		body, err := os.ReadFile(filepath.Join(s.Setup.Build, f))
+		if err != nil {
+			return fmt.Errorf("%w; run make build", err)
+		}
+		if err := writeProgram(s.Bin(filepath.Base(f)), body); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
+		if err := os.Symlink("gpusim", s.Bin(name)); err != nil {
+			return err
+		}
+	}
+	if out, err := exec.Command(s.Bin("gpusim"), "init", "--state", s.State(), "--scale", fmt.Sprint(s.Setup.Scale)).CombinedOutput(); err != nil {
+		return fmt.Errorf("gpusim init: %w: %s", err, out)
+	}
+	if !s.Setup.hooks() {
+		return nil
+	}
+	return s.writeHooks(c)
+}
+
+func (s *Stack) writeHooks(c *slurmtest.Cluster) error {
+	node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", c.Path("node"), s.Bin("nvidia-cuda-mps-control"), s.State())
+	if err := os.WriteFile(c.Path("node.yaml"), []byte(node), 0o644); err != nil {
+		return err
+	}
+	for _, k := range []string{"prolog", "epilog", "taskprolog"} {
+		script := fmt.Sprintf("#!/bin/sh\nexec %s --settings %s %s\n", s.Bin("slurmbridge-hook"), c.Path("node.yaml"), k)
+		if err := writeProgram(s.Bin(k), []byte(script)); err != nil {
+			return err
+		}
+	}
+	wake := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
+	if err := writeProgram(s.Bin("epilog-slurmctld"), []byte(wake)); err != nil {
+		return err
+	}
+	c.Options.Prolog, c.Options.Epilog = s.Bin("prolog"), s.Bin("epilog")
+	c.Options.TaskProlog, c.Options.EpilogSlurmctld = s.Bin("taskprolog"), s.Bin("epilog-slurmctld")
+	return nil
+}
+
+// writeProgram writes a file to be run. No child may be forked meanwhile: it would
+// hold the file open for writing until it runs its own program, and a file that
+// is can't be run ("text file busy").
+func writeProgram(path string, body []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, body, 0o755)
+}
+
+// Spawn starts a daemon of ours, as a user ("" = root), with its output in the
+// cluster's logs.
+func (s *Stack) Spawn(name, as string, args ...string) error {
+	cmd, err := s.Command(context.Background(), as, s.Bin(name), args...)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(s.Path("log", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(cmd.Env, "GPUSIM_STATE="+s.State())
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	if err := s.onThread(cmd.Start); err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	s.Procs = append(s.Procs, cmd)
+	return nil
+}
+
+// onThread calls f on the stack's own thread: Pdeathsig means the death of the
+// thread that started a child, and Go's threads come and go.
+func (s *Stack) onThread(f func() error) error {
+	if s.thread == nil {
+		s.thread = make(chan func())
+		go func(calls <-chan func()) {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for call := range calls {
+				call()
+			}
+		}(s.thread)
+	}
+	done := make(chan error, 1)
+	s.thread <- func() { done <- f() }
+	return <-done
+}
+
+// Stop ends the daemons beside Slurm's.
+func (s *Stack) Stop() {
+	for _, p := range slices.Backward(s.Procs) {
+		_ = p.Process.Signal(syscall.SIGTERM)
+		done := make(chan struct{})
+		go func() { _ = p.Wait(); close(done) }()
+		select {
+		case <-done:
+		case <-time.After(5 * time.Second):
+			_ = p.Process.Kill()
+		}
+	}
+	if s.thread != nil {
+		close(s.thread)
+		s.thread = nil
+	}
+}

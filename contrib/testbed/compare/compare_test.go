@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"image/png"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+)
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	body, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// Wrong settings end it before anything starts, in a sentence that names what there
+// is.
+func TestSettings(t *testing.T) {
+	for args, words := range map[string][]string{
+		"--workloads gpu_huge":     {"--workloads", "gpu_huge", "gpu_heavy, gpu_light"},
+		"--variants whole,best":    {"--variants", "best", "shard_half"},
+		"--jobs 0":                 {"--jobs", "1 to 1000"},
+		"--scale 1000":             {"--scale", "60"},
+		"--scale NaN":              {"--scale"},
+		"--parallel 0":             {"--parallel"},
+		"--sacle 3":                {"sacle"},
+		"random":                   {"random"},
+		"--quick --variants fifo,": {"fifo"},
+	} {
+		var out bytes.Buffer
+		c := command(&out, false)
+		c.SetArgs(strings.Fields(args))
+		c.SetOut(io.Discard)
+		c.SetErr(io.Discard)
+		err := c.ExecuteContext(t.Context())
+		if err == nil {
+			t.Errorf("%s: no error", args)
+			continue
+		}
+		for _, w := range words {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %q doesn't name %q", args, err, w)
+			}
+		}
+	}
+}
+
+// Where results can't go is said before anything starts.
+func TestFolders(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a", "compare.json")
+	if err := folders(file, filepath.Join(dir, "b", "c")); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(file)); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][2]string{{file + "/x", ""}, {dir, ""}, {"-", file}} {
+		if err := folders(c[0], c[1]); err == nil || !strings.HasPrefix(err.Error(), "--") {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+	if err := folders("-", ""); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCells(t *testing.T) {
+	o := options{jobs: 5, seed: 7, scale: 3}
+	if err := o.check([]string{"DQN", " whole"}); err == nil {
+		t.Error("no clusters at a time, and no error")
+	}
+	o.parallel = 2
+	if err := o.check([]string{"DQN", " whole"}); err != nil {
+		t.Fatal(err)
+	}
+	cells, err := o.cells()
+	if err != nil || len(cells) != 5*2 {
+		t.Fatalf("%d cells, %v", len(cells), err)
+	}
+	if cells[0].variant.name != "whole" || cells[1].variant.name != "dqn" || cells[0].variant.bridged() || !cells[1].variant.bridged() {
+		t.Errorf("%+v", cells[:2])
+	}
+	if strings.Join(cells[0].apps, " ") != strings.Join(cells[1].apps, " ") || len(cells[0].apps) != 5 {
+		t.Errorf("%v and %v: not the same jobs", cells[0].apps, cells[1].apps)
+	}
+	for i, c := range longestFirst(cells) {
+		if (c.variant.name == "whole") != (i < 5) {
+			t.Errorf("%s is number %d to start", c.name(), i)
+		}
+	}
+}
+
+// sample is a report with everything in it: a failure, a simulation, a gap.
+func sample() (*options, report) {
+	o := &options{workloads: []string{"gpu_light", "random"}, variants: variants(), scale: 12}
+	two := func(end float64, ok bool) []run {
+		return []run{{app: "gromacs", endS: 80, finished: true}, {app: "alexnet", startS: 5, endS: end, finished: ok}}
+	}
+	return o, report{"random": {
+		"whole":    {MakespanS: 200, IdleS: 20, BusyMakespanS: 180, MeanTurnaroundS: 100, SimMakespanS: 180, SimRatio: 1.111, SimStartsS: 200, StartsRatio: 1, runs: two(200, true)},
+		"mps_half": {MakespanS: 90, BusyMakespanS: 90, JobsFailed: 1, OOM: 1, RerunMakespanS: 160, runs: two(5, false)},
+		"greedy":   {MakespanS: 123, BusyMakespanS: 123, runs: two(123, true)},
+		"dqn":      {MakespanS: 120, IdleS: 6, BusyMakespanS: 114, SimMakespanS: 117, SimRatio: 1.026, SimStartsS: 120, StartsRatio: 1, runs: two(120, true)},
+	}}
+}
+
+func TestTable(t *testing.T) {
+	o, r := sample()
+	var out bytes.Buffer
+	r.show(&out, o)
+	text := out.String()
+	for _, w := range []string{
+		"not measured", "a pause took 0.83 s", "0.600", "0.450", "160", "count 12-fold", "0 to 10 %",
+		"1.026 to 1.111; 1 of 2 runs are within 5 %", "1.000 to 1.000. So what lies beyond 5 % is Slurm's pauses",
+		"random: dqn is the shortest of those under which no job failed, greedy 2.5 % longer. mps_half was over earlier: 1 job failed.",
+	} {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q is missing in\n%s", w, text)
+		}
+	}
+	if strings.Contains(text, "gpu_light") || strings.Contains(text, "NaN") {
+		t.Error(text)
+	}
+	// A difference that pauses don't explain isn't explained by them.
+	r["random"]["dqn"].StartsRatio = 1.08
+	out.Reset()
+	if r.show(&out, o); strings.Contains(out.String(), "So what lies") {
+		t.Error(out.String())
+	}
+}
+
+func TestPictures(t *testing.T) {
+	o, r := sample()
+	dir := t.TempDir()
+	n, err := r.draw(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"makespans", "turnarounds", "slowdowns", "timeline-random"} {
+		img, err := png.Decode(bytes.NewReader(read(t, filepath.Join(dir, name+".png"))))
+		if err != nil || img.Bounds().Dx() < 500 {
+			t.Errorf("%s: %v", name, err)
+		}
+		if svg := string(read(t, filepath.Join(dir, name+".svg"))); !strings.Contains(svg, "dqn") {
+			t.Errorf("%s.svg doesn't name dqn", name)
+		}
+	}
+	if n != 4 {
+		t.Errorf("%d pictures", n)
+	}
+}
+
+func TestTicks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lo := rapid.Float64Range(-1e3, 1e3).Draw(t, "lo")
+		hi := lo + rapid.Float64Range(0.01, 1e5).Draw(t, "span")
+		got := ticks(lo, hi)
+		if len(got) < 4 || len(got) > 11 {
+			t.Fatalf("%d ticks from %g to %g", len(got), lo, hi)
+		}
+		for _, x := range got {
+			if x.Value < lo-1e-9 || x.Value > hi || x.Label == "" {
+				t.Errorf("%+v from %g to %g", x, lo, hi)
+			}
+		}
+	})
+	if ticks(1, 1) != nil {
+		t.Error("ticks of nothing")
+	}
+}
+
+func TestBoard(t *testing.T) {
+	a := &cell{workload: "random", variant: variant{name: "dqn"}, apps: make([]string, 4)}
+	b := &cell{workload: "random", variant: variant{name: "whole"}, apps: make([]string, 4)}
+	now := time.Unix(0, 0)
+	var out bytes.Buffer
+	bd := newBoard(&out, false, func() time.Time { return now }, []*cell{a, b})
+	bd.at(a, 1, 2)
+	if out.Len() != 0 {
+		t.Errorf("at once: %q", out.String())
+	}
+	now = now.Add(quiet)
+	bd.at(a, 2, 2)
+	if got := out.String(); !strings.Contains(got, "30 s") || !strings.Contains(got, "2/8 jobs ended, 2 running on 1 cluster, 0/2 runs over") {
+		t.Errorf("%q", got)
+	}
+	out.Reset()
+	a.figures = &figures{MakespanS: 321, JobsFailed: 3}
+	bd.over(a)
+	b.err = errors.New("broke\n--- log\nlong")
+	bd.over(b)
+	if got := out.String(); !strings.Contains(got, "321 s, 3 jobs failed") || !strings.Contains(got, "failed: broke\n") || strings.Contains(got, "long") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestStat(t *testing.T) {
+	for text, want := range map[string]load{
+		"cpu  10 1 9 70 10 0 0 0 5 5\ncpu0 1 1": {busy: 20, all: 100},
+		"":                                      {},
+		"cpu 1 2":                               {},
+		"cpu a b c d e f":                       {},
+		"intr 1 2 3 4 5 6 7":                    {},
+	} {
+		if got := parseStat(text); got != want {
+			t.Errorf("%q: %+v, want %+v", text, got, want)
+		}
+	}
+}
+
+// Every variant once, on real daemons.
+func TestVariants(t *testing.T) {
+	if err := cluster.Missing(); err != nil {
+		if os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	o := options{scale: 40, build: "../../../build", lua: "../../job_submit.lua", parallel: 6, limit: 2 * time.Minute}
+	if _, err := os.Stat(o.build + "/slurmbridge"); err != nil {
+		t.Skip("the programs are not built: make build")
+	}
+	var cells []*cell
+	for _, v := range variants() {
+		v.setup.Scale, v.setup.Build, v.setup.Lua = o.scale, o.build, o.lua
+		cells = append(cells, &cell{workload: "pair", variant: v, apps: []string{"gromacs", "gromacs"}})
+	}
+	compare(t.Context(), &o, cells, newBoard(io.Discard, false, time.Now, cells))
+	for _, c := range cells {
+		if c.err != nil {
+			t.Errorf("%s: %v", c.name(), c.err)
+			continue
+		}
+		f := c.figures
+		if f.JobsCompleted != 2 || f.OOM != 0 || f.MakespanS < 83 {
+			t.Errorf("%s: %+v", c.name(), f)
+		}
+		// Whoever shares runs both at a time.
+		// Tetris hands out one job at a time, and may leave the second waiting.
+		if shares := occupied(f.runs) < 1.7*83; shares != (c.variant.name != "whole") && c.variant.name != "tetris" {
+			t.Errorf("%s: %+v", c.name(), f.runs)
+		}
+		if c.variant.repeatable && !near(f.StartsRatio) {
+			t.Errorf("%s: the simulator gives %v s for the same starts, Slurm and GPU %v s", c.name(), f.SimStartsS, f.MakespanS)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+)
+
+// figures are what came of one workload under one variant. Times are GPU seconds
+// since the first job could start.
+type figures struct {
+	MakespanS       float64 `json:"makespan_s"`        // to the last job's end, failed or not
+	MeanTurnaroundS float64 `json:"mean_turnaround_s"` // of the jobs that completed
+	OOM             int     `json:"oom"`               // as the GPU counted
+	JobsFailed      int     `json:"jobs_failed"`
+	SlowdownP50     float64 `json:"slowdown_p50"` // of the jobs that completed
+	SlowdownP95     float64 `json:"slowdown_p95"`
+
+	JobsCompleted int     `json:"jobs_completed"`
+	GPUUtil       float64 `json:"gpu_util"` // mean over the makespan, 0..1
+	// IdleS is how long no application was on the GPU: Slurm's own pauses.
+	IdleS float64 `json:"idle_s"`
+	// BusyMakespanS is the makespan without them.
+	BusyMakespanS float64 `json:"busy_makespan_s"`
+	// RerunMakespanS is the makespan if every failed job ran once more afterwards,
+	// alone; computed, not run.
+	RerunMakespanS float64 `json:"rerun_makespan_s"`
+
+	// SimMakespanS is the simulator's makespan of the same decisions, each carried
+	// out without a pause, and SimRatio the real one over it. SimStartsS is the
+	// simulator's makespan of the same start times: what is then left of the
+	// difference isn't pauses. 0 where the simulator can't repeat the run.
+	SimMakespanS float64 `json:"sim_makespan_s,omitempty"`
+	SimRatio     float64 `json:"sim_ratio,omitempty"`
+	SimStartsS   float64 `json:"sim_starts_s,omitempty"`
+	StartsRatio  float64 `json:"starts_ratio,omitempty"`
+	SimNote      string  `json:"sim_note,omitempty"`
+
+	TimeScale float64 `json:"time_scale"`
+	Seed      uint64  `json:"seed"`
+
+	runs []run // for pictures
+}
+
+// run is a job's time on the GPU, GPU seconds since the first job could start.
+type run struct {
+	app          string
+	startS, endS float64
+	finished     bool
+}
+
+// runs reads the jobs' times off the GPU's clock. A job that never came to compute
+// ends where its script did; one that did not even get that far is left out.
+func runs(ran *cluster.Ran, scale float64) []run {
+	var out []run
+	for i := range ran.Jobs {
+		j := &ran.Jobs[i]
+		r := run{app: j.App, finished: j.Finished()}
+		switch {
+		case j.StartS > 0:
+			r.startS = j.StartS - ran.Before.T
+			r.endS = r.startS + j.GPUS
+		case !j.Ended.IsZero():
+			r.endS = j.Ended.Sub(ran.Began).Seconds() * scale
+			r.startS = r.endS
+		default:
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// sum makes a run's figures.
+func sum(ran *cluster.Ran, scale float64) (*figures, error) {
+	f := &figures{TimeScale: scale, runs: runs(ran, scale), OOM: int(ran.After.OOM - ran.Before.OOM)}
+	var slow []float64
+	for _, r := range f.runs {
+		f.MakespanS = max(f.MakespanS, r.endS)
+		if !r.finished {
+			continue
+		}
+		f.JobsCompleted++
+		f.MeanTurnaroundS += r.endS
+		p, ok := apps.ByName(r.app)
+		if !ok {
+			return nil, errors.New("no application " + r.app)
+		}
+		slow = append(slow, (r.endS-r.startS)/p.DurationS)
+	}
+	f.JobsFailed = len(ran.Jobs) - f.JobsCompleted
+	if f.JobsCompleted == 0 || !(f.MakespanS > 0) {
+		return nil, errors.New("no job completed")
+	}
+	f.MeanTurnaroundS /= float64(f.JobsCompleted)
+	f.SlowdownP50, f.SlowdownP95 = quantile(slow, 0.5), quantile(slow, 0.95)
+	f.GPUUtil = (ran.After.BusyS - ran.Before.BusyS) / f.MakespanS
+	f.IdleS = f.MakespanS - occupied(f.runs)
+	f.BusyMakespanS = f.MakespanS - f.IdleS
+	f.RerunMakespanS = f.MakespanS
+	for i := range ran.Jobs {
+		if j := &ran.Jobs[i]; !j.Finished() {
+			if p, ok := apps.ByName(j.App); ok {
+				f.RerunMakespanS += p.DurationS
+			}
+		}
+	}
+	return f, nil
+}
+
+// occupied is how long at least one of the runs went on, s.
+func occupied(runs []run) float64 {
+	byStart := slices.Clone(runs)
+	slices.SortFunc(byStart, func(a, b run) int { return cmp.Compare(a.startS, b.startS) })
+	total, until := 0.0, math.Inf(-1)
+	for _, r := range byStart {
+		if r.endS > until {
+			total += r.endS - max(r.startS, until)
+			until = r.endS
+		}
+	}
+	return total
+}
+
+// quantile is the smallest value that a fraction q of all values doesn't exceed;
+// 0 of none.
+func quantile(v []float64, q float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Clone(v)
+	slices.Sort(s)
+	return s[min(len(s)-1, max(0, int(math.Ceil(q*float64(len(s))))-1))]
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
+)
+
+// ran is a run whose first job could start at 100 s of the GPU's clock, ten GPU
+// seconds a second: one job completes, one fails for memory on the way, one before
+// it computes, one leaves nothing.
+func ran() *cluster.Ran {
+	began := time.Unix(1000, 0)
+	return &cluster.Ran{
+		Began:  began,
+		Before: &gpusim.Snapshot{T: 100, BusyS: 5, OOM: 1},
+		After:  &gpusim.Snapshot{T: 400, BusyS: 60, OOM: 3},
+		Jobs: []cluster.Job{
+			{ID: "1", App: "gromacs", Ended: began.Add(9 * time.Second), Report: app.Report{Status: "finished", StartS: 104, GPUS: 83 * 1.5}},
+			{ID: "2", App: "vgg16", Ended: began.Add(3 * time.Second), Report: app.Report{Status: "oom", StartS: 110, GPUS: 10}},
+			{ID: "3", App: "vgg11", Ended: began.Add(20 * time.Second), Report: app.Report{Status: "oom"}},
+			{ID: "4", App: "hoomd"},
+		},
+	}
+}
+
+func TestSum(t *testing.T) {
+	f, err := sum(ran(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := 4 + 83*1.5
+	for _, c := range []struct {
+		name      string
+		got, want float64
+	}{
+		{"makespan, to a failed job's end", f.MakespanS, 200},
+		{"turnaround of the one that completed", f.MeanTurnaroundS, end},
+		{"oom", float64(f.OOM), 2},
+		{"failed", float64(f.JobsFailed), 3},
+		{"completed", float64(f.JobsCompleted), 1},
+		{"slowdown, median", f.SlowdownP50, 1.5},
+		{"slowdown, 95th percentile", f.SlowdownP95, 1.5},
+		{"idle before, and until the last one fails", f.IdleS, 4 + 200 - end},
+		{"makespan without idle", f.BusyMakespanS, end - 4},
+		{"failed jobs once more: vgg16, vgg11 and hoomd", f.RerunMakespanS, 200 + 65 + 55 + 60},
+		{"utilisation", f.GPUUtil, 55.0 / 200},
+	} {
+		if math.Abs(c.got-c.want) > 1e-9 {
+			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
+		}
+	}
+	none := ran()
+	none.Jobs = none.Jobs[1:]
+	if _, err := sum(none, 10); err == nil {
+		t.Error("no job completed, and no error")
+	}
+}
+
+// The keys that others read.
+func TestJSON(t *testing.T) {
+	f, err := sum(ran(), 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := collect([]*cell{{workload: "random", variant: variant{name: "mps_half"}, figures: f}, {workload: "random", variant: variant{name: "dqn"}}})
+	file := t.TempDir() + "/compare.json"
+	if err := r.write(file, nil); err != nil {
+		t.Fatal(err)
+	}
+	var back map[string]map[string]map[string]any
+	if err := json.Unmarshal(read(t, file), &back); err != nil {
+		t.Fatal(err)
+	}
+	got := back["random"]["mps_half"]
+	for _, k := range []string{"makespan_s", "mean_turnaround_s", "oom", "jobs_failed", "slowdown_p50", "slowdown_p95"} {
+		if v, ok := got[k].(float64); !ok || v <= 0 {
+			t.Errorf("%s is %v", k, got[k])
+		}
+	}
+	if _, there := got["sim_makespan_s"]; there {
+		t.Error("a makespan of a simulation that never was")
+	}
+	if _, there := back["random"]["dqn"]; there || len(back) != 1 {
+		t.Errorf("what was not measured is there: %v", back)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	v := []float64{4, 1, 3, 2}
+	for q, want := range map[float64]float64{0: 1, 0.25: 1, 0.5: 2, 0.75: 3, 0.76: 4, 0.95: 4, 1: 4} {
+		if got := quantile(v, q); got != want {
+			t.Errorf("quantile %g is %g, want %g", q, got, want)
+		}
+	}
+	if quantile(nil, 0.5) != 0 || !slices.Equal(v, []float64{4, 1, 3, 2}) {
+		t.Error("of none, or it sorts what it was given")
+	}
+}
+
+func drawRuns(t *rapid.T) []run {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) run {
+		s := rapid.Float64Range(0, 100).Draw(t, "start")
+		return run{app: "gromacs", startS: s, endS: s + rapid.Float64Range(0, 30).Draw(t, "for")}
+	}), 0, 12).Draw(t, "runs")
+}
+
+// occupied agrees with counting instants.
+func TestOccupied(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		runs := drawRuns(t)
+		const step = 0.01
+		want := 0.0
+		for x := step / 2; x < 131; x += step {
+			if slices.ContainsFunc(runs, func(r run) bool { return r.startS <= x && x < r.endS }) {
+				want += step
+			}
+		}
+		if got := occupied(runs); math.Abs(got-want) > 0.02*float64(1+len(runs)) {
+			t.Errorf("%g, by counting %g", got, want)
+		}
+	})
+}
+
+// No two runs of a lane go on at the same time.
+func TestLanes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		runs := drawRuns(t)
+		lane := lanes(runs)
+		for i := range runs {
+			for k := range i {
+				if lane[i] == lane[k] && runs[i].startS < runs[k].endS && runs[k].startS < runs[i].endS {
+					t.Errorf("%+v and %+v share lane %d", runs[i], runs[k], lane[i])
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,218 @@
+// Command compare runs the thesis's five workloads on private real Slurms with one
+// simulated Titan Xp each: plain, plain with shares, and with the bridge. `make
+// compare` calls it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	tty := term.IsTerminal(int(os.Stdout.Fd()))
+	err := command(os.Stdout, tty).ExecuteContext(ctx)
+	if err == nil {
+		return
+	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted; everything it started has ended")
+	}
+	fmt.Fprintln(os.Stderr, "compare:", err)
+	stop()
+	os.Exit(1)
+}
+
+const long = `compare runs the thesis's workloads, 30 jobs of its eleven applications each, on real
+Slurm daemons. Every run has a private cluster of its own with one simulated Titan Xp; time
+runs faster there. The jobs of a workload are the same under every variant:
+
+  whole       plain Slurm: a GPU to each job
+  shard_half  plain Slurm: gres/shard, every job asks for half; the GPU switches between them
+  mps_half    plain Slurm: gres/mps, every job asks for half; one MPS daemon
+  tetris      the bridge, jobs packed by what they use
+  greedy      the bridge, the combination of the highest predicted throughput
+  dqn         the bridge as it comes, with its trained network
+
+All jobs are there before the first may start. Under plain sharing Slurm knows nothing of GPU
+memory, so jobs can fail for want of it; nobody submits them again.
+
+Slurm's own pauses between jobs take as long as ever while the jobs run faster: they count
+--scale times. The table shows makespans with and without the time that the GPU was idle. The
+simulator repeats each of the bridge's runs, decision by decision and without pauses.`
+
+const examples = `  make compare                            all five workloads, a quarter of an hour
+  make compare QUICK=1                    two of them, under five minutes
+  make compare ARGS='--workloads random --variants whole,dqn --scale 5'`
+
+// quick are the workloads that --quick runs: one in which everything fits
+// together, and the thesis's mixture, in which it doesn't.
+var quick = []string{"gpu_light", "random"}
+
+func command(out io.Writer, tty bool) *cobra.Command {
+	var o options
+	var isQuick bool
+	var names []string
+	var jsonFile, pictures string
+	c := &cobra.Command{
+		Use: "compare", Short: "Plain Slurm, plain shares and the bridge, side by side on real daemons",
+		Long: long, Example: examples,
+		Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if isQuick && len(o.workloads) == 0 {
+				o.workloads = quick
+			}
+			if !c.Flags().Changed("scale") {
+				o.scale = map[bool]float64{true: 12, false: 4}[isQuick]
+			}
+			if err := o.check(names); err != nil {
+				return err
+			}
+			if err := cluster.Missing(); err != nil {
+				return err
+			}
+			if jsonFile == "-" {
+				out, tty = os.Stderr, false // for people; the figures have the output to themselves
+			}
+			if err := folders(jsonFile, pictures); err != nil {
+				return err
+			}
+			return compareAll(c.Context(), &o, out, tty, jsonFile, pictures)
+		},
+	}
+	f := c.Flags()
+	f.BoolVar(&isQuick, "quick", false, "two workloads only, gpu_light and random, and faster")
+	f.StringSliceVar(&o.workloads, "workloads", nil, "some of gpu_heavy,gpu_light,mem_heavy,mem_light,random (default all)")
+	f.StringSliceVar(&names, "variants", nil, "some of whole,shard_half,mps_half,tetris,greedy,dqn (default all)")
+	f.IntVar(&o.jobs, "jobs", experiment.JobsPerWorkload, "jobs of each workload")
+	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs")
+	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 4, with --quick 12)")
+	f.IntVar(&o.parallel, "parallel", 30, "private clusters at a time")
+	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE` (- = standard output)")
+	f.StringVar(&pictures, "figures", "build/compare", "write pictures into `DIR` (empty: none)")
+	f.StringVar(&o.build, "build", "build", "where make build put the programs")
+	f.StringVar(&o.lua, "lua", "contrib/job_submit.lua", "the job_submit script")
+	return c
+}
+
+// check refuses settings before anything starts.
+func (o *options) check(names []string) error {
+	var err error
+	all := experiment.Workloads()
+	if len(o.workloads) == 0 {
+		o.workloads = all
+	} else if o.workloads, err = choose("workload", o.workloads, all); err != nil {
+		return fmt.Errorf("--workloads: %w", err)
+	}
+	if o.variants, err = pick(names); err != nil {
+		return fmt.Errorf("--variants: %w", err)
+	}
+	switch {
+	case o.jobs < 1 || o.jobs > 1000:
+		return fmt.Errorf("--jobs is %d, not 1 to 1000", o.jobs)
+	case !(o.scale >= 0.1 && o.scale <= 60):
+		return fmt.Errorf("--scale is %v, not 0.1 to 60: faster than that jobs last no longer than Slurm's own pauses", o.scale)
+	case o.parallel < 1 || o.parallel > 64:
+		return fmt.Errorf("--parallel is %d, not 1 to 64", o.parallel)
+	}
+	if o.build, err = filepath.Abs(o.build); err != nil {
+		return err
+	}
+	return nil
+}
+
+// folders makes those that results go to: what can't be written is better known
+// before long work than after it.
+func folders(jsonFile, pictures string) error {
+	if pictures != "" {
+		//nolint:gosec // pictures are for everybody
+		if err := os.MkdirAll(pictures, 0o755); err != nil {
+			return fmt.Errorf("--figures: %w", err)
+		}
+	}
+	if jsonFile == "-" {
+		return nil
+	}
+	dir := filepath.Dir(jsonFile)
+	//nolint:gosec // figures are for everybody
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	if info, err := os.Stat(jsonFile); err == nil && info.IsDir() {
+		return fmt.Errorf("--json: %s is a folder", jsonFile)
+	}
+	f, err := os.CreateTemp(dir, ".compare-*")
+	if err != nil {
+		return fmt.Errorf("--json: %w", err)
+	}
+	_ = f.Close() // nothing was written
+	return os.Remove(f.Name())
+}
+
+// compareAll measures and shows. What was measured is shown and written even if a
+// run failed, which is then the error.
+func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFile, pictures string) error {
+	cells, err := o.cells()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d runs of %d jobs, seed %d, each on a private real Slurm with one simulated Titan Xp.\n", len(cells), o.jobs, o.seed)
+	fmt.Fprintf(out, "%g GPU seconds pass in one second; up to %d clusters at a time.\n\n", o.scale, o.parallel)
+	b := newBoard(out, tty, time.Now, cells)
+	load := newLoad()
+	compare(ctx, o, cells, b)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	r := collect(cells)
+	fmt.Fprintln(out)
+	if len(r) > 0 {
+		r.show(out, o)
+		fmt.Fprintln(out, load.text())
+	}
+	errs := failures(cells)
+	if len(r) == 0 {
+		return errs
+	}
+	if err := r.write(jsonFile, os.Stdout); err != nil {
+		return errors.Join(errs, err)
+	}
+	if jsonFile != "-" {
+		fmt.Fprintf(out, "\nAll figures: %s\n", jsonFile)
+	}
+	if pictures != "" {
+		n, err := r.draw(pictures, o)
+		errs = errors.Join(errs, err)
+		fmt.Fprintf(out, "%d pictures: %s\n", n, pictures)
+	}
+	return errs
+}
+
+// failures joins the errors of the runs that have none of the figures, and tells
+// of jobs that the bridge let fail.
+func failures(cells []*cell) error {
+	var errs []error
+	for _, c := range cells {
+		switch {
+		case c.err != nil:
+			errs = append(errs, fmt.Errorf("%s: %w", c.name(), c.err))
+		case c.variant.repeatable && c.figures.JobsFailed > 0:
+			errs = append(errs, fmt.Errorf("%s: %d jobs failed", c.name(), c.figures.JobsFailed))
+		}
+	}
+	return errors.Join(errs...)
+}

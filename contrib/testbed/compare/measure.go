@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+)
+
+// options are what to compare.
+type options struct {
+	workloads []string
+	variants  []variant
+	jobs      int
+	seed      uint64
+	scale     float64
+	parallel  int
+	build     string
+	lua       string
+	// limit ends a run that takes longer with an error; 0 = what fits the work.
+	limit time.Duration
+}
+
+// cell is one workload under one variant.
+type cell struct {
+	workload string
+	variant  variant
+	apps     []string
+	figures  *figures // nil: it failed
+	err      error
+}
+
+func (c *cell) name() string { return c.workload + ", " + c.variant.name }
+
+// soloS is what the cell's jobs take one after the other, GPU seconds.
+func (c *cell) soloS() float64 {
+	sum := 0.0
+	for _, n := range c.apps {
+		if p, ok := apps.ByName(n); ok {
+			sum += p.DurationS
+		}
+	}
+	return sum
+}
+
+// cells lays the comparison out. A workload's jobs are the same under every
+// variant; the same seed gives the same jobs.
+func (o *options) cells() ([]*cell, error) {
+	var out []*cell
+	for _, wl := range o.workloads {
+		names, err := apps.Workload(wl, o.jobs, rand.NewPCG(o.seed, 0))
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range o.variants {
+			v.setup.Scale, v.setup.Build, v.setup.Lua = o.scale, o.build, o.lua
+			out = append(out, &cell{workload: wl, variant: v, apps: names})
+		}
+	}
+	return out, nil
+}
+
+// starters is how many clusters start and take in their jobs at a time: that is
+// work, the rest is mostly waiting.
+const starters = 2
+
+// compare runs all cells, as many at once as the options say, whoever takes
+// longest first. A cell that fails keeps its error; the others go on.
+func compare(ctx context.Context, o *options, cells []*cell, b *board) {
+	run, starting := make(chan struct{}, o.parallel), make(chan struct{}, starters)
+	var all sync.WaitGroup
+	for _, c := range longestFirst(cells) {
+		select {
+		case run <- struct{}{}:
+		case <-ctx.Done():
+			c.err = ctx.Err()
+			continue
+		}
+		all.Go(func() {
+			defer func() { <-run }()
+			c.figures, c.err = c.measure(ctx, o, b, starting)
+			b.over(c)
+		})
+	}
+	all.Wait()
+}
+
+// measure runs the cell on a cluster of its own.
+func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan struct{}) (f *figures, err error) {
+	select {
+	case starting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	started := sync.OnceFunc(func() { <-starting })
+	defer started()
+	s, err := cluster.Start(ctx, c.variant.setup)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w%s", err, s.Logs(6))
+		}
+		err = errors.Join(err, s.Close())
+	}()
+	limit := o.limit
+	if limit == 0 {
+		// Alone one after the other, and ten times Slurm's usual pause.
+		limit = time.Minute + time.Duration((2*c.soloS()/o.scale+10*float64(len(c.apps)))*float64(time.Second))
+	}
+	ran, err := s.Do(ctx, cluster.Work{
+		Apps: c.apps, Gres: c.variant.gres, Hold: true, Every: 4 * time.Second, Limit: limit,
+		Progress: func(ended, running int, _ *gpusim.Snapshot) {
+			started() // the jobs are there
+			b.at(c, ended, running)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if f, err = sum(ran, o.scale); err != nil {
+		return nil, err
+	}
+	f.Seed = o.seed
+	if c.variant.repeatable {
+		f.addSim()
+	}
+	return f, nil
+}

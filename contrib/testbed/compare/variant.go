@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+)
+
+// variant is one way to give jobs a GPU.
+type variant struct {
+	name  string
+	what  string // for people
+	gres  string // what each job asks for
+	setup cluster.Setup
+	// repeatable: the simulator can repeat the run. Its law is MPS's, so jobs must
+	// share through MPS or not at all; and none may fail for memory.
+	repeatable bool
+}
+
+// lease is longer than it takes to submit all jobs while the bridge is stopped.
+const lease = 90 * time.Second
+
+// variants are all, in the order of tables.
+func variants() []variant {
+	out := []variant{
+		{name: "whole", what: "plain Slurm, whole GPUs", gres: "gpu:titanxp:1", repeatable: true},
+		{name: "shard_half", what: "plain Slurm, gres/shard, every job half", gres: "shard:50", setup: cluster.Setup{Sharing: "shard"}},
+		{name: "mps_half", what: "plain Slurm, gres/mps, every job half", gres: "mps:50", setup: cluster.Setup{Hooks: true}},
+	}
+	for _, policy := range []string{"tetris", "greedy", "dqn"} {
+		out = append(out, variant{
+			name: policy, what: "the bridge with policy " + policy, gres: "gpu:shared", repeatable: true,
+			setup: cluster.Setup{Policy: policy, Lease: lease},
+		})
+	}
+	return out
+}
+
+// bridged reports whether the bridge decides.
+func (v *variant) bridged() bool { return v.setup.Policy != "" }
+
+// pick returns the variants of these names, in the order of tables; none named:
+// all. An error names those there are.
+func pick(names []string) ([]variant, error) {
+	all := variants()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var known []string
+	for i := range all {
+		known = append(known, all[i].name)
+	}
+	chosen, err := choose("variant", names, known)
+	if err != nil {
+		return nil, err
+	}
+	var out []variant
+	for i := range all {
+		for _, n := range chosen {
+			if n == all[i].name {
+				out = append(out, all[i])
+			}
+		}
+	}
+	return out, nil
+}
+
+// choose returns which of the known names are among names, in the known order.
+func choose(kind string, names, known []string) ([]string, error) {
+	want := map[string]bool{}
+	for _, n := range names {
+		want[strings.ToLower(strings.TrimSpace(n))] = true
+	}
+	var out []string
+	for _, n := range known {
+		if want[n] {
+			out = append(out, n)
+			delete(want, n)
+		}
+	}
+	delete(want, "") // a comma too many
+	if len(want) > 0 {
+		unknown := strings.Join(slices.Sorted(maps.Keys(want)), ", ")
+		return nil, fmt.Errorf("there is no %s %q; there are %s", kind, unknown, strings.Join(known, ", "))
+	}
+	return out, nil
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+)
+
+// TestFailedBesideOthers: two jobs that take far more GPU memory than is known of
+// what they say they are. The one that fails for it runs once more, alone, and
+// completes; its owner can read why.
+func TestFailedBesideOthers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.signal("slurmbridge", syscall.SIGSTOP)
+	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run vgg11\n", r.State(), r.Bin("gpusim"))
+	var ids []string
+	for range 2 {
+		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=googlenet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	r.signal("slurmbridge", syscall.SIGCONT)
+	r.until("one that fails is run again", func() bool {
+		return r.metric("slurmbridge_shared_failures_total", "again") == 1
+	})
+	victim := ""
+	r.until("its AdminComment says so", func() bool {
+		for _, id := range ids {
+			fields, err := r.Job(t.Context(), id)
+			if err == nil && strings.Contains(fields["AdminComment"], "failed beside others and runs again alone") {
+				victim = id
+			}
+		}
+		return victim != ""
+	})
+	r.reach(ids, "COMPLETED")
+	fields, err := r.Job(t.Context(), victim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fields["Restarts"] != "1" {
+		t.Errorf("job %s was started again %s times", victim, fields["Restarts"])
+	}
+	// The same pair doesn't meet again.
+	for range 2 {
+		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=googlenet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	r.reach(ids[2:], "COMPLETED")
+	time.Sleep(time.Second) // for records
+	if n := r.metric("slurmbridge_shared_failures_total"); n != 1 {
+		t.Errorf("%v jobs failed beside others", n)
+	}
+}

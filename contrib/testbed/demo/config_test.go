@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+)
+
+// The daemon doesn't start with settings that are wrong, and says in one line
+// which one, where, and with status 2 that it is no passing failure.
+func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
+	program, err := filepath.Abs(testOptions(t).build + "/slurmbridge")
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth := tlstest.New(t)
+	cert, key := auth.Issue(t, "old", time.Now().Add(-time.Hour), "localhost")
+	web := filepath.Join(auth.Dir, "web.yml")
+	if err := os.WriteFile(web, fmt.Appendf(nil, "tls_server_config: {cert_file: %s, key_file: %s}\n", cert, key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taken.Close() })
+	for name, c := range map[string]struct {
+		text  string
+		words []string
+	}{
+		"certificate that expired": {"web_config: " + web + "\n", []string{"web_config", cert, "expired at"}},
+		"port in use":              {"listen: " + taken.Addr().String() + "\n", []string{"listen", taken.Addr().String(), "in use"}},
+		"unknown key":              {"leese: 30s\n", []string{`"leese"`, `did you mean "lease"?`}},
+		"value":                    {"lease: soon\n", []string{"lease", "soon"}},
+		"kind of value":            {"window: [1, 2]\n", []string{"window"}},
+		"policy":                   {"policy: best\n", []string{": policy: ", "best"}},
+		"choice":                   {"mode: passive\n", []string{"mode", "passive"}},
+		"contradiction":            {"lease: 30s\npoll: 25s\n", []string{"poll", "lease"}},
+		"no YAML":                  {"lease: [30s\n", nil},
+		"key given twice":          {"lease: 30s\nlease: 40s\n", []string{"lease"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			file := filepath.Join(dir, "bad.yaml")
+			// Wherever it got to if it did start, nothing of this machine's is touched.
+			text := c.text + "slurm_conf: " + dir + "/none\ndatabase: " + dir + "/db\n"
+			if !strings.HasPrefix(text, "listen:") {
+				text += "listen: \"\"\n"
+			}
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), program, "serve", "-c", file)
+			cmd.Env = []string{"PATH=/usr/bin:/bin"}
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			var exit *exec.ExitError
+			if err := cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != 2 {
+				t.Errorf("%v, want exit status 2", err)
+			}
+			got := stderr.String()
+			for _, w := range append(c.words, file) {
+				if !strings.Contains(got, w) {
+					t.Errorf("%q doesn't name %q", got, w)
+				}
+			}
+			if strings.Count(got, "\n") != 1 || stdout.Len() != 0 {
+				t.Errorf("not one line on standard error alone: %q, %q", got, stdout.String())
+			}
+		})
+	}
+}
+
+// SIGHUP with a broken file changes nothing but the log; with a sound one the
+// daemon goes on with the new settings, the same process all along.
+func TestReload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	conf := r.Path("slurmbridge.yaml")
+	sound, err := os.ReadFile(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(more string) {
+		t.Helper()
+		if err := os.WriteFile(conf, append(sound[:len(sound):len(sound)], more...), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mode := func() string {
+		var st httpapi.Report
+		if err := r.Get("/v1/status", &st); err != nil {
+			return ""
+		}
+		return st.Mode
+	}
+	gated := func() bool { _, err := os.Stat(r.GateFile); return err == nil }
+	const old = "the old one stays"
+
+	write("mode: shadow\nleese: 30s\n")
+	r.signal("slurmbridge", syscall.SIGHUP)
+	r.until("the unknown key in the log", func() bool { return r.logged("slurmbridge", old, "leese", conf) })
+	write("mode: shadow\nmax_slowdown: fast\n")
+	r.signal("slurmbridge", syscall.SIGHUP)
+	r.until("the bad value in the log", func() bool { return r.logged("slurmbridge", old, "max_slowdown", conf) })
+	// Settings that make sense, and don't work here.
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for key, value := range map[string]string{
+		"policy":       "best",
+		"record_users": "[nobody-of-this-name]",
+		"web_config":   r.Path("absent"),
+		"bin_dir":      r.Path("absent"),
+		"slurm_conf":   r.Path("absent"),
+		"database":     r.Path("absent", "db"),
+		"listen":       taken.Addr().String(),
+	} {
+		setting := regexp.MustCompile("(?m)^" + key + ":.*\n")
+		text := setting.ReplaceAllString(string(sound), "") + "mode: shadow\n" + key + ": " + value + "\n"
+		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		r.signal("slurmbridge", syscall.SIGHUP)
+		r.until(key+" in the log", func() bool { return r.logged("slurmbridge", old, conf+": "+key+": ") })
+		if !r.alive("slurmbridge") {
+			t.Fatalf("%s: %s ended the daemon", key, value)
+		}
+	}
+	if m := mode(); m != "active" || !gated() || !r.ready() {
+		t.Errorf("mode %q after broken files, ready %v", m, r.ready())
+	}
+
+	write("mode: shadow\n")
+	r.signal("slurmbridge", syscall.SIGHUP)
+	r.until("shadow", func() bool { return mode() == "shadow" && r.metric("slurmbridge_info", "shadow") == 1 })
+	if gated() || r.metric("slurmbridge_info", "active") != 0 {
+		t.Error("in shadow mode jobs are still gated")
+	}
+	// Another address, and the old one is free.
+	was := r.URL
+	now, err := cluster.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.ReplaceAll(string(sound), strings.TrimPrefix(was, "http://"), "127.0.0.1:"+now) + "mode: shadow\n"
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.signal("slurmbridge", syscall.SIGHUP)
+	r.URL = "http://127.0.0.1:" + now
+	r.until("shadow elsewhere", func() bool { return mode() == "shadow" && r.ready() })
+	if _, err := http.Get(was + "/-/healthy"); err == nil {
+		t.Error("the old address answers")
+	}
+	r.URL = was
+	write("")
+	r.signal("slurmbridge", syscall.SIGHUP)
+	r.until("active again", func() bool { return mode() == "active" && gated() && r.ready() })
+	if !r.alive("slurmbridge") {
+		t.Error("another process answers")
+	}
+	r.reach(r.pair("gromacs"), "COMPLETED")
+	if n := r.metric("slurmbridge_groups_total"); n == 0 {
+		t.Error("after reloads nothing is grouped")
+	}
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// rig is a stack whose daemons a test can end and start again.
+type rig struct {
+	*cluster.Stack
+	t *testing.T
+}
+
+// newRig starts Slurm with hooks, agent and bridge, every application known. All
+// of it ends with the test.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	o := testOptions(t)
+	o.scale = 20 // gromacs takes 4 s: time to end a daemon while it runs
+	s := cluster.New(o.setup(true))
+	slurmtest.New(t, s.Options())
+	t.Cleanup(s.Stop)
+	if err := s.Bridge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &rig{s, t}
+}
+
+// daemon is where in procs the latest daemon of this name is.
+func (r *rig) daemon(name string) int {
+	r.t.Helper()
+	for i, p := range slices.Backward(r.Procs) {
+		if filepath.Base(p.Path) == name {
+			return i
+		}
+	}
+	r.t.Fatalf("%s was never started", name)
+	return 0
+}
+
+func (r *rig) pid(name string) int {
+	r.t.Helper()
+	return r.Procs[r.daemon(name)].Process.Pid
+}
+
+// kill ends a daemon as a power cut would.
+func (r *rig) kill(name string) {
+	r.t.Helper()
+	p := r.Procs[r.daemon(name)]
+	if err := p.Process.Kill(); err != nil {
+		r.t.Fatal(err)
+	}
+	_ = p.Wait() // it was killed, and says so
+}
+
+// again starts a daemon that was killed, as it was started before.
+func (r *rig) again(name, as string) {
+	r.t.Helper()
+	if err := r.Spawn(name, as, r.Procs[r.daemon(name)].Args[1:]...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// pair submits two shared jobs that run an application each. The bridge is stopped
+// meanwhile, so that no look comes between them.
+func (r *rig) pair(app string) (ids []string) {
+	r.t.Helper()
+	r.signal("slurmbridge", syscall.SIGSTOP)
+	defer r.signal("slurmbridge", syscall.SIGCONT)
+	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", r.State(), r.Bin("gpusim"), app)
+	for range 2 {
+		id, err := r.Submit(r.t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app="+app)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// reach fails the test unless each job gets into one of the states.
+func (r *rig) reach(ids []string, states ...string) {
+	r.t.Helper()
+	for _, id := range ids {
+		if last, ok := r.WaitState(r.t.Context(), 40*time.Second, id, states...); !ok {
+			r.t.Fatalf("job %s is %s, not %v", id, last, states)
+		}
+	}
+}
+
+// until fails the test unless ok comes true; what is it that was waited for.
+func (r *rig) until(what string, ok func() bool) {
+	r.t.Helper()
+	if !slurmtest.Wait(r.t.Context(), 20*time.Second, ok) {
+		r.t.Fatalf("in vain: %s", what)
+	}
+}
+
+func (r *rig) ready() bool {
+	resp, err := http.Get(r.URL + "/-/ready")
+	if err != nil {
+		return false
+	}
+	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+}
+
+// metric sums what the bridge's series of this name with these label values show,
+// 0 where there are none.
+func (r *rig) metric(name string, values ...string) float64 {
+	r.t.Helper()
+	sum, err := scrape(r.t.Context(), r.URL, name, values)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return sum
+}
+
+func scrape(ctx context.Context, url, name string, values []string) (float64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(resp.Body)
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, m := range families[name].GetMetric() {
+		missing := slices.Clone(values)
+		for _, l := range m.GetLabel() {
+			missing = slices.DeleteFunc(missing, func(v string) bool { return v == l.GetValue() })
+		}
+		if len(missing) == 0 {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum, nil
+}
+
+// files lists a folder's files that end so; a folder that isn't there has none.
+func (r *rig) files(dir, suffix string) (names []string) {
+	r.t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), suffix) {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// logged reports whether one line of a daemon's log holds all of the words.
+func (r *rig) logged(name string, words ...string) bool {
+	r.t.Helper()
+	body, err := os.ReadFile(r.Path("log", name+".log"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(body)) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// alive reports whether a daemon runs; one that has ended is a zombie until it is
+// waited for.
+func (r *rig) alive(name string) bool {
+	r.t.Helper()
+	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.pid(name)))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(body), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}
+
+func (r *rig) signal(name string, sig syscall.Signal) {
+	r.t.Helper()
+	if err := r.Procs[r.daemon(name)].Process.Signal(sig); err != nil {
+		r.t.Fatal(err)
+	}
+}

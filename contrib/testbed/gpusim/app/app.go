@@ -1,0 +1,250 @@
+// Package app runs an application on the simulated GPU: a process that finds its
+// GPU as a CUDA program does, follows a profile there and ends when its work is
+// done.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Exit statuses of an application, as `gpusim run --help` documents them.
+const (
+	ExitDevice = 1 // no usable GPU
+	ExitOOM    = 2 // out of GPU memory
+	ExitMPS    = 3 // no connection to the MPS server
+	ExitFault  = 4 // its context was destroyed
+)
+
+// Error is how a CUDA program says that it can't go on.
+type Error struct {
+	Exit int // exit status
+	Text string
+}
+
+// Error returns CUDA's message.
+func (e *Error) Error() string { return "CUDA error: " + e.Text }
+
+// Config is one run.
+type Config struct {
+	State   string // path of the state file; "" = $GPUSIM_STATE
+	Profile *rlcore.Profile
+	// FaultAtS makes a kernel fault after so many GPU seconds; 0 = never.
+	FaultAtS float64
+	// LookupEnv is os.LookupEnv, or a test's.
+	LookupEnv func(string) (string, bool)
+}
+
+// Report is what a run leaves behind: one line of JSON.
+type Report struct {
+	App       string  `json:"app"`
+	Status    string  `json:"status"` // finished, oom, fault, running (ended before its work was done)
+	Device    string  `json:"device"` // UUID
+	Index     int     `json:"index"`  // NVML's
+	PID       int     `json:"pid"`
+	MPS       bool    `json:"mps"`
+	Server    int     `json:"server,omitempty"` // pid of the MPS server
+	WaitS     float64 `json:"wait_s"`           // waited for the MPS server, GPU seconds
+	StartS    float64 `json:"start_s"`          // on the GPU's clock
+	GPUS      float64 `json:"gpu_s"`            // run time on the GPU's clock
+	SoloS     float64 `json:"solo_s"`           // what it takes alone
+	DoneS     float64 `json:"done_s"`           // solo work done
+	Slowdown  float64 `json:"slowdown"`         // run time ÷ solo time of the work done
+	MemMaxMiB float64 `json:"mem_max_mib"`
+	Scale     float64 `json:"scale"`
+}
+
+// tick is how often, in real time, a process looks at how it fares. Outcomes
+// don't depend on it: the device advances from event to event.
+const tick = 15 * time.Millisecond
+
+// Run runs the application to its end. A context that ends stops it where it is;
+// Run then returns the context's error. Whatever happens, the GPU holds nothing
+// of it afterwards.
+func Run(ctx context.Context, cfg Config) (rep Report, err error) {
+	if cfg.LookupEnv == nil {
+		cfg.LookupEnv = os.LookupEnv
+	}
+	st, err := gpusim.Open(cfg.State)
+	if err != nil {
+		return rep, err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	rep = Report{App: cfg.Profile.App, PID: os.Getpid(), SoloS: cfg.Profile.DurationS, Scale: st.Scale(), Status: gpusim.Running.String()}
+
+	asked := st.Now()
+	client, err := connect(ctx, cfg.LookupEnv)
+	if err != nil {
+		return rep, err
+	}
+	rep.WaitS = st.Now() - asked
+	if client != nil {
+		defer func() { _ = client.Close() }()
+		rep.MPS, rep.Server = true, client.Server
+	}
+	dev, instance, err := device(st, client, cfg.LookupEnv)
+	if err != nil {
+		return rep, err
+	}
+	rep.Device, rep.Index = dev.UUID(), dev.Index()
+	limits := gpusim.Limits{}
+	if client != nil && !dev.SameUser() {
+		if limits, err = limitsOf(cfg.LookupEnv); err != nil {
+			return rep, &Error{Exit: ExitMPS, Text: err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
+		}
+	}
+	slot, err := dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: instance, Limits: limits}, cfg.Profile)
+	if err != nil {
+		if errors.Is(err, gpusim.ErrOOM) {
+			rep.Status = gpusim.OOM.String()
+		}
+		return rep, cudaError(err)
+	}
+	defer func() { err = errors.Join(err, slot.Release()) }()
+	return rep, follow(ctx, &cfg, &rep, slot, client)
+}
+
+func connect(ctx context.Context, lookup func(string) (string, bool)) (*mps.Client, error) {
+	client, err := mps.Connect(ctx, func(k string) string { v, _ := lookup(k); return v })
+	var refused *mps.Error
+	switch {
+	case errors.Is(err, mps.ErrNoDaemon):
+		return nil, nil
+	case errors.As(err, &refused):
+		return nil, &Error{Exit: ExitMPS, Text: refused.Text}
+	}
+	return client, err
+}
+
+// device is the first GPU the program sees: of the machine, or of its MPS server;
+// and the MIG instance of it that CUDA_VISIBLE_DEVICES names, "" for none.
+func device(st *gpusim.State, client *mps.Client, lookup func(string) (string, bool)) (dev *gpusim.Device, instance string, err error) {
+	uuids := st.UUIDs()
+	if client != nil {
+		uuids = client.Devices
+	}
+	v, set := lookup(mps.VisibleEnv)
+	if first, _, _ := strings.Cut(v, ","); client == nil && strings.HasPrefix(first, "MIG-") {
+		for _, d := range st.Devices() {
+			for _, in := range d.Instances() {
+				if in.UUID == first {
+					return d, first, nil
+				}
+			}
+		}
+	}
+	for _, i := range gpusim.Visible(v, set, uuids) {
+		for _, d := range st.Devices() {
+			if d.UUID() == uuids[i] {
+				return d, "", nil
+			}
+		}
+	}
+	return nil, "", &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
+}
+
+// limitsOf is what the environment holds an MPS client to, on its first device.
+func limitsOf(lookup func(string) (string, bool)) (gpusim.Limits, error) {
+	mem, _ := lookup(mps.MemLimitEnv)
+	percent, _ := lookup(mps.ThreadsEnv)
+	return gpusim.ParseLimits(mem, percent, 0)
+}
+
+// follow waits for the end of the work.
+func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, client *mps.Client) error {
+	var lost <-chan error
+	if client != nil {
+		lost = client.Lost()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-lost:
+			rep.Status = gpusim.Faulted.String()
+			return errors.Join(&Error{Exit: ExitFault, Text: err.Error()}, slot.Fault())
+		case <-timer.C:
+		}
+		p, err := slot.Progress()
+		if errors.Is(err, gpusim.ErrBusy) {
+			timer.Reset(tick)
+			continue
+		}
+		if err != nil {
+			rep.Status = gpusim.Faulted.String()
+			return cudaError(err)
+		}
+		rep.fill(&p)
+		switch p.Status {
+		case gpusim.Finished:
+			return nil
+		case gpusim.OOM:
+			return cudaError(gpusim.ErrOOM)
+		case gpusim.Faulted:
+			return &Error{Exit: ExitFault, Text: "unspecified launch failure (cudaErrorLaunchFailure)"}
+		}
+		if cfg.FaultAtS > 0 && rep.GPUS >= cfg.FaultAtS {
+			rep.Status = gpusim.Faulted.String()
+			err := slot.Fault()
+			if client != nil {
+				err = errors.Join(err, client.Fault())
+			}
+			return errors.Join(&Error{Exit: ExitFault, Text: "an illegal memory access was encountered (cudaErrorIllegalAddress)"}, err)
+		}
+		left := time.Duration(p.LeftS / rep.Scale * float64(time.Second))
+		timer.Reset(max(min(tick, left), 100*time.Microsecond))
+	}
+}
+
+func (r *Report) fill(p *gpusim.Progress) {
+	r.Status, r.StartS, r.MemMaxMiB = p.Status.String(), p.StartT, p.MemMaxMiB
+	// In seconds of the run without limits.
+	r.DoneS = p.DoneS / p.DurationS * r.SoloS
+	r.GPUS = p.NowT - p.StartT
+	if p.EndT > 0 {
+		r.GPUS = p.EndT - p.StartT
+	}
+	r.Slowdown = 0
+	if r.DoneS > 0 {
+		r.Slowdown = r.GPUS / r.DoneS
+	}
+}
+
+// cudaError is what a CUDA program makes of the simulator's errors.
+func cudaError(err error) error {
+	switch {
+	case errors.Is(err, gpusim.ErrOOM):
+		return &Error{Exit: ExitOOM, Text: "out of memory (cudaErrorMemoryAllocation)"}
+	case errors.Is(err, gpusim.ErrLost):
+		return &Error{Exit: ExitDevice, Text: "the GPU is lost (cudaErrorDevicesUnavailable)"}
+	case errors.Is(err, gpusim.ErrNoInstance):
+		return &Error{Exit: ExitDevice, Text: "no CUDA-capable device is detected (cudaErrorNoDevice)"}
+	case errors.Is(err, gpusim.ErrGone):
+		return &Error{Exit: ExitFault, Text: "context is destroyed (cudaErrorContextIsDestroyed)"}
+	}
+	return fmt.Errorf("simulated GPU: %w", err)
+}
+
+// Scaled returns the profile of a run that takes `duration` times as long and
+// holds `memory` times as much.
+func Scaled(p *rlcore.Profile, duration, memory float64) *rlcore.Profile {
+	q := *p
+	q.DurationS *= duration
+	q.PeriodS *= duration
+	q.Series = make([]rlcore.Use, len(p.Series))
+	for i, u := range p.Series {
+		u.MemMiB *= memory
+		q.Series[i] = u
+	}
+	return &q
+}

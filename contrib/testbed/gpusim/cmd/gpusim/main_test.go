@@ -1,0 +1,677 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// bin holds this test's binary under the program's names.
+var bin string
+
+func TestMain(m *testing.M) {
+	switch filepath.Base(os.Args[0]) {
+	case "gpusim", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server":
+		main()
+		os.Exit(0)
+	}
+	os.Exit(tests(m))
+}
+
+func tests(m *testing.M) int {
+	var err error
+	if bin, err = os.MkdirTemp("", "gpusim-test"); err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(bin)
+	// Other users run it too.
+	if err := os.Chmod(bin, 0o755); err != nil {
+		panic(err)
+	}
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		panic(err)
+	}
+	defer self.Close()
+	f, err := os.OpenFile(filepath.Join(bin, "gpusim"), os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := io.Copy(f, self); err != nil {
+		panic(err)
+	}
+	if err := f.Close(); err != nil {
+		panic(err)
+	}
+	for _, n := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
+		if err := os.Symlink("gpusim", filepath.Join(bin, n)); err != nil {
+			panic(err)
+		}
+	}
+	return m.Run()
+}
+
+// rig is one simulated machine.
+type rig struct {
+	t     *testing.T
+	dir   string
+	state *gpusim.State
+	env   []string
+}
+
+// newRig makes a machine; pre-existing daemons of other pipe directories don't
+// concern it.
+func newRig(t *testing.T, cfg gpusim.Config) *rig {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gpusim-rig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, dir: dir}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "state")
+	if err := gpusim.Create(path, cfg); err != nil {
+		t.Fatal(err)
+	}
+	if r.state, err = gpusim.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	r.env = []string{
+		"PATH=" + bin + ":" + os.Getenv("PATH"), "GPUSIM_STATE=" + path,
+		"CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(dir, "pipe"), "CUDA_MPS_LOG_DIRECTORY=" + filepath.Join(dir, "log"),
+	}
+	t.Cleanup(func() {
+		r.noneLeft()
+		_ = r.state.Close()
+		_ = os.RemoveAll(dir)
+	})
+	return r
+}
+
+// noneLeft ends the rig's daemon and checks that nothing of it stays.
+func (r *rig) noneLeft() {
+	r.t.Helper()
+	_, _ = r.ctl("quit -t 0.01")
+	deadline := time.Now().Add(5 * time.Second)
+	for left := r.processes(); len(left) > 0; left = r.processes() {
+		if time.Now().After(deadline) {
+			r.t.Errorf("processes left: %v", left)
+			for _, pid := range left {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, d := range r.state.Devices() {
+		s, err := d.Snapshot()
+		if err != nil {
+			r.t.Errorf("at the end: %v", err)
+		} else if len(s.Processes) != 0 || s.MemMiB > 1 {
+			r.t.Errorf("left on the GPU: %+v", s.Processes)
+		}
+	}
+}
+
+// processes lists the pids of programs with the rig's state file in their
+// environment.
+func (r *rig) processes() []int {
+	var out []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, d := range dirs {
+		b, err := os.ReadFile(d)
+		if err != nil || !bytes.Contains(b, []byte("GPUSIM_STATE="+filepath.Join(r.dir, "state"))) {
+			continue
+		}
+		if pid, err := strconv.Atoi(strings.Split(d, "/")[2]); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// job is a running application.
+type job struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	out bytes.Buffer
+	err bytes.Buffer
+}
+
+type opt func(*exec.Cmd)
+
+func with(kv string) opt { return func(c *exec.Cmd) { c.Env = append(c.Env, kv) } }
+
+func as(uid int) opt {
+	return func(c *exec.Cmd) {
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+	}
+}
+
+func (r *rig) start(args string, opts ...opt) *job {
+	r.t.Helper()
+	j := &job{t: r.t, cmd: exec.Command(filepath.Join(bin, "gpusim"), append([]string{"run"}, strings.Fields(args)...)...)}
+	j.cmd.Env = append([]string{}, r.env...)
+	j.cmd.Dir = "/"
+	j.cmd.Stdout, j.cmd.Stderr = &j.out, &j.err
+	for _, o := range opts {
+		o(j.cmd)
+	}
+	if err := j.cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = j.cmd.Process.Kill() })
+	return j
+}
+
+// end waits for the job and returns its report and exit status (128 + signal).
+func (j *job) end() (rep app.Report, status int) {
+	j.t.Helper()
+	err := j.cmd.Wait()
+	var ee *exec.ExitError
+	if errors.As(err, &ee) {
+		status = ee.ExitCode()
+		if ws, ok := ee.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			status = 128 + int(ws.Signal())
+		}
+	} else if err != nil {
+		j.t.Fatal(err)
+	}
+	if j.out.Len() > 0 {
+		if err := json.Unmarshal(j.out.Bytes(), &rep); err != nil {
+			j.t.Fatalf("report %q: %v", j.out.String(), err)
+		}
+	}
+	return rep, status
+}
+
+func (r *rig) ctl(line string) (string, error) {
+	c := exec.Command(filepath.Join(bin, "nvidia-cuda-mps-control"))
+	c.Env, c.Stdin = r.env, strings.NewReader(line+"\n")
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+func (r *rig) daemon(opts ...opt) {
+	r.t.Helper()
+	c := exec.Command(filepath.Join(bin, "nvidia-cuda-mps-control"), "-d")
+	c.Env = append([]string{}, r.env...)
+	for _, o := range opts {
+		o(c)
+	}
+	if out, err := c.CombinedOutput(); err != nil {
+		r.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+func (r *rig) look() gpusim.Snapshot {
+	r.t.Helper()
+	s, err := r.state.Device(0).Snapshot()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+// until waits for a condition.
+func (r *rig) until(what string, f func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("never: %s; %+v", what, r.look())
+		}
+	}
+}
+
+func (r *rig) apps() int {
+	n := 0
+	for _, p := range r.look().Processes {
+		if p.Kind != gpusim.Server.String() {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *rig) pid(kind gpusim.Kind) int {
+	for _, p := range r.look().Processes {
+		if p.Kind == kind.String() {
+			return p.PID
+		}
+	}
+	return 0
+}
+
+func TestAloneTakesSoloTime(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 40})
+	began := time.Now()
+	rep, status := r.start("vgg16 --duration-scale 0.05 -- --batch_size 64 --whatever").end()
+	took := time.Since(began).Seconds() * 40
+	if status != 0 || rep.Status != "finished" || rep.MPS || math.Abs(rep.GPUS/rep.SoloS-1) > 1e-6 {
+		t.Errorf("%d %+v", status, rep)
+	}
+	if took < rep.SoloS {
+		t.Errorf("the process took %v GPU s, its work %v", took, rep.SoloS)
+	}
+}
+
+// steady writes a profile that asks for the same all the time.
+func (r *rig) steady(seconds, gpu float64) string {
+	r.t.Helper()
+	b, err := json.Marshal(rlcore.Profile{
+		DurationS: seconds, PeriodS: seconds, StepS: .2, Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: 1000, PCIeMBps: 100}},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	path := filepath.Join(r.dir, fmt.Sprintf("profile-%v-%v", seconds, gpu))
+	if _, err := os.Stat(path); err == nil {
+		return path // and an application may just be reading it
+	}
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// long is an application that doesn't end within a test.
+func (r *rig) long(mib int) string {
+	return fmt.Sprintf("long --profile %s --mem-mib %d", r.steady(1e6, .5), mib)
+}
+
+// Two processes that begin a little apart: alone at first, then at the law's
+// speed, the second alone again at the end.
+func TestTwoSlowAsTheLawSays(t *testing.T) {
+	for _, mps := range []bool{true, false} {
+		r := newRig(t, gpusim.Config{Scale: 40})
+		if mps {
+			r.daemon()
+		}
+		a := r.start("first --profile " + r.steady(20, .9))
+		b := r.start("second --profile " + r.steady(40, .7))
+		r.until("two there", func() bool { return r.apps() == 2 })
+		law := map[string]float64{}
+		for _, p := range r.look().Processes {
+			law[p.App] = p.Slowdown
+		}
+		ra, sa := a.end()
+		rb, sb := b.end()
+		if sa != 0 || sb != 0 || ra.MPS != mps || rb.MPS != mps || law["first"] <= 1 || law["second"] <= 1 {
+			t.Fatalf("mps %v: %+v %+v, law %v", mps, ra, rb, law)
+		}
+		apart := rb.StartS - ra.StartS
+		wantA := apart + (20-apart)*law["first"]
+		if apart < 0 {
+			wantA = 20 * law["first"]
+		}
+		together := ra.StartS + wantA - math.Max(ra.StartS, rb.StartS)
+		wantB := 40 + together - together/law["second"]
+		if math.Abs(ra.GPUS/wantA-1) > 1e-3 || math.Abs(rb.GPUS/wantB-1) > 1e-3 {
+			t.Errorf("mps %v: took %v and %v, the law says %v and %v", mps, ra.GPUS, rb.GPUS, wantA, wantB)
+		}
+	}
+}
+
+func TestOutOfMemory(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 100})
+	rep, status := r.start(r.long(13000)).end()
+	if status != app.ExitOOM || rep.Status != "oom" {
+		t.Errorf("%d %+v", status, rep)
+	}
+	big := r.start(r.long(9000))
+	r.until("it is there", func() bool { return r.apps() == 1 })
+	j := r.start(r.long(5000))
+	if _, status := j.end(); status != app.ExitOOM || !strings.Contains(j.err.String(), "CUDA error: out of memory (cudaErrorMemoryAllocation)") {
+		t.Errorf("%d %q", status, j.err.String())
+	}
+	if n := r.look().OOM; n != 2 {
+		t.Errorf("%d counted", n)
+	}
+	_ = big.cmd.Process.Signal(syscall.SIGTERM)
+	rep, status = big.end()
+	if status != 143 || rep.Status != "running" || rep.DoneS <= 0 {
+		t.Errorf("SIGTERM: %d %+v", status, rep)
+	}
+}
+
+func TestNoDevice(t *testing.T) {
+	r := newRig(t, gpusim.Config{GPUs: 2, Scale: 1000})
+	for _, v := range []string{"", "2", "-1", "NoDevFiles", "GPU-none"} {
+		j := r.start("alexnet", with("CUDA_VISIBLE_DEVICES="+v))
+		if _, status := j.end(); status != app.ExitDevice || !strings.Contains(j.err.String(), "no CUDA-capable device is detected") {
+			t.Errorf("%q: %d %q", v, status, j.err.String())
+		}
+	}
+	rep, status := r.start("alexnet --duration-scale 0.1", with("CUDA_VISIBLE_DEVICES="+r.state.UUIDs()[1])).end()
+	if status != 0 || rep.Index != 1 {
+		t.Errorf("by UUID: %d %+v", status, rep)
+	}
+}
+
+func TestKilledAppIsGone(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 10})
+	r.daemon()
+	for range 3 {
+		r.start(r.long(1000))
+	}
+	r.until("three there", func() bool { return r.apps() == 3 })
+	for n := 2; n >= 0; n-- {
+		if err := syscall.Kill(r.pid(gpusim.Client), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		r.until("one less", func() bool { return r.apps() == n })
+	}
+	server := r.pid(gpusim.Server)
+	r.until("the server noticed", func() bool {
+		out, err := r.ctl("get_client_list " + strconv.Itoa(server))
+		return err == nil && out == ""
+	})
+}
+
+func TestControl(t *testing.T) {
+	r := newRig(t, gpusim.Config{GPUs: 2, Scale: 10})
+	if out, err := r.ctl("get_server_list"); err == nil || !strings.Contains(out, "Cannot find MPS control daemon process") {
+		t.Errorf("no daemon: %q %v", out, err)
+	}
+	uuid := r.state.UUIDs()[1]
+	r.daemon(with("CUDA_VISIBLE_DEVICES=" + uuid))
+	second := exec.Command(filepath.Join(bin, "nvidia-cuda-mps-control"), "-d")
+	second.Env = r.env
+	if out, err := second.CombinedOutput(); err == nil || !strings.Contains(string(out), "already running") {
+		t.Errorf("second daemon: %q %v", out, err)
+	}
+	pid, err := os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := strings.Fields(string(stat)); f[0] != f[5] || f[6] != "0" {
+		t.Errorf("the daemon is pid %s in session %s with terminal %s", f[0], f[5], f[6])
+	}
+	if out, _ := r.ctl("get_server_list"); out != "" {
+		t.Errorf("servers before any client: %q", out)
+	}
+	uid := strconv.Itoa(os.Getuid())
+	if out, err := r.ctl("start_server -uid " + uid); err != nil || out != "" {
+		t.Errorf("start_server: %q %v", out, err)
+	}
+	list, err := r.ctl("get_server_list")
+	server := strings.TrimSpace(list)
+	if err != nil || server == "" {
+		t.Fatalf("%q %v", list, err)
+	}
+	if out, _ := r.ctl("get_server_status " + server); out != "ACTIVE\n" {
+		t.Errorf("status %q", out)
+	}
+	// Of the daemon's GPUs the client sees the first, whatever its number is.
+	j := r.start(r.long(1000), with("CUDA_VISIBLE_DEVICES=0"))
+	var snap gpusim.Snapshot
+	r.until("client there", func() bool {
+		snap, err = r.state.Device(1).Snapshot()
+		return err == nil && len(snap.Processes) == 2
+	})
+	if out, _ := r.ctl("get_client_list " + server); out != fmt.Sprintln(j.cmd.Process.Pid) {
+		t.Errorf("clients %q", out)
+	}
+	if out, _ := r.ctl("ps"); !strings.Contains(out, uuid[:22]) || !strings.Contains(out, "gpusim") {
+		t.Errorf("ps %q", out)
+	}
+	for _, c := range []string{"nonsense", "get_client_list", "get_client_list 1", "get_server_status x", "start_server", "start_server -uid -4", "quit -t x", "quit now"} {
+		if out, err := r.ctl(c); err != nil || out == "" {
+			t.Errorf("%q answered with %q, %v", c, out, err)
+		}
+	}
+	began := time.Now()
+	if _, err := r.ctl("quit -t 0.1"); err != nil || time.Since(began) < 100*time.Millisecond {
+		t.Errorf("quit: %v after %v", err, time.Since(began))
+	}
+	if _, status := j.end(); status != app.ExitFault {
+		t.Errorf("client of the forced server: %d", status)
+	}
+	if left, _ := os.ReadDir(filepath.Join(r.dir, "pipe")); len(left) != 0 {
+		t.Errorf("left in the pipe directory: %v", left)
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: other users' processes")
+	}
+}
+
+func TestOneUserAtATime(t *testing.T) {
+	needRoot(t)
+	r := newRig(t, gpusim.Config{Scale: 50})
+	r.daemon()
+	a := r.start("vgg16 --duration-scale 0.25 --mem-mib 1000", as(4001))
+	r.until("first user", func() bool { return r.apps() == 1 })
+	b := r.start("vgg16 --duration-scale 0.1 --mem-mib 1000", as(4002))
+	again := r.start("vgg16 --duration-scale 0.1 --mem-mib 1000", as(4002))
+	ra, sa := a.end()
+	rb, sb := b.end()
+	rc, sc := again.end()
+	if sa != 0 || sb != 0 || sc != 0 {
+		t.Fatalf("%d %d %d: %s%s", sa, sb, sc, b.err.String(), again.err.String())
+	}
+	if ra.Slowdown > 1.001 || rb.StartS < ra.StartS+ra.GPUS || rb.Server == ra.Server || rc.Server != rb.Server || rb.WaitS <= 0 {
+		t.Errorf("a %+v\nb %+v\nc %+v", ra, rb, rc)
+	}
+}
+
+func TestDaemonOfAUserServesNobodyElse(t *testing.T) {
+	needRoot(t)
+	r := newRig(t, gpusim.Config{Scale: 100})
+	if err := os.Mkdir(filepath.Join(r.dir, "pipe"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(filepath.Join(r.dir, "pipe"), 4001, 4001); err != nil {
+		t.Fatal(err)
+	}
+	r.daemon(as(4001))
+	if rep, status := r.start("alexnet --duration-scale 0.1", as(4001)).end(); status != 0 || !rep.MPS {
+		t.Errorf("own: %d %+v", status, rep)
+	}
+	j := r.start("alexnet --duration-scale 0.1", as(4002))
+	if _, status := j.end(); status != app.ExitMPS || !strings.Contains(j.err.String(), "MPS client failed to connect") {
+		t.Errorf("other: %d %q", status, j.err.String())
+	}
+	if out, err := r.ctl("get_server_list"); err != nil || out == "" {
+		t.Errorf("root's control program: %q %v", out, err)
+	}
+}
+
+func TestSeventeenthClient(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 10})
+	r.daemon()
+	var jobs []*job
+	for range 16 {
+		jobs = append(jobs, r.start(r.long(100)))
+	}
+	r.until("sixteen there", func() bool { return r.apps() == 16 })
+	j := r.start(r.long(100))
+	if _, status := j.end(); status != app.ExitMPS || !strings.Contains(j.err.String(), "MPS client failed to connect") {
+		t.Errorf("%d %q", status, j.err.String())
+	}
+	_ = jobs[0].cmd.Process.Kill()
+	r.until("room", func() bool {
+		out, _ := r.ctl(fmt.Sprintf("get_client_list %d", r.pid(gpusim.Server)))
+		return r.apps() == 15 && strings.Count(out, "\n") == 15
+	})
+	jobs = append(jobs, r.start(r.long(100)))
+	r.until("another", func() bool { return r.apps() == 16 })
+	for _, j := range jobs[1:] {
+		_ = j.cmd.Process.Kill()
+	}
+	r.until("empty", func() bool { return r.apps() == 0 })
+}
+
+func TestKilledServerTakesItsClientsAlong(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 10})
+	r.daemon()
+	a, b := r.start(r.long(100)), r.start(r.long(100))
+	r.until("both there", func() bool { return r.apps() == 2 })
+	if err := syscall.Kill(r.pid(gpusim.Server), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range []*job{a, b} {
+		if _, status := j.end(); status != app.ExitFault || !strings.Contains(j.err.String(), "CUDA error: unspecified launch failure") {
+			t.Errorf("%d %q", status, j.err.String())
+		}
+	}
+	if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
+		t.Errorf("next: %d %+v", status, rep)
+	}
+}
+
+// A client that is on its way to a server that dies gets the next one.
+func TestServerKilledWhileClientsConnect(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 100})
+	r.daemon()
+	for round := range 20 {
+		if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
+			t.Fatalf("round %d: %d %+v", round, status, rep)
+		}
+		a, b := r.start("alexnet --duration-scale 0.1"), r.start("alexnet --duration-scale 0.1")
+		time.Sleep(time.Duration(round) * 500 * time.Microsecond)
+		if pid := r.pid(gpusim.Server); pid != 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		for _, j := range []*job{a, b} {
+			if rep, status := j.end(); status != 0 && status != app.ExitFault || status == 0 && !rep.MPS {
+				t.Errorf("round %d: %d %+v %s", round, status, rep, j.err.String())
+			}
+		}
+	}
+}
+
+func TestFaultReachesAllClients(t *testing.T) {
+	for _, model := range []string{"titanxp", "a100"} {
+		r := newRig(t, gpusim.Config{Model: model, Scale: 100})
+		r.daemon()
+		good := r.start(r.long(100))
+		r.until("there", func() bool { return r.apps() == 1 })
+		server := r.pid(gpusim.Server)
+		bad := r.start(r.long(100) + " --fault-at 5")
+		if _, status := bad.end(); status != app.ExitFault || !strings.Contains(bad.err.String(), "illegal memory access") {
+			t.Errorf("%s: culprit %d %q", model, status, bad.err.String())
+		}
+		if _, status := good.end(); status != app.ExitFault {
+			t.Errorf("%s: victim %d", model, status)
+		}
+		rep, status := r.start("alexnet --duration-scale 0.1").end()
+		if status != 0 || (rep.Server == server) != (model == "a100") {
+			t.Errorf("%s: next %d %+v, server was %d", model, status, rep, server)
+		}
+	}
+}
+
+func TestKilledDaemonLeavesStaleSocket(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 20})
+	r.daemon()
+	a := r.start("vgg16 --mem-mib 100 --duration-scale 0.1")
+	r.until("there", func() bool { return r.apps() == 1 })
+	b, err := os.ReadFile(filepath.Join(r.dir, "pipe", "nvidia-cuda-mps-control.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.until("daemon gone", func() bool { _, err := r.ctl("get_server_list"); return err != nil })
+	if _, err := os.Stat(filepath.Join(r.dir, "pipe", "control")); err != nil {
+		t.Errorf("the socket should have stayed: %v", err)
+	}
+	if rep, status := r.start("alexnet --duration-scale 0.01 --mem-mib 10").end(); status != 0 || rep.MPS {
+		t.Errorf("without a daemon: %d %+v", status, rep)
+	}
+	if rep, status := a.end(); status != 0 {
+		t.Errorf("the old client: %d %+v", status, rep)
+	}
+	r.until("the orphaned server has ended", func() bool { return r.pid(gpusim.Server) == 0 })
+	r.daemon()
+	if rep, status := r.start("alexnet --duration-scale 0.01").end(); status != 0 || !rep.MPS {
+		t.Errorf("new daemon: %d %+v", status, rep)
+	}
+}
+
+// Processes killed at random moments, in the middle of what they write, leave a
+// state that others compute on.
+func TestRandomKills(t *testing.T) {
+	r := newRig(t, gpusim.Config{Scale: 500})
+	r.daemon()
+	for round := range 25 {
+		var jobs []*job
+		for range 3 {
+			jobs = append(jobs, r.start("alexnet --mem-mib 500 --duration-scale 0.05"))
+		}
+		time.Sleep(time.Duration(1+round) * time.Millisecond)
+		for _, j := range jobs[:2] {
+			_ = j.cmd.Process.Kill()
+		}
+		for i, j := range jobs {
+			if rep, status := j.end(); i == 2 && (status != 0 || rep.Status != "finished") {
+				t.Fatalf("round %d: the survivor: %d %+v %s", round, status, rep, j.err.String())
+			}
+		}
+	}
+	r.until("empty", func() bool { return r.apps() == 0 })
+}
+
+// Garbage on the daemon's sockets, and clients that give up while they wait,
+// concern nobody else.
+func TestHostileClients(t *testing.T) {
+	needRoot(t)
+	r := newRig(t, gpusim.Config{Scale: 50})
+	r.daemon()
+	for _, sock := range []string{"control", "control_privileged"} {
+		for _, words := range []string{"", "\n", "{", "null\n", `{"op":"welcome","pid":-1}` + "\n", `{"op":"hello"}` + "\n", strings.Repeat("x", 1<<20)} {
+			c, err := net.Dial("unix", filepath.Join(r.dir, "pipe", sock))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.WriteString(c, words)
+			_ = c.Close()
+		}
+	}
+	first := r.start("vgg16 --duration-scale 0.3 --mem-mib 1000", as(4001))
+	r.until("first user", func() bool { return r.apps() == 1 })
+	impatient := r.start(r.long(1000), as(4002))
+	time.Sleep(50 * time.Millisecond)
+	_ = impatient.cmd.Process.Signal(syscall.SIGTERM)
+	if _, status := impatient.end(); status != 143 {
+		t.Errorf("a waiting client on SIGTERM: %d", status)
+	}
+	same := r.start("vgg16 --duration-scale 0.1 --mem-mib 1000", as(4001))
+	if rep, status := same.end(); status != 0 {
+		t.Errorf("after the one that gave up: %d %+v", status, rep)
+	}
+	if rep, status := first.end(); status != 0 || rep.Status != "finished" {
+		t.Errorf("first: %d %+v", status, rep)
+	}
+}

@@ -1,0 +1,342 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// limited is a cluster with accounting and two nodes, on which ann, bob and SlurmUser
+// have accounts; more are further lines of slurm.conf.
+func limited(t *testing.T, o options, more ...string) *rig {
+	t.Helper()
+	slurmtest.RequireAccounting(t)
+	o.Accounting, o.Nodes, o.quiet = true, 2, true
+	o.Extra = append(o.Extra, "AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/mps",
+		"PriorityType=priority/multifactor", "PriorityWeightFairshare=10000", "PriorityCalcPeriod=1", "PriorityWeightAge=10")
+	o.Extra = append(o.Extra, more...)
+	r := newRig(t, o)
+	r.account("add", "account", "lab")
+	for _, user := range []string{ann, bob} {
+		r.account("add", "user", user, "account=lab")
+	}
+	return r
+}
+
+func (r *rig) account(args ...string) {
+	r.t.Helper()
+	if err := r.Account(context.Background(), args...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// begin gives SlurmUser an account and starts the bridge.
+func (r *rig) begin() {
+	r.t.Helper()
+	r.account("add", "user", "slurm", "account=lab")
+	r.start()
+}
+
+// watch is what was seen of users' jobs until all had ended.
+type watch struct {
+	idle    map[string]time.Duration // by user: a node idle while one of his jobs waits
+	reasons map[string]int
+	most    map[string]int // by user: jobs that ran at a time
+	ended   map[string]time.Duration
+}
+
+// String is the watch for people.
+func (w *watch) String() string {
+	return fmt.Sprintf("ended after %v, most at a time %v, a GPU idle beside waiting jobs %v, reasons %v", w.ended, w.most, w.idle, w.reasons)
+}
+
+// watch looks at the queue until all jobs have ended, by user.
+func (r *rig) watch(d time.Duration, jobs map[string][]string) *watch {
+	r.t.Helper()
+	w := &watch{map[string]time.Duration{}, map[string]int{}, map[string]int{}, map[string]time.Duration{}}
+	begin := time.Now()
+	last := begin
+	for {
+		out, err := r.Run(context.Background(), "squeue", "-h", "-o", "%i|%u|%t|%N|%r|%E")
+		now := time.Now()
+		if err != nil {
+			r.t.Log(err)
+			continue
+		}
+		busy, waits, runs := map[string]bool{}, map[string]bool{}, map[string]int{}
+		for row := range strings.Lines(out) {
+			f := strings.Split(strings.TrimSpace(row), "|")
+			if len(f) < 6 || !slices.Contains(jobs[f[1]], f[0]) {
+				continue
+			}
+			switch f[2] {
+			case "PD":
+				waits[f[1]] = true
+				w.reasons[f[4]]++
+			default:
+				busy[f[3]] = true
+				runs[f[1]]++
+			}
+		}
+		for user := range jobs {
+			w.most[user] = max(w.most[user], runs[user])
+			if !waits[user] && runs[user] == 0 && w.ended[user] == 0 {
+				w.ended[user] = now.Sub(begin).Round(time.Second)
+			}
+			if waits[user] && len(busy) < 2 {
+				w.idle[user] += now.Sub(last).Round(100 * time.Millisecond)
+			}
+		}
+		last = now
+		if len(w.ended) == len(jobs) {
+			return w
+		}
+		if now.Sub(begin) > d {
+			r.t.Fatalf("not all jobs have ended after %v: %s", d, out)
+		}
+		time.Sleep(300 * time.Millisecond)
+	}
+}
+
+// none fails the test where a job was left to Slurm, and returns how many had less
+// than a whole GPU.
+func (r *rig) none(ids []string) (shared int) {
+	r.t.Helper()
+	for _, id := range ids {
+		f := r.job(id)
+		if f["JobState"] != "COMPLETED" {
+			r.t.Errorf("job %s is %s", id, f["JobState"])
+		}
+		if !strings.HasSuffix(f["TresPerNode"], ":100") {
+			shared++
+		}
+		if strings.Contains(f["AdminComment"], "left to Slurm") {
+			r.t.Errorf("job %s: %s", id, f["AdminComment"])
+		}
+	}
+	return shared
+}
+
+// doctor examines the cluster and returns how bad one of its findings is, "" = it
+// isn't one.
+func (r *rig) doctor(check string) doctor.Severity {
+	r.t.Helper()
+	f, err := doctor.Collect(context.Background(), r.Run, config.Default(), "slurm")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, found := range doctor.Examine(f) {
+		if found.Check == check {
+			return found.Severity
+		}
+	}
+	return ""
+}
+
+// Without an account SlurmUser gets no gate: shared jobs are ordinary ones, and log
+// and doctor say why. With one jobs are grouped.
+func TestGateNeedsAccount(t *testing.T) {
+	t.Parallel()
+	r := limited(t, options{})
+	r.start("E2E_WITHOUT=account")
+	log := func() string {
+		text, _ := os.ReadFile(r.Path("log", "bridge.log"))
+		return string(text)
+	}
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return strings.Contains(log(), "level=ERROR msg=gate") }) {
+		t.Fatalf("the bridge says nothing of its gate:\n%s", log())
+	}
+	for line := range strings.Lines(log()) {
+		if strings.Contains(line, "level=ERROR msg=gate") {
+			t.Log(line)
+			break
+		}
+	}
+	if got := r.doctor("gate-account"); got != doctor.Error {
+		t.Errorf("doctor says %q of the missing account", got)
+	}
+	id := r.submit(ann, small, 1)
+	r.state(30*time.Second, id, "COMPLETED")
+	if g := r.job(id)["TresPerNode"]; !strings.HasSuffix(g, "mps:100") {
+		t.Errorf("without a gate it had %s", g)
+	}
+	r.account("add", "user", "slurm", "account=lab")
+	if got := r.doctor("gate-account"); got != "" {
+		t.Errorf("doctor says %q of the account that is there", got)
+	}
+	// A limit on GPUs is one that shares pass by.
+	r.account("modify", "user", ann, "where", "account=lab", "set", "GrpTRES=gres/gpu=1")
+	if got := r.doctor("shares-limits"); got != doctor.Warning {
+		t.Errorf("doctor says %q of a limit on GPUs", got)
+	}
+	r.account("modify", "user", ann, "where", "account=lab", "set", "GrpTRES=gres/mps=100")
+	if got := r.doctor("shares-limits"); got != "" {
+		t.Errorf("doctor says %q of a limit on both", got)
+	}
+	if !slurmtest.Wait(t.Context(), 45*time.Second, func() bool { return r.gate() != "" }) {
+		t.Fatal("the bridge makes no gate with an account")
+	}
+	var a, b string
+	r.unseen(func() { // else the first may have started when the second comes
+		a, b = r.submit(ann, small, 3), r.submit(ann, small, 3)
+	})
+	r.together(a, b)
+}
+
+// Whatever kind of limit it is that a user is at, every job of his runs, none is left
+// to Slurm for good, and nobody else waits for them.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	r := limited(t, options{}, "PartitionName=DEFAULT TRESBillingWeights=CPU=1,GRES/gpu=200,GRES/mps=2")
+	for _, q := range [][]string{
+		{"jobs", "MaxJobsPerUser=2"},
+		{"gpu", "MaxTRESPerUser=gres/gpu=1"},
+		{"mps", "MaxTRESPerUser=gres/mps=100"},
+		{"group", "GrpJobs=3"},
+		{"part", "MaxJobsPerUser=2"},
+		{"few", "MaxSubmitJobsPerUser=2"},
+	} {
+		r.account("add", "qos", q[0], "set", q[1])
+	}
+	r.account("modify", "account", "lab", "set", "qos+=jobs,gpu,mps,group,few")
+	r.account("add", "account", "small")
+	r.account("add", "user", ann, "account=small", "GrpTRES=gres/mps=100")
+	r.account("add", "user", bob, "account=small")
+	r.begin()
+	for _, c := range []struct {
+		name     string
+		args     []string
+		ann, bob int // that may run at a time
+	}{
+		{"jobs a user", []string{"--qos=jobs"}, 2, 2},
+		{"GPUs a user", []string{"--qos=gpu"}, 6, 6}, // shares are no GPUs: the limit is none
+		{"shares a user", []string{"--qos=mps"}, 3, 3},
+		{"jobs of a group", []string{"--qos=group"}, 3, 3},
+		{"shares of an association", []string{"--account=small"}, 3, 6},
+		{"jobs a user by the partition", nil, 2, 2},
+	} {
+		if c.args == nil {
+			r.scontrol("update", "PartitionName="+slurmtest.Partition, "QOS=part")
+		}
+		jobs := map[string][]string{}
+		for range 6 {
+			jobs[ann] = append(jobs[ann], r.submit(ann, small, 4, append(c.args, "--time=1")...))
+		}
+		for range 3 {
+			jobs[bob] = append(jobs[bob], r.submit(bob, small, 4, append(c.args, "--time=1")...))
+		}
+		w := r.watch(3*time.Minute, jobs)
+		all := slices.Concat(jobs[ann], jobs[bob])
+		shared := r.none(all)
+		t.Logf("%s: %v; %d of %d shared a GPU", c.name, w, shared, len(all))
+		if shared < 5 {
+			t.Errorf("%s: %d of %d shared a GPU", c.name, shared, len(all))
+		}
+		if w.most[ann] > c.ann || w.most[bob] > c.bob {
+			t.Errorf("%s: %v ran at a time", c.name, w.most)
+		}
+		if c.name == "GPUs a user" && w.most[ann] < 4 {
+			t.Errorf("a limit on GPUs holds shares: %v ran at a time", w.most)
+		}
+	}
+	r.scontrol("update", "PartitionName="+slurmtest.Partition, "QOS=")
+
+	// The jobs behind the gate count as submitted.
+	for range 2 {
+		r.submit(ann, small, 1, "--qos=few", "--hold")
+	}
+	if id, err := r.Submit(t.Context(), ann, "true", "--qos=few", "--gres=gpu:shared"); err == nil {
+		t.Errorf("job %s is taken beyond MaxSubmitJobsPerUser", id)
+	}
+
+	// What is accounted: the shares that a job had, not GPUs.
+	whole := r.any(ann, 0, "--gres=gpu:titanxp:1")
+	r.state(60*time.Second, whole, "COMPLETED")
+	var out string
+	var err error
+	rows := func(contains string) int { return strings.Count(out, contains) }
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
+		out, err = r.Run(context.Background(), "sacct", "-a", "-X", "-n", "-P", "-o", "JobID,State,AllocTRES,AdminComment")
+		// slurmdbd hears of an end a moment after squeue shows it.
+		return err == nil && rows(whole+"|COMPLETED|") == 1 && rows("|RUNNING|") == 0
+	}) {
+		t.Fatalf("sacct: %v\n%s", err, out)
+	}
+	t.Logf("%.700s", out)
+	if rows("gres/mps=33") < 4 || rows("gres/mps=50") < 4 || rows("slurmbridge: on n1 gpu 0 together: ") < 4 {
+		t.Errorf("sacct:\n%s", out)
+	}
+	for line := range strings.Lines(out) {
+		id, rest, _ := strings.Cut(line, "|")
+		want := ""
+		switch {
+		case id == whole:
+			want = "COMPLETED|billing=201,cpu=1,gres/gpu=1,mem=100M,node=1|"
+		case strings.Contains(rest, "gres/mps=50"):
+			want = "COMPLETED|billing=101,cpu=1,gres/mps=50,mem=100M,node=1|"
+		case strings.Contains(rest, "gres/mps=33"):
+			want = "COMPLETED|billing=67,cpu=1,gres/mps=33,mem=100M,node=1|"
+		}
+		if !strings.Contains(rest, want) || id != whole && strings.Contains(rest, "gres/gpu") {
+			t.Errorf("sacct: %s", line)
+		}
+	}
+}
+
+// An array's own limit, %2, is one like others.
+func TestArrayLimit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{Nodes: 2}})
+	id := r.submit(ann, small, 5, "--array=1-8%2", "--time=1")
+	b := []string{r.submit(bob, small, 5, "--time=1"), r.submit(bob, small, 5, "--time=1")}
+	begin := time.Now()
+	for _, id := range b {
+		r.state(25*time.Second, id, "RUNNING", "COMPLETED")
+	}
+	t.Logf("bob's start after %v", time.Since(begin).Round(time.Second))
+	most := 0
+	ok := slurmtest.Wait(t.Context(), 3*time.Minute, func() bool {
+		out, err := r.Run(context.Background(), "scontrol", "-o", "show", "job", id)
+		if err != nil {
+			return false
+		}
+		if strings.Contains(out, "left to Slurm") {
+			t.Fatalf("a task is left to Slurm:\n%s", out)
+		}
+		most = max(most, strings.Count(out, "JobState=RUNNING"))
+		return strings.Count(out, "JobState=COMPLETED") == 8
+	})
+	t.Logf("all after %v, %d at a time", time.Since(begin).Round(time.Second), most)
+	if !ok || most > 2 {
+		t.Errorf("ended: %v; %d at a time", ok, most)
+	}
+}
+
+func TestLimitJobsPerUser(t *testing.T) {
+	t.Parallel()
+	r := limited(t, options{})
+	r.account("modify", "qos", "normal", "set", "MaxJobsPerUser=2")
+	r.begin()
+	jobs := map[string][]string{}
+	for range 20 {
+		jobs[ann] = append(jobs[ann], r.submit(ann, small, 5, "--time=1"))
+	}
+	for range 6 {
+		jobs[bob] = append(jobs[bob], r.submit(bob, small, 5, "--time=1"))
+	}
+	w := r.watch(4*time.Minute, jobs)
+	shared := r.none(slices.Concat(jobs[ann], jobs[bob]))
+	t.Logf("%v; %d of 26 shared a GPU", w, shared)
+	// Bob needs three rounds, ann ten.
+	if w.most[ann] != 2 || w.ended[bob] > w.ended[ann]*3/4 || shared < 5 {
+		t.Errorf("%v; %d of 26 shared a GPU", w, shared)
+	}
+}

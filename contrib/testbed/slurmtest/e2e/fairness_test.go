@@ -1,0 +1,42 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// A job of Slurm's own that wants a whole GPU, and came before the jobs that could
+// join whoever runs there, starts when that one has ended: nobody who joins keeps it
+// waiting. The others get their turn after it. (Nobody of several on the GPU ends
+// before it here: Slurm 22.05.8 would then start it beside those who are left, with
+// or without a bridge; 24.11.5 doesn't.)
+func TestWholeJobOfSlurmsOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	long := r.any(ann, 12, "--gres=mps:50", "--comment=app="+small, "--time=1")
+	r.state(20*time.Second, long, "RUNNING")
+	whole := r.any(bob, 3, "--gres=gpu:titanxp:1", "--time=1")
+	var joiners []string
+	for range 3 {
+		joiners = append(joiners, r.submit(ann, small, 20, "--time=1"))
+		time.Sleep(1500 * time.Millisecond)
+	}
+	r.state(30*time.Second, long, "COMPLETED")
+	free := time.Now()
+	if state := r.job(whole)["JobState"]; state == "COMPLETED" {
+		t.Fatalf("the whole job is %s when the GPU has just become free", state)
+	}
+	// Without anything to wake it Slurm looks at its queue once a minute at the latest.
+	r.state(10*time.Second, whole, "RUNNING", "COMPLETED")
+	var at time.Time
+	slurmtest.Wait(t.Context(), 5*time.Second, func() bool { at = r.started(whole); return !at.IsZero() })
+	t.Logf("it starts %v after the GPU was seen free", at.Sub(free).Round(10*time.Millisecond))
+	for _, id := range joiners {
+		r.state(90*time.Second, id, "COMPLETED")
+		if s := r.started(id); s.Before(at) {
+			t.Errorf("job %s, which came later, starts %v before the whole job", id, at.Sub(s))
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// TestFigures measures, and asserts nothing about speed: how far apart a group's
+// members start, and how long a GPU is idle between groups, against plain Slurm's
+// idle time between jobs, both with the hooks that a site has; and how long those
+// take. SLURMBRIDGE_FIGURES=1 runs it (make bench), any other
+// number of groups that many; -run Figures/default/plain picks one measurement.
+func TestFigures(t *testing.T) {
+	groups, err := strconv.Atoi(os.Getenv("SLURMBRIDGE_FIGURES"))
+	if err != nil {
+		t.Skip("make bench runs it")
+	}
+	if groups == 1 {
+		groups = 20
+	}
+	for _, s := range []struct{ name, scheduler string }{
+		{"default", ""},
+		{"advised", doctor.Scheduler},
+	} {
+		o := slurmtest.Options{Scheduler: s.scheduler}
+		t.Run(s.name+"/bridged", func(t *testing.T) {
+			o.Prepare = installHooks(t)
+			r := newRig(t, options{Options: o})
+			// Two that fill the memory together: each pair runs with nobody else.
+			var ids []string
+			for range 2 * groups {
+				ids = append(ids, r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30"))
+			}
+			skews, gaps := r.wait(ids, 2)
+			t.Logf("SchedulerParameters=%s: %d groups, skew p50 %v p95 %v; GPU idle between groups p50 %v p95 %v", s.scheduler,
+				len(skews), quantile(skews, .5), quantile(skews, .95), quantile(gaps, .5), quantile(gaps, .95))
+			for _, hook := range []string{"prolog", "epilog", "epilog-slurmctld"} {
+				took := r.took(hook)
+				t.Logf("%s, %d times: p50 %v p99 %v", hook, len(took), quantile(took, .5), quantile(took, .99))
+			}
+		})
+		t.Run(s.name+"/plain", func(t *testing.T) {
+			o.Prepare = installHooks(t)
+			r := newRig(t, options{Options: o, quiet: true})
+			var ids []string
+			for range groups {
+				ids = append(ids, r.timed(ann, 1, "--gres=gpu:titanxp:1"))
+			}
+			_, gaps := r.wait(ids, 1)
+			t.Logf("SchedulerParameters=%s: GPU idle between jobs p50 %v p95 %v", s.scheduler, quantile(gaps, .5), quantile(gaps, .95))
+		})
+	}
+}
+
+// timed submits a job that writes down when it started and ended.
+func (r *rig) timed(user string, sleep float64, args ...string) string {
+	r.t.Helper()
+	out := r.Path("out")
+	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\nsleep %g\ndate +%%s.%%N > %s/$SLURM_JOB_ID.end\n", out, sleep, out)
+	id, err := r.Submit(r.t.Context(), user, script, args...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
+// wait waits for all jobs and returns, of those that ran together (starts within
+// half a second, at least size of them), how far apart they started, and the idle
+// time from each batch's last end to the next one's first start.
+func (r *rig) wait(ids []string, size int) (skews, gaps []time.Duration) {
+	r.t.Helper()
+	type span struct{ start, end time.Time }
+	var spans []span
+	read := func(id, what string) time.Time {
+		text, err := os.ReadFile(r.Path("out", id+what))
+		if err != nil {
+			return time.Time{}
+		}
+		f, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+		if err != nil {
+			return time.Time{}
+		}
+		return time.Unix(0, int64(f*1e9))
+	}
+	for _, id := range ids {
+		if !slurmtest.Wait(r.t.Context(), 4*time.Minute, func() bool { return !read(id, ".end").IsZero() }) {
+			r.t.Fatalf("job %s has not ended", id)
+		}
+		spans = append(spans, span{read(id, ".start"), read(id, ".end")})
+	}
+	slices.SortFunc(spans, func(a, b span) int { return a.start.Compare(b.start) })
+	for i := 0; i < len(spans); {
+		k := i
+		end := spans[i].end
+		for k < len(spans) && spans[k].start.Sub(spans[i].start) < 500*time.Millisecond {
+			if spans[k].end.After(end) {
+				end = spans[k].end
+			}
+			k++
+		}
+		if k-i >= size {
+			skews = append(skews, spans[k-1].start.Sub(spans[i].start))
+		}
+		if k < len(spans) {
+			gaps = append(gaps, spans[k].start.Sub(end))
+		}
+		i = k
+	}
+	return skews, gaps
+}
+
+func quantile(v []time.Duration, q float64) time.Duration {
+	if len(v) == 0 {
+		return 0
+	}
+	s := slices.Clone(v)
+	slices.Sort(s)
+	return s[min(len(s)-1, int(q*float64(len(s))))].Round(100 * time.Microsecond)
+}

@@ -1,0 +1,300 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// A task that its own array keeps back keeps nobody else waiting.
+func arrayLimit(h *habit) {
+	id := h.untilEnd(ann, "--array=0-1%1", "--gres=gpu:shared", "--comment=app="+small)
+	mate := h.sub(1)
+	h.state(20*time.Second, id+"_0", "RUNNING")
+	h.state(25*time.Second, mate, "RUNNING", "COMPLETED")
+	if f := h.job(id + "_1"); f["JobState"] != "PENDING" || strings.Contains(f["AdminComment"], "left to Slurm") {
+		h.t.Errorf("the second task: %v", f)
+	}
+	h.end()
+	h.state(30*time.Second, id+"_1", "COMPLETED")
+}
+
+func memberHeld(h *habit) {
+	_, a, b := h.follow(ann)
+	h.as(ann, "scontrol", "hold", a)
+	h.until(10*time.Second, "as it came", a, asItCame)
+	h.end()
+	h.state(25*time.Second, b, "COMPLETED")
+	if f := h.job(a); !asItCame(f) {
+		h.t.Errorf("the held job: %v", f)
+	}
+	h.as(ann, "scontrol", "release", a)
+	h.state(25*time.Second, a, "COMPLETED")
+}
+
+func memberRequeued(h *habit) {
+	a, b := h.pair(8)
+	h.state(20*time.Second, a, "RUNNING")
+	h.as(ann, "scontrol", "requeuehold", a)
+	h.until(15*time.Second, "as it came", a, asItCame)
+	h.state(20*time.Second, b, "COMPLETED")
+	h.as(ann, "scontrol", "release", a)
+	h.as(ann, "scontrol", "update", "JobId="+a, "StartTime=now") // Slurm's own two minutes
+	h.state(30*time.Second, a, "COMPLETED")
+}
+
+// Others join beside a job that is suspended, and it goes on when it is told to.
+func memberSuspended(h *habit) {
+	a, b := h.pair(5)
+	h.state(20*time.Second, a, "RUNNING")
+	h.as("", "scontrol", "suspend", a)
+	h.state(20*time.Second, b, "COMPLETED")
+	c := h.sub(1)
+	h.state(20*time.Second, c, "COMPLETED")
+	if s := h.job(a)["JobState"]; s != "SUSPENDED" {
+		h.t.Errorf("the suspended job is %s", s)
+	}
+	h.as("", "scontrol", "resume", a)
+	h.state(20*time.Second, a, "COMPLETED")
+}
+
+// Who was to follow a job that goes back into the queue for good doesn't wait for it.
+func predecessorHeld(h *habit) {
+	long, a, b := h.follow(ann)
+	h.as(ann, "scontrol", "requeuehold", long)
+	h.state(25*time.Second, a, "COMPLETED")
+	h.state(25*time.Second, b, "COMPLETED")
+	h.until(10*time.Second, "as it came", long, asItCame)
+}
+
+// An owner who edits one thing of a job that was prepared gets the rest back.
+func memberEdited(h *habit) {
+	other := h.any(ann, 1, "--partition="+h.part, "--begin=now+1hour")
+	_, a, b := h.follow(ann)
+	h.as(ann, "scontrol", "update", "JobId="+a, "Dependency=afterany:"+other)
+	h.until(10*time.Second, "let go", a, letGo)
+	h.end()
+	h.state(25*time.Second, b, "COMPLETED")
+	h.as(ann, "scontrol", "update", "JobId="+other, "StartTime=now")
+	h.state(40*time.Second, a, "COMPLETED")
+	if h.ran(a).Before(h.ran(other)) {
+		h.t.Errorf("job %s started before %s, which it waits for", a, other)
+	}
+}
+
+func membersUpdated(h *habit) {
+	_, a, b := h.follow(ann)
+	for _, set := range []string{
+		"TimeLimit=5", "Nice=100", "Comment=a|b\nJobId=1 Dependency=", "MinMemoryNode=5000", "Name=a\n'\"b", "ExcNodeList=n1", "StartTime=now+3",
+	} {
+		h.as(ann, "scontrol", "update", "JobId="+a, set)
+	}
+	h.as("", "scontrol", "update", "JobId="+b, "Priority=5")
+	h.end()
+	h.state(40*time.Second, a, "COMPLETED")
+	h.state(40*time.Second, b, "COMPLETED")
+}
+
+func reconfigured(h *habit) {
+	_, a, b := h.follow(ann)
+	h.as("", "scontrol", "reconfigure")
+	h.end()
+	h.state(30*time.Second, a, "COMPLETED")
+	h.state(30*time.Second, b, "COMPLETED")
+}
+
+// A job that wants its node to itself is in no group.
+func exclusive(h *habit) {
+	a := h.sub(3)
+	own := h.sub(1, "--exclusive")
+	c := h.sub(1)
+	h.until(10*time.Second, "let go", own, letGo)
+	for _, id := range []string{a, own, c} {
+		h.state(30*time.Second, id, "COMPLETED")
+	}
+	if f := h.job(own); !letGo(f) {
+		h.t.Errorf("the exclusive job asked for %s on %s", f["TresPerNode"], f["ReqNodeList"])
+	}
+}
+
+// Jobs run in their reservation, and others wait as they came.
+func reservation(h *habit) {
+	h.as("", "scontrol", "create", "reservation", "ReservationName=class", "StartTime=now", "Duration=10", "Users="+ann, "Nodes="+h.node)
+	slurmtest.Wait(context.Background(), 15*time.Second, func() bool {
+		return strings.Contains(h.as("", "scontrol", "-o", "show", "node", h.node), "RESERVED")
+	})
+	in := h.sub(2, "--reservation=class")
+	out := h.sub(1)
+	h.state(20*time.Second, in, "COMPLETED")
+	h.until(15*time.Second, "as it came", out, asItCame)
+	h.cancel(out)
+}
+
+// Before a maintenance those start that end before it. The others stay as they came.
+func maintenance(h *habit) {
+	h.as("", "scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now+100", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
+	long := h.sub(1, "--time=30")
+	time.Sleep(2 * time.Second)
+	short := h.sub(1, "--time=1")
+	h.state(20*time.Second, short, "COMPLETED")
+	h.until(10*time.Second, "as it came", long, asItCame)
+	h.cancel(long)
+}
+
+// Who would run into one node's maintenance has another.
+func maintenanceOfOne(h *habit) {
+	h.as("", "scontrol", "create", "reservation", "ReservationName=one", "StartTime=now+200", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
+	long := h.sub(1, "--time=30", "--partition=also"+h.part[1:])
+	h.state(60*time.Second, long, "COMPLETED")
+	if f := h.job(long); strings.Contains(f["AdminComment"], "left to Slurm") {
+		h.t.Errorf("job %s: %s", long, f["AdminComment"])
+	}
+}
+
+func partitionDown(h *habit) {
+	long, a, b := h.follow(ann)
+	h.as("", "scontrol", "update", "PartitionName="+h.part, "State=DOWN")
+	h.end()
+	h.state(20*time.Second, long, "COMPLETED")
+	time.Sleep(time.Second) // Slurm may look at them
+	for _, id := range []string{a, b} {
+		h.until(15*time.Second, "as it came", id, asItCame)
+	}
+	h.as("", "scontrol", "update", "PartitionName="+h.part, "State=UP")
+	// Another user's jobs are not what Slurm has said it of, and start at once.
+	c := h.submit(bob, small, 1, "--partition="+h.part)
+	h.state(20*time.Second, c, "COMPLETED")
+	h.cancel(a, b)
+}
+
+func nodeDrained(h *habit) {
+	_, a, b := h.follow(ann)
+	h.as("", "scontrol", "update", "NodeName="+h.node, "State=DRAIN", "Reason=test")
+	for _, id := range []string{a, b} {
+		h.until(15*time.Second, "as it came", id, asItCame)
+	}
+	h.end()
+	h.as("", "scontrol", "update", "NodeName="+h.node, "State=RESUME")
+	h.state(40*time.Second, a, "COMPLETED")
+	h.state(40*time.Second, b, "COMPLETED")
+}
+
+// A node that power saving has put to sleep is woken by a shared job.
+func nodeAsleep(h *habit) {
+	h.as("", "scontrol", "update", "NodeName="+h.node, "State=POWER_DOWN_FORCE")
+	if !slurmtest.Wait(context.Background(), 15*time.Second, func() bool {
+		return strings.Contains(h.as("", "scontrol", "-o", "show", "node", h.node), "POWERED_DOWN")
+	}) {
+		h.t.Fatal("the node doesn't fall asleep")
+	}
+	id := h.sub(1)
+	h.state(20*time.Second, id, "CONFIGURING", "RUNNING", "COMPLETED")
+	h.cancel(id)
+}
+
+// Jobs that share are preempted by one of a higher partition, and run afterwards.
+func preempted(h *habit) {
+	a, b := h.pair(8)
+	h.state(20*time.Second, a, "RUNNING")
+	high := h.any(bob, 1, "--partition=high", "--gres=gpu:1")
+	h.state(20*time.Second, high, "COMPLETED")
+	back := 0
+	for _, id := range []string{a, b} {
+		if h.job(id)["Restarts"] != "0" {
+			h.until(15*time.Second, "as it came", id, asItCame)
+			h.as("", "scontrol", "update", "JobId="+id, "StartTime=now")
+			back++
+		}
+		// Where Slurm has said that the node may be another job's, it is tried later.
+		h.state(time.Minute, id, "COMPLETED")
+	}
+	if back == 0 {
+		h.t.Error("nobody was preempted")
+	}
+}
+
+// What is let go keeps its owner's dependency on all of an array.
+func afterArray(h *habit) {
+	array := h.untilEnd(ann, "--array=0-1")
+	next := h.sub(1, "--dependency=afterok:"+array)
+	alone := h.sub(1, "--dependency=afterok:"+array, "--exclusive")
+	h.until(20*time.Second, "let go", alone, func(f map[string]string) bool {
+		return letGo(f) && strings.Contains(f["Dependency"], "afterok:"+array+"_*")
+	})
+	h.end()
+	h.state(30*time.Second, next, "COMPLETED")
+	h.state(30*time.Second, alone, "COMPLETED")
+}
+
+func singleton(h *habit) {
+	args := []string{"--job-name=one at a time", "--dependency=singleton"}
+	a, b := h.sub(3, args...), h.sub(1, args...)
+	h.state(30*time.Second, b, "COMPLETED")
+	if d := h.ran(b).Sub(h.ran(a)); d < 2*time.Second {
+		h.t.Errorf("the second started %v after the first", d)
+	}
+}
+
+func licence(h *habit) {
+	a, b := h.pair(4, "--licenses=lic:1")
+	h.state(30*time.Second, a, "COMPLETED")
+	h.state(30*time.Second, b, "COMPLETED")
+	if d := h.ran(b).Sub(h.ran(a)).Abs(); d < 3*time.Second {
+		h.t.Errorf("two jobs with the only licence started %v apart", d)
+	}
+}
+
+func twoPartitions(h *habit) {
+	also := "also" + h.part[1:]
+	a, b := h.sub(2, "--partition="+h.part+","+also), h.sub(2, "--partition="+also+","+h.part)
+	h.state(30*time.Second, a, "COMPLETED")
+	h.state(30*time.Second, b, "COMPLETED")
+}
+
+// A job with more tasks than a node has cores gets two nodes, as it always did.
+func largerThanNode(h *habit) {
+	id := h.sub(1, "--partition=also"+h.part[1:], "--ntasks=17")
+	h.state(20*time.Second, id, "COMPLETED")
+	if n := h.job(id)["NumNodes"]; n != "2" {
+		h.t.Errorf("it ran on %s nodes", n)
+	}
+}
+
+// scancel of all that waits leaves what runs, and others.
+func ownCancelled(h *habit) {
+	long, a, b := h.follow(bob)
+	other := h.sub(1)
+	h.as(bob, "scancel", "--user="+bob, "--state=pending", "--partition="+h.part)
+	h.end()
+	h.state(20*time.Second, other, "COMPLETED")
+	h.state(20*time.Second, long, "COMPLETED")
+	for id, want := range map[string]string{a: "CANCELLED", b: "CANCELLED"} {
+		if s := h.job(id)["JobState"]; s != want {
+			h.t.Errorf("job %s is %s, not %s", id, s, want)
+		}
+	}
+}
+
+func sbatchOptions(h *habit) {
+	args := []string{"--gres=gpu:shared", "--partition=" + h.part, "--output=/dev/null"}
+	if out := h.as(ann, "sbatch", append(args, "--test-only", "--wrap=true")...); !strings.Contains(out, "to start at") {
+		h.t.Errorf("--test-only: %s", out)
+	}
+	// Shared GPUs, and each refusal is Slurm's own and told at once.
+	for _, bad := range []string{"--constraint=nothing", "--reservation=nothing", "--mem=1000000", "--gres=gpu:shared,tea:1", "--gres=gpu:Shared"} {
+		if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, bad, "--wrap=true")...); err == nil || !strings.Contains(out, "error") {
+			h.t.Errorf("%s: %s", bad, out)
+		}
+	}
+	script := "#!/bin/sh\n#SBATCH --gpus=shared:1\n#SBATCH --signal=B:USR1@10 --export=NONE --nice=10 --no-requeue\n#SBATCH --job-name=\"it's\"\nexit 3\n"
+	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--deadline=now+80", "--time=1", "--comment=app="+small)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.state(20*time.Second, id, "FAILED")
+	if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, "--wait", "--parsable", "--wrap=exit 3")...); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		h.t.Errorf("--wait: %s, %v", out, err)
+	}
+}

@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// habit is one thing that people do with jobs, on a node and a partition of its own of
+// a cluster that all of them share.
+type habit struct {
+	*rig
+	node, part string
+}
+
+// TestHabits: what people have always done with sbatch, scontrol and scancel they do
+// with shared jobs too, and get what they always got. No job is lost or kept for ever,
+// and nobody waits for another's habit.
+func TestHabits(t *testing.T) {
+	t.Parallel()
+	habits := []struct {
+		name string
+		do   func(h *habit)
+	}{
+		{"array with a limit", arrayLimit},
+		{"member held", memberHeld},
+		{"running member requeued and held", memberRequeued},
+		{"running member suspended", memberSuspended},
+		{"predecessor requeued and held", predecessorHeld},
+		{"member edited", memberEdited},
+		{"members updated", membersUpdated},
+		{"exclusive", exclusive},
+		{"reservation", reservation},
+		{"maintenance ahead", maintenance},
+		{"partition down", partitionDown},
+		{"node drained", nodeDrained},
+		{"node asleep", nodeAsleep},
+		{"preempted", preempted},
+		{"after an array", afterArray},
+		{"singleton", singleton},
+		{"licence", licence},
+		{"two partitions", twoPartitions},
+		{"larger than a node", largerThanNode},
+		{"own jobs cancelled", ownCancelled},
+		{"sbatch options", sbatchOptions},
+		{"maintenance of one node ahead", maintenanceOfOne},
+	}
+	extra := []string{
+		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "Licenses=lic:1",
+		"SuspendProgram=/bin/true", "ResumeProgram=/bin/true", "SuspendTime=100000", "SuspendTimeout=1", "ResumeTimeout=60",
+	}
+	n := len(habits) + 1
+	for i := range habits {
+		node := slurmtest.NodeName(i)
+		extra = append(extra, fmt.Sprintf("PartitionName=p%d Nodes=%s", i+1, node))
+		switch habits[i].name {
+		case "preempted":
+			extra = append(extra, "PartitionName=high PriorityTier=10 Nodes="+node)
+		case "two partitions", "larger than a node", "maintenance of one node ahead":
+			extra = append(extra, fmt.Sprintf("PartitionName=also%d Nodes=%s,%s", i+1, node, slurmtest.NodeName(n-1)))
+		}
+	}
+	r := newRig(t, options{Options: slurmtest.Options{Nodes: n, Extra: extra, Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0"}})
+	var all sync.WaitGroup
+	for i, x := range habits {
+		all.Go(func() {
+			t.Run(x.name, func(t *testing.T) {
+				own := *r
+				own.t = t
+				x.do(&habit{&own, slurmtest.NodeName(i), fmt.Sprintf("p%d", i+1)})
+			})
+		})
+	}
+	all.Wait()
+	// It may cut short what others ask at that moment.
+	t.Run("reconfigured", func(t *testing.T) {
+		own := *r
+		own.t = t
+		reconfigured(&habit{&own, slurmtest.NodeName(7), "p8"}) // where nothing was to end
+	})
+}
+
+func (h *habit) sub(sleep float64, args ...string) string {
+	h.t.Helper()
+	return h.submit(ann, small, sleep, append([]string{"--partition=" + h.part}, args...)...)
+}
+
+// pair submits two jobs at once: the tasks of an array.
+func (h *habit) pair(sleep float64, args ...string) (a, b string) {
+	h.t.Helper()
+	id := h.sub(sleep, append([]string{"--array=0-1"}, args...)...)
+	return id + "_0", id + "_1"
+}
+
+// follow starts a job that fills the GPU until end is called, and has two others told
+// to follow it together.
+func (h *habit) follow(user string) (long, a, b string) {
+	h.t.Helper()
+	long = h.untilEnd(user, "--gres=gpu:shared", "--comment=app=m9000g90")
+	h.state(20*time.Second, long, "RUNNING")
+	a, b = h.submit(user, small, 2, "--partition="+h.part), h.submit(user, small, 2, "--partition="+h.part)
+	for _, id := range []string{a, b} {
+		h.until(20*time.Second, "told to follow", id, func(f map[string]string) bool {
+			return strings.Contains(f["Dependency"], "afterany:"+long) && f["ReqNodeList"] == h.node && strings.HasSuffix(f["TresPerNode"], "mps:50")
+		})
+	}
+	return long, a, b
+}
+
+// untilEnd submits a job that runs until end is called.
+func (h *habit) untilEnd(user string, args ...string) string {
+	h.t.Helper()
+	script := fmt.Sprintf("until test -e %s; do sleep 0.2; done", h.Path("out", "end."+h.part))
+	id, err := h.Submit(context.Background(), user, script, append(args, "--partition="+h.part)...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return id
+}
+
+// end ends the jobs that untilEnd has submitted.
+func (h *habit) end() {
+	h.t.Helper()
+	if err := os.WriteFile(h.Path("out", "end."+h.part), nil, 0o644); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// until waits for a job to look so.
+func (h *habit) until(d time.Duration, what, id string, ok func(f map[string]string) bool) {
+	h.t.Helper()
+	var f map[string]string
+	if !slurmtest.Wait(context.Background(), d, func() bool { f = h.job(id); return ok(f) }) {
+		h.t.Fatalf("job %s is not %s after %v: %v", id, what, d, f)
+	}
+}
+
+// asItCame: the job asks for what it did at first, and waits for the bridge.
+func asItCame(f map[string]string) bool {
+	return f["JobState"] == "PENDING" && strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)" &&
+		strings.Contains(f["Dependency"], "after:") && !strings.Contains(f["AdminComment"], "left to Slurm")
+}
+
+// letGo: the job asks for what it did at first, and for nothing of the bridge's.
+func letGo(f map[string]string) bool {
+	return strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)" && !strings.Contains(f["Dependency"], "after:")
+}
+
+func (h *habit) as(user, name string, args ...string) string {
+	h.t.Helper()
+	out, err := h.RunAs(context.Background(), user, name, args...)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return out
+}
+
+// ran is when a job started, as Slurm says.
+func (h *habit) ran(id string) time.Time {
+	h.t.Helper()
+	at, err := time.Parse("2006-01-02T15:04:05", h.job(id)["StartTime"])
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return at
+}

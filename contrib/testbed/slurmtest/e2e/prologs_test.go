@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// share is a script that says whether its GPU's MPS daemon is there for it.
+const share = `[ -S "$CUDA_MPS_PIPE_DIRECTORY/control" ] && echo served; sleep 1; [ -S "$CUDA_MPS_PIPE_DIRECTORY/control" ] && echo still`
+
+// both runs two sharers, the second ending a second after the first, and checks that
+// each was served to its end and the node is clean.
+func (s *site) both(args ...string) {
+	s.t.Helper()
+	var ids []string
+	for range 2 {
+		id, err := s.Submit(s.t.Context(), ann, share+fmt.Sprintf("\nsleep %d\n", len(ids)), append([]string{"--gres=mps:50"}, args...)...)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	for _, id := range ids {
+		if last, ok := s.WaitState(s.t.Context(), time.Minute, id, "COMPLETED"); !ok {
+			s.t.Fatalf("job %s is %s", id, last)
+		}
+		if text, err := os.ReadFile(s.Path("out", id+".out")); err != nil || strings.Join(strings.Fields(string(text)), " ") != "served still" {
+			s.t.Errorf("job %s says %q, %v", id, text, err)
+		}
+	}
+	if !slurmtest.Wait(s.t.Context(), 10*time.Second, func() bool { return len(s.ended()) == 2 }) {
+		s.t.Errorf("ended: %v", s.ended())
+	}
+	for _, f := range s.ended() {
+		_ = os.Remove(f)
+	}
+	s.clean()
+}
+
+// ended are the files of the jobs that have ended: no agent takes them.
+func (s *site) ended() []string {
+	files, err := filepath.Glob(s.Path("node", "ended", "*.json"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return files
+}
+
+// The hooks work whenever and wherever Slurm calls them.
+func TestPrologFlags(t *testing.T) {
+	flags := []string{"Alloc", "Contain", "Alloc,Serial", "X11", "Alloc,NoHold", "RunInJob"}
+	for _, f := range flags {
+		t.Run(f, func(t *testing.T) {
+			t.Parallel()
+			extra := []string{"PrologFlags=" + f}
+			if f == "RunInJob" && os.Getenv("SLURMBRIDGE_TEST_ROOT") == "" {
+				t.Skip("Slurm 24.05 or later has it: make test-compat")
+			}
+			if f == "X11" || f == "RunInJob" {
+				extra = append(extra, "ProctrackType=proctrack/pgid") // not with linuxproc
+			}
+			s := newSite(t, slurmtest.Options{Extra: extra})
+			s.both()
+		})
+	}
+}
+
+// The hooks are good neighbours in a folder of hooks: whatever the others print, and
+// wherever in their order they stand.
+func TestHooksAmongOthers(t *testing.T) {
+	t.Parallel()
+	rubbish := "#!/bin/sh\nhead -c 200000 /dev/urandom\necho 'export CUDA_MPS_PIPE_DIRECTORY=/nowhere'\nhead -c 2000 /dev/urandom >&2\nexit 0\n"
+	var own string // the epilog that this test may break
+	s := newSite(t, slurmtest.Options{Extra: []string{"JobRequeue=1"}, Prepare: func(c *slurmtest.Cluster) error {
+		for name, hook := range map[string]*string{"prolog.d": &c.Options.Prolog, "epilog.d": &c.Options.Epilog} {
+			folder := c.Path(name)
+			if err := os.Mkdir(folder, 0o755); err != nil {
+				return err
+			}
+			for _, before := range []string{"10-site", "90-site"} {
+				if err := os.WriteFile(filepath.Join(folder, before), []byte(rubbish), 0o755); err != nil {
+					return err
+				}
+			}
+			if err := os.Symlink(*hook, filepath.Join(folder, "50-slurmbridge")); err != nil {
+				return err
+			}
+			*hook = folder + "/*"
+		}
+		own = c.Path("prolog.d", "90-site")
+		return nil
+	}})
+	s.both()
+	// Another's prolog fails: Slurm drains the node and puts the job back, and our part
+	// of it is undone.
+	if err := os.WriteFile(own, []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.Submit(t.Context(), ann, "true\n", "--gres=mps:50", "--requeue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+		out, err := s.Run(t.Context(), "sinfo", "-h", "-N", "-o", "%T")
+		return err == nil && strings.Contains(out, "drain")
+	}) {
+		t.Fatal("a prolog failed, and the node is not drained")
+	}
+	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+		running, _ := filepath.Glob(s.Path("node", "jobs", "*.json"))
+		return len(running) == 0 && len(s.processes(controlProgram, serverProgram)) == 0
+	}) {
+		t.Errorf("something of job %s is left: %v", id, s.processes(controlProgram, serverProgram))
+	}
+	if err := os.WriteFile(own, []byte(rubbish), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range s.ended() {
+		_ = os.Remove(f)
+	}
+	if _, err := s.Run(t.Context(), "scontrol", "update", "NodeName=n1", "State=RESUME"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Run(t.Context(), "scancel", id); err != nil {
+		t.Fatal(err)
+	}
+	s.both()
+}

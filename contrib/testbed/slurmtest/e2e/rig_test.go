@@ -1,0 +1,356 @@
+// Package e2e runs the bridge against real Slurm daemons.
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
+)
+
+// Users of this machine that jobs run as.
+const (
+	ann = "games"
+	bob = "nobody"
+)
+
+// TestMain turns the test binary into the bridge where it is started as one: a
+// process of its own, as SlurmUser, that can be killed.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("E2E_BRIDGE"); dir != "" {
+		if err := runBridge(dir); err != nil && !errors.Is(err, context.Canceled) {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// apps knows profiles by name: app=m4000g30 needs 4,000 MiB and 30 % of the GPU
+// for a minute.
+type apps struct{}
+
+func (apps) Identify(_ context.Context, _ *slurmbridge.Job, t slurmbridge.Terms, _ []byte) (slurmbridge.App, error) {
+	app := slurmbridge.App{Key: t.App}
+	var mem, gpu float64
+	if n, _ := fmt.Sscanf(t.App, "m%fg%f", &mem, &gpu); n == 2 {
+		app.Profile = &rlcore.Profile{App: t.App, DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}
+	}
+	return app, nil
+}
+
+type sum struct{}
+
+func (sum) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcore.Profile) {
+	s := 0.0
+	for _, p := range members {
+		s += p.Mean().GPU
+	}
+	for i := range dst {
+		dst[i].Slowdown = max(1, s)
+	}
+}
+
+type most struct{}
+
+func (most) Name() string { return "most" }
+func (most) Score(dst []float64, _ *rlcore.Window, combos []rlcore.Combo) {
+	for i, c := range combos {
+		dst[i] = float64(c.Len())
+	}
+}
+
+// runBridge is the daemon's heart with a policy that packs as much as it may.
+func runBridge(dir string) error {
+	db, err := sql.Open("sqlite", filepath.Join(dir, "run", "bridge.db"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	ctx := context.Background()
+	j, err := journal.New(ctx, db)
+	if err != nil {
+		return err
+	}
+	cl := &slurm.Client{Conf: filepath.Join(dir, "slurm.conf")}
+	if err := cl.Open(); err != nil {
+		return err
+	}
+	lease, err := time.ParseDuration(os.Getenv("E2E_LEASE"))
+	if err != nil {
+		return err
+	}
+	sharing := slurmbridge.Sharing(os.Getenv("E2E_SHARING"))
+	b := &slurmbridge.Bridge{
+		Slurm: cl, Apps: apps{}, Journal: j, Mode: slurmbridge.Mode(os.Getenv("E2E_MODE")), Poll: 10 * time.Second,
+		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+		Gate: &slurmbridge.Gate{Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now},
+		Planner: &slurmbridge.Planner{
+			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
+			Join:    true, Ahead: true,
+		},
+	}
+	if b.Mode == slurmbridge.Shadow {
+		b.Gate.File = ""
+	}
+	if at := os.Getenv("E2E_FAULT"); at != "" {
+		b.Fault = func(step string) {
+			if step == at {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		}
+	}
+	go func() { _ = wake.File(ctx, filepath.Join(dir, "run", "wake"), b.Wake) }()
+	return b.Run(ctx, nil)
+}
+
+// rig is a cluster with a bridge.
+type rig struct {
+	*slurmtest.Cluster
+	t      *testing.T
+	bridge *exec.Cmd
+	env    []string
+}
+
+type options struct {
+	slurmtest.Options
+	lease time.Duration
+	mode  slurmbridge.Mode
+	quiet bool // no bridge yet
+}
+
+func newRig(t *testing.T, o options) *rig {
+	t.Helper()
+	if o.lease == 0 {
+		o.lease = 20 * time.Second
+	}
+	if o.mode == "" {
+		o.mode = slurmbridge.Active
+	}
+	lua, err := filepath.Abs("../../../../contrib/job_submit.lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Lua = lua
+	prepare := o.Prepare
+	o.Prepare = func(c *slurmtest.Cluster) error {
+		if prepare != nil {
+			return prepare(c)
+		}
+		c.Options.EpilogSlurmctld = c.Path("epilogctld")
+		script := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
+		return os.WriteFile(c.Options.EpilogSlurmctld, []byte(script), 0o755)
+	}
+	o.Extra = append(o.Extra, "JobRequeue=1")
+	r := &rig{Cluster: slurmtest.New(t, o.Options), t: t}
+	sharing := o.Sharing
+	if sharing == "" {
+		sharing = "mps"
+	}
+	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing)
+	t.Cleanup(func() {
+		r.kill()
+		if t.Failed() {
+			text, _ := os.ReadFile(r.Path("log", "bridge.log"))
+			t.Logf("bridge:\n%s", text)
+		}
+	})
+	if !o.quiet {
+		r.start()
+	}
+	return r
+}
+
+// start starts the bridge as SlurmUser and waits until its gate is there.
+func (r *rig) start(env ...string) {
+	r.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	log, err := os.OpenFile(r.Path("log", "bridge.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer log.Close()
+	// The test binary lies where only root may look, and outside another root.
+	public := r.Path("e2e.test")
+	if _, err := os.Stat(public); err != nil {
+		if out, err := exec.Command("install", "-m", "755", self, public).CombinedOutput(); err != nil {
+			r.t.Fatalf("%v: %s", err, out)
+		}
+	}
+	cmd, err := r.Command(context.Background(), "slurm", public)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cmd.Env = append(r.env, env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.bridge = cmd
+	if len(env) == 0 && !strings.Contains(strings.Join(r.env, " "), "E2E_MODE=shadow") {
+		if !slurmtest.Wait(context.Background(), 20*time.Second, func() bool { return r.gate() != "" }) {
+			r.t.Fatal("the bridge makes no gate")
+		}
+	}
+}
+
+// kill ends the bridge as a power cut would.
+func (r *rig) kill() {
+	if r.bridge == nil {
+		return
+	}
+	_ = syscall.Kill(-r.bridge.Process.Pid, syscall.SIGKILL)
+	_ = r.bridge.Wait()
+	r.bridge = nil
+}
+
+// unseen does something between two looks of the bridge, however long it takes.
+func (r *rig) unseen(f func()) {
+	r.t.Helper()
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGCONT} {
+		if err := syscall.Kill(-r.bridge.Process.Pid, sig); err != nil {
+			r.t.Fatal(err)
+		}
+		if sig == syscall.SIGSTOP {
+			f()
+		}
+	}
+}
+
+// gate reads the job in the gate file, "" = none or stale.
+func (r *rig) gate() string {
+	text, err := os.ReadFile(r.GateFile)
+	if err != nil {
+		return ""
+	}
+	var id, expires int64
+	if _, err := fmt.Sscanf(string(text), "job=%d\nexpires=%d", &id, &expires); err != nil || time.Now().Unix() >= expires {
+		return ""
+	}
+	return strconv.FormatInt(id, 10)
+}
+
+// submit submits a shared job that writes down when it started and sleeps.
+func (r *rig) submit(user, app string, sleep float64, args ...string) string {
+	r.t.Helper()
+	if app != "" {
+		args = append([]string{"--comment=app=" + app}, args...)
+	}
+	args = append([]string{"--gres=gpu:shared"}, args...)
+	return r.any(user, sleep, args...)
+}
+
+func (r *rig) any(user string, sleep float64, args ...string) string {
+	r.t.Helper()
+	script := fmt.Sprintf("date +%%s.%%N > %s/$SLURM_JOB_ID.start\necho $CUDA_VISIBLE_DEVICES > %s/$SLURM_JOB_ID.gpu\nsleep %g\n", r.Path("out"), r.Path("out"), sleep)
+	id, err := r.Submit(context.Background(), user, script, args...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return id
+}
+
+// started is when a job's script began, as it wrote itself.
+func (r *rig) started(id string) time.Time {
+	text, err := os.ReadFile(r.Path("out", id+".start"))
+	if err != nil {
+		return time.Time{}
+	}
+	f, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(f*1e9))
+}
+
+// state fails the test unless the job gets into one of the states in time.
+func (r *rig) state(d time.Duration, id string, states ...string) {
+	r.t.Helper()
+	if last, ok := r.WaitState(context.Background(), d, id, states...); !ok {
+		f, _ := r.Job(context.Background(), id)
+		r.t.Fatalf("job %s is %s after %v, want %v: %v", id, last, d, states, f)
+	}
+}
+
+func (r *rig) job(id string) map[string]string {
+	r.t.Helper()
+	f, err := r.Job(context.Background(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return f
+}
+
+func (r *rig) scontrol(args ...string) {
+	r.t.Helper()
+	if _, err := r.Run(context.Background(), "scontrol", args...); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// apart is how far from each other jobs that were released together may start. scontrol
+// sends a request for each of them; if one of Slurm's passes, at most one a second, falls
+// between two, the rest waits for the next: batch_sched_delay later, 3 s by default, in
+// whole seconds.
+const apart = 5 * time.Second
+
+// together fails the test unless the jobs start together, and returns how far apart.
+func (r *rig) together(ids ...string) time.Duration {
+	r.t.Helper()
+	var first, last time.Time
+	for _, id := range ids {
+		r.state(30*time.Second, id, "RUNNING", "COMPLETED")
+		var s time.Time
+		if !slurmtest.Wait(context.Background(), 5*time.Second, func() bool { s = r.started(id); return !s.IsZero() }) {
+			r.t.Fatalf("job %s has not written when it started", id)
+		}
+		if first.IsZero() || s.Before(first) {
+			first = s
+		}
+		if s.After(last) {
+			last = s
+		}
+	}
+	if last.Sub(first) > apart {
+		r.t.Errorf("jobs %v started %v apart", ids, last.Sub(first))
+	}
+	return last.Sub(first)
+}
+
+// alive reports whether a child still runs; a zombie doesn't.
+func alive(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	return !strings.HasPrefix(rest, "Z")
+}

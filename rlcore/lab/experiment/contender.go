@@ -1,0 +1,316 @@
+// Package experiment lets policies compete: on the thesis's workloads, or on a
+// trace. Every contender sees the same jobs on the same simulated GPUs; those that
+// learn are trained first, those with a knob are tuned first, all on job sets that
+// the competition doesn't use.
+package experiment
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/deeprm"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+)
+
+// Scenario draws a job set.
+type Scenario = dqn.Scenario
+
+// World is what all contenders have in common.
+type World struct {
+	// Model makes a new interference model: what a site believes of slowdowns.
+	Model func() *interference.Model
+	// Guard holds what a site may set; its Predictor is filled in. It is copied.
+	Guard rlcore.Guard
+	M     int // window
+}
+
+// Contender is a policy ready to compete.
+type Contender struct {
+	Name   string
+	TrainS float64 // wall time of training or tuning, s
+	Note   string  // what was tuned or learned, for people
+
+	world  *World
+	policy func(m *interference.Model) rlcore.Policy
+	bare   bool // held to the card's own rules only
+	alone  bool // never shares
+	learns bool // its model learns from the co-runs it sees
+}
+
+// Names lists the contenders that ByName knows, in the order of a table. The
+// clairvoyant is none: it isn't a policy (see sim.Clairvoyant).
+func Names() []string {
+	return []string{"fifo", "sjf", "tetris", "deeprm_max", "deeprm_mean", "dqngpu", "random", "greedy", "dqn_flat", "dqn"}
+}
+
+// Clairvoyant is the bound's name in tables.
+const Clairvoyant = "clairvoyant"
+
+// Exclusive is fifo under the name that the daemon's settings give it.
+const Exclusive = "exclusive"
+
+// Effort is how long learners may take.
+type Effort struct {
+	Rounds     int // of dqn
+	FlatRounds int // of dqn_flat
+	Iterations int // of the policy gradients
+	Tune       int // job sets a knob is tuned on
+	Checks     int // episodes of dqn's validations; 0 = its default
+}
+
+// Quick and Full are the two efforts of the experiment command.
+var (
+	Quick = Effort{Rounds: 15, FlatRounds: 1, Iterations: 3, Tune: 3, Checks: 6}
+	Full  = Effort{Rounds: 240, FlatRounds: 20, Iterations: 100, Tune: 16}
+)
+
+// tools makes the full guard and its model.
+func (w *World) tools() dqn.Tools {
+	m := w.Model()
+	g := w.Guard
+	g.Predictor = m
+	return dqn.Tools{Guard: &g, Predictor: m}
+}
+
+// bare makes the guard of those who bring their own idea of what fits. Who may not
+// meet at all may not meet under them either.
+func (w *World) bare() *rlcore.Guard {
+	g := sim.Bare()
+	g.MaxMembers = w.Guard.MaxMembers
+	g.Predictor = w.Model()
+	return g
+}
+
+// Prepare trains or tunes the contender of the given name on job sets of the
+// scenario. The same seed gives the same contender.
+func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effort, seed uint64) (*Contender, error) {
+	c := &Contender{Name: name, world: w}
+	began := time.Now()
+	var err error
+	switch name {
+	case "fifo", Exclusive:
+		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.Exclusive{} }, true
+	case "sjf":
+		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.SJF{} }, true
+	case "random":
+		c.policy = func(*interference.Model) rlcore.Policy { return baseline.Random{Seed: seed} }
+	case "tetris":
+		err = c.tuneTetris(train, e, seed)
+	case "greedy":
+		err = c.tuneGreedy(train, e, seed)
+	case "dqn":
+		err = c.learn(ctx, train, e.Rounds, e.Checks, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewScorer(32, p, r) })
+	case "dqn_flat":
+		err = c.learn(ctx, train, e.FlatRounds, e.Checks, seed, func(_ rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewFlat(w.M, 20, r) })
+	case "deeprm_max", "deeprm_mean", "dqngpu":
+		err = c.gradient(ctx, deeprm.Kind(name), train, e, seed)
+	default:
+		return nil, fmt.Errorf("%w: there is no policy %q; there are %s", ErrOptions, name, strings.Join(Names(), ", "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if c.Note != "" {
+		c.TrainS = time.Since(began).Seconds()
+	}
+	return c, nil
+}
+
+// Trained returns a contender that decides by a network learned before.
+func (w *World) Trained(name string, net dqn.Network) *Contender {
+	return &Contender{Name: name, world: w, policy: func(m *interference.Model) rlcore.Policy { return dqn.NewPolicy(name, net.Alias(m)) }}
+}
+
+func (c *Contender) learn(ctx context.Context, train Scenario, rounds, checks int, seed uint64, build func(rlcore.Predictor, *rand.Rand) dqn.Network) error {
+	net := build(c.world.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
+	t := &dqn.Trainer{
+		Options: dqn.Options{Seed: seed, Rounds: rounds, M: c.world.M, Checks: checks},
+		Net:     net, Scenario: train, Tools: c.world.tools,
+	}
+	if err := t.Train(ctx); err != nil {
+		return err
+	}
+	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of one after the other)", rounds, t.BestRound, t.Best)
+	c.policy = func(m *interference.Model) rlcore.Policy { return dqn.NewPolicy(c.Name, net.Alias(m)) }
+	return nil
+}
+
+func (c *Contender) gradient(ctx context.Context, kind deeprm.Kind, train Scenario, e Effort, seed uint64) error {
+	a, err := deeprm.New(kind, c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
+	if err != nil {
+		return err
+	}
+	curve, err := a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
+	if err != nil {
+		return err
+	}
+	c.bare = true
+	c.Note = fmt.Sprintf("%d iterations", len(curve))
+	c.policy = func(*interference.Model) rlcore.Policy { return a.Alias() }
+	return nil
+}
+
+// tune keeps the policy with the smallest mean makespan over the training sets.
+func (c *Contender) tune(train Scenario, e Effort, seed uint64, candidates []func(m *interference.Model) rlcore.Policy) (int, error) {
+	best, pick := math.Inf(1), 0
+	for k, p := range candidates {
+		c.policy = p
+		sum := 0.0
+		for i := range e.Tune {
+			cfg, err := train(rand.New(rand.NewPCG(seed^0x7e7e, uint64(i))))
+			if err != nil {
+				return 0, err
+			}
+			res, err := c.Run(cfg)
+			if err != nil {
+				return 0, err
+			}
+			sum += res.MakespanS
+		}
+		if sum < best {
+			best, pick = sum, k
+		}
+	}
+	c.policy = candidates[pick]
+	return pick, nil
+}
+
+func (c *Contender) tuneTetris(train Scenario, e Effort, seed uint64) error {
+	c.bare = true
+	var all []func(*interference.Model) rlcore.Policy
+	var notes []string
+	for _, over := range []float64{1, 1.25, 1.5, 2, 3} {
+		for _, short := range []float64{0, 0.25, 0.5, 1} {
+			all = append(all, func(*interference.Model) rlcore.Policy { return &baseline.Tetris{Short: short, Overcommit: over} })
+			notes = append(notes, fmt.Sprintf("short %.2f, overcommit %.2f", short, over))
+		}
+	}
+	k, err := c.tune(train, e, seed, all)
+	if err != nil {
+		return err
+	}
+	c.Note = notes[k]
+	return nil
+}
+
+func (c *Contender) tuneGreedy(train Scenario, e Effort, seed uint64) error {
+	var all []func(*interference.Model) rlcore.Policy
+	crowds := []float64{0, 0.05, 0.12, 0.2}
+	for _, crowd := range crowds {
+		all = append(all, func(m *interference.Model) rlcore.Policy { return baseline.NewThroughput("greedy", m, crowd) })
+	}
+	k, err := c.tune(train, e, seed, all)
+	if err != nil {
+		return err
+	}
+	c.Note = fmt.Sprintf("crowd %.2f", crowds[k])
+	return nil
+}
+
+// Decider is the contender with a guard and a model of its own.
+func (c *Contender) Decider() *rlcore.Decider {
+	tools := c.world.tools()
+	return &rlcore.Decider{Policy: c.policy(tools.Predictor.(*interference.Model)), Guard: tools.Guard, M: c.world.M}
+}
+
+// Run lets the contender schedule the jobs of cfg.
+func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
+	cfg.M = c.world.M
+	d := c.Decider()
+	model := d.Guard.Predictor.(*interference.Model)
+	switch {
+	case c.alone:
+		// The whole queue is in sight, as far as a window goes: looking is cheap
+		// for those who never combine.
+		d.Guard = sim.Bare()
+		d.Guard.MaxMembers = 1
+		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
+		if c.Name == "sjf" {
+			jobs := cfg.Jobs
+			cfg.Jobs = shortestFirst(jobs)
+			res, err := sim.Run(cfg, d)
+			if err != nil {
+				return nil, err
+			}
+			return res, inOrderOf(jobs, res)
+		}
+	case c.bare:
+		d.Guard = c.world.bare()
+		cfg.Predictor = nil
+	default:
+		cfg.Predictor = model
+		if c.learns {
+			cfg.Observer = model.ObserveForeseen
+		}
+	}
+	return sim.Run(cfg, d)
+}
+
+// inOrderOf puts the result's jobs into the order in which the caller has them.
+func inOrderOf(jobs []sim.Job, res *sim.Result) error {
+	at := make(map[string]int, len(jobs))
+	for i := range jobs {
+		at[jobs[i].ID] = i
+	}
+	if len(at) != len(jobs) {
+		return fmt.Errorf("%w: two jobs of one ID", sim.ErrBadConfig)
+	}
+	slices.SortFunc(res.Jobs, func(a, b sim.Outcome) int { return cmp.Compare(at[a.ID], at[b.ID]) })
+	return nil
+}
+
+// shortestFirst orders jobs that arrive together by their length, as far as it is
+// known.
+func shortestFirst(jobs []sim.Job) []sim.Job {
+	out := slices.Clone(jobs)
+	length := func(j *sim.Job) float64 {
+		if j.Profile == nil {
+			return math.Inf(1)
+		}
+		return j.Profile.DurationS
+	}
+	slices.SortStableFunc(out, func(a, b sim.Job) int {
+		return cmp.Or(cmp.Compare(a.SubmitS, b.SubmitS), cmp.Compare(length(&a), length(&b)))
+	})
+	return out
+}
+
+// Bound looks for the clairvoyant's schedule, in tries attempts, from the
+// contenders' own results on. It keeps the guard's memory margin, which is a rule
+// of the site and not a lack of knowledge.
+func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result, error) {
+	margin := w.Guard.MemMargin
+	if margin == 0 {
+		margin = 0.05
+	}
+	cfg.GPUs = slices.Clone(cfg.GPUs)
+	for i := range cfg.GPUs {
+		cfg.GPUs[i].MemMiB *= 1 - margin
+	}
+	// A job that needs more than the margin leaves runs alone: the card is then its
+	// own. The search is given the card as far as the largest job needs it.
+	for i := range cfg.Jobs {
+		for g := range cfg.GPUs {
+			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(peak(&cfg.Jobs[i]), cfg.GPUs[g].MemMiB/(1-margin)))
+		}
+	}
+	return sim.Clairvoyant(cfg, tries, seed, objective, from...)
+}
+
+// peak is the most memory a job really holds, MiB.
+func peak(j *sim.Job) float64 {
+	if j.Truth != nil {
+		return j.Truth.Peak().MemMiB
+	}
+	return j.Profile.Peak().MemMiB
+}

@@ -1,0 +1,253 @@
+package experiment
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+)
+
+// flat is a profile that never changes.
+func flat(name string, duration, gpu, mib float64) *rlcore.Profile {
+	return &rlcore.Profile{App: name, DurationS: duration, PeriodS: duration, Series: []rlcore.Use{{GPU: gpu, Core: gpu, MemMiB: mib}}}
+}
+
+// history is a small trace: jobs of known and unknown length, one of two GPUs, one
+// too large for the card.
+func history() *Trace {
+	return &Trace{
+		GPUs:     []rlcore.GPUSpec{{MemMiB: 4000}, {MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{flat("a", 60, 0.3, 1000), flat("b", trace.UnknownDurationS, 0.5, 2000), flat("c", 100, 0.9, 6000), flat("large", 10, 0.1, 9000)},
+		Jobs: []trace.Job{
+			{ID: "1", SubmitS: 1000, App: "a"},
+			{ID: "2", SubmitS: 1000, App: "a", DurationS: 90, User: "u"},
+			{ID: "3", SubmitS: 1005, App: "b", DurationS: 30},
+			{ID: "4", SubmitS: 1010, App: "c", GPUs: 1},
+			{ID: "5", SubmitS: 1010, App: "c", GPUs: 2},
+			{ID: "6", SubmitS: 1020, App: "large"},
+		},
+	}
+}
+
+func TestReady(t *testing.T) {
+	r, err := history().Ready(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Closed || r.World.M != 5 || len(r.Config.GPUs) != 2 {
+		t.Errorf("closed: %v, window %d, %d GPUs", r.Closed, r.World.M, len(r.Config.GPUs))
+	}
+	if len(r.Skipped) != 2 || r.Skipped["more than one GPU"] != 1 || r.Skipped["more memory than a GPU has"] != 1 {
+		t.Errorf("left out: %v", r.Skipped)
+	}
+	type job struct {
+		id                   string
+		submit, told, really float64
+	}
+	var got []job
+	for _, j := range r.Config.Jobs {
+		got = append(got, job{j.ID, j.SubmitS, j.Profile.DurationS, j.Truth.DurationS})
+		if j.Truth.PeriodS != j.Truth.DurationS || j.Truth.Mean() != j.Profile.Mean() {
+			t.Errorf("job %s: period %v, mean memory %v", j.ID, j.Truth.PeriodS, j.Truth.Mean().MemMiB)
+		}
+	}
+	// Times count from the first; a decision is told the application's length, where
+	// that is known.
+	if want := []job{{"1", 0, 60, 60}, {"2", 0, 60, 90}, {"3", 5, 30, 30}, {"4", 10, 100, 100}}; !slices.Equal(got, want) {
+		t.Errorf("jobs %v, want %v", got, want)
+	}
+
+	once := history()
+	for i := range once.Jobs {
+		once.Jobs[i].SubmitS = 7
+	}
+	if r, err := once.Ready(5); err != nil || !r.Closed {
+		t.Errorf("all at once: closed %v, %v", r.Closed, err)
+	}
+}
+
+func TestReadyRefuses(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		spoil func(*Trace)
+	}{
+		{`two profiles of "a"`, func(t *Trace) { t.Profiles = append(t.Profiles, flat("a", 1, 1, 1)) }},
+		{`job 1: there is no profile of "ghost"`, func(t *Trace) { t.Jobs[0].App = "ghost" }},
+		{`job 3: neither its line nor the profile of "b" says how long it takes`, func(t *Trace) { t.Jobs[2].DurationS = 0 }},
+		{"no job is left of 1", func(t *Trace) { t.Jobs = t.Jobs[5:] }},
+		{"no job is left of 0", func(t *Trace) { t.Jobs = nil }},
+	} {
+		tr := history()
+		c.spoil(tr)
+		if _, err := tr.Ready(5); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, want %q", err, c.want)
+		}
+	}
+	for want, o := range map[string]ReplayOptions{
+		"no objective": {Objective: "fame"}, "a window of 13": {M: 13}, "a window of -1": {M: -1}, "-1 seeds": {Seeds: -1}, `no policy "nobody"`: {Policies: []string{"nobody"}},
+	} {
+		if _, err := Replay(t.Context(), history(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	none := history()
+	none.GPUs = nil
+	if _, err := Replay(t.Context(), none, ReplayOptions{}); !errors.Is(err, ErrTrace) {
+		t.Errorf("no GPU: %v", err)
+	}
+}
+
+// TestStretch: a run of another length uses as much on average, in the same shape,
+// and the profile it comes from stays.
+func TestStretch(t *testing.T) {
+	p := app(t, "gromacs")
+	was := *p
+	for _, length := range []float64{p.DurationS, p.DurationS / 3, 10 * p.DurationS} {
+		q := stretch(p, length)
+		if q.DurationS != length {
+			t.Errorf("a run of %v s takes %v s", length, q.DurationS)
+		}
+		mean := func(p *rlcore.Profile) (gpu, mem float64) {
+			const n = 1000
+			for i := range n {
+				u := p.At((float64(i) + 0.5) / n * p.DurationS)
+				gpu, mem = gpu+u.GPU/n, mem+u.MemMiB/n
+			}
+			return gpu, mem
+		}
+		g0, m0 := mean(p)
+		g1, m1 := mean(q)
+		if math.Abs(g0-g1) > 1e-9 || math.Abs(m0-m1) > 1e-6 || q.Peak() != p.Peak() || q.StepS != p.StepS {
+			t.Errorf("over %v s: GPU use %v, memory %v; over %v s %v, %v", p.DurationS, g0, m0, length, g1, m1)
+		}
+		if err := q.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	if p.DurationS != was.DurationS || p.PeriodS != was.PeriodS {
+		t.Error("the profile itself was stretched")
+	}
+}
+
+func TestGainShare(t *testing.T) {
+	of := func(makespan float64) *sim.Result {
+		return &sim.Result{MakespanS: makespan, MeanTurnaroundS: 1000 - makespan}
+	}
+	for _, c := range []struct{ base, got, bound, want float64 }{
+		{100, 100, 60, 0},
+		{100, 60, 60, 1},
+		{100, 80, 60, 0.5},
+		{100, 120, 60, -0.5},
+		{100, 100, 100, 1},
+		{100, 110, 100, 1},
+		{100, 90, 110, 1},
+		{100, 100, 100 - 1e-9, 1},
+	} {
+		if got := gainShare(of(c.base), of(c.got), of(c.bound), sim.Makespan); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("from %v to %v where %v can be: %v, want %v", c.base, c.got, c.bound, got, c.want)
+		}
+	}
+	if got := gainShare(of(60), of(80), of(100), sim.Turnaround); math.Abs(got-0.5) > 1e-12 {
+		t.Errorf("of the turnaround: %v", got)
+	}
+}
+
+// TestUnmeasuredPairsNeverMeet: not under any policy, learners of images too, nor
+// three at once.
+func TestUnmeasuredPairsNeverMeet(t *testing.T) {
+	tr := &Trace{
+		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{flat("a", 60, 0.2, 500), flat("b", 50, 0.2, 500), flat("c", 40, 0.2, 500)},
+		Pairs:    []trace.Pair{{Victim: "a", Aggressor: "b", Slowdown: 1.1}, {Victim: "b", Aggressor: "a", Slowdown: 1.3}, {Victim: "a", Aggressor: "c", Slowdown: 1}},
+	}
+	for i, name := range []string{"a", "b", "c", "a", "c", "b", "a"} {
+		tr.Jobs = append(tr.Jobs, trace.Job{ID: string(rune('1' + i)), App: name})
+	}
+	r, err := tr.Ready(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	train := r.believedLaw(&contention.MPS)
+	var from []*sim.Result
+	check := func(name string, res *sim.Result) {
+		t.Helper()
+		met := 0
+		for i, x := range res.Jobs {
+			beside := 0
+			for k, y := range res.Jobs {
+				if i == k || x.StartS >= y.EndS-1e-9 || y.StartS >= x.EndS-1e-9 {
+					continue
+				}
+				if beside++; x.App+y.App != "ab" && x.App+y.App != "ba" {
+					t.Errorf("%s: %s beside %s, which nobody measured", name, x.App, y.App)
+				}
+				if most := 1.3; x.Slowdown > most+1e-9 {
+					t.Errorf("%s: %s slows by %v", name, x.App, x.Slowdown)
+				}
+			}
+			met += min(beside, 1)
+		}
+		if met == 0 && name != "fifo" {
+			t.Errorf("%s lets nobody meet", name)
+		}
+	}
+	for _, name := range []string{"fifo", "tetris", "random", "greedy", "dqn", "deeprm_max"} {
+		c, err := r.World.Prepare(t.Context(), name, train, hasty, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := c.Run(r.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(name, res)
+		from = append(from, res)
+	}
+	bound, err := r.World.Bound(r.Config, 300, 1, sim.Makespan, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(Clairvoyant, bound)
+}
+
+// TestTrainingDrawsFromTheTrace: its applications, as long as a decision is told,
+// at about its pace.
+func TestTrainingDrawsFromTheTrace(t *testing.T) {
+	scenario, w, err := history().Training(4)
+	if err != nil || w.M != 4 {
+		t.Fatal(err)
+	}
+	sum, n := 0.0, 0
+	for seed := range uint64(40) {
+		cfg := jobSet(t, scenario, seed)
+		if len(cfg.Jobs) < 20 || len(cfg.GPUs) != 2 {
+			t.Fatalf("%d jobs on %d GPUs", len(cfg.Jobs), len(cfg.GPUs))
+		}
+		for i, j := range cfg.Jobs {
+			if j.Profile.App == "large" || j.Truth != j.Profile || i > 0 && j.SubmitS < cfg.Jobs[i-1].SubmitS {
+				t.Fatalf("job %d: %+v", i, j)
+			}
+		}
+		sum, n = sum+cfg.Jobs[len(cfg.Jobs)-1].SubmitS, n+len(cfg.Jobs)-1
+	}
+	if gap := sum / float64(n); math.Abs(gap-10./3) > 0.5 {
+		t.Errorf("jobs come every %.2f s, in the trace every 3.33 s", gap)
+	}
+	if _, err := FromProfiles([]*rlcore.Profile{flat("large", 1, 1, 9000)}, history().GPUs[:1], &contention.MPS); !errors.Is(err, ErrNothingToLearn) {
+		t.Errorf("nothing fits: %v", err)
+	}
+	general, err := General()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg, err := general(rand.New(rand.NewPCG(1, 1))); err != nil || len(cfg.Jobs) != JobsPerWorkload {
+		t.Errorf("general: %d jobs, %v", len(cfg.Jobs), err)
+	}
+}

@@ -1,0 +1,156 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/relative"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// maxKin bounds the relatives a profile is made from: the newest ones.
+const maxKin = 256
+
+// SetFamily remembers of which family a user's application is, and with which sizes.
+// One without a family is not remembered.
+func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
+	return setFamily(ctx, s.db, user, a, s.now())
+}
+
+func setFamily(ctx context.Context, q querier, user string, a appid.App, now time.Time) error {
+	if a.Key == "" || a.Family == "" {
+		return nil
+	}
+	sizes, err := json.Marshal(a.Sizes)
+	if err != nil {
+		return fmt.Errorf("remember family of %s: %w", a.Key, err)
+	}
+	if _, err := q.ExecContext(ctx, `INSERT INTO families (user, app, family, name, sizes, seen) VALUES (?, ?, ?, ?, ?, ?)
+		ON CONFLICT (user, app) DO UPDATE SET family = excluded.family, name = excluded.name, sizes = excluded.sizes, seen = excluded.seen`,
+		user, a.Key, a.Family, a.Name, string(sizes), now.UnixNano()); err != nil {
+		return fmt.Errorf("remember family of %s: %w", a.Key, err)
+	}
+	return nil
+}
+
+// Family returns what is remembered of a user's application; Family "" = nothing.
+func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error) {
+	a := appid.App{Key: app}
+	var sizes string
+	err := s.db.QueryRowContext(ctx, `SELECT family, name, sizes FROM families WHERE app = ? AND user IN (?, '') ORDER BY user = '' LIMIT 1`,
+		app, user).Scan(&a.Family, &a.Name, &sizes)
+	if errors.Is(err, sql.ErrNoRows) {
+		return a, nil
+	}
+	if err != nil {
+		return appid.App{}, fmt.Errorf("find family of %s: %w", app, err)
+	}
+	if err := json.Unmarshal([]byte(sizes), &a.Sizes); err != nil {
+		return appid.App{}, fmt.Errorf("find family of %s: %w", app, err)
+	}
+	return a, nil
+}
+
+// Relative makes a profile for a user's application from those of its family: the
+// user's own, and the whole site's; never another user's. Returns ErrNotFound where
+// there are none, or none near enough (see package relative).
+func (s *Store) Relative(ctx context.Context, user, app string) (*rlcore.Profile, error) {
+	a, err := s.Family(ctx, user, app)
+	if err != nil {
+		return nil, err
+	}
+	if a.Family == "" {
+		return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
+	}
+	rows, err := s.db.QueryContext(ctx, `SELECT f.sizes, p.body FROM families f JOIN profiles p ON p.app = f.app AND p.user = f.user
+		WHERE f.family = ? AND f.user IN (?, '') ORDER BY p.updated DESC LIMIT ?`, a.Family, user, maxKin)
+	if err != nil {
+		return nil, fmt.Errorf("find relatives of %s: %w", app, err)
+	}
+	defer rows.Close()
+	var known []relative.Known
+	for rows.Next() {
+		var sizes, body string
+		if err := rows.Scan(&sizes, &body); err != nil {
+			return nil, fmt.Errorf("find relatives of %s: %w", app, err)
+		}
+		k := relative.Known{Profile: new(rlcore.Profile)}
+		var of []appid.Size
+		if err := errors.Join(json.Unmarshal([]byte(sizes), &of), json.Unmarshal([]byte(body), k.Profile)); err != nil {
+			return nil, fmt.Errorf("find relatives of %s: %w", app, err)
+		}
+		k.Sizes = values(of)
+		known = append(known, k)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("find relatives of %s: %w", app, err)
+	}
+	p, err := relative.Of(app, values(a.Sizes), known)
+	if err != nil {
+		return nil, fmt.Errorf("%w of %s: %w", ErrNotFound, app, err)
+	}
+	return p, nil
+}
+
+func values(sizes []appid.Size) []float64 {
+	out := make([]float64, len(sizes))
+	for i, s := range sizes {
+		out[i] = s.Value
+	}
+	return out
+}
+
+// Imported is a profile from elsewhere.
+type Imported struct {
+	User    string          // whose; "" = the whole site's
+	App     appid.App       // where its script is known; else only Key
+	Profile *rlcore.Profile // its App is the Key
+}
+
+// ImportFor makes profiles known, each to its user. What was learned of a user's own
+// runs is better, and stays; kept says of how many. All are taken, or none.
+func (s *Store) ImportFor(ctx context.Context, list []Imported) (kept int, err error) {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, fmt.Errorf("import profiles: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
+	for _, in := range list {
+		if err := in.Profile.Validate(); err != nil {
+			return 0, fmt.Errorf("import profiles: %w", err)
+		}
+		if err := setFamily(ctx, tx, in.User, in.App, s.now()); err != nil {
+			return 0, err
+		}
+		old, err := own(ctx, tx, in.User, in.Profile.App)
+		switch {
+		case err != nil && !errors.Is(err, ErrNotFound):
+			return 0, err
+		case err == nil && in.User != "" && old.Runs > 0:
+			kept++
+			continue
+		}
+		if err := put(ctx, tx, in.User, in.Profile, s.now()); err != nil {
+			return 0, err
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return 0, fmt.Errorf("import profiles: %w", err)
+	}
+	return kept, nil
+}
+
+// TidyFamilies forgets applications that were last seen before the given time and
+// have no profile.
+func (s *Store) TidyFamilies(ctx context.Context, before time.Time) error {
+	if _, err := s.db.ExecContext(ctx, `DELETE FROM families WHERE seen < ? AND NOT EXISTS
+		(SELECT 1 FROM profiles p WHERE p.user = families.user AND p.app = families.app)`, before.UnixNano()); err != nil {
+		return fmt.Errorf("remove old families: %w", err)
+	}
+	return nil
+}
