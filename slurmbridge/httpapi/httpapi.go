@@ -12,16 +12,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // Server is the daemon's read side.
 type Server struct {
-	Status func() *slurmbridge.Status
+	Status func() *job.Status
 	Story  func(ctx context.Context, ref string) (*journal.Story, error)
 	Groups func(ctx context.Context, since time.Time) ([]journal.Grouped, error)
 	// Fresh is how old the last successful look may be for the bridge to be
@@ -63,7 +66,7 @@ func (s *Server) Health() error {
 			why = "no other has come to an end since"
 		}
 		return fmt.Errorf("the last successful look was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), why)
-	case st.Mode == slurmbridge.Active && st.Gate == "":
+	case st.Mode == job.Active && st.Gate == "":
 		return errors.New("there is no gate: shared jobs run alone")
 	}
 	return nil
@@ -91,17 +94,17 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 
 // Report is the bridge's state as programs get it.
 type Report struct {
-	At        time.Time           `json:"at"`
-	Mode      string              `json:"mode"`
-	Policy    string              `json:"policy"`
-	Model     string              `json:"model,omitempty"`
-	Slurm     string              `json:"slurm"`
-	Gate      string              `json:"gate,omitempty"`
-	LeaseLeft float64             `json:"lease_left_s"`
-	Error     string              `json:"error,omitempty"`
-	Waiting   int                 `json:"waiting"`
-	GPUs      []GPU               `json:"gpus"`
-	Groups    []slurmbridge.Group `json:"groups"`
+	At        time.Time   `json:"at"`
+	Mode      string      `json:"mode"`
+	Policy    string      `json:"policy"`
+	Model     string      `json:"model,omitempty"`
+	Slurm     string      `json:"slurm"`
+	Gate      string      `json:"gate,omitempty"`
+	LeaseLeft float64     `json:"lease_left_s"`
+	Error     string      `json:"error,omitempty"`
+	Waiting   int         `json:"waiting"`
+	GPUs      []GPU       `json:"gpus"`
+	Groups    []job.Group `json:"groups"`
 	// MaxDelayS is the longest that the bridge alone kept a job waiting, s.
 	MaxDelayS float64           `json:"added_delay_max_s"`
 	HandsOff  map[string]string `json:"left_to_slurm,omitempty"`
@@ -126,10 +129,10 @@ type Job struct {
 }
 
 // MakeReport turns a status into what is shown of it.
-func MakeReport(st *slurmbridge.Status) *Report {
+func MakeReport(st *job.Status) *Report {
 	r := &Report{
 		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Gate: st.Gate, LeaseLeft: st.Lease.Seconds(),
-		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.HandsOff, MaxDelayS: st.MaxDelayS,
+		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}
 	if st.Snap == nil {
@@ -139,12 +142,12 @@ func MakeReport(st *slurmbridge.Status) *Report {
 	on := map[gpuKey][]Job{}
 	for k := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[k]
-		if j.State == slurmbridge.Pending {
+		if j.State == job.Pending {
 			continue
 		}
-		shares := slurmbridge.Units
-		if j.Asked.Kind == slurmbridge.AskShares {
-			shares = j.Asked.Count
+		shares := job.Units
+		if j.Request.Kind == job.Shares {
+			shares = j.Request.Count
 		}
 		for _, g := range j.GPUs {
 			k := gpuKey{j.Nodes, g}
@@ -192,7 +195,7 @@ func (s *Server) plan(w http.ResponseWriter, _ *http.Request) {
 }
 
 // MakePlanReport turns a status into its plan.
-func MakePlanReport(st *slurmbridge.Status) *PlanReport {
+func MakePlanReport(st *job.Status) *PlanReport {
 	r := &PlanReport{At: st.At, Mode: string(st.Mode), Changes: []string{}}
 	for _, c := range st.Plan.Changes() {
 		r.Changes = append(r.Changes, c.Text())
@@ -206,9 +209,9 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
 		return
 	}
-	var waits *slurmbridge.Place
+	var waits *loop.QueuePosition
 	if st := s.Status(); st != nil {
-		waits = st.Place(ref)
+		waits = loop.QueuePositionOf(st, ref)
 	}
 	story, err := s.Story(req.Context(), ref)
 	switch {

@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -22,7 +23,7 @@ import (
 type fixture struct {
 	t       *testing.T
 	now     time.Time
-	status  *slurmbridge.Status
+	status  *job.Status
 	asked   []string // jobs that the journal was asked for
 	broken  error    // of the journal
 	handler http.Handler
@@ -33,7 +34,7 @@ var zero = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, now: zero}
 	s := &Server{
-		Status: func() *slurmbridge.Status { return f.status },
+		Status: func() *job.Status { return f.status },
 		Story: func(_ context.Context, ref string) (*journal.Story, error) {
 			f.asked = append(f.asked, ref)
 			if f.broken != nil {
@@ -91,17 +92,17 @@ func TestHealth(t *testing.T) {
 	f.wants(healthy, no, "no look yet")
 
 	// The first look failed.
-	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Err: "slurmctld is down"}
+	f.status = &job.Status{Mode: job.Active, Err: "slurmctld is down"}
 	f.wants(healthy, no, "slurmctld is down")
 	f.wants(ready, no, "slurmctld is down")
 
 	f.now = zero
-	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Gate: "5", At: zero, LookOK: zero}
+	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, LookOK: zero}
 	f.wants(healthy, ok)
 	f.wants(ready, ok)
 
 	// One that failed is forgiven until the last good one is too old.
-	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Gate: "5", At: zero, LookOK: zero, Err: "squeue: timeout"}
+	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, LookOK: zero, Err: "squeue: timeout"}
 	f.now = zero.Add(30 * time.Second)
 	f.wants(healthy, ok)
 	f.wants(ready, ok)
@@ -110,15 +111,15 @@ func TestHealth(t *testing.T) {
 	f.wants(ready, no, "31s ago", "squeue: timeout")
 
 	// The loop is stuck: nothing has failed, and nothing comes any more.
-	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, Gate: "5", At: zero, LookOK: zero}
+	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, LookOK: zero}
 	f.wants(healthy, no, "31s ago", "no other has come to an end")
 	f.wants(ready, no, "31s ago")
 
 	// Without a gate nothing is shared, except in shadow mode, which needs none.
-	f.status = &slurmbridge.Status{Mode: slurmbridge.Active, LookOK: f.now}
+	f.status = &job.Status{Mode: job.Active, LookOK: f.now}
 	f.wants(healthy, no, "no gate")
 	f.wants(ready, no, "no gate")
-	f.status = &slurmbridge.Status{Mode: slurmbridge.Shadow, LookOK: f.now}
+	f.status = &job.Status{Mode: job.Shadow, LookOK: f.now}
 	f.wants(healthy, ok)
 	f.wants(ready, ok)
 }
@@ -147,11 +148,11 @@ func TestWhyOfSomethingElse(t *testing.T) {
 	f.wants("/v1/why/4711", http.StatusNotFound, "job 4711", "not in the journal")
 	f.wants("/v1/why/12_3", http.StatusOK, "{")
 	// A job that waits, and that no decision has looked at, is in the queue.
-	ask := slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: slurmbridge.Units}
-	behind := slurmbridge.Dependencies{List: []slurmbridge.Dependency{{Type: "after", Job: "9"}}}
-	f.status = &slurmbridge.Status{At: zero, Mode: slurmbridge.Active, Gate: "9", Window: 5, Snap: &slurmbridge.Snapshot{
-		Gates: []slurmbridge.GateState{{ID: "9"}},
-		Jobs:  []slurmbridge.Job{{Ref: "4711", State: slurmbridge.Pending, Priority: 1, Asked: ask, Dependency: behind}},
+	ask := job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: job.Units}
+	behind := job.Dependencies{List: []job.Dependency{{Type: "after", Job: "9"}}}
+	f.status = &job.Status{At: zero, Mode: job.Active, Gate: "9", Window: 5, Snap: &job.Snapshot{
+		Gates: []job.GateState{{ID: "9"}},
+		Jobs:  []job.Job{{Ref: "4711", State: job.Pending, Priority: 1, Request: ask, Dependency: behind}},
 	}}
 	f.wants("/v1/why/4711", http.StatusOK, `"waits"`, `"place": 1`, `"gate": "9"`)
 	f.wants("/v1/why/4712", http.StatusNotFound, "not in the journal")
@@ -175,7 +176,7 @@ func TestJournalThatCannotBeRead(t *testing.T) {
 // It only ever answers: no method but GET and HEAD reaches anything.
 func TestReadOnly(t *testing.T) {
 	f := newFixture(t)
-	f.status = &slurmbridge.Status{Mode: slurmbridge.Shadow, At: zero, LookOK: zero, Plan: &slurmbridge.Plan{}}
+	f.status = &job.Status{Mode: job.Shadow, At: zero, LookOK: zero, Plan: &job.Plan{}}
 	for _, path := range []string{"/", "/metrics", healthy, ready, "/v1/status", "/v1/plan", "/v1/why/12_3", "/v1/groups"} {
 		f.wants(path, http.StatusOK)
 		before := len(f.asked)
@@ -196,16 +197,16 @@ func TestReadOnly(t *testing.T) {
 func TestReport(t *testing.T) {
 	f := newFixture(t)
 	gpu := []int{0}
-	f.status = &slurmbridge.Status{
-		At: zero, Mode: slurmbridge.Active, Policy: "pack", Gate: "5", Lease: 40 * time.Second, Waiting: 2, LookOK: zero,
-		Apps: map[string]slurmbridge.App{"7": {Key: "gromacs"}},
-		Snap: &slurmbridge.Snapshot{
+	f.status = &job.Status{
+		At: zero, Mode: job.Active, Policy: "pack", Gate: "5", Lease: 40 * time.Second, Waiting: 2, LookOK: zero,
+		Apps: map[string]job.App{"7": {Key: "gromacs"}},
+		Snap: &job.Snapshot{
 			At: zero, Release: "22.05.8",
-			Nodes: []slurmbridge.Node{{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true}},
-			Jobs: []slurmbridge.Job{
-				{Ref: "7", User: "ann", State: slurmbridge.Running, Nodes: "n1", GPUs: gpu, Start: zero.Add(-time.Minute), Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 50}},
-				{Ref: "8", User: "bob", State: slurmbridge.Running, Nodes: "n2", GPUs: gpu, Start: zero},
-				{Ref: "9", User: "bob", State: slurmbridge.Pending, Nodes: "n1", GPUs: gpu},
+			Nodes: []job.Node{{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true}},
+			Jobs: []job.Job{
+				{Ref: "7", User: "ann", State: job.Running, Nodes: "n1", GPUs: gpu, Start: zero.Add(-time.Minute), Request: job.GPURequest{Kind: job.Shares, Count: 50}},
+				{Ref: "8", User: "bob", State: job.Running, Nodes: "n2", GPUs: gpu, Start: zero},
+				{Ref: "9", User: "bob", State: job.Pending, Nodes: "n1", GPUs: gpu},
 			},
 		},
 	}

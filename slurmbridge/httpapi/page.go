@@ -14,7 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi/chart"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
@@ -31,7 +32,7 @@ type Page struct {
 	// Ran returns up to limit runs of jobs within that time.
 	Ran func(ctx context.Context, from, to time.Time, limit int) ([]journal.Ran, error)
 	// Outcomes returns what came of the runs that ended since then.
-	Outcomes func(ctx context.Context, since time.Time) ([]slurmbridge.Outcome, error)
+	Outcomes func(ctx context.Context, since time.Time) ([]history.Outcome, error)
 }
 
 // What a page shows at most, whatever its address asks for.
@@ -98,16 +99,16 @@ type pages struct {
 	policy string // Content-Security-Policy
 
 	mu   sync.Mutex
-	kept history
+	kept past
 }
 
-// history is what was read of the past. Reading it costs more than the rest of the
+// past is what was read of the past. Reading it costs more than the rest of the
 // page, so that whoever reloads it gets the same for a while.
-type history struct {
+type past struct {
 	at       time.Time
 	hours    int
 	ran      []journal.Ran
-	outcomes []slurmbridge.Outcome
+	outcomes []history.Outcome
 	trouble  string
 }
 
@@ -150,13 +151,13 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // past reads what is shown of the past. Without it the page still says what is now.
-func (p *pages) past(ctx context.Context, now time.Time, hours int) history {
+func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.kept.hours == hours && now.Sub(p.kept.at) < readAgain && !now.Before(p.kept.at) {
 		return p.kept
 	}
-	h := history{at: now, hours: hours}
+	h := past{at: now, hours: hours}
 	from := now.Add(-time.Duration(hours) * time.Hour)
 	src := p.server.Page
 	var err error

@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -27,17 +29,17 @@ func busy(nodes, pending int) *Server {
 	apps := []string{"gromacs", "namd", "resnet50", "bert-large", "lammps", "vasp-6"}
 	users := []string{"ann", "bob", "carol", "dave", "erin"}
 	now := zero
-	st := &slurmbridge.Status{
-		At: now, LookOK: now, Mode: slurmbridge.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
-		Apps: map[string]slurmbridge.App{}, Notes: map[string]*slurmbridge.Note{}, HandsOff: map[string]string{"212": "its owner edited it"},
-		Snap: &slurmbridge.Snapshot{At: now, Release: "22.05.8"}, Plan: &slurmbridge.Plan{},
+	st := &job.Status{
+		At: now, LookOK: now, Mode: job.Active, Policy: "dqn", Gate: "17", Lease: 52 * time.Second, Window: 5, MaxDelayS: 41,
+		Apps: map[string]job.App{}, Explanations: map[string]*job.Explanation{}, Unmanaged: map[string]string{"212": "its owner edited it"},
+		Snap: &job.Snapshot{At: now, Release: "22.05.8"}, Plan: &job.Plan{},
 	}
 	var past []journal.Ran
-	var outcomes []slurmbridge.Outcome
+	var outcomes []history.Outcome
 	id := 1000
 	for n := range nodes {
 		node := fmt.Sprintf("gpu%03d", n+1)
-		st.Snap.Nodes = append(st.Snap.Nodes, slurmbridge.Node{Name: node, Up: n%29 != 28, GPUs: 4, GPUType: "a100"})
+		st.Snap.Nodes = append(st.Snap.Nodes, job.Node{Name: node, Up: n%29 != 28, GPUs: 4, GPUType: "a100"})
 		if n%29 == 28 {
 			continue
 		}
@@ -53,18 +55,18 @@ func busy(nodes, pending int) *Server {
 					user := users[r.IntN(len(users))]
 					ref := fmt.Sprint(id)
 					if end.After(now) {
-						st.Snap.Jobs = append(st.Snap.Jobs, slurmbridge.Job{
-							Ref: ref, User: user, State: slurmbridge.Running, Nodes: node, GPUs: []int{g}, Start: at, Submit: at.Add(-time.Hour),
-							Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 100 / members},
+						st.Snap.Jobs = append(st.Snap.Jobs, job.Job{
+							Ref: ref, User: user, State: job.Running, Nodes: node, GPUs: []int{g}, Start: at, Submit: at.Add(-time.Hour),
+							Request: job.GPURequest{Kind: job.Shares, Count: 100 / members},
 						})
-						st.Apps[ref] = slurmbridge.App{Key: app, Profile: &rlcore.Profile{App: app, DurationS: length.Seconds()}}
+						st.Apps[ref] = job.App{Key: app, Profile: &rlcore.Profile{App: app, DurationS: length.Seconds()}}
 						continue
 					}
 					early := time.Duration(m*r.IntN(10)) * length / 30
 					past = append(past, journal.Ran{Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node, GPUs: []int{g}, Shares: 100 / members})
 					if members > 1 {
 						p := 1 + 0.5*r.Float64()
-						o := slurmbridge.Outcome{Ref: ref, User: user, App: app, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5}
+						o := history.Outcome{Ref: ref, User: user, App: app, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5}
 						o.Broken = o.Slowdown > 1.5
 						outcomes = append(outcomes, o)
 					}
@@ -80,32 +82,32 @@ func busy(nodes, pending int) *Server {
 		id++
 		ref := fmt.Sprint(id)
 		app := apps[r.IntN(len(apps))]
-		st.Snap.Jobs = append(st.Snap.Jobs, slurmbridge.Job{
-			Ref: ref, User: users[r.IntN(len(users))], Account: "physics", State: slurmbridge.Pending, Priority: 1, Submit: now.Add(-time.Duration(pending-i) * time.Second * 7),
-			Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 100},
+		st.Snap.Jobs = append(st.Snap.Jobs, job.Job{
+			Ref: ref, User: users[r.IntN(len(users))], Account: "physics", State: job.Pending, Priority: 1, Submit: now.Add(-time.Duration(pending-i) * time.Second * 7),
+			Request: job.GPURequest{Kind: job.Shares, Count: 100},
 		})
-		st.Apps[ref] = slurmbridge.App{Key: app}
+		st.Apps[ref] = job.App{Key: app}
 		if i < 8 {
-			n := &slurmbridge.Note{Ref: ref, App: app, Known: true, Status: "waits for a GPU: others come first on gpu001", LatestDelayS: 259}
+			n := &job.Explanation{Ref: ref, App: app, Known: true, Status: "waits for a GPU: others come first on gpu001", LatestDelayS: 259}
 			for k := range 9 {
-				n.Considered = append(n.Considered, slurmbridge.Considered{Jobs: []string{ref, fmt.Sprint(id + k)}, Node: "gpu001", Value: 1.23, Slowdown: []float64{1.1, 1.2}})
+				n.Considered = append(n.Considered, job.Considered{Jobs: []string{ref, fmt.Sprint(id + k)}, Node: "gpu001", Value: 1.23, Slowdown: []float64{1.1, 1.2}})
 				n.Refused = append(n.Refused, fmt.Sprintf("with %d on gpu001 gpu 0: GPU memory would not suffice at some moment", id+k))
 			}
-			st.Notes[ref] = n
+			st.Explanations[ref] = n
 		}
 		if i == 1 {
-			st.Groups = []slurmbridge.Group{{
-				ID: 9, Kind: slurmbridge.Next, State: slurmbridge.Released, Node: "gpu001", GPU: 0, After: []string{"1010"},
-				Members: []slurmbridge.Member{{Ref: ref, User: "ann", App: app, Predicted: 1.2}, {Ref: fmt.Sprint(id - 1), User: "bob", App: app, Predicted: 1.1}},
+			st.Groups = []job.Group{{
+				ID: 9, Kind: job.Next, State: job.Released, Node: "gpu001", GPU: 0, After: []string{"1010"},
+				Members: []job.Member{{Ref: ref, User: "ann", App: app, Predicted: 1.2}, {Ref: fmt.Sprint(id - 1), User: "bob", App: app, Predicted: 1.1}},
 			}}
 		}
 	}
 	return &Server{
-		Status: func() *slurmbridge.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) }, Fresh: time.Minute,
+		Status: func() *job.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) }, Fresh: time.Minute,
 		Gatherer: prometheus.NewRegistry(),
 		Page: Page{
 			Ran:      func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) { return past, nil },
-			Outcomes: func(context.Context, time.Time) ([]slurmbridge.Outcome, error) { return outcomes, nil },
+			Outcomes: func(context.Context, time.Time) ([]history.Outcome, error) { return outcomes, nil },
 		},
 	}
 }
@@ -154,15 +156,15 @@ func TestPageEscapes(t *testing.T) {
 	st := s.Status()
 	j := &st.Snap.Jobs[len(st.Snap.Jobs)-1]
 	j.User, j.Account, j.Reason = evil, evil, evil
-	st.Apps[j.Ref] = slurmbridge.App{Key: evil}
-	st.Notes[j.Ref] = &slurmbridge.Note{App: evil, Status: evil, Refused: []string{evil}, Considered: []slurmbridge.Considered{{Jobs: []string{evil}, Node: evil}}}
+	st.Apps[j.Ref] = job.App{Key: evil}
+	st.Explanations[j.Ref] = &job.Explanation{App: evil, Status: evil, Refused: []string{evil}, Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}}}
 	run := &st.Snap.Jobs[0]
 	run.User = evil
-	st.Apps[run.Ref] = slurmbridge.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}
-	st.HandsOff[evil], st.Err, st.Policy = evil, evil, evil
-	st.Groups = append(st.Groups, slurmbridge.Group{State: slurmbridge.Released, Node: st.Snap.Nodes[0].Name, Members: []slurmbridge.Member{{Ref: evil, User: evil, App: evil}}})
-	s.Page.Outcomes = func(context.Context, time.Time) ([]slurmbridge.Outcome, error) {
-		return []slurmbridge.Outcome{{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1}}, nil
+	st.Apps[run.Ref] = job.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}
+	st.Unmanaged[evil], st.Err, st.Policy = evil, evil, evil
+	st.Groups = append(st.Groups, job.Group{State: job.Released, Node: st.Snap.Nodes[0].Name, Members: []job.Member{{Ref: evil, User: evil, App: evil}}})
+	s.Page.Outcomes = func(context.Context, time.Time) ([]history.Outcome, error) {
+		return []history.Outcome{{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1}}, nil
 	}
 	s.Page.Ran = func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) {
 		return []journal.Ran{{Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour), End: zero.Add(-time.Hour)}}, nil
@@ -263,11 +265,11 @@ func TestPageOptions(t *testing.T) {
 // Without a look, a journal or a gate the page says what there is.
 func TestPageInTrouble(t *testing.T) {
 	s := busy(1, 1)
-	s.Status = func() *slurmbridge.Status { return nil }
+	s.Status = func() *job.Status { return nil }
 	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "no look yet") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	s.Status = func() *slurmbridge.Status { return &slurmbridge.Status{Err: "slurmctld is down"} }
+	s.Status = func() *job.Status { return &job.Status{Err: "slurmctld is down"} }
 	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "slurmctld is down") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}

@@ -7,7 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -86,7 +87,7 @@ type cluster struct {
 }
 
 // layOut joins what was seen to run, what runs and what is planned.
-func layOut(st *slurmbridge.Status, past []journal.Ran, w window) *cluster {
+func layOut(st *job.Status, past []journal.Ran, w window) *cluster {
 	c := &cluster{state: map[gpuKey]*GPU{}, spans: map[gpuKey][]span{}}
 	rep := MakeReport(st)
 	for i := range rep.GPUs {
@@ -111,14 +112,14 @@ func layOut(st *slurmbridge.Status, past []journal.Ran, w window) *cluster {
 	free := map[gpuKey]time.Time{} // when it is expected to be empty
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
-		if j.State == slurmbridge.Pending || j.Start.IsZero() {
+		if j.State == job.Pending || j.Start.IsZero() {
 			continue
 		}
 		what := describe(j.Ref, j.User, st.Apps[j.Ref].Key)
 		end := expectedEnd(st, j)
 		for _, g := range j.GPUs {
 			k := gpuKey{j.Nodes, g}
-			whole := j.Asked.Kind != slurmbridge.AskShares
+			whole := j.Request.Kind != job.Shares
 			c.spans[k] = append(c.spans[k], span{job: j.Ref, from: j.Start, to: w.now, whole: whole, detail: what + ", since " + clock(j.Start)})
 			if end.After(w.now) {
 				c.spans[k] = append(c.spans[k], span{job: j.Ref, from: w.now, to: end, plan: true, detail: what + ", expected to end " + clock(end)})
@@ -154,14 +155,14 @@ func layOut(st *slurmbridge.Status, past []journal.Ran, w window) *cluster {
 }
 
 // planned are the groups on their way; in shadow those that would be made.
-func planned(st *slurmbridge.Status) []slurmbridge.Group {
-	var out []slurmbridge.Group
+func planned(st *job.Status) []job.Group {
+	var out []job.Group
 	for i := range st.Groups {
-		if g := &st.Groups[i]; g.State == slurmbridge.Preparing || g.State == slurmbridge.Released {
+		if g := &st.Groups[i]; g.State == job.Preparing || g.State == job.Released {
 			out = append(out, *g)
 		}
 	}
-	if st.Mode == slurmbridge.Shadow && st.Plan != nil {
+	if st.Mode == job.Shadow && st.Plan != nil {
 		for i := range st.Plan.Groups {
 			out = append(out, st.Plan.Groups[i].Group)
 		}
@@ -171,7 +172,7 @@ func planned(st *slurmbridge.Status) []slurmbridge.Group {
 
 // expectedEnd is when a running job's profile says that it will end, zero = nothing
 // does. A slowdown that was foreseen counts.
-func expectedEnd(st *slurmbridge.Status, j *slurmbridge.Job) time.Time {
+func expectedEnd(st *job.Status, j *job.Job) time.Time {
 	p := st.Apps[j.Ref].Profile
 	if p == nil {
 		return time.Time{}

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi/chart"
 )
 
@@ -22,7 +24,7 @@ type view struct {
 	Health  string // "" = well
 	Trouble string // what of the page is missing
 	Looked  bool   // there was a look
-	*slurmbridge.Status
+	*job.Status
 	Shadow   bool
 	Deciding string
 	Lease    string
@@ -83,7 +85,7 @@ func (p *pages) view(ctx context.Context, o options) *view {
 		return v
 	}
 	st := v.Status
-	v.Looked, v.Shadow = true, st.Mode == slurmbridge.Shadow
+	v.Looked, v.Shadow = true, st.Mode == job.Shadow
 	v.Deciding = st.Policy
 	if st.Model != "" {
 		v.Deciding += ", model " + st.Model
@@ -103,9 +105,9 @@ func (p *pages) view(ctx context.Context, o options) *view {
 	v.on(c, keys, st)
 	v.queue(st, o.Jobs)
 	v.slow(past.outcomes)
-	for _, ref := range slices.Sorted(maps.Keys(st.HandsOff)) {
+	for _, ref := range slices.Sorted(maps.Keys(st.Unmanaged)) {
 		if len(v.Left) < 20 {
-			v.Left = append(v.Left, left{ref, st.HandsOff[ref]})
+			v.Left = append(v.Left, left{ref, st.Unmanaged[ref]})
 		}
 	}
 	return v
@@ -127,10 +129,10 @@ func (v *view) count(c *cluster) {
 }
 
 // on lists who is on the GPUs that are drawn.
-func (v *view) on(c *cluster, keys []gpuKey, st *slurmbridge.Status) {
+func (v *view) on(c *cluster, keys []gpuKey, st *job.Status) {
 	ends := map[string]time.Time{}
 	for i := range st.Snap.Jobs {
-		if j := &st.Snap.Jobs[i]; j.State != slurmbridge.Pending {
+		if j := &st.Snap.Jobs[i]; j.State != job.Pending {
 			ends[j.Ref] = expectedEnd(st, j)
 		}
 	}
@@ -149,8 +151,8 @@ func (v *view) on(c *cluster, keys []gpuKey, st *slurmbridge.Status) {
 }
 
 // queue lists the waiting jobs of highest priority, each with why it waits.
-func (v *view) queue(st *slurmbridge.Status, limit int) {
-	sent := map[string]*slurmbridge.Group{}
+func (v *view) queue(st *job.Status, limit int) {
+	sent := map[string]*job.Group{}
 	for i := range st.Groups {
 		for _, ref := range st.Groups[i].Refs() {
 			sent[ref] = &st.Groups[i]
@@ -164,7 +166,7 @@ func (v *view) queue(st *slurmbridge.Status, limit int) {
 			u = &userCount{User: j.User}
 			users[j.User] = u
 		}
-		if j.State != slurmbridge.Pending {
+		if j.State != job.Pending {
 			u.Running++
 			v.JobCount.Running++
 			continue
@@ -198,9 +200,9 @@ const (
 	mostRefused    = 4
 )
 
-func (v *view) waits(st *slurmbridge.Status, j *slurmbridge.Job, g *slurmbridge.Group) queued {
+func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 	q := queued{Ref: j.Ref, User: j.User, Account: j.Account, App: st.Apps[j.Ref].Key, Waits: span2(st.Snap.At.Sub(j.Submit))}
-	if n := st.Notes[j.Ref]; n != nil {
+	if n := st.Explanations[j.Ref]; n != nil {
 		q.Why, q.App = n.Status, n.App
 		if n.App != "" && !n.Known {
 			q.Why += "; its application isn't known yet and runs alone first"
@@ -223,10 +225,10 @@ func (v *view) waits(st *slurmbridge.Status, j *slurmbridge.Job, g *slurmbridge.
 		q.Why = fmt.Sprintf("starts on %s gpu %d after job %s", g.Node, g.GPU, strings.Join(g.After, ", "))
 	case g != nil:
 		q.Why = fmt.Sprintf("starts now on %s gpu %d", g.Node, g.GPU)
-	case st.HandsOff[j.Ref] != "":
-		q.Why = "left to Slurm: " + st.HandsOff[j.Ref]
+	case st.Unmanaged[j.Ref] != "":
+		q.Why = "left to Slurm: " + st.Unmanaged[j.Ref]
 	case q.Why != "":
-	case j.Asked.Kind == slurmbridge.AskWhole:
+	case j.Request.Kind == job.WholeGPU:
 		q.Why = "wants whole GPUs: Slurm decides" + reason(j)
 	case j.Priority == 0:
 		q.Why = "it is held"
@@ -241,12 +243,12 @@ func (v *view) waits(st *slurmbridge.Status, j *slurmbridge.Job, g *slurmbridge.
 }
 
 // gated reports whether a job depends on nothing but the bridge.
-func (v *view) gated(st *slurmbridge.Status, j *slurmbridge.Job) bool {
+func (v *view) gated(st *job.Status, j *job.Job) bool {
 	return st.Gate != "" && j.Dependency.Only("after", st.Gate)
 }
 
 // reason is Slurm's word for why a job waits, where it isn't the gate's.
-func reason(j *slurmbridge.Job) string {
+func reason(j *job.Job) string {
 	if j.Reason == "" || j.Reason == "None" || j.Reason == "Dependency" {
 		return ""
 	}
@@ -254,7 +256,7 @@ func reason(j *slurmbridge.Job) string {
 }
 
 // slow sums up what came of runs beside others.
-func (v *view) slow(all []slurmbridge.Outcome) {
+func (v *view) slow(all []history.Outcome) {
 	s := &v.Slow
 	plot := &chart.Scatter{Title: "Slowdown, foreseen and seen", X: "foreseen", Y: "seen"}
 	foreseen := 0

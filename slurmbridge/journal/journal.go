@@ -12,7 +12,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 //go:embed schema.sql
@@ -41,22 +44,22 @@ func New(ctx context.Context, db *sql.DB) (*Journal, error) {
 
 // rest is what of a Book is not groups.
 type rest struct {
-	Waits    map[string]*slurmbridge.Wait     `json:"waits"`
-	HandsOff map[string]string                `json:"hands_off"`
-	Done     map[string]*slurmbridge.Progress `json:"done"`
-	Endings  map[string]*slurmbridge.Ended    `json:"endings"`
+	Waits    map[string]*loop.Wait     `json:"waits"`
+	HandsOff map[string]string         `json:"hands_off"`
+	Done     map[string]*loop.Progress `json:"done"`
+	Endings  map[string]*loop.Ended    `json:"endings"`
 }
 
 // Load returns the groups that were not done when they were last written, and
 // the rest of the book.
-func (j *Journal) Load(ctx context.Context) (*slurmbridge.Book, error) {
-	b := slurmbridge.NewBook()
+func (j *Journal) Load(ctx context.Context) (*loop.Tracker, error) {
+	b := loop.NewTracker()
 	var last sql.NullInt64
 	if err := j.db.QueryRowContext(ctx, `SELECT max(id) FROM bridge_groups`).Scan(&last); err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
 	b.NextID = last.Int64 + 1
-	rows, err := j.db.QueryContext(ctx, `SELECT id, body FROM bridge_groups WHERE state <> ?`, slurmbridge.Done)
+	rows, err := j.db.QueryContext(ctx, `SELECT id, body FROM bridge_groups WHERE state <> ?`, job.Done)
 	if err != nil {
 		return nil, fmt.Errorf("read groups: %w", err)
 	}
@@ -67,7 +70,7 @@ func (j *Journal) Load(ctx context.Context) (*slurmbridge.Book, error) {
 		if err := rows.Scan(&id, &body); err != nil {
 			return nil, fmt.Errorf("read groups: %w", err)
 		}
-		var g slurmbridge.Group
+		var g job.Group
 		if err := json.Unmarshal([]byte(body), &g); err != nil {
 			return nil, fmt.Errorf("read group %d: %w", id, err)
 		}
@@ -93,7 +96,7 @@ func (j *Journal) Load(ctx context.Context) (*slurmbridge.Book, error) {
 		b.Waits[k] = v
 	}
 	for k, v := range r.HandsOff {
-		b.HandsOff[k] = v
+		b.Unmanaged[k] = v
 	}
 	for k, v := range r.Done {
 		b.Done[k] = v
@@ -105,7 +108,7 @@ func (j *Journal) Load(ctx context.Context) (*slurmbridge.Book, error) {
 }
 
 // SaveGroup writes a group down, unless it stands there as it is.
-func (j *Journal) SaveGroup(ctx context.Context, g *slurmbridge.Group) error {
+func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 	body, err := json.Marshal(g)
 	if err != nil {
 		return fmt.Errorf("write group %d: %w", g.ID, err)
@@ -133,17 +136,17 @@ func (j *Journal) SaveGroup(ctx context.Context, g *slurmbridge.Group) error {
 		return fmt.Errorf("write group %d: %w", g.ID, err)
 	}
 	j.groups[g.ID] = string(body)
-	if g.State == slurmbridge.Done {
+	if g.State == job.Done {
 		delete(j.groups, g.ID)
 	}
 	return nil
 }
 
 // SaveBook writes down what of the book is not groups.
-func (j *Journal) SaveBook(ctx context.Context, b *slurmbridge.Book) error {
-	r := rest{Waits: map[string]*slurmbridge.Wait{}, HandsOff: b.HandsOff, Done: b.Done, Endings: b.Endings}
+func (j *Journal) SaveTracker(ctx context.Context, b *loop.Tracker) error {
+	r := rest{Waits: map[string]*loop.Wait{}, HandsOff: b.Unmanaged, Done: b.Done, Endings: b.Endings}
 	for ref, w := range b.Waits {
-		if *w != (slurmbridge.Wait{}) {
+		if *w != (loop.Wait{}) {
 			r.Waits[ref] = w
 		}
 	}
@@ -163,7 +166,7 @@ func (j *Journal) SaveBook(ctx context.Context, b *slurmbridge.Book) error {
 }
 
 // Log records one change with the values it replaced, and what Slurm said to it.
-func (j *Journal) Log(ctx context.Context, at time.Time, mode slurmbridge.Mode, group int64, c *slurmbridge.Change, outcome error) error {
+func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change, outcome error) error {
 	result := "ok"
 	if outcome != nil {
 		result = outcome.Error()
@@ -189,7 +192,7 @@ func (j *Journal) Log(ctx context.Context, at time.Time, mode slurmbridge.Mode, 
 }
 
 // SaveNotes keeps the newest note of each job.
-func (j *Journal) SaveNotes(ctx context.Context, notes map[string]*slurmbridge.Note) error {
+func (j *Journal) SaveExplanations(ctx context.Context, notes map[string]*job.Explanation) error {
 	if len(notes) == 0 {
 		return nil
 	}
@@ -217,26 +220,26 @@ func (j *Journal) SaveNotes(ctx context.Context, notes map[string]*slurmbridge.N
 
 // Entry is one change as it was recorded.
 type Entry struct {
-	At     time.Time        `json:"at"`
-	Mode   slurmbridge.Mode `json:"mode"`
-	Group  int64            `json:"group,omitempty"`
-	Ref    string           `json:"ref"`
-	Step   string           `json:"step"`
-	Change string           `json:"change"`
-	Was    string           `json:"was"`
-	Result string           `json:"result"`
+	At     time.Time `json:"at"`
+	Mode   job.Mode  `json:"mode"`
+	Group  int64     `json:"group,omitempty"`
+	Ref    string    `json:"ref"`
+	Step   string    `json:"step"`
+	Change string    `json:"change"`
+	Was    string    `json:"was"`
+	Result string    `json:"result"`
 }
 
 // Story is everything the journal knows of one job.
 type Story struct {
 	// Waits is where the job stands in the queue, of those that wait for a decision.
 	// The journal doesn't keep it: the daemon knows it from its last look.
-	Waits   *slurmbridge.Place  `json:"waits,omitempty"`
-	Note    *slurmbridge.Note   `json:"note,omitempty"`
-	Groups  []slurmbridge.Group `json:"groups,omitempty"`
+	Waits   *loop.QueuePosition `json:"waits,omitempty"`
+	Note    *job.Explanation    `json:"note,omitempty"`
+	Groups  []job.Group         `json:"groups,omitempty"`
 	Changes []Entry             `json:"changes,omitempty"`
 	// Outcomes are what came of its runs.
-	Outcomes []slurmbridge.Outcome `json:"outcomes,omitempty"`
+	Outcomes []history.Outcome `json:"outcomes,omitempty"`
 }
 
 // Story returns what is known of a job. Returns ErrNotFound if that is nothing.
@@ -259,7 +262,7 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var g slurmbridge.Group
+		var g job.Group
 		if err := rows.Scan(&body); err != nil {
 			return nil, fmt.Errorf("read groups of job %s: %w", ref, err)
 		}
@@ -310,7 +313,7 @@ func (j *Journal) changes(ctx context.Context, ref string) ([]Entry, error) {
 // the job's last group with the time between the group's first and last start,
 // and whether every member's start is known by now. Returns ErrNotFound if the
 // job was in no group.
-func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (g *slurmbridge.Group, skew time.Duration, complete bool, err error) {
+func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (g *job.Group, skew time.Duration, complete bool, err error) {
 	var id int64
 	var body string
 	err = j.db.QueryRowContext(ctx, `SELECT g.id, g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
@@ -325,7 +328,7 @@ func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (g *slu
 		at.UnixNano(), id, ref); err != nil {
 		return nil, 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
 	}
-	g = new(slurmbridge.Group)
+	g = new(job.Group)
 	if err := json.Unmarshal([]byte(body), g); err != nil {
 		return nil, 0, false, fmt.Errorf("read group %d: %w", id, err)
 	}
@@ -346,7 +349,7 @@ func (j *Journal) skew(ctx context.Context, id int64) (skew time.Duration, compl
 
 // Grouped is a group with what its nodes recorded.
 type Grouped struct {
-	slurmbridge.Group
+	job.Group
 	// SkewS is the time between its first and last start, s; complete only once
 	// every member's record is there.
 	SkewS    float64 `json:"skew_s"`

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
-	_ "modernc.org/sqlite"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
+	_ "modernc.org/sqlite"
 )
 
 func open(t *testing.T, path string) *Journal {
@@ -27,10 +29,10 @@ func open(t *testing.T, path string) *Journal {
 	return j
 }
 
-func group(id int64, state slurmbridge.GroupState, refs ...string) *slurmbridge.Group {
-	g := &slurmbridge.Group{ID: id, Kind: slurmbridge.StartNow, State: state, Node: "n1", Decided: time.UnixMilli(1000 * id)}
+func group(id int64, state job.GroupState, refs ...string) *job.Group {
+	g := &job.Group{ID: id, Kind: job.StartNow, State: state, Node: "n1", Decided: time.UnixMilli(1000 * id)}
 	for _, r := range refs {
-		g.Members = append(g.Members, slurmbridge.Member{Ref: r, Shares: 50, WasGres: "mps:100"})
+		g.Members = append(g.Members, job.Member{Ref: r, Shares: 50, WasGres: "mps:100"})
 	}
 	return g
 }
@@ -39,30 +41,30 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "j.db")
 	j := open(t, path)
-	for _, g := range []*slurmbridge.Group{
-		group(1, slurmbridge.Done, "10"), group(2, slurmbridge.Released, "11", "12"), group(3, slurmbridge.Preparing, "13"),
+	for _, g := range []*job.Group{
+		group(1, job.Done, "10"), group(2, job.Released, "11", "12"), group(3, job.Preparing, "13"),
 	} {
 		if err := j.SaveGroup(ctx, g); err != nil {
 			t.Fatal(err)
 		}
 	}
-	book := slurmbridge.NewBook()
+	book := loop.NewTracker()
 	book.Wait("20").PassedOver = 3
-	book.HandsOff["21"] = "its owner edited it"
-	if err := j.SaveBook(ctx, book); err != nil {
+	book.Unmanaged["21"] = "its owner edited it"
+	if err := j.SaveTracker(ctx, book); err != nil {
 		t.Fatal(err)
 	}
 	got, err := open(t, path).Load(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Groups) != 2 || got.Groups[2].Members[1].Ref != "12" || got.Groups[3].State != slurmbridge.Preparing {
+	if len(got.Groups) != 2 || got.Groups[2].Members[1].Ref != "12" || got.Groups[3].State != job.Preparing {
 		t.Errorf("groups %v", got.Groups)
 	}
 	if got.NextID != 4 {
 		t.Errorf("next number %d, want 4", got.NextID)
 	}
-	if got.Waits["20"].PassedOver != 3 || got.HandsOff["21"] == "" {
+	if got.Waits["20"].PassedOver != 3 || got.Unmanaged["21"] == "" {
 		t.Errorf("book %+v", got)
 	}
 }
@@ -73,18 +75,18 @@ func TestStory(t *testing.T) {
 	if _, err := j.Story(ctx, "10"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("of nothing: %v", err)
 	}
-	if err := j.SaveGroup(ctx, group(1, slurmbridge.Released, "10", "11")); err != nil {
+	if err := j.SaveGroup(ctx, group(1, job.Released, "10", "11")); err != nil {
 		t.Fatal(err)
 	}
 	gres := "mps:50"
-	c := &slurmbridge.Change{
-		Step: "prepare", Update: slurmbridge.Update{Jobs: []string{"10", "11"}, Gres: &gres},
+	c := &job.Change{
+		Step: "prepare", Update: job.Update{Jobs: []string{"10", "11"}, Gres: &gres},
 		Was: map[string]string{"10": "Gres=gres:mps:100", "11": "Gres=gres:mps:100 hostile\n'; DROP TABLE"},
 	}
-	if err := j.Log(ctx, time.UnixMilli(5), slurmbridge.Active, 1, c, errors.New("refused")); err != nil {
+	if err := j.Log(ctx, time.UnixMilli(5), job.Active, 1, c, errors.New("refused")); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.SaveNotes(ctx, map[string]*slurmbridge.Note{"10": {Ref: "10", Status: "waits"}}); err != nil {
+	if err := j.SaveExplanations(ctx, map[string]*job.Explanation{"10": {Ref: "10", Status: "waits"}}); err != nil {
 		t.Fatal(err)
 	}
 	s, err := j.Story(ctx, "11")
@@ -102,7 +104,7 @@ func TestStory(t *testing.T) {
 func TestSkew(t *testing.T) {
 	ctx := context.Background()
 	j := open(t, filepath.Join(t.TempDir(), "j.db"))
-	if err := j.SaveGroup(ctx, group(1, slurmbridge.Released, "10", "11")); err != nil {
+	if err := j.SaveGroup(ctx, group(1, job.Released, "10", "11")); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, _, err := j.Started(ctx, "99", time.Unix(5, 0)); !errors.Is(err, ErrNotFound) {
@@ -112,7 +114,7 @@ func TestSkew(t *testing.T) {
 		t.Errorf("first of two: complete %v, %v", complete, err)
 	}
 	// A later save of the group must not lose what is known of its starts.
-	if err := j.SaveGroup(ctx, group(1, slurmbridge.Started, "10", "11")); err != nil {
+	if err := j.SaveGroup(ctx, group(1, job.Started, "10", "11")); err != nil {
 		t.Fatal(err)
 	}
 	g, skew, complete, err := j.Started(ctx, "11", time.Unix(5, 4e6))
@@ -125,7 +127,7 @@ func TestForget(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "j.db")
 	j := open(t, path)
-	for _, g := range []*slurmbridge.Group{group(1, slurmbridge.Done, "10"), group(2, slurmbridge.Released, "11"), group(3, slurmbridge.Done, "12")} {
+	for _, g := range []*job.Group{group(1, job.Done, "10"), group(2, job.Released, "11"), group(3, job.Done, "12")} {
 		if err := j.SaveGroup(ctx, g); err != nil {
 			t.Fatal(err)
 		}

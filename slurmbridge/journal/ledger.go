@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 //go:embed ledger.sql
@@ -35,7 +35,7 @@ type track struct {
 	submit, ready time.Time
 	start         time.Time // zero while it is pending
 	ended         bool
-	job           *slurmbridge.Job // as the last look showed it
+	job           *job.Job // as the last look showed it
 }
 
 // NewLedger makes the ledger's tables where they are missing.
@@ -48,7 +48,7 @@ func (j *Journal) NewLedger(ctx context.Context) (*Ledger, error) {
 
 // Enter writes down what a look showed and led to. What couldn't be written is
 // tried again with the next look.
-func (l *Ledger) Enter(ctx context.Context, st *slurmbridge.Status) error {
+func (l *Ledger) Enter(ctx context.Context, st *job.Status) error {
 	if st == nil || st.Snap == nil {
 		return nil
 	}
@@ -76,7 +76,7 @@ type entry struct {
 	*Ledger
 	ctx    context.Context
 	tx     *sql.Tx
-	st     *slurmbridge.Status
+	st     *job.Status
 	at     time.Time
 	groups map[string]int64 // of those that run, by ref
 	tracks map[string]*track
@@ -145,9 +145,9 @@ func (e *entry) open() (map[string]*track, error) {
 }
 
 // job takes one job of the look over.
-func (e *entry) job(j *slurmbridge.Job, before map[string]*track) error {
+func (e *entry) job(j *job.Job, before map[string]*track) error {
 	old := before[j.Ref]
-	pending := j.State == slurmbridge.Pending
+	pending := j.State == job.Pending
 	var t track
 	first := true
 	switch {
@@ -191,7 +191,7 @@ func (e *entry) job(j *slurmbridge.Job, before map[string]*track) error {
 			return err
 		}
 	}
-	if j.State == slurmbridge.Completing && !t.ended {
+	if j.State == job.Completing && !t.ended {
 		t.ended = true
 		if err := e.over(j.Ref, &t); err != nil {
 			return err
@@ -202,15 +202,15 @@ func (e *entry) job(j *slurmbridge.Job, before map[string]*track) error {
 }
 
 // ready reports whether a pending job waits for nothing but its turn.
-func (e *entry) ready(j *slurmbridge.Job) bool {
+func (e *entry) ready(j *job.Job) bool {
 	if j.Priority == 0 || j.Reason == "BeginTime" || j.Eligible.After(e.at) {
 		return false
 	}
 	if e.groups[j.Ref] != 0 {
 		return true
 	}
-	return !slices.ContainsFunc(j.Dependency.List, func(d slurmbridge.Dependency) bool {
-		return d.Type != "after" || !slices.ContainsFunc(e.st.Snap.Gates, func(g slurmbridge.GateState) bool { return g.ID == d.Job })
+	return !slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool {
+		return d.Type != "after" || !slices.ContainsFunc(e.st.Snap.Gates, func(g job.GateState) bool { return g.ID == d.Job })
 	})
 }
 
@@ -233,7 +233,7 @@ func (e *entry) over(ref string, t *track) error {
 	return e.exec(`UPDATE bridge_ran SET ended = ? WHERE ref = ? AND start = ? AND ended IS NULL`, e.at.UnixMilli(), ref, t.start.UnixMilli())
 }
 
-func (e *entry) row(j *slurmbridge.Job, t *track, ended *time.Time) error {
+func (e *entry) row(j *job.Job, t *track, ended *time.Time) error {
 	var start int64
 	var end any
 	if ended != nil {
@@ -243,11 +243,11 @@ func (e *entry) row(j *slurmbridge.Job, t *track, ended *time.Time) error {
 		start = t.start.UnixMilli()
 	}
 	shares, count := 0, 0
-	switch j.Asked.Kind {
-	case slurmbridge.AskShares:
-		shares = j.Asked.Count
-	case slurmbridge.AskWhole:
-		count = j.Asked.Count
+	switch j.Request.Kind {
+	case job.Shares:
+		shares = j.Request.Count
+	case job.WholeGPU:
+		count = j.Request.Count
 	}
 	return e.exec(`INSERT OR REPLACE INTO bridge_ran (ref, start, submit, ready, ended, user, account, partition, app, node, gpus, shares, count, group_id, mode)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -256,7 +256,7 @@ func (e *entry) row(j *slurmbridge.Job, t *track, ended *time.Time) error {
 }
 
 // indexes lists a job's GPUs on its node, by commas.
-func indexes(j *slurmbridge.Job) string {
+func indexes(j *job.Job) string {
 	out := make([]string, len(j.GPUs))
 	for i, g := range j.GPUs {
 		out[i] = strconv.Itoa(g)
@@ -266,7 +266,7 @@ func indexes(j *slurmbridge.Job) string {
 
 // refusals counts what the guard refused of each job, once a look and reason.
 func (e *entry) refusals() error {
-	for ref, n := range e.st.Notes {
+	for ref, n := range e.st.Explanations {
 		var said []string
 		for _, text := range n.Refused {
 			reason := text[strings.LastIndex(text, ": ")+1:]
@@ -288,7 +288,7 @@ func (e *entry) refusals() error {
 // Intended is a group that shadow would have made.
 type Intended struct {
 	At time.Time `json:"at"`
-	slurmbridge.Group
+	job.Group
 	// Beside lists who runs where the group would have joined.
 	Beside []string `json:"beside,omitempty"`
 }
@@ -297,15 +297,15 @@ type Intended struct {
 // before the job starts: of all its plans that one is nearest to what it would have
 // come to.
 func (e *entry) intentions() error {
-	if e.st.Mode != slurmbridge.Shadow || e.st.Plan == nil {
+	if e.st.Mode != job.Shadow || e.st.Plan == nil {
 		return nil
 	}
 	for i := range e.st.Plan.Groups {
 		in := Intended{At: e.at, Group: e.st.Plan.Groups[i].Group}
-		if in.Kind == slurmbridge.Join {
+		if in.Kind == job.Join {
 			for k := range e.st.Snap.Jobs {
 				j := &e.st.Snap.Jobs[k]
-				if j.State != slurmbridge.Pending && j.Nodes == in.Node && slices.Contains(j.GPUs, in.GPU) {
+				if j.State != job.Pending && j.Nodes == in.Node && slices.Contains(j.GPUs, in.GPU) {
 					in.Beside = append(in.Beside, j.Ref)
 				}
 			}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Ran is one run of a job as the looks showed it.
@@ -26,7 +26,7 @@ type Ran struct {
 	Shares     int   // of 100; 0 = whole GPUs
 	Count      int   // whole GPUs
 	Group      int64 // 0 = of no group
-	Mode       slurmbridge.Mode
+	Mode       job.Mode
 }
 
 const ranColumns = `ref, start, submit, ready, ended, user, account, partition, app, node, gpus, shares, count, group_id, mode`
@@ -139,15 +139,15 @@ func (l *Ledger) Refused(ctx context.Context, from, to time.Time) ([]Refused, er
 }
 
 // Nodes returns the nodes with GPUs that were in service since the given time.
-func (l *Ledger) Nodes(ctx context.Context, since time.Time) ([]slurmbridge.Node, error) {
+func (l *Ledger) Nodes(ctx context.Context, since time.Time) ([]job.Node, error) {
 	rows, err := l.db.QueryContext(ctx, `SELECT node, gpus, type, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
 	if err != nil {
 		return nil, fmt.Errorf("read nodes: %w", err)
 	}
 	defer rows.Close()
-	var out []slurmbridge.Node
+	var out []job.Node
 	for rows.Next() {
-		n := slurmbridge.Node{Up: true}
+		n := job.Node{Up: true}
 		var partitions string
 		if err := rows.Scan(&n.Name, &n.GPUs, &n.GPUType, &partitions); err != nil {
 			return nil, fmt.Errorf("read nodes: %w", err)

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -27,35 +27,35 @@ func ledger(t *testing.T, path string) *Ledger {
 }
 
 // look is a status of that second with these jobs.
-func look(s int, jobs ...slurmbridge.Job) *slurmbridge.Status {
-	return &slurmbridge.Status{
-		At: at(s), Mode: slurmbridge.Active,
-		Snap: &slurmbridge.Snapshot{
-			At: at(s), Jobs: jobs, Gates: []slurmbridge.GateState{{ID: "5"}},
-			Nodes: []slurmbridge.Node{{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true, Partitions: []string{"a", "b"}}},
+func look(s int, jobs ...job.Job) *job.Status {
+	return &job.Status{
+		At: at(s), Mode: job.Active,
+		Snap: &job.Snapshot{
+			At: at(s), Jobs: jobs, Gates: []job.GateState{{ID: "5"}},
+			Nodes: []job.Node{{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true, Partitions: []string{"a", "b"}}},
 		},
 	}
 }
 
 // waits is a pending job submitted at second s; after are its unmet dependencies.
-func waits(ref string, s int, after ...string) slurmbridge.Job {
-	j := slurmbridge.Job{
-		Ref: ref, User: "ann", Account: "lab", Partition: "a", State: slurmbridge.Pending, Priority: 1, Submit: at(s),
-		Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 100},
+func waits(ref string, s int, after ...string) job.Job {
+	j := job.Job{
+		Ref: ref, User: "ann", Account: "lab", Partition: "a", State: job.Pending, Priority: 1, Submit: at(s),
+		Request: job.GPURequest{Kind: job.Shares, Count: 100},
 	}
 	for _, a := range after {
-		j.Dependency.List = append(j.Dependency.List, slurmbridge.Dependency{Type: "after", Job: a})
+		j.Dependency.List = append(j.Dependency.List, job.Dependency{Type: "after", Job: a})
 	}
 	return j
 }
 
 // runs is the same job, running since second start on a GPU.
-func runs(j slurmbridge.Job, start int, gpus ...int) slurmbridge.Job {
-	j.State, j.Start, j.Nodes, j.GPUs, j.Dependency = slurmbridge.Running, at(start), "n1", gpus, slurmbridge.Dependencies{}
+func runs(j job.Job, start int, gpus ...int) job.Job {
+	j.State, j.Start, j.Nodes, j.GPUs, j.Dependency = job.Running, at(start), "n1", gpus, job.Dependencies{}
 	return j
 }
 
-func enter(t *testing.T, l *Ledger, sts ...*slurmbridge.Status) {
+func enter(t *testing.T, l *Ledger, sts ...*job.Status) {
 	t.Helper()
 	for _, st := range sts {
 		if err := l.Enter(context.Background(), st); err != nil {
@@ -88,14 +88,14 @@ func TestLedgerWaits(t *testing.T) {
 	held.Priority = 1
 	enter(t, l, look(20, gated, waits("2", 0, "5"), held))
 	busy := look(30, runs(gated, 25), runs(chained, 26, 1), runs(held, 27, 0, 1))
-	busy.Groups = []slurmbridge.Group{{ID: 7, Members: []slurmbridge.Member{{Ref: "1"}}}}
-	busy.Apps = map[string]slurmbridge.App{"1": {Key: "gromacs"}}
+	busy.Groups = []job.Group{{ID: 7, Members: []job.Member{{Ref: "1"}}}}
+	busy.Apps = map[string]job.App{"1": {Key: "gromacs"}}
 	// Which GPU the first is on is known a look later.
 	enter(t, l, busy, look(31, runs(gated, 25, 1), runs(chained, 26, 1), runs(held, 27, 0, 1)), look(60))
 	got := over(t, l)
 	want := Ran{
 		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0).Local(), Ready: at(0).Local(), Start: at(25).Local(), End: at(60).Local(),
-		Node: "n1", GPUs: []int{1}, Shares: 100, Group: 7, Mode: slurmbridge.Active,
+		Node: "n1", GPUs: []int{1}, Shares: 100, Group: 7, Mode: job.Active,
 	}
 	if !reflect.DeepEqual(got["1"], want) {
 		t.Errorf("\n got %+v\nwant %+v", got["1"], want)
@@ -149,16 +149,16 @@ func TestLedgerOfShadow(t *testing.T) {
 	l := ledger(t, filepath.Join(t.TempDir(), "db"))
 	a, b := waits("1", 0), waits("2", 0)
 	st := look(10, a, b)
-	st.Mode = slurmbridge.Shadow
-	pair := slurmbridge.Group{Kind: slurmbridge.Join, Node: "n1", GPU: 1, Members: []slurmbridge.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}}}
-	st.Plan = &slurmbridge.Plan{Groups: []slurmbridge.PlannedGroup{{Group: pair}}}
-	st.Notes = map[string]*slurmbridge.Note{
+	st.Mode = job.Shadow
+	pair := job.Group{Kind: job.Join, Node: "n1", GPU: 1, Members: []job.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}}}
+	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: pair}}}
+	st.Explanations = map[string]*job.Explanation{
 		"1": {Refused: []string{"with 2 on n1 gpu 0: GPU memory would not suffice at some moment", "with 3 on n1 gpu 0: GPU memory would not suffice at some moment"}},
 		"2": {Refused: []string{"alone or joining on n1 gpu 0: a job asks not to share"}},
 	}
 	st.Snap.Jobs = append(st.Snap.Jobs, runs(waits("8", 0), 3, 1))
 	later := *st
-	later.Plan = &slurmbridge.Plan{Groups: []slurmbridge.PlannedGroup{{Group: slurmbridge.Group{Kind: slurmbridge.StartNow, Node: "n1", Members: []slurmbridge.Member{{Ref: "2"}}}}}}
+	later.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Kind: job.StartNow, Node: "n1", Members: []job.Member{{Ref: "2"}}}}}}
 	enter(t, l, st, st, &later)
 	ctx := context.Background()
 	in, err := l.Intended(ctx, at(0), at(100))
@@ -195,7 +195,7 @@ func TestLedgerIsQuiet(t *testing.T) {
 	l.db.SetMaxOpenConns(1) // which counts
 	j := runs(waits("1", 0), 5, 0)
 	st := look(10, j, waits("2", 1))
-	st.Plan = &slurmbridge.Plan{Groups: []slurmbridge.PlannedGroup{{Group: slurmbridge.Group{Members: []slurmbridge.Member{{Ref: "2"}}}}}}
+	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Members: []job.Member{{Ref: "2"}}}}}}
 	enter(t, l, st)
 	before := changes(t, l)
 	enter(t, l, look(11, j, waits("2", 1)), look(12, j, waits("2", 1)))
@@ -246,7 +246,7 @@ func BenchmarkLedger(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	var jobs []slurmbridge.Job
+	var jobs []job.Job
 	for i := range 10_000 {
 		jobs = append(jobs, waits(fmt.Sprint(i), 0, "5"))
 	}

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
 // SaveOutcome writes down what came of a run, in place of what stood there of it.
-func (j *Journal) SaveOutcome(ctx context.Context, o *slurmbridge.Outcome) error {
+func (j *Journal) SaveOutcome(ctx context.Context, o *history.Outcome) error {
 	body, err := json.Marshal(o)
 	if err != nil {
 		return fmt.Errorf("write outcome of job %s: %w", o.Ref, err)
@@ -33,20 +33,20 @@ func (j *Journal) LastOutcome(ctx context.Context) (run int64, err error) {
 
 // Outcomes returns those of the runs that ended since the given time, in the order
 // of their records.
-func (j *Journal) Outcomes(ctx context.Context, since time.Time) ([]slurmbridge.Outcome, error) {
+func (j *Journal) Outcomes(ctx context.Context, since time.Time) ([]history.Outcome, error) {
 	return j.outcomes(ctx, `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY run`, since.UnixMilli())
 }
 
-func (j *Journal) outcomes(ctx context.Context, query string, args ...any) ([]slurmbridge.Outcome, error) {
+func (j *Journal) outcomes(ctx context.Context, query string, args ...any) ([]history.Outcome, error) {
 	rows, err := j.db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)
 	}
 	defer rows.Close()
-	out := []slurmbridge.Outcome{}
+	out := []history.Outcome{}
 	for rows.Next() {
 		var body string
-		var o slurmbridge.Outcome
+		var o history.Outcome
 		if err := rows.Scan(&body); err != nil {
 			return nil, fmt.Errorf("read outcomes: %w", err)
 		}

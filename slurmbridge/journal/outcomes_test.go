@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 func TestOutcomes(t *testing.T) {
@@ -18,7 +19,7 @@ func TestOutcomes(t *testing.T) {
 	}
 	at := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range 3 {
-		o := slurmbridge.Outcome{
+		o := history.Outcome{
 			Run: int64(i + 5), Ref: "7", User: "ann", App: "a", Start: at, End: at.Add(time.Duration(i) * time.Hour),
 			With: []string{"8"}, Lesson: &interference.Lesson{Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5, Off: 0.25},
 		}

@@ -7,14 +7,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // Ran is one run that ended, as store and journal know it.
 type Ran struct {
 	Ref, User string
-	Terms     slurmbridge.Terms
+	Terms     job.Terms
 	// Arrive is since when nothing but its turn kept the job waiting; zero = nobody
 	// saw it wait.
 	Arrive, Start, End time.Time
@@ -25,7 +27,7 @@ type Ran struct {
 	// Profile is what is known of its application, nil = nothing.
 	Profile *rlcore.Profile
 	// Outcome is what came of the run, nil = it was not judged.
-	Outcome *slurmbridge.Outcome
+	Outcome *history.Outcome
 }
 
 const (
@@ -39,7 +41,7 @@ const (
 )
 
 // Draw makes a mix of runs that ended in [from, to). It leaves the runs as they are.
-func Draw(from, to time.Time, ran []Ran, past []slurmbridge.Outcome, rules Rules) *Mix {
+func Draw(from, to time.Time, ran []Ran, past []history.Outcome, rules Rules) *Mix {
 	m := &Mix{Version: mixVersion, From: from.UTC(), To: to.UTC(), Rules: rules, LeftOut: map[string]int{}}
 	var kept []*Ran
 	for i := range ran {
@@ -70,8 +72,8 @@ func Draw(from, to time.Time, ran []Ran, past []slurmbridge.Outcome, rules Rules
 }
 
 // teaching is what of an outcome teaches anything.
-func teaching(o *slurmbridge.Outcome) slurmbridge.Outcome {
-	return slurmbridge.Outcome{
+func teaching(o *history.Outcome) history.Outcome {
+	return history.Outcome{
 		Ref: o.Ref, App: o.App, End: o.End.UTC(), WithApps: o.WithApps, Contract: o.Contract, Broken: o.Broken,
 		Lesson: o.Lesson, Suspect: o.Suspect, Blamed: o.Blamed, Cleared: o.Cleared,
 	}

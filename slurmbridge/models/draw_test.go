@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // Whatever ran, each run is in the mix once or counted as left out; slices are in
@@ -39,9 +40,9 @@ func TestDraw(t *testing.T) {
 				r.Card.MemMiB = 100
 				r.Profile = known[rapid.IntRange(0, 10).Draw(t, "app")].Profile
 			case 4:
-				r.Outcome = &slurmbridge.Outcome{With: []string{"9"}, Suspect: "memory"}
+				r.Outcome = &history.Outcome{With: []string{"9"}, Suspect: "memory"}
 			case 5:
-				r.Outcome = &slurmbridge.Outcome{With: []string{"9"}, Predicted: 1.5}
+				r.Outcome = &history.Outcome{With: []string{"9"}, Predicted: 1.5}
 			default:
 				r.Profile = known[rapid.IntRange(0, 10).Draw(t, "app")].Profile
 			}
@@ -85,7 +86,7 @@ func TestDraw(t *testing.T) {
 
 func TestSoloTimes(t *testing.T) {
 	run := Ran{Start: day0, End: day0.Add(120 * time.Second)}
-	for want, o := range map[float64]*slurmbridge.Outcome{
+	for want, o := range map[float64]*history.Outcome{
 		120: nil,
 		100: {With: []string{"2"}, Slowdown: 1.2, SoloS: 100},
 		80:  {With: []string{"2"}, Predicted: 1.5}, // cut short
@@ -103,7 +104,7 @@ func TestSoloTimes(t *testing.T) {
 func TestDrawBounds(t *testing.T) {
 	ran := site(mostRuns+100, 4, 10, 1)
 	to := day0.AddDate(0, 0, 14)
-	past := []slurmbridge.Outcome{
+	past := []history.Outcome{
 		{Ref: "1", User: "ann", End: day0, Lesson: &interference.Lesson{Victim: "a", Others: []string{"b"}, Slowdown: 1.5, Off: 0.2}},
 		{Ref: "2", End: day0},
 		{Ref: "3", End: to.Add(time.Second), Broken: true},
@@ -133,17 +134,17 @@ func TestBelieved(t *testing.T) {
 	for i := range ran {
 		names[ran[i].Profile.App] = true
 	}
-	var past []slurmbridge.Outcome
+	var past []history.Outcome
 	for v := range names {
 		for a := range names {
 			for range 3 {
-				past = append(past, slurmbridge.Outcome{App: v, End: day0, Lesson: &interference.Lesson{
+				past = append(past, history.Outcome{App: v, End: day0, Lesson: &interference.Lesson{
 					Card: rlcore.TitanXp.Model, Victim: v, Others: []string{a}, Slowdown: 3, Off: 1,
 				}})
 			}
 		}
 	}
-	pace := func(past []slurmbridge.Outcome) float64 {
+	pace := func(past []history.Outcome) float64 {
 		w := newWorld(Draw(day0, day0.AddDate(0, 0, 14), ran, past, rules))
 		a, b := w.slices[0][0].Truth, w.slices[0][1].Truth
 		d := w.truth.of(&rlcore.TitanXp)

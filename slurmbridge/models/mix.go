@@ -10,8 +10,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // Rules are the settings that decisions keep to.
@@ -59,16 +60,16 @@ type Slice struct {
 // Mix is what a site ran in some days, with what was believed of its applications
 // and of slowdowns at their end.
 type Mix struct {
-	Version  int                   `json:"version"`
-	From     time.Time             `json:"from"`
-	Split    time.Time             `json:"split"`
-	To       time.Time             `json:"to"`
-	Rules    Rules                 `json:"rules"`
-	Slices   []Slice               `json:"slices"`
-	Profiles []*rlcore.Profile     `json:"profiles"`
-	Outcomes []slurmbridge.Outcome `json:"outcomes"` // those that teach something
-	Guessed  int                   `json:"guessed_arrivals"`
-	LeftOut  map[string]int        `json:"left_out"`
+	Version  int               `json:"version"`
+	From     time.Time         `json:"from"`
+	Split    time.Time         `json:"split"`
+	To       time.Time         `json:"to"`
+	Rules    Rules             `json:"rules"`
+	Slices   []Slice           `json:"slices"`
+	Profiles []*rlcore.Profile `json:"profiles"`
+	Outcomes []history.Outcome `json:"outcomes"` // those that teach something
+	Guessed  int               `json:"guessed_arrivals"`
+	LeftOut  map[string]int    `json:"left_out"`
 }
 
 const mixVersion = 1

@@ -5,12 +5,13 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // world is a mix made ready to be played.
@@ -26,7 +27,7 @@ type world struct {
 // model makes a new interference model that has learned what the site's has.
 func (m *Mix) model() *interference.Model {
 	out := interference.New(&contention.MPS)
-	slurmbridge.Teach(out, m.Outcomes)
+	history.Teach(out, m.Outcomes)
 	return out
 }
 

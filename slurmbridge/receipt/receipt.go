@@ -11,8 +11,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -20,15 +22,15 @@ import (
 // it.
 type Job struct {
 	Ref, User, Account, Partition, App string
-	Mode                               slurmbridge.Mode
+	Mode                               job.Mode
 	// Ready is since when nothing but its turn kept the job waiting; zero = nobody
 	// saw it wait. Start and End are the node's where there is a record.
 	Ready, Start, End time.Time
 	GPUs              []string // names that are the same for the same GPU
 	Whole             int      // whole GPUs that it asked for, 0 = a share
-	Terms             slurmbridge.Terms
+	Terms             job.Terms
 	// Outcome is what came of the run, nil = it was not judged.
-	Outcome *slurmbridge.Outcome
+	Outcome *history.Outcome
 	// Profile is what is known of its application today, nil = nothing.
 	Profile *rlcore.Profile
 }
@@ -38,9 +40,9 @@ func (j *Job) hours() float64 { return max(0, j.End.Sub(j.Start).Hours()) }
 // Input is what store and journal kept.
 type Input struct {
 	From, To time.Time
-	Mode     slurmbridge.Mode // the settings', for jobs that nobody noted one of
+	Mode     job.Mode // the settings', for jobs that nobody noted one of
 	Jobs     []Job
-	Groups   []slurmbridge.Group
+	Groups   []job.Group
 	Intended map[string]journal.Intended // of shadow, by ref
 	Refused  []journal.Refused
 	// Replay is the world in which to run the jobs once more; nil = don't.
@@ -158,7 +160,7 @@ func Make(in *Input) *Receipt {
 		if j.Outcome != nil && j.Outcome.Shared() {
 			r.Shared++
 		}
-		if j.Mode == slurmbridge.Active {
+		if j.Mode == job.Active {
 			active++
 		}
 	}
@@ -186,7 +188,7 @@ func (r *Receipt) groups(in *Input) {
 	policies := map[string]bool{}
 	grouped, intended := map[string]bool{}, map[string]bool{}
 	foreseen := map[string]float64{}
-	add := func(g *slurmbridge.Group, into map[string]bool, others int) {
+	add := func(g *job.Group, into map[string]bool, others int) {
 		if g.Policy != "" {
 			policies[g.Policy] = true
 		}
@@ -203,9 +205,9 @@ func (r *Receipt) groups(in *Input) {
 	}
 	for i := range in.Groups {
 		g := in.Groups[i]
-		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m slurmbridge.Member) bool { return !m.Ran })
+		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m job.Member) bool { return !m.Ran })
 		others := 0
-		if g.Kind == slurmbridge.Join {
+		if g.Kind == job.Join {
 			others = 1 // at least: that is what joining means
 		}
 		if len(g.Members) > 0 && len(g.Members)+others > 1 {
@@ -216,7 +218,7 @@ func (r *Receipt) groups(in *Input) {
 	for ref, x := range in.Intended {
 		own := map[string]bool{}
 		only := x.Group
-		only.Members = slices.DeleteFunc(slices.Clone(x.Members), func(m slurmbridge.Member) bool { return m.Ref != ref })
+		only.Members = slices.DeleteFunc(slices.Clone(x.Members), func(m job.Member) bool { return m.Ref != ref })
 		add(&only, own, len(x.Members)-len(only.Members)+len(x.Beside))
 		maps.Copy(intended, own)
 	}

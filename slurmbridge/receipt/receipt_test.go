@@ -10,13 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -30,10 +32,10 @@ var light = &rlcore.Profile{App: "light", DurationS: 3600, PeriodS: 3600, Series
 // ran is a job of an application of an hour that ran from one minute to another.
 func ran(ref, user string, ready, from, to float64, with ...string) Job {
 	j := Job{
-		Ref: ref, User: user, Account: "lab", Partition: "gpu", App: "light", Mode: slurmbridge.Active,
+		Ref: ref, User: user, Account: "lab", Partition: "gpu", App: "light", Mode: job.Active,
 		Ready: at(ready), Start: at(from), End: at(to), GPUs: []string{"n1/0"}, Profile: light,
 	}
-	o := &slurmbridge.Outcome{Ref: ref, User: user, App: "light", State: "COMPLETED", With: with, End: j.End, SoloS: 3600}
+	o := &history.Outcome{Ref: ref, User: user, App: "light", State: "COMPLETED", With: with, End: j.End, SoloS: 3600}
 	o.Slowdown = (to - from) / 60
 	if len(with) > 0 {
 		o.Predicted = 1.1
@@ -45,7 +47,7 @@ func ran(ref, user string, ready, from, to float64, with ...string) Job {
 // world is one GPU on which everybody may share, decided by greedy.
 func world() *World {
 	return &World{
-		Nodes: []slurmbridge.Node{{Name: "n1", GPUs: 1, GPUType: "x", Partitions: []string{"gpu"}, Up: true}},
+		Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "x", Partitions: []string{"gpu"}, Up: true}},
 		Card:  func(string) (rlcore.GPUSpec, bool) { return rlcore.GPUSpec{Model: "x", MemMiB: 10_000}, true },
 		Decider: func() *rlcore.Decider {
 			m := interference.New(&contention.MPS)
@@ -67,10 +69,10 @@ func TestWhatWasDone(t *testing.T) {
 	a, b, c := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1"), ran("3", "ann", 0, 75, 135)
 	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
 	a.Outcome.Broken = true
-	in := &Input{From: at(-10), To: at(200), Jobs: []Job{a, b, c}, Groups: []slurmbridge.Group{
-		{Kind: slurmbridge.StartNow, State: slurmbridge.Done, Policy: "dqn", Members: []slurmbridge.Member{{Ref: "1", Ran: true, Predicted: 1.1}, {Ref: "2", Ran: true, Predicted: 1.3}}},
-		{Kind: slurmbridge.StartNow, State: slurmbridge.Done, Policy: "dqn", Members: []slurmbridge.Member{{Ref: "3", Ran: true, Predicted: 1}}},
-		{Kind: slurmbridge.StartNow, State: slurmbridge.Done, Policy: "dqn", Members: []slurmbridge.Member{{Ref: "8"}, {Ref: "9"}}}, // taken back
+	in := &Input{From: at(-10), To: at(200), Jobs: []Job{a, b, c}, Groups: []job.Group{
+		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "1", Ran: true, Predicted: 1.1}, {Ref: "2", Ran: true, Predicted: 1.3}}},
+		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "3", Ran: true, Predicted: 1}}},
+		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "8"}, {Ref: "9"}}}, // taken back
 	}}
 	r := Make(in)
 	if r.Jobs != 3 || r.Users != 2 || r.Shared != 2 || r.Grouped != 2 || r.Groups != 1 {
@@ -116,12 +118,12 @@ func TestShadow(t *testing.T) {
 	intended := map[string]journal.Intended{}
 	for i := range 4 {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%2), 0, float64(60*i), float64(60*i+60))
-		j.Mode = slurmbridge.Shadow
+		j.Mode = job.Shadow
 		jobs = append(jobs, j)
-		intended[j.Ref] = journal.Intended{Group: slurmbridge.Group{Policy: "dqn", Members: []slurmbridge.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}}}}
+		intended[j.Ref] = journal.Intended{Group: job.Group{Policy: "dqn", Members: []job.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}}}}
 	}
-	intended["3"] = journal.Intended{Group: slurmbridge.Group{Members: []slurmbridge.Member{{Ref: "3", Predicted: 1}}}} // alone
-	r := Make(&Input{Mode: slurmbridge.Shadow, Jobs: jobs, Intended: intended, Replay: world()})
+	intended["3"] = journal.Intended{Group: job.Group{Members: []job.Member{{Ref: "3", Predicted: 1}}}} // alone
+	r := Make(&Input{Mode: job.Shadow, Jobs: jobs, Intended: intended, Replay: world()})
 	if r.Intended != 3 || r.Grouped != 0 || r.Predicted.Jobs != 3 || r.Modes["shadow"] != 4 {
 		t.Errorf("%+v", r)
 	}
@@ -147,7 +149,7 @@ func TestShadow(t *testing.T) {
 // Jobs keep to their partition's GPUs, to their terms and to whole GPUs.
 func TestReplayKeepsRules(t *testing.T) {
 	w := world()
-	w.Nodes = append(w.Nodes, slurmbridge.Node{Name: "n2", GPUs: 1, GPUType: "x", Partitions: []string{"other"}})
+	w.Nodes = append(w.Nodes, job.Node{Name: "n2", GPUs: 1, GPUType: "x", Partitions: []string{"other"}})
 	never := ran("1", "ann", 0, 0, 60)
 	never.Terms.NoShare = true
 	whole := ran("2", "bob", 0, 60, 120)

@@ -9,18 +9,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // World is where jobs are replayed, once each with a GPU of its own and once
 // sharing.
 type World struct {
-	Nodes []slurmbridge.Node
-	Card  slurmbridge.Card
+	Nodes []job.Node
+	Card  loop.Card
 	// Decider makes what decides in the shared world; its guard's predictor also says
 	// how sharers slow each other there.
 	Decider func() *rlcore.Decider

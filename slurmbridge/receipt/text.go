@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/jedib0t/go-pretty/v6/table"
 )
 
 // Text writes the receipt for a terminal, at most limit lines a list.
@@ -131,7 +131,7 @@ func (r *Receipt) Lines() []string {
 		by = ", decided by " + strings.Join(r.Policies, ", ")
 	}
 	say("%d jobs of %d users ended, %s%s.", r.Jobs, r.Users, r.modes(), by)
-	if r.Modes[string(slurmbridge.Active)] > 0 || r.Groups > 0 {
+	if r.Modes[string(job.Active)] > 0 || r.Groups > 0 {
 		say("Grouped: %d jobs in %d groups; %d jobs ran beside others.", r.Grouped, r.Groups, r.Shared)
 	}
 	h := r.Hours
@@ -141,7 +141,7 @@ func (r *Receipt) Lines() []string {
 	} else {
 		say("GPU-hours: %.1f used, one by one.", h.Used)
 	}
-	if r.Modes[string(slurmbridge.Shadow)] > 0 || r.Intended > 0 {
+	if r.Modes[string(job.Shadow)] > 0 || r.Intended > 0 {
 		say("Shadow changed nothing. It would have put %d jobs beside others.", r.Intended)
 	}
 	if x := r.Replay; x != nil {

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Tres is a job's request for generic resources in the four forms that sbatch has
@@ -25,13 +25,13 @@ type Tres struct {
 // refuses), and where it is for something else too (that would be lost): such a
 // request is called one of whole GPUs, so that the bridge leaves the job alone
 // and puts nothing beside it. Count is per node, job, socket or task, as asked.
-func ParseAsk(t Tres) slurmbridge.Ask {
+func ParseAsk(t Tres) job.GPURequest {
 	ask := parseGres(t.PerNode)
 	for _, s := range [...]string{t.PerJob, t.PerSocket, t.PerTask} {
 		more := whole(parseGres(s))
 		switch {
-		case more.Kind == slurmbridge.AskNone:
-		case ask.Kind == slurmbridge.AskNone:
+		case more.Kind == job.NoGPU:
+		case ask.Kind == job.NoGPU:
 			ask = more
 		default: // the same GPUs seen from two sides
 			ask = whole(ask)
@@ -43,20 +43,20 @@ func ParseAsk(t Tres) slurmbridge.Ask {
 }
 
 // whole calls a request that can't be rewritten one of whole GPUs.
-func whole(a slurmbridge.Ask) slurmbridge.Ask {
-	if a.Kind == slurmbridge.AskShares {
+func whole(a job.GPURequest) job.GPURequest {
+	if a.Kind == job.Shares {
 		a.Count = 1 // at least
 	}
-	if a.Kind != slurmbridge.AskNone {
-		a.Kind, a.Sharing = slurmbridge.AskWhole, ""
+	if a.Kind != job.NoGPU {
+		a.Kind, a.Sharing = job.WholeGPU, ""
 	}
 	return a
 }
 
 // parseGres reads one comma-separated list. Anything that is no GPU is passed
 // over, but stays in Raw.
-func parseGres(list string) slurmbridge.Ask {
-	var ask slurmbridge.Ask
+func parseGres(list string) job.GPURequest {
+	var ask job.GPURequest
 	if isNone(list) {
 		return ask
 	}
@@ -67,14 +67,14 @@ func parseGres(list string) slurmbridge.Ask {
 		if !ok {
 			continue
 		}
-		one := slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.Sharing(name), Count: count}
+		one := job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(name), Count: count}
 		switch {
 		case name == "gpu" && typ == "shared":
-			one = slurmbridge.Ask{Kind: slurmbridge.AskShared, Count: count}
+			one = job.GPURequest{Kind: job.SharedGPU, Count: count}
 		case name == "gpu":
-			one = slurmbridge.Ask{Kind: slurmbridge.AskWhole, Count: count}
+			one = job.GPURequest{Kind: job.WholeGPU, Count: count}
 		}
-		if ask.Kind == slurmbridge.AskNone {
+		if ask.Kind == job.NoGPU {
 			ask = one
 		} else {
 			more := whole(one).Count
@@ -82,7 +82,7 @@ func parseGres(list string) slurmbridge.Ask {
 			ask.Count += more
 		}
 	}
-	if ask.Kind != slurmbridge.AskNone {
+	if ask.Kind != job.NoGPU {
 		ask.Raw = list
 	}
 	if items > 1 {

@@ -5,45 +5,45 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 func TestParseAsk(t *testing.T) {
-	const whole, shared, shares = slurmbridge.AskWhole, slurmbridge.AskShared, slurmbridge.AskShares
+	const whole, shared, shares = job.WholeGPU, job.SharedGPU, job.Shares
 	for _, tc := range []struct {
 		in   Tres
-		want slurmbridge.Ask
+		want job.GPURequest
 	}{
-		{Tres{}, slurmbridge.Ask{}},
-		{Tres{PerNode: "N/A", PerJob: "N/A", PerSocket: "N/A", PerTask: "N/A"}, slurmbridge.Ask{}},
-		{Tres{PerNode: "gres:gpu:1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
-		{Tres{PerNode: "gres:gpu"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu"}},
-		{Tres{PerNode: "gres/gpu:titanxp:2"}, slurmbridge.Ask{Kind: whole, Count: 2, Raw: "gres/gpu:titanxp:2"}},
-		{Tres{PerNode: "gres/gpu=3"}, slurmbridge.Ask{Kind: whole, Count: 3, Raw: "gres/gpu=3"}},
-		{Tres{PerNode: "gres:gpu:a:1,gres:gpu:b:2"}, slurmbridge.Ask{Kind: whole, Count: 3, Raw: "gres:gpu:a:1,gres:gpu:b:2"}},
-		{Tres{PerNode: "gres:gpu:titanxp"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:titanxp"}},
-		{Tres{PerNode: "gres:gpu:shared"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres:gpu:shared"}},
-		{Tres{PerNode: "gres/gpu:shared:1"}, slurmbridge.Ask{Kind: shared, Count: 1, Raw: "gres/gpu:shared:1"}},
-		{Tres{PerJob: "gres:gpu:shared:1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:shared:1"}},
-		{Tres{PerTask: "gres/gpu:shared=1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/gpu:shared=1"}},
-		{Tres{PerNode: "gres:mps:100"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 100, Raw: "gres:mps:100"}},
-		{Tres{PerNode: "gres/mps:50"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 50, Raw: "gres/mps:50"}},
-		{Tres{PerNode: "mps:titanxp:50"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 50, Raw: "mps:titanxp:50"}},
-		{Tres{PerNode: "gres/shard:34"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.Shard, Count: 34, Raw: "gres/shard:34"}},
-		{Tres{PerNode: "gres/mps:1K"}, slurmbridge.Ask{Kind: shares, Sharing: slurmbridge.MPS, Count: 1024, Raw: "gres/mps:1K"}},
+		{Tres{}, job.GPURequest{}},
+		{Tres{PerNode: "N/A", PerJob: "N/A", PerSocket: "N/A", PerTask: "N/A"}, job.GPURequest{}},
+		{Tres{PerNode: "gres:gpu:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
+		{Tres{PerNode: "gres:gpu"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu"}},
+		{Tres{PerNode: "gres/gpu:titanxp:2"}, job.GPURequest{Kind: whole, Count: 2, Raw: "gres/gpu:titanxp:2"}},
+		{Tres{PerNode: "gres/gpu=3"}, job.GPURequest{Kind: whole, Count: 3, Raw: "gres/gpu=3"}},
+		{Tres{PerNode: "gres:gpu:a:1,gres:gpu:b:2"}, job.GPURequest{Kind: whole, Count: 3, Raw: "gres:gpu:a:1,gres:gpu:b:2"}},
+		{Tres{PerNode: "gres:gpu:titanxp"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:titanxp"}},
+		{Tres{PerNode: "gres:gpu:shared"}, job.GPURequest{Kind: shared, Count: 1, Raw: "gres:gpu:shared"}},
+		{Tres{PerNode: "gres/gpu:shared:1"}, job.GPURequest{Kind: shared, Count: 1, Raw: "gres/gpu:shared:1"}},
+		{Tres{PerJob: "gres:gpu:shared:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:shared:1"}},
+		{Tres{PerTask: "gres/gpu:shared=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/gpu:shared=1"}},
+		{Tres{PerNode: "gres:mps:100"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"}},
+		{Tres{PerNode: "gres/mps:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "gres/mps:50"}},
+		{Tres{PerNode: "mps:titanxp:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "mps:titanxp:50"}},
+		{Tres{PerNode: "gres/shard:34"}, job.GPURequest{Kind: shares, Sharing: job.Shard, Count: 34, Raw: "gres/shard:34"}},
+		{Tres{PerNode: "gres/mps:1K"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 1024, Raw: "gres/mps:1K"}},
 		// Gres=mps:50 would take the nic away.
-		{Tres{PerNode: "gres/nic:2,gres/mps:100"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/nic:2,gres/mps:100"}},
-		{Tres{PerNode: "gres/mps:a:50,gres/mps:b:50"}, slurmbridge.Ask{Kind: whole, Count: 2, Raw: "gres/mps:a:50,gres/mps:b:50"}},
-		{Tres{PerNode: "gres:gpu:shared,gres:nic"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:shared,gres:nic"}},
-		{Tres{PerNode: "gres/nic:2"}, slurmbridge.Ask{}},
-		{Tres{PerNode: "gres:none"}, slurmbridge.Ask{}},
-		{Tres{PerTask: "cpu=2,gres/gpu=1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "cpu=2,gres/gpu=1"}},
-		{Tres{PerTask: "cpu=2"}, slurmbridge.Ask{}},
-		{Tres{PerSocket: "gres:gpu:1"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
-		{Tres{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"}, slurmbridge.Ask{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"}},
+		{Tres{PerNode: "gres/nic:2,gres/mps:100"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/nic:2,gres/mps:100"}},
+		{Tres{PerNode: "gres/mps:a:50,gres/mps:b:50"}, job.GPURequest{Kind: whole, Count: 2, Raw: "gres/mps:a:50,gres/mps:b:50"}},
+		{Tres{PerNode: "gres:gpu:shared,gres:nic"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:shared,gres:nic"}},
+		{Tres{PerNode: "gres/nic:2"}, job.GPURequest{}},
+		{Tres{PerNode: "gres:none"}, job.GPURequest{}},
+		{Tres{PerTask: "cpu=2,gres/gpu=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "cpu=2,gres/gpu=1"}},
+		{Tres{PerTask: "cpu=2"}, job.GPURequest{}},
+		{Tres{PerSocket: "gres:gpu:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
+		{Tres{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"}, job.GPURequest{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"}},
 		// Shares of a task are no shares that Gres= could rewrite.
-		{Tres{PerTask: "gres/mps:50"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/mps:50"}},
-		{Tres{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}, slurmbridge.Ask{Kind: whole, Count: 1, Raw: "gres/mps:50,gres/mps:50"}},
+		{Tres{PerTask: "gres/mps:50"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50"}},
+		{Tres{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50,gres/mps:50"}},
 	} {
 		if got := ParseAsk(tc.in); got != tc.want {
 			t.Errorf("%+v:\n got %+v\nwant %+v", tc.in, got, tc.want)
@@ -60,16 +60,16 @@ func FuzzParseAsk(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b, c, d string) {
 		ask := ParseAsk(Tres{a, b, c, d})
-		if ask.Kind == slurmbridge.AskNone && ask != (slurmbridge.Ask{}) {
+		if ask.Kind == job.NoGPU && ask != (job.GPURequest{}) {
 			t.Errorf("no GPU, but %+v", ask)
 		}
 		if ask.Count < 0 {
 			t.Errorf("count %d", ask.Count)
 		}
-		if (ask.Kind == slurmbridge.AskShares) != (ask.Sharing != "") {
+		if (ask.Kind == job.Shares) != (ask.Sharing != "") {
 			t.Errorf("kind and sharing disagree: %+v", ask)
 		}
-		if ask.Kind != slurmbridge.AskNone && !strings.Contains(ask.Raw, "gpu") && !strings.Contains(ask.Raw, "mps") && !strings.Contains(ask.Raw, "shard") {
+		if ask.Kind != job.NoGPU && !strings.Contains(ask.Raw, "gpu") && !strings.Contains(ask.Raw, "mps") && !strings.Contains(ask.Raw, "shard") {
 			t.Errorf("a GPU out of nothing: %+v", ask)
 		}
 		if ParseAsk(Tres{PerNode: a}) != parseGres(a) {
@@ -79,24 +79,24 @@ func FuzzParseAsk(f *testing.F) {
 }
 
 func TestParseDependencies(t *testing.T) {
-	dep := func(typ, job, rest string) slurmbridge.Dependency {
-		return slurmbridge.Dependency{Type: typ, Job: job, Rest: rest}
+	dep := func(typ, on, rest string) job.Dependency {
+		return job.Dependency{Type: typ, Job: on, Rest: rest}
 	}
 	for _, tc := range []struct {
 		in   string
 		or   bool
-		want []slurmbridge.Dependency
+		want []job.Dependency
 	}{
 		{"", false, nil},
 		{"(null)", false, nil},
-		{"after:12(unfulfilled)", false, []slurmbridge.Dependency{dep("after", "12", "")}},
-		{"afterok:1(unfulfilled)?afterany:2(unfulfilled)", true, []slurmbridge.Dependency{dep("afterok", "1", ""), dep("afterany", "2", "")}},
-		{"after:22_*+5(unfulfilled),afterany:1(unfulfilled)", false, []slurmbridge.Dependency{dep("after", "22", "+5"), dep("afterany", "1", "")}},
-		{"afterok:7_3(failed)", false, []slurmbridge.Dependency{dep("afterok", "7_3", "")}},
-		{"afterany:1:2_4:3", false, []slurmbridge.Dependency{dep("afterany", "1", ""), dep("afterany", "2_4", ""), dep("afterany", "3", "")}},
-		{"singleton(unfulfilled)", false, []slurmbridge.Dependency{dep("singleton", "", "")}},
-		{"after:x", false, []slurmbridge.Dependency{dep("after", "", "x")}},
-		{"aftercorr:9_", false, []slurmbridge.Dependency{dep("aftercorr", "9", "_")}},
+		{"after:12(unfulfilled)", false, []job.Dependency{dep("after", "12", "")}},
+		{"afterok:1(unfulfilled)?afterany:2(unfulfilled)", true, []job.Dependency{dep("afterok", "1", ""), dep("afterany", "2", "")}},
+		{"after:22_*+5(unfulfilled),afterany:1(unfulfilled)", false, []job.Dependency{dep("after", "22", "+5"), dep("afterany", "1", "")}},
+		{"afterok:7_3(failed)", false, []job.Dependency{dep("afterok", "7_3", "")}},
+		{"afterany:1:2_4:3", false, []job.Dependency{dep("afterany", "1", ""), dep("afterany", "2_4", ""), dep("afterany", "3", "")}},
+		{"singleton(unfulfilled)", false, []job.Dependency{dep("singleton", "", "")}},
+		{"after:x", false, []job.Dependency{dep("after", "", "x")}},
+		{"aftercorr:9_", false, []job.Dependency{dep("aftercorr", "9", "_")}},
 	} {
 		d := ParseDependencies(tc.in)
 		if d.Or != tc.or || !reflect.DeepEqual(d.List, tc.want) {

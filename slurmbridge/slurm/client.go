@@ -16,9 +16,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"golang.org/x/sync/errgroup"
 )
 
 // Client is a cluster seen through its commands. Its fields are set before the
@@ -51,7 +51,7 @@ type Client struct {
 	progs map[string]string
 
 	config cached[map[string]string]
-	nodes  cached[[]slurmbridge.Node]
+	nodes  cached[[]job.Node]
 
 	look     sync.Mutex // one look at a time: they share what follows
 	parser   queueParser
@@ -68,7 +68,7 @@ type indexes struct {
 	gpus  []int
 }
 
-var _ slurmbridge.Slurm = (*Client)(nil)
+var _ job.Slurm = (*Client)(nil)
 
 // Open finds Slurm's commands and returns a Client for them. It doesn't ask the
 // cluster anything.
@@ -139,14 +139,14 @@ func (k *cached[T]) get(now time.Time, every time.Duration, ask func() (T, error
 }
 
 // Look reads queue and nodes, at the same time.
-func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
+func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	c.look.Lock()
 	defer c.look.Unlock()
 	config, err := c.Config(ctx)
 	if err != nil {
 		return nil, err
 	}
-	snap := &slurmbridge.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
+	snap := &job.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		snap.Nodes, err = c.Nodes(gctx)
@@ -162,14 +162,14 @@ func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
 	}
 	snap.Awaited = c.parser.awaited
 	for _, gate := range gates {
-		snap.Gates = append(snap.Gates, slurmbridge.GateState{
-			ID: gate.ID, Open: gate.State != slurmbridge.Pending, Begin: gate.Begin,
+		snap.Gates = append(snap.Gates, job.GateState{
+			ID: gate.ID, Open: gate.State != job.Pending, Begin: gate.Begin,
 		})
 	}
 	if !rewritesTypes(snap.Release) {
 		for i := range snap.Jobs {
-			if j := &snap.Jobs[i]; j.Asked.Kind == slurmbridge.AskShared {
-				j.Asked = whole(j.Asked) // nobody can rewrite it any more
+			if j := &snap.Jobs[i]; j.Request.Kind == job.SharedGPU {
+				j.Request = whole(j.Request) // nobody can rewrite it any more
 			}
 		}
 	}
@@ -185,7 +185,7 @@ func (c *Client) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
 }
 
 // queue runs the one squeue of a look.
-func (c *Client) queue(ctx context.Context, config map[string]string) ([]slurmbridge.Job, []gateJob, error) {
+func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job, []gateJob, error) {
 	owners := gateOwners(config)
 	c.parser.ours = func(uid uint32) bool { return owners[uid] }
 	for {
@@ -202,7 +202,7 @@ func (c *Client) queue(ctx context.Context, config map[string]string) ([]slurmbr
 			c.parser.noExc = true // this release can't tell; see exclude
 			continue
 		}
-		jobs, gates, err := c.parser.parse(make([]slurmbridge.Job, 0, c.jobs+c.jobs/8+16), out, nonce)
+		jobs, gates, err := c.parser.parse(make([]job.Job, 0, c.jobs+c.jobs/8+16), out, nonce)
 		if err != nil && stderr != "" {
 			err = fmt.Errorf("%w (%s)", err, oneLine(stderr))
 		}
@@ -231,12 +231,12 @@ const excludedFor = 5 * time.Minute
 // exclude fills in the nodes that pending jobs exclude where squeue's rows don't
 // have them (22.05): jobs that are new since the last look cost a second, short
 // squeue.
-func (c *Client) exclude(ctx context.Context, snap *slurmbridge.Snapshot) error {
+func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	if snap.At.Sub(c.excAt) > excludedFor || c.excluded == nil {
 		c.excluded, c.excAt = map[int64]string{}, snap.At
 	}
-	want := func(j *slurmbridge.Job) bool {
-		return j.State == slurmbridge.Pending && j.Asked.Kind != slurmbridge.AskWhole
+	want := func(j *job.Job) bool {
+		return j.State == job.Pending && j.Request.Kind != job.WholeGPU
 	}
 	var unknown []int64
 	for i := range snap.Jobs {
@@ -276,16 +276,16 @@ func (c *Client) exclude(ctx context.Context, snap *slurmbridge.Snapshot) error 
 
 // index fills in the GPUs of running jobs. Where a node has one GPU there is
 // nothing to ask; elsewhere one scontrol answers for all jobs that are new.
-func (c *Client) index(ctx context.Context, snap *slurmbridge.Snapshot) error {
+func (c *Client) index(ctx context.Context, snap *job.Snapshot) error {
 	gpus := make(map[string]int, len(snap.Nodes))
 	for i := range snap.Nodes {
 		gpus[snap.Nodes[i].Name] = snap.Nodes[i].GPUs
 	}
 	known := make(map[string]indexes)
-	var unknown []*slurmbridge.Job
+	var unknown []*job.Job
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		if j.State == slurmbridge.Pending {
+		if j.State == job.Pending {
 			continue
 		}
 		switch n := gpus[j.Nodes]; {
@@ -308,7 +308,7 @@ func (c *Client) index(ctx context.Context, snap *slurmbridge.Snapshot) error {
 
 // detail asks for several jobs in one scontrol, which reads commands from its
 // standard input. Answers are told apart by a mark that no user knows.
-func (c *Client) detail(ctx context.Context, jobs []*slurmbridge.Job) error {
+func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
 	nonce := newNonce()[1:]
 	var in strings.Builder
 	for _, j := range jobs {
@@ -334,8 +334,8 @@ func (c *Client) detail(ctx context.Context, jobs []*slurmbridge.Job) error {
 }
 
 // Nodes returns the nodes with GPUs.
-func (c *Client) Nodes(ctx context.Context) ([]slurmbridge.Node, error) {
-	nodes, err := c.nodes.get(c.now(), c.NodesEvery, func() ([]slurmbridge.Node, error) {
+func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
+	nodes, err := c.nodes.get(c.now(), c.NodesEvery, func() ([]job.Node, error) {
 		out, _, err := c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-o", "-a", "show", "nodes"}})
 		if err != nil {
 			return nil, err

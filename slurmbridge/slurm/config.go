@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Config returns slurmctld's configuration as `scontrol show config` prints it,
@@ -57,7 +57,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	_, _, err := c.run(ctx, command{name: "scontrol ping", prog: "scontrol", args: []string{"ping"}})
 	var ce *CommandError
 	if errors.As(err, &ce) { // it says so on standard output
-		ce.Kind = slurmbridge.ErrDown
+		ce.Kind = job.ErrDown
 	}
 	return err
 }

@@ -3,15 +3,15 @@ package slurm
 import (
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // ParseDependencies takes a job's unmet dependencies apart, as squeue prints
 // them: "after:12+5(unfulfilled),afterok:7_2(unfulfilled)". A list separated by
 // "?" sets Or. Terms it can't read keep their place, with the text in Rest, so
 // that nobody takes them for met.
-func ParseDependencies(raw string) slurmbridge.Dependencies {
-	d := slurmbridge.Dependencies{}
+func ParseDependencies(raw string) job.Dependencies {
+	d := job.Dependencies{}
 	if isNone(raw) {
 		return d
 	}
@@ -26,17 +26,17 @@ func ParseDependencies(raw string) slurmbridge.Dependencies {
 			continue
 		}
 		if rest == "" {
-			d.List = append(d.List, slurmbridge.Dependency{Type: typ})
+			d.List = append(d.List, job.Dependency{Type: typ})
 			continue
 		}
-		for job := range strings.SplitSeq(rest, ":") { // sbatch takes afterok:1:2
-			n := refLen(job)
-			id, more := job[:n], job[n:]
+		for one := range strings.SplitSeq(rest, ":") { // sbatch takes afterok:1:2
+			n := refLen(one)
+			id, more := one[:n], one[n:]
 			// "12_*" is how Slurm prints a dependency on all of array 12.
 			if tail, all := strings.CutPrefix(more, "_*"); all {
 				more = tail
 			}
-			d.List = append(d.List, slurmbridge.Dependency{Type: typ, Job: id, Rest: more})
+			d.List = append(d.List, job.Dependency{Type: typ, Job: id, Rest: more})
 		}
 	}
 	d.List = d.List[:len(d.List):len(d.List)] // jobs share it: appending must copy

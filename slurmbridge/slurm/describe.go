@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // described are describe's fields that only Slurm writes, separated by '|'; the
@@ -16,10 +16,10 @@ var described = []string{"arraytaskid", "state", "exit_code", "requeue"}
 
 // Describe asks after jobs by name, ended ones too as long as slurmctld remembers
 // them (MinJobAge, 300 s by default). One that it has forgotten isn't in the answer.
-func (c *Client) Describe(ctx context.Context, refs []string) (map[string]slurmbridge.Description, error) {
+func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.Description, error) {
 	for _, ref := range refs {
 		if !validRef(ref) {
-			return nil, fmt.Errorf("describe: %q is no job: %w", ref, slurmbridge.ErrNoJob)
+			return nil, fmt.Errorf("describe: %q is no job: %w", ref, job.ErrNoJob)
 		}
 	}
 	if len(refs) == 0 {
@@ -32,7 +32,7 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]slurmb
 		args: []string{"--noheader", "--all", "--array", "--local", "--states=all", "--jobs=" + strings.Join(refs, ",")},
 		env:  []string{"SQUEUE_FORMAT2=" + format},
 	})
-	if errors.Is(err, slurmbridge.ErrNoJob) {
+	if errors.Is(err, job.ErrNoJob) {
 		return nil, nil // it has forgotten all of them
 	}
 	if err != nil {
@@ -41,8 +41,8 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]slurmb
 	return parseDescriptions(out, nonce)
 }
 
-func parseDescriptions(out []byte, nonce string) (map[string]slurmbridge.Description, error) {
-	jobs := map[string]slurmbridge.Description{}
+func parseDescriptions(out []byte, nonce string) (map[string]job.Description, error) {
+	jobs := map[string]job.Description{}
 	mark := []byte(nonce)
 	for len(out) > 0 {
 		head, rest, ok := bytes.Cut(out, mark)
@@ -65,7 +65,7 @@ func parseDescriptions(out []byte, nonce string) (map[string]slurmbridge.Descrip
 		if !validRef(ref) {
 			continue // several tasks in one row
 		}
-		d := slurmbridge.Description{State: string(f[2]), Requeue: string(f[4]) == "1"}
+		d := job.Description{State: string(f[2]), Requeue: string(f[4]) == "1"}
 		d.ExitCode = exitCode(f[3])
 		if s := string(comment); !isNone(s) {
 			d.AdminComment = s[:min(len(s), maxComment)]
@@ -95,7 +95,7 @@ func exitCode(b []byte) int {
 // for some seconds before it may start.
 func (c *Client) Requeue(ctx context.Context, ref string) error {
 	if !validRef(ref) {
-		return fmt.Errorf("requeue: %q is no job: %w", ref, slurmbridge.ErrNoJob)
+		return fmt.Errorf("requeue: %q is no job: %w", ref, job.ErrNoJob)
 	}
 	_, _, err := c.run(ctx, command{name: "scontrol requeue", prog: "scontrol", args: []string{"requeue", ref}})
 	return err

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 func TestParseDescriptions(t *testing.T) {
@@ -16,7 +16,7 @@ func TestParseDescriptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 3 || got["7"] != (slurmbridge.Description{State: "FAILED", ExitCode: 1, Requeue: true}) {
+	if len(got) != 3 || got["7"] != (job.Description{State: "FAILED", ExitCode: 1, Requeue: true}) {
 		t.Errorf("%+v", got)
 	}
 	if d := got["20_3"]; d.State != "COMPLETED" || d.Requeue || len(d.AdminComment) != maxComment {

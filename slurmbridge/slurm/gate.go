@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // The gate is a job that never runs. It becomes eligible when the lease ends and
@@ -36,7 +36,7 @@ const (
 func (c *Client) CreateGate(ctx context.Context, lease time.Duration) (string, error) {
 	s := seconds(lease)
 	args := []string{
-		"--parsable", "--job-name=" + slurmbridge.GateName, "--comment=" + slurmbridge.GateName,
+		"--parsable", "--job-name=" + job.GateName, "--comment=" + job.GateName,
 		"--begin=now+" + strconv.Itoa(s), "--deadline=now+" + strconv.Itoa(s+2*seconds(gateLimit)), "--time=1",
 		"--nodes=1", "--ntasks=1", "--mem=1", "--no-requeue", "--export=NONE", "--chdir=/",
 		"--input=/dev/null", "--output=/dev/null", "--error=/dev/null",
@@ -48,7 +48,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration) (string, e
 	}
 	id, _, _ := strings.Cut(strings.TrimSpace(string(out)), ";") // ";cluster" may follow
 	if !validRef(id) {
-		return "", fmt.Errorf("sbatch: answered %.80q: %w", out, slurmbridge.ErrRefused)
+		return "", fmt.Errorf("sbatch: answered %.80q: %w", out, job.ErrRefused)
 	}
 	for range gateTries {
 		if err = c.RenewGate(ctx, id, lease); err == nil {
@@ -66,7 +66,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration) (string, e
 // RenewGate makes the lease end the given time from now.
 func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) error {
 	if !validRef(id) {
-		return fmt.Errorf("gate: %q is no job: %w", id, slurmbridge.ErrNoJob)
+		return fmt.Errorf("gate: %q is no job: %w", id, job.ErrNoJob)
 	}
 	s := seconds(lease)
 	return c.update(ctx, []string{id}, []string{
@@ -77,10 +77,10 @@ func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) 
 // OpenGate cancels the gate, if it is still there.
 func (c *Client) OpenGate(ctx context.Context, id string) error {
 	if !validRef(id) {
-		return fmt.Errorf("gate: %q is no job: %w", id, slurmbridge.ErrNoJob)
+		return fmt.Errorf("gate: %q is no job: %w", id, job.ErrNoJob)
 	}
 	_, _, err := c.run(ctx, command{name: "scancel", prog: "scancel", args: []string{id}})
-	if errors.Is(err, slurmbridge.ErrNoJob) {
+	if errors.Is(err, job.ErrNoJob) {
 		return nil
 	}
 	return err

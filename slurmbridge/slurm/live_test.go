@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 )
 
 // live starts a private Slurm and returns a client that runs as its SlurmUser, as
@@ -51,13 +52,13 @@ func submit(tb testing.TB, c *slurmtest.Cluster, args ...string) string {
 	return id
 }
 
-func look(tb testing.TB, c *slurm.Client) (*slurmbridge.Snapshot, map[string]*slurmbridge.Job) {
+func look(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
 	tb.Helper()
-	s, err := c.Look(context.Background())
+	s, err := c.Poll(context.Background())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	by := map[string]*slurmbridge.Job{}
+	by := map[string]*job.Job{}
 	for i := range s.Jobs {
 		by[s.Jobs[i].Ref] = &s.Jobs[i]
 	}
@@ -65,7 +66,7 @@ func look(tb testing.TB, c *slurm.Client) (*slurmbridge.Snapshot, map[string]*sl
 }
 
 // eventually looks until a job is as wanted, and fails when it isn't in time.
-func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string, ok func(map[string]*slurmbridge.Job) bool) time.Duration {
+func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string, ok func(map[string]*job.Job) bool) time.Duration {
 	tb.Helper()
 	started := time.Now()
 	for time.Since(started) < d {
@@ -82,9 +83,9 @@ func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string, ok
 	return 0
 }
 
-func running(ref ...string) func(map[string]*slurmbridge.Job) bool {
-	return func(jobs map[string]*slurmbridge.Job) bool {
-		return !slices.ContainsFunc(ref, func(r string) bool { return jobs[r] == nil || jobs[r].State != slurmbridge.Running })
+func running(ref ...string) func(map[string]*job.Job) bool {
+	return func(jobs map[string]*job.Job) bool {
+		return !slices.ContainsFunc(ref, func(r string) bool { return jobs[r] == nil || jobs[r].State != job.Running })
 	}
 }
 
@@ -102,7 +103,7 @@ func TestGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Somebody who calls his job like the gate has a job, not a gate.
-	impostor := submit(t, cluster, "--job-name="+slurmbridge.GateName, "--comment="+slurmbridge.GateName, "--begin=now+600")
+	impostor := submit(t, cluster, "--job-name="+job.GateName, "--comment="+job.GateName, "--begin=now+600")
 	a := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
 	for range 5 { // longer than the lease
 		if err := c.RenewGate(ctx, gate, 3*time.Second); err != nil {
@@ -115,7 +116,7 @@ func TestGate(t *testing.T) {
 		if left := s.Gates[0].Begin.Sub(s.At); left < time.Second || left > 5*time.Second {
 			t.Fatalf("lease %v", left)
 		}
-		if j := jobs[a]; j.State != slurmbridge.Pending || !j.Dependency.Only("after", gate) {
+		if j := jobs[a]; j.State != job.Pending || !j.Dependency.Only("after", gate) {
 			t.Fatalf("%+v", j)
 		}
 		time.Sleep(time.Second)
@@ -132,7 +133,7 @@ func TestGate(t *testing.T) {
 	if s, _ := look(t, c); len(s.Gates) != 0 {
 		t.Errorf("gates %+v", s.Gates)
 	}
-	if err := c.RenewGate(ctx, gate, time.Minute); !errors.Is(err, slurmbridge.ErrNoJob) {
+	if err := c.RenewGate(ctx, gate, time.Minute); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("renewing a gate that is over: %v", err)
 	}
 
@@ -142,7 +143,7 @@ func TestGate(t *testing.T) {
 	}
 	b := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
 	time.Sleep(2 * time.Second)
-	if _, jobs := look(t, c); jobs[b].State != slurmbridge.Pending {
+	if _, jobs := look(t, c); jobs[b].State != job.Pending {
 		t.Errorf("%+v", jobs[b])
 	}
 	if err := c.OpenGate(ctx, gate); err != nil {
@@ -172,29 +173,29 @@ func TestRelease(t *testing.T) {
 	b := submit(t, cluster, "--gres=mps:100", dep, "--array=1-3", "--exclude=n1")
 	members := []string{a, b + "_1", b + "_3"}
 	_, jobs := look(t, c)
-	if j := jobs[a]; j.Comment != "hostile\n1|2|3 ~" || j.User != "nobody" || j.Asked.Count != 100 {
+	if j := jobs[a]; j.Comment != "hostile\n1|2|3 ~" || j.User != "nobody" || j.Request.Count != 100 {
 		t.Errorf("%+v", j)
 	}
 	if jobs[b+"_2"].ExcNodes != "n1" || jobs[a].ExcNodes != "" {
 		t.Errorf("excluded: %q, %q", jobs[b+"_2"].ExcNodes, jobs[a].ExcNodes)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}); err != nil {
 		t.Fatal(err)
 	}
 	_, jobs = look(t, c)
 	for i, ref := range members {
 		j := jobs[ref]
-		if j == nil || j.Asked.Kind != slurmbridge.AskShares || j.Asked.Count != []int{34, 33, 33}[i] || j.ReqNodes != "n2" || !j.Dependency.Only("after", gate) {
+		if j == nil || j.Request.Kind != job.Shares || j.Request.Count != []int{34, 33, 33}[i] || j.ReqNodes != "n2" || !j.Dependency.Only("after", gate) {
 			t.Errorf("%s: %+v", ref, j)
 		}
 	}
-	if j := jobs[b+"_2"]; j.Asked.Count != 100 || j.ReqNodes != "" || j.ExcNodes != "n1" {
+	if j := jobs[b+"_2"]; j.Request.Count != 100 || j.ReqNodes != "" || j.ExcNodes != "n1" {
 		t.Errorf("a task that was left alone: %+v", j)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: members, Dependency: ptr(""), StartNow: true}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: members, Dependency: ptr(""), StartNow: true}); err != nil {
 		t.Fatal(err)
 	}
 	took := eventually(t, c, 15*time.Second, "started after the release", running(members...))
@@ -216,26 +217,26 @@ func TestRelease(t *testing.T) {
 	}
 
 	// What can't be done is said, and in the terms callers know.
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{a}, Gres: ptr("mps:20")}); !errors.Is(err, slurmbridge.ErrNoJob) {
+	if err := c.Update(ctx, job.Update{Jobs: []string{a}, Gres: ptr("mps:20")}); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("update of a running job: %v", err)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{"999999"}, StartNow: true}); !errors.Is(err, slurmbridge.ErrNoJob) {
+	if err := c.Update(ctx, job.Update{Jobs: []string{"999999"}, StartNow: true}); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("update of no job: %v", err)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("nowhere")}); !errors.Is(err, slurmbridge.ErrRefused) {
+	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("nowhere")}); !errors.Is(err, job.ErrRefused) {
 		t.Errorf("update to an unknown node: %v", err)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2", "999999"}, Dependency: ptr("after:" + gate + ",afterany:" + a)}); !errors.Is(err, slurmbridge.ErrNoJob) {
+	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2", "999999"}, Dependency: ptr("after:" + gate + ",afterany:" + a)}); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("update of two jobs, one of which is none: %v", err)
 	}
 	_, jobs = look(t, c)
 	if d := jobs[b+"_2"].Dependency; !d.Has("after", gate) || !d.Has("afterany", a) || len(d.List) != 2 {
 		t.Errorf("the other job depends on %+v", d)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("n2")}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("n2")}); err != nil {
 		t.Error(err)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("")}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("")}); err != nil {
 		t.Error(err)
 	}
 	if _, jobs = look(t, c); jobs[b+"_2"].ReqNodes != "" {
@@ -246,7 +247,7 @@ func TestRelease(t *testing.T) {
 	if err != nil || !strings.Contains(string(script), "sleep 300") {
 		t.Errorf("script %q, %v", script, err)
 	}
-	if _, err := c.Script(ctx, "999999"); !errors.Is(err, slurmbridge.ErrNoJob) {
+	if _, err := c.Script(ctx, "999999"); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("script of no job: %v", err)
 	}
 }
@@ -266,13 +267,13 @@ func TestLook(t *testing.T) {
 	if jobs[cpu] != nil {
 		t.Errorf("a job without a GPU: %+v", jobs[cpu])
 	}
-	if len(s.Nodes) != 1 || s.Nodes[0].GPUs != 2 || s.Nodes[0].Units != 200 || s.Nodes[0].Sharing != slurmbridge.Shard || !s.Nodes[0].Up || s.Nodes[0].CPUsAlloc != 3 {
+	if len(s.Nodes) != 1 || s.Nodes[0].GPUs != 2 || s.Nodes[0].Units != 200 || s.Nodes[0].Sharing != job.Shard || !s.Nodes[0].Up || s.Nodes[0].CPUsAlloc != 3 {
 		t.Errorf("%+v", s.Nodes)
 	}
-	if j := jobs[gpus]; j.Asked.Kind != slurmbridge.AskWhole || len(j.GPUs) != 1 || j.Start.IsZero() || s.At.Sub(j.Start) > time.Minute || s.At.Before(j.Start.Add(-time.Second)) {
+	if j := jobs[gpus]; j.Request.Kind != job.WholeGPU || len(j.GPUs) != 1 || j.Start.IsZero() || s.At.Sub(j.Start) > time.Minute || s.At.Before(j.Start.Add(-time.Second)) {
 		t.Errorf("%+v", j)
 	}
-	if j := jobs[shard]; j.Asked.Kind != slurmbridge.AskShares || len(j.GPUs) != 1 || j.GPUs[0] == jobs[gpus].GPUs[0] {
+	if j := jobs[shard]; j.Request.Kind != job.Shares || len(j.GPUs) != 1 || j.GPUs[0] == jobs[gpus].GPUs[0] {
 		t.Errorf("%+v beside %v", j, jobs[gpus].GPUs)
 	}
 	if j := jobs[begin]; !j.Dependency.Only("afterany", gpus) || j.Eligible.Sub(j.Submit) != time.Hour || j.Requeue || j.HostMemMiB != 2048 || j.CPUs != 2 || j.TimeLimit != 10*time.Minute {
@@ -294,16 +295,16 @@ func TestLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster.StopController()
-	if _, err := brief.Look(ctx); !errors.Is(err, slurmbridge.ErrDown) {
+	if _, err := brief.Poll(ctx); !errors.Is(err, job.ErrDown) {
 		t.Errorf("look without slurmctld: %v", err)
 	}
-	if err := brief.Ping(ctx); !errors.Is(err, slurmbridge.ErrDown) {
+	if err := brief.Ping(ctx); !errors.Is(err, job.ErrDown) {
 		t.Errorf("ping without slurmctld: %v", err)
 	}
-	if err := brief.Update(ctx, slurmbridge.Update{Jobs: []string{begin}, Gres: ptr("shard:50")}); !errors.Is(err, slurmbridge.ErrDown) {
+	if err := brief.Update(ctx, job.Update{Jobs: []string{begin}, Gres: ptr("shard:50")}); !errors.Is(err, job.ErrDown) {
 		t.Errorf("update without slurmctld: %v", err)
 	}
-	if _, err := brief.CreateGate(ctx, time.Minute); !errors.Is(err, slurmbridge.ErrDown) {
+	if _, err := brief.CreateGate(ctx, time.Minute); !errors.Is(err, job.ErrDown) {
 		t.Errorf("gate without slurmctld: %v", err)
 	}
 	if err := cluster.StartController(ctx); err != nil {
@@ -328,20 +329,20 @@ func TestSharedAsAsked(t *testing.T) {
 		id := submit(t, cluster, arg, "--ntasks=1", "--hold")
 		_, jobs := look(t, c)
 		before := *jobs[id]
-		err := c.Update(ctx, slurmbridge.Update{Jobs: []string{id}, Gres: ptr("mps:50"), Dependency: ptr("after:" + gate)})
+		err := c.Update(ctx, job.Update{Jobs: []string{id}, Gres: ptr("mps:50"), Dependency: ptr("after:" + gate)})
 		_, jobs = look(t, c)
 		after := *jobs[id]
-		if before.Asked.Kind == slurmbridge.AskShared {
-			if !perNode || err != nil || after.Asked.Kind != slurmbridge.AskShares || after.Asked.Count != 50 || !after.Dependency.Only("after", gate) {
-				t.Errorf("%s: %+v became %+v: %v", arg, before.Asked, after.Asked, err)
+		if before.Request.Kind == job.SharedGPU {
+			if !perNode || err != nil || after.Request.Kind != job.Shares || after.Request.Count != 50 || !after.Dependency.Only("after", gate) {
+				t.Errorf("%s: %+v became %+v: %v", arg, before.Request, after.Request, err)
 			}
 			continue
 		}
-		if before.Asked.Kind != slurmbridge.AskWhole || perNode && !strings.HasPrefix(cluster.Release, "22.") || !errors.Is(err, slurmbridge.ErrRefused) {
-			t.Errorf("%s: %+v, %v", arg, before.Asked, err)
+		if before.Request.Kind != job.WholeGPU || perNode && !strings.HasPrefix(cluster.Release, "22.") || !errors.Is(err, job.ErrRefused) {
+			t.Errorf("%s: %+v, %v", arg, before.Request, err)
 		}
-		if after.Asked != before.Asked {
-			t.Errorf("%s: a refused update made %+v of %+v", arg, after.Asked, before.Asked)
+		if after.Request != before.Request {
+			t.Errorf("%s: a refused update made %+v of %+v", arg, after.Request, before.Request)
 		}
 		t.Logf("%s: after a refused update it depends on %q", arg, after.Dependency.Raw)
 	}
@@ -368,7 +369,7 @@ func BenchmarkLook(b *testing.B) {
 		b.Run(name+"/look", func(b *testing.B) {
 			n := 0
 			for b.Loop() {
-				s, err := c.Look(ctx)
+				s, err := c.Poll(ctx)
 				if err != nil || len(s.Jobs) != 5000 {
 					b.Fatal(err)
 				}
@@ -383,7 +384,7 @@ func BenchmarkLook(b *testing.B) {
 	for i := range refs {
 		refs[i] = fmt.Sprintf("%s_%d", array, i+1)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: refs, AdminComment: ptr("x")}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: refs, AdminComment: ptr("x")}); err != nil {
 		b.Fatal(err)
 	}
 	bench("jobs")
@@ -406,10 +407,10 @@ func TestDescribe(t *testing.T) {
 	good, bad, final := run("exit 0"), run("exit 3"), run("exit 1", "--no-requeue")
 	array, waits := run("exit 0", "--array=1-2"), run("exit 0", "--begin=now+1hour")
 	refs := []string{good, bad, final, array + "_2", waits, "99999"}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: []string{waits}, AdminComment: ptr("a site's own, with | and 'quotes'")}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: []string{waits}, AdminComment: ptr("a site's own, with | and 'quotes'")}); err != nil {
 		t.Fatal(err)
 	}
-	var got map[string]slurmbridge.Description
+	var got map[string]job.Description
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		var err error
 		if got, err = c.Describe(ctx, refs); err != nil {
@@ -440,7 +441,7 @@ func TestDescribe(t *testing.T) {
 	if err := c.Requeue(ctx, final); err == nil {
 		t.Error("a job that mustn't be run again was requeued")
 	}
-	if err := c.Requeue(ctx, "99999"); !errors.Is(err, slurmbridge.ErrNoJob) {
+	if err := c.Requeue(ctx, "99999"); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("a job that never was: %v", err)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // ParseNodes reads `scontrol show nodes -o` and returns the nodes that have GPUs.
@@ -13,8 +13,8 @@ import (
 // free text (Reason, Comment, Extra: operators write them) counts at all. A line
 // that doesn't begin with NodeName= belongs to such a text, and of two lines for
 // one node the first one is Slurm's.
-func ParseNodes(out []byte) []slurmbridge.Node {
-	var nodes []slurmbridge.Node
+func ParseNodes(out []byte) []job.Node {
+	var nodes []job.Node
 	seen := map[string]bool{}
 	for line := range bytes.Lines(out) {
 		if !bytes.HasPrefix(line, []byte("NodeName=")) {
@@ -33,7 +33,7 @@ func ParseNodes(out []byte) []slurmbridge.Node {
 }
 
 // parseNode reads one node's line.
-func parseNode(line []byte) (n slurmbridge.Node, ok bool) {
+func parseNode(line []byte) (n job.Node, ok bool) {
 	f := make(map[string]string, 24)
 	for word := range bytes.FieldsSeq(line) {
 		key, value, has := bytes.Cut(word, []byte{'='})
@@ -79,7 +79,7 @@ func parseNode(line []byte) (n slurmbridge.Node, ok bool) {
 		n.GPUType = "" // no one type speaks for them all
 	}
 	n.GPUs = units["gpu"]
-	for _, s := range []slurmbridge.Sharing{slurmbridge.MPS, slurmbridge.Shard} {
+	for _, s := range []job.Sharing{job.MPS, job.Shard} {
 		if units[string(s)] > 0 {
 			n.Sharing, n.Units = s, units[string(s)]
 			break

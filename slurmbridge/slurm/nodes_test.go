@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 func TestParseNodesRecorded(t *testing.T) {
 	for _, release := range releases {
 		t.Run(release, func(t *testing.T) {
-			by := map[string]slurmbridge.Node{}
+			by := map[string]job.Node{}
 			for _, n := range ParseNodes(recorded(t, release, "nodes")) {
 				by[n.Name] = n
 			}
@@ -25,12 +25,12 @@ func TestParseNodesRecorded(t *testing.T) {
 				n.State = ""
 				by[name] = n
 			}
-			for _, want := range []slurmbridge.Node{
+			for _, want := range []job.Node{
 				// A maintenance reservation is over n1.
-				{Name: "n1", Up: true, GPUs: 1, GPUType: "titanxp", Sharing: slurmbridge.MPS, Units: 100, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
+				{Name: "n1", Up: true, GPUs: 1, GPUType: "titanxp", Sharing: job.MPS, Units: 100, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
 				// n2's comment and n4's reason say otherwise.
-				{Name: "n2", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: slurmbridge.MPS, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
-				{Name: "n3", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: slurmbridge.Shard, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
+				{Name: "n2", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.MPS, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
+				{Name: "n3", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.Shard, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
 				{Name: "n4", GPUs: 1, GPUType: "shared", Partitions: []string{"gpu", "hidden"}, CPUs: 16, MemMiB: 16000},
 			} {
 				if got := by[want.Name]; !reflect.DeepEqual(got, want) {
@@ -58,12 +58,12 @@ func TestNodeStates(t *testing.T) {
 }
 
 func TestNodeGres(t *testing.T) {
-	for gres, want := range map[string]slurmbridge.Node{
+	for gres, want := range map[string]job.Node{
 		"gpu:2(S:0-1)":                         {GPUs: 2},
 		"gpu:a:1(S:0,2),gpu:b:3":               {GPUs: 4},
-		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: slurmbridge.Shard, Units: 100},
-		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: slurmbridge.MPS, Units: 200},
-		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: slurmbridge.MPS, Units: 200},
+		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: job.Shard, Units: 100},
+		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
+		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2},
 	} {
 		n, ok := parseNode([]byte("NodeName=x State=IDLE Gres=" + gres))
@@ -90,7 +90,7 @@ func FuzzParseNodes(f *testing.F) {
 		// An operator's words can't lend a node what it hasn't, nor bring it up.
 		line := "NodeName=me Gres=gpu:2,mps:200 State=DOWN Partitions=p CfgTRES=cpu=1 Reason=" + strings.ReplaceAll(reason, "\n", " ") + "\n"
 		got := ParseNodes([]byte(line + reason + "\n"))
-		if i := slices.IndexFunc(got, func(n slurmbridge.Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUs != 2 || got[0].Up || got[0].Units != 200 || len(got[0].Partitions) != 1 {
+		if i := slices.IndexFunc(got, func(n job.Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUs != 2 || got[0].Up || got[0].Units != 200 || len(got[0].Partitions) != 1 {
 			t.Errorf("%q: %+v", reason, got)
 		}
 	})

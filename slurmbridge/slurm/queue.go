@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // One look at the queue is one squeue with a format of its own (-O's fields,
@@ -108,7 +108,7 @@ func newNonce() string { return "~" + rand.Text()[:12] }
 // A gateJob is a row that may be the gate: ours, without a GPU, pending or not.
 type gateJob struct {
 	ID    string
-	State slurmbridge.JobState
+	State job.JobState
 	Begin time.Time
 }
 
@@ -122,8 +122,8 @@ type queueParser struct {
 	// noExc: the rows have no excluded nodes.
 	noExc   bool
 	strings interner
-	asks    map[Tres]slurmbridge.Ask
-	deps    map[string]slurmbridge.Dependencies
+	asks    map[Tres]job.GPURequest
+	deps    map[string]job.Dependencies
 	// awaited holds the jobs and arrays whose end a job without a GPU waits for, as
 	// of the last output.
 	awaited map[string]bool
@@ -135,7 +135,7 @@ var errRow = errors.New("squeue: output not understood")
 // parse reads one look's output: the jobs that ask for a GPU in the order they
 // are in, and the gates. It returns an error if a row is cut short or is not in
 // the format asked for; a job of a kind the bridge has no use for is passed over.
-func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jobs []slurmbridge.Job, gates []gateJob, err error) {
+func (p *queueParser) parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []gateJob, err error) {
 	mark := []byte(nonce)
 	p.strings.next()
 	if len(p.asks) > 4096 {
@@ -145,7 +145,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 		clear(p.deps)
 	}
 	if p.asks == nil {
-		p.asks, p.deps = map[Tres]slurmbridge.Ask{}, map[string]slurmbridge.Dependencies{}
+		p.asks, p.deps = map[Tres]job.GPURequest{}, map[string]job.Dependencies{}
 	}
 	jobs, p.awaited = dst[:0], nil
 	var pf [numPlain][]byte
@@ -177,8 +177,8 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 		out = rest[min(1, len(rest)):]
 
 		ask := p.ask(&ff)
-		mayBeGate := ask.Kind == slurmbridge.AskNone && string(ff[fComment]) == slurmbridge.GateName
-		if ask.Kind == slurmbridge.AskNone && !mayBeGate {
+		mayBeGate := ask.Kind == job.NoGPU && string(ff[fComment]) == job.GateName
+		if ask.Kind == job.NoGPU && !mayBeGate {
 			for _, d := range p.dependencies(ff[fDependency]).List {
 				if d.OnEnd() {
 					if p.awaited == nil {
@@ -206,8 +206,8 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 		if !active {
 			continue
 		}
-		j := slurmbridge.Job{
-			ID: number, UID: uint32(uid), State: state, Asked: ask,
+		j := job.Job{
+			ID: number, UID: uint32(uid), State: state, Request: ask,
 			User: p.text(pf[pUser]), Partition: p.text(pf[pPartition]), Reason: p.text(ff[fReason]),
 			Submit: parseTime(pf[pSubmit]), Eligible: parseTime(pf[pEligible]),
 			TimeLimit:  parseLimit(p.strings.get(pf[pLimit])),
@@ -225,7 +225,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 			j.HetID = h
 		}
 		setSize(&j, pf[pNodes], pf[pCPUs], pf[pTres])
-		if state != slurmbridge.Pending {
+		if state != job.Pending {
 			j.Start = parseTime(pf[pStart])
 		}
 		jobs = append(jobs, j)
@@ -235,7 +235,7 @@ func (p *queueParser) parse(dst []slurmbridge.Job, out []byte, nonce string) (jo
 
 // name sets how scontrol names the job. false: a row for several array tasks at
 // once, which squeue -r doesn't print and which no one task could be told from.
-func (p *queueParser) name(j *slurmbridge.Job, id []byte, pf *[numPlain][]byte) bool {
+func (p *queueParser) name(j *job.Job, id []byte, pf *[numPlain][]byte) bool {
 	if isNone(string(pf[pTask])) {
 		j.Ref = p.strings.get(id)
 		return true
@@ -251,13 +251,13 @@ func (p *queueParser) name(j *slurmbridge.Job, id []byte, pf *[numPlain][]byte) 
 	return true
 }
 
-func (p *queueParser) ask(ff *[numFree][]byte) slurmbridge.Ask {
+func (p *queueParser) ask(ff *[numFree][]byte) job.GPURequest {
 	any := false
 	for i := fPerNode; i <= fPerTask; i++ {
 		any = any || !isNone(string(ff[i]))
 	}
 	if !any {
-		return slurmbridge.Ask{}
+		return job.GPURequest{}
 	}
 	t := Tres{
 		PerNode: p.strings.get(ff[fPerNode]), PerJob: p.strings.get(ff[fPerJob]),
@@ -271,9 +271,9 @@ func (p *queueParser) ask(ff *[numFree][]byte) slurmbridge.Ask {
 	return a
 }
 
-func (p *queueParser) dependencies(b []byte) slurmbridge.Dependencies {
+func (p *queueParser) dependencies(b []byte) job.Dependencies {
 	if isNone(string(b)) {
-		return slurmbridge.Dependencies{}
+		return job.Dependencies{}
 	}
 	s := p.strings.get(b)
 	d, ok := p.deps[s]
@@ -307,18 +307,18 @@ func cutPlain(b []byte, dst *[numPlain][]byte) bool {
 // baseState maps what squeue's state field says to the states the bridge tells
 // apart. A state that is only a flag on a base state (CONFIGURING, RESIZING, …)
 // becomes its base state. false: the job is over.
-func baseState(b []byte) (slurmbridge.JobState, bool) {
+func baseState(b []byte) (job.JobState, bool) {
 	switch string(b) {
 	case "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED":
-		return slurmbridge.Pending, true
+		return job.Pending, true
 	case "RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "POWER_UP_NODE", "EXPEDITING":
-		return slurmbridge.Running, true
+		return job.Running, true
 	case "SUSPENDED", "STOPPED":
-		return slurmbridge.Suspended, true
+		return job.Suspended, true
 	case "COMPLETING", "STAGE_OUT", "REQUEUED":
-		return slurmbridge.Completing, true
+		return job.Completing, true
 	}
-	return slurmbridge.JobState(b), false
+	return job.JobState(b), false
 }
 
 // exclusive reads whether a job keeps others off its nodes: all others (NO), or those
@@ -334,7 +334,7 @@ func exclusive(b []byte) bool {
 // setSize sets what a job takes, from its trackable resources ("cpu=2,mem=200M,
 // node=1,…"). squeue's own numbers won't do: MinMemory is per CPU or per node, it
 // doesn't say which, and NumNodes of a pending job is a guess (2 for -n2 -c4).
-func setSize(j *slurmbridge.Job, nodes, cpus, tres []byte) {
+func setSize(j *job.Job, nodes, cpus, tres []byte) {
 	n, _ := leading(nodes)
 	c, _ := leading(cpus)
 	mem := 0.0

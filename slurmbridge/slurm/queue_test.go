@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"pgregory.net/rapid"
 )
 
 // releases are those whose output was recorded, by testdata/record.sh.
@@ -37,14 +37,14 @@ func recorded(t testing.TB, release, name string) []byte {
 	return b
 }
 
-func parseRecorded(t testing.TB, release, name string) (map[string]*slurmbridge.Job, []gateJob) {
+func parseRecorded(t testing.TB, release, name string) (map[string]*job.Job, []gateJob) {
 	t.Helper()
 	p := queueParser{ours: func(uid uint32) bool { return uid == recordedSlurm }, noExc: !hasExc(release)}
 	jobs, gates, err := p.parse(nil, recorded(t, release, name), recordedNonce)
 	if err != nil {
 		t.Fatal(err)
 	}
-	by := map[string]*slurmbridge.Job{}
+	by := map[string]*job.Job{}
 	for i := range jobs {
 		if by[jobs[i].Ref] != nil {
 			t.Errorf("job %s stands there twice", jobs[i].Ref)
@@ -69,7 +69,7 @@ func TestParseQueueRecorded(t *testing.T) {
 	for _, release := range releases {
 		t.Run(release, func(t *testing.T) {
 			jobs, gates := parseRecorded(t, release, "queue")
-			if len(gates) != 1 || gates[0].ID != "32" || gates[0].State != slurmbridge.Pending || gates[0].Begin.IsZero() {
+			if len(gates) != 1 || gates[0].ID != "32" || gates[0].State != job.Pending || gates[0].Begin.IsZero() {
 				t.Errorf("gates %+v", gates)
 			}
 			if jobs["7"] != nil || jobs["29"] != nil || jobs["19"] != nil || jobs["32"] != nil {
@@ -78,85 +78,85 @@ func TestParseQueueRecorded(t *testing.T) {
 			if len(jobs) != 35 {
 				t.Errorf("%d jobs: %v", len(jobs), reflect.ValueOf(jobs).MapKeys())
 			}
-			job := func(ref string) *slurmbridge.Job {
+			find := func(ref string) *job.Job {
 				if jobs[ref] == nil {
 					t.Fatalf("job %s is missing", ref)
 				}
 				return jobs[ref]
 			}
 			for ref, want := range map[string]struct {
-				kind  slurmbridge.AskKind
+				kind  job.RequestKind
 				count int
 			}{
-				"1": {slurmbridge.AskWhole, 1}, "2": {slurmbridge.AskWhole, 1}, "3": {slurmbridge.AskShares, 60},
-				"5": {slurmbridge.AskShares, 50}, "8_2": {slurmbridge.AskShares, 20},
-				"10": {slurmbridge.AskWhole, 1}, "11": {slurmbridge.AskWhole, 1}, "12": {slurmbridge.AskWhole, 1}, "13": {slurmbridge.AskWhole, 1},
-				"14": {slurmbridge.AskShared, 1}, "15": {slurmbridge.AskShared, 1}, "16": {slurmbridge.AskWhole, 1},
-				"17": {slurmbridge.AskShares, 30}, "18": {slurmbridge.AskShares, 30}, "22_1": {slurmbridge.AskShares, 33}, "22_2": {slurmbridge.AskShares, 50},
+				"1": {job.WholeGPU, 1}, "2": {job.WholeGPU, 1}, "3": {job.Shares, 60},
+				"5": {job.Shares, 50}, "8_2": {job.Shares, 20},
+				"10": {job.WholeGPU, 1}, "11": {job.WholeGPU, 1}, "12": {job.WholeGPU, 1}, "13": {job.WholeGPU, 1},
+				"14": {job.SharedGPU, 1}, "15": {job.SharedGPU, 1}, "16": {job.WholeGPU, 1},
+				"17": {job.Shares, 30}, "18": {job.Shares, 30}, "22_1": {job.Shares, 33}, "22_2": {job.Shares, 50},
 			} {
-				if a := job(ref).Asked; a.Kind != want.kind || a.Count != want.count {
+				if a := find(ref).Request; a.Kind != want.kind || a.Count != want.count {
 					t.Errorf("job %s asks %+v", ref, a)
 				}
 			}
-			if j := job("1"); j.State != slurmbridge.Running || j.Nodes != "n1" || j.ReqNodes != "n1" || j.TimeLimit != 5*time.Minute ||
+			if j := find("1"); j.State != job.Running || j.Nodes != "n1" || j.ReqNodes != "n1" || j.TimeLimit != 5*time.Minute ||
 				j.Start.Before(j.Submit) || j.Start.IsZero() || j.User != "nobody" || j.UID != 65534 || j.CPUs != 1 || j.HostMemMiB != 100 {
 				t.Errorf("job 1: %+v", j)
 			}
-			if j := job("2"); j.TimeLimit != 26*time.Hour+4*time.Minute {
+			if j := find("2"); j.TimeLimit != 26*time.Hour+4*time.Minute {
 				t.Errorf("job 2: limit %v", j.TimeLimit)
 			}
-			if j := job("5"); j.Asked.Sharing != slurmbridge.Shard {
-				t.Errorf("job 5: %+v", j.Asked)
+			if j := find("5"); j.Request.Sharing != job.Shard {
+				t.Errorf("job 5: %+v", j.Request)
 			}
-			if j := job("8_1"); j.ID != 9 || j.ArrayID != 8 {
+			if j := find("8_1"); j.ID != 9 || j.ArrayID != 8 {
 				t.Errorf("running task: %+v", j)
 			}
-			if j := job("22_1"); j.ArrayID != 22 || j.ID <= 32 {
+			if j := find("22_1"); j.ArrayID != 22 || j.ID <= 32 {
 				t.Errorf("split task: %+v", j)
 			}
-			if j := job("22_2"); j.ArrayID != 22 || j.ID != 22 || j.Reason != "BeginTime" || j.Eligible.Sub(j.Submit) != 9000*time.Second {
+			if j := find("22_2"); j.ArrayID != 22 || j.ID != 22 || j.Reason != "BeginTime" || j.Eligible.Sub(j.Submit) != 9000*time.Second {
 				t.Errorf("pending task: %+v", j)
 			}
-			if j := job("20"); j.CPUs != 2 || j.HostMemMiB != 2048 || !j.Start.IsZero() {
+			if j := find("20"); j.CPUs != 2 || j.HostMemMiB != 2048 || !j.Start.IsZero() {
 				t.Errorf("job 20: %+v", j)
 			}
-			if j := job("23"); !j.Dependency.Or || len(j.Dependency.List) != 2 || !j.Eligible.IsZero() {
+			if j := find("23"); !j.Dependency.Or || len(j.Dependency.List) != 2 || !j.Eligible.IsZero() {
 				t.Errorf("job 23: %+v", j)
 			}
-			if j := job("24"); j.Dependency.Or || !j.Dependency.Has("afterany", "2") || j.Dependency.List[0] != (slurmbridge.Dependency{Type: "after", Job: "22", Rest: "+5"}) || j.Features != "pascal&big" {
+			if j := find("24"); j.Dependency.Or || !j.Dependency.Has("afterany", "2") || j.Dependency.List[0] != (job.Dependency{Type: "after", Job: "22", Rest: "+5"}) || j.Features != "pascal&big" {
 				t.Errorf("job 24: %+v", j)
 			}
-			if hasExc(release) && (job("24").ExcNodes != "n[1,3]" || job("22_1").ExcNodes != "n3" || job("23").ExcNodes != "") {
-				t.Errorf("excluded: %q, %q, %q", job("24").ExcNodes, job("22_1").ExcNodes, job("23").ExcNodes)
+			if hasExc(release) && (find("24").ExcNodes != "n[1,3]" || find("22_1").ExcNodes != "n3" || find("23").ExcNodes != "") {
+				t.Errorf("excluded: %q, %q, %q", find("24").ExcNodes, find("22_1").ExcNodes, find("23").ExcNodes)
 			}
-			if j := job("25"); j.Priority != 0 || j.Reason != "JobHeldUser" || j.Dependency.List[0].Type != "singleton" || !j.Requeue {
+			if j := find("25"); j.Priority != 0 || j.Reason != "JobHeldUser" || j.Dependency.List[0].Type != "singleton" || !j.Requeue {
 				t.Errorf("job 25: %+v", j)
 			}
 			// A begin time of the owner's shows although a dependency is unmet.
-			if j := job("26"); j.Eligible.Sub(j.Submit) != 9000*time.Second || j.Requeue || !j.Dependency.Has("after", "22") {
+			if j := find("26"); j.Eligible.Sub(j.Submit) != 9000*time.Second || j.Requeue || !j.Dependency.Has("after", "22") {
 				t.Errorf("job 26: %+v", j)
 			}
-			if j := job("28"); j.NumNodes != 1 || j.CPUs != 8 || j.HostMemMiB != 1200 || j.TimeLimit != 0 {
+			if j := find("28"); j.NumNodes != 1 || j.CPUs != 8 || j.HostMemMiB != 1200 || j.TimeLimit != 0 {
 				t.Errorf("job 28: %+v", j)
 			}
-			if j := job("31"); j.HetID != 30 || job("30").HetID != 30 || job("28").HetID != 0 {
+			if j := find("31"); j.HetID != 30 || find("30").HetID != 30 || find("28").HetID != 0 {
 				t.Errorf("het job: %+v", j)
 			}
-			if j := job("13"); !j.Exclusive || j.Reservation != "r1" || job("12").Exclusive || job("12").Reservation != "" || job("1").Exclusive {
+			if j := find("13"); !j.Exclusive || j.Reservation != "r1" || find("12").Exclusive || find("12").Reservation != "" || find("1").Exclusive {
 				t.Errorf("job 13: %+v", j)
 			}
-			if j := job("15"); j.Partition != "gpu,hidden" {
+			if j := find("15"); j.Partition != "gpu,hidden" {
 				t.Errorf("job 15: %+v", j)
 			}
 			// What users wrote stays where they wrote it.
-			if j := job("17"); j.Comment != "hi|there\n7~ANOTHERNONCE7|N/A|x~" || j.User != "nobody" {
+			if j := find("17"); j.Comment != "hi|there\n7~ANOTHERNONCE7|N/A|x~" || j.User != "nobody" {
 				t.Errorf("job 17: %+v", j)
 			}
-			if j := job("27"); !strings.EqualFold(j.Account, "acc|t\n9~ANOTHERNONCE9|") || j.Features != "pascal|big" || j.Comment != "" {
+			if j := find("27"); !strings.EqualFold(j.Account, "acc|t\n9~ANOTHERNONCE9|") || j.Features != "pascal|big" || j.Comment != "" {
 				t.Errorf("job 27: %+v", j)
 			}
 			// Neither the name nor the comment makes a user's job the gate.
-			if j := job("18"); j.Comment != slurmbridge.GateName {
+			if j := find("18"); j.Comment != job.GateName {
 				t.Errorf("job 18: %+v", j)
 			}
 		})
@@ -192,11 +192,11 @@ func plainRow(id string) [numPlain]string {
 // Whatever users write into the fields they can write to, every row keeps its
 // place and its owner.
 func TestParseQueueHostile(t *testing.T) {
-	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[|~\n0-9A-Z]{0,40}`), rapid.SampledFrom([]string{"", "(null)", "\n", "|", "~", "1~", slurmbridge.GateName}))
+	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[|~\n0-9A-Z]{0,40}`), rapid.SampledFrom([]string{"", "(null)", "\n", "|", "~", "1~", job.GateName}))
 	rapid.Check(t, func(t *rapid.T) {
 		nonce := newNonce()
 		var b strings.Builder
-		var want []slurmbridge.Job
+		var want []job.Job
 		for i := range rapid.IntRange(0, 6).Draw(t, "rows") {
 			id := fmt.Sprint(i + 1)
 			f := [numFree]string{
@@ -212,10 +212,10 @@ func TestParseQueueHostile(t *testing.T) {
 				return s
 			}
 			c := f[fComment]
-			want = append(want, slurmbridge.Job{
-				Ref: id, ID: int64(i + 1), UID: 1000, User: "user", Partition: "gpu", State: slurmbridge.Pending, Reason: "Dependency",
+			want = append(want, job.Job{
+				Ref: id, ID: int64(i + 1), UID: 1000, User: "user", Partition: "gpu", State: job.Pending, Reason: "Dependency",
 				Priority: 7, Submit: time.Unix(1700000000, 0), TimeLimit: 10 * time.Minute,
-				Asked:      slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: 100, Raw: "gres:mps:100"},
+				Request:    job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"},
 				Dependency: ParseDependencies("after:5(unfulfilled)"),
 				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]), Account: none(f[fAccount]), Comment: none(c[:min(len(c), maxComment)]),
 				NumNodes: 1, CPUs: 2, HostMemMiB: 200, Requeue: true,
@@ -272,9 +272,9 @@ func TestParseQueueAwaited(t *testing.T) {
 }
 
 func TestParseQueueStates(t *testing.T) {
-	for in, want := range map[string]slurmbridge.JobState{
-		"PENDING": slurmbridge.Pending, "CONFIGURING": slurmbridge.Running, "COMPLETING": slurmbridge.Completing,
-		"SUSPENDED": slurmbridge.Suspended, "REQUEUE_HOLD": slurmbridge.Pending, "SPECIAL_EXIT": slurmbridge.Pending,
+	for in, want := range map[string]job.JobState{
+		"PENDING": job.Pending, "CONFIGURING": job.Running, "COMPLETING": job.Completing,
+		"SUSPENDED": job.Suspended, "REQUEUE_HOLD": job.Pending, "SPECIAL_EXIT": job.Pending,
 		"COMPLETED": "", "DEADLINE": "", "TIMEOUT": "", "NEWSTATE": "",
 	} {
 		plain := plainRow("1")
@@ -304,7 +304,7 @@ func FuzzParseQueue(f *testing.F) {
 			if err != nil {
 				t.Errorf("job %+v with error %v", j, err)
 			}
-			if j.Asked.Kind == slurmbridge.AskNone {
+			if j.Request.Kind == job.NoGPU {
 				t.Errorf("job without a GPU: %+v", j)
 			}
 			if len(j.Comment) > maxComment || j.HostMemMiB < 0 || j.NumNodes < 0 || j.CPUs < 0 || j.TimeLimit < 0 {
@@ -319,7 +319,7 @@ func FuzzParseQueue(f *testing.F) {
 		free := [numFree]string{fPerNode: "gres/mps:10", fComment: comment, fAccount: account, fFeature: string(out)}
 		three := row(nonce, "1", plainRow("1"), free) + row(nonce, "2", plainRow("2"), free) + row(nonce, "3", plainRow("3"), [numFree]string{fPerNode: "gpu:1"})
 		jobs, _, err = p.parse(nil, []byte(three), nonce)
-		if err != nil || len(jobs) != 3 || jobs[0].Ref != "1" || jobs[1].Ref != "2" || jobs[2].Ref != "3" || jobs[2].Asked.Kind != slurmbridge.AskWhole || jobs[1].UID != 1000 {
+		if err != nil || len(jobs) != 3 || jobs[0].Ref != "1" || jobs[1].Ref != "2" || jobs[2].Ref != "3" || jobs[2].Request.Kind != job.WholeGPU || jobs[1].UID != 1000 {
 			t.Errorf("rows were moved: %v %+v", err, jobs)
 		}
 	})
@@ -411,7 +411,7 @@ func BenchmarkParseQueue(b *testing.B) {
 	nonce := newNonce()
 	out := queueOf(10000, nonce)
 	var p queueParser
-	buf := make([]slurmbridge.Job, 0, 10000)
+	buf := make([]job.Job, 0, 10000)
 	b.SetBytes(int64(len(out)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Bounds on what one command may print.
@@ -129,11 +129,11 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	case printed.over: // however it ended: by SIGPIPE, mostly
 		return out, stderr, fmt.Errorf("%s: %w", cmd.name, errLimit)
 	case runCtx.Err() != nil:
-		ce.Kind, ce.Stderr = slurmbridge.ErrDown, fmt.Sprintf("no answer within %v", c.timeout())
+		ce.Kind, ce.Stderr = job.ErrDown, fmt.Sprintf("no answer within %v", c.timeout())
 	case errors.As(err, &exit):
 		ce.Code, ce.Kind = exit.ExitCode(), kindOf(stderr)
 	default: // the program could not be started at all
-		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, slurmbridge.ErrDown, err)
+		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, job.ErrDown, err)
 	}
 	return out, stderr, ce
 }
@@ -186,17 +186,17 @@ func kindOf(stderr string) error {
 		switch {
 		case line == "":
 		case containsAny(line, down):
-			return slurmbridge.ErrDown
+			return job.ErrDown
 		case containsAny(line, gone):
 			if kind == nil {
-				kind = slurmbridge.ErrNoJob
+				kind = job.ErrNoJob
 			}
 		default:
-			kind = slurmbridge.ErrRefused
+			kind = job.ErrRefused
 		}
 	}
 	if kind == nil {
-		return slurmbridge.ErrRefused
+		return job.ErrRefused
 	}
 	return kind
 }

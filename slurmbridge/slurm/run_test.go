@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // fake is a client whose commands are one shell script. It is called as squeue,
@@ -65,7 +65,7 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 	var seen error
 	c.Observe = func(_ string, took time.Duration, err error) { seen = err }
 	err := c.Ping(context.Background())
-	if !errors.Is(err, slurmbridge.ErrDown) || !errors.Is(seen, slurmbridge.ErrDown) {
+	if !errors.Is(err, job.ErrDown) || !errors.Is(seen, job.ErrDown) {
 		t.Fatalf("%v, observed %v", err, seen)
 	}
 	b, err := os.ReadFile(pids)
@@ -90,7 +90,7 @@ func TestCancelledIsNotDown(t *testing.T) {
 	c := fake(t, "exec sleep 600")
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	if err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, slurmbridge.ErrDown) {
+	if err := c.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, job.ErrDown) {
 		t.Error(err)
 	}
 }
@@ -112,7 +112,7 @@ func TestMissingCommand(t *testing.T) {
 	if err := c.Open(); err == nil {
 		t.Error("no error for a folder without Slurm")
 	}
-	if err := c.Ping(context.Background()); !errors.Is(err, slurmbridge.ErrDown) {
+	if err := c.Ping(context.Background()); !errors.Is(err, job.ErrDown) {
 		t.Error(err)
 	}
 }
@@ -130,12 +130,12 @@ func TestErrorsRecorded(t *testing.T) {
 				said += line
 				continue
 			}
-			want := slurmbridge.ErrRefused
+			want := job.ErrRefused
 			switch {
 			case name == "show config":
-				want = slurmbridge.ErrDown
+				want = job.ErrDown
 			case strings.Contains(name, "999999"), strings.Contains(name, "_77"), strings.Contains(name, "StartTime"):
-				want = slurmbridge.ErrNoJob
+				want = job.ErrNoJob
 			}
 			if got := kindOf(said); !errors.Is(got, want) {
 				t.Errorf("%s: %s: %q is %v", release, name, said, got)
@@ -147,10 +147,10 @@ func TestErrorsRecorded(t *testing.T) {
 		}
 	}
 	for said, want := range map[string]error{
-		"Invalid job id specified for job 7\nJob dependency problem for job 8\n":   slurmbridge.ErrRefused,
-		"Job is no longer pending execution for job 7\n":                           slurmbridge.ErrNoJob,
-		"Invalid job id specified for job 7\nslurm_update error: Socket timed out": slurmbridge.ErrDown,
-		"": slurmbridge.ErrRefused,
+		"Invalid job id specified for job 7\nJob dependency problem for job 8\n":   job.ErrRefused,
+		"Job is no longer pending execution for job 7\n":                           job.ErrNoJob,
+		"Invalid job id specified for job 7\nslurm_update error: Socket timed out": job.ErrDown,
+		"": job.ErrRefused,
 	} {
 		if got := kindOf(said); !errors.Is(got, want) {
 			t.Errorf("%q is %v", said, got)
@@ -180,16 +180,16 @@ func TestUpdateCommands(t *testing.T) {
 	c, calls := recordingFake(t, "")
 	ctx := context.Background()
 	for _, tc := range []struct {
-		u    slurmbridge.Update
+		u    job.Update
 		want []string
 	}{
-		{slurmbridge.Update{Jobs: []string{"1", "2_3"}, Dependency: ptr(""), StartNow: true}, []string{"scontrol|update|JobId=1,2_3|Dependency=|StartTime=now"}},
-		{slurmbridge.Update{Jobs: []string{"1", "2"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")}, []string{"scontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1", "scontrol|update|JobId=2|Gres=mps:50|ReqNodeList=n1"}},
-		{slurmbridge.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}, []string{"scontrol|update|JobId=1|ReqNodeList="}},
-		{slurmbridge.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")}, []string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"}},
-		{slurmbridge.Update{Jobs: []string{"1"}, Dependency: ptr("aftercorr:6_*,afterok:7_*")}, []string{"scontrol|update|JobId=1|Dependency=aftercorr:6_*,afterok:7_*"}},
-		{slurmbridge.Update{Jobs: []string{"1"}}, []string{""}},
-		{slurmbridge.Update{Gres: ptr("mps:50")}, []string{""}},
+		{job.Update{Jobs: []string{"1", "2_3"}, Dependency: ptr(""), StartNow: true}, []string{"scontrol|update|JobId=1,2_3|Dependency=|StartTime=now"}},
+		{job.Update{Jobs: []string{"1", "2"}, Gres: ptr("mps:50"), ReqNodes: ptr("n1")}, []string{"scontrol|update|JobId=1|Gres=mps:50|ReqNodeList=n1", "scontrol|update|JobId=2|Gres=mps:50|ReqNodeList=n1"}},
+		{job.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}, []string{"scontrol|update|JobId=1|ReqNodeList="}},
+		{job.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")}, []string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"}},
+		{job.Update{Jobs: []string{"1"}, Dependency: ptr("aftercorr:6_*,afterok:7_*")}, []string{"scontrol|update|JobId=1|Dependency=aftercorr:6_*,afterok:7_*"}},
+		{job.Update{Jobs: []string{"1"}}, []string{""}},
+		{job.Update{Gres: ptr("mps:50")}, []string{""}},
 	} {
 		if err := c.Update(ctx, tc.u); err != nil {
 			t.Errorf("%+v: %v", tc.u, err)
@@ -202,7 +202,7 @@ func TestUpdateCommands(t *testing.T) {
 	for i := range many {
 		many[i] = strconv.Itoa(4294900000 + i)
 	}
-	if err := c.Update(ctx, slurmbridge.Update{Jobs: many, StartNow: true}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: many, StartNow: true}); err != nil {
 		t.Error(err)
 	}
 	if got := calls(); len(got) != 2 {
@@ -213,7 +213,7 @@ func TestUpdateCommands(t *testing.T) {
 // Nothing that isn't a value of its kind reaches a command line.
 func TestUpdateRefuses(t *testing.T) {
 	c, calls := recordingFake(t, "")
-	for _, u := range []slurmbridge.Update{
+	for _, u := range []job.Update{
 		{Jobs: []string{"1", "2 Priority=9"}, StartNow: true},
 		{Jobs: []string{"1,2"}, StartNow: true},
 		{Jobs: []string{"--help"}, StartNow: true},
@@ -253,15 +253,15 @@ func TestUpdateErrors(t *testing.T) {
 		want error
 	}{
 		{[]string{"1", "2"}, nil},
-		{[]string{"1", "7"}, slurmbridge.ErrNoJob},
-		{[]string{"1", "7", "8"}, slurmbridge.ErrRefused},
+		{[]string{"1", "7"}, job.ErrNoJob},
+		{[]string{"1", "7", "8"}, job.ErrRefused},
 	} {
-		err := c.Update(context.Background(), slurmbridge.Update{Jobs: tc.jobs, ReqNodes: ptr("n1")})
-		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(tc.want, slurmbridge.ErrRefused) && errors.Is(err, slurmbridge.ErrNoJob) {
+		err := c.Update(context.Background(), job.Update{Jobs: tc.jobs, ReqNodes: ptr("n1")})
+		if (err == nil) != (tc.want == nil) || tc.want != nil && !errors.Is(err, tc.want) || errors.Is(tc.want, job.ErrRefused) && errors.Is(err, job.ErrNoJob) {
 			t.Errorf("%v: %v", tc.jobs, err)
 		}
 	}
-	err := c.Update(context.Background(), slurmbridge.Update{Jobs: []string{"8"}, StartNow: true})
+	err := c.Update(context.Background(), job.Update{Jobs: []string{"8"}, StartNow: true})
 	var ue *UpdateError
 	if !errors.As(err, &ue) || ue.Jobs["8"] != "Job dependency problem" {
 		t.Errorf("%v", err)
@@ -272,7 +272,7 @@ func TestUpdateErrors(t *testing.T) {
 func TestCreateGateCleansUp(t *testing.T) {
 	c, calls := recordingFake(t, `case "$0" in *sbatch) echo "77;cluster";; *scontrol) echo "Requested operation is presently disabled for job 77" >&2; exit 1;; esac`)
 	id, err := c.CreateGate(context.Background(), time.Minute)
-	if id != "" || !errors.Is(err, slurmbridge.ErrRefused) {
+	if id != "" || !errors.Is(err, job.ErrRefused) {
 		t.Errorf("%q %v", id, err)
 	}
 	got := calls()
@@ -314,11 +314,11 @@ case "$(basename $0) $*" in
   *) echo "scontrol: show hostnames $id"; echo $id;; esac; done;;
 *) echo "unexpected: $*" >&2; exit 1;;
 esac`)
-			snap, err := c.Look(context.Background())
+			snap, err := c.Poll(context.Background())
 			if err != nil {
 				t.Fatal(err)
 			}
-			by := map[string]*slurmbridge.Job{}
+			by := map[string]*job.Job{}
 			for i := range snap.Jobs {
 				by[snap.Jobs[i].Ref] = &snap.Jobs[i]
 			}
@@ -337,7 +337,7 @@ esac`)
 			if want := map[string]int{"22.05": 6, "24.11": 4}[release]; first != want {
 				t.Errorf("%d commands at first", first)
 			}
-			again, err := c.Look(context.Background())
+			again, err := c.Poll(context.Background())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -359,7 +359,7 @@ esac`)
 // A slurmctld that is down is ErrDown, whatever part of the look meets it first.
 func TestLookDown(t *testing.T) {
 	c := fake(t, `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`)
-	if _, err := c.Look(context.Background()); !errors.Is(err, slurmbridge.ErrDown) {
+	if _, err := c.Poll(context.Background()); !errors.Is(err, job.ErrDown) {
 		t.Error(err)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"golang.org/x/sync/errgroup"
 )
 
 // Shapes of the values an update may carry. They are compared before a command is
@@ -32,7 +32,7 @@ const (
 //
 // ReqNodes is the exception: 22.05's scontrol takes it for one job at a time, so
 // it costs one command for each job, four at once.
-func (c *Client) Update(ctx context.Context, u slurmbridge.Update) error {
+func (c *Client) Update(ctx context.Context, u job.Update) error {
 	if err := checkUpdate(u); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func parseUpdateErrors(stderr string) map[string]string {
 // is down, then a refusal, then a job that is gone.
 func worst(errs []error) error {
 	var bad []error
-	for _, kind := range []error{slurmbridge.ErrDown, slurmbridge.ErrRefused, slurmbridge.ErrNoJob, nil} {
+	for _, kind := range []error{job.ErrDown, job.ErrRefused, job.ErrNoJob, nil} {
 		for _, err := range errs {
 			if err != nil && (kind == nil || errors.Is(err, kind)) {
 				bad = append(bad, err)
@@ -120,7 +120,7 @@ func worst(errs []error) error {
 
 // settings are the update's words, in the order that was measured to make Slurm
 // look at a released job at once: the dependency, then the begin time.
-func settings(u slurmbridge.Update) []string {
+func settings(u job.Update) []string {
 	var set []string
 	add := func(key string, value *string) {
 		if value != nil {
@@ -137,21 +137,21 @@ func settings(u slurmbridge.Update) []string {
 	return set
 }
 
-func checkUpdate(u slurmbridge.Update) error {
+func checkUpdate(u job.Update) error {
 	for _, ref := range u.Jobs {
 		if !validRef(ref) {
-			return fmt.Errorf("update: %q is no job: %w", ref, slurmbridge.ErrNoJob)
+			return fmt.Errorf("update: %q is no job: %w", ref, job.ErrNoJob)
 		}
 	}
 	check := func(what string, value *string, shape *regexp.Regexp) error {
 		if value != nil && !shape.MatchString(*value) {
-			return fmt.Errorf("update: %s %q: %w", what, *value, slurmbridge.ErrRefused)
+			return fmt.Errorf("update: %s %q: %w", what, *value, job.ErrRefused)
 		}
 		return nil
 	}
 	err := errors.Join(check("gres", u.Gres, gresShape), check("node list", u.ReqNodes, nodesShape), check("dependency", u.Dependency, depShape))
 	if u.AdminComment != nil && strings.ContainsFunc(*u.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		err = errors.Join(err, fmt.Errorf("update: admin comment %q: %w", *u.AdminComment, slurmbridge.ErrRefused))
+		err = errors.Join(err, fmt.Errorf("update: admin comment %q: %w", *u.AdminComment, job.ErrRefused))
 	}
 	return err
 }
@@ -162,7 +162,7 @@ const maxScript = 256 << 10
 // Script returns a job's batch script.
 func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
 	if !validRef(ref) {
-		return nil, fmt.Errorf("script: %q is no job: %w", ref, slurmbridge.ErrNoJob)
+		return nil, fmt.Errorf("script: %q is no job: %w", ref, job.ErrNoJob)
 	}
 	const name = "scontrol write batch_script"
 	out, stderr, err := c.run(ctx, command{name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"}})

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -17,7 +19,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // Set holds the labels of each series, by name. Those of targets (job, instance)
@@ -28,7 +29,7 @@ type Set map[string][]string
 // what Prometheus adds.
 func Daemons() Set {
 	s := Set{"up": nil}
-	slurmbridge.NewMetrics(s)
+	loop.NewMetrics(s)
 	recordhttp.NewMetrics(s)
 	agent.NewMetrics(s)
 	s.MustRegister(agent.NewHooks(""))

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
 func TestDaemonAddress(t *testing.T) {

@@ -5,11 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // What the controller knows of a run and its node doesn't is in the record it keeps;
@@ -25,12 +28,12 @@ func TestRecordsAreCompleted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &wired{bridge: new(slurmbridge.Bridge), store: st, journal: j}
+	w := &wired{bridge: new(loop.Bridge), store: st, journal: j}
 	apps := &recogniser{st}
 	for id, script := range map[string]string{
 		"1": "#!/bin/bash\nmodule load lammps\nsrun lmp -in melt.in -v steps 4000 -v n 64x64x64 data_2048.h5\n", "2": "",
 	} {
-		if _, err := apps.Identify(ctx, &slurmbridge.Job{Ref: id, User: "ann"}, slurmbridge.Terms{App: map[string]string{"2": "mine"}[id]}, []byte(script)); err != nil {
+		if _, err := apps.Identify(ctx, &job.Job{Ref: id, User: "ann"}, job.Terms{App: map[string]string{"2": "mine"}[id]}, []byte(script)); err != nil {
 			t.Fatal(err)
 		}
 	}

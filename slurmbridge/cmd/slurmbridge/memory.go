@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // memory serves the memory limits of jobs that share.

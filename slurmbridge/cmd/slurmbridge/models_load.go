@@ -8,15 +8,17 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // modelsDir is the folder of the models' files.
@@ -31,9 +33,9 @@ func learns(cfg *config.Config) bool { return cfg.Policy == "dqn" && cfg.Model =
 type mixLoader struct {
 	cfg      *config.Config
 	store    *store.Store
-	outcomes map[int64]*slurmbridge.Outcome // by run
-	seen     map[string][]*journal.Ran      // by ref
-	types    map[string]string              // of GPUs, by node
+	outcomes map[int64]*history.Outcome // by run
+	seen     map[string][]*journal.Ran  // by ref
+	types    map[string]string          // of GPUs, by node
 	profiles *receiptLoader
 }
 
@@ -51,7 +53,7 @@ func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journa
 		return nil, err
 	}
 	l := &mixLoader{
-		cfg: cfg, store: st, outcomes: map[int64]*slurmbridge.Outcome{}, seen: map[string][]*journal.Ran{}, types: map[string]string{},
+		cfg: cfg, store: st, outcomes: map[int64]*history.Outcome{}, seen: map[string][]*journal.Ran{}, types: map[string]string{},
 		profiles: &receiptLoader{cfg: cfg, store: st, profiles: map[[2]string]*rlcore.Profile{}},
 	}
 	for i := range past {
@@ -102,7 +104,7 @@ func (l *mixLoader) ran(ctx context.Context, k *store.Run) (models.Ran, error) {
 	// Looks are timed by the controller's clock.
 	behind := time.Duration(rec.ClockBehindS * float64(time.Second))
 	r := models.Ran{
-		Ref: rec.Ref(), User: rec.User, Terms: slurmbridge.ParseTerms(rec.Comment), Start: rec.Start.Add(behind), End: rec.End.Add(behind),
+		Ref: rec.Ref(), User: rec.User, Terms: job.ParseTerms(rec.Comment), Start: rec.Start.Add(behind), End: rec.End.Add(behind),
 		Node: rec.Node, GPUs: indexesOf(rec.GPUs), Whole: !rec.Shared, Outcome: l.outcomes[k.ID],
 	}
 	if len(rec.GPUs) > 0 {

@@ -14,8 +14,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 )
@@ -32,7 +33,7 @@ const (
 // teacher has models trained and the bridge decide by the one in use.
 type teacher struct {
 	retraining
-	bridge    *slurmbridge.Bridge
+	bridge    *loop.Bridge
 	predictor rlcore.Predictor
 	self      string // this program
 	follow    time.Duration

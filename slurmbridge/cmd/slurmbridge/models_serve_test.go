@@ -16,11 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
 	"go.uber.org/goleak"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 )
@@ -52,7 +53,7 @@ func teacherOf(t *testing.T, file string) (*teacher, *lines) {
 	}
 	st, j := opened(t, file)
 	t.Cleanup(func() { st.Close() })
-	b := &slurmbridge.Bridge{Planner: &slurmbridge.Planner{Decider: &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}}}}
+	b := &loop.Bridge{Planner: &loop.Planner{Decider: &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}}}}
 	log := &lines{}
 	out, err := (&wired{bridge: b, store: st, journal: j}).teacher(t.Context(), cfg, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {

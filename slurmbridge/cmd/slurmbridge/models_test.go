@@ -12,17 +12,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // busy fills a database with n runs of the thesis's applications on two GPUs, the last of
@@ -46,8 +47,8 @@ func busy(t testing.TB, file string, n int, to time.Time) {
 		t.Fatal(err)
 	}
 	from := to.Add(-time.Duration(n*35) * time.Second)
-	node := slurmbridge.Node{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}
-	var running []slurmbridge.Job
+	node := job.Node{Name: "n1", GPUs: 2, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}
+	var running []job.Job
 	for i := range n {
 		p := known[r.IntN(len(known))]
 		start := from.Add(time.Duration(i*30) * time.Second)
@@ -63,18 +64,18 @@ func busy(t testing.TB, file string, n int, to time.Time) {
 			t.Fatal(err)
 		}
 		if i > 0 && n < 1000 { // a look for each job is slow where there are many
-			job := slurmbridge.Job{
-				Ref: fmt.Sprint(i + 1), User: "ann", Account: "lab", Partition: "gpu", State: slurmbridge.Running, Priority: 1,
-				Submit: start.Add(-time.Minute), Start: start, Nodes: "n1", GPUs: []int{i % 2}, Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 50},
+			now := job.Job{
+				Ref: fmt.Sprint(i + 1), User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Priority: 1,
+				Submit: start.Add(-time.Minute), Start: start, Nodes: "n1", GPUs: []int{i % 2}, Request: job.GPURequest{Kind: job.Shares, Count: 50},
 			}
-			running = append(running[:max(0, len(running)-2):max(0, len(running)-2)], job)
-			look := &slurmbridge.Status{Mode: slurmbridge.Active, Snap: &slurmbridge.Snapshot{At: start, Jobs: running[max(0, len(running)-1):], Nodes: []slurmbridge.Node{node}}}
+			running = append(running[:max(0, len(running)-2):max(0, len(running)-2)], now)
+			look := &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: start, Jobs: running[max(0, len(running)-1):], Nodes: []job.Node{node}}}
 			if err := ledger.Enter(ctx, look); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := ledger.Enter(ctx, &slurmbridge.Status{Mode: slurmbridge.Active, Snap: &slurmbridge.Snapshot{At: to, Nodes: []slurmbridge.Node{node}}}); err != nil {
+	if err := ledger.Enter(ctx, &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: to, Nodes: []job.Node{node}}}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -6,9 +6,10 @@ import (
 	"os"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 )
@@ -35,7 +36,7 @@ submitted later: stop it first where that isn't wanted.`,
 			if err != nil {
 				return err
 			}
-			book := slurmbridge.NewBook()
+			book := loop.NewTracker()
 			j, closeDB, err := openJournal(ctx, cfg)
 			if err == nil {
 				defer closeDB()
@@ -44,9 +45,9 @@ submitted later: stop it first where that isn't wanted.`,
 			if err != nil {
 				// Jobs behind the gate go all the same.
 				fmt.Fprintf(s.errOut, "slurmbridge: %v; jobs prepared for a group keep their shares\n", err)
-				book = slurmbridge.NewBook()
+				book = loop.NewTracker()
 			}
-			n, err := slurmbridge.LetGo(ctx, cl, book, cfg.GateFile)
+			n, err := loop.LetGo(ctx, cl, book, cfg.GateFile)
 			if err != nil {
 				return err
 			}
@@ -60,7 +61,7 @@ submitted later: stop it first where that isn't wanted.`,
 }
 
 // client makes the cluster's client of the settings.
-func client(cfg *config.Config, m *slurmbridge.Metrics) (*slurm.Client, error) {
+func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
 	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir}
 	if m != nil {
 		cl.Observe = m.Command

@@ -12,10 +12,10 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 func newProfiles(s *shared) *cobra.Command {

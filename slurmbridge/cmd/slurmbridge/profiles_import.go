@@ -17,10 +17,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/profimport"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 )
 
 // importing is what profiles import was asked for.

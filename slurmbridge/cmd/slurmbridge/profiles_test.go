@@ -15,12 +15,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/profimport"
-	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
 // ok calls a command that must succeed, and returns what it printed.
@@ -212,15 +213,15 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 	}
 	defer st.Close()
 	r := &recogniser{st}
-	see := func(ref, user string, n int, terms slurmbridge.Terms) slurmbridge.App {
+	see := func(ref, user string, n int, terms job.Terms) job.App {
 		t.Helper()
-		app, err := r.Identify(t.Context(), &slurmbridge.Job{Ref: ref, User: user}, terms, fmt.Appendf(nil, ljScript, n))
+		app, err := r.Identify(t.Context(), &job.Job{Ref: ref, User: user}, terms, fmt.Appendf(nil, ljScript, n))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return app
 	}
-	first := see("1", "ann", 1000, slurmbridge.Terms{})
+	first := see("1", "ann", 1000, job.Terms{})
 	if first.Key == "" || first.Profile != nil {
 		t.Fatalf("%+v", first)
 	}
@@ -231,29 +232,29 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 	if learned, err := st.Learn(t.Context(), first.Key, run); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
-	twice := see("2", "ann", 2000, slurmbridge.Terms{})
+	twice := see("2", "ann", 2000, job.Terms{})
 	if twice.Profile == nil || twice.Key == first.Key || twice.Profile.Peak().MemMiB < 1000 || !strings.Contains(twice.Profile.Source, "relative of "+first.Key) {
 		t.Errorf("%+v %+v", twice, twice.Profile)
 	}
 	// Its script is read once; a later look has none.
-	later, err := r.Identify(t.Context(), &slurmbridge.Job{Ref: "2", User: "ann"}, slurmbridge.Terms{}, nil)
+	later, err := r.Identify(t.Context(), &job.Job{Ref: "2", User: "ann"}, job.Terms{}, nil)
 	if err != nil || later.Key != twice.Key || later.Profile == nil {
 		t.Errorf("%+v %v", later, err)
 	}
-	if app := see("3", "ann", 9000, slurmbridge.Terms{}); app.Profile != nil {
+	if app := see("3", "ann", 9000, job.Terms{}); app.Profile != nil {
 		t.Errorf("nine times the size: %+v", app.Profile)
 	}
-	if app := see("4", "bob", 2000, slurmbridge.Terms{}); app.Profile != nil {
+	if app := see("4", "bob", 2000, job.Terms{}); app.Profile != nil {
 		t.Errorf("bob's is taken for ann's: %+v", app.Profile)
 	}
-	if app := see("5", "ann", 2000, slurmbridge.Terms{App: "mine"}); app.Key != "mine" || app.Profile != nil {
+	if app := see("5", "ann", 2000, job.Terms{App: "mine"}); app.Key != "mine" || app.Profile != nil {
 		t.Errorf("its owner's name doesn't count: %+v", app)
 	}
 	run.JobID, run.Series = 2, []rlcore.Use{{GPU: 0.5, MemMiB: 700}}
 	if learned, err := st.Learn(t.Context(), twice.Key, run); err != nil || !learned {
 		t.Fatal(learned, err)
 	}
-	if app := see("6", "ann", 2000, slurmbridge.Terms{}); app.Profile == nil || app.Profile.Peak().MemMiB != 700 {
+	if app := see("6", "ann", 2000, job.Terms{}); app.Profile == nil || app.Profile.Peak().MemMiB != 700 {
 		t.Errorf("what was measured doesn't count: %+v", app.Profile)
 	}
 }

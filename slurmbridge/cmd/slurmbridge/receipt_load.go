@@ -7,14 +7,16 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
 
@@ -39,7 +41,7 @@ func (l *receiptLoader) load(ctx context.Context, from, to time.Time, replay boo
 		return nil, err
 	}
 	l.profiles = map[[2]string]*rlcore.Profile{}
-	in := &receipt.Input{From: from, To: to, Mode: slurmbridge.Mode(l.cfg.Mode)}
+	in := &receipt.Input{From: from, To: to, Mode: job.Mode(l.cfg.Mode)}
 	past, err := j.Outcomes(ctx, time.Now().Add(-keepFor))
 	if err != nil {
 		return nil, err
@@ -76,7 +78,7 @@ const clocksAgree = 10 * time.Minute
 
 // jobs joins what the looks showed of jobs, what their nodes recorded, and what was
 // made of it. A job that only one of them knows counts as well.
-func (l *receiptLoader) jobs(ctx context.Context, ledger *journal.Ledger, past []slurmbridge.Outcome, from, to time.Time) ([]receipt.Job, error) {
+func (l *receiptLoader) jobs(ctx context.Context, ledger *journal.Ledger, past []history.Outcome, from, to time.Time) ([]receipt.Job, error) {
 	seen, err := ledger.Over(ctx, from, to, mostJobs)
 	if err != nil {
 		return nil, err
@@ -85,7 +87,7 @@ func (l *receiptLoader) jobs(ctx context.Context, ledger *journal.Ledger, past [
 	if err != nil {
 		return nil, err
 	}
-	outcomes := make(map[int64]*slurmbridge.Outcome, len(past))
+	outcomes := make(map[int64]*history.Outcome, len(past))
 	for i := range past {
 		outcomes[past[i].Run] = &past[i]
 	}
@@ -149,15 +151,15 @@ func match(recorded []*store.Run, r *journal.Ran, used map[int64]bool) *store.Ru
 }
 
 // fill takes over what the node recorded: it knows best when and where a job ran.
-func (l *receiptLoader) fill(job *receipt.Job, rec *store.Run, outcomes map[int64]*slurmbridge.Outcome) {
+func (l *receiptLoader) fill(j *receipt.Job, rec *store.Run, outcomes map[int64]*history.Outcome) {
 	r := &rec.Record
-	job.Start, job.End, job.Terms, job.Outcome = r.Start, r.End, slurmbridge.ParseTerms(r.Comment), outcomes[rec.ID]
-	job.GPUs = names(r.Node, indexesOf(r.GPUs))
+	j.Start, j.End, j.Terms, j.Outcome = r.Start, r.End, job.ParseTerms(r.Comment), outcomes[rec.ID]
+	j.GPUs = names(r.Node, indexesOf(r.GPUs))
 	if rec.App != "" {
-		job.App = rec.App
+		j.App = rec.App
 	}
-	if job.Outcome != nil && job.Account == "" {
-		job.Account = job.Outcome.Account
+	if j.Outcome != nil && j.Account == "" {
+		j.Account = j.Outcome.Account
 	}
 }
 
@@ -195,13 +197,13 @@ func (l *receiptLoader) profile(ctx context.Context, user, app string) (*rlcore.
 
 // world is the cluster as it was seen lately, with what decides in it and what is
 // believed of slowdowns today.
-func (l *receiptLoader) world(ctx context.Context, ledger *journal.Ledger, past []slurmbridge.Outcome, from time.Time) (*receipt.World, error) {
+func (l *receiptLoader) world(ctx context.Context, ledger *journal.Ledger, past []history.Outcome, from time.Time) (*receipt.World, error) {
 	nodes, err := ledger.Nodes(ctx, from)
 	if err != nil {
 		return nil, err
 	}
 	model := interference.New(&contention.MPS)
-	slurmbridge.Teach(model, past)
+	history.Teach(model, past)
 	policies, err := newPolicies(l.cfg, model, l.log)
 	if err != nil {
 		return nil, err

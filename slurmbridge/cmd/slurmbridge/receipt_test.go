@@ -12,12 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
 
@@ -32,9 +35,9 @@ func receiptOf(file string, asJSON bool, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// history fills a database: three jobs of an hour waited for one GPU from three hours
+// writeHistory fills a database: three jobs of an hour waited for one GPU from three hours
 // ago on; two of them ran beside each other, the third alone.
-func history(t *testing.T, file string, mode slurmbridge.Mode) {
+func writeHistory(t *testing.T, file string, mode job.Mode) {
 	t.Helper()
 	ctx := context.Background()
 	cfg, err := config.Load(file, nil)
@@ -59,26 +62,26 @@ func history(t *testing.T, file string, mode slurmbridge.Mode) {
 	}
 	zero := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
 	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
-	job := func(ref string) slurmbridge.Job {
-		return slurmbridge.Job{
-			Ref: ref, User: "ann", Account: "lab", Partition: "gpu", State: slurmbridge.Pending, Priority: 1, Submit: zero,
-			Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Count: 100},
+	waiting := func(ref string) job.Job {
+		return job.Job{
+			Ref: ref, User: "ann", Account: "lab", Partition: "gpu", State: job.Pending, Priority: 1, Submit: zero,
+			Request: job.GPURequest{Kind: job.Shares, Count: 100},
 		}
 	}
-	on := func(ref string, start int) slurmbridge.Job {
-		x := job(ref)
-		x.State, x.Start, x.Nodes, x.GPUs = slurmbridge.Running, at(start), "n1", []int{0}
+	on := func(ref string, start int) job.Job {
+		x := waiting(ref)
+		x.State, x.Start, x.Nodes, x.GPUs = job.Running, at(start), "n1", []int{0}
 		return x
 	}
-	look := func(min int, jobs ...slurmbridge.Job) *slurmbridge.Status {
-		return &slurmbridge.Status{
-			Mode: mode, Apps: map[string]slurmbridge.App{"1": {Key: "md"}, "2": {Key: "md"}, "3": {Key: "md"}},
-			Snap: &slurmbridge.Snapshot{At: at(min), Jobs: jobs, Nodes: []slurmbridge.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}}},
+	look := func(min int, jobs ...job.Job) *job.Status {
+		return &job.Status{
+			Mode: mode, Apps: map[string]job.App{"1": {Key: "md"}, "2": {Key: "md"}, "3": {Key: "md"}},
+			Snap: &job.Snapshot{At: at(min), Jobs: jobs, Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}}},
 		}
 	}
-	first := look(0, job("1"), job("2"), job("3"))
-	first.Notes = map[string]*slurmbridge.Note{"3": {Refused: []string{"with 1 on n1 gpu 0: GPU memory would not suffice at some moment"}}}
-	for _, st := range []*slurmbridge.Status{first, look(10, on("1", 0), on("2", 0), job("3")), look(80, on("3", 70)), look(140)} {
+	first := look(0, waiting("1"), waiting("2"), waiting("3"))
+	first.Explanations = map[string]*job.Explanation{"3": {Refused: []string{"with 1 on n1 gpu 0: GPU memory would not suffice at some moment"}}}
+	for _, st := range []*job.Status{first, look(10, on("1", 0), on("2", 0), waiting("3")), look(80, on("3", 70)), look(140)} {
 		if err := ledger.Enter(ctx, st); err != nil {
 			t.Fatal(err)
 		}
@@ -91,7 +94,7 @@ func history(t *testing.T, file string, mode slurmbridge.Mode) {
 		if _, err := st.AddRecord(ctx, r, "md"); err != nil {
 			t.Fatal(err)
 		}
-		o := &slurmbridge.Outcome{Run: int64(i + 1), Ref: fmt.Sprint(i + 1), User: "ann", App: "md", State: "COMPLETED", End: r.End, SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60}
+		o := &history.Outcome{Run: int64(i + 1), Ref: fmt.Sprint(i + 1), User: "ann", App: "md", State: "COMPLETED", End: r.End, SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60}
 		if i < 2 {
 			o.With, o.Predicted, o.Contract = []string{fmt.Sprint(2 - i)}, 1.1, 1.2
 		}
@@ -99,7 +102,7 @@ func history(t *testing.T, file string, mode slurmbridge.Mode) {
 			t.Fatal(err)
 		}
 	}
-	g := &slurmbridge.Group{ID: 1, Kind: slurmbridge.StartNow, State: slurmbridge.Done, Decided: at(0), Policy: "greedy", Members: []slurmbridge.Member{
+	g := &job.Group{ID: 1, Kind: job.StartNow, State: job.Done, Decided: at(0), Policy: "greedy", Members: []job.Member{
 		{Ref: "1", Ran: true, Predicted: 1.1}, {Ref: "2", Ran: true, Predicted: 1.12},
 	}}
 	if err := j.SaveGroup(ctx, g); err != nil {
@@ -109,7 +112,7 @@ func history(t *testing.T, file string, mode slurmbridge.Mode) {
 
 func TestReceipt(t *testing.T) {
 	file := conf(t, "policy: greedy")
-	history(t, file, slurmbridge.Active)
+	writeHistory(t, file, job.Active)
 	out, err := receiptOf(file, true, "--since", "1d")
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +151,7 @@ func TestReceipt(t *testing.T) {
 // In shadow the same jobs say what would have been.
 func TestReceiptOfShadow(t *testing.T) {
 	file := conf(t, "mode: shadow", "policy: greedy")
-	history(t, file, slurmbridge.Shadow)
+	writeHistory(t, file, job.Shadow)
 	if text, err := receiptOf(file, false); err != nil || !strings.Contains(text, "Shadow changed nothing") || !strings.Contains(text, "3 in mode shadow") {
 		t.Errorf("%v\n%s", err, text)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 )
 

@@ -6,11 +6,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // runs joins the nodes' records with what the journal knows of jobs.
@@ -26,7 +27,7 @@ const atOnce = 200
 // there when it ended: nodes sample, and a group's members end one by one.
 const atEnd = 5 * time.Second
 
-func (r *runs) Unjudged(ctx context.Context) ([]slurmbridge.Run, error) {
+func (r *runs) Unjudged(ctx context.Context) ([]history.Run, error) {
 	last, err := r.journal.LastOutcome(ctx)
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func (r *runs) Unjudged(ctx context.Context) ([]slurmbridge.Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]slurmbridge.Run, 0, len(kept))
+	out := make([]history.Run, 0, len(kept))
 	for i := range kept {
 		run, err := r.run(ctx, &kept[i])
 		if err != nil {
@@ -47,9 +48,9 @@ func (r *runs) Unjudged(ctx context.Context) ([]slurmbridge.Run, error) {
 }
 
 // run is a record with the profiles of everybody in it.
-func (r *runs) run(ctx context.Context, k *store.Run) (slurmbridge.Run, error) {
+func (r *runs) run(ctx context.Context, k *store.Run) (history.Run, error) {
 	rec := &k.Record
-	out := slurmbridge.Run{
+	out := history.Run{
 		ID: k.ID, Ref: rec.Ref(), User: rec.User, App: k.App, Node: rec.Node, Start: rec.Start, End: rec.End,
 		Comment: rec.Comment, Whole: len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog, PeakMemMiB: rec.Peak.MemMiB,
 		Fault: !rec.MPSFault.IsZero(),
@@ -72,8 +73,8 @@ func (r *runs) run(ctx context.Context, k *store.Run) (slurmbridge.Run, error) {
 	return out, nil
 }
 
-func (r *runs) beside(ctx context.Context, rec *gpuprof.Record, n *gpuprof.Neighbour) (slurmbridge.Beside, error) {
-	b := slurmbridge.Beside{
+func (r *runs) beside(ctx context.Context, rec *gpuprof.Record, n *gpuprof.Neighbour) (history.Beside, error) {
+	b := history.Beside{
 		Ref: strconv.FormatInt(n.JobID, 10), S: max(0, n.To.Sub(n.From).Seconds()), Last: rec.End.Sub(n.To) < atEnd,
 	}
 	// The journal's times are ours.
@@ -105,7 +106,7 @@ func (r *runs) profile(ctx context.Context, user, app string) (*rlcore.Profile, 
 	return p, err
 }
 
-func (r *runs) Keep(ctx context.Context, o *slurmbridge.Outcome) error {
+func (r *runs) Keep(ctx context.Context, o *history.Outcome) error {
 	if err := r.journal.SaveOutcome(ctx, o); err != nil || !o.Learned {
 		return err
 	}
@@ -117,6 +118,6 @@ func (r *runs) Keep(ctx context.Context, o *slurmbridge.Outcome) error {
 	return err
 }
 
-func (r *runs) Outcomes(ctx context.Context, since time.Time) ([]slurmbridge.Outcome, error) {
+func (r *runs) Outcomes(ctx context.Context, since time.Time) ([]history.Outcome, error) {
 	return r.journal.Outcomes(ctx, since)
 }

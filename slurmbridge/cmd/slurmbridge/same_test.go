@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"

@@ -11,6 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,11 +23,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
 )
 
@@ -66,7 +69,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	metrics := slurmbridge.NewMetrics(reg)
+	metrics := loop.NewMetrics(reg)
 	var st *store.Store
 	if old != nil && old.cfg.Database == cfg.Database {
 		// A file that is open twice in one process loses its locks when either is
@@ -132,9 +135,9 @@ func duplicate(l net.Listener) (net.Listener, error) {
 // run runs the daemon until ctx ends.
 func (v *service) run(ctx context.Context) error {
 	b := v.wired.bridge
-	if b.Mode == slurmbridge.Shadow {
+	if b.Mode == job.Shadow {
 		// A gate file left by an active daemon would gate jobs nobody looks after.
-		if err := slurmbridge.RemoveGateFile(v.cfg.GateFile); err != nil {
+		if err := loop.RemoveGateFile(v.cfg.GateFile); err != nil {
 			v.log.Warn("gate file", "err", err)
 		}
 	}

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
@@ -47,7 +48,7 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	}
 	fmt.Fprintf(s.out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
 	switch {
-	case r.Mode == string(slurmbridge.Shadow):
+	case r.Mode == string(job.Shadow):
 		fmt.Fprintln(s.out, "shadow: nothing is changed")
 	case r.Gate == "":
 		fmt.Fprintln(s.out, "there is no gate: shared jobs run alone")
@@ -82,7 +83,7 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	t.Render()
 	for i := range r.Groups {
 		g := &r.Groups[i]
-		if g.State != slurmbridge.Released {
+		if g.State != job.Released {
 			continue
 		}
 		fmt.Fprintf(s.out, "group %d: %s on %s gpu %d", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)

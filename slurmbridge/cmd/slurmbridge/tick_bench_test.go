@@ -11,38 +11,41 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
 )
 
 // still is a Slurm that answers at once, in which what is released runs for ever.
 type still struct {
-	slurmbridge.Slurm
-	snap slurmbridge.Snapshot
+	job.Slurm
+	snap job.Snapshot
 	at   map[string]int // of jobs in snap
 	// most is how many jobs of one user Slurm starts, 0 = all.
 	most    int
 	running map[string]int // by user
 }
 
-func (s *still) Look(context.Context) (*slurmbridge.Snapshot, error) {
+func (s *still) Poll(context.Context) (*job.Snapshot, error) {
 	c := s.snap
 	c.At, c.Jobs = time.Now(), slices.Clone(c.Jobs)
 	return &c, nil
 }
 
-func (s *still) Update(_ context.Context, u slurmbridge.Update) error {
+func (s *still) Update(_ context.Context, u job.Update) error {
 	for _, ref := range u.Jobs {
 		j := &s.snap.Jobs[s.at[ref]]
 		if u.Gres != nil {
-			j.Asked = slurm.ParseAsk(slurm.Tres{PerNode: "gres:" + *u.Gres})
+			j.Request = slurm.ParseAsk(slurm.Tres{PerNode: "gres:" + *u.Gres})
 		}
 		if u.ReqNodes != nil {
 			j.ReqNodes = *u.ReqNodes
@@ -56,7 +59,7 @@ func (s *still) Update(_ context.Context, u slurmbridge.Update) error {
 			j.Reason = "QOSMaxJobsPerUserLimit"
 		default:
 			s.running[j.User]++
-			j.State, j.Start, j.Nodes, j.GPUs = slurmbridge.Running, time.Now(), j.ReqNodes, []int{0}
+			j.State, j.Start, j.Nodes, j.GPUs = job.Running, time.Now(), j.ReqNodes, []int{0}
 		}
 	}
 	return nil
@@ -67,16 +70,16 @@ func (s *still) CreateGate(context.Context, time.Duration) (string, error) {
 }
 func (s *still) RenewGate(context.Context, string, time.Duration) error { return nil }
 func (s *still) Script(context.Context, string) ([]byte, error)         { return nil, nil }
-func (s *still) Describe(context.Context, []string) (map[string]slurmbridge.Description, error) {
+func (s *still) Describe(context.Context, []string) (map[string]job.Description, error) {
 	return nil, nil
 }
 
 // known tells a job's application by its name.
 type known struct{}
 
-func (known) Identify(_ context.Context, _ *slurmbridge.Job, t slurmbridge.Terms, _ []byte) (slurmbridge.App, error) {
+func (known) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (job.App, error) {
 	p, _ := apps.ByName(t.App)
-	return slurmbridge.App{Key: t.App, Profile: p}, nil
+	return job.App{Key: t.App, Profile: p}, nil
 }
 
 // BenchmarkTick is a look at 10,000 waiting jobs and 500 GPUs, without the time of
@@ -91,20 +94,20 @@ func BenchmarkTick(b *testing.B) {
 func benchmarkTick(b *testing.B, most int) {
 	const gpus, jobs = 500, 10000
 	ctx := b.Context()
-	snap := slurmbridge.Snapshot{Release: "22.05.8", Gates: []slurmbridge.GateState{{ID: "1", Begin: time.Now().Add(time.Hour)}}}
+	snap := job.Snapshot{Release: "22.05.8", Gates: []job.GateState{{ID: "1", Begin: time.Now().Add(time.Hour)}}}
 	for i := range gpus {
-		snap.Nodes = append(snap.Nodes, slurmbridge.Node{
+		snap.Nodes = append(snap.Nodes, job.Node{
 			Name: fmt.Sprintf("n%d", i), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},
-			GPUs: 1, GPUType: "titanxp", Sharing: slurmbridge.MPS, Units: 100,
+			GPUs: 1, GPUType: "titanxp", Sharing: job.MPS, Units: 100,
 		})
 	}
 	names := apps.Names()
 	for i := range jobs {
-		snap.Jobs = append(snap.Jobs, slurmbridge.Job{
-			Ref: fmt.Sprint(i + 10), ID: int64(i + 10), User: fmt.Sprint("user", i%40), Partition: "gpu", State: slurmbridge.Pending,
+		snap.Jobs = append(snap.Jobs, job.Job{
+			Ref: fmt.Sprint(i + 10), ID: int64(i + 10), User: fmt.Sprint("user", i%40), Partition: "gpu", State: job.Pending,
 			Priority: int64(jobs - i), Submit: time.Now(), CPUs: 2, NumNodes: 1, Comment: "app=" + names[i%len(names)],
-			Asked:      slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: 100, Raw: "gres:mps:100"},
-			Dependency: slurmbridge.Dependencies{Raw: "after:1", List: []slurmbridge.Dependency{{Type: "after", Job: "1"}}},
+			Request:    job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"},
+			Dependency: job.Dependencies{Raw: "after:1", List: []job.Dependency{{Type: "after", Job: "1"}}},
 		})
 	}
 	cfg, err := config.Load("", nil)
@@ -130,11 +133,11 @@ func benchmarkTick(b *testing.B, most int) {
 	for i := range snap.Jobs {
 		sl.at[snap.Jobs[i].Ref] = i
 	}
-	bridge := &slurmbridge.Bridge{
-		Slurm: sl, Apps: known{}, Journal: j, Runs: &runs{st, j}, Beliefs: model, Mode: slurmbridge.Active, Log: log, Poll: time.Minute,
+	bridge := &loop.Bridge{
+		Slurm: sl, Apps: known{}, Journal: j, Runs: &runs{st, j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
 		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
-		Gate:    &slurmbridge.Gate{Slurm: sl, Lease: time.Minute, Sharing: slurmbridge.MPS, Now: time.Now},
-		Planner: &slurmbridge.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Ahead: true, Wanted: "dqn"},
+		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.MPS, Now: time.Now},
+		Planner: &loop.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Ahead: true, Wanted: "dqn"},
 	}
 	began := time.Now()
 	if _, err := bridge.Tick(ctx); err != nil {

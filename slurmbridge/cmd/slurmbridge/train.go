@@ -16,8 +16,8 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 )
 
 // trainFlags are what train is told.

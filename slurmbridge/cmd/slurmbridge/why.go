@@ -6,9 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -127,7 +130,7 @@ func (s *shared) printWhy(ref string, story *journal.Story) {
 }
 
 // printOutcome says what came of one run.
-func (s *shared) printOutcome(o *slurmbridge.Outcome) {
+func (s *shared) printOutcome(o *history.Outcome) {
 	state := strings.ToLower(o.State)
 	if state == "" {
 		state = "ended"
@@ -166,15 +169,15 @@ func (s *shared) printOutcome(o *slurmbridge.Outcome) {
 	}
 }
 
-func (s *shared) printPlace(ref string, p *slurmbridge.Place) {
+func (s *shared) printPlace(ref string, p *loop.QueuePosition) {
 	fmt.Fprintf(s.out, "job %s (%s ago): waits", ref, time.Since(p.At).Round(time.Second))
 	switch {
 	case p.Holds != "":
 		fmt.Fprintf(s.out, " for %s; the bridge leaves it alone until then\n", p.Holds)
-	case p.Place > p.Window:
-		fmt.Fprintf(s.out, " for a decision, place %d of %d: a decision looks at the first %d\n", p.Place, p.Of, p.Window)
+	case p.Position > p.Window:
+		fmt.Fprintf(s.out, " for a decision, place %d of %d: a decision looks at the first %d\n", p.Position, p.Of, p.Window)
 	default:
-		fmt.Fprintf(s.out, " for a decision, place %d of %d, within the window of %d\n", p.Place, p.Of, p.Window)
+		fmt.Fprintf(s.out, " for a decision, place %d of %d, within the window of %d\n", p.Position, p.Of, p.Window)
 	}
 	if p.Gate != "" {
 		fmt.Fprintf(s.out, "  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))

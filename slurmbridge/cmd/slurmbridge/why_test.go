@@ -6,27 +6,29 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // TestPrintWhy: what an owner is told of a job that waits, and of its runs.
 func TestPrintWhy(t *testing.T) {
 	at := time.Date(2024, 1, 1, 12, 0, 0, 0, time.UTC)
-	outcome := func(o slurmbridge.Outcome) slurmbridge.Outcome {
+	outcome := func(o history.Outcome) history.Outcome {
 		o.Node, o.Start, o.End = "n1", at, at.Add(2*time.Minute)
 		return o
 	}
 	var out bytes.Buffer
 	s := &shared{out: &out}
 	s.printWhy("7", &journal.Story{
-		Note: &slurmbridge.Note{At: at, Ref: "7", App: "lmp", Known: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
-		Outcomes: []slurmbridge.Outcome{
-			outcome(slurmbridge.Outcome{State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1, Broken: true}),
-			outcome(slurmbridge.Outcome{State: "COMPLETED", With: []string{"9"}, Slowdown: 1.05, Contract: 1.1}),
-			outcome(slurmbridge.Outcome{State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full", Again: true}),
-			outcome(slurmbridge.Outcome{State: "FAILED", Cleared: true}),
-			outcome(slurmbridge.Outcome{Learned: true, Slowdown: 1}),
+		Note: &job.Explanation{At: at, Ref: "7", App: "lmp", Known: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
+		Outcomes: []history.Outcome{
+			outcome(history.Outcome{State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1, Broken: true}),
+			outcome(history.Outcome{State: "COMPLETED", With: []string{"9"}, Slowdown: 1.05, Contract: 1.1}),
+			outcome(history.Outcome{State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full", Again: true}),
+			outcome(history.Outcome{State: "FAILED", Cleared: true}),
+			outcome(history.Outcome{Learned: true, Slowdown: 1}),
 		},
 	})
 	for _, want := range []string{

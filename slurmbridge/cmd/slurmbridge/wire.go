@@ -16,25 +16,28 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // wired is the bridge with everything it stands on.
 type wired struct {
-	bridge  *slurmbridge.Bridge
+	bridge  *loop.Bridge
 	store   *store.Store
 	journal *journal.Journal
 	ledger  *journal.Ledger
@@ -136,7 +139,7 @@ func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, fun
 
 // wire puts the bridge together on a store; nil = the one of the settings is
 // opened. m may be nil.
-func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Writer, m *slurmbridge.Metrics) (*wired, error) {
+func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Writer, m *loop.Metrics) (*wired, error) {
 	log := slog.New(slog.NewTextHandler(errOut, nil))
 	predictor := interference.New(&contention.MPS)
 	policies, err := newPolicies(cfg, predictor, log)
@@ -167,7 +170,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		}
 		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
 	}
-	sharing := slurmbridge.MPS
+	sharing := job.MPS
 	if snap, err := cl.Nodes(ctx); err == nil {
 		for i := range snap {
 			if snap[i].Sharing != "" {
@@ -176,17 +179,17 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			}
 		}
 	}
-	gate := &slurmbridge.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Now: time.Now}
+	gate := &loop.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Now: time.Now}
 	if cfg.Lua != "no" {
 		gate.File = cfg.GateFile
 	}
-	b := &slurmbridge.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: ledger, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: slurmbridge.Mode(cfg.Mode), Card: cfg.Card,
-		Gate: gate, Metrics: m, Now: time.Now, Poll: cfg.Poll, Log: log,
-		Planner: &slurmbridge.Planner{
-			Decider: newDecider(cfg, ownPolicy(ctx, cfg, j, predictor, policies, log), predictor),
-			Scope:   slurmbridge.Scope{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
-			Join:    cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
+	b := &loop.Bridge{
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: ledger, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
+		Planner: &loop.Planner{
+			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, j, predictor, policies, log), predictor),
+			Partitions: loop.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
+			Join:       cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
 			Wanted: cfg.Policy,
 		},
 	}
@@ -197,30 +200,30 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 // application's own, else one made from its relatives of other sizes.
 type recogniser struct{ store *store.Store }
 
-func (r *recogniser) Identify(ctx context.Context, j *slurmbridge.Job, t slurmbridge.Terms, script []byte) (slurmbridge.App, error) {
+func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (job.App, error) {
 	a := appid.Identify(t.App, script)
 	if script == nil && t.App == "" {
 		// Recognised at an earlier look.
 		_, known, err := r.store.AppOf(ctx, j.Ref)
 		if err != nil {
-			return slurmbridge.App{}, err
+			return job.App{}, err
 		}
 		a.Key = known
 	}
 	if a.Key == "" {
-		return slurmbridge.App{}, nil
+		return job.App{}, nil
 	}
 	if err := errors.Join(r.store.SetApp(ctx, j.Ref, j.User, a.Key), r.store.SetFamily(ctx, j.User, a)); err != nil {
-		return slurmbridge.App{}, err
+		return job.App{}, err
 	}
 	p, err := r.store.Lookup(ctx, j.User, a.Key)
 	if errors.Is(err, store.ErrNotFound) {
 		p, err = r.store.Relative(ctx, j.User, a.Key)
 	}
 	if errors.Is(err, store.ErrNotFound) {
-		return slurmbridge.App{Key: a.Key}, nil
+		return job.App{Key: a.Key}, nil
 	}
-	return slurmbridge.App{Key: a.Key, Profile: p}, err
+	return job.App{Key: a.Key, Profile: p}, err
 }
 
 // recordUsers returns who may send records: root, the bridge's own user and those
@@ -242,7 +245,7 @@ func recordUsers(cfg *config.Config) ([]uint32, error) {
 }
 
 // records serves the nodes' records.
-func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32, m *slurmbridge.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
+func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32, m *loop.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
 	mux.Handle("POST "+recordhttp.Path, &recordhttp.Handler{
 		Munge:    &munge.Munge{Socket: cfg.MungeSocket},
 		AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },
@@ -261,7 +264,7 @@ func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32
 // record's times stay its node's, whose clock is behind ours by that much: they tell
 // it from others, and a group's members all have that clock. Where they meet times
 // of ours they are corrected.
-func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duration, m *slurmbridge.Metrics) (bool, error) {
+func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duration, m *loop.Metrics) (bool, error) {
 	if r.ArrayJobID == 0 {
 		// No release of Slurm so far tells a node's prolog that a job is an array's task.
 		var err error

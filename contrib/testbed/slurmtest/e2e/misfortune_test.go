@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -157,7 +158,7 @@ func TestKilledAndBack(t *testing.T) {
 
 func TestShadowChangesNothingOfAnyJob(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{mode: slurmbridge.Shadow})
+	r := newRig(t, options{mode: job.Shadow})
 	hold := r.any(ann, 30, "--gres=mps:100")
 	r.state(20*time.Second, hold, "RUNNING")
 	for i := range 6 {

@@ -16,13 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	_ "modernc.org/sqlite"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
 )
 
@@ -49,8 +52,8 @@ func TestMain(m *testing.M) {
 // for a minute.
 type apps struct{}
 
-func (apps) Identify(_ context.Context, _ *slurmbridge.Job, t slurmbridge.Terms, _ []byte) (slurmbridge.App, error) {
-	app := slurmbridge.App{Key: t.App}
+func (apps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (job.App, error) {
+	app := job.App{Key: t.App}
 	var mem, gpu float64
 	if n, _ := fmt.Sscanf(t.App, "m%fg%f", &mem, &gpu); n == 2 {
 		app.Profile = &rlcore.Profile{App: t.App, DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}
@@ -99,18 +102,18 @@ func runBridge(dir string) error {
 	if err != nil {
 		return err
 	}
-	sharing := slurmbridge.Sharing(os.Getenv("E2E_SHARING"))
-	b := &slurmbridge.Bridge{
-		Slurm: cl, Apps: apps{}, Journal: j, Mode: slurmbridge.Mode(os.Getenv("E2E_MODE")), Poll: 10 * time.Second,
+	sharing := job.Sharing(os.Getenv("E2E_SHARING"))
+	b := &loop.Bridge{
+		Slurm: cl, Apps: apps{}, Journal: j, Mode: job.Mode(os.Getenv("E2E_MODE")), PollEvery: 10 * time.Second,
 		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
-		Gate: &slurmbridge.Gate{Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now},
-		Planner: &slurmbridge.Planner{
+		Gate: &loop.Gate{Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now},
+		Planner: &loop.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
 			Join:    true, Ahead: true,
 		},
 	}
-	if b.Mode == slurmbridge.Shadow {
+	if b.Mode == job.Shadow {
 		b.Gate.File = ""
 	}
 	if at := os.Getenv("E2E_FAULT"); at != "" {
@@ -136,7 +139,7 @@ type rig struct {
 type options struct {
 	slurmtest.Options
 	lease time.Duration
-	mode  slurmbridge.Mode
+	mode  job.Mode
 	quiet bool // no bridge yet
 }
 
@@ -146,7 +149,7 @@ func newRig(t *testing.T, o options) *rig {
 		o.lease = 20 * time.Second
 	}
 	if o.mode == "" {
-		o.mode = slurmbridge.Active
+		o.mode = job.Active
 	}
 	lua, err := filepath.Abs("../../../../contrib/job_submit.lua")
 	if err != nil {

@@ -1,11 +1,11 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // TestSay: whoever shares is told with whom, who is left alone as well, and who
@@ -47,7 +47,7 @@ func TestSay(t *testing.T) {
 	if m.words != said {
 		t.Errorf("%d comments more after a restart", m.words-said)
 	}
-	b.Mode = slurmbridge.Shadow
+	b.Mode = job.Shadow
 	tick(t, b, m, 30*time.Second)
 	if m.words != said {
 		t.Error("shadow writes comments")

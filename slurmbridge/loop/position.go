@@ -1,12 +1,14 @@
-package slurmbridge
+package loop
 
 import (
 	"slices"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Place is where a job stands that waits for a decision.
-type Place struct {
+type QueuePosition struct {
 	At time.Time `json:"at"`
 	// Gate that it waits behind; "" in shadow, where there is none.
 	Gate string `json:"gate,omitempty"`
@@ -14,8 +16,8 @@ type Place struct {
 	LeaseLeftS float64 `json:"lease_left_s"`
 	// Place counts from 1 among the Of jobs that wait for a decision, highest
 	// priority first; 0 = it isn't one of them, because of Holds.
-	Place int `json:"place"`
-	Of    int `json:"of"`
+	Position int `json:"place"`
+	Of       int `json:"of"`
 	// Window is how many of them a decision looks at, of those that may use its GPU.
 	Window int `json:"window"`
 	// Holds says what the job waits for besides the bridge, "" = nothing.
@@ -24,12 +26,12 @@ type Place struct {
 
 // Place tells where a pending job stands, as of the last look; nil: it doesn't wait
 // for the bridge.
-func (st *Status) Place(ref string) *Place {
+func QueuePositionOf(st *job.Status, ref string) *QueuePosition {
 	if st.Snap == nil {
 		return nil
 	}
-	f := &Facts{Snap: st.Snap, Ungated: st.Mode == Shadow}
-	holds := func(j *Job) string {
+	f := &PlanInput{Snap: st.Snap, Ungated: st.Mode == job.Shadow}
+	holds := func(j *job.Job) string {
 		if why := f.holds(j); why != "" || st.Plan == nil {
 			return why
 		}
@@ -41,35 +43,35 @@ func (st *Status) Place(ref string) *Place {
 			sent[ref] = true
 		}
 	}
-	var queue []*Job
-	var job *Job
+	var queue []*job.Job
+	var found *job.Job
 	for i := range st.Snap.Jobs {
 		j := &st.Snap.Jobs[i]
-		if j.State != Pending || j.Asked.Kind != AskShares || sent[j.Ref] || !f.Ungated && !f.behindGate(j) {
+		if j.State != job.Pending || j.Request.Kind != job.Shares || sent[j.Ref] || !f.Ungated && !f.behindGate(j) {
 			continue
 		}
 		if j.Ref == ref {
-			job = j
+			found = j
 		}
 		if holds(j) == "" {
 			queue = append(queue, j)
 		}
 	}
-	if job == nil {
+	if found == nil {
 		return nil
 	}
 	slices.SortFunc(queue, before)
-	return &Place{
-		At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: holds(job),
-		Place: slices.Index(queue, job) + 1, Of: len(queue),
+	return &QueuePosition{
+		At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: holds(found),
+		Position: slices.Index(queue, found) + 1, Of: len(queue),
 	}
 }
 
 // holds says what keeps a waiting job besides the bridge, "" = nothing.
-func (f *Facts) holds(j *Job) string {
+func (f *PlanInput) holds(j *job.Job) string {
 	switch {
 	case !f.gated(j):
-		return "its own dependency " + j.Dependency.without(f.Snap.Gates)
+		return "its own dependency " + j.Dependency.Without(f.Snap.Gates)
 	case j.Priority == 0:
 		return "it is held"
 	case j.Reason == "BeginTime" || !j.Eligible.IsZero() && j.Eligible.After(f.Snap.At):

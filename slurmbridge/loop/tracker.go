@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import (
 	"maps"
@@ -6,18 +6,21 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Book is what the bridge remembers between looks: the groups it made and how
 // long each job has waited because of it. Everything else is read from Slurm
 // each time. It has one owner, the Bridge.
-type Book struct {
-	Groups map[int64]*Group
+type Tracker struct {
+	Groups map[int64]*job.Group
 	Waits  map[string]*Wait
 	// HandsOff holds the jobs whose owner edited what the bridge had set, and
 	// those that did not start twice: they are ordinary jobs from then on.
-	HandsOff map[string]string
+	Unmanaged map[string]string
 	// Done is the solo work each running job has done, by ref.
 	Done map[string]*Progress
 	// Endings holds what is to be known of jobs that ended until their records come,
@@ -26,7 +29,7 @@ type Book struct {
 	// faulted holds the GPUs whose MPS server failed under a job that has ended since,
 	// as long as others compute there: nobody joins them, and the server is renewed
 	// when the last has gone.
-	faulted map[place]bool
+	faulted map[job.GPUAddr]bool
 	// limits holds the classes of jobs of which Slurm starts no more for now, running
 	// who ran at the last look, nil = there was none. Neither outlives the bridge:
 	// what is released next tells again.
@@ -56,29 +59,29 @@ type Progress struct {
 type Ended struct {
 	Gone time.Time // since when
 	// Ending is how far it had come, nil = no look saw it run.
-	Ending *Ending `json:",omitempty"`
+	Ending *history.Ending `json:",omitempty"`
 	// Member it was, nil = of no group; Node and GPU are its group's.
-	Member *Member `json:",omitempty"`
-	Node   string  `json:",omitempty"`
-	GPU    int     `json:",omitempty"`
+	Member *job.Member `json:",omitempty"`
+	Node   string      `json:",omitempty"`
+	GPU    int         `json:",omitempty"`
 }
 
 // NewBook returns an empty book.
-func NewBook() *Book {
-	return &Book{
-		Groups:   map[int64]*Group{},
-		Waits:    map[string]*Wait{},
-		HandsOff: map[string]string{},
-		Done:     map[string]*Progress{},
-		Endings:  map[string]*Ended{},
-		faulted:  map[place]bool{},
-		limits:   map[class]*limit{},
-		NextID:   1,
+func NewTracker() *Tracker {
+	return &Tracker{
+		Groups:    map[int64]*job.Group{},
+		Waits:     map[string]*Wait{},
+		Unmanaged: map[string]string{},
+		Done:      map[string]*Progress{},
+		Endings:   map[string]*Ended{},
+		faulted:   map[job.GPUAddr]bool{},
+		limits:    map[class]*limit{},
+		NextID:    1,
 	}
 }
 
 // Wait returns the job's entry, made when there is none.
-func (b *Book) Wait(ref string) *Wait {
+func (b *Tracker) Wait(ref string) *Wait {
 	w := b.Waits[ref]
 	if w == nil {
 		w = &Wait{}
@@ -89,10 +92,10 @@ func (b *Book) Wait(ref string) *Wait {
 
 // groupIDs returns the groups' numbers in ascending order, so that a plan is the
 // same whatever order a map has.
-func (b *Book) groupIDs() []int64 { return slices.Sorted(maps.Keys(b.Groups)) }
+func (b *Tracker) groupIDs() []int64 { return slices.Sorted(maps.Keys(b.Groups)) }
 
 // member finds the group that a job is in and still looked after by.
-func (b *Book) member(ref string) (*Group, *Member) {
+func (b *Tracker) member(ref string) (*job.Group, *job.Member) {
 	// A job is in one group at most (see Observe), so the map's order is nothing.
 	for _, g := range b.Groups {
 		for i := range g.Members {
@@ -106,12 +109,12 @@ func (b *Book) member(ref string) (*Group, *Member) {
 
 // seat is a job's place in a group.
 type seat struct {
-	group  *Group
-	member *Member
+	group  *job.Group
+	member *job.Member
 }
 
 // seats finds the groups of all jobs at once, for who asks after many.
-func (b *Book) seats() map[string]seat {
+func (b *Tracker) seats() map[string]seat {
 	out := map[string]seat{}
 	for _, g := range b.Groups {
 		for i := range g.Members {
@@ -124,7 +127,7 @@ func (b *Book) seats() map[string]seat {
 }
 
 // groupOf returns the group whose member the job is, nil = none.
-func (b *Book) groupOf(ref string) *Group {
+func (b *Tracker) groupOf(ref string) *job.Group {
 	g, _ := b.member(ref)
 	return g
 }
@@ -132,7 +135,7 @@ func (b *Book) groupOf(ref string) *Group {
 // Event is something a look showed that metrics and journal want to know.
 type Event struct {
 	Kind  string // "started", "ended", "requeued", "owner", "stuck", "partial", "regated", "misplaced", "limit"
-	Group *Group
+	Group *job.Group
 	Ref   string
 }
 
@@ -142,8 +145,8 @@ const Grace = 45 * time.Second
 // Observe brings the book up to date with a look, and returns the changes that
 // put right what went another way than planned. gate is the gate that waiting
 // jobs depend on ("" = none: jobs are then let go instead of gated again).
-func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Event) {
-	jobs := make(map[string]*Job, len(s.Jobs))
+func (b *Tracker) Observe(s *job.Snapshot, gate string) (repairs []job.Change, events []Event) {
+	jobs := make(map[string]*job.Job, len(s.Jobs))
 	for i := range s.Jobs {
 		jobs[s.Jobs[i].Ref] = &s.Jobs[i]
 	}
@@ -169,23 +172,23 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 		repairs = append(repairs, r...)
 		events = append(events, e...)
 		if len(g.Refs()) == 0 {
-			g.State = Done
+			g.State = job.Done
 		}
 	}
 	b.progress(s, jobs)
-	maps.DeleteFunc(b.faulted, func(p place, _ bool) bool {
-		return !slices.ContainsFunc(s.Jobs, func(j Job) bool {
-			return j.State != Pending && j.Nodes == p.node && (j.GPUs == nil || slices.Contains(j.GPUs, p.gpu))
+	maps.DeleteFunc(b.faulted, func(p job.GPUAddr, _ bool) bool {
+		return !slices.ContainsFunc(s.Jobs, func(j job.Job) bool {
+			return j.State != job.Pending && j.Nodes == p.Node && (j.GPUs == nil || slices.Contains(j.GPUs, p.GPU))
 		})
 	})
 	for ref := range b.Waits {
-		if j := jobs[ref]; j == nil || j.State != Pending {
+		if j := jobs[ref]; j == nil || j.State != job.Pending {
 			delete(b.Waits, ref)
 		}
 	}
-	for ref := range b.HandsOff {
+	for ref := range b.Unmanaged {
 		if jobs[ref] == nil {
-			delete(b.HandsOff, ref)
+			delete(b.Unmanaged, ref)
 		}
 	}
 	return repairs, events
@@ -193,7 +196,7 @@ func (b *Book) Observe(s *Snapshot, gate string) (repairs []Change, events []Eve
 
 // await notes which members other jobs wait for the end of. What the bridge itself
 // has told to follow them doesn't count.
-func await(s *Snapshot, seats map[string]seat) {
+func await(s *job.Snapshot, seats map[string]seat) {
 	if len(seats) == 0 {
 		return
 	}
@@ -213,16 +216,16 @@ func await(s *Snapshot, seats map[string]seat) {
 	for i := range s.Jobs {
 		// Of one that is ending, those who waited may be gone already.
 		j := &s.Jobs[i]
-		if m := seats[j.Ref].member; m != nil && j.State != Completing {
+		if m := seats[j.Ref].member; m != nil && j.State != job.Completing {
 			m.Awaited = awaited[j.Ref] || j.ArrayID != 0 && awaited[strconv.FormatInt(j.ArrayID, 10)]
 		}
 	}
 }
 
-func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate string) (repairs []Change, events []Event) {
+func (b *Tracker) observeGroup(g *job.Group, jobs map[string]*job.Job, s *job.Snapshot, gate string) (repairs []job.Change, events []Event) {
 	waiting, running := 0, 0
 	// The first member that runs makes it Started, which says nothing of the others.
-	preparing := g.State == Preparing
+	preparing := g.State == job.Preparing
 	for i := range g.Members {
 		m := &g.Members[i]
 		if m.Gone != "" {
@@ -239,12 +242,12 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			e := b.ending(m.Ref, s.At)
 			e.Member, e.Node, e.GPU = &was, g.Node, g.GPU
 			events = append(events, Event{Kind: "ended", Group: g, Ref: m.Ref})
-		case j.State != Pending:
+		case j.State != job.Pending:
 			running++
 			if !m.Ran {
 				m.Ran, m.Start = true, j.Start
-				if g.State != Started {
-					g.State = Started
+				if g.State != job.Started {
+					g.State = job.Started
 				}
 				events = append(events, Event{Kind: "started", Group: g, Ref: m.Ref})
 			}
@@ -257,7 +260,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 				m.Gone = "restored"
 			case m.Tries >= 20:
 				m.Gone = "restored"
-				b.HandsOff[m.Ref] = "Slurm does not let it be put back: " + m.Undo
+				b.Unmanaged[m.Ref] = "Slurm does not let it be put back: " + m.Undo
 			default:
 				m.Tries++
 				back := gate
@@ -283,8 +286,8 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 		case gate != "" && j.Dependency.Only("after", gate) && restored(g, m, j):
 			m.Gone = "restored" // by a bridge that died before it wrote that down
 		case !asPlanned(g, m, j):
-			if b.HandsOff[m.Ref] == "" {
-				b.HandsOff[m.Ref] = "its owner edited it"
+			if b.Unmanaged[m.Ref] == "" {
+				b.Unmanaged[m.Ref] = "its owner edited it"
 				events = append(events, Event{Kind: "owner", Group: g, Ref: m.Ref})
 			}
 			if c, left := handBack(g, m, j); left && m.Tries < 20 {
@@ -306,7 +309,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 			back := gate
 			if forever {
 				back = ""
-				b.HandsOff[m.Ref] = "it is beyond " + why
+				b.Unmanaged[m.Ref] = "it is beyond " + why
 			}
 			m.Undo, m.Tries = why, 1
 			repairs = append(repairs, restore(g, m, j, back, why))
@@ -334,7 +337,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 	taken := false
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		if j.State == Running && j.Nodes == g.Node && j.Asked.Kind != AskNone && j.Start.After(g.Free) &&
+		if j.State == job.Running && j.Nodes == g.Node && j.Request.Kind != job.NoGPU && j.Start.After(g.Free) &&
 			slices.Contains(j.GPUs, g.GPU) && b.groupOf(j.Ref) != g {
 			taken = true
 		}
@@ -346,7 +349,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 	for i := range g.Members {
 		m := &g.Members[i]
 		j := jobs[m.Ref]
-		if m.Gone != "" || m.Undo != "" || j == nil || j.State != Pending {
+		if m.Gone != "" || m.Undo != "" || j == nil || j.State != job.Pending {
 			continue
 		}
 		why := "did not start in time"
@@ -366,7 +369,7 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 		}
 		m.Undo, m.Tries = why, 1
 		if w.Strikes >= 2 {
-			b.HandsOff[m.Ref] = "it was released twice and did not start"
+			b.Unmanaged[m.Ref] = "it was released twice and did not start"
 			repairs = append(repairs, restore(g, m, j, "", why+" again: left to Slurm"))
 		} else {
 			repairs = append(repairs, restore(g, m, j, gate, why))
@@ -378,8 +381,8 @@ func (b *Book) observeGroup(g *Group, jobs map[string]*Job, s *Snapshot, gate st
 
 // asPlanned reports whether a released member that is still pending looks as the
 // bridge left it. Conditions that were met in the meantime have left its list.
-func asPlanned(g *Group, m *Member, j *Job) bool {
-	if j.Asked.Kind != AskShares || j.Asked.Count != m.Shares {
+func asPlanned(g *job.Group, m *job.Member, j *job.Job) bool {
+	if j.Request.Kind != job.Shares || j.Request.Count != m.Shares {
 		return false
 	}
 	want := m.WasNodes
@@ -400,13 +403,13 @@ func asPlanned(g *Group, m *Member, j *Job) bool {
 // handBack is the change that takes back what the bridge had set in a job that its
 // owner has edited since, and he has left as it was: the rest is his. false: there is
 // nothing.
-func handBack(g *Group, m *Member, j *Job) (Change, bool) {
-	c := Change{Step: "restore", Why: "its owner edited it", Was: map[string]string{m.Ref: describe(j)}, Update: Update{Jobs: []string{m.Ref}}}
+func handBack(g *job.Group, m *job.Member, j *job.Job) (job.Change, bool) {
+	c := job.Change{Step: "restore", Why: "its owner edited it", Was: map[string]string{m.Ref: describe(j)}, Update: job.Update{Jobs: []string{m.Ref}}}
 	if g.Pinned && j.ReqNodes == g.Node && m.WasNodes != g.Node {
 		nodes := m.WasNodes
 		c.Update.ReqNodes = &nodes
 	}
-	if j.Asked.Kind == AskShares && j.Asked.Count == m.Shares && !sameGres(m.WasGres, j.Asked) {
+	if j.Request.Kind == job.Shares && j.Request.Count == m.Shares && !sameGres(m.WasGres, j.Request) {
 		gres := m.WasGres
 		c.Update.Gres = &gres
 	}
@@ -415,12 +418,12 @@ func handBack(g *Group, m *Member, j *Job) (Change, bool) {
 
 // restore is the change that makes a job what it was before it was grouped. With
 // a gate it waits for the bridge again, without one it is an ordinary job.
-func restore(g *Group, m *Member, j *Job, gate, why string) Change {
+func restore(g *job.Group, m *job.Member, j *job.Job, gate, why string) job.Change {
 	gres, nodes := m.WasGres, m.WasNodes
-	c := Change{
+	c := job.Change{
 		Step: "restore", Why: why,
 		Was:    map[string]string{m.Ref: describe(j)},
-		Update: Update{Jobs: []string{m.Ref}, Gres: &gres, ReqNodes: &nodes},
+		Update: job.Update{Jobs: []string{m.Ref}, Gres: &gres, ReqNodes: &nodes},
 	}
 	if !g.Pinned && j.ReqNodes == m.WasNodes {
 		c.Update.ReqNodes = nil
@@ -438,8 +441,8 @@ func restore(g *Group, m *Member, j *Job, gate, why string) Change {
 
 // restored reports whether a look shows the job as it was before it was grouped.
 // A gate that has opened since leaves it with no condition at all.
-func restored(g *Group, m *Member, j *Job) bool {
-	if !sameGres(m.WasGres, j.Asked) || j.ReqNodes != m.WasNodes {
+func restored(g *job.Group, m *job.Member, j *job.Job) bool {
+	if !sameGres(m.WasGres, j.Request) || j.ReqNodes != m.WasNodes {
 		return false
 	}
 	for _, ref := range g.After {
@@ -452,9 +455,9 @@ func restored(g *Group, m *Member, j *Job) bool {
 
 // startable reports whether setting the begin time to now would take nothing
 // from the owner: it has no later one of its own.
-func startable(j *Job) bool { return j.Reason != "BeginTime" }
+func startable(j *job.Job) bool { return j.Reason != "BeginTime" }
 
-func nodeUp(s *Snapshot, name string) bool {
+func nodeUp(s *job.Snapshot, name string) bool {
 	for i := range s.Nodes {
 		if s.Nodes[i].Name == name {
 			return s.Nodes[i].Up
@@ -465,11 +468,11 @@ func nodeUp(s *Snapshot, name string) bool {
 
 // progress advances the running jobs' solo work: between two looks each did the
 // time that passed divided by its slowdown in the group it was in.
-func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
+func (b *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	for ref, p := range b.Done {
-		if j := jobs[ref]; j == nil || j.State == Pending {
+		if j := jobs[ref]; j == nil || j.State == job.Pending {
 			if !b.LastAt.IsZero() {
-				b.ending(ref, s.At).Ending = &Ending{Start: p.Start, At: b.LastAt, DoneS: p.DoneS, Slow: p.Slow}
+				b.ending(ref, s.At).Ending = &history.Ending{Start: p.Start, At: b.LastAt, DoneS: p.DoneS, Slow: p.Slow}
 			}
 			delete(b.Done, ref)
 		}
@@ -480,7 +483,7 @@ func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
 		}
 	}
 	for ref, j := range jobs {
-		if j.State == Pending || j.Start.IsZero() {
+		if j.State == job.Pending || j.Start.IsZero() {
 			continue
 		}
 		p := b.Done[ref]
@@ -488,7 +491,7 @@ func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
 			b.Done[ref] = &Progress{Start: j.Start, DoneS: max(0, s.At.Sub(j.Start).Seconds()), Slow: 1}
 			continue
 		}
-		if j.State == Running && !b.LastAt.IsZero() {
+		if j.State == job.Running && !b.LastAt.IsZero() {
 			p.DoneS += max(0, s.At.Sub(b.LastAt).Seconds()) / max(p.Slow, 1)
 		}
 	}
@@ -498,7 +501,7 @@ func (b *Book) progress(s *Snapshot, jobs map[string]*Job) {
 const recordsComeWithin = 2 * time.Hour
 
 // ending returns the entry of a job that is no longer seen, made when there is none.
-func (b *Book) ending(ref string, at time.Time) *Ended {
+func (b *Tracker) ending(ref string, at time.Time) *Ended {
 	e := b.Endings[ref]
 	if e == nil {
 		e = &Ended{Gone: at}
@@ -510,7 +513,7 @@ func (b *Book) ending(ref string, at time.Time) *Ended {
 // SetSlowdowns takes over how fast the running jobs are held to go from now on,
 // foreseen from who shares a GPU with whom and, where the predictor can tell, from
 // how far each has come.
-func (b *Book) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
+func (b *Tracker) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
 	var members []*rlcore.Profile
 	var refs []string
 	var at []float64
@@ -543,8 +546,8 @@ func (b *Book) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
 }
 
 // Clone copies the book, for a plan that will not be applied.
-func (b *Book) Clone() *Book {
-	c := NewBook()
+func (b *Tracker) Clone() *Tracker {
+	c := NewTracker()
 	c.LastAt, c.NextID = b.LastAt, b.NextID
 	for id, g := range b.Groups {
 		gg := *g
@@ -556,7 +559,7 @@ func (b *Book) Clone() *Book {
 		ww := *w
 		c.Waits[r] = &ww
 	}
-	maps.Copy(c.HandsOff, b.HandsOff)
+	maps.Copy(c.Unmanaged, b.Unmanaged)
 	maps.Copy(c.faulted, b.faulted)
 	for k, l := range b.limits {
 		ll := *l

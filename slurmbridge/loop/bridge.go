@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import (
 	"context"
@@ -9,36 +9,30 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-)
 
-// Mode says whether plans are applied.
-type Mode string
-
-// The modes.
-const (
-	Active Mode = "active"
-	Shadow Mode = "shadow" // decide and record, change nothing
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Apps tells what is known of a job's application.
 type Apps interface {
 	// Identify names the application of a job from its owner, script and terms,
 	// and looks its profile up. A nil Profile means that it isn't known.
-	Identify(ctx context.Context, j *Job, t Terms, script []byte) (App, error)
+	Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (job.App, error)
 }
 
 // Journal keeps what must survive a restart, and what people ask about later.
 type Journal interface {
 	// Load returns the groups that were not done, and the waits.
-	Load(ctx context.Context) (*Book, error)
+	Load(ctx context.Context) (*Tracker, error)
 	// SaveGroup writes a group down; its ID is its key.
-	SaveGroup(ctx context.Context, g *Group) error
+	SaveGroup(ctx context.Context, g *job.Group) error
 	// SaveBook writes down what of the book is not groups.
-	SaveBook(ctx context.Context, b *Book) error
+	SaveTracker(ctx context.Context, b *Tracker) error
 	// Log records one applied (or, in shadow, intended) change and its outcome.
-	Log(ctx context.Context, at time.Time, mode Mode, group int64, c *Change, outcome error) error
+	Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change, outcome error) error
 	// SaveNotes keeps the newest note of each job.
-	SaveNotes(ctx context.Context, notes map[string]*Note) error
+	SaveExplanations(ctx context.Context, notes map[string]*job.Explanation) error
 	// SaveTasks keeps which array tasks run under which job numbers of their own:
 	// that number is all that a node knows of a task.
 	SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error
@@ -46,29 +40,29 @@ type Journal interface {
 
 // Ledger keeps what each look showed, for the receipt and the status page.
 type Ledger interface {
-	Enter(ctx context.Context, st *Status) error
+	Enter(ctx context.Context, st *job.Status) error
 }
 
 // Bridge is the loop: look, plan, apply, again.
 type Bridge struct {
-	Slurm   Slurm
+	Slurm   job.Slurm
 	Planner *Planner
 	Gate    *Gate
 	Apps    Apps
 	Journal Journal
 	Ledger  Ledger // nil = none
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
-	Runs    Runs
-	Beliefs Beliefs
+	Runs    history.Runs
+	Beliefs history.Beliefs
 	// RetryAlone lets a job that failed for having company run once more, alone.
 	RetryAlone bool
 	Card       Card
-	Mode       Mode
+	Mode       job.Mode
 	Log        *slog.Logger
 	Metrics    *Metrics
 	Now        func() time.Time
 	// Poll is the longest time between two looks.
-	Poll time.Duration
+	PollEvery time.Duration
 	// Settle is how long after an event the bridge looks, so that events that
 	// come together are one look. Default 50 ms.
 	Settle time.Duration
@@ -76,11 +70,11 @@ type Bridge struct {
 	// bridge there; nil = none.
 	Fault func(step string)
 
-	book    *Book
+	tracker *Tracker
 	loaded  bool
 	wake    chan struct{}
 	once    sync.Once
-	apps    map[string]App
+	apps    map[string]job.App
 	tasks   map[int64]string // the array tasks that run, as they were written down
 	learned learner
 	// said is what jobs' AdminComments hold, by ref; notOurs holds the jobs where somebody else wrote one.
@@ -89,41 +83,14 @@ type Bridge struct {
 	fails   int
 	// maxDelay of any job so far, s.
 	maxDelay float64
-	status   atomic.Pointer[Status]
+	status   atomic.Pointer[job.Status]
 	policies atomic.Pointer[policies] // that the next look takes up; see Use
-}
-
-// Status is what the bridge knows after a look, for people and programs. It is
-// never changed once published.
-type Status struct {
-	At      time.Time
-	Mode    Mode
-	Policy  string // that decides
-	Model   string // by which it decides, "" = by none
-	Wanted  string // that the settings name; another than Policy after a fall back, "" = not said
-	Gate    string
-	Lease   time.Duration // left
-	Snap    *Snapshot
-	Plan    *Plan
-	Groups  []Group
-	Notes   map[string]*Note
-	Apps    map[string]App
-	Waiting int
-	Window  int    // how many waiting jobs a decision looks at
-	Err     string // why the last look failed, "" = it didn't
-	// LookOK is when the last successful look was.
-	LookOK time.Time
-	// MaxDelayS is the longest that the bridge alone has kept any job waiting since
-	// the daemon started, s.
-	MaxDelayS float64
-	// HandsOff by ref: why the bridge leaves a job alone.
-	HandsOff map[string]string
 }
 
 func (b *Bridge) init() {
 	b.once.Do(func() {
 		b.wake = make(chan struct{}, 1)
-		b.apps = map[string]App{}
+		b.apps = map[string]job.App{}
 		if b.Now == nil {
 			b.Now = time.Now
 		}
@@ -146,7 +113,7 @@ func (b *Bridge) Wake() {
 }
 
 // Status returns what the last look led to; nil before the first.
-func (b *Bridge) Status() *Status { return b.status.Load() }
+func (b *Bridge) Status() *job.Status { return b.status.Load() }
 
 // Run looks, plans and applies until ctx ends. Failures are logged and counted;
 // the gate's lease bounds what they can do. round is told of the end of each round.
@@ -174,7 +141,7 @@ func (b *Bridge) Run(ctx context.Context, round func(err error)) error {
 			return ctx.Err()
 		case err != nil:
 			b.fails++
-			next = min(time.Second<<min(b.fails, 5), b.Poll)
+			next = min(time.Second<<min(b.fails, 5), b.PollEvery)
 			b.Log.Error("look failed", "err", err, "again_in", next)
 		default:
 			b.fails = 0
@@ -216,7 +183,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	defer func() {
 		if err != nil {
 			b.Metrics.lookFailed()
-			st := Status{}
+			st := job.Status{}
 			if old := b.status.Load(); old != nil {
 				st = *old
 			}
@@ -226,36 +193,36 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		}
 	}()
 	if !b.loaded {
-		if b.book, err = b.Journal.Load(ctx); err != nil {
+		if b.tracker, err = b.Journal.Load(ctx); err != nil {
 			// Without its memory the bridge starts empty: jobs that wait behind
 			// the gate are still seen, prepared ones run as they are.
 			b.Log.Error("journal can't be read; starting without it", "err", err)
-			b.book = NewBook()
+			b.tracker = NewTracker()
 		}
 		b.loaded = true
 	}
 	b.fault("look")
 	started := b.Now()
-	snap, err := b.Slurm.Look(ctx)
+	snap, err := b.Slurm.Poll(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("look: %w", err)
 	}
 	b.Metrics.looked(b.Now().Sub(started))
-	snap.fillGPUs()
+	snap.FillGPUs()
 	b.fault("gate")
-	if b.Mode == Active {
+	if b.Mode == job.Active {
 		if err := b.Gate.Keep(ctx, snap); err != nil {
 			b.Metrics.gateFailed()
 			b.Log.Error("gate", "err", err)
 		}
 	}
-	facts := &Facts{Snap: snap, Ungated: b.Mode == Shadow, Card: b.Card, Book: b.book, Terms: map[string]Terms{}}
-	if b.Mode == Active {
+	facts := &PlanInput{Snap: snap, Ungated: b.Mode == job.Shadow, Card: b.Card, Tracker: b.tracker, Terms: map[string]job.Terms{}}
+	if b.Mode == job.Active {
 		facts.Gate = b.Gate.ID()
 	}
 	b.nameTasks(ctx, snap)
 	b.account(snap)
-	repairs, events := b.book.Observe(snap, facts.Gate)
+	repairs, events := b.tracker.Observe(snap, facts.Gate)
 	facts.Touched = touched(repairs)
 	b.events(events)
 	if err := b.judge(ctx, snap); err != nil {
@@ -266,10 +233,10 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	plan := b.Planner.Plan(facts)
 	plan.Repairs = append(repairs, plan.Repairs...)
 	b.Metrics.planned(b.Now().Sub(started), plan)
-	b.book.SetSlowdowns(plan.state, b.Planner.Decider.Guard.Predictor)
+	b.tracker.SetSlowdowns(plan.State, b.Planner.Decider.Guard.Predictor)
 	b.fault("plan")
 	b.apply(ctx, plan)
-	b.book.LastAt = snap.At
+	b.tracker.LastAt = snap.At
 	b.save(ctx, plan)
 	b.publish(snap, plan, facts)
 	if b.Ledger != nil {
@@ -283,30 +250,30 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 
 // Preview looks and plans without applying, recording or keeping a gate: what the
 // bridge would do now. It needs no running daemon and disturbs none.
-func (b *Bridge) Preview(ctx context.Context) (*Status, error) {
+func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 	b.init()
 	book, err := b.Journal.Load(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b.book = book
+	b.tracker = book
 	if b.Runs != nil && b.Beliefs != nil {
 		if err := b.remember(ctx); err != nil {
 			return nil, err
 		}
 	}
-	snap, err := b.Slurm.Look(ctx)
+	snap, err := b.Slurm.Poll(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look: %w", err)
 	}
-	snap.fillGPUs()
-	facts := &Facts{Snap: snap, Card: b.Card, Book: b.book, Terms: map[string]Terms{}, Ungated: b.Mode == Shadow}
+	snap.FillGPUs()
+	facts := &PlanInput{Snap: snap, Card: b.Card, Tracker: b.tracker, Terms: map[string]job.Terms{}, Ungated: b.Mode == job.Shadow}
 	for _, g := range snap.Gates {
 		if !g.Open {
 			facts.Gate = g.ID
 		}
 	}
-	repairs, _ := b.book.Observe(snap, facts.Gate)
+	repairs, _ := b.tracker.Observe(snap, facts.Gate)
 	facts.Touched = touched(repairs)
 	b.identify(ctx, facts)
 	plan := b.Planner.Plan(facts)
@@ -315,7 +282,7 @@ func (b *Bridge) Preview(ctx context.Context) (*Status, error) {
 	return b.Status(), nil
 }
 
-func touched(repairs []Change) map[string]bool {
+func touched(repairs []job.Change) map[string]bool {
 	out := map[string]bool{}
 	for i := range repairs {
 		for _, ref := range repairs[i].Update.Jobs {
@@ -326,18 +293,18 @@ func touched(repairs []Change) map[string]bool {
 }
 
 func (b *Bridge) left() time.Duration {
-	if b.Mode != Active || b.Gate == nil {
+	if b.Mode != job.Active || b.Gate == nil {
 		return 0
 	}
 	return b.Gate.Left()
 }
 
 // nameTasks writes down the array tasks that have begun to run since the last look.
-func (b *Bridge) nameTasks(ctx context.Context, snap *Snapshot) {
+func (b *Bridge) nameTasks(ctx context.Context, snap *job.Snapshot) {
 	run, fresh := map[int64]string{}, map[int64]string{}
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		if j.ArrayID == 0 || j.State == Pending {
+		if j.ArrayID == 0 || j.State == job.Pending {
 			continue
 		}
 		if b.tasks[j.ID] != j.Ref {
@@ -359,18 +326,18 @@ func (b *Bridge) nameTasks(ctx context.Context, snap *Snapshot) {
 
 // account adds the time since the last look to the jobs that stood beside an
 // idle GPU then.
-func (b *Bridge) account(snap *Snapshot) {
+func (b *Bridge) account(snap *job.Snapshot) {
 	old := b.status.Load()
-	if old == nil || old.Plan == nil || b.book.LastAt.IsZero() {
+	if old == nil || old.Plan == nil || b.tracker.LastAt.IsZero() {
 		return
 	}
-	dt := snap.At.Sub(b.book.LastAt).Seconds()
+	dt := snap.At.Sub(b.tracker.LastAt).Seconds()
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		if old.Plan.Idle[j.Ref] && j.State == Pending {
-			b.book.Wait(j.Ref).DelayedS += max(0, dt)
-			b.maxDelay = max(b.maxDelay, b.book.Wait(j.Ref).DelayedS)
-			b.Metrics.delayed(b.book.Wait(j.Ref).DelayedS)
+		if old.Plan.Idle[j.Ref] && j.State == job.Pending {
+			b.tracker.Wait(j.Ref).DelayedS += max(0, dt)
+			b.maxDelay = max(b.maxDelay, b.tracker.Wait(j.Ref).DelayedS)
+			b.Metrics.delayed(b.tracker.Wait(j.Ref).DelayedS)
 		}
 	}
 }
@@ -380,29 +347,29 @@ const identifyBudget = 2 * time.Second
 
 // identify looks up the applications of the jobs a plan may want: those that
 // run, and the first of the queue. The rest follows in later looks.
-func (b *Bridge) identify(ctx context.Context, f *Facts) {
+func (b *Bridge) identify(ctx context.Context, f *PlanInput) {
 	want := b.Planner.window()
 	gpus := 0
 	for i := range f.Snap.Nodes {
 		gpus += f.Snap.Nodes[i].GPUs
 	}
 	want = want*(gpus+1) + 16
-	f.Apps = make(map[string]App, len(f.Snap.Jobs))
+	f.Apps = make(map[string]job.App, len(f.Snap.Jobs))
 	started := b.Now()
 	seen := make(map[string]bool, len(f.Snap.Jobs))
-	arrays := map[int64]App{}
-	seats := b.book.seats()
+	arrays := map[int64]job.App{}
+	seats := b.tracker.seats()
 	for i := range f.Snap.Jobs {
 		j := &f.Snap.Jobs[i]
 		seen[j.Ref] = true
-		t := ParseTerms(j.Comment)
+		t := job.ParseTerms(j.Comment)
 		if t.NoShare || t.MaxSlowdown > 0 || t.App != "" || t.ArrayOnly || len(t.Ignored) > 0 {
 			f.Terms[j.Ref] = t
 		}
-		if j.Asked.Kind == AskWhole || j.Asked.Kind == AskNone {
+		if j.Request.Kind == job.WholeGPU || j.Request.Kind == job.NoGPU {
 			continue
 		}
-		if j.State == Pending && !f.Ungated && !f.behindGate(j) {
+		if j.State == job.Pending && !f.Ungated && !f.behindGate(j) {
 			if seats[j.Ref].group == nil {
 				continue
 			}
@@ -434,7 +401,7 @@ func (b *Bridge) identify(ctx context.Context, f *Facts) {
 
 // lookUp finds a job's application. The script is read once; the profile is
 // looked for again as long as there is none.
-func (b *Bridge) lookUp(ctx context.Context, j *Job, t Terms, known App) App {
+func (b *Bridge) lookUp(ctx context.Context, j *job.Job, t job.Terms, known job.App) job.App {
 	var script []byte
 	if known.Key == "" {
 		var err error
@@ -462,7 +429,7 @@ func (b *Bridge) events(events []Event) {
 
 // apply carries a plan out. A group is written down before its first change and
 // again after its last, so that whoever finds it half made can put it back.
-func (b *Bridge) apply(ctx context.Context, plan *Plan) {
+func (b *Bridge) apply(ctx context.Context, plan *job.Plan) {
 	settled := true
 	for _, c := range merge(plan.Repairs) {
 		if err := b.change(ctx, 0, &c); err != nil && c.Step == "restore" {
@@ -470,11 +437,11 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 		}
 	}
 	b.fault("repaired")
-	for _, g := range b.book.Groups {
-		g.Pushed = g.Pushed || plan.Pushed[g.ID] && b.Mode == Active
+	for _, g := range b.tracker.Groups {
+		g.Pushed = g.Pushed || plan.Pushed[g.ID] && b.Mode == job.Active
 		for i := range g.Members {
 			m := &g.Members[i]
-			if m.Gone == "" && g.Kind == Next && b.Mode == Active && plan.Undone[m.Ref] {
+			if m.Gone == "" && g.Kind == job.Next && b.Mode == job.Active && plan.Undone[m.Ref] {
 				m.Undo, m.Tries = replanned, 1
 			}
 		}
@@ -486,13 +453,13 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 		return
 	}
 	for ref, n := range plan.Passed {
-		b.book.Wait(ref).PassedOver += n
+		b.tracker.Wait(ref).PassedOver += n
 	}
 	for i := range plan.Groups {
-		plan.Groups[i].Group.ID = b.book.NextID
-		b.book.NextID++
+		plan.Groups[i].Group.ID = b.tracker.NextID
+		b.tracker.NextID++
 	}
-	if b.Mode == Shadow {
+	if b.Mode == job.Shadow {
 		b.pretend(ctx, plan.Groups)
 		return
 	}
@@ -500,7 +467,7 @@ func (b *Bridge) apply(ctx context.Context, plan *Plan) {
 }
 
 // pretend writes down what would be done with the groups of a plan.
-func (b *Bridge) pretend(ctx context.Context, groups []PlannedGroup) {
+func (b *Bridge) pretend(ctx context.Context, groups []job.PlannedGroup) {
 	for i := range groups {
 		g := &groups[i]
 		for k := range g.Changes {
@@ -513,41 +480,35 @@ func (b *Bridge) pretend(ctx context.Context, groups []PlannedGroup) {
 // back behind the gate before anything is released: what comes to that GPU in their
 // stead would start beside them if it became free in between. Where one of them can't
 // be put back, it may have just started, and nothing goes to that GPU in this round.
-func (b *Bridge) releaseAll(ctx context.Context, groups []PlannedGroup) {
-	failed := map[place]bool{}
+func (b *Bridge) releaseAll(ctx context.Context, groups []job.PlannedGroup) {
+	failed := map[job.GPUAddr]bool{}
 	ready := make([]bool, len(groups))
 	for i := range groups {
 		g := &groups[i]
-		if !g.moves() {
+		if !g.Moves() {
 			continue
 		}
 		if ready[i] = b.prepare(ctx, g); !ready[i] {
-			for _, p := range g.leaves {
+			for _, p := range g.Leaves {
 				failed[p] = true
 			}
 		}
 	}
 	for i := range groups {
 		g := &groups[i]
-		if failed[place{g.Group.Node, g.Group.GPU}] {
+		if failed[job.GPUAddr{Node: g.Group.Node, GPU: g.Group.GPU}] {
 			continue
 		}
-		if ready[i] || !g.moves() && b.prepare(ctx, g) {
+		if ready[i] || !g.Moves() && b.prepare(ctx, g) {
 			b.release(ctx, g)
 		}
 	}
 }
 
-// place is a GPU of a node.
-type place struct {
-	node string
-	gpu  int
-}
-
 // prepare writes a group down and makes its members what they are to be when they
 // start. It reports whether all of that was done; where it wasn't, the next look puts
 // them back.
-func (b *Bridge) prepare(ctx context.Context, p *PlannedGroup) bool {
+func (b *Bridge) prepare(ctx context.Context, p *job.PlannedGroup) bool {
 	g := p.Group
 	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
 		// A group nobody could put back after a crash is not made.
@@ -557,13 +518,13 @@ func (b *Bridge) prepare(ctx context.Context, p *PlannedGroup) bool {
 	// From here on its members are in no other group. One that was skipped leaves
 	// them where they were.
 	for i := range g.Members {
-		if _, m := b.book.member(g.Members[i].Ref); m != nil {
+		if _, m := b.tracker.member(g.Members[i].Ref); m != nil {
 			m.Gone = "moved"
 		}
 	}
-	b.book.Groups[g.ID] = &g
+	b.tracker.Groups[g.ID] = &g
 	b.fault("journaled")
-	for _, c := range p.prepares() {
+	for _, c := range p.Prepares() {
 		if b.change(ctx, g.ID, &c) != nil {
 			return false
 		}
@@ -573,14 +534,14 @@ func (b *Bridge) prepare(ctx context.Context, p *PlannedGroup) bool {
 }
 
 // release lets a group go that was prepared.
-func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
-	g := b.book.Groups[p.Group.ID]
-	if b.change(ctx, g.ID, p.release()) != nil {
+func (b *Bridge) release(ctx context.Context, p *job.PlannedGroup) {
+	g := b.tracker.Groups[p.Group.ID]
+	if b.change(ctx, g.ID, p.Release()) != nil {
 		return // still Preparing: the next look puts its members back
 	}
 	b.fault("release")
-	g.State = Released
-	p.Group.State = Released
+	g.State = job.Released
+	p.Group.State = job.Released
 	b.Metrics.released(g)
 	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
 		"jobs", strings.Join(g.Refs(), ","), "after", strings.Join(g.After, ","))
@@ -591,13 +552,13 @@ func (b *Bridge) release(ctx context.Context, p *PlannedGroup) {
 
 // change applies one change and keeps it in the journal. In shadow it only does
 // the latter.
-func (b *Bridge) change(ctx context.Context, group int64, c *Change) error {
+func (b *Bridge) change(ctx context.Context, group int64, c *job.Change) error {
 	var err error
-	if b.Mode == Active {
+	if b.Mode == job.Active {
 		err = b.Slurm.Update(ctx, c.Update)
 		b.Metrics.changed(c.Step, err)
 		switch {
-		case errors.Is(err, ErrNoJob):
+		case errors.Is(err, job.ErrNoJob):
 			b.Log.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
 		case err != nil:
 			b.Log.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
@@ -607,7 +568,7 @@ func (b *Bridge) change(ctx context.Context, group int64, c *Change) error {
 	return err
 }
 
-func (b *Bridge) log(ctx context.Context, group int64, c *Change, outcome error) {
+func (b *Bridge) log(ctx context.Context, group int64, c *job.Change, outcome error) {
 	if err := b.Journal.Log(ctx, b.Now(), b.Mode, group, c, outcome); err != nil {
 		b.Log.Error("journal", "err", err)
 	}
@@ -615,8 +576,8 @@ func (b *Bridge) log(ctx context.Context, group int64, c *Change, outcome error)
 
 // merge joins repairs that set the same values into one update each: a list of
 // jobs costs slurmctld little more than one job.
-func merge(changes []Change) []Change {
-	var out []Change
+func merge(changes []job.Change) []job.Change {
+	var out []job.Change
 	at := map[string]int{}
 	for _, c := range changes {
 		u := c.Update
@@ -642,36 +603,36 @@ func text(s *string) string {
 	return *s
 }
 
-func (b *Bridge) save(ctx context.Context, plan *Plan) {
-	for _, id := range b.book.groupIDs() {
-		g := b.book.Groups[id]
+func (b *Bridge) save(ctx context.Context, plan *job.Plan) {
+	for _, id := range b.tracker.groupIDs() {
+		g := b.tracker.Groups[id]
 		if err := b.Journal.SaveGroup(ctx, g); err != nil {
 			b.Log.Error("journal", "err", err)
 		}
-		if g.State == Done {
-			delete(b.book.Groups, id)
+		if g.State == job.Done {
+			delete(b.tracker.Groups, id)
 		}
 	}
-	if err := b.Journal.SaveBook(ctx, b.book); err != nil {
+	if err := b.Journal.SaveTracker(ctx, b.tracker); err != nil {
 		b.Log.Error("journal", "err", err)
 	}
-	if err := b.Journal.SaveNotes(ctx, plan.Notes); err != nil {
+	if err := b.Journal.SaveExplanations(ctx, plan.Explanations); err != nil {
 		b.Log.Error("journal", "err", err)
 	}
 }
 
-func (b *Bridge) publish(snap *Snapshot, plan *Plan, f *Facts) {
-	c := b.book.Clone()
-	st := &Status{
+func (b *Bridge) publish(snap *job.Snapshot, plan *job.Plan, f *PlanInput) {
+	c := b.tracker.Clone()
+	st := &job.Status{
 		At: snap.At, Mode: b.Mode, Policy: b.Planner.Decider.Policy.Name(), Model: modelOf(b.Planner.Decider.Policy), Wanted: b.Planner.Wanted, Gate: f.Gate, Lease: b.left(),
-		Snap: snap, Plan: plan, Notes: plan.Notes, Apps: f.Apps, LookOK: snap.At, HandsOff: c.HandsOff,
+		Snap: snap, Plan: plan, Explanations: plan.Explanations, Apps: f.Apps, LookOK: snap.At, Unmanaged: c.Unmanaged,
 		MaxDelayS: b.maxDelay, Window: b.Planner.window(),
 	}
 	for _, id := range c.groupIDs() {
 		st.Groups = append(st.Groups, *c.Groups[id])
 	}
 	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State == Pending && (f.behindGate(j) || j.Asked.Kind == AskShared) {
+		if j := &snap.Jobs[i]; j.State == job.Pending && (f.behindGate(j) || j.Request.Kind == job.SharedGPU) {
 			st.Waiting++
 		}
 	}
@@ -682,22 +643,22 @@ func (b *Bridge) publish(snap *Snapshot, plan *Plan, f *Facts) {
 // next says when to look again if nothing happens: soon while something that was
 // released has not started or is ending, otherwise at the poll, and always often
 // enough for the gate.
-func (b *Bridge) next(snap *Snapshot, plan *Plan) time.Duration {
-	next := b.Poll
-	if b.Mode == Active {
+func (b *Bridge) next(snap *job.Snapshot, plan *job.Plan) time.Duration {
+	next := b.PollEvery
+	if b.Mode == job.Active {
 		next = min(next, b.Gate.Lease/3)
 	}
-	for _, g := range b.book.Groups {
-		if g.State == Released && (g.Kind != Next || !g.Free.IsZero()) {
+	for _, g := range b.tracker.Groups {
+		if g.State == job.Released && (g.Kind != job.Next || !g.Free.IsZero()) {
 			next = min(next, time.Second)
 		}
 	}
 	for i := range snap.Jobs {
-		if snap.Jobs[i].State == Completing {
+		if snap.Jobs[i].State == job.Completing {
 			next = min(next, 500*time.Millisecond)
 		}
 	}
-	if len(plan.Repairs) > 0 && b.Mode == Active {
+	if len(plan.Repairs) > 0 && b.Mode == job.Active {
 		next = min(next, time.Second)
 	}
 	return max(next, 100*time.Millisecond)
@@ -706,18 +667,18 @@ func (b *Bridge) next(snap *Snapshot, plan *Plan) time.Duration {
 // LetGo frees every job at once: the gate is opened, and jobs prepared for a
 // group that hasn't started get back what they had. It works without a running
 // daemon and is what `slurmbridge open` does.
-func LetGo(ctx context.Context, s Slurm, book *Book, gateFile string) (jobs int, err error) {
+func LetGo(ctx context.Context, s job.Slurm, book *Tracker, gateFile string) (jobs int, err error) {
 	if err := RemoveGateFile(gateFile); err != nil {
 		return 0, err
 	}
-	snap, err := s.Look(ctx)
+	snap, err := s.Poll(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("look: %w", err)
 	}
-	facts := &Facts{Snap: snap, Book: book}
-	pending := map[string]*Job{}
+	facts := &PlanInput{Snap: snap, Tracker: book}
+	pending := map[string]*job.Job{}
 	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State == Pending {
+		if j := &snap.Jobs[i]; j.State == job.Pending {
 			pending[j.Ref] = j
 			if facts.behindGate(j) {
 				jobs++
@@ -733,7 +694,7 @@ func LetGo(ctx context.Context, s Slurm, book *Book, gateFile string) (jobs int,
 				continue // over, running, or what it was before: nothing holds it but the gate
 			}
 			c := restore(g, m, j, "", "everything is let go")
-			if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, ErrNoJob) {
+			if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, job.ErrNoJob) {
 				errs = append(errs, err)
 			}
 			if !facts.behindGate(j) {

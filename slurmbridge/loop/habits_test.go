@@ -1,4 +1,4 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"slices"
@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // follow starts a job that fills a GPU of the first of two nodes, and has others told
 // to follow it there together.
-func follow(t *testing.T, n int) (b *slurmbridge.Bridge, m *model, long *mjob, next []*mjob) {
+func follow(t *testing.T, n int) (b *loop.Bridge, m *model, long *mjob, next []*mjob) {
 	t.Helper()
 	m = newModel(node("n1", 1, 8))
 	b = bridge(m, newMemory())
@@ -23,7 +25,7 @@ func follow(t *testing.T, n int) (b *slurmbridge.Bridge, m *model, long *mjob, n
 	}
 	tick(t, b, m, time.Second)
 	for _, j := range next {
-		if !j.Dependency.Has("afterany", long.Ref) || j.ReqNodes != "n1" || j.Asked.Count == 100 {
+		if !j.Dependency.Has("afterany", long.Ref) || j.ReqNodes != "n1" || j.Request.Count == 100 {
 			t.Fatalf("job %s was not told to follow: %+v", j.Ref, j.Job)
 		}
 	}
@@ -36,7 +38,7 @@ func TestOwnerEditsOneThing(t *testing.T) {
 	for name, edit := range map[string]func(m *model, j, mate *mjob){
 		"dependency": func(m *model, j, mate *mjob) { m.depend(j, "afterany:"+mate.Ref) },
 		"nodes":      func(_ *model, j, _ *mjob) { j.ReqNodes = "n2" },
-		"shares":     func(_ *model, j, _ *mjob) { j.Asked.Count = 30 },
+		"shares":     func(_ *model, j, _ *mjob) { j.Request.Count = 30 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, m, _, next := follow(t, 2)
@@ -52,15 +54,15 @@ func TestOwnerEditsOneThing(t *testing.T) {
 			for range 3 {
 				tick(t, b, m, time.Second)
 			}
-			if j.ReqNodes != nodes || j.Asked.Count != shares {
-				t.Errorf("it asks for %d shares on %q", j.Asked.Count, j.ReqNodes)
+			if j.ReqNodes != nodes || j.Request.Count != shares {
+				t.Errorf("it asks for %d shares on %q", j.Request.Count, j.ReqNodes)
 			}
-			if b.Status().HandsOff[j.Ref] == "" {
+			if b.Status().Unmanaged[j.Ref] == "" {
 				t.Error("it is not left to its owner")
 			}
 			tick(t, b, m, 70*time.Second)
 			tick(t, b, m, 5*time.Second)
-			if mate.State != slurmbridge.Running && !mate.ended {
+			if mate.State != job.Running && !mate.ended {
 				t.Errorf("the other is %s", mate.State)
 			}
 		})
@@ -77,21 +79,21 @@ func TestHeldMember(t *testing.T) {
 	for range 2 {
 		tick(t, b, m, time.Second)
 	}
-	if j.Asked.Count != 100 || j.ReqNodes != "" || !j.Dependency.Has("after", b.Gate.ID()) {
-		t.Errorf("the held job asks for %d shares on %q and waits for %v", j.Asked.Count, j.ReqNodes, j.Dependency.List)
+	if j.Request.Count != 100 || j.ReqNodes != "" || !j.Dependency.Has("after", b.Gate.ID()) {
+		t.Errorf("the held job asks for %d shares on %q and waits for %v", j.Request.Count, j.ReqNodes, j.Dependency.List)
 	}
 	tick(t, b, m, 60*time.Second)
 	tick(t, b, m, 3*time.Second)
-	if mate.State != slurmbridge.Running || j.State != slurmbridge.Pending {
+	if mate.State != job.Running || j.State != job.Pending {
 		t.Errorf("held: %s, the other: %s", j.State, mate.State)
 	}
-	if why := b.Status().HandsOff[j.Ref]; why != "" {
+	if why := b.Status().Unmanaged[j.Ref]; why != "" {
 		t.Errorf("the held job is left to Slurm: %s", why)
 	}
 	j.Priority = was
 	tick(t, b, m, time.Second)
 	tick(t, b, m, 3*time.Second)
-	if j.State != slurmbridge.Running {
+	if j.State != job.Running {
 		t.Errorf("released, it is %s: %+v", j.State, j.Job)
 	}
 }
@@ -121,8 +123,8 @@ func TestLeftToSlurm(t *testing.T) {
 			plain, odd := m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)
 			c.ask(odd)
 			tick(t, b, m, time.Second)
-			if len(odd.Dependency.List) != 0 || odd.Asked.Count != 100 || odd.ReqNodes != "" {
-				t.Errorf("it asks for %d shares on %q and waits for %v", odd.Asked.Count, odd.ReqNodes, odd.Dependency.List)
+			if len(odd.Dependency.List) != 0 || odd.Request.Count != 100 || odd.ReqNodes != "" {
+				t.Errorf("it asks for %d shares on %q and waits for %v", odd.Request.Count, odd.ReqNodes, odd.Dependency.List)
 			}
 			if !slices.ContainsFunc(mem.log, func(l string) bool { return strings.Contains(l, c.says) }) {
 				t.Errorf("nothing says %q: %q", c.says, mem.log)
@@ -155,7 +157,7 @@ func TestAwaitedIsNotRunAgain(t *testing.T) {
 			wait(m, v)
 			m.submit("ann", time.Minute, app("vgg16", 60, 0.9, 9000), true) // is to follow both
 			tick(t, b, m, 3*time.Second)
-			if v.State != slurmbridge.Running || n.State != slurmbridge.Running {
+			if v.State != job.Running || n.State != job.Running {
 				t.Fatalf("%s, %s", v.State, n.State)
 			}
 			for !v.ended {
@@ -191,24 +193,24 @@ func TestAsleep(t *testing.T) {
 // A job whose node goes out of service again and again before it starts is taken back,
 // and no worse for it.
 func TestNodesTroubleIsNobodysFault(t *testing.T) {
-	b := slurmbridge.NewBook()
+	b := loop.NewTracker()
 	down := node("n1", 1, 8)
 	down.Up = false
-	s := &slurmbridge.Snapshot{At: time.Unix(1e9, 0), Nodes: []slurmbridge.Node{down}, Jobs: []slurmbridge.Job{{
-		Ref: "1", State: slurmbridge.Pending, Priority: 1, ReqNodes: "n1",
-		Asked: slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.MPS, Count: 50},
+	s := &job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{down}, Jobs: []job.Job{{
+		Ref: "1", State: job.Pending, Priority: 1, ReqNodes: "n1",
+		Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
 	}}}
 	for id := range int64(3) {
-		b.Groups[id] = &slurmbridge.Group{
-			ID: id, Kind: slurmbridge.StartNow, State: slurmbridge.Released, Node: "n1", Pinned: true,
-			Members: []slurmbridge.Member{{Ref: "1", Shares: 50, WasGres: "mps:100"}},
+		b.Groups[id] = &job.Group{
+			ID: id, Kind: job.StartNow, State: job.Released, Node: "n1", Pinned: true,
+			Members: []job.Member{{Ref: "1", Shares: 50, WasGres: "mps:100"}},
 		}
 		if repairs, _ := b.Observe(s, "7"); len(repairs) != 1 || *repairs[0].Update.Dependency != "after:7" {
 			t.Errorf("%+v", repairs)
 		}
 		delete(b.Groups, id)
 	}
-	if why := b.HandsOff["1"]; why != "" {
+	if why := b.Unmanaged["1"]; why != "" {
 		t.Error(why)
 	}
 }
@@ -224,7 +226,7 @@ func TestLateComer(t *testing.T) {
 	tick(t, b, m, 3*time.Second)
 	first := m.submit("ann", 60*time.Second, p, true)
 	tick(t, b, m, 3*time.Second)
-	if first.Asked.Count != 100 || !first.Dependency.Has("afterany", long.Ref) {
+	if first.Request.Count != 100 || !first.Dependency.Has("afterany", long.Ref) {
 		t.Fatalf("the first: %+v", first.Job)
 	}
 	m.submit("bob", 60*time.Second, p, true)
@@ -235,7 +237,7 @@ func TestLateComer(t *testing.T) {
 	}
 	second := m.submit("ann", 60*time.Second, p, true)
 	tick(t, b, m, 3*time.Second)
-	if first.Asked.Count != 50 || second.Asked.Count != 50 || !second.Dependency.Has("afterany", long.Ref) {
+	if first.Request.Count != 50 || second.Request.Count != 50 || !second.Dependency.Has("afterany", long.Ref) {
 		t.Errorf("the first: %+v\nthe second: %+v", first.Job, second.Job)
 	}
 	before = m.updates
@@ -244,7 +246,7 @@ func TestLateComer(t *testing.T) {
 		t.Errorf("%d updates while nothing happened", m.updates-before)
 	}
 	tick(t, b, m, 40*time.Second)
-	if first.State != slurmbridge.Running || second.State != slurmbridge.Running || !first.began.Equal(second.began) {
+	if first.State != job.Running || second.State != job.Running || !first.began.Equal(second.began) {
 		t.Errorf("the first is %s, the second %s", first.State, second.State)
 	}
 }

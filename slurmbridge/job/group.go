@@ -1,4 +1,4 @@
-package slurmbridge
+package job
 
 import (
 	"fmt"
@@ -145,7 +145,7 @@ type Plan struct {
 	// Passed counts, by ref, the decisions of this plan that went past a job.
 	Passed map[string]int
 	// Notes explains, by ref, what was considered.
-	Notes map[string]*Note
+	Explanations map[string]*Explanation
 	// Broken counts the policy's answers that were not a number.
 	Broken int
 	// Idle holds the jobs left waiting beside an idle GPU they could have had.
@@ -153,7 +153,7 @@ type Plan struct {
 	// Limited says, by ref, which limit of Slurm's keeps a job from being tried now.
 	Limited map[string]string
 
-	state *rlcore.State // as the look showed it, before any decision
+	State *rlcore.State // as the look showed it, before any decision
 }
 
 // PlannedGroup is a group and what makes it.
@@ -161,17 +161,17 @@ type PlannedGroup struct {
 	Group   Group
 	Changes []Change
 	// leaves are the GPUs that members wait for until the first of Changes.
-	leaves []place
+	Leaves []GPUAddr
 }
 
 // moves reports whether members wait for a GPU already.
-func (g *PlannedGroup) moves() bool { return len(g.leaves) > 0 }
+func (g *PlannedGroup) Moves() bool { return len(g.Leaves) > 0 }
 
 // prepares are the changes before the release.
-func (g *PlannedGroup) prepares() []Change { return g.Changes[:len(g.Changes)-1] }
+func (g *PlannedGroup) Prepares() []Change { return g.Changes[:len(g.Changes)-1] }
 
 // release is the change that lets the group go.
-func (g *PlannedGroup) release() *Change { return &g.Changes[len(g.Changes)-1] }
+func (g *PlannedGroup) Release() *Change { return &g.Changes[len(g.Changes)-1] }
 
 // Empty reports whether the plan changes nothing.
 func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
@@ -180,22 +180,22 @@ func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
 func (p *Plan) Changes() []Change {
 	out := append([]Change(nil), p.Repairs...)
 	for i := range p.Groups {
-		if g := &p.Groups[i]; g.moves() {
-			out = append(out, g.prepares()...)
+		if g := &p.Groups[i]; g.Moves() {
+			out = append(out, g.Prepares()...)
 		}
 	}
 	for i := range p.Groups {
 		g := &p.Groups[i]
-		if !g.moves() {
-			out = append(out, g.prepares()...)
+		if !g.Moves() {
+			out = append(out, g.Prepares()...)
 		}
-		out = append(out, *g.release())
+		out = append(out, *g.Release())
 	}
 	return out
 }
 
 // Note is what one plan has to say about one job: `why` prints it.
-type Note struct {
+type Explanation struct {
 	At     time.Time `json:"at"`
 	Ref    string    `json:"ref"`
 	App    string    `json:"app,omitempty"`
@@ -225,3 +225,18 @@ type Considered struct {
 	// Slowdown is each job's predicted slowdown, in Jobs' order.
 	Slowdown []float64 `json:"slowdown,omitempty"`
 }
+
+// place is a GPU of a node.
+type GPUAddr struct {
+	Node string
+	GPU  int
+}
+
+// Mode says whether plans are applied.
+type Mode string
+
+// The modes.
+const (
+	Active Mode = "active"
+	Shadow Mode = "shadow" // decide and record, change nothing
+)

@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/google/renameio/v2"
 )
 
@@ -15,12 +17,12 @@ import (
 // wait; when nobody renews it any more it ends by itself within one lease and
 // they are ordinary jobs.
 type Gate struct {
-	Slurm Slurm
+	Slurm job.Slurm
 	Lease time.Duration
 	// File tells the job_submit script which job to add to dependencies, and
 	// until when; "" = no file is kept (shadow, or no script).
 	File    string
-	Sharing Sharing
+	Sharing job.Sharing
 	Now     func() time.Time
 
 	id      string
@@ -45,7 +47,7 @@ func (g *Gate) Left() time.Duration {
 // the one a look found (after a restart), renews it when a third of the lease has
 // passed, and makes a new one when it is lost. Errors leave no gate for newcomers:
 // the file isn't renewed, so that the script adds none.
-func (g *Gate) Keep(ctx context.Context, s *Snapshot) error {
+func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	live := false
 	newest := ""
 	for _, seen := range s.Gates {
@@ -87,7 +89,7 @@ func (g *Gate) create(ctx context.Context) error {
 
 func (g *Gate) renew(ctx context.Context) error {
 	err := g.Slurm.RenewGate(ctx, g.id, g.Lease)
-	if errors.Is(err, ErrNoJob) {
+	if errors.Is(err, job.ErrNoJob) {
 		g.id = ""
 		return g.create(ctx)
 	}
@@ -104,7 +106,7 @@ func (g *Gate) write() error {
 	if g.File == "" {
 		return nil
 	}
-	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", g.id, g.expires.Add(-2*time.Second).Unix(), g.Sharing, Units)
+	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", g.id, g.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units)
 	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)
 	}

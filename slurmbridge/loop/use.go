@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import "github.com/slurmbridge/slurmbridge/rlcore"
 

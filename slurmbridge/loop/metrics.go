@@ -1,8 +1,11 @@
-package slurmbridge
+package loop
 
 import (
 	"errors"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -89,7 +92,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) zero() {
 	for c, values := range map[*prometheus.CounterVec][]string{
 		m.looks:     {"ok", "error"},
-		m.groups:    {string(StartNow), string(Join), string(Next)},
+		m.groups:    {string(job.StartNow), string(job.Join), string(job.Next)},
 		m.members:   {"started", "ended", "requeued", "owner", "stuck", "partial", "misplaced"},
 		m.records:   {"new", "duplicate", "refused", "failed"},
 		m.contracts: {"kept", "broken"},
@@ -149,7 +152,7 @@ func (m *Metrics) Skew(d time.Duration) {
 }
 
 // outcome counts what came of a run.
-func (m *Metrics) outcome(o *Outcome) {
+func (m *Metrics) outcome(o *history.Outcome) {
 	if m == nil {
 		return
 	}
@@ -204,7 +207,7 @@ func (m *Metrics) gateFailed() {
 	}
 }
 
-func (m *Metrics) planned(took time.Duration, p *Plan) {
+func (m *Metrics) planned(took time.Duration, p *job.Plan) {
 	if m == nil {
 		return
 	}
@@ -215,14 +218,14 @@ func (m *Metrics) planned(took time.Duration, p *Plan) {
 	}
 }
 
-func (m *Metrics) released(g *Group) {
+func (m *Metrics) released(g *job.Group) {
 	if m == nil {
 		return
 	}
 	m.groups.WithLabelValues(string(g.Kind)).Inc()
 	m.groupSize.Observe(float64(len(g.Members)))
 	for i := range g.Members {
-		if p := g.Members[i].Predicted; p > 0 && (len(g.Members) > 1 || g.Kind == Join) {
+		if p := g.Members[i].Predicted; p > 0 && (len(g.Members) > 1 || g.Kind == job.Join) {
 			m.predicted.Observe(p)
 		}
 	}
@@ -234,9 +237,9 @@ func (m *Metrics) changed(step string, err error) {
 	}
 	result := "ok"
 	switch {
-	case errors.Is(err, ErrNoJob):
+	case errors.Is(err, job.ErrNoJob):
 		result = "gone"
-	case errors.Is(err, ErrDown):
+	case errors.Is(err, job.ErrDown):
 		result = "down"
 	case err != nil:
 		result = "refused"
@@ -265,7 +268,7 @@ func (m *Metrics) event(e Event) {
 	}
 }
 
-func (m *Metrics) state(st *Status) {
+func (m *Metrics) state(st *job.Status) {
 	if m == nil {
 		return
 	}
@@ -287,8 +290,8 @@ func (m *Metrics) state(st *Status) {
 	m.jobs.WithLabelValues("released").Set(float64(released))
 	m.jobs.WithLabelValues("running").Set(float64(running))
 	use := map[string]int{"idle": 0, "single": 0, "shared": 0}
-	for i := range st.Plan.state.GPUs {
-		switch n := len(st.Plan.state.GPUs[i].Running); n {
+	for i := range st.Plan.State.GPUs {
+		switch n := len(st.Plan.State.GPUs[i].Running); n {
 		case 0:
 			use["idle"]++
 		case 1:

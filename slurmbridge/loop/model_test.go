@@ -1,4 +1,4 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"cmp"
@@ -9,8 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // model is a small Slurm in memory for property tests over thousands of random
@@ -18,7 +21,7 @@ import (
 // What the real one does is tested on the real one.
 type model struct {
 	now   time.Time
-	nodes []slurmbridge.Node
+	nodes []job.Node
 	jobs  []*mjob
 	gates []*mgate
 	next  int64
@@ -49,7 +52,7 @@ type model struct {
 }
 
 type mjob struct {
-	slurmbridge.Job
+	job.Job
 	run    time.Duration // how long it runs
 	ended  bool
 	gpu    int
@@ -66,7 +69,7 @@ type mgate struct {
 	open bool
 }
 
-func newModel(nodes ...slurmbridge.Node) *model {
+func newModel(nodes ...job.Node) *model {
 	return &model{now: time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC), nodes: nodes, next: 100}
 }
 
@@ -77,10 +80,10 @@ func (m *model) submit(user string, run time.Duration, p *rlcore.Profile, gated 
 	m.next++
 	j := &mjob{run: run, profil: p}
 	j.ID, j.Ref = m.next, strconv.FormatInt(m.next, 10)
-	j.User, j.State, j.Submit, j.Partition = user, slurmbridge.Pending, m.now, "gpu"
+	j.User, j.State, j.Submit, j.Partition = user, job.Pending, m.now, "gpu"
 	j.Priority = 1_000_000 - m.next
 	j.CPUs, j.NumNodes = 1, 1
-	j.Asked = slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: m.nodes[0].Sharing, Count: 100, Raw: "gres:mps:100"}
+	j.Request = job.GPURequest{Kind: job.Shares, Sharing: m.nodes[0].Sharing, Count: 100, Raw: "gres:mps:100"}
 	if gated {
 		for _, g := range slices.Backward(m.gates) {
 			if !g.open {
@@ -94,10 +97,10 @@ func (m *model) submit(user string, run time.Duration, p *rlcore.Profile, gated 
 }
 
 func (m *model) depend(j *mjob, list string) {
-	j.Dependency = slurmbridge.Dependencies{Raw: list}
+	j.Dependency = job.Dependencies{Raw: list}
 	for _, term := range strings.Split(list, ",") {
 		if typ, id, ok := strings.Cut(term, ":"); ok {
-			j.Dependency.List = append(j.Dependency.List, slurmbridge.Dependency{Type: typ, Job: id})
+			j.Dependency.List = append(j.Dependency.List, job.Dependency{Type: typ, Job: id})
 		}
 	}
 }
@@ -126,16 +129,16 @@ func (m *model) schedule() {
 		}
 	}
 	for _, j := range m.jobs {
-		if j.State == slurmbridge.Running && !j.ended && m.now.Sub(j.began) >= j.run {
+		if j.State == job.Running && !j.ended && m.now.Sub(j.began) >= j.run {
 			j.ended = true
 			j.State = "COMPLETED"
 		}
 	}
 	for _, j := range m.jobs {
-		if j.ended || j.State != slurmbridge.Pending {
+		if j.ended || j.State != job.Pending {
 			continue
 		}
-		j.Dependency.List = slices.DeleteFunc(j.Dependency.List, func(d slurmbridge.Dependency) bool {
+		j.Dependency.List = slices.DeleteFunc(j.Dependency.List, func(d job.Dependency) bool {
 			if d.Type == "after" {
 				for _, g := range m.gates {
 					if g.id == d.Job {
@@ -150,13 +153,13 @@ func (m *model) schedule() {
 	order := slices.Clone(m.jobs)
 	slices.SortStableFunc(order, func(a, b *mjob) int { return int(b.Priority - a.Priority) })
 	for _, j := range order {
-		if j.ended || j.State != slurmbridge.Pending || len(j.Dependency.List) > 0 || j.Eligible.After(m.now) || j.Priority == 0 {
+		if j.ended || j.State != job.Pending || len(j.Dependency.List) > 0 || j.Eligible.After(m.now) || j.Priority == 0 {
 			continue
 		}
 		if m.dull && !j.now && m.now.Second()%30 != 0 {
 			continue
 		}
-		if most, limited := m.mostShares[j.User]; limited && m.shares(j.User)+j.Asked.Count > most {
+		if most, limited := m.mostShares[j.User]; limited && m.shares(j.User)+j.Request.Count > most {
 			j.Reason = "AssocGrpGRES"
 			continue
 		}
@@ -187,8 +190,8 @@ func (m *model) place(j *mjob) {
 			free[i] = 100
 		}
 		for _, o := range m.jobs {
-			if o.State == slurmbridge.Running && !o.ended && o.Nodes == node.Name {
-				free[o.gpu] -= o.Asked.Count
+			if o.State == job.Running && !o.ended && o.Nodes == node.Name {
+				free[o.gpu] -= o.Request.Count
 				cpus += o.CPUs
 			}
 		}
@@ -196,8 +199,8 @@ func (m *model) place(j *mjob) {
 			continue
 		}
 		for g, f := range free {
-			if f >= j.Asked.Count {
-				j.State, j.Nodes, j.gpu, j.began, j.Start = slurmbridge.Running, node.Name, g, m.now, m.now
+			if f >= j.Request.Count {
+				j.State, j.Nodes, j.gpu, j.began, j.Start = job.Running, node.Name, g, m.now, m.now
 				j.GPUs = []int{g}
 				if m.started != nil {
 					m.started(j)
@@ -212,7 +215,7 @@ func (m *model) place(j *mjob) {
 func (m *model) runs(user string) int {
 	n := 0
 	for _, j := range m.jobs {
-		if j.State == slurmbridge.Running && !j.ended && j.User == user {
+		if j.State == job.Running && !j.ended && j.User == user {
 			n++
 		}
 	}
@@ -223,8 +226,8 @@ func (m *model) runs(user string) int {
 func (m *model) shares(user string) int {
 	n := 0
 	for _, j := range m.jobs {
-		if j.State == slurmbridge.Running && !j.ended && j.User == user {
-			n += j.Asked.Count
+		if j.State == job.Running && !j.ended && j.User == user {
+			n += j.Request.Count
 		}
 	}
 	return n
@@ -234,18 +237,18 @@ func (m *model) shares(user string) int {
 func (m *model) on(node string, gpu int) []*mjob {
 	var out []*mjob
 	for _, j := range m.jobs {
-		if j.State == slurmbridge.Running && !j.ended && j.Nodes == node && j.gpu == gpu {
+		if j.State == job.Running && !j.ended && j.Nodes == node && j.gpu == gpu {
 			out = append(out, j)
 		}
 	}
 	return out
 }
 
-func (m *model) Look(context.Context) (*slurmbridge.Snapshot, error) {
+func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	if m.down {
-		return nil, slurmbridge.ErrDown
+		return nil, job.ErrDown
 	}
-	s := &slurmbridge.Snapshot{At: m.now, Release: "22.05.8", Nodes: slices.Clone(m.nodes), Awaited: m.awaited}
+	s := &job.Snapshot{At: m.now, Release: "22.05.8", Nodes: slices.Clone(m.nodes), Awaited: m.awaited}
 	for _, j := range m.jobs {
 		if !j.ended {
 			c := j.Job
@@ -256,20 +259,20 @@ func (m *model) Look(context.Context) (*slurmbridge.Snapshot, error) {
 	for i := range s.Nodes {
 		s.Nodes[i].CPUsAlloc = 0
 		for _, j := range m.jobs {
-			if j.State == slurmbridge.Running && !j.ended && j.Nodes == s.Nodes[i].Name {
+			if j.State == job.Running && !j.ended && j.Nodes == s.Nodes[i].Name {
 				s.Nodes[i].CPUsAlloc += j.CPUs
 			}
 		}
 	}
 	for _, g := range m.gates {
-		s.Gates = append(s.Gates, slurmbridge.GateState{ID: g.id, Open: g.open, Begin: g.ends})
+		s.Gates = append(s.Gates, job.GateState{ID: g.id, Open: g.open, Begin: g.ends})
 	}
 	return s, nil
 }
 
-func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
+func (m *model) Update(_ context.Context, u job.Update) error {
 	if m.down {
-		return slurmbridge.ErrDown
+		return job.ErrDown
 	}
 	if u.AdminComment != nil {
 		for _, j := range m.jobs {
@@ -284,20 +287,20 @@ func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
 	for i, ref := range u.Jobs {
 		if m.fail > 0 {
 			if m.fail--; m.fail == 0 && i > 0 {
-				return slurmbridge.ErrRefused
+				return job.ErrRefused
 			}
 		}
 		j := m.find(ref)
-		if j == nil || j.State != slurmbridge.Pending {
-			return slurmbridge.ErrNoJob
+		if j == nil || j.State != job.Pending {
+			return job.ErrNoJob
 		}
 		if u.Gres != nil {
 			kind, n, _ := strings.Cut(*u.Gres, ":")
 			c, err := strconv.Atoi(n)
 			if err != nil {
-				return fmt.Errorf("%w: %s", slurmbridge.ErrRefused, *u.Gres)
+				return fmt.Errorf("%w: %s", job.ErrRefused, *u.Gres)
 			}
-			j.Asked = slurmbridge.Ask{Kind: slurmbridge.AskShares, Sharing: slurmbridge.Sharing(kind), Count: c, Raw: "gres:" + *u.Gres}
+			j.Request = job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(kind), Count: c, Raw: "gres:" + *u.Gres}
 		}
 		if u.ReqNodes != nil {
 			j.ReqNodes = *u.ReqNodes
@@ -316,7 +319,7 @@ func (m *model) Update(_ context.Context, u slurmbridge.Update) error {
 
 func (m *model) CreateGate(_ context.Context, lease time.Duration) (string, error) {
 	if m.down {
-		return "", slurmbridge.ErrDown
+		return "", job.ErrDown
 	}
 	m.next++
 	g := &mgate{id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease)}
@@ -331,7 +334,7 @@ func (m *model) RenewGate(_ context.Context, id string, lease time.Duration) err
 			return nil
 		}
 	}
-	return slurmbridge.ErrNoJob
+	return job.ErrNoJob
 }
 
 func (m *model) OpenGate(_ context.Context, id string) error {
@@ -347,11 +350,11 @@ func (m *model) Script(_ context.Context, ref string) ([]byte, error) {
 	return []byte("#!/bin/sh\napp" + ref + "\n"), nil
 }
 
-func (m *model) Describe(_ context.Context, refs []string) (map[string]slurmbridge.Description, error) {
-	out := map[string]slurmbridge.Description{}
+func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Description, error) {
+	out := map[string]job.Description{}
 	for _, j := range m.jobs {
 		if slices.Contains(refs, j.Ref) {
-			d := slurmbridge.Description{State: string(j.State), AdminComment: j.said}
+			d := job.Description{State: string(j.State), AdminComment: j.said}
 			switch {
 			case j.ended && j.fails:
 				d.State, d.ExitCode = "FAILED", 1
@@ -368,37 +371,37 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]slurmbrid
 func (m *model) Requeue(_ context.Context, ref string) error {
 	for _, j := range m.jobs {
 		if j.Ref == ref && j.ended && j.Job.Requeue {
-			j.ended, j.State, j.Nodes, j.GPUs = false, slurmbridge.Pending, "", nil
-			j.Start, j.Dependency = time.Time{}, slurmbridge.Dependencies{}
+			j.ended, j.State, j.Nodes, j.GPUs = false, job.Pending, "", nil
+			j.Start, j.Dependency = time.Time{}, job.Dependencies{}
 			j.Eligible = m.now.Add(2 * time.Second)
 			return nil
 		}
 	}
-	return fmt.Errorf("requeue %s: %w", ref, slurmbridge.ErrRefused)
+	return fmt.Errorf("requeue %s: %w", ref, job.ErrRefused)
 }
 
 // Identify answers as slurmbridge.Apps from the model's own knowledge.
-func (m *model) Identify(_ context.Context, j *slurmbridge.Job, _ slurmbridge.Terms, _ []byte) (slurmbridge.App, error) {
+func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (job.App, error) {
 	if f := m.find(j.Ref); f != nil && f.profil != nil {
-		return slurmbridge.App{Key: f.profil.App, Profile: f.profil}, nil
+		return job.App{Key: f.profil.App, Profile: f.profil}, nil
 	}
-	return slurmbridge.App{Key: "unknown"}, nil
+	return job.App{Key: "unknown"}, nil
 }
 
 // memory is a Journal that outlives the bridges of one test.
 type memory struct {
-	groups map[int64]slurmbridge.Group
+	groups map[int64]job.Group
 	next   int64
 	log    []string
 }
 
-func newMemory() *memory { return &memory{groups: map[int64]slurmbridge.Group{}, next: 1} }
+func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1} }
 
-func (m *memory) Load(context.Context) (*slurmbridge.Book, error) {
-	b := slurmbridge.NewBook()
+func (m *memory) Load(context.Context) (*loop.Tracker, error) {
+	b := loop.NewTracker()
 	b.NextID = m.next
 	for id, g := range m.groups {
-		if g.State != slurmbridge.Done {
+		if g.State != job.Done {
 			g.Members = slices.Clone(g.Members)
 			b.Groups[id] = &g
 		}
@@ -406,7 +409,7 @@ func (m *memory) Load(context.Context) (*slurmbridge.Book, error) {
 	return b, nil
 }
 
-func (m *memory) SaveGroup(_ context.Context, g *slurmbridge.Group) error {
+func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
 	c := *g
 	c.Members = slices.Clone(g.Members)
 	m.groups[g.ID] = c
@@ -414,14 +417,14 @@ func (m *memory) SaveGroup(_ context.Context, g *slurmbridge.Group) error {
 	return nil
 }
 
-func (m *memory) SaveBook(context.Context, *slurmbridge.Book) error { return nil }
+func (m *memory) SaveTracker(context.Context, *loop.Tracker) error { return nil }
 
-func (m *memory) Log(_ context.Context, _ time.Time, _ slurmbridge.Mode, _ int64, c *slurmbridge.Change, err error) error {
+func (m *memory) Log(_ context.Context, _ time.Time, _ job.Mode, _ int64, c *job.Change, err error) error {
 	m.log = append(m.log, c.Text()+fmt.Sprint(" ", err))
 	return nil
 }
 
-func (m *memory) SaveNotes(context.Context, map[string]*slurmbridge.Note) error { return nil }
+func (m *memory) SaveExplanations(context.Context, map[string]*job.Explanation) error { return nil }
 
 func (m *memory) SaveTasks(_ context.Context, _ time.Time, tasks map[int64]string) error {
 	for id, ref := range tasks {
@@ -457,19 +460,19 @@ func app(name string, dur, gpu, mem float64) *rlcore.Profile {
 	return &rlcore.Profile{App: name, DurationS: dur, PeriodS: dur, Series: []rlcore.Use{{GPU: gpu, MemMiB: mem, Core: gpu}}}
 }
 
-func node(name string, gpus, cpus int) slurmbridge.Node {
-	return slurmbridge.Node{
-		Name: name, Up: true, State: "IDLE", GPUs: gpus, GPUType: "titanxp", Sharing: slurmbridge.MPS,
+func node(name string, gpus, cpus int) job.Node {
+	return job.Node{
+		Name: name, Up: true, State: "IDLE", GPUs: gpus, GPUType: "titanxp", Sharing: job.MPS,
 		Units: 100 * gpus, Partitions: []string{"gpu"}, CPUs: cpus, MemMiB: 64000,
 	}
 }
 
-func bridge(m *model, j slurmbridge.Journal) *slurmbridge.Bridge {
-	return &slurmbridge.Bridge{
-		Slurm: m, Apps: m, Journal: j, Mode: slurmbridge.Active, Now: m.clock, Poll: 30 * time.Second,
+func bridge(m *model, j loop.Journal) *loop.Bridge {
+	return &loop.Bridge{
+		Slurm: m, Apps: m, Journal: j, Mode: job.Active, Now: m.clock, PollEvery: 30 * time.Second,
 		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
-		Gate: &slurmbridge.Gate{Slurm: m, Lease: time.Minute, Sharing: slurmbridge.MPS, Now: m.clock},
-		Planner: &slurmbridge.Planner{
+		Gate: &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
+		Planner: &loop.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: fair{}}, M: 5},
 			Join:    true, Ahead: true,
 		},

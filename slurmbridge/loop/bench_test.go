@@ -1,4 +1,4 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"context"
@@ -6,15 +6,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // BenchmarkPlan is one plan of a look at a full cluster, without I/O.
 func BenchmarkPlan(b *testing.B) {
 	for _, c := range []struct{ nodes, jobs int }{{1, 5000}, {500, 10000}} {
 		b.Run(fmt.Sprintf("%dGPUs/%djobs", c.nodes, c.jobs), func(b *testing.B) {
-			var nodes []slurmbridge.Node
+			var nodes []job.Node
 			for i := range c.nodes {
 				nodes = append(nodes, node(fmt.Sprintf("n%d", i), 1, 64))
 			}
@@ -24,19 +27,19 @@ func BenchmarkPlan(b *testing.B) {
 			for i := range profiles {
 				profiles[i] = app(fmt.Sprint("app", i), 600, 0.2+0.03*float64(i), 500*float64(1+i))
 			}
-			apps := map[string]slurmbridge.App{}
+			apps := map[string]job.App{}
 			for i := range c.jobs {
 				p := profiles[i%len(profiles)]
 				j := m.submit(fmt.Sprint("user", i%40), time.Hour, p, true)
-				apps[j.Ref] = slurmbridge.App{Key: p.App, Profile: p}
+				apps[j.Ref] = job.App{Key: p.App, Profile: p}
 			}
-			snap, err := m.Look(context.Background())
+			snap, err := m.Poll(context.Background())
 			if err != nil {
 				b.Fatal(err)
 			}
 			pl := bridge(m, newMemory()).Planner
-			f := &slurmbridge.Facts{
-				Snap: snap, Gate: gate, Apps: apps, Book: slurmbridge.NewBook(),
+			f := &loop.PlanInput{
+				Snap: snap, Gate: gate, Apps: apps, Tracker: loop.NewTracker(),
 				Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 			}
 			b.ReportAllocs()

@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import "testing"
 

@@ -1,11 +1,13 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // A user at a limit keeps no GPU from others, is not left to Slurm, and has as many
@@ -27,13 +29,13 @@ func TestLimit(t *testing.T) {
 	if n, k := m.runs("ann"), m.runs("bob"); n != 2 || k < 2 {
 		t.Errorf("%d of ann's and %d of bob's run", n, k)
 	}
-	p := b.Status().Place(anns[19].Ref)
+	p := loop.QueuePositionOf(b.Status(), anns[19].Ref)
 	if p == nil || !strings.Contains(p.Holds, "QOSMaxJobsPerUserLimit") {
 		t.Errorf("the last of ann's: %+v", p)
 	}
 	for !anns[19].ended && m.now.Sub(begin) < time.Hour {
 		tick(t, b, m, 10*time.Second)
-		for ref, why := range b.Status().HandsOff {
+		for ref, why := range b.Status().Unmanaged {
 			t.Fatalf("job %s is left to Slurm: %s", ref, why)
 		}
 	}
@@ -47,7 +49,7 @@ func TestLimit(t *testing.T) {
 	}
 	shared := 0
 	for _, j := range anns {
-		if j.Asked.Count < slurmbridge.Units {
+		if j.Request.Count < job.Units {
 			shared++
 		}
 	}
@@ -75,12 +77,12 @@ func TestLimitOnShares(t *testing.T) {
 	}
 	together := 0
 	for _, j := range jobs {
-		if j.Asked.Count < slurmbridge.Units {
+		if j.Request.Count < job.Units {
 			together++
 		}
 	}
-	if took := m.now.Sub(begin); took > 10*time.Minute || together < 10 || len(b.Status().HandsOff) > 0 {
-		t.Errorf("they take %v, %d shared a GPU, left alone: %v", took, together, b.Status().HandsOff)
+	if took := m.now.Sub(begin); took > 10*time.Minute || together < 10 || len(b.Status().Unmanaged) > 0 {
+		t.Errorf("they take %v, %d shared a GPU, left alone: %v", took, together, b.Status().Unmanaged)
 	}
 }
 
@@ -116,7 +118,7 @@ func TestClosedNode(t *testing.T) {
 	tick(t, b, m, time.Second)
 	a := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
 	tick(t, b, m, 15*time.Second)
-	if a.State != slurmbridge.Running || a.Nodes != "n2" {
+	if a.State != job.Running || a.Nodes != "n2" {
 		t.Fatalf("ann's job is %s on %q", a.State, a.Nodes)
 	}
 	next := m.submit("ann", 100*time.Second, app("b", 100, 0.9, 9000), true)
@@ -127,10 +129,10 @@ func TestClosedNode(t *testing.T) {
 	}
 	m.shut = nil
 	tick(t, b, m, time.Minute)
-	if next.State != slurmbridge.Running && !next.ended {
+	if next.State != job.Running && !next.ended {
 		t.Errorf("it is %s with both nodes open", next.State)
 	}
-	for ref, why := range b.Status().HandsOff {
+	for ref, why := range b.Status().Unmanaged {
 		t.Errorf("job %s is left to Slurm: %s", ref, why)
 	}
 }
@@ -143,7 +145,7 @@ func TestAllNodesClosed(t *testing.T) {
 	tick(t, b, m, time.Second)
 	j := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
 	tick(t, b, m, 15*time.Second)
-	p := b.Status().Place(j.Ref)
+	p := loop.QueuePositionOf(b.Status(), j.Ref)
 	if p == nil || !strings.Contains(p.Holds, "reserved") || !strings.Contains(p.Holds, "on n") {
 		t.Errorf("it says %+v", p)
 	}
@@ -157,7 +159,7 @@ func TestAllNodesClosed(t *testing.T) {
 	if updates[0] > 45 || updates[2] < 6 || updates[2] > 15 {
 		t.Errorf("updates in 20 minutes each: %v", updates)
 	}
-	if why := b.Status().HandsOff[j.Ref]; why != "" || j.State != slurmbridge.Pending {
+	if why := b.Status().Unmanaged[j.Ref]; why != "" || j.State != job.Pending {
 		t.Errorf("it is %s, left to Slurm: %q", j.State, why)
 	}
 	m.shut = nil
@@ -178,15 +180,15 @@ func TestLimitOfTheJobItself(t *testing.T) {
 	next := m.submit("bob", time.Minute, app("b", 60, 0.3, 2000), true)
 	m.reason = "QOSMaxWallDurationPerJobLimit"
 	tick(t, b, m, 10*time.Second)
-	if b.Status().HandsOff[big.Ref] == "" || big.Asked.Count != slurmbridge.Units || len(big.Dependency.List) != 0 {
-		t.Errorf("it asks for %d, waits for %q, left alone: %q", big.Asked.Count, big.Dependency.Raw, b.Status().HandsOff[big.Ref])
+	if b.Status().Unmanaged[big.Ref] == "" || big.Request.Count != job.Units || len(big.Dependency.List) != 0 {
+		t.Errorf("it asks for %d, waits for %q, left alone: %q", big.Request.Count, big.Dependency.Raw, b.Status().Unmanaged[big.Ref])
 	}
-	if next.State != slurmbridge.Running {
+	if next.State != job.Running {
 		t.Errorf("the next is %s", next.State)
 	}
 	delete(m.most, "ann")
 	tick(t, b, m, 2*time.Minute)
-	if !big.ended && big.State != slurmbridge.Running {
+	if !big.ended && big.State != job.Running {
 		t.Errorf("it is %s when its limit is gone", big.State)
 	}
 }

@@ -5,11 +5,12 @@
 // The data goes one way: Slurm.Look → Snapshot → (with profiles) rlcore.State →
 // rlcore.Decide → Plan → Slurm.Update. Everything between the two ends of I/O is
 // a pure function; see Planner. Bridge is the loop around it.
-package slurmbridge
+package job
 
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 )
@@ -67,7 +68,7 @@ type Job struct {
 	TimeLimit time.Duration // 0 = none
 
 	// Asked is the GPU request; see ParseAsk.
-	Asked Ask
+	Request GPURequest
 	// Dependency is what is still unmet, as squeue prints it, "" for none.
 	Dependency Dependencies
 	ReqNodes   string // -w, as a Slurm host list; "" = any
@@ -93,19 +94,19 @@ type Job struct {
 }
 
 // AskKind says how a job asked for its GPU.
-type AskKind int
+type RequestKind int
 
 // The forms a request takes.
 const (
-	AskNone   AskKind = iota // no GPU
-	AskWhole                 // gpu:1, gpu:titanxp:1, --gpus=… : whole GPUs
-	AskShared                // gpu:shared not yet rewritten (no job_submit script, or an update by hand)
-	AskShares                // mps:N or shard:N
+	NoGPU     RequestKind = iota // no GPU
+	WholeGPU                     // gpu:1, gpu:titanxp:1, --gpus=… : whole GPUs
+	SharedGPU                    // gpu:shared not yet rewritten (no job_submit script, or an update by hand)
+	Shares                       // mps:N or shard:N
 )
 
 // Ask is a GPU request taken apart.
-type Ask struct {
-	Kind AskKind
+type GPURequest struct {
+	Kind RequestKind
 	// Sharing is set with AskShares.
 	Sharing Sharing
 	// Count is the number of whole GPUs, or of shares.
@@ -195,7 +196,7 @@ type Snapshot struct {
 }
 
 // fillGPUs names the GPU of each job that runs on a node with only one.
-func (s *Snapshot) fillGPUs() {
+func (s *Snapshot) FillGPUs() {
 	single := map[string]bool{}
 	for i := range s.Nodes {
 		single[s.Nodes[i].Name] = s.Nodes[i].GPUs == 1
@@ -243,7 +244,7 @@ var (
 // commands and ends within its own deadline.
 type Slurm interface {
 	// Look reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
-	Look(ctx context.Context) (*Snapshot, error)
+	Poll(ctx context.Context) (*Snapshot, error)
 	// Update changes pending jobs. Returns ErrNoJob if one of several jobs is
 	// gone (the others may have been changed: look again), ErrRefused, ErrDown.
 	Update(ctx context.Context, u Update) error
@@ -268,3 +269,31 @@ type Slurm interface {
 
 // GateName is the gate job's name in the queue.
 const GateName = "slurmbridge-gate"
+
+// serves reports whether the node is in one of the partitions.
+func (n *Node) Serves(partitions []string) bool {
+	return slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) })
+}
+
+// Plain writes the conditions as scontrol takes them.
+func (d Dependencies) Plain() string { return d.Without(nil) }
+
+// without writes the conditions as scontrol takes them, less those on a gate.
+func (d Dependencies) Without(gates []GateState) string {
+	sep := ","
+	if d.Or {
+		sep = "?"
+	}
+	var out []string
+	for _, t := range d.List {
+		if t.Type == "after" && slices.ContainsFunc(gates, func(g GateState) bool { return g.ID == t.Job }) {
+			continue
+		}
+		s := t.Type
+		if t.Job != "" {
+			s += ":" + t.Job + t.Rest
+		}
+		out = append(out, s)
+	}
+	return strings.Join(out, sep)
+}

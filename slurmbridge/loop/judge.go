@@ -1,10 +1,13 @@
-package slurmbridge
+package loop
 
 import (
 	"context"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -21,7 +24,7 @@ type learner struct {
 	loaded bool
 	// again holds the jobs that were requeued to run alone, fails the applications
 	// that have failed alone.
-	again map[string]*Outcome
+	again map[string]*history.Outcome
 	fails map[string]bool
 }
 
@@ -31,8 +34,8 @@ func (b *Bridge) remember(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.learned = learner{loaded: true, again: map[string]*Outcome{}, fails: map[string]bool{}}
-	Teach(b.Beliefs, all)
+	b.learned = learner{loaded: true, again: map[string]*history.Outcome{}, fails: map[string]bool{}}
+	history.Teach(b.Beliefs, all)
 	for i := range all {
 		b.note(&all[i])
 	}
@@ -40,20 +43,20 @@ func (b *Bridge) remember(ctx context.Context) error {
 }
 
 // note keeps in mind what later outcomes depend on.
-func (b *Bridge) note(o *Outcome) {
+func (b *Bridge) note(o *history.Outcome) {
 	l := &b.learned
 	delete(l.again, o.Ref)
 	if o.Again {
 		l.again[o.Ref] = o
 	}
-	if failed(o.State) && !o.Shared() && o.App != "" {
+	if history.Failed(o.State) && !o.Shared() && o.App != "" {
 		l.fails[o.App] = true
 	}
 }
 
 // judge looks at the runs whose records came since the last look: what they teach,
 // whether contracts were kept, and who failed for having company.
-func (b *Bridge) judge(ctx context.Context, snap *Snapshot) error {
+func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	if b.Runs == nil || b.Beliefs == nil {
 		return nil
 	}
@@ -76,7 +79,7 @@ func (b *Bridge) judge(ctx context.Context, snap *Snapshot) error {
 	}
 	seen := map[string]bool{}
 	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State != Pending {
+		if j := &snap.Jobs[i]; j.State != job.Pending {
 			seen[j.Ref] = true
 		}
 	}
@@ -101,35 +104,35 @@ func (b *Bridge) judge(ctx context.Context, snap *Snapshot) error {
 }
 
 // settle judges one run and does what follows from it.
-func (b *Bridge) settle(ctx context.Context, snap *Snapshot, r *Run, how Description) error {
-	ending := b.book.Endings[r.Ref]
-	j := &judgement{
-		run: r, how: how, spec: b.spec(snap, r.Node), limit: b.Planner.Decider.Guard.MaxSlowdown,
-		alone: b.learned.again[r.Ref] != nil, failsAlone: b.learned.fails[r.App],
+func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
+	ending := b.tracker.Endings[r.Ref]
+	j := &history.Judgement{
+		Run: r, How: how, Spec: b.spec(snap, r.Node), Limit: b.Planner.Decider.Guard.MaxSlowdown,
+		Alone: b.learned.again[r.Ref] != nil, FailsAlone: b.learned.fails[r.App],
 	}
 	if ending != nil {
-		j.ending, j.member = ending.Ending, ending.Member
+		j.Ending, j.Member = ending.Ending, ending.Member
 	}
-	o := j.judge(b.Beliefs)
+	o := j.Judge(b.Beliefs)
 	// Those that waited for its end have seen it fail: a second run comes too late for
 	// them, or at the same time as they.
-	o.Again = o.Suspect != "" && how.Requeue && b.RetryAlone && b.Mode == Active &&
+	o.Again = o.Suspect != "" && how.Requeue && b.RetryAlone && b.Mode == job.Active &&
 		ending != nil && ending.Member != nil && !ending.Member.Awaited && b.learned.again[r.Ref] == nil
 	if o.Cleared {
-		b.learned.again[r.Ref].forgive(b.Beliefs)
+		b.learned.again[r.Ref].Forgive(b.Beliefs)
 	}
 	if err := b.Runs.Keep(ctx, &o); err != nil {
 		return err
 	}
-	o.teach(b.Beliefs)
+	o.Teach(b.Beliefs)
 	b.note(&o)
 	b.Metrics.outcome(&o)
 	if o.Again {
 		b.runAlone(ctx, ending, &o)
 	}
-	delete(b.book.Endings, r.Ref)
+	delete(b.tracker.Endings, r.Ref)
 	if r.Fault {
-		b.book.faulted[place{r.Node, r.GPU}] = true // the next look drops it where nobody is left
+		b.tracker.faulted[job.GPUAddr{Node: r.Node, GPU: r.GPU}] = true // the next look drops it where nobody is left
 		b.Log.Warn("MPS server failed: nobody joins its GPU until it is renewed", "node", r.Node, "gpu", r.GPU, "job", r.Ref)
 	}
 	switch {
@@ -143,7 +146,7 @@ func (b *Bridge) settle(ctx context.Context, snap *Snapshot, r *Run, how Descrip
 }
 
 // spec is the card of a node as the settings describe it.
-func (b *Bridge) spec(snap *Snapshot, node string) rlcore.GPUSpec {
+func (b *Bridge) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
 	for i := range snap.Nodes {
 		if snap.Nodes[i].Name == node && b.Card != nil {
 			if spec, ok := b.Card(snap.Nodes[i].GPUType); ok {
@@ -157,7 +160,7 @@ func (b *Bridge) spec(snap *Snapshot, node string) rlcore.GPUSpec {
 // runAlone requeues a job that failed for having company. What it asked for at
 // first is given back to it like to any other member; until a look shows that, it
 // is one of a group again.
-func (b *Bridge) runAlone(ctx context.Context, e *Ended, o *Outcome) {
+func (b *Bridge) runAlone(ctx context.Context, e *Ended, o *history.Outcome) {
 	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
 		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
 		o.Again = false
@@ -169,13 +172,13 @@ func (b *Bridge) runAlone(ctx context.Context, e *Ended, o *Outcome) {
 	}
 	m := *e.Member
 	m.Ran, m.Gone, m.Undo, m.Tries, m.Alone = true, "", "it failed beside others and runs again alone", 0, true
-	g := &Group{
-		ID: b.book.NextID, Kind: StartNow, State: Started, Node: e.Node, GPU: e.GPU, Pinned: true,
-		Members: []Member{m}, Decided: b.Now(), Policy: "again",
+	g := &job.Group{
+		ID: b.tracker.NextID, Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
+		Members: []job.Member{m}, Decided: b.Now(), Policy: "again",
 	}
-	b.book.NextID++
-	b.book.Groups[g.ID] = g
-	b.book.HandsOff[o.Ref] = m.Undo
+	b.tracker.NextID++
+	b.tracker.Groups[g.ID] = g
+	b.tracker.Unmanaged[o.Ref] = m.Undo
 	if err := b.Journal.SaveGroup(ctx, g); err != nil {
 		b.Log.Error("journal", "err", err)
 	}

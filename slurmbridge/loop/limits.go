@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -40,7 +42,7 @@ type class struct {
 }
 
 // classes are those a job is in.
-func classes(j *Job) [2]class {
+func classes(j *job.Job) [2]class {
 	return [2]class{
 		{user: j.User, account: j.Account, qos: j.QOS, partition: j.Partition, cpus: j.CPUs, memMiB: j.HostMemMiB, time: j.TimeLimit},
 		{array: j.ArrayID},
@@ -116,10 +118,10 @@ type holder struct {
 	shares int
 }
 
-func held(j *Job) holder {
+func held(j *job.Job) holder {
 	h := holder{of: classes(j)}
-	if j.Asked.Kind == AskShares {
-		h.shares = j.Asked.Count
+	if j.Request.Kind == job.Shares {
+		h.shares = j.Request.Count
 	}
 	return h
 }
@@ -141,15 +143,15 @@ func (l *limit) frees(ended holder) int {
 	case !does:
 		return 0
 	case l.onShares():
-		return max(1, ended.shares*mostTogether/Units)
+		return max(1, ended.shares*mostTogether/job.Units)
 	}
 	return 1
 }
 
 // atLimit is the class by which a released job doesn't start.
-func atLimit(j *Job) (class, bool) {
+func atLimit(j *job.Job) (class, bool) {
 	is, forever := limitReason(j.Reason)
-	if !is || forever || j.State != Pending || len(j.Dependency.List) > 0 {
+	if !is || forever || j.State != job.Pending || len(j.Dependency.List) > 0 {
 		return class{}, false
 	}
 	of := classes(j)
@@ -161,7 +163,7 @@ func atLimit(j *Job) (class, bool) {
 
 // observeLimits brings the limits up to date with a look: which jobs that were
 // released are at one, who has begun, who has ended.
-func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
+func (b *Tracker) observeLimits(s *job.Snapshot, seats map[string]seat) {
 	maps.DeleteFunc(b.limits, func(c class, l *limit) bool {
 		// That a node was closed is remembered until its next try has had its answer.
 		return l.over(s.At) && (c.node == "" || s.At.Sub(l.at) >= 2*l.lasts)
@@ -169,12 +171,12 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 	running := make(map[string]holder, len(b.running))
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
-		if j.State != Pending {
+		if j.State != job.Pending {
 			running[j.Ref] = held(j)
 			continue
 		}
 		st, sent := seats[j.Ref]
-		if c, at := atLimit(j); at && sent && st.group.State != Preparing && st.member.Undo == "" {
+		if c, at := atLimit(j); at && sent && st.group.State != job.Preparing && st.member.Undo == "" {
 			b.meet(c, j, st.group.Node, s.At)
 		}
 	}
@@ -201,7 +203,7 @@ func (b *Book) observeLimits(s *Snapshot, seats map[string]seat) {
 }
 
 // meet notes that a job of a class is at a limit on the node that it was sent to.
-func (b *Book) meet(c class, j *Job, node string, at time.Time) {
+func (b *Tracker) meet(c class, j *job.Job, node string, at time.Time) {
 	l := &limit{reason: j.Reason, ref: j.Ref, at: at, lasts: limitLasts, of: c}
 	if closedNode(j.Reason) && j.ReqNodes == node { // else it is said of all nodes
 		l.of, l.lasts = c.on(node), closedLasts
@@ -219,7 +221,7 @@ func (b *Book) meet(c class, j *Job, node string, at time.Time) {
 // "" = it isn't, and whether for good. Those of a class that Slurm hasn't come to yet
 // wouldn't start either, unless the limit is on shares, of which each has others.
 // node is where it was sent.
-func (b *Book) surplus(j *Job, node string, at time.Time) (why string, forever bool) {
+func (b *Tracker) surplus(j *job.Job, node string, at time.Time) (why string, forever bool) {
 	if len(j.Dependency.List) > 0 {
 		return "", false
 	}
@@ -256,7 +258,7 @@ type hidden struct {
 
 // hide keeps the jobs that are beyond a limit out of the decisions on GPU g, as far as
 // those look, until show. leaving are jobs that will have ended by then.
-func (r *round) hide(g int, leaving []rlcore.Running) []hidden {
+func (r *planPass) hide(g int, leaving []rlcore.Running) []hidden {
 	out := r.hidden[:0]
 	r.hidden = nil
 	seen := 0
@@ -278,7 +280,7 @@ func (r *round) hide(g int, leaving []rlcore.Running) []hidden {
 // nowhere are the GPUs of a job that is hidden: none, where nil would be all.
 var nowhere [0]int
 
-func (r *round) show(all []hidden) {
+func (r *planPass) show(all []hidden) {
 	for _, h := range all {
 		r.b.State.Pending[h.at].GPUs = h.gpus
 	}
@@ -288,7 +290,7 @@ func (r *round) show(all []hidden) {
 // beyond calls f with each job of the queue and the limit that it is beyond, nil = none:
 // of each class as many as may be tried are not, the first ones. On the node, "" = any,
 // those are too that it is closed to. It ends where f says that it has seen enough.
-func (r *round) beyond(leaving []rlcore.Running, node string, f func(at int, l *limit) (more bool)) {
+func (r *planPass) beyond(leaving []rlcore.Running, node string, f func(at int, l *limit) (more bool)) {
 	if len(r.budgets) == 0 && !r.shut[node] {
 		return
 	}
@@ -321,13 +323,13 @@ func (r *round) beyond(leaving []rlcore.Running, node string, f func(at int, l *
 }
 
 // findCapped finds the jobs that are of a class at a limit.
-func (r *round) findCapped() {
-	if len(r.f.Book.limits) == 0 {
+func (r *planPass) findCapped() {
+	if len(r.f.Tracker.limits) == 0 {
 		return
 	}
 	byClass := map[class]*budget{}
 	r.shut = map[string]bool{}
-	for c, l := range r.f.Book.limits {
+	for c, l := range r.f.Tracker.limits {
 		if c.node != "" {
 			r.shut[c.node] = r.shut[c.node] || !l.over(r.f.Snap.At)
 			continue
@@ -339,7 +341,7 @@ func (r *round) findCapped() {
 	r.capped = map[string][]*budget{}
 	for i := range r.f.Snap.Jobs {
 		j := &r.f.Snap.Jobs[i]
-		if j.State != Pending {
+		if j.State != job.Pending {
 			continue
 		}
 		for _, c := range classes(j) {
@@ -351,12 +353,12 @@ func (r *round) findCapped() {
 }
 
 // closedTo is what keeps a job off a node alone, nil = nothing.
-func (r *round) closedTo(ref, node string) *limit {
+func (r *planPass) closedTo(ref, node string) *limit {
 	j := r.b.jobs[ref]
 	if !r.shut[node] || j == nil {
 		return nil
 	}
-	if l := r.f.Book.limits[classes(j)[0].on(node)]; l != nil && !l.over(r.f.Snap.At) {
+	if l := r.f.Tracker.limits[classes(j)[0].on(node)]; l != nil && !l.over(r.f.Snap.At) {
 		return l
 	}
 	return nil
@@ -364,7 +366,7 @@ func (r *round) closedTo(ref, node string) *limit {
 
 // softMayStart reports whether one of those that wait for a GPU to become free could
 // start at once on GPU g, as far as its owner and limits go.
-func (r *round) softMayStart(g int) bool {
+func (r *planPass) softMayStart(g int) bool {
 next:
 	for ref, j := range r.softJobs {
 		if !j.MayUse(g) || r.closedTo(ref, r.b.State.GPUs[g].Node) != nil {
@@ -381,10 +383,10 @@ next:
 }
 
 // limited reports whether a job is of a class that is at a limit.
-func (r *round) limited(ref string) bool { return len(r.capped[ref]) > 0 }
+func (r *planPass) limited(ref string) bool { return len(r.capped[ref]) > 0 }
 
 // send counts a job that goes to a GPU now.
-func (r *round) send(ref string) {
+func (r *planPass) send(ref string) {
 	for _, b := range r.capped[ref] {
 		b.sent++
 	}

@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // saysFirst begins what the bridge writes into a job's AdminComment. It replaces
@@ -21,11 +23,11 @@ const (
 
 // words are what jobs are to be told, by ref: the short form of `why`, for squeue
 // and scontrol.
-func words(plan *Plan, f *Facts, said map[string]string) map[string]string {
+func words(plan *job.Plan, f *PlanInput, said map[string]string) map[string]string {
 	out := map[string]string{}
-	seats := f.Book.seats()
-	for i := range plan.state.GPUs {
-		card := &plan.state.GPUs[i]
+	seats := f.Tracker.seats()
+	for i := range plan.State.GPUs {
+		card := &plan.State.GPUs[i]
 		var here []string
 		for k := range card.Running {
 			if r := &card.Running[k]; !r.Whole {
@@ -44,8 +46,8 @@ func words(plan *Plan, f *Facts, said map[string]string) map[string]string {
 			}
 		}
 	}
-	for _, g := range f.Book.Groups {
-		if g.Kind != Next || g.State != Released && g.State != Started {
+	for _, g := range f.Tracker.Groups {
+		if g.Kind != job.Next || g.State != job.Released && g.State != job.Started {
 			continue
 		}
 		refs := g.Refs()
@@ -60,7 +62,7 @@ func words(plan *Plan, f *Facts, said map[string]string) map[string]string {
 	}
 	for i := range f.Snap.Jobs {
 		j := &f.Snap.Jobs[i]
-		if why := f.Book.HandsOff[j.Ref]; why != "" {
+		if why := f.Tracker.Unmanaged[j.Ref]; why != "" {
 			out[j.Ref] = "left to Slurm: " + why
 		}
 		if t, ok := f.Terms[j.Ref]; ok && len(t.Ignored) > 0 {
@@ -86,7 +88,7 @@ func words(plan *Plan, f *Facts, said map[string]string) map[string]string {
 }
 
 // expected is the slowdown foreseen for a member, for people; "" = none was.
-func expected(m *Member) string {
+func expected(m *job.Member) string {
 	if m != nil && m.Predicted > 1.005 {
 		return fmt.Sprintf(" (x%.2f expected)", m.Predicted)
 	}
@@ -102,8 +104,8 @@ func have(refs []string) string {
 
 // say writes into jobs' AdminComments what became of them, a few at a time, where
 // nobody else has written there. It comes last in a look: nothing waits for it.
-func (b *Bridge) say(ctx context.Context, plan *Plan, f *Facts) {
-	if b.Mode != Active || plan.state == nil {
+func (b *Bridge) say(ctx context.Context, plan *job.Plan, f *PlanInput) {
+	if b.Mode != job.Active || plan.State == nil {
 		return
 	}
 	if b.said == nil {
@@ -165,9 +167,9 @@ func (b *Bridge) say(ctx context.Context, plan *Plan, f *Facts) {
 			break // the next look goes on
 		}
 		slices.Sort(refs)
-		err := b.Slurm.Update(ctx, Update{Jobs: refs, AdminComment: &text})
+		err := b.Slurm.Update(ctx, job.Update{Jobs: refs, AdminComment: &text})
 		b.Metrics.changed("comment", err)
-		if err != nil && !errors.Is(err, ErrNoJob) {
+		if err != nil && !errors.Is(err, job.ErrNoJob) {
 			b.Log.Debug("admin comment refused", "jobs", strings.Join(refs, ","), "err", err)
 		}
 		for _, ref := range refs {

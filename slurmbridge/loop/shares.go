@@ -1,7 +1,9 @@
-package slurmbridge
+package loop
 
 import (
 	"slices"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -49,14 +51,14 @@ func lands(free []int, target int, shares []int) bool {
 // join: the GPU serves no more, or one of them wants no company or isn't known. All
 // of it for one job that waits alone, too: it isn't bound to the node, and would find
 // room elsewhere, beside somebody nobody asked about.
-func (r *round) leaves(g, free int, chosen []int, kind GroupKind) int {
+func (r *planPass) leaves(g, free int, chosen []int, kind job.GroupKind) int {
 	card := &r.b.State.GPUs[g]
 	n := len(chosen)
 	on := n
-	if kind == Join {
+	if kind == job.Join {
 		on += len(card.Running)
 	}
-	if !r.p.Room || kind == Next && n == 1 || on >= r.p.Decider.Guard.Members(&card.Spec) || free < n+1 {
+	if !r.p.Room || kind == job.Next && n == 1 || on >= r.p.Decider.Guard.Members(&card.Spec) || free < n+1 {
 		return free
 	}
 	for _, at := range chosen {
@@ -69,7 +71,7 @@ func (r *round) leaves(g, free int, chosen []int, kind GroupKind) int {
 
 // shares finds parts of the free shares for n jobs, such that Slurm puts all of
 // them on GPU g. On a node with one GPU any parts do. false: no such parts.
-func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) {
+func (r *planPass) shares(g, free int, chosen []int, kind job.GroupKind) ([]int, bool) {
 	n := len(chosen)
 	if n < 1 || free < n {
 		return nil, false
@@ -79,7 +81,7 @@ func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) 
 	if ref.node.GPUs == 1 {
 		return split(r.leaves(g, free, chosen, kind), n), true
 	}
-	if kind == Next {
+	if kind == job.Next {
 		return nil, false
 	}
 	node := make([]int, ref.node.GPUs)
@@ -93,7 +95,7 @@ func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) 
 	try := func(s []int) bool {
 		rev := slices.Clone(s)
 		slices.Reverse(rev)
-		if ref := node[r.b.gpus[g].index]; n == 1 && ref == Units && s[0] == Units {
+		if ref := node[r.b.gpus[g].index]; n == 1 && ref == job.Units && s[0] == job.Units {
 			return true // a whole GPU's shares: any GPU that is free will do
 		}
 		return lands(node, r.b.gpus[g].index, s) && lands(node, r.b.gpus[g].index, rev) && r.safe(g, chosen, s)
@@ -117,7 +119,7 @@ func (r *round) shares(g, free int, chosen []int, kind GroupKind) ([]int, bool) 
 // safe reports whether the guard allows the chosen jobs wherever Slurm might put
 // them. Between the look and the start any job of the node may end; a member that
 // then fits beside the rest on another GPU may land there.
-func (r *round) safe(target int, chosen, shares []int) bool {
+func (r *planPass) safe(target int, chosen, shares []int) bool {
 	st := &r.b.State
 	tmp := rlcore.State{NowS: st.NowS, GPUs: make([]rlcore.GPU, 1), Pending: st.Pending}
 	for g := range st.GPUs {

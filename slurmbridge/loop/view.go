@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import (
 	"cmp"
@@ -7,12 +7,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Facts is everything a plan is made from.
-type Facts struct {
-	Snap *Snapshot
+type PlanInput struct {
+	Snap *job.Snapshot
 	// Gate is the job that waiting jobs depend on; "" = there is none.
 	Gate string
 	// Gated tells a plan for a cluster without a gate (shadow) to take every
@@ -20,30 +22,24 @@ type Facts struct {
 	Ungated bool
 	// Apps holds the application and profile of each job that was looked up, by
 	// ref. A job that isn't there was not looked up yet and isn't planned with.
-	Apps map[string]App
+	Apps map[string]job.App
 	// Touched holds the jobs that repairs are about to change: what the look saw
 	// of them is no longer true, and this plan leaves them out.
 	Touched map[string]bool
 	// Terms by ref; jobs without an entry have none.
-	Terms map[string]Terms
-	Card  Card
-	Book  *Book
-}
-
-// App is what is known of a job's application.
-type App struct {
-	Key     string
-	Profile *rlcore.Profile // nil = never seen to its end
+	Terms   map[string]job.Terms
+	Card    Card
+	Tracker *Tracker
 }
 
 // Scope limits what the bridge takes on.
-type Scope struct {
+type PartitionFilter struct {
 	Include, Exclude []string // partitions; an empty Include means all
 	MaxSlowdown      float64
 }
 
 // covers reports whether a job of these partitions is the bridge's business.
-func (s *Scope) covers(partitions string) bool {
+func (s *PartitionFilter) Covers(partitions string) bool {
 	for _, p := range strings.Split(partitions, ",") {
 		if slices.Contains(s.Exclude, p) || len(s.Include) > 0 && !slices.Contains(s.Include, p) {
 			return false
@@ -54,18 +50,18 @@ func (s *Scope) covers(partitions string) bool {
 
 // gpuRef says which GPU of the cluster a rlcore.State's GPU is.
 type gpuRef struct {
-	node  *Node
+	node  *job.Node
 	index int
 }
 
 // built is a State with the way back to the snapshot.
-type built struct {
+type clusterView struct {
 	State rlcore.State
 	gpus  []gpuRef
-	jobs  map[string]*Job // every job of the snapshot by ref
-	soft  map[string]*Group
+	jobs  map[string]*job.Job // every job of the snapshot by ref
+	soft  map[string]*job.Group
 	seats map[string]seat     // of the book's groups
-	at    map[place]int       // GPUs' indexes
+	at    map[job.GPUAddr]int // GPUs' indexes
 	lists map[[3]string][]int // see allowed
 	// due holds the jobs that were released to start now and haven't yet. They
 	// count as running where they were sent.
@@ -78,18 +74,18 @@ type built struct {
 	// released group has not started: on nodes with several GPUs nothing more is
 	// released there before that is settled.
 	unsure map[string]bool
-	letGo  []Change
-	gating []Change
+	letGo  []job.Change
+	gating []job.Change
 }
 
 // build makes the State of a look, and the changes for jobs that the bridge
 // can't or needn't group.
-func build(f *Facts, scope *Scope) *built {
-	b := &built{
-		jobs:  make(map[string]*Job, len(f.Snap.Jobs)),
-		soft:  map[string]*Group{},
-		seats: f.Book.seats(),
-		at:    map[place]int{},
+func build(f *PlanInput, scope *PartitionFilter) *clusterView {
+	b := &clusterView{
+		jobs:  make(map[string]*job.Job, len(f.Snap.Jobs)),
+		soft:  map[string]*job.Group{},
+		seats: f.Tracker.seats(),
+		at:    map[job.GPUAddr]int{},
 		lists: map[[3]string][]int{},
 		due:   map[string]bool{},
 
@@ -113,7 +109,7 @@ func build(f *Facts, scope *Scope) *built {
 		}
 		for i := range node.GPUs {
 			byNode[node.Name] = append(byNode[node.Name], len(b.gpus))
-			b.at[place{node.Name, i}] = len(b.gpus)
+			b.at[job.GPUAddr{Node: node.Name, GPU: i}] = len(b.gpus)
 			b.gpus = append(b.gpus, gpuRef{node, i})
 			b.State.GPUs = append(b.State.GPUs, rlcore.GPU{
 				ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec,
@@ -124,16 +120,16 @@ func build(f *Facts, scope *Scope) *built {
 	for i := range f.Snap.Jobs {
 		j := &f.Snap.Jobs[i]
 		b.jobs[j.Ref] = j
-		if j.State != Pending {
+		if j.State != job.Pending {
 			b.place(f, j, byNode)
 		}
 	}
-	for _, id := range f.Book.groupIDs() {
-		g := f.Book.Groups[id]
+	for _, id := range f.Tracker.groupIDs() {
+		g := f.Tracker.Groups[id]
 		for i := range g.Members {
 			m := &g.Members[i]
 			j := b.jobs[m.Ref]
-			if m.Gone != "" || j == nil || j.State != Pending {
+			if m.Gone != "" || j == nil || j.State != job.Pending {
 				continue
 			}
 			if m.Undo != "" {
@@ -144,7 +140,7 @@ func build(f *Facts, scope *Scope) *built {
 				}
 				continue
 			}
-			if g.Kind == Next {
+			if g.Kind == job.Next {
 				b.soft[m.Ref] = g
 				continue
 			}
@@ -160,14 +156,14 @@ func build(f *Facts, scope *Scope) *built {
 			}
 		}
 	}
-	for p := range f.Book.faulted {
+	for p := range f.Tracker.faulted {
 		if i, ok := b.at[p]; ok && len(b.State.GPUs[i].Running) > 0 {
 			b.undoing[i] = true
 		}
 	}
-	pending := make([]*Job, 0, len(f.Snap.Jobs))
+	pending := make([]*job.Job, 0, len(f.Snap.Jobs))
 	for i := range f.Snap.Jobs {
-		if j := &f.Snap.Jobs[i]; j.State == Pending {
+		if j := &f.Snap.Jobs[i]; j.State == job.Pending {
 			pending = append(pending, j)
 		}
 	}
@@ -180,18 +176,18 @@ func build(f *Facts, scope *Scope) *built {
 
 // before is Slurm's order: highest priority first, of equals the one submitted
 // first.
-func before(x, y *Job) int {
+func before(x, y *job.Job) int {
 	return cmp.Or(-cmp.Compare(x.Priority, y.Priority), x.Submit.Compare(y.Submit),
 		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
 }
 
 // sort puts jobs in Slurm's order again.
-func (b *built) sort(jobs []rlcore.Job) {
+func (b *clusterView) sort(jobs []rlcore.Job) {
 	slices.SortStableFunc(jobs, func(x, y rlcore.Job) int { return before(b.jobs[x.ID], b.jobs[y.ID]) })
 }
 
 // place puts a job that holds a GPU where it is.
-func (b *built) place(f *Facts, j *Job, byNode map[string][]int) {
+func (b *clusterView) place(f *PlanInput, j *job.Job, byNode map[string][]int) {
 	gpus := byNode[j.Nodes]
 	if len(gpus) == 0 {
 		return // on a node out of service, or on several: those are whole
@@ -210,7 +206,7 @@ func (b *built) place(f *Facts, j *Job, byNode map[string][]int) {
 		b.unsure[j.Nodes] = true
 		where = gpus
 	}
-	if j.State == Completing && len(gpus) == 1 {
+	if j.State == job.Completing && len(gpus) == 1 {
 		// Its processes have ended; by the time Slurm looks at what is released
 		// now, its shares and cores are free.
 		card := &b.State.GPUs[gpus[0]]
@@ -218,14 +214,14 @@ func (b *built) place(f *Facts, j *Job, byNode map[string][]int) {
 		card.FreeHostMemMiB += j.HostMemMiB
 		return
 	}
-	if j.State == Completing {
+	if j.State == job.Completing {
 		b.unsure[j.Nodes] = true
 	}
-	shared := j.Asked.Kind == AskShares && len(where) == 1 && len(gpus) > 0
-	r := rlcore.Running{Job: b.job(f, j), Shares: j.Asked.Count, Whole: !shared || j.Asked.Count >= Units && !f.known(j)}
+	shared := j.Request.Kind == job.Shares && len(where) == 1 && len(gpus) > 0
+	r := rlcore.Running{Job: b.job(f, j), Shares: j.Request.Count, Whole: !shared || j.Request.Count >= job.Units && !f.known(j)}
 	r.ElapsedS = max(0, f.Snap.At.Sub(j.Start).Seconds())
 	r.DoneS = r.ElapsedS
-	if p := f.Book.Done[j.Ref]; p != nil {
+	if p := f.Tracker.Done[j.Ref]; p != nil {
 		r.DoneS = p.DoneS
 	}
 	if r.Profile != nil {
@@ -236,9 +232,9 @@ func (b *built) place(f *Facts, j *Job, byNode map[string][]int) {
 	}
 }
 
-func (f *Facts) known(j *Job) bool { return f.Apps[j.Ref].Profile != nil }
+func (f *PlanInput) known(j *job.Job) bool { return f.Apps[j.Ref].Profile != nil }
 
-func (b *built) job(f *Facts, j *Job) rlcore.Job {
+func (b *clusterView) job(f *PlanInput, j *job.Job) rlcore.Job {
 	t := f.Terms[j.Ref]
 	out := rlcore.Job{
 		ID: j.Ref, User: j.User, Profile: f.Apps[j.Ref].Profile,
@@ -249,14 +245,14 @@ func (b *built) job(f *Facts, j *Job) rlcore.Job {
 	if j.ArrayID != 0 {
 		out.Array = strconv.FormatInt(j.ArrayID, 10)
 	}
-	if w := f.Book.Waits[j.Ref]; w != nil {
+	if w := f.Tracker.Waits[j.Ref]; w != nil {
 		out.PassedOver, out.DelayedS = w.PassedOver, w.DelayedS
 	}
 	return out
 }
 
 // gated reports whether the job waits for the bridge, and for nothing else.
-func (f *Facts) gated(j *Job) bool {
+func (f *PlanInput) gated(j *job.Job) bool {
 	if f.Ungated {
 		return len(j.Dependency.List) == 0
 	}
@@ -269,7 +265,7 @@ func (f *Facts) gated(j *Job) bool {
 }
 
 // behindGate reports whether the gate is among what the job waits for.
-func (f *Facts) behindGate(j *Job) bool {
+func (f *PlanInput) behindGate(j *job.Job) bool {
 	for _, g := range f.Snap.Gates {
 		if !g.Open && j.Dependency.Has("after", g.ID) {
 			return true
@@ -280,17 +276,17 @@ func (f *Facts) behindGate(j *Job) bool {
 
 // pend sorts one pending job: into the queue of the State, to the gate, or back
 // to Slurm.
-func (b *built) pend(f *Facts, j *Job, scope *Scope) {
+func (b *clusterView) pend(f *PlanInput, j *job.Job, scope *PartitionFilter) {
 	if f.Touched[j.Ref] {
 		return
 	}
-	if j.State != Pending || f.Book.HandsOff[j.Ref] != "" {
-		if j.State == Pending && f.behindGate(j) && !f.Ungated {
-			b.release(f, j, "left to Slurm: "+f.Book.HandsOff[j.Ref])
+	if j.State != job.Pending || f.Tracker.Unmanaged[j.Ref] != "" {
+		if j.State == job.Pending && f.behindGate(j) && !f.Ungated {
+			b.release(f, j, "left to Slurm: "+f.Tracker.Unmanaged[j.Ref])
 		}
 		return
 	}
-	if j.Asked.Kind == AskShared {
+	if j.Request.Kind == job.SharedGPU {
 		b.gate(f, j, scope)
 		return
 	}
@@ -325,11 +321,11 @@ func (b *built) pend(f *Facts, j *Job, scope *Scope) {
 }
 
 // notOurs says why a job behind the gate can't be grouped; "" = it can.
-func notOurs(j *Job, scope *Scope) string {
+func notOurs(j *job.Job, scope *PartitionFilter) string {
 	switch {
 	case j.HetID != 0:
 		return "a heterogeneous job is left alone"
-	case j.Asked.Kind != AskShares || j.Asked.Count != Units:
+	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:
 		return "its owner asks for other shares"
 	case j.NumNodes > 1:
 		return "it asks for several nodes"
@@ -343,7 +339,7 @@ func notOurs(j *Job, scope *Scope) string {
 		return "it asks for several nodes by name"
 	case j.Dependency.Or:
 		return "its dependencies are alternatives"
-	case !scope.covers(j.Partition):
+	case !scope.Covers(j.Partition):
 		return "its partition is left alone"
 	}
 	return ""
@@ -351,49 +347,44 @@ func notOurs(j *Job, scope *Scope) string {
 
 // fits reports whether a node is large enough for the job when nobody else is there.
 // Where none is, Slurm may still spread its tasks over several.
-func (f *Facts) fits(j *Job) bool {
+func (f *PlanInput) fits(j *job.Job) bool {
 	parts := strings.Split(j.Partition, ",")
-	return slices.ContainsFunc(f.Snap.Nodes, func(n Node) bool {
-		return n.CPUs >= j.CPUs && n.MemMiB >= j.HostMemMiB && n.serves(parts)
+	return slices.ContainsFunc(f.Snap.Nodes, func(n job.Node) bool {
+		return n.CPUs >= j.CPUs && n.MemMiB >= j.HostMemMiB && n.Serves(parts)
 	})
 }
 
-// serves reports whether the node is in one of the partitions.
-func (n *Node) serves(partitions []string) bool {
-	return slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) })
-}
-
 // release lets a gated job go: it becomes an ordinary job with what it asks for.
-func (b *built) release(f *Facts, j *Job, why string) {
-	dep := j.Dependency.without(f.Snap.Gates)
-	b.letGo = append(b.letGo, Change{
+func (b *clusterView) release(f *PlanInput, j *job.Job, why string) {
+	dep := j.Dependency.Without(f.Snap.Gates)
+	b.letGo = append(b.letGo, job.Change{
 		Step: "let-go", Why: why,
-		Update: Update{Jobs: []string{j.Ref}, Dependency: &dep, StartNow: dep == "" && startable(j)},
+		Update: job.Update{Jobs: []string{j.Ref}, Dependency: &dep, StartNow: dep == "" && startable(j)},
 		Was:    map[string]string{j.Ref: describe(j)},
 	})
 }
 
 // gate adds the gate to a job that still asks for gpu:shared as its owner wrote
 // it: a cluster without the job_submit script.
-func (b *built) gate(f *Facts, j *Job, scope *Scope) {
-	if f.Gate == "" || f.Ungated || j.Dependency.Or || j.HetID != 0 || !scope.covers(j.Partition) || len(f.Snap.Nodes) == 0 {
+func (b *clusterView) gate(f *PlanInput, j *job.Job, scope *PartitionFilter) {
+	if f.Gate == "" || f.Ungated || j.Dependency.Or || j.HetID != 0 || !scope.Covers(j.Partition) || len(f.Snap.Nodes) == 0 {
 		return
 	}
 	dep := "after:" + f.Gate
 	if own := j.Dependency.Plain(); own != "" {
 		dep = own + "," + dep
 	}
-	gres := fmt.Sprintf("%s:%d", f.Snap.Nodes[0].Sharing, Units)
-	b.gating = append(b.gating, Change{
+	gres := fmt.Sprintf("%s:%d", f.Snap.Nodes[0].Sharing, job.Units)
+	b.gating = append(b.gating, job.Change{
 		Step: "gate", Why: "asks for gpu:shared",
-		Update: Update{Jobs: []string{j.Ref}, Gres: &gres, Dependency: &dep},
+		Update: job.Update{Jobs: []string{j.Ref}, Gres: &gres, Dependency: &dep},
 		Was:    map[string]string{j.Ref: describe(j)},
 	})
 }
 
 // allowed lists the GPUs a pending job may use, nil = all. Jobs with the same
 // demands share one list.
-func (b *built) allowed(f *Facts, j *Job) []int {
+func (b *clusterView) allowed(f *PlanInput, j *job.Job) []int {
 	// A member of a soft group is bound to its node by the bridge, not by its
 	// owner.
 	own := j.ReqNodes
@@ -411,13 +402,13 @@ func (b *built) allowed(f *Facts, j *Job) []int {
 	return out
 }
 
-func (b *built) list(parts []string, own string, exclude map[string]bool) []int {
+func (b *clusterView) list(parts []string, own string, exclude map[string]bool) []int {
 	out := make([]int, 0, len(b.gpus))
 	for i, r := range b.gpus {
 		if own != "" && own != r.node.Name || exclude[r.node.Name] {
 			continue
 		}
-		if !r.node.serves(parts) {
+		if !r.node.Serves(parts) {
 			continue
 		}
 		out = append(out, i)
@@ -428,35 +419,12 @@ func (b *built) list(parts []string, own string, exclude map[string]bool) []int 
 	return out
 }
 
-// Plain writes the conditions as scontrol takes them.
-func (d Dependencies) Plain() string { return d.without(nil) }
-
-// without writes the conditions as scontrol takes them, less those on a gate.
-func (d Dependencies) without(gates []GateState) string {
-	sep := ","
-	if d.Or {
-		sep = "?"
-	}
-	var out []string
-	for _, t := range d.List {
-		if t.Type == "after" && slices.ContainsFunc(gates, func(g GateState) bool { return g.ID == t.Job }) {
-			continue
-		}
-		s := t.Type
-		if t.Job != "" {
-			s += ":" + t.Job + t.Rest
-		}
-		out = append(out, s)
-	}
-	return strings.Join(out, sep)
-}
-
 // describe is what the journal keeps of a job before a change.
-func describe(j *Job) string {
-	return fmt.Sprintf("Gres=%s ReqNodeList=%s Dependency=%s", j.Asked.Raw, j.ReqNodes, j.Dependency.Raw)
+func describe(j *job.Job) string {
+	return fmt.Sprintf("Gres=%s ReqNodeList=%s Dependency=%s", j.Request.Raw, j.ReqNodes, j.Dependency.Raw)
 }
 
 // sameGres reports whether a gres to set is what the job already asks for.
-func sameGres(set string, a Ask) bool {
-	return a.Kind == AskShares && set == fmt.Sprintf("%s:%d", a.Sharing, a.Count)
+func sameGres(set string, a job.GPURequest) bool {
+	return a.Kind == job.Shares && set == fmt.Sprintf("%s:%d", a.Sharing, a.Count)
 }

@@ -1,4 +1,4 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"math"

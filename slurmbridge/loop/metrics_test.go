@@ -1,10 +1,12 @@
-package slurmbridge
+package loop
 
 import (
 	"errors"
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -18,7 +20,7 @@ func observeAll(m *Metrics, at time.Time) {
 	m.looked(time.Second)
 	m.lookFailed()
 	m.gateFailed()
-	for _, err := range []error{nil, ErrNoJob, ErrDown, errors.New("other")} {
+	for _, err := range []error{nil, job.ErrNoJob, job.ErrDown, errors.New("other")} {
 		for _, step := range []string{"prepare", "release", "undo"} {
 			m.changed(step, err)
 		}
@@ -30,12 +32,12 @@ func observeAll(m *Metrics, at time.Time) {
 	m.Skew(time.Second)
 	m.SeenSlowdown(1.2)
 	m.delayed(3)
-	g := &Group{Kind: StartNow, Free: at, Members: []Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
+	g := &job.Group{Kind: job.StartNow, Free: at, Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
 	m.released(g)
 	m.event(Event{Kind: "started", Ref: "1", Group: g})
-	plan := &Plan{state: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}, Passed: map[string]int{"3": 1}}
+	plan := &job.Plan{State: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}, Passed: map[string]int{"3": 1}}
 	m.planned(time.Second, plan)
-	m.state(&Status{Mode: Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []Group{*g}, Plan: plan, Snap: &Snapshot{Release: "22.05.8"}})
+	m.state(&job.Status{Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan, Snap: &job.Snapshot{Release: "22.05.8"}})
 }
 
 func TestMetricsAreNamedWell(t *testing.T) {
@@ -65,7 +67,7 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 	first := count()
 	for i := range 200 {
 		ref := fmt.Sprint(100 + i)
-		g := &Group{Kind: StartNow, Free: time.Unix(1e9, 0), Members: []Member{{Ref: ref, User: "user" + ref, Start: time.Unix(1e9+1, 0)}}}
+		g := &job.Group{Kind: job.StartNow, Free: time.Unix(1e9, 0), Members: []job.Member{{Ref: ref, User: "user" + ref, Start: time.Unix(1e9+1, 0)}}}
 		m.released(g)
 		m.event(Event{Kind: "started", Ref: ref, Group: g})
 	}
@@ -77,12 +79,12 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 // Only a policy that isn't the configured one counts as a fall back.
 func TestFallbackIsShown(t *testing.T) {
 	m := NewMetrics(prometheus.NewPedanticRegistry())
-	plan := &Plan{state: &rlcore.State{}}
+	plan := &job.Plan{State: &rlcore.State{}}
 	for _, c := range []struct {
 		policy, wanted string
 		want           float64
 	}{{"dqn", "dqn", 0}, {"greedy", "dqn", 1}, {"greedy", "greedy", 0}, {"greedy", "", 0}} {
-		m.state(&Status{Policy: c.policy, Wanted: c.wanted, Plan: plan, Snap: &Snapshot{}})
+		m.state(&job.Status{Policy: c.policy, Wanted: c.wanted, Plan: plan, Snap: &job.Snapshot{}})
 		if got := testutil.ToFloat64(m.fallback); got != c.want {
 			t.Errorf("%s for %q: %g, want %g", c.policy, c.wanted, got, c.want)
 		}

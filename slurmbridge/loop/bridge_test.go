@@ -1,4 +1,4 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"context"
@@ -8,13 +8,15 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
+	"pgregory.net/rapid"
 )
 
 // tick runs one look a second, as events would cause it, for the given time.
-func tick(t testing.TB, b *slurmbridge.Bridge, m *model, d time.Duration) {
+func tick(t testing.TB, b *loop.Bridge, m *model, d time.Duration) {
 	t.Helper()
 	for end := m.now.Add(d); m.now.Before(end); {
 		if _, err := b.Tick(context.Background()); err != nil && !m.down {
@@ -32,11 +34,11 @@ func TestTwoKnownJobsStartTogether(t *testing.T) {
 	j1 := m.submit("ann", 60*time.Second, p, true)
 	j2 := m.submit("ann", 60*time.Second, p, true)
 	tick(t, b, m, 3*time.Second)
-	if j1.State != slurmbridge.Running || j2.State != slurmbridge.Running {
+	if j1.State != job.Running || j2.State != job.Running {
 		t.Fatalf("states %s, %s; want both running", j1.State, j2.State)
 	}
-	if j1.Asked.Count+j2.Asked.Count != 100 {
-		t.Errorf("shares %d + %d, want 100", j1.Asked.Count, j2.Asked.Count)
+	if j1.Request.Count+j2.Request.Count != 100 {
+		t.Errorf("shares %d + %d, want 100", j1.Request.Count, j2.Request.Count)
 	}
 	if !j1.began.Equal(j2.began) {
 		t.Errorf("started at %v and %v", j1.began, j2.began)
@@ -50,14 +52,14 @@ func TestUnknownRunsAlone(t *testing.T) {
 	j1 := m.submit("ann", 30*time.Second, nil, true)
 	j2 := m.submit("ann", 30*time.Second, nil, true)
 	tick(t, b, m, 3*time.Second)
-	if j1.State != slurmbridge.Running || j2.State != slurmbridge.Pending {
+	if j1.State != job.Running || j2.State != job.Pending {
 		t.Fatalf("states %s, %s; want the first alone", j1.State, j2.State)
 	}
-	if j1.Asked.Count != 100 {
-		t.Errorf("the unknown job has %d shares", j1.Asked.Count)
+	if j1.Request.Count != 100 {
+		t.Errorf("the unknown job has %d shares", j1.Request.Count)
 	}
 	tick(t, b, m, 35*time.Second)
-	if j2.State != slurmbridge.Running {
+	if j2.State != job.Running {
 		t.Errorf("the second is %s after the first has ended", j2.State)
 	}
 }
@@ -74,10 +76,10 @@ func TestNextGroupIsPushed(t *testing.T) {
 	p := app("alexnet", 60, 0.3, 2000)
 	second, third := m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)
 	tick(t, b, m, 5*time.Second)
-	if first.State != slurmbridge.Running || second.Asked.Count+third.Asked.Count != 100 {
-		t.Fatalf("the first is %s, the next ask for %d and %d", first.State, second.Asked.Count, third.Asked.Count)
+	if first.State != job.Running || second.Request.Count+third.Request.Count != 100 {
+		t.Fatalf("the first is %s, the next ask for %d and %d", first.State, second.Request.Count, third.Request.Count)
 	}
-	for first.State == slurmbridge.Running {
+	for first.State == job.Running {
 		tick(t, b, m, time.Second)
 	}
 	before := m.updates
@@ -87,7 +89,7 @@ func TestNextGroupIsPushed(t *testing.T) {
 	tick(t, b, m, 3*time.Second)
 	end := first.began.Add(first.run)
 	for _, j := range []*mjob{second, third} {
-		if j.State != slurmbridge.Running || j.began.Sub(end) > 3*time.Second {
+		if j.State != job.Running || j.began.Sub(end) > 3*time.Second {
 			t.Errorf("job %s is %s, %v after the GPU was free", j.Ref, j.State, m.now.Sub(end))
 		}
 	}
@@ -110,11 +112,11 @@ func TestNobodySlipsIn(t *testing.T) {
 		third := m.submit("ann", time.Minute, heavy, true)
 		m.submit("ann", time.Minute, app("small", 60, 0.3, 500), true)
 		tick(t, b, m, 3*time.Second)
-		if first.State != slurmbridge.Running || second.State != slurmbridge.Running || !third.Dependency.Has("afterany", second.Ref) {
+		if first.State != job.Running || second.State != job.Running || !third.Dependency.Has("afterany", second.Ref) {
 			t.Fatalf("%s, %s, the third waits for %q", first.State, second.State, third.Dependency.Raw)
 		}
 		m.submit("ann", time.Minute, app("middling", 60, 0.3, 4000), true)
-		for first.State == slurmbridge.Running {
+		for first.State == job.Running {
 			m.advance(time.Second)
 		}
 		m.started = func(j *mjob) {
@@ -157,8 +159,8 @@ func TestNobodyStaysBehind(t *testing.T) {
 			p := app("alexnet", 60, 0.3, 2000)
 			ann := []*mjob{m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)}
 			tick(t, b, m, 5*time.Second)
-			if second.Nodes != "n2" || !ann[0].Dependency.Has("afterany", second.Ref) || ann[0].Asked.Count == 100 || ann[1].Asked.Count == 100 {
-				t.Fatalf("the second is on %q, ann's wait for %q with %d and %d shares", second.Nodes, ann[0].Dependency.Raw, ann[0].Asked.Count, ann[1].Asked.Count)
+			if second.Nodes != "n2" || !ann[0].Dependency.Has("afterany", second.Ref) || ann[0].Request.Count == 100 || ann[1].Request.Count == 100 {
+				t.Fatalf("the second is on %q, ann's wait for %q with %d and %d shares", second.Nodes, ann[0].Dependency.Raw, ann[0].Request.Count, ann[1].Request.Count)
 			}
 			// The first GPU becomes free and the third job, which was to have it, is no more,
 			// nor is one of ann's: what they wait for has room for another.
@@ -169,7 +171,7 @@ func TestNobodyStaysBehind(t *testing.T) {
 				j.ExcNodes = "n1"
 				bob = append(bob, j)
 			}
-			for first.State == slurmbridge.Running {
+			for first.State == job.Running {
 				m.advance(time.Second)
 			}
 			m.started = func(j *mjob) {
@@ -195,7 +197,7 @@ func TestNobodyStaysBehind(t *testing.T) {
 			m.fail, second.run = 0, m.now.Sub(second.began)
 			tick(t, b, m, time.Minute)
 			for _, j := range append(ann, bob...) {
-				if j.State != slurmbridge.Running && !j.ended {
+				if j.State != job.Running && !j.ended {
 					t.Errorf("%s %d: job %s of %s is %s, waits for %q", trouble, at, j.Ref, j.User, j.State, j.Dependency.Raw)
 				}
 			}
@@ -227,20 +229,20 @@ func halfReleased(t *testing.T, fail int) {
 		t.Fatalf("the third waits for %q", third.Dependency.Raw)
 	}
 	// The first is requeued, the two are to have its GPU, and Slurm refuses half way.
-	first.State, first.Nodes, first.GPUs, first.Start = slurmbridge.Pending, "", nil, time.Time{}
+	first.State, first.Nodes, first.GPUs, first.Start = job.Pending, "", nil, time.Time{}
 	first.Eligible = m.now.Add(10 * time.Minute)
 	m.fail = fail
 	tick(t, b, m, time.Second)
-	if (second.State == slurmbridge.Running) != (fail == 4) || third.State != slurmbridge.Pending ||
+	if (second.State == job.Running) != (fail == 4) || third.State != job.Pending ||
 		third.Dependency.Has("afterany", first.Ref) != (fail == 2) || len(third.Dependency.List) != 1 {
 		t.Fatalf("%d: %s, %s, which waits for %q", fail, second.State, third.State, third.Dependency.Raw)
 	}
 	tick(t, b, m, 5*time.Second)
-	if why := b.Status().HandsOff[third.Ref]; why != "" {
+	if why := b.Status().Unmanaged[third.Ref]; why != "" {
 		t.Errorf("%d: the third is left to Slurm: %s", fail, why)
 	}
-	if third.Asked.Count != 100 && third.State == slurmbridge.Pending && third.Dependency.Has("afterany", first.Ref) {
-		t.Errorf("the third still waits for %q with %d shares", third.Dependency.Raw, third.Asked.Count)
+	if third.Request.Count != 100 && third.State == job.Pending && third.Dependency.Has("afterany", first.Ref) {
+		t.Errorf("the third still waits for %q with %d shares", third.Dependency.Raw, third.Request.Count)
 	}
 }
 
@@ -252,19 +254,19 @@ func TestOwnersWordStands(t *testing.T) {
 	m.submit("ann", 60*time.Second, p, true)
 	j2 := m.submit("ann", 60*time.Second, p, true)
 	tick(t, b, m, 3*time.Second)
-	if j2.State != slurmbridge.Pending {
+	if j2.State != job.Pending {
 		t.Fatalf("9,000 MiB twice on a Titan Xp: the second is %s", j2.State)
 	}
 	// It waits for the first one's end; its owner now asks for something else.
-	j2.Asked.Count = 30
+	j2.Request.Count = 30
 	for range 5 {
 		tick(t, b, m, time.Second)
-		if j2.Asked.Count != 30 {
-			t.Fatalf("the bridge took the owner's shares back to %d", j2.Asked.Count)
+		if j2.Request.Count != 30 {
+			t.Fatalf("the bridge took the owner's shares back to %d", j2.Request.Count)
 		}
 	}
 	tick(t, b, m, 70*time.Second)
-	if j2.State != slurmbridge.Running && !j2.ended {
+	if j2.State != job.Running && !j2.ended {
 		t.Errorf("the edited job is %s", j2.State)
 	}
 }
@@ -272,7 +274,7 @@ func TestOwnersWordStands(t *testing.T) {
 func TestShadowChangesNothing(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	b := bridge(m, newMemory())
-	b.Mode = slurmbridge.Shadow
+	b.Mode = job.Shadow
 	p := app("alexnet", 60, 0.3, 2000)
 	for range 6 {
 		m.submit("ann", 20*time.Second, p, false)
@@ -326,14 +328,14 @@ func TestPlace(t *testing.T) {
 		place int
 		holds string
 	}{{}, {}, {1, ""}, {2, ""}, {3, ""}, {0, "it is held"}, {0, "its own dependency afterok:" + jobs[0].Ref}, {4, ""}, {5, ""}, {6, ""}} {
-		p := b.Status().Place(jobs[i].Ref)
+		p := loop.QueuePositionOf(b.Status(), jobs[i].Ref)
 		if i < 2 {
 			if p != nil {
 				t.Errorf("job %d, %s: %+v", i, jobs[i].State, p)
 			}
 			continue
 		}
-		if p == nil || p.Place != want.place || p.Holds != want.holds || p.Of != 6 || p.Window != 5 || p.Gate == "" || p.LeaseLeftS <= 0 {
+		if p == nil || p.Position != want.place || p.Holds != want.holds || p.Of != 6 || p.Window != 5 || p.Gate == "" || p.LeaseLeftS <= 0 {
 			t.Errorf("job %d: %+v", i, p)
 		}
 	}
@@ -359,7 +361,7 @@ func TestLetGoTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := m.updates
-		n, err := slurmbridge.LetGo(t.Context(), m, book, "")
+		n, err := loop.LetGo(t.Context(), m, book, "")
 		if err != nil || n != want {
 			t.Errorf("time %d: %d jobs let go, not %d; %v", i+1, n, want, err)
 		}
@@ -381,14 +383,14 @@ func TestLetGoTwice(t *testing.T) {
 func draw(t *rapid.T) {
 	gpus := rapid.IntRange(1, 3).Draw(t, "gpus a node")
 	nodes := rapid.IntRange(1, 2).Draw(t, "nodes")
-	var list []slurmbridge.Node
+	var list []job.Node
 	for i := range nodes {
 		list = append(list, node(fmt.Sprintf("n%d", i+1), gpus, rapid.IntRange(2, 8).Draw(t, "cpus")))
 	}
 	m := newModel(list...)
 	mem := newMemory()
 	join, ahead, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "ahead"), rapid.Bool().Draw(t, "room")
-	reborn := func() *slurmbridge.Bridge {
+	reborn := func() *loop.Bridge {
 		b := bridge(m, mem)
 		b.Planner.Join, b.Planner.Ahead, b.Planner.Room = join, ahead, join && room
 		return b
@@ -461,8 +463,8 @@ func draw(t *rapid.T) {
 			m.down = false
 		case 4: // a running job is requeued
 			for _, j := range m.jobs {
-				if j.State == slurmbridge.Running && !j.ended {
-					j.State, j.Nodes, j.GPUs, j.Start = slurmbridge.Pending, "", nil, time.Time{}
+				if j.State == job.Running && !j.ended {
+					j.State, j.Nodes, j.GPUs, j.Start = job.Pending, "", nil, time.Time{}
 					j.Eligible = m.now.Add(2 * time.Minute)
 					break
 				}
@@ -492,7 +494,7 @@ func draw(t *rapid.T) {
 	}
 	for _, j := range m.jobs {
 		if !j.ended {
-			t.Fatalf("job %s is %s, asks %s, depends on %q, node %q\n%v", j.Ref, j.State, j.Asked.Raw, j.Dependency.Raw, j.ReqNodes, mem.log)
+			t.Fatalf("job %s is %s, asks %s, depends on %q, node %q\n%v", j.Ref, j.State, j.Request.Raw, j.Dependency.Raw, j.ReqNodes, mem.log)
 		}
 	}
 }
@@ -501,7 +503,7 @@ func draw(t *rapid.T) {
 type death struct{}
 
 // lives does one look and reports whether the bridge survived it.
-func lives(t *rapid.T, b *slurmbridge.Bridge) (alive bool) {
+func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 	defer func() {
 		if r := recover(); r != nil {
 			if _, dead := r.(death); !dead {
@@ -577,7 +579,7 @@ func TestDeathAfterPuttingBack(t *testing.T) {
 		t.Fatalf("the second waits for %q", second.Dependency.Raw)
 	}
 	// The first is requeued, somebody more urgent gets its GPU, and nothing is planned ahead.
-	first.State, first.Nodes, first.GPUs, first.Start = slurmbridge.Pending, "", nil, time.Time{}
+	first.State, first.Nodes, first.GPUs, first.Start = job.Pending, "", nil, time.Time{}
 	first.Eligible = m.now.Add(10 * time.Minute)
 	m.submit("bob", time.Minute, nil, true).Priority = 2_000_000
 	b.Planner.Ahead = false
@@ -596,7 +598,7 @@ func TestDeathAfterPuttingBack(t *testing.T) {
 	}
 	b = bridge(m, mem)
 	tick(t, b, m, 3*time.Second)
-	if why := b.Status().HandsOff[second.Ref]; why != "" {
+	if why := b.Status().Unmanaged[second.Ref]; why != "" {
 		t.Errorf("the second is left to Slurm: %s", why)
 	}
 }

@@ -1,9 +1,11 @@
-package slurmbridge
+package history
 
 import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
@@ -126,7 +128,7 @@ func (e *Ending) doneS(runS float64) float64 {
 func complete(state string) bool { return state == "COMPLETED" || state == "" }
 
 // failed reports whether the job ended itself, and not well.
-func failed(state string) bool { return state == "FAILED" }
+func Failed(state string) bool { return state == "FAILED" }
 
 // nearlyFull is the part of a card's memory from which on a failed run is taken to
 // have lacked some.
@@ -138,31 +140,31 @@ const nearlyFull = 0.9
 const shortest = 30
 
 // judgement is what an outcome is made from.
-type judgement struct {
-	run    *Run
-	how    Description // State "" = forgotten
-	spec   rlcore.GPUSpec
-	limit  float64 // the site's contract, 0 = none
-	ending *Ending // nil = nobody followed it
-	member *Member // of the group it ran in, nil = none
+type Judgement struct {
+	Run    *Run
+	How    job.Description // State "" = forgotten
+	Spec   rlcore.GPUSpec
+	Limit  float64     // the site's contract, 0 = none
+	Ending *Ending     // nil = nobody followed it
+	Member *job.Member // of the group it ran in, nil = none
 	// alone: it was requeued to run alone after it had failed beside others.
-	alone bool
+	Alone bool
 	// failsAlone: runs of the application have failed alone before.
-	failsAlone bool
+	FailsAlone bool
 }
 
 // judge says what a run means. It changes nothing.
-func (j *judgement) judge(b Beliefs) Outcome {
-	r := j.run
+func (j *Judgement) Judge(b Beliefs) Outcome {
+	r := j.Run
 	o := Outcome{
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, App: r.App, Node: r.Node,
-		Start: r.Start, End: r.End, State: j.how.State, Contract: j.limit,
+		Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit,
 	}
-	if t := ParseTerms(r.Comment); t.MaxSlowdown > 0 {
+	if t := job.ParseTerms(r.Comment); t.MaxSlowdown > 0 {
 		o.Contract = t.MaxSlowdown
 	}
-	if j.member != nil {
-		o.Predicted = j.member.Predicted
+	if j.Member != nil {
+		o.Predicted = j.Member.Predicted
 	}
 	for _, x := range r.Others {
 		o.With = append(o.With, x.Ref)
@@ -171,7 +173,7 @@ func (j *judgement) judge(b Beliefs) Outcome {
 	if r.Profile != nil {
 		o.SoloS = r.Profile.DurationS
 	}
-	if failed(j.how.State) {
+	if Failed(j.How.State) {
 		switch {
 		case o.Shared():
 			o.Suspect = j.suspect()
@@ -180,17 +182,17 @@ func (j *judgement) judge(b Beliefs) Outcome {
 					o.Blamed = append(o.Blamed, x.App)
 				}
 			}
-		case j.alone:
+		case j.Alone:
 			o.Cleared = true
 		}
 		return o
 	}
-	if !complete(j.how.State) {
+	if !complete(j.How.State) {
 		// A time limit that strikes is the application's way to end, for some.
-		o.Learned = j.how.State == "TIMEOUT" && !o.Shared() && r.Whole
+		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Whole
 		return o
 	}
-	if j.how.State == "" && r.Profile != nil && r.RunS() < r.Profile.DurationS/2 {
+	if j.How.State == "" && r.Profile != nil && r.RunS() < r.Profile.DurationS/2 {
 		return o // it may well have failed
 	}
 	if !o.Shared() {
@@ -203,7 +205,7 @@ func (j *judgement) judge(b Beliefs) Outcome {
 	if !o.Shared() || o.SoloS < shortest {
 		return o
 	}
-	if j.how.State != "" {
+	if j.How.State != "" {
 		o.Lesson = j.lesson(b)
 	}
 	o.Broken = o.Contract > 0 && r.RunS() > o.Contract*o.SoloS+r.Profile.DurationSD
@@ -213,8 +215,8 @@ func (j *judgement) judge(b Beliefs) Outcome {
 // suspect says why company may be the reason for a failure, "" = it isn't. The
 // application has ended well alone (it wouldn't have been put beside others
 // otherwise), and what a neighbour really takes may be more than was known.
-func (j *judgement) suspect() string {
-	r := j.run
+func (j *Judgement) suspect() string {
+	r := j.Run
 	switch {
 	case r.Fault:
 		return "the MPS server it shared failed"
@@ -222,14 +224,14 @@ func (j *judgement) suspect() string {
 		return "GPU memory was nearly full"
 	case r.Profile != nil && r.CardMemMiB > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > r.CardMemMiB:
 		return "GPU memory may not have sufficed"
-	case r.Profile != nil && !j.failsAlone:
+	case r.Profile != nil && !j.FailsAlone:
 		return "its application has not failed alone"
 	}
 	return ""
 }
 
-func (j *judgement) lesson(b Beliefs) *interference.Lesson {
-	r := j.run
+func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
+	r := j.Run
 	beside := make([]rlcore.Overlap, len(r.Others))
 	for i, x := range r.Others {
 		beside[i] = rlcore.Overlap{Profile: x.Profile, S: x.S}
@@ -239,13 +241,13 @@ func (j *judgement) lesson(b Beliefs) *interference.Lesson {
 		return nil
 	}
 	foreseen := math.NaN()
-	if j.ending != nil {
-		if done := j.ending.doneS(r.RunS()); done > 0 {
+	if j.Ending != nil {
+		if done := j.Ending.doneS(r.RunS()); done > 0 {
 			foreseen = rlcore.Excess(r.RunS(), done, part)
 		}
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)
-	l, ok := b.Lesson(&j.spec, members, rlcore.Excess(r.RunS(), r.Profile.DurationS, part), foreseen)
+	l, ok := b.Lesson(&j.Spec, members, rlcore.Excess(r.RunS(), r.Profile.DurationS, part), foreseen)
 	if !ok {
 		return nil
 	}
@@ -253,7 +255,7 @@ func (j *judgement) lesson(b Beliefs) *interference.Lesson {
 }
 
 // teach lets beliefs learn from an outcome.
-func (o *Outcome) teach(b Beliefs) {
+func (o *Outcome) Teach(b Beliefs) {
 	if o.Lesson != nil {
 		b.Take(o.Lesson)
 	}
@@ -274,17 +276,17 @@ func Teach(b Beliefs, outcomes []Outcome) {
 	suspect := map[string]*Outcome{}
 	for i := range outcomes {
 		o := &outcomes[i]
-		o.teach(b)
+		o.Teach(b)
 		if o.Suspect != "" {
 			suspect[o.Ref] = o
 		}
 		if was := suspect[o.Ref]; o.Cleared && was != nil {
-			was.forgive(b)
+			was.Forgive(b)
 		}
 	}
 }
 
-func (o *Outcome) forgive(b Beliefs) {
+func (o *Outcome) Forgive(b Beliefs) {
 	for _, app := range o.Blamed {
 		b.Forgive(o.App, app)
 	}

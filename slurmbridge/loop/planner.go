@@ -1,4 +1,4 @@
-package slurmbridge
+package loop
 
 import (
 	"fmt"
@@ -8,14 +8,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Planner turns facts into a plan. It does no I/O, and the same facts make the
 // same plan. It is not safe for concurrent use: the decider keeps scratch.
 type Planner struct {
-	Decider *rlcore.Decider
-	Scope   Scope
+	Decider    *rlcore.Decider
+	Partitions PartitionFilter
 	// Join lets pending jobs join a GPU whose jobs left shares free.
 	Join bool
 	// Room leaves a share of the GPU free for a job that comes later, where one may
@@ -35,14 +37,14 @@ type Planner struct {
 // group that follows. On a node with several GPUs a group is only released where
 // every member can land on one GPU alone: Slurm gives a share request the first
 // GPU that has as much, and the bridge can't name one.
-func (p *Planner) Plan(f *Facts) *Plan {
-	b := build(f, &p.Scope)
-	plan := &Plan{
-		At: f.Snap.At, Passed: map[string]int{}, Notes: map[string]*Note{},
-		state: cloneRunning(&b.State), Idle: map[string]bool{},
+func (p *Planner) Plan(f *PlanInput) *job.Plan {
+	b := build(f, &p.Partitions)
+	plan := &job.Plan{
+		At: f.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
+		State: cloneRunning(&b.State), Idle: map[string]bool{},
 		Undone: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{},
 	}
-	r := &round{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
+	r := &planPass{p: p, f: f, b: b, plan: plan, softJobs: map[string]rlcore.Job{}}
 	r.findCapped()
 	for ref := range b.due {
 		r.send(ref)
@@ -65,17 +67,17 @@ func (p *Planner) Plan(f *Facts) *Plan {
 }
 
 // round is one Plan call.
-type round struct {
+type planPass struct {
 	p    *Planner
-	f    *Facts
-	b    *built
-	plan *Plan
+	f    *PlanInput
+	b    *clusterView
+	plan *job.Plan
 	// softJobs are the members of groups that wait for a GPU to become free and
 	// may stay as they are; they are only touched when a GPU would stand idle
 	// otherwise.
 	softJobs map[string]rlcore.Job
-	kept     map[int64]bool // soft groups that stay as they are
-	next     map[int]*Group // the same by GPU
+	kept     map[int64]bool     // soft groups that stay as they are
+	next     map[int]*job.Group // the same by GPU
 	// capped holds the budgets of the classes at a limit that a pending job is in, by
 	// ref; hidden is storage.
 	capped  map[string][]*budget
@@ -86,11 +88,11 @@ type round struct {
 
 // shelve takes the members of sticky groups out of the queue: groups that wait
 // for exactly the jobs that run on their GPU now.
-func (r *round) shelve() {
-	r.kept, r.next = map[int64]bool{}, map[int]*Group{}
-	for _, id := range r.f.Book.groupIDs() {
-		g := r.f.Book.Groups[id]
-		if g.Kind != Next || g.State == Done || !slices.ContainsFunc(g.Members, func(m Member) bool { return r.b.soft[m.Ref] == g }) {
+func (r *planPass) shelve() {
+	r.kept, r.next = map[int64]bool{}, map[int]*job.Group{}
+	for _, id := range r.f.Tracker.groupIDs() {
+		g := r.f.Tracker.Groups[id]
+		if g.Kind != job.Next || g.State == job.Done || !slices.ContainsFunc(g.Members, func(m job.Member) bool { return r.b.soft[m.Ref] == g }) {
 			continue
 		}
 		if i := r.gpu(g); i >= 0 && r.sticky(g, i) {
@@ -115,8 +117,8 @@ func (r *round) shelve() {
 }
 
 // gpu is the index of a group's GPU, -1 = it isn't in service.
-func (r *round) gpu(g *Group) int {
-	if i, ok := r.b.at[place{g.Node, g.GPU}]; ok {
+func (r *planPass) gpu(g *job.Group) int {
+	if i, ok := r.b.at[job.GPUAddr{Node: g.Node, GPU: g.GPU}]; ok {
 		return i
 	}
 	return -1
@@ -124,10 +126,10 @@ func (r *round) gpu(g *Group) int {
 
 // sticky: the GPU's jobs are those the group waits for, and nothing could join
 // them.
-func (r *round) sticky(g *Group, i int) bool {
+func (r *planPass) sticky(g *job.Group, i int) bool {
 	card := &r.b.State.GPUs[i]
 	for _, ref := range g.After {
-		if j := r.b.jobs[ref]; j != nil && j.State == Pending && !r.b.due[ref] {
+		if j := r.b.jobs[ref]; j != nil && j.State == job.Pending && !r.b.due[ref] {
 			return false // requeued: the group would wait for its next run
 		}
 	}
@@ -149,7 +151,7 @@ func (r *round) sticky(g *Group, i int) bool {
 
 // order lists the GPUs on which something might start now: idle ones, then those
 // with the most free shares, of equals those that nobody has to wake first.
-func (r *round) order() []int {
+func (r *planPass) order() []int {
 	var out []int
 	for g := range r.b.State.GPUs {
 		card := &r.b.State.GPUs[g]
@@ -173,7 +175,7 @@ func (r *round) order() []int {
 }
 
 // fill decides what starts on GPU g now.
-func (r *round) fill(g int) {
+func (r *planPass) fill(g int) {
 	card := &r.b.State.GPUs[g]
 	if r.b.gpus[g].node.GPUs > 1 && r.b.unsure[card.Node] {
 		return // another group was sent to this node in this very round
@@ -182,9 +184,9 @@ func (r *round) fill(g int) {
 	if len(card.Running) == 0 && r.successor(g) != nil {
 		return
 	}
-	kind := StartNow
+	kind := job.StartNow
 	if len(card.Running) > 0 {
-		kind = Join
+		kind = job.Join
 	}
 	if r.softMayStart(g) && r.nobody(g) {
 		r.unshelve()
@@ -195,7 +197,7 @@ func (r *round) fill(g int) {
 }
 
 // nobody reports whether the queue has no job that might start on GPU g now.
-func (r *round) nobody(g int) bool {
+func (r *planPass) nobody(g int) bool {
 	hidden := r.hide(g, nil)
 	defer r.show(hidden)
 	return len(rlcore.NewWindow(nil, &r.b.State, g, 1).Jobs) == 0
@@ -205,7 +207,7 @@ func (r *round) nobody(g int) bool {
 // nothing more: one that builds a group job by job gets to the end of it. It returns
 // the jobs' indexes in the queue, ascending, and the value of the first choice.
 // leaving are the jobs that will have ended when these start.
-func (r *round) decide(g int, kind GroupKind, leaving []rlcore.Running) (chosen []int, score float64) {
+func (r *planPass) decide(g int, kind job.GroupKind, leaving []rlcore.Running) (chosen []int, score float64) {
 	st := &r.b.State
 	card := &st.GPUs[g]
 	before := *card
@@ -242,11 +244,11 @@ func (r *round) decide(g int, kind GroupKind, leaving []rlcore.Running) (chosen 
 }
 
 // successor returns the kept group that waits for GPU g.
-func (r *round) successor(g int) *Group { return r.next[g] }
+func (r *planPass) successor(g int) *job.Group { return r.next[g] }
 
 // unshelve puts the sticky groups' members back into the queue: a GPU has free
 // shares and nobody else is there to use them.
-func (r *round) unshelve() {
+func (r *planPass) unshelve() {
 	st := &r.b.State
 	for _, j := range r.softJobs {
 		st.Pending = append(st.Pending, j)
@@ -258,7 +260,7 @@ func (r *round) unshelve() {
 }
 
 // ahead decides what follows on a busy GPU.
-func (r *round) ahead(g int) {
+func (r *planPass) ahead(g int) {
 	card := &r.b.State.GPUs[g]
 	ref := r.b.gpus[g]
 	old := r.successor(g)
@@ -276,8 +278,8 @@ func (r *round) ahead(g int) {
 	// What follows is no part of what runs.
 	if old == nil || r.extends(old, g, running) {
 		r.unkeep(old) // if it comes out as it was, it stays
-		if chosen, score := r.decide(g, Next, running); len(chosen) > 0 {
-			r.make(Next, g, chosen, score, after)
+		if chosen, score := r.decide(g, job.Next, running); len(chosen) > 0 {
+			r.make(job.Next, g, chosen, score, after)
 		}
 	}
 	card.Running = running
@@ -289,7 +291,7 @@ func (r *round) ahead(g int) {
 
 // extends reports whether one of the queue could start together with a group that
 // waits for GPU g, which is taken to be empty.
-func (r *round) extends(old *Group, g int, leaving []rlcore.Running) bool {
+func (r *planPass) extends(old *job.Group, g int, leaving []rlcore.Running) bool {
 	st := &r.b.State
 	alone := rlcore.State{NowS: st.NowS, GPUs: []rlcore.GPU{st.GPUs[g]}}
 	for _, ref := range old.Refs() {
@@ -329,14 +331,14 @@ func (p *Planner) window() int {
 	return p.Decider.M
 }
 
-func (r *round) count(dec *rlcore.Decision) {
+func (r *planPass) count(dec *rlcore.Decision) {
 	if dec.Broken {
 		r.plan.Broken++
 	}
 }
 
 // passed counts the jobs that a decision went past.
-func (r *round) passed(dec *rlcore.Decision) {
+func (r *planPass) passed(dec *rlcore.Decision) {
 	for _, i := range r.p.Decider.Guard.Passed(nil, &dec.Window, dec.Combo) {
 		r.plan.Passed[dec.Window.Job(i).ID]++
 	}
@@ -344,7 +346,7 @@ func (r *round) passed(dec *rlcore.Decision) {
 
 // make turns a decision into a group with its changes, and takes its jobs out of
 // the queue. A group that can't be sure of its GPU is not made.
-func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after []string) {
+func (r *planPass) make(kind job.GroupKind, g int, chosen []int, score float64, after []string) {
 	st := &r.b.State
 	card := &st.GPUs[g]
 	ref := r.b.gpus[g]
@@ -354,21 +356,21 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 	if !ok {
 		return
 	}
-	grp := Group{
-		Kind: kind, State: Preparing, Node: ref.node.Name, GPU: ref.index,
+	grp := job.Group{
+		Kind: kind, State: job.Preparing, Node: ref.node.Name, GPU: ref.index,
 		After: after, Decided: r.f.Snap.At, Score: score, Policy: r.p.Decider.Policy.Name(),
 		// A job that starts alone on a GPU that is free could do so anywhere; with
 		// other nodes about it might take a GPU that another group was sent to. One
 		// that waits is not bound: its node may go out of service before it starts.
-		Pinned: n > 1 || kind == Join || kind == StartNow && len(r.f.Snap.Nodes) > 1,
+		Pinned: n > 1 || kind == job.Join || kind == job.StartNow && len(r.f.Snap.Nodes) > 1,
 	}
 	pred := r.predict(card, chosen)
 	var joined []rlcore.Running
 	for i, at := range chosen {
 		j := &st.Pending[at]
-		m := Member{
+		m := job.Member{
 			Ref: j.ID, User: j.User, App: r.f.Apps[j.ID].Key, Shares: shares[i],
-			WasGres: fmt.Sprintf("%s:%d", ref.node.Sharing, Units), WasNodes: r.b.jobs[j.ID].ReqNodes,
+			WasGres: fmt.Sprintf("%s:%d", ref.node.Sharing, job.Units), WasNodes: r.b.jobs[j.ID].ReqNodes,
 		}
 		if old := r.b.soft[j.ID]; old != nil {
 			om := r.b.seats[j.ID].member
@@ -379,7 +381,7 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 		}
 		grp.Members = append(grp.Members, m)
 		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i]})
-		grp.Capped = grp.Capped || kind == Next && r.limited(j.ID)
+		grp.Capped = grp.Capped || kind == job.Next && r.limited(j.ID)
 	}
 	if old := r.waits(&grp); old != nil {
 		// Planned anew, and nothing has come of it: it stays as it is.
@@ -387,16 +389,16 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 		st.Pending = without(st.Pending, chosen)
 		return
 	}
-	pg := PlannedGroup{Group: grp, Changes: r.changes(&grp)}
+	pg := job.PlannedGroup{Group: grp, Changes: r.changes(&grp)}
 	for i := range grp.Members {
 		if old := r.b.soft[grp.Members[i].Ref]; old != nil {
-			if p := (place{old.Node, old.GPU}); !slices.Contains(pg.leaves, p) {
-				pg.leaves = append(pg.leaves, p)
+			if p := (job.GPUAddr{Node: old.Node, GPU: old.GPU}); !slices.Contains(pg.Leaves, p) {
+				pg.Leaves = append(pg.Leaves, p)
 			}
 		}
 	}
 	r.plan.Groups = append(r.plan.Groups, pg)
-	if kind != Next {
+	if kind != job.Next {
 		for i := range joined {
 			r.send(joined[i].ID)
 			card.FreeCPUs -= joined[i].CPUs
@@ -408,15 +410,15 @@ func (r *round) make(kind GroupKind, g int, chosen []int, score float64, after [
 		}
 	}
 	st.Pending = without(st.Pending, chosen)
-	if kind != Next {
+	if kind != job.Next {
 		r.unkeep(r.successor(g))
 	}
 }
 
 // waits returns the group that waits already as this one is to, nil = none.
-func (r *round) waits(g *Group) *Group {
+func (r *planPass) waits(g *job.Group) *job.Group {
 	old := r.b.soft[g.Members[0].Ref]
-	if g.Kind != Next || old == nil || old.State != Released || old.Node != g.Node || old.GPU != g.GPU || old.Pinned != g.Pinned ||
+	if g.Kind != job.Next || old == nil || old.State != job.Released || old.Node != g.Node || old.GPU != g.GPU || old.Pinned != g.Pinned ||
 		len(old.Refs()) != len(g.Members) || slices.ContainsFunc(g.After, func(ref string) bool { return !slices.Contains(old.After, ref) }) {
 		return nil
 	}
@@ -449,7 +451,7 @@ func without(queue []rlcore.Job, at []int) []rlcore.Job {
 
 // unkeep takes a group that waits for a GPU back into the queue: somebody has
 // joined whom it doesn't wait for.
-func (r *round) unkeep(g *Group) {
+func (r *planPass) unkeep(g *job.Group) {
 	if g == nil {
 		return
 	}
@@ -467,7 +469,7 @@ func (r *round) unkeep(g *Group) {
 
 // predict asks the guard's predictor about everybody on the card once the chosen
 // have joined; nil where somebody is unknown.
-func (r *round) predict(card *rlcore.GPU, chosen []int) []rlcore.Prediction {
+func (r *planPass) predict(card *rlcore.GPU, chosen []int) []rlcore.Prediction {
 	var members []*rlcore.Profile
 	for i := range card.Running {
 		members = append(members, card.Running[i].Profile)
@@ -490,13 +492,13 @@ func (r *round) predict(card *rlcore.GPU, chosen []int) []rlcore.Prediction {
 
 // changes are the updates that make a group of what its members are now:
 // prepare where something differs, then one release for all.
-func (r *round) changes(g *Group) []Change {
+func (r *planPass) changes(g *job.Group) []job.Change {
 	deps := make([]string, len(g.After))
 	for i, ref := range g.After {
 		deps[i] = "afterany:" + ref
 	}
 	dep, gate := strings.Join(deps, ","), "after:"+r.f.Gate
-	var out []Change
+	var out []job.Change
 	names := make([]string, len(g.Members))
 	for i := range g.Members {
 		names[i] = g.Members[i].Ref
@@ -509,8 +511,8 @@ func (r *round) changes(g *Group) []Change {
 		if g.Pinned {
 			nodes = g.Node
 		}
-		u := Update{Jobs: []string{m.Ref}}
-		if !sameGres(gres, j.Asked) {
+		u := job.Update{Jobs: []string{m.Ref}}
+		if !sameGres(gres, j.Request) {
 			u.Gres = &gres
 		}
 		if nodes != j.ReqNodes {
@@ -526,14 +528,14 @@ func (r *round) changes(g *Group) []Change {
 		}
 		was := describe(j)
 		// One update for all members that get the same.
-		if k := slices.IndexFunc(out, func(c Change) bool {
+		if k := slices.IndexFunc(out, func(c job.Change) bool {
 			return equal(c.Update.Gres, u.Gres) && equal(c.Update.ReqNodes, u.ReqNodes) && equal(c.Update.Dependency, u.Dependency)
 		}); k >= 0 {
 			out[k].Update.Jobs = append(out[k].Update.Jobs, m.Ref)
 			out[k].Was[m.Ref] = was
 			continue
 		}
-		out = append(out, Change{Step: "prepare", Update: u, Was: map[string]string{m.Ref: was}})
+		out = append(out, job.Change{Step: "prepare", Update: u, Was: map[string]string{m.Ref: was}})
 	}
 	was := map[string]string{}
 	for _, ref := range names {
@@ -541,27 +543,27 @@ func (r *round) changes(g *Group) []Change {
 	}
 	why := fmt.Sprintf("alone on %s gpu %d", g.Node, g.GPU)
 	switch {
-	case g.Kind == Join:
+	case g.Kind == job.Join:
 		why = fmt.Sprintf("join %s gpu %d", g.Node, g.GPU)
 	case len(g.Members) > 1:
 		why = fmt.Sprintf("together on %s gpu %d", g.Node, g.GPU)
 	}
-	if g.Kind == Next {
+	if g.Kind == job.Next {
 		why += ", after " + strings.Join(g.After, ",")
 	}
-	return append(out, Change{
+	return append(out, job.Change{
 		Step: "release", Why: why, Was: was,
-		Update: Update{Jobs: names, Dependency: &dep, StartNow: g.Kind != Next},
+		Update: job.Update{Jobs: names, Dependency: &dep, StartNow: g.Kind != job.Next},
 	})
 }
 
-func (r *round) sharing(node string) Sharing {
+func (r *planPass) sharing(node string) job.Sharing {
 	for i := range r.f.Snap.Nodes {
 		if r.f.Snap.Nodes[i].Name == node {
 			return r.f.Snap.Nodes[i].Sharing
 		}
 	}
-	return MPS
+	return job.MPS
 }
 
 func equal(a, b *string) bool { return a == b || a != nil && b != nil && *a == *b }
@@ -575,15 +577,15 @@ const replanned = "its group was planned anew"
 const pushAfter = 500 * time.Millisecond
 
 // push has Slurm look at a kept group whose GPU is free.
-func (r *round) push(g *Group) {
+func (r *planPass) push(g *job.Group) {
 	i := r.gpu(g)
 	if g.Free.IsZero() || r.f.Snap.At.Sub(g.Free) < pushAfter || g.Pushed || i < 0 || len(r.b.State.GPUs[i].Running) > 0 {
 		return
 	}
 	dep := ""
-	c := Change{
+	c := job.Change{
 		Step: "release", Why: fmt.Sprintf("%s gpu %d is free", g.Node, g.GPU), Was: map[string]string{},
-		Update: Update{Dependency: &dep, StartNow: true},
+		Update: job.Update{Dependency: &dep, StartNow: true},
 	}
 	for k := range g.Members {
 		if ref := g.Members[k].Ref; r.b.soft[ref] == g && startable(r.b.jobs[ref]) {
@@ -600,18 +602,18 @@ func (r *round) push(g *Group) {
 // finish settles what the round leaves over: soft members that lost their group
 // go back behind the gate, and jobs kept waiting beside an idle GPU are counted
 // or, past their time, let go.
-func (r *round) finish() {
+func (r *planPass) finish() {
 	st := &r.b.State
 	left := map[string]bool{}
 	for i := range st.Pending {
 		left[st.Pending[i].ID] = true
 	}
-	for _, id := range r.f.Book.groupIDs() {
-		g := r.f.Book.Groups[id]
+	for _, id := range r.f.Tracker.groupIDs() {
+		g := r.f.Tracker.Groups[id]
 		if r.kept[id] {
 			r.push(g)
 		}
-		if g.Kind != Next || r.kept[id] {
+		if g.Kind != job.Next || r.kept[id] {
 			continue
 		}
 		for i := range g.Members {
@@ -665,7 +667,7 @@ func (r *round) finish() {
 }
 
 // note keeps, for `why`, what a decision considered.
-func (r *round) note(dec *rlcore.Decision, kind GroupKind) {
+func (r *planPass) note(dec *rlcore.Decision, kind job.GroupKind) {
 	w := &dec.Window
 	ref := r.b.gpus[w.GPU]
 	limit := r.p.Decider.Guard.MaxDelayS
@@ -674,16 +676,16 @@ func (r *round) note(dec *rlcore.Decision, kind GroupKind) {
 	}
 	for i := range w.Jobs {
 		j := w.Job(i)
-		n := r.plan.Notes[j.ID]
+		n := r.plan.Explanations[j.ID]
 		if n == nil {
-			n = &Note{
+			n = &job.Explanation{
 				At: r.f.Snap.At, Ref: j.ID, App: r.f.Apps[j.ID].Key, Known: j.Profile != nil,
 				LatestDelayS: max(0, limit-j.DelayedS), PassedOver: j.PassedOver, FreeInS: -1,
 				Ignored: r.f.Terms[j.ID].Ignored,
 			}
-			r.plan.Notes[j.ID] = n
+			r.plan.Explanations[j.ID] = n
 		}
-		if t := r.plan.state.GPUs[w.GPU].EmptyInS(); n.FreeInS < 0 && t < math.MaxFloat64 || t < n.FreeInS {
+		if t := r.plan.State.GPUs[w.GPU].EmptyInS(); n.FreeInS < 0 && t < math.MaxFloat64 || t < n.FreeInS {
 			n.FreeInS = t
 		}
 		best := make([]int, 0, len(dec.Combos))
@@ -694,7 +696,7 @@ func (r *round) note(dec *rlcore.Decision, kind GroupKind) {
 		}
 		sort.SliceStable(best, func(a, b int) bool { return dec.Scores[best[a]] > dec.Scores[best[b]] })
 		for _, k := range best[:min(3, len(best))] {
-			c := Considered{Node: ref.node.Name, GPU: ref.index, Value: dec.Scores[k], Taken: dec.Combos[k] == dec.Combo}
+			c := job.Considered{Node: ref.node.Name, GPU: ref.index, Value: dec.Scores[k], Taken: dec.Combos[k] == dec.Combo}
 			var chosen []int
 			for x := range w.Jobs {
 				if dec.Combos[k].Has(x) {
@@ -724,7 +726,7 @@ func (r *round) note(dec *rlcore.Decision, kind GroupKind) {
 			}
 		}
 		switch {
-		case dec.Combo.Has(i) && kind == Next:
+		case dec.Combo.Has(i) && kind == job.Next:
 			n.Status = fmt.Sprintf("starts on %s gpu %d when the jobs there have ended", ref.node.Name, ref.index)
 		case dec.Combo.Has(i):
 			n.Status = fmt.Sprintf("starts now on %s gpu %d", ref.node.Name, ref.index)

@@ -1,4 +1,4 @@
-package slurmbridge_test
+package loop_test
 
 import (
 	"context"
@@ -6,23 +6,27 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/slurmbridge"
 )
 
 // ledger is Runs in memory.
 type ledger struct {
-	runs []slurmbridge.Run
-	kept []slurmbridge.Outcome
+	runs []history.Run
+	kept []history.Outcome
 }
 
-func (l *ledger) Unjudged(context.Context) ([]slurmbridge.Run, error) {
+func (l *ledger) Unjudged(context.Context) ([]history.Run, error) {
 	last := int64(0)
 	for i := range l.kept {
 		last = max(last, l.kept[i].Run)
 	}
-	var out []slurmbridge.Run
+	var out []history.Run
 	for i := range l.runs {
 		if l.runs[i].ID > last {
 			out = append(out, l.runs[i])
@@ -31,8 +35,8 @@ func (l *ledger) Unjudged(context.Context) ([]slurmbridge.Run, error) {
 	return out, nil
 }
 
-func (l *ledger) Keep(_ context.Context, o *slurmbridge.Outcome) error {
-	if i := slices.IndexFunc(l.kept, func(k slurmbridge.Outcome) bool { return k.Run == o.Run }); i >= 0 {
+func (l *ledger) Keep(_ context.Context, o *history.Outcome) error {
+	if i := slices.IndexFunc(l.kept, func(k history.Outcome) bool { return k.Run == o.Run }); i >= 0 {
 		l.kept[i] = *o
 		return nil
 	}
@@ -40,24 +44,24 @@ func (l *ledger) Keep(_ context.Context, o *slurmbridge.Outcome) error {
 	return nil
 }
 
-func (l *ledger) Outcomes(context.Context, time.Time) ([]slurmbridge.Outcome, error) {
+func (l *ledger) Outcomes(context.Context, time.Time) ([]history.Outcome, error) {
 	return l.kept, nil
 }
 
 // record is what a node would tell of a run that has ended, with who was there.
 func (l *ledger) record(m *model, j *mjob, others ...*mjob) {
-	r := slurmbridge.Run{
+	r := history.Run{
 		ID: int64(len(l.runs) + 1), Ref: j.Ref, User: j.User, App: j.profil.App, Node: j.Nodes, Start: j.began, End: m.now,
 		Comment: j.Comment, Profile: j.profil, Whole: true, CardMemMiB: 12196,
 	}
 	for _, o := range others {
-		r.Others = append(r.Others, slurmbridge.Beside{Ref: o.Ref, App: o.profil.App, Profile: o.profil, S: r.RunS(), Last: true})
+		r.Others = append(r.Others, history.Beside{Ref: o.Ref, App: o.profil.App, Profile: o.profil, S: r.RunS(), Last: true})
 	}
 	l.runs = append(l.runs, r)
 }
 
 // learning is a bridge that learns by a model of its own.
-func learning(m *model, mem *memory, l *ledger) (*slurmbridge.Bridge, *interference.Model) {
+func learning(m *model, mem *memory, l *ledger) (*loop.Bridge, *interference.Model) {
 	b := bridge(m, mem)
 	beliefs := interference.New(&contention.MPS)
 	b.Runs, b.Beliefs, b.RetryAlone = l, beliefs, true
@@ -87,7 +91,7 @@ func TestFailedBesideOthers(t *testing.T) {
 		v, n := victim(m)
 		p, q := v.profil, n.profil
 		tick(t, b, m, 5*time.Second)
-		if v.State != slurmbridge.Running || n.State != slurmbridge.Running {
+		if v.State != job.Running || n.State != job.Running {
 			t.Fatalf("%s, %s", v.State, n.State)
 		}
 		for !v.ended {
@@ -99,8 +103,8 @@ func TestFailedBesideOthers(t *testing.T) {
 		if len(l.kept) != 1 || l.kept[0].Suspect == "" || !l.kept[0].Again {
 			t.Fatalf("%+v", l.kept)
 		}
-		if v.State != slurmbridge.Pending || v.Asked.Count != 100 || v.ReqNodes != "" || len(v.Dependency.List) > 0 {
-			t.Errorf("after it was requeued: %s, %d shares, node %q, depends on %q", v.State, v.Asked.Count, v.ReqNodes, v.Dependency.Raw)
+		if v.State != job.Pending || v.Request.Count != 100 || v.ReqNodes != "" || len(v.Dependency.List) > 0 {
+			t.Errorf("after it was requeued: %s, %d shares, node %q, depends on %q", v.State, v.Request.Count, v.ReqNodes, v.Dependency.Raw)
 		}
 		if !beliefs.Forbidden(nil, profiles(p, q)) {
 			t.Error("the pair may meet again")
@@ -173,7 +177,7 @@ func TestRecordBeforeLook(t *testing.T) {
 	tick(t, b, m, 5*time.Second)
 	late := &lagging{model: m}
 	b.Slurm = late
-	if late.snap, _ = m.Look(t.Context()); v.State != slurmbridge.Running {
+	if late.snap, _ = m.Poll(t.Context()); v.State != job.Running {
 		t.Fatal("it doesn't run")
 	}
 	for !v.ended {
@@ -192,14 +196,14 @@ func TestRecordBeforeLook(t *testing.T) {
 // lagging is a Slurm whose look was taken some time ago.
 type lagging struct {
 	*model
-	snap *slurmbridge.Snapshot
+	snap *job.Snapshot
 }
 
-func (l *lagging) Look(ctx context.Context) (*slurmbridge.Snapshot, error) {
+func (l *lagging) Poll(ctx context.Context) (*job.Snapshot, error) {
 	if l.snap != nil {
 		return l.snap, nil
 	}
-	return l.model.Look(ctx)
+	return l.model.Poll(ctx)
 }
 
 // TestFaultedServer: nobody joins a GPU whose MPS server failed, until all have left it.
@@ -221,12 +225,12 @@ func TestFaultedServer(t *testing.T) {
 	third := m.submit("ann", time.Minute, p, true)
 	for !second.ended {
 		tick(t, b, m, time.Second)
-		if third.State == slurmbridge.Running && !second.ended {
+		if third.State == job.Running && !second.ended {
 			t.Fatal("a job joined a GPU whose MPS server had failed")
 		}
 	}
 	tick(t, b, m, 5*time.Second)
-	if third.State != slurmbridge.Running {
+	if third.State != job.Running {
 		t.Errorf("with the GPU empty the third job is %s", third.State)
 	}
 }
