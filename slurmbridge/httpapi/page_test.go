@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -91,7 +92,7 @@ func busy(nodes, pending int) *Server {
 			n := &job.Explanation{Ref: ref, App: app, Known: true, Status: "waits for a GPU: others come first on gpu001", LatestDelayS: 259}
 			for k := range 9 {
 				n.Considered = append(n.Considered, job.Considered{Jobs: []string{ref, fmt.Sprint(id + k)}, Node: "gpu001", Value: 1.23, Slowdown: []float64{1.1, 1.2}})
-				n.Refused = append(n.Refused, fmt.Sprintf("with %d on gpu001 gpu 0: GPU memory would not suffice at some moment", id+k))
+				n.Refused = append(n.Refused, job.Refusal{With: []string{strconv.Itoa(id + k)}, Node: "gpu001", Reason: rlcore.RefusedMemory})
 			}
 			st.Explanations[ref] = n
 		}
@@ -157,7 +158,7 @@ func TestPageEscapes(t *testing.T) {
 	j := &st.Snap.Jobs[len(st.Snap.Jobs)-1]
 	j.User, j.Account, j.Reason = evil, evil, evil
 	st.Apps[j.Ref] = job.App{Key: evil}
-	st.Explanations[j.Ref] = &job.Explanation{App: evil, Status: evil, Refused: []string{evil}, Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}}}
+	st.Explanations[j.Ref] = &job.Explanation{App: evil, Status: evil, Refused: []job.Refusal{{With: []string{evil}, Node: evil, Reason: rlcore.Refusal(evil)}}, Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}}}
 	run := &st.Snap.Jobs[0]
 	run.User = evil
 	st.Apps[run.Ref] = job.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}

@@ -56,7 +56,7 @@ type queued struct {
 	Ref, User, Account, App, Waits, Why string
 	Latest                              string
 	Considered                          []string
-	Refused                             []string
+	Refused                             []job.Refusal
 }
 
 type userCount struct {

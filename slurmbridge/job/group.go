@@ -203,8 +203,8 @@ type Explanation struct {
 	Status string    `json:"status"`
 	// Considered holds the best combinations with the job that were allowed.
 	Considered []Considered `json:"considered,omitempty"`
-	// Refused holds the guard's reasons for combinations with the job.
-	Refused []string `json:"refused,omitempty"`
+	// Refused holds the first combinations with the job that the guard did not allow.
+	Refused []Refusal `json:"refused,omitempty"`
 	// LatestDelayS is how much longer the bridge alone may keep the job waiting, s.
 	LatestDelayS float64 `json:"latest_delay_s"`
 	PassedOver   int     `json:"passed_over"`

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -264,17 +265,16 @@ func indexes(j *job.Job) string {
 	return strings.Join(out, ",")
 }
 
-// refusals counts what the guard refused of each job, once a look and reason.
+// refusals counts the guard's reasons, each once per job and look.
 func (e *entry) refusals() error {
 	for ref, n := range e.st.Explanations {
-		var said []string
-		for _, text := range n.Refused {
-			reason := text[strings.LastIndex(text, ": ")+1:]
-			if reason = strings.TrimSpace(reason); !slices.Contains(said, reason) {
-				said = append(said, reason)
+		var reasons []rlcore.Refusal
+		for i := range n.Refused {
+			if reason := n.Refused[i].Reason; !slices.Contains(reasons, reason) {
+				reasons = append(reasons, reason)
 			}
 		}
-		for _, reason := range said {
+		for _, reason := range reasons {
 			if err := e.exec(`INSERT INTO bridge_refusals (ref, reason, first, last, looks) VALUES (?, ?, ?, ?, 1)
 				ON CONFLICT (ref, reason) DO UPDATE SET last = excluded.last, looks = looks + 1`,
 				ref, reason, e.at.UnixMilli(), e.at.UnixMilli()); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -153,8 +154,8 @@ func TestLedgerOfShadow(t *testing.T) {
 	pair := job.Group{Kind: job.Join, Node: "n1", GPU: 1, Members: []job.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}}}
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: pair}}}
 	st.Explanations = map[string]*job.Explanation{
-		"1": {Refused: []string{"with 2 on n1 gpu 0: GPU memory would not suffice at some moment", "with 3 on n1 gpu 0: GPU memory would not suffice at some moment"}},
-		"2": {Refused: []string{"alone or joining on n1 gpu 0: a job asks not to share"}},
+		"1": {Refused: []job.Refusal{{With: []string{"2"}, Node: "n1", Reason: rlcore.RefusedMemory}, {With: []string{"3"}, Node: "n1", Reason: rlcore.RefusedMemory}}},
+		"2": {Refused: []job.Refusal{{Node: "n1", Reason: rlcore.RefusedNoShare}}},
 	}
 	st.Snap.Jobs = append(st.Snap.Jobs, runs(waits("8", 0), 3, 1))
 	later := *st

@@ -715,14 +715,14 @@ func (r *planPass) note(dec *rlcore.Decision, kind job.GroupKind) {
 			}
 		}
 		if why := r.p.Decider.Guard.Check(w, 1<<i); why != rlcore.Allowed && len(n.Refused) < 9 {
-			n.Refused = append(n.Refused, fmt.Sprintf("alone or joining on %s gpu %d: %s", ref.node.Name, ref.index, why))
+			n.Refused = append(n.Refused, job.Refusal{Node: ref.node.Name, GPU: ref.index, Reason: why})
 		}
 		for x := range w.Jobs {
 			if x == i {
 				continue
 			}
 			if why := r.p.Decider.Guard.Check(w, 1<<i|1<<x); why != rlcore.Allowed && len(n.Refused) < 9 {
-				n.Refused = append(n.Refused, fmt.Sprintf("with %s on %s gpu %d: %s", w.Job(x).ID, ref.node.Name, ref.index, why))
+				n.Refused = append(n.Refused, job.Refusal{With: []string{w.Job(x).ID}, Node: ref.node.Name, GPU: ref.index, Reason: why})
 			}
 		}
 		switch {

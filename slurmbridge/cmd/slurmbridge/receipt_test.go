@@ -80,7 +80,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		}
 	}
 	first := look(0, waiting("1"), waiting("2"), waiting("3"))
-	first.Explanations = map[string]*job.Explanation{"3": {Refused: []string{"with 1 on n1 gpu 0: GPU memory would not suffice at some moment"}}}
+	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{With: []string{"1"}, Node: "n1", Reason: rlcore.RefusedMemory}}}}
 	for _, st := range []*job.Status{first, look(10, on("1", 0), on("2", 0), waiting("3")), look(80, on("3", 70)), look(140)} {
 		if err := ledger.Enter(ctx, st); err != nil {
 			t.Fatal(err)
