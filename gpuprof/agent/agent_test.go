@@ -31,12 +31,12 @@ func build() (dir string, err error) {
 		return "", err
 	}
 	builtDir = dir
-	sources, err := filepath.Glob("../gpusim/nvmlsim/*.c")
+	sources, err := filepath.Glob("../../contrib/testbed/gpusim/nvmlsim/*.c")
 	if err != nil || len(sources) == 0 {
 		return "", fmt.Errorf("no sources: %w", err)
 	}
 	for _, args := range [][]string{
-		{"go", "build", "-o", filepath.Join(dir, "gpusim"), "../gpusim/cmd/gpusim"},
+		{"go", "build", "-o", filepath.Join(dir, "gpusim"), "../../contrib/testbed/gpusim/cmd/gpusim"},
 		append([]string{"gcc", "-O2", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(dir, "libnvidia-ml.so.1")}, sources...),
 	} {
 		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {

@@ -18,7 +18,7 @@ var objects = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "nvml"); err != nil {
 		return "", err
 	}
-	sources, err := filepath.Glob("../gpusim/nvmlsim/*.c")
+	sources, err := filepath.Glob("../../contrib/testbed/gpusim/nvmlsim/*.c")
 	if err != nil || len(sources) == 0 {
 		return dir, fmt.Errorf("no sources: %w", err)
 	}

@@ -72,7 +72,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	so := filepath.Join(n.dir, "libnvidia-ml.so.1")
-	sources, err := filepath.Glob("../../gpusim/nvmlsim/*.c")
+	sources, err := filepath.Glob("../../../contrib/testbed/gpusim/nvmlsim/*.c")
 	if err != nil || len(sources) == 0 {
 		t.Fatal("no sources", err)
 	}

@@ -33,7 +33,7 @@ func TestInfo(t *testing.T) {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc")
 	}
-	sources, err := filepath.Glob("../../gpusim/nvmlsim/*.c")
+	sources, err := filepath.Glob("../../../contrib/testbed/gpusim/nvmlsim/*.c")
 	if err != nil || len(sources) == 0 {
 		t.Fatal("no sources", err)
 	}
