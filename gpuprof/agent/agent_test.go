@@ -10,14 +10,19 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // built is where the simulated GPU's programs lie, made once.
@@ -79,14 +84,22 @@ func simulated(t *testing.T, scale string, more ...string) (lib nvml.Library, pr
 }
 
 type kept struct {
-	mu   sync.Mutex
-	recs []*gpuprof.Record
-	fail bool
+	mu    sync.Mutex
+	recs  []*gpuprof.Record
+	fail  bool
+	tries int
+}
+
+func (k *kept) attempts() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.tries
 }
 
 func (k *kept) keep(r *gpuprof.Record) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.tries++
 	if k.fail {
 		return errors.New("disk full")
 	}
@@ -111,7 +124,12 @@ func (k *kept) wait(t *testing.T, n int) []*gpuprof.Record {
 
 func start(t *testing.T, lib nvml.Library, dir prolog.Dir, k *kept) (stop func()) {
 	t.Helper()
-	a := &Agent{Dir: dir, Lib: lib, Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	return startAgent(t, &Agent{Dir: dir, Lib: lib, Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now})
+}
+
+func startAgent(t *testing.T, a *Agent) (stop func()) {
+	t.Helper()
+	a.Node, a.Log = "n1", slog.New(slog.DiscardHandler)
 	if err := a.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +154,7 @@ func end(t *testing.T, dir prolog.Dir, id int64) {
 }
 
 func TestRecordOfASoloRun(t *testing.T) {
-	lib, program := simulated(t, "40")
+	lib, _ := simulated(t, "40")
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	dir, k := prolog.Dir(t.TempDir()), &kept{}
 	defer start(t, lib, dir, k)()
@@ -144,8 +162,11 @@ func TestRecordOfASoloRun(t *testing.T) {
 		t.Error(err)
 	}
 	begin(t, dir, 7, 0)
-	if out, err := exec.Command(program, "run", "hoomd").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	// Not as a process of its own: on a busy machine it would start late, and each
+	// tenth of a second is four of the GPU's.
+	hoomd, _ := apps.ByName("hoomd")
+	if _, err := app.Run(t.Context(), app.Config{Profile: hoomd}); err != nil {
+		t.Fatal(err)
 	}
 	end(t, dir, 7)
 	r := k.wait(t, 1)[0]
@@ -195,24 +216,65 @@ func TestSharersKnowOfEachOther(t *testing.T) {
 }
 
 // A record that can't be kept is closed again by the next agent, with all that the
-// one before it saw.
+// one before it saw. The agents' clock is the test's: it stands still until the agent
+// has done what is due, however long that takes on a busy machine.
 func TestAgentRestarted(t *testing.T) {
 	lib, _ := simulated(t, "1")
 	dir, k := prolog.Dir(t.TempDir()), &kept{fail: true}
-	stop := start(t, lib, dir, k)
-	begin(t, dir, 5, 0)
-	time.Sleep(50 * time.Millisecond)
-	end(t, dir, 5)
-	time.Sleep(50 * time.Millisecond)
-	stop()
+	var clock atomic.Int64
+	clock.Store(time.Now().UnixNano())
+	now := func() time.Time { return time.Unix(0, clock.Load()) }
+	reg := prometheus.NewRegistry()
+	const period = 20 * time.Millisecond
+	first := startAgent(t, &Agent{Dir: dir, Lib: lib, Period: period, Keep: k.keep, Now: now, Metrics: NewMetrics(reg)})
+	if err := dir.Begin(&prolog.Job{JobID: 5, UID: 1000, User: "ann", GPUs: []int{0}, Start: now()}); err != nil {
+		t.Fatal(err)
+	}
+	const samples = 4
+	for n := range samples {
+		eventually(t, "the next sample", func() bool { return counted(t, reg, "gpuprof_samples_total") > float64(n) })
+		clock.Add(int64(period))
+	}
+	if _, err := dir.End(5, now(), "0:0"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an attempt to keep the record", func() bool { return k.attempts() > 0 })
+	first()
 	if left, err := prolog.List(dir.Ended()); err != nil || len(left) != 1 {
 		t.Fatalf("the ended job's file is lost: %v %v", left, err)
 	}
 	k.mu.Lock()
 	k.fail = false
 	k.mu.Unlock()
-	defer start(t, lib, dir, k)()
-	if r := k.wait(t, 1)[0]; r.JobID != 5 || r.Cut || r.Samples == 0 || len(r.Series) == 0 || r.MissedS > r.DurationS()/2 {
+	defer startAgent(t, &Agent{Dir: dir, Lib: lib, Period: period, Keep: k.keep, Now: now})()
+	if r := k.wait(t, 1)[0]; r.JobID != 5 || r.Cut || r.Samples < samples || len(r.Series) == 0 || r.MissedS != 0 {
 		t.Errorf("record %+v", r)
 	}
+}
+
+// eventually waits until a condition holds; it doesn't say when.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not come", what)
+		}
+	}
+}
+
+// counted is the sum of a counter over its labels.
+func counted(t *testing.T, reg prometheus.Gatherer, name string) (sum float64) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
 }

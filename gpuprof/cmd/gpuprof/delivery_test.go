@@ -23,14 +23,14 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // asAgent makes the test's own program an agent.
