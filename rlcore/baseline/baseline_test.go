@@ -21,7 +21,7 @@ func state(names ...string) *rlcore.State {
 func decide(t *testing.T, policy string, s *rlcore.State) []int {
 	t.Helper()
 	m := interference.New(&contention.MPS)
-	p, err := ByName(policy, m)
+	p, err := rlcore.NewPolicy(policy, rlcore.PolicySetup{Predictor: m, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestPolicies(t *testing.T) {
 			}
 		}
 	}
-	if _, err := ByName("none", nil); err == nil {
+	if _, err := rlcore.NewPolicy("none", rlcore.PolicySetup{}); err == nil {
 		t.Error("a policy that isn't: no error")
 	}
 	// Nothing is let in beside one that fills the card.

@@ -2,10 +2,17 @@ package baseline
 
 import (
 	"hash/fnv"
+	"image/color"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
+
+var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+	Name: "random", About: "any allowed combination with the same chance", Rank: 70, Colour: color.RGBA{240, 228, 66, 255},
+	Live: true, Contender: true, Minor: true,
+	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) { return Random{Seed: s.Seed}, nil },
+})
 
 // Random takes any allowed combination with the same chance; waiting only where
 // nothing else is allowed. The draw follows from the seed and the window, so that

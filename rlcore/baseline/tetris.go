@@ -1,10 +1,32 @@
 package baseline
 
 import (
+	"fmt"
+	"image/color"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
+
+var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+	Name: "tetris", About: "packs by peak demand, and knows nothing of interference (Grandl et al., SIGCOMM'14)", Rank: 30,
+	Colour: color.RGBA{86, 180, 233, 255}, Live: true, Contender: true, Unguarded: true,
+	New:   func(rlcore.PolicySetup) (rlcore.Policy, error) { return &Tetris{Short: 0.5}, nil },
+	Knobs: tetrisKnobs(),
+})
+
+func tetrisKnobs() []rlcore.PolicyKnob {
+	var out []rlcore.PolicyKnob
+	for _, over := range []float64{1, 1.25, 1.5, 2, 3} {
+		for _, short := range []float64{0, 0.25, 0.5, 1} {
+			out = append(out, rlcore.PolicyKnob{
+				Note: fmt.Sprintf("short %.2f, overcommit %.2f", short, over),
+				New:  func(rlcore.Predictor) rlcore.Policy { return &Tetris{Short: short, Overcommit: over} },
+			})
+		}
+	}
+	return out
+}
 
 // Tetris packs as Grandl et al. do (SIGCOMM'14): of the jobs whose peak demand
 // fits into what is free it starts the one whose demand is best aligned with it

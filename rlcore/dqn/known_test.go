@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	_ "github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -89,7 +89,7 @@ func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 		}
 		return res.MakespanS
 	}
-	greedy, err := baseline.ByName("greedy", p)
+	greedy, err := rlcore.NewPolicy("greedy", rlcore.PolicySetup{Predictor: p})
 	if err != nil {
 		t.Fatal(err)
 	}

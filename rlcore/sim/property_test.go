@@ -86,7 +86,7 @@ func anyRule(seed uint64) policy {
 }
 
 func anyPolicy(t *rapid.T) rlcore.Policy {
-	name := rapid.SampledFrom(append(baseline.Names(), "crowd", "whim", "never")).Draw(t, "policy")
+	name := rapid.SampledFrom(append(rlcore.PolicyNames(rlcore.LivePolicies()), "crowd", "whim", "never")).Draw(t, "policy")
 	switch name {
 	case "crowd":
 		return policy(crowd)
@@ -95,7 +95,7 @@ func anyPolicy(t *rapid.T) rlcore.Policy {
 	case "whim":
 		return anyRule(rapid.Uint64().Draw(t, "whim"))
 	}
-	p, err := baseline.ByName(name, interference.New(&contention.MPS))
+	p, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: interference.New(&contention.MPS), Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
@@ -37,7 +36,7 @@ func config(n int, profiles ...*rlcore.Profile) Config {
 func decider(t testing.TB, policy string) *rlcore.Decider {
 	t.Helper()
 	m := interference.New(&contention.MPS)
-	p, err := baseline.ByName(policy, m)
+	p, err := rlcore.NewPolicy(policy, rlcore.PolicySetup{Predictor: m, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

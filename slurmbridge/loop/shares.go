@@ -58,7 +58,7 @@ func (r *planPass) leaves(g, free int, chosen []int, kind job.GroupKind) int {
 	if kind == job.Join {
 		on += len(card.Running)
 	}
-	if !r.p.Room || kind == job.Next && n == 1 || on >= r.p.Decider.Guard.Members(&card.Spec) || free < n+1 {
+	if !r.p.Room || !rlcore.Shares(r.p.Decider.Policy) || kind == job.Next && n == 1 || on >= r.p.Decider.Guard.Members(&card.Spec) || free < n+1 {
 		return free
 	}
 	for _, at := range chosen {

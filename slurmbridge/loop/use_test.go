@@ -116,3 +116,24 @@ func TestUseConcurrently(t *testing.T) {
 		t.Errorf("%q decides", got)
 	}
 }
+
+// Exclusive, fallen back on, leaves no room beside a job for one that never comes.
+func TestFallBackThatNeverSharesGivesTheWholeGPU(t *testing.T) {
+	for _, c := range []struct {
+		policy rlcore.Policy
+		shares int
+	}{{named{name: "instead"}, 50}, {baseline.Exclusive{}, 100}} {
+		m := newModel(node("n1", 1, 8))
+		b := bridge(m, newMemory())
+		b.Planner.Room, b.Planner.Join = true, true
+		b.Use(broken{}, c.policy)
+		tick(t, b, m, time.Second)
+		j := m.submit("ann", time.Hour, app("a", 3600, 0.2, 1000), true)
+		for range 5 {
+			tick(t, b, m, time.Second)
+		}
+		if got := j.Request.Count; got != c.shares {
+			t.Errorf("%s: the job has %d shares", c.policy.Name(), got)
+		}
+	}
+}

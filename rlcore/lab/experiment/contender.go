@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/deeprm"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
@@ -44,14 +42,13 @@ type Contender struct {
 	policy func(m *interference.Model) rlcore.Policy
 	bare   bool // held to the card's own rules only
 	alone  bool // never shares
+	sorted bool // sees the queue shortest first
 	learns bool // its model learns from the co-runs it sees
 }
 
-// Names lists the contenders that ByName knows, in the order of a table. The
-// clairvoyant is none: it isn't a policy (see sim.Clairvoyant).
-func Names() []string {
-	return []string{"fifo", "sjf", "tetris", "deeprm_max", "deeprm_mean", "dqngpu", "random", "greedy", "dqn_flat", "dqn"}
-}
+// Names lists the contenders, in the order of a table. The clairvoyant is none: it isn't
+// a policy (see sim.Clairvoyant).
+func Names() []string { return rlcore.PolicyNames(rlcore.Contenders()) }
 
 // Clairvoyant is the bound's name in tables.
 const Clairvoyant = "clairvoyant"
@@ -91,31 +88,38 @@ func (w *World) bare() *rlcore.Guard {
 	return g
 }
 
+// training makes a contender decide by what it learns on job sets of the scenario.
+type training func(ctx context.Context, c *Contender, train Scenario, e Effort, seed uint64) error
+
+// trainings are the learners' by name; each is added from the learner's own file.
+var trainings = map[string]training{}
+
+func addTraining(name string, t training) training {
+	trainings[name] = t
+	return t
+}
+
 // Prepare trains or tunes the contender of the given name on job sets of the
 // scenario. The same seed gives the same contender.
 func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effort, seed uint64) (*Contender, error) {
-	c := &Contender{Name: name, world: w}
+	spec, ok := rlcore.PolicyNamed(name)
+	if !ok || !spec.Contender && name != Exclusive {
+		return nil, fmt.Errorf("%w: there is no policy %q; there are %s", ErrOptions, name, strings.Join(Names(), ", "))
+	}
+	c := &Contender{Name: name, world: w, bare: spec.Unguarded, alone: spec.Alone, sorted: spec.ShortestFirst}
 	began := time.Now()
 	var err error
-	switch name {
-	case "fifo", Exclusive:
-		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.Exclusive{} }, true
-	case "sjf":
-		c.policy, c.alone = func(*interference.Model) rlcore.Policy { return baseline.SJF{} }, true
-	case "random":
-		c.policy = func(*interference.Model) rlcore.Policy { return baseline.Random{Seed: seed} }
-	case "tetris":
-		err = c.tuneTetris(train, e, seed)
-	case "greedy":
-		err = c.tuneGreedy(train, e, seed)
-	case "dqn":
-		err = c.learn(ctx, train, e.Rounds, e.Checks, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewScorer(32, p, r) })
-	case "dqn_flat":
-		err = c.learn(ctx, train, e.FlatRounds, e.Checks, seed, func(_ rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewFlat(w.M, 20, r) })
-	case "deeprm_max", "deeprm_mean", "dqngpu":
-		err = c.gradient(ctx, deeprm.Kind(name), train, e, seed)
+	switch teach := trainings[name]; {
+	case teach != nil:
+		err = teach(ctx, c, train, e, seed)
+	case len(spec.Knobs) > 0:
+		err = c.tune(spec.Knobs, train, e, seed)
 	default:
-		return nil, fmt.Errorf("%w: there is no policy %q; there are %s", ErrOptions, name, strings.Join(Names(), ", "))
+		make := func(m *interference.Model) (rlcore.Policy, error) {
+			return spec.New(rlcore.PolicySetup{Predictor: m, Seed: seed})
+		}
+		_, err = make(w.Model())
+		c.policy = func(m *interference.Model) rlcore.Policy { p, _ := make(m); return p } // made once already
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -126,54 +130,23 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 	return c, nil
 }
 
-// Trained returns a contender that decides by a network learned before.
-func (w *World) Trained(name string, net dqn.Network) *Contender {
-	return &Contender{Name: name, world: w, policy: func(m *interference.Model) rlcore.Policy { return dqn.NewPolicy(name, net.Alias(m)) }}
-}
-
-func (c *Contender) learn(ctx context.Context, train Scenario, rounds, checks int, seed uint64, build func(rlcore.Predictor, *rand.Rand) dqn.Network) error {
-	net := build(c.world.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
-	t := &dqn.Trainer{
-		Options: dqn.Options{Seed: seed, Rounds: rounds, M: c.world.M, Checks: checks},
-		Net:     net, Scenario: train, Tools: c.world.tools,
-	}
-	if err := t.Train(ctx); err != nil {
-		return err
-	}
-	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of one after the other)", rounds, t.BestRound, t.Best)
-	c.policy = func(m *interference.Model) rlcore.Policy { return dqn.NewPolicy(c.Name, net.Alias(m)) }
-	return nil
-}
-
-func (c *Contender) gradient(ctx context.Context, kind deeprm.Kind, train Scenario, e Effort, seed uint64) error {
-	a, err := deeprm.New(kind, c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
-	if err != nil {
-		return err
-	}
-	curve, err := a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
-	if err != nil {
-		return err
-	}
-	c.bare = true
-	c.Note = fmt.Sprintf("%d iterations", len(curve))
-	c.policy = func(*interference.Model) rlcore.Policy { return a.Alias() }
-	return nil
-}
-
-// tune keeps the policy with the smallest mean makespan over the training sets.
-func (c *Contender) tune(train Scenario, e Effort, seed uint64, candidates []func(m *interference.Model) rlcore.Policy) (int, error) {
+// tune keeps the setting with the smallest mean makespan over the training sets.
+func (c *Contender) tune(knobs []rlcore.PolicyKnob, train Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
-	for k, p := range candidates {
-		c.policy = p
+	set := func(k int) {
+		c.policy, c.Note = func(m *interference.Model) rlcore.Policy { return knobs[k].New(m) }, knobs[k].Note
+	}
+	for k := range knobs {
+		set(k)
 		sum := 0.0
 		for i := range e.Tune {
 			cfg, err := train(rand.New(rand.NewPCG(seed^0x7e7e, uint64(i))))
 			if err != nil {
-				return 0, err
+				return err
 			}
 			res, err := c.Run(cfg)
 			if err != nil {
-				return 0, err
+				return err
 			}
 			sum += res.MakespanS
 		}
@@ -181,39 +154,7 @@ func (c *Contender) tune(train Scenario, e Effort, seed uint64, candidates []fun
 			best, pick = sum, k
 		}
 	}
-	c.policy = candidates[pick]
-	return pick, nil
-}
-
-func (c *Contender) tuneTetris(train Scenario, e Effort, seed uint64) error {
-	c.bare = true
-	var all []func(*interference.Model) rlcore.Policy
-	var notes []string
-	for _, over := range []float64{1, 1.25, 1.5, 2, 3} {
-		for _, short := range []float64{0, 0.25, 0.5, 1} {
-			all = append(all, func(*interference.Model) rlcore.Policy { return &baseline.Tetris{Short: short, Overcommit: over} })
-			notes = append(notes, fmt.Sprintf("short %.2f, overcommit %.2f", short, over))
-		}
-	}
-	k, err := c.tune(train, e, seed, all)
-	if err != nil {
-		return err
-	}
-	c.Note = notes[k]
-	return nil
-}
-
-func (c *Contender) tuneGreedy(train Scenario, e Effort, seed uint64) error {
-	var all []func(*interference.Model) rlcore.Policy
-	crowds := []float64{0, 0.05, 0.12, 0.2}
-	for _, crowd := range crowds {
-		all = append(all, func(m *interference.Model) rlcore.Policy { return baseline.NewThroughput("greedy", m, crowd) })
-	}
-	k, err := c.tune(train, e, seed, all)
-	if err != nil {
-		return err
-	}
-	c.Note = fmt.Sprintf("crowd %.2f", crowds[k])
+	set(pick)
 	return nil
 }
 
@@ -235,7 +176,7 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		d.Guard = sim.Bare()
 		d.Guard.MaxMembers = 1
 		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
-		if c.Name == "sjf" {
+		if c.sorted {
 			jobs := cfg.Jobs
 			cfg.Jobs = shortestFirst(jobs)
 			res, err := sim.Run(cfg, d)

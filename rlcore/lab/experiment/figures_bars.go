@@ -9,6 +9,8 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Figures of the thesis on the random workload (ch. 5) that no Line holds.
@@ -183,7 +185,7 @@ func (r *Report) training() (*sheet, error) {
 // costs draws Fig. 17 of the policies that share.
 func (r *Report) costs() (*sheet, error) {
 	names, lines := r.lines("random")
-	names = slices.DeleteFunc(names, func(n string) bool { return n == "fifo" || n == "sjf" })
+	names = slices.DeleteFunc(names, func(n string) bool { s, _ := rlcore.PolicyNamed(n); return s.Alone })
 	if len(names) == 0 {
 		return nil, nil
 	}

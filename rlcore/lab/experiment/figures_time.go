@@ -3,17 +3,14 @@ package experiment
 import (
 	"fmt"
 	"image/color"
-	"slices"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
-
-// overTimePolicies are those shown over time: the thesis's, greedy and ours.
-var overTimePolicies = []string{"sjf", "tetris", "deeprm_max", "deeprm_mean", "dqngpu", "greedy", "dqn"}
 
 // overTime draws how busy the GPU was and how much of its memory was held, on the
 // first seed's jobs, a row for each policy.
@@ -23,7 +20,8 @@ func (r *Report) overTime(fig, wl string) (*sheet, error) {
 	var shown []string
 	for _, n := range names {
 		res := lines[n].First()
-		if res == nil || len(res.Track) == 0 || !slices.Contains(overTimePolicies, n) {
+		spec, known := rlcore.PolicyNamed(n)
+		if res == nil || len(res.Track) == 0 || !known || spec.Minor {
 			continue
 		}
 		shown = append(shown, n)

@@ -39,8 +39,8 @@ func (r *Report) tradeOffCurve() (*sheet, error) {
 	if err != nil {
 		return nil, err
 	}
-	line.Color, line.Width = policyColour("dqn"), vg.Points(1.6)
-	dots.GlyphStyle = draw.GlyphStyle{Color: policyColour("dqn"), Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
+	line.Color, line.Width = policyColour(ours), vg.Points(1.6)
+	dots.GlyphStyle = draw.GlyphStyle{Color: policyColour(ours), Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
 	bars, err := plotter.NewXErrorBars(ends)
 	if err != nil {
 		return nil, err

@@ -12,8 +12,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
 // Trace is a site's past: its jobs, what their applications use alone, and, where
@@ -335,16 +335,15 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 }
 
 func (r *Replayable) contender(ctx context.Context, name string, train Scenario, o ReplayOptions, seed uint64) (*Contender, error) {
-	if name == "dqn" && o.Trained != nil {
-		c := r.World.Trained(name, o.Trained)
-		c.learns = true
-		return c, nil
-	}
-	c, err := r.World.Prepare(ctx, name, train, o.Effort, seed)
-	if err != nil {
+	var c *Contender
+	var err error
+	if name == ours && o.Trained != nil {
+		c = r.World.Trained(name, o.Trained)
+	} else if c, err = r.World.Prepare(ctx, name, train, o.Effort, seed); err != nil {
 		return nil, err
 	}
-	c.learns = name == "dqn"
+	spec, _ := rlcore.PolicyNamed(name)
+	c.learns = spec.Learns
 	return c, nil
 }
 

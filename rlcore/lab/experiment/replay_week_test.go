@@ -15,8 +15,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
 const (

@@ -186,7 +186,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", wl, err)
 			}
-			if name == "dqn" {
+			if name == ours {
 				dqn = c
 			}
 			if results[name], err = c.runAll(ctx, cfgs); err != nil {

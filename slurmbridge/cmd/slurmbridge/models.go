@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 )
 
@@ -103,7 +104,7 @@ func (r *retraining) listing(ctx context.Context) (*listing, error) {
 	}
 	l := &listing{Use: u, Deciding: u.Model, Models: []listed{}}
 	switch {
-	case r.cfg.Policy != "dqn":
+	case !decidesByNetwork(r.cfg):
 		l.NotLooking = fmt.Sprintf("policy is %s", r.cfg.Policy)
 	case r.cfg.Model != "":
 		l.NotLooking = fmt.Sprintf("the settings name a model, %s", r.cfg.Model)
@@ -152,7 +153,7 @@ func (l *listing) text(w io.Writer) {
 	t.SetOutputMirror(w)
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"model", "made", "runs", "seed", "turnaround", "noise", "state", ""})
-	t.AppendRow(table.Row{0, builtIn, "", "", "", "", "", use(l.Model == models.BuiltIn, l.Pinned)})
+	t.AppendRow(table.Row{0, pretrained.BuiltIn, "", "", "", "", "", use(l.Model == models.BuiltIn, l.Pinned)})
 	for i := range l.Models {
 		m := &l.Models[i]
 		gain, noise := "", ""
@@ -235,7 +236,7 @@ func (s *shared) showBuiltIn(ctx context.Context, r *retraining, u models.Use) e
 	if s.json {
 		return s.printJSON(map[string]any{"id": models.BuiltIn, "in_use": u.Model == models.BuiltIn, "pinned": u.Model == models.BuiltIn && u.Pinned, "trained": cp.Trained})
 	}
-	fmt.Fprintf(s.out, "Model 0, %s %s\n", builtIn, use(u.Model == models.BuiltIn, u.Pinned))
+	fmt.Fprintf(s.out, "Model 0, %s %s\n", pretrained.BuiltIn, use(u.Model == models.BuiltIn, u.Pinned))
 	fmt.Fprintf(s.out, "  trained on   %s, seed %d, %d rounds, by %s\n", cp.Trained.Scenario, cp.Trained.Seed, cp.Trained.Rounds, cp.Trained.CreatedBy)
 	return nil
 }

@@ -27,7 +27,7 @@ func modelsDir(cfg *config.Config) models.Dir {
 }
 
 // learns reports whether the site's own networks decide.
-func learns(cfg *config.Config) bool { return cfg.Policy == "dqn" && cfg.Model == "" }
+func learns(cfg *config.Config) bool { return decidesByNetwork(cfg) && cfg.Model == "" }
 
 // mixLoader gathers what a mix is drawn from.
 type mixLoader struct {
@@ -190,17 +190,14 @@ func withModel(ctx context.Context, cfg *config.Config, j *journal.Journal, p rl
 	if err != nil {
 		return nil, 0, err
 	}
-	net, err := c.Network(p)
-	if err != nil {
-		return nil, 0, err
-	}
 	rest := policies
-	if len(rest) > 0 && rest[0].Name() == "dqn" {
+	if len(rest) > 0 && rest[0].Name() == pretrained.Name {
 		rest = rest[1:]
 	}
-	name := builtIn
+	name := pretrained.BuiltIn
 	if id != models.BuiltIn {
 		name = strconv.FormatInt(id, 10)
 	}
-	return append([]rlcore.Policy{dqn.NewPolicy("dqn", net).By(name)}, rest...), id, nil
+	own, err := pretrained.Policy(c, p, name)
+	return append([]rlcore.Policy{own}, rest...), id, err
 }

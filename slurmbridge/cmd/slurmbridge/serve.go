@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -11,6 +12,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
@@ -22,7 +24,8 @@ func newServe(s *shared) *cobra.Command {
 nodes' records. It looks when something happened (a line in wake_file, a record)
 and every poll at the latest.
 
-Policies: ` + strings.Join(policyNames(), ", ") + `.
+Policies:
+` + policyList() + `
 
 SIGHUP reads the configuration again; unless every setting of it works the old one
 stays, and the log names the one that doesn't. SIGTERM ends
@@ -33,6 +36,15 @@ where this one was, and without one every waiting job is let go.`,
 	}
 	config.Flags(c.Flags())
 	return c
+}
+
+// policyList describes the policies that the setting takes, a line each.
+func policyList() string {
+	var b strings.Builder
+	for _, p := range rlcore.LivePolicies() {
+		fmt.Fprintf(&b, "  %-10s %s\n", p.Name, p.About)
+	}
+	return b.String()
 }
 
 // serve runs the daemon until it is told to end. Each SIGHUP with a configuration

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"os/user"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,11 +23,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
-	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
@@ -45,38 +41,32 @@ type wired struct {
 
 func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
 
-// policyNames lists what the setting policy takes.
-func policyNames() []string { return append([]string{"dqn"}, baseline.Names()...) }
-
 // newPolicies makes the configured policy and those to fall back on, in their order:
 // greedy, then exclusive. A model that can't be used is logged and passed over: that
 // the queue is shared less cleverly is no reason not to serve it.
 func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rlcore.Policy, error) {
-	names := []string{cfg.Policy, "greedy", "exclusive"}
 	var out []rlcore.Policy
-	if cfg.Policy == "dqn" {
-		policy, err := newDQN(cfg, p)
-		if err != nil {
-			log.Error("model can't be used: greedy decides instead", "err", err)
-		} else {
-			out = append(out, policy)
-		}
-		names = names[1:]
-	}
-	for i, name := range names {
-		if slices.Contains(names[:i], name) {
+	for i, name := range []string{cfg.Policy, "greedy", "exclusive"} {
+		if i > 0 && name == cfg.Policy {
 			continue
 		}
-		if !slices.Contains(baseline.Names(), name) {
-			return nil, usageError{fmt.Errorf("%s: there is no policy %q; there are %s", cfg.Where("policy"), name, strings.Join(policyNames(), ", "))}
-		}
-		policy, err := baseline.ByName(name, p)
-		if err != nil {
+		policy, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: p, Seed: 1, Model: cfg.Model})
+		switch {
+		case err == nil:
+			out = append(out, policy)
+		case decidesByNetwork(cfg):
+			log.Error("model can't be used: greedy decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("model"), err))
+		default:
 			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("policy"), err)}
 		}
-		out = append(out, policy)
 	}
 	return out, nil
+}
+
+// decidesByNetwork reports whether the policy of the settings takes a model.
+func decidesByNetwork(cfg *config.Config) bool {
+	spec, ok := rlcore.PolicyNamed(cfg.Policy)
+	return ok && spec.Live && spec.Network
 }
 
 // newDecider joins policies with the guard of the settings.
@@ -88,27 +78,6 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Trust: cfg.Trust,
 		},
 	}
-}
-
-// builtIn is what the network in the program is called.
-const builtIn = "built in"
-
-// newDQN is the policy of the model in the settings, or of the one built in.
-func newDQN(cfg *config.Config, p rlcore.Predictor) (rlcore.Policy, error) {
-	load, name := pretrained.Checkpoint, builtIn
-	if cfg.Model != "" {
-		name = filepath.Base(cfg.Model)
-		load = func() (*dqn.Checkpoint, error) { return dqn.Load(cfg.Model) }
-	}
-	cp, err := load()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Where("model"), err)
-	}
-	net, err := cp.Network(p)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.Where("model"), err)
-	}
-	return dqn.NewPolicy("dqn", net).By(name), nil
 }
 
 // openStore opens the database.
@@ -189,7 +158,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		Planner: &loop.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, j, predictor, policies, log), predictor),
 			Partitions: loop.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
-			Join:       cfg.Join, Ahead: true, Room: cfg.Join && cfg.Policy != "exclusive" && cfg.Policy != "sjf",
+			Join:       cfg.Join, Ahead: true, Room: cfg.Join,
 			Wanted: cfg.Policy,
 		},
 	}

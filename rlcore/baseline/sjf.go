@@ -1,0 +1,31 @@
+package baseline
+
+import (
+	"image/color"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+	Name: "sjf", About: "a GPU of its own to each job, the shortest first", Rank: 20, Colour: color.RGBA{150, 150, 150, 255},
+	Live: true, Contender: true, Alone: true, ShortestFirst: true,
+	New: func(rlcore.PolicySetup) (rlcore.Policy, error) { return SJF{}, nil },
+})
+
+// SJF gives each job a GPU of its own, the shortest first; one of unknown length
+// counts with its time limit.
+type SJF struct{}
+
+// Name implements rlcore.Policy.
+func (SJF) Name() string { return "sjf" }
+
+// Score implements rlcore.Policy.
+func (SJF) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	alone(dst, w, combos, func(i int) float64 {
+		j := w.Job(i)
+		if j.Profile != nil {
+			return -j.Profile.DurationS
+		}
+		return -max(j.LimitS, 1e6)
+	})
+}

@@ -1,0 +1,99 @@
+package baseline
+
+import (
+	"fmt"
+	"image/color"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+	Name: "pack", About: "greedy, but a job must bring a noticeable gain to be let in", Rank: 75, Colour: color.RGBA{0, 68, 136, 255},
+	Live: true,
+	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) {
+		return NewThroughput("pack", s.Predictor, 0.12), nil
+	},
+})
+
+var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+	Name: "greedy", About: "the combination with the highest predicted throughput", Rank: 80, Colour: color.RGBA{0, 114, 178, 255},
+	Live: true, Contender: true,
+	New:   func(s rlcore.PolicySetup) (rlcore.Policy, error) { return NewThroughput("greedy", s.Predictor, 0), nil },
+	Knobs: crowds(0, 0.05, 0.12, 0.2),
+})
+
+func crowds(values ...float64) []rlcore.PolicyKnob {
+	var out []rlcore.PolicyKnob
+	for _, crowd := range values {
+		out = append(out, rlcore.PolicyKnob{
+			Note: fmt.Sprintf("crowd %.2f", crowd),
+			New:  func(p rlcore.Predictor) rlcore.Policy { return NewThroughput("greedy", p, crowd) },
+		})
+	}
+	return out
+}
+
+// Throughput takes the combination with which the GPU does the most work: the sum
+// over everybody on it of 1 / predicted slowdown. crowd is what each member beyond
+// the first must bring to be let in: with it, a combination that hardly gains is
+// left for a better one.
+type Throughput struct {
+	name      string
+	predictor rlcore.Predictor
+	crowd     float64
+
+	members []*rlcore.Profile
+	pred    []rlcore.Prediction
+}
+
+// NewThroughput returns the policy under a name of its own. crowd ≥ 0 is in
+// seconds of solo work a second, a member.
+func NewThroughput(name string, p rlcore.Predictor, crowd float64) *Throughput {
+	return &Throughput{name: name, predictor: p, crowd: crowd}
+}
+
+// Name implements rlcore.Policy.
+func (t *Throughput) Name() string { return t.name }
+
+// Score implements rlcore.Policy.
+func (t *Throughput) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	for k, c := range combos {
+		dst[k] = t.value(w, c)
+	}
+}
+
+func (t *Throughput) value(w *rlcore.Window, c rlcore.Combo) float64 {
+	card := w.Card()
+	t.members = t.members[:0]
+	add := func(p *rlcore.Profile) bool {
+		t.members = append(t.members, p)
+		return p != nil
+	}
+	known := true
+	for i := range card.Running {
+		known = add(card.Running[i].Profile) && known
+	}
+	for i := range w.Jobs {
+		if c.Has(i) {
+			known = add(w.Job(i).Profile) && known
+		}
+	}
+	n := len(t.members)
+	if n == 0 {
+		return 0
+	}
+	if !known || n == 1 {
+		// Alone: one unit of work a second, and nobody else could be let in.
+		return 1
+	}
+	if cap(t.pred) < n {
+		t.pred = make([]rlcore.Prediction, n)
+	}
+	t.pred = t.pred[:n]
+	t.predictor.Predict(t.pred, &card.Spec, t.members)
+	sum := 0.0
+	for i := range t.pred {
+		sum += 1 / t.pred[i].Slowdown
+	}
+	return sum - t.crowd*float64(n-1)
+}

@@ -1,0 +1,112 @@
+package rlcore
+
+import (
+	"cmp"
+	"fmt"
+	"image/color"
+	"slices"
+	"strings"
+)
+
+// PolicySpec is what the rest of the project knows of a policy. Daemon, help texts,
+// experiments, tables and figures read it here and have no list of policies of their own.
+//
+// Each policy registers its spec from its own file: var _ = RegisterPolicy(…). An explicit
+// table would be a second file to edit for each policy, and the lists that disagree are
+// what the registry replaces. Registering only adds a row; nothing is built or opened.
+type PolicySpec struct {
+	Name  string
+	About string // one line, for help texts
+	Rank  int    // position in lists and tables, ascending
+	// Colour in figures. Those here are Okabe and Ito's (Color Universal Design, 2008),
+	// and Tol's wine as the ninth.
+	Colour color.RGBA
+
+	Live      bool // the daemon can decide by it
+	Contender bool // experiments compare it
+	Alone     bool // gives each job a GPU of its own
+	// ShortestFirst policies look for the shortest job. A window shows them the first few
+	// only, so experiments sort their queue.
+	ShortestFirst bool
+	Network       bool // decides by a trained network: takes a model file, or the site's own networks
+	Learns        bool // in a replay its model of slowdowns learns from the co-runs it sees
+	// Unguarded policies judge by themselves what fits: experiments hold them to the
+	// card's own rules only.
+	Unguarded bool
+	// Minor contenders have no row of their own in the figures over time.
+	Minor bool
+
+	// New makes the policy; nil where only training does.
+	New func(PolicySetup) (Policy, error)
+	// Knobs are the settings among which experiments choose by job sets of their own;
+	// none = New's.
+	Knobs []PolicyKnob
+}
+
+// PolicySetup is what a policy may be made from.
+type PolicySetup struct {
+	Predictor Predictor
+	Seed      uint64 // of random choices
+	Model     string // file of a network; "" = the one built in
+}
+
+// PolicyKnob is one setting of a policy that has some to choose among.
+type PolicyKnob struct {
+	Note string // e.g. "crowd 0.12"
+	New  func(Predictor) Policy
+}
+
+var policies []PolicySpec
+
+// RegisterPolicy adds a policy to those there are. It panics on a second one of a name.
+func RegisterPolicy(s PolicySpec) PolicySpec {
+	if _, there := PolicyNamed(s.Name); there || s.Name == "" {
+		panic(fmt.Sprintf("rlcore: a policy %q is registered twice, or has no name", s.Name))
+	}
+	policies = append(policies, s)
+	slices.SortFunc(policies, func(a, b PolicySpec) int { return cmp.Or(a.Rank-b.Rank, cmp.Compare(a.Name, b.Name)) })
+	return s
+}
+
+// PolicyNamed returns the policy of a name.
+func PolicyNamed(name string) (PolicySpec, bool) {
+	i := slices.IndexFunc(policies, func(s PolicySpec) bool { return s.Name == name })
+	if i < 0 {
+		return PolicySpec{}, false
+	}
+	return policies[i], true
+}
+
+// LivePolicies are those that the daemon can decide by, in the order of their ranks.
+func LivePolicies() []PolicySpec {
+	return slices.DeleteFunc(slices.Clone(policies), func(s PolicySpec) bool { return !s.Live })
+}
+
+// Contenders are the policies that experiments compare, in the order of their ranks.
+func Contenders() []PolicySpec {
+	return slices.DeleteFunc(slices.Clone(policies), func(s PolicySpec) bool { return !s.Contender })
+}
+
+// PolicyNames are the names of specs.
+func PolicyNames(specs []PolicySpec) []string {
+	out := make([]string, len(specs))
+	for i := range specs {
+		out[i] = specs[i].Name
+	}
+	return out
+}
+
+// NewPolicy makes the live policy of a name. An unknown name's error lists those there are.
+func NewPolicy(name string, setup PolicySetup) (Policy, error) {
+	s, ok := PolicyNamed(name)
+	if !ok || !s.Live {
+		return nil, fmt.Errorf("there is no policy %q; there are %s", name, strings.Join(PolicyNames(LivePolicies()), ", "))
+	}
+	return s.New(setup)
+}
+
+// Shares reports whether a policy may have jobs share a GPU. One that isn't registered may.
+func Shares(p Policy) bool {
+	s, _ := PolicyNamed(p.Name())
+	return !s.Alone
+}
