@@ -1,110 +1,83 @@
-// Package journal keeps the bridge's groups, changes and notes in SQLite, so
-// that a restart picks up where it was and people can ask later what was done to
-// a job and why.
+// Package journal keeps in SQLite what the controller did and saw: groups, changes,
+// explanations and outcomes, and when each job waited and ran. A restart picks up where
+// it was, and people can read later what was done to a job and why.
 package journal
 
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-//go:embed schema.sql
-var schema string
-
 // ErrNotFound says that the journal holds nothing about the job.
 var ErrNotFound = errors.New("not in the journal")
 
-// Journal implements slurmbridge.Journal on tables of its own in a database that
-// somebody else opened.
+// Journal implements loop.Journal and loop.Ledger on tables of its own in the
+// controller's database.
 type Journal struct {
 	db *sql.DB
-	// groups and book hold what was last written, so that what hasn't changed is
+	// groups and tracker hold what was last written, so that what hasn't changed is
 	// not written again.
-	groups map[int64]string
-	book   string
+	groups  map[int64]string
+	tracker string
+	ledger  ledger
 }
 
-// New makes the journal's tables where they are missing.
-func New(ctx context.Context, db *sql.DB) (*Journal, error) {
-	if _, err := db.ExecContext(ctx, schema); err != nil {
-		return nil, fmt.Errorf("make journal tables: %w", err)
-	}
-	return &Journal{db: db, groups: map[int64]string{}}, nil
+// New returns the journal of a database that package database opened.
+func New(db *sql.DB) *Journal {
+	return &Journal{db: db, groups: map[int64]string{}, ledger: ledger{meant: map[string]string{}, nodes: map[string]string{}}}
 }
 
-// rest is what of a Book is not groups.
+// rest is what of a tracker is not groups.
 type rest struct {
-	Waits    map[string]*loop.Wait     `json:"waits"`
-	HandsOff map[string]string         `json:"hands_off"`
-	Done     map[string]*loop.Progress `json:"done"`
-	Endings  map[string]*loop.Ended    `json:"endings"`
+	Waits     map[string]*loop.Wait     `json:"waits"`
+	Unmanaged map[string]string         `json:"hands_off"`
+	Done      map[string]*loop.Progress `json:"done"`
+	Endings   map[string]*loop.Ended    `json:"endings"`
 }
 
 // Load returns the groups that were not done when they were last written, and
-// the rest of the book.
+// the rest of the tracker.
 func (j *Journal) Load(ctx context.Context) (*loop.Tracker, error) {
-	b := loop.NewTracker()
+	t := loop.NewTracker()
 	var last sql.NullInt64
 	if err := j.db.QueryRowContext(ctx, `SELECT max(id) FROM bridge_groups`).Scan(&last); err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
 	}
-	b.NextID = last.Int64 + 1
-	rows, err := j.db.QueryContext(ctx, `SELECT id, body FROM bridge_groups WHERE state <> ?`, job.Done)
-	if err != nil {
-		return nil, fmt.Errorf("read groups: %w", err)
-	}
-	defer rows.Close()
-	for rows.Next() {
+	t.NextID = last.Int64 + 1
+	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
 		var id int64
 		var body string
 		if err := rows.Scan(&id, &body); err != nil {
-			return nil, fmt.Errorf("read groups: %w", err)
+			return err
 		}
-		var g job.Group
-		if err := json.Unmarshal([]byte(body), &g); err != nil {
-			return nil, fmt.Errorf("read group %d: %w", id, err)
-		}
-		b.Groups[id] = &g
-		j.groups[id] = body
-	}
-	if err := rows.Err(); err != nil {
+		g := new(job.Group)
+		t.Groups[id], j.groups[id] = g, body
+		return json.Unmarshal([]byte(body), g)
+	}, `SELECT id, body FROM bridge_groups WHERE state <> ?`, job.Done)
+	if err != nil {
 		return nil, fmt.Errorf("read groups: %w", err)
 	}
-	var body string
-	err = j.db.QueryRowContext(ctx, `SELECT body FROM bridge_book WHERE id = 1`).Scan(&body)
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return b, nil
-	case err != nil:
-		return nil, fmt.Errorf("read book: %w", err)
-	}
 	var r rest
-	if err := json.Unmarshal([]byte(body), &r); err != nil {
-		return nil, fmt.Errorf("read book: %w", err)
+	err = j.db.QueryRowContext(ctx, `SELECT body FROM bridge_book WHERE id = 1`).Scan(database.JSON(&r))
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, fmt.Errorf("read tracker: %w", err)
 	}
-	for k, v := range r.Waits {
-		b.Waits[k] = v
-	}
-	for k, v := range r.HandsOff {
-		b.Unmanaged[k] = v
-	}
-	for k, v := range r.Done {
-		b.Done[k] = v
-	}
-	for k, v := range r.Endings {
-		b.Endings[k] = v
-	}
-	return b, nil
+	maps.Copy(t.Waits, r.Waits)
+	maps.Copy(t.Unmanaged, r.Unmanaged)
+	maps.Copy(t.Done, r.Done)
+	maps.Copy(t.Endings, r.Endings)
+	return t, nil
 }
 
 // SaveGroup writes a group down, unless it stands there as it is.
@@ -116,23 +89,21 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 	if j.groups[g.ID] == string(body) {
 		return nil
 	}
-	tx, err := j.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("write group %d: %w", g.ID, err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_groups (id, state, decided, body) VALUES (?, ?, ?, ?)
-		ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body`,
-		g.ID, g.State, g.Decided.UnixMilli(), string(body)); err != nil {
-		return fmt.Errorf("write group %d: %w", g.ID, err)
-	}
-	for i := range g.Members {
-		if _, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO bridge_members (group_id, ref) VALUES (?, ?)`,
-			g.ID, g.Members[i].Ref); err != nil {
-			return fmt.Errorf("write group %d: %w", g.ID, err)
+	err = database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_groups (id, state, decided, body) VALUES (?, ?, ?, ?)
+			ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body`,
+			g.ID, g.State, g.Decided.UnixMilli(), string(body)); err != nil {
+			return err
 		}
-	}
-	if err := tx.Commit(); err != nil {
+		for i := range g.Members {
+			if _, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO bridge_members (group_id, ref) VALUES (?, ?)`,
+				g.ID, g.Members[i].Ref); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("write group %d: %w", g.ID, err)
 	}
 	j.groups[g.ID] = string(body)
@@ -142,78 +113,70 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 	return nil
 }
 
-// SaveBook writes down what of the book is not groups.
-func (j *Journal) SaveTracker(ctx context.Context, b *loop.Tracker) error {
-	r := rest{Waits: map[string]*loop.Wait{}, HandsOff: b.Unmanaged, Done: b.Done, Endings: b.Endings}
-	for ref, w := range b.Waits {
+// SaveTracker writes down what of the tracker is not groups.
+func (j *Journal) SaveTracker(ctx context.Context, t *loop.Tracker) error {
+	r := rest{Waits: map[string]*loop.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Endings: t.Endings}
+	for ref, w := range t.Waits {
 		if *w != (loop.Wait{}) {
 			r.Waits[ref] = w
 		}
 	}
 	body, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("write book: %w", err)
+		return fmt.Errorf("write tracker: %w", err)
 	}
-	if j.book == string(body) {
+	if j.tracker == string(body) {
 		return nil
 	}
 	if _, err := j.db.ExecContext(ctx, `INSERT INTO bridge_book (id, body) VALUES (1, ?)
 		ON CONFLICT (id) DO UPDATE SET body = excluded.body`, string(body)); err != nil {
-		return fmt.Errorf("write book: %w", err)
+		return fmt.Errorf("write tracker: %w", err)
 	}
-	j.book = string(body)
+	j.tracker = string(body)
 	return nil
 }
 
-// Log records one change with the values it replaced, and what Slurm said to it.
+// Log records one change with the values it replaced, and Slurm's answer.
 func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change, outcome error) error {
 	result := "ok"
 	if outcome != nil {
 		result = outcome.Error()
 	}
-	tx, err := j.db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("write change: %w", err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	for _, ref := range c.Update.Jobs {
-		one := *c
-		one.Update.Jobs = []string{ref}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-			at.UnixMilli(), mode, group, ref, c.Step, one.Text(), c.Was[ref], result); err != nil {
-			return fmt.Errorf("write change: %w", err)
+	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+		for _, ref := range c.Update.Jobs {
+			one := *c
+			one.Update.Jobs = []string{ref}
+			if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result)
+				VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+				at.UnixMilli(), mode, group, ref, c.Step, one.Text(), c.Was[ref], result); err != nil {
+				return err
+			}
 		}
-	}
-	if err := tx.Commit(); err != nil {
+		return nil
+	})
+	if err != nil {
 		return fmt.Errorf("write change: %w", err)
 	}
 	return nil
 }
 
-// SaveNotes keeps the newest note of each job.
-func (j *Journal) SaveExplanations(ctx context.Context, notes map[string]*job.Explanation) error {
-	if len(notes) == 0 {
+// SaveExplanations keeps the newest explanation of each job.
+func (j *Journal) SaveExplanations(ctx context.Context, all map[string]*job.Explanation) error {
+	if len(all) == 0 {
 		return nil
 	}
-	tx, err := j.db.BeginTx(ctx, nil)
+	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+		for ref, e := range all {
+			if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_notes (ref, at, body) VALUES (?, ?, ?)
+				ON CONFLICT (ref) DO UPDATE SET at = excluded.at, body = excluded.body`,
+				ref, e.At.UnixMilli(), database.JSON(e)); err != nil {
+				return fmt.Errorf("job %s: %w", ref, err)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("write notes: %w", err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	for ref, n := range notes {
-		body, err := json.Marshal(n)
-		if err != nil {
-			return fmt.Errorf("write note of job %s: %w", ref, err)
-		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_notes (ref, at, body) VALUES (?, ?, ?)
-			ON CONFLICT (ref) DO UPDATE SET at = excluded.at, body = excluded.body`,
-			ref, n.At.UnixMilli(), string(body)); err != nil {
-			return fmt.Errorf("write note of job %s: %w", ref, err)
-		}
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("write notes: %w", err)
+		return fmt.Errorf("write explanations: %w", err)
 	}
 	return nil
 }
@@ -232,53 +195,36 @@ type Entry struct {
 
 // Story is everything the journal knows of one job.
 type Story struct {
-	// Waits is where the job stands in the queue, of those that wait for a decision.
-	// The journal doesn't keep it: the daemon knows it from its last look.
+	// Waits is where the job stands in the queue of those that wait for a decision.
+	// The journal doesn't keep it: the daemon knows it from its last poll.
 	Waits   *loop.QueuePosition `json:"waits,omitempty"`
 	Note    *job.Explanation    `json:"note,omitempty"`
 	Groups  []job.Group         `json:"groups,omitempty"`
 	Changes []Entry             `json:"changes,omitempty"`
-	// Outcomes are what came of its runs.
+	// Outcomes are those of its runs.
 	Outcomes []history.Outcome `json:"outcomes,omitempty"`
 }
 
 // Story returns what is known of a job. Returns ErrNotFound if that is nothing.
 func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	var s Story
-	var body string
-	err := j.db.QueryRowContext(ctx, `SELECT body FROM bridge_notes WHERE ref = ?`, ref).Scan(&body)
-	switch {
-	case err == nil:
-		if err := json.Unmarshal([]byte(body), &s.Note); err != nil {
-			return nil, fmt.Errorf("read note of job %s: %w", ref, err)
-		}
-	case !errors.Is(err, sql.ErrNoRows):
-		return nil, fmt.Errorf("read note of job %s: %w", ref, err)
+	err := j.db.QueryRowContext(ctx, `SELECT body FROM bridge_notes WHERE ref = ?`, ref).Scan(database.JSON(&s.Note))
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, fmt.Errorf("read explanation of job %s: %w", ref, err)
 	}
-	rows, err := j.db.QueryContext(ctx, `SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
-		WHERE m.ref = ? ORDER BY g.id`, ref)
-	if err != nil {
+	if s.Groups, err = list[job.Group](ctx, j.db, `SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
+		WHERE m.ref = ? ORDER BY g.id`, ref); err != nil {
 		return nil, fmt.Errorf("read groups of job %s: %w", ref, err)
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var g job.Group
-		if err := rows.Scan(&body); err != nil {
-			return nil, fmt.Errorf("read groups of job %s: %w", ref, err)
-		}
-		if err := json.Unmarshal([]byte(body), &g); err != nil {
-			return nil, fmt.Errorf("read groups of job %s: %w", ref, err)
-		}
-		s.Groups = append(s.Groups, g)
+	columns := func(e *Entry) []any {
+		return []any{database.Millis(&e.At), &e.Mode, &e.Group, &e.Ref, &e.Step, &e.Change, &e.Was, &e.Result}
 	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read groups of job %s: %w", ref, err)
+	if s.Changes, err = database.List(ctx, j.db, columns, `SELECT at, mode, group_id, ref, step, change, was, result
+		FROM bridge_changes WHERE ref = ? ORDER BY id`, ref); err != nil {
+		return nil, fmt.Errorf("read changes of job %s: %w", ref, err)
 	}
-	if s.Changes, err = j.changes(ctx, ref); err != nil {
-		return nil, err
-	}
-	if s.Outcomes, err = j.outcomes(ctx, `SELECT body FROM bridge_outcomes WHERE ref = ? ORDER BY run`, ref); err != nil {
-		return nil, err
+	if s.Outcomes, err = list[history.Outcome](ctx, j.db, `SELECT body FROM bridge_outcomes WHERE ref = ? ORDER BY run`, ref); err != nil {
+		return nil, fmt.Errorf("read outcomes of job %s: %w", ref, err)
 	}
 	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
 		return nil, fmt.Errorf("job %s: %w", ref, ErrNotFound)
@@ -286,54 +232,25 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	return &s, nil
 }
 
-func (j *Journal) changes(ctx context.Context, ref string) ([]Entry, error) {
-	rows, err := j.db.QueryContext(ctx, `SELECT at, mode, group_id, ref, step, change, was, result
-		FROM bridge_changes WHERE ref = ? ORDER BY id`, ref)
-	if err != nil {
-		return nil, fmt.Errorf("read changes of job %s: %w", ref, err)
-	}
-	defer rows.Close()
-	var out []Entry
-	for rows.Next() {
-		var e Entry
-		var at int64
-		if err := rows.Scan(&at, &e.Mode, &e.Group, &e.Ref, &e.Step, &e.Change, &e.Was, &e.Result); err != nil {
-			return nil, fmt.Errorf("read changes of job %s: %w", ref, err)
-		}
-		e.At = time.UnixMilli(at)
-		out = append(out, e)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read changes of job %s: %w", ref, err)
-	}
-	return out, nil
+// list reads a column of JSON.
+func list[T any](ctx context.Context, db *sql.DB, query string, args ...any) ([]T, error) {
+	return database.List(ctx, db, func(v *T) []any { return []any{database.JSON(v)} }, query, args...)
 }
 
-// Started notes when a job really started, as its node recorded it. It returns
-// the job's last group with the time between the group's first and last start,
-// and whether every member's start is known by now. Returns ErrNotFound if the
-// job was in no group.
-func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (g *job.Group, skew time.Duration, complete bool, err error) {
-	var id int64
-	var body string
-	err = j.db.QueryRowContext(ctx, `SELECT g.id, g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
-		WHERE m.ref = ? ORDER BY g.id DESC LIMIT 1`, ref).Scan(&id, &body)
+// Started notes when a member of a group started, as its node recorded it, and returns
+// the time between the group's first and last start; complete says that every member's
+// start is known by now. Returns ErrNotFound if the job was in no group.
+func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew time.Duration, complete bool, err error) {
+	var group int64
+	err = j.db.QueryRowContext(ctx, `UPDATE bridge_members SET started = ?1 WHERE ref = ?2
+		AND group_id = (SELECT max(group_id) FROM bridge_members WHERE ref = ?2) RETURNING group_id`, at.UnixNano(), ref).Scan(&group)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, 0, false, fmt.Errorf("job %s: %w", ref, ErrNotFound)
+		return 0, false, fmt.Errorf("job %s: %w", ref, ErrNotFound)
 	}
 	if err != nil {
-		return nil, 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
+		return 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
 	}
-	if _, err := j.db.ExecContext(ctx, `UPDATE bridge_members SET started = ? WHERE group_id = ? AND ref = ?`,
-		at.UnixNano(), id, ref); err != nil {
-		return nil, 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
-	}
-	g = new(job.Group)
-	if err := json.Unmarshal([]byte(body), g); err != nil {
-		return nil, 0, false, fmt.Errorf("read group %d: %w", id, err)
-	}
-	skew, complete, err = j.skew(ctx, id)
-	return g, skew, complete, err
+	return j.skew(ctx, group)
 }
 
 // skew is the time between the first and the last known start of a group.
@@ -358,27 +275,9 @@ type Grouped struct {
 
 // Groups returns the groups decided since the given time, in order.
 func (j *Journal) Groups(ctx context.Context, since time.Time) ([]Grouped, error) {
-	rows, err := j.db.QueryContext(ctx, `SELECT body FROM bridge_groups WHERE decided >= ? ORDER BY id`, since.UnixMilli())
+	columns := func(g *Grouped) []any { return []any{database.JSON(&g.Group)} }
+	out, err := database.List(ctx, j.db, columns, `SELECT body FROM bridge_groups WHERE decided >= ? ORDER BY id`, since.UnixMilli())
 	if err != nil {
-		return nil, fmt.Errorf("read groups: %w", err)
-	}
-	defer rows.Close()
-	out := []Grouped{}
-	for rows.Next() {
-		var body string
-		if err := rows.Scan(&body); err != nil {
-			return nil, fmt.Errorf("read groups: %w", err)
-		}
-		var g Grouped
-		if err := json.Unmarshal([]byte(body), &g.Group); err != nil {
-			return nil, fmt.Errorf("read groups: %w", err)
-		}
-		out = append(out, g)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read groups: %w", err)
-	}
-	if err := rows.Close(); err != nil {
 		return nil, fmt.Errorf("read groups: %w", err)
 	}
 	for i := range out {
@@ -401,6 +300,10 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 		`DELETE FROM bridge_members WHERE group_id IN (SELECT id FROM bridge_groups WHERE decided < ?1 AND state = 'done')`,
 		`DELETE FROM bridge_groups WHERE decided < ?1 AND state = 'done'
 			AND id < (SELECT max(id) FROM bridge_groups)`, // the highest number must not be given out again
+		`DELETE FROM bridge_ran WHERE ended < ?1`,
+		`DELETE FROM bridge_intended WHERE at < ?1`,
+		`DELETE FROM bridge_refusals WHERE last < ?1`,
+		`DELETE FROM bridge_nodes WHERE seen < ?1`,
 	} {
 		if _, err := j.db.ExecContext(ctx, q, before.UnixMilli()); err != nil {
 			return fmt.Errorf("forget old entries: %w", err)

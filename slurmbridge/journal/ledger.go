@@ -3,7 +3,6 @@ package journal
 import (
 	"context"
 	"database/sql"
-	_ "embed"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -12,21 +11,15 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-//go:embed ledger.sql
-var ledgerSchema string
-
-// Ledger keeps what each look showed of jobs and GPUs: who waited since when, ran
-// where and for how long, what shadow would have grouped, and what the guard
-// refused. The receipt and the status page are made of it. It writes what has
-// changed since the look before, so that a quiet queue costs nothing. It has one
-// writer, the bridge's loop.
-type Ledger struct {
-	db     *sql.DB
-	tracks map[string]*track // by ref, those of the last look; nil = not loaded
-	meant  map[string]string // what shadow intended with a job, as it was written
+// ledger is what the journal remembers of the poll before, to write only what has
+// changed since: a quiet queue costs nothing. It belongs to the controller's loop.
+type ledger struct {
+	tracks map[string]*track // the jobs of the last poll, by ref; nil = not read yet
+	meant  map[string]string // the intention that was written of a job, in shadow
 	nodes  map[string]string
 	hour   int64 // when the nodes were last written
 }
@@ -39,33 +32,23 @@ type track struct {
 	job           *job.Job // as the last look showed it
 }
 
-// NewLedger makes the ledger's tables where they are missing.
-func (j *Journal) NewLedger(ctx context.Context) (*Ledger, error) {
-	if _, err := j.db.ExecContext(ctx, ledgerSchema); err != nil {
-		return nil, fmt.Errorf("make ledger tables: %w", err)
-	}
-	return &Ledger{db: j.db, meant: map[string]string{}, nodes: map[string]string{}}, nil
-}
-
-// Enter writes down what a look showed and led to. What couldn't be written is
-// tried again with the next look.
-func (l *Ledger) Enter(ctx context.Context, st *job.Status) error {
+// Enter writes down what a poll showed of jobs and GPUs and led to: since when each job
+// waits, where and how long it ran, what shadow would have grouped, and what the guard
+// refused. The receipt and the status page are made from it. What couldn't be written is
+// tried again with the next poll.
+func (j *Journal) Enter(ctx context.Context, st *job.Status) error {
 	if st == nil || st.Snap == nil {
 		return nil
 	}
-	tx, err := l.db.BeginTx(ctx, nil)
+	e := &entry{ledger: &j.ledger, ctx: ctx, st: st, at: st.Snap.At}
+	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+		e.tx = tx
+		return e.write()
+	})
 	if err != nil {
 		return fmt.Errorf("write ledger: %w", err)
 	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	e := &entry{Ledger: l, ctx: ctx, tx: tx, st: st, at: st.Snap.At}
-	if err := e.write(); err != nil {
-		return fmt.Errorf("write ledger: %w", err)
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("write ledger: %w", err)
-	}
-	l.tracks = e.tracks
+	j.ledger.tracks = e.tracks
 	for _, keep := range e.kept {
 		keep()
 	}
@@ -74,7 +57,7 @@ func (l *Ledger) Enter(ctx context.Context, st *job.Status) error {
 
 // entry is one Enter call.
 type entry struct {
-	*Ledger
+	*ledger
 	ctx    context.Context
 	tx     *sql.Tx
 	st     *job.Status
@@ -90,7 +73,7 @@ func (e *entry) exec(query string, args ...any) error {
 }
 
 func (e *entry) write() error {
-	before := e.Ledger.tracks
+	before := e.ledger.tracks
 	if before == nil {
 		var err error
 		if before, err = e.open(); err != nil {
@@ -128,21 +111,17 @@ func (e *entry) write() error {
 
 // open reads the runs that were not over when the last daemon wrote.
 func (e *entry) open() (map[string]*track, error) {
-	rows, err := e.tx.QueryContext(e.ctx, `SELECT ref, start, submit, ready FROM bridge_ran WHERE ended IS NULL`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	out := map[string]*track{}
-	for rows.Next() {
+	err := database.Each(e.ctx, e.tx, func(rows *sql.Rows) error {
 		var ref string
-		var start, submit, ready int64
-		if err := rows.Scan(&ref, &start, &submit, &ready); err != nil {
-			return nil, err
+		var t track
+		if err := rows.Scan(&ref, database.Millis(&t.start), database.Millis(&t.submit), database.Millis(&t.ready)); err != nil {
+			return err
 		}
-		out[ref] = &track{submit: time.UnixMilli(submit), ready: time.UnixMilli(ready), start: time.UnixMilli(start)}
-	}
-	return out, rows.Err()
+		out[ref] = &t
+		return nil
+	}, `SELECT ref, start, submit, ready FROM bridge_ran WHERE ended IS NULL`)
+	return out, err
 }
 
 // job takes one job of the look over.

@@ -3,12 +3,12 @@ package journal
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -33,50 +33,28 @@ const ranColumns = `ref, start, submit, ready, ended, user, account, partition, 
 
 // Ran returns up to limit runs that were on their GPUs in [from, to), the longest
 // running and the latest first.
-func (l *Ledger) Ran(ctx context.Context, from, to time.Time, limit int) ([]Ran, error) {
-	return l.ran(ctx, `SELECT `+ranColumns+` FROM bridge_ran
+func (j *Journal) Ran(ctx context.Context, from, to time.Time, limit int) ([]Ran, error) {
+	return j.ran(ctx, `SELECT `+ranColumns+` FROM bridge_ran
 		WHERE start > 0 AND start < ?2 AND (ended IS NULL OR ended >= ?1) ORDER BY ended IS NULL DESC, ended DESC, ref LIMIT ?3`,
 		from.UnixMilli(), to.UnixMilli(), limit)
 }
 
 // Over returns up to limit runs that ended in [from, to), the latest first, with
 // those that no look saw running.
-func (l *Ledger) Over(ctx context.Context, from, to time.Time, limit int) ([]Ran, error) {
-	return l.ran(ctx, `SELECT `+ranColumns+` FROM bridge_ran WHERE ended >= ? AND ended < ? ORDER BY ended DESC, ref LIMIT ?`,
+func (j *Journal) Over(ctx context.Context, from, to time.Time, limit int) ([]Ran, error) {
+	return j.ran(ctx, `SELECT `+ranColumns+` FROM bridge_ran WHERE ended >= ? AND ended < ? ORDER BY ended DESC, ref LIMIT ?`,
 		from.UnixMilli(), to.UnixMilli(), limit)
 }
 
-func (l *Ledger) ran(ctx context.Context, query string, args ...any) ([]Ran, error) {
-	rows, err := l.db.QueryContext(ctx, query, args...)
+func (j *Journal) ran(ctx context.Context, query string, args ...any) ([]Ran, error) {
+	columns := func(r *Ran) []any {
+		return []any{
+			&r.Ref, database.Millis(&r.Start), database.Millis(&r.Submit), database.Millis(&r.Ready), database.Millis(&r.End),
+			&r.User, &r.Account, &r.Partition, &r.App, &r.Node, (*indexList)(&r.GPUs), &r.Shares, &r.Count, &r.Group, &r.Mode,
+		}
+	}
+	out, err := database.List(ctx, j.db, columns, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read ledger: %w", err)
-	}
-	defer rows.Close()
-	var out []Ran
-	for rows.Next() {
-		var r Ran
-		var start, submit, ready int64
-		var ended sql.NullInt64
-		var gpus string
-		if err := rows.Scan(&r.Ref, &start, &submit, &ready, &ended, &r.User, &r.Account, &r.Partition, &r.App, &r.Node, &gpus,
-			&r.Shares, &r.Count, &r.Group, &r.Mode); err != nil {
-			return nil, fmt.Errorf("read ledger: %w", err)
-		}
-		r.Submit, r.Ready = time.UnixMilli(submit), time.UnixMilli(ready)
-		if start > 0 {
-			r.Start = time.UnixMilli(start)
-		}
-		if ended.Valid {
-			r.End = time.UnixMilli(ended.Int64)
-		}
-		for f := range strings.SplitSeq(gpus, ",") {
-			if g, err := strconv.Atoi(f); err == nil {
-				r.GPUs = append(r.GPUs, g)
-			}
-		}
-		out = append(out, r)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read ledger: %w", err)
 	}
 	return out, nil
@@ -84,25 +62,18 @@ func (l *Ledger) ran(ctx context.Context, query string, args ...any) ([]Ran, err
 
 // Intended returns what shadow would have done in [from, to), the last word on each
 // job: the groups by ref.
-func (l *Ledger) Intended(ctx context.Context, from, to time.Time) (map[string]Intended, error) {
-	rows, err := l.db.QueryContext(ctx, `SELECT ref, body FROM bridge_intended WHERE at >= ? AND at < ?`, from.UnixMilli(), to.UnixMilli())
-	if err != nil {
-		return nil, fmt.Errorf("read intended groups: %w", err)
-	}
-	defer rows.Close()
+func (j *Journal) Intended(ctx context.Context, from, to time.Time) (map[string]Intended, error) {
 	out := map[string]Intended{}
-	for rows.Next() {
-		var ref, body string
+	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
+		var ref string
 		var in Intended
-		if err := rows.Scan(&ref, &body); err != nil {
-			return nil, fmt.Errorf("read intended groups: %w", err)
-		}
-		if err := json.Unmarshal([]byte(body), &in); err != nil {
-			return nil, fmt.Errorf("read intended group of job %s: %w", ref, err)
+		if err := rows.Scan(&ref, database.JSON(&in)); err != nil {
+			return err
 		}
 		out[ref] = in
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	}, `SELECT ref, body FROM bridge_intended WHERE at >= ? AND at < ?`, from.UnixMilli(), to.UnixMilli())
+	if err != nil {
 		return nil, fmt.Errorf("read intended groups: %w", err)
 	}
 	return out, nil
@@ -117,62 +88,47 @@ type Refused struct {
 
 // Refused returns the guard's reasons in [from, to), the most frequent first. A
 // refusal counts whole where its first or its last look is within.
-func (l *Ledger) Refused(ctx context.Context, from, to time.Time) ([]Refused, error) {
-	rows, err := l.db.QueryContext(ctx, `SELECT reason, count(*), sum(looks) FROM bridge_refusals
+func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]Refused, error) {
+	columns := func(r *Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks} }
+	out, err := database.List(ctx, j.db, columns, `SELECT reason, count(*), sum(looks) FROM bridge_refusals
 		WHERE last >= ? AND first < ? GROUP BY reason ORDER BY 2 DESC, 1`, from.UnixMilli(), to.UnixMilli())
 	if err != nil {
-		return nil, fmt.Errorf("read refusals: %w", err)
-	}
-	defer rows.Close()
-	var out []Refused
-	for rows.Next() {
-		var r Refused
-		if err := rows.Scan(&r.Reason, &r.Jobs, &r.Looks); err != nil {
-			return nil, fmt.Errorf("read refusals: %w", err)
-		}
-		out = append(out, r)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read refusals: %w", err)
 	}
 	return out, nil
 }
 
 // Nodes returns the nodes with GPUs that were in service since the given time.
-func (l *Ledger) Nodes(ctx context.Context, since time.Time) ([]job.Node, error) {
-	rows, err := l.db.QueryContext(ctx, `SELECT node, gpus, type, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
-	if err != nil {
-		return nil, fmt.Errorf("read nodes: %w", err)
-	}
-	defer rows.Close()
+func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error) {
 	var out []job.Node
-	for rows.Next() {
+	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
 		n := job.Node{Up: true}
 		var partitions string
 		if err := rows.Scan(&n.Name, &n.GPUs, &n.GPUType, &partitions); err != nil {
-			return nil, fmt.Errorf("read nodes: %w", err)
+			return err
 		}
 		if partitions != "" {
 			n.Partitions = strings.Split(partitions, ",")
 		}
 		out = append(out, n)
-	}
-	if err := rows.Err(); err != nil {
+		return nil
+	}, `SELECT node, gpus, type, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
+	if err != nil {
 		return nil, fmt.Errorf("read nodes: %w", err)
 	}
 	return out, nil
 }
 
-// Forget removes what is older than the given time.
-func (l *Ledger) Forget(ctx context.Context, before time.Time) error {
-	for _, q := range []string{
-		`DELETE FROM bridge_ran WHERE ended < ?`,
-		`DELETE FROM bridge_intended WHERE at < ?`,
-		`DELETE FROM bridge_refusals WHERE last < ?`,
-		`DELETE FROM bridge_nodes WHERE seen < ?`,
-	} {
-		if _, err := l.db.ExecContext(ctx, q, before.UnixMilli()); err != nil {
-			return fmt.Errorf("forget old entries: %w", err)
+// indexList is a column of GPU indexes, separated by commas.
+type indexList []int
+
+// Scan implements sql.Scanner.
+func (l *indexList) Scan(src any) error {
+	text, _ := src.(string)
+	*l = nil
+	for f := range strings.SplitSeq(text, ",") {
+		if g, err := strconv.Atoi(f); err == nil {
+			*l = append(*l, g)
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package journal
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -17,15 +16,6 @@ var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // at is so many seconds after the beginning.
 func at(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }
-
-func ledger(t *testing.T, path string) *Ledger {
-	t.Helper()
-	l, err := open(t, path).NewLedger(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
 
 // look is a status of that second with these jobs.
 func look(s int, jobs ...job.Job) *job.Status {
@@ -56,7 +46,7 @@ func runs(j job.Job, start int, gpus ...int) job.Job {
 	return j
 }
 
-func enter(t *testing.T, l *Ledger, sts ...*job.Status) {
+func enter(t *testing.T, l *Journal, sts ...*job.Status) {
 	t.Helper()
 	for _, st := range sts {
 		if err := l.Enter(context.Background(), st); err != nil {
@@ -65,7 +55,7 @@ func enter(t *testing.T, l *Ledger, sts ...*job.Status) {
 	}
 }
 
-func over(t *testing.T, l *Ledger) map[string]Ran {
+func over(t *testing.T, l *Journal) map[string]Ran {
 	t.Helper()
 	all, err := l.Over(context.Background(), began, at(10_000), 100)
 	if err != nil {
@@ -81,7 +71,7 @@ func over(t *testing.T, l *Ledger) map[string]Ran {
 // A job's wait begins when nothing but its turn keeps it: not while it is held or
 // waits for another job.
 func TestLedgerWaits(t *testing.T) {
-	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	l := open(t, filepath.Join(t.TempDir(), "db"))
 	held := waits("3", 0, "5")
 	held.Priority = 0
 	gated, chained := waits("1", 0, "5"), waits("2", 0, "5", "99")
@@ -115,10 +105,10 @@ func TestLedgerWaits(t *testing.T) {
 // ends what ended while it was away, and goes on with the rest.
 func TestLedgerRunsAndRestarts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
-	l := ledger(t, path)
+	l := open(t, path)
 	j := waits("1", 0)
 	enter(t, l, look(1, j, waits("9", 0)), look(10, runs(j, 5, 0), runs(waits("2", 0), 6, 1)), look(20, j))
-	l = ledger(t, path)
+	l = open(t, path)
 	enter(t, l, look(30, runs(j, 25, 0), runs(waits("4", 2), 21, 1)))
 	ran, err := l.Ran(context.Background(), at(0), at(100), 10)
 	if err != nil {
@@ -147,7 +137,7 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 }
 
 func TestLedgerOfShadow(t *testing.T) {
-	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	l := open(t, filepath.Join(t.TempDir(), "db"))
 	a, b := waits("1", 0), waits("2", 0)
 	st := look(10, a, b)
 	st.Mode = job.Shadow
@@ -192,7 +182,7 @@ func TestLedgerOfShadow(t *testing.T) {
 // An active bridge intends nothing that it doesn't do, and a quiet queue is not
 // written again.
 func TestLedgerIsQuiet(t *testing.T) {
-	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	l := open(t, filepath.Join(t.TempDir(), "db"))
 	l.db.SetMaxOpenConns(1) // which counts
 	j := runs(waits("1", 0), 5, 0)
 	st := look(10, j, waits("2", 1))
@@ -208,7 +198,7 @@ func TestLedgerIsQuiet(t *testing.T) {
 	}
 }
 
-func changes(t *testing.T, l *Ledger) (n int) {
+func changes(t *testing.T, l *Journal) (n int) {
 	t.Helper()
 	if err := l.db.QueryRow(`SELECT total_changes()`).Scan(&n); err != nil {
 		t.Fatal(err)
@@ -218,7 +208,7 @@ func changes(t *testing.T, l *Ledger) (n int) {
 
 // What can't be written is written with the next look.
 func TestLedgerTriesAgain(t *testing.T) {
-	l := ledger(t, filepath.Join(t.TempDir(), "db"))
+	l := open(t, filepath.Join(t.TempDir(), "db"))
 	j := runs(waits("1", 0), 5, 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -234,19 +224,7 @@ func TestLedgerTriesAgain(t *testing.T) {
 // BenchmarkLedger is a look at 10,000 waiting jobs and 500 GPUs of which nothing has
 // changed but the time, after the first.
 func BenchmarkLedger(b *testing.B) {
-	db, err := sql.Open("sqlite", filepath.Join(b.TempDir(), "db"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer db.Close()
-	j, err := New(context.Background(), db)
-	if err != nil {
-		b.Fatal(err)
-	}
-	l, err := j.NewLedger(context.Background())
-	if err != nil {
-		b.Fatal(err)
-	}
+	l := open(b, filepath.Join(b.TempDir(), "db"))
 	var jobs []job.Job
 	for i := range 10_000 {
 		jobs = append(jobs, waits(fmt.Sprint(i), 0, "5"))

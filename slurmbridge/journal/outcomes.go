@@ -2,21 +2,17 @@ package journal
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
 // SaveOutcome writes down what came of a run, in place of what stood there of it.
 func (j *Journal) SaveOutcome(ctx context.Context, o *history.Outcome) error {
-	body, err := json.Marshal(o)
-	if err != nil {
-		return fmt.Errorf("write outcome of job %s: %w", o.Ref, err)
-	}
 	if _, err := j.db.ExecContext(ctx, `INSERT INTO bridge_outcomes (run, ref, ended, body) VALUES (?, ?, ?, ?)
-		ON CONFLICT (run) DO UPDATE SET body = excluded.body`, o.Run, o.Ref, o.End.UnixMilli(), string(body)); err != nil {
+		ON CONFLICT (run) DO UPDATE SET body = excluded.body`, o.Run, o.Ref, o.End.UnixMilli(), database.JSON(o)); err != nil {
 		return fmt.Errorf("write outcome of job %s: %w", o.Ref, err)
 	}
 	return nil
@@ -34,28 +30,8 @@ func (j *Journal) LastOutcome(ctx context.Context) (run int64, err error) {
 // Outcomes returns those of the runs that ended since the given time, in the order
 // of their records.
 func (j *Journal) Outcomes(ctx context.Context, since time.Time) ([]history.Outcome, error) {
-	return j.outcomes(ctx, `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY run`, since.UnixMilli())
-}
-
-func (j *Journal) outcomes(ctx context.Context, query string, args ...any) ([]history.Outcome, error) {
-	rows, err := j.db.QueryContext(ctx, query, args...)
+	out, err := list[history.Outcome](ctx, j.db, `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY run`, since.UnixMilli())
 	if err != nil {
-		return nil, fmt.Errorf("read outcomes: %w", err)
-	}
-	defer rows.Close()
-	out := []history.Outcome{}
-	for rows.Next() {
-		var body string
-		var o history.Outcome
-		if err := rows.Scan(&body); err != nil {
-			return nil, fmt.Errorf("read outcomes: %w", err)
-		}
-		if err := json.Unmarshal([]byte(body), &o); err != nil {
-			return nil, fmt.Errorf("read outcomes: %w", err)
-		}
-		out = append(out, o)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)
 	}
 	return out, nil

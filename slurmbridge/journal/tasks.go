@@ -8,29 +8,29 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 )
 
 // SaveTasks keeps the names of array tasks, "120_4", by their own job numbers.
 func (j *Journal) SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error {
-	tx, err := j.db.BeginTx(ctx, nil)
+	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+		for id, ref := range tasks {
+			a, t, _ := strings.Cut(ref, "_")
+			array, err1 := strconv.ParseInt(a, 10, 64)
+			task, err2 := strconv.ParseInt(t, 10, 64)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_tasks (id, array, task, at) VALUES (?, ?, ?, ?)
+				ON CONFLICT (id) DO UPDATE SET array = excluded.array, task = excluded.task, at = excluded.at`,
+				id, array, task, at.UnixMilli()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return fmt.Errorf("write array tasks: %w", err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	for id, ref := range tasks {
-		a, t, _ := strings.Cut(ref, "_")
-		array, err1 := strconv.ParseInt(a, 10, 64)
-		task, err2 := strconv.ParseInt(t, 10, 64)
-		if err := errors.Join(err1, err2); err != nil {
-			return fmt.Errorf("write array tasks: %w", err)
-		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_tasks (id, array, task, at) VALUES (?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET array = excluded.array, task = excluded.task, at = excluded.at`,
-			id, array, task, at.UnixMilli()); err != nil {
-			return fmt.Errorf("write array tasks: %w", err)
-		}
-	}
-	if err := tx.Commit(); err != nil {
 		return fmt.Errorf("write array tasks: %w", err)
 	}
 	return nil

@@ -24,10 +24,7 @@ func TestRecordsAreCompleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	j, err := journal.New(ctx, st.DB())
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := journal.New(st.DB())
 	w := &wired{bridge: new(loop.Bridge), store: st, journal: j}
 	apps := &recogniser{st}
 	for id, script := range map[string]string{

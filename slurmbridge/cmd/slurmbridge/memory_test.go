@@ -23,10 +23,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	j, err := journal.New(ctx, st.DB())
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := journal.New(st.DB())
 	if err := st.Import(ctx, []*rlcore.Profile{{App: "lmp", DurationS: 9, PeriodS: 9, Series: []rlcore.Use{{MemMiB: 1000}}}}); err != nil {
 		t.Fatal(err)
 	}

@@ -44,10 +44,6 @@ const atATime = 6 * time.Hour
 
 // loadMix draws a mix of the runs that ended in [from, to).
 func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journal.Journal, from, to time.Time) (*models.Mix, error) {
-	ledger, err := j.NewLedger(ctx)
-	if err != nil {
-		return nil, err
-	}
 	past, err := j.Outcomes(ctx, to.Add(-keepFor))
 	if err != nil {
 		return nil, err
@@ -60,14 +56,14 @@ func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journa
 		l.outcomes[past[i].Run] = &past[i]
 	}
 	// A look shows a while after its end that a job is gone.
-	seen, err := ledger.Over(ctx, from, to.Add(time.Hour), mostJobs)
+	seen, err := j.Over(ctx, from, to.Add(time.Hour), mostJobs)
 	if err != nil {
 		return nil, err
 	}
 	for i := range seen {
 		l.seen[seen[i].Ref] = append(l.seen[seen[i].Ref], &seen[i])
 	}
-	nodes, err := ledger.Nodes(ctx, from)
+	nodes, err := j.Nodes(ctx, from)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +129,7 @@ func (l *mixLoader) card(node string, g *gpuprof.GPU) rlcore.GPUSpec {
 }
 
 // checkpoint reads a model's network; that of BuiltIn is in the program.
-func checkpoint(ctx context.Context, ms *journal.Models, dir models.Dir, id int64) (*dqn.Checkpoint, error) {
+func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, id int64) (*dqn.Checkpoint, error) {
 	if id == models.BuiltIn {
 		return pretrained.Checkpoint()
 	}
@@ -150,7 +146,7 @@ func checkpoint(ctx context.Context, ms *journal.Models, dir models.Dir, id int6
 
 // siteModel returns the network of the model in use, or of the first of those before
 // it that can be used, and its number; the one built in has number BuiltIn.
-func siteModel(ctx context.Context, ms *journal.Models, dir models.Dir, log *slog.Logger) (*dqn.Checkpoint, int64, error) {
+func siteModel(ctx context.Context, ms *models.Register, dir models.Dir, log *slog.Logger) (*dqn.Checkpoint, int64, error) {
 	line, err := ms.Line(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -168,11 +164,11 @@ func siteModel(ctx context.Context, ms *journal.Models, dir models.Dir, log *slo
 
 // ownPolicy puts the site's own network in the place of the one built in, where the
 // settings leave the choice to the bridge and there is one.
-func ownPolicy(ctx context.Context, cfg *config.Config, j *journal.Journal, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) []rlcore.Policy {
+func ownPolicy(ctx context.Context, cfg *config.Config, ms *models.Register, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) []rlcore.Policy {
 	if !learns(cfg) {
 		return policies
 	}
-	out, _, err := withModel(ctx, cfg, j, p, policies, log)
+	out, _, err := withModel(ctx, cfg, ms, p, policies, log)
 	if err != nil {
 		log.Error("the site's own models can't be used", "err", err)
 		return policies
@@ -181,11 +177,7 @@ func ownPolicy(ctx context.Context, cfg *config.Config, j *journal.Journal, p rl
 }
 
 // withModel is ownPolicy with the number of the model, and the error.
-func withModel(ctx context.Context, cfg *config.Config, j *journal.Journal, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, int64, error) {
-	ms, err := j.NewModels(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
+func withModel(ctx context.Context, cfg *config.Config, ms *models.Register, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, int64, error) {
 	c, id, err := siteModel(ctx, ms, modelsDir(cfg), log)
 	if err != nil {
 		return nil, 0, err

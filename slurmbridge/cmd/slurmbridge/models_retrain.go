@@ -103,7 +103,7 @@ type retraining struct {
 	cfg    *config.Config
 	store  *store.Store
 	jour   *journal.Journal
-	models *journal.Models
+	models *models.Register
 	dir    models.Dir
 	log    *slog.Logger
 }
@@ -114,15 +114,9 @@ func (s *shared) openModels(ctx context.Context, cfg *config.Config) (*retrainin
 	if err != nil {
 		return nil, err
 	}
-	r := &retraining{cfg: cfg, store: st, dir: modelsDir(cfg), log: log}
-	if r.jour, err = journal.New(ctx, st.DB()); err == nil {
-		r.models, err = r.jour.NewModels(ctx)
-	}
-	if err != nil {
-		st.Close()
-		return nil, err
-	}
-	return r, nil
+	return &retraining{
+		cfg: cfg, store: st, jour: journal.New(st.DB()), models: models.NewRegister(st.DB()), dir: modelsDir(cfg), log: log,
+	}, nil
 }
 
 func (r *retraining) close() { _ = r.store.Close() } // nothing is left to write

@@ -45,10 +45,7 @@ type teacher struct {
 }
 
 func (w *wired) teacher(ctx context.Context, cfg *config.Config, log *slog.Logger) (*teacher, error) {
-	ms, err := w.journal.NewModels(ctx)
-	if err != nil {
-		return nil, err
-	}
+	ms := models.NewRegister(w.store.DB())
 	t := &teacher{
 		retraining: retraining{cfg: cfg, store: w.store, jour: w.journal, models: ms, dir: modelsDir(cfg), log: log},
 		bridge:     w.bridge, predictor: w.bridge.Planner.Decider.Guard.Predictor,
@@ -111,7 +108,7 @@ func (t *teacher) takeUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	policies, id, err := withModel(ctx, t.cfg, t.jour, t.predictor, policies, t.log)
+	policies, id, err := withModel(ctx, t.cfg, t.models, t.predictor, policies, t.log)
 	if err != nil {
 		return err
 	}

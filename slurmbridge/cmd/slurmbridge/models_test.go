@@ -33,10 +33,6 @@ func busy(t testing.TB, file string, n int, to time.Time) {
 	ctx := context.Background()
 	st, j := opened(t, file)
 	defer st.Close()
-	ledger, err := j.NewLedger(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := rand.New(rand.NewPCG(1, 1))
 	var known []*rlcore.Profile
 	for _, name := range apps.Names() {
@@ -70,12 +66,12 @@ func busy(t testing.TB, file string, n int, to time.Time) {
 			}
 			running = append(running[:max(0, len(running)-2):max(0, len(running)-2)], now)
 			look := &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: start, Jobs: running[max(0, len(running)-1):], Nodes: []job.Node{node}}}
-			if err := ledger.Enter(ctx, look); err != nil {
+			if err := j.Enter(ctx, look); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := ledger.Enter(ctx, &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: to, Nodes: []job.Node{node}}}); err != nil {
+	if err := j.Enter(ctx, &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: to, Nodes: []job.Node{node}}}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -90,10 +86,7 @@ func opened(t testing.TB, file string) (*store.Store, *journal.Journal) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := journal.New(t.Context(), st.DB())
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := journal.New(st.DB())
 	return st, j
 }
 
@@ -124,12 +117,9 @@ func put(t testing.TB, file string, c *dqn.Checkpoint) int64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, j := opened(t, file)
+	st, _ := opened(t, file)
 	defer st.Close()
-	ms, err := j.NewModels(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	ms := models.NewRegister(st.DB())
 	dir := modelsDir(cfg)
 	if err := dir.Make(); err != nil {
 		t.Fatal(err)
@@ -191,10 +181,7 @@ func TestModelsRetrain(t *testing.T) {
 	var sums []string
 	for range 2 {
 		st, j := opened(t, file)
-		ms, err := j.NewModels(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		ms := models.NewRegister(st.DB())
 		r := &retraining{cfg: cfg, store: st, jour: j, models: ms, dir: modelsDir(cfg), log: slog.New(slog.DiscardHandler)}
 		mix, err := loadMix(t.Context(), cfg, st, j, to.AddDate(0, 0, -14), to)
 		if err != nil {
@@ -312,7 +299,7 @@ func TestModelsChosen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, j := opened(t, file)
+	st, _ := opened(t, file)
 	defer st.Close()
 	var said strings.Builder
 	log := slog.New(slog.NewTextHandler(&said, nil))
@@ -320,7 +307,7 @@ func TestModelsChosen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, id, err := withModel(t.Context(), cfg, j, nil, policies, log)
+	got, id, err := withModel(t.Context(), cfg, models.NewRegister(st.DB()), nil, policies, log)
 	if err != nil || id != models.BuiltIn || len(got) != 3 || got[0].Name() != "dqn" || !strings.Contains(said.String(), "passed over") {
 		t.Errorf("%d of %d policies, %v, %s", id, len(got), err, said.String())
 	}

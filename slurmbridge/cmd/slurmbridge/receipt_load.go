@@ -9,6 +9,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -32,21 +33,14 @@ type receiptLoader struct {
 const mostJobs = 1_000_000
 
 func (l *receiptLoader) load(ctx context.Context, from, to time.Time, replay bool) (*receipt.Input, error) {
-	j, err := journal.New(ctx, l.store.DB())
-	if err != nil {
-		return nil, err
-	}
-	ledger, err := j.NewLedger(ctx)
-	if err != nil {
-		return nil, err
-	}
+	j := journal.New(l.store.DB())
 	l.profiles = map[[2]string]*rlcore.Profile{}
 	in := &receipt.Input{From: from, To: to, Mode: job.Mode(l.cfg.Mode)}
 	past, err := j.Outcomes(ctx, time.Now().Add(-keepFor))
 	if err != nil {
 		return nil, err
 	}
-	if in.Jobs, err = l.jobs(ctx, ledger, past, from, to); err != nil {
+	if in.Jobs, err = l.jobs(ctx, j, past, from, to); err != nil {
 		return nil, err
 	}
 	groups, err := j.Groups(ctx, from)
@@ -58,14 +52,14 @@ func (l *receiptLoader) load(ctx context.Context, from, to time.Time, replay boo
 			in.Groups = append(in.Groups, groups[i].Group)
 		}
 	}
-	if in.Intended, err = ledger.Intended(ctx, from, to); err != nil {
+	if in.Intended, err = j.Intended(ctx, from, to); err != nil {
 		return nil, err
 	}
-	if in.Refused, err = ledger.Refused(ctx, from, to); err != nil {
+	if in.Refused, err = j.Refused(ctx, from, to); err != nil {
 		return nil, err
 	}
 	if replay {
-		if in.Replay, err = l.world(ctx, ledger, past, from); err != nil {
+		if in.Replay, err = l.world(ctx, j, past, from); err != nil {
 			return nil, err
 		}
 	}
@@ -78,8 +72,8 @@ const clocksAgree = 10 * time.Minute
 
 // jobs joins what the looks showed of jobs, what their nodes recorded, and what was
 // made of it. A job that only one of them knows counts as well.
-func (l *receiptLoader) jobs(ctx context.Context, ledger *journal.Ledger, past []history.Outcome, from, to time.Time) ([]receipt.Job, error) {
-	seen, err := ledger.Over(ctx, from, to, mostJobs)
+func (l *receiptLoader) jobs(ctx context.Context, j *journal.Journal, past []history.Outcome, from, to time.Time) ([]receipt.Job, error) {
+	seen, err := j.Over(ctx, from, to, mostJobs)
 	if err != nil {
 		return nil, err
 	}
@@ -197,8 +191,8 @@ func (l *receiptLoader) profile(ctx context.Context, user, app string) (*rlcore.
 
 // world is the cluster as it was seen lately, with what decides in it and what is
 // believed of slowdowns today.
-func (l *receiptLoader) world(ctx context.Context, ledger *journal.Ledger, past []history.Outcome, from time.Time) (*receipt.World, error) {
-	nodes, err := ledger.Nodes(ctx, from)
+func (l *receiptLoader) world(ctx context.Context, j *journal.Journal, past []history.Outcome, from time.Time) (*receipt.World, error) {
+	nodes, err := j.Nodes(ctx, from)
 	if err != nil {
 		return nil, err
 	}
@@ -208,10 +202,6 @@ func (l *receiptLoader) world(ctx context.Context, ledger *journal.Ledger, past 
 	if err != nil {
 		return nil, err
 	}
-	j, err := journal.New(ctx, l.store.DB())
-	if err != nil {
-		return nil, err
-	}
-	policies = ownPolicy(ctx, l.cfg, j, model, policies, l.log)
+	policies = ownPolicy(ctx, l.cfg, models.NewRegister(l.store.DB()), model, policies, l.log)
 	return &receipt.World{Nodes: nodes, Card: l.cfg.Card, Decider: func() *rlcore.Decider { return newDecider(l.cfg, policies, model) }}, nil
 }

@@ -49,14 +49,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	j, err := journal.New(ctx, st.DB())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ledger, err := j.NewLedger(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := journal.New(st.DB())
 	if err := st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +75,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	first := look(0, waiting("1"), waiting("2"), waiting("3"))
 	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{With: []string{"1"}, Node: "n1", Reason: rlcore.RefusedMemory}}}}
 	for _, st := range []*job.Status{first, look(10, on("1", 0), on("2", 0), waiting("3")), look(80, on("3", 70)), look(140)} {
-		if err := ledger.Enter(ctx, st); err != nil {
+		if err := j.Enter(ctx, st); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -120,10 +120,7 @@ func benchmarkTick(b *testing.B, most int) {
 		b.Fatal(err)
 	}
 	defer st.Close()
-	j, err := journal.New(ctx, st.DB())
-	if err != nil {
-		b.Fatal(err)
-	}
+	j := journal.New(st.DB())
 	model := interference.New(&contention.MPS)
 	policies, err := newPolicies(cfg, model, log)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -36,7 +37,6 @@ type wired struct {
 	bridge  *loop.Bridge
 	store   *store.Store
 	journal *journal.Journal
-	ledger  *journal.Ledger
 }
 
 func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
@@ -98,12 +98,7 @@ func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, fun
 	if err != nil {
 		return nil, nil, err
 	}
-	j, err := journal.New(ctx, st.DB())
-	if err != nil {
-		st.Close()
-		return nil, nil, err
-	}
-	return j, func() { st.Close() }, nil
+	return journal.New(st.DB()), func() { st.Close() }, nil
 }
 
 // wire puts the bridge together on a store; nil = the one of the settings is
@@ -119,26 +114,12 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	if err != nil {
 		return nil, err
 	}
-	opened := st == nil
-	if opened {
+	if st == nil {
 		if st, err = openStore(ctx, cfg, log); err != nil {
 			return nil, err
 		}
 	}
-	j, err := journal.New(ctx, st.DB())
-	if err != nil {
-		if opened {
-			st.Close()
-		}
-		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
-	}
-	ledger, err := j.NewLedger(ctx)
-	if err != nil {
-		if opened {
-			st.Close()
-		}
-		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
-	}
+	j := journal.New(st.DB())
 	sharing := job.MPS
 	if snap, err := cl.Nodes(ctx); err == nil {
 		for i := range snap {
@@ -153,16 +134,16 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File = cfg.GateFile
 	}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: ledger, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &loop.Planner{
-			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, j, predictor, policies, log), predictor),
+			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
 			Partitions: loop.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
 			Join:       cfg.Join, Ahead: true, Room: cfg.Join,
 			Wanted: cfg.Policy,
 		},
 	}
-	return &wired{bridge: b, store: st, journal: j, ledger: ledger}, nil
+	return &wired{bridge: b, store: st, journal: j}, nil
 }
 
 // recogniser tells applications by their scripts and looks their profiles up: an
@@ -255,7 +236,7 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	if err != nil || !added.New {
 		return false, err
 	}
-	_, skew, complete, err := w.journal.Started(ctx, r.Ref(), r.Start)
+	skew, complete, err := w.journal.Started(ctx, r.Ref(), r.Start)
 	switch {
 	case errors.Is(err, journal.ErrNotFound):
 	case err != nil:
@@ -288,7 +269,7 @@ func (w *wired) tidy(ctx context.Context, log *slog.Logger) error {
 	defer tick.Stop()
 	for {
 		before := time.Now().Add(-keepFor)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before), w.ledger.Forget(ctx, before)); err != nil && ctx.Err() == nil {
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil && ctx.Err() == nil {
 			log.Warn("tidy", "err", err)
 		}
 		select {

@@ -3,14 +3,14 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/relative"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // maxKin bounds the relatives a profile is made from: the newest ones.
@@ -22,17 +22,13 @@ func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
 	return setFamily(ctx, s.db, user, a, s.now())
 }
 
-func setFamily(ctx context.Context, q querier, user string, a appid.App, now time.Time) error {
+func setFamily(ctx context.Context, q database.Querier, user string, a appid.App, now time.Time) error {
 	if a.Key == "" || a.Family == "" {
 		return nil
 	}
-	sizes, err := json.Marshal(a.Sizes)
-	if err != nil {
-		return fmt.Errorf("remember family of %s: %w", a.Key, err)
-	}
 	if _, err := q.ExecContext(ctx, `INSERT INTO families (user, app, family, name, sizes, seen) VALUES (?, ?, ?, ?, ?, ?)
 		ON CONFLICT (user, app) DO UPDATE SET family = excluded.family, name = excluded.name, sizes = excluded.sizes, seen = excluded.seen`,
-		user, a.Key, a.Family, a.Name, string(sizes), now.UnixNano()); err != nil {
+		user, a.Key, a.Family, a.Name, database.JSON(&a.Sizes), now.UnixNano()); err != nil {
 		return fmt.Errorf("remember family of %s: %w", a.Key, err)
 	}
 	return nil
@@ -41,16 +37,12 @@ func setFamily(ctx context.Context, q querier, user string, a appid.App, now tim
 // Family returns what is remembered of a user's application; Family "" = nothing.
 func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error) {
 	a := appid.App{Key: app}
-	var sizes string
 	err := s.db.QueryRowContext(ctx, `SELECT family, name, sizes FROM families WHERE app = ? AND user IN (?, '') ORDER BY user = '' LIMIT 1`,
-		app, user).Scan(&a.Family, &a.Name, &sizes)
+		app, user).Scan(&a.Family, &a.Name, database.JSON(&a.Sizes))
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, nil
 	}
 	if err != nil {
-		return appid.App{}, fmt.Errorf("find family of %s: %w", app, err)
-	}
-	if err := json.Unmarshal([]byte(sizes), &a.Sizes); err != nil {
 		return appid.App{}, fmt.Errorf("find family of %s: %w", app, err)
 	}
 	return a, nil
@@ -67,27 +59,19 @@ func (s *Store) Relative(ctx context.Context, user, app string) (*rlcore.Profile
 	if a.Family == "" {
 		return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
 	}
-	rows, err := s.db.QueryContext(ctx, `SELECT f.sizes, p.body FROM families f JOIN profiles p ON p.app = f.app AND p.user = f.user
+	var known []relative.Known
+	err = database.Each(ctx, s.db, func(rows *sql.Rows) error {
+		k := relative.Known{Profile: new(rlcore.Profile)}
+		var sizes []appid.Size
+		if err := rows.Scan(database.JSON(&sizes), database.JSON(k.Profile)); err != nil {
+			return err
+		}
+		k.Sizes = values(sizes)
+		known = append(known, k)
+		return nil
+	}, `SELECT f.sizes, p.body FROM families f JOIN profiles p ON p.app = f.app AND p.user = f.user
 		WHERE f.family = ? AND f.user IN (?, '') ORDER BY p.updated DESC LIMIT ?`, a.Family, user, maxKin)
 	if err != nil {
-		return nil, fmt.Errorf("find relatives of %s: %w", app, err)
-	}
-	defer rows.Close()
-	var known []relative.Known
-	for rows.Next() {
-		var sizes, body string
-		if err := rows.Scan(&sizes, &body); err != nil {
-			return nil, fmt.Errorf("find relatives of %s: %w", app, err)
-		}
-		k := relative.Known{Profile: new(rlcore.Profile)}
-		var of []appid.Size
-		if err := errors.Join(json.Unmarshal([]byte(sizes), &of), json.Unmarshal([]byte(body), k.Profile)); err != nil {
-			return nil, fmt.Errorf("find relatives of %s: %w", app, err)
-		}
-		k.Sizes = values(of)
-		known = append(known, k)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("find relatives of %s: %w", app, err)
 	}
 	p, err := relative.Of(app, values(a.Sizes), known)
@@ -115,31 +99,29 @@ type Imported struct {
 // ImportFor makes profiles known, each to its user. What was learned of a user's own
 // runs is better, and stays; kept says of how many. All are taken, or none.
 func (s *Store) ImportFor(ctx context.Context, list []Imported) (kept int, err error) {
-	tx, err := s.db.BeginTx(ctx, nil)
+	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
+		for _, in := range list {
+			if err := in.Profile.Validate(); err != nil {
+				return err
+			}
+			if err := setFamily(ctx, tx, in.User, in.App, s.now()); err != nil {
+				return err
+			}
+			old, err := own(ctx, tx, in.User, in.Profile.App)
+			switch {
+			case err != nil && !errors.Is(err, ErrNotFound):
+				return err
+			case err == nil && in.User != "" && old.Runs > 0:
+				kept++
+				continue
+			}
+			if err := put(ctx, tx, in.User, in.Profile, s.now()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return 0, fmt.Errorf("import profiles: %w", err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	for _, in := range list {
-		if err := in.Profile.Validate(); err != nil {
-			return 0, fmt.Errorf("import profiles: %w", err)
-		}
-		if err := setFamily(ctx, tx, in.User, in.App, s.now()); err != nil {
-			return 0, err
-		}
-		old, err := own(ctx, tx, in.User, in.Profile.App)
-		switch {
-		case err != nil && !errors.Is(err, ErrNotFound):
-			return 0, err
-		case err == nil && in.User != "" && old.Runs > 0:
-			kept++
-			continue
-		}
-		if err := put(ctx, tx, in.User, in.Profile, s.now()); err != nil {
-			return 0, err
-		}
-	}
-	if err := tx.Commit(); err != nil {
 		return 0, fmt.Errorf("import profiles: %w", err)
 	}
 	return kept, nil

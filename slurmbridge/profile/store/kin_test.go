@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
 
 func script(n int) appid.App { return appid.Identify("", fmt.Appendf(nil, "srun ./lj -n %d", n)) }

@@ -2,12 +2,13 @@ package store
 
 import (
 	"context"
-	"encoding/json"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 )
 
 // Run is a record as it was kept.
@@ -23,30 +24,15 @@ func (s *Store) Runs(ctx context.Context, id int64, limit int) ([]Run, error) {
 	return s.runs(ctx, `SELECT id, app, body FROM runs WHERE id > ? ORDER BY id LIMIT ?`, id, limit)
 }
 
-// Ended returns the runs that ended in [from, to), in the order they ended.
+// Ended returns the runs that ended in [from, to) by the controller's clock, in the order they ended.
 func (s *Store) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
-	return s.runs(ctx, `SELECT id, app, body FROM runs WHERE ended >= ? AND ended < ? ORDER BY ended, id`, from.UnixNano(), to.UnixNano())
+	return s.runs(ctx, `SELECT id, app, body FROM runs WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at, id`, from.UnixNano(), to.UnixNano())
 }
 
 func (s *Store) runs(ctx context.Context, query string, args ...any) ([]Run, error) {
-	rows, err := s.db.QueryContext(ctx, query, args...)
+	columns := func(r *Run) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
+	out, err := database.List(ctx, s.db, columns, query, args...)
 	if err != nil {
-		return nil, fmt.Errorf("read runs: %w", err)
-	}
-	defer rows.Close()
-	var out []Run
-	for rows.Next() {
-		var r Run
-		var body string
-		if err := rows.Scan(&r.ID, &r.App, &body); err != nil {
-			return nil, fmt.Errorf("read runs: %w", err)
-		}
-		if err := json.Unmarshal([]byte(body), &r.Record); err != nil {
-			return nil, fmt.Errorf("read run %d: %w", r.ID, err)
-		}
-		out = append(out, r)
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read runs: %w", err)
 	}
 	return out, nil
@@ -63,19 +49,14 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool,
 	if err != nil {
 		return false, nil // it has nothing to learn from
 	}
-	tx, err := s.db.BeginTx(ctx, nil)
+	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
+		old, err := own(ctx, tx, r.User, app)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		return put(ctx, tx, r.User, gpuprof.Merge(old, run), s.now())
+	})
 	if err != nil {
-		return false, fmt.Errorf("learn from job %s: %w", r.Ref(), err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
-	old, err := own(ctx, tx, r.User, app)
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return false, err
-	}
-	if err := put(ctx, tx, r.User, gpuprof.Merge(old, run), s.now()); err != nil {
-		return false, err
-	}
-	if err := tx.Commit(); err != nil {
 		return false, fmt.Errorf("learn from job %s: %w", r.Ref(), err)
 	}
 	return true, nil

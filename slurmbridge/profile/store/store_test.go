@@ -151,22 +151,3 @@ func FuzzParseCSV(f *testing.F) {
 		}
 	})
 }
-
-func TestCorruptFileIsSetAside(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "s.db")
-	if err := os.WriteFile(path, []byte(strings.Repeat("this is no database ", 500)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := opened(t, path)
-	if _, err := s.AddRecord(context.Background(), record(1, "ann", 5), "x"); err != nil {
-		t.Error(err)
-	}
-	aside, err := filepath.Glob(path + ".corrupt-*")
-	if err != nil || len(aside) == 0 {
-		t.Errorf("nothing was set aside: %v %v", aside, err)
-	}
-	if _, err := Open(context.Background(), filepath.Join(dir, "none", "s.db"), slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("a folder that isn't there: no error")
-	}
-}

@@ -3,7 +3,6 @@ package e2e
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -84,16 +84,13 @@ func (most) Score(dst []float64, _ *rlcore.Window, combos []rlcore.Combo) {
 
 // runBridge is the daemon's heart with a policy that packs as much as it may.
 func runBridge(dir string) error {
-	db, err := sql.Open("sqlite", filepath.Join(dir, "run", "bridge.db"))
+	db, err := database.Open(context.Background(), filepath.Join(dir, "run", "bridge.db"), slog.Default())
 	if err != nil {
 		return err
 	}
 	defer db.Close()
 	ctx := context.Background()
-	j, err := journal.New(ctx, db)
-	if err != nil {
-		return err
-	}
+	j := journal.New(db)
 	cl := &slurm.Client{Conf: filepath.Join(dir, "slurm.conf")}
 	if err := cl.Open(); err != nil {
 		return err

@@ -1,4 +1,4 @@
-package journal
+package models
 
 import (
 	"errors"
@@ -11,31 +11,22 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 )
 
-// modelsAt opens a database with models' tables.
-func modelsAt(t testing.TB, path string) (*Models, func()) {
+// registerAt opens the register of a database.
+func registerAt(t testing.TB, path string) (*Register, func()) {
 	t.Helper()
-	st, err := store.Open(t.Context(), path, slog.New(slog.DiscardHandler))
+	db, err := database.Open(t.Context(), path, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	j, err := New(t.Context(), st.DB())
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := j.NewModels(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m, func() { st.Close() }
+	return NewRegister(db), func() { db.Close() }
 }
 
 var (
-	better = &models.Verdict{Better: true, Gain: 0.1, Bound: 0.05}
-	same   = &models.Verdict{Gain: 0.001, Bound: -0.05}
+	better = &Verdict{Better: true, Gain: 0.1, Bound: 0.05}
+	same   = &Verdict{Gain: 0.001, Bound: -0.05}
 )
 
 func sum(c string) string { return strings.Repeat(c, 64) }
@@ -43,7 +34,7 @@ func sum(c string) string { return strings.Repeat(c, 64) }
 // A model's life: promoted by a round, held against the next, pinned, taken back.
 func TestModels(t *testing.T) {
 	path := t.TempDir() + "/db"
-	m, closeDB := modelsAt(t, path)
+	m, closeDB := registerAt(t, path)
 	ctx := t.Context()
 	use := func(want int64, pinned bool) {
 		t.Helper()
@@ -51,7 +42,7 @@ func TestModels(t *testing.T) {
 			t.Fatalf("%+v, %v; want model %d, pinned %v", u, err, want, pinned)
 		}
 	}
-	round := func(base int64, f *models.Finding, want models.State) *models.Model {
+	round := func(base int64, f *Finding, want State) *Model {
 		t.Helper()
 		file := sum("a")
 		if f.Verdict == nil {
@@ -64,30 +55,30 @@ func TestModels(t *testing.T) {
 		return got
 	}
 	use(0, false)
-	if err := m.Rollback(ctx, "test"); !errors.Is(err, models.ErrNoModel) {
+	if err := m.Rollback(ctx, "test"); !errors.Is(err, ErrNoModel) {
 		t.Errorf("rolled back what is built in: %v", err)
 	}
-	if one := round(0, &models.Finding{Verdict: same}, models.Rejected); one.ID != 1 {
+	if one := round(0, &Finding{Verdict: same}, Rejected); one.ID != 1 {
 		t.Errorf("the first is number %d", one.ID)
 	}
 	use(0, false)
-	round(0, &models.Finding{}, models.Rejected)
-	if three := round(0, &models.Finding{Verdict: better}, models.Promoted); three.Former != 0 || three.Base != 0 {
+	round(0, &Finding{}, Rejected)
+	if three := round(0, &Finding{Verdict: better}, Promoted); three.Former != 0 || three.Base != 0 {
 		t.Errorf("%+v", three)
 	}
 	use(3, false)
-	round(3, &models.Finding{Former: same, Verdict: better}, models.Promoted)
+	round(3, &Finding{Former: same, Verdict: better}, Promoted)
 	use(4, false)
 	// The one in use has changed since the round began.
-	round(3, &models.Finding{Verdict: better}, models.Candidate)
+	round(3, &Finding{Verdict: better}, Candidate)
 	use(4, false)
 	// The former is better after all, and the candidate better than that.
-	six := round(4, &models.Finding{Former: better, Verdict: better}, models.Promoted)
+	six := round(4, &Finding{Former: better, Verdict: better}, Promoted)
 	if six.Base != 3 || six.Former != 3 {
 		t.Errorf("it began with %d and would fall back on %d, not 3", six.Base, six.Former)
 	}
 	use(6, false)
-	if four, err := m.Get(ctx, 4); err != nil || four.State != models.RolledBack || len(four.History) != 2 {
+	if four, err := m.Get(ctx, 4); err != nil || four.State != RolledBack || len(four.History) != 2 {
 		t.Errorf("%+v, %v", four, err)
 	}
 	// Pinned: rounds say what they think, and no more.
@@ -95,7 +86,7 @@ func TestModels(t *testing.T) {
 		t.Fatal(err)
 	}
 	use(4, true)
-	seven := round(4, &models.Finding{Former: better, Verdict: better}, models.Candidate)
+	seven := round(4, &Finding{Former: better, Verdict: better}, Candidate)
 	if seven.Base != 6 || !strings.Contains(seven.History[0].Why, "pinned") {
 		t.Errorf("%+v", seven)
 	}
@@ -106,7 +97,7 @@ func TestModels(t *testing.T) {
 	use(4, false)
 	// What is kept outlives the process.
 	closeDB()
-	m, closeDB = modelsAt(t, path)
+	m, closeDB = registerAt(t, path)
 	defer closeDB()
 	use(4, false)
 	line, err := m.Line(ctx)
@@ -132,10 +123,10 @@ func TestModels(t *testing.T) {
 	}
 	use(0, false)
 	// What there isn't, and what kept no file.
-	if err := m.Promote(ctx, 99, "chosen"); !errors.Is(err, models.ErrNoModel) {
+	if err := m.Promote(ctx, 99, "chosen"); !errors.Is(err, ErrNoModel) {
 		t.Error(err)
 	}
-	if err := m.Promote(ctx, 2, "chosen"); !errors.Is(err, models.ErrUnusable) {
+	if err := m.Promote(ctx, 2, "chosen"); !errors.Is(err, ErrUnusable) {
 		t.Error(err)
 	}
 	use(0, false)
@@ -149,12 +140,12 @@ func TestModelsHistories(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(rt *rapid.T) {
 		n++
-		m, closeDB := modelsAt(t, fmt.Sprintf("%s/%d", dir, n))
+		m, closeDB := registerAt(t, fmt.Sprintf("%s/%d", dir, n))
 		defer closeDB()
 		ctx := t.Context()
 		now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 		m.now = func() time.Time { return now }
-		verdicts := []*models.Verdict{nil, same, better}
+		verdicts := []*Verdict{nil, same, better}
 		made := int64(0)
 		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 			now = now.Add(24 * time.Hour)
@@ -165,11 +156,11 @@ func TestModelsHistories(t *testing.T) {
 			switch rapid.IntRange(0, 9).Draw(rt, "what") {
 			case 0:
 				err = m.Promote(ctx, rapid.Int64Range(0, made+1).Draw(rt, "id"), "chosen")
-				if errors.Is(err, models.ErrNoModel) || errors.Is(err, models.ErrUnusable) {
+				if errors.Is(err, ErrNoModel) || errors.Is(err, ErrUnusable) {
 					err = nil
 				}
 			case 1:
-				if err = m.Rollback(ctx, "taken back"); before.Model == 0 && errors.Is(err, models.ErrNoModel) {
+				if err = m.Rollback(ctx, "taken back"); before.Model == 0 && errors.Is(err, ErrNoModel) {
 					err = nil
 				}
 			case 2:
@@ -185,7 +176,7 @@ func TestModelsHistories(t *testing.T) {
 					}
 				}
 			default:
-				f := &models.Finding{Verdict: rapid.SampledFrom(verdicts).Draw(rt, "verdict")}
+				f := &Finding{Verdict: rapid.SampledFrom(verdicts).Draw(rt, "verdict")}
 				base := before.Model
 				if rapid.IntRange(0, 4).Draw(rt, "late") == 0 {
 					base = rapid.Int64Range(0, made).Draw(rt, "base")
@@ -200,7 +191,7 @@ func TestModelsHistories(t *testing.T) {
 				if f.Verdict != nil {
 					file = sum("a")
 				}
-				var one *models.Model
+				var one *Model
 				if one, err = m.Conclude(ctx, base, base, f, file, sum("b")); err == nil {
 					made = one.ID
 					after, _ := m.Use(ctx)
@@ -217,7 +208,7 @@ func TestModelsHistories(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if u.Model != 0 {
-				if one, err := m.Get(ctx, u.Model); err != nil || one.State != models.Promoted || one.SHA256 == "" {
+				if one, err := m.Get(ctx, u.Model); err != nil || one.State != Promoted || one.SHA256 == "" {
 					rt.Fatalf("%+v decides: %+v, %v", u, one, err)
 				}
 			}

@@ -1,0 +1,79 @@
+// Package database opens the controller's SQLite file and brings it to the format that this release reads.
+// The profile store, the journal and the register of models keep their tables in it.
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver
+)
+
+// Open opens the database at path and upgrades it; a missing one is made, with mode 0600. A corrupt file is
+// renamed, and an empty database takes its place. A file that a newer release wrote is an error.
+func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
+	db, err := open(ctx, path, log)
+	if err == nil || !corrupt(err) {
+		return db, err
+	}
+	aside := fmt.Sprintf("%s.corrupt-%s", path, time.Now().UTC().Format("20060102T150405"))
+	if rerr := os.Rename(path, aside); rerr != nil {
+		return nil, fmt.Errorf("%w; and it can't be set aside: %w", err, rerr)
+	}
+	for _, suffix := range []string{"-wal", "-shm"} {
+		_ = os.Rename(path+suffix, aside+suffix) // where there is one
+	}
+	log.Error("database is corrupt: set aside, starting with an empty one", "file", aside, "err", err)
+	return open(ctx, path, log)
+}
+
+// corrupt tells a damaged file from one that can't be reached.
+func corrupt(err error) bool {
+	var coded interface{ Code() int }
+	if !errors.As(err, &coded) {
+		return false
+	}
+	const sqliteCorrupt, sqliteNotADB = 11, 26
+	primary := coded.Code() & 0xff // the rest is the extended code
+	return primary == sqliteCorrupt || primary == sqliteNotADB
+}
+
+func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
+	f, err := os.OpenFile(filepath.Clean(path), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	f.Close()
+	dsn := (&url.URL{
+		Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(),
+		RawQuery: "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_txlock=immediate",
+	}).String()
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	if err := prepare(ctx, db, path, log); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	return db, nil
+}
+
+// prepare checks the file and upgrades it.
+func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) error {
+	if _, err := format(ctx, db); err != nil {
+		return err
+	}
+	var sound string
+	if err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&sound); err != nil {
+		return err
+	}
+	return upgrade(ctx, db, path, log)
+}

@@ -1,0 +1,253 @@
+package database
+
+import (
+	"bytes"
+	"compress/gzip"
+	"database/sql"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// written unpacks a database that a demo left behind with commit 2c3873f, format 1.
+func written(t *testing.T) string {
+	t.Helper()
+	f, err := os.Open("testdata/2c3873f.db.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "slurmbridge.db")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// contents returns every row of every table, as text, by table.
+func contents(t *testing.T, path string) map[string][]string {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	out := map[string][]string{}
+	name := func(s *string) []any { return []any{s} }
+	tables, err := List(t.Context(), db, name, `SELECT name FROM sqlite_master WHERE type = 'table'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
+		out[table] = []string{}
+		err := Each(t.Context(), db, func(rows *sql.Rows) error {
+			columns, err := rows.Columns()
+			if err != nil {
+				return err
+			}
+			values := make([]any, len(columns))
+			for i := range values {
+				values[i] = new(any)
+			}
+			if err := rows.Scan(values...); err != nil {
+				return err
+			}
+			var row strings.Builder
+			for i, c := range columns {
+				fmt.Fprintf(&row, "%s=%v ", c, *values[i].(*any))
+			}
+			out[table] = append(out[table], row.String())
+			return nil
+		}, `SELECT * FROM `+table)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// opened opens and closes a database as a command does, and returns what it logged.
+func opened(t *testing.T, path string) string {
+	t.Helper()
+	var log bytes.Buffer
+	db, err := Open(t.Context(), path, slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return log.String()
+}
+
+// upgraded is the fixture after an upgrade.
+func upgraded(t *testing.T) string {
+	t.Helper()
+	path := written(t)
+	opened(t, path)
+	return path
+}
+
+func TestUpgradeLosesNothing(t *testing.T) {
+	path := written(t)
+	before := contents(t, path)
+	if n := len(before["runs"]); n != 30 {
+		t.Fatalf("%d runs in the fixture", n)
+	}
+	opened(t, path)
+	after := contents(t, path)
+	for table, want := range before {
+		got := after[table]
+		if table == "runs" { // which has got a column
+			for i := range got {
+				row, _, _ := strings.Cut(got[i], "ended_at=")
+				got[i] = row
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("table %s: %d rows, and there were %d", table, len(got), len(want))
+		}
+	}
+	if !maps.EqualFunc(contents(t, path+".format-1"), before, slices.Equal) {
+		t.Error("the copy differs")
+	}
+	if i, err := os.Stat(path + ".format-1"); err != nil || i.Mode().Perm() != 0o600 {
+		t.Errorf("the copy: %v %v", i.Mode(), err)
+	}
+}
+
+func TestUpgradeHappensOnce(t *testing.T) {
+	path := written(t)
+	if log := opened(t, path); !strings.Contains(log, "database is upgraded") {
+		t.Errorf("logged %q", log)
+	}
+	if err := os.Remove(path + ".format-1"); err != nil {
+		t.Fatal(err)
+	}
+	if log := opened(t, path); log != "" {
+		t.Errorf("logged %q at the second opening", log)
+	}
+	if left, _ := filepath.Glob(path + "*"); len(left) != 1 {
+		t.Errorf("files: %v", left)
+	}
+}
+
+func TestANewFileNeedsNoUpgrade(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "slurmbridge.db")
+	if log := opened(t, path); log != "" {
+		t.Errorf("logged %q", log)
+	}
+	if left, _ := filepath.Glob(path + "*"); len(left) != 1 {
+		t.Errorf("files: %v", left)
+	}
+	if got, want := contents(t, path), contents(t, upgraded(t)); !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want))) {
+		t.Errorf("its tables are %v, those of an upgraded file %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+	}
+}
+
+func TestUpgradeByManyProcessesAtOnce(t *testing.T) {
+	path := written(t)
+	before := contents(t, path)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { opened(t, path) })
+	}
+	wg.Wait()
+	if got := contents(t, path); len(got["runs"]) != 30 || len(got["bridge_groups"]) != len(before["bridge_groups"]) {
+		t.Errorf("%d runs, %d groups", len(got["runs"]), len(got["bridge_groups"]))
+	}
+	if !maps.EqualFunc(contents(t, path+".format-1"), before, slices.Equal) {
+		t.Error("the copy differs")
+	}
+}
+
+// A release before the journal's first use left none of its tables.
+func TestUpgradeOfAFileWithProfilesAlone(t *testing.T) {
+	path := written(t)
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for table := range contents(t, path) {
+		if strings.HasPrefix(table, "bridge_") {
+			if _, err := db.Exec(`DROP TABLE ` + table); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	db.Close()
+	opened(t, path)
+	if got := contents(t, path); len(got["runs"]) != 30 || got["bridge_groups"] == nil || got["bridge_models"] == nil {
+		t.Errorf("tables: %v", slices.Sorted(maps.Keys(got)))
+	}
+}
+
+func TestAFailedStepLeavesTheFileAsItWas(t *testing.T) {
+	path := written(t)
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The index that the last step drops after its other changes.
+	if _, err := db.Exec(`DROP INDEX runs_ended`); err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	if _, err := Open(t.Context(), path, slog.New(slog.DiscardHandler)); err == nil {
+		t.Fatal("opened")
+	}
+	if runs := contents(t, path)["runs"]; len(runs) != 30 || strings.Contains(runs[0], "ended_at") {
+		t.Errorf("%d runs, %.60s", len(runs), runs)
+	}
+}
+
+func TestAFileOfANewerReleaseIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "slurmbridge.db")
+	db, err := Open(t.Context(), path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(fmt.Sprintf(`PRAGMA user_version = %d`, latest+1)); err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	_, err = Open(t.Context(), path, slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "a newer slurmbridge wrote it") || !strings.Contains(err.Error(), "install the newer one") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestCorruptFileIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "slurmbridge.db")
+	if err := os.WriteFile(path, bytes.Repeat([]byte("this is no database "), 500), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if log := opened(t, path); !strings.Contains(log, "set aside") {
+		t.Errorf("logged %q", log)
+	}
+	if left, _ := filepath.Glob(path + ".corrupt-*"); len(left) != 1 {
+		t.Errorf("files: %v", left)
+	}
+	if got := contents(t, path); got["runs"] == nil {
+		t.Errorf("the file in its place has the tables %v", slices.Sorted(maps.Keys(got)))
+	}
+	if _, err := Open(t.Context(), filepath.Join(dir, "none", "s.db"), slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("a folder that isn't there: no error")
+	}
+}
