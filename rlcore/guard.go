@@ -33,7 +33,7 @@ type Guard struct {
 	// job that could have started. Default 5.
 	MaxPassOver int
 	// MaxDelayS is the longest a job may be kept waiting by the bridge alone, s.
-	// Default 300.
+	// Default DefaultMaxDelayS.
 	MaxDelayS float64
 	// MaxSlowdown is the site's contract for jobs that name none. Default 0 = none.
 	MaxSlowdown float64
@@ -48,6 +48,10 @@ type Guard struct {
 	scratch scratch
 	refused []bool // by combination
 }
+
+// DefaultMaxDelayS is the default of Guard.MaxDelayS, of the setting max_delay and of
+// the simulator, s.
+const DefaultMaxDelayS = 300
 
 // scratch keeps Allow free of allocation.
 type scratch struct {
@@ -287,10 +291,13 @@ func (g *Guard) Members(spec *GPUSpec) int {
 	return n
 }
 
+// DelayLimitS is MaxDelayS or its default, s.
+func (g *Guard) DelayLimitS() float64 { return orDefault(g.MaxDelayS, DefaultMaxDelayS) }
+
 // overdue says why a job has waited long enough, Allowed = it hasn't.
 func (g *Guard) overdue(j *Job) Refusal {
 	switch {
-	case j.DelayedS >= orDefault(g.MaxDelayS, 300):
+	case j.DelayedS >= g.DelayLimitS():
 		return RefusedDelay
 	case j.PassedOver >= orDefaultInt(g.MaxPassOver, 5):
 		return RefusedPassOver

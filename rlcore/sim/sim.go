@@ -44,8 +44,8 @@ type Config struct {
 	// Track keeps how busy the GPUs were over time in the Result.
 	Track bool
 	// MaxDelayS is the guard's: an idle GPU that was left waiting is asked again when
-	// a job of its window has been delayed that long. Default the guard's default,
-	// 300 s; Run takes it from its Decider.
+	// a job of its window has been delayed that long. Default
+	// rlcore.DefaultMaxDelayS; Run takes it from its Decider.
 	MaxDelayS float64
 	// Horizon ends a simulation that goes on longer, s. Default 1e9.
 	Horizon float64
@@ -149,7 +149,7 @@ func New(cfg Config) (*Sim, error) {
 		cfg.MaxRestarts = 1
 	}
 	if cfg.MaxDelayS == 0 {
-		cfg.MaxDelayS = 300
+		cfg.MaxDelayS = rlcore.DefaultMaxDelayS
 	}
 	if cfg.Horizon == 0 {
 		cfg.Horizon = 1e9

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // key is one setting.
@@ -108,7 +110,7 @@ var keys = []key{
 		func(c *Config) any { return &c.MaxPassOver }, intIn(1, 1000),
 	},
 	{
-		"max_delay", 5 * time.Minute, "How long a job may wait beside an idle GPU because of the bridge, in all (1s to 24h).",
+		"max_delay", rlcore.DefaultMaxDelayS * time.Second, "How long a job may wait beside an idle GPU because of the bridge, in all (1s to 24h).",
 		func(c *Config) any { return &c.MaxDelay }, durationIn(time.Second, 24*time.Hour),
 	},
 	{

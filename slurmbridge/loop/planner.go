@@ -638,10 +638,7 @@ func (r *planPass) finish() {
 		}
 		return true
 	})
-	limit := r.p.Decider.Guard.MaxDelayS
-	if limit == 0 {
-		limit = 300
-	}
+	limit := r.p.Decider.Guard.DelayLimitS()
 	for i := range st.Pending {
 		j := &st.Pending[i]
 		if r.plan.Limited[j.ID] != "" {
@@ -670,10 +667,7 @@ func (r *planPass) finish() {
 func (r *planPass) note(dec *rlcore.Decision, kind job.GroupKind) {
 	w := &dec.Window
 	ref := r.b.gpus[w.GPU]
-	limit := r.p.Decider.Guard.MaxDelayS
-	if limit == 0 {
-		limit = 300
-	}
+	limit := r.p.Decider.Guard.DelayLimitS()
 	for i := range w.Jobs {
 		j := w.Job(i)
 		n := r.plan.Explanations[j.ID]
