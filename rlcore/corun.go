@@ -1,20 +1,20 @@
 package rlcore
 
-// Overlap is a job that was on the same GPU during some of a run.
+// Overlap is a job that shared the GPU during part of a run.
 type Overlap struct {
-	Profile *Profile // nil = its application isn't known
-	S       float64  // how long the two were there together, s
+	Profile *Profile // nil = application unknown
+	S       float64  // how long both jobs ran together, s
 }
 
-// A run tells something of who was beside it when each other was there for most
-// of it or for hardly any of it: what lies between can't be told apart.
+// A co-run teaches something only where each other job was present for most of the
+// run or for hardly any of it; the effects of anything in between can't be separated.
 const mostly, hardly = 0.7, 0.1
 
-// Company says beside whom a run of runS seconds was, for learning from it: those
-// who were there for most of it, and the mean part of the run (0..1) that they
-// were there. false: it was alone, or somebody was there for a part of it that can't be
-// told apart, or isn't known.
-func Company(runS float64, others []Overlap) (with []*Profile, part float64, ok bool) {
+// CoRunners returns the jobs that shared the GPU for most of a run of runS seconds,
+// and the mean fraction (0..1) of the run for which they did. It returns false where
+// the run teaches nothing: it was alone, or another job was unknown or present for a
+// part of the run whose effect can't be separated.
+func CoRunners(runS float64, others []Overlap) (with []*Profile, part float64, ok bool) {
 	for _, o := range others {
 		switch share := o.S / runS; {
 		case share <= hardly:
@@ -31,6 +31,7 @@ func Company(runS float64, others []Overlap) (with []*Profile, part float64, ok 
 	return with, part / float64(len(with)), true
 }
 
-// Excess is the slowdown while in company of a run that took runS seconds instead of
-// soloS and had company for a part of it: what exceeds 1 is put down to that part.
-func Excess(runS, soloS, part float64) float64 { return 1 + (runS/soloS-1)/part }
+// CoRunSlowdown returns the slowdown while sharing of a run that took runS seconds
+// instead of soloS and shared the GPU for a fraction part of it, to which the whole
+// excess over 1 is attributed.
+func CoRunSlowdown(runS, soloS, part float64) float64 { return 1 + (runS/soloS-1)/part }

@@ -24,12 +24,12 @@ func TestCompany(t *testing.T) {
 		"unknown and passing by": {[]Overlap{{a, 90}, {nil, 2}}, 1, 0.9},
 		"clocks that disagree":   {[]Overlap{{a, 101}}, 1, 1},
 	} {
-		with, part, ok := Company(100, c.others)
+		with, part, ok := CoRunners(100, c.others)
 		if ok != (c.want > 0) || len(with) != c.want || math.Abs(part-c.part) > 1e-12 {
 			t.Errorf("%s: %d for %v of it, %v; want %d for %v", name, len(with), part, ok, c.want, c.part)
 		}
 	}
-	if got := Excess(120, 100, 0.5); math.Abs(got-1.4) > 1e-12 {
+	if got := CoRunSlowdown(120, 100, 0.5); math.Abs(got-1.4) > 1e-12 {
 		t.Errorf("20 %% in half of the run: %v while in company", got)
 	}
 }

@@ -1,18 +1,21 @@
 package rlcore
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
-// Decision is a policy's choice for one GPU, with what it chose from.
+// Decision is a policy's choice for one GPU.
 type Decision struct {
 	Window Window
 	Combo  Combo // 0 = wait
 	Score  float64
-	// Combos are the combinations that were allowed, Scores their values, in
-	// the same order. They are valid until the Decider's next decision.
+	// Combos are the combinations that were allowed, Scores their values in the same
+	// order. Both are valid until the Decider's next decision.
 	Combos []Combo
 	Scores []float64
-	// Broken says that a policy valued a combination with NaN. If there is another to
-	// fall back on, the decision is that one's.
+	// Broken reports that a policy scored a combination with NaN. If there is a
+	// fallback, the decision is the fallback's.
 	Broken bool
 }
 
@@ -27,15 +30,15 @@ func (d *Decision) Jobs() []int {
 	return out
 }
 
-// Decider joins a policy and a guard. It reuses its storage between decisions
-// and is not safe for concurrent use.
+// Decider joins a policy and a guard. It reuses its storage between decisions and
+// is not safe for concurrent use.
 type Decider struct {
 	Policy Policy
-	// Fallback are the policies that take over, one after the other, from one that
-	// values something with NaN. It is dropped for good.
+	// Fallback lists the policies to use, in order, once the current one scores a
+	// combination with NaN. A policy that did is dropped for good.
 	Fallback []Policy
 	Guard    *Guard
-	M        int // window size; 0 = 5
+	M        int // window size; 0 = DefaultWindow
 
 	w      Window
 	jobs   []int
@@ -43,11 +46,11 @@ type Decider struct {
 	scores []float64
 }
 
-// Decide chooses what joins GPU g now: the allowed combination the policy
-// values most, of equals the one with the jobs of highest priority. What it values
-// at −Inf it doesn't want, and nothing then joins.
+// Decide chooses what joins GPU g now: the allowed combination of the highest
+// score; among equals, the one with the jobs of highest priority. A score of −Inf
+// means never: the decision then is to wait.
 func (d *Decider) Decide(s *State, g int) Decision {
-	d.w = NewWindow(d.jobs, s, g, orDefaultInt(d.M, 5))
+	d.w = NewWindow(d.jobs, s, g, cmp.Or(d.M, DefaultWindow))
 	w := &d.w
 	d.jobs = w.Jobs
 	d.combos = d.Guard.Combos(d.combos[:0], w)
@@ -61,19 +64,7 @@ func (d *Decider) Decide(s *State, g int) Decision {
 		return dec
 	}
 	d.Policy.Score(d.scores, w, d.combos)
-	found := false
-	for i, v := range d.scores {
-		if math.IsNaN(v) {
-			dec.Broken = true
-			continue
-		}
-		if math.IsInf(v, -1) {
-			continue // not at any price: waiting it is, if there is nothing else
-		}
-		if !found || v > dec.Score || v == dec.Score && dec.Combo != 0 && earlier(d.combos[i], dec.Combo) {
-			dec.Combo, dec.Score, found = d.combos[i], v, true
-		}
-	}
+	dec.choose()
 	if dec.Broken && len(d.Fallback) > 0 {
 		d.Policy, d.Fallback = d.Fallback[0], d.Fallback[1:]
 		dec = d.Decide(s, g)
@@ -82,9 +73,26 @@ func (d *Decider) Decide(s *State, g int) Decision {
 	return dec
 }
 
-// earlier reports whether a has the jobs of higher priority: the lowest bit in
-// which the two differ is a's.
-func earlier(a, b Combo) bool {
-	diff := a ^ b
-	return diff != 0 && a&(diff&-diff) != 0
+// choose sets the decision's combination by its scores.
+func (d *Decision) choose() {
+	found := false
+	for i, v := range d.Scores {
+		if math.IsNaN(v) {
+			d.Broken = true
+			continue
+		}
+		if math.IsInf(v, -1) {
+			continue
+		}
+		if !found || v > d.Score || v == d.Score && d.Combo != 0 && d.Combos[i].before(d.Combo) {
+			d.Combo, d.Score, found = d.Combos[i], v, true
+		}
+	}
+}
+
+// before reports whether c has the jobs of higher priority: the lowest bit in which
+// the two differ is c's.
+func (c Combo) before(b Combo) bool {
+	diff := c ^ b
+	return diff != 0 && c&(diff&-diff) != 0
 }

@@ -244,3 +244,31 @@ func BenchmarkCheckAllCombos(b *testing.B) {
 		dst = g.Combos(dst[:0], w)
 	}
 }
+
+// A reason's name is stored, so it must survive the way there and back, and no two
+// reasons may share one.
+func TestRefusalNamesAreStable(t *testing.T) {
+	seen := map[string]bool{}
+	for r := Allowed; int(r) < len(refusals); r++ {
+		text, err := r.MarshalText()
+		var back Refusal
+		if err != nil || back.UnmarshalText(text) != nil || back != r || r.String() == "" || seen[r.Name()] {
+			t.Errorf("%d: name %q, sentence %q, read back as %d", r, text, r, back)
+		}
+		seen[r.Name()] = true
+	}
+	if err := new(Refusal).UnmarshalText([]byte("mood")); err == nil {
+		t.Error("an unknown name is accepted")
+	}
+}
+
+func TestStretchedProfileKeepsItsPhases(t *testing.T) {
+	p := late("x", 100, 2000)
+	q := p.Stretched(300)
+	if q.DurationS != 300 || q.At(149).MemMiB != 100 || q.At(151).MemMiB != 2000 || q.StepS != p.StepS {
+		t.Errorf("%+v", q)
+	}
+	if p.DurationS != 100 || p.PeriodS != 50 {
+		t.Errorf("the original changed: %+v", p)
+	}
+}

@@ -1,22 +1,29 @@
 package rlcore
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
-// Pacer is a Predictor that also knows how fast members go at given places of
-// their runs, and so when each will hold which memory.
+// Pacer is a Predictor that also predicts slowdowns at given positions of the
+// members' runs, hence when each of them will hold how much memory.
 type Pacer interface {
-	// Pace writes each member's slowdown at an instant into dst; at[i] is how much
-	// solo work member i has done, s. len(dst) == len(members) == len(at).
+	// Pace writes each member's slowdown at an instant into dst; at[i] is the solo
+	// work that member i has done, s. len(dst) == len(members) == len(at).
 	Pace(dst []Prediction, spec *GPUSpec, members []*Profile, at []float64)
 }
 
-// paceError is the error allowed for in how far a running job has come, as a
-// fraction: twice the contention law's own (see contention.MPS).
-const paceError = 0.1
+const (
+	// paceError is the relative error allowed for in a running job's progress: about
+	// twice the contention law's own (see contention.MPS).
+	paceError = 0.1
+	// maxMoments bounds the moments at which fits sums memory.
+	maxMoments = 4096
+)
 
-// Believed is how far a job that is still running has come in its run of the given
-// length, s, when done is what its predicted speeds add up to. One that should
-// have ended was slower than predicted: the later it is, the less is believed.
+// Believed returns a running job's progress, s of solo work, where its predicted
+// speeds add up to done and its solo run takes duration. A job that should have
+// ended was slower than predicted; the later it is, the less of done is believed.
 func Believed(done, duration float64) float64 {
 	if done <= duration {
 		return done
@@ -24,20 +31,20 @@ func Believed(done, duration float64) float64 {
 	return duration * duration / done
 }
 
-// track is one member's place in its run over the coming time, as far as it is
-// known: solo work done, s.
+// track follows one member's position in its run over the coming time, in seconds
+// of solo work, with bounds on the position and on the speed (solo work a second).
 type track struct {
-	p           *Profile
-	mid         float64 // as predicted
-	lo, hi      float64 // at least, at most
-	slowest     float64 // its slowdown at worst
-	until       float64 // where its demand changes next
-	fast, speed float64 // work per second: at most, as predicted
-	slow        float64 // at least
+	p *Profile
+	// Position: predicted, at least, at most.
+	mid, lo, hi float64
+	// Speed: predicted, at least, at most.
+	speed, slow, fast float64
+	slowest           float64 // largest slowdown that the guard allows for
+	until             float64 // position at which the demand changes next
 }
 
-// newTrack starts a track. How fast a running job went so far is foreseen, not
-// measured; it never went faster than alone.
+// newTrack starts a track. The progress so far is predicted, not measured, but a
+// member was never faster than alone.
 func newTrack(p *Profile, done, elapsed, slack float64) track {
 	return track{
 		p: p, mid: done, slowest: 1,
@@ -45,63 +52,13 @@ func newTrack(p *Profile, done, elapsed, slack float64) track {
 	}
 }
 
-// fits reports whether the members' memory stays within what the guard grants at
-// every moment from now on.
-//
-// Where the predictor is a Pacer, the members' runs are followed together: who is
-// slowed later reaches his memory later, and at the same time his company holds
-// theirs for longer. Each track is followed at its predicted speed and at the
-// fastest and slowest that the prediction's error allows; the largest memory in
-// between counts. Elsewhere a member may be anywhere between running alone and
-// its slowest.
-func (g *Guard) fits(spec *GPUSpec) bool {
-	limit := spec.MemMiB * (1 - orDefault(g.MemMargin, 0.05))
-	sc := &g.scratch
-	peaks := 0.0
-	for i := range sc.tracks {
-		peaks += sc.tracks[i].p.Peak().MemMiB
-	}
-	if peaks <= limit {
-		return true
-	}
-	pacer, _ := g.Predictor.(Pacer)
-	step, end := math.Inf(1), 0.0
-	for i := range sc.tracks {
-		tr := &sc.tracks[i]
-		step = min(step, tr.p.PeriodS)
-		end = max(end, (tr.p.DurationS-tr.lo)*tr.slowest)
-		tr.speed, tr.fast, tr.slow, tr.until = 1/tr.slowest, 1, 1/tr.slowest, math.Inf(1)
-		if pacer != nil {
-			tr.until = -1
-		}
-	}
-	// At most 4096 moments are looked at; a longer future gets a coarser step, and
-	// each moment then stands for the whole step.
-	step = max(step, end/4096)
-	for {
-		if pacer != nil {
-			g.pace(pacer, spec)
-		}
-		sum, left := 0.0, false
-		for i := range sc.tracks {
-			tr := &sc.tracks[i]
-			sum += tr.most(step)
-			left = left || tr.lo < tr.p.DurationS
-		}
-		if sum > limit {
-			return false
-		}
-		if !left {
-			return true
-		}
-		for i := range sc.tracks {
-			tr := &sc.tracks[i]
-			tr.mid, tr.lo, tr.hi = tr.mid+step*tr.speed, tr.lo+step*tr.slow, tr.hi+step*tr.fast
-		}
-	}
+// advance moves the track by step seconds.
+func (tr *track) advance(step float64) {
+	tr.mid, tr.lo, tr.hi = tr.mid+step*tr.speed, tr.lo+step*tr.slow, tr.hi+step*tr.fast
 }
 
-// most is the most memory the member may hold from now until step seconds later.
+// most returns the most memory that the member may hold during the next step
+// seconds, MiB.
 func (tr *track) most(step float64) float64 {
 	if tr.lo >= tr.p.DurationS {
 		return 0 // ended even at its slowest
@@ -113,8 +70,67 @@ func (tr *track) most(step float64) float64 {
 	return m
 }
 
-// pace sets the members' speeds anew where a demand has changed or a member has
-// ended, as far as is foreseen.
+// fits reports whether the members' memory stays within the guard's limit at every
+// moment from now on.
+//
+// Where the predictor is a Pacer, all members' runs are followed together: a member
+// that is slowed reaches its memory peak later, and its co-runners then hold theirs
+// for longer. Each is followed at its predicted speed and at the fastest and slowest
+// that the prediction's error allows, and its largest memory in between counts.
+// With any other predictor a member's speed may be anything between running alone
+// and its slowest.
+func (g *Guard) fits(spec *GPUSpec) bool {
+	limit := spec.MemMiB * (1 - cmp.Or(g.MemMargin, defaultMemMargin))
+	tracks := g.scratch.tracks
+	peaks := 0.0
+	for i := range tracks {
+		peaks += tracks[i].p.peakMemMiB()
+	}
+	if peaks <= limit {
+		return true
+	}
+	pacer, _ := g.Predictor.(Pacer)
+	step := startTracks(tracks, pacer != nil)
+	for {
+		if pacer != nil {
+			g.pace(pacer, spec)
+		}
+		sum, left := 0.0, false
+		for i := range tracks {
+			tr := &tracks[i]
+			sum += tr.most(step)
+			left = left || tr.lo < tr.p.DurationS
+		}
+		if sum > limit {
+			return false
+		}
+		if !left {
+			return true
+		}
+		for i := range tracks {
+			tracks[i].advance(step)
+		}
+	}
+}
+
+// startTracks sets the tracks' speeds and returns the time step, s. A long future
+// gets a coarser one, and each moment then stands for the whole step.
+func startTracks(tracks []track, paced bool) float64 {
+	step, end := math.Inf(1), 0.0
+	for i := range tracks {
+		tr := &tracks[i]
+		step = min(step, tr.p.PeriodS)
+		end = max(end, (tr.p.DurationS-tr.lo)*tr.slowest)
+		tr.speed, tr.fast, tr.slow, tr.until = 1/tr.slowest, 1, 1/tr.slowest, math.Inf(1)
+		if paced {
+			tr.until = -1
+		}
+	}
+	return max(step, end/maxMoments)
+}
+
+// pace predicts the members' speeds again where a demand has changed or a member
+// is predicted to have ended.
 func (g *Guard) pace(p Pacer, spec *GPUSpec) {
 	sc := &g.scratch
 	changed := false
@@ -138,34 +154,38 @@ func (g *Guard) pace(p Pacer, spec *GPUSpec) {
 	if len(sc.members) > 0 {
 		p.Pace(sc.pace, spec, sc.members, sc.at)
 	}
-	trust := orDefault(g.Trust, 1)
+	trust := cmp.Or(g.Trust, defaultTrust)
 	k := 0
 	for i := range sc.tracks {
 		tr := &sc.tracks[i]
 		if tr.mid >= tr.p.DurationS {
-			// It has ended as foreseen. What may be left of it goes on at its slowest.
+			// It is predicted to have ended. What may be left goes on at its slowest.
 			tr.speed, tr.fast, tr.slow, tr.until = 1, 1, 1/tr.slowest, math.Inf(1)
 			continue
 		}
-		s, sd := sc.pace[k].Slowdown, sc.pace[k].SD
-		k++
-		if math.IsNaN(s) || math.IsNaN(sd) || s < 1 {
-			s, sd = tr.slowest, 0
-		}
-		err := trust*sd + paceError*(s-1)
-		tr.speed, tr.slow = 1/s, 1/(s+err)
-		tr.fast = 1 / max(1, s-err)
+		tr.setSpeed(sc.pace[k], trust)
 		if len(sc.tracks) > 2 {
-			// If one of several leaves early, the others go faster than foreseen.
-			tr.fast = 1
+			tr.fast = 1 // if one of several ends early, the others run faster than predicted
 		}
-		tr.until = tr.p.changes(tr.mid)
+		k++
 	}
 }
 
-// changes returns after how much solo work the demand is another than it is after
-// t seconds, memory aside; the end of the run counts as a change.
-func (p *Profile) changes(t float64) float64 {
+// setSpeed takes over a predicted slowdown, within its error.
+func (tr *track) setSpeed(p Prediction, trust float64) {
+	s, sd := p.Slowdown, p.SD
+	if math.IsNaN(s) || math.IsNaN(sd) || s < 1 {
+		s, sd = tr.slowest, 0
+	}
+	err := trust*sd + paceError*(s-1)
+	tr.speed, tr.slow = 1/s, 1/(s+err)
+	tr.fast = 1 / max(1, s-err)
+	tr.until = tr.p.nextChange(tr.mid)
+}
+
+// nextChange returns the solo work, s, after which the demand differs from the one
+// after t seconds, memory aside; the end of the run counts as a change.
+func (p *Profile) nextChange(t float64) float64 {
 	i := p.Index(t)
 	u := p.Series[i]
 	for i++; i < len(p.Series); i++ {

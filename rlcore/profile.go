@@ -6,38 +6,37 @@ import (
 	"math"
 )
 
-// Use is what a job asks of one GPU at an instant when it runs alone: the four
+// Use is what a job takes of one GPU at an instant when it runs alone: the four
 // resources of the thesis (eq. 3: gpu, gpumem, gpucore, pcie).
 type Use struct {
 	GPU      float64 `json:"gpu"`       // fraction of time a kernel runs (NVML utilisation.gpu / 100), 0..1
 	MemMiB   float64 `json:"mem_mib"`   // device memory held, MiB
-	Core     float64 `json:"core"`      // fraction of the SMs that are busy (GPM sm activity, or the nearest figure there is), 0..1
+	Core     float64 `json:"core"`      // fraction of the SMs that are busy (GPM SM activity or the nearest available figure), 0..1
 	PCIeMBps float64 `json:"pcie_mbps"` // PCIe traffic, both directions together, MB/s
 }
 
 // Profile is an application's solo use of a GPU over time.
 //
-// Series holds one Use per PeriodS seconds, the first at the job's start; the
-// last one holds until DurationS. A Profile is immutable once built: jobs and
-// states share pointers to it.
+// Series holds one Use per PeriodS seconds from the job's start on; the last one
+// holds until DurationS. A Profile is immutable once built: jobs and states share
+// pointers to it.
 type Profile struct {
 	App       string  `json:"app"`
 	DurationS float64 `json:"duration_s"` // solo run time, s, > 0
-	PeriodS   float64 `json:"period_s"`   // seconds a point of Series, > 0
+	PeriodS   float64 `json:"period_s"`   // seconds per point of Series, > 0
 	Series    []Use   `json:"series"`     // at least one point
-	StepS     float64 `json:"step_s"`     // time of one iteration when alone, s; 0 = unknown
+	StepS     float64 `json:"step_s"`     // solo time of one iteration, s; 0 = unknown
 	Runs      int     `json:"runs"`       // solo runs it was learned from; 0 = imported
-	// DurationSD is the spread of DurationS over those runs, s.
+	// DurationSD is the standard deviation of DurationS over those runs, s.
 	DurationSD float64 `json:"duration_sd_s"`
-	// Source names where the figures come from.
-	Source string `json:"source,omitempty"`
+	Source     string  `json:"source,omitempty"` // where the figures come from
 }
 
-// ErrBadProfile marks a profile whose figures can't be true.
+// ErrBadProfile marks a profile with an impossible figure.
 var ErrBadProfile = errors.New("bad profile")
 
-// Validate returns an error that wraps ErrBadProfile and names the figure that
-// can't be true, or nil.
+// Validate returns an error that wraps ErrBadProfile and names the impossible
+// figure, or nil.
 func (p *Profile) Validate() error {
 	bad := func(what string, v float64) error {
 		return fmt.Errorf("%w %q: %s is %v", ErrBadProfile, p.App, what, v)
@@ -71,11 +70,23 @@ func (p *Profile) Validate() error {
 	return nil
 }
 
-// At returns the use after t seconds of solo work. Before the start it is the
-// first point, past the end the last.
+// Stretched returns the profile of a run that takes durationS seconds: every phase
+// keeps its part of the run, and an iteration takes as long as before.
+func (p *Profile) Stretched(durationS float64) *Profile {
+	if durationS == p.DurationS {
+		return p
+	}
+	q := *p
+	q.PeriodS *= durationS / p.DurationS
+	q.DurationS = durationS
+	return &q
+}
+
+// At returns the use after t seconds of solo work; outside the run, that of the
+// nearest point.
 func (p *Profile) At(t float64) Use { return p.Series[p.Index(t)] }
 
-// Index returns the point of Series that holds after t seconds of solo work.
+// Index returns the index in Series of the use after t seconds of solo work.
 func (p *Profile) Index(t float64) int {
 	i := int(t / p.PeriodS)
 	return max(0, min(i, len(p.Series)-1))
@@ -103,7 +114,15 @@ func (p *Profile) Mean() Use {
 	return m
 }
 
-// Peak returns the largest of each resource over the run, each at its own time.
+func (p *Profile) peakMemMiB() float64 {
+	m := 0.0
+	for i := range p.Series {
+		m = max(m, p.Series[i].MemMiB)
+	}
+	return m
+}
+
+// Peak returns each resource's largest use over the run, whenever it occurs.
 func (p *Profile) Peak() Use {
 	var m Use
 	for _, u := range p.Series {

@@ -26,7 +26,7 @@ var ErrNoCurve = errors.New("there is no round of training to draw")
 // Curve draws a training: the makespans of the episodes, below them loss and
 // exploration, by round. The path's extension says as what: .png or .svg. It
 // returns ErrNoCurve where points is empty.
-func Curve(path string, points []Point) error {
+func Curve(path string, points []RoundStats) error {
 	if len(points) == 0 {
 		return fmt.Errorf("curve: %w", ErrNoCurve)
 	}
@@ -73,7 +73,7 @@ type series struct {
 	name   string
 	colour color.RGBA
 	dots   bool // measured in some rounds only: 0 where it wasn't
-	of     func(p *Point) float64
+	of     func(p *RoundStats) float64
 }
 
 // panel is a plot of the curve.
@@ -85,14 +85,14 @@ type panel struct {
 // The colours are Okabe and Ito's, which everybody can tell apart.
 var panels = []panel{
 	{"makespan ÷ one after the other", []series{
-		{"training, with random choices", color.RGBA{86, 180, 233, 255}, false, func(p *Point) float64 { return p.Train }},
-		{"validation", color.RGBA{213, 94, 0, 255}, true, func(p *Point) float64 { return p.Check }},
+		{"training, with random choices", color.RGBA{86, 180, 233, 255}, false, func(p *RoundStats) float64 { return p.Train }},
+		{"validation", color.RGBA{213, 94, 0, 255}, true, func(p *RoundStats) float64 { return p.Check }},
 	}},
-	{"loss, Huber", []series{{"loss", color.RGBA{0, 114, 178, 255}, false, func(p *Point) float64 { return p.Loss }}}},
-	{"epsilon", []series{{"chance of a random choice", color.RGBA{0, 158, 115, 255}, false, func(p *Point) float64 { return p.Eps }}}},
+	{"loss, Huber", []series{{"loss", color.RGBA{0, 114, 178, 255}, false, func(p *RoundStats) float64 { return p.Loss }}}},
+	{"epsilon", []series{{"chance of a random choice", color.RGBA{0, 158, 115, 255}, false, func(p *RoundStats) float64 { return p.Eps }}}},
 }
 
-func (pan *panel) draw(points []Point) (*plot.Plot, error) {
+func (pan *panel) draw(points []RoundStats) (*plot.Plot, error) {
 	p := plot.New()
 	for _, st := range []*text.Style{&p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
 		st.Font.Variant, st.Font.Size = "Sans", vg.Points(9)

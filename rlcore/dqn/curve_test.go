@@ -13,10 +13,10 @@ import (
 	"testing"
 )
 
-func points() []Point {
-	var out []Point
+func points() []RoundStats {
+	var out []RoundStats
 	for i := 1; i <= 10; i++ {
-		p := Point{Round: i, Train: 1 / float64(i), Loss: 0.3 / float64(i), Eps: 0.3 - 0.02*float64(i)}
+		p := RoundStats{Round: i, Train: 1 / float64(i), Loss: 0.3 / float64(i), Eps: 0.3 - 0.02*float64(i)}
 		if i%5 == 0 {
 			p.Check = 0.9 / float64(i)
 		}
@@ -25,7 +25,7 @@ func points() []Point {
 	return out
 }
 
-func drawCurve(t *testing.T, name string, p []Point) []byte {
+func drawCurve(t *testing.T, name string, p []RoundStats) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := Curve(path, p); err != nil {
@@ -97,7 +97,7 @@ func TestCurveOfLittle(t *testing.T) {
 	astray := points()
 	astray[3].Loss, astray[4].Train = math.NaN(), math.Inf(1)
 	written(t, drawCurve(t, "b.svg", astray))
-	written(t, drawCurve(t, "c.svg", []Point{{Round: 1, Loss: math.NaN(), Train: math.NaN(), Eps: math.NaN()}}))
+	written(t, drawCurve(t, "c.svg", []RoundStats{{Round: 1, Loss: math.NaN(), Train: math.NaN(), Eps: math.NaN()}}))
 }
 
 func TestCurveErrors(t *testing.T) {

@@ -33,7 +33,7 @@ func newTools() Tools {
 func jobs(profiles ...*rlcore.Profile) sim.Config {
 	cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
 	for i, p := range profiles {
-		cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
+		cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
 	}
 	return cfg
 }

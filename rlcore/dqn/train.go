@@ -76,7 +76,7 @@ func (o Options) orDefaults() Options {
 }
 
 // Point is one round of training, as it is logged.
-type Point struct {
+type RoundStats struct {
 	Round    int     `json:"round"`
 	Episodes int     `json:"episodes"` // played so far
 	Eps      float64 `json:"eps"`      // chance of a random choice
@@ -98,14 +98,14 @@ type Trainer struct {
 	// Tools makes the guard and the predictor for one player.
 	Tools func() Tools
 	// Progress, if set, is told of every round.
-	Progress func(Point)
+	Progress func(RoundStats)
 	// Start is the number of rounds already done, in a training that goes on.
 	Start int
 	// State is where learning stands after Train. Where Start > 0, Train goes on
 	// from the State given, if any; Net then has the parameters to beat.
 	State *State
 	// Curve is what was logged.
-	Curve []Point
+	Curve []RoundStats
 	// Best is how the parameters that were kept did in the last validation, in the
 	// terms of Check, and BestRound the round they are from.
 	Best      float64
@@ -164,7 +164,7 @@ func (t *Trainer) Train(ctx context.Context) error {
 			return err
 		}
 		done := float64(round) / float64(o.Rounds)
-		p := Point{Round: round + 1, Episodes: (round + 1) * o.Episodes, Eps: o.EpsTo + (o.EpsFrom-o.EpsTo)*math.Max(0, 1-1.5*done)}
+		p := RoundStats{Round: round + 1, Episodes: (round + 1) * o.Episodes, Eps: o.EpsTo + (o.EpsFrom-o.EpsTo)*math.Max(0, 1-1.5*done)}
 		cfgs, err := t.episodes(o.Seed+uint64(round)*1_000_003, o.Episodes)
 		if err != nil {
 			return err
@@ -409,7 +409,7 @@ func (l *learner) rate(x float64) {
 }
 
 // steps takes n gradient steps, once there is a batch to take them on.
-func (l *learner) steps(n int, p *Point) {
+func (l *learner) steps(n int, p *RoundStats) {
 	if l.memory.len() < 4*l.o.Batch {
 		return
 	}

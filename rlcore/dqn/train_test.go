@@ -76,7 +76,7 @@ func TestCancelKeepsWhatWasLearned(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	tr := known(40)
-	tr.Progress = func(p Point) {
+	tr.Progress = func(p RoundStats) {
 		if tr.BestRound > 0 {
 			cancel()
 		}

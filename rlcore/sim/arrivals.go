@@ -6,7 +6,7 @@ import "math/rand/v2"
 // job; these two set it for all.
 
 // AllAtOnce lets all jobs arrive at 0 s; their order is their priority.
-func AllAtOnce(jobs []Job) {
+func AllAtOnce(jobs []Arrival) {
 	for i := range jobs {
 		jobs[i].SubmitS = 0
 	}
@@ -15,7 +15,7 @@ func AllAtOnce(jobs []Job) {
 // Poisson lets the jobs arrive in their order, the first at 0 s, with
 // exponentially distributed gaps of meanGapS on average, s. New refuses what a
 // negative, infinite or undefined gap makes.
-func Poisson(jobs []Job, meanGapS float64, r *rand.Rand) {
+func Poisson(jobs []Arrival, meanGapS float64, r *rand.Rand) {
 	t := 0.0
 	for i := range jobs {
 		jobs[i].SubmitS = t

@@ -11,7 +11,7 @@ import (
 // equal to it; each within five standard errors.
 func TestPoisson(t *testing.T) {
 	const n, mean = 20000, 7.0
-	jobs := make([]Job, n+1)
+	jobs := make([]Arrival, n+1)
 	Poisson(jobs, mean, rand.New(rand.NewPCG(1, 2)))
 	if jobs[0].SubmitS != 0 {
 		t.Errorf("the first arrives at %v s", jobs[0].SubmitS)
@@ -34,7 +34,7 @@ func TestPoisson(t *testing.T) {
 	if math.Abs(sd-mean) > 5*mean*math.Sqrt(2.0/n) {
 		t.Errorf("standard deviation of the gaps %v s, want %v", sd, mean)
 	}
-	again := make([]Job, n+1)
+	again := make([]Arrival, n+1)
 	Poisson(again, mean, rand.New(rand.NewPCG(1, 2)))
 	for i := range jobs {
 		if jobs[i].SubmitS != again[i].SubmitS {

@@ -32,7 +32,7 @@ func (sc *scratch) marks(n int) []bool {
 	return sc.gone
 }
 
-func sortByArrival(order []int, jobs []job) {
+func sortByArrival(order []int, jobs []jobState) {
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(jobs[a].SubmitS, jobs[b].SubmitS) })
 }
 
@@ -190,7 +190,7 @@ func (s *Sim) tell() {
 			if s.cfg.Predictor != nil && j.Profile != nil {
 				done = rlcore.Believed(m.est, j.Profile.DurationS)
 			}
-			r := rlcore.Running{Job: j.Job.Job, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares}
+			r := rlcore.Running{Job: j.Arrival.Job, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares}
 			if j.NoShare || j.Profile == nil {
 				r.Whole = true
 			}

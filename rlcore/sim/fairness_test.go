@@ -26,7 +26,7 @@ func busySite(t *rapid.T) Config {
 	}
 	at := 0.0
 	for i := range rapid.IntRange(10, 40).Draw(t, "jobs") {
-		j := Job{Job: rlcore.Job{
+		j := Arrival{Job: rlcore.Job{
 			ID: fmt.Sprint(i), User: rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user"), SubmitS: at,
 			Profile: rapid.SampledFrom(pool).Draw(t, "app"), NoShare: rapid.IntRange(0, 7).Draw(t, "no share") == 7,
 		}}
@@ -124,14 +124,14 @@ func TestWholeJobIsNotStarved(t *testing.T) {
 		cfg.Truth = worst{}
 		mean := longest / 3 / float64(gpus)
 		for i := range 60 * gpus {
-			cfg.Jobs = append(cfg.Jobs, Job{Job: rlcore.Job{
+			cfg.Jobs = append(cfg.Jobs, Arrival{Job: rlcore.Job{
 				ID: fmt.Sprint(i), User: "ann", Profile: rapid.SampledFrom(apps).Draw(t, "app"),
 				SubmitS: float64(i) * mean * rapid.Float64Range(0.3, 1).Draw(t, "gap"),
 			}})
 		}
-		slices.SortFunc(cfg.Jobs, func(a, b Job) int { return int(a.SubmitS*1e3) - int(b.SubmitS*1e3) })
+		slices.SortFunc(cfg.Jobs, func(a, b Arrival) int { return int(a.SubmitS*1e3) - int(b.SubmitS*1e3) })
 		k := rapid.IntRange(3*gpus, 20).Draw(t, "place")
-		whole := Job{Job: rlcore.Job{ID: "whole", User: "ann", Profile: constant("whole", 30, 0.5, 500), SubmitS: cfg.Jobs[k].SubmitS}}
+		whole := Arrival{Job: rlcore.Job{ID: "whole", User: "ann", Profile: constant("whole", 30, 0.5, 500), SubmitS: cfg.Jobs[k].SubmitS}}
 		switch rapid.SampledFrom([]string{"no share", "unknown", "memory", "user"}).Draw(t, "why") {
 		case "no share":
 			whole.NoShare = true

@@ -64,7 +64,7 @@ func (s *Sim) report(g, i int, est float64) {
 	for k, o := range others {
 		beside[k] = rlcore.Overlap{Profile: s.jobs[o.job].Profile, S: o.dt}
 	}
-	with, part, ok := rlcore.Company(run, beside)
+	with, part, ok := rlcore.CoRunners(run, beside)
 	if !ok || j.Profile == nil {
 		return
 	}
@@ -74,7 +74,7 @@ func (s *Sim) report(g, i int, est float64) {
 		slow[k] = math.NaN()
 	}
 	foreseen := slices.Clone(slow)
-	slow[0] = rlcore.Excess(run, j.Truth.DurationS, part)
-	foreseen[0] = rlcore.Excess(run, est, part)
+	slow[0] = rlcore.CoRunSlowdown(run, j.Truth.DurationS, part)
+	foreseen[0] = rlcore.CoRunSlowdown(run, est, part)
 	s.cfg.Observer(&d.spec, members, slow, foreseen)
 }

@@ -50,7 +50,7 @@ func anySite(t *rapid.T) Config {
 		pool = append(pool, anyProfile(t, fmt.Sprint("app", i)))
 	}
 	for i := range rapid.IntRange(2, 14).Draw(t, "jobs") {
-		j := Job{Job: rlcore.Job{
+		j := Arrival{Job: rlcore.Job{
 			ID: fmt.Sprint(i), User: rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user"),
 			Profile: rapid.SampledFrom(pool).Draw(t, "app"), NoShare: rapid.IntRange(0, 5).Draw(t, "no share") == 5,
 		}}

@@ -17,7 +17,7 @@ import (
 )
 
 // Job is a job to simulate. The embedded Job is what a decision is told of it.
-type Job struct {
+type Arrival struct {
 	rlcore.Job
 	// Truth is what the job really does when it runs alone; nil = as Profile says.
 	Truth *rlcore.Profile
@@ -25,7 +25,7 @@ type Job struct {
 
 // Config is what to simulate.
 type Config struct {
-	Jobs []Job // in order of priority among those that arrive together
+	Jobs []Arrival // in order of priority among those that arrive together
 	GPUs []rlcore.GPUSpec
 	// Truth says how sharers slow each other.
 	Truth Truth
@@ -104,7 +104,7 @@ type device struct {
 type Sim struct {
 	cfg   Config
 	truth Truth
-	jobs  []job
+	jobs  []jobState
 	devs  []device
 	segs  map[*rlcore.Profile][]segment
 	order []int // jobs by arrival
@@ -132,8 +132,8 @@ type Sim struct {
 	scratch scratch
 }
 
-type job struct {
-	Job
+type jobState struct {
+	Arrival
 	started, ended float64
 	failures       int
 	gpu            int
@@ -143,7 +143,7 @@ type job struct {
 // New prepares a simulation. Errors wrap ErrBadConfig and name the job or GPU.
 func New(cfg Config) (*Sim, error) {
 	if cfg.M == 0 {
-		cfg.M = 5
+		cfg.M = rlcore.DefaultWindow
 	}
 	if cfg.MaxRestarts == 0 {
 		cfg.MaxRestarts = 1
@@ -187,8 +187,8 @@ func New(cfg Config) (*Sim, error) {
 
 // job checks a job. One that some of its GPUs can't hold may only use the others:
 // its owner knows that much, and alone nobody else keeps it from failing there.
-func (cfg *Config) job(j *Job) (job, error) {
-	n := job{Job: *j}
+func (cfg *Config) job(j *Arrival) (jobState, error) {
+	n := jobState{Arrival: *j}
 	if n.Truth == nil {
 		n.Truth = n.Profile
 	}
@@ -430,7 +430,7 @@ func (s *Sim) arrive() {
 
 func (s *Sim) enqueue(i int) {
 	s.wait = append(s.wait, i)
-	s.state.Pending = append(s.state.Pending, s.jobs[i].Job.Job)
+	s.state.Pending = append(s.state.Pending, s.jobs[i].Arrival.Job)
 	if len(s.wait) <= s.cfg.M {
 		s.askAll()
 		return

@@ -26,7 +26,7 @@ func config(n int, profiles ...*rlcore.Profile) Config {
 		cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
 	}
 	for i, p := range profiles {
-		cfg.Jobs = append(cfg.Jobs, Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
+		cfg.Jobs = append(cfg.Jobs, Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
 	}
 	return cfg
 }

@@ -236,18 +236,18 @@ func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 	for i, x := range r.Others {
 		beside[i] = rlcore.Overlap{Profile: x.Profile, S: x.S}
 	}
-	with, part, ok := rlcore.Company(r.RunS(), beside)
+	with, part, ok := rlcore.CoRunners(r.RunS(), beside)
 	if !ok {
 		return nil
 	}
 	foreseen := math.NaN()
 	if j.Ending != nil {
 		if done := j.Ending.doneS(r.RunS()); done > 0 {
-			foreseen = rlcore.Excess(r.RunS(), done, part)
+			foreseen = rlcore.CoRunSlowdown(r.RunS(), done, part)
 		}
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)
-	l, ok := b.Lesson(&j.Spec, members, rlcore.Excess(r.RunS(), r.Profile.DurationS, part), foreseen)
+	l, ok := b.Lesson(&j.Spec, members, rlcore.CoRunSlowdown(r.RunS(), r.Profile.DurationS, part), foreseen)
 	if !ok {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 type world struct {
 	mix    *Mix
 	base   map[*rlcore.Profile]*rlcore.Profile // an application's profile by a job's own
-	slices [][]sim.Job
+	slices [][]sim.Arrival
 	truth  *believed
 	// drawSets is how many job sets are drawn to judge by.
 	drawSets int
@@ -39,10 +39,10 @@ func newWorld(m *Mix) *world {
 	}
 	own := map[length]*rlcore.Profile{}
 	for i := range m.Slices {
-		jobs := make([]sim.Job, len(m.Slices[i].Jobs))
+		jobs := make([]sim.Arrival, len(m.Slices[i].Jobs))
 		for k := range jobs {
 			j := &m.Slices[i].Jobs[k]
-			jobs[k] = sim.Job{Job: rlcore.Job{
+			jobs[k] = sim.Arrival{Job: rlcore.Job{
 				User: j.User, NoShare: j.NoShare, MaxSlowdown: j.MaxSlowdown, Array: j.Array, ArrayOnly: j.ArrayOnly, SubmitS: j.ArriveS,
 			}}
 			key := length{j.Profile, j.SoloS}
@@ -66,11 +66,9 @@ func (w *world) truthOf(j *Job) *rlcore.Profile {
 	if j.Profile < 0 {
 		return &rlcore.Profile{DurationS: j.SoloS, PeriodS: j.SoloS, Series: []rlcore.Use{{}}}
 	}
-	p := *w.mix.Profiles[j.Profile]
-	p.PeriodS *= j.SoloS / p.DurationS
-	p.DurationS = j.SoloS
-	w.base[&p] = w.mix.Profiles[j.Profile]
-	return &p
+	p := w.mix.Profiles[j.Profile].Stretched(j.SoloS)
+	w.base[p] = w.mix.Profiles[j.Profile]
+	return p
 }
 
 // tools makes a guard and a model for one who decides.

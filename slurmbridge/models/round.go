@@ -105,7 +105,7 @@ func (r *Round) Run(ctx context.Context) (*Finding, error) {
 	t := &dqn.Trainer{
 		Options: dqn.Options{Seed: r.Seed, Rounds: rounds, M: r.Mix.Rules.Window},
 		Net:     base.Twin(), Scenario: w.scenario(), Tools: w.tools,
-		Progress: func(p dqn.Point) { r.progress(p.Round, rounds+1, "training") },
+		Progress: func(p dqn.RoundStats) { r.progress(p.Round, rounds+1, "training") },
 	}
 	if err := t.Train(ctx); err != nil {
 		return nil, fmt.Errorf("retrain: %w", err)

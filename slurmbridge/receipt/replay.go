@@ -176,7 +176,7 @@ func (w *World) pick(jobs []Job, r *Replay) []*Job {
 
 // simulated is a job as the simulator runs it: its application's shape over the time
 // that this run took, or would have taken, alone.
-func (w *World) simulated(j *Job, truth *believed) sim.Job {
+func (w *World) simulated(j *Job, truth *believed) sim.Arrival {
 	hours, how := solo(j)
 	if how == lost {
 		hours = j.hours() // it would have run longer: nobody knows how much
@@ -185,7 +185,7 @@ func (w *World) simulated(j *Job, truth *believed) sim.Job {
 		}
 	}
 	length := max(1, hours*3600)
-	s := sim.Job{Job: rlcore.Job{
+	s := sim.Arrival{Job: rlcore.Job{
 		User: j.User, Profile: j.Profile, NoShare: j.Whole > 0 || j.Terms.NoShare, MaxSlowdown: j.Terms.MaxSlowdown, ArrayOnly: j.Terms.ArrayOnly,
 	}}
 	if array, _, ok := strings.Cut(j.Ref, "_"); ok {
@@ -195,10 +195,7 @@ func (w *World) simulated(j *Job, truth *believed) sim.Job {
 		s.Truth = &rlcore.Profile{App: j.App, DurationS: length, PeriodS: length, Series: []rlcore.Use{{}}}
 		return s
 	}
-	p := *j.Profile
-	p.PeriodS *= length / p.DurationS
-	p.DurationS = length
-	s.Truth = &p
+	s.Truth = j.Profile.Stretched(length)
 	truth.of[s.Truth] = j.Profile
 	return s
 }

@@ -77,7 +77,7 @@ func replica(runs []run, card rlcore.GPUSpec, arrives func(run) float64) (*sim.S
 		if !ok {
 			return nil, fmt.Errorf("repeat a run: no application %q", r.app)
 		}
-		cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "one", Profile: p, SubmitS: arrives(r)}})
+		cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "one", Profile: p, SubmitS: arrives(r)}})
 	}
 	s, err := sim.New(cfg)
 	if err != nil {

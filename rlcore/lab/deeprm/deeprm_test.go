@@ -17,7 +17,7 @@ func scenario(r *rand.Rand) (sim.Config, error) {
 	cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
 	for i, n := range names {
 		p, _ := apps.ByName(n)
-		cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
+		cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: p}})
 	}
 	return cfg, err
 }

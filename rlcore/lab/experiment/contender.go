@@ -198,7 +198,7 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 }
 
 // inOrderOf puts the result's jobs into the order in which the caller has them.
-func inOrderOf(jobs []sim.Job, res *sim.Result) error {
+func inOrderOf(jobs []sim.Arrival, res *sim.Result) error {
 	at := make(map[string]int, len(jobs))
 	for i := range jobs {
 		at[jobs[i].ID] = i
@@ -212,15 +212,15 @@ func inOrderOf(jobs []sim.Job, res *sim.Result) error {
 
 // shortestFirst orders jobs that arrive together by their length, as far as it is
 // known.
-func shortestFirst(jobs []sim.Job) []sim.Job {
+func shortestFirst(jobs []sim.Arrival) []sim.Arrival {
 	out := slices.Clone(jobs)
-	length := func(j *sim.Job) float64 {
+	length := func(j *sim.Arrival) float64 {
 		if j.Profile == nil {
 			return math.Inf(1)
 		}
 		return j.Profile.DurationS
 	}
-	slices.SortStableFunc(out, func(a, b sim.Job) int {
+	slices.SortStableFunc(out, func(a, b sim.Arrival) int {
 		return cmp.Or(cmp.Compare(a.SubmitS, b.SubmitS), cmp.Compare(length(&a), length(&b)))
 	})
 	return out
@@ -249,7 +249,7 @@ func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Obje
 }
 
 // peak is the most memory a job really holds, MiB.
-func peak(j *sim.Job) float64 {
+func peak(j *sim.Arrival) float64 {
 	if j.Truth != nil {
 		return j.Truth.Peak().MemMiB
 	}

@@ -195,15 +195,15 @@ func TestPrepare(t *testing.T) {
 // TestShortestFirst: by arrival, then by length, in no other order than the jobs'
 // own where both are the same; the caller's list stays.
 func TestShortestFirst(t *testing.T) {
-	job := func(id string, submit, length float64) sim.Job {
-		j := sim.Job{Job: rlcore.Job{ID: id, SubmitS: submit}}
+	job := func(id string, submit, length float64) sim.Arrival {
+		j := sim.Arrival{Job: rlcore.Job{ID: id, SubmitS: submit}}
 		if length > 0 {
 			j.Profile = &rlcore.Profile{DurationS: length}
 		}
 		return j
 	}
-	jobs := []sim.Job{job("unknown", 0, 0), job("long", 0, 9), job("late", 1, 1), job("one", 0, 2), job("two", 0, 2)}
-	ids := func(jobs []sim.Job) (out []string) {
+	jobs := []sim.Arrival{job("unknown", 0, 0), job("long", 0, 9), job("late", 1, 1), job("one", 0, 2), job("two", 0, 2)}
+	ids := func(jobs []sim.Arrival) (out []string) {
 		for i := range jobs {
 			out = append(out, jobs[i].ID)
 		}
@@ -251,15 +251,15 @@ func TestBound(t *testing.T) {
 // TestBoundKeepsTheMargin: what fits the card only without the guard's margin meets
 // under nobody; a job that needs more than the margin leaves runs, alone.
 func TestBoundKeepsTheMargin(t *testing.T) {
-	of := func(mib float64) sim.Job {
+	of := func(mib float64) sim.Arrival {
 		p := &rlcore.Profile{App: "x", DurationS: 10, PeriodS: 10, Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: mib}}}
-		return sim.Job{Job: rlcore.Job{ID: "1", Profile: p}}
+		return sim.Arrival{Job: rlcore.Job{ID: "1", Profile: p}}
 	}
 	w := &World{Model: newModel, M: 5}
 	for _, c := range []struct{ a, b, want float64 }{{450, 450, 10}, {490, 490, 20}, {970, 20, 20}, {990, 100, 20}} {
 		one, two := of(c.a), of(c.b)
 		two.ID = "2"
-		cfg := sim.Config{GPUs: []rlcore.GPUSpec{{MemMiB: 1000}}, Truth: sim.Law{Law: &contention.MPS}, Jobs: []sim.Job{one, two}}
+		cfg := sim.Config{GPUs: []rlcore.GPUSpec{{MemMiB: 1000}}, Truth: sim.Law{Law: &contention.MPS}, Jobs: []sim.Arrival{one, two}}
 		bound, err := w.Bound(cfg, 50, 1, sim.Makespan, nil)
 		if err != nil {
 			t.Fatal(err)

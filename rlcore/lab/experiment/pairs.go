@@ -43,9 +43,9 @@ func beside(a, b string) (float64, error) {
 		return 0, fmt.Errorf("no application %q or %q", a, b)
 	}
 	cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
-	cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: "victim", Profile: pa}})
+	cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: "victim", Profile: pa}})
 	for i := range 1 + int(8*pa.DurationS/pb.DurationS) {
-		cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint("aggressor", i), Profile: pb}})
+		cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint("aggressor", i), Profile: pb}})
 	}
 	s, err := sim.New(cfg)
 	if err != nil {

@@ -114,9 +114,9 @@ func (t *Trace) Ready(m int) (*Replayable, error) {
 		}
 		key := fmt.Sprint(j.App, " ", length)
 		if scaled[key] == nil {
-			scaled[key] = stretch(p, length)
+			scaled[key] = p.Stretched(length)
 		}
-		n := sim.Job{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first}, Truth: scaled[key]}
+		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first}, Truth: scaled[key]}
 		if !trace.HasDuration(p) {
 			n.Profile = n.Truth
 		}
@@ -138,18 +138,6 @@ func (t *Trace) Ready(m int) (*Replayable, error) {
 		},
 	}
 	return r, nil
-}
-
-// stretch returns the profile over a run of another length: every phase takes the
-// same part of it. An iteration takes as long as before.
-func stretch(p *rlcore.Profile, length float64) *rlcore.Profile {
-	if length == p.DurationS {
-		return p
-	}
-	q := *p
-	q.PeriodS *= length / p.DurationS
-	q.DurationS = length
-	return &q
 }
 
 // believedLaw is the scenario learners train on: job sets like the trace's in a

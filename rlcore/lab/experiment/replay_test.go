@@ -110,7 +110,7 @@ func TestStretch(t *testing.T) {
 	p := app(t, "gromacs")
 	was := *p
 	for _, length := range []float64{p.DurationS, p.DurationS / 3, 10 * p.DurationS} {
-		q := stretch(p, length)
+		q := p.Stretched(length)
 		if q.DurationS != length {
 			t.Errorf("a run of %v s takes %v s", length, q.DurationS)
 		}

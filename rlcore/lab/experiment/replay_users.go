@@ -67,7 +67,7 @@ type seen struct {
 }
 
 // byUser sums up the results of each policy, one a seed, by the jobs' owners.
-func byUser(jobs []sim.Job, results map[string][]seen) map[string]map[string]*UserOutcome {
+func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string]*UserOutcome {
 	out := map[string]map[string]*UserOutcome{}
 	counts := map[string]int{}
 	for i := range jobs {

@@ -49,7 +49,7 @@ func FromProfiles(profiles []*rlcore.Profile, gpus []rlcore.GPUSpec, law *conten
 	return func(r *rand.Rand) (sim.Config, error) {
 		cfg := sim.Config{GPUs: gpus, Truth: sim.Law{Law: law}}
 		for i := range n {
-			cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: fit[r.IntN(len(fit))]}})
+			cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i), User: "site", Profile: fit[r.IntN(len(fit))]}})
 		}
 		return cfg, nil
 	}, nil

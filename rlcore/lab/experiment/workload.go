@@ -35,7 +35,7 @@ func Thesis(workload string) (Scenario, error) {
 		}
 		cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
 		for i, n := range names {
-			cfg.Jobs = append(cfg.Jobs, sim.Job{Job: rlcore.Job{ID: fmt.Sprint(i + 1), User: "thesis", Profile: profiles[n]}})
+			cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint(i + 1), User: "thesis", Profile: profiles[n]}})
 		}
 		return cfg, nil
 	}, nil

@@ -157,7 +157,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		return err
 	}
 	b := newBar(s.errOut)
-	t.Progress = func(p dqn.Point) {
+	t.Progress = func(p dqn.RoundStats) {
 		what := fmt.Sprintf("round %d: makespan %.3f of one by one", p.Round, p.Train)
 		b.at(p.Round-t.Start, f.rounds-t.Start, what)
 	}
@@ -185,7 +185,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	}
 	if s.json {
 		if t.Curve == nil {
-			t.Curve = []dqn.Point{}
+			t.Curve = []dqn.RoundStats{}
 		}
 		return s.printJSON(t.Curve)
 	}

@@ -72,7 +72,7 @@ func TestTrain(t *testing.T) {
 	train("--workload", "random", "--resume", in("flat.json"), "--rounds", "2", "--out", in("flat.json"))
 	// On a trace, by another law; what it prints then is the curve.
 	status, out, errOut := call("train", "--jobs", in("over.csv"), "--profiles", in("solo.csv"), "--law", "time-slice", "--gpus", "2", "--rounds", "2", "--out", in("site.json"), "--json")
-	var curve []dqn.Point
+	var curve []dqn.RoundStats
 	if err := json.Unmarshal([]byte(out), &curve); status != 0 || err != nil || len(curve) != 2 || !(curve[1].Check > 0) {
 		t.Errorf("status %d, %v: %s%s", status, err, out, errOut)
 	}

@@ -1,0 +1,61 @@
+package rlcore
+
+import "fmt"
+
+// Refusal is the reason why the guard refuses a combination; the zero value is
+// Allowed.
+type Refusal uint8
+
+// The reasons.
+const (
+	Allowed          Refusal = iota
+	RefusedWhole             // a running job holds the whole GPU
+	RefusedShares            // fewer shares are free than jobs would join
+	RefusedUnknown           // a job without a profile would share
+	RefusedNoShare           // a job that must not share would share
+	RefusedArray             // a job may share with its own array only
+	RefusedUser              // the card serves one user at a time
+	RefusedClients           // more members than the card or the guard allows
+	RefusedHost              // the node lacks cores or memory
+	RefusedMemory            // device memory may run out
+	RefusedContract          // a predicted slowdown exceeds a contract
+	RefusedForbidden         // the predictor forbids these applications to meet
+)
+
+// refusals holds each reason's stable name, for stored data, and its sentence,
+// for users.
+var refusals = [...]struct{ name, sentence string }{
+	Allowed:          {"allowed", "allowed"},
+	RefusedWhole:     {"whole", "the GPU is taken whole"},
+	RefusedShares:    {"shares", "no share of the GPU is free"},
+	RefusedUnknown:   {"unknown", "an application without a profile runs alone first"},
+	RefusedNoShare:   {"no_share", "a job asks not to share"},
+	RefusedArray:     {"array", "a job shares only with tasks of its own array"},
+	RefusedUser:      {"user", "this GPU serves one user at a time"},
+	RefusedClients:   {"clients", "more jobs than the GPU serves at a time"},
+	RefusedHost:      {"host", "the node has not enough free cores or memory"},
+	RefusedMemory:    {"memory", "GPU memory would not suffice at some moment"},
+	RefusedContract:  {"contract", "a job would slow down more than its contract allows"},
+	RefusedForbidden: {"forbidden", "these applications may not run together"},
+}
+
+// Name returns the reason's short name. It never changes, so that stored data
+// stays readable.
+func (r Refusal) Name() string { return refusals[r].name }
+
+// String returns the reason as a sentence for users.
+func (r Refusal) String() string { return refusals[r].sentence }
+
+// MarshalText writes the stable name.
+func (r Refusal) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
+
+// UnmarshalText reads a stable name. An unknown name is an error.
+func (r *Refusal) UnmarshalText(text []byte) error {
+	for i := range refusals {
+		if refusals[i].name == string(text) {
+			*r = Refusal(i) //nolint:gosec // a handful of reasons
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown refusal %q", text)
+}
