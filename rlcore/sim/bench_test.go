@@ -14,7 +14,7 @@ func BenchmarkSim(b *testing.B) {
 			b.Run(fmt.Sprintf("gpus=%d/jobs=%d/%s", size.gpus, size.jobs, policy), func(b *testing.B) {
 				cfg := catalogue(b, size.gpus, size.jobs, 1)
 				if size.gpus > 1 {
-					Poisson(cfg.Jobs, 0.8, rand.New(rand.NewPCG(1, 2)))
+					poisson(cfg.Jobs, 0.8, rand.New(rand.NewPCG(1, 2)))
 				}
 				d := decider(b, policy)
 				if policy == "exclusive" {

@@ -2,10 +2,10 @@ package sim
 
 import "slices"
 
-// rounding is by how much sums of times may fall short of what they add up to, s.
+// rounding is by how much sums of times may fall short, s.
 const rounding = 1e-6
 
-// advance lets the time until t pass.
+// advance moves the clock to t.
 func (s *Sim) advance(t float64) {
 	dt := t - s.now
 	if dt <= 0 {
@@ -15,15 +15,15 @@ func (s *Sim) advance(t float64) {
 	s.now = t
 }
 
-// delay counts dt s for every pending job that could have had a GPU which a
-// decision left idle, once however many there are; the bridge counts likewise.
+// delay adds dt s to the delay of every pending job that may use a GPU which a
+// decision left idle, once however many there are, as the bridge does.
 func (s *Sim) delay(dt float64) {
-	if s.waiting == 0 {
+	if s.idleWaits == 0 {
 		return
 	}
 	idle := s.scratch.idle[:0]
 	for g := range s.devs {
-		if s.devs[g].waits {
+		if s.devs[g].leftIdle {
 			idle = append(idle, g)
 		}
 	}
@@ -40,16 +40,16 @@ func (s *Sim) delay(dt float64) {
 	}
 }
 
-// leave notes that a decision left GPU g as it is. Where it is idle, nothing may
-// ever happen that makes the guard look again: it is asked once more as soon as a
-// job of its window has been delayed for MaxDelayS.
+// leave records that a decision left GPU g as it is. If it is idle, no event may ever
+// make a decision due for it, so one is due as soon as a job of its window has been
+// delayed for MaxDelayS.
 func (s *Sim) leave(g int) {
 	d := &s.devs[g]
 	if len(d.members) > 0 {
 		return
 	}
-	d.waits = true
-	s.waiting++
+	d.leftIdle = true
+	s.idleWaits++
 	for _, p := range s.window(g) {
 		if left := s.cfg.MaxDelayS - s.state.Pending[p].DelayedS; left > 0 {
 			d.wakeS = min(d.wakeS, s.now+max(left, rounding))

@@ -1,13 +1,51 @@
 package sim
 
 import (
-	"cmp"
 	"math"
-	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
+
+// segment is a part of a profile with constant use.
+type segment struct {
+	until float64 // s of solo work
+	use   rlcore.Use
+}
+
+// member is a job on a GPU. done and est are s of solo work.
+type member struct {
+	job     int // index in Sim.jobs
+	segs    []segment
+	seg     int     // index in segs of the current segment
+	done    float64 // true progress
+	est     float64 // progress as the Predictor has it
+	slow    float64 // true slowdown at this instant
+	estSlow float64 // slowdown as the Predictor has it
+	startS  float64
+}
+
+func (m *member) segment() *segment { return &m.segs[m.seg] }
+
+// device is a GPU and its members. Its figures hold at atS; they are brought up to
+// date only when the device or a decision needs them.
+type device struct {
+	spec     rlcore.GPUSpec
+	members  []member
+	atS      float64
+	nextS    float64             // when the next segment ends at the present speeds
+	workS    float64             // solo work done so far, s
+	busy     float64             // fraction of time a kernel runs, at this instant
+	mem      float64             // MiB held at this instant
+	busyS    float64             // ∫ busy dt
+	memMiBS  float64             // ∫ mem dt
+	due      bool                // a decision is due
+	leftIdle bool                // the last decision left it idle though jobs were pending
+	wakeS    float64             // when the next decision is due at the latest
+	inState  bool                // Sim.state holds the present members
+	counted  int                 // members in Sim.total
+	met      map[meeting]float64 // how long two jobs were here together, s; for an Observer
+}
 
 // scratch keeps the event loop free of allocation.
 type scratch struct {
@@ -32,11 +70,7 @@ func (sc *scratch) marks(n int) []bool {
 	return sc.gone
 }
 
-func sortByArrival(order []int, jobs []jobState) {
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(jobs[a].SubmitS, jobs[b].SubmitS) })
-}
-
-// segments lays a profile out in stretches of the same use; kept by profile.
+// segments returns a profile's segments, kept by profile.
 func (s *Sim) segments(p *rlcore.Profile) []segment {
 	if segs, ok := s.segs[p]; ok {
 		return segs
@@ -60,7 +94,13 @@ func (s *Sim) segments(p *rlcore.Profile) []segment {
 	return segs
 }
 
-// sync brings device g forward to now.
+// WorkS returns the solo work done on GPU g so far, s.
+func (s *Sim) WorkS(g int) float64 {
+	s.sync(g)
+	return s.devs[g].workS
+}
+
+// sync brings device g up to date.
 func (s *Sim) sync(g int) {
 	d := &s.devs[g]
 	dt := s.now - d.atS
@@ -79,8 +119,39 @@ func (s *Sim) sync(g int) {
 	}
 }
 
-// settle gives every member of device g its speed after something has changed,
-// and the device its figures.
+// endSegment ends the first segment of device g that ends now.
+func (s *Sim) endSegment(g int) {
+	s.sync(g)
+	d := &s.devs[g]
+	k, least := -1, math.Inf(1)
+	for i := range d.members {
+		m := &d.members[i]
+		if left := (m.segment().until - m.done) * m.slow; left < least {
+			k, least = i, left
+		}
+	}
+	m := &d.members[k]
+	m.done = m.segment().until // without the sums' rounding
+	if m.seg+1 == len(m.segs) {
+		s.end(g, k)
+		return
+	}
+	was := m.segment().use
+	m.seg++
+	is := m.segment().use
+	grows := is.MemMiB > was.MemMiB
+	if is.MemMiB = was.MemMiB; is == was {
+		s.update(g, d.busy) // memory alone changes no speed
+	} else {
+		s.settle(g)
+	}
+	if grows && d.mem > d.spec.MemMiB {
+		s.fail(g, k)
+	}
+}
+
+// settle computes the slowdowns of device g's members, and all that follows, after a
+// change of members or demands.
 func (s *Sim) settle(g int) {
 	s.sync(g)
 	d := &s.devs[g]
@@ -88,7 +159,7 @@ func (s *Sim) settle(g int) {
 	sc.demands, sc.profiles = sc.demands[:0], sc.profiles[:0]
 	for i := range d.members {
 		m := &d.members[i]
-		u := &m.segs[m.k].use
+		u := &m.segment().use
 		p := s.jobs[m.job].Truth
 		dem := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}
 		if d.spec.PCIeMBps > 0 {
@@ -97,109 +168,39 @@ func (s *Sim) settle(g int) {
 		sc.demands = append(sc.demands, dem)
 		sc.profiles = append(sc.profiles, p)
 	}
-	sc.slow = s.truth.Slowdowns(sc.slow, sc.profiles, sc.demands)
+	sc.slow = s.cfg.Truth.Slowdowns(sc.slow, sc.profiles, sc.demands)
 	for i := range d.members {
 		sc.slow[i] = max(1, sc.slow[i])
 		d.members[i].slow = sc.slow[i]
 	}
-	s.note(g, contention.Busy(sc.demands, sc.slow))
+	s.update(g, contention.Busy(sc.demands, sc.slow))
 }
 
-// note works out what follows for device g from its members' places and speeds;
+// update sets what follows for device g from its members' progress and slowdowns;
 // busy is the fraction of time a kernel runs from now on.
-func (s *Sim) note(g int, busy float64) {
+func (s *Sim) update(g int, busy float64) {
 	d := &s.devs[g]
 	mem := d.memOf(len(d.members))
 	d.nextS = math.Inf(1)
 	for i := range d.members {
 		m := &d.members[i]
-		d.nextS = min(d.nextS, s.now+max(0, m.segs[m.k].until-m.done)*m.slow)
+		d.nextS = min(d.nextS, s.now+max(0, m.segment().until-m.done)*m.slow)
 	}
 	s.sample(busy-d.busy, (mem-d.mem)/d.spec.MemMiB, len(d.members)-d.counted)
 	d.busy, d.mem, d.counted = busy, mem, len(d.members)
-	s.believe(g)
+	s.estimate(g)
 }
 
-// memOf is what the first n members hold, MiB.
+// memOf returns what the first n members hold, MiB.
 func (d *device) memOf(n int) float64 {
 	sum := 0.0
 	for i := range n {
-		m := &d.members[i]
-		sum += m.segs[m.k].use.MemMiB
+		sum += d.members[i].segment().use.MemMiB
 	}
 	return sum
 }
 
-// believe gives every member of device g the speed a decision is told of.
-func (s *Sim) believe(g int) {
-	d := &s.devs[g]
-	sc := &s.scratch
-	if s.cfg.Predictor == nil || len(d.members) == 0 {
-		return
-	}
-	sc.profiles = sc.profiles[:0]
-	for i := range d.members {
-		p := s.jobs[d.members[i].job].Profile
-		if p == nil { // it runs alone
-			for k := range d.members {
-				d.members[k].estSlow = 1
-			}
-			return
-		}
-		sc.profiles = append(sc.profiles, p)
-	}
-	if cap(sc.pred) < len(d.members) {
-		sc.pred = make([]rlcore.Prediction, len(d.members))
-	}
-	sc.pred = sc.pred[:len(d.members)]
-	if pacer, ok := s.cfg.Predictor.(rlcore.Pacer); ok {
-		sc.at = sc.at[:0]
-		for i := range d.members {
-			sc.at = append(sc.at, d.members[i].est)
-		}
-		pacer.Pace(sc.pred, &d.spec, sc.profiles, sc.at)
-	} else {
-		s.cfg.Predictor.Predict(sc.pred, &d.spec, sc.profiles)
-	}
-	for i := range d.members {
-		d.members[i].estSlow = max(1, sc.pred[i].Slowdown)
-	}
-}
-
-// shares is what a member holds of 100: room is left for four more.
-const shares = 20
-
-// tell fills the state with how the devices stand now, as far as it doesn't know.
-func (s *Sim) tell() {
-	if s.toldS == s.now {
-		return
-	}
-	s.toldS, s.state.NowS = s.now, s.now
-	for g := range s.devs {
-		d, gpu := &s.devs[g], &s.state.GPUs[g]
-		if d.told && len(d.members) == 0 {
-			continue
-		}
-		s.sync(g)
-		d.told = true
-		gpu.Running = gpu.Running[:0]
-		for i := range d.members {
-			m := &d.members[i]
-			j := &s.jobs[m.job]
-			done := m.done
-			if s.cfg.Predictor != nil && j.Profile != nil {
-				done = rlcore.Believed(m.est, j.Profile.DurationS)
-			}
-			r := rlcore.Running{Job: j.Arrival.Job, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares}
-			if j.NoShare || j.Profile == nil {
-				r.Whole = true
-			}
-			gpu.Running = append(gpu.Running, r)
-		}
-	}
-}
-
-// sample notes how busy the devices are from now on, for pictures.
+// sample records a change of the GPUs' utilisation.
 func (s *Sim) sample(busy, mem float64, members int) {
 	s.total.GPU += busy
 	s.total.Mem += mem

@@ -8,63 +8,62 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Observer is told of a co-run as a site gets to know it: members[0] has ended and
-// was slowed by slowdowns[0], where the Predictor had foreseen foreseen[0]; how the
-// others fared isn't known (NaN). The slices are the observer's.
+// Observer receives a co-run as a site would observe it: members[0] has ended and was
+// slowed by slowdowns[0], where the Predictor had predicted foreseen[0]; the others'
+// figures are unknown (NaN). The slices are the observer's to keep.
 type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64)
 
-// meet counts dt s that the members of device g have spent together.
+// meeting is two jobs on one device, by index in Sim.jobs, from the first one's view.
+type meeting struct{ job, other int }
+
+// meet adds dt s to the time that the members of device g have spent together.
 func (s *Sim) meet(d *device, dt float64) {
 	if s.cfg.Observer == nil {
 		return
 	}
 	if d.met == nil {
-		d.met = map[[2]int]float64{}
+		d.met = map[meeting]float64{}
 	}
 	for i := range d.members {
 		for k := range d.members {
 			if i != k {
-				d.met[[2]int{d.members[i].job, d.members[k].job}] += dt
+				d.met[meeting{d.members[i].job, d.members[k].job}] += dt
 			}
 		}
 	}
 }
 
-// forgetMet drops whom job i met on device g: it lost that run.
-func (s *Sim) forgetMet(g, i int) {
-	for pair := range s.devs[g].met {
-		if pair[0] == i {
-			delete(s.devs[g].met, pair)
+// dropMeetings forgets which jobs job i met on device g, since it lost that run.
+func (s *Sim) dropMeetings(g, i int) {
+	for m := range s.devs[g].met {
+		if m.job == i {
+			delete(s.devs[g].met, m)
 		}
 	}
 }
 
-// report tells the observer of a job that has ended; est is how far it was
-// believed to have come.
-func (s *Sim) report(g, i int, est float64) {
+// observe reports job i, which has ended, to the observer; est is its predicted
+// progress.
+func (s *Sim) observe(g, i int, est float64) {
 	d := &s.devs[g]
 	if s.cfg.Observer == nil || len(d.met) == 0 {
 		return
 	}
 	j := &s.jobs[i]
-	type other struct {
-		job int
-		dt  float64
-	}
-	var others []other
-	for pair, dt := range d.met {
-		if pair[0] == i {
-			others = append(others, other{pair[1], dt})
-			delete(d.met, pair)
+	var met []meeting
+	for m := range d.met {
+		if m.job == i {
+			met = append(met, m)
 		}
 	}
-	slices.SortFunc(others, func(a, b other) int { return cmp.Compare(a.job, b.job) })
-	run := j.ended - j.started
-	beside := make([]rlcore.Overlap, len(others))
-	for k, o := range others {
-		beside[k] = rlcore.Overlap{Profile: s.jobs[o.job].Profile, S: o.dt}
+	slices.SortFunc(met, func(a, b meeting) int { return cmp.Compare(a.other, b.other) })
+	others := make([]rlcore.Overlap, len(met))
+	for k, m := range met {
+		others[k] = rlcore.Overlap{Profile: s.jobs[m.other].Profile, S: d.met[m]}
+		delete(d.met, m)
 	}
-	with, part, ok := rlcore.CoRunners(run, beside)
+	run := j.ended - j.started
+	with, part, ok := rlcore.CoRunners(run, others)
 	if !ok || j.Profile == nil {
 		return
 	}

@@ -65,7 +65,7 @@ func anySite(t *rapid.T) Config {
 	switch rapid.IntRange(0, 2).Draw(t, "arrivals") {
 	case 1:
 		seed := rapid.Uint64().Draw(t, "seed")
-		Poisson(cfg.Jobs, rapid.SampledFrom([]float64{0.1, 3, 50, 500}).Draw(t, "gap"), rand.New(rand.NewPCG(seed, seed)))
+		poisson(cfg.Jobs, rapid.SampledFrom([]float64{0.1, 3, 50, 500}).Draw(t, "gap"), rand.New(rand.NewPCG(seed, seed)))
 	case 2: // a trace needn't be in order
 		for i := range cfg.Jobs {
 			cfg.Jobs[i].SubmitS = float64(rapid.IntRange(0, 40).Draw(t, "submit"))

@@ -7,28 +7,28 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Sample is how busy the GPUs are from AtS on, on average over the GPUs.
+// Sample is the GPUs' utilisation from AtS on, averaged over the GPUs.
 type Sample struct {
 	AtS     float64
 	GPU     float64 // fraction of time a kernel runs, 0..1
 	Mem     float64 // fraction of the device memory held, 0..1
-	Running int     // jobs
+	Running int     // jobs, on all GPUs
 }
 
-// Outcome is what became of one job.
+// Outcome is the result for one job. Times are in s.
 type Outcome struct {
 	ID       string
 	App      string
 	SubmitS  float64
-	GPU      int     // by index in Config.GPUs
+	GPU      int     // index in Config.GPUs
 	StartS   float64 // of the run that succeeded
 	EndS     float64
 	SoloS    float64
 	Slowdown float64 // (EndS − StartS) ÷ SoloS
-	Failures int     // runs lost for want of memory
+	Failures int     // runs that ran out of memory
 }
 
-// Result is what became of all jobs. Times are in s, utilisations are averages
+// Result is the outcome of a simulation. Times are in s, utilisations are averages
 // over the GPUs and the makespan, 0..1.
 type Result struct {
 	Jobs            []Outcome // in Config's order
@@ -36,12 +36,13 @@ type Result struct {
 	MeanTurnaroundS float64
 	GPUUtil         float64
 	MemUtil         float64
-	OOM             int // runs lost for want of memory
+	OOM             int // runs that ran out of memory
 	Decisions       int
 	Track           []Sample
 }
 
-// Result returns what became of the jobs; the error says why it isn't complete.
+// Result returns the outcome once all jobs have ended; else an error, which wraps
+// ErrStuck.
 func (s *Sim) Result() (*Result, error) {
 	if s.err != nil {
 		return nil, s.err
@@ -61,7 +62,7 @@ func (s *Sim) Result() (*Result, error) {
 			ID: j.ID, App: j.Truth.App, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
 			SoloS: j.Truth.DurationS, Failures: j.failures,
 		}
-		// Nobody is faster than alone; the difference of two large times may say so.
+		// The difference of two large times may round to less than SoloS.
 		o.Slowdown = max(1, (o.EndS-o.StartS)/o.SoloS)
 		r.MeanTurnaroundS += (o.EndS - o.SubmitS) / float64(len(s.jobs))
 		last = max(last, o.EndS)
@@ -87,8 +88,8 @@ func (r *Result) Slowdowns() []float64 {
 	return out
 }
 
-// Run simulates with a Decider deciding. A Config's M and MaxDelayS that are zero
-// are the Decider's.
+// Run simulates all of cfg with the given Decider, from which M and MaxDelayS are
+// taken where cfg has none. Errors are those of New and Result.
 func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 	if cfg.M == 0 {
 		cfg.M = d.M
@@ -106,8 +107,8 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 	return s.Result()
 }
 
-// Decide asks the Decider for the decision that is due. Where waiting is no
-// choice, the best of what is left is taken.
+// Decide returns d's decision for the GPU that is due. Where waiting isn't an option,
+// it is the best of the other combinations.
 func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
 	dec := d.Decide(s.State(), s.gpu)
 	if dec.Combo != 0 || !s.forced {
@@ -121,11 +122,11 @@ func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
 	return dec
 }
 
-// Take carries out a decision and keeps account of who was passed over.
+// Take carries out a decision and counts it for the jobs that it passes over.
 func (s *Sim) Take(g *rlcore.Guard, dec rlcore.Decision) {
 	s.scratch.passed = g.Passed(s.scratch.passed[:0], &dec.Window, dec.Combo)
 	for _, i := range s.scratch.passed {
-		s.PassOver(dec.Window.Jobs[i])
+		s.state.Pending[dec.Window.Jobs[i]].PassedOver++
 	}
 	s.Start(dec.Jobs())
 }

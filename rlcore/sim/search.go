@@ -1,12 +1,13 @@
 package sim
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
 )
 
-// Objective is what a search makes small, s.
+// Objective is what a search minimises, s.
 type Objective func(*Result) float64
 
 // Makespan is the time from the first arrival to the last end.
@@ -15,11 +16,11 @@ func Makespan(r *Result) float64 { return r.MakespanS }
 // Turnaround is the mean time from a job's arrival to its end.
 func Turnaround(r *Result) float64 { return r.MeanTurnaroundS }
 
-// maxMembers of a GPU.
+// maxMembers is the most jobs on one GPU.
 const maxMembers = 100 / shares
 
-// start is one entry of a GPU's list: the job starts once the ones before it have
-// started and at most beside others are on the GPU.
+// start is one entry of a GPU's list: the job starts once those before it have started
+// and at most beside other jobs are on the GPU.
 type start struct{ job, beside int }
 
 // plan holds one list per GPU.
@@ -33,15 +34,15 @@ func (p plan) clone() plan {
 	return out
 }
 
-// Clairvoyant looks for the best schedule with the truth in hand: every job's
-// profile, every arrival, the law itself. Nobody who schedules live can know
-// that; what it finds is the mark to measure policies against. Contracts don't
-// bind it; the card's own rules, owners who want a GPU alone and pairs that were
-// never measured do. It is simulated annealing over lists (which job, on which
-// GPU, beside how many), starting from the given results of policies on the same
-// Config, so it is never worse than the best of those that lost no run, and from
-// its own first list where there are none. It loses no run itself. It isn't
-// proven optimal. tries is how many schedules are looked at.
+// Clairvoyant searches for the best schedule with knowledge that no live scheduler
+// can have: every job's profile, every arrival, the law itself. What it finds is a
+// bound to measure policies against; it isn't proven optimal.
+//
+// It is simulated annealing over lists (which job, on which GPU, beside how many),
+// over tries schedules. It starts from the given results of policies on the same
+// Config, so it is never worse than the best of those without lost runs, or from one
+// job at a time where there are none. It loses no run itself. Contracts don't bind it;
+// the card's rules, jobs that must not share and pairs that were never measured do.
 func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from ...*Result) (*Result, error) {
 	cfg.Predictor, cfg.Observer, cfg.M, cfg.MaxDelayS = nil, nil, math.MaxInt, math.MaxFloat64
 	track := cfg.Track
@@ -53,79 +54,114 @@ func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from .
 	if len(s.jobs) == 0 {
 		return s.Result()
 	}
-	r := rand.New(rand.NewPCG(seed, 0x5eed))
-	best := s.alone()
-	bestRes, err := s.play(best)
-	if err != nil {
+	h := &search{sim: s, objective: objective}
+	if err := h.begin(from); err != nil {
 		return nil, err
 	}
-	bestCost := cost(bestRes, objective)
-	for _, res := range from {
-		if res == nil || len(res.Jobs) != len(cfg.Jobs) || res.OOM > 0 {
-			continue
-		}
-		p := s.asDone(res)
-		if !s.possible(p) {
-			continue
-		}
-		got, err := s.play(p)
-		if err != nil {
-			return nil, err
-		}
-		for _, x := range []*Result{got, res} {
-			if c := cost(x, objective); c < bestCost {
-				best, bestCost, bestRes = p, c, x
-			}
-		}
+	if err := h.anneal(tries, rand.New(rand.NewPCG(seed, 0x5eed))); err != nil {
+		return nil, err
 	}
-	cur, curCost := best.clone(), bestCost
-	heat := bestCost / 50
-	for t := range tries {
-		next := cur.clone()
-		for range 1 + r.IntN(2) {
-			mutate(next, r)
-		}
-		if !s.possible(next) {
-			continue
-		}
-		res, err := s.play(next)
-		if err != nil {
-			return nil, err
-		}
-		c := cost(res, objective)
-		temp := heat * (1 - float64(t)/float64(tries))
-		if c <= curCost || r.Float64() < math.Exp((curCost-c)/max(temp, 1e-9)) {
-			cur, curCost = next, c
-		}
-		if c < bestCost {
-			best, bestCost, bestRes = next, c, res
-		}
-		// A branch that leads nowhere is left.
-		if t%max(tries/8, 1) == 0 {
-			cur, curCost = best.clone(), bestCost
-		}
-	}
-	if !track || bestRes.Track != nil {
-		return bestRes, nil
+	if !track || h.best.res.Track != nil {
+		return h.best.res, nil
 	}
 	s.cfg.Track = true
-	res, err := s.play(best)
-	if err != nil || cost(res, objective) > bestCost {
-		return bestRes, err
+	again, err := h.try(h.best.plan)
+	if err != nil || again.cost > h.best.cost {
+		return h.best.res, err
 	}
-	return res, nil
+	return again.res, nil
 }
 
-// cost is the objective; one that loses a run is worse than any schedule.
-func cost(r *Result, objective Objective) float64 {
+// search is a search for a schedule of small cost.
+type search struct {
+	sim       *Sim
+	objective Objective
+	best      candidate
+}
+
+// candidate is a plan with its result and cost.
+type candidate struct {
+	plan plan
+	res  *Result
+	cost float64
+}
+
+// cost is the objective; a lost run is worse than any schedule.
+func (h *search) cost(r *Result) float64 {
 	if r.OOM > 0 {
 		return math.Inf(1)
 	}
-	return objective(r)
+	return h.objective(r)
 }
 
-// alone gives every job a GPU of its own, in order of arrival, in turn.
-func (s *Sim) alone() plan {
+func (h *search) try(p plan) (candidate, error) {
+	res, err := h.sim.play(p)
+	if err != nil {
+		return candidate{}, err
+	}
+	return candidate{p, res, h.cost(res)}, nil
+}
+
+// begin sets the best of one job at a time and what policies did.
+func (h *search) begin(from []*Result) error {
+	var err error
+	if h.best, err = h.try(h.sim.oneAtATime()); err != nil {
+		return err
+	}
+	for _, res := range from {
+		if res == nil || len(res.Jobs) != len(h.sim.jobs) || res.OOM > 0 {
+			continue
+		}
+		p := h.sim.planOf(res)
+		if !h.sim.possible(p) {
+			continue
+		}
+		got, err := h.try(p)
+		if err != nil {
+			return err
+		}
+		for _, x := range []candidate{got, {p, res, h.cost(res)}} {
+			if x.cost < h.best.cost {
+				h.best = x
+			}
+		}
+	}
+	return nil
+}
+
+func (h *search) anneal(tries int, r *rand.Rand) error {
+	cur := h.best
+	cur.plan = cur.plan.clone()
+	heat := h.best.cost / 50
+	for t := range tries {
+		p := cur.plan.clone()
+		for range 1 + r.IntN(2) {
+			mutate(p, r)
+		}
+		if !h.sim.possible(p) {
+			continue
+		}
+		next, err := h.try(p)
+		if err != nil {
+			return err
+		}
+		temp := heat * (1 - float64(t)/float64(tries))
+		if next.cost <= cur.cost || r.Float64() < math.Exp((cur.cost-next.cost)/max(temp, 1e-9)) {
+			cur = next
+		}
+		if next.cost < h.best.cost {
+			h.best = next
+		}
+		if t%max(tries/8, 1) == 0 { // leave a branch that leads nowhere
+			cur = h.best
+			cur.plan = cur.plan.clone()
+		}
+	}
+	return nil
+}
+
+// oneAtATime runs each job alone, in order of arrival, on the GPUs in turn.
+func (s *Sim) oneAtATime() plan {
 	p := make(plan, len(s.devs))
 	for n, i := range s.order {
 		g := n % len(p)
@@ -149,22 +185,14 @@ func (s *Sim) possible(p plan) bool {
 	return true
 }
 
-// asDone is the list of what a policy did.
-func (s *Sim) asDone(res *Result) plan {
+// planOf returns the lists of what a policy did.
+func (s *Sim) planOf(res *Result) plan {
 	p := make(plan, len(s.devs))
 	order := make([]int, len(res.Jobs))
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch x, y := &res.Jobs[a], &res.Jobs[b]; {
-		case x.StartS < y.StartS:
-			return -1
-		case x.StartS > y.StartS:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(res.Jobs[a].StartS, res.Jobs[b].StartS) })
 	for at, i := range order {
 		o := &res.Jobs[i]
 		beside := 0
@@ -178,8 +206,7 @@ func (s *Sim) asDone(res *Result) plan {
 	return p
 }
 
-// mutate changes one thing about a plan: a job's place, two jobs' places, or how
-// many a job starts beside.
+// mutate changes one thing about a plan.
 func mutate(p plan, r *rand.Rand) {
 	g := r.IntN(len(p))
 	for len(p[g]) == 0 {
@@ -187,9 +214,9 @@ func mutate(p plan, r *rand.Rand) {
 	}
 	i := r.IntN(len(p[g]))
 	switch r.IntN(4) {
-	case 0:
+	case 0: // one job more or less beside this one
 		s := &p[g][i]
-		s.beside = max(0, min(4, s.beside+2*r.IntN(2)-1))
+		s.beside = max(0, min(maxMembers-1, s.beside+2*r.IntN(2)-1))
 	case 1: // two jobs change places
 		h := r.IntN(len(p))
 		if len(p[h]) == 0 {
@@ -197,7 +224,7 @@ func mutate(p plan, r *rand.Rand) {
 		}
 		k := r.IntN(len(p[h]))
 		p[g][i].job, p[h][k].job = p[h][k].job, p[g][i].job
-	case 2: // a job moves near
+	case 2: // a job moves to a near position
 		k := max(0, min(len(p[g])-1, i+r.IntN(7)-3))
 		s := p[g][i]
 		p[g] = slices.Insert(slices.Delete(p[g], i, i+1), k, s)
@@ -205,13 +232,12 @@ func mutate(p plan, r *rand.Rand) {
 		s := p[g][i]
 		p[g] = slices.Delete(p[g], i, i+1)
 		h := r.IntN(len(p))
-		s.beside = r.IntN(5)
+		s.beside = r.IntN(maxMembers)
 		p[h] = slices.Insert(p[h], r.IntN(len(p[h])+1), s)
 	}
 }
 
-// play simulates a plan from the start. A job that fails runs again behind all
-// others.
+// play simulates a plan from the start. A job that fails runs again after all others.
 func (s *Sim) play(p plan) (*Result, error) {
 	s.reset()
 	at := make([]int, len(p))
@@ -228,7 +254,7 @@ func (s *Sim) play(p plan) (*Result, error) {
 				at[g]++
 			}
 		} else if len(s.devs[g].members) == 0 {
-			k = s.lost(g)
+			k = s.failed(g)
 		}
 		if k < 0 {
 			s.Start(nil)
@@ -240,19 +266,19 @@ func (s *Sim) play(p plan) (*Result, error) {
 	return s.Result()
 }
 
-// lost returns a pending job, by index in s.wait, that failed and may use GPU g;
-// -1: none.
-func (s *Sim) lost(g int) int {
+// failed returns the index in s.wait of a job that has failed and may use GPU g; −1
+// if there is none.
+func (s *Sim) failed(g int) int {
 	return slices.IndexFunc(s.wait, func(i int) bool { return s.jobs[i].failures > 0 && s.jobs[i].MayUse(g) })
 }
 
-// mayJoin reports whether job i may join those on GPU g, whatever comes of it.
+// mayJoin reports whether job i may join the members of GPU g, memory aside.
 func (s *Sim) mayJoin(g, i int) bool {
 	d, j := &s.devs[g], &s.jobs[i]
 	if n := len(d.members); n > 0 && (j.NoShare || n == maxMembers || n == d.spec.MaxClients) {
 		return false
 	}
-	unmeasured, _ := s.truth.(interface{ Lacks(a, b string) bool })
+	unmeasured, _ := s.cfg.Truth.(interface{ Lacks(a, b string) bool })
 	for k := range d.members {
 		o := &s.jobs[d.members[k].job]
 		if o.NoShare || d.spec.SameUser && o.User != j.User ||

@@ -105,7 +105,7 @@ func coarse(p *rlcore.Profile) {
 func TestClairvoyantKeepsTheBest(t *testing.T) {
 	for seed := range uint64(4) {
 		cfg := catalogue(t, 1+int(seed%2), 15, seed)
-		Poisson(cfg.Jobs, 5, rand.New(rand.NewPCG(seed, 2)))
+		poisson(cfg.Jobs, 5, rand.New(rand.NewPCG(seed, 2)))
 		cfg.Track = seed%2 == 0
 		best := math.Inf(1)
 		var from []*Result

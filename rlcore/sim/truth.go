@@ -1,15 +1,17 @@
 package sim
 
 import (
+	"math"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// Truth says how the members of one GPU slow each other at an instant.
+// Truth is how the members of one GPU really slow each other at an instant.
 type Truth interface {
 	// Slowdowns writes each member's slowdown (≥ 1) into dst, whose storage it
-	// reuses, and returns it. p[i] is member i's solo profile, d[i] what it asks
-	// for at this instant.
+	// reuses, and returns it. p[i] is member i's solo profile, d[i] its demand at
+	// this instant.
 	Slowdowns(dst []float64, p []*rlcore.Profile, d []contention.Demand) []float64
 }
 
@@ -21,9 +23,9 @@ func (l Law) Slowdowns(dst []float64, _ []*rlcore.Profile, d []contention.Demand
 	return l.Law.Slowdowns(dst, d)
 }
 
-// Pairs is a table of measured slowdowns as truth: [victim, aggressor] →
-// slowdown. A pair that isn't in it has never been measured and must be kept
-// from meeting (see Lacks); more than one other adds up, which is an assumption.
+// Pairs is a table of measured slowdowns as truth: [victim, aggressor] → slowdown.
+// Pairs that are missing weren't measured and must not meet (see Lacks). With several
+// others the excesses over 1 add up, which is an assumption.
 type Pairs map[[2]string]float64
 
 // Slowdowns implements Truth.
@@ -46,4 +48,11 @@ func (t Pairs) Lacks(a, b string) bool {
 	_, ab := t[[2]string{a, b}]
 	_, ba := t[[2]string{b, a}]
 	return !ab || !ba
+}
+
+// Bare returns a guard that enforces only the card's own rules (same user, number of
+// members). Policies of the literature bring their own notion of what fits, and under
+// this guard they meet its consequences.
+func Bare() *rlcore.Guard {
+	return &rlcore.Guard{MemMargin: math.Inf(-1), MaxPassOver: math.MaxInt, MaxDelayS: math.MaxFloat64}
 }

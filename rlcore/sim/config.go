@@ -1,0 +1,144 @@
+// Package sim runs jobs on simulated GPUs, event by event.
+//
+// It fills the same rlcore.State that the bridge fills and queries the same Decider.
+// The consequences of a decision follow from a Truth: the contention law, or measured
+// slowdowns of pairs. Nothing is random here: the same Config gives the same Result
+// to the last bit.
+package sim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Arrival is a job to simulate. The embedded Job is what a decision may know of it.
+type Arrival struct {
+	rlcore.Job
+	// Truth is what the job really does when it runs alone; nil = as Profile says.
+	Truth *rlcore.Profile
+}
+
+// Config is what to simulate.
+type Config struct {
+	Jobs []Arrival // in order of priority among those that arrive together
+	GPUs []rlcore.GPUSpec
+	// Truth is how sharers slow each other.
+	Truth Truth
+	// Predictor is what the site believes about slowdowns. Decisions see a running
+	// job's progress as predicted by it, since a real job's progress can't be
+	// observed. nil: they see the truth.
+	Predictor rlcore.Predictor
+	// Observer, if set, is called for every co-run from which something can be learned.
+	Observer Observer
+	// M is the window of decisions: an arrival behind it triggers none. Default
+	// rlcore.DefaultWindow; Run takes it from its Decider.
+	M int
+	// MaxRestarts is how often a job that ran out of memory starts again with
+	// co-runners before it gets a GPU of its own. Default 1.
+	MaxRestarts int
+	// Track records the GPUs' utilisation over time in the Result.
+	Track bool
+	// MaxDelayS is the guard's: where a decision left a GPU idle, another one is due
+	// when a job of its window has been delayed that long. Default
+	// rlcore.DefaultMaxDelayS; Run takes it from its Decider.
+	MaxDelayS float64
+	// Horizon ends a simulation that lasts longer, s. Default 1e9.
+	Horizon float64
+}
+
+// ErrBadConfig marks a Config that can't be simulated.
+var ErrBadConfig = errors.New("can't simulate")
+
+// ErrStuck marks a simulation in which jobs are left that neither an event nor a
+// decision moves.
+var ErrStuck = errors.New("simulation is stuck")
+
+func (cfg *Config) setDefaults() {
+	cfg.M = cmp.Or(cfg.M, rlcore.DefaultWindow)
+	cfg.MaxRestarts = cmp.Or(cfg.MaxRestarts, 1)
+	cfg.MaxDelayS = cmp.Or(cfg.MaxDelayS, rlcore.DefaultMaxDelayS)
+	cfg.Horizon = cmp.Or(cfg.Horizon, 1e9)
+}
+
+// New prepares a simulation. Errors wrap ErrBadConfig and name the job or GPU.
+func New(cfg Config) (*Sim, error) {
+	cfg.setDefaults()
+	if cfg.Truth == nil {
+		return nil, fmt.Errorf("%w: no law of contention is given", ErrBadConfig)
+	}
+	if len(cfg.GPUs) == 0 {
+		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
+	}
+	s := &Sim{cfg: cfg, segs: map[*rlcore.Profile][]segment{}}
+	for i, spec := range cfg.GPUs {
+		if !(spec.MemMiB > 0) {
+			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
+		}
+		s.devs = append(s.devs, device{spec: spec})
+		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
+			ID: fmt.Sprint(i), Node: "sim", Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
+		})
+	}
+	for i := range cfg.Jobs {
+		j, err := cfg.admit(cfg.Jobs[i])
+		if err != nil {
+			return nil, fmt.Errorf("%w: job %s: %w", ErrBadConfig, j.ID, err)
+		}
+		s.jobs = append(s.jobs, jobState{Arrival: j, ownNoShare: j.NoShare})
+		s.order = append(s.order, i)
+		s.choosy = s.choosy || j.GPUs != nil
+	}
+	sortByArrival(s.order, s.jobs)
+	s.reset()
+	return s, nil
+}
+
+// admit validates a job and fills in its Truth. A job that doesn't fit on some of its
+// GPUs may use only the others, since alone no guard would keep it from failing there.
+func (cfg *Config) admit(j Arrival) (Arrival, error) {
+	if j.Truth == nil {
+		j.Truth = j.Profile
+	}
+	if j.Truth == nil {
+		return j, errors.New("it has no profile")
+	}
+	for _, p := range []*rlcore.Profile{j.Truth, j.Profile} {
+		if p == nil {
+			continue
+		}
+		if err := p.Validate(); err != nil {
+			return j, err
+		}
+	}
+	if !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) {
+		return j, fmt.Errorf("it arrives at %v s", j.SubmitS)
+	}
+	for _, g := range j.GPUs {
+		if g < 0 || g >= len(cfg.GPUs) {
+			return j, fmt.Errorf("there is no GPU %d", g)
+		}
+	}
+	mem := j.Truth.Peak().MemMiB
+	var fits []int
+	all := true
+	for g := range cfg.GPUs {
+		switch {
+		case !j.MayUse(g):
+		case mem <= cfg.GPUs[g].MemMiB:
+			fits = append(fits, g)
+		default:
+			all = false
+		}
+	}
+	if len(fits) == 0 {
+		return j, fmt.Errorf("it needs %.0f MiB, more than any GPU it may use has", mem)
+	}
+	if !all {
+		j.GPUs = fits
+	}
+	return j, nil
+}
