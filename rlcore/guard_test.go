@@ -245,20 +245,14 @@ func BenchmarkCheckAllCombos(b *testing.B) {
 	}
 }
 
-// A reason's name is stored, so it must survive the way there and back, and no two
-// reasons may share one.
-func TestRefusalNamesAreStable(t *testing.T) {
+// Stored data names a reason: no two may share a name, and each has a sentence.
+func TestRefusalsHaveNamesAndSentences(t *testing.T) {
 	seen := map[string]bool{}
 	for r := Allowed; int(r) < len(refusals); r++ {
-		text, err := r.MarshalText()
-		var back Refusal
-		if err != nil || back.UnmarshalText(text) != nil || back != r || r.String() == "" || seen[r.Name()] {
-			t.Errorf("%d: name %q, sentence %q, read back as %d", r, text, r, back)
+		if r.Name() == "" || r.String() == "" || seen[r.Name()] {
+			t.Errorf("%d: name %q, sentence %q", r, r.Name(), r)
 		}
 		seen[r.Name()] = true
-	}
-	if err := new(Refusal).UnmarshalText([]byte("mood")); err == nil {
-		t.Error("an unknown name is accepted")
 	}
 }
 

@@ -1,7 +1,5 @@
 package rlcore
 
-import "fmt"
-
 // Refusal is the reason why the guard refuses a combination; the zero value is
 // Allowed.
 type Refusal uint8
@@ -45,17 +43,3 @@ func (r Refusal) Name() string { return refusals[r].name }
 
 // String returns the reason as a sentence for users.
 func (r Refusal) String() string { return refusals[r].sentence }
-
-// MarshalText writes the stable name.
-func (r Refusal) MarshalText() ([]byte, error) { return []byte(r.Name()), nil }
-
-// UnmarshalText reads a stable name. An unknown name is an error.
-func (r *Refusal) UnmarshalText(text []byte) error {
-	for i := range refusals {
-		if refusals[i].name == string(text) {
-			*r = Refusal(i) //nolint:gosec // a handful of reasons
-			return nil
-		}
-	}
-	return fmt.Errorf("unknown refusal %q", text)
-}

@@ -158,7 +158,7 @@ func TestPageEscapes(t *testing.T) {
 	j := &st.Snap.Jobs[len(st.Snap.Jobs)-1]
 	j.User, j.Account, j.Reason = evil, evil, evil
 	st.Apps[j.Ref] = job.App{Key: evil}
-	st.Explanations[j.Ref] = &job.Explanation{App: evil, Status: evil, Refused: []job.Refusal{{With: []string{evil}, Node: evil, Reason: rlcore.Refusal(evil)}}, Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}}}
+	st.Explanations[j.Ref] = &job.Explanation{App: evil, Status: evil, Refused: []job.Refusal{{With: []string{evil}, Node: evil, Reason: rlcore.RefusedMemory}}, Considered: []job.Considered{{Jobs: []string{evil}, Node: evil}}}
 	run := &st.Snap.Jobs[0]
 	run.User = evil
 	st.Apps[run.Ref] = job.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}

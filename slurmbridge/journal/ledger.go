@@ -256,7 +256,7 @@ func (e *entry) refusals() error {
 		for _, reason := range reasons {
 			if err := e.exec(`INSERT INTO bridge_refusals (ref, reason, first, last, looks) VALUES (?, ?, ?, ?, 1)
 				ON CONFLICT (ref, reason) DO UPDATE SET last = excluded.last, looks = looks + 1`,
-				ref, reason, e.at.UnixMilli(), e.at.UnixMilli()); err != nil {
+				ref, reason.String(), e.at.UnixMilli(), e.at.UnixMilli()); err != nil {
 				return err
 			}
 		}
