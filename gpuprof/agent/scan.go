@@ -71,15 +71,13 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 		t.resume = now
 	}
 	if t.Tally == nil {
-		span := map[gpuprof.Fig]float64{}
+		mem, pcie := 0.0, 0.0
 		for _, g := range j.GPUs {
 			if g := a.gpus[g]; g != nil {
-				for f := range gpuprof.Recorded {
-					span[gpuprof.Fig(f)] += g.span(gpuprof.Fig(f))
-				}
+				mem, pcie = mem+g.dev.MemMiB, pcie+g.dev.PCIeMBps
 			}
 		}
-		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds(), span)}
+		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds(), mem, pcie)}
 	}
 	if t.Neighbours == nil {
 		t.Neighbours = map[run]*gpuprof.Neighbour{}

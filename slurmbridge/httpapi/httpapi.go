@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -209,9 +208,9 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
 		return
 	}
-	var waits *loop.QueuePosition
+	var waits *job.QueuePosition
 	if st := s.Status(); st != nil {
-		waits = loop.QueuePositionOf(st, ref)
+		waits = plan.PositionOf(st, ref)
 	}
 	story, err := s.Story(req.Context(), ref)
 	switch {

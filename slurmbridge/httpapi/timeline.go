@@ -137,7 +137,7 @@ func layOut(st *job.Status, past []journal.Ran, w window) *cluster {
 		}
 		for i := range g.Members {
 			m := &g.Members[i]
-			if m.Gone != "" || m.Ran || m.Undo != "" {
+			if !m.State.Pending() {
 				continue
 			}
 			to := from.Add(10 * time.Minute)

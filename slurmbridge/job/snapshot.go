@@ -297,3 +297,8 @@ func (d Dependencies) Without(gates []GateState) string {
 	}
 	return strings.Join(out, sep)
 }
+
+// NodeUp reports whether the node is in service.
+func (s *Snapshot) NodeUp(name string) bool {
+	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Name == name && n.Up })
+}

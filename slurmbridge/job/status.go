@@ -38,3 +38,20 @@ type Status struct {
 	// HandsOff by ref: why the bridge leaves a job alone.
 	Unmanaged map[string]string
 }
+
+// QueuePosition is where a job stands that waits for a decision.
+type QueuePosition struct {
+	At time.Time `json:"at"`
+	// Gate that it waits behind; "" in shadow, where there is none.
+	Gate string `json:"gate,omitempty"`
+	// LeaseLeftS is after how many seconds the gate opens by itself if the bridge is gone.
+	LeaseLeftS float64 `json:"lease_left_s"`
+	// Position counts from 1 among the Of jobs that wait for a decision, highest priority
+	// first; 0 = it isn't one of them, because of Holds.
+	Position int `json:"place"`
+	Of       int `json:"of"`
+	// Window is how many of them a decision looks at, of those that may use its GPU.
+	Window int `json:"window"`
+	// Holds says what the job waits for besides the bridge, "" = nothing.
+	Holds string `json:"holds,omitempty"`
+}

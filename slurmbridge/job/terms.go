@@ -18,6 +18,11 @@ type Terms struct {
 	Ignored []string
 }
 
+// None reports whether the owner says nothing about sharing.
+func (t *Terms) None() bool {
+	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && len(t.Ignored) == 0
+}
+
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
 // commas or semicolons; words that are no terms of ours are somebody else's and
 // are passed over.

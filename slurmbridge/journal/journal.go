@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -40,16 +40,16 @@ func New(db *sql.DB) *Journal {
 
 // rest is what of a tracker is not groups.
 type rest struct {
-	Waits     map[string]*loop.Wait     `json:"waits"`
-	Unmanaged map[string]string         `json:"hands_off"`
-	Done      map[string]*loop.Progress `json:"done"`
-	Endings   map[string]*loop.Ended    `json:"endings"`
+	Waits     map[string]*tracker.Wait     `json:"waits"`
+	Unmanaged map[string]string            `json:"hands_off"`
+	Done      map[string]*tracker.Progress `json:"done"`
+	Endings   map[string]*tracker.Ended    `json:"endings"`
 }
 
 // Load returns the groups that were not done when they were last written, and
 // the rest of the tracker.
-func (j *Journal) Load(ctx context.Context) (*loop.Tracker, error) {
-	t := loop.NewTracker()
+func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
+	t := tracker.New()
 	var last sql.NullInt64
 	if err := j.db.QueryRowContext(ctx, `SELECT max(id) FROM bridge_groups`).Scan(&last); err != nil {
 		return nil, fmt.Errorf("read journal: %w", err)
@@ -63,7 +63,11 @@ func (j *Journal) Load(ctx context.Context) (*loop.Tracker, error) {
 		}
 		g := new(job.Group)
 		t.Groups[id], j.groups[id] = g, body
-		return json.Unmarshal([]byte(body), g)
+		if err := json.Unmarshal([]byte(body), g); err != nil {
+			return err
+		}
+		g.FillStates()
+		return nil
 	}, `SELECT id, body FROM bridge_groups WHERE state <> ?`, job.Done)
 	if err != nil {
 		return nil, fmt.Errorf("read groups: %w", err)
@@ -114,10 +118,10 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 }
 
 // SaveTracker writes down what of the tracker is not groups.
-func (j *Journal) SaveTracker(ctx context.Context, t *loop.Tracker) error {
-	r := rest{Waits: map[string]*loop.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Endings: t.Endings}
+func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
+	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Endings: t.Endings}
 	for ref, w := range t.Waits {
-		if *w != (loop.Wait{}) {
+		if *w != (tracker.Wait{}) {
 			r.Waits[ref] = w
 		}
 	}
@@ -197,10 +201,10 @@ type Entry struct {
 type Story struct {
 	// Waits is where the job stands in the queue of those that wait for a decision.
 	// The journal doesn't keep it: the daemon knows it from its last poll.
-	Waits   *loop.QueuePosition `json:"waits,omitempty"`
-	Note    *job.Explanation    `json:"note,omitempty"`
-	Groups  []job.Group         `json:"groups,omitempty"`
-	Changes []Entry             `json:"changes,omitempty"`
+	Waits   *job.QueuePosition `json:"waits,omitempty"`
+	Note    *job.Explanation   `json:"note,omitempty"`
+	Groups  []job.Group        `json:"groups,omitempty"`
+	Changes []Entry            `json:"changes,omitempty"`
 	// Outcomes are those of its runs.
 	Outcomes []history.Outcome `json:"outcomes,omitempty"`
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -45,7 +45,7 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	book := loop.NewTracker()
+	book := tracker.New()
 	book.Wait("20").PassedOver = 3
 	book.Unmanaged["21"] = "its owner edited it"
 	if err := j.SaveTracker(ctx, book); err != nil {

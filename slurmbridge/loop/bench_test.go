@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -38,8 +38,8 @@ func BenchmarkPlan(b *testing.B) {
 				b.Fatal(err)
 			}
 			pl := bridge(m, newMemory()).Planner
-			f := &loop.PlanInput{
-				Snap: snap, Gate: gate, Apps: apps, Tracker: loop.NewTracker(),
+			f := &plan.Input{
+				Snap: snap, Gate: gate, Apps: apps, Tracker: tracker.New(),
 				Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 			}
 			b.ReportAllocs()

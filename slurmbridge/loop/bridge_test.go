@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -328,7 +329,7 @@ func TestPlace(t *testing.T) {
 		place int
 		holds string
 	}{{}, {}, {1, ""}, {2, ""}, {3, ""}, {0, "it is held"}, {0, "its own dependency afterok:" + jobs[0].Ref}, {4, ""}, {5, ""}, {6, ""}} {
-		p := loop.QueuePositionOf(b.Status(), jobs[i].Ref)
+		p := plan.PositionOf(b.Status(), jobs[i].Ref)
 		if i < 2 {
 			if p != nil {
 				t.Errorf("job %d, %s: %+v", i, jobs[i].State, p)
@@ -361,7 +362,7 @@ func TestLetGoTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := m.updates
-		n, err := loop.LetGo(t.Context(), m, book, "")
+		n, err := loop.UngateAll(t.Context(), m, book, "")
 		if err != nil || n != want {
 			t.Errorf("time %d: %d jobs let go, not %d; %v", i+1, n, want, err)
 		}

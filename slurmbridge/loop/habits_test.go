@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -193,7 +194,7 @@ func TestAsleep(t *testing.T) {
 // A job whose node goes out of service again and again before it starts is taken back,
 // and no worse for it.
 func TestNodesTroubleIsNobodysFault(t *testing.T) {
-	b := loop.NewTracker()
+	b := tracker.New()
 	down := node("n1", 1, 8)
 	down.Up = false
 	s := &job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{down}, Jobs: []job.Job{{
@@ -203,7 +204,7 @@ func TestNodesTroubleIsNobodysFault(t *testing.T) {
 	for id := range int64(3) {
 		b.Groups[id] = &job.Group{
 			ID: id, Kind: job.StartNow, State: job.Released, Node: "n1", Pinned: true,
-			Members: []job.Member{{Ref: "1", Shares: 50, WasGres: "mps:100"}},
+			Members: []job.Member{{Ref: "1", State: job.MemberWaiting, Shares: 50, WasGres: "mps:100"}},
 		}
 		if repairs, _ := b.Observe(s, "7"); len(repairs) != 1 || *repairs[0].Update.Dependency != "after:7" {
 			t.Errorf("%+v", repairs)

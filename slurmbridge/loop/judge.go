@@ -8,6 +8,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -37,13 +38,13 @@ func (b *Bridge) remember(ctx context.Context) error {
 	b.learned = learner{loaded: true, again: map[string]*history.Outcome{}, fails: map[string]bool{}}
 	history.Teach(b.Beliefs, all)
 	for i := range all {
-		b.note(&all[i])
+		b.noteOutcome(&all[i])
 	}
 	return nil
 }
 
 // note keeps in mind what later outcomes depend on.
-func (b *Bridge) note(o *history.Outcome) {
+func (b *Bridge) noteOutcome(o *history.Outcome) {
 	l := &b.learned
 	delete(l.again, o.Ref)
 	if o.Again {
@@ -125,14 +126,14 @@ func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run,
 		return err
 	}
 	o.Teach(b.Beliefs)
-	b.note(&o)
+	b.noteOutcome(&o)
 	b.Metrics.outcome(&o)
 	if o.Again {
 		b.runAlone(ctx, ending, &o)
 	}
 	delete(b.tracker.Endings, r.Ref)
 	if r.Fault {
-		b.tracker.faulted[job.GPUAddr{Node: r.Node, GPU: r.GPU}] = true // the next look drops it where nobody is left
+		b.tracker.Faulted[job.GPUAddr{Node: r.Node, GPU: r.GPU}] = true // the next look drops it where nobody is left
 		b.Log.Warn("MPS server failed: nobody joins its GPU until it is renewed", "node", r.Node, "gpu", r.GPU, "job", r.Ref)
 	}
 	switch {
@@ -160,7 +161,7 @@ func (b *Bridge) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
 // runAlone requeues a job that failed for having company. What it asked for at
 // first is given back to it like to any other member; until a look shows that, it
 // is one of a group again.
-func (b *Bridge) runAlone(ctx context.Context, e *Ended, o *history.Outcome) {
+func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outcome) {
 	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
 		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
 		o.Again = false
@@ -171,14 +172,13 @@ func (b *Bridge) runAlone(ctx context.Context, e *Ended, o *history.Outcome) {
 		return
 	}
 	m := *e.Member
-	m.Ran, m.Gone, m.Undo, m.Tries, m.Alone = true, "", "it failed beside others and runs again alone", 0, true
+	m.State, m.Cause, m.Tries, m.Alone = job.MemberRestoring, job.Cause{Kind: job.CauseRunAlone}, 0, true
 	g := &job.Group{
-		ID: b.tracker.NextID, Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
+		ID: b.tracker.NewID(), Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
 		Members: []job.Member{m}, Decided: b.Now(), Policy: "again",
 	}
-	b.tracker.NextID++
 	b.tracker.Groups[g.ID] = g
-	b.tracker.Unmanaged[o.Ref] = m.Undo
+	b.tracker.Unmanaged[o.Ref] = m.Cause.String()
 	if err := b.Journal.SaveGroup(ctx, g); err != nil {
 		b.Log.Error("journal", "err", err)
 	}

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
 // A user at a limit keeps no GPU from others, is not left to Slurm, and has as many
@@ -29,7 +28,7 @@ func TestLimit(t *testing.T) {
 	if n, k := m.runs("ann"), m.runs("bob"); n != 2 || k < 2 {
 		t.Errorf("%d of ann's and %d of bob's run", n, k)
 	}
-	p := loop.QueuePositionOf(b.Status(), anns[19].Ref)
+	p := plan.PositionOf(b.Status(), anns[19].Ref)
 	if p == nil || !strings.Contains(p.Holds, "QOSMaxJobsPerUserLimit") {
 		t.Errorf("the last of ann's: %+v", p)
 	}
@@ -145,7 +144,7 @@ func TestAllNodesClosed(t *testing.T) {
 	tick(t, b, m, time.Second)
 	j := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
 	tick(t, b, m, 15*time.Second)
-	p := loop.QueuePositionOf(b.Status(), j.Ref)
+	p := plan.PositionOf(b.Status(), j.Ref)
 	if p == nil || !strings.Contains(p.Holds, "reserved") || !strings.Contains(p.Holds, "on n") {
 		t.Errorf("it says %+v", p)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -186,7 +187,7 @@ func (m *Metrics) SeenSlowdown(v float64) {
 	}
 }
 
-func (m *Metrics) looked(took time.Duration) {
+func (m *Metrics) polled(took time.Duration) {
 	if m == nil {
 		return
 	}
@@ -195,7 +196,7 @@ func (m *Metrics) looked(took time.Duration) {
 	m.lastLook.SetToCurrentTime()
 }
 
-func (m *Metrics) lookFailed() {
+func (m *Metrics) pollFailed() {
 	if m != nil {
 		m.looks.WithLabelValues("error").Inc()
 	}
@@ -253,12 +254,12 @@ func (m *Metrics) delayed(s float64) {
 	}
 }
 
-func (m *Metrics) event(e Event) {
+func (m *Metrics) event(e tracker.Event) {
 	if m == nil {
 		return
 	}
-	m.members.WithLabelValues(e.Kind).Inc()
-	if e.Kind != "started" || e.Group.Free.IsZero() {
+	m.members.WithLabelValues(string(e.Kind)).Inc()
+	if e.Kind != tracker.EventStarted || e.Group.Free.IsZero() {
 		return
 	}
 	for i := range e.Group.Members {
@@ -279,8 +280,8 @@ func (m *Metrics) state(st *job.Status) {
 	for i := range st.Groups {
 		for k := range st.Groups[i].Members {
 			switch mm := &st.Groups[i].Members[k]; {
-			case mm.Gone != "":
-			case mm.Ran:
+			case mm.State.Final():
+			case mm.Ran():
 				running++
 			default:
 				released++
@@ -290,8 +291,8 @@ func (m *Metrics) state(st *job.Status) {
 	m.jobs.WithLabelValues("released").Set(float64(released))
 	m.jobs.WithLabelValues("running").Set(float64(running))
 	use := map[string]int{"idle": 0, "single": 0, "shared": 0}
-	for i := range st.Plan.State.GPUs {
-		switch n := len(st.Plan.State.GPUs[i].Running); n {
+	for i := range st.Plan.Running.GPUs {
+		switch n := len(st.Plan.Running.GPUs[i].Running); n {
 		case 0:
 			use["idle"]++
 		case 1:

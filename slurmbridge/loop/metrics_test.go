@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -17,8 +18,8 @@ import (
 // observeAll makes every series that there can be, as a bridge does that has seen
 // everything.
 func observeAll(m *Metrics, at time.Time) {
-	m.looked(time.Second)
-	m.lookFailed()
+	m.polled(time.Second)
+	m.pollFailed()
 	m.gateFailed()
 	for _, err := range []error{nil, job.ErrNoJob, job.ErrDown, errors.New("other")} {
 		for _, step := range []string{"prepare", "release", "undo"} {
@@ -34,8 +35,8 @@ func observeAll(m *Metrics, at time.Time) {
 	m.delayed(3)
 	g := &job.Group{Kind: job.StartNow, Free: at, Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
 	m.released(g)
-	m.event(Event{Kind: "started", Ref: "1", Group: g})
-	plan := &job.Plan{State: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}, Passed: map[string]int{"3": 1}}
+	m.event(tracker.Event{Kind: tracker.EventStarted, Ref: "1", Group: g})
+	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}, Passed: map[string]int{"3": 1}}
 	m.planned(time.Second, plan)
 	m.state(&job.Status{Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan, Snap: &job.Snapshot{Release: "22.05.8"}})
 }
@@ -69,7 +70,7 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 		ref := fmt.Sprint(100 + i)
 		g := &job.Group{Kind: job.StartNow, Free: time.Unix(1e9, 0), Members: []job.Member{{Ref: ref, User: "user" + ref, Start: time.Unix(1e9+1, 0)}}}
 		m.released(g)
-		m.event(Event{Kind: "started", Ref: ref, Group: g})
+		m.event(tracker.Event{Kind: tracker.EventStarted, Ref: ref, Group: g})
 	}
 	if n := count(); n != first {
 		t.Errorf("%d series, %d before", n, first)
@@ -79,7 +80,7 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 // Only a policy that isn't the configured one counts as a fall back.
 func TestFallbackIsShown(t *testing.T) {
 	m := NewMetrics(prometheus.NewPedanticRegistry())
-	plan := &job.Plan{State: &rlcore.State{}}
+	plan := &job.Plan{Running: &rlcore.State{}}
 	for _, c := range []struct {
 		policy, wanted string
 		want           float64

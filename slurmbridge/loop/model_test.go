@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -397,8 +399,8 @@ type memory struct {
 
 func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1} }
 
-func (m *memory) Load(context.Context) (*loop.Tracker, error) {
-	b := loop.NewTracker()
+func (m *memory) Load(context.Context) (*tracker.Tracker, error) {
+	b := tracker.New()
 	b.NextID = m.next
 	for id, g := range m.groups {
 		if g.State != job.Done {
@@ -417,7 +419,7 @@ func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
 	return nil
 }
 
-func (m *memory) SaveTracker(context.Context, *loop.Tracker) error { return nil }
+func (m *memory) SaveTracker(context.Context, *tracker.Tracker) error { return nil }
 
 func (m *memory) Log(_ context.Context, _ time.Time, _ job.Mode, _ int64, c *job.Change, err error) error {
 	m.log = append(m.log, c.Text()+fmt.Sprint(" ", err))
@@ -472,7 +474,7 @@ func bridge(m *model, j loop.Journal) *loop.Bridge {
 		Slurm: m, Apps: m, Journal: j, Mode: job.Active, Now: m.clock, PollEvery: 30 * time.Second,
 		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate: &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
-		Planner: &loop.Planner{
+		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: fair{}}, M: 5},
 			Join:    true, Ahead: true,
 		},

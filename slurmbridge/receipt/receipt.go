@@ -205,7 +205,7 @@ func (r *Receipt) groups(in *Input) {
 	}
 	for i := range in.Groups {
 		g := in.Groups[i]
-		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m job.Member) bool { return !m.Ran })
+		g.Members = slices.DeleteFunc(slices.Clone(g.Members), func(m job.Member) bool { return !m.Ran() })
 		others := 0
 		if g.Kind == job.Join {
 			others = 1 // at least: that is what joining means

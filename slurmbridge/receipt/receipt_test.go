@@ -70,8 +70,8 @@ func TestWhatWasDone(t *testing.T) {
 	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
 	a.Outcome.Broken = true
 	in := &Input{From: at(-10), To: at(200), Jobs: []Job{a, b, c}, Groups: []job.Group{
-		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "1", Ran: true, Predicted: 1.1}, {Ref: "2", Ran: true, Predicted: 1.3}}},
-		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "3", Ran: true, Predicted: 1}}},
+		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1}, {Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.3}}},
+		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "3", State: job.MemberEnded, Start: at(0), Predicted: 1}}},
 		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "8"}, {Ref: "9"}}}, // taken back
 	}}
 	r := Make(in)

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
@@ -23,7 +22,7 @@ import (
 // sharing.
 type World struct {
 	Nodes []job.Node
-	Card  loop.Card
+	Card  plan.Card
 	// Decider makes what decides in the shared world; its guard's predictor also says
 	// how sharers slow each other there.
 	Decider func() *rlcore.Decider

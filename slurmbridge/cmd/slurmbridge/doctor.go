@@ -14,10 +14,14 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
+
+// exitError ends the program with a status of its own.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // doctorFlags say where the daemons are that doctor asks.
 type doctorFlags struct{ server, agents, client string }
@@ -52,7 +56,7 @@ standard error says why. --json prints {"findings": [{"check", "severity", "what
 }
 
 func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
-	cfg, err := s.Load(c)
+	cfg, err := s.load(c)
 	if err != nil {
 		return err
 	}
@@ -62,10 +66,10 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	}
 	web, err := recordhttp.NewClient(f.client)
 	if err != nil {
-		return cli.Usage(fmt.Errorf("--client-config: %w", err))
+		return usageError{fmt.Errorf("--client-config: %w", err)}
 	}
 	if f.agents != "" && !strings.Contains(f.agents, "{node}") {
-		return cli.Usage(fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", f.agents))
+		return usageError{fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", f.agents)}
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
@@ -78,14 +82,14 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	}
 	findings := doctor.Examine(facts)
 	write := doctor.WriteText
-	if s.JSON {
+	if s.json {
 		write = doctor.WriteJSON
 	}
-	if err := write(s.Out, findings); err != nil {
+	if err := write(s.out, findings); err != nil {
 		return err
 	}
 	if n := doctor.Exit(findings); n != 0 {
-		return cli.Exit(n)
+		return exitError(n)
 	}
 	return nil
 }

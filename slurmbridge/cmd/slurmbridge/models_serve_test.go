@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"go.uber.org/goleak"
 
@@ -53,7 +54,7 @@ func teacherOf(t *testing.T, file string) (*teacher, *lines) {
 	}
 	st, j := opened(t, file)
 	t.Cleanup(func() { st.Close() })
-	b := &loop.Bridge{Planner: &loop.Planner{Decider: &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}}}}
+	b := &loop.Bridge{Planner: &plan.Planner{Decider: &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: &rlcore.Guard{}}}}
 	log := &lines{}
 	out, err := (&wired{bridge: b, store: st, journal: j}).teacher(t.Context(), cfg, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {

@@ -13,7 +13,6 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
 
@@ -43,24 +42,24 @@ It reads the database and needs no daemon.`,
 			now := time.Now()
 			from, err := moment(now, since)
 			if err != nil {
-				return cli.Usage(fmt.Errorf("--since: %w", err))
+				return usageError{fmt.Errorf("--since: %w", err)}
 			}
 			to, err := moment(now, until)
 			if err != nil {
-				return cli.Usage(fmt.Errorf("--until: %w", err))
+				return usageError{fmt.Errorf("--until: %w", err)}
 			}
 			if !from.Before(to) {
-				return cli.Usage(fmt.Errorf("--since %s is not before --until %s", since, until))
+				return usageError{fmt.Errorf("--since %s is not before --until %s", since, until)}
 			}
 			if limit < 1 {
-				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
+				return usageError{fmt.Errorf("--limit is %d: at least 1", limit)}
 			}
-			cfg, err := s.Load(c)
+			cfg, err := s.load(c)
 			if err != nil {
 				return err
 			}
-			log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
-			st, err := cli.OpenStore(c.Context(), cfg, log)
+			log := slog.New(slog.NewTextHandler(s.errOut, nil))
+			st, err := openStore(c.Context(), cfg, log)
 			if err != nil {
 				return err
 			}
@@ -80,10 +79,10 @@ It reads the database and needs no daemon.`,
 				}
 			}
 			switch {
-			case s.JSON:
-				return s.PrintJSON(r)
+			case s.json:
+				return s.printJSON(r)
 			case file == "":
-				r.Text(s.Out, limit)
+				r.Text(s.out, limit)
 			}
 			return nil
 		},

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -28,7 +27,7 @@ import (
 // receiptOf runs the command by itself.
 func receiptOf(file string, asJSON bool, args ...string) (string, error) {
 	var out bytes.Buffer
-	s := &shared{cli.Env{File: file, JSON: asJSON, Out: &out, ErrOut: &out}}
+	s := &shared{file: file, json: asJSON, out: &out, errOut: &out}
 	c := newReceipt(s)
 	c.SetArgs(args)
 	c.SilenceUsage, c.SilenceErrors = true, true
@@ -97,7 +96,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		}
 	}
 	g := &job.Group{ID: 1, Kind: job.StartNow, State: job.Done, Decided: at(0), Policy: "greedy", Members: []job.Member{
-		{Ref: "1", Ran: true, Predicted: 1.1}, {Ref: "2", Ran: true, Predicted: 1.12},
+		{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1}, {Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.12},
 	}}
 	if err := j.SaveGroup(ctx, g); err != nil {
 		t.Fatal(err)

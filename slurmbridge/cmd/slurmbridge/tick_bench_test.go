@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -134,7 +135,7 @@ func benchmarkTick(b *testing.B, most int) {
 		Slurm: sl, Apps: known{}, Journal: j, Runs: &runs{st, j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
 		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.MPS, Now: time.Now},
-		Planner: &loop.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Ahead: true, Wanted: "dqn"},
+		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Ahead: true, Wanted: "dqn"},
 	}
 	began := time.Now()
 	if _, err := bridge.Tick(ctx); err != nil {

@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -58,7 +58,7 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 		case decidesByNetwork(cfg):
 			log.Error("model can't be used: greedy decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("model"), err))
 		default:
-			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("policy"), err))
+			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("policy"), err)}
 		}
 	}
 	return out, nil
@@ -81,9 +81,21 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 	}
 }
 
+// openStore opens the database.
+func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
+	st, err := store.Open(ctx, cfg.Database, log)
+	switch {
+	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
+	}
+	return st, nil
+}
+
 // openJournal opens the journal alone, for commands that need no bridge.
 func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, func(), error) {
-	st, err := cli.OpenStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	st, err := openStore(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -104,7 +116,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		return nil, err
 	}
 	if st == nil {
-		if st, err = cli.OpenStore(ctx, cfg, log); err != nil {
+		if st, err = openStore(ctx, cfg, log); err != nil {
 			return nil, err
 		}
 	}
@@ -125,9 +137,9 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	b := &loop.Bridge{
 		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
-		Planner: &loop.Planner{
+		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
-			Partitions: loop.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
+			Partitions: plan.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
 			Join:       cfg.Join, Ahead: true, Room: cfg.Join,
 			Wanted: cfg.Policy,
 		},
@@ -172,11 +184,11 @@ func recordUsers(cfg *config.Config) ([]uint32, error) {
 	for _, name := range cfg.RecordUsers {
 		u, err := user.Lookup(name)
 		if err != nil {
-			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("record_users"), err))
+			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("record_users"), err)}
 		}
 		uid, err := strconv.ParseUint(u.Uid, 10, 32)
 		if err != nil {
-			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("record_users"), err))
+			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("record_users"), err)}
 		}
 		allowed = append(allowed, uint32(uid))
 	}

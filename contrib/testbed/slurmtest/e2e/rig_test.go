@@ -17,6 +17,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -105,7 +106,7 @@ func runBridge(dir string) error {
 		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate: &loop.Gate{Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now},
-		Planner: &loop.Planner{
+		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
 			Join:    true, Ahead: true,
 		},

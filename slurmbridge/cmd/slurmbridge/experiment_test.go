@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"image/png"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// quickly are an experiment's words that keep it short.
+func quickly(more ...string) []string {
+	return append([]string{"experiment", "--quick", "--workloads", "random", "--history", "1"}, more...)
+}
+
+// object reads a JSON file. JSON has no NaN, so a file that can be read holds none.
+func object(t *testing.T, file string) map[string]any {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v map[string]any
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return v
+}
+
+// without drops every key of that name, however deep.
+func without(v any, key string) any {
+	if m, ok := v.(map[string]any); ok {
+		delete(m, key)
+		for k := range m {
+			m[k] = without(m[k], key)
+		}
+	}
+	return v
+}
+
+// TestExperiment: the promised form of the JSON, figures that can be true, pictures,
+// a table, and the same from the same seed.
+func TestExperiment(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	// Who is named twice, and the clairvoyant, change nothing.
+	args := quickly("--policies", "sjf,greedy, greedy,clairvoyant", "--seeds", "2")
+	status, out, errOut := call(append(args, "--json", in("one.json"), "--figures", in("pictures"))...)
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, errOut)
+	}
+	for _, word := range []string{"random", "sjf", "greedy", "clairvoyant", "lost runs", "GEOMEAN", "THESIS"} {
+		if !strings.Contains(out, word) {
+			t.Errorf("no %q in\n%s", word, out)
+		}
+	}
+	report := object(t, in("one.json"))
+	workloads := report["workloads"].(map[string]any)
+	lines := workloads["random"].(map[string]any)
+	if len(workloads) != 1 || !slices.Equal(slices.Sorted(maps.Keys(lines)), []string{"clairvoyant", "greedy", "sjf"}) {
+		t.Fatalf("workloads %v", report["workloads"])
+	}
+	for name := range lines {
+		line := lines[name].(map[string]any)
+		figure := func(key string) float64 {
+			v, ok := line[key].(float64)
+			if !ok || math.IsNaN(v) || v < 0 {
+				t.Errorf("%s: %s is %v", name, key, line[key])
+			}
+			return v
+		}
+		spans, _ := line["makespan_s"].([]any)
+		if len(spans) != 2 || spans[0] == spans[1] {
+			t.Errorf("%s: makespan_s is %v: one for each of two seeds", name, line["makespan_s"])
+		}
+		for _, s := range spans {
+			if s.(float64) < 100 {
+				t.Errorf("%s: 30 jobs take %v s", name, s)
+			}
+		}
+		if got := figure("slowdown_lt_20pct") + figure("slowdown_ge_20pct"); math.Abs(got-30) > 1e-9 {
+			t.Errorf("%s: %v jobs in the classes", name, got)
+		}
+		if !(figure("slowdown_le_2pct") <= figure("slowdown_lt_10pct") && figure("slowdown_lt_10pct") <= figure("slowdown_lt_20pct")) {
+			t.Errorf("%s: a class doesn't hold the one before it: %v", name, line)
+		}
+		if !(figure("gpu_util") > 0.3 && figure("gpu_util") <= 1 && figure("mem_util") > 0.1 && figure("mem_util") <= 1) {
+			t.Errorf("%s: utilisations %v, %v", name, line["gpu_util"], line["mem_util"])
+		}
+		if figure("oom") != 0 {
+			t.Errorf("%s: %v runs lost", name, line["oom"])
+		}
+		figure("train_s")
+		if vs := figure("makespan_vs_sjf"); name == "sjf" && vs != 1 || name != "sjf" && vs >= 0.9 {
+			t.Errorf("%s: makespan ÷ SJF's is %v", name, vs)
+		}
+	}
+
+	pictures, err := os.ReadDir(in("pictures"))
+	if err != nil || len(pictures) < 7 {
+		t.Fatalf("%d pictures, %v", len(pictures), err)
+	}
+	for _, p := range pictures {
+		text, err := os.ReadFile(filepath.Join(in("pictures"), p.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := png.Decode(bytes.NewReader(text)); err != nil {
+			t.Errorf("%s: %v", p.Name(), err)
+		}
+	}
+
+	if status, out, errOut := call(append(args, "--json", in("two.json"))...); status != 0 || out == "" {
+		t.Fatalf("status %d: %s", status, errOut)
+	}
+	was, is := without(report, "train_s"), without(object(t, in("two.json")), "train_s")
+	was, is = without(was, "makespan_vs_sjf_with_training"), without(is, "makespan_vs_sjf_with_training")
+	one, _ := json.Marshal(was)
+	two, _ := json.Marshal(is)
+	if !bytes.Equal(one, two) {
+		t.Errorf("the same seed gave\n%s\nand\n%s", one, two)
+	}
+}
+
+func TestExperimentRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"--workloads", "random,heavy"}, 2, `--workloads: there is no workload "heavy"; there are gpu_heavy, `},
+		{[]string{"--policies", "sjf,nobody"}, 2, `--policies: there is no policy "nobody"; there are fifo, `},
+		{[]string{"--seeds", "0"}, 2, "--seeds 0"},
+		{[]string{"--seeds", "-1"}, 2, "--seeds -1"},
+		{[]string{"--seeds", "NaN"}, 2, "--seeds"},
+		{[]string{"--window", "13"}, 2, "a window of 1 to 12"},
+		{[]string{"--history", "-1"}, 2, "--history is -1"},
+		{[]string{"--format", "pdf"}, 2, `--format is "pdf"`},
+		{[]string{"more"}, 2, "unknown command"},
+		{[]string{"--json", filepath.Join(dir, "none", "x.json")}, 1, "x.json: no such file or directory"},
+		{[]string{"--json", dir}, 1, dir + ": is a directory"},
+	} {
+		status, out, errOut := call(append([]string{"experiment"}, c.args...)...)
+		if status != c.status || !strings.Contains(errOut, c.want) || out != "" {
+			t.Errorf("%v: status %d, %q and %q; want %d, %q", c.args, status, out, errOut, c.status, c.want)
+		}
+	}
+}
+
+// TestExperimentLosesNothing: what can't be written is told, and the rest is there.
+func TestExperimentLosesNothing(t *testing.T) {
+	dir := files(t, map[string]string{"file": ""})
+	in := func(name string) string { return filepath.Join(dir, name) }
+	status, out, errOut := call(quickly("--policies", "clairvoyant", "--seeds", "1", "--json", in("x.json"), "--figures", filepath.Join(in("file"), "below"))...)
+	if status != 1 || !strings.Contains(errOut, "make folder") || !strings.Contains(out, "clairvoyant") {
+		t.Errorf("status %d, %q and %q", status, out, errOut)
+	}
+	if r := object(t, in("x.json")); r["workloads"] == nil {
+		t.Errorf("the JSON is %v", r)
+	}
+}
+
+// TestWriteJSON: a device or a pipe is written to, and stays what it is; a link's
+// file is written, and the link stays.
+func TestWriteJSON(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	if err := syscall.Mkfifo(in("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writable(in("pipe")); err != nil {
+		t.Errorf("a pipe that nobody reads yet: %v", err)
+	}
+	read := make(chan string)
+	go func() {
+		text, err := os.ReadFile(in("pipe"))
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		read <- string(text)
+	}()
+	s := &shared{out: &bytes.Buffer{}}
+	if err := s.writeJSON(in("pipe"), 7); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-read; got != "7\n" {
+		t.Errorf("the pipe's reader got %q", got)
+	}
+	if st, err := os.Lstat(in("pipe")); err != nil || st.Mode()&os.ModeNamedPipe == 0 {
+		t.Errorf("the pipe is now %v, %v", st.Mode(), err)
+	}
+
+	if err := os.Symlink("old.json", in("link.json")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(in("old.json"), []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.writeJSON(in("link.json"), 8); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(in("old.json")); err != nil || string(text) != "8\n" {
+		t.Errorf("behind the link is %q, %v", text, err)
+	}
+	if st, err := os.Lstat(in("link.json")); err != nil || st.Mode()&os.ModeSymlink == 0 {
+		t.Errorf("the link is now %v, %v", st.Mode(), err)
+	}
+	if err := s.writeJSON(in("nan.json"), math.NaN()); err == nil {
+		t.Error("NaN was written")
+	}
+	if left, _ := filepath.Glob(in(".*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestBar: it ends however early it is told to, and shows how far things are.
+func TestBar(t *testing.T) {
+	for range 3 {
+		startBar(&bytes.Buffer{}).done()
+	}
+	var out bytes.Buffer
+	b := startBar(&out)
+	b.at(3, 9, "round 3")
+	b.done()
+	if !strings.Contains(out.String(), "round 3") {
+		t.Errorf("it shows %q", out.String())
+	}
+	b = newBar(&out) // no terminal
+	b.at(1, 2, "x")
+	b.done()
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+)
+
+func newInterference(s *shared) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "interference",
+		Short: "How well slowdowns are predicted: score",
+		Long: `interference judges the model that predicts how much jobs slow each other when
+they share a GPU.`,
+	}
+	c.AddCommand(newInterferenceScore(s))
+	return c
+}
+
+func newInterferenceScore(s *shared) *cobra.Command {
+	var profiles, pairs, observed string
+	c := &cobra.Command{
+		Use:   "score --profiles FILE --pairs FILE",
+		Short: "Predict measured slowdowns from solo profiles, and say how far off",
+		Long: `score predicts the slowdown of each pair of --pairs from what --profiles says of the
+two applications alone, and compares. It changes nothing and needs no daemon.
+
+The files are CSV with a header; columns in any order:
+  --profiles  app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms
+              what an application uses when it runs alone, utilisations in percent,
+              step_ms the time of one iteration; all but app and gpu_util may be empty
+              or left out
+  --pairs     victim,aggressor,slowdown
+              the victim's run time beside the aggressor over its run time alone
+  --observed  the same columns as --pairs: co-runs that the model is shown first. Rows
+              that are in --pairs too are then no test: leave them out there.
+
+n is the number of pairs, mae the mean of |predicted - measured|, spearman the rank
+correlation of the two (1 = the right order), median_rel_error the median of
+|predicted - measured| / measured. Two simple predictions stand beside: a constant
+(the median of what was observed, or of what the model predicts), and the sum of both
+utilisations, at least 1. The law is that of sharing by MPS, on a PCIe 3.0 x16 link.`,
+		Example: `  slurmbridge interference score --profiles solo.csv --pairs measured.csv
+
+  cat solo.csv                          cat measured.csv
+  app,gpu_util,step_ms                  victim,aggressor,slowdown
+  resnet50,97,250                       resnet50,lammps,1.21
+  lammps,40,256                         lammps,resnet50,1.48
+
+  head -n 20 measured.csv > seen.csv    # how much do 19 co-runs teach it?
+  (head -n 1 measured.csv; tail -n +21 measured.csv) > rest.csv
+  slurmbridge interference score --profiles solo.csv --observed seen.csv --pairs rest.csv --json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if profiles == "" || pairs == "" {
+				return usageError{fmt.Errorf("--profiles and --pairs are needed; see %s --help", c.CommandPath())}
+			}
+			r, err := score(profiles, pairs, observed)
+			if err != nil {
+				return err
+			}
+			if s.json {
+				return s.printJSON(r)
+			}
+			s.printScore(r)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&profiles, "profiles", "", "solo profiles (CSV)")
+	c.Flags().StringVar(&pairs, "pairs", "", "measured slowdowns to predict (CSV)")
+	c.Flags().StringVar(&observed, "observed", "", "measured slowdowns to learn from first (CSV)")
+	return c
+}
+
+// score reads the files, shows the model what was observed (no file: nothing) and
+// has it predict the pairs.
+func score(profilesFile, pairsFile, observedFile string) (interference.Report, error) {
+	var none interference.Report
+	list, err := trace.ReadProfilesFile(profilesFile)
+	if err != nil {
+		return none, err
+	}
+	profiles := map[string]*rlcore.Profile{}
+	var known []string
+	for _, p := range list {
+		profiles[p.App] = p
+		known = append(known, p.App)
+	}
+	pairs, err := trace.ReadPairsFile(pairsFile, known...)
+	if err != nil {
+		return none, err
+	}
+	m := interference.New(&contention.MPS)
+	// The files don't name the card: a PCIe 3.0 x16 link is assumed.
+	card := &rlcore.GPUSpec{PCIeMBps: rlcore.TitanXp.PCIeMBps}
+	if observedFile != "" {
+		seen, err := trace.ReadPairsFile(observedFile, known...)
+		if err != nil {
+			return none, err
+		}
+		for _, p := range seen { // a row says nothing of its aggressor's slowdown
+			m.Observe(card, []*rlcore.Profile{profiles[p.Victim], profiles[p.Aggressor]}, []float64{p.Slowdown, math.NaN()})
+		}
+	}
+	return interference.Score(m, card, profiles, pairs), nil
+}
+
+func (s *shared) printScore(r interference.Report) {
+	t := table.NewWriter()
+	t.SetOutputMirror(s.out)
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(table.Row{fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error"})
+	t.AppendRows([]table.Row{
+		{"model", figure(r.MAE), figure(r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError)},
+		{"a constant", figure(r.BaselineConstant.MAE), figure(r.BaselineConstant.Spearman)},
+		{"max(1, Σ utilisation)", figure(r.BaselineSumUtil.MAE), figure(r.BaselineSumUtil.Spearman)},
+	})
+	t.Render()
+}
+
+func figure(v float64) string { return fmt.Sprintf("%.3f", v) }

@@ -1,0 +1,278 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+)
+
+// trainFlags are what train is told.
+type trainFlags struct {
+	from                 traceFlags
+	workload, network    string
+	records              bool
+	out, resume, curve   string
+	rounds, window, hide int
+	seed                 uint64
+}
+
+func newTrain(s *shared) *cobra.Command {
+	var f trainFlags
+	c := &cobra.Command{
+		Use:   "train --out FILE",
+		Short: "Train the network that decides, on the simulator",
+		Long: `train teaches a DQN which combinations of jobs to start together, on simulated job
+sets, and writes it to a file for the daemon (policy: dqn, model: FILE) and for
+replay --checkpoint. It needs no Slurm and no GPU.
+
+The job sets come from one of
+  --workload NAME     one of the thesis's five, or general: all of them, for a network
+                      that shall do anywhere (the default)
+  --jobs, --profiles  a trace (see slurmbridge replay --help)
+  --records           what the daemon has learned of this site's applications
+
+The network begins as the greedy policy and learns the difference. What it has learned
+is kept only if it is better beyond doubt on job sets that it never saw; the file says
+which round that was. The same seed gives the same file. Interrupted, it writes what it
+has. --resume goes on with a file: the same settings, more --rounds.`,
+		Example: `  slurmbridge train --out dqn.json --curve dqn.png
+  slurmbridge train --jobs jobs.csv --profiles solo.csv --gpus 4 --out site.json
+  slurmbridge train --resume dqn.json --rounds 300 --out dqn.json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.out == "" {
+				return usageError{errors.New("--out is needed: the file to write")}
+			}
+			if err := f.check(c); err != nil {
+				return err
+			}
+			return s.train(c, &f)
+		},
+	}
+	f.from.add(c)
+	fl := c.Flags()
+	fl.StringVar(&f.workload, "workload", "general", "general or one of "+strings.Join(experiment.Workloads(), ", "))
+	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
+	fl.StringVar(&f.network, "network", "scorer", "scorer (any window, any number of GPUs) or flat (over the thesis's images)")
+	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
+	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
+	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
+	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
+	fl.IntVar(&f.window, "window", 5, "pending jobs a decision looks at")
+	fl.IntVar(&f.hide, "hidden", 0, "units of a hidden layer (default 32, flat: 20)")
+	fl.Uint64Var(&f.seed, "seed", 1, "of the training")
+	return c
+}
+
+// lesson is what to train on.
+type lesson struct {
+	name     string
+	scenario experiment.Scenario
+	model    func() *interference.Model
+}
+
+func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
+	gpus, law, err := f.from.cards()
+	if err != nil {
+		return nil, err
+	}
+	l := &lesson{name: f.workload, model: func() *interference.Model { return interference.New(law) }}
+	switch {
+	case f.from.jobs != "" || f.from.profiles != "":
+		t, _, err := f.from.read()
+		if err != nil {
+			return nil, err
+		}
+		var w *experiment.World
+		if l.scenario, w, err = t.Training(f.window); err != nil {
+			return nil, f.from.placed(err)
+		}
+		l.name, l.model = "trace "+f.from.jobs, w.Model
+	case f.records:
+		profiles, err := s.siteProfiles(c)
+		if err != nil {
+			return nil, err
+		}
+		l.name = fmt.Sprintf("%d applications of this site", len(profiles))
+		if l.scenario, err = experiment.FromProfiles(profiles, gpus, law); err != nil {
+			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err, f.from.memMiB)
+		}
+	case f.workload == "general":
+		l.scenario, err = experiment.General()
+	default:
+		l.scenario, err = experiment.Thesis(f.workload)
+	}
+	return l, err
+}
+
+func (s *shared) siteProfiles(c *cobra.Command) ([]*rlcore.Profile, error) {
+	cfg, err := s.load(c)
+	if err != nil {
+		return nil, err
+	}
+	st, err := openStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.errOut, nil)))
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close()
+	entries, err := st.List(c.Context())
+	if err != nil {
+		return nil, err
+	}
+	var out []*rlcore.Profile
+	for _, e := range entries {
+		out = append(out, e.Profile)
+	}
+	return out, nil
+}
+
+func (s *shared) train(c *cobra.Command, f *trainFlags) error {
+	l, err := s.lesson(c, f)
+	if err != nil {
+		return err
+	}
+	t := &dqn.Trainer{
+		Options:  dqn.Options{Seed: f.seed, Rounds: f.rounds, M: f.window},
+		Scenario: l.scenario,
+		Tools: func() dqn.Tools {
+			m := l.model()
+			return dqn.Tools{Guard: &rlcore.Guard{Predictor: m}, Predictor: m}
+		},
+	}
+	if err := f.start(t, l); err != nil {
+		return err
+	}
+	b := newBar(s.errOut)
+	t.Progress = func(p dqn.RoundStats) {
+		what := fmt.Sprintf("round %d: makespan %.3f of one by one", p.Round, p.Train)
+		b.at(p.Round-t.Start, f.rounds-t.Start, what)
+	}
+	began := time.Now()
+	err = t.Train(c.Context())
+	b.done()
+	broken := errors.Is(err, context.Canceled)
+	if err != nil && !broken {
+		return err
+	}
+	cp, err := dqn.FromTrainer(t, l.name, "slurmbridge "+version)
+	if err != nil {
+		return err
+	}
+	// What can't be written costs nothing of the rest.
+	err = dqn.Save(f.out, cp)
+	if f.curve != "" && len(t.Curve) > 0 {
+		err = errors.Join(err, dqn.Curve(f.curve, t.Curve))
+	}
+	if err != nil {
+		return err
+	}
+	if broken {
+		fmt.Fprintf(s.errOut, "Interrupted after round %d; go on with --resume %s.\n", cp.Trained.Rounds, f.out)
+	}
+	if s.json {
+		if t.Curve == nil {
+			t.Curve = []dqn.RoundStats{}
+		}
+		return s.printJSON(t.Curve)
+	}
+	fmt.Fprintf(s.out, "%s: %s on %s, seed %d, %.0f s. ", f.out, t.Net.Name(), l.name, t.Options.Seed, time.Since(began).Seconds())
+	if t.BestRound == 0 {
+		fmt.Fprintf(s.out, "No round was better beyond doubt than greedy, which it stays: makespan %.3f of one job after the other.\n", t.Best)
+		return nil
+	}
+	fmt.Fprintf(s.out, "Kept from round %d: makespan %.3f of one job after the other.\n", t.BestRound, t.Best)
+	return nil
+}
+
+// mostFlat is the largest window of a flat network that memory is spent on.
+const mostFlat = 8
+
+// check refuses settings before anything is read or computed.
+func (f *trainFlags) check(c *cobra.Command) error {
+	trace := f.from.jobs != "" || f.from.profiles != ""
+	if from := c.Flags().Changed("workload"); from && trace || from && f.records || trace && f.records {
+		return usageError{errors.New("job sets come from one of --workload, --jobs with --profiles, and --records")}
+	}
+	if all := append([]string{"general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
+		return usageError{fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", "))}
+	}
+	if f.network != "scorer" && f.network != "flat" {
+		return usageError{fmt.Errorf("--network is %q; there are scorer and flat", f.network)}
+	}
+	if ext := strings.ToLower(filepath.Ext(f.curve)); f.curve != "" && ext != ".png" && ext != ".svg" {
+		return usageError{fmt.Errorf("--curve %s: a picture ends in .png or .svg", f.curve)}
+	}
+	if f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024 {
+		return usageError{fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow)}
+	}
+	if f.network == "flat" && f.window > mostFlat {
+		return usageError{fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat)}
+	}
+	if f.resume != "" {
+		// As it was before, where nothing else is asked for.
+		if !c.Flags().Changed("seed") {
+			f.seed = 0
+		}
+		if !c.Flags().Changed("window") {
+			f.window = 0
+		}
+		for _, fixed := range []string{"network", "hidden"} {
+			if c.Flags().Changed(fixed) {
+				return usageError{fmt.Errorf("--%s is that of the file with --resume", fixed)}
+			}
+		}
+	}
+	for _, file := range []*string{&f.out, &f.curve} {
+		if *file == "" {
+			continue
+		}
+		path, special := target(*file)
+		if special {
+			return usageError{fmt.Errorf("%s is not a regular file", *file)}
+		}
+		if err := writable(path); err != nil {
+			return err
+		}
+		*file = path
+	}
+	return nil
+}
+
+// start gives the trainer its network, a new one or that of --resume.
+func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
+	if f.resume != "" {
+		cp, err := dqn.Load(f.resume)
+		if err != nil {
+			return err
+		}
+		if err := cp.Resume(t, l.model()); err != nil {
+			return err
+		}
+		t.Options.Rounds = f.rounds
+		if t.Start >= f.rounds {
+			return usageError{fmt.Errorf("%s has been trained for %d rounds; --rounds %d asks for no more", f.resume, t.Start, f.rounds)}
+		}
+		return nil
+	}
+	r := rand.New(rand.NewPCG(f.seed, 0x0e7)) //nolint:gosec // a training is repeatable, not secret
+	if f.network == "flat" {
+		t.Net = dqn.NewFlat(f.window, cmp.Or(f.hide, 20), r)
+	} else {
+		t.Net = dqn.NewScorer(cmp.Or(f.hide, 32), l.model(), r)
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package job
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Member is one job of a group.
+type Member struct {
+	Ref    string `json:"ref"`
+	User   string `json:"user"`
+	App    string `json:"app,omitempty"`
+	Shares int    `json:"shares"`
+	// WasGres and WasNodes are the values that the bridge replaced and restores.
+	WasGres  string `json:"was_gres"`
+	WasNodes string `json:"was_nodes"`
+	// Predicted is the slowdown predicted when the group was decided, 0 = none was.
+	Predicted float64 `json:"predicted,omitempty"`
+	// State is changed by package release alone.
+	State MemberState `json:"state,omitempty"`
+	// Start is when the member first ran, zero = it was never seen running.
+	Start time.Time `json:"start,omitzero"`
+	// Cause says why the member is being restored; Tries counts the attempts to restore
+	// it or to hand it back.
+	Cause Cause `json:"cause,omitzero"`
+	Tries int   `json:"tries,omitempty"`
+	// Awaited says that another job waits for this one's end.
+	Awaited bool `json:"awaited,omitempty"`
+	// Alone says that the member is restored to run with a GPU of its own.
+	Alone bool `json:"alone,omitempty"`
+}
+
+// MemberState is how far a member of a group has come. The transitions that may happen
+// are a table in package release.
+type MemberState string
+
+// The states of a member. The last five are final; their values are what the journal
+// and `why` print.
+const (
+	// MemberPrepared: the group is in the journal and the job may have been changed.
+	MemberPrepared MemberState = "prepared"
+	// MemberWaiting: released, so that Slurm may start it.
+	MemberWaiting MemberState = "waiting"
+	// MemberRunning: seen running.
+	MemberRunning MemberState = "running"
+	// MemberRestoring: it is given back what it had, until a poll shows that it has it.
+	MemberRestoring MemberState = "restoring"
+	// MemberHandingBack: its owner edited it; what the owner did not edit is restored.
+	MemberHandingBack MemberState = "handing-back"
+
+	MemberEnded     MemberState = "ended"
+	MemberCancelled MemberState = "cancelled" // or it started and ended between two polls
+	MemberEdited    MemberState = "owner"     // it is its owner's again
+	MemberRestored  MemberState = "restored"
+	MemberMoved     MemberState = "moved" // a later group has it
+)
+
+// Final reports whether a member in this state needs no more looking after.
+func (s MemberState) Final() bool {
+	switch s {
+	case MemberEnded, MemberCancelled, MemberEdited, MemberRestored, MemberMoved:
+		return true
+	}
+	return false
+}
+
+// Pending reports whether a member in this state is on its way to a GPU.
+func (s MemberState) Pending() bool {
+	return s == MemberPrepared || s == MemberWaiting || s == MemberHandingBack
+}
+
+// Ran reports whether the member was seen running.
+func (m *Member) Ran() bool { return !m.Start.IsZero() }
+
+// CauseKind is why a member is restored.
+type CauseKind string
+
+// The causes.
+const (
+	CauseRequeued   CauseKind = "requeued"
+	CauseUnreleased CauseKind = "unreleased" // the bridge ended between preparing and releasing it
+	CausePostponed  CauseKind = "postponed"
+	CauseHeld       CauseKind = "held"
+	CauseLimit      CauseKind = "limit" // Detail is the limit
+	CauseGPUTaken   CauseKind = "gpu-taken"
+	CauseNodeDown   CauseKind = "node-down"
+	CauseLate       CauseKind = "late"
+	CauseReplanned  CauseKind = "replanned"
+	CauseRunAlone   CauseKind = "run-alone"
+	CauseUngated    CauseKind = "ungated"
+	CauseEdited     CauseKind = "edited"
+	CauseLegacy     CauseKind = "" // Detail is a sentence of an older journal
+)
+
+// Cause is why a member is restored.
+type Cause struct {
+	Kind   CauseKind `json:"kind,omitempty"`
+	Detail string    `json:"detail,omitempty"`
+}
+
+// String says the cause to people.
+func (c Cause) String() string {
+	if text, ok := causes[c.Kind]; ok {
+		return text + c.Detail
+	}
+	return c.Detail
+}
+
+var causes = map[CauseKind]string{
+	CauseRequeued:   "requeued",
+	CauseUnreleased: "prepared but never released",
+	CausePostponed:  "put off",
+	CauseHeld:       "it is held",
+	CauseLimit:      "Slurm's limit ",
+	CauseGPUTaken:   "another job took its GPU",
+	CauseNodeDown:   "its node went out of service",
+	CauseLate:       "did not start in time",
+	CauseReplanned:  "its group was planned anew",
+	CauseRunAlone:   "it failed while sharing and runs again alone",
+	CauseUngated:    "all jobs are ungated",
+	CauseEdited:     "its owner edited it",
+}
+
+// memberJSON is a member as the journal and the API write it. Releases before Member
+// had a state wrote ran, undo and gone instead; they are still written for readers of
+// the API, and read where the state is missing.
+type memberJSON struct {
+	plainMember
+	Ran  bool   `json:"ran,omitempty"`
+	Undo string `json:"undo,omitempty"`
+	Gone string `json:"gone,omitempty"`
+}
+
+// plainMember is Member without its methods.
+type plainMember Member
+
+// MarshalJSON writes the member for journal and API.
+func (m Member) MarshalJSON() ([]byte, error) {
+	w := memberJSON{plainMember: plainMember(m), Ran: m.Ran()}
+	if m.State == MemberRestoring {
+		w.Undo = m.Cause.String()
+	}
+	if m.State.Final() {
+		w.Gone = string(m.State)
+	}
+	return json.Marshal(w)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote, and members of older journals; see also
+// Group.FillStates.
+func (m *Member) UnmarshalJSON(b []byte) error {
+	var w memberJSON
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	*m = Member(w.plainMember)
+	switch {
+	case m.State != "":
+	case w.Gone != "":
+		m.State = MemberState(w.Gone)
+	case w.Undo != "":
+		m.State, m.Cause = MemberRestoring, Cause{Detail: w.Undo}
+	case w.Ran:
+		m.State = MemberRunning
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package job
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Step is what a change is for.
+type Step string
+
+// The steps.
+const (
+	StepGate    Step = "gate"    // a job that asks for gpu:shared goes behind the gate
+	StepPrepare Step = "prepare" // a member gets its shares and its node
+	StepRelease Step = "release" // the members of a group may start
+	StepRestore Step = "restore" // a member gets back what it had
+	StepUngate  Step = "let-go"  // a job becomes an ordinary one
+)
+
+// Change is one update with its reason.
+type Change struct {
+	Update Update
+	// Why is for people: the journal, `plan` and the log.
+	Why  string
+	Step Step
+	// Was holds the replaced values by ref, as the poll showed them.
+	Was map[string]string
+}
+
+// Text is the change as `plan` prints it.
+func (c *Change) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-8s %s:", c.Step, strings.Join(c.Update.Jobs, ","))
+	show := func(name string, v *string) {
+		if v != nil {
+			if *v == "" {
+				fmt.Fprintf(&b, " %s=(none)", name)
+			} else {
+				fmt.Fprintf(&b, " %s=%s", name, *v)
+			}
+		}
+	}
+	show("Gres", c.Update.Gres)
+	show("ReqNodeList", c.Update.ReqNodes)
+	show("Dependency", c.Update.Dependency)
+	if c.Update.StartNow {
+		b.WriteString(" StartTime=now")
+	}
+	if c.Why != "" {
+		fmt.Fprintf(&b, "  # %s", c.Why)
+	}
+	return b.String()
+}
+
+// Plan is what one poll leads to, small enough to read.
+type Plan struct {
+	At time.Time
+	// Repairs concern jobs outside the planned groups: to gate, to restore, to ungate.
+	// They are applied first.
+	Repairs []Change
+	// Groups to make, each with its own changes: prepare, then one release.
+	Groups []PlannedGroup
+	// Replanned holds the members of waiting groups that go back behind the gate, by ref.
+	Replanned map[string]bool
+	// Pushed holds the waiting groups whose GPU is free and that Slurm hasn't started:
+	// one of Repairs makes it look at them.
+	Pushed map[int64]bool
+	// Passed counts, by ref, the decisions of this plan that went past a job.
+	Passed map[string]int
+	// Explanations says, by ref, what was considered.
+	Explanations map[string]*Explanation
+	// Broken counts the policy's answers that were not a number.
+	Broken int
+	// Idle holds the jobs left waiting although a GPU that they may use is idle.
+	Idle map[string]bool
+	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
+	Limited map[string]string
+
+	// Running is the cluster as the poll showed it, before any decision; Pending is empty.
+	Running *rlcore.State
+}
+
+// PlannedGroup is a group and what makes it.
+type PlannedGroup struct {
+	Group   Group
+	Changes []Change
+	// Leaves are the GPUs that members wait for until the first of Changes.
+	Leaves []GPUAddr
+}
+
+// Moves reports whether members wait for a GPU already.
+func (g *PlannedGroup) Moves() bool { return len(g.Leaves) > 0 }
+
+// Prepares are the changes before the release.
+func (g *PlannedGroup) Prepares() []Change { return g.Changes[:len(g.Changes)-1] }
+
+// Release is the change after which the group may start.
+func (g *PlannedGroup) Release() *Change { return &g.Changes[len(g.Changes)-1] }
+
+// Empty reports whether the plan changes nothing.
+func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
+
+// Changes returns every change in the order it is applied in.
+func (p *Plan) Changes() []Change {
+	out := append([]Change(nil), p.Repairs...)
+	for i := range p.Groups {
+		if g := &p.Groups[i]; g.Moves() {
+			out = append(out, g.Prepares()...)
+		}
+	}
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		if !g.Moves() {
+			out = append(out, g.Prepares()...)
+		}
+		out = append(out, *g.Release())
+	}
+	return out
+}
+
+// Explanation is what one plan has to say about one job; `why` prints it.
+type Explanation struct {
+	At     time.Time `json:"at"`
+	Ref    string    `json:"ref"`
+	App    string    `json:"app,omitempty"`
+	Known  bool      `json:"known"` // the application has a profile
+	Status string    `json:"status"`
+	// Considered holds the best combinations with the job that were allowed.
+	Considered []Considered `json:"considered,omitempty"`
+	// Refused holds the first combinations with the job that the guard did not allow.
+	Refused []Refusal `json:"refused,omitempty"`
+	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.
+	LatestDelayS float64 `json:"latest_delay_s"`
+	PassedOver   int     `json:"passed_over"`
+	// FreeInS is in how many seconds the first of the GPUs considered for it is expected
+	// to be empty; negative = not known.
+	FreeInS float64 `json:"free_in_s"`
+	// Ignored holds a sentence for each term of its comment that makes no sense.
+	Ignored []string `json:"ignored,omitempty"`
+}
+
+// Considered is one combination that a decision valued.
+type Considered struct {
+	Jobs  []string `json:"jobs"`
+	Node  string   `json:"node"`
+	GPU   int      `json:"gpu"`
+	Value float64  `json:"value"`
+	Taken bool     `json:"taken,omitempty"`
+	// Slowdown is each job's predicted slowdown, in Jobs' order.
+	Slowdown []float64 `json:"slowdown,omitempty"`
+}
+
+// GPUAddr names a GPU: a node and the index there, in the order of gres.conf.
+type GPUAddr struct {
+	Node string
+	GPU  int
+}
+
+// Mode says whether plans are applied.
+type Mode string
+
+// The modes.
+const (
+	Active Mode = "active"
+	Shadow Mode = "shadow" // decide and record, change nothing
+)

@@ -1,0 +1,268 @@
+// Package limit knows what Slurm won't let start now.
+//
+// The limits of an association, a QOS or an array (its %N) can't be seen while a job is
+// behind the gate: its Reason is its dependency. They show once a job was released and
+// Slurm gives a limit as the reason for keeping it pending. The job is then taken back,
+// and for a minute no more jobs of its class are sent than others have ended.
+//
+// A limit may also be of one node: a maintenance or another job's reservation that begins
+// before the job's time limit. Then no job of the class is sent to that node for a while,
+// which doubles each time the node turns out to be still closed.
+package limit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+const (
+	// lasts is how long a limit is believed to be unchanged.
+	lasts = time.Minute
+	// closedLasts is how long a node is believed to be closed after the first refusal,
+	// closedMost after many.
+	closedLasts = 15 * time.Second
+	closedMost  = 10 * time.Minute
+	// mostSharers is how many jobs the shares of one GPU may be for.
+	mostSharers = 5
+)
+
+// class is what limits tell jobs apart by: their owner and how much they take. A class
+// with an array is of that array's tasks, one with a node of the jobs sent to that node.
+type class struct {
+	user, account, qos, partition string
+	cpus                          int
+	memMiB                        float64
+	time                          time.Duration
+	array                         int64
+	node                          string
+}
+
+// classOf is the class of a job by its owner and size.
+func classOf(j *job.Job) class {
+	return class{user: j.User, account: j.Account, qos: j.QOS, partition: j.Partition, cpus: j.CPUs, memMiB: j.HostMemMiB, time: j.TimeLimit}
+}
+
+// arrayOf is the class of a job by its array.
+func arrayOf(j *job.Job) class { return class{array: j.ArrayID} }
+
+// on is the class of those of its jobs that were sent to a node.
+func (c class) on(node string) class {
+	c.node = node
+	return c
+}
+
+// Limit is what is known of a class of which Slurm starts no more.
+type Limit struct {
+	reason string // Slurm's
+	ref    string // the job that Slurm gave it for
+	at     time.Time
+	lasts  time.Duration
+	of     class
+	// credit is how many jobs may be tried: as many as ended jobs have made room for,
+	// less those that have started since.
+	credit int
+}
+
+// over reports whether the limit is to be tried again.
+func (l *Limit) over(at time.Time) bool { return at.Sub(l.at) >= l.lasts }
+
+// Text describes the limit to people, as of a time.
+func (l *Limit) Text(at time.Time) string {
+	ago, again := at.Sub(l.at).Round(time.Second), l.at.Add(l.lasts).Sub(at).Round(time.Second)
+	if l.of.node != "" {
+		return fmt.Sprintf("on %s Slurm said %q of job %s %s ago; it is tried there again in %s", l.of.node, l.reason, l.ref, ago, again)
+	}
+	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has ended, in %s at the latest",
+		l.reason, l.ref, ago, again)
+}
+
+// onShares reports whether the limit is on gres, such as the shares of GPUs, of which
+// each job may ask for another number.
+func (l *Limit) onShares() bool { return strings.Contains(l.reason, "GRES") }
+
+// Limits are the limits in force. One polling loop owns them; they don't outlive it,
+// since whatever is released next shows them again.
+type Limits struct {
+	byClass map[class]*Limit
+	running map[string]holder // at the last poll; nil = there was none
+}
+
+// New returns no limits.
+func New() *Limits { return &Limits{byClass: map[class]*Limit{}} }
+
+// Clone copies the limits.
+func (ls *Limits) Clone() *Limits {
+	c := New()
+	for k, l := range ls.byClass {
+		one := *l
+		c.byClass[k] = &one
+	}
+	c.running = maps.Clone(ls.running)
+	return c
+}
+
+// holder is a job that runs and counts against limits.
+type holder struct {
+	class, array class
+	shares       int
+}
+
+func holderOf(j *job.Job) holder {
+	h := holder{class: classOf(j), array: arrayOf(j)}
+	if j.Request.Kind == job.Shares {
+		h.shares = j.Request.Count
+	}
+	return h
+}
+
+// frees is for how many jobs of its class the end of a job makes room under the limit.
+func (l *Limit) frees(ended holder) int {
+	does := true // a group's limit, and its members aren't known
+	switch {
+	case closed(l.reason):
+		does = false
+	case l.of.array != 0:
+		does = l.of == ended.array
+	case strings.Contains(l.reason, "PerUser"), strings.HasPrefix(l.reason, "AssocMax"):
+		does = l.of.user == ended.class.user
+	case strings.HasSuffix(l.reason, "PerAccount"):
+		does = l.of.account == ended.class.account
+	}
+	switch {
+	case !does:
+		return 0
+	case l.onShares():
+		return max(1, ended.shares*mostSharers/job.Units)
+	}
+	return 1
+}
+
+// Observe brings the limits up to date with a poll: which released jobs are at one, which
+// jobs have started and which have ended. sentTo returns the node that a released job was
+// sent to; false: it wasn't released, or is being restored.
+func (ls *Limits) Observe(s *job.Snapshot, sentTo func(ref string) (node string, ok bool)) {
+	maps.DeleteFunc(ls.byClass, func(c class, l *Limit) bool {
+		// That a node was closed is remembered until the next try has been answered.
+		return l.over(s.At) && (c.node == "" || s.At.Sub(l.at) >= 2*l.lasts)
+	})
+	running := make(map[string]holder, len(ls.running))
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		if j.State != job.Pending {
+			running[j.Ref] = holderOf(j)
+			continue
+		}
+		if c, is := atLimit(j); is {
+			if node, sent := sentTo(j.Ref); sent {
+				ls.meet(c, j, node, s.At)
+			}
+		}
+	}
+	if ls.running != nil {
+		ls.settle(running)
+	}
+	ls.running = running
+}
+
+// settle counts which jobs have started and ended since the last poll.
+func (ls *Limits) settle(running map[string]holder) {
+	for c, l := range ls.byClass {
+		if c.node != "" {
+			continue // no job's end opens a node
+		}
+		started := 0
+		for ref, h := range running {
+			if _, before := ls.running[ref]; !before && (h.class == c || h.array == c) {
+				started++
+			}
+		}
+		l.credit = max(0, l.credit-started)
+		for ref, h := range ls.running {
+			if _, still := running[ref]; !still {
+				l.credit += l.frees(h)
+			}
+		}
+	}
+}
+
+// meet notes that a job of a class is at a limit on the node that it was sent to.
+func (ls *Limits) meet(c class, j *job.Job, node string, at time.Time) {
+	l := &Limit{reason: j.Reason, ref: j.Ref, at: at, lasts: lasts, of: c}
+	if closedNode(j.Reason) && j.ReqNodes == node { // else it is said of all nodes
+		l.of, l.lasts = c.on(node), closedLasts
+		if old := ls.byClass[l.of]; old != nil {
+			l.lasts = old.lasts
+			if old.over(at) {
+				l.lasts = min(2*old.lasts, closedMost)
+			}
+		}
+	}
+	ls.byClass[l.of] = l
+}
+
+// Surplus returns the reason why a released job that is still pending is to be taken back
+// at once, "" = it isn't, and whether for good. Other released jobs of the class that
+// Slurm hasn't considered yet wouldn't start either, unless the limit is on shares. node
+// is where the job was sent.
+func (ls *Limits) Surplus(j *job.Job, node string, at time.Time) (reason string, forever bool) {
+	if len(j.Dependency.List) > 0 {
+		return "", false
+	}
+	if is, forever := Reason(j.Reason); is {
+		return j.Reason, forever
+	}
+	for _, c := range [...]class{classOf(j), arrayOf(j), classOf(j).on(node)} {
+		if l := ls.byClass[c]; l != nil && l.at.Equal(at) && !l.onShares() {
+			return l.reason, false
+		}
+	}
+	return "", false
+}
+
+// atLimit is the class by which a released job doesn't start.
+func atLimit(j *job.Job) (class, bool) {
+	is, forever := Reason(j.Reason)
+	switch {
+	case !is || forever || j.State != job.Pending || len(j.Dependency.List) > 0:
+		return class{}, false
+	case j.Reason == "JobArrayTaskLimit":
+		return arrayOf(j), j.ArrayID != 0
+	}
+	return classOf(j), true
+}
+
+// Reason reports whether a job's Reason is a limit, and whether the job will never be
+// within it. The names are Slurm's (slurm.h, 22.05 to 24.11): Assoc…, QOS…,
+// Max…PerAccount, and an array's own. What an operator has closed for a while (a
+// partition, or a node that is reserved before the job's time limit) is like a limit: it
+// is no mark against the job.
+func Reason(reason string) (is, forever bool) {
+	switch {
+	case reason == "JobArrayTaskLimit", closed(reason):
+		return true, false
+	case reason == "PartitionTimeLimit", reason == "PartitionNodeLimit":
+		return true, true
+	case strings.HasPrefix(reason, "Assoc"), strings.HasPrefix(reason, "QOS"),
+		strings.HasPrefix(reason, "Max") && strings.HasSuffix(reason, "PerAccount"):
+	default:
+		return false, false
+	}
+	forever = strings.Contains(reason, "PerJob") || strings.HasSuffix(reason, "PerNode") ||
+		strings.HasPrefix(reason, "QOSMin") || reason == "QOSNotAllowed"
+	return true, forever
+}
+
+// closed reports whether a Reason is what an operator has closed. No job's end opens it.
+func closed(reason string) bool {
+	return slices.Contains([]string{"PartitionDown", "PartitionInactive"}, reason) || closedNode(reason)
+}
+
+// closedNode reports whether a Reason is of the node that a job was sent to.
+func closedNode(reason string) bool {
+	return (strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved")
+}

@@ -1,0 +1,197 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// apply carries a plan out. A group is written down before its first change and again
+// after its last, so that a bridge that finds it half made can restore it.
+func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
+	settled := true
+	for _, c := range release.Merge(p.Repairs) {
+		if err := b.change(ctx, 0, &c); err != nil && c.Step == job.StepRestore {
+			settled = false
+		}
+	}
+	b.fault("repaired")
+	if b.Mode == job.Active {
+		b.noteRepaired(p)
+	}
+	if !settled {
+		// A job that could not be restored may be starting where a group was to go: poll
+		// again first.
+		p.Groups = nil
+		return
+	}
+	for ref, n := range p.Passed {
+		b.tracker.Wait(ref).PassedOver += n
+	}
+	for i := range p.Groups {
+		p.Groups[i].Group.ID = b.tracker.NewID()
+	}
+	if b.Mode == job.Shadow {
+		b.logIntended(ctx, p.Groups)
+		return
+	}
+	b.makeGroups(ctx, p.Groups)
+}
+
+// noteRepaired notes in the tracker which waiting groups were pushed, and which of their
+// members went back behind the gate.
+func (b *Bridge) noteRepaired(p *job.Plan) {
+	for _, g := range b.tracker.Groups {
+		g.Pushed = g.Pushed || p.Pushed[g.ID]
+		for i := range g.Members {
+			if m := &g.Members[i]; g.Kind == job.Next && p.Replanned[m.Ref] && !m.State.Final() {
+				release.StartRestoring(g, m, job.Cause{Kind: job.CauseReplanned})
+			}
+		}
+	}
+}
+
+// logIntended writes down what would be done with the groups of a plan.
+func (b *Bridge) logIntended(ctx context.Context, groups []job.PlannedGroup) {
+	for i := range groups {
+		for k := range groups[i].Changes {
+			b.log(ctx, groups[i].Group.ID, &groups[i].Changes[k], nil)
+		}
+	}
+}
+
+// makeGroups makes the groups of a plan. Members that wait for a GPU already are put back
+// behind the gate before anything is released; otherwise they could start next to the
+// group that replaces them there if the GPU became free in between. A member that can't
+// be put back may have just started: nothing goes to its GPU in this tick.
+func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
+	blocked := map[job.GPUAddr]bool{}
+	prepared := make([]bool, len(groups))
+	for i := range groups {
+		g := &groups[i]
+		if !g.Moves() {
+			continue
+		}
+		if prepared[i] = b.prepare(ctx, g); !prepared[i] {
+			for _, addr := range g.Leaves {
+				blocked[addr] = true
+			}
+		}
+	}
+	for i := range groups {
+		g := &groups[i]
+		if blocked[g.Group.Addr()] {
+			continue
+		}
+		if prepared[i] || !g.Moves() && b.prepare(ctx, g) {
+			b.release(ctx, g)
+		}
+	}
+}
+
+// prepare writes a group down and gives its members what they are to have when they start.
+// false: not all of that was done, and the next poll restores them.
+func (b *Bridge) prepare(ctx context.Context, p *job.PlannedGroup) bool {
+	g := p.Group
+	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
+		// A group that could not be restored after a crash is not made.
+		b.Log.Error("journal", "err", err)
+		return false
+	}
+	b.tracker.Adopt(&g)
+	b.fault("journaled")
+	for _, c := range p.Prepares() {
+		if b.change(ctx, g.ID, &c) != nil {
+			return false
+		}
+		b.fault("prepare")
+	}
+	return true
+}
+
+// release lets a prepared group start.
+func (b *Bridge) release(ctx context.Context, p *job.PlannedGroup) {
+	g := b.tracker.Groups[p.Group.ID]
+	if b.change(ctx, g.ID, p.Release()) != nil {
+		return // still prepared: the next poll restores its members
+	}
+	b.fault("release")
+	release.Released(g)
+	p.Group.State = g.State
+	b.Metrics.released(g)
+	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
+		"jobs", strings.Join(g.Refs(), ","), "after", strings.Join(g.After, ","))
+	if err := b.Journal.SaveGroup(ctx, g); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
+}
+
+// change applies one change and keeps it in the journal. In shadow it only does the latter.
+func (b *Bridge) change(ctx context.Context, group int64, c *job.Change) error {
+	var err error
+	if b.Mode == job.Active {
+		err = b.Slurm.Update(ctx, c.Update)
+		b.Metrics.changed(string(c.Step), err)
+		switch {
+		case errors.Is(err, job.ErrNoJob):
+			b.Log.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
+		case err != nil:
+			b.Log.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
+		}
+	}
+	b.log(ctx, group, c, err)
+	return err
+}
+
+func (b *Bridge) log(ctx context.Context, group int64, c *job.Change, outcome error) {
+	if err := b.Journal.Log(ctx, b.Now(), b.Mode, group, c, outcome); err != nil {
+		b.Log.Error("journal", "err", err)
+	}
+}
+
+// UngateAll frees every job at once: the gate is opened, and jobs prepared for a group
+// that hasn't started get back what they had. It works without a running daemon and is
+// what `slurmbridge open` does. It returns how many jobs it freed.
+func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile string) (jobs int, err error) {
+	if err := RemoveGateFile(gateFile); err != nil {
+		return 0, err
+	}
+	snap, err := s.Poll(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("poll: %w", err)
+	}
+	pending := map[string]*job.Job{}
+	for i := range snap.Jobs {
+		if j := &snap.Jobs[i]; j.State == job.Pending {
+			pending[j.Ref] = j
+			if release.Behind(snap.Gates, j) {
+				jobs++
+			}
+		}
+	}
+	var errs []error
+	for ref, seat := range t.Seats() {
+		j := pending[ref]
+		if j == nil || release.IsBack(seat.Group, seat.Member, j) {
+			continue // over, running, or what it was before: nothing holds it but the gate
+		}
+		c := release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String())
+		if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, job.ErrNoJob) {
+			errs = append(errs, err)
+		}
+		if !release.Behind(snap.Gates, j) {
+			jobs++
+		}
+	}
+	for _, gate := range snap.Gates {
+		if !gate.Open {
+			errs = append(errs, s.OpenGate(ctx, gate.ID))
+		}
+	}
+	return jobs, errors.Join(errs...)
+}

@@ -1,0 +1,108 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+)
+
+// Bounds on what is written in one tick: jobs whose comment is read first, and updates.
+const (
+	mostRead    = 500
+	mostWritten = 20
+)
+
+// comments is what the loop remembers of jobs' AdminComments, by ref.
+type comments struct {
+	text    map[string]string // what they say
+	foreign map[string]bool   // written by others: never replaced
+}
+
+// forget drops the jobs that are gone.
+func (c *comments) forget(jobs []job.Job) map[string]bool {
+	seen := make(map[string]bool, len(jobs))
+	for i := range jobs {
+		seen[jobs[i].Ref] = true
+	}
+	if c.text == nil {
+		c.text, c.foreign = map[string]string{}, map[string]bool{}
+	}
+	gone := func(ref string) bool { return !seen[ref] }
+	maps.DeleteFunc(c.text, func(ref, _ string) bool { return gone(ref) })
+	maps.DeleteFunc(c.foreign, func(ref string, _ bool) bool { return gone(ref) })
+	return seen
+}
+
+// writeAdminComments says in jobs' AdminComments what became of them, a few at a time, and
+// only where the bridge wrote the last one. It comes last in a tick: nothing waits for it.
+func (b *Bridge) writeAdminComments(ctx context.Context, p *job.Plan, in *plan.Input) {
+	c := &b.comments
+	seen := c.forget(in.Snap.Jobs)
+	byText := map[string][]string{}
+	var unread []string
+	for ref, text := range plan.AdminComments(p, in, c.text) {
+		if c.foreign[ref] || c.text[ref] == text || !seen[ref] {
+			continue
+		}
+		if c.text[ref] == "" {
+			unread = append(unread, ref)
+		}
+		byText[text] = append(byText[text], ref)
+	}
+	if len(byText) == 0 || !b.readAdminComments(ctx, unread) {
+		return
+	}
+	written := 0
+	for _, text := range slices.Sorted(maps.Keys(byText)) {
+		refs := slices.DeleteFunc(byText[text], func(ref string) bool {
+			return c.foreign[ref] || c.text[ref] == "" || c.text[ref] == text
+		})
+		if len(refs) == 0 {
+			continue
+		}
+		if written++; written > mostWritten {
+			return // the next tick goes on
+		}
+		slices.Sort(refs)
+		b.writeAdminComment(ctx, refs, text)
+	}
+}
+
+// readAdminComments reads what jobs' AdminComments say already. false: Slurm didn't answer.
+func (b *Bridge) readAdminComments(ctx context.Context, refs []string) bool {
+	slices.Sort(refs)
+	refs = refs[:min(len(refs), mostRead)]
+	there, err := b.Slurm.Describe(ctx, refs)
+	if err != nil {
+		b.Log.Debug("admin comments not read", "err", err)
+		return false
+	}
+	for _, ref := range refs {
+		d, ok := there[ref]
+		if !ok {
+			continue
+		}
+		b.comments.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, plan.CommentPrefix)
+		b.comments.text[ref] = d.AdminComment
+		if d.AdminComment == "" {
+			b.comments.text[ref] = plan.CommentPrefix // read
+		}
+	}
+	return true
+}
+
+func (b *Bridge) writeAdminComment(ctx context.Context, refs []string, text string) {
+	err := b.Slurm.Update(ctx, job.Update{Jobs: refs, AdminComment: &text})
+	b.Metrics.changed("comment", err)
+	if err != nil && !errors.Is(err, job.ErrNoJob) {
+		b.Log.Debug("admin comment refused", "jobs", strings.Join(refs, ","), "err", err)
+	}
+	for _, ref := range refs {
+		b.comments.text[ref] = text // refused or not: it isn't worth a second try
+	}
+}

@@ -1,0 +1,454 @@
+// Package loop is the controller's loop: poll, observe, plan, apply, again. It owns the
+// clock, the renewal of the gate and the tracker; everything it calls in between is pure.
+package loop
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// Journal keeps what must survive a restart, and what people ask about later.
+type Journal interface {
+	// Load returns the groups that were not done, and the waits.
+	Load(ctx context.Context) (*tracker.Tracker, error)
+	// SaveGroup writes a group down; its ID is its key.
+	SaveGroup(ctx context.Context, g *job.Group) error
+	// SaveTracker writes down what of the tracker is not groups.
+	SaveTracker(ctx context.Context, t *tracker.Tracker) error
+	// Log records one applied (or, in shadow, intended) change and its outcome.
+	Log(ctx context.Context, at time.Time, mode job.Mode, group int64, c *job.Change, outcome error) error
+	// SaveExplanations keeps the newest explanation of each job.
+	SaveExplanations(ctx context.Context, explanations map[string]*job.Explanation) error
+	// SaveTasks keeps which array tasks run under which job numbers of their own: that
+	// number is all that a node knows of a task.
+	SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error
+}
+
+// Ledger keeps what each poll showed, for the receipt and the status page.
+type Ledger interface {
+	Enter(ctx context.Context, st *job.Status) error
+}
+
+// Bridge is the loop.
+type Bridge struct {
+	Slurm   job.Slurm
+	Planner *plan.Planner
+	Gate    *Gate
+	Apps    Apps
+	Journal Journal
+	Ledger  Ledger // nil = none
+	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
+	Runs    history.Runs
+	Beliefs history.Beliefs
+	// RetryAlone lets a job that failed because of its co-runners run once more, alone.
+	RetryAlone bool
+	Card       plan.Card
+	Mode       job.Mode
+	Log        *slog.Logger
+	Metrics    *Metrics
+	Now        func() time.Time
+	// PollEvery is the longest time between two polls.
+	PollEvery time.Duration
+	// Settle is how long after an event the bridge polls, so that events that come together
+	// are one poll. Default 50 ms.
+	Settle time.Duration
+	// Fault is called between the steps of a tick, for tests that kill the bridge there;
+	// nil = none.
+	Fault func(step string)
+
+	tracker  *tracker.Tracker // nil = not loaded yet
+	wake     chan struct{}
+	once     sync.Once
+	apps     identifier
+	tasks    map[int64]string // the array tasks that run, as they were written down
+	learned  learner
+	comments comments
+	failures int     // polls in a row
+	maxDelay float64 // of any job so far, s
+	status   atomic.Pointer[job.Status]
+	policies atomic.Pointer[policies] // that the next tick takes up; see Use
+}
+
+func (b *Bridge) init() {
+	b.once.Do(func() {
+		b.wake = make(chan struct{}, 1)
+		if b.Now == nil {
+			b.Now = time.Now
+		}
+		if b.Settle == 0 {
+			b.Settle = 50 * time.Millisecond
+		}
+		if b.Log == nil {
+			b.Log = slog.New(slog.DiscardHandler)
+		}
+	})
+}
+
+// Wake asks for a poll soon. It never blocks.
+func (b *Bridge) Wake() {
+	b.init()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Status returns what the last poll led to; nil before the first.
+func (b *Bridge) Status() *job.Status { return b.status.Load() }
+
+// Run ticks until ctx ends. Failures are logged and counted; the gate's lease bounds what
+// they can do. done is called after each tick.
+func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
+	b.init()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		case <-b.wake:
+			if !sleep(ctx, b.Settle) {
+				return ctx.Err()
+			}
+			select {
+			case <-b.wake:
+			default:
+			}
+		}
+		next, err := b.Tick(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			b.failures++
+			next = min(time.Second<<min(b.failures, 5), b.PollEvery)
+			b.Log.Error("poll failed", "err", err, "again_in", next)
+		default:
+			b.failures = 0
+		}
+		if done != nil {
+			done(err)
+		}
+		timer.Reset(next)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (b *Bridge) fault(step string) {
+	if b.Fault != nil {
+		b.Fault(step)
+	}
+}
+
+// Tick does one round and returns when the next is due at the latest.
+func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
+	b.init()
+	b.takeUpPolicy()
+	defer func() {
+		if err != nil {
+			b.failed(err)
+		}
+	}()
+	b.load(ctx)
+	b.fault("look")
+	started := b.Now()
+	snap, err := b.Slurm.Poll(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("poll: %w", err)
+	}
+	b.Metrics.polled(b.Now().Sub(started))
+	b.fault("gate")
+	if b.Mode == job.Active {
+		if err := b.Gate.Keep(ctx, snap); err != nil {
+			b.Metrics.gateFailed()
+			b.Log.Error("gate", "err", err)
+		}
+	}
+	b.nameTasks(ctx, snap)
+	b.countDelays(snap)
+	gate := ""
+	if b.Mode == job.Active {
+		gate = b.Gate.ID()
+	}
+	in, repairs, events := b.observe(snap, gate)
+	b.report(events)
+	if err := b.judge(ctx, snap); err != nil {
+		b.Log.Warn("runs not judged; the next poll tries again", "err", err)
+	}
+	b.identify(ctx, in)
+	started = b.Now()
+	p := b.plan(in, repairs)
+	b.Metrics.planned(b.Now().Sub(started), p)
+	b.tracker.SetSlowdowns(p.Running, b.Planner.Decider.Guard.Predictor)
+	b.fault("plan")
+	b.apply(ctx, p)
+	b.tracker.LastAt = snap.At
+	b.save(ctx, p)
+	b.publish(p, in)
+	if b.Ledger != nil {
+		if err := b.Ledger.Enter(ctx, b.Status()); err != nil {
+			b.Log.Error("journal", "err", err)
+		}
+	}
+	if b.Mode == job.Active {
+		b.writeAdminComments(ctx, p, in)
+	}
+	return b.next(snap, p), nil
+}
+
+// Preview polls and plans without applying, recording or keeping a gate: what the bridge
+// would do now. It needs no running daemon and disturbs none.
+func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
+	b.init()
+	var err error
+	if b.tracker, err = b.Journal.Load(ctx); err != nil {
+		return nil, err
+	}
+	if b.Runs != nil && b.Beliefs != nil {
+		if err := b.remember(ctx); err != nil {
+			return nil, err
+		}
+	}
+	snap, err := b.Slurm.Poll(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("poll: %w", err)
+	}
+	gate := ""
+	for _, g := range snap.Gates {
+		if !g.Open {
+			gate = g.ID
+		}
+	}
+	in, repairs, _ := b.observe(snap, gate)
+	b.identify(ctx, in)
+	b.publish(b.plan(in, repairs), in)
+	return b.Status(), nil
+}
+
+// load reads the journal before the first poll. Without it the bridge starts empty: jobs
+// that wait behind the gate are still seen, prepared ones run as they are.
+func (b *Bridge) load(ctx context.Context) {
+	if b.tracker != nil {
+		return
+	}
+	var err error
+	if b.tracker, err = b.Journal.Load(ctx); err != nil {
+		b.Log.Error("journal can't be read; starting without it", "err", err)
+		b.tracker = tracker.New()
+	}
+}
+
+// failed publishes that a poll failed.
+func (b *Bridge) failed(err error) {
+	b.Metrics.pollFailed()
+	st := job.Status{}
+	if old := b.status.Load(); old != nil {
+		st = *old
+	}
+	st.Err, st.Lease = err.Error(), b.lease()
+	b.status.Store(&st)
+}
+
+// observe brings the tracker up to date with a poll and begins the input of a plan.
+func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
+	in := &plan.Input{Snap: snap, Shadow: b.Mode == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate}
+	repairs, events := b.tracker.Observe(snap, gate)
+	in.Touched = map[string]bool{}
+	for i := range repairs {
+		for _, ref := range repairs[i].Update.Jobs {
+			in.Touched[ref] = true
+		}
+	}
+	return in, repairs, events
+}
+
+// plan makes the plan, with the repairs that the tracker asked for first.
+func (b *Bridge) plan(in *plan.Input, repairs []job.Change) *job.Plan {
+	p := b.Planner.Plan(in)
+	p.Repairs = append(repairs, p.Repairs...)
+	return p
+}
+
+// lease is how long the gate stays closed without another renewal.
+func (b *Bridge) lease() time.Duration {
+	if b.Mode != job.Active || b.Gate == nil {
+		return 0
+	}
+	return b.Gate.Left()
+}
+
+// nameTasks writes down the array tasks that have started since the last poll.
+func (b *Bridge) nameTasks(ctx context.Context, snap *job.Snapshot) {
+	running, started := map[int64]string{}, map[int64]string{}
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if j.ArrayID == 0 || j.State == job.Pending {
+			continue
+		}
+		if b.tasks[j.ID] != j.Ref {
+			started[j.ID] = j.Ref
+		}
+		running[j.ID] = j.Ref
+	}
+	b.tasks = running
+	if len(started) == 0 {
+		return
+	}
+	if err := b.Journal.SaveTasks(ctx, snap.At, started); err != nil {
+		b.Log.Error("journal", "err", err)
+		for id := range started {
+			delete(b.tasks, id) // the next poll tries again
+		}
+	}
+}
+
+// countDelays adds the time since the last poll to the jobs that waited then although a
+// GPU was idle.
+func (b *Bridge) countDelays(snap *job.Snapshot) {
+	old := b.status.Load()
+	if old == nil || old.Plan == nil || b.tracker.LastAt.IsZero() {
+		return
+	}
+	dt := max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if old.Plan.Idle[j.Ref] && j.State == job.Pending {
+			w := b.tracker.Wait(j.Ref)
+			w.DelayedS += dt
+			b.maxDelay = max(b.maxDelay, w.DelayedS)
+			b.Metrics.delayed(w.DelayedS)
+		}
+	}
+}
+
+// report logs and counts what a poll showed of the groups' members.
+func (b *Bridge) report(events []tracker.Event) {
+	for _, e := range events {
+		b.Metrics.event(e)
+		log := b.Log.Info
+		switch e.Kind {
+		case tracker.EventStuck, tracker.EventPartial, tracker.EventMisplaced:
+			log = b.Log.Warn
+		}
+		log("job "+string(e.Kind), "job", e.Ref, "group", e.Group.ID, "node", e.Group.Node, "gpu", e.Group.GPU)
+	}
+}
+
+// save writes down what the tracker holds, and drops the groups that are done.
+func (b *Bridge) save(ctx context.Context, p *job.Plan) {
+	logged := func(err error) {
+		if err != nil {
+			b.Log.Error("journal", "err", err)
+		}
+	}
+	for _, id := range b.tracker.GroupIDs() {
+		g := b.tracker.Groups[id]
+		logged(b.Journal.SaveGroup(ctx, g))
+		if g.State == job.Done {
+			delete(b.tracker.Groups, id)
+		}
+	}
+	logged(b.Journal.SaveTracker(ctx, b.tracker))
+	logged(b.Journal.SaveExplanations(ctx, p.Explanations))
+}
+
+// publish makes the status of a plan.
+func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
+	now := b.tracker.Clone()
+	policy := b.Planner.Decider.Policy
+	st := &job.Status{
+		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted,
+		Gate: in.Gate, Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
+		Unmanaged: now.Unmanaged, MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
+	}
+	for _, id := range now.GroupIDs() {
+		st.Groups = append(st.Groups, *now.Groups[id])
+	}
+	for i := range in.Snap.Jobs {
+		j := &in.Snap.Jobs[i]
+		if j.State == job.Pending && (release.Behind(in.Snap.Gates, j) || j.Request.Kind == job.SharedGPU) {
+			st.Waiting++
+		}
+	}
+	b.status.Store(st)
+	b.Metrics.state(st)
+}
+
+// The times until the next poll, where something is about to happen.
+const (
+	pollReleased   = time.Second            // a released group has not started
+	pollCompleting = 500 * time.Millisecond // a job is ending
+	pollSoonest    = 100 * time.Millisecond
+)
+
+// next is when to poll again if nothing happens.
+func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
+	next := b.PollEvery
+	if b.Mode == job.Active {
+		next = min(next, b.Gate.Lease/3)
+		if len(p.Repairs) > 0 {
+			next = min(next, pollReleased)
+		}
+	}
+	for _, g := range b.tracker.Groups {
+		if g.State == job.Released && (g.Kind != job.Next || !g.Free.IsZero()) {
+			next = min(next, pollReleased)
+		}
+	}
+	for i := range snap.Jobs {
+		if snap.Jobs[i].State == job.Completing {
+			next = min(next, pollCompleting)
+		}
+	}
+	return max(next, pollSoonest)
+}
+
+// Use makes the bridge decide by another policy from its next tick on, with fall-backs in
+// their order. It may be called at any time, from anywhere; of several calls between two
+// ticks the last counts. The policies belong to the bridge from then on.
+func (b *Bridge) Use(policy rlcore.Policy, fallback ...rlcore.Policy) {
+	b.policies.Store(&policies{policy, fallback})
+	b.Wake()
+}
+
+// policies is what Use was given.
+type policies struct {
+	policy   rlcore.Policy
+	fallback []rlcore.Policy
+}
+
+// takeUpPolicy puts into place what Use was given since the last tick. The loop alone
+// decides, so that no tick is half by one policy and half by another.
+func (b *Bridge) takeUpPolicy() {
+	if p := b.policies.Swap(nil); p != nil {
+		b.Planner.Decider.Policy, b.Planner.Decider.Fallback = p.policy, p.fallback
+	}
+}
+
+// modelOf is the model by which a policy decides, "" = none.
+func modelOf(p rlcore.Policy) string {
+	if m, ok := p.(interface{ Model() string }); ok {
+		return m.Model()
+	}
+	return ""
+}

@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// CommentPrefix begins what the bridge writes into a job's AdminComment.
+const CommentPrefix = "slurmbridge: "
+
+// mostComment is the longest AdminComment in bytes.
+const mostComment = 400
+
+// AdminComments are what the jobs' AdminComments are to say, by ref: the short form of
+// `why`, for squeue and scontrol. written holds what they say already.
+func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string]string {
+	out := map[string]string{}
+	commentSharers(out, p, in, written)
+	for _, g := range in.Tracker.Groups {
+		if g.Kind == job.Next && (g.State == job.Released || g.State == job.Started) {
+			commentSuccessor(out, g)
+		}
+	}
+	for i := range in.Snap.Jobs {
+		ref := in.Snap.Jobs[i].Ref
+		if why := in.Tracker.Unmanaged[ref]; why != "" {
+			out[ref] = "left to Slurm: " + why
+		}
+		if t, ok := in.Terms[ref]; ok && len(t.Ignored) > 0 {
+			if out[ref] != "" {
+				out[ref] += "; "
+			}
+			out[ref] += "ignored " + strings.Join(t.Ignored, "; ")
+		}
+	}
+	for ref, text := range out {
+		out[ref] = commentText(text)
+	}
+	return out
+}
+
+// commentSharers says which jobs share which GPU now.
+func commentSharers(out map[string]string, p *job.Plan, in *Input, written map[string]string) {
+	seats := in.Tracker.Seats()
+	for i := range p.Running.GPUs {
+		card := &p.Running.GPUs[i]
+		var sharers, names []string
+		for k := range card.Running {
+			r := &card.Running[k]
+			if r.Whole {
+				continue
+			}
+			sharers = append(sharers, r.ID)
+			name := r.ID
+			if m := seats[r.ID].Member; m != nil && m.Predicted > 1.005 {
+				name += fmt.Sprintf(" (x%.2f expected)", m.Predicted)
+			}
+			names = append(names, name)
+		}
+		where := fmt.Sprintf("on %s gpu %s", card.Node, card.ID[len(card.Node)+1:])
+		for _, ref := range sharers {
+			switch {
+			case len(sharers) > 1:
+				out[ref] = where + " together: " + strings.Join(names, ", ")
+			case written[ref] != "":
+				out[ref] = where + ", alone now"
+			}
+		}
+	}
+}
+
+// commentSuccessor says what the members of a group that follows on a busy GPU wait for.
+func commentSuccessor(out map[string]string, g *job.Group) {
+	refs := g.Refs()
+	have := " have"
+	if len(g.After) == 1 {
+		have = " has"
+	}
+	for i := range g.Members {
+		if m := &g.Members[i]; m.State.Pending() {
+			out[m.Ref] = fmt.Sprintf("starts on %s gpu %d when %s ended", g.Node, g.GPU, strings.Join(g.After, ", ")+have)
+			if len(refs) > 1 {
+				out[m.Ref] += ", together: " + strings.Join(refs, ", ")
+			}
+		}
+	}
+}
+
+// commentText makes a text fit for an AdminComment: one line, not too long.
+func commentText(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, CommentPrefix+text)
+	if len(text) > mostComment {
+		text = strings.ToValidUTF8(text[:mostComment-3], "") + "..."
+	}
+	return text
+}

@@ -1,0 +1,150 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// How much an explanation keeps: of one decision and in all.
+const (
+	bestOfDecision = 3
+	mostConsidered = 9
+	mostRefused    = 9
+)
+
+// explain keeps, for `why`, what a decision considered of each job in its window.
+func (r *pass) explain(dec *rlcore.Decision, kind job.GroupKind) {
+	for i := range dec.Window.Jobs {
+		e := r.explanation(dec.Window.Job(i))
+		if t := r.plan.Running.GPUs[dec.Window.GPU].EmptyInS(); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
+			e.FreeInS = t
+		}
+		r.explainConsidered(e, dec, i)
+		r.explainRefused(e, dec, i)
+		r.explainStatus(e, dec, i, kind)
+	}
+}
+
+// explanation returns the plan's explanation of a job, made when there is none.
+func (r *pass) explanation(j *rlcore.Job) *job.Explanation {
+	e := r.plan.Explanations[j.ID]
+	if e == nil {
+		e = &job.Explanation{
+			At: r.in.Snap.At, Ref: j.ID, App: r.in.Apps[j.ID].Key, Known: j.Profile != nil,
+			LatestDelayS: max(0, r.Decider.Guard.DelayLimitS()-j.DelayedS), PassedOver: j.PassedOver, FreeInS: -1,
+			Ignored: r.in.Terms[j.ID].Ignored,
+		}
+		r.plan.Explanations[j.ID] = e
+	}
+	return e
+}
+
+// explainConsidered keeps the best combinations with job i of the window.
+func (r *pass) explainConsidered(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
+	best := make([]int, 0, len(dec.Combos))
+	for k, c := range dec.Combos {
+		if c.Has(i) {
+			best = append(best, k)
+		}
+	}
+	sort.SliceStable(best, func(a, b int) bool { return dec.Scores[best[a]] > dec.Scores[best[b]] })
+	for _, k := range best[:min(bestOfDecision, len(best))] {
+		if len(e.Considered) >= mostConsidered {
+			return
+		}
+		c := job.Considered{Node: ref.node.Name, GPU: ref.index, Value: dec.Scores[k], Taken: dec.Combos[k] == dec.Combo}
+		var chosen []int
+		for x := range w.Jobs {
+			if dec.Combos[k].Has(x) {
+				c.Jobs = append(c.Jobs, w.Job(x).ID)
+				chosen = append(chosen, w.Jobs[x])
+			}
+		}
+		if predicted := r.predict(w.Card(), chosen); predicted != nil {
+			for _, p := range predicted[len(w.Card().Running):] {
+				c.Slowdown = append(c.Slowdown, p.Slowdown)
+			}
+		}
+		e.Considered = append(e.Considered, c)
+	}
+}
+
+// explainRefused keeps why the guard refuses job i of the window alone and in pairs.
+func (r *pass) explainRefused(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
+	refuse := func(combo rlcore.Combo, with []string) {
+		if len(e.Refused) >= mostRefused {
+			return
+		}
+		if why := r.Decider.Guard.Check(w, combo); why != rlcore.Allowed {
+			e.Refused = append(e.Refused, job.Refusal{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
+		}
+	}
+	refuse(1<<i, nil)
+	for x := range w.Jobs {
+		if x != i {
+			refuse(1<<i|1<<x, []string{w.Job(x).ID})
+		}
+	}
+}
+
+func (r *pass) explainStatus(e *job.Explanation, dec *rlcore.Decision, i int, kind job.GroupKind) {
+	ref := r.gpus[dec.Window.GPU]
+	switch {
+	case dec.Combo.Has(i) && kind == job.Next:
+		e.Status = fmt.Sprintf("starts on %s gpu %d when the jobs there have ended", ref.node.Name, ref.index)
+	case dec.Combo.Has(i):
+		e.Status = fmt.Sprintf("starts now on %s gpu %d", ref.node.Name, ref.index)
+	case e.Status == "":
+		e.Status = "waits for a GPU: others come first on " + ref.node.Name
+	}
+}
+
+// PositionOf says where a pending job stands in the queue, as of the last poll; nil: it
+// doesn't wait for the bridge.
+func PositionOf(st *job.Status, ref string) *job.QueuePosition {
+	if st.Snap == nil {
+		return nil
+	}
+	in := &Input{Snap: st.Snap, Shadow: st.Mode == job.Shadow}
+	besides := func(j *job.Job) string {
+		if why := in.waitsBesides(j); why != "" || st.Plan == nil {
+			return why
+		}
+		return st.Plan.Limited[j.Ref]
+	}
+	sent := map[string]bool{} // to a GPU, by the plan that followed the poll or before
+	for i := range st.Groups {
+		for _, ref := range st.Groups[i].Refs() {
+			sent[ref] = true
+		}
+	}
+	var queue []*job.Job
+	var found *job.Job
+	for i := range st.Snap.Jobs {
+		j := &st.Snap.Jobs[i]
+		if j.State != job.Pending || j.Request.Kind != job.Shares || sent[j.Ref] || !in.WaitsForBridge(j) {
+			continue
+		}
+		if j.Ref == ref {
+			found = j
+		}
+		if besides(j) == "" {
+			queue = append(queue, j)
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	slices.SortFunc(queue, byPriority)
+	return &job.QueuePosition{
+		At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: besides(found),
+		Position: slices.Index(queue, found) + 1, Of: len(queue),
+	}
+}

@@ -1,0 +1,140 @@
+// Package plan decides what is to change: from a poll, the tracker and the profiles to a
+// job.Plan. It does no I/O, and the same input gives the same plan.
+//
+// Planner.Plan builds a view of the cluster (the State that the simulator fills too),
+// has the decider choose for one GPU after the other, and lets package release turn the
+// chosen groups into changes.
+package plan
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// Input is everything that a plan is made from.
+type Input struct {
+	Snap *job.Snapshot
+	// Gate is the job that waiting jobs depend on; "" = there is none.
+	Gate string
+	// Shadow plans without a gate: every pending job that asks for a whole GPU's shares
+	// counts as waiting for the bridge.
+	Shadow bool
+	// Apps holds the application and profile of each job that was identified, by ref. A
+	// job without an entry is not planned with yet.
+	Apps map[string]job.App
+	// Touched holds the jobs that repairs are about to change: what the poll showed of
+	// them is no longer true, and the plan leaves them out.
+	Touched map[string]bool
+	// Terms by ref; jobs without an entry have none.
+	Terms   map[string]job.Terms
+	Card    Card
+	Tracker *tracker.Tracker
+}
+
+// Card describes a GPU type of gres.conf; false = unknown, which keeps groups off it.
+type Card func(gpuType string) (rlcore.GPUSpec, bool)
+
+// PartitionFilter limits which jobs the bridge manages.
+type PartitionFilter struct {
+	Include, Exclude []string // partitions; an empty Include means all
+}
+
+// Covers reports whether the bridge manages jobs of these partitions, which are separated
+// by commas.
+func (f *PartitionFilter) Covers(partitions string) bool {
+	return !slices.ContainsFunc(strings.Split(partitions, ","), func(p string) bool {
+		return slices.Contains(f.Exclude, p) || len(f.Include) > 0 && !slices.Contains(f.Include, p)
+	})
+}
+
+// WaitsForBridge reports whether the job waits for the bridge, perhaps among other things.
+func (in *Input) WaitsForBridge(j *job.Job) bool {
+	return in.Shadow || release.Behind(in.Snap.Gates, j)
+}
+
+// waitsOnly reports whether the bridge is the only thing that the job waits for.
+func (in *Input) waitsOnly(j *job.Job) bool {
+	if in.Shadow {
+		return len(j.Dependency.List) == 0
+	}
+	return release.OnlyBehind(in.Snap.Gates, j)
+}
+
+// waitsBesides says what a job waits for besides the bridge, "" = nothing.
+func (in *Input) waitsBesides(j *job.Job) string {
+	switch {
+	case !in.waitsOnly(j):
+		return "its own dependency " + j.Dependency.Without(in.Snap.Gates)
+	case j.Priority == 0:
+		return "it is held"
+	case j.Reason == "BeginTime" || !j.Eligible.IsZero() && j.Eligible.After(in.Snap.At):
+		return "its begin time"
+	}
+	if is, _ := limit.Reason(j.Reason); is && in.Shadow {
+		return "Slurm's limit " + j.Reason
+	}
+	return ""
+}
+
+// unmanageable says why the bridge can't group a job that waits for it; "" = it can.
+func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) string {
+	switch {
+	case j.HetID != 0:
+		return "a heterogeneous job is left alone"
+	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:
+		return "its owner asks for other shares"
+	case j.NumNodes > 1:
+		return "it asks for several nodes"
+	case j.Features != "":
+		return "it asks for node features"
+	case j.Reservation != "":
+		return "it asks for a reservation"
+	case j.Exclusive:
+		return "it asks for its nodes to itself"
+	case strings.ContainsAny(j.ReqNodes, ",["):
+		return "it asks for several nodes by name"
+	case j.Dependency.Or:
+		return "its dependencies are alternatives"
+	case !managed.Covers(j.Partition):
+		return "its partition is left alone"
+	case !in.fitsNode(j):
+		return "no one node of its partition with a GPU is as large"
+	}
+	return ""
+}
+
+// fitsNode reports whether an empty node is large enough for the job. Where none is, Slurm
+// may still spread its tasks over several.
+func (in *Input) fitsNode(j *job.Job) bool {
+	parts := strings.Split(j.Partition, ",")
+	for i := range in.Snap.Nodes {
+		if n := &in.Snap.Nodes[i]; n.CPUs >= j.CPUs && n.MemMiB >= j.HostMemMiB && n.Serves(parts) {
+			return true
+		}
+	}
+	return false
+}
+
+// rlJob is a job as the decider sees it.
+func (in *Input) rlJob(j *job.Job) rlcore.Job {
+	t := in.Terms[j.Ref]
+	out := rlcore.Job{
+		ID: j.Ref, User: j.User, Profile: in.Apps[j.Ref].Profile,
+		SubmitS: float64(j.Submit.UnixMilli()) / 1000, LimitS: j.TimeLimit.Seconds(),
+		MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
+		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
+	}
+	if j.ArrayID != 0 {
+		out.Array = arrayName(j.ArrayID)
+	}
+	if w := in.Tracker.Waits[j.Ref]; w != nil {
+		out.PassedOver, out.DelayedS = w.PassedOver, w.DelayedS
+	}
+	return out
+}

@@ -1,0 +1,397 @@
+package plan
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+)
+
+// Planner turns an input into a plan. It is not safe for concurrent use: the decider
+// keeps scratch.
+type Planner struct {
+	Decider    *rlcore.Decider
+	Partitions PartitionFilter
+	// Join lets pending jobs join a GPU on which running jobs left shares free.
+	Join bool
+	// Room leaves a share of the GPU free for a job that comes later, where one may join.
+	Room bool
+	// Wanted is the configured policy; the decider's own is another after a fall-back.
+	Wanted string
+	// Ahead prepares the next group of a busy GPU, so that no poll lies between two groups.
+	Ahead bool
+}
+
+// Window is how many waiting jobs a decision looks at.
+func (p *Planner) Window() int {
+	if p.Decider.M == 0 {
+		return defaultWindow
+	}
+	return p.Decider.M
+}
+
+const defaultWindow = 5
+
+// Plan decides for every GPU of a poll. Idle GPUs come first, then those with free shares;
+// then busy ones get the group that follows. Without a gate nothing could be put aside
+// while groups are made, so none are.
+func (p *Planner) Plan(in *Input) *job.Plan {
+	v := newView(in, &p.Partitions)
+	r := &pass{
+		Planner: p, in: in, view: v, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
+		plan: &job.Plan{
+			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
+			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
+			Idle:    map[string]bool{}, Replanned: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{},
+		},
+	}
+	for ref := range v.starting {
+		r.budget.Send(ref)
+	}
+	r.setSuccessorsAside()
+	if in.Gate != "" || in.Shadow {
+		for _, g := range r.startable() {
+			r.fill(g)
+		}
+		if p.Ahead {
+			for g := range v.State.GPUs {
+				r.planAhead(g)
+			}
+		}
+	}
+	r.finishSuccessors()
+	r.noteLimits()
+	r.noteDelays()
+	r.plan.Repairs = slices.Concat(r.plan.Repairs, v.gate, v.ungate)
+	return r.plan
+}
+
+// pass is one call of Plan.
+type pass struct {
+	*Planner
+	*view
+	in      *Input
+	plan    *job.Plan
+	budget  *limit.Budget
+	next    successors
+	storage []hiddenJob
+}
+
+// startable lists the GPUs on which a job might start now: idle ones, then those with the
+// most free shares; of equals those first that needn't be woken.
+func (r *pass) startable() []int {
+	var out []int
+	for g := range r.State.GPUs {
+		card := &r.State.GPUs[g]
+		switch {
+		case card.FreeShares() == 0, len(card.Running) > 0 && !r.Join, r.closed[g], r.settling(g):
+		default:
+			out = append(out, g)
+		}
+	}
+	sort.SliceStable(out, func(a, b int) bool {
+		free := func(i int) int { return r.State.GPUs[out[i]].FreeShares() }
+		if free(a) != free(b) {
+			return free(a) > free(b)
+		}
+		return !r.gpus[out[a]].node.Asleep && r.gpus[out[b]].node.Asleep
+	})
+	return out
+}
+
+// settling reports whether nothing may be released on a GPU for now, since its node has
+// several and Slurm may still choose any of them for a job.
+func (r *pass) settling(g int) bool {
+	node := r.gpus[g].node
+	return node.GPUs > 1 && r.unsettled[node.Name]
+}
+
+// fill decides what starts on GPU g now.
+func (r *pass) fill(g int) {
+	idle := len(r.State.GPUs[g].Running) == 0
+	if r.settling(g) || idle && r.next.on(g) != nil { // a group is about to start there
+		return
+	}
+	if r.successorMayStart(g) && !r.anyFor(g) {
+		r.requeue(r.next.dissolveAll()...)
+	}
+	kind := job.Join
+	if idle {
+		kind = job.StartNow
+	}
+	if c := r.choose(g, kind, nil); len(c.jobs) > 0 {
+		r.make(g, kind, c, nil)
+	}
+}
+
+// anyFor reports whether a job of the queue might start on GPU g now.
+func (r *pass) anyFor(g int) bool {
+	defer r.show(r.hide(g, nil))
+	return len(rlcore.NewWindow(nil, &r.State, g, 1).Jobs) > 0
+}
+
+// choice is what a policy chose for a GPU.
+type choice struct {
+	jobs  []int   // indexes in the queue, ascending
+	score float64 // of the first decision
+}
+
+// choose asks the policy what to put on GPU g, and what else next to that, until it wants
+// nothing more: a policy that builds a group job by job gets to its end. leaving are the
+// jobs that will have ended when these start.
+func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c choice) {
+	card := &r.State.GPUs[g]
+	before := *card
+	out := r.hide(g, leaving)
+	for {
+		dec := r.Decider.Decide(&r.State, g)
+		if dec.Broken {
+			r.plan.Broken++
+		}
+		r.explain(&dec, kind)
+		if dec.Combo == 0 {
+			break
+		}
+		if len(c.jobs) == 0 {
+			c.score = dec.Score
+		}
+		for _, i := range r.Decider.Guard.Passed(nil, &dec.Window, dec.Combo) {
+			r.plan.Passed[dec.Window.Job(i).ID]++
+		}
+		card.Running = slices.Clone(card.Running)
+		for _, at := range dec.Jobs() {
+			j := &r.State.Pending[at]
+			c.jobs = append(c.jobs, at)
+			enter(card, rlcore.Running{Job: *j, Shares: 1})
+			out = append(out, hiddenJob{at, j.GPUs})
+			j.GPUs = noGPU[:] // not in the next window
+		}
+		if !r.Join {
+			break
+		}
+	}
+	*card = before
+	r.show(out)
+	slices.Sort(c.jobs)
+	return c
+}
+
+// planAhead decides what follows on a busy GPU, which is emptied for the decision.
+func (r *pass) planAhead(g int) {
+	card := &r.State.GPUs[g]
+	if len(card.Running) == 0 || r.gpus[g].node.GPUs > 1 || r.closed[g] {
+		return
+	}
+	running, before := card.Running, *card
+	var after []string
+	for i := range running {
+		after = append(after, running[i].ID)
+		leave(card, running[i].CPUs, running[i].HostMemMiB)
+	}
+	card.Running = nil
+	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) {
+		r.dissolve(old) // if it is chosen again, it stays as it is
+		if c := r.choose(g, job.Next, running); len(c.jobs) > 0 {
+			r.make(g, job.Next, c, after)
+		}
+	}
+	*card = before
+}
+
+// make turns a choice into a planned group and takes its jobs out of the queue. A group
+// that can't be sure of its GPU is not made.
+func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) {
+	shares, ok := r.sharesFor(g, kind, c.jobs)
+	if !ok {
+		return
+	}
+	group, joined := r.group(g, kind, c, shares, after)
+	if old := r.unchanged(&group); old != nil {
+		r.next.keep(old, g)
+		r.dequeue(c.jobs)
+		return
+	}
+	pg := job.PlannedGroup{Group: group, Changes: release.Make(&group, release.Making{
+		Jobs: r.jobs, Sharing: r.gpus[g].node.Sharing, Gate: r.in.Gate,
+		Waits: func(ref string) bool { return r.successor[ref] != nil },
+	})}
+	for i := range group.Members {
+		if old := r.successor[group.Members[i].Ref]; old != nil && !slices.Contains(pg.Leaves, old.Addr()) {
+			pg.Leaves = append(pg.Leaves, old.Addr())
+		}
+	}
+	r.plan.Groups = append(r.plan.Groups, pg)
+	r.dequeue(c.jobs)
+	if kind == job.Next {
+		return
+	}
+	card := &r.State.GPUs[g]
+	card.Running = slices.Clone(card.Running)
+	for _, j := range joined {
+		r.budget.Send(j.ID)
+		enter(card, j)
+	}
+	if r.gpus[g].node.GPUs > 1 {
+		r.unsettled[card.Node] = true
+	}
+	r.dissolve(r.next.on(g))
+}
+
+// group is the group of a choice, and its jobs as they will run.
+func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []string) (job.Group, []rlcore.Running) {
+	card, ref, n := &r.State.GPUs[g], r.gpus[g], len(c.jobs)
+	group := job.Group{
+		Kind: kind, State: job.Preparing, Node: ref.node.Name, GPU: ref.index,
+		After: after, Decided: r.in.Snap.At, Score: c.score, Policy: r.Decider.Policy.Name(),
+		// A job that starts alone on an idle GPU could do so anywhere, but with other nodes
+		// there it might take a GPU that another group was sent to. One that waits alone is
+		// not bound: its node may go out of service before it starts.
+		Pinned: n > 1 || kind == job.Join || kind == job.StartNow && len(r.in.Snap.Nodes) > 1,
+	}
+	predicted := r.predict(card, c.jobs)
+	var joined []rlcore.Running
+	for i, at := range c.jobs {
+		j := &r.State.Pending[at]
+		m := job.Member{
+			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, Shares: shares[i], State: job.MemberPrepared,
+			WasGres: release.WholeGPU(ref.node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes,
+		}
+		if r.successor[j.ID] != nil {
+			was := r.seats[j.ID].Member
+			m.WasGres, m.WasNodes = was.WasGres, was.WasNodes
+		}
+		if predicted != nil {
+			m.Predicted = predicted[len(card.Running)+i].Slowdown
+		}
+		group.Members = append(group.Members, m)
+		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i]})
+		group.MadeAtLimit = group.MadeAtLimit || kind == job.Next && r.budget.Limited(j.ID)
+	}
+	return group, joined
+}
+
+// predict predicts the slowdown of all jobs on the card once the chosen ones have joined;
+// nil where the profile of one is unknown.
+func (r *pass) predict(card *rlcore.GPU, chosen []int) []rlcore.Prediction {
+	var members []*rlcore.Profile
+	for i := range card.Running {
+		members = append(members, card.Running[i].Profile)
+	}
+	for _, at := range chosen {
+		members = append(members, r.State.Pending[at].Profile)
+	}
+	predictor := r.Decider.Guard.Predictor
+	if predictor == nil || slices.Contains(members, nil) {
+		return nil
+	}
+	out := make([]rlcore.Prediction, len(members))
+	if len(members) == 1 {
+		out[0].Slowdown = 1
+		return out
+	}
+	predictor.Predict(out, &card.Spec, members)
+	return out
+}
+
+// hiddenJob is a job of the queue that is kept out of decisions, and the GPUs that it may
+// use.
+type hiddenJob struct {
+	at   int
+	gpus []int
+}
+
+// noGPU are the GPUs of a hidden job: none, where nil would be all.
+var noGPU [0]int
+
+// hide keeps the jobs that are over a limit out of the decisions on GPU g, as far as those
+// look into the queue, until show. leaving are jobs that will have ended by then.
+func (r *pass) hide(g int, leaving []rlcore.Running) []hiddenJob {
+	out := r.storage[:0]
+	r.storage = nil
+	seen := 0
+	r.walkLimits(leaving, r.State.GPUs[g].Node, func(at int, by *limit.Limit) bool {
+		j := &r.State.Pending[at]
+		switch {
+		case by != nil:
+			out = append(out, hiddenJob{at, j.GPUs})
+			j.GPUs = noGPU[:]
+		case j.MayUse(g):
+			seen++
+		}
+		return seen < r.Window()+rlcore.MaxWindow
+	})
+	return out
+}
+
+// show ends hide.
+func (r *pass) show(all []hiddenJob) {
+	for _, h := range all {
+		r.State.Pending[h.at].GPUs = h.gpus
+	}
+	r.storage = all
+}
+
+// walkLimits calls f with each job of the queue and the limit that it is over.
+func (r *pass) walkLimits(leaving []rlcore.Running, node string, f func(at int, by *limit.Limit) bool) {
+	if !r.budget.Binds(node) {
+		return
+	}
+	gone := make([]string, len(leaving))
+	for i := range leaving {
+		gone[i] = leaving[i].ID
+	}
+	r.budget.Walk(len(r.State.Pending), func(i int) string { return r.State.Pending[i].ID }, gone, node, f)
+}
+
+// noteLimits says which limit keeps jobs of the queue from being tried.
+func (r *pass) noteLimits() {
+	texts := map[*limit.Limit]string{} // many jobs are over one limit
+	r.walkLimits(nil, "", func(at int, by *limit.Limit) bool {
+		if by != nil {
+			if texts[by] == "" {
+				texts[by] = by.Text(r.in.Snap.At)
+			}
+			r.plan.Limited[r.State.Pending[at].ID] = texts[by]
+		}
+		return true
+	})
+}
+
+// noteDelays finds the jobs that wait although a GPU which they may use is idle. Those that
+// have waited so for too long are ungated.
+func (r *pass) noteDelays() {
+	for i := range r.State.Pending {
+		j := &r.State.Pending[i]
+		if r.plan.Limited[j.ID] != "" || !r.idleFor(j) {
+			continue // it isn't the bridge that keeps it waiting
+		}
+		r.plan.Idle[j.ID] = true
+		if j.DelayedS >= r.Decider.Guard.DelayLimitS() && !r.in.Shadow && r.successor[j.ID] == nil {
+			r.letGo(r.jobs[j.ID], "the bridge has kept it waiting long enough")
+		}
+	}
+}
+
+// idleFor reports whether a GPU that the job may use is idle. Where all idle ones are
+// closed to it, it is limited.
+func (r *pass) idleFor(j *rlcore.Job) bool {
+	closed := ""
+	for g := range r.State.GPUs {
+		card := &r.State.GPUs[g]
+		if len(card.Running) > 0 || !j.MayUse(g) || r.next.on(g) != nil {
+			continue
+		}
+		by := r.budget.ClosedTo(j.ID, card.Node)
+		if by == nil {
+			return true
+		}
+		closed = by.Text(r.in.Snap.At)
+	}
+	if closed != "" {
+		r.plan.Limited[j.ID] = closed
+	}
+	return false
+}

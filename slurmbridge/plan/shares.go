@@ -1,0 +1,176 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// On a node with several GPUs Slurm gives a request for shares the first GPU, in the order
+// of gres.conf, that has as many free; the bridge can't name one. A group is released
+// there only with shares that put every member on one GPU alone.
+
+// split gives n jobs equal parts of the free shares; the first ones get what is left over,
+// so that the parts sum to free and no other job finds room next to them.
+func split(free, n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = free / n
+		if i < free%n {
+			out[i]++
+		}
+	}
+	return out
+}
+
+// heavy gives all but the first job small shares, and the first the rest.
+func heavy(free, n, small int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = small
+	}
+	out[0] = free - small*(n-1)
+	return out
+}
+
+// lands reports whether requests of the given shares, served in this order, all end up on
+// GPU target of a node whose GPUs have the given free shares.
+func lands(free []int, target int, shares []int) bool {
+	free = slices.Clone(free)
+	for _, s := range shares {
+		g := slices.IndexFunc(free, func(f int) bool { return f >= s })
+		if g != target {
+			return false
+		}
+		free[g] -= s
+	}
+	return true
+}
+
+// withRoom is how many of the free shares n jobs get if one more job is to find room next
+// to them: each the same part, one part left over. All of them where no job could join:
+// the GPU serves no more, or one of the jobs doesn't share or has no profile. All of them
+// also for one job that waits alone: it isn't bound to the node, and could start on
+// another GPU next to jobs that it was never checked with.
+func (r *pass) withRoom(g, free int, kind job.GroupKind, chosen []int) int {
+	card := &r.State.GPUs[g]
+	n := len(chosen)
+	there := n
+	if kind == job.Join {
+		there += len(card.Running)
+	}
+	if !r.Room || !rlcore.Shares(r.Decider.Policy) || kind == job.Next && n == 1 || there >= r.Decider.Guard.Members(&card.Spec) || free < n+1 {
+		return free
+	}
+	for _, at := range chosen {
+		if j := &r.State.Pending[at]; j.NoShare || j.Profile == nil {
+			return free
+		}
+	}
+	return free / (n + 1) * n
+}
+
+// smallest are the parts that all but the first job may get where equal parts would start
+// on another GPU.
+var smallest = []int{20, 10, 5, 2, 1}
+
+// sharesFor finds parts of GPU g's free shares for the chosen jobs with which Slurm puts
+// all of them there. On a node with one GPU any parts do. false: there are no such parts.
+func (r *pass) sharesFor(g int, kind job.GroupKind, chosen []int) ([]int, bool) {
+	n, free := len(chosen), r.State.GPUs[g].FreeShares()
+	if n < 1 || free < n {
+		return nil, false
+	}
+	room := split(r.withRoom(g, free, kind, chosen), n)
+	node := r.gpus[g].node
+	if node.GPUs == 1 {
+		return room, true
+	}
+	if kind == job.Next {
+		return nil, false
+	}
+	candidates := [][]int{room, split(free, n)}
+	for _, small := range smallest {
+		if free > small*n {
+			candidates = append(candidates, heavy(free, n, small))
+		}
+	}
+	onNode := make([]int, node.GPUs)
+	for i, at := range r.nodes[node.Name] {
+		onNode[i] = r.State.GPUs[at].FreeShares()
+	}
+	for _, shares := range candidates {
+		if r.certain(g, onNode, chosen, shares) {
+			return shares, true
+		}
+	}
+	return nil, false
+}
+
+// certain reports whether the chosen jobs with these shares start on GPU g alone, whatever
+// their priorities among themselves.
+func (r *pass) certain(g int, onNode, chosen, shares []int) bool {
+	target := r.gpus[g].index
+	if len(chosen) == 1 && onNode[target] == job.Units && shares[0] == job.Units {
+		return true // a whole GPU's shares: any GPU that is free will do
+	}
+	reversed := slices.Clone(shares)
+	slices.Reverse(reversed)
+	return lands(onNode, target, shares) && lands(onNode, target, reversed) && r.safe(g, chosen, shares)
+}
+
+// mostRunning is up to how many jobs on another GPU all subsets are checked.
+const mostRunning = 12
+
+// safe reports whether the guard allows the chosen jobs wherever on the node Slurm might
+// put them. Between the poll and the start any job may end; a member that then fits on
+// another GPU may land there.
+func (r *pass) safe(target int, chosen, shares []int) bool {
+	for _, g := range r.nodes[r.gpus[target].node.Name] {
+		if g == target || len(r.State.GPUs[g].Running) > mostRunning {
+			continue
+		}
+		for rest := 1; rest < 1<<len(r.State.GPUs[g].Running); rest++ {
+			if !r.safeNextTo(r.subset(g, rest), chosen, shares) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// subset is GPU g with some of its running jobs, a bit each.
+func (r *pass) subset(g, rest int) rlcore.GPU {
+	card := r.State.GPUs[g]
+	running := card.Running
+	card.Running = nil
+	for i := range running {
+		if rest>>i&1 == 1 {
+			card.Running = append(card.Running, running[i])
+		}
+	}
+	return card
+}
+
+// safeNextTo reports whether the guard allows every part of the chosen jobs that finds
+// room on a card.
+func (r *pass) safeNextTo(card rlcore.GPU, chosen, shares []int) bool {
+	st := rlcore.State{NowS: r.State.NowS, GPUs: []rlcore.GPU{card}, Pending: r.State.Pending}
+	free := card.FreeShares()
+	for some := 1; some < 1<<len(chosen); some++ {
+		w := rlcore.Window{State: &st}
+		sum := 0
+		for i, j := range chosen {
+			if some>>i&1 == 1 {
+				w.Jobs = append(w.Jobs, j)
+				sum += shares[i]
+			}
+		}
+		if sum <= free && r.Decider.Guard.Check(&w, 1<<len(w.Jobs)-1) != rlcore.Allowed {
+			return false
+		}
+	}
+	return true
+}

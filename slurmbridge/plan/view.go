@@ -1,0 +1,318 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// view is the cluster as a plan sees it: the decider's State with the way back to the
+// poll. GPUs are told apart by their index in State.GPUs.
+type view struct {
+	State rlcore.State
+	in    *Input
+	gpus  []gpuRef
+	index map[job.GPUAddr]int // the other way round
+	nodes map[string][]int    // the GPUs of a node, in gres.conf's order
+	jobs  map[string]*job.Job
+	seats map[string]tracker.Seat
+	// successor holds, by ref, the Next group in which a pending job waits for its GPU.
+	successor map[string]*job.Group
+	// starting holds the jobs that were released to start now and are still pending. They
+	// count as running where they were sent.
+	starting map[string]bool
+	// closed holds the GPUs to which nothing is sent for now: members of a group there
+	// are being restored and may still start, or the MPS server failed.
+	closed map[int]bool
+	// unsettled holds the nodes where the GPU of some job isn't known yet, or a released
+	// group has not started. On a node with several GPUs nothing more is released then.
+	unsettled map[string]bool
+	allowed   map[[3]string][]int // see mayUse
+	// ungate and gate are the changes of jobs that the bridge can't or needn't group, and
+	// of those that must go behind the gate first.
+	ungate, gate []job.Change
+}
+
+// gpuRef says which GPU of the cluster a GPU of the State is.
+type gpuRef struct {
+	node  *job.Node
+	index int
+}
+
+func newView(in *Input, managed *PartitionFilter) *view {
+	v := &view{
+		in:        in,
+		index:     map[job.GPUAddr]int{},
+		nodes:     map[string][]int{},
+		jobs:      make(map[string]*job.Job, len(in.Snap.Jobs)),
+		seats:     in.Tracker.Seats(),
+		successor: map[string]*job.Group{},
+		starting:  map[string]bool{},
+		closed:    map[int]bool{},
+		unsettled: map[string]bool{},
+		allowed:   map[[3]string][]int{},
+	}
+	v.State.NowS = float64(in.Snap.At.UnixMilli()) / 1000
+	for i := range in.Snap.Nodes {
+		v.addNode(&in.Snap.Nodes[i])
+	}
+	pending := make([]*job.Job, 0, len(in.Snap.Jobs))
+	for i := range in.Snap.Jobs {
+		j := &in.Snap.Jobs[i]
+		v.jobs[j.Ref] = j
+		if j.State == job.Pending {
+			pending = append(pending, j)
+		} else {
+			v.addRunning(j)
+		}
+	}
+	for _, id := range in.Tracker.GroupIDs() {
+		v.addGroup(in.Tracker.Groups[id])
+	}
+	for addr := range in.Tracker.Faulted {
+		if g, ok := v.index[addr]; ok && len(v.State.GPUs[g].Running) > 0 {
+			v.closed[g] = true
+		}
+	}
+	slices.SortFunc(pending, byPriority)
+	for _, j := range pending {
+		v.addPending(j, managed)
+	}
+	return v
+}
+
+// addNode adds the GPUs of a node that is in service.
+func (v *view) addNode(node *job.Node) {
+	if !node.Up || node.Reserved || node.Units == 0 {
+		return
+	}
+	spec, known := rlcore.GPUSpec{}, false
+	if v.in.Card != nil {
+		spec, known = v.in.Card(node.GPUType)
+	}
+	if !known { // one job at a time
+		spec = rlcore.GPUSpec{Model: node.GPUType, SameUser: true, MaxClients: 1}
+	}
+	for i := range node.GPUs {
+		g := len(v.gpus)
+		v.nodes[node.Name] = append(v.nodes[node.Name], g)
+		v.index[job.GPUAddr{Node: node.Name, GPU: i}] = g
+		v.gpus = append(v.gpus, gpuRef{node, i})
+		v.State.GPUs = append(v.State.GPUs, rlcore.GPU{
+			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec,
+			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
+		})
+	}
+}
+
+// addRunning puts a job that holds a GPU there.
+func (v *view) addRunning(j *job.Job) {
+	gpus := v.nodes[j.Nodes]
+	if len(gpus) == 0 {
+		return // on a node out of service, or on several nodes: whole GPUs
+	}
+	if j.State == job.Completing && len(gpus) == 1 {
+		// Its processes have ended. By the time Slurm looks at what is released now, its
+		// shares and cores are free.
+		leave(&v.State.GPUs[gpus[0]], j.CPUs, j.HostMemMiB)
+		return
+	}
+	where := v.whereRuns(j, gpus)
+	if j.State == job.Completing || j.GPUs == nil && len(gpus) > 1 {
+		v.unsettled[j.Nodes] = true
+	}
+	r := v.running(j, j.Request.Kind == job.Shares && len(where) == 1)
+	for _, g := range where {
+		v.State.GPUs[g].Running = append(v.State.GPUs[g].Running, r)
+	}
+}
+
+// whereRuns is on which of its node's GPUs a job may run.
+func (v *view) whereRuns(j *job.Job, gpus []int) []int {
+	if len(gpus) == 1 || j.GPUs == nil {
+		return gpus
+	}
+	where := make([]int, 0, 1)
+	for _, i := range j.GPUs {
+		if i >= 0 && i < len(gpus) {
+			where = append(where, gpus[i])
+		}
+	}
+	return where
+}
+
+// running is a running job as the decider sees it. shares says that it holds shares of
+// one GPU, not the whole.
+func (v *view) running(j *job.Job, shares bool) rlcore.Running {
+	r := rlcore.Running{Job: v.in.rlJob(j), Shares: j.Request.Count}
+	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
+	r.ElapsedS = max(0, v.in.Snap.At.Sub(j.Start).Seconds())
+	r.DoneS = r.ElapsedS
+	if p := v.in.Tracker.Done[j.Ref]; p != nil {
+		r.DoneS = p.DoneS
+	}
+	if r.Profile != nil {
+		r.DoneS = rlcore.Believed(r.DoneS, r.Profile.DurationS)
+	}
+	return r
+}
+
+// addGroup takes the members of a group into account that are pending.
+func (v *view) addGroup(g *job.Group) {
+	for i := range g.Members {
+		m := &g.Members[i]
+		j := v.jobs[m.Ref]
+		switch {
+		case m.State.Final() || j == nil || j.State != job.Pending:
+		case m.State == job.MemberRestoring:
+			v.close(g)
+		case g.Kind == job.Next:
+			v.successor[m.Ref] = g
+		default:
+			v.unsettled[g.Node], v.starting[m.Ref] = true, true
+			if at, ok := v.index[g.Addr()]; ok {
+				enter(&v.State.GPUs[at], rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares})
+			}
+		}
+	}
+}
+
+// close closes a group's GPU, or all of its node's: on a node with several GPUs it isn't
+// known where a member will start.
+func (v *view) close(g *job.Group) {
+	for i, at := range v.nodes[g.Node] {
+		if i == g.GPU || len(v.nodes[g.Node]) > 1 {
+			v.closed[at] = true
+		}
+	}
+}
+
+// enter puts a job on a GPU that takes cores and memory of its node.
+func enter(card *rlcore.GPU, r rlcore.Running) {
+	card.Running = append(card.Running, r)
+	leave(card, -r.CPUs, -r.HostMemMiB)
+}
+
+// leave returns a job's cores and memory to its node.
+func leave(card *rlcore.GPU, cpus int, memMiB float64) {
+	card.FreeCPUs += cpus
+	card.FreeHostMemMiB += memMiB
+}
+
+// addPending sorts a pending job into the queue of the State, behind the gate, or back to
+// Slurm. Jobs that are none of the bridge's business are passed over.
+func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
+	in := v.in
+	if in.Touched[j.Ref] {
+		return
+	}
+	if why := in.Tracker.Unmanaged[j.Ref]; why != "" {
+		if release.Behind(in.Snap.Gates, j) {
+			v.letGo(j, "left to Slurm: "+why)
+		}
+		return
+	}
+	if j.Request.Kind == job.SharedGPU {
+		v.putBehindGate(j, managed)
+		return
+	}
+	if v.successor[j.Ref] == nil {
+		if !in.WaitsForBridge(j) || v.seats[j.Ref].Group != nil { // not ours, or about to start
+			return
+		}
+		if why := in.unmanageable(j, managed); why != "" {
+			v.letGo(j, why)
+			return
+		}
+		if in.waitsBesides(j) != "" {
+			return
+		}
+	}
+	if _, identified := in.Apps[j.Ref]; identified {
+		rj := in.rlJob(j)
+		rj.GPUs = v.mayUse(j)
+		v.State.Pending = append(v.State.Pending, rj)
+	}
+}
+
+// letGo ungates a job.
+func (v *view) letGo(j *job.Job, why string) {
+	if !v.in.Shadow {
+		v.ungate = append(v.ungate, release.Ungate(j, v.in.Snap.Gates, why))
+	}
+}
+
+// putBehindGate gates a job that still asks for gpu:shared.
+func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
+	in := v.in
+	if in.Gate == "" || in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {
+		return
+	}
+	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[0].Sharing))
+}
+
+// mayUse lists the GPUs that a pending job may use, nil = all. Jobs with the same demands
+// share one list.
+func (v *view) mayUse(j *job.Job) []int {
+	nodes := j.ReqNodes
+	if v.successor[j.Ref] != nil {
+		nodes = v.seats[j.Ref].Member.WasNodes // the bridge bound it to its node
+	}
+	key := [3]string{j.Partition, nodes, j.ExcNodes}
+	out, ok := v.allowed[key]
+	if !ok {
+		out = v.list(strings.Split(j.Partition, ","), nodes, expandHosts(j.ExcNodes))
+		v.allowed[key] = out
+	}
+	return out
+}
+
+func (v *view) list(parts []string, only string, exclude map[string]bool) []int {
+	out := make([]int, 0, len(v.gpus))
+	for i, r := range v.gpus {
+		if (only == "" || only == r.node.Name) && !exclude[r.node.Name] && r.node.Serves(parts) {
+			out = append(out, i)
+		}
+	}
+	if len(out) == len(v.gpus) {
+		return nil
+	}
+	return out
+}
+
+// byPriority is Slurm's order: highest priority first, of equals the one submitted first.
+func byPriority(x, y *job.Job) int {
+	return cmp.Or(-cmp.Compare(x.Priority, y.Priority), x.Submit.Compare(y.Submit),
+		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
+}
+
+// requeue puts jobs back into the State's queue, in Slurm's order.
+func (v *view) requeue(jobs ...rlcore.Job) {
+	v.State.Pending = append(v.State.Pending, jobs...)
+	slices.SortStableFunc(v.State.Pending, func(x, y rlcore.Job) int { return byPriority(v.jobs[x.ID], v.jobs[y.ID]) })
+}
+
+// dequeue removes the jobs at the given ascending indexes from the State's queue, in its
+// own storage. They are near its front, so that is where the rest moves.
+func (v *view) dequeue(at []int) {
+	queue := v.State.Pending
+	to := at[len(at)-1]
+	for from, k := to, len(at)-1; from >= 0; from-- {
+		if k >= 0 && from == at[k] {
+			k--
+			continue
+		}
+		queue[to] = queue[from]
+		to--
+	}
+	v.State.Pending = queue[to+1:]
+}
+
+func arrayName(id int64) string { return strconv.FormatInt(id, 10) }

@@ -1,0 +1,302 @@
+package tracker
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+)
+
+const (
+	// startGrace is how long a released group may take to start before it is taken back.
+	startGrace = 45 * time.Second
+	// mostTries is how often the bridge tries to restore a job.
+	mostTries = 20
+	// mostStrikes is how often a job may be released without starting.
+	mostStrikes = 2
+)
+
+// EventKind is something that a poll showed of a member. The values are labels of a metric.
+type EventKind string
+
+// The kinds of event.
+const (
+	EventStarted   EventKind = "started"
+	EventEnded     EventKind = "ended"
+	EventRequeued  EventKind = "requeued"
+	EventEdited    EventKind = "owner"
+	EventStuck     EventKind = "stuck"     // taken back: it did not start
+	EventPartial   EventKind = "partial"   // the same, while others of its group run
+	EventMisplaced EventKind = "misplaced" // it runs on another GPU than planned
+	EventLimit     EventKind = "limit"
+)
+
+// Event is something that a poll showed of a member.
+type Event struct {
+	Kind  EventKind
+	Group *job.Group
+	Ref   string
+}
+
+// Observe brings the tracker up to date with a poll. It returns the changes that repair
+// what went differently than planned, and what metrics and log want to know. gate is the
+// gate that waiting jobs depend on; without one ("") jobs are ungated where they would be
+// gated again.
+func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) {
+	o := &observer{t: t, s: s, gate: gate, jobs: make(map[string]*job.Job, len(s.Jobs))}
+	for i := range s.Jobs {
+		o.jobs[s.Jobs[i].Ref] = &s.Jobs[i]
+	}
+	t.keepLatest()
+	seats := t.Seats()
+	t.Limits.Observe(s, func(ref string) (string, bool) {
+		seat, ok := seats[ref]
+		if !ok || seat.Member.State != job.MemberWaiting && seat.Member.State != job.MemberHandingBack {
+			return "", false
+		}
+		return seat.Group.Node, true
+	})
+	noteAwaited(s, seats)
+	for _, id := range t.GroupIDs() {
+		o.group(t.Groups[id])
+	}
+	t.progress(s, o.jobs)
+	t.forget(s, o.jobs)
+	return o.repairs, o.events
+}
+
+// keepLatest leaves each job in one group, the latest: a bridge that ended while it moved
+// a job from one group to another left it in both.
+func (t *Tracker) keepLatest() {
+	later := map[string]bool{}
+	for _, id := range slices.Backward(t.GroupIDs()) {
+		g := t.Groups[id]
+		for i := range g.Members {
+			m := &g.Members[i]
+			if m.State.Final() {
+				continue
+			}
+			if later[m.Ref] {
+				release.Move(g, m, job.MemberMoved)
+			}
+			later[m.Ref] = true
+		}
+	}
+}
+
+// forget drops what is remembered of jobs and GPUs that no longer need it.
+func (t *Tracker) forget(s *job.Snapshot, jobs map[string]*job.Job) {
+	maps.DeleteFunc(t.Faulted, func(a job.GPUAddr, _ bool) bool {
+		return !slices.ContainsFunc(s.Jobs, func(j job.Job) bool {
+			return j.State != job.Pending && j.Nodes == a.Node && (j.GPUs == nil || slices.Contains(j.GPUs, a.GPU))
+		})
+	})
+	maps.DeleteFunc(t.Waits, func(ref string, _ *Wait) bool { return jobs[ref] == nil || jobs[ref].State != job.Pending })
+	maps.DeleteFunc(t.Unmanaged, func(ref string, _ string) bool { return jobs[ref] == nil })
+}
+
+// observer is one call of Observe.
+type observer struct {
+	t       *Tracker
+	s       *job.Snapshot
+	gate    string
+	jobs    map[string]*job.Job
+	repairs []job.Change
+	events  []Event
+}
+
+func (o *observer) event(kind EventKind, g *job.Group, m *job.Member) {
+	o.events = append(o.events, Event{Kind: kind, Group: g, Ref: m.Ref})
+}
+
+// group observes one group.
+func (o *observer) group(g *job.Group) {
+	for i := range g.Members {
+		if m := &g.Members[i]; !m.State.Final() {
+			o.member(g, m)
+		}
+	}
+	release.Settle(g)
+	o.overdue(g)
+}
+
+// member observes one member and does what its sight asks for.
+func (o *observer) member(g *job.Group, m *job.Member) {
+	j := o.jobs[m.Ref]
+	switch release.Recognise(g, m, j, o.gate, o.s.At) {
+	case release.Absent:
+		o.ended(g, m)
+	case release.Running:
+		o.running(g, m, j)
+	case release.Back:
+		release.Move(g, m, job.MemberRestored)
+	case release.NotBack:
+		o.restoreAgain(g, m, j)
+	case release.Requeued:
+		o.restore(g, m, job.Cause{Kind: job.CauseRequeued})
+		o.event(EventRequeued, g, m)
+	case release.Unreleased:
+		o.restore(g, m, job.Cause{Kind: job.CauseUnreleased})
+	case release.Postponed:
+		o.restore(g, m, job.Cause{Kind: job.CausePostponed})
+		o.event(EventRequeued, g, m)
+	case release.Edited:
+		o.edited(g, m, j)
+	case release.Held: // by its owner or an operator: no other job is to wait for it
+		o.restore(g, m, job.Cause{Kind: job.CauseHeld})
+	case release.AsReleased:
+		release.Move(g, m, job.MemberWaiting)
+		o.surplus(g, m, j)
+	}
+}
+
+func (o *observer) ended(g *job.Group, m *job.Member) {
+	was := *m
+	e := o.t.Ending(m.Ref, o.s.At)
+	e.Member, e.Node, e.GPU = &was, g.Node, g.GPU
+	to := job.MemberCancelled
+	if m.Ran() {
+		to = job.MemberEnded
+	}
+	release.Move(g, m, to)
+	was.State = m.State
+	o.event(EventEnded, g, m)
+}
+
+func (o *observer) running(g *job.Group, m *job.Member, j *job.Job) {
+	if !m.Ran() {
+		m.Start = j.Start
+		if m.Start.IsZero() {
+			m.Start = o.s.At
+		}
+		o.event(EventStarted, g, m)
+	}
+	release.Move(g, m, job.MemberRunning)
+	if len(j.GPUs) == 1 && len(g.Members) > 1 && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
+		o.event(EventMisplaced, g, m)
+	}
+}
+
+// restore begins to restore a member, behind the gate where there is one.
+func (o *observer) restore(g *job.Group, m *job.Member, cause job.Cause) {
+	o.restoreTo(g, m, cause, o.gate)
+}
+
+func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate string) {
+	release.StartRestoring(g, m, cause)
+	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], gate, cause.String()))
+}
+
+func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
+	if m.Tries >= mostTries {
+		release.Move(g, m, job.MemberRestored)
+		o.t.Unmanaged[m.Ref] = "Slurm does not let it be restored: " + m.Cause.String()
+		return
+	}
+	m.Tries++
+	gate := o.gate
+	if m.Alone {
+		gate = ""
+	}
+	o.repairs = append(o.repairs, release.Restore(g, m, j, gate, m.Cause.String()))
+}
+
+// edited leaves a member to its owner, less what the bridge had set and the owner did not
+// edit.
+func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
+	if o.t.Unmanaged[m.Ref] == "" {
+		o.t.Unmanaged[m.Ref] = job.Cause{Kind: job.CauseEdited}.String()
+		o.event(EventEdited, g, m)
+	}
+	c, left := release.HandBack(g, m, j)
+	if !left || m.Tries >= mostTries {
+		release.Move(g, m, job.MemberEdited)
+		return
+	}
+	release.Move(g, m, job.MemberHandingBack)
+	m.Tries++
+	o.repairs = append(o.repairs, c)
+}
+
+// surplus takes a member back that a limit keeps from starting; for good where no end of
+// other jobs would help.
+func (o *observer) surplus(g *job.Group, m *job.Member, j *job.Job) {
+	reason, forever := o.t.Limits.Surplus(j, g.Node, o.s.At)
+	if reason == "" {
+		return
+	}
+	cause, gate := job.Cause{Kind: job.CauseLimit, Detail: reason}, o.gate
+	if forever {
+		gate = ""
+		o.t.Unmanaged[m.Ref] = "it is beyond " + cause.String()
+	}
+	o.restoreTo(g, m, cause, gate)
+	o.event(EventLimit, g, m)
+}
+
+// overdue takes the waiting members of a group back that could have started and didn't.
+func (o *observer) overdue(g *job.Group) {
+	waiting := func(m job.Member) bool { return m.State == job.MemberWaiting }
+	follows := func(ref string) bool { return o.jobs[ref] != nil }
+	if !slices.ContainsFunc(g.Members, waiting) || slices.ContainsFunc(g.After, follows) {
+		return
+	}
+	if g.Free.IsZero() {
+		g.Free = o.s.At
+	}
+	cause, ok := o.hindrance(g)
+	if !ok {
+		return
+	}
+	kind := EventStuck
+	if slices.ContainsFunc(g.Members, func(m job.Member) bool { return m.State == job.MemberRunning }) {
+		kind = EventPartial
+	}
+	for i := range g.Members {
+		if m := &g.Members[i]; waiting(*m) {
+			o.takeBack(g, m, cause)
+			o.event(kind, g, m)
+		}
+	}
+}
+
+// hindrance is why a group that could start hasn't. ok: it isn't going to.
+func (o *observer) hindrance(g *job.Group) (cause job.Cause, ok bool) {
+	switch {
+	case o.gpuTaken(g):
+		return job.Cause{Kind: job.CauseGPUTaken}, true
+	case o.s.At.Sub(g.Free) > startGrace:
+		return job.Cause{Kind: job.CauseLate}, true
+	}
+	return job.Cause{Kind: job.CauseNodeDown}, !o.s.NodeUp(g.Node)
+}
+
+// gpuTaken reports whether another job has taken the group's GPU by its priority. That is
+// Slurm's right and no sign that the group can't start.
+func (o *observer) gpuTaken(g *job.Group) bool {
+	for i := range o.s.Jobs {
+		j := &o.s.Jobs[i]
+		if j.State == job.Running && j.Nodes == g.Node && j.Request.Kind != job.NoGPU && j.Start.After(g.Free) &&
+			slices.Contains(j.GPUs, g.GPU) && !slices.Contains(g.Refs(), j.Ref) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeBack restores a member that did not start; after the second time it is left to Slurm.
+func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause) {
+	w := o.t.Wait(m.Ref)
+	if cause.Kind == job.CauseLate { // a node's trouble is no mark against the job
+		w.Strikes++
+	}
+	if w.Strikes < mostStrikes {
+		o.restore(g, m, cause)
+		return
+	}
+	o.t.Unmanaged[m.Ref] = "it was released twice and did not start"
+	release.StartRestoring(g, m, cause)
+	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm"))
+}

@@ -1,0 +1,259 @@
+// Package tracker is what the bridge remembers between polls: the groups it made, how
+// long each job has waited because of it, how far running jobs have come. Everything else
+// is read from Slurm each time. The loop owns the one Tracker; the planner reads it.
+package tracker
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+)
+
+// Tracker is the memory of one bridge.
+type Tracker struct {
+	Groups map[int64]*job.Group
+	Waits  map[string]*Wait
+	// Unmanaged says, by ref, why the bridge leaves a job alone: its owner edited what
+	// the bridge had set, or it did not start twice, say.
+	Unmanaged map[string]string
+	// Done is the solo work that each running job has done, by ref.
+	Done map[string]*Progress
+	// Endings holds what is known of ended jobs until their records come, by ref.
+	Endings map[string]*Ended
+	// Faulted holds the GPUs whose MPS server failed under a job that has ended since, as
+	// long as other jobs compute there: no job joins them, and the server is renewed when
+	// the last one has ended.
+	Faulted map[job.GPUAddr]bool
+	Limits  *limit.Limits
+	// LastAt is the time of the last poll, zero before the first.
+	LastAt time.Time
+	NextID int64
+}
+
+// Wait is how one pending job fared.
+type Wait struct {
+	PassedOver int     `json:"passed_over"`
+	DelayedS   float64 `json:"delayed_s"`
+	// Strikes counts the times it was released and did not start.
+	Strikes int `json:"strikes"`
+}
+
+// Progress is how far one running job has come.
+type Progress struct {
+	Start time.Time
+	DoneS float64
+	Slow  float64 // its present slowdown, as predicted; 1 = none
+}
+
+// Ended is a job that is gone, or pending again.
+type Ended struct {
+	Gone time.Time // since when
+	// Ending is how far it had come, nil = no poll saw it run.
+	Ending *history.Ending `json:",omitempty"`
+	// Member it was, nil = of no group; Node and GPU are its group's.
+	Member *job.Member `json:",omitempty"`
+	Node   string      `json:",omitempty"`
+	GPU    int         `json:",omitempty"`
+}
+
+// New returns an empty tracker.
+func New() *Tracker {
+	return &Tracker{
+		Groups:    map[int64]*job.Group{},
+		Waits:     map[string]*Wait{},
+		Unmanaged: map[string]string{},
+		Done:      map[string]*Progress{},
+		Endings:   map[string]*Ended{},
+		Faulted:   map[job.GPUAddr]bool{},
+		Limits:    limit.New(),
+		NextID:    1,
+	}
+}
+
+// Clone copies the tracker.
+func (t *Tracker) Clone() *Tracker {
+	c := New()
+	c.LastAt, c.NextID, c.Limits = t.LastAt, t.NextID, t.Limits.Clone()
+	for id, g := range t.Groups {
+		one := *g
+		one.Members, one.After = slices.Clone(g.Members), slices.Clone(g.After)
+		c.Groups[id] = &one
+	}
+	copyOf(c.Waits, t.Waits)
+	copyOf(c.Done, t.Done)
+	maps.Copy(c.Unmanaged, t.Unmanaged)
+	maps.Copy(c.Faulted, t.Faulted)
+	maps.Copy(c.Endings, t.Endings) // an entry never changes
+	return c
+}
+
+func copyOf[K comparable, V any](to, from map[K]*V) {
+	for k, v := range from {
+		one := *v
+		to[k] = &one
+	}
+}
+
+// Wait returns the job's entry, made when there is none.
+func (t *Tracker) Wait(ref string) *Wait {
+	w := t.Waits[ref]
+	if w == nil {
+		w = &Wait{}
+		t.Waits[ref] = w
+	}
+	return w
+}
+
+// Ending returns the entry of a job that is gone, made when there is none.
+func (t *Tracker) Ending(ref string, at time.Time) *Ended {
+	e := t.Endings[ref]
+	if e == nil {
+		e = &Ended{Gone: at}
+		t.Endings[ref] = e
+	}
+	return e
+}
+
+// GroupIDs returns the groups' numbers in ascending order, so that a plan doesn't depend
+// on the order of a map.
+func (t *Tracker) GroupIDs() []int64 { return slices.Sorted(maps.Keys(t.Groups)) }
+
+// Seat is a job's membership of a group.
+type Seat struct {
+	Group  *job.Group
+	Member *job.Member
+}
+
+// Seats returns the groups of all jobs that are looked after, by ref.
+func (t *Tracker) Seats() map[string]Seat {
+	out := map[string]Seat{}
+	for _, g := range t.Groups {
+		for i := range g.Members {
+			if m := &g.Members[i]; !m.State.Final() {
+				out[m.Ref] = Seat{g, m}
+			}
+		}
+	}
+	return out
+}
+
+// Adopt adds a group; a member that is in another one leaves it.
+func (t *Tracker) Adopt(g *job.Group) {
+	seats := t.Seats()
+	for i := range g.Members {
+		if s, ok := seats[g.Members[i].Ref]; ok {
+			release.Move(s.Group, s.Member, job.MemberMoved)
+		}
+	}
+	t.Groups[g.ID] = g
+}
+
+// NewID returns the number of a new group.
+func (t *Tracker) NewID() int64 {
+	t.NextID++
+	return t.NextID - 1
+}
+
+// recordsComeWithin is how long after a job its record is waited for.
+const recordsComeWithin = 2 * time.Hour
+
+// progress advances the running jobs' solo work: between two polls each did the time that
+// passed divided by its slowdown.
+func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
+	for ref, p := range t.Done {
+		if j := jobs[ref]; j == nil || j.State == job.Pending {
+			if !t.LastAt.IsZero() {
+				t.Ending(ref, s.At).Ending = &history.Ending{Start: p.Start, At: t.LastAt, DoneS: p.DoneS, Slow: p.Slow}
+			}
+			delete(t.Done, ref)
+		}
+	}
+	maps.DeleteFunc(t.Endings, func(_ string, e *Ended) bool { return s.At.Sub(e.Gone) > recordsComeWithin })
+	for ref, j := range jobs {
+		if j.State == job.Pending || j.Start.IsZero() {
+			continue
+		}
+		p := t.Done[ref]
+		if p == nil || !p.Start.Equal(j.Start) {
+			t.Done[ref] = &Progress{Start: j.Start, DoneS: max(0, s.At.Sub(j.Start).Seconds()), Slow: 1}
+			continue
+		}
+		if j.State == job.Running && !t.LastAt.IsZero() {
+			p.DoneS += max(0, s.At.Sub(t.LastAt).Seconds()) / max(p.Slow, 1)
+		}
+	}
+}
+
+// noteAwaited notes which members other jobs wait for the end of. Dependencies that the
+// bridge itself set don't count.
+func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
+	if len(seats) == 0 {
+		return
+	}
+	awaited := maps.Clone(s.Awaited)
+	if awaited == nil {
+		awaited = map[string]bool{}
+	}
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		in := seats[j.Ref].Group
+		for _, d := range j.Dependency.List {
+			if d.OnEnd() && (in == nil || !release.Follows(in, d)) {
+				awaited[d.Job] = true
+			}
+		}
+	}
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		// The jobs that waited for one that is completing may be gone already.
+		if m := seats[j.Ref].Member; m != nil && j.State != job.Completing {
+			m.Awaited = awaited[j.Ref] || j.ArrayID != 0 && awaited[strconv.FormatInt(j.ArrayID, 10)]
+		}
+	}
+}
+
+// SetSlowdowns takes over the slowdowns by which the running jobs are expected to go on,
+// predicted from which jobs share a GPU and, where the predictor can tell, from how far
+// each has come.
+func (t *Tracker) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
+	var members []*rlcore.Profile
+	var refs []string
+	var done []float64
+	for g := range st.GPUs {
+		card := &st.GPUs[g]
+		members, refs, done = members[:0], refs[:0], done[:0]
+		for i := range card.Running {
+			if r := &card.Running[i]; r.Profile != nil {
+				members, refs, done = append(members, r.Profile), append(refs, r.ID), append(done, r.DoneS)
+			}
+		}
+		for i, s := range slowdowns(p, &card.Spec, members, done) {
+			if pr := t.Done[refs[i]]; pr != nil {
+				pr.Slow = s.Slowdown
+			}
+		}
+	}
+}
+
+func slowdowns(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile, done []float64) []rlcore.Prediction {
+	out := make([]rlcore.Prediction, len(members))
+	pacer, knowsPace := p.(rlcore.Pacer)
+	switch {
+	case len(members) > 1 && knowsPace:
+		pacer.Pace(out, spec, members, done)
+	case len(members) > 1 && p != nil:
+		p.Predict(out, spec, members)
+	default:
+		for i := range out {
+			out[i].Slowdown = 1
+		}
+	}
+	return out
+}
