@@ -1,6 +1,6 @@
-// Package grafana holds the dashboards, for those who import them into Grafana, and
-// reads them, for those who test them: bridge.json tells whether the bridge is well,
-// sharing.json what sharing does to GPUs and jobs.
+// Package grafana holds the dashboards that Grafana imports, and reads them for tests:
+// bridge.json shows whether the bridge is well, sharing.json what sharing does to GPUs
+// and jobs.
 package grafana
 
 import (
@@ -16,7 +16,7 @@ var files embed.FS
 // Names are the dashboards' files.
 var Names = []string{"bridge.json", "sharing.json"}
 
-// Board is a dashboard, as far as it is tested.
+// Board holds the tested part of a dashboard.
 type Board struct {
 	UID, Title, Description string
 	SchemaVersion           int
@@ -25,13 +25,13 @@ type Board struct {
 	Templating              struct{ List []Variable }
 }
 
-// Variable is what the viewer of a dashboard chooses.
+// Variable is a choice that a dashboard offers.
 type Variable struct {
 	Name, Label, Type, Definition string
 	Datasource                    *Source
 }
 
-// Panel is a picture, or the heading of a row (Type "row").
+// Panel is a graph, or the heading of a row (Type "row").
 type Panel struct {
 	ID                       int
 	Type, Title, Description string
@@ -52,7 +52,7 @@ type Target struct {
 	Datasource                        *Source
 }
 
-// Source is where data come from.
+// Source is a data source.
 type Source struct{ Type, UID string }
 
 // Read returns the dashboard of a file.
@@ -68,8 +68,8 @@ func Read(name string) (*Board, error) {
 	return b, nil
 }
 
-// Query is the target's expression as Prometheus gets it, with every bridge and node
-// chosen and rates over the given span ("1m").
+// Query is the target's expression as Prometheus receives it, for all bridges and nodes
+// and with rates over the given span ("1m").
 func (t *Target) Query(span string) string {
 	return strings.NewReplacer("$__rate_interval", span, "$__range", span, "$bridge", ".*", "$node", ".*").Replace(t.Expr)
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/prometheus/series"
 )
 
-// units are Grafana's names of those in use.
+// units are the ones in use, by Grafana's names.
 var units = []string{"short", "none", "s", "percentunit", "bytes", "Bps", "watt"}
 
-// what a panel may be.
+// types are the kinds of panel in use.
 var types = []string{"stat", "timeseries", "heatmap"}
 
 func TestDashboards(t *testing.T) {
@@ -51,7 +51,7 @@ func TestDashboards(t *testing.T) {
 	}
 }
 
-// variables: the first chooses the data source, and nothing is asked of another one.
+// variables checks that the first one chooses the data source, and that all query it.
 func variables(t *testing.T, name string, b *Board, known series.Set) {
 	t.Helper()
 	for i, v := range b.Templating.List {
@@ -68,7 +68,7 @@ func variables(t *testing.T, name string, b *Board, known series.Set) {
 		}
 		m := regexp.MustCompile(`^label_values\((\w+), instance\)$`).FindStringSubmatch(v.Definition)
 		if m == nil || known.Check(m[1]) != nil {
-			t.Errorf("%s: variable %s asks %q", name, v.Name, v.Definition)
+			t.Errorf("%s: variable %s queries %q", name, v.Name, v.Definition)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func panel(t *testing.T, where string, p *Panel, known series.Set) {
 		refs[q.RefID] = true
 		expr := q.Query("5m")
 		if strings.Contains(expr, "$") {
-			t.Errorf("%s: a variable that there isn't: %s", where, expr)
+			t.Errorf("%s: an unknown variable: %s", where, expr)
 		}
 		if err := known.Check(expr); err != nil {
 			t.Errorf("%s: %s: %v", where, expr, err)
@@ -101,7 +101,7 @@ func panel(t *testing.T, where string, p *Panel, known series.Set) {
 	}
 }
 
-// overlap: no two panels lie on each other, and none beyond the 24 columns.
+// overlap checks that no two panels cover each other and none goes beyond the 24 columns.
 func overlap(t *testing.T, name string, panels []Panel) {
 	t.Helper()
 	taken := map[[2]int]string{}
@@ -125,9 +125,27 @@ func overlap(t *testing.T, name string, panels []Panel) {
 	}
 }
 
-// The files hold no credentials, no data source of somebody's, and nothing that only
-// the Grafana they were made with has.
-func TestDashboardsAreNobodys(t *testing.T) {
+func TestPrometheusParsesEveryQuery(t *testing.T) {
+	var queries []string
+	for _, name := range Names {
+		board, err := Read(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range board.Panels {
+			for k := range board.Panels[i].Targets {
+				queries = append(queries, board.Panels[i].Targets[k].Query("5m"))
+			}
+		}
+	}
+	if err := series.Syntax(t, queries...); err != nil {
+		t.Error(err)
+	}
+}
+
+// The files hold no credentials, no particular site's data source, and nothing that only
+// the Grafana that wrote them has.
+func TestDashboardsFitAnySite(t *testing.T) {
 	for _, name := range Names {
 		text, err := files.ReadFile(name)
 		if err != nil {

@@ -2,7 +2,6 @@ package prometheus
 
 import (
 	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -124,19 +123,13 @@ func TestEachRuleHasItsCase(t *testing.T) {
 }
 
 func TestPromtool(t *testing.T) {
-	if _, err := exec.LookPath("promtool"); err != nil {
-		if os.Getenv("SLURMBRIDGE_REQUIRE_PROMETHEUS") != "" {
-			t.Fatal("no promtool: contrib/install-deps --prometheus")
-		}
-		t.Skip("no promtool: contrib/install-deps --prometheus")
-	}
 	for _, args := range [][]string{
 		{"check", "rules", "--lint-fatal", "slurmbridge.rules.yml"},
 		{"check", "config", "--syntax-only", "prometheus.yml"},
 		{"test", "rules", "rules_test.yml", "shadow_test.yml"},
 	} {
-		if out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput(); err != nil {
-			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		if err := series.Promtool(t, args...); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Package series checks PromQL against what the daemons show: each series that is
-// asked for exists, with the labels it is asked by, and is a counter where its
-// growth is asked for. It serves the tests of alerts and dashboards.
+// Package series checks PromQL against what the daemons export: each series in a query
+// exists, with the labels that the query uses, and is a counter where the query computes
+// its growth. promtool checks the syntax. It serves the tests of alerts and dashboards.
 package series
 
 import (
@@ -10,23 +10,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
 
-// Set holds the labels of each series, by name. Those of targets (job, instance)
-// belong to all.
+// Set holds the labels of each series, by name. Every series has those of targets (job,
+// instance) as well.
 type Set map[string][]string
 
-// Daemons returns what slurmbridge serve and gpuprof serve show of themselves, and
-// what Prometheus adds.
+// Daemons returns what slurmbridge serve and gpuprof serve export, and what Prometheus
+// adds.
 func Daemons() Set {
 	s := Set{"up": nil}
 	loop.NewMetrics(s)
@@ -37,10 +34,10 @@ func Daemons() Set {
 	return s
 }
 
-// described is how a Desc prints itself, which is all that it tells.
+// described matches a Desc's String, the only access that it gives.
 var described = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
 
-// Register takes the names of a collector: a Set is a registry.
+// Register adds a collector's series: a Set is a prometheus.Registerer.
 func (s Set) Register(c prometheus.Collector) error {
 	ch := make(chan *prometheus.Desc)
 	go func() { c.Describe(ch); close(ch) }()
@@ -80,81 +77,71 @@ func (s Set) MustRegister(cs ...prometheus.Collector) {
 func (s Set) Unregister(prometheus.Collector) bool { return false }
 
 // targets are the labels that Prometheus gives every series.
-var targets = []string{labels.MetricName, "job", "instance"}
+var targets = []string{"__name__", "job", "instance"}
 
-// Check says what is wrong with a query, nil = nothing.
+// How the parts of a query look, apart from its strings.
+var (
+	quoted   = regexp.MustCompile(`"[^"]*"`)
+	grouping = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right)\s*\(([^)]*)\)`)
+	span     = regexp.MustCompile(`\[[^]]*\]|\boffset\s+\w+`)
+	growth   = regexp.MustCompile(`\b(\w+)\s*\(\s*([\w:]+)\s*(?:\{[^}]*\})?\s*\[`)
+	selector = regexp.MustCompile(`([a-zA-Z_:][\w:]*)\s*(\(|\{([^}]*)\})?`)
+	matcher  = regexp.MustCompile(`(\w+)\s*(?:=~|!~|!=|=)`)
+	number   = regexp.MustCompile(`\b\d[\w.]*`)
+)
+
+// operators are the words of PromQL that are followed by a parenthesis at will.
+var operators = []string{"and", "or", "unless", "bool", "sum", "avg", "min", "max", "count", "topk", "bottomk", "quantile", "stddev"}
+
+// Check tells what is wrong with the series and labels of a query, nil = nothing.
 func (s Set) Check(query string) error {
-	expr, err := parser.ParseExpr(query)
-	if err != nil {
-		return err
-	}
+	query = quoted.ReplaceAllString(query, "")
 	var errs []error
-	known := slices.Clone(targets) // of all selectors: by and on may name these
-	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
-		sel, ok := n.(*parser.VectorSelector)
-		if !ok {
-			return nil
+	for _, m := range growth.FindAllStringSubmatch(query, -1) {
+		errs = append(errs, grows(m[1], m[2]))
+	}
+	known := slices.Clone(targets) // labels of all selectors, which by and on may name
+	bare := number.ReplaceAllString(span.ReplaceAllString(grouping.ReplaceAllString(query, ""), ""), "")
+	for _, m := range selector.FindAllStringSubmatch(bare, -1) {
+		name, after, matchers := m[1], m[2], m[3]
+		if after == "(" || slices.Contains(operators, name) {
+			continue
 		}
-		has, there := s[sel.Name]
+		labels, there := s[name]
 		if !there {
-			errs = append(errs, fmt.Errorf("there is no series %q", sel.Name))
+			errs = append(errs, fmt.Errorf("there is no series %q", name))
 		}
-		known = append(known, has...)
-		for _, m := range sel.LabelMatchers {
-			if !slices.Contains(has, m.Name) && !slices.Contains(targets, m.Name) {
-				errs = append(errs, fmt.Errorf("%s has no label %q", sel.Name, m.Name))
-			}
+		known = append(known, labels...)
+		for _, l := range matcher.FindAllStringSubmatch(matchers, -1) {
+			errs = append(errs, has(name, l[1], slices.Concat(labels, targets)))
 		}
-		return nil
-	})
-	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
-		switch n := n.(type) {
-		case *parser.AggregateExpr:
-			errs = append(errs, unknown(n.Grouping, known)...)
-		case *parser.BinaryExpr:
-			if n.VectorMatching != nil {
-				errs = append(errs, unknown(n.VectorMatching.MatchingLabels, known)...)
-				errs = append(errs, unknown(n.VectorMatching.Include, known)...)
-			}
-		case *parser.Call:
-			errs = append(errs, growth(n))
+	}
+	for _, m := range grouping.FindAllStringSubmatch(query, -1) {
+		for _, label := range strings.FieldsFunc(m[1], func(r rune) bool { return r == ',' || r == ' ' }) {
+			errs = append(errs, has("this query", label, known))
 		}
-		return nil
-	})
+	}
 	return errors.Join(errs...)
 }
 
-func unknown(names, known []string) (errs []error) {
-	for _, name := range names {
-		if !slices.Contains(known, name) {
-			errs = append(errs, fmt.Errorf("no series here has the label %q", name))
-		}
+func has(what, label string, labels []string) error {
+	if slices.Contains(labels, label) {
+		return nil
 	}
-	return errs
+	return fmt.Errorf("%s has no label %q", what, label)
 }
 
-// growth: a rate is of counters, a difference of gauges.
-func growth(c *parser.Call) error {
-	if len(c.Args) == 0 {
-		return nil
-	}
-	m, ok := c.Args[0].(*parser.MatrixSelector)
-	if !ok {
-		return nil
-	}
-	name := m.VectorSelector.(*parser.VectorSelector).Name
-	counter := false
-	for _, end := range []string{"_total", "_bucket", "_sum", "_count"} {
-		counter = counter || strings.HasSuffix(name, end)
-	}
-	switch c.Func.Name {
+// grows checks that a rate is of a counter, a difference of a gauge.
+func grows(function, name string) error {
+	counter := slices.ContainsFunc([]string{"_total", "_bucket", "_sum", "_count"}, func(end string) bool { return strings.HasSuffix(name, end) })
+	switch function {
 	case "rate", "irate", "increase", "resets":
 		if !counter {
-			return fmt.Errorf("%s of %s, which is no counter", c.Func.Name, name)
+			return fmt.Errorf("%s of %s, which is no counter", function, name)
 		}
 	case "delta", "idelta", "deriv", "predict_linear":
 		if counter {
-			return fmt.Errorf("%s of %s, which is a counter", c.Func.Name, name)
+			return fmt.Errorf("%s of %s, which is a counter", function, name)
 		}
 	}
 	return nil

@@ -19,10 +19,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/grafana"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
+	"github.com/slurmbridge/slurmbridge/contrib/prometheus/series"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 )
 
 // The password that Prometheus and the agent show, and its bcrypt hash at the lowest cost.
@@ -44,21 +45,11 @@ type watched struct {
 	began      time.Time
 }
 
-func requirePrometheus(t *testing.T) {
-	t.Helper()
-	if _, err := exec.LookPath("prometheus"); err != nil {
-		if os.Getenv("SLURMBRIDGE_REQUIRE_PROMETHEUS") != "" {
-			t.Fatal("no prometheus: contrib/install-deps --prometheus")
-		}
-		t.Skip("no prometheus: contrib/install-deps --prometheus")
-	}
-}
-
 // After a few shared jobs every query of the dashboards has figures, and every rule
 // evaluates, in a Prometheus that scrapes bridge and agent as the documentation says.
 func TestDashboardsShowTheCluster(t *testing.T) {
 	t.Parallel()
-	requirePrometheus(t)
+	series.Require(t, "prometheus")
 	w := watch(t)
 	w.strangersSeeNothing()
 	w.doctorAsks()
