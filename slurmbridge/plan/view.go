@@ -10,6 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
@@ -268,7 +269,7 @@ func (v *view) mayUse(j *job.Job) []int {
 	key := [3]string{j.Partition, nodes, j.ExcNodes}
 	out, ok := v.allowed[key]
 	if !ok {
-		out = v.list(strings.Split(j.Partition, ","), nodes, expandHosts(j.ExcNodes))
+		out = v.list(strings.Split(j.Partition, ","), nodes, text.ExpandHosts(j.ExcNodes))
 		v.allowed[key] = out
 	}
 	return out

@@ -1,6 +1,6 @@
-// Package slurm is the only place that runs Slurm's commands. Client looks at the
-// queue and the nodes, changes jobs and keeps the gate; what the commands print
-// is read by functions that can be fed anything.
+// Package slurm is the only one that runs Slurm's commands. Client polls the queue and
+// the nodes, changes jobs and keeps the gate; package text reads what the commands
+// print.
 package slurm
 
 import (
@@ -11,12 +11,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -35,7 +35,7 @@ type Client struct {
 	// Timeout ends a command that has no answer. Default 10 s.
 	Timeout time.Duration
 	// NodesEvery is how long what is known of the nodes may be used again.
-	// Default 0: ask at each look.
+	// Default 0: they are read at each poll.
 	NodesEvery time.Duration
 	// ConfigEvery is how long release and configuration may be used again.
 	// Default 5 minutes.
@@ -43,7 +43,7 @@ type Client struct {
 	// GateOptions are further options of sbatch for the gate job: a partition or
 	// an account, where the defaults won't do.
 	GateOptions []string
-	// Observe is told of every command that was run; nil = nobody.
+	// Observe is called after every command; nil = no call.
 	Observe func(command string, took time.Duration, err error)
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
@@ -53,10 +53,10 @@ type Client struct {
 	config cached[map[string]string]
 	nodes  cached[[]job.Node]
 
-	look     sync.Mutex // one look at a time: they share what follows
-	parser   queueParser
+	poll     sync.Mutex // one poll at a time: they share what follows
+	parser   text.QueueParser
 	buf      bytes.Buffer
-	jobs     int // of the last look, for the size of the next
+	jobs     int // of the last poll, for the size of the next
 	excluded map[int64]string
 	excAt    time.Time
 	indexes  map[string]indexes
@@ -70,8 +70,8 @@ type indexes struct {
 
 var _ job.Slurm = (*Client)(nil)
 
-// Open finds Slurm's commands and returns a Client for them. It doesn't ask the
-// cluster anything.
+// Open finds Slurm's commands and returns a Client for them. It runs
+// none of them.
 func (c *Client) Open() error {
 	c.progs = map[string]string{}
 	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
@@ -117,7 +117,7 @@ func (c *Client) now() time.Time {
 	return time.Now()
 }
 
-// cached is a value that is asked for again when it is old.
+// cached is a value that is read again when it is old.
 type cached[T any] struct {
 	mu sync.Mutex
 	at time.Time
@@ -138,10 +138,10 @@ func (k *cached[T]) get(now time.Time, every time.Duration, ask func() (T, error
 	return v, nil
 }
 
-// Look reads queue and nodes, at the same time.
+// Poll reads queue and nodes, at the same time.
 func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
-	c.look.Lock()
-	defer c.look.Unlock()
+	c.poll.Lock()
+	defer c.poll.Unlock()
 	config, err := c.Config(ctx)
 	if err != nil {
 		return nil, err
@@ -152,28 +152,22 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 		snap.Nodes, err = c.Nodes(gctx)
 		return err
 	})
-	var gates []gateJob
 	g.Go(func() (err error) {
-		snap.Jobs, gates, err = c.queue(gctx, config)
+		snap.Jobs, snap.Gates, err = c.queue(gctx, config)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
-	snap.Awaited = c.parser.awaited
-	for _, gate := range gates {
-		snap.Gates = append(snap.Gates, job.GateState{
-			ID: gate.ID, Open: gate.State != job.Pending, Begin: gate.Begin,
-		})
-	}
-	if !rewritesTypes(snap.Release) {
+	snap.Awaited = c.parser.Awaited
+	if !c.parser.Form.RewritesTypes {
 		for i := range snap.Jobs {
 			if j := &snap.Jobs[i]; j.Request.Kind == job.SharedGPU {
-				j.Request = whole(j.Request) // nobody can rewrite it any more
+				j.Request = text.WholeGPUs(j.Request) // it can't be rewritten any more
 			}
 		}
 	}
-	if c.parser.noExc {
+	if c.parser.NoExcNodes {
 		if err := c.exclude(ctx, snap); err != nil {
 			return nil, err
 		}
@@ -184,52 +178,51 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	return snap, nil
 }
 
-// queue runs the one squeue of a look.
-func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job, []gateJob, error) {
+// queue runs the one squeue of a poll.
+func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job, []job.GateState, error) {
 	owners := gateOwners(config)
-	c.parser.ours = func(uid uint32) bool { return owners[uid] }
+	c.parser.Form = text.FormOf(config["SLURM_VERSION"])
+	c.parser.Ours = func(uid uint32) bool { return owners[uid] }
 	for {
-		nonce := newNonce()
+		nonce := text.NewNonce()
 		out, stderr, err := c.run(ctx, command{
 			name: "squeue", prog: "squeue", out: &c.buf,
 			args: []string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"},
-			env:  []string{"SQUEUE_FORMAT2=" + queueFormat(nonce, !c.parser.noExc)},
+			env:  []string{"SQUEUE_FORMAT2=" + c.parser.Format(nonce)},
 		})
 		if err != nil {
 			return nil, nil, err
 		}
-		if !c.parser.noExc && strings.Contains(stderr, "Invalid job format specification: "+free[fExcNodes]) {
-			c.parser.noExc = true // this release can't tell; see exclude
+		if !c.parser.NoExcNodes && text.LacksExcNodes(stderr) {
+			c.parser.NoExcNodes = true // see exclude
 			continue
 		}
-		jobs, gates, err := c.parser.parse(make([]job.Job, 0, c.jobs+c.jobs/8+16), out, nonce)
+		jobs, gates, err := c.parser.Parse(make([]job.Job, 0, c.jobs+c.jobs/8+16), out, nonce)
 		if err != nil && stderr != "" {
-			err = fmt.Errorf("%w (%s)", err, oneLine(stderr))
+			err = fmt.Errorf("%w (%s)", err, text.OneLine(stderr))
 		}
 		c.jobs = len(jobs)
 		return jobs, gates, err
 	}
 }
 
-// gateOwners are the users whose job may be the gate: SlurmUser, root, and who
-// the bridge runs as. A user's job is not the gate, whatever it is called.
+// gateOwners are the users whose job may be the gate: SlurmUser, root, and the user that
+// the bridge runs as. Another user's job is not the gate, whatever its name.
 func gateOwners(config map[string]string) map[uint32]bool {
 	owners := map[uint32]bool{0: true, uint32(os.Geteuid()): true}
-	if _, in, ok := strings.Cut(config["SlurmUser"], "("); ok {
-		if uid, ok := digits([]byte(strings.TrimSuffix(in, ")"))); ok {
-			owners[uint32(uid)] = true
-		}
+	if _, uid, ok := text.User(config["SlurmUser"]); ok {
+		owners[uid] = true
 	}
 	return owners
 }
 
-// excludedFor is how long a job's excluded nodes are believed before they are
-// asked for again: owners hardly ever change them, and a group that was sent to
-// an excluded node is refused, not lost.
+// excludedFor is how long a job's excluded nodes are believed before they are read
+// again: owners hardly ever change them, and a group sent to an excluded node is
+// refused, not lost.
 const excludedFor = 5 * time.Minute
 
 // exclude fills in the nodes that pending jobs exclude where squeue's rows don't
-// have them (22.05): jobs that are new since the last look cost a second, short
+// have them (22.05): jobs that are new since the last poll cost a second, short
 // squeue.
 func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	if snap.At.Sub(c.excAt) > excludedFor || c.excluded == nil {
@@ -246,7 +239,7 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 		}
 	}
 	if len(unknown) > 0 {
-		args := []string{"--noheader", "--all", "--local", "--array", "--states=PENDING", "--format=%A|%x"}
+		args := []string{"--noheader", "--all", "--local", "--array", "--states=PENDING", "--format=" + text.ExcludedFormat}
 		if len(unknown) == 1 { // one job is one short answer; more are the whole queue anyway
 			args = append(args, fmt.Sprintf("--jobs=%d", unknown[0]))
 		}
@@ -255,7 +248,7 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 			return err
 		}
 		if err == nil {
-			parseExcluded(out, c.excluded)
+			text.ParseExcluded(out, c.excluded)
 		}
 		for _, id := range unknown {
 			if _, known := c.excluded[id]; !known {
@@ -274,29 +267,25 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	return nil
 }
 
-// index fills in the GPUs of running jobs. Where a node has one GPU there is
-// nothing to ask; elsewhere one scontrol answers for all jobs that are new.
+// index fills in the GPUs of running jobs. On nodes with several, one scontrol tells
+// them for all jobs that are new.
 func (c *Client) index(ctx context.Context, snap *job.Snapshot) error {
-	gpus := make(map[string]int, len(snap.Nodes))
+	snap.FillGPUs()
+	several := make(map[string]bool, len(snap.Nodes))
 	for i := range snap.Nodes {
-		gpus[snap.Nodes[i].Name] = snap.Nodes[i].GPUs
+		several[snap.Nodes[i].Name] = snap.Nodes[i].GPUs > 1
 	}
 	known := make(map[string]indexes)
 	var unknown []*job.Job
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		if j.State == job.Pending {
+		if j.State == job.Pending || !several[j.Nodes] {
 			continue
 		}
-		switch n := gpus[j.Nodes]; {
-		case n == 1:
-			j.GPUs = []int{0}
-		case n > 1:
-			if at, ok := c.indexes[j.Ref]; ok && at.start.Equal(j.Start) {
-				j.GPUs, known[j.Ref] = at.gpus, at
-			} else {
-				unknown = append(unknown, j)
-			}
+		if at, ok := c.indexes[j.Ref]; ok && at.start.Equal(j.Start) {
+			j.GPUs, known[j.Ref] = at.gpus, at
+		} else {
+			unknown = append(unknown, j)
 		}
 	}
 	c.indexes = known
@@ -306,10 +295,10 @@ func (c *Client) index(ctx context.Context, snap *job.Snapshot) error {
 	return c.detail(ctx, unknown)
 }
 
-// detail asks for several jobs in one scontrol, which reads commands from its
-// standard input. Answers are told apart by a mark that no user knows.
+// detail reads several jobs in one scontrol, which takes commands from its standard
+// input. A mark that no user knows separates the answers.
 func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
-	nonce := newNonce()[1:]
+	nonce := text.NewNonce()[1:]
 	var in strings.Builder
 	for _, j := range jobs {
 		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
@@ -321,26 +310,14 @@ func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
 	answers := bytes.Split(out, []byte("\n"+nonce+"\n"))
 	for i, j := range jobs {
 		if i >= len(answers)-1 {
-			break // not known; the next look asks again
+			break // not known; the next poll tries again
 		}
 		at := indexes{start: j.Start}
-		if gpus, ok := ParseDetail(answers[i], j.Nodes); ok {
+		if gpus, ok := text.ParseDetail(answers[i], j.Nodes); ok {
 			at.gpus = gpus
 		}
 		j.GPUs = at.gpus
 		c.indexes[j.Ref] = at
 	}
 	return nil
-}
-
-// Nodes returns the nodes with GPUs.
-func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
-	nodes, err := c.nodes.get(c.now(), c.NodesEvery, func() ([]job.Node, error) {
-		out, _, err := c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-o", "-a", "show", "nodes"}})
-		if err != nil {
-			return nil, err
-		}
-		return ParseNodes(out), nil
-	})
-	return slices.Clone(nodes), err
 }

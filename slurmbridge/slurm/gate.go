@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // The gate is a job that never runs. It becomes eligible when the lease ends and
@@ -47,7 +48,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration) (string, e
 		return "", err
 	}
 	id, _, _ := strings.Cut(strings.TrimSpace(string(out)), ";") // ";cluster" may follow
-	if !validRef(id) {
+	if !text.ValidRef(id) {
 		return "", fmt.Errorf("sbatch: answered %.80q: %w", out, job.ErrRefused)
 	}
 	for range gateTries {
@@ -65,8 +66,8 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration) (string, e
 
 // RenewGate makes the lease end the given time from now.
 func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) error {
-	if !validRef(id) {
-		return fmt.Errorf("gate: %q is no job: %w", id, job.ErrNoJob)
+	if err := checkRefs("gate", id); err != nil {
+		return err
 	}
 	s := seconds(lease)
 	return c.update(ctx, []string{id}, []string{
@@ -76,8 +77,8 @@ func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) 
 
 // OpenGate cancels the gate, if it is still there.
 func (c *Client) OpenGate(ctx context.Context, id string) error {
-	if !validRef(id) {
-		return fmt.Errorf("gate: %q is no job: %w", id, job.ErrNoJob)
+	if err := checkRefs("gate", id); err != nil {
+		return err
 	}
 	_, _, err := c.run(ctx, command{name: "scancel", prog: "scancel", args: []string{id}})
 	if errors.Is(err, job.ErrNoJob) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Bounds on what one command may print.
@@ -22,11 +23,11 @@ const (
 )
 
 // CommandError is a command of Slurm that failed. Its Kind is one of
-// slurmbridge.ErrDown, ErrRefused and ErrNoJob, which errors.Is finds.
+// job.ErrDown, job.ErrRefused and job.ErrNoJob, which errors.Is finds.
 type CommandError struct {
 	Command string // e.g. "scontrol update"
 	Code    int    // exit status, -1 where there was none
-	Stderr  string // what the command said, cut and on one line
+	Stderr  string // cut, on one line
 	Kind    error
 }
 
@@ -78,7 +79,7 @@ type command struct {
 	name  string   // for people and metrics, e.g. "scontrol update"
 	prog  string   // squeue, scontrol, sbatch, scancel
 	args  []string // never a shell's
-	env   []string // beside the clean environment
+	env   []string // added to the clean environment
 	stdin string
 	out   *bytes.Buffer // nil = a buffer of its own
 	max   int           // bytes of output; 0 = maxOutput
@@ -123,7 +124,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	if ctx.Err() != nil {
 		return out, stderr, fmt.Errorf("%s: %w", cmd.name, ctx.Err())
 	}
-	ce := &CommandError{Command: cmd.name, Code: -1, Stderr: oneLine(stderr)}
+	ce := &CommandError{Command: cmd.name, Code: -1, Stderr: text.OneLine(stderr)}
 	var exit *exec.ExitError
 	switch {
 	case printed.over: // however it ended: by SIGPIPE, mostly
@@ -131,7 +132,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	case runCtx.Err() != nil:
 		ce.Kind, ce.Stderr = job.ErrDown, fmt.Sprintf("no answer within %v", c.timeout())
 	case errors.As(err, &exit):
-		ce.Code, ce.Kind = exit.ExitCode(), kindOf(stderr)
+		ce.Code, ce.Kind = exit.ExitCode(), text.ErrorKind(stderr)
 	default: // the program could not be started at all
 		return out, stderr, fmt.Errorf("%s: %w: %w", cmd.name, job.ErrDown, err)
 	}
@@ -156,60 +157,4 @@ func (c *Client) path(prog string) string {
 		return p
 	}
 	return filepath.Join(c.Bin, prog)
-}
-
-// down, gone: what Slurm says when it doesn't answer, and when a job is not there
-// or not pending any more. Taken from slurm_errno.c of 22.05 and 24.11.
-var (
-	down = []string{
-		"Unable to contact slurm controller", "Connection refused", "Socket timed out",
-		"Zero Bytes were transmitted or received", "Connection timed out", "Connection reset",
-		"Unable to establish", "Communication connection failure", "Invalid authentication credential",
-		"Protocol authentication error", "in standby mode", "Unable to process configuration file",
-		"Could not establish a configuration source", "Insane message length", "No route to host",
-		"Transport endpoint is not connected", "slurmctld is not responding",
-		"Unspecified error",
-		"Unexpected message received", // what 22.05's scontrol update says of a closed port
-	}
-	gone = []string{
-		"Invalid job id specified", "Job is no longer pending execution", "Job has already finished",
-		"Job/step already completing or completed", "Job is not pending nor running",
-	}
-)
-
-// kindOf tells from a failed command's standard error what sort of failure it is.
-// If several jobs failed for several reasons, not being there is the lightest.
-func kindOf(stderr string) error {
-	kind := error(nil)
-	for line := range strings.Lines(stderr) {
-		line = strings.TrimSpace(line)
-		switch {
-		case line == "":
-		case containsAny(line, down):
-			return job.ErrDown
-		case containsAny(line, gone):
-			if kind == nil {
-				kind = job.ErrNoJob
-			}
-		default:
-			kind = job.ErrRefused
-		}
-	}
-	if kind == nil {
-		return job.ErrRefused
-	}
-	return kind
-}
-
-func containsAny(s string, subs []string) bool {
-	return slices.ContainsFunc(subs, func(sub string) bool { return strings.Contains(s, sub) })
-}
-
-// oneLine makes a command's complaint fit a log line.
-func oneLine(s string) string {
-	s = strings.Join(strings.FieldsFunc(s, func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	if len(s) > 1000 {
-		s = s[:1000] + "…"
-	}
-	return s
 }

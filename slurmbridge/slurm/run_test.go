@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +14,20 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
+
+// releases are those whose output was recorded, by testdata/record.sh.
+var releases = []string{"22.05", "24.11"}
+
+func recorded(t testing.TB, release, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata", release, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
 
 // fake is a client whose commands are one shell script. It is called as squeue,
 // scontrol, … and finds its name in $0.
@@ -137,10 +151,10 @@ func TestErrorsRecorded(t *testing.T) {
 			case strings.Contains(name, "999999"), strings.Contains(name, "_77"), strings.Contains(name, "StartTime"):
 				want = job.ErrNoJob
 			}
-			if got := kindOf(said); !errors.Is(got, want) {
+			if got := text.ErrorKind(said); !errors.Is(got, want) {
 				t.Errorf("%s: %s: %q is %v", release, name, said, got)
 			}
-			if jobs := parseUpdateErrors(said); name == "update JobId=22_2 ReqNodeList=nowhere" && jobs["22_2"] != "Invalid node name specified" ||
+			if jobs := text.UpdateErrors(said); name == "update JobId=22_2 ReqNodeList=nowhere" && jobs["22_2"] != "Invalid node name specified" ||
 				strings.HasSuffix(name, "999999 Nice=1") && jobs["999999"] != "Invalid job id specified" {
 				t.Errorf("%s: %s: %v", release, name, jobs)
 			}
@@ -152,7 +166,7 @@ func TestErrorsRecorded(t *testing.T) {
 		"Invalid job id specified for job 7\nslurm_update error: Socket timed out": job.ErrDown,
 		"": job.ErrRefused,
 	} {
-		if got := kindOf(said); !errors.Is(got, want) {
+		if got := text.ErrorKind(said); !errors.Is(got, want) {
 			t.Errorf("%q is %v", said, got)
 		}
 	}
@@ -353,6 +367,31 @@ esac`)
 				}
 			}
 		})
+	}
+}
+
+func TestGateOwners(t *testing.T) {
+	for _, release := range releases {
+		if owners := gateOwners(text.ParseConfig(recorded(t, release, "config"))); !owners[64030] || !owners[0] || owners[65534] {
+			t.Errorf("%s: owners %v", release, owners)
+		}
+	}
+}
+
+func TestGPUNodes(t *testing.T) {
+	for gres, want := range map[string]job.Node{
+		"gpu:2(S:0-1)":                         {GPUs: 2},
+		"gpu:a:1(S:0,2),gpu:b:3":               {GPUs: 4},
+		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: job.Shard, Units: 100},
+		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
+		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
+		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2},
+	} {
+		want.Name, want.State, want.Up = "x", "IDLE", true
+		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres=" + gres + "\nNodeName=y State=IDLE Gres=mps:100\n")))
+		if len(nodes) != 1 || !reflect.DeepEqual(nodes[0], want) {
+			t.Errorf("%s: %+v", gres, nodes)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -69,7 +70,7 @@ func (c *Client) update(ctx context.Context, refs, set []string) error {
 	_, stderr, err := c.run(ctx, command{name: "scontrol update", prog: "scontrol", args: args})
 	var ce *CommandError
 	if errors.As(err, &ce) && ce.Code >= 0 {
-		return &UpdateError{CommandError: ce, Jobs: parseUpdateErrors(stderr)}
+		return &UpdateError{CommandError: ce, Jobs: text.UpdateErrors(stderr)}
 	}
 	return err
 }
@@ -79,26 +80,6 @@ type UpdateError struct {
 	*CommandError
 	// Jobs has what Slurm said of each job that it named.
 	Jobs map[string]string
-}
-
-// forJob and taskFirst are how scontrol names the job that an error is about:
-// "Invalid job id specified for job 7", "22_2: Job dependency problem".
-var (
-	forJob    = regexp.MustCompile(`^(.*) for job ([0-9]+(?:_[0-9]+)?)$`)
-	taskFirst = regexp.MustCompile(`^([0-9]+(?:_[0-9]+)?): (.*)$`)
-)
-
-func parseUpdateErrors(stderr string) map[string]string {
-	jobs := map[string]string{}
-	for line := range strings.Lines(stderr) {
-		line = strings.TrimSpace(line)
-		if m := forJob.FindStringSubmatch(line); m != nil {
-			jobs[m[2]] = m[1]
-		} else if m := taskFirst.FindStringSubmatch(line); m != nil {
-			jobs[m[1]] = m[2]
-		}
-	}
-	return jobs
 }
 
 // worst joins errors such that errors.Is finds the gravest only: a slurmctld that
@@ -138,10 +119,8 @@ func settings(u job.Update) []string {
 }
 
 func checkUpdate(u job.Update) error {
-	for _, ref := range u.Jobs {
-		if !validRef(ref) {
-			return fmt.Errorf("update: %q is no job: %w", ref, job.ErrNoJob)
-		}
+	if err := checkRefs("update", u.Jobs...); err != nil {
+		return err
 	}
 	check := func(what string, value *string, shape *regexp.Regexp) error {
 		if value != nil && !shape.MatchString(*value) {
@@ -161,8 +140,8 @@ const maxScript = 256 << 10
 
 // Script returns a job's batch script.
 func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
-	if !validRef(ref) {
-		return nil, fmt.Errorf("script: %q is no job: %w", ref, job.ErrNoJob)
+	if err := checkRefs("script", ref); err != nil {
+		return nil, err
 	}
 	const name = "scontrol write batch_script"
 	out, stderr, err := c.run(ctx, command{name: name, prog: "scontrol", args: []string{"write", "batch_script", ref, "-"}})
@@ -170,7 +149,7 @@ func (c *Client) Script(ctx context.Context, ref string) ([]byte, error) {
 		return nil, err
 	}
 	if len(out) == 0 && stderr != "" { // 22.05 exits 0 when there is no such job
-		return nil, &CommandError{Command: name, Stderr: oneLine(stderr), Kind: kindOf(stderr)}
+		return nil, &CommandError{Command: name, Stderr: text.OneLine(stderr), Kind: text.ErrorKind(stderr)}
 	}
 	return out[:min(len(out), maxScript)], nil
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // still is a Slurm that answers at once, in which what is released runs for ever.
@@ -46,13 +46,13 @@ func (s *still) Update(_ context.Context, u job.Update) error {
 	for _, ref := range u.Jobs {
 		j := &s.snap.Jobs[s.at[ref]]
 		if u.Gres != nil {
-			j.Request = slurm.ParseAsk(slurm.Tres{PerNode: "gres:" + *u.Gres})
+			j.Request = text.ParseRequest(text.TRES{PerNode: "gres:" + *u.Gres})
 		}
 		if u.ReqNodes != nil {
 			j.ReqNodes = *u.ReqNodes
 		}
 		if u.Dependency != nil {
-			j.Dependency = slurm.ParseDependencies(*u.Dependency)
+			j.Dependency = text.ParseDependencies(*u.Dependency)
 		}
 		switch {
 		case !u.StartNow:

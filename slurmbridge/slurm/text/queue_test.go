@@ -1,4 +1,4 @@
-package slurm
+package text
 
 import (
 	"bytes"
@@ -30,17 +30,17 @@ const recordedSlurm = 64030
 
 func recorded(t testing.TB, release, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", release, name))
+	b, err := os.ReadFile(filepath.Join("../testdata", release, name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-func parseRecorded(t testing.TB, release, name string) (map[string]*job.Job, []gateJob) {
+func parseRecorded(t testing.TB, release, name string) (map[string]*job.Job, []job.GateState) {
 	t.Helper()
-	p := queueParser{ours: func(uid uint32) bool { return uid == recordedSlurm }, noExc: !hasExc(release)}
-	jobs, gates, err := p.parse(nil, recorded(t, release, name), recordedNonce)
+	p := QueueParser{Ours: func(uid uint32) bool { return uid == recordedSlurm }, NoExcNodes: !hasExc(release), Form: FormOf(release)}
+	jobs, gates, err := p.Parse(nil, recorded(t, release, name), recordedNonce)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,12 +56,19 @@ func parseRecorded(t testing.TB, release, name string) (map[string]*job.Job, []g
 
 // The recordings were asked for with the very format the client uses.
 func TestRecordedFormat(t *testing.T) {
-	b, err := os.ReadFile("testdata/format")
+	b, err := os.ReadFile("../testdata/format")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.ReplaceAll(string(b), "NONCE", recordedNonce); got != queueFormat(recordedNonce, true) {
-		t.Errorf("testdata/format is not the client's:\n%s\n%s", got, queueFormat(recordedNonce, true))
+	for _, release := range releases {
+		p := QueueParser{Form: FormOf(release)}
+		if got := strings.ReplaceAll(string(b), "NONCE", recordedNonce); got != p.Format(recordedNonce) {
+			t.Errorf("testdata/format is not what %s is asked for:\n%s\n%s", release, got, p.Format(recordedNonce))
+		}
+		p.NoExcNodes = true
+		if strings.Contains(p.Format(recordedNonce), "excnodes") {
+			t.Errorf("%s is asked for a field that it lacks", release)
+		}
 	}
 }
 
@@ -69,7 +76,7 @@ func TestParseQueueRecorded(t *testing.T) {
 	for _, release := range releases {
 		t.Run(release, func(t *testing.T) {
 			jobs, gates := parseRecorded(t, release, "queue")
-			if len(gates) != 1 || gates[0].ID != "32" || gates[0].State != job.Pending || gates[0].Begin.IsZero() {
+			if len(gates) != 1 || gates[0].ID != "32" || gates[0].Open || gates[0].Begin.IsZero() {
 				t.Errorf("gates %+v", gates)
 			}
 			if jobs["7"] != nil || jobs["29"] != nil || jobs["19"] != nil || jobs["32"] != nil {
@@ -167,8 +174,8 @@ func TestParseQueueRecorded(t *testing.T) {
 // are an error or unknown, but never another time.
 func TestParseQueueOddTimes(t *testing.T) {
 	for _, release := range releases {
-		p := queueParser{noExc: !hasExc(release)}
-		if _, _, err := p.parse(nil, recorded(t, release, "queue-odd-times"), recordedNonce); err == nil {
+		p := QueueParser{NoExcNodes: !hasExc(release), Form: FormOf(release)}
+		if _, _, err := p.Parse(nil, recorded(t, release, "queue-odd-times"), recordedNonce); err == nil {
 			t.Errorf("%s: rows with a delimiter in their times were accepted", release)
 		}
 	}
@@ -194,7 +201,7 @@ func plainRow(id string) [numPlain]string {
 func TestParseQueueHostile(t *testing.T) {
 	text := rapid.OneOf(rapid.String(), rapid.StringMatching(`[|~\n0-9A-Z]{0,40}`), rapid.SampledFrom([]string{"", "(null)", "\n", "|", "~", "1~", job.GateName}))
 	rapid.Check(t, func(t *rapid.T) {
-		nonce := newNonce()
+		nonce := NewNonce()
 		var b strings.Builder
 		var want []job.Job
 		for i := range rapid.IntRange(0, 6).Draw(t, "rows") {
@@ -206,7 +213,7 @@ func TestParseQueueHostile(t *testing.T) {
 			}
 			b.WriteString(row(nonce, id, plainRow(id), f))
 			none := func(s string) string {
-				if isNone(s) {
+				if IsNone(s) {
 					return ""
 				}
 				return s
@@ -221,8 +228,8 @@ func TestParseQueueHostile(t *testing.T) {
 				NumNodes: 1, CPUs: 2, HostMemMiB: 200, Requeue: true,
 			})
 		}
-		p := queueParser{ours: func(uint32) bool { return true }}
-		jobs, gates, err := p.parse(nil, []byte(b.String()), nonce)
+		p := QueueParser{Ours: func(uint32) bool { return true }}
+		jobs, gates, err := p.Parse(nil, []byte(b.String()), nonce)
 		if err != nil || len(gates) != 0 {
 			t.Fatal(gates, err)
 		}
@@ -241,14 +248,14 @@ func TestParseQueueHostile(t *testing.T) {
 // of a row, where nothing tells).
 func TestParseQueueCut(t *testing.T) {
 	whole := []byte(row("~N", "1", plainRow("1"), [numFree]string{fPerNode: "gres:mps:1"}))
-	var p queueParser
+	var p QueueParser
 	for n := 1; n < len(whole)-1; n++ {
-		if _, _, err := p.parse(nil, whole[:n], "~N"); err == nil {
+		if _, _, err := p.Parse(nil, whole[:n], "~N"); err == nil {
 			t.Errorf("cut after %d of %d bytes: no error", n, len(whole))
 		}
 	}
 	for _, n := range []int{0, len(whole) - 1, len(whole)} {
-		if _, _, err := p.parse(nil, whole[:n], "~N"); err != nil {
+		if _, _, err := p.Parse(nil, whole[:n], "~N"); err != nil {
 			t.Errorf("whole: %v", err)
 		}
 	}
@@ -261,12 +268,12 @@ func TestParseQueueAwaited(t *testing.T) {
 		out += row("~N", "1", plainRow("1"), [numFree]string{fDependency: dep})
 	}
 	out += row("~N", "2", plainRow("2"), [numFree]string{fPerNode: "gres:mps:1", fDependency: "afterok:10"})
-	var p queueParser
+	var p QueueParser
 	for range 2 {
-		jobs, _, err := p.parse(nil, []byte(out), "~N")
+		jobs, _, err := p.Parse(nil, []byte(out), "~N")
 		want := map[string]bool{"5": true, "6_2": true, "7": true, "9": true}
-		if err != nil || len(jobs) != 1 || !maps.Equal(p.awaited, want) {
-			t.Errorf("%d jobs, %v, awaited %v", len(jobs), err, p.awaited)
+		if err != nil || len(jobs) != 1 || !maps.Equal(p.Awaited, want) {
+			t.Errorf("%d jobs, %v, awaited %v", len(jobs), err, p.Awaited)
 		}
 	}
 }
@@ -279,8 +286,8 @@ func TestParseQueueStates(t *testing.T) {
 	} {
 		plain := plainRow("1")
 		plain[pState] = in
-		var p queueParser
-		jobs, _, err := p.parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres:mps:1"})), "~N")
+		var p QueueParser
+		jobs, _, err := p.Parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres:mps:1"})), "~N")
 		switch {
 		case err != nil:
 			t.Error(err)
@@ -297,8 +304,8 @@ func FuzzParseQueue(f *testing.F) {
 	}
 	f.Add([]byte("1~RECORDEDNONC"), "", "")
 	f.Fuzz(func(t *testing.T, out []byte, comment, account string) {
-		var p queueParser
-		jobs, _, err := p.parse(nil, out, recordedNonce)
+		var p QueueParser
+		jobs, _, err := p.Parse(nil, out, recordedNonce)
 		for i := range jobs {
 			j := &jobs[i]
 			if err != nil {
@@ -312,13 +319,13 @@ func FuzzParseQueue(f *testing.F) {
 			}
 		}
 		// The same bytes as users' text between two other jobs.
-		nonce := newNonce()
+		nonce := NewNonce()
 		if bytes.Contains(out, []byte(nonce)) {
 			t.Skip()
 		}
 		free := [numFree]string{fPerNode: "gres/mps:10", fComment: comment, fAccount: account, fFeature: string(out)}
 		three := row(nonce, "1", plainRow("1"), free) + row(nonce, "2", plainRow("2"), free) + row(nonce, "3", plainRow("3"), [numFree]string{fPerNode: "gpu:1"})
-		jobs, _, err = p.parse(nil, []byte(three), nonce)
+		jobs, _, err = p.Parse(nil, []byte(three), nonce)
 		if err != nil || len(jobs) != 3 || jobs[0].Ref != "1" || jobs[1].Ref != "2" || jobs[2].Ref != "3" || jobs[2].Request.Kind != job.WholeGPU || jobs[1].UID != 1000 {
 			t.Errorf("rows were moved: %v %+v", err, jobs)
 		}
@@ -342,13 +349,13 @@ func TestInternerForgets(t *testing.T) {
 func TestParseExcluded(t *testing.T) {
 	for _, release := range releases {
 		got := map[int64]string{}
-		parseExcluded(recorded(t, release, "excluded"), got)
+		ParseExcluded(recorded(t, release, "excluded"), got)
 		if got[24] != "n[1,3]" || got[22] != "" || got[33] != "n3" || len(got) != 24 {
 			t.Errorf("%s: %v", release, got)
 		}
 	}
 	got := map[int64]string{}
-	parseExcluded([]byte("x|n1\n7\n8|\n|9\n9|(null)"), got)
+	ParseExcluded([]byte("x|n1\n7\n8|\n|9\n9|(null)"), got)
 	if len(got) != 2 || got[8] != "" || got[9] != "" {
 		t.Error(got)
 	}
@@ -356,12 +363,12 @@ func TestParseExcluded(t *testing.T) {
 
 func TestValidRef(t *testing.T) {
 	for _, ok := range []string{"1", "123", "120_4", "120_0", "4294967295"} {
-		if !validRef(ok) {
+		if !ValidRef(ok) {
 			t.Errorf("%q was refused", ok)
 		}
 	}
 	for _, bad := range []string{"", "0", "-1", "1_", "_1", "1,2", "1 2", "1_2_3", "1+0", "--help", "1_[2-3]", "1_02", "99999999999", "1_99999999999", "1\n2", "１"} {
-		if validRef(bad) {
+		if ValidRef(bad) {
 			t.Errorf("%q was taken for a job", bad)
 		}
 	}
@@ -381,7 +388,7 @@ func TestParseTimes(t *testing.T) {
 		"5:00": 5 * time.Minute, "1-02:04:00": 26*time.Hour + 4*time.Minute, "2:03:04": 2*time.Hour + 3*time.Minute + 4*time.Second,
 		"UNLIMITED": 0, "NOT_SET": 0, "INVALID": 0, "": 0, "1-": 0, "365-00:00:00": 365 * 24 * time.Hour, "-5:00": 0, "1:2:3:4": 0,
 	} {
-		if got := parseLimit(in); got != want {
+		if got := parseLimit([]byte(in)); got != want {
 			t.Errorf("%q: %v", in, got)
 		}
 	}
@@ -408,14 +415,14 @@ func queueOf(n int, nonce string) []byte {
 }
 
 func BenchmarkParseQueue(b *testing.B) {
-	nonce := newNonce()
+	nonce := NewNonce()
 	out := queueOf(10000, nonce)
-	var p queueParser
+	var p QueueParser
 	buf := make([]job.Job, 0, 10000)
 	b.SetBytes(int64(len(out)))
 	b.ReportAllocs()
 	for b.Loop() {
-		jobs, _, err := p.parse(buf, out, nonce)
+		jobs, _, err := p.Parse(buf, out, nonce)
 		if err != nil || len(jobs) != 10000 {
 			b.Fatal(len(jobs), err)
 		}
@@ -423,13 +430,13 @@ func BenchmarkParseQueue(b *testing.B) {
 }
 
 func BenchmarkParseQueueNoGPU(b *testing.B) {
-	nonce := newNonce()
+	nonce := NewNonce()
 	out := bytes.ReplaceAll(queueOf(10000, nonce), []byte("gres:mps:100"), []byte("N/A"))
-	var p queueParser
+	var p QueueParser
 	b.SetBytes(int64(len(out)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if jobs, _, err := p.parse(nil, out, nonce); err != nil || len(jobs) != 0 {
+		if jobs, _, err := p.Parse(nil, out, nonce); err != nil || len(jobs) != 0 {
 			b.Fatal(len(jobs), err)
 		}
 	}

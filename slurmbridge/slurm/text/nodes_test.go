@@ -1,37 +1,38 @@
-package slurm
+package text
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 func TestParseNodesRecorded(t *testing.T) {
 	for _, release := range releases {
 		t.Run(release, func(t *testing.T) {
-			by := map[string]job.Node{}
+			by := map[string]Node{}
 			for _, n := range ParseNodes(recorded(t, release, "nodes")) {
-				by[n.Name] = n
+				if n.GPUCount() > 0 {
+					by[n.Name] = n
+				}
 			}
 			if len(by) != 4 {
 				t.Fatalf("%d nodes with GPUs: %v", len(by), by)
 			}
 			for name := range by {
 				n := by[name]
-				n.State = ""
+				n.State, n.Addr = "", ""
 				by[name] = n
 			}
-			for _, want := range []job.Node{
+			for _, want := range []Node{
 				// A maintenance reservation is over n1.
-				{Name: "n1", Up: true, GPUs: 1, GPUType: "titanxp", Sharing: job.MPS, Units: 100, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
+				{Name: "n1", Up: true, GPUs: map[string]int{"titanxp": 1}, Shares: map[string]int{"mps": 100}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
 				// n2's comment and n4's reason say otherwise.
-				{Name: "n2", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.MPS, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
-				{Name: "n3", Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.Shard, Units: 200, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
-				{Name: "n4", GPUs: 1, GPUType: "shared", Partitions: []string{"gpu", "hidden"}, CPUs: 16, MemMiB: 16000},
+				{Name: "n2", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"mps": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
+				{Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
+				{Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"}, CPUs: 16, MemMiB: 16000},
 			} {
 				if got := by[want.Name]; !reflect.DeepEqual(got, want) {
 					t.Errorf("%s:\n got %+v\nwant %+v", want.Name, got, want)
@@ -58,17 +59,17 @@ func TestNodeStates(t *testing.T) {
 }
 
 func TestNodeGres(t *testing.T) {
-	for gres, want := range map[string]job.Node{
-		"gpu:2(S:0-1)":                         {GPUs: 2},
-		"gpu:a:1(S:0,2),gpu:b:3":               {GPUs: 4},
-		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: job.Shard, Units: 100},
-		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
-		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
-		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2},
+	for gres, want := range map[string]Node{
+		"gpu:2(S:0-1)":                         {GPUs: map[string]int{"": 2}},
+		"gpu:a:1(S:0,2),gpu:b:3":               {GPUs: map[string]int{"a": 1, "b": 3}},
+		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: map[string]int{"a": 1}, Shares: map[string]int{"shard": 100}},
+		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: map[string]int{"a": 2}, Shares: map[string]int{"mps": 200}},
+		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: map[string]int{"a": 2}, Shares: map[string]int{"mps": 200, "shard": 200}},
+		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: map[string]int{"tesla": 1, "kepler": 1}},
+		"gpu:0,shard:0,(null)":                 {},
 	} {
-		n, ok := parseNode([]byte("NodeName=x State=IDLE Gres=" + gres))
-		want.Name, want.State, want.Up = "x", "IDLE", true
-		if !ok || !reflect.DeepEqual(n, want) {
+		n := parseNode([]byte("NodeName=x State=IDLE Gres=" + gres))
+		if !maps.Equal(n.GPUs, want.GPUs) || !maps.Equal(n.Shares, want.Shares) || n.Name != "x" || !n.Up {
 			t.Errorf("%s: %+v", gres, n)
 		}
 	}
@@ -82,15 +83,20 @@ func FuzzParseNodes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, out []byte, reason string) {
 		seen := map[string]bool{}
 		for _, n := range ParseNodes(out) {
-			if n.Name == "" || n.GPUs < 1 || n.Units < 0 || (n.Units > 0) != (n.Sharing != "") || n.MemMiB < 0 || seen[n.Name] {
+			if n.Name == "" || n.GPUCount() < 0 || n.MemMiB < 0 || n.CPUs < 0 || seen[n.Name] {
 				t.Errorf("%+v", n)
+			}
+			for _, units := range n.Shares {
+				if units < 1 {
+					t.Errorf("%+v", n)
+				}
 			}
 			seen[n.Name] = true
 		}
 		// An operator's words can't lend a node what it hasn't, nor bring it up.
 		line := "NodeName=me Gres=gpu:2,mps:200 State=DOWN Partitions=p CfgTRES=cpu=1 Reason=" + strings.ReplaceAll(reason, "\n", " ") + "\n"
 		got := ParseNodes([]byte(line + reason + "\n"))
-		if i := slices.IndexFunc(got, func(n job.Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUs != 2 || got[0].Up || got[0].Units != 200 || len(got[0].Partitions) != 1 {
+		if i := slices.IndexFunc(got, func(n Node) bool { return n.Name == "me" }); i != 0 || got[0].GPUCount() != 2 || got[0].Up || got[0].Shares["mps"] != 200 || len(got[0].Partitions) != 1 {
 			t.Errorf("%q: %+v", reason, got)
 		}
 	})
@@ -168,13 +174,35 @@ func TestParseConfigRecorded(t *testing.T) {
 		if !strings.HasPrefix(config["SLURM_VERSION"], release) {
 			t.Errorf("%s: version %q", release, config["SLURM_VERSION"])
 		}
-		if owners := gateOwners(config); !owners[64030] || !owners[0] || owners[65534] {
-			t.Errorf("%s: owners %v", release, owners)
+		if name, uid, ok := User(config["SlurmUser"]); name != "slurm" || uid != 64030 || !ok {
+			t.Errorf("%s: SlurmUser is %s, %d, %v", release, name, uid, ok)
 		}
 		parts := ParsePartitions(recorded(t, release, "partitions"))
-		if len(parts) != 3 || parts[0].Name != "gpu" || !parts[0].Default || !parts[0].Up || parts[0].Nodes != "n[1-4]" || parts[1].Default || parts[2].Name != "hidden" || parts[2].Fields["Hidden"] != "YES" {
+		if len(parts) != 3 || parts[0].Name != "gpu" || !parts[0].Default || parts[0].State != "UP" || parts[1].Default || parts[2].Name != "hidden" {
 			t.Errorf("%s: %+v", release, parts)
 		}
+	}
+}
+
+func TestRecord(t *testing.T) {
+	for _, release := range releases {
+		lines := strings.Split(string(recorded(t, release, "partitions")), "\n")
+		if f := record([]byte(lines[0])); f["PartitionName"] != "gpu" || f["Nodes"] != "n[1-4]" || f["Hidden"] != "NO" {
+			t.Errorf("%s: %v", release, f)
+		}
+		if f := record([]byte(lines[2])); f["PartitionName"] != "hidden" || f["Hidden"] != "YES" {
+			t.Errorf("%s: %v", release, f)
+		}
+	}
+	if f := record([]byte("A=1 B=(null) A=2 C Text=x B=3 D=4"), "Text"); !maps.Equal(f, map[string]string{"A": "1", "B": ""}) {
+		t.Errorf("%v", f)
+	}
+}
+
+func TestNumberedSettings(t *testing.T) {
+	c := ParseConfig([]byte("Prolog[0] = /a/*\nProlog[1] = /b\nEpilog = (null)\nSlurmctld(primary) at ctl is UP\n"))
+	if c["Prolog"] != "/a/*,/b" || c["Epilog"] != "" {
+		t.Errorf("%q", c)
 	}
 }
 
@@ -182,7 +210,7 @@ func TestRewritesTypes(t *testing.T) {
 	for release, want := range map[string]bool{
 		"22.05.8": false, "23.02.5": false, "23.02.6": true, "23.02.10": true, "23.11.0-rc1": true, "24.11.5": true, "25.05": true, "": false, "x": false,
 	} {
-		if rewritesTypes(release) != want {
+		if FormOf(release).RewritesTypes != want {
 			t.Errorf("%q: not %v", release, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package slurm
+package text
 
 import (
 	"strings"
@@ -12,7 +12,7 @@ func TestParseDescriptions(t *testing.T) {
 	row := func(head, comment string) string { return head + n + comment + n + "\n" }
 	out := row("7|N/A|FAILED|256|1", "") + row("20|3|COMPLETED|0|0", "the site's own | "+strings.Repeat("x", 2000)) +
 		row("20|[4-9]|PENDING|0|0", "") + row("8|N/A|RUNNING|15|1", "slurmbridge: a\nb")
-	got, err := parseDescriptions([]byte(out), n)
+	got, err := ParseDescriptions([]byte(out), n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestParseDescriptions(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"7|N/A|FAILED|1|1", row("7|FAILED", ""), "7|N/A|FAILED|1|1" + n + "x", row("7|N/A|FAILED|1|1", "") + "8"} {
-		if _, err := parseDescriptions([]byte(bad), n); err == nil {
+		if _, err := ParseDescriptions([]byte(bad), n); err == nil {
 			t.Errorf("%q was understood", bad)
 		}
 	}
@@ -41,12 +41,12 @@ func FuzzParseDescriptions(f *testing.F) {
 	f.Add("7|N/A|FAILED|1|1~N(null)~N\n20|3|COMPLETED|0|0~Nx~N\n")
 	f.Add("~N~N")
 	f.Fuzz(func(t *testing.T, s string) {
-		got, err := parseDescriptions([]byte(s), "~N")
+		got, err := ParseDescriptions([]byte(s), "~N")
 		if err != nil && got != nil {
 			t.Error("an answer beside an error")
 		}
 		for ref := range got {
-			if !validRef(ref) {
+			if !ValidRef(ref) {
 				t.Errorf("%q is no job", ref)
 			}
 		}

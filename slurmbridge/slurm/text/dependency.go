@@ -1,4 +1,4 @@
-package slurm
+package text
 
 import (
 	"strings"
@@ -6,21 +6,17 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// ParseDependencies takes a job's unmet dependencies apart, as squeue prints
-// them: "after:12+5(unfulfilled),afterok:7_2(unfulfilled)". A list separated by
-// "?" sets Or. Terms it can't read keep their place, with the text in Rest, so
-// that nobody takes them for met.
+// ParseDependencies reads a job's unmet dependencies as squeue prints them:
+// "after:12+5(unfulfilled),afterok:7_2(unfulfilled)". A list separated by "?" sets Or.
+// A condition that can't be read keeps its place, with its text in Rest, so that it
+// isn't taken for met.
 func ParseDependencies(raw string) job.Dependencies {
-	d := job.Dependencies{}
-	if isNone(raw) {
-		return d
+	if IsNone(raw) {
+		return job.Dependencies{}
 	}
-	d.Raw = raw
-	d.Or = strings.Contains(raw, "?")
+	d := job.Dependencies{Raw: raw, Or: strings.Contains(raw, "?")}
 	for term := range strings.FieldsFuncSeq(raw, func(r rune) bool { return r == ',' || r == '?' }) {
-		if i := strings.IndexByte(term, '('); i >= 0 {
-			term = term[:i] // "(unfulfilled)", "(failed)"
-		}
+		term, _, _ = strings.Cut(term, "(") // "(unfulfilled)", "(failed)"
 		typ, rest, _ := strings.Cut(strings.TrimSpace(term), ":")
 		if typ == "" {
 			continue
@@ -33,9 +29,7 @@ func ParseDependencies(raw string) job.Dependencies {
 			n := refLen(one)
 			id, more := one[:n], one[n:]
 			// "12_*" is how Slurm prints a dependency on all of array 12.
-			if tail, all := strings.CutPrefix(more, "_*"); all {
-				more = tail
-			}
+			more = strings.TrimPrefix(more, "_*")
 			d.List = append(d.List, job.Dependency{Type: typ, Job: id, Rest: more})
 		}
 	}
@@ -43,7 +37,7 @@ func ParseDependencies(raw string) job.Dependencies {
 	return d
 }
 
-// refLen is how many bytes of s are a job's or an array task's number.
+// refLen is how many bytes of s are the number of a job or an array task.
 func refLen(s string) int {
 	n := digitsLen(s)
 	if n > 0 && n < len(s) && s[n] == '_' {
@@ -54,10 +48,4 @@ func refLen(s string) int {
 	return n
 }
 
-func digitsLen(s string) int {
-	n := 0
-	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
-		n++
-	}
-	return n
-}
+func digitsLen(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }

@@ -1,0 +1,79 @@
+package text
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// down and gone are what Slurm's commands say when slurmctld doesn't answer, and when a
+// job is not there or not pending any more. From slurm_errno.c of 22.05 and 24.11.
+var (
+	down = []string{
+		"Unable to contact slurm controller", "Connection refused", "Socket timed out",
+		"Zero Bytes were transmitted or received", "Connection timed out", "Connection reset",
+		"Unable to establish", "Communication connection failure", "Invalid authentication credential",
+		"Protocol authentication error", "in standby mode", "Unable to process configuration file",
+		"Could not establish a configuration source", "Insane message length", "No route to host",
+		"Transport endpoint is not connected", "slurmctld is not responding",
+		"Unspecified error",
+		"Unexpected message received", // what 22.05's scontrol update says of a closed port
+	}
+	gone = []string{
+		"Invalid job id specified", "Job is no longer pending execution", "Job has already finished",
+		"Job/step already completing or completed", "Job is not pending nor running",
+	}
+)
+
+// ErrorKind tells from a failed command's standard error what kind of failure it is:
+// job.ErrDown, job.ErrRefused or job.ErrNoJob. Where jobs failed for several reasons,
+// being gone is the lightest.
+func ErrorKind(stderr string) error {
+	var kind error
+	for line := range strings.Lines(stderr) {
+		has := func(message string) bool { return strings.Contains(line, message) }
+		switch {
+		case strings.TrimSpace(line) == "":
+		case slices.ContainsFunc(down, has):
+			return job.ErrDown
+		case !slices.ContainsFunc(gone, has):
+			kind = job.ErrRefused
+		case kind == nil:
+			kind = job.ErrNoJob
+		}
+	}
+	if kind == nil {
+		return job.ErrRefused
+	}
+	return kind
+}
+
+// LacksExcNodes reports whether squeue's standard error says that the release has no
+// field for excluded nodes.
+func LacksExcNodes(stderr string) bool {
+	return strings.Contains(stderr, "Invalid job format specification: "+free[fExcNodes])
+}
+
+// forJob and taskFirst are how scontrol names the job that an error is about:
+// "Invalid job id specified for job 7", "22_2: Job dependency problem".
+var (
+	forJob    = regexp.MustCompile(`^(?P<what>.*) for job (?P<job>[0-9]+(?:_[0-9]+)?)$`)
+	taskFirst = regexp.MustCompile(`^(?P<job>[0-9]+(?:_[0-9]+)?): (?P<what>.*)$`)
+)
+
+// UpdateErrors returns what scontrol update's standard error says of each job it names.
+func UpdateErrors(stderr string) map[string]string {
+	jobs := map[string]string{}
+	for line := range strings.Lines(stderr) {
+		line = strings.TrimSpace(line)
+		for _, form := range []*regexp.Regexp{forJob, taskFirst} {
+			if m := form.FindStringSubmatch(line); m != nil {
+				jobs[m[form.SubexpIndex("job")]] = m[form.SubexpIndex("what")]
+				break
+			}
+		}
+	}
+	return jobs
+}

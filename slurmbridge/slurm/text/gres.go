@@ -1,0 +1,155 @@
+package text
+
+import (
+	"iter"
+	"strconv"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// Gres is one item of a list of generic resources.
+type Gres struct {
+	Name, Type string // Type "" = none
+	Count      int
+}
+
+// ofGPU reports whether it is GPUs or shares of one.
+func (g Gres) ofGPU() bool { return g.Name == "gpu" || g.Name == "mps" || g.Name == "shard" }
+
+// ParseGres yields what a list such as "gpu:titanxp:1(S:0),mps:100" holds. Items that
+// can't be read are passed over.
+func ParseGres(list string) iter.Seq[Gres] {
+	return func(yield func(Gres) bool) {
+		for item := range items(list) {
+			if g, ok := parseGresItem(item); ok && !yield(g) {
+				return
+			}
+		}
+	}
+}
+
+// parseGresItem reads [gres:|gres/]name[[:=]type][[:=]count], which something in
+// parentheses may follow.
+func parseGresItem(item string) (g Gres, ok bool) {
+	item = strings.TrimSpace(item)
+	if cut, had := strings.CutPrefix(item, "gres"); had && cut != "" && (cut[0] == ':' || cut[0] == '/') {
+		item = cut[1:]
+	}
+	item, _, _ = strings.Cut(item, "(")
+	name, rest := cutAny(item)
+	first, second := cutAny(rest)
+	g = Gres{Name: name, Type: first, Count: 1}
+	if second != "" {
+		g.Count, ok = parseCount(second)
+		return g, ok && name != ""
+	}
+	if n, isCount := parseCount(first); isCount {
+		g.Type, g.Count = "", n
+	}
+	return g, name != ""
+}
+
+// cutAny cuts at the first ':' or '='.
+func cutAny(s string) (before, after string) {
+	if i := strings.IndexAny(s, ":="); i >= 0 {
+		return s[:i], s[i+1:]
+	}
+	return s, ""
+}
+
+// parseCount reads a count as Slurm writes it: digits, which K or M may follow for
+// powers of 1,024.
+func parseCount(s string) (int, bool) {
+	scale := uint64(1)
+	if n := len(s); n > 1 {
+		switch s[n-1] {
+		case 'K', 'k':
+			scale, s = 1<<10, s[:n-1]
+		case 'M', 'm':
+			scale, s = 1<<20, s[:n-1]
+		}
+	}
+	n, err := strconv.ParseUint(s, 10, 31)
+	return int(min(n*scale, maxCount)), err == nil
+}
+
+// TRES is a job's request for generic resources in the four forms that sbatch has for
+// it, each as squeue prints it.
+type TRES struct {
+	PerNode   string // --gres, --gpus-per-node
+	PerJob    string // --gpus
+	PerSocket string // --gpus-per-socket
+	PerTask   string // --gpus-per-task, and from 23.11 CPUs too
+}
+
+// ParseRequest reads a request.
+//
+// job.SharedGPU and job.Shares say that `scontrol update Gres=` can rewrite the whole
+// request. It can't where the request is per job, socket or task (slurmctld refuses),
+// and where it holds another resource too (which would be lost): such a request counts
+// as one of whole GPUs, so that the bridge leaves the job alone and puts nothing on its
+// GPU. Count is per node, job, socket or task, as requested.
+func ParseRequest(t TRES) job.GPURequest {
+	r := parseRequestList(t.PerNode)
+	for _, s := range [...]string{t.PerJob, t.PerSocket, t.PerTask} {
+		more := WholeGPUs(parseRequestList(s))
+		switch {
+		case more.Kind == job.NoGPU:
+		case r.Kind == job.NoGPU:
+			r = more
+		default: // the same GPUs seen from two sides
+			r = WholeGPUs(r)
+			r.Count = max(r.Count, more.Count)
+			r.Raw += "," + more.Raw
+		}
+	}
+	return r
+}
+
+// WholeGPUs turns a request that can't be rewritten into one of whole GPUs.
+func WholeGPUs(r job.GPURequest) job.GPURequest {
+	if r.Kind == job.Shares {
+		r.Count = 1 // at least
+	}
+	if r.Kind != job.NoGPU {
+		r.Kind, r.Sharing = job.WholeGPU, ""
+	}
+	return r
+}
+
+// parseRequestList reads one of a request's lists. What is no GPU stays in Raw.
+func parseRequestList(list string) job.GPURequest {
+	var r job.GPURequest
+	if IsNone(list) {
+		return r
+	}
+	n := 0
+	for item := range items(list) {
+		n++
+		g, ok := parseGresItem(item)
+		if !ok || !g.ofGPU() {
+			continue
+		}
+		one := job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(g.Name), Count: g.Count}
+		switch {
+		case g.Name == "gpu" && g.Type == "shared":
+			one = job.GPURequest{Kind: job.SharedGPU, Count: g.Count}
+		case g.Name == "gpu":
+			one = job.GPURequest{Kind: job.WholeGPU, Count: g.Count}
+		}
+		if r.Kind == job.NoGPU {
+			r = one
+			continue
+		}
+		r = WholeGPUs(r)
+		r.Count += WholeGPUs(one).Count
+	}
+	if r.Kind != job.NoGPU {
+		r.Raw = list
+	}
+	if n > 1 {
+		r = WholeGPUs(r)
+	}
+	return r
+}

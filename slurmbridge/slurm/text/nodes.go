@@ -1,0 +1,112 @@
+package text
+
+import (
+	"bytes"
+	"strings"
+)
+
+// Node is a node as scontrol shows it.
+type Node struct {
+	Name       string
+	State      string // e.g. "MIXED+PLANNED"
+	Addr       string // where it is reached, "" = not shown
+	Up         bool   // in service: jobs can start there
+	Reserved   bool   // a reservation or a maintenance keeps ordinary jobs away
+	Asleep     bool   // power saving has put it to sleep
+	Partitions []string
+	CPUs       int
+	CPUsAlloc  int
+	MemMiB     float64
+	MemAlloc   float64
+	GPUs       map[string]int // by type; "" = no type
+	Shares     map[string]int // by kind, "mps" or "shard"
+}
+
+// GPUCount is the number of the node's GPUs.
+func (n *Node) GPUCount() int {
+	sum := 0
+	for _, c := range n.GPUs {
+		sum += c
+	}
+	return min(sum, maxCount)
+}
+
+// ParseNodes reads `scontrol show nodes -o`.
+//
+// Operators write Reason, Comment and Extra: nothing counts from the first of them on.
+// A line that doesn't begin with NodeName= belongs to such a text, and of two lines for
+// one node the first is Slurm's.
+func ParseNodes(out []byte) []Node {
+	var nodes []Node
+	seen := map[string]bool{}
+	for line := range bytes.Lines(out) {
+		if !bytes.HasPrefix(line, []byte("NodeName=")) {
+			continue
+		}
+		if n := parseNode(line); n.Name != "" && !seen[n.Name] {
+			seen[n.Name] = true
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}
+
+func parseNode(line []byte) Node {
+	f := record(line, "Reason", "Comment", "Extra")
+	cpus := f["CPUEfctv"]
+	if cpus == "" {
+		cpus = f["CPUTot"]
+	}
+	n := Node{
+		Name: f["NodeName"], State: f["State"], Addr: f["NodeAddr"],
+		Asleep: strings.Contains(f["State"], "POWERED_DOWN") || strings.Contains(f["State"], "~"),
+		CPUs:   number(cpus), CPUsAlloc: number(f["CPUAlloc"]),
+		MemMiB:   max(0, parseMiB([]byte(f["RealMemory"]))-parseMiB([]byte(f["MemSpecLimit"]))),
+		MemAlloc: parseMiB([]byte(f["AllocMem"])),
+		GPUs:     map[string]int{}, Shares: map[string]int{},
+	}
+	n.Up, n.Reserved = inService(n.State)
+	if p := f["Partitions"]; p != "" {
+		n.Partitions = strings.Split(p, ",")
+	}
+	for g := range ParseGres(f["Gres"]) {
+		switch {
+		case g.Count == 0 || !g.ofGPU():
+		case g.Name == "gpu":
+			n.GPUs[g.Type] = min(n.GPUs[g.Type]+g.Count, maxCount)
+		default:
+			n.Shares[g.Name] = min(n.Shares[g.Name]+g.Count, maxCount)
+		}
+	}
+	return n
+}
+
+// inService reads a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN: whether
+// jobs can start there, and whether ordinary jobs are kept away. A state that is not
+// known counts as out of service. A node that power saving has put to sleep is in
+// service: a job wakes it.
+func inService(state string) (up, reserved bool) {
+	up = true
+	silent, asleep := false, false
+	for flag := range strings.SplitSeq(state, "+") {
+		bare := strings.TrimRight(flag, "*~#!%$@^-")
+		marks := flag[len(bare):]
+		silent = silent || strings.Contains(marks, "*")
+		asleep = asleep || strings.ContainsAny(marks, "~#") // powered down, or powering up
+		if strings.ContainsAny(marks, "!%$@^") {
+			up = false // powering down, or rebooting
+		}
+		switch bare {
+		case "IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "PERFCTRS", "NPC", "UNDRAIN", "RESUME":
+		case "RESERVED", "MAINT", "MAINTENANCE":
+			reserved = true
+		case "POWERED_DOWN", "POWERING_UP", "POWER_UP":
+			asleep = true
+		case "NOT_RESPONDING":
+			silent = true
+		default:
+			up = false
+		}
+	}
+	return up && (asleep || !silent), reserved
+}

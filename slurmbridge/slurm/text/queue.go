@@ -1,0 +1,403 @@
+package text
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// A poll of the queue is one squeue with a format of its own (-O's fields, which have
+// --gpus; -o's don't).
+//
+// A row starts with the job's number and a nonce. Then come the fields that only Slurm
+// writes, separated by '|', and then each field that a user can put text into
+// (accounts, features and comments may hold any character, line ends included), each
+// ended by the nonce, the comment last. The nonce is drawn for each poll and handed over
+// in the environment, where other users can't read it, so that no user's text can end a
+// field or begin a row. Names, commands and working directories are not asked for.
+
+// Positions of the fields that '|' ends; the last of them is ended by the nonce.
+const (
+	pArray = iota
+	pTask
+	pHet
+	pUID
+	pUser
+	pPartition
+	pState
+	pPriority
+	pSubmit
+	pEligible
+	pStart
+	pLimit
+	pNodes
+	pCPUs
+	pTRES
+	pRequeue
+	pExclusive // its name differs by release; see Form
+	pNodeList
+	numPlain
+)
+
+var plain = [numPlain]string{
+	"arrayjobid", "arraytaskid", "hetjobid", "userid", "username", "partition",
+	"state", "prioritylong", "submittime", "eligibletime", "starttime", "timelimit",
+	"numnodes", "numcpus", "tres-alloc", "requeue", "", "nodelist",
+}
+
+// Positions of the fields that the nonce ends.
+const (
+	fPerNode = iota
+	fPerJob
+	fPerSocket
+	fPerTask
+	fDependency
+	fReqNodes
+	fExcNodes
+	fReason
+	fFeature
+	fAccount
+	fQOS
+	fReservation
+	fComment
+	numFree
+)
+
+var free = [numFree]string{
+	"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
+	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "comment",
+}
+
+// ErrRow says that squeue printed something that is not in the format asked for.
+var ErrRow = errors.New("squeue: output not understood")
+
+// QueueParser turns squeue's output into jobs. From poll to poll it keeps what repeats
+// (names, requests, dependency lists), so that a queue that hardly changes costs hardly
+// any allocation. It keeps nothing of the output itself, so that a job that is
+// remembered doesn't keep a whole poll in memory.
+type QueueParser struct {
+	// Form is the release's, nil = the oldest one's.
+	Form *Form
+	// NoExcNodes: the release has no field for excluded nodes; see LacksExcNodes.
+	NoExcNodes bool
+	// Ours reports whether a user's job may be the gate.
+	Ours func(uid uint32) bool
+	// Awaited holds the jobs and arrays whose end a job without a GPU waits for, as of
+	// the last output.
+	Awaited map[string]bool
+
+	strings  interner
+	requests map[TRES]job.GPURequest
+	deps     map[string]job.Dependencies
+	row      queueRow
+}
+
+// queueRow is one row of the output, which its fields point into.
+type queueRow struct {
+	id     []byte
+	number int64
+	head   []byte // the plain fields, not cut yet
+	plain  [numPlain][]byte
+	free   [numFree][]byte
+}
+
+// Format is what squeue -O takes, with a row's marks in it.
+func (p *QueueParser) Format(nonce string) string {
+	var b strings.Builder
+	b.WriteString("jobid:" + nonce)
+	for i, f := range plain {
+		end := "|"
+		if i == numPlain-1 {
+			end = nonce
+		}
+		if i == pExclusive {
+			f = p.form().exclusiveField
+		}
+		b.WriteString("," + f + ":" + end)
+	}
+	for i, f := range free {
+		if i != fExcNodes || !p.NoExcNodes {
+			b.WriteString("," + f + ":" + nonce)
+		}
+	}
+	return b.String()
+}
+
+func (p *QueueParser) form() *Form {
+	if p.Form == nil {
+		return &forms[0]
+	}
+	return p.Form
+}
+
+// maxKept bounds the requests and dependency lists that are kept.
+const maxKept = 4096
+
+// Parse reads one poll's output into dst: the jobs that ask for a GPU, in the order they
+// are in, and the gates. It returns an error if a row is cut short or is not in the
+// format asked for. A job of a kind that the bridge has no use for is passed over.
+func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState, err error) {
+	p.strings.next()
+	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
+		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
+	}
+	jobs, p.Awaited = dst[:0], nil
+	mark, r := []byte(nonce), &p.row
+	for n := 0; len(out) > 0; n++ {
+		if out, err = r.cut(out, mark, n, p.NoExcNodes); err != nil {
+			return nil, nil, err
+		}
+		request := p.request()
+		mayBeGate := request.Kind == job.NoGPU && string(r.free[fComment]) == job.GateName
+		if request.Kind == job.NoGPU && !mayBeGate {
+			p.await()
+			continue
+		}
+		uid, err := r.cutPlain()
+		if err != nil {
+			return nil, nil, err
+		}
+		state, active := baseState(r.plain[pState])
+		if mayBeGate {
+			if p.Ours != nil && p.Ours(uid) {
+				gates = append(gates, job.GateState{ID: string(r.id), Open: state != job.Pending, Begin: parseTime(r.plain[pEligible])})
+			}
+			continue
+		}
+		if !active {
+			continue
+		}
+		jobs = append(jobs, job.Job{UID: uid, State: state, Request: request})
+		if !p.fill(&jobs[len(jobs)-1]) {
+			jobs = jobs[:len(jobs)-1]
+		}
+	}
+	return jobs, gates, nil
+}
+
+// cut takes row n off the output.
+func (r *queueRow) cut(out, mark []byte, n int, noExcNodes bool) (rest []byte, err error) {
+	var ok bool
+	if r.id, rest, ok = bytes.Cut(out, mark); !ok {
+		return nil, fmt.Errorf("%w: row %d has no start", ErrRow, n)
+	}
+	if r.number, ok = digits(r.id); !ok {
+		return nil, fmt.Errorf("%w: row %d begins with %.40q", ErrRow, n, r.id)
+	}
+	r.head, rest, ok = bytes.Cut(rest, mark)
+	for i := 0; i < numFree && ok; i++ {
+		if i != fExcNodes || !noExcNodes {
+			r.free[i], rest, ok = bytes.Cut(rest, mark)
+		}
+	}
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%w: job %d is cut short", ErrRow, r.number)
+	case len(rest) > 0 && rest[0] != '\n':
+		return nil, fmt.Errorf("%w: job %d has more fields than asked for", ErrRow, r.number)
+	}
+	return rest[min(1, len(rest)):], nil
+}
+
+// cutPlain cuts the fields that only Slurm writes, and returns the job's user.
+func (r *queueRow) cutPlain() (uid uint32, err error) {
+	b := r.head
+	for i := range r.plain {
+		f, rest, more := bytes.Cut(b, []byte{'|'})
+		if r.plain[i] = f; more != (i < numPlain-1) {
+			return 0, fmt.Errorf("%w: job %d has too few fields", ErrRow, r.number)
+		}
+		b = rest
+	}
+	n, ok := digits(r.plain[pUID])
+	if !ok || n > math.MaxUint32 {
+		return 0, fmt.Errorf("%w: job %d has the user number %.20q", ErrRow, r.number, r.plain[pUID])
+	}
+	return uint32(n), nil
+}
+
+// fill sets the rest of a job. false: it is a row for several array tasks at once,
+// which squeue --array doesn't print and which no one task could be told from.
+func (p *QueueParser) fill(j *job.Job) bool {
+	r, pf, ff := &p.row, &p.row.plain, &p.row.free
+	if !p.name(j) {
+		return false
+	}
+	j.ID = r.number
+	j.User, j.Partition, j.Reason = p.text(pf[pUser]), p.text(pf[pPartition]), p.text(ff[fReason])
+	j.Submit, j.Eligible, j.TimeLimit = parseTime(pf[pSubmit]), parseTime(pf[pEligible]), parseLimit(pf[pLimit])
+	if j.State != job.Pending {
+		j.Start = parseTime(pf[pStart])
+	}
+	j.Dependency = p.dependencies()
+	j.ReqNodes, j.ExcNodes, j.Nodes = p.text(ff[fReqNodes]), p.text(ff[fExcNodes]), p.text(pf[pNodeList])
+	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]), p.text(ff[fReservation])
+	j.Exclusive = slices.Contains(p.form().exclusive, string(pf[pExclusive]))
+	j.Requeue = string(pf[pRequeue]) == "1"
+	j.Comment = p.text(ff[fComment][:min(maxComment, len(ff[fComment]))])
+	j.Priority, _ = digits(pf[pPriority])
+	j.HetID, _ = digits(pf[pHet])
+	setSize(j, pf[pNodes], pf[pCPUs], pf[pTRES])
+	return true
+}
+
+// name sets how scontrol names the job.
+func (p *QueueParser) name(j *job.Job) bool {
+	pf := &p.row.plain
+	if IsNone(string(pf[pTask])) {
+		j.Ref = p.strings.get(p.row.id)
+		return true
+	}
+	array, ok := digits(pf[pArray])
+	if _, isTask := digits(pf[pTask]); !ok || !isTask {
+		return false
+	}
+	j.ArrayID = array
+	var buf [48]byte
+	j.Ref = p.strings.get(append(append(append(buf[:0], pf[pArray]...), '_'), pf[pTask]...))
+	return true
+}
+
+// request is the row's request for a GPU.
+func (p *QueueParser) request() job.GPURequest {
+	ff := &p.row.free
+	if IsNone(string(ff[fPerNode])) && IsNone(string(ff[fPerJob])) && IsNone(string(ff[fPerSocket])) && IsNone(string(ff[fPerTask])) {
+		return job.GPURequest{}
+	}
+	t := TRES{
+		PerNode: p.strings.get(ff[fPerNode]), PerJob: p.strings.get(ff[fPerJob]),
+		PerSocket: p.strings.get(ff[fPerSocket]), PerTask: p.strings.get(ff[fPerTask]),
+	}
+	a, ok := p.requests[t]
+	if !ok {
+		a = ParseRequest(t)
+		p.requests[t] = a
+	}
+	return a
+}
+
+// dependencies are the row's.
+func (p *QueueParser) dependencies() job.Dependencies {
+	b := p.row.free[fDependency]
+	if IsNone(string(b)) {
+		return job.Dependencies{}
+	}
+	s := p.strings.get(b)
+	d, ok := p.deps[s]
+	if !ok {
+		d = ParseDependencies(s)
+		p.deps[s] = d
+	}
+	return d
+}
+
+// await notes whose end the row's job waits for.
+func (p *QueueParser) await() {
+	for _, d := range p.dependencies().List {
+		if !d.OnEnd() {
+			continue
+		}
+		if p.Awaited == nil {
+			p.Awaited = map[string]bool{}
+		}
+		p.Awaited[d.Job] = true
+	}
+}
+
+// text is a field's value, "" where Slurm prints that there is none.
+func (p *QueueParser) text(b []byte) string {
+	if IsNone(string(b)) {
+		return ""
+	}
+	return p.strings.get(b)
+}
+
+// baseState maps squeue's state to the states that the bridge tells apart. A state that
+// is only a flag on a base state (CONFIGURING, RESIZING, …) becomes its base state.
+// false: the job is over.
+func baseState(b []byte) (job.JobState, bool) {
+	switch string(b) {
+	case "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED":
+		return job.Pending, true
+	case "RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "POWER_UP_NODE", "EXPEDITING":
+		return job.Running, true
+	case "SUSPENDED", "STOPPED":
+		return job.Suspended, true
+	case "COMPLETING", "STAGE_OUT", "REQUEUED":
+		return job.Completing, true
+	}
+	return job.JobState(b), false
+}
+
+// setSize sets what a job takes, from its trackable resources ("cpu=2,mem=200M,
+// node=1,…"). squeue's own numbers won't do: MinMemory is per CPU or per node without
+// saying which, and NumNodes of a pending job is a guess (2 for -n2 -c4).
+func setSize(j *job.Job, nodes, cpus, tres []byte) {
+	n, _ := leading(nodes)
+	mem := 0.0
+	for len(tres) > 0 {
+		var item []byte
+		item, tres, _ = bytes.Cut(tres, []byte{','})
+		if v, ok := bytes.CutPrefix(item, []byte("mem=")); ok {
+			mem = parseMiB(v)
+		} else if v, ok := bytes.CutPrefix(item, []byte("node=")); ok {
+			n, _ = leading(v)
+		}
+	}
+	j.NumNodes, j.CPUs = int(min(n, maxCount)), number(cpus)
+	j.HostMemMiB = mem / float64(max(1, n))
+}
+
+// interner gives equal bytes one string. What one poll doesn't use is forgotten at the
+// next but one.
+type interner struct{ now, old map[string]string }
+
+func (t *interner) next() {
+	t.now, t.old = t.old, t.now
+	if t.now == nil {
+		t.now = map[string]string{}
+	}
+	clear(t.now)
+}
+
+func (t *interner) get(b []byte) string {
+	if len(b) == 0 {
+		return ""
+	}
+	if s, ok := t.now[string(b)]; ok {
+		return s
+	}
+	s, ok := t.old[string(b)]
+	if !ok {
+		s = string(b)
+	}
+	if t.now == nil {
+		t.now = map[string]string{}
+	}
+	t.now[s] = s
+	return s
+}
+
+// ExcludedFormat is what squeue --format takes for ParseExcluded.
+const ExcludedFormat = "%A|%x"
+
+// ParseExcluded reads the nodes that jobs exclude into dst, by the job's number.
+// Neither can hold a user's text.
+func ParseExcluded(out []byte, dst map[int64]string) {
+	for line := range bytes.Lines(out) {
+		id, nodes, ok := bytes.Cut(bytes.TrimSuffix(line, []byte("\n")), []byte{'|'})
+		n, isNumber := digits(id)
+		if !ok || !isNumber {
+			continue
+		}
+		dst[n] = string(nodes)
+		if IsNone(dst[n]) {
+			dst[n] = ""
+		}
+	}
+}

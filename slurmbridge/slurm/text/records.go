@@ -1,0 +1,96 @@
+package text
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// record reads a line of KEY=VALUE words. Of a key that stands there twice the first
+// counts, and nothing counts from the first of the fields of free text on. Of a value
+// with blanks in it only the first word is kept; "(null)" is "".
+func record(line []byte, free ...string) map[string]string {
+	f := make(map[string]string, 32)
+	for word := range bytes.FieldsSeq(line) {
+		key, value, has := bytes.Cut(word, []byte{'='})
+		if !has {
+			continue
+		}
+		k := string(key)
+		if slices.Contains(free, k) {
+			break
+		}
+		if _, seen := f[k]; seen {
+			continue
+		}
+		if string(value) == "(null)" {
+			value = nil
+		}
+		f[k] = string(value)
+	}
+	return f
+}
+
+// ParseConfig reads `scontrol show config`: lines of "Key   = value", "(null)" as "".
+// Of a key that stands there twice (cgroup.conf follows slurm.conf) the first counts.
+// Settings that newer releases number (Prolog[0], Prolog[1]) are also there under their
+// bare name, joined by commas.
+func ParseConfig(out []byte) map[string]string {
+	config := map[string]string{}
+	numbered := map[string][]string{}
+	for line := range bytes.Lines(out) {
+		key, value, ok := strings.Cut(string(line), "=")
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		if _, seen := config[key]; !ok || seen || key == "" || strings.ContainsAny(key, " \t") {
+			continue
+		}
+		if value == "(null)" {
+			value = ""
+		}
+		config[key] = value
+		if name, _, is := strings.Cut(key, "["); is && name != "" && value != "" {
+			numbered[name] = append(numbered[name], value)
+		}
+	}
+	for name, values := range numbered {
+		if config[name] == "" {
+			config[name] = strings.Join(values, ",")
+		}
+	}
+	return config
+}
+
+// Partition is a partition as scontrol shows it.
+type Partition struct {
+	Name    string
+	Default bool
+	State   string // UP, DOWN, DRAIN or INACTIVE
+	Billing string // TRESBillingWeights, "" = none
+	// DefMem: its jobs get a memory limit by default.
+	DefMem bool
+}
+
+// ParsePartitions reads `scontrol show partitions -o`.
+func ParsePartitions(out []byte) []Partition {
+	var parts []Partition
+	for line := range bytes.Lines(out) {
+		f := record(line)
+		if !bytes.HasPrefix(line, []byte("PartitionName=")) || f["PartitionName"] == "" {
+			continue
+		}
+		parts = append(parts, Partition{
+			Name: f["PartitionName"], Default: f["Default"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"],
+			DefMem: HasDefMem(f),
+		})
+	}
+	return parts
+}
+
+// HasDefMem reports whether a partition's or the cluster's settings limit the memory of
+// jobs that don't name any.
+func HasDefMem(f map[string]string) bool {
+	return slices.ContainsFunc([]string{"DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"}, func(key string) bool {
+		v := f[key]
+		return v != "" && v != "0" && v != "UNLIMITED"
+	}) || strings.Contains(f["JobDefaults"], "DefMemPerGPU")
+}

@@ -1,0 +1,69 @@
+package text
+
+import (
+	"slices"
+	"strings"
+)
+
+// Release is a version of Slurm, e.g. 22.5.8; zeros where it can't be read.
+type Release [3]int
+
+// Oldest is the first release that the bridge works with.
+var Oldest = Release{22, 5, 0}
+
+// ParseRelease reads "22.05.8" or "23.11.0-rc1".
+func ParseRelease(s string) Release {
+	var r Release
+	for i, part := range strings.SplitN(s, ".", len(r)) {
+		r[i] = number(part)
+	}
+	return r
+}
+
+// Before reports whether r is older than other.
+func (r Release) Before(other Release) bool { return slices.Compare(r[:], other[:]) < 0 }
+
+// Form is what a release prints or takes differently from the ones before it, where the
+// text itself doesn't show which of them it is.
+//
+// Where it does, the parsers take every form, whatever the release:
+//
+//	GRES of a request  "gres:mps:50" to 23.02, "gres/mps:50" later
+//	GRES of a job      "mps:60(IDX:0)", or shares used of each GPU "mps:60(60/100,0/100)"
+//	exit code          the status of wait(2) "768", or exit code and signal "3:0"
+//	settings           "Prolog" as one line, or "Prolog[0]", "Prolog[1]" …
+//
+// squeue of some releases has no field for excluded nodes and says so when asked for
+// it; see QueueParser.NoExcNodes.
+type Form struct {
+	Since Release
+	// TypesChecked: a request for a whole GPU without a type no longer gets one whose
+	// shares are in use.
+	TypesChecked bool
+	// RewritesTypes: `scontrol update Gres=` turns gpu:shared into shares. Before, it
+	// merges the new request with the old one, and refuses or asks for both.
+	RewritesTypes bool
+	// exclusiveField is squeue's field that tells which other jobs a job keeps off its
+	// nodes, exclusive its values that mean all of them, or those of other users.
+	exclusiveField string
+	exclusive      []string
+}
+
+var oversubscribe = []string{"NO", "USER", "MCS"}
+
+// forms are sorted by release; one that is missing has the form of the newest before it.
+var forms = []Form{
+	{Since: Oldest, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+}
+
+// FormOf returns a release's form.
+func FormOf(release string) *Form {
+	r := ParseRelease(release)
+	i := len(forms) - 1
+	for i > 0 && r.Before(forms[i].Since) {
+		i--
+	}
+	return &forms[i]
+}
