@@ -127,13 +127,8 @@ func (v *view) step(i int) {
 // end takes member i off the device. Its slot stays its process's until that
 // has seen how it ended.
 func (v *view) end(i int, how Status) {
-	m, s := &v.dyn.Member[i], &v.rec.Slot[i]
-	was := m.Status
+	m := &v.dyn.Member[i]
 	m.Status, m.EndT = how, v.dyn.T
-	if was.present() && s.Kind != Server {
-		v.dyn.Acct[v.dyn.AcctNext%maxAcct] = acct{Pid: s.Pid, StartT: m.StartT, EndT: m.EndT, BusyS: m.BusyS, MemMax: m.MemMax}
-		v.dyn.AcctNext++
-	}
 }
 
 // held is the memory everybody holds, MiB.
@@ -163,37 +158,19 @@ func (v *view) integrate(dt float64) {
 		d.InstCoreS[i] += d.InstCore[i] * dt
 	}
 	occupied := false
-	share := v.shares()
 	for i := range d.Member {
 		m := &d.Member[i]
 		if !m.Status.present() {
 			continue
 		}
-		m.MemMiBS += v.now(i).Mem * dt
 		if v.computes(i) {
 			occupied = true
 			m.Done += dt / m.Slowdown
-			m.BusyS += v.now(i).GPU / m.Slowdown * share * dt
 		}
 	}
 	if occupied {
 		d.Occupied += dt
 	}
-}
-
-// shares is what the members' own use has to be multiplied with, so that its
-// sum doesn't exceed the device's: kernels that overlap count once.
-func (v *view) shares() float64 {
-	sum := 0.0
-	for i := range v.dyn.Member {
-		if v.computes(i) {
-			sum += v.now(i).GPU / v.dyn.Member[i].Slowdown * v.fraction(i)
-		}
-	}
-	if sum <= v.dyn.GPU || sum == 0 {
-		return 1
-	}
-	return v.dyn.GPU / sum
 }
 
 // settle gives every member its speed, and the device its figures, from what

@@ -2,7 +2,6 @@ package gpusim
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"os"
@@ -110,7 +109,7 @@ func Create(path string, cfg Config) error {
 			m.MaxClients = clientsRecent
 		}
 	}
-	h.Check = fnv1a(buf[:unsafe.Offsetof(h.Check)])
+	h.Check = checksum(buf[:unsafe.Offsetof(h.Check)])
 	for i := range cfg.GPUs {
 		d := (*deviceRec)(unsafe.Pointer(&buf[headerSize+i*deviceSize])) //nolint:gosec // as above
 		d.fill(&m, &cfg, i)
@@ -135,21 +134,19 @@ func Remove(path string) error {
 }
 
 // uuid makes a UUID of a name.
-func uuid(name string) (string, [sha256.Size]byte) {
-	sum := sha256.Sum256([]byte(name))
-	x := hex.EncodeToString(sum[:])
-	return fmt.Sprintf("%s-%s-%s-%s-%s", x[:8], x[8:12], x[12:16], x[16:20], x[20:32]), sum
+func uuid(name string) string {
+	x := sha256.Sum256([]byte(name))
+	return fmt.Sprintf("%x-%x-%x-%x-%x", x[:4], x[4:6], x[6:8], x[8:10], x[10:16])
 }
 
 func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
-	id, sum := uuid(fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i))
+	id := uuid(fmt.Sprintf("%s/%s/%d", cfg.UUIDSeed, cfg.Model, i))
 	setCString(d.UUID[:], "GPU-"+id)
 	setCString(d.Name[:], m.Name)
-	setCString(d.Serial[:], fmt.Sprintf("03%011d", uint64(sum[20])<<24|uint64(sum[21])<<16|uint64(sum[22])<<8|uint64(sum[23])))
 	setCString(d.Model[:], cfg.Model)
 	d.Minor = uint32(cfg.Minors[i])
 	d.Arch, d.CCMajor, d.CCMinor, d.Cores, d.SMs = m.Arch, m.CCMajor, m.CCMinor, m.Cores, m.SMs
-	d.Bus, d.PCIID, d.PCISubsystem = uint32(1+i*0x20), m.PCIID, 0x11DF10DE
+	d.Bus, d.PCIID = uint32(1+i*0x20), m.PCIID
 	d.PCIeGen, d.PCIeWidth, d.PCIeMBps = m.PCIeGen, m.PCIeWidth, m.PCIeMBps
 	d.Caps, d.MaxClients = m.Caps, m.MaxClients
 	if m.SameUser {
@@ -164,8 +161,7 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	d.Instances = uint32(len(cfg.Instances))
 	d.MemTotal, d.MemReserved, d.MemContext = cfg.MemMiB, 1, m.ContextMiB
 	d.PowerIdle, d.PowerActive, d.PowerMax = m.PowerIdle, m.PowerActive, m.PowerMax
-	d.TempIdle, d.TempMax, d.TempSlowdown, d.TempShutdown = m.TempIdle, m.TempMax, m.TempSlowdown, m.TempShutdown
-	d.ClockSM, d.ClockSMIdle, d.ClockMem, d.ClockMemIdle = m.ClockSM, m.ClockSMIdle, m.ClockMem, m.ClockMemIdle
+	d.TempIdle, d.TempMax = m.TempIdle, m.TempMax
 	d.BusBits = m.BusBits
 	for k := range d.Dyn {
 		d.Dyn[k].Power = m.PowerIdle

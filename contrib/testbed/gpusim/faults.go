@@ -3,7 +3,7 @@ package gpusim
 import (
 	"fmt"
 	"math"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -11,7 +11,7 @@ import (
 // figures are the NVML figures a fault can be set for, in the order of SIM_F_*.
 var figures = []string{
 	"handle", "name", "uuid", "pci", "minor", "arch", "cores", "memory", "utilization", "pcie-throughput",
-	"pcie-link", "power", "energy", "temperature", "clocks", "processes", "mps-processes", "process-utilization",
+	"pcie-link", "power", "energy", "temperature", "processes", "mps-processes", "process-utilization",
 	"accounting", "samples", "gpm", "mig",
 }
 
@@ -19,23 +19,14 @@ var figures = []string{
 var faultModes = []string{"none", "return", "zero", "huge", "backwards"}
 
 // FaultFigures returns the names SetFault takes, sorted.
-func FaultFigures() []string {
-	out := append([]string(nil), figures...)
-	sort.Strings(out)
-	return out
-}
+func FaultFigures() []string { return slices.Sorted(slices.Values(figures)) }
 
 // SetFault makes an NVML figure of the GPU misbehave: mode is zero, huge,
 // backwards, return=CODE (the call returns that nvmlReturn_t) or none. The figure
 // "all" means every one.
 func (d *Device) SetFault(figure, mode string) error {
 	name, arg, hasArg := strings.Cut(mode, "=")
-	m := -1
-	for i, n := range faultModes {
-		if n == name {
-			m = i
-		}
-	}
+	m := slices.Index(faultModes, name)
 	var code int64
 	var err error
 	if hasArg {
@@ -44,11 +35,7 @@ func (d *Device) SetFault(figure, mode string) error {
 	if m < 0 || err != nil || hasArg != (name == "return") || hasArg && (code < 0 || code > math.MaxInt32) {
 		return fmt.Errorf("fault %q: must be zero, huge, backwards, return=CODE or none", mode)
 	}
-	known := figure == "all"
-	for _, f := range figures {
-		known = known || f == figure
-	}
-	if !known {
+	if figure != "all" && !slices.Contains(figures, figure) {
 		return fmt.Errorf("no figure %q (there are %s)", figure, strings.Join(FaultFigures(), ", "))
 	}
 	return d.state.locked(func() error {

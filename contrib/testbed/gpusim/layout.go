@@ -1,11 +1,15 @@
 package gpusim
 
-import "unsafe"
+import (
+	"bytes"
+	"hash/fnv"
+	"unsafe"
+)
 
 // The state file's layout: nvmlsim/state.h in Go, field by field.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 3
+	version    = 4
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -15,7 +19,6 @@ const (
 	// profile is made coarser.
 	MaxPoints = 512
 	maxFaults = 32
-	maxAcct   = 64
 	// maxChanges of its utilisation that a device remembers.
 	maxChanges = 256
 	// MaxInstances a device can be cut into.
@@ -63,18 +66,7 @@ type member struct {
 	Slowdown float64
 	StartT   float64
 	EndT     float64
-	BusyS    float64
-	MemMiBS  float64
 	MemMax   float64
-}
-
-type acct struct {
-	Pid    int32
-	_      uint32
-	StartT float64
-	EndT   float64
-	BusyS  float64
-	MemMax float64
 }
 
 type change struct {
@@ -102,11 +94,10 @@ type dyn struct {
 	Faults   uint64
 	// of each MIG instance, as fractions of the card
 	InstBusyS, InstCoreS, InstGPU, InstCore [MaxInstances]float64
-	AcctNext                                uint32
 	Changes                                 uint32
+	_                                       uint32
 	Change                                  [maxChanges]change
 	Member                                  [Slots]member
-	Acct                                    [maxAcct]acct
 }
 
 type fault struct {
@@ -125,52 +116,43 @@ type instance struct {
 }
 
 type deviceRec struct {
-	UUID         [48]byte
-	Name         [64]byte
-	Serial       [32]byte
-	Model        [16]byte
-	Minor        uint32
-	Arch         uint32
-	CCMajor      uint32
-	CCMinor      uint32
-	Cores        uint32
-	SMs          uint32
-	Bus          uint32
-	PCIID        uint32
-	PCISubsystem uint32
-	PCIeGen      uint32
-	PCIeWidth    uint32
-	Caps         uint32
-	MaxClients   uint32
-	SameUser     uint32
-	Lost         uint32
-	Accounting   uint32
-	MemTotal     float64
-	MemReserved  float64
-	MemContext   float64
-	PCIeMBps     float64
-	PowerIdle    float64
-	PowerActive  float64
-	PowerMax     float64
-	TempIdle     float64
-	TempMax      float64
-	ClockSM      uint32
-	ClockSMIdle  uint32
-	ClockMem     uint32
-	ClockMemIdle uint32
-	TempSlowdown uint32
-	TempShutdown uint32
-	BusBits      uint32
-	MIG          uint32
-	Instances    uint32
-	_            uint32
-	Instance     [MaxInstances]instance
-	Fault        [maxFaults]fault
-	LookedNs     int64
-	Cur          uint32
-	_            uint32
-	Dyn          [2]dyn
-	Slot         [Slots]slot
+	UUID        [48]byte
+	Name        [64]byte
+	Model       [16]byte
+	Minor       uint32
+	Arch        uint32
+	CCMajor     uint32
+	CCMinor     uint32
+	Cores       uint32
+	SMs         uint32
+	Bus         uint32
+	PCIID       uint32
+	PCIeGen     uint32
+	PCIeWidth   uint32
+	Caps        uint32
+	MaxClients  uint32
+	SameUser    uint32
+	Lost        uint32
+	Accounting  uint32
+	MIG         uint32
+	MemTotal    float64
+	MemReserved float64
+	MemContext  float64
+	PCIeMBps    float64
+	PowerIdle   float64
+	PowerActive float64
+	PowerMax    float64
+	TempIdle    float64
+	TempMax     float64
+	BusBits     uint32
+	Instances   uint32
+	Instance    [MaxInstances]instance
+	Fault       [maxFaults]fault
+	LookedNs    int64
+	Cur         uint32
+	_           uint32
+	Dyn         [2]dyn
+	Slot        [Slots]slot
 }
 
 const deviceSize = int(unsafe.Sizeof(deviceRec{}))
@@ -178,23 +160,17 @@ const deviceSize = int(unsafe.Sizeof(deviceRec{}))
 // fileSize is the size of a state file of n devices, bytes.
 func fileSize(n int) int { return headerSize + n*deviceSize }
 
-// fnv1a is the header's checksum.
-func fnv1a(b []byte) uint32 {
-	h := uint32(2166136261)
-	for _, c := range b {
-		h = (h ^ uint32(c)) * 16777619
-	}
-	return h
+// checksum is the header's.
+func checksum(b []byte) uint32 {
+	h := fnv.New32a()
+	h.Write(b)
+	return h.Sum32()
 }
 
 // cString returns the bytes before the first NUL.
 func cString(b []byte) string {
-	for i, c := range b {
-		if c == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
+	s, _, _ := bytes.Cut(b, []byte{0})
+	return string(s)
 }
 
 // setCString writes s and NULs over dst; what doesn't fit is left out.

@@ -49,7 +49,7 @@ func (m *Model) fits(names []string) error {
 }
 
 func (in *instance) fill(p profile, name string, cfg *Config, gpu, k int) {
-	id, _ := uuid(fmt.Sprintf("%s/%s/%d/MIG/%d", cfg.UUIDSeed, cfg.Model, gpu, k))
+	id := uuid(fmt.Sprintf("%s/%s/%d/MIG/%d", cfg.UUIDSeed, cfg.Model, gpu, k))
 	setCString(in.UUID[:], "MIG-"+id)
 	setCString(in.Profile[:], name)
 	// NVIDIA's own numbers begin at 7 for the smallest profiles; any that are

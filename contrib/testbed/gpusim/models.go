@@ -2,7 +2,8 @@ package gpusim
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -20,8 +21,6 @@ const (
 	capMPSList
 	capGPM
 	capMIG
-	capECC
-	capDatacenter
 )
 
 // Model is a card the simulator knows.
@@ -44,7 +43,6 @@ type Model struct {
 	ContextMiB float64
 	PowerIdle, PowerActive, PowerMax,
 	TempIdle, TempMax float64
-	ClockSM, ClockSMIdle, ClockMem, ClockMemIdle, TempSlowdown, TempShutdown uint32
 
 	instances map[string]profile // MIG's, by name
 }
@@ -53,8 +51,7 @@ type Model struct {
 const clientsRecent = 60
 
 // models: cores, memory, bus, compute capability and power limit are NVIDIA's
-// published figures; 12196 MiB, 9–10 W idle and 96/99 °C are what nvidia-smi
-// prints of a TITAN Xp; 80 W between bursts and about 250 W at full load are
+// published figures; 12196 MiB and 9–10 W idle are what nvidia-smi prints of a TITAN Xp; 80 W between bursts and about 250 W at full load are
 // pengfei-zou/PowerBound's measurements of one. PCIe counts 16 GB/s a direction
 // for gen 3 x16 as the thesis does, and twice that a generation. Client limits
 // are the MPS manual's, "Client-Server Connection Limits" (16 before Volta, 48
@@ -67,42 +64,31 @@ var models = map[string]Model{
 		MemMiB: 12196, BusBits: 384, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000, PCIID: 0x1B0210DE,
 		MaxClients: 16, SameUser: true, ContextMiB: 25,
 		PowerIdle: 10, PowerActive: 80, PowerMax: 250, TempIdle: 27, TempMax: 84,
-		ClockSM: 1582, ClockSMIdle: 139, ClockMem: 5705, ClockMemIdle: 405, TempSlowdown: 96, TempShutdown: 99,
 	},
 	"v100": {
 		Name: "Tesla V100-SXM2-16GB", Arch: archVolta, CCMajor: 7, CCMinor: 0, SMs: 80, Cores: 5120,
 		MemMiB: 16160, BusBits: 4096, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000, PCIID: 0x1DB110DE,
-		Caps: capEnergy | capMPSList | capECC | capDatacenter, MaxClients: 48, ContextMiB: 30,
+		Caps: capEnergy | capMPSList, MaxClients: 48, ContextMiB: 30,
 		PowerIdle: 38, PowerActive: 60, PowerMax: 300, TempIdle: 32, TempMax: 75,
-		ClockSM: 1530, ClockSMIdle: 135, ClockMem: 877, ClockMemIdle: 877, TempSlowdown: 87, TempShutdown: 90,
 	},
 	"a100": {
 		Name: "NVIDIA A100-SXM4-40GB", Arch: archAmpere, CCMajor: 8, CCMinor: 0, SMs: 108, Cores: 6912,
 		MemMiB: 40960, BusBits: 5120, PCIeGen: 4, PCIeWidth: 16, PCIeMBps: 64000, PCIID: 0x20B010DE,
-		Caps: capEnergy | capMPSList | capMIG | capECC | capDatacenter, MaxClients: 48, ContextMiB: 30,
+		Caps: capEnergy | capMPSList | capMIG, MaxClients: 48, ContextMiB: 30,
 		PowerIdle: 45, PowerActive: 75, PowerMax: 400, TempIdle: 30, TempMax: 72,
-		ClockSM: 1410, ClockSMIdle: 210, ClockMem: 1215, ClockMemIdle: 1215, TempSlowdown: 89, TempShutdown: 92,
 		instances: a100Instances,
 	},
 	"h200": {
 		Name: "NVIDIA H200", Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
 		MemMiB: 143771, BusBits: 6144, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000, PCIID: 0x233510DE,
-		Caps: capEnergy | capMPSList | capGPM | capMIG | capECC | capDatacenter, MaxClients: 48, ContextMiB: 30,
+		Caps: capEnergy | capMPSList | capGPM | capMIG, MaxClients: 48, ContextMiB: 30,
 		PowerIdle: 75, PowerActive: 115, PowerMax: 700, TempIdle: 30, TempMax: 70,
-		ClockSM: 1980, ClockSMIdle: 345, ClockMem: 3201, ClockMemIdle: 3201, TempSlowdown: 87, TempShutdown: 92,
 		instances: h200Instances,
 	},
 }
 
 // ModelNames returns the names of the cards the simulator knows, sorted.
-func ModelNames() []string {
-	names := make([]string, 0, len(models))
-	for n := range models {
-		names = append(names, n)
-	}
-	sort.Strings(names)
-	return names
-}
+func ModelNames() []string { return slices.Sorted(maps.Keys(models)) }
 
 // ModelByName returns a card by gres.conf's Type, e.g. "titanxp", or an error
 // that names those there are.

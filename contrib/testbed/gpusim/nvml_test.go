@@ -147,26 +147,10 @@ func TestNVMLUnderMPS(t *testing.T) {
 	}
 }
 
-func TestNVMLAccounting(t *testing.T) {
-	s := realTime(t, Config{Scale: 100})
-	d := s.Device(0)
-	got := probe(t, s, "lib.so", "write")
-	if os.Getuid() != 0 {
-		check(t, got, map[string]string{"0.SetAccounting": "4"})
-		t.Skip("the rest needs root")
-	}
-	pid := process(t)
-	slot := claim(t, d, Claimant{PID: pid}, steady("a", 2, rlcore.Use{GPU: .5, MemMiB: 700}))
-	check(t, probe(t, s, "lib.so", "write"), map[string]string{fmt.Sprintf("0.Accounting.%d", pid): "50 700 0 1"})
-	for {
-		if p, err := slot.Progress(); err != nil {
-			t.Fatal(err)
-		} else if p.Status == Finished {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	check(t, probe(t, s, "lib.so", "write"), map[string]string{fmt.Sprintf("0.Accounting.%d", pid): "50 700 2000 0"})
+func TestNVMLAccountingModeIsRootsToSet(t *testing.T) {
+	s := realTime(t, Config{})
+	want := map[bool]string{true: "0", false: "4"}[os.Getuid() == 0]
+	check(t, probe(t, s, "lib.so", "write"), map[string]string{"0.SetAccounting": want, "0.AccountingMode": map[string]string{"0": "1", "4": "0"}[want]})
 }
 
 func TestNVMLFaults(t *testing.T) {

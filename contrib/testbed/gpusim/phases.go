@@ -1,10 +1,6 @@
 package gpusim
 
-import (
-	"os"
-
-	"github.com/slurmbridge/slurmbridge/rlcore"
-)
+import "github.com/slurmbridge/slurmbridge/rlcore"
 
 // phases turns a profile into at most MaxPoints phases: equal neighbours become
 // one, and what is still too fine is halved until it fits, with time-weighted
@@ -18,7 +14,7 @@ func phases(p *rlcore.Profile) []point {
 			until = p.DurationS
 		}
 		q := point{Until: until, GPU: u.GPU, Core: u.Core, PCIe: u.PCIeMBps, Mem: u.MemMiB}
-		if n := len(pts); n > 0 && pts[n-1].same(&q) {
+		if n := len(pts); n > 0 && pts[n-1].same(q) {
 			pts[n-1].Until = until
 		} else {
 			pts = append(pts, q)
@@ -33,8 +29,9 @@ func phases(p *rlcore.Profile) []point {
 	return pts
 }
 
-func (p *point) same(q *point) bool {
-	return p.GPU == q.GPU && p.Core == q.Core && p.PCIe == q.PCIe && p.Mem == q.Mem
+func (p point) same(q point) bool {
+	p.Until = q.Until
+	return p == q
 }
 
 // halve joins neighbours two by two, in place.
@@ -60,5 +57,3 @@ func halve(pts []point) []point {
 	}
 	return out
 }
-
-func ownPID() int { return os.Getpid() }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -58,7 +59,7 @@ func (d *Device) ClaimServer(c Claimant) (*Slot, error) {
 
 func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration, step float64) (*Slot, error) {
 	if c.PID == 0 {
-		c.PID = ownPID()
+		c.PID = os.Getpid()
 	}
 	start, err := startTime(c.PID)
 	if err != nil {
@@ -123,7 +124,6 @@ type Progress struct {
 	NowT         float64
 	Slowdown     float64 // at this moment
 	MemMaxMiB    float64
-	BusyS        float64
 	// LeftS is how long it still runs when nobody's demand changes, GPU seconds.
 	LeftS float64
 }
@@ -162,7 +162,7 @@ func (s *Slot) Progress() (Progress, error) {
 		m := &v.dyn.Member[s.place]
 		p = Progress{
 			Status: m.Status, DoneS: m.Done, StartT: m.StartT, EndT: m.EndT, NowT: v.dyn.T,
-			DurationS: d.rec.Slot[s.place].Duration, Slowdown: m.Slowdown, MemMaxMiB: m.MemMax, BusyS: m.BusyS,
+			DurationS: d.rec.Slot[s.place].Duration, Slowdown: m.Slowdown, MemMaxMiB: m.MemMax,
 			LeftS: (d.rec.Slot[s.place].Duration - m.Done) * m.Slowdown,
 		}
 		return nil

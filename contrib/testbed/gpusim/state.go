@@ -76,7 +76,7 @@ func (s *State) load() error {
 		return fmt.Errorf("%w: version %d, this program knows %d: make it anew with gpusim init", ErrCorrupt, h.Version, version)
 	case h.Devices < 1 || h.Devices > MaxDevices || h.Size != uint64(fileSize(int(h.Devices))) || h.Size != uint64(fi.Size()):
 		return fmt.Errorf("%w: %d devices in %d bytes", ErrCorrupt, h.Devices, fi.Size())
-	case h.Check != fnv1a(s.mem[:unsafe.Offsetof(h.Check)]), !(h.Scale > 0):
+	case h.Check != checksum(s.mem[:unsafe.Offsetof(h.Check)]), !(h.Scale > 0):
 		return fmt.Errorf("%w: the header's checksum is wrong", ErrCorrupt)
 	case monotonic() < h.T0ns:
 		return fmt.Errorf("%w: made before the machine's last start: make it anew with gpusim init", ErrCorrupt)

@@ -23,16 +23,10 @@ enum {
 	NVML_ERROR_UNKNOWN = 999,
 };
 
-/* A struct's version as callers write it: its size and a number. */
-#define VERSION_OF(type, n) ((unsigned int)(sizeof(type) | ((unsigned int)(n) << 24)))
-
 #define NO_INSTANCE 0xFFFFFFFFu /* GPU and compute instance of a process without MIG */
 
-enum { NVML_BRAND_TESLA = 2, NVML_BRAND_GEFORCE = 5, NVML_BRAND_TITAN = 6, NVML_BRAND_NVIDIA = 14 };
 enum { NVML_PCIE_UTIL_TX = 0, NVML_PCIE_UTIL_RX = 1 };
-enum { NVML_CLOCK_GRAPHICS, NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_CLOCK_VIDEO };
 enum { NVML_TEMPERATURE_GPU = 0 };
-enum { NVML_TEMPERATURE_THRESHOLD_SHUTDOWN = 0, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1 };
 
 typedef struct device *nvmlDevice_t;
 
@@ -48,24 +42,14 @@ typedef struct {
 } nvmlMemory_t;
 
 typedef struct {
-	unsigned int version;
-	unsigned long long total, reserved, free, used;
-} nvmlMemory_v2_t;
-
-typedef struct {
 	unsigned int gpu, memory;
 } nvmlUtilization_t;
 
 typedef struct {
 	unsigned int pid;
 	unsigned long long usedGpuMemory;
-} nvmlProcessInfo_v1_t;
-
-typedef struct {
-	unsigned int pid;
-	unsigned long long usedGpuMemory;
 	unsigned int gpuInstanceId, computeInstanceId;
-} nvmlProcessInfo_v2_t;
+} nvmlProcessInfo_t;
 
 typedef struct {
 	unsigned int pid;
@@ -74,22 +58,11 @@ typedef struct {
 } nvmlProcessUtilizationSample_t;
 
 typedef struct {
-	unsigned int gpuUtilization, memoryUtilization;
-	unsigned long long maxMemoryUsage, time, startTime;
-	unsigned int isRunning, reserved[5];
-} nvmlAccountingStats_t;
-
-typedef struct {
 	unsigned int multiprocessorCount;
 	unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
 	unsigned int gpuInstanceSliceCount, computeInstanceSliceCount;
 	unsigned long long memorySizeMB;
 } nvmlDeviceAttributes_t;
-
-typedef struct {
-	unsigned int version;
-	int sensorType, temperature;
-} nvmlTemperature_t;
 
 typedef union {
 	double dVal;
@@ -102,14 +75,12 @@ typedef struct {
 	nvmlValue_t sampleValue;
 } nvmlSample_t;
 
-enum { NVML_TOTAL_POWER_SAMPLES, NVML_GPU_UTILIZATION_SAMPLES, NVML_MEMORY_UTILIZATION_SAMPLES };
+enum { NVML_GPU_UTILIZATION_SAMPLES = 1 };
 enum { NVML_VALUE_TYPE_UNSIGNED_INT = 1 };
 
 enum {
 	NVML_GPM_METRIC_GRAPHICS_UTIL = 1,
 	NVML_GPM_METRIC_SM_UTIL = 2,
-	NVML_GPM_METRIC_SM_OCCUPANCY = 3,
-	NVML_GPM_METRIC_DRAM_BW_UTIL = 10,
 	NVML_GPM_METRIC_PCIE_TX_PER_SEC = 20,
 	NVML_GPM_METRIC_PCIE_RX_PER_SEC = 21,
 };

@@ -153,129 +153,92 @@ nvmlReturn_t sim_close(void)
 static nvmlReturn_t lock_as(int how)
 {
 	pthread_mutex_lock(&mutex);
-	if (!users) {
-		pthread_mutex_unlock(&mutex);
-		return NVML_ERROR_UNINITIALIZED;
-	}
+	nvmlReturn_t r = users ? NVML_SUCCESS : NVML_ERROR_UNINITIALIZED;
 	int64_t deadline = monotonic_ns() + 2000000000LL;
-	while (flock(fd, how | LOCK_NB)) {
-		if ((errno != EWOULDBLOCK && errno != EINTR) || monotonic_ns() > deadline) {
-			pthread_mutex_unlock(&mutex);
-			return NVML_ERROR_TIMEOUT;
-		}
+	while (r == NVML_SUCCESS && flock(fd, how | LOCK_NB)) {
+		if ((errno != EWOULDBLOCK && errno != EINTR) || monotonic_ns() > deadline)
+			r = NVML_ERROR_TIMEOUT;
 		struct timespec pause = {0, 200000};
 		nanosleep(&pause, NULL);
+	}
+	if (r != NVML_SUCCESS) {
+		pthread_mutex_unlock(&mutex);
+		return r;
 	}
 	/* A file cut short would end the program with SIGBUS. */
 	struct stat st;
 	if (fstat(fd, &st) || (size_t)st.st_size < length) {
-		sim_leave();
+		sim_leave(&(struct sim_entry){0});
 		return NVML_ERROR_UNKNOWN;
 	}
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_lock(void)
+struct sim_entry sim_lock(void)
 {
-	return lock_as(LOCK_SH);
+	return (struct sim_entry){.r = lock_as(LOCK_SH)};
 }
 
-void sim_leave(void)
+void sim_leave(struct sim_entry *e)
 {
+	if (e->r != NVML_SUCCESS)
+		return;
 	flock(fd, LOCK_UN);
 	pthread_mutex_unlock(&mutex);
 }
 
-static nvmlReturn_t enter_as(int how, nvmlDevice_t h, int figure, struct sim_device **d)
+static struct sim_entry enter_as(int how, nvmlDevice_t h, int figure, enum sim_scope scope)
 {
-	nvmlReturn_t r = lock_as(how);
-	if (r != NVML_SUCCESS)
-		return r;
+	struct sim_entry e = {.r = lock_as(how)};
+	if (e.r != NVML_SUCCESS)
+		return e;
 	/* Any pointer may come in: only ours is followed. */
 	size_t i = 0, n = sim_header()->devices * (size_t)(1 + SIM_INSTANCES);
 	while (i < n && h != &handles[0][0] + i)
 		i++;
-	if (i >= n) {
-		sim_leave();
-		return NVML_ERROR_INVALID_ARGUMENT;
-	}
-	*d = device_at(i / (1 + SIM_INSTANCES));
-	if (i % (1 + SIM_INSTANCES) > sim_instances(*d))
+	size_t instance = i % (1 + SIM_INSTANCES);
+	nvmlReturn_t r = NVML_SUCCESS;
+	if (i < n)
+		e.d = device_at(i / (1 + SIM_INSTANCES));
+	if (i >= n || instance > sim_instances(e.d))
 		r = NVML_ERROR_INVALID_ARGUMENT;
-	else if ((*d)->lost)
+	else if (e.d->lost)
 		r = NVML_ERROR_GPU_IS_LOST;
-	else if ((*d)->cur > 1)
+	else if (e.d->cur > 1)
 		r = NVML_ERROR_UNKNOWN;
-	else if ((*d)->fault[figure].mode == SIM_FAULT_RETURN)
-		r = (*d)->fault[figure].value;
+	else if (e.d->fault[figure].mode == SIM_FAULT_RETURN)
+		r = e.d->fault[figure].value;
+	else if ((scope != ANY && instance) || (scope == WHOLE && e.d->mig))
+		r = NVML_ERROR_NOT_SUPPORTED;
+	else if (instance)
+		e.in = &e.d->instance[instance - 1];
 	if (r != NVML_SUCCESS)
-		sim_leave();
-	return r;
+		sim_leave(&e);
+	e.r = r;
+	return e;
 }
 
-nvmlReturn_t sim_enter_any(nvmlDevice_t h, int figure, const struct sim_device **d, const struct sim_instance **in)
+struct sim_entry sim_enter(nvmlDevice_t h, int figure, enum sim_scope scope)
 {
-	struct sim_device *w = NULL;
-	nvmlReturn_t r = enter_as(LOCK_SH, h, figure, &w);
-	*d = w;
-	if (r == NVML_SUCCESS)
-		*in = h->instance ? &w->instance[h->instance - 1] : NULL;
-	return r;
-}
-
-nvmlReturn_t sim_enter(nvmlDevice_t h, int figure, const struct sim_device **d)
-{
-	const struct sim_instance *in;
-	nvmlReturn_t r = sim_enter_any(h, figure, d, &in);
-	if (r == NVML_SUCCESS && in) {
-		sim_leave();
-		r = NVML_ERROR_NOT_SUPPORTED;
-	}
-	return r;
-}
-
-nvmlReturn_t sim_enter_whole(nvmlDevice_t h, int figure, const struct sim_device **d)
-{
-	nvmlReturn_t r = sim_enter(h, figure, d);
-	if (r == NVML_SUCCESS && (*d)->mig) {
-		sim_leave();
-		r = NVML_ERROR_NOT_SUPPORTED;
-	}
-	return r;
-}
-
-static nvmlReturn_t enter_root(nvmlDevice_t h, struct sim_device **d)
-{
-	nvmlReturn_t r = enter_as(LOCK_EX, h, SIM_F_ACCOUNTING, d);
-	if (r == NVML_SUCCESS && (!writable || geteuid() != 0)) {
-		sim_leave();
-		return NVML_ERROR_NO_PERMISSION;
-	}
-	return r;
+	return enter_as(LOCK_SH, h, figure, scope);
 }
 
 nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on)
 {
-	struct sim_device *d;
-	if (on > 1)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	nvmlReturn_t r = enter_root(h, &d);
-	if (r != NVML_SUCCESS)
-		return r;
-	d->accounting = on;
-	sim_leave();
+	__attribute__((cleanup(sim_leave))) struct sim_entry e = enter_as(LOCK_EX, h, SIM_F_ACCOUNTING, ANY);
+	if (e.r != NVML_SUCCESS)
+		return e.r;
+	if (!writable || geteuid() != 0)
+		return NVML_ERROR_NO_PERMISSION;
+	e.d->accounting = on;
 	return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_clear_accounting(nvmlDevice_t h)
+nvmlReturn_t sim_filled(unsigned int *count, unsigned int n)
 {
-	struct sim_device *d;
-	nvmlReturn_t r = enter_root(h, &d);
-	if (r != NVML_SUCCESS)
-		return r;
-	memset(d->dyn[d->cur].acct, 0, sizeof d->dyn[d->cur].acct);
-	sim_leave();
-	return NVML_SUCCESS;
+	nvmlReturn_t r = n > *count ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+	*count = n;
+	return r;
 }
 
 /* Whether the process that started at the given time is still there. */

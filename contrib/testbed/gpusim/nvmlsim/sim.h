@@ -41,29 +41,49 @@ nvmlReturn_t sim_close(void);
 const struct sim_header *sim_header(void);
 nvmlDevice_t sim_handle(unsigned int index, unsigned int instance);
 
-/*
- * Locks the state for reading and returns the handle's device, unless it is not
- * to be answered: library not initialised, no such device, GPU lost, a fault set
- * for `figure`, or the handle is a MIG instance's. After NVML_SUCCESS the caller
- * unlocks.
- */
-nvmlReturn_t sim_enter(nvmlDevice_t h, int figure, const struct sim_device **d);
-/* The same for what MIG instances answer too; *in is NULL for the device itself. */
-nvmlReturn_t sim_enter_any(nvmlDevice_t h, int figure, const struct sim_device **d, const struct sim_instance **in);
-/* The same for what a device in MIG mode does not answer. */
-nvmlReturn_t sim_enter_whole(nvmlDevice_t h, int figure, const struct sim_device **d);
-unsigned int sim_instances(const struct sim_device *d);
-void sim_leave(void);
-/* The same for what concerns no device. */
-nvmlReturn_t sim_lock(void);
+/* The state, locked for reading unless r says why not. */
+struct sim_entry {
+	nvmlReturn_t r;
+	struct sim_device *d;
+	const struct sim_instance *in; /* the handle's MIG instance; NULL = the device itself */
+};
 
+/* Which handles a function answers: all, those of devices, those of devices not in MIG mode. */
+enum sim_scope { ANY, DEVICE, WHOLE };
+
+struct sim_entry sim_lock(void);
+/* Refuses what is not to be answered: no such device, GPU lost, a fault set for `figure`. */
+struct sim_entry sim_enter(nvmlDevice_t h, int figure, enum sim_scope scope);
+void sim_leave(struct sim_entry *e);
+
+/* Each returns from the function where it can't go on; the state is unlocked at the function's end. */
+#define LOCK()                                                                    \
+	__attribute__((cleanup(sim_leave))) struct sim_entry e = sim_lock();      \
+	if (e.r != NVML_SUCCESS)                                                  \
+		return e.r
+#define ENTER(h, figure, scope)                                                                 \
+	__attribute__((cleanup(sim_leave))) struct sim_entry e = sim_enter(h, figure, scope);   \
+	if (e.r != NVML_SUCCESS)                                                                \
+		return e.r;                                                                     \
+	const struct sim_device *d = e.d;                                                       \
+	(void)d
+#define LOOK(l)                              \
+	struct live l;                       \
+	if (sim_look(d, &l) != NVML_SUCCESS) \
+		return NVML_ERROR_UNKNOWN
+#define NEEDS(cap)              \
+	if (!(d->caps & (cap))) \
+		return NVML_ERROR_NOT_SUPPORTED
+
+unsigned int sim_instances(const struct sim_device *d);
 nvmlReturn_t sim_look(const struct sim_device *d, struct live *l);
 double sim_scale(void);
 /* CLOCK_MONOTONIC as GPU seconds. */
 double sim_seconds(int64_t ns);
 /* Writing, for what root may set. */
 nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on);
-nvmlReturn_t sim_clear_accounting(nvmlDevice_t h);
+/* How many of n there are in the caller's array of *count, which becomes n. */
+nvmlReturn_t sim_filled(unsigned int *count, unsigned int n);
 
 /* A figure as the device's faults bend it; max is the largest its type holds. */
 unsigned long long sim_figure(const struct sim_device *d, int figure, double v, unsigned long long max);

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC "GPUSIMv\0"
-#define SIM_VERSION 3u
+#define SIM_VERSION 4u
 
 #define SIM_MAX_DEVICES 16
 #define SIM_SLOTS 64   /* processes a device, MPS servers counted */
@@ -26,7 +26,6 @@
 #define SIM_CHANGES 256 /* of its utilisation that a device remembers */
 #define SIM_FAULTS 32
 #define SIM_INSTANCES 8 /* MIG instances a device */
-#define SIM_ACCT 64    /* ended processes that accounting remembers, a device */
 
 struct sim_header {
 	char magic[8];
@@ -59,8 +58,6 @@ enum {
 	SIM_CAP_MPS_LIST = 1 << 1, /* MPS clients as processes of their own (Volta and later) */
 	SIM_CAP_GPM = 1 << 2,      /* GPU performance monitoring (Hopper and later) */
 	SIM_CAP_MIG = 1 << 3,      /* MIG can be switched on (A100 and later) */
-	SIM_CAP_ECC = 1 << 4,
-	SIM_CAP_DATACENTER = 1 << 5,
 };
 
 /* One phase of a process's demand when it runs alone. */
@@ -94,16 +91,7 @@ struct sim_member {
 	double done;    /* solo work done, s */
 	double slowdown;
 	double start_t, end_t;
-	double busy_s;    /* seconds its kernels ran */
-	double mem_mib_s; /* memory held, integrated */
 	double mem_max;   /* MiB */
-};
-
-/* An ended process, as accounting tells of it. */
-struct sim_acct {
-	int32_t pid;
-	uint32_t pad;
-	double start_t, end_t, busy_s, mem_max;
 };
 
 /* From t on the device's utilisation was gpu. */
@@ -126,11 +114,10 @@ struct sim_dyn {
 	uint64_t started, finished, oom, killed, faults;
 	/* the same of each MIG instance, as fractions of the card */
 	double inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES], inst_gpu[SIM_INSTANCES], inst_core[SIM_INSTANCES];
-	uint32_t acct_next; /* place of the next ended process */
-	uint32_t changes;   /* ever; the next one's place is their number modulo SIM_CHANGES */
+	uint32_t changes; /* ever; the next one's place is their number modulo SIM_CHANGES */
+	uint32_t pad;
 	struct sim_change change[SIM_CHANGES];
 	struct sim_member member[SIM_SLOTS];
-	struct sim_acct acct[SIM_ACCT];
 };
 
 /* How one NVML figure misbehaves, struct sim_fault.mode. */
@@ -158,7 +145,6 @@ enum {
 	SIM_F_POWER,
 	SIM_F_ENERGY,
 	SIM_F_TEMPERATURE,
-	SIM_F_CLOCKS,
 	SIM_F_PROCESSES,
 	SIM_F_MPS_PROCESSES,
 	SIM_F_PROCESS_UTILIZATION,
@@ -186,19 +172,19 @@ struct sim_instance {
 struct sim_device {
 	char uuid[48];
 	char name[64];
-	char serial[32];
 	char model[16]; /* as in gres.conf's Type */
 	uint32_t minor;
 	uint32_t arch; /* nvmlDeviceArchitecture_t */
 	uint32_t cc_major, cc_minor;
 	uint32_t cores, sms;
-	uint32_t bus, pci_id, pci_subsystem;
+	uint32_t bus, pci_id;
 	uint32_t pcie_gen, pcie_width;
 	uint32_t caps;
 	uint32_t max_clients; /* MPS clients at a time */
 	uint32_t same_user;   /* 1: before Volta */
 	uint32_t lost;        /* 1: the GPU has fallen off the bus */
 	uint32_t accounting;  /* 1: accounting mode is on */
+	uint32_t mig;         /* 1: MIG mode is on */
 	double mem_total;     /* MiB */
 	double mem_reserved;  /* MiB the driver keeps */
 	double mem_context;   /* MiB an MPS server takes for itself */
@@ -207,11 +193,8 @@ struct sim_device {
 	double power_active; /* W, a context is open and no kernel runs */
 	double power_max;    /* W */
 	double temp_idle, temp_max;   /* C, at idle and at full power */
-	uint32_t clock_sm, clock_sm_idle, clock_mem, clock_mem_idle; /* MHz */
-	uint32_t temp_slowdown, temp_shutdown;
 	uint32_t bus_bits; /* width of the memory bus */
-	uint32_t mig;      /* 1: MIG mode is on */
-	uint32_t instances, pad2;
+	uint32_t instances;
 	struct sim_instance instance[SIM_INSTANCES];
 	struct sim_fault fault[SIM_FAULTS];
 	int64_t looked_ns; /* CLOCK_MONOTONIC when dead processes were last looked for */

@@ -19,7 +19,7 @@ int main(void)
 	OFF(sim_slot, points); OFF(sim_slot, instance); OFF(sim_slot, duration); OFF(sim_slot, step); OFF(sim_slot, app); OFF(sim_slot, point);
 	SIZE(sim_member);
 	OFF(sim_member, status); OFF(sim_member, point); OFF(sim_member, done); OFF(sim_member, slowdown);
-	OFF(sim_member, start_t); OFF(sim_member, end_t); OFF(sim_member, busy_s); OFF(sim_member, mem_mib_s);
+	OFF(sim_member, start_t); OFF(sim_member, end_t);
 	OFF(sim_member, mem_max);
 	SIZE(sim_instance);
 	OFF(sim_instance, uuid); OFF(sim_instance, profile); OFF(sim_instance, gpu_instance);
@@ -27,33 +27,29 @@ int main(void)
 	OFF(sim_instance, mem_total);
 	SIZE(sim_change);
 	OFF(sim_change, t); OFF(sim_change, gpu);
-	SIZE(sim_acct);
-	OFF(sim_acct, pid); OFF(sim_acct, start_t); OFF(sim_acct, end_t); OFF(sim_acct, busy_s); OFF(sim_acct, mem_max);
 	SIZE(sim_dyn);
 	OFF(sim_dyn, t); OFF(sim_dyn, busy_s); OFF(sim_dyn, core_s); OFF(sim_dyn, mem_mib_s); OFF(sim_dyn, pcie_mb);
 	OFF(sim_dyn, energy_j); OFF(sim_dyn, occupied_s); OFF(sim_dyn, mem_max); OFF(sim_dyn, gpu); OFF(sim_dyn, core);
 	OFF(sim_dyn, pcie); OFF(sim_dyn, mem); OFF(sim_dyn, power); OFF(sim_dyn, started); OFF(sim_dyn, finished);
-	OFF(sim_dyn, oom); OFF(sim_dyn, killed); OFF(sim_dyn, faults); OFF(sim_dyn, acct_next); OFF(sim_dyn, member);
-	OFF(sim_dyn, acct);
+	OFF(sim_dyn, oom); OFF(sim_dyn, killed); OFF(sim_dyn, faults); OFF(sim_dyn, member);
 	OFF(sim_dyn, changes); OFF(sim_dyn, change);
 	OFF(sim_dyn, inst_busy_s); OFF(sim_dyn, inst_core_s); OFF(sim_dyn, inst_gpu); OFF(sim_dyn, inst_core);
 	SIZE(sim_fault);
 	OFF(sim_fault, mode); OFF(sim_fault, value);
 	SIZE(sim_device);
-	OFF(sim_device, uuid); OFF(sim_device, name); OFF(sim_device, serial); OFF(sim_device, model);
+	OFF(sim_device, uuid); OFF(sim_device, name); OFF(sim_device, model);
 	OFF(sim_device, minor); OFF(sim_device, arch); OFF(sim_device, cc_major); OFF(sim_device, cc_minor);
 	OFF(sim_device, cores); OFF(sim_device, sms); OFF(sim_device, bus); OFF(sim_device, pci_id);
-	OFF(sim_device, pci_subsystem); OFF(sim_device, pcie_gen); OFF(sim_device, pcie_width); OFF(sim_device, caps);
+	OFF(sim_device, pcie_gen); OFF(sim_device, pcie_width); OFF(sim_device, caps);
 	OFF(sim_device, max_clients); OFF(sim_device, same_user); OFF(sim_device, lost); OFF(sim_device, accounting);
 	OFF(sim_device, mem_total); OFF(sim_device, mem_reserved); OFF(sim_device, mem_context);
 	OFF(sim_device, pcie_mbps); OFF(sim_device, power_idle); OFF(sim_device, power_active);
-	OFF(sim_device, power_max); OFF(sim_device, temp_idle); OFF(sim_device, temp_max); OFF(sim_device, clock_sm);
-	OFF(sim_device, clock_sm_idle); OFF(sim_device, clock_mem); OFF(sim_device, clock_mem_idle);
-	OFF(sim_device, temp_slowdown); OFF(sim_device, temp_shutdown); OFF(sim_device, bus_bits);
+	OFF(sim_device, power_max); OFF(sim_device, temp_idle); OFF(sim_device, temp_max);
+	OFF(sim_device, bus_bits);
 	OFF(sim_device, mig); OFF(sim_device, instances); OFF(sim_device, instance); OFF(sim_device, fault); OFF(sim_device, looked_ns); OFF(sim_device, cur);
 	OFF(sim_device, dyn); OFF(sim_device, slot);
 	printf("figures %d\n", SIM_F_COUNT);
-	printf("constants %u %u %d %d %d %d %d %d %d\n", SIM_VERSION, SIM_HEADER_SIZE, SIM_MAX_DEVICES, SIM_SLOTS, SIM_POINTS,
-	       SIM_FAULTS, SIM_ACCT, SIM_INSTANCES, SIM_CHANGES);
+	printf("constants %u %u %d %d %d %d %d %d\n", SIM_VERSION, SIM_HEADER_SIZE, SIM_MAX_DEVICES, SIM_SLOTS, SIM_POINTS,
+	       SIM_FAULTS, SIM_INSTANCES, SIM_CHANGES);
 	return 0;
 }

@@ -46,7 +46,7 @@ static void string(nvmlDevice_t d, int i, const char *name)
 
 static void processes(nvmlDevice_t d, int i, const char *name)
 {
-	nvmlProcessInfo_v2_t infos[64];
+	nvmlProcessInfo_t infos[64];
 	unsigned int n = 64;
 	nvmlReturn_t (*f)() = (nvmlReturn_t(*)())sym(name);
 	nvmlReturn_t r = f ? f(d, &n, infos) : -1;
@@ -107,18 +107,8 @@ static void usage(nvmlDevice_t d, int i)
 static void accounting(nvmlDevice_t d, int i)
 {
 	nvmlReturn_t r;
-	unsigned int pids[128], n = 128;
 	printf("%d.SetAccounting %d\n", i, CALL(r, nvmlDeviceSetAccountingMode, d, 1));
-	if (CALL(r, nvmlDeviceGetAccountingPids, d, &n, pids)) {
-		printf("%d.AccountingPids !%d\n", i, r);
-		return;
-	}
-	for (unsigned int k = 0; k < n; k++) {
-		nvmlAccountingStats_t st;
-		if (!CALL(r, nvmlDeviceGetAccountingStats, d, pids[k], &st))
-			printf("%d.Accounting.%u %u %llu %llu %u\n", i, pids[k], st.gpuUtilization, st.maxMemoryUsage >> 20, st.time,
-			       st.isRunning);
-	}
+	number(d, i, "nvmlDeviceGetAccountingMode");
 }
 
 int main(int argc, char **argv)

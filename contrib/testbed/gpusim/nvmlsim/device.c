@@ -1,0 +1,163 @@
+/* What a machine and its cards are: nothing here changes while they are used. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+EXPORT nvmlReturn_t nvmlInit_v2(void) { return sim_open(); }
+EXPORT nvmlReturn_t nvmlShutdown(void) { return sim_close(); }
+
+EXPORT const char *nvmlErrorString(nvmlReturn_t r)
+{
+	switch (r) {
+	case NVML_SUCCESS: return "Success";
+	case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+	case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+	case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+	case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
+	case NVML_ERROR_NOT_FOUND: return "Not Found";
+	case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+	case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+	case NVML_ERROR_TIMEOUT: return "Timeout";
+	case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
+	case NVML_ERROR_LIB_RM_VERSION_MISMATCH: return "RM has detected an NVML/RM version mismatch.";
+	case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument Version Mismatch";
+	}
+	return "Unknown Error";
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
+{
+	LOCK();
+	return sim_string(version, length, sim_header()->driver, sizeof sim_header()->driver);
+}
+
+EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
+{
+	LOCK();
+	*version = sim_header()->cuda;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count)
+{
+	LOCK();
+	*count = sim_header()->devices;
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
+{
+	if (index >= SIM_MAX_DEVICES)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	ENTER(sim_handle(index, 0), SIM_F_HANDLE, DEVICE);
+	*device = sim_handle(index, 0);
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *dst, unsigned int length)
+{
+	ENTER(device, SIM_F_NAME, ANY);
+	char name[sizeof d->name + 8 + sizeof e.in->profile];
+	int n = snprintf(name, sizeof name, "%.*s", (int)sizeof d->name, d->name);
+	if (e.in)
+		snprintf(name + n, sizeof name - n, " MIG %.*s", (int)sizeof e.in->profile, e.in->profile);
+	return sim_string(dst, length, name, sizeof name);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *dst, unsigned int length)
+{
+	ENTER(device, SIM_F_UUID, ANY);
+	return sim_string(dst, length, e.in ? e.in->uuid : d->uuid, sizeof d->uuid);
+}
+
+/* A getter of one number that doesn't change. */
+#define NUMBER_GETTER(fn, figure, scope, value)                               \
+	EXPORT nvmlReturn_t fn(nvmlDevice_t device, unsigned int *out)        \
+	{                                                                     \
+		ENTER(device, figure, scope);                                 \
+		*out = sim_figure32(d, figure, value);                        \
+		return NVML_SUCCESS;                                          \
+	}
+
+NUMBER_GETTER(nvmlDeviceGetMinorNumber, SIM_F_MINOR, DEVICE, d->minor)
+NUMBER_GETTER(nvmlDeviceGetArchitecture, SIM_F_ARCH, DEVICE, d->arch)
+NUMBER_GETTER(nvmlDeviceGetNumGpuCores, SIM_F_CORES, WHOLE, d->cores)
+NUMBER_GETTER(nvmlDeviceGetMemoryBusWidth, SIM_F_MEMORY, DEVICE, d->bus_bits)
+NUMBER_GETTER(nvmlDeviceGetCurrPcieLinkGeneration, SIM_F_PCIE_LINK, DEVICE, d->pcie_gen)
+NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkGeneration, SIM_F_PCIE_LINK, DEVICE, d->pcie_gen)
+NUMBER_GETTER(nvmlDeviceGetCurrPcieLinkWidth, SIM_F_PCIE_LINK, DEVICE, d->pcie_width)
+NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkWidth, SIM_F_PCIE_LINK, DEVICE, d->pcie_width)
+
+EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
+{
+	ENTER(device, SIM_F_ARCH, DEVICE);
+	*major = (int)sim_figure32(d, SIM_F_ARCH, d->cc_major);
+	*minor = (int)sim_figure32(d, SIM_F_ARCH, d->cc_minor);
+	return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
+{
+	ENTER(device, SIM_F_PCI, DEVICE);
+	*pci = (nvmlPciInfo_t){.bus = d->bus & 0xffu, .pciDeviceId = d->pci_id};
+	snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", 0u, d->bus & 0xffu, 0u);
+	snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", 0u, d->bus & 0xffu, 0u);
+	return NVML_SUCCESS;
+}
+
+#ifndef NVMLSIM_OLD /* what an old driver's library lacks */
+
+/* There, as in a driver's library, and not supported. */
+EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(void) { return NVML_ERROR_NOT_SUPPORTED; }
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(void) { return NVML_ERROR_NOT_SUPPORTED; }
+
+/* MIG: a card cut into instances, each with a handle of its own. */
+
+EXPORT nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current, unsigned int *pending)
+{
+	ENTER(device, SIM_F_MIG, DEVICE);
+	NEEDS(SIM_CAP_MIG);
+	*current = *pending = d->mig;
+	return NVML_SUCCESS;
+}
+
+NUMBER_GETTER(nvmlDeviceGetMaxMigDeviceCount, SIM_F_MIG, DEVICE, d->caps & SIM_CAP_MIG ? 7 : 0)
+
+EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned int index, nvmlDevice_t *out)
+{
+	ENTER(device, SIM_F_MIG, DEVICE);
+	NEEDS(SIM_CAP_MIG);
+	if (!d->mig || index >= sim_instances(d))
+		return NVML_ERROR_NOT_FOUND;
+	*out = sim_handle(device->index, index + 1);
+	return NVML_SUCCESS;
+}
+
+/* A getter of one of an instance's numbers. */
+#define ID_GETTER(fn, field)                                          \
+	EXPORT nvmlReturn_t fn(nvmlDevice_t device, unsigned int *id) \
+	{                                                             \
+		ENTER(device, SIM_F_MIG, ANY);                        \
+		if (!e.in)                                            \
+			return NVML_ERROR_INVALID_ARGUMENT;           \
+		*id = e.in->field;                                    \
+		return NVML_SUCCESS;                                  \
+	}
+
+ID_GETTER(nvmlDeviceGetGpuInstanceId, gpu_instance)
+ID_GETTER(nvmlDeviceGetComputeInstanceId, compute_instance)
+
+EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *a)
+{
+	ENTER(device, SIM_F_MIG, ANY);
+	NEEDS(SIM_CAP_MIG);
+	memset(a, 0, sizeof *a);
+	a->multiprocessorCount = sim_figure32(d, SIM_F_MIG, e.in ? e.in->sms : d->sms);
+	a->memorySizeMB = sim_figure(d, SIM_F_MIG, e.in ? e.in->mem_total : d->mem_total, ~0ULL);
+	if (e.in)
+		a->gpuInstanceSliceCount = a->computeInstanceSliceCount = e.in->slices;
+	return NVML_SUCCESS;
+}
+
+#endif
