@@ -4,25 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
+// applier carries plans out.
+type applier struct {
+	slurm   job.Slurm
+	journal Journal
+	tracker *tracker.Tracker
+	mode    job.Mode
+	metrics *Metrics
+	logger  *slog.Logger
+	now     func() time.Time
+	fault   func(step string)
+}
+
 // apply carries a plan out. A group is written down before its first change and again
 // after its last, so that a bridge that finds it half made can restore it.
-func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
+func (a *applier) apply(ctx context.Context, p *job.Plan) {
 	settled := true
 	for _, c := range release.Merge(p.Repairs) {
-		if err := b.change(ctx, 0, &c); err != nil && c.Step == job.StepRestore {
+		if err := a.change(ctx, 0, &c); err != nil && c.Step == job.StepRestore {
 			settled = false
 		}
 	}
-	b.fault("repaired")
-	if b.Mode == job.Active {
-		b.noteRepaired(p)
+	a.fault("repaired")
+	if a.mode == job.Active {
+		a.noteRepaired(p)
 	}
 	if !settled {
 		// A job that could not be restored may be starting where a group was to go: poll
@@ -31,22 +45,22 @@ func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 		return
 	}
 	for ref, n := range p.Passed {
-		b.tracker.Wait(ref).PassedOver += n
+		a.tracker.Wait(ref).PassedOver += n
 	}
 	for i := range p.Groups {
-		p.Groups[i].Group.ID = b.tracker.NewID()
+		p.Groups[i].Group.ID = a.tracker.NewID()
 	}
-	if b.Mode == job.Shadow {
-		b.logIntended(ctx, p.Groups)
+	if a.mode == job.Shadow {
+		a.logIntended(ctx, p.Groups)
 		return
 	}
-	b.makeGroups(ctx, p.Groups)
+	a.makeGroups(ctx, p.Groups)
 }
 
 // noteRepaired notes in the tracker which waiting groups were pushed, and which of their
 // members went back behind the gate.
-func (b *Bridge) noteRepaired(p *job.Plan) {
-	for _, g := range b.tracker.Groups {
+func (a *applier) noteRepaired(p *job.Plan) {
+	for _, g := range a.tracker.Groups {
 		g.Pushed = g.Pushed || p.Pushed[g.ID]
 		for i := range g.Members {
 			if m := &g.Members[i]; g.Kind == job.Next && p.Replanned[m.Ref] && !m.State.Final() {
@@ -57,10 +71,10 @@ func (b *Bridge) noteRepaired(p *job.Plan) {
 }
 
 // logIntended writes down what would be done with the groups of a plan.
-func (b *Bridge) logIntended(ctx context.Context, groups []job.PlannedGroup) {
+func (a *applier) logIntended(ctx context.Context, groups []job.PlannedGroup) {
 	for i := range groups {
 		for k := range groups[i].Changes {
-			b.log(ctx, groups[i].Group.ID, &groups[i].Changes[k], nil)
+			a.log(ctx, groups[i].Group.ID, &groups[i].Changes[k], nil)
 		}
 	}
 }
@@ -69,7 +83,7 @@ func (b *Bridge) logIntended(ctx context.Context, groups []job.PlannedGroup) {
 // behind the gate before anything is released; otherwise they could start next to the
 // group that replaces them there if the GPU became free in between. A member that can't
 // be put back may have just started: nothing goes to its GPU in this tick.
-func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
+func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
 	blocked := map[job.GPUAddr]bool{}
 	prepared := make([]bool, len(groups))
 	for i := range groups {
@@ -77,7 +91,7 @@ func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
 		if !g.Moves() {
 			continue
 		}
-		if prepared[i] = b.prepare(ctx, g); !prepared[i] {
+		if prepared[i] = a.prepare(ctx, g); !prepared[i] {
 			for _, addr := range g.Leaves {
 				blocked[addr] = true
 			}
@@ -88,69 +102,69 @@ func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
 		if blocked[g.Group.Addr()] {
 			continue
 		}
-		if prepared[i] || !g.Moves() && b.prepare(ctx, g) {
-			b.release(ctx, g)
+		if prepared[i] || !g.Moves() && a.prepare(ctx, g) {
+			a.release(ctx, g)
 		}
 	}
 }
 
 // prepare writes a group down and gives its members what they are to have when they start.
 // false: not all of that was done, and the next poll restores them.
-func (b *Bridge) prepare(ctx context.Context, p *job.PlannedGroup) bool {
+func (a *applier) prepare(ctx context.Context, p *job.PlannedGroup) bool {
 	g := p.Group
-	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
+	if err := a.journal.SaveGroup(ctx, &g); err != nil {
 		// A group that could not be restored after a crash is not made.
-		b.Log.Error("journal", "err", err)
+		a.logger.Error("journal", "err", err)
 		return false
 	}
-	b.tracker.Adopt(&g)
-	b.fault("journaled")
+	a.tracker.Adopt(&g)
+	a.fault("journaled")
 	for _, c := range p.Prepares() {
-		if b.change(ctx, g.ID, &c) != nil {
+		if a.change(ctx, g.ID, &c) != nil {
 			return false
 		}
-		b.fault("prepare")
+		a.fault("prepare")
 	}
 	return true
 }
 
 // release lets a prepared group start.
-func (b *Bridge) release(ctx context.Context, p *job.PlannedGroup) {
-	g := b.tracker.Groups[p.Group.ID]
-	if b.change(ctx, g.ID, p.Release()) != nil {
+func (a *applier) release(ctx context.Context, p *job.PlannedGroup) {
+	g := a.tracker.Groups[p.Group.ID]
+	if a.change(ctx, g.ID, p.Release()) != nil {
 		return // still prepared: the next poll restores its members
 	}
-	b.fault("release")
+	a.fault("release")
 	release.Released(g)
 	p.Group.State = g.State
-	b.Metrics.released(g)
-	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
+	a.metrics.released(g)
+	a.logger.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
 		"jobs", strings.Join(g.Refs(), ","), "after", strings.Join(g.After, ","))
-	if err := b.Journal.SaveGroup(ctx, g); err != nil {
-		b.Log.Error("journal", "err", err)
+	if err := a.journal.SaveGroup(ctx, g); err != nil {
+		a.logger.Error("journal", "err", err)
 	}
 }
 
 // change applies one change and keeps it in the journal. In shadow it only does the latter.
-func (b *Bridge) change(ctx context.Context, group int64, c *job.Change) error {
+func (a *applier) change(ctx context.Context, group int64, c *job.Change) error {
 	var err error
-	if b.Mode == job.Active {
-		err = b.Slurm.Update(ctx, c.Update)
-		b.Metrics.changed(string(c.Step), err)
+	if a.mode == job.Active {
+		err = a.slurm.Update(ctx, c.Update)
+		a.metrics.changed(string(c.Step), err)
 		switch {
 		case errors.Is(err, job.ErrNoJob):
-			b.Log.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
+			a.logger.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
 		case err != nil:
-			b.Log.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
+			a.logger.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
 		}
 	}
-	b.log(ctx, group, c, err)
+	a.log(ctx, group, c, err)
 	return err
 }
 
-func (b *Bridge) log(ctx context.Context, group int64, c *job.Change, outcome error) {
-	if err := b.Journal.Log(ctx, b.Now(), b.Mode, group, c, outcome); err != nil {
-		b.Log.Error("journal", "err", err)
+func (a *applier) log(ctx context.Context, group int64, c *job.Change, outcome error) {
+	if err := a.journal.Log(ctx, a.now(), a.mode, group, c, outcome); err != nil {
+		a.logger.Error("journal", "err", err)
 	}
 }
 

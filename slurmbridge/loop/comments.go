@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -17,8 +18,11 @@ const (
 	mostWritten = 20
 )
 
-// comments is what the loop remembers of jobs' AdminComments, by ref.
+// comments writes jobs' AdminComments, and remembers them by ref.
 type comments struct {
+	slurm   job.Slurm
+	metrics *Metrics
+	log     *slog.Logger
 	text    map[string]string // what they say
 	foreign map[string]bool   // written by others: never replaced
 }
@@ -29,19 +33,15 @@ func (c *comments) forget(jobs []job.Job) map[string]bool {
 	for i := range jobs {
 		seen[jobs[i].Ref] = true
 	}
-	if c.text == nil {
-		c.text, c.foreign = map[string]string{}, map[string]bool{}
-	}
 	gone := func(ref string) bool { return !seen[ref] }
 	maps.DeleteFunc(c.text, func(ref, _ string) bool { return gone(ref) })
 	maps.DeleteFunc(c.foreign, func(ref string, _ bool) bool { return gone(ref) })
 	return seen
 }
 
-// writeAdminComments says in jobs' AdminComments what became of them, a few at a time, and
+// write says in jobs' AdminComments what became of them, a few at a time, and
 // only where the bridge wrote the last one. It comes last in a tick: nothing waits for it.
-func (b *Bridge) writeAdminComments(ctx context.Context, p *job.Plan, in *plan.Input) {
-	c := &b.comments
+func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 	seen := c.forget(in.Snap.Jobs)
 	byText := map[string][]string{}
 	var unread []string
@@ -54,7 +54,7 @@ func (b *Bridge) writeAdminComments(ctx context.Context, p *job.Plan, in *plan.I
 		}
 		byText[text] = append(byText[text], ref)
 	}
-	if len(byText) == 0 || !b.readAdminComments(ctx, unread) {
+	if len(byText) == 0 || !c.read(ctx, unread) {
 		return
 	}
 	written := 0
@@ -69,17 +69,17 @@ func (b *Bridge) writeAdminComments(ctx context.Context, p *job.Plan, in *plan.I
 			return // the next tick goes on
 		}
 		slices.Sort(refs)
-		b.writeAdminComment(ctx, refs, text)
+		c.writeOne(ctx, refs, text)
 	}
 }
 
-// readAdminComments reads what jobs' AdminComments say already. false: Slurm didn't answer.
-func (b *Bridge) readAdminComments(ctx context.Context, refs []string) bool {
+// read reads what jobs' AdminComments say already. false: Slurm didn't answer.
+func (c *comments) read(ctx context.Context, refs []string) bool {
 	slices.Sort(refs)
 	refs = refs[:min(len(refs), mostRead)]
-	there, err := b.Slurm.Describe(ctx, refs)
+	there, err := c.slurm.Describe(ctx, refs)
 	if err != nil {
-		b.Log.Debug("admin comments not read", "err", err)
+		c.log.Debug("admin comments not read", "err", err)
 		return false
 	}
 	for _, ref := range refs {
@@ -87,22 +87,22 @@ func (b *Bridge) readAdminComments(ctx context.Context, refs []string) bool {
 		if !ok {
 			continue
 		}
-		b.comments.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, plan.CommentPrefix)
-		b.comments.text[ref] = d.AdminComment
+		c.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, plan.CommentPrefix)
+		c.text[ref] = d.AdminComment
 		if d.AdminComment == "" {
-			b.comments.text[ref] = plan.CommentPrefix // read
+			c.text[ref] = plan.CommentPrefix // read
 		}
 	}
 	return true
 }
 
-func (b *Bridge) writeAdminComment(ctx context.Context, refs []string, text string) {
-	err := b.Slurm.Update(ctx, job.Update{Jobs: refs, AdminComment: &text})
-	b.Metrics.changed("comment", err)
+func (c *comments) writeOne(ctx context.Context, refs []string, text string) {
+	err := c.slurm.Update(ctx, job.Update{Jobs: refs, AdminComment: &text})
+	c.metrics.changed("comment", err)
 	if err != nil && !errors.Is(err, job.ErrNoJob) {
-		b.Log.Debug("admin comment refused", "jobs", strings.Join(refs, ","), "err", err)
+		c.log.Debug("admin comment refused", "jobs", strings.Join(refs, ","), "err", err)
 	}
 	for _, ref := range refs {
-		b.comments.text[ref] = text // refused or not: it isn't worth a second try
+		c.text[ref] = text // refused or not: it isn't worth a second try
 	}
 }

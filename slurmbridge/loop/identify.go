@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -18,28 +19,33 @@ type Apps interface {
 // identifyBudget bounds the time that a tick spends on identifying applications.
 const identifyBudget = 2 * time.Second
 
-// identifier remembers the applications that were identified.
+// identifier finds out the applications of jobs, and remembers them.
 type identifier struct {
-	byRef map[string]job.App
+	apps   Apps
+	slurm  job.Slurm
+	log    *slog.Logger
+	now    func() time.Time
+	window func() int
+	byRef  map[string]job.App
 }
 
 // identify fills in the terms and the applications of the jobs that a plan may want: those
 // that run, and the first of the queue. The rest follows in later ticks.
-func (b *Bridge) identify(ctx context.Context, in *plan.Input) {
+func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
 	seen := make(map[string]bool, len(jobs))
 	for i := range jobs {
 		seen[jobs[i].Ref] = true
 	}
-	for ref := range b.apps.byRef {
+	for ref := range d.byRef {
 		if !seen[ref] {
-			delete(b.apps.byRef, ref)
+			delete(d.byRef, ref)
 		}
 	}
 	arrays := map[int64]job.App{} // the tasks of an array have one script
 	seats := in.Tracker.Seats()
-	lookups := b.lookups(in)
+	lookups := d.lookups(in)
 	for i := range jobs {
 		j := &jobs[i]
 		t := job.ParseTerms(j.Comment)
@@ -52,7 +58,7 @@ func (b *Bridge) identify(ctx context.Context, in *plan.Input) {
 		if j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
 			continue
 		}
-		app, known := b.apps.byRef[j.Ref]
+		app, known := d.byRef[j.Ref]
 		if !known && j.ArrayID != 0 {
 			app, known = arrays[j.ArrayID]
 		}
@@ -60,8 +66,8 @@ func (b *Bridge) identify(ctx context.Context, in *plan.Input) {
 			continue
 		}
 		if app.Profile == nil {
-			app = b.lookUp(ctx, j, t, app)
-			b.apps.remember(j.Ref, app)
+			app = d.lookUp(ctx, j, t, app)
+			d.byRef[j.Ref] = app
 		}
 		if j.ArrayID != 0 {
 			arrays[j.ArrayID] = app
@@ -78,12 +84,12 @@ type lookups struct {
 }
 
 // lookups allows for the running jobs and a window for each GPU.
-func (b *Bridge) lookups(in *plan.Input) *lookups {
+func (d *identifier) lookups(in *plan.Input) *lookups {
 	gpus := 0
 	for i := range in.Snap.Nodes {
 		gpus += in.Snap.Nodes[i].GPUs
 	}
-	return &lookups{left: b.Planner.Window()*(gpus+1) + 16, until: b.Now().Add(identifyBudget), now: b.Now}
+	return &lookups{left: d.window()*(gpus+1) + 16, until: d.now().Add(identifyBudget), now: d.now}
 }
 
 // next reports whether one more job may be looked up. A job that was identified before
@@ -96,26 +102,19 @@ func (l *lookups) next(known bool) bool {
 	return true
 }
 
-func (i *identifier) remember(ref string, app job.App) {
-	if i.byRef == nil {
-		i.byRef = map[string]job.App{}
-	}
-	i.byRef[ref] = app
-}
-
 // lookUp finds a job's application. The script is read once; the profile is looked for
 // again as long as there is none.
-func (b *Bridge) lookUp(ctx context.Context, j *job.Job, t job.Terms, known job.App) job.App {
+func (d *identifier) lookUp(ctx context.Context, j *job.Job, t job.Terms, known job.App) job.App {
 	var script []byte
 	if known.Key == "" {
 		var err error
-		if script, err = b.Slurm.Script(ctx, j.Ref); err != nil {
-			b.Log.Debug("no script", "job", j.Ref, "err", err)
+		if script, err = d.slurm.Script(ctx, j.Ref); err != nil {
+			d.log.Debug("no script", "job", j.Ref, "err", err)
 		}
 	}
-	app, err := b.Apps.Identify(ctx, j, t, script)
+	app, err := d.apps.Identify(ctx, j, t, script)
 	if err != nil {
-		b.Log.Warn("application not identified", "job", j.Ref, "err", err)
+		d.log.Warn("application not identified", "job", j.Ref, "err", err)
 	}
 	return app
 }

@@ -92,6 +92,8 @@ func (b *Bridge) init() {
 		if b.Log == nil {
 			b.Log = slog.New(slog.DiscardHandler)
 		}
+		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]job.App{}}
+		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
 	})
 }
 
@@ -195,13 +197,13 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	if err := b.judge(ctx, snap); err != nil {
 		b.Log.Warn("runs not judged; the next poll tries again", "err", err)
 	}
-	b.identify(ctx, in)
+	b.apps.identify(ctx, in)
 	started = b.Now()
 	p := b.plan(in, repairs)
 	b.Metrics.planned(b.Now().Sub(started), p)
 	b.tracker.SetSlowdowns(p.Running, b.Planner.Decider.Guard.Predictor)
 	b.fault("plan")
-	b.apply(ctx, p)
+	b.applier().apply(ctx, p)
 	b.tracker.LastAt = snap.At
 	b.save(ctx, p)
 	b.publish(p, in)
@@ -211,7 +213,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		}
 	}
 	if b.Mode == job.Active {
-		b.writeAdminComments(ctx, p, in)
+		b.comments.write(ctx, p, in)
 	}
 	return b.next(snap, p), nil
 }
@@ -240,7 +242,7 @@ func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 		}
 	}
 	in, repairs, _ := b.observe(snap, gate)
-	b.identify(ctx, in)
+	b.apps.identify(ctx, in)
 	b.publish(b.plan(in, repairs), in)
 	return b.Status(), nil
 }
@@ -287,6 +289,12 @@ func (b *Bridge) plan(in *plan.Input, repairs []job.Change) *job.Plan {
 	p := b.Planner.Plan(in)
 	p.Repairs = append(repairs, p.Repairs...)
 	return p
+}
+
+func (b *Bridge) applier() *applier {
+	return &applier{
+		slurm: b.Slurm, journal: b.Journal, tracker: b.tracker, mode: b.Mode, metrics: b.Metrics, logger: b.Log, now: b.Now, fault: b.fault,
+	}
 }
 
 // lease is how long the gate stays closed without another renewal.

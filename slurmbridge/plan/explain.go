@@ -17,36 +17,43 @@ const (
 	mostRefused    = 9
 )
 
-// explain keeps, for `why`, what a decision considered of each job in its window.
-func (r *pass) explain(dec *rlcore.Decision, kind job.GroupKind) {
+// explainer keeps, for `why`, what the decisions of a plan considered.
+type explainer struct {
+	view  *view
+	guard *rlcore.Guard
+	plan  *job.Plan
+}
+
+// explain keeps what a decision considered of each job in its window.
+func (x *explainer) explain(dec *rlcore.Decision, kind job.GroupKind) {
 	for i := range dec.Window.Jobs {
-		e := r.explanation(dec.Window.Job(i))
-		if t := r.plan.Running.GPUs[dec.Window.GPU].EmptyInS(); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
+		e := x.explanation(dec.Window.Job(i))
+		if t := x.plan.Running.GPUs[dec.Window.GPU].EmptyInS(); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t
 		}
-		r.explainConsidered(e, dec, i)
-		r.explainRefused(e, dec, i)
-		r.explainStatus(e, dec, i, kind)
+		x.considered(e, dec, i)
+		x.refused(e, dec, i)
+		x.status(e, dec, i, kind)
 	}
 }
 
 // explanation returns the plan's explanation of a job, made when there is none.
-func (r *pass) explanation(j *rlcore.Job) *job.Explanation {
-	e := r.plan.Explanations[j.ID]
+func (x *explainer) explanation(j *rlcore.Job) *job.Explanation {
+	e := x.plan.Explanations[j.ID]
 	if e == nil {
 		e = &job.Explanation{
-			At: r.in.Snap.At, Ref: j.ID, App: r.in.Apps[j.ID].Key, Known: j.Profile != nil,
-			LatestDelayS: max(0, r.Decider.Guard.DelayLimitS()-j.DelayedS), PassedOver: j.PassedOver, FreeInS: -1,
-			Ignored: r.in.Terms[j.ID].Ignored,
+			At: x.view.in.Snap.At, Ref: j.ID, App: x.view.in.Apps[j.ID].Key, Known: j.Profile != nil,
+			LatestDelayS: max(0, x.guard.DelayLimitS()-j.DelayedS), PassedOver: j.PassedOver, FreeInS: -1,
+			Ignored: x.view.in.Terms[j.ID].Ignored,
 		}
-		r.plan.Explanations[j.ID] = e
+		x.plan.Explanations[j.ID] = e
 	}
 	return e
 }
 
-// explainConsidered keeps the best combinations with job i of the window.
-func (r *pass) explainConsidered(e *job.Explanation, dec *rlcore.Decision, i int) {
-	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
+// considered keeps the best combinations with job i of the window.
+func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, x.view.gpus[dec.Window.GPU]
 	best := make([]int, 0, len(dec.Combos))
 	for k, c := range dec.Combos {
 		if c.Has(i) {
@@ -60,13 +67,13 @@ func (r *pass) explainConsidered(e *job.Explanation, dec *rlcore.Decision, i int
 		}
 		c := job.Considered{Node: ref.node.Name, GPU: ref.index, Value: dec.Scores[k], Taken: dec.Combos[k] == dec.Combo}
 		var chosen []int
-		for x := range w.Jobs {
-			if dec.Combos[k].Has(x) {
-				c.Jobs = append(c.Jobs, w.Job(x).ID)
-				chosen = append(chosen, w.Jobs[x])
+		for m := range w.Jobs {
+			if dec.Combos[k].Has(m) {
+				c.Jobs = append(c.Jobs, w.Job(m).ID)
+				chosen = append(chosen, w.Jobs[m])
 			}
 		}
-		if predicted := r.predict(w.Card(), chosen); predicted != nil {
+		if predicted := x.view.predict(x.guard.Predictor, w.Card(), chosen); predicted != nil {
 			for _, p := range predicted[len(w.Card().Running):] {
 				c.Slowdown = append(c.Slowdown, p.Slowdown)
 			}
@@ -75,27 +82,27 @@ func (r *pass) explainConsidered(e *job.Explanation, dec *rlcore.Decision, i int
 	}
 }
 
-// explainRefused keeps why the guard refuses job i of the window alone and in pairs.
-func (r *pass) explainRefused(e *job.Explanation, dec *rlcore.Decision, i int) {
-	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
+// refused keeps why the guard refuses job i of the window alone and in pairs.
+func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, x.view.gpus[dec.Window.GPU]
 	refuse := func(combo rlcore.Combo, with []string) {
 		if len(e.Refused) >= mostRefused {
 			return
 		}
-		if why := r.Decider.Guard.Check(w, combo); why != rlcore.Allowed {
+		if why := x.guard.Check(w, combo); why != rlcore.Allowed {
 			e.Refused = append(e.Refused, job.Refusal{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
 		}
 	}
 	refuse(1<<i, nil)
-	for x := range w.Jobs {
-		if x != i {
-			refuse(1<<i|1<<x, []string{w.Job(x).ID})
+	for other := range w.Jobs {
+		if other != i {
+			refuse(1<<i|1<<other, []string{w.Job(other).ID})
 		}
 	}
 }
 
-func (r *pass) explainStatus(e *job.Explanation, dec *rlcore.Decision, i int, kind job.GroupKind) {
-	ref := r.gpus[dec.Window.GPU]
+func (x *explainer) status(e *job.Explanation, dec *rlcore.Decision, i int, kind job.GroupKind) {
+	ref := x.view.gpus[dec.Window.GPU]
 	switch {
 	case dec.Combo.Has(i) && kind == job.Next:
 		e.Status = fmt.Sprintf("starts on %s gpu %d when the jobs there have ended", ref.node.Name, ref.index)

@@ -40,8 +40,10 @@ const defaultWindow = 5
 // while groups are made, so none are.
 func (p *Planner) Plan(in *Input) *job.Plan {
 	v := newView(in, &p.Partitions)
+	guard := p.Decider.Guard
 	r := &pass{
 		Planner: p, in: in, view: v, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
+		allot: allotter{view: v, guard: guard, room: p.Room && rlcore.Shares(p.Decider.Policy)},
 		plan: &job.Plan{
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
@@ -51,7 +53,8 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	for ref := range v.starting {
 		r.budget.Send(ref)
 	}
-	r.setSuccessorsAside()
+	r.next = setAside(v, r.budget, p.Join)
+	r.explain = explainer{view: v, guard: guard, plan: r.plan}
 	if in.Gate != "" || in.Shadow {
 		for _, g := range r.startable() {
 			r.fill(g)
@@ -62,7 +65,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 			}
 		}
 	}
-	r.finishSuccessors()
+	r.next.finish(r.plan)
 	r.noteLimits()
 	r.noteDelays()
 	r.plan.Repairs = slices.Concat(r.plan.Repairs, v.gate, v.ungate)
@@ -76,7 +79,9 @@ type pass struct {
 	in      *Input
 	plan    *job.Plan
 	budget  *limit.Budget
-	next    successors
+	next    *successors
+	allot   allotter
+	explain explainer
 	storage []hiddenJob
 }
 
@@ -115,8 +120,8 @@ func (r *pass) fill(g int) {
 	if r.settling(g) || idle && r.next.on(g) != nil { // a group is about to start there
 		return
 	}
-	if r.successorMayStart(g) && !r.anyFor(g) {
-		r.requeue(r.next.dissolveAll()...)
+	if r.next.mayStart(g) && !r.anyFor(g) {
+		r.next.dissolveAll()
 	}
 	kind := job.Join
 	if idle {
@@ -151,7 +156,7 @@ func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c ch
 		if dec.Broken {
 			r.plan.Broken++
 		}
-		r.explain(&dec, kind)
+		r.explain.explain(&dec, kind)
 		if dec.Combo == 0 {
 			break
 		}
@@ -193,7 +198,7 @@ func (r *pass) planAhead(g int) {
 	}
 	card.Running = nil
 	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) {
-		r.dissolve(old) // if it is chosen again, it stays as it is
+		r.next.dissolve(old) // if it is chosen again, it stays as it is
 		if c := r.choose(g, job.Next, running); len(c.jobs) > 0 {
 			r.make(g, job.Next, c, after)
 		}
@@ -204,12 +209,12 @@ func (r *pass) planAhead(g int) {
 // make turns a choice into a planned group and takes its jobs out of the queue. A group
 // that can't be sure of its GPU is not made.
 func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) {
-	shares, ok := r.sharesFor(g, kind, c.jobs)
+	shares, ok := r.allot.sharesFor(g, kind, c.jobs)
 	if !ok {
 		return
 	}
 	group, joined := r.group(g, kind, c, shares, after)
-	if old := r.unchanged(&group); old != nil {
+	if old := r.next.unchanged(&group); old != nil {
 		r.next.keep(old, g)
 		r.dequeue(c.jobs)
 		return
@@ -237,7 +242,7 @@ func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) {
 	if r.gpus[g].node.GPUs > 1 {
 		r.unsettled[card.Node] = true
 	}
-	r.dissolve(r.next.on(g))
+	r.next.dissolve(r.next.on(g))
 }
 
 // group is the group of a choice, and its jobs as they will run.
@@ -251,7 +256,7 @@ func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []
 		// not bound: its node may go out of service before it starts.
 		Pinned: n > 1 || kind == job.Join || kind == job.StartNow && len(r.in.Snap.Nodes) > 1,
 	}
-	predicted := r.predict(card, c.jobs)
+	predicted := r.predict(r.Decider.Guard.Predictor, card, c.jobs)
 	var joined []rlcore.Running
 	for i, at := range c.jobs {
 		j := &r.State.Pending[at]
@@ -271,29 +276,6 @@ func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []
 		group.MadeAtLimit = group.MadeAtLimit || kind == job.Next && r.budget.Limited(j.ID)
 	}
 	return group, joined
-}
-
-// predict predicts the slowdown of all jobs on the card once the chosen ones have joined;
-// nil where the profile of one is unknown.
-func (r *pass) predict(card *rlcore.GPU, chosen []int) []rlcore.Prediction {
-	var members []*rlcore.Profile
-	for i := range card.Running {
-		members = append(members, card.Running[i].Profile)
-	}
-	for _, at := range chosen {
-		members = append(members, r.State.Pending[at].Profile)
-	}
-	predictor := r.Decider.Guard.Predictor
-	if predictor == nil || slices.Contains(members, nil) {
-		return nil
-	}
-	out := make([]rlcore.Prediction, len(members))
-	if len(members) == 1 {
-		out[0].Slowdown = 1
-		return out
-	}
-	predictor.Predict(out, &card.Spec, members)
-	return out
 }
 
 // hiddenJob is a job of the queue that is kept out of decisions, and the GPUs that it may

@@ -49,23 +49,30 @@ func lands(free []int, target int, shares []int) bool {
 	return true
 }
 
+// allotter chooses the shares of a group's members.
+type allotter struct {
+	view  *view
+	guard *rlcore.Guard
+	room  bool // leave room for one more job, where one may join
+}
+
 // withRoom is how many of the free shares n jobs get if one more job is to find room next
 // to them: each the same part, one part left over. All of them where no job could join:
 // the GPU serves no more, or one of the jobs doesn't share or has no profile. All of them
 // also for one job that waits alone: it isn't bound to the node, and could start on
 // another GPU next to jobs that it was never checked with.
-func (r *pass) withRoom(g, free int, kind job.GroupKind, chosen []int) int {
-	card := &r.State.GPUs[g]
+func (a *allotter) withRoom(g, free int, kind job.GroupKind, chosen []int) int {
+	card := &a.view.State.GPUs[g]
 	n := len(chosen)
 	there := n
 	if kind == job.Join {
 		there += len(card.Running)
 	}
-	if !r.Room || !rlcore.Shares(r.Decider.Policy) || kind == job.Next && n == 1 || there >= r.Decider.Guard.Members(&card.Spec) || free < n+1 {
+	if !a.room || kind == job.Next && n == 1 || there >= a.guard.Members(&card.Spec) || free < n+1 {
 		return free
 	}
 	for _, at := range chosen {
-		if j := &r.State.Pending[at]; j.NoShare || j.Profile == nil {
+		if j := &a.view.State.Pending[at]; j.NoShare || j.Profile == nil {
 			return free
 		}
 	}
@@ -78,13 +85,13 @@ var smallest = []int{20, 10, 5, 2, 1}
 
 // sharesFor finds parts of GPU g's free shares for the chosen jobs with which Slurm puts
 // all of them there. On a node with one GPU any parts do. false: there are no such parts.
-func (r *pass) sharesFor(g int, kind job.GroupKind, chosen []int) ([]int, bool) {
-	n, free := len(chosen), r.State.GPUs[g].FreeShares()
+func (a *allotter) sharesFor(g int, kind job.GroupKind, chosen []int) ([]int, bool) {
+	n, free := len(chosen), a.view.State.GPUs[g].FreeShares()
 	if n < 1 || free < n {
 		return nil, false
 	}
-	room := split(r.withRoom(g, free, kind, chosen), n)
-	node := r.gpus[g].node
+	room := split(a.withRoom(g, free, kind, chosen), n)
+	node := a.view.gpus[g].node
 	if node.GPUs == 1 {
 		return room, true
 	}
@@ -98,11 +105,11 @@ func (r *pass) sharesFor(g int, kind job.GroupKind, chosen []int) ([]int, bool) 
 		}
 	}
 	onNode := make([]int, node.GPUs)
-	for i, at := range r.nodes[node.Name] {
-		onNode[i] = r.State.GPUs[at].FreeShares()
+	for i, at := range a.view.nodes[node.Name] {
+		onNode[i] = a.view.State.GPUs[at].FreeShares()
 	}
 	for _, shares := range candidates {
-		if r.certain(g, onNode, chosen, shares) {
+		if a.certain(g, onNode, chosen, shares) {
 			return shares, true
 		}
 	}
@@ -111,14 +118,14 @@ func (r *pass) sharesFor(g int, kind job.GroupKind, chosen []int) ([]int, bool) 
 
 // certain reports whether the chosen jobs with these shares start on GPU g alone, whatever
 // their priorities among themselves.
-func (r *pass) certain(g int, onNode, chosen, shares []int) bool {
-	target := r.gpus[g].index
+func (a *allotter) certain(g int, onNode, chosen, shares []int) bool {
+	target := a.view.gpus[g].index
 	if len(chosen) == 1 && onNode[target] == job.Units && shares[0] == job.Units {
 		return true // a whole GPU's shares: any GPU that is free will do
 	}
 	reversed := slices.Clone(shares)
 	slices.Reverse(reversed)
-	return lands(onNode, target, shares) && lands(onNode, target, reversed) && r.safe(g, chosen, shares)
+	return lands(onNode, target, shares) && lands(onNode, target, reversed) && a.safe(g, chosen, shares)
 }
 
 // mostRunning is up to how many jobs on another GPU all subsets are checked.
@@ -127,13 +134,13 @@ const mostRunning = 12
 // safe reports whether the guard allows the chosen jobs wherever on the node Slurm might
 // put them. Between the poll and the start any job may end; a member that then fits on
 // another GPU may land there.
-func (r *pass) safe(target int, chosen, shares []int) bool {
-	for _, g := range r.nodes[r.gpus[target].node.Name] {
-		if g == target || len(r.State.GPUs[g].Running) > mostRunning {
+func (a *allotter) safe(target int, chosen, shares []int) bool {
+	for _, g := range a.view.nodes[a.view.gpus[target].node.Name] {
+		if g == target || len(a.view.State.GPUs[g].Running) > mostRunning {
 			continue
 		}
-		for rest := 1; rest < 1<<len(r.State.GPUs[g].Running); rest++ {
-			if !r.safeNextTo(r.subset(g, rest), chosen, shares) {
+		for rest := 1; rest < 1<<len(a.view.State.GPUs[g].Running); rest++ {
+			if !a.safeNextTo(a.subset(g, rest), chosen, shares) {
 				return false
 			}
 		}
@@ -142,8 +149,8 @@ func (r *pass) safe(target int, chosen, shares []int) bool {
 }
 
 // subset is GPU g with some of its running jobs, a bit each.
-func (r *pass) subset(g, rest int) rlcore.GPU {
-	card := r.State.GPUs[g]
+func (a *allotter) subset(g, rest int) rlcore.GPU {
+	card := a.view.State.GPUs[g]
 	running := card.Running
 	card.Running = nil
 	for i := range running {
@@ -156,8 +163,8 @@ func (r *pass) subset(g, rest int) rlcore.GPU {
 
 // safeNextTo reports whether the guard allows every part of the chosen jobs that finds
 // room on a card.
-func (r *pass) safeNextTo(card rlcore.GPU, chosen, shares []int) bool {
-	st := rlcore.State{NowS: r.State.NowS, GPUs: []rlcore.GPU{card}, Pending: r.State.Pending}
+func (a *allotter) safeNextTo(card rlcore.GPU, chosen, shares []int) bool {
+	st := rlcore.State{NowS: a.view.State.NowS, GPUs: []rlcore.GPU{card}, Pending: a.view.State.Pending}
 	free := card.FreeShares()
 	for some := 1; some < 1<<len(chosen); some++ {
 		w := rlcore.Window{State: &st}
@@ -168,7 +175,7 @@ func (r *pass) safeNextTo(card rlcore.GPU, chosen, shares []int) bool {
 				sum += shares[i]
 			}
 		}
-		if sum <= free && r.Decider.Guard.Check(&w, 1<<len(w.Jobs)-1) != rlcore.Allowed {
+		if sum <= free && a.guard.Check(&w, 1<<len(w.Jobs)-1) != rlcore.Allowed {
 			return false
 		}
 	}

@@ -1,11 +1,13 @@
 package plan
 
 import (
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
@@ -13,9 +15,12 @@ import (
 // Their members are out of the queue; they come back only when a GPU would otherwise
 // stand idle, or when their group can't stay.
 type successors struct {
-	kept  map[int64]bool
-	byGPU map[int]*job.Group
-	aside map[string]rlcore.Job // the members, by ref
+	view   *view
+	budget *limit.Budget
+	join   bool
+	kept   map[int64]bool
+	byGPU  map[int]*job.Group
+	aside  map[string]rlcore.Job // the members, by ref
 }
 
 // on returns the successor on GPU g, nil = none.
@@ -23,50 +28,47 @@ func (s *successors) on(g int) *job.Group { return s.byGPU[g] }
 
 func (s *successors) keep(group *job.Group, g int) { s.kept[group.ID], s.byGPU[g] = true, group }
 
-// dissolveAll gives up all successors and returns their members.
-func (s *successors) dissolveAll() []rlcore.Job {
-	var out []rlcore.Job
-	for _, j := range s.aside {
-		out = append(out, j)
-	}
+// dissolveAll takes the members of all successors back into the queue.
+func (s *successors) dissolveAll() {
+	s.view.requeue(slices.Collect(maps.Values(s.aside))...)
 	clear(s.aside)
 	clear(s.kept)
 	clear(s.byGPU)
-	return out
 }
 
-// setSuccessorsAside takes the members of the successors that stay out of the queue.
-func (r *pass) setSuccessorsAside() {
-	r.next = successors{kept: map[int64]bool{}, byGPU: map[int]*job.Group{}, aside: map[string]rlcore.Job{}}
-	for _, id := range r.in.Tracker.GroupIDs() {
-		group := r.in.Tracker.Groups[id]
-		g, inService := r.index[group.Addr()]
-		if !inService || !slices.ContainsFunc(group.Members, func(m job.Member) bool { return r.successor[m.Ref] == group }) || !r.stays(group, g) {
+// setAside takes the members of the successors that stay out of the queue.
+func setAside(v *view, budget *limit.Budget, join bool) *successors {
+	s := &successors{view: v, budget: budget, join: join, kept: map[int64]bool{}, byGPU: map[int]*job.Group{}, aside: map[string]rlcore.Job{}}
+	for _, id := range v.in.Tracker.GroupIDs() {
+		group := v.in.Tracker.Groups[id]
+		g, inService := v.index[group.Addr()]
+		if !inService || !slices.ContainsFunc(group.Members, func(m job.Member) bool { return v.successor[m.Ref] == group }) || !s.stays(group, g) {
 			continue
 		}
-		r.next.keep(group, g)
+		s.keep(group, g)
 		for k := range group.Members {
-			if ref := group.Members[k].Ref; r.successor[ref] == group && len(r.State.GPUs[g].Running) == 0 {
-				r.budget.Send(ref)
+			if ref := group.Members[k].Ref; v.successor[ref] == group && len(v.State.GPUs[g].Running) == 0 {
+				budget.Send(ref)
 			}
 		}
 	}
-	r.State.Pending = slices.DeleteFunc(r.State.Pending, func(j rlcore.Job) bool {
-		group := r.successor[j.ID]
-		if group == nil || !r.next.kept[group.ID] {
+	v.State.Pending = slices.DeleteFunc(v.State.Pending, func(j rlcore.Job) bool {
+		group := v.successor[j.ID]
+		if group == nil || !s.kept[group.ID] {
 			return false
 		}
-		r.next.aside[j.ID] = j
+		s.aside[j.ID] = j
 		return true
 	})
+	return s
 }
 
 // stays reports whether a successor is left as it is: the jobs on GPU g are those that it
 // waits for, and nothing could join them.
-func (r *pass) stays(group *job.Group, g int) bool {
-	card := &r.State.GPUs[g]
+func (s *successors) stays(group *job.Group, g int) bool {
+	card := &s.view.State.GPUs[g]
 	for _, ref := range group.After {
-		if j := r.jobs[ref]; j != nil && j.State == job.Pending && !r.starting[ref] {
+		if j := s.view.jobs[ref]; j != nil && j.State == job.Pending && !s.view.starting[ref] {
 			return false // requeued: the group would wait for its next run
 		}
 	}
@@ -76,34 +78,34 @@ func (r *pass) stays(group *job.Group, g int) bool {
 	if slices.ContainsFunc(card.Running, func(x rlcore.Running) bool { return !slices.Contains(group.After, x.ID) }) {
 		return false
 	}
-	if group.MadeAtLimit && !slices.ContainsFunc(group.Refs(), r.budget.Limited) {
+	if group.MadeAtLimit && !slices.ContainsFunc(group.Refs(), s.budget.Limited) {
 		return false
 	}
-	return !r.Join || card.FreeShares() == 0 || len(card.Running) == len(group.After)
+	return !s.join || card.FreeShares() == 0 || len(card.Running) == len(group.After)
 }
 
 // dissolve takes a successor's members back into the queue.
-func (r *pass) dissolve(group *job.Group) {
+func (s *successors) dissolve(group *job.Group) {
 	if group == nil {
 		return
 	}
-	delete(r.next.kept, group.ID)
-	delete(r.next.byGPU, r.index[group.Addr()])
+	delete(s.kept, group.ID)
+	delete(s.byGPU, s.view.index[group.Addr()])
 	var back []rlcore.Job
 	for i := range group.Members {
-		if j, ok := r.next.aside[group.Members[i].Ref]; ok {
+		if j, ok := s.aside[group.Members[i].Ref]; ok {
 			back = append(back, j)
-			delete(r.next.aside, j.ID)
+			delete(s.aside, j.ID)
 		}
 	}
-	r.requeue(back...)
+	s.view.requeue(back...)
 }
 
-// successorMayStart reports whether a member of a successor could start at once on GPU g,
-// as far as its owner and limits go.
-func (r *pass) successorMayStart(g int) bool {
-	for ref, j := range r.next.aside {
-		if j.MayUse(g) && r.budget.MaySend(ref, r.State.GPUs[g].Node) {
+// mayStart reports whether a member of a successor could start at once on GPU g, as far as
+// its owner and limits go.
+func (s *successors) mayStart(g int) bool {
+	for ref, j := range s.aside {
+		if j.MayUse(g) && s.budget.MaySend(ref, s.view.State.GPUs[g].Node) {
 			return true
 		}
 	}
@@ -143,12 +145,12 @@ func (r *pass) couldExtend(group *job.Group, g int, leaving []rlcore.Running) bo
 }
 
 // unchanged returns the released successor that a newly decided one equals, nil = none.
-func (r *pass) unchanged(group *job.Group) *job.Group {
-	old := r.successor[group.Members[0].Ref]
+func (s *successors) unchanged(group *job.Group) *job.Group {
+	old := s.view.successor[group.Members[0].Ref]
 	if group.Kind != job.Next || old == nil || old.State != job.Released || old.Addr() != group.Addr() || old.Pinned != group.Pinned {
 		return nil
 	}
-	stillThere := func(ref string) bool { return r.jobs[ref] != nil } // one was requeued, say
+	stillThere := func(ref string) bool { return s.view.jobs[ref] != nil } // one was requeued, say
 	for _, ref := range old.After {
 		if stillThere(ref) && !slices.Contains(group.After, ref) {
 			return nil
@@ -164,34 +166,35 @@ func (r *pass) unchanged(group *job.Group) *job.Group {
 	}
 	for i := range group.Members {
 		m := &group.Members[i]
-		if r.successor[m.Ref] != old || r.seats[m.Ref].Member.Shares != m.Shares {
+		if s.view.successor[m.Ref] != old || s.view.seats[m.Ref].Member.Shares != m.Shares {
 			return nil
 		}
 	}
 	return old
 }
 
-// finishSuccessors pushes the successors whose GPU is free, and puts the members of those
+// finish pushes the successors whose GPU is free, and puts the members of those
 // that were given up behind the gate again.
-func (r *pass) finishSuccessors() {
+func (s *successors) finish(p *job.Plan) {
+	v := s.view
 	left := map[string]bool{}
-	for i := range r.State.Pending {
-		left[r.State.Pending[i].ID] = true
+	for i := range v.State.Pending {
+		left[v.State.Pending[i].ID] = true
 	}
-	for _, id := range r.in.Tracker.GroupIDs() {
-		group := r.in.Tracker.Groups[id]
-		if r.next.kept[id] {
-			r.push(group)
+	for _, id := range v.in.Tracker.GroupIDs() {
+		group := v.in.Tracker.Groups[id]
+		if s.kept[id] {
+			s.push(p, group)
 			continue
 		}
 		for i := range group.Members {
 			m := &group.Members[i]
-			if r.successor[m.Ref] != group || !left[m.Ref] {
+			if v.successor[m.Ref] != group || !left[m.Ref] {
 				continue // not waiting, or in a group of this plan
 			}
-			r.plan.Replanned[m.Ref] = true
+			p.Replanned[m.Ref] = true
 			why := job.Cause{Kind: job.CauseReplanned}.String()
-			r.plan.Repairs = append(r.plan.Repairs, release.Restore(group, m, r.jobs[m.Ref], r.in.Gate, why))
+			p.Repairs = append(p.Repairs, release.Restore(group, m, v.jobs[m.Ref], v.in.Gate, why))
 		}
 	}
 }
@@ -202,19 +205,19 @@ func (r *pass) finishSuccessors() {
 const pushAfter = 500 * time.Millisecond
 
 // push makes Slurm look at a successor whose GPU is free.
-func (r *pass) push(group *job.Group) {
-	g, inService := r.index[group.Addr()]
-	if group.Pushed || group.Free.IsZero() || r.in.Snap.At.Sub(group.Free) < pushAfter || !inService || len(r.State.GPUs[g].Running) > 0 {
+func (s *successors) push(p *job.Plan, group *job.Group) {
+	g, inService := s.view.index[group.Addr()]
+	if group.Pushed || group.Free.IsZero() || s.view.in.Snap.At.Sub(group.Free) < pushAfter || !inService || len(s.view.State.GPUs[g].Running) > 0 {
 		return
 	}
 	var members []*job.Job
 	for k := range group.Members {
-		if ref := group.Members[k].Ref; r.successor[ref] == group {
-			members = append(members, r.jobs[ref])
+		if ref := group.Members[k].Ref; s.view.successor[ref] == group {
+			members = append(members, s.view.jobs[ref])
 		}
 	}
 	if c, ok := release.Push(group, members); ok {
-		r.plan.Pushed[group.ID] = true
-		r.plan.Repairs = append(r.plan.Repairs, c)
+		p.Pushed[group.ID] = true
+		p.Repairs = append(p.Repairs, c)
 	}
 }

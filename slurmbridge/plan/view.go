@@ -316,4 +316,26 @@ func (v *view) dequeue(at []int) {
 	v.State.Pending = queue[to+1:]
 }
 
+// predict predicts the slowdown of all jobs on the card once the chosen ones have joined;
+// nil where the profile of one is unknown.
+func (v *view) predict(p rlcore.Predictor, card *rlcore.GPU, chosen []int) []rlcore.Prediction {
+	var members []*rlcore.Profile
+	for i := range card.Running {
+		members = append(members, card.Running[i].Profile)
+	}
+	for _, at := range chosen {
+		members = append(members, v.State.Pending[at].Profile)
+	}
+	if p == nil || slices.Contains(members, nil) {
+		return nil
+	}
+	out := make([]rlcore.Prediction, len(members))
+	if len(members) == 1 {
+		out[0].Slowdown = 1
+		return out
+	}
+	p.Predict(out, &card.Spec, members)
+	return out
+}
+
 func arrayName(id int64) string { return strconv.FormatInt(id, 10) }

@@ -1,0 +1,209 @@
+package release_test
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+)
+
+const gate = "7"
+
+// pendingJob is a gated job that asks for a whole GPU's shares.
+func pendingJob(ref string) *job.Job {
+	j := &job.Job{Ref: ref, State: job.Pending, Priority: 1, Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: job.Units}}
+	depend(j, "after:"+gate)
+	return j
+}
+
+func depend(j *job.Job, list string) {
+	j.Dependency = job.Dependencies{Raw: list}
+	for term := range strings.SplitSeq(list, ",") {
+		if typ, on, ok := strings.Cut(term, ":"); ok {
+			j.Dependency.List = append(j.Dependency.List, job.Dependency{Type: typ, Job: on})
+		}
+	}
+}
+
+// apply changes jobs as Slurm would.
+func apply(jobs map[string]*job.Job, c job.Change) {
+	for _, ref := range c.Update.Jobs {
+		j := jobs[ref]
+		if c.Update.Gres != nil {
+			_, count, _ := strings.Cut(*c.Update.Gres, ":")
+			j.Request.Count, _ = strconv.Atoi(count)
+		}
+		if c.Update.ReqNodes != nil {
+			j.ReqNodes = *c.Update.ReqNodes
+		}
+		if c.Update.Dependency != nil {
+			depend(j, *c.Update.Dependency)
+		}
+	}
+}
+
+// drawGroup draws a group of gated jobs.
+func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
+	g := &job.Group{
+		ID: 1, Kind: rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Join, job.Next}).Draw(t, "kind"),
+		Node: "n1", Pinned: rapid.Bool().Draw(t, "pinned"),
+	}
+	if g.Kind == job.Next {
+		g.After = []string{"90", "91_3"}
+	}
+	jobs := map[string]*job.Job{}
+	n := rapid.IntRange(1, 4).Draw(t, "members")
+	for i := range n {
+		ref := strconv.Itoa(10 + i)
+		jobs[ref] = pendingJob(ref)
+		jobs[ref].ReqNodes = rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node")
+		g.Members = append(g.Members, job.Member{
+			Ref: ref, Shares: job.Units / n, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS), WasNodes: jobs[ref].ReqNodes,
+		})
+	}
+	release.Settle(g)
+	return g, jobs
+}
+
+func makeGroup(g *job.Group, jobs map[string]*job.Job) {
+	for _, c := range release.Make(g, release.Making{Jobs: jobs, Sharing: job.MPS, Gate: gate, Waits: func(string) bool { return false }}) {
+		apply(jobs, c)
+	}
+	release.Released(g)
+}
+
+func TestAReleasedGroupIsRecognisedAsReleased(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g, jobs := drawGroup(t)
+		makeGroup(g, jobs)
+		if g.State != job.Released {
+			t.Fatalf("the group is %s", g.State)
+		}
+		for i := range g.Members {
+			m := &g.Members[i]
+			if s := release.Recognise(g, m, jobs[m.Ref], gate, time.Time{}); s != release.AsReleased {
+				t.Fatalf("member %s, %+v, is seen as %q", m.Ref, jobs[m.Ref], s)
+			}
+		}
+	})
+}
+
+func TestARestoredMemberIsWhatItWas(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g, jobs := drawGroup(t)
+		before := map[string]job.Job{}
+		for ref, j := range jobs {
+			before[ref] = *j
+		}
+		makeGroup(g, jobs)
+		for i := range g.Members {
+			m := &g.Members[i]
+			release.StartRestoring(g, m, job.Cause{Kind: job.CauseHeld})
+			apply(jobs, release.Restore(g, m, jobs[m.Ref], gate, "a test"))
+			was, is := before[m.Ref], jobs[m.Ref]
+			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw {
+				t.Fatalf("it was %+v and is %+v", was, is)
+			}
+			if s := release.Recognise(g, m, is, gate, time.Time{}); s != release.Back {
+				t.Fatalf("restored, it is seen as %q", s)
+			}
+		}
+	})
+}
+
+// Whatever an owner edits, nothing that the bridge had set stays once it is handed back.
+func TestAnEditedMemberKeepsNothingOfTheBridges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g, jobs := drawGroup(t)
+		makeGroup(g, jobs)
+		m := &g.Members[0]
+		j := jobs[m.Ref]
+		switch rapid.SampledFrom([]string{"shares", "nodes", "dependency"}).Draw(t, "edit") {
+		case "shares":
+			j.Request.Count = 3
+		case "nodes":
+			j.ReqNodes = "n9"
+		case "dependency":
+			depend(j, "afterok:5")
+		}
+		if s := release.Recognise(g, m, j, gate, time.Time{}); s != release.Edited {
+			t.Fatalf("%+v is seen as %q", j, s)
+		}
+		if c, ok := release.HandBack(g, m, j); ok {
+			apply(jobs, c)
+		}
+		if _, more := release.HandBack(g, m, j); more {
+			t.Fatalf("something is left in %+v", j)
+		}
+		if j.ReqNodes == "n1" && m.WasNodes == "" || j.Request.Count == m.Shares && m.Shares != job.Units {
+			t.Fatalf("the bridge's values stay: %+v", j)
+		}
+	})
+}
+
+var states = []job.MemberState{
+	job.MemberPrepared, job.MemberWaiting, job.MemberRunning, job.MemberRestoring, job.MemberHandingBack,
+	job.MemberEnded, job.MemberCancelled, job.MemberEdited, job.MemberRestored, job.MemberMoved,
+}
+
+func TestFinalStatesAreLeftByNothing(t *testing.T) {
+	for _, from := range states {
+		leads := slices.ContainsFunc(states, func(to job.MemberState) bool { return to != from && release.Allowed(from, to) })
+		if from.Final() == leads {
+			t.Errorf("%s: final %v, leads on %v", from, from.Final(), leads)
+		}
+	}
+}
+
+// Every state comes to an end, whatever happens on the way.
+func TestEveryStateReachesAnEnd(t *testing.T) {
+	for _, from := range states {
+		reached := map[job.MemberState]bool{from: true}
+		for range states {
+			for _, at := range states {
+				for _, to := range states {
+					reached[to] = reached[to] || reached[at] && release.Allowed(at, to)
+				}
+			}
+		}
+		if !slices.ContainsFunc(states, func(s job.MemberState) bool { return reached[s] && s.Final() }) {
+			t.Errorf("from %s no final state is reached", from)
+		}
+	}
+}
+
+func TestATransitionOutsideTheTablePanics(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("an ended member ran again")
+		}
+	}()
+	g := &job.Group{Members: []job.Member{{State: job.MemberEnded}}}
+	release.Move(g, &g.Members[0], job.MemberRunning)
+}
+
+func TestTheStateOfAGroupFollowsFromItsMembers(t *testing.T) {
+	ran := time.Unix(1e9, 0)
+	for _, c := range []struct {
+		want    job.GroupState
+		members []job.Member
+	}{
+		{job.Preparing, []job.Member{{State: job.MemberPrepared}, {State: job.MemberWaiting}}},
+		{job.Released, []job.Member{{State: job.MemberWaiting}, {State: job.MemberCancelled}}},
+		{job.Released, []job.Member{{State: job.MemberRestoring}}},
+		{job.Started, []job.Member{{State: job.MemberRunning, Start: ran}, {State: job.MemberPrepared}}},
+		{job.Started, []job.Member{{State: job.MemberEnded, Start: ran}, {State: job.MemberWaiting}}},
+		{job.Done, []job.Member{{State: job.MemberEnded, Start: ran}, {State: job.MemberMoved}}},
+	} {
+		g := &job.Group{Members: c.members}
+		if release.Settle(g); g.State != c.want {
+			t.Errorf("%+v: %s, want %s", c.members, g.State, c.want)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package tracker_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// Whatever polls show of a group's members, and in whatever order, each of them only goes
+// from one state to another as the table of transitions allows, and the tracker asks for
+// nothing of a job that isn't pending.
+func TestWhateverPollsShow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tr := tracker.New()
+		g := &job.Group{ID: 1, Kind: rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Next}).Draw(t, "kind"), Node: "n1", Pinned: true}
+		if g.Kind == job.Next {
+			g.After = []string{"9"}
+		}
+		for i := range 3 {
+			g.Members = append(g.Members, job.Member{
+				Ref: fmt.Sprint(i), Shares: 33, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS),
+			})
+		}
+		if rapid.Bool().Draw(t, "released") {
+			release.Released(g)
+		}
+		release.Settle(g)
+		tr.Groups[1] = g
+		at := time.Unix(1e9, 0)
+		for range rapid.IntRange(1, 12).Draw(t, "polls") {
+			at = at.Add(time.Duration(rapid.IntRange(1, 60).Draw(t, "seconds")) * time.Second)
+			s := drawPoll(t, at)
+			before := states(g)
+			repairs, _ := tr.Observe(s, "7") // Move panics on a transition that isn't allowed
+			for i, was := range before {
+				if is := g.Members[i].State; was.Final() && is != was {
+					t.Fatalf("member %d went from %s, which is final, to %s", i, was, is)
+				}
+			}
+			for i := range repairs {
+				for _, ref := range repairs[i].Update.Jobs {
+					if !pending(s, ref) {
+						t.Fatalf("a change of job %s, which is not pending: %s", ref, repairs[i].Text())
+					}
+				}
+			}
+			tr.LastAt = at
+		}
+	})
+}
+
+func states(g *job.Group) []job.MemberState {
+	var out []job.MemberState
+	for i := range g.Members {
+		out = append(out, g.Members[i].State)
+	}
+	return out
+}
+
+func pending(s *job.Snapshot, ref string) bool {
+	for i := range s.Jobs {
+		if s.Jobs[i].Ref == ref {
+			return s.Jobs[i].State == job.Pending
+		}
+	}
+	return false
+}
+
+// drawPoll draws what a poll shows of the members and of the job that they may follow.
+func drawPoll(t *rapid.T, at time.Time) *job.Snapshot {
+	s := &job.Snapshot{At: at, Nodes: []job.Node{{Name: "n1", Up: rapid.Bool().Draw(t, "up"), GPUs: 1}}}
+	if rapid.Bool().Draw(t, "predecessor runs") {
+		s.Jobs = append(s.Jobs, job.Job{Ref: "9", State: job.Running, Nodes: "n1", Start: at.Add(-time.Minute)})
+	}
+	for i := range 3 {
+		j := job.Job{
+			Ref: fmt.Sprint(i), Priority: 1, ReqNodes: "n1",
+			State:   rapid.SampledFrom([]job.JobState{job.Pending, job.Pending, job.Running, job.Completing}).Draw(t, "state"),
+			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 33},
+		}
+		switch rapid.SampledFrom([]string{"as released", "gone", "held", "edited", "restored", "put off", "at a limit"}).Draw(t, "sight") {
+		case "gone":
+			continue
+		case "held":
+			j.Priority = 0
+		case "edited":
+			j.Request.Count = 5
+		case "restored":
+			j.ReqNodes, j.Request.Count = "", job.Units
+			j.Dependency.List = []job.Dependency{{Type: "after", Job: "7"}}
+		case "put off":
+			j.Eligible = at.Add(time.Hour)
+		case "at a limit":
+			j.Reason = rapid.SampledFrom([]string{"QOSMaxJobsPerUserLimit", "QOSMaxWallDurationPerJobLimit"}).Draw(t, "limit")
+		}
+		if j.State != job.Pending {
+			j.Nodes, j.Start = "n1", at
+		}
+		s.Jobs = append(s.Jobs, j)
+	}
+	return s
+}
