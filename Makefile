@@ -6,6 +6,11 @@ MAKEFLAGS += --no-builtin-rules
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 # A Go older than go.mod asks for fetches the right one.
 export GOTOOLCHAIN ?= auto
+# The NVML binding wraps functions that its own header calls deprecated: 29 warnings.
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+# V=1 shows every command and all its output.
+export V
+QUIETLY := contrib/quietly
 
 GO      ?= go
 CC      := gcc
@@ -17,13 +22,15 @@ GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version
 TEST    := $(GO) test -count=1 -p 2 -parallel 8
 PKGS    ?= ./...
 NVMLSIM := contrib/testbed/gpusim/nvmlsim
-LINT    := $(BUILD)/tools/golangci-lint
-NFPM    := $(BUILD)/tools/nfpm
-SCRIPTS := contrib/install-deps contrib/testbed/acceptance/root .ci/run $(wildcard etc/hooks/*) contrib/packaging/build contrib/packaging/check \
+TOOLS   := $(CURDIR)/build/tools
+LINT    := $(TOOLS)/golangci-lint
+NFPM    := $(TOOLS)/nfpm
+SBOM    := $(TOOLS)/cyclonedx-gomod
+SCRIPTS := contrib/install-deps contrib/quietly contrib/testbed/acceptance/root .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build demo demo-cold compare test test-compat lint fmt bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs demo demo-cold compare test test-compat lint fmt bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -36,10 +43,11 @@ deps: ## install what building and testing need (Debian, root)
 	@contrib/install-deps
 
 build: deps ## build everything into build/
-	@mkdir -p $(BUILD)/lib
+	@$(QUIETLY) 'building into $(BUILD)/ (two minutes the first time)' $(MAKE) --no-print-directory programs
+
+programs: $(BUILD)/lib/libnvidia-ml.so.1
 	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
 	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
-	@$(MAKE) --no-print-directory $(BUILD)/lib/libnvidia-ml.so.1
 
 # The simulated GPU's NVML: C, because the program that loads it is Go, and two
 # Go runtimes in one process are one too many.
@@ -48,22 +56,25 @@ $(BUILD)/lib/libnvidia-ml.so.1: $(wildcard $(NVMLSIM)/*.c $(NVMLSIM)/*.h)
 	$(CC) -O2 -g0 -fPIC -shared -Wall -Wextra -Wl,-soname,$(@F) -o $@.new $(filter %.c,$^)
 	@mv $@.new $@
 
-# Said before minutes of building: the private cluster has several users.
+# Checked before minutes of building: the private cluster has several users.
 as-root:
 	@[ "$$(id -u)" = 0 ] || { echo 'make $(or $(firstword $(MAKECMDGOALS)),demo) takes root: it starts a private Slurm whose jobs belong to several users. Call: sudo make $(or $(firstword $(MAKECMDGOALS)),demo)' >&2; exit 2; }
 
+# STAGE builds one of the stage's programs and runs it.
+STAGE    = $(QUIETLY) 'building the $1' $(GO) build -o $(BUILD)/testbed/ ./contrib/testbed/$1 && $(BUILD)/testbed/$1
+
 demo: as-root build ## the thesis's 30 random jobs on one simulated Titan Xp, whole and shared (3 minutes)
-	@$(GO) run ./contrib/testbed/demo
+	@$(call STAGE,demo)
 
 demo-cold: as-root build ## the same, with no application's profile known beforehand
-	@$(GO) run ./contrib/testbed/demo --cold
+	@$(call STAGE,demo) --cold
 
 compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads (QUICK=1: on two, 5 minutes)
-	@$(GO) run ./contrib/testbed/compare $(if $(QUICK),--quick) $(ARGS)
+	@$(call STAGE,compare) $(if $(QUICK),--quick) $(ARGS)
 
 test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
-	$(GO) vet $(PKGS)
-	$(TEST) -timeout 20m $(TESTFLAGS) $(PKGS)
+	@$(QUIETLY) 'vetting (two minutes the first time)' $(GO) vet $(PKGS)
+	@$(TEST) -timeout 20m $(TESTFLAGS) $(PKGS)
 
 # Debian 13's Slurm, in a folder of its own; made once.
 ROOT13  ?= $(CURDIR)/.cache/trixie
@@ -86,11 +97,12 @@ lint: $(LINT) ## static checks: who may import whom, style, scripts
 fmt: $(LINT) ## format the code
 	$(LINT) fmt
 
-# The linter has a go.mod of its own, so that the project's stays its own.
+# Each tool has a go.mod of its own, so that the project's stays its own.
 $(LINT): .ci/lint/go.mod
-	@echo 'building golangci-lint (minutes, once)'
-	@mkdir -p $(@D)
-	cd .ci/lint && $(GO) build -trimpath -buildvcs=false -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(NFPM): .ci/nfpm/go.mod
+$(SBOM): .ci/sbom/go.mod
+$(LINT) $(NFPM) $(SBOM):
+	@$(QUIETLY) 'building $(@F) (minutes, once)' $(GO) build -C $(<D) -trimpath -buildvcs=false -o $(@D)/ tool
 	@touch $@
 
 bench: build ## benchmarks
@@ -100,36 +112,33 @@ bench: build ## benchmarks
 soak: build ## an hour of random jobs and kills on a private Slurm (SOAK=10m for less)
 	SLURMBRIDGE_SOAK=$(or $(SOAK),1h) $(TEST) -timeout 0 -run Soak -v $(PKGS)
 
+# PACK packs the programs of one folder into another.
+PACK     = $(QUIETLY) 'packing $1 into $2' contrib/packaging/build $1 $(TOOLS) $2
+
 # Linked and packed twice, in two folders: the same sources make the same bytes.
 TWICE   := $(BUILD)/packages/.twice
-packages: build $(NFPM) ## .deb and .rpm for controller and nodes, into build/packages/
-	contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/packages
-	$(MAKE) --no-print-directory build BUILD=$(TWICE)/build
-	contrib/packaging/build $(TWICE)/build $(NFPM) $(TWICE)/packages
+packages: build $(NFPM) $(SBOM) ## .deb and .rpm for controller and nodes, into build/packages/
+	@$(call PACK,$(BUILD),$(BUILD)/packages)
+	@$(MAKE) --no-print-directory build BUILD=$(TWICE)/build
+	@$(call PACK,$(TWICE)/build,$(TWICE)/packages)
 	@for f in $(BUILD)/packages/*.deb $(BUILD)/packages/*.rpm; do cmp "$$f" "$(TWICE)/packages/$${f##*/}" || exit 1; done
 	@rm -rf $(TWICE)
 	@ls -1 $(BUILD)/packages/*.deb $(BUILD)/packages/*.rpm
 
 packages-check: packages ## install, upgrade, remove and purge the packages in a folder; lintian
 	@contrib/install-deps --packages
-	VERSION=999 contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/newer
+	@export VERSION=999; $(call PACK,$(BUILD),$(BUILD)/newer)
 	contrib/packaging/check $(BUILD)/packages $(BUILD)/newer
 	@rm -rf $(BUILD)/newer
 
 # Two versions, of which the second is newer and says so: what is upgraded from and to.
 NEWER   := $(BUILD)/acceptance/newer
-acceptance: as-root build $(NFPM) ## the README's admin chapter on two booted Debians (RELEASE=trixie, ARGS=--keep; 15 minutes)
+acceptance: as-root build $(NFPM) $(SBOM) ## the README's admin chapter on two booted Debians (RELEASE=trixie, ARGS=--keep; 15 minutes)
 	@contrib/install-deps --acceptance
-	contrib/packaging/build $(BUILD) $(NFPM) $(BUILD)/acceptance/old
-	$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
-	VERSION=999 contrib/packaging/build $(NEWER) $(NFPM) $(BUILD)/acceptance/new
-	@$(GO) build -o $(BUILD)/acceptance/run ./contrib/testbed/acceptance
-	@$(BUILD)/acceptance/run --release $(or $(RELEASE),bookworm) $(ARGS)
-
-$(NFPM): .ci/nfpm/go.mod
-	@mkdir -p $(@D)
-	cd .ci/nfpm && $(GO) build -trimpath -buildvcs=false -o $(CURDIR)/$@ github.com/goreleaser/nfpm/v2/cmd/nfpm
-	@touch $@
+	@$(call PACK,$(BUILD),$(BUILD)/acceptance/old)
+	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
+	@export VERSION=999; $(call PACK,$(NEWER),$(BUILD)/acceptance/new)
+	@$(call STAGE,acceptance) --release $(or $(RELEASE),bookworm) $(ARGS)
 
 clean: ## remove build/
 	rm -rf $(BUILD)

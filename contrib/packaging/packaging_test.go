@@ -146,3 +146,37 @@ func TestPurgeLeavesNothing(t *testing.T) {
 		}
 	}
 }
+
+// A program may be packed only if each module in it has a licence to hand on.
+func TestModuleWithoutLicenceIsRefused(t *testing.T) {
+	bin := t.TempDir()
+	for _, c := range []struct {
+		file string
+		ok   bool
+	}{{"LICENSE", true}, {"COPYING.txt", true}, {"licence-MIT", true}, {"NOTICE", false}, {"README", false}} {
+		root := lay(t, map[string]string{
+			"module/" + c.file: "a text\n", "LICENSE": "Go's own\n",
+			"go": "#!/bin/sh\ncase $1 in\nversion) printf '\\tdep\\texample.org/m\\tv1.2.3\\th1:x=\\n' ;;\n" +
+				"env) dirname \"$0\" ;;\nlist) echo \"example.org/m v1.2.3 $(dirname \"$0\")/module\" ;;\nesac\n",
+		})
+		cmd := exec.Command("./licences", filepath.Join(bin, "program"))
+		cmd.Env = append(os.Environ(), "GO="+filepath.Join(root, "go"))
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v: %s", c.file, err, out)
+		}
+		want := "example.org/m v1.2.3 has no licence"
+		if c.ok {
+			want = "Go's own\n\n==== example.org/m v1.2.3: " + c.file + " ====\n\na text\n"
+		}
+		if !strings.Contains(string(out), want) {
+			t.Errorf("%s: %s, want %s", c.file, out, want)
+		}
+	}
+}
+
+func TestLicencesOfWhatIsNoProgram(t *testing.T) {
+	if out, err := exec.Command("./licences", "packaging_test.go").CombinedOutput(); err == nil {
+		t.Errorf("a file that is no program was taken: %s", out)
+	}
+}
