@@ -32,7 +32,7 @@ func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	if !r.MPSFault.IsZero() {
 		return nil, ErrFaulted
 	}
-	if r.NoEpilog || r.MissedS > missable*r.DurationS() || slices.Contains(r.Unknown, names[0]) || slices.Contains(r.Unknown, names[2]) {
+	if r.NoEpilog || r.MissedS > missable*r.DurationS() || r.unknown(FigGPU) || r.unknown(FigMem) {
 		return nil, ErrPartial
 	}
 	p := &rlcore.Profile{
@@ -41,6 +41,8 @@ func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	}
 	return p, p.Validate()
 }
+
+func (r *Record) unknown(f Fig) bool { return slices.Contains(r.Unknown, Recorded[f].Name) }
 
 // Merge joins what was known of an application with one more solo run: duration
 // and its spread over all runs, and at each part of the run the mean of what flows
@@ -64,24 +66,27 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 		// The same part of each run, whatever its length.
 		part := (float64(i) + 0.5) / float64(points)
 		a, b := old.At(part*old.DurationS), run.At(part*run.DurationS)
-		mix := func(x, y float64) float64 { return (x*n + y) / (n + 1) }
-		p.Series[i] = rlcore.Use{
-			GPU: mix(a.GPU, b.GPU), Core: mix(a.Core, b.Core), PCIeMBps: mix(a.PCIeMBps, b.PCIeMBps),
-			MemMiB: max(most(old, i, points), most(run, i, points)),
+		for f := range resources {
+			v := (*f.Resource(&a)*n + *f.Resource(&b)) / (n + 1)
+			if f.Held {
+				v = max(f.most(old, i, points), f.most(run, i, points))
+			}
+			*f.Resource(&p.Series[i]) = v
 		}
 	}
 	return p
 }
 
-// most is the largest memory of a run during part i of n, MiB: what one moment of the
-// part shows may be less.
-func most(p *rlcore.Profile, i, n int) float64 {
+// most is the figure's largest value during part i of n of a run: a single moment of
+// the part may show less.
+func (f *Figure) most(p *rlcore.Profile, i, n int) float64 {
 	from, to := float64(i)/float64(n)*p.DurationS, float64(i+1)/float64(n)*p.DurationS
-	mem := max(p.At(from).MemMiB, p.At(to).MemMiB)
+	first, last := p.At(from), p.At(to)
+	most := max(*f.Resource(&first), *f.Resource(&last))
 	for k := int(from / p.PeriodS); k < len(p.Series) && float64(k)*p.PeriodS < to; k++ {
-		mem = max(mem, p.Series[k].MemMiB)
+		most = max(most, *f.Resource(&p.Series[k]))
 	}
-	return mem
+	return most
 }
 
 // mergeStep joins what two profiles say of the iterations' time. Where they differ

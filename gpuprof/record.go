@@ -63,6 +63,14 @@ func (q *Quantile) ordered() bool {
 	return 0 <= q.P50 && q.P50 <= q.P90 && q.P90 <= q.P95 && q.P95 <= q.P99 && q.P99 <= q.Max && !math.IsInf(q.Max, 0)
 }
 
+// Summary is what a record keeps of a figure that has no field of its own.
+type Summary struct {
+	Mean      float64   `json:"mean"`
+	Peak      float64   `json:"peak"`
+	Integral  float64   `json:"integral"` // over the time with readings, unit × s
+	Quantiles *Quantile `json:"quantiles,omitempty"`
+}
+
 // Quantiles are those of the four resources over time.
 type Quantiles struct {
 	GPU      Quantile `json:"gpu"`
@@ -140,6 +148,8 @@ type Record struct {
 	Rx        *Flow      `json:"rx,omitempty"` // PCIe into the GPUs
 	Tx        *Flow      `json:"tx,omitempty"`
 	Power     *Power     `json:"power,omitempty"`
+	// Figures holds the figures that have no field above, by name.
+	Figures map[string]Summary `json:"figures,omitempty"`
 	// CoreFrom is where core use came from, the poorest source that was used. "" = a
 	// record of an older agent, or none.
 	CoreFrom string `json:"core_from,omitempty"`
@@ -218,79 +228,99 @@ func (r *Record) Validate() error {
 	if err := r.validateMore(bad); err != nil {
 		return err
 	}
-	for _, u := range append([]rlcore.Use{r.Mean, r.Peak}, r.Series...) {
-		for _, v := range [...]float64{u.GPU, u.Core, u.MemMiB, u.PCIeMBps} {
-			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-				return bad("a figure of the series", v)
+	for f := range resources {
+		for _, u := range append([]rlcore.Use{r.Mean, r.Peak}, r.Series...) {
+			if v := *f.Resource(&u); !f.possible(v) {
+				return bad("figure "+f.Name, v)
 			}
-		}
-		if u.GPU > 1 || u.Core > 1 {
-			return bad("a utilisation", max(u.GPU, u.Core))
 		}
 	}
 	return nil
 }
 
+// resources yields the figures that are part of a Use.
+func resources(yield func(*Figure) bool) {
+	for i := range Recorded {
+		if Recorded[i].Resource != nil && !yield(&Recorded[i]) {
+			return
+		}
+	}
+}
+
+// possible reports whether all values of the figure can be true.
+func (f *Figure) possible(vs ...float64) bool {
+	return finite(vs...) && (!f.Fraction() || !slices.ContainsFunc(vs, func(v float64) bool { return v > 1 }))
+}
+
+// finite reports whether no value is negative, infinite or no number.
+func finite(vs ...float64) bool {
+	return !slices.ContainsFunc(vs, func(v float64) bool { return !(v >= 0) || math.IsInf(v, 0) })
+}
+
 // validateMore checks what the first agents' records didn't have.
 func (r *Record) validateMore(bad func(string, any) error) error {
-	// A figure that may be absent, but not impossible.
-	figure := func(vs ...float64) bool {
-		return !slices.ContainsFunc(vs, func(v float64) bool { return !(v >= 0) || math.IsInf(v, 0) })
-	}
 	switch {
 	case len(r.App) > 255 || len(r.AppType) > 255 || len(r.Params) > 4096:
 		return bad("the length of app, app_type or params", max(len(r.App), len(r.AppType), len(r.Params)))
-	case !figure(r.InputMiB):
+	case !finite(r.InputMiB):
 		return bad("input_mib", r.InputMiB)
 	case !(r.StepS >= 0 && r.StepS < 1e6):
 		return bad("step_s", r.StepS)
 	case !(math.Abs(r.ClockBehindS) < 1e10):
 		return bad("clock_behind_s", r.ClockBehindS)
-	case !figure(r.MissedS):
+	case !finite(r.MissedS):
 		return bad("missed_s", r.MissedS)
 	case r.CoreFrom != "" && r.CoreFrom != CoreGPM && r.CoreFrom != CoreProcess && r.CoreFrom != CoreGPU:
 		return bad("core_from", fmt.Sprintf("%.32q", r.CoreFrom))
-	case len(r.Unknown) > figures || len(r.Mixed) > figures || len(r.Dropped) > figures:
-		return bad("the number of figures", max(len(r.Unknown), len(r.Mixed), len(r.Dropped)))
+	case max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures)) > MaxFigures:
+		return bad("the number of figures", max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures)))
 	}
-	for _, n := range append(slices.Concat(r.Unknown, r.Mixed), slices.Collect(maps.Keys(r.Dropped))...) {
-		if !slices.Contains(names[:], n) {
+	for _, n := range slices.Concat(r.Unknown, r.Mixed, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures))) {
+		if !isFigure(n) {
 			return bad("a figure's name", fmt.Sprintf("%.32q", n))
 		}
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		if len(g.MIG) > 255 || len(g.UUID) > 255 || len(g.Model) > 255 || len(g.Arch) > 255 || g.Cores < 0 || !figure(g.MemMiB, g.PCIeMBps) {
+		if max(len(g.MIG), len(g.UUID), len(g.Model), len(g.Arch)) > 255 || g.Cores < 0 || !finite(g.MemMiB, g.PCIeMBps) {
 			return bad("a GPU", fmt.Sprintf("%.64q", g.UUID))
 		}
 	}
-	if q := r.Quantiles; q != nil {
-		for _, q := range []*Quantile{&q.GPU, &q.Core, &q.MemMiB, &q.PCIeMBps} {
-			if !q.ordered() {
-				return bad("a quantile", *q)
-			}
+	return r.validateSummaries(bad)
+}
+
+// validateSummaries checks what a record sums up and the peaks of its series.
+func (r *Record) validateSummaries(bad func(string, any) error) error {
+	for f := range resources {
+		if r.Quantiles == nil {
+			break
 		}
-		if q.GPU.Max > 1 || q.Core.Max > 1 {
-			return bad("a quantile of a utilisation", max(q.GPU.Max, q.Core.Max))
+		if q := f.Quantiles(r.Quantiles); !q.ordered() || !f.possible(q.Max) {
+			return bad("a quantile of "+f.Name, *q)
+		}
+	}
+	for name, s := range r.Figures {
+		if !finite(s.Mean, s.Peak, s.Integral) || s.Quantiles != nil && !s.Quantiles.ordered() {
+			return bad("figure "+name, s)
 		}
 	}
 	for _, f := range []*Flow{r.Rx, r.Tx} {
-		if f != nil && !figure(f.Mean, f.Peak) {
+		if f != nil && !finite(f.Mean, f.Peak) {
 			return bad("a direction of PCIe", *f)
 		}
 	}
-	if p := r.Power; p != nil && !figure(p.MeanW, p.PeakW, p.EnergyJ) {
+	if p := r.Power; p != nil && !finite(p.MeanW, p.PeakW, p.EnergyJ) {
 		return bad("power", *p)
 	}
-	if p := r.Peaks; p != nil {
-		for _, c := range [][]float64{p.GPU, p.Core, p.PCIeMBps} {
-			// A series that was dropped may leave its peaks behind.
-			if len(c) != len(p.GPU) || len(c) > MaxPoints || len(c) != len(r.Series) && !(r.Cut && len(r.Series) == 0) || !figure(c...) {
-				return bad("a column of peaks, of length", len(c))
-			}
+	for f := range resources {
+		if r.Peaks == nil || f.Peaks == nil {
+			continue
 		}
-		if len(p.GPU) > 0 && max(slices.Max(p.GPU), slices.Max(p.Core)) > 1 {
-			return bad("a peak of a utilisation", max(slices.Max(p.GPU), slices.Max(p.Core)))
+		column := *f.Peaks(r.Peaks)
+		// A series that was dropped may leave its peaks behind.
+		dropped := r.Cut && len(r.Series) == 0 && len(column) == len(r.Peaks.GPU) && len(column) <= MaxPoints
+		if len(column) != len(r.Series) && !dropped || !f.possible(column...) {
+			return bad("a column of peaks, of length", len(column))
 		}
 	}
 	return nil

@@ -1,7 +1,6 @@
 package gpuprof
 
 import (
-	"cmp"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -10,62 +9,101 @@ import (
 // Tally gathers all readings of one run. Its size doesn't grow with the run's
 // length. Its fields are exported for the agent's state file only.
 type Tally struct {
-	Series Series
-	Bins   [flows]Sketch
-	Sum    [flows]float64 // integrals over time
-	Max    [flows]float64
-	Time   [flows]float64 // s with a reading, each figure's own
-	Any    float64        // s with a reading of anything
-	Last   float64        // up to when, s since the job's start
+	PeriodS float64           // of a point of the series, s
+	By      map[string]*Total // by the figure's name: the state outlives a longer table
+	Any     float64           // s with a reading of anything
+	Last    float64           // up to when, s since the job's start
+}
 
-	Rx, Tx   Flow    // Mean is the integral until it is asked for
-	RxTxS    float64 // s with both
-	EnergyJ  float64 // over PowerS
-	PowerS   float64
-	PowerMax float64
+// Total is what a Tally has gathered of one figure.
+type Total struct {
+	Sum, Max, Time float64 // integral over time, largest, s with a reading
+	Bins           *Sketch // nil = the figure has no quantiles
+	Points         series
 }
 
 // NewTally returns an empty tally. periodS is the length of the series's first
-// points, s; memMiB and pcieMBps what the job's GPUs have in all, 0 = unknown.
-func NewTally(periodS, memMiB, pcieMBps float64) *Tally {
-	t := &Tally{Series: Series{PeriodS: periodS}}
-	// PCIe 3.0 x16 where the link isn't known; the sketch widens by itself.
-	for k, most := range Values(rlcore.Use{GPU: 1, Core: 1, MemMiB: cmp.Or(memMiB, 16384), PCIeMBps: cmp.Or(pcieMBps, 32000)}) {
-		t.Bins[k].Width = most / sketchBins
+// points, s; span the range of a figure on the job's GPUs, 0 or missing = unknown.
+func NewTally(periodS float64, span map[Fig]float64) *Tally {
+	t := &Tally{PeriodS: periodS, By: map[string]*Total{}}
+	for f := range Recorded {
+		total := t.of(Fig(f))
+		if wide := span[Fig(f)]; wide > 0 && total.Bins != nil {
+			total.Bins.Width = wide / sketchBins
+		}
 	}
 	return t
+}
+
+// of returns what was gathered of a figure.
+func (t *Tally) of(f Fig) *Total {
+	row := &Recorded[f]
+	total := t.By[row.Name]
+	if total == nil {
+		total = &Total{}
+		if row.Span > 0 {
+			total.Bins = &Sketch{Width: row.Span / sketchBins}
+		}
+		t.By[row.Name] = total
+	}
+	return total
+}
+
+// Sane reports whether a tally that was read from a file can be true.
+func (t *Tally) Sane() bool {
+	possible := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+	if !(t.PeriodS > 0) || !possible(t.PeriodS) || !possible(t.Any) || !possible(t.Last) || t.By == nil {
+		return false
+	}
+	for _, total := range t.By {
+		if total == nil || len(total.Points) > MaxPoints || total.Bins != nil && !(total.Bins.Width > 0) ||
+			!possible(total.Sum) || !possible(total.Max) || !possible(total.Time) {
+			return false
+		}
+	}
+	return true
 }
 
 // Add adds a reading that holds between two moments, in seconds since the job's
 // start. What lies before the last one's end counts once.
 func (t *Tally) Add(from, to float64, r Reading) {
 	from = max(from, t.Last)
-	if !(to > from) || math.IsInf(to, 0) || r.Has == 0 {
+	if !(to > from) || math.IsInf(to, 0) || r.Empty() {
 		return
 	}
 	dt := to - from
 	t.Last = to
 	t.Any += dt
-	t.Series.Add(from, to, r)
-	for k, v := range Values(r.Use) {
-		if r.Has&(1<<k) == 0 {
+	t.reach(to)
+	for i := range Recorded {
+		f, row := Fig(i), &Recorded[i]
+		total, v := t.of(f), r.Value[f]
+		if row.Resource != nil {
+			total.Points.add(from, to, t.PeriodS, v, r.Has(f))
+		}
+		if !r.Has(f) {
 			continue
 		}
-		t.Sum[k] += v * dt
-		t.Time[k] += dt
-		t.Max[k] = max(t.Max[k], v)
-		t.Bins[k].Add(v, dt)
+		peak := v
+		if row.Value != nil {
+			v, peak = row.Value(&r)
+		}
+		total.Sum += v * dt
+		total.Time += dt
+		total.Max = max(total.Max, peak)
+		if total.Bins != nil {
+			total.Bins.Add(v, dt)
+		}
 	}
-	if r.Has&FigPCIe != 0 && r.Directions {
-		t.RxTxS += dt
-		t.Rx.Mean += r.RxMBps * dt
-		t.Tx.Mean += r.TxMBps * dt
-		t.Rx.Peak, t.Tx.Peak = max(t.Rx.Peak, r.RxMBps), max(t.Tx.Peak, r.TxMBps)
-	}
-	if r.Has&FigPower != 0 {
-		t.EnergyJ += cmp.Or(r.MeanW, r.PowerW) * dt
-		t.PowerS += dt
-		t.PowerMax = max(t.PowerMax, r.PowerW, r.MeanW)
+}
+
+// reach makes the points long enough for all series to reach a moment.
+func (t *Tally) reach(to float64) {
+	for t.PeriodS > 0 && to > t.PeriodS*MaxPoints {
+		for _, total := range t.By {
+			total.Points.halve()
+		}
+		t.PeriodS *= 2
 	}
 }
 
@@ -74,67 +112,80 @@ const unknownBelow = 0.9
 
 // Fill writes what was gathered into a record whose Start and End are set.
 func (t *Tally) Fill(r *Record) {
-	var mean [flows]float64
 	unknown := Figures(0)
-	for k := range mean {
-		if t.Time[k] > 0 {
-			mean[k] = min(t.Max[k], t.Sum[k]/t.Time[k]) // sums round
-		}
-		if t.Time[k] < unknownBelow*t.Any {
-			unknown |= 1 << k
-		}
-	}
-	if t.PowerS < unknownBelow*t.Any {
-		unknown |= FigPower
-	}
-	if t.Any == 0 {
-		unknown = AllFigures
-	}
-	r.Mean, r.Peak = useOf(mean), useOf(t.Max)
-	r.Unknown = unknown.Names()
-	r.MissedS = max(0, r.DurationS()-t.Any)
-	r.PeriodS, r.Series = t.Series.PeriodS, rounded(t.Series.Points())
-	r.Peaks = peaks(r.Series, rounded(t.Series.Peaks()))
+	r.PeriodS, r.MissedS = t.PeriodS, max(0, r.DurationS()-t.Any)
+	r.Series = make([]rlcore.Use, len(t.of(FigGPU).Points))
 	if t.Any > 0 {
-		q := &Quantiles{}
-		for k, dst := range []*Quantile{&q.GPU, &q.Core, &q.MemMiB, &q.PCIeMBps} {
-			b := &t.Bins[k]
-			*dst = Quantile{P50: b.Quantile(0.5), P90: b.Quantile(0.9), P95: b.Quantile(0.95), P99: b.Quantile(0.99), Max: t.Max[k]}
-			dst.cap(t.Max[k])
+		r.Quantiles = &Quantiles{}
+	}
+	peaks, notable := &Peaks{}, false
+	for i := range Recorded {
+		row, total := &Recorded[i], t.of(Fig(i))
+		if t.Any == 0 || total.Time < unknownBelow*t.Any {
+			unknown |= Of(Fig(i))
 		}
-		r.Quantiles = q
+		s := total.summary()
+		switch {
+		case row.Resource != nil:
+			*row.Resource(&r.Mean), *row.Resource(&r.Peak) = s.Mean, s.Peak
+			if t.Any > 0 {
+				*row.Quantiles(r.Quantiles) = *s.Quantiles
+			}
+			notable = row.series(total.Points, r.Series, peaks) || notable
+		case total.Time == 0:
+		case row.Record != nil:
+			row.Record(r, s)
+		default:
+			if r.Figures == nil {
+				r.Figures = map[string]Summary{}
+			}
+			r.Figures[row.Name] = s
+		}
 	}
-	if s := t.RxTxS; s > 0 {
-		r.Rx, r.Tx = &Flow{min(t.Rx.Peak, t.Rx.Mean/s), t.Rx.Peak}, &Flow{min(t.Tx.Peak, t.Tx.Mean/s), t.Tx.Peak}
-	}
-	if t.PowerS > 0 {
-		r.Power = &Power{MeanW: min(t.PowerMax, t.EnergyJ/t.PowerS), PeakW: t.PowerMax, EnergyJ: t.EnergyJ}
+	r.Unknown = unknown.Names()
+	if notable {
+		r.Peaks = peaks
 	}
 }
 
-// rounded shortens figures to what NVML can tell, so that a record stays small:
-// use to 1/1000, traffic to 0.1 MB/s, memory up to the next MiB.
-func rounded(us []rlcore.Use) []rlcore.Use {
-	for i, u := range us {
-		us[i] = rlcore.Use{
-			GPU: math.Round(u.GPU*1e3) / 1e3, Core: math.Round(u.Core*1e3) / 1e3,
-			MemMiB: math.Ceil(u.MemMiB), PCIeMBps: math.Round(u.PCIeMBps*10) / 10,
-		}
+// summary makes a summary of the readings of a figure; of none it is 0.
+func (t *Total) summary() Summary {
+	s := Summary{Peak: t.Max, Integral: t.Sum}
+	if t.Time > 0 {
+		s.Mean = min(t.Max, t.Sum/t.Time) // sums round
 	}
-	return us
+	if b := t.Bins; b != nil {
+		s.Quantiles = &Quantile{P50: b.Quantile(0.5), P90: b.Quantile(0.9), P95: b.Quantile(0.95), P99: b.Quantile(0.99), Max: t.Max}
+		s.Quantiles.cap(t.Max)
+	}
+	return s
 }
 
-// peaks returns the peaks as columns, nil where they say no more than the series.
-func peaks(series, tops []rlcore.Use) *Peaks {
-	p, more := &Peaks{}, false
-	for i, u := range tops {
-		s := series[i]
-		more = more || u.GPU > s.GPU+0.005 || u.Core > s.Core+0.005 || u.PCIeMBps > s.PCIeMBps+0.5
-		// Never under the mean beside them, which was rounded too.
-		p.GPU, p.Core, p.PCIeMBps = append(p.GPU, max(u.GPU, s.GPU)), append(p.Core, max(u.Core, s.Core)), append(p.PCIeMBps, max(u.PCIeMBps, s.PCIeMBps))
+// series writes a resource's points into a record's series and its peaks, and reports
+// whether the peaks say more than the series.
+func (f *Figure) series(points series, to []rlcore.Use, peaks *Peaks) (notable bool) {
+	short := func(v float64) float64 {
+		if f.Fraction() {
+			v = min(1, v) // sums round
+		}
+		return f.Round(v)
 	}
-	if !more {
-		return nil
+	of := (*Point).mean
+	if f.Held {
+		of = (*Point).top
 	}
-	return p
+	for i, v := range points.column(of) {
+		*f.Resource(&to[i]) = short(v)
+	}
+	if f.Peaks == nil {
+		return false
+	}
+	column := f.Peaks(peaks)
+	for i, v := range points.column((*Point).top) {
+		// Never under the mean of the same point, which was rounded too.
+		mean := *f.Resource(&to[i])
+		notable = notable || short(v) > mean+f.Notable
+		*column = append(*column, max(short(v), mean))
+	}
+	return notable
 }

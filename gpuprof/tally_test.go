@@ -18,23 +18,34 @@ func readings(t *rapid.T, add func(from, to float64, r Reading)) {
 	at := rapid.SampledFrom([]float64{0, 0, 0.3, 40}).Draw(t, "start")
 	for range rapid.IntRange(1, 1500).Draw(t, "readings") {
 		dt := rapid.SampledFrom([]float64{0.1, 0.125, 0.5, 1, 3.3, 10}).Draw(t, "dt")
-		r := Reading{
-			Use: rlcore.Use{
-				GPU:      rapid.SampledFrom([]float64{0, 0.3, 0.31, 1}).Draw(t, "gpu"),
-				Core:     rapid.SampledFrom([]float64{0, 0.25, 1}).Draw(t, "core"),
-				MemMiB:   rapid.SampledFrom([]float64{0, 100.5, 9000.3}).Draw(t, "mem"),
-				PCIeMBps: rapid.SampledFrom([]float64{0, 7, 40000}).Draw(t, "pcie"),
-			},
-			PowerW: rapid.SampledFrom([]float64{10, 250}).Draw(t, "power"),
-			Has:    rapid.SampledFrom([]Figures{AllFigures, AllFigures, AllFigures, AllFigures &^ FigGPU, FigMem, 0}).Draw(t, "has"),
-		}
-		r.RxMBps, r.TxMBps, r.Directions = r.PCIeMBps/4, r.PCIeMBps*3/4, true
+		pcie := rapid.SampledFrom([]float64{0, 7, 40000}).Draw(t, "pcie")
+		r := reading(map[Fig]float64{
+			FigGPU:   rapid.SampledFrom([]float64{0, 0.3, 0.31, 1}).Draw(t, "gpu"),
+			FigCore:  rapid.SampledFrom([]float64{0, 0.25, 1}).Draw(t, "core"),
+			FigMem:   rapid.SampledFrom([]float64{0, 100.5, 9000.3}).Draw(t, "mem"),
+			FigPCIe:  pcie,
+			FigRx:    pcie / 4,
+			FigTx:    pcie * 3 / 4,
+			FigPower: rapid.SampledFrom([]float64{10, 250}).Draw(t, "power"),
+		})
+		all := r.Known
+		r.Known &= rapid.SampledFrom([]Figures{all, all, all, all, all &^ Of(FigGPU), Of(FigMem), 0}).Draw(t, "has")
 		add(at, at+dt, r)
 		at += dt
 		if rapid.IntRange(0, 50).Draw(t, "gap") == 0 {
 			at += 25
 		}
 	}
+}
+
+func unix(s int64) time.Time          { return time.Unix(s, 0) }
+func seconds(s float64) time.Duration { return time.Duration(s * 1e9) }
+
+func reading(of map[Fig]float64) (r Reading) {
+	for f, v := range of {
+		r.Set(f, v)
+	}
+	return r
 }
 
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*max(1, math.Abs(a), math.Abs(b)) }
@@ -44,46 +55,40 @@ func near(a, b float64) bool { return math.Abs(a-b) <= 1e-6*max(1, math.Abs(a), 
 func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const mem = 9500
-		ta := NewTally(rapid.SampledFrom([]float64{0.02, 0.1, 1}).Draw(t, "period"), mem, 0)
-		var sum, top, time4 [flows]float64
-		var energy, end float64
+		ta := NewTally(rapid.SampledFrom([]float64{0.02, 0.1, 1}).Draw(t, "period"), map[Fig]float64{FigMem: mem})
+		var sum, top, time [MaxFigures]float64
+		var end float64
 		readings(t, func(from, to float64, r Reading) {
 			ta.Add(from, to, r)
 			end = to
-			for k, v := range Values(r.Use) {
-				if r.Has&(1<<k) != 0 {
-					sum[k] += v * (to - from)
-					time4[k] += to - from
-					top[k] = max(top[k], v)
-				}
-			}
-			if r.Has&FigPower != 0 {
-				energy += r.PowerW * (to - from)
+			for f := range r.Known.Each {
+				sum[f] += r.Value[f] * (to - from)
+				time[f] += to - from
+				top[f] = max(top[f], r.Value[f])
 			}
 		})
-		var got, gotTop, gotTime [flows]float64
-		for _, p := range ta.Series.Pts {
-			for k := range p.Sum {
-				got[k] += p.Sum[k]
-				gotTime[k] += p.Time[k]
-				gotTop[k] = max(gotTop[k], p.Top[k])
-				if p.Time[k] > ta.Series.PeriodS*(1+1e-9) || p.Sum[k] > p.Top[k]*p.Time[k]*(1+1e-9) {
-					t.Fatalf("point %+v of %v s", p, ta.Series.PeriodS)
+		energy := sum[FigPower]
+		for f := range Of(FigGPU, FigCore, FigMem, FigPCIe).Each {
+			var got Point
+			for _, p := range ta.of(f).Points {
+				got.Sum += p.Sum
+				got.Time += p.Time
+				got.Top = max(got.Top, p.Top)
+				if p.Time > ta.PeriodS*(1+1e-9) || p.Sum > p.Top*p.Time*(1+1e-9) {
+					t.Fatalf("point %+v of %v s", p, ta.PeriodS)
 				}
 			}
-		}
-		for k := range sum {
-			if !near(got[k], sum[k]) || !near(gotTime[k], time4[k]) || gotTop[k] != top[k] {
-				t.Fatalf("%s: integral %v over %v s, peak %v; want %v over %v, %v", names[k], got[k], gotTime[k], gotTop[k], sum[k], time4[k], top[k])
+			if !near(got.Sum, sum[f]) || !near(got.Time, time[f]) || got.Top != top[f] {
+				t.Fatalf("%s: %+v; want %v over %v, %v", Recorded[f].Name, got, sum[f], time[f], top[f])
 			}
 		}
-		start := time.Unix(1000, 0)
-		r := &Record{JobID: 1, Node: "n", Start: start, End: start.Add(time.Duration(end * 1e9))}
+		start := unix(1000)
+		r := &Record{JobID: 1, Node: "n", Start: start, End: start.Add(seconds(end))}
 		ta.Fill(r)
 		if err := r.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		if len(r.Series) > MaxPoints || useOf(top) != r.Peak {
+		if len(r.Series) > MaxPoints || (rlcore.Use{GPU: top[FigGPU], Core: top[FigCore], MemMiB: top[FigMem], PCIeMBps: top[FigPCIe]}) != r.Peak {
 			t.Fatalf("%d points, peak %+v", len(r.Series), r.Peak)
 		}
 		tops := r.Series
@@ -97,7 +102,7 @@ func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 		for _, u := range tops {
 			most = rlcore.Use{GPU: max(most.GPU, u.GPU), Core: max(most.Core, u.Core), MemMiB: max(most.MemMiB, u.MemMiB), PCIeMBps: max(most.PCIeMBps, u.PCIeMBps)}
 		}
-		if math.Abs(most.GPU-top[0]) > 0.006 || math.Abs(most.Core-top[1]) > 0.006 || most.MemMiB < top[2] || math.Abs(most.PCIeMBps-top[3]) > 0.6 {
+		if math.Abs(most.GPU-top[FigGPU]) > 0.006 || math.Abs(most.Core-top[FigCore]) > 0.006 || most.MemMiB < top[FigMem] || math.Abs(most.PCIeMBps-top[FigPCIe]) > 0.6 {
 			t.Fatalf("the record's series peaks at %+v, the readings at %v", most, top)
 		}
 		if r.Power != nil && (!near(r.Power.EnergyJ, energy) || r.Power.PeakW < r.Power.MeanW) {
@@ -160,9 +165,9 @@ func TestSketchOfPlateausIsExact(t *testing.T) {
 // A figure that was never read is unknown, not 0; a point without it repeats the
 // one before.
 func TestUnknownIsNotZero(t *testing.T) {
-	ta := NewTally(1, 0, 0)
-	ta.Add(0, 5, Reading{Use: rlcore.Use{MemMiB: 50}, Has: FigMem})
-	ta.Add(5, 10, Reading{Use: rlcore.Use{GPU: 0.4, MemMiB: 70}, Has: FigMem | FigGPU})
+	ta := NewTally(1, nil)
+	ta.Add(0, 5, reading(map[Fig]float64{FigMem: 50}))
+	ta.Add(5, 10, reading(map[Fig]float64{FigGPU: 0.4, FigMem: 70}))
 	r := &Record{JobID: 1, Node: "n", Start: time.Unix(0, 0), End: time.Unix(20, 0)}
 	ta.Fill(r)
 	if !slices.Equal(r.Unknown, []string{"gpu", "core", "pcie", "power"}) || r.MissedS != 10 || r.Mean.GPU != 0.4 || r.Series[0].GPU != 0.4 {

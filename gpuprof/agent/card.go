@@ -13,18 +13,15 @@ import (
 type Card interface {
 	// Utilisation is the GPU's and its memory's, 0..1.
 	Utilisation() (gpu, mem float64, err error)
-	// Memory is what is in use, MiB.
-	Memory() (float64, error)
+	// Read is the value of a source of NVML that is one number, see nvml.Sources.
+	Read(source string) (float64, error)
 	// PCIe is what comes from the host and goes to it, MB/s. It takes a driver 40 ms.
 	PCIe() (rx, tx float64, err error)
-	Power() (float64, error) // W
-	// Energy is a counter, J.
-	Energy() (float64, error)
 	// Activity is what performance monitoring saw since the last call.
 	Activity() (nvml.Activity, error)
 	// Samples are the driver's own utilisations since then.
 	Samples(since time.Time) ([]nvml.Point, error)
-	// Processes lists who computes there.
+	// Processes lists what computes there.
 	Processes() ([]nvml.Process, error)
 	// ProcessUtilisation is what each of them used since then.
 	ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error)
@@ -37,7 +34,7 @@ type whole struct {
 }
 
 func (c *whole) Activity() (nvml.Activity, error) {
-	return c.meter.read(c.Device.Answers.GPM, c.Device.Meter)
+	return c.meter.read(c.Device.Answers[nvml.GPM], c.Device.Meter)
 }
 
 // meter is a meter of performance monitoring that is made when it is first read.
@@ -60,8 +57,7 @@ func (m *meter) read(has bool, start func() (*nvml.Meter, error)) (nvml.Activity
 // errNotYet: there is nothing to compare with yet.
 var errNotYet = errors.New("no earlier reading")
 
-// part is a MIG instance. NVML tells neither its utilisation by itself nor its PCIe
-// and power.
+// part is a MIG instance. NVML gives neither its utilisation nor its PCIe and power.
 type part struct {
 	*nvml.Instance
 	of    *nvml.Device
@@ -72,12 +68,8 @@ func (c *part) Utilisation() (gpu, mem float64, err error) { return 0, 0, nvml.E
 
 func (c *part) PCIe() (rx, tx float64, err error) { return 0, 0, nvml.ErrNotSupported }
 
-func (c *part) Power() (float64, error) { return 0, nvml.ErrNotSupported }
-
-func (c *part) Energy() (float64, error) { return 0, nvml.ErrNotSupported }
-
 func (c *part) Activity() (nvml.Activity, error) {
-	return c.meter.read(c.of.Answers.GPM, func() (*nvml.Meter, error) { return c.of.InstanceMeter(c.Instance) })
+	return c.meter.read(c.of.Answers[nvml.GPM], func() (*nvml.Meter, error) { return c.of.InstanceMeter(c.Instance) })
 }
 
 func (c *part) Samples(time.Time) ([]nvml.Point, error) { return nil, nvml.ErrNotSupported }

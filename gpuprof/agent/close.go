@@ -77,7 +77,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 	if err := r.Validate(); err != nil && t.Samples > 0 {
 		// Better none than a wrong one: who and when stays.
 		a.Log.Error("what was gathered of a job can't be true", "job", j.JobID, "err", err)
-		empty := &tracked{job: j, noEpilog: t.noEpilog, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), 0, 0), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
+		empty := &tracked{job: j, noEpilog: t.noEpilog, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), nil), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
 		return a.record(empty, j)
 	}
 	return r

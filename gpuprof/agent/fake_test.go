@@ -19,10 +19,12 @@ type card struct {
 	pcie   func() (rx, tx float64, err error)
 	power  func() (float64, error)
 	energy func() (float64, error)
-	act    func() (nvml.Activity, error)
-	points func(since time.Time) ([]nvml.Point, error)
-	procs  func() ([]nvml.Process, error)
-	uses   func(since time.Time) ([]nvml.ProcessUse, error)
+	// temperature is a source that no recorded figure reads, unless a test adds one.
+	temperature func() (float64, error)
+	act         func() (nvml.Activity, error)
+	points      func(since time.Time) ([]nvml.Point, error)
+	procs       func() ([]nvml.Process, error)
+	uses        func(since time.Time) ([]nvml.ProcessUse, error)
 }
 
 var none = nvml.ErrNotSupported
@@ -34,11 +36,12 @@ func (c *card) Utilisation() (float64, float64, error) {
 	return c.use()
 }
 
-func (c *card) Memory() (float64, error) {
-	if c.memory == nil {
+func (c *card) Read(source string) (float64, error) {
+	read := map[string]func() (float64, error){nvml.Memory: c.memory, nvml.Power: c.power, nvml.Energy: c.energy, "temperature": c.temperature}[source]
+	if read == nil {
 		return 0, none
 	}
-	return c.memory()
+	return read()
 }
 
 func (c *card) PCIe() (float64, float64, error) {
@@ -46,20 +49,6 @@ func (c *card) PCIe() (float64, float64, error) {
 		return 0, 0, none
 	}
 	return c.pcie()
-}
-
-func (c *card) Power() (float64, error) {
-	if c.power == nil {
-		return 0, none
-	}
-	return c.power()
-}
-
-func (c *card) Energy() (float64, error) {
-	if c.energy == nil {
-		return 0, none
-	}
-	return c.energy()
 }
 
 func (c *card) Activity() (nvml.Activity, error) {

@@ -8,15 +8,11 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Bounds beyond which a figure is a lie; no card of today comes near.
-const (
-	mostPower = 5e3   // W
-	mostPCIe  = 600e3 // MB/s, both directions, where the link isn't known
-	slack     = 1.05  // readings at slightly different moments don't add up
-)
+// slack is by how much readings at slightly different moments may exceed what is
+// possible.
+const slack = 1.05
 
 // stale is after how many periods a figure that counts from the reading before says
 // nothing of a job.
@@ -28,10 +24,10 @@ type look struct {
 	reading  gpuprof.Reading
 	coreFrom string
 	lied     gpuprof.Figures // figures that were given and can't be true
-	// own is what jobs used by themselves, where processes tell; ownFigures says of
-	// which figures.
-	own        map[int64]rlcore.Use
-	ownFigures gpuprof.Figures
+	// own holds what jobs used by themselves, where processes tell them apart, and told
+	// of which figures.
+	own  map[int64]*gpuprof.Reading
+	told gpuprof.Figures
 }
 
 // look reads a GPU for the jobs on it. It returns an error where nothing could be
@@ -43,31 +39,11 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 	if errors.Is(err, nvml.ErrLost) {
 		return look{}, err
 	}
-	act, aerr := g.card.Activity()
-	if aerr == nil && now.Sub(g.seen) > stale*g.pace.period {
-		aerr = errNotYet // it is of the time before the job, most of it
-	}
-	switch {
-	case errors.Is(aerr, nvml.ErrLost):
+	aerr := g.activity(&l)
+	if errors.Is(aerr, nvml.ErrLost) {
 		return look{}, aerr
-	case errors.Is(aerr, nvml.ErrImplausible) || aerr == nil && !fraction(act.SM):
-		l.lied |= gpuprof.FigCore
-	case aerr == nil:
-		r.Core, l.coreFrom = act.SM, gpuprof.CoreGPM
-		r.Has |= gpuprof.FigCore
-		if r.Has&gpuprof.FigGPU == 0 && fraction(act.Graphics) && g.mig != "" {
-			r.GPU = act.Graphics // an instance has no utilisation of its own
-			r.Has |= gpuprof.FigGPU
-		}
-		// A card that can't tell it gives 0.
-		both := act.PCIeRx + act.PCIeTx
-		g.counts = g.counts || both > 0
-		if g.counts && both <= g.mostPCIe() && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.mig == "" {
-			// Over the whole time since the last reading, where the other way is 20 ms.
-			l.flow(act.PCIeRx, act.PCIeTx, g.mostPCIe())
-		}
 	}
-	if r.Has&gpuprof.FigPCIe == 0 {
+	if !r.Has(gpuprof.FigPCIe) {
 		perr := g.pcie(&l)
 		if errors.Is(perr, nvml.ErrLost) {
 			return look{}, perr
@@ -75,14 +51,13 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 		err = failures(err, perr)
 	}
 	a.processes(g, jobs, &l)
-	if r.Has&gpuprof.FigCore == 0 && r.Has&gpuprof.FigGPU != 0 && !errors.Is(aerr, errNotYet) {
-		r.Core, l.coreFrom = r.GPU, gpuprof.CoreGPU
-		r.Has |= gpuprof.FigCore
+	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, errNotYet) {
+		l.core(r.Value[gpuprof.FigGPU], gpuprof.CoreGPU)
 	}
 	g.energy(&l, a.Now)
 	g.contradict(&l)
 	g.seen = now
-	if r.Has == 0 {
+	if r.Empty() {
 		if err == nil {
 			err = errors.New("the GPU gives no figure")
 		}
@@ -91,19 +66,58 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 	return l, nil
 }
 
-// figures reads utilisation, memory and power, each by itself.
+// figures reads utilisation and every figure that is a value of NVML's, each by itself.
 func (g *gpu) figures(l *look) error {
-	r := &l.reading
-	use, _, err1 := g.card.Utilisation()
-	l.take(gpuprof.FigGPU, use, &r.GPU, 1, err1)
-	mem, err2 := g.card.Memory()
-	l.take(gpuprof.FigMem, mem, &r.MemMiB, g.mostMem(), err2)
-	w, err3 := g.card.Power()
-	if err3 == nil && w == 0 {
-		err3 = nvml.ErrImplausible // a card that is on draws something
+	use, _, err := g.card.Utilisation()
+	l.take(gpuprof.FigGPU, use, g.most(gpuprof.FigGPU), err)
+	errs := []error{err}
+	for i := range gpuprof.Recorded {
+		f, row := gpuprof.Fig(i), &gpuprof.Recorded[i]
+		if row.Source == "" {
+			continue
+		}
+		v, err := g.card.Read(row.Source)
+		if err == nil && v == 0 && row.Nonzero {
+			err = nvml.ErrImplausible
+		}
+		l.take(f, v, g.most(f), err)
+		errs = append(errs, err)
 	}
-	l.take(gpuprof.FigPower, w, &r.PowerW, mostPower, err3)
-	return failures(err1, err2, err3)
+	return failures(errs...)
+}
+
+// activity takes what performance monitoring saw since the last look.
+func (g *gpu) activity(l *look) error {
+	r := &l.reading
+	act, err := g.card.Activity()
+	if err == nil && l.at.Sub(g.seen) > stale*g.pace.period {
+		err = errNotYet // it is of the time before the job, most of it
+	}
+	switch {
+	case errors.Is(err, nvml.ErrImplausible) || err == nil && !fraction(act.SM):
+		l.lied |= gpuprof.Of(gpuprof.FigCore)
+		return err
+	case err != nil:
+		return err
+	}
+	l.core(act.SM, gpuprof.CoreGPM)
+	if !r.Has(gpuprof.FigGPU) && fraction(act.Graphics) && g.mig != "" {
+		r.Set(gpuprof.FigGPU, act.Graphics) // an instance has no utilisation of its own
+	}
+	// A card that can't tell it gives 0.
+	both := act.PCIeRx + act.PCIeTx
+	g.counts = g.counts || both > 0
+	if most := g.most(gpuprof.FigPCIe); g.counts && both <= most && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.mig == "" {
+		// Over the whole time since the last reading, where the other way is 20 ms.
+		l.flow(act.PCIeRx, act.PCIeTx, most)
+	}
+	return nil
+}
+
+// core takes the use of the SMs over from one of its sources.
+func (l *look) core(v float64, from string) {
+	l.reading.Set(gpuprof.FigCore, v)
+	l.coreFrom = from
 }
 
 // failures joins errors but for those of figures that the card hasn't.
@@ -130,93 +144,100 @@ func (g *gpu) pcie(l *look) error {
 		if !(rx >= 0 && tx >= 0) {
 			rx = math.NaN()
 		}
-		var both float64
-		t.known = l.take(gpuprof.FigPCIe, rx+tx, &both, g.mostPCIe(), err)
+		t.known = l.take(gpuprof.FigPCIe, rx+tx, g.most(gpuprof.FigPCIe), err)
 	}
 	if t.known {
-		l.flow(t.rx, t.tx, g.mostPCIe())
+		l.flow(t.rx, t.tx, g.most(gpuprof.FigPCIe))
 	}
 	return t.err
 }
 
 // flow takes PCIe's two directions over.
 func (l *look) flow(rx, tx, most float64) {
-	r := &l.reading
-	r.PCIeMBps, r.RxMBps, r.TxMBps, r.Directions = min(rx+tx, most), rx, tx, true
-	r.Has |= gpuprof.FigPCIe
+	l.reading.Set(gpuprof.FigPCIe, min(rx+tx, most))
+	l.reading.Set(gpuprof.FigRx, rx)
+	l.reading.Set(gpuprof.FigTx, tx)
 }
 
-// take takes a figure over into a reading if it can be true.
-func (l *look) take(f gpuprof.Figures, v float64, to *float64, most float64, err error) bool {
+// take takes a figure over into the reading if it can be true.
+func (l *look) take(f gpuprof.Fig, v, most float64, err error) bool {
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !(v >= 0 && v <= most*slack):
-		l.lied |= f
+		l.lied |= gpuprof.Of(f)
 		return false
 	case err != nil:
 		return false
 	}
-	*to = min(v, most)
-	l.reading.Has |= f
+	l.reading.Set(f, min(v, most))
 	return true
 }
 
 func fraction(v float64) bool { return v >= 0 && v <= 1 }
 
-func (g *gpu) mostMem() float64 {
-	if g.dev.MemMiB > 0 {
-		return g.dev.MemMiB
+// most is the largest value of a figure that can be true of the GPU.
+func (g *gpu) most(f gpuprof.Fig) float64 {
+	if span := g.span(f); span > 0 {
+		return span
 	}
-	return 4 << 20 // 4 TiB
+	return gpuprof.Recorded[f].Most
 }
 
-func (g *gpu) mostPCIe() float64 {
-	if g.dev.PCIeMBps > 0 {
+// span is a figure's range where it depends on the card; 0 = it doesn't, or is unknown.
+func (g *gpu) span(f gpuprof.Fig) float64 {
+	switch f {
+	case gpuprof.FigMem:
+		return g.dev.MemMiB
+	case gpuprof.FigPCIe:
 		return g.dev.PCIeMBps
 	}
-	return mostPCIe
+	return 0
 }
 
 // energy makes power of a counter of energy. One that falls, or that rises faster
 // than a card can draw, is dropped, and what comes is compared with its new value. What
 // was read before it may have taken a while (PCIe's counters do): its time is its own.
 func (g *gpu) energy(l *look, clock func() time.Time) {
-	j, err := g.card.Energy()
+	j, err := g.card.Read(nvml.Energy)
 	now := clock()
 	last, at, had := g.joules, g.joulesAt, g.joulesOK
 	g.joules, g.joulesAt, g.joulesOK = j, now, err == nil && j > 0 && !math.IsInf(j, 0)
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !g.joulesOK:
-		l.lied |= gpuprof.FigPower
+		l.lied |= gpuprof.Of(gpuprof.FigPower)
 	case err != nil || !had || !now.After(at) || now.Sub(at) > stale*g.pace.period:
 	default:
 		w := (j - last) / now.Sub(at).Seconds()
 		// A counter moves in steps: none in a short time isn't a lie.
-		if !(w >= 0 && w <= mostPower) {
-			l.lied |= gpuprof.FigPower
+		if !(w >= 0 && w <= g.most(gpuprof.FigPower)) {
+			l.lied |= gpuprof.Of(gpuprof.FigPower)
 			g.joulesOK = false
 			return
 		}
-		l.reading.MeanW = w
+		if w > 0 {
+			l.reading.Set(gpuprof.FigMeanPower, w)
+		}
 	}
 }
 
-// contradict drops a zero that others belie.
+// contradict drops a zero that other figures belie.
 func (g *gpu) contradict(l *look) {
 	r := &l.reading
-	drop := func(f gpuprof.Figures) {
-		if r.Has&f != 0 {
-			r.Has &^= f
-			l.lied |= f
+	drop := func(f gpuprof.Fig) {
+		if r.Has(f) {
+			r.Known &^= gpuprof.Of(f)
+			l.lied |= gpuprof.Of(f)
 		}
 	}
 	const sure = 0.1
-	if r.MemMiB == 0 && (r.GPU > sure && r.Has&gpuprof.FigGPU != 0 || r.Core > sure && r.Has&gpuprof.FigCore != 0) {
+	above := func(f gpuprof.Fig, least float64) bool { return r.Has(f) && r.Value[f] > least }
+	gpm := l.coreFrom == gpuprof.CoreGPM
+	if r.Value[gpuprof.FigMem] == 0 && (above(gpuprof.FigGPU, sure) || above(gpuprof.FigCore, sure)) {
 		drop(gpuprof.FigMem) // no kernel runs without a context
 	}
-	if r.GPU == 0 && r.Core > sure && l.coreFrom == gpuprof.CoreGPM {
+	if r.Value[gpuprof.FigGPU] == 0 && r.Value[gpuprof.FigCore] > sure && gpm {
 		drop(gpuprof.FigGPU)
 	}
-	if r.Core == 0 && r.GPU > 0.5 && l.coreFrom == gpuprof.CoreGPM {
+	if r.Value[gpuprof.FigCore] == 0 && r.Value[gpuprof.FigGPU] > 0.5 && gpm {
 		drop(gpuprof.FigCore)
 	}
 }
@@ -224,16 +245,15 @@ func (g *gpu) contradict(l *look) {
 // processes tells jobs apart by their processes: memory where each process is some
 // job's, core use where the driver measures it by process.
 func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
-	r := &l.reading
 	sms, known := g.sms(l)
 	if len(jobs) < 2 {
 		// Alone, all that runs there is the job's.
-		if known && r.Has&gpuprof.FigCore == 0 {
+		if known && !l.reading.Has(gpuprof.FigCore) {
+			sum := 0.0
 			for _, sm := range sms {
-				r.Core = min(1, r.Core+sm)
+				sum = min(1, sum+sm)
 			}
-			l.coreFrom = gpuprof.CoreProcess
-			r.Has |= gpuprof.FigCore
+			l.core(sum, gpuprof.CoreProcess)
 		}
 		return
 	}
@@ -241,26 +261,30 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 	if err != nil || len(list) == 0 {
 		return
 	}
-	own, told := map[int64]rlcore.Use{}, gpuprof.FigMem
+	own, told := map[int64]*gpuprof.Reading{}, gpuprof.Of(gpuprof.FigMem)
 	if known {
-		told |= gpuprof.FigCore
+		told |= gpuprof.Of(gpuprof.FigCore)
 	}
 	for _, p := range list {
 		id, server := a.owner(p.PID)
 		switch {
 		case server && g.dev.MPS.OwnAddresses:
-			continue // its clients are listed beside it
+			continue // its clients are in the list, too
 		case id == 0:
-			return // a server that stands for all its clients, or who knows who
+			return // a server that stands for all its clients, or an unknown process
 		}
 		u := own[id]
-		if u.MemMiB += p.MemMiB; !(p.MemMiB >= 0) || u.MemMiB > g.mostMem() {
-			told &^= gpuprof.FigMem
+		if u == nil {
+			u = &gpuprof.Reading{}
+			own[id] = u
 		}
-		u.Core = min(1, u.Core+sms[p.PID])
-		own[id] = u
+		mem, core := &u.Value[gpuprof.FigMem], &u.Value[gpuprof.FigCore]
+		if *mem += p.MemMiB; !(p.MemMiB >= 0) || *mem > g.most(gpuprof.FigMem) {
+			told &^= gpuprof.Of(gpuprof.FigMem)
+		}
+		*core = min(1, *core+sms[p.PID])
 	}
-	l.own, l.ownFigures = own, told
+	l.own, l.told = own, told
 }
 
 // remembered is for how long a process's use holds: the driver measures it once a
@@ -272,14 +296,14 @@ func (g *gpu) sms(l *look) (map[int]float64, bool) {
 	uses, err := g.card.ProcessUtilisation(g.usesAt)
 	if err != nil {
 		if errors.Is(err, nvml.ErrImplausible) {
-			l.lied |= gpuprof.FigCore
+			l.lied |= gpuprof.Of(gpuprof.FigCore)
 		}
 		return nil, false
 	}
 	newest := map[int]nvml.ProcessUse{}
 	for _, u := range uses {
 		if !fraction(u.SM) {
-			l.lied |= gpuprof.FigCore
+			l.lied |= gpuprof.Of(gpuprof.FigCore)
 			return nil, false
 		}
 		if last, seen := newest[u.PID]; !seen || u.At.After(last.At) {
@@ -296,9 +320,9 @@ func (g *gpu) sms(l *look) (map[int]float64, bool) {
 		}
 	}
 	if age := l.at.Sub(g.usesRead); age < 0 || age > remembered {
-		// Nobody used the GPU, as the driver says too, or this can't be believed.
+		// Nothing used the GPU, as the driver says too, or this can't be believed.
 		g.uses = nil
-		return nil, l.reading.Has&gpuprof.FigGPU != 0 && l.reading.GPU < changed
+		return nil, l.reading.Has(gpuprof.FigGPU) && l.reading.Value[gpuprof.FigGPU] < changed
 	}
 	return g.uses, true
 }

@@ -14,14 +14,20 @@ import (
 // series only of GPUs that have jobs, and of jobs that run: both go away with the
 // job. Nothing that users write is in a label. A nil *Metrics counts nothing.
 type Metrics struct {
-	util, mem, pcie, power *prometheus.Desc
-	jobUtil, jobMem        *prometheus.Desc
-	uses                   atomic.Pointer[[]use]
+	gauges []gauge
+	uses   atomic.Pointer[[]use]
 
 	jobs    prometheus.Gauge
 	samples *prometheus.CounterVec
 	lies    *prometheus.CounterVec
 	records prometheus.Counter
+}
+
+// gauge shows one figure of a GPU, or of each job on it.
+type gauge struct {
+	*prometheus.Desc
+	figure gpuprof.Fig
+	ofJob  bool
 }
 
 // use is what a GPU with jobs did in the last sample.
@@ -34,20 +40,22 @@ type use struct {
 
 // NewMetrics registers the agent's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("gpuprof_"+name, help, labels, nil)
-	}
 	m := &Metrics{
-		util:    desc("gpu_utilization_ratio", "Fraction of the last sample period in which a kernel ran, while the GPU has jobs.", "gpu", "uuid"),
-		mem:     desc("gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs.", "gpu", "uuid"),
-		pcie:    desc("gpu_pcie_bytes_per_second", "PCIe traffic in both directions, while the GPU has jobs.", "gpu", "uuid"),
-		power:   desc("gpu_power_watts", "Power drawn, while the GPU has jobs.", "gpu", "uuid"),
-		jobUtil: desc("job_gpu_utilization_ratio", "Utilization of a running job's GPU as in gpuprof_gpu_utilization_ratio; jobs that share the GPU show the same, what they do together.", "job", "gpu"),
-		jobMem:  desc("job_gpu_memory_used_bytes", "Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together.", "job", "gpu"),
 		jobs:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gpuprof", Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
 		samples: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
 		lies:    prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
 		records: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "records_total", Help: "Records of jobs that were closed."}),
+	}
+	for i := range gpuprof.Recorded {
+		for _, ofJob := range []bool{false, true} {
+			metric, labels := gpuprof.Recorded[i].Metric, []string{"gpu", "uuid"}
+			if ofJob {
+				metric, labels = gpuprof.Recorded[i].JobMetric, []string{"job", "gpu"}
+			}
+			if metric.Name != "" {
+				m.gauges = append(m.gauges, gauge{prometheus.NewDesc("gpuprof_"+metric.Name, metric.Help, labels, nil), gpuprof.Fig(i), ofJob})
+			}
+		}
 	}
 	reg.MustRegister(m, m.jobs, m.samples, m.lies, m.records)
 	return m
@@ -55,8 +63,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // Describe implements prometheus.Collector for the gauges of use.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.util, m.mem, m.pcie, m.power, m.jobUtil, m.jobMem} {
-		ch <- d
+	for _, g := range m.gauges {
+		ch <- g.Desc
 	}
 }
 
@@ -68,22 +76,19 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	for _, u := range *uses {
-		r, gpu := &u.reading, strconv.Itoa(u.gpu)
-		bytes := r.MemMiB * (1 << 20)
-		// A figure that wasn't read is not shown.
-		gauge := func(f gpuprof.Figures, d *prometheus.Desc, v float64, labels ...string) {
-			if r.Has&f != 0 {
-				ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+		gpu := strconv.Itoa(u.gpu)
+		for _, g := range m.gauges {
+			if !u.reading.Has(g.figure) {
+				continue // a figure that wasn't read is not shown
 			}
-		}
-		gauge(gpuprof.FigGPU, m.util, r.GPU, gpu, u.uuid)
-		gauge(gpuprof.FigMem, m.mem, bytes, gpu, u.uuid)
-		gauge(gpuprof.FigPCIe, m.pcie, r.PCIeMBps*1e6, gpu, u.uuid)
-		gauge(gpuprof.FigPower, m.power, r.PowerW, gpu, u.uuid)
-		for _, id := range u.jobs {
-			job := strconv.FormatInt(id, 10)
-			gauge(gpuprof.FigGPU, m.jobUtil, r.GPU, job, gpu)
-			gauge(gpuprof.FigMem, m.jobMem, bytes, job, gpu)
+			v := u.reading.Value[g.figure] * gpuprof.Recorded[g.figure].Scale
+			if !g.ofJob {
+				ch <- prometheus.MustNewConstMetric(g.Desc, prometheus.GaugeValue, v, gpu, u.uuid)
+				continue
+			}
+			for _, id := range u.jobs {
+				ch <- prometheus.MustNewConstMetric(g.Desc, prometheus.GaugeValue, v, strconv.FormatInt(id, 10), gpu)
+			}
 		}
 	}
 }

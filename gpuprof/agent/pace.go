@@ -27,7 +27,7 @@ type pace struct {
 	due    time.Time
 	at     time.Time // of the last reading
 	left   float64   // readings in the purse
-	last   [4]float64
+	last   []float64
 	read   bool // last is there
 }
 
@@ -38,9 +38,9 @@ func (p *pace) most() time.Duration  { return 10 * p.period }
 // went.
 func (p *pace) hurry(now time.Time) { p.step, p.due = p.least(), now }
 
-// next sets the next reading after one at now; v are the figures as parts of the
-// card, nil where it failed.
-func (p *pace) next(now time.Time, v *[4]float64) {
+// next sets the next reading after one at now; v are the resources as parts of
+// the card, nil where it failed.
+func (p *pace) next(now time.Time, v []float64) {
 	if p.at.IsZero() {
 		p.left = purse
 	} else {
@@ -51,13 +51,13 @@ func (p *pace) next(now time.Time, v *[4]float64) {
 	switch {
 	case v == nil:
 		p.step = max(p.step, p.period) // what fails isn't asked faster
-	case p.read && differ(p.last, *v):
+	case p.read && differ(p.last, v):
 		p.step = p.least()
 	default:
 		p.step = time.Duration(slower * float64(p.step))
 	}
 	if v != nil {
-		p.last, p.read = *v, true
+		p.last, p.read = v, true
 	}
 	p.step = max(p.least(), min(p.most(), p.step))
 	if p.left < 1 {
@@ -66,7 +66,7 @@ func (p *pace) next(now time.Time, v *[4]float64) {
 	p.due = now.Add(p.step)
 }
 
-func differ(a, b [4]float64) bool {
+func differ(a, b []float64) bool {
 	for i := range a {
 		if math.Abs(a[i]-b[i]) > changed {
 			return true

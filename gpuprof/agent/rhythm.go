@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
 // A burst is a short stretch of fast reading in which a job's iterations show: 2 s
@@ -73,7 +74,7 @@ func (a *Agent) burstRead(g *gpu, now time.Time) {
 		add(&b.gpu, use)
 		add(&b.mem, mem)
 	}
-	if w, err := g.card.Power(); err == nil {
+	if w, err := g.card.Read(nvml.Power); err == nil {
 		add(&b.pow, w)
 	}
 	step := a.Period / burstStep

@@ -107,10 +107,13 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 		return
 	}
 	delete(a.broken, g.index)
-	v := gpuprof.Values(g.look.reading.Use)
-	v[2] /= g.mostMem()
-	v[3] /= g.mostPCIe()
-	g.pace.next(now, &v)
+	var parts []float64
+	for i := range gpuprof.Recorded {
+		if gpuprof.Recorded[i].Resource != nil {
+			parts = append(parts, g.look.reading.Value[i]/g.most(gpuprof.Fig(i)))
+		}
+	}
+	g.pace.next(now, parts)
 }
 
 // rank orders the sources of core use, best first.
@@ -118,9 +121,7 @@ var rank = []string{gpuprof.CoreGPM, gpuprof.CoreProcess, gpuprof.CoreGPU}
 
 // take adds what its GPUs did to a job's record.
 func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
-	sum := gpuprof.Reading{Has: gpuprof.AllFigures, Directions: true}
-	counted := true // each GPU has a counter of energy
-	n := float64(len(t.job.GPUs))
+	sum := gpuprof.Reading{Known: gpuprof.AllFigures()} // what is known of each of its GPUs
 	var failed error
 	for _, i := range t.job.GPUs {
 		g := a.gpus[i]
@@ -133,38 +134,34 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		}
 		r, coreFrom := g.look.reading, g.look.coreFrom
 		if len(on[i]) > 1 {
-			own := g.look.own[id] // nothing, where no process of the job's is there
-			if g.look.ownFigures&gpuprof.FigMem != 0 {
-				r.MemMiB = own.MemMiB
-				r.Has |= gpuprof.FigMem
+			own := g.look.own[id] // nil where no process of the job's is there
+			for f := range g.look.told.Each {
+				v := 0.0
+				if own != nil {
+					v = own.Value[f]
+				}
+				r.Set(f, v)
 			}
-			if g.look.ownFigures&gpuprof.FigCore != 0 {
-				r.Core, coreFrom = own.Core, gpuprof.CoreProcess
-				r.Has |= gpuprof.FigCore
+			if g.look.told.Has(gpuprof.FigCore) {
+				coreFrom = gpuprof.CoreProcess
 			}
-			t.Mixed |= r.Has &^ g.look.ownFigures
+			t.Mixed |= r.Known &^ g.look.told
 		}
 		if slices.Index(rank, coreFrom) > slices.Index(rank, t.CoreFrom) {
 			t.CoreFrom = coreFrom
 		}
-		sum.Has &= r.Has
-		sum.Directions = sum.Directions && r.Directions
-		sum.GPU += r.GPU / n
-		sum.Core += r.Core / n
-		sum.MemMiB += r.MemMiB
-		sum.PCIeMBps += r.PCIeMBps
-		sum.RxMBps += r.RxMBps
-		sum.TxMBps += r.TxMBps
-		sum.PowerW += r.PowerW
-		sum.MeanW += r.MeanW
-		counted = counted && r.MeanW > 0
-	}
-	if !counted {
-		sum.MeanW = 0
+		sum.Known &= r.Known
+		for f := range gpuprof.Recorded {
+			part := r.Value[f]
+			if !gpuprof.Recorded[f].Sum {
+				part /= float64(len(t.job.GPUs))
+			}
+			sum.Value[f] += part
+		}
 	}
 	from := t.resume
 	t.resume = now
-	if failed != nil || sum.Has == 0 {
+	if failed != nil || sum.Empty() {
 		t.held = gpuprof.Reading{}
 		t.Failed++
 		if t.Failed == 1 {

@@ -71,13 +71,15 @@ func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 		t.resume = now
 	}
 	if t.Tally == nil {
-		mem, pcie := 0.0, 0.0
+		span := map[gpuprof.Fig]float64{}
 		for _, g := range j.GPUs {
 			if g := a.gpus[g]; g != nil {
-				mem, pcie = mem+g.dev.MemMiB, pcie+g.dev.PCIeMBps
+				for f := range gpuprof.Recorded {
+					span[gpuprof.Fig(f)] += g.span(gpuprof.Fig(f))
+				}
 			}
 		}
-		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds(), mem, pcie)}
+		t.saved = saved{Start: j.Start, Tally: gpuprof.NewTally(a.Period.Seconds(), span)}
 	}
 	if t.Neighbours == nil {
 		t.Neighbours = map[run]*gpuprof.Neighbour{}

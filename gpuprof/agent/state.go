@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -86,19 +85,5 @@ func (a *Agent) load() (map[run]saved, error) {
 }
 
 func (s *saved) sane() bool {
-	t := s.Tally
-	if t == nil || len(t.Series.Pts) > gpuprof.MaxPoints || !(t.Series.PeriodS > 0) || s.Samples < 0 || s.Failed < 0 || s.Bursts < 0 || len(s.Neighbours) > 1024 {
-		return false
-	}
-	for i := range t.Bins {
-		if !(t.Bins[i].Width > 0) {
-			return false
-		}
-	}
-	for _, v := range []float64{t.Last, t.Any, t.EnergyJ, t.PowerS, t.Series.PeriodS} {
-		if !(v >= 0) || math.IsInf(v, 0) {
-			return false
-		}
-	}
-	return true
+	return s.Tally != nil && s.Tally.Sane() && s.Samples >= 0 && s.Failed >= 0 && s.Bursts >= 0 && len(s.Neighbours) <= mostNeighbours
 }

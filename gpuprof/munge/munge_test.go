@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 )
 
 func TestCredentials(t *testing.T) {

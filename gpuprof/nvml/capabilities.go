@@ -2,7 +2,6 @@ package nvml
 
 import (
 	"fmt"
-	"strings"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -16,28 +15,11 @@ type Capabilities struct {
 	Cores   int    `json:"cores"`   // CUDA cores; 0 = unknown
 	MPS     MPS    `json:"mps"`
 	MIG     MIG    `json:"mig"`
-	// Answers says which figures this GPU gives.
+	// Answers says which Sources this GPU has.
 	Answers Answers `json:"answers"`
 	// Refusals says of each figure that isn't given, or that failed when it was
-	// asked for, why. Its keys are those of Answers in JSON.
+	// asked for, why. Its keys are the names of Sources.
 	Refusals map[string]string `json:"refusals,omitempty"`
-}
-
-// Answers says which figures a GPU gives. A figure that failed for a reason that
-// may pass (a timeout, a GPU that was being reset) counts as given: it is asked
-// for again at each reading.
-type Answers struct {
-	Utilisation        bool `json:"utilisation"`
-	Memory             bool `json:"memory"`
-	PCIe               bool `json:"pcie"`
-	Power              bool `json:"power"`
-	Energy             bool `json:"energy"`
-	Processes          bool `json:"processes"`
-	MPSProcesses       bool `json:"mps_processes"`
-	ProcessUtilisation bool `json:"process_utilisation"`
-	Samples            bool `json:"samples"`    // the driver's buffer of utilisations
-	Accounting         bool `json:"accounting"` // accounting mode is on
-	GPM                bool `json:"gpm"`
 }
 
 // MPS is what NVIDIA's Multi-Process Service does on a GPU.
@@ -105,14 +87,6 @@ func final(ret gonvml.Return) bool {
 	return false
 }
 
-// asked is one figure of the matrix.
-type asked struct {
-	name    string // as in Answers' JSON
-	answers *bool
-	symbols []string // one of them must be in the library
-	call    func() gonvml.Return
-}
-
 func (l *library) capabilities(h gonvml.Device) Capabilities {
 	c := Capabilities{Driver: l.driver, Refusals: map[string]string{}}
 	if l.cuda > 0 {
@@ -131,86 +105,6 @@ func (l *library) capabilities(h gonvml.Device) Capabilities {
 		}
 	}
 	c.MPS = mpsRules(major, l.cuda)
-	for _, f := range l.figures(h, &c.Answers) {
-		if !l.foundOne(f.symbols) {
-			c.Refusals[f.name] = "the driver's library has no " + f.symbols[0]
-			continue
-		}
-		ret := f.call()
-		*f.answers = !final(ret)
-		if ret != gonvml.SUCCESS {
-			c.Refusals[f.name] = strings.ToLower(ret.Error())
-		}
-	}
+	c.Answers = l.answers(h, func(name, why string) { c.Refusals[name] = why })
 	return c
-}
-
-func (l *library) figures(h gonvml.Device, a *Answers) []asked {
-	return []asked{
-		{"utilisation", &a.Utilisation, []string{"nvmlDeviceGetUtilizationRates"}, func() gonvml.Return {
-			_, ret := h.GetUtilizationRates()
-			return ret
-		}},
-		{"memory", &a.Memory, []string{"nvmlDeviceGetMemoryInfo"}, func() gonvml.Return {
-			_, ret := h.GetMemoryInfo()
-			return ret
-		}},
-		{"pcie", &a.PCIe, []string{"nvmlDeviceGetPcieThroughput"}, func() gonvml.Return {
-			_, ret := h.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
-			return ret
-		}},
-		{"power", &a.Power, []string{"nvmlDeviceGetPowerUsage"}, func() gonvml.Return {
-			_, ret := h.GetPowerUsage()
-			return ret
-		}},
-		{"energy", &a.Energy, []string{"nvmlDeviceGetTotalEnergyConsumption"}, func() gonvml.Return {
-			_, ret := h.GetTotalEnergyConsumption()
-			return ret
-		}},
-		{"processes", &a.Processes, versions("nvmlDeviceGetComputeRunningProcesses"), func() gonvml.Return {
-			_, ret := h.GetComputeRunningProcesses()
-			return ret
-		}},
-		{"mps_processes", &a.MPSProcesses, versions("nvmlDeviceGetMPSComputeRunningProcesses"), func() gonvml.Return {
-			_, ret := h.GetMPSComputeRunningProcesses()
-			return ret
-		}},
-		{"process_utilisation", &a.ProcessUtilisation, []string{"nvmlDeviceGetProcessUtilization"}, func() gonvml.Return {
-			_, ret := processUtilisation(h, 0)
-			return nothingNew(ret)
-		}},
-		{"samples", &a.Samples, []string{"nvmlDeviceGetSamples"}, func() gonvml.Return {
-			_, _, ret := h.GetSamples(gonvml.GPU_UTILIZATION_SAMPLES, 0)
-			return nothingNew(ret)
-		}},
-		{"accounting", &a.Accounting, []string{"nvmlDeviceGetAccountingMode"}, func() gonvml.Return {
-			mode, ret := h.GetAccountingMode()
-			if ret == gonvml.SUCCESS && (mode != gonvml.FEATURE_ENABLED || !l.found("nvmlDeviceGetAccountingStats")) {
-				return gonvml.ERROR_NOT_SUPPORTED
-			}
-			return ret
-		}},
-		{"gpm", &a.GPM, []string{"nvmlGpmQueryDeviceSupport"}, func() gonvml.Return {
-			if !l.gpmFound() {
-				return gonvml.ERROR_FUNCTION_NOT_FOUND
-			}
-			s, ret := h.GpmQueryDeviceSupport()
-			if ret == gonvml.SUCCESS && s.IsSupportedDevice == 0 {
-				return gonvml.ERROR_NOT_SUPPORTED
-			}
-			return ret
-		}},
-	}
-}
-
-// versions are the names under which drivers have had a list of processes.
-func versions(name string) []string { return []string{name + "_v3", name + "_v2", name} }
-
-// nothingNew makes success of "no sample yet": the figure is given, nobody used
-// the GPU of late.
-func nothingNew(ret gonvml.Return) gonvml.Return {
-	if ret == gonvml.ERROR_NOT_FOUND {
-		return gonvml.SUCCESS
-	}
-	return ret
 }

@@ -26,7 +26,7 @@ func TestFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	first, err := d.Energy()
+	first, err := d.Read(Energy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,16 +43,13 @@ func TestFigures(t *testing.T) {
 	if err != nil || !near(s.GPU, .5) || !near(s.MemMiB, 2002) || !near(s.PCIeMBps, 3000) || s.PowerW < 100 {
 		t.Errorf("sample %+v, %v", s, err)
 	}
-	if e, err := d.Energy(); err != nil || e <= first || e > first+700*time.Since(begin).Seconds() {
+	if e, err := d.Read(Energy); err != nil || e <= first || e > first+700*time.Since(begin).Seconds() {
 		t.Errorf("energy from %v to %v J, %v", first, e, err)
 	}
 	ps, err := d.Processes()
-	want := []Process{{PID: server, MemMiB: 1, GPUInstance: -1}, {PID: pid, MemMiB: 2000, GPUInstance: -1}}
+	want := []Process{{PID: server, MemMiB: 1}, {PID: pid, MemMiB: 2000}}
 	if err != nil || !slices.Equal(ps, want) {
 		t.Errorf("processes %v, %v", ps, err)
-	}
-	if ps, err = d.MPSProcesses(); err != nil || !slices.Equal(ps, want[1:]) {
-		t.Errorf("MPS processes %v, %v", ps, err)
 	}
 	us, err := d.ProcessUtilisation(begin)
 	if err != nil || len(us) != 2 || us[1].PID != pid || us[1].SM != .5 || us[1].At.Before(begin.Truncate(time.Microsecond)) {
@@ -150,11 +147,11 @@ func TestInstances(t *testing.T) {
 		if err != nil || !near(act.SM, min(c.sm, c.busy)) || !near(act.Graphics, c.busy) {
 			t.Errorf("%s: activity %+v, %v", c.in.Profile, act, err)
 		}
-		if mem, err := c.in.Memory(); err != nil || mem != c.mem {
+		if mem, err := c.in.Read(Memory); err != nil || mem != c.mem {
 			t.Errorf("%s: %v MiB, %v", c.in.Profile, mem, err)
 		}
 		ps, err := c.in.Processes()
-		if want := []Process{{PID: c.pid, MemMiB: c.mem, GPUInstance: c.in.GPUInstance}}; err != nil || !slices.Equal(ps, want) {
+		if want := []Process{{PID: c.pid, MemMiB: c.mem}}; err != nil || !slices.Equal(ps, want) {
 			t.Errorf("%s: processes %+v, %v", c.in.Profile, ps, err)
 		}
 	}

@@ -9,13 +9,11 @@ import (
 // Activity is what a GPU's performance monitoring (GPM, from Hopper on) saw
 // between two readings.
 type Activity struct {
-	Over      time.Duration // between the two
-	SM        float64       // fraction of the SMs that had work, over time, 0..1
-	Occupancy float64       // warps that were resident ÷ most that can be, 0..1
-	Graphics  float64       // fraction of the time any engine computed, 0..1
-	DRAM      float64       // memory bandwidth used ÷ the most, 0..1
-	PCIeRx    float64       // MB/s from the host
-	PCIeTx    float64       // MB/s to the host
+	Over     time.Duration // between the two
+	SM       float64       // fraction of the SMs that had work, over time, 0..1
+	Graphics float64       // fraction of the time any engine computed, 0..1
+	PCIeRx   float64       // MB/s from the host
+	PCIeTx   float64       // MB/s to the host
 }
 
 // Meter reads a GPU's activity from one reading to the next. Its methods are not
@@ -37,7 +35,7 @@ func (d *Device) Meter() (*Meter, error) { return d.meter(-1) }
 
 func (d *Device) meter(instance int) (*Meter, error) {
 	g := d.gpu
-	if g == nil || !g.answers.GPM {
+	if !g.has(GPM) {
 		return nil, ErrNotSupported
 	}
 	m := &Meter{g: g, instance: instance}
@@ -86,9 +84,7 @@ func (m *Meter) Read() (Activity, error) {
 		most float64 // 0: a percentage
 	}{
 		{gonvml.GPM_METRIC_SM_UTIL, &a.SM, 0},
-		{gonvml.GPM_METRIC_SM_OCCUPANCY, &a.Occupancy, 0},
 		{gonvml.GPM_METRIC_GRAPHICS_UTIL, &a.Graphics, 0},
-		{gonvml.GPM_METRIC_DRAM_BW_UTIL, &a.DRAM, 0},
 		{gonvml.GPM_METRIC_PCIE_RX_PER_SEC, &a.PCIeRx, mostPCIe},
 		{gonvml.GPM_METRIC_PCIE_TX_PER_SEC, &a.PCIeTx, mostPCIe},
 	}
@@ -133,14 +129,16 @@ func (m *Meter) Close() {
 	}
 }
 
-// gpmFound reports whether the library has all that a Meter calls.
-func (l *library) gpmFound() bool {
-	for _, s := range []string{
-		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet",
-	} {
-		if !l.found(s) {
-			return false
+// gpmProbe reports whether the GPU has GPM and the library all that a Meter calls.
+func gpmProbe(h gonvml.Device, found func(string) bool) gonvml.Return {
+	for _, s := range []string{"nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"} {
+		if !found(s) {
+			return gonvml.ERROR_FUNCTION_NOT_FOUND
 		}
 	}
-	return true
+	s, ret := h.GpmQueryDeviceSupport()
+	if ret == gonvml.SUCCESS && s.IsSupportedDevice == 0 {
+		return gonvml.ERROR_NOT_SUPPORTED
+	}
+	return ret
 }

@@ -17,16 +17,19 @@ type gpu struct {
 	answers  Answers
 
 	mu     sync.Mutex
-	energy uint64 // the counter's last value, mJ
+	energy float64 // the counter's last value, J
 }
 
 // Bounds that no card of today comes near; what is beyond is a lie.
 const (
-	mostMemory = 4 << 40      // bytes
-	mostPower  = 20e3         // W
-	mostPCIe   = 1e6          // MB/s, where the link isn't known
-	mostEnergy = uint64(1e16) // mJ: 2 kW for 150 years
+	mostMemory = 4 << 40 // bytes
+	mostPower  = 20e3    // W
+	mostPCIe   = 1e6     // MB/s, where the link isn't known
+	mostEnergy = 1e13    // J: 2 kW for 150 years
 )
+
+// has reports whether the GPU has a source; one that is nil has none.
+func (g *gpu) has(source string) bool { return g != nil && g.answers[source] }
 
 // failure makes an error of what a call returned.
 func (g *gpu) failure(what string, ret gonvml.Return) error {

@@ -9,7 +9,7 @@ import (
 )
 
 // The figures of call's errors, in order.
-var figureNames = []string{"memory", "energy", "processes", "mps-processes", "process-utilization", "samples", "accounting", "gpm"}
+var figureNames = []string{"memory", "energy", "processes", "process-utilization", "samples", "gpm"}
 
 // Whatever NVML says, each reading is right, an error, or a zero that may be
 // true; and a figure that lies doesn't spoil another.
@@ -25,8 +25,6 @@ func TestLies(t *testing.T) {
 		}
 	}
 	d := &lib.Devices()[0]
-	// Accounting is off unless root switched it on; its answer is read all the same.
-	d.gpu.answers.Accounting = true
 	for _, c := range []struct {
 		figure, mode string
 		at           int   // in figureNames; −1 = none fails
@@ -51,19 +49,17 @@ func TestLies(t *testing.T) {
 		{"processes", "return=999", 2, nil},
 		{"processes", "huge", 2, ErrImplausible},
 		{"processes", "zero", -1, nil},
-		{"mps-processes", "return=3", 3, ErrNotSupported},
-		{"mps-processes", "huge", 3, ErrImplausible},
-		{"process-utilization", "return=999", 4, nil},
+		{"process-utilization", "return=999", 3, nil},
 		{"process-utilization", "huge", -1, nil}, // its time is of no century: no sample
 		{"process-utilization", "zero", -1, nil},
-		{"samples", "return=999", 5, nil},
+		{"samples", "return=999", 4, nil},
 		{"samples", "huge", -1, nil},
 		{"samples", "zero", -1, nil},
-		{"gpm", "return=999", 7, nil},
-		{"gpm", "huge", 7, ErrImplausible},
+		{"gpm", "return=999", 5, nil},
+		{"gpm", "huge", 5, ErrImplausible},
 		{"gpm", "zero", -1, nil},
 	} {
-		if _, err := d.Energy(); err != nil {
+		if _, err := d.Read(Energy); err != nil {
 			t.Fatal(err)
 		}
 		set(c.figure, c.mode)
@@ -71,7 +67,6 @@ func TestLies(t *testing.T) {
 		set(c.figure, "none")
 		for i, err := range errs {
 			switch {
-			case i == 6: // accounting is off
 			case i != c.at && err != nil:
 				t.Errorf("%s %s: %s: %v", c.figure, c.mode, figureNames[i], err)
 			case i == c.at && (err == nil || c.want != nil && !errors.Is(err, c.want)):
@@ -81,12 +76,12 @@ func TestLies(t *testing.T) {
 		if s.GPU < 0 || s.GPU > 1 || s.MemMiB < 0 || s.MemMiB > d.MemMiB || s.PCIeMBps > d.PCIeMBps || s.PowerW > mostPower {
 			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
 		}
-		if bad := c.mode != "zero"; bad && c.figure == "pcie-throughput" && (!s.Failed.PCIe || s.PCIeMBps != 0) ||
-			bad && c.figure == "power" && c.mode != "backwards" && (!s.Failed.Power || s.PowerW != 0) {
+		if bad := c.mode != "zero"; bad && c.figure == "pcie-throughput" && s.PCIeMBps != 0 ||
+			bad && c.figure == "power" && c.mode != "backwards" && s.PowerW != 0 {
 			t.Errorf("%s %s: %+v", c.figure, c.mode, s)
 		}
-		_, _ = d.Energy() // after a fall the counter is believed again
-		if s, errs := call(lib, 0); errs[0] != nil || errs[1] != nil || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 || s.Failed != (Answers{}) {
+		_, _ = d.Read(Energy) // after a fall the counter is believed again
+		if s, errs := call(lib, 0); errs[0] != nil || errs[1] != nil || s.GPU == 0 || s.PCIeMBps == 0 || s.PowerW == 0 {
 			t.Errorf("after %s %s: %+v %v", c.figure, c.mode, s, errs)
 		}
 	}
@@ -103,9 +98,9 @@ func TestFiguresApart(t *testing.T) {
 	read := func() (v [4]float64, errs [4]error) {
 		var mem, rx, tx float64
 		v[0], mem, errs[0] = d.Utilisation()
-		v[1], errs[1] = d.Memory()
+		v[1], errs[1] = d.Read(Memory)
 		rx, tx, errs[2] = d.PCIe()
-		v[3], errs[3] = d.Power()
+		v[3], errs[3] = d.Read(Power)
 		v[2] = rx + tx
 		if errs[0] == nil && !(mem >= 0 && mem <= 1) || errs[2] == nil && !near(rx, 2*tx) {
 			t.Errorf("memory's utilisation %v, PCIe %v and %v", mem, rx, tx)
@@ -144,13 +139,13 @@ func TestEnergyBackwards(t *testing.T) {
 	if err := st.Device(0).SetFault("energy", "backwards"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Energy(); err != nil { // the first has nothing to be compared with
+	if _, err := d.Read(Energy); err != nil { // the first has nothing to be compared with
 		t.Fatal(err)
 	}
 	again := *d // a copy is the same GPU
 	for range 3 {
 		time.Sleep(3 * time.Millisecond)
-		if e, err := again.Energy(); !errors.Is(err, ErrImplausible) {
+		if e, err := again.Read(Energy); !errors.Is(err, ErrImplausible) {
 			t.Errorf("%v J, %v", e, err)
 		}
 	}
@@ -159,7 +154,6 @@ func TestEnergyBackwards(t *testing.T) {
 // A GPU that is gone says so at every reading, and when it is back it is read.
 func TestLost(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 2})
-	lib.Devices()[1].gpu.answers.Accounting = true
 	if err := st.Device(1).SetLost(true); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +199,7 @@ func TestFailureAtOpen(t *testing.T) {
 	}
 	defer lib.Close()
 	d := &lib.Devices()[0]
-	if !d.Answers.Power || d.Refusals["power"] == "" || d.Answers.Energy || d.Refusals["energy"] == "" {
+	if !d.Answers[Power] || d.Refusals["power"] == "" || d.Answers[Energy] || d.Refusals["energy"] == "" {
 		t.Errorf("%+v %v", d.Answers, d.Refusals)
 	}
 	if d.Arch != "" || d.Compute != "" || d.Cores != 0 || d.MPS.MaxClients != 16 || d.MIG.Can {

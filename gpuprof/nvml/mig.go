@@ -66,25 +66,17 @@ func (l *library) instance(h gonvml.Device, of *gpu) Instance {
 	i.UUID = l.uuid(h)
 	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 	_, i.Profile, _ = strings.Cut(l.name(h), " MIG ")
-	if l.found("nvmlDeviceGetGpuInstanceId") {
-		if id, ret := h.GetGpuInstanceId(); ret == gonvml.SUCCESS {
-			i.GPUInstance = id
-		}
-	}
-	if l.found("nvmlDeviceGetComputeInstanceId") {
-		if id, ret := h.GetComputeInstanceId(); ret == gonvml.SUCCESS {
-			i.ComputeInstance = id
-		}
-	}
+	l.number("nvmlDeviceGetGpuInstanceId", h.GetGpuInstanceId, &i.GPUInstance)
+	l.number("nvmlDeviceGetComputeInstanceId", h.GetComputeInstanceId, &i.ComputeInstance)
 	if l.foundOne([]string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}) {
 		if a, ret := h.GetAttributes(); ret == gonvml.SUCCESS && a.MemorySizeMB <= mostMemory>>20 {
 			i.MemMiB, i.SMs, i.Slices = float64(a.MemorySizeMB), int(a.MultiprocessorCount), int(a.GpuInstanceSliceCount)
 		}
 	}
-	i.gpu = &gpu{lib: l, handle: h, minor: of.minor, memMiB: i.MemMiB}
+	i.gpu = &gpu{lib: l, handle: h, minor: of.minor, memMiB: i.MemMiB, answers: Answers{}}
 	if l.found("nvmlDeviceGetMemoryInfo") {
 		m, ret := h.GetMemoryInfo()
-		i.gpu.answers.Memory = !final(ret)
+		i.gpu.answers[Memory] = !final(ret)
 		if ret == gonvml.SUCCESS && i.MemMiB == 0 && m.Total <= mostMemory {
 			i.MemMiB = float64(m.Total) / (1 << 20)
 			i.gpu.memMiB = i.MemMiB
@@ -92,7 +84,7 @@ func (l *library) instance(h gonvml.Device, of *gpu) Instance {
 	}
 	if l.foundOne(versions("nvmlDeviceGetComputeRunningProcesses")) {
 		_, ret := h.GetComputeRunningProcesses()
-		i.gpu.answers.Processes = !final(ret)
+		i.gpu.answers[Processes] = !final(ret)
 	}
 	return i
 }
@@ -107,15 +99,10 @@ func (d *Device) Instance(uuid string) (*Instance, error) {
 	return nil, fmt.Errorf("gpu %d: no MIG instance %q: %w", d.Minor, uuid, ErrNotSupported)
 }
 
-// Memory is what is in use of the instance's memory, MiB.
-func (i *Instance) Memory() (float64, error) {
-	if i.gpu == nil {
-		return 0, ErrNotSupported
-	}
-	return i.gpu.memory()
-}
+// Read is Device.Read of an instance, which has memory only.
+func (i *Instance) Read(source string) (float64, error) { return i.gpu.read(source) }
 
-// Processes lists who computes in the instance.
+// Processes lists what computes in the instance.
 func (i *Instance) Processes() ([]Process, error) {
 	d := Device{gpu: i.gpu}
 	return d.Processes()

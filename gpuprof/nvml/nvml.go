@@ -14,6 +14,7 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -40,14 +41,8 @@ type Device struct {
 type Sample struct {
 	GPU      float64 // 0..1
 	MemMiB   float64
-	MemBusy  float64 // utilisation of the memory, 0..1
 	PCIeMBps float64 // both directions
 	PowerW   float64
-
-	PCIeRxMBps, PCIeTxMBps float64 // from the host, to the host
-	// Failed says which figures the GPU gives, but failed to give, or lied about,
-	// this time (PCIe, Power); they are 0.
-	Failed Answers
 }
 
 // Library is NVML as the agent uses it.
@@ -57,7 +52,7 @@ type Library interface {
 	// Sample reads a GPU by its index in Devices. A figure that the GPU doesn't
 	// give is 0. Returns an error if utilisation or memory, where the GPU gives
 	// them, could not be read or can't be true, ErrLost if the GPU has fallen off
-	// the bus. PCIe and power that fail are 0 and are in Sample.Failed.
+	// the bus. PCIe and power that fail are 0.
 	Sample(i int) (Sample, error)
 	Close() error
 }
@@ -97,11 +92,7 @@ func Open(path string) (Library, error) {
 	if ret != gonvml.SUCCESS {
 		return nil, errors.Join(fmt.Errorf("%w: count GPUs: %s", ErrNone, ret.Error()), l.Close())
 	}
-	if l.found("nvmlSystemGetDriverVersion") {
-		if v, ret := l.api.SystemGetDriverVersion(); ret == gonvml.SUCCESS {
-			l.driver = v
-		}
-	}
+	l.driver = l.text("nvmlSystemGetDriverVersion", l.api.SystemGetDriverVersion)
 	if l.found("nvmlSystemGetCudaDriverVersion") {
 		if v, ret := l.api.SystemGetCudaDriverVersion(); ret == gonvml.SUCCESS && v > 0 {
 			l.cuda = v
@@ -128,22 +119,11 @@ func (l *library) found(symbol string) bool {
 	return ok
 }
 
-func (l *library) foundOne(symbols []string) bool {
-	for _, s := range symbols {
-		if l.found(s) {
-			return true
-		}
-	}
-	return false
-}
+func (l *library) foundOne(symbols []string) bool { return slices.ContainsFunc(symbols, l.found) }
 
 func (l *library) describe(i int, h gonvml.Device) Device {
 	d := Device{Index: i, Minor: i}
-	if l.found("nvmlDeviceGetMinorNumber") {
-		if m, ret := h.GetMinorNumber(); ret == gonvml.SUCCESS {
-			d.Minor = m
-		}
-	}
+	l.number("nvmlDeviceGetMinorNumber", h.GetMinorNumber, &d.Minor)
 	d.UUID, d.Model = l.uuid(h), l.name(h)
 	if l.found("nvmlDeviceGetArchitecture") {
 		if a, ret := h.GetArchitecture(); ret == gonvml.SUCCESS {
@@ -163,26 +143,29 @@ func (l *library) describe(i int, h gonvml.Device) Device {
 	return d
 }
 
-func (l *library) uuid(h gonvml.Device) string {
-	if !l.found("nvmlDeviceGetUUID") {
+func (l *library) uuid(h gonvml.Device) string { return l.text("nvmlDeviceGetUUID", h.GetUUID) }
+
+func (l *library) name(h gonvml.Device) string { return l.text("nvmlDeviceGetName", h.GetName) }
+
+// text is what a call returns; "" = unknown.
+func (l *library) text(symbol string, get func() (string, gonvml.Return)) string {
+	if !l.found(symbol) {
 		return ""
 	}
-	u, ret := h.GetUUID()
+	v, ret := get()
 	if ret != gonvml.SUCCESS {
 		return ""
 	}
-	return u
+	return v
 }
 
-func (l *library) name(h gonvml.Device) string {
-	if !l.found("nvmlDeviceGetName") {
-		return ""
+// number sets what a call returns; one that fails leaves it.
+func (l *library) number(symbol string, get func() (int, gonvml.Return), to *int) {
+	if l.found(symbol) {
+		if v, ret := get(); ret == gonvml.SUCCESS {
+			*to = v
+		}
 	}
-	n, ret := h.GetName()
-	if ret != gonvml.SUCCESS {
-		return ""
-	}
-	return n
 }
 
 // link is what the PCIe link carries at most, both directions, MB/s; 0 = unknown.
@@ -202,7 +185,7 @@ func (l *library) link(h gonvml.Device) float64 {
 
 func (l *library) Devices() []Device { return l.devices }
 
-func (l *library) Sample(i int) (Sample, error) { return l.devices[i].gpu.sample() }
+func (l *library) Sample(i int) (Sample, error) { return l.devices[i].sample() }
 
 func (l *library) Close() error {
 	if ret := l.api.Shutdown(); ret != gonvml.SUCCESS {

@@ -3,11 +3,14 @@ package nvml
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -114,11 +117,20 @@ func run(t *testing.T, d *gpusim.Device, c gpusim.Claimant, use rlcore.Use) (pid
 
 // Every card has its own matrix.
 func TestCapabilities(t *testing.T) {
-	all := Answers{true, true, true, true, true, true, true, true, true, false, true}
-	pascal, volta := all, all
-	pascal.Energy, pascal.MPSProcesses, pascal.GPM, volta.GPM = false, false, false, false
-	inMIG := volta
-	inMIG.Utilisation, inMIG.ProcessUtilisation, inMIG.Samples = false, false, false
+	all := Answers{}
+	for _, s := range Sources {
+		all[s.Name] = s.Name != "accounting"
+	}
+	without := func(a Answers, names ...string) Answers {
+		a = maps.Clone(a)
+		for _, n := range names {
+			a[n] = false
+		}
+		return a
+	}
+	volta := without(all, GPM)
+	pascal := without(volta, Energy, "mps_processes")
+	inMIG := without(volta, Utilisation, ProcessUtilisation, SampleBuffer)
 	old, young := MPS{OneUser: true, MaxClients: 16}, MPS{OneUser: true, MultiUser: true, MaxClients: 48, ThreadPercentage: true, MemoryLimit: true, OwnAddresses: true}
 	recent := young
 	recent.MaxClients = 60
@@ -147,7 +159,7 @@ func TestCapabilities(t *testing.T) {
 			if d.MPS != c.mps {
 				t.Errorf("%+v", d.MPS)
 			}
-			if d.Answers != c.answers {
+			if !maps.Equal(d.Answers, c.answers) {
 				t.Errorf("answers\n%+v, want\n%+v (%v)", d.Answers, c.answers, d.Refusals)
 			}
 			if d.MIG.Can != (c.cfg.Model == "a100" || c.cfg.Model == "h200") || d.MIG.On != c.cfg.MIG {
@@ -161,15 +173,32 @@ func TestCapabilities(t *testing.T) {
 func TestNotSupported(t *testing.T) {
 	lib, _ := machine(t, gpusim.Config{})
 	for what, d := range map[string]*Device{"a Titan Xp": &lib.Devices()[0], "a Device of nobody": {}} {
-		_, err1 := d.Energy()
-		_, err2 := d.MPSProcesses()
+		_, err1 := d.Read(Energy)
+		_, err2 := d.Read("nonsense")
 		_, err3 := d.Meter()
-		_, err4 := d.Account(1)
-		_, err5 := d.Instance("MIG-0")
-		for i, err := range []error{err1, err2, err3, err4, err5} {
+		_, err4 := d.Instance("MIG-0")
+		for i, err := range []error{err1, err2, err3, err4} {
 			if !errors.Is(err, ErrNotSupported) {
 				t.Errorf("%s: %d: %v", what, i+1, err)
 			}
 		}
+	}
+}
+
+// Accounting mode is a source once root has switched it on.
+func TestAccountingMode(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("accounting mode is root's to switch on")
+	}
+	lib, _ := machine(t, gpusim.Config{Model: "v100"})
+	d := &lib.Devices()[0]
+	if d.Answers["accounting"] {
+		t.Error("accounting is off, and yet it answers")
+	}
+	if ret := d.gpu.handle.SetAccountingMode(gonvml.FEATURE_ENABLED); ret != gonvml.SUCCESS {
+		t.Fatal(ret)
+	}
+	if again := lib.(*library).describe(0, d.gpu.handle); !again.Answers["accounting"] {
+		t.Fatalf("%v", again.Refusals)
 	}
 }

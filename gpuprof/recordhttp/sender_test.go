@@ -18,8 +18,8 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 )
 
 // controller serves records with a web_config ("" = none) as slurmbridge does, and

@@ -79,23 +79,9 @@ func showInfo(w io.Writer, devices []nvml.Device) {
 	row("MPS: memory limit", func(d *nvml.Device) any { return yes(d.MPS.MemoryLimit) })
 	row("MPS: own address space", func(d *nvml.Device) any { return yes(d.MPS.OwnAddresses) })
 	t.AppendSeparator()
-	for _, f := range []struct {
-		name, key string
-		of        func(a *nvml.Answers) bool
-	}{
-		{"utilisation", "utilisation", func(a *nvml.Answers) bool { return a.Utilisation }},
-		{"memory in use", "memory", func(a *nvml.Answers) bool { return a.Memory }},
-		{"PCIe throughput", "pcie", func(a *nvml.Answers) bool { return a.PCIe }},
-		{"power", "power", func(a *nvml.Answers) bool { return a.Power }},
-		{"energy", "energy", func(a *nvml.Answers) bool { return a.Energy }},
-		{"processes", "processes", func(a *nvml.Answers) bool { return a.Processes }},
-		{"MPS clients", "mps_processes", func(a *nvml.Answers) bool { return a.MPSProcesses }},
-		{"process utilisation", "process_utilisation", func(a *nvml.Answers) bool { return a.ProcessUtilisation }},
-		{"sample buffer", "samples", func(a *nvml.Answers) bool { return a.Samples }},
-		{"accounting", "accounting", func(a *nvml.Answers) bool { return a.Accounting }},
-		{"SM activity (GPM)", "gpm", func(a *nvml.Answers) bool { return a.GPM }},
-	} {
-		row(f.name, func(d *nvml.Device) any { return answer(f.of(&d.Answers), d.Refusals[f.key]) })
+	for i := range nvml.Sources {
+		s := &nvml.Sources[i]
+		row(s.Title, func(d *nvml.Device) any { return answer(d.Answers[s.Name], d.Refusals[s.Name]) })
 	}
 	t.Render()
 	missing := map[string]bool{}

@@ -5,8 +5,12 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
@@ -29,7 +33,9 @@ func info(t *testing.T, so string, cfg gpusim.Config, args ...string) string {
 	return out.String()
 }
 
-func TestInfo(t *testing.T) {
+// simulatedLibrary compiles the simulated GPU's NVML.
+func simulatedLibrary(t *testing.T) string {
+	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc")
 	}
@@ -41,6 +47,41 @@ func TestInfo(t *testing.T) {
 	if out, err := exec.Command("gcc", append([]string{"-O1", "-fPIC", "-shared", "-o", so}, sources...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return so
+}
+
+// What NVML is asked for is one row: the command shows it without further code.
+func TestInfoShowsANewSource(t *testing.T) {
+	before := nvml.Sources
+	t.Cleanup(func() { nvml.Sources = before })
+	nvml.Sources = append(slices.Clone(before), nvml.Source{
+		Name: "temperature", Title: "temperature of the GPU", Symbols: []string{"nvmlDeviceGetTemperature"}, Most: 150,
+		Value: func(h gonvml.Device) (float64, gonvml.Return) {
+			celsius, ret := h.GetTemperature(gonvml.TEMPERATURE_GPU)
+			return float64(celsius), ret
+		},
+	})
+	so := simulatedLibrary(t)
+	if out := info(t, so, gpusim.Config{}); !regexp.MustCompile(`temperature of the GPU\s+│ yes`).MatchString(out) {
+		t.Error(out)
+	}
+	if out := info(t, so, gpusim.Config{}, "--json"); !strings.Contains(out, `"gpm": false,
+      "temperature": true
+    }`) {
+		t.Error(out)
+	}
+	lib, err := nvml.Open(so)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lib.Close()
+	if v, err := lib.Devices()[0].Read("temperature"); err != nil || v != 27 {
+		t.Errorf("%v, %v", v, err)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	so := simulatedLibrary(t)
 	rows := func(out string) map[string]string {
 		got := map[string]string{}
 		for line := range strings.Lines(out) {
@@ -85,7 +126,7 @@ func TestInfo(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers.GPM || d.Refusals["accounting"] == "" {
+	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers["gpm"] || d.Refusals["accounting"] == "" {
 		t.Errorf("%s", out)
 	}
 }

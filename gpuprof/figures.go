@@ -1,0 +1,201 @@
+package gpuprof
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Fig names a recorded figure: its row in Recorded.
+type Fig uint8
+
+// The recorded figures.
+const (
+	FigGPU Fig = iota
+	FigCore
+	FigMem
+	FigPCIe
+	FigPower
+	FigRx
+	FigTx
+	FigMeanPower
+)
+
+// MaxFigures is the most rows Recorded can have.
+const MaxFigures = 16
+
+// Figure is one recorded figure: what it means, how it is read and aggregated, and
+// where records and metrics have it. A record is kept whole, as JSON, so no figure has
+// a database column of its own.
+type Figure struct {
+	// Name is the figure's name in a record's unknown, mixed, dropped and figures, and in
+	// the label of gpuprof_figures_dropped_total.
+	Name string
+	Unit string
+	// Detail marks a part of another figure, which is known or unknown with it.
+	Detail bool
+	// Source is the nvml.Source whose value the figure is; "" = agent/look.go derives it.
+	Source string
+	// Nonzero marks a figure that is never 0 while the GPU is on.
+	Nonzero bool
+	// Most is the largest value that can be true of one GPU.
+	Most float64
+	// Sum: a job's GPUs together have the sum of the figure; otherwise their mean.
+	Sum bool
+	// Value returns what a reading adds to the integral and to the maximum; nil = the
+	// figure's value to both.
+	Value func(r *Reading) (mean, peak float64)
+	// Span is the range in which Sketch resolves the figure finely; 0 = no quantiles.
+	Span float64
+
+	// Resource says where the figure stands in the use of a GPU that jobs compete for,
+	// and so in a record's mean, peak and series; nil = it is not part of it.
+	Resource func(*rlcore.Use) *float64
+	// Held marks a resource whose points keep the largest value: a group must fit at the
+	// peak. Other points keep the mean.
+	Held bool
+	// Round shortens a value of the series to what NVML can tell.
+	Round func(float64) float64
+	// Notable is by how much the peak of a point must exceed its mean to be worth
+	// recording; Peaks and Quantiles say where.
+	Notable   float64
+	Peaks     func(*Peaks) *[]float64
+	Quantiles func(*Quantiles) *Quantile
+	// Record writes the summary of a figure that has a field of its own. A figure with
+	// neither Record nor Resource stands in the record's figures by its name.
+	Record func(*Record, Summary)
+
+	// Metric is the gauge of a GPU that has jobs, JobMetric that of a running job; with
+	// an empty name there is none. Scale makes the figure Prometheus's base unit.
+	Metric, JobMetric Metric
+	Scale             float64
+}
+
+// Metric names a Prometheus gauge, without the prefix gpuprof_.
+type Metric struct{ Name, Help string }
+
+// Fraction reports whether the figure is a fraction of the card, 0..1.
+func (f *Figure) Fraction() bool { return f.Unit == fraction }
+
+const fraction = "fraction"
+
+// Recorded is the table of recorded figures, by Fig. A new row is sampled, stored and
+// shown without further code if its Source gives its value.
+var Recorded = []Figure{
+	FigGPU: {
+		Name: "gpu", Unit: fraction, Most: 1, Span: 1,
+		Resource: func(u *rlcore.Use) *float64 { return &u.GPU }, Round: thousandths, Notable: 0.005,
+		Peaks:     func(p *Peaks) *[]float64 { return &p.GPU },
+		Quantiles: func(q *Quantiles) *Quantile { return &q.GPU },
+		Metric:    Metric{"gpu_utilization_ratio", "Fraction of the last sample period in which a kernel ran, while the GPU has jobs."},
+		JobMetric: Metric{"job_gpu_utilization_ratio", "Utilization of a running job's GPU as in gpuprof_gpu_utilization_ratio; jobs that share the GPU show the same, what they do together."},
+		Scale:     1,
+	},
+	FigCore: {
+		Name: "core", Unit: fraction, Most: 1, Span: 1,
+		Resource: func(u *rlcore.Use) *float64 { return &u.Core }, Round: thousandths, Notable: 0.005,
+		Peaks:     func(p *Peaks) *[]float64 { return &p.Core },
+		Quantiles: func(q *Quantiles) *Quantile { return &q.Core },
+	},
+	FigMem: {
+		Name: "mem", Unit: "MiB", Source: "memory", Most: 4 << 20, Sum: true, Span: 16384,
+		Resource: func(u *rlcore.Use) *float64 { return &u.MemMiB }, Held: true, Round: math.Ceil,
+		Quantiles: func(q *Quantiles) *Quantile { return &q.MemMiB },
+		Metric:    Metric{"gpu_memory_used_bytes", "Device memory in use, while the GPU has jobs."},
+		JobMetric: Metric{"job_gpu_memory_used_bytes", "Device memory in use on a running job's GPU; jobs that share the GPU show the same, what they use together."},
+		Scale:     1 << 20,
+	},
+	FigPCIe: {
+		// The span is that of PCIe 3.0 x16, for a link that isn't known.
+		Name: "pcie", Unit: "MB/s", Most: 600e3, Sum: true, Span: 32000,
+		Resource: func(u *rlcore.Use) *float64 { return &u.PCIeMBps }, Round: tenths, Notable: 0.5,
+		Peaks:     func(p *Peaks) *[]float64 { return &p.PCIeMBps },
+		Quantiles: func(q *Quantiles) *Quantile { return &q.PCIeMBps },
+		Metric:    Metric{"gpu_pcie_bytes_per_second", "PCIe traffic in both directions, while the GPU has jobs."},
+		Scale:     1e6,
+	},
+	FigPower: {
+		Name: "power", Unit: "W", Source: "power", Nonzero: true, Most: 5e3, Sum: true, Value: powerOf,
+		Record: func(r *Record, s Summary) { r.Power = &Power{MeanW: s.Mean, PeakW: s.Peak, EnergyJ: s.Integral} },
+		Metric: Metric{"gpu_power_watts", "Power drawn, while the GPU has jobs."}, Scale: 1,
+	},
+	FigRx:        {Name: "rx", Unit: "MB/s", Detail: true, Sum: true, Record: func(r *Record, s Summary) { r.Rx = &Flow{s.Mean, s.Peak} }},
+	FigTx:        {Name: "tx", Unit: "MB/s", Detail: true, Sum: true, Record: func(r *Record, s Summary) { r.Tx = &Flow{s.Mean, s.Peak} }},
+	FigMeanPower: {Name: "mean_power", Unit: "W", Detail: true, Sum: true, Record: func(*Record, Summary) {}},
+}
+
+// powerOf prefers the mean power since the previous reading, from the counter of
+// energy, to the power at the moment.
+func powerOf(r *Reading) (mean, peak float64) {
+	now := r.Value[FigPower]
+	if !r.Has(FigMeanPower) {
+		return now, now
+	}
+	return r.Value[FigMeanPower], max(now, r.Value[FigMeanPower])
+}
+
+func thousandths(v float64) float64 { return math.Round(v*1e3) / 1e3 }
+func tenths(v float64) float64      { return math.Round(v*10) / 10 }
+
+// isFigure reports whether a record may speak of a figure by this name.
+func isFigure(name string) bool {
+	return slices.ContainsFunc(Recorded, func(f Figure) bool { return f.Name == name && !f.Detail })
+}
+
+// Figures is a set of figures.
+type Figures uint32
+
+// Of is the set of the given figures.
+func Of(figs ...Fig) (s Figures) {
+	for _, f := range figs {
+		s |= 1 << f
+	}
+	return s
+}
+
+// AllFigures is the set of all figures.
+func AllFigures() Figures { return 1<<len(Recorded) - 1 }
+
+// Has reports whether a figure is in the set.
+func (s Figures) Has(f Fig) bool { return s>>f&1 != 0 }
+
+// Each yields the figures of the set in the table's order.
+func (s Figures) Each(yield func(Fig) bool) {
+	for ; s != 0; s &= s - 1 {
+		if !yield(Fig(bits.TrailingZeros32(uint32(s)))) {
+			return
+		}
+	}
+}
+
+// Names lists the figures of the set, without details.
+func (s Figures) Names() []string {
+	var out []string
+	for f := range s.Each {
+		if !Recorded[f].Detail {
+			out = append(out, Recorded[f].Name)
+		}
+	}
+	return out
+}
+
+// Reading is what was read of a job's GPUs at one moment, by figure. A figure that
+// isn't known is to be ignored: it was not read, or can't be true.
+type Reading struct {
+	Value [MaxFigures]float64
+	Known Figures
+}
+
+// Has reports whether a figure is known.
+func (r *Reading) Has(f Fig) bool { return r.Known.Has(f) }
+
+// Set makes a figure known.
+func (r *Reading) Set(f Fig, v float64) {
+	r.Value[f] = v
+	r.Known |= Of(f)
+}
+
+// Empty reports whether no figure is known; details by themselves don't count.
+func (r *Reading) Empty() bool { return len(r.Known.Names()) == 0 }

@@ -1,0 +1,192 @@
+package nvml
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// The names of the Sources that this package or the agent reads by name.
+const (
+	Utilisation        = "utilisation"
+	Memory             = "memory"
+	PCIe               = "pcie"
+	Power              = "power"
+	Energy             = "energy"
+	Processes          = "processes"
+	ProcessUtilisation = "process_utilisation"
+	SampleBuffer       = "samples"
+	GPM                = "gpm"
+)
+
+// Source is something that NVML can be asked for about a GPU.
+type Source struct {
+	Name    string   // in Answers and Refusals
+	Title   string   // in gpuprof info
+	Symbols []string // one of them must be in the library
+	// Value reads a source that is one number; others have Probe only, which reports
+	// whether the GPU has it. found looks for further functions of the library.
+	Value func(h gonvml.Device) (float64, gonvml.Return)
+	Probe func(h gonvml.Device, found func(symbol string) bool) gonvml.Return
+	// Most is the largest value that can be true.
+	Most float64
+}
+
+// Sources is the table of what NVML is asked for. A new row with a Value is shown by
+// gpuprof info and can be read by its name.
+var Sources = []Source{
+	{Name: Utilisation, Title: "utilisation", Symbols: []string{"nvmlDeviceGetUtilizationRates"}, Probe: probe(gonvml.Device.GetUtilizationRates)},
+	{Name: Memory, Title: "memory in use", Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Value: memoryInUse, Most: mostMemory >> 20},
+	{
+		Name: PCIe, Title: "PCIe throughput", Symbols: []string{"nvmlDeviceGetPcieThroughput"},
+		Probe: func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+			_, ret := h.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
+			return ret
+		},
+	},
+	{
+		Name: Power, Title: "power", Symbols: []string{"nvmlDeviceGetPowerUsage"}, Most: mostPower,
+		Value: func(h gonvml.Device) (float64, gonvml.Return) {
+			mw, ret := h.GetPowerUsage()
+			return float64(mw) / 1000, ret
+		},
+	},
+	{
+		Name: Energy, Title: "energy", Symbols: []string{"nvmlDeviceGetTotalEnergyConsumption"}, Most: mostEnergy,
+		Value: func(h gonvml.Device) (float64, gonvml.Return) {
+			mj, ret := h.GetTotalEnergyConsumption()
+			return float64(mj) / 1000, ret
+		},
+	},
+	{Name: Processes, Title: "processes", Symbols: versions("nvmlDeviceGetComputeRunningProcesses"), Probe: probe(gonvml.Device.GetComputeRunningProcesses)},
+	{Name: "mps_processes", Title: "MPS clients", Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"), Probe: probe(gonvml.Device.GetMPSComputeRunningProcesses)},
+	{
+		Name: ProcessUtilisation, Title: "process utilisation", Symbols: []string{"nvmlDeviceGetProcessUtilization"},
+		Probe: func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+			_, ret := processUtilisation(h, 0)
+			return nothingNew(ret)
+		},
+	},
+	{
+		Name: SampleBuffer, Title: "sample buffer", Symbols: []string{"nvmlDeviceGetSamples"}, // the driver's buffer of utilisations
+		Probe: func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+			_, _, ret := h.GetSamples(gonvml.GPU_UTILIZATION_SAMPLES, 0)
+			return nothingNew(ret)
+		},
+	},
+	{
+		Name: "accounting", Title: "accounting", Symbols: []string{"nvmlDeviceGetAccountingMode"}, // whether the mode is on
+		Probe: func(h gonvml.Device, found func(string) bool) gonvml.Return {
+			mode, ret := h.GetAccountingMode()
+			if ret == gonvml.SUCCESS && (mode != gonvml.FEATURE_ENABLED || !found("nvmlDeviceGetAccountingStats")) {
+				return gonvml.ERROR_NOT_SUPPORTED
+			}
+			return ret
+		},
+	},
+	{Name: GPM, Title: "SM activity (GPM)", Symbols: []string{"nvmlGpmQueryDeviceSupport"}, Probe: gpmProbe},
+}
+
+// probe makes a Probe of a call whose value doesn't matter.
+func probe[T any](call func(gonvml.Device) (T, gonvml.Return)) func(gonvml.Device, func(string) bool) gonvml.Return {
+	return func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+		_, ret := call(h)
+		return ret
+	}
+}
+
+// memoryInUse is what is in use of the GPU's memory, MiB; NaN = it can't be.
+func memoryInUse(h gonvml.Device) (float64, gonvml.Return) {
+	m, ret := h.GetMemoryInfo()
+	if ret == gonvml.SUCCESS && (m.Total == 0 || m.Total > mostMemory || m.Used > m.Total) {
+		return math.NaN(), ret
+	}
+	return float64(m.Used) / (1 << 20), ret
+}
+
+// versions are the names under which drivers have had a list of processes.
+func versions(name string) []string { return []string{name + "_v3", name + "_v2", name} }
+
+// nothingNew makes success of "no sample yet": the figure is given, nothing has used
+// the GPU of late.
+func nothingNew(ret gonvml.Return) gonvml.Return {
+	if ret == gonvml.ERROR_NOT_FOUND {
+		return gonvml.SUCCESS
+	}
+	return ret
+}
+
+// Answers says which Sources a GPU has, by name. One that failed for a reason that may
+// pass (a timeout, a GPU that was being reset) counts as there: it is tried again at
+// each reading.
+type Answers map[string]bool
+
+// MarshalJSON writes every source in the table's order.
+func (a Answers) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	for i := range Sources {
+		fmt.Fprintf(&b, `%c%q:%t`, "{,"[min(i, 1)], Sources[i].Name, a[Sources[i].Name])
+	}
+	return append(b.Bytes(), '}'), nil
+}
+
+// answers asks a GPU once for every source.
+func (l *library) answers(h gonvml.Device, refused func(name, why string)) Answers {
+	a := Answers{}
+	for i := range Sources {
+		s := &Sources[i]
+		if !l.foundOne(s.Symbols) {
+			refused(s.Name, "the driver's library has no "+s.Symbols[0])
+			continue
+		}
+		ret := s.probe(h, l.found)
+		a[s.Name] = !final(ret)
+		if ret != gonvml.SUCCESS {
+			refused(s.Name, strings.ToLower(ret.Error()))
+		}
+	}
+	return a
+}
+
+func (s *Source) probe(h gonvml.Device, found func(string) bool) gonvml.Return {
+	if s.Probe != nil {
+		return s.Probe(h, found)
+	}
+	_, ret := s.Value(h)
+	return ret
+}
+
+// Read returns the value of a source that is one number: memory in use (MiB), power (W;
+// by card at this moment or over the last second), or the energy consumed since the
+// driver was loaded (J). A counter of energy that is lower than at the last call is
+// ErrImplausible, once; what comes then is compared with the lower value, so that a
+// driver that was loaded anew does no lasting harm.
+func (d *Device) Read(source string) (float64, error) { return d.gpu.read(source) }
+
+func (g *gpu) read(source string) (float64, error) {
+	i := slices.IndexFunc(Sources, func(s Source) bool { return s.Name == source && s.Value != nil })
+	if i < 0 || !g.has(source) {
+		return 0, ErrNotSupported
+	}
+	v, ret := Sources[i].Value(g.handle)
+	if ret != gonvml.SUCCESS {
+		return 0, g.failure(source, ret)
+	}
+	if !(v >= 0 && v <= Sources[i].Most) {
+		return 0, g.lie(source, v)
+	}
+	if source == Energy {
+		g.mu.Lock()
+		last := g.energy
+		g.energy = v
+		g.mu.Unlock()
+		if v < last {
+			return 0, fmt.Errorf("%w: it fell from %v J", g.lie(source, v), last)
+		}
+	}
+	return v, nil
+}
