@@ -46,7 +46,7 @@ build: deps ## build everything into build/
 	@$(QUIETLY) 'building into $(BUILD)/ (two minutes the first time)' $(MAKE) --no-print-directory programs
 
 programs: $(BUILD)/lib/libnvidia-ml.so.1
-	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
+	CGO_ENABLED=0 $(GOBUILD) ./slurmbridge/cmd/slurmbridge ./slurmbridge/cmd/slurmbridge-lab ./prolog/cmd/slurmbridge-hook ./contrib/testbed/gpusim/cmd/gpusim
 	CGO_ENABLED=1 $(GOBUILD) ./gpuprof/cmd/gpuprof
 
 # The simulated GPU's NVML: C, because the program that loads it is Go, and two

@@ -9,7 +9,7 @@ import (
 )
 
 var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
-	Name: "tetris", About: "packs by peak demand, and knows nothing of interference (Grandl et al., SIGCOMM'14)", Rank: 30,
+	Name: "tetris", About: "packs by peak demand and knows nothing of interference", Rank: 30,
 	Colour: color.RGBA{86, 180, 233, 255}, Live: true, Contender: true, Unguarded: true,
 	New:   func(rlcore.PolicySetup) (rlcore.Policy, error) { return &Tetris{Short: 0.5}, nil },
 	Knobs: tetrisKnobs(),

@@ -16,8 +16,9 @@ import (
 )
 
 // Write writes one page of section 8 for each command of root into dir, NAME-COMMAND.8,
-// dated when. The first gets more as well, sections in Markdown ("# FILES"). It changes
-// root's texts.
+// dated when. Root's gets more as well, sections in Markdown ("# FILES"). It changes
+// root's texts. A command with the annotation "elsewhere" is another program's, which has
+// its page.
 func Write(root *cobra.Command, dir, more string, when time.Time) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
@@ -25,7 +26,7 @@ func Write(root *cobra.Command, dir, more string, when time.Time) error {
 	root.CompletionOptions.DisableDefaultCmd = true
 	var errs []error
 	each(root, func(c *cobra.Command) {
-		if c.Hidden || c.Name() == "help" {
+		if _, other := c.Annotations["elsewhere"]; other || c.Hidden || c.Name() == "help" {
 			return
 		}
 		name := strings.ReplaceAll(c.CommandPath(), " ", "-")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
@@ -36,7 +37,7 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, nil)
 	if err != nil {
-		return usageError{fmt.Errorf("--server %q is no address: %w", server, err)}
+		return cli.Usage(fmt.Errorf("--server %q is no address: %w", server, err))
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -58,10 +59,4 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 
 func serverFlag(c *cobra.Command, server *string) {
 	c.Flags().StringVar(server, "server", "", "the daemon's address, e.g. http://head:9797 (default: this machine, port of `listen`)")
-}
-
-func (s *shared) printJSON(v any) error {
-	enc := json.NewEncoder(s.out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

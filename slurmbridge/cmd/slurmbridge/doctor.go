@@ -14,14 +14,10 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
-
-// exitError ends the program with a status of its own.
-type exitError int
-
-func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 // doctorFlags say where the daemons are that doctor asks.
 type doctorFlags struct{ server, agents, client string }
@@ -56,7 +52,7 @@ standard error says why. --json prints {"findings": [{"check", "severity", "what
 }
 
 func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
-	cfg, err := s.load(c)
+	cfg, err := s.Load(c)
 	if err != nil {
 		return err
 	}
@@ -66,10 +62,10 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	}
 	web, err := recordhttp.NewClient(f.client)
 	if err != nil {
-		return usageError{fmt.Errorf("--client-config: %w", err)}
+		return cli.Usage(fmt.Errorf("--client-config: %w", err))
 	}
 	if f.agents != "" && !strings.Contains(f.agents, "{node}") {
-		return usageError{fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", f.agents)}
+		return cli.Usage(fmt.Errorf("--agents %q doesn't say {node} where the node's address belongs", f.agents))
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 	defer cancel()
@@ -82,14 +78,14 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	}
 	findings := doctor.Examine(facts)
 	write := doctor.WriteText
-	if s.json {
+	if s.JSON {
 		write = doctor.WriteJSON
 	}
-	if err := write(s.out, findings); err != nil {
+	if err := write(s.Out, findings); err != nil {
 		return err
 	}
 	if n := doctor.Exit(findings); n != 0 {
-		return exitError(n)
+		return cli.Exit(n)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 )
 
@@ -48,7 +49,7 @@ auto. A running daemon goes over to another model within seconds, between two lo
 
 // withModels opens the models for a command.
 func (s *shared) withModels(c *cobra.Command, f func(r *retraining) error) error {
-	cfg, err := s.load(c)
+	cfg, err := s.Load(c)
 	if err != nil {
 		return err
 	}
@@ -138,10 +139,10 @@ func newModelsList(s *shared) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if s.json {
-					return s.printJSON(l)
+				if s.JSON {
+					return s.PrintJSON(l)
 				}
-				l.text(s.out)
+				l.text(s.Out)
 				return nil
 			})
 		},
@@ -189,7 +190,7 @@ func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 func modelID(text string) (int64, error) {
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || id < 0 {
-		return 0, usageError{fmt.Errorf("%.40q is no model's number; see slurmbridge models list", text)}
+		return 0, cli.Usage(fmt.Errorf("%.40q is no model's number; see slurmbridge models list", text))
 	}
 	return id, nil
 }
@@ -218,10 +219,10 @@ func newModelsShow(s *shared) *cobra.Command {
 					return err
 				}
 				l := r.listed(m, u)
-				if s.json {
-					return s.printJSON(&l)
+				if s.JSON {
+					return s.PrintJSON(&l)
 				}
-				l.text(s.out)
+				l.text(s.Out)
 				return nil
 			})
 		},
@@ -233,11 +234,11 @@ func (s *shared) showBuiltIn(ctx context.Context, r *retraining, u models.Use) e
 	if err != nil {
 		return err
 	}
-	if s.json {
-		return s.printJSON(map[string]any{"id": models.BuiltIn, "in_use": u.Model == models.BuiltIn, "pinned": u.Model == models.BuiltIn && u.Pinned, "trained": cp.Trained})
+	if s.JSON {
+		return s.PrintJSON(map[string]any{"id": models.BuiltIn, "in_use": u.Model == models.BuiltIn, "pinned": u.Model == models.BuiltIn && u.Pinned, "trained": cp.Trained})
 	}
-	fmt.Fprintf(s.out, "Model 0, %s %s\n", pretrained.BuiltIn, use(u.Model == models.BuiltIn, u.Pinned))
-	fmt.Fprintf(s.out, "  trained on   %s, seed %d, %d rounds, by %s\n", cp.Trained.Scenario, cp.Trained.Seed, cp.Trained.Rounds, cp.Trained.CreatedBy)
+	fmt.Fprintf(s.Out, "Model 0, %s %s\n", pretrained.BuiltIn, use(u.Model == models.BuiltIn, u.Pinned))
+	fmt.Fprintf(s.Out, "  trained on   %s, seed %d, %d rounds, by %s\n", cp.Trained.Scenario, cp.Trained.Seed, cp.Trained.Rounds, cp.Trained.CreatedBy)
 	return nil
 }
 
@@ -267,7 +268,7 @@ func (l *listed) text(w io.Writer) {
 		}{{fmt.Sprintf("model %d", l.ID), &v.Own}, {fmt.Sprintf("model %d", l.Base), &v.Other}} {
 			t.AppendRow(table.Row{
 				row.name, fmt.Sprintf("%.1f", row.s.TurnaroundS), fmt.Sprintf("%.1f", row.s.MakespanS),
-				figure(row.s.MeanSlowdown), figure(row.s.P95Slowdown), fmt.Sprintf("%.2f", row.s.OOM),
+				fmt.Sprintf("%.3f", row.s.MeanSlowdown), fmt.Sprintf("%.3f", row.s.P95Slowdown), fmt.Sprintf("%.2f", row.s.OOM),
 			})
 		}
 		fmt.Fprintln(w, t.Render())
@@ -361,24 +362,24 @@ func (s *shared) chosen(ctx context.Context, r *retraining) error {
 	if err != nil {
 		return err
 	}
-	if s.json {
+	if s.JSON {
 		l.Models = []listed{}
-		return s.printJSON(l)
+		return s.PrintJSON(l)
 	}
 	how := "later rounds may replace it"
 	if l.Pinned {
 		how = "it is pinned"
 	}
 	if l.Model == models.BuiltIn {
-		fmt.Fprintf(s.out, "The built-in network decides; %s.\n", how)
+		fmt.Fprintf(s.Out, "The built-in network decides; %s.\n", how)
 	} else {
-		fmt.Fprintf(s.out, "Model %d decides; %s.\n", l.Model, how)
+		fmt.Fprintf(s.Out, "Model %d decides; %s.\n", l.Model, how)
 	}
 	if l.Deciding != l.Model {
-		fmt.Fprintf(s.out, "Its file can't be used: model %d decides.\n", l.Deciding)
+		fmt.Fprintf(s.Out, "Its file can't be used: model %d decides.\n", l.Deciding)
 	}
 	if l.NotLooking != "" {
-		fmt.Fprintf(s.out, "None of them decides here: %s.\n", l.NotLooking)
+		fmt.Fprintf(s.Out, "None of them decides here: %s.\n", l.NotLooking)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
@@ -59,23 +60,23 @@ same network and verdict come out, bit by bit.`,
   slurmbridge models retrain --again 3`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.load(c)
+			cfg, err := s.Load(c)
 			if err != nil {
 				return err
 			}
 			if f.rounds < 1 {
-				return usageError{fmt.Errorf("--rounds is %d: at least 1", f.rounds)}
+				return cli.Usage(fmt.Errorf("--rounds is %d: at least 1", f.rounds))
 			}
 			if f.again != 0 {
 				for _, other := range []string{"until", "seed", "rounds"} {
 					if c.Flags().Changed(other) {
-						return usageError{fmt.Errorf("--%s is that of the model with --again", other)}
+						return cli.Usage(fmt.Errorf("--%s is that of the model with --again", other))
 					}
 				}
 			}
 			to, err := moment(time.Now(), f.to)
 			if err != nil {
-				return usageError{fmt.Errorf("--until: %w", err)}
+				return cli.Usage(fmt.Errorf("--until: %w", err))
 			}
 			if !c.Flags().Changed("seed") {
 				f.seed = uint64(to.Unix())
@@ -109,8 +110,8 @@ type retraining struct {
 }
 
 func (s *shared) openModels(ctx context.Context, cfg *config.Config) (*retraining, error) {
-	log := slog.New(slog.NewTextHandler(s.errOut, nil))
-	st, err := openStore(ctx, cfg, log)
+	log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
+	st, err := cli.OpenStore(ctx, cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -154,26 +155,26 @@ func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlag
 		}
 		defer lock.Close()
 	}
-	b := newBar(s.errOut)
+	b := cli.NewBar(s.ErrOut)
 	out, err := r.run(ctx, f, to, b)
-	b.done()
+	b.Done()
 	switch {
 	case errors.Is(err, models.ErrTooFew):
-		fmt.Fprintf(s.errOut, "slurmbridge: %v\n", err)
-		return exitError(exitTooFew)
+		fmt.Fprintf(s.ErrOut, "slurmbridge: %v\n", err)
+		return cli.Exit(exitTooFew)
 	case err != nil:
 		return err
 	case f.low:
-		return json.NewEncoder(s.out).Encode(out)
+		return json.NewEncoder(s.Out).Encode(out)
 	}
 	m, err := r.conclude(ctx, out)
 	if err != nil {
 		return err
 	}
-	if s.json {
-		return s.printJSON(m)
+	if s.JSON {
+		return s.PrintJSON(m)
 	}
-	fmt.Fprintf(s.out, "Model %d, %s: %s.\n", m.ID, m.State, m.History[len(m.History)-1].Why)
+	fmt.Fprintf(s.Out, "Model %d, %s: %s.\n", m.ID, m.State, m.History[len(m.History)-1].Why)
 	return nil
 }
 
@@ -196,7 +197,7 @@ func owned(cfg *config.Config) error {
 }
 
 // run draws the mix, trains and judges. It writes files, but nothing to the database.
-func (r *retraining) run(ctx context.Context, f *retrainFlags, to time.Time, b *bar) (*found, error) {
+func (r *retraining) run(ctx context.Context, f *retrainFlags, to time.Time, b *cli.Bar) (*found, error) {
 	use, err := r.models.Use(ctx)
 	if err != nil {
 		return nil, err
@@ -213,7 +214,7 @@ func (r *retraining) run(ctx context.Context, f *retrainFlags, to time.Time, b *
 	}
 	round := &models.Round{
 		Mix: mix, Seed: f.seed, Rounds: f.rounds, Sets: f.sets, Version: version,
-		Progress: func(done, of int, what string) { b.at(done, of, what) },
+		Progress: func(done, of int, what string) { b.At(done, of, what) },
 	}
 	out := &found{Base: use.Model}
 	if out.From, err = r.contenders(ctx, use.Model, round); err != nil {
@@ -305,9 +306,9 @@ func (s *shared) retrainAgain(ctx context.Context, r *retraining, id int64) erro
 	if !same {
 		return fmt.Errorf("model %d: another network, or verdict, came out: this program (%s) is not the one that trained it (%s), or another machine rounds otherwise", id, version, m.Trained.Version)
 	}
-	if s.json {
-		return s.printJSON(map[string]any{"model": id, "same": true, "verdict": f.Verdict})
+	if s.JSON {
+		return s.PrintJSON(map[string]any{"model": id, "same": true, "verdict": f.Verdict})
 	}
-	fmt.Fprintf(s.out, "Model %d: the same comes out.\n", id)
+	fmt.Fprintf(s.Out, "Model %d: the same comes out.\n", id)
 	return nil
 }

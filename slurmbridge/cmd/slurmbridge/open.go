@@ -27,7 +27,7 @@ It needs no running daemon. A daemon that still runs makes a new gate for jobs
 submitted later: stop it first where that isn't wanted.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.load(c)
+			cfg, err := s.Load(c)
 			if err != nil {
 				return err
 			}
@@ -45,17 +45,17 @@ submitted later: stop it first where that isn't wanted.`,
 			}
 			if err != nil {
 				// Jobs behind the gate go all the same.
-				fmt.Fprintf(s.errOut, "slurmbridge: %v; jobs prepared for a group keep their shares\n", err)
+				fmt.Fprintf(s.ErrOut, "slurmbridge: %v; jobs prepared for a group keep their shares\n", err)
 				book = tracker.New()
 			}
 			n, err := loop.UngateAll(ctx, cl, book, cfg.GateFile)
 			if err != nil {
 				return err
 			}
-			if s.json {
-				return s.printJSON(map[string]int{"jobs": n})
+			if s.JSON {
+				return s.PrintJSON(map[string]int{"jobs": n})
 			}
-			fmt.Fprintf(s.out, "open: %d jobs let go\n", n)
+			fmt.Fprintf(s.Out, "open: %d jobs let go\n", n)
 			return nil
 		},
 	}

@@ -23,13 +23,13 @@ disturbs none.
 An empty plan is the usual one: all that can start has been released.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.load(c)
+			cfg, err := s.Load(c)
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
 			defer cancel()
-			w, err := wire(ctx, cfg, nil, s.errOut, nil)
+			w, err := wire(ctx, cfg, nil, s.ErrOut, nil)
 			if err != nil {
 				return err
 			}
@@ -39,14 +39,14 @@ An empty plan is the usual one: all that can start has been released.`,
 				return err
 			}
 			r := httpapi.MakePlanReport(st)
-			if s.json {
-				return s.printJSON(r)
+			if s.JSON {
+				return s.PrintJSON(r)
 			}
 			if len(r.Changes) == 0 {
-				fmt.Fprintln(s.out, "nothing to change")
+				fmt.Fprintln(s.Out, "nothing to change")
 			}
 			for _, line := range r.Changes {
-				fmt.Fprintln(s.out, line)
+				fmt.Fprintln(s.Out, line)
 			}
 			return nil
 		},

@@ -2,10 +2,8 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 
 	"github.com/google/renameio/v2"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -34,22 +33,8 @@ relatives let expect, on the safe side. --comment=app=NAME overrules all that.`,
   slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann
   slurmbridge profiles plot lmp-3f9a1c2b04d1 --user ann -o lmp.svg`,
 	}
-	c.AddCommand(newProfilesList(s), newProfilesShow(s), newProfilesPlot(s), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
+	c.AddCommand(newProfilesList(s), newProfilesShow(s), cli.LabCommand("profiles plot"), newProfilesImport(s), newProfilesExport(s), newProfilesForget(s))
 	return c
-}
-
-// withStore does something with the database of the settings.
-func withStore(s *shared, c *cobra.Command, do func(st *store.Store) error) error {
-	cfg, err := s.load(c)
-	if err != nil {
-		return err
-	}
-	st, err := openStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.errOut, nil)))
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	return do(st)
 }
 
 func newProfilesList(s *shared) *cobra.Command {
@@ -59,15 +44,15 @@ func newProfilesList(s *shared) *cobra.Command {
 runs ("-" = imported), how long a run alone takes, what it uses of the GPU on
 average and of its memory at most, its script's sizes, and where that comes from.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withStore(s, c, func(st *store.Store) error {
+			return s.WithStore(c, func(st *store.Store) error {
 				entries, err := st.List(c.Context())
 				if err != nil {
 					return err
 				}
-				if s.json {
-					return s.printJSON(entries)
+				if s.JSON {
+					return s.PrintJSON(entries)
 				}
-				listProfiles(s.out, entries, func(e *store.Entry) string {
+				listProfiles(s.Out, entries, func(e *store.Entry) string {
 					a, err := st.Family(c.Context(), e.User, e.Profile.App)
 					if err != nil {
 						return "?"
@@ -132,59 +117,6 @@ func sizesText(a appid.App) string {
 	return strings.Join(out, ", ")
 }
 
-// shown is one profile with what is known around it.
-type shown struct {
-	User     string          `json:"user"`
-	Relative bool            `json:"relative"` // made from relatives: it was never seen
-	Family   string          `json:"family,omitempty"`
-	Sizes    []appid.Size    `json:"sizes,omitempty"`
-	Profile  *rlcore.Profile `json:"profile"`
-}
-
-// find looks a profile up as the bridge would. Without a user, an application that
-// one user alone has a profile of is that user's.
-func find(c *cobra.Command, st *store.Store, user, app string) (*shown, error) {
-	ctx := c.Context()
-	out := &shown{User: user}
-	p, err := st.Lookup(ctx, user, app)
-	if errors.Is(err, store.ErrNotFound) && user == "" {
-		entries, lerr := st.List(ctx)
-		if lerr != nil {
-			return nil, lerr
-		}
-		var users []string
-		for _, e := range entries {
-			if e.Profile.App == app {
-				users = append(users, e.User)
-				out.User, p = e.User, e.Profile
-			}
-		}
-		switch len(users) {
-		case 0:
-		case 1:
-			err = nil
-		default:
-			return nil, usageError{fmt.Errorf("%s is an application of %s: say whose with --user", app, strings.Join(users, ", "))}
-		}
-	}
-	if errors.Is(err, store.ErrNotFound) {
-		p, err = st.Relative(ctx, user, app)
-		out.Relative = err == nil
-	}
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	a, err := st.Family(ctx, out.User, app)
-	if err != nil {
-		return nil, err
-	}
-	out.Profile, out.Family, out.Sizes = p, a.Family, a.Sizes
-	return out, nil
-}
-
 func newProfilesShow(s *shared) *cobra.Command {
 	var who string
 	c := &cobra.Command{
@@ -198,15 +130,15 @@ thought, ± says how much earlier it may be over, and memory is what it may hold
 most, all the time. Where that is too uncertain there is none: the job runs alone.`,
 		Example: "  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann",
 		RunE: func(c *cobra.Command, args []string) error {
-			return withStore(s, c, func(st *store.Store) error {
-				v, err := find(c, st, who, args[0])
+			return s.WithStore(c, func(st *store.Store) error {
+				v, err := cli.FindProfile(c.Context(), st, who, args[0])
 				if err != nil {
 					return err
 				}
-				if s.json {
-					return s.printJSON(v)
+				if s.JSON {
+					return s.PrintJSON(v)
 				}
-				showProfile(s.out, v)
+				showProfile(s.Out, v)
 				return nil
 			})
 		},
@@ -215,7 +147,7 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 	return c
 }
 
-func showProfile(w io.Writer, v *shown) {
+func showProfile(w io.Writer, v *cli.Profile) {
 	p := v.Profile
 	fmt.Fprintf(w, "%s, %s: %s\n", p.App, whose(v.User), p.Source)
 	switch {
@@ -232,37 +164,6 @@ func showProfile(w io.Writer, v *shown) {
 	drawProfile(w, p, width(w))
 }
 
-func newProfilesPlot(s *shared) *cobra.Command {
-	var who, file string
-	c := &cobra.Command{
-		Use: "plot APP -o FILE.png|FILE.svg", Short: "One profile as a picture", Args: cobra.ExactArgs(1),
-		Long:    "plot draws the four resources of show over time as PNG or SVG, as the file's ending says.",
-		Example: "  slurmbridge profiles plot vgg16 -o vgg16.svg",
-		RunE: func(c *cobra.Command, args []string) error {
-			if file == "" {
-				return usageError{errors.New("name the picture: -o FILE.png or -o FILE.svg")}
-			}
-			return withStore(s, c, func(st *store.Store) error {
-				v, err := find(c, st, who, args[0])
-				if err != nil {
-					return err
-				}
-				if err := plotProfile(v.Profile, file); err != nil {
-					return err
-				}
-				if s.json {
-					return s.printJSON(map[string]string{"app": v.Profile.App, "file": file})
-				}
-				fmt.Fprintf(s.out, "%s drawn in %s\n", v.Profile.App, file)
-				return nil
-			})
-		},
-	}
-	c.Flags().StringVar(&who, "user", "", "whose profile (default: everybody's)")
-	c.Flags().StringVarP(&file, "output", "o", "", "FILE.png or FILE.svg")
-	return c
-}
-
 func newProfilesExport(s *shared) *cobra.Command {
 	var builtin bool
 	var who string
@@ -277,9 +178,9 @@ series, as import reads them; with --user that user's.`,
 					p, _ := apps.ByName(name)
 					out = append(out, p)
 				}
-				return writeProfiles(s.out, args[0], out)
+				return writeProfiles(s.Out, args[0], out)
 			}
-			return withStore(s, c, func(st *store.Store) error {
+			return s.WithStore(c, func(st *store.Store) error {
 				entries, err := st.List(c.Context())
 				if err != nil {
 					return err
@@ -289,7 +190,7 @@ series, as import reads them; with --user that user's.`,
 						out = append(out, e.Profile)
 					}
 				}
-				return writeProfiles(s.out, args[0], out)
+				return writeProfiles(s.Out, args[0], out)
 			})
 		},
 	}
@@ -305,7 +206,7 @@ func newProfilesForget(s *shared) *cobra.Command {
 		Long: `forget removes an application's profiles, all users' and the site's, or one user's.
 Records of its runs stay; its next job runs alone and is learned from.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return withStore(s, c, func(st *store.Store) error {
+			return s.WithStore(c, func(st *store.Store) error {
 				user := who
 				if user == "" {
 					user = "*"
@@ -314,10 +215,10 @@ Records of its runs stay; its next job runs alone and is learned from.`,
 				if err != nil {
 					return err
 				}
-				if s.json {
-					return s.printJSON(map[string]int64{"forgotten": n})
+				if s.JSON {
+					return s.PrintJSON(map[string]int64{"forgotten": n})
 				}
-				fmt.Fprintf(s.out, "%d profiles forgotten\n", n)
+				fmt.Fprintf(s.Out, "%d profiles forgotten\n", n)
 				return nil
 			})
 		},

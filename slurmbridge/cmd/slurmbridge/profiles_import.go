@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/profimport"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
@@ -84,7 +85,7 @@ place. A file is taken whole or not at all.`,
 				return err
 			}
 			if !in.dry {
-				if err := withStore(s, c, func(st *store.Store) error {
+				if err := s.WithStore(c, func(st *store.Store) error {
 					out.Kept, err = st.ImportFor(c.Context(), out.Profiles)
 					return err
 				}); err != nil {
@@ -111,10 +112,10 @@ place. A file is taken whole or not at all.`,
 // read reads everything that is to be imported.
 func (in *importing) read(ctx context.Context, files []string) (*imported, error) {
 	if in.prometheus != "" && in.sacct == "" {
-		return nil, usageError{errors.New("--prometheus needs --sacct: whose a job was, and when it ran, stands there")}
+		return nil, cli.Usage(errors.New("--prometheus needs --sacct: whose a job was, and when it ran, stands there"))
 	}
 	if len(files) == 0 && in.sacct == "" {
-		return nil, usageError{errors.New("nothing to import: name a FILE or --sacct; see slurmbridge profiles import --help")}
+		return nil, cli.Usage(errors.New("nothing to import: name a FILE or --sacct; see slurmbridge profiles import --help"))
 	}
 	out := &imported{Profiles: []store.Imported{}, LeftOut: trace.Skipped{}}
 	for _, file := range files {
@@ -155,7 +156,7 @@ func (in *importing) read(ctx context.Context, files []string) (*imported, error
 func (in *importing) jobs() ([]profimport.Job, error) {
 	loc, err := time.LoadLocation(in.zone)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("--time-zone: %w", err)}
+		return nil, cli.Usage(fmt.Errorf("--time-zone: %w", err))
 	}
 	from, err := instant("--start", in.start, loc)
 	if err != nil {
@@ -192,7 +193,7 @@ func instant(flag, s string, loc *time.Location) (time.Time, error) {
 			return t, nil
 		}
 	}
-	return time.Time{}, usageError{fmt.Errorf("%s: %.40q is no time like 2026-01-31 or 2026-01-31T12:00:00", flag, s)}
+	return time.Time{}, cli.Usage(fmt.Errorf("%s: %.40q is no time like 2026-01-31 or 2026-01-31T12:00:00", flag, s))
 }
 
 // maxScript is as much of a script as is read, bytes.
@@ -247,7 +248,7 @@ func (in *importing) join(ctx context.Context, jobs []profimport.Job, name profi
 		return runs, skipped, nil
 	}
 	if !labelName.MatchString(in.label) {
-		return nil, nil, usageError{fmt.Errorf("--job-label: %.40q is no label's name", in.label)}
+		return nil, nil, cli.Usage(fmt.Errorf("--job-label: %.40q is no label's name", in.label))
 	}
 	if !strings.HasPrefix(in.prometheus, "http://") && !strings.HasPrefix(in.prometheus, "https://") {
 		f, err := os.Open(filepath.Clean(in.prometheus))
@@ -264,7 +265,7 @@ func (in *importing) join(ctx context.Context, jobs []profimport.Job, name profi
 	}
 	base, err := url.Parse(in.prometheus)
 	if err != nil || base.Host == "" {
-		return nil, nil, usageError{errors.New("--prometheus is no address like http://prometheus:9090")}
+		return nil, nil, cli.Usage(errors.New("--prometheus is no address like http://prometheus:9090"))
 	}
 	server := &profimport.Server{URL: base, Step: in.step, Label: in.label}
 	jobs, skipped := in.newest(jobs, name)
@@ -307,27 +308,27 @@ func (in *importing) newest(jobs []profimport.Job, name profimport.Namer) ([]pro
 }
 
 func (in *importing) report(s *shared, out *imported) error {
-	if s.json {
-		return s.printJSON(out)
+	if s.JSON {
+		return s.PrintJSON(out)
 	}
 	entries := make([]store.Entry, len(out.Profiles))
 	for i, p := range out.Profiles {
 		entries[i] = store.Entry{User: p.User, Profile: p.Profile}
 	}
 	if in.dry {
-		listProfiles(s.out, entries, nil)
-		fmt.Fprintf(s.out, "%d profiles would be imported\n", len(entries))
+		listProfiles(s.Out, entries, nil)
+		fmt.Fprintf(s.Out, "%d profiles would be imported\n", len(entries))
 	} else {
-		fmt.Fprintf(s.out, "%d profiles imported\n", len(entries)-out.Kept)
+		fmt.Fprintf(s.Out, "%d profiles imported\n", len(entries)-out.Kept)
 	}
 	if out.Kept > 0 {
-		fmt.Fprintf(s.out, "%d not taken: the users' own runs say better\n", out.Kept)
+		fmt.Fprintf(s.Out, "%d not taken: the users' own runs say better\n", out.Kept)
 	}
 	if out.LeftOut.Total() > 0 {
-		fmt.Fprintf(s.out, "jobs left out: %s\n", out.LeftOut)
+		fmt.Fprintf(s.Out, "jobs left out: %s\n", out.LeftOut)
 	}
 	if out.ByName > 0 {
-		fmt.Fprintf(s.out, "%d of %d jobs are known by name only: their profiles count for jobs with --comment=app=NAME; --scripts ties them to scripts\n", out.ByName, out.FromJobs)
+		fmt.Fprintf(s.Out, "%d of %d jobs are known by name only: their profiles count for jobs with --comment=app=NAME; --scripts ties them to scripts\n", out.ByName, out.FromJobs)
 	}
 	return nil
 }

@@ -10,26 +10,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
-
-// resource is one of the four that a profile shows over time.
-type resource struct {
-	name, unit string
-	top        float64 // of the scale
-	of         func(rlcore.Use) float64
-}
-
-// resources of a profile: fractions as percentages of the card, the rest up to its
-// peak.
-func resources(p *rlcore.Profile) []resource {
-	peak := p.Peak()
-	return []resource{
-		{"GPU", "%", 100, func(u rlcore.Use) float64 { return 100 * u.GPU }},
-		{"memory", "MiB", peak.MemMiB, func(u rlcore.Use) float64 { return u.MemMiB }},
-		{"cores", "%", 100, func(u rlcore.Use) float64 { return 100 * u.Core }},
-		{"PCIe", "MB/s", peak.PCIeMBps, func(u rlcore.Use) float64 { return u.PCIeMBps }},
-	}
-}
 
 // width of what is written to: a terminal's, else 80 columns.
 func width(w io.Writer) int {
@@ -53,22 +35,22 @@ const (
 func drawProfile(w io.Writer, p *rlcore.Profile, columns int) {
 	n := min(max(columns-labels-1, leastCols), mostCols)
 	mean, peak := p.Mean(), p.Peak()
-	for _, r := range resources(p) {
+	for _, r := range cli.Resources(p) {
 		values := make([]float64, n)
 		for i := range values {
-			values[i] = most(p, r.of, float64(i)/float64(n), float64(i+1)/float64(n))
+			values[i] = most(p, r.Of, float64(i)/float64(n), float64(i+1)/float64(n))
 		}
-		for row, text := range chart(values, r.top, chartRows) {
+		for row, text := range chart(values, r.Top, chartRows) {
 			label := ""
 			switch row {
 			case 0:
-				label = fmt.Sprintf("%.0f %s", r.top, r.unit)
+				label = fmt.Sprintf("%.0f %s", r.Top, r.Unit)
 			case chartRows - 1:
-				label = r.name
+				label = r.Name
 			}
 			fmt.Fprintf(w, "%*s %s\n", labels-1, label, strings.TrimRight(text, " "))
 		}
-		fmt.Fprintf(w, "%*s mean %.0f, peak %.0f %s\n", labels-1, "", r.of(mean), r.of(peak), r.unit)
+		fmt.Fprintf(w, "%*s mean %.0f, peak %.0f %s\n", labels-1, "", r.Of(mean), r.Of(peak), r.Unit)
 	}
 	end := fmt.Sprintf("%.0f s", p.DurationS)
 	fmt.Fprintf(w, "%*s 0%*s\n", labels-1, "", n-1, end)

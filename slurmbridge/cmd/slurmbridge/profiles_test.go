@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"image/png"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -78,7 +78,7 @@ func TestProfilesFromAccounting(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := openStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	st, err := cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestProfilesFromAccounting(t *testing.T) {
 	if !strings.Contains(out, "never seen; alone between 2000 and 2828 s, with at most 18022 MiB at any time") || !strings.Contains(out, "relative of "+known.Key) {
 		t.Error(out)
 	}
-	var v shown
+	var v cli.Profile
 	if err := json.Unmarshal([]byte(ok(t, "profiles", "show", wanted.Key, "--user", "ann", "--json", "-c", file)), &v); err != nil || !v.Relative || v.Profile.DurationSD <= 0 || v.Sizes[0].Value != 2000 {
 		t.Errorf("%+v %v", v, err)
 	}
@@ -180,24 +180,6 @@ func TestProfilesGoRound(t *testing.T) {
 	if json.Unmarshal(text, &a) != nil || json.Unmarshal([]byte(ok(t, "profiles", "export", "-", "-c", file)), &b) != nil || len(a) != 11 || len(b) != 11 {
 		t.Errorf("%d and %d profiles", len(a), len(b))
 	}
-	for name, start := range map[string]string{"p.png": "\x89PNG", "p.svg": "<?xml"} {
-		out := filepath.Join(t.TempDir(), name)
-		ok(t, "profiles", "plot", "lammps", "-o", out, "-c", file)
-		body, err := os.ReadFile(out)
-		if err != nil || !bytes.HasPrefix(body, []byte(start)) {
-			t.Errorf("%s: %.20q %v", name, body, err)
-		}
-		if name == "p.png" {
-			if _, err := png.Decode(bytes.NewReader(body)); err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	for _, args := range [][]string{{"-o", "x.gif"}, {}} {
-		if status, _, errOut := call(append([]string{"profiles", "plot", "lammps", "-c", file}, args...)...); status != 2 || !strings.Contains(errOut, ".png") {
-			t.Errorf("%v: %d %s", args, status, errOut)
-		}
-	}
 }
 
 // A job whose script was never seen is taken for its relative, until it has a profile
@@ -207,7 +189,7 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := openStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	st, err := cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
 
@@ -42,24 +43,24 @@ It reads the database and needs no daemon.`,
 			now := time.Now()
 			from, err := moment(now, since)
 			if err != nil {
-				return usageError{fmt.Errorf("--since: %w", err)}
+				return cli.Usage(fmt.Errorf("--since: %w", err))
 			}
 			to, err := moment(now, until)
 			if err != nil {
-				return usageError{fmt.Errorf("--until: %w", err)}
+				return cli.Usage(fmt.Errorf("--until: %w", err))
 			}
 			if !from.Before(to) {
-				return usageError{fmt.Errorf("--since %s is not before --until %s", since, until)}
+				return cli.Usage(fmt.Errorf("--since %s is not before --until %s", since, until))
 			}
 			if limit < 1 {
-				return usageError{fmt.Errorf("--limit is %d: at least 1", limit)}
+				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
 			}
-			cfg, err := s.load(c)
+			cfg, err := s.Load(c)
 			if err != nil {
 				return err
 			}
-			log := slog.New(slog.NewTextHandler(s.errOut, nil))
-			st, err := openStore(c.Context(), cfg, log)
+			log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
+			st, err := cli.OpenStore(c.Context(), cfg, log)
 			if err != nil {
 				return err
 			}
@@ -79,10 +80,10 @@ It reads the database and needs no daemon.`,
 				}
 			}
 			switch {
-			case s.json:
-				return s.printJSON(r)
+			case s.JSON:
+				return s.PrintJSON(r)
 			case file == "":
-				r.Text(s.out, limit)
+				r.Text(s.Out, limit)
 			}
 			return nil
 		},

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -27,7 +28,7 @@ import (
 // receiptOf runs the command by itself.
 func receiptOf(file string, asJSON bool, args ...string) (string, error) {
 	var out bytes.Buffer
-	s := &shared{file: file, json: asJSON, out: &out, errOut: &out}
+	s := &shared{cli.Env{File: file, JSON: asJSON, Out: &out, ErrOut: &out}}
 	c := newReceipt(s)
 	c.SetArgs(args)
 	c.SilenceUsage, c.SilenceErrors = true, true

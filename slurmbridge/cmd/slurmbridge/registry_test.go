@@ -11,28 +11,31 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
-// made is a policy that this file alone knows.
-var made = rlcore.RegisterPolicy(rlcore.PolicySpec{
-	Name: "madeup", About: "decides for this test", Rank: 1000, Live: true, Alone: true,
-	New: func(rlcore.PolicySetup) (rlcore.Policy, error) { return baseline.SJF{}, nil },
-})
-
-func TestRegisteredPolicyIsExplained(t *testing.T) {
-	if _, out, _ := call("serve", "--help"); !strings.Contains(out, made.Name) || !strings.Contains(out, made.About) {
-		t.Errorf("serve --help: %s", out)
-	}
-}
-
-func TestRegisteredPolicyIsConfigured(t *testing.T) {
-	cfg, err := config.Load(conf(t, "policy: "+made.Name), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	policies, err := newPolicies(cfg, interference.New(&contention.MPS), nil)
-	if err != nil || len(policies) != 3 || policies[0].Name() != "sjf" || policies[2].Name() != "exclusive" {
-		t.Errorf("it and what to fall back on: %v, %v", policies, err)
-	}
-	if _, _, errOut := call("plan", "-c", conf(t, "policy: coin")); !strings.Contains(errOut, ", "+made.Name) {
-		t.Errorf("an unknown policy's error doesn't list it: %s", errOut)
-	}
+// A policy that this file alone knows is explained, configured and listed. It is registered
+// here and not with the package: the manual is written by a test of it.
+func TestRegisteredPolicy(t *testing.T) {
+	made := rlcore.RegisterPolicy(rlcore.PolicySpec{
+		Name: "madeup", About: "decides for this test", Rank: 1000, Live: true, Alone: true,
+		New: func(rlcore.PolicySetup) (rlcore.Policy, error) { return baseline.SJF{}, nil },
+	})
+	t.Run("help", func(t *testing.T) {
+		if _, out, _ := call("serve", "--help"); !strings.Contains(out, made.Name) || !strings.Contains(out, made.About) {
+			t.Errorf("serve --help: %s", out)
+		}
+	})
+	t.Run("configuration", func(t *testing.T) {
+		cfg, err := config.Load(conf(t, "policy: "+made.Name), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		policies, err := newPolicies(cfg, interference.New(&contention.MPS), nil)
+		if err != nil || len(policies) != 3 || policies[0].Name() != "sjf" || policies[2].Name() != "exclusive" {
+			t.Errorf("it and what to fall back on: %v, %v", policies, err)
+		}
+	})
+	t.Run("an unknown name's error", func(t *testing.T) {
+		if _, _, errOut := call("plan", "-c", conf(t, "policy: coin")); !strings.Contains(errOut, ", "+made.Name) {
+			t.Errorf("it isn't listed: %s", errOut)
+		}
+	})
 }

@@ -53,7 +53,7 @@ func (s *shared) serve(c *cobra.Command) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
-	cfg, err := s.load(c)
+	cfg, err := s.Load(c)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (s *shared) wait(ctx context.Context, c *cobra.Command, hup <-chan os.Signa
 		case err := <-done:
 			return nil, err
 		case <-hup:
-			cfg, err := config.Load(s.file, c.Flags())
+			cfg, err := config.Load(s.File, c.Flags())
 			var next *service
 			if err == nil {
 				next, err = s.build(ctx, cfg, cur)
@@ -119,7 +119,7 @@ func logger(s *shared, cfg *config.Config) *slog.Logger {
 			return a
 		}
 	}
-	return slog.New(slog.NewTextHandler(s.errOut, opts))
+	return slog.New(slog.NewTextHandler(s.ErrOut, opts))
 }
 
 // notify tells systemd; without systemd nobody listens.

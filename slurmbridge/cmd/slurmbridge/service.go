@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -53,7 +54,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		}
 	}()
 	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("web_config"), err)}
+		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
 	}
 	allowed, err := recordUsers(cfg)
 	if err != nil {
@@ -76,7 +77,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		// closed.
 		st = old.wired.store
 	}
-	if v.wired, err = wire(ctx, cfg, st, s.errOut, metrics); err != nil {
+	if v.wired, err = wire(ctx, cfg, st, s.ErrOut, metrics); err != nil {
 		return nil, err
 	}
 	b := v.wired.bridge
@@ -113,7 +114,7 @@ func listen(cfg *config.Config) (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("listen"), err)}
+		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("listen"), err))
 	}
 	return l, nil
 }

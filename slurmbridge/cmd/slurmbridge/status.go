@@ -22,7 +22,7 @@ func newStatus(s *shared) *cobra.Command {
 		Short: "GPUs and who is on them, groups on their way, the gate",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.load(c)
+			cfg, err := s.Load(c)
 			if err != nil {
 				return err
 			}
@@ -30,8 +30,8 @@ func newStatus(s *shared) *cobra.Command {
 			if err := ask(c.Context(), cfg, server, "/v1/status", &r); err != nil {
 				return err
 			}
-			if s.json {
-				return s.printJSON(&r)
+			if s.JSON {
+				return s.PrintJSON(&r)
 			}
 			s.printStatus(&r)
 			return nil
@@ -46,20 +46,20 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	if r.Model != "" {
 		policy += " (model " + r.Model + ")"
 	}
-	fmt.Fprintf(s.out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
+	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
 	switch {
 	case r.Mode == string(job.Shadow):
-		fmt.Fprintln(s.out, "shadow: nothing is changed")
+		fmt.Fprintln(s.Out, "shadow: nothing is changed")
 	case r.Gate == "":
-		fmt.Fprintln(s.out, "there is no gate: shared jobs run alone")
+		fmt.Fprintln(s.Out, "there is no gate: shared jobs run alone")
 	default:
-		fmt.Fprintf(s.out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting, max(0, r.LeaseLeft))
+		fmt.Fprintf(s.Out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting, max(0, r.LeaseLeft))
 	}
 	if r.Error != "" {
-		fmt.Fprintf(s.out, "the last look failed: %s\n", r.Error)
+		fmt.Fprintf(s.Out, "the last look failed: %s\n", r.Error)
 	}
 	t := table.NewWriter()
-	t.SetOutputMirror(s.out)
+	t.SetOutputMirror(s.Out)
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"node", "gpu", "type", "jobs"})
 	for _, g := range r.GPUs {
@@ -86,13 +86,13 @@ func (s *shared) printStatus(r *httpapi.Report) {
 		if g.State != job.Released {
 			continue
 		}
-		fmt.Fprintf(s.out, "group %d: %s on %s gpu %d", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)
+		fmt.Fprintf(s.Out, "group %d: %s on %s gpu %d", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)
 		if len(g.After) > 0 {
-			fmt.Fprintf(s.out, " after %s", strings.Join(g.After, ", "))
+			fmt.Fprintf(s.Out, " after %s", strings.Join(g.After, ", "))
 		}
-		fmt.Fprintln(s.out)
+		fmt.Fprintln(s.Out)
 	}
 	for _, ref := range slices.Sorted(maps.Keys(r.HandsOff)) {
-		fmt.Fprintf(s.out, "job %s is left to Slurm: %s\n", ref, r.HandsOff[ref])
+		fmt.Fprintf(s.Out, "job %s is left to Slurm: %s\n", ref, r.HandsOff[ref])
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -20,7 +21,7 @@ func TestPrintWhy(t *testing.T) {
 		return o
 	}
 	var out bytes.Buffer
-	s := &shared{out: &out}
+	s := &shared{cli.Env{Out: &out}}
 	s.printWhy("7", &journal.Story{
 		Note: &job.Explanation{At: at, Ref: "7", App: "lmp", Known: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
 		Outcomes: []history.Outcome{

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
@@ -58,7 +59,7 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 		case decidesByNetwork(cfg):
 			log.Error("model can't be used: greedy decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("model"), err))
 		default:
-			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("policy"), err)}
+			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("policy"), err))
 		}
 	}
 	return out, nil
@@ -81,21 +82,9 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 	}
 }
 
-// openStore opens the database.
-func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
-	st, err := store.Open(ctx, cfg.Database, log)
-	switch {
-	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
-	}
-	return st, nil
-}
-
 // openJournal opens the journal alone, for commands that need no bridge.
 func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, func(), error) {
-	st, err := openStore(ctx, cfg, slog.New(slog.DiscardHandler))
+	st, err := cli.OpenStore(ctx, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -116,7 +105,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		return nil, err
 	}
 	if st == nil {
-		if st, err = openStore(ctx, cfg, log); err != nil {
+		if st, err = cli.OpenStore(ctx, cfg, log); err != nil {
 			return nil, err
 		}
 	}
@@ -184,11 +173,11 @@ func recordUsers(cfg *config.Config) ([]uint32, error) {
 	for _, name := range cfg.RecordUsers {
 		u, err := user.Lookup(name)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("record_users"), err)}
+			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("record_users"), err))
 		}
 		uid, err := strconv.ParseUint(u.Uid, 10, 32)
 		if err != nil {
-			return nil, usageError{fmt.Errorf("%s: %w", cfg.Where("record_users"), err)}
+			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("record_users"), err))
 		}
 		allowed = append(allowed, uint32(uid))
 	}

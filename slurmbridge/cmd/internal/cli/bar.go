@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"io"
@@ -9,25 +9,26 @@ import (
 	"golang.org/x/term"
 )
 
-// bar shows how far long work has come; on anything but a terminal it shows
+// Bar shows how far long work has come; on anything but a terminal it shows
 // nothing, so that logs stay short.
-type bar struct {
+type Bar struct {
 	w progress.Writer
 	t *progress.Tracker
 	// ended is closed when the last picture of it is drawn.
 	ended chan struct{}
 }
 
-func newBar(out io.Writer) *bar {
+// NewBar begins a bar.
+func NewBar(out io.Writer) *Bar {
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return &bar{}
+		return &Bar{}
 	}
 	return startBar(f)
 }
 
-func startBar(out io.Writer) *bar {
-	b := &bar{w: progress.NewWriter(), t: &progress.Tracker{}, ended: make(chan struct{})}
+func startBar(out io.Writer) *Bar {
+	b := &Bar{w: progress.NewWriter(), t: &progress.Tracker{}, ended: make(chan struct{})}
 	b.w.SetOutputWriter(out)
 	b.w.SetAutoStop(true)
 	b.w.SetUpdateFrequency(200 * time.Millisecond)
@@ -42,8 +43,8 @@ func startBar(out io.Writer) *bar {
 	return b
 }
 
-// at shows that step of steps begins, and what it is.
-func (b *bar) at(step, steps int, what string) {
+// At shows that step of steps begins, and what it is.
+func (b *Bar) At(step, steps int, what string) {
 	if b.t == nil {
 		return
 	}
@@ -52,7 +53,8 @@ func (b *bar) at(step, steps int, what string) {
 	b.t.SetValue(int64(step))
 }
 
-func (b *bar) done() {
+// Done ends the bar.
+func (b *Bar) Done() {
 	if b.w == nil {
 		return
 	}

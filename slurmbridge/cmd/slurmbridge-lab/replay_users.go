@@ -21,7 +21,7 @@ func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
 		return cmp.Or(r.Users[b]["fifo"].Jobs-r.Users[a]["fifo"].Jobs, cmp.Compare(a, b))
 	})
 	t := table.NewWriter()
-	t.SetOutputMirror(s.out)
+	t.SetOutputMirror(s.Out)
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"user", "jobs", "policy", "wait s", "less fifo's", "turnaround s", "÷ fifo's", "later", "worst slowdown", "passed over", "at most", "delay s"})
 	for i, user := range users[:min(usersShown, len(users))] {
@@ -44,6 +44,6 @@ func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
 	}
 	t.Render()
 	if n := len(users) - usersShown; n > 0 {
-		fmt.Fprintf(s.out, "and %d more users, see --json\n", n)
+		fmt.Fprintf(s.Out, "and %d more users, see --json\n", n)
 	}
 }

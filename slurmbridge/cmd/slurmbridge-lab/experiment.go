@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
 func newExperiment(s *shared) *cobra.Command {
@@ -44,7 +45,7 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !slices.Contains([]string{"png", "svg"}, format) {
-				return usageError{fmt.Errorf("--format is %q; there are png and svg", format)}
+				return cli.Usage(fmt.Errorf("--format is %q; there are png and svg", format))
 			}
 			if err := checkExperiment(&o); err != nil {
 				return err
@@ -57,11 +58,11 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
 				o.Effort, o.Tries = experiment.Quick, 300
 			}
 			o.Contracts = []float64{1.05, 1.1, 1.2, 1.3, 1.5, 2, 0}
-			b := newBar(s.errOut)
-			o.Progress = b.at
+			b := cli.NewBar(s.ErrOut)
+			o.Progress = b.At
 			began := time.Now()
 			r, err := experiment.Run(c.Context(), o)
-			b.done()
+			b.Done()
 			if err != nil {
 				return badOptions(err)
 			}
@@ -74,7 +75,7 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
 				return err
 			}
 			files, bad := r.Figures(figures, format)
-			fmt.Fprintf(s.errOut, "%d figures in %s\n", len(files), figures)
+			fmt.Fprintf(s.ErrOut, "%d figures in %s\n", len(files), figures)
 			return errors.Join(err, bad)
 		},
 	}
@@ -95,7 +96,7 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
 // badOptions makes a mistake of the user's a usage error.
 func badOptions(err error) error {
 	if errors.Is(err, experiment.ErrOptions) {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	return err
 }
@@ -104,11 +105,11 @@ func badOptions(err error) error {
 func checkExperiment(o *experiment.Options) error {
 	for _, wl := range o.Workloads {
 		if !slices.Contains(experiment.Workloads(), wl) {
-			return usageError{fmt.Errorf("--workloads: there is no workload %q; there are %s", wl, strings.Join(experiment.Workloads(), ", "))}
+			return cli.Usage(fmt.Errorf("--workloads: there is no workload %q; there are %s", wl, strings.Join(experiment.Workloads(), ", ")))
 		}
 	}
 	if o.History < 0 || o.History > mostSets {
-		return usageError{fmt.Errorf("--history is %d, not 0 to %d", o.History, mostSets)}
+		return cli.Usage(fmt.Errorf("--history is %d, not 0 to %d", o.History, mostSets))
 	}
 	var err error
 	if o.Policies, err = policies(o.Policies, "sjf"); err != nil {
@@ -122,7 +123,7 @@ const mostSets = 10_000
 
 func checkRuns(seeds, window int) error {
 	if seeds < 1 || seeds > mostSets || window < 1 || window > rlcore.MaxWindow {
-		return usageError{fmt.Errorf("--seeds %d, --window %d: 1 to %d seeds, a window of 1 to %d", seeds, window, mostSets, rlcore.MaxWindow)}
+		return cli.Usage(fmt.Errorf("--seeds %d, --window %d: 1 to %d seeds, a window of 1 to %d", seeds, window, mostSets, rlcore.MaxWindow))
 	}
 	return nil
 }
@@ -138,7 +139,7 @@ func policies(names []string, base string) ([]string, error) {
 		case p == experiment.Exclusive:
 			out = append(out, p)
 		case !slices.Contains(experiment.Names(), p):
-			return nil, usageError{fmt.Errorf("--policies: there is no policy %q; there are %s", p, strings.Join(experiment.Names(), ", "))}
+			return nil, cli.Usage(fmt.Errorf("--policies: there is no policy %q; there are %s", p, strings.Join(experiment.Names(), ", ")))
 		default:
 			out = append(out, p)
 		}
@@ -200,7 +201,7 @@ func (s *shared) writeJSON(file string, v any) error {
 	case "":
 		return nil
 	case "-":
-		return s.printJSON(v)
+		return s.PrintJSON(v)
 	}
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
@@ -219,7 +220,7 @@ func (s *shared) writeJSON(file string, v any) error {
 }
 
 func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
-	fmt.Fprintf(s.out, "%d jobs a set, %d sets, window %d, seed %d, %d sets of history; simulated Titan Xp under MPS\n",
+	fmt.Fprintf(s.Out, "%d jobs a set, %d sets, window %d, seed %d, %d sets of history; simulated Titan Xp under MPS\n",
 		r.Jobs, r.Seeds, r.M, r.Seed, r.History)
 	for _, wl := range experiment.Workloads() {
 		lines := r.Workloads[wl]
@@ -227,7 +228,7 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 			continue
 		}
 		t := table.NewWriter()
-		t.SetOutputMirror(s.out)
+		t.SetOutputMirror(s.Out)
 		t.SetStyle(table.StyleLight)
 		t.SetTitle(wl)
 		t.AppendHeader(table.Row{"policy", "makespan s", "÷ sjf", "±", "thesis", "share", "GPU", "memory", "≤2 %", "<10 %", "<20 %", "≥20 %", "lost runs", "training s"})
@@ -251,7 +252,7 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 	}
 	if len(r.TradeOff) > 0 {
 		t := table.NewWriter()
-		t.SetOutputMirror(s.out)
+		t.SetOutputMirror(s.Out)
 		t.SetStyle(table.StyleLight)
 		t.SetTitle("dqn on random: the slowdown a job allows, and what it costs")
 		t.AppendHeader(table.Row{"contract", "makespan ÷ sjf", "±", "jobs <10 %", "lost runs"})
@@ -265,7 +266,7 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 		t.Render()
 	}
 	t := table.NewWriter()
-	t.SetOutputMirror(s.out)
+	t.SetOutputMirror(s.Out)
 	t.SetStyle(table.StyleLight)
 	t.SetTitle("geometric mean over the workloads of makespan ÷ sjf; cost of random against whole instances (thesis: 0.701, 0.500)")
 	t.AppendHeader(table.Row{"policy", "geomean", "cost by GPU memory", "cost by vCPU"})
@@ -281,7 +282,7 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 		t.AppendRow(row)
 	}
 	t.Render()
-	fmt.Fprintf(s.out, "lost runs: runs that failed for want of GPU memory, over all sets. Took %.0f s.\n", took.Seconds())
+	fmt.Fprintf(s.Out, "lost runs: runs that failed for want of GPU memory, over all sets. Took %.0f s.\n", took.Seconds())
 }
 
 // percent is e.g. "85 %", and never "-0 %".

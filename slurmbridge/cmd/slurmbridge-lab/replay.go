@@ -15,6 +15,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
 // traceFlags are what a trace is read from.
@@ -39,12 +40,12 @@ func (t *traceFlags) add(c *cobra.Command) {
 // cards makes the GPUs and finds the law of sharing them.
 func (t *traceFlags) cards() ([]rlcore.GPUSpec, *contention.Law, error) {
 	if t.gpus < 1 || t.gpus > 10_000 || !(t.memMiB > 0 && t.memMiB < 1e9) {
-		return nil, nil, usageError{fmt.Errorf("--gpus %d, --mem-mib %v: 1 to 10000 GPUs, with memory", t.gpus, t.memMiB)}
+		return nil, nil, cli.Usage(fmt.Errorf("--gpus %d, --mem-mib %v: 1 to 10000 GPUs, with memory", t.gpus, t.memMiB))
 	}
 	laws := map[string]*contention.Law{"mps": &contention.MPS, "time-slice": &contention.TimeSlice}
 	law := laws[t.law]
 	if law == nil {
-		return nil, nil, usageError{fmt.Errorf("--law is %q; there are mps and time-slice", t.law)}
+		return nil, nil, cli.Usage(fmt.Errorf("--law is %q; there are mps and time-slice", t.law))
 	}
 	card := rlcore.GPUSpec{Model: "gpu", MemMiB: t.memMiB, PCIeMBps: rlcore.TitanXp.PCIeMBps, SameUser: t.sameUser}
 	return slices.Repeat([]rlcore.GPUSpec{card}, t.gpus), law, nil
@@ -54,7 +55,7 @@ func (t *traceFlags) cards() ([]rlcore.GPUSpec, *contention.Law, error) {
 // file that are sound but no use.
 func (t *traceFlags) read() (_ *experiment.Trace, skipped trace.Skipped, _ error) {
 	if t.jobs == "" || t.profiles == "" {
-		return nil, nil, usageError{errors.New("--jobs and --profiles are needed")}
+		return nil, nil, cli.Usage(errors.New("--jobs and --profiles are needed"))
 	}
 	out := &experiment.Trace{}
 	var err error
@@ -131,10 +132,10 @@ and counted.`,
 				return err
 			}
 			if !slices.Contains([]string{"", "makespan", "turnaround"}, o.Objective) {
-				return usageError{fmt.Errorf("--objective is %q; there are makespan and turnaround", o.Objective)}
+				return cli.Usage(fmt.Errorf("--objective is %q; there are makespan and turnaround", o.Objective))
 			}
 			if checkpoint != "" && !slices.Contains(o.Policies, "dqn") {
-				return usageError{errors.New("--checkpoint is dqn's, which isn't among --policies")}
+				return cli.Usage(errors.New("--checkpoint is dqn's, which isn't among --policies"))
 			}
 			if err := writable(jsonFile); err != nil {
 				return err
@@ -152,10 +153,10 @@ and counted.`,
 					return err
 				}
 			}
-			b := newBar(s.errOut)
-			o.Progress = b.at
+			b := cli.NewBar(s.ErrOut)
+			o.Progress = b.At
 			r, err := experiment.Replay(c.Context(), t, o)
-			b.done()
+			b.Done()
 			if err != nil {
 				return from.placed(badOptions(err))
 			}
@@ -181,17 +182,17 @@ and counted.`,
 }
 
 func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
-	fmt.Fprintf(s.out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
+	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
 	why := make([]string, 0, len(r.Skipped))
 	for k := range r.Skipped {
 		why = append(why, k)
 	}
 	slices.Sort(why)
 	for _, k := range why {
-		fmt.Fprintf(s.out, "left out: %d jobs (%s)\n", r.Skipped[k], k)
+		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[k], k)
 	}
 	t := table.NewWriter()
-	t.SetOutputMirror(s.out)
+	t.SetOutputMirror(s.Out)
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{"policy", "makespan s", "turnaround s", "share", "±", "slowdown", "95 %", "GPU", "memory", "lost runs", "training s"})
 	names := slices.Clone(order)

@@ -11,6 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
 func newInterference(s *shared) *cobra.Command {
@@ -60,14 +61,14 @@ utilisations, at least 1. The law is that of sharing by MPS, on a PCIe 3.0 x16 l
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if profiles == "" || pairs == "" {
-				return usageError{fmt.Errorf("--profiles and --pairs are needed; see %s --help", c.CommandPath())}
+				return cli.Usage(fmt.Errorf("--profiles and --pairs are needed; see %s --help", c.CommandPath()))
 			}
 			r, err := score(profiles, pairs, observed)
 			if err != nil {
 				return err
 			}
-			if s.json {
-				return s.printJSON(r)
+			if s.JSON {
+				return s.PrintJSON(r)
 			}
 			s.printScore(r)
 			return nil
@@ -114,7 +115,7 @@ func score(profilesFile, pairsFile, observedFile string) (interference.Report, e
 
 func (s *shared) printScore(r interference.Report) {
 	t := table.NewWriter()
-	t.SetOutputMirror(s.out)
+	t.SetOutputMirror(s.Out)
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error"})
 	t.AppendRows([]table.Row{

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"image/color"
 	"path/filepath"
 	"strings"
 
 	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -16,9 +18,42 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
-// plotProfile writes the four resources over time to a PNG or an SVG.
+func newProfilesPlot(s *shared) *cobra.Command {
+	var who, file string
+	c := &cobra.Command{
+		Use: "plot APP -o FILE.png|FILE.svg", Short: "One profile as a picture", Args: cobra.ExactArgs(1),
+		Long:    "plot draws the four resources of show over time as PNG or SVG, as the file's ending says.",
+		Example: "  slurmbridge profiles plot vgg16 -o vgg16.svg",
+		RunE: func(c *cobra.Command, args []string) error {
+			if file == "" {
+				return cli.Usage(errors.New("name the picture: -o FILE.png or -o FILE.svg"))
+			}
+			return s.WithStore(c, func(st *store.Store) error {
+				v, err := cli.FindProfile(c.Context(), st, who, args[0])
+				if err != nil {
+					return err
+				}
+				if err := plotProfile(v.Profile, file); err != nil {
+					return err
+				}
+				if s.JSON {
+					return s.PrintJSON(map[string]string{"app": v.Profile.App, "file": file})
+				}
+				fmt.Fprintf(s.Out, "%s drawn in %s\n", v.Profile.App, file)
+				return nil
+			})
+		},
+	}
+	c.Flags().StringVar(&who, "user", "", "whose profile (default: everybody's)")
+	c.Flags().StringVarP(&file, "output", "o", "", "FILE.png or FILE.svg")
+	return c
+}
+
+// plotProfile writes the four cli.Resources over time to a PNG or an SVG.
 func plotProfile(p *rlcore.Profile, path string) error {
 	body, err := pictureOf(p, strings.ToLower(filepath.Ext(path)))
 	if err != nil {
@@ -40,13 +75,13 @@ func pictureOf(p *rlcore.Profile, ending string) ([]byte, error) {
 	case ".svg":
 		canvas = vgsvg.New(w, h)
 	default:
-		return nil, usageError{fmt.Errorf("a picture is FILE.png or FILE.svg, not %.20q", ending)}
+		return nil, cli.Usage(fmt.Errorf("a picture is FILE.png or FILE.svg, not %.20q", ending))
 	}
 	var plots [][]*plot.Plot
-	for _, r := range resources(p) {
+	for _, r := range cli.Resources(p) {
 		pl, err := plotOf(p, r)
 		if err != nil {
-			return nil, fmt.Errorf("draw %s: %w", r.name, err)
+			return nil, fmt.Errorf("draw %s: %w", r.Name, err)
 		}
 		plots = append(plots, []*plot.Plot{pl})
 	}
@@ -68,10 +103,10 @@ func pictureOf(p *rlcore.Profile, ending string) ([]byte, error) {
 }
 
 // plotOf draws one resource as steps.
-func plotOf(p *rlcore.Profile, r resource) (*plot.Plot, error) {
+func plotOf(p *rlcore.Profile, r cli.Resource) (*plot.Plot, error) {
 	pl := plot.New()
-	pl.X.Min, pl.X.Max, pl.Y.Min, pl.Y.Max = 0, p.DurationS, 0, max(r.top*1.05, 1e-9)
-	pl.Y.Label.Text = r.name + ", " + r.unit
+	pl.X.Min, pl.X.Max, pl.Y.Min, pl.Y.Max = 0, p.DurationS, 0, max(r.Top*1.05, 1e-9)
+	pl.Y.Label.Text = r.Name + ", " + r.Unit
 	var points plotter.XYs
 	for i, u := range p.Series {
 		from, to := float64(i)*p.PeriodS, float64(i+1)*p.PeriodS
@@ -81,7 +116,7 @@ func plotOf(p *rlcore.Profile, r resource) (*plot.Plot, error) {
 		if i == len(p.Series)-1 {
 			to = p.DurationS
 		}
-		v := r.of(u)
+		v := r.Of(u)
 		points = append(points, plotter.XY{X: from, Y: v}, plotter.XY{X: min(to, p.DurationS), Y: v})
 	}
 	line, err := plotter.NewLine(points)

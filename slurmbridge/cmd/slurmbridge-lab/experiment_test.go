@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
 // quickly are an experiment's words that keep it short.
@@ -186,7 +188,7 @@ func TestWriteJSON(t *testing.T) {
 		}
 		read <- string(text)
 	}()
-	s := &shared{out: &bytes.Buffer{}}
+	s := &shared{cli.Env{Out: &bytes.Buffer{}}}
 	if err := s.writeJSON(in("pipe"), 7); err != nil {
 		t.Fatal(err)
 	}
@@ -218,21 +220,4 @@ func TestWriteJSON(t *testing.T) {
 	if left, _ := filepath.Glob(in(".*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-}
-
-// TestBar: it ends however early it is told to, and shows how far things are.
-func TestBar(t *testing.T) {
-	for range 3 {
-		startBar(&bytes.Buffer{}).done()
-	}
-	var out bytes.Buffer
-	b := startBar(&out)
-	b.at(3, 9, "round 3")
-	b.done()
-	if !strings.Contains(out.String(), "round 3") {
-		t.Errorf("it shows %q", out.String())
-	}
-	b = newBar(&out) // no terminal
-	b.at(1, 2, "x")
-	b.done()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
 // trainFlags are what train is told.
@@ -55,7 +56,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.out == "" {
-				return usageError{errors.New("--out is needed: the file to write")}
+				return cli.Usage(errors.New("--out is needed: the file to write"))
 			}
 			if err := f.check(c); err != nil {
 				return err
@@ -120,11 +121,11 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 }
 
 func (s *shared) siteProfiles(c *cobra.Command) ([]*rlcore.Profile, error) {
-	cfg, err := s.load(c)
+	cfg, err := s.Load(c)
 	if err != nil {
 		return nil, err
 	}
-	st, err := openStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.errOut, nil)))
+	st, err := cli.OpenStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))
 	if err != nil {
 		return nil, err
 	}
@@ -156,14 +157,14 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	if err := f.start(t, l); err != nil {
 		return err
 	}
-	b := newBar(s.errOut)
+	b := cli.NewBar(s.ErrOut)
 	t.Progress = func(p dqn.RoundStats) {
 		what := fmt.Sprintf("round %d: makespan %.3f of one by one", p.Round, p.Train)
-		b.at(p.Round-t.Start, f.rounds-t.Start, what)
+		b.At(p.Round-t.Start, f.rounds-t.Start, what)
 	}
 	began := time.Now()
 	err = t.Train(c.Context())
-	b.done()
+	b.Done()
 	broken := errors.Is(err, context.Canceled)
 	if err != nil && !broken {
 		return err
@@ -181,20 +182,20 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		return err
 	}
 	if broken {
-		fmt.Fprintf(s.errOut, "Interrupted after round %d; go on with --resume %s.\n", cp.Trained.Rounds, f.out)
+		fmt.Fprintf(s.ErrOut, "Interrupted after round %d; go on with --resume %s.\n", cp.Trained.Rounds, f.out)
 	}
-	if s.json {
+	if s.JSON {
 		if t.Curve == nil {
 			t.Curve = []dqn.RoundStats{}
 		}
-		return s.printJSON(t.Curve)
+		return s.PrintJSON(t.Curve)
 	}
-	fmt.Fprintf(s.out, "%s: %s on %s, seed %d, %.0f s. ", f.out, t.Net.Name(), l.name, t.Options.Seed, time.Since(began).Seconds())
+	fmt.Fprintf(s.Out, "%s: %s on %s, seed %d, %.0f s. ", f.out, t.Net.Name(), l.name, t.Options.Seed, time.Since(began).Seconds())
 	if t.BestRound == 0 {
-		fmt.Fprintf(s.out, "No round was better beyond doubt than greedy, which it stays: makespan %.3f of one job after the other.\n", t.Best)
+		fmt.Fprintf(s.Out, "No round was better beyond doubt than greedy, which it stays: makespan %.3f of one job after the other.\n", t.Best)
 		return nil
 	}
-	fmt.Fprintf(s.out, "Kept from round %d: makespan %.3f of one job after the other.\n", t.BestRound, t.Best)
+	fmt.Fprintf(s.Out, "Kept from round %d: makespan %.3f of one job after the other.\n", t.BestRound, t.Best)
 	return nil
 }
 
@@ -205,22 +206,22 @@ const mostFlat = 8
 func (f *trainFlags) check(c *cobra.Command) error {
 	trace := f.from.jobs != "" || f.from.profiles != ""
 	if from := c.Flags().Changed("workload"); from && trace || from && f.records || trace && f.records {
-		return usageError{errors.New("job sets come from one of --workload, --jobs with --profiles, and --records")}
+		return cli.Usage(errors.New("job sets come from one of --workload, --jobs with --profiles, and --records"))
 	}
 	if all := append([]string{"general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
-		return usageError{fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", "))}
+		return cli.Usage(fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", ")))
 	}
 	if f.network != "scorer" && f.network != "flat" {
-		return usageError{fmt.Errorf("--network is %q; there are scorer and flat", f.network)}
+		return cli.Usage(fmt.Errorf("--network is %q; there are scorer and flat", f.network))
 	}
 	if ext := strings.ToLower(filepath.Ext(f.curve)); f.curve != "" && ext != ".png" && ext != ".svg" {
-		return usageError{fmt.Errorf("--curve %s: a picture ends in .png or .svg", f.curve)}
+		return cli.Usage(fmt.Errorf("--curve %s: a picture ends in .png or .svg", f.curve))
 	}
 	if f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024 {
-		return usageError{fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow)}
+		return cli.Usage(fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow))
 	}
 	if f.network == "flat" && f.window > mostFlat {
-		return usageError{fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat)}
+		return cli.Usage(fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat))
 	}
 	if f.resume != "" {
 		// As it was before, where nothing else is asked for.
@@ -232,7 +233,7 @@ func (f *trainFlags) check(c *cobra.Command) error {
 		}
 		for _, fixed := range []string{"network", "hidden"} {
 			if c.Flags().Changed(fixed) {
-				return usageError{fmt.Errorf("--%s is that of the file with --resume", fixed)}
+				return cli.Usage(fmt.Errorf("--%s is that of the file with --resume", fixed))
 			}
 		}
 	}
@@ -242,7 +243,7 @@ func (f *trainFlags) check(c *cobra.Command) error {
 		}
 		path, special := target(*file)
 		if special {
-			return usageError{fmt.Errorf("%s is not a regular file", *file)}
+			return cli.Usage(fmt.Errorf("%s is not a regular file", *file))
 		}
 		if err := writable(path); err != nil {
 			return err
@@ -264,7 +265,7 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 		}
 		t.Options.Rounds = f.rounds
 		if t.Start >= f.rounds {
-			return usageError{fmt.Errorf("%s has been trained for %d rounds; --rounds %d asks for no more", f.resume, t.Start, f.rounds)}
+			return cli.Usage(fmt.Errorf("%s has been trained for %d rounds; --rounds %d asks for no more", f.resume, t.Start, f.rounds))
 		}
 		return nil
 	}

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+)
+
+// OpenStore opens the database of the settings.
+func OpenStore(ctx context.Context, cfg *config.Config, log *slog.Logger) (*store.Store, error) {
+	st, err := store.Open(ctx, cfg.Database, log)
+	switch {
+	case errors.Is(err, os.ErrPermission), errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%s: %w; it belongs to the user that slurmbridge runs as (SlurmUser): run this as that user", cfg.Where("database"), err)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", cfg.Where("database"), err)
+	}
+	return st, nil
+}
+
+// WithStore does something with the database of the settings.
+func (e *Env) WithStore(c *cobra.Command, do func(st *store.Store) error) error {
+	cfg, err := e.Load(c)
+	if err != nil {
+		return err
+	}
+	st, err := OpenStore(c.Context(), cfg, slog.New(slog.NewTextHandler(e.ErrOut, nil)))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	return do(st)
+}
+
+// Profile is one profile with what is known around it.
+type Profile struct {
+	User     string          `json:"user"`
+	Relative bool            `json:"relative"` // made from relatives: it was never seen
+	Family   string          `json:"family,omitempty"`
+	Sizes    []appid.Size    `json:"sizes,omitempty"`
+	Profile  *rlcore.Profile `json:"profile"`
+}
+
+// FindProfile looks a profile up as the bridge would. Without a user, an application that
+// one user alone has a profile of is that user's.
+func FindProfile(ctx context.Context, st *store.Store, user, app string) (*Profile, error) {
+	out := &Profile{User: user}
+	p, err := st.Lookup(ctx, user, app)
+	if errors.Is(err, store.ErrNotFound) && user == "" {
+		entries, lerr := st.List(ctx)
+		if lerr != nil {
+			return nil, lerr
+		}
+		var users []string
+		for _, e := range entries {
+			if e.Profile.App == app {
+				users = append(users, e.User)
+				out.User, p = e.User, e.Profile
+			}
+		}
+		switch len(users) {
+		case 0:
+		case 1:
+			err = nil
+		default:
+			return nil, Usage(fmt.Errorf("%s is an application of %s: say whose with --user", app, strings.Join(users, ", ")))
+		}
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		p, err = st.Relative(ctx, user, app)
+		out.Relative = err == nil
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("%w; slurmbridge profiles list says what is known", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a, err := st.Family(ctx, out.User, app)
+	if err != nil {
+		return nil, err
+	}
+	out.Profile, out.Family, out.Sizes = p, a.Family, a.Sizes
+	return out, nil
+}
+
+// Resource is one of the four that a profile shows over time.
+type Resource struct {
+	Name, Unit string
+	Top        float64 // of the scale
+	Of         func(rlcore.Use) float64
+}
+
+// Resources of a profile: fractions as percentages of the card, the rest up to its
+// peak.
+func Resources(p *rlcore.Profile) []Resource {
+	peak := p.Peak()
+	return []Resource{
+		{"GPU", "%", 100, func(u rlcore.Use) float64 { return 100 * u.GPU }},
+		{"memory", "MiB", peak.MemMiB, func(u rlcore.Use) float64 { return u.MemMiB }},
+		{"cores", "%", 100, func(u rlcore.Use) float64 { return 100 * u.Core }},
+		{"PCIe", "MB/s", peak.PCIeMBps, func(u rlcore.Use) float64 { return u.PCIeMBps }},
+	}
+}
