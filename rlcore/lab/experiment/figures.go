@@ -2,41 +2,44 @@ package experiment
 
 import (
 	"fmt"
+	"image/color"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
-	"github.com/google/renameio/v2"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 )
 
-// figure is one picture of a report.
-type figure struct {
+// picture is one of a report's.
+type picture struct {
 	name string
 	// draw returns nil where the report has nothing to show.
-	draw func(r *Report) (*sheet, error)
+	draw func(r *Report) *figure.Sheet
 }
 
-// figures lists the pictures; numbers are the thesis's.
-func figures() []figure {
-	out := []figure{
-		{"fig01-profiles-ml", func(*Report) (*sheet, error) { return profiles("Fig. 1: ML applications alone", "vgg16", "resnet50") }},
-		{"fig02-profiles-hpc", func(*Report) (*sheet, error) { return profiles("Fig. 2: HPC applications alone", "lammps", "qmcpack") }},
+// pictures lists them; numbers are the thesis's.
+func pictures() []picture {
+	out := []picture{
+		{"fig01-profiles-ml", func(*Report) *figure.Sheet { return profiles("Fig. 1: ML applications alone", "vgg16", "resnet50") }},
+		{"fig02-profiles-hpc", func(*Report) *figure.Sheet { return profiles("Fig. 2: HPC applications alone", "lammps", "qmcpack") }},
 		{"fig03-pairs", (*Report).pairsSheet},
 	}
 	for i, wl := range Workloads() {
-		out = append(out, figure{
+		out = append(out, picture{
 			fmt.Sprintf("fig%d-%s", 10+i, wl),
-			func(r *Report) (*sheet, error) { return r.overTime(fmt.Sprintf("Fig. %d", 10+i), wl) },
+			func(r *Report) *figure.Sheet { return r.overTime(fmt.Sprintf("Fig. %d", 10+i), wl) },
 		})
 	}
 	return append(
 		out,
-		figure{"fig15-slowdowns", (*Report).classes},
-		figure{"fig16-training", (*Report).training},
-		figure{"fig17-cost", (*Report).costs},
-		figure{"makespans", (*Report).makespans},
-		figure{"trade-off", (*Report).tradeOffCurve},
+		picture{"fig15-slowdowns", (*Report).classes},
+		picture{"fig16-training", (*Report).training},
+		picture{"fig17-cost", (*Report).costs},
+		picture{"makespans", (*Report).makespans},
+		picture{"trade-off", (*Report).tradeOffCurve},
 	)
 }
 
@@ -46,29 +49,22 @@ func figures() []figure {
 // left out. It returns the paths written, in the figures' order, also beside an
 // error. The same report gives the same pictures.
 func (r *Report) Figures(dir, format string) ([]string, error) {
-	if format != "png" && format != "svg" {
-		return nil, fmt.Errorf("figures: there is no format %q; there are png and svg", format)
+	if !slices.Contains(figure.Formats, format) {
+		return nil, fmt.Errorf("figures: there is no format %q; there are %s", format, strings.Join(figure.Formats, " and "))
 	}
 	//nolint:gosec // pictures are for everybody
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("figures: make folder %s: %w", dir, err)
 	}
 	var paths []string
-	for _, f := range figures() {
-		s, err := f.draw(r)
-		if err != nil {
-			return paths, fmt.Errorf("figures: draw %s: %w", f.name, err)
-		}
-		if s == nil {
+	for _, p := range pictures() {
+		sheet := p.draw(r)
+		if sheet == nil {
 			continue
 		}
-		data, err := s.render(format)
-		if err != nil {
-			return paths, fmt.Errorf("figures: draw %s: %w", f.name, err)
-		}
-		path := filepath.Join(dir, f.name+"."+format)
-		if err := renameio.WriteFile(path, data, 0o644); err != nil {
-			return paths, fmt.Errorf("figures: write %s: %w", path, err)
+		path := filepath.Join(dir, p.name+"."+format)
+		if err := sheet.Write(path); err != nil {
+			return paths, fmt.Errorf("figures: %w", err)
 		}
 		paths = append(paths, path)
 	}
@@ -99,4 +95,15 @@ func inOrder(names []string) []string {
 	slices.Sort(names)
 	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
 	return names
+}
+
+// policyColour is a policy's colour in all figures; white where it isn't known.
+func policyColour(name string) color.Color {
+	if s, ok := rlcore.PolicyNamed(name); ok {
+		return s.Colour
+	}
+	if name == Clairvoyant {
+		return figure.Ink
+	}
+	return figure.White
 }

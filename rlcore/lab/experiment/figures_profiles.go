@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"slices"
 
-	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/palette/brewer"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/text"
@@ -13,57 +13,37 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 )
 
-// profiles draws what applications use of the card over their run alone: the four
-// resources, each in percent of the card.
-func profiles(title string, names ...string) (*sheet, error) {
-	legend := plot.NewLegend()
-	var row []*plot.Plot
-	for i, name := range names {
-		prof, ok := apps.ByName(name)
-		if !ok {
-			return nil, fmt.Errorf("there is no application %q", name)
-		}
-		p := newPlot(name, "time, s", "use, % of the card")
-		for k, r := range resources {
-			l, err := plotter.NewLine(steps(prof, r.of))
-			if err != nil {
-				return nil, err
-			}
-			l.StepStyle = plotter.PostStep
-			l.Color, l.Width, l.Dashes = r.colour, vg.Points(1.6), r.dashes
-			p.Add(l)
-			if i == 0 {
-				legend.Add(resources[k].name, l)
-			}
-		}
-		p.X.Min, p.Y.Min, p.Y.Max = 0, 0, 105
-		row = append(row, p)
-	}
-	return &sheet{title: title, plots: [][]*plot.Plot{row}, legend: &legend, w: 24 * vg.Centimeter, h: 8 * vg.Centimeter}, nil
-}
-
-// resources are the thesis's four (eq. 3), as parts of its card.
+// resources are the thesis's four (eq. 3), in percent of its card.
 var resources = []struct {
 	name   string
 	colour color.Color
 	dashes []vg.Length
 	of     func(u rlcore.Use) float64
 }{
-	{"GPU", vermillion, nil, func(u rlcore.Use) float64 { return u.GPU }},
-	{"memory", blue, nil, func(u rlcore.Use) float64 { return u.MemMiB / rlcore.TitanXp.MemMiB }},
-	{"cores", green, []vg.Length{6, 3}, func(u rlcore.Use) float64 { return u.Core }},
-	{"PCIe", orange, []vg.Length{2, 2}, func(u rlcore.Use) float64 { return u.PCIeMBps / rlcore.TitanXp.PCIeMBps }},
+	{"GPU", figure.Vermillion, nil, func(u rlcore.Use) float64 { return 100 * u.GPU }},
+	{"memory", figure.Blue, nil, func(u rlcore.Use) float64 { return 100 * u.MemMiB / rlcore.TitanXp.MemMiB }},
+	{"cores", figure.Green, []vg.Length{6, 3}, func(u rlcore.Use) float64 { return 100 * u.Core }},
+	{"PCIe", figure.Orange, []vg.Length{2, 2}, func(u rlcore.Use) float64 { return 100 * u.PCIeMBps / rlcore.TitanXp.PCIeMBps }},
 }
 
-// steps are the points of a resource's step function, in s and percent.
-func steps(p *rlcore.Profile, of func(u rlcore.Use) float64) plotter.XYs {
-	var out plotter.XYs
-	for i, u := range p.Series {
-		out = append(out, plotter.XY{X: float64(i) * p.PeriodS, Y: 100 * of(u)})
+// profiles draws what applications use of the card over their run alone.
+func profiles(title string, names ...string) *figure.Sheet {
+	s := &figure.Sheet{Title: title, Rows: [][]*figure.Chart{nil}, W: wide, H: 8 * figure.CM}
+	for _, name := range names {
+		p, _ := apps.ByName(name)
+		c := figure.New(name, "time, s", "use, % of the card")
+		for _, r := range resources {
+			l := c.Line(figure.Steps(p, r.of), r.colour, 1.6, r.dashes...)
+			l.StepStyle = plotter.PostStep
+			c.Key(r.name, l)
+		}
+		c.X.Min, c.Y.Min, c.Y.Max = 0, 0, 105
+		s.Rows[0] = append(s.Rows[0], c)
 	}
-	return append(out, plotter.XY{X: p.DurationS, Y: out[len(out)-1].Y})
+	return s
 }
 
 // noMemory is what a heat map is told of a pair that doesn't fit into memory.
@@ -90,63 +70,64 @@ func (g grid) at(victim, aggressor int) float64 {
 	return math.NaN()
 }
 
-// pairsSheet draws the pair matrix with its numbers.
-func (r *Report) pairsSheet() (*sheet, error) {
-	if r.Pairs == nil || len(r.Pairs.Apps) == 0 {
-		return nil, nil
-	}
-	g := grid{r.Pairs}
-	n := len(g.Apps)
-	colours, err := brewer.GetPalette(brewer.TypeSequential, "Blues", 9)
+// heat is a grid as a heat map. From none to twice the time at least, so that near-equal
+// numbers look so.
+func heat(g grid) (*plotter.HeatMap, error) {
+	blues, err := brewer.GetPalette(brewer.TypeSequential, "Blues", 9)
 	if err != nil {
 		return nil, err
 	}
-	heat := plotter.NewHeatMap(g, colours)
-	heat.NaN, heat.Underflow = color.White, light
-	// From none to twice the time at least, so that near-equal numbers look so.
-	heat.Min, heat.Max = 1, max(2, finite(heat.Max))
-	for c := range n {
-		for row := range n {
+	h := plotter.NewHeatMap(g, blues)
+	h.NaN, h.Underflow = color.White, figure.Light
+	h.Min, h.Max = 1, max(2, figure.Finite(h.Max))
+	for c := range g.Apps {
+		for row := range g.Apps {
 			if z := g.Z(c, row); z > 0 {
-				heat.Min = min(heat.Min, z) // rounding leaves some a little below 1
+				h.Min = min(h.Min, z) // rounding leaves some a little below 1
 			}
 		}
 	}
-	p := newPlot("Fig. 3: slowdown of each application beside each other, × its time alone", "beside", "")
-	p.Add(heat)
+	return h, nil
+}
+
+// pairsSheet draws the pair matrix with its numbers.
+func (r *Report) pairsSheet() *figure.Sheet {
+	if r.Pairs == nil || len(r.Pairs.Apps) == 0 {
+		return nil
+	}
+	g := grid{r.Pairs}
+	c := figure.New("Fig. 3: slowdown of each application beside each other, × its time alone", "beside", "")
+	h, err := heat(g)
+	if !c.TryAdd(h, err) {
+		return figure.Single(c, wide, high)
+	}
 	var at plotter.XYs
 	var texts []string
-	for c := range n {
-		for row := range n {
+	for col := range g.Apps {
+		for row := range g.Apps {
 			s := ""
-			switch z := g.Z(c, row); {
+			switch z := g.Z(col, row); {
 			case z == noMemory:
 				s = "no memory"
 			case z > 0:
 				s = fmt.Sprintf("%.2f", z)
 			}
-			at, texts = append(at, plotter.XY{X: float64(c), Y: float64(row)}), append(texts, s)
+			at, texts = append(at, plotter.XY{X: float64(col), Y: float64(row)}), append(texts, s)
 		}
 	}
-	l, err := write(at, texts)
-	if err != nil {
-		return nil, err
-	}
+	l := c.Texts(at, texts)
 	l.Offset.Y = 0
 	for i := range l.TextStyle {
 		st := &l.TextStyle[i]
 		st.YAlign, st.Font.Size = text.YCenter, vg.Points(10)
-		if z := g.Z(int(at[i].X), int(at[i].Y)); z > (heat.Min+heat.Max)/2 {
+		if z := g.Z(int(at[i].X), int(at[i].Y)); z > (h.Min+h.Max)/2 {
 			st.Color = color.White // the cell is dark
 		}
 	}
-	p.Add(l)
-	nominal(&p.X, g.Apps)
-	upward := make([]string, n)
-	for i, a := range g.Apps {
-		upward[n-1-i] = a
-	}
-	nominal(&p.Y, upward)
-	side := vg.Length(n) * 2.4 * vg.Centimeter
-	return oneOf(p, nil, side+5*vg.Centimeter, 0.6*side+3*vg.Centimeter), nil
+	figure.Nominal(&c.X, g.Apps)
+	upward := slices.Clone(g.Apps)
+	slices.Reverse(upward)
+	figure.Nominal(&c.Y, upward)
+	side := vg.Length(len(g.Apps)) * 2.4 * figure.CM
+	return figure.Single(c, side+5*figure.CM, 0.6*side+3*figure.CM)
 }

@@ -2,19 +2,19 @@ package experiment
 
 import (
 	"fmt"
-	"image/color"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
 // overTime draws how busy the GPU was and how much of its memory was held, on the
 // first seed's jobs, a row for each policy.
-func (r *Report) overTime(fig, wl string) (*sheet, error) {
+func (r *Report) overTime(fig, wl string) *figure.Sheet {
 	names, lines := r.lines(wl)
 	end := 0.0
 	var shown []string
@@ -28,77 +28,46 @@ func (r *Report) overTime(fig, wl string) (*sheet, error) {
 		end = max(end, until(res))
 	}
 	if len(shown) == 0 {
-		return nil, nil
+		return nil
 	}
-	s := &sheet{
-		title: fmt.Sprintf("%s: %s, first job set", fig, wl),
-		w:     26 * vg.Centimeter, h: (2.5 + 2.6*vg.Length(len(shown))) * vg.Centimeter,
+	s := &figure.Sheet{
+		Title: fmt.Sprintf("%s: %s, first job set", fig, wl),
+		W:     26 * figure.CM, H: (2.5 + 2.6*vg.Length(len(shown))) * figure.CM,
 	}
 	for i, n := range shown {
 		res := lines[n].First()
-		row := []*plot.Plot{
-			newPlot(fmt.Sprintf("%s: %.0f s, GPU %.0f %% busy", n, res.MakespanS, 100*res.GPUUtil), "", "%"),
-			newPlot(fmt.Sprintf("%s: memory %.0f %% held", n, 100*res.MemUtil), "", "%"),
-		}
-		for k, of := range []func(x *sim.Sample) float64{
-			func(x *sim.Sample) float64 { return x.GPU },
-			func(x *sim.Sample) float64 { return x.Mem },
-		} {
-			p := row[k]
-			area, err := area(res, of, policyColour(n))
-			if err != nil {
-				return nil, err
-			}
-			p.Add(area)
-			p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, end, 0, 100
-			p.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 50, Label: "50"}, {Value: 100, Label: "100"}}
+		gpu := figure.New(fmt.Sprintf("%s: %.0f s, GPU %.0f %% busy", n, res.MakespanS, 100*res.GPUUtil), "", "%")
+		gpu.Area(track(res, func(x *sim.Sample) float64 { return x.GPU }), policyColour(n))
+		memory := figure.New(fmt.Sprintf("%s: memory %.0f %% held", n, 100*res.MemUtil), "", "%")
+		memory.Area(track(res, func(x *sim.Sample) float64 { return x.Mem }), policyColour(n))
+		for _, c := range []*figure.Chart{gpu, memory} {
+			c.X.Min, c.X.Max, c.Y.Min, c.Y.Max = 0, end, 0, 100
+			c.Y.Tick.Marker = plot.ConstantTicks{{Value: 0, Label: "0"}, {Value: 50, Label: "50"}, {Value: 100, Label: "100"}}
 			if i == len(shown)-1 {
-				p.X.Label.Text = "time, s"
+				c.X.Label.Text = "time, s"
 			} else {
-				p.X.Tick.Marker = bare{}
+				figure.Unlabelled(&c.X)
 			}
 		}
-		s.plots = append(s.plots, row)
+		s.Rows = append(s.Rows, []*figure.Chart{gpu, memory})
 	}
-	return s, nil
+	return s
 }
 
 // until is when a result's last job ended, s.
 func until(r *sim.Result) float64 {
-	return max(finite(r.MakespanS), finite(r.Track[len(r.Track)-1].AtS))
+	return max(figure.Finite(r.MakespanS), figure.Finite(r.Track[len(r.Track)-1].AtS))
 }
 
-// area is the surface under a step function of the track, in s and percent.
-func area(r *sim.Result, of func(x *sim.Sample) float64, c color.Color) (*plotter.Polygon, error) {
-	at := finite(r.Track[0].AtS)
-	pts := plotter.XYs{{X: at, Y: 0}}
+// track are the points of a step function of the track, in s and percent.
+func track(r *sim.Result, of func(x *sim.Sample) float64) plotter.XYs {
+	var out plotter.XYs
 	for i := range r.Track {
-		y := 100 * finite(of(&r.Track[i]))
-		next := until(r)
+		y, next := 100*figure.Finite(of(&r.Track[i])), until(r)
 		if i+1 < len(r.Track) {
-			next = finite(r.Track[i+1].AtS)
+			next = figure.Finite(r.Track[i+1].AtS)
 		}
-		pts = append(pts, plotter.XY{X: at, Y: y}, plotter.XY{X: next, Y: y})
-		at = next
-	}
-	p, err := plotter.NewPolygon(append(pts, plotter.XY{X: at, Y: 0}))
-	if err != nil {
-		return nil, err
-	}
-	p.Color, p.LineStyle.Width = c, 0
-	return p, nil
-}
-
-// bare are ticks without numbers: those of the lowest row serve all rows.
-type bare struct{ plot.DefaultTicks }
-
-// Ticks implements plot.Ticker.
-func (b bare) Ticks(from, to float64) []plot.Tick {
-	var out []plot.Tick
-	for _, t := range b.DefaultTicks.Ticks(from, to) {
-		if !t.IsMinor() {
-			out = append(out, plot.Tick{Value: t.Value, Label: " "})
-		}
+		out = append(out, plotter.XY{X: figure.Finite(r.Track[i].AtS), Y: y}, plotter.XY{X: next, Y: y})
 	}
 	return out
 }

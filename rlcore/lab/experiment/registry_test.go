@@ -14,7 +14,9 @@ import (
 // made is a policy that this file alone knows.
 var made = rlcore.RegisterPolicy(rlcore.PolicySpec{
 	Name: "madeup", About: "for this test", Rank: 1000, Colour: color.RGBA{1, 2, 3, 255}, Contender: true,
-	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) { return baseline.NewThroughput("madeup", s.Predictor, 0.01), nil },
+	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) {
+		return baseline.NewThroughput("madeup", s.Predictor, 0.01), nil
+	},
 })
 
 // One file adds a policy: it competes, is drawn in its colour, and has a place in tables.

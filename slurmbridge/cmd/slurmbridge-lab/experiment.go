@@ -18,6 +18,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
@@ -44,7 +45,7 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if !slices.Contains([]string{"png", "svg"}, format) {
+			if !slices.Contains(figure.Formats, format) {
 				return cli.Usage(fmt.Errorf("--format is %q; there are png and svg", format))
 			}
 			if err := checkExperiment(&o); err != nil {

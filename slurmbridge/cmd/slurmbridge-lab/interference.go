@@ -119,11 +119,11 @@ func (s *shared) printScore(r interference.Report) {
 	t.SetStyle(table.StyleLight)
 	t.AppendHeader(table.Row{fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error"})
 	t.AppendRows([]table.Row{
-		{"model", figure(r.MAE), figure(r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError)},
-		{"a constant", figure(r.BaselineConstant.MAE), figure(r.BaselineConstant.Spearman)},
-		{"max(1, Σ utilisation)", figure(r.BaselineSumUtil.MAE), figure(r.BaselineSumUtil.Spearman)},
+		{"model", thousandths(r.MAE), thousandths(r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError)},
+		{"a constant", thousandths(r.BaselineConstant.MAE), thousandths(r.BaselineConstant.Spearman)},
+		{"max(1, Σ utilisation)", thousandths(r.BaselineSumUtil.MAE), thousandths(r.BaselineSumUtil.Spearman)},
 	})
 	t.Render()
 }
 
-func figure(v float64) string { return fmt.Sprintf("%.3f", v) }
+func thousandths(v float64) string { return fmt.Sprintf("%.3f", v) }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
@@ -176,7 +176,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	// What can't be written costs nothing of the rest.
 	err = dqn.Save(f.out, cp)
 	if f.curve != "" && len(t.Curve) > 0 {
-		err = errors.Join(err, dqn.Curve(f.curve, t.Curve))
+		err = errors.Join(err, drawCurve(f.curve, t.Curve))
 	}
 	if err != nil {
 		return err
@@ -214,8 +214,8 @@ func (f *trainFlags) check(c *cobra.Command) error {
 	if f.network != "scorer" && f.network != "flat" {
 		return cli.Usage(fmt.Errorf("--network is %q; there are scorer and flat", f.network))
 	}
-	if ext := strings.ToLower(filepath.Ext(f.curve)); f.curve != "" && ext != ".png" && ext != ".svg" {
-		return cli.Usage(fmt.Errorf("--curve %s: a picture ends in .png or .svg", f.curve))
+	if _, err := figure.FormatOf(f.curve); f.curve != "" && err != nil {
+		return cli.Usage(fmt.Errorf("--curve %w", err))
 	}
 	if f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024 {
 		return cli.Usage(fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow))

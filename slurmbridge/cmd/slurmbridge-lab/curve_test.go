@@ -1,4 +1,4 @@
-package dqn
+package main
 
 import (
 	"bytes"
@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 )
 
-func points() []RoundStats {
-	var out []RoundStats
+func rounds() []dqn.RoundStats {
+	var out []dqn.RoundStats
 	for i := 1; i <= 10; i++ {
-		p := RoundStats{Round: i, Train: 1 / float64(i), Loss: 0.3 / float64(i), Eps: 0.3 - 0.02*float64(i)}
+		p := dqn.RoundStats{Round: i, Train: 1 / float64(i), Loss: 0.3 / float64(i), Eps: 0.3 - 0.02*float64(i)}
 		if i%5 == 0 {
 			p.Check = 0.9 / float64(i)
 		}
@@ -25,10 +27,10 @@ func points() []RoundStats {
 	return out
 }
 
-func drawCurve(t *testing.T, name string, p []RoundStats) []byte {
+func drawn(t *testing.T, name string, p []dqn.RoundStats) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := Curve(path, p); err != nil {
+	if err := drawCurve(path, p); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(path)
@@ -39,7 +41,7 @@ func drawCurve(t *testing.T, name string, p []RoundStats) []byte {
 }
 
 func TestCurvePNG(t *testing.T) {
-	img, err := png.Decode(bytes.NewReader(drawCurve(t, "curve.PNG", points())))
+	img, err := png.Decode(bytes.NewReader(drawn(t, "curve.PNG", rounds())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,8 +62,8 @@ func TestCurvePNG(t *testing.T) {
 	}
 }
 
-// written is all text of an SVG.
-func written(t *testing.T, data []byte) string {
+// writing is all text of an SVG.
+func writing(t *testing.T, data []byte) string {
 	t.Helper()
 	d, out := xml.NewDecoder(bytes.NewReader(data)), ""
 	for {
@@ -79,7 +81,7 @@ func written(t *testing.T, data []byte) string {
 }
 
 func TestCurveSVG(t *testing.T) {
-	text := written(t, drawCurve(t, "curve.svg", points()))
+	text := writing(t, drawn(t, "curve.svg", rounds()))
 	for _, w := range []string{"round", "makespan ÷ one after the other", "validation", "loss, Huber", "epsilon", "chance of a random choice"} {
 		if !strings.Contains(text, w) {
 			t.Errorf("%q isn't written there", w)
@@ -90,25 +92,25 @@ func TestCurveSVG(t *testing.T) {
 // A training that was broken off at once, or one whose figures went astray, is
 // drawn as far as it can be.
 func TestCurveOfLittle(t *testing.T) {
-	never := points()[:1]
-	if text := written(t, drawCurve(t, "a.svg", never)); strings.Contains(text, "validation") || !strings.Contains(text, "training") {
+	never := rounds()[:1]
+	if text := writing(t, drawn(t, "a.svg", never)); strings.Contains(text, "validation") || !strings.Contains(text, "training") {
 		t.Errorf("no validation yet, but the curve says %q", text)
 	}
-	astray := points()
+	astray := rounds()
 	astray[3].Loss, astray[4].Train = math.NaN(), math.Inf(1)
-	written(t, drawCurve(t, "b.svg", astray))
-	written(t, drawCurve(t, "c.svg", []RoundStats{{Round: 1, Loss: math.NaN(), Train: math.NaN(), Eps: math.NaN()}}))
+	writing(t, drawn(t, "b.svg", astray))
+	writing(t, drawn(t, "c.svg", []dqn.RoundStats{{Round: 1, Loss: math.NaN(), Train: math.NaN(), Eps: math.NaN()}}))
 }
 
 func TestCurveErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "no", "such", "curve.png")
-	if err := Curve(path, points()); err == nil || !strings.Contains(err.Error(), path) {
+	if err := drawCurve(path, rounds()); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v doesn't name %s", err, path)
 	}
-	if err := Curve("curve.pdf", points()); err == nil || !strings.Contains(err.Error(), ".pdf") {
+	if err := drawCurve("curve.pdf", rounds()); err == nil || !strings.Contains(err.Error(), ".pdf") {
 		t.Errorf("error %v", err)
 	}
-	if err := Curve("curve.png", nil); !errors.Is(err, ErrNoCurve) {
+	if err := drawCurve("curve.png", nil); !errors.Is(err, errNoCurve) {
 		t.Errorf("error %v", err)
 	}
 }
