@@ -11,9 +11,9 @@ import (
 	"os"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // Bridge imports the profiles and starts bridge and agent. It returns when jobs

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // limited is a cluster with accounting and two nodes, on which ann, bob and SlurmUser

@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // site is a cluster with etc's hooks, a simulated GPU, MPS, a node agent and somebody

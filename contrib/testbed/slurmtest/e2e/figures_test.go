@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
 
 // TestFigures measures, and asserts nothing about speed: how far apart a group's
