@@ -74,7 +74,7 @@ func TestFeaturesHaveNoUnit(t *testing.T) {
 
 // placed are a row's figures that tell where in the window the combination's jobs
 // are: mean rank, first, passed over.
-var placed = map[int]bool{20: true, 21: true, 22: true}
+var placed = map[int]bool{rowMeanRank: true, rowFirst: true, rowPassedOver: true}
 
 // TestFeaturesDoNotDependOnOrder but for those that tell it: the situation and
 // what a set of jobs brings are the same whichever stands first.

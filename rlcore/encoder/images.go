@@ -6,37 +6,47 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Demand says how a job's use over time is read.
+// Demand is a reading of a job's use over time.
 type Demand int
 
 // The thesis's three readings of a profile.
 const (
-	OverTime Demand = iota // as it is (DqnGPU)
-	Peak                   // its largest, all the time (DeepRM Max)
+	OverTime Demand = iota // the profile itself (DqnGPU)
+	Peak                   // its peak, all the time (DeepRM Max)
 	Mean                   // its mean, all the time (DeepRM Mean)
 )
 
-// The images' size: DeepRM's published constants (hongzimao/deeprm: time horizon
-// 20, 10 units a resource, 60 jobs of backlog).
+// The images' size: DeepRM's published constants (hongzimao/deeprm: time horizon 20,
+// 10 units per resource, backlog of 60 jobs).
 const (
-	Horizon   = 20
-	Units     = 10
-	Backlog   = 60
-	resources = 4 // gpu, gpumem, gpucore, pcie: the thesis's eq. 3
-	plane     = Horizon * Units
-	picture   = resources * plane
+	Horizon = 20
+	Units   = 10
+	Backlog = 60
+
+	longestColumns = 15 // of DeepRM's longest job
+	plane          = Horizon * Units
+	picture        = resources * plane
 )
 
-// Images draws a decision as the thesis does (sec. 3): pictures of 0 and 1, time
-// by amount, one for each resource: first what is allocated on the GPU over the
-// coming steps, then one for every slot, then the backlog. A slot is a pending
-// job, or, if Virtual, a combination of them: the sum of its members' pictures.
+// The resources of the thesis's eq. 3, in its order.
+const (
+	resGPU = iota
+	resMem
+	resCore
+	resPCIe
+	resources
+)
+
+// Images draws a decision as the thesis does (sec. 3): pictures of 0 and 1, time by
+// amount, one per resource: first what is allocated on the GPU over the coming steps,
+// then one for every slot, then the backlog. A slot is a pending job, or, if Virtual,
+// a combination of them: the sum of its members' pictures.
 type Images struct {
 	M       int
 	Demand  Demand
 	Virtual bool
 
-	StepS  float64 // seconds a column stands for in the last Encode
+	StepS  float64 // seconds per column in the last Encode
 	Pixels []int32 // the pixels that are 1
 
 	cluster timeline
@@ -44,10 +54,10 @@ type Images struct {
 	sum     timeline
 }
 
-// timeline is units of each resource in each step.
+// timeline holds the units of each resource in each step.
 type timeline [resources][Horizon]float64
 
-// Slots is how many slots there are: M, or 2^M − 1.
+// Slots returns the number of slots: M, or 2^M − 1 if Virtual.
 func (e *Images) Slots() int {
 	if e.Virtual {
 		return 1<<e.M - 1
@@ -55,11 +65,11 @@ func (e *Images) Slots() int {
 	return e.M
 }
 
-// Len is the number of pixels.
+// Len returns the number of pixels.
 func (e *Images) Len() int { return (1+e.Slots())*picture + Backlog }
 
-// Encode draws the window. A column stands for a fifteenth of the longest solo run
-// in sight, so that DeepRM's longest job (15 of 20 steps) looks as there.
+// Encode draws the window. A column is a fifteenth of the longest solo run in sight,
+// since DeepRM's longest job takes 15 of its 20 steps.
 func (e *Images) Encode(w *rlcore.Window) {
 	card := w.Card()
 	longest := 1.0
@@ -69,7 +79,7 @@ func (e *Images) Encode(w *rlcore.Window) {
 	for i := range w.Jobs {
 		longest = max(longest, length(w.Job(i)))
 	}
-	e.StepS = longest / 15
+	e.StepS = longest / longestColumns
 	e.cluster = timeline{}
 	for i := range card.Running {
 		r := &card.Running[i]
@@ -96,6 +106,7 @@ func (e *Images) Encode(w *rlcore.Window) {
 	}
 }
 
+// add sets sum to the use of combination c out of n jobs.
 func (e *Images) add(c rlcore.Combo, n int) {
 	e.sum = timeline{}
 	for i := range n {
@@ -109,9 +120,9 @@ func (e *Images) add(c rlcore.Combo, n int) {
 	}
 }
 
-// Fits reports whether combination c of the last Encode's window keeps to the
-// GPU's amount of every resource in every step, as the images tell it: Σ r ≤ R.
-// A job alone on an idle GPU always fits.
+// Fits reports whether combination c of the last Encode's window stays within the
+// GPU's amount of every resource in every step of the images: Σ r ≤ R. A job alone on
+// an idle GPU always fits.
 func (e *Images) Fits(w *rlcore.Window, c rlcore.Combo) bool {
 	if c == 0 || c.Len() == 1 && len(w.Card().Running) == 0 {
 		return true
@@ -134,7 +145,7 @@ func length(j *rlcore.Job) float64 {
 	return max(j.LimitS, 1)
 }
 
-// draw adds a job's use to a timeline, from done seconds of its run on.
+// draw adds a job's use to a timeline: left seconds, from done seconds of its run on.
 func (e *Images) draw(tl *timeline, j *rlcore.Job, done, left float64, spec *rlcore.GPUSpec) {
 	var constant rlcore.Use
 	switch {
@@ -150,17 +161,17 @@ func (e *Images) draw(tl *timeline, j *rlcore.Job, done, left float64, spec *rlc
 		if e.Demand == OverTime && j.Profile != nil {
 			u = j.Profile.At(done + (float64(t)+0.5)*e.StepS)
 		}
-		tl[0][t] += Units * u.GPU
-		tl[1][t] += Units * u.MemMiB / spec.MemMiB
-		tl[2][t] += Units * u.Core
+		tl[resGPU][t] += Units * u.GPU
+		tl[resMem][t] += Units * u.MemMiB / spec.MemMiB
+		tl[resCore][t] += Units * u.Core
 		if spec.PCIeMBps > 0 {
-			tl[3][t] += Units * u.PCIeMBps / spec.PCIeMBps
+			tl[resPCIe][t] += Units * u.PCIeMBps / spec.PCIeMBps
 		}
 	}
 }
 
-// paint appends a timeline's pixels: as many ones in a column as units are used,
-// a begun unit counting.
+// paint appends a timeline's pixels, from index at on: as many ones in a column as
+// units are used, rounded up.
 func (e *Images) paint(at int, tl *timeline) {
 	for r := range tl {
 		for t := range tl[r] {
