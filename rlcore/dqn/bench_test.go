@@ -102,11 +102,11 @@ func filled(tb testing.TB, net Network) *learner {
 			one.Jobs[0].ID = fmt.Sprint(len(cfg.Jobs))
 			cfg.GPUs, cfg.Truth, cfg.Jobs = one.GPUs, one.Truth, append(cfg.Jobs, one.Jobs...)
 		}
-		visits, _, tau, err := p.play(cfg, 0.3, r)
+		e, err := p.play(cfg, 0.3, r)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		for _, x := range transitions(nil, visits[0], 8, 0, 0.99, tau) {
+		for _, x := range transitions(nil, e.visits[0], 8, 0, 0.99, e.tau) {
 			l.memory.add(x)
 		}
 	}

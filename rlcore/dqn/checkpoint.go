@@ -11,9 +11,17 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
 )
 
-// ErrCheckpoint marks a checkpoint that can't be used. The message says of which
-// file, what is wrong and what to do.
+// ErrCheckpoint marks a checkpoint that can't be used. The message names the file, what
+// is wrong and what to do.
 var ErrCheckpoint = errors.New("unusable checkpoint")
+
+// The names of networks and optimisers in a checkpoint.
+const (
+	kindScorer = "scorer"
+	kindFlat   = "flat"
+	adam       = "adam"
+	rmsprop    = "rmsprop"
+)
 
 const (
 	checkpointFormat  = "slurmbridge-dqn"
@@ -22,39 +30,39 @@ const (
 	mostHidden = 4096
 )
 
-// Checkpoint is a trained network as it is kept in a file.
+// Checkpoint is a trained network in a file.
 type Checkpoint struct {
 	Format  string `json:"format"`  // "slurmbridge-dqn"
 	Version int    `json:"version"` // of this form
 	Kind    string `json:"network"` // "scorer" or "flat"
-	// M is the window of the decisions trained on: built into a flat network, good
-	// to know of a scorer.
+	// M is the window that the network was trained with. A flat network works with no
+	// other.
 	M      int `json:"m"`
-	Hidden int `json:"hidden"` // units a layer
-	// ContextLen and ComboLen are the scorer's inputs, Pixels the flat network's;
-	// Features is the encoder.Version they are of.
+	Hidden int `json:"hidden"` // units per layer
+	// ContextLen and ComboLen are a scorer's inputs, Pixels a flat network's; Features
+	// is their encoder.Version.
 	ContextLen int `json:"context_len,omitempty"`
 	ComboLen   int `json:"combo_len,omitempty"`
 	Pixels     int `json:"pixels,omitempty"`
 	Features   int `json:"features"`
-	// Kappa and Shown are the scorer's κ and how many combinations it looks at.
+	// Kappa and Shown are a scorer's κ and how many combinations it describes.
 	Kappa float64 `json:"kappa,omitempty"`
 	Shown int     `json:"shown,omitempty"`
 
-	Theta   []Floats `json:"theta"`  // as Network.Params has them
+	Theta   []Floats `json:"theta"`  // blocks as in Network.Params
 	SHA256  string   `json:"sha256"` // of Theta's and Optimiser's numbers, in order; hex
 	Trained Trained  `json:"trained"`
-	// Optimiser lets training go on; nil where it was left out.
+	// Optimiser is needed to resume training; nil where it was left out.
 	Optimiser *Optimiser `json:"optimiser,omitempty"`
 }
 
-// Trained says where a network comes from.
+// Trained is where a network comes from.
 type Trained struct {
 	Seed      uint64  `json:"seed"`
 	Rounds    int     `json:"rounds"` // done
 	Scenario  string  `json:"scenario"`
 	Check     float64 `json:"check"`      // best validation: makespan ÷ (Σ solo ÷ GPUs)
-	BestRound int     `json:"best_round"` // when it was seen; 0 = before learning
+	BestRound int     `json:"best_round"` // its round; 0 = before learning
 	CreatedBy string  `json:"created_by"` // program and version
 }
 
@@ -67,15 +75,9 @@ type Optimiser struct {
 	V     []Floats `json:"v,omitempty"`
 }
 
-func (o *Options) optimiser() string {
-	if o.RMSProp {
-		return "rmsprop"
-	}
-	return "adam"
-}
-
-// FromTrainer describes what t has trained. scenario names what it was trained on,
-// createdBy the program.
+// FromTrainer returns what t has trained as a checkpoint. scenario names what it was
+// trained on, createdBy the program. It fails where the network has no form in a file
+// or its numbers aren't finite.
 func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	o := t.Options.orDefaults()
 	c := &Checkpoint{
@@ -117,21 +119,36 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// lens are the numbers of parameters of the network's blocks. The network's name,
-// M and Hidden must be in bounds.
+// pixels is the number of a flat network's inputs for windows of m jobs.
+func pixels(m int) int { return (&encoder.Images{M: m, Virtual: true}).Len() }
+
+// lens returns the number of parameters of each of the network's blocks. Kind, M and
+// Hidden must be valid.
 func (c *Checkpoint) lens() []int {
 	h := c.Hidden
-	if c.Kind == "flat" {
+	if c.Kind == kindFlat {
 		out := 1 + 1<<c.M
-		return []int{(&encoder.Images{M: c.M, Virtual: true}).Len()*h + h + out*h + out}
+		return []int{pixels(c.M)*h + h + out*h + out}
 	}
 	in := encoder.ContextLen + encoder.ComboLen
 	return []int{encoder.ContextLen*h + h + h + 1, in*h + h + h*h + h + h + 1}
 }
 
-// wrong says what keeps the checkpoint from being used and what to do; "" = nothing.
+// again is the advice for a checkpoint that can't be repaired.
+const again = "train it again"
+
+// wrong returns what keeps the checkpoint from being used and what to do about it; ""
+// if nothing does.
 func (c *Checkpoint) wrong() string {
-	const again = "train it again"
+	for _, check := range []func() string{c.wrongHead, c.wrongInputs, c.wrongNumbers, c.wrongTrained} {
+		if what := check(); what != "" {
+			return what
+		}
+	}
+	return ""
+}
+
+func (c *Checkpoint) wrongHead() string {
 	switch {
 	case c.Format != checkpointFormat:
 		return fmt.Sprintf("its format is %q, not %q; name a file that `slurmbridge train` wrote", c.Format, checkpointFormat)
@@ -139,7 +156,7 @@ func (c *Checkpoint) wrong() string {
 		return fmt.Sprintf("it is of version %d, this program reads up to %d; install the slurmbridge that wrote it (%q) or train it again", c.Version, checkpointVersion, c.Trained.CreatedBy)
 	case c.Version < 1:
 		return fmt.Sprintf("its version is %d; %s", c.Version, again)
-	case c.Kind != "scorer" && c.Kind != "flat":
+	case c.Kind != kindScorer && c.Kind != kindFlat:
 		return fmt.Sprintf("there is no network %q; %s", c.Kind, again)
 	case c.Features != encoder.Version:
 		return fmt.Sprintf("it was trained on feature set %d, this program has %d; %s", c.Features, encoder.Version, again)
@@ -148,40 +165,54 @@ func (c *Checkpoint) wrong() string {
 	case c.Hidden < 1 || c.Hidden > mostHidden:
 		return fmt.Sprintf("hidden is %d, not 1 to %d; %s", c.Hidden, mostHidden, again)
 	}
-	if c.Kind == "scorer" {
-		switch {
-		case c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen:
-			return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d; %s", c.ContextLen, c.ComboLen, encoder.ContextLen, encoder.ComboLen, again)
-		case !(c.Kappa >= 0 && c.Kappa <= 1e6):
-			return fmt.Sprintf("kappa is %v; %s", c.Kappa, again)
-		case c.Shown < 0:
-			return fmt.Sprintf("shown is %d; %s", c.Shown, again)
+	return ""
+}
+
+func (c *Checkpoint) wrongInputs() string {
+	if c.Kind == kindFlat {
+		if n := pixels(c.M); c.Pixels != n {
+			return fmt.Sprintf("it takes %d pixels, windows of %d have %d; %s", c.Pixels, c.M, n, again)
 		}
-	} else if n := (&encoder.Images{M: c.M, Virtual: true}).Len(); c.Pixels != n {
-		return fmt.Sprintf("it takes %d pixels, windows of %d have %d; %s", c.Pixels, c.M, n, again)
+		return ""
 	}
+	switch {
+	case c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen:
+		return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d; %s", c.ContextLen, c.ComboLen, encoder.ContextLen, encoder.ComboLen, again)
+	case !(c.Kappa >= 0 && c.Kappa <= 1e6):
+		return fmt.Sprintf("kappa is %v; %s", c.Kappa, again)
+	case c.Shown < 0:
+		return fmt.Sprintf("shown is %d; %s", c.Shown, again)
+	}
+	return ""
+}
+
+func (c *Checkpoint) wrongNumbers() string {
 	lens := c.lens()
 	if what := sized("theta", c.Theta, lens); what != "" {
 		return what
 	}
-	o := c.Optimiser
-	if o != nil {
-		if what := o.wrong(lens); what != "" {
+	if c.Optimiser != nil {
+		if what := c.Optimiser.wrong(lens); what != "" {
 			return what
 		}
 	}
 	if got := c.sum(); c.SHA256 != got {
 		return fmt.Sprintf("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again or %s", got, c.SHA256, again)
 	}
-	if what := finite("theta", c.Theta); what != "" {
-		return what
-	}
+	return finite("theta", c.Theta)
+}
+
+func (c *Checkpoint) wrongTrained() string {
 	if t := c.Trained; t.Rounds < 0 || t.BestRound < 0 || t.BestRound > t.Rounds || !(t.Check >= 0) {
 		return fmt.Sprintf("it says that it is the best of round %d of %d, with %v; %s", t.BestRound, t.Rounds, t.Check, again)
 	}
-	if o == nil {
+	if c.Optimiser == nil {
 		return ""
 	}
+	return c.Optimiser.wrongNumbers()
+}
+
+func (o *Optimiser) wrongNumbers() string {
 	for _, b := range [][]Floats{o.Last, o.M, o.V} {
 		if what := finite("optimiser", b); what != "" {
 			return what
@@ -198,20 +229,20 @@ func (c *Checkpoint) wrong() string {
 }
 
 func (o *Optimiser) wrong(lens []int) string {
-	if o.Name != "adam" && o.Name != "rmsprop" {
+	if o.Name != adam && o.Name != rmsprop {
 		return fmt.Sprintf("there is no optimiser %q; train it again", o.Name)
 	}
-	if o.Steps < 0 || o.Name == "rmsprop" && o.Steps > 0 {
+	if o.Steps < 0 || o.Name == rmsprop && o.Steps > 0 {
 		return fmt.Sprintf("its optimiser %q took %d steps; train it again", o.Name, o.Steps)
 	}
 	if what := sized("optimiser.last", o.Last, lens); what != "" {
 		return what
 	}
 	m, v := lens, lens
-	if o.Name == "rmsprop" {
+	if o.Name == rmsprop {
 		m = nil
 	}
-	if o.Steps == 0 && (o.Name == "adam" || len(o.V) == 0) {
+	if o.Steps == 0 && (o.Name == adam || len(o.V) == 0) {
 		m, v = nil, nil
 	}
 	if what := sized("optimiser.m", o.M, m); what != "" {
@@ -243,7 +274,7 @@ func finite(name string, b []Floats) string {
 	return ""
 }
 
-// Network rebuilds the network. p foretells slowdowns to a scorer; a flat network
+// Network rebuilds the network. p predicts slowdowns for a scorer; a flat network
 // needs none. Errors wrap ErrCheckpoint.
 func (c *Checkpoint) Network(p rlcore.Predictor) (Network, error) {
 	if what := c.wrong(); what != "" {
@@ -251,7 +282,7 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (Network, error) {
 	}
 	var net Network
 	r := rand.New(rand.NewPCG(0, 0)) // what it draws is overwritten
-	if c.Kind == "flat" {
+	if c.Kind == kindFlat {
 		net = NewFlat(c.M, c.Hidden, r)
 	} else {
 		s := NewScorer(c.Hidden, p, r)
@@ -262,10 +293,9 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (Network, error) {
 	return net, nil
 }
 
-// Resume sets t up to go on: its network, which sees by p, its state, where it
-// starts and what there is to beat. Options.Rounds is the number of all rounds.
-// Where Options name no seed or window, they are as before. Errors wrap
-// ErrCheckpoint.
+// Resume prepares t to continue the training: its network, which observes with p, its
+// state, its first round and the best one so far. Options.Rounds counts all rounds. A
+// seed or window that Options leave 0 is the checkpoint's. Errors wrap ErrCheckpoint.
 func (c *Checkpoint) Resume(t *Trainer, p rlcore.Predictor) error {
 	net, err := c.Network(p)
 	if err != nil {
@@ -276,7 +306,7 @@ func (c *Checkpoint) Resume(t *Trainer, p rlcore.Predictor) error {
 	} else if want := t.Options.optimiser(); o.Name != want {
 		return fmt.Errorf("%w: it was trained with %s; go on with that, or train from the start with %s", ErrCheckpoint, o.Name, want)
 	}
-	if c.Kind == "flat" && t.Options.M != 0 && t.Options.M != c.M {
+	if c.Kind == kindFlat && t.Options.M != 0 && t.Options.M != c.M {
 		return fmt.Errorf("%w: it is for windows of %d jobs, not %d; go on with those or train from the start", ErrCheckpoint, c.M, t.Options.M)
 	}
 	s := &State{Theta: plain(c.Optimiser.Last)}

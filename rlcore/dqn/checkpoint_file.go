@@ -15,12 +15,12 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// mostBytes bounds what is read as a checkpoint. A flat network for windows of 5
-// with 32 units takes 36 MB with its optimiser's state.
+// mostBytes bounds the size of a checkpoint. A flat network for windows of 5 with 32
+// units takes 36 MB with its optimiser's state.
 const mostBytes = 1 << 30
 
-// Floats are numbers that JSON holds as base64 of their IEEE 754 bits, little
-// endian, 8 bytes each: exact, and read by any language in one line.
+// Floats are numbers that JSON holds as base64 of their IEEE 754 bits, little endian,
+// 8 bytes each: exact, and easy to read in any language.
 type Floats []float64
 
 // MarshalText implements encoding.TextMarshaler.
@@ -86,8 +86,8 @@ func (c *Checkpoint) sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Save writes the checkpoint to a file that all may read. Whoever reads the file
-// meanwhile sees the old one whole or the new one whole.
+// Save writes the checkpoint to a world-readable file, atomically. Errors wrap
+// ErrCheckpoint where the checkpoint couldn't be read again, else the system's.
 func Save(path string, c *Checkpoint) error {
 	if what := c.wrong(); what != "" {
 		return fmt.Errorf("write checkpoint %s: %w: %s", path, ErrCheckpoint, what)
@@ -102,8 +102,7 @@ func Save(path string, c *Checkpoint) error {
 	return nil
 }
 
-// Load reads the checkpoint in a file. Errors wrap ErrCheckpoint, or what the
-// system said.
+// Load reads the checkpoint in a file. Errors wrap ErrCheckpoint or the system's error.
 func Load(path string) (*Checkpoint, error) {
 	f, err := os.Open(path) //nolint:gosec // the operator names it
 	if err != nil {
@@ -113,8 +112,8 @@ func Load(path string) (*Checkpoint, error) {
 	return Read(f, path)
 }
 
-// Read reads a checkpoint; name is the file's, for errors. Errors wrap
-// ErrCheckpoint, or what r said. Of what it returns Network makes a network.
+// Read reads a checkpoint from which Network rebuilds a network; name is the file's,
+// for errors, which wrap ErrCheckpoint or r's error.
 func Read(r io.Reader, name string) (*Checkpoint, error) {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("read checkpoint %s: %w: %s", name, ErrCheckpoint, fmt.Sprintf(format, args...))
@@ -126,7 +125,7 @@ func Read(r io.Reader, name string) (*Checkpoint, error) {
 	if len(text) > mostBytes {
 		return nil, bad("it is larger than %d bytes; name a file that `slurmbridge train` wrote", mostBytes)
 	}
-	// Another format or version first: the rest of such a file may look otherwise.
+	// Format and version first: the rest of a foreign file may not fit the struct.
 	var head Checkpoint
 	if err := json.Unmarshal(text, &struct {
 		Format  *string `json:"format"`
@@ -135,7 +134,7 @@ func Read(r io.Reader, name string) (*Checkpoint, error) {
 		return nil, bad("%s", notJSON(text, err))
 	}
 	if head.Format != checkpointFormat || head.Version != checkpointVersion {
-		// Who wrote it helps, where the file says it.
+		// The program that wrote it, where the file names it, helps the user.
 		_ = json.Unmarshal(text, &struct {
 			Trained *Trained `json:"trained"`
 		}{&head.Trained})

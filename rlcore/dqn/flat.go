@@ -8,9 +8,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
 )
 
-// Flat values all combinations at once from the thesis's images: one output for
-// the situation and one for each of the 2^M combinations, joined as duelling
-// networks are. M is built into it.
+// Flat values all combinations at once from the thesis's images: one output for the
+// situation and one for each of the 2^M combinations, joined as in a duelling network.
+// M is built into it.
 type Flat struct {
 	Enc encoder.Images
 	net *nn.Sparse // pixels → hidden → 1 + 2^M
@@ -19,15 +19,18 @@ type Flat struct {
 	dy  []float64
 }
 
-// NewFlat returns a network for windows of m jobs that values everything 0.
+// activePixels is about how many pixels are 1, for the initial weights.
+const activePixels = 2000
+
+// NewFlat returns a network for windows of m jobs whose values are all 0.
 func NewFlat(m, hidden int, r *rand.Rand) *Flat {
 	f := &Flat{Enc: encoder.Images{M: m, Virtual: true}}
-	f.net = nn.NewSparse(f.Enc.Len(), hidden, 1+1<<m, 2000, 0, r)
+	f.net = nn.NewSparse(f.Enc.Len(), hidden, 1+1<<m, activePixels, 0, r)
 	return f
 }
 
 // Name implements Network.
-func (f *Flat) Name() string { return "flat" }
+func (f *Flat) Name() string { return kindFlat }
 
 // Params implements Network.
 func (f *Flat) Params() []nn.Block { return []nn.Block{f.net.Block()} }
@@ -42,7 +45,7 @@ func (f *Flat) Alias(rlcore.Predictor) Network {
 	return &Flat{Enc: encoder.Images{M: f.Enc.M, Virtual: true}, net: f.net.Alias()}
 }
 
-// Observe implements Network. A window of more than M jobs is cut off.
+// Observe implements Network. A larger window is cut to M jobs.
 func (f *Flat) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs {
 	v := *w
 	v.Jobs = v.Jobs[:min(len(v.Jobs), f.Enc.M)]

@@ -8,8 +8,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Tools are what a simulated site decides with. They keep scratch, so that
-// everyone who works at the same time needs their own.
+// Tools are what a simulated site decides with. They keep scratch, so concurrent
+// players need their own.
 type Tools struct {
 	Guard     *rlcore.Guard
 	Predictor rlcore.Predictor
@@ -27,20 +27,26 @@ type player struct {
 
 // visit is a decision that left a choice.
 type visit struct {
-	obs   *Obs
-	taken int
-	atS   float64
-	workS float64
+	obs   *Obs    // nil at the end of the episode
+	taken int     // position in obs.Combos
+	atS   float64 // when
+	workS float64 // solo work done on the GPU until then, s
 }
 
-// play simulates one episode, choosing at random with probability eps, and
-// returns what was visited on each GPU, with a last visit without observation at
-// the end. τ, the unit of time, is the mean solo duration of the jobs.
-func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) ([][]visit, *sim.Result, float64, error) {
+// episode is what became of a played job set.
+type episode struct {
+	visits [][]visit // of each GPU, the last without observation; nil where r was nil
+	result *sim.Result
+	tau    float64 // mean solo duration of the jobs, s: the unit of time
+}
+
+// play simulates one job set, with random choices of probability eps. Where r is nil
+// there are none, and no visits are kept.
+func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, error) {
 	cfg.M, cfg.Predictor = p.m, p.tools.Predictor
 	s, err := sim.New(cfg)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, err
 	}
 	visits := make([][]visit, len(cfg.GPUs))
 	for s.Next() {
@@ -74,16 +80,16 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) ([][]visit, *si
 	}
 	res, err := s.Result()
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, err
 	}
 	for g := range visits {
 		visits[g] = append(visits[g], visit{atS: s.NowS(), workS: s.WorkS(g)})
 	}
-	return visits, res, soloS(&cfg) / float64(max(1, len(cfg.Jobs))), nil
+	return &episode{visits, res, soloS(&cfg) / float64(max(1, len(cfg.Jobs)))}, nil
 }
 
-// visited appends a visit. One at the same instant that chose to wait was no
-// choice: another GPU took jobs, and this one is asked anew.
+// visited appends a visit. It replaces one at the same instant that chose to wait:
+// another GPU took jobs, and the decision was due again.
 func visited(list []visit, v visit) []visit {
 	if n := len(list); n > 0 && list[n-1].atS == v.atS && list[n-1].obs.Combos[list[n-1].taken] == 0 {
 		list = list[:n-1]
@@ -91,7 +97,7 @@ func visited(list []visit, v visit) []visit {
 	return append(list, v)
 }
 
-// soloS is the sum of the jobs' solo durations, s.
+// soloS returns the sum of the jobs' solo durations, s.
 func soloS(cfg *sim.Config) float64 {
 	sum := 0.0
 	for i := range cfg.Jobs {
@@ -104,7 +110,7 @@ func soloS(cfg *sim.Config) float64 {
 	return sum
 }
 
-// best is the index of the largest value, of equals the first.
+// best returns the index of the largest value, among equals the first.
 func best(v []float64) int {
 	k := 0
 	for i := range v {
@@ -115,16 +121,16 @@ func best(v []float64) int {
 	return k
 }
 
-// transitions joins the visits of one GPU into n-step transitions.
+// transitions appends the visits of one GPU as n-step transitions.
 //
-// The reward of the time between two visits is the solo work the GPU did in it
-// less the time itself, in units of τ. Over an episode it sums to all solo work
-// less the makespan on each GPU, so that the largest return is the shortest
-// makespan; and what a decision adds shows soon after it, not only at the end.
+// The reward between two visits is the solo work that the GPU did less the time that
+// passed, in units of τ. Over an episode it sums to all solo work less the makespan on
+// each GPU, so the largest return is the shortest makespan, and the effect of a
+// decision shows soon after it.
 //
-// A transition covers at least n decisions and span·τ of time: with many GPUs one
-// GPU is asked whenever another one takes jobs, and n such decisions may pass
-// before anything comes of the first.
+// A transition covers at least n decisions and span·τ of time: with many GPUs, a
+// decision is due whenever another GPU takes jobs, and n such decisions may pass
+// before the first has any effect.
 func transitions(out []transition, v []visit, n int, span, gamma, tau float64) []transition {
 	reward := func(i int) float64 {
 		return ((v[i+1].workS - v[i].workS) - (v[i+1].atS - v[i].atS)) / tau

@@ -43,21 +43,21 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 		r := seeded(seed)
 		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
 		p := &player{net: newNet("scorer", 4), tools: newTools(), m: 4}
-		visits, res, tau, err := p.play(cfg, 0.7, r)
+		e, err := p.play(cfg, 0.7, r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if math.Abs(tau-100) > 1e-9 {
-			t.Errorf("τ is %v s", tau)
+		if math.Abs(e.tau-100) > 1e-9 {
+			t.Errorf("τ is %v s", e.tau)
 		}
 		for _, n := range []int{1, 3} {
 			sum := 0.0
-			for i, x := range transitions(nil, visits[0], n, 0, 1, tau) {
+			for i, x := range transitions(nil, e.visits[0], n, 0, 1, e.tau) {
 				if i%n == 0 {
 					sum += x.reward
 				}
 			}
-			if want := (700 - res.MakespanS) / tau; math.Abs(sum-want) > 1e-9 {
+			if want := (700 - e.result.MakespanS) / e.tau; math.Abs(sum-want) > 1e-9 {
 				t.Errorf("seed %d, %d steps: rewards sum to %v, %v were saved", seed, n, sum, want)
 			}
 		}
@@ -128,22 +128,22 @@ func TestEpisodesOfSeveralCards(t *testing.T) {
 	cfg := jobs(light, heavy, light, heavy, light, heavy, light, light)
 	cfg.GPUs = append(cfg.GPUs, rlcore.TitanXp)
 	p := &player{net: newNet("scorer", 4), tools: newTools(), m: 4}
-	visits, res, _, err := p.play(cfg, 0.3, seeded(2))
+	e, err := p.play(cfg, 0.3, seeded(2))
 	if err != nil {
 		t.Fatal(err)
 	}
 	work := 0.0
-	for g, v := range visits {
+	for g, v := range e.visits {
 		last := v[len(v)-1]
-		if last.obs != nil || math.Abs(last.atS-res.MakespanS) > 1e-9 {
-			t.Errorf("card %d ends at %v s of %v", g, last.atS, res.MakespanS)
+		if last.obs != nil || math.Abs(last.atS-e.result.MakespanS) > 1e-9 {
+			t.Errorf("card %d ends at %v s of %v", g, last.atS, e.result.MakespanS)
 		}
 		work += last.workS
 	}
-	if len(visits) != 2 || math.Abs(work-800) > 1e-6 {
-		t.Errorf("%v s of work on %d cards", work, len(visits))
+	if len(e.visits) != 2 || math.Abs(work-800) > 1e-6 {
+		t.Errorf("%v s of work on %d cards", work, len(e.visits))
 	}
-	if _, _, _, err := p.play(sim.Config{}, 0, nil); err == nil {
+	if _, err := p.play(sim.Config{}, 0, nil); err == nil {
 		t.Error("an episode without cards is played")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Policy decides by a trained network.
+// Policy scores combinations by a trained network.
 type Policy struct {
 	name   string
 	model  string
@@ -20,14 +20,15 @@ func NewPolicy(name string, net Network) *Policy { return &Policy{name: name, ne
 // Name implements rlcore.Policy.
 func (p *Policy) Name() string { return p.name }
 
-// By says which network it is that decides, in a word or two.
+// By names the network, for users.
 func (p *Policy) By(model string) *Policy { p.model = model; return p }
 
-// Model is what By said, "" = nothing.
+// Model returns the name given by By; "" = none.
 func (p *Policy) Model() string { return p.model }
 
-// Score implements rlcore.Policy. A combination that the network wasn't shown,
-// because others promise more, is worth −Inf; so is leaving a GPU idle.
+// Score implements rlcore.Policy. A combination that the network doesn't describe,
+// because others have a higher predicted throughput, gets −Inf; so does leaving a GPU
+// idle.
 func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	o := p.net.Observe(w, choices(w, combos), false)
 	p.values = p.net.Values(p.values, o)
@@ -41,8 +42,8 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// choices are the combinations that the network is asked about: to leave a GPU
-// idle while a job could have it is none of them.
+// choices returns the combinations that the network scores: all but to leave a GPU
+// idle while a job could have it.
 func choices(w *rlcore.Window, combos []rlcore.Combo) []rlcore.Combo {
 	if len(combos) > 1 && combos[0] == 0 && len(w.Card().Running) == 0 {
 		return combos[1:]

@@ -5,26 +5,25 @@ import (
 	"math/rand/v2"
 )
 
-// transition is n decisions on one GPU seen as one: from obs, after taking its
-// combination number taken, return was collected, and next was met.
+// transition is several decisions on one GPU seen as one step from obs to next.
 type transition struct {
 	obs    *Obs
-	taken  int
+	taken  int     // position in obs.Combos
 	reward float64 // discounted, in units of the episode's mean solo duration
-	decay  float64 // what the value of next counts
+	decay  float64 // discount of next's value
 	next   *Obs    // nil: the episode ended
 }
 
 // replay is prioritised experience replay (Schaul et al., ICLR 2016), the
-// proportional variant: a transition is drawn with probability p^α ÷ Σ p^α, where
-// p is its last temporal-difference error.
+// proportional variant: a transition is drawn with probability p^α ÷ Σ p^α, where p is
+// the absolute value of its last temporal-difference error.
 type replay struct {
 	alpha float64
 	items []transition
 	tree  []float64 // sums; leaf i is tree[size+i]
 	size  int       // leaves, a power of 2
-	next  int
-	most  float64 // largest priority so far, for newcomers
+	next  int       // the item to replace once all are in use
+	most  float64   // largest priority so far, that of new items
 }
 
 func newReplay(capacity int, alpha float64) *replay {
@@ -64,8 +63,8 @@ func (r *replay) set(i int, p float64) {
 	}
 }
 
-// draw returns one item of every of n equal parts of the priorities' sum, and its
-// importance weight (N·P)^−β, not yet divided by the largest.
+// draw fills idx with one item from each of len(idx) equal parts of the priorities'
+// sum, and weight with their importance weights (N·P)^−β, not divided by the largest.
 func (r *replay) draw(idx []int, weight []float64, beta float64, rnd *rand.Rand) {
 	total := r.tree[1]
 	part := total / float64(len(idx))

@@ -8,13 +8,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
 )
 
-// Obs is a decision as a network saw it. It is immutable.
+// Obs is a decision as a network sees it. It is immutable.
 type Obs struct {
 	Combos []rlcore.Combo
-	// For the scorer: the situation, ContextLen figures; the combinations,
-	// len(Combos) × ComboLen; the rate of work each promises.
+	// For a Scorer, as in encoder.Features: the situation, ContextLen figures; the
+	// combinations, len(Combos) × ComboLen; the throughput of each.
 	Context, Rows, Prior []float64
-	// For the flat network: which pixels of the images are 1, ascending.
+	// For a Flat: the pixels of the images that are 1, ascending.
 	Pixels []int32
 }
 
@@ -22,34 +22,35 @@ type Obs struct {
 type Network interface {
 	// Name is "scorer" or "flat".
 	Name() string
-	// Observe describes a decision; fresh says that the caller keeps the result.
+	// Observe describes a decision. The result is valid until the next call, unless
+	// fresh asks for a copy.
 	Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
 	// Values writes the value of each of o.Combos into dst's storage.
 	Values(dst []float64, o *Obs) []float64
-	// Learn adds to the gradient that of a loss whose derivative by the value of
-	// combination k is d. Values(o) must have been the last call.
+	// Learn adds to the gradient that of a loss whose derivative with respect to the
+	// value of o.Combos[k] is d. Values(o) must have been the last call.
 	Learn(o *Obs, k int, d float64)
-	// Params are the parameters and their gradient, in blocks.
+	// Params returns the parameters and their gradient, in blocks.
 	Params() []nn.Block
 	// Twin returns a copy with its own parameters and scratch.
 	Twin() Network
-	// Alias returns a network with the same parameters, whose gradient and scratch
-	// are its own; it observes with p.
+	// Alias returns a network that shares the parameters but has its own gradient and
+	// scratch; it observes with p.
 	Alias(p rlcore.Predictor) Network
 }
 
-// Scorer values every combination with the same weights, so that neither M nor
-// the number of GPUs is built into it. It is duelling (Wang et al., ICML 2016):
+// Scorer values every combination with the same weights, so that neither M nor the
+// number of GPUs is built into it. It is duelling (Wang et al., ICML 2016):
 //
 //	Q(s, c) = κ·(T(s, c) − 1) + V(s) + A(s, c) − mean over c' of A(s, c')
 //
-// T is the predicted rate of work with the combination, in seconds of solo work a
-// second: what greedy goes by. The network starts as greedy (A = 0) and learns
-// the difference; κ is about the time to the next decision, in mean durations.
+// T is the predicted throughput with the combination, in seconds of solo work per
+// second, which is greedy's criterion. The network starts as greedy (A = 0) and learns
+// the difference. κ is about the time to the next decision, in mean solo durations.
 type Scorer struct {
 	Enc    encoder.Features
-	value  *nn.MLP // ContextLen → hidden → 1
-	better *nn.MLP // ContextLen+ComboLen → hidden → hidden → 1
+	value  *nn.MLP // V: ContextLen → hidden → 1
+	better *nn.MLP // A: ContextLen+ComboLen → hidden → hidden → 1
 
 	obs   Obs
 	in    []float64
@@ -58,23 +59,26 @@ type Scorer struct {
 	kappa float64
 }
 
-// kappa is κ. Measured on the random workload: about 0.3 mean durations pass
-// between two decisions on a GPU that is shared.
-const kappa = 0.5
+const (
+	// defaultKappa is κ. On the random workload about 0.3 mean solo durations pass
+	// between two decisions on a shared GPU.
+	defaultKappa = 0.5
+	// shownCombos is how many combinations a Scorer describes.
+	shownCombos = 32
+)
 
-// NewScorer returns a network that decides as greedy does, with hidden units a
-// layer.
+// NewScorer returns a network that decides like greedy, with hidden units per layer.
 func NewScorer(hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
 	return &Scorer{
-		Enc:    encoder.Features{Predictor: p, Max: 32},
+		Enc:    encoder.Features{Predictor: p, Max: shownCombos},
 		value:  nn.New([]int{encoder.ContextLen, hidden, 1}, 0.1, r),
 		better: nn.New([]int{encoder.ContextLen + encoder.ComboLen, hidden, hidden, 1}, 0, r),
-		kappa:  kappa,
+		kappa:  defaultKappa,
 	}
 }
 
 // Name implements Network.
-func (s *Scorer) Name() string { return "scorer" }
+func (s *Scorer) Name() string { return kindScorer }
 
 // Params implements Network.
 func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block(), s.better.Block()} }

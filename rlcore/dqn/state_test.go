@@ -14,7 +14,7 @@ func TestGoOn(t *testing.T) {
 	}
 	net := newNet("scorer", 4)
 	l := newLearner(Options{}.orDefaults(), net)
-	if err := l.goOn(was); err != nil {
+	if err := l.resume(was); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.EqualFunc(was.Theta, snapshot(net), slices.Equal) || !sameTheta(net, l.target) {

@@ -53,11 +53,11 @@ func TestBestIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		tools := newTools()
-		again, err := tr.validate([]*player{{net: tr.Net, tools: tools, m: 4}}, check)
+		again, err := validate([]*player{{net: tr.Net, tools: tools, m: 4}}, check)
 		if err != nil || mean(again) != tr.Best {
 			t.Errorf("rate %v: the network that is left validates with %v, the best was %v (%v)", rate, mean(again), tr.Best, err)
 		}
-		first, err := tr.validate([]*player{{net: newNet("scorer", 4), tools: tools, m: 4}}, check)
+		first, err := validate([]*player{{net: newNet("scorer", 4), tools: tools, m: 4}}, check)
 		if err != nil {
 			t.Fatal(err)
 		}
