@@ -1,19 +1,18 @@
-// Package contention is the one law by which sharers of a GPU slow each other.
-// The simulated GPU computes by it, the simulator runs on it, and the
-// interference model starts from it.
+// Package contention is the law by which sharers of a GPU slow each other. The
+// simulated GPU and the simulator compute by it, and the interference model starts
+// from it.
 //
-// The law is weighted fair sharing of a capacity that is conserved:
+// The law is weighted fair sharing of a conserved capacity K:
 //
-//	Σ_j u_j / s_j ≤ K                  what all get done, in units of the whole card
-//	o_i = what fair queueing offers i  when i would take all it can get and each
-//	                                   other j takes no more than u_j; weights w_j
+//	Σ_j u_j / s_j ≤ K                  work done by all, in units of the whole card
+//	o_i = what fair queueing offers i  if i took all it can get and each other j took
+//	                                   at most u_j; weights w_j
 //	s_i = (1 + (u_i / o_i)^p)^(1/p)    a smooth max(1, u_i / o_i)
 //
-// u is what a process asks for alone. The card serves kernel by kernel, so the
-// weights are the lengths of the kernels: who launches long ones makes one who
-// launches short ones wait. No profile has kernel lengths; two figures grow with
-// them. One is the time of an iteration T. The other is u/(1−u), the length of a
-// kernel over the gap that the host leaves before the next one. So
+// u is a process's solo demand. The card serves kernel by kernel, so the weights are
+// the lengths of the kernels: a process with long kernels makes one with short kernels
+// wait. No profile has kernel lengths, but two figures grow with them: the time T of an
+// iteration, and u/(1−u), the length of a kernel over the gap before the next one. So
 //
 //	w = T^a · (u/(1 − u + ε))^b
 //
@@ -22,7 +21,7 @@ package contention
 
 import "math"
 
-// Demand is what one process asks of a GPU at an instant when it runs alone.
+// Demand is what one process uses of a GPU at an instant when it runs alone.
 type Demand struct {
 	GPU   float64 // fraction of time a kernel runs, 0..1
 	Core  float64 // fraction of the SMs that are busy, 0..1; 0 = unknown
@@ -30,33 +29,32 @@ type Demand struct {
 	StepS float64 // time of one iteration, s; 0 = unknown
 }
 
-// Law is a contention law. See laws.go for those that are fitted.
+// Law is a contention law; laws.go has those that are fitted.
 type Law struct {
 	Name string
-	// Capacity is K: what all members together get done in a second, in seconds
-	// of work alone. Over 1 where kernels of several processes overlap.
+	// Capacity is K, in seconds of solo work per second. It exceeds 1 where kernels of
+	// several processes overlap.
 	Capacity float64
-	// Knee is log2 of p: how sharply slowing sets in where the card is full.
+	// Knee is log2 of p: how sharply slowdown sets in where the card is full.
 	Knee int
-	// StepPower is a, StepOdds b where every member's iteration time is known;
-	// Odds is b elsewhere.
+	// StepPower is a. StepOdds is b where every member's iteration time is known, Odds
+	// elsewhere.
 	StepPower, StepOdds, Odds float64
-	// CorePower is how much a process whose kernels leave SMs idle asks less: u is
+	// CorePower reduces the demand of a process whose kernels leave SMs idle: u is
 	// GPU · min(1, Core/GPU/usualCore)^CorePower.
 	CorePower float64
 }
 
 const (
-	// busiest is ε: at a utilisation of 1−ε and more the odds say nothing further.
-	busiest = 0.02
-	// maxWeight bounds the ratio of two weights: the fit saw none above 6.4, and an
-	// iteration of one program isn't an iteration of another.
+	// epsilon is ε: the odds hardly differ at utilisations above 1−ε.
+	epsilon = 0.02
+	// maxWeight bounds the ratio of two weights: the fitted data has none above 6.4, and
+	// iterations of two programs aren't comparable.
 	maxWeight = 6.0
-	// usualCore is the SM activity over the utilisation of a training job (an
-	// assumption): kernels that leave no more idle aren't credited for it.
+	// usualCore is the SM activity ÷ utilisation of a training job, an assumption:
+	// kernels that leave fewer SMs idle get no credit.
 	usualCore = 0.85
-	// tiny stands for the weight of one that asks for nothing.
-	tiny = 1e-9
+	minWeight = 1e-9
 	// onStack is how many members need no allocation.
 	onStack = 32
 )
@@ -64,15 +62,16 @@ const (
 // member is a Demand in the law's terms.
 type member struct {
 	use, weight float64
-	sated       bool // takes what it asks for, less than its fair part
+	sated       bool // takes its whole demand, less than its fair part
 }
 
-// Slowdowns writes each member's slowdown (time together over time alone, ≥ 1)
-// into dst, whose storage it reuses, and returns it. It allocates nothing where
-// dst has room and d has at most 32 members.
+// Slowdowns writes each member's slowdown (time together ÷ alone, ≥ 1) into dst, whose
+// storage it reuses, and returns it. It allocates nothing where dst has room and d has
+// at most 32 members.
 //
-// PCIe: beyond the link's throughput members wait in proportion to their own use
-// of it. That is an assumption; nobody publishes pairs of PCIe-bound jobs.
+// PCIe: where demands exceed the link's throughput, members wait in proportion to their
+// own use of it. That is an assumption; no measured pairs of PCIe-bound jobs are
+// published.
 func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 	dst = dst[:0]
 	if len(d) == 1 {
@@ -103,19 +102,19 @@ func (l *Law) member(d *Demand, steps bool) member {
 	if part := d.Core / (usualCore * d.GPU); part > 0 && part < 1 {
 		m.use *= math.Pow(part, l.CorePower)
 	}
-	odds := d.GPU / (1 - d.GPU + busiest)
+	odds := d.GPU / (1 - d.GPU + epsilon)
 	if steps {
 		m.weight = math.Pow(d.StepS, l.StepPower) * math.Pow(odds, l.StepOdds)
 	} else {
 		m.weight = math.Pow(odds, l.Odds)
 	}
-	m.weight = max(m.weight, tiny)
+	m.weight = max(m.weight, minWeight)
 	return m
 }
 
-// offered is what fair queueing leaves for member i if it takes all it can get:
-// the capacity is divided by weight, who asks for less than his part takes what
-// he asks for, and the rest is divided again.
+// offered returns what fair queueing leaves for member i if i takes all it can get: the
+// capacity is divided by weight, a member with less demand than its part takes that,
+// and the rest is divided again.
 func (l *Law) offered(ms []member, i int) float64 {
 	for j := range ms {
 		ms[j].sated = j == i
@@ -146,7 +145,7 @@ func (l *Law) offered(ms []member, i int) float64 {
 	}
 }
 
-// smoothMax is (1 + x^p)^(1/p) for p = 2^knee.
+// smoothMax returns (1 + x^p)^(1/p) for p = 2^knee.
 func smoothMax(x float64, knee int) float64 {
 	for range knee {
 		x *= x
@@ -156,4 +155,17 @@ func smoothMax(x float64, knee int) float64 {
 		x = math.Sqrt(x)
 	}
 	return x
+}
+
+// Busy returns the fraction of time in which any member's kernel runs, given the
+// members' slowdowns; 0 without members. A process whose kernels take a fraction u of
+// its solo time leaves the GPU idle for (1−u) of that time however long the kernels
+// get, so slowed by s it leaves it idle for (1−u)/s of the time. Under MPS members
+// overlap independently.
+func Busy(d []Demand, slow []float64) float64 {
+	idle := 1.0
+	for i := range d {
+		idle *= (1 - d[i].GPU) / slow[i]
+	}
+	return 1 - idle
 }

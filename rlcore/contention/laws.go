@@ -2,28 +2,28 @@ package contention
 
 // MPS is the law under MPS.
 //
-// Capacity, Knee, StepPower, StepOdds and Odds were fitted, on a coarse grid of
-// round numbers, to the 49 ordered pairs that CentaurusInfra/alnair measured
-// (Apache-2.0; two Inception networks at seven batch sizes, absolute slowdowns,
-// GPU unnamed). Median error 3.4 % with iteration times and 5.6 % without, rank
-// correlation 0.98 and 0.95; with the parameters refitted without each victim in
-// turn 2.8 % and 4.6 %, 0.98 and 0.90 (TestAlnair).
+// Capacity, Knee, StepPower, StepOdds and Odds were fitted, on a coarse grid of round
+// numbers, to the 49 ordered pairs measured by CentaurusInfra/alnair (Apache-2.0; two
+// Inception networks at seven batch sizes, absolute slowdowns, GPU unnamed). Median
+// error 3.4 % with iteration times and 5.6 % without, rank correlation 0.98 and 0.95;
+// with the parameters refitted without each victim in turn 2.8 % and 4.6 %, 0.98 and
+// 0.90 (TestAlnair).
 //
-// What others measured wasn't fitted:
+// Measurements that weren't fitted:
 //   - MunQ-Lee/ParvaGPU_SC24 (MIT; A100-80GB): 2 to 5 equal processes of eleven
-//     networks. With each network's utilisation alone as the one unknown the
-//     median error is 1.6 %. Capacity is conserved: VGG-16 at batch 32, which fills
-//     the card alone, gains 3 % in all however many share it.
-//   - boringlee24/socc22-miso (MIT; A100-40GB): lower bounds for 1,030 members of
-//     mixes of two and three. Two: the median prediction is 1.11 with iteration
-//     times and 1.19 without, the bounds' 1.18, rank correlation 0.75 and 0.74.
-//     Three: 1.82 and 1.65, the bounds' 1.43, 0.57 and 0.65. Iteration times so
-//     compare poorly across programs; hence StepPower below what alnair's one kind
-//     of network would take (0.75), and maxWeight. The controller's memory
-//     utilisation adds nothing there (rank correlation with what is left: 0.1).
+//     networks. With each network's solo utilisation as the only unknown the median
+//     error is 1.6 %. Capacity is conserved: VGG-16 at batch 32, which fills the card
+//     alone, gains 3 % in all however many processes share it.
+//   - boringlee24/socc22-miso (MIT; A100-40GB): lower bounds for 1,030 members of mixes
+//     of two and three. Two: the median prediction is 1.11 with iteration times and
+//     1.19 without, that of the bounds 1.18, rank correlation 0.75 and 0.74. Three:
+//     1.82 and 1.65, the bounds' 1.43, 0.57 and 0.65. So iteration times compare poorly
+//     across programs; hence maxWeight, and a StepPower below the 0.75 that alnair's
+//     one kind of network would take. The memory controller's utilisation adds nothing
+//     there (rank correlation with the residuals: 0.1).
 //
-// CorePower is an assumption: no pairs with SM activity are published. So is
-// that HPC programs follow the law.
+// CorePower is an assumption, since no pairs with SM activity are published. So is that
+// HPC programs follow the law.
 var MPS = Law{
 	Name:     "mps",
 	Capacity: 1.08, Knee: 3,
@@ -31,15 +31,15 @@ var MPS = Law{
 	CorePower: 0.5,
 }
 
-// TimeSlice is the law without MPS: kernels of two processes never overlap, and
-// turns have a length of their own, so that an iteration's counts for less.
+// TimeSlice is the law without MPS: kernels of two processes never overlap, and time
+// slices have a fixed length, so that an iteration's matters less.
 //
-// StepPower is fitted to stanford-futuredata/gavel (MIT), 1,198 slowdowns of
-// training jobs in pairs. That has no utilisations: with one utilisation a job
-// as the unknown, found from two thirds of the pairs, the median error on the
-// other third is 10.4 % on the P100 and 7.2 % on the K80 (a constant errs by
-// 17.7 % and 15.6 %), rank correlation 0.79 and 0.83; without iteration times
-// 10.0 % and 9.4 %, 0.76 and 0.78. Knee and the powers of the odds are MPS's.
+// StepPower is fitted to stanford-futuredata/gavel (MIT), 1,198 slowdowns of training
+// jobs in pairs, without utilisations. With one utilisation per job as the unknown,
+// found from two thirds of the pairs, the median error on the other third is 10.4 % on
+// the P100 and 7.2 % on the K80 (a constant errs by 17.7 % and 15.6 %), rank correlation
+// 0.79 and 0.83; without iteration times 10.0 % and 9.4 %, 0.76 and 0.78. Knee and the
+// powers of the odds are MPS's.
 var TimeSlice = Law{
 	Name:     "time-slice",
 	Capacity: 1, Knee: 3,

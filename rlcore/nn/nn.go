@@ -1,9 +1,8 @@
-// Package nn holds small fully connected networks for one decision at a time:
-// dense layers with ReLU between, trained by Adam or RMSProp.
+// Package nn holds small fully connected networks, trained by Adam or RMSProp.
 //
-// All parameters of a network lie in one slice, so that a copy, a checkpoint and
-// an optimiser's step are one loop each. Nothing here allocates once a network
-// has seen its largest batch.
+// All parameters of a network lie in one slice, so that a copy, a checkpoint and an
+// optimiser's step are one loop each. Nothing here allocates once a network has seen
+// its largest batch. Matrices are stored row by row.
 package nn
 
 import (
@@ -16,25 +15,25 @@ import (
 	"gonum.org/v1/gonum/blas/blas64"
 )
 
-// MLP is a multi-layer perceptron: Sizes[0] inputs, ReLU layers, Sizes[last]
-// linear outputs.
+// MLP is a multi-layer perceptron: Sizes[0] inputs, ReLU layers, Sizes[last] linear
+// outputs.
 type MLP struct {
 	Sizes []int
-	Theta []float64 // weights and biases, layer by layer: W (out × in, row by row), then b
-	Grad  []float64 // the loss's derivative, same layout; Backward adds to it
+	Theta []float64 // per layer the weights, out × in, then the biases
+	Grad  []float64 // the loss's gradient, laid out like Theta; Backward adds to it
 
-	at   []int       // where each layer's parameters begin in Theta
-	acts [][]float64 // acts[l] is layer l's output, batch × Sizes[l]; acts[0] the input
+	at   []int       // where each layer's parameters begin in Theta; at[0] is layer 1's
+	acts [][]float64 // acts[l] is layer l's output, rows × Sizes[l]; acts[0] is the input
 	back [2][]float64
 	n    int // rows of the last Forward
 }
 
-// ErrShape marks parameters that don't fit a network's sizes.
+// ErrShape marks parameters or an optimiser's state that don't fit a network.
 var ErrShape = errors.New("network shape")
 
-// New returns a network with He's initialisation (weights N(0, 2/in), biases 0);
-// its last layer's weights are multiplied by last, so that last = 0 gives a
-// network that answers 0 everywhere until it learns.
+// New returns a network with He's initialisation (weights N(0, 2/in), biases 0). The
+// last layer's weights are multiplied by last; with last = 0 all outputs are 0 until the
+// network learns.
 func New(sizes []int, last float64, r *rand.Rand) *MLP {
 	m := &MLP{Sizes: append([]int(nil), sizes...)}
 	n := 0
@@ -65,8 +64,8 @@ func (m *MLP) Twin() *MLP {
 	}
 }
 
-// Alias returns a network that shares the parameters; gradient and scratch are its
-// own.
+// Alias returns a network that shares the parameters but has its own gradient and
+// scratch.
 func (m *MLP) Alias() *MLP {
 	return &MLP{Sizes: m.Sizes, at: m.at, Theta: m.Theta, Grad: make([]float64, len(m.Grad)), acts: make([][]float64, len(m.Sizes))}
 }
@@ -103,8 +102,8 @@ func general(rows, cols int, data []float64) blas64.General {
 	return blas64.General{Rows: rows, Cols: cols, Stride: cols, Data: data}
 }
 
-// Forward returns the outputs, n × Sizes[last], for x, n × Sizes[0], row by row.
-// They are valid until the next Forward; x must not change before Backward.
+// Forward returns the outputs, n × Sizes[last], for the inputs x, n × Sizes[0]. They are
+// valid until the next Forward; x must not change before Backward.
 func (m *MLP) Forward(x []float64, n int) []float64 {
 	m.n = n
 	m.acts[0] = x
@@ -131,7 +130,7 @@ func (m *MLP) Forward(x []float64, n int) []float64 {
 	return m.acts[len(m.Sizes)-1]
 }
 
-// Backward adds to Grad the derivative of a loss whose derivative by the last
+// Backward adds to Grad the gradient of a loss whose derivative with respect to the last
 // Forward's outputs is dy, n × Sizes[last]. dy is overwritten.
 func (m *MLP) Backward(dy []float64) {
 	if m.n == 0 {

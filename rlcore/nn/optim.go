@@ -2,18 +2,17 @@ package nn
 
 import "math"
 
-// Optimiser changes parameters along a gradient, downhill.
+// Optimiser moves parameters against a gradient.
 type Optimiser interface {
 	// Step changes theta by the gradient grad and clears grad.
 	Step(theta, grad []float64)
-	// State returns a copy of what it remembers; Restore takes it over, or says
-	// with an error that wraps ErrShape why it can't be. Both are for the same kind
-	// of optimiser on parameters of the same number.
+	// State returns a copy of what the optimiser remembers. Restore sets it, for the
+	// same kind of optimiser and number of parameters; errors wrap ErrShape.
 	State() State
 	Restore(s State) error
 }
 
-// Adam is Kingma and Ba's optimiser (2015) with their constants.
+// Adam is Kingma and Ba's optimiser (ICLR 2015) with their constants.
 type Adam struct {
 	Rate float64
 	// Clip bounds the gradient's norm; 0 = no bound.
@@ -61,7 +60,7 @@ func (r *RMSProp) Step(theta, grad []float64) {
 	}
 }
 
-// clip returns what to multiply a gradient with so that its norm is at most bound.
+// clip returns the factor that limits a gradient's norm to bound; 0 = no bound.
 func clip(grad []float64, bound float64) float64 {
 	if bound <= 0 {
 		return 1

@@ -5,18 +5,17 @@ import (
 	"math/rand/v2"
 )
 
-// Block is a network's parameters and their gradient, as an optimiser and a
-// checkpoint see them.
+// Block is a network's parameters and their gradient, for optimisers and checkpoints.
 type Block struct{ Theta, Grad []float64 }
 
 // Block returns the network's parameters.
 func (m *MLP) Block() Block { return Block{m.Theta, m.Grad} }
 
-// Sparse is a network whose input is a picture of 0 and 1: one hidden ReLU layer,
-// linear outputs. Only the pixels that are 1 cost anything.
+// Sparse is a network for pictures of 0 and 1, with one hidden ReLU layer and linear
+// outputs. Its cost grows with the pixels that are 1 only.
 type Sparse struct {
 	In, Hidden, Out int
-	Theta           []float64 // In rows of Hidden weights, Hidden biases, Out rows of Hidden weights, Out biases
+	Theta           []float64 // weights, In × Hidden; biases, Hidden; weights, Out × Hidden; biases, Out
 	Grad            []float64
 
 	pixels []int32
@@ -24,8 +23,8 @@ type Sparse struct {
 	dh     []float64
 }
 
-// NewSparse returns a network with He's initialisation, for pictures in which
-// about active pixels are 1; the last layer's weights are multiplied by last.
+// NewSparse returns a network with He's initialisation for pictures with about active
+// pixels that are 1. The last layer's weights are multiplied by last.
 func NewSparse(in, hidden, out, active int, last float64, r *rand.Rand) *Sparse {
 	s := &Sparse{In: in, Hidden: hidden, Out: out}
 	n := in*hidden + hidden + out*hidden + out
@@ -57,8 +56,8 @@ func (s *Sparse) Twin() *Sparse {
 	return t
 }
 
-// Alias returns a network that shares the parameters; gradient and scratch are its
-// own.
+// Alias returns a network that shares the parameters but has its own gradient and
+// scratch.
 func (s *Sparse) Alias() *Sparse {
 	t := &Sparse{In: s.In, Hidden: s.Hidden, Out: s.Out, Theta: s.Theta, Grad: make([]float64, len(s.Grad))}
 	t.scratch()
@@ -75,8 +74,8 @@ func (s *Sparse) outer(theta []float64) (w, b []float64) {
 	return theta[at : at+s.Out*s.Hidden], theta[at+s.Out*s.Hidden:]
 }
 
-// Forward returns the Out outputs for a picture given by its pixels that are 1.
-// They are valid until the next Forward; pixels must not change before Backward.
+// Forward returns the Out outputs for a picture, given by the indexes of its pixels that
+// are 1. They are valid until the next Forward; pixels must not change before Backward.
 func (s *Sparse) Forward(pixels []int32) []float64 {
 	s.pixels = pixels
 	copy(s.h, s.bias(s.Theta))
@@ -103,8 +102,8 @@ func (s *Sparse) Forward(pixels []int32) []float64 {
 	return s.y
 }
 
-// Backward adds to Grad the derivative of a loss whose derivative by the last
-// Forward's outputs is dy.
+// Backward adds to Grad the gradient of a loss whose derivative with respect to the last
+// Forward's outputs is dy, Out long.
 func (s *Sparse) Backward(dy []float64) {
 	w, _ := s.outer(s.Theta)
 	gw, gb := s.outer(s.Grad)
@@ -135,7 +134,7 @@ func (s *Sparse) Backward(dy []float64) {
 	}
 }
 
-// Softmax turns logits into probabilities in place; those not allowed become 0.
+// Softmax turns logits into probabilities in place; those that aren't allowed become 0.
 // At least one must be allowed.
 func Softmax(x []float64, allowed []bool) {
 	most := math.Inf(-1)

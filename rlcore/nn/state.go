@@ -6,16 +6,15 @@ import (
 	"slices"
 )
 
-// State is what an optimiser remembers between steps, so that a training goes on
-// where it stopped. The zero State is that of one that hasn't stepped yet.
+// State is what an optimiser remembers between steps, so that training can be resumed.
+// The zero State is that before the first step.
 type State struct {
 	Steps int       // taken so far; RMSProp doesn't count
 	M     []float64 // Adam's mean of gradients; nil in RMSProp
 	V     []float64 // mean of squared gradients
 }
 
-// check returns an error that wraps ErrShape where the state can't be that of an
-// optimiser.
+// check returns an error that wraps ErrShape for figures that no optimiser has.
 func (s State) check() error {
 	if s.Steps < 0 {
 		return fmt.Errorf("%w: %d steps of the optimiser", ErrShape, s.Steps)
