@@ -1,16 +1,18 @@
-// Package interference predicts how much each member of a group slows down: from
-// solo profiles by a contention law, and from what was seen of the applications
-// together, as far as anything was.
+// Package interference predicts how much each member of a group slows down: from solo
+// profiles by a contention law, corrected by observed co-runs of the applications.
 package interference
 
 import (
+	"slices"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// Model predicts by a contention law averaged over how the members' phases may
-// meet, corrected by what Observe learned (see learn.go). It keeps scratch and is
-// not safe for concurrent use.
+// Model predicts by a contention law averaged over how the members' phases may meet,
+// corrected by what it learned from co-runs (see learn.go). It implements
+// rlcore.Predictor, rlcore.Pacer and rlcore.Forbidder. It keeps scratch and is not safe
+// for concurrent use.
 type Model struct {
 	law     *contention.Law
 	learned learned
@@ -25,30 +27,33 @@ type Model struct {
 
 type pair struct{ a, b string }
 
-// New returns a model of the given law that has seen nothing.
+// New returns a model of the given law that has learned nothing.
 func New(law *contention.Law) *Model {
 	return &Model{law: law, learned: newLearned(), bad: map[pair]bool{}}
 }
 
 const (
-	// meetings is how many ways for the phases to meet are averaged over.
+	// meetings is the number of ways for phases to meet that are averaged over.
 	meetings = 16
-	// floor is what is added to the part of a slowdown above 1 before its logarithm
-	// is taken: to a member that hardly slows, hundredths are noise.
+	// floor is added to a slowdown's excess over 1 before its logarithm is taken: in a
+	// member that hardly slows, hundredths are noise.
 	floor = 0.1
-	// minSD is the spread that measured slowdowns have where nothing contends
+	// minSD is the spread of measured slowdowns where nothing contends
 	// (CentaurusInfra/alnair: 0.97 to 1.07 where utilisations sum to less than 1).
 	minSD = 0.02
+	// maxKept is the largest group whose predictions are kept, maxKeptGroups how many.
+	maxKept       = 5
+	maxKeptGroups = 1 << 14
 )
 
-// Predict implements rlcore.Predictor. It allocates nothing for a group
-// that it has met.
+// Predict implements rlcore.Predictor. It allocates nothing for a group that it has
+// predicted before.
 //
-// The excess over 1 that the law foretells, plus floor, is multiplied by what was
-// learned; the SD is that sum times the SD of the learned factor's logarithm.
+// The law's excess over 1, plus floor, is multiplied by the learned factor; the SD is
+// that product times the SD of the factor's logarithm.
 //
-// The guard and a policy ask about the same groups one after the other, and a
-// queue has few applications: answers are kept until something is learned.
+// Guard and policy query the same groups, and a queue has few applications, so
+// predictions are kept until something is learned.
 func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
 	if len(members) > len(group{}.members) {
 		m.predict(dst, spec, members)
@@ -64,7 +69,7 @@ func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 		return
 	}
 	m.predict(dst, spec, members)
-	if m.kept == nil || len(m.kept) >= keep {
+	if m.kept == nil || len(m.kept) >= maxKeptGroups {
 		m.kept = make(map[group]answer)
 	}
 	var a answer
@@ -72,7 +77,7 @@ func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 	m.kept[g] = a
 }
 
-// group is whom a prediction is for. Profiles don't change once they are built.
+// group identifies a prediction. Profiles are immutable, so pointers do.
 type group struct {
 	members [maxKept]*rlcore.Profile
 	model   string
@@ -80,9 +85,6 @@ type group struct {
 }
 
 type answer [maxKept]rlcore.Prediction
-
-// maxKept is the largest group whose predictions are kept, keep how many are.
-const maxKept, keep = 5, 1 << 14
 
 func (m *Model) predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
 	m.byLaw(dst, spec, members)
@@ -94,18 +96,14 @@ func (m *Model) predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 	}
 }
 
-// byLaw writes what the law alone foretells, without an SD. Where the members
-// will be in their runs when they meet isn't known, so their phases are shifted
-// against each other by an irrational part of the run (Weyl's sequence), and the
-// law's slowdowns are averaged.
+// byLaw writes what the law alone predicts, without SD. How the members' phases will
+// meet is unknown, so they are shifted against each other by irrational parts of the
+// run (Weyl's sequence), and the law's slowdowns are averaged.
 func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
 	for i := range dst {
 		dst[i] = rlcore.Prediction{}
 	}
-	if cap(m.demands) < len(members) {
-		m.demands = make([]contention.Demand, len(members))
-	}
-	m.demands = m.demands[:len(members)]
+	m.demands = slices.Grow(m.demands[:0], len(members))[:len(members)]
 	ways := 1
 	for _, p := range members {
 		if len(p.Series) > 1 {
@@ -126,11 +124,10 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 	}
 }
 
-// Forbid keeps two applications off one GPU from now on: they were seen to fail
-// together.
+// Forbid keeps two applications from sharing a GPU, since they failed together.
 func (m *Model) Forbid(a, b string) { m.bad[ordered(a, b)] = true }
 
-// Forgive takes a Forbid back.
+// Forgive revokes Forbid.
 func (m *Model) Forgive(a, b string) { delete(m.bad, ordered(a, b)) }
 
 func ordered(a, b string) pair {

@@ -8,41 +8,40 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// What is learned is by which factor members slow more, or less, than the law
-// foretells. With z = log(slowdown − 1 + floor), for victim v beside others A on
-// card c
+// The model learns the factor by which members slow more, or less, than the law
+// predicts. With z = log(slowdown − 1 + floor), for victim v with co-runners A on card c
 //
 //	z_seen − z_law = card_c + victim_v + mean_{a∈A} aggressor_a + cell_{c,v,A} + noise
 //
-// each term Gaussian around 0, so that the posterior is exact, has a closed form,
-// doesn't depend on the order of what was seen, and is the law where nothing was.
-// A cell is one application beside the same others on the same model of card; all
-// that was seen of a cell counts as one observation of the other terms, the less
-// noisy the more often it was seen.
+// Each term is Gaussian around 0, so the posterior is exact, has a closed form, doesn't
+// depend on the order of observations, and is the law where there were none. A cell is
+// one application with the same co-runners on the same model of card. All observations
+// of a cell count as one observation of the other terms, with less noise the more there
+// are.
 //
-// The standard deviations are those at which errors on unseen cells are as large
-// as predicted, on CentaurusInfra/alnair without iteration times and on
-// stanford-futuredata/gavel, both before anything and after three co-runs an
-// application were shown. Only their ratios matter to the means, and little: with
-// half of appSD, or twice cellSD, the median error grows by at most 1.5 %. An
-// application that hurts others more than foretold has longer kernels than
-// foretold, and is hurt less: hence the correlation, which is slight.
+// The standard deviations are those at which errors on unseen cells are as large as
+// predicted, on CentaurusInfra/alnair without iteration times and on
+// stanford-futuredata/gavel, both before any co-run and after three per application.
+// The means depend on their ratios only, and little: with half of appSD, or twice
+// cellSD, the median error grows by at most 1.5 %. An application that slows others more
+// than predicted has longer kernels than predicted, and is slowed less itself: hence the
+// slight negative correlation.
 //
-// Median error on co-runs not shown, before any and after three an application
-// were: alnair without iteration times 5.6 and 3.9 %, with them 3.4 and 3.8 %
-// (nothing is left to learn there; TestLearnsAlnair); gavel, under the law of
-// time-slicing and with every job's unpublished utilisation taken for 0.85, 14.2
-// and 7.8 % on the P100, 11.1 and 6.3 % on the K80 (20 random splits).
+// Median error on unseen co-runs, before any and after three per application: alnair
+// without iteration times 5.6 and 3.9 %, with them 3.4 and 3.8 % (nothing is left to
+// learn there; TestLearnsAlnair); gavel, under the law of time-slicing and with 0.85 for
+// every job's unpublished utilisation, 14.2 and 7.8 % on the P100, 11.1 and 6.3 % on the
+// K80 (20 random splits).
 const (
 	cardSD    = 0.15
 	appSD     = 0.3 // as victim, and as aggressor
 	cellSD    = 0.15
 	noiseSD   = 0.1
 	roleCorr  = -0.3 // of an application's two factors
-	surprise  = 1.5  // one or two observations of a cell are believed to be this far from the law at most
-	surpriseN = 4.0  // so is each observation, however many
+	surprise  = 1.5  // bound of |z_seen − z_law| for a cell with one or two observations
+	surpriseN = 4.0  // bound of it for every observation
 	maxOthers = 15   // MPS before Volta serves 16 clients
-	maxParams = 1024 // about five hundred applications; their covariances take 8 MiB
+	maxParams = 1024 // factors, of about 500 applications; their covariances take 8 MiB
 	maxCells  = 1 << 16
 )
 
@@ -58,14 +57,14 @@ const (
 type term struct {
 	role   role
 	name   string // application, or model of card
-	at     int    // index of the factor in mean and cov; -1: never met
+	at     int    // index of the factor in mean and cov; −1 = never observed
 	weight float64
 }
 
 // key names a cell by its factors' indexes: card, victim, others in ascending order.
 type key [2 + maxOthers]int32
 
-// cell is what was seen of one application beside the same others.
+// cell is what was observed of one application with the same co-runners.
 type cell struct {
 	key  key
 	n    int
@@ -75,7 +74,7 @@ type cell struct {
 	slow float64 // sum of the slowdowns
 }
 
-// value is the cell's z_seen − z_law without what is absurd: the lowest and the
+// value returns the cell's mean z_seen − z_law without outliers: the lowest and the
 // highest are left out once there are others.
 func (c *cell) value() float64 {
 	if c.n < 3 {
@@ -84,7 +83,7 @@ func (c *cell) value() float64 {
 	return clamp((c.sum-c.lo-c.hi)/float64(c.n-2), surpriseN)
 }
 
-// variance is that of value around the terms other than the cell's own.
+// variance returns that of value around the sum of the other terms.
 func (c *cell) variance() float64 { return cellSD*cellSD + noiseSD*noiseSD/float64(c.n) }
 
 func clamp(v, bound float64) float64 { return max(-bound, min(bound, v)) }
@@ -104,7 +103,7 @@ func newLearned() learned {
 	return learned{apps: map[string]int{}, cards: map[string]int{}, cells: map[key]*cell{}}
 }
 
-// terms are the factors of member i's slowdown, in the model's scratch.
+// terms returns the factors of member i's slowdown, in the model's scratch.
 func (m *Model) terms(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) []term {
 	model := ""
 	if spec != nil {
@@ -123,7 +122,7 @@ func (m *Model) terms(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) []
 	return m.x
 }
 
-// look finds the factors of x anew, after some were met.
+// look updates the factors' indexes after meet.
 func (l *learned) look(x []term) {
 	for i := range x {
 		x[i].at = l.find(x[i].role, x[i].name)
@@ -131,8 +130,8 @@ func (l *learned) look(x []term) {
 	sortOthers(x)
 }
 
-// sortOthers puts the aggressors in one order, so that neither sums nor a cell's
-// key depend on who stands where.
+// sortOthers sorts the aggressors, so that neither sums nor a cell's key depend on the
+// members' order.
 func sortOthers(x []term) {
 	slices.SortFunc(x[2:], func(a, b term) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name))
@@ -154,7 +153,7 @@ func (l *learned) find(r role, name string) int {
 	return at
 }
 
-// prior is the covariance of two factors before anything was seen.
+// prior returns the covariance of two factors before any observation.
 func prior(a, b term) float64 {
 	switch {
 	case a.name != b.name || (a.role == card) != (b.role == card):
@@ -167,8 +166,7 @@ func prior(a, b term) float64 {
 	return roleCorr * appSD * appSD
 }
 
-// predict returns mean and SD of z − z_law. With nothing seen they are 0 and the
-// prior's.
+// predict returns mean and SD of z − z_law; 0 and the prior's before any observation.
 func (l *learned) predict(x []term) (mean, sd float64) {
 	v := 0.0
 	known := true
@@ -197,8 +195,8 @@ func (l *learned) predict(x []term) (mean, sd float64) {
 	if known {
 		if k, ok := keyOf(x); ok {
 			if c := l.cells[k]; c != nil {
-				// The cell's own term, given the others: exact, see e.g. Gelman and others,
-				// Bayesian Data Analysis, ch. 5.
+				// The cell's own term given the others, exact; see Gelman et al., Bayesian
+				// Data Analysis, ch. 5.
 				noise := noiseSD * noiseSD / float64(c.n)
 				own := cellSD * cellSD / (cellSD*cellSD + noise)
 				return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)

@@ -1,9 +1,6 @@
 package interference
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -124,20 +121,14 @@ func TestLearningProperties(t *testing.T) {
 			t.Fatalf("%v in another order %v", got, again)
 		}
 
-		// What was saved and read foretells the same.
-		text, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
+		// A clone predicts the same, and what it learns is its own.
+		clone := m.Clone()
+		if again := predictions(clone, ask); !same(got, again) {
+			t.Fatalf("%v, a clone %v", got, again)
 		}
-		read := New(law)
-		if err := json.Unmarshal(text, read); err != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		if again := predictions(read, ask); !same(got, again) {
-			t.Fatalf("%v, saved and read %v", got, again)
-		}
-		if again, err := json.Marshal(read); err != nil || !bytes.Equal(again, text) {
-			t.Fatalf("%s saved again is %s, %v", text, again, err)
+		observe(clone, []corun{more})
+		if again := predictions(m, ask); !same(got, again) {
+			t.Fatalf("%v, after its clone learned %v", got, again)
 		}
 
 		// More that is seen never makes the model less certain.
@@ -250,73 +241,4 @@ func TestPredictAllocatesNothing(t *testing.T) {
 	check("three of four observed")
 	m.Observe(&rlcore.TitanXp, ps, []float64{1.2, 1.3, 1.4, 1.5})
 	check("all observed")
-}
-
-func FuzzUnmarshalJSON(f *testing.F) {
-	m := New(&contention.MPS)
-	m.Observe(&rlcore.TitanXp, pairOf("a", "b", 0.8, 0.8), []float64{1.5, 2})
-	m.Observe(nil, append(pairOf("a", "b", 0.8, 0.8), pairOf("a", "c", 0.8, 0.3)...), []float64{1.5, 2, 1.2, 1})
-	m.Forbid("x", "a")
-	text, err := json.Marshal(m)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(text)
-	f.Add([]byte(`{"version":1,"law":"mps","cells":[]}`))
-	f.Add([]byte(`{"version":1,"law":"mps","cells":[{"card":"","victim":"a","with":["a","a"],"n":3,"sum_log":1e-9,"min_log":-4,"max_log":4,"sum_slowdown":3}]}`))
-	f.Add([]byte(`null`))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		m := New(&contention.MPS)
-		if err := m.UnmarshalJSON(text); err != nil {
-			if len(m.learned.cells) != 0 || len(m.bad) != 0 {
-				t.Fatal("refused, but something stays")
-			}
-			return
-		}
-		for _, p := range predictions(m, corun{&rlcore.TitanXp, pairOf("a", "b", 0.8, 0.8), nil}) {
-			if !(p.Slowdown >= 1) || !(p.SD > 0) || math.IsInf(p.Slowdown+p.SD, 0) {
-				t.Fatalf("%+v", p)
-			}
-		}
-		once, err := json.Marshal(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		again := New(&contention.MPS)
-		if err := json.Unmarshal(once, again); err != nil {
-			t.Fatalf("%v: %s", err, once)
-		}
-	})
-}
-
-func TestUnmarshalRefuses(t *testing.T) {
-	cell := `{"card":"","victim":"a","with":["b"],"n":1,"sum_log":0.5,"min_log":0.5,"max_log":0.5,"sum_slowdown":1.5}`
-	file := func(cells string) string { return `{"version":1,"law":"mps","cells":[` + cells + `]}` }
-	for name, text := range map[string]string{
-		"another version": `{"version":2,"law":"mps"}`,
-		"no version":      `{}`,
-		"another law":     `{"version":1,"law":"time-slice"}`,
-		"twice":           file(cell + "," + cell),
-		"nobody else":     file(`{"victim":"a","n":1}`),
-		"no runs":         file(`{"victim":"a","with":["b"],"n":0,"sum_slowdown":1}`),
-		"wild":            file(`{"victim":"a","with":["b"],"n":1,"sum_log":9,"min_log":9,"max_log":9,"sum_slowdown":1}`),
-		"sum":             file(`{"victim":"a","with":["b"],"n":1,"sum_log":0.9,"min_log":0.5,"max_log":0.5,"sum_slowdown":1}`),
-		"slowdown":        file(`{"victim":"a","with":["b"],"n":1,"sum_log":0.5,"min_log":0.5,"max_log":0.5}`),
-	} {
-		m := New(&contention.MPS)
-		m.Observe(nil, pairOf("p", "q", 0.8, 0.8), []float64{1.5, 2})
-		if err := json.Unmarshal([]byte(text), m); !errors.Is(err, ErrBadModel) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if len(m.learned.cells) != 2 {
-			t.Errorf("%s: the model isn't as it was", name)
-		}
-	}
-	var none Model
-	if err := json.Unmarshal([]byte(file(cell)), &none); !errors.Is(err, ErrBadModel) {
-		t.Errorf("no law: %v", err)
-	}
-	if err := json.Unmarshal([]byte(file(cell)[:30]), New(&contention.MPS)); err == nil {
-		t.Error("half a file: no error")
-	}
 }

@@ -6,31 +6,25 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Lesson is what one co-run teaches about its victim, in a form that can be kept
-// and taken again. Lessons taken in whatever order give the same model, but for
-// the rounding of sums and for doubts.
+// Lesson is what one co-run teaches about its victim, in a form that can be stored and
+// learned again. The order in which lessons are learned doesn't matter, but for the
+// rounding of sums and for doubts.
 type Lesson struct {
 	Card   string   `json:"card"`   // model, as GPUSpec names it
 	Victim string   `json:"victim"` // application
 	Others []string `json:"others"` // applications
-	// Slowdown that was seen, and by how much it was off the law, as the
-	// logarithm of what exceeds 1 plus floor (see learn.go).
+	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go).
 	Slowdown float64 `json:"slowdown"`
 	Off      float64 `json:"off"`
 }
 
-// Lesson makes a lesson of a co-run without taking it: members[0] was slowed by
-// slowdown, where foreseen was foretold by Pace, followed over the run as it was;
-// NaN = it wasn't followed, and the average over how phases may meet stands in. false: it
-// says nothing.
+// Lesson returns the lesson of a co-run without learning it: members[0] was slowed by
+// slowdown, where Pace had predicted foreseen over the run as it was. With foreseen NaN
+// the law's average over how phases may meet stands in. It returns false where the
+// co-run teaches nothing.
 func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, foreseen float64) (Lesson, bool) {
-	if len(members) < 2 || len(members) > maxOthers+1 || !known(slowdown) {
+	if !observable(members) || !known(slowdown) {
 		return Lesson{}, false
-	}
-	for _, p := range members {
-		if p == nil || len(p.Series) == 0 {
-			return Lesson{}, false
-		}
 	}
 	l := Lesson{Victim: members[0].App, Slowdown: slowdown}
 	if spec != nil {
@@ -50,7 +44,7 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	return l, !math.IsNaN(l.Off)
 }
 
-// Take learns a lesson.
+// Take learns a lesson. An impossible one is ignored.
 func (m *Model) Take(l *Lesson) {
 	members := make([]*rlcore.Profile, 1+len(l.Others))
 	members[0] = &rlcore.Profile{App: l.Victim}
@@ -66,8 +60,8 @@ func (m *Model) Take(l *Lesson) {
 // mostDoubt bounds the factor by which broken contracts widen an uncertainty.
 const mostDoubt = 8
 
-// Doubt doubles the uncertainty of victim beside each of others, up to eightfold:
-// a contract of it was broken there.
+// Doubt doubles the uncertainty of victim's slowdown next to each of others, up to
+// eightfold, since its contract was broken there.
 func (m *Model) Doubt(victim string, others []string) {
 	m.kept = nil
 	if m.doubts == nil {
@@ -79,7 +73,7 @@ func (m *Model) Doubt(victim string, others []string) {
 	}
 }
 
-// Reassure takes back half of what doubt there is: a contract was kept.
+// Reassure halves the doubt again, since a contract was kept.
 func (m *Model) Reassure(victim string, others []string) {
 	for _, o := range others {
 		p := pair{victim, o}
@@ -92,8 +86,7 @@ func (m *Model) Reassure(victim string, others []string) {
 	}
 }
 
-// doubt is the factor on the uncertainty of member i: that of the company it is
-// doubted most in.
+// doubt returns the factor on member i's uncertainty: the largest over its co-runners.
 func (m *Model) doubt(members []*rlcore.Profile, i int) float64 {
 	d := 1.0
 	if len(m.doubts) == 0 {

@@ -6,16 +6,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Observe learns from one co-run: members ran together on a card of the given
-// kind and slowdowns[i] is member i's time together over its time alone. A
-// slowdown that isn't a positive finite number is unknown and teaches nothing
-// about its victim; one below 1 counts as 1. Nothing is learned of one that ran
-// alone, of more than 16, or where the two lengths differ.
+// Observe learns from one co-run on a card of the given kind: slowdowns[i] is member i's
+// run time together ÷ alone. A slowdown that isn't a positive finite number is unknown
+// and teaches nothing about its victim; one below 1 counts as 1. Nothing is learned from
+// a single member, from more than 16, or where the lengths differ.
 //
-// The law's slowdown that it is held against is the average over how phases may
-// meet. Where it is known how they met, use ObserveForeseen.
+// The slowdowns are compared with the law averaged over how phases may meet. Where it is
+// known how they met, use ObserveForeseen.
 func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []float64) {
-	if !observable(members, slowdowns) {
+	if !observable(members) || len(slowdowns) != len(members) {
 		return
 	}
 	law := make([]rlcore.Prediction, len(members))
@@ -30,14 +29,14 @@ func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdow
 // known reports whether a slowdown was measured.
 func known(s float64) bool { return s > 0 && !math.IsInf(s, 1) }
 
-// surplus is by how much a slowdown exceeds the one expected, on the scale that
-// factors are learned on.
+// surplus returns z of slowdown s less z of the expected one (see learn.go).
 func surplus(s, expected float64) float64 {
 	return math.Log((max(s, 1) - 1 + floor) / (max(expected, 1) - 1 + floor))
 }
 
-func observable(members []*rlcore.Profile, slowdowns []float64) bool {
-	if len(members) < 2 || len(members) > maxOthers+1 || len(slowdowns) != len(members) {
+// observable reports whether a co-run of these members can teach anything.
+func observable(members []*rlcore.Profile) bool {
+	if len(members) < 2 || len(members) > maxOthers+1 {
 		return false
 	}
 	for _, p := range members {
@@ -48,12 +47,11 @@ func observable(members []*rlcore.Profile, slowdowns []float64) bool {
 	return true
 }
 
-// ObserveForeseen learns from one co-run as Observe does; foreseen[i] is what
-// Pace, followed over the run as it was, foretold of member i. A phase in which
-// nobody is in the way then isn't taken for a company that is never in the way.
-// One that is unknown where its slowdown is known teaches nothing.
+// ObserveForeseen is Observe where foreseen[i] is member i's slowdown as Pace predicted
+// it over the run as it was, so that a phase without contention isn't taken for
+// co-runners that never contend. A member with an unknown foreseen teaches nothing.
 func (m *Model) ObserveForeseen(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64) {
-	if !observable(members, slowdowns) || len(foreseen) != len(members) {
+	if !observable(members) || len(slowdowns) != len(members) || len(foreseen) != len(members) {
 		return
 	}
 	for i, s := range slowdowns {
@@ -64,7 +62,7 @@ func (m *Model) ObserveForeseen(spec *rlcore.GPUSpec, members []*rlcore.Profile,
 	}
 }
 
-// learn takes into account that member i's slowdown s was off what the law says.
+// learn adds the observation of member i's slowdown s, with z_seen − z_law = off.
 func (m *Model) learn(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, s, off float64) {
 	if math.IsNaN(off) {
 		return
@@ -79,15 +77,15 @@ func (m *Model) learn(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, s,
 	}
 }
 
-// mostSlow bounds a slowdown that is kept, so that sums stay finite.
+// mostSlow bounds an observed slowdown, so that sums stay finite.
 const mostSlow = 1e6
 
-// room reports whether the factors that x lacks can still be had.
+// room reports whether there is room for x's new factors and cell.
 func (l *learned) room(x []term) bool {
 	return len(l.names)+2*len(x) <= maxParams && len(l.cells) < maxCells
 }
 
-// meet gives each factor of x that has none yet a place, with its prior.
+// meet adds the factors of x that are new, with their prior.
 func (l *learned) meet(x []term) {
 	for i := range x {
 		t := x[i]
@@ -106,7 +104,7 @@ func (l *learned) meet(x []term) {
 	}
 }
 
-// grow adds one factor, as uncertain as the prior, and returns its index.
+// grow adds one factor with its prior variance and returns its index.
 func (l *learned) grow(t term) int {
 	n := len(l.names)
 	for i := range l.cov {
@@ -119,8 +117,8 @@ func (l *learned) grow(t term) int {
 	return n
 }
 
-// record adds to what was seen of a cell and returns the cell, and its value and
-// precision (1/variance) until now: 0 where it is new.
+// record adds observations to a cell. It returns the cell, and its value and precision
+// (1/variance) before: 0 where it is new.
 func (l *learned) record(x []term, more cell) (c *cell, value, precision float64) {
 	k, _ := keyOf(x)
 	c = l.cells[k]
@@ -137,9 +135,8 @@ func (l *learned) record(x []term, more cell) (c *cell, value, precision float64
 	return c, value, precision
 }
 
-// add takes more of a cell into account: what it taught so far is replaced by
-// what it teaches now, by a change of rank one of the covariance (Sherman and
-// Morrison).
+// add updates the posterior with more observations of a cell, by a rank-one change of
+// the covariance (Sherman and Morrison).
 func (l *learned) add(x []term, more cell) {
 	c, value, precision := l.record(x, more)
 	now := 1 / c.variance()

@@ -2,19 +2,17 @@ package interference
 
 import (
 	"math"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// Pace implements rlcore.Pacer: the law's slowdowns for what the members ask for
-// at these places of their runs, each corrected by what was learned of the member
-// among these others. It allocates nothing once it has met a group of that size.
+// Pace implements rlcore.Pacer: the law's slowdowns for the members' demands at these
+// positions of their runs, each corrected by what was learned of the member with these
+// co-runners. It allocates nothing after the first group of that size.
 func (m *Model) Pace(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile, at []float64) {
-	if cap(m.demands) < len(members) {
-		m.demands = make([]contention.Demand, len(members))
-	}
-	m.demands = m.demands[:len(members)]
+	m.demands = slices.Grow(m.demands[:0], len(members))[:len(members)]
 	for i, p := range members {
 		m.demands[i] = demand(spec, p, at[i])
 	}
@@ -30,14 +28,14 @@ func (m *Model) Pace(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*r
 	}
 }
 
-// correct is the law's slowdown s of member i with what was learned.
+// correct returns the law's slowdown s of member i, corrected by what was learned.
 func (m *Model) correct(s float64, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) rlcore.Prediction {
 	mean, sd := m.learned.predict(m.terms(spec, members, i))
 	s = max(1, s+(s-1+floor)*math.Expm1(mean))
 	return rlcore.Prediction{Slowdown: s, SD: max(minSD, (s-1+floor)*sd) * m.doubt(members, i)}
 }
 
-// demand is what a member asks for t seconds into its run.
+// demand returns a member's demand after t seconds of solo work.
 func demand(spec *rlcore.GPUSpec, p *rlcore.Profile, t float64) contention.Demand {
 	u := p.At(t)
 	d := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}

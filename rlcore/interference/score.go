@@ -1,6 +1,7 @@
 package interference
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -9,16 +10,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Pair is one measured slowdown: Victim's run time beside Aggressor over its run
-// time alone.
+// Pair is one measured slowdown: Victim's run time with Aggressor ÷ its run time alone.
 type Pair struct {
 	Victim, Aggressor string
 	Slowdown          float64
 }
 
-// Report says how well a model foretells measured pairs.
+// Report is how well a model predicts measured pairs.
 type Report struct {
-	N int `json:"n"` // pairs that were scored
+	N int `json:"n"` // pairs scored
 	// MAE is the mean absolute error of the slowdown, in units of the slowdown.
 	MAE float64 `json:"mae"`
 	// Spearman is the rank correlation of predicted and measured slowdowns, −1..1;
@@ -26,25 +26,25 @@ type Report struct {
 	Spearman float64 `json:"spearman"`
 	// MedianRelError is the median of |predicted ÷ measured − 1|.
 	MedianRelError float64 `json:"median_rel_error"`
-	// BaselineConstant foretells one slowdown for all: the median of those that the
-	// model was shown by Observe (a cell counts once), or, where it was shown none,
-	// the median of what it foretells for the scored pairs. The truth isn't used.
+	// BaselineConstant predicts one slowdown for all: the median of the observed ones (a
+	// cell counts once) or, without any, of the model's predictions for the scored
+	// pairs. The truth isn't used.
 	BaselineConstant Baseline `json:"baseline_constant"`
-	// BaselineSumUtil foretells max(1, the sum of both mean utilisations).
+	// BaselineSumUtil predicts max(1, the sum of both mean utilisations).
 	BaselineSumUtil Baseline `json:"baseline_sum_util"`
-	// Missing is the number of pairs left out because an application has no profile
-	// or the slowdown is no positive finite number.
+	// Missing counts the pairs left out because an application has no profile or the
+	// slowdown isn't a positive finite number.
 	Missing int `json:"missing"`
 }
 
-// Baseline is a rival's score.
+// Baseline is the score of a simpler prediction.
 type Baseline struct {
 	MAE      float64 `json:"mae"`
 	Spearman float64 `json:"spearman"`
 }
 
-// Score compares what the model foretells for each pair with what was measured.
-// With nothing to score all figures are 0.
+// Score compares the model's prediction for each pair with the measured slowdown. With
+// nothing to score all figures are 0.
 func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, pairs []Pair) Report {
 	var r Report
 	var truth, model, sum []float64
@@ -79,7 +79,7 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 	return r
 }
 
-// typical is the median slowdown of the cells that were seen; false where none was.
+// typical returns the median slowdown of the observed cells; false without any.
 func (m *Model) typical() (float64, bool) {
 	var seen []float64
 	for _, c := range m.learned.cells {
@@ -105,8 +105,8 @@ func mae(x, truth []float64) float64 {
 	return sum / float64(len(x))
 }
 
-// Spearman is the rank correlation of x and y, which are equally long; those that
-// tie share the mean of their ranks. It is 0 where one of them is constant.
+// Spearman returns the rank correlation of x and y, equally long; ties share the mean of
+// their ranks. It is 0 where x or y is constant.
 func Spearman(x, y []float64) float64 {
 	if len(x) < 2 {
 		return 0
@@ -123,15 +123,7 @@ func ranks(v []float64) []float64 {
 	for i := range by {
 		by[i] = i
 	}
-	slices.SortFunc(by, func(a, b int) int {
-		switch {
-		case v[a] < v[b]:
-			return -1
-		case v[a] > v[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(by, func(a, b int) int { return cmp.Compare(v[a], v[b]) })
 	out := make([]float64, len(v))
 	for from := 0; from < len(by); {
 		to := from

@@ -1,13 +1,11 @@
 package experiment
 
 import (
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
-	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -31,17 +29,6 @@ func (w *World) Learn(train Scenario, n int, seed uint64) error {
 			return fmt.Errorf("a past job set: %w", err)
 		}
 	}
-	learned, err := json.Marshal(m)
-	if err != nil {
-		return fmt.Errorf("keeping what was learned: %w", err)
-	}
-	blank := w.Model
-	w.Model = func() *interference.Model {
-		m := blank()
-		if err := json.Unmarshal(learned, m); err != nil {
-			panic(err) // written above by the same code
-		}
-		return m
-	}
+	w.Model = m.Clone
 	return nil
 }
