@@ -30,6 +30,6 @@ func TestCompany(t *testing.T) {
 		}
 	}
 	if got := CoRunSlowdown(120, 100, 0.5); math.Abs(got-1.4) > 1e-12 {
-		t.Errorf("20 %% in half of the run: %v while in company", got)
+		t.Errorf("20 %% in half of the run: %v while sharing", got)
 	}
 }

@@ -31,13 +31,13 @@ func TestPassed(t *testing.T) {
 	w := NewWindow(nil, st, 0, 5)
 	for c, want := range map[Combo][]int{
 		0b010: nil,    // ends before the GPU would have been empty
-		0b100: {0, 1}, // doesn't: the first waits longer, and the second could have started
+		0b100: {0, 1}, // ends later: the first waits longer, and the second could have started
 		0b110: {0},
 		0b001: nil,
 		0:     nil,
 	} {
 		if got := g.Passed(nil, &w, c); !slices.Equal(got, want) {
-			t.Errorf("%03b goes past %v, want %v", c, got, want)
+			t.Errorf("%03b passes over %v, want %v", c, got, want)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestDrains(t *testing.T) {
 	}
 	g, st := fair(4)
 	if got := combos(g, st); len(got) != 4 {
-		t.Fatalf("before its time: %b", got)
+		t.Fatalf("passed over four times, the job limits nothing yet: %b", got)
 	}
 	g, st = fair(5)
 	if got := combos(g, st); !slices.Equal(got, []Combo{0}) {
@@ -96,14 +96,14 @@ func TestArrayOnly(t *testing.T) {
 			t.Errorf("%04b: %s, want %s", c, got, want)
 		}
 	}
-	// The one that is particular may come last.
+	// The job with that restriction may come last.
 	slices.Reverse(st.Pending)
 	if got := g.Check(&w, 0b1110); got != RefusedArray {
 		t.Errorf("two arrays with one that shares with its own only: %s", got)
 	}
 }
 
-// evenly values everything the same.
+// evenly gives every combination the same score.
 type evenly struct {
 	name string
 	v    float64
@@ -126,7 +126,7 @@ func TestFallback(t *testing.T) {
 		t.Errorf("%+v by %s", dec, d.Policy.Name())
 	}
 	if dec = d.Decide(st, 0); dec.Broken {
-		t.Error("broken still")
+		t.Error("the fallback counts as broken")
 	}
 	d = &Decider{Policy: evenly{"a", nan}, Guard: &Guard{}}
 	if dec = d.Decide(st, 0); !dec.Broken || dec.Combo != 0 {

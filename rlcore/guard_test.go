@@ -52,7 +52,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"two that fit", Guard{}, window(card(), ann("1", small), ann("2", small)), 3, Allowed},
 		{"too much memory", Guard{}, window(card(), ann("1", big), ann("2", big)), 3, RefusedMemory},
-		{"alone its memory is its own affair", Guard{}, window(card(), ann("1", flat("x", 1, 99999))), 1, Allowed},
+		{"alone its memory doesn't matter", Guard{}, window(card(), ann("1", flat("x", 1, 99999))), 1, Allowed},
 		{"two users on Pascal", Guard{}, window(card(), ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3, RefusedUser},
 		{"two users on Volta", Guard{}, window(volta, ann("1", small), Job{ID: "2", User: "bob", Profile: small}), 3, Allowed},
 		{"unknown with another", Guard{}, window(card(), ann("1", nil), ann("2", small)), 3, RefusedUnknown},
@@ -60,7 +60,7 @@ func TestCheck(t *testing.T) {
 		{"unknown joins", Guard{}, window(busy, ann("1", nil)), 1, RefusedUnknown},
 		{"joins", Guard{}, window(busy, ann("1", small)), 1, Allowed},
 		{"joins another user", Guard{}, window(busy, Job{ID: "1", User: "bob", Profile: small}), 1, RefusedUser},
-		{"beside a whole GPU's job", Guard{}, window(card(Running{Job: ann("r", small), Whole: true}), ann("1", small)), 1, RefusedWhole},
+		{"next to a whole GPU's job", Guard{}, window(card(Running{Job: ann("r", small), Whole: true}), ann("1", small)), 1, RefusedWhole},
 		{"no shares left", Guard{}, window(card(Running{Job: ann("r", small), Shares: 100}), ann("1", small)), 1, RefusedShares},
 		{"asks not to share", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true }), ann("2", small)), 3, RefusedNoShare},
 		{"no share, alone", Guard{}, window(card(), with(ann("1", small), func(j *Job) { j.NoShare = true })), 1, Allowed},
@@ -70,7 +70,7 @@ func TestCheck(t *testing.T) {
 		{"the running job's contract", Guard{Predictor: constant(1.3)}, window(card(Running{Job: with(ann("r", small), func(j *Job) { j.MaxSlowdown = 1.1 }), Shares: 50}), ann("1", small)), 1, RefusedContract},
 		{"members", Guard{MaxMembers: 2}, window(card(), ann("1", small), ann("2", small), ann("3", small)), 7, RefusedClients},
 		{"cores", Guard{}, window(host, with(ann("1", small), func(j *Job) { j.CPUs = 2 }), with(ann("2", small), func(j *Job) { j.CPUs = 2 })), 3, RefusedHost},
-		{"a predictor that says NaN opens no door", Guard{Predictor: constant(nan()), MaxSlowdown: 1.5}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
+		{"a predictor that returns NaN admits nothing", Guard{Predictor: constant(nan()), MaxSlowdown: 1.5}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
 	} {
 		if got := c.g.Check(c.w, c.c); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
@@ -96,8 +96,8 @@ func TestMemoryOverTime(t *testing.T) {
 	}
 }
 
-// Whatever the real slowdowns turn out to be within what was foreseen, an allowed
-// group never exceeds the card.
+// Whatever the true slowdowns are within the predicted bounds, an allowed group never
+// exceeds the card.
 func TestMemoryHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(2, 4).Draw(t, "members")
@@ -157,7 +157,7 @@ func TestFairness(t *testing.T) {
 	}
 	// On a GPU that the job can't have now it forces nothing.
 	if c := g.Combos(nil, window(card(Running{Job: jobs[1], Shares: 50}), jobs...)); len(c) == 0 || c[0] != 0 {
-		t.Errorf("beside another user's job: %v", c)
+		t.Errorf("next to another user's job: %v", c)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestLaw(t *testing.T) {
 			if len(d) == 1 && s[0] != 1 {
 				t.Fatalf("alone it slows by %v", s[0])
 			}
-			// Who stands first doesn't matter.
+			// The order of members doesn't matter.
 			r := slices.Clone(d)
 			slices.Reverse(r)
 			back := l.Slowdowns(nil, r)
@@ -57,7 +57,7 @@ func TestLaw(t *testing.T) {
 // two sharers.
 func TestLawAgainstMeasurements(t *testing.T) {
 	two := MPS.Slowdowns(nil, []Demand{{GPU: 0.43, StepS: 0.0074629}, {GPU: 1, StepS: 0.0363744}})
-	if math.Abs(two[0]/2.71-1) > 0.15 { // CentaurusInfra/alnair: cf10-inc batch 1 beside batch 32
+	if math.Abs(two[0]/2.71-1) > 0.15 { // CentaurusInfra/alnair: cf10-inc batch 1 with batch 32
 		t.Errorf("slowdown %.2f, measured 2.71", two[0])
 	}
 	if s := MPS.Slowdowns(nil, []Demand{{GPU: 0.43}, {GPU: 0.43}}); s[0] > 1.07 {

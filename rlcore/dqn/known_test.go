@@ -14,7 +14,7 @@ import (
 
 // The problem with a known answer: three light and three heavy jobs of 100 s, of
 // which two fit on the card. Greedy pairs the light ones, because that is where
-// the card does the most work, and is left with heavy ones, who gain nothing from
+// the card does the most work, and is left with heavy ones, which gain nothing from
 // each other; best is to give each heavy one a light one.
 func mixed() Scenario { return shuffled(light, heavy, light, heavy, light, heavy) }
 
@@ -77,6 +77,9 @@ func shortest(t *testing.T, cfg sim.Config, m int) float64 {
 }
 
 func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("trains a network")
+	}
 	cfg, _ := mixed()(seeded(1))
 	least := shortest(t, cfg, 6)
 	p := newTools().Predictor

@@ -90,8 +90,8 @@ func TestScoreOfOddWindows(t *testing.T) {
 	unknown.State.Pending[0].Profile = nil
 	unknown.State.Pending[3].Profile, unknown.State.Pending[3].LimitS = nil, 900
 	unknown.State.GPUs[0].Running = nil
-	beside := someWindow(3)
-	beside.State.GPUs[0].Running[0].Profile = nil
+	joining := someWindow(3)
+	joining.State.GPUs[0].Running[0].Profile = nil
 	empty := someWindow(0)
 	empty.State.Pending, empty.State.GPUs[0].Running = nil, nil
 	wide := someWindow(6) // more than the flat network was built for
@@ -99,7 +99,7 @@ func TestScoreOfOddWindows(t *testing.T) {
 		net := newNet(name, 5)
 		shake(net, 3)
 		p := NewPolicy(name, net)
-		for what, w := range map[string]*rlcore.Window{"unknown": unknown, "beside unknown": beside, "empty": empty, "wide": wide} {
+		for what, w := range map[string]*rlcore.Window{"unknown": unknown, "joining unknown": joining, "empty": empty, "wide": wide} {
 			for _, combos := range [][]rlcore.Combo{{0}, {}, {1}, {0, 1, 2, 3, 8}, newTools().Guard.Combos(nil, w)} {
 				if n := len(combos); n > 0 && int(combos[n-1]) >= 1<<len(w.Jobs) {
 					continue

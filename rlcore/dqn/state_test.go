@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestGoOn: learning stands where it stood, the target network beside it.
+// TestGoOn: a resumed learner and its target network have the parameters reached.
 func TestGoOn(t *testing.T) {
 	was := trained(t, "scorer", 6).State
 	if was.Optims[0].Steps == 0 || slices.EqualFunc(was.Theta, snapshot(newNet("scorer", 4)), slices.Equal) {

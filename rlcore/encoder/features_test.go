@@ -126,7 +126,7 @@ func indexes(n int) []int {
 	return out
 }
 
-// fair foretells that everybody slows by what all ask for together.
+// fair predicts that every member slows by the sum of the mean demands.
 type fair struct{}
 
 func (fair) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcore.Profile) {

@@ -25,8 +25,8 @@ func covariance(x, y []term, sameCell bool) float64 {
 	return sum
 }
 
-// The posterior is that of a Gaussian process with the same covariances,
-// conditioned the plain way on everything at once.
+// The posterior equals that of a Gaussian process with the same covariances,
+// conditioned on all observations at once.
 func TestPosteriorIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		apps := drawApps(t)
@@ -35,7 +35,7 @@ func TestPosteriorIsExact(t *testing.T) {
 		for range rapid.IntRange(1, 8).Draw(t, "seen") {
 			c := drawCorun(t, apps)
 			m.Observe(c.spec, c.members, c.slow)
-			asks = append(asks, c) // what was seen is asked for as well
+			asks = append(asks, c) // observed co-runs are predicted as well
 		}
 		ask := rapid.SampledFrom(asks).Draw(t, "ask")
 		x := append([]term{}, m.terms(ask.spec, ask.members, 0)...)
@@ -101,17 +101,17 @@ func TestPosteriorIsExact(t *testing.T) {
 	})
 }
 
-// One that suffers more than foretold has shorter kernels than foretold, and
-// hurts less.
+// An application that slows more than predicted has shorter kernels than predicted,
+// and slows others less.
 func TestRolesAreOpposed(t *testing.T) {
 	m := New(&contention.MPS)
 	for i := range 6 {
 		m.Observe(nil, pairOf("a", fmt.Sprint("o", i), 0.8, 0.8), []float64{3, math.NaN()})
 	}
-	beside := predictions(m, corun{nil, pairOf("new", "a", 0.8, 0.8), nil})[0]
+	withA := predictions(m, corun{nil, pairOf("new", "a", 0.8, 0.8), nil})[0]
 	stranger := predictions(m, corun{nil, pairOf("new", "stranger", 0.8, 0.8), nil})[0]
-	if beside.Slowdown >= stranger.Slowdown {
-		t.Errorf("beside one that suffers: %+v, beside one never met %+v", beside, stranger)
+	if withA.Slowdown >= stranger.Slowdown {
+		t.Errorf("with one that slows much: %+v, with one never observed %+v", withA, stranger)
 	}
 	far := term{role: victim, name: "a"}
 	if prior(far, term{role: aggressor, name: "a"}) >= 0 || prior(far, term{role: aggressor, name: "b"}) != 0 ||

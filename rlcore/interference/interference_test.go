@@ -63,7 +63,7 @@ func BenchmarkPredict4(b *testing.B) {
 	}
 }
 
-// TestKeptAnswers: what is kept is what would be answered, also after learning.
+// TestKeptAnswers: kept predictions equal fresh ones, also after learning.
 func TestKeptAnswers(t *testing.T) {
 	m := New(&contention.MPS)
 	a, _ := apps.ByName("hoomd")

@@ -96,8 +96,8 @@ func TestLearningProperties(t *testing.T) {
 			}
 		}
 
-		// Who stands where doesn't matter. (The law is asked at other meetings of the
-		// phases then, so only members with one phase are compared.)
+		// The order of members doesn't matter. (It changes which phases meet, so only
+		// members with one phase are compared.)
 		flat := ask
 		flat.members = nil
 		for _, p := range ask.members {
@@ -112,7 +112,7 @@ func TestLearningProperties(t *testing.T) {
 			t.Fatalf("%v turned is %v", a, b)
 		}
 
-		// Nor does in which order things were seen.
+		// Nor does the order of observations.
 		shuffled := append([]corun{}, seen...)
 		rand.New(rand.NewPCG(1, 1)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		other := New(law)
@@ -131,7 +131,7 @@ func TestLearningProperties(t *testing.T) {
 			t.Fatalf("%v, after its clone learned %v", got, again)
 		}
 
-		// More that is seen never makes the model less certain.
+		// A further observation never makes the model less certain.
 		observe(m, []corun{more})
 		for i, p := range predictions(m, ask) {
 			if p.SD > minSD && got[i].SD > minSD && spread(p) > spread(got[i])*(1+1e-6) {
@@ -160,14 +160,14 @@ func TestLearns(t *testing.T) {
 	if p := ask(ab); math.Abs(p.Slowdown-1.05) > 0.03 || p.SD > 0.05 {
 		t.Errorf("seen 20 times at 1.05: %+v", p)
 	}
-	// a suffers little, so it suffers less from others too; b hurts less than thought.
+	// a slows little, so it slows less with others too; b slows others less than predicted.
 	if p := ask(pairOf("a", "new", 0.8, 0.8)); p.Slowdown > law.Slowdown-0.05 || p.SD > law.SD {
-		t.Errorf("a beside one never met: %+v, the law %+v", p, law)
+		t.Errorf("a with one never observed: %+v, the law %+v", p, law)
 	}
 	if p := ask(pairOf("new", "b", 0.8, 0.8)); p.Slowdown > law.Slowdown-0.05 {
-		t.Errorf("one never met beside b: %+v, the law %+v", p, law)
+		t.Errorf("one never observed with b: %+v, the law %+v", p, law)
 	}
-	// Nothing was seen on another card: a little less of it holds there.
+	// Nothing was observed on the other card, so a little less of it holds there.
 	other := predictions(m, corun{&rlcore.TitanXp, ab, nil})[0]
 	if p := ask(ab); other.Slowdown <= p.Slowdown || other.Slowdown >= law.Slowdown || other.SD <= p.SD {
 		t.Errorf("on another card %+v, on this %+v, the law %+v", other, p, law)
@@ -192,7 +192,7 @@ func TestOneAbsurdObservation(t *testing.T) {
 	}{{"b", 1.15}, {"o1", 1.1}, {"new", 1.15}} {
 		ask := corun{nil, pairOf("a", c.with, 0.8, 0.8), nil}
 		if s, o := predictions(sane, ask)[0], predictions(odd, ask)[0]; o.Slowdown > c.most*s.Slowdown {
-			t.Errorf("beside %s: %+v, without the absurd ones %+v", c.with, o, s)
+			t.Errorf("with %s: %+v, without the outliers %+v", c.with, o, s)
 		}
 	}
 }

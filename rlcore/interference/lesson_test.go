@@ -10,7 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// TestLessons: a model that took the lessons of another predicts what that does.
+// TestLessons: a model that learned the lessons of another predicts the same.
 func TestLessons(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		apps := drawApps(t)

@@ -55,7 +55,7 @@ func TestScore(t *testing.T) {
 	// 1.5, 2 and 1 where the utilisations sum to less.
 	near("sum of utilisations", r.BaselineSumUtil.MAE,
 		(math.Abs(1.5-pairs[0].Slowdown)+math.Abs(2-pairs[1].Slowdown)+math.Abs(1-pairs[2].Slowdown))/3)
-	// Nothing was seen: the median of what is foretold.
+	// Nothing was observed: the median of the predictions.
 	c := of("full", "full")
 	near("constant", r.BaselineConstant.MAE, (math.Abs(c-pairs[0].Slowdown)+math.Abs(c-pairs[2].Slowdown))/3)
 	near("a constant's rank correlation", r.BaselineConstant.Spearman, 0)

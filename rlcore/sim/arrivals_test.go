@@ -17,8 +17,8 @@ func poisson(jobs []Arrival, meanGapS float64, r *rand.Rand) {
 	}
 }
 
-// The gaps of a Poisson process have the mean asked for, and a standard deviation
-// equal to it; each within five standard errors.
+// The gaps of a Poisson process have the given mean and a standard deviation equal to
+// it, each within five standard errors.
 func TestPoisson(t *testing.T) {
 	const n, mean = 20000, 7.0
 	jobs := make([]Arrival, n+1)

@@ -47,7 +47,7 @@ func TestNoJobs(t *testing.T) {
 	}
 }
 
-// Nobody who decides is asked for ever.
+// A simulation whose decisions only wait ends with an error.
 func TestStuck(t *testing.T) {
 	s, err := New(config(2, constant("a", 10, .5, 500)))
 	if err != nil {
@@ -80,7 +80,7 @@ func TestSmallCard(t *testing.T) {
 	}
 }
 
-// A job that arrives behind others, none of whom may use the idle GPU, gets it.
+// A job that arrives behind others gets an idle GPU that none of those may use.
 func TestArrivalForAnIdleGPU(t *testing.T) {
 	cfg := config(2, constant("a", 100, .5, 500), constant("b", 100, .5, 500), constant("c", 100, .5, 500), constant("d", 10, .5, 500))
 	for i := range 3 {
@@ -93,8 +93,8 @@ func TestArrivalForAnIdleGPU(t *testing.T) {
 	near(t, "its start", r.Jobs[3].StartS, 7)
 }
 
-// A decision may only know what a site would.
-func TestWhatADecisionIsTold(t *testing.T) {
+// A decision sees only what a site would know.
+func TestWhatADecisionSees(t *testing.T) {
 	believed := constant("a", 50, .9, 500)
 	cfg := config(1, believed, constant("b", 200, .9, 500), constant("c", 10, .1, 500))
 	cfg.Jobs[0].Truth = constant("a", 100, .9, 500)
@@ -109,12 +109,12 @@ func TestWhatADecisionIsTold(t *testing.T) {
 		if s.NowS() == 120 {
 			on := s.State().GPUs[0].Running
 			if len(on) != 2 || on[0].Profile != believed || on[0].ElapsedS != 120 {
-				t.Fatalf("told %+v", on)
+				t.Fatalf("running: %+v", on)
 			}
 			p := make([]rlcore.Prediction, 2)
 			cfg.Predictor.Predict(p, &cfg.GPUs[0], []*rlcore.Profile{on[0].Profile, on[1].Profile})
-			near(t, "a's progress: later than foreseen", on[0].DoneS, rlcore.Believed(120/p[0].Slowdown, 50))
-			near(t, "b's progress as foreseen", on[1].DoneS, 120/p[1].Slowdown)
+			near(t, "a's progress: later than predicted", on[0].DoneS, rlcore.Believed(120/p[0].Slowdown, 50))
+			near(t, "b's progress as predicted", on[1].DoneS, 120/p[1].Slowdown)
 			s.Start([]int{0})
 			continue
 		}
@@ -129,7 +129,7 @@ func TestWhatADecisionIsTold(t *testing.T) {
 	}
 }
 
-// Idle GPUs are asked before those where somebody runs, as the bridge does.
+// Idle GPUs come before busy ones, as in the bridge.
 func TestIdleFirst(t *testing.T) {
 	cfg := config(3, constant("a", 100, .2, 500), constant("b", 100, .2, 500), constant("c", 100, .2, 500))
 	cfg.Jobs[1].SubmitS, cfg.Jobs[2].SubmitS = 10, 20

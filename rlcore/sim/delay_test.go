@@ -28,21 +28,21 @@ func only(ids ...string) policy {
 	}
 }
 
-// A policy that would leave a job waiting beside an idle GPU until another one's
-// long job ends is made to start it after MaxDelayS, to the second.
+// A policy that would leave a job waiting next to an idle GPU until a long job ends must
+// start it after MaxDelayS, to the second.
 func TestDelayEnds(t *testing.T) {
 	for _, c := range []struct{ max, want float64 }{{0, 300}, {50, 50}, {1e4, 1000}, {math.MaxFloat64, 1000}} {
 		cfg := config(2, constant("long", 1000, .5, 500), constant("b", 10, .5, 500))
 		r := run(t, cfg, &rlcore.Decider{Policy: only("0"), Guard: &rlcore.Guard{MaxDelayS: c.max}})
 		near(t, "start", r.Jobs[1].StartS, c.want)
 		if g := r.Jobs[1].GPU; c.want < 1000 && g != 1 {
-			t.Errorf("MaxDelayS %v: it starts beside the other on GPU %d", c.max, g)
+			t.Errorf("MaxDelayS %v: it starts next to the other on GPU %d", c.max, g)
 		}
 	}
 }
 
-// The time beside an idle GPU counts once, from the arrival on, and only for those
-// who may use that GPU; beside busy GPUs nobody is delayed.
+// The time next to an idle GPU counts once, from the arrival on, and only for jobs that
+// may use that GPU; next to busy GPUs no job is delayed.
 func TestWhatIsDelay(t *testing.T) {
 	cfg := config(3, constant("long", 100, .5, 500), constant("b", 10, .5, 500), constant("c", 10, .5, 500), constant("d", 10, .5, 500))
 	cfg.Jobs[1].SubmitS = 20    // may use the two idle ones
@@ -80,8 +80,8 @@ func TestWhatIsDelay(t *testing.T) {
 	}
 }
 
-// Whatever a policy would rather do: while GPUs serve everybody and windows hold
-// everybody, the bridge alone keeps nobody longer than MaxDelayS.
+// Whatever the policy prefers: if every job may use every GPU and fits in the windows,
+// decisions alone delay no job for longer than MaxDelayS.
 func TestDelayIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := anySite(t)
@@ -109,7 +109,7 @@ func TestDelayIsBounded(t *testing.T) {
 	})
 }
 
-// Policies that never leave a GPU idle beside jobs delay nobody.
+// Policies that never leave a GPU idle while jobs wait delay no job.
 func TestNoDelay(t *testing.T) {
 	for _, name := range []string{"exclusive", "sjf", "pack", "greedy"} {
 		cfg := catalogue(t, 3, 30, 5)

@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
-// busySite has more jobs than GPUs, so that a decision has somebody to go past.
+// busySite has more jobs than GPUs, so that decisions pass over jobs.
 func busySite(t *rapid.T) Config {
 	cfg := Config{Truth: Law{rapid.SampledFrom([]*contention.Law{&contention.MPS, &contention.TimeSlice}).Draw(t, "law")}}
 	for range rapid.IntRange(1, 3).Draw(t, "GPUs") {
@@ -42,9 +42,9 @@ func busySite(t *rapid.T) Config {
 	return cfg
 }
 
-// The bound on passing over is exact: whatever the policy wants, no job that could
-// have started is gone past by more than MaxPassOver decisions, the one included that
-// reaches the bound; nor do more of them keep the GPU busy that a job waits for.
+// The bound on passing over is exact: whatever the policy prefers, no job that could have
+// started is passed over by more than MaxPassOver decisions, including the one that
+// reaches the bound; nor do more of them keep the GPU busy for which a job waits.
 func TestPassedOverAtMost(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := busySite(t)
@@ -69,7 +69,7 @@ func TestPassedOverAtMost(t *testing.T) {
 				}
 				id := dec.Window.Job(i).ID
 				if passed[id]++; passed[id] > g.MaxPassOver {
-					t.Fatalf("at %.1f s %b goes past job %s for the %d. time", s.NowS(), dec.Combo, id, passed[id])
+					t.Fatalf("at %.1f s %b passes over job %s for the %d. time", s.NowS(), dec.Combo, id, passed[id])
 				}
 			}
 			s.Take(g, dec)
@@ -80,7 +80,7 @@ func TestPassedOverAtMost(t *testing.T) {
 	})
 }
 
-// worst is the truth that slows everybody by the number of those on the GPU.
+// worst is the truth that slows every member by the number of members.
 type worst struct{}
 
 func (worst) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Demand) []float64 {
@@ -91,25 +91,25 @@ func (worst) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Demand
 	return dst
 }
 
-// eager values combinations by whim, but all of them more than to wait.
+// eager scores combinations arbitrarily, but all of them above waiting.
 func eager(seed uint64) policy {
-	whim := anyRule(seed)
+	rule := anyRule(seed)
 	return func(w *rlcore.Window, c rlcore.Combo) float64 {
 		if c == 0 {
 			return -1
 		}
-		return whim(w, c)
+		return rule(w, c)
 	}
 }
 
-// A job that shares with nobody, at the head of an endless stream of jobs that can
-// join. Let E be the solo time after which the first GPU would be empty, D the longest
-// job's, S the most by which sharers slow each other, P = MaxPassOver:
+// A job that must not share heads an endless stream of jobs that can join. Let E be the
+// solo time after which the first GPU would be empty, D the longest job's, S the largest
+// slowdown, P = MaxPassOver:
 //
-//   - as soon as it has been passed over P times and is the first in the queue it starts within S·E, on one GPU at
-//     the moment when the last of those ends who ran there then;
-//   - passing over is also to keep a GPU busy for longer, so that without regard to
-//     what the others do it starts within S·(P+1)·D of being the first in the queue.
+//   - once the job has been passed over P times and is first in the queue, it starts within
+//     S·E; with one GPU, at the moment when the last of the running jobs ends;
+//   - keeping a GPU busy for longer counts as passing over, so whatever the others do the
+//     job starts within S·(P+1)·D of being first in the queue.
 func TestWholeJobIsNotStarved(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gpus := rapid.IntRange(1, 3).Draw(t, "GPUs")
@@ -146,7 +146,7 @@ func TestWholeJobIsNotStarved(t *testing.T) {
 		const members = 4
 		g := &rlcore.Guard{MaxPassOver: rapid.IntRange(1, 5).Draw(t, "P"), MaxMembers: members}
 		rule := policy(crowd)
-		if rapid.Bool().Draw(t, "whim") {
+		if rapid.Bool().Draw(t, "rule") {
 			rule = eager(rapid.Uint64().Draw(t, "seed"))
 		}
 		d := &rlcore.Decider{Policy: rule, Guard: g, M: 5}
@@ -157,7 +157,7 @@ func TestWholeJobIsNotStarved(t *testing.T) {
 		}
 		var overdue bool
 		var since, empty float64
-		var then []string // who ran on the only GPU
+		var then []string // the jobs that ran on the only GPU
 		for s.Next() {
 			st := s.State()
 			if j := &st.Pending[0]; j.ID == "whole" && j.PassedOver >= g.MaxPassOver && !overdue {
@@ -196,7 +196,7 @@ func TestWholeJobIsNotStarved(t *testing.T) {
 			}
 		}
 		if gpus == 1 && start != last {
-			t.Errorf("those who ran have ended by %.3f s, it starts at %.3f s", last, start)
+			t.Errorf("the running jobs have ended by %.3f s, it starts at %.3f s", last, start)
 		}
 	})
 }

@@ -8,22 +8,22 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
-// told is one call of an Observer.
-type told struct {
+// observation is one call of an Observer.
+type observation struct {
 	apps           []string
 	slow, foreseen float64
 }
 
-func observed(t *testing.T, cfg Config, d *rlcore.Decider) []told {
+func observed(t *testing.T, cfg Config, d *rlcore.Decider) []observation {
 	t.Helper()
-	var all []told
+	var all []observation
 	cfg.Predictor = decider(t, "greedy").Guard.Predictor
 	cfg.Observer = func(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64) {
-		x := told{slow: slowdowns[0], foreseen: foreseen[0]}
+		x := observation{slow: slowdowns[0], foreseen: foreseen[0]}
 		for i, p := range members {
 			x.apps = append(x.apps, p.App)
 			if i > 0 && !math.IsNaN(slowdowns[i]) {
-				t.Errorf("how %s fared is told before it has ended", p.App)
+				t.Errorf("%s is observed before it has ended", p.App)
 			}
 		}
 		all = append(all, x)
@@ -38,11 +38,11 @@ func TestObserver(t *testing.T) {
 	got := observed(t, config(1, a, b), &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
 	want := slowdowns(&contention.MPS, a, b)[0]
 	if len(got) != 2 {
-		t.Fatalf("told %+v", got)
+		t.Fatalf("observed %+v", got)
 	}
 	for _, x := range got {
 		if len(x.apps) != 2 || x.apps[0] == x.apps[1] {
-			t.Errorf("told %+v", x)
+			t.Errorf("observed %+v", x)
 		}
 		near(t, x.apps[0]+"'s slowdown", x.slow, want)
 		near(t, x.apps[0]+"'s slowdown as foreseen", x.foreseen, want)
@@ -55,7 +55,7 @@ func TestObserverOfLostRuns(t *testing.T) {
 	cfg.MaxRestarts = 3
 	for _, x := range observed(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}) {
 		if x.apps[0] == "b" {
-			t.Errorf("told %+v", x)
+			t.Errorf("observed %+v", x)
 		}
 	}
 }

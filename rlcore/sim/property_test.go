@@ -77,7 +77,7 @@ func anySite(t *rapid.T) Config {
 	return cfg
 }
 
-// anyRule values combinations by whim, always the same way.
+// anyRule scores combinations arbitrarily but reproducibly.
 func anyRule(seed uint64) policy {
 	return func(w *rlcore.Window, c rlcore.Combo) float64 {
 		h := rand.NewPCG(seed, uint64(c)<<8|uint64(len(w.Jobs)))
@@ -86,14 +86,14 @@ func anyRule(seed uint64) policy {
 }
 
 func anyPolicy(t *rapid.T) rlcore.Policy {
-	name := rapid.SampledFrom(append(rlcore.PolicyNames(rlcore.LivePolicies()), "crowd", "whim", "never")).Draw(t, "policy")
+	name := rapid.SampledFrom(append(rlcore.PolicyNames(rlcore.LivePolicies()), "crowd", "rule", "never")).Draw(t, "policy")
 	switch name {
 	case "crowd":
 		return policy(crowd)
 	case "never":
 		return policy(never)
-	case "whim":
-		return anyRule(rapid.Uint64().Draw(t, "whim"))
+	case "rule":
+		return anyRule(rapid.Uint64().Draw(t, "rule"))
 	}
 	p, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: interference.New(&contention.MPS), Seed: 1})
 	if err != nil {
@@ -106,7 +106,7 @@ func overlap(a, b *Outcome) bool {
 	return a.GPU == b.GPU && a.StartS < b.EndS-1e-9 && b.StartS < a.EndS-1e-9
 }
 
-// Whatever the site, the jobs and the policy are.
+// What holds for any site, jobs and policy.
 func TestAnySite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := anySite(t)
@@ -167,7 +167,7 @@ func TestAnySite(t *testing.T) {
 					continue
 				}
 				if j.NoShare || j.Profile == nil {
-					t.Errorf("job %d runs beside job %d", i, k)
+					t.Errorf("job %d shares with job %d", i, k)
 				}
 				if cfg.GPUs[o.GPU].SameUser && j.User != cfg.Jobs[k].User {
 					t.Errorf("jobs %d and %d belong to two users", i, k)
@@ -213,8 +213,8 @@ func TestAnySite(t *testing.T) {
 		if r.OOM == 0 {
 			same(t, &cfg, r, cfg.Truth.(Law).Law)
 		} else if !bare && cfg.Truth.(Law).Law == &contention.MPS {
-			// Under another law than the guard's predictor knows it may misjudge who
-			// holds how much when.
+			// Under a law that its predictor doesn't know, the guard may misjudge when a
+			// job holds how much.
 			t.Errorf("%d runs lost behind the guard", r.OOM)
 		}
 	})

@@ -123,7 +123,7 @@ func same(t rapid.TB, cfg *Config, r *Result, l *contention.Law) {
 	var busy, mem float64
 	for g := range cfg.GPUs {
 		if want.peak[g] > cfg.GPUs[g].MemMiB {
-			t.Errorf("GPU %d held %v of %v MiB and nobody failed", g, want.peak[g], cfg.GPUs[g].MemMiB)
+			t.Errorf("GPU %d held %v of %v MiB and no run failed", g, want.peak[g], cfg.GPUs[g].MemMiB)
 		}
 		busy += want.busyS[g]
 		mem += want.memMBS[g] / cfg.GPUs[g].MemMiB

@@ -17,8 +17,8 @@ func stepped(app string, firstS, firstMiB, thenS, thenMiB float64) *rlcore.Profi
 	return p
 }
 
-// A job that grows past the card's memory loses its run, tries once more among
-// others, and then waits for a GPU of its own.
+// A job that outgrows the card's memory loses its run, tries once more with co-runners,
+// and then waits for a GPU of its own.
 func TestRestartsByHand(t *testing.T) {
 	cfg := config(1, constant("a", 100, 0, 8000), stepped("b", 10, 1000, 90, 6000))
 	d := &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}
@@ -45,8 +45,8 @@ func TestRestartsByHand(t *testing.T) {
 	near(t, "work done, lost runs' included", s.WorkS(0), 100+10+10+100)
 }
 
-// Who asks for more than is left fails; one who starts after it and fits doesn't.
-func TestTheOneThatAskedFails(t *testing.T) {
+// A job that needs more memory than is left fails; a later one that fits doesn't.
+func TestTheJobThatDoesNotFitFails(t *testing.T) {
 	cfg := config(1, constant("a", 100, 0, 8000), constant("b", 10, 0, 6000), constant("c", 10, 0, 200))
 	cfg.MaxRestarts = 3
 	r := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
@@ -56,7 +56,7 @@ func TestTheOneThatAskedFails(t *testing.T) {
 	near(t, "c", r.Jobs[2].EndS, 10)
 }
 
-// Memory that comes and goes: bare, many runs are lost; behind the guard none.
+// With memory that grows and shrinks, many runs are lost without the guard, none with it.
 func TestGuardLosesNoRun(t *testing.T) {
 	lost, shared := 0, 0
 	for seed := range uint64(200) {
