@@ -88,9 +88,13 @@ func (c *Config) defaults() (Model, error) {
 	return m, nil
 }
 
-// Create makes a state file with idle GPUs. An existing one is replaced in one
+// Create makes a state file with idle GPUs at path ("" = $GPUSIM_STATE). An existing one is replaced in one
 // step; programs that have the old one open keep computing on the old one.
 func Create(path string, cfg Config) error {
+	path, err := statePath(path)
+	if err != nil {
+		return err
+	}
 	m, err := cfg.defaults()
 	if err != nil {
 		return fmt.Errorf("create simulated GPUs: %w", err)
@@ -130,7 +134,7 @@ func Remove(path string) error {
 	if err := s.Close(); err != nil {
 		return err
 	}
-	return os.Remove(path)
+	return os.Remove(s.file.Name())
 }
 
 // uuid makes a UUID of a name.

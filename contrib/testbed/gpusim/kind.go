@@ -11,17 +11,7 @@ const (
 )
 
 // String returns the kind in a word.
-func (k Kind) String() string {
-	switch k {
-	case Own:
-		return "own"
-	case Client:
-		return "mps-client"
-	case Server:
-		return "mps-server"
-	}
-	return "unknown"
-}
+func (k Kind) String() string { return word(k, "unknown", "own", "mps-client", "mps-server") }
 
 // Status is how a process on a GPU fares.
 type Status uint32
@@ -38,19 +28,13 @@ const (
 
 // String returns the status in a word, as reports have it.
 func (s Status) String() string {
-	switch s {
-	case Free:
-		return "free"
-	case Running:
-		return "running"
-	case Paused:
-		return "paused"
-	case Finished:
-		return "finished"
-	case OOM:
-		return "oom"
-	case Faulted:
-		return "fault"
+	return word(s, "free", "running", "paused", "finished", "oom", "fault")
+}
+
+// word is the name of a number.
+func word[N ~uint32](n N, words ...string) string {
+	if int(n) < len(words) {
+		return words[n]
 	}
 	return "unknown"
 }

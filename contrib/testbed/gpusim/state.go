@@ -1,6 +1,7 @@
 package gpusim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -38,11 +39,9 @@ type State struct {
 // Open opens the state file at path ("" = $GPUSIM_STATE). It returns an error
 // that wraps ErrNoState, ErrCorrupt or fs.ErrNotExist.
 func Open(path string) (*State, error) {
-	if path == "" {
-		path = os.Getenv(StateEnv)
-	}
-	if path == "" {
-		return nil, ErrNoState
+	path, err := statePath(path)
+	if err != nil {
+		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -54,6 +53,13 @@ func Open(path string) (*State, error) {
 		return nil, fmt.Errorf("open simulated GPUs %s: %w", path, err)
 	}
 	return s, nil
+}
+
+func statePath(path string) (string, error) {
+	if path = cmp.Or(path, os.Getenv(StateEnv)); path == "" {
+		return "", ErrNoState
+	}
+	return path, nil
 }
 
 func (s *State) load() error {

@@ -1,6 +1,7 @@
 package gpusim
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,15 +21,13 @@ func Visible(v string, set bool, uuids []string) []int {
 		}
 		return out
 	}
-	for _, e := range strings.Split(v, ",") {
+	for e := range strings.SplitSeq(v, ",") {
 		i := find(strings.TrimSpace(e), uuids)
-		if i < 0 {
-			break
-		}
-		for _, j := range out {
-			if i == j {
-				return nil
-			}
+		switch {
+		case i < 0:
+			return out
+		case slices.Contains(out, i):
+			return nil
 		}
 		out = append(out, i)
 	}
@@ -38,22 +37,17 @@ func Visible(v string, set bool, uuids []string) []int {
 // find returns the GPU that an entry names, −1 for none.
 func find(entry string, uuids []string) int {
 	if strings.HasPrefix(entry, "GPU-") {
-		found := -1
-		for i, u := range uuids {
-			if strings.HasPrefix(u, entry) {
-				if found >= 0 {
-					return -1
-				}
-				found = i
-			}
+		abbreviated := func(uuid string) bool { return strings.HasPrefix(uuid, entry) }
+		i := slices.IndexFunc(uuids, abbreviated)
+		if i >= 0 && slices.ContainsFunc(uuids[i+1:], abbreviated) {
+			return -1
 		}
-		return found
+		return i
 	}
-	n, err := strconv.Atoi(entry)
-	if err != nil || n < 0 || n >= len(uuids) {
-		return -1
+	if n, err := strconv.Atoi(entry); err == nil && n >= 0 && n < len(uuids) {
+		return n
 	}
-	return n
+	return -1
 }
 
 // UUIDs returns the UUIDs of all GPUs in NVML's order.

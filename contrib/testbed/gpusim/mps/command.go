@@ -21,73 +21,83 @@ const help = `Commands:
   quit [-t TIMEOUT]
 `
 
-// command answers one line of the control program, at once or, for what takes
-// time, when it is done.
+// commands answer a line of the control program, at once or, for what takes time, when
+// it is done.
+var commands map[string]func(d *daemon, args []string, reply chan string)
+
+func init() {
+	commands = map[string]func(d *daemon, args []string, reply chan string){
+		"help":                                 func(_ *daemon, _ []string, reply chan string) { reply <- help },
+		"get_server_list":                      func(d *daemon, _ []string, reply chan string) { reply <- lines(d.pids()) },
+		"get_server_status":                    ofServer(func(_ *daemon, s *serverProc, _ []string) string { return s.status + "\n" }),
+		"get_client_list":                      ofServer(func(_ *daemon, s *serverProc, _ []string) string { return lines(s.clients) }),
+		"shutdown_server":                      ofServer((*daemon).shutdown),
+		"start_server":                         (*daemon).start,
+		"ps":                                   func(d *daemon, args []string, reply chan string) { reply <- d.ps(args) },
+		"terminate_client":                     ofServer((*daemon).terminate),
+		"get_default_active_thread_percentage": func(d *daemon, _ []string, reply chan string) { reply <- d.percent + "\n" },
+		"set_default_active_thread_percentage": func(d *daemon, args []string, reply chan string) { reply <- d.setPercent(args) },
+		"quit":                                 (*daemon).quitCommand,
+	}
+}
+
 func (d *daemon) command(line string, reply chan string) {
 	f := strings.Fields(line)
 	if len(f) == 0 {
 		reply <- ""
 		return
 	}
-	switch name, args := f[0], f[1:]; name {
-	case "help":
-		reply <- help
-	case "get_server_list":
-		reply <- lines(d.pids())
-	case "get_server_status":
-		d.withServer(args, reply, func(s *serverProc) { reply <- s.status + "\n" })
-	case "get_client_list":
-		d.withServer(args, reply, func(s *serverProc) { reply <- lines(s.clients) })
-	case "shutdown_server":
-		d.withServer(args, reply, func(s *serverProc) {
-			s.draining = true
-			if len(args) > 1 && args[1] == "-f" {
-				d.tellExit(s)
-			}
-			reply <- ""
-		})
-	case "start_server":
-		if len(args) != 2 || args[0] != "-uid" {
-			reply <- "Usage: start_server -uid UID\n"
-			return
-		}
-		uid, err := strconv.ParseUint(args[1], 10, 31)
-		if err != nil {
-			reply <- "Invalid user id\n"
-			return
-		}
-		if d.uid != 0 && int(uid) != d.uid {
-			reply <- "Operation not permitted\n"
-			return
-		}
-		d.start(int(uid), reply)
-	case "ps":
-		reply <- d.ps(args)
-	case "terminate_client":
-		d.withServer(args, reply, func(s *serverProc) {
-			if pid, err := strconv.Atoi(strings.Join(args[1:], " ")); err == nil {
-				_ = send(s.conn, message{Op: opTerminate, PID: pid})
-			}
-			reply <- ""
-		})
-	case "get_default_active_thread_percentage":
-		reply <- d.percent + "\n"
-	case "set_default_active_thread_percentage":
-		d.setPercent(args, reply)
-	case "quit":
-		timeout := time.Duration(0)
-		if len(args) > 0 {
-			s, err := strconv.ParseFloat(strings.Join(args[1:], " "), 64)
-			if args[0] != "-t" || err != nil || !(s >= 0) || s > 1e6 {
-				reply <- "Usage: quit [-t TIMEOUT]\n"
-				return
-			}
-			timeout = max(time.Duration(s*float64(time.Second)), time.Millisecond)
-		}
-		d.quit(timeout, reply)
-	default:
-		reply <- fmt.Sprintf("Unknown command: %s\n", name)
+	do, known := commands[f[0]]
+	if !known {
+		reply <- fmt.Sprintf("Unknown command: %s\n", f[0])
+		return
 	}
+	do(d, f[1:], reply)
+}
+
+// ofServer makes a command of one that is about the server that its first argument
+// names.
+func ofServer(answer func(*daemon, *serverProc, []string) string) func(*daemon, []string, chan string) {
+	return func(d *daemon, args []string, reply chan string) {
+		if len(args) == 0 {
+			reply <- "Missing PID\n"
+			return
+		}
+		pid, err := strconv.Atoi(args[0])
+		if s := d.servers[pid]; err == nil && s != nil {
+			reply <- answer(d, s, args[1:])
+			return
+		}
+		reply <- fmt.Sprintf("Server %s not found\n", args[0])
+	}
+}
+
+func (d *daemon) shutdown(s *serverProc, args []string) string {
+	s.draining = true
+	if len(args) > 0 && args[0] == "-f" {
+		d.tellExit(s)
+	}
+	return ""
+}
+
+func (d *daemon) terminate(s *serverProc, args []string) string {
+	if pid, err := strconv.Atoi(strings.Join(args, " ")); err == nil {
+		_ = send(s.conn, message{Op: opTerminate, PID: pid})
+	}
+	return ""
+}
+
+func (d *daemon) quitCommand(args []string, reply chan string) {
+	timeout := time.Duration(0)
+	if len(args) > 0 {
+		s, err := strconv.ParseFloat(strings.Join(args[1:], " "), 64)
+		if args[0] != "-t" || err != nil || !(s >= 0) || s > 1e6 {
+			reply <- "Usage: quit [-t TIMEOUT]\n"
+			return
+		}
+		timeout = max(time.Duration(s*float64(time.Second)), time.Millisecond)
+	}
+	d.quit(timeout, reply)
 }
 
 func lines(pids []int) string {
@@ -98,22 +108,23 @@ func lines(pids []int) string {
 	return b.String()
 }
 
-func (d *daemon) withServer(args []string, reply chan string, f func(*serverProc)) {
-	if len(args) == 0 {
-		reply <- "Missing PID\n"
-		return
-	}
-	pid, err := strconv.Atoi(args[0])
-	if s := d.servers[pid]; err == nil && s != nil {
-		f(s)
-		return
-	}
-	reply <- fmt.Sprintf("Server %s not found\n", args[0])
-}
-
 // start answers when the user's server is ready. Behind another user's server
 // that still has clients it answers at once: the server starts in its turn.
-func (d *daemon) start(uid int, reply chan string) {
+func (d *daemon) start(args []string, reply chan string) {
+	if len(args) != 2 || args[0] != "-uid" {
+		reply <- "Usage: start_server -uid UID\n"
+		return
+	}
+	n, err := strconv.ParseUint(args[1], 10, 31)
+	if err != nil {
+		reply <- "Invalid user id\n"
+		return
+	}
+	uid := int(n)
+	if d.uid != 0 && uid != d.uid {
+		reply <- "Operation not permitted\n"
+		return
+	}
 	w := &waiting{uid: uid, done: reply}
 	if s := d.active(); s != nil && s.uid != uid && len(s.clients) > 0 && !d.multiuser {
 		w.done = make(chan string, 1)
@@ -170,22 +181,19 @@ func commandOf(pid int) string {
 	return strings.TrimSpace(string(b))
 }
 
-func (d *daemon) setPercent(args []string, reply chan string) {
+func (d *daemon) setPercent(args []string) string {
 	if !d.volta {
-		reply <- "Operation not supported\n"
-		return
+		return "Operation not supported\n"
 	}
 	if len(args) != 1 {
-		reply <- "Usage: set_default_active_thread_percentage PERCENTAGE\n"
-		return
+		return "Usage: set_default_active_thread_percentage PERCENTAGE\n"
 	}
 	p, err := strconv.ParseFloat(args[0], 64)
 	if err != nil || !(p > 0 && p <= 100) {
-		reply <- "Invalid percentage\n"
-		return
+		return "Invalid percentage\n"
 	}
 	d.percent = strconv.FormatFloat(p, 'f', 1, 64)
-	reply <- d.percent + "\n"
+	return d.percent + "\n"
 }
 
 // quit ends the daemon when its servers have no clients any more, or after the

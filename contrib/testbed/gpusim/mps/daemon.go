@@ -4,10 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -285,19 +286,13 @@ func (d *daemon) hear(pid int, m message) {
 		s.status = statusActive
 		d.log.printf("NEW SERVER %d: Ready", pid)
 	case opJoined:
-		for i, w := range s.joining {
-			if w.pid == m.PID {
-				_ = w.conn.Close() // the server has it now
-				s.joining = append(s.joining[:i], s.joining[i+1:]...)
-				break
-			}
+		if i := slices.IndexFunc(s.joining, func(w *waiting) bool { return w.pid == m.PID }); i >= 0 {
+			_ = s.joining[i].conn.Close() // the server has it now
+			s.joining = slices.Delete(s.joining, i, i+1)
 		}
 	case opGone:
-		for i, c := range s.clients {
-			if c == m.PID {
-				s.clients = append(s.clients[:i], s.clients[i+1:]...)
-				break
-			}
+		if i := slices.Index(s.clients, m.PID); i >= 0 {
+			s.clients = slices.Delete(s.clients, i, i+1)
 		}
 	case opFault:
 		s.status = statusFault
@@ -349,11 +344,4 @@ func refuse(w *waiting) {
 }
 
 // pids returns the servers' pids in order.
-func (d *daemon) pids() []int {
-	out := make([]int, 0, len(d.servers))
-	for pid := range d.servers {
-		out = append(out, pid)
-	}
-	sort.Ints(out)
-	return out
-}
+func (d *daemon) pids() []int { return slices.Sorted(maps.Keys(d.servers)) }

@@ -2,25 +2,26 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
-func path(state *string) (string, error) {
-	if *state != "" {
-		return *state, nil
+// withState runs a command's work on the open state file.
+func withState(state *string, do func(*gpusim.State) error) error {
+	st, err := gpusim.Open(*state)
+	if err != nil {
+		return err
 	}
-	if p := os.Getenv(gpusim.StateEnv); p != "" {
-		return p, nil
-	}
-	return "", gpusim.ErrNoState
+	defer func() { _ = st.Close() }()
+	return do(st)
 }
 
 func initCmd(state *string) *cobra.Command {
@@ -29,13 +30,7 @@ func initCmd(state *string) *cobra.Command {
 		Use:   "init",
 		Short: "Make a state file with idle GPUs",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			p, err := path(state)
-			if err != nil {
-				return err
-			}
-			return gpusim.Create(p, cfg)
-		},
+		RunE:  func(*cobra.Command, []string) error { return gpusim.Create(*state, cfg) },
 	}
 	f := c.Flags()
 	f.IntVar(&cfg.GPUs, "gpus", 1, "number of GPUs")
@@ -55,13 +50,7 @@ func rmCmd(state *string) *cobra.Command {
 		Use:   "rm",
 		Short: "Remove a state file",
 		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			p, err := path(state)
-			if err != nil {
-				return err
-			}
-			return gpusim.Remove(p)
-		},
+		RunE:  func(*cobra.Command, []string) error { return gpusim.Remove(*state) },
 	}
 }
 
@@ -72,33 +61,32 @@ func smiCmd(state *string) *cobra.Command {
 		Short: "Show GPUs and their processes",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			st, err := gpusim.Open(*state)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = st.Close() }()
-			look := struct {
-				Scale float64           `json:"scale"`
-				GPUs  []gpusim.Snapshot `json:"gpus"`
-			}{Scale: st.Scale()}
-			for _, d := range st.Devices() {
-				s, err := d.Snapshot()
-				if err != nil {
-					return err
-				}
-				look.GPUs = append(look.GPUs, s)
-			}
-			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(look)
-			}
-			show(c.OutOrStdout(), look.Scale, look.GPUs)
-			return nil
+			return withState(state, func(st *gpusim.State) error { return smi(c.OutOrStdout(), st, asJSON) })
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
+}
+
+func smi(w io.Writer, st *gpusim.State, asJSON bool) error {
+	look := struct {
+		Scale float64           `json:"scale"`
+		GPUs  []gpusim.Snapshot `json:"gpus"`
+	}{Scale: st.Scale()}
+	for _, d := range st.Devices() {
+		s, err := d.Snapshot()
+		if err != nil {
+			return err
+		}
+		look.GPUs = append(look.GPUs, s)
+	}
+	if asJSON {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(look)
+	}
+	show(w, look.Scale, look.GPUs)
+	return nil
 }
 
 func show(w io.Writer, scale float64, gpus []gpusim.Snapshot) {
@@ -145,8 +133,8 @@ func appsCmd() *cobra.Command {
 			t := table.NewWriter()
 			t.SetOutputMirror(c.OutOrStdout())
 			t.AppendHeader(table.Row{"App", "Seconds", "Mean util", "Mean MiB", "Peak MiB"})
-			for _, n := range names() {
-				p, _ := byName(n)
+			for _, n := range apps.Names() {
+				p, _ := apps.ByName(n)
 				m := p.Mean()
 				t.AppendRow(table.Row{
 					n, fmt.Sprintf("%.0f", p.DurationS), fmt.Sprintf("%.0f %%", 100*m.GPU),
@@ -174,24 +162,20 @@ func faultCmd(state *string) *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			st, err := gpusim.Open(*state)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = st.Close() }()
-			if gpu < 0 || gpu >= len(st.Devices()) {
-				return fmt.Errorf("no GPU %d (there are %d)", gpu, len(st.Devices()))
-			}
-			d := st.Device(gpu)
-			if c.Flags().Changed("lost") {
-				if err := d.SetLost(lost); err != nil {
-					return err
+			return withState(state, func(st *gpusim.State) error {
+				if gpu < 0 || gpu >= len(st.Devices()) {
+					return fmt.Errorf("no GPU %d (there are %d)", gpu, len(st.Devices()))
 				}
-			}
-			if len(args) == 2 {
-				return d.SetFault(args[0], args[1])
-			}
-			return nil
+				d := st.Device(gpu)
+				var err error
+				if c.Flags().Changed("lost") {
+					err = d.SetLost(lost)
+				}
+				if len(args) == 2 {
+					err = errors.Join(err, d.SetFault(args[0], args[1]))
+				}
+				return err
+			})
 		},
 	}
 	c.Flags().IntVar(&gpu, "gpu", 0, "NVML index of the GPU")

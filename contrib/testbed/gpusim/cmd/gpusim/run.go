@@ -16,6 +16,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 const runHelp = `Runs an application of the catalogue on a simulated GPU, which it finds as a CUDA
@@ -66,9 +67,9 @@ func runCmd(state *string) *cobra.Command {
 // profileOf returns the profile in a file, or without one the catalogue's.
 func profileOf(name, file string) (*rlcore.Profile, error) {
 	if file == "" {
-		p, ok := byName(name)
+		p, ok := apps.ByName(strings.ToLower(name))
 		if !ok {
-			return nil, fmt.Errorf("no application %q (there are %s)", name, strings.Join(names(), ", "))
+			return nil, fmt.Errorf("no application %q (there are %s)", name, strings.Join(apps.Names(), ", "))
 		}
 		return p, nil
 	}
