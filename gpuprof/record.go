@@ -272,13 +272,6 @@ func (r *Record) validateMore(bad func(string, any) error) error {
 		return bad("missed_s", r.MissedS)
 	case r.CoreFrom != "" && r.CoreFrom != CoreGPM && r.CoreFrom != CoreProcess && r.CoreFrom != CoreGPU:
 		return bad("core_from", fmt.Sprintf("%.32q", r.CoreFrom))
-	case max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures)) > MaxFigures:
-		return bad("the number of figures", max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures)))
-	}
-	for _, n := range slices.Concat(r.Unknown, r.Mixed, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures))) {
-		if !isFigure(n) {
-			return bad("a figure's name", fmt.Sprintf("%.32q", n))
-		}
 	}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
@@ -286,10 +279,28 @@ func (r *Record) validateMore(bad func(string, any) error) error {
 			return bad("a GPU", fmt.Sprintf("%.64q", g.UUID))
 		}
 	}
-	return r.validateSummaries(bad)
+	for _, check := range []func(func(string, any) error) error{r.validateNames, r.validateSummaries, r.validatePeaks} {
+		if err := check(bad); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// validateSummaries checks what a record sums up and the peaks of its series.
+// validateNames checks the figures that a record names.
+func (r *Record) validateNames(bad func(string, any) error) error {
+	if n := max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures)); n > MaxFigures {
+		return bad("the number of figures", n)
+	}
+	for _, n := range slices.Concat(r.Unknown, r.Mixed, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures))) {
+		if !isFigure(n) {
+			return bad("a figure's name", fmt.Sprintf("%.32q", n))
+		}
+	}
+	return nil
+}
+
+// validateSummaries checks what a record sums up.
 func (r *Record) validateSummaries(bad func(string, any) error) error {
 	for f := range resources {
 		if r.Quantiles == nil {
@@ -312,6 +323,11 @@ func (r *Record) validateSummaries(bad func(string, any) error) error {
 	if p := r.Power; p != nil && !finite(p.MeanW, p.PeakW, p.EnergyJ) {
 		return bad("power", *p)
 	}
+	return nil
+}
+
+// validatePeaks checks the peaks of a record's series.
+func (r *Record) validatePeaks(bad func(string, any) error) error {
 	for f := range resources {
 		if r.Peaks == nil || f.Peaks == nil {
 			continue
