@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 )
 
@@ -163,25 +161,6 @@ func TestPictures(t *testing.T) {
 	}
 	if n != 4 {
 		t.Errorf("%d pictures", n)
-	}
-}
-
-func TestTicks(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		lo := rapid.Float64Range(-1e3, 1e3).Draw(t, "lo")
-		hi := lo + rapid.Float64Range(0.01, 1e5).Draw(t, "span")
-		got := ticks(lo, hi)
-		if len(got) < 4 || len(got) > 11 {
-			t.Fatalf("%d ticks from %g to %g", len(got), lo, hi)
-		}
-		for _, x := range got {
-			if x.Value < lo-1e-9 || x.Value > hi || x.Label == "" {
-				t.Errorf("%+v from %g to %g", x, lo, hi)
-			}
-		}
-	})
-	if ticks(1, 1) != nil {
-		t.Error("ticks of nothing")
 	}
 }
 

@@ -2,150 +2,107 @@ package main
 
 import (
 	"fmt"
+	"image/color"
 	"math"
 	"path/filepath"
 	"strconv"
 
-	"github.com/google/renameio/v2"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-)
 
-// picture is one of the pictures of a report.
-type picture struct {
-	name string
-	page *page
-}
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+)
 
 // draw draws the report into a folder that is there, each picture as PNG and as SVG, and
 // returns how many pictures there are.
 func (r report) draw(dir string, o *options) (int, error) {
-	all, err := r.pictures(o)
-	if err != nil {
-		return 0, fmt.Errorf("draw: %w", err)
+	sheets := map[string]*figure.Sheet{"makespans": r.makespans(o), "turnarounds": r.turnarounds(o), "slowdowns": r.slowdowns(o)}
+	for _, wl := range o.workloads {
+		if len(r[wl]) > 0 {
+			sheets["timeline-"+wl] = r.timeline(o, wl)
+		}
 	}
-	for _, p := range all {
-		for _, format := range []string{"png", "svg"} {
-			data, err := p.page.render(format)
-			if err != nil {
-				return 0, fmt.Errorf("draw %s: %w", p.name, err)
-			}
-			if err := renameio.WriteFile(filepath.Join(dir, p.name+"."+format), data, 0o644); err != nil {
+	for name, sheet := range sheets {
+		for _, format := range figure.Formats {
+			if err := sheet.Write(filepath.Join(dir, name+"."+format)); err != nil {
 				return 0, fmt.Errorf("draw: %w", err)
 			}
 		}
 	}
-	return len(all), nil
+	return len(sheets), nil
 }
 
-func (r report) pictures(o *options) ([]picture, error) {
-	out := []picture{{name: "makespans"}, {name: "turnarounds"}, {name: "slowdowns"}}
-	var err error
-	for i, f := range []func(*options) (*page, error){r.makespans, r.turnarounds, r.slowdowns} {
-		if out[i].page, err = f(o); err != nil {
-			return nil, err
-		}
+// bars lays a bar for every variant side by side, workload by workload. column says what
+// one shows.
+func (r report) bars(o *options, title, y string, column func(f *figures, colour color.Color) figure.Column, more ...func(c *figure.Chart, f *figures, x float64)) *figure.Sheet {
+	c := figure.New(title, "", y)
+	colours := map[string]color.Color{}
+	var names []string
+	for i := range o.variants {
+		names = append(names, o.variants[i].name)
+		colours[o.variants[i].name] = o.variants[i].colour
 	}
-	for _, wl := range o.workloads {
-		if len(r[wl]) == 0 {
-			continue
+	figure.SideBySide(c, o.workloads, names, func(wl, variant string, x, width float64) []plot.Thumbnailer {
+		f := r[wl][variant]
+		if f == nil {
+			return nil
 		}
-		p, err := r.timeline(o, wl)
-		if err != nil {
-			return nil, err
+		col := column(f, colours[variant])
+		col.X, col.Width = x, width
+		drawn := c.Column(col)
+		for _, add := range more {
+			add(c, f, x)
 		}
-		out = append(out, picture{"timeline-" + wl, p})
-	}
-	return out, nil
+		return drawn
+	})
+	return figure.Single(c, 26*figure.CM, 11*figure.CM)
 }
 
-// bars lays a bar for every variant side by side, workload by workload. each adds
-// what one shows around x.
-func (r report) bars(o *options, title, y string, each func(p *plot.Plot, x, width float64, v string, f *figures) (plot.Thumbnailer, error)) (*page, error) {
-	p := newPlot("", "", y)
-	legend := plot.NewLegend()
-	width := 0.84 / float64(len(o.variants))
-	for k := range o.variants {
-		name := o.variants[k].name
-		var thumb plot.Thumbnailer
-		for i, wl := range o.workloads {
-			f := r[wl][name]
-			if f == nil {
-				continue
-			}
-			t, err := each(p, float64(i)+(float64(k)-float64(len(o.variants)-1)/2)*width, width, name, f)
-			if err != nil {
-				return nil, err
-			}
-			thumb = t
-		}
-		if thumb != nil {
-			legend.Add(name, thumb)
-		}
+// failed says how many jobs did.
+func failed(f *figures) string {
+	if f.JobsFailed == 0 {
+		return ""
 	}
-	nominal(&p.X, o.workloads)
-	p.Y.Min = 0
-	return &page{title: title, plots: []*plot.Plot{p}, legend: &legend, w: 26 * vg.Centimeter, h: 11 * vg.Centimeter}, nil
+	return strconv.Itoa(f.JobsFailed)
 }
 
 // makespans draws each makespan, the GPU's idle time on top in grey and what the
 // failed jobs would take once more in white.
-func (r report) makespans(o *options) (*page, error) {
+func (r report) makespans(o *options) *figure.Sheet {
 	title := fmt.Sprintf("Makespans on real Slurm, time scaled %g-fold; grey: idle GPU (Slurm's pauses); white: failed jobs (how many) once more, alone", o.scale)
-	return r.bars(o, title, "makespan, GPU s", func(p *plot.Plot, x, width float64, v string, f *figures) (plot.Thumbnailer, error) {
-		b, err := bar(p, x, width, 0, f.BusyMakespanS, colour(v))
-		if err != nil {
-			return nil, err
-		}
-		if _, err := bar(p, x, width, f.BusyMakespanS, f.MakespanS, light); err != nil {
-			return nil, err
-		}
+	return r.bars(o, title, "makespan, GPU s", func(f *figures, colour color.Color) figure.Column {
+		col := figure.Column{Text: failed(f), Parts: []figure.Part{
+			{Height: f.BusyMakespanS, Colour: colour}, {Height: f.MakespanS - f.BusyMakespanS, Colour: figure.Light},
+		}}
 		if f.JobsFailed > 0 {
-			if _, err := bar(p, x, width, f.MakespanS, f.RerunMakespanS, white); err != nil {
-				return nil, err
-			}
-			err = write(p, x, f.RerunMakespanS, strconv.Itoa(f.JobsFailed))
+			col.Parts = append(col.Parts, figure.Part{Height: f.RerunMakespanS - f.MakespanS, Colour: figure.White})
 		}
-		return b, err
+		return col
 	})
 }
 
-func (r report) turnarounds(o *options) (*page, error) {
-	return r.bars(o, "Mean turnaround of the jobs that completed; numbers: jobs that failed", "GPU s", func(p *plot.Plot, x, width float64, v string, f *figures) (plot.Thumbnailer, error) {
-		b, err := bar(p, x, width, 0, f.MeanTurnaroundS, colour(v))
-		if err == nil && f.JobsFailed > 0 {
-			err = write(p, x, f.MeanTurnaroundS, strconv.Itoa(f.JobsFailed))
-		}
-		return b, err
+func (r report) turnarounds(o *options) *figure.Sheet {
+	return r.bars(o, "Mean turnaround of the jobs that completed; numbers: jobs that failed", "GPU s", func(f *figures, colour color.Color) figure.Column {
+		return figure.Column{Text: failed(f), Parts: []figure.Part{{Height: f.MeanTurnaroundS, Colour: colour}}}
 	})
 }
 
 // slowdowns draws each median, and the 95th percentile as a line above it.
-func (r report) slowdowns(o *options) (*page, error) {
-	return r.bars(o, "Slowdown of the jobs that completed: median, line to the 95th percentile", "run time ÷ alone", func(p *plot.Plot, x, width float64, v string, f *figures) (plot.Thumbnailer, error) {
-		b, err := bar(p, x, width, 0, f.SlowdownP50, colour(v))
-		if err != nil {
-			return nil, err
-		}
-		l, err := plotter.NewLine(plotter.XYs{{X: x, Y: f.SlowdownP50}, {X: x, Y: f.SlowdownP95}})
-		if err != nil {
-			return nil, err
-		}
-		l.Color, l.Width = ink, vg.Points(1.2)
-		p.Add(l)
-		return b, nil
+func (r report) slowdowns(o *options) *figure.Sheet {
+	return r.bars(o, "Slowdown of the jobs that completed: median, line to the 95th percentile", "run time ÷ alone", func(f *figures, colour color.Color) figure.Column {
+		return figure.Column{Parts: []figure.Part{{Height: f.SlowdownP50, Colour: colour}}}
+	}, func(c *figure.Chart, f *figures, x float64) {
+		c.Line(plotter.XYs{{X: x, Y: f.SlowdownP50}, {X: x, Y: f.SlowdownP95}}, figure.Ink, 1.2)
 	})
 }
 
-// timeline draws who was on the GPU when, a plot for each variant.
-func (r report) timeline(o *options, wl string) (*page, error) {
-	pg := &page{title: "Who is on the GPU: " + wl + "; dark: failed for memory", w: 26 * vg.Centimeter}
+// timeline draws which jobs were on the GPU when, a chart for each variant.
+func (r report) timeline(o *options, wl string) *figure.Sheet {
+	s := &figure.Sheet{Title: "Jobs on the GPU: " + wl + "; dark: failed for memory", W: 26 * figure.CM}
 	last := 0.0
-	for i := range o.variants {
-		if f := r[wl][o.variants[i].name]; f != nil {
-			last = max(last, f.MakespanS)
-		}
+	for _, f := range r[wl] {
+		last = max(last, f.MakespanS)
 	}
 	for i := range o.variants {
 		v := &o.variants[i]
@@ -153,25 +110,23 @@ func (r report) timeline(o *options, wl string) (*page, error) {
 		if f == nil {
 			continue
 		}
-		p := newPlot(v.name, "", "")
+		c := figure.New(v.name, "", "")
 		most := 1
 		for k, lane := range lanes(f.runs) {
 			most = max(most, lane+1)
-			c := colour(v.name)
-			if !f.runs[k].finished {
-				c = ink
+			colour := color.Color(figure.Ink)
+			if f.runs[k].finished {
+				colour = v.colour
 			}
 			// A failure at the start is an instant: draw it wide enough to be seen.
 			end := math.Max(f.runs[k].endS, f.runs[k].startS+last/300)
-			if _, err := box(p, f.runs[k].startS, end, float64(lane)+0.08, float64(lane)+0.92, c); err != nil {
-				return nil, err
-			}
+			c.Box(f.runs[k].startS, end, float64(lane)+0.08, float64(lane)+0.92, colour)
 		}
-		p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, last*1.01, 0, float64(most)
-		p.Y.Tick.Marker = plot.ConstantTicks(nil)
-		pg.plots = append(pg.plots, p)
+		c.X.Min, c.X.Max, c.Y.Min, c.Y.Max = 0, last*1.01, 0, float64(most)
+		c.Y.Tick.Marker = plot.ConstantTicks(nil)
+		s.Rows = append(s.Rows, []*figure.Chart{c})
 	}
-	pg.plots[len(pg.plots)-1].X.Label.Text = "GPU s"
-	pg.h = vg.Length(len(pg.plots))*2.6*vg.Centimeter + vg.Centimeter
-	return pg, nil
+	s.Rows[len(s.Rows)-1][0].X.Label.Text = "GPU s"
+	s.H = vg.Length(len(s.Rows))*2.6*figure.CM + figure.CM
+	return s
 }

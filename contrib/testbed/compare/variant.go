@@ -2,12 +2,15 @@ package main
 
 import (
 	"fmt"
+	"image/color"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 )
 
 // variant is one way to give jobs a GPU.
@@ -16,6 +19,8 @@ type variant struct {
 	what  string // for people
 	gres  string // what each job asks for
 	setup cluster.Setup
+	// colour in pictures; a policy has that of its spec.
+	colour color.Color
 	// repeatable: the simulator can repeat the run. Its law is MPS's, so jobs must
 	// share through MPS or not at all; and none may fail for memory.
 	repeatable bool
@@ -27,13 +32,14 @@ const lease = 90 * time.Second
 // variants are all, in the order of tables.
 func variants() []variant {
 	out := []variant{
-		{name: "whole", what: "plain Slurm, whole GPUs", gres: "gpu:titanxp:1", repeatable: true},
-		{name: "shard_half", what: "plain Slurm, gres/shard, every job half", gres: "shard:50", setup: cluster.Setup{Sharing: "shard"}},
-		{name: "mps_half", what: "plain Slurm, gres/mps, every job half", gres: "mps:50", setup: cluster.Setup{Hooks: true}},
+		{name: "whole", colour: figure.Grey, what: "plain Slurm, whole GPUs", gres: "gpu:titanxp:1", repeatable: true},
+		{name: "shard_half", colour: figure.Orange, what: "plain Slurm, gres/shard, every job half", gres: "shard:50", setup: cluster.Setup{Sharing: "shard"}},
+		{name: "mps_half", colour: figure.Purple, what: "plain Slurm, gres/mps, every job half", gres: "mps:50", setup: cluster.Setup{Hooks: true}},
 	}
 	for _, policy := range []string{"tetris", "greedy", "dqn"} {
+		spec, _ := rlcore.PolicyNamed(policy)
 		out = append(out, variant{
-			name: policy, what: "the bridge with policy " + policy, gres: "gpu:shared", repeatable: true,
+			name: policy, colour: spec.Colour, what: "the bridge with policy " + policy, gres: "gpu:shared", repeatable: true,
 			setup: cluster.Setup{Policy: policy, Lease: lease},
 		})
 	}

@@ -110,7 +110,7 @@ func (s *Sheet) title(c draw.Canvas) draw.Canvas {
 	if s.Title == "" {
 		return c
 	}
-	st := letters(13)
+	st := letters(12)
 	st.YAlign = text.YTop
 	c.FillText(st, vg.Point{X: c.Min.X, Y: c.Max.Y}, s.Title)
 	return draw.Crop(c, 0, 0, 0, -st.Height(s.Title)-edge)
