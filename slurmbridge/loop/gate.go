@@ -13,29 +13,27 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Gate keeps the one job that waiting jobs depend on. While it is renewed they
-// wait; when nobody renews it any more it ends by itself within one lease and
-// they are ordinary jobs.
+// Gate keeps the one job that waiting jobs depend on. They wait while it is renewed;
+// without renewal it ends by itself within one lease, and they are ordinary jobs.
 type Gate struct {
 	Slurm job.Slurm
 	Lease time.Duration
-	// File tells the job_submit script which job to add to dependencies, and
-	// until when; "" = no file is kept (shadow, or no script).
+	// File names the gate to the job_submit script, and until when it is closed; "" = no
+	// file is kept (shadow, or no script).
 	File    string
 	Sharing job.Sharing
 	Now     func() time.Time
 
 	id      string
 	expires time.Time
-	// submitted is a gate that was just created and that a look taken earlier
-	// can't show.
+	// submitted is when the gate was created: an earlier poll can't show it.
 	submitted time.Time
 }
 
 // ID is the gate's job, "" while there is none.
 func (g *Gate) ID() string { return g.id }
 
-// Left is how long the gate stays shut without another renewal.
+// Left is how long the gate stays closed without another renewal.
 func (g *Gate) Left() time.Duration {
 	if g.id == "" {
 		return 0
@@ -43,10 +41,10 @@ func (g *Gate) Left() time.Duration {
 	return g.expires.Sub(g.Now())
 }
 
-// Keep makes sure that there is a gate and that its lease is fresh: it takes over
-// the one a look found (after a restart), renews it when a third of the lease has
-// passed, and makes a new one when it is lost. Errors leave no gate for newcomers:
-// the file isn't renewed, so that the script adds none.
+// Keep makes sure that there is a gate and that its lease is fresh: it takes over the one
+// that a poll found (after a restart), renews it when a third of the lease has passed, and
+// creates a new one when it is lost. After an error newly submitted jobs get no gate: the
+// file isn't renewed.
 func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	live := false
 	newest := ""
@@ -100,8 +98,8 @@ func (g *Gate) renew(ctx context.Context) error {
 	return nil
 }
 
-// write publishes the gate to the job_submit script. The file names an expiry a
-// little before the lease's, so that no job is bound to a gate that is opening.
+// write publishes the gate to the job_submit script. The expiry in the file is a little
+// before the lease's, so that no job is bound to a gate that is opening.
 func (g *Gate) write() error {
 	if g.File == "" {
 		return nil
@@ -113,8 +111,8 @@ func (g *Gate) write() error {
 	return nil
 }
 
-// Forget withdraws the gate file, so that jobs submitted from now on are not
-// gated. A file that isn't there is no error.
+// Forget removes the gate file, so that jobs submitted from now on are not gated. A
+// missing file is no error.
 func (g *Gate) Forget() error { return RemoveGateFile(g.File) }
 
 // RemoveGateFile removes a gate file, if there is one.

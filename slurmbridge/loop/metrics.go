@@ -11,9 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics is what operations sees of the bridge, under the prefix slurmbridge_.
-// Nothing is counted per job or per user: the number of series doesn't grow with
-// the load. A nil *Metrics counts nothing.
+// Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
+// user: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
 type Metrics struct {
 	looks       *prometheus.CounterVec
 	lookTime    prometheus.Histogram
@@ -49,37 +48,37 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	slow := []float64{1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 3, 5}
 	m := &Metrics{
-		looks:     counters("looks_total", "Looks at Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or what it said made no sense).", "result"),
-		lookTime:  histogram("look_duration_seconds", "Time one look at Slurm's queue and nodes took, failed ones left out.", prometheus.ExponentialBuckets(0.005, 2, 12)),
-		planTime:  histogram("plan_duration_seconds", "Time it took to decide, once a look was there.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
-		lastLook:  gauge("last_look_timestamp_seconds", "When the last look that succeeded was, as a Unix time; 0 = none has yet."),
-		jobs:      gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (put together, Slurm may start them), running (put together).", "state"),
-		gpus:      gauges("gpus", "GPUs that the bridge looks after, by use: idle, single (one job), shared (several jobs).", "use"),
-		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (beside running jobs), next (after the running ones). None in shadow mode.", "kind"),
-		groupSize: histogram("group_size_jobs", "How many jobs a released group has; jobs that it joins are not counted.", []float64{1, 2, 3, 4, 5, 8}),
-		members:   counters("group_members_total", "What became of jobs in released groups: started, ended, requeued (by Slurm or its owner), owner (edited by its owner, left alone since), stuck (taken back, it did not start), partial (taken back, others of its group run), misplaced (on another GPU than meant).", "outcome"),
+		looks:     counters("looks_total", "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read).", "result"),
+		lookTime:  histogram("look_duration_seconds", "Duration of a successful poll of Slurm's queue and nodes.", prometheus.ExponentialBuckets(0.005, 2, 12)),
+		planTime:  histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
+		lastLook:  gauge("last_look_timestamp_seconds", "Unix time of the last successful poll; 0 = none yet."),
+		jobs:      gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
+		gpus:      gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
+		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), next (after the running ones). None in shadow mode.", "kind"),
+		groupSize: histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
+		members:   counters("group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), misplaced (on another GPU than planned).", "outcome"),
 		changes:   counters("changes_total", "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).", "step", "result"),
 		commands: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
 			Help: "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}, []string{"command"}),
 		cmdErrors:   counters("slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
-		lease:       gauge("gate_lease_left_seconds", "How long the gate stays shut from the last look on if nobody renews it; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
-		gateErrors:  counter("gate_errors_total", "Failures to make or renew the gate."),
-		delay:       histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting beside an idle GPU, in all so far, observed at each look while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
-		delayMax:    gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting beside an idle GPU since the daemon started."),
+		lease:       gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
+		gateErrors:  counter("gate_errors_total", "Failures to create or renew the gate."),
+		delay:       histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
+		delayMax:    gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
 		skew:        histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
-		predicted:   histogram("predicted_slowdown_ratio", "Slowdown foreseen for each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
-		seen:        histogram("seen_slowdown_ratio", "Slowdown seen for each job that ran with others: its run time over that of its application alone (1 = as fast as alone).", slow),
-		passedOver:  counter("passed_over_total", "Times that a job was passed over by one of lower priority."),
+		predicted:   histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
+		seen:        histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
+		passedOver:  counter("passed_over_total", "Times that a job was passed over by a job of lower priority."),
 		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (greedy, then exclusive) has decided since."),
 		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
-		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (who sends it isn't believed, or it can't be true), failed (it could not be kept; the node tries again).", "result"),
+		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result"),
 		info:        gauges("info", "Always 1; says which mode (active, shadow), policy and model are in use, and Slurm's release.", "mode", "policy", "model", "slurm"),
 		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
 		contracts:   counters("contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result"),
-		suspects:    counters("shared_failures_total", "Jobs that failed beside others and whose company may be the reason, out of memory most of all, by what was done: again (run once more, alone), left.", "done"),
-		learned:     counters("lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown beside others).", "what"),
+		suspects:    counters("shared_failures_total", "Jobs that failed while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run once more, alone), left.", "done"),
+		learned:     counters("lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what"),
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
@@ -88,8 +87,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// zero makes the series that alerts and dashboards ask for before there is anything
-// to count: a rate can't be told of a counter that begins with 1.
+// zero makes the series that alerts and dashboards query before there is anything to
+// count: a counter that begins with 1 has no rate.
 func (m *Metrics) zero() {
 	for c, values := range map[*prometheus.CounterVec][]string{
 		m.looks:     {"ok", "error"},
@@ -152,7 +151,7 @@ func (m *Metrics) Skew(d time.Duration) {
 	}
 }
 
-// outcome counts what came of a run.
+// outcome counts the outcome of a run.
 func (m *Metrics) outcome(o *history.Outcome) {
 	if m == nil {
 		return
@@ -180,7 +179,7 @@ func (m *Metrics) outcome(o *history.Outcome) {
 	}
 }
 
-// SeenSlowdown observes how much slower than alone a job ran.
+// SeenSlowdown observes the measured slowdown of a job.
 func (m *Metrics) SeenSlowdown(v float64) {
 	if m != nil {
 		m.seen.Observe(v)
