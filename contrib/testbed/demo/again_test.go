@@ -34,7 +34,7 @@ func TestFailedBesideOthers(t *testing.T) {
 	r.until("its AdminComment says so", func() bool {
 		for _, id := range ids {
 			fields, err := r.Job(t.Context(), id)
-			if err == nil && strings.Contains(fields["AdminComment"], "failed beside others and runs again alone") {
+			if err == nil && strings.Contains(fields["AdminComment"], "failed while sharing and runs again alone") {
 				victim = id
 			}
 		}
