@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// rig is the stage: two machines, the README's commands, and what was found so far.
+// rig is the stage: two machines, the README's commands, and the results so far.
 type rig struct {
 	o          options
 	readme     *manual
@@ -66,7 +66,7 @@ func (r *rig) prepare() error {
 	if r.o.release == "bookworm" {
 		cgroup = "CgroupPlugin=cgroup/v1\n" // 22.05 knows no other that it doesn't set up at once
 	}
-	for _, m := range []*machine{r.head, r.node} {
+	for _, m := range r.machines() {
 		files := map[string]string{
 			"/etc/hostname": m.name + "\n",
 			"/etc/hosts":    hosts,
@@ -75,7 +75,7 @@ func (r *rig) prepare() error {
 			"/etc/slurm/slurm.conf":                 plainConf,
 			"/etc/slurm/gres.conf":                  plainGres,
 			"/etc/slurm/cgroup.conf":                cgroup,
-			// The admin who presses Y.
+			// The admin's Y.
 			"/etc/apt/apt.conf.d/90acceptance": "APT::Get::Assume-Yes \"true\";\nDpkg::Use-Pty \"false\";\n",
 		}
 		for path, text := range files {
@@ -116,14 +116,22 @@ func jobScript(app string) string {
 	return "#!/bin/sh\nexport GPUSIM_STATE=" + simState + "\nexec " + simDir + "/gpusim run " + app + "\n"
 }
 
+func (r *rig) machines() []*machine { return []*machine{r.head, r.node} }
+
 // both runs commands on both machines.
 func (r *rig) both(ctx context.Context, script string) error {
-	for _, m := range []*machine{r.head, r.node} {
-		if _, err := m.sh(ctx, script); err != nil {
-			return err
-		}
+	return r.each(func(m *machine, _ string) error {
+		_, err := m.sh(ctx, script)
+		return err
+	})
+}
+
+// each calls do for each machine and the unit, which is also the package, that it has.
+func (r *rig) each(do func(m *machine, unit string) error) error {
+	if err := do(r.head, "slurmbridge"); err != nil {
+		return err
 	}
-	return nil
+	return do(r.node, "gpuprof")
 }
 
 // follow runs a block of the README where it says, and returns what it printed.
@@ -144,16 +152,10 @@ func (r *rig) follow(ctx context.Context, where, name string) (string, error) {
 }
 
 // packages puts one version of the two packages where the README's apt looks.
-func (r *rig) packages(version string) error {
-	for m, name := range map[*machine]string{r.head: "slurmbridge", r.node: "gpuprof"} {
-		old, err := filepath.Glob(filepath.Join(m.dir, "root", "*.deb"))
-		if err != nil {
+func (r *rig) packages(ctx context.Context, version string) error {
+	return r.each(func(m *machine, name string) error {
+		if _, err := m.sh(ctx, "rm -f /root/*.deb"); err != nil {
 			return err
-		}
-		for _, f := range old {
-			if err := os.Remove(f); err != nil {
-				return err
-			}
 		}
 		found, err := filepath.Glob(filepath.Join(r.o.build, "acceptance", version, name+"_*.deb"))
 		if err != nil || len(found) != 1 {
@@ -163,11 +165,8 @@ func (r *rig) packages(version string) error {
 		if err != nil {
 			return err
 		}
-		if err := m.write("/root/"+filepath.Base(found[0]), string(body), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+		return m.write("/root/"+filepath.Base(found[0]), string(body), 0o644)
+	})
 }
 
 // installed is a package's version on a machine.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -37,32 +36,21 @@ func (r *rig) steps() []step {
 	}
 }
 
-func (r *rig) bootAll(ctx context.Context) (string, error) {
-	if err := r.prepare(); err != nil {
-		return "", err
+func (r *rig) bootAll(ctx context.Context) string {
+	check(r.prepare())
+	for _, m := range r.machines() {
+		check(m.boot(ctx, bridge, r.o.inside))
+		check(m.settle(ctx))
 	}
-	for _, m := range []*machine{r.head, r.node} {
-		if err := m.boot(ctx, bridge, r.o.inside); err != nil {
-			return "", err
-		}
-		if err := m.settle(ctx); err != nil {
-			return "", err
-		}
-	}
-	if err := r.both(ctx, "[ \"$(cat /proc/1/comm)\" = systemd ]"); err != nil {
-		return "", err
-	}
-	if err := until(ctx, 20*time.Second, func() error {
+	check(r.both(ctx, "[ \"$(cat /proc/1/comm)\" = systemd ]"))
+	check(until(ctx, 20*time.Second, func() error {
 		_, err := r.node.sh(ctx, "ip -4 addr show host0 | grep -q "+nodeAddr+"\ngetent hosts head")
 		return err
-	}); err != nil {
-		return "", err
-	}
-	out, err := r.head.sh(ctx, ". /etc/os-release; echo \"$PRETTY_NAME, $(systemctl --version | head -n 1)\"")
-	return strings.TrimSpace(out), err
+	}))
+	return strings.TrimSpace(must(r.head.sh(ctx, ". /etc/os-release; echo \"$PRETTY_NAME, $(systemctl --version | head -n 1)\"")))
 }
 
-// idle waits until the node is there and has no job.
+// idle waits until the node is up and has no job.
 func (r *rig) idle(ctx context.Context, limit time.Duration) error {
 	return until(ctx, limit, func() error {
 		out, err := r.head.sh(ctx, "sinfo -h -o '%T %E'")
@@ -82,178 +70,114 @@ func (r *rig) whole(ctx context.Context) error {
 	return err
 }
 
-func (r *rig) plain(ctx context.Context) (string, error) {
+func (r *rig) plain(ctx context.Context) string {
 	// MUNGE's key is the same on both: they were made from one root folder.
-	if _, err := r.head.sh(ctx, "systemctl enable --now munge slurmctld"); err != nil {
-		return "", err
-	}
-	if _, err := r.node.sh(ctx, "systemctl enable --now munge slurmd"); err != nil {
-		return "", err
-	}
-	if err := r.idle(ctx, 30*time.Second); err != nil {
-		return "", err
-	}
-	if err := r.whole(ctx); err != nil {
-		return "", err
-	}
-	out, err := r.head.sh(ctx, "scontrol --version")
-	return strings.TrimSpace(out), err
+	must(r.head.sh(ctx, "systemctl enable --now munge slurmctld"))
+	must(r.node.sh(ctx, "systemctl enable --now munge slurmd"))
+	check(r.idle(ctx, 30*time.Second))
+	check(r.whole(ctx))
+	return strings.TrimSpace(must(r.head.sh(ctx, "scontrol --version")))
 }
 
-func (r *rig) install(ctx context.Context) (string, error) {
-	if err := r.packages("old"); err != nil {
-		return "", err
-	}
-	if _, err := r.follow(ctx, "controller", "install"); err != nil {
-		return "", err
-	}
-	if _, err := r.follow(ctx, "nodes", "install"); err != nil {
-		return "", err
-	}
-	if _, err := r.head.sh(ctx, "! systemctl is-active slurmbridge && ! systemctl is-enabled slurmbridge"); err != nil {
-		return "", fmt.Errorf("slurmbridge was started: %w", err)
-	}
-	if _, err := r.node.sh(ctx, "! systemctl is-active gpuprof && ! systemctl is-enabled gpuprof"); err != nil {
-		return "", fmt.Errorf("gpuprof was started: %w", err)
-	}
-	var err error
-	r.old, err = r.head.installed(ctx, "slurmbridge")
-	return "version " + r.old, err
+func (r *rig) install(ctx context.Context) string {
+	check(r.packages(ctx, "old"))
+	must(r.follow(ctx, "controller", "install"))
+	must(r.follow(ctx, "nodes", "install"))
+	check(r.each(func(m *machine, unit string) error {
+		_, err := m.sh(ctx, "! systemctl is-active "+unit+" && ! systemctl is-enabled "+unit)
+		return because(unit+" was started", err)
+	}))
+	r.old = must(r.head.installed(ctx, "slurmbridge"))
+	return "version " + r.old
 }
 
-func (r *rig) doctor(ctx context.Context) (string, error) {
+func (r *rig) doctor(ctx context.Context) string {
 	out, err := r.follow(ctx, "controller", "doctor")
 	if err == nil {
-		return "", fmt.Errorf("nothing is missing on a plain cluster: %s", tail(out))
+		fail("nothing is missing on a plain cluster: %s", tail(out))
 	}
-	done, err := r.obey(ctx)
-	if err != nil {
-		return "", err
-	}
+	done := must(r.obey(ctx))
 	if len(done) < 5 {
-		return "", fmt.Errorf("doctor had lines for %v only: %s", done, tail(out))
+		fail("doctor had lines for %v only: %s", done, tail(out))
 	}
-	return fmt.Sprintf("%d lines written: %s", len(done), strings.Join(done, ", ")), nil
+	return fmt.Sprintf("%d lines written: %s", len(done), strings.Join(done, ", "))
 }
 
-func (r *rig) start(ctx context.Context) (string, error) {
-	if _, err := r.follow(ctx, "controller", "restart"); err != nil {
-		return "", err
-	}
-	if _, err := r.follow(ctx, "nodes", "start"); err != nil {
-		return "", err
-	}
-	if err := r.idle(ctx, 30*time.Second); err != nil {
-		return "", err
-	}
-	if _, err := r.node.sh(ctx, "systemctl is-active gpuprof && systemctl is-enabled gpuprof"); err != nil {
-		return "", err
-	}
+func (r *rig) start(ctx context.Context) string {
+	must(r.follow(ctx, "controller", "restart"))
+	must(r.follow(ctx, "nodes", "start"))
+	check(r.idle(ctx, 30*time.Second))
+	must(r.node.sh(ctx, "systemctl is-active gpuprof && systemctl is-enabled gpuprof"))
 	// What could not be seen before the restart.
-	more, err := r.obey(ctx)
-	if err != nil || len(more) == 0 {
-		return "", err
+	more := must(r.obey(ctx))
+	if len(more) == 0 {
+		return ""
 	}
-	if err := r.both(ctx, "systemctl try-restart slurmctld slurmd"); err != nil {
-		return "", err
-	}
-	return "then also " + strings.Join(more, ", "), r.idle(ctx, 30*time.Second)
+	check(r.both(ctx, "systemctl try-restart slurmctld slurmd"))
+	check(r.idle(ctx, 30*time.Second))
+	return "then also " + strings.Join(more, ", ")
 }
 
-func (r *rig) shadow(ctx context.Context) (string, error) {
-	out, err := r.follow(ctx, "controller", "shadow")
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.head.sh(ctx, "systemctl is-active slurmbridge && systemctl is-enabled slurmbridge && [ ! -e /run/slurmbridge/gate ]"); err != nil {
-		return "", err
-	}
+func (r *rig) shadow(ctx context.Context) string {
+	out := must(r.follow(ctx, "controller", "shadow"))
+	must(r.head.sh(ctx, "systemctl is-active slurmbridge && systemctl is-enabled slurmbridge && [ ! -e /run/slurmbridge/gate ]"))
 	if !strings.Contains(out, "shadow") {
-		return "", fmt.Errorf("nothing is said of shadow mode: %s", tail(out))
+		fail("shadow mode is not mentioned: %s", tail(out))
 	}
-	return "doctor has no errors and no warnings", nil
+	return "doctor has no errors and no warnings"
 }
 
-func (r *rig) learn(ctx context.Context) (string, error) {
-	jobs, err := r.shareAll(ctx, 1)
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.ended(ctx, jobs, 3*time.Minute); err != nil {
-		return "", err
-	}
+func (r *rig) learn(ctx context.Context) string {
+	jobs := must(r.shareAll(ctx, 1))
+	must(r.ended(ctx, jobs, 3*time.Minute))
 	for _, j := range jobs {
-		f, err := r.look(ctx, j.id)
-		if err != nil {
-			return "", err
-		}
-		if f["Dependency"] != "(null)" || f["AdminComment"] != "" {
-			return "", fmt.Errorf("shadow mode changed job %s: %v", j.id, f)
+		if f := must(r.look(ctx, j.id)); f["Dependency"] != "(null)" || f["AdminComment"] != "" {
+			fail("shadow mode changed job %s: %v", j.id, f)
 		}
 	}
-	if err := r.records(ctx, len(jobs)); err != nil {
-		return "", err
-	}
-	out, err := r.head.sh(ctx, "slurmbridge profiles list")
-	if err != nil {
-		return "", err
-	}
+	check(r.records(ctx, len(jobs)))
+	out := must(r.head.sh(ctx, "slurmbridge profiles list"))
 	if n := strings.Count(out, "alice") + strings.Count(out, "bob"); n < len(jobs) {
-		return "", fmt.Errorf("not every application is known: %s", out)
+		fail("not every application is known: %s", out)
 	}
-	return fmt.Sprintf("%d runs, each user's own profiles", len(jobs)), nil
+	return fmt.Sprintf("%d runs, each user's own profiles", len(jobs))
 }
 
-func (r *rig) receipt(ctx context.Context) (string, error) {
-	out, err := r.follow(ctx, "controller", "receipt")
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.head.sh(ctx, "curl -fsS http://head:9797/ | grep -qi '<html'"); err != nil {
-		return "", fmt.Errorf("the page: %w", err)
-	}
+func (r *rig) receipt(ctx context.Context) string {
+	out := must(r.follow(ctx, "controller", "receipt"))
+	_, err := r.head.sh(ctx, "curl -fsS http://head:9797/ | grep -qi '<html'")
+	check(because("the page", err))
 	if !strings.Contains(out, "shadow") {
-		return "", fmt.Errorf("the receipt doesn't say that this was shadow: %s", tail(out))
+		fail("the receipt doesn't say that this was shadow: %s", tail(out))
 	}
-	return fmt.Sprintf("%d lines; the page is served", strings.Count(out, "\n")), nil
+	return fmt.Sprintf("%d lines; the page is served", strings.Count(out, "\n"))
 }
 
-func (r *rig) active(ctx context.Context) (string, error) {
-	pid, err := r.head.sh(ctx, "systemctl show -P MainPID slurmbridge")
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.follow(ctx, "controller", "active"); err != nil {
-		return "", err
-	}
-	if err := until(ctx, 20*time.Second, func() error {
+func (r *rig) active(ctx context.Context) string {
+	pid := must(r.head.sh(ctx, "systemctl show -P MainPID slurmbridge"))
+	must(r.follow(ctx, "controller", "active"))
+	check(because("no gate", until(ctx, 20*time.Second, func() error {
 		_, err := r.head.sh(ctx, "[ -s /run/slurmbridge/gate ]")
 		return err
-	}); err != nil {
-		return "", fmt.Errorf("no gate: %w", err)
+	})))
+	if now := must(r.head.sh(ctx, "systemctl show -P MainPID slurmbridge")); now != pid {
+		fail("a reload restarted the daemon")
 	}
-	now, err := r.head.sh(ctx, "systemctl show -P MainPID slurmbridge")
-	if err == nil && now != pid {
-		err = errors.New("a reload restarted the daemon")
-	}
-	return "the gate is there, the process the same", err
+	return "the gate is there, the process the same"
 }
 
-func (r *rig) metrics(ctx context.Context) (string, error) {
-	out, err := r.follow(ctx, "controller", "metrics")
-	if err != nil {
-		return "", err
-	}
+func (r *rig) metrics(ctx context.Context) string {
+	out := must(r.follow(ctx, "controller", "metrics"))
 	for _, name := range []string{"slurmbridge_info", "slurmbridge_looks_total", "gpuprof_"} {
 		if !strings.Contains(out, "\n"+name) {
-			return "", fmt.Errorf("no %s", name)
+			fail("no %s", name)
 		}
 	}
-	n, err := value(out, `slurmbridge_records_total{result="new"}`)
-	if err == nil && n < 4 {
-		err = fmt.Errorf("%v records", n)
+	n := must(value(out, `slurmbridge_records_total{result="new"}`))
+	if n < 4 {
+		fail("%v records", n)
 	}
-	return fmt.Sprintf("%d series, %.0f new records", strings.Count(out, "\n"), n), err
+	return fmt.Sprintf("%d series, %.0f new records", strings.Count(out, "\n"), n)
 }
 
 // value is a series' value.
@@ -266,9 +190,9 @@ func value(text, series string) (float64, error) {
 	return 0, fmt.Errorf("no series %s", series)
 }
 
-func (r *rig) complete(context.Context) (string, error) {
+func (r *rig) complete(context.Context) string {
 	if left := r.readme.left(); len(left) > 0 {
-		return "", fmt.Errorf("not run: %s", strings.Join(left, ", "))
+		fail("not run: %s", strings.Join(left, ", "))
 	}
-	return fmt.Sprintf("%d blocks", len(r.readme.blocks)), nil
+	return fmt.Sprintf("%d blocks", len(r.readme.blocks))
 }

@@ -15,12 +15,58 @@ import (
 // step is one check.
 type step struct {
 	name string
-	// must: without it nothing that follows means anything.
-	must bool
-	do   func(ctx context.Context) (string, error)
+	// needed: without it nothing that follows means anything.
+	needed bool
+	// do returns what to tell of a step that holds; where it doesn't, check ends it.
+	do func(ctx context.Context) string
 }
 
-// result is what became of a step; err nil = it holds.
+// failure is the panic that ends a step, and only that step.
+type failure struct{ error }
+
+// check ends the step with an error, if there is one.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// must is the value of a call that the step can't go on without.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// fail ends the step.
+func fail(format string, args ...any) {
+	check(fmt.Errorf(format, args...))
+}
+
+// because puts what went wrong in front of an error, if there is one.
+func because(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// run runs the step for at most its longest time.
+func (s *step) run(ctx context.Context) (detail string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case failure:
+			err = p.error
+		default:
+			panic(p)
+		}
+	}()
+	return s.do(ctx), nil
+}
+
+// result is the outcome of a step; err nil = it holds.
 type result struct {
 	name, detail string
 	took         time.Duration
@@ -31,7 +77,7 @@ type result struct {
 // longest bounds a step.
 const longest = 10 * time.Minute
 
-// runAll runs the steps and tells of each as it goes.
+// runAll runs the steps and prints each as it goes.
 func (r *rig) runAll(ctx context.Context) bool {
 	ok, on := true, true
 	began := time.Now()
@@ -43,9 +89,7 @@ func (r *rig) runAll(ctx context.Context) bool {
 		}
 		fmt.Printf("%4.0f s  %s … ", time.Since(began).Seconds(), s.name)
 		at := time.Now()
-		sctx, cancel := context.WithTimeout(ctx, longest)
-		detail, err := s.do(sctx)
-		cancel()
+		detail, err := s.run(ctx)
 		res := result{name: s.name, detail: detail, took: time.Since(at), err: err}
 		r.results = append(r.results, res)
 		if err == nil {
@@ -53,7 +97,7 @@ func (r *rig) runAll(ctx context.Context) bool {
 			continue
 		}
 		ok = false
-		on = on && !s.must
+		on = on && !s.needed
 		fmt.Printf("FAILED: %v\n", err)
 		if ctx.Err() == nil {
 			r.keepLog(ctx, s.name, err)
@@ -62,7 +106,7 @@ func (r *rig) runAll(ctx context.Context) bool {
 	return ok
 }
 
-// keepLog appends what the machines' journals said last to a file beside the packages.
+// keepLog appends the end of the machines' journals to a file next to the packages.
 func (r *rig) keepLog(ctx context.Context, name string, err error) {
 	path := filepath.Join(r.o.build, "acceptance", r.o.release+".log")
 	f, ferr := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -71,7 +115,7 @@ func (r *rig) keepLog(ctx context.Context, name string, err error) {
 	}
 	defer f.Close()
 	fmt.Fprintf(f, "===== %s: %v\n", name, err)
-	for _, m := range []*machine{r.head, r.node} {
+	for _, m := range r.machines() {
 		if m.leader == 0 {
 			continue
 		}
@@ -80,7 +124,7 @@ tail -n 30 /var/log/slurm/*.log
 [ `+m.name+` = gpu1 ] || { squeue -o '%i %u %T %r %E %b'; sinfo -R; }`)
 		fmt.Fprintf(f, "----- %s\n%s\n", m.name, out)
 	}
-	fmt.Printf("        the machines' last words: %s\n", path)
+	fmt.Printf("        the end of the machines' logs: %s\n", path)
 }
 
 // table prints all checks.

@@ -9,30 +9,17 @@ import (
 )
 
 // together: while another job has the GPU, each user submits two; then they run.
-func (r *rig) together(ctx context.Context) (string, error) {
-	first, err := r.submit(ctx, "bob", "alexnet", "sbatch --gres=gpu:1 job.sh")
-	if err != nil {
-		return "", err
-	}
-	jobs, err := r.shareAll(ctx, 1)
-	if err != nil {
-		return "", err
-	}
-	seen, err := r.see(ctx, jobs)
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.ended(ctx, append(jobs, first), 3*time.Minute); err != nil {
-		return "", err
-	}
+func (r *rig) together(ctx context.Context) string {
+	first := must(r.submit(ctx, "bob", "alexnet", "sbatch --gres=gpu:1 job.sh"))
+	jobs := must(r.shareAll(ctx, 1))
+	seen := must(r.see(ctx, jobs))
+	must(r.ended(ctx, append(jobs, first), 3*time.Minute))
 	for i := 0; i < len(jobs); i += 2 {
-		if err := r.overlapped(ctx, jobs[i], jobs[i+1]); err != nil {
-			return "", err
-		}
+		check(r.overlapped(ctx, jobs[i], jobs[i+1]))
 	}
-	// Whom the second joins a moment later shares as well; at least one pair starts at once.
+	// A job that joins the other a moment later shares as well; at least one pair starts at once.
 	pairs, worst := 0, 0.0
-	err = until(ctx, 30*time.Second, func() error {
+	check(until(ctx, 30*time.Second, func() error {
 		groups, err := r.groups(ctx)
 		if err != nil {
 			return err
@@ -50,14 +37,11 @@ func (r *rig) together(ctx context.Context) (string, error) {
 			return errors.New("no user's jobs were a group")
 		}
 		return nil
-	})
-	if err != nil {
-		return "", err
-	}
+	}))
 	if worst > 1 {
-		return "", fmt.Errorf("%.2f s lay between two starts of a group", worst)
+		fail("%.2f s lay between two starts of a group", worst)
 	}
-	return fmt.Sprintf("both users' jobs shared the GPU, %d groups at once with %.0f ms between first and last start at most; %s", pairs, 1000*worst, seen), nil
+	return fmt.Sprintf("both users' jobs shared the GPU, %d groups at once with %.0f ms between first and last start at most; %s", pairs, 1000*worst, seen)
 }
 
 // overlapped fails where two jobs weren't on the GPU at the same time.
@@ -115,115 +99,87 @@ func (r *rig) see(ctx context.Context, jobs []job) (string, error) {
 }
 
 // all waits for jobs' end, and fails where one was started twice or a record is missing.
-func (r *rig) all(ctx context.Context, jobs []job, before int) error {
-	again, err := r.ended(ctx, jobs, 5*time.Minute)
-	if err != nil {
+func (r *rig) all(ctx context.Context, jobs []job, before int) {
+	if again := must(r.ended(ctx, jobs, 5*time.Minute)); again > 0 {
+		fail("%d jobs were started more than once", again)
+	}
+	check(r.records(ctx, before+len(jobs)))
+}
+
+func (r *rig) restart(ctx context.Context) string {
+	before := must(r.recorded(ctx))
+	jobs := must(r.queued(ctx, 2))
+	must(r.head.sh(ctx, "systemctl restart slurmbridge\nsystemctl is-active slurmbridge"))
+	check(because("after the restart", r.gated(ctx, jobs, 1)))
+	must(r.node.sh(ctx, "systemctl restart gpuprof"))
+	must(r.head.sh(ctx, "systemctl reload slurmbridge\nsleep 2\nsystemctl is-active slurmbridge"))
+	r.all(ctx, jobs, before)
+	return fmt.Sprintf("%d jobs ran once each, %[1]d records", len(jobs))
+}
+
+func (r *rig) killed(ctx context.Context) string {
+	before := must(r.recorded(ctx))
+	jobs := must(r.queued(ctx, 1))
+	check(r.each(func(m *machine, unit string) error {
+		_, err := m.sh(ctx, "systemctl kill -s KILL "+unit)
 		return err
-	}
-	if again > 0 {
-		return fmt.Errorf("%d jobs were started more than once", again)
-	}
-	return r.records(ctx, before+len(jobs))
-}
-
-func (r *rig) restart(ctx context.Context) (string, error) {
-	before, err := r.recorded(ctx)
-	if err != nil {
-		return "", err
-	}
-	jobs, err := r.queued(ctx, 2)
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.head.sh(ctx, "systemctl restart slurmbridge\nsystemctl is-active slurmbridge"); err != nil {
-		return "", err
-	}
-	if err := r.gated(ctx, jobs, 1); err != nil {
-		return "", fmt.Errorf("after the restart: %w", err)
-	}
-	if _, err := r.node.sh(ctx, "systemctl restart gpuprof"); err != nil {
-		return "", err
-	}
-	if _, err := r.head.sh(ctx, "systemctl reload slurmbridge\nsleep 2\nsystemctl is-active slurmbridge"); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%d jobs ran once each, %[1]d records", len(jobs)), r.all(ctx, jobs, before)
-}
-
-func (r *rig) killed(ctx context.Context) (string, error) {
-	before, err := r.recorded(ctx)
-	if err != nil {
-		return "", err
-	}
-	jobs, err := r.queued(ctx, 1)
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.head.sh(ctx, "systemctl kill -s KILL slurmbridge"); err != nil {
-		return "", err
-	}
-	if _, err := r.node.sh(ctx, "systemctl kill -s KILL gpuprof"); err != nil {
-		return "", err
-	}
+	}))
 	at := time.Now()
-	for m, unit := range map[*machine]string{r.head: "slurmbridge", r.node: "gpuprof"} {
-		if err := until(ctx, 30*time.Second, func() error {
+	check(r.each(func(m *machine, unit string) error {
+		return because(unit+" is not back", until(ctx, 30*time.Second, func() error {
 			_, err := m.sh(ctx, "systemctl is-active "+unit+"\n[ \"$(systemctl show -P NRestarts "+unit+")\" -ge 1 ]")
 			return err
-		}); err != nil {
-			return "", fmt.Errorf("%s is not back: %w", unit, err)
-		}
-	}
+		}))
+	}))
 	back := time.Since(at)
-	return fmt.Sprintf("both daemons back after %.0f s, %d jobs ran once each, all recorded", back.Seconds(), len(jobs)), r.all(ctx, jobs, before)
+	r.all(ctx, jobs, before)
+	return fmt.Sprintf("both daemons back after %.0f s, %d jobs ran once each, all recorded", back.Seconds(), len(jobs))
 }
 
-// hangs: the daemon lives and does nothing. What it would be asked for then is that jobs
-// wait no longer than its lease and one look of Slurm's at its queue.
-func (r *rig) hangs(ctx context.Context) (string, error) {
-	before, err := r.recorded(ctx)
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.head.sh(ctx, "systemctl kill -s STOP slurmbridge"); err != nil {
-		return "", err
-	}
-	jobs, err := r.shareAll(ctx, 1)
-	at := time.Now()
-	if err == nil {
-		var f map[string]string
-		if f, err = r.look(ctx, jobs[0].id); err == nil && f["Dependency"] == "(null)" {
-			err = errors.New("the job isn't gated")
-		}
-	}
-	took := time.Duration(0)
-	if err == nil {
-		err = until(ctx, 2*time.Minute, func() error {
-			for _, j := range jobs {
-				if f, err := r.look(ctx, j.id); err != nil || f["JobState"] != "PENDING" {
-					took = time.Since(at)
-					return err
-				}
-			}
-			return errors.New("nothing has started")
-		})
-	}
-	if err == nil {
-		_, err = r.ended(ctx, jobs, 3*time.Minute)
-	}
+// hangs: the daemon lives and does nothing. Jobs may then wait no longer than its lease
+// and one pass of Slurm's over its queue.
+func (r *rig) hangs(ctx context.Context) string {
+	before := must(r.recorded(ctx))
+	must(r.head.sh(ctx, "systemctl kill -s STOP slurmbridge"))
+	jobs, took, err := r.withoutDaemon(ctx)
 	_, cont := r.head.sh(ctx, "systemctl kill -s CONT slurmbridge")
-	if err = errors.Join(err, cont); err != nil {
-		return "", err
-	}
-	if err := until(ctx, 30*time.Second, func() error {
+	check(errors.Join(err, cont))
+	check(because("afterwards", until(ctx, 30*time.Second, func() error {
 		_, err := r.head.sh(ctx, "curl -fsS http://head:9797/-/ready")
 		return err
-	}); err != nil {
-		return "", fmt.Errorf("afterwards: %w", err)
-	}
+	})))
 	// Their records waited on the node.
-	return fmt.Sprintf("started %.0f s after its submission (lease 60 s), all %d ran; then their records arrive", took.Seconds(), len(jobs)),
-		r.records(ctx, before+len(jobs))
+	check(r.records(ctx, before+len(jobs)))
+	return fmt.Sprintf("started %.0f s after its submission (lease 60 s), all %d ran; then their records arrive", took.Seconds(), len(jobs))
+}
+
+// withoutDaemon submits jobs, which the gate holds, and waits for their end; it returns
+// how long it took until the first started.
+func (r *rig) withoutDaemon(ctx context.Context) (jobs []job, took time.Duration, err error) {
+	if jobs, err = r.shareAll(ctx, 1); err != nil {
+		return nil, 0, err
+	}
+	at := time.Now()
+	f, err := r.look(ctx, jobs[0].id)
+	if err != nil {
+		return nil, 0, err
+	}
+	if f["Dependency"] == "(null)" {
+		return nil, 0, errors.New("the job isn't gated")
+	}
+	if err := until(ctx, 2*time.Minute, func() error {
+		for _, j := range jobs {
+			if f, err := r.look(ctx, j.id); err != nil || f["JobState"] != "PENDING" {
+				took = time.Since(at)
+				return err
+			}
+		}
+		return errors.New("nothing has started")
+	}); err != nil {
+		return nil, 0, err
+	}
+	_, err = r.ended(ctx, jobs, 3*time.Minute)
+	return jobs, took, err
 }
 
 // plug pulls the node's network cable, or puts it back.
@@ -232,47 +188,29 @@ func plug(ctx context.Context, state string) error {
 	return err
 }
 
-func (r *rig) unplugged(ctx context.Context) (string, error) {
-	before, err := r.recorded(ctx)
-	if err != nil {
-		return "", err
-	}
-	j, err := r.share(ctx, "alice", "gromacs")
-	if err != nil {
-		return "", err
-	}
-	if err := until(ctx, 20*time.Second, func() error {
-		if out, err := r.node.sh(ctx, "pgrep -x gpusim"); err != nil {
-			return fmt.Errorf("the job doesn't run yet: %s", tail(out))
-		}
-		return nil
-	}); err != nil {
-		return "", err
-	}
-	if err := plug(ctx, "down"); err != nil {
-		return "", err
-	}
+func (r *rig) unplugged(ctx context.Context) string {
+	before := must(r.recorded(ctx))
+	j := must(r.share(ctx, "alice", "gromacs"))
+	check(until(ctx, 20*time.Second, func() error {
+		_, err := r.node.sh(ctx, "pgrep -x gpusim")
+		return because("the job doesn't run yet", err)
+	}))
+	check(plug(ctx, "down"))
 	if _, err := r.node.sh(ctx, "! curl -fsS -m 2 http://head:9797/-/healthy && pgrep -x gpusim"); err != nil {
-		return "", errors.Join(fmt.Errorf("the cable isn't out, or the job is over: %w", err), plug(ctx, "up"))
+		check(errors.Join(because("the cable isn't out, or the job is over", err), plug(ctx, "up")))
 	}
-	// The job takes ten seconds: it ends meanwhile, and nobody can be told. Slurm holds
-	// the node's epilog back until slurmctld has heard of the end.
+	// The job takes ten seconds: it ends meanwhile, and its end can't be reported. Slurm
+	// holds the node's epilog back until slurmctld has heard of the end.
 	at := time.Now()
-	werr := until(ctx, 25*time.Second, func() error {
-		if out, err := r.node.sh(ctx, "! pgrep -x gpusim"); err != nil {
-			return fmt.Errorf("the job still runs: %s", tail(out))
-		}
-		return nil
+	err := until(ctx, 25*time.Second, func() error {
+		_, err := r.node.sh(ctx, "! pgrep -x gpusim")
+		return because("the job still runs", err)
 	})
 	away := time.Since(at)
-	if err := errors.Join(werr, plug(ctx, "up")); err != nil {
-		return "", err
-	}
+	check(errors.Join(err, plug(ctx, "up")))
 	at = time.Now()
-	if err := r.all(ctx, []job{j}, before); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("away for %.0f s; recorded %.0f s after it was back; the job ran once", away.Seconds(), time.Since(at).Seconds()), nil
+	r.all(ctx, []job{j}, before)
+	return fmt.Sprintf("away for %.0f s; recorded %.0f s after it was back; the job ran once", away.Seconds(), time.Since(at).Seconds())
 }
 
 // isDown waits until Slurm has given the node up.
@@ -288,87 +226,50 @@ func (r *rig) isDown(ctx context.Context) error {
 
 // down: no job runs on the node when the cable goes. (Of four tries with jobs that ended
 // behind the cable and were requeued meanwhile one ended with a node that Slurm 22.05 had
-// drained, "Duplicate jobid": a race of Slurm's own that isn't this test's.)
-func (r *rig) down(ctx context.Context) (string, error) {
-	before, err := r.recorded(ctx)
-	if err != nil {
-		return "", err
-	}
-	if err := r.idle(ctx, time.Minute); err != nil {
-		return "", err
-	}
-	if err := plug(ctx, "down"); err != nil {
-		return "", err
-	}
+// drained, "Duplicate jobid": a race of Slurm's own, which this test leaves out.)
+func (r *rig) down(ctx context.Context) string {
+	before := must(r.recorded(ctx))
+	check(r.idle(ctx, time.Minute))
+	check(plug(ctx, "down"))
 	at := time.Now()
-	werr := r.isDown(ctx)
-	jobs, serr := r.shareAll(ctx, 1)
+	isDown := r.isDown(ctx)
+	jobs, err := r.shareAll(ctx, 1)
 	away := time.Since(at)
-	if err := errors.Join(werr, serr, plug(ctx, "up")); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("away for %.0f s; %d jobs of meanwhile ran once each, all recorded", away.Seconds(), len(jobs)), r.all(ctx, jobs, before)
+	check(errors.Join(isDown, err, plug(ctx, "up")))
+	r.all(ctx, jobs, before)
+	return fmt.Sprintf("away for %.0f s; %d jobs of meanwhile ran once each, all recorded", away.Seconds(), len(jobs))
 }
 
 // power: the node's processes are gone at once, and with them its /run.
-func (r *rig) power(ctx context.Context) (string, error) {
-	jobs, err := r.queued(ctx, 1)
-	if err != nil {
-		return "", err
-	}
-	if err := r.node.cut(ctx); err != nil {
-		return "", err
-	}
+func (r *rig) power(ctx context.Context) string {
+	jobs := must(r.queued(ctx, 1))
+	check(r.node.cut(ctx))
 	at := time.Now()
-	if err := r.isDown(ctx); err != nil {
-		return "", err
-	}
-	if err := r.node.boot(ctx, bridge, r.o.inside); err != nil {
-		return "", err
-	}
+	check(r.isDown(ctx))
+	check(r.node.boot(ctx, bridge, r.o.inside))
 	away := time.Since(at)
-	again, err := r.ended(ctx, jobs, 8*time.Minute)
-	if err != nil {
-		return "", err
-	}
+	again := must(r.ended(ctx, jobs, 8*time.Minute))
 	if again == 0 {
-		return "", errors.New("no job was running when the power went")
+		fail("no job was running when the power went")
 	}
-	return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs), again), r.idle(ctx, time.Minute)
+	check(r.idle(ctx, time.Minute))
+	return fmt.Sprintf("away for %.0f s; all %d jobs completed, %d of them requeued by Slurm", away.Seconds(), len(jobs), again)
 }
 
-func (r *rig) upgrade(ctx context.Context) (string, error) {
-	before, err := r.recorded(ctx)
-	if err != nil {
-		return "", err
-	}
-	if err := r.packages("new"); err != nil {
-		return "", err
-	}
-	jobs, err := r.queued(ctx, 2)
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.follow(ctx, "controller", "upgrade"); err != nil {
-		return "", err
-	}
-	if _, err := r.follow(ctx, "nodes", "upgrade"); err != nil {
-		return "", err
-	}
-	if r.new, err = r.head.installed(ctx, "slurmbridge"); err != nil {
-		return "", err
-	}
-	if r.new == r.old {
-		return "", errors.New("the version is the same as before")
+func (r *rig) upgrade(ctx context.Context) string {
+	before := must(r.recorded(ctx))
+	check(r.packages(ctx, "new"))
+	jobs := must(r.queued(ctx, 2))
+	must(r.follow(ctx, "controller", "upgrade"))
+	must(r.follow(ctx, "nodes", "upgrade"))
+	if r.new = must(r.head.installed(ctx, "slurmbridge")); r.new == r.old {
+		fail("the version is the same as before")
 	}
 	// The daemons that run are the new ones, with the settings of before.
-	if _, err := r.head.sh(ctx, "systemctl is-active slurmbridge\ngrep -qx 'mode: active' /etc/slurmbridge/slurmbridge.yaml\n"+newer("slurmbridge")); err != nil {
-		return "", err
-	}
-	if _, err := r.node.sh(ctx, "systemctl is-active gpuprof\ngrep -q 'head:9797' /etc/slurmbridge/gpuprof.yaml\n"+newer("gpuprof")); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%s to %s; %d jobs ran once each, all recorded", r.old, r.new, len(jobs)), r.all(ctx, jobs, before)
+	must(r.head.sh(ctx, "systemctl is-active slurmbridge\ngrep -qx 'mode: active' /etc/slurmbridge/slurmbridge.yaml\n"+newer("slurmbridge")))
+	must(r.node.sh(ctx, "systemctl is-active gpuprof\ngrep -q 'head:9797' /etc/slurmbridge/gpuprof.yaml\n"+newer("gpuprof")))
+	r.all(ctx, jobs, before)
+	return fmt.Sprintf("%s to %s; %d jobs ran once each, all recorded", r.old, r.new, len(jobs))
 }
 
 // newer fails where a unit's process runs another program than the one that is installed.
@@ -376,19 +277,11 @@ func newer(unit string) string {
 	return "case $(readlink /proc/$(systemctl show -P MainPID " + unit + ")/exe) in *deleted*) echo the old program still runs; exit 1;; esac"
 }
 
-func (r *rig) troubleshoot(ctx context.Context) (string, error) {
-	jobs, err := r.queued(ctx, 2)
-	if err != nil {
-		return "", err
-	}
-	out, err := r.follow(ctx, "controller", "troubleshoot")
-	if err != nil {
-		return "", err
-	}
-	if _, err := r.ended(ctx, jobs, 5*time.Minute); err != nil {
-		return "", err
-	}
-	return lastLine(out), nil
+func (r *rig) troubleshoot(ctx context.Context) string {
+	jobs := must(r.queued(ctx, 2))
+	out := must(r.follow(ctx, "controller", "troubleshoot"))
+	must(r.ended(ctx, jobs, 5*time.Minute))
+	return lastLine(out)
 }
 
 func lastLine(s string) string {
@@ -396,15 +289,9 @@ func lastLine(s string) string {
 	return s[strings.LastIndexByte(s, '\n')+1:]
 }
 
-func (r *rig) remove(ctx context.Context) (string, error) {
-	jobs, err := r.queued(ctx, 2)
-	if err != nil {
-		return "", err
-	}
-	out, err := r.follow(ctx, "controller", "remove")
-	if err != nil {
-		return "", err
-	}
+func (r *rig) remove(ctx context.Context) string {
+	jobs := must(r.queued(ctx, 2))
+	out := must(r.follow(ctx, "controller", "remove"))
 	said := ""
 	for line := range strings.Lines(out) {
 		if strings.Contains(line, "let go") {
@@ -412,10 +299,10 @@ func (r *rig) remove(ctx context.Context) (string, error) {
 		}
 	}
 	if said == "" {
-		return "", fmt.Errorf("removal doesn't say that jobs were let go: %s", tail(out))
+		fail("removal doesn't say that jobs were let go: %s", tail(out))
 	}
-	// Slurm notices at its next look at the queue that the gate is gone.
-	if err := until(ctx, time.Minute, func() error {
+	// Slurm notices at its next pass over the queue that the gate is gone.
+	check(until(ctx, time.Minute, func() error {
 		for _, j := range jobs {
 			f, err := r.look(ctx, j.id)
 			if err != nil {
@@ -426,30 +313,16 @@ func (r *rig) remove(ctx context.Context) (string, error) {
 			}
 		}
 		return nil
-	}); err != nil {
-		return "", err
-	}
-	if err := r.sameConf(); err != nil {
-		return "", err
-	}
-	if _, err := r.follow(ctx, "nodes", "remove"); err != nil {
-		return "", err
-	}
-	if _, err := r.ended(ctx, jobs, 5*time.Minute); err != nil {
-		return "", err
-	}
-	if err := r.idle(ctx, 30*time.Second); err != nil {
-		return "", err
-	}
-	if err := r.whole(ctx); err != nil {
-		return "", fmt.Errorf("afterwards: %w", err)
-	}
-	if err := r.idle(ctx, 30*time.Second); err != nil {
-		return "", err
-	}
-	err = r.both(ctx, `left=$(find /etc /usr /var/lib /var/spool /run -xdev \( -name '*slurmbridge*' -o -name '*gpuprof*' \) \
+	}))
+	check(r.sameConf())
+	must(r.follow(ctx, "nodes", "remove"))
+	must(r.ended(ctx, jobs, 5*time.Minute))
+	check(r.idle(ctx, 30*time.Second))
+	check(because("afterwards", r.whole(ctx)))
+	check(r.idle(ctx, 30*time.Second))
+	check(r.both(ctx, `left=$(find /etc /usr /var/lib /var/spool /run -xdev \( -name '*slurmbridge*' -o -name '*gpuprof*' \) \
 	! -path '/etc/systemd/system/gpuprof.service.d*' ! -path '/var/lib/dpkg/*' ! -path '/run/systemd/*' ! -path '/run/slurmbridge*')
 [ -z "$left" ] || { echo "left: $left"; exit 1; }
-! systemctl is-active slurmbridge gpuprof`)
-	return said + "; a plain job runs", err
+! systemctl is-active slurmbridge gpuprof`))
+	return said + "; a plain job runs"
 }
