@@ -56,7 +56,7 @@ type Figure struct {
 	// Held marks a resource whose points keep the largest value: a group must fit at the
 	// peak. Other points keep the mean.
 	Held bool
-	// Round shortens a value of the series to what NVML can tell.
+	// Round shortens a value of the series to NVML's resolution.
 	Round func(float64) float64
 	// Notable is by how much the peak of a point must exceed its mean to be worth
 	// recording; Peaks and Quantiles say where.

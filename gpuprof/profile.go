@@ -23,7 +23,7 @@ var (
 const missable = 0.1
 
 // ProfileOf makes a profile of one solo run. A run whose GPU use or memory wasn't
-// seen makes none: a 0 that is no figure would let anything run beside it. Returns
+// seen makes none: a 0 that is no figure would let anything share with it. Returns
 // ErrNoSeries, ErrPartial and ErrFaulted.
 func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	if len(r.Series) == 0 || !(r.DurationS() > 0) {
@@ -46,7 +46,7 @@ func (r *Record) unknown(f Fig) bool { return slices.Contains(r.Unknown, Recorde
 
 // Merge joins what was known of an application with one more solo run: duration
 // and its spread over all runs, and at each part of the run the mean of what flows
-// and the largest memory of the two, so that a group fits even beside the more
+// and the largest memory of the two, so that a group fits even with the more
 // demanding run.
 func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 	if old == nil || old.Runs == 0 {

@@ -24,7 +24,7 @@ type GPU struct {
 	// PCIeMBps is what the link carries, both directions together; 0 = unknown.
 	PCIeMBps float64 `json:"pcie_mbps,omitempty"`
 	// MIG is the instance's UUID where the job had a part of a card; the other
-	// figures are then that part's, as far as NVML tells them.
+	// figures are then that part's, as far as NVML gives them.
 	MIG string `json:"mig,omitempty"`
 }
 
@@ -104,8 +104,8 @@ type Neighbour struct {
 // Record is what one job did with its GPUs on one node.
 type Record struct {
 	JobID int64 `json:"job_id"`
-	// ArrayJobID is 0 for a job that is no array's task, and for one whose node wasn't
-	// told: Slurm 22.05 to 24.11 don't name it to a prolog, and the controller fills it in.
+	// ArrayJobID is 0 for a job that is not part of an array, and where the node doesn't
+	// know: Slurm 22.05 to 24.11 don't name it to a prolog, and the controller fills it in.
 	ArrayJobID  int64     `json:"array_job_id,omitempty"`
 	ArrayTaskID int64     `json:"array_task_id,omitempty"`
 	Restart     int       `json:"restart"`
@@ -122,15 +122,15 @@ type Record struct {
 	// faulted or died, by one of its clients or from outside: the job is its victim,
 	// or its cause. Zero = it didn't.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
-	// NoEpilog: nothing told when the job ended; End is when its GPUs were last read.
+	// NoEpilog: no epilog ran, so the job's end is unknown; End is when its GPUs were last read.
 	NoEpilog bool `json:"no_epilog,omitempty"`
 	// ClockBehindS is by how much the node's clock was behind the controller's when
 	// the record came, s; negative = ahead. The controller fills it in; all times of
 	// the record are the node's.
 	ClockBehindS float64 `json:"clock_behind_s,omitempty"`
-	// What ran, as the controller knows it from the job's script. A node doesn't:
-	// it leaves these empty. AppType and InputMiB no script tells; they are for who
-	// knows them.
+	// What ran, as the controller knows it from the job's script. A node
+	// leaves these empty. AppType and InputMiB aren't in any script; they are for other
+	// sources that know them.
 	App      string  `json:"app,omitempty"`      // its program
 	AppType  string  `json:"app_type,omitempty"` // e.g. "hpc"
 	InputMiB float64 `json:"input_mib,omitempty"`
@@ -158,8 +158,8 @@ type Record struct {
 	StepS      float64     `json:"step_s,omitempty"`
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// Mixed lists the figures that are the whole GPU's though the job had neighbours:
-	// nothing tells the sharers apart. Before Volta MPS shows one process for all; PCIe
-	// and power are never told by process. Empty for a solo run.
+	// nothing distinguishes the sharers. Before Volta MPS shows one process for all; PCIe
+	// and power are never given by process. Empty for a solo run.
 	Mixed []string `json:"mixed,omitempty"`
 	// Samples that were taken, and those that failed.
 	Samples int `json:"samples"`
@@ -168,7 +168,7 @@ type Record struct {
 	// didn't answer, s.
 	MissedS float64 `json:"missed_s,omitempty"`
 	// Unknown lists the figures that were not read in a tenth of the sampled time or
-	// more: there a 0 is no figure.
+	// more: there a 0 is no value.
 	Unknown []string `json:"unknown,omitempty"`
 	// Dropped counts the readings of each figure that couldn't be true.
 	Dropped map[string]int `json:"dropped,omitempty"`
@@ -196,7 +196,7 @@ func (r *Record) DurationS() float64 { return r.End.Sub(r.Start).Seconds() }
 // DropSeries makes the record small; its summary stays whole.
 func (r *Record) DropSeries() { r.Series, r.Peaks, r.Cut = nil, nil, true }
 
-// Solo reports whether nobody else was on the job's GPUs.
+// Solo reports whether no other job was on the job's GPUs.
 func (r *Record) Solo() bool { return len(r.Neighbours) == 0 }
 
 // Validate returns an error that wraps ErrBadRecord where the record can't be

@@ -21,10 +21,10 @@ const (
 	rhythmPoints   = 4    // grid points a period, at least
 	rhythmLeast    = 0.4  // autocorrelation at one period
 	rhythmSigmas   = 4    // and as many standard deviations of what chance gives
-	rhythmEnough   = 0.65 // more is never asked for
+	rhythmEnough   = 0.65 // more is never required
 	rhythmTwice    = 0.6  // at two periods it must still be that part of it
 	rhythmDip      = 0.3  // before the period it must have been lower by this
-	rhythmMultiple = 0.8  // a shorter period is preferred if it is that strong beside the best
+	rhythmMultiple = 0.8  // a shorter period is preferred if it is that strong compared with the best
 )
 
 // FindRhythm looks for a period in readings, in order of time; they may be uneven.

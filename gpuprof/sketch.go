@@ -2,7 +2,7 @@ package gpuprof
 
 import "math"
 
-// sketchBins is how finely a Sketch tells values apart.
+// sketchBins is a Sketch's resolution.
 const sketchBins = 50
 
 // Sketch is the distribution of one figure over time, in 600 bytes however long

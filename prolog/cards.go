@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// Card is one of the node's GPUs, as the agent tells the hooks, which open no GPU
-// themselves. Three ways of counting can differ: Slurm's, NVML's and the driver's.
+// Card is one of the node's GPUs, as the agent lists them for the hooks, which open no
+// GPU themselves. Three ways of counting can differ: Slurm's, NVML's and the driver's.
 type Card struct {
 	Index     int     `json:"index"`      // Slurm's: the place in gres.conf
 	NVMLIndex int     `json:"nvml_index"` // NVML's, by PCI bus
@@ -22,16 +22,16 @@ type Card struct {
 	Model     string  `json:"model"`
 	Arch      string  `json:"arch,omitempty"`
 	MemMiB    float64 `json:"mem_mib,omitempty"`
-	// Clients is how many MPS clients the card serves at a time, 0 = not told.
+	// Clients is how many MPS clients the card serves at a time, 0 = unknown.
 	Clients int `json:"mps_clients,omitempty"`
 }
 
 const cardsFile = "gpus.json"
 
-// WriteCards tells the hooks of the node's GPUs.
+// WriteCards lists the node's GPUs for the hooks.
 func (d Dir) WriteCards(cards []Card) error {
 	if err := d.Make(); err != nil {
-		return fmt.Errorf("tell the hooks of the GPUs: %w", err)
+		return fmt.Errorf("list the GPUs for the hooks: %w", err)
 	}
 	body, err := json.MarshalIndent(cards, "", "  ")
 	if err != nil {
@@ -39,7 +39,7 @@ func (d Dir) WriteCards(cards []Card) error {
 	}
 	// Task prologs read it as the job's user.
 	if err := put(d.path(cardsFile), append(body, '\n'), 0o644); err != nil {
-		return fmt.Errorf("tell the hooks of the GPUs: %w", err)
+		return fmt.Errorf("list the GPUs for the hooks: %w", err)
 	}
 	return nil
 }

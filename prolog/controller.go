@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/viper"
 )
 
-// Controller is slurmbridge serve, as far as a hook asks it anything.
+// Controller is slurmbridge serve, as hooks query it.
 type Controller struct {
 	// URL is its address, e.g. http://head:9797.
 	URL string
@@ -36,7 +36,7 @@ func isAddress(text string) bool {
 		u.User == nil && u.RawQuery == "" && u.Fragment == ""
 }
 
-// MemoryLimit asks for the most memory that a user's job is to have of a GPU, MiB, > 0.
+// MemoryLimit returns the most memory that a user's job may have of a GPU, MiB, > 0.
 // It answers in time even where a file of the configuration is on a disk that hangs.
 func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (mib int64, err error) {
 	timeout := c.Timeout
@@ -96,7 +96,7 @@ func (c *Controller) ask(ctx context.Context, job int64, user string) (int64, er
 	return a.MiB, nil
 }
 
-// client asks with what a controller_config says.
+// client is an HTTP client as a controller_config describes it.
 type client struct {
 	http           *http.Client
 	user, password string

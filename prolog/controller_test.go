@@ -22,8 +22,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 )
 
 // Whatever the controller answers, or doesn't, the job has a limit that makes sense or

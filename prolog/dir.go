@@ -114,7 +114,7 @@ func write(path string, j *Job) error {
 	return nil
 }
 
-// put writes a file, whole or not at all. What is written first lies beside it, not in
+// put writes a file, whole or not at all. The temporary file is in the same folder, not in
 // /tmp, which users can fill.
 func put(path string, body []byte, mode os.FileMode) error {
 	return renameio.WriteFile(path, body, mode, renameio.WithStaticPermissions(mode), renameio.WithTempDir(filepath.Dir(path)))
@@ -136,19 +136,19 @@ func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
 		return nil, nil
 	}
 	if err != nil {
-		// What can't be read helps nobody.
+		// A file that can't be read is of no use.
 		return nil, errors.Join(err, os.Remove(d.running(id)))
 	}
 	if err := d.move(j, now, exit); err != nil {
-		// The job is over whether or not that can be told: its file must go.
+		// The job is over even if that can't be recorded: its file must go.
 		return j, fmt.Errorf("close job file: %w", errors.Join(err, os.Remove(d.running(id))))
 	}
 	return j, nil
 }
 
 // move writes a job's end into its file, unless it stands there, and moves that to the
-// ended ones. At no moment is it in both folders, or in neither: whoever takes it from
-// the ended ones would see the job begin anew in the other.
+// ended ones. At no moment is it in both folders, or in neither: the agent, which takes
+// it from the ended ones, would see the job begin anew.
 func (d Dir) move(j *Job, end time.Time, exit string) error {
 	if j.End.IsZero() {
 		j.End, j.Exit = end, exit
@@ -159,8 +159,8 @@ func (d Dir) move(j *Job, end time.Time, exit string) error {
 	return os.Rename(d.running(j.JobID), d.ended(j))
 }
 
-// change rewrites the files of those of the jobs that still run and that do changes,
-// which tells so by true.
+// change rewrites the files of those jobs that still run and for which do returns true,
+// having changed them.
 func (d Dir) change(jobs []*Job, do func(*Job) bool) error {
 	release, err := d.lockJobs()
 	if err != nil {
@@ -189,8 +189,7 @@ func ReadJob(path string) (*Job, error) {
 	return j, nil
 }
 
-// readJSON reads a small file that root or this program's own user wrote, and nobody
-// else can. It never waits: what a user puts there may be a pipe.
+// readJSON reads a small file that only root or this program's own user can write. It never waits: what a user puts there may be a pipe.
 func readJSON(path string, into any) error {
 	f, err := os.OpenFile(filepath.Clean(path), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ELOOP) {

@@ -29,9 +29,9 @@ type Hook struct {
 	// MemoryLimit is what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT holds a sharer to on Volta
 	// and later: "off" (default) nothing, "share" its share of the card's memory,
 	// "generous" twice that, "profile" what the controller knows that its application
-	// needs. A job that asks for more is told that there is none.
+	// needs. An allocation beyond that fails.
 	MemoryLimit string
-	// Controller is asked for limits by profile; nil = there are none.
+	// Controller is queried for limits by profile; nil = there are none.
 	Controller *Controller
 	// Cards are the node's GPUs, as far as they are known.
 	Cards []Card
@@ -57,7 +57,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 	// One thing that fails doesn't take the others with it: without a record there
 	// can still be MPS.
 	errs := []error{h.Dir.Begin(j)}
-	// Asked before any lock is held: others don't wait for the answer.
+	// Before any lock is held: other hooks don't wait for the controller's answer.
 	errs = append(errs, h.limit(ctx, j))
 	for _, g := range j.GPUs {
 		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error {
@@ -88,7 +88,7 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 			return errors.Join(append(errs, goesWithout(gpu, s, j))...)
 		}
 	case !s.Takes():
-		errs = append(errs, h.MPS.Release(ctx, gpu)) // nobody needs it any more
+		errs = append(errs, h.MPS.Release(ctx, gpu)) // no job needs it any more
 	}
 	if err := h.MPS.Ensure(ctx, gpu, j.UID, len(others) > 0); err != nil {
 		return errors.Join(append(errs, err)...)
@@ -109,9 +109,9 @@ func goesWithout(gpu int, s Server, j *Job) error {
 	return fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID)
 }
 
-// look finds out how the GPU's MPS server is, keeps that for all hooks, and marks the
-// jobs among those given whose work was lost with it. asked is why the daemon could
-// not be asked, if it couldn't. The caller holds the GPU's lock.
+// look determines the state of the GPU's MPS server, keeps it for all hooks, and marks
+// those of the given jobs that lost their work with it. asked is why the daemon could
+// not be queried, if it couldn't. The caller holds the GPU's lock.
 func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
 	s, lost := h.MPS.inspect(gpu, false)
@@ -138,8 +138,8 @@ func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked,
 
 // Watch looks after all GPUs that MPS daemons were started for, as hooks do when a job
 // comes or goes: jobs whose server was lost are marked, those that ended without an
-// epilog closed, the job map made true, a daemon that nobody needs ended. The agent
-// may call it every now and then; what it returns is for a log.
+// epilog are closed, the job map is brought up to date, a daemon without jobs is ended.
+// The agent may call it now and then; what it returns is for a log.
 func (h *Hook) Watch(ctx context.Context) error {
 	folders, err := filepath.Glob(h.Dir.path("mps", "gpu*"))
 	errs := []error{err}
@@ -173,8 +173,8 @@ func (h *Hook) mayShare(j *Job) bool {
 	return j.Percent > 0 && j.Percent < 100 || j.Percent == 0 && h.Shard
 }
 
-// onGPU does something about a GPU under its lock, with the jobs that are on it,
-// once its job map is true.
+// onGPU runs do under a GPU's lock, with the jobs that are on it, once its job map is
+// up to date.
 func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) error {
 	release, err := h.Dir.Lock(ctx, gpu)
 	if err != nil {
@@ -194,7 +194,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) e
 		}
 		err = writeJobMap(h.JobMap, at, jobs)
 	} else {
-		err = nil // a file that can't be read doesn't matter beside others
+		err = nil // one unreadable file doesn't matter while others can be read
 	}
 	return errors.Join(stale, err, do(jobs))
 }
@@ -220,7 +220,8 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 }
 
 // lost marks a job that ends if its MPS server was lost: its file is moved before the
-// GPU is looked at. It asks nobody and waits for no lock: the record matters more.
+// GPU is looked at. It queries no daemon and waits for no lock: the record
+// matters more.
 func (h *Hook) lost(id int64) error {
 	j, err := ReadJob(h.Dir.running(id))
 	if h.MPS == nil || err != nil || len(j.GPUs) != 1 || h.Dir.Server(j.GPUs[0]).PID == 0 {
@@ -259,7 +260,7 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 		// Slurm 22.05 runs no prolog for a job that it requeued and whose first
 		// credential slurmd still has. The epilog of the last job that is known would
 		// end the daemon under it.
-		return fmt.Errorf("job %d: no prolog has told of it; it shares the GPU without MPS: %w", job, err)
+		return fmt.Errorf("job %d: no prolog has run for it; it shares the GPU without MPS: %w", job, err)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))

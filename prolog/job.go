@@ -1,9 +1,8 @@
-// Package prolog is what happens on a node at a job's start and end: a file that
-// tells the node agent of the job, and an MPS daemon for each GPU that is shared.
+// Package prolog is what happens on a node at a job's start and end: a file announces
+// the job to the node agent, and each GPU that is shared has an MPS daemon.
 //
 // A hook must never cost a job or a node: Slurm drains a node whose prolog fails.
-// So nothing here may hang, and whoever calls it ends in exit 0 whatever it
-// returns.
+// So nothing here may hang, and its callers exit with 0 whatever it returns.
 package prolog
 
 import (
@@ -32,7 +31,7 @@ type Job struct {
 	GPUs  []int    `json:"gpus"`
 	UUIDs []string `json:"uuids,omitempty"`
 	// Percent is the share of the GPU in percent, 0 = a whole GPU or not known:
-	// gres/shard doesn't tell a prolog.
+	// with gres/shard a prolog can't see it.
 	Percent int       `json:"percent,omitempty"`
 	Start   time.Time `json:"start"`
 	// End and Exit are set by the epilog. Exit is "code:signal", "" = not known; a
@@ -104,7 +103,7 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 }
 
 // exit reads how a job ended from the epilog's variables: "code:signal", "" = not
-// told.
+// known.
 func exit(get func(string) string) string {
 	code, signal, ok := strings.Cut(get("SLURM_JOB_EXIT_CODE2"), ":")
 	c, err1 := strconv.ParseUint(code, 10, 8)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// writeJobMap tells dcgm-exporter (--hpc-job-mapping-dir) which jobs are on a GPU:
+// writeJobMap shows dcgm-exporter (--hpc-job-mapping-dir) which jobs are on a GPU:
 // a file named by DCGM's number of the GPU, a job's number a line. Where no job is it
 // is empty, and never removed: a file that goes away between its look at the folder and
 // its reading costs the exporter the whole scrape. The caller holds the GPU's lock.

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// limit asks the controller for the memory limit of a job that is to share, and keeps it
+// limit queries the controller for the memory limit of a job that is to share, and keeps it
 // with the job. Whatever fails, the job starts without: a limit protects its neighbours.
 func (h *Hook) limit(ctx context.Context, j *Job) error {
 	if h.MemoryLimit != "profile" || h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {

@@ -34,7 +34,7 @@ type MPS struct {
 	Proc string
 }
 
-// ending is how long what was told to quit, and said yes, may take to be gone.
+// ending is how long a daemon that has acknowledged quit may take to end.
 const ending = 500 * time.Millisecond
 
 // answerWithin is how long a daemon may take to answer before it counts as hung.
@@ -66,7 +66,7 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error
 	if m.Multiuser {
 		return nil
 	}
-	// The server is there when the job's first process asks for it.
+	// The server is ready when the job's first process needs it.
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	said, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
@@ -189,7 +189,7 @@ func (m *MPS) answers(ctx context.Context, gpu int) bool {
 }
 
 // present reports whether a daemon has left the signs that it runs: its control
-// socket, and where its pid can be read the process. It asks nobody and may be
+// socket, and where its pid can be read the process. It sends no query and may be
 // called as any user.
 func (m *MPS) present(gpu int) bool {
 	if _, err := os.Stat(filepath.Join(m.Pipe(gpu), "control")); err != nil {
@@ -218,13 +218,13 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	bounded, cancel := context.WithTimeout(ctx, quit+answerWithin)
 	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
 	if err == nil {
-		// It has said that it ends, and may take a moment.
+		// It has acknowledged, and may take a moment to end.
 		for ends := time.Now().Add(ending); len(m.running(gpu, controlName, serverName)) > 0 && time.Now().Before(ends) && bounded.Err() == nil; {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
 	cancel()
-	// Whatever is left hangs, or has lost its daemon: nobody needs it.
+	// What is left hangs, or has lost its daemon, and is of no use.
 	n := m.kill(gpu, controlName, serverName)
 	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu)))); rerr != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, rerr)

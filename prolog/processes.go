@@ -72,12 +72,11 @@ func program(proc string, pid int) string {
 }
 
 // exiting is the kernel's mark on a process that is ending (PF_EXITING, linux/sched.h):
-// whoever sees its sockets closed finds it set.
+// it is set before the process's sockets are closed.
 const exiting = 0x4
 
 // started is when a process began, in ticks since the boot, 0 = it has gone or is going.
-// With it a number that another process has got by now is told from the one that was
-// meant.
+// It distinguishes the process that was meant from a later one with the same pid.
 func started(proc string, pid int) uint64 {
 	stat, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "stat"))
 	if err != nil {

@@ -43,7 +43,7 @@ var ErrKilled = errors.New("killed")
 
 // Child runs a program under a deadline that nothing can stretch and returns what
 // it printed. A process that waits for a dead disk can't end, not even by
-// SIGKILL; who starts it can leave it behind. Its errors are for a log: what the
+// SIGKILL; its parent can leave it behind. Its errors are for a log: what the
 // program printed counts even if it failed.
 func Child(deadline time.Duration, program string, args ...string) ([]byte, error) {
 	var out, stderr limited
@@ -91,7 +91,7 @@ var _ io.Writer = (*limited)(nil)
 // Kinds are the hooks by name.
 var Kinds = []string{"prolog", "epilog", "taskprolog"}
 
-// KindOf tells which hook a program called name is, e.g. slurmbridge-prolog or
+// KindOf returns which hook a program called name is, e.g. slurmbridge-prolog or
 // 50-slurmbridge-prolog; "" = none of them.
 func KindOf(name string) string {
 	for len(name) > 0 && (name[0] >= '0' && name[0] <= '9' || name[0] == '-') {

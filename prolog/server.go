@@ -55,10 +55,10 @@ func (d Dir) keepServer(gpu int, s Server) error {
 	return nil
 }
 
-// inspect compares the GPU's server with what was last seen of it, and asks nobody.
-// It reports whether the server has faulted or died since: whoever computed through
-// it has lost its work. gone says that the daemon doesn't know it any more. The caller
-// holds the GPU's lock and keeps what is returned.
+// inspect compares the GPU's server with what was last seen of it, without a query.
+// It reports whether the server has faulted or died since: its clients have lost their
+// work. gone says that the daemon doesn't know it any more. The caller holds the GPU's
+// lock and keeps what is returned.
 func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool) {
 	s = m.Dir.Server(gpu)
 	read := s.Log
@@ -71,7 +71,7 @@ func (m *MPS) inspect(gpu int, gone bool) (s Server, lost bool) {
 			time.Sleep(10 * time.Millisecond)
 			log, s.Log = m.readLog(gpu, read)
 		}
-		// One that was asked to make room for another user's, or to end, ends with 0.
+		// A server that ends on request, or makes room for another user's, exits with 0.
 		lost = !strings.Contains(log, word+"0")
 		s.PID, s.Started = 0, 0
 	}
@@ -102,8 +102,8 @@ func (m *MPS) readLog(gpu int, n int64) (string, int64) {
 	return string(text), size
 }
 
-// ask completes s by what the daemon says of its server: its number, whether it
-// takes clients, and whether it has room. most is the card's limit, 0 = not known.
+// ask completes s with the daemon's answers about its server: its pid, whether it takes
+// clients, and whether it has room. most is the card's limit, 0 = not known.
 func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Time) (Server, error) {
 	out, err := m.question(ctx, gpu, "get_server_list")
 	if err != nil {
@@ -115,7 +115,7 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 	}
 	word := list[len(list)-1]
 	if known := strconv.Itoa(s.PID); slices.Contains(list, known) {
-		word = known // beside its successor, for a moment
+		word = known // both it and its successor are there for a moment
 	}
 	pid, err := strconv.Atoi(word)
 	if err != nil || pid <= 0 {
@@ -146,20 +146,20 @@ func (m *MPS) ask(ctx context.Context, gpu int, s Server, most int, now time.Tim
 	return s, nil
 }
 
-// victims writes into the job files of those who shared the GPU through its MPS
-// server that it was lost. Its error names them, and is nil if there are none.
+// victims marks the job files of the jobs that shared the GPU through its MPS server,
+// which was lost. Its error names them, and is nil if there are none.
 func (d Dir) victims(jobs []*Job, now time.Time) error {
-	var who []string
+	var names []string
 	err := d.change(jobs, func(j *Job) bool {
 		if !j.MPS || !j.MPSFault.IsZero() {
 			return false
 		}
 		j.MPSFault = now
-		who = append(who, strconv.FormatInt(j.JobID, 10))
+		names = append(names, strconv.FormatInt(j.JobID, 10))
 		return true
 	})
-	if len(who) > 0 {
-		err = errors.Join(fmt.Errorf("the MPS server was lost under jobs %s", strings.Join(who, ", ")), err)
+	if len(names) > 0 {
+		err = errors.Join(fmt.Errorf("the MPS server was lost under jobs %s", strings.Join(names, ", ")), err)
 	}
 	return err
 }

@@ -1,5 +1,5 @@
-// Package agent is the node agent's work: it sees jobs come and go in the hooks'
-// folder, samples their GPUs, and closes a record for each.
+// Package agent is the node agent: it watches the hooks' folder for jobs, samples
+// their GPUs, and closes a record for each.
 //
 //	jobs/*.json ─► scan ─► tracked ◄── take ◄── look ◄── Card (NVML)
 //	                          │                  ▲
@@ -71,7 +71,7 @@ type gpu struct {
 	seen  time.Time
 
 	traffic traffic
-	counts  bool // performance monitoring tells PCIe
+	counts  bool // performance monitoring measures PCIe
 
 	joules   float64
 	joulesAt time.Time
@@ -96,8 +96,8 @@ func (t *tracked) runs() bool { return t.job.End.IsZero() }
 
 func (t *tracked) has(gpu int) bool { return slices.Contains(t.job.GPUs, gpu) }
 
-// Start reads what the library knows, tells the hooks which GPU is which, and takes
-// up what an agent before this one had gathered.
+// Start lists the library's GPUs for the hooks and takes up the data that a previous
+// agent had gathered.
 func (a *Agent) Start() error {
 	if a.Period == 0 {
 		a.Period = time.Second

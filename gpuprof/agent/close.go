@@ -11,8 +11,8 @@ import (
 // finish closes an ended job's record.
 func (a *Agent) finish(j *prolog.Job) {
 	t := a.jobs[runOf(j)]
-	// What it did last it did until its end: a reading now would be of a GPU that it
-	// has left.
+	// The last reading holds until the job's end: one taken now would be of a GPU that
+	// the job has left.
 	if !t.resume.IsZero() && j.End.After(t.resume) {
 		a.hold(t, t.resume, j.End)
 		t.resume = j.End
@@ -26,7 +26,7 @@ func (a *Agent) finish(j *prolog.Job) {
 	if err := a.Dir.Forget(j); err != nil {
 		a.Log.Warn("job file", "job", j.JobID, "err", err)
 	}
-	a.hurry(j, a.Now()) // who is left there has more of it
+	a.hurry(j, a.Now()) // the jobs that stay get more of the GPU
 	a.Metrics.closed()
 }
 
@@ -75,7 +75,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		r.Mixed = t.Mixed.Names()
 	}
 	if err := r.Validate(); err != nil && t.Samples > 0 {
-		// Better none than a wrong one: who and when stays.
+		// No figures are better than wrong ones; user and times stay.
 		a.Log.Error("what was gathered of a job can't be true", "job", j.JobID, "err", err)
 		empty := &tracked{job: j, noEpilog: t.noEpilog, saved: saved{Tally: gpuprof.NewTally(a.Period.Seconds(), nil), Failed: t.Samples + t.Failed, Neighbours: t.Neighbours}}
 		return a.record(empty, j)

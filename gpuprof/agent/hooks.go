@@ -6,8 +6,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// Hooks tells what the hooks of this node would find at a job's start, read anew at
-// each scrape: slurmbridge doctor asks for it, from the controller.
+// Hooks exports what the hooks of this node would find at a job's start, read at each
+// scrape: slurmbridge doctor reads it from the controller.
 type Hooks struct {
 	settings string // their settings' file
 	ok, mps  *prometheus.Desc

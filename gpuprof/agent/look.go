@@ -24,8 +24,8 @@ type look struct {
 	reading  gpuprof.Reading
 	coreFrom string
 	lied     gpuprof.Figures // figures that were given and can't be true
-	// own holds what jobs used by themselves, where processes tell them apart, and told
-	// of which figures.
+	// own holds what jobs used by themselves, where processes distinguish them; told
+	// says for which figures they do.
 	own  map[int64]*gpuprof.Reading
 	told gpuprof.Figures
 }
@@ -104,7 +104,7 @@ func (g *gpu) activity(l *look) error {
 	if !r.Has(gpuprof.FigGPU) && fraction(act.Graphics) && g.mig != "" {
 		r.Set(gpuprof.FigGPU, act.Graphics) // an instance has no utilisation of its own
 	}
-	// A card that can't tell it gives 0.
+	// A card that doesn't measure it reports 0.
 	both := act.PCIeRx + act.PCIeTx
 	g.counts = g.counts || both > 0
 	if most := g.most(gpuprof.FigPCIe); g.counts && both <= most && act.PCIeRx >= 0 && act.PCIeTx >= 0 && g.mig == "" {
@@ -133,9 +133,9 @@ type traffic struct {
 	err    error
 }
 
-// pcie reads the traffic where performance monitoring doesn't tell it. It takes the
-// driver so long that it is read once a period at most; what was read last holds
-// until then.
+// pcie reads the traffic where performance monitoring doesn't give it. It takes the
+// driver so long that it is read at most once a period; the last value holds until
+// then.
 func (g *gpu) pcie(l *look) error {
 	t := &g.traffic
 	if age := l.at.Sub(t.at); t.at.IsZero() || age < 0 || age >= g.pace.period-g.pace.least() {
@@ -242,7 +242,7 @@ func (g *gpu) contradict(l *look) {
 	}
 }
 
-// processes tells jobs apart by their processes: memory where each process is some
+// processes distinguishes jobs by their processes: memory where each process is some
 // job's, core use where the driver measures it by process.
 func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 	sms, known := g.sms(l)

@@ -21,9 +21,9 @@ var (
 // deepest bounds the walk from a process to its step.
 const deepest = 64
 
-// owner tells a process's job by its control group, or where Slurm doesn't use them
-// by the step that is its ancestor. server is true for an MPS server, which is
-// nobody's. Where nothing is known both are zero.
+// owner finds a process's job by its control group, or where Slurm doesn't use them
+// by the step that is its ancestor. server is true for an MPS server, which
+// belongs to no job. Where nothing is known both are zero.
 func (a *Agent) owner(pid int) (job int64, server bool) {
 	dir := a.process(pid)
 	if groups, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
@@ -56,7 +56,7 @@ func number(in *regexp.Regexp, text []byte) int64 {
 }
 
 // stepOf finds the step a process descends from; 0 = none. One whose parent has
-// ended descends from nobody.
+// ended descends from none.
 func (a *Agent) stepOf(pid int) int64 {
 	for range deepest {
 		stat, err := os.ReadFile(filepath.Join(a.process(pid), "stat"))
@@ -78,8 +78,8 @@ func (a *Agent) stepOf(pid int) int64 {
 	return 0
 }
 
-// step is the job that a process is a step of; 0 = it isn't one. Everybody can call
-// a process anything: a step runs slurmstepd, as root.
+// step is the job that a process is a step of; 0 = it isn't one. Any user can name
+// a process as they like, so it must also run slurmstepd as root.
 func (a *Agent) step(pid int) int64 {
 	dir := a.process(pid)
 	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))

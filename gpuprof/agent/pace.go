@@ -50,7 +50,7 @@ func (p *pace) next(now time.Time, v []float64) {
 	p.left = max(0, p.left-1)
 	switch {
 	case v == nil:
-		p.step = max(p.step, p.period) // what fails isn't asked faster
+		p.step = max(p.step, p.period) // a failing GPU isn't read faster
 	case p.read && differ(p.last, v):
 		p.step = p.least()
 	default:

@@ -45,7 +45,7 @@ func (a *Agent) maybeBurst(g *gpu, now time.Time) {
 }
 
 // alone returns the one job on a GPU if it has no other and never had a neighbour:
-// a mixture's rhythm is nobody's.
+// the rhythm of a mixture belongs to no job.
 func (a *Agent) alone(g *gpu) *tracked {
 	var one *tracked
 	for _, t := range a.jobs {

@@ -12,7 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// scan takes up jobs that came and closes those that went.
+// scan takes up new jobs and closes those that have ended.
 func (a *Agent) scan() {
 	wasBusy := a.busy()
 	running, rerr := prolog.List(a.Dir.Jobs())
@@ -31,7 +31,7 @@ func (a *Agent) scan() {
 	for _, j := range ended {
 		t := a.jobs[runOf(j)]
 		if t == nil || !t.job.Start.Equal(j.Start) {
-			// The agent was not there while it ran: who and when is still worth keeping.
+			// The agent was not running meanwhile; user and times are still worth keeping.
 			t = a.track(j, now)
 		}
 		t.job.End = j.End
@@ -58,7 +58,7 @@ func (a *Agent) scan() {
 	}
 }
 
-// track takes up a run, with what the agent before this one had of it.
+// track takes up a run, with what the previous agent had gathered of it.
 func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
 	t := &tracked{job: j}
 	before, known := a.before[runOf(j)]
@@ -106,7 +106,7 @@ func (a *Agent) hurry(j *prolog.Job, now time.Time) {
 // mostNeighbours is how many a record names.
 const mostNeighbours = 1024
 
-// meet notes who was on the same GPU, and when.
+// meet notes which jobs were on the same GPU, and when.
 func (a *Agent) meet(now time.Time) {
 	until := func(t *tracked) time.Time {
 		if t.runs() {
@@ -126,7 +126,7 @@ func (a *Agent) meet(now time.Time) {
 			if end := until(o); end.Before(to) {
 				to = end
 			}
-			// One that began when the other ended was never beside it.
+			// A job that began when the other ended never shared the GPU with it.
 			if !to.After(from) && !(t.runs() && o.runs()) {
 				continue
 			}
@@ -172,8 +172,8 @@ func (a *Agent) vanished(running, ended []*prolog.Job, eerr error) {
 	}
 }
 
-// lost tells of the jobs that the agent before this one knew and that are gone, and
-// forgets what it had: the state is older than the last records.
+// lost logs the jobs that the previous agent knew and that are gone, and forgets its
+// state, which is older than the last records.
 func (a *Agent) lost() {
 	for r := range a.before {
 		if a.jobs[r] == nil {

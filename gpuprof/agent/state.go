@@ -15,9 +15,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// stateEvery is how often what was gathered of running jobs is written down, beside
-// when the agent ends: a kill costs at most so much of each job's series, and the
-// records say how much.
+// stateEvery is how often the data of running jobs is saved; it is saved at the
+// agent's end, too. A kill costs each job's series at most that long, and the records
+// say how much.
 const stateEvery = time.Minute
 
 // mostState bounds the file: a job takes 60 KB at most.

@@ -1,4 +1,4 @@
-// Package munge runs munge and unmunge, which prove who on the cluster wrote a
+// Package munge runs munge and unmunge, which prove which user of the cluster wrote a
 // message.
 package munge
 
@@ -113,7 +113,7 @@ func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 	if len(cred) > 4*MaxPayload || !shape.MatchString(cred) {
 		return nil, ErrInvalid
 	}
-	// Without the host's name, which a slow name server would be asked for.
+	// Without the host's name, whose look-up can be slow.
 	out, err := m.run(ctx, "unmunge", cred, "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID")
 	c, status := parse(out)
 	var exit *exec.ExitError

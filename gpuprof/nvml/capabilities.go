@@ -6,8 +6,8 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// Capabilities is what a GPU and its driver can do. It is asked once, when the
-// library is opened.
+// Capabilities is what a GPU and its driver can do, queried once, when the library
+// is opened.
 type Capabilities struct {
 	Driver  string `json:"driver"`  // e.g. "535.183.01"; "" = unknown
 	CUDA    string `json:"cuda"`    // the driver's, e.g. "12.2"; "" = unknown
@@ -18,7 +18,7 @@ type Capabilities struct {
 	// Answers says which Sources this GPU has.
 	Answers Answers `json:"answers"`
 	// Refusals says of each figure that isn't given, or that failed when it was
-	// asked for, why. Its keys are the names of Sources.
+	// queried, why. Its keys are the names of Sources.
 	Refusals map[string]string `json:"refusals,omitempty"`
 }
 

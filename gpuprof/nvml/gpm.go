@@ -27,7 +27,7 @@ type Meter struct {
 }
 
 // LeastActivity is how far two readings must lie apart at least (NVIDIA's manual
-// of NVML, nvmlGpmMetricsGet, asks for 100 ms).
+// of NVML, nvmlGpmMetricsGet, requires 100 ms).
 const LeastActivity = 100 * time.Millisecond
 
 // Meter starts to measure the GPU's activity. Close it.

@@ -7,7 +7,7 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// gpu is a GPU's handle, and what of its past tells a lie.
+// gpu is a GPU's handle, and the past values that expose an implausible one.
 type gpu struct {
 	lib      *library
 	handle   gonvml.Device
@@ -20,7 +20,7 @@ type gpu struct {
 	energy float64 // the counter's last value, J
 }
 
-// Bounds that no card of today comes near; what is beyond is a lie.
+// Bounds far above any card of today; a larger value is implausible.
 const (
 	mostMemory = 4 << 40 // bytes
 	mostPower  = 20e3    // W

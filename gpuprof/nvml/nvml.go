@@ -2,10 +2,10 @@
 // package with cgo, by way of go-nvml, which loads libnvidia-ml.so.1 when it is
 // opened.
 //
-// What a driver says isn't believed blindly. A figure a little above what is
-// possible is taken for the most that is (a utilisation of 103 % is 1); one that
-// can't be true (4e9 %, more memory in use than there is, an energy counter that
-// falls) is ErrImplausible. A zero can't be told from an idle GPU and is handed on.
+// Figures are checked. One that is slightly above the possible maximum is cut to it (a
+// utilisation of 103 % is 1); one that can't be true (4e9 %, more memory in use than
+// there is, an energy counter that falls) is ErrImplausible. A zero can't be
+// distinguished from an idle GPU and is passed on.
 //
 // A function that the loaded library doesn't have is never called: the loader
 // would end the process.
@@ -78,7 +78,7 @@ type library struct {
 }
 
 // Open loads the library at path ("" = libnvidia-ml.so.1 wherever the loader
-// finds it) and asks each GPU once what it answers. Returns ErrNone.
+// finds it) and queries each GPU's capabilities once. Returns ErrNone.
 func Open(path string) (Library, error) {
 	var opts []gonvml.LibraryOption
 	if path != "" {

@@ -12,7 +12,7 @@ import (
 // aren't seen: the server holds all.
 type Process struct {
 	PID    int
-	MemMiB float64 // held; −1 = not told
+	MemMiB float64 // held; −1 = unknown
 }
 
 // ProcessUse is how much of a GPU a process used in the sampling period that
@@ -30,10 +30,10 @@ type Point struct {
 	GPU float64 // 0..1
 }
 
-// notTold is NVML's NVML_VALUE_NOT_AVAILABLE.
-const notTold = ^uint64(0)
+// unknownMemory is NVML's NVML_VALUE_NOT_AVAILABLE.
+const unknownMemory = ^uint64(0)
 
-// Processes lists who computes on the GPU.
+// Processes lists the processes that compute on the GPU.
 func (d *Device) Processes() ([]Process, error) {
 	g := d.gpu
 	if !g.has(Processes) {
@@ -47,7 +47,7 @@ func (d *Device) Processes() ([]Process, error) {
 	out := make([]Process, 0, len(infos))
 	for _, p := range infos {
 		q := Process{PID: int(p.Pid), MemMiB: -1}
-		if p.UsedGpuMemory != notTold {
+		if p.UsedGpuMemory != unknownMemory {
 			q.MemMiB = float64(p.UsedGpuMemory) / (1 << 20)
 			if g.memMiB > 0 && q.MemMiB > g.memMiB || p.UsedGpuMemory > mostMemory {
 				return nil, g.lie(fmt.Sprintf("memory of process %d, bytes,", p.Pid), p.UsedGpuMemory)
@@ -86,8 +86,8 @@ func (d *Device) ProcessUtilisation(since time.Time) ([]ProcessUse, error) {
 	return out, nil
 }
 
-// processUtilisation asks again where the number of processes changed between
-// go-nvml's two calls: it then cuts its slice to more than there is, and panics.
+// processUtilisation retries where the number of processes changed between go-nvml's
+// two calls: go-nvml then slices past the end, and panics.
 func processUtilisation(h gonvml.Device, since uint64) (list []gonvml.ProcessUtilizationSample, ret gonvml.Return) {
 	for range 3 {
 		if list, ret = processUtilisationOnce(h, since); ret != gonvml.ERROR_INSUFFICIENT_SIZE {
@@ -108,7 +108,7 @@ func processUtilisationOnce(h gonvml.Device, since uint64) (list []gonvml.Proces
 
 // Samples gives the utilisations that the driver has measured by itself since
 // then (zero = all it remembers), oldest first. It keeps some hundred, 1/6 s to
-// 1 s apart by card: what is asked for every 10 s is still seen at that pace.
+// 1 s apart by card: a reader that comes every 10 s still sees every sample.
 func (d *Device) Samples(since time.Time) ([]Point, error) {
 	g := d.gpu
 	if !g.has(SampleBuffer) {

@@ -23,7 +23,7 @@ const (
 	GPM                = "gpm"
 )
 
-// Source is something that NVML can be asked for about a GPU.
+// Source is something that NVML can report of a GPU.
 type Source struct {
 	Name    string   // in Answers and Refusals
 	Title   string   // in gpuprof info
@@ -36,7 +36,7 @@ type Source struct {
 	Most float64
 }
 
-// Sources is the table of what NVML is asked for. A new row with a Value is shown by
+// Sources is the table of what NVML is queried for. A new row with a Value is shown by
 // gpuprof info and can be read by its name.
 var Sources = []Source{
 	{Name: Utilisation, Title: "utilisation", Symbols: []string{"nvmlDeviceGetUtilizationRates"}, Probe: probe(gonvml.Device.GetUtilizationRates)},
@@ -134,7 +134,7 @@ func (a Answers) MarshalJSON() ([]byte, error) {
 	return append(b.Bytes(), '}'), nil
 }
 
-// answers asks a GPU once for every source.
+// answers queries a GPU once for every source.
 func (l *library) answers(h gonvml.Device, refused func(name, why string)) Answers {
 	a := Answers{}
 	for i := range Sources {

@@ -25,20 +25,19 @@ type Decoder interface {
 	Decode(ctx context.Context, cred string) (*munge.Credential, error)
 }
 
-// Handler takes records. Only who AllowUID names is believed.
+// Handler takes records from the users that AllowUID allows.
 type Handler struct {
 	Munge    Decoder
 	AllowUID func(uid uint32) bool
 	// Keep stores a record; isNew is false for one that was there already. The
 	// record's times are by its node's clock, which is behind this host's by that
 	// much (negative: ahead; 0 = less than MinSkew). They must not be corrected in
-	// what tells a record from others: the next try may find another skew.
+	// what identifies a record: the next try may find another skew.
 	Keep func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (isNew bool, err error)
-	// Result is told of each request: new, duplicate, refused or failed.
+	// Result receives the result of each request: new, duplicate, refused or failed.
 	Result  func(result string)
 	Metrics *Metrics
-	// Log hears of clocks that differ and of what is refused, once an hour for each
-	// node; nil = nobody does.
+	// Log receives differing clocks and refusals, once an hour for each node; nil = none.
 	Log *slog.Logger
 	// BodyTimeout bounds the time a body may take. Default 30 s.
 	BodyTimeout time.Duration
@@ -52,7 +51,7 @@ type Handler struct {
 const decoders = 8
 
 // ServeHTTP answers 201 for a new record, 200 for one that was there, 401 for a
-// credential that proves nothing, 403 for somebody who may not send records, 408
+// credential that proves nothing, 403 for a user who may not send records, 408
 // for a body that takes too long, 413 and 422 for one that is no record, 503 where
 // the record could not be kept. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -113,7 +112,7 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (status int, reas
 	return http.StatusOK, "", ""
 }
 
-// believe checks who sends; status 0 = somebody who may.
+// believe authenticates the sender; status 0 = it may send records.
 func (h *Handler) believe(r *http.Request) (c *munge.Credential, status int, reason, text string) {
 	cred := r.Header.Get(Header)
 	if cred == "" {
@@ -146,7 +145,7 @@ func (h *Handler) believe(r *http.Request) (c *munge.Credential, status int, rea
 
 // read reads the packed body; status 0 = it is there.
 func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, status int, text string) {
-	// Where w can't (in tests) there is nobody to wait for.
+	// A ResponseWriter without deadlines (in tests) needs none.
 	deadline := http.NewResponseController(w)
 	_ = deadline.SetReadDeadline(time.Now().Add(cmp.Or(h.BodyTimeout, 30*time.Second)))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxPacked))
@@ -202,8 +201,8 @@ type said struct {
 	when map[string]time.Time
 }
 
-// first reports whether this has not been said for an hour. Whoever has many
-// addresses doesn't fill the memory.
+// first reports whether this has not been logged for an hour. A sender with many
+// addresses can't fill the memory.
 func (s *said) first(what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,9 +1,9 @@
 // Package recordhttp carries records from the nodes to the controller: HTTP with
 // a MUNGE credential that names the sender and binds the body.
 //
-// A record is one POST of packed JSON. Who sends it is known before a byte of the
-// body is read; what isn't believed is never stored. The controller tells by the
-// credential how far the sender's clock is off.
+// A record is one POST of packed JSON. The sender is authenticated before a byte
+// of the body is read; what isn't believed is never stored. From the credential the
+// controller also learns how far the sender's clock is off.
 package recordhttp
 
 import (

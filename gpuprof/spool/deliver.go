@@ -147,7 +147,7 @@ func (s *Spool) after(name string) *item {
 	return s.items[at]
 }
 
-// deliver sends one record. Whoever comes meanwhile may cut, move or drop it.
+// deliver sends one record. It may be cut, moved or dropped meanwhile.
 func (s *Spool) deliver(ctx context.Context, it *item) error {
 	s.mu.Lock()
 	path := it.path()

@@ -31,11 +31,11 @@ type folder struct {
 	limit int64 // bytes
 	used  int64 // by all that is in it
 	n     int   // records that wait in it
-	// aside are files that nobody waits for; they go first.
+	// aside are files that will not be sent; they go first.
 	aside []file
-	// told: the log says that it takes nothing; since when is said.
-	told bool
-	said time.Time
+	// reported: the log says that the folder takes nothing, since the time said.
+	reported bool
+	said     time.Time
 	// write is a field for tests.
 	write func(path string, body []byte) error
 }
@@ -118,7 +118,7 @@ func writeFile(path string, body []byte) error {
 	return d.Sync()
 }
 
-// sick tells a file system that takes nothing from a setting that is wrong.
+// sick distinguishes a file system that takes nothing from a wrong setting.
 func sick(err error) bool {
 	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ESTALE, syscall.EUCLEAN},
 		func(target error) bool { return errors.Is(err, target) })
@@ -139,5 +139,5 @@ func read(path string) (*gpuprof.Record, error) {
 // errHalf is a file that is no record.
 var errHalf = errors.New("half a record")
 
-// gone reports whether somebody removed the file.
+// gone reports whether the file was removed.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }

@@ -171,8 +171,8 @@ func (s *Spool) write(f *folder, name string, body []byte) error {
 		s.failed(f, err)
 		return err
 	}
-	if f.told {
-		f.told = false
+	if f.reported {
+		f.reported = false
 		s.Log.Info("the spool takes records again", "folder", f.dir)
 	}
 	return nil
@@ -185,7 +185,7 @@ func (s *Spool) failed(f *folder, err error) {
 	if time.Since(f.said) < sayAgain {
 		return
 	}
-	f.told, f.said = true, time.Now()
+	f.reported, f.said = true, time.Now()
 	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, as far as there is room", "folder", f.dir, "err", err)
 }
 
@@ -206,7 +206,7 @@ func (s *Spool) unlist(it *item) bool {
 	return ok
 }
 
-// find tells where a name is among the items, or belongs.
+// find returns where a name is among the items, or belongs.
 func (s *Spool) find(name string) (at int, found bool) {
 	return slices.BinarySearchFunc(s.items, name, func(it *item, name string) int { return strings.Compare(it.name, name) })
 }

@@ -41,7 +41,7 @@ func newRoot(out, errOut io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gpuprof",
 		Short: "Record what each job uses of its GPUs",
-		Long: `gpuprof runs on each node with GPUs, as root. The prolog tells it of a job; it reads
+		Long: `gpuprof runs on each node with GPUs, as root. The prolog announces a job; gpuprof reads
 the job's GPU through NVML while the job runs, and at the epilog sends a record to
 the controller (slurmbridge serve), signed with MUNGE. Records wait on disk until
 the controller has them.
@@ -135,12 +135,12 @@ func newWatch(out io.Writer) *cobra.Command {
 						fmt.Fprintf(out, "%s gpu %d: %v\n", time.Now().Format(time.TimeOnly), d.Minor, err)
 						continue
 					}
-					var who []string
+					var users []string
 					for _, j := range prolog.Sharers(jobs, d.Minor) {
-						who = append(who, fmt.Sprintf("%d %s", j.JobID, j.User))
+						users = append(users, fmt.Sprintf("%d %s", j.JobID, j.User))
 					}
 					fmt.Fprintf(out, "%s gpu %d  util %3.0f %%  mem %6.0f MiB  PCIe %6.0f MB/s  %4.0f W  %s\n",
-						time.Now().Format(time.TimeOnly), d.Minor, 100*s.GPU, s.MemMiB, s.PCIeMBps, s.PowerW, strings.Join(who, ", "))
+						time.Now().Format(time.TimeOnly), d.Minor, 100*s.GPU, s.MemMiB, s.PCIeMBps, s.PowerW, strings.Join(users, ", "))
 				}
 				select {
 				case <-c.Context().Done():
@@ -151,6 +151,6 @@ func newWatch(out io.Writer) *cobra.Command {
 		},
 	}
 	c.Flags().Duration("period", time.Second, "time between two lines")
-	c.Flags().String("run-dir", prolog.DefaultRunDir, "where the hooks tell of jobs")
+	c.Flags().String("run-dir", prolog.DefaultRunDir, "where the hooks keep the jobs' files")
 	return c
 }

@@ -43,7 +43,7 @@ func newServe(errOut io.Writer) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.String("run-dir", prolog.DefaultRunDir, "where the hooks tell of jobs")
+	f.String("run-dir", prolog.DefaultRunDir, "where the hooks keep the jobs' files")
 	f.String("spool", "/var/spool/slurmbridge", "where records wait for the controller")
 	f.Int64("spool-mib", 256, "size of the spool from which on series are dropped, MiB")
 	f.String("controller", "", "the controller, e.g. http://head:9797 (needed)")
@@ -52,7 +52,7 @@ func newServe(errOut io.Writer) *cobra.Command {
 	f.String("node", "", "this node's name in Slurm (default: the host's)")
 	f.String("listen", ":9798", "address for metrics; empty: none")
 	f.String("web-config", "", "TLS and passwords of that address, a file in the format of Prometheus's exporters")
-	f.String("hook-settings", prolog.DefaultSettings, "the hooks' settings, of which metrics tell whether they make sense")
+	f.String("hook-settings", prolog.DefaultSettings, "the hooks' settings; a metric says whether they make sense")
 	f.String("munge-socket", "", "munged's socket (default: munge's own)")
 	return c
 }

@@ -41,7 +41,7 @@ func run(args []string, out, errOut io.Writer, get func(string) string) int {
 		return 0
 	case errors.Is(err, errInner):
 		fmt.Fprintln(errOut, err)
-		return 1 // the outer process tells of it
+		return 1 // the outer process reports it
 	}
 	fmt.Fprintln(errOut, "slurmbridge-hook:", err)
 	prolog.Syslog(err.Error())
@@ -140,8 +140,8 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 	limit, start := f.limit(get), time.Now()
 	var printed []byte
 	err := prolog.ErrKilled
-	// Whoever killed the process that does the work, the job is there or gone all the
-	// same; what was done before does no harm.
+	// If the process that does the work was killed, its work is still due; repeating
+	// what was done before does no harm.
 	for range tries {
 		if !errors.Is(err, prolog.ErrKilled) || time.Since(start) > limit {
 			break
@@ -157,7 +157,7 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 	return err
 }
 
-// inner does the hook's work. What it returns is told by the outer process.
+// inner does the hook's work. The outer process reports what it returns.
 func inner(f *flags, get func(string) string, out io.Writer, do func(context.Context, *prolog.Hook, io.Writer) error) error {
 	// Users' programs must reach the daemons' sockets, and not write to them.
 	syscall.Umask(0o022)
