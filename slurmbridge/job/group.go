@@ -8,7 +8,7 @@ type GroupKind string
 // The kinds of group.
 const (
 	StartNow GroupKind = "start" // on an idle GPU, at once
-	Join     GroupKind = "join"  // beside the jobs that run there, at once
+	Join     GroupKind = "join"  // next to the jobs that run there, at once
 	Next     GroupKind = "next"  // when the jobs that run there have ended
 )
 
@@ -43,7 +43,7 @@ type Group struct {
 	// MadeAtLimit: a Next group was made while its jobs were at one of Slurm's limits;
 	// without the limit they might have joined the running jobs.
 	MadeAtLimit bool `json:"capped,omitempty"`
-	// Pushed: Slurm was told that a Next group's GPU is free.
+	// Pushed: an update made Slurm look at a Next group whose GPU is free.
 	Pushed bool    `json:"pushed,omitempty"`
 	Score  float64 `json:"score,omitempty"`
 	// Policy that chose it.

@@ -1,10 +1,6 @@
-// Package slurmbridge lets Slurm's jobs share GPUs: it looks at the queue,
-// plans which pending jobs start together on one GPU, and has Slurm start them
-// so.
-//
-// The data goes one way: Slurm.Look → Snapshot → (with profiles) rlcore.State →
-// rlcore.Decide → Plan → Slurm.Update. Everything between the two ends of I/O is
-// a pure function; see Planner. Bridge is the loop around it.
+// Package job holds the words of the controller: what Slurm says (Job, Node, Snapshot), what
+// the bridge makes of it (Group, Member, Plan, Change, Explanation, Status), and the Slurm
+// interface. Every other package of the controller speaks in them; they import none of it.
 package job
 
 import (
@@ -18,8 +14,7 @@ import (
 // Sharing is the kind of gres that a cluster shares GPUs by.
 type Sharing string
 
-// The two kinds. SLURM.md's reasons for having only one of them on a cluster
-// are in ARCHITECTURE.md.
+// The two kinds. A cluster has one of them; ARCHITECTURE.md says why.
 const (
 	MPS   Sharing = "mps"
 	Shard Sharing = "shard"
@@ -39,7 +34,7 @@ const (
 	Suspended  JobState = "SUSPENDED"
 )
 
-// Job is one job or array task as one look saw it.
+// Job is one job or array task as one poll showed it.
 type Job struct {
 	// Ref is how scontrol names the job: "123", or "120_4" for an array task.
 	Ref string
@@ -67,7 +62,6 @@ type Job struct {
 	Start     time.Time
 	TimeLimit time.Duration // 0 = none
 
-	// Asked is the GPU request; see ParseAsk.
 	Request GPURequest
 	// Dependency is what is still unmet, as squeue prints it, "" for none.
 	Dependency Dependencies
@@ -80,7 +74,7 @@ type Job struct {
 	Exclusive   bool
 	NumNodes    int
 	CPUs        int
-	// HostMemMiB is the memory asked for on one node, MiB; 0 = the default's.
+	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
 	Requeue    bool
 
@@ -93,10 +87,10 @@ type Job struct {
 	Comment string
 }
 
-// AskKind says how a job asked for its GPU.
+// RequestKind is the form of a GPU request.
 type RequestKind int
 
-// The forms a request takes.
+// The forms.
 const (
 	NoGPU     RequestKind = iota // no GPU
 	WholeGPU                     // gpu:1, gpu:titanxp:1, --gpus=… : whole GPUs
@@ -104,10 +98,10 @@ const (
 	Shares                       // mps:N or shard:N
 )
 
-// Ask is a GPU request taken apart.
+// GPURequest is a parsed GPU request.
 type GPURequest struct {
 	Kind RequestKind
-	// Sharing is set with AskShares.
+	// Sharing is set for Shares.
 	Sharing Sharing
 	// Count is the number of whole GPUs, or of shares.
 	Count int
@@ -170,10 +164,10 @@ type Node struct {
 	Reserved   bool // a reservation or a maintenance keeps ordinary jobs away
 }
 
-// GateState is what a look saw of the gate job.
+// GateState is what a poll showed of the gate job.
 type GateState struct {
 	ID string // "" = there is none
-	// Open: the job isn't pending any more, so nothing waits for it.
+	// Open: the job is not pending any more, so no job waits for it.
 	Open bool
 	// Begin is when it becomes eligible, which is when the lease ends.
 	Begin time.Time
@@ -195,7 +189,7 @@ type Snapshot struct {
 	Awaited map[string]bool
 }
 
-// fillGPUs names the GPU of each job that runs on a node with only one.
+// FillGPUs names the GPU of each job that runs on a node with only one.
 func (s *Snapshot) FillGPUs() {
 	single := map[string]bool{}
 	for i := range s.Nodes {
@@ -215,8 +209,8 @@ type Update struct {
 	Gres       *string  // e.g. "mps:50"
 	ReqNodes   *string  // "" = any node
 	Dependency *string  // "" = none
-	// StartNow sets the begin time to now, which makes Slurm look at the job at
-	// once (SLURM: 1 s instead of 30 s).
+	// StartNow sets the begin time to now, which makes Slurm look at the job at once (seen:
+	// within 1 s instead of 30 s).
 	StartNow     bool
 	AdminComment *string
 }
@@ -234,7 +228,7 @@ var (
 	// ErrNoJob: the job doesn't exist any more, or isn't pending any more.
 	ErrNoJob = errors.New("no such pending job")
 	// ErrRefused: slurmctld answered, and refused. Fields of the update may have
-	// changed all the same: look again.
+	// changed all the same: poll again.
 	ErrRefused = errors.New("slurmctld refused")
 	// ErrDown: slurmctld did not answer.
 	ErrDown = errors.New("slurmctld does not answer")
@@ -243,10 +237,10 @@ var (
 // Slurm is the cluster as the bridge uses it. Every call runs one of Slurm's
 // commands and ends within its own deadline.
 type Slurm interface {
-	// Look reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
+	// Poll reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
 	Poll(ctx context.Context) (*Snapshot, error)
 	// Update changes pending jobs. Returns ErrNoJob if one of several jobs is
-	// gone (the others may have been changed: look again), ErrRefused, ErrDown.
+	// gone (the others may have been changed: poll again), ErrRefused, ErrDown.
 	Update(ctx context.Context, u Update) error
 	// CreateGate submits the gate job, whose lease ends after the given time.
 	CreateGate(ctx context.Context, lease time.Duration) (id string, err error)
@@ -259,8 +253,8 @@ type Slurm interface {
 	// Script returns a job's batch script, at most 256 KiB of it. Returns
 	// ErrNoJob.
 	Script(ctx context.Context, ref string) ([]byte, error)
-	// Describe asks after jobs by name, ended ones too for as long as Slurm
-	// remembers them; others are missing in the answer. Returns ErrDown.
+	// Describe returns what Slurm knows of jobs by name, ended ones too for as long as
+	// Slurm remembers them; others are missing in the answer. Returns ErrDown.
 	Describe(ctx context.Context, refs []string) (map[string]Description, error)
 	// Requeue lets a batch job that runs or has ended run once more. Returns
 	// ErrNoJob, ErrRefused, ErrDown.
@@ -270,7 +264,7 @@ type Slurm interface {
 // GateName is the gate job's name in the queue.
 const GateName = "slurmbridge-gate"
 
-// serves reports whether the node is in one of the partitions.
+// Serves reports whether the node is in one of the partitions.
 func (n *Node) Serves(partitions []string) bool {
 	return slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) })
 }
@@ -278,7 +272,7 @@ func (n *Node) Serves(partitions []string) bool {
 // Plain writes the conditions as scontrol takes them.
 func (d Dependencies) Plain() string { return d.Without(nil) }
 
-// without writes the conditions as scontrol takes them, less those on a gate.
+// Without writes the conditions as scontrol takes them, less those on a gate.
 func (d Dependencies) Without(gates []GateState) string {
 	sep := ","
 	if d.Or {

@@ -6,20 +6,19 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// App is what is known of a job's application.
+// App is a job's application.
 type App struct {
 	Key     string
-	Profile *rlcore.Profile // nil = never seen to its end
+	Profile *rlcore.Profile // nil = no complete run is known
 }
 
-// Status is what the bridge knows after a look, for people and programs. It is
-// never changed once published.
+// Status is what the bridge knows after a poll. A published one never changes.
 type Status struct {
 	At           time.Time
 	Mode         Mode
 	Policy       string // that decides
 	Model        string // by which it decides, "" = by none
-	Wanted       string // that the settings name; another than Policy after a fall back, "" = not said
+	Wanted       string // the configured policy, another than Policy after a fall-back; "" = not known
 	Gate         string
 	Lease        time.Duration // left
 	Snap         *Snapshot
@@ -28,14 +27,14 @@ type Status struct {
 	Explanations map[string]*Explanation
 	Apps         map[string]App
 	Waiting      int
-	Window       int    // how many waiting jobs a decision looks at
-	Err          string // why the last look failed, "" = it didn't
-	// LookOK is when the last successful look was.
+	Window       int    // how many waiting jobs a decision considers
+	Err          string // why the last poll failed, "" = it didn't
+	// LookOK is the time of the last successful poll.
 	LookOK time.Time
-	// MaxDelayS is the longest that the bridge alone has kept any job waiting since
-	// the daemon started, s.
+	// MaxDelayS is the longest time in seconds that the bridge alone has kept any job waiting
+	// since the daemon started.
 	MaxDelayS float64
-	// HandsOff by ref: why the bridge leaves a job alone.
+	// Unmanaged says, by ref, why the bridge leaves a job alone.
 	Unmanaged map[string]string
 }
 

@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// tick runs one look a second, as events would cause it, for the given time.
+// tick runs the bridge once a second, as events would, for the given time.
 func tick(t testing.TB, b *loop.Bridge, m *model, d time.Duration) {
 	t.Helper()
 	for end := m.now.Add(d); m.now.Before(end); {
@@ -65,9 +65,9 @@ func TestUnknownRunsAlone(t *testing.T) {
 	}
 }
 
-// A group that waits for a GPU starts when it is free, however seldom Slurm looks
-// at its queue, at the price of one change.
-func TestNextGroupIsPushed(t *testing.T) {
+// However seldom Slurm looks at its queue, a successor starts when its GPU is free, at the
+// price of one change.
+func TestSuccessorIsPushed(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	m.dull = true
 	b := bridge(m, newMemory())
@@ -99,9 +99,9 @@ func TestNextGroupIsPushed(t *testing.T) {
 	}
 }
 
-// Jobs that wait for those on a GPU may start between two changes of a plan that
-// sends others there: never beside them unforeseen.
-func TestNobodySlipsIn(t *testing.T) {
+// A successor may start between two changes of a plan that sends other jobs to its GPU; it
+// must not start next to jobs that it was never checked with.
+func TestSuccessorStartsWhileItIsReplaced(t *testing.T) {
 	for busy := range 6 { // after which update the last running job ends
 		m := newModel(node("n1", 1, 8))
 		b := bridge(m, newMemory())
@@ -141,9 +141,9 @@ func TestNobodySlipsIn(t *testing.T) {
 	}
 }
 
-// Jobs that wait for a GPU, move to another, and are to be followed there by somebody
-// else's: whatever happens between the changes, neither starts beside the other.
-func TestNobodyStaysBehind(t *testing.T) {
+// One user's successor moves to another GPU while another user's group takes its place:
+// whatever happens between the changes, the two never share a GPU.
+func TestSuccessorMovesBeforeItsPlaceIsTaken(t *testing.T) {
 	for _, trouble := range []string{"end", "refusal"} {
 		for at := range 8 { // after which update the GPU they waited for becomes free, or which is refused half way
 			m := newModel(node("n1", 1, 8), node("n2", 1, 8))
@@ -209,9 +209,9 @@ func TestNobodyStaysBehind(t *testing.T) {
 	}
 }
 
-// A plan that fails half way through the jobs of a group leaves the others with what
-// they waited for before, or behind the gate: no word of their owner's.
-func TestHalfReleased(t *testing.T) {
+// After an update that failed half way through a group, the jobs it did not reach wait for
+// what they waited for before, or behind the gate; that is no edit of their owner's.
+func TestHalfReleasedGroup(t *testing.T) {
 	for _, fail := range []int{2, 4} { // in the update that puts the two aside, in the release
 		halfReleased(t, fail)
 	}
@@ -247,7 +247,7 @@ func halfReleased(t *testing.T, fail int) {
 	}
 }
 
-func TestOwnersWordStands(t *testing.T) {
+func TestEditedSharesAreKept(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	b := bridge(m, newMemory())
 	tick(t, b, m, time.Second)
@@ -289,8 +289,8 @@ func TestShadowChangesNothing(t *testing.T) {
 	}
 }
 
-// A task of an array is written down with its own number once, as it runs.
-func TestTasksAreNamed(t *testing.T) {
+// The journal gets the number of an array task once, when the task runs.
+func TestArrayTasksAreNamedOnce(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	mem := newMemory()
 	b := bridge(m, mem)
@@ -312,9 +312,9 @@ func TestTasksAreNamed(t *testing.T) {
 	}
 }
 
-// Who waits for a decision stands somewhere; who runs, is sent somewhere or waits
-// for something else doesn't.
-func TestPlace(t *testing.T) {
+// Jobs that wait for a decision have a position in the queue; jobs that run, were sent to a
+// GPU or wait for something else have none.
+func TestPositionInTheQueue(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	b := bridge(m, newMemory())
 	tick(t, b, m, time.Second)
@@ -342,8 +342,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Whoever was let go is not let go again: a second time there is nobody left.
-func TestLetGoTwice(t *testing.T) {
+// A second call finds no job to ungate.
+func TestUngatingAllTwice(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	mem := newMemory()
 	b := bridge(m, mem)
@@ -379,8 +379,8 @@ func TestLetGoTwice(t *testing.T) {
 	}
 }
 
-// draw makes a random cluster with a random load and a random history of
-// misfortunes, runs it to its end, and checks what must always hold.
+// draw draws a cluster, a load and a history of faults, runs it to its end, and checks the
+// invariants.
 func draw(t *rapid.T) {
 	gpus := rapid.IntRange(1, 3).Draw(t, "gpus a node")
 	nodes := rapid.IntRange(1, 2).Draw(t, "nodes")
@@ -410,8 +410,6 @@ func draw(t *rapid.T) {
 			return time.Duration(max(0, rapid.IntRange(-3, 2).Draw(t, "slip"))) * time.Second
 		}
 	}
-	// alive says whether a bridge has looked after the queue without a break:
-	// only then is sharing its doing alone.
 	m.started = func(j *mjob) {
 		on := m.on(j.Nodes, j.gpu)
 		sum := 0.0
@@ -503,7 +501,7 @@ func draw(t *rapid.T) {
 // death is how a bridge of these tests ends at a step.
 type death struct{}
 
-// lives does one look and reports whether the bridge survived it.
+// lives runs one tick and reports whether the bridge survived it.
 func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -521,8 +519,8 @@ func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 
 func TestWhateverHappens(t *testing.T) { rapid.Check(t, draw) }
 
-// A bridge that dies at any step leaves jobs that all run without it, within a
-// lease and one job's time each.
+// Wherever a bridge dies, all jobs run without it, within a lease and the run time of the
+// jobs before them.
 func TestDeathAtAnyStep(t *testing.T) {
 	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release"} {
 		t.Run(step, func(t *testing.T) {
@@ -565,8 +563,8 @@ func TestDeathAtAnyStep(t *testing.T) {
 	}
 }
 
-// A bridge that dies when it has just put a job of a waiting group back behind the gate
-// finds it there again: that was no edit of its owner's.
+// A bridge that died right after it put a member back behind the gate recognises its own
+// work: it is no edit of the owner's.
 func TestDeathAfterPuttingBack(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	mem := newMemory()
@@ -579,7 +577,7 @@ func TestDeathAfterPuttingBack(t *testing.T) {
 	if !second.Dependency.Has("afterany", first.Ref) {
 		t.Fatalf("the second waits for %q", second.Dependency.Raw)
 	}
-	// The first is requeued, somebody more urgent gets its GPU, and nothing is planned ahead.
+	// The first is requeued, a more urgent job gets its GPU, and nothing is planned ahead.
 	first.State, first.Nodes, first.GPUs, first.Start = job.Pending, "", nil, time.Time{}
 	first.Eligible = m.now.Add(10 * time.Minute)
 	m.submit("bob", time.Minute, nil, true).Priority = 2_000_000
@@ -604,8 +602,8 @@ func TestDeathAfterPuttingBack(t *testing.T) {
 	}
 }
 
-// While nothing happens nothing is sent to Slurm, with every kind of group about, and
-// with GPUs that stand idle because nobody may use them or has the cores to.
+// While nothing happens, nothing is sent to Slurm: with every kind of group, with a GPU that
+// no job may use, and with one whose node has no free cores.
 func TestQuietQueueIsLeftAlone(t *testing.T) {
 	for gpus := 1; gpus <= 2; gpus++ {
 		other, full := node("n3", 1, 16), node("n4", 1, 0)

@@ -12,8 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// follow starts a job that fills a GPU of the first of two nodes, and has others told
-// to follow it there together.
+// follow starts a job that fills a GPU, and n jobs that are to follow it there together.
 func follow(t *testing.T, n int) (b *loop.Bridge, m *model, long *mjob, next []*mjob) {
 	t.Helper()
 	m = newModel(node("n1", 1, 8))
@@ -33,9 +32,9 @@ func follow(t *testing.T, n int) (b *loop.Bridge, m *model, long *mjob, next []*
 	return b, m, long, next
 }
 
-// What an owner doesn't edit is given back to him: no share and no node of the
-// bridge's stays with a job that it leaves alone.
-func TestOwnerEditsOneThing(t *testing.T) {
+// An unmanaged job keeps no shares and no node of the bridge's: what its owner did not edit
+// is restored.
+func TestOwnerEditsOneValue(t *testing.T) {
 	for name, edit := range map[string]func(m *model, j, mate *mjob){
 		"dependency": func(m *model, j, mate *mjob) { m.depend(j, "afterany:"+mate.Ref) },
 		"nodes":      func(_ *model, j, _ *mjob) { j.ReqNodes = "n2" },
@@ -70,8 +69,8 @@ func TestOwnerEditsOneThing(t *testing.T) {
 	}
 }
 
-// A member that its owner holds goes back behind the gate at once, and the others
-// start without it. Released, it is planned with again.
+// A held member goes back behind the gate at once, and the others start without it. When its
+// owner releases it, it is planned with again.
 func TestHeldMember(t *testing.T) {
 	b, m, _, next := follow(t, 2)
 	j, mate := next[0], next[1]
@@ -99,8 +98,8 @@ func TestHeldMember(t *testing.T) {
 	}
 }
 
-// What no group can have is let go at once with what it asks for.
-func TestLeftToSlurm(t *testing.T) {
+// A job that can't be grouped is ungated at once, with what it asks for.
+func TestUnmanageableJobsAreUngated(t *testing.T) {
 	for name, c := range map[string]struct {
 		ask  func(j *mjob)
 		says string
@@ -137,9 +136,9 @@ func TestLeftToSlurm(t *testing.T) {
 	}
 }
 
-// A job that fails beside others isn't run again where other jobs have waited for its
-// end: they have seen it fail. Those the bridge sends after it don't count.
-func TestAwaitedIsNotRunAgain(t *testing.T) {
+// A job that failed while sharing isn't run again where other jobs waited for its end: they
+// have seen it fail. Jobs that the bridge sends after it don't count.
+func TestAwaitedJobIsNotRunAgain(t *testing.T) {
 	for name, wait := range map[string]func(m *model, v *mjob){
 		"nobody":           func(*model, *mjob) {},
 		"job without GPU":  func(m *model, v *mjob) { m.awaited = map[string]bool{v.Ref: true} },
@@ -174,8 +173,8 @@ func TestAwaitedIsNotRunAgain(t *testing.T) {
 	}
 }
 
-// A node that sleeps is woken when those that are awake don't do.
-func TestAsleep(t *testing.T) {
+// A sleeping node is woken only when the others are full.
+func TestSleepingNodeIsUsedLast(t *testing.T) {
 	asleep := node("n1", 1, 8)
 	asleep.Asleep = true
 	m := newModel(asleep, node("n2", 1, 8))
@@ -191,9 +190,9 @@ func TestAsleep(t *testing.T) {
 	}
 }
 
-// A job whose node goes out of service again and again before it starts is taken back,
-// and no worse for it.
-func TestNodesTroubleIsNobodysFault(t *testing.T) {
+// A job whose node goes down again and again before it starts is restored each time, and it
+// is no mark against the job.
+func TestFailingNodeIsNoMarkAgainstTheJob(t *testing.T) {
 	b := tracker.New()
 	down := node("n1", 1, 8)
 	down.Up = false
@@ -216,9 +215,9 @@ func TestNodesTroubleIsNobodysFault(t *testing.T) {
 	}
 }
 
-// Jobs are submitted one after the other: who comes while another already waits for
-// the GPU's jobs to end starts together with it. One that can't leaves it as it is.
-func TestLateComer(t *testing.T) {
+// A job that is submitted while another already waits for a busy GPU starts together with it
+// where the two fit; otherwise the waiting one stays as it is.
+func TestJobJoinsASuccessor(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	b := bridge(m, newMemory())
 	tick(t, b, m, time.Second)

@@ -9,9 +9,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
-// A user at a limit keeps no GPU from others, is not left to Slurm, and has as many
-// jobs run as he may, whatever the bridge knew before.
-func TestLimit(t *testing.T) {
+// A user at a limit blocks no GPU for others, keeps sharing, and runs as many jobs as the
+// limit allows.
+func TestUserAtALimit(t *testing.T) {
 	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
 	m.most = map[string]int{"ann": 2}
 	b := bridge(m, newMemory())
@@ -57,8 +57,8 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// One whose limit is the shares of one GPU shares it, rather than have it for one job
-// after the other.
+// A user whose limit is the shares of one GPU has several jobs on it, not one after the
+// other.
 func TestLimitOnShares(t *testing.T) {
 	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
 	m.mostShares = map[string]int{"ann": 100}
@@ -68,7 +68,7 @@ func TestLimitOnShares(t *testing.T) {
 	for range 12 {
 		jobs = append(jobs, m.submit("ann", 100*time.Second, app("a", 100, 0.3, 2000), true))
 	}
-	// They come apart, whoever was first.
+	// The jobs of a pair end at different times.
 	jobs[0].run = 30 * time.Second
 	begin := m.now
 	for m.now.Sub(begin) < time.Hour && !jobs[11].ended {
@@ -85,7 +85,7 @@ func TestLimitOnShares(t *testing.T) {
 	}
 }
 
-// A limit that is lifted is no limit a minute later, without anything ending.
+// A lifted limit is noticed within a minute, although no job ends.
 func TestLimitLifted(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	m.most = map[string]int{"ann": 1}
@@ -108,8 +108,8 @@ func TestLimitLifted(t *testing.T) {
 	}
 }
 
-// A node that is kept for others is left alone, and nothing else is: who may not use it
-// has the other nodes at once, and it too soon after it is open again.
+// Jobs that a node is closed to go to other nodes at once, and to that node soon after it is
+// open again; other jobs use it meanwhile.
 func TestClosedNode(t *testing.T) {
 	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
 	m.shut = map[string]string{"n1": "ann"}
@@ -136,7 +136,8 @@ func TestClosedNode(t *testing.T) {
 	}
 }
 
-// Where all nodes are closed they are tried less and less, and a job knows why it waits.
+// Where all nodes are closed to a job they are tried ever less often, and the job's position
+// says why it waits.
 func TestAllNodesClosed(t *testing.T) {
 	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
 	m.shut = map[string]string{"n1": "ann", "n2": "ann"}
@@ -168,9 +169,8 @@ func TestAllNodesClosed(t *testing.T) {
 	}
 }
 
-// A job that no limit will ever let start is Slurm's again, and what comes behind it
-// runs.
-func TestLimitOfTheJobItself(t *testing.T) {
+// A job that a limit will never let start is left to Slurm, and the next one runs.
+func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	m.most = map[string]int{"ann": 0}
 	b := bridge(m, newMemory())

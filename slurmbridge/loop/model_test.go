@@ -27,23 +27,23 @@ type model struct {
 	jobs  []*mjob
 	gates []*mgate
 	next  int64
-	// awaited are those that jobs without a GPU wait for.
+	// awaited are the jobs that jobs without a GPU wait for.
 	awaited map[string]bool
 	// fail makes the n-th update from now fail after it was applied to the first
 	// job of its list.
 	fail int
 	down bool
-	// dull: it looks at its queue twice a minute, and at what it is told to start.
+	// dull: it looks at its queue twice a minute, and at jobs with StartTime=now.
 	dull bool
-	// most is how many jobs of a user run at a time, as a QOS' MaxJobsPerUser; no entry =
-	// any number.
+	// most limits how many jobs of a user run at a time, as MaxJobsPerUser of a QOS; no entry
+	// = any number.
 	most map[string]int
-	// mostShares is the same of GPUs' shares, as an association's GrpTRES.
+	// mostShares limits a user's shares, as GrpTRES of an association.
 	mostShares map[string]int
-	// shut names, by node, the user whose jobs it isn't for, as a reservation's that is
-	// to come before they would end.
+	// shut names, by node, the user whose jobs can't start there, as with a reservation that
+	// begins before they would end.
 	shut map[string]string
-	// reason is what Slurm says of jobs beyond most, "" = that it is a QOS' limit.
+	// reason is the Reason of jobs over most, "" = the QOS's limit.
 	reason string
 	// slip, if set, says how much time passes after an update.
 	slip func() time.Duration
@@ -61,7 +61,7 @@ type mjob struct {
 	profil *rlcore.Profile
 	began  time.Time
 	now    bool   // to start at once
-	said   string // its AdminComment
+	said   string // AdminComment
 	fails  bool   // it ends badly
 }
 
@@ -224,7 +224,7 @@ func (m *model) runs(user string) int {
 	return n
 }
 
-// shares counts those that a user's jobs hold.
+// shares counts the shares that a user's jobs hold.
 func (m *model) shares(user string) int {
 	n := 0
 	for _, j := range m.jobs {
@@ -235,7 +235,7 @@ func (m *model) shares(user string) int {
 	return n
 }
 
-// on lists who runs on a GPU.
+// on lists the jobs that run on a GPU.
 func (m *model) on(node string, gpu int) []*mjob {
 	var out []*mjob
 	for _, j := range m.jobs {
@@ -382,7 +382,7 @@ func (m *model) Requeue(_ context.Context, ref string) error {
 	return fmt.Errorf("requeue %s: %w", ref, job.ErrRefused)
 }
 
-// Identify answers as slurmbridge.Apps from the model's own knowledge.
+// Identify implements loop.Apps with the profiles that the jobs were submitted with.
 func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (job.App, error) {
 	if f := m.find(j.Ref); f != nil && f.profil != nil {
 		return job.App{Key: f.profil.App, Profile: f.profil}, nil
@@ -435,7 +435,7 @@ func (m *memory) SaveTasks(_ context.Context, _ time.Time, tasks map[int64]strin
 	return nil
 }
 
-// fair foretells that sharers slow each other by the sum of what they ask for.
+// fair predicts that sharers slow each other by the sum of their GPU use.
 type fair struct{}
 
 func (fair) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcore.Profile) {

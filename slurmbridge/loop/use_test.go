@@ -10,8 +10,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 )
 
-// during is a policy that does something while it is asked, and then decides as
-// exclusive does.
+// during is a policy that calls a function while it decides, and then decides as exclusive
+// does.
 type during struct {
 	baseline.Exclusive
 	do func()
@@ -46,8 +46,8 @@ type trained struct{ named }
 
 func (trained) Model() string { return "7" }
 
-// Another policy decides from the next look on, and not before: one that comes while
-// a look decides waits for its end.
+// Another policy decides from the next tick on: one that comes while a tick decides waits
+// for its end.
 func TestUse(t *testing.T) {
 	m := newModel(node("n1", 2, 8))
 	b := bridge(m, newMemory())
@@ -117,7 +117,7 @@ func TestUseConcurrently(t *testing.T) {
 	}
 }
 
-// Exclusive, fallen back on, leaves no room beside a job for one that never comes.
+// After a fall-back to exclusive, no shares are left for a second job, which never comes.
 func TestFallBackThatNeverSharesGivesTheWholeGPU(t *testing.T) {
 	for _, c := range []struct {
 		policy rlcore.Policy

@@ -8,9 +8,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// TestSay: whoever shares is told with whom, who is left alone as well, and who
-// wrote nonsense; nobody's words are replaced but the bridge's own, and nothing is said twice.
-func TestSay(t *testing.T) {
+// AdminComments name a job's co-runners, and the terms of its comment that were ignored.
+// Comments that others wrote are never replaced, and none is written twice.
+func TestAdminComments(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	mem := newMemory()
 	b := bridge(m, mem)
