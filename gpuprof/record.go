@@ -193,6 +193,11 @@ func (r *Record) Ref() string {
 // DurationS is how long the job ran, s.
 func (r *Record) DurationS() float64 { return r.End.Sub(r.Start).Seconds() }
 
+// ControllerTime converts a time of the record to the controller's clock.
+func (r *Record) ControllerTime(t time.Time) time.Time {
+	return t.Add(time.Duration(r.ClockBehindS * float64(time.Second)))
+}
+
 // DropSeries makes the record small; its summary stays whole.
 func (r *Record) DropSeries() { r.Series, r.Peaks, r.Cut = nil, nil, true }
 

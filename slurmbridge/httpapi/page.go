@@ -17,7 +17,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi/chart"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 //go:embed page.html
@@ -29,8 +28,8 @@ var pageCSS string
 // Page is what the status page shows beyond the last look. Each may be nil: the page
 // then does without.
 type Page struct {
-	// Ran returns up to limit runs of jobs within that time.
-	Ran func(ctx context.Context, from, to time.Time, limit int) ([]journal.Ran, error)
+	// Running returns up to limit runs of jobs within that time.
+	Running func(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error)
 	// Outcomes returns what came of the runs that ended since then.
 	Outcomes func(ctx context.Context, since time.Time) ([]history.Outcome, error)
 }
@@ -107,7 +106,7 @@ type pages struct {
 type past struct {
 	at       time.Time
 	hours    int
-	ran      []journal.Ran
+	ran      []history.Run
 	outcomes []history.Outcome
 	trouble  string
 }
@@ -161,8 +160,8 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	from := now.Add(-time.Duration(hours) * time.Hour)
 	src := p.server.Page
 	var err error
-	if src.Ran != nil {
-		if h.ran, err = src.Ran(ctx, from, now, mostRuns); err != nil {
+	if src.Running != nil {
+		if h.ran, err = src.Running(ctx, from, now, mostRuns); err != nil {
 			h.trouble = "what ran before can't be read"
 		}
 	}

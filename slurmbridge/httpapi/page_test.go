@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // busy is a cluster in full work: nodes of four GPUs, that many waiting jobs, six
@@ -35,7 +34,7 @@ func busy(nodes, pending int) *Server {
 		Apps: map[string]job.App{}, Explanations: map[string]*job.Explanation{}, Unmanaged: map[string]string{"212": "its owner edited it"},
 		Snap: &job.Snapshot{At: now, Release: "22.05.8"}, Plan: &job.Plan{},
 	}
-	var past []journal.Ran
+	var past []history.Run
 	var outcomes []history.Outcome
 	id := 1000
 	for n := range nodes {
@@ -64,7 +63,7 @@ func busy(nodes, pending int) *Server {
 						continue
 					}
 					early := time.Duration(m*r.IntN(10)) * length / 30
-					past = append(past, journal.Ran{Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node, GPUs: []int{g}, Shares: 100 / members})
+					past = append(past, history.Run{Ref: ref, User: user, App: app, Start: at, End: end.Add(-early), Node: node, GPUs: []int{g}, Shares: 100 / members})
 					if members > 1 {
 						p := 1 + 0.5*r.Float64()
 						o := history.Outcome{Ref: ref, User: user, App: app, With: []string{"x"}, Predicted: p, Slowdown: max(1, p+0.08*r.NormFloat64()), Contract: 1.5}
@@ -107,7 +106,7 @@ func busy(nodes, pending int) *Server {
 		Status: func() *job.Status { return st }, Now: func() time.Time { return now.Add(4 * time.Second) }, Fresh: time.Minute,
 		Gatherer: prometheus.NewRegistry(),
 		Page: Page{
-			Ran:      func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) { return past, nil },
+			Running:  func(context.Context, time.Time, time.Time, int) ([]history.Run, error) { return past, nil },
 			Outcomes: func(context.Context, time.Time) ([]history.Outcome, error) { return outcomes, nil },
 		},
 	}
@@ -167,8 +166,8 @@ func TestPageEscapes(t *testing.T) {
 	s.Page.Outcomes = func(context.Context, time.Time) ([]history.Outcome, error) {
 		return []history.Outcome{{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1}}, nil
 	}
-	s.Page.Ran = func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) {
-		return []journal.Ran{{Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour), End: zero.Add(-time.Hour)}}, nil
+	s.Page.Running = func(context.Context, time.Time, time.Time, int) ([]history.Run, error) {
+		return []history.Run{{Ref: evil, User: evil, App: evil, Node: st.Snap.Nodes[0].Name, GPUs: []int{0}, Start: zero.Add(-3 * time.Hour), End: zero.Add(-time.Hour)}}, nil
 	}
 	st.LookOK = zero.Add(-time.Hour) // the error is shown
 	body := get(t, s.Handler(), "/").Body.String()
@@ -275,7 +274,7 @@ func TestPageInTrouble(t *testing.T) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	s = busy(1, 1)
-	s.Page.Ran = func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) {
+	s.Page.Running = func(context.Context, time.Time, time.Time, int) ([]history.Run, error) {
 		return nil, errors.New("/var/lib/secret: I/O error")
 	}
 	s.Status().Gate = ""
@@ -295,7 +294,7 @@ func TestPastIsReadOnce(t *testing.T) {
 	s := busy(1, 1)
 	n, now := 0, zero
 	s.Now = func() time.Time { return now }
-	s.Page.Ran = func(context.Context, time.Time, time.Time, int) ([]journal.Ran, error) { n++; return nil, nil }
+	s.Page.Running = func(context.Context, time.Time, time.Time, int) ([]history.Run, error) { n++; return nil, nil }
 	h := s.Handler()
 	for range 5 {
 		get(t, h, "/")

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // timeline is the picture of GPUs over time: a row each, bars for jobs. All x are
@@ -87,7 +86,7 @@ type cluster struct {
 }
 
 // layOut joins what was seen to run, what runs and what is planned.
-func layOut(st *job.Status, past []journal.Ran, w window) *cluster {
+func layOut(st *job.Status, past []history.Run, w window) *cluster {
 	c := &cluster{state: map[gpuKey]*GPU{}, spans: map[gpuKey][]span{}}
 	rep := MakeReport(st)
 	for i := range rep.GPUs {

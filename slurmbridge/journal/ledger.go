@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -264,14 +265,6 @@ func (e *entry) refusals() error {
 	return nil
 }
 
-// Intended is a group that shadow would have made.
-type Intended struct {
-	At time.Time `json:"at"`
-	job.Group
-	// Beside lists who runs where the group would have joined.
-	Beside []string `json:"beside,omitempty"`
-}
-
 // intentions keeps what shadow would have done with each job, the latest it says
 // before the job starts: of all its plans that one is nearest to what it would have
 // come to.
@@ -280,16 +273,16 @@ func (e *entry) intentions() error {
 		return nil
 	}
 	for i := range e.st.Plan.Groups {
-		in := Intended{At: e.at, Group: e.st.Plan.Groups[i].Group}
+		in := history.Intended{At: e.at, Group: e.st.Plan.Groups[i].Group}
 		if in.Kind == job.Join {
 			for k := range e.st.Snap.Jobs {
 				j := &e.st.Snap.Jobs[k]
 				if j.State != job.Pending && j.Nodes == in.Node && slices.Contains(j.GPUs, in.GPU) {
-					in.Beside = append(in.Beside, j.Ref)
+					in.Running = append(in.Running, j.Ref)
 				}
 			}
 		}
-		key := fmt.Sprint(in.Kind, in.Refs(), in.Beside)
+		key := fmt.Sprint(in.Kind, in.Refs(), in.Running)
 		var body []byte
 		for _, ref := range in.Refs() {
 			if e.meant[ref] == key {

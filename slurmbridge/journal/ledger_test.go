@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -55,13 +56,13 @@ func enter(t *testing.T, l *Journal, sts ...*job.Status) {
 	}
 }
 
-func over(t *testing.T, l *Journal) map[string]Ran {
+func over(t *testing.T, l *Journal) map[string]history.Run {
 	t.Helper()
-	all, err := l.Over(context.Background(), began, at(10_000), 100)
+	all, err := l.Ended(context.Background(), began, at(10_000), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]Ran{}
+	out := map[string]history.Run{}
 	for _, r := range all {
 		out[r.Ref] = r
 	}
@@ -84,7 +85,7 @@ func TestLedgerWaits(t *testing.T) {
 	// Which GPU the first is on is known a look later.
 	enter(t, l, busy, look(31, runs(gated, 25, 1), runs(chained, 26, 1), runs(held, 27, 0, 1)), look(60))
 	got := over(t, l)
-	want := Ran{
+	want := history.Run{
 		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0).Local(), Ready: at(0).Local(), Start: at(25).Local(), End: at(60).Local(),
 		Node: "n1", GPUs: []int{1}, Shares: 100, Group: 7, Mode: job.Active,
 	}
@@ -110,7 +111,7 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 	enter(t, l, look(1, j, waits("9", 0)), look(10, runs(j, 5, 0), runs(waits("2", 0), 6, 1)), look(20, j))
 	l = open(t, path)
 	enter(t, l, look(30, runs(j, 25, 0), runs(waits("4", 2), 21, 1)))
-	ran, err := l.Ran(context.Background(), at(0), at(100), 10)
+	ran, err := l.Running(context.Background(), at(0), at(100), 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,14 +157,14 @@ func TestLedgerOfShadow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(in) != 2 || len(in["1"].Members) != 2 || len(in["1"].Beside) != 1 || in["1"].Beside[0] != "8" || len(in["2"].Members) != 1 {
+	if len(in) != 2 || len(in["1"].Members) != 2 || len(in["1"].Running) != 1 || in["1"].Running[0] != "8" || len(in["2"].Members) != 1 {
 		t.Errorf("%+v", in)
 	}
 	refused, err := l.Refused(ctx, at(0), at(100))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Refused{{"GPU memory would not suffice at some moment", 1, 3}, {"a job asks not to share", 1, 3}}
+	want := []history.Refused{{Reason: "GPU memory would not suffice at some moment", Jobs: 1, Looks: 3}, {Reason: "a job asks not to share", Jobs: 1, Looks: 3}}
 	if !reflect.DeepEqual(refused, want) {
 		t.Errorf("got %v, want %v", refused, want)
 	}

@@ -39,9 +39,19 @@ func (j *Journal) SaveTasks(ctx context.Context, at time.Time, tasks map[int64]s
 // clocks is how far a node's clock may be off.
 const clocks = time.Hour
 
-// Task tells which array task ran under a job number from start to end; array 0 =
-// the job was no array task that anybody saw. A number means something else after
-// slurmctld has begun to count anew, so the times must agree.
+// TaskName names the job that ran under a number from start to end: "120_4" for an array task, else the
+// number.
+func (j *Journal) TaskName(ctx context.Context, id int64, start, end time.Time) (string, error) {
+	array, task, err := j.Task(ctx, id, start, end)
+	if err != nil || array == 0 {
+		return strconv.FormatInt(id, 10), err
+	}
+	return fmt.Sprintf("%d_%d", array, task), nil
+}
+
+// Task returns which array task ran under a job number from start to end; array 0 = no
+// poll showed that the job was one. A number means something else after slurmctld has
+// begun to count anew, so the times must agree.
 func (j *Journal) Task(ctx context.Context, id int64, start, end time.Time) (array, task int64, err error) {
 	err = j.db.QueryRowContext(ctx, `SELECT array, task FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
 		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&array, &task)

@@ -132,9 +132,11 @@ func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run,
 		b.runAlone(ctx, ending, &o)
 	}
 	delete(b.tracker.Endings, r.Ref)
-	if r.Fault {
-		b.tracker.Faulted[job.GPUAddr{Node: r.Node, GPU: r.GPU}] = true // the next look drops it where nobody is left
-		b.Log.Warn("MPS server failed: nobody joins its GPU until it is renewed", "node", r.Node, "gpu", r.GPU, "job", r.Ref)
+	if r.MPSFault {
+		for _, gpu := range r.GPUs {
+			b.tracker.Faulted[job.GPUAddr{Node: r.Node, GPU: gpu}] = true // the next poll drops it where no job is left
+			b.Log.Warn("MPS server failed: no job joins its GPU until it is renewed", "node", r.Node, "gpu", gpu, "job", r.Ref)
+		}
 	}
 	switch {
 	case o.Suspect != "":

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -52,10 +53,10 @@ func (l *ledger) Outcomes(context.Context, time.Time) ([]history.Outcome, error)
 func (l *ledger) record(m *model, j *mjob, others ...*mjob) {
 	r := history.Run{
 		ID: int64(len(l.runs) + 1), Ref: j.Ref, User: j.User, App: j.profil.App, Node: j.Nodes, Start: j.began, End: m.now,
-		Comment: j.Comment, Profile: j.profil, Whole: true, CardMemMiB: 12196,
+		Terms: job.ParseTerms(j.Comment), Profile: j.profil, Complete: true, Devices: []gpuprof.GPU{{MemMiB: 12196}},
 	}
 	for _, o := range others {
-		r.Others = append(r.Others, history.Beside{Ref: o.Ref, App: o.profil.App, Profile: o.profil, S: r.RunS(), Last: true})
+		r.CoRunners = append(r.CoRunners, history.CoRunner{Ref: o.Ref, App: o.profil.App, Profile: o.profil, OverlapS: r.DurationS(), AtEnd: true})
 	}
 	l.runs = append(l.runs, r)
 }
@@ -220,7 +221,7 @@ func TestFaultedServer(t *testing.T) {
 		tick(t, b, m, time.Second)
 	}
 	l.record(m, first, second)
-	l.runs[0].Fault = true
+	l.runs[0].MPSFault, l.runs[0].GPUs = true, []int{0}
 	tick(t, b, m, 2*time.Second)
 	third := m.submit("ann", time.Minute, p, true)
 	for !second.ended {

@@ -4,31 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
-
-// Ran is one run that ended, as store and journal know it.
-type Ran struct {
-	Ref, User string
-	Terms     job.Terms
-	// Arrive is since when nothing but its turn kept the job waiting; zero = nobody
-	// saw it wait.
-	Arrive, Start, End time.Time
-	Node               string
-	GPUs               []int
-	Whole              bool // it had asked for a whole GPU
-	Card               rlcore.GPUSpec
-	// Profile is what is known of its application, nil = nothing.
-	Profile *rlcore.Profile
-	// Outcome is what came of the run, nil = it was not judged.
-	Outcome *history.Outcome
-}
 
 const (
 	// sliceGPUs is how many GPUs a slice has at most. Values don't depend on the
@@ -40,18 +21,31 @@ const (
 	heldPart = 0.25
 )
 
-// Draw makes a mix of runs that ended in [from, to). It leaves the runs as they are.
-func Draw(from, to time.Time, ran []Ran, past []history.Outcome, rules Rules) *Mix {
+// drawn is a run that a mix may be drawn from.
+type drawn struct {
+	*history.Run
+	card  rlcore.GPUSpec
+	soloS float64 // how long it would have taken alone, s
+}
+
+// Draw makes a mix of those runs that ended in [from, to) of which there is a record; card is what is known of
+// the GPU of one. It leaves the runs as they are.
+func Draw(from, to time.Time, runs []history.Run, card func(*history.Run) rlcore.GPUSpec, past []history.Outcome, rules Rules) *Mix {
 	m := &Mix{Version: mixVersion, From: from.UTC(), To: to.UTC(), Rules: rules, LeftOut: map[string]int{}}
-	var kept []*Ran
-	for i := range ran {
-		if why := ran[i].leftOut(); why != "" {
+	var kept []*drawn
+	for i := range runs {
+		if runs[i].ID == 0 {
+			continue
+		}
+		r := &drawn{Run: &runs[i], card: card(&runs[i])}
+		r.soloS, _ = r.Solo()
+		if why := r.leftOut(); why != "" {
 			m.LeftOut[why]++
 			continue
 		}
-		kept = append(kept, &ran[i])
+		kept = append(kept, r)
 	}
-	slices.SortStableFunc(kept, func(a, b *Ran) int {
+	slices.SortStableFunc(kept, func(a, b *drawn) int {
 		return cmp.Or(a.arrive().Compare(b.arrive()), a.Start.Compare(b.Start), cmp.Compare(a.Ref, b.Ref))
 	})
 	if n := len(kept) - mostRuns; n > 0 {
@@ -79,7 +73,7 @@ func teaching(o *history.Outcome) history.Outcome {
 	}
 }
 
-func (r *Ran) leftOut() string {
+func (r *drawn) leftOut() string {
 	switch {
 	case len(r.GPUs) > 1:
 		return "more than one GPU"
@@ -87,49 +81,32 @@ func (r *Ran) leftOut() string {
 		return "nobody knows on which GPU"
 	case !r.End.After(r.Start):
 		return "it ran for no time"
-	case !(r.Card.MemMiB > 0):
+	case !(r.card.MemMiB > 0):
 		return "nobody knows its card"
-	case r.Profile != nil && r.Profile.Peak().MemMiB > r.Card.MemMiB:
+	case r.Profile != nil && r.Profile.Peak().MemMiB > r.card.MemMiB:
 		return "more memory than its card has"
-	case r.soloS() <= 0:
+	case r.soloS <= 0:
 		return "it failed beside others: nobody knows how long it takes alone"
 	}
 	return ""
 }
 
-// arrive is when the job arrived, its start where nobody saw it wait.
-func (r *Ran) arrive() time.Time {
-	if r.Arrive.IsZero() || r.Arrive.After(r.Start) {
+// arrive is when the job arrived, its start where no poll showed it waiting.
+func (r *drawn) arrive() time.Time {
+	if r.Ready.IsZero() || r.Ready.After(r.Start) {
 		return r.Start
 	}
-	return r.Arrive
-}
-
-// soloS is how long the run would have taken alone, s; 0 = nobody knows.
-func (r *Ran) soloS() float64 {
-	took := r.End.Sub(r.Start).Seconds()
-	o := r.Outcome
-	switch {
-	case o == nil || !o.Shared():
-		return took
-	case o.Suspect != "":
-		return 0
-	case o.Slowdown > 0 && o.SoloS > 0:
-		return o.SoloS
-	case o.Predicted >= 1:
-		return took / o.Predicted // it was cut short
-	}
-	return took / float64(1+len(o.With))
+	return r.Ready
 }
 
 // slice deals the runs out to slices: GPUs of one card, in the order of their names.
-func (m *Mix) slice(kept []*Ran) {
+func (m *Mix) slice(kept []*drawn) {
 	type gpu struct {
 		card rlcore.GPUSpec
 		node string
 		at   int
 	}
-	id := func(r *Ran) gpu { return gpu{r.Card, r.Node, r.GPUs[0]} }
+	id := func(r *drawn) gpu { return gpu{r.card, r.Node, r.GPUs[0]} }
 	jobs := map[gpu]bool{}
 	var gpus []gpu
 	for _, r := range kept {
@@ -152,14 +129,12 @@ func (m *Mix) slice(kept []*Ran) {
 	}
 	known := map[*rlcore.Profile]int{}
 	for _, r := range kept {
+		of := r.Job()
 		j := Job{
-			User: r.User, Profile: -1, ArriveS: r.arrive().Sub(m.From).Seconds(), SoloS: r.soloS(),
-			NoShare: r.Whole || r.Terms.NoShare, MaxSlowdown: r.Terms.MaxSlowdown, ArrayOnly: r.Terms.ArrayOnly,
+			User: of.User, Profile: -1, ArriveS: r.arrive().Sub(m.From).Seconds(), SoloS: r.soloS,
+			NoShare: of.NoShare, MaxSlowdown: of.MaxSlowdown, Array: of.Array, ArrayOnly: of.ArrayOnly,
 		}
-		if array, _, ok := strings.Cut(r.Ref, "_"); ok {
-			j.Array = array
-		}
-		if r.Arrive.IsZero() {
+		if r.Ready.IsZero() {
 			m.Guessed++
 		}
 		if p := r.Profile; p != nil {

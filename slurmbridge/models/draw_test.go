@@ -21,13 +21,13 @@ func TestDraw(t *testing.T) {
 	known := site(11, 1, 60, 3)
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 80).Draw(t, "n")
-		ran := make([]Ran, n)
+		ran := make([]history.Run, n)
 		for i := range ran {
 			start := day0.Add(time.Duration(rapid.IntRange(0, 1e6).Draw(t, "start")) * time.Second)
-			r := Ran{
-				Ref: rapid.SampledFrom([]string{"1", "2_3", "4"}).Draw(t, "ref"), User: "ann", Start: start,
+			r := history.Run{
+				ID: int64(i + 1), Ref: rapid.SampledFrom([]string{"1", "2_3", "4"}).Draw(t, "ref"), User: "ann", Start: start,
 				End:  start.Add(time.Duration(rapid.IntRange(-5, 5000).Draw(t, "took")) * time.Second),
-				Node: rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(t, "node"), GPUs: []int{rapid.IntRange(0, 3).Draw(t, "gpu")}, Card: rlcore.TitanXp,
+				Node: rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(t, "node"), GPUs: []int{rapid.IntRange(0, 3).Draw(t, "gpu")}, Devices: titanXp(),
 			}
 			switch rapid.IntRange(0, 9).Draw(t, "kind") {
 			case 0:
@@ -35,9 +35,9 @@ func TestDraw(t *testing.T) {
 			case 1:
 				r.GPUs = []int{0, 1}
 			case 2:
-				r.Card = rlcore.GPUSpec{}
+				r.Devices = nil
 			case 3:
-				r.Card.MemMiB = 100
+				r.Devices[0].MemMiB = 100
 				r.Profile = known[rapid.IntRange(0, 10).Draw(t, "app")].Profile
 			case 4:
 				r.Outcome = &history.Outcome{With: []string{"9"}, Suspect: "memory"}
@@ -47,11 +47,11 @@ func TestDraw(t *testing.T) {
 				r.Profile = known[rapid.IntRange(0, 10).Draw(t, "app")].Profile
 			}
 			if rapid.Bool().Draw(t, "seen") {
-				r.Arrive = start.Add(-time.Duration(rapid.IntRange(-100, 5000).Draw(t, "waited")) * time.Second)
+				r.Ready = start.Add(-time.Duration(rapid.IntRange(-100, 5000).Draw(t, "waited")) * time.Second)
 			}
 			ran[i] = r
 		}
-		m := Draw(day0, day0.AddDate(0, 0, 14), ran, nil, rules)
+		m := Draw(day0, day0.AddDate(0, 0, 14), ran, cardOf, nil, rules)
 		learn, held := m.Sizes()
 		total := learn + held
 		for _, k := range m.LeftOut {
@@ -84,19 +84,13 @@ func TestDraw(t *testing.T) {
 	})
 }
 
-func TestSoloTimes(t *testing.T) {
-	run := Ran{Start: day0, End: day0.Add(120 * time.Second)}
-	for want, o := range map[float64]*history.Outcome{
-		120: nil,
-		100: {With: []string{"2"}, Slowdown: 1.2, SoloS: 100},
-		80:  {With: []string{"2"}, Predicted: 1.5}, // cut short
-		40:  {With: []string{"2", "3"}},            // and nothing was foreseen
-		0:   {With: []string{"2"}, Suspect: "memory", Slowdown: 1.2, SoloS: 100},
-	} {
-		run.Outcome = o
-		if got := run.soloS(); math.Abs(got-want) > 1e-9 {
-			t.Errorf("%+v: %v s, want %v", o, got, want)
-		}
+// A run that only polls showed is none to learn from: nothing tells what it ran on.
+func TestRunsWithoutARecordAreNotDrawn(t *testing.T) {
+	ran := site(20, 1, 60, 1)
+	ran[3].ID = 0
+	m := Draw(day0, day0.AddDate(0, 0, 14), ran, cardOf, nil, rules)
+	if learn, held := m.Sizes(); learn+held != 19 || len(m.LeftOut) != 0 {
+		t.Errorf("%d runs, left out %v", learn+held, m.LeftOut)
 	}
 }
 
@@ -110,7 +104,7 @@ func TestDrawBounds(t *testing.T) {
 		{Ref: "3", End: to.Add(time.Second), Broken: true},
 		{Ref: "4", End: day0, Cleared: true},
 	}
-	m := Draw(day0, to, ran, past, rules)
+	m := Draw(day0, to, ran, cardOf, past, rules)
 	if learn, held := m.Sizes(); learn != mostRuns*3/4 || held != mostRuns/4 || m.LeftOut["the latest 4000 are enough"] != 100 {
 		t.Errorf("%d and %d, %v", learn, held, m.LeftOut)
 	}
@@ -122,7 +116,7 @@ func TestDrawBounds(t *testing.T) {
 	}
 	// What is known of their order doesn't matter.
 	rand.New(rand.NewPCG(1, 1)).Shuffle(len(ran), func(i, k int) { ran[i], ran[k] = ran[k], ran[i] })
-	if again := Draw(day0, to, ran, past, rules); !reflect.DeepEqual(m, again) {
+	if again := Draw(day0, to, ran, cardOf, past, rules); !reflect.DeepEqual(m, again) {
 		t.Error("in another order it is another mix")
 	}
 }
@@ -145,9 +139,9 @@ func TestBelieved(t *testing.T) {
 		}
 	}
 	pace := func(past []history.Outcome) float64 {
-		w := newWorld(Draw(day0, day0.AddDate(0, 0, 14), ran, past, rules))
+		w := newWorld(Draw(day0, day0.AddDate(0, 0, 14), ran, cardOf, past, rules))
 		a, b := w.slices[0][0].Truth, w.slices[0][1].Truth
-		d := w.truth.of(&rlcore.TitanXp)
+		d := w.truth.On(&rlcore.TitanXp)
 		demands := demandsOf(a, b)
 		s := d.Slowdowns(nil, []*rlcore.Profile{a, b}, demands)
 		if alone := d.Slowdowns(nil, []*rlcore.Profile{a}, demands[:1]); alone[0] > 1+1e-9 {
@@ -162,7 +156,7 @@ func TestBelieved(t *testing.T) {
 
 // FuzzMix: whatever is in a file, it is refused or can be played.
 func FuzzMix(f *testing.F) {
-	text, err := Draw(day0, day0.AddDate(0, 0, 14), site(30, 2, 45, 1), nil, rules).Encode()
+	text, err := Draw(day0, day0.AddDate(0, 0, 14), site(30, 2, 45, 1), cardOf, nil, rules).Encode()
 	if err != nil {
 		f.Fatal(err)
 	}

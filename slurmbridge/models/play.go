@@ -3,7 +3,6 @@ package models
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 
@@ -17,9 +16,8 @@ import (
 // world is a mix made ready to be played.
 type world struct {
 	mix    *Mix
-	base   map[*rlcore.Profile]*rlcore.Profile // an application's profile by a job's own
 	slices [][]sim.Arrival
-	truth  *believed
+	truth  *history.Truth
 	// drawSets is how many job sets are drawn to judge by.
 	drawSets int
 }
@@ -32,7 +30,7 @@ func (m *Mix) model() *interference.Model {
 }
 
 func newWorld(m *Mix) *world {
-	w := &world{mix: m, base: map[*rlcore.Profile]*rlcore.Profile{}, drawSets: judgeSets}
+	w := &world{mix: m, drawSets: judgeSets, truth: history.NewTruth(m.model(), interference.New(&contention.MPS))}
 	type length struct {
 		profile int
 		soloS   float64
@@ -46,87 +44,23 @@ func newWorld(m *Mix) *world {
 				User: j.User, NoShare: j.NoShare, MaxSlowdown: j.MaxSlowdown, Array: j.Array, ArrayOnly: j.ArrayOnly, SubmitS: j.ArriveS,
 			}}
 			key := length{j.Profile, j.SoloS}
-			if own[key] == nil {
-				own[key] = w.truthOf(j)
-			}
-			jobs[k].Truth = own[key]
 			if j.Profile >= 0 {
 				jobs[k].Profile = m.Profiles[j.Profile]
 			}
+			if own[key] == nil {
+				own[key] = w.truth.Alone(jobs[k].Profile, j.SoloS)
+			}
+			jobs[k].Truth = own[key]
 		}
 		w.slices = append(w.slices, jobs)
 	}
-	w.truth = &believed{base: w.base, learned: m.model(), blank: interference.New(&contention.MPS)}
 	return w
-}
-
-// truthOf is what a job really does alone: its application's shape over the time
-// that this run took.
-func (w *world) truthOf(j *Job) *rlcore.Profile {
-	if j.Profile < 0 {
-		return &rlcore.Profile{DurationS: j.SoloS, PeriodS: j.SoloS, Series: []rlcore.Use{{}}}
-	}
-	p := w.mix.Profiles[j.Profile].Stretched(j.SoloS)
-	w.base[p] = w.mix.Profiles[j.Profile]
-	return p
 }
 
 // tools makes a guard and a model for one who decides.
 func (w *world) tools() dqn.Tools {
 	m := w.mix.model()
 	return dqn.Tools{Guard: w.mix.Rules.guard(m), Predictor: m}
-}
-
-// believed is how sharers slow each other: as the contention law has it at each
-// instant, times what the site's co-runs have taught. Several simulations may ask it
-// at once.
-type believed struct {
-	base           map[*rlcore.Profile]*rlcore.Profile
-	learned, blank rlcore.Predictor
-
-	mu      sync.Mutex
-	members []*rlcore.Profile
-	a, b    []rlcore.Prediction
-}
-
-// corrected is what the model adds to the part of a slowdown above 1 before it
-// multiplies by what it learned; see rlcore/LEARNING.md.
-const corrected = 0.1
-
-// of makes the truth for GPUs of one card.
-func (b *believed) of(card *rlcore.GPUSpec) sim.Truth { return &onCard{b, card} }
-
-type onCard struct {
-	*believed
-	card *rlcore.GPUSpec
-}
-
-// Slowdowns implements sim.Truth.
-func (t *onCard) Slowdowns(dst []float64, p []*rlcore.Profile, d []contention.Demand) []float64 {
-	dst = contention.MPS.Slowdowns(dst, d)
-	if len(p) < 2 {
-		return dst
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.members, t.a, t.b = t.members[:0], t.a[:0], t.b[:0]
-	for _, x := range p {
-		base := t.base[x]
-		if base == nil {
-			base = x
-		}
-		t.members = append(t.members, base)
-		t.a, t.b = append(t.a, rlcore.Prediction{}), append(t.b, rlcore.Prediction{})
-	}
-	t.learned.Predict(t.a, t.card, t.members)
-	t.blank.Predict(t.b, t.card, t.members)
-	for i := range dst {
-		by := (t.a[i].Slowdown - 1 + corrected) / (t.b[i].Slowdown - 1 + corrected)
-		if by > 0 {
-			dst[i] = max(1, 1-corrected+by*(dst[i]-1+corrected))
-		}
-	}
-	return dst
 }
 
 // blockJobs is how many jobs that came one after the other stay together when job
@@ -142,7 +76,7 @@ func blocks(jobs int) int { return jobs / blockJobs }
 // so is that from a block's last to the job after it. at once: all come at the start.
 func (w *world) draw(slice, from, to, n int, atOnce bool, r *rand.Rand) sim.Config {
 	s := &w.mix.Slices[slice]
-	cfg := sim.Config{Truth: w.truth.of(&s.Card)}
+	cfg := sim.Config{Truth: w.truth.On(&s.Card)}
 	for range s.GPUs {
 		cfg.GPUs = append(cfg.GPUs, s.Card)
 	}

@@ -15,7 +15,7 @@ import (
 func small(t testing.TB) *Round {
 	t.Helper()
 	return &Round{
-		Mix: Draw(day0, day0.AddDate(0, 0, 14), site(1000, 2, 35, 1), nil, rules), Seed: 5, Rounds: 5, Sets: 20, Base: spoil(t, builtIn(t)), Version: "test",
+		Mix: Draw(day0, day0.AddDate(0, 0, 14), site(1000, 2, 35, 1), cardOf, nil, rules), Seed: 5, Rounds: 5, Sets: 20, Base: spoil(t, builtIn(t)), Version: "test",
 	}
 }
 
@@ -98,9 +98,9 @@ func TestRoundRollsBack(t *testing.T) {
 }
 
 func TestRoundRefuses(t *testing.T) {
-	few := Draw(day0, day0.AddDate(0, 0, 14), site(60, 2, 45, 1), nil, rules)
-	spread := Draw(day0, day0.AddDate(0, 0, 14), site(300, 240, 45, 1), nil, rules) // one or two on each GPU
-	for name, m := range map[string]*Mix{"few": few, "spread": spread, "none": Draw(day0, day0.AddDate(0, 0, 14), nil, nil, rules)} {
+	few := Draw(day0, day0.AddDate(0, 0, 14), site(60, 2, 45, 1), cardOf, nil, rules)
+	spread := Draw(day0, day0.AddDate(0, 0, 14), site(300, 240, 45, 1), cardOf, nil, rules) // one or two on each GPU
+	for name, m := range map[string]*Mix{"few": few, "spread": spread, "none": Draw(day0, day0.AddDate(0, 0, 14), nil, cardOf, nil, rules)} {
 		if _, err := (&Round{Mix: m}).Run(t.Context()); !errors.Is(err, ErrTooFew) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -1,7 +1,6 @@
-// Package receipt works out what the bridge did in some days, and what it would
-// have done where it only watched: jobs grouped, GPU-hours, slowdowns, waits by
-// user and account, contracts, memory failures, what the guard refused. It reads
-// nothing itself: Make is a pure function of what store and journal kept.
+// Package receipt works out what the bridge did in some days, and what it would have done in shadow mode:
+// jobs grouped, GPU-hours, slowdowns, waits by user and account, contracts, memory failures, what the guard
+// refused. It reads nothing itself: Make is a pure function of the runs that ended.
 package receipt
 
 import (
@@ -13,39 +12,17 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
-	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
-// Job is one run that ended in the time of the receipt, with all that was kept of
-// it.
-type Job struct {
-	Ref, User, Account, Partition, App string
-	Mode                               job.Mode
-	// Ready is since when nothing but its turn kept the job waiting; zero = nobody
-	// saw it wait. Start and End are the node's where there is a record.
-	Ready, Start, End time.Time
-	GPUs              []string // names that are the same for the same GPU
-	Whole             int      // whole GPUs that it asked for, 0 = a share
-	Terms             job.Terms
-	// Outcome is what came of the run, nil = it was not judged.
-	Outcome *history.Outcome
-	// Profile is what is known of its application today, nil = nothing.
-	Profile *rlcore.Profile
-}
-
-func (j *Job) hours() float64 { return max(0, j.End.Sub(j.Start).Hours()) }
-
-// Input is what store and journal kept.
+// Input is what a receipt is made from.
 type Input struct {
 	From, To time.Time
-	Mode     job.Mode // the settings', for jobs that nobody noted one of
-	Jobs     []Job
+	Mode     job.Mode // of the settings, for runs that no poll showed
+	Jobs     []history.Run
 	Groups   []job.Group
-	Intended map[string]journal.Intended // of shadow, by ref
-	Refused  []journal.Refused
-	// Replay is the world in which to run the jobs once more; nil = don't.
+	Intended map[string]history.Intended // in shadow mode, by ref
+	Refused  []history.Refused
+	// Replay is the world in which the jobs are replayed; nil = they aren't.
 	Replay *World
 }
 
@@ -58,10 +35,10 @@ type Receipt struct {
 	Policies []string       `json:"policies"`
 	Jobs     int            `json:"jobs"`
 	Users    int            `json:"users"`
-	Shared   int            `json:"jobs_shared"`   // that ran beside others
+	Shared   int            `json:"jobs_shared"`   // that shared a GPU
 	Grouped  int            `json:"jobs_grouped"`  // in groups of several that were made
 	Groups   int            `json:"groups"`        // of several that were made
-	Intended int            `json:"jobs_intended"` // that shadow would have put beside others
+	Intended int            `json:"jobs_intended"` // that would have shared one in shadow mode
 	Hours    Hours          `json:"gpu_hours"`
 	// Predicted covers the groups that were made, in shadow those intended.
 	Predicted Slowdown          `json:"slowdown_predicted"`
@@ -69,7 +46,7 @@ type Receipt struct {
 	Points    []Point           `json:"slowdowns,omitempty"`
 	Contracts Contracts         `json:"contracts"`
 	Failures  []Failure         `json:"memory_failures"`
-	Refused   []journal.Refused `json:"guard"`
+	Refused   []history.Refused `json:"guard"`
 	Replay    *Replay           `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
 	NoReplay string   `json:"no_replay,omitempty"`
@@ -146,21 +123,19 @@ func Make(in *Input) *Receipt {
 		Policies: []string{}, Failures: []Failure{}, Method: []string{},
 	}
 	if r.Refused == nil {
-		r.Refused = []journal.Refused{}
+		r.Refused = []history.Refused{}
 	}
 	users := map[string]bool{}
 	active := 0
 	for i := range in.Jobs {
 		j := &in.Jobs[i]
-		if j.Mode == "" {
-			j.Mode = in.Mode
-		}
-		r.Modes[string(j.Mode)]++
+		mode := cmp.Or(j.Mode, in.Mode)
+		r.Modes[string(mode)]++
 		users[j.User] = true
 		if j.Outcome != nil && j.Outcome.Shared() {
 			r.Shared++
 		}
-		if j.Mode == job.Active {
+		if mode == job.Active {
 			active++
 		}
 	}
@@ -219,7 +194,7 @@ func (r *Receipt) groups(in *Input) {
 		own := map[string]bool{}
 		only := x.Group
 		only.Members = slices.DeleteFunc(slices.Clone(x.Members), func(m job.Member) bool { return m.Ref != ref })
-		add(&only, own, len(x.Members)-len(only.Members)+len(x.Beside))
+		add(&only, own, len(x.Members)-len(only.Members)+len(x.Running))
 		maps.Copy(intended, own)
 	}
 	r.Grouped, r.Intended = len(grouped), len(intended)
@@ -232,36 +207,35 @@ func (r *Receipt) groups(in *Input) {
 }
 
 // hours compares GPU-hours.
-func (r *Receipt) hours(jobs []Job) {
+func (r *Receipt) hours(jobs []history.Run) {
 	type span struct{ from, to time.Time }
 	on := map[string][]span{}
 	h := &r.Hours
 	for i := range jobs {
 		j := &jobs[i]
-		if j.Start.IsZero() || !j.End.After(j.Start) {
+		if !j.Took() {
 			continue
 		}
 		n := float64(max(1, len(j.GPUs)))
-		for _, g := range j.GPUs {
+		for _, g := range j.GPUNames() {
 			on[g] = append(on[g], span{j.Start, j.End})
 		}
+		took := j.End.Sub(j.Start).Hours()
 		if len(j.GPUs) == 0 {
-			h.Used += j.hours() // nobody knows where: it counts as its own GPU
+			h.Used += took // its GPU is not known: it counts as one of its own
 		}
-		worth, how := solo(j)
-		worth *= n
-		switch how {
-		case measured:
-			h.Measured += worth
-		case byProfile:
-			h.ByProfile += worth
-		case byGuess:
-			h.ByGuess += worth
-		case lost:
-			h.Lost += n * j.hours()
+		switch solo, basis := j.Solo(); basis {
+		case history.Measured:
+			h.Measured += took * n
+		case history.ByProfile:
+			h.ByProfile += solo / 3600 * n
+		case history.BySlowdown:
+			h.ByGuess += solo / 3600 * n
+		case history.Lost:
+			h.Lost += n * took
 		}
 	}
-	for _, gpu := range slices.Sorted(maps.Keys(on)) { // in order: a sum of floats depends on it
+	for _, gpu := range slices.Sorted(maps.Keys(on)) { // in order: a sum of floats depends on the order
 		spans := on[gpu]
 		slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
 		var end time.Time
@@ -279,39 +253,8 @@ func (r *Receipt) hours(jobs []Job) {
 	h.Saved = h.OneByOne - h.Used
 }
 
-type basis int
-
-const (
-	measured basis = iota
-	byProfile
-	byGuess
-	lost
-)
-
-// solo is how many hours a run would have taken alone, and how that is known. A
-// run that failed for having company is worth nothing: it has to be repeated.
-func solo(j *Job) (hours float64, how basis) {
-	o := j.Outcome
-	switch {
-	case o == nil || !o.Shared():
-		return j.hours(), measured
-	case o.Suspect != "":
-		return 0, lost
-	case o.Slowdown > 0 && o.SoloS > 0:
-		return o.SoloS / 3600, byProfile
-	}
-	// It was cut short, or is no whole run: what it did is its time less what its
-	// company took. Where nothing was foreseen it is held to have done the least:
-	// one of n sharers.
-	slow := o.Predicted
-	if !(slow >= 1) {
-		slow = float64(1 + len(o.With))
-	}
-	return j.hours() / slow, byGuess
-}
-
 // outcomes counts what came of runs beside others.
-func (r *Receipt) outcomes(jobs []Job) {
+func (r *Receipt) outcomes(jobs []history.Run) {
 	var seen []valued
 	cleared := map[string]bool{}
 	for i := range jobs {

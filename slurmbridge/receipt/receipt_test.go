@@ -19,7 +19,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -30,10 +29,10 @@ func at(min float64) time.Time { return began.Add(time.Duration(min * float64(ti
 var light = &rlcore.Profile{App: "light", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}, Runs: 3}
 
 // ran is a job of an application of an hour that ran from one minute to another.
-func ran(ref, user string, ready, from, to float64, with ...string) Job {
-	j := Job{
+func ran(ref, user string, ready, from, to float64, with ...string) history.Run {
+	j := history.Run{
 		Ref: ref, User: user, Account: "lab", Partition: "gpu", App: "light", Mode: job.Active,
-		Ready: at(ready), Start: at(from), End: at(to), GPUs: []string{"n1/0"}, Profile: light,
+		Ready: at(ready), Start: at(from), End: at(to), Node: "n1", GPUs: []int{0}, Profile: light,
 	}
 	o := &history.Outcome{Ref: ref, User: user, App: "light", State: "COMPLETED", With: with, End: j.End, SoloS: 3600}
 	o.Slowdown = (to - from) / 60
@@ -69,7 +68,7 @@ func TestWhatWasDone(t *testing.T) {
 	a, b, c := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1"), ran("3", "ann", 0, 75, 135)
 	a.Outcome.Contract, b.Outcome.Contract = 1.2, 1.5
 	a.Outcome.Broken = true
-	in := &Input{From: at(-10), To: at(200), Jobs: []Job{a, b, c}, Groups: []job.Group{
+	in := &Input{From: at(-10), To: at(200), Jobs: []history.Run{a, b, c}, Groups: []job.Group{
 		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1}, {Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.3}}},
 		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "3", State: job.MemberEnded, Start: at(0), Predicted: 1}}},
 		{Kind: job.StartNow, State: job.Done, Policy: "dqn", Members: []job.Member{{Ref: "8"}, {Ref: "9"}}}, // taken back
@@ -98,7 +97,7 @@ func TestRunsThatFailed(t *testing.T) {
 	cut.Outcome.State, cut.Outcome.Slowdown, cut.Outcome.Predicted = "CANCELLED", 0, 1.5
 	bad.Outcome.State, bad.Outcome.Slowdown, bad.Outcome.Suspect, bad.Outcome.Again = "FAILED", 0, "GPU memory was nearly full", true
 	again.Outcome.State, again.Outcome.Slowdown, again.Outcome.Cleared = "FAILED", 0, true
-	r := Make(&Input{Jobs: []Job{cut, bad, again}})
+	r := Make(&Input{Jobs: []history.Run{cut, bad, again}})
 	near(t, "by guess", r.Hours.ByGuess, 20./60)
 	near(t, "lost", r.Hours.Lost, 0.5)
 	near(t, "measured", r.Hours.Measured, 10./60)
@@ -110,19 +109,19 @@ func TestRunsThatFailed(t *testing.T) {
 	o := *cut.Outcome
 	o.Predicted = 0
 	nobody.Outcome = &o
-	near(t, "nothing was foreseen", Make(&Input{Jobs: []Job{nobody}}).Hours.ByGuess, 0.25)
+	near(t, "nothing was foreseen", Make(&Input{Jobs: []history.Run{nobody}}).Hours.ByGuess, 0.25)
 }
 
 func TestShadow(t *testing.T) {
-	var jobs []Job
-	intended := map[string]journal.Intended{}
+	var jobs []history.Run
+	intended := map[string]history.Intended{}
 	for i := range 4 {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%2), 0, float64(60*i), float64(60*i+60))
 		j.Mode = job.Shadow
 		jobs = append(jobs, j)
-		intended[j.Ref] = journal.Intended{Group: job.Group{Policy: "dqn", Members: []job.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}}}}
+		intended[j.Ref] = history.Intended{Group: job.Group{Policy: "dqn", Members: []job.Member{{Ref: j.Ref, Predicted: 1.1}, {Ref: "x"}}}}
 	}
-	intended["3"] = journal.Intended{Group: job.Group{Members: []job.Member{{Ref: "3", Predicted: 1}}}} // alone
+	intended["3"] = history.Intended{Group: job.Group{Members: []job.Member{{Ref: "3", Predicted: 1}}}} // alone
 	r := Make(&Input{Mode: job.Shadow, Jobs: jobs, Intended: intended, Replay: world()})
 	if r.Intended != 3 || r.Grouped != 0 || r.Predicted.Jobs != 3 || r.Modes["shadow"] != 4 {
 		t.Errorf("%+v", r)
@@ -153,14 +152,14 @@ func TestReplayKeepsRules(t *testing.T) {
 	never := ran("1", "ann", 0, 0, 60)
 	never.Terms.NoShare = true
 	whole := ran("2", "bob", 0, 60, 120)
-	whole.Whole = 1
+	whole.WholeGPUs = 1
 	two := ran("3", "bob", 0, 60, 120)
-	two.Whole = 2
+	two.WholeGPUs = 2
 	unseen := ran("4", "bob", 0, 60, 120)
 	unseen.Ready = time.Time{}
 	unknown := ran("5", "bob", 0, 120, 180)
 	unknown.Profile = nil
-	r, err := w.Run([]Job{never, whole, two, unseen, unknown})
+	r, err := w.Run([]history.Run{never, whole, two, unseen, unknown})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,10 +174,10 @@ func TestReplayKeepsRules(t *testing.T) {
 		t.Errorf("%+v", r.All)
 	}
 	w.Limit = 1
-	if r, err = w.Run([]Job{never, whole}); err != nil || r.Jobs != 1 {
+	if r, err = w.Run([]history.Run{never, whole}); err != nil || r.Jobs != 1 {
 		t.Errorf("%+v %v", r, err)
 	}
-	if _, err := (&World{Card: w.Card, Decider: w.Decider}).Run([]Job{never}); err == nil {
+	if _, err := (&World{Card: w.Card, Decider: w.Decider}).Run([]history.Run{never}); err == nil {
 		t.Error("replayed without a GPU")
 	}
 }
@@ -188,7 +187,7 @@ func TestReplayKeepsRules(t *testing.T) {
 func TestSums(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 12).Draw(t, "n")
-		var jobs []Job
+		var jobs []history.Run
 		sum, longest := 0.0, 0.0
 		for i := range n {
 			from := rapid.Float64Range(0, 500).Draw(t, "from")
@@ -198,7 +197,7 @@ func TestSums(t *testing.T) {
 				with = []string{"x"}
 			}
 			j := ran(fmt.Sprint(i), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "user"), from-rapid.Float64Range(0, 60).Draw(t, "wait"), from, from+length, with...)
-			j.GPUs = []string{rapid.SampledFrom([]string{"g0", "g1"}).Draw(t, "gpu")}
+			j.GPUs = []int{rapid.IntRange(0, 1).Draw(t, "gpu")}
 			jobs = append(jobs, j)
 			sum += length / 60
 			longest = max(longest, length/60)
@@ -236,7 +235,7 @@ func TestHostileNames(t *testing.T) {
 	a.Account, a.App, a.Outcome.App, a.Outcome.User = evil, evil, evil, evil
 	a.Outcome.Broken, a.Outcome.Contract = true, 1.1
 	b.Outcome.Suspect, b.Outcome.With, b.Outcome.User = evil, []string{evil}, evil
-	r := Make(&Input{Jobs: []Job{a, b}, Replay: world(), Refused: []journal.Refused{{Reason: evil, Jobs: 1, Looks: 1}}})
+	r := Make(&Input{Jobs: []history.Run{a, b}, Replay: world(), Refused: []history.Refused{{Reason: evil, Jobs: 1, Looks: 1}}})
 	var page, text bytes.Buffer
 	if err := r.HTML(&page, 10); err != nil {
 		t.Fatal(err)
@@ -276,12 +275,12 @@ func TestNothing(t *testing.T) {
 
 // Thousands of jobs are still one page.
 func TestOnePage(t *testing.T) {
-	var jobs []Job
+	var jobs []history.Run
 	w := world()
 	w.Nodes[0].GPUs = 64
 	for i := range 1500 {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%300), float64(i)/4, float64(i)/4+5, float64(i)/4+70, "x")
-		j.GPUs = []string{fmt.Sprint("n1/", i%64)}
+		j.GPUs = []int{i % 64}
 		j.Outcome.Contract, j.Outcome.Broken = 1.05, true
 		jobs = append(jobs, j)
 	}

@@ -9,12 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
-	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -22,7 +21,8 @@ import (
 // sharing.
 type World struct {
 	Nodes []job.Node
-	Card  plan.Card
+	// Card is what the settings say of GPUs of a type.
+	Card func(gpuType string) (rlcore.GPUSpec, bool)
 	// Decider makes what decides in the shared world; its guard's predictor also says
 	// how sharers slow each other there.
 	Decider func() *rlcore.Decider
@@ -77,7 +77,7 @@ const same = 6.0
 var ErrReplay = errors.New("no replay")
 
 // Run replays jobs. It leaves the slice as it is.
-func (w *World) Run(jobs []Job) (*Replay, error) {
+func (w *World) Run(jobs []history.Run) (*Replay, error) {
 	r := &Replay{LeftOut: map[string]int{}}
 	cfg := sim.Config{}
 	places := map[string][]int{} // GPUs by partition
@@ -102,15 +102,16 @@ func (w *World) Run(jobs []Job) (*Replay, error) {
 		return nil, fmt.Errorf("%w: of no job it is known since when it waited", ErrReplay)
 	}
 	d := w.Decider()
-	truth := &believed{of: map[*rlcore.Profile]*rlcore.Profile{}, predictor: d.Guard.Predictor, spec: cfg.GPUs[0]}
+	// What decides believes the same as the replayed world: the replay knows no surprises.
+	truth := history.NewTruth(d.Guard.Predictor, nil)
 	first := kept[0].Ready
 	room := 0.0
 	for g := range cfg.GPUs {
 		room = max(room, cfg.GPUs[g].MemMiB)
 	}
-	var in []*Job
+	var in []*history.Run
 	for i, j := range kept {
-		s := w.simulated(j, truth)
+		s := simulated(j, truth)
 		s.ID = fmt.Sprint(i) // a requeued job is there twice
 		s.SubmitS = max(0, j.Ready.Sub(first).Seconds())
 		for p := range strings.SplitSeq(j.Partition, ",") {
@@ -126,7 +127,7 @@ func (w *World) Run(jobs []Job) (*Replay, error) {
 		in = append(in, j)
 		cfg.Jobs = append(cfg.Jobs, s)
 	}
-	cfg.Truth = truth
+	cfg.Truth = truth.On(&cfg.GPUs[0])
 	alone, err := sim.Run(cfg, &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1})
 	if err != nil {
 		return nil, fmt.Errorf("%w: one by one: %w", ErrReplay, err)
@@ -149,23 +150,23 @@ func oneByOne() *rlcore.Guard {
 }
 
 // pick returns the jobs that can be replayed, in the order they came.
-func (w *World) pick(jobs []Job, r *Replay) []*Job {
-	var kept []*Job
+func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
+	var kept []*history.Run
 	for i := range jobs {
 		j := &jobs[i]
 		switch {
 		case j.Ready.IsZero():
 			r.LeftOut["nobody saw it wait"]++
-		case j.Start.IsZero() || !j.End.After(j.Start):
+		case !j.Took():
 			r.LeftOut["it ran for no time that anybody knows"]++
-		case j.Whole > 1 || len(j.GPUs) > 1:
+		case j.WholeGPUs > 1 || len(j.GPUs) > 1:
 			r.LeftOut["more than one GPU"]++
 		default:
 			kept = append(kept, j)
 		}
 	}
 	limit := cmp.Or(w.Limit, 20_000)
-	slices.SortStableFunc(kept, func(a, b *Job) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(a.Ref, b.Ref)) })
+	slices.SortStableFunc(kept, func(a, b *history.Run) int { return cmp.Or(a.Ready.Compare(b.Ready), cmp.Compare(a.Ref, b.Ref)) })
 	if n := len(kept) - limit; n > 0 {
 		r.LeftOut[fmt.Sprintf("the latest %d are enough", limit)] = n
 		kept = kept[n:]
@@ -173,74 +174,20 @@ func (w *World) pick(jobs []Job, r *Replay) []*Job {
 	return kept
 }
 
-// simulated is a job as the simulator runs it: its application's shape over the time
-// that this run took, or would have taken, alone.
-func (w *World) simulated(j *Job, truth *believed) sim.Arrival {
-	hours, how := solo(j)
-	if how == lost {
-		hours = j.hours() // it would have run longer: nobody knows how much
-		if o := j.Outcome; o.SoloS > 0 {
-			hours = o.SoloS / 3600
+// simulated is a job as the simulator runs it.
+func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
+	seconds, basis := j.Solo()
+	if basis == history.Lost {
+		seconds = j.DurationS() // at least: it failed before its end
+		if j.Outcome.SoloS > 0 {
+			seconds = j.Outcome.SoloS
 		}
 	}
-	length := max(1, hours*3600)
-	s := sim.Arrival{Job: rlcore.Job{
-		User: j.User, Profile: j.Profile, NoShare: j.Whole > 0 || j.Terms.NoShare, MaxSlowdown: j.Terms.MaxSlowdown, ArrayOnly: j.Terms.ArrayOnly,
-	}}
-	if array, _, ok := strings.Cut(j.Ref, "_"); ok {
-		s.Array = array
-	}
-	if j.Profile == nil {
-		s.Truth = &rlcore.Profile{App: j.App, DurationS: length, PeriodS: length, Series: []rlcore.Use{{}}}
-		return s
-	}
-	s.Truth = j.Profile.Stretched(length)
-	truth.of[s.Truth] = j.Profile
-	return s
-}
-
-// believed is how sharers slow each other as the bridge believes today: all that
-// its co-runs have taught it. What decides in the replay believes the same, so the
-// replay knows no surprises.
-type believed struct {
-	of        map[*rlcore.Profile]*rlcore.Profile // the application's, by a job's own
-	predictor rlcore.Predictor
-	spec      rlcore.GPUSpec
-	members   []*rlcore.Profile
-	pred      []rlcore.Prediction
-}
-
-// Slowdowns implements sim.Truth.
-func (b *believed) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Demand) []float64 {
-	dst = dst[:0]
-	b.members = b.members[:0]
-	for _, x := range p {
-		base := b.of[x]
-		if base == nil || b.predictor == nil {
-			base = x
-		}
-		b.members = append(b.members, base)
-	}
-	b.pred = slices.Grow(b.pred[:0], len(p))[:len(p)]
-	if len(p) > 1 && b.predictor != nil {
-		b.predictor.Predict(b.pred, &b.spec, b.members)
-	}
-	for i := range p {
-		s := 1.0
-		switch {
-		case len(p) == 1:
-		case b.predictor == nil:
-			s = float64(len(p))
-		case b.pred[i].Slowdown >= 1 && !math.IsInf(b.pred[i].Slowdown, 1):
-			s = b.pred[i].Slowdown
-		}
-		dst = append(dst, s)
-	}
-	return dst
+	return sim.Arrival{Job: j.Job(), Truth: truth.Alone(j.Profile, max(1, seconds))}
 }
 
 // compare fills in what the two worlds differ by.
-func (r *Replay) compare(in []*Job, alone, shared *sim.Result) {
+func (r *Replay) compare(in []*history.Run, alone, shared *sim.Result) {
 	r.Alone, r.Shared = lot(alone), lot(shared)
 	r.All.Name = "all"
 	users, accounts := map[string]*Change{}, map[string]*Change{}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -47,7 +48,7 @@ func TestRecordsAreCompleted(t *testing.T) {
 			t.Fatal(isNew, err)
 		}
 	}
-	kept, err := st.Runs(ctx, 0, 10)
+	kept, err := st.After(ctx, 0, 10)
 	if err != nil || len(kept) != 3 {
 		t.Fatal(kept, err)
 	}
@@ -59,13 +60,13 @@ func TestRecordsAreCompleted(t *testing.T) {
 			t.Errorf("job %d: %q %q %q %v %v, start %v", r.JobID, r.App, r.Params, r.AppType, r.InputMiB, r.ClockBehindS, r.Start)
 		}
 	}
-	runs, err := (&runs{st, j}).Unjudged(ctx)
+	runs, err := (&history.History{Records: st, Journal: j}).Unjudged(ctx)
 	if err != nil || len(runs) != 3 {
 		t.Fatal(runs, err)
 	}
-	for i, want := range []struct{ fault, whole bool }{{true, true}, {false, false}, {false, true}} {
-		if runs[i].Fault != want.fault || runs[i].Whole != want.whole {
-			t.Errorf("run %d: fault %v, whole %v", i+1, runs[i].Fault, runs[i].Whole)
+	for i, want := range []struct{ fault, complete bool }{{true, true}, {false, false}, {false, true}} {
+		if runs[i].MPSFault != want.fault || runs[i].Complete != want.complete {
+			t.Errorf("run %d: fault %v, complete %v", i+1, runs[i].MPSFault, runs[i].Complete)
 		}
 	}
 }

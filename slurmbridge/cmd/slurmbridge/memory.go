@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
 // memory serves the memory limits of jobs that share.
@@ -25,21 +22,13 @@ func (w *wired) profile(ctx context.Context, ref, user string) (*rlcore.Profile,
 	if id, err := strconv.ParseInt(ref, 10, 64); err == nil {
 		// A node knows an array task by its number only.
 		now := time.Now()
-		array, task, err := w.journal.Task(ctx, id, now, now)
-		if err != nil {
+		if ref, err = w.journal.TaskName(ctx, id, now, now); err != nil {
 			return nil, err
-		}
-		if array != 0 {
-			ref = fmt.Sprintf("%d_%d", array, task)
 		}
 	}
 	owner, app, err := w.store.AppOf(ctx, ref)
-	if err != nil || app == "" || user != "" && user != owner {
+	if err != nil || user != "" && user != owner {
 		return nil, err
 	}
-	p, err := w.store.Lookup(ctx, owner, app)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, nil
-	}
-	return p, err
+	return w.store.Known(ctx, owner, app)
 }

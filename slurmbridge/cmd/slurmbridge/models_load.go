@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -29,101 +28,41 @@ func modelsDir(cfg *config.Config) models.Dir {
 // learns reports whether the site's own networks decide.
 func learns(cfg *config.Config) bool { return decidesByNetwork(cfg) && cfg.Model == "" }
 
-// mixLoader gathers what a mix is drawn from.
-type mixLoader struct {
-	cfg      *config.Config
-	store    *store.Store
-	outcomes map[int64]*history.Outcome // by run
-	seen     map[string][]*journal.Ran  // by ref
-	types    map[string]string          // of GPUs, by node
-	profiles *receiptLoader
-}
-
-// atATime is how much of the past is read at once: records are large.
-const atATime = 6 * time.Hour
-
 // loadMix draws a mix of the runs that ended in [from, to).
 func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journal.Journal, from, to time.Time) (*models.Mix, error) {
-	past, err := j.Outcomes(ctx, to.Add(-keepFor))
+	runs, err := (&history.History{Records: st, Journal: j}).Ended(ctx, from, to)
 	if err != nil {
 		return nil, err
 	}
-	l := &mixLoader{
-		cfg: cfg, store: st, outcomes: map[int64]*history.Outcome{}, seen: map[string][]*journal.Ran{}, types: map[string]string{},
-		profiles: &receiptLoader{cfg: cfg, store: st, profiles: map[[2]string]*rlcore.Profile{}},
-	}
-	for i := range past {
-		l.outcomes[past[i].Run] = &past[i]
-	}
-	// A look shows a while after its end that a job is gone.
-	seen, err := j.Over(ctx, from, to.Add(time.Hour), mostJobs)
+	past, err := j.Outcomes(ctx, to.Add(-history.KeptFor))
 	if err != nil {
 		return nil, err
-	}
-	for i := range seen {
-		l.seen[seen[i].Ref] = append(l.seen[seen[i].Ref], &seen[i])
 	}
 	nodes, err := j.Nodes(ctx, from)
 	if err != nil {
 		return nil, err
 	}
+	types := map[string]string{} // of GPUs, by node
 	for i := range nodes {
-		l.types[nodes[i].Name] = nodes[i].GPUType
+		types[nodes[i].Name] = nodes[i].GPUType
 	}
-	var ran []models.Ran
-	for at := from; at.Before(to); at = at.Add(atATime) {
-		end := at.Add(atATime)
-		if end.After(to) {
-			end = to
-		}
-		runs, err := st.Ended(ctx, at, end)
-		if err != nil {
-			return nil, err
-		}
-		for i := range runs {
-			r, err := l.ran(ctx, &runs[i])
-			if err != nil {
-				return nil, err
-			}
-			ran = append(ran, r)
-		}
-	}
-	return models.Draw(from, to, ran, past, models.Rules{
+	card := func(r *history.Run) rlcore.GPUSpec { return cardOf(cfg, types[r.Node], r.Devices) }
+	return models.Draw(from, to, runs, card, past, models.Rules{
 		Window: cfg.Window, MaxGroup: cfg.MaxGroup, MemMargin: cfg.MemoryMargin, MaxPassOver: cfg.MaxPassOver,
 		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Trust: cfg.Trust,
 	}), nil
 }
 
-// ran is a record with what else is known of the run.
-func (l *mixLoader) ran(ctx context.Context, k *store.Run) (models.Ran, error) {
-	rec := &k.Record
-	// Looks are timed by the controller's clock.
-	behind := time.Duration(rec.ClockBehindS * float64(time.Second))
-	r := models.Ran{
-		Ref: rec.Ref(), User: rec.User, Terms: job.ParseTerms(rec.Comment), Start: rec.Start.Add(behind), End: rec.End.Add(behind),
-		Node: rec.Node, GPUs: indexesOf(rec.GPUs), Whole: !rec.Shared, Outcome: l.outcomes[k.ID],
+// cardOf is what the settings, or the record where they don't know it, say of a run's GPU.
+func cardOf(cfg *config.Config, gpuType string, devices []gpuprof.GPU) rlcore.GPUSpec {
+	if len(devices) == 0 {
+		return rlcore.GPUSpec{}
 	}
-	if len(rec.GPUs) > 0 {
-		r.Card = l.card(rec.Node, &rec.GPUs[0])
-	}
-	for _, s := range l.seen[r.Ref] {
-		if s.Node == r.Node && s.Start.Sub(r.Start).Abs() < clocksAgree {
-			r.Arrive = s.Ready
-			break
+	g := &devices[0]
+	for _, name := range []string{gpuType, g.Model} {
+		if spec, ok := cfg.Card(name); ok && g.MIG == "" {
+			return spec
 		}
-	}
-	var err error
-	r.Profile, err = l.profiles.profile(ctx, rec.User, k.App)
-	return r, err
-}
-
-// card is what the settings, or the record where they don't know it, say of a GPU.
-func (l *mixLoader) card(node string, g *gpuprof.GPU) rlcore.GPUSpec {
-	if spec, ok := l.cfg.Card(l.types[node]); ok && g.MIG == "" {
-		return spec
-	}
-	if spec, ok := l.cfg.Card(g.Model); ok && g.MIG == "" {
-		return spec
 	}
 	return rlcore.GPUSpec{Model: g.Model, MemMiB: g.MemMiB, PCIeMBps: g.PCIeMBps, SameUser: true}
 }

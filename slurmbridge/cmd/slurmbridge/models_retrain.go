@@ -17,6 +17,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
@@ -259,7 +260,7 @@ func (r *retraining) conclude(ctx context.Context, f *found) (*models.Model, err
 	if err != nil {
 		return nil, err
 	}
-	keep, err := r.models.Keep(ctx, time.Now().Add(-keepFor))
+	keep, err := r.models.Keep(ctx, time.Now().Add(-history.KeptFor))
 	if err == nil {
 		err = r.dir.Sweep(keep)
 	}

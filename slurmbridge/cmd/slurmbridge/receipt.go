@@ -65,7 +65,7 @@ It reads the database and needs no daemon.`,
 				return err
 			}
 			defer st.Close()
-			in, err := (&receiptLoader{cfg: cfg, store: st, log: log}).load(c.Context(), from, to, !noReplay)
+			in, err := loadReceipt(c.Context(), cfg, st, log, from, to, !noReplay)
 			if err != nil {
 				return err
 			}

@@ -84,7 +84,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	b.Log = v.log
 	api := &httpapi.Server{
 		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
-		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Ran: v.wired.journal.Ran, Outcomes: v.wired.journal.Outcomes},
+		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: v.wired.journal.Running, Outcomes: v.wired.journal.Outcomes},
 	}
 	mux := api.Handler()
 	v.wired.memory(mux, cfg.MemoryMargin)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
@@ -132,7 +133,7 @@ func benchmarkTick(b *testing.B, most int) {
 		sl.at[snap.Jobs[i].Ref] = i
 	}
 	bridge := &loop.Bridge{
-		Slurm: sl, Apps: known{}, Journal: j, Runs: &runs{st, j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
+		Slurm: sl, Apps: known{}, Journal: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
 		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.MPS, Now: time.Now},
 		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Ahead: true, Wanted: "dqn"},

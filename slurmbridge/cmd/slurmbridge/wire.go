@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
@@ -124,7 +125,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File = cfg.GateFile
 	}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &runs{st, j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
@@ -205,10 +206,11 @@ func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32
 // it from others, and a group's members all have that clock. Where they meet times
 // of ours they are corrected.
 func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duration, m *loop.Metrics) (bool, error) {
+	r.ClockBehindS = behind.Seconds()
 	if r.ArrayJobID == 0 {
 		// No release of Slurm so far tells a node's prolog that a job is an array's task.
 		var err error
-		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.Start.Add(behind), r.End.Add(behind)); err != nil {
+		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.ControllerTime(r.Start), r.ControllerTime(r.End)); err != nil {
 			return false, err
 		}
 	}
@@ -220,7 +222,6 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	if err != nil {
 		return false, err
 	}
-	r.ClockBehindS = behind.Seconds()
 	describe(r, app, known)
 	added, err := w.store.AddRecord(ctx, r, app)
 	if err != nil || !added.New {
@@ -250,15 +251,12 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
-// keepFor is how long runs and journal are kept.
-const keepFor = 90 * 24 * time.Hour
-
 // tidy removes what is old, once a day.
 func (w *wired) tidy(ctx context.Context, log *slog.Logger) error {
 	tick := time.NewTicker(24 * time.Hour)
 	defer tick.Stop()
 	for {
-		before := time.Now().Add(-keepFor)
+		before := time.Now().Add(-history.KeptFor)
 		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil && ctx.Err() == nil {
 			log.Warn("tidy", "err", err)
 		}

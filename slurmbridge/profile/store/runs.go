@@ -9,33 +9,33 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
-// Run is a record as it was kept.
-type Run struct {
-	ID     int64 // ascending in the order the records came
-	App    string
-	Record gpuprof.Record
-}
+func recordColumns(r *history.Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
 
-// Runs returns up to limit runs whose records came after that of run id, oldest
-// first.
-func (s *Store) Runs(ctx context.Context, id int64, limit int) ([]Run, error) {
-	return s.runs(ctx, `SELECT id, app, body FROM runs WHERE id > ? ORDER BY id LIMIT ?`, id, limit)
-}
-
-// Ended returns the runs that ended in [from, to) by the controller's clock, in the order they ended.
-func (s *Store) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
-	return s.runs(ctx, `SELECT id, app, body FROM runs WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at, id`, from.UnixNano(), to.UnixNano())
-}
-
-func (s *Store) runs(ctx context.Context, query string, args ...any) ([]Run, error) {
-	columns := func(r *Run) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
-	out, err := database.List(ctx, s.db, columns, query, args...)
+// After returns up to limit records that came after record id, oldest first.
+func (s *Store) After(ctx context.Context, id int64, limit int) ([]history.Record, error) {
+	out, err := database.List(ctx, s.db, recordColumns, `SELECT id, app, body FROM runs WHERE id > ? ORDER BY id LIMIT ?`, id, limit)
 	if err != nil {
-		return nil, fmt.Errorf("read runs: %w", err)
+		return nil, fmt.Errorf("read records: %w", err)
 	}
 	return out, nil
+}
+
+// Ended calls f for each record of a run that ended in [from, to) by the controller's clock, in that order.
+func (s *Store) Ended(ctx context.Context, from, to time.Time, f func(*history.Record) error) error {
+	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
+		var r history.Record
+		if err := rows.Scan(recordColumns(&r)...); err != nil {
+			return err
+		}
+		return f(&r)
+	}, `SELECT id, app, body FROM runs WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at, id`, from.UnixNano(), to.UnixNano())
+	if err != nil {
+		return fmt.Errorf("read records: %w", err)
+	}
+	return nil
 }
 
 // Learn makes a run part of the profile of (its user, its application), and reports

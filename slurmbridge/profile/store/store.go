@@ -141,6 +141,18 @@ func (s *Store) Lookup(ctx context.Context, user, app string) (*rlcore.Profile, 
 	return lookup(ctx, s.db, user, app)
 }
 
+// Known returns what is known of a user's application, as Lookup does; nil = nothing, or it has no name.
+func (s *Store) Known(ctx context.Context, user, app string) (*rlcore.Profile, error) {
+	if app == "" {
+		return nil, nil
+	}
+	p, err := s.Lookup(ctx, user, app)
+	if errors.Is(err, ErrNotFound) {
+		return nil, nil
+	}
+	return p, err
+}
+
 // Import makes profiles known to the whole site, in place of those with the same
 // names. All are taken, or none.
 func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {

@@ -49,7 +49,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	if a, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || !a.New {
 		t.Errorf("%+v %v", a, err)
 	}
-	runs, err := s.Runs(ctx, 0, 10)
+	runs, err := s.After(ctx, 0, 10)
 	if err != nil || len(runs) != 2 || runs[0].Record.JobID != 1 || runs[1].App != "lmp" {
 		t.Fatalf("%+v %v", runs, err)
 	}
@@ -58,7 +58,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 			t.Errorf("run %d: learned %v, %v", i, ok, err)
 		}
 	}
-	if left, err := s.Runs(ctx, runs[0].ID, 10); err != nil || len(left) != 1 || left[0].ID != runs[1].ID {
+	if left, err := s.After(ctx, runs[0].ID, 10); err != nil || len(left) != 1 || left[0].ID != runs[1].ID {
 		t.Errorf("after the first: %+v %v", left, err)
 	}
 	if a, err := s.AddRecord(ctx, record(3, "ann", 50), "lmp"); err != nil || a.New {
