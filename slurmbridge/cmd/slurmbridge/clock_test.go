@@ -11,6 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -35,7 +36,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	st, err := openStore(ctx, cfg, log)
+	st, err := cli.OpenStore(ctx, cfg, log)
 	if err != nil {
 		t.Fatal(err)
 	}
