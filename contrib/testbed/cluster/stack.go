@@ -77,8 +77,7 @@ func (s *Stack) Options() slurmtest.Options {
 	return o
 }
 
-// Start starts everything. What was started is ended again where it fails; the
-// error then carries the logs' last lines.
+// Start starts everything. Where it fails, what was started is ended again.
 func Start(ctx context.Context, setup Setup) (*Stack, error) {
 	s := New(setup)
 	c, err := slurmtest.Start(ctx, s.Options())
@@ -90,12 +89,18 @@ func Start(ctx context.Context, setup Setup) (*Stack, error) {
 		return s, nil
 	}
 	if err := s.Bridge(ctx); err != nil {
-		if ctx.Err() == nil {
-			err = fmt.Errorf("%w%s", err, c.Logs(6))
-		}
-		return nil, errors.Join(err, s.Close())
+		return nil, s.CloseAfter(ctx, err)
 	}
 	return s, nil
+}
+
+// CloseAfter closes the stack after an error or none; an error then carries the logs'
+// last lines.
+func (s *Stack) CloseAfter(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("%w%s", err, s.Logs(6))
+	}
+	return errors.Join(err, s.Close())
 }
 
 // Close ends everything and removes the cluster's folder.

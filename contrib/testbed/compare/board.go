@@ -3,9 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 )
 
 // board shows how far the runs have come: a line for each that is over, and on a
@@ -87,11 +88,6 @@ func (b *board) line() string {
 			under++
 		}
 	}
-	const width = 24
-	bar := slices.Repeat([]rune{'·'}, width)
-	for i := range min(width, width*ended/max(1, b.jobs)) {
-		bar[i] = '█'
-	}
 	return fmt.Sprintf("%3.0f s  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
-		b.now().Sub(b.began).Seconds(), string(bar), ended, b.jobs, running, count(under, "cluster"), b.done, b.runs)
+		b.now().Sub(b.began).Seconds(), cluster.Bar(24, ended, b.jobs), ended, b.jobs, running, count(under, "cluster"), b.done, b.runs)
 }

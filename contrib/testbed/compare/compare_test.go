@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 func read(t *testing.T, file string) []byte {
@@ -205,12 +205,7 @@ func TestStat(t *testing.T) {
 
 // Every variant once, on real daemons.
 func TestVariants(t *testing.T) {
-	if err := cluster.Missing(); err != nil {
-		if os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
+	slurmtest.Require(t)
 	o := options{scale: 40, build: "../../../build", lua: "../../job_submit.lua", parallel: 6, limit: 2 * time.Minute}
 	if _, err := os.Stat(o.build + "/slurmbridge"); err != nil {
 		t.Skip("the programs are not built: make build")

@@ -97,7 +97,7 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 		return nil, errors.New("no job completed")
 	}
 	f.MeanTurnaroundS /= float64(f.JobsCompleted)
-	f.SlowdownP50, f.SlowdownP95 = quantile(slow, 0.5), quantile(slow, 0.95)
+	f.SlowdownP50, f.SlowdownP95 = cluster.Quantile(0.5, slow), cluster.Quantile(0.95, slow)
 	f.GPUUtil = (ran.After.BusyS - ran.Before.BusyS) / f.MakespanS
 	f.IdleS = f.MakespanS - occupied(f.runs)
 	f.BusyMakespanS = f.MakespanS - f.IdleS
@@ -124,15 +124,4 @@ func occupied(runs []run) float64 {
 		}
 	}
 	return total
-}
-
-// quantile is the smallest value that a fraction q of all values doesn't exceed;
-// 0 of none.
-func quantile(v []float64, q float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Clone(v)
-	slices.Sort(s)
-	return s[min(len(s)-1, max(0, int(math.Ceil(q*float64(len(s))))-1))]
 }

@@ -94,18 +94,6 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-func TestQuantile(t *testing.T) {
-	v := []float64{4, 1, 3, 2}
-	for q, want := range map[float64]float64{0: 1, 0.25: 1, 0.5: 2, 0.75: 3, 0.76: 4, 0.95: 4, 1: 4} {
-		if got := quantile(v, q); got != want {
-			t.Errorf("quantile %g is %g, want %g", q, got, want)
-		}
-	}
-	if quantile(nil, 0.5) != 0 || !slices.Equal(v, []float64{4, 1, 3, 2}) {
-		t.Error("of none, or it sorts what it was given")
-	}
-}
-
 func drawRuns(t *rapid.T) []run {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) run {
 		s := rapid.Float64Range(0, 100).Draw(t, "start")

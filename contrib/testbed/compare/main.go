@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,19 +20,9 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	tty := term.IsTerminal(int(os.Stdout.Fd()))
-	err := command(os.Stdout, tty).ExecuteContext(ctx)
-	if err == nil {
-		return
-	}
-	if ctx.Err() != nil {
-		err = errors.New("interrupted; everything it started has ended")
-	}
-	fmt.Fprintln(os.Stderr, "compare:", err)
-	stop()
-	os.Exit(1)
+	cluster.Main("compare", func(ctx context.Context) error {
+		return command(os.Stdout, term.IsTerminal(int(os.Stdout.Fd()))).ExecuteContext(ctx)
+	})
 }
 
 const long = `compare runs the thesis's workloads, 30 jobs of its eleven applications each, on real

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -38,16 +36,8 @@ type cell struct {
 
 func (c *cell) name() string { return c.workload + ", " + c.variant.name }
 
-// soloS is what the cell's jobs take one after the other, GPU seconds.
-func (c *cell) soloS() float64 {
-	sum := 0.0
-	for _, n := range c.apps {
-		if p, ok := apps.ByName(n); ok {
-			sum += p.DurationS
-		}
-	}
-	return sum
-}
+// soloS is how long the cell's jobs take one after the other, GPU seconds.
+func (c *cell) soloS() float64 { return cluster.SoloS(c.apps) }
 
 // cells lays the comparison out. A workload's jobs are the same under every
 // variant; the same seed gives the same jobs.
@@ -104,12 +94,7 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil && ctx.Err() == nil {
-			err = fmt.Errorf("%w%s", err, s.Logs(6))
-		}
-		err = errors.Join(err, s.Close())
-	}()
+	defer func() { err = s.CloseAfter(ctx, err) }()
 	limit := o.limit
 	if limit == 0 {
 		// Alone one after the other, and ten times Slurm's usual pause.

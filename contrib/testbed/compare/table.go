@@ -5,7 +5,8 @@ import (
 	"io"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 )
 
 // show prints a table for each workload, and what to know of it.
@@ -31,18 +32,8 @@ start times. All times are GPU seconds from the moment that the first job could 
 `
 
 func (r report) table(out io.Writer, o *options, wl string) {
-	t := table.NewWriter()
-	t.SetOutputMirror(out)
-	t.SetStyle(table.StyleLight)
-	t.Style().Format.Header = text.FormatDefault
+	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "− idle", "rerun", "turnaround", "failed", "oom", "slow p50", "p95", "GPU", "sim", "÷ sim", "÷ starts")
 	t.SetTitle(wl)
-	head := table.Row{"", "makespan", "÷ whole", "idle", "− idle", "rerun", "turnaround", "failed", "oom", "slow p50", "p95", "GPU", "sim", "÷ sim", "÷ starts"}
-	var right []table.ColumnConfig
-	for i := range head[1:] {
-		right = append(right, table.ColumnConfig{Number: i + 2, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	t.SetColumnConfigs(right)
-	t.AppendHeader(head)
 	for i := range o.variants {
 		name := o.variants[i].name
 		f := r[wl][name]
@@ -50,23 +41,23 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			t.AppendRow(table.Row{name, "not measured"})
 			continue
 		}
-		row := table.Row{
-			name, whole(f.MakespanS), "", whole(f.IdleS), whole(f.BusyMakespanS), "", whole(f.MeanTurnaroundS), f.JobsFailed, f.OOM,
-			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), "", "", "",
-		}
+		var ofWhole, rerun, sim, ofSim, ofStarts string
 		if base := r[wl]["whole"]; base != nil {
-			row[2] = ratio(f.MakespanS / base.MakespanS)
+			ofWhole = ratio(f.MakespanS / base.MakespanS)
 		}
 		if f.JobsFailed > 0 {
-			row[5] = whole(f.RerunMakespanS)
+			rerun = whole(f.RerunMakespanS)
 		}
 		if f.SimMakespanS > 0 {
-			row[12], row[13] = whole(f.SimMakespanS), ratio(f.SimRatio)
+			sim, ofSim = whole(f.SimMakespanS), ratio(f.SimRatio)
 		}
 		if f.SimStartsS > 0 {
-			row[14] = ratio(f.StartsRatio)
+			ofStarts = ratio(f.StartsRatio)
 		}
-		t.AppendRow(row)
+		t.AppendRow(table.Row{
+			name, whole(f.MakespanS), ofWhole, whole(f.IdleS), whole(f.BusyMakespanS), rerun, whole(f.MeanTurnaroundS), f.JobsFailed, f.OOM,
+			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), sim, ofSim, ofStarts,
+		})
 	}
 	t.Render()
 }

@@ -5,18 +5,15 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -74,19 +71,12 @@ func main() {
 	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
 	flag.StringVar(&o.out, "out", "build/demo.json", "where the figures go")
 	flag.Parse()
-	if err := cluster.Missing(); err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, o); err != nil {
-		if errors.Is(err, context.Canceled) {
-			err = errors.New("interrupted; everything it started has ended")
+	cluster.Main("demo", func(ctx context.Context) error {
+		if err := cluster.Missing(); err != nil {
+			return err
 		}
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
-	}
+		return run(ctx, o)
+	})
 }
 
 func run(ctx context.Context, o options) error {
@@ -94,12 +84,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	solo := 0.0
-	for _, n := range names {
-		p, _ := apps.ByName(n)
-		solo += p.DurationS
-	}
-	fmt.Printf("The thesis's random workload: %d jobs, seed %d, %.0f s of GPU time one after the other.\n", o.jobs, o.seed, solo)
+	fmt.Printf("The thesis's random workload: %d jobs, seed %d, %.0f s of GPU time one after the other.\n", o.jobs, o.seed, cluster.SoloS(names))
 	fmt.Printf("One simulated Titan Xp on a private real Slurm; %g GPU seconds pass in one second.\n\n", o.scale)
 	rep := &report{TimeScale: o.scale, Seed: o.seed, Jobs: names, ProfilesKnown: !o.cold}
 	plain, err := measure(ctx, o, names, false)
@@ -111,7 +96,7 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("bridged: %w", err)
 	}
 	rep.Plain, rep.Bridged = plain, shared
-	rep.Groups, rep.SkewP50S, rep.SkewP95S = shared.bridge.Groups, quantile(shared.bridge.Skews, 0.5), quantile(shared.bridge.Skews, 0.95)
+	rep.Groups, rep.SkewP50S, rep.SkewP95S = shared.bridge.Groups, cluster.Quantile(0.5, shared.bridge.Skews), cluster.Quantile(0.95, shared.bridge.Skews)
 	rep.AddedDelayS, rep.Slurm = shared.bridge.AddedDelayS, shared.bridge.Slurm
 	show(rep)
 	body, err := json.MarshalIndent(rep, "", "  ")
@@ -130,12 +115,7 @@ func run(ctx context.Context, o options) error {
 
 // show prints the table.
 func show(r *report) {
-	t := table.NewWriter()
-	t.SetOutputMirror(os.Stdout)
-	t.SetStyle(table.StyleLight)
-	t.Style().Format.Header = text.FormatDefault
-	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, Align: text.AlignRight}, {Number: 3, Align: text.AlignRight}, {Number: 4, Align: text.AlignRight}})
-	t.AppendHeader(table.Row{"", "whole GPUs", "bridged", "ratio"})
+	t := cluster.Table(os.Stdout, "", "whole GPUs", "bridged", "ratio")
 	row := func(name, format string, a, b float64) {
 		ratio := ""
 		if a > 0 {
@@ -152,7 +132,7 @@ func show(r *report) {
 		name string
 		at   float64
 	}{{"slowdown, median", 0.5}, {"slowdown, 95th percentile", 0.95}} {
-		row(q.name, "%.2f", quantile(p.slowdowns, q.at), quantile(b.slowdowns, q.at))
+		row(q.name, "%.2f", cluster.Quantile(q.at, p.slowdowns), cluster.Quantile(q.at, b.slowdowns))
 	}
 	for _, c := range []struct {
 		name string
@@ -191,20 +171,11 @@ type progress struct {
 }
 
 func newProgress(name string, total int) *progress {
-	info, err := os.Stdout.Stat()
-	return &progress{name: name, total: total, start: time.Now(), last: -1, tty: err == nil && info.Mode()&os.ModeCharDevice != 0}
+	return &progress{name: name, total: total, start: time.Now(), last: -1, tty: term.IsTerminal(int(os.Stdout.Fd()))}
 }
 
 func (p *progress) at(done, running int, note string) {
-	const width = 30
-	bar := make([]rune, width)
-	for i := range bar {
-		bar[i] = '·'
-		if i < done*width/p.total {
-			bar[i] = '█'
-		}
-	}
-	line := fmt.Sprintf("%-11s %s %2d/%d ended, %d running, %3.0f s %s", p.name, string(bar), done, p.total, running, time.Since(p.start).Seconds(), note)
+	line := fmt.Sprintf("%-11s %s %2d/%d ended, %d running, %3.0f s %s", p.name, cluster.Bar(30, done, p.total), done, p.total, running, time.Since(p.start).Seconds(), note)
 	switch {
 	case p.tty:
 		fmt.Printf("\r\x1b[K%s", line)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
@@ -31,15 +30,12 @@ func measure(ctx context.Context, o options, names []string, share bool) (res *r
 		return nil, err
 	}
 	defer func() {
-		if err != nil && ctx.Err() == nil {
-			err = fmt.Errorf("%w%s", err, s.Logs(6))
-		}
 		if o.keep && share {
 			s.Stop()
 			fmt.Println("kept:", s.Dir)
 			return
 		}
-		err = errors.Join(err, s.Close())
+		err = s.CloseAfter(ctx, err)
 	}()
 	p := newProgress(title, len(names))
 	ran, err := s.Do(ctx, cluster.Work{Apps: names, Gres: gres, Progress: func(ended, running int, gpu *gpusim.Snapshot) {
@@ -89,13 +85,4 @@ func figures(ran *cluster.Ran, scale float64) (*result, error) {
 	res.GPUUtil = (after.BusyS - before.BusyS) / res.MakespanS
 	res.MemUtil = (after.MemMiBS - before.MemMiBS) / after.MemTotalMiB / res.MakespanS
 	return res, nil
-}
-
-func quantile(v []float64, q float64) float64 {
-	if len(v) == 0 {
-		return 0
-	}
-	s := slices.Clone(v)
-	slices.Sort(s)
-	return s[min(len(s)-1, int(q*float64(len(s))))]
 }

@@ -34,9 +34,13 @@ func New(tb testing.TB, o Options) *Cluster {
 	return c
 }
 
-// Require skips, or fails, a test on a machine that can't run a cluster.
+// Require skips, or fails, a test on a machine that can't run a cluster. With -short it
+// skips every such test: they take from 5 s to minutes.
 func Require(tb testing.TB) {
 	tb.Helper()
+	if testing.Short() {
+		tb.Skip("starts a private Slurm")
+	}
 	err := Missing()
 	switch {
 	case err == nil:
