@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Limit is one of accounting's limits on what several jobs have together.
@@ -25,7 +27,7 @@ func accounts(conf map[string]string) bool {
 // enforced tells whether every job needs an account.
 func enforced(conf map[string]string) bool {
 	is := conf["AccountingStorageEnforce"]
-	return slices.ContainsFunc([]string{"associations", "limits", "qos", "safe", "wckeys", "all"}, func(w string) bool { return has(is, w) })
+	return slices.ContainsFunc([]string{"associations", "limits", "qos", "safe", "wckeys", "all"}, func(w string) bool { return text.HasOption(is, w) })
 }
 
 // askAccounting adds what the database knows of the bridge's user and of limits.
@@ -87,18 +89,12 @@ func assocLimits(rows [][]string) []Limit {
 	return out
 }
 
-// ofGPUs is how much of GPUs a list of TRES says, by name ("gres/gpu=2", in
-// TRESBillingWeights "GRES/gpu=200"); types are passed over.
-func ofGPUs(tres, name string) (value float64, there bool) {
-	for w := range strings.SplitSeq(tres, ",") {
-		key, v, _ := strings.Cut(w, "=")
-		if !strings.EqualFold(key, name) {
-			continue
-		}
-		f, err := strconv.ParseFloat(strings.TrimRight(v, "KMGTP"), 64)
-		return f, err == nil
-	}
-	return 0, false
+// tresValue reads one of a list of TRES ("gres/gpu=2", in TRESBillingWeights
+// "GRES/gpu=200"). A type ("gres/gpu:a100") is a name of its own.
+func tresValue(tres, name string) (value float64, there bool) {
+	v, there := text.Option(tres, name)
+	f, err := strconv.ParseFloat(strings.TrimRight(v, "KMGTP"), 64)
+	return f, there && err == nil
 }
 
 // gateAccount: the gate is a job, and where limits are enforced a job needs an account.
@@ -122,7 +118,7 @@ func (e *exam) accounting() {
 		return
 	}
 	shares := "gres/" + e.sharing
-	if tracked := e.Config["AccountingStorageTRES"]; !has(tracked, shares) {
+	if tracked := e.Config["AccountingStorageTRES"]; !text.HasOption(tracked, shares) {
 		var keep []string
 		for w := range strings.SplitSeq(tracked, ",") {
 			if strings.Contains(w, "/") && w != "fs/disk" {
@@ -136,8 +132,8 @@ func (e *exam) accounting() {
 	}
 	var of, lines []string
 	for _, l := range e.Limits {
-		n, is := ofGPUs(l.TRES, "gres/gpu")
-		if _, both := ofGPUs(l.TRES, shares); !is || both {
+		n, is := tresValue(l.TRES, "gres/gpu")
+		if _, both := tresValue(l.TRES, shares); !is || both {
 			continue
 		}
 		of = append(of, l.Of)
@@ -145,7 +141,7 @@ func (e *exam) accounting() {
 	}
 	if len(of) > 0 {
 		s := Note
-		if has(e.Config["AccountingStorageEnforce"], "limits") || has(e.Config["AccountingStorageEnforce"], "safe") {
+		if text.HasOption(e.Config["AccountingStorageEnforce"], "limits") || text.HasOption(e.Config["AccountingStorageEnforce"], "safe") {
 			s = Warning
 		}
 		const most = 10
@@ -159,8 +155,8 @@ func (e *exam) accounting() {
 	}
 	for i := range e.Partitions {
 		p := &e.Partitions[i]
-		w, is := ofGPUs(p.Billing, "gres/gpu")
-		if _, both := ofGPUs(p.Billing, shares); !is || both {
+		w, is := tresValue(p.Billing, "gres/gpu")
+		if _, both := tresValue(p.Billing, shares); !is || both {
 			continue
 		}
 		e.add("shares-billed", Note, "partition "+p.Name+" bills gres/gpu and not "+shares,

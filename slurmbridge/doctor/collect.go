@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // mostText is how much of a file is read.
@@ -30,8 +31,8 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, user string)
 		}
 		return out
 	}
-	if text := show("config"); text != "" {
-		f.Config = ParseConfig(text)
+	if out := show("config"); out != "" {
+		f.Config = text.ParseConfig([]byte(out))
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("collect facts: %w", err)
@@ -39,8 +40,8 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, user string)
 	if f.Config == nil {
 		return f, nil
 	}
-	f.Nodes = ParseNodes(show("nodes", "-o"))
-	f.Partitions = ParsePartitions(show("partitions", "-o"))
+	f.Nodes = text.ParseNodes([]byte(show("nodes", "-o")))
+	f.Partitions = text.ParsePartitions([]byte(show("partitions", "-o")))
 	askAccounting(ctx, ask, f)
 	if conf := f.Config["SLURM_CONF"]; conf != "" {
 		if _, err := os.Stat(conf); err == nil {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Severity says how bad a finding is.
@@ -62,18 +64,11 @@ func Exit(findings []Finding) int {
 // exam carries the facts from check to check.
 type exam struct {
 	*Facts
-	release [3]int
+	form *text.Form // of the release
 	// sharing is the kind of shares the cluster has or should get.
 	sharing string
 	found   []Finding
 }
-
-// Releases that behave differently.
-var (
-	oldest       = [3]int{22, 5, 0}
-	typesChecked = [3]int{23, 2, 0} // before: an untyped whole-GPU job may land on a shared GPU
-	gresUpdates  = [3]int{23, 2, 6} // from here scontrol can turn a gpu request into shares
-)
 
 // Examine returns what there is to say, errors first, in a fixed order.
 func Examine(f *Facts) []Finding {
@@ -85,9 +80,9 @@ func Examine(f *Facts) []Finding {
 			Fix: []Fix{{Lines: []string{"scontrol ping", "systemctl status slurmctld"}}},
 		}}
 	}
-	e.release = release(f.Config["SLURM_VERSION"])
+	e.form = text.FormOf(f.Config["SLURM_VERSION"])
 	e.sharing = "mps"
-	if has(f.Config["GresTypes"], "shard") && !has(f.Config["GresTypes"], "mps") {
+	if text.HasOption(f.Config["GresTypes"], "shard") && !text.HasOption(f.Config["GresTypes"], "mps") {
 		e.sharing = "shard"
 	}
 	for _, check := range []func(){
@@ -118,7 +113,7 @@ func (e *exam) beside(name string) string { return filepath.Join(filepath.Dir(e.
 func (e *exam) conf(lines ...string) Fix { return Fix{File: e.slurmConf(), Lines: lines} }
 
 func (e *exam) version() {
-	if older(e.release, oldest) {
+	if text.ParseRelease(e.Config["SLURM_VERSION"]).Before(text.Oldest) {
 		e.add("release", Error, "Slurm "+e.Config["SLURM_VERSION"]+" is older than 22.05",
 			"gates with a deadline and shares of a GPU were proven from 22.05 on")
 	}
@@ -126,11 +121,11 @@ func (e *exam) version() {
 
 func (e *exam) gresTypes() {
 	types := e.Config["GresTypes"]
-	gpu, mps, shard := has(types, "gpu"), has(types, "mps"), has(types, "shard")
+	gpu, mps, shard := text.HasOption(types, "gpu"), text.HasOption(types, "mps"), text.HasOption(types, "shard")
 	switch {
 	case mps && shard:
 		s := Warning
-		if older(e.release, typesChecked) {
+		if !e.form.TypesChecked {
 			s = Error
 		}
 		e.add("gres-both", s, "GresTypes has both mps and shard",
@@ -151,8 +146,8 @@ func (e *exam) selectType() {
 }
 
 // gpuNodes are the nodes that have GPUs.
-func (e *exam) gpuNodes() []*Node {
-	var out []*Node
+func (e *exam) gpuNodes() []*text.Node {
+	var out []*text.Node
 	for i := range e.Nodes {
 		if e.Nodes[i].GPUCount() > 0 {
 			out = append(out, &e.Nodes[i])
@@ -198,9 +193,9 @@ func (e *exam) nodes() {
 	}
 }
 
-func gresLine(n *Node, sharing string) string {
+func gresLine(n *text.Node, sharing string) string {
 	var parts []string
-	for _, t := range n.types() {
+	for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
 		if t == "" {
 			parts = append(parts, fmt.Sprintf("gpu:TYPE:%d", n.GPUs[t]))
 		} else {
@@ -213,7 +208,7 @@ func gresLine(n *Node, sharing string) string {
 func (e *exam) cards() {
 	untyped, unknown := []string{}, map[string][]string{}
 	for _, n := range e.gpuNodes() {
-		for _, t := range n.types() {
+		for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
 			if t == "" {
 				untyped = append(untyped, n.Name)
 				continue
@@ -227,7 +222,7 @@ func (e *exam) cards() {
 	}
 	if len(untyped) > 0 {
 		s, why := Warning, "the bridge can't tell how much memory such a GPU has, and keeps groups off it"
-		if older(e.release, typesChecked) {
+		if !e.form.TypesChecked {
 			s, why = Error, "Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of, and the bridge can't tell how much memory it has"
 		}
 		names := strings.Join(untyped, ",")
@@ -269,7 +264,7 @@ const Signature = "slurmbridge"
 func (e *exam) lua() {
 	s := Error
 	why := "without it `sbatch --gres=gpu:shared` is refused"
-	if !older(e.release, gresUpdates) {
+	if e.form.RewritesTypes {
 		why += ", unless a node's GPUs carry the type shared; the bridge then gates jobs only when it next looks"
 		s = Warning
 	}
@@ -278,7 +273,7 @@ func (e *exam) lua() {
 		want = e.Settings.Lua
 	}
 	if want == "no" {
-		if older(e.release, gresUpdates) {
+		if !e.form.RewritesTypes {
 			e.add("lua", Error, "the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission",
 				Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"lua: auto"}})
 		}
@@ -292,7 +287,7 @@ func (e *exam) lua() {
 		{Lines: []string{"install -m 644 /usr/share/slurmbridge/job_submit.lua " + e.beside("job_submit.lua"), "scontrol reconfigure"}},
 	}
 	switch {
-	case !has(e.Config["JobSubmitPlugins"], "lua"):
+	case !text.HasOption(e.Config["JobSubmitPlugins"], "lua"):
 		e.add("lua", s, "JobSubmitPlugins has no lua", why, fix...)
 	case e.ConfDir != "" && e.JobSubmitLua == nil:
 		e.add("lua", Error, e.beside("job_submit.lua")+" is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", fix[1])
@@ -342,7 +337,7 @@ func (e *exam) user() {
 	if e.User == "" {
 		return
 	}
-	slurm, _, _ := strings.Cut(e.Config["SlurmUser"], "(")
+	slurm, _, _ := text.User(e.Config["SlurmUser"])
 	switch {
 	case e.User == "root" && strings.EqualFold(e.Config["DisableRootJobs"], "yes"):
 		e.add("gate-rights", Error, "the bridge runs as root and DisableRootJobs is set", "it can't submit the gate",
@@ -355,7 +350,7 @@ func (e *exam) user() {
 }
 
 func (e *exam) gatePartition() {
-	if e.Partitions != nil && !slices.ContainsFunc(e.Partitions, func(p Partition) bool { return p.Default }) {
+	if e.Partitions != nil && !slices.ContainsFunc(e.Partitions, func(p text.Partition) bool { return p.Default }) {
 		e.add("gate-partition", Error, "no partition is the default one", "the gate job names none",
 			e.conf("PartitionName=NAME … Default=YES"))
 	}
@@ -373,10 +368,10 @@ func (e *exam) memory() {
 	if !strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY") {
 		return
 	}
-	if limited(e.Config["DefMemPerCPU"]) || limited(e.Config["DefMemPerNode"]) || strings.Contains(e.Config["JobDefaults"], "DefMemPerGPU") {
+	if text.HasDefMem(e.Config) {
 		return
 	}
-	if len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, func(p Partition) bool { return !p.DefMem }) {
+	if len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, func(p text.Partition) bool { return !p.DefMem }) {
 		return
 	}
 	e.add("default-memory", Error, "DefMemPerCPU is not set",
@@ -425,9 +420,8 @@ func (e *exam) epilogSlurmctld() {
 // timeouts: a hook that is cut off drains its node.
 func (e *exam) timeouts() {
 	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"} {
-		value, _, _ := strings.Cut(e.Config[name], " ")
-		d, err := time.ParseDuration(value + "s")
-		if err != nil || d <= 0 || d >= time.Minute {
+		d, ok := text.Seconds(e.Config[name])
+		if !ok || d <= 0 || d >= time.Minute {
 			continue
 		}
 		e.add("hook-timeout", Warning, fmt.Sprintf("%s is %s", name, d),
@@ -439,9 +433,8 @@ func (e *exam) timeouts() {
 // minJobAge: how a run ended is asked for when its record has come, with
 // squeue --states=all. 0 means that Slurm forgets nobody.
 func (e *exam) minJobAge() {
-	value, _, _ := strings.Cut(e.Config["MinJobAge"], " ")
-	d, err := time.ParseDuration(value + "s")
-	if err != nil || d == 0 || d >= leastJobAge {
+	d, ok := text.Seconds(e.Config["MinJobAge"])
+	if !ok || d == 0 || d >= leastJobAge {
 		return
 	}
 	e.add("min-job-age", Warning, fmt.Sprintf("MinJobAge is %s", d),
@@ -455,7 +448,7 @@ func (e *exam) minJobAge() {
 const leastJobAge = 30 * time.Second
 
 func (e *exam) accrue() {
-	if e.Config["PriorityType"] == "priority/multifactor" && !has(e.Config["PriorityFlags"], "ACCRUE_ALWAYS") {
+	if e.Config["PriorityType"] == "priority/multifactor" && !text.HasOption(e.Config["PriorityFlags"], "ACCRUE_ALWAYS") {
 		e.add("accrue", Warning, "PriorityFlags has no ACCRUE_ALWAYS",
 			"a job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile",
 			e.conf("PriorityFlags="+joinFlags(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")))
@@ -491,7 +484,7 @@ func (e *exam) folders() {
 		if e.Folders[dir] {
 			continue
 		}
-		slurm, _, _ := strings.Cut(e.Config["SlurmUser"], "(")
+		slurm, _, _ := text.User(e.Config["SlurmUser"])
 		e.add("folder", Error, dir+" is not there", "the bridge keeps its state in it, and job_submit.lua reads the gate there",
 			Fix{Lines: []string{fmt.Sprintf("install -d -o %s -m 755 %s", slurm, dir)}})
 	}
@@ -577,7 +570,7 @@ func (e *exam) clock(node string, ahead time.Duration) {
 // time, so nobody is taken to be exempt.
 func (e *exam) rateLimit() {
 	p := e.Config["SlurmctldParameters"]
-	if !has(p, "rl_enable") || has(p, "rl_bucket_size") && has(p, "rl_refill_rate") {
+	if !text.HasOption(p, "rl_enable") || text.HasOption(p, "rl_bucket_size") && text.HasOption(p, "rl_refill_rate") {
 		return
 	}
 	e.add("rate-limit", Warning, "SlurmctldParameters limits how often a user may ask (rl_enable)",

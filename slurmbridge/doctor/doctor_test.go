@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-func text(t *testing.T, name string) string {
+func recorded(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("testdata", name))
 	if err != nil {
@@ -30,12 +31,12 @@ func ptr[T any](v T) *T { return &v }
 // bridged are the facts of a cluster where nothing is missing.
 func bridged(t *testing.T, release string) *Facts {
 	t.Helper()
-	conf := ParseConfig(text(t, release+"-bridged.config"))
+	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
 	conf["SchedulerParameters"] = Scheduler
 	return &Facts{
 		Config:       conf,
-		Nodes:        ParseNodes(text(t, release+"-bridged.nodes")),
-		Partitions:   ParsePartitions(text(t, release+"-bridged.partitions")),
+		Nodes:        text.ParseNodes([]byte(recorded(t, release+"-bridged.nodes"))),
+		Partitions:   text.ParsePartitions([]byte(recorded(t, release+"-bridged.partitions"))),
 		ConfDir:      "/etc/slurm",
 		GresConf:     ptr("Name=gpu Type=titanxp File=/dev/nvidia0\nName=mps Count=100 File=/dev/nvidia0\n"),
 		JobSubmitLua: ptr("-- slurmbridge"),
@@ -68,9 +69,9 @@ func checks(found []Finding) []string {
 
 func TestPlainCluster(t *testing.T) {
 	f := &Facts{
-		Config:     ParseConfig(text(t, "22.05.8-plain.config")),
-		Nodes:      ParseNodes(text(t, "22.05.8-plain.nodes")),
-		Partitions: ParsePartitions(text(t, "22.05.8-plain.partitions")),
+		Config:     text.ParseConfig([]byte(recorded(t, "22.05.8-plain.config"))),
+		Nodes:      text.ParseNodes([]byte(recorded(t, "22.05.8-plain.nodes"))),
+		Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions"))),
 		ConfDir:    "/etc/slurm", Hooks: map[string][]string{}, User: "slurm", Settings: config.Default(),
 		Folders: map[string]bool{"/run/slurmbridge": false}, MungeSocket: ptr(true),
 	}
@@ -100,7 +101,7 @@ func TestNothingMissing(t *testing.T) {
 func TestEachFinding(t *testing.T) {
 	conf := func(name, value string) func(*Facts) { return func(f *Facts) { f.Config[name] = value } }
 	node := func(gres string) func(*Facts) {
-		return func(f *Facts) { f.Nodes = ParseNodes("NodeName=gpu1 State=IDLE Gres=" + gres) }
+		return func(f *Facts) { f.Nodes = text.ParseNodes([]byte("NodeName=gpu1 State=IDLE Gres=" + gres)) }
 	}
 	for _, c := range []struct {
 		name   string
@@ -262,28 +263,6 @@ func TestWhatIsNotKnownIsNotBlamed(t *testing.T) {
 	}
 }
 
-func TestNumberedSettings(t *testing.T) {
-	c := ParseConfig("Prolog[0] = /a/*\nProlog[1] = /b\nEpilog = (null)\nSlurmctld(primary) at ctl is UP\n")
-	if c["Prolog"] != "/a/*,/b" || c["Epilog"] != "" {
-		t.Errorf("%q", c)
-	}
-}
-
-func TestSplitGres(t *testing.T) {
-	for in, want := range map[string][]gres{
-		"":                                   nil,
-		"gpu:titanxp:1,mps:100":              {{"gpu", "titanxp", 1}, {"mps", "", 100}},
-		"gpu:a100:4(S:0-1),shard:400(S:0,1)": {{"gpu", "a100", 4}, {"shard", "", 400}},
-		"gpu":                                {{"gpu", "", 1}},
-		"gpu:0,,:":                           nil,
-		"gpu:k80:2(IDX:0,1),craynetwork:3":   {{"gpu", "k80", 2}, {"craynetwork", "", 3}},
-	} {
-		if got := splitGres(in); !reflect.DeepEqual(got, want) {
-			t.Errorf("%q: %+v, want %+v", in, got, want)
-		}
-	}
-}
-
 func TestRenderings(t *testing.T) {
 	f := bridged(t, "22.05.8")
 	f.Config["PriorityFlags"], f.Settings.Mode = "", "shadow"
@@ -400,7 +379,7 @@ func FuzzExamine(f *testing.F) {
 	rank := func(s Severity) int { return slices.Index([]Severity{Error, Warning, Note}, s) }
 	f.Fuzz(func(t *testing.T, conf, nodes, partitions string) {
 		facts := &Facts{
-			Config: ParseConfig(conf), Nodes: ParseNodes(nodes), Partitions: ParsePartitions(partitions),
+			Config: text.ParseConfig([]byte(conf)), Nodes: text.ParseNodes([]byte(nodes)), Partitions: text.ParsePartitions([]byte(partitions)),
 			Hooks: map[string][]string{}, User: "slurm", Settings: config.Default(),
 		}
 		found := Examine(facts)

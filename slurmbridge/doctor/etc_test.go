@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // A cluster that has what etc's fragments say lacks nothing, and without them it
@@ -19,7 +20,7 @@ func TestFragmentsOfEtc(t *testing.T) {
 		}
 		return string(b)
 	}
-	conf := ParseConfig(text(t, "22.05.8-plain.config"))
+	conf := text.ParseConfig([]byte(recorded(t, "22.05.8-plain.config")))
 	conf["PriorityType"] = "priority/multifactor"
 	var example string
 	for line := range strings.Lines(read("slurm.conf.slurmbridge")) {
@@ -32,7 +33,7 @@ func TestFragmentsOfEtc(t *testing.T) {
 		}
 	}
 	facts := &Facts{
-		Config: conf, Nodes: ParseNodes(example), Partitions: ParsePartitions(text(t, "22.05.8-plain.partitions")),
+		Config: conf, Nodes: text.ParseNodes([]byte(example)), Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions"))),
 		Hooks: hooks(conf), User: "slurm", Settings: config.Default(),
 		ConfDir: "/etc/slurm", JobSubmitLua: ptr("-- " + Signature), GresConf: ptr(read("gres.conf.slurmbridge")),
 	}

@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // gresConf: slurm.conf promises shares; gres.conf says which device they are of.
@@ -13,7 +15,7 @@ func (e *exam) gresConf() {
 	}
 	var missing, lines []string
 	for _, kind := range []string{"mps", "shard"} {
-		if !slices.ContainsFunc(e.gpuNodes(), func(n *Node) bool { return n.Shares[kind] > 0 }) {
+		if !slices.ContainsFunc(e.gpuNodes(), func(n *text.Node) bool { return n.Shares[kind] > 0 }) {
 			continue
 		}
 		if e.GresConf == nil || !gresName(kind).MatchString(*e.GresConf) && !includes.MatchString(*e.GresConf) {

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Bounds on asking daemons.
@@ -94,7 +95,7 @@ func cause(err error) string {
 
 // AskAgents asks each node's agent how it is; pattern is their address with {node}
 // in the place of the node's, e.g. "http://{node}:9798".
-func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes []Node) map[string]Agent {
+func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes []text.Node) map[string]Agent {
 	out := make(map[string]Agent, len(nodes))
 	var mu sync.Mutex
 	var all sync.WaitGroup

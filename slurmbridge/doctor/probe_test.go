@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // agentAt serves what an agent answers and returns its port.
@@ -83,13 +84,13 @@ func TestAskAgents(t *testing.T) {
 		"older":  {agentAt(t, healthy, false), "http", http.DefaultClient, func(a Agent) bool { return a.MPS == nil && a.Hooks == nil && a.Err == "" }},
 		"closed": {closed, "http", http.DefaultClient, func(a Agent) bool { return a.Err == "connection refused" }},
 	} {
-		nodes := []Node{{Name: "gpu1", Addr: "127.0.0.1", GPUs: map[string]int{"t4": 1}}, {Name: "cpu1", GPUs: map[string]int{}}}
+		nodes := []text.Node{{Name: "gpu1", Addr: "127.0.0.1", GPUs: map[string]int{"t4": 1}}, {Name: "cpu1", GPUs: map[string]int{}}}
 		got := AskAgents(context.Background(), c.client, c.scheme+"://{node}:"+c.port, nodes)
 		if len(got) != 1 || !c.want(got["gpu1"]) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if got := AskAgents(context.Background(), http.DefaultClient, "http://{node} x", []Node{{Name: "a", GPUs: map[string]int{"": 1}}}); got["a"].Err == "" {
+	if got := AskAgents(context.Background(), http.DefaultClient, "http://{node} x", []text.Node{{Name: "a", GPUs: map[string]int{"": 1}}}); got["a"].Err == "" {
 		t.Errorf("no address: %+v", got)
 	}
 }

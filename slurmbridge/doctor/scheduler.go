@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Scheduler is the SchedulerParameters that doctor advises.
@@ -56,18 +58,11 @@ func (e *exam) scheduler() {
 		Fix{Lines: []string{"sdiag | grep -i cycle   # before", "scontrol reconfigure", "sdiag | grep -i cycle   # after an hour"}})
 }
 
-// seconds is what params says of a time, or its default; like Slurm it takes the
-// first where one is said twice.
+// seconds is what params says of a time, or its default.
 func seconds(params string, p pace) int {
-	for w := range strings.SplitSeq(params, ",") {
-		name, value, _ := strings.Cut(strings.TrimSpace(w), "=")
-		if !strings.EqualFold(name, p.name) {
-			continue
-		}
-		if n, err := strconv.Atoi(value); err == nil {
-			return n
-		}
-		break
+	value, _ := text.Option(params, p.name)
+	if n, err := strconv.Atoi(value); err == nil {
+		return n
 	}
 	return p.usual
 }
@@ -87,7 +82,7 @@ func advised(params string) string {
 	}
 	kept := strings.Join(out, ",")
 	for w := range strings.SplitSeq(Scheduler, ",") {
-		if name, _, _ := strings.Cut(w, "="); !has(kept, name) {
+		if name, _, _ := strings.Cut(w, "="); !text.HasOption(kept, name) {
 			out = append(out, w)
 		}
 	}

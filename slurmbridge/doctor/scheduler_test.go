@@ -3,6 +3,8 @@ package doctor
 import (
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // As recorded, neither cluster has all the times that are advised, and is told so
@@ -16,7 +18,7 @@ func TestSchedulerAdvice(t *testing.T) {
 		"22.05.8-bridged.config": {[]string{"every 60 s (sched_interval)"}, "bf_interval=10,sched_interval=2"},
 		"24.11.5-bridged.config": {[]string{"every 60 s (sched_interval)"}, "bf_interval=10,sched_interval=2"},
 	} {
-		found := Examine(&Facts{Config: ParseConfig(text(t, file))})
+		found := Examine(&Facts{Config: text.ParseConfig([]byte(recorded(t, file)))})
 		var got *Finding
 		for i := range found {
 			if found[i].Check == "scheduler" {

@@ -189,19 +189,6 @@ type Snapshot struct {
 	Awaited map[string]bool
 }
 
-// FillGPUs names the GPU of each job that runs on a node with only one.
-func (s *Snapshot) FillGPUs() {
-	single := map[string]bool{}
-	for i := range s.Nodes {
-		single[s.Nodes[i].Name] = s.Nodes[i].GPUs == 1
-	}
-	for i := range s.Jobs {
-		if j := &s.Jobs[i]; j.State != Pending && j.GPUs == nil && single[j.Nodes] {
-			j.GPUs = []int{0}
-		}
-	}
-}
-
 // Update is a change to named jobs, sent to Slurm in one command. A nil field is
 // left as it is.
 type Update struct {

@@ -267,25 +267,29 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	return nil
 }
 
-// index fills in the GPUs of running jobs. On nodes with several, one scontrol tells
-// them for all jobs that are new.
+// index fills in the GPUs of running jobs. Where a node has one GPU it is that one;
+// elsewhere one scontrol tells them for all jobs that are new.
 func (c *Client) index(ctx context.Context, snap *job.Snapshot) error {
-	snap.FillGPUs()
-	several := make(map[string]bool, len(snap.Nodes))
+	gpus := make(map[string]int, len(snap.Nodes))
 	for i := range snap.Nodes {
-		several[snap.Nodes[i].Name] = snap.Nodes[i].GPUs > 1
+		gpus[snap.Nodes[i].Name] = snap.Nodes[i].GPUs
 	}
 	known := make(map[string]indexes)
 	var unknown []*job.Job
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		if j.State == job.Pending || !several[j.Nodes] {
+		if j.State == job.Pending {
 			continue
 		}
-		if at, ok := c.indexes[j.Ref]; ok && at.start.Equal(j.Start) {
-			j.GPUs, known[j.Ref] = at.gpus, at
-		} else {
-			unknown = append(unknown, j)
+		switch n := gpus[j.Nodes]; {
+		case n == 1:
+			j.GPUs = []int{0}
+		case n > 1:
+			if at, ok := c.indexes[j.Ref]; ok && at.start.Equal(j.Start) {
+				j.GPUs, known[j.Ref] = at.gpus, at
+			} else {
+				unknown = append(unknown, j)
+			}
 		}
 	}
 	c.indexes = known

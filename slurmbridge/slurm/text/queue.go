@@ -94,7 +94,6 @@ type QueueParser struct {
 	strings  interner
 	requests map[TRES]job.GPURequest
 	deps     map[string]job.Dependencies
-	row      queueRow
 }
 
 // queueRow is one row of the output, which its fields point into.
@@ -147,15 +146,16 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
 	}
 	jobs, p.Awaited = dst[:0], nil
-	mark, r := []byte(nonce), &p.row
+	mark := []byte(nonce)
+	var r queueRow
 	for n := 0; len(out) > 0; n++ {
 		if out, err = r.cut(out, mark, n, p.NoExcNodes); err != nil {
 			return nil, nil, err
 		}
-		request := p.request()
+		request := p.request(&r)
 		mayBeGate := request.Kind == job.NoGPU && string(r.free[fComment]) == job.GateName
 		if request.Kind == job.NoGPU && !mayBeGate {
-			p.await()
+			p.await(&r)
 			continue
 		}
 		uid, err := r.cutPlain()
@@ -172,9 +172,9 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		if !active {
 			continue
 		}
-		jobs = append(jobs, job.Job{UID: uid, State: state, Request: request})
-		if !p.fill(&jobs[len(jobs)-1]) {
-			jobs = jobs[:len(jobs)-1]
+		j := job.Job{UID: uid, State: state, Request: request}
+		if p.fill(&j, &r) {
+			jobs = append(jobs, j)
 		}
 	}
 	return jobs, gates, nil
@@ -223,9 +223,9 @@ func (r *queueRow) cutPlain() (uid uint32, err error) {
 
 // fill sets the rest of a job. false: it is a row for several array tasks at once,
 // which squeue --array doesn't print and which no one task could be told from.
-func (p *QueueParser) fill(j *job.Job) bool {
-	r, pf, ff := &p.row, &p.row.plain, &p.row.free
-	if !p.name(j) {
+func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
+	pf, ff := &r.plain, &r.free
+	if !p.name(j, r) {
 		return false
 	}
 	j.ID = r.number
@@ -234,7 +234,7 @@ func (p *QueueParser) fill(j *job.Job) bool {
 	if j.State != job.Pending {
 		j.Start = parseTime(pf[pStart])
 	}
-	j.Dependency = p.dependencies()
+	j.Dependency = p.dependencies(r)
 	j.ReqNodes, j.ExcNodes, j.Nodes = p.text(ff[fReqNodes]), p.text(ff[fExcNodes]), p.text(pf[pNodeList])
 	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]), p.text(ff[fReservation])
 	j.Exclusive = slices.Contains(p.form().exclusive, string(pf[pExclusive]))
@@ -247,10 +247,10 @@ func (p *QueueParser) fill(j *job.Job) bool {
 }
 
 // name sets how scontrol names the job.
-func (p *QueueParser) name(j *job.Job) bool {
-	pf := &p.row.plain
+func (p *QueueParser) name(j *job.Job, r *queueRow) bool {
+	pf := &r.plain
 	if IsNone(string(pf[pTask])) {
-		j.Ref = p.strings.get(p.row.id)
+		j.Ref = p.strings.get(r.id)
 		return true
 	}
 	array, ok := digits(pf[pArray])
@@ -264,8 +264,8 @@ func (p *QueueParser) name(j *job.Job) bool {
 }
 
 // request is the row's request for a GPU.
-func (p *QueueParser) request() job.GPURequest {
-	ff := &p.row.free
+func (p *QueueParser) request(r *queueRow) job.GPURequest {
+	ff := &r.free
 	if IsNone(string(ff[fPerNode])) && IsNone(string(ff[fPerJob])) && IsNone(string(ff[fPerSocket])) && IsNone(string(ff[fPerTask])) {
 		return job.GPURequest{}
 	}
@@ -282,8 +282,8 @@ func (p *QueueParser) request() job.GPURequest {
 }
 
 // dependencies are the row's.
-func (p *QueueParser) dependencies() job.Dependencies {
-	b := p.row.free[fDependency]
+func (p *QueueParser) dependencies(r *queueRow) job.Dependencies {
+	b := r.free[fDependency]
 	if IsNone(string(b)) {
 		return job.Dependencies{}
 	}
@@ -297,8 +297,8 @@ func (p *QueueParser) dependencies() job.Dependencies {
 }
 
 // await notes whose end the row's job waits for.
-func (p *QueueParser) await() {
-	for _, d := range p.dependencies().List {
+func (p *QueueParser) await(r *queueRow) {
+	for _, d := range p.dependencies(r).List {
 		if !d.OnEnd() {
 			continue
 		}

@@ -90,9 +90,17 @@ func OneLine(s string) string {
 }
 
 // digits reads a non-negative decimal number of at most 18 digits.
-func digits[T string | []byte](b T) (int64, bool) {
-	n, rest := leading(b)
-	return n, len(b) > 0 && len(rest) == 0
+func digits[T string | []byte](b T) (n int64, ok bool) {
+	if len(b) == 0 || len(b) > 18 {
+		return 0, false
+	}
+	for i := range len(b) {
+		if b[i] < '0' || b[i] > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(b[i]-'0')
+	}
+	return n, true
 }
 
 // leading reads the number that a value begins with, such as the 1 of "1-4" nodes, and
