@@ -11,6 +11,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 func read(t *testing.T, name string) string {
@@ -44,7 +45,7 @@ func TestExamples(t *testing.T) {
 	}
 	script := "-- " + doctor.Signature
 	examine := func(slurmConf, gresConf string) []doctor.Finding {
-		conf := doctor.ParseConfig(read(t, "../slurmbridge/doctor/testdata/22.05.8-plain.config"))
+		conf := text.ParseConfig([]byte(read(t, "../slurmbridge/doctor/testdata/22.05.8-plain.config")))
 		conf["PriorityType"] = "priority/multifactor"
 		settings(conf, read(t, "slurm.conf.slurmbridge"))
 		nodes := settings(conf, read(t, slurmConf))
@@ -54,7 +55,7 @@ func TestExamples(t *testing.T) {
 			hooks[h] = []string{conf[h]}
 		}
 		return doctor.Examine(&doctor.Facts{
-			Config: conf, Nodes: doctor.ParseNodes(nodes), Hooks: hooks, User: "slurm", Settings: config.Default(),
+			Config: conf, Nodes: text.ParseNodes([]byte(nodes)), Hooks: hooks, User: "slurm", Settings: config.Default(),
 			ConfDir: "/etc/slurm", JobSubmitLua: &script, GresConf: &gres,
 		})
 	}

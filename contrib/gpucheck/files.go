@@ -12,6 +12,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // write writes profiles.csv, pairs.csv, report.json and report.txt into a folder,
@@ -38,7 +39,7 @@ func (r *Report) write(folder string) error {
 	for _, p := range list {
 		known = append(known, p.App)
 	}
-	if _, err := trace.ReadPairsFile(pairs, known...); err != nil && !errors.Is(err, trace.ErrNoRows) {
+	if _, err := trace.ReadPairsFile(pairs, known...); err != nil && !errors.Is(err, table.ErrNoRows) {
 		return fmt.Errorf("read back: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // errWhat: none of the three formats of jobs.
@@ -31,7 +32,7 @@ func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
 	}
 	switch recognise(string(start)) {
 	case "":
-		return nil, nil, &Error{File: path, Err: ErrEmpty}
+		return nil, nil, &Error{File: path, Err: table.ErrEmpty}
 	case "swf":
 		return ReadSWF(br, path, known...)
 	case "sacct":
@@ -64,7 +65,7 @@ func recognise(start string) string {
 		return "csv"
 	}
 	fields := strings.Fields(first)
-	if _, err := parseNumber(fields[0]); err == nil && len(fields) == len(swfFields) {
+	if _, err := table.ParseNumber(fields[0]); err == nil && len(fields) == len(swfFields) {
 		return "swf"
 	}
 	return "?"

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math"
 	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // Job is one job of a trace.
@@ -24,23 +26,23 @@ type Job struct {
 
 // ReadJobs reads CSV with the columns job, submit_s, app and, where the file has
 // them, duration_s, user and gpus, which may be empty. A job may stand there once.
-// When known is given, an application that isn't among it is an ErrUnknownApp.
+// When known is given, an application that isn't among it is an table.ErrUnknownApp.
 // The jobs come in the order of submission, those of one instant in the file's.
 // name is the file's name for messages.
 func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 	var jobs []Job
 	seen := map[string]bool{}
-	err := readTable(r, name, []string{"job", "submit_s", "app"}, func(t *row) {
+	err := table.ReadCSV(r, name, []string{"job", "submit_s", "app"}, func(t *table.Row) {
 		j := Job{
-			ID:        t.name("job"),
-			SubmitS:   t.number("submit_s", 0, maxSubmitS),
-			App:       t.app("app", known),
-			DurationS: t.numberOr("duration_s", minDurationS, maxDurationS, 0),
-			User:      t.nameOr("user", ""),
-			GPUs:      t.count("gpus"),
+			ID:        t.Name("job"),
+			SubmitS:   t.Number("submit_s", 0, maxSubmitS),
+			App:       t.OneOf("app", known),
+			DurationS: t.NumberOr("duration_s", minDurationS, maxDurationS, 0),
+			User:      t.NameOr("user", ""),
+			GPUs:      count(t, "gpus"),
 		}
 		if seen[j.ID] {
-			t.fail("job", fmt.Errorf("%.40q %w", j.ID, ErrTwice))
+			t.Fail("job", fmt.Errorf("%.40q %w", j.ID, table.ErrTwice))
 		}
 		seen[j.ID] = true
 		jobs = append(jobs, j)
@@ -52,10 +54,10 @@ func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 }
 
 // count returns a whole number from 1, 0 where it isn't given.
-func (r *row) count(col string) int {
-	v := r.numberOr(col, 1, maxGPUs, 0)
+func count(r *table.Row, col string) int {
+	v := r.NumberOr(col, 1, maxGPUs, 0)
 	if v != math.Trunc(v) {
-		r.fail(col, fmt.Errorf("%w: %.40s is not a whole number", ErrOutOfRange, r.text(col)))
+		r.Fail(col, fmt.Errorf("%w: %.40s is not a whole number", table.ErrOutOfRange, r.Text(col)))
 	}
 	return int(v)
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // Pair is one measured slowdown.
@@ -18,14 +19,14 @@ const minSlowdown, maxSlowdown = 0.5, 1000
 // 1000. A value below 1 is kept as it was measured. Victim and aggressor may be
 // the same application. A pair that was measured more than once stands there as
 // often; MeanPairs makes one of them. When known is given, an application that
-// isn't among it is an ErrUnknownApp. name is the file's name for messages.
+// isn't among it is an table.ErrUnknownApp. name is the file's name for messages.
 func ReadPairs(r io.Reader, name string, known ...string) ([]Pair, error) {
 	var pairs []Pair
-	err := readTable(r, name, []string{"victim", "aggressor", "slowdown"}, func(t *row) {
+	err := table.ReadCSV(r, name, []string{"victim", "aggressor", "slowdown"}, func(t *table.Row) {
 		pairs = append(pairs, Pair{
-			Victim:    t.app("victim", known),
-			Aggressor: t.app("aggressor", known),
-			Slowdown:  t.number("slowdown", minSlowdown, maxSlowdown),
+			Victim:    t.OneOf("victim", known),
+			Aggressor: t.OneOf("aggressor", known),
+			Slowdown:  t.Number("slowdown", minSlowdown, maxSlowdown),
 		})
 	})
 	if err != nil {

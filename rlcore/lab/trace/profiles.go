@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // UnknownDurationS is DurationS of a profile whose file gives none, s: what is
@@ -31,31 +32,31 @@ func ReadProfiles(r io.Reader, name string) ([]*rlcore.Profile, error) {
 	const mostMiB, mostMBps, mostMS = 1e7, 1e7, 1e9
 	var profiles []*rlcore.Profile
 	seen := map[string]bool{}
-	err := readTable(r, name, []string{"app", "gpu_util"}, func(t *row) {
-		app := t.name("app")
-		gpu := t.number("gpu_util", 0, 100)
-		t.numberOr("mem_util", 0, 100, 0)
-		duration := t.numberOr("duration_s", minDurationS, maxDurationS, UnknownDurationS)
+	err := table.ReadCSV(r, name, []string{"app", "gpu_util"}, func(t *table.Row) {
+		app := t.Name("app")
+		gpu := t.Number("gpu_util", 0, 100)
+		t.NumberOr("mem_util", 0, 100, 0)
+		duration := t.NumberOr("duration_s", minDurationS, maxDurationS, UnknownDurationS)
 		p := &rlcore.Profile{
 			App:       app,
 			DurationS: duration,
 			PeriodS:   duration,
 			Series: []rlcore.Use{{
 				GPU:      gpu / 100,
-				Core:     t.numberOr("sm_util", 0, 100, coreShare*gpu) / 100,
-				MemMiB:   t.numberOr("mem_mib", 0, mostMiB, 0),
-				PCIeMBps: t.numberOr("pcie_mbps", 0, mostMBps, 0),
+				Core:     t.NumberOr("sm_util", 0, 100, coreShare*gpu) / 100,
+				MemMiB:   t.NumberOr("mem_mib", 0, mostMiB, 0),
+				PCIeMBps: t.NumberOr("pcie_mbps", 0, mostMBps, 0),
 			}},
-			StepS:  t.numberOr("step_ms", 1e-6, mostMS, 0) / 1000,
+			StepS:  t.NumberOr("step_ms", 1e-6, mostMS, 0) / 1000,
 			Source: name,
 		}
 		if seen[app] {
-			t.fail("app", fmt.Errorf("%.40q %w", app, ErrTwice))
+			t.Fail("app", fmt.Errorf("%.40q %w", app, table.ErrTwice))
 		}
 		seen[app] = true
-		if t.err == nil {
+		if t.Err() == nil {
 			if err := p.Validate(); err != nil {
-				t.fail("", err)
+				t.Fail("", err)
 			}
 		}
 		profiles = append(profiles, p)

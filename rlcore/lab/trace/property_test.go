@@ -156,16 +156,3 @@ func TestSacctNameHoldsNothing(t *testing.T) {
 		}
 	})
 }
-
-func TestElapsedRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := rapid.IntRange(0, maxDurationS).Draw(t, "seconds")
-		text := fmt.Sprintf("%02d:%02d:%02d", s/3600%24, s/60%60, s%60)
-		if s >= 86400 {
-			text = fmt.Sprintf("%d-%s", s/86400, text)
-		}
-		if got, err := parseElapsed(text); err != nil || got != float64(s) {
-			t.Errorf("%s is %v, %v; want %d", text, got, err, s)
-		}
-	})
-}

@@ -4,7 +4,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // Why a row of accounting is left out.
@@ -14,48 +18,27 @@ const (
 	requeued = "earlier runs of a requeued job"
 )
 
-// freeText are sacct's fields that users write, beside JobName.
-var freeText = []string{
-	"admincomment", "comment", "extra", "failednode", "stderr", "stdin", "stdout",
-	"submitline", "systemcomment", "wckey", "workdir",
-}
-
-// ReadSacct reads what `sacct --parsable2` (or --parsable) prints, with its header:
+// ReadSacct reads jobs from what `sacct --parsable2` prints:
 //
 //	sacct --parsable2 --allusers --starttime=2024-01-01 \
 //	      --format=JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES
 //
-// It takes what is there of JobID or JobIDRaw, JobName, User, Submit (else
-// Eligible, else Start), ElapsedRaw (else Elapsed, else End − Start), State, and
-// AllocTRES (else ReqTRES). The first three kinds and a run time must be. Times are
-// read as local ones without a change of the clock; SubmitS counts from the
-// earliest. An application is a job name; characters in it that can't be printed
-// become "?".
+// It takes what is there of JobID or JobIDRaw, JobName, User, Submit (else Eligible,
+// else Start), ElapsedRaw (else Elapsed, else End − Start), State, and AllocTRES (else
+// ReqTRES). The first three kinds and a run time must be. Times are read as local ones
+// without a change of the clock; SubmitS counts from the earliest. An application is a
+// job name; characters in it that can't be printed become "?".
 //
-// Steps are no jobs. Left out are allocations without gres/gpu (or gres/mps or
-// gres/shard) where a TRES column is there, those that have not ended, and of a
-// job that was requeued all runs but the last. JobName is whatever a user wrote:
-// where it holds a "|" and no other such column is asked for, it is put together
-// again. Order, known and name are as for ReadJobs.
+// Left out are steps, allocations without gres/gpu (or gres/mps or gres/shard) where
+// a TRES column is there, those that have not ended, and of a job that was requeued all
+// runs but the last. Order, known and name are as for ReadJobs.
 func ReadSacct(r io.Reader, name string, known ...string) ([]Job, Skipped, error) {
 	s := sacct{known: known, skipped: Skipped{}, last: map[string]int{}}
-	err := eachLine(r, name, func(line int, text string) error {
-		switch {
-		case strings.TrimSpace(text) == "":
-			return nil
-		case s.row.head == nil:
-			return s.begin(name, line, text)
-		}
-		return s.read(line, text)
-	})
-	if err != nil {
+	if err := text.ReadSacct(r, name, s.begin, s.read); err != nil {
 		return nil, nil, err
 	}
-	if s.row.head == nil {
-		return nil, nil, &Error{File: name, Err: ErrEmpty}
-	}
 	if len(s.jobs) == 0 {
-		return nil, nil, nothing(name, s.skipped)
+		return nil, nil, table.Nothing(name, s.skipped)
 	}
 	inOrder(s.jobs)
 	for first, i := s.jobs[0].SubmitS, 0; i < len(s.jobs); i++ {
@@ -64,116 +47,97 @@ func ReadSacct(r io.Reader, name string, known ...string) ([]Job, Skipped, error
 	return s.jobs, s.skipped, nil
 }
 
-// sacct is the reading of one file. row.head is nil until the header was read.
+// sacct is the reading of one file.
 type sacct struct {
-	row                  row
-	id, submit, lasts    string // columns to take these from
-	tres                 []string
-	known                []string
-	jobs                 []Job
-	last                 map[string]int // index in jobs by ID
-	skipped              Skipped
-	trailing, absorbable bool
+	id, submit, lasts string // columns to take these from
+	tres              []string
+	known             []string
+	jobs              []Job
+	last              map[string]int // index in jobs by ID
+	skipped           Skipped
 }
 
-// begin reads the header.
-func (s *sacct) begin(name string, line int, text string) error {
-	text = strings.TrimRight(text, "\r")
-	s.trailing = strings.HasSuffix(text, "|")
-	head, at, err := header(strings.Split(strings.TrimSuffix(text, "|"), "|"))
-	if err != nil {
-		return &Error{File: name, Line: line, Err: err}
-	}
-	s.row = row{file: name, head: head, at: at}
-	first := func(names ...string) string {
-		for _, n := range names {
-			if _, ok := at[strings.ToLower(n)]; ok {
-				return strings.ToLower(n)
-			}
-		}
-		if err == nil {
-			err = &Error{File: name, Line: line, Column: strings.Join(names, " or "), Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(head, "|"))}
-		}
-		return ""
-	}
-	s.id = first("JobID", "JobIDRaw")
-	first("JobName")
-	s.submit = first("Submit", "Eligible", "Start")
-	s.lasts = first("ElapsedRaw", "Elapsed", "End")
+// begin chooses the columns.
+func (s *sacct) begin(t *text.SacctRow) {
+	s.id = t.FirstOf("JobID", "JobIDRaw")
+	t.FirstOf("JobName")
+	s.submit = t.FirstOf("Submit", "Eligible", "Start")
+	s.lasts = t.FirstOf("ElapsedRaw", "Elapsed", "End")
 	if s.lasts == "end" {
-		first("Start")
+		t.FirstOf("Start")
 	}
 	for _, col := range []string{"alloctres", "reqtres"} {
-		if _, ok := at[col]; ok {
+		if t.Has(col) {
 			s.tres = append(s.tres, col)
 		}
 	}
-	s.absorbable = true
-	for _, col := range freeText {
-		_, there := at[col]
-		s.absorbable = s.absorbable && !there
-	}
-	return err
-}
-
-// fields splits a row; JobName gets back what a "|" in it tore off.
-func (s *sacct) fields(text string) ([]string, error) {
-	text = strings.TrimRight(text, "\r")
-	if s.trailing {
-		text = strings.TrimSuffix(text, "|")
-	}
-	rec := strings.Split(text, "|")
-	more := len(rec) - len(s.row.head)
-	switch {
-	case more == 0:
-		return rec, nil
-	case more < 0:
-		return nil, fmt.Errorf("%d fields, the header has %d; was the file cut short, or is a line break in a job's name?", len(rec), len(s.row.head))
-	case !s.absorbable:
-		return nil, fmt.Errorf(`%d fields, the header has %d: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, len(rec), len(s.row.head))
-	}
-	i := s.row.at["jobname"]
-	whole := strings.Join(rec[i:i+more+1], "|")
-	return append(append(rec[:i:i], whole), rec[i+more+1:]...), nil
 }
 
 // read takes one row.
-func (s *sacct) read(line int, text string) error {
-	t := &s.row
-	t.line = func(int) int { return line }
-	var err error
-	if t.rec, err = s.fields(text); err != nil {
-		return &Error{File: t.file, Line: line, Err: err}
+func (s *sacct) read(t *text.SacctRow) {
+	j := Job{ID: t.Name(s.id), User: t.NameOr("user", ""), App: printable(t.Text("jobname"))}
+	if t.Err() != nil || strings.Contains(j.ID, ".") { // a step
+		return
 	}
-	j := Job{ID: t.name(s.id), User: t.nameOr("user", ""), App: printable(t.text("jobname"))}
-	if t.err != nil || strings.Contains(j.ID, ".") { // a step
-		return t.err
+	gpus, shared := t.GPUs(s.tres...)
+	if j.GPUs = gpus; shared {
+		j.GPUs = max(gpus, 1)
 	}
-	if j.GPUs = t.gpus(s.tres); t.err != nil {
-		return t.err
+	why := ""
+	switch {
+	case len(s.tres) > 0 && j.GPUs == 0:
+		why = noGPU
+	case !ended(t.Text("state")) || s.lasts == "end" && text.IsNone(t.Text("end")):
+		why = unended
+	default:
+		if j.DurationS = s.lasted(t); j.DurationS < minDurationS {
+			why = noRunTime
+		}
 	}
-	if len(s.tres) > 0 && j.GPUs == 0 {
-		s.skipped[noGPU]++
-		return nil
+	if why != "" || t.Err() != nil {
+		s.skipped[why]++
+		return
 	}
-	if !ended(t.text("state")) || s.lasts == "end" && unknownTime(t.text("end")) {
-		s.skipped[unended]++
-		return nil
-	}
-	if j.DurationS = t.lasted(s.lasts); t.err == nil && j.DurationS < minDurationS {
-		s.skipped[noRunTime]++
-		return nil
-	}
-	j.SubmitS = t.stamp(s.submit)
-	t.mustKnow("jobname", j.App, s.known)
+	j.SubmitS = stamp(t, s.submit)
+	t.MustKnow("jobname", j.App, s.known)
 	if i, ok := s.last[j.ID]; ok {
 		s.skipped[requeued]++
 		s.jobs[i] = j
-		return t.err
+		return
 	}
 	s.last[j.ID] = len(s.jobs)
 	s.jobs = append(s.jobs, j)
-	return t.err
+}
+
+// lasted returns the run time, s; 0 where it has none.
+func (s *sacct) lasted(t *text.SacctRow) float64 {
+	v := 0.0
+	switch s.lasts {
+	case "elapsedraw":
+		return t.Number("elapsedraw", 0, maxDurationS)
+	case "elapsed":
+		v = t.Elapsed("elapsed").Seconds()
+	default:
+		if text.IsNone(t.Text("start")) {
+			return 0 // it was cancelled before it began
+		}
+		v = stamp(t, "end") - stamp(t, "start")
+	}
+	if v < 0 || v > maxDurationS {
+		t.Fail(s.lasts, fmt.Errorf("%w: a run time of %g s", table.ErrOutOfRange, v))
+	}
+	return v
+}
+
+// stamp returns a time as seconds since 1970, if the machine's clock showed UTC: only
+// differences are used.
+func stamp(t *text.SacctRow, col string) float64 {
+	at := t.Time(col, time.UTC)
+	if at.IsZero() {
+		t.Fail(col, table.ErrMissing)
+		return 0
+	}
+	return float64(at.Unix())
 }
 
 // ended reports whether a job in this state won't use its GPU any longer.
@@ -186,7 +150,7 @@ func ended(state string) bool {
 	return true
 }
 
-// printable returns a job's name fit to print: it is what a user wrote.
+// printable returns a job's name, which a user wrote, fit to print.
 func printable(s string) string {
 	s = strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {

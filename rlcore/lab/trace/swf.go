@@ -5,13 +5,15 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // swfFields are the 18 fields of the Standard Workload Format, version 2.2, as
 // the Parallel Workloads Archive (Feitelson) defines it. -1 is unknown.
 var swfFields = []string{
 	"job number", "submit time", "wait time", "run time", "allocated processors",
-	"average CPU time", "used memory", "requested processors", "requested time",
+	"average cpu time", "used memory", "requested processors", "requested time",
 	"requested memory", "status", "user", "group", "executable", "queue", "partition",
 	"preceding job", "think time",
 }
@@ -29,67 +31,68 @@ const (
 // are the partial runs (status 2 to 4) of jobs that were stopped and went on.
 // Order, known and name are as for ReadJobs.
 func ReadSWF(r io.Reader, name string, known ...string) ([]Job, Skipped, error) {
-	at := map[string]int{}
-	for i, f := range swfFields {
-		at[f] = i
+	t, err := table.NewRow(name, 0, swfFields)
+	if err != nil {
+		return nil, nil, err
 	}
 	var jobs []Job
 	skipped := Skipped{}
 	seen := map[string]bool{}
-	err := eachLine(r, name, func(line int, text string) error {
+	err = table.EachLine(r, name, func(line int, text string) error {
 		text = strings.TrimSpace(text)
 		if text == "" || text[0] == ';' {
 			return nil
 		}
-		t := row{file: name, head: swfFields, at: at, rec: strings.Fields(text), line: func(int) int { return line }}
-		if len(t.rec) != len(swfFields) {
-			return &Error{File: name, Line: line, Err: fmt.Errorf("%d fields; the Standard Workload Format has %d", len(t.rec), len(swfFields))}
+		fields := strings.Fields(text)
+		if t.Set(line, fields); len(fields) != len(swfFields) {
+			t.Fail("", fmt.Errorf("%d fields; the Standard Workload Format has %d", len(fields), len(swfFields)))
+			return t.Err()
 		}
 		for _, f := range swfFields {
-			t.number(f, -1e15, 1e15)
+			t.Number(f, -1e15, 1e15)
 		}
-		if status := t.number("status", -1, 5); status >= 2 && status <= 4 {
+		if status := t.Number("status", -1, 5); status >= 2 && status <= 4 {
 			skipped[partial]++
-			return t.err
+			return t.Err()
 		}
 		j := Job{
-			ID:        strconv.FormatInt(t.whole("job number", 0), 10),
-			SubmitS:   t.number("submit time", 0, maxSubmitS),
+			ID:        strconv.FormatInt(whole(t, "job number", 0), 10),
+			SubmitS:   t.Number("submit time", 0, maxSubmitS),
 			App:       "swf-unknown",
-			DurationS: t.number("run time", -1, maxDurationS),
+			DurationS: t.Number("run time", -1, maxDurationS),
 		}
-		if e := t.whole("executable", -1); e >= 0 {
+		if e := whole(t, "executable", -1); e >= 0 {
 			j.App = fmt.Sprintf("swf-%d", e)
 		}
-		if u := t.whole("user", -1); u >= 0 {
+		if u := whole(t, "user", -1); u >= 0 {
 			j.User = strconv.FormatInt(u, 10)
 		}
 		if seen[j.ID] {
-			t.fail("job number", fmt.Errorf("%s %w", j.ID, ErrTwice))
+			t.Fail("job number", fmt.Errorf("%s %w", j.ID, table.ErrTwice))
 		}
 		seen[j.ID] = true
-		if t.err == nil && j.DurationS < minDurationS {
+		if t.Err() == nil && j.DurationS < minDurationS {
 			skipped[noRunTime]++
 			return nil
 		}
-		t.mustKnow("executable", j.App, known)
+		t.MustKnow("executable", j.App, known)
 		jobs = append(jobs, j)
-		return t.err
+		return t.Err()
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(jobs) == 0 {
-		return nil, nil, nothing(name, skipped)
+		return nil, nil, table.Nothing(name, skipped)
 	}
 	return inOrder(jobs), skipped, nil
 }
 
 // whole returns a whole number of at least lo.
-func (r *row) whole(col string, lo float64) int64 {
-	v := r.number(col, lo, 1e15)
+func whole(r *table.Row, col string, lo float64) int64 {
+	v := r.Number(col, lo, 1e15)
 	if v != float64(int64(v)) {
-		r.fail(col, fmt.Errorf("%w: %.40s is not a whole number", ErrOutOfRange, r.text(col)))
+		r.Fail(col, fmt.Errorf("%w: %.40s is not a whole number", table.ErrOutOfRange, r.Text(col)))
 	}
 	return int64(v)
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // readers are all readers, by what they read, with the results left out.
@@ -28,66 +30,66 @@ func TestRefused(t *testing.T) {
 		reader, text, want string
 		is                 error
 	}{
-		{"pairs", "victim,aggressor,slowdown\na,b,1.5\n\na,b,abc\n", `f:4: slowdown: "abc" is not a number`, ErrNotNumber},
-		{"pairs", "victim,aggressor,slowdown\na,b,NaN\n", `f:2: slowdown: out of range: "NaN" is not a finite number`, ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,+Inf\n", `f:2: slowdown: out of range: "+Inf" is not a finite number`, ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,1e999\n", `f:2: slowdown: out of range: "1e999" is not a finite number`, ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,0\n", "f:2: slowdown: out of range: 0 is not from 0.5 to 1000", ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,-1\n", "f:2: slowdown: out of range: -1 is not from 0.5 to 1000", ErrOutOfRange},
-		{"pairs", "victim,aggressor,slowdown\na,b,\n", "f:2: slowdown: the value is missing", ErrMissing},
+		{"pairs", "victim,aggressor,slowdown\na,b,1.5\n\na,b,abc\n", `f:4: slowdown: "abc" is not a number`, table.ErrNotNumber},
+		{"pairs", "victim,aggressor,slowdown\na,b,NaN\n", `f:2: slowdown: out of range: "NaN" is not a finite number`, table.ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,+Inf\n", `f:2: slowdown: out of range: "+Inf" is not a finite number`, table.ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,1e999\n", `f:2: slowdown: out of range: "1e999" is not a finite number`, table.ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,0\n", "f:2: slowdown: out of range: 0 is not from 0.5 to 1000", table.ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,-1\n", "f:2: slowdown: out of range: -1 is not from 0.5 to 1000", table.ErrOutOfRange},
+		{"pairs", "victim,aggressor,slowdown\na,b,\n", "f:2: slowdown: the value is missing", table.ErrMissing},
 		{"pairs", "victim,aggressor,slowdown\na,b\n", "f:2: the row doesn't have the header's 3 columns", nil},
-		{"pairs", "# where from\nvictim,aggressor\na,b\n", "f:2: slowdown: the header lacks this column; it has victim,aggressor", ErrNoColumn},
-		{"pairs", "victim,aggressor\na,b\n", "f:1: slowdown: the header lacks this column; it has victim,aggressor", ErrNoColumn},
-		{"pairs", "victim,aggressor,slowdown,Victim\n", `f:1: column "Victim" stands there twice`, ErrTwice},
-		{"pairs", "victim,aggressor,slowdown\n", "f: there is no row in it", ErrNoRows},
-		{"pairs", "", "f: the file is empty", ErrEmpty},
-		{"pairs", "\ufeff", "f: the file is empty", ErrEmpty},
-		{"pairs", "victim,aggressor,slowdown\na,c,1.5\n", `f:2: aggressor: unknown application "c"; there are a, b`, ErrUnknownApp},
+		{"pairs", "# where from\nvictim,aggressor\na,b\n", "f:2: slowdown: the header lacks this column; it has victim,aggressor", table.ErrNoColumn},
+		{"pairs", "victim,aggressor\na,b\n", "f:1: slowdown: the header lacks this column; it has victim,aggressor", table.ErrNoColumn},
+		{"pairs", "victim,aggressor,slowdown,Victim\n", `f:1: column "Victim" stands there twice`, table.ErrTwice},
+		{"pairs", "victim,aggressor,slowdown\n", "f: there is no row in it", table.ErrNoRows},
+		{"pairs", "", "f: the file is empty", table.ErrEmpty},
+		{"pairs", "\ufeff", "f: the file is empty", table.ErrEmpty},
+		{"pairs", "victim,aggressor,slowdown\na,c,1.5\n", `f:2: aggressor: unknown application "c"; there are a, b`, table.ErrUnknownApp},
 		{"pairs", "victim,aggressor,slowdown\n\"a,b,1\n", `f:2: at byte 8: extraneous or missing " in quoted-field`, nil},
-		{"pairs", "victim,aggressor,slowdown\n" + strings.Repeat("a", maxLine+1), "f:2: the line is too long: more than 1048576 bytes", ErrLongLine},
-		{"pairs", "victim,aggressor,slowdown\n\n\na,b,1\n" + strings.Repeat("a", maxLine+1), "f:5: the line is too long: more than 1048576 bytes", ErrLongLine},
+		{"pairs", "victim,aggressor,slowdown\n" + strings.Repeat("a", table.MaxLine+1), "f:2: the line is too long: more than 1048576 bytes", table.ErrLongLine},
+		{"pairs", "victim,aggressor,slowdown\n\n\na,b,1\n" + strings.Repeat("a", table.MaxLine+1), "f:5: the line is too long: more than 1048576 bytes", table.ErrLongLine},
 
-		{"jobs", "job,submit_s,app\n1,0,\n", "f:2: app: the value is missing", ErrMissing},
-		{"jobs", "job,submit_s,app\n1,-1,a\n", "f:2: submit_s: out of range: -1 is not from 0 to 1e+11", ErrOutOfRange},
-		{"jobs", "job,submit_s,app,duration_s\n1,0,a,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", ErrOutOfRange},
-		{"jobs", "job,submit_s,app,duration_s\n1,0,a,-5\n", "f:2: duration_s: out of range: -5 is not from 0.01 to 1e+09", ErrOutOfRange},
-		{"jobs", "job,submit_s,app,GPUs\n1,0,a,1.5\n", "f:2: GPUs: out of range: 1.5 is not a whole number", ErrOutOfRange},
-		{"jobs", "job,submit_s,app\n1,0,a\n1,0,a\n", `f:3: job: "1" stands there twice`, ErrTwice},
+		{"jobs", "job,submit_s,app\n1,0,\n", "f:2: app: the value is missing", table.ErrMissing},
+		{"jobs", "job,submit_s,app\n1,-1,a\n", "f:2: submit_s: out of range: -1 is not from 0 to 1e+11", table.ErrOutOfRange},
+		{"jobs", "job,submit_s,app,duration_s\n1,0,a,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
+		{"jobs", "job,submit_s,app,duration_s\n1,0,a,-5\n", "f:2: duration_s: out of range: -5 is not from 0.01 to 1e+09", table.ErrOutOfRange},
+		{"jobs", "job,submit_s,app,GPUs\n1,0,a,1.5\n", "f:2: GPUs: out of range: 1.5 is not a whole number", table.ErrOutOfRange},
+		{"jobs", "job,submit_s,app\n1,0,a\n1,0,a\n", `f:3: job: "1" stands there twice`, table.ErrTwice},
 		{"jobs", "job,submit_s,app\n\"1\n2\",0,a\n", `f:2: job: "1\n2" has characters that can't be printed`, nil},
 		{"jobs", "job,submit_s,app\n1,0,\xff\n", `f:2: app: "\xff" has characters that can't be printed`, nil},
-		{"jobs", "job,submit_s,app\n1,0," + strings.Repeat("a", 257) + "\n", "f:2: app: out of range: a name of 257 bytes, at most 256", ErrOutOfRange},
+		{"jobs", "job,submit_s,app\n1,0," + strings.Repeat("a", 257) + "\n", "f:2: app: out of range: a name of 257 bytes, at most 256", table.ErrOutOfRange},
 		// The line is the value's, not the row's start.
-		{"jobs", "job,submit_s,note,app\n1,0,\"two\nlines\",\n", "f:3: app: the value is missing", ErrMissing},
+		{"jobs", "job,submit_s,note,app\n1,0,\"two\nlines\",\n", "f:3: app: the value is missing", table.ErrMissing},
 
-		{"profiles", "app,gpu_util\na,100.1\n", "f:2: gpu_util: out of range: 100.1 is not from 0 to 100", ErrOutOfRange},
-		{"profiles", "app,gpu_util\na,\n", "f:2: gpu_util: the value is missing", ErrMissing},
-		{"profiles", "app,gpu_util,duration_s\na,5,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", ErrOutOfRange},
-		{"profiles", "app,gpu_util,mem_util\na,5,101\n", "f:2: mem_util: out of range: 101 is not from 0 to 100", ErrOutOfRange},
-		{"profiles", "app,gpu_util,step_ms\na,5,0\n", "f:2: step_ms: out of range: 0 is not from 1e-06 to 1e+09", ErrOutOfRange},
-		{"profiles", "app,gpu_util,mem_mib\na,5,-1\n", "f:2: mem_mib: out of range: -1 is not from 0 to 1e+07", ErrOutOfRange},
-		{"profiles", "app,gpu_util,pcie_mbps\na,5,7 GB\n", `f:2: pcie_mbps: "7 GB" is not a number`, ErrNotNumber},
-		{"profiles", "app,gpu_util\na,5\na,6\n", `f:3: app: "a" stands there twice`, ErrTwice},
+		{"profiles", "app,gpu_util\na,100.1\n", "f:2: gpu_util: out of range: 100.1 is not from 0 to 100", table.ErrOutOfRange},
+		{"profiles", "app,gpu_util\na,\n", "f:2: gpu_util: the value is missing", table.ErrMissing},
+		{"profiles", "app,gpu_util,duration_s\na,5,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
+		{"profiles", "app,gpu_util,mem_util\na,5,101\n", "f:2: mem_util: out of range: 101 is not from 0 to 100", table.ErrOutOfRange},
+		{"profiles", "app,gpu_util,step_ms\na,5,0\n", "f:2: step_ms: out of range: 0 is not from 1e-06 to 1e+09", table.ErrOutOfRange},
+		{"profiles", "app,gpu_util,mem_mib\na,5,-1\n", "f:2: mem_mib: out of range: -1 is not from 0 to 1e+07", table.ErrOutOfRange},
+		{"profiles", "app,gpu_util,pcie_mbps\na,5,7 GB\n", `f:2: pcie_mbps: "7 GB" is not a number`, table.ErrNotNumber},
+		{"profiles", "app,gpu_util\na,5\na,6\n", `f:3: app: "a" stands there twice`, table.ErrTwice},
 
-		{"swf", "; nothing\n", "f: there is no row in it", ErrNoRows},
-		{"swf", "", "f: the file is empty", ErrEmpty},
+		{"swf", "; nothing\n", "f: there is no row in it", table.ErrNoRows},
+		{"swf", "", "f: the file is empty", table.ErrEmpty},
 		{"swf", "1 0 5 100\n", "f:1: 4 fields; the Standard Workload Format has 18", nil},
-		{"swf", swfLine("run time", "x"), `f:1: run time: "x" is not a number`, ErrNotNumber},
-		{"swf", swfLine("used memory", "nan"), `f:1: used memory: out of range: "nan" is not a finite number`, ErrOutOfRange},
-		{"swf", swfLine("submit time", "-1"), "f:1: submit time: out of range: -1 is not from 0 to 1e+11", ErrOutOfRange},
-		{"swf", swfLine("executable", "1.5"), "f:1: executable: out of range: 1.5 is not a whole number", ErrOutOfRange},
-		{"swf", swfLine() + swfLine(), "f:2: job number: 1 stands there twice", ErrTwice},
-		{"swf", swfLine("run time", "-1"), "f: there is no row in it that can be used: 1 without a run time", ErrNoRows},
-		{"swf", strings.Repeat("1", maxLine+1), "f:1: the line is too long: more than 1048576 bytes", ErrLongLine},
+		{"swf", swfLine("run time", "x"), `f:1: run time: "x" is not a number`, table.ErrNotNumber},
+		{"swf", swfLine("used memory", "nan"), `f:1: used memory: out of range: "nan" is not a finite number`, table.ErrOutOfRange},
+		{"swf", swfLine("submit time", "-1"), "f:1: submit time: out of range: -1 is not from 0 to 1e+11", table.ErrOutOfRange},
+		{"swf", swfLine("executable", "1.5"), "f:1: executable: out of range: 1.5 is not a whole number", table.ErrOutOfRange},
+		{"swf", swfLine() + swfLine(), "f:2: job number: 1 stands there twice", table.ErrTwice},
+		{"swf", swfLine("run time", "-1"), "f: there is no row in it that can be used: 1 without a run time", table.ErrNoRows},
+		{"swf", strings.Repeat("1", table.MaxLine+1), "f:1: the line is too long: more than 1048576 bytes", table.ErrLongLine},
 
-		{"sacct", "JobID|User\n", "f:1: JobName: the header lacks this column; it has JobID|User", ErrNoColumn},
-		{"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End", ErrNoColumn},
-		{"sacct", sacctHead, "f: there is no row in it", ErrNoRows},
-		{"sacct", "\n", "f: the file is empty", ErrEmpty},
+		{"sacct", "JobID|User\n", "f:1: JobName: the header lacks this column; it has JobID|User", table.ErrNoColumn},
+		{"sacct", "JobID|JobName|Submit|End\n", "f:1: Start: the header lacks this column; it has JobID|JobName|Submit|End", table.ErrNoColumn},
+		{"sacct", sacctHead, "f: there is no row in it", table.ErrNoRows},
+		{"sacct", "\n", "f: the file is empty", table.ErrEmpty},
 		{"sacct", sacctHead + "1|a|u|2024\n", "f:2: 4 fields, the header has 7; was the file cut short, or is a line break in a job's name?", nil},
 		{"sacct", sacctHead + "1|a|u|yesterday|5|COMPLETED|gres/gpu=1\n", `f:2: Submit: "yesterday" is no time like 2024-01-31T23:59:59`, nil},
-		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`, ErrNotNumber},
-		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`, ErrNotNumber},
-		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|PENDING|gres/gpu=1\n", "f: there is no row in it that can be used: 1 not ended", ErrNoRows},
+		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`, table.ErrNotNumber},
+		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`, table.ErrNotNumber},
+		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|PENDING|gres/gpu=1\n", "f: there is no row in it that can be used: 1 not ended", table.ErrNoRows},
 		{"sacct", "JobID|JobName|Comment|Submit|ElapsedRaw\n1|a|x|y|2024-01-01T00:00:00|5\n", `f:2: 6 fields, the header has 5: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, nil},
 	}
 	for _, c := range cases {
@@ -259,11 +261,11 @@ func TestReadJobsFile(t *testing.T) {
 		if err != nil || len(jobs) != 1 || jobs[0].App != want {
 			t.Errorf("%q: %+v, %v; want one job of %s", text, jobs, err, want)
 		}
-		if _, _, err := ReadJobsFile(path, "other"); !errors.Is(err, ErrUnknownApp) {
+		if _, _, err := ReadJobsFile(path, "other"); !errors.Is(err, table.ErrUnknownApp) {
 			t.Errorf("%q: %v, want an unknown application", text, err)
 		}
 	}
-	for text, want := range map[string]error{"": ErrEmpty, " \n": ErrEmpty, "hello\n": errWhat, "\x00\x01": errWhat} {
+	for text, want := range map[string]error{"": table.ErrEmpty, " \n": table.ErrEmpty, "hello\n": errWhat, "\x00\x01": errWhat} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/profimport"
@@ -38,7 +38,7 @@ type imported struct {
 	Profiles []store.Imported `json:"profiles"`
 	// Kept counts those that were not taken, since the user's own runs say better.
 	Kept     int           `json:"kept"`
-	LeftOut  trace.Skipped `json:"left_out"`
+	LeftOut  table.Skipped `json:"left_out"`
 	ByName   int           `json:"by_job_name"`
 	FromJobs int           `json:"jobs"`
 }
@@ -117,7 +117,7 @@ func (in *importing) read(ctx context.Context, files []string) (*imported, error
 	if len(files) == 0 && in.sacct == "" {
 		return nil, cli.Usage(errors.New("nothing to import: name a FILE or --sacct; see slurmbridge profiles import --help"))
 	}
-	out := &imported{Profiles: []store.Imported{}, LeftOut: trace.Skipped{}}
+	out := &imported{Profiles: []store.Imported{}, LeftOut: table.Skipped{}}
 	for _, file := range files {
 		ps, err := store.ReadProfiles(file)
 		if err != nil {
@@ -242,7 +242,7 @@ func withoutTitle(script []byte) []byte { return title.ReplaceAll(script, nil) }
 var labelName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // join makes runs of the jobs.
-func (in *importing) join(ctx context.Context, jobs []profimport.Job, name profimport.Namer) ([]profimport.Run, trace.Skipped, error) {
+func (in *importing) join(ctx context.Context, jobs []profimport.Job, name profimport.Namer) ([]profimport.Run, table.Skipped, error) {
 	if in.prometheus == "" {
 		runs, skipped := profimport.FromSacct(jobs)
 		return runs, skipped, nil
@@ -290,9 +290,9 @@ func (in *importing) join(ctx context.Context, jobs []profimport.Job, name profi
 }
 
 // newest leaves of each user's application its newest usable runs.
-func (in *importing) newest(jobs []profimport.Job, name profimport.Namer) ([]profimport.Job, trace.Skipped) {
+func (in *importing) newest(jobs []profimport.Job, name profimport.Namer) ([]profimport.Job, table.Skipped) {
 	slices.SortStableFunc(jobs, func(a, b profimport.Job) int { return b.Start.Compare(a.Start) })
-	skipped, count := trace.Skipped{}, map[[2]string]int{}
+	skipped, count := table.Skipped{}, map[[2]string]int{}
 	return slices.DeleteFunc(jobs, func(j profimport.Job) bool {
 		if !profimport.Usable(&j) {
 			return false

@@ -7,7 +7,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // figure is one of the four resources.
@@ -117,8 +117,8 @@ func NewIndex(series []Series, label string) *Index {
 
 // Join makes runs of jobs and the series of their GPUs. A series without a job's name
 // is a job's where it is of the only GPU of the job's only node.
-func Join(jobs []Job, x *Index) ([]Run, trace.Skipped) {
-	skipped := trace.Skipped{}
+func Join(jobs []Job, x *Index) ([]Run, table.Skipped) {
+	skipped := table.Skipped{}
 	var out []Run
 	for i := range jobs {
 		j := &jobs[i]

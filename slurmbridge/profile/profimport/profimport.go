@@ -16,10 +16,10 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
-	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 )
 
 // Why a job is left out.
@@ -36,7 +36,7 @@ const (
 )
 
 // coreShare is the part of the SMs taken to be busy while a kernel runs, as
-// rlcore/lab/trace and rlcore/apps assume.
+// rlcore/table and rlcore/apps assume.
 const coreShare = 0.85
 
 // usable says why a job's run is no use; "" = it is.
@@ -67,8 +67,8 @@ type Run struct {
 }
 
 // FromSacct makes runs of what accounting alone says: each a constant use.
-func FromSacct(jobs []Job) ([]Run, trace.Skipped) {
-	skipped := trace.Skipped{}
+func FromSacct(jobs []Job) ([]Run, table.Skipped) {
+	skipped := table.Skipped{}
 	var out []Run
 	for i := range jobs {
 		j := &jobs[i]

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 )
 
 func accounting(t *testing.T) []Job {
@@ -80,22 +80,22 @@ func TestBadSacct(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                          "f: the file is empty",
 		head:                        "f: there is no row",
-		"JobID|JobName\n":           "f:1: User: the header lacks",
-		"JobID|JobID\n":             "f:1: JobID: stands there twice",
+		"JobID|JobName\n":           "f:1: User: the header lacks this column; it has JobID|JobName; ask sacct for --parsable2 --format=JobID,",
+		"JobID|JobID\n":             `f:1: column "JobID" stands there twice`,
 		head[:len(head)-1] + "|x\n": "f: there is no row",
 		"JobID|JobName|User|State|Start|End|AllocTRES|TRESUsageInMax\n": "NTasks",
 		head + "1|a\n":                                            "f:2: 2 fields, the header has 9",
-		head + "x|n|u|COMPLETED|1000|2000|||\n":                   "f:2: JobIDRaw",
+		head + "x|n|u|COMPLETED|1000|2000|||\n":                   "f:2: JobID: \"x\"",
 		head + "\n1|n|u|COMPLETED|soon|2000|||\n":                 "f:3: Start",
 		head + "1|n|u|COMPLETED|1000|2000||gres/gpu=x|\n":         "f:2: AllocTRES",
 		head + "1.0|n|u|COMPLETED|1000|2000|x||\n":                "f:2: NTasks",
 		head + "1.0|n|u|COMPLETED|1000|2000|1||gres/gpumem=1X\n":  "f:2: TRESUsageInMax",
 		head + "1.0|n|u|COMPLETED|1000|2000|1||gres/gpuutil=-1\n": "f:2: TRESUsageInMax",
-		head + strings.Repeat("x", maxLine+1):                     "f:2: the line is too long",
+		head + strings.Repeat("x", table.MaxLine+1):               "f:2: the line is too long",
 		head + "1.0|n|u|COMPLETED|1000|2000|1||gres/gpumem=M\n":   "f:2: TRESUsageInMax",
 	} {
 		_, err := ReadSacct(strings.NewReader(text), "f", time.UTC)
-		var at *trace.Error
+		var at *table.Error
 		if !errors.As(err, &at) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.80q: %v, want %q", text, err, want)
 		}
@@ -231,7 +231,7 @@ func TestBadPrometheus(t *testing.T) {
 		`{"status":"success","data":{"resultType":"matrix","result":{}}}`: "f:1",
 	} {
 		_, err := ReadPrometheus(strings.NewReader(text), "f")
-		var at *trace.Error
+		var at *table.Error
 		if !errors.As(err, &at) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.90q: %v, want %q", text, err, want)
 		}
@@ -331,7 +331,7 @@ func FuzzReadSacct(f *testing.F) {
 	f.Add("JobIDRaw|JobName|User|State|Start|End|AllocTRES|\r\n1|a|b|u|COMPLETED|1|2|gres/gpu=1|\r\n1.0||||||\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		jobs, err := ReadSacct(strings.NewReader(text), "f", time.UTC)
-		var at *trace.Error
+		var at *table.Error
 		if err != nil && !errors.As(err, &at) {
 			t.Errorf("%T %v", err, err)
 		}
@@ -350,7 +350,7 @@ func FuzzReadPrometheus(f *testing.F) {
 	job := Job{ID: "101", RawID: "101", Nodes: "n1", State: "COMPLETED", Start: ten, End: ten.Add(10 * time.Minute), GPUs: 1}
 	f.Fuzz(func(t *testing.T, text string) {
 		series, err := ReadPrometheus(strings.NewReader(text), "f")
-		var at *trace.Error
+		var at *table.Error
 		if err != nil && !errors.As(err, &at) {
 			t.Errorf("%T %v", err, err)
 		}

@@ -9,7 +9,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
 // Series is one series of a range query's answer. Samples that are no figure (NaN,
@@ -25,7 +25,7 @@ type Series struct {
 const maxAnswer = 512 << 20
 
 // ReadPrometheus reads answers of Prometheus' /api/v1/query_range as JSON: one, or
-// several one after the other. Errors are a *trace.Error; its column is the byte of the
+// several one after the other. Errors are a *table.Error; its column is the byte of the
 // line.
 func ReadPrometheus(r io.Reader, name string) ([]Series, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxAnswer+1))
@@ -33,7 +33,7 @@ func ReadPrometheus(r io.Reader, name string) ([]Series, error) {
 		err = errors.New("more than 512 MiB; ask for fewer jobs or a longer step")
 	}
 	if err != nil {
-		return nil, &trace.Error{File: name, Err: fmt.Errorf("read: %w", err)}
+		return nil, &table.Error{File: name, Err: fmt.Errorf("read: %w", err)}
 	}
 	p := answer{dec: json.NewDecoder(bytes.NewReader(data))}
 	for n := 0; ; n++ {
@@ -42,7 +42,7 @@ func ReadPrometheus(r io.Reader, name string) ([]Series, error) {
 			return p.series, nil
 		}
 		if errors.Is(err, io.EOF) {
-			return nil, &trace.Error{File: name, Err: trace.ErrEmpty}
+			return nil, &table.Error{File: name, Err: table.ErrEmpty}
 		}
 		if err != nil {
 			at := p.dec.InputOffset()
@@ -51,7 +51,7 @@ func ReadPrometheus(r io.Reader, name string) ([]Series, error) {
 				at = max(at, syntax.Offset)
 			}
 			line, column := place(data, at)
-			return nil, &trace.Error{File: name, Line: line, Column: strconv.Itoa(column), Err: err}
+			return nil, &table.Error{File: name, Line: line, Column: strconv.Itoa(column), Err: err}
 		}
 	}
 }

@@ -142,6 +142,11 @@ func FuzzParseDependencies(f *testing.F) {
 				t.Errorf("no type: %+v", x)
 			}
 		}
+		// What is written for scontrol is read as the same conditions.
+		if again := ParseDependencies(d.Plain()); !slices.ContainsFunc(d.List, func(x job.Dependency) bool { return x.Job == "" && x.Rest != "" }) &&
+			!IsNone(d.Plain()) && !slices.Equal(again.List, d.List) {
+			t.Errorf("%+v became %+v", d.List, again.List)
+		}
 		// A condition is never lost: a list with one in it is not an empty list.
 		if len(d.List) == 0 && strings.HasPrefix(s, "after:") {
 			t.Error("a condition was lost")

@@ -79,7 +79,7 @@ func parseRange(s string) (r hostRange, ok bool) {
 	}
 	a, okA := digits(lo)
 	b, okB := digits(hi)
-	return hostRange{lo: a, hi: b, width: len(lo)}, okA && okB && a <= b && len(hi) <= maxWidth
+	return hostRange{lo: a, hi: b, width: len(lo)}, okA && okB && a <= b && max(len(lo), len(hi)) <= maxWidth
 }
 
 func addHosts(names map[string]bool, prefix string, parts []hostPart) {

@@ -1,4 +1,4 @@
-package trace
+package table
 
 import (
 	"bufio"
@@ -7,16 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 )
 
-// maxLine is the longest line that is read, bytes: no row of numbers and names
-// comes near it, and a file that isn't text is refused before it fills the memory.
-const maxLine = 1 << 20
+// MaxLine is the longest line that is read, bytes. No row of numbers and names comes
+// near it; a file that isn't text is refused before it fills the memory.
+const MaxLine = 1 << 20
 
-// readTable calls do for each row of a CSV file and stops at the first error.
-// need are the columns that must be there.
-func readTable(r io.Reader, name string, need []string, do func(*row)) error {
+// ReadCSV calls do for each row of a CSV file and stops at the first error. need are
+// the columns that must be there.
+func ReadCSV(r io.Reader, name string, need []string, do func(*Row)) error {
 	cr := csv.NewReader(&bounded{r: withoutBOM(r), line: 1})
 	cr.ReuseRecord = true
 	cr.Comment = '#'
@@ -27,15 +26,18 @@ func readTable(r io.Reader, name string, need []string, do func(*row)) error {
 	if err != nil {
 		return csvError(name, 1, 0, err)
 	}
-	t := row{file: name, line: func(i int) int { line, _ := cr.FieldPos(i); return line }}
-	if t.head, t.at, err = header(rec); err != nil {
-		return &Error{File: name, Line: t.line(0), Err: err}
+	line := func(field int) int { line, _ := cr.FieldPos(field); return line }
+	t, err := NewRow(name, line(0), rec)
+	if err != nil {
+		return err
 	}
 	for _, col := range need {
-		if _, ok := t.at[col]; !ok {
-			return &Error{File: name, Line: t.line(0), Column: col, Err: fmt.Errorf("%w; it has %.200s", ErrNoColumn, strings.Join(t.head, ","))}
-		}
+		t.FirstOf(",", col)
 	}
+	if t.err != nil {
+		return t.err
+	}
+	t.line = line
 	last := t.line(0)
 	for n := 0; ; n++ {
 		t.rec, err = cr.Read()
@@ -49,29 +51,10 @@ func readTable(r io.Reader, name string, need []string, do func(*row)) error {
 			return csvError(name, last+1, len(t.head), err)
 		}
 		last = t.line(0)
-		if do(&t); t.err != nil {
+		if do(t); t.err != nil {
 			return t.err
 		}
 	}
-}
-
-// header returns the columns' names as they stand and the field of each by its
-// name in lower case.
-func header(rec []string) ([]string, map[string]int, error) {
-	head := make([]string, len(rec))
-	at := make(map[string]int, len(rec))
-	for i, s := range rec {
-		head[i] = strings.TrimSpace(s)
-		key := strings.ToLower(head[i])
-		if key == "" {
-			continue
-		}
-		if _, ok := at[key]; ok {
-			return nil, nil, fmt.Errorf("column %.40q %w", head[i], ErrTwice)
-		}
-		at[key] = i
-	}
-	return head, at, nil
 }
 
 // csvError places what encoding/csv found; line is where reading stopped if it
@@ -100,7 +83,7 @@ func withoutBOM(r io.Reader) io.Reader {
 	return br
 }
 
-// bounded refuses lines of more than maxLine bytes: encoding/csv takes any.
+// bounded refuses lines of more than MaxLine bytes: encoding/csv takes any.
 type bounded struct {
 	r    io.Reader
 	line int // the one being read, from 1
@@ -115,17 +98,17 @@ func (b *bounded) Read(p []byte) (int, error) {
 		if i < 0 {
 			break
 		}
-		if b.n+i > maxLine {
+		if b.n+i > MaxLine {
 			return 0, b.long()
 		}
 		b.line, b.n, rest = b.line+1, 0, rest[i+1:]
 	}
-	if b.n += len(rest); b.n > maxLine {
+	if b.n += len(rest); b.n > MaxLine {
 		return 0, b.long()
 	}
 	return n, err
 }
 
 func (b *bounded) long() error {
-	return &Error{Line: b.line, Err: fmt.Errorf("%w: more than %d bytes", ErrLongLine, maxLine)}
+	return &Error{Line: b.line, Err: fmt.Errorf("%w: more than %d bytes", ErrLongLine, MaxLine)}
 }

@@ -1,13 +1,13 @@
-// Package trace reads what a replay, a training or a scoring is given as files:
-// jobs (CSV, the Standard Workload Format, sacct's output), solo profiles, and
-// slowdowns measured in pairs.
+// Package table reads rows of named columns from text: CSV (ReadCSV), and lines that
+// another package splits (EachLine, Row). A value that is missing where it is needed, or
+// can't be true, refuses the whole file: every error is an *Error that names file, line
+// and column.
 //
-// CSV files have a header line and commas; columns stand in any order, columns
-// that no reader knows are ignored, those that a reader needs and doesn't find are
-// an error. A line that starts with # is a comment. A byte order mark, CRLF and
-// quoted fields are all right. A value that is missing where it is needed, or can't be true, refuses the whole file: every
-// error here is an *Error that names file, line and column.
-package trace
+// CSV files have a header line and commas. Columns stand in any order; those that a
+// reader doesn't know are ignored, those that it needs and doesn't find are an error. A
+// line that starts with # is a comment. A byte order mark, CRLF and quoted fields are
+// all right.
+package table
 
 import (
 	"errors"

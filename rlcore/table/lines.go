@@ -1,4 +1,4 @@
-package trace
+package table
 
 import (
 	"bufio"
@@ -31,11 +31,11 @@ func (s Skipped) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// eachLine calls do for every line of text, numbered from 1, without its line end,
+// EachLine calls do for every line of text, numbered from 1, without its line end,
 // and stops at the first error.
-func eachLine(r io.Reader, name string, do func(line int, text string) error) error {
+func EachLine(r io.Reader, name string, do func(line int, text string) error) error {
 	sc := bufio.NewScanner(withoutBOM(r))
-	sc.Buffer(nil, maxLine)
+	sc.Buffer(nil, MaxLine)
 	line := 0
 	for sc.Scan() {
 		line++
@@ -45,7 +45,7 @@ func eachLine(r io.Reader, name string, do func(line int, text string) error) er
 	}
 	switch err := sc.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return &Error{File: name, Line: line + 1, Err: fmt.Errorf("%w: more than %d bytes", ErrLongLine, maxLine)}
+		return &Error{File: name, Line: line + 1, Err: fmt.Errorf("%w: more than %d bytes", ErrLongLine, MaxLine)}
 	case err != nil:
 		return &Error{File: name, Line: line + 1, Err: fmt.Errorf("read: %w", err)}
 	case line == 0:
@@ -54,8 +54,8 @@ func eachLine(r io.Reader, name string, do func(line int, text string) error) er
 	return nil
 }
 
-// nothing is the error of a file that had rows and none that is of use.
-func nothing(name string, skipped Skipped) error {
+// Nothing is the error of a file that had rows and none that is of use.
+func Nothing(name string, skipped Skipped) error {
 	if len(skipped) == 0 {
 		return &Error{File: name, Err: ErrNoRows}
 	}

@@ -1,0 +1,21 @@
+// Package trace reads what a replay, a training or a scoring is given as files: jobs
+// (CSV, the Standard Workload Format, sacct's output), solo profiles, and slowdowns
+// measured in pairs. Package table says what is expected of CSV and of errors.
+package trace
+
+import "github.com/slurmbridge/slurmbridge/rlcore/table"
+
+// Bounds beyond which a value is taken for a mistake, not for a measurement.
+const (
+	minDurationS = 0.01 // shorter than a process takes to start
+	maxDurationS = 1e9  // some 30 years
+	maxSubmitS   = 1e11 // seconds since 1970 in the year 5138
+	maxName      = 256  // bytes
+	maxGPUs      = 1e6
+)
+
+// Error says which value of which file can't be used.
+type Error = table.Error
+
+// Skipped counts the rows that are sound but no use to a replay, by the reason.
+type Skipped = table.Skipped

@@ -1,0 +1,314 @@
+package text
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+func FuzzExpandHosts(f *testing.F) {
+	for _, s := range []string{
+		"n1", "n[1-3,07],login", "r[0-1]n[08-11]-ib", "n[1-", "n]1[", "a[0-99999]b[0-99999]", "n[1-2]x,,n[3]",
+		"n[" + strings.Repeat("0-99999,", 100) + "0]", strings.Repeat("n[1]", 50), "n[0000000000000-9]", "n[2-1]", "n[１]",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, list string) {
+		names := ExpandHosts(list)
+		if len(names) > maxHosts+strings.Count(list, ",")+1 {
+			t.Errorf("%d names", len(names))
+		}
+		size := 0
+		for name := range names {
+			size += len(name)
+		}
+		if size > maxHosts*(maxHostName+maxGroups*maxWidth)+len(list) {
+			t.Errorf("%d bytes of names", size)
+		}
+		if !strings.ContainsAny(list, "[](),") && list != "" && (len(names) != 1 || !names[list]) {
+			t.Errorf("%q became %v", list, names)
+		}
+		// What a list stands for is a list again.
+		if len(names) < 50 {
+			for name := range names {
+				if again := ExpandHosts(name); !strings.ContainsAny(name, "[](),") && (len(again) != 1 || !again[name]) {
+					t.Errorf("%q became %v", name, again)
+				}
+			}
+		}
+	})
+}
+
+func TestExpandHosts(t *testing.T) {
+	for list, want := range map[string]string{
+		"":                    "",
+		"n1":                  "n1",
+		"n[1-3,07],login":     "n1 n2 n3 n07 login",
+		"r[1-2]n[09-10]-ib,x": "r1n09-ib r1n10-ib r2n09-ib r2n10-ib x",
+		"n[3-1],n[a],n[":      "n[3-1] n[a] n[",
+		"n[1-200000],m":       "n[1-200000] m",
+		"a[0-999]b[0-999]":    "a[0-999]b[0-999]",
+		"n[0000000000-1]":     "n[0000000000-1]",
+	} {
+		got := ExpandHosts(list)
+		for name := range strings.FieldsSeq(want) {
+			if !got[name] {
+				t.Errorf("%q lacks %s: %v", list, name, got)
+			}
+		}
+		if len(got) != len(strings.Fields(want)) {
+			t.Errorf("%q: %v, want %s", list, got, want)
+		}
+	}
+}
+
+// A list that a user wrote costs neither much time nor much memory, however it is made.
+func TestHostileHostLists(t *testing.T) {
+	const size = 300_000
+	for name, list := range map[string]string{
+		"the same range":   "n[" + strings.Repeat("0-99999,", size/8) + "0]",
+		"many ranges":      strings.Repeat("n[0-99999],", size/11),
+		"many small lists": strings.Repeat("n[0-99],m[0-9],", size/15),
+		"nested":           strings.Repeat("n[1]", size/4),
+		"open brackets":    strings.Repeat("[", size),
+		"products":         strings.Repeat("[0-9][0-9][0-9][0-9][0-9],", size/26),
+		"wide":             "n[" + strings.Repeat("0", size) + "-99999]",
+		"long":             strings.Repeat("n", size) + "[0-99999]",
+	} {
+		start := time.Now()
+		names := ExpandHosts(list)
+		if took := time.Since(start); took > 5*time.Second || len(names) > maxHosts+size {
+			t.Errorf("%s: %d names in %v", name, len(names), took)
+		}
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	for _, release := range releases {
+		f.Add(string(recorded(f, release, "config")))
+	}
+	f.Add("Prolog[0] = /a\nProlog[1] = /b\nA = 1 = 2\nA = 3\n= x\nA B = 4")
+	f.Fuzz(func(t *testing.T, out string) {
+		for key, value := range ParseConfig([]byte(out)) {
+			if key == "" || strings.ContainsAny(key, " \t\n=") || value == "(null)" || value != strings.TrimSpace(value) || strings.Contains(value, "\n") {
+				t.Errorf("%q = %q", key, value)
+			}
+		}
+		// What stands before counts, whatever follows.
+		if c := ParseConfig([]byte("SelectType = select/cons_tres\n" + out)); c["SelectType"] != "select/cons_tres" {
+			t.Errorf("SelectType became %q", c["SelectType"])
+		}
+	})
+}
+
+func FuzzParsePartitions(f *testing.F) {
+	for _, release := range releases {
+		f.Add(string(recorded(f, release, "partitions")))
+	}
+	f.Add("PartitionName=p Default=YES\nPartitionName=\n PartitionName=q\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		parts := ParsePartitions([]byte(out))
+		if len(parts) > strings.Count(out, "PartitionName=") {
+			t.Errorf("%d partitions", len(parts))
+		}
+		for _, p := range parts {
+			if p.Name == "" || strings.ContainsAny(p.Name+p.State+p.Billing, " \n") {
+				t.Errorf("%+v", p)
+			}
+		}
+	})
+}
+
+func FuzzErrors(f *testing.F) {
+	for _, release := range releases {
+		for line := range strings.Lines(string(recorded(f, release, "errors"))) {
+			f.Add(line)
+		}
+	}
+	f.Add("Invalid job id specified for job 7\n22_2: Job dependency problem\nx for job 1_2_3\n7: for job 8")
+	f.Fuzz(func(t *testing.T, stderr string) {
+		jobs := UpdateErrors(stderr)
+		if len(jobs) > strings.Count(stderr, "\n")+1 {
+			t.Errorf("%d jobs", len(jobs))
+		}
+		for ref, what := range jobs {
+			if refLen(ref) != len(ref) || !strings.Contains(stderr, what) {
+				t.Errorf("%q: %q", ref, what)
+			}
+		}
+		kind := ErrorKind(stderr)
+		if kind != job.ErrDown && kind != job.ErrRefused && kind != job.ErrNoJob { //nolint:errorlint // one of the three, as it is
+			t.Errorf("%v", kind)
+		}
+		if got := ErrorKind(stderr + "\nSocket timed out on send/recv operation"); !errors.Is(got, job.ErrDown) {
+			t.Errorf("down is %v", got)
+		}
+		if line := OneLine(stderr); strings.ContainsAny(line, "\r\n") || len(line) > 1100 {
+			t.Errorf("%q", line)
+		}
+	})
+}
+
+func FuzzTimes(f *testing.F) {
+	for _, s := range []string{
+		"1795234898", "2026-11-21T04:21:38", "N/A", "UNLIMITED", "1-02:03:04", "5:00", "00:20.500", "365-00:00:00",
+		"1-", "-1", "99999999999999999999", "9:9.9.9", "1e9:00", "0-0", "4294967294",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if at := parseTime([]byte(s)); !at.IsZero() && (at.Year() > 9999 || at.Year() < 0) {
+			t.Errorf("%v", at)
+		}
+		d, ok := ParseDuration([]byte(s))
+		if d < 0 || !ok && d != 0 || d > (maxSeconds+1)*time.Second {
+			t.Errorf("%v %v", d, ok)
+		}
+		if limit := parseLimit([]byte(s)); limit != d {
+			t.Errorf("a limit of %v", limit)
+		}
+		if ok {
+			if again, ok := ParseDuration([]byte(clock(d))); !ok || again != d {
+				t.Errorf("%v is %s, and that is %v", d, clock(d), again)
+			}
+		}
+	})
+}
+
+// clock writes a duration as Slurm does.
+func clock(d time.Duration) string {
+	s := int64(d / time.Second)
+	text := fmt.Sprintf("%02d:%02d:%02d", s/3600%24, s/60%60, s%60)
+	if s >= 86400 {
+		text = fmt.Sprintf("%d-%s", s/86400, text)
+	}
+	if rest := d % time.Second; rest > 0 {
+		text += fmt.Sprintf(".%09d", rest)
+	}
+	return text
+}
+
+func FuzzSizes(f *testing.F) {
+	for _, s := range []string{"100M", "1.50G", "4096", "38888M", "40777023488", "1.2.3G", "x", ".", "G", "18446744073709551615E"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n, ok := ParseBytes(s)
+		mib := parseMiB([]byte(s))
+		if !(n >= 0) || !(mib >= 0) || !ok && mib != 0 {
+			t.Errorf("%q: %v bytes, %v, %v MiB", s, n, ok, mib)
+		}
+		if strings.HasSuffix(s, "G") && ok && n != mib*(1<<20) {
+			t.Errorf("%q: %v bytes, %v MiB", s, n, mib)
+		}
+	})
+}
+
+func FuzzReadSacct(f *testing.F) {
+	f.Add("JobID|JobName|User|Submit|Elapsed|End|AllocTRES|TRESUsageInMax\n1|a|b|u|2024-01-01T00:00:00|1-02:03:04.5|Unknown|gres/gpu:a100=2,gres/mps=50|gres/gpumem=2G,gres/gpuutil=9\n")
+	f.Add("JobIDRaw|JobName|End|\r\n1|a\tb|1700000060|\r\n\r\n")
+	f.Add("\ufeffJobName|Comment\na|b|c\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		rows := 0
+		err := ReadSacct(strings.NewReader(out), "f", func(*SacctRow) {}, func(r *SacctRow) {
+			rows++
+			if len(r.Text("jobname")) > len(out) {
+				t.Error("a name out of nothing")
+			}
+			if n, _ := r.GPUs("alloctres", "reqtres"); n < 0 {
+				t.Errorf("%d GPUs", n)
+			}
+			if d := r.Elapsed("elapsed"); d < 0 {
+				t.Errorf("elapsed %v", d)
+			}
+			if u := r.Usage("tresusageinmax"); !(u.MemMiB >= -1 && u.MemMiB <= maxUsage) || !(u.UtilPercent >= -1 && u.UtilPercent <= maxUsage) {
+				t.Errorf("%+v", u)
+			}
+			if at := r.Time("end", time.UTC); !at.IsZero() && (at.Unix() < 0 || at.Unix() > 1e11) {
+				t.Errorf("%v", at)
+			}
+		})
+		var where *table.Error
+		if err != nil && (!errors.As(err, &where) || where.File != "f") {
+			t.Errorf("%T %v", err, err)
+		}
+		if rows > strings.Count(out, "\n") {
+			t.Errorf("%d rows", rows)
+		}
+	})
+}
+
+// A job's name can't change what another column says, whatever its user wrote.
+func FuzzSacctName(f *testing.F) {
+	f.Add("a|b")
+	f.Add("|5|COMPLETED|gres/gpu=9")
+	f.Fuzz(func(t *testing.T, name string) {
+		name = strings.NewReplacer("\n", " ", "\r", " ").Replace(name)
+		if len(name) > table.MaxLine/2 {
+			t.Skip()
+		}
+		n := 0
+		err := ReadSacct(strings.NewReader("JobID|JobName|User|AllocTRES\n5|"+name+"|u|gres/gpu=1\n"), "f", func(*SacctRow) {}, func(r *SacctRow) {
+			n++
+			gpus, shared := r.GPUs("alloctres")
+			if r.Text("jobid") != "5" || r.Text("jobname") != strings.TrimSpace(name) || r.Text("user") != "u" || gpus != 1 || shared {
+				t.Errorf("%q: job %s of %s with %d GPUs, called %q", name, r.Text("jobid"), r.Text("user"), gpus, r.Text("jobname"))
+			}
+		})
+		if err != nil || n != 1 {
+			t.Errorf("%d rows, %v", n, err)
+		}
+	})
+}
+
+func FuzzParseExcluded(f *testing.F) {
+	for _, release := range releases {
+		f.Add(string(recorded(f, release, "excluded")))
+	}
+	f.Add("x|n1\n7\n8|\n|9\n9|(null)")
+	f.Fuzz(func(t *testing.T, out string) {
+		got := map[int64]string{}
+		ParseExcluded([]byte(out), got)
+		for id, nodes := range got {
+			if id < 0 || IsNone(nodes) && nodes != "" || strings.Contains(nodes, "\n") {
+				t.Errorf("%d: %q", id, nodes)
+			}
+		}
+	})
+}
+
+func FuzzValues(f *testing.F) {
+	for _, s := range []string{"22.05.8", "23.11.0-rc1", "slurm(64030)", "300 sec", "a=1,B=2", "120_4", "gpu:a:1(S:0),mps:1K"} {
+		f.Add(s, "b")
+	}
+	f.Fuzz(func(t *testing.T, s, word string) {
+		for _, n := range ParseRelease(s) {
+			if n < 0 {
+				t.Errorf("release %v", ParseRelease(s))
+			}
+		}
+		if FormOf(s) == nil {
+			t.Error("no form")
+		}
+		if name, _, _ := User(s); strings.Contains(name, "(") {
+			t.Errorf("user %q", name)
+		}
+		Seconds(s)
+		if value, there := Option(s, word); value != "" && (!there || !strings.Contains(s, value)) {
+			t.Errorf("%q", value)
+		}
+		if ValidRef(s) && refLen(s) != len(s) {
+			t.Errorf("%q is no job", s)
+		}
+		for g := range ParseGres(s) {
+			if g.Name == "" || g.Count < 0 || g.Count > maxCount || !strings.Contains(s, g.Name) {
+				t.Errorf("%+v", g)
+			}
+		}
+	})
+}
