@@ -7,7 +7,6 @@ package nn
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -68,20 +67,6 @@ func (m *MLP) Twin() *MLP {
 // scratch.
 func (m *MLP) Alias() *MLP {
 	return &MLP{Sizes: m.Sizes, at: m.at, Theta: m.Theta, Grad: make([]float64, len(m.Grad)), acts: make([][]float64, len(m.Sizes))}
-}
-
-// Load sets the parameters. Errors wrap ErrShape.
-func (m *MLP) Load(theta []float64) error {
-	if len(theta) != len(m.Theta) {
-		return fmt.Errorf("%w: %d parameters for a network that has %d", ErrShape, len(theta), len(m.Theta))
-	}
-	for i, v := range theta {
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return fmt.Errorf("%w: parameter %d is %v", ErrShape, i, v)
-		}
-	}
-	copy(m.Theta, theta)
-	return nil
 }
 
 func (m *MLP) layer(theta []float64, l int) (w, b []float64) {
