@@ -10,6 +10,9 @@ import (
 // A job's file is in one folder at every moment: the agent, which looks at any time,
 // takes what has ended from one of them, and must not find it in the other afterwards.
 func TestFileIsInOneFolder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	d := Dir(t.TempDir())
 	for id := int64(1); id <= 300; id++ {
 		j := &Job{JobID: id, GPUs: []int{0}, Start: time.Now()}

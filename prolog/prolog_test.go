@@ -61,6 +61,9 @@ func simulated(t *testing.T) *Hook {
 }
 
 func TestDaemonLivesFromFirstToLastSharer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	h := simulated(t)
 	ctx := context.Background()
 	if err := h.Prolog(ctx, env()); err != nil {
@@ -231,6 +234,9 @@ func FuzzIndexes(f *testing.F) {
 // A daemon that hangs at the last epilog is ended by force, and with it its
 // servers; so is one that hangs when a job begins.
 func TestHungDaemonIsEnded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	h := simulated(t)
 	ctx := context.Background()
 	if err := h.Prolog(ctx, env()); err != nil {

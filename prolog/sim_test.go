@@ -142,6 +142,9 @@ func read(t *testing.T, path string) *Job {
 // it runs and in what the agent gets at its end; a newcomer gets a new server and is
 // no victim.
 func TestServerKilledUnderJobs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	h, b := node(t, "titanxp", "pascal", 20)
 	ctx := context.Background()
 	must(t, h.Prolog(ctx, env()))
@@ -191,6 +194,9 @@ func TestServerKilledUnderJobs(t *testing.T) {
 // A server that dies just while a hook looks at it, alive at the first question and
 // gone at the second, is lost all the same.
 func TestServerDiesUnderALook(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	h, b := node(t, "titanxp", "pascal", 20)
 	ctx := context.Background()
 	a := b.shared(t)

@@ -18,10 +18,16 @@ import (
 // runs: the record can be true, and what was told before is told or said not to be
 // known.
 func TestDriverThatLies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	driverThatLies(t, "titanxp", "utilization", "memory", "pcie-throughput", "power", "processes", "process-utilization")
 }
 
 func TestDriverOfNewCardsThatLies(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	driverThatLies(t, "h200", "energy", "gpm", "samples", "mps-processes")
 }
 

@@ -81,25 +81,25 @@ func (v *view) next(i int) float64 {
 }
 
 // advance brings the device from the last event to the time to, event by event:
-// a phase that ends changes a demand, a demand changes everyone's speed.
+// a phase that ends changes a demand, a demand changes all speeds.
 func (v *view) advance(to float64) {
 	for v.dyn.T < to {
-		event, who := to, -1
+		event, next := to, -1
 		for i := range v.dyn.Member {
 			if v.computes(i) {
 				if t := v.next(i); t <= event {
-					event, who = max(t, v.dyn.T), i
+					event, next = max(t, v.dyn.T), i
 				}
 			}
 		}
 		v.integrate(event - v.dyn.T)
 		v.dyn.T = event
-		if who < 0 {
+		if next < 0 {
 			return
 		}
 		// Exactly, whatever the sums' rounding says: the phase has ended.
-		v.dyn.Member[who].Done = v.now(who).Until
-		v.step(who)
+		v.dyn.Member[next].Done = v.now(next).Until
+		v.step(next)
 		v.settle()
 	}
 }
@@ -131,7 +131,7 @@ func (v *view) end(i int, how Status) {
 	m.Status, m.EndT = how, v.dyn.T
 }
 
-// held is the memory everybody holds, MiB.
+// held is the memory that all processes hold, MiB.
 func (v *view) held() float64 {
 	sum := v.rec.MemReserved
 	for i := range v.dyn.Member {
@@ -174,7 +174,7 @@ func (v *view) integrate(dt float64) {
 }
 
 // settle gives every member its speed, and the device its figures, from what
-// everyone asks for now.
+// all members demand now.
 //
 // Clients of one MPS server share the device under the MPS law; what has a
 // context of its own takes turns with them under the time-slicing law, in which a
@@ -267,8 +267,8 @@ func (d *dyn) remember() {
 }
 
 // turns sets by how much each group is slowed by the other groups it takes turns
-// with: those of its own MIG instance, since instances run beside each other. The
-// link they do share, but its contention is left out.
+// with: those of its own MIG instance, since instances run at the same time. They do
+// share the link, whose contention is left out.
 func (v *view) turns() {
 	v.between = v.between[:0]
 	for range v.groups {

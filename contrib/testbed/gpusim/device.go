@@ -43,7 +43,7 @@ func (d *Device) Minor() int { return int(d.rec.Minor) }
 func (d *Device) MemMiB() float64 { return d.rec.MemTotal }
 
 // SameUser reports whether MPS is as before Volta: a fault or a second user
-// concerns everyone.
+// concerns all clients.
 func (d *Device) SameUser() bool { return d.rec.SameUser != 0 }
 
 // MaxClients returns how many MPS clients the card serves at a time.

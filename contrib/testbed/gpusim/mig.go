@@ -53,7 +53,7 @@ func (in *instance) fill(p profile, name string, cfg *Config, gpu, k int) {
 	setCString(in.UUID[:], "MIG-"+id)
 	setCString(in.Profile[:], name)
 	// NVIDIA's own numbers begin at 7 for the smallest profiles; any that are
-	// neither 0 nor the index serve to find who takes the one for the other.
+	// neither 0 nor the index serve to find code that confuses the two.
 	in.GPUInstance = uint32(7 + k)
 	in.Slices, in.SMs, in.MemTotal = p.slices, p.sms, p.memMiB
 }
@@ -96,7 +96,7 @@ func (d *Device) instance(uuid string) (uint32, error) {
 	return 0, fmt.Errorf("%w: %q", ErrNoInstance, uuid)
 }
 
-// MIG reports whether MIG mode is on: who then computes must name an instance.
+// MIG reports whether MIG mode is on: a process must then name an instance.
 func (d *Device) MIG() bool { return d.rec.MIG != 0 }
 
 // instances is how many there are, whatever the file says.

@@ -15,7 +15,7 @@ const (
 	archHopper = 9
 )
 
-// What a card is able to tell (SIM_CAP_* in state.h).
+// What a card reports (SIM_CAP_* in state.h).
 const (
 	capEnergy = 1 << iota
 	capMPSList

@@ -60,7 +60,7 @@ func look(pid int32, start uint64) life {
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 			return dead
 		}
-		// /proc hides it (hidepid): a signal tells the same, without the start time.
+		// /proc hides it (hidepid): a signal shows the same, without the start time.
 		if errors.Is(unix.Kill(int(pid), 0), unix.ESRCH) {
 			return dead
 		}

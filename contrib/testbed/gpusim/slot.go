@@ -18,7 +18,7 @@ type Slot struct {
 	start uint64
 }
 
-// Claimant is who asks for a place on a GPU. PID 0 means the caller's process.
+// Claimant is a process that claims a place on a GPU. PID 0 means the caller's process.
 type Claimant struct {
 	PID    int
 	UID    int
@@ -124,7 +124,7 @@ type Progress struct {
 	NowT         float64
 	Slowdown     float64 // at this moment
 	MemMaxMiB    float64
-	// LeftS is how long it still runs when nobody's demand changes, GPU seconds.
+	// LeftS is how long it still runs if no demand changes, GPU seconds.
 	LeftS float64
 }
 

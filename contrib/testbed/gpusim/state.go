@@ -18,7 +18,7 @@ import (
 var (
 	// ErrCorrupt: the file isn't a state file, is of another version, or damaged.
 	ErrCorrupt = errors.New("not a usable state file of simulated GPUs")
-	// ErrBusy: somebody has held the lock for seconds, such as a process that was
+	// ErrBusy: the lock has been held for seconds, as by a process that was
 	// stopped by a signal while it had it.
 	ErrBusy = errors.New("the simulated GPUs' state is locked")
 	// ErrNoState: no path was given and GPUSIM_STATE isn't set.
@@ -30,7 +30,7 @@ type State struct {
 	file *os.File
 	mem  []byte
 	devs []*Device
-	mu   sync.Mutex // flock doesn't tell goroutines of one process apart
+	mu   sync.Mutex // flock doesn't distinguish goroutines of one process
 	wait time.Duration
 	// clock is CLOCK_MONOTONIC, ns, or a test's.
 	clock func() int64
@@ -97,7 +97,7 @@ func (s *State) load() error {
 	return nil
 }
 
-// check says whether the figures nobody changes can be true.
+// check reports whether the constant figures can be true.
 func (d *deviceRec) check() error {
 	for _, v := range []float64{d.MemTotal, d.PCIeMBps, d.PowerMax} {
 		if !(v > 0) || math.IsInf(v, 0) {
@@ -153,7 +153,7 @@ func (s *State) locked(f func() error) error {
 		return os.ErrClosed
 	}
 	fd := int(s.file.Fd())
-	// Not a plain blocking flock: a holder that is stopped would block everyone.
+	// Not a plain blocking flock: a holder that is stopped would block all others.
 	deadline := time.Now().Add(s.wait)
 	for pause := 50 * time.Microsecond; ; {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)

@@ -7,8 +7,8 @@ import (
 )
 
 // Visible returns which of the given GPUs (by UUID, in order) a CUDA program
-// sees, as indexes, for a CUDA_VISIBLE_DEVICES of value v; set tells an empty
-// value, which hides all, from a missing one, which hides none.
+// sees, as indexes, for a CUDA_VISIBLE_DEVICES of value v; set distinguishes an
+// empty value, which hides all, from a missing one, which hides none.
 //
 // As CUDA does it reads the list up to the first entry that names no GPU, takes
 // abbreviated UUIDs when they are unique, and sees nothing when a GPU is named

@@ -208,6 +208,9 @@ func (n *node) records() (runs, jobs int) {
 // However often the agent is killed and whatever the controller does, each job has
 // one record in the store.
 func TestKilledWhileDelivering(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	const jobs, kills = 80, 12
 	n := newNode(t)
 	seed := rand.Uint64()

@@ -22,6 +22,9 @@ import (
 // On a V100 a job is held to what its profile says: it runs as it did, and one that
 // takes more is refused alone. A job that the controller doesn't know isn't held.
 func TestMemoryLimitByProfile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	if os.Getuid() != 0 {
 		t.Skip("needs root: jobs of other users")
 	}

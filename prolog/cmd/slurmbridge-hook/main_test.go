@@ -69,6 +69,9 @@ func script(t *testing.T, text string) string {
 // Whatever is wrong with the node, a hook ends in exit 0 in time and says what it
 // was.
 func TestAlwaysExitZeroInTime(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
@@ -136,6 +139,9 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 // What another has locked and doesn't let go of, and a daemon that takes calls and
 // never answers, end no hook late.
 func TestLockedAndNeverAnswered(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	for name, hang := range map[string]func(t *testing.T, run string){
 		"the job files": func(t *testing.T, run string) { lock(t, filepath.Join(run, "jobs")) },
 		"the GPU":       func(t *testing.T, run string) { lock(t, filepath.Join(run, "mps", "gpu0")) },

@@ -93,7 +93,7 @@ func (c *Client) watch(r *bufio.Reader) {
 // Lost delivers one error when the server died, or ended the client.
 func (c *Client) Lost() <-chan error { return c.lost }
 
-// Fault tells the server that a kernel of this client has faulted.
+// Fault reports to the server that a kernel of this client has faulted.
 func (c *Client) Fault() error { return send(c.conn, message{Op: opFault, PID: os.Getpid()}) }
 
 // Close leaves the server.

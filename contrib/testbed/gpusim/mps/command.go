@@ -75,7 +75,7 @@ func ofServer(answer func(*daemon, *serverProc, []string) string) func(*daemon, 
 func (d *daemon) shutdown(s *serverProc, args []string) string {
 	s.draining = true
 	if len(args) > 0 && args[0] == "-f" {
-		d.tellExit(s)
+		d.sendExit(s)
 	}
 	return ""
 }

@@ -47,7 +47,7 @@ type serverProc struct {
 	clients  []int      // pids, in order of arrival
 	joining  []*waiting // handed over, not yet taken; theirs again if the server dies first
 	draining bool       // to end as soon as no client is left
-	told     bool       // has been told to end
+	exiting  bool       // was ordered to end
 }
 
 const (
@@ -195,7 +195,7 @@ func (d *daemon) active() *serverProc {
 	return nil
 }
 
-// dispatch serves those who wait, in order of arrival, as far as that is possible
+// dispatch serves the waiting clients, in order of arrival, as far as that is possible
 // now.
 func (d *daemon) dispatch() {
 	for len(d.pending) > 0 {
@@ -215,7 +215,7 @@ func (d *daemon) dispatch() {
 	// What was asked to end, ends when it is empty.
 	for _, s := range d.servers {
 		if (s.draining || d.quitting) && len(s.clients) == 0 && s.status != statusInit {
-			d.tellExit(s)
+			d.sendExit(s)
 		}
 	}
 }
@@ -245,7 +245,7 @@ func (d *daemon) place(w *waiting) bool {
 		s.draining = true
 		w.asked = false
 		if len(s.clients) == 0 && s.status != statusInit {
-			d.tellExit(s)
+			d.sendExit(s)
 		}
 		return false
 	}
@@ -319,9 +319,9 @@ func (d *daemon) ended(pid, status int) {
 	d.pending = append(s.joining, d.pending...)
 }
 
-func (d *daemon) tellExit(s *serverProc) {
-	if !s.told {
-		s.told = true
+func (d *daemon) sendExit(s *serverProc) {
+	if !s.exiting {
+		s.exiting = true
 		_ = send(s.conn, message{Op: opExit})
 	}
 }
@@ -329,8 +329,8 @@ func (d *daemon) tellExit(s *serverProc) {
 // force ends the servers with the clients they still have.
 func (d *daemon) force() {
 	for _, s := range d.servers {
-		s.told = false
-		d.tellExit(s)
+		s.exiting = false
+		d.sendExit(s)
 	}
 }
 

@@ -56,7 +56,7 @@ func (d *daemon) listenAndServe(ctx context.Context, ready func()) error {
 	}
 	defer func() { _ = ui.Close() }()
 	defer d.cleanUp()
-	// Every user's programs may ask for a server; the kernel tells who asks.
+	// Every user's programs may request a server; the kernel identifies the client.
 	if err := os.Chmod(filepath.Join(d.dir, controlSock), 0o666); err != nil {
 		return err
 	}

@@ -13,16 +13,16 @@ import (
 // logger writes MPS's log lines. Without a file it writes nothing.
 type logger struct {
 	f    *os.File
-	who  string
+	name string
 	now  func() time.Time
 	self string
 }
 
-func newLog(f *os.File, who string) *logger {
+func newLog(f *os.File, name string) *logger {
 	if f != nil {
 		unix.CloseOnExec(int(f.Fd()))
 	}
-	return &logger{f: f, who: who, now: time.Now, self: strconv.Itoa(os.Getpid())}
+	return &logger{f: f, name: name, now: time.Now, self: strconv.Itoa(os.Getpid())}
 }
 
 // openLog opens a log file of the daemon's; nil where that can't be done.
@@ -42,7 +42,7 @@ func (l *logger) printf(format string, args ...any) {
 		return
 	}
 	at := l.now().Format("2006-01-02 15:04:05.000")
-	fmt.Fprintf(l.f, "[%s %s %5s] %s\n", at, l.who, l.self, fmt.Sprintf(format, args...))
+	fmt.Fprintf(l.f, "[%s %s %5s] %s\n", at, l.name, l.self, fmt.Sprintf(format, args...))
 }
 
 func (l *logger) close() {

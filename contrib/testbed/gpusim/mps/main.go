@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stageEnv tells the daemon process from the program that starts it.
+// stageEnv marks the daemon process, as opposed to the program that starts it.
 const stageEnv = "GPUSIM_MPS_STAGE"
 
 const usage = `usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]

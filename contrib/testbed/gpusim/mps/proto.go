@@ -54,7 +54,7 @@ const (
 	CodeClientTerminated = 810 // cudaErrorMpsClientTerminated
 )
 
-// Error is what CUDA tells an MPS client.
+// Error is what CUDA reports to an MPS client.
 type Error struct {
 	Code int
 	Text string

@@ -112,7 +112,7 @@ func (s *server) serve() error {
 		case e.conn != nil:
 			// A client has nothing else to say.
 		case e.err != nil:
-			// The daemon is gone; those who are here may finish.
+			// The daemon is gone; the present clients may finish.
 			orphan = true
 		case e.msg.Op == opClient && e.taken != nil:
 			s.join(e.taken, e.msg.PID)
@@ -120,7 +120,7 @@ func (s *server) serve() error {
 			s.terminate(e.msg.PID)
 		case e.msg.Op == opExit:
 			s.log.printf("Server shutdown")
-			s.tellAll(CodeLaunchFailure)
+			s.sendAll(CodeLaunchFailure)
 			return nil
 		}
 		if s.faulted && len(s.clients) == 0 {
@@ -138,7 +138,7 @@ func (s *server) serve() error {
 func (s *server) join(c *net.UnixConn, pid int) {
 	s.clients[c] = pid
 	s.log.printf("New Client %d connected", pid)
-	// Before the daemon lets go of it: whoever is joined has been welcomed.
+	// Before the daemon closes its end: a client that has joined has been welcomed.
 	err := send(c, message{Op: opWelcome, PID: os.Getpid(), Devices: s.devices})
 	_ = send(s.control, message{Op: opJoined, PID: pid})
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *server) leave(c *net.UnixConn) {
 // server lose their contexts. Before Volta the server ends with them.
 func (s *server) fault(pid int) error {
 	s.log.printf("Client %d: fatal fault detected, all clients are ended", pid)
-	s.tellAll(CodeLaunchFailure)
+	s.sendAll(CodeLaunchFailure)
 	if !s.volta {
 		_ = send(s.control, message{Op: opFault, PID: pid})
 		return errors.New("fatal fault")
@@ -172,7 +172,7 @@ func (s *server) fault(pid int) error {
 	return send(s.control, message{Op: opFault, PID: pid})
 }
 
-func (s *server) tellAll(code int) {
+func (s *server) sendAll(code int) {
 	for c := range s.clients {
 		_ = send(c, message{Op: opError, Code: code})
 	}

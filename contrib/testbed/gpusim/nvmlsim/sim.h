@@ -23,7 +23,7 @@ struct device {
 /* What a device does at this moment, its dead processes left out. */
 struct live {
 	double t;                         /* GPU seconds */
-	int died;                         /* somebody did, and the state doesn't know yet */
+	int died;                         /* a process did, and the state doesn't know yet */
 	double gpu, core, pcie, mem, power; /* as in struct sim_dyn, brought to now */
 	double busy_s, core_s, pcie_mb, energy_j;
 	double inst_mem[SIM_INSTANCES], inst_busy_s[SIM_INSTANCES], inst_core_s[SIM_INSTANCES];

@@ -4,11 +4,11 @@
  * layout.go is the same description in Go; a test compiles this header and
  * compares every offset. Change both together and raise SIM_VERSION.
  *
- * Who writes: gpusim (Go) only, under an exclusive flock of the whole file; the
+ * Writers: gpusim (Go) only, under an exclusive flock of the whole file; the
  * kernel drops the lock of a process that dies. What changes while a device is
  * in use lies in two copies of struct sim_dyn: a writer fills the one that is
  * not current and then stores its number in `cur`, so that a writer killed half
- * way leaves the old state whole. Who reads takes a shared flock.
+ * way leaves the old state whole. Readers take a shared flock.
  *
  * Times are in GPU seconds: (CLOCK_MONOTONIC - t0_ns) * scale.
  */
@@ -52,7 +52,7 @@ enum {
 	SIM_FAULT = 5,    /* its context was destroyed; holds nothing any more */
 };
 
-/* What a card is able to tell, struct sim_device.caps. */
+/* What a card reports, struct sim_device.caps. */
 enum {
 	SIM_CAP_ENERGY = 1 << 0,   /* total energy counter (Volta and later) */
 	SIM_CAP_MPS_LIST = 1 << 1, /* MPS clients as processes of their own (Volta and later) */
@@ -189,7 +189,7 @@ struct sim_device {
 	double mem_reserved;  /* MiB the driver keeps */
 	double mem_context;   /* MiB an MPS server takes for itself */
 	double pcie_mbps;     /* what the link carries, both directions, MB/s */
-	double power_idle;   /* W, nobody there */
+	double power_idle;   /* W, no process there */
 	double power_active; /* W, a context is open and no kernel runs */
 	double power_max;    /* W */
 	double temp_idle, temp_max;   /* C, at idle and at full power */

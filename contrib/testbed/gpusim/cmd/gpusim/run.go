@@ -22,7 +22,7 @@ import (
 const runHelp = `Runs an application of the catalogue on a simulated GPU, which it finds as a CUDA
 program does: by CUDA_VISIBLE_DEVICES, and through the MPS control daemon of
 CUDA_MPS_PIPE_DIRECTORY (default /tmp/nvidia-mps) where one answers. At the end one
-line of JSON tells how it went. What follows "--" is the application's own
+line of JSON reports how it went. What follows "--" is the application's own
 arguments; the simulation ignores them.
 
 Exit status: 0 done, 1 no usable GPU, 2 out of GPU memory, 3 no connection to the MPS
