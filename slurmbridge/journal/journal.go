@@ -35,7 +35,7 @@ type Journal struct {
 
 // New returns the journal of a database that package database opened.
 func New(db *sql.DB) *Journal {
-	return &Journal{db: db, groups: map[int64]string{}, ledger: ledger{meant: map[string]string{}, nodes: map[string]string{}}}
+	return &Journal{db: db, groups: map[int64]string{}, ledger: ledger{intended: map[string]string{}, nodes: map[string]string{}}}
 }
 
 // rest is what of a tracker is not groups.

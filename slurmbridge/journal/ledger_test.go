@@ -50,7 +50,7 @@ func runs(j job.Job, start int, gpus ...int) job.Job {
 func enter(t *testing.T, l *Journal, sts ...*job.Status) {
 	t.Helper()
 	for _, st := range sts {
-		if err := l.Enter(context.Background(), st); err != nil {
+		if err := l.RecordPoll(context.Background(), st); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -213,7 +213,7 @@ func TestLedgerTriesAgain(t *testing.T) {
 	j := runs(waits("1", 0), 5, 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := l.Enter(ctx, look(10, j)); err == nil {
+	if err := l.RecordPoll(ctx, look(10, j)); err == nil {
 		t.Fatal("nothing failed")
 	}
 	enter(t, l, look(11, j), look(12))
@@ -236,7 +236,7 @@ func BenchmarkLedger(b *testing.B) {
 	s := 0
 	for b.Loop() {
 		s++
-		if err := l.Enter(context.Background(), look(s, jobs...)); err != nil {
+		if err := l.RecordPoll(context.Background(), look(s, jobs...)); err != nil {
 			b.Fatal(err)
 		}
 	}

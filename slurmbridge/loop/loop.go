@@ -37,7 +37,7 @@ type Journal interface {
 
 // Ledger keeps what each poll showed, for the receipt and the status page.
 type Ledger interface {
-	Enter(ctx context.Context, st *job.Status) error
+	RecordPoll(ctx context.Context, st *job.Status) error
 }
 
 // Bridge is the loop.
@@ -208,7 +208,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.save(ctx, p)
 	b.publish(p, in)
 	if b.Ledger != nil {
-		if err := b.Ledger.Enter(ctx, b.Status()); err != nil {
+		if err := b.Ledger.RecordPoll(ctx, b.Status()); err != nil {
 			b.Log.Error("journal", "err", err)
 		}
 	}

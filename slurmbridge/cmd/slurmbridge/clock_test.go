@@ -68,7 +68,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 				t.Fatal(err)
 			}
 		}
-		if err := j.Enter(ctx, s); err != nil {
+		if err := j.RecordPoll(ctx, s); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -66,12 +66,12 @@ func busy(t testing.TB, file string, n int, to time.Time) {
 			}
 			running = append(running[:max(0, len(running)-2):max(0, len(running)-2)], now)
 			look := &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: start, Jobs: running[max(0, len(running)-1):], Nodes: []job.Node{node}}}
-			if err := j.Enter(ctx, look); err != nil {
+			if err := j.RecordPoll(ctx, look); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := j.Enter(ctx, &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: to, Nodes: []job.Node{node}}}); err != nil {
+	if err := j.RecordPoll(ctx, &job.Status{Mode: job.Active, Snap: &job.Snapshot{At: to, Nodes: []job.Node{node}}}); err != nil {
 		t.Fatal(err)
 	}
 }

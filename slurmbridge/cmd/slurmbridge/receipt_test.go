@@ -76,7 +76,7 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 	first := look(0, waiting("1"), waiting("2"), waiting("3"))
 	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{With: []string{"1"}, Node: "n1", Reason: rlcore.RefusedMemory}}}}
 	for _, st := range []*job.Status{first, look(10, on("1", 0), on("2", 0), waiting("3")), look(80, on("3", 70)), look(140)} {
-		if err := j.Enter(ctx, st); err != nil {
+		if err := j.RecordPoll(ctx, st); err != nil {
 			t.Fatal(err)
 		}
 	}
