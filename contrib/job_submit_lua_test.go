@@ -231,7 +231,7 @@ func TestTroubleInside(t *testing.T) {
 	}
 }
 
-// TestWakeFileStaysSmall: nobody empties it where there is no bridge.
+// TestWakeFileStaysSmall: without a bridge the file is never emptied.
 func TestWakeFileStaysSmall(t *testing.T) {
 	t.Parallel()
 	wake := filepath.Join(t.TempDir(), "wake")

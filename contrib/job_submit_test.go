@@ -101,7 +101,7 @@ func TestSharedJobs(t *testing.T) {
 			t.Errorf("%s: %q %q and per job %q; want %q", k.args, f["TresPerNode"], f["Dependency"], f["TresPerJob"], want)
 		}
 		shared++
-		// Without a fresh gate the request is the same and the user's dependency his own.
+		// Without a fresh gate the request and the user's dependency stay the same.
 		c.gate(gate, "mps", -time.Second)
 		f = c.job(c.submit("true", append(args, "--hold")...))
 		want := strings.TrimSuffix(strings.TrimSuffix(names.Replace(k.dep), names.Replace(held)), ",")
@@ -205,7 +205,7 @@ func TestSharedJobsRun(t *testing.T) {
 			if out, err := c.RunAs(t.Context(), "nobody", "timeout", "30", "salloc", "--gpus=shared", "true"); err == nil || !strings.Contains(out, "by --gres=gpu:shared") {
 				t.Errorf("salloc --gpus: %q %v", out, err)
 			}
-			// srun alone works where its --gres follows the job's; else it is told.
+			// srun alone works where its --gres follows the job's; otherwise srun reports an error.
 			out, err = c.RunAs(t.Context(), "nobody", "timeout", "30", "srun", "--gres=gpu:shared", "sh", "-c", "echo GPU=$CUDA_VISIBLE_DEVICES")
 			if c.Release < "23.02" {
 				if err == nil || !strings.Contains(out, "sbatch --gres=gpu:shared") {

@@ -37,7 +37,7 @@ func settings(conf map[string]string, text string) (nodes string) {
 	return nodes
 }
 
-// With each example beside slurm.conf.slurmbridge doctor misses nothing.
+// With each example and slurm.conf.slurmbridge doctor finds nothing missing.
 func TestExamples(t *testing.T) {
 	dirs, err := filepath.Glob("examples/*/slurm.conf")
 	if err != nil || len(dirs) != 4 {

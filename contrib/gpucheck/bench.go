@@ -101,7 +101,7 @@ func (b *bench) together(ctx context.Context, members []sized, record bool) (out
 			p.hangUp()
 		}
 		for i, p := range procs {
-			// One that failed before has been told of.
+			// An earlier failure has been reported.
 			if serr := p.stop(); serr != nil && err == nil {
 				err = fmt.Errorf("%s: %w", members[i].Name, serr)
 			}

@@ -53,7 +53,7 @@ func catalogue(d demand, memMiB float64, names []string) ([]Kernel, error) {
 	case d.period < ms || d.period > 10*time.Second:
 		return nil, fmt.Errorf("--period %v is not from 1ms to 10s", d.period)
 	case !(hungry >= 256 && hungry <= 0.4*memMiB):
-		// Two of them must fit beside each other.
+		// Two of them must fit at the same time.
 		return nil, fmt.Errorf("--memory %v MiB is not from 256 to %.0f, four tenths of the card's", hungry, 0.4*memMiB)
 	}
 	all := []Kernel{
@@ -83,8 +83,8 @@ func catalogue(d demand, memMiB float64, names []string) ([]Kernel, error) {
 	return some, nil
 }
 
-// groups lists who runs together, as indexes of n kernels: every pair, each kernel
-// beside itself too, and then so many triples of neighbours in the catalogue.
+// groups lists what runs together, as indexes of n kernels: every pair, each kernel
+// with itself too, and then so many triples of neighbours in the catalogue.
 func groups(n, triples int) [][]int {
 	var out [][]int
 	for i := range n {

@@ -31,7 +31,7 @@ func TestHarness(t *testing.T) {
 	}
 	k := &Kernel{Name: "sleep", Duty: 0.5, Period: 10 * time.Millisecond, SMs: 1, MemMiB: 12}
 	s, err := b.calibrate(t.Context(), k)
-	// Sleeps take longer than they are asked to, on a busy machine much longer: less
+	// Sleeps take longer than requested, on a busy machine much longer: less
 	// work is found to fill a period, but none is shorter than its pause of 5 ms.
 	if err != nil || s.work < 1 || s.work > 50 || s.rate <= 0 || s.rate > 200 {
 		t.Fatalf("%+v %v", s, err)

@@ -80,7 +80,7 @@ into the folder of --out:
   profiles.csv  what each kernel uses alone  } for slurmbridge replay
   pairs.csv     how much each slows another  } and slurmbridge interference score
   report.txt, report.json
-                does NVML tell what was asked of the GPU; slowdowns against the
+                does NVML report what was asked of the GPU; slowdowns against the
                 simulator's law; what sampling costs
 
 It needs the driver, CUDA's nvcc and nvidia-cuda-mps-control, an idle GPU and no

@@ -62,7 +62,7 @@ type extent struct {
 var weighed = []string{"compute", "pcie"}
 
 // measure runs everything. One kernel or group that fails is noted and doesn't keep
-// the others from being measured. at is told what begins.
+// the others from being measured. at is called with what begins.
 func (b *bench) measure(ctx context.Context, kernels []Kernel, e extent, at func(what string)) (*measured, error) {
 	m := new(measured)
 	failed := func(what string, err error) error {
@@ -195,7 +195,7 @@ func (b *bench) weigh(ctx context.Context, s *solo, repeat int, o *overhead) err
 	return nil
 }
 
-// steps is how often measure tells what begins, if nothing fails.
+// steps is how often measure calls at, if nothing fails.
 func steps(kernels int, e extent) int {
 	return kernels + len(groups(kernels, e.triples)) + len(weighed)*e.repeats
 }

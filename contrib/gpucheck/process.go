@@ -28,7 +28,7 @@ type process struct {
 	grace  time.Duration // stopWithin
 }
 
-// stopWithin is how long a program gets to end when it is told to, and again after
+// stopWithin is how long a program gets to end on request, and again after
 // SIGTERM: under MPS a client that is killed may take others along.
 const stopWithin = 5 * time.Second
 
@@ -82,7 +82,7 @@ func (p *process) start() error {
 }
 
 // stop ends the program, if it still runs, and waits for that. Its lines are
-// thrown away unless somebody else reads them.
+// thrown away unless another goroutine reads them.
 func (p *process) stop() error {
 	p.hangUp()
 	go func() {
@@ -101,7 +101,7 @@ func (p *process) stop() error {
 	return p.err
 }
 
-// hangUp tells the program that it may end.
+// hangUp signals to the program that it may end.
 func (p *process) hangUp() { p.once.Do(func() { _ = p.stdin.Close() }) }
 
 // environ is the environment of a kernel's program: this program's without what

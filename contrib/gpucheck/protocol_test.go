@@ -117,7 +117,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// A program that doesn't end when it is told to is ended.
+// A program that doesn't end on request is killed.
 func TestStubbornProgram(t *testing.T) {
 	p, err := startProcess([]string{"sh", "-c", `trap '' TERM; while :; do sleep 0.05; done`}, environ())
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// recorder is the node agent, told of runs as hooks tell of jobs.
+// recorder is the node agent, which learns of runs as it learns of jobs from hooks.
 type recorder struct {
 	dir  prolog.Dir
 	gpu  int // in order of the device files, as gres.conf has it
@@ -47,7 +47,7 @@ func (r *recorder) close() error {
 	return <-r.over
 }
 
-// begin tells the agent that n sharers start now, and returns their numbers.
+// begin announces to the agent that n sharers start now, and returns their numbers.
 func (r *recorder) begin(n int) ([]int64, error) {
 	var ids []int64
 	r.mu.Lock()
@@ -70,7 +70,7 @@ func (r *recorder) begin(n int) ([]int64, error) {
 	return ids, nil
 }
 
-// finish tells the agent that they have ended and returns their records.
+// finish announces to the agent that they have ended and returns their records.
 func (r *recorder) finish(ctx context.Context, ids []int64) ([]*gpuprof.Record, error) {
 	var out []*gpuprof.Record
 	for _, id := range ids {

@@ -42,7 +42,7 @@ func pick(lib nvml.Library, which string) (card, error) {
 	return card{}, fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(devices))
 }
 
-// Use beyond which somebody is taken to be at work on a GPU.
+// Use beyond which a GPU counts as busy.
 const (
 	busyGPU  = 0.05
 	busyMiB  = 1024 // drivers keep some hundred MiB for themselves

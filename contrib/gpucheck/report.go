@@ -16,7 +16,7 @@ type Report struct {
 	Card Card   `json:"card"`
 	// Simulated: there was no GPU; the figures say nothing of any card.
 	Simulated bool `json:"simulated"`
-	// Workload is who made the demand: cuda, or another program.
+	// Workload is the source of the demand: cuda, or another program.
 	Workload  string           `json:"workload"`
 	DurationS float64          `json:"duration_s"` // a kernel's run alone, as it was aimed at
 	PeriodS   float64          `json:"period_s"`   // between the agent's samples
@@ -39,8 +39,8 @@ type Card struct {
 	IdleMiB float64 `json:"idle_mib"`
 }
 
-// KernelReport is a kernel alone: what it asked of the GPU, by its own clock and
-// count, and what NVML said of it.
+// KernelReport is a kernel alone: the load that it put on the GPU, by its own clock
+// and count, and what NVML reported of it.
 type KernelReport struct {
 	Name       string     `json:"name"`
 	Asked      rlcore.Use `json:"asked"`
@@ -53,8 +53,8 @@ type KernelReport struct {
 	Rate       float64    `json:"iterations_per_s"`
 }
 
-// Tells says which figures NVML told about right: to 0.05 for GPU and cores, to 15 %
-// of what was asked or 2 % of the link for PCIe, to 5 % or 640 MiB (a context and
+// Tells says which figures NVML reported about right: to 0.05 for GPU and cores, to 15 %
+// of the load or 2 % of the link for PCIe, to 5 % or 640 MiB (a context and
 // MPS's own) for memory.
 type Tells struct {
 	GPU  bool `json:"gpu"`
@@ -69,8 +69,8 @@ type GroupReport struct {
 }
 
 // MemberReport is one of them: its speed alone over its speed there, as measured,
-// and as the law foretells it from what was measured of each alone, and from what
-// they asked.
+// and as the law predicts it from what was measured of each alone, and from the load of
+// each.
 type MemberReport struct {
 	Kernel      string  `json:"kernel"`
 	Slowdown    float64 `json:"slowdown"`
@@ -120,7 +120,7 @@ func steady(rec *gpuprof.Record) (rlcore.Use, int) {
 	return u, len(pts)
 }
 
-// asked is what a kernel asked of the GPU, by its own clock and count.
+// asked is the load that a kernel put on the GPU, by its own clock and count.
 func (s *solo) asked() rlcore.Use {
 	from, to := window([]sharer{s.sharer})
 	_, before := s.track.at(from)
@@ -174,7 +174,7 @@ func describe(c *card, m *measured) *Report {
 		got[k.Name], asked[k.Name] = k.profile(k.Measured), k.profile(k.Asked)
 	}
 	law, spec := interference.New(&contention.MPS), &rlcore.GPUSpec{Model: c.Model, PCIeMBps: c.PCIeMBps}
-	foretell := func(members []int, of map[string]*rlcore.Profile) []rlcore.Prediction {
+	predict := func(members []int, of map[string]*rlcore.Profile) []rlcore.Prediction {
 		ps := make([]*rlcore.Profile, len(members))
 		for i, k := range members {
 			ps[i] = of[m.solos[k].Name]
@@ -184,7 +184,7 @@ func describe(c *card, m *measured) *Report {
 		return dst
 	}
 	for _, g := range m.groups {
-		a, b := foretell(g.members, got), foretell(g.members, asked)
+		a, b := predict(g.members, got), predict(g.members, asked)
 		var gr GroupReport
 		for i, k := range g.members {
 			gr.Members = append(gr.Members, MemberReport{Kernel: m.solos[k].Name, Slowdown: g.slow[i], Law: a[i].Slowdown, LawForAsked: b[i].Slowdown})
@@ -204,7 +204,7 @@ func describe(c *card, m *measured) *Report {
 	return r
 }
 
-// pairs are the slowdowns of those who ran in twos.
+// pairs are the slowdowns of the kernels that ran in twos.
 func (r *Report) pairs() []interference.Pair {
 	var out []interference.Pair
 	for _, g := range r.Groups {

@@ -107,7 +107,7 @@ func (s *service) environ() []string {
 	return []string{"CUDA_MPS_PIPE_DIRECTORY=" + s.mps.Pipe(s.gpu), "CUDA_VISIBLE_DEVICES=0"}
 }
 
-// close ends MPS and the minder, who finds nothing left to do but the folder.
+// close ends MPS and the minder, which then only removes the folder.
 func (s *service) close() error {
 	err := s.release()
 	if s.life != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
-// text is the report for people.
+// text is the report in tables.
 func (r *Report) text() string {
 	var b strings.Builder
 	c := r.Card
@@ -21,7 +21,7 @@ func (r *Report) text() string {
 	}
 	fmt.Fprintf(&b, "Each kernel about %.3g s alone, a sample every %.3g s, all under MPS.\n", r.DurationS, r.PeriodS)
 
-	b.WriteString("\nDoes NVML tell what was asked of the GPU? (asked: by the kernels' own clock)\n")
+	b.WriteString("\nDoes NVML report what was asked of the GPU? (asked: by the kernels' own clock)\n")
 	t := newTable("kernel", "busy %", "NVML", "", "SMs %", "NVML", "", "PCIe MB/s", "NVML", "", "memory MiB", "NVML", "")
 	for _, k := range r.Kernels {
 		a, m, n := k.Asked, k.Measured, k.Tells
@@ -75,7 +75,7 @@ func newTable(head ...any) table.Writer {
 	return t
 }
 
-// beside names the members but i.
+// beside names the members other than i.
 func beside(members []MemberReport, i int) string {
 	var names []string
 	for j, m := range members {

@@ -19,8 +19,8 @@ type finding struct {
 	} `json:"fix"`
 }
 
-// obey does what doctor says, as an admin would: lines into slurm.conf and gres.conf, in
-// place of what stands there, and the job_submit script beside them. It returns the
+// obey follows doctor's advice, as an admin would: lines into slurm.conf and gres.conf,
+// replacing the old ones, and the job_submit script next to them. It returns the
 // checks that it did something for.
 func (r *rig) obey(ctx context.Context) ([]string, error) {
 	out, _ := r.head.sh(ctx, "slurmbridge doctor --json")

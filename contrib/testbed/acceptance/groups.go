@@ -9,7 +9,7 @@ import (
 )
 
 // cgroups are the hierarchies of control groups that systemd uses: the one of version 2,
-// and beside it the named one where the host has version 1 as well.
+// and in addition the named one where the host has version 1 as well.
 func cgroups() []string {
 	const top = "/sys/fs/cgroup"
 	if _, err := os.Stat(top + "/cgroup.controllers"); err == nil {

@@ -39,7 +39,7 @@ func inside(ctx context.Context, o options) error {
 	return nil
 }
 
-// build makes the stage: mounts that nobody else sees, the bridge, two machines that
+// build makes the stage: private mounts, the bridge, two machines that
 // aren't booted yet.
 func build(ctx context.Context, o options) (*rig, error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {

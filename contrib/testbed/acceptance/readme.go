@@ -77,7 +77,7 @@ func (m *manual) take(where, name string) (*block, error) {
 	return b, err
 }
 
-// left lists the blocks that nobody has run.
+// left lists the blocks that were not run.
 func (m *manual) left() []string {
 	var out []string
 	for i := range m.blocks {

@@ -64,7 +64,7 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	return nil
 }
 
-// FreePort finds a TCP port that nobody listens on.
+// FreePort finds a free TCP port.
 func FreePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -91,7 +91,7 @@ func writeProfiles(path string, scale float64) error {
 	return os.WriteFile(path, body, 0o644)
 }
 
-// Bridged is what the bridge says of its run.
+// Bridged is what the bridge reports of its run.
 type Bridged struct {
 	Groups      int       // times that jobs were put together
 	Skews       []float64 // s between the first and the last start of a group
@@ -99,7 +99,7 @@ type Bridged struct {
 	Slurm       string    // release
 }
 
-// Ask gets the bridge's own account, once the last records are in.
+// Ask queries the bridge's own account, once the last records are in.
 func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
 	b := &Bridged{}
 	var groups []struct {
@@ -121,7 +121,7 @@ func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
 		return true
 	})
 	for _, g := range groups {
-		// Whoever joins running jobs makes a group with them.
+		// A job that joins running ones makes a group with them.
 		if g.Kind == "join" || len(g.Members) > 1 {
 			b.Groups++
 		}

@@ -24,7 +24,7 @@ type Work struct {
 	Gres string   // what each asks for, e.g. "gpu:shared"
 	// Hold: no job starts before the last one is there.
 	Hold bool
-	// Every is how often Progress is told. Default 500 ms.
+	// Every is how often Progress is called. Default 500 ms.
 	Every time.Duration
 	// Progress may be nil; gpu is nil where the GPU could not be looked at.
 	Progress func(ended, running int, gpu *gpusim.Snapshot)
@@ -166,7 +166,7 @@ func (s *Stack) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// watch tells of the progress until every job has ended.
+// watch reports the progress until every job has ended.
 func (s *Stack) watch(ctx context.Context, w *Work) error {
 	every, limit := w.Every, w.Limit
 	if every == 0 {

@@ -1,5 +1,5 @@
 // Package cluster is the stage of the demo and of the comparison: a private real
-// Slurm with one simulated Titan Xp, on wish with the node's hooks, the agent and
+// Slurm with one simulated Titan Xp, optionally with the node's hooks, the agent and
 // the bridge.
 package cluster
 
@@ -25,7 +25,7 @@ const Owner = "nobody"
 // own pauses weigh little on the scaled time.
 const scheduler = "bf_interval=2,sched_interval=5"
 
-// Setup says what there is beside Slurm and the GPU.
+// Setup says what a stage has in addition to Slurm and the GPU.
 type Setup struct {
 	Scale float64 // GPU seconds that pass in a second
 	Build string  // where make build put the programs
@@ -51,7 +51,7 @@ type Stack struct {
 	Setup Setup
 	// URL is the bridge's.
 	URL string
-	// Procs are the daemons beside Slurm's, in the order of their start.
+	// Procs are the daemons other than Slurm's, in the order of their start.
 	Procs []*exec.Cmd
 	// thread takes what must run on one thread that lives as long as the stack.
 	thread chan func()
@@ -231,7 +231,7 @@ func (s *Stack) onThread(f func() error) error {
 	return <-done
 }
 
-// Stop ends the daemons beside Slurm's.
+// Stop ends the daemons other than Slurm's.
 func (s *Stack) Stop() {
 	for _, p := range slices.Backward(s.Procs) {
 		_ = p.Process.Signal(syscall.SIGTERM)

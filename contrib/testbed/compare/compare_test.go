@@ -225,7 +225,7 @@ func TestVariants(t *testing.T) {
 		if f.JobsCompleted != 2 || f.OOM != 0 || f.MakespanS < 83 {
 			t.Errorf("%s: %+v", c.name(), f)
 		}
-		// Whoever shares runs both at a time.
+		// Variants that share run both at a time.
 		// Tetris hands out one job at a time, and may leave the second waiting.
 		if shares := occupied(f.runs) < 1.7*83; shares != (c.variant.name != "whole") && c.variant.name != "tetris" {
 			t.Errorf("%s: %+v", c.name(), f.runs)

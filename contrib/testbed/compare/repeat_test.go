@@ -63,7 +63,7 @@ func TestRepeatGroups(t *testing.T) {
 	}
 }
 
-// What can't run is told, not made up.
+// What can't run is reported, not made up.
 func TestRepeatFails(t *testing.T) {
 	if _, err := repeat([]run{{app: "none"}}, false); err == nil {
 		t.Error("an application that isn't there")

@@ -24,7 +24,7 @@ func testOptions(t *testing.T) options {
 	return o
 }
 
-// The whole way, through every part: an application nobody knows runs alone, its
+// The whole way, through every part: an unknown application runs alone, its
 // record arrives signed, its profile is learned, and the next ones share a GPU
 // under MPS.
 func TestUnknownApplicationIsLearned(t *testing.T) {

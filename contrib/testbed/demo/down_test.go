@@ -80,7 +80,7 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 	}
 }
 
-// strangersAreRefused sends the controller records that prove nothing of who sent
+// strangersAreRefused sends the controller records without proof of who sent
 // them.
 func (r *rig) strangersAreRefused() {
 	r.t.Helper()

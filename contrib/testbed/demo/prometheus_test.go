@@ -224,7 +224,7 @@ func (w *watched) doctorAsks() {
 		{[]string{"--client-config", w.trust, "--server", w.bridge}, nil},
 	} {
 		args := append([]string{"doctor", "--json", "--config", w.Path("slurmbridge.yaml"), "--agents", "https://{node}:" + port}, c.args...)
-		// Its status tells of findings of other kinds.
+		// Its exit status covers findings of other kinds.
 		out, _ := w.RunAs(w.t.Context(), "slurm", w.Bin("slurmbridge"), args...)
 		var r struct{ Findings []struct{ Check string } }
 		if err := json.NewDecoder(strings.NewReader(out)).Decode(&r); err != nil {
@@ -331,7 +331,7 @@ func (w *watched) without() (missing []string) {
 }
 
 // rare are histograms that a cluster that is well may leave empty: no job was kept
-// waiting beside an idle GPU, no group had to wait for Slurm. Quantiles of nothing, NaN,
+// waiting next to an idle GPU, no group had to wait for Slurm. Quantiles of nothing, NaN,
 // will do.
 var rare = []string{"slurmbridge_added_delay_seconds_bucket", "slurmbridge_start_latency_seconds_bucket"}
 

@@ -43,7 +43,7 @@ func (c *Cluster) accountingConf() string {
 
 // startAccounting starts a MariaDB and a slurmdbd of the cluster's own, and makes
 // the cluster known there. The database listens on a socket in a folder that only
-// SlurmUser may enter, and asks nobody for a password.
+// SlurmUser may enter, without a password.
 func (c *Cluster) startAccounting(ctx context.Context) error {
 	if err := MissingAccounting(c.Options.Root); err != nil {
 		return err

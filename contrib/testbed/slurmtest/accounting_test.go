@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A cluster with accounting refuses who has no account and counts who has one.
+// A cluster with accounting refuses a user without an account and counts one with.
 func TestAccounting(t *testing.T) {
 	t.Parallel()
 	RequireAccounting(t)

@@ -103,7 +103,7 @@ func Missing() error {
 	return nil
 }
 
-// look finds a program in a root folder. Daemons need not be on everybody's PATH.
+// look finds a program in a root folder. Daemons need not be on every user's PATH.
 func look(root, prog string) (string, error) {
 	if strings.Contains(prog, "/") {
 		return prog, nil

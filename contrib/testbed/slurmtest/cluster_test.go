@@ -244,7 +244,7 @@ func TestHooks(t *testing.T) {
 func TestCloseLeavesNothing(t *testing.T) {
 	t.Parallel()
 	c := New(t, Options{Scheduler: prompt})
-	// A job's process that is no child of anybody's and has nobody's environment.
+	// A job's process without a living parent and without an environment.
 	id := c.submit(t, "nobody", "setsid env -i /bin/sleep 4711 & sleep 0.2")
 	c.reaches(t, id, "COMPLETED", "COMPLETING", "FAILED")
 	stray := c.submit(t, "nobody", "sleep 1000")

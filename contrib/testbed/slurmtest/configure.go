@@ -19,7 +19,7 @@ func (c *Cluster) configure() error {
 	files := map[string]string{
 		"slurm.conf": c.slurmConf(),
 		"gres.conf":  c.gresConf(),
-		// Releases that would use cgroups by themselves are told not to; older ones
+		// Releases that would use cgroups by themselves are configured not to; older ones
 		// don't know this value, and need none without a cgroup plugin.
 		"cgroup.conf": "CgroupPlugin=disabled\n",
 	}

@@ -81,7 +81,7 @@ func (k *keeper) start(cmd *exec.Cmd) error {
 	return err
 }
 
-// close ends the thread, and with it the mount namespace once nobody is in it.
+// close ends the thread, and with it the mount namespace once no process is in it.
 func (k *keeper) close() {
 	k.once.Do(func() { close(k.quit) })
 	<-k.end

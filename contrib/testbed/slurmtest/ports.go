@@ -17,7 +17,7 @@ type port struct {
 
 func (p *port) release() { _ = p.claim.Close() }
 
-// freePorts takes n ports that nobody listens on, below those that the kernel
+// freePorts takes n free ports, below those that the kernel
 // gives to outgoing connections and above those of well-known services (Slurm's
 // own 6817 among them).
 func freePorts(n int) ([]*port, error) {

@@ -26,7 +26,7 @@ const (
 var errInUse = errors.New("a running cluster's folder")
 
 // claim marks the folder as this process's. The mark is locked before it gets its
-// name, so that nobody's sweep finds one that isn't.
+// name, so that no other test's sweep finds one that isn't.
 func (c *Cluster) claim() error {
 	f, err := os.CreateTemp(c.Dir, owner)
 	if err != nil {
@@ -142,7 +142,7 @@ func killOnce(dir string) ([]int, error) {
 
 // members lists the processes of the cluster in dir: those that have its
 // slurm.conf in their environment (daemons, hooks, jobs), and of those without a
-// terminal (so that nobody's shell is one) any that has a path below dir in its
+// terminal (so that no user's shell is one) any that has a path below dir in its
 // environment, as its working directory or open: jobs that cleared their
 // environment, daemons that hooks left. Their children belong too. This process
 // and those above it are none.

@@ -16,7 +16,7 @@ func (c *Cluster) newRoot() string { return c.Path("root") }
 // prepare puts the other root folder together in a mount namespace of the
 // keeper's own: Options.Root as the lower layer, memory above it, and the
 // cluster's folder and Options.Binds at their own paths. Nothing is mounted where
-// anybody else sees it, so nothing needs to be unmounted, and no clean-up that
+// other processes see it, so nothing needs to be unmounted, and no clean-up that
 // runs wild can reach through a mount.
 func (c *Cluster) prepare() error {
 	if c.Options.Root == "" {
@@ -66,7 +66,7 @@ func (c *Cluster) prepare() error {
 	if err := os.Symlink("/proc/self/fd", filepath.Join(top, "dev", "fd")); err != nil {
 		return err
 	}
-	// Nobody out there is asked who this machine is: that can take seconds.
+	// No name server is queried for this machine's name: that can take seconds.
 	for name, text := range map[string]string{
 		"hosts":         "127.0.0.1 localhost\n127.0.1.1 " + c.host + "\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",

@@ -45,15 +45,15 @@ func (r *rig) begin() {
 	r.start()
 }
 
-// watch is what was seen of users' jobs until all had ended.
+// watch is a log of users' jobs until all had ended.
 type watch struct {
-	idle    map[string]time.Duration // by user: a node idle while one of his jobs waits
+	idle    map[string]time.Duration // by user: a node idle while one of the user's jobs waits
 	reasons map[string]int
 	most    map[string]int // by user: jobs that ran at a time
 	ended   map[string]time.Duration
 }
 
-// String is the watch for people.
+// String formats the watch for a test's log.
 func (w *watch) String() string {
 	return fmt.Sprintf("ended after %v, most at a time %v, a GPU idle beside waiting jobs %v, reasons %v", w.ended, w.most, w.idle, w.reasons)
 }
@@ -191,8 +191,8 @@ func TestGateNeedsAccount(t *testing.T) {
 	r.together(a, b)
 }
 
-// Whatever kind of limit it is that a user is at, every job of his runs, none is left
-// to Slurm for good, and nobody else waits for them.
+// Whatever kind of limit it is that a user is at, every job of that user runs, none is
+// left to Slurm for good, and no other user's job waits for them.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	r := limited(t, options{}, "PartitionName=DEFAULT TRESBillingWeights=CPU=1,GRES/gpu=200,GRES/mps=2")

@@ -24,8 +24,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 )
 
-// site is a cluster with etc's hooks, a simulated GPU, MPS, a node agent and somebody
-// who takes its records. No bridge: jobs ask for their shares.
+// site is a cluster with etc's hooks, a simulated GPU, MPS, a node agent and a server
+// that takes its records. No bridge: jobs ask for their shares.
 type site struct {
 	*slurmtest.Cluster
 	t *testing.T

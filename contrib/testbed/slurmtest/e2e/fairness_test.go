@@ -8,10 +8,10 @@ import (
 )
 
 // A job of Slurm's own that wants a whole GPU, and came before the jobs that could
-// join whoever runs there, starts when that one has ended: nobody who joins keeps it
-// waiting. The others get their turn after it. (Nobody of several on the GPU ends
-// before it here: Slurm 22.05.8 would then start it beside those who are left, with
-// or without a bridge; 24.11.5 doesn't.)
+// join the running one, starts when that one has ended: no joining job keeps it waiting.
+// The others get their turn after it. (None of several jobs on the GPU ends before it
+// here: Slurm 22.05.8 would then start it next to the remaining ones, with or without a
+// bridge; 24.11.5 doesn't.)
 func TestWholeJobOfSlurmsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

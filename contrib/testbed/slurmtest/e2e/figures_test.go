@@ -34,7 +34,7 @@ func TestFigures(t *testing.T) {
 		t.Run(s.name+"/bridged", func(t *testing.T) {
 			o.Prepare = installHooks(t)
 			r := newRig(t, options{Options: o})
-			// Two that fill the memory together: each pair runs with nobody else.
+			// Two that fill the memory together: each pair runs without a third.
 			var ids []string
 			for range 2 * groups {
 				ids = append(ids, r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30"))

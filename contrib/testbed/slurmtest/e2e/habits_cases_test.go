@@ -8,7 +8,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-// A task that its own array keeps back keeps nobody else waiting.
+// A task that its own array keeps back keeps no other job waiting.
 func arrayLimit(h *habit) {
 	id := h.untilEnd(ann, "--array=0-1%1", "--gres=gpu:shared", "--comment=app="+small)
 	mate := h.sub(1)
@@ -45,7 +45,7 @@ func memberRequeued(h *habit) {
 	h.state(30*time.Second, a, "COMPLETED")
 }
 
-// Others join beside a job that is suspended, and it goes on when it is told to.
+// Others share with a job that is suspended, and it goes on when it is resumed.
 func memberSuspended(h *habit) {
 	a, b := h.pair(5)
 	h.state(20*time.Second, a, "RUNNING")
@@ -60,7 +60,7 @@ func memberSuspended(h *habit) {
 	h.state(20*time.Second, a, "COMPLETED")
 }
 
-// Who was to follow a job that goes back into the queue for good doesn't wait for it.
+// The successor of a job that goes back into the queue for good doesn't wait for it.
 func predecessorHeld(h *habit) {
 	long, a, b := h.follow(ann)
 	h.as(ann, "scontrol", "requeuehold", long)
@@ -69,7 +69,7 @@ func predecessorHeld(h *habit) {
 	h.until(10*time.Second, "as it came", long, asItCame)
 }
 
-// An owner who edits one thing of a job that was prepared gets the rest back.
+// Where the owner edits one value of a prepared job, the others are given back.
 func memberEdited(h *habit) {
 	other := h.any(ann, 1, "--partition="+h.part, "--begin=now+1hour")
 	_, a, b := h.follow(ann)
@@ -143,7 +143,7 @@ func maintenance(h *habit) {
 	h.cancel(long)
 }
 
-// Who would run into one node's maintenance has another.
+// A job that would run into one node's maintenance gets another node.
 func maintenanceOfOne(h *habit) {
 	h.as("", "scontrol", "create", "reservation", "ReservationName=one", "StartTime=now+200", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
 	long := h.sub(1, "--time=30", "--partition=also"+h.part[1:])
@@ -282,7 +282,7 @@ func sbatchOptions(h *habit) {
 	if out := h.as(ann, "sbatch", append(args, "--test-only", "--wrap=true")...); !strings.Contains(out, "to start at") {
 		h.t.Errorf("--test-only: %s", out)
 	}
-	// Shared GPUs, and each refusal is Slurm's own and told at once.
+	// Shared GPUs, and each refusal is Slurm's own and comes at once.
 	for _, bad := range []string{"--constraint=nothing", "--reservation=nothing", "--mem=1000000", "--gres=gpu:shared,tea:1", "--gres=gpu:Shared"} {
 		if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, bad, "--wrap=true")...); err == nil || !strings.Contains(out, "error") {
 			h.t.Errorf("%s: %s", bad, out)

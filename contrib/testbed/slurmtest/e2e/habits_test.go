@@ -21,7 +21,7 @@ type habit struct {
 
 // TestHabits: what people have always done with sbatch, scontrol and scancel they do
 // with shared jobs too, and get what they always got. No job is lost or kept for ever,
-// and nobody waits for another's habit.
+// and no job waits for another user's habit.
 func TestHabits(t *testing.T) {
 	t.Parallel()
 	habits := []struct {
@@ -98,8 +98,8 @@ func (h *habit) pair(sleep float64, args ...string) (a, b string) {
 	return id + "_0", id + "_1"
 }
 
-// follow starts a job that fills the GPU until end is called, and has two others told
-// to follow it together.
+// follow starts a job that fills the GPU until end is called, and makes two
+// others follow it together.
 func (h *habit) follow(user string) (long, a, b string) {
 	h.t.Helper()
 	long = h.untilEnd(user, "--gres=gpu:shared", "--comment=app=m9000g90")

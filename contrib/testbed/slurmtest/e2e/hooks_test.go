@@ -47,7 +47,7 @@ func installHooks(t *testing.T) func(c *slurmtest.Cluster) error {
 			inner := filepath.Join(bin, name+"-etc")
 			*path = filepath.Join(bin, name)
 			outer := fmt.Sprintf("#!/bin/sh\na=$(date +%%s%%N)\n%s\nrc=$?\necho $(($(date +%%s%%N) - a)) >>%s.ns\nexit $rc\n", inner, c.Path("log", name))
-			if name == "taskprolog" { // runs as the job's user, who may not write there
+			if name == "taskprolog" { // runs as the job's user and may not write there
 				outer = "#!/bin/sh\nexec " + inner + "\n"
 			}
 			err = errors.Join(err, rerr, os.WriteFile(*path, []byte(outer), 0o755), os.WriteFile(inner, []byte(strings.NewReplacer(

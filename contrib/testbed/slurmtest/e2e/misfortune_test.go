@@ -35,7 +35,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// A member that fails at once, or is cancelled while it runs, takes nobody along.
+// A member that fails at once, or is cancelled while it runs, takes no other member along.
 func TestMemberFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})

@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// mkroot makes the root in a folder beside the wanted one and renames it once it
+// mkroot makes the root in a folder next to the wanted one and renames it once it
 // is whole, so that a root is there or it isn't. Two at once wait for each other.
 func mkroot(ctx context.Context, suite, dir string) error {
 	dir, err := filepath.Abs(dir)
@@ -125,7 +125,7 @@ func debootstrap(ctx context.Context, suite, dir, mirror string) error {
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Env = append(os.Environ(), proxies(ctx)...)
 	// debootstrap works in many processes: an interrupt must reach all of them.
-	// What it mounts, it mounts where nobody else sees it.
+	// Its mounts are private.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	if err := cmd.Run(); err != nil {
