@@ -111,10 +111,6 @@ func (g *Gate) write() error {
 	return nil
 }
 
-// Forget removes the gate file, so that jobs submitted from now on are not gated. A
-// missing file is no error.
-func (g *Gate) Forget() error { return RemoveGateFile(g.File) }
-
 // RemoveGateFile removes a gate file, if there is one.
 func RemoveGateFile(path string) error {
 	if path == "" {

@@ -179,13 +179,6 @@ func (m *Metrics) outcome(o *history.Outcome) {
 	}
 }
 
-// SeenSlowdown observes the measured slowdown of a job.
-func (m *Metrics) SeenSlowdown(v float64) {
-	if m != nil {
-		m.seen.Observe(v)
-	}
-}
-
 func (m *Metrics) polled(took time.Duration) {
 	if m == nil {
 		return

@@ -31,7 +31,6 @@ func observeAll(m *Metrics, at time.Time) {
 		m.Record(r)
 	}
 	m.Skew(time.Second)
-	m.SeenSlowdown(1.2)
 	m.delayed(3)
 	g := &job.Group{Kind: job.StartNow, Free: at, Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
 	m.released(g)
