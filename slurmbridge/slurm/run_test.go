@@ -75,7 +75,7 @@ func TestCleanEnvironment(t *testing.T) {
 func TestTimeoutKillsTheGroup(t *testing.T) {
 	pids := filepath.Join(t.TempDir(), "pids")
 	c := fake(t, "sleep 600 & echo $! >"+pids+"; wait")
-	c.Timeout = 300 * time.Millisecond
+	c.Timeout = 2 * time.Second
 	var seen error
 	c.Observe = func(_ string, took time.Duration, err error) { seen = err }
 	err := c.Ping(context.Background())

@@ -7,8 +7,8 @@ import "github.com/slurmbridge/slurmbridge/rlcore/table"
 
 // Bounds beyond which a value is taken for a mistake, not for a measurement.
 const (
-	minDurationS = 0.01 // shorter than a process takes to start
-	maxDurationS = 1e9  // some 30 years
+	minDurationS = table.MinDurationS
+	maxDurationS = table.MaxDurationS
 	maxSubmitS   = 1e11 // seconds since 1970 in the year 5138
 	maxName      = 256  // bytes
 	maxGPUs      = 1e6

@@ -137,7 +137,7 @@ func TestProfilesImportRefuses(t *testing.T) {
 		says   string
 	}{
 		{nil, 2, "nothing to import"},
-		{[]string{bad}, 1, "bad.csv: line 3: column gpu_util"},
+		{[]string{bad}, 1, "bad.csv:3: gpu_util: "},
 		{[]string{"--prometheus", "http://x"}, 2, "--prometheus needs --sacct"},
 		{[]string{"--sacct", bad}, 1, "bad.csv:1: JobIDRaw or JobID"},
 		{[]string{"--sacct", sacct, "--prometheus", bad}, 1, "bad.csv:1: "},

@@ -114,19 +114,19 @@ func TestImport(t *testing.T) {
 
 func TestBadFiles(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                      "line 1",
-		"app,duration_s\nx,1\n": "column gpu_util",
-		"app,duration_s,gpu_util,mem_mib\nx,zero,5,7\n":       "line 2: column duration_s",
-		"app,duration_s,gpu_util,mem_mib\nx,NaN,5,7\n":        "line 2: column duration_s",
-		"app,duration_s,gpu_util,mem_mib\nx,0,5,7\n":          "line 2: column duration_s",
-		"app,duration_s,gpu_util,mem_mib\nx,1,500,7\n":        "line 2: column gpu_util",
-		"app,duration_s,gpu_util,mem_mib\n,1,5,7\n":           "line 2: column app",
-		"app,duration_s,gpu_util,mem_mib\nx,1,5,7\nx,1,5,7\n": "line 3: column app",
-		"app,duration_s,gpu_util,mem_mib\n":                   "no profile",
-		"app,duration_s,gpu_util\nx,1,5\n":                    "column mem_mib",
-		"app,duration_s,gpu_util,mem_mib\nx,1,5,\n":           "line 2: column mem_mib",
+		"":                      "f: the file is empty",
+		"app,duration_s\nx,1\n": "f:1: gpu_util: the header lacks",
+		"app,duration_s,gpu_util,mem_mib\nx,zero,5,7\n":       "f:2: duration_s: ",
+		"app,duration_s,gpu_util,mem_mib\nx,NaN,5,7\n":        "f:2: duration_s: ",
+		"app,duration_s,gpu_util,mem_mib\nx,0,5,7\n":          "f:2: duration_s: ",
+		"app,duration_s,gpu_util,mem_mib\nx,1,500,7\n":        "f:2: gpu_util: ",
+		"app,duration_s,gpu_util,mem_mib\n,1,5,7\n":           "f:2: app: ",
+		"app,duration_s,gpu_util,mem_mib\nx,1,5,7\nx,1,5,7\n": "f:3: app: ",
+		"app,duration_s,gpu_util,mem_mib\n":                   "f: there is no row",
+		"app,duration_s,gpu_util\nx,1,5\n":                    "f:1: mem_mib: the header lacks",
+		"app,duration_s,gpu_util,mem_mib\nx,1,5,\n":           "f:2: mem_mib: ",
 	} {
-		if _, err := ParseCSV(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseCSV(strings.NewReader(text), "f"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -140,7 +140,7 @@ func TestBadFiles(t *testing.T) {
 func FuzzParseCSV(f *testing.F) {
 	f.Add("app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms\nx,1,2,3,4,5,6,7\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		ps, err := ParseCSV(strings.NewReader(text))
+		ps, err := ParseCSV(strings.NewReader(text), "f")
 		if err != nil {
 			return
 		}
