@@ -17,15 +17,16 @@ func ParseDependencies(raw string) job.Dependencies {
 	d := job.Dependencies{Raw: raw, Or: strings.Contains(raw, "?")}
 	for term := range strings.FieldsFuncSeq(raw, func(r rune) bool { return r == ',' || r == '?' }) {
 		term, _, _ = strings.Cut(term, "(") // "(unfulfilled)", "(failed)"
-		typ, rest, _ := strings.Cut(strings.TrimSpace(term), ":")
-		if typ == "" {
+		typ, rest, _ := strings.Cut(term, ":")
+		if typ = strings.TrimSpace(typ); typ == "" {
 			continue
 		}
-		if rest == "" {
+		if strings.TrimSpace(rest) == "" {
 			d.List = append(d.List, job.Dependency{Type: typ})
 			continue
 		}
 		for one := range strings.SplitSeq(rest, ":") { // sbatch takes afterok:1:2
+			one = strings.TrimSpace(one)
 			n := refLen(one)
 			id, more := one[:n], one[n:]
 			// "12_*" is how Slurm prints a dependency on all of array 12.
