@@ -1,10 +1,12 @@
 package deeprm
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
@@ -36,67 +38,46 @@ type visit struct {
 	atS     float64
 }
 
+// course is a training under way. Two agents play, on two cores, and one optimiser steps.
+type course struct {
+	Options
+	agent    *Agent
+	scenario func(r *rand.Rand) (sim.Config, error)
+	opt      nn.RMSProp
+	workers  [2]worker
+	checks   []sim.Config
+}
+
+type worker struct {
+	*Agent
+	guard *rlcore.Guard
+}
+
 // Train trains the agent on episodes drawn from the scenario: first by imitating
 // shortest-job-first, as DeepRM does, then by REINFORCE. guard says what the card
 // itself allows. The parameters of the best validation are kept. The same seed
 // gives the same agent on any number of cores.
 func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand) (sim.Config, error), guard func() *rlcore.Guard) ([]Point, error) {
-	for _, d := range []struct {
-		v *int
-		d int
-	}{{&o.Iterations, 60}, {&o.JobSets, 2}, {&o.Episodes, 10}, {&o.Imitate, 20}} {
-		if *d.v == 0 {
-			*d.v = d.d
-		}
+	o.Iterations, o.JobSets = cmp.Or(o.Iterations, 60), cmp.Or(o.JobSets, 2)
+	o.Episodes, o.Imitate = cmp.Or(o.Episodes, 10), cmp.Or(o.Imitate, 20)
+	c := &course{
+		Options: o, agent: a, scenario: scenario,
+		opt: nn.RMSProp{Rate: 0.001, Decay: 0.9, Eps: 1e-9}, // DeepRM's published optimiser
 	}
-	// DeepRM's published optimiser.
-	opt := &nn.RMSProp{Rate: 0.001, Decay: 0.9, Eps: 1e-9}
-	draw := func(seed uint64) (sim.Config, error) { return scenario(rand.New(rand.NewPCG(seed, 0xdee9))) }
-	workers := []*Agent{a.Alias(), a.Alias()}
-	guards := []*rlcore.Guard{guard(), guard()}
-	gather := func() {
-		for _, w := range workers {
-			for i, g := range w.net.Grad {
-				a.net.Grad[i] += g
-				w.net.Grad[i] = 0
-			}
-		}
-		opt.Step(a.net.Theta, a.net.Grad)
+	for k := range c.workers {
+		c.workers[k] = worker{a.Alias(), guard()}
 	}
-	for i := range o.Imitate {
-		cfg, err := draw(o.Seed + uint64(i))
-		if err != nil {
-			return nil, err
-		}
-		visits, _, err := workers[0].play(cfg, guards[0], shortest)
-		if err != nil {
-			return nil, err
-		}
-		for k := range visits {
-			workers[0].imitate(&visits[k], 1/float64(len(visits)))
-		}
-		gather()
+	if err := c.imitate(); err != nil {
+		return nil, err
 	}
-	var checks []sim.Config
 	for i := range 8 {
-		cfg, err := draw(o.Seed ^ 0xc0ffee + uint64(i))
+		cfg, err := c.draw(o.Seed ^ 0xc0ffee + uint64(i))
 		if err != nil {
 			return nil, err
 		}
-		checks = append(checks, cfg)
+		c.checks = append(c.checks, cfg)
 	}
-	validate := func() (float64, error) {
-		sum := 0.0
-		for i := range checks {
-			_, x, err := workers[0].play(checks[i], guards[0], likeliest)
-			if err != nil {
-				return 0, err
-			}
-			sum += x / float64(len(checks))
-		}
-		return sum, nil
-	}
-	best, err := validate()
+	best, err := c.validate()
 	if err != nil {
 		return nil, err
 	}
@@ -108,49 +89,11 @@ func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand
 			return curve, err
 		}
 		p := Point{Iteration: it + 1}
-		sets := make([][][]visit, o.JobSets)
-		ratio := make([]float64, o.JobSets*o.Episodes)
-		for s := range sets {
-			cfg, err := draw(o.Seed + 1000 + uint64(it*o.JobSets+s))
-			if err != nil {
-				return curve, err
-			}
-			sets[s] = make([][]visit, o.Episodes)
-			err = both(func(k int) error {
-				for e := k; e < o.Episodes; e += len(workers) {
-					r := rand.New(rand.NewPCG(o.Seed+uint64(it), uint64(s*o.Episodes+e)))
-					v, x, err := workers[k].play(cfg, guards[k], func(prob []float64, _ *rlcore.Window, _ *Agent) int { return sample(prob, r) })
-					if err != nil {
-						return err
-					}
-					sets[s][e], ratio[s*o.Episodes+e] = v, x
-				}
-				return nil
-			})
-			if err != nil {
-				return curve, err
-			}
-		}
-		for _, x := range ratio {
-			p.Train += x / float64(len(ratio))
-		}
-		err = both(func(k int) error {
-			for _, set := range sets {
-				base := baseline(set)
-				for e := k; e < len(set); e += len(workers) {
-					for t := range set[e] {
-						workers[k].reinforce(&set[e][t], base[t], 1/float64(len(set)*len(sets)))
-					}
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		if p.Train, err = c.iterate(it); err != nil {
 			return curve, err
 		}
-		gather()
 		if (it+1)%10 == 0 || it+1 == o.Iterations {
-			if p.Check, err = validate(); err != nil {
+			if p.Check, err = c.validate(); err != nil {
 				return curve, err
 			}
 			if p.Check < best {
@@ -163,17 +106,104 @@ func (a *Agent) Train(ctx context.Context, o Options, scenario func(r *rand.Rand
 	return curve, nil
 }
 
-func both(f func(k int) error) error {
-	var errs [2]error
-	var wg sync.WaitGroup
-	for k := range errs {
-		wg.Go(func() { errs[k] = f(k) })
+func (c *course) draw(seed uint64) (sim.Config, error) {
+	return c.scenario(rand.New(rand.NewPCG(seed, 0xdee9)))
+}
+
+// step applies the gradients that the workers gathered.
+func (c *course) step() {
+	for _, w := range c.workers {
+		for i, g := range w.net.Grad {
+			c.agent.net.Grad[i] += g
+			w.net.Grad[i] = 0
+		}
 	}
-	wg.Wait()
-	if errs[0] != nil {
-		return errs[0]
+	c.opt.Step(c.agent.net.Theta, c.agent.net.Grad)
+}
+
+// imitate takes a step for each of some episodes of shortest-job-first.
+func (c *course) imitate() error {
+	w := c.workers[0]
+	for i := range c.Imitate {
+		cfg, err := c.draw(c.Seed + uint64(i))
+		if err != nil {
+			return err
+		}
+		visits, _, err := w.play(cfg, w.guard, shortest)
+		if err != nil {
+			return err
+		}
+		for k := range visits {
+			w.imitate(&visits[k], 1/float64(len(visits)))
+		}
+		c.step()
 	}
-	return errs[1]
+	return nil
+}
+
+// validate is the mean makespan ÷ Σ solo time over the validation's job sets, greedily.
+func (c *course) validate() (float64, error) {
+	w, sum := c.workers[0], 0.0
+	for i := range c.checks {
+		_, x, err := w.play(c.checks[i], w.guard, likeliest)
+		if err != nil {
+			return 0, err
+		}
+		sum += x / float64(len(c.checks))
+	}
+	return sum, nil
+}
+
+// iterate plays an iteration's episodes, takes one step by them, and returns their mean
+// makespan ÷ Σ solo time.
+func (c *course) iterate(it int) (mean float64, err error) {
+	sets := make([][][]visit, c.JobSets)
+	ratio := make([]float64, c.JobSets*c.Episodes)
+	for s := range sets {
+		cfg, err := c.draw(c.Seed + 1000 + uint64(it*c.JobSets+s))
+		if err != nil {
+			return 0, err
+		}
+		sets[s] = make([][]visit, c.Episodes)
+		err = c.share(c.Episodes, func(w worker, e int) (err error) {
+			r := rand.New(rand.NewPCG(c.Seed+uint64(it), uint64(s*c.Episodes+e)))
+			sets[s][e], ratio[s*c.Episodes+e], err = w.play(cfg, w.guard, func(prob []float64, _ *rlcore.Window, _ *Agent) int { return sample(prob, r) })
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	for _, x := range ratio {
+		mean += x / float64(len(ratio))
+	}
+	for _, set := range sets {
+		base := baseline(set)
+		_ = c.share(len(set), func(w worker, e int) error { // it can't fail
+			for t := range set[e] {
+				w.reinforce(&set[e][t], base[t], 1/float64(len(set)*len(sets)))
+			}
+			return nil
+		})
+	}
+	c.step()
+	return mean, nil
+}
+
+// share has the workers do every other of n episodes each, in their order.
+func (c *course) share(n int, do func(w worker, episode int) error) error {
+	var g errgroup.Group
+	for k, w := range c.workers {
+		g.Go(func() error {
+			for e := k; e < n; e += len(c.workers) {
+				if err := do(w, e); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // baseline is, for each decision of a job set's episodes, the mean return over
@@ -202,42 +232,32 @@ func baseline(set [][]visit) []float64 {
 // network predicts and V the empirical one of the policy, b; Q itself is drawn to
 // v by half its squared error.
 func (a *Agent) reinforce(v *visit, base, weight float64) {
-	y := a.net.Forward(v.pixels)
-	dy := make([]float64, len(y))
-	advantage := v.ret - base
-	if a.kind == DqnGPU {
-		q := y[a.actions+v.action]
-		dy[a.actions+v.action] = weight * (q - v.ret)
-		advantage = q - base
-	}
-	copy(a.prob, y[:a.actions])
-	nn.Softmax(a.prob, v.allowed)
-	for i, p := range a.prob {
-		d := p
-		if i == v.action {
-			d--
-		}
-		dy[i] = weight * advantage * d
-	}
-	a.net.Backward(dy)
+	a.gradient(v, weight, func(ret float64) float64 { return ret - base })
 }
 
 // imitate adds the gradient of −log π(action|s).
 func (a *Agent) imitate(v *visit, weight float64) {
+	a.gradient(v, weight, func(float64) float64 { return 1 })
+}
+
+// gradient adds that of −log π(action|s) times the advantage, which follows from the return:
+// the predicted one where the agent predicts returns.
+func (a *Agent) gradient(v *visit, weight float64, advantage func(ret float64) float64) {
 	y := a.net.Forward(v.pixels)
 	dy := make([]float64, len(y))
+	ret := v.ret
+	if a.kind == DqnGPU {
+		q := a.actions + v.action
+		ret = y[q]
+		dy[q] = weight * (ret - v.ret)
+	}
 	copy(a.prob, y[:a.actions])
 	nn.Softmax(a.prob, v.allowed)
 	for i, p := range a.prob {
-		d := p
 		if i == v.action {
-			d--
+			p--
 		}
-		dy[i] = weight * d
-	}
-	if a.kind == DqnGPU {
-		k := a.actions + v.action
-		dy[k] = weight * (y[k] - v.ret)
+		dy[i] = weight * advantage(ret) * p
 	}
 	a.net.Backward(dy)
 }

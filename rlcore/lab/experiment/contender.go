@@ -53,8 +53,9 @@ func Names() []string { return rlcore.PolicyNames(rlcore.Contenders()) }
 // Clairvoyant is the bound's name in tables.
 const Clairvoyant = "clairvoyant"
 
-// Exclusive is fifo under the name that the daemon's settings give it.
-const Exclusive = "exclusive"
+// Fifo gives each job a GPU of its own, which replays compare with; Exclusive is the
+// same under the name that the daemon's settings give it.
+const Fifo, Exclusive = "fifo", "exclusive"
 
 // Effort is how long learners may take.
 type Effort struct {

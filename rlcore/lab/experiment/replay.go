@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,16 +47,19 @@ type Replayable struct {
 	Skipped trace.Skipped
 }
 
+// law is how sharers slow each other where Pairs doesn't say.
+func (t *Trace) law() *contention.Law {
+	if t.Law != nil {
+		return t.Law
+	}
+	return &contention.MPS
+}
+
 // Ready checks a trace. Errors wrap ErrTrace and name the job or application.
 //
 // A job's real run takes the duration its line gives, in its application's shape;
-// what a decision is told is the application's profile.
+// decisions see the application's profile.
 func (t *Trace) Ready(m int) (*Replayable, error) {
-	r := &Replayable{Closed: true, Skipped: trace.Skipped{}}
-	law := t.Law
-	if law == nil {
-		law = &contention.MPS
-	}
 	profiles := map[string]*rlcore.Profile{}
 	for _, p := range t.Profiles {
 		if profiles[p.App] != nil {
@@ -63,81 +67,86 @@ func (t *Trace) Ready(m int) (*Replayable, error) {
 		}
 		profiles[p.App] = p
 	}
-	r.Config = sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: law}}
-	var forbidden [][2]string
-	if len(t.Pairs) > 0 {
-		for i := range r.Config.GPUs {
-			r.Config.GPUs[i].MaxClients = 2
-		}
-		table := sim.Pairs{}
-		for _, p := range trace.MeanPairs(t.Pairs) {
-			table[[2]string{p.Victim, p.Aggressor}] = p.Slowdown
-		}
-		r.Config.Truth = table
-		for i, a := range t.Profiles {
-			for _, b := range t.Profiles[i:] {
-				if table.Lacks(a.App, b.App) {
-					forbidden = append(forbidden, [2]string{a.App, b.App})
-				}
+	r := &Replayable{
+		Closed: true, Skipped: trace.Skipped{},
+		Config: sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}},
+	}
+	model := t.measured(&r.Config)
+	r.World = &World{M: m, Guard: rlcore.Guard{MemMargin: t.Margin}, Model: model.Clone}
+	if err := t.readyJobs(r, profiles); err != nil {
+		return nil, err
+	}
+	if len(r.Config.Jobs) == 0 {
+		return nil, fmt.Errorf("%w: no job is left of %d (%v)", ErrTrace, len(t.Jobs), r.Skipped)
+	}
+	return r, nil
+}
+
+// measured makes the measured pairs, where there are any, the truth of cfg, and returns a
+// model that knows which pairs may not meet.
+func (t *Trace) measured(cfg *sim.Config) *interference.Model {
+	model := interference.New(t.law())
+	if len(t.Pairs) == 0 {
+		return model
+	}
+	for i := range cfg.GPUs {
+		cfg.GPUs[i].MaxClients = 2
+	}
+	table := sim.Pairs{}
+	for _, p := range trace.MeanPairs(t.Pairs) {
+		table[[2]string{p.Victim, p.Aggressor}] = p.Slowdown
+	}
+	cfg.Truth = table
+	for i, a := range t.Profiles {
+		for _, b := range t.Profiles[i:] {
+			if table.Lacks(a.App, b.App) {
+				model.Forbid(a.App, b.App)
 			}
 		}
 	}
-	card := t.GPUs[0]
+	return model
+}
+
+// readyJobs adds the trace's jobs, or counts them as left out.
+func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) error {
+	largest, first := 0.0, math.Inf(1)
 	for _, g := range t.GPUs {
-		if g.MemMiB > card.MemMiB {
-			card = g
-		}
+		largest = max(largest, g.MemMiB)
 	}
-	first := math.Inf(1)
 	for _, j := range t.Jobs {
 		first = min(first, j.SubmitS)
 	}
-	scaled := map[string]*rlcore.Profile{}
+	type run struct {
+		app     string
+		seconds float64
+	}
+	stretched := map[run]*rlcore.Profile{}
 	for _, j := range t.Jobs {
 		p := profiles[j.App]
 		switch {
 		case p == nil:
-			return nil, fmt.Errorf("%w: job %s: there is no profile of %q", ErrTrace, j.ID, j.App)
+			return fmt.Errorf("%w: job %s: there is no profile of %q", ErrTrace, j.ID, j.App)
 		case j.GPUs > 1:
 			r.Skipped["more than one GPU"]++
 			continue
-		case p.Peak().MemMiB > card.MemMiB:
+		case p.Peak().MemMiB > largest:
 			r.Skipped["more memory than a GPU has"]++
 			continue
+		case j.DurationS == 0 && !trace.HasDuration(p):
+			return fmt.Errorf("%w: job %s: neither its line nor the profile of %q says how long it takes", ErrTrace, j.ID, j.App)
 		}
-		length := j.DurationS
-		if length == 0 {
-			if !trace.HasDuration(p) {
-				return nil, fmt.Errorf("%w: job %s: neither its line nor the profile of %q says how long it takes", ErrTrace, j.ID, j.App)
-			}
-			length = p.DurationS
+		of := run{j.App, cmp.Or(j.DurationS, p.DurationS)}
+		if stretched[of] == nil {
+			stretched[of] = p.Stretched(of.seconds)
 		}
-		key := fmt.Sprint(j.App, " ", length)
-		if scaled[key] == nil {
-			scaled[key] = p.Stretched(length)
-		}
-		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first}, Truth: scaled[key]}
+		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first}, Truth: stretched[of]}
 		if !trace.HasDuration(p) {
 			n.Profile = n.Truth
 		}
 		r.Closed = r.Closed && n.SubmitS == 0
 		r.Config.Jobs = append(r.Config.Jobs, n)
 	}
-	if len(r.Config.Jobs) == 0 {
-		return nil, fmt.Errorf("%w: no job is left of %d (%v)", ErrTrace, len(t.Jobs), r.Skipped)
-	}
-	r.World = &World{
-		M:     m,
-		Guard: rlcore.Guard{MemMargin: t.Margin},
-		Model: func() *interference.Model {
-			m := interference.New(law)
-			for _, p := range forbidden {
-				m.Forbid(p[0], p[1])
-			}
-			return m
-		},
-	}
-	return r, nil
+	return nil
 }
 
 // believedLaw is the scenario learners train on: job sets like the trace's in a
@@ -169,7 +178,7 @@ func (r *Replayable) believedLaw(law *contention.Law) Scenario {
 
 // ReplayOptions are a replay's settings.
 type ReplayOptions struct {
-	Policies []string // default fifo, sjf, tetris, greedy, dqn
+	Policies []string // default ReplayPolicies
 	Seeds    int      // trainings and random choices; default 1
 	Seed     uint64
 	M        int // default 5
@@ -182,6 +191,9 @@ type ReplayOptions struct {
 	Trained  dqn.Network
 	Progress func(step, steps int, what string)
 }
+
+// ReplayPolicies are those that a replay compares where none are named.
+func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", ours} }
 
 // Outcome is what a policy would have made of the trace: means over the seeds.
 type Outcome struct {
@@ -215,111 +227,118 @@ type ReplayReport struct {
 	Users map[string]map[string]*UserOutcome `json:"users"`
 }
 
+// objectives are what a gain may be in, by the names of ReplayOptions.Objective.
+var objectives = map[string]sim.Objective{"makespan": sim.Makespan, "turnaround": sim.Turnaround}
+
+// orDefaults checks the options against a trace and fills in what is left out.
+func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
+	o.M, o.Seeds = cmp.Or(o.M, 5), cmp.Or(o.Seeds, 1)
+	if len(o.Policies) == 0 {
+		o.Policies = ReplayPolicies()
+	}
+	if !slices.Contains(o.Policies, Fifo) {
+		o.Policies = append([]string{Fifo}, o.Policies...)
+	}
+	o.Effort = cmp.Or(o.Effort, Effort{Rounds: 40, FlatRounds: 20, Iterations: 40, Tune: 8})
+	if gpus == 0 || o.M < 1 || o.M > rlcore.MaxWindow || o.Seeds < 1 {
+		return o, fmt.Errorf("%w: %d GPUs, a window of %d (1 to %d), %d seeds", ErrTrace, gpus, o.M, rlcore.MaxWindow, o.Seeds)
+	}
+	if o.Objective != "" && objectives[o.Objective] == nil {
+		return o, fmt.Errorf("%w: there is no objective %q; there are makespan and turnaround", ErrTrace, o.Objective)
+	}
+	return o, nil
+}
+
+// competition is a replay under way.
+type competition struct {
+	*Replayable
+	o         ReplayOptions
+	objective sim.Objective
+	train     Scenario
+	report    *ReplayReport
+	results   map[string][]seen
+	bound     *sim.Result // the best of all seeds: the trace is the same, only the search differs
+}
+
 // Replay lets the policies schedule the trace. The gain is against fifo, a GPU
 // for every job in the order of arrival; all of it is what the clairvoyant finds.
 // dqn learns from the co-runs it sees on the way, as the daemon does; greedy has
 // the same model and doesn't.
 func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, error) {
-	if o.M == 0 {
-		o.M = 5
-	}
-	if o.Seeds == 0 {
-		o.Seeds = 1
-	}
-	if len(o.Policies) == 0 {
-		o.Policies = []string{"fifo", "sjf", "tetris", "greedy", "dqn"}
-	}
-	if o.Effort == (Effort{}) {
-		o.Effort = Effort{Rounds: 40, FlatRounds: 20, Iterations: 40, Tune: 8}
-	}
-	if len(t.GPUs) == 0 || o.M < 1 || o.M > rlcore.MaxWindow || o.Seeds < 1 {
-		return nil, fmt.Errorf("%w: %d GPUs, a window of %d (1 to %d), %d seeds", ErrTrace, len(t.GPUs), o.M, rlcore.MaxWindow, o.Seeds)
+	o, err := o.orDefaults(len(t.GPUs))
+	if err != nil {
+		return nil, err
 	}
 	r, err := t.Ready(o.M)
 	if err != nil {
 		return nil, err
 	}
-	switch o.Objective {
-	case "":
-		o.Objective = "turnaround"
-		if r.Closed {
-			o.Objective = "makespan"
-		}
-	case "makespan", "turnaround":
-	default:
-		return nil, fmt.Errorf("%w: there is no objective %q; there are makespan and turnaround", ErrTrace, o.Objective)
+	if o.Objective == "" && r.Closed {
+		o.Objective = "makespan"
 	}
-	objective := sim.Objective(sim.Makespan)
-	if o.Objective == "turnaround" {
-		objective = sim.Turnaround
+	o.Objective = cmp.Or(o.Objective, "turnaround")
+	o.Tries = cmp.Or(o.Tries, min(4000, max(100, 120_000/len(r.Config.Jobs))))
+	c := &competition{
+		Replayable: r, o: o, objective: objectives[o.Objective], train: r.believedLaw(t.law()), results: map[string][]seen{},
+		report: &ReplayReport{
+			Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
+			Objective: o.Objective, Policies: map[string]*Outcome{Clairvoyant: {Note: fmt.Sprintf("%d schedules tried a seed", o.Tries)}},
+		},
 	}
-	if o.Tries == 0 {
-		o.Tries = min(4000, max(100, 120_000/len(r.Config.Jobs)))
-	}
-	names := slices.Clone(o.Policies)
-	if !slices.Contains(names, "fifo") {
-		names = append([]string{"fifo"}, names...)
-	}
-	law := t.Law
-	if law == nil {
-		law = &contention.MPS
-	}
-	train := r.believedLaw(law)
-	results, witnessed := map[string][]*sim.Result{}, map[string][]seen{}
-	out := &ReplayReport{
-		Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
-		Objective: o.Objective, Policies: map[string]*Outcome{},
-	}
-	steps := o.Seeds * (len(names) + 1)
 	for seed := range o.Seeds {
-		var from []*sim.Result
-		for i, name := range names {
-			if o.Progress != nil {
-				o.Progress(seed*(len(names)+1)+i, steps, fmt.Sprintf("seed %d: %s", seed, name))
-			}
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			c, err := r.contender(ctx, name, train, o, o.Seed+uint64(seed))
-			if err != nil {
-				return nil, err
-			}
-			watched, waits := c.watched()
-			res, err := watched.Run(r.Config)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			results[name] = append(results[name], res)
-			witnessed[name] = append(witnessed[name], seen{res, waits})
-			from = append(from, res)
-			if out.Policies[name] == nil {
-				out.Policies[name] = &Outcome{Note: c.Note}
-			}
-			out.Policies[name].TrainS += c.TrainS / float64(o.Seeds)
+		if err := c.play(ctx, seed); err != nil {
+			return nil, err
 		}
-		if o.Progress != nil {
-			o.Progress((seed+1)*(len(names)+1)-1, steps, fmt.Sprintf("seed %d: %s", seed, Clairvoyant))
+	}
+	fifo := c.results[Fifo]
+	c.report.Users = byUser(r.Config.Jobs, c.results)
+	c.results[Clairvoyant] = []seen{{Result: c.bound}}
+	for name, rs := range c.results {
+		c.report.Policies[name].fill(rs, fifo, c.bound, c.objective)
+	}
+	return c.report, nil
+}
+
+// play lets all policies schedule the trace once, and the clairvoyant after them.
+func (c *competition) play(ctx context.Context, seed int) error {
+	step := seed * (len(c.o.Policies) + 1)
+	progress := func(name string) {
+		if c.o.Progress != nil {
+			c.o.Progress(step, c.o.Seeds*(len(c.o.Policies)+1), fmt.Sprintf("seed %d: %s", seed, name))
 		}
-		res, err := r.World.Bound(r.Config, o.Tries, o.Seed+uint64(seed), objective, from)
+		step++
+	}
+	var from []*sim.Result
+	for _, name := range c.o.Policies {
+		progress(name)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		contender, err := c.contender(ctx, name, c.train, c.o, c.o.Seed+uint64(seed))
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", Clairvoyant, err)
+			return err
 		}
-		results[Clairvoyant] = append(results[Clairvoyant], res)
-	}
-	// One bound for all seeds: the trace is the same, only the search differs.
-	bound := results[Clairvoyant][0]
-	for _, b := range results[Clairvoyant] {
-		if objective(b) < objective(bound) {
-			bound = b
+		watched, waits := contender.watched()
+		res, err := watched.Run(c.Config)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
+		c.results[name] = append(c.results[name], seen{res, waits})
+		from = append(from, res)
+		if c.report.Policies[name] == nil {
+			c.report.Policies[name] = &Outcome{Note: contender.Note}
+		}
+		c.report.Policies[name].TrainS += contender.TrainS / float64(c.o.Seeds)
 	}
-	results[Clairvoyant] = []*sim.Result{bound}
-	out.Policies[Clairvoyant] = &Outcome{Note: fmt.Sprintf("%d schedules tried a seed", o.Tries)}
-	for name, x := range out.Policies {
-		x.fill(results[name], results["fifo"], bound, objective)
+	progress(Clairvoyant)
+	bound, err := c.World.Bound(c.Config, c.o.Tries, c.o.Seed+uint64(seed), c.objective, from)
+	if err != nil {
+		return fmt.Errorf("%s: %w", Clairvoyant, err)
 	}
-	out.Users = byUser(r.Config.Jobs, witnessed)
-	return out, nil
+	if c.bound == nil || c.objective(bound) < c.objective(c.bound) {
+		c.bound = bound
+	}
+	return nil
 }
 
 func (r *Replayable) contender(ctx context.Context, name string, train Scenario, o ReplayOptions, seed uint64) (*Contender, error) {
@@ -335,7 +354,7 @@ func (r *Replayable) contender(ctx context.Context, name string, train Scenario,
 	return c, nil
 }
 
-func (x *Outcome) fill(rs, fifo []*sim.Result, bound *sim.Result, objective sim.Objective) {
+func (x *Outcome) fill(rs, fifo []seen, bound *sim.Result, objective sim.Objective) {
 	n := float64(len(rs))
 	var share, sq, mk, tt float64
 	for i, r := range rs {
@@ -349,10 +368,10 @@ func (x *Outcome) fill(rs, fifo []*sim.Result, bound *sim.Result, objective sim.
 		x.OOM += float64(r.OOM) / n
 		x.GPUUtil += r.GPUUtil / n
 		x.MemUtil += r.MemUtil / n
-		base := fifo[min(i, len(fifo)-1)]
-		g := gainShare(base, r, bound, objective)
+		base := fifo[min(i, len(fifo)-1)].Result
+		g := gainShare(base, r.Result, bound, objective)
 		share, sq = share+g/n, sq+g*g/n
-		x.MakespanGain += gainShare(base, r, bound, sim.Makespan) / n
+		x.MakespanGain += gainShare(base, r.Result, bound, sim.Makespan) / n
 		mk, tt = mk+r.MakespanS*r.MakespanS/n, tt+r.MeanTurnaroundS*r.MeanTurnaroundS/n
 	}
 	x.GainShare = share

@@ -81,7 +81,7 @@ func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string
 			out[user][name] = &UserOutcome{Jobs: n}
 		}
 		for seed, r := range rs {
-			fifo := results["fifo"][seed]
+			fifo := results[Fifo][seed]
 			for i := range r.Jobs {
 				x := out[jobs[i].User][name]
 				x.add(&r.Jobs[i], &fifo.Jobs[i], r.waits[r.Jobs[i].ID], 1/float64(x.Jobs*len(rs)))
@@ -90,8 +90,8 @@ func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string
 	}
 	for _, policies := range out {
 		for _, x := range policies {
-			x.WaitVsFifoS = x.WaitS - policies["fifo"].WaitS
-			x.VsFifo = x.TurnaroundS / policies["fifo"].TurnaroundS
+			x.WaitVsFifoS = x.WaitS - policies[Fifo].WaitS
+			x.VsFifo = x.TurnaroundS / policies[Fifo].TurnaroundS
 		}
 	}
 	return out

@@ -1,13 +1,15 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -106,12 +108,7 @@ var thesisMakespan = map[string]map[string]float64{
 var ErrOptions = errors.New("bad options")
 
 func (o Options) orDefaults() (Options, error) {
-	if o.Seeds == 0 {
-		o.Seeds = 10
-	}
-	if o.M == 0 {
-		o.M = 5
-	}
+	o.Seeds, o.M, o.Effort = cmp.Or(o.Seeds, 10), cmp.Or(o.M, 5), cmp.Or(o.Effort, Full)
 	if len(o.Workloads) == 0 {
 		o.Workloads = Workloads()
 	}
@@ -125,9 +122,6 @@ func (o Options) orDefaults() (Options, error) {
 	o.Policies = uniq(o.Policies)
 	if o.Seeds < 1 || o.M < 1 || o.M > rlcore.MaxWindow {
 		return o, fmt.Errorf("%w: seeds is %d, window %d: at least 1, and at most %d for the window", ErrOptions, o.Seeds, o.M, rlcore.MaxWindow)
-	}
-	if o.Effort == (Effort{}) {
-		o.Effort = Full
 	}
 	return o, nil
 }
@@ -143,109 +137,114 @@ func uniq(xs []string) []string {
 	return out
 }
 
+// experiment is one under way.
+type experiment struct {
+	o      Options
+	report *Report
+	step   int
+}
+
 // Run runs the experiment.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	o, err := o.orDefaults()
 	if err != nil {
 		return nil, err
 	}
-	rep := &Report{
+	e := &experiment{o: o, report: &Report{
 		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload, History: o.History,
 		Workloads: map[string]map[string]*Line{}, Geomean: map[string]float64{},
-	}
-	steps, step := len(o.Workloads)*(len(o.Policies)+1)+1, 0
-	tell := func(what string) {
-		if o.Progress != nil {
-			o.Progress(step, steps, what)
-		}
-		step++
-	}
+	}}
 	for _, wl := range o.Workloads {
-		scenario, err := Thesis(wl)
-		if err != nil {
-			return nil, err
-		}
-		world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M}
-		if err := world.Learn(scenario, o.History, o.Seed); err != nil {
+		if err := e.play(ctx, wl); err != nil {
 			return nil, fmt.Errorf("%s: %w", wl, err)
-		}
-		cfgs := make([]sim.Config, o.Seeds)
-		for i := range cfgs {
-			if cfgs[i], err = scenario(rand.New(rand.NewPCG(o.Seed+10_000+uint64(i), 0x7e57))); err != nil {
-				return nil, err
-			}
-			cfgs[i].Track = i == 0
-		}
-		results := map[string][]*sim.Result{}
-		lines := map[string]*Line{}
-		rep.Workloads[wl] = lines
-		var dqn *Contender
-		for _, name := range o.Policies {
-			tell(wl + ": " + name)
-			c, err := world.Prepare(ctx, name, scenario, o.Effort, o.Seed)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", wl, err)
-			}
-			if name == ours {
-				dqn = c
-			}
-			if results[name], err = c.runAll(ctx, cfgs); err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", wl, name, err)
-			}
-			lines[name] = &Line{TrainS: c.TrainS, Note: c.Note}
-		}
-		tell(wl + ": " + Clairvoyant)
-		if o.Tries > 0 {
-			if results[Clairvoyant], err = world.bounds(ctx, cfgs, o, results); err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", wl, Clairvoyant, err)
-			}
-			lines[Clairvoyant] = &Line{Note: fmt.Sprintf("%d schedules tried", o.Tries)}
-		}
-		for name, l := range lines {
-			l.fill(results[name], results["sjf"], results[Clairvoyant])
-			l.ThesisVsSJF, l.ThesisMakespan = thesisVsSJF[wl][name], thesisMakespan[wl][name]
-		}
-		if wl == "random" && dqn != nil {
-			tell("the trade-off between slowdown and makespan")
-			if rep.TradeOff, err = tradeOff(ctx, dqn, o.Contracts, cfgs, results["sjf"]); err != nil {
-				return nil, err
-			}
 		}
 	}
 	for _, wl := range o.Workloads { // in their order: a sum of floats depends on it
-		for name, l := range rep.Workloads[wl] {
-			rep.Geomean[name] += math.Log(l.MakespanVsSJF) / float64(len(rep.Workloads))
+		for name, l := range e.report.Workloads[wl] {
+			e.report.Geomean[name] += math.Log(l.MakespanVsSJF) / float64(len(o.Workloads))
 		}
 	}
-	for name, x := range rep.Geomean {
-		rep.Geomean[name] = math.Exp(x)
+	for name, x := range e.report.Geomean {
+		e.report.Geomean[name] = math.Exp(x)
 	}
-	rep.Pairs, err = pairMatrix()
-	return rep, err
+	e.report.Pairs, err = pairMatrix()
+	return e.report, err
 }
 
-// parallel runs f for 0 … n−1, two at a time, and returns the first error by
-// index.
-func parallel(ctx context.Context, n int, f func(i int) error) error {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 2)
-	for i := range n {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			if errs[i] = ctx.Err(); errs[i] == nil {
-				errs[i] = f(i)
-			}
-		})
+// progress reports what begins.
+func (e *experiment) progress(what string) {
+	if e.o.Progress != nil {
+		e.o.Progress(e.step, len(e.o.Workloads)*(len(e.o.Policies)+1)+1, what)
 	}
-	wg.Wait()
-	for _, err := range errs {
+	e.step++
+}
+
+// play lets all policies compete on one workload, and the clairvoyant after them.
+func (e *experiment) play(ctx context.Context, wl string) error {
+	o := e.o
+	scenario, err := Thesis(wl)
+	if err != nil {
+		return err
+	}
+	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M}
+	if err := world.Learn(scenario, o.History, o.Seed); err != nil {
+		return err
+	}
+	cfgs := make([]sim.Config, o.Seeds)
+	for i := range cfgs {
+		if cfgs[i], err = scenario(rand.New(rand.NewPCG(o.Seed+10_000+uint64(i), 0x7e57))); err != nil {
+			return err
+		}
+		cfgs[i].Track = i == 0
+	}
+	results, lines := map[string][]*sim.Result{}, map[string]*Line{}
+	e.report.Workloads[wl] = lines
+	var own *Contender
+	for _, name := range o.Policies {
+		e.progress(wl + ": " + name)
+		c, err := world.Prepare(ctx, name, scenario, o.Effort, o.Seed)
 		if err != nil {
 			return err
 		}
+		if name == ours {
+			own = c
+		}
+		if results[name], err = c.runAll(ctx, cfgs); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		lines[name] = &Line{TrainS: c.TrainS, Note: c.Note}
 	}
-	return nil
+	e.progress(wl + ": " + Clairvoyant)
+	if o.Tries > 0 {
+		if results[Clairvoyant], err = world.bounds(ctx, cfgs, o, results); err != nil {
+			return fmt.Errorf("%s: %w", Clairvoyant, err)
+		}
+		lines[Clairvoyant] = &Line{Note: fmt.Sprintf("%d schedules tried", o.Tries)}
+	}
+	for name, l := range lines {
+		l.fill(results[name], results["sjf"], results[Clairvoyant])
+		l.ThesisVsSJF, l.ThesisMakespan = thesisVsSJF[wl][name], thesisMakespan[wl][name]
+	}
+	if wl == "random" && own != nil {
+		e.progress("the trade-off between slowdown and makespan")
+		e.report.TradeOff, err = tradeOff(ctx, own, o.Contracts, cfgs, results["sjf"])
+	}
+	return err
+}
+
+// parallel runs f for 0 … n−1, two at a time, and returns the first error.
+func parallel(ctx context.Context, n int, f func(i int) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(2)
+	for i := range n {
+		g.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return f(i)
+		})
+	}
+	return g.Wait()
 }
 
 func (c *Contender) runAll(ctx context.Context, cfgs []sim.Config) ([]*sim.Result, error) {

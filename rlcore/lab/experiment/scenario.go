@@ -61,9 +61,5 @@ func (t *Trace) Training(m int) (Scenario, *World, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	law := t.Law
-	if law == nil {
-		law = &contention.MPS
-	}
-	return r.believedLaw(law), r.World, nil
+	return r.believedLaw(t.law()), r.World, nil
 }
