@@ -1,18 +1,13 @@
 package main
 
 import (
-	"encoding/json"
+	"context"
 	"errors"
 	"fmt"
-	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
@@ -22,10 +17,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
+// experimentFlags are the command's.
+type experimentFlags struct {
+	experiment.Options
+	quick                 bool
+	json, figures, format string
+}
+
 func newExperiment(s *shared) *cobra.Command {
-	var o experiment.Options
-	var quick bool
-	var jsonFile, figures, format string
+	var f experimentFlags
 	c := &cobra.Command{
 		Use:   "experiment",
 		Short: "The thesis's experiments: five workloads, every policy, many seeds",
@@ -45,53 +45,57 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if !slices.Contains(figure.Formats, format) {
-				return cli.Usage(fmt.Errorf("--format is %q; there are png and svg", format))
-			}
-			if err := checkExperiment(&o); err != nil {
-				return err
-			}
-			if err := writable(jsonFile); err != nil {
-				return err
-			}
-			o.Effort, o.Tries = experiment.Full, 4000
-			if quick {
-				o.Effort, o.Tries = experiment.Quick, 300
-			}
-			o.Contracts = []float64{1.05, 1.1, 1.2, 1.3, 1.5, 2, 0}
-			b := cli.NewBar(s.ErrOut)
-			o.Progress = b.At
-			began := time.Now()
-			r, err := experiment.Run(c.Context(), o)
-			b.Done()
-			if err != nil {
-				return badOptions(err)
-			}
-			// What can't be written costs nothing of the rest.
-			if jsonFile != "-" {
-				s.printExperiment(r, time.Since(began))
-			}
-			err = s.writeJSON(jsonFile, r)
-			if figures == "" {
-				return err
-			}
-			files, bad := r.Figures(figures, format)
-			fmt.Fprintf(s.ErrOut, "%d figures in %s\n", len(files), figures)
-			return errors.Join(err, bad)
+			return s.experiment(c.Context(), &f)
 		},
 	}
-	f := c.Flags()
-	f.StringSliceVar(&o.Workloads, "workloads", nil, "of "+strings.Join(experiment.Workloads(), ",")+" (default all)")
-	f.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all)")
-	f.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
-	f.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
-	f.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
-	f.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
-	f.BoolVar(&quick, "quick", false, "less training and searching: a minute on two cores")
-	f.StringVar(&jsonFile, "json", "", "write all figures to `FILE` (- = standard output)")
-	f.StringVar(&figures, "figures", "", "write pictures into `DIR`")
-	f.StringVar(&format, "format", "png", "of the pictures: png or svg")
+	fl, o := c.Flags(), &f.Options
+	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+strings.Join(experiment.Workloads(), ",")+" (default all)")
+	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all)")
+	fl.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
+	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
+	fl.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
+	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
+	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")
+	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
+	fl.StringVar(&f.figures, "figures", "", "write pictures into `DIR`")
+	fl.StringVar(&f.format, "format", "png", "of the pictures: png or svg")
 	return c
+}
+
+func (s *shared) experiment(ctx context.Context, f *experimentFlags) error {
+	if !slices.Contains(figure.Formats, f.format) {
+		return cli.Usage(fmt.Errorf("--format is %q; there are %s", f.format, strings.Join(figure.Formats, " and ")))
+	}
+	if err := checkExperiment(&f.Options); err != nil {
+		return err
+	}
+	if err := writable(f.json); err != nil {
+		return err
+	}
+	f.Effort, f.Tries = experiment.Full, 4000
+	if f.quick {
+		f.Effort, f.Tries = experiment.Quick, 300
+	}
+	f.Contracts = []float64{1.05, 1.1, 1.2, 1.3, 1.5, 2, 0}
+	b := cli.NewBar(s.ErrOut)
+	f.Progress = b.At
+	began := time.Now()
+	r, err := experiment.Run(ctx, f.Options)
+	b.Done()
+	if err != nil {
+		return badOptions(err)
+	}
+	// What can't be written costs nothing of the rest.
+	if f.json != "-" {
+		s.printExperiment(r, time.Since(began))
+	}
+	err = s.writeJSON(f.json, r)
+	if f.figures == "" {
+		return err
+	}
+	files, bad := r.Figures(f.figures, f.format)
+	fmt.Fprintf(s.ErrOut, "%d figures in %s\n", len(files), f.figures)
+	return errors.Join(err, bad)
 }
 
 // badOptions makes a mistake of the user's a usage error.
@@ -151,148 +155,73 @@ func policies(names []string, base string) ([]string, error) {
 	return out, nil
 }
 
-// target follows links to the file to write. Special: what is there must not be
-// replaced by a file, being a device, a pipe or a folder.
-func target(path string) (file string, special bool) {
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
-	st, err := os.Stat(path)
-	return path, err == nil && !st.Mode().IsRegular()
-}
-
-// writable tells before long work, not after it, that its result can't be written.
-// "" and "-" are no files.
-func writable(file string) error {
-	if file == "" || file == "-" {
-		return nil
-	}
-	path, special := target(file)
-	if special {
-		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0) //nolint:gosec // the user names it
-		if err != nil && !errors.Is(err, syscall.ENXIO) {              // a pipe that nobody reads yet
-			return fmt.Errorf("can't write %s: %w", file, cause(err))
+// lineColumns are the figures of a policy on a workload.
+var lineColumns = []column[*experiment.Line]{
+	{"makespan s", func(l *experiment.Line) any { return fixed(0, average(l.MakespanS)) }},
+	{"÷ sjf", func(l *experiment.Line) any { return fixed(3, l.MakespanVsSJF) }},
+	{"±", func(l *experiment.Line) any { return fixed(3, l.MakespanSD) }},
+	{"thesis", func(l *experiment.Line) any {
+		if l.ThesisVsSJF == 0 {
+			return ""
 		}
-		if err == nil {
-			_ = f.Close() // nothing was written
-		}
-		return nil
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".slurmbridge-*")
-	if err != nil {
-		return fmt.Errorf("can't write %s: %w", file, cause(err))
-	}
-	_ = f.Close() // nothing was written
-	return os.Remove(f.Name())
-}
-
-// cause is err without a file's name, which the message has.
-func cause(err error) error {
-	var where *os.PathError
-	if errors.As(err, &where) {
-		return where.Err
-	}
-	return err
-}
-
-// writeJSON writes v to a file, to standard output for "-", nowhere for "".
-// Devices and pipes are written to, not replaced.
-func (s *shared) writeJSON(file string, v any) error {
-	switch file {
-	case "":
-		return nil
-	case "-":
-		return s.PrintJSON(v)
-	}
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", file, err)
-	}
-	text = append(text, '\n')
-	if path, special := target(file); special {
-		err = os.WriteFile(path, text, 0o644) //nolint:gosec // the user names it; it is there already
-	} else {
-		err = renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask())
-	}
-	if err != nil {
-		return fmt.Errorf("writing %s: %w", file, cause(err))
-	}
-	return nil
+		return fixed(3, l.ThesisVsSJF)
+	}},
+	{"share", func(l *experiment.Line) any { return percent(l.GainShare) }},
+	{"GPU", func(l *experiment.Line) any { return percent(l.GPUUtil) }},
+	{"memory", func(l *experiment.Line) any { return percent(l.MemUtil) }},
+	{"≤2 %", func(l *experiment.Line) any { return fixed(1, l.LE2) }},
+	{"<10 %", func(l *experiment.Line) any { return fixed(1, l.LT10) }},
+	{"<20 %", func(l *experiment.Line) any { return fixed(1, l.LT20) }},
+	{"≥20 %", func(l *experiment.Line) any { return fixed(1, l.GE20) }},
+	{"lost runs", func(l *experiment.Line) any { return l.OOM }},
+	{"training s", func(l *experiment.Line) any { return fixed(1, l.TrainS) }},
 }
 
 func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 	fmt.Fprintf(s.Out, "%d jobs a set, %d sets, window %d, seed %d, %d sets of history; simulated Titan Xp under MPS\n",
 		r.Jobs, r.Seeds, r.M, r.Seed, r.History)
+	all := append(experiment.Names(), experiment.Clairvoyant)
 	for _, wl := range experiment.Workloads() {
-		lines := r.Workloads[wl]
-		if lines == nil {
+		if r.Workloads[wl] == nil {
 			continue
 		}
-		t := table.NewWriter()
-		t.SetOutputMirror(s.Out)
-		t.SetStyle(table.StyleLight)
-		t.SetTitle(wl)
-		t.AppendHeader(table.Row{"policy", "makespan s", "÷ sjf", "±", "thesis", "share", "GPU", "memory", "≤2 %", "<10 %", "<20 %", "≥20 %", "lost runs", "training s"})
-		for _, name := range append(experiment.Names(), experiment.Clairvoyant) {
-			l := lines[name]
-			if l == nil {
-				continue
+		t := s.Table(wl, head(lineColumns, "policy")...)
+		for _, name := range all {
+			if l := r.Workloads[wl][name]; l != nil {
+				t.AppendRow(row(lineColumns, l, name))
 			}
-			thesis := ""
-			if l.ThesisVsSJF > 0 {
-				thesis = fmt.Sprintf("%.3f", l.ThesisVsSJF)
-			}
-			t.AppendRow(table.Row{
-				name, fmt.Sprintf("%.0f", average(l.MakespanS)), fmt.Sprintf("%.3f", l.MakespanVsSJF), fmt.Sprintf("%.3f", l.MakespanSD), thesis,
-				percent(l.GainShare), percent(l.GPUUtil), percent(l.MemUtil),
-				fmt.Sprintf("%.1f", l.LE2), fmt.Sprintf("%.1f", l.LT10), fmt.Sprintf("%.1f", l.LT20), fmt.Sprintf("%.1f", l.GE20),
-				l.OOM, fmt.Sprintf("%.1f", l.TrainS),
-			})
 		}
 		t.Render()
 	}
 	if len(r.TradeOff) > 0 {
-		t := table.NewWriter()
-		t.SetOutputMirror(s.Out)
-		t.SetStyle(table.StyleLight)
-		t.SetTitle("dqn on random: the slowdown a job allows, and what it costs")
-		t.AppendHeader(table.Row{"contract", "makespan ÷ sjf", "±", "jobs <10 %", "lost runs"})
-		for _, x := range r.TradeOff {
-			contract := "none"
-			if x.Contract > 0 {
-				contract = fmt.Sprintf("%.2f", x.Contract)
-			}
-			t.AppendRow(table.Row{contract, fmt.Sprintf("%.3f", x.MakespanVsSJF), fmt.Sprintf("%.3f", x.MakespanSD), fmt.Sprintf("%.1f", x.LT10), x.OOM})
-		}
-		t.Render()
+		s.printTradeOff(r.TradeOff)
 	}
-	t := table.NewWriter()
-	t.SetOutputMirror(s.Out)
-	t.SetStyle(table.StyleLight)
-	t.SetTitle("geometric mean over the workloads of makespan ÷ sjf; cost of random against whole instances (thesis: 0.701, 0.500)")
-	t.AppendHeader(table.Row{"policy", "geomean", "cost by GPU memory", "cost by vCPU"})
-	for _, name := range append(experiment.Names(), experiment.Clairvoyant) {
+	t := s.Table("geometric mean over the workloads of makespan ÷ sjf; cost of random against whole instances (thesis: 0.701, 0.500)",
+		"policy", "geomean", "cost by GPU memory", "cost by vCPU")
+	for _, name := range all {
 		g, ok := r.Geomean[name]
 		if !ok {
 			continue
 		}
-		row := table.Row{name, fmt.Sprintf("%.3f", g), "", ""}
-		if l := r.Workloads["random"][name]; l != nil && name != "sjf" && name != "fifo" {
-			row[2], row[3] = fmt.Sprintf("%.3f", l.Cost1), fmt.Sprintf("%.3f", l.Cost2)
+		byMemory, byCPU := "", ""
+		spec, _ := rlcore.PolicyNamed(name)
+		if l := r.Workloads["random"][name]; l != nil && !spec.Alone {
+			byMemory, byCPU = fixed(3, l.Cost1), fixed(3, l.Cost2)
 		}
-		t.AppendRow(row)
+		t.AppendRow(table.Row{name, fixed(3, g), byMemory, byCPU})
 	}
 	t.Render()
 	fmt.Fprintf(s.Out, "lost runs: runs that failed for want of GPU memory, over all sets. Took %.0f s.\n", took.Seconds())
 }
 
-// percent is e.g. "85 %", and never "-0 %".
-func percent(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
-
-func average(x []float64) float64 {
-	sum := 0.0
-	for _, v := range x {
-		sum += v / float64(len(x))
+func (s *shared) printTradeOff(points []experiment.TradeOff) {
+	t := s.Table("dqn on random: the slowdown a job allows, and what it costs", "contract", "makespan ÷ sjf", "±", "jobs <10 %", "lost runs")
+	for _, x := range points {
+		contract := "none"
+		if x.Contract > 0 {
+			contract = fixed(2, x.Contract)
+		}
+		t.AppendRow(table.Row{contract, fixed(3, x.MakespanVsSJF), fixed(3, x.MakespanSD), fixed(1, x.LT10), x.OOM})
 	}
-	return sum
+	t.Render()
 }

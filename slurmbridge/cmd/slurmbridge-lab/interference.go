@@ -114,16 +114,11 @@ func score(profilesFile, pairsFile, observedFile string) (interference.Report, e
 }
 
 func (s *shared) printScore(r interference.Report) {
-	t := table.NewWriter()
-	t.SetOutputMirror(s.Out)
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error"})
+	t := s.Table("", fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error")
 	t.AppendRows([]table.Row{
-		{"model", thousandths(r.MAE), thousandths(r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError)},
-		{"a constant", thousandths(r.BaselineConstant.MAE), thousandths(r.BaselineConstant.Spearman)},
-		{"max(1, Σ utilisation)", thousandths(r.BaselineSumUtil.MAE), thousandths(r.BaselineSumUtil.Spearman)},
+		{"model", fixed(3, r.MAE), fixed(3, r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError)},
+		{"a constant", fixed(3, r.BaselineConstant.MAE), fixed(3, r.BaselineConstant.Spearman)},
+		{"max(1, Σ utilisation)", fixed(3, r.BaselineSumUtil.MAE), fixed(3, r.BaselineSumUtil.Spearman)},
 	})
 	t.Render()
 }
-
-func thousandths(v float64) string { return fmt.Sprintf("%.3f", v) }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -15,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
@@ -88,10 +91,15 @@ func (t *traceFlags) placed(err error) error {
 	return err
 }
 
+// replayFlags are the command's.
+type replayFlags struct {
+	experiment.ReplayOptions
+	from             traceFlags
+	json, checkpoint string
+}
+
 func newReplay(s *shared) *cobra.Command {
-	var from traceFlags
-	var o experiment.ReplayOptions
-	var jsonFile, checkpoint string
+	var f replayFlags
 	c := &cobra.Command{
 		Use:   "replay --jobs FILE --profiles FILE",
 		Short: "What each policy would have made of a cluster's past",
@@ -124,92 +132,135 @@ and counted.`,
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var err error
-			if o.Policies, err = policies(o.Policies, "fifo"); err != nil {
-				return err
-			}
-			if err := checkRuns(o.Seeds, o.M); err != nil {
-				return err
-			}
-			if !slices.Contains([]string{"", "makespan", "turnaround"}, o.Objective) {
-				return cli.Usage(fmt.Errorf("--objective is %q; there are makespan and turnaround", o.Objective))
-			}
-			if checkpoint != "" && !slices.Contains(o.Policies, "dqn") {
-				return cli.Usage(errors.New("--checkpoint is dqn's, which isn't among --policies"))
-			}
-			if err := writable(jsonFile); err != nil {
-				return err
-			}
-			t, skipped, err := from.read()
-			if err != nil {
-				return err
-			}
-			if checkpoint != "" {
-				cp, err := dqn.Load(checkpoint)
-				if err != nil {
-					return err
-				}
-				if o.Trained, err = cp.Network(interference.New(t.Law)); err != nil {
-					return err
-				}
-			}
-			b := cli.NewBar(s.ErrOut)
-			o.Progress = b.At
-			r, err := experiment.Replay(c.Context(), t, o)
-			b.Done()
-			if err != nil {
-				return from.placed(badOptions(err))
-			}
-			for why, n := range skipped {
-				r.Skipped[why] += n
-			}
-			if jsonFile != "-" {
-				s.printReplay(r, o.Policies)
-			}
-			return s.writeJSON(jsonFile, r)
+			return s.replay(c.Context(), &f)
 		},
 	}
-	from.add(c)
-	f := c.Flags()
-	f.StringSliceVar(&o.Policies, "policies", []string{"fifo", "sjf", "tetris", "greedy", "dqn"}, "of "+strings.Join(experiment.Names(), ","))
-	f.IntVar(&o.Seeds, "seeds", 3, "trainings, each with a seed of its own")
-	f.Uint64Var(&o.Seed, "seed", 1, "the first of them")
-	f.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
-	f.StringVar(&o.Objective, "objective", "", "what share is of: makespan or turnaround (default by the arrivals)")
-	f.StringVar(&checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
-	f.StringVar(&jsonFile, "json", "", "write all figures to `FILE` (- = standard output)")
+	f.from.add(c)
+	fl, o := c.Flags(), &f.ReplayOptions
+	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ","))
+	fl.IntVar(&o.Seeds, "seeds", 3, "trainings, each with a seed of its own")
+	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
+	fl.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
+	fl.StringVar(&o.Objective, "objective", "", "what share is of: makespan or turnaround (default by the arrivals)")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
+	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 	return c
+}
+
+func (s *shared) replay(ctx context.Context, f *replayFlags) error {
+	var err error
+	if f.Policies, err = policies(f.Policies, experiment.Fifo); err != nil {
+		return err
+	}
+	if err := checkRuns(f.Seeds, f.M); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{"", "makespan", "turnaround"}, f.Objective) {
+		return cli.Usage(fmt.Errorf("--objective is %q; there are makespan and turnaround", f.Objective))
+	}
+	if f.checkpoint != "" && !slices.Contains(f.Policies, pretrained.Name) {
+		return cli.Usage(errors.New("--checkpoint is dqn's, which isn't among --policies"))
+	}
+	if err := writable(f.json); err != nil {
+		return err
+	}
+	t, skipped, err := f.from.read()
+	if err != nil {
+		return err
+	}
+	if f.checkpoint != "" {
+		cp, err := dqn.Load(f.checkpoint)
+		if err != nil {
+			return err
+		}
+		if f.Trained, err = cp.Network(interference.New(t.Law)); err != nil {
+			return err
+		}
+	}
+	b := cli.NewBar(s.ErrOut)
+	f.Progress = b.At
+	r, err := experiment.Replay(ctx, t, f.ReplayOptions)
+	b.Done()
+	if err != nil {
+		return f.from.placed(badOptions(err))
+	}
+	for why, n := range skipped {
+		r.Skipped[why] += n
+	}
+	if f.json != "-" {
+		s.printReplay(r, f.Policies)
+	}
+	return s.writeJSON(f.json, r)
+}
+
+// outcomeColumns are the figures of a policy on a trace.
+var outcomeColumns = []column[*experiment.Outcome]{
+	{"makespan s", func(x *experiment.Outcome) any { return fixed(0, x.MakespanS) }},
+	{"turnaround s", func(x *experiment.Outcome) any { return fixed(0, x.TurnaroundS) }},
+	{"share", func(x *experiment.Outcome) any { return percent(x.GainShare) }},
+	{"±", func(x *experiment.Outcome) any { return fixed(0, 100*x.GainShareSD) }},
+	{"slowdown", func(x *experiment.Outcome) any { return fixed(2, x.MeanSlowdown) }},
+	{"95 %", func(x *experiment.Outcome) any { return fixed(2, x.P95Slowdown) }},
+	{"GPU", func(x *experiment.Outcome) any { return percent(x.GPUUtil) }},
+	{"memory", func(x *experiment.Outcome) any { return percent(x.MemUtil) }},
+	{"lost runs", func(x *experiment.Outcome) any { return fixed(1, x.OOM) }},
+	{"training s", func(x *experiment.Outcome) any { return fixed(1, x.TrainS) }},
 }
 
 func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
-	why := make([]string, 0, len(r.Skipped))
-	for k := range r.Skipped {
-		why = append(why, k)
+	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
+		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
-	slices.Sort(why)
-	for _, k := range why {
-		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[k], k)
+	if !slices.Contains(order, experiment.Fifo) {
+		order = append([]string{experiment.Fifo}, order...)
 	}
-	t := table.NewWriter()
-	t.SetOutputMirror(s.Out)
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"policy", "makespan s", "turnaround s", "share", "±", "slowdown", "95 %", "GPU", "memory", "lost runs", "training s"})
-	names := slices.Clone(order)
-	if !slices.Contains(names, "fifo") {
-		names = append([]string{"fifo"}, names...)
-	}
-	for _, name := range append(names, experiment.Clairvoyant) {
-		x := r.Policies[name]
-		if x == nil {
-			continue
+	t := s.Table("", head(outcomeColumns, "policy")...)
+	for _, name := range append(slices.Clone(order), experiment.Clairvoyant) {
+		if x := r.Policies[name]; x != nil {
+			t.AppendRow(row(outcomeColumns, x, name))
 		}
-		t.AppendRow(table.Row{
-			name, fmt.Sprintf("%.0f", x.MakespanS), fmt.Sprintf("%.0f", x.TurnaroundS), percent(x.GainShare), fmt.Sprintf("%.0f", 100*x.GainShareSD),
-			fmt.Sprintf("%.2f", x.MeanSlowdown), fmt.Sprintf("%.2f", x.P95Slowdown), percent(x.GPUUtil), percent(x.MemUtil),
-			fmt.Sprintf("%.1f", x.OOM), fmt.Sprintf("%.1f", x.TrainS),
-		})
 	}
 	t.Render()
-	s.printUsers(r, names)
+	s.printUsers(r, order)
+}
+
+// usersShown is how many users a table lists; the JSON has all.
+const usersShown = 20
+
+// userColumns are the figures of a user under a policy.
+var userColumns = []column[*experiment.UserOutcome]{
+	{"wait s", func(x *experiment.UserOutcome) any { return fixed(0, x.WaitS) }},
+	{"less fifo's", func(x *experiment.UserOutcome) any { return fmt.Sprintf("%+.0f", x.WaitVsFifoS) }},
+	{"turnaround s", func(x *experiment.UserOutcome) any { return fixed(0, x.TurnaroundS) }},
+	{"÷ fifo's", func(x *experiment.UserOutcome) any { return fixed(2, x.VsFifo) }},
+	{"later", func(x *experiment.UserOutcome) any { return percent(x.Later) }},
+	{"worst slowdown", func(x *experiment.UserOutcome) any { return fixed(2, x.MaxSlowdown) }},
+	{"passed over", func(x *experiment.UserOutcome) any { return fixed(2, x.PassedOver) }},
+	{"at most", func(x *experiment.UserOutcome) any { return x.MaxPassedOver }},
+	{"delay s", func(x *experiment.UserOutcome) any { return fixed(0, x.MaxDelayS) }},
+}
+
+// printUsers prints how each user fared under the policies of the given order, those
+// with the most jobs first.
+func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
+	jobs := func(user string) int { return r.Users[user][experiment.Fifo].Jobs }
+	users := slices.SortedFunc(maps.Keys(r.Users), func(a, b string) int { return cmp.Or(jobs(b)-jobs(a), cmp.Compare(a, b)) })
+	t := s.Table("", head(userColumns, "user", "jobs", "policy")...)
+	for i, user := range users[:min(usersShown, len(users))] {
+		if i > 0 {
+			t.AppendSeparator()
+		}
+		first := []any{cmp.Or(user, "(not given)"), jobs(user)}
+		for _, name := range order {
+			if x := r.Users[user][name]; x != nil {
+				t.AppendRow(row(userColumns, x, append(first, name)...))
+				first = []any{"", ""}
+			}
+		}
+	}
+	t.Render()
+	if n := len(users) - usersShown; n > 0 {
+		fmt.Fprintf(s.Out, "and %d more users, see --json\n", n)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -39,6 +40,16 @@ func (e *Env) PrintJSON(v any) error {
 	enc := json.NewEncoder(e.Out)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// Table begins a table on standard output; title "" = none.
+func (e *Env) Table(title string, header ...any) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(e.Out)
+	t.SetStyle(table.StyleLight)
+	t.SetTitle(title)
+	t.AppendHeader(header)
+	return t
 }
 
 // Usage marks a mistake in what the user wrote, not in what the program did.
