@@ -22,15 +22,7 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	if drains >= 0 && (must < 0 || drains < must) {
 		return append(dst, 0)
 	}
-	due := Combo(0) // the jobs that must not be passed over
-	if drains >= 0 {
-		due = 1 << drains
-	}
-	for i := range w.Jobs {
-		if must >= 0 && g.overdue(w.Job(i)) && g.Check(w, 1<<i) == Allowed {
-			due |= 1 << i
-		}
-	}
+	due := g.mustNotPass(w, must, drains)
 	if must < 0 {
 		dst = append(dst, 0)
 	}
@@ -47,6 +39,21 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 		}
 	}
 	return dst
+}
+
+// mustNotPass returns the jobs that must not be passed over; must and drains are
+// mustStart's and drains' results.
+func (g *Guard) mustNotPass(w *Window, must, drains int) Combo {
+	due := Combo(0)
+	if drains >= 0 {
+		due = 1 << drains
+	}
+	for i := range w.Jobs {
+		if must >= 0 && g.overdue(w.Job(i)) && g.Check(w, 1<<i) == Allowed {
+			due |= 1 << i
+		}
+	}
+	return due
 }
 
 func (c Combo) withoutFirst() Combo { return c & (c - 1) }

@@ -41,29 +41,27 @@ func (p *Profile) Validate() error {
 	bad := func(what string, v float64) error {
 		return fmt.Errorf("%w %q: %s is %v", ErrBadProfile, p.App, what, v)
 	}
-	if !(p.DurationS > 0) || math.IsInf(p.DurationS, 0) {
+	amount := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
+	fraction := func(v float64) bool { return v >= 0 && v <= 1 }
+	switch {
+	case p.DurationS == 0 || !amount(p.DurationS):
 		return bad("duration_s", p.DurationS)
-	}
-	if !(p.PeriodS > 0) || math.IsInf(p.PeriodS, 0) {
+	case p.PeriodS == 0 || !amount(p.PeriodS):
 		return bad("period_s", p.PeriodS)
-	}
-	if !(p.StepS >= 0) || math.IsInf(p.StepS, 0) {
+	case !amount(p.StepS):
 		return bad("step_s", p.StepS)
-	}
-	if len(p.Series) == 0 {
+	case len(p.Series) == 0:
 		return bad("the length of series", 0)
 	}
 	for _, u := range p.Series {
-		if !(u.GPU >= 0 && u.GPU <= 1) {
+		switch {
+		case !fraction(u.GPU):
 			return bad("gpu", u.GPU)
-		}
-		if !(u.Core >= 0 && u.Core <= 1) {
+		case !fraction(u.Core):
 			return bad("core", u.Core)
-		}
-		if !(u.MemMiB >= 0) || math.IsInf(u.MemMiB, 0) {
+		case !amount(u.MemMiB):
 			return bad("mem_mib", u.MemMiB)
-		}
-		if !(u.PCIeMBps >= 0) || math.IsInf(u.PCIeMBps, 0) {
+		case !amount(u.PCIeMBps):
 			return bad("pcie_mbps", u.PCIeMBps)
 		}
 	}
