@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
@@ -35,7 +36,7 @@ type Agent struct {
 	Keep    func(*gpuprof.Record) error
 	Now     func() time.Time
 	Log     *slog.Logger
-	Metrics *Metrics
+	Metrics *Metrics // nil = not exported
 	// Proc is /proc unless a test sets it.
 	Proc string
 
@@ -101,6 +102,9 @@ func (t *tracked) has(gpu int) bool { return slices.Contains(t.job.GPUs, gpu) }
 func (a *Agent) Start() error {
 	if a.Period == 0 {
 		a.Period = time.Second
+	}
+	if a.Metrics == nil {
+		a.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 	a.jobs, a.gpus, a.broken = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}
 	devices := a.Lib.Devices()

@@ -12,7 +12,7 @@ import (
 
 // Metrics is what operations sees of a node, under the prefix gpuprof_. There are
 // series only of GPUs that have jobs, and of jobs that run: both go away with the
-// job. Nothing that users write is in a label. A nil *Metrics counts nothing.
+// job. Nothing that users write is in a label.
 type Metrics struct {
 	gauges []gauge
 	uses   atomic.Pointer[[]use]
@@ -116,39 +116,17 @@ func (a *Agent) uses() []use {
 }
 
 func (m *Metrics) dropped(lied gpuprof.Figures) {
-	if m == nil {
-		return
-	}
 	for _, name := range lied.Names() {
 		m.lies.WithLabelValues(name).Inc()
 	}
 }
 
-func (m *Metrics) show(uses []use) {
-	if m != nil {
-		m.uses.Store(&uses)
-	}
-}
+func (m *Metrics) show(uses []use) { m.uses.Store(&uses) }
 
 func (m *Metrics) sampled(err error) {
-	if m == nil {
-		return
-	}
 	result := "ok"
 	if err != nil {
 		result = "error"
 	}
 	m.samples.WithLabelValues(result).Inc()
-}
-
-func (m *Metrics) running(n int) {
-	if m != nil {
-		m.jobs.Set(float64(n))
-	}
-}
-
-func (m *Metrics) closed() {
-	if m != nil {
-		m.records.Inc()
-	}
 }

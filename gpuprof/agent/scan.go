@@ -50,7 +50,7 @@ func (a *Agent) scan() {
 			n++
 		}
 	}
-	a.Metrics.running(n)
+	a.Metrics.jobs.Set(float64(n))
 	a.Metrics.show(a.uses())
 	// While jobs run only a sample shows that sampling goes on.
 	if n == 0 || !wasBusy {

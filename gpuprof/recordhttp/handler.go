@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 )
@@ -36,7 +38,7 @@ type Handler struct {
 	Keep func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (isNew bool, err error)
 	// Result receives the result of each request: new, duplicate, refused or failed.
 	Result  func(result string)
-	Metrics *Metrics
+	Metrics *Metrics // nil = not exported
 	// Log receives differing clocks and refusals, once an hour for each node; nil = none.
 	Log *slog.Logger
 	// BodyTimeout bounds the time a body may take. Default 30 s.
@@ -55,7 +57,12 @@ const decoders = 8
 // for a body that takes too long, 413 and 422 for one that is no record, 503 where
 // the record could not be kept. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h.once.Do(func() { h.slots = make(chan struct{}, decoders) })
+	h.once.Do(func() {
+		h.slots = make(chan struct{}, decoders)
+		if h.Metrics == nil {
+			h.Metrics = NewMetrics(prometheus.NewRegistry())
+		}
+	})
 	status, reason, text := h.take(w, r)
 	result := "refused"
 	switch status {
@@ -66,7 +73,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.StatusServiceUnavailable:
 		result = "failed"
 	default:
-		h.Metrics.refused(reason)
+		h.Metrics.refusals.WithLabelValues(reason).Inc()
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		if h.Log != nil && h.said.first(host+" "+reason) {
 			h.Log.Warn("records are refused", "from", host, "why", text)
@@ -100,7 +107,7 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (status int, reas
 	if err != nil {
 		return http.StatusUnprocessableEntity, "record", err.Error()
 	}
-	h.Metrics.took(len(body))
+	h.Metrics.bytes.Observe(float64(len(body)))
 	behind := h.skew(rec.Node, c.Behind())
 	isNew, err := h.Keep(r.Context(), rec, behind)
 	switch {
@@ -130,7 +137,7 @@ func (h *Handler) believe(r *http.Request) (c *munge.Credential, status int, rea
 		return nil, http.StatusServiceUnavailable, "", "munged does not answer on the controller: systemctl status munge there"
 	case errors.Is(err, munge.ErrExpired):
 		if c != nil {
-			h.Metrics.skewed(c.Behind())
+			h.Metrics.skew.Observe(c.Behind().Abs().Seconds())
 		}
 		return nil, http.StatusUnauthorized, "clock", err.Error() + "; set both clocks (chronyc tracking, timedatectl)"
 	case errors.Is(err, munge.ErrInvalid):
@@ -185,7 +192,7 @@ func unpack(body []byte) (*gpuprof.Record, error) {
 // skew notes how far a node's clock is behind, and returns it, 0 = as good as
 // not.
 func (h *Handler) skew(node string, behind time.Duration) time.Duration {
-	h.Metrics.skewed(behind)
+	h.Metrics.skew.Observe(behind.Abs().Seconds())
 	if behind.Abs() < MinSkew {
 		return 0
 	}

@@ -284,9 +284,9 @@ func TestManyAtOnce(t *testing.T) {
 func TestMetricsAreNamedWell(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := NewMetrics(reg)
-	m.refused("user")
-	m.skewed(-time.Minute)
-	m.took(600)
+	m.refusals.WithLabelValues("user").Inc()
+	m.skew.Observe(60)
+	m.bytes.Observe(600)
 	problems, err := testutil.GatherAndLint(reg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,13 +1,10 @@
 package recordhttp
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Metrics is what the controller shows of delivery, under the prefix slurmbridge_.
-// A nil *Metrics counts nothing.
 type Metrics struct {
 	skew     prometheus.Histogram
 	bytes    prometheus.Histogram
@@ -33,22 +30,4 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.skew, m.bytes, m.refusals)
 	return m
-}
-
-func (m *Metrics) skewed(behind time.Duration) {
-	if m != nil {
-		m.skew.Observe(behind.Abs().Seconds())
-	}
-}
-
-func (m *Metrics) took(size int) {
-	if m != nil {
-		m.bytes.Observe(float64(size))
-	}
-}
-
-func (m *Metrics) refused(reason string) {
-	if m != nil {
-		m.refusals.WithLabelValues(reason).Inc()
-	}
 }

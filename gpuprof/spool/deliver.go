@@ -167,7 +167,7 @@ func (s *Spool) deliver(ctx context.Context, it *item) error {
 		s.Log.Error("the controller refused a record; set aside", "file", path, "err", err)
 		s.setAside(it, refused)
 		s.Metrics.tried("refused")
-		s.Metrics.recordDropped("refused")
+		s.Metrics.dropped.WithLabelValues("refused").Inc()
 	case err != nil:
 		if ctx.Err() == nil {
 			s.Metrics.tried("error")

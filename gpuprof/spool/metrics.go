@@ -1,11 +1,9 @@
 package spool
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics is what operations sees of delivery on a node, under the prefix
-// gpuprof_. A nil *Metrics counts nothing.
+// gpuprof_.
 type Metrics struct {
 	records, bytes, limit *prometheus.GaugeVec
 	series                prometheus.Counter
@@ -48,9 +46,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 // show publishes how full the places are.
 func (m *Metrics) show(folders []*folder) {
-	if m == nil {
-		return
-	}
 	for _, f := range folders {
 		m.records.WithLabelValues(f.place).Set(float64(f.n))
 		m.bytes.WithLabelValues(f.place).Set(float64(f.used))
@@ -58,28 +53,7 @@ func (m *Metrics) show(folders []*folder) {
 	}
 }
 
-func (m *Metrics) seriesDropped() {
-	if m != nil {
-		m.series.Inc()
-	}
-}
-
-func (m *Metrics) recordDropped(reason string) {
-	if m != nil {
-		m.dropped.WithLabelValues(reason).Inc()
-	}
-}
-
-func (m *Metrics) writeFailed(place string) {
-	if m != nil {
-		m.writeErrors.WithLabelValues(place).Inc()
-	}
-}
-
 func (m *Metrics) tried(result string) {
-	if m == nil {
-		return
-	}
 	m.tries.WithLabelValues(result).Inc()
 	if result == "ok" {
 		m.last.SetToCurrentTime()

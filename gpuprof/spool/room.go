@@ -58,7 +58,7 @@ func (s *Spool) cut(it *item) bool {
 	}
 	it.in.used += int64(len(body)) - it.size
 	it.size = int64(len(body))
-	s.Metrics.seriesDropped()
+	s.Metrics.series.Inc()
 	return true
 }
 
@@ -74,7 +74,7 @@ func (s *Spool) dropOldest(f *folder, need int64) bool {
 			continue
 		}
 		s.remove(it)
-		s.Metrics.recordDropped("full")
+		s.Metrics.dropped.WithLabelValues("full").Inc()
 		if n++; f.fits(need) {
 			break
 		}
@@ -125,7 +125,7 @@ func (s *Spool) unreadable(it *item, err error) error {
 	case errors.Is(err, errHalf):
 		s.Log.Error("a record can't be read; set aside", "file", it.path(), "err", err)
 		s.setAside(it, unreadable)
-		s.Metrics.recordDropped("unreadable")
+		s.Metrics.dropped.WithLabelValues("unreadable").Inc()
 	default:
 		return fmt.Errorf("read spool: %w", err)
 	}

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
@@ -42,7 +44,7 @@ type Spool struct {
 	// Send delivers one record; see recordhttp.Sender.
 	Send    func(ctx context.Context, r *gpuprof.Record) error
 	Log     *slog.Logger
-	Metrics *Metrics
+	Metrics *Metrics // nil = not exported
 	// Retry is the first pause after a failure; it grows to RetryMax. Each pause is
 	// drawn from half to one and a half of that, so that nodes don't come together.
 	// Defaults 500 ms and 1 min.
@@ -61,6 +63,9 @@ var errFull = errors.New("no space is left")
 func (s *Spool) Open() error {
 	s.Limit, s.SpareLimit = cmp.Or(s.Limit, 256<<20), cmp.Or(s.SpareLimit, 16<<20)
 	s.Retry, s.RetryMax = cmp.Or(s.Retry, 500*time.Millisecond), cmp.Or(s.RetryMax, time.Minute)
+	if s.Metrics == nil {
+		s.Metrics = NewMetrics(prometheus.NewRegistry())
+	}
 	s.wake = make(chan struct{}, 1)
 	s.folders = []*folder{{place: disk, dir: s.Dir, limit: s.Limit, write: writeFile}}
 	if s.Spare != "" {
@@ -115,7 +120,7 @@ func (s *Spool) Add(r *gpuprof.Record) error {
 			if err == nil {
 				s.list(it)
 				if it.cut && !wasCut {
-					s.Metrics.seriesDropped()
+					s.Metrics.series.Inc()
 				}
 				s.stir()
 				return nil
@@ -181,7 +186,7 @@ func (s *Spool) write(f *folder, name string, body []byte) error {
 // failed notes that a folder takes nothing. That is logged once, however many
 // records it doesn't take.
 func (s *Spool) failed(f *folder, err error) {
-	s.Metrics.writeFailed(f.place)
+	s.Metrics.writeErrors.WithLabelValues(f.place).Inc()
 	if time.Since(f.said) < sayAgain {
 		return
 	}
