@@ -50,7 +50,7 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("clock off by %s: %+v", c.skew, got)
 		}
 	}
-	// A clock that is off by less is believed, and told.
+	// A clock that is off by less is believed, and its offset reported.
 	got, err := here.Decode(ctx, encode(mungetest.Start(t, mungetest.Key, -time.Minute)))
 	if err != nil || (got.Behind()-time.Minute).Abs() > 2*time.Second {
 		t.Errorf("clock a minute behind: %+v, %v", got, err)

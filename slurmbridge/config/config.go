@@ -75,8 +75,8 @@ type Config struct {
 	places map[string]string
 }
 
-// Where says where a setting was written, for the errors of those who find out
-// only later that it doesn't work: "/etc/slurmbridge/slurmbridge.yaml: policy",
+// Where says where a setting was written, for errors that show only
+// when the setting is used: "/etc/slurmbridge/slurmbridge.yaml: policy",
 // "SLURMBRIDGE_POLICY", "--policy", or its bare name where it is the default.
 func (c *Config) Where(key string) string {
 	if w, ok := c.places[key]; ok {

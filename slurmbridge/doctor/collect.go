@@ -20,7 +20,7 @@ const mostText = 1 << 20
 type Ask func(ctx context.Context, program string, args ...string) (string, error)
 
 // Collect gathers the facts that this machine has: Slurm's answers, and the
-// files it names. user is who the bridge runs as. It fails only when ctx ends:
+// files it names. user is the bridge's own. It fails only when ctx ends:
 // what can't be found out is left out.
 func Collect(ctx context.Context, ask Ask, settings *config.Config, user string) (*Facts, error) {
 	f := &Facts{Settings: settings, User: user}
@@ -71,7 +71,7 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, user string)
 	return f, nil
 }
 
-// mungeSocket is where munged listens unless told otherwise.
+// mungeSocket is where munged listens by default.
 const mungeSocket = "/run/munge/munge.socket.2"
 
 // hooks finds the files that the hook settings come down to. A hook that lies
@@ -85,7 +85,7 @@ func hooks(conf map[string]string) map[string][]string {
 			}
 			if files, err := filepath.Glob(pattern); err == nil && len(files) > 0 {
 				for _, f := range files {
-					// A link's name may be anybody's; what it leads to tells.
+					// A link may have any name; its target counts.
 					if to, err := filepath.EvalSymlinks(f); err == nil && to != f {
 						f += " -> " + to
 					}

@@ -10,7 +10,7 @@ import (
 
 // Daemon is what the running daemon said of itself.
 type Daemon struct {
-	Err    string `json:"-"` // nobody answers, "" = somebody does
+	Err    string `json:"-"` // why there is no answer, "" = there is one
 	Locked string `json:"-"` // why what it says can't be read: TLS, a password
 	Mode   string `json:"mode"`
 	Policy string `json:"policy"`

@@ -301,7 +301,7 @@ func (e *exam) lua() {
 	}
 }
 
-// luaFile: the script beside slurm.conf reads the gate where the bridge writes it,
+// luaFile: the script next to slurm.conf reads the gate where the bridge writes it,
 // and is no older than the daemon.
 func (e *exam) luaFile() {
 	if e.ConfDir == "" || e.JobSubmitLua == nil || !strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
@@ -332,7 +332,7 @@ func body(lua string) string {
 	return lua
 }
 
-// user checks who the bridge runs as against who may change jobs.
+// user checks that the bridge's user may change jobs.
 func (e *exam) user() {
 	if e.User == "" {
 		return
@@ -431,7 +431,7 @@ func (e *exam) timeouts() {
 }
 
 // minJobAge: how a run ended is asked for when its record has come, with
-// squeue --states=all. 0 means that Slurm forgets nobody.
+// squeue --states=all. 0 means that Slurm forgets no job.
 func (e *exam) minJobAge() {
 	d, ok := text.Seconds(e.Config["MinJobAge"])
 	if !ok || d == 0 || d >= leastJobAge {
@@ -565,9 +565,9 @@ func (e *exam) clock(node string, ahead time.Duration) {
 		Fix{Lines: []string{"chronyc tracking   # on " + node}})
 }
 
-// rateLimit: slurmctld holds back users who ask much. Tried on 24.11.5 with
+// rateLimit: slurmctld holds back users with many requests. Tried on 24.11.5 with
 // small limits: root and SlurmUser were both held back, for five seconds at a
-// time, so nobody is taken to be exempt.
+// time, so no user is taken to be exempt.
 func (e *exam) rateLimit() {
 	p := e.Config["SlurmctldParameters"]
 	if !text.HasOption(p, "rl_enable") || text.HasOption(p, "rl_bucket_size") && text.HasOption(p, "rl_refill_rate") {
@@ -584,7 +584,7 @@ func (e *exam) preempt() {
 	switch t := e.Config["PreemptType"]; {
 	case t == "", t == "(null)", t == "preempt/none":
 	case e.Settings != nil && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) > 0:
-		// somebody has thought of it
+		// the site has decided about partitions
 	default:
 		e.add("preempt", Note, "jobs may preempt others here ("+t+")",
 			"a shared job that should preempt others waits behind the gate and preempts nobody",

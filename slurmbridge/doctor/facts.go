@@ -14,7 +14,7 @@ type Facts struct {
 	Config     map[string]string
 	Nodes      []text.Node
 	Partitions []text.Partition
-	// GresConf and JobSubmitLua are the texts of the files beside slurm.conf;
+	// GresConf and JobSubmitLua are the texts of the files next to slurm.conf;
 	// nil = there is none. Asked only where ConfDir is set.
 	GresConf, JobSubmitLua *string
 	// ConfDir is the folder of slurm.conf, where this machine has it.
@@ -29,7 +29,7 @@ type Facts struct {
 	// Munge is what went wrong with a credential made and read here; "" = nothing,
 	// nil = not tried.
 	Munge *string
-	// User is who the bridge runs as.
+	// User is the user that the bridge runs as.
 	User string
 	// Account says whether User has an account; nil = not asked.
 	Account *bool

@@ -29,14 +29,14 @@ const (
 
 // answer is what a daemon of ours said to a request.
 type answer struct {
-	err    string // nobody answers, "" = somebody does
+	err    string // why there is no answer, "" = there is one
 	locked string // why what it says can't be read: TLS, a password
 	sick   string // what it says is wrong with it
 	ahead  time.Duration
 	body   []byte
 }
 
-// get asks a daemon. It never fails: that nobody answers is an answer.
+// get asks a daemon. It never fails: no answer is a result, too.
 func get(ctx context.Context, client *http.Client, address string) answer {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -175,7 +175,7 @@ func TryMunge(ctx context.Context, m Munge) string {
 	return ""
 }
 
-// UnitUser is who the service runs as, by the unit and its drop-ins under root ("/"
+// UnitUser is the user that the service runs as, by the unit and its drop-ins under root ("/"
 // but for tests); "" = there is no unit.
 func UnitUser(root string) string {
 	name, there := "root", false

@@ -13,7 +13,7 @@ import (
 const Scheduler = "sched_interval=2,bf_interval=5"
 
 // pace is one of SchedulerParameters' times in seconds: Slurm's default
-// (slurm.conf's manual, 22.05 to 24.11), the longest that nobody need mind, and
+// (slurm.conf's manual, 22.05 to 24.11), the longest that does no harm, and
 // what it is to Slurm.
 type pace struct {
 	name        string

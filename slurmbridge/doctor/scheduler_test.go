@@ -7,8 +7,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// As recorded, neither cluster has all the times that are advised, and is told so
-// without being told that anything is wrong.
+// As recorded, neither cluster has all the times that are advised: it gets a note, not
+// a warning.
 func TestSchedulerAdvice(t *testing.T) {
 	for file, c := range map[string]struct {
 		what []string
@@ -68,7 +68,7 @@ func TestSchedulerTimes(t *testing.T) {
 			t.Errorf("%s: %+v, want %s", params, e.found, want)
 		}
 	}
-	// Without backfill nobody is told to do it more often.
+	// Without backfill there is no advice on its interval.
 	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/builtin", "SchedulerParameters": "sched_interval=2"}}}
 	if e.scheduler(); len(e.found) != 0 {
 		t.Errorf("%+v", e.found)

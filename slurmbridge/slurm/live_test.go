@@ -103,7 +103,7 @@ func TestGate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Somebody who calls his job like the gate has a job, not a gate.
+	// A user's job with the gate's name is a job, not a gate.
 	impostor := submit(t, cluster, "--job-name="+job.GateName, "--comment="+job.GateName, "--begin=now+600")
 	a := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
 	for range 5 { // longer than the lease

@@ -17,7 +17,7 @@ import (
 const limit = 1 << 20
 
 // File watches path and calls wake after each change, until ctx ends. The file
-// is made where it is missing, with mode 0660: whoever runs slurmctld may append,
+// is made where it is missing, with mode 0660: slurmctld's user may append,
 // users may not.
 func File(ctx context.Context, path string, wake func()) error {
 	if err := touch(path); err != nil {

@@ -15,7 +15,7 @@ type Pair = interference.Pair
 const minSlowdown, maxSlowdown = 0.5, 1000
 
 // ReadPairs reads CSV with the columns victim, aggressor and slowdown: the
-// victim's run time beside the aggressor over its run time alone, from 0.5 to
+// victim's run time with the aggressor over its run time alone, from 0.5 to
 // 1000. A value below 1 is kept as it was measured. Victim and aggressor may be
 // the same application. A pair that was measured more than once stands there as
 // often; MeanPairs makes one of them. When known is given, an application that

@@ -17,7 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
-// errNoDaemon: nobody answers where the daemon should.
+// errNoDaemon: there is no answer where the daemon should be.
 var errNoDaemon = errors.New("no answer from the daemon")
 
 // ask gets JSON from the running daemon.

@@ -90,8 +90,8 @@ func (s *shared) doctor(c *cobra.Command, f *doctorFlags) error {
 	return nil
 }
 
-// bridgeUser is who the bridge runs as: the service's user where root asks, else
-// whoever asks.
+// bridgeUser is the user that the bridge runs as: the service's where root runs doctor,
+// else the one that runs it.
 func bridgeUser() string {
 	u, err := user.Current()
 	if err != nil {

@@ -19,7 +19,7 @@ type App struct {
 	Family string
 	// Sizes are what tells it apart from its relatives, in the script's order: all
 	// members of a family have as many, of the same names. Only what the script says
-	// is known: nobody but its owner may look into its input files.
+	// is known: the job's input files are not read.
 	Sizes []Size
 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // maxSizes bounds what tells the members of a family apart; a script with more
-// numbers than that is nobody's relative.
+// numbers than that has no relatives.
 const maxSizes = 32
 
 // family finds what a script has in common with the same script for another size
@@ -69,8 +69,8 @@ func (f *family) command(words []string) {
 	f.arguments(args)
 }
 
-// put adds a word as it is. Words are told apart, and sizes marked, by bytes that a
-// word can't have.
+// put adds a word as it is. Bytes that a word can't have separate words and
+// mark sizes.
 func (f *family) put(w string) {
 	if strings.ContainsAny(w, "\x00\x01") {
 		w = strings.NewReplacer("\x00", "?", "\x01", "?").Replace(w)

@@ -13,7 +13,7 @@ type Size struct {
 	Value float64 `json:"value"` // > 0; a grid of 64x64x32 counts as its product
 }
 
-// What a number means is told by its option's name, in lower case and cut at its
+// An option's name says what its number means, in lower case and cut at its
 // dashes, dots and underscores. Names that are in neither list are sizes.
 const (
 	// What changes the outcome and not the work: the number is masked.

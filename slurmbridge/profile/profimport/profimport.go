@@ -3,8 +3,8 @@
 // (ReadPrometheus, Server), joined with accounting by job.
 //
 // Nothing is made up. A run counts where it completed, had one whole GPU, and its
-// memory is known: a profile whose memory is 0 because nobody looked would let
-// anything run beside it. Utilisation that isn't known counts as 100 %, SM use as 85 %
+// memory is known: a profile whose memory is 0 because it was not measured would
+// let any job share the GPU. Utilisation that isn't known counts as 100 %, SM use as 85 %
 // of utilisation, PCIe traffic as none; a profile's Source says which of them were not
 // measured. What is left out is counted by its reason.
 package profimport

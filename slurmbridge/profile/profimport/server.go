@@ -32,7 +32,7 @@ type Server struct {
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$`)
 
 // Job returns the series of a job's GPU: those that name it, else those of its node
-// that name nobody.
+// that name no job.
 func (s *Server) Job(ctx context.Context, j *Job) ([]Series, error) {
 	label := s.Label
 	if label == "" {

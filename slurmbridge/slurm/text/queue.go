@@ -222,7 +222,7 @@ func (r *queueRow) cutPlain() (uid uint32, err error) {
 }
 
 // fill sets the rest of a job. false: it is a row for several array tasks at once,
-// which squeue --array doesn't print and which no one task could be told from.
+// which squeue --array doesn't print and from which no single task could be read.
 func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	pf, ff := &r.plain, &r.free
 	if !p.name(j, r) {

@@ -261,7 +261,8 @@ func TestParseQueueCut(t *testing.T) {
 	}
 }
 
-// Whose end jobs without a GPU wait for is told; for a start, nobody's.
+// The jobs whose end a job without a GPU waits for are reported; a job whose start it
+// waits for is not.
 func TestParseQueueAwaited(t *testing.T) {
 	var out string
 	for _, dep := range []string{"afterok:5(unfulfilled),afterany:6_2(unfulfilled),afterany:7_*(unfulfilled)", "after:8(unfulfilled)", "singleton(unfulfilled)", "(null)", "afternotok:5(unfulfilled)?aftercorr:9_*"} {

@@ -27,8 +27,8 @@ type SacctRow struct {
 }
 
 // ReadSacct calls do for each row of what `sacct --parsable2` (or --parsable) prints,
-// and begin for its header, which comes first and may stand in any order. It stops at
-// the first error. JobName is whatever a user wrote: where it holds a "|" and the file
+// and begin for its header, whose columns may stand in any order. It stops at the first
+// error. JobName is whatever a user wrote: where it holds a "|" and the file
 // has no other such column, it is put together again. Errors are a *table.Error.
 func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) error {
 	var row *SacctRow
