@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strings"
@@ -18,9 +19,9 @@ func newWhy(s *shared) *cobra.Command {
 	var server string
 	c := &cobra.Command{
 		Use:   "why JOB",
-		Short: "What a job waits for, with whom it was considered, what was done to it",
+		Short: "What a job waits for, with which jobs it was considered, what was done to it",
 		Long: `why explains one job, waiting, running or ended: the combinations that were
-considered for it with their value and the slowdown foreseen, what the guard
+considered for it with their value and the predicted slowdown, what the guard
 refused and why, and every change that was made to it with the values before.`,
 		Example: "  slurmbridge why 4711\n  slurmbridge why 4711_3     a task of an array",
 		Args:    cobra.ExactArgs(1),
@@ -48,137 +49,143 @@ func (s *shared) printWhy(ref string, story *journal.Story) {
 	if p := story.Waits; p != nil {
 		s.printPlace(ref, p)
 	}
-	if n := story.Note; n != nil {
-		fmt.Fprintf(s.Out, "job %s (%s ago): %s\n", ref, time.Since(n.At).Round(time.Second), n.Status)
-		switch {
-		case n.App == "":
-			fmt.Fprintln(s.Out, "  its application isn't known: it runs alone")
-		case !n.Known:
-			fmt.Fprintf(s.Out, "  application %s has no profile yet: it runs alone once and is learned\n", n.App)
-		default:
-			fmt.Fprintf(s.Out, "  application %s\n", n.App)
-		}
-		if n.PassedOver > 0 {
-			fmt.Fprintf(s.Out, "  passed over %d times\n", n.PassedOver)
-		}
-		fmt.Fprintf(s.Out, "  the bridge alone may keep it waiting for another %s\n", time.Duration(n.LatestDelayS*float64(time.Second)).Round(time.Second))
-		if n.FreeInS >= 0 {
-			fmt.Fprintf(s.Out, "  the first of the GPUs considered is expected to be empty in %s\n", time.Duration(n.FreeInS*float64(time.Second)).Round(time.Second))
-		}
-		for _, text := range n.Ignored {
-			fmt.Fprintf(s.Out, "  ignored %s\n", text)
-		}
-		for _, c := range n.Considered {
-			mark := " "
-			if c.Taken {
-				mark = "*"
-			}
-			fmt.Fprintf(s.Out, "  %s considered %s on %s gpu %d: value %.3g", mark, strings.Join(c.Jobs, " + "), c.Node, c.GPU, c.Value)
-			for i, v := range c.Slowdown {
-				sep := ", slowdown "
-				if i > 0 {
-					sep = " / "
-				}
-				fmt.Fprintf(s.Out, "%s%.2f", sep, v)
-			}
-			fmt.Fprintln(s.Out)
-		}
-		for _, r := range n.Refused {
-			fmt.Fprintf(s.Out, "    refused %s\n", r)
-		}
+	if e := story.Note; e != nil {
+		s.printExplanation(ref, e)
 	}
 	for i := range story.Groups {
-		g := &story.Groups[i]
-		var with []string
-		self := ""
-		for k := range g.Members {
-			m := &g.Members[k]
-			if m.Ref != ref {
-				with = append(with, m.Ref)
-				continue
-			}
-			if m.Predicted > 0 {
-				self = fmt.Sprintf(", slowdown foreseen %.2f", m.Predicted)
-			}
-			switch {
-			case m.State.Final():
-				self += ", " + string(m.State)
-			case m.Ran():
-				self += ", running since " + m.Start.Local().Format(time.TimeOnly)
-			}
-		}
-		partners := "alone"
-		if len(with) > 0 {
-			partners = "with " + strings.Join(with, ", ")
-		}
-		fmt.Fprintf(s.Out, "group %d, %s: %s on %s gpu %d%s\n", g.ID, g.Decided.Local().Format(time.DateTime), partners, g.Node, g.GPU, self)
+		s.printGroup(ref, &story.Groups[i])
 	}
 	for i := range story.Outcomes {
 		s.printOutcome(&story.Outcomes[i])
 	}
 	for _, e := range story.Changes {
-		fmt.Fprintf(s.Out, "%s %s", e.At.Local().Format("15:04:05.000"), e.Change)
-		if e.Mode == "shadow" {
-			fmt.Fprint(s.Out, "  (shadow: not done)")
+		s.printf("%s %s", e.At.Local().Format("15:04:05.000"), e.Change)
+		if e.Mode == job.Shadow {
+			s.printf("  (shadow: not done)")
 		}
 		if e.Result != "ok" {
-			fmt.Fprintf(s.Out, "  -> %s", e.Result)
+			s.printf("  -> %s", e.Result)
 		}
-		fmt.Fprintf(s.Out, "\n             before: %s\n", e.Was)
+		s.printf("\n             before: %s\n", e.Was)
 	}
 }
 
-// printOutcome says what came of one run.
-func (s *shared) printOutcome(o *history.Outcome) {
-	state := strings.ToLower(o.State)
-	if state == "" {
-		state = "ended"
+func (s *shared) printf(format string, args ...any) { fmt.Fprintf(s.Out, format, args...) }
+
+// printExplanation prints what the last decision considered for a job.
+func (s *shared) printExplanation(ref string, e *job.Explanation) {
+	s.printf("job %s (%s ago): %s\n", ref, time.Since(e.At).Round(time.Second), e.Status)
+	switch {
+	case e.App == "":
+		s.printf("  its application isn't known: it runs alone\n")
+	case !e.Known:
+		s.printf("  application %s has no profile yet: it runs alone once and is learned\n", e.App)
+	default:
+		s.printf("  application %s\n", e.App)
 	}
-	fmt.Fprintf(s.Out, "%s after %s on %s", state, o.End.Sub(o.Start).Round(time.Second), o.Node)
+	if e.PassedOver > 0 {
+		s.printf("  passed over %d times\n", e.PassedOver)
+	}
+	s.printf("  the bridge alone may keep it waiting for another %s\n", seconds(e.LatestDelayS))
+	if e.FreeInS >= 0 {
+		s.printf("  the first of the GPUs considered is expected to be empty in %s\n", seconds(e.FreeInS))
+	}
+	for _, text := range e.Ignored {
+		s.printf("  ignored %s\n", text)
+	}
+	for _, c := range e.Considered {
+		mark := map[bool]string{true: "*", false: " "}[c.Taken]
+		s.printf("  %s considered %s on %s gpu %d: value %.3g", mark, strings.Join(c.Jobs, " + "), c.Node, c.GPU, c.Value)
+		separator := ", slowdown "
+		for _, slowdown := range c.Slowdown {
+			s.printf("%s%.2f", separator, slowdown)
+			separator = " / "
+		}
+		s.printf("\n")
+	}
+	for _, r := range e.Refused {
+		s.printf("    refused %s\n", r)
+	}
+}
+
+func seconds(v float64) time.Duration {
+	return time.Duration(v * float64(time.Second)).Round(time.Second)
+}
+
+// printGroup prints a group that the job was a member of.
+func (s *shared) printGroup(ref string, g *job.Group) {
+	var others []string
+	own := ""
+	for i := range g.Members {
+		m := &g.Members[i]
+		if m.Ref != ref {
+			others = append(others, m.Ref)
+			continue
+		}
+		if m.Predicted > 0 {
+			own = fmt.Sprintf(", slowdown %.2f predicted", m.Predicted)
+		}
+		switch {
+		case m.State.Final():
+			own += ", " + string(m.State)
+		case m.Ran():
+			own += ", running since " + m.Start.Local().Format(time.TimeOnly)
+		}
+	}
+	company := "alone"
+	if len(others) > 0 {
+		company = "with " + strings.Join(others, ", ")
+	}
+	s.printf("group %d, %s: %s on %s gpu %d%s\n", g.ID, g.Decided.Local().Format(time.DateTime), company, g.Node, g.GPU, own)
+}
+
+// printOutcome prints how one run of the job ended.
+func (s *shared) printOutcome(o *history.Outcome) {
+	s.printf("%s after %s on %s", cmp.Or(strings.ToLower(o.State), "ended"), o.End.Sub(o.Start).Round(time.Second), o.Node)
 	if o.Shared() {
-		fmt.Fprintf(s.Out, ", beside %s", strings.Join(o.With, ", "))
+		s.printf(", sharing with %s", strings.Join(o.With, ", "))
 	} else {
-		fmt.Fprint(s.Out, ", alone")
+		s.printf(", alone")
 	}
 	if o.Slowdown > 0 {
-		fmt.Fprintf(s.Out, ": %.2f times its time alone", o.Slowdown)
+		s.printf(": %.2f times its time alone", o.Slowdown)
 		if o.Predicted > 0 {
-			fmt.Fprintf(s.Out, ", foreseen %.2f", o.Predicted)
+			s.printf(", %.2f predicted", o.Predicted)
 		}
 	}
 	switch {
 	case o.Broken:
-		fmt.Fprintf(s.Out, "; its contract of %.2f was broken", o.Contract)
+		s.printf("; its contract of %.2f was broken", o.Contract)
 	case o.Contract > 0 && o.Slowdown > 0 && o.Shared():
-		fmt.Fprintf(s.Out, "; its contract of %.2f was kept", o.Contract)
+		s.printf("; its contract of %.2f was kept", o.Contract)
 	}
-	fmt.Fprintln(s.Out)
+	s.printf("\n")
 	if o.Suspect != "" {
-		fmt.Fprintf(s.Out, "  its company may be the reason: %s", o.Suspect)
+		s.printf("  sharing may be the reason: %s", o.Suspect)
 		if o.Again {
-			fmt.Fprint(s.Out, "; it was run once more, alone")
+			s.printf("; it was run once more, alone")
 		}
-		fmt.Fprintln(s.Out)
+		s.printf("\n")
 	}
 	if o.Cleared {
-		fmt.Fprintln(s.Out, "  it failed alone, too: its company was not the reason")
+		s.printf("  it failed alone, too: sharing was not the reason\n")
 	}
 	if o.Learned {
-		fmt.Fprintln(s.Out, "  the run became part of its application's profile")
+		s.printf("  the run became part of its application's profile\n")
 	}
 }
 
 func (s *shared) printPlace(ref string, p *job.QueuePosition) {
-	fmt.Fprintf(s.Out, "job %s (%s ago): waits", ref, time.Since(p.At).Round(time.Second))
+	s.printf("job %s (%s ago): waits", ref, time.Since(p.At).Round(time.Second))
 	switch {
 	case p.Holds != "":
-		fmt.Fprintf(s.Out, " for %s; the bridge leaves it alone until then\n", p.Holds)
+		s.printf(" for %s; the bridge leaves it alone until then\n", p.Holds)
 	case p.Position > p.Window:
-		fmt.Fprintf(s.Out, " for a decision, place %d of %d: a decision looks at the first %d\n", p.Position, p.Of, p.Window)
+		s.printf(" for a decision, place %d of %d: a decision looks at the first %d\n", p.Position, p.Of, p.Window)
 	default:
-		fmt.Fprintf(s.Out, " for a decision, place %d of %d, within the window of %d\n", p.Position, p.Of, p.Window)
+		s.printf(" for a decision, place %d of %d, within the window of %d\n", p.Position, p.Of, p.Window)
 	}
 	if p.Gate != "" {
-		fmt.Fprintf(s.Out, "  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
+		s.printf("  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
 	}
 }

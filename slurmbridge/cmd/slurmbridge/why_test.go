@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
-// TestPrintWhy: what an owner is told of a job that waits, and of its runs.
+// TestPrintWhy: what an owner reads of a job that waits, and of its runs.
 func TestPrintWhy(t *testing.T) {
 	at := time.Date(2024, 1, 1, 12, 0, 0, 0, time.UTC)
 	outcome := func(o history.Outcome) history.Outcome {
@@ -35,9 +35,9 @@ func TestPrintWhy(t *testing.T) {
 	for _, want := range []string{
 		"expected to be empty in 1m30s",
 		`ignored share:max-slowdown="x": why`,
-		"completed after 2m0s on n1, beside 8: 1.20 times its time alone, foreseen 1.05; its contract of 1.10 was broken\n",
-		"beside 9: 1.05 times its time alone; its contract of 1.10 was kept\n",
-		"failed after 2m0s on n1, beside 8, 9\n  its company may be the reason: GPU memory was nearly full; it was run once more, alone\n",
+		"completed after 2m0s on n1, sharing with 8: 1.20 times its time alone, 1.05 predicted; its contract of 1.10 was broken\n",
+		"sharing with 9: 1.05 times its time alone; its contract of 1.10 was kept\n",
+		"failed after 2m0s on n1, sharing with 8, 9\n  sharing may be the reason: GPU memory was nearly full; it was run once more, alone\n",
 		"failed after 2m0s on n1, alone\n  it failed alone, too",
 		"ended after 2m0s on n1, alone: 1.00 times its time alone\n  the run became part",
 	} {
