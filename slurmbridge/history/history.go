@@ -169,7 +169,7 @@ func join(shown, recorded []Run) []Run {
 }
 
 // apart is the time between a run that polls showed and a record of the same job; false = they are of
-// different runs. Where no poll showed the start, the end tells.
+// different runs. Where no poll showed the start, the ends are compared.
 func apart(shown, recorded *Run) (time.Duration, bool) {
 	d := recorded.Start.Sub(shown.Start).Abs()
 	if shown.Start.IsZero() {

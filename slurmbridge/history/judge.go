@@ -136,14 +136,14 @@ func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 	if !ok {
 		return nil
 	}
-	foreseen := math.NaN()
+	believed := math.NaN()
 	if j.Ending != nil {
 		if done := j.Ending.doneS(r.DurationS()); done > 0 {
-			foreseen = rlcore.CoRunSlowdown(r.DurationS(), done, part)
+			believed = rlcore.CoRunSlowdown(r.DurationS(), done, part)
 		}
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)
-	l, ok := b.Lesson(&j.Spec, members, rlcore.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), foreseen)
+	l, ok := b.Lesson(&j.Spec, members, rlcore.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), believed)
 	if !ok {
 		return nil
 	}

@@ -63,7 +63,7 @@ type Runs interface {
 // Beliefs predict slowdowns, and learn.
 type Beliefs interface {
 	rlcore.Predictor
-	Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, foreseen float64) (interference.Lesson, bool)
+	Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, believed float64) (interference.Lesson, bool)
 	Take(l *interference.Lesson)
 	Doubt(victim string, others []string)
 	Reassure(victim string, others []string)

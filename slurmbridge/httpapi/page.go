@@ -25,12 +25,12 @@ var pageSource string
 //go:embed page.css
 var pageCSS string
 
-// Page is what the status page shows beyond the last look. Each may be nil: the page
+// Page is what the status page shows beyond the last poll. Each may be nil: the page
 // then does without.
 type Page struct {
 	// Running returns up to limit runs of jobs within that time.
 	Running func(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error)
-	// Outcomes returns what came of the runs that ended since then.
+	// Outcomes returns those of the runs that ended since then.
 	Outcomes func(ctx context.Context, since time.Time) ([]history.Outcome, error)
 }
 
@@ -102,11 +102,11 @@ type pages struct {
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the
-// page, so that whoever reloads it gets the same for a while.
+// page, so reloading it gives the same for a while.
 type past struct {
 	at       time.Time
 	hours    int
-	ran      []history.Run
+	runs     []history.Run
 	outcomes []history.Outcome
 	trouble  string
 }
@@ -145,7 +145,7 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
-	// The reader may be gone; there is nobody left to tell.
+	// The reader may be gone.
 	_, _ = w.Write(b.Bytes())
 }
 
@@ -161,7 +161,7 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	src := p.server.Page
 	var err error
 	if src.Running != nil {
-		if h.ran, err = src.Running(ctx, from, now, mostRuns); err != nil {
+		if h.runs, err = src.Running(ctx, from, now, mostRuns); err != nil {
 			h.trouble = "what ran before can't be read"
 		}
 	}

@@ -23,7 +23,7 @@ type view struct {
 	Now     time.Time
 	Health  string // "" = well
 	Trouble string // what of the page is missing
-	Looked  bool   // there was a look
+	Looked  bool   // there was a poll
 	*job.Status
 	Shadow   bool
 	Deciding string
@@ -66,7 +66,7 @@ type userCount struct {
 
 type left struct{ Ref, Why string }
 
-// slowdowns is what came of sharing lately.
+// slowdowns sums up the runs that shared a GPU lately.
 type slowdowns struct {
 	Picture             template.HTML
 	Shared              int
@@ -95,7 +95,7 @@ func (p *pages) view(ctx context.Context, o options) *view {
 	v.Trouble = past.trouble
 	w := window{from: now.Add(-time.Duration(o.Hours) * time.Hour), now: now}
 	w.to = now.Add(max(w.now.Sub(w.from)/4, 15*time.Minute))
-	c := layOut(st, past.ran, w)
+	c := layOut(st, past.runs, w)
 	keys := c.busiest(o.GPUs, o.Skip)
 	v.Time = c.draw(keys, w)
 	if o.Skip+len(keys) < len(c.order) {
@@ -128,7 +128,7 @@ func (v *view) count(c *cluster) {
 	}
 }
 
-// on lists who is on the GPUs that are drawn.
+// on lists the jobs on the GPUs that are drawn.
 func (v *view) on(c *cluster, keys []gpuKey, st *job.Status) {
 	ends := map[string]time.Time{}
 	for i := range st.Snap.Jobs {
@@ -247,7 +247,7 @@ func (v *view) gated(st *job.Status, j *job.Job) bool {
 	return st.Gate != "" && j.Dependency.Only("after", st.Gate)
 }
 
-// reason is Slurm's word for why a job waits, where it isn't the gate's.
+// reason is Slurm's reason for keeping a job waiting, where that isn't the gate.
 func reason(j *job.Job) string {
 	if j.Reason == "" || j.Reason == "None" || j.Reason == "Dependency" {
 		return ""
@@ -255,7 +255,7 @@ func reason(j *job.Job) string {
 	return " (" + j.Reason + ")"
 }
 
-// slow sums up what came of runs beside others.
+// slow sums up the outcomes of runs that shared a GPU.
 func (v *view) slow(all []history.Outcome) {
 	s := &v.Slow
 	plot := &chart.Scatter{Title: "Slowdown, foreseen and seen", X: "foreseen", Y: "seen"}

@@ -18,8 +18,8 @@ var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // at is so many seconds after the beginning.
 func at(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }
 
-// look is a status of that second with these jobs.
-func look(s int, jobs ...job.Job) *job.Status {
+// poll is the status of that second with these jobs.
+func poll(s int, jobs ...job.Job) *job.Status {
 	return &job.Status{
 		At: at(s), Mode: job.Active,
 		Snap: &job.Snapshot{
@@ -47,7 +47,7 @@ func runs(j job.Job, start int, gpus ...int) job.Job {
 	return j
 }
 
-func enter(t *testing.T, l *Journal, sts ...*job.Status) {
+func record(t *testing.T, l *Journal, sts ...*job.Status) {
 	t.Helper()
 	for _, st := range sts {
 		if err := l.RecordPoll(context.Background(), st); err != nil {
@@ -76,14 +76,14 @@ func TestLedgerWaits(t *testing.T) {
 	held := waits("3", 0, "5")
 	held.Priority = 0
 	gated, chained := waits("1", 0, "5"), waits("2", 0, "5", "99")
-	enter(t, l, look(10, gated, chained, held))
+	record(t, l, poll(10, gated, chained, held))
 	held.Priority = 1
-	enter(t, l, look(20, gated, waits("2", 0, "5"), held))
-	busy := look(30, runs(gated, 25), runs(chained, 26, 1), runs(held, 27, 0, 1))
+	record(t, l, poll(20, gated, waits("2", 0, "5"), held))
+	busy := poll(30, runs(gated, 25), runs(chained, 26, 1), runs(held, 27, 0, 1))
 	busy.Groups = []job.Group{{ID: 7, Members: []job.Member{{Ref: "1"}}}}
 	busy.Apps = map[string]job.App{"1": {Key: "gromacs"}}
-	// Which GPU the first is on is known a look later.
-	enter(t, l, busy, look(31, runs(gated, 25, 1), runs(chained, 26, 1), runs(held, 27, 0, 1)), look(60))
+	// Which GPU the first is on is known a poll later.
+	record(t, l, busy, poll(31, runs(gated, 25, 1), runs(chained, 26, 1), runs(held, 27, 0, 1)), poll(60))
 	got := over(t, l)
 	want := history.Run{
 		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0).Local(), Ready: at(0).Local(), Start: at(25).Local(), End: at(60).Local(),
@@ -108,9 +108,9 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	l := open(t, path)
 	j := waits("1", 0)
-	enter(t, l, look(1, j, waits("9", 0)), look(10, runs(j, 5, 0), runs(waits("2", 0), 6, 1)), look(20, j))
+	record(t, l, poll(1, j, waits("9", 0)), poll(10, runs(j, 5, 0), runs(waits("2", 0), 6, 1)), poll(20, j))
 	l = open(t, path)
-	enter(t, l, look(30, runs(j, 25, 0), runs(waits("4", 2), 21, 1)))
+	record(t, l, poll(30, runs(j, 25, 0), runs(waits("4", 2), 21, 1)))
 	ran, err := l.Running(context.Background(), at(0), at(100), 10)
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	// 9 came and went between two looks.
+	// 9 came and went between two polls.
 	if r := over(t, l)["9"]; !r.Start.IsZero() || !r.End.Equal(at(10)) {
 		t.Errorf("%+v", r)
 	}
@@ -140,7 +140,7 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 func TestLedgerOfShadow(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "db"))
 	a, b := waits("1", 0), waits("2", 0)
-	st := look(10, a, b)
+	st := poll(10, a, b)
 	st.Mode = job.Shadow
 	pair := job.Group{Kind: job.Join, Node: "n1", GPU: 1, Members: []job.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2", Predicted: 1.1}}}
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: pair}}}
@@ -151,7 +151,7 @@ func TestLedgerOfShadow(t *testing.T) {
 	st.Snap.Jobs = append(st.Snap.Jobs, runs(waits("8", 0), 3, 1))
 	later := *st
 	later.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Kind: job.StartNow, Node: "n1", Members: []job.Member{{Ref: "2"}}}}}}
-	enter(t, l, st, st, &later)
+	record(t, l, st, st, &later)
 	ctx := context.Background()
 	in, err := l.Intended(ctx, at(0), at(100))
 	if err != nil {
@@ -186,11 +186,11 @@ func TestLedgerIsQuiet(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "db"))
 	l.db.SetMaxOpenConns(1) // which counts
 	j := runs(waits("1", 0), 5, 0)
-	st := look(10, j, waits("2", 1))
+	st := poll(10, j, waits("2", 1))
 	st.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Members: []job.Member{{Ref: "2"}}}}}}
-	enter(t, l, st)
+	record(t, l, st)
 	before := changes(t, l)
-	enter(t, l, look(11, j, waits("2", 1)), look(12, j, waits("2", 1)))
+	record(t, l, poll(11, j, waits("2", 1)), poll(12, j, waits("2", 1)))
 	if after := changes(t, l); after != before {
 		t.Errorf("%d rows were written for nothing", after-before)
 	}
@@ -207,22 +207,22 @@ func changes(t *testing.T, l *Journal) (n int) {
 	return n
 }
 
-// What can't be written is written with the next look.
+// What can't be written is written with the next poll.
 func TestLedgerTriesAgain(t *testing.T) {
 	l := open(t, filepath.Join(t.TempDir(), "db"))
 	j := runs(waits("1", 0), 5, 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := l.RecordPoll(ctx, look(10, j)); err == nil {
+	if err := l.RecordPoll(ctx, poll(10, j)); err == nil {
 		t.Fatal("nothing failed")
 	}
-	enter(t, l, look(11, j), look(12))
+	record(t, l, poll(11, j), poll(12))
 	if r := over(t, l)["1"]; !r.Start.Equal(at(5)) || !r.End.Equal(at(12)) {
 		t.Errorf("%+v", r)
 	}
 }
 
-// BenchmarkLedger is a look at 10,000 waiting jobs and 500 GPUs of which nothing has
+// BenchmarkLedger is a poll of 10,000 waiting jobs and 500 GPUs of which nothing has
 // changed but the time, after the first.
 func BenchmarkLedger(b *testing.B) {
 	l := open(b, filepath.Join(b.TempDir(), "db"))
@@ -236,7 +236,7 @@ func BenchmarkLedger(b *testing.B) {
 	s := 0
 	for b.Loop() {
 		s++
-		if err := l.RecordPoll(context.Background(), look(s, jobs...)); err != nil {
+		if err := l.RecordPoll(context.Background(), poll(s, jobs...)); err != nil {
 			b.Fatal(err)
 		}
 	}

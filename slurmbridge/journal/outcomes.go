@@ -9,7 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
-// SaveOutcome writes down what came of a run, in place of what stood there of it.
+// SaveOutcome writes an outcome down, in place of an earlier one of the same run.
 func (j *Journal) SaveOutcome(ctx context.Context, o *history.Outcome) error {
 	if _, err := j.db.ExecContext(ctx, `INSERT INTO bridge_outcomes (run, ref, ended, body) VALUES (?, ?, ?, ?)
 		ON CONFLICT (run) DO UPDATE SET body = excluded.body`, o.Run, o.Ref, o.End.UnixMilli(), database.JSON(o)); err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // Dir is the folder with the models' files. A file's name is the SHA-256 of what is
-// in it: one that was damaged, or that somebody else put there, is told at once.
+// in it: one that was damaged, or put there by another program, is found out at once.
 type Dir string
 
 // mostBytes bounds what is read of a file.
@@ -154,7 +154,7 @@ func (d Dir) Sweep(keep map[string]bool) error {
 }
 
 // Lock keeps other retrainings off until the file is closed; the system does that
-// for a process that dies. Returns ErrBusy where somebody else has it.
+// for a process that dies. Returns ErrBusy where another process has it.
 func (d Dir) Lock() (io.Closer, error) {
 	f, err := os.OpenFile(filepath.Join(string(d), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -98,7 +98,7 @@ func weigh(gains []float64, blocks int) (v Verdict) {
 	return v
 }
 
-// Why says in words what came of the comparison.
+// Why is the result of the comparison in words.
 func (v *Verdict) Why() string {
 	figures := fmt.Sprintf("turnaround %+.1f %% ± %.1f %% on %d job sets like the last days'", -100*v.Gain, 100*v.Noise, v.Sets)
 	switch {

@@ -40,7 +40,7 @@ type Job struct {
 	Profile int     `json:"profile"`  // in Mix.Profiles; -1 = nothing is known of its application
 	ArriveS float64 `json:"arrive_s"` // since Mix.From
 	SoloS   float64 `json:"solo_s"`   // how long it takes alone
-	// What its owner asked for.
+	// The owner's terms.
 	NoShare     bool    `json:"no_share,omitempty"`
 	MaxSlowdown float64 `json:"max_slowdown,omitempty"`
 	Array       string  `json:"array,omitempty"`

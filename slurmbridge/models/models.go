@@ -17,7 +17,7 @@ import (
 type State string
 
 // The states. A candidate did better than what is in use, but could not take its
-// place: somebody had pinned that, or put another in its place meanwhile.
+// place: an admin had pinned that, or put another in its place meanwhile.
 const (
 	Candidate  State = "candidate"
 	Promoted   State = "promoted"
@@ -57,7 +57,7 @@ type Training struct {
 	To    time.Time `json:"to"`
 	Runs  int       `json:"runs"` // learned from
 	Held  int       `json:"held"` // judged on
-	// Guessed counts runs whose arrival nobody saw; their start stands for it.
+	// Guessed counts runs that no poll showed waiting; their start stands for their arrival.
 	Guessed   int            `json:"guessed_arrivals,omitempty"`
 	LeftOut   map[string]int `json:"left_out,omitempty"`
 	Seed      uint64         `json:"seed"`

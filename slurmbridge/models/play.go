@@ -57,14 +57,14 @@ func newWorld(m *Mix) *world {
 	return w
 }
 
-// tools makes a guard and a model for one who decides.
+// tools makes a guard and a model for a decider.
 func (w *world) tools() dqn.Tools {
 	m := w.mix.model()
 	return dqn.Tools{Guard: w.mix.Rules.guard(m), Predictor: m}
 }
 
 // blockJobs is how many jobs that came one after the other stay together when job
-// sets are drawn: what comes together, such as somebody's series of runs, does so in
+// sets are drawn: what comes together, such as one user's series of runs, does so in
 // the drawn sets as well.
 const blockJobs = 10
 

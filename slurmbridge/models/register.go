@@ -139,10 +139,10 @@ func (d *desk) back(why string) error {
 	return d.decide(former, false)
 }
 
-// Conclude writes down what came of a round that began while the model base was in
+// Conclude writes down the result of a round that began while the model base was in
 // use, with the network of the model from, which is another where the file of base
 // can't be used. The one in use is rolled back, and the candidate promoted, where the
-// finding says so and nobody has put another one in use meanwhile, or pinned it. sum
+// finding says so and no admin has put another one in use meanwhile, or pinned it. sum
 // and mix name the files. Returns the candidate as it was kept.
 func (r *Register) Conclude(ctx context.Context, base, from int64, f *Finding, sum, mix string) (*Model, error) {
 	var out *Model

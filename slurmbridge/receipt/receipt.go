@@ -26,7 +26,7 @@ type Input struct {
 	Replay *World
 }
 
-// Receipt is what came of it. Times are in hours, slowdowns run time together ÷
+// Receipt is what sharing brought and cost. Times are in hours, slowdowns run time together ÷
 // alone.
 type Receipt struct {
 	From     time.Time      `json:"from"`
@@ -57,15 +57,15 @@ type Receipt struct {
 // one by one.
 type Hours struct {
 	Used float64 `json:"used"` // at least one job on the GPU
-	// OneByOne: runs alone as they were, the others as their profiles say.
+	// OneByOne: runs alone as they were, the others by their profiles.
 	OneByOne float64 `json:"one_by_one"`
 	Saved    float64 `json:"saved"`
 	// How much of OneByOne was measured, and how much is an estimate by profile or by
-	// the slowdown that was foreseen.
+	// the predicted slowdown.
 	Measured  float64 `json:"measured"`
 	ByProfile float64 `json:"by_profile"`
 	ByGuess   float64 `json:"by_slowdown"`
-	Lost      float64 `json:"lost"` // used by runs that failed for having company
+	Lost      float64 `json:"lost"` // used by runs that failed, perhaps for having shared
 }
 
 // Slowdown sums up slowdowns.
@@ -77,7 +77,7 @@ type Slowdown struct {
 	Of    string  `json:"worst_job,omitempty"`
 }
 
-// Point is one run beside others, foreseen and seen.
+// Point is the slowdown of one run that shared a GPU, predicted and seen.
 type Point struct {
 	Ref       string  `json:"job"`
 	App       string  `json:"app"`
@@ -86,7 +86,7 @@ type Point struct {
 	Broken    bool    `json:"broken,omitempty"`
 }
 
-// Contracts counts the runs beside others under a contract.
+// Contracts counts the runs that shared a GPU under a contract.
 type Contracts struct {
 	Kept   int        `json:"kept"`
 	Broken int        `json:"broken"`
@@ -95,16 +95,16 @@ type Contracts struct {
 
 // Contract is one that was broken.
 type Contract struct {
-	Ref     string   `json:"job"`
-	User    string   `json:"user"`
-	App     string   `json:"app"`
-	With    []string `json:"with"`
-	Limit   float64  `json:"limit"`
-	Seen    float64  `json:"seen"`
-	Foresaw float64  `json:"predicted"`
+	Ref       string   `json:"job"`
+	User      string   `json:"user"`
+	App       string   `json:"app"`
+	With      []string `json:"with"`
+	Limit     float64  `json:"limit"`
+	Seen      float64  `json:"seen"`
+	Predicted float64  `json:"predicted"`
 }
 
-// Failure is a run that failed beside others, which may be the reason.
+// Failure is a run that failed while sharing, which may be the reason.
 type Failure struct {
 	Ref     string    `json:"job"`
 	User    string    `json:"user"`
@@ -158,11 +158,11 @@ func Make(in *Input) *Receipt {
 	return r
 }
 
-// groups counts what was grouped, or would have been, and what was foreseen.
+// groups counts what was grouped, or would have been, and sums the predictions up.
 func (r *Receipt) groups(in *Input) {
 	policies := map[string]bool{}
 	grouped, intended := map[string]bool{}, map[string]bool{}
-	foreseen := map[string]float64{}
+	predicted := map[string]float64{}
 	add := func(g *job.Group, into map[string]bool, others int) {
 		if g.Policy != "" {
 			policies[g.Policy] = true
@@ -174,7 +174,7 @@ func (r *Receipt) groups(in *Input) {
 			m := &g.Members[i]
 			into[m.Ref] = true
 			if m.Predicted > 0 {
-				foreseen[m.Ref] = m.Predicted
+				predicted[m.Ref] = m.Predicted
 			}
 		}
 	}
@@ -200,7 +200,7 @@ func (r *Receipt) groups(in *Input) {
 	r.Grouped, r.Intended = len(grouped), len(intended)
 	r.Policies = append(r.Policies, slices.Sorted(maps.Keys(policies))...)
 	var all []valued
-	for ref, v := range foreseen {
+	for ref, v := range predicted {
 		all = append(all, valued{ref, v})
 	}
 	r.Predicted = summary(all)
@@ -253,7 +253,7 @@ func (r *Receipt) hours(jobs []history.Run) {
 	h.Saved = h.OneByOne - h.Used
 }
 
-// outcomes counts what came of runs beside others.
+// outcomes counts how runs that shared a GPU ended.
 func (r *Receipt) outcomes(jobs []history.Run) {
 	var seen []valued
 	cleared := map[string]bool{}

@@ -43,7 +43,7 @@ func ran(ref, user string, ready, from, to float64, with ...string) history.Run 
 	return j
 }
 
-// world is one GPU on which everybody may share, decided by greedy.
+// world is one GPU that all jobs may share, decided by greedy.
 func world() *World {
 	return &World{
 		Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "x", Partitions: []string{"gpu"}, Up: true}},
@@ -62,7 +62,7 @@ func near(t *testing.T, what string, got, want float64) {
 	}
 }
 
-// Two jobs of an hour beside each other for 75 minutes, one alone for an hour: 3
+// Two jobs of an hour that share for 75 minutes, one alone for an hour: 3
 // hours of work in 2.25.
 func TestWhatWasDone(t *testing.T) {
 	a, b, c := ran("1", "ann", 0, 0, 75, "2"), ran("2", "bob", 0, 0, 72, "1"), ran("3", "ann", 0, 75, 135)
@@ -82,8 +82,8 @@ func TestWhatWasDone(t *testing.T) {
 	near(t, "saved", r.Hours.Saved, 0.75)
 	near(t, "measured", r.Hours.Measured, 1)
 	near(t, "by profile", r.Hours.ByProfile, 2)
-	near(t, "mean foreseen", r.Predicted.Mean, 1.2)
-	near(t, "worst foreseen", r.Predicted.Worst, 1.3)
+	near(t, "mean predicted", r.Predicted.Mean, 1.2)
+	near(t, "worst predicted", r.Predicted.Worst, 1.3)
 	near(t, "mean seen", r.Seen.Mean, 1.225)
 	if r.Seen.Of != "1" || r.Predicted.Of != "2" || r.Contracts.Kept != 1 || r.Contracts.Broken != 1 || r.Contracts.List[0].Ref != "1" {
 		t.Errorf("%+v %+v", r.Seen, r.Contracts)
@@ -91,7 +91,7 @@ func TestWhatWasDone(t *testing.T) {
 }
 
 // What a run is worth that did not come to its end is a guess; one that failed for
-// having company is worth nothing.
+// having shared is worth nothing.
 func TestRunsThatFailed(t *testing.T) {
 	cut, bad, again := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("2", "bob", 0, 30, 40)
 	cut.Outcome.State, cut.Outcome.Slowdown, cut.Outcome.Predicted = "CANCELLED", 0, 1.5
@@ -105,11 +105,11 @@ func TestRunsThatFailed(t *testing.T) {
 	if len(r.Failures) != 1 || !r.Failures[0].Again || !r.Failures[0].Cleared || r.Failures[0].Why != "GPU memory was nearly full" {
 		t.Errorf("%+v", r.Failures)
 	}
-	nobody := cut
+	unpredicted := cut
 	o := *cut.Outcome
 	o.Predicted = 0
-	nobody.Outcome = &o
-	near(t, "nothing was foreseen", Make(&Input{Jobs: []history.Run{nobody}}).Hours.ByGuess, 0.25)
+	unpredicted.Outcome = &o
+	near(t, "nothing was predicted", Make(&Input{Jobs: []history.Run{unpredicted}}).Hours.ByGuess, 0.25)
 }
 
 func TestShadow(t *testing.T) {

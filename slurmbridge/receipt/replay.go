@@ -39,7 +39,7 @@ type Replay struct {
 	Alone   Lot            `json:"alone"`
 	Shared  Lot            `json:"shared"`
 	// RecordedWait is the mean wait that the same jobs really had: how far the
-	// replayed worlds are from it tells how far they can be believed.
+	// replayed worlds are from it shows how far they can be believed.
 	RecordedWait float64  `json:"recorded_mean_wait_h"`
 	All          Change   `json:"all"`
 	Users        []Change `json:"users"` // those with the most jobs first
@@ -142,7 +142,7 @@ func (w *World) Run(jobs []history.Run) (*Replay, error) {
 	return r, nil
 }
 
-// oneByOne is the guard under which nobody shares.
+// oneByOne is the guard under which no job shares.
 func oneByOne() *rlcore.Guard {
 	g := sim.Bare()
 	g.MaxMembers = 1

@@ -38,7 +38,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 				p("  and %d more", len(r.Contracts.List)-limit)
 				break
 			}
-			p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f foreseen, beside %s", c.Ref, c.User, c.Seen, c.Limit, c.Foresaw, strings.Join(c.With, ", "))
+			p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f foreseen, beside %s", c.Ref, c.User, c.Seen, c.Limit, c.Predicted, strings.Join(c.With, ", "))
 		}
 	}
 	if len(r.Refused) > 0 {

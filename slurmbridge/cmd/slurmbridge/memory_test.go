@@ -14,8 +14,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
-// The controller tells the memory limit of jobs whose application it has recognised
-// and knows, an array task by its own number once a look has seen it.
+// The controller answers with the memory limit of jobs whose application it has recognised
+// and knows, an array task by its own number once a poll has shown it.
 func TestMemoryLimitOfAJob(t *testing.T) {
 	ctx := t.Context()
 	st, err := store.Open(ctx, t.TempDir()+"/db", slog.New(slog.DiscardHandler))

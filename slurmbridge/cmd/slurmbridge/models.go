@@ -93,7 +93,7 @@ func (r *retraining) listed(m *models.Model, u models.Use) listed {
 	return l
 }
 
-// listing looks at all files: whether they can be used is what people want to know.
+// listing reads all files, to know whether they can be used.
 func (r *retraining) listing(ctx context.Context) (*listing, error) {
 	u, err := r.models.Use(ctx)
 	if err != nil {

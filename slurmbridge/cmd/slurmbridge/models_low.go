@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	schedIdle    = 5       // SCHED_IDLE: runs where nobody else wants to
+	schedIdle    = 5       // SCHED_IDLE: runs where no other process wants to
 	ioIdle       = 3 << 13 // IOPRIO_CLASS_IDLE
 	ioWhoProcess = 1
 	nicest       = 19

@@ -26,14 +26,14 @@ import (
 // exitTooFew is the status of a retraining that has too few runs to learn from.
 const exitTooFew = 3
 
-// retrainFlags are what a retraining is told.
+// retrainFlags are the flags of a retraining.
 type retrainFlags struct {
 	to     string
 	seed   uint64
 	rounds int
 	sets   int // that are drawn to judge by; 0 = as many as usual
 	again  int64
-	// low: the daemon runs it, and writes down what comes of it.
+	// low: the daemon runs it, and writes down the result.
 	low bool
 }
 
@@ -123,7 +123,7 @@ func (s *shared) openModels(ctx context.Context, cfg *config.Config) (*retrainin
 
 func (r *retraining) close() { _ = r.store.Close() } // nothing is left to write
 
-// found is what a child tells the daemon.
+// found is what a child reports to the daemon.
 type found struct {
 	Base    int64           `json:"base"` // in use when it began
 	From    int64           `json:"from"` // whose network it began with
@@ -179,7 +179,7 @@ func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlag
 	return nil
 }
 
-// owned refuses to write files beside a database of somebody else: the daemon could
+// owned refuses to write files next to another user's database: the daemon could
 // not read them.
 func owned(cfg *config.Config) error {
 	info, err := os.Stat(cfg.Database)
@@ -253,7 +253,7 @@ func (r *retraining) contenders(ctx context.Context, id int64, round *models.Rou
 	return from, nil
 }
 
-// conclude writes down what came of a round, and removes files that nobody needs. The
+// conclude writes down the result of a round, and removes files without use. The
 // caller holds the lock.
 func (r *retraining) conclude(ctx context.Context, f *found) (*models.Model, error) {
 	m, err := r.models.Conclude(ctx, f.Base, f.From, f.Finding, f.SHA256, f.Mix)

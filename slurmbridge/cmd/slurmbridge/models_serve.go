@@ -139,7 +139,7 @@ func (t *teacher) retrainAlways(ctx context.Context) {
 	}
 }
 
-// once has one model trained, and says what came of it.
+// once has one model trained, and logs the result.
 func (t *teacher) once(ctx context.Context) {
 	m, err := t.train(ctx)
 	var few tooFewError
@@ -159,8 +159,8 @@ func (t *teacher) once(ctx context.Context) {
 // tooFewError is what a child said that had too few runs.
 type tooFewError struct{ error }
 
-// train runs a retraining as a process of its own and writes down what came of it.
-// The daemon holds the lock, so that nobody tidies the files away in between.
+// train runs a retraining as a process of its own and writes down the result.
+// The daemon holds the lock, so that no other process tidies the files away in between.
 func (t *teacher) train(ctx context.Context) (*models.Model, error) {
 	if err := t.dir.Make(); err != nil {
 		return nil, err

@@ -97,7 +97,7 @@ It reads the database and needs no daemon.`,
 	return c
 }
 
-// errMoment says what a time looks like.
+// errMoment says which forms a time has.
 var errMoment = errors.New("it takes how long ago (7d, 36h, 2w) or a time (2026-03-01, 2026-03-01T12:00, 2026-03-01T12:00:00Z)")
 
 // moment reads a time, or how long before now it was.

@@ -37,7 +37,7 @@ func receiptOf(file string, asJSON bool, args ...string) (string, error) {
 }
 
 // writeHistory fills a database: three jobs of an hour waited for one GPU from three hours
-// ago on; two of them ran beside each other, the third alone.
+// ago on; two of them shared it, the third ran alone.
 func writeHistory(t *testing.T, file string, mode job.Mode) {
 	t.Helper()
 	ctx := context.Background()
@@ -67,15 +67,15 @@ func writeHistory(t *testing.T, file string, mode job.Mode) {
 		x.State, x.Start, x.Nodes, x.GPUs = job.Running, at(start), "n1", []int{0}
 		return x
 	}
-	look := func(min int, jobs ...job.Job) *job.Status {
+	poll := func(min int, jobs ...job.Job) *job.Status {
 		return &job.Status{
 			Mode: mode, Apps: map[string]job.App{"1": {Key: "md"}, "2": {Key: "md"}, "3": {Key: "md"}},
 			Snap: &job.Snapshot{At: at(min), Jobs: jobs, Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}}},
 		}
 	}
-	first := look(0, waiting("1"), waiting("2"), waiting("3"))
+	first := poll(0, waiting("1"), waiting("2"), waiting("3"))
 	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{With: []string{"1"}, Node: "n1", Reason: rlcore.RefusedMemory}}}}
-	for _, st := range []*job.Status{first, look(10, on("1", 0), on("2", 0), waiting("3")), look(80, on("3", 70)), look(140)} {
+	for _, st := range []*job.Status{first, poll(10, on("1", 0), on("2", 0), waiting("3")), poll(80, on("3", 70)), poll(140)} {
 		if err := j.RecordPoll(ctx, st); err != nil {
 			t.Fatal(err)
 		}

@@ -135,8 +135,7 @@ func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile
 }
 
 // Lookup returns the profile of a user's application: the user's own where there
-// is one, else the site's. Nobody's runs change what another user's jobs are held
-// to be. Returns ErrNotFound.
+// is one, else the site's. The runs of one user change nothing for another's jobs. Returns ErrNotFound.
 func (s *Store) Lookup(ctx context.Context, user, app string) (*rlcore.Profile, error) {
 	return lookup(ctx, s.db, user, app)
 }
