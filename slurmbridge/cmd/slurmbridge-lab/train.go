@@ -205,37 +205,54 @@ const mostFlat = 8
 // check refuses settings before anything is read or computed.
 func (f *trainFlags) check(c *cobra.Command) error {
 	trace := f.from.jobs != "" || f.from.profiles != ""
-	if from := c.Flags().Changed("workload"); from && trace || from && f.records || trace && f.records {
+	if workload := c.Flags().Changed("workload"); workload && trace || workload && f.records || trace && f.records {
 		return cli.Usage(errors.New("job sets come from one of --workload, --jobs with --profiles, and --records"))
 	}
 	if all := append([]string{"general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
 		return cli.Usage(fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", ")))
 	}
-	if f.network != "scorer" && f.network != "flat" {
+	for _, check := range []func(*cobra.Command) error{f.checkNetwork, f.checkResume, f.checkFiles} {
+		if err := check(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *trainFlags) checkNetwork(*cobra.Command) error {
+	switch {
+	case f.network != "scorer" && f.network != "flat":
 		return cli.Usage(fmt.Errorf("--network is %q; there are scorer and flat", f.network))
-	}
-	if _, err := figure.FormatOf(f.curve); f.curve != "" && err != nil {
-		return cli.Usage(fmt.Errorf("--curve %w", err))
-	}
-	if f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024 {
+	case f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024:
 		return cli.Usage(fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow))
-	}
-	if f.network == "flat" && f.window > mostFlat {
+	case f.network == "flat" && f.window > mostFlat:
 		return cli.Usage(fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat))
 	}
-	if f.resume != "" {
-		// As it was before, where nothing else is asked for.
-		if !c.Flags().Changed("seed") {
-			f.seed = 0
+	return nil
+}
+
+// checkResume leaves to the file what isn't named with --resume.
+func (f *trainFlags) checkResume(c *cobra.Command) error {
+	if f.resume == "" {
+		return nil
+	}
+	if !c.Flags().Changed("seed") {
+		f.seed = 0
+	}
+	if !c.Flags().Changed("window") {
+		f.window = 0
+	}
+	for _, fixed := range []string{"network", "hidden"} {
+		if c.Flags().Changed(fixed) {
+			return cli.Usage(fmt.Errorf("--%s is that of the file with --resume", fixed))
 		}
-		if !c.Flags().Changed("window") {
-			f.window = 0
-		}
-		for _, fixed := range []string{"network", "hidden"} {
-			if c.Flags().Changed(fixed) {
-				return cli.Usage(fmt.Errorf("--%s is that of the file with --resume", fixed))
-			}
-		}
+	}
+	return nil
+}
+
+func (f *trainFlags) checkFiles(*cobra.Command) error {
+	if _, err := figure.FormatOf(f.curve); f.curve != "" && err != nil {
+		return cli.Usage(fmt.Errorf("--curve %w", err))
 	}
 	for _, file := range []*string{&f.out, &f.curve} {
 		if *file == "" {
