@@ -3,11 +3,13 @@ package loop
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -19,33 +21,41 @@ const rememberFor = 90 * 24 * time.Hour
 // patience is how long after its end a run may wait for Slurm to say how it ended.
 const patience = time.Minute
 
-// learner is what the bridge keeps in mind of runs that ended. It belongs to the
-// loop.
+// learner judges the runs whose records have come, and teaches the beliefs.
 type learner struct {
+	slurm   job.Slurm
+	journal Journal
+	runs    history.Runs
+	beliefs history.Beliefs
+	card    plan.Card
+	log     *slog.Logger
+	metrics *Metrics
+	now     func() time.Time
+	wake    func()
+
 	loaded bool
-	// again holds the jobs that were requeued to run alone, fails the applications
+	// again holds the jobs that were requeued to run alone, by ref; fails the applications
 	// that have failed alone.
 	again map[string]*history.Outcome
 	fails map[string]bool
 }
 
-// remember lets the beliefs learn what is known from before.
-func (b *Bridge) remember(ctx context.Context) error {
-	all, err := b.Runs.Outcomes(ctx, b.Now().Add(-rememberFor))
+// remember teaches the beliefs what earlier outcomes say.
+func (l *learner) remember(ctx context.Context) error {
+	all, err := l.runs.Outcomes(ctx, l.now().Add(-rememberFor))
 	if err != nil {
 		return err
 	}
-	b.learned = learner{loaded: true, again: map[string]*history.Outcome{}, fails: map[string]bool{}}
-	history.Teach(b.Beliefs, all)
+	l.loaded, l.again, l.fails = true, map[string]*history.Outcome{}, map[string]bool{}
+	history.Teach(l.beliefs, all)
 	for i := range all {
-		b.noteOutcome(&all[i])
+		l.note(&all[i])
 	}
 	return nil
 }
 
-// note keeps in mind what later outcomes depend on.
-func (b *Bridge) noteOutcome(o *history.Outcome) {
-	l := &b.learned
+// note remembers what later outcomes depend on.
+func (l *learner) note(o *history.Outcome) {
 	delete(l.again, o.Ref)
 	if o.Again {
 		l.again[o.Ref] = o
@@ -55,18 +65,24 @@ func (b *Bridge) noteOutcome(o *history.Outcome) {
 	}
 }
 
-// judge looks at the runs whose records came since the last look: what they teach,
-// whether contracts were kept, and who failed for having company.
-func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
-	if b.Runs == nil || b.Beliefs == nil {
-		return nil
-	}
-	if !b.learned.loaded {
-		if err := b.remember(ctx); err != nil {
+// judging is what the runs of one tick are judged with.
+type judging struct {
+	tracker *tracker.Tracker
+	snap    *job.Snapshot
+	limit   float64 // the site's limit on slowdowns, 0 = none
+	retry   bool    // jobs that failed because of their co-runners may run again
+}
+
+// judge judges the runs whose records have come since the last poll, in their order: what
+// they teach, whether contracts were kept, and which jobs failed because of their
+// co-runners.
+func (l *learner) judge(ctx context.Context, in judging) error {
+	if !l.loaded {
+		if err := l.remember(ctx); err != nil {
 			return err
 		}
 	}
-	runs, err := b.Runs.Unjudged(ctx)
+	runs, err := l.runs.Unjudged(ctx)
 	if err != nil || len(runs) == 0 {
 		return err
 	}
@@ -74,85 +90,109 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	for i := range runs {
 		refs[i] = runs[i].Ref
 	}
-	how, err := b.Slurm.Describe(ctx, refs)
+	ended, err := l.slurm.Describe(ctx, refs)
 	if err != nil {
 		return fmt.Errorf("how jobs ended: %w", err)
 	}
-	seen := map[string]bool{}
-	for i := range snap.Jobs {
-		if j := &snap.Jobs[i]; j.State != job.Pending {
-			seen[j.Ref] = true
+	active := map[string]bool{}
+	for i := range in.snap.Jobs {
+		if j := &in.snap.Jobs[i]; j.State != job.Pending {
+			active[j.Ref] = true
 		}
 	}
 	for i := range runs {
 		r := &runs[i]
-		d := how[r.Ref]
-		switch state, active := d.State, d.State == "COMPLETING"; {
-		case active && b.Now().Sub(r.End) < patience:
-			return nil // in order: the rest waits with it
-		case seen[r.Ref] && state != "RUNNING" && b.Now().Sub(r.End) < patience:
-			// It has ended since this look: the next one knows how far it came.
-			b.Wake()
-			return nil
-		case active, state == "PENDING", state == "RUNNING", state == "CONFIGURING":
-			d.State = "REQUEUED"
+		how, known := l.howEnded(r, ended[r.Ref], active[r.Ref])
+		if !known {
+			return nil // the runs after it wait with it
 		}
-		if err := b.settle(ctx, snap, r, d); err != nil {
+		if err := l.settle(ctx, in, r, how); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// howEnded is how a run's job ended. false: Slurm is expected to say soon. active says that
+// the poll showed the job running.
+func (l *learner) howEnded(r *history.Run, how job.Description, active bool) (job.Description, bool) {
+	recent := l.now().Sub(r.End) < patience
+	switch how.State {
+	case "COMPLETING":
+		if recent {
+			return how, false
+		}
+	case "PENDING", "RUNNING", "CONFIGURING":
+		if active && recent && how.State != "RUNNING" {
+			l.wake()
+			return how, false
+		}
+	default:
+		if active && recent {
+			l.wake() // it has ended since the poll: the next one knows how far it came
+			return how, false
+		}
+		return how, true
+	}
+	how.State = "REQUEUED"
+	return how, true
+}
+
 // settle judges one run and does what follows from it.
-func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
-	ending := b.tracker.Endings[r.Ref]
+func (l *learner) settle(ctx context.Context, in judging, r *history.Run, how job.Description) error {
+	ending := in.tracker.Endings[r.Ref]
+	before := l.again[r.Ref]
 	j := &history.Judgement{
-		Run: r, How: how, Spec: b.spec(snap, r.Node), Limit: b.Planner.Decider.Guard.MaxSlowdown,
-		Alone: b.learned.again[r.Ref] != nil, FailsAlone: b.learned.fails[r.App],
+		Run: r, How: how, Spec: l.spec(in.snap, r.Node), Limit: in.limit, Alone: before != nil, FailsAlone: l.fails[r.App],
 	}
 	if ending != nil {
 		j.Ending, j.Member = ending.Ending, ending.Member
 	}
-	o := j.Judge(b.Beliefs)
-	// Those that waited for its end have seen it fail: a second run comes too late for
-	// them, or at the same time as they.
-	o.Again = o.Suspect != "" && how.Requeue && b.RetryAlone && b.Mode == job.Active &&
-		ending != nil && ending.Member != nil && !ending.Member.Awaited && b.learned.again[r.Ref] == nil
+	o := j.Judge(l.beliefs)
+	// Jobs that waited for its end have seen it fail: a second run comes too late for them,
+	// or at the same time.
+	o.Again = o.Suspect != "" && how.Requeue && in.retry && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
 	if o.Cleared {
-		b.learned.again[r.Ref].Forgive(b.Beliefs)
+		before.Forgive(l.beliefs)
 	}
-	if err := b.Runs.Keep(ctx, &o); err != nil {
+	if err := l.runs.Keep(ctx, &o); err != nil {
 		return err
 	}
-	o.Teach(b.Beliefs)
-	b.noteOutcome(&o)
-	b.Metrics.outcome(&o)
+	o.Teach(l.beliefs)
+	l.note(&o)
+	l.metrics.outcome(&o)
 	if o.Again {
-		b.runAlone(ctx, ending, &o)
+		l.runAlone(ctx, in.tracker, ending, &o)
 	}
-	delete(b.tracker.Endings, r.Ref)
-	if r.MPSFault {
-		for _, gpu := range r.GPUs {
-			b.tracker.Faulted[job.GPUAddr{Node: r.Node, GPU: gpu}] = true // the next poll drops it where no job is left
-			b.Log.Warn("MPS server failed: no job joins its GPU until it is renewed", "node", r.Node, "gpu", gpu, "job", r.Ref)
-		}
-	}
-	switch {
-	case o.Suspect != "":
-		b.Log.Warn("job failed beside others", "job", o.Ref, "beside", strings.Join(o.With, ","), "why", o.Suspect, "again", o.Again)
-	case o.Broken:
-		b.Log.Warn("job slowed by more than its contract", "job", o.Ref, "beside", strings.Join(o.With, ","),
-			"slowdown", o.Slowdown, "contract", o.Contract, "predicted", o.Predicted)
-	}
+	delete(in.tracker.Endings, r.Ref)
+	l.report(in.tracker, r, &o)
 	return nil
 }
 
+// report logs what is wrong with a run, and closes the GPUs whose MPS server failed to new
+// jobs; the next poll opens those on which no job is left.
+func (l *learner) report(t *tracker.Tracker, r *history.Run, o *history.Outcome) {
+	if r.MPSFault {
+		for _, gpu := range r.GPUs {
+			t.Faulted[job.GPUAddr{Node: r.Node, GPU: gpu}] = true
+			l.log.Warn("MPS server failed: no job joins its GPU until it is renewed", "node", r.Node, "gpu", gpu, "job", r.Ref)
+		}
+	}
+	with := strings.Join(o.With, ",")
+	switch {
+	case o.Suspect != "":
+		l.log.Warn("job failed beside others", "job", o.Ref, "beside", with, "why", o.Suspect, "again", o.Again)
+	case o.Broken:
+		l.log.Warn("job slowed by more than its contract", "job", o.Ref, "beside", with,
+			"slowdown", o.Slowdown, "contract", o.Contract, "predicted", o.Predicted)
+	}
+}
+
 // spec is the card of a node as the settings describe it.
-func (b *Bridge) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
+func (l *learner) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
 	for i := range snap.Nodes {
-		if snap.Nodes[i].Name == node && b.Card != nil {
-			if spec, ok := b.Card(snap.Nodes[i].GPUType); ok {
+		if snap.Nodes[i].Name == node && l.card != nil {
+			if spec, ok := l.card(snap.Nodes[i].GPUType); ok {
 				return spec
 			}
 		}
@@ -160,29 +200,29 @@ func (b *Bridge) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
 	return rlcore.GPUSpec{}
 }
 
-// runAlone requeues a job that failed for having company. What it asked for at
-// first is given back to it like to any other member; until a look shows that, it
-// is one of a group again.
-func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outcome) {
-	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
-		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
-		o.Again = false
-		delete(b.learned.again, o.Ref)
-		if err := b.Runs.Keep(ctx, o); err != nil {
-			b.Log.Error("journal", "err", err)
+// runAlone requeues a job that failed because of its co-runners. Until a poll shows that it
+// has back what it asked for at first, it is the member of a group again.
+func (l *learner) runAlone(ctx context.Context, t *tracker.Tracker, e *tracker.Ended, o *history.Outcome) {
+	logged := func(err error) {
+		if err != nil {
+			l.log.Error("journal", "err", err)
 		}
+	}
+	if err := l.slurm.Requeue(ctx, o.Ref); err != nil {
+		l.log.Warn("job can't be run again", "job", o.Ref, "err", err)
+		o.Again = false
+		delete(l.again, o.Ref)
+		logged(l.runs.Keep(ctx, o))
 		return
 	}
 	m := *e.Member
 	m.State, m.Cause, m.Tries, m.Alone = job.MemberRestoring, job.Cause{Kind: job.CauseRunAlone}, 0, true
 	g := &job.Group{
-		ID: b.tracker.NewID(), Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
-		Members: []job.Member{m}, Decided: b.Now(), Policy: "again",
+		ID: t.NewID(), Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
+		Members: []job.Member{m}, Decided: l.now(), Policy: "again",
 	}
-	b.tracker.Groups[g.ID] = g
-	b.tracker.Unmanaged[o.Ref] = m.Cause.String()
-	if err := b.Journal.SaveGroup(ctx, g); err != nil {
-		b.Log.Error("journal", "err", err)
-	}
-	b.Wake()
+	t.Groups[g.ID] = g
+	t.Unmanaged[o.Ref] = m.Cause.String()
+	logged(l.journal.SaveGroup(ctx, g))
+	l.wake()
 }

@@ -93,6 +93,9 @@ func (b *Bridge) init() {
 			b.Log = slog.New(slog.DiscardHandler)
 		}
 		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]job.App{}}
+		b.learned = learner{
+			slurm: b.Slurm, journal: b.Journal, runs: b.Runs, beliefs: b.Beliefs, card: b.Card, log: b.Log, metrics: b.Metrics, now: b.Now, wake: b.Wake,
+		}
 		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
 	})
 }
@@ -227,7 +230,7 @@ func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 		return nil, err
 	}
 	if b.Runs != nil && b.Beliefs != nil {
-		if err := b.remember(ctx); err != nil {
+		if err := b.learned.remember(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -303,6 +306,16 @@ func (b *Bridge) lease() time.Duration {
 		return 0
 	}
 	return b.Gate.Left()
+}
+
+// judge judges the runs whose records have come; a bridge that doesn't learn has none.
+func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
+	if b.Runs == nil || b.Beliefs == nil {
+		return nil
+	}
+	return b.learned.judge(ctx, judging{
+		tracker: b.tracker, snap: snap, limit: b.Planner.Decider.Guard.MaxSlowdown, retry: b.RetryAlone && b.Mode == job.Active,
+	})
 }
 
 // nameTasks writes down the array tasks that have started since the last poll.
