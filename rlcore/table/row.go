@@ -172,6 +172,7 @@ func (r *Row) OneOf(col string, known []string) string {
 	return s
 }
 
+// MustKnow notes an error where known is not empty and lacks the application.
 func (r *Row) MustKnow(col, app string, known []string) {
 	if r.err != nil || len(known) == 0 || slices.Contains(known, app) {
 		return

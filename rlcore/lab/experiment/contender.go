@@ -53,9 +53,11 @@ func Names() []string { return rlcore.PolicyNames(rlcore.Contenders()) }
 // Clairvoyant is the bound's name in tables.
 const Clairvoyant = "clairvoyant"
 
-// Fifo gives each job a GPU of its own, which replays compare with; Exclusive is the
-// same under the name that the daemon's settings give it.
-const Fifo, Exclusive = "fifo", "exclusive"
+// Fifo gives each job a GPU of its own; replays compare with it.
+const Fifo = "fifo"
+
+// Exclusive is Fifo under the name that the daemon's settings give it.
+const Exclusive = "exclusive"
 
 // Effort is how long learners may take.
 type Effort struct {
