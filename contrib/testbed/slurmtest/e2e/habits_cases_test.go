@@ -110,7 +110,7 @@ func exclusive(h *habit) {
 	a := h.sub(3)
 	own := h.sub(1, "--exclusive")
 	c := h.sub(1)
-	h.until(10*time.Second, "let go", own, letGo)
+	h.until(20*time.Second, "let go", own, letGo)
 	for _, id := range []string{a, own, c} {
 		h.state(30*time.Second, id, "COMPLETED")
 	}
