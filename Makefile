@@ -21,6 +21,7 @@ GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version
 # End-to-end tests wait most of the time: more of them at once than there are cores.
 TEST    := $(GO) test -count=1 -p 2 -parallel 8
 PKGS    ?= ./...
+E2E_LAST := awk '/e2e$$/ {e2e = $$0; next} {print} END {print e2e}'
 NVMLSIM := contrib/testbed/gpusim/nvmlsim
 TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
@@ -74,7 +75,7 @@ compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis
 
 test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
 	@$(QUIETLY) 'vetting (two minutes the first time)' $(GO) vet $(PKGS)
-	@$(TEST) -timeout 20m $(TESTFLAGS) $(PKGS)
+	@$(TEST) -timeout 20m $(TESTFLAGS) $$($(GO) list $(PKGS) | $(E2E_LAST))
 
 # Debian 13's Slurm, in a folder of its own; made once.
 ROOT13  ?= $(CURDIR)/.cache/trixie
