@@ -16,7 +16,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 )
 
 //go:embed page.html

@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 )
 
 // view is what the template shows.

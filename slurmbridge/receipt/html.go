@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 )
 
 //go:embed receipt.html
