@@ -111,7 +111,7 @@ func (a *app) profile() *rlcore.Profile {
 		for t := 0.5; t < ph.seconds; t++ {
 			p.Series = append(p.Series, rlcore.Use{
 				GPU: ph.gpu, MemMiB: ph.from + (ph.to-ph.from)*t/ph.seconds,
-				// SM activity: nobody publishes it for these; a busy GPU is assumed
+				// SM activity: no source publishes it for these; a busy GPU is assumed
 				// to have most of its SMs busy.
 				Core: 0.85 * ph.gpu, PCIeMBps: ph.pcie,
 			})

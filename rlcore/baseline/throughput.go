@@ -83,7 +83,7 @@ func (t *Throughput) value(w *rlcore.Window, c rlcore.Combo) float64 {
 		return 0
 	}
 	if !known || n == 1 {
-		// Alone: one unit of work a second, and nobody else could be let in.
+		// Alone: one unit of work a second, and no other job could join.
 		return 1
 	}
 	if cap(t.pred) < n {

@@ -109,7 +109,7 @@ type Report struct {
 	HandsOff  map[string]string `json:"left_to_slurm,omitempty"`
 }
 
-// GPU is one GPU and who is on it.
+// GPU is one GPU and the jobs on it.
 type GPU struct {
 	Node string `json:"node"`
 	GPU  int    `json:"gpu"`
@@ -255,6 +255,6 @@ func reply(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	// The reader may be gone; there is nobody left to tell.
+	// The reader may be gone: there is nowhere to report the error.
 	_ = enc.Encode(v)
 }

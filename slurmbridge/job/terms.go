@@ -24,7 +24,7 @@ func (t *Terms) None() bool {
 }
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
-// commas or semicolons; words that are no terms of ours are somebody else's and
+// commas or semicolons; other words belong to other tools and
 // are passed over.
 func ParseTerms(comment string) Terms {
 	var t Terms

@@ -15,7 +15,7 @@ import (
 // The gate is a job that never runs. It becomes eligible when the lease ends and
 // has a deadline so soon after that its time limit doesn't fit before it: the
 // first scheduling cycle that looks at it ends it as DEADLINE, and whatever
-// depends on after:GATE is free. Nobody has to be there for that.
+// depends on after:GATE is free. The bridge need not be there for that.
 //
 // The cycles that look at it are backfill's (bf_interval, 30 s by default, if
 // anything changed since the last) and the periodic full one (sched_interval, 60 s

@@ -82,7 +82,7 @@ func (w *World) tools() dqn.Tools {
 	return dqn.Tools{Guard: &g, Predictor: m}
 }
 
-// bare makes the guard of those who bring their own idea of what fits. Who may not
+// bare makes the guard of policies with their own idea of what fits. Jobs that may not
 // meet at all may not meet under them either.
 func (w *World) bare() *rlcore.Guard {
 	g := sim.Bare()
@@ -175,7 +175,7 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 	switch {
 	case c.alone:
 		// The whole queue is in sight, as far as a window goes: looking is cheap
-		// for those who never combine.
+		// for policies that never combine.
 		d.Guard = sim.Bare()
 		d.Guard.MaxMembers = 1
 		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow

@@ -18,13 +18,13 @@ import (
 )
 
 // Trace is a site's past: its jobs, what their applications use alone, and, where
-// somebody measured them, the slowdowns of pairs.
+// they were measured, the slowdowns of pairs.
 type Trace struct {
 	Jobs     []trace.Job
 	Profiles []*rlcore.Profile
 	// Pairs are measured slowdowns. When there are any they are the truth: a pair
 	// that wasn't measured in both directions may not meet, and neither may three,
-	// which nobody measured.
+	// which was not measured.
 	Pairs []trace.Pair
 	GPUs  []rlcore.GPUSpec
 	Law   *contention.Law // how sharers slow each other where Pairs doesn't say; nil = MPS

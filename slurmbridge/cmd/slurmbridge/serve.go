@@ -122,7 +122,7 @@ func logger(s *shared, cfg *config.Config) *slog.Logger {
 	return slog.New(slog.NewTextHandler(s.ErrOut, opts))
 }
 
-// notify tells systemd; without systemd nobody listens.
+// notify reports to systemd, where it runs.
 func notify(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Debug("sd_notify", "err", err)

@@ -93,7 +93,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	return v, nil
 }
 
-// close ends what the service has for itself; other (nil = nobody) goes on with
+// close ends what the service has for itself; other (nil = none) goes on with
 // the rest.
 func (v *service) close(other *service) {
 	if v.listener != nil && (other == nil || other.listener != v.listener) {
@@ -137,7 +137,7 @@ func duplicate(l net.Listener) (net.Listener, error) {
 func (v *service) run(ctx context.Context) error {
 	b := v.wired.bridge
 	if b.Mode == job.Shadow {
-		// A gate file left by an active daemon would gate jobs nobody looks after.
+		// A gate file left by an active daemon would gate jobs that no bridge releases.
 		if err := loop.RemoveGateFile(v.cfg.GateFile); err != nil {
 			v.log.Warn("gate file", "err", err)
 		}

@@ -167,7 +167,7 @@ func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, scri
 	return job.App{Key: a.Key, Profile: p}, err
 }
 
-// recordUsers returns who may send records: root, the bridge's own user and those
+// recordUsers returns the users that may send records: root, the bridge's own user and those
 // of record_users.
 func recordUsers(cfg *config.Config) ([]uint32, error) {
 	allowed := []uint32{0, uint32(os.Geteuid())}
