@@ -51,6 +51,25 @@ type Judgement struct {
 
 // Judge concludes what a run means. It changes nothing.
 func (j *Judgement) Judge(b Beliefs) Outcome {
+	o := j.outcome()
+	r := j.Run
+	switch {
+	case Failed(j.How.State):
+		j.blame(&o)
+	case !ranToEnd(j.How.State):
+		// A time limit that strikes is the application's way to end, for some.
+		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Complete
+	case j.How.State == "" && r.Profile != nil && r.DurationS() < r.Profile.DurationS/2:
+		// Slurm has forgotten it, and it may well have failed.
+	default:
+		o.Learned = !o.Shared() && r.Complete
+		j.measure(&o, b)
+	}
+	return o
+}
+
+// outcome is what the run says before it is judged.
+func (j *Judgement) outcome() Outcome {
 	r := j.Run
 	o := Outcome{
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, App: r.App, Node: r.Node,
@@ -69,43 +88,39 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	if r.Profile != nil {
 		o.SoloS = r.Profile.DurationS
 	}
-	if Failed(j.How.State) {
-		switch {
-		case o.Shared():
-			o.Suspect = j.suspect()
-			for _, c := range r.CoRunners {
-				if o.Suspect != "" && c.AtEnd && c.App != "" {
-					o.Blamed = append(o.Blamed, c.App)
-				}
-			}
-		case j.Alone:
-			o.Cleared = true
-		}
-		return o
-	}
-	if !ranToEnd(j.How.State) {
-		// A time limit that strikes is the application's way to end, for some.
-		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Complete
-		return o
-	}
-	if j.How.State == "" && r.Profile != nil && r.DurationS() < r.Profile.DurationS/2 {
-		return o // it may well have failed
-	}
+	return o
+}
+
+// blame says whether the co-runners of a failed run are suspected, or cleared.
+func (j *Judgement) blame(o *Outcome) {
 	if !o.Shared() {
-		o.Learned = r.Complete
+		o.Cleared = j.Alone
+		return
 	}
+	if o.Suspect = j.suspect(); o.Suspect == "" {
+		return
+	}
+	for _, c := range j.Run.CoRunners {
+		if c.AtEnd && c.App != "" {
+			o.Blamed = append(o.Blamed, c.App)
+		}
+	}
+}
+
+// measure compares a run that came to its end with the solo time.
+func (j *Judgement) measure(o *Outcome, b Beliefs) {
+	r := j.Run
 	if r.Profile == nil || !(o.SoloS > 0) {
-		return o
+		return
 	}
 	o.Slowdown = r.DurationS() / o.SoloS
 	if !o.Shared() || o.SoloS < shortest {
-		return o
+		return
 	}
 	if j.How.State != "" {
 		o.Lesson = j.lesson(b)
 	}
 	o.Broken = o.Contract > 0 && r.DurationS() > o.Contract*o.SoloS+r.Profile.DurationSD
-	return o
 }
 
 // suspect says why sharing may be the reason for a failure, "" = it isn't. The application has ended well

@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -34,15 +35,7 @@ type identifier struct {
 func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
-	seen := make(map[string]bool, len(jobs))
-	for i := range jobs {
-		seen[jobs[i].Ref] = true
-	}
-	for ref := range d.byRef {
-		if !seen[ref] {
-			delete(d.byRef, ref)
-		}
-	}
+	d.forget(jobs)
 	arrays := map[int64]job.App{} // the tasks of an array have one script
 	seats := in.Tracker.Seats()
 	lookups := d.lookups(in)
@@ -52,10 +45,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		if !t.None() {
 			in.Terms[j.Ref] = t
 		}
-		if j.Request.Kind == job.WholeGPU || j.Request.Kind == job.NoGPU {
-			continue
-		}
-		if j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
+		if !sharer(j) || j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
 			continue
 		}
 		app, known := d.byRef[j.Ref]
@@ -74,6 +64,18 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		}
 		in.Apps[j.Ref] = app
 	}
+}
+
+// sharer reports whether a job asks for a shared GPU.
+func sharer(j *job.Job) bool { return j.Request.Kind == job.Shares || j.Request.Kind == job.SharedGPU }
+
+// forget drops the jobs that are gone.
+func (d *identifier) forget(jobs []job.Job) {
+	seen := make(map[string]bool, len(jobs))
+	for i := range jobs {
+		seen[jobs[i].Ref] = true
+	}
+	maps.DeleteFunc(d.byRef, func(ref string, _ job.App) bool { return !seen[ref] })
 }
 
 // lookups bounds how many unknown jobs a tick looks up.
