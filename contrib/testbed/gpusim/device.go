@@ -39,18 +39,12 @@ func (d *Device) ModelName() string { return cString(d.rec.Model[:]) }
 // Minor returns N of /dev/nvidiaN.
 func (d *Device) Minor() int { return int(d.rec.Minor) }
 
-// MemMiB returns the card's memory, MiB.
-func (d *Device) MemMiB() float64 { return d.rec.MemTotal }
-
 // SameUser reports whether MPS is as before Volta: a fault or a second user
 // concerns all clients.
 func (d *Device) SameUser() bool { return d.rec.SameUser != 0 }
 
 // MaxClients returns how many MPS clients the card serves at a time.
 func (d *Device) MaxClients() int { return int(d.rec.MaxClients) }
-
-// ContextMiB returns what an MPS server takes for itself, MiB.
-func (d *Device) ContextMiB() float64 { return d.rec.MemContext }
 
 // update advances the device to now, drops dead processes, runs f and keeps the
 // outcome; after an error from f nothing is kept.
