@@ -34,15 +34,45 @@ func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	return open(ctx, path, log)
 }
 
-// corrupt tells a damaged file from one that can't be reached.
-func corrupt(err error) bool {
+// The primary result codes of SQLite that are told apart.
+const (
+	sqliteBusy    = 5
+	sqliteCorrupt = 11
+	sqliteNotADB  = 26
+)
+
+// result is SQLite's primary result code of an error, 0 = it is none of SQLite's.
+func result(err error) int {
 	var coded interface{ Code() int }
 	if !errors.As(err, &coded) {
-		return false
+		return 0
 	}
-	const sqliteCorrupt, sqliteNotADB = 11, 26
-	primary := coded.Code() & 0xff // the rest is the extended code
-	return primary == sqliteCorrupt || primary == sqliteNotADB
+	return coded.Code() & 0xff // the rest is the extended code
+}
+
+// corrupt tells a damaged file from one that can't be reached.
+func corrupt(err error) bool {
+	code := result(err)
+	return code == sqliteCorrupt || code == sqliteNotADB
+}
+
+// busyFor is how long other processes may keep a file locked that is opened.
+const busyFor = 5 * time.Second
+
+// whileBusy calls f until no other process keeps the file locked. SQLite's own wait, its
+// busy_timeout, doesn't cover the change of the journal mode.
+func whileBusy(ctx context.Context, f func() error) error {
+	for began := time.Now(); ; {
+		err := f()
+		if result(err) != sqliteBusy || time.Since(began) > busyFor {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
@@ -59,7 +89,7 @@ func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
-	if err := prepare(ctx, db, path, log); err != nil {
+	if err := whileBusy(ctx, func() error { return prepare(ctx, db, path, log) }); err != nil {
 		db.Close()
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
