@@ -132,9 +132,20 @@ func (h *habit) end() {
 	}
 }
 
+// patience stretches how long a case waits: all cases share one bridge and are there at once,
+// and where the machine is busy a round of the bridge takes seconds.
+const patience = 3
+
+// state fails the case unless the job gets into one of the states in time.
+func (h *habit) state(d time.Duration, id string, states ...string) {
+	h.t.Helper()
+	h.rig.state(patience*d, id, states...)
+}
+
 // until waits for a job to look so.
 func (h *habit) until(d time.Duration, what, id string, ok func(f map[string]string) bool) {
 	h.t.Helper()
+	d *= patience
 	var f map[string]string
 	if !slurmtest.Wait(context.Background(), d, func() bool { f = h.job(id); return ok(f) }) {
 		h.t.Fatalf("job %s is not %s after %v: %v", id, what, d, f)
