@@ -2,6 +2,7 @@ package job
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -69,8 +70,9 @@ func (s MemberState) Pending() bool {
 	return s == MemberPrepared || s == MemberWaiting || s == MemberHandingBack
 }
 
-// Ran reports whether the member was seen running.
-func (m *Member) Ran() bool { return !m.Start.IsZero() }
+// Ran reports whether the member was seen running. A journal may hold one that runs without
+// a start.
+func (m *Member) Ran() bool { return m.State == MemberRunning || !m.Start.IsZero() }
 
 // CauseKind is why a member is restored.
 type CauseKind string
@@ -156,6 +158,9 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	*m = Member(w.plainMember)
 	switch {
 	case m.State != "":
+		if !m.State.Final() && !m.State.Pending() && m.State != MemberRunning && m.State != MemberRestoring {
+			return fmt.Errorf("job %s: unknown state %q of a member", m.Ref, m.State)
+		}
 	case w.Gone != "":
 		m.State = MemberState(w.Gone)
 	case w.Undo != "":

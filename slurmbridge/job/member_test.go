@@ -15,7 +15,8 @@ func TestMembersOfOlderJournalsGetTheirState(t *testing.T) {
 		`{"ref":"1","gone":"moved"}`:                                                        MemberMoved,
 		`{"ref":"1","undo":"it is held","tries":1}`:                                         MemberRestoring,
 		`{"ref":"1","ran":true,"start":"2026-01-01T00:00:00Z","undo":"requeued","tries":2}`: MemberRestoring,
-		`{"ref":"1"}`: MemberWaiting, // of a group that is released
+		`{"ref":"1"}`:            MemberWaiting, // of a group that is released
+		`{"ref":"1","ran":true}`: MemberRunning,
 	} {
 		g := Group{State: Released, Members: make([]Member, 1)}
 		if err := json.Unmarshal([]byte(stored), &g.Members[0]); err != nil {
@@ -51,5 +52,11 @@ func TestReadersOfTheAPIStillFindWhatMembersHadBeforeTheyHadAState(t *testing.T)
 		if err := json.Unmarshal(b, &back); err != nil || back != c.m {
 			t.Errorf("%+v became %+v, %v", c.m, back, err)
 		}
+	}
+}
+
+func TestAMemberInAnUnknownStateIsAnError(t *testing.T) {
+	if err := json.Unmarshal([]byte(`{"ref":"1","state":"waitimg"}`), new(Member)); err == nil || !strings.Contains(err.Error(), "waitimg") {
+		t.Errorf("%v", err)
 	}
 }

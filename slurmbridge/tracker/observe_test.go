@@ -106,3 +106,14 @@ func drawPoll(t *rapid.T, at time.Time) *job.Snapshot {
 	}
 	return s
 }
+
+// A journal may say of a member that it runs, and not since when.
+func TestAMemberThatRanWithoutAStartHasEnded(t *testing.T) {
+	tr := tracker.New()
+	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Members: []job.Member{{Ref: "1", State: job.MemberRunning}}}
+	tr.Groups[1] = g
+	tr.Observe(&job.Snapshot{At: time.Unix(1e9, 0)}, "7")
+	if g.Members[0].State != job.MemberEnded || g.State != job.Done {
+		t.Errorf("%s, the group %s", g.Members[0].State, g.State)
+	}
+}
