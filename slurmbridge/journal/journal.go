@@ -64,7 +64,7 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 		g := new(job.Group)
 		t.Groups[id], j.groups[id] = g, body
 		if err := json.Unmarshal([]byte(body), g); err != nil {
-			return err
+			return fmt.Errorf("group %d: %w", id, err)
 		}
 		g.FillStates()
 		return nil
