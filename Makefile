@@ -21,6 +21,7 @@ GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version
 # End-to-end tests wait most of the time: more of them at once than there are cores.
 TEST    := $(GO) test -count=1 -p 2 -parallel 8
 PKGS    ?= ./...
+# The end-to-end tests come last: they wait for daemons, and little computes next to them.
 E2E_LAST := awk '/e2e$$/ {e2e = $$0; next} {print} END {print e2e}'
 NVMLSIM := contrib/testbed/gpusim/nvmlsim
 TOOLS   := $(CURDIR)/build/tools

@@ -5,6 +5,7 @@ package slurm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -77,7 +78,7 @@ func (c *Client) Open() error {
 	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
 		switch {
 		case len(c.Prefix) > 0:
-			c.progs[prog] = filepath.Join("/", orElse(c.Bin, "/usr/bin"), prog)
+			c.progs[prog] = filepath.Join("/", cmp.Or(c.Bin, "/usr/bin"), prog)
 		case c.Bin != "":
 			c.progs[prog] = filepath.Join(c.Bin, prog)
 			if _, err := os.Stat(c.progs[prog]); err != nil {
@@ -94,13 +95,6 @@ func (c *Client) Open() error {
 		}
 	}
 	return nil
-}
-
-func orElse(s, def string) string {
-	if s == "" {
-		return def
-	}
-	return s
 }
 
 func (c *Client) timeout() time.Duration {
