@@ -30,9 +30,12 @@ type Job struct {
 	User    string
 	Profile *Profile // nil = unknown application: it first runs alone
 	SubmitS float64  // s on State.NowS's clock
-	// LimitS is the job's time limit, s; an unknown job is assumed to run so long.
-	// 0 = none.
+	// LimitS is the job's time limit, s: its run is ended then. An unknown job is
+	// assumed to run so long. 0 = none.
 	LimitS float64
+	// DeadlineS is the latest end that the job's owner allows (Slurm's --deadline), s on
+	// State.NowS's clock; 0 = none.
+	DeadlineS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
 	// NoShare: the job must have the GPU alone.

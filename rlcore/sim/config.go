@@ -117,6 +117,11 @@ func (cfg *Config) admit(j Arrival) (Arrival, error) {
 	if !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) {
 		return j, fmt.Errorf("it arrives at %v s", j.SubmitS)
 	}
+	for _, x := range []float64{j.LimitS, j.DeadlineS} {
+		if !(x >= 0) || math.IsInf(x, 0) {
+			return j, fmt.Errorf("its limit is %v s, its deadline %v s", j.LimitS, j.DeadlineS)
+		}
+	}
 	for _, g := range j.GPUs {
 		if g < 0 || g >= len(cfg.GPUs) {
 			return j, fmt.Errorf("there is no GPU %d", g)

@@ -26,6 +26,8 @@ func TestBadConfig(t *testing.T) {
 		"too large there":  {func(c *Config) { c.GPUs[1].MemMiB, c.Jobs[1].GPUs = 100, []int{1} }, "job 1: it needs 500 MiB"},
 		"GPU out of range": {func(c *Config) { c.Jobs[0].GPUs = []int{0, 2} }, "job 0: there is no GPU 2"},
 		"arrives at NaN":   {func(c *Config) { c.Jobs[0].SubmitS = math.NaN() }, "job 0: it arrives at NaN s"},
+		"negative limit":   {func(c *Config) { c.Jobs[1].LimitS = -1 }, "job 1: its limit is -1 s"},
+		"deadline NaN":     {func(c *Config) { c.Jobs[1].DeadlineS = math.NaN() }, "job 1: its limit is 0 s, its deadline NaN s"},
 		"arrives before":   {func(c *Config) { c.Jobs[0].SubmitS = -1 }, "job 0: it arrives at -1 s"},
 	} {
 		cfg := config(2, constant("a", 10, .5, 500), constant("b", 10, .5, 500))

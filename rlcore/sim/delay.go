@@ -5,6 +5,9 @@ import "slices"
 // rounding is by how much sums of times may fall short, s.
 const rounding = 1e-6
 
+// sumError is by how much sums of times may be off, as a part of the time.
+const sumError = 1e-12
+
 // advance moves the clock to t.
 func (s *Sim) advance(t float64) {
 	dt := t - s.now

@@ -23,6 +23,7 @@ type member struct {
 	slow    float64 // true slowdown at this instant
 	estSlow float64 // slowdown as the Predictor has it
 	startS  float64
+	latestS float64 // when its limit or deadline ends it; +Inf = never
 }
 
 func (m *member) segment() *segment { return &m.segs[m.seg] }
@@ -33,7 +34,7 @@ type device struct {
 	spec     rlcore.GPUSpec
 	members  []member
 	atS      float64
-	nextS    float64             // when the next segment ends at the present speeds
+	nextS    float64             // when the next segment or job's time ends, at the present speeds
 	workS    float64             // solo work done so far, s
 	busy     float64             // fraction of time a kernel runs, at this instant
 	mem      float64             // MiB held at this instant
@@ -58,6 +59,7 @@ type scratch struct {
 	idle     []int
 	at       []float64
 	passed   []int
+	expired  []int
 }
 
 // marks returns n false values.
@@ -119,8 +121,9 @@ func (s *Sim) sync(g int) {
 	}
 }
 
-// endSegment ends the first segment of device g that ends now.
-func (s *Sim) endSegment(g int) {
+// endNext ends what ends now on device g: a segment, or a job at its limit or deadline. A
+// job that is done at that moment has completed.
+func (s *Sim) endNext(g int) {
 	s.sync(g)
 	d := &s.devs[g]
 	k, least := -1, math.Inf(1)
@@ -129,6 +132,10 @@ func (s *Sim) endSegment(g int) {
 		if left := (m.segment().until - m.done) * m.slow; left < least {
 			k, least = i, left
 		}
+	}
+	if late := d.overrun(s.now); late >= 0 && least > s.now*sumError {
+		s.kill(g, late)
+		return
 	}
 	m := &d.members[k]
 	m.done = m.segment().until // without the sums' rounding
@@ -184,7 +191,7 @@ func (s *Sim) update(g int, busy float64) {
 	d.nextS = math.Inf(1)
 	for i := range d.members {
 		m := &d.members[i]
-		d.nextS = min(d.nextS, s.now+max(0, m.segment().until-m.done)*m.slow)
+		d.nextS = min(d.nextS, m.latestS, s.now+max(0, m.segment().until-m.done)*m.slow)
 	}
 	s.sample(busy-d.busy, (mem-d.mem)/d.spec.MemMiB, len(d.members)-d.counted)
 	d.busy, d.mem, d.counted = busy, mem, len(d.members)

@@ -60,6 +60,13 @@ func anySite(t *rapid.T) Config {
 		if rapid.IntRange(0, 5).Draw(t, "choosy") == 5 {
 			j.GPUs = []int{rapid.IntRange(0, len(cfg.GPUs)-1).Draw(t, "GPU")}
 		}
+		if rapid.Bool().Draw(t, "limited") {
+			p := j.Truth
+			if p == nil {
+				p = j.Profile
+			}
+			j.LimitS = p.DurationS * rapid.SampledFrom([]float64{.3, 1, 1.1, 2, 50}).Draw(t, "limit")
+		}
 		cfg.Jobs = append(cfg.Jobs, j)
 	}
 	switch rapid.IntRange(0, 2).Draw(t, "arrivals") {
@@ -69,6 +76,11 @@ func anySite(t *rapid.T) Config {
 	case 2: // a trace needn't be in order
 		for i := range cfg.Jobs {
 			cfg.Jobs[i].SubmitS = float64(rapid.IntRange(0, 40).Draw(t, "submit"))
+		}
+	}
+	for i := range cfg.Jobs {
+		if rapid.IntRange(0, 3).Draw(t, "promised") == 3 {
+			cfg.Jobs[i].DeadlineS = cfg.Jobs[i].SubmitS + rapid.SampledFrom([]float64{.1, 10, 100}).Draw(t, "deadline")
 		}
 	}
 	if rapid.Bool().Draw(t, "believes") {
@@ -104,6 +116,25 @@ func anyPolicy(t *rapid.T) rlcore.Policy {
 
 func overlap(a, b *Outcome) bool {
 	return a.GPU == b.GPU && a.StartS < b.EndS-1e-9 && b.StartS < a.EndS-1e-9
+}
+
+// checkEnd checks how a job ended.
+func checkEnd(t *rapid.T, j *Arrival, o *Outcome) {
+	const tiny = 1e-6
+	at, why := latestEnd(&j.Job, o.StartS)
+	switch {
+	case o.GPU < 0:
+		if o.Ended != AtDeadline || o.EndS < latestStart(&j.Job) || o.StartS != o.EndS || o.Slowdown != 0 {
+			t.Errorf("%+v never ran, with a limit of %v s and a deadline at %v s", *o, j.LimitS, j.DeadlineS)
+		}
+	case o.StartS > latestStart(&j.Job)+tiny || o.EndS > at+tiny:
+		t.Errorf("%+v with a limit of %v s and a deadline at %v s", *o, j.LimitS, j.DeadlineS)
+	case o.Ended != Completed && (o.Ended != why || math.Abs(o.EndS-at) > tiny):
+		t.Errorf("%+v, but at %v s it ended %v", *o, at, why)
+	}
+	if o.Harmed != (o.Ended == AtLimit && o.SoloS < j.LimitS) {
+		t.Errorf("%+v with a limit of %v s", *o, j.LimitS)
+	}
 }
 
 // What holds for any site, jobs and policy.
@@ -148,17 +179,35 @@ func TestAnySite(t *testing.T) {
 		if len(r.Jobs) != len(cfg.Jobs) {
 			t.Fatalf("%d of %d jobs ended", len(r.Jobs), len(cfg.Jobs))
 		}
-		failures, solo, work := 0, 0.0, 0.0
+		failures, timedOut, harmed, late, solo, work := 0, 0, 0, 0, 0.0, 0.0
 		first, last := math.Inf(1), 0.0
 		for i := range r.Jobs {
 			o, j := &r.Jobs[i], &cfg.Jobs[i]
 			failures += o.Failures
-			solo += o.SoloS
+			if o.Ended == Completed {
+				solo += o.SoloS
+			}
+			switch o.Ended {
+			case AtLimit:
+				timedOut++
+			case AtDeadline:
+				late++
+			}
+			if o.Harmed {
+				harmed++
+			}
+			checkEnd(t, j, o)
 			first, last = min(first, j.SubmitS), max(last, o.EndS)
-			if o.ID != j.ID || o.StartS < j.SubmitS || !j.MayUse(o.GPU) {
+			if o.ID != j.ID || o.StartS < j.SubmitS {
 				t.Errorf("job %d: %+v", i, *o)
 			}
-			if ran := o.EndS - o.StartS; !(o.Slowdown >= 1) || ran < o.SoloS*(1-1e-9) {
+			if o.GPU < 0 { // it never ran
+				continue
+			}
+			if !j.MayUse(o.GPU) {
+				t.Errorf("job %d: %+v", i, *o)
+			}
+			if ran := o.EndS - o.StartS; !(o.Slowdown >= 1) && ran > 0 || o.Ended == Completed && ran < o.SoloS*(1-1e-9)-rounding {
 				t.Errorf("job %d ran for %v s, alone %v; slowdown %v", i, ran, o.SoloS, o.Slowdown)
 			}
 			members := 1
@@ -186,11 +235,18 @@ func TestAnySite(t *testing.T) {
 		if r.OOM != failures {
 			t.Errorf("%d runs lost, by job %d", r.OOM, failures)
 		}
+		if r.TimedOut != timedOut || r.Harmed != harmed || r.PastDeadline != late || r.Lost() != harmed+late {
+			t.Errorf("%d at limits (%d harmed) and %d at deadlines, by job %d (%d) and %d", r.TimedOut, r.Harmed, r.PastDeadline, timedOut, harmed, late)
+		}
 		switch {
+		case timedOut+late > 0 && work >= solo-1e-4: // and what was lost
 		case r.OOM == 0 && math.Abs(work-solo) > 1e-6*solo:
 			t.Errorf("%v s of work done, the jobs are %v s", work, solo)
-		case work < solo*(1-1e-9):
+		case work < solo-1e-4:
 			t.Errorf("%v s of work done, less than the jobs' %v s", work, solo)
+		}
+		if r.MakespanS == 0 { // every job was cancelled when it came
+			return
 		}
 		if math.Abs(r.MakespanS-(last-first)) > 1e-9*last {
 			t.Errorf("makespan %v s from %v to %v s", r.MakespanS, first, last)

@@ -17,15 +17,20 @@ type Sample struct {
 
 // Outcome is the result for one job. Times are in s.
 type Outcome struct {
-	ID       string
-	App      string
-	SubmitS  float64
-	GPU      int     // index in Config.GPUs
-	StartS   float64 // of the run that succeeded
-	EndS     float64
-	SoloS    float64
-	Slowdown float64 // (EndS − StartS) ÷ SoloS
-	Failures int     // runs that ran out of memory
+	ID      string
+	App     string
+	SubmitS float64
+	GPU     int     // index in Config.GPUs; −1 = it was cancelled before it ran
+	StartS  float64 // of the last run; EndS where it was cancelled before it
+	EndS    float64
+	SoloS   float64
+	// Slowdown is (EndS − StartS) ÷ the solo time of what was done: SoloS unless the run
+	// was ended early. 0 = there was no run.
+	Slowdown float64
+	Failures int // runs that ran out of memory
+	Ended    End
+	// Harmed: it was ended at its limit, and alone it would have ended before.
+	Harmed bool
 }
 
 // Result is the outcome of a simulation. Times are in s, utilisations are averages
@@ -33,10 +38,13 @@ type Outcome struct {
 type Result struct {
 	Jobs            []Outcome // in Config's order
 	MakespanS       float64   // first arrival to last end
-	MeanTurnaroundS float64
+	MeanTurnaroundS float64   // from arrival to end, however it ended
 	GPUUtil         float64
 	MemUtil         float64
 	OOM             int // runs that ran out of memory
+	TimedOut        int // jobs ended at their limit
+	Harmed          int // of these, the ones that alone would have ended before
+	PastDeadline    int // jobs ended at their deadline, or cancelled because of it
 	Decisions       int
 	Track           []Sample
 }
@@ -60,15 +68,21 @@ func (s *Sim) Result() (*Result, error) {
 		j := &s.jobs[i]
 		o := Outcome{
 			ID: j.ID, App: j.Truth.App, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
-			SoloS: j.Truth.DurationS, Failures: j.failures,
+			SoloS: j.Truth.DurationS, Failures: j.failures, Ended: j.end,
+			Harmed: j.end == AtLimit && j.Truth.DurationS < j.LimitS,
 		}
-		// The difference of two large times may round to less than SoloS.
-		o.Slowdown = max(1, (o.EndS-o.StartS)/o.SoloS)
+		if j.done > 0 {
+			// The difference of two large times may round to less than the solo time.
+			o.Slowdown = max(1, (o.EndS-o.StartS)/j.done)
+		}
+		r.count(&o)
 		r.MeanTurnaroundS += (o.EndS - o.SubmitS) / float64(len(s.jobs))
 		last = max(last, o.EndS)
 		r.Jobs = append(r.Jobs, o)
 	}
-	r.MakespanS = last - first
+	if r.MakespanS = last - first; r.MakespanS == 0 {
+		return r, nil // no job ran
+	}
 	for g := range s.devs {
 		s.sync(g)
 		d := &s.devs[g]
@@ -78,11 +92,30 @@ func (s *Sim) Result() (*Result, error) {
 	return r, nil
 }
 
-// Slowdowns returns the jobs' slowdowns in ascending order.
+// count counts a job by its end.
+func (r *Result) count(o *Outcome) {
+	switch o.Ended {
+	case AtDeadline:
+		r.PastDeadline++
+	case AtLimit:
+		r.TimedOut++
+	}
+	if o.Harmed {
+		r.Harmed++
+	}
+}
+
+// Lost returns how many jobs were ended before they were done, not counting those that
+// their limits end on any schedule.
+func (r *Result) Lost() int { return r.Harmed + r.PastDeadline }
+
+// Slowdowns returns the slowdowns of the jobs that ran, in ascending order.
 func (r *Result) Slowdowns() []float64 {
-	out := make([]float64, len(r.Jobs))
+	out := make([]float64, 0, len(r.Jobs))
 	for i := range r.Jobs {
-		out[i] = r.Jobs[i].Slowdown
+		if x := r.Jobs[i].Slowdown; x > 0 {
+			out = append(out, x)
+		}
 	}
 	slices.Sort(out)
 	return out

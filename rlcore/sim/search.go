@@ -41,7 +41,8 @@ func (p plan) clone() plan {
 // It is simulated annealing over lists (which job, on which GPU, beside how many),
 // over tries schedules. It starts from the given results of policies on the same
 // Config, so it is never worse than the best of those without lost runs, or from one
-// job at a time where there are none. It loses no run itself. Contracts don't bind it;
+// job at a time where there are none. It loses no run itself for want of memory, and as few
+// jobs as it can at limits and deadlines (Result.Lost). Contracts don't bind it;
 // the card's rules, jobs that must not share and pairs that were never measured do.
 func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from ...*Result) (*Result, error) {
 	cfg.Predictor, cfg.Observer, cfg.M, cfg.MaxDelayS = nil, nil, math.MaxInt, math.MaxFloat64
@@ -86,12 +87,17 @@ type candidate struct {
 	cost float64
 }
 
-// cost is the objective; a lost run is worse than any schedule.
+// cost is the objective; a lost job is worse than any schedule, a lost run than any number
+// of them.
 func (h *search) cost(r *Result) float64 {
 	if r.OOM > 0 {
 		return math.Inf(1)
 	}
-	return h.objective(r)
+	cost := h.objective(r)
+	if n := r.Lost(); n > 0 {
+		cost += float64(n) * h.sim.cfg.Horizon
+	}
+	return cost
 }
 
 func (h *search) try(p plan) (candidate, error) {
@@ -132,7 +138,7 @@ func (h *search) begin(from []*Result) error {
 func (h *search) anneal(tries int, r *rand.Rand) error {
 	cur := h.best
 	cur.plan = cur.plan.clone()
-	heat := h.best.cost / 50
+	heat := h.objective(h.best.res) / 50
 	for t := range tries {
 		p := cur.plan.clone()
 		for range 1 + r.IntN(2) {
@@ -201,7 +207,13 @@ func (s *Sim) planOf(res *Result) plan {
 				beside++
 			}
 		}
-		p[o.GPU] = append(p[o.GPU], start{i, beside})
+		g := o.GPU
+		if g < 0 { // it never ran
+			for g = 0; !s.jobs[i].MayUse(g); {
+				g++
+			}
+		}
+		p[g] = append(p[g], start{i, beside})
 	}
 	return p
 }
@@ -245,6 +257,9 @@ func (s *Sim) play(p plan) (*Result, error) {
 	for s.Next() {
 		g := s.gpu
 		k := -1
+		for at[g] < len(p[g]) && s.jobs[p[g][at[g]].job].ended >= 0 { // its deadline has passed
+			at[g]++
+		}
 		if at[g] < len(p[g]) {
 			st := p[g][at[g]]
 			if len(s.devs[g].members) <= st.beside && s.mayJoin(g, st.job) {

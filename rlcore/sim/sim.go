@@ -28,6 +28,7 @@ type Sim struct {
 	stateS    float64 // when state was last brought up to date
 	wait      []int   // pending jobs, parallel to state.Pending
 	left      int     // jobs that haven't ended
+	expiryS   float64 // when a pending job can't meet its deadline any more, or earlier
 	choosy    bool    // some job may not use every GPU
 	err       error
 	decisions int
@@ -51,6 +52,8 @@ type jobState struct {
 	started, ended float64 // s; −1 = not yet
 	failures       int
 	gpu            int
+	end            End
+	done           float64 // solo work of its last run, s
 }
 
 func sortByArrival(order []int, jobs []jobState) {
@@ -63,12 +66,14 @@ func (s *Sim) reset() {
 	for i := range s.jobs {
 		j := &s.jobs[i]
 		j.started, j.ended, j.failures, j.gpu, j.NoShare = -1, -1, 0, 0, j.ownNoShare
+		j.end, j.done = Completed, 0
 	}
 	for g := range s.devs {
 		d := &s.devs[g]
 		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
 	}
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
+	s.expiryS = inf
 	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
 	s.requeue, s.queue, s.idleWaits, s.stateS = false, s.queue[:0], 0, -1
 	s.wait, s.state.Pending = s.wait[:0], s.state.Pending[:0]
@@ -89,8 +94,8 @@ func (s *Sim) Next() bool {
 	return false
 }
 
-// event lets the next thing happen: an arrival, the end of a segment, or the moment
-// at which a decision about an idle GPU is due again.
+// event lets the next thing happen: an arrival, the end of a segment or of a job's time, the
+// moment at which a decision about an idle GPU is due again, or a missed deadline.
 func (s *Sim) event() {
 	end, wake, arrival := math.Inf(1), math.Inf(1), math.Inf(1)
 	ender, waker := -1, -1
@@ -114,12 +119,15 @@ func (s *Sim) event() {
 		}
 		s.forced = true
 		s.decideAll()
+	case s.expiryS < min(end, wake, arrival):
+		s.advance(s.expiryS)
+		s.expire()
 	case arrival <= min(end, wake):
 		s.advance(arrival)
 		s.arrive()
 	case end <= wake:
 		s.advance(end)
-		s.endSegment(ender)
+		s.endNext(ender)
 	default:
 		s.advance(wake)
 		s.decideOne(waker)
@@ -202,7 +210,10 @@ func (s *Sim) Start(pending []int) {
 		i := s.wait[p]
 		j := &s.jobs[i]
 		j.started, j.gpu = s.now, s.gpu
-		d.members = append(d.members, member{job: i, segs: s.segments(j.Truth), startS: s.now, slow: 1, estSlow: 1})
+		latest, _ := latestEnd(&j.Job, s.now)
+		d.members = append(d.members, member{
+			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
+		})
 	}
 	s.dequeue(pending)
 	d.inState, s.stateS = false, -1
@@ -245,8 +256,14 @@ func (s *Sim) arrive() {
 }
 
 // enqueue appends job i to the pending ones; a decision is due for every GPU whose
-// window it enters.
+// window it enters. A job that can't meet its deadline is cancelled.
 func (s *Sim) enqueue(i int) {
+	latest := latestStart(&s.jobs[i].Job)
+	if latest < s.now {
+		s.missed(i)
+		return
+	}
+	s.expiryS = min(s.expiryS, latest)
 	s.wait = append(s.wait, i)
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job)
 	if len(s.wait) <= s.cfg.M {
@@ -274,8 +291,7 @@ func (s *Sim) window(g int) []int {
 func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
 	i, est := d.members[k].job, d.members[k].est
-	s.jobs[i].ended = s.now
-	s.left--
+	s.over(i, Completed, s.jobs[i].Truth.DurationS)
 	s.observe(g, i, est)
 	s.remove(g, k)
 }

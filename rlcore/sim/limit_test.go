@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// crowded lets as many jobs share as the card allows.
+func crowded() *rlcore.Decider { return &rlcore.Decider{Policy: policy(crowd), Guard: Bare()} }
+
+// A job that sharing slows beyond its limit is ended there, which is harm; the other has
+// the GPU for itself from then on.
+func TestLimitByHand(t *testing.T) {
+	a, b := constant("a", 40, .9, 100), constant("b", 100, .9, 100)
+	cfg := config(1, a, b)
+	cfg.Jobs[0].LimitS = 41
+	slow := slowdowns(&contention.MPS, a, b)
+	if slow[0] < 1.1 {
+		t.Fatalf("these don't slow each other: %v", slow)
+	}
+	r := run(t, cfg, crowded())
+	killed, other := &r.Jobs[0], &r.Jobs[1]
+	if killed.Ended != AtLimit || !killed.Harmed || other.Ended != Completed || r.TimedOut != 1 || r.Harmed != 1 || r.Lost() != 1 {
+		t.Errorf("got %+v and %+v, want the first ended at its limit", *killed, *other)
+	}
+	near(t, "a", killed.EndS, 41)
+	near(t, "a's slowdown, of what was done", killed.Slowdown, slow[0])
+	near(t, "b", other.EndS, 41+(100-41/slow[1]))
+	same(t, &cfg, r, &contention.MPS)
+
+	r = run(t, cfg, decider(t, "exclusive"))
+	if r.TimedOut != 0 || r.Jobs[0].Ended != Completed {
+		t.Errorf("alone: %+v", r.Jobs[0])
+	}
+}
+
+// A job whose solo time exceeds its limit is ended there on any schedule: no harm. One that
+// takes just its limit completes alone.
+func TestLimitBelowSoloTime(t *testing.T) {
+	cfg := config(1, constant("a", 40, .9, 100), constant("b", 100, .9, 100))
+	cfg.Jobs[0].LimitS, cfg.Jobs[1].LimitS = 30, 100
+	r := run(t, cfg, decider(t, "exclusive"))
+	if o := &r.Jobs[0]; o.Ended != AtLimit || o.Harmed || r.TimedOut != 1 || r.Lost() != 0 {
+		t.Errorf("got %+v, want no harm", *o)
+	}
+	near(t, "its slowdown", r.Jobs[0].Slowdown, 1)
+	near(t, "b starts", r.Jobs[1].StartS, 30)
+	if o := &r.Jobs[1]; o.Ended != Completed {
+		t.Errorf("got %+v, want it to complete just in time", *o)
+	}
+}
+
+// A running job is ended at its deadline; a pending one is cancelled once its limit no
+// longer fits before it, and may start until that moment.
+func TestDeadlines(t *testing.T) {
+	a := constant("a", 40, .9, 100)
+	cfg := config(1, a, a, a, a, a)
+	cfg.Jobs[0].DeadlineS = 30                            // ended while running
+	cfg.Jobs[1].LimitS, cfg.Jobs[1].DeadlineS = 60, 90    // starts just in time, at 30 s
+	cfg.Jobs[2].LimitS, cfg.Jobs[2].DeadlineS = 60, 129.9 // would have to start at 69.9 s
+	cfg.Jobs[3].SubmitS, cfg.Jobs[3].LimitS, cfg.Jobs[3].DeadlineS = 10, 60, 60
+	r := run(t, cfg, decider(t, "exclusive"))
+	want := []struct {
+		start, end float64
+		ended      End
+		gpu        int
+	}{{0, 30, AtDeadline, 0}, {30, 70, Completed, 0}, {69.9, 69.9, AtDeadline, -1}, {10, 10, AtDeadline, -1}, {70, 110, Completed, 0}}
+	for i, w := range want {
+		o := &r.Jobs[i]
+		if o.Ended != w.ended || o.GPU != w.gpu || o.Harmed {
+			t.Errorf("job %d: %+v, want %+v", i, *o, w)
+		}
+		near(t, "start", o.StartS, w.start)
+		near(t, "end", o.EndS, w.end)
+	}
+	if r.PastDeadline != 3 || r.TimedOut != 0 || len(r.Slowdowns()) != 3 {
+		t.Errorf("%d past their deadlines, %d at limits, slowdowns %v", r.PastDeadline, r.TimedOut, r.Slowdowns())
+	}
+}
+
+// A site on which every job is cancelled when it comes has a result.
+func TestNoJobCanStart(t *testing.T) {
+	cfg := config(1, constant("a", 40, .9, 100))
+	cfg.Jobs[0].SubmitS, cfg.Jobs[0].LimitS, cfg.Jobs[0].DeadlineS = 5, 60, 20
+	r := run(t, cfg, decider(t, "exclusive"))
+	if r.PastDeadline != 1 || r.MakespanS != 0 || r.GPUUtil != 0 {
+		t.Errorf("got %+v", *r)
+	}
+}
+
+// Nobody can tell how far a job had come that was ended at its limit.
+func TestObserverOfLimits(t *testing.T) {
+	a, b := constant("a", 100, .9, 100), constant("b", 100, .9, 100)
+	cfg := config(1, a, b)
+	cfg.Jobs[0].LimitS = 110
+	for _, x := range observed(t, cfg, crowded()) {
+		if x.apps[0] == "a" {
+			t.Errorf("observed %+v of a job that was ended at its limit", x)
+		}
+	}
+}
+
+// A limit that no job reaches changes nothing, to the last bit.
+func TestLimitsOutOfReach(t *testing.T) {
+	for _, policy := range []string{"exclusive", "greedy"} {
+		cfg := catalogue(t, 2, 30, 1)
+		want := run(t, cfg, decider(t, policy))
+		for i := range cfg.Jobs {
+			cfg.Jobs[i].LimitS, cfg.Jobs[i].DeadlineS = 1e6, 1e7
+		}
+		if got := run(t, cfg, decider(t, policy)); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: limits out of reach changed the result", policy)
+		}
+	}
+}
+
+// The event loop allocates no more with limits than without.
+func TestLimitsAllocateNothing(t *testing.T) {
+	cfg := catalogue(t, 2, 30, 1)
+	d := decider(t, "exclusive")
+	allocs := func() float64 { return testing.AllocsPerRun(3, func() { run(t, cfg, d) }) }
+	without := allocs()
+	for i := range cfg.Jobs {
+		cfg.Jobs[i].LimitS = cfg.Jobs[i].Profile.DurationS * (0.5 + float64(i%3))
+	}
+	if with := allocs(); with > without {
+		t.Errorf("%v allocations with limits, %v without", with, without)
+	}
+}
+
+// The search loses no job that it can save, though losing it would be quicker.
+func TestClairvoyantKeepsLimits(t *testing.T) {
+	a, b := constant("a", 50, .9, 100), constant("b", 60, .9, 100)
+	cfg := config(1, a, b, a, b)
+	for i := range cfg.Jobs {
+		cfg.Jobs[i].LimitS = cfg.Jobs[i].Profile.DurationS * 1.01
+	}
+	shared := run(t, cfg, crowded())
+	if shared.Harmed == 0 {
+		t.Fatal("sharing harms no job here")
+	}
+	for _, objective := range []Objective{Makespan, Turnaround} {
+		r, err := Clairvoyant(cfg, 300, 1, objective, shared)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Lost() > 0 || r.MakespanS < 220-1e-6 {
+			t.Errorf("%d jobs lost, makespan %v s", r.Lost(), r.MakespanS)
+		}
+	}
+	// One deadline can't be met together with the other.
+	cfg.Jobs[0].DeadlineS, cfg.Jobs[2].DeadlineS = 60, 60
+	r, err := Clairvoyant(cfg, 300, 1, Turnaround, run(t, cfg, crowded()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.PastDeadline != 1 || r.Harmed != 0 {
+		t.Errorf("%d past their deadlines, %d harmed; want one", r.PastDeadline, r.Harmed)
+	}
+}
