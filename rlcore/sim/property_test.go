@@ -65,7 +65,7 @@ func anySite(t *rapid.T) Config {
 			if p == nil {
 				p = j.Profile
 			}
-			j.LimitS = p.DurationS * rapid.SampledFrom([]float64{.3, 1, 1.1, 2, 50}).Draw(t, "limit")
+			j.LimitS = p.DurationS * rapid.SampledFrom([]float64{.3, 1.01, 1.1, 2, 50}).Draw(t, "limit")
 		}
 		cfg.Jobs = append(cfg.Jobs, j)
 	}
