@@ -53,6 +53,7 @@ type Config struct {
 	MaxDelay     time.Duration
 	MaxSlowdown  float64
 	RetryAlone   bool
+	ExtendLimit  bool
 	Trust        float64
 
 	IncludePartitions []string

@@ -126,6 +126,10 @@ var keys = []key{
 		"retry_alone", true, "Whether a job that failed beside others, and may be requeued, runs once more, alone.",
 		func(c *Config) any { return &c.RetryAlone }, nil,
 	},
+	{
+		"extend_limit", true, "Whether a running job that would miss its time limit because it shares gets what sharing cost it, up to its partition's MaxTime, the next reservation, its deadline and its contract. Backfill plans with the new limit.",
+		func(c *Config) any { return &c.ExtendLimit }, nil,
+	},
 
 	{
 		"include_partitions",

@@ -13,8 +13,17 @@ import (
 type Ending struct {
 	Start time.Time // as Slurm reported it
 	At    time.Time
-	DoneS float64
-	Slow  float64
+	// RunS is how long it had run, s: without the time in which it was suspended.
+	RunS float64
+	// DoneS is the solo work done, s, as predicted; LeastS what it did even if the GPU gave each co-runner
+	// an equal part and no more. Slow and Worst are the slowdowns of both by which it went on.
+	DoneS, LeastS float64
+	Slow, Worst   float64
+	// LimitS is its time limit, s, 0 = none, of which LentS were added because sharing had slowed it.
+	LimitS, LentS float64
+	Deadline      time.Time // its owner's (--deadline), zero = none
+	// HeldS is how long the bridge alone kept it waiting although a GPU was idle, s.
+	HeldS float64
 }
 
 // doneS is how much solo work the job was believed to have done in runS seconds.

@@ -18,6 +18,7 @@ const (
 	StepRelease Step = "release" // the members of a group may start
 	StepRestore Step = "restore" // a member gets back what it had
 	StepUngate  Step = "let-go"  // a job becomes an ordinary one
+	StepExtend  Step = "extend"  // a running job gets the time that sharing cost it
 )
 
 // Change is one update with its reason.
@@ -48,6 +49,9 @@ func (c *Change) Text() string {
 	show("Dependency", c.Update.Dependency)
 	if c.Update.StartNow {
 		b.WriteString(" StartTime=now")
+	}
+	if c.Update.TimeLimit > 0 {
+		fmt.Fprintf(&b, " TimeLimit=%d", c.Update.TimeLimit/time.Minute)
 	}
 	if c.Why != "" {
 		fmt.Fprintf(&b, "  # %s", c.Why)

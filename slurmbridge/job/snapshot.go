@@ -61,6 +61,9 @@ type Job struct {
 	// Start is when the job started; zero while it is pending.
 	Start     time.Time
 	TimeLimit time.Duration // 0 = none
+	// Deadline is the latest end that its owner allows (--deadline), zero = none: Slurm cancels a
+	// pending job that can't meet it, and ends one that runs past it.
+	Deadline time.Time
 
 	Request GPURequest
 	// Dependency is what is still unmet, as squeue prints it, "" for none.
@@ -189,6 +192,23 @@ type Snapshot struct {
 	Awaited map[string]bool
 }
 
+// Bounds are what time limits of running jobs may not be raised beyond.
+type Bounds struct {
+	// MaxTime is the longest time limit by partition, 0 = any.
+	MaxTime      map[string]time.Duration
+	Reservations []Reservation
+}
+
+// Reservation keeps nodes free for a purpose, such as maintenance.
+type Reservation struct {
+	Name       string
+	Start, End time.Time
+	Nodes      map[string]bool // nil = any node may be among them
+}
+
+// Holds reports whether the node may be among the reservation's.
+func (r *Reservation) Holds(node string) bool { return r.Nodes == nil || r.Nodes[node] }
+
 // Update is a change to named jobs, sent to Slurm in one command. A nil field is
 // left as it is.
 type Update struct {
@@ -198,7 +218,9 @@ type Update struct {
 	Dependency *string  // "" = none
 	// StartNow sets the begin time to now, which makes Slurm look at the job at once (seen:
 	// within 1 s instead of 30 s).
-	StartNow     bool
+	StartNow bool
+	// TimeLimit is in whole minutes; 0 = as it is.
+	TimeLimit    time.Duration
 	AdminComment *string
 }
 
@@ -226,9 +248,11 @@ var (
 type Slurm interface {
 	// Poll reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
 	Poll(ctx context.Context) (*Snapshot, error)
-	// Update changes pending jobs. Returns ErrNoJob if one of several jobs is
-	// gone (the others may have been changed: poll again), ErrRefused, ErrDown.
+	// Update changes pending jobs, and the time limits of running ones. Returns ErrNoJob if one
+	// of several jobs is gone (the others may have been changed: poll again), ErrRefused, ErrDown.
 	Update(ctx context.Context, u Update) error
+	// Bounds reads what no time limit may be raised beyond.
+	Bounds(ctx context.Context) (*Bounds, error)
 	// CreateGate submits the gate job, whose lease ends after the given time.
 	CreateGate(ctx context.Context, lease time.Duration) (id string, err error)
 	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if
@@ -255,6 +279,9 @@ const GateName = "slurmbridge-gate"
 func (n *Node) Serves(partitions []string) bool {
 	return slices.ContainsFunc(partitions, func(p string) bool { return slices.Contains(n.Partitions, p) })
 }
+
+// Partitions lists the job's partitions: one where it runs.
+func (j *Job) Partitions() []string { return strings.Split(j.Partition, ",") }
 
 // Plain writes the conditions as scontrol takes them.
 func (d Dependencies) Plain() string { return d.Without(nil) }

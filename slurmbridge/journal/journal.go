@@ -43,6 +43,7 @@ type rest struct {
 	Waits     map[string]*tracker.Wait     `json:"waits"`
 	Unmanaged map[string]string            `json:"hands_off"`
 	Done      map[string]*tracker.Progress `json:"done"`
+	Loans     map[string]*tracker.Loan     `json:"loans,omitempty"`
 	Endings   map[string]*tracker.Ended    `json:"endings"`
 }
 
@@ -80,6 +81,7 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	maps.Copy(t.Waits, r.Waits)
 	maps.Copy(t.Unmanaged, r.Unmanaged)
 	maps.Copy(t.Done, r.Done)
+	maps.Copy(t.Loans, r.Loans)
 	maps.Copy(t.Endings, r.Endings)
 	return t, nil
 }
@@ -119,7 +121,7 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 
 // SaveTracker writes down what of the tracker is not groups.
 func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
-	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Endings: t.Endings}
+	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings}
 	for ref, w := range t.Waits {
 		if *w != (tracker.Wait{}) {
 			r.Waits[ref] = w

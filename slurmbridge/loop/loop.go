@@ -53,11 +53,13 @@ type Bridge struct {
 	Beliefs history.Beliefs
 	// RetryAlone lets a job that failed because of its co-runners run once more, alone.
 	RetryAlone bool
-	Card       plan.Card
-	Mode       job.Mode
-	Log        *slog.Logger
-	Metrics    *Metrics
-	Now        func() time.Time
+	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
+	ExtendLimit bool
+	Card        plan.Card
+	Mode        job.Mode
+	Log         *slog.Logger
+	Metrics     *Metrics
+	Now         func() time.Time
 	// PollEvery is the longest time between two polls.
 	PollEvery time.Duration
 	// Settle is how long after an event the bridge polls, so that events that come together
@@ -205,6 +207,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	p := b.plan(in, repairs)
 	b.Metrics.planned(b.Now().Sub(started), p)
 	b.tracker.SetSlowdowns(p.Running, b.Planner.Decider.Guard.Predictor)
+	p.Repairs = append(p.Repairs, b.lend(ctx, in)...)
 	b.fault("plan")
 	b.applier().apply(ctx, p)
 	b.tracker.LastAt = snap.At

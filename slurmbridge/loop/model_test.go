@@ -49,8 +49,11 @@ type model struct {
 	slip func() time.Duration
 	// started is called as each job starts.
 	started func(*mjob)
-	updates int
-	words   int // AdminComments written
+	bounds  job.Bounds
+	// stubborn: changes of time limits are undone.
+	stubborn bool
+	updates  int
+	words    int // AdminComments written
 }
 
 type mjob struct {
@@ -131,9 +134,14 @@ func (m *model) schedule() {
 		}
 	}
 	for _, j := range m.jobs {
-		if j.State == job.Running && !j.ended && m.now.Sub(j.began) >= j.run {
+		switch ran := m.now.Sub(j.began); {
+		case j.State != job.Running || j.ended:
+		case ran >= j.run:
 			j.ended = true
 			j.State = "COMPLETED"
+		case j.TimeLimit > 0 && ran >= j.TimeLimit:
+			j.ended = true
+			j.State = "TIMEOUT"
 		}
 	}
 	for _, j := range m.jobs {
@@ -293,6 +301,12 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 			}
 		}
 		j := m.find(ref)
+		if j != nil && u.TimeLimit > 0 {
+			if !m.stubborn {
+				j.TimeLimit = u.TimeLimit
+			}
+			continue
+		}
 		if j == nil || j.State != job.Pending {
 			return job.ErrNoJob
 		}
@@ -317,6 +331,13 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 		m.advance(m.slip())
 	}
 	return nil
+}
+
+func (m *model) Bounds(context.Context) (*job.Bounds, error) {
+	if m.down {
+		return nil, job.ErrDown
+	}
+	return &m.bounds, nil
 }
 
 func (m *model) CreateGate(_ context.Context, lease time.Duration) (string, error) {

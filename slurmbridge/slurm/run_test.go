@@ -202,6 +202,7 @@ func TestUpdateCommands(t *testing.T) {
 		{job.Update{Jobs: []string{"1"}, ReqNodes: ptr("")}, []string{"scontrol|update|JobId=1|ReqNodeList="}},
 		{job.Update{Jobs: []string{"1"}, Dependency: ptr("afterany:5:6_2,after:7+3"), AdminComment: ptr("it's; $(touch x)")}, []string{"scontrol|update|JobId=1|Dependency=afterany:5:6_2,after:7+3|AdminComment=it's; $(touch x)"}},
 		{job.Update{Jobs: []string{"1"}, Dependency: ptr("aftercorr:6_*,afterok:7_*")}, []string{"scontrol|update|JobId=1|Dependency=aftercorr:6_*,afterok:7_*"}},
+		{job.Update{Jobs: []string{"1", "2_3"}, TimeLimit: 90 * time.Minute}, []string{"scontrol|update|JobId=1,2_3|TimeLimit=90"}},
 		{job.Update{Jobs: []string{"1"}}, []string{""}},
 		{job.Update{Gres: ptr("mps:50")}, []string{""}},
 	} {
@@ -239,6 +240,8 @@ func TestUpdateRefuses(t *testing.T) {
 		{Jobs: []string{"1"}, ReqNodes: ptr("n1\nn2")},
 		{Jobs: []string{"1"}, Dependency: ptr("after:1 Priority=9")},
 		{Jobs: []string{"1"}, AdminComment: ptr("a\nb")},
+		{Jobs: []string{"1"}, TimeLimit: 90 * time.Second},
+		{Jobs: []string{"1"}, TimeLimit: -time.Minute},
 	} {
 		if err := c.Update(context.Background(), u); err == nil {
 			t.Errorf("%+v was sent", u)

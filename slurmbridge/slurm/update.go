@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -29,7 +30,7 @@ const (
 	reqWorkers = 4
 )
 
-// Update changes pending jobs with one scontrol for all of them.
+// Update changes jobs with one scontrol for all of them.
 //
 // ReqNodes is the exception: 22.05's scontrol takes it for one job at a time, so
 // it costs one command for each job, four at once.
@@ -114,6 +115,9 @@ func settings(u job.Update) []string {
 	if u.StartNow {
 		set = append(set, "StartTime=now")
 	}
+	if u.TimeLimit > 0 {
+		set = append(set, fmt.Sprintf("TimeLimit=%d", u.TimeLimit/time.Minute))
+	}
 	add("AdminComment", u.AdminComment)
 	return set
 }
@@ -127,6 +131,9 @@ func checkUpdate(u job.Update) error {
 			return fmt.Errorf("update: %s %q: %w", what, *value, job.ErrRefused)
 		}
 		return nil
+	}
+	if u.TimeLimit < 0 || u.TimeLimit%time.Minute != 0 {
+		return fmt.Errorf("update: time limit %v is not in whole minutes: %w", u.TimeLimit, job.ErrRefused)
 	}
 	err := errors.Join(check("gres", u.Gres, gresShape), check("node list", u.ReqNodes, nodesShape), check("dependency", u.Dependency, depShape))
 	if u.AdminComment != nil && strings.ContainsFunc(*u.AdminComment, func(r rune) bool { return r < ' ' || r == 0x7f }) {

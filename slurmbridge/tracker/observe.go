@@ -63,6 +63,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 		o.group(t.Groups[id])
 	}
 	t.progress(s, o.jobs)
+	o.loans()
 	t.forget(s, o.jobs)
 	return o.repairs, o.events
 }

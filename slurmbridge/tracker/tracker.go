@@ -25,6 +25,8 @@ type Tracker struct {
 	Unmanaged map[string]string
 	// Done is the solo work that each running job has done, by ref.
 	Done map[string]*Progress
+	// Loans holds what was added to the time limits of jobs, by ref.
+	Loans map[string]*Loan
 	// Endings holds what is known of ended jobs until their records come, by ref.
 	Endings map[string]*Ended
 	// Faulted holds the GPUs whose MPS server failed under a job that has ended since, as
@@ -48,8 +50,30 @@ type Wait struct {
 // Progress is how far one running job has come.
 type Progress struct {
 	Start time.Time
-	DoneS float64
-	Slow  float64 // its present slowdown, as predicted; 1 = none
+	// At is the poll that the rest is true of. RunS is how long it ran by then, without the time in
+	// which it was suspended.
+	At   time.Time
+	RunS float64
+	// DoneS is the solo work done, as predicted; LeastS what it did even if the GPU gave each co-runner
+	// an equal part and no more.
+	DoneS, LeastS float64
+	Slow          float64 // its present slowdown, as predicted; 1 = none
+	Worst         float64 // the same for LeastS
+	// Limit is its time limit, 0 = none, and Deadline its owner's, zero = none, as the poll showed them.
+	Limit    time.Duration
+	Deadline time.Time
+	// HeldS is how long the bridge alone had kept it waiting, s.
+	HeldS float64
+}
+
+// advance lets a job go on until a poll.
+func (p *Progress) advance(at time.Time, runs bool) {
+	if dt := at.Sub(p.At).Seconds(); runs && dt > 0 {
+		p.RunS += dt
+		p.DoneS += dt / max(p.Slow, 1)
+		p.LeastS += dt / max(p.Worst, p.Slow, 1)
+	}
+	p.At = at
 }
 
 // Ended is a job that is gone, or pending again.
@@ -70,6 +94,7 @@ func New() *Tracker {
 		Waits:     map[string]*Wait{},
 		Unmanaged: map[string]string{},
 		Done:      map[string]*Progress{},
+		Loans:     map[string]*Loan{},
 		Endings:   map[string]*Ended{},
 		Faulted:   map[job.GPUAddr]bool{},
 		Limits:    limit.New(),
@@ -88,6 +113,7 @@ func (t *Tracker) Clone() *Tracker {
 	}
 	copyOf(c.Waits, t.Waits)
 	copyOf(c.Done, t.Done)
+	copyOf(c.Loans, t.Loans)
 	maps.Copy(c.Unmanaged, t.Unmanaged)
 	maps.Copy(c.Faulted, t.Faulted)
 	maps.Copy(c.Endings, t.Endings) // an entry never changes
@@ -170,7 +196,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	for ref, p := range t.Done {
 		if j := jobs[ref]; j == nil || j.State == job.Pending {
 			if !t.LastAt.IsZero() {
-				t.Ending(ref, s.At).Ending = &history.Ending{Start: p.Start, At: t.LastAt, DoneS: p.DoneS, Slow: p.Slow}
+				t.Ending(ref, s.At).Ending = p.ending(t.Loans[ref])
 			}
 			delete(t.Done, ref)
 		}
@@ -182,13 +208,31 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 		}
 		p := t.Done[ref]
 		if p == nil || !p.Start.Equal(j.Start) {
-			t.Done[ref] = &Progress{Start: j.Start, DoneS: max(0, s.At.Sub(j.Start).Seconds()), Slow: 1}
-			continue
+			ran := max(0, s.At.Sub(j.Start).Seconds())
+			p = &Progress{Start: j.Start, At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
+			if w := t.Waits[ref]; w != nil {
+				p.HeldS = w.DelayedS
+			}
+			t.Done[ref] = p
 		}
-		if j.State == job.Running && !t.LastAt.IsZero() {
-			p.DoneS += max(0, s.At.Sub(t.LastAt).Seconds()) / max(p.Slow, 1)
+		if p.At.IsZero() { // an older journal's
+			p.At, p.RunS, p.LeastS = s.At, max(0, s.At.Sub(j.Start).Seconds()), p.DoneS
 		}
+		p.advance(s.At, j.State == job.Running)
+		p.Limit, p.Deadline = j.TimeLimit, j.Deadline
 	}
+}
+
+// ending is how far a job has come that is gone.
+func (p *Progress) ending(l *Loan) *history.Ending {
+	e := &history.Ending{
+		Start: p.Start, At: p.At, RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, Worst: p.Worst,
+		LimitS: p.Limit.Seconds(), Deadline: p.Deadline, HeldS: p.HeldS,
+	}
+	if l != nil {
+		e.LentS = l.Lent().Seconds()
+	}
+	return e
 }
 
 // noteAwaited notes which members other jobs wait for the end of. Dependencies that the
@@ -236,7 +280,7 @@ func (t *Tracker) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
 		}
 		for i, s := range slowdowns(p, &card.Spec, members, done) {
 			if pr := t.Done[refs[i]]; pr != nil {
-				pr.Slow = s.Slowdown
+				pr.Slow, pr.Worst = s.Slowdown, max(s.Slowdown+s.SD, float64(len(card.Running)))
 			}
 		}
 	}

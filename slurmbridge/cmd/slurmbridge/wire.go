@@ -125,7 +125,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File = cfg.GateFile
 	}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, ExtendLimit: cfg.ExtendLimit, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),

@@ -124,6 +124,44 @@ func FuzzParsePartitions(f *testing.F) {
 	})
 }
 
+// reservations is what 22.05.8 printed, SLURM_TIME_FORMAT=%s and not, and one without nodes.
+const reservations = `ReservationName=m1 StartTime=1795331689 EndTime=1795335289 Duration=01:00:00 Nodes=n[1-2] NodeCnt=2 CoreCnt=32 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root Groups=(null) Accounts=(null) Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a MaxStartDelay=(null)
+ReservationName=m2 StartTime=2026-11-22T07:14:49 EndTime=2026-11-22T08:14:49 Duration=01:00:00 Nodes=n[1-900000] NodeCnt=1 CoreCnt=16
+ReservationName=lic StartTime=1795331689 EndTime=1795335289 Nodes=(null) NodeCnt=0 Licenses=matlab:5
+`
+
+func TestParseReservations(t *testing.T) {
+	all := ParseReservations([]byte(reservations))
+	if len(all) != 2 {
+		t.Fatalf("%+v", all)
+	}
+	if r := all[0]; r.Name != "m1" || !r.Start.Equal(time.Unix(1795331689, 0)) || r.End.Sub(r.Start) != time.Hour || !r.Holds("n2") || r.Holds("n3") {
+		t.Errorf("%+v", r)
+	}
+	if r := all[1]; r.Start.Format(time.TimeOnly) != "07:14:49" || !r.Holds("n3") {
+		t.Errorf("a list too long to be read holds any node: %+v", r)
+	}
+	if none := ParseReservations([]byte("No reservations in the system\n")); len(none) > 0 {
+		t.Errorf("%+v", none)
+	}
+}
+
+func FuzzParseReservations(f *testing.F) {
+	f.Add(reservations)
+	f.Add("ReservationName= Nodes=n1\nReservationName=r Nodes=n[ Comment=StartTime=1\n")
+	f.Fuzz(func(t *testing.T, out string) {
+		all := ParseReservations([]byte(out))
+		if len(all) > strings.Count(out, "ReservationName=") {
+			t.Errorf("%d reservations", len(all))
+		}
+		for _, r := range all {
+			if r.Name == "" || r.Nodes != nil && r.Nodes["["] {
+				t.Errorf("%+v", r)
+			}
+		}
+	})
+}
+
 func FuzzErrors(f *testing.F) {
 	for _, release := range releases {
 		for line := range strings.Lines(string(recorded(f, release, "errors"))) {

@@ -35,6 +35,7 @@ const (
 	pEligible
 	pStart
 	pLimit
+	pDeadline
 	pNodes
 	pCPUs
 	pTRES
@@ -46,7 +47,7 @@ const (
 
 var plain = [numPlain]string{
 	"arrayjobid", "arraytaskid", "hetjobid", "userid", "username", "partition",
-	"state", "prioritylong", "submittime", "eligibletime", "starttime", "timelimit",
+	"state", "prioritylong", "submittime", "eligibletime", "starttime", "timelimit", "deadline",
 	"numnodes", "numcpus", "tres-alloc", "requeue", "", "nodelist",
 }
 
@@ -230,7 +231,8 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	}
 	j.ID = r.number
 	j.User, j.Partition, j.Reason = p.text(pf[pUser]), p.text(pf[pPartition]), p.text(ff[fReason])
-	j.Submit, j.Eligible, j.TimeLimit = parseTime(pf[pSubmit]), parseTime(pf[pEligible]), parseLimit(pf[pLimit])
+	j.Submit, j.Eligible = parseTime(pf[pSubmit]), parseTime(pf[pEligible])
+	j.TimeLimit, j.Deadline = parseLimit(pf[pLimit]), parseTime(pf[pDeadline])
 	if j.State != job.Pending {
 		j.Start = parseTime(pf[pStart])
 	}

@@ -191,7 +191,7 @@ func row(nonce string, id string, plain [numPlain]string, free [numFree]string) 
 
 func plainRow(id string) [numPlain]string {
 	return [numPlain]string{
-		id, "N/A", "N/A", "1000", "user", "gpu", "PENDING", "7", "1700000000", "N/A", "N/A", "10:00",
+		id, "N/A", "N/A", "1000", "user", "gpu", "PENDING", "7", "1700000000", "N/A", "N/A", "10:00", "1700009000",
 		"1", "2", "cpu=2,mem=200M,node=1,billing=2", "1", "",
 	}
 }
@@ -221,7 +221,7 @@ func TestParseQueueHostile(t *testing.T) {
 			c := f[fComment]
 			want = append(want, job.Job{
 				Ref: id, ID: int64(i + 1), UID: 1000, User: "user", Partition: "gpu", State: job.Pending, Reason: "Dependency",
-				Priority: 7, Submit: time.Unix(1700000000, 0), TimeLimit: 10 * time.Minute,
+				Priority: 7, Submit: time.Unix(1700000000, 0), TimeLimit: 10 * time.Minute, Deadline: time.Unix(1700009000, 0),
 				Request:    job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"},
 				Dependency: ParseDependencies("after:5(unfulfilled)"),
 				ReqNodes:   none(f[fReqNodes]), ExcNodes: none(f[fExcNodes]), Features: none(f[fFeature]), Account: none(f[fAccount]), Comment: none(c[:min(len(c), maxComment)]),

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // record reads a line of KEY=VALUE words. Of a key that stands there twice the first
@@ -67,7 +70,8 @@ type Partition struct {
 	State   string // UP, DOWN, DRAIN or INACTIVE
 	Billing string // TRESBillingWeights, "" = none
 	// DefMem: its jobs get a memory limit by default.
-	DefMem bool
+	DefMem  bool
+	MaxTime time.Duration // longest time limit, 0 = any
 }
 
 // ParsePartitions reads `scontrol show partitions -o`.
@@ -80,10 +84,33 @@ func ParsePartitions(out []byte) []Partition {
 		}
 		parts = append(parts, Partition{
 			Name: f["PartitionName"], Default: f["Default"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"],
-			DefMem: HasDefMem(f),
+			DefMem: HasDefMem(f), MaxTime: parseLimit([]byte(f["MaxTime"])),
 		})
 	}
 	return parts
+}
+
+// ParseReservations reads `scontrol show reservations -o`. A reservation of licences or the like
+// has no nodes and is passed over; one whose nodes can't be read may hold any. A time that can't be
+// read is zero.
+func ParseReservations(out []byte) []job.Reservation {
+	var all []job.Reservation
+	for line := range bytes.Lines(out) {
+		f := record(line, "Comment")
+		if !bytes.HasPrefix(line, []byte("ReservationName=")) || f["ReservationName"] == "" || f["Nodes"] == "" {
+			continue
+		}
+		r := job.Reservation{Name: f["ReservationName"], Start: parseTime([]byte(f["StartTime"])), End: parseTime([]byte(f["EndTime"]))}
+		r.Nodes = ExpandHosts(f["Nodes"])
+		for name := range r.Nodes {
+			if strings.Contains(name, "[") { // as it stands in the list: it can't be read
+				r.Nodes = nil
+				break
+			}
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // HasDefMem reports whether a partition's or the cluster's settings limit the memory of

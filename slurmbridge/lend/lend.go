@@ -1,0 +1,98 @@
+// Package lend decides which running jobs get time back that sharing has cost them: pure.
+//
+// Slurm ends a job at its time limit, whatever slowed it. On plain Slurm a job with a limit of L does L of
+// solo work before that, at most. A job that is going to miss its limit for having shared is therefore given
+// what sharing has cost it so far, and is expected to cost it: it is ended after as much solo work as on
+// plain Slurm, and not before.
+package lend
+
+import (
+	"math"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// Claim is what is known of a running job whose time limit may be raised. Seconds are of its run, without
+// the time in which it was suspended.
+type Claim struct {
+	RunS float64 // so far
+	// DoneS is the solo work done, as predicted; LeastS what it did at the least. Slow is the slowdown by
+	// which it is expected to go on.
+	DoneS, LeastS, Slow float64
+	// SoloS is how long its application takes alone, 0 = not known.
+	SoloS float64
+	// Limit is its time limit, Own what that was before anything was lent; 0 = none.
+	Limit, Own time.Duration
+	// Contract is the slowdown that it allows, 0 = any.
+	Contract float64
+}
+
+// CostS is what sharing has cost the job and is expected to cost it, s, and EndS when it is expected to end,
+// s of its run.
+//
+// An application that takes less than its own limit alone and runs on after it should have ended was slowed
+// more than foreseen: the longer, the less of the predicted work is believed. One that runs to its limit
+// alone shows nothing by running on. In any case the job did what an equal part of the GPU allows: one that
+// hangs is ended as well, after no more solo work than its own limit.
+func (c *Claim) CostS() (costS, endS float64) {
+	own, slow := c.Own.Seconds(), max(c.Slow, 1)
+	done, need := c.DoneS, own
+	if c.SoloS < own {
+		done, need = rlcore.Believed(c.DoneS, c.SoloS), c.SoloS
+	}
+	done = min(max(done, c.LeastS), c.RunS)
+	left := max(0, need-done)
+	return c.RunS - done + left*(slow-1), c.RunS + left*slow
+}
+
+// Raise is by how much the job's limit is to be raised, in whole minutes: where it is expected to end less
+// than margin before its limit, or after it, by all that sharing costs it, less what it was lent already.
+func (c *Claim) Raise(margin time.Duration) time.Duration {
+	if c.SoloS <= 0 || c.Limit <= 0 || c.Own <= 0 {
+		return 0
+	}
+	cost, end := c.CostS()
+	if !(end+margin.Seconds() > c.Limit.Seconds()) {
+		return 0
+	}
+	limit := c.Own + minutes(math.Ceil(cost/60-1e-6))
+	if c.Contract >= 1 {
+		limit = min(limit, minutes(math.Floor(c.Own.Minutes()*c.Contract)))
+	}
+	return max(0, limit-c.Limit).Truncate(time.Minute)
+}
+
+// longest is more than any time limit, in minutes.
+const longest = 1 << 24
+
+func minutes(n float64) time.Duration { return time.Duration(min(n, longest)) * time.Minute }
+
+// Latest is the latest time limit, in whole minutes, that Slurm's own bounds leave a job that has run for
+// runS seconds by now: its partitions' MaxTime, the reservations on its node, its owner's deadline. It is
+// below the present limit where that is too long already.
+func Latest(j *job.Job, now time.Time, runS float64, b *job.Bounds) time.Duration {
+	latest := time.Duration(longest) * time.Minute
+	for _, p := range j.Partitions() {
+		switch most, known := b.MaxTime[p]; {
+		case !known:
+			return 0
+		case most > 0:
+			latest = min(latest, most)
+		}
+	}
+	until := func(t time.Time) { latest = min(latest, time.Duration(runS*float64(time.Second))+t.Sub(now)) }
+	if !j.Deadline.IsZero() {
+		until(j.Deadline)
+	}
+	for i := range b.Reservations {
+		switch r := &b.Reservations[i]; {
+		case r.Name == j.Reservation:
+			until(r.End)
+		case r.Holds(j.Nodes) && (r.End.IsZero() || r.End.After(now)):
+			until(r.Start)
+		}
+	}
+	return max(0, latest).Truncate(time.Minute)
+}

@@ -1,0 +1,156 @@
+package lend_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lend"
+)
+
+const m = time.Minute
+
+func TestRaise(t *testing.T) {
+	for name, c := range map[string]struct {
+		lend.Claim
+		want time.Duration
+	}{
+		"well within its limit": {lend.Claim{RunS: 600, DoneS: 400, LeastS: 300, Slow: 1.5, SoloS: 1800, Limit: 60 * m, Own: 60 * m}, 0},
+		"would end 20 min after its limit": {
+			lend.Claim{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2, SoloS: 2400, Limit: 60 * m, Own: 60 * m}, 40 * m,
+		},
+		"never shared": {lend.Claim{RunS: 3590, DoneS: 3590, LeastS: 3590, Slow: 1, SoloS: 1800, Limit: 60 * m, Own: 60 * m}, 0},
+		"runs on after it should have ended": {
+			lend.Claim{RunS: 3580, DoneS: 2000, LeastS: 1790, Slow: 1.5, SoloS: 1800, Limit: 60 * m, Own: 60 * m}, 30 * m, // it did 1790 s at the least
+		},
+		"hangs: it did its own limit's work at the least": {
+			lend.Claim{RunS: 7200, DoneS: 5000, LeastS: 3600, Slow: 1.5, SoloS: 1800, Limit: 120 * m, Own: 60 * m}, 0,
+		},
+		"runs to its limit alone": {
+			lend.Claim{RunS: 3540, DoneS: 2950, LeastS: 1770, Slow: 1.2, SoloS: 3600, Limit: 60 * m, Own: 60 * m}, 12 * m,
+		},
+		"runs to its limit alone, and was given all that cost": {
+			lend.Claim{RunS: 4310, DoneS: 3592, LeastS: 2155, Slow: 1.2, SoloS: 3600, Limit: 72 * m, Own: 60 * m}, 0,
+		},
+		"no more than its contract": {
+			lend.Claim{RunS: 600, DoneS: 300, LeastS: 300, Slow: 2, SoloS: 2400, Limit: 60 * m, Own: 60 * m, Contract: 1.5}, 30 * m,
+		},
+		"its contract is used up": {
+			lend.Claim{RunS: 5350, DoneS: 2675, LeastS: 2675, Slow: 2, SoloS: 3300, Limit: 90 * m, Own: 60 * m, Contract: 1.5}, 0,
+		},
+		"unknown application": {lend.Claim{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2, Limit: 60 * m, Own: 60 * m}, 0},
+		"no limit":            {lend.Claim{RunS: 3590, DoneS: 1800, LeastS: 1800, Slow: 2, SoloS: 2400}, 0},
+		"lent before, and slower still": {
+			lend.Claim{RunS: 5000, DoneS: 3000, LeastS: 2500, Slow: 2, SoloS: 3500, Limit: 90 * m, Own: 60 * m}, 12 * m,
+		},
+	} {
+		if got := c.Raise(m); got != c.want {
+			cost, end := c.CostS()
+			t.Errorf("%s: %v, want %v (cost %.0f s, end %.0f s)", name, got, c.want, cost, end)
+		}
+	}
+}
+
+func draw(t *rapid.T) *lend.Claim {
+	own := time.Duration(rapid.IntRange(1, 3000).Draw(t, "own")) * m
+	run := rapid.Float64Range(0, 4*own.Seconds()).Draw(t, "run")
+	least := run * rapid.Float64Range(0, 1).Draw(t, "least")
+	return &lend.Claim{
+		RunS: run, LeastS: least, DoneS: rapid.Float64Range(least, run).Draw(t, "done"),
+		Slow: rapid.Float64Range(0, 8).Draw(t, "slow"), SoloS: rapid.Float64Range(0, 2*own.Seconds()).Draw(t, "solo"),
+		Own: own, Limit: own + time.Duration(rapid.IntRange(0, 3000).Draw(t, "lent"))*m,
+		Contract: rapid.SampledFrom([]float64{0, 1, 1.5, 2.5}).Draw(t, "contract"),
+	}
+}
+
+// However a job fares: it isn't lent more than sharing costs it, rounded up to a minute, nor more than its
+// contract allows, and nothing where it never shared. What it is lent brings its end within its limit, as far
+// as the contract allows, and asking again at once gives nothing.
+func TestRaiseIsBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := draw(t)
+		margin := time.Duration(rapid.IntRange(0, 600).Draw(t, "margin")) * time.Second
+		cost, end := c.CostS()
+		by := c.Raise(margin)
+		lent := c.Limit + by - c.Own
+		switch {
+		case by < 0 || by%m != 0:
+			t.Fatalf("raised by %v", by)
+		case by > 0 && lent.Seconds() > math.Ceil(cost/60)*60+1e-6:
+			t.Fatalf("lent %v for a cost of %.1f s", lent, cost)
+		case by > 0 && c.Contract > 0 && (c.Limit+by).Seconds() > c.Own.Seconds()*c.Contract+1e-6:
+			t.Fatalf("a limit of %v with a contract of %g on %v", c.Limit+by, c.Contract, c.Own)
+		case by > 0 && c.RunS == c.LeastS && c.Slow <= 1:
+			t.Fatalf("raised by %v without sharing", by)
+		case by > 0 && end+margin.Seconds() <= c.Limit.Seconds():
+			t.Fatalf("raised by %v without need", by)
+		}
+		if c.SoloS > 0 && c.SoloS < c.Own.Seconds() && c.Contract == 0 && c.DoneS <= c.SoloS && end > (c.Limit+by).Seconds() {
+			t.Fatalf("it ends at %.1f s, with a limit of %v raised by %v", end, c.Limit, by)
+		}
+		c.Limit += by
+		if again := c.Raise(margin); again != 0 {
+			t.Fatalf("then by another %v", again)
+		}
+	})
+}
+
+// A job that its GPU serves as the worst case says is never ended with less solo work than its own limit,
+// nor kept for more than that: a year of polls lends what is needed and then stops.
+func TestAJobThatHangsIsEnded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		own := time.Duration(rapid.IntRange(1, 300).Draw(t, "own")) * m
+		solo := own.Seconds() * rapid.Float64Range(0.05, 1.5).Draw(t, "solo")
+		worst := rapid.Float64Range(1, 6).Draw(t, "worst")
+		slow := rapid.Float64Range(1, worst).Draw(t, "slow")
+		limit := own
+		for run := 0.0; run < limit.Seconds(); run += 30 {
+			c := lend.Claim{RunS: run, DoneS: run / slow, LeastS: run / worst, Slow: slow, SoloS: solo, Own: own, Limit: limit}
+			limit += c.Raise(m)
+		}
+		if most := own.Seconds()*worst + 120; limit.Seconds() > most {
+			t.Fatalf("%v became %v, at most %.0f s", own, limit, most)
+		}
+		if work := limit.Seconds() / slow; work < own.Seconds()-1 && solo >= own.Seconds() {
+			t.Fatalf("ended after %.0f s of solo work, of %v", work, own)
+		}
+	})
+}
+
+func TestLatest(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	in := func(d time.Duration) time.Time { return now.Add(d) }
+	n1 := map[string]bool{"n1": true}
+	j := job.Job{Partition: "gpu", Nodes: "n1"}
+	due := j
+	due.Deadline = in(45 * m)
+	reserved := j
+	reserved.Reservation = "course"
+	for name, c := range map[string]struct {
+		job  job.Job
+		b    job.Bounds
+		want time.Duration
+	}{
+		"its partition's":              {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 90 * m, "short": m}}, 90 * m},
+		"an unknown partition":         {j, job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, 0},
+		"a maintenance":                {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "maint", Start: in(30*m + 59*time.Second), End: in(90 * m), Nodes: n1}}}, 40 * m},
+		"a maintenance, nodes unknown": {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "maint", Start: in(30 * m), End: in(90 * m)}}}, 40 * m},
+		"one that has begun":           {j, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "maint", Start: in(-30 * m), End: in(90 * m), Nodes: n1}}}, 0},
+		"its own reservation":          {reserved, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "course", Start: in(-30 * m), End: in(90 * m), Nodes: n1}}}, 100 * m},
+		"its owner's deadline":         {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, 55 * m},
+		"the soonest of them":          {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 50 * m}}, 50 * m},
+	} {
+		if got := lend.Latest(&c.job, now, 600, &c.b); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	others := &job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{
+		{Name: "past", Start: in(-60 * m), End: in(-m), Nodes: n1}, {Name: "elsewhere", Start: in(m), End: in(90 * m), Nodes: map[string]bool{"n2": true}},
+	}}
+	if got := lend.Latest(&j, now, 600, others); got < 365*24*time.Hour {
+		t.Errorf("others' reservations: %v", got)
+	}
+}

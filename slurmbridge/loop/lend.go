@@ -1,0 +1,94 @@
+package loop
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lend"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+)
+
+// limitSlack is how much sooner than the last poll before a job's end its limit must suffice: Slurm looks at
+// limits twice a minute, and may be slow to answer.
+const limitSlack = 30 * time.Second
+
+// lend returns the changes that give running jobs back what sharing has cost them, where they would miss
+// their time limits for it. The poll after shows whether Slurm has done it.
+func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
+	if !b.ExtendLimit || b.Mode != job.Active {
+		return nil
+	}
+	ours := b.grouped(in)
+	var bounds *job.Bounds // read when a job needs it
+	var out []job.Change
+	for i := range in.Snap.Jobs {
+		j := &in.Snap.Jobs[i]
+		if j.State != job.Running || j.Request.Kind != job.Shares || !ours[j.Ref] {
+			continue
+		}
+		c, ok := b.claim(in, j)
+		if !ok {
+			continue
+		}
+		by := c.Raise(b.PollEvery + limitSlack)
+		if by <= 0 {
+			continue
+		}
+		if bounds == nil {
+			var err error
+			if bounds, err = b.Slurm.Bounds(ctx); err != nil {
+				b.Log.Warn("time limits are not raised; the next poll tries again", "err", err)
+				return nil
+			}
+		}
+		limit := min(j.TimeLimit+by, lend.Latest(j, in.Snap.At, c.RunS, bounds))
+		if limit <= j.TimeLimit {
+			b.Log.Warn("job may miss its time limit for sharing, and it can't be raised: MaxTime, a reservation or its deadline", "job", j.Ref, "limit", j.TimeLimit)
+			continue
+		}
+		b.tracker.Lend(j, limit, in.Snap.At)
+		cost, _ := c.CostS()
+		out = append(out, job.Change{
+			Step: job.StepExtend, Why: fmt.Sprintf("sharing costs it %s", time.Duration(cost*float64(time.Second)).Round(time.Second)),
+			Update: job.Update{Jobs: []string{j.Ref}, TimeLimit: limit}, Was: map[string]string{j.Ref: "TimeLimit=" + j.TimeLimit.String()},
+		})
+	}
+	return out
+}
+
+// grouped are the running jobs that the bridge has put together with others, or others with them.
+func (b *Bridge) grouped(in *plan.Input) map[string]bool {
+	seats := b.tracker.Seats()
+	on := map[job.GPUAddr]bool{}
+	each := func(f func(j *job.Job, a job.GPUAddr)) {
+		for i := range in.Snap.Jobs {
+			if j := &in.Snap.Jobs[i]; j.State == job.Running && len(j.GPUs) == 1 {
+				f(j, job.GPUAddr{Node: j.Nodes, GPU: j.GPUs[0]})
+			}
+		}
+	}
+	each(func(j *job.Job, a job.GPUAddr) { on[a] = on[a] || seats[j.Ref].Group != nil })
+	out := map[string]bool{}
+	each(func(j *job.Job, a job.GPUAddr) {
+		if on[a] {
+			out[j.Ref] = true
+		}
+	})
+	return out
+}
+
+// claim is what is known of a running job whose limit may be raised. false: too little, or it may not be.
+func (b *Bridge) claim(in *plan.Input, j *job.Job) (c lend.Claim, ok bool) {
+	p, profile := b.tracker.Done[j.Ref], in.Apps[j.Ref].Profile
+	own, ok := b.tracker.Lendable(j, in.Snap.At)
+	if p == nil || profile == nil || !ok {
+		return c, false
+	}
+	return lend.Claim{
+		RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, SoloS: profile.DurationS, Limit: j.TimeLimit, Own: own,
+		Contract: cmp.Or(in.Terms[j.Ref].MaxSlowdown, b.Planner.Decider.Guard.MaxSlowdown),
+	}, true
+}
