@@ -139,7 +139,10 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 		if stretched[of] == nil {
 			stretched[of] = p.Stretched(of.seconds)
 		}
-		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first}, Truth: stretched[of]}
+		n := sim.Arrival{Job: rlcore.Job{ID: j.ID, User: j.User, Profile: p, SubmitS: j.SubmitS - first, LimitS: j.LimitS}, Truth: stretched[of]}
+		if j.DeadlineS > 0 {
+			n.DeadlineS = j.DeadlineS - first
+		}
 		if !trace.HasDuration(p) {
 			n.Profile = n.Truth
 		}
@@ -168,6 +171,8 @@ func (r *Replayable) believedLaw(law *contention.Law) Scenario {
 			j := jobs[rnd.IntN(len(jobs))]
 			j.ID = fmt.Sprint(i)
 			j.Truth = j.Profile // no other truth is known
+			// A job that is ended early would look like time won.
+			j.LimitS, j.DeadlineS = 0, 0
 			j.SubmitS = at
 			at += gap * rnd.ExpFloat64()
 			cfg.Jobs = append(cfg.Jobs, j)

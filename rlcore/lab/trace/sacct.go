@@ -21,13 +21,14 @@ const (
 // ReadSacct reads jobs from what `sacct --parsable2` prints:
 //
 //	sacct --parsable2 --allusers --starttime=2024-01-01 \
-//	      --format=JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES
+//	      --format=JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES,TimelimitRaw
 //
 // It takes what is there of JobID or JobIDRaw, JobName, User, Submit (else Eligible,
-// else Start), ElapsedRaw (else Elapsed, else End − Start), State, and AllocTRES (else
-// ReqTRES). The first three kinds and a run time must be. Times are read as local ones
-// without a change of the clock; SubmitS counts from the earliest. An application is a
-// job name; characters in it that can't be printed become "?".
+// else Start), ElapsedRaw (else Elapsed, else End − Start), State, AllocTRES (else
+// ReqTRES), and TimelimitRaw or Timelimit, where UNLIMITED and Partition_Limit are no
+// limit. The first three kinds and a run time must be. Times are read as local ones without
+// a change of the clock; SubmitS counts from the earliest. An application is a job name;
+// characters in it that can't be printed become "?".
 //
 // Left out are steps, allocations without gres/gpu (or gres/mps or gres/shard) where
 // a TRES column is there, those that have not ended, and of a job that was requeued all
@@ -98,7 +99,7 @@ func (s *sacct) read(t *text.SacctRow) {
 		s.skipped[why]++
 		return
 	}
-	j.SubmitS = stamp(t, s.submit)
+	j.SubmitS, j.LimitS = stamp(t, s.submit), limit(t)
 	t.MustKnow("jobname", j.App, s.known)
 	if i, ok := s.last[j.ID]; ok {
 		s.skipped[requeued]++
@@ -127,6 +128,25 @@ func (s *sacct) lasted(t *text.SacctRow) float64 {
 		t.Fail(s.lasts, fmt.Errorf("%w: a run time of %g s", table.ErrOutOfRange, v))
 	}
 	return v
+}
+
+// limit returns the time limit, s; 0 where there is none.
+func limit(t *text.SacctRow) float64 {
+	for _, col := range []string{"timelimitraw", "timelimit"} {
+		switch t.Text(col) {
+		case "", "UNLIMITED", "Partition_Limit":
+			continue
+		}
+		if col == "timelimitraw" {
+			return 60 * t.Number(col, 0, maxDurationS/60)
+		}
+		v := t.Elapsed(col).Seconds()
+		if v > maxDurationS {
+			t.Fail(col, fmt.Errorf("%w: a time limit of %g s", table.ErrOutOfRange, v))
+		}
+		return v
+	}
+	return 0
 }
 
 // stamp returns a time as seconds since 1970, if the machine's clock showed UTC: only

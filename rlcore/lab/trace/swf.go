@@ -26,8 +26,8 @@ const (
 
 // ReadSWF reads a log in the Standard Workload Format: 18 numbers a line, lines
 // that start with a semicolon are comments. An application is an executable
-// number, "swf-12", or "swf-unknown"; a user is a user number. The format knows no
-// GPUs: GPUs is 0. Jobs whose run time is unknown (-1) or 0 are left out, and so
+// number, "swf-12", or "swf-unknown"; a user is a user number, a limit the requested time,
+// where that is one. The format knows no GPUs: GPUs is 0. Jobs whose run time is unknown (-1) or 0 are left out, and so
 // are the partial runs (status 2 to 4) of jobs that were stopped and went on.
 // Order, known and name are as for ReadJobs.
 func ReadSWF(r io.Reader, name string, known ...string) ([]Job, Skipped, error) {
@@ -60,6 +60,9 @@ func ReadSWF(r io.Reader, name string, known ...string) ([]Job, Skipped, error) 
 			SubmitS:   t.Number("submit time", 0, maxSubmitS),
 			App:       "swf-unknown",
 			DurationS: t.Number("run time", -1, maxDurationS),
+		}
+		if limit := t.Number("requested time", -1e15, 1e15); limit >= minDurationS && limit <= maxDurationS {
+			j.LimitS = limit // more stands for none
 		}
 		if e := whole(t, "executable", -1); e >= 0 {
 			j.App = fmt.Sprintf("swf-%d", e)
