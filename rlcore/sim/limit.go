@@ -54,8 +54,8 @@ func (d *device) overrun(now float64) int {
 	return -1
 }
 
-// kill ends a running job at its limit or deadline. Its work is lost, and nobody can tell
-// how far it had come, so nothing is learned from it.
+// kill ends a running job at its limit or deadline. Its work is lost; how far it had come is
+// unknown to a site, so nothing is learned from it.
 func (s *Sim) kill(g, k int) {
 	m := &s.devs[g].members[k]
 	j := &s.jobs[m.job]

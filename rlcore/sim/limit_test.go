@@ -91,7 +91,7 @@ func TestNoJobCanStart(t *testing.T) {
 	}
 }
 
-// Nobody can tell how far a job had come that was ended at its limit.
+// How far a job had come that was ended at its limit is unknown.
 func TestObserverOfLimits(t *testing.T) {
 	a, b := constant("a", 100, .9, 100), constant("b", 100, .9, 100)
 	cfg := config(1, a, b)

@@ -36,9 +36,11 @@ type Outcome struct {
 // Result is the outcome of a simulation. Times are in s, utilisations are averages
 // over the GPUs and the makespan, 0..1.
 type Result struct {
-	Jobs            []Outcome // in Config's order
-	MakespanS       float64   // first arrival to last end
-	MeanTurnaroundS float64   // from arrival to end, however it ended
+	Jobs      []Outcome // in Config's order
+	MakespanS float64   // first arrival to last end
+	// MeanTurnaroundS is from arrival to end, however a job ended: it makes a schedule that
+	// loses jobs look good, so schedules are to be compared by Lost first.
+	MeanTurnaroundS float64
 	GPUUtil         float64
 	MemUtil         float64
 	OOM             int // runs that ran out of memory

@@ -215,12 +215,35 @@ type Outcome struct {
 	TrainS       float64 `json:"train_s"`                      // wall time
 	MakespanSD   float64 `json:"makespan_sd_s"`                // over the seeds
 	TurnaroundSD float64 `json:"mean_turnaround_sd_s"`         // over the seeds
-	Note         string  `json:"note,omitempty"`
+	Ends
+	Note string `json:"note,omitempty"`
+}
+
+// Ends counts the jobs that didn't run to their own end: means over the seeds.
+type Ends struct {
+	TimedOut      float64 `json:"timed_out"`      // ended at their limit
+	HarmedTimeout float64 `json:"harmed_timeout"` // of these, the ones that alone would have ended before
+	PastDeadline  float64 `json:"past_deadline"`  // ended at their deadline, or cancelled because of it
+}
+
+// add counts a job for part of a seed.
+func (e *Ends) add(o *sim.Outcome, part float64) {
+	switch o.Ended {
+	case sim.AtLimit:
+		e.TimedOut += part
+	case sim.AtDeadline:
+		e.PastDeadline += part
+	}
+	if o.Harmed {
+		e.HarmedTimeout += part
+	}
 }
 
 // ReplayReport is what a replay found.
 type ReplayReport struct {
 	Jobs      int                 `json:"jobs"`
+	Limits    int                 `json:"jobs_with_limit"`
+	Deadlines int                 `json:"jobs_with_deadline"`
 	Skipped   map[string]int      `json:"skipped,omitempty"`
 	GPUs      int                 `json:"gpus"`
 	Seeds     int                 `json:"seeds"`
@@ -290,6 +313,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 			Objective: o.Objective, Policies: map[string]*Outcome{Clairvoyant: {Note: fmt.Sprintf("%d schedules tried a seed", o.Tries)}},
 		},
 	}
+	c.report.Limits, c.report.Deadlines = r.limited()
 	for seed := range o.Seeds {
 		if err := c.play(ctx, seed); err != nil {
 			return nil, err
@@ -302,6 +326,19 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 		c.report.Policies[name].fill(rs, fifo, c.bound, c.objective)
 	}
 	return c.report, nil
+}
+
+// limited counts the jobs with a limit and those with a deadline.
+func (r *Replayable) limited() (limits, deadlines int) {
+	for i := range r.Config.Jobs {
+		if r.Config.Jobs[i].LimitS > 0 {
+			limits++
+		}
+		if r.Config.Jobs[i].DeadlineS > 0 {
+			deadlines++
+		}
+	}
+	return limits, deadlines
 }
 
 // play lets all policies schedule the trace once, and the clairvoyant after them.
@@ -340,10 +377,15 @@ func (c *competition) play(ctx context.Context, seed int) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", Clairvoyant, err)
 	}
-	if c.bound == nil || c.objective(bound) < c.objective(c.bound) {
+	if c.bound == nil || c.better(bound, c.bound) {
 		c.bound = bound
 	}
 	return nil
+}
+
+// better reports whether schedule a loses fewer jobs than b, or as many at less cost.
+func (c *competition) better(a, b *sim.Result) bool {
+	return cmp.Or(a.Lost()-b.Lost(), cmp.Compare(c.objective(a), c.objective(b))) < 0
 }
 
 func (r *Replayable) contender(ctx context.Context, name string, train Scenario, o ReplayOptions, seed uint64) (*Contender, error) {
@@ -367,10 +409,15 @@ func (x *Outcome) fill(rs, fifo []seen, bound *sim.Result, objective sim.Objecti
 		for _, v := range s {
 			x.MeanSlowdown += v / float64(len(s)) / n
 		}
-		x.P95Slowdown += s[min(len(s)-1, int(0.95*float64(len(s))))] / n
+		if len(s) > 0 {
+			x.P95Slowdown += s[min(len(s)-1, int(0.95*float64(len(s))))] / n
+		}
 		x.TurnaroundS += r.MeanTurnaroundS / n
 		x.MakespanS += r.MakespanS / n
 		x.OOM += float64(r.OOM) / n
+		for k := range r.Jobs {
+			x.Ends.add(&r.Jobs[k], 1/n)
+		}
 		x.GPUUtil += r.GPUUtil / n
 		x.MemUtil += r.MemUtil / n
 		base := fifo[min(i, len(fifo)-1)].Result

@@ -12,21 +12,24 @@ import (
 // worst cases over both.
 type UserOutcome struct {
 	Jobs int `json:"jobs"`
-	// WaitS is from submission to the start of the run that succeeded; TurnaroundS
-	// goes on to its end. The others are those less fifo's, and its ratio.
+	// WaitS is from submission to the start of the last run; TurnaroundS goes on to
+	// its end. The others are those less fifo's, and its ratio.
 	WaitS        float64 `json:"mean_wait_s"`
 	WaitVsFifoS  float64 `json:"mean_wait_vs_fifo_s"`
 	TurnaroundS  float64 `json:"mean_turnaround_s"`
 	VsFifo       float64 `json:"turnaround_vs_fifo"`
 	Later        float64 `json:"ended_later_than_fifo"` // part of the jobs, 0..1
-	MeanSlowdown float64 `json:"mean_slowdown"`
+	MeanSlowdown float64 `json:"mean_slowdown"`         // over the jobs that ran
 	MaxSlowdown  float64 `json:"worst_slowdown"`
+	Ends
 	// PassedOver counts the decisions that went past a job, on average over the
 	// jobs; MaxPassedOver is the job's that fared worst.
 	PassedOver    float64 `json:"mean_passed_over"`
 	MaxPassedOver int     `json:"max_passed_over"`
 	// MaxDelayS is the longest that a job was kept waiting beside an idle GPU, s.
 	MaxDelayS float64 `json:"max_delay_s"`
+
+	neverRan float64 // part of the jobs and seeds
 }
 
 // wait is what decisions saw of one job while it waited.
@@ -85,13 +88,20 @@ func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string
 			for i := range r.Jobs {
 				x := out[jobs[i].User][name]
 				x.add(&r.Jobs[i], &fifo.Jobs[i], r.waits[r.Jobs[i].ID], 1/float64(x.Jobs*len(rs)))
+				x.Ends.add(&r.Jobs[i], 1/float64(len(rs)))
 			}
 		}
 	}
 	for _, policies := range out {
 		for _, x := range policies {
+			if x.neverRan > 0 && x.MeanSlowdown > 0 {
+				x.MeanSlowdown /= 1 - x.neverRan
+			}
 			x.WaitVsFifoS = x.WaitS - policies[Fifo].WaitS
-			x.VsFifo = x.TurnaroundS / policies[Fifo].TurnaroundS
+			x.VsFifo = 1
+			if fifo := policies[Fifo].TurnaroundS; fifo > 0 { // elsewhere all were cancelled when they came
+				x.VsFifo = x.TurnaroundS / fifo
+			}
 		}
 	}
 	return out
@@ -101,7 +111,9 @@ func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string
 func (x *UserOutcome) add(o, fifo *sim.Outcome, w wait, part float64) {
 	x.WaitS += (o.StartS - o.SubmitS) * part
 	x.TurnaroundS += (o.EndS - o.SubmitS) * part
-	x.MeanSlowdown += o.Slowdown * part
+	if x.MeanSlowdown += o.Slowdown * part; o.Slowdown == 0 {
+		x.neverRan += part
+	}
 	x.MaxSlowdown = math.Max(x.MaxSlowdown, o.Slowdown)
 	x.PassedOver += float64(w.passed) * part
 	x.MaxPassedOver = max(x.MaxPassedOver, w.passed)

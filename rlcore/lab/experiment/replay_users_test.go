@@ -6,7 +6,74 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
+
+// Bob's second job is too long for its limit on any schedule; two jobs can't meet their
+// deadlines any more when they come.
+func TestReplayCountsEnds(t *testing.T) {
+	tr := &Trace{
+		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}, {MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{flat("busy", 100, 1, 1000), flat("whole", 100, 1, 7500)},
+		Jobs: []trace.Job{
+			{ID: "1", SubmitS: 50, App: "busy", User: "ann", LimitS: 101},
+			{ID: "2", SubmitS: 50, App: "busy", User: "bob", DeadlineS: 152},
+			{ID: "3", SubmitS: 50, App: "whole", User: "bob", LimitS: 40},
+			{ID: "4", SubmitS: 60, App: "busy", User: "ann", LimitS: 100, DeadlineS: 155},
+			{ID: "5", SubmitS: 60, App: "whole", User: "cy", LimitS: 100, DeadlineS: 155},
+		},
+		Pairs: []trace.Pair{{Victim: "busy", Aggressor: "busy", Slowdown: 2}},
+	}
+	ready, err := tr.Ready(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j := &ready.Config.Jobs[3]; j.SubmitS != 10 || j.LimitS != 100 || j.DeadlineS != 105 {
+		t.Errorf("job 4 is simulated as %+v", j.Job)
+	}
+	if limits, deadlines := ready.limited(); limits != 4 || deadlines != 3 {
+		t.Errorf("%d limits and %d deadlines, want 4 and 3", limits, deadlines)
+	}
+	scenario, _, err := tr.Training(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, j := range jobSet(t, scenario, 1).Jobs {
+		if j.LimitS != 0 || j.DeadlineS != 0 {
+			t.Fatalf("training is rewarded for ending %+v early", j.Job)
+		}
+	}
+
+	r, err := Replay(t.Context(), tr, ReplayOptions{Policies: []string{"fifo", "greedy"}, Seeds: 2, Tries: 50})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Limits != 4 || r.Deadlines != 3 {
+		t.Errorf("%d limits and %d deadlines, want 4 and 3", r.Limits, r.Deadlines)
+	}
+	for name, x := range r.Policies {
+		if x.TimedOut < 1 || x.PastDeadline < 2 || name != "greedy" && x.HarmedTimeout > 0 {
+			t.Errorf("%s: %+v", name, x.Ends)
+		}
+	}
+	if got := r.Users["bob"]["fifo"].Ends; got != (Ends{TimedOut: 1}) {
+		t.Errorf("bob under fifo: %+v", got)
+	}
+	cy := r.Users["cy"]["fifo"]
+	if cy.Ends != (Ends{PastDeadline: 1}) || cy.TurnaroundS != 0 || cy.VsFifo != 1 || cy.MeanSlowdown != 0 {
+		t.Errorf("cy's job, cancelled when it came: %+v", cy)
+	}
+	var ends Ends
+	for _, o := range []sim.Outcome{{Ended: sim.AtLimit, Harmed: true}, {Ended: sim.AtLimit}, {Ended: sim.AtDeadline}, {}} {
+		ends.add(&o, 0.5)
+	}
+	if ends != (Ends{TimedOut: 1, HarmedTimeout: 0.5, PastDeadline: 0.5}) {
+		t.Errorf("of two seeds: %+v", ends)
+	}
+	if ann := r.Users["ann"]["fifo"]; ann.Ends != (Ends{PastDeadline: 1}) || ann.MeanSlowdown != 1 {
+		t.Errorf("ann under fifo: %+v", ann)
+	}
+}
 
 // One GPU: ann's long job runs, bob's needs the card alone and waits, ann's short ones
 // join the long one as long as they may.

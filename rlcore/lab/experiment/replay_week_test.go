@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,6 +56,22 @@ func overWeeks(format string, x []float64) string {
 	return fmt.Sprintf(format+" ± "+format, mean, math.Sqrt(sq))
 }
 
+// A seed draws one week: all of its jobs end before their limits alone.
+func TestWeekIsDrawnAgain(t *testing.T) {
+	w := Week(1)
+	if !reflect.DeepEqual(w, Week(1)) || reflect.DeepEqual(w.Jobs, Week(2).Jobs) {
+		t.Error("a seed draws two weeks, or two seeds the same one")
+	}
+	if len(w.Jobs) != 924 {
+		t.Errorf("%d jobs, not the 924 of earlier releases", len(w.Jobs))
+	}
+	for _, j := range w.Jobs {
+		if x := j.LimitS / j.DurationS; !(x >= 1.1 && x <= 3) {
+			t.Errorf("job %s: a limit of %v times its solo time", j.ID, x)
+		}
+	}
+}
+
 // A week of six users on four Titan Xp: what sharing does for each of them. With
 // SLURMBRIDGE_WEEKS=10 the figures of LEARNING.md are printed.
 func TestWeek(t *testing.T) {
@@ -69,11 +86,11 @@ func TestWeek(t *testing.T) {
 		rs := weeks(t, n, shared)
 		var b strings.Builder
 		fmt.Fprintf(&b, "%d weeks, %d GPUs, several users a card: %v\n", n, rs[0].GPUs, shared)
-		fmt.Fprintln(&b, "| user | jobs | policy | wait, min | turnaround ÷ fifo's | later than fifo, % | worst slowdown | passed over, mean | at most | delay at most, s |")
-		fmt.Fprintln(&b, "|---|---|---|---|---|---|---|---|---|---|")
+		fmt.Fprintln(&b, "| user | jobs | policy | wait, min | turnaround ÷ fifo's | later than fifo, % | worst slowdown | passed over, mean | at most | delay at most, s | timed out | harmed |")
+		fmt.Fprintln(&b, "|---|---|---|---|---|---|---|---|---|---|---|---|")
 		for _, h := range append(habits(), habit{user: "all"}) {
 			for _, policy := range []string{"fifo", "greedy", "dqn"} {
-				var jobs, wait, ratio, later, slow, passed, most, delay []float64
+				var jobs, wait, ratio, later, slow, passed, most, delay, timedOut, harmed []float64
 				for _, r := range rs {
 					x := r.Users[h.user][policy]
 					if h.user == "all" {
@@ -85,9 +102,10 @@ func TestWeek(t *testing.T) {
 					jobs, wait, ratio, later = append(jobs, float64(x.Jobs)), append(wait, x.WaitS/60), append(ratio, x.VsFifo), append(later, 100*x.Later)
 					slow, passed = append(slow, x.MaxSlowdown), append(passed, x.PassedOver)
 					most, delay = append(most, float64(x.MaxPassedOver)), append(delay, x.MaxDelayS)
+					timedOut, harmed = append(timedOut, x.TimedOut), append(harmed, x.HarmedTimeout)
 				}
-				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.2f | %s | %.0f | %.0f |\n", h.user, overWeeks("%.0f", jobs), policy, overWeeks("%.0f", wait),
-					overWeeks("%.2f", ratio), overWeeks("%.0f", later), slices.Max(slow), overWeeks("%.2f", passed), slices.Max(most), slices.Max(delay))
+				fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %.2f | %s | %.0f | %.0f | %s | %s |\n", h.user, overWeeks("%.0f", jobs), policy, overWeeks("%.0f", wait),
+					overWeeks("%.2f", ratio), overWeeks("%.0f", later), slices.Max(slow), overWeeks("%.2f", passed), slices.Max(most), slices.Max(delay), overWeeks("%.0f", timedOut), overWeeks("%.0f", harmed))
 			}
 		}
 		t.Log(b.String())
@@ -109,6 +127,8 @@ func everybody(r *ReplayReport, policy string) *UserOutcome {
 		all.MaxSlowdown = max(all.MaxSlowdown, x.MaxSlowdown)
 		all.MaxPassedOver = max(all.MaxPassedOver, x.MaxPassedOver)
 		all.MaxDelayS = max(all.MaxDelayS, x.MaxDelayS)
+		all.TimedOut += x.TimedOut
+		all.HarmedTimeout += x.HarmedTimeout
 	}
 	all.VsFifo = all.TurnaroundS / fifo
 	n := float64(all.Jobs)

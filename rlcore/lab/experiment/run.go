@@ -51,7 +51,10 @@ type Line struct {
 	LT20           float64   `json:"slowdown_lt_20pct"`
 	GE20           float64   `json:"slowdown_ge_20pct"`
 	MeanSlowdown   float64   `json:"mean_slowdown"`
-	OOM            int       `json:"oom"` // over all seeds
+	OOM            int       `json:"oom"`            // over all seeds, like the next three
+	TimedOut       int       `json:"timed_out"`      // jobs ended at their limit
+	HarmedTimeout  int       `json:"harmed_timeout"` // of these, the ones that alone would have ended before
+	PastDeadline   int       `json:"past_deadline"`  // jobs ended at their deadline, or cancelled because of it
 	TrainS         float64   `json:"train_s"`
 	GainShare      float64   `json:"share_of_clairvoyant_gain"` // of the makespan; NaN-free: 1 where there is nothing to gain
 	Cost1          float64   `json:"ec2_cost1_vs_whole"`        // Fig. 17; see Cost
@@ -283,8 +286,10 @@ func (l *Line) fill(rs, sjf, bound []*sim.Result) {
 		l.GPUUtil += r.GPUUtil / n
 		l.MemUtil += r.MemUtil / n
 		l.OOM += r.OOM
-		for _, s := range r.Slowdowns() {
-			l.MeanSlowdown += s / n / float64(len(r.Jobs))
+		l.TimedOut, l.HarmedTimeout, l.PastDeadline = l.TimedOut+r.TimedOut, l.HarmedTimeout+r.Harmed, l.PastDeadline+r.PastDeadline
+		slowdowns := r.Slowdowns()
+		for _, s := range slowdowns {
+			l.MeanSlowdown += s / n / float64(len(slowdowns))
 			// A millionth is rounding: 1.1 is not below 10 %.
 			switch {
 			case s >= 1.2-1e-6:

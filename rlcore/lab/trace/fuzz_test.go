@@ -22,7 +22,8 @@ func judgeJobs(t *testing.T, jobs []Job, unknownDuration bool) {
 	}
 	for i, j := range jobs {
 		given := j.DurationS >= minDurationS || unknownDuration && j.DurationS == 0
-		if j.ID == "" || j.App == "" || !given || j.DurationS > maxDurationS || !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) || j.GPUs < 0 {
+		if j.ID == "" || j.App == "" || !given || j.DurationS > maxDurationS || !(j.SubmitS >= 0) || math.IsInf(j.SubmitS, 0) || j.GPUs < 0 ||
+			!(j.LimitS >= 0 && j.LimitS <= maxDurationS) || j.DeadlineS != 0 && !(j.DeadlineS > j.SubmitS && j.DeadlineS <= maxSubmitS) {
 			t.Errorf("%+v", j)
 		}
 		if strings.ContainsAny(j.ID+j.App+j.User, "\n\r\x1b\x00") {
@@ -39,6 +40,7 @@ func FuzzReadJobs(f *testing.F) {
 	f.Add("\ufeffapp,job,gpus,submit_s\r\na,1,2,0\r\n")
 	f.Add("job,submit_s,app\n1,NaN,a\n")
 	f.Add("job,submit_s,app\n\"1\n")
+	f.Add("job,submit_s,app,limit_s,deadline_s\n1,5,a,60,\n2,5,a,,65.5\n3,5,a,1e9,5\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		if jobs, err := ReadJobs(strings.NewReader(text), "f"); judge(t, err) {
 			judgeJobs(t, jobs, true)
@@ -90,6 +92,7 @@ func FuzzReadSWF(f *testing.F) {
 	f.Add("; Version: 2.2\n" + swfLine() + swfLine("job number", "2", "run time", "-1"))
 	f.Add(swfLine("status", "3"))
 	f.Add(swfLine("executable", "1e15"))
+	f.Add(swfLine("requested time", "7200") + swfLine("job number", "2", "requested time", "1e12"))
 	f.Fuzz(func(t *testing.T, text string) {
 		if jobs, _, err := ReadSWF(strings.NewReader(text), "f"); judge(t, err) {
 			judgeJobs(t, jobs, false)
@@ -99,6 +102,7 @@ func FuzzReadSWF(f *testing.F) {
 
 func FuzzReadSacct(f *testing.F) {
 	f.Add(sacctHead + "1|a|b|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu:a100=2\n1.batch|batch||2024-01-01T00:00:00|5|COMPLETED|cpu=1\n")
+	f.Add("JobID|JobName|Submit|Elapsed|Timelimit|TimelimitRaw\n1|a|2024-01-01T00:00:00|05:00|1-00:00:00|UNLIMITED\n2|a|2024-01-01T00:00:00|05:00|x|1e9\n")
 	f.Add("JobIDRaw|JobName|Start|End|\r\n1|a\tb|1700000000|1700000060|\r\n")
 	f.Add("JobID|JobName|Submit|Elapsed|ReqTRES\n1||2024-01-01T00:00:00|1-00:00:01.5|gres/gpu=1e9\n")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -64,8 +64,12 @@ func TestJobsRoundTrip(t *testing.T) {
 				DurationS: rapid.OneOf(rapid.Just(0.0), rapid.Float64Range(minDurationS, maxDurationS)).Draw(t, "duration"),
 				User:      rapid.OneOf(rapid.Just(""), names).Draw(t, "user"),
 				GPUs:      rapid.IntRange(0, 16).Draw(t, "gpus"),
+				LimitS:    rapid.OneOf(rapid.Just(0.0), rapid.Float64Range(minDurationS, maxDurationS)).Draw(t, "limit"),
 			}
-			row := []string{j.ID, number(j.SubmitS), j.App, number(j.DurationS), j.User, strconv.Itoa(j.GPUs)}
+			if rapid.Bool().Draw(t, "promised") && j.SubmitS < maxSubmitS-1 {
+				j.DeadlineS = rapid.Float64Range(j.SubmitS+1, maxSubmitS).Draw(t, "deadline")
+			}
+			row := []string{j.ID, number(j.SubmitS), j.App, number(j.DurationS), j.User, strconv.Itoa(j.GPUs), number(j.LimitS), number(j.DeadlineS)}
 			for i := range row {
 				if i > 1 && row[i] == "0" && i != 2 && i != 4 {
 					row[i] = ""
@@ -74,7 +78,7 @@ func TestJobsRoundTrip(t *testing.T) {
 			want = append(want, j)
 			rows = append(rows, row)
 		}
-		got, err := ReadJobs(written(t, []string{"job", "submit_s", "app", "duration_s", "user", "gpus"}, rows), "f")
+		got, err := ReadJobs(written(t, []string{"job", "submit_s", "app", "duration_s", "user", "gpus", "limit_s", "deadline_s"}, rows), "f")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -138,7 +138,8 @@ func limit(t *text.SacctRow) float64 {
 			continue
 		}
 		if col == "timelimitraw" {
-			return 60 * t.Number(col, 0, maxDurationS/60)
+			const most = 1e7 // minutes, 19 years
+			return 60 * t.Number(col, 0, most)
 		}
 		v := t.Elapsed(col).Seconds()
 		if v > maxDurationS {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -54,6 +55,9 @@ func TestRefused(t *testing.T) {
 		{"jobs", "job,submit_s,app,duration_s\n1,0,a,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
 		{"jobs", "job,submit_s,app,duration_s\n1,0,a,-5\n", "f:2: duration_s: out of range: -5 is not from 0.01 to 1e+09", table.ErrOutOfRange},
 		{"jobs", "job,submit_s,app,GPUs\n1,0,a,1.5\n", "f:2: GPUs: out of range: 1.5 is not a whole number", table.ErrOutOfRange},
+		{"jobs", "job,submit_s,app,limit_s\n1,0,a,0\n", "f:2: limit_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
+		{"jobs", "job,submit_s,app,limit_s\n1,0,a,UNLIMITED\n", `f:2: limit_s: "UNLIMITED" is not a number`, table.ErrNotNumber},
+		{"jobs", "job,submit_s,app,deadline_s\n1,0,a,60\n2,10,a,10\n", "f:3: deadline_s: out of range: 10 is not after the submission at 10", table.ErrOutOfRange},
 		{"jobs", "job,submit_s,app\n1,0,a\n1,0,a\n", `f:3: job: "1" stands there twice`, table.ErrTwice},
 		{"jobs", "job,submit_s,app\n\"1\n2\",0,a\n", `f:2: job: "1\n2" has characters that can't be printed`, nil},
 		{"jobs", "job,submit_s,app\n1,0,\xff\n", `f:2: app: "\xff" has characters that can't be printed`, nil},
@@ -76,6 +80,7 @@ func TestRefused(t *testing.T) {
 		{"swf", swfLine("run time", "x"), `f:1: run time: "x" is not a number`, table.ErrNotNumber},
 		{"swf", swfLine("used memory", "nan"), `f:1: used memory: out of range: "nan" is not a finite number`, table.ErrOutOfRange},
 		{"swf", swfLine("submit time", "-1"), "f:1: submit time: out of range: -1 is not from 0 to 1e+11", table.ErrOutOfRange},
+		{"swf", swfLine("requested time", "x"), `f:1: requested time: "x" is not a number`, table.ErrNotNumber},
 		{"swf", swfLine("executable", "1.5"), "f:1: executable: out of range: 1.5 is not a whole number", table.ErrOutOfRange},
 		{"swf", swfLine() + swfLine(), "f:2: job number: 1 stands there twice", table.ErrTwice},
 		{"swf", swfLine("run time", "-1"), "f: there is no row in it that can be used: 1 without a run time", table.ErrNoRows},
@@ -90,6 +95,8 @@ func TestRefused(t *testing.T) {
 		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|long|COMPLETED|gres/gpu=1\n", `f:2: ElapsedRaw: "long" is not a number`, table.ErrNotNumber},
 		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|COMPLETED|gres/gpu=two\n", `f:2: AllocTRES: "two" is not a number`, table.ErrNotNumber},
 		{"sacct", sacctHead + "1|a|u|2024-01-01T00:00:00|5|PENDING|gres/gpu=1\n", "f: there is no row in it that can be used: 1 not ended", table.ErrNoRows},
+		{"sacct", "JobID|JobName|Submit|Elapsed|Timelimit\n1|a|2024-01-01T00:00:00|05:00|soon\n", `f:2: Timelimit: "soon" is no run time: [days-][hours:]minutes:seconds`, nil},
+		{"sacct", "JobID|JobName|Submit|Elapsed|TimelimitRaw\n1|a|2024-01-01T00:00:00|05:00|-5\n", "f:2: TimelimitRaw: out of range: -5 is not from 0 to 1e+07", table.ErrOutOfRange},
 		{"sacct", "JobID|JobName|Comment|Submit|ElapsedRaw\n1|a|x|y|2024-01-01T00:00:00|5\n", `f:2: 6 fields, the header has 5: a "|" in a text that a user wrote; ask sacct for JobName alone of such columns`, nil},
 	}
 	for _, c := range cases {
@@ -226,6 +233,55 @@ func TestReadSacct(t *testing.T) {
 	}
 	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1}); !reflect.DeepEqual(skipped, want) {
 		t.Errorf("skipped %v, want %v", skipped, want)
+	}
+}
+
+// A limit is minutes in TimelimitRaw, a duration in Timelimit; a word in their place is
+// none, and so is an unknown or absurd requested time.
+func TestLimits(t *testing.T) {
+	limits := func(jobs []Job, err error) (out []float64) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range jobs {
+			out = append(out, j.LimitS)
+		}
+		return out
+	}
+	sacct := func(text string) ([]Job, error) {
+		jobs, _, err := ReadSacct(strings.NewReader(text), "f")
+		return jobs, err
+	}
+	swf := func(text string) ([]Job, error) {
+		jobs, _, err := ReadSWF(strings.NewReader(text), "f")
+		return jobs, err
+	}
+	const row = "|a|2024-01-01T00:00:00|05:00|"
+	for _, c := range []struct {
+		got, want []float64
+	}{
+		{
+			limits(sacct("JobID|JobName|Submit|Elapsed|Timelimit\n1" + row + "1-02:00:00\n2" + row + "UNLIMITED\n3" + row + "Partition_Limit\n4" + row + "\n")),
+			[]float64{26 * 3600, 0, 0, 0},
+		},
+		{
+			limits(sacct("JobID|JobName|Submit|Elapsed|TimelimitRaw|Timelimit\n1" + row + "90|01:30:00\n2" + row + "UNLIMITED|UNLIMITED\n3" + row + "|00:10:00\n")),
+			[]float64{5400, 0, 600},
+		},
+		{
+			limits(swf(swfLine("requested time", "7200") + swfLine("job number", "2") + swfLine("job number", "3", "requested time", "0") +
+				swfLine("job number", "4", "requested time", "1e10"))),
+			[]float64{7200, 0, 0, 0},
+		},
+		{
+			limits(ReadJobs(strings.NewReader("job,submit_s,app,limit_s,deadline_s\n1,5,a,60,\n2,5,a,,65.5\n"), "f")),
+			[]float64{60, 0},
+		},
+	} {
+		if !slices.Equal(c.got, c.want) {
+			t.Errorf("limits %v, want %v", c.got, c.want)
+		}
 	}
 }
 

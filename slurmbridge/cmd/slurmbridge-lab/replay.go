@@ -31,7 +31,7 @@ type traceFlags struct {
 
 func (t *traceFlags) add(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&t.jobs, "jobs", "", "jobs: CSV (job,submit_s,app,duration_s,user), SWF, or what sacct --parsable2 prints")
+	f.StringVar(&t.jobs, "jobs", "", "jobs: CSV (job,submit_s,app,duration_s,user,limit_s,deadline_s), SWF, or what sacct --parsable2 prints")
 	f.StringVar(&t.profiles, "profiles", "", "solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
 	f.StringVar(&t.pairs, "pairs", "", "measured slowdowns: CSV (victim,aggressor,slowdown); what isn't there may not meet")
 	f.IntVar(&t.gpus, "gpus", 1, "GPUs")
@@ -123,12 +123,18 @@ jobs that ended later than under fifo, the worst slowdown, how often decisions w
 past a job, on average and at most, and the longest that one was kept waiting beside an
 idle GPU.
 
+Jobs end at their time limits (limit_s, SWF's requested time, sacct's TimelimitRaw or
+Timelimit) and deadlines (deadline_s, on submit_s's clock), as Slurm ends them. Where the
+trace has any, the tables count those jobs: timed out; harmed, which alone would have
+ended before; and past deadline. A slowdown is then that of the work that was done. A job that
+is ended early shortens the mean turnaround, so compare policies by what they harm first.
+
 Jobs of several GPUs, and those that need more memory than a GPU has, are left out
 and counted.`,
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
   slurmbridge replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
       --policies fifo,greedy,dqn --seeds 10 --json out.json
-  sacct -a -P -S 2026-01-01 -o JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES > past.txt
+  sacct -a -P -S 2026-01-01 -o JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES,TimelimitRaw > past.txt
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -207,6 +213,21 @@ var outcomeColumns = []column[*experiment.Outcome]{
 	{"training s", func(x *experiment.Outcome) any { return fixed(1, x.TrainS) }},
 }
 
+// endColumns count the jobs that didn't run to their own end, where r has limits or
+// deadlines at all.
+func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) []column[T] {
+	var out []column[T]
+	if r.Limits > 0 {
+		out = append(out,
+			column[T]{"timed out", func(x T) any { return fixed(1, of(x).TimedOut) }},
+			column[T]{"harmed", func(x T) any { return fixed(1, of(x).HarmedTimeout) }})
+	}
+	if r.Deadlines > 0 {
+		out = append(out, column[T]{"past deadline", func(x T) any { return fixed(1, of(x).PastDeadline) }})
+	}
+	return out
+}
+
 func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
@@ -215,10 +236,11 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 	if !slices.Contains(order, experiment.Fifo) {
 		order = append([]string{experiment.Fifo}, order...)
 	}
-	t := s.Table("", head(outcomeColumns, "policy")...)
+	columns := slices.Concat(outcomeColumns, endColumns(r, func(x *experiment.Outcome) *experiment.Ends { return &x.Ends }))
+	t := s.Table("", head(columns, "policy")...)
 	for _, name := range append(slices.Clone(order), experiment.Clairvoyant) {
 		if x := r.Policies[name]; x != nil {
-			t.AppendRow(row(outcomeColumns, x, name))
+			t.AppendRow(row(columns, x, name))
 		}
 	}
 	t.Render()
@@ -246,7 +268,8 @@ var userColumns = []column[*experiment.UserOutcome]{
 func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
 	jobs := func(user string) int { return r.Users[user][experiment.Fifo].Jobs }
 	users := slices.SortedFunc(maps.Keys(r.Users), func(a, b string) int { return cmp.Or(jobs(b)-jobs(a), cmp.Compare(a, b)) })
-	t := s.Table("", head(userColumns, "user", "jobs", "policy")...)
+	columns := slices.Concat(userColumns, endColumns(r, func(x *experiment.UserOutcome) *experiment.Ends { return &x.Ends }))
+	t := s.Table("", head(columns, "user", "jobs", "policy")...)
 	for i, user := range users[:min(usersShown, len(users))] {
 		if i > 0 {
 			t.AppendSeparator()
@@ -254,7 +277,7 @@ func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
 		first := []any{cmp.Or(user, "(not given)"), jobs(user)}
 		for _, name := range order {
 			if x := r.Users[user][name]; x != nil {
-				t.AppendRow(row(userColumns, x, append(first, name)...))
+				t.AppendRow(row(columns, x, append(first, name)...))
 				first = []any{"", ""}
 			}
 		}

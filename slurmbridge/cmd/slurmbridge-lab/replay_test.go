@@ -259,3 +259,24 @@ func TestReplayPrints(t *testing.T) {
 		t.Errorf("status %d, %v: %s%s", status, err, out, errOut)
 	}
 }
+
+// TestReplayEnds: the tables count jobs ended by limits and deadlines where the trace has
+// any, and are as narrow as ever elsewhere.
+func TestReplayEnds(t *testing.T) {
+	dir := files(t, map[string]string{
+		"solo.csv":  traceFiles["solo.csv"],
+		"plain.csv": traceFiles["once.csv"],
+		"limit.csv": "job,submit_s,app,user,limit_s\n1,0,heavy,a,121\n2,0,heavy,b,50\n3,0,light,a,\n",
+		"dead.csv":  "job,submit_s,app,user,deadline_s\n1,0,heavy,a,\n2,0,heavy,b,50\n",
+	})
+	for file, want := range map[string]struct{ limits, deadlines bool }{
+		"plain.csv": {}, "limit.csv": {limits: true}, "dead.csv": {deadlines: true},
+	} {
+		status, out, errOut := call("replay", "--jobs", filepath.Join(dir, file), "--profiles", filepath.Join(dir, "solo.csv"), "--policies", "greedy", "--seeds", "1")
+		out = strings.ToLower(out)
+		limits, deadlines := strings.Count(out, "timed out") == 2 && strings.Count(out, "harmed") == 2, strings.Count(out, "past deadline") == 2
+		if status != 0 || limits != want.limits || deadlines != want.deadlines || !want.limits && strings.Contains(out, "harmed") {
+			t.Errorf("%s: status %d, %s\n%s", file, status, errOut, out)
+		}
+	}
+}

@@ -43,7 +43,8 @@ replay --checkpoint. It needs no Slurm and no GPU.
 The job sets come from one of
   --workload NAME     one of the thesis's five, or general: all of them, for a network
                       that shall do anywhere (the default)
-  --jobs, --profiles  a trace (see slurmbridge replay --help)
+  --jobs, --profiles  a trace (see slurmbridge replay --help), without its time limits
+                      and deadlines: a job that is ended early would look like time won
   --records           what the daemon has learned of this site's applications
 
 The network begins as the greedy policy and learns the difference. What it has learned
