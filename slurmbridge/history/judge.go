@@ -1,6 +1,7 @@
 package history
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -22,8 +23,9 @@ type Ending struct {
 	// LimitS is its time limit, s, 0 = none, of which LentS were added because sharing had slowed it.
 	LimitS, LentS float64
 	Deadline      time.Time // its owner's (--deadline), zero = none
-	// HeldS is how long the bridge alone kept it waiting although a GPU was idle, s.
-	HeldS float64
+	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and PastLeaseS how
+	// long it waited behind a gate whose lease was over.
+	DelayedS, PastLeaseS float64
 }
 
 // doneS is how much solo work the job was believed to have done in runS seconds.
@@ -31,11 +33,19 @@ func (e *Ending) doneS(runS float64) float64 {
 	return e.DoneS + max(0, runS-e.At.Sub(e.Start).Seconds())/max(e.Slow, 1)
 }
 
+// leastS is how much solo work the job did at the least in runS seconds.
+func (e *Ending) leastS(runS float64) float64 {
+	return e.LeastS + max(0, runS-e.RunS)/max(e.Worst, e.Slow, 1)
+}
+
 // ranToEnd reports whether a job in that state ran to its end. One that Slurm has forgotten may have.
 func ranToEnd(state string) bool { return state == "COMPLETED" || state == "" }
 
-// Failed reports whether the job ended by itself, with an error.
-func Failed(state string) bool { return state == "FAILED" }
+// Failed reports whether the job ended by itself, with an error, or because the node's memory ran out.
+func Failed(state string) bool { return state == "FAILED" || state == "OUT_OF_MEMORY" }
+
+// ranOutOfTime reports whether Slurm ended the job at its time limit or its owner's deadline.
+func ranOutOfTime(state string) bool { return state == "TIMEOUT" || state == "DEADLINE" }
 
 // nearlyFull is the part of a GPU's memory in use from which on a failed run is assumed to have lacked some.
 const nearlyFull = 0.9
@@ -56,6 +66,10 @@ type Judgement struct {
 	Alone bool
 	// FailsAlone: runs of the application have failed alone before.
 	FailsAlone bool
+	// PlainEnd is when plain Slurm would have ended the job, zero = not known.
+	PlainEnd time.Time
+	// MaxDelayS is how long the bridge alone may keep a job waiting, s.
+	MaxDelayS float64
 }
 
 // Judge concludes what a run means. It changes nothing.
@@ -64,10 +78,13 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	r := j.Run
 	switch {
 	case Failed(j.How.State):
-		j.blame(&o)
+		j.blame(&o, j.suspect())
+	case ranOutOfTime(j.How.State) && (o.Shared() || j.Alone):
+		j.blame(&o, j.overrun())
+		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Complete
 	case !ranToEnd(j.How.State):
 		// A time limit that strikes is the application's way to end, for some.
-		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Complete
+		o.Learned = j.How.State == "TIMEOUT" && r.Complete
 	case j.How.State == "" && r.Profile != nil && r.DurationS() < r.Profile.DurationS/2:
 		// Slurm has forgotten it, and it may well have failed.
 	default:
@@ -90,6 +107,11 @@ func (j *Judgement) outcome() Outcome {
 	if j.Member != nil {
 		o.Predicted = j.Member.Predicted
 	}
+	o.PlainEnd = j.PlainEnd
+	if e := j.Ending; e != nil {
+		o.LentS = e.LentS
+		o.HeldS = max(0, e.DelayedS-j.MaxDelayS) + e.PastLeaseS
+	}
 	for _, c := range r.CoRunners {
 		o.With = append(o.With, c.Ref)
 		o.WithApps = append(o.WithApps, c.App)
@@ -100,21 +122,25 @@ func (j *Judgement) outcome() Outcome {
 	return o
 }
 
-// blame says whether the co-runners of a failed run are suspected, or cleared.
-func (j *Judgement) blame(o *Outcome) {
+// blame says whether the co-runners of a run that ended badly are suspected, and why, or cleared.
+func (j *Judgement) blame(o *Outcome, why string) {
 	if !o.Shared() {
 		o.Cleared = j.Alone
 		return
 	}
-	if o.Suspect = j.suspect(); o.Suspect == "" {
+	if o.Suspect = why; why == "" {
 		return
 	}
 	for _, c := range j.Run.CoRunners {
-		if c.AtEnd && c.App != "" {
+		// Memory runs out at once, time all along.
+		if was := c.AtEnd || ranOutOfTime(o.State) && c.OverlapS > hardly*j.Run.DurationS(); was && c.App != "" {
 			o.Blamed = append(o.Blamed, c.App)
 		}
 	}
 }
+
+// hardly is the part of a run below which a co-runner has not cost it much.
+const hardly = 0.1
 
 // measure compares a run that came to its end with the solo time.
 func (j *Judgement) measure(o *Outcome, b Beliefs) {
@@ -146,6 +172,27 @@ func (j *Judgement) suspect() string {
 		return "GPU memory may not have sufficed"
 	case r.Profile != nil && !j.FailsAlone:
 		return "its application has not failed alone"
+	}
+	return ""
+}
+
+// overrun says why sharing may be the reason that a job ran out of time, "" = it isn't: alone it would have
+// ended before, and it did less solo work than its own limit, which is all that plain Slurm would have let it do.
+func (j *Judgement) overrun() string {
+	p, e := j.Run.Profile, j.Ending
+	if p == nil || e == nil {
+		return ""
+	}
+	span := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second) }
+	alone := p.DurationS + p.DurationSD
+	if j.How.State == "DEADLINE" {
+		if left := e.Deadline.Sub(j.Run.Start).Seconds(); !e.Deadline.IsZero() && alone < left {
+			return fmt.Sprintf("it ran past its deadline, %s after its start; alone it takes %s", span(left), span(p.DurationS))
+		}
+		return ""
+	}
+	if own := e.LimitS - e.LentS; alone < own && e.leastS(j.Run.DurationS()) < own {
+		return fmt.Sprintf("it ran out of its time limit of %s; alone it takes %s", span(e.LimitS), span(p.DurationS))
 	}
 	return ""
 }

@@ -34,13 +34,22 @@ type Outcome struct {
 	// by more than the application's runs alone differ among themselves.
 	Contract float64 `json:"contract,omitempty"`
 	Broken   bool    `json:"broken,omitempty"`
+	// PlainEnd is when plain Slurm would have ended the job, zero = not known.
+	PlainEnd time.Time `json:"plain_end,omitzero"`
+	// LentS is what was added to its time limit because sharing had slowed it, s.
+	LentS float64 `json:"lent_s,omitempty"`
+	// HeldS is how much longer the bridge kept it waiting than it may, s: next to an idle GPU for longer than
+	// max_delay, or behind a gate whose lease was over.
+	HeldS float64 `json:"held_s,omitempty"`
 	// Learned: the run became part of its application's profile.
 	Learned bool `json:"learned,omitempty"`
 	// Lesson is what it teaches of sharing, nil = nothing.
 	Lesson *interference.Lesson `json:"lesson,omitempty"`
-	// Suspect says why sharing may be the reason that the run failed; "" = it isn't, or the run didn't fail.
+	// Suspect says why sharing may be the reason that the run failed or ran out of time; "" = it isn't, or it
+	// did neither.
 	Suspect string `json:"suspect,omitempty"`
-	// Blamed are the applications that were there when it failed. Again: it was requeued to run alone.
+	// Blamed are the applications that were there when it failed, or while its time ran out. Again: it was
+	// requeued to run alone.
 	Blamed []string `json:"blamed,omitempty"`
 	Again  bool     `json:"again,omitempty"`
 	// Cleared: it failed alone, too, so sharing was not the reason.

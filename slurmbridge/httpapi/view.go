@@ -73,6 +73,7 @@ type slowdowns struct {
 	Mean, Worst         float64
 	Predicted           float64
 	Kept, Broken, Fails int
+	Harm                history.Harmed
 }
 
 func (p *pages) view(ctx context.Context, o options) *view {
@@ -260,6 +261,11 @@ func (v *view) slow(all []history.Outcome) {
 	s := &v.Slow
 	plot := &chart.Scatter{Title: "Slowdown, foreseen and seen", X: "foreseen", Y: "seen"}
 	foreseen := 0
+	runs := make([]*history.Outcome, len(all))
+	for i := range all {
+		runs[i] = &all[i]
+	}
+	s.Harm = history.CountHarm(runs)
 	for i := len(all) - 1; i >= 0; i-- {
 		o := &all[i]
 		if o.Suspect != "" {

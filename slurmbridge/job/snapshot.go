@@ -187,6 +187,9 @@ type Snapshot struct {
 	Jobs  []Job
 	Nodes []Node
 	Gates []GateState
+	// Remembers is for how long slurmctld knows a job that has ended (MinJobAge), 0 = not known,
+	// or for ever.
+	Remembers time.Duration
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") whose end a job
 	// without a GPU waits for.
 	Awaited map[string]bool

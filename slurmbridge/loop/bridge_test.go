@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +14,10 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
 // tick runs the bridge once a second, as events would, for the given time.
@@ -626,5 +630,64 @@ func TestQuietQueueIsLeftAlone(t *testing.T) {
 			t.Errorf("%d GPUs a node: %d updates in a minute in which nothing happened", gpus, m.updates-before)
 			t.Log(mem.log[logged:])
 		}
+	}
+}
+
+// forgetful is a Slurm whose state was lost: it doesn't know the jobs that have vanished.
+type forgetful struct{ *model }
+
+func (f forgetful) Poll(ctx context.Context) (*job.Snapshot, error) {
+	s, err := f.model.Poll(ctx)
+	if s != nil {
+		s.Remembers = 5 * time.Minute
+	}
+	return s, err
+}
+
+// A job that was cancelled while it waited for its GPU is not lost; one that Slurm doesn't know is.
+func TestLost(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	reg := prometheus.NewRegistry()
+	b := bridge(m, newMemory())
+	b.Slurm, b.Metrics = forgetful{m}, loop.NewMetrics(reg)
+	tick(t, b, m, time.Second)
+	long := m.submit("ann", 10*time.Minute, nil, true)
+	tick(t, b, m, 5*time.Second)
+	p := app("a", 60, 0.3, 2000)
+	cancelled, gone := m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)
+	tick(t, b, m, 5*time.Second)
+	if long.State != job.Running || cancelled.Request.Count == 100 || gone.Request.Count == 100 {
+		t.Fatalf("no group waits: %+v %+v", cancelled.Request, gone.Request)
+	}
+	cancelled.ended, cancelled.State = true, "CANCELLED"
+	tick(t, b, m, 2*time.Second)
+	if n := counted(t, reg, "slurmbridge_jobs_harmed_total", "lost"); n != 0 {
+		t.Errorf("%g lost", n)
+	}
+	m.jobs = slices.DeleteFunc(m.jobs, func(j *mjob) bool { return j == gone })
+	tick(t, b, m, 2*time.Second)
+	if n := counted(t, reg, "slurmbridge_jobs_harmed_total", "lost"); n != 1 {
+		t.Errorf("%g lost", n)
+	}
+}
+
+// A bridge that comes back and finds jobs behind a gate whose lease is long over says how long.
+func TestHeldPastTheLease(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	l := &ledger{}
+	b, _ := learning(m, newMemory(), l)
+	tick(t, b, m, time.Second)
+	m.gates[0].ends = m.now.Add(-3 * time.Minute) // in a partition that is down, say
+	j := m.submit("ann", 20*time.Second, nil, true)
+	if _, err := b.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for !j.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.runs = append(l.runs, history.Run{ID: 1, Ref: j.Ref, User: j.User, Start: j.began, End: m.now})
+	tick(t, b, m, 3*time.Second)
+	if len(l.kept) != 1 || l.kept[0].HeldS < 180 || !slices.Contains(l.kept[0].Harm(), history.HarmHeld) {
+		t.Errorf("%+v", l.kept)
 	}
 }

@@ -70,6 +70,7 @@ type judging struct {
 	tracker *tracker.Tracker
 	snap    *job.Snapshot
 	limit   float64 // the site's limit on slowdowns, 0 = none
+	delay   float64 // how long the bridge alone may keep a job waiting, s
 	retry   bool    // jobs that failed because of their co-runners may run again
 }
 
@@ -144,6 +145,7 @@ func (l *learner) settle(ctx context.Context, in judging, r *history.Run, how jo
 	before := l.again[r.Ref]
 	j := &history.Judgement{
 		Run: r, How: how, Spec: l.spec(in.snap, r.Node), Limit: in.limit, Alone: before != nil, FailsAlone: l.fails[r.App],
+		MaxDelayS: in.delay,
 	}
 	if ending != nil {
 		j.Ending, j.Member = ending.Ending, ending.Member
@@ -177,6 +179,9 @@ func (l *learner) report(t *tracker.Tracker, r *history.Run, o *history.Outcome)
 			t.Faulted[job.GPUAddr{Node: r.Node, GPU: gpu}] = true
 			l.log.Warn("MPS server failed: no job joins its GPU until it is renewed", "node", r.Node, "gpu", gpu, "job", r.Ref)
 		}
+	}
+	if harm := o.Harm(); len(harm) > 0 {
+		l.log.Warn("job harmed", "job", o.Ref, "kinds", harm, "plain_end", o.PlainEnd, "held_s", o.HeldS)
 	}
 	with := strings.Join(o.With, ",")
 	switch {

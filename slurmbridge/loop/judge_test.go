@@ -12,6 +12,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
@@ -133,6 +135,64 @@ func TestFailedBesideOthers(t *testing.T) {
 			t.Errorf("alone it ended %s; the pair is kept apart: %v", alone, got)
 		}
 	}
+}
+
+// A job that ran out of time while sharing, and would not have alone, is harmed: it runs once more, with a
+// GPU of its own, and its pair is kept apart.
+func TestRanOutOfTimeBesideOthers(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	l, reg := &ledger{}, prometheus.NewRegistry()
+	b, beliefs := learning(m, newMemory(), l)
+	b.Metrics = loop.NewMetrics(reg)
+	tick(t, b, m, time.Second)
+	v, n := victim(m)
+	v.fails, v.run, v.TimeLimit = false, 10*time.Minute, 2*time.Minute
+	tick(t, b, m, 5*time.Second)
+	if v.State != job.Running || n.State != job.Running {
+		t.Fatalf("%s, %s", v.State, n.State)
+	}
+	for !v.ended {
+		tick(t, b, m, time.Second)
+	}
+	if v.State != "TIMEOUT" {
+		t.Fatal(v.State)
+	}
+	l.record(m, v, n)
+	v.run = time.Minute // alone
+	tick(t, b, m, 10*time.Second)
+	if len(l.kept) != 1 || !slices.Equal(l.kept[0].Harm(), []history.Harm{history.HarmTimeout}) || !l.kept[0].Again {
+		t.Fatalf("%+v", l.kept)
+	}
+	if !beliefs.Forbidden(nil, profiles(v.profil, n.profil)) {
+		t.Error("the pair may meet again")
+	}
+	if got := counted(t, reg, "slurmbridge_jobs_harmed_total", "timeout"); got != 1 {
+		t.Errorf("%g jobs are counted", got)
+	}
+	for !v.ended {
+		tick(t, b, m, time.Second)
+	}
+	if v.State != "COMPLETED" || v.Request.Count != 100 {
+		t.Errorf("then it is %s with %d shares", v.State, v.Request.Count)
+	}
+}
+
+// counted is the value of the one series of a counter that has the label value.
+func counted(t *testing.T, reg *prometheus.Registry, name, label string) float64 {
+	t.Helper()
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range all {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == name && m.GetLabel()[0].GetValue() == label {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	t.Fatalf("no series %s %s", name, label)
+	return 0
 }
 
 // TestContracts: what ran slower than its owner allows is told, and doubted.

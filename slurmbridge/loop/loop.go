@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -199,6 +200,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	}
 	in, repairs, events := b.observe(snap, gate)
 	b.report(events)
+	b.lost(ctx, snap, events)
 	if err := b.judge(ctx, snap); err != nil {
 		b.Log.Warn("runs not judged; the next poll tries again", "err", err)
 	}
@@ -317,7 +319,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 		return nil
 	}
 	return b.learned.judge(ctx, judging{
-		tracker: b.tracker, snap: snap, limit: b.Planner.Decider.Guard.MaxSlowdown, retry: b.RetryAlone && b.Mode == job.Active,
+		tracker: b.tracker, snap: snap, limit: b.Planner.Decider.Guard.MaxSlowdown, delay: b.Planner.Decider.Guard.DelayLimitS(), retry: b.RetryAlone && b.Mode == job.Active,
 	})
 }
 
@@ -346,21 +348,35 @@ func (b *Bridge) nameTasks(ctx context.Context, snap *job.Snapshot) {
 	}
 }
 
+// gateOpens is how long after the end of its lease Slurm may take to see that the gate's deadline is over.
+const gateOpens = time.Minute
+
 // countDelays adds the time since the last poll to the jobs that waited then although a
-// GPU was idle.
+// GPU was idle, and notes which ones a gate holds whose lease is over.
 func (b *Bridge) countDelays(snap *job.Snapshot) {
-	old := b.status.Load()
-	if old == nil || old.Plan == nil || b.tracker.LastAt.IsZero() {
-		return
+	over := slices.DeleteFunc(slices.Clone(snap.Gates), func(g job.GateState) bool {
+		return g.Open || g.Begin.IsZero() || snap.At.Sub(g.Begin) <= gateOpens
+	})
+	idle, dt := map[string]bool{}, 0.0
+	if old := b.status.Load(); old != nil && old.Plan != nil && !b.tracker.LastAt.IsZero() {
+		idle, dt = old.Plan.Idle, max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
 	}
-	dt := max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
-		if old.Plan.Idle[j.Ref] && j.State == job.Pending {
+		if j.State != job.Pending {
+			continue
+		}
+		if idle[j.Ref] {
 			w := b.tracker.Wait(j.Ref)
 			w.DelayedS += dt
 			b.maxDelay = max(b.maxDelay, w.DelayedS)
 			b.Metrics.delayed(w.DelayedS)
+		}
+		for _, g := range over {
+			if release.Behind([]job.GateState{g}, j) {
+				w := b.tracker.Wait(j.Ref)
+				w.PastLeaseS = max(w.PastLeaseS, snap.At.Sub(g.Begin).Seconds())
+			}
 		}
 	}
 }

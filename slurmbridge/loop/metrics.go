@@ -42,6 +42,8 @@ type Metrics struct {
 	contracts   *prometheus.CounterVec
 	suspects    *prometheus.CounterVec
 	learned     *prometheus.CounterVec
+	harmed      *prometheus.CounterVec
+	lent        prometheus.Counter
 }
 
 // NewMetrics registers the bridge's metrics with reg.
@@ -57,7 +59,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), next (after the running ones). None in shadow mode.", "kind"),
 		groupSize: histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
 		members:   counters("group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), misplaced (on another GPU than planned).", "outcome"),
-		changes:   counters("changes_total", "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).", "step", "result"),
+		changes:   counters("changes_total", "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).", "step", "result"),
 		commands: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
 			Help: "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
@@ -77,13 +79,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		info:        gauges("info", "Always 1; says which mode (active, shadow), policy and model are in use, and Slurm's release.", "mode", "policy", "model", "slurm"),
 		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
 		contracts:   counters("contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result"),
-		suspects:    counters("shared_failures_total", "Jobs that failed while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run once more, alone), left.", "done"),
+		suspects:    counters("shared_failures_total", "Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run once more, alone), left.", "done"),
+		harmed:      counters("jobs_harmed_total", "Jobs that are worse off than on plain Slurm, by kind: timeout, deadline (ended at their time limit or deadline; alone they would have ended before), oom (failed while sharing, out of memory most of all), late (ended well after plain Slurm would have ended them), contract (slower than their limit on slowdowns), held (kept waiting by the bridge for longer than it may), lost (unknown to Slurm after the bridge changed them). A job may count for several.", "kind"),
+		lent:        counter("lent_seconds_total", "Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
 		learned:     counters("lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what"),
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
 		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.passedOver,
-		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.learned)
+		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned)
 	return m
 }
 
@@ -102,6 +106,9 @@ func (m *Metrics) zero() {
 		for _, v := range values {
 			c.WithLabelValues(v)
 		}
+	}
+	for _, kind := range history.Harms() {
+		m.harmed.WithLabelValues(string(kind))
 	}
 }
 
@@ -165,6 +172,10 @@ func (m *Metrics) outcome(o *history.Outcome) {
 			m.contracts.WithLabelValues("kept").Inc()
 		}
 	}
+	for _, kind := range o.Harm() {
+		m.harm(kind)
+	}
+	m.lent.Add(o.LentS)
 	switch {
 	case o.Again:
 		m.suspects.WithLabelValues("again").Inc()
@@ -176,6 +187,13 @@ func (m *Metrics) outcome(o *history.Outcome) {
 	}
 	if o.Lesson != nil {
 		m.learned.WithLabelValues("company").Inc()
+	}
+}
+
+// harm counts a job that is worse off than on plain Slurm.
+func (m *Metrics) harm(kind history.Harm) {
+	if m != nil {
+		m.harmed.WithLabelValues(string(kind)).Inc()
 	}
 }
 

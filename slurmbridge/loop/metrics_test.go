@@ -98,6 +98,7 @@ func TestCountersBeginAtZero(t *testing.T) {
 	for name, series := range map[string]int{
 		"slurmbridge_looks_total": 2, "slurmbridge_groups_total": 3, "slurmbridge_records_total": 4,
 		"slurmbridge_contracts_total": 2, "slurmbridge_shared_failures_total": 2, "slurmbridge_policy_fallback": 1,
+		"slurmbridge_jobs_harmed_total": 7,
 	} {
 		if n, err := testutil.GatherAndCount(reg, name); err != nil || n != series {
 			t.Errorf("%s: %d series, want %d: %v", name, n, series, err)

@@ -381,8 +381,6 @@ func (m *model) Describe(_ context.Context, refs []string) (map[string]job.Descr
 			switch {
 			case j.ended && j.fails:
 				d.State, d.ExitCode = "FAILED", 1
-			case j.ended:
-				d.State = "COMPLETED"
 			}
 			d.Requeue = j.Job.Requeue
 			out[j.Ref] = d

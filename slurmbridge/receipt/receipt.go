@@ -45,7 +45,9 @@ type Receipt struct {
 	Seen      Slowdown          `json:"slowdown_seen"`
 	Points    []Point           `json:"slowdowns,omitempty"`
 	Contracts Contracts         `json:"contracts"`
-	Failures  []Failure         `json:"memory_failures"`
+	Failures  []Failure         `json:"memory_failures"` // out of memory or out of time
+	Harm      history.Harmed    `json:"harm"`
+	Lent      Lent              `json:"lent"`
 	Refused   []history.Refused `json:"guard"`
 	Replay    *Replay           `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
@@ -104,7 +106,13 @@ type Contract struct {
 	Predicted float64  `json:"predicted"`
 }
 
-// Failure is a run that failed while sharing, which may be the reason.
+// Lent is by how much time limits were raised because sharing had slowed the jobs.
+type Lent struct {
+	Jobs  int     `json:"jobs"`
+	Hours float64 `json:"hours"`
+}
+
+// Failure is a run that failed, or ran out of time, while sharing, which may be the reason.
 type Failure struct {
 	Ref     string    `json:"job"`
 	User    string    `json:"user"`
@@ -256,16 +264,19 @@ func (r *Receipt) hours(jobs []history.Run) {
 // outcomes counts how runs that shared a GPU ended.
 func (r *Receipt) outcomes(jobs []history.Run) {
 	var seen []valued
+	var all []*history.Outcome
 	cleared := map[string]bool{}
 	for i := range jobs {
-		if o := jobs[i].Outcome; o != nil && o.Cleared {
-			cleared[o.Ref] = true
+		if o := jobs[i].Outcome; o != nil {
+			all = append(all, o)
+			cleared[o.Ref] = cleared[o.Ref] || o.Cleared
 		}
 	}
-	for i := range jobs {
-		o := jobs[i].Outcome
-		if o == nil {
-			continue
+	r.Harm = history.CountHarm(all)
+	for _, o := range all {
+		if o.LentS > 0 {
+			r.Lent.Jobs++
+			r.Lent.Hours += o.LentS / 3600
 		}
 		if o.Suspect != "" {
 			r.Failures = append(r.Failures, Failure{

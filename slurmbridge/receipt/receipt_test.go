@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,11 +106,27 @@ func TestRunsThatFailed(t *testing.T) {
 	if len(r.Failures) != 1 || !r.Failures[0].Again || !r.Failures[0].Cleared || r.Failures[0].Why != "GPU memory was nearly full" {
 		t.Errorf("%+v", r.Failures)
 	}
+	if r.Harm.Jobs != 0 || !slices.Contains(r.Lines(), "Harm: none.") {
+		t.Errorf("it failed alone, too: %v", r.Harm)
+	}
 	unpredicted := cut
 	o := *cut.Outcome
 	o.Predicted = 0
 	unpredicted.Outcome = &o
 	near(t, "nothing was predicted", Make(&Input{Jobs: []history.Run{unpredicted}}).Hours.ByGuess, 0.25)
+}
+
+func TestHarm(t *testing.T) {
+	slow, dead, lent := ran("1", "ann", 0, 0, 30, "2"), ran("2", "bob", 0, 0, 30, "1"), ran("3", "bob", 0, 0, 90, "1")
+	slow.Outcome.Broken, slow.Outcome.HeldS = true, 20
+	dead.Outcome.State, dead.Outcome.Suspect = "TIMEOUT", "it ran out of its time limit"
+	lent.Outcome.LentS = 1800
+	r := Make(&Input{Jobs: []history.Run{slow, dead, lent}})
+	for _, want := range []string{"Harm: 2 jobs (1 timeout, 1 held, 1 contract).", "the limits of 1 jobs were raised for having been slowed, by 30 min"} {
+		if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
 }
 
 func TestShadow(t *testing.T) {

@@ -156,6 +156,10 @@ func (r *Receipt) Lines() []string {
 		say("Slowdown seen: %.2f on average over %d runs, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean, s.Jobs, s.P95, s.Worst, s.Of)
 	}
 	say("Contracts: %d kept, %d broken. Failures that company may be the reason for: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
+	say("Harm: %s.", r.Harm)
+	if r.Lent.Jobs > 0 {
+		say("Time lent back: the limits of %d jobs were raised for having been slowed, by %s in all.", r.Lent.Jobs, span(r.Lent.Hours))
+	}
 	return out
 }
 

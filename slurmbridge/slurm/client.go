@@ -141,6 +141,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 		return nil, err
 	}
 	snap := &job.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
+	snap.Remembers, _ = text.Seconds(config["MinJobAge"])
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		snap.Nodes, err = c.Nodes(gctx)

@@ -43,6 +43,9 @@ type Tracker struct {
 type Wait struct {
 	PassedOver int     `json:"passed_over"`
 	DelayedS   float64 `json:"delayed_s"`
+	// PastLeaseS is for how long after the end of its lease the gate has held the job, s: while the
+	// bridge was away, say.
+	PastLeaseS float64 `json:"past_lease_s,omitempty"`
 	// Strikes counts the times it was released and did not start.
 	Strikes int `json:"strikes"`
 }
@@ -62,8 +65,8 @@ type Progress struct {
 	// Limit is its time limit, 0 = none, and Deadline its owner's, zero = none, as the poll showed them.
 	Limit    time.Duration
 	Deadline time.Time
-	// HeldS is how long the bridge alone had kept it waiting, s.
-	HeldS float64
+	// DelayedS and PastLeaseS are what Wait said when it started.
+	DelayedS, PastLeaseS float64
 }
 
 // advance lets a job go on until a poll.
@@ -211,7 +214,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			ran := max(0, s.At.Sub(j.Start).Seconds())
 			p = &Progress{Start: j.Start, At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
 			if w := t.Waits[ref]; w != nil {
-				p.HeldS = w.DelayedS
+				p.DelayedS, p.PastLeaseS = w.DelayedS, w.PastLeaseS
 			}
 			t.Done[ref] = p
 		}
@@ -227,7 +230,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 func (p *Progress) ending(l *Loan) *history.Ending {
 	e := &history.Ending{
 		Start: p.Start, At: p.At, RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, Worst: p.Worst,
-		LimitS: p.Limit.Seconds(), Deadline: p.Deadline, HeldS: p.HeldS,
+		LimitS: p.Limit.Seconds(), Deadline: p.Deadline, DelayedS: p.DelayedS, PastLeaseS: p.PastLeaseS,
 	}
 	if l != nil {
 		e.LentS = l.Lent().Seconds()

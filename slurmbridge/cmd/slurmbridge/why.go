@@ -167,6 +167,18 @@ func (s *shared) printOutcome(o *history.Outcome) {
 		}
 		s.printf("\n")
 	}
+	if o.LentS > 0 {
+		s.printf("  its time limit was raised by %s because sharing had slowed it\n", seconds(o.LentS))
+	}
+	if o.HeldS > 0 {
+		s.printf("  the bridge kept it waiting %s longer than it may\n", seconds(o.HeldS))
+	}
+	if !o.PlainEnd.IsZero() {
+		s.printf("  plain Slurm would have ended it at %s\n", o.PlainEnd.Local().Format(time.DateTime))
+	}
+	for _, kind := range o.Harm() {
+		s.printf("  worse off than on plain Slurm: %s\n", kind)
+	}
 	if o.Cleared {
 		s.printf("  it failed alone, too: sharing was not the reason\n")
 	}

@@ -30,6 +30,7 @@ func TestPrintWhy(t *testing.T) {
 			outcome(history.Outcome{State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full", Again: true}),
 			outcome(history.Outcome{State: "FAILED", Cleared: true}),
 			outcome(history.Outcome{Learned: true, Slowdown: 1}),
+			outcome(history.Outcome{State: "TIMEOUT", With: []string{"8"}, Suspect: "it ran out of its time limit of 1m30s", LentS: 60, HeldS: 5, PlainEnd: at}),
 		},
 	})
 	for _, want := range []string{
@@ -39,6 +40,9 @@ func TestPrintWhy(t *testing.T) {
 		"sharing with 9: 1.05 times its time alone; its contract of 1.10 was kept\n",
 		"failed after 2m0s on n1, sharing with 8, 9\n  sharing may be the reason: GPU memory was nearly full; it was run once more, alone\n",
 		"failed after 2m0s on n1, alone\n  it failed alone, too",
+		"timeout after 2m0s on n1, sharing with 8\n  sharing may be the reason: it ran out of its time limit of 1m30s\n  its time limit was raised by 1m0s",
+		"  the bridge kept it waiting 5s longer than it may\n  plain Slurm would have ended it at ",
+		"  worse off than on plain Slurm: timeout\n  worse off than on plain Slurm: held\n",
 		"ended after 2m0s on n1, alone: 1.00 times its time alone\n  the run became part",
 	} {
 		if !strings.Contains(out.String(), want) {

@@ -1,0 +1,107 @@
+package history
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Harm is a kind of harm: what sharing, or waiting for it, cost a job against plain Slurm. The values are
+// labels of a metric.
+type Harm string
+
+// The kinds of harm.
+const (
+	HarmTimeout  Harm = "timeout"  // ended at its time limit; alone it would have ended before
+	HarmDeadline Harm = "deadline" // ended at its owner's --deadline; alone it would have ended before
+	HarmOOM      Harm = "oom"      // failed next to others, and well alone: out of memory most of all
+	HarmContract Harm = "contract" // ran slower than its contract allows
+	HarmLate     Harm = "late"     // ended well after plain Slurm would have ended it
+	HarmHeld     Harm = "held"     // kept waiting by the bridge for longer than it may
+	HarmLost     Harm = "lost"     // gone from the queue while the bridge had changed it, unknown to Slurm
+)
+
+// Harms are all kinds, the gravest first.
+func Harms() []Harm {
+	return []Harm{HarmLost, HarmOOM, HarmTimeout, HarmDeadline, HarmHeld, HarmLate, HarmContract}
+}
+
+// lateBy is by what part of its own solo time a job must end after its plain end to be late.
+const lateBy = 0.1
+
+// Harm lists the kinds of harm that the run came to, the gravest first; nil = none. A job that is lost has
+// no run.
+func (o *Outcome) Harm() []Harm {
+	var out []Harm
+	if o.Suspect != "" {
+		switch o.State {
+		case "TIMEOUT":
+			out = append(out, HarmTimeout)
+		case "DEADLINE":
+			out = append(out, HarmDeadline)
+		default:
+			out = append(out, HarmOOM)
+		}
+	}
+	if o.HeldS > 0 {
+		out = append(out, HarmHeld)
+	}
+	if o.late() {
+		out = append(out, HarmLate)
+	}
+	if o.Broken {
+		out = append(out, HarmContract)
+	}
+	return out
+}
+
+// late reports whether the run came to its end, and that well after its plain end.
+func (o *Outcome) late() bool {
+	solo := o.SoloS
+	if !o.Shared() {
+		solo = o.End.Sub(o.Start).Seconds()
+	}
+	return !o.PlainEnd.IsZero() && ranToEnd(o.State) && solo > 0 && o.End.Sub(o.PlainEnd).Seconds() > lateBy*solo
+}
+
+// Harmed counts the jobs that came to harm.
+type Harmed struct {
+	Jobs  int          `json:"jobs"`
+	Kinds map[Harm]int `json:"kinds"` // a job may count for several
+}
+
+// CountHarm counts the harm of runs. Where a run was suspected to have failed for sharing, and failed alone
+// as well, that was no harm. Jobs that were lost have no run.
+func CountHarm(runs []*Outcome) Harmed {
+	cleared := map[string]bool{}
+	for _, o := range runs {
+		cleared[o.Ref] = cleared[o.Ref] || o.Cleared
+	}
+	h := Harmed{Kinds: map[Harm]int{}}
+	for _, o := range runs {
+		kinds := o.Harm()
+		if o.Suspect != "" && cleared[o.Ref] {
+			kinds = kinds[1:]
+		}
+		if len(kinds) > 0 {
+			h.Jobs++
+		}
+		for _, k := range kinds {
+			h.Kinds[k]++
+		}
+	}
+	return h
+}
+
+// String is the count in words, "none" or "2 jobs (1 timeout, 2 late)".
+func (h Harmed) String() string {
+	if h.Jobs == 0 {
+		return "none"
+	}
+	var kinds []string
+	for _, k := range Harms() {
+		if n := h.Kinds[k]; n > 0 {
+			kinds = append(kinds, fmt.Sprintf("%d %s", n, k))
+		}
+	}
+	return fmt.Sprintf("%d jobs (%s)", h.Jobs, strings.Join(kinds, ", "))
+}

@@ -1,0 +1,101 @@
+package history
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// ranOut is a run of ten minutes that shared its GPU all along and did half as much as alone, of an
+// application that takes six minutes, with a limit of ten.
+func ranOut(state string) *Judgement {
+	return &Judgement{
+		Run: &Run{
+			ID: 1, Ref: "1", User: "ann", App: "md", Start: at(0), End: at(10), Profile: &rlcore.Profile{App: "md", DurationS: 360},
+			CoRunners: []CoRunner{{Ref: "2", App: "long", OverlapS: 500}, {Ref: "3", App: "brief", OverlapS: 20}, {Ref: "4", OverlapS: 500}},
+		},
+		How: job.Description{State: state},
+		Ending: &Ending{
+			Start: at(0), At: at(9), RunS: 540, DoneS: 270, LeastS: 270, Slow: 2, Worst: 2, LimitS: 600, Deadline: at(10),
+		},
+	}
+}
+
+func TestRanOutOfTimeInCompany(t *testing.T) {
+	for _, c := range []struct {
+		name, state string
+		change      func(j *Judgement)
+		want        []Harm
+	}{
+		{"at its limit", "TIMEOUT", nil, []Harm{HarmTimeout}},
+		{"at its deadline", "DEADLINE", nil, []Harm{HarmDeadline}},
+		{"a limit that was raised, too late", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 600, 200 }, []Harm{HarmTimeout}},
+		{"it had done its own limit's work", "TIMEOUT", func(j *Judgement) { j.Ending.LimitS, j.Ending.LentS = 660, 360 }, nil},
+		{"its application takes as long alone", "TIMEOUT", func(j *Judgement) { j.Run.Profile.DurationS = 600 }, nil},
+		{"its application takes as long alone at times", "TIMEOUT", func(j *Judgement) { j.Run.Profile.DurationSD = 240 }, nil},
+		{"its deadline was too early alone", "DEADLINE", func(j *Judgement) { j.Ending.Deadline = at(5) }, nil},
+		{"unknown application", "TIMEOUT", func(j *Judgement) { j.Run.Profile = nil }, nil},
+		{"no poll showed it", "TIMEOUT", func(j *Judgement) { j.Ending = nil }, nil},
+		{"cancelled", "CANCELLED", nil, nil},
+		{"out of the node's memory", "OUT_OF_MEMORY", nil, []Harm{HarmOOM}},
+		{"alone", "TIMEOUT", func(j *Judgement) { j.Run.CoRunners = nil }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			j := ranOut(c.state)
+			if c.change != nil {
+				c.change(j)
+			}
+			o := j.Judge(nil)
+			if got := o.Harm(); !slices.Equal(got, c.want) || (len(got) > 0) != (o.Suspect != "") {
+				t.Errorf("harm %v for %q, want %v", got, o.Suspect, c.want)
+			}
+			if ranOutOfTime(c.state) && o.Suspect != "" && !slices.Equal(o.Blamed, []string{"long"}) {
+				t.Errorf("blamed are %v", o.Blamed)
+			}
+		})
+	}
+}
+
+// What was suspected is cleared where the job runs out of time alone as well.
+func TestRanOutOfTimeAloneAgain(t *testing.T) {
+	j := ranOut("TIMEOUT")
+	j.Run.CoRunners, j.Run.Complete, j.Alone = nil, true, true
+	if o := j.Judge(nil); !o.Cleared || !o.Learned || o.Suspect != "" {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestHarm(t *testing.T) {
+	late := Outcome{State: "COMPLETED", Start: at(0), End: at(12), SoloS: 600, With: []string{"2"}, PlainEnd: at(10)}
+	for name, c := range map[string]struct {
+		change func(o *Outcome)
+		want   []Harm
+	}{
+		"two minutes late, of ten": {func(*Outcome) {}, []Harm{HarmLate}},
+		"a minute late":            {func(o *Outcome) { o.PlainEnd = at(11) }, nil},
+		"no plain end":             {func(o *Outcome) { o.PlainEnd = time.Time{} }, nil},
+		"cancelled":                {func(o *Outcome) { o.State = "CANCELLED" }, nil},
+		"alone, of unknown length": {func(o *Outcome) { o.SoloS, o.With = 0, nil }, []Harm{HarmLate}},
+		"held and slow":            {func(o *Outcome) { o.HeldS, o.Broken = 5, true }, []Harm{HarmHeld, HarmLate, HarmContract}},
+	} {
+		o := late
+		c.change(&o)
+		if got := o.Harm(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestHeldForLongerThanItMay(t *testing.T) {
+	for _, c := range []struct{ delayed, pastLease, want float64 }{{299, 0, 0}, {310, 0, 10}, {0, 140, 140}} {
+		j := ranOut("COMPLETED")
+		j.Run.CoRunners = nil
+		j.MaxDelayS, j.Ending.DelayedS, j.Ending.PastLeaseS = 300, c.delayed, c.pastLease
+		if o := j.Judge(nil); o.HeldS != c.want {
+			t.Errorf("delayed for %g s, %g s past the lease: held %g s", c.delayed, c.pastLease, o.HeldS)
+		}
+	}
+}
