@@ -142,17 +142,26 @@ func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
 
 // Get reads JSON from the bridge.
 func (s *Stack) Get(path string, into any) error {
-	resp, err := http.Get(s.URL + path)
+	body, err := s.Text(path)
 	if err != nil {
 		return err
+	}
+	return json.Unmarshal([]byte(body), into)
+}
+
+// Text reads one of the bridge's pages.
+func (s *Stack) Text(path string) (string, error) {
+	resp, err := http.Get(s.URL + path)
+	if err != nil {
+		return "", err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s", path, body)
+		return "", fmt.Errorf("%s: %s", path, body)
 	}
-	return json.Unmarshal(body, into)
+	return string(body), nil
 }
