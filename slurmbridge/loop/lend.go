@@ -11,13 +11,18 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
-// limitSlack is how much sooner than the last poll before a job's end its limit must suffice: Slurm looks at
-// limits twice a minute, and may be slow to answer.
-const limitSlack = 30 * time.Second
+const (
+	// lendMargin is how long before its limit a job must be expected to end, or it gets more time: polls are
+	// no further apart then, and Slurm may be slow to answer.
+	lendMargin = time.Minute
+	// pollNearLimit is the longest time between two polls while a sharing job comes near its limit.
+	pollNearLimit = lendMargin / 2
+)
 
 // lend returns the changes that give running jobs back what sharing has cost them, where they would miss
 // their time limits for it. The poll after shows whether Slurm has done it.
 func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
+	b.nearLimit = false
 	if !b.ExtendLimit || b.Mode != job.Active {
 		return nil
 	}
@@ -33,7 +38,9 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 		if !ok {
 			continue
 		}
-		by := c.Raise(b.PollEvery + limitSlack)
+		cost, end := c.CostS()
+		b.nearLimit = b.nearLimit || end+(b.PollEvery+lendMargin).Seconds() > j.TimeLimit.Seconds()
+		by := c.Raise(lendMargin)
 		if by <= 0 {
 			continue
 		}
@@ -50,7 +57,6 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 			continue
 		}
 		b.tracker.Lend(j, limit, in.Snap.At)
-		cost, _ := c.CostS()
 		out = append(out, job.Change{
 			Step: job.StepExtend, Why: fmt.Sprintf("sharing costs it %s", time.Duration(cost*float64(time.Second)).Round(time.Second)),
 			Update: job.Update{Jobs: []string{j.Ref}, TimeLimit: limit}, Was: map[string]string{j.Ref: "TimeLimit=" + j.TimeLimit.String()},
@@ -84,7 +90,7 @@ func (b *Bridge) grouped(in *plan.Input) map[string]bool {
 func (b *Bridge) claim(in *plan.Input, j *job.Job) (c lend.Claim, ok bool) {
 	p, profile := b.tracker.Done[j.Ref], in.Apps[j.Ref].Profile
 	own, ok := b.tracker.Lendable(j, in.Snap.At)
-	if p == nil || profile == nil || !ok {
+	if p == nil || profile == nil || j.TimeLimit == 0 || !ok {
 		return c, false
 	}
 	return lend.Claim{

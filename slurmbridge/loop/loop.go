@@ -79,8 +79,10 @@ type Bridge struct {
 	comments comments
 	failures int     // polls in a row
 	maxDelay float64 // of any job so far, s
-	status   atomic.Pointer[job.Status]
-	policies atomic.Pointer[policies] // that the next tick takes up; see Use
+	// nearLimit: a job that shares comes near its time limit.
+	nearLimit bool
+	status    atomic.Pointer[job.Status]
+	policies  atomic.Pointer[policies] // that the next tick takes up; see Use
 }
 
 func (b *Bridge) init() {
@@ -449,6 +451,9 @@ func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 		if len(p.Repairs) > 0 {
 			next = min(next, pollReleased)
 		}
+	}
+	if b.nearLimit {
+		next = min(next, pollNearLimit)
 	}
 	for _, g := range b.tracker.Groups {
 		if g.State == job.Released && (g.Kind != job.Next || !g.Free.IsZero()) {

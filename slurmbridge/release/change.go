@@ -196,7 +196,11 @@ func Merge(changes []job.Change) []job.Change {
 	last := map[string]int{} // by values: the change that more jobs may be added to
 	for _, c := range changes {
 		u := &c.Update
-		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), fmt.Sprint(u.StartNow, u.TimeLimit)}, "\x00")
+		if u.TimeLimit > 0 { // for a reason of its own each
+			out = append(out, c)
+			continue
+		}
+		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), fmt.Sprint(u.StartNow)}, "\x00")
 		i, ok := last[key]
 		if !ok || len(out[i].Update.Jobs) >= mostJobs {
 			last[key] = len(out)

@@ -198,7 +198,7 @@ const recordsComeWithin = 2 * time.Hour
 func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	for ref, p := range t.Done {
 		if j := jobs[ref]; j == nil || j.State == job.Pending {
-			if !t.LastAt.IsZero() {
+			if !p.At.IsZero() { // as in an older journal
 				t.Ending(ref, s.At).Ending = p.ending(t.Loans[ref])
 			}
 			delete(t.Done, ref)

@@ -1,0 +1,110 @@
+package tracker_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+const m = time.Minute
+
+// at is a poll, after the given time, of one job that began at 0.
+func at(after time.Duration, state job.JobState, limit time.Duration) *job.Snapshot {
+	start := time.Unix(1e9, 0)
+	j := job.Job{Ref: "1", State: state, TimeLimit: limit, Priority: 1}
+	if state != job.Pending {
+		j.Start = start
+	}
+	return &job.Snapshot{At: start.Add(after), Jobs: []job.Job{j}}
+}
+
+func observe(t *tracker.Tracker, s *job.Snapshot) []job.Change {
+	repairs, _ := t.Observe(s, "7")
+	t.LastAt = s.At
+	return repairs
+}
+
+// An hour's limit is raised by ten minutes; what polls show of it afterwards says whose limit it is.
+func TestLoan(t *testing.T) {
+	for name, c := range map[string]struct {
+		shown    []time.Duration
+		own      time.Duration
+		lent     time.Duration
+		lendable bool
+	}{
+		"not shown yet":                       {[]time.Duration{60 * m}, 60 * m, 0, true},
+		"shown":                               {[]time.Duration{70 * m}, 60 * m, 10 * m, true},
+		"lowered by its owner":                {[]time.Duration{70 * m, 65 * m}, 65 * m, 0, false},
+		"lowered by its owner to what it was": {[]time.Duration{70 * m, 60 * m}, 60 * m, 0, false},
+		"lowered before it was shown":         {[]time.Duration{50 * m}, 50 * m, 0, false},
+		"raised by an administrator":          {[]time.Duration{70 * m, 130 * m}, 120 * m, 10 * m, true},
+		"no limit any more":                   {[]time.Duration{70 * m, 0}, 0, 0, false},
+	} {
+		tr := tracker.New()
+		s := at(50*m, job.Running, 60*m)
+		observe(tr, s)
+		tr.Lend(&s.Jobs[0], 70*m, s.At)
+		for i, limit := range c.shown {
+			s = at(51*m+time.Duration(i)*m, job.Running, limit)
+			observe(tr, s)
+		}
+		own, ok := tr.Lendable(&s.Jobs[0], s.At)
+		if lent := tr.Loans["1"].Lent(); own != c.own || lent != c.lent || ok != c.lendable {
+			t.Errorf("%s: its own limit is %v and %v lent, more: %v", name, own, lent, ok)
+		}
+	}
+}
+
+// What is known of a job's progress and of its loan is there when its run is judged, also for a bridge that
+// was away while the job went on and ended.
+func TestEndingOfALentJob(t *testing.T) {
+	tr := tracker.New()
+	s := at(0, job.Running, 60*m)
+	observe(tr, s)
+	tr.SetSlowdowns(&rlcore.State{GPUs: []rlcore.GPU{{Running: []rlcore.Running{
+		{Job: rlcore.Job{ID: "1", Profile: &rlcore.Profile{DurationS: 3000}}}, {Job: rlcore.Job{ID: "2", Profile: &rlcore.Profile{DurationS: 3000}}},
+		{Job: rlcore.Job{ID: "3"}},
+	}}}}, fixed{1.5})
+	observe(tr, at(30*m, job.Running, 60*m))
+	tr.Lend(&s.Jobs[0], 70*m, s.At)
+	observe(tr, at(45*m, job.Running, 70*m))
+	tr.LastAt = time.Time{} // a new bridge that has read the journal
+	gone := at(80*m, job.Running, 70*m)
+	gone.Jobs = nil
+	observe(tr, gone)
+	e := tr.Endings["1"].Ending
+	if e == nil || e.RunS != 2700 || e.DoneS != 1800 || e.LeastS != 900 || e.LimitS != 4200 || e.LentS != 600 {
+		t.Errorf("%+v", e)
+	}
+	if len(tr.Loans) > 0 {
+		t.Errorf("%+v", tr.Loans)
+	}
+}
+
+// fixed predicts one slowdown for all.
+type fixed struct{ slow float64 }
+
+func (f fixed) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, _ []*rlcore.Profile) {
+	for i := range dst {
+		dst[i].Slowdown = f.slow
+	}
+}
+
+// A bridge that was away counts the work that was done meanwhile.
+func TestProgressWhileTheBridgeWasAway(t *testing.T) {
+	tr := tracker.New()
+	observe(tr, at(10*m, job.Running, 60*m))
+	tr.Done["1"].Slow, tr.Done["1"].Worst = 2, 2
+	tr.LastAt = time.Time{}
+	observe(tr, at(30*m, job.Running, 60*m))
+	if p := tr.Done["1"]; p.RunS != 1800 || p.DoneS != 1200 {
+		t.Errorf("%+v", p)
+	}
+	observe(tr, at(40*m, job.Suspended, 60*m))
+	if p := tr.Done["1"]; p.RunS != 1800 || p.DoneS != 1200 {
+		t.Errorf("while it is suspended: %+v", p)
+	}
+}
