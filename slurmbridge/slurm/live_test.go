@@ -446,3 +446,46 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("a job that never was: %v", err)
 	}
 }
+
+// SlurmUser may raise the limits of running jobs, those of array tasks too, past its partition's MaxTime and
+// into reservations: both are read, and respecting them is the caller's business.
+func TestTimeLimitsOfRunningJobs(t *testing.T) {
+	t.Parallel()
+	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
+	if b, err := c.Bounds(t.Context()); err != nil || len(b.Reservations) != 0 || b.MaxTime[slurmtest.Partition] != 0 || len(b.MaxTime) != 1 {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	a := submit(t, cluster, "--gres=mps:20", "--deadline=now+2hours")
+	task := submit(t, cluster, "--gres=mps:20", "--array=4-5") + "_5"
+	eventually(t, c, 30*time.Second, "both run", running(a, task))
+	for _, args := range [][]string{
+		{"update", "PartitionName=" + slurmtest.Partition, "MaxTime=15"},
+		{"create", "reservation", "ReservationName=maint", "StartTime=now+12minutes", "Duration=60", "Nodes=n1", "Users=root", "Flags=MAINT,IGNORE_JOBS"},
+	} {
+		if _, err := cluster.Run(t.Context(), "scontrol", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := c.Bounds(t.Context())
+	if err != nil || len(b.Reservations) != 1 || b.MaxTime[slurmtest.Partition] != 15*time.Minute {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	if r := b.Reservations[0]; r.Name != "maint" || !r.Holds("n1") || r.Holds("n2") || r.End.Sub(r.Start) != time.Hour || time.Until(r.Start).Round(time.Minute) != 12*time.Minute {
+		t.Errorf("%+v", r)
+	}
+	if err := c.Update(t.Context(), job.Update{Jobs: []string{a, task}, TimeLimit: 25 * time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	_, jobs := look(t, c)
+	for _, ref := range []string{a, task} {
+		if jobs[ref].TimeLimit != 25*time.Minute {
+			t.Errorf("job %s has a limit of %v", ref, jobs[ref].TimeLimit)
+		}
+	}
+	if d := time.Until(jobs[a].Deadline).Round(time.Minute); d != 2*time.Hour || !jobs[task].Deadline.IsZero() {
+		t.Errorf("deadlines in %v, %v", d, jobs[task].Deadline)
+	}
+	if err := c.Update(t.Context(), job.Update{Jobs: []string{"4294900000"}, TimeLimit: time.Minute}); !errors.Is(err, job.ErrNoJob) {
+		t.Errorf("of a job that isn't there: %v", err)
+	}
+}
