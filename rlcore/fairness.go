@@ -16,14 +16,20 @@ import (
 // waiting isn't. The overdue job of highest priority comes first, and no other
 // overdue job may be passed over. Where an overdue job needs the GPU to be empty
 // first, no job may join the running ones.
+//
+// Dues: a combination with which a job would end after its due isn't allowed, see dues.
+// An idle GPU isn't left so then; where no combination keeps all dues, the first job that
+// may start gets the GPU alone, as on plain Slurm.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
+	g.dues.look(g, w)
 	must := g.mustStart(w)
 	drains := g.drains(w)
 	if drains >= 0 && (must < 0 || drains < must) {
 		return append(dst, 0)
 	}
 	due := g.mustNotPass(w, must, drains)
-	if must < 0 {
+	idle := len(w.Card().Running) == 0
+	if must < 0 && !(g.dues.on && idle) {
 		dst = append(dst, 0)
 	}
 	all := 1 << len(w.Jobs)
@@ -34,11 +40,28 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	clear(refused)
 	for c := Combo(1); int(c) < all; c++ {
 		refused[c] = refused[c.withoutFirst()] || refused[c.withoutLast()] || g.Check(w, c) != Allowed
-		if !refused[c] && (must < 0 || c.Has(must)) && inFront(due&^c) >= c {
+		if !refused[c] && (must < 0 || c.Has(must)) && inFront(due&^c) >= c && g.dues.keep(g, w, c) {
 			dst = append(dst, c)
 		}
 	}
+	if g.dues.on && len(dst) == 0 {
+		dst = append(dst, first(refused, must, idle))
+	}
 	return dst
+}
+
+// first returns the combination that keeps no due worse than plain Slurm: on an idle GPU the
+// job that must start, or else the first that may, alone; elsewhere nobody joins.
+func first(refused []bool, must int, idle bool) Combo {
+	if must >= 0 && idle {
+		return 1 << must
+	}
+	for c := Combo(1); idle && int(c) < len(refused); c <<= 1 {
+		if !refused[c] {
+			return c
+		}
+	}
+	return 0
 }
 
 // mustNotPass returns the jobs that must not be passed over; must and drains are
@@ -68,8 +91,7 @@ func (g *Guard) DelayLimitS() float64 { return cmp.Or(g.MaxDelayS, DefaultMaxDel
 
 // overdue reports whether a job has waited long enough.
 func (g *Guard) overdue(j *Job) bool {
-	return j.DelayedS >= g.DelayLimitS() ||
-		j.PassedOver >= cmp.Or(g.MaxPassOver, defaultMaxPassOver)
+	return j.DelayedS >= g.DelayLimitS() || g.MaxPassOver > 0 && j.PassedOver >= g.MaxPassOver
 }
 
 // mustStart returns the window job that must be among the next to start, -1 if

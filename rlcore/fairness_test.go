@@ -23,7 +23,7 @@ func fair(passed int) (*Guard, *State) {
 			{ID: "long", User: "u", Profile: p("l", 500)},
 		},
 	}
-	return &Guard{}, st
+	return &Guard{MaxPassOver: 5}, st
 }
 
 func TestPassed(t *testing.T) {

@@ -1,9 +1,6 @@
 package rlcore
 
-import (
-	"cmp"
-	"math"
-)
+import "cmp"
 
 // Prediction is what the interference model expects of one member of a group.
 type Prediction struct {
@@ -28,11 +25,10 @@ type Forbidder interface {
 const DefaultMaxDelayS = 300
 
 const (
-	defaultMemMargin   = 0.05
-	defaultMaxMembers  = 5
-	defaultMaxPassOver = 5
-	defaultSlackS      = 3.0
-	defaultTrust       = 1.0
+	defaultMemMargin  = 0.05
+	defaultMaxMembers = 5
+	defaultSlackS     = 3.0
+	defaultTrust      = 1.0
 )
 
 // Guard limits what any policy may do. A zero field means its default. A Guard
@@ -47,7 +43,7 @@ type Guard struct {
 	// MaxMembers bounds the jobs on one GPU, running ones included. Default 5.
 	MaxMembers int
 	// MaxPassOver is how many decisions may start jobs of lower priority before a
-	// job that could have started. Default 5.
+	// job that could have started; 0 = any number, their dues bound it.
 	MaxPassOver int
 	// MaxDelayS is the longest that the bridge alone may keep a job waiting, s.
 	// Default DefaultMaxDelayS.
@@ -59,11 +55,18 @@ type Guard struct {
 	// Default 3.
 	SlackS float64
 	// Trust is how many standard deviations are added to a predicted slowdown
-	// before it is compared with a contract. Default 1.
+	// before it is compared with a contract, a limit or a due. Default 1.
 	Trust float64
+	// Grace is by what part of its own solo time a job may end later than on plain Slurm.
+	// Default DefaultGrace.
+	Grace float64
+	// Bare: limits and dues don't count, as for the policies of the literature.
+	Bare bool
 
-	scratch scratch
-	refused []bool // by combination
+	scratch  scratch
+	forecast forecast
+	dues     dues
+	refused  []bool // by combination
 }
 
 // scratch keeps Check free of allocation.
@@ -73,6 +76,9 @@ type scratch struct {
 	tracks  []track
 	at      []float64
 	pace    []Prediction
+	limits  []float64 // by member: when it must have ended, s from now
+	work    []float64
+	ends    []float64
 }
 
 // Members returns how many jobs may share a GPU of the given kind.
@@ -109,6 +115,9 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	g.predict(&card.Spec)
 	if !g.keepsContracts(w, c) {
 		return RefusedContract
+	}
+	if !g.Bare && !g.keepsLimits(w, c) {
+		return RefusedLimit
 	}
 	if !g.fits(&card.Spec) {
 		return RefusedMemory
@@ -216,19 +225,7 @@ func (g *Guard) predict(spec *GPUSpec) {
 		sc.pred = make([]Prediction, len(sc.members))
 	}
 	sc.pred = sc.pred[:len(sc.members)]
-	worst := Prediction{Slowdown: float64(len(sc.members))}
-	if g.Predictor == nil {
-		for i := range sc.pred {
-			sc.pred[i] = worst
-		}
-		return
-	}
-	g.Predictor.Predict(sc.pred, spec, sc.members)
-	for i, p := range sc.pred {
-		if math.IsNaN(p.Slowdown) || math.IsNaN(p.SD) {
-			sc.pred[i] = worst // a failing predictor must not admit anything
-		}
-	}
+	g.predictGroup(sc.pred, spec, sc.members)
 }
 
 // keepsContracts reports whether no predicted slowdown exceeds its job's contract.

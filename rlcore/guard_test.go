@@ -143,7 +143,7 @@ func TestFairness(t *testing.T) {
 		{ID: "2", User: "b", Profile: small, PassedOver: 5},
 		{ID: "3", User: "a", Profile: small},
 	}
-	g := Guard{}
+	g := Guard{MaxPassOver: 5}
 	for _, c := range g.Combos(nil, window(card(), jobs...)) {
 		if !c.Has(1) {
 			t.Errorf("combination %b leaves out the job that was passed over five times", c)

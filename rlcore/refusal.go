@@ -18,6 +18,8 @@ const (
 	RefusedMemory            // device memory may run out
 	RefusedContract          // a predicted slowdown exceeds a contract
 	RefusedForbidden         // the predictor forbids these applications to meet
+	RefusedLimit             // a job might not end before its time limit or deadline
+	RefusedDue               // a job would end later than promised
 )
 
 // refusals holds each reason's stable name, for stored data, and its sentence,
@@ -35,6 +37,8 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedMemory:    {"memory", "GPU memory would not suffice at some moment"},
 	RefusedContract:  {"contract", "a job would slow down more than its contract allows"},
 	RefusedForbidden: {"forbidden", "these applications may not run together"},
+	RefusedLimit:     {"limit", "a job might not end before its time limit or deadline"},
+	RefusedDue:       {"due", "a job would end later than it may"},
 }
 
 // Name returns the reason's short name. It never changes, so that stored data

@@ -36,6 +36,12 @@ type Job struct {
 	// DeadlineS is the latest end that the job's owner allows (Slurm's --deadline), s on
 	// State.NowS's clock; 0 = none.
 	DeadlineS float64
+	// Priority is Slurm's: of the pending jobs the highest goes first, of equals the one
+	// submitted first.
+	Priority float64
+	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a
+	// job of unknown length, at its limit. 0 = nothing is promised. See Plain.
+	PlainEndS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
 	// NoShare: the job must have the GPU alone.
@@ -112,15 +118,16 @@ func (g *GPU) EmptyInS() float64 {
 	return t
 }
 
-// expectedS returns the job's expected solo run time, s; +Inf = unknown.
+// expectedS returns the job's expected run time alone, s; +Inf = unknown.
 func (j *Job) expectedS() float64 {
-	switch {
-	case j.Profile != nil:
-		return j.Profile.DurationS
-	case j.LimitS > 0:
-		return j.LimitS
+	s := math.Inf(1)
+	if j.Profile != nil {
+		s = j.Profile.DurationS
 	}
-	return math.Inf(1)
+	if j.LimitS > 0 {
+		s = min(s, j.LimitS)
+	}
+	return s
 }
 
 // State is everything that a decision may depend on. The simulator and the bridge
@@ -130,6 +137,9 @@ type State struct {
 	GPUs []GPU
 	// Pending holds the waiting jobs, highest priority first.
 	Pending []Job
+	// PlainFreeS is when the plain schedule's GPUs are free once its jobs have ended, s
+	// on NowS's clock, ascending; nil = there is none. See Plain.
+	PlainFreeS []float64
 }
 
 // Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait.

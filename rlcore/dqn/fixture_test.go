@@ -26,7 +26,7 @@ func even(app string, gpu float64) *rlcore.Profile {
 
 func newTools() Tools {
 	p := interference.New(&contention.MPS)
-	return Tools{Guard: &rlcore.Guard{Predictor: p}, Predictor: p}
+	return Tools{Guard: &rlcore.Guard{Predictor: p, Grace: 100}, Predictor: p} // no due binds
 }
 
 // jobs makes a simulation of one card out of profiles.

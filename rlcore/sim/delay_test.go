@@ -33,7 +33,7 @@ func only(ids ...string) policy {
 func TestDelayEnds(t *testing.T) {
 	for _, c := range []struct{ max, want float64 }{{0, 300}, {50, 50}, {1e4, 1000}, {math.MaxFloat64, 1000}} {
 		cfg := config(2, constant("long", 1000, .5, 500), constant("b", 10, .5, 500))
-		r := run(t, cfg, &rlcore.Decider{Policy: only("0"), Guard: &rlcore.Guard{MaxDelayS: c.max}})
+		r := run(t, cfg, &rlcore.Decider{Policy: only("0"), Guard: &rlcore.Guard{MaxDelayS: c.max, Bare: true}})
 		near(t, "start", r.Jobs[1].StartS, c.want)
 		if g := r.Jobs[1].GPU; c.want < 1000 && g != 1 {
 			t.Errorf("MaxDelayS %v: it starts next to the other on GPU %d", c.max, g)
@@ -90,7 +90,7 @@ func TestDelayIsBounded(t *testing.T) {
 		}
 		cfg.Jobs = cfg.Jobs[:min(len(cfg.Jobs), rlcore.MaxWindow)]
 		cfg.M, cfg.MaxDelayS = rlcore.MaxWindow, rapid.SampledFrom([]float64{0.3, 7, 40}).Draw(t, "longest")
-		d := &rlcore.Decider{Policy: anyPolicy(t), Guard: &rlcore.Guard{MaxDelayS: cfg.MaxDelayS}, M: cfg.M}
+		d := &rlcore.Decider{Policy: anyPolicy(t), Guard: &rlcore.Guard{MaxDelayS: cfg.MaxDelayS, Bare: true}, M: cfg.M}
 		s, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)

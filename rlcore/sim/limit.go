@@ -62,6 +62,7 @@ func (s *Sim) kill(g, k int) {
 	_, end := latestEnd(&j.Job, m.startS)
 	s.dropMeetings(g, m.job)
 	s.over(m.job, end, m.done)
+	s.plain.Ended(j.ID, 0, s.now)
 	s.remove(g, k)
 }
 
@@ -77,6 +78,7 @@ func (s *Sim) missed(i int) {
 	j := &s.jobs[i]
 	j.started, j.gpu = s.now, -1
 	s.over(i, AtDeadline, 0)
+	s.plain.Remove(j.ID, s.now)
 }
 
 // expire cancels the pending jobs that can't meet their deadlines any more. It comes after

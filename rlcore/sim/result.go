@@ -29,6 +29,8 @@ type Outcome struct {
 	Slowdown float64
 	Failures int // runs that ran out of memory
 	Ended    End
+	// PlainEndS is when plain Slurm would have ended it; see rlcore.Plain.
+	PlainEndS float64
 	// Harmed: it was ended at its limit, and alone it would have ended before.
 	Harmed bool
 }
@@ -70,7 +72,7 @@ func (s *Sim) Result() (*Result, error) {
 		j := &s.jobs[i]
 		o := Outcome{
 			ID: j.ID, App: j.Truth.App, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
-			SoloS: j.Truth.DurationS, Failures: j.failures, Ended: j.end,
+			SoloS: j.Truth.DurationS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end,
 			Harmed: j.end == AtLimit && j.Truth.DurationS < j.LimitS,
 		}
 		if j.done > 0 {

@@ -42,6 +42,10 @@ type Sim struct {
 	track []Sample
 	total Sample // sums over the devices
 
+	// plain is plain Slurm's schedule as the site expects it, truly the one that it would
+	// have been.
+	plain, truly *rlcore.Plain
+
 	scratch scratch
 }
 
@@ -72,6 +76,7 @@ func (s *Sim) reset() {
 		d := &s.devs[g]
 		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
 	}
+	s.plain, s.truly = rlcore.NewPlain(len(s.devs)), rlcore.NewPlain(len(s.devs))
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
 	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
@@ -264,6 +269,7 @@ func (s *Sim) enqueue(i int) {
 		return
 	}
 	s.expiryS = min(s.expiryS, latest)
+	s.expect(i)
 	s.wait = append(s.wait, i)
 	s.state.Pending = append(s.state.Pending, s.jobs[i].Job)
 	if len(s.wait) <= s.cfg.M {
@@ -292,6 +298,7 @@ func (s *Sim) end(g, k int) {
 	d := &s.devs[g]
 	i, est := d.members[k].job, d.members[k].est
 	s.over(i, Completed, s.jobs[i].Truth.DurationS)
+	s.plain.Ended(s.jobs[i].ID, s.believed(&d.members[k]), s.now)
 	s.observe(g, i, est)
 	s.remove(g, k)
 }

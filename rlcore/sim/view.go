@@ -11,6 +11,7 @@ func (s *Sim) State() *rlcore.State {
 		return &s.state
 	}
 	s.stateS, s.state.NowS = s.now, s.now
+	s.promise()
 	for g := range s.devs {
 		d, gpu := &s.devs[g], &s.state.GPUs[g]
 		if d.inState && len(d.members) == 0 {
@@ -26,9 +27,11 @@ func (s *Sim) State() *rlcore.State {
 			if s.cfg.Predictor != nil && j.Profile != nil {
 				done = rlcore.Believed(m.est, j.Profile.DurationS)
 			}
-			gpu.Running = append(gpu.Running, rlcore.Running{
+			r := rlcore.Running{
 				Job: j.Job, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares, Whole: j.NoShare || j.Profile == nil,
-			})
+			}
+			r.PlainEndS = s.plain.EndS(j.ID)
+			gpu.Running = append(gpu.Running, r)
 		}
 	}
 	return &s.state

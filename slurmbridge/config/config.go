@@ -49,6 +49,7 @@ type Config struct {
 	WakeFile string
 
 	MemoryMargin float64
+	Grace        float64
 	MaxPassOver  int
 	MaxDelay     time.Duration
 	MaxSlowdown  float64

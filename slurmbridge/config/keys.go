@@ -106,15 +106,19 @@ var keys = []key{
 		func(c *Config) any { return &c.MemoryMargin }, floatIn(0.01, 0.5),
 	},
 	{
-		"max_pass_over", 5, "How often jobs of lower priority may start before a job that could have started (1 to 1000).",
-		func(c *Config) any { return &c.MaxPassOver }, intIn(1, 1000),
+		"grace", rlcore.DefaultGrace, "By what part of its own run time alone a job may end later than plain Slurm would have ended it, with whole GPUs in order of priority (0.01 to 100).",
+		func(c *Config) any { return &c.Grace }, floatIn(0.01, 100),
+	},
+	{
+		"max_pass_over", 0, "How often jobs of lower priority may start before a job that could have started (1 to 1000; 0 = as often as it still ends in time, see grace).",
+		func(c *Config) any { return &c.MaxPassOver }, intIn(0, 1000),
 	},
 	{
 		"max_delay", rlcore.DefaultMaxDelayS * time.Second, "How long a job may wait beside an idle GPU because of the bridge, in all (1s to 24h).",
 		func(c *Config) any { return &c.MaxDelay }, durationIn(time.Second, 24*time.Hour),
 	},
 	{
-		"max_slowdown", 0.0, "How much slower a job may run for sharing, as a factor, where its owner says nothing (1 to 100; 0 = no limit).",
+		"max_slowdown", rlcore.DefaultMaxSlowdown, "How much slower a job may run for sharing, as a factor, where its owner says nothing (1 to 100; 0 = no limit).",
 		func(c *Config) any { return &c.MaxSlowdown }, zeroOr(floatIn(1, 100)),
 	},
 	{

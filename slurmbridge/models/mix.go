@@ -23,6 +23,7 @@ type Rules struct {
 	MaxPassOver int     `json:"max_pass_over"`
 	MaxDelayS   float64 `json:"max_delay_s"`
 	MaxSlowdown float64 `json:"max_slowdown"`
+	Grace       float64 `json:"grace"`
 	Trust       float64 `json:"trust"`
 }
 
@@ -30,7 +31,7 @@ type Rules struct {
 func (r *Rules) guard(p rlcore.Predictor) *rlcore.Guard {
 	return &rlcore.Guard{
 		Predictor: p, MemMargin: r.MemMargin, MaxMembers: r.MaxGroup, MaxPassOver: r.MaxPassOver,
-		MaxDelayS: r.MaxDelayS, MaxSlowdown: r.MaxSlowdown, Trust: r.Trust,
+		MaxDelayS: r.MaxDelayS, MaxSlowdown: r.MaxSlowdown, Grace: r.Grace, Trust: r.Trust,
 	}
 }
 

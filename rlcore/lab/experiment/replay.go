@@ -192,6 +192,8 @@ type ReplayOptions struct {
 	// Objective is "makespan", "turnaround", or "" for the first where all jobs are
 	// submitted at once and the second elsewhere.
 	Objective string
+	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
+	MaxSlowdown, Grace float64
 	// Trained, if set, is dqn's network; elsewhere it is trained on the trace.
 	Trained  dqn.Network
 	Progress func(step, steps int, what string)
@@ -301,6 +303,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 	if err != nil {
 		return nil, err
 	}
+	r.World.Guard.MaxSlowdown, r.World.Guard.Grace = o.MaxSlowdown, o.Grace
 	if o.Objective == "" && r.Closed {
 		o.Objective = "makespan"
 	}

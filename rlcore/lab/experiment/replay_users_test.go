@@ -90,7 +90,7 @@ func TestReplayUsers(t *testing.T) {
 		tr.Jobs = append(tr.Jobs, trace.Job{ID: string(rune('a' + i)), SubmitS: float64(20 + 130*i), App: "short", User: "ann"})
 	}
 	tr.Jobs = append(tr.Jobs, trace.Job{ID: "nobody's", SubmitS: 30, App: "short"})
-	r, err := Replay(t.Context(), tr, ReplayOptions{Policies: []string{"fifo", "greedy"}, Seeds: 2, Tries: 1})
+	r, err := Replay(t.Context(), tr, ReplayOptions{Policies: []string{"fifo", "greedy"}, Seeds: 2, Tries: 1, Grace: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,9 +106,9 @@ func TestReplayUsers(t *testing.T) {
 		t.Errorf("ann under fifo: %+v", x)
 	}
 	// The last short one joins when the long one has less than its time left: until then
-	// each goes past bob's, but not more often than the guard lets them.
+	// each goes past bob's, whose due is far away.
 	g := r.Users["bob"]["greedy"]
-	if g.MaxPassedOver == 0 || g.MaxPassedOver > 5 || g.PassedOver != float64(g.MaxPassedOver) || g.MaxDelayS != 0 {
+	if g.MaxPassedOver == 0 || g.PassedOver != float64(g.MaxPassedOver) || g.MaxDelayS != 0 {
 		t.Errorf("bob under greedy: %+v", g)
 	}
 	if math.Abs(g.WaitVsFifoS-(g.WaitS-990)) > 1e-9 || math.Abs(g.VsFifo-g.TurnaroundS/1040) > 1e-9 || (g.Later == 1) != (g.TurnaroundS > 1040) {

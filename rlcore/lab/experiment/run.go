@@ -30,6 +30,8 @@ type Options struct {
 	History int
 	// Tries is how many schedules the clairvoyant looks at, a seed. 0: no bound.
 	Tries int
+	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
+	MaxSlowdown, Grace float64
 	// Contracts are the slowdowns at which dqn's trade-off is drawn on the random
 	// workload; none: no curve.
 	Contracts []float64
@@ -190,6 +192,7 @@ func (e *experiment) play(ctx context.Context, wl string) error {
 		return err
 	}
 	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M}
+	world.Guard.MaxSlowdown, world.Guard.Grace = o.MaxSlowdown, o.Grace
 	if err := world.Learn(scenario, o.History, o.Seed); err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 		Policy: policies[0], Fallback: policies[1:], M: cfg.Window,
 		Guard: &rlcore.Guard{
 			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup, MaxPassOver: cfg.MaxPassOver,
-			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Trust: cfg.Trust,
+			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
 		},
 	}
 }

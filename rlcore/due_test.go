@@ -1,0 +1,143 @@
+package rlcore
+
+import (
+	"math"
+	"slices"
+	"testing"
+)
+
+// pairwise slows everybody who isn't alone by a factor.
+type pairwise float64
+
+func (p pairwise) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
+	for i := range dst {
+		dst[i].Slowdown = 1
+		if len(members) > 1 {
+			dst[i].Slowdown = float64(p)
+		}
+	}
+}
+
+func TestEnds(t *testing.T) {
+	g := Guard{Predictor: pairwise(2)}
+	a, b := flat("a", 100, 1), flat("b", 30, 1)
+	got := g.ends(nil, &TitanXp, []*Profile{a, b, a}, []float64{100, 30, 100}, 1)
+	// All at half speed until b has ended, then the two others; they end together.
+	if want := []float64{200, 60, 200}; !slices.Equal(got, want) {
+		t.Errorf("ends at %v, want %v", got, want)
+	}
+	got = g.ends(nil, &TitanXp, []*Profile{a, b}, []float64{100, 30}, 1)
+	if want := []float64{130, 60}; !slices.Equal(got, want) { // 30 s done by then
+		t.Errorf("ends at %v, want %v", got, want)
+	}
+}
+
+// promised is a window of jobs whose plain ends follow from one GPU that runs the given
+// jobs.
+func promised(running []Running, jobs ...Job) *Window {
+	p := NewPlain(1)
+	for i := range running {
+		p.Add(&running[i].Job, 0)
+	}
+	for i := range jobs {
+		p.Add(&jobs[i], 0)
+	}
+	for i := range running {
+		running[i].PlainEndS = p.EndS(running[i].ID)
+	}
+	for i := range jobs {
+		jobs[i].PlainEndS = p.EndS(jobs[i].ID)
+	}
+	w := window(card(running...), jobs...)
+	w.State.PlainFreeS = p.FreeS(nil, 0)
+	return w
+}
+
+func TestDues(t *testing.T) {
+	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
+	for _, c := range []struct {
+		name     string
+		slowdown pairwise
+		w        *Window
+		want     []Combo
+	}{
+		{"nobody slows; b alone would make a wait", 1, promised(nil, of("a", 100), of("b", 100)), []Combo{1, 3}},
+		{"within the grace", 1.09, promised(nil, of("a", 100), of("b", 100)), []Combo{1, 3}},
+		{"the first would be late", 1.2, promised(nil, of("a", 100), of("b", 100)), []Combo{1}},
+		{"no newcomer makes a member late", 1.2, promised([]Running{{Job: of("r", 100), Shares: 20}}, of("a", 100)), []Combo{0}},
+		{"a newcomer that hurts nobody", 1.2, promised([]Running{{Job: of("r", 1000), Shares: 20}}, of("a", 100)), []Combo{0, 1}},
+		{"no promise, no due", 3, window(card(), of("a", 100), of("b", 100)), []Combo{0, 1, 2, 3}},
+	} {
+		g := Guard{Predictor: c.slowdown}
+		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %b, want %b", c.name, got, c.want)
+		}
+	}
+}
+
+// A job that is late already goes first, alone if need be; and nothing makes it later.
+func TestLateAlready(t *testing.T) {
+	a := Job{ID: "a", User: "u", Profile: flat("a", 100, 100), PlainEndS: 10}
+	b := Job{ID: "b", User: "u", Profile: flat("b", 100, 100), PlainEndS: 1000}
+	g := Guard{Predictor: pairwise(1.2)}
+	if got := g.Combos(nil, window(card(), a, b)); !slices.Equal(got, []Combo{1}) {
+		t.Errorf("on an idle GPU: %b", got)
+	}
+	run := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", 50, 100), PlainEndS: 1000}, Shares: 20}
+	if got := g.Combos(nil, window(card(run), a, b)); slices.Contains(got, 2) {
+		t.Errorf("b goes before a, which it delays: %b", got)
+	}
+}
+
+// Of a job of unknown length the start is promised.
+func TestUnknownIsPromisedItsStart(t *testing.T) {
+	unknown := Job{ID: "new", User: "u", LimitS: 1000}
+	known := Job{ID: "a", User: "u", Profile: flat("a", 100, 100)}
+	w := promised([]Running{{Job: Job{ID: "r", User: "u", Profile: flat("r", 200, 100)}, Shares: 20}}, unknown, known)
+	// Beside r, a would end after r, and the unknown job would start later than promised.
+	w.State.GPUs[0].Running[0].DoneS = 190
+	w.State.Pending[0].PlainEndS = 10 + 1000
+	g := Guard{Predictor: pairwise(1)}
+	if got := g.Combos(nil, w); !slices.Equal(got, []Combo{0}) {
+		t.Errorf("got %b", got)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	j := func(f func(*Job)) Job {
+		j := Job{ID: "a", User: "u", Profile: flat("a", 100, 100), LimitS: 160}
+		f(&j)
+		return j
+	}
+	other := Job{ID: "b", User: "u", Profile: flat("b", 100, 100)}
+	for _, c := range []struct {
+		name     string
+		slowdown pairwise
+		job      Job
+		want     Refusal
+	}{
+		{"it ends in time", 1.2, j(func(*Job) {}), Allowed},
+		{"it would not", 1.4, j(func(*Job) {}), RefusedLimit},
+		{"no limit", 1.4, j(func(j *Job) { j.LimitS = 0 }), Allowed},
+		{"its runs vary", 1.2, j(func(j *Job) { p := *j.Profile; p.DurationSD = 25; j.Profile = &p }), RefusedLimit},
+		{"it always runs to its limit", 1.01, j(func(j *Job) { j.LimitS = 100 }), RefusedLimit},
+		{"and its owner allows the difference", 1.01, j(func(j *Job) { j.LimitS, j.MaxSlowdown = 100, 1.5 }), Allowed},
+		{"its deadline", 1.4, j(func(j *Job) { j.LimitS, j.DeadlineS = 0, 160 }), RefusedLimit},
+	} {
+		g := Guard{Predictor: c.slowdown}
+		if got := g.Check(window(card(), c.job, other), 3); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+		if got := g.Check(window(card(), c.job, other), 1); got != Allowed {
+			t.Errorf("%s, alone: %s", c.name, got)
+		}
+		// It runs, and the other would join.
+		run := Running{Job: c.job, Shares: 20}
+		if got := g.Check(window(card(run), other), 1); got != c.want {
+			t.Errorf("%s, joined by the other: %s, want %s", c.name, got, c.want)
+		}
+	}
+	if in := (&Guard{}).timeFor(&other, 0, 0); !math.IsInf(in, 1) {
+		t.Errorf("a job without a limit must have ended in %v s", in)
+	}
+}

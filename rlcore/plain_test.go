@@ -1,0 +1,132 @@
+package rlcore
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func job(id string, priority, submit, takes float64) *Job {
+	return &Job{ID: id, Priority: priority, SubmitS: submit, Profile: flat("x", takes, 1)}
+}
+
+func TestPlain(t *testing.T) {
+	p := NewPlain(1)
+	ends := func(want map[string]float64) {
+		t.Helper()
+		for id, end := range want {
+			if got := p.EndS(id); got != end {
+				t.Errorf("%s ends at %v, want %v", id, got, end)
+			}
+		}
+	}
+	p.Add(job("a", 10, 0, 100), 0)
+	p.Add(job("b", 10, 5, 100), 5)
+	ends(map[string]float64{"a": 100, "b": 200, "nobody": 0})
+	p.Add(job("first", 20, 10, 50), 10) // goes before b, but a has its GPU
+	ends(map[string]float64{"a": 100, "first": 150, "b": 250})
+	p.Ended("a", 60, 30) // sooner than expected
+	ends(map[string]float64{"a": 60, "first": 110, "b": 210})
+	p.Add(&Job{ID: "unknown", Priority: 15, LimitS: 1000}, 70)
+	ends(map[string]float64{"unknown": 1110, "b": 1210})
+	p.Ended("unknown", 5, 80) // it ran at once in reality
+	ends(map[string]float64{"first": 110, "b": 215})
+	p.Remove("first", 90) // cancelled
+	ends(map[string]float64{"first": 0, "b": 195})
+	if free := p.FreeS(nil, 90); free[0] != 195 {
+		t.Errorf("the GPU is free at %v, want 195", free)
+	}
+}
+
+// Jobs that run in reality keep their place while those that wait grow older.
+func TestPlainAges(t *testing.T) {
+	p := NewPlain(1)
+	for i, id := range []string{"now", "ran", "waits", "too"} {
+		p.Add(job(id, float64(100-i), 0, 10), 0)
+	}
+	was := p.EndS("ran")
+	// "ran" has been started early, beside "now"; the others age by 50.
+	p.Wait([]Job{*job("waits", 148, 0, 10), *job("too", 147, 0, 10)}, 1)
+	if got := p.EndS("ran"); got != was {
+		t.Errorf("it would have ended at %v, now %v", was, got)
+	}
+	// Its owner's priority rises above everybody's.
+	p.Wait([]Job{*job("waits", 150, 0, 10), *job("too", 1e6, 0, 10)}, 2)
+	if p.EndS("too") >= p.EndS("ran") {
+		t.Errorf("the job of the highest priority would end at %v, after %v", p.EndS("too"), p.EndS("ran"))
+	}
+}
+
+// The schedule is the one that whole GPUs in order of priority give, event by event,
+// whatever comes when.
+func TestPlainIsListScheduling(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 4).Draw(t, "GPUs")
+		var jobs []*Job
+		at := 0.0
+		for i := range rapid.IntRange(1, 25).Draw(t, "jobs") {
+			at += rapid.SampledFrom([]float64{0, 1, 7, 60}).Draw(t, "gap")
+			j := job(fmt.Sprint(i), float64(rapid.IntRange(0, 2).Draw(t, "priority")), at, float64(rapid.IntRange(1, 90).Draw(t, "takes")))
+			if rapid.IntRange(0, 3).Draw(t, "choosy") == 0 {
+				j.GPUs = []int{rapid.IntRange(0, n-1).Draw(t, "GPU")}
+			}
+			jobs = append(jobs, j)
+		}
+		p := NewPlain(n)
+		for _, j := range jobs {
+			p.Add(j, j.SubmitS)
+		}
+		want := wholeGPUs(jobs, n)
+		for i, j := range jobs {
+			if got := p.EndS(j.ID); math.Abs(got-want[i]) > 1e-9 {
+				t.Fatalf("job %d ends at %v, want %v", i, got, want[i])
+			}
+		}
+	})
+}
+
+// wholeGPUs simulates plain Slurm: at every event the waiting jobs in order of priority take
+// the idle GPUs that they may use.
+func wholeGPUs(jobs []*Job, n int) []float64 {
+	ends := make([]float64, len(jobs))
+	busy := make([]float64, n)
+	order := make([]int, len(jobs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(jobs[b].Priority, jobs[a].Priority), cmp.Compare(jobs[a].SubmitS, jobs[b].SubmitS))
+	})
+	for now, left := 0.0, len(jobs); left > 0; {
+		for _, i := range order {
+			if ends[i] > 0 || jobs[i].SubmitS > now {
+				continue
+			}
+			for g := range busy {
+				if busy[g] <= now && jobs[i].MayUse(g) {
+					ends[i] = now + jobs[i].Profile.DurationS
+					busy[g] = ends[i]
+					left--
+					break
+				}
+			}
+		}
+		next := math.Inf(1)
+		for _, b := range busy {
+			if b > now {
+				next = min(next, b)
+			}
+		}
+		for _, j := range jobs {
+			if j.SubmitS > now {
+				next = min(next, j.SubmitS)
+			}
+		}
+		now = next
+	}
+	return ends
+}
