@@ -158,10 +158,8 @@ func (s *Stack) free(ctx context.Context, begin func() error) error {
 
 // signal sends the bridge a signal, if there is one.
 func (s *Stack) signal(sig syscall.Signal) error {
-	for _, p := range s.Procs {
-		if filepath.Base(p.Path) == "slurmbridge" {
-			return p.Process.Signal(sig)
-		}
+	if p := s.Daemon("slurmbridge"); p != nil {
+		return p.Process.Signal(sig)
 	}
 	return nil
 }

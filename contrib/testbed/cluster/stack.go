@@ -52,7 +52,7 @@ type Stack struct {
 	// URL is the bridge's.
 	URL string
 	// Procs are the daemons other than Slurm's, in the order of their start.
-	Procs []*exec.Cmd
+	Procs []*Daemon
 	// thread takes what must run on one thread that lives as long as the stack.
 	thread chan func()
 }
@@ -188,14 +188,28 @@ func writeProgram(path string, body []byte) error {
 	return os.WriteFile(path, body, 0o755)
 }
 
+// Daemon is a process of a daemon of ours.
+type Daemon struct {
+	*exec.Cmd
+	// Name is its log's; several daemons may run the same program.
+	Name string
+
+	program, as string
+	args        []string
+}
+
 // Spawn starts a daemon of ours, as a user ("" = root), with its output in the
 // cluster's logs.
-func (s *Stack) Spawn(name, as string, args ...string) error {
-	cmd, err := s.Command(context.Background(), as, s.Bin(name), args...)
+func (s *Stack) Spawn(program, as string, args ...string) error {
+	return s.spawn(&Daemon{Name: program, program: program, as: as, args: args})
+}
+
+func (s *Stack) spawn(d *Daemon) error {
+	cmd, err := s.Command(context.Background(), d.as, s.Bin(d.program), d.args...)
 	if err != nil {
 		return err
 	}
-	log, err := os.OpenFile(s.Path("log", name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(s.Path("log", d.Name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
@@ -207,10 +221,38 @@ func (s *Stack) Spawn(name, as string, args ...string) error {
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	if err := s.onThread(cmd.Start); err != nil {
-		return fmt.Errorf("start %s: %w", name, err)
+		return fmt.Errorf("start %s: %w", d.Name, err)
 	}
-	s.Procs = append(s.Procs, cmd)
+	d.Cmd = cmd
+	s.Procs = append(s.Procs, d)
 	return nil
+}
+
+// Daemon returns the latest process of the daemon of this name, nil where it was never
+// started.
+func (s *Stack) Daemon(name string) *Daemon {
+	for _, p := range slices.Backward(s.Procs) {
+		if p.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// Kill ends a daemon as a power cut would.
+func (s *Stack) Kill(name string) error {
+	p := s.Daemon(name)
+	if err := p.Process.Kill(); err != nil {
+		return err
+	}
+	_ = p.Wait() // it was killed, and says so
+	return nil
+}
+
+// Again starts a daemon that was killed, as it was started before.
+func (s *Stack) Again(name string) error {
+	p := s.Daemon(name)
+	return s.spawn(&Daemon{Name: p.Name, program: p.program, as: p.as, args: p.args})
 }
 
 // onThread calls f on the stack's own thread: Pdeathsig means the death of the

@@ -4,23 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 func testOptions(t *testing.T) options {
 	t.Helper()
-	slurmtest.Require(t)
 	o := options{scale: 40, build: "../../../build", lua: "../../job_submit.lua"}
-	if _, err := os.Stat(o.build + "/slurmbridge"); err != nil {
-		if os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1" {
-			t.Fatal("the programs are not built: make build")
-		}
-		t.Skip("the programs are not built: make build")
-	}
+	cluster.Require(t, o.build)
 	return o
 }
 

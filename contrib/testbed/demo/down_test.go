@@ -33,7 +33,7 @@ func TestAgentDown(t *testing.T) {
 	if err != nil || slices.Contains(strings.Fields(node), "drained") {
 		t.Errorf("the node is %s, %v", node, err)
 	}
-	r.again("gpuprof", "")
+	r.again("gpuprof")
 	r.until("records of the time without an agent", func() bool { return r.metric("slurmbridge_records_total", "new") == float64(len(ids)) })
 	if left := r.files(r.Path("node", "ended"), ".json"); len(left) != 0 {
 		t.Errorf("not taken up: %v", left)
@@ -57,7 +57,7 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 	r.reach(ids, "COMPLETED")
 	r.until("records in the spool", func() bool { return len(r.files(r.Path("spool-agent"), ".json")) == len(ids) })
 	r.until("a word of it in the agent's log", func() bool { return r.logged("gpuprof", "records wait for the controller") })
-	r.again("slurmbridge", "slurm")
+	r.again("slurmbridge")
 	r.until("the bridge is back", r.ready)
 	r.until("records from the spool", func() bool { return r.metric("slurmbridge_records_total", "new") == float64(len(ids)) })
 	r.until("an empty spool", func() bool { return len(r.files(r.Path("spool-agent"), "")) == 0 })

@@ -153,7 +153,7 @@ func (w *watched) secure() {
 	}
 	w.agent = "127.0.0.1:" + port
 	w.kill("gpuprof")
-	args := slices.Clone(w.Procs[w.daemon("gpuprof")].Args[1:])
+	args := slices.Clone(w.daemon("gpuprof").Args[1:])
 	args[slices.Index(args, "--controller")+1] = w.bridge
 	args[slices.Index(args, "--listen")+1] = w.agent
 	args = append(args, "--controller-config", w.trust, "--web-config", web)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -41,37 +40,33 @@ func newRig(t *testing.T) *rig {
 	return &rig{s, t}
 }
 
-// daemon is where in procs the latest daemon of this name is.
-func (r *rig) daemon(name string) int {
+// daemon is the latest process of this name.
+func (r *rig) daemon(name string) *cluster.Daemon {
 	r.t.Helper()
-	for i, p := range slices.Backward(r.Procs) {
-		if filepath.Base(p.Path) == name {
-			return i
-		}
+	p := r.Daemon(name)
+	if p == nil {
+		r.t.Fatalf("%s was never started", name)
 	}
-	r.t.Fatalf("%s was never started", name)
-	return 0
+	return p
 }
 
 func (r *rig) pid(name string) int {
 	r.t.Helper()
-	return r.Procs[r.daemon(name)].Process.Pid
+	return r.daemon(name).Process.Pid
 }
 
 // kill ends a daemon as a power cut would.
 func (r *rig) kill(name string) {
 	r.t.Helper()
-	p := r.Procs[r.daemon(name)]
-	if err := p.Process.Kill(); err != nil {
+	if err := r.Kill(name); err != nil {
 		r.t.Fatal(err)
 	}
-	_ = p.Wait() // it was killed, and says so
 }
 
 // again starts a daemon that was killed, as it was started before.
-func (r *rig) again(name, as string) {
+func (r *rig) again(name string) {
 	r.t.Helper()
-	if err := r.Spawn(name, as, r.Procs[r.daemon(name)].Args[1:]...); err != nil {
+	if err := r.Again(name); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -202,7 +197,7 @@ func (r *rig) alive(name string) bool {
 
 func (r *rig) signal(name string, sig syscall.Signal) {
 	r.t.Helper()
-	if err := r.Procs[r.daemon(name)].Process.Signal(sig); err != nil {
+	if err := r.daemon(name).Process.Signal(sig); err != nil {
 		r.t.Fatal(err)
 	}
 }
