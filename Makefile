@@ -111,8 +111,8 @@ bench: build ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
 	SLURMBRIDGE_FIGURES=1 $(TEST) -timeout 30m -v -run Figures ./contrib/testbed/slurmtest/e2e
 
-soak: build ## an hour of random jobs and kills on a private Slurm (SOAK=10m for less)
-	SLURMBRIDGE_SOAK=$(or $(SOAK),1h) $(TEST) -timeout 0 -run Soak -v $(PKGS)
+soak: as-root build ## an hour of random lives of jobs while daemons are killed: what harm comes to them (SOAK=4m, SOAK_JOBS=500, ARGS=--plain)
+	@$(call STAGE,soak) --length $(or $(SOAK),1h) --jobs $(or $(SOAK_JOBS),0) $(ARGS)
 
 # PACK packs the programs of one folder into another.
 PACK     = $(QUIETLY) 'packing $1 into $2' contrib/packaging/build $1 $(TOOLS) $2

@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
@@ -23,16 +25,21 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.URL = "http://127.0.0.1:" + port
+	addr := "127.0.0.1:" + port
+	s.URL = "http://" + addr
 	conf := s.Path("slurmbridge.yaml")
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\nmunge_socket: %s\npolicy: %s\nlease: %s\npoll: 10s\n",
-		s.Conf(), s.GateFile, s.WakeFile, s.Path("run", "slurmbridge.db"), port, s.MungeSocket, s.Setup.Policy, s.Setup.Lease)
+	database := s.Path("run", "slurmbridge.db")
+	if s.Setup.Disk != "" {
+		database = filepath.Join(s.Setup.Disk, "slurmbridge.db")
+	}
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
+		s.Conf(), s.GateFile, s.WakeFile, database, addr, s.MungeSocket, s.Setup.Policy, s.Setup.Lease, strings.Join(s.Setup.Settings, "\n"))
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return err
 	}
 	if !s.Setup.Cold {
 		file := s.Path("profiles.json")
-		if err := writeProfiles(file, s.Setup.Scale); err != nil {
+		if err := s.writeProfiles(file); err != nil {
 			return err
 		}
 		// The documented command, as the user that the bridge runs as.
@@ -43,11 +50,7 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	if err := s.Spawn("slurmbridge", "slurm", "serve", "--config", conf); err != nil {
 		return err
 	}
-	// Samples as dense as one a GPU second.
-	period := time.Duration(float64(time.Second) / s.Setup.Scale)
-	if err := s.Spawn("gpuprof", "", "serve", "--run-dir", s.Path("node"), "--spool", s.Path("spool-agent"), "--controller", s.URL,
-		"--nvml-library", s.Bin("libnvidia-ml.so.1"), "--period", max(period, 20*time.Millisecond).String(), "--node", "n1",
-		"--listen", "", "--munge-socket", s.MungeSocket); err != nil {
+	if err := s.agents(addr); err != nil {
 		return err
 	}
 	if !slurmtest.Wait(ctx, 20*time.Second, func() bool {
@@ -75,14 +78,46 @@ func FreePort() (string, error) {
 	return port, err
 }
 
-// writeProfiles writes the eleven applications as the cluster's clock sees them:
+// Agent is the name of the i-th node's agent among the daemons.
+func (s *Stack) Agent(i int) string { return of("gpuprof", i) }
+
+// agents starts every node's; they reach the bridge at addr.
+func (s *Stack) agents(addr string) error {
+	if s.Setup.Between != nil {
+		var err error
+		if addr, err = s.Setup.Between(addr); err != nil {
+			return err
+		}
+	}
+	// Samples as dense as one a GPU second.
+	period := max(time.Duration(float64(time.Second)/s.Setup.Scale), 20*time.Millisecond)
+	for i := range s.Setup.NodeGPUs {
+		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, args: []string{
+			"serve", "--run-dir", s.runDir(i), "--spool", s.spool(i), "--controller", "http://" + addr,
+			"--nvml-library", s.Bin("libnvidia-ml.so.1"), "--period", period.String(), "--node", slurmtest.NodeName(i),
+			"--listen", "", "--munge-socket", s.MungeSocket,
+		}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeProfiles writes what the bridge knows beforehand as the cluster's clock sees it:
 // scale GPU seconds pass in one of its seconds.
-func writeProfiles(path string, scale float64) error {
+func (s *Stack) writeProfiles(path string) error {
+	known := s.Setup.Profiles
+	if known == nil {
+		for _, n := range apps.Names() {
+			p, _ := apps.ByName(n)
+			known = append(known, p)
+		}
+	}
 	var out []*rlcore.Profile
-	for _, n := range apps.Names() {
-		p, _ := apps.ByName(n)
-		p.DurationS, p.PeriodS, p.StepS = p.DurationS/scale, p.PeriodS/scale, p.StepS/scale
-		out = append(out, p)
+	for _, k := range known {
+		p := *k
+		p.DurationS, p.PeriodS, p.StepS = p.DurationS/s.Setup.Scale, p.PeriodS/s.Setup.Scale, p.StepS/s.Setup.Scale
+		out = append(out, &p)
 	}
 	body, err := json.Marshal(out)
 	if err != nil {

@@ -1,9 +1,10 @@
-// Package cluster is the stage of the demo and of the comparison: a private real
-// Slurm with one simulated Titan Xp, optionally with the node's hooks, the agent and
-// the bridge.
+// Package cluster is the stage of the demo, the comparison and the campaign: a private
+// real Slurm with simulated Titan Xps, one by default, optionally with the nodes' hooks,
+// their agents and the bridge.
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,10 +13,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Owner submits the jobs, as in the thesis one user for all.
@@ -41,6 +44,17 @@ type Setup struct {
 	Sharing string
 	// Lease is how long the bridge's gate lasts without it. Default 30 s.
 	Lease time.Duration
+	// NodeGPUs are the GPUs of each node. Default one node with one.
+	NodeGPUs []int
+	// Profiles are what the bridge knows beforehand. Default the catalogue's.
+	Profiles []*rlcore.Profile
+	// Settings are further lines of slurmbridge.yaml.
+	Settings []string
+	// Disk is the folder of the bridge's database and the agents' spools; the bridge's
+	// user may write there. Default in the cluster's.
+	Disk string
+	// Between returns the address by which agents reach the bridge at addr. Default the same.
+	Between func(addr string) (string, error)
 }
 
 func (s *Setup) hooks() bool { return s.Hooks || s.Policy != "" }
@@ -65,12 +79,17 @@ func New(s Setup) *Stack {
 	if s.Lease == 0 {
 		s.Lease = 30 * time.Second
 	}
+	if len(s.NodeGPUs) == 0 {
+		s.NodeGPUs = []int{1}
+	}
 	return &Stack{Setup: s}
 }
 
 // Options are those of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
-	o := slurmtest.Options{Scheduler: scheduler, Sharing: s.Setup.Sharing, Prepare: s.prepare}
+	o := slurmtest.Options{Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, Prepare: s.prepare}
+	// Without it a node shares one of its GPUs at a time.
+	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
 	if s.Setup.Policy != "" {
 		o.Lua = s.Setup.Lua
 	}
@@ -109,8 +128,19 @@ func (s *Stack) Close() error {
 	return s.Cluster.Close()
 }
 
-// State is the path of the GPU's state file.
-func (s *Stack) State() string { return s.Path("sim", "state") }
+// State is the path of the first node's state file of its GPUs.
+func (s *Stack) State() string { return s.StateOf(0) }
+
+// StateOf is State for the i-th node.
+func (s *Stack) StateOf(i int) string { return s.Path("sim", of("state", i)) }
+
+// of names a thing of the i-th node's.
+func of(name string, i int) string {
+	if i == 0 {
+		return name
+	}
+	return name + "-" + slurmtest.NodeName(i)
+}
 
 // Bin is the path of one of the project's programs in the stack.
 func (s *Stack) Bin(name string) string { return s.Path("bin", name) }
@@ -131,8 +161,12 @@ func (s *Stack) programs() []string {
 // writes the hooks.
 func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	s.Cluster = c
-	for _, d := range []string{"bin", "sim", "node", "spool-agent"} {
-		if err := os.MkdirAll(c.Path(d), 0o755); err != nil {
+	folders := []string{c.Path("bin"), c.Path("sim")}
+	for i := range s.Setup.NodeGPUs {
+		folders = append(folders, s.runDir(i), s.spool(i))
+	}
+	for _, d := range folders {
+		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
 	}
@@ -150,8 +184,11 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 			return err
 		}
 	}
-	if out, err := exec.Command(s.Bin("gpusim"), "init", "--state", s.State(), "--scale", fmt.Sprint(s.Setup.Scale)).CombinedOutput(); err != nil {
-		return fmt.Errorf("gpusim init: %w: %s", err, out)
+	for i, gpus := range s.Setup.NodeGPUs {
+		if out, err := exec.Command(s.Bin("gpusim"), "init", "--state", s.StateOf(i), "--scale", fmt.Sprint(s.Setup.Scale),
+			"--gpus", strconv.Itoa(gpus), "--uuid-seed", of("", i)).CombinedOutput(); err != nil {
+			return fmt.Errorf("gpusim init: %w: %s", err, out)
+		}
 	}
 	if !s.Setup.hooks() {
 		return nil
@@ -159,13 +196,22 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	return s.writeHooks(c)
 }
 
+// runDir is the i-th node's folder where hooks and agent meet, spool its records'.
+func (s *Stack) runDir(i int) string { return s.Path(of("node", i)) }
+
+func (s *Stack) spool(i int) string { return filepath.Join(s.disk(), of("spool-agent", i)) }
+
+func (s *Stack) disk() string { return cmp.Or(s.Setup.Disk, s.Dir) }
+
 func (s *Stack) writeHooks(c *slurmtest.Cluster) error {
-	node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", c.Path("node"), s.Bin("nvidia-cuda-mps-control"), s.State())
-	if err := os.WriteFile(c.Path("node.yaml"), []byte(node), 0o644); err != nil {
-		return err
+	for i := range s.Setup.NodeGPUs {
+		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
+		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {
+			return err
+		}
 	}
 	for _, k := range []string{"prolog", "epilog", "taskprolog"} {
-		script := fmt.Sprintf("#!/bin/sh\nexec %s --settings %s %s\n", s.Bin("slurmbridge-hook"), c.Path("node.yaml"), k)
+		script := fmt.Sprintf("#!/bin/sh\nexec %s --settings %s-$SLURMD_NODENAME.yaml %s\n", s.Bin("slurmbridge-hook"), c.Path("node"), k)
 		if err := writeProgram(s.Bin(k), []byte(script)); err != nil {
 			return err
 		}
@@ -195,6 +241,7 @@ type Daemon struct {
 	Name string
 
 	program, as string
+	node        int
 	args        []string
 }
 
@@ -215,7 +262,7 @@ func (s *Stack) spawn(d *Daemon) error {
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(cmd.Env, "GPUSIM_STATE="+s.State())
+	cmd.Env = append(cmd.Env, "GPUSIM_STATE="+s.StateOf(d.node))
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -252,7 +299,7 @@ func (s *Stack) Kill(name string) error {
 // Again starts a daemon that was killed, as it was started before.
 func (s *Stack) Again(name string) error {
 	p := s.Daemon(name)
-	return s.spawn(&Daemon{Name: p.Name, program: p.program, as: p.as, args: p.args})
+	return s.spawn(&Daemon{Name: p.Name, program: p.program, as: p.as, node: p.node, args: p.args})
 }
 
 // onThread calls f on the stack's own thread: Pdeathsig means the death of the

@@ -161,7 +161,7 @@ func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFi
 	fmt.Fprintf(out, "%d runs of %d jobs, seed %d, each on a private real Slurm with one simulated Titan Xp.\n", len(cells), o.jobs, o.seed)
 	fmt.Fprintf(out, "%g GPU seconds pass in one second; up to %d clusters at a time.\n\n", o.scale, o.parallel)
 	b := newBoard(out, tty, time.Now, cells)
-	load := newLoad()
+	load := cluster.NewLoad()
 	compare(ctx, o, cells, b)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -170,7 +170,7 @@ func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFi
 	fmt.Fprintln(out)
 	if len(r) > 0 {
 		r.show(out, o)
-		fmt.Fprintln(out, load.text())
+		fmt.Fprintln(out, loadText(load))
 	}
 	errs := failures(cells)
 	if len(r) == 0 {

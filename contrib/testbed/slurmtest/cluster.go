@@ -31,7 +31,9 @@ type Options struct {
 	Dir string
 	// Nodes, default 1, named n1, n2, …; GPUs a node, default 1.
 	Nodes, GPUs int
-	GPUType     string // default "titanxp"
+	// NodeGPUs are the GPUs of each node where they differ; it overrules Nodes and GPUs.
+	NodeGPUs []int
+	GPUType  string // default "titanxp"
 	// Sharing is "mps" (default) or "shard". AllSharing sets gres.conf's
 	// Flags=all_sharing for mps, so that all GPUs of a node are shared at a time.
 	Sharing    string
@@ -146,6 +148,9 @@ func (o *Options) defaults() {
 			*p = v
 		}
 	}
+	if len(o.NodeGPUs) > 0 {
+		o.Nodes, o.GPUs = len(o.NodeGPUs), slices.Max(o.NodeGPUs)
+	}
 	def(&o.Nodes, 1)
 	def(&o.GPUs, 1)
 	def(&o.CPUs, 16)
@@ -160,7 +165,7 @@ func (o *Options) defaults() {
 }
 
 func (o *Options) check() error {
-	if o.Nodes < 1 || o.GPUs < 1 || o.CPUs < 1 || o.MemMiB < 1 || o.DefMemMiB < 1 {
+	if o.Nodes < 1 || o.GPUs < 1 || len(o.NodeGPUs) > 0 && slices.Min(o.NodeGPUs) < 1 || o.CPUs < 1 || o.MemMiB < 1 || o.DefMemMiB < 1 {
 		return errors.New("nodes, GPUs, CPUs and memory must be positive")
 	}
 	if o.Sharing != "mps" && o.Sharing != "shard" {

@@ -14,6 +14,14 @@ func NodeName(i int) string { return "n" + strconv.Itoa(i+1) }
 // Partition is the cluster's only partition, unless Options.Extra has more.
 const Partition = "gpu"
 
+// gpus is how many the i-th node has.
+func (o *Options) gpus(i int) int {
+	if len(o.NodeGPUs) > 0 {
+		return o.NodeGPUs[i]
+	}
+	return o.GPUs
+}
+
 // configure writes slurm.conf, gres.conf, cgroup.conf and the job_submit script.
 func (c *Cluster) configure() error {
 	files := map[string]string{
@@ -104,7 +112,7 @@ func (c *Cluster) slurmConf() string {
 	for i := range o.Nodes {
 		names = append(names, NodeName(i))
 		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d RealMemory=%d Gres=gpu:%s:%d,%s:%d State=UNKNOWN\n",
-			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, o.MemMiB, o.GPUType, o.GPUs, o.Sharing, 100*o.GPUs)
+			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, o.MemMiB, o.GPUType, o.gpus(i), o.Sharing, 100*o.gpus(i))
 	}
 	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition, strings.Join(names, ","))
 	return b.String()
@@ -112,17 +120,18 @@ func (c *Cluster) slurmConf() string {
 
 func (c *Cluster) gresConf() string {
 	o := &c.Options
-	file, flags := c.Path("dev", "nvidia0"), ""
-	if o.GPUs > 1 {
-		file = fmt.Sprintf("%s[0-%d]", c.Path("dev", "nvidia"), o.GPUs-1)
-	}
+	flags := ""
 	if o.AllSharing && o.Sharing == "mps" {
 		flags = " Flags=all_sharing"
 	}
 	var b strings.Builder
 	for i := range o.Nodes {
+		file := c.Path("dev", "nvidia0")
+		if n := o.gpus(i); n > 1 {
+			file = fmt.Sprintf("%s[0-%d]", c.Path("dev", "nvidia"), n-1)
+		}
 		fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s File=%s\n", NodeName(i), o.GPUType, file)
-		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*o.GPUs, file, flags)
+		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*o.gpus(i), file, flags)
 	}
 	for _, line := range o.ExtraGres {
 		b.WriteString(line + "\n")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -249,4 +250,30 @@ func parent(pid int) (ppid int, tty bool) {
 func zombie(pid int) bool {
 	f := stat(pid)
 	return len(f) == 0 || f[0] == "Z" || f[0] == "X"
+}
+
+// Processes lists the processes of the cluster that run one of the programs, by its name
+// and the cluster's folder in their arguments or environment.
+func (c *Cluster) Processes(programs ...string) ([]int, error) {
+	all, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, e := range all {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() || zombie(pid) {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		program, _, _ := strings.Cut(string(line), "\x00")
+		if !slices.Contains(programs, filepath.Base(program)) {
+			continue
+		}
+		vars, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
+		if strings.Contains(string(line)+string(vars), c.Dir+"/") {
+			out = append(out, pid)
+		}
+	}
+	return out, nil
 }

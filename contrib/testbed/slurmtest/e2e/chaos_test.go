@@ -59,27 +59,12 @@ func newSite(t *testing.T, o slurmtest.Options, node ...string) *site {
 	return &site{Cluster: slurmtest.New(t, o), t: t, records: map[string]int{}}
 }
 
-// processes are those of the given programs that belong to this cluster, by the
-// folder in their arguments or environment.
-func (s *site) processes(programs ...string) (found []int) {
-	entries, err := os.ReadDir("/proc")
+// processes are those of the given programs that belong to this cluster.
+func (s *site) processes(programs ...string) []int {
+	s.t.Helper()
+	found, err := s.Processes(programs...)
 	if err != nil {
 		s.t.Fatal(err)
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() || !alive(pid) {
-			continue
-		}
-		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		program, _, _ := strings.Cut(string(line), "\x00")
-		if !slices.Contains(programs, filepath.Base(program)) {
-			continue
-		}
-		vars, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if strings.Contains(string(line)+string(vars), s.Dir+"/") {
-			found = append(found, pid)
-		}
 	}
 	return found
 }
@@ -198,14 +183,6 @@ func TestChaosOnANode(t *testing.T) {
 		n = v
 	}
 	underFire(t, n)
-}
-
-// make soak runs it.
-func TestSoakOnANode(t *testing.T) {
-	if os.Getenv("SLURMBRIDGE_SOAK") == "" {
-		t.Skip("make soak runs it")
-	}
-	underFire(t, 5000)
 }
 
 // underFire runs n short jobs on one node while hooks, agent, MPS daemons and servers

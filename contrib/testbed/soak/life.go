@@ -1,0 +1,218 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+)
+
+// Users of every Debian, that jobs run as.
+var users = []string{"games", "nobody"}
+
+// Partitions: Slurm's default one, and one of the same nodes.
+var partitions = []string{"gpu", "night"}
+
+// life is what is planned for one job, or for each task of an array.
+type life struct {
+	N         int
+	User      string
+	App       string // the store's name of it; "" = the store knows nothing of it
+	Base      string // the catalogue's, whose figures it has
+	SoloS     float64
+	LimitMin  int
+	BeginS    float64 // --begin, s after its submission; 0 = at once
+	DeadlineS float64 // --deadline, s after its submission; 0 = none
+	Contract  float64 // its own; 0 = the site's
+	NoShare   bool
+	Shares    int // written by hand; 0 = gpu:shared
+	Tasks     int // of an array; 0 = no array
+	Partition string
+	// After is the job that it waits for, -1 = none.
+	After int
+	// Fails: its program is wrong and ends with an error at once, in any company.
+	Fails bool
+	Acts  []act
+}
+
+// act is what a job's owner does with it.
+type act struct {
+	AtS  float64 // after its submission
+	What string
+	Arg  string
+}
+
+// What owners do.
+const (
+	cancel     = "cancel"
+	requeue    = "requeue"
+	hold       = "hold"
+	letGo      = "release"
+	gres       = "gres"
+	timeLimit  = "limit"
+	dependency = "dependency"
+)
+
+// handApp is the catalogue's application of jobs with shares written by hand: light
+// enough to run next to any group.
+const handApp = "hoomd"
+
+// catalogue is what the store knows: every application of the thesis in three lengths, s
+// as the profile says.
+func catalogue() []*rlcore.Profile {
+	var out []*rlcore.Profile
+	for _, name := range apps.Names() {
+		p, _ := apps.ByName(name)
+		for _, s := range []float64{29, 36, 62} {
+			q := app.Scaled(p, s/p.DurationS, 1)
+			q.App = fmt.Sprintf("%s-%g", name, s)
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
+// wrong is by how much a job's true solo time may differ from its profile's.
+const wrong = 0.3
+
+// drawLife plans the n-th job. short keeps out what takes long to end.
+func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) life {
+	between := func(a, b float64) float64 { return a + (b-a)*rnd.Float64() }
+	chance := func(p float64) bool { return rnd.Float64() < p }
+	l := life{N: n, User: users[rnd.IntN(len(users))], Partition: partitions[0], After: -1}
+	if chance(0.15) {
+		l.Partition = partitions[1]
+	}
+	p := known[rnd.IntN(len(known))]
+	for p.DurationS > 40 && (short || chance(0.5)) {
+		p = known[rnd.IntN(len(known))]
+	}
+	l.App = p.App
+	l.Base, _, _ = strings.Cut(p.App, "-")
+	l.SoloS = p.DurationS * between(1-wrong, 1+wrong)
+	switch {
+	case chance(0.06):
+		l.App = ""
+	case chance(0.06):
+		l.Shares, l.App, l.Base = 30, "", handApp
+	}
+	l.LimitMin = limitOf(l.SoloS, between(1.1, 3))
+	if short {
+		return l
+	}
+	if chance(0.06) {
+		l.BeginS = between(5, 60)
+	}
+	if chance(0.1) {
+		l.DeadlineS = l.BeginS + 60*float64(l.LimitMin) + between(30, 240)
+	}
+	if l.Shares == 0 {
+		l.NoShare = chance(0.03)
+		if chance(0.15) {
+			l.Contract = math.Round(between(1.2, 2)*100) / 100
+		}
+		if chance(0.05) {
+			l.Tasks = 2 + rnd.IntN(5)
+		}
+	}
+	if n > 0 && chance(0.05) {
+		l.After = n - 1 - rnd.IntN(min(n, 20))
+	}
+	l.Fails = chance(0.01)
+	l.Acts = drawActs(rnd, &l)
+	return l
+}
+
+// limitOf is a limit in whole minutes, at least 1.1 times the solo time and as near as
+// possible to factor times it.
+func limitOf(soloS, factor float64) int {
+	return int(max(math.Ceil(1.1*soloS/60), math.Floor(factor*soloS/60)))
+}
+
+// drawActs plans what the owner of a job does with it; most do nothing.
+func drawActs(rnd *rand.Rand, l *life) []act {
+	between := func(a, b float64) float64 { return a + (b-a)*rnd.Float64() }
+	switch k := rnd.Float64(); {
+	case k < 0.05:
+		return []act{{between(0, 60), cancel, ""}}
+	case k < 0.08:
+		return []act{{between(10, 60), requeue, ""}}
+	case k < 0.11:
+		at := between(0, 10)
+		return []act{{at, hold, ""}, {at + between(5, 40), letGo, ""}}
+	case k < 0.13 && l.Shares == 0:
+		return []act{{between(0, 15), gres, "50"}}
+	case k < 0.16 && limitOf(l.SoloS, 1.1) < l.LimitMin:
+		return []act{{between(0, 20), timeLimit, strconv.Itoa(limitOf(l.SoloS, 1.1))}}
+	case k < 0.18 && l.Tasks == 0:
+		return []act{{between(0, 15), dependency, ""}}
+	}
+	return nil
+}
+
+// args are sbatch's, without what is known only when it is called: its dependency and
+// the folder of its output.
+// plain asks for a whole GPU where the bridge would be asked for a shared one.
+func (l *life) args(plain bool) []string {
+	args := []string{
+		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin), "--output=/dev/null",
+	}
+	switch {
+	case l.Shares > 0:
+		args = append(args, fmt.Sprintf("--gres=mps:%d", l.Shares))
+	case plain:
+		args = append(args, "--gres=mps:100")
+	default:
+		args = append(args, "--gres=gpu:shared")
+	}
+	if l.BeginS > 0 {
+		args = append(args, fmt.Sprintf("--begin=now+%.0f", l.BeginS))
+	}
+	if l.DeadlineS > 0 {
+		args = append(args, fmt.Sprintf("--deadline=now+%.0f", l.DeadlineS))
+	}
+	if l.Tasks > 0 {
+		args = append(args, fmt.Sprintf("--array=1-%d", l.Tasks))
+	}
+	var terms []string
+	if l.App != "" {
+		terms = append(terms, "app="+l.App)
+	}
+	if l.Contract > 0 {
+		terms = append(terms, fmt.Sprintf("share:max-slowdown=%g", l.Contract))
+	}
+	if l.NoShare {
+		terms = append(terms, "share:no")
+	}
+	if len(terms) > 0 {
+		args = append(args, "--comment="+strings.Join(terms, ","))
+	}
+	return args
+}
+
+// keys names the life's jobs as looks do.
+func (l *life) keys() []string {
+	if l.Tasks == 0 {
+		return []string{jobName(l.N)}
+	}
+	var out []string
+	for i := range l.Tasks {
+		out = append(out, taskKey(jobName(l.N), strconv.Itoa(i+1)))
+	}
+	return out
+}
+
+func jobName(n int) string { return "life" + strconv.Itoa(n) }
+
+func taskKey(name, task string) string { return name + "_" + task }
+
+// byHand reports whether its owner, and not the bridge, says how it shares.
+func (l *life) byHand() bool {
+	return l.Shares > 0 || slices.ContainsFunc(l.Acts, func(a act) bool { return a.What == gres || a.What == dependency })
+}

@@ -1,0 +1,371 @@
+// Command soak is the campaign: random lives of jobs on a private real Slurm with
+// simulated GPUs and the whole of slurmbridge, while daemons are killed, stopped and cut
+// off, partitions go down and a disk fills. `make soak` calls it.
+//
+// # What counts as harm
+//
+// A job is compared with what plain Slurm would have done with it. The truth is Slurm's
+// own (`scontrol show jobs`, every few seconds), never the bridge's.
+//
+//   - timeout: it ended at its time limit although it fits alone.
+//   - oom: it ended for want of GPU memory.
+//   - deadline: it missed its --deadline although it would have met it.
+//   - late: it ended after its plain end by more than a tenth of its solo time.
+//   - contract: it ran slower than the contract allows.
+//   - held_s_max: the longest that a job was kept at the gate too long, s: once the bridge
+//     had been dead for a lease, or next to an idle GPU for longer than max_delay.
+//   - lost: it neither ended, nor did its owner cancel it.
+//   - failed: it ended with an error otherwise, such as that of an MPS server that was
+//     killed. Nothing shields a job from that; it is counted and doesn't fail the campaign.
+//
+// # The plain end
+//
+// It is computed when all is over (plain.go) from what jobs truly need: whole GPUs, or the
+// shares that owners wrote, in order of submission. Begin times, dependencies, holds,
+// requeues and cancellations are what they were. What a job's start and end take besides
+// its solo time is measured: the median of the jobs that had a GPU to themselves, and a
+// second between two jobs, Slurm's own.
+//
+// Faults slow plain Slurm as well. Where Slurm showed a node or partition as out of
+// service, or did not answer, the plain schedule starts nothing there; an end that falls
+// into a time without slurmctld is noticed when it is back. A job on a node whose slurmd
+// was killed, or that ended while slurmctld was gone, is judged neither late nor slow. The
+// bridge's, the agents' and MPS's deaths excuse nothing.
+//
+// Jobs with shares written by hand, or taken from the bridge by an edit, are judged
+// neither late nor slow: their company isn't the bridge's choice; and of what they do to
+// each other nothing is counted. Jobs that ran more than once are judged neither late nor
+// slow either.
+//
+// With --plain the same campaign runs without the bridge: what is late there is how far the
+// plain schedule is from the truth.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+)
+
+type options struct {
+	length    time.Duration
+	jobs      int
+	seed      uint64
+	nodes     int
+	nodeGPUs  []int
+	backlog   int
+	perSecond float64
+	everyS    float64
+	policy    string
+	plain     bool
+	contract  float64
+	settings  string
+	root      string
+	build     string
+	lua       string
+	out       string
+	logs      string
+}
+
+// Settings of the bridge that harm is measured by.
+const (
+	lease    = 30 * time.Second
+	maxDelay = time.Minute
+)
+
+func main() {
+	var o options
+	flag.DurationVar(&o.length, "length", time.Hour, "how long jobs are submitted")
+	flag.IntVar(&o.jobs, "jobs", 0, "submit no more lives than this (0 = as many as there is time for)")
+	flag.Uint64Var(&o.seed, "seed", 0, "of all that is random (0 = another one each time)")
+	flag.IntVar(&o.nodes, "nodes", 24, "nodes with a GPU each; a quarter of them have two")
+	flag.IntVar(&o.backlog, "backlog", 0, "jobs that wait at a time (default one for each GPU)")
+	flag.Float64Var(&o.perSecond, "rate", 3, "jobs a second at most")
+	flag.Float64Var(&o.everyS, "every", 5, "mean seconds between two faults (0 = none)")
+	flag.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
+	flag.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
+	flag.Float64Var(&o.contract, "contract", 2.5, "max_slowdown")
+	flag.StringVar(&o.settings, "set", "", "further lines of slurmbridge.yaml, separated by semicolons")
+	flag.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
+	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
+	flag.StringVar(&o.out, "out", "build/soak.json", "where the figures go")
+	flag.StringVar(&o.logs, "logs", "build/soak", "where logs and the bridge's database go")
+	flag.Parse()
+	cluster.Main("soak", func(ctx context.Context) error {
+		if err := cluster.Missing(); err != nil {
+			return err
+		}
+		status, again, err := private()
+		if again {
+			if err == nil && status != 0 {
+				os.Exit(status) // the second start has said why
+			}
+			return err
+		}
+		return run(ctx, &o)
+	})
+}
+
+// defaults fills in what depends on other settings.
+func (o *options) defaults() {
+	o.lua = "contrib/job_submit.lua"
+	if o.seed == 0 {
+		o.seed = rand.Uint64() >> 12 // exact in JSON
+	}
+	gpus := 0
+	for i := range o.nodes {
+		o.nodeGPUs = append(o.nodeGPUs, 1)
+		if i%4 == 3 {
+			o.nodeGPUs[i] = 2
+		}
+		gpus += o.nodeGPUs[i]
+	}
+	if o.backlog == 0 {
+		o.backlog = gpus
+	}
+}
+
+func run(ctx context.Context, o *options) error {
+	o.defaults()
+	fmt.Printf("seed %d, %d nodes, %v of jobs and faults on a private Slurm\n", o.seed, o.nodes, o.length)
+	c, w, err := start(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer w.disk.close()
+	began := time.Now()
+	if err := c.campaign(ctx, w); err != nil {
+		return c.s.CloseAfter(ctx, err)
+	}
+	pause := c.pause()
+	rep := sum(c.fates(pause+slurmPauseS), rules{PauseS: pause, MarginS: 30})
+	c.fill(rep, time.Since(began))
+	if err := rep.write(o.out); err != nil {
+		return c.s.CloseAfter(ctx, err)
+	}
+	c.keep(ctx)
+	rep.show(os.Stdout)
+	fmt.Printf("\nAll figures: %s; logs: %s\n", o.out, o.logs)
+	if err := c.s.Close(); err != nil {
+		return err
+	}
+	if broken := rep.Harm.broken(); broken != "" {
+		return fmt.Errorf("jobs came to harm: %s", broken)
+	}
+	return nil
+}
+
+// slurmPauseS is Slurm's own time between two jobs on a GPU, s.
+const slurmPauseS = 1
+
+// world is what stands around the cluster.
+type world struct {
+	disk *disk
+	wire *wire
+}
+
+// start starts everything.
+func start(ctx context.Context, o *options) (*campaign, *world, error) {
+	w := &world{}
+	var err error
+	if w.disk, err = newDisk("slurm"); err != nil {
+		return nil, nil, err
+	}
+	known := catalogue()
+	settings := []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug"}
+	if o.settings != "" {
+		settings = append(settings, strings.Split(o.settings, ";")...)
+	}
+	if o.plain {
+		o.policy = ""
+	}
+	s := cluster.New(cluster.Setup{
+		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: known, Disk: w.disk.dir, Settings: settings,
+		Between: func(addr string) (string, error) {
+			var err error
+			if w.wire, err = newWire(addr); err != nil {
+				return "", err
+			}
+			return w.wire.listener.Addr().String(), nil
+		},
+	})
+	so := s.Options()
+	so.Root, so.Binds = o.root, []string{w.disk.dir}
+	var all []string
+	for i := range o.nodeGPUs {
+		all = append(all, slurmtest.NodeName(i))
+	}
+	// Its line comes before the nodes': NodeName may follow.
+	so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600", "PartitionName="+partitions[1]+" Nodes="+strings.Join(all, ",")+" MaxTime=UNLIMITED State=UP")
+	so.MemMiB, so.CPUs = 64000, 32
+	prepare := so.Prepare
+	so.Prepare = func(c *slurmtest.Cluster) error {
+		if err := prepare(c); err != nil {
+			return err
+		}
+		return writeApps(c.Path("apps"), known)
+	}
+	if _, err = slurmtest.Start(ctx, so); err != nil {
+		w.disk.close()
+		return nil, nil, err
+	}
+	if !o.plain {
+		if err := s.Bridge(ctx); err != nil {
+			err = s.CloseAfter(ctx, err)
+			w.disk.close()
+			return nil, nil, err
+		}
+	}
+	return &campaign{
+		o: o, s: s, disk: w.disk, known: known, load: cluster.NewLoad(), jobs: map[string]*record{}, kinds: map[string]int{}, groups: map[string]bool{}, acted: map[string]int{},
+	}, w, nil
+}
+
+// writeApps writes what the applications truly do, for jobs to read.
+func writeApps(dir string, known []*rlcore.Profile) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range apps.Names() {
+		i := slices.IndexFunc(known, func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, name+"-") })
+		body, err := json.Marshal(known[i])
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name+".json"), body, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// campaign submits and torments for as long as the options say, mends everything, and
+// waits for the last jobs.
+func (c *campaign) campaign(ctx context.Context, w *world) error {
+	all, stop := context.WithCancel(ctx)
+	defer stop()
+	go c.watch(all)
+	if !c.o.plain {
+		go c.pulse(all)
+	}
+	go c.progress(all)
+	evil, stopEvil := context.WithCancel(all)
+	tormented := make(chan struct{})
+	t := &tormentor{c: c, rnd: rand.New(rand.NewPCG(c.o.seed, 2)), wire: w.wire, busy: map[string]bool{}}
+	go func() {
+		defer close(tormented)
+		if c.o.everyS > 0 {
+			t.run(evil, c.o.everyS)
+		}
+	}()
+	c.submit(all)
+	stopEvil()
+	<-tormented
+	// The longest life, and twice Slurm's own pauses: what isn't over then is lost.
+	c.drain(all, 60*c.longestMin()+60)
+	stop()
+	return ctx.Err()
+}
+
+// longestMin is the longest limit of a job that is left, min; at least one.
+func (c *campaign) longestMin() float64 {
+	longest := 1.0
+	for _, key := range c.left() {
+		n, err := strconv.Atoi(strings.TrimPrefix(strings.Split(key, "_")[0], "life"))
+		if err == nil {
+			c.mu.Lock()
+			longest = max(longest, float64(c.lives[n].LimitMin))
+			c.mu.Unlock()
+		}
+	}
+	return longest
+}
+
+// progress says how far it is, a line a minute, or one that is rewritten.
+func (c *campaign) progress(ctx context.Context) {
+	tty := term.IsTerminal(int(os.Stdout.Fd()))
+	began := now()
+	every := 30.0
+	if tty {
+		every = 2
+	}
+	for wait(ctx, every) {
+		left := len(c.left())
+		c.mu.Lock()
+		n := 0
+		for i := range c.lives {
+			n += max(1, c.lives[i].Tasks)
+		}
+		kills, states := 0, map[string]int{}
+		for _, k := range c.kinds {
+			kills += k
+		}
+		for _, r := range c.jobs {
+			states[r.State]++
+		}
+		busy := 0.0
+		if len(c.busy) > 0 {
+			busy = c.busy[len(c.busy)-1]
+		}
+		line := fmt.Sprintf("%5.0f s  %d jobs, %d ended, %d running, %d waiting; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
+			now()-began, n, n-left, states["RUNNING"], c.pending, states["TIMEOUT"], states["FAILED"], kills, 100*busy)
+		c.mu.Unlock()
+		if tty {
+			fmt.Printf("\r\x1b[K%s", line)
+		} else {
+			fmt.Println(line)
+		}
+	}
+	if tty {
+		fmt.Println()
+	}
+}
+
+// fill adds what only the campaign knows.
+func (c *campaign) fill(r *report, took time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.Seed, r.Slurm, r.Seconds, r.Nodes, r.GPUs = c.o.seed, c.s.Release, math.Round(took.Seconds()), c.o.nodes, c.gpus()
+	r.KillsByKind, r.Owners, r.SlowLooks = c.kinds, c.acted, c.slow
+	for _, n := range c.kinds {
+		r.Kills += n
+	}
+	r.BusyP50, r.BusyP95 = round(cluster.Quantile(0.5, c.busy)), round(cluster.Quantile(0.95, c.busy))
+	for _, j := range c.jobs {
+		if held := heldS(j.sights, lease.Seconds(), maxDelay.Seconds()); held > r.Harm.HeldSMax {
+			r.Harm.HeldSMax = math.Round(held)
+		}
+	}
+	r.Groups = len(c.groups)
+}
+
+// keep copies logs and the bridge's database to where they outlive the cluster.
+func (c *campaign) keep(ctx context.Context) {
+	c.s.Stop()
+	files, _ := filepath.Glob(c.s.Path("log", "*.log"))
+	more, _ := filepath.Glob(filepath.Join(c.disk.dir, "slurmbridge.db*"))
+	if err := os.MkdirAll(c.o.logs, 0o755); err != nil {
+		return
+	}
+	for _, f := range append(files, more...) {
+		if body, err := os.ReadFile(f); err == nil && ctx.Err() == nil {
+			_ = os.WriteFile(filepath.Join(c.o.logs, filepath.Base(f)), body, 0o644)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"math"
+	"slices"
+)
+
+// plainJob is a job as plain Slurm would have it. Times are seconds on one clock.
+type plainJob struct {
+	// Arrival is when it may start at the earliest.
+	Arrival float64
+	// Shares is how many of a GPU's 100 it takes.
+	Shares int
+	// RunS is how long it runs alone.
+	RunS float64
+	// After are the jobs, by position, that must have ended.
+	After []int
+	// Held are the times in which its owner holds it.
+	Held []interval
+	// Until is when its owner takes it away, wherever it is then; +Inf = never.
+	Until     float64
+	Partition string
+}
+
+type interval struct{ From, To float64 }
+
+func (i interval) has(t float64) bool { return i.From <= t && t < i.To }
+
+// outage is a time in which Slurm starts nothing on a GPU, and where Ends is set hears of
+// no end.
+type outage struct {
+	interval
+	GPU       int    // -1 = all
+	Partition string // "" = all
+	Ends      bool
+}
+
+// span is when a job starts and ends; both are NaN where it never starts.
+type span struct{ Start, End float64 }
+
+// plain is the schedule of plain Slurm: whole GPUs, jobs (or shares, where the owner wrote
+// them) in the order given, each on the first GPU that has room. pauseS is what Slurm and
+// a job's start take before it computes. It ends when nothing is left that can start.
+func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
+	out := make([]span, len(jobs))
+	waiting := make([]int, len(jobs))
+	for i := range jobs {
+		out[i] = span{math.NaN(), math.NaN()}
+		waiting[i] = i
+	}
+	free := make([]int, gpus)
+	for g := range free {
+		free[g] = 100
+	}
+	type run struct{ job, gpu int }
+	var running []run
+	now := math.Inf(-1)
+	for {
+		next := math.Inf(1)
+		later := func(t float64) {
+			if t > now {
+				next = min(next, t)
+			}
+		}
+		running = slices.DeleteFunc(running, func(r run) bool {
+			if out[r.job].End > now {
+				later(out[r.job].End)
+				return false
+			}
+			free[r.gpu] += jobs[r.job].Shares
+			return true
+		})
+		var closed []outage
+		for _, o := range outages {
+			later(o.To)
+			if o.has(now) {
+				closed = append(closed, o)
+			}
+		}
+		waiting = slices.DeleteFunc(waiting, func(i int) bool {
+			j := &jobs[i]
+			if j.Until <= now {
+				return true
+			}
+			if j.Arrival > now {
+				later(j.Arrival)
+				return false
+			}
+			if !ready(j, jobs, out, now, later) {
+				return false
+			}
+			g := room(j, free, closed)
+			if g < 0 {
+				return false
+			}
+			free[g] -= j.Shares
+			end := endOf(min(now+pauseS+j.RunS, j.Until), outages, g)
+			out[i] = span{now, end}
+			running = append(running, run{i, g})
+			later(end)
+			return true
+		})
+		if math.IsInf(next, 1) || len(waiting)+len(running) == 0 {
+			return out
+		}
+		now = next
+	}
+}
+
+// ready reports whether nothing but room keeps a job that is there; later is called with
+// the times at which that changes.
+func ready(j *plainJob, jobs []plainJob, out []span, now float64, later func(float64)) bool {
+	for _, h := range j.Held {
+		if h.has(now) {
+			later(h.To)
+			return false
+		}
+	}
+	for _, a := range j.After {
+		switch end := out[a].End; {
+		case end <= now, math.IsNaN(end) && jobs[a].Until <= now:
+		default:
+			if math.IsNaN(end) {
+				end = jobs[a].Until
+			}
+			later(end)
+			return false
+		}
+	}
+	return true
+}
+
+// room is the first GPU that takes the job, -1 = none; closed are the outages of now.
+func room(j *plainJob, free []int, closed []outage) int {
+	for g := range free {
+		if free[g] >= j.Shares && !slices.ContainsFunc(closed, func(o outage) bool {
+			return (o.GPU < 0 || o.GPU == g) && (o.Partition == "" || o.Partition == j.Partition)
+		}) {
+			return g
+		}
+	}
+	return -1
+}
+
+// endOf is when Slurm hears of an end.
+func endOf(t float64, outages []outage, gpu int) float64 {
+	for _, o := range outages {
+		if o.Ends && o.has(t) && (o.GPU < 0 || o.GPU == gpu) {
+			t = o.To
+		}
+	}
+	return t
+}

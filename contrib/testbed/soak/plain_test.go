@@ -1,0 +1,91 @@
+package main
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+var ever = math.Inf(1)
+
+func whole(arrival, run float64) plainJob {
+	return plainJob{Arrival: arrival, Shares: 100, RunS: run, Until: ever}
+}
+
+func TestPlain(t *testing.T) {
+	changed := func(j plainJob, change func(*plainJob)) plainJob { change(&j); return j }
+	for name, c := range map[string]struct {
+		jobs    []plainJob
+		outages []outage
+		gpus    int
+		pause   float64
+		ends    []float64
+	}{
+		"one after the other":         {[]plainJob{whole(0, 10), whole(0, 5)}, nil, 1, 0, []float64{10, 15}},
+		"side by side":                {[]plainJob{whole(0, 10), whole(3, 5)}, nil, 2, 0, []float64{10, 8}},
+		"in order, not by arrival":    {[]plainJob{whole(0, 10), whole(2, 5), whole(1, 7)}, nil, 1, 0, []float64{10, 15, 22}},
+		"with Slurm's pause":          {[]plainJob{whole(0, 10), whole(0, 5)}, nil, 1, 2, []float64{12, 19}},
+		"after another":               {[]plainJob{whole(0, 10), changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} })}, nil, 2, 0, []float64{10, 15}},
+		"after one that never starts": {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = -1 }), changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} })}, nil, 1, 0, []float64{math.NaN(), 5}},
+		"held":                        {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 4}} })}, nil, 1, 0, []float64{14}},
+		"cancelled while it runs":     {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{3, 8}},
+		"cancelled while it waits":    {[]plainJob{whole(0, 10), changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{10, math.NaN(), 15}},
+		"shares written by hand": {[]plainJob{
+			changed(whole(0, 10), func(j *plainJob) { j.Shares = 30 }), changed(whole(0, 5), func(j *plainJob) { j.Shares = 30 }), whole(0, 5),
+		}, nil, 1, 0, []float64{10, 5, 15}},
+		"a node out of service": {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 1, 0, []float64{16}},
+		"another node is there": {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 2, 0, []float64{11}},
+		"another partition's":   {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: -1, Partition: "p"}}, 1, 0, []float64{11}},
+		"slurmctld is gone":     {[]plainJob{whole(0, 10), whole(0, 5)}, []outage{{interval: interval{8, 20}, GPU: -1, Ends: true}}, 1, 0, []float64{20, 25}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for i, s := range plain(c.jobs, c.gpus, c.outages, c.pause) {
+				if s.End != c.ends[i] && !(math.IsNaN(s.End) && math.IsNaN(c.ends[i])) {
+					t.Errorf("job %d ends at %v, want %v", i, s.End, c.ends[i])
+				}
+			}
+		})
+	}
+}
+
+// Every job that can run runs, for as long as it takes, and no GPU is given away twice.
+func TestPlainSchedule(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		gpus := rapid.IntRange(1, 4).Draw(t, "gpus")
+		var jobs []plainJob
+		for i := range rapid.IntRange(0, 12).Draw(t, "jobs") {
+			j := whole(float64(rapid.IntRange(0, 20).Draw(t, "arrival")), float64(rapid.IntRange(1, 9).Draw(t, "run")))
+			j.Shares = rapid.SampledFrom([]int{30, 100}).Draw(t, "shares")
+			if i > 0 && rapid.Bool().Draw(t, "after") {
+				j.After = []int{rapid.IntRange(0, i-1).Draw(t, "which")}
+			}
+			jobs = append(jobs, j)
+		}
+		var outages []outage
+		for range rapid.IntRange(0, 3).Draw(t, "outages") {
+			from := float64(rapid.IntRange(0, 30).Draw(t, "from"))
+			outages = append(outages, outage{interval: interval{from, from + 5}, GPU: rapid.IntRange(-1, gpus-1).Draw(t, "gpu")})
+		}
+		out := plain(jobs, gpus, outages, 1)
+		for i, s := range out {
+			if s.End-s.Start != jobs[i].RunS+1 || s.Start < jobs[i].Arrival {
+				t.Fatalf("job %d %+v: %+v", i, jobs[i], s)
+			}
+			for _, a := range jobs[i].After {
+				if out[a].End > s.Start {
+					t.Fatalf("job %d starts at %v, before job %d ends at %v", i, s.Start, a, out[a].End)
+				}
+			}
+			shares := 0
+			for k, o := range out {
+				if o.Start <= s.Start && s.Start < o.End {
+					shares += jobs[k].Shares
+				}
+			}
+			if shares > 100*gpus {
+				t.Fatalf("%d shares are taken of %d GPUs at %v", shares, gpus, s.Start)
+			}
+		}
+	})
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// privateEnv marks the program's second start, in a mount namespace of its own: the disk
+// that is filled there is gone with it, whatever ends it.
+const privateEnv = "SOAK_PRIVATE"
+
+// private starts this program again in a mount namespace of its own, and returns its exit
+// status; again is false in the second start.
+func private() (status int, again bool, err error) {
+	if os.Getenv(privateEnv) != "" {
+		return 0, false, nil
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), privateEnv+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return max(1, exit.ExitCode()), true, nil
+	}
+	return 0, true, err
+}
+
+// disk is a small file system of its own, for the bridge's database and the agents' spools.
+type disk struct{ dir string }
+
+const diskMiB = 96
+
+func newDisk(owner string) (*disk, error) {
+	dir, err := os.MkdirTemp("", "soak-disk-")
+	if err != nil {
+		return nil, err
+	}
+	u, err := user.Lookup(owner)
+	if err != nil {
+		return nil, err
+	}
+	options := fmt.Sprintf("size=%dm,mode=755,uid=%s,gid=%s", diskMiB, u.Uid, u.Gid)
+	if err := unix.Mount("soak", dir, "tmpfs", 0, options); err != nil {
+		return nil, fmt.Errorf("mount the disk: %w", err)
+	}
+	return &disk{dir}, nil
+}
+
+func (d *disk) ballast() string { return filepath.Join(d.dir, "ballast") }
+
+// fill leaves no room.
+func (d *disk) fill() error {
+	f, err := os.Create(d.ballast())
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	chunk := make([]byte, 64<<10)
+	for err == nil {
+		_, err = f.Write(chunk)
+	}
+	if errors.Is(err, syscall.ENOSPC) {
+		return nil
+	}
+	return err
+}
+
+func (d *disk) empty() error { return os.Remove(d.ballast()) }
+
+func (d *disk) close() { _ = errors.Join(unix.Unmount(d.dir, unix.MNT_DETACH), os.Remove(d.dir)) }
+
+// wire is what agents reach the bridge through, and can be cut.
+type wire struct {
+	listener net.Listener
+	to       string
+
+	mu    sync.Mutex
+	cut   bool
+	conns map[net.Conn]bool
+}
+
+func newWire(to string) (*wire, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	w := &wire{listener: l, to: to, conns: map[net.Conn]bool{}}
+	go w.serve()
+	return w, nil
+}
+
+func (w *wire) serve() {
+	for {
+		conn, err := w.listener.Accept()
+		if err != nil {
+			return
+		}
+		go w.pass(conn)
+	}
+}
+
+// pass carries one connection. While the wire is cut nothing comes through and nothing is
+// refused: the other end hears nothing.
+func (w *wire) pass(in net.Conn) {
+	if !w.keep(in) {
+		return
+	}
+	defer w.drop(in)
+	out, err := net.Dial("tcp", w.to)
+	if err != nil {
+		return
+	}
+	if !w.keep(out) {
+		return
+	}
+	defer w.drop(out)
+	go func() { _, _ = io.Copy(out, in); _ = out.Close() }()
+	_, _ = io.Copy(in, out)
+}
+
+// keep notes a connection; while the wire is cut it stays open and unanswered.
+func (w *wire) keep(c net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns[c] = true
+	return !w.cut
+}
+
+func (w *wire) drop(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, c)
+	_ = c.Close()
+}
+
+// set cuts the wire or mends it; what hung on it breaks when it is mended.
+func (w *wire) set(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = cut
+	for c := range w.conns {
+		_ = c.Close()
+		delete(w.conns, c)
+	}
+}
+
+// nodeOf is the node that a process of a hook or of MPS serves, "" = unknown.
+func nodeOf(pid int, nodes int) string {
+	dir := "/proc/" + strconv.Itoa(pid)
+	line, _ := os.ReadFile(dir + "/cmdline")
+	vars, _ := os.ReadFile(dir + "/environ")
+	text := strings.ReplaceAll(string(line)+"\x00"+string(vars)+"\x00", "\x00", "\n")
+	for i := range nodes {
+		name := slurmtest.NodeName(i)
+		if strings.Contains(text, "SLURMD_NODENAME="+name+"\n") || strings.Contains(text, "-"+name+".yaml") ||
+			strings.Contains(text, "/state-"+name+"\n") || i == 0 && strings.Contains(text, "/sim/state\n") {
+			return name
+		}
+	}
+	return ""
+}
+
+// wait sleeps, unless the context ends.
+func wait(ctx context.Context, s float64) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(seconds(s)):
+		return true
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
