@@ -53,7 +53,9 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 		}
 		limit := min(j.TimeLimit+by, lend.Latest(j, in.Snap.At, c.RunS, bounds))
 		if limit <= j.TimeLimit {
-			b.Log.Warn("job may miss its time limit for sharing, and it can't be raised: MaxTime, a reservation or its deadline", "job", j.Ref, "limit", j.TimeLimit)
+			if b.tracker.Refuse(j, in.Snap.At) {
+				b.Log.Warn("job may miss its time limit for sharing, and MaxTime, a reservation or its deadline leave no room", "job", j.Ref, "limit", j.TimeLimit)
+			}
 			continue
 		}
 		b.tracker.Lend(j, limit, in.Snap.At)
@@ -61,6 +63,13 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 			Step: job.StepExtend, Why: fmt.Sprintf("sharing costs it %s", time.Duration(cost*float64(time.Second)).Round(time.Second)),
 			Update: job.Update{Jobs: []string{j.Ref}, TimeLimit: limit}, Was: map[string]string{j.Ref: "TimeLimit=" + j.TimeLimit.String()},
 		})
+	}
+	if len(out) > 0 {
+		// A bridge that ended after the update would take the raised limit for the job's own.
+		if err := b.Journal.SaveTracker(ctx, b.tracker); err != nil {
+			b.Log.Error("journal: time limits are not raised", "err", err)
+			return nil
+		}
 	}
 	return out
 }

@@ -1,9 +1,13 @@
 package loop_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -102,6 +106,20 @@ func TestTimeIsNotLent(t *testing.T) {
 	}
 }
 
+// Where there is no room Slurm is not asked at every poll, and where room comes it is used.
+func TestNoRoomForMoreTime(t *testing.T) {
+	m, b, mem, victim := slowed(t, 170*time.Second, func(m *model, _ *loop.Bridge) { m.bounds.MaxTime["gpu"] = 2 * time.Minute })
+	tick(t, b, m, 50*time.Second)
+	if m.asked != 1 {
+		t.Errorf("asked %d times", m.asked)
+	}
+	m.bounds.MaxTime["gpu"] = 0
+	tick(t, b, m, 3*time.Minute)
+	if victim.State != "COMPLETED" || extensions(mem) == 0 {
+		t.Errorf("it is %s with a limit of %v", victim.State, victim.TimeLimit)
+	}
+}
+
 // A limit that Slurm doesn't keep is set again, but not for ever.
 func TestLimitIsUndone(t *testing.T) {
 	m, b, mem, victim := slowed(t, time.Hour, func(m *model, _ *loop.Bridge) { m.stubborn = true })
@@ -123,4 +141,67 @@ func TestRequeuedWithItsOwnLimit(t *testing.T) {
 	if victim.TimeLimit != 2*time.Minute {
 		t.Errorf("requeued with a limit of %v", victim.TimeLimit)
 	}
+}
+
+// However jobs meet on a GPU and however slow they really are: none is ended at its limit for having shared
+// with less solo work done than its own limit allows, as far as the bridge can know, and one that was alone all
+// the time gets nothing.
+func TestNobodyIsEndedForSharing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, mem := newModel(node("n1", 1, 8)), newMemory()
+		m.bounds.MaxTime = map[string]time.Duration{"gpu": 0}
+		b := bridge(m, mem)
+		b.ExtendLimit = true
+		tick := func(t *rapid.T) {
+			if _, err := b.Tick(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m.advance(time.Second)
+		}
+		tick(t)
+		type worked struct {
+			own                    time.Duration
+			least, predicted, cost float64
+		}
+		work := map[*mjob]*worked{}
+		for i := range rapid.IntRange(2, 5).Draw(t, "jobs") {
+			minutes := rapid.IntRange(2, 6).Draw(t, "limit")
+			solo := rapid.Float64Range(20, 60*float64(minutes)).Draw(t, "solo")
+			gpu := rapid.Float64Range(0.2, 0.9).Draw(t, "gpu")
+			run := time.Duration(solo*rapid.Float64Range(1, 6).Draw(t, "slowed")) * time.Second
+			j := m.submit("ann", run, app(fmt.Sprint("app", i), solo, gpu, 1500), true)
+			j.TimeLimit = time.Duration(minutes) * time.Minute
+			work[j] = &worked{own: j.TimeLimit}
+		}
+		for range 3600 {
+			tick(t)
+			if !slices.ContainsFunc(m.jobs, func(j *mjob) bool { return !j.ended }) {
+				break
+			}
+			on := m.on("n1", 0)
+			sum := 0.0
+			for _, j := range on {
+				sum += j.profil.Mean().GPU
+			}
+			for _, j := range on {
+				w := work[j]
+				w.least += 1 / max(float64(len(on)), sum)
+				w.predicted += 1 / max(1, sum)
+				w.cost += 1 - 1/max(float64(len(on)), sum)
+				if lent := (j.TimeLimit - w.own).Seconds(); len(on) == 1 && w.cost == 0 && lent > 0 {
+					t.Fatalf("job %s runs alone, and was lent %g s", j.Ref, lent)
+				}
+			}
+		}
+		const slack = 10 // s: polls, and the last minute
+		for j, w := range work {
+			done := w.least
+			if j.profil.DurationS >= w.own.Seconds()-slack {
+				done = w.predicted // running on shows nothing before the limit
+			}
+			if j.State == "TIMEOUT" && done < w.own.Seconds()-slack {
+				t.Errorf("job %s was ended after %.0f s of solo work, its own limit is %v, it was lent %v", j.Ref, done, w.own, j.TimeLimit-w.own)
+			}
+		}
+	})
 }

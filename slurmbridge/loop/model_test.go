@@ -50,6 +50,7 @@ type model struct {
 	// started is called as each job starts.
 	started func(*mjob)
 	bounds  job.Bounds
+	asked   int // for bounds
 	// stubborn: changes of time limits are undone.
 	stubborn bool
 	updates  int
@@ -337,6 +338,7 @@ func (m *model) Bounds(context.Context) (*job.Bounds, error) {
 	if m.down {
 		return nil, job.ErrDown
 	}
+	m.asked++
 	return &m.bounds, nil
 }
 

@@ -13,9 +13,11 @@ type Loan struct {
 	// Set is the limit that the bridge set last, in place of Was. Shown: a poll has shown it.
 	Set, Was time.Duration
 	Shown    bool
-	// Tries counts how often Set was sent, At is when it was sent last.
+	// Tries counts how often Set was sent, At is when it was sent last, or when Refused was found.
 	Tries int
 	At    time.Time
+	// Refused: MaxTime, a reservation or the job's deadline left no room for more.
+	Refused bool
 	// Closed: the limit was lowered by its owner, or can't be raised. Nothing is added any more.
 	Closed bool
 }
@@ -25,6 +27,8 @@ type Loan struct {
 const (
 	mostLoanTries = 5
 	loanTryAfter  = 10 * time.Second
+	// refusedFor is how long a limit that has no room is left alone: a reservation may be withdrawn.
+	refusedFor = time.Minute
 )
 
 // Lent is what the job has been lent and still has.
@@ -76,22 +80,37 @@ func (o *observer) loans() {
 	}
 }
 
-// Lendable reports whether a running job's limit may be set now, and what it is without what was lent.
+// Lendable reports whether a running job's limit may be raised now, and what it is without what was lent.
 func (t *Tracker) Lendable(j *job.Job, at time.Time) (own time.Duration, ok bool) {
 	l := t.Loans[j.Ref]
 	if l == nil {
 		return j.TimeLimit, true
 	}
-	return l.Own, !l.Closed && (l.Shown || at.Sub(l.At) >= loanTryAfter)
+	age := at.Sub(l.At)
+	return l.Own, !l.Closed && (!l.Refused || age >= refusedFor) && (l.Shown || age >= loanTryAfter)
+}
+
+// loan returns the entry of a running job, made when there is none.
+func (t *Tracker) loan(j *job.Job) *Loan {
+	l := t.Loans[j.Ref]
+	if l == nil {
+		l = &Loan{Start: j.Start, Own: j.TimeLimit, Set: j.TimeLimit, Was: j.TimeLimit, Shown: true}
+		t.Loans[j.Ref] = l
+	}
+	return l
 }
 
 // Lend notes that a running job's limit is being set.
 func (t *Tracker) Lend(j *job.Job, limit time.Duration, at time.Time) {
-	l := t.Loans[j.Ref]
-	if l == nil {
-		l = &Loan{Start: j.Start, Own: j.TimeLimit}
-		t.Loans[j.Ref] = l
-	}
-	l.Was, l.Set, l.Shown, l.At = j.TimeLimit, limit, false, at
+	l := t.loan(j)
+	l.Was, l.Set, l.Shown, l.Refused, l.At = j.TimeLimit, limit, false, false, at
 	l.Tries++
+}
+
+// Refuse notes that a running job's limit has no room for more. It reports whether that is news.
+func (t *Tracker) Refuse(j *job.Job, at time.Time) (news bool) {
+	l := t.loan(j)
+	news = !l.Refused
+	l.Refused, l.At = true, at
+	return news
 }
