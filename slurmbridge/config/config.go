@@ -46,7 +46,9 @@ type Config struct {
 	Poll     time.Duration
 	Lua      string
 	GateFile string
-	WakeFile string
+	// GatePartition is the gate's, "" = it is in each with a node that shares.
+	GatePartition string
+	WakeFile      string
 
 	MemoryMargin float64
 	Grace        float64

@@ -97,6 +97,10 @@ var keys = []key{
 		func(c *Config) any { return &c.GateFile }, path,
 	},
 	{
+		"gate_partition", "", "Partition for the gate alone: one with the nodes that share GPUs, hidden perhaps. Empty: each partition that has such a node.",
+		func(c *Config) any { return &c.GatePartition }, partitionOrNone,
+	},
+	{
 		"wake_file", "/run/slurmbridge/wake", "What job_submit.lua and EpilogSlurmctld append to, to make the bridge look.",
 		func(c *Config) any { return &c.WakeFile }, path,
 	},
@@ -328,6 +332,16 @@ var wordPattern = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
 func word(p any) error {
 	if s := *p.(*string); !wordPattern.MatchString(s) {
 		return fmt.Errorf("is %s, but takes a name of small letters, digits, '-' and '_'", show(s))
+	}
+	return nil
+}
+
+// partitionPattern is an optional partition's name.
+var partitionPattern = regexp.MustCompile(`^[A-Za-z0-9_.+-]*$`)
+
+func partitionOrNone(p any) error {
+	if s := *p.(*string); !partitionPattern.MatchString(s) {
+		return fmt.Errorf("is %s, but takes a partition's name", show(s))
 	}
 	return nil
 }

@@ -16,6 +16,8 @@ type Daemon struct {
 	Policy string `json:"policy"`
 	Gate   string `json:"gate"`
 	Error  string `json:"error"` // why its last look failed, "" = it didn't
+	// GateError is what is wrong with the gate, "" = nothing.
+	GateError string `json:"gate_error"`
 }
 
 // AskDaemon asks the bridge's daemon at this address how it is.
@@ -28,6 +30,18 @@ func AskDaemon(ctx context.Context, client *http.Client, address string) *Daemon
 		}
 	}
 	return d
+}
+
+// gateFix is the advice for Slurm's answer to the gate.
+func (e *exam) gateFix() Fix {
+	said := strings.ToLower(e.Daemon.GateError)
+	switch {
+	case strings.Contains(said, "invalid account"):
+		return Fix{Lines: []string{"sacctmgr add user " + e.User + " account=ACCOUNT"}}
+	case strings.Contains(said, "limit"):
+		return Fix{Lines: []string{"sacctmgr show assoc user=" + e.User, "sacctmgr modify user " + e.User + " set MaxSubmitJobs=-1 MaxJobs=-1"}}
+	}
+	return Fix{Lines: []string{"journalctl -u slurmbridge -g gate   # Slurm's answer"}}
 }
 
 // daemon: is slurmbridge serve running, and does it do what the settings say?
@@ -53,9 +67,12 @@ func (e *exam) daemon() {
 			"nothing is shared until it can", Fix{Lines: []string{"journalctl -u slurmbridge -n 50"}})
 		return
 	case d.Mode == "active" && d.Gate == "":
-		e.add("gate", Error, "slurmbridge serve is active and has no gate",
-			"Slurm doesn't take or keep the job that others wait for, so nothing is grouped",
-			Fix{Lines: []string{"journalctl -u slurmbridge -g gate   # Slurm's answer"}})
+		e.add("gate", Error, strings.TrimSuffix("slurmbridge serve is active and has no gate: "+d.GateError, ": "),
+			"Slurm doesn't take or keep the job that others wait for, so nothing is grouped", e.gateFix())
+	case d.GateError != "":
+		e.add("gate", Error, "slurmbridge serve has trouble with its gate: "+d.GateError,
+			"if the daemon ended now, jobs could wait for a gate that can't open",
+			Fix{Lines: []string{"slurmbridge open   # lets every waiting job go"}})
 	}
 	if e.Settings == nil {
 		return

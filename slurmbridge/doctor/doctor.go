@@ -349,17 +349,29 @@ func (e *exam) user() {
 	}
 }
 
+// gatePartition: the gate is a job, which a partition must take: its own, or one of those
+// where GPUs are shared. One that is down takes jobs all the same.
 func (e *exam) gatePartition() {
-	if e.Partitions != nil && !slices.ContainsFunc(e.Partitions, func(p text.Partition) bool { return p.Default }) {
-		e.add("gate-partition", Error, "no partition is the default one", "the gate job names none",
-			e.conf("PartitionName=NAME … Default=YES"))
+	own := ""
+	if e.Settings != nil {
+		own = e.Settings.GatePartition
 	}
-	for i := range e.Partitions {
-		// A partition that is down takes jobs all the same.
-		if p := &e.Partitions[i]; p.Default && (p.State == "DRAIN" || p.State == "INACTIVE") {
-			e.add("gate-partition", Error, "the default partition "+p.Name+" is "+p.State, "it takes no jobs, and the gate is one",
-				Fix{Lines: []string{"scontrol update PartitionName=" + p.Name + " State=UP"}})
+	var among []text.Partition
+	for _, p := range e.Partitions {
+		if p.Name == own || own == "" && slices.ContainsFunc(e.Nodes, func(n text.Node) bool {
+			return n.Shares[e.sharing] > 0 && slices.Contains(n.Partitions, p.Name)
+		}) {
+			among = append(among, p)
 		}
+	}
+	switch {
+	case own != "" && e.Partitions != nil && len(among) == 0:
+		e.add("gate-partition", Error, "there is no partition "+own+", which gate_partition names", "Slurm refuses the gate, and nothing is grouped",
+			e.conf("PartitionName="+own+" Nodes=… Hidden=YES"))
+	case len(among) > 0 && !slices.ContainsFunc(among, func(p text.Partition) bool { return p.State != "DRAIN" && p.State != "INACTIVE" }):
+		p := among[0]
+		e.add("gate-partition", Error, "partition "+p.Name+" is "+p.State+", and the gate can be in no other", "it takes no jobs, and the gate is one",
+			Fix{Lines: []string{"scontrol update PartitionName=" + p.Name + " State=UP"}})
 	}
 }
 

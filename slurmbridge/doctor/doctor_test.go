@@ -142,7 +142,16 @@ func TestEachFinding(t *testing.T) {
 			f.Limits = []Limit{{"user ann where account=lab", "GrpTRES", "gres/gpu=1"}}
 		}, "warning shares-limits", "sacctmgr modify user ann where account=lab set GrpTRES=gres/mps=100"},
 		{"bill for GPUs", func(f *Facts) { accounting(f); f.Partitions[0].Billing = "CPU=1.0,GRES/gpu=20" }, "note shares-billed", "PartitionName=gpu … TRESBillingWeights=CPU=1.0,GRES/gpu=20,GRES/mps=0.2"},
-		{"no default partition", func(f *Facts) { f.Partitions[0].Default = false }, "error gate-partition", "PartitionName=NAME … Default=YES"},
+		{"no partition for the gate", func(f *Facts) { f.Settings.GatePartition = "gates" }, "error gate-partition", "PartitionName=gates Nodes=… Hidden=YES"},
+		{"held gate", func(f *Facts) {
+			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", Gate: "7", GateError: "gate 7: held"}
+		}, "error gate", "slurmbridge open   # lets every waiting job go"},
+		{"gate over a limit", func(f *Facts) {
+			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", GateError: "create gate: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"}
+		}, "error gate", "sacctmgr modify user slurm set MaxSubmitJobs=-1 MaxJobs=-1"},
+		{"gate without an account", func(f *Facts) {
+			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", GateError: "create gate: Invalid account or account/partition combination specified"}
+		}, "error gate", "sacctmgr add user slurm account=ACCOUNT"},
 		{"no default memory", conf("DefMemPerCPU", "0"), "error default-memory", "DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"},
 		{"no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"},
 		{"other epilog", func(f *Facts) { f.Config["Epilog"], f.Hooks["Epilog"] = "/x", []string{"/x"} }, "error hook-epilog", "Epilog=/usr/lib/slurmbridge/epilog"},

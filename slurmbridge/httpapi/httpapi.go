@@ -66,6 +66,9 @@ func (s *Server) Health() error {
 		}
 		return fmt.Errorf("the last successful look was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), why)
 	case st.Mode == job.Active && st.Gate == "":
+		if st.GateErr != "" {
+			return fmt.Errorf("there is no gate, shared jobs run alone: %s", st.GateErr)
+		}
 		return errors.New("there is no gate: shared jobs run alone")
 	}
 	return nil
@@ -99,6 +102,7 @@ type Report struct {
 	Model     string      `json:"model,omitempty"`
 	Slurm     string      `json:"slurm"`
 	Gate      string      `json:"gate,omitempty"`
+	GateError string      `json:"gate_error,omitempty"` // what is wrong with the gate
 	LeaseLeft float64     `json:"lease_left_s"`
 	Error     string      `json:"error,omitempty"`
 	Waiting   int         `json:"waiting"`
@@ -130,7 +134,7 @@ type Job struct {
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *job.Status) *Report {
 	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Gate: st.Gate, LeaseLeft: st.Lease.Seconds(),
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Gate: st.Gate, GateError: st.GateErr, LeaseLeft: st.Lease.Seconds(),
 		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}

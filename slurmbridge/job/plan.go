@@ -65,7 +65,7 @@ type Plan struct {
 	// Repairs concern jobs outside the planned groups: to gate, to restore, to ungate.
 	// They are applied first.
 	Repairs []Change
-	// Groups to make, each with its own changes: prepare, then one release.
+	// Groups to make, each with its own changes.
 	Groups []PlannedGroup
 	// Replanned holds the members of waiting groups that go back behind the gate, by ref.
 	Replanned map[string]bool
@@ -89,20 +89,20 @@ type Plan struct {
 
 // PlannedGroup is a group and what makes it.
 type PlannedGroup struct {
-	Group   Group
-	Changes []Change
-	// Leaves are the GPUs that members wait for until the first of Changes.
+	Group Group
+	// Withdraw puts members that wait for a GPU already back behind the gate, as they were.
+	Withdraw []Change
+	// Prepare gives members their shares and their node while the gate keeps them.
+	Prepare []Change
+	// Release lets the members start: with one change for all, or, where they follow
+	// running jobs, with one for each that also gives it its shares and its node.
+	Release []Change
+	// Leaves are the GPUs that members wait for until they are withdrawn.
 	Leaves []GPUAddr
 }
 
 // Moves reports whether members wait for a GPU already.
 func (g *PlannedGroup) Moves() bool { return len(g.Leaves) > 0 }
-
-// Prepares are the changes before the release.
-func (g *PlannedGroup) Prepares() []Change { return g.Changes[:len(g.Changes)-1] }
-
-// Release is the change after which the group may start.
-func (g *PlannedGroup) Release() *Change { return &g.Changes[len(g.Changes)-1] }
 
 // Empty reports whether the plan changes nothing.
 func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
@@ -111,16 +111,10 @@ func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
 func (p *Plan) Changes() []Change {
 	out := append([]Change(nil), p.Repairs...)
 	for i := range p.Groups {
-		if g := &p.Groups[i]; g.Moves() {
-			out = append(out, g.Prepares()...)
-		}
+		out = append(out, p.Groups[i].Withdraw...)
 	}
 	for i := range p.Groups {
-		g := &p.Groups[i]
-		if !g.Moves() {
-			out = append(out, g.Prepares()...)
-		}
-		out = append(out, *g.Release())
+		out = append(append(out, p.Groups[i].Prepare...), p.Groups[i].Release...)
 	}
 	return out
 }

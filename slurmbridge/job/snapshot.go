@@ -174,6 +174,9 @@ type GateState struct {
 	Open bool
 	// Begin is when it becomes eligible, which is when the lease ends.
 	Begin time.Time
+	// Partitions it is in. Priority is Slurm's; 0: it is held.
+	Partitions []string
+	Priority   int64
 }
 
 // Snapshot is what Slurm says now.
@@ -256,11 +259,15 @@ type Slurm interface {
 	Update(ctx context.Context, u Update) error
 	// Bounds reads what no time limit may be raised beyond.
 	Bounds(ctx context.Context) (*Bounds, error)
-	// CreateGate submits the gate job, whose lease ends after the given time.
-	CreateGate(ctx context.Context, lease time.Duration) (id string, err error)
+	// CreateGate submits the gate job, whose lease ends after the given time, to the given
+	// partitions; none = the default one. Returns ErrRefused, ErrDown.
+	CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id string, err error)
 	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if
 	// the gate isn't pending any more.
 	RenewGate(ctx context.Context, id string, lease time.Duration) error
+	// MendGate releases the gate if it is held, puts it into the given partitions and gives
+	// it the highest priority. Returns ErrNoJob, ErrRefused, ErrDown.
+	MendGate(ctx context.Context, g GateState, partitions []string) error
 	// OpenGate cancels the gate, which lets every job go that waits for it. A
 	// gate that is gone already is no error.
 	OpenGate(ctx context.Context, id string) error
@@ -277,6 +284,10 @@ type Slurm interface {
 
 // GateName is the gate job's name in the queue.
 const GateName = "slurmbridge-gate"
+
+// GatePriority is the gate's priority, Slurm's highest: the gate ends when Slurm comes to
+// it, however many jobs wait in its partitions. It takes nothing from them.
+const GatePriority = 1<<32 - 3
 
 // Serves reports whether the node is in one of the partitions.
 func (n *Node) Serves(partitions []string) bool {

@@ -20,6 +20,7 @@ type Status struct {
 	Model        string // by which it decides, "" = by none
 	Wanted       string // the configured policy, another than Policy after a fall-back; "" = not known
 	Gate         string
+	GateErr      string        // what is wrong with the gate, or why there is none; "" = nothing
 	Lease        time.Duration // left
 	Snap         *Snapshot
 	Plan         *Plan

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,11 +19,14 @@ type applier struct {
 	slurm   job.Slurm
 	journal Journal
 	tracker *tracker.Tracker
-	mode    job.Mode
-	metrics *Metrics
-	logger  *slog.Logger
-	now     func() time.Time
-	fault   func(step string)
+	gate    *Gate
+	// comments says which AdminComments are the bridge's to write.
+	comments *comments
+	mode     job.Mode
+	metrics  *Metrics
+	logger   *slog.Logger
+	now      func() time.Time
+	fault    func(step string)
 }
 
 // apply carries a plan out. A group is written down before its first change and again
@@ -73,25 +77,26 @@ func (a *applier) noteRepaired(p *job.Plan) {
 // logIntended writes down what would be done with the groups of a plan.
 func (a *applier) logIntended(ctx context.Context, groups []job.PlannedGroup) {
 	for i := range groups {
-		for k := range groups[i].Changes {
-			a.log(ctx, groups[i].Group.ID, &groups[i].Changes[k], nil)
+		for _, c := range slices.Concat(groups[i].Withdraw, groups[i].Prepare, groups[i].Release) {
+			a.log(ctx, groups[i].Group.ID, &c, nil)
 		}
 	}
 }
 
 // makeGroups makes the groups of a plan. Members that wait for a GPU already are put back
-// behind the gate before anything is released; otherwise they could start next to the
-// group that replaces them there if the GPU became free in between. A member that can't
-// be put back may have just started: nothing goes to its GPU in this tick.
+// behind the gate before anything else; otherwise they could start next to the group that
+// replaces them there if the GPU became free in between. A member that can't be put back
+// may have just started: nothing goes to its GPU in this tick.
 func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
+	a.readComments(ctx, groups)
 	blocked := map[job.GPUAddr]bool{}
-	prepared := make([]bool, len(groups))
+	lost := make([]bool, len(groups)) // their members could not be put back
 	for i := range groups {
 		g := &groups[i]
 		if !g.Moves() {
 			continue
 		}
-		if prepared[i] = a.prepare(ctx, g); !prepared[i] {
+		if lost[i] = !a.adopt(ctx, g) || !a.withdraw(ctx, g); lost[i] {
 			for _, addr := range g.Leaves {
 				blocked[addr] = true
 			}
@@ -99,18 +104,37 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
 	}
 	for i := range groups {
 		g := &groups[i]
-		if blocked[g.Group.Addr()] {
+		if lost[i] || blocked[g.Group.Addr()] || !g.Moves() && !a.adopt(ctx, g) {
 			continue
 		}
-		if prepared[i] || !g.Moves() && a.prepare(ctx, g) {
+		if a.prepare(ctx, g) {
 			a.release(ctx, g)
 		}
 	}
 }
 
-// prepare writes a group down and gives its members what they are to have when they start.
-// false: not all of that was done, and the next poll restores them.
-func (a *applier) prepare(ctx context.Context, p *job.PlannedGroup) bool {
+// readComments reads the AdminComments that the changes of groups are to replace.
+func (a *applier) readComments(ctx context.Context, groups []job.PlannedGroup) {
+	var unread []string
+	for i := range groups {
+		for _, c := range slices.Concat(groups[i].Prepare, groups[i].Release) {
+			if c.Update.AdminComment != nil {
+				unread = append(unread, a.comments.unread(c.Update.Jobs)...)
+			}
+		}
+	}
+	if len(unread) > 0 {
+		a.comments.read(ctx, unread)
+	}
+}
+
+// adopt writes a group down, unless the gate might open before it is made. false: it isn't
+// to be made.
+func (a *applier) adopt(ctx context.Context, p *job.PlannedGroup) bool {
+	if !a.gate.Holds() {
+		a.logger.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left", a.gate.Left())
+		return false
+	}
 	g := p.Group
 	if err := a.journal.SaveGroup(ctx, &g); err != nil {
 		// A group that could not be restored after a crash is not made.
@@ -119,8 +143,26 @@ func (a *applier) prepare(ctx context.Context, p *job.PlannedGroup) bool {
 	}
 	a.tracker.Adopt(&g)
 	a.fault("journaled")
-	for _, c := range p.Prepares() {
-		if a.change(ctx, g.ID, &c) != nil {
+	return true
+}
+
+// withdraw puts members that wait for a GPU back behind the gate, which is safe at any time.
+// false: not all, and the next poll restores them.
+func (a *applier) withdraw(ctx context.Context, p *job.PlannedGroup) bool {
+	for i := range p.Withdraw {
+		if a.change(ctx, p.Group.ID, &p.Withdraw[i]) != nil {
+			return false
+		}
+		a.fault("withdraw")
+	}
+	return true
+}
+
+// prepare gives a group's members what they are to have when they start. false: not all of
+// that was done, and the next poll restores them.
+func (a *applier) prepare(ctx context.Context, p *job.PlannedGroup) bool {
+	for i := range p.Prepare {
+		if a.whileClosed(ctx, p.Group.ID, &p.Prepare[i]) != nil {
 			return false
 		}
 		a.fault("prepare")
@@ -128,13 +170,20 @@ func (a *applier) prepare(ctx context.Context, p *job.PlannedGroup) bool {
 	return true
 }
 
-// release lets a prepared group start.
+// release lets a prepared group start, whether the gate is still closed or not: its members
+// are what they are to be. Members that follow running jobs become that only now.
 func (a *applier) release(ctx context.Context, p *job.PlannedGroup) {
 	g := a.tracker.Groups[p.Group.ID]
-	if a.change(ctx, g.ID, p.Release()) != nil {
-		return // still prepared: the next poll restores its members
+	send := a.change
+	if g.Kind == job.Next {
+		send = a.whileClosed
 	}
-	a.fault("release")
+	for i := range p.Release {
+		if send(ctx, g.ID, &p.Release[i]) != nil {
+			return // still prepared: the next poll restores its members
+		}
+		a.fault("release")
+	}
 	release.Released(g)
 	p.Group.State = g.State
 	a.metrics.released(g)
@@ -143,6 +192,28 @@ func (a *applier) release(ctx context.Context, p *job.PlannedGroup) {
 	if err := a.journal.SaveGroup(ctx, g); err != nil {
 		a.logger.Error("journal", "err", err)
 	}
+}
+
+// errOpening says that a change was not sent, since the gate might open before it arrives.
+var errOpening = errors.New("not sent: the gate may open before it arrives")
+
+// whileClosed applies a change that must come to Slurm before the gate opens.
+func (a *applier) whileClosed(ctx context.Context, group int64, c *job.Change) error {
+	if !a.gate.Holds() {
+		a.log(ctx, group, c, errOpening)
+		a.logger.Warn("group left half made", "group", group, "err", errOpening)
+		return errOpening
+	}
+	if c.Update.AdminComment != nil && !a.comments.ours(c.Update.Jobs) {
+		c.Update.AdminComment = nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.gate.Left())
+	defer cancel()
+	err := a.change(ctx, group, c)
+	if text := c.Update.AdminComment; text != nil {
+		a.comments.wrote(c.Update.Jobs, *text)
+	}
+	return err
 }
 
 // change applies one change and keeps it in the journal. In shadow it only does the latter.

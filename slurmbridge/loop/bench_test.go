@@ -22,7 +22,7 @@ func BenchmarkPlan(b *testing.B) {
 				nodes = append(nodes, node(fmt.Sprintf("n%d", i), 1, 64))
 			}
 			m := newModel(nodes...)
-			gate, _ := m.CreateGate(context.Background(), time.Minute)
+			gate, _ := m.CreateGate(context.Background(), time.Minute, nil)
 			profiles := make([]*rlcore.Profile, 20)
 			for i := range profiles {
 				profiles[i] = app(fmt.Sprint("app", i), 600, 0.2+0.03*float64(i), 500*float64(1+i))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
 // Bounds on what is written in one tick: jobs whose comment is read first, and updates.
@@ -87,13 +88,30 @@ func (c *comments) read(ctx context.Context, refs []string) bool {
 		if !ok {
 			continue
 		}
-		c.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, plan.CommentPrefix)
+		c.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, release.CommentPrefix)
 		c.text[ref] = d.AdminComment
 		if d.AdminComment == "" {
-			c.text[ref] = plan.CommentPrefix // read
+			c.text[ref] = release.CommentPrefix // read
 		}
 	}
 	return true
+}
+
+// unread are those of the jobs whose AdminComments haven't been read.
+func (c *comments) unread(refs []string) []string {
+	return slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return c.text[ref] != "" || c.foreign[ref] })
+}
+
+// ours reports whether the bridge may write the AdminComments of all these jobs.
+func (c *comments) ours(refs []string) bool {
+	return !slices.ContainsFunc(refs, func(ref string) bool { return c.foreign[ref] || c.text[ref] == "" })
+}
+
+// wrote notes what AdminComments say now.
+func (c *comments) wrote(refs []string, text string) {
+	for _, ref := range refs {
+		c.text[ref] = text
+	}
 }
 
 func (c *comments) writeOne(ctx context.Context, refs []string, text string) {
@@ -102,7 +120,5 @@ func (c *comments) writeOne(ctx context.Context, refs []string, text string) {
 	if err != nil && !errors.Is(err, job.ErrNoJob) {
 		c.log.Debug("admin comment refused", "jobs", strings.Join(refs, ","), "err", err)
 	}
-	for _, ref := range refs {
-		c.text[ref] = text // refused or not: it isn't worth a second try
-	}
+	c.wrote(refs, text) // refused or not: it isn't worth a second try
 }

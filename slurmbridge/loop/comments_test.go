@@ -26,7 +26,7 @@ func TestAdminComments(t *testing.T) {
 	}
 	tick(t, b, m, 5*time.Second)
 	for _, o := range []*mjob{short, long} {
-		if want := "slurmbridge: on n1 gpu 0 together: " + short.Ref; !strings.HasPrefix(o.said, want) || !strings.Contains(o.said, long.Ref) {
+		if want := "] on n1 gpu 0 together: " + short.Ref; !strings.HasPrefix(o.said, "slurmbridge: [mps:3") || !strings.Contains(o.said, want) || !strings.Contains(o.said, long.Ref) {
 			t.Errorf("job %s, %s: %q", o.Ref, o.State, o.said)
 		}
 	}

@@ -1,11 +1,17 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -15,6 +21,10 @@ import (
 
 // Gate keeps the one job that waiting jobs depend on. They wait while it is renewed;
 // without renewal it ends by itself within one lease, and they are ordinary jobs.
+//
+// Each round keeps it (Keep). Beside the rounds Run renews it, so that a long round costs
+// no lease. That stops where the rounds make no progress: a bridge that hangs in one place
+// holds its jobs no longer than stalled and one lease.
 type Gate struct {
 	Slurm job.Slurm
 	Lease time.Duration
@@ -22,53 +32,108 @@ type Gate struct {
 	// file is kept (shadow, or no script).
 	File    string
 	Sharing job.Sharing
-	Now     func() time.Time
+	// Partition is the one that the gate is in; "" = it is in each that has a node with
+	// shares, so that it can end wherever a job that it holds could start.
+	Partition string
+	Now       func() time.Time
+	Log       *slog.Logger // nil = none
 
-	id      string
+	asking   sync.Mutex            // held while Slurm is asked: one command about the gate at a time
+	lease    atomic.Pointer[lease] // the holder of asking replaces it, anybody reads it
+	progress atomic.Int64          // when a round last came on, Unix ns
+}
+
+// lease is a gate and until when it is closed.
+type lease struct {
+	gate    string // "" = there is none
 	expires time.Time
 	// submitted is when the gate was created: an earlier poll can't show it.
 	submitted time.Time
 }
 
+// leastStalled is how long a round may make no progress at the least before the gate isn't
+// renewed beside it any more: a dozen of Slurm's commands that aren't answered (10 s each).
+const leastStalled = 2 * time.Minute
+
+// answerTime is how long a change may be under way: after that its command is ended.
+const answerTime = 10 * time.Second
+
+// stalled is how long a round may make no progress. Between two rounds there is none for up
+// to a third of a lease.
+func (g *Gate) stalled() time.Duration { return max(leastStalled, g.Lease) }
+
+func (g *Gate) now() lease {
+	if l := g.lease.Load(); l != nil {
+		return *l
+	}
+	return lease{}
+}
+
 // ID is the gate's job, "" while there is none.
-func (g *Gate) ID() string { return g.id }
+func (g *Gate) ID() string { return g.now().gate }
 
 // Left is how long the gate stays closed without another renewal.
 func (g *Gate) Left() time.Duration {
-	if g.id == "" {
+	l := g.now()
+	if l.gate == "" {
 		return 0
 	}
-	return g.expires.Sub(g.Now())
+	return l.expires.Sub(g.Now())
 }
 
-// Keep makes sure that there is a gate and that its lease is fresh: it takes over the one
-// that a poll found (after a restart), renews it when a third of the lease has passed, and
-// creates a new one when it is lost. After an error newly submitted jobs get no gate: the
-// file isn't renewed.
+// Holds reports whether a change that is sent now comes to Slurm before the gate can open.
+func (g *Gate) Holds() bool { return g.Left() > min(answerTime, g.Lease/2) }
+
+// Progress notes that the round has come on.
+func (g *Gate) Progress() { g.progress.Store(g.Now().UnixNano()) }
+
+// Keep makes sure that there is a gate, that it can end by itself and that its lease is
+// fresh: it takes over the one that a poll found (after a restart), renews it when a third
+// of the lease has passed, and creates a new one when it is lost. A gate that an operator
+// holds is released: it could not open. After an error newly submitted jobs get no gate:
+// the file isn't renewed, and is removed where there is no gate at all.
 func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
-	live := false
-	newest := ""
-	for _, seen := range s.Gates {
-		if seen.Open {
-			continue
-		}
-		live = live || seen.ID == g.id
-		if len(seen.ID) > len(newest) || len(seen.ID) == len(newest) && seen.ID > newest {
-			newest = seen.ID
-		}
-	}
-	if g.id != "" && !live && !g.submitted.After(s.At) {
-		g.id = "" // lost: cancelled, opened, or its lease ended
-	}
-	if g.id == "" && newest != "" {
-		g.id, g.expires = newest, time.Time{} // renew it at once
-	}
+	g.Progress()
+	g.asking.Lock()
+	defer g.asking.Unlock()
+	g.find(s)
+	partitions := g.partitions(s)
+	mended := g.mend(ctx, s, partitions)
 	var err error
 	switch {
-	case g.id == "":
-		err = g.create(ctx)
-	case g.expires.Sub(g.Now()) < g.Lease*2/3:
-		err = g.renew(ctx)
+	case g.ID() == "":
+		err = g.create(ctx, partitions)
+	case g.Left() < g.Lease*2/3:
+		if err = g.renew(ctx); errors.Is(err, job.ErrNoJob) {
+			err = g.create(ctx, partitions)
+		}
+	}
+	if g.ID() == "" {
+		return errors.Join(mended, err, RemoveGateFile(g.File))
+	}
+	if err == nil {
+		err = g.write()
+	}
+	return errors.Join(mended, err)
+}
+
+// Renew renews the lease where a third of it has passed, unless the rounds make no progress
+// or one of them is about to.
+func (g *Gate) Renew(ctx context.Context) error {
+	if !g.asking.TryLock() {
+		return nil
+	}
+	defer g.asking.Unlock()
+	if g.ID() == "" || g.Left() >= g.Lease*2/3 {
+		return nil
+	}
+	if idle := g.Now().Sub(time.Unix(0, g.progress.Load())); idle > g.stalled() {
+		return fmt.Errorf("gate %s is not renewed: the round has made no progress for %v; jobs that wait run alone after %v",
+			g.ID(), idle.Round(time.Second), g.Left().Round(time.Second))
+	}
+	err := g.renew(ctx)
+	if errors.Is(err, job.ErrNoJob) {
+		return RemoveGateFile(g.File) // the next round makes another
 	}
 	if err != nil {
 		return err
@@ -76,25 +141,124 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	return g.write()
 }
 
-func (g *Gate) create(ctx context.Context) error {
-	id, err := g.Slurm.CreateGate(ctx, g.Lease)
+// Run renews the lease beside the rounds until ctx ends.
+func (g *Gate) Run(ctx context.Context) {
+	tick := time.NewTicker(max(g.Lease/12, time.Second))
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := g.Renew(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			g.log().Error("gate", "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+func (g *Gate) log() *slog.Logger { return cmp.Or(g.Log, slog.New(slog.DiscardHandler)) }
+
+// find drops a gate that a poll shows to be lost (cancelled, opened, or its lease ended) and
+// takes over the newest one that it shows.
+func (g *Gate) find(s *job.Snapshot) {
+	l := g.now()
+	live, newest := false, ""
+	for _, seen := range s.Gates {
+		if seen.Open {
+			continue
+		}
+		live = live || seen.ID == l.gate
+		if len(seen.ID) > len(newest) || len(seen.ID) == len(newest) && seen.ID > newest {
+			newest = seen.ID
+		}
+	}
+	if l.gate != "" && !live && !l.submitted.After(s.At) {
+		l = lease{}
+	}
+	if l.gate == "" && newest != "" {
+		l = lease{gate: newest} // to be renewed at once
+	}
+	g.lease.Store(&l)
+}
+
+// partitions are those that the gate is to be in, in order of their names; nil = not known.
+func (g *Gate) partitions(s *job.Snapshot) []string {
+	if g.Partition != "" {
+		return []string{g.Partition}
+	}
+	var out []string
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; n.Units > 0 {
+			out = append(out, n.Partitions...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// mend brings the gates that a poll showed back to what they should be, each time the lease
+// is renewed, and held ones at once. A held gate that can't be released is cancelled.
+func (g *Gate) mend(ctx context.Context, s *job.Snapshot, partitions []string) error {
+	var errs []error
+	for _, seen := range s.Gates {
+		ours, held := seen.ID == g.ID(), seen.Priority == 0
+		if seen.Open || !held && (!ours || g.Left() >= g.Lease*2/3 || isMended(seen, partitions)) {
+			continue
+		}
+		if held {
+			g.log().Warn("the gate is held and could not open by itself: it is released", "gate", seen.ID)
+		}
+		err := g.Slurm.MendGate(ctx, seen, partitions)
+		switch {
+		case err == nil, errors.Is(err, job.ErrNoJob):
+			continue
+		case held && errors.Is(err, job.ErrRefused):
+			err = errors.Join(err, g.Slurm.OpenGate(ctx, seen.ID))
+			if ours {
+				g.lease.Store(&lease{})
+			}
+		}
+		errs = append(errs, fmt.Errorf("gate %s in partitions %s: %w", seen.ID, strings.Join(partitions, ","), err))
+	}
+	return errors.Join(errs...)
+}
+
+// isMended reports whether a gate is first in all the given partitions.
+func isMended(seen job.GateState, partitions []string) bool {
+	is := slices.Sorted(slices.Values(seen.Partitions))
+	return seen.Priority == job.GatePriority && (len(partitions) == 0 || slices.Equal(is, partitions))
+}
+
+// create submits a gate; to the default partition where Slurm takes it to no other.
+func (g *Gate) create(ctx context.Context, partitions []string) error {
+	id, err := g.Slurm.CreateGate(ctx, g.Lease, partitions)
+	if errors.Is(err, job.ErrRefused) && g.Partition == "" && len(partitions) > 0 {
+		id, err = g.Slurm.CreateGate(ctx, g.Lease, nil)
+	}
 	if err != nil {
 		return fmt.Errorf("create gate: %w", err)
 	}
-	g.id, g.expires, g.submitted = id, g.Now().Add(g.Lease), g.Now()
+	g.lease.Store(&lease{gate: id, expires: g.Now().Add(g.Lease), submitted: g.Now()})
 	return nil
 }
 
+// renew makes the lease begin anew. The gate is lost if Slurm doesn't know it any more.
 func (g *Gate) renew(ctx context.Context) error {
-	err := g.Slurm.RenewGate(ctx, g.id, g.Lease)
+	l := g.now()
+	asked := g.Now()
+	err := g.Slurm.RenewGate(ctx, l.gate, g.Lease)
 	if errors.Is(err, job.ErrNoJob) {
-		g.id = ""
-		return g.create(ctx)
+		g.lease.Store(&lease{})
 	}
 	if err != nil {
-		return fmt.Errorf("renew gate %s: %w", g.id, err)
+		return fmt.Errorf("renew gate %s: %w", l.gate, err)
 	}
-	g.expires = g.Now().Add(g.Lease)
+	l.expires = asked.Add(g.Lease)
+	g.lease.Store(&l)
 	return nil
 }
 
@@ -104,7 +268,8 @@ func (g *Gate) write() error {
 	if g.File == "" {
 		return nil
 	}
-	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", g.id, g.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units)
+	l := g.now()
+	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units)
 	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)
 	}

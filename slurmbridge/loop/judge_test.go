@@ -231,13 +231,13 @@ func TestRecordBeforeLook(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	l := &ledger{}
 	b, _ := learning(m, newMemory(), l)
+	late := &lagging{model: m}
+	b.Slurm = late
 	tick(t, b, m, time.Second)
 	p := app("a", 60, 0.3, 2000)
 	v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, p, true)
 	v.Requeue, v.fails = true, true
 	tick(t, b, m, 5*time.Second)
-	late := &lagging{model: m}
-	b.Slurm = late
 	if late.snap, _ = m.Poll(t.Context()); v.State != job.Running {
 		t.Fatal("it doesn't run")
 	}

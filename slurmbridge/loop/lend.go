@@ -46,7 +46,7 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 		}
 		if bounds == nil {
 			var err error
-			if bounds, err = b.Slurm.Bounds(ctx); err != nil {
+			if bounds, err = b.slurm.Bounds(ctx); err != nil {
 				b.Log.Warn("time limits are not raised; the next poll tries again", "err", err)
 				return nil
 			}

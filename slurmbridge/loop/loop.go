@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -70,6 +71,7 @@ type Bridge struct {
 	// nil = none.
 	Fault func(step string)
 
+	slurm    job.Slurm        // Slurm, whose answers are progress
 	tracker  *tracker.Tracker // nil = not loaded yet
 	wake     chan struct{}
 	once     sync.Once
@@ -77,7 +79,10 @@ type Bridge struct {
 	tasks    map[int64]string // the array tasks that run, as they were written down
 	learned  learner
 	comments comments
-	failures int     // polls in a row
+	failures int    // polls in a row
+	gateErr  string // what is wrong with the gate, "" = nothing
+	// orphaned counts the attempts to restore jobs of groups that the journal doesn't know.
+	orphaned map[string]int
 	maxDelay float64 // of any job so far, s
 	// nearLimit: a job that shares comes near its time limit.
 	nearLimit bool
@@ -97,11 +102,16 @@ func (b *Bridge) init() {
 		if b.Log == nil {
 			b.Log = slog.New(slog.DiscardHandler)
 		}
-		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]job.App{}}
-		b.learned = learner{
-			slurm: b.Slurm, journal: b.Journal, runs: b.Runs, beliefs: b.Beliefs, card: b.Card, log: b.Log, metrics: b.Metrics, now: b.Now, wake: b.Wake,
+		b.slurm = b.Slurm
+		if b.Gate != nil {
+			b.Gate.Log = cmp.Or(b.Gate.Log, b.Log)
+			b.slurm = answering{b.Slurm, b.Gate.Progress}
 		}
-		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
+		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]job.App{}}
+		b.learned = learner{
+			slurm: b.slurm, journal: b.Journal, runs: b.Runs, beliefs: b.Beliefs, card: b.Card, log: b.Log, metrics: b.Metrics, now: b.Now, wake: b.Wake,
+		}
+		b.comments = comments{slurm: b.slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
 	})
 }
 
@@ -121,6 +131,13 @@ func (b *Bridge) Status() *job.Status { return b.status.Load() }
 // they can do. done is called after each tick.
 func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 	b.init()
+	if b.Mode == job.Active {
+		ctx, cancel := context.WithCancel(ctx)
+		var beside sync.WaitGroup
+		beside.Go(func() { b.Gate.Run(ctx) })
+		defer beside.Wait()
+		defer cancel()
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -182,17 +199,14 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.load(ctx)
 	b.fault("look")
 	started := b.Now()
-	snap, err := b.Slurm.Poll(ctx)
+	snap, err := b.slurm.Poll(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("poll: %w", err)
 	}
 	b.Metrics.polled(b.Now().Sub(started))
 	b.fault("gate")
 	if b.Mode == job.Active {
-		if err := b.Gate.Keep(ctx, snap); err != nil {
-			b.Metrics.gateFailed()
-			b.Log.Error("gate", "err", err)
-		}
+		b.keepGate(ctx, snap)
 	}
 	b.nameTasks(ctx, snap)
 	b.countDelays(snap)
@@ -201,6 +215,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		gate = b.Gate.ID()
 	}
 	in, repairs, events := b.observe(snap, gate)
+	repairs = append(repairs, b.orphans(ctx, in)...)
 	b.report(events)
 	b.lost(ctx, snap, events)
 	if err := b.judge(ctx, snap); err != nil {
@@ -226,6 +241,18 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		b.comments.write(ctx, p, in)
 	}
 	return b.next(snap, p), nil
+}
+
+// keepGate keeps the gate. What is wrong with it is logged once, and stays in the status.
+func (b *Bridge) keepGate(ctx context.Context, snap *job.Snapshot) {
+	said := b.gateErr
+	b.gateErr = ""
+	if err := b.Gate.Keep(ctx, snap); err != nil {
+		b.Metrics.gateFailed()
+		if b.gateErr = err.Error(); b.gateErr != said {
+			b.Log.Error("gate", "err", err)
+		}
+	}
 }
 
 // Preview polls and plans without applying, recording or keeping a gate: what the bridge
@@ -303,7 +330,7 @@ func (b *Bridge) plan(in *plan.Input, repairs []job.Change) *job.Plan {
 
 func (b *Bridge) applier() *applier {
 	return &applier{
-		slurm: b.Slurm, journal: b.Journal, tracker: b.tracker, mode: b.Mode, metrics: b.Metrics, logger: b.Log, now: b.Now, fault: b.fault,
+		slurm: b.slurm, journal: b.Journal, tracker: b.tracker, gate: b.Gate, comments: &b.comments, mode: b.Mode, metrics: b.Metrics, logger: b.Log, now: b.Now, fault: b.fault,
 	}
 }
 
@@ -420,7 +447,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
 		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted,
-		Gate: in.Gate, Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
+		Gate: in.Gate, GateErr: b.gateErr, Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: now.Unmanaged, MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
 	}
 	for _, id := range now.GroupIDs() {

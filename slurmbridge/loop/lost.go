@@ -29,7 +29,7 @@ func (b *Bridge) lost(ctx context.Context, snap *job.Snapshot, events []tracker.
 	if len(gone) == 0 {
 		return
 	}
-	known, err := b.Slurm.Describe(ctx, gone)
+	known, err := b.slurm.Describe(ctx, gone)
 	if err != nil {
 		b.Log.Warn("what became of jobs is not known", "jobs", gone, "err", err)
 		return

@@ -45,16 +45,21 @@ type model struct {
 	shut map[string]string
 	// reason is the Reason of jobs over most, "" = the QOS's limit.
 	reason string
-	// slip, if set, says how much time passes after an update.
-	slip func() time.Duration
+	// slip, if set, says how much time passes after an update, lag how much before it
+	// arrives; no command is under way for longer than 10 s.
+	slip, lag func() time.Duration
+	// beside, if set, is called each second: what the bridge does beside its rounds.
+	beside func()
 	// started is called as each job starts.
 	started func(*mjob)
 	bounds  job.Bounds
 	asked   int // for bounds
 	// stubborn: changes of time limits are undone.
 	stubborn bool
-	updates  int
-	words    int // AdminComments written
+	// refuseGates: Slurm takes no gate.
+	refuseGates bool
+	updates     int
+	words       int // AdminComments written
 }
 
 type mjob struct {
@@ -70,9 +75,11 @@ type mjob struct {
 }
 
 type mgate struct {
-	id   string
-	ends time.Time
-	open bool
+	id         string
+	ends       time.Time
+	open       bool
+	partitions []string
+	priority   int64
 }
 
 func newModel(nodes ...job.Node) *model {
@@ -125,12 +132,15 @@ func (m *model) advance(d time.Duration) {
 	for end := m.now.Add(d); m.now.Before(end); {
 		m.now = m.now.Add(min(time.Second, end.Sub(m.now)))
 		m.schedule()
+		if m.beside != nil {
+			m.beside()
+		}
 	}
 }
 
 func (m *model) schedule() {
 	for _, g := range m.gates {
-		if !g.open && !m.now.Before(g.ends) {
+		if !g.open && !m.now.Before(g.ends) && g.priority > 0 {
 			g.open = true
 		}
 	}
@@ -210,7 +220,7 @@ func (m *model) place(j *mjob) {
 			continue
 		}
 		for g, f := range free {
-			if f >= j.Request.Count {
+			if f >= j.Request.Count && j.Request.Kind == job.Shares {
 				j.State, j.Nodes, j.gpu, j.began, j.Start = job.Running, node.Name, g, m.now, m.now
 				j.GPUs = []int{g}
 				if m.started != nil {
@@ -276,7 +286,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 		}
 	}
 	for _, g := range m.gates {
-		s.Gates = append(s.Gates, job.GateState{ID: g.id, Open: g.open, Begin: g.ends})
+		s.Gates = append(s.Gates, job.GateState{ID: g.id, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority})
 	}
 	return s, nil
 }
@@ -285,7 +295,10 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 	if m.down {
 		return job.ErrDown
 	}
-	if u.AdminComment != nil {
+	if m.lag != nil {
+		m.advance(m.lag())
+	}
+	if u.AdminComment != nil && u.Gres == nil && u.ReqNodes == nil {
 		for _, j := range m.jobs {
 			if slices.Contains(u.Jobs, j.Ref) {
 				j.said = *u.AdminComment
@@ -326,6 +339,9 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 			m.depend(j, *u.Dependency)
 			j.Reason = ""
 		}
+		if u.AdminComment != nil {
+			j.said = *u.AdminComment
+		}
 		j.now = u.StartNow
 	}
 	if m.slip != nil {
@@ -342,12 +358,15 @@ func (m *model) Bounds(context.Context) (*job.Bounds, error) {
 	return &m.bounds, nil
 }
 
-func (m *model) CreateGate(_ context.Context, lease time.Duration) (string, error) {
+func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []string) (string, error) {
 	if m.down {
 		return "", job.ErrDown
 	}
+	if m.refuseGates {
+		return "", job.ErrRefused
+	}
 	m.next++
-	g := &mgate{id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease)}
+	g := &mgate{id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease), partitions: partitions, priority: job.GatePriority}
 	m.gates = append(m.gates, g)
 	return g.id, nil
 }
@@ -356,6 +375,16 @@ func (m *model) RenewGate(_ context.Context, id string, lease time.Duration) err
 	for _, g := range m.gates {
 		if g.id == id && !g.open {
 			g.ends = m.now.Add(lease)
+			return nil
+		}
+	}
+	return job.ErrNoJob
+}
+
+func (m *model) MendGate(_ context.Context, seen job.GateState, partitions []string) error {
+	for _, g := range m.gates {
+		if g.id == seen.ID && !g.open {
+			g.partitions, g.priority = partitions, job.GatePriority
 			return nil
 		}
 	}

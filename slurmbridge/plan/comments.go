@@ -5,10 +5,9 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
-
-// CommentPrefix begins what the bridge writes into a job's AdminComment.
-const CommentPrefix = "slurmbridge: "
 
 // mostComment is the longest AdminComment in bytes.
 const mostComment = 400
@@ -17,14 +16,19 @@ const mostComment = 400
 // `why`, for squeue and scontrol. written holds what they say already.
 func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string]string {
 	out := map[string]string{}
-	commentSharers(out, p, in, written)
+	seats := in.Tracker.Seats()
+	commentSharers(out, p, seats, written)
 	for _, g := range in.Tracker.Groups {
 		if g.Kind == job.Next && (g.State == job.Released || g.State == job.Started) {
 			commentSuccessor(out, g)
 		}
 	}
 	for i := range in.Snap.Jobs {
-		ref := in.Snap.Jobs[i].Ref
+		j := &in.Snap.Jobs[i]
+		ref := j.Ref
+		if j.State == job.Pending && seats[ref].Group == nil && release.LeftStamp(j, written[ref]) {
+			out[ref] = "as it was submitted"
+		}
 		if why := in.Tracker.Unmanaged[ref]; why != "" {
 			out[ref] = "left to Slurm: " + why
 		}
@@ -36,14 +40,16 @@ func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string
 		}
 	}
 	for ref, text := range out {
+		if s := seats[ref]; s.Group != nil { // it runs perhaps, and may be requeued
+			text = strings.TrimPrefix(release.Stamp(s.Group, s.Member)+" "+text, " ")
+		}
 		out[ref] = commentText(text)
 	}
 	return out
 }
 
 // commentSharers says which jobs share which GPU now.
-func commentSharers(out map[string]string, p *job.Plan, in *Input, written map[string]string) {
-	seats := in.Tracker.Seats()
+func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker.Seat, written map[string]string) {
 	for i := range p.Running.GPUs {
 		card := &p.Running.GPUs[i]
 		var sharers, names []string
@@ -95,7 +101,7 @@ func commentText(text string) string {
 			return ' '
 		}
 		return r
-	}, CommentPrefix+text)
+	}, release.CommentPrefix+text)
 	if len(text) > mostComment {
 		text = strings.ToValidUTF8(text[:mostComment-3], "") + "..."
 	}

@@ -219,10 +219,10 @@ func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) {
 		r.dequeue(c.jobs)
 		return
 	}
-	pg := job.PlannedGroup{Group: group, Changes: release.Make(&group, release.Making{
+	pg := release.Make(&group, release.Making{
 		Jobs: r.jobs, Sharing: r.gpus[g].node.Sharing, Gate: r.in.Gate,
-		Waits: func(ref string) bool { return r.successor[ref] != nil },
-	})}
+		Waits: func(ref string) (*job.Group, *job.Member) { return r.successor[ref], r.seats[ref].Member },
+	})
 	for i := range group.Members {
 		if old := r.successor[group.Members[i].Ref]; old != nil && !slices.Contains(pg.Leaves, old.Addr()) {
 			pg.Leaves = append(pg.Leaves, old.Addr())

@@ -250,10 +250,11 @@ func (v *view) letGo(j *job.Job, why string) {
 	}
 }
 
-// putBehindGate gates a job that still asks for gpu:shared.
+// putBehindGate gates a job that still asks for gpu:shared. Without a gate it gets a GPU of
+// its own.
 func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 	in := v.in
-	if in.Gate == "" || in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {
+	if in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {
 		return
 	}
 	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[0].Sharing))

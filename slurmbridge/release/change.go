@@ -38,8 +38,12 @@ func Follows(g *job.Group, d job.Dependency) bool {
 }
 
 // Gate puts a job that still asks for gpu:shared behind the gate: a cluster without the
-// job_submit script.
+// job_submit script. Without a gate it only turns the request into a whole GPU's shares.
 func Gate(j *job.Job, gate string, sharing job.Sharing) job.Change {
+	if gate == "" {
+		gres := gresOf(sharing, job.Units)
+		return change(job.StepUngate, "asks for gpu:shared, and there is no gate", job.Update{Gres: &gres}, j)
+	}
 	dep := after + ":" + gate
 	if own := j.Dependency.Plain(); own != "" {
 		dep = own + "," + dep
@@ -65,55 +69,76 @@ type Making struct {
 	Jobs    map[string]*job.Job
 	Sharing job.Sharing // of the node
 	Gate    string      // "" = there is none
-	// Waits reports whether the member waits for a GPU already, in another group.
-	Waits func(ref string) bool
+	// Waits returns the group in which a job waits for a GPU already, and what it is there;
+	// nil = it waits in none.
+	Waits func(ref string) (*job.Group, *job.Member)
 }
 
-// Make returns the changes that make a group of its members as they are now: prepare
-// where something differs, then one release for all.
-func Make(g *job.Group, with Making) []job.Change {
-	var out []job.Change
+// Make returns the changes that make a group of its members as they are now.
+//
+// The gate may open between any two of them. Members that start at once are prepared
+// behind the gate where something differs, then released together: whenever they start,
+// it is on a GPU that has room for them. A member that follows running jobs gets shares,
+// node and dependency in one update. With the shares alone it would start next to those
+// jobs, which it was never checked with; so it is either what it was, or waits for them.
+//
+// A member that waits in another group is withdrawn first: the jobs it waits for may end
+// at any time, and it would start next to whatever takes its place there.
+func Make(g *job.Group, with Making) job.PlannedGroup {
+	p := job.PlannedGroup{Group: *g}
 	all := job.Change{Step: job.StepRelease, Why: purpose(g), Was: map[string]string{}}
+	dep := following(g)
 	for i := range g.Members {
 		m := &g.Members[i]
 		j := with.Jobs[m.Ref]
+		lacks := j
+		if old, seat := with.Waits(m.Ref); old != nil && with.Gate != "" {
+			p.Withdraw = append(p.Withdraw, Restore(old, seat, j, with.Gate, job.Cause{Kind: job.CauseReplanned}.String()))
+			back := *j
+			back.Request, back.ReqNodes = job.GPURequest{Kind: job.Shares, Sharing: with.Sharing, Count: job.Units}, seat.WasNodes
+			lacks = &back
+		}
+		u := prepare(g, m, lacks, with.Sharing)
+		if stamp := Stamp(g, m); stamp != "" && (u.Gres != nil || u.ReqNodes != nil) {
+			text := CommentPrefix + stamp
+			u.AdminComment = &text
+		}
+		if g.Kind == job.Next {
+			u.Dependency = &dep
+			p.Release = append(p.Release, change(job.StepRelease, purpose(g), u, j))
+			continue
+		}
 		all.Update.Jobs = append(all.Update.Jobs, m.Ref)
 		all.Was[m.Ref] = describe(j)
-		u := prepare(g, m, j, with)
-		if u.Gres == nil && u.ReqNodes == nil && u.Dependency == nil {
-			continue
+		if u.Gres != nil || u.ReqNodes != nil {
+			p.Prepare = append(p.Prepare, change(job.StepPrepare, "", u, j))
 		}
-		// Members that get the same values share an update.
-		if k := slices.IndexFunc(out, func(c job.Change) bool { return sameValues(&c.Update, &u) }); k >= 0 {
-			out[k].Update.Jobs = append(out[k].Update.Jobs, m.Ref)
-			out[k].Was[m.Ref] = describe(j)
-			continue
-		}
-		out = append(out, change(job.StepPrepare, "", u, j))
 	}
+	p.Withdraw, p.Prepare = Merge(p.Withdraw), Merge(p.Prepare)
+	if g.Kind != job.Next {
+		all.Update.Dependency, all.Update.StartNow = &dep, true
+		p.Release = []job.Change{all}
+	}
+	return p
+}
+
+// following is the dependency of a group's members once they are released.
+func following(g *job.Group) string {
 	deps := make([]string, len(g.After))
 	for i, ref := range g.After {
 		deps[i] = afterAny + ":" + ref
 	}
-	dep := strings.Join(deps, ",")
-	all.Update.Dependency, all.Update.StartNow = &dep, g.Kind != job.Next
-	return append(out, all)
+	return strings.Join(deps, ",")
 }
 
-// prepare is what a member lacks before its release.
-func prepare(g *job.Group, m *job.Member, j *job.Job, with Making) job.Update {
+// prepare is what a member lacks of its shares and its node.
+func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.Update {
 	var u job.Update
-	if gres := gresOf(with.Sharing, m.Shares); !sameGres(gres, j.Request) {
+	if gres := gresOf(sharing, m.Shares); !sameGres(gres, j.Request) {
 		u.Gres = &gres
 	}
 	if nodes := nodesOf(g, m); nodes != j.ReqNodes {
 		u.ReqNodes = &nodes
-	}
-	if with.Waits(m.Ref) && with.Gate != "" {
-		// The jobs it waits for may end before the release. It would then start next to
-		// whatever leaves room for its new shares, or on its old GPU.
-		gate := after + ":" + with.Gate
-		u.Dependency = &gate
 	}
 	return u
 }
@@ -200,7 +225,7 @@ func Merge(changes []job.Change) []job.Change {
 			out = append(out, c)
 			continue
 		}
-		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), fmt.Sprint(u.StartNow)}, "\x00")
+		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), keyOf(u.AdminComment), fmt.Sprint(u.StartNow)}, "\x00")
 		i, ok := last[key]
 		if !ok || len(out[i].Update.Jobs) >= mostJobs {
 			last[key] = len(out)
@@ -221,10 +246,6 @@ func keyOf(v *string) string {
 		return "\x01"
 	}
 	return *v
-}
-
-func sameValues(a, b *job.Update) bool {
-	return keyOf(a.Gres) == keyOf(b.Gres) && keyOf(a.ReqNodes) == keyOf(b.ReqNodes) && keyOf(a.Dependency) == keyOf(b.Dependency)
 }
 
 // nodesOf is the ReqNodeList of a released member.

@@ -71,8 +71,11 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 	return g, jobs
 }
 
+func waitsNowhere(string) (*job.Group, *job.Member) { return nil, nil }
+
 func makeGroup(g *job.Group, jobs map[string]*job.Job) {
-	for _, c := range release.Make(g, release.Making{Jobs: jobs, Sharing: job.MPS, Gate: gate, Waits: func(string) bool { return false }}) {
+	p := release.Make(g, release.Making{Jobs: jobs, Sharing: job.MPS, Gate: gate, Waits: waitsNowhere})
+	for _, c := range slices.Concat(p.Withdraw, p.Prepare, p.Release) {
 		apply(jobs, c)
 	}
 	release.Released(g)
@@ -112,6 +115,39 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 			}
 			if s := release.Recognise(g, m, is, gate, time.Time{}); s != release.Back {
 				t.Fatalf("restored, it is seen as %q", s)
+			}
+		}
+	})
+}
+
+// What a member was can be told from its AdminComment alone, as long as it is what the
+// bridge made of it.
+func TestAStampedJobIsRecovered(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g, jobs := drawGroup(t)
+		before := map[string]job.Job{}
+		for ref, j := range jobs {
+			before[ref] = *j
+		}
+		makeGroup(g, jobs)
+		more := rapid.SampledFrom([]string{"", " on n1 gpu 0 together: 1, 2", " ignored [mps:1 on n9, was mps:100 on n8]"}).Draw(t, "more")
+		for i := range g.Members {
+			m := &g.Members[i]
+			was, is := before[m.Ref], jobs[m.Ref]
+			said := release.CommentPrefix + release.Stamp(g, m) + more
+			c, ok := release.Recover(is, said, gate)
+			if changed := is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes; ok != changed {
+				t.Fatalf("%+v, %q: recovered %v", is, said, ok)
+			}
+			if !ok {
+				continue
+			}
+			apply(jobs, c)
+			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw {
+				t.Fatalf("it was %+v and is %+v", was, is)
+			}
+			if _, again := release.Recover(is, said, gate); again || !release.LeftStamp(is, said) {
+				t.Fatalf("recovered twice: %+v", is)
 			}
 		}
 	})

@@ -41,9 +41,6 @@ type Client struct {
 	// ConfigEvery is how long release and configuration may be used again.
 	// Default 5 minutes.
 	ConfigEvery time.Duration
-	// GateOptions are further options of sbatch for the gate job: a partition or
-	// an account, where the defaults won't do.
-	GateOptions []string
 	// Observe is called after every command; nil = no call.
 	Observe func(command string, took time.Duration, err error)
 	// Now is the clock. Default time.Now.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -21,12 +22,21 @@ import (
 // anything changed since the last) and the periodic full one (sched_interval, 60 s
 // by default); the quick look after each submission is not. So jobs are free
 // between 0 and 60 s after the lease's end, less where the site sets less.
+//
+// A cycle comes to a job's deadline after these (job_scheduler.c, backfill.c of
+// 22.05): it isn't held, its begin time has come, its partition is up or draining
+// and lets it in, no job before it in its partition could not start, and the
+// cycle hasn't reached a bound of its own (bf_max_job_test, partition_job_depth,
+// …). Hence the gate is in every partition where a job that it holds could start,
+// and first in each. From 24.05 on slurmctld also ends any pending job that can't
+// meet its deadline once a minute, whatever else there is (purge_old_job).
 const (
 	// gateLimit is the gate's time limit, Slurm's smallest.
 	gateLimit = time.Minute
-	// gateSlack is how long after the lease the deadline is; it must be less
-	// than the limit.
-	gateSlack = 30 * time.Second
+	// gateSlack is how long after the lease the deadline is: less than the limit, or the
+	// gate could run, and hardly less, or purge_old_job would open it before the lease's
+	// end. scontrol may read the clock in another second for each of the two times.
+	gateSlack = gateLimit - 2*time.Second
 	// gateTries is how often a gate is tightened before it is given up.
 	gateTries = 3
 )
@@ -34,15 +44,20 @@ const (
 // CreateGate submits the gate job. From 23.11 or so sbatch refuses a deadline that
 // the job can't meet (scontrol doesn't), so it is submitted with one that it can,
 // and tightened. A gate that can't be tightened is cancelled: it would run.
-func (c *Client) CreateGate(ctx context.Context, lease time.Duration) (string, error) {
+func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (string, error) {
+	if err := checkPartitions(partitions); err != nil {
+		return "", err
+	}
 	s := seconds(lease)
 	args := []string{
 		"--parsable", "--job-name=" + job.GateName, "--comment=" + job.GateName,
 		"--begin=now+" + strconv.Itoa(s), "--deadline=now+" + strconv.Itoa(s+2*seconds(gateLimit)), "--time=1",
 		"--nodes=1", "--ntasks=1", "--mem=1", "--no-requeue", "--export=NONE", "--chdir=/",
-		"--input=/dev/null", "--output=/dev/null", "--error=/dev/null",
+		"--input=/dev/null", "--output=/dev/null", "--error=/dev/null", "--priority=" + strconv.Itoa(job.GatePriority),
 	}
-	args = append(args, c.GateOptions...)
+	if len(partitions) > 0 {
+		args = append(args, "--partition="+strings.Join(partitions, ","))
+	}
 	out, _, err := c.run(ctx, command{name: "sbatch", prog: "sbatch", args: args, stdin: "#!/bin/sh\nexit 0\n"})
 	if err != nil {
 		return "", err
@@ -73,6 +88,37 @@ func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) 
 	return c.update(ctx, []string{id}, []string{
 		"StartTime=now+" + strconv.Itoa(s), "Deadline=now+" + strconv.Itoa(s+seconds(gateSlack)),
 	})
+}
+
+// MendGate releases the gate if it is held, puts it into the given partitions and gives
+// it the highest priority. Slurm drops partitions that are draining or inactive from the
+// list without a word, so the gate may be in fewer.
+func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []string) error {
+	if err := errors.Join(checkRefs("gate", g.ID), checkPartitions(partitions)); err != nil {
+		return err
+	}
+	if g.Priority == 0 { // a priority doesn't release a job that an administrator holds
+		if _, _, err := c.run(ctx, command{name: "scontrol release", prog: "scontrol", args: []string{"release", g.ID}}); err != nil {
+			return err
+		}
+	}
+	err := c.update(ctx, []string{g.ID}, []string{"Priority=" + strconv.Itoa(job.GatePriority)})
+	if len(partitions) > 0 && err == nil {
+		err = c.update(ctx, []string{g.ID}, []string{"Partition=" + strings.Join(partitions, ",")})
+	}
+	return err
+}
+
+// partitionShape is a partition's name: none could be taken for a second setting.
+var partitionShape = regexp.MustCompile(`^[A-Za-z0-9_.+-]+$`)
+
+func checkPartitions(names []string) error {
+	for _, name := range names {
+		if !partitionShape.MatchString(name) {
+			return fmt.Errorf("gate: partition %q: %w", name, job.ErrRefused)
+		}
+	}
+	return nil
 }
 
 // OpenGate cancels the gate, if it is still there.

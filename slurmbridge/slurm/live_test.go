@@ -99,7 +99,7 @@ func TestGate(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
 	ctx := context.Background()
 
-	gate, err := c.CreateGate(ctx, 3*time.Second)
+	gate, err := c.CreateGate(ctx, 3*time.Second, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestGate(t *testing.T) {
 		t.Errorf("renewing a gate that is over: %v", err)
 	}
 
-	gate, err = c.CreateGate(ctx, time.Hour)
+	gate, err = c.CreateGate(ctx, time.Hour, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestRelease(t *testing.T) {
 	t.Parallel()
 	cluster, c := live(t, slurmtest.Options{Nodes: 2, GPUs: 2, AllSharing: true}) // default scheduler
 	ctx := context.Background()
-	gate, err := c.CreateGate(ctx, time.Hour)
+	gate, err := c.CreateGate(ctx, time.Hour, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func TestLook(t *testing.T) {
 	if err := brief.Update(ctx, job.Update{Jobs: []string{begin}, Gres: ptr("shard:50")}); !errors.Is(err, job.ErrDown) {
 		t.Errorf("update without slurmctld: %v", err)
 	}
-	if _, err := brief.CreateGate(ctx, time.Minute); !errors.Is(err, job.ErrDown) {
+	if _, err := brief.CreateGate(ctx, time.Minute, nil); !errors.Is(err, job.ErrDown) {
 		t.Errorf("gate without slurmctld: %v", err)
 	}
 	if err := cluster.StartController(ctx); err != nil {
@@ -322,7 +322,7 @@ func TestSharedAsAsked(t *testing.T) {
 	t.Parallel()
 	cluster, c := live(t, slurmtest.Options{GPUType: "shared"})
 	ctx := context.Background()
-	gate, err := c.CreateGate(ctx, time.Hour)
+	gate, err := c.CreateGate(ctx, time.Hour, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestSharedAsAsked(t *testing.T) {
 func BenchmarkLook(b *testing.B) {
 	cluster, c := live(b, slurmtest.Options{Extra: []string{"MaxJobCount=20000", "MaxArraySize=10001"}})
 	ctx := context.Background()
-	gate, err := c.CreateGate(ctx, time.Hour)
+	gate, err := c.CreateGate(ctx, time.Hour, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -288,16 +288,16 @@ func TestUpdateErrors(t *testing.T) {
 // A gate that can't be tightened is no gate, and is not left behind: it would run.
 func TestCreateGateCleansUp(t *testing.T) {
 	c, calls := recordingFake(t, `case "$0" in *sbatch) echo "77;cluster";; *scontrol) echo "Requested operation is presently disabled for job 77" >&2; exit 1;; esac`)
-	id, err := c.CreateGate(context.Background(), time.Minute)
+	id, err := c.CreateGate(context.Background(), time.Minute, nil)
 	if id != "" || !errors.Is(err, job.ErrRefused) {
 		t.Errorf("%q %v", id, err)
 	}
 	got := calls()
-	if !slices.Contains(got, "scancel|77") || !slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+90") {
+	if !slices.Contains(got, "scancel|77") || !slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+118") {
 		t.Errorf("%q", got)
 	}
 	c = fake(t, `echo "Submitted"`)
-	if id, err := c.CreateGate(context.Background(), time.Minute); id != "" || err == nil {
+	if id, err := c.CreateGate(context.Background(), time.Minute, nil); id != "" || err == nil {
 		t.Errorf("%q %v", id, err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 const (
 	// startGrace is how long a released group may take to start before it is taken back.
 	startGrace = 45 * time.Second
-	// mostTries is how often the bridge tries to restore a job.
-	mostTries = 20
+	// MostTries is how often the bridge tries to restore a job.
+	MostTries = 20
 	// mostStrikes is how often a job may be released without starting.
 	mostStrikes = 2
 )
@@ -191,7 +191,7 @@ func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate 
 }
 
 func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
-	if m.Tries >= mostTries {
+	if m.Tries >= MostTries {
 		release.Move(g, m, job.MemberRestored)
 		o.t.Unmanaged[m.Ref] = "Slurm does not let it be restored: " + m.Cause.String()
 		return
@@ -212,7 +212,7 @@ func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 		o.event(EventEdited, g, m)
 	}
 	c, left := release.HandBack(g, m, j)
-	if !left || m.Tries >= mostTries {
+	if !left || m.Tries >= MostTries {
 		release.Move(g, m, job.MemberEdited)
 		return
 	}

@@ -55,6 +55,9 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	default:
 		fmt.Fprintf(s.Out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting, max(0, r.LeaseLeft))
 	}
+	if r.GateError != "" {
+		fmt.Fprintf(s.Out, "trouble with the gate: %s\n", r.GateError)
+	}
 	if r.Error != "" {
 		fmt.Fprintf(s.Out, "the last look failed: %s\n", r.Error)
 	}

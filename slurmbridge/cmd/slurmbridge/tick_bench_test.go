@@ -67,11 +67,12 @@ func (s *still) Update(_ context.Context, u job.Update) error {
 	return nil
 }
 
-func (s *still) CreateGate(context.Context, time.Duration) (string, error) {
+func (s *still) CreateGate(context.Context, time.Duration, []string) (string, error) {
 	return "1", nil
 }
-func (s *still) RenewGate(context.Context, string, time.Duration) error { return nil }
-func (s *still) Script(context.Context, string) ([]byte, error)         { return nil, nil }
+func (s *still) MendGate(context.Context, job.GateState, []string) error { return nil }
+func (s *still) RenewGate(context.Context, string, time.Duration) error  { return nil }
+func (s *still) Script(context.Context, string) ([]byte, error)          { return nil, nil }
 func (s *still) Describe(context.Context, []string) (map[string]job.Description, error) {
 	return nil, nil
 }
@@ -96,7 +97,7 @@ func BenchmarkTick(b *testing.B) {
 func benchmarkTick(b *testing.B, most int) {
 	const gpus, jobs = 500, 10000
 	ctx := b.Context()
-	snap := job.Snapshot{Release: "22.05.8", Gates: []job.GateState{{ID: "1", Begin: time.Now().Add(time.Hour)}}}
+	snap := job.Snapshot{Release: "22.05.8", Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: time.Now().Add(time.Hour)}}}
 	for i := range gpus {
 		snap.Nodes = append(snap.Nodes, job.Node{
 			Name: fmt.Sprintf("n%d", i), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},

@@ -120,7 +120,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			}
 		}
 	}
-	gate := &loop.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Now: time.Now}
+	gate := &loop.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Partition: cfg.GatePartition, Now: time.Now}
 	if cfg.Lua != "no" {
 		gate.File = cfg.GateFile
 	}

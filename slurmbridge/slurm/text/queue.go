@@ -166,7 +166,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		state, active := baseState(r.plain[pState])
 		if mayBeGate {
 			if p.Ours != nil && p.Ours(uid) {
-				gates = append(gates, job.GateState{ID: string(r.id), Open: state != job.Pending, Begin: parseTime(r.plain[pEligible])})
+				gates = append(gates, r.gate(state))
 			}
 			continue
 		}
@@ -220,6 +220,13 @@ func (r *queueRow) cutPlain() (uid uint32, err error) {
 		return 0, fmt.Errorf("%w: job %d has the user number %.20q", ErrRow, r.number, r.plain[pUID])
 	}
 	return uint32(n), nil
+}
+
+// gate is a gate's row.
+func (r *queueRow) gate(state job.JobState) job.GateState {
+	g := job.GateState{ID: string(r.id), Open: state != job.Pending, Begin: parseTime(r.plain[pEligible]), Partitions: strings.Split(string(r.plain[pPartition]), ",")}
+	g.Priority, _ = digits(r.plain[pPriority])
+	return g
 }
 
 // fill sets the rest of a job. false: it is a row for several array tasks at once,

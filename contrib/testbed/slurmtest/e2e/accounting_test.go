@@ -271,7 +271,7 @@ func TestLimits(t *testing.T) {
 		t.Fatalf("sacct: %v\n%s", err, out)
 	}
 	t.Logf("%.700s", out)
-	if rows("gres/mps=33") < 4 || rows("gres/mps=50") < 4 || rows("slurmbridge: on n1 gpu 0 together: ") < 4 {
+	if rows("gres/mps=33") < 4 || rows("gres/mps=50") < 4 || rows("] on n1 gpu 0 together: ") < 4 {
 		t.Errorf("sacct:\n%s", out)
 	}
 	for line := range strings.Lines(out) {

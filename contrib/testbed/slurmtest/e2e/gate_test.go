@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// second is a partition that is not the default, with the cluster's nodes.
+const second = "second"
+
+// free is how long after the bridge's death jobs may stay held: the rig's lease of 20 s,
+// and Slurm's next full look at its queue (sched_interval, 60 s by default), or the next
+// time it clears old jobs away (each minute, from 24.05 on).
+const free = 20*time.Second + 65*time.Second
+
+// orphans submits two jobs behind the gate of a bridge that has just died.
+func (r *rig) orphans(args ...string) []string {
+	r.t.Helper()
+	r.kill()
+	ids := []string{r.submit(ann, small, 0.2, args...), r.submit(bob, small, 0.2, args...)}
+	for _, id := range ids {
+		if dep := r.job(id)["Dependency"]; !strings.Contains(dep, "after:") {
+			r.t.Fatalf("job %s doesn't wait for the gate: %q", id, dep)
+		}
+	}
+	return ids
+}
+
+// freed fails the test unless the jobs wait for no gate any more in time. When Slurm starts
+// them is then its own affair.
+func (r *rig) freed(ids ...string) {
+	r.t.Helper()
+	since := time.Now()
+	for _, id := range ids {
+		if !slurmtest.Wait(r.t.Context(), max(time.Second, free-time.Since(since)), func() bool {
+			return !strings.Contains(r.job(id)["Dependency"], "after:")
+		}) {
+			r.t.Fatalf("job %s still waits: %v", id, r.job(id))
+		}
+	}
+	r.t.Logf("free %v after the bridge's death; the lease is 20 s", time.Since(since).Round(time.Second))
+}
+
+// A partition that closes while the bridge is dead doesn't keep jobs of another one.
+func TestGateWhosePartitionCloses(t *testing.T) {
+	for _, state := range []string{"DOWN", "INACTIVE", "DRAIN"} {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{Options: slurmtest.Options{Extra: []string{"PartitionName=" + second + " Nodes=ALL"}}})
+			ids := r.orphans("-p", second)
+			r.scontrol("update", "PartitionName="+slurmtest.Partition, "State="+state)
+			r.freed(ids...)
+		})
+	}
+}
+
+// A bridge that starts, or renews its gate, while partitions are closed puts the gate
+// where it can end, and brings it back when they open.
+func TestGateFollowsPartitions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{quiet: true, Options: slurmtest.Options{Extra: []string{"PartitionName=" + second + " Nodes=ALL"}}})
+	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=INACTIVE")
+	r.start()
+	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=UP")
+	if !slurmtest.Wait(t.Context(), 40*time.Second, func() bool {
+		p := r.job(r.gate())["Partition"]
+		return strings.Contains(p, second) && strings.Contains(p, slurmtest.Partition)
+	}) {
+		t.Errorf("the gate is in %q", r.job(r.gate())["Partition"])
+	}
+}
+
+// Jobs of higher priority in the gate's partition, more than Slurm looks at, don't keep
+// the gate from ending.
+func TestGateInABusyQueue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{quiet: true, Options: slurmtest.Options{
+		Nodes: 2, Scheduler: "bf_max_job_test=100,default_queue_depth=50,partition_job_depth=50",
+		Extra: []string{"PartitionName=" + second + " Nodes=n1 PriorityTier=10"},
+	}})
+	r.any(ann, 600, "-w", "n2", "--exclusive")
+	// They want both nodes, and come before whatever is submitted later.
+	script := "cd /; for i in $(seq 600); do sbatch -p " + slurmtest.Partition + " -N 2 --exclusive -o /dev/null --wrap true >/dev/null || exit 1; done"
+	if out, err := r.Run(context.Background(), "bash", "-c", script); err != nil {
+		t.Fatal(err, out)
+	}
+	r.start()
+	r.freed(r.orphans("-p", second)...)
+}
+
+// An operator holds everything, the gate too, and releases the users' jobs alone.
+func TestGateHeldByHand(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{})
+	gate := r.gate()
+	r.scontrol("hold", gate)
+	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return r.job(gate)["Priority"] != "0" }) {
+		t.Fatalf("the gate is still held: %v", r.job(gate))
+	}
+	if log, err := os.ReadFile(r.Path("log", "bridge.log")); err != nil || !strings.Contains(string(log), "held") {
+		t.Errorf("the log says nothing of a hold; %v", err)
+	}
+	if n, err := strconv.ParseInt(r.job(gate)["Priority"], 10, 64); err != nil || n < 1<<32-10 {
+		t.Errorf("the gate's priority is %d, %v", n, err)
+	}
+	r.freed(r.orphans()...)
+}
+
+// A gate that Slurm doesn't take is said in words, and no job waits for it.
+func TestGateRefused(t *testing.T) {
+	slurmtest.RequireAccounting(t)
+	for _, why := range []string{"association", "MaxSubmitJobs"} {
+		t.Run(why, func(t *testing.T) {
+			t.Parallel()
+			r := limited(t, options{})
+			if why == "MaxSubmitJobs" {
+				r.account("add", "user", "slurm", "account=lab", "MaxSubmitJobs=0")
+			}
+			r.start("E2E_NO_GATE=1") // start waits for the gate where there is no variable
+			said := func() bool {
+				log, err := os.ReadFile(r.Path("log", "bridge.log"))
+				return err == nil && strings.Contains(string(log), "create gate")
+			}
+			if !slurmtest.Wait(t.Context(), 20*time.Second, said) {
+				t.Error("the log says nothing of a gate that isn't there")
+			}
+			if g := r.gate(); g != "" {
+				t.Errorf("the gate file names %s", g)
+			}
+			id := r.submit(ann, small, 0.2)
+			if dep := r.job(id)["Dependency"]; strings.Contains(dep, "after:") {
+				t.Errorf("the job waits for %q", dep)
+			}
+			r.state(70*time.Second, id, "COMPLETED")
+		})
+	}
+}
+
+// On releases that end any job past its deadline once a minute, a gate that is renewed in
+// time stays.
+func TestGateStays(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes 75 s")
+	}
+	r := newRig(t, options{})
+	gate := r.gate()
+	for end := time.Now().Add(75 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
+		if g := r.gate(); g != gate {
+			t.Fatalf("gate %s was replaced by %s: %v", gate, g, fmt.Sprint(r.job(gate)))
+		}
+	}
+}

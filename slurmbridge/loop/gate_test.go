@@ -1,0 +1,264 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+)
+
+// hanging is a Slurm that doesn't answer a change for as long as it is told.
+type hanging struct {
+	*model
+	hangs time.Duration
+}
+
+func (h *hanging) Update(ctx context.Context, u job.Update) error {
+	select {
+	case <-time.After(h.hangs):
+		return h.model.Update(ctx, u)
+	case <-ctx.Done():
+		return job.ErrDown
+	}
+}
+
+// gate makes a gate on the bubble's clock.
+func besideGate(m *model, lease time.Duration) *loop.Gate {
+	return &loop.Gate{Slurm: m, Lease: lease, Sharing: job.MPS, Now: time.Now}
+}
+
+// keep is a round that has come on.
+func keep(t *testing.T, g *loop.Gate, m *model) {
+	t.Helper()
+	s, err := m.Poll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.At = time.Now()
+	if err := g.Keep(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// While a round takes long and comes on, the lease stays fresh. Once it hangs, the lease
+// runs out after two minutes and a lease at the most, whatever the lease is.
+func TestLeaseBesideTheRound(t *testing.T) {
+	for _, lease := range []time.Duration{20 * time.Second, time.Minute, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newModel(node("n1", 1, 8))
+			g := besideGate(m, lease)
+			keep(t, g, m)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			go func() { g.Run(ctx); close(ended) }()
+			for range 60 { // a long round
+				time.Sleep(10 * time.Second)
+				g.Progress()
+				if g.Left() < lease/2 {
+					t.Fatalf("lease %v: %v is left in a round that comes on", lease, g.Left())
+				}
+			}
+			since := time.Now()
+			for g.Left() > 0 {
+				time.Sleep(time.Second)
+			}
+			hung, bound := time.Since(since), max(2*time.Minute, lease)+lease+time.Second
+			if hung < 2*time.Minute || hung > bound {
+				t.Errorf("lease %v: it ran out %v after the round hung, not within %v", lease, hung, bound)
+			}
+			keep(t, g, m)
+			if g.Left() < lease*2/3 {
+				t.Errorf("lease %v: %v is left when the rounds go on", lease, g.Left())
+			}
+			cancel()
+			<-ended
+		})
+	}
+}
+
+// A bridge that ends takes everything beside its rounds with it, whatever it was at.
+func TestRunEndsWhatItStarted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails where a goroutine is left
+		m := newModel(node("n1", 1, 8))
+		b := bridge(m, newMemory())
+		b.Slurm, b.Now = &hanging{m, time.Hour}, time.Now
+		b.Gate = besideGate(m, time.Minute)
+		m.submit("ann", time.Minute, nil, false).Request = job.GPURequest{Kind: job.SharedGPU}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		if err := b.Run(ctx, nil); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+	})
+}
+
+// The gate is in every partition where GPUs are shared, or in the one of its own.
+func TestPartitionsOfTheGate(t *testing.T) {
+	n2, cpu := node("n2", 1, 8), node("n3", 0, 8)
+	n2.Partitions, cpu.Partitions = []string{"night", "gpu"}, []string{"cpu"}
+	m := newModel(node("n1", 1, 8), n2, cpu)
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	if got := strings.Join(m.gates[0].partitions, ","); got != "gpu,night" {
+		t.Errorf("the gate is in %s", got)
+	}
+	m.nodes[1].Partitions = []string{"night", "gpu", "new"}
+	tick(t, b, m, time.Minute)
+	if got := strings.Join(m.gates[0].partitions, ","); got != "gpu,new,night" || len(m.gates) != 1 {
+		t.Errorf("the gate is in %s, one of %d", got, len(m.gates))
+	}
+	own := bridge(m, newMemory())
+	own.Gate.Partition = "gates"
+	m.gates = nil
+	tick(t, own, m, time.Second)
+	if got := strings.Join(m.gates[0].partitions, ","); got != "gates" {
+		t.Errorf("the gate is in %s", got)
+	}
+}
+
+// Without a gate no file names one, and the status says why.
+func TestRefusedGate(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	b.Gate.File = filepath.Join(t.TempDir(), "gate")
+	tick(t, b, m, time.Second)
+	if _, err := os.Stat(b.Gate.File); err != nil {
+		t.Fatal(err)
+	}
+	m.refuseGates, m.gates[0].open = true, true
+	ungated := m.submit("ann", time.Minute, nil, false) // no script turned its request into shares
+	ungated.Request = job.GPURequest{Kind: job.SharedGPU}
+	tick(t, b, m, 3*time.Second)
+	if ungated.State != job.Running || ungated.Request.Count != job.Units {
+		t.Errorf("without a gate a job that asks for gpu:shared is %s with %d shares", ungated.State, ungated.Request.Count)
+	}
+	if _, err := os.Stat(b.Gate.File); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the gate file is still there: %v", err)
+	}
+	if st := b.Status(); st.Gate != "" || !strings.Contains(st.GateErr, "create gate") {
+		t.Errorf("gate %q, %q", st.Gate, st.GateErr)
+	}
+	m.refuseGates = false
+	tick(t, b, m, 2*time.Second)
+	if st := b.Status(); st.Gate == "" || st.GateErr != "" {
+		t.Errorf("gate %q, %q", st.Gate, st.GateErr)
+	}
+}
+
+// The members of a group that follows get shares, node and dependency at once: whenever the
+// bridge dies and the gate opens, no user's job starts next to another user's.
+func TestFollowersAreMadeAtOnce(t *testing.T) {
+	for kills := range 4 {
+		m := newModel(node("n1", 1, 8))
+		b := bridge(m, newMemory())
+		b.Planner.Room = true
+		tick(t, b, m, time.Second)
+		p := app("alexnet", 60, 0.3, 2000)
+		first := m.submit("ann", 5*time.Minute, p, true)
+		tick(t, b, m, 3*time.Second)
+		if first.State != job.Running || first.Request.Count == job.Units {
+			t.Fatalf("the first is %s with %d shares: it leaves no room", first.State, first.Request.Count)
+		}
+		m.started = func(j *mjob) {
+			for _, o := range m.on(j.Nodes, j.gpu) {
+				if o.User != j.User {
+					t.Errorf("killed at update %d: job %s of %s starts beside %s of %s", kills, j.Ref, j.User, o.Ref, o.User)
+				}
+			}
+		}
+		for range 2 {
+			m.submit("bob", time.Minute, p, true)
+		}
+		left := kills
+		m.slip = func() time.Duration {
+			if left--; left < 0 {
+				panic(death{})
+			}
+			return 0
+		}
+		func() {
+			defer func() { _ = recover() }()
+			tick(t, b, m, 5*time.Second)
+		}()
+		m.slip = nil
+		m.advance(20 * time.Minute)
+		for _, j := range m.jobs {
+			if !j.ended {
+				t.Errorf("killed at update %d: job %s is %s, depends on %q", kills, j.Ref, j.State, j.Dependency.Raw)
+			}
+		}
+	}
+}
+
+// A change that could arrive after the gate has opened isn't sent, and its group not made.
+func TestNothingIsMadeWhileTheGateMayOpen(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	p := app("alexnet", 60, 0.3, 2000)
+	one, two := m.submit("ann", time.Minute, p, true), m.submit("ann", time.Minute, p, true)
+	b.Fault = func(step string) {
+		if step == "plan" { // it took long, and nothing renewed the lease beside it
+			m.advance(55 * time.Second)
+		}
+	}
+	before := m.updates
+	if _, err := b.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if m.updates != before || one.Request.Count != job.Units || two.Request.Count != job.Units {
+		t.Errorf("%d updates, %d and %d shares", m.updates-before, one.Request.Count, two.Request.Count)
+	}
+	b.Fault = nil
+	tick(t, b, m, 5*time.Second)
+	if one.Request.Count == job.Units && two.Request.Count == job.Units {
+		t.Errorf("they don't share afterwards either: %s, %s", one.State, two.State)
+	}
+}
+
+// A bridge that has lost its journal restores the jobs that an earlier one gave shares, a
+// node and a dependency, wherever it was in that.
+func TestMembersOfALostGroup(t *testing.T) {
+	for _, at := range []string{"prepare", "release"} {
+		m := newModel(node("n1", 1, 8))
+		b := bridge(m, newMemory())
+		tick(t, b, m, time.Second)
+		p := app("alexnet", 60, 0.3, 2000)
+		if at == "release" { // the two are to follow on a busy GPU
+			m.submit("ann", 10*time.Minute, nil, true)
+			tick(t, b, m, 3*time.Second)
+		}
+		two := []*mjob{m.submit("bob", time.Minute, p, true), m.submit("bob", time.Minute, p, true)}
+		b.Fault = func(step string) {
+			if step == at {
+				panic(death{})
+			}
+		}
+		func() {
+			defer func() { _ = recover() }()
+			tick(t, b, m, 5*time.Second)
+			t.Errorf("it didn't die at %s", at)
+		}()
+		if two[0].Request.Count == job.Units {
+			t.Fatalf("%s: nothing was given", at)
+		}
+		b = bridge(m, newMemory())
+		b.Planner.Join, b.Planner.Ahead = false, false
+		m.nodes[0].Up = false // nothing can be planned
+		if _, err := b.Tick(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range two {
+			if j.Request.Count != job.Units || j.ReqNodes != "" || len(j.Dependency.List) != 1 || j.Dependency.List[0].Type != "after" {
+				t.Errorf("%s: job %s has %d shares on %q, waits for %q", at, j.Ref, j.Request.Count, j.ReqNodes, j.Dependency.Raw)
+			}
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package release
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// CommentPrefix begins what the bridge writes into a job's AdminComment.
+const CommentPrefix = "slurmbridge: "
+
+// Stamp begins the AdminComment of a pending member that was given shares or a node: it
+// says what was set and what that replaced. It comes with them, in one update, so that a
+// bridge whose journal is lost can restore the member. "" = nothing is set.
+//
+//	slurmbridge: [mps:50 on n1, was mps:100] …
+func Stamp(g *job.Group, m *job.Member) string {
+	if m.Shares >= job.Units && nodesOf(g, m) == m.WasNodes {
+		return ""
+	}
+	sharing, _, _ := strings.Cut(m.WasGres, ":")
+	return "[" + gresOf(job.Sharing(sharing), m.Shares) + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + "]"
+}
+
+func onNode(node string) string {
+	if node == "" {
+		return ""
+	}
+	return " on " + node
+}
+
+// stampShape is a stamp at the beginning of an AdminComment, where no user's text can be.
+// What it replaced can only be a whole GPU's shares.
+var stampShape = regexp.MustCompile(`^` + CommentPrefix + `\[((?:mps|shard):[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):100)(?: on ([A-Za-z0-9_.-]+))?\]`)
+
+// LeftStamp reports whether a job's AdminComment has a stamp that isn't true any more.
+func LeftStamp(j *job.Job, adminComment string) bool {
+	s := stampShape.FindStringSubmatch(adminComment)
+	return s != nil && !isStamped(j, s)
+}
+
+// isStamped reports whether a job looks as its stamp says.
+func isStamped(j *job.Job, stamp []string) bool {
+	return sameGres(stamp[1], j.Request) && stamp[2] == j.ReqNodes
+}
+
+// Recover restores a job of no known group that looks as its stamp says. false: it has no
+// stamp, or was changed since.
+func Recover(j *job.Job, adminComment, gate string) (job.Change, bool) {
+	s := stampShape.FindStringSubmatch(adminComment)
+	if s == nil || !isStamped(j, s) {
+		return job.Change{}, false
+	}
+	u := job.Update{Gres: &s[3]}
+	if s[4] != s[2] {
+		u.ReqNodes = &s[4]
+	}
+	owners := func(d job.Dependency) bool { return d.Type != afterAny && (d.Type != after || d.Job != gate) }
+	if !slices.ContainsFunc(j.Dependency.List, owners) {
+		dep := ""
+		if gate != "" {
+			dep = after + ":" + gate
+		}
+		u.Dependency, u.StartNow = &dep, gate == "" && Startable(j)
+	}
+	return change(job.StepRestore, job.Cause{Kind: job.CauseUnreleased}.String(), u, j), true
+}
