@@ -30,22 +30,23 @@ func (s *Sim) promise() {
 	s.state.PlainFreeS = s.plain.FreeS(s.state.PlainFreeS, s.now)
 }
 
-// Late returns by how many of its own solo times the job ended after its plain end; 0
-// where it ended before.
-func (o *Outcome) Late() float64 { return max(0, (o.EndS-o.PlainEndS)/o.SoloS) }
+// Late returns by how many of its own solo times the job ended after its plain end, and
+// whether that is more than a tenth. A job that was ended early isn't late.
+func (o *Outcome) Late() (by float64, late bool) {
+	if o.Ended != Completed || o.EndS <= o.PlainEndS+rounding {
+		return 0, false
+	}
+	by = (o.EndS - o.PlainEndS) / o.SoloS
+	return by, by > lateBy+rounding
+}
 
-// Late returns which part of the jobs ended after their plain end by more than a tenth of
-// their solo time, 0..1, and the most that one did, in its own solo times. Jobs that were
-// ended early aren't late.
+// Late returns which part of the jobs is late, 0..1, and by how many of its own solo times
+// the worst one is.
 func (r *Result) Late() (part, worst float64) {
 	for i := range r.Jobs {
-		o := &r.Jobs[i]
-		if o.Ended != Completed {
-			continue
-		}
-		late := o.Late()
-		worst = max(worst, late)
-		if late > lateBy+rounding {
+		by, late := r.Jobs[i].Late()
+		worst = max(worst, by)
+		if late {
 			part += 1 / float64(len(r.Jobs))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -187,6 +188,13 @@ func Names() []string {
 		out = append(out, keys[i].name)
 	}
 	return append(out, gpuTypesKey)
+}
+
+// Check returns what is wrong with a value of a setting, nil = nothing. The error continues
+// a line that begins with the setting's name, which must be one of Names.
+func Check(name string, value any) error {
+	i := slices.IndexFunc(keys, func(k key) bool { return k.name == name })
+	return keys[i].set(&Config{}, value)
 }
 
 // set puts a value that came from YAML, a variable or a flag into c. The error

@@ -214,9 +214,14 @@ func inOrderOf(jobs []sim.Arrival, res *sim.Result) error {
 }
 
 // shortestFirst orders jobs that arrive together by their length, as far as it is
-// known.
+// known. Their plain ends stay those of the order that they had, which their priorities
+// keep.
 func shortestFirst(jobs []sim.Arrival) []sim.Arrival {
 	out := slices.Clone(jobs)
+	slices.SortStableFunc(out, func(a, b sim.Arrival) int { return cmp.Compare(a.SubmitS, b.SubmitS) })
+	for i := range out {
+		out[i].Priority = -float64(i)
+	}
 	length := func(j *sim.Arrival) float64 {
 		if j.Profile == nil {
 			return math.Inf(1)

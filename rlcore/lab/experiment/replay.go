@@ -152,6 +152,19 @@ func (t *Trace) readyJobs(r *Replayable, profiles map[string]*rlcore.Profile) er
 	return nil
 }
 
+// knowing returns r with decisions that see each job's own duration, times a factor that
+// the seed draws from 1 ± wrong.
+func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
+	rnd := rand.New(rand.NewPCG(seed, 0xd0e)) //nolint:gosec // a replay is repeatable, not secret
+	out := *r
+	out.Config.Jobs = slices.Clone(r.Config.Jobs)
+	for i := range out.Config.Jobs {
+		j := &out.Config.Jobs[i]
+		j.Profile = j.Truth.Stretched(j.Truth.DurationS * (1 + wrong*(2*rnd.Float64()-1)))
+	}
+	return &out
+}
+
 // believedLaw is the scenario learners train on: job sets like the trace's in a
 // world that follows the site's own belief, since the truth isn't theirs to know.
 // The jobs are drawn from the trace; where they come over time, at random times
@@ -194,6 +207,10 @@ type ReplayOptions struct {
 	Objective string
 	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
 	MaxSlowdown, Grace float64
+	// DurationError, if set, is how well the site knows how long each job will take:
+	// decisions see the job's own duration times a factor drawn from 1 ± this, 0..1. nil:
+	// they see its application's profile, whatever the job's own duration is.
+	DurationError *float64
 	// Trained, if set, is dqn's network; elsewhere it is trained on the trace.
 	Trained  dqn.Network
 	Progress func(step, steps int, what string)
@@ -218,6 +235,7 @@ type Outcome struct {
 	MakespanSD   float64 `json:"makespan_sd_s"`                // over the seeds
 	TurnaroundSD float64 `json:"mean_turnaround_sd_s"`         // over the seeds
 	Ends
+	Lateness
 	Note string `json:"note,omitempty"`
 }
 
@@ -241,17 +259,38 @@ func (e *Ends) add(o *sim.Outcome, part float64) {
 	}
 }
 
+// Lateness is how many jobs ended after plain Slurm would have ended them, with whole GPUs
+// in order of priority, and by how much; see sim.Outcome.
+type Lateness struct {
+	Late      float64 `json:"late"`       // part of the jobs that were late by more than a tenth of their own solo time, 0..1; mean over the seeds
+	WorstLate float64 `json:"worst_late"` // the most that a job of any seed was late, in its own solo times
+}
+
+// add counts a job that stands for part of the jobs and seeds.
+func (l *Lateness) add(o *sim.Outcome, part float64) {
+	by, late := o.Late()
+	l.WorstLate = max(l.WorstLate, by)
+	if late {
+		l.Late += part
+	}
+}
+
 // ReplayReport is what a replay found.
 type ReplayReport struct {
-	Jobs      int                 `json:"jobs"`
-	Limits    int                 `json:"jobs_with_limit"`
-	Deadlines int                 `json:"jobs_with_deadline"`
-	Skipped   map[string]int      `json:"skipped,omitempty"`
-	GPUs      int                 `json:"gpus"`
-	Seeds     int                 `json:"seeds"`
-	Seed      uint64              `json:"seed"`
-	Objective string              `json:"objective"`
-	Policies  map[string]*Outcome `json:"policies"`
+	Jobs      int            `json:"jobs"`
+	Limits    int            `json:"jobs_with_limit"`
+	Deadlines int            `json:"jobs_with_deadline"`
+	Skipped   map[string]int `json:"skipped,omitempty"`
+	GPUs      int            `json:"gpus"`
+	Seeds     int            `json:"seeds"`
+	Seed      uint64         `json:"seed"`
+	Objective string         `json:"objective"`
+	// MaxSlowdown and Grace are the jobs' contract, 0 = none and the default;
+	// DurationError is how well durations were known, absent = by the applications' profiles.
+	MaxSlowdown   float64             `json:"max_slowdown"`
+	Grace         float64             `json:"grace"`
+	DurationError *float64            `json:"duration_error,omitempty"`
+	Policies      map[string]*Outcome `json:"policies"`
 	// Users is how each user fared, by policy; "" owns the jobs of which the trace
 	// doesn't say whose they are.
 	Users map[string]map[string]*UserOutcome `json:"users"`
@@ -273,6 +312,9 @@ func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
 	if gpus == 0 || o.M < 1 || o.M > rlcore.MaxWindow || o.Seeds < 1 {
 		return o, fmt.Errorf("%w: %d GPUs, a window of %d (1 to %d), %d seeds", ErrTrace, gpus, o.M, rlcore.MaxWindow, o.Seeds)
 	}
+	if e := o.DurationError; e != nil && !(*e >= 0 && *e < 1) {
+		return o, fmt.Errorf("%w: durations are wrong by a factor of 1 ± %v, which isn't from 0 to below 1", ErrTrace, *e)
+	}
 	if o.Objective != "" && objectives[o.Objective] == nil {
 		return o, fmt.Errorf("%w: there is no objective %q; there are makespan and turnaround", ErrTrace, o.Objective)
 	}
@@ -283,8 +325,8 @@ func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
 type competition struct {
 	*Replayable
 	o         ReplayOptions
+	law       *contention.Law
 	objective sim.Objective
-	train     Scenario
 	report    *ReplayReport
 	results   map[string][]seen
 	bound     *sim.Result // the best of all seeds: the trace is the same, only the search differs
@@ -310,10 +352,11 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 	o.Objective = cmp.Or(o.Objective, "turnaround")
 	o.Tries = cmp.Or(o.Tries, min(4000, max(100, 120_000/len(r.Config.Jobs))))
 	c := &competition{
-		Replayable: r, o: o, objective: objectives[o.Objective], train: r.believedLaw(t.law()), results: map[string][]seen{},
+		Replayable: r, o: o, law: t.law(), objective: objectives[o.Objective], results: map[string][]seen{},
 		report: &ReplayReport{
 			Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
-			Objective: o.Objective, Policies: map[string]*Outcome{Clairvoyant: {Note: fmt.Sprintf("%d schedules tried a seed", o.Tries)}},
+			Objective: o.Objective, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
+			Policies: map[string]*Outcome{Clairvoyant: {Note: fmt.Sprintf("%d schedules tried a seed", o.Tries)}},
 		},
 	}
 	c.report.Limits, c.report.Deadlines = r.limited()
@@ -353,18 +396,23 @@ func (c *competition) play(ctx context.Context, seed int) error {
 		}
 		step++
 	}
+	r := c.Replayable
+	if e := c.o.DurationError; e != nil {
+		r = r.knowing(*e, c.o.Seed+uint64(seed))
+	}
+	train := r.believedLaw(c.law)
 	var from []*sim.Result
 	for _, name := range c.o.Policies {
 		progress(name)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		contender, err := c.contender(ctx, name, c.train, c.o, c.o.Seed+uint64(seed))
+		contender, err := r.contender(ctx, name, train, c.o, c.o.Seed+uint64(seed))
 		if err != nil {
 			return err
 		}
 		watched, waits := contender.watched()
-		res, err := watched.Run(c.Config)
+		res, err := watched.Run(r.Config)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -420,6 +468,7 @@ func (x *Outcome) fill(rs, fifo []seen, bound *sim.Result, objective sim.Objecti
 		x.OOM += float64(r.OOM) / n
 		for k := range r.Jobs {
 			x.Ends.add(&r.Jobs[k], 1/n)
+			x.Lateness.add(&r.Jobs[k], 1/n/float64(len(r.Jobs)))
 		}
 		x.GPUUtil += r.GPUUtil / n
 		x.MemUtil += r.MemUtil / n

@@ -73,6 +73,69 @@ func TestReady(t *testing.T) {
 	}
 }
 
+// Job 2 takes half as long again as its application. That is told to the site, or not.
+func TestKnownDurations(t *testing.T) {
+	r, err := history().Ready(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, j := range r.knowing(0, 1).Config.Jobs {
+		if j.Profile.DurationS != j.Truth.DurationS || j.Profile.App != j.Truth.App {
+			t.Errorf("job %d takes %v s and is expected to take %v", i, j.Truth.DurationS, j.Profile.DurationS)
+		}
+	}
+	lo, hi := math.Inf(1), 0.0
+	for seed := range uint64(50) {
+		for _, j := range r.knowing(0.2, seed).Config.Jobs {
+			x := j.Profile.DurationS / j.Truth.DurationS
+			lo, hi = min(lo, x), max(hi, x)
+		}
+	}
+	if !(lo >= 0.8 && lo < 0.85 && hi <= 1.2 && hi > 1.15) {
+		t.Errorf("durations are wrong by factors from %v to %v", lo, hi)
+	}
+	if r.Config.Jobs[1].Profile.DurationS != 60 {
+		t.Error("the replay's own jobs have changed")
+	}
+	none := 0.0
+	knows, err := Replay(t.Context(), history(), ReplayOptions{Policies: []string{"sjf"}, Tries: 1, DurationError: &none})
+	if err != nil || *knows.DurationError != 0 {
+		t.Fatal(err)
+	}
+	not, err := Replay(t.Context(), history(), ReplayOptions{Policies: []string{"sjf"}, Tries: 1})
+	if err != nil || not.DurationError != nil {
+		t.Fatal(err)
+	}
+}
+
+// The long job comes first on plain Slurm: of two jobs that shortest first turns round one
+// is late, by a fifth of its own run time.
+func TestLateness(t *testing.T) {
+	tr := &Trace{
+		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{flat("long", 1000, 1, 7000), flat("short", 200, 1, 7000)},
+		Jobs:     []trace.Job{{ID: "1", App: "long", User: "ann"}, {ID: "2", App: "short", User: "bob"}},
+	}
+	r, err := Replay(t.Context(), tr, ReplayOptions{Policies: []string{"fifo", "sjf"}, Seeds: 2, Tries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name      string
+		got, want Lateness
+	}{
+		{"fifo", r.Policies["fifo"].Lateness, Lateness{}},
+		{"sjf", r.Policies["sjf"].Lateness, Lateness{0.5, 0.2}},
+		{"ann under fifo", r.Users["ann"]["fifo"].Lateness, Lateness{}},
+		{"ann under sjf", r.Users["ann"]["sjf"].Lateness, Lateness{1, 0.2}},
+		{"bob under sjf", r.Users["bob"]["sjf"].Lateness, Lateness{}},
+	} {
+		if math.Abs(c.got.Late-c.want.Late) > 1e-9 || math.Abs(c.got.WorstLate-c.want.WorstLate) > 1e-9 {
+			t.Errorf("%s: %+v, want %+v", c.name, c.got, c.want)
+		}
+	}
+}
+
 func TestReadyRefuses(t *testing.T) {
 	for _, c := range []struct {
 		want  string
@@ -91,7 +154,7 @@ func TestReadyRefuses(t *testing.T) {
 		}
 	}
 	for want, o := range map[string]ReplayOptions{
-		"no objective": {Objective: "fame"}, "a window of 13": {M: 13}, "a window of -1": {M: -1}, "-1 seeds": {Seeds: -1}, `no policy "nobody"`: {Policies: []string{"nobody"}},
+		"no objective": {Objective: "fame"}, "isn't from 0 to below 1": {DurationError: func() *float64 { x := 1.0; return &x }()}, "a window of 13": {M: 13}, "a window of -1": {M: -1}, "-1 seeds": {Seeds: -1}, `no policy "nobody"`: {Policies: []string{"nobody"}},
 	} {
 		if _, err := Replay(t.Context(), history(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)

@@ -22,6 +22,7 @@ type UserOutcome struct {
 	MeanSlowdown float64 `json:"mean_slowdown"`         // over the jobs that ran
 	MaxSlowdown  float64 `json:"worst_slowdown"`
 	Ends
+	Lateness
 	// PassedOver counts the decisions that went past a job, on average over the
 	// jobs; MaxPassedOver is the job's that fared worst.
 	PassedOver    float64 `json:"mean_passed_over"`
@@ -87,8 +88,10 @@ func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string
 			fifo := results[Fifo][seed]
 			for i := range r.Jobs {
 				x := out[jobs[i].User][name]
-				x.add(&r.Jobs[i], &fifo.Jobs[i], r.waits[r.Jobs[i].ID], 1/float64(x.Jobs*len(rs)))
+				part := 1 / float64(x.Jobs*len(rs))
+				x.add(&r.Jobs[i], &fifo.Jobs[i], r.waits[r.Jobs[i].ID], part)
 				x.Ends.add(&r.Jobs[i], 1/float64(len(rs)))
+				x.Lateness.add(&r.Jobs[i], part)
 			}
 		}
 	}

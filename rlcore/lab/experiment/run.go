@@ -41,29 +41,30 @@ type Options struct {
 
 // Line is how one policy did on one workload. Lists have one entry a seed.
 type Line struct {
-	MakespanS      []float64 `json:"makespan_s"`
-	MakespanVsSJF  float64   `json:"makespan_vs_sjf"` // mean over the seeds of the ratios
-	MakespanSD     float64   `json:"makespan_vs_sjf_sd"`
-	WithTraining   float64   `json:"makespan_vs_sjf_with_training"` // training time added once, as in the thesis's Fig. 16
-	TurnaroundS    float64   `json:"mean_turnaround_s"`
-	GPUUtil        float64   `json:"gpu_util"` // 0..1, over the makespan
-	MemUtil        float64   `json:"mem_util"`
-	LE2            float64   `json:"slowdown_le_2pct"`  // jobs, mean over the seeds
-	LT10           float64   `json:"slowdown_lt_10pct"` // jobs; includes those before
-	LT20           float64   `json:"slowdown_lt_20pct"`
-	GE20           float64   `json:"slowdown_ge_20pct"`
-	MeanSlowdown   float64   `json:"mean_slowdown"`
-	OOM            int       `json:"oom"`            // over all seeds, like the next three
-	TimedOut       int       `json:"timed_out"`      // jobs ended at their limit
-	HarmedTimeout  int       `json:"harmed_timeout"` // of these, the ones that alone would have ended before
-	PastDeadline   int       `json:"past_deadline"`  // jobs ended at their deadline, or cancelled because of it
-	TrainS         float64   `json:"train_s"`
-	GainShare      float64   `json:"share_of_clairvoyant_gain"` // of the makespan; NaN-free: 1 where there is nothing to gain
-	Cost1          float64   `json:"ec2_cost1_vs_whole"`        // Fig. 17; see Cost
-	Cost2          float64   `json:"ec2_cost2_vs_whole"`
-	Note           string    `json:"note,omitempty"`
-	ThesisVsSJF    float64   `json:"thesis_makespan_vs_sjf,omitempty"`
-	ThesisMakespan float64   `json:"thesis_makespan_s,omitempty"`
+	MakespanS     []float64 `json:"makespan_s"`
+	MakespanVsSJF float64   `json:"makespan_vs_sjf"` // mean over the seeds of the ratios
+	MakespanSD    float64   `json:"makespan_vs_sjf_sd"`
+	WithTraining  float64   `json:"makespan_vs_sjf_with_training"` // training time added once, as in the thesis's Fig. 16
+	TurnaroundS   float64   `json:"mean_turnaround_s"`
+	GPUUtil       float64   `json:"gpu_util"` // 0..1, over the makespan
+	MemUtil       float64   `json:"mem_util"`
+	LE2           float64   `json:"slowdown_le_2pct"`  // jobs, mean over the seeds
+	LT10          float64   `json:"slowdown_lt_10pct"` // jobs; includes those before
+	LT20          float64   `json:"slowdown_lt_20pct"`
+	GE20          float64   `json:"slowdown_ge_20pct"`
+	MeanSlowdown  float64   `json:"mean_slowdown"`
+	OOM           int       `json:"oom"`            // over all seeds, like the next three
+	TimedOut      int       `json:"timed_out"`      // jobs ended at their limit
+	HarmedTimeout int       `json:"harmed_timeout"` // of these, the ones that alone would have ended before
+	PastDeadline  int       `json:"past_deadline"`  // jobs ended at their deadline, or cancelled because of it
+	Lateness
+	TrainS         float64 `json:"train_s"`
+	GainShare      float64 `json:"share_of_clairvoyant_gain"` // of the makespan; NaN-free: 1 where there is nothing to gain
+	Cost1          float64 `json:"ec2_cost1_vs_whole"`        // Fig. 17; see Cost
+	Cost2          float64 `json:"ec2_cost2_vs_whole"`
+	Note           string  `json:"note,omitempty"`
+	ThesisVsSJF    float64 `json:"thesis_makespan_vs_sjf,omitempty"`
+	ThesisMakespan float64 `json:"thesis_makespan_s,omitempty"`
 
 	first *sim.Result // of the first seed, for pictures
 }
@@ -82,14 +83,17 @@ type TradeOff struct {
 
 // Report is what an experiment found.
 type Report struct {
-	Seed      uint64                      `json:"seed"`
-	Seeds     int                         `json:"seeds"`
-	M         int                         `json:"window"`
-	Jobs      int                         `json:"jobs"`
-	History   int                         `json:"history"`
-	Workloads map[string]map[string]*Line `json:"workloads"`
-	TradeOff  []TradeOff                  `json:"trade_off,omitempty"`
-	Pairs     *PairMatrix                 `json:"pairs"`
+	Seed    uint64 `json:"seed"`
+	Seeds   int    `json:"seeds"`
+	M       int    `json:"window"`
+	Jobs    int    `json:"jobs"`
+	History int    `json:"history"`
+	// MaxSlowdown and Grace are the jobs' contract, 0 = none and the default.
+	MaxSlowdown float64                     `json:"max_slowdown"`
+	Grace       float64                     `json:"grace"`
+	Workloads   map[string]map[string]*Line `json:"workloads"`
+	TradeOff    []TradeOff                  `json:"trade_off,omitempty"`
+	Pairs       *PairMatrix                 `json:"pairs"`
 	// Geomean is each policy's geometric mean over the workloads of
 	// makespan_vs_sjf.
 	Geomean map[string]float64 `json:"geomean_vs_sjf"`
@@ -156,7 +160,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	e := &experiment{o: o, report: &Report{
-		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload, History: o.History,
+		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload, History: o.History, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
 		Workloads: map[string]map[string]*Line{}, Geomean: map[string]float64{},
 	}}
 	for _, wl := range o.Workloads {
@@ -290,6 +294,9 @@ func (l *Line) fill(rs, sjf, bound []*sim.Result) {
 		l.MemUtil += r.MemUtil / n
 		l.OOM += r.OOM
 		l.TimedOut, l.HarmedTimeout, l.PastDeadline = l.TimedOut+r.TimedOut, l.HarmedTimeout+r.Harmed, l.PastDeadline+r.PastDeadline
+		for k := range r.Jobs {
+			l.Lateness.add(&r.Jobs[k], 1/n/float64(len(r.Jobs)))
+		}
 		slowdowns := r.Slowdowns()
 		for _, s := range slowdowns {
 			l.MeanSlowdown += s / n / float64(len(slowdowns))

@@ -146,6 +146,9 @@ func TestRun(t *testing.T) {
 	if r.Workloads["random"]["sjf"].ThesisMakespan != 2416 || r.Workloads["random"]["greedy"].ThesisVsSJF != 0 {
 		t.Error("the thesis's figures don't stand beside ours")
 	}
+	if x := r.Workloads["random"]["sjf"].Lateness; !(x.Late > 0 && x.Late < 1 && x.WorstLate > 0.1) {
+		t.Errorf("the long jobs of sjf are late: %+v", x)
+	}
 	product := 1.0
 	for _, wl := range Workloads() {
 		product *= r.Workloads[wl]["greedy"].MakespanVsSJF

@@ -36,7 +36,10 @@ failures, training time and cost. It needs no Slurm, no GPU and no daemon.
 Policies that learn are trained, and those with a knob are tuned, on other job sets
 than those of the comparison. sjf gives each job a GPU of its own, shortest first:
 everything is compared with it. clairvoyant is no policy but a search that knows the
-whole future; share is how much of its gain over sjf a policy reaches.
+whole future; share is how much of its gain over sjf a policy reaches. late is the part
+of the jobs that ended later than plain Slurm would have ended them, with whole GPUs in
+the order of arrival, by more than a tenth of their own run time alone; worst late is by
+how many of these one did at most.
 
 The thesis's own printed figures stand beside ours. Applications' durations and how
 HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
@@ -55,6 +58,7 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
 	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
 	fl.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
+	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")
 	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 	fl.StringVar(&f.figures, "figures", "", "write pictures into `DIR`")
@@ -120,6 +124,9 @@ func checkExperiment(o *experiment.Options) error {
 	if o.Policies, err = policies(o.Policies, "sjf"); err != nil {
 		return err
 	}
+	if err := checkContract(o.MaxSlowdown, o.Grace); err != nil {
+		return err
+	}
 	return checkRuns(o.Seeds, o.M)
 }
 
@@ -173,6 +180,8 @@ var lineColumns = []column[*experiment.Line]{
 	{"<10 %", func(l *experiment.Line) any { return fixed(1, l.LT10) }},
 	{"<20 %", func(l *experiment.Line) any { return fixed(1, l.LT20) }},
 	{"≥20 %", func(l *experiment.Line) any { return fixed(1, l.GE20) }},
+	{"late", func(l *experiment.Line) any { return tenths(l.Late) }},
+	{"worst late", func(l *experiment.Line) any { return fixed(2, l.WorstLate) }},
 	{"lost runs", func(l *experiment.Line) any { return l.OOM }},
 	{"training s", func(l *experiment.Line) any { return fixed(1, l.TrainS) }},
 }
@@ -180,6 +189,7 @@ var lineColumns = []column[*experiment.Line]{
 func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 	fmt.Fprintf(s.Out, "%d jobs a set, %d sets, window %d, seed %d, %d sets of history; simulated Titan Xp under MPS\n",
 		r.Jobs, r.Seeds, r.M, r.Seed, r.History)
+	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
 	all := append(experiment.Names(), experiment.Clairvoyant)
 	for _, wl := range experiment.Workloads() {
 		if r.Workloads[wl] == nil {

@@ -143,6 +143,8 @@ func TestExperimentRefuses(t *testing.T) {
 		{[]string{"--seeds", "-1"}, 2, "--seeds -1"},
 		{[]string{"--seeds", "NaN"}, 2, "--seeds"},
 		{[]string{"--window", "13"}, 2, "a window of 1 to 12"},
+		{[]string{"--max-slowdown", "0.5"}, 2, "--max-slowdown is 0.5, but takes 1 to 100, or 0"},
+		{[]string{"--grace", "0"}, 2, "--grace is 0, but takes 0.01 to 100"},
 		{[]string{"--history", "-1"}, 2, "--history is -1"},
 		{[]string{"--format", "pdf"}, 2, `--format is "pdf"`},
 		{[]string{"more"}, 2, "unknown command"},

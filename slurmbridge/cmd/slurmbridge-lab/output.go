@@ -110,6 +110,9 @@ func fixed(decimals int, v float64) string { return strconv.FormatFloat(v, 'f', 
 // percent is e.g. "85 %", and never "-0 %".
 func percent(part float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*part)+0) }
 
+// tenths is e.g. "0.4 %".
+func tenths(part float64) string { return fmt.Sprintf("%.1f %%", 100*part) }
+
 func average(x []float64) float64 {
 	sum := 0.0
 	for _, v := range x {

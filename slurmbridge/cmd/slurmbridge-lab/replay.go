@@ -95,6 +95,7 @@ func (t *traceFlags) placed(err error) error {
 type replayFlags struct {
 	experiment.ReplayOptions
 	from             traceFlags
+	durationError    float64
 	json, checkpoint string
 }
 
@@ -123,6 +124,16 @@ jobs that ended later than under fifo, the worst slowdown, how often decisions w
 past a job, on average and at most, and the longest that one was kept waiting beside an
 idle GPU.
 
+late is the part of the jobs that ended later than plain Slurm would have ended them, with
+whole GPUs in order of arrival, by more than a tenth of their own run time alone; worst
+late is by how many of these one did at most. later counts every job that ended after its
+end under fifo, be it by a second. --grace is what sharing may cost, --max-slowdown how
+slow it may make a job; the daemon has settings of these names.
+
+Decisions go by the profiles: they expect a job to take as long as its application did
+there, whatever duration_s says of this one. --duration-error tells them each job's own
+duration, wrong by a random part of up to this much (0.2 = 20 %, 0 = to the second).
+
 Jobs end at their time limits (limit_s, SWF's requested time, sacct's TimelimitRaw or
 Timelimit) and deadlines (deadline_s, on submit_s's clock), as Slurm ends them. Where the
 trace has any, the tables count those jobs: timed out; harmed, which alone would have
@@ -138,6 +149,9 @@ and counted.`,
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if c.Flags().Changed("duration-error") {
+				f.DurationError = &f.durationError
+			}
 			return s.replay(c.Context(), &f)
 		},
 	}
@@ -147,6 +161,8 @@ and counted.`,
 	fl.IntVar(&o.Seeds, "seeds", 3, "trainings, each with a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
 	fl.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
+	addContract(fl, &o.MaxSlowdown, &o.Grace)
+	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
 	fl.StringVar(&o.Objective, "objective", "", "what share is of: makespan or turnaround (default by the arrivals)")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
 	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
@@ -160,6 +176,12 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 	}
 	if err := checkRuns(f.Seeds, f.M); err != nil {
 		return err
+	}
+	if err := checkContract(f.MaxSlowdown, f.Grace); err != nil {
+		return err
+	}
+	if e := f.durationError; !(e >= 0 && e < 1) {
+		return cli.Usage(fmt.Errorf("--duration-error is %v, but takes a part from 0 to below 1, such as 0.2", e))
 	}
 	if !slices.Contains([]string{"", "makespan", "turnaround"}, f.Objective) {
 		return cli.Usage(fmt.Errorf("--objective is %q; there are makespan and turnaround", f.Objective))
@@ -207,6 +229,8 @@ var outcomeColumns = []column[*experiment.Outcome]{
 	{"±", func(x *experiment.Outcome) any { return fixed(0, 100*x.GainShareSD) }},
 	{"slowdown", func(x *experiment.Outcome) any { return fixed(2, x.MeanSlowdown) }},
 	{"95 %", func(x *experiment.Outcome) any { return fixed(2, x.P95Slowdown) }},
+	{"late", func(x *experiment.Outcome) any { return tenths(x.Late) }},
+	{"worst late", func(x *experiment.Outcome) any { return fixed(2, x.WorstLate) }},
 	{"GPU", func(x *experiment.Outcome) any { return percent(x.GPUUtil) }},
 	{"memory", func(x *experiment.Outcome) any { return percent(x.MemUtil) }},
 	{"lost runs", func(x *experiment.Outcome) any { return fixed(1, x.OOM) }},
@@ -230,6 +254,7 @@ func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) 
 
 func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
+	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
@@ -257,6 +282,8 @@ var userColumns = []column[*experiment.UserOutcome]{
 	{"turnaround s", func(x *experiment.UserOutcome) any { return fixed(0, x.TurnaroundS) }},
 	{"÷ fifo's", func(x *experiment.UserOutcome) any { return fixed(2, x.VsFifo) }},
 	{"later", func(x *experiment.UserOutcome) any { return percent(x.Later) }},
+	{"late", func(x *experiment.UserOutcome) any { return tenths(x.Late) }},
+	{"worst late", func(x *experiment.UserOutcome) any { return fixed(2, x.WorstLate) }},
 	{"worst slowdown", func(x *experiment.UserOutcome) any { return fixed(2, x.MaxSlowdown) }},
 	{"passed over", func(x *experiment.UserOutcome) any { return fixed(2, x.PassedOver) }},
 	{"at most", func(x *experiment.UserOutcome) any { return x.MaxPassedOver }},

@@ -47,7 +47,7 @@ func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
 		t.Fatalf("%s: %v", text, err)
 	}
 	head, users, _ := strings.Cut(string(text), `"users":`)
-	for _, key := range []string{"mean_slowdown", "p95_slowdown", "mean_turnaround_s", "makespan_s", "oom", "share_of_clairvoyant_gain"} {
+	for _, key := range []string{"mean_slowdown", "p95_slowdown", "mean_turnaround_s", "makespan_s", "oom", "share_of_clairvoyant_gain", "late", "worst_late"} {
 		if strings.Count(head, `"`+key+`":`) != len(r.Policies) {
 			t.Errorf("not every policy has %s:\n%s", key, text)
 		}
@@ -59,12 +59,12 @@ func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
 		}
 		jobs += policies["fifo"].Jobs
 	}
-	for _, key := range []string{"jobs", "mean_wait_s", "turnaround_vs_fifo", "worst_slowdown", "max_passed_over", "max_delay_s"} {
+	for _, key := range []string{"jobs", "mean_wait_s", "turnaround_vs_fifo", "worst_slowdown", "late", "worst_late", "max_passed_over", "max_delay_s"} {
 		if n := len(r.Users) * (len(r.Policies) - 1); strings.Count(users, `"`+key+`":`) != n || jobs != r.Jobs {
 			t.Errorf("not every user has %s, or they have %d of %d jobs:\n%s", key, jobs, r.Jobs, users)
 		}
 	}
-	if fifo := r.Policies["fifo"]; fifo == nil || fifo.GainShare > 0 && fifo.GainShare < 1 {
+	if fifo := r.Policies["fifo"]; fifo == nil || fifo.Lateness != (experiment.Lateness{}) || fifo.GainShare > 0 && fifo.GainShare < 1 {
 		t.Errorf("fifo is %+v: it gains nothing over itself", fifo)
 	}
 	for name, x := range r.Policies {
@@ -248,7 +248,7 @@ func TestReplayPrints(t *testing.T) {
 	dir := files(t, traceFiles)
 	args := []string{"replay", "--jobs", filepath.Join(dir, "once.csv"), "--profiles", filepath.Join(dir, "solo.csv"), "--seeds", "1", "--policies", "greedy", "--mem-mib", "3000"}
 	status, out, errOut := call(args...)
-	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "clairvoyant", "SHARE", "(not given)", "WORST SLOWDOWN"} {
+	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "clairvoyant", "SHARE", "(not given)", "WORST SLOWDOWN", "WORST LATE", "slowdowns up to 2.5 are allowed, and an end later than plain Slurm's by 0.1 of the time alone"} {
 		if status != 0 || !strings.Contains(out, want) {
 			t.Errorf("status %d, no %q in\n%s%s", status, want, out, errOut)
 		}

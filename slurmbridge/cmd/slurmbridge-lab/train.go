@@ -28,6 +28,7 @@ type trainFlags struct {
 	records              bool
 	out, resume, curve   string
 	rounds, window, hide int
+	maxSlowdown, grace   float64
 	seed                 uint64
 }
 
@@ -46,6 +47,9 @@ The job sets come from one of
   --jobs, --profiles  a trace (see slurmbridge replay --help), without its time limits
                       and deadlines: a job that is ended early would look like time won
   --records           what the daemon has learned of this site's applications
+
+Name the site's contract: --max-slowdown and --grace bound what the network may do in its
+training as the daemon's settings of these names do later.
 
 The network begins as the greedy policy and learns the difference. What it has learned
 is kept only if it is better beyond doubt on job sets that it never saw; the file says
@@ -75,6 +79,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
 	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
 	fl.IntVar(&f.window, "window", 5, "pending jobs a decision looks at")
+	addContract(fl, &f.maxSlowdown, &f.grace)
 	fl.IntVar(&f.hide, "hidden", 0, "units of a hidden layer (default 32, flat: 20)")
 	fl.Uint64Var(&f.seed, "seed", 1, "of the training")
 	return c
@@ -152,7 +157,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		Scenario: l.scenario,
 		Tools: func() dqn.Tools {
 			m := l.model()
-			return dqn.Tools{Guard: &rlcore.Guard{Predictor: m}, Predictor: m}
+			return dqn.Tools{Guard: &rlcore.Guard{Predictor: m, MaxSlowdown: f.maxSlowdown, Grace: f.grace}, Predictor: m}
 		},
 	}
 	if err := f.start(t, l); err != nil {
@@ -211,6 +216,9 @@ func (f *trainFlags) check(c *cobra.Command) error {
 	}
 	if all := append([]string{"general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
 		return cli.Usage(fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", ")))
+	}
+	if err := checkContract(f.maxSlowdown, f.grace); err != nil {
+		return err
 	}
 	for _, check := range []func(*cobra.Command) error{f.checkNetwork, f.checkResume, f.checkFiles} {
 		if err := check(c); err != nil {
