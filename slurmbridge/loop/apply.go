@@ -273,6 +273,24 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 			jobs++
 		}
 	}
+	lost, refs := mayBeOrphans(snap, t)
+	said := map[string]job.Description{}
+	if len(refs) > 0 {
+		said, err = s.Describe(ctx, refs)
+		errs = append(errs, err)
+	}
+	for _, j := range lost {
+		c, ok := release.Recover(j, said[j.Ref].AdminComment, "")
+		if !ok {
+			continue
+		}
+		if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, job.ErrNoJob) {
+			errs = append(errs, err)
+		}
+		if !release.Behind(snap.Gates, j) {
+			jobs++
+		}
+	}
 	for _, gate := range snap.Gates {
 		if !gate.Open {
 			errs = append(errs, s.OpenGate(ctx, gate.ID))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // hanging is a Slurm that doesn't answer a change for as long as it is told.
@@ -224,9 +225,10 @@ func TestNothingIsMadeWhileTheGateMayOpen(t *testing.T) {
 }
 
 // A bridge that has lost its journal restores the jobs that an earlier one gave shares, a
-// node and a dependency, wherever it was in that.
+// node and a dependency, wherever it was in that; so does `slurmbridge open`.
 func TestMembersOfALostGroup(t *testing.T) {
-	for _, at := range []string{"prepare", "release"} {
+	for i := range 4 {
+		at, open := []string{"prepare", "release"}[i%2], i > 1
 		m := newModel(node("n1", 1, 8))
 		b := bridge(m, newMemory())
 		tick(t, b, m, time.Second)
@@ -249,15 +251,19 @@ func TestMembersOfALostGroup(t *testing.T) {
 		if two[0].Request.Count == job.Units {
 			t.Fatalf("%s: nothing was given", at)
 		}
-		b = bridge(m, newMemory())
-		b.Planner.Join, b.Planner.Ahead = false, false
 		m.nodes[0].Up = false // nothing can be planned
-		if _, err := b.Tick(t.Context()); err != nil {
+		if open {
+			if n, err := loop.UngateAll(t.Context(), m, tracker.New(), ""); err != nil || n < 2 {
+				t.Errorf("%s: %d jobs freed, %v", at, n, err)
+			}
+			m.advance(time.Second)
+		} else if _, err := bridge(m, newMemory()).Tick(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, j := range two {
-			if j.Request.Count != job.Units || j.ReqNodes != "" || len(j.Dependency.List) != 1 || j.Dependency.List[0].Type != "after" {
-				t.Errorf("%s: job %s has %d shares on %q, waits for %q", at, j.Ref, j.Request.Count, j.ReqNodes, j.Dependency.Raw)
+			behind := len(j.Dependency.List) == 1 && j.Dependency.List[0].Type == "after"
+			if j.Request.Count != job.Units || j.ReqNodes != "" || behind == open || open && len(j.Dependency.List) > 0 {
+				t.Errorf("%s, open %v: job %s has %d shares on %q, waits for %q", at, open, j.Ref, j.Request.Count, j.ReqNodes, j.Dependency.Raw)
 			}
 		}
 	}

@@ -285,7 +285,7 @@ func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 }
 
 // load reads the journal before the first poll. Without it the bridge starts empty: jobs
-// that wait behind the gate are still seen, prepared ones run as they are.
+// that wait behind the gate are still seen, and members of groups by their AdminComments.
 func (b *Bridge) load(ctx context.Context) {
 	if b.tracker != nil {
 		return

@@ -9,6 +9,20 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
+// mayBeOrphans are the pending jobs of no known group that have less than a GPU's shares, or
+// are bound to a node.
+func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job, refs []string) {
+	seats := t.Seats()
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		given := j.Request.Kind == job.Shares && (j.Request.Count < job.Units || j.ReqNodes != "")
+		if j.State == job.Pending && given && seats[j.Ref].Group == nil && t.Unmanaged[j.Ref] == "" {
+			jobs, refs = append(jobs, j), append(refs, j.Ref)
+		}
+	}
+	return jobs, refs
+}
+
 // orphans restores jobs that wait with shares and node of a group that the journal doesn't
 // know: it was lost or could not be read. Next to other groups they could start on a GPU
 // that has no room for them.
@@ -16,22 +30,14 @@ func (b *Bridge) orphans(ctx context.Context, in *plan.Input) []job.Change {
 	if b.Mode != job.Active {
 		return nil
 	}
-	seats := b.tracker.Seats()
-	var part []*job.Job
-	var refs []string
-	for i := range in.Snap.Jobs {
-		j := &in.Snap.Jobs[i]
-		if j.State == job.Pending && j.Request.Kind == job.Shares && (j.Request.Count < job.Units || j.ReqNodes != "") && seats[j.Ref].Group == nil && b.tracker.Unmanaged[j.Ref] == "" {
-			part, refs = append(part, j), append(refs, j.Ref)
-		}
-	}
+	jobs, refs := mayBeOrphans(in.Snap, b.tracker)
 	if unread := b.comments.unread(refs); len(unread) > 0 {
 		b.comments.read(ctx, unread)
 	}
 	var out []job.Change
 	tries := b.orphaned
 	b.orphaned = map[string]int{}
-	for _, j := range part {
+	for _, j := range jobs {
 		c, ok := release.Recover(j, b.comments.text[j.Ref], in.Gate)
 		switch {
 		case !ok:

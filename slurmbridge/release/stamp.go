@@ -57,7 +57,7 @@ func Recover(j *job.Job, adminComment, gate string) (job.Change, bool) {
 	if s[4] != s[2] {
 		u.ReqNodes = &s[4]
 	}
-	owners := func(d job.Dependency) bool { return d.Type != afterAny && (d.Type != after || d.Job != gate) }
+	owners := func(d job.Dependency) bool { return d.Type != afterAny && d.Type != after }
 	if !slices.ContainsFunc(j.Dependency.List, owners) {
 		dep := ""
 		if gate != "" {
