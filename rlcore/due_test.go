@@ -35,7 +35,7 @@ func TestEnds(t *testing.T) {
 // promised is a window of jobs whose plain ends follow from one GPU that runs the given
 // jobs.
 func promised(running []Running, jobs ...Job) *Window {
-	p := NewPlain(1)
+	p := NewPlain("0")
 	for i := range running {
 		p.Add(&running[i].Job, 0)
 	}

@@ -14,9 +14,11 @@ import (
 //
 // Jobs that have not begun in it are scheduled anew whenever a job comes, goes, or changes
 // its priority; those that have begun keep their GPU. All times are s on State.NowS's
-// clock, and no call may go back in time. A Plain is not safe for concurrent use.
+// clock; a call that goes back in time is one of the present. A Plain is not safe for
+// concurrent use.
 type Plain struct {
 	nowS  float64 // of the last change
+	gpus  []string
 	jobs  map[string]*plainJob
 	queue []*plainJob // not begun, highest priority first
 	begun []*plainJob // not ended
@@ -36,12 +38,67 @@ type plainJob struct {
 	gpu      int     // that it has, −1 = none will ever do
 	startS   float64
 	endS     float64
+	runs     bool // it runs in reality, or has
 	over     bool // it has ended in reality
 }
 
-// NewPlain returns an empty schedule on n GPUs.
-func NewPlain(n int) *Plain {
-	return &Plain{jobs: map[string]*plainJob{}, begun: make([]*plainJob, 0, 2*n), free: make([]float64, n)}
+// NewPlain returns an empty schedule on GPUs of the given names.
+func NewPlain(gpus ...string) *Plain {
+	return &Plain{
+		jobs: map[string]*plainJob{}, gpus: gpus, begun: make([]*plainJob, 0, 2*len(gpus)), free: make([]float64, len(gpus)),
+	}
+}
+
+// Clone copies the schedule.
+func (p *Plain) Clone() *Plain {
+	c := &Plain{nowS: p.nowS, gpus: p.gpus, jobs: make(map[string]*plainJob, len(p.jobs)), free: slices.Clone(p.free), stale: p.stale, came: p.came}
+	for id, x := range p.jobs {
+		one := *x
+		c.jobs[id] = &one
+	}
+	for _, x := range p.queue {
+		c.queue = append(c.queue, c.jobs[x.id])
+	}
+	for _, x := range p.begun {
+		c.begun = append(c.begun, c.jobs[x.id])
+	}
+	return c
+}
+
+// SetGPUs tells which GPUs are in service now. Jobs that have begun on another one go on
+// there; those of the queue go to the others.
+func (p *Plain) SetGPUs(gpus []string, nowS float64) {
+	if slices.Equal(gpus, p.gpus) {
+		return
+	}
+	p.begin(nowS)
+	index := make(map[string]int, len(gpus))
+	for i, name := range gpus {
+		index[name] = i
+	}
+	to := func(g int) int {
+		if g < 0 {
+			return -1
+		}
+		if i, ok := index[p.gpus[g]]; ok {
+			return i
+		}
+		return -1
+	}
+	for _, x := range p.jobs {
+		x.gpu = to(x.gpu)
+		if x.gpus == nil {
+			continue
+		}
+		may := make([]int, 0, len(x.gpus))
+		for _, g := range x.gpus {
+			if i := to(g); i >= 0 {
+				may = append(may, i)
+			}
+		}
+		x.gpus = may
+	}
+	p.gpus, p.free, p.stale = slices.Clone(gpus), make([]float64, len(gpus)), true
 }
 
 // Add puts a job into the schedule that has come.
@@ -105,26 +162,55 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 	}
 }
 
-// Ended tells that a job has ended in reality, and what it would have taken alone, s; 0 =
-// that isn't known.
-func (p *Plain) Ended(id string, tookS, nowS float64) {
-	x := p.jobs[id]
-	if x == nil || x.over {
+// Runs tells that a job runs in reality on the given GPU, since startS. One that the schedule
+// doesn't know never waited for the bridge: it has the GPU there, too.
+func (p *Plain) Runs(j *Job, gpu int, startS, nowS float64) {
+	if x := p.jobs[j.ID]; x != nil {
+		x.runs = true
 		return
 	}
 	p.begin(nowS)
-	x.over = true
+	x := p.newJob(j)
+	x.gpu, x.startS, x.runs, x.endS = gpu, startS, true, max(startS+x.takesS, p.nowS)
+	p.begun = append(p.begun, x)
+	p.stale = true
+}
+
+// Requeued reports whether a job that waits has run before: the schedule knows its last run.
+func (p *Plain) Requeued(id string) bool { return p.jobs[id] != nil && p.jobs[id].runs }
+
+// Each calls f with the ID of every job that has not ended in reality, in no order.
+func (p *Plain) Each(f func(id string, runs bool)) {
+	for id, x := range p.jobs {
+		if !x.over {
+			f(id, x.runs)
+		}
+	}
+}
+
+// Ended tells that a job has ended in reality, and what it would have taken alone, s; 0 =
+// that isn't known. It returns when plain Slurm would have ended it, 0 = the schedule
+// doesn't know it.
+func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
+	x := p.jobs[id]
+	if x == nil || x.over {
+		return 0
+	}
+	p.begin(nowS)
+	x.over, x.runs = true, true
 	if tookS == 0 {
 		tookS = x.takesS
 	}
 	if i := slices.Index(p.begun, x); i >= 0 {
-		x.endS = max(nowS, x.startS+tookS)
+		x.endS = max(p.nowS, x.startS+tookS)
 	} else if !slices.Contains(p.queue, x) {
 		delete(p.jobs, id)
-		return
+		return x.startS + tookS
 	}
 	p.stale = p.stale || x.takesS != tookS
 	x.takesS = tookS
+	p.settle()
+	return x.startS + tookS
 }
 
 // Remove forgets a job that will not run: it was cancelled or is held, say.
@@ -164,6 +250,7 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 // begin goes on to nowS: jobs begin whose time has come, and others end.
 func (p *Plain) begin(nowS float64) {
 	p.settle()
+	nowS = max(nowS, p.nowS)
 	p.nowS = nowS
 	waits := p.queue[:0]
 	for _, x := range p.queue {

@@ -15,7 +15,7 @@ func job(id string, priority, submit, takes float64) *Job {
 }
 
 func TestPlain(t *testing.T) {
-	p := NewPlain(1)
+	p := NewPlain("0")
 	ends := func(want map[string]float64) {
 		t.Helper()
 		for id, end := range want {
@@ -44,7 +44,7 @@ func TestPlain(t *testing.T) {
 
 // Jobs that run in reality keep their place while those that wait grow older.
 func TestPlainAges(t *testing.T) {
-	p := NewPlain(1)
+	p := NewPlain("0")
 	for i, id := range []string{"now", "ran", "waits", "too"} {
 		p.Add(job(id, float64(100-i), 0, 10), 0)
 	}
@@ -76,7 +76,7 @@ func TestPlainIsListScheduling(t *testing.T) {
 			}
 			jobs = append(jobs, j)
 		}
-		p := NewPlain(n)
+		p := NewPlain(slices.Repeat([]string{"gpu"}, n)...)
 		for _, j := range jobs {
 			p.Add(j, j.SubmitS)
 		}

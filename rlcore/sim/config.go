@@ -79,8 +79,9 @@ func New(cfg Config) (*Sim, error) {
 			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
 		}
 		s.devs = append(s.devs, device{spec: spec})
+		s.names = append(s.names, fmt.Sprint(i))
 		s.state.GPUs = append(s.state.GPUs, rlcore.GPU{
-			ID: fmt.Sprint(i), Node: "sim", Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
+			ID: s.names[i], Node: "sim", Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
 		})
 	}
 	for i := range cfg.Jobs {

@@ -45,6 +45,7 @@ type Sim struct {
 	// plain is plain Slurm's schedule as the site expects it, truly the one that it would
 	// have been.
 	plain, truly *rlcore.Plain
+	names        []string // of the GPUs
 
 	scratch scratch
 }
@@ -76,7 +77,7 @@ func (s *Sim) reset() {
 		d := &s.devs[g]
 		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
 	}
-	s.plain, s.truly = rlcore.NewPlain(len(s.devs)), rlcore.NewPlain(len(s.devs))
+	s.plain, s.truly = rlcore.NewPlain(s.names...), rlcore.NewPlain(s.names...)
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
 	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}

@@ -83,6 +83,8 @@ type Plan struct {
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
 
+	// Plain is plain Slurm's schedule as of the poll, nil = as it was.
+	Plain *rlcore.Plain
 	// Running is the cluster as the poll showed it, before any decision; Pending is empty.
 	Running *rlcore.State
 }
@@ -136,6 +138,11 @@ type Explanation struct {
 	// FreeInS is in how many seconds the first of the GPUs considered for it is expected
 	// to be empty; negative = not known.
 	FreeInS float64 `json:"free_in_s"`
+	// PlainEnd is when plain Slurm, with whole GPUs in order of priority, would have ended the job,
+	// and ExpectedEnd when it is expected to end as things are; zero = not known. Of a job of
+	// unknown length both are as if it took its whole time limit.
+	PlainEnd    time.Time `json:"plain_end,omitzero"`
+	ExpectedEnd time.Time `json:"expected_end,omitzero"`
 	// Ignored holds a sentence for each term of its comment that makes no sense.
 	Ignored []string `json:"ignored,omitempty"`
 }

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
@@ -45,6 +46,7 @@ type rest struct {
 	Done      map[string]*tracker.Progress `json:"done"`
 	Loans     map[string]*tracker.Loan     `json:"loans,omitempty"`
 	Endings   map[string]*tracker.Ended    `json:"endings"`
+	Plain     *rlcore.Plain                `json:"plain,omitempty"`
 }
 
 // Load returns the groups that were not done when they were last written, and
@@ -83,6 +85,9 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	maps.Copy(t.Done, r.Done)
 	maps.Copy(t.Loans, r.Loans)
 	maps.Copy(t.Endings, r.Endings)
+	if r.Plain != nil {
+		t.Plain = r.Plain
+	}
 	return t, nil
 }
 
@@ -121,7 +126,7 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 
 // SaveTracker writes down what of the tracker is not groups.
 func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
-	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings}
+	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings, Plain: t.Plain}
 	for ref, w := range t.Waits {
 		if *w != (tracker.Wait{}) {
 			r.Waits[ref] = w

@@ -148,7 +148,7 @@ func (l *learner) settle(ctx context.Context, in judging, r *history.Run, how jo
 		MaxDelayS: in.delay,
 	}
 	if ending != nil {
-		j.Ending, j.Member = ending.Ending, ending.Member
+		j.Ending, j.Member, j.PlainEnd = ending.Ending, ending.Member, ending.PlainEnd
 	}
 	o := j.Judge(l.beliefs)
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them,

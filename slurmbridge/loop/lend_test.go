@@ -20,7 +20,7 @@ func slowed(t *testing.T, run time.Duration, setup func(m *model, b *loop.Bridge
 	m, mem = newModel(node("n1", 1, 8)), newMemory()
 	m.bounds.MaxTime = map[string]time.Duration{"gpu": 0}
 	b = bridge(m, mem)
-	b.ExtendLimit = true
+	b.ExtendLimit, b.Planner.Decider.Guard.Grace = true, 1
 	if setup != nil {
 		setup(m, b)
 	}
@@ -84,7 +84,7 @@ func TestTimeIsLentBack(t *testing.T) {
 func TestTimeIsNotLent(t *testing.T) {
 	m, mem := newModel(node("n1", 1, 8)), newMemory()
 	b := bridge(m, mem)
-	b.ExtendLimit = true
+	b.ExtendLimit, b.Planner.Decider.Guard.Grace = true, 1
 	tick(t, b, m, time.Second)
 	alone := m.submit("ann", 170*time.Second, app("victim", 60, 0.6, 2000), true)
 	alone.TimeLimit = 2 * time.Minute

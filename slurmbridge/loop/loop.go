@@ -229,7 +229,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	p.Repairs = append(p.Repairs, b.lend(ctx, in)...)
 	b.fault("plan")
 	b.applier().apply(ctx, p)
-	b.tracker.LastAt = snap.At
+	b.tracker.LastAt, b.tracker.Plain = snap.At, p.Plain
 	b.save(ctx, p)
 	b.publish(p, in)
 	if b.Ledger != nil {

@@ -126,9 +126,12 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	t := in.Terms[j.Ref]
 	out := rlcore.Job{
 		ID: j.Ref, User: j.User, Profile: in.Apps[j.Ref].Profile,
-		SubmitS: float64(j.Submit.UnixMilli()) / 1000, LimitS: j.TimeLimit.Seconds(),
-		MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
+		SubmitS: tracker.Seconds(j.Submit), LimitS: j.TimeLimit.Seconds(),
+		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
 		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
+	}
+	if !j.Deadline.IsZero() {
+		out.DeadlineS = tracker.Seconds(j.Deadline)
 	}
 	if j.ArrayID != 0 {
 		out.Array = arrayName(j.ArrayID)

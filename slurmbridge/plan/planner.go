@@ -50,6 +50,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 			Idle:    map[string]bool{}, Replanned: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{},
 		},
 	}
+	r.plainly()
 	for ref := range v.starting {
 		r.budget.Send(ref)
 	}

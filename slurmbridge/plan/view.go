@@ -60,7 +60,7 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		unsettled: map[string]bool{},
 		allowed:   map[[3]string][]int{},
 	}
-	v.State.NowS = float64(in.Snap.At.UnixMilli()) / 1000
+	v.State.NowS = tracker.Seconds(in.Snap.At)
 	for i := range in.Snap.Nodes {
 		v.addNode(&in.Snap.Nodes[i])
 	}

@@ -5,6 +5,7 @@ package tracker
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -34,6 +35,8 @@ type Tracker struct {
 	// the last one has ended.
 	Faulted map[job.GPUAddr]bool
 	Limits  *limit.Limits
+	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
+	Plain *rlcore.Plain
 	// LastAt is the time of the last poll, zero before the first.
 	LastAt time.Time
 	NextID int64
@@ -84,6 +87,8 @@ type Ended struct {
 	Gone time.Time // since when
 	// Ending is how far it had come, nil = no poll saw it run.
 	Ending *history.Ending `json:",omitempty"`
+	// PlainEnd is when plain Slurm would have ended it, zero = not known.
+	PlainEnd time.Time `json:",omitzero"`
 	// Member it was, nil = of no group; Node and GPU are its group's.
 	Member *job.Member `json:",omitempty"`
 	Node   string      `json:",omitempty"`
@@ -101,6 +106,7 @@ func New() *Tracker {
 		Endings:   map[string]*Ended{},
 		Faulted:   map[job.GPUAddr]bool{},
 		Limits:    limit.New(),
+		Plain:     rlcore.NewPlain(),
 		NextID:    1,
 	}
 }
@@ -108,7 +114,7 @@ func New() *Tracker {
 // Clone copies the tracker.
 func (t *Tracker) Clone() *Tracker {
 	c := New()
-	c.LastAt, c.NextID, c.Limits = t.LastAt, t.NextID, t.Limits.Clone()
+	c.LastAt, c.NextID, c.Limits, c.Plain = t.LastAt, t.NextID, t.Limits.Clone(), t.Plain.Clone()
 	for id, g := range t.Groups {
 		one := *g
 		one.Members, one.After = slices.Clone(g.Members), slices.Clone(g.After)
@@ -199,7 +205,11 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	for ref, p := range t.Done {
 		if j := jobs[ref]; j == nil || j.State == job.Pending {
 			if !p.At.IsZero() { // as in an older journal
-				t.Ending(ref, s.At).Ending = p.ending(t.Loans[ref])
+				e := t.Ending(ref, s.At)
+				e.Ending = p.ending(t.Loans[ref])
+				if j == nil {
+					e.PlainEnd = t.plainEnd(ref, p, s.At)
+				}
 			}
 			delete(t.Done, ref)
 		}
@@ -224,6 +234,28 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 		p.advance(s.At, j.State == job.Running)
 		p.Limit, p.Deadline = j.TimeLimit, j.Deadline
 	}
+}
+
+// plainEnd tells the plain schedule that a job has ended, and returns its plain end.
+func (t *Tracker) plainEnd(ref string, p *Progress, at time.Time) time.Time {
+	took := p.DoneS + max(0, at.Sub(p.At).Seconds())/max(p.Slow, 1)
+	end := t.Plain.Ended(ref, took, Seconds(at))
+	if end == 0 {
+		return time.Time{}
+	}
+	return Time(end)
+}
+
+// Seconds is a time on State.NowS's clock, and Time the way back; a time that is never
+// is zero.
+func Seconds(at time.Time) float64 { return float64(at.UnixMilli()) / 1000 }
+
+// Time is a time of State.NowS's clock; zero = never, or nothing is known.
+func Time(s float64) time.Time {
+	if s <= 0 || s > math.MaxInt32*1e3 {
+		return time.Time{}
+	}
+	return time.UnixMilli(int64(s * 1000))
 }
 
 // ending is how far a job has come that is gone.
