@@ -17,6 +17,9 @@ import (
 // clock; a call that goes back in time is one of the present. A Plain is not safe for
 // concurrent use.
 type Plain struct {
+	// StartupS is what Slurm takes to start a job on a free GPU, s.
+	StartupS float64
+
 	nowS  float64 // of the last change
 	gpus  []string
 	jobs  map[string]*plainJob
@@ -51,7 +54,7 @@ func NewPlain(gpus ...string) *Plain {
 
 // Clone copies the schedule.
 func (p *Plain) Clone() *Plain {
-	c := &Plain{nowS: p.nowS, gpus: p.gpus, jobs: make(map[string]*plainJob, len(p.jobs)), free: slices.Clone(p.free), stale: p.stale, came: p.came}
+	c := &Plain{StartupS: p.StartupS, nowS: p.nowS, gpus: p.gpus, jobs: make(map[string]*plainJob, len(p.jobs)), free: slices.Clone(p.free), stale: p.stale, came: p.came}
 	for id, x := range p.jobs {
 		one := *x
 		c.jobs[id] = &one
@@ -171,7 +174,7 @@ func (p *Plain) Runs(j *Job, gpu int, startS, nowS float64) {
 	}
 	p.begin(nowS)
 	x := p.newJob(j)
-	x.gpu, x.startS, x.runs, x.endS = gpu, startS, true, max(startS+x.takesS, p.nowS)
+	x.gpu, x.startS, x.runs, x.endS = gpu, startS, true, max(p.endOf(x, startS), p.nowS)
 	p.begun = append(p.begun, x)
 	p.stale = true
 }
@@ -201,17 +204,19 @@ func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 	if tookS == 0 {
 		tookS = x.takesS
 	}
-	if i := slices.Index(p.begun, x); i >= 0 {
-		x.endS = max(p.nowS, x.startS+tookS)
-	} else if !slices.Contains(p.queue, x) {
-		delete(p.jobs, id)
-		return x.startS + tookS
-	}
 	p.stale = p.stale || x.takesS != tookS
 	x.takesS = tookS
+	if slices.Contains(p.begun, x) {
+		x.endS = max(p.nowS, p.endOf(x, x.startS))
+	} else if !slices.Contains(p.queue, x) {
+		delete(p.jobs, id)
+	}
 	p.settle()
-	return x.startS + tookS
+	return p.endOf(x, x.startS)
 }
+
+// endOf returns when a job ends that starts, or is started, at startS.
+func (p *Plain) endOf(x *plainJob, startS float64) float64 { return startS + p.StartupS + x.takesS }
 
 // Remove forgets a job that will not run: it was cancelled or is held, say.
 func (p *Plain) Remove(id string, nowS float64) {
@@ -298,7 +303,7 @@ func (p *Plain) place(x *plainJob) {
 			x.gpu, x.startS = g, t
 		}
 	}
-	x.endS = x.startS + x.takesS
+	x.endS = p.endOf(x, x.startS)
 	if x.gpu >= 0 {
 		p.free[x.gpu] = x.endS
 	}

@@ -11,9 +11,10 @@ import (
 // plainJSON is a Plain as it is stored. Jobs that wait in reality and in the schedule
 // aren't: Wait adds them again, with the same result.
 type plainJSON struct {
-	NowS float64        `json:"now_s"`
-	GPUs []string       `json:"gpus"`
-	Jobs []plainJobJSON `json:"jobs"`
+	StartupS float64        `json:"startup_s,omitempty"`
+	NowS     float64        `json:"now_s"`
+	GPUs     []string       `json:"gpus"`
+	Jobs     []plainJobJSON `json:"jobs"`
 }
 
 // plainJobJSON is one job. EndS and TakesS are −1 where they are never.
@@ -34,7 +35,7 @@ type plainJobJSON struct {
 // MarshalJSON implements json.Marshaler.
 func (p *Plain) MarshalJSON() ([]byte, error) {
 	p.settle()
-	out := plainJSON{NowS: p.nowS, GPUs: p.gpus}
+	out := plainJSON{StartupS: p.StartupS, NowS: p.nowS, GPUs: p.gpus}
 	finite := func(s float64) float64 {
 		if math.IsInf(s, 1) {
 			return -1
@@ -68,7 +69,7 @@ func (p *Plain) UnmarshalJSON(b []byte) error {
 		return err
 	}
 	*p = *NewPlain(in.GPUs...)
-	p.nowS, p.stale = in.NowS, true
+	p.StartupS, p.nowS, p.stale = in.StartupS, in.NowS, true
 	never := func(s float64) float64 {
 		if s < 0 {
 			return math.Inf(1)

@@ -95,8 +95,14 @@ type Ended struct {
 	GPU    int         `json:",omitempty"`
 }
 
+// startupS is what plain Slurm takes to start the next job on a GPU that has become free, s: seen on
+// 22.05.8 and 24.11.5 under default settings.
+const startupS = 1
+
 // New returns an empty tracker.
 func New() *Tracker {
+	plain := rlcore.NewPlain()
+	plain.StartupS = startupS
 	return &Tracker{
 		Groups:    map[int64]*job.Group{},
 		Waits:     map[string]*Wait{},
@@ -106,7 +112,7 @@ func New() *Tracker {
 		Endings:   map[string]*Ended{},
 		Faulted:   map[job.GPUAddr]bool{},
 		Limits:    limit.New(),
-		Plain:     rlcore.NewPlain(),
+		Plain:     plain,
 		NextID:    1,
 	}
 }
