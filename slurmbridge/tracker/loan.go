@@ -65,10 +65,12 @@ func (o *observer) loans() {
 		j := o.jobs[ref]
 		switch {
 		case j == nil:
+		case j.State == job.Completing: // which a requeued job is before it is pending, without a start
+			continue
 		case j.State != job.Pending && j.Start.Equal(l.Start):
 			l.observe(j.TimeLimit)
 			continue
-		case j.State == job.Pending && j.TimeLimit == l.Set && l.Own < l.Set && l.Tries < mostLoanTries:
+		case j.TimeLimit == l.Set && l.Own < l.Set && l.Tries < mostLoanTries:
 			l.Tries++
 			o.repairs = append(o.repairs, job.Change{
 				Step: job.StepExtend, Why: "requeued: its own time limit again",

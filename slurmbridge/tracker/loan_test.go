@@ -108,3 +108,22 @@ func TestProgressWhileTheBridgeWasAway(t *testing.T) {
 		t.Errorf("while it is suspended: %+v", p)
 	}
 }
+
+// A requeued job is completing before it is pending, without a start. Then it gets its own limit back, once.
+func TestARequeuedJobHasItsOwnLimit(t *testing.T) {
+	tr := tracker.New()
+	s := at(50*m, job.Running, 60*m)
+	observe(tr, s)
+	tr.Lend(&s.Jobs[0], 70*m, s.At)
+	completing := at(51*m, job.Completing, 70*m)
+	completing.Jobs[0].Start = time.Time{}
+	if repairs := observe(tr, completing); len(repairs) > 0 {
+		t.Errorf("while it is completing: %+v", repairs)
+	}
+	if repairs := observe(tr, at(52*m, job.Pending, 70*m)); len(repairs) != 1 || repairs[0].Update.TimeLimit != 60*m {
+		t.Errorf("pending: %+v", repairs)
+	}
+	if repairs := observe(tr, at(53*m, job.Pending, 60*m)); len(repairs) > 0 || len(tr.Loans) > 0 {
+		t.Errorf("then %+v, %+v", repairs, tr.Loans)
+	}
+}
