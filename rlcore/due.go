@@ -49,6 +49,7 @@ type dues struct {
 	endS    []float64
 	startS  []float64
 	goes    []float64
+	late    []Combo // refused in this decision
 }
 
 // outlook is what is expected of a card's running jobs. It is kept as long as they are
@@ -82,16 +83,12 @@ func (g *Guard) dueS(j *Job) float64 {
 // look prepares the checks of a decision.
 func (d *dues) look(g *Guard, w *Window) {
 	s := w.State
+	d.late = d.late[:0]
 	d.on = !g.Bare && slices.ContainsFunc(w.Jobs, func(at int) bool { return s.Pending[at].PlainEndS > 0 })
 	if !d.on {
 		return
 	}
-	d.trust = cmp.Or(g.Trust, defaultTrust)
-	d.freeS = d.freeS[:0]
-	d.cards = slices.Grow(d.cards, max(0, len(s.GPUs)-len(d.cards)))[:max(len(d.cards), len(s.GPUs))]
-	for k := range s.GPUs {
-		d.freeS = append(d.freeS, d.expect(g, k, s).freeS)
-	}
+	d.foresee(g, s)
 	d.startS, _ = d.goOn(d.startS, w, d.freeS[w.GPU], 0, nil)
 	d.latest = d.latest[:0]
 	for i, start := range d.startS {
@@ -111,6 +108,52 @@ func (d *dues) look(g *Guard, w *Window) {
 	for k, t := range s.PlainFreeS {
 		d.tailS[k] = max(d.tailS[k], (t-s.NowS)/(1+reserve))
 	}
+}
+
+// Late reports whether the last call of Combos refused c because a job would end after its
+// due.
+func (g *Guard) Late(c Combo) bool { return slices.Contains(g.dues.late, c) }
+
+// foresee finds out when the GPUs will be free.
+func (d *dues) foresee(g *Guard, s *State) {
+	d.trust = cmp.Or(g.Trust, defaultTrust)
+	d.freeS = d.freeS[:0]
+	d.cards = slices.Grow(d.cards, max(0, len(s.GPUs)-len(d.cards)))[:max(len(d.cards), len(s.GPUs))]
+	for k := range s.GPUs {
+		d.freeS = append(d.freeS, d.expect(g, k, s).freeS)
+	}
+}
+
+// Expect writes into dst, whose storage it reuses, when each job of the window is expected
+// to have ended, s on State.NowS's clock, if c joins now and nobody after it: those of c on
+// the window's GPU, the others each with a whole one. +Inf = nothing is known.
+func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
+	d, s := &g.dues, w.State
+	d.foresee(g, s)
+	var freeS float64
+	d.endS, freeS = d.end(g, d.endS, w.Card(), w, c)
+	d.startS, _ = d.goOn(d.startS, w, freeS, c, nil)
+	together := len(d.endS) // those of c are the last of it
+	for i := range w.Jobs {
+		if c.Has(i) && w.Job(i).Profile != nil {
+			together--
+		}
+	}
+	dst = dst[:0]
+	for i, at := range w.Jobs {
+		in := math.Inf(1)
+		switch j := w.Job(i); {
+		case c.Has(i) && j.Profile != nil:
+			in = d.endS[together]
+			together++
+		case c.Has(i):
+			in = j.expectedS()
+		case at < len(d.startS):
+			in = d.startS[at] + j.expectedS()
+		}
+		dst = append(dst, s.NowS+in)
+	}
+	return dst
 }
 
 // expect returns what is expected of GPU k's running jobs.

@@ -40,8 +40,13 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	clear(refused)
 	for c := Combo(1); int(c) < all; c++ {
 		refused[c] = refused[c.withoutFirst()] || refused[c.withoutLast()] || g.Check(w, c) != Allowed
-		if !refused[c] && (must < 0 || c.Has(must)) && inFront(due&^c) >= c && g.dues.keep(g, w, c) {
+		if refused[c] || must >= 0 && !c.Has(must) || inFront(due&^c) < c {
+			continue
+		}
+		if g.dues.keep(g, w, c) {
 			dst = append(dst, c)
+		} else {
+			g.dues.late = append(g.dues.late, c)
 		}
 	}
 	if g.dues.on && len(dst) == 0 {

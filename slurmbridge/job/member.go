@@ -17,6 +17,10 @@ type Member struct {
 	WasNodes string `json:"was_nodes"`
 	// Predicted is the slowdown predicted when the group was decided, 0 = none was.
 	Predicted float64 `json:"predicted,omitempty"`
+	// PlainEnd is when plain Slurm would have ended the job and ExpectedEnd when it was
+	// expected to end, when the group was decided; zero = not known.
+	PlainEnd    time.Time `json:"plain_end,omitzero"`
+	ExpectedEnd time.Time `json:"expected_end,omitzero"`
 	// State is changed by package release alone.
 	State MemberState `json:"state,omitempty"`
 	// Start is when the member first ran, zero = it was never seen running.

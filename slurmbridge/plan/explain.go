@@ -8,6 +8,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // How much an explanation keeps: of one decision and in all.
@@ -22,12 +23,15 @@ type explainer struct {
 	view  *view
 	guard *rlcore.Guard
 	plan  *job.Plan
+	ends  []float64
 }
 
 // explain keeps what a decision considered of each job in its window.
 func (x *explainer) explain(dec *rlcore.Decision, kind job.GroupKind) {
+	x.ends = x.guard.Expect(x.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
 		e := x.explanation(dec.Window.Job(i))
+		e.ExpectedEnd = tracker.Time(x.ends[i])
 		if t := x.plan.Running.GPUs[dec.Window.GPU].EmptyInS(); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t
 		}
@@ -44,7 +48,7 @@ func (x *explainer) explanation(j *rlcore.Job) *job.Explanation {
 		e = &job.Explanation{
 			At: x.view.in.Snap.At, Ref: j.ID, App: x.view.in.Apps[j.ID].Key, Known: j.Profile != nil,
 			LatestDelayS: max(0, x.guard.DelayLimitS()-j.DelayedS), PassedOver: j.PassedOver, FreeInS: -1,
-			Ignored: x.view.in.Terms[j.ID].Ignored,
+			PlainEnd: tracker.Time(j.PlainEndS), Ignored: x.view.in.Terms[j.ID].Ignored,
 		}
 		x.plan.Explanations[j.ID] = e
 	}
@@ -89,7 +93,11 @@ func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 		if len(e.Refused) >= mostRefused {
 			return
 		}
-		if why := x.guard.Check(w, combo); why != rlcore.Allowed {
+		why := x.guard.Check(w, combo)
+		if why == rlcore.Allowed && combo != dec.Combo && x.guard.Late(combo) {
+			why = rlcore.RefusedDue
+		}
+		if why != rlcore.Allowed {
 			e.Refused = append(e.Refused, job.Refusal{With: with, Node: ref.node.Name, GPU: ref.index, Reason: why})
 		}
 	}

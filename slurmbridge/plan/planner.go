@@ -8,6 +8,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // Planner turns an input into a plan. It is not safe for concurrent use: the decider
@@ -268,6 +269,10 @@ func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []
 		if r.successor[j.ID] != nil {
 			was := r.seats[j.ID].Member
 			m.WasGres, m.WasNodes = was.WasGres, was.WasNodes
+		}
+		m.PlainEnd = tracker.Time(j.PlainEndS)
+		if e := r.plan.Explanations[j.ID]; e != nil {
+			m.ExpectedEnd = e.ExpectedEnd
 		}
 		if predicted != nil {
 			m.Predicted = predicted[len(card.Running)+i].Slowdown

@@ -83,6 +83,7 @@ func (s *shared) printExplanation(ref string, e *job.Explanation) {
 	default:
 		s.printf("  application %s\n", e.App)
 	}
+	s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
 	if e.PassedOver > 0 {
 		s.printf("  passed over %d times\n", e.PassedOver)
 	}
@@ -108,6 +109,24 @@ func (s *shared) printExplanation(ref string, e *job.Explanation) {
 	}
 }
 
+// printEnds prints when a job is expected to end, and when plain Slurm would have ended it.
+func (s *shared) printEnds(plain, expected time.Time, known bool) {
+	if plain.IsZero() {
+		return
+	}
+	at := func(t time.Time) string {
+		if t.IsZero() {
+			return "a time that isn't known"
+		}
+		return t.Local().Format(time.DateTime)
+	}
+	limit := ""
+	if !known {
+		limit = ", should it take its whole time limit"
+	}
+	s.printf("  expected to end at %s; plain Slurm would end it at %s%s\n", at(expected), at(plain), limit)
+}
+
 func seconds(v float64) time.Duration {
 	return time.Duration(v * float64(time.Second)).Round(time.Second)
 }
@@ -116,11 +135,15 @@ func seconds(v float64) time.Duration {
 func (s *shared) printGroup(ref string, g *job.Group) {
 	var others []string
 	own := ""
+	var plainEnd, expected time.Time
 	for i := range g.Members {
 		m := &g.Members[i]
 		if m.Ref != ref {
 			others = append(others, m.Ref)
 			continue
+		}
+		if !m.ExpectedEnd.IsZero() {
+			plainEnd, expected = m.PlainEnd, m.ExpectedEnd
 		}
 		if m.Predicted > 0 {
 			own = fmt.Sprintf(", slowdown %.2f predicted", m.Predicted)
@@ -135,6 +158,9 @@ func (s *shared) printGroup(ref string, g *job.Group) {
 	company := "alone"
 	if len(others) > 0 {
 		company = "with " + strings.Join(others, ", ")
+	}
+	if !plainEnd.IsZero() {
+		own += fmt.Sprintf("; expected to end at %s, on plain Slurm at %s", expected.Local().Format(time.TimeOnly), plainEnd.Local().Format(time.TimeOnly))
 	}
 	s.printf("group %d, %s: %s on %s gpu %d%s\n", g.ID, g.Decided.Local().Format(time.DateTime), company, g.Node, g.GPU, own)
 }
