@@ -94,7 +94,7 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"leese: 60s":                           `there is no setting "leese"; did you mean "lease"?`,
-		"gatefile: /run/g":                         `there is no setting "gatefile"; did you mean "gate_file"?`,
+		"gatefile: /run/g":                     `there is no setting "gatefile"; did you mean "gate_file"?`,
 		"max-delay: 5m":                        `there is no setting "max-delay"; did you mean "max_delay"?`,
 		"colour: blue":                         `there is no setting "colour"; the settings are slurm_conf, bin_dir,`,
 		"colour:":                              `there is no setting "colour"`,
