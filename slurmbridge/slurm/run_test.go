@@ -285,6 +285,39 @@ func TestUpdateErrors(t *testing.T) {
 	}
 }
 
+// A held gate is released before it gets its priority, which would not release it.
+func TestMendGate(t *testing.T) {
+	c, calls := recordingFake(t, "")
+	first, place := "scontrol|update|JobId=7|Priority=4294967293", "scontrol|update|JobId=7|Partition=a,b"
+	for _, tc := range []struct {
+		gate       job.GateState
+		partitions []string
+		want       []string
+	}{
+		{job.GateState{ID: "7"}, []string{"a", "b"}, []string{"scontrol|release|7", place, first}},
+		{job.GateState{ID: "7", Priority: 3}, []string{"a", "b"}, []string{place, first}},
+		{job.GateState{ID: "7", Priority: 3}, nil, []string{first}},
+	} {
+		if err := c.MendGate(t.Context(), tc.gate, tc.partitions); err != nil {
+			t.Errorf("%+v: %v", tc.gate, err)
+		}
+		if got := calls(); !slices.Equal(got, tc.want) {
+			t.Errorf("%q\nwant %q", got, tc.want)
+		}
+	}
+	for _, bad := range []string{"", "a b", "a Priority=1", "a,b"} {
+		if err := c.MendGate(t.Context(), job.GateState{ID: "7"}, []string{bad}); !errors.Is(err, job.ErrRefused) {
+			t.Errorf("partition %q: %v", bad, err)
+		}
+		if _, err := c.CreateGate(t.Context(), time.Minute, []string{bad}); !errors.Is(err, job.ErrRefused) {
+			t.Errorf("partition %q: %v", bad, err)
+		}
+	}
+	if got := calls(); !slices.Equal(got, []string{""}) {
+		t.Errorf("%q", got)
+	}
+}
+
 // A gate that can't be tightened is no gate, and is not left behind: it would run.
 func TestCreateGateCleansUp(t *testing.T) {
 	c, calls := recordingFake(t, `case "$0" in *sbatch) echo "77;cluster";; *scontrol) echo "Requested operation is presently disabled for job 77" >&2; exit 1;; esac`)
