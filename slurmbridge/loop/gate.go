@@ -62,7 +62,7 @@ const answerTime = 10 * time.Second
 // to a third of a lease.
 func (g *Gate) stalled() time.Duration { return max(leastStalled, g.Lease) }
 
-func (g *Gate) now() lease {
+func (g *Gate) current() lease {
 	if l := g.lease.Load(); l != nil {
 		return *l
 	}
@@ -70,11 +70,11 @@ func (g *Gate) now() lease {
 }
 
 // ID is the gate's job, "" while there is none.
-func (g *Gate) ID() string { return g.now().gate }
+func (g *Gate) ID() string { return g.current().gate }
 
 // Left is how long the gate stays closed without another renewal.
 func (g *Gate) Left() time.Duration {
-	l := g.now()
+	l := g.current()
 	if l.gate == "" {
 		return 0
 	}
@@ -165,7 +165,7 @@ func (g *Gate) log() *slog.Logger { return cmp.Or(g.Log, slog.New(slog.DiscardHa
 // find drops a gate that a poll shows to be lost (cancelled, opened, or its lease ended) and
 // takes over the newest one that it shows.
 func (g *Gate) find(s *job.Snapshot) {
-	l := g.now()
+	l := g.current()
 	live, newest := false, ""
 	for _, seen := range s.Gates {
 		if seen.Open {
@@ -248,7 +248,7 @@ func (g *Gate) create(ctx context.Context, partitions []string) error {
 
 // renew makes the lease begin anew. The gate is lost if Slurm doesn't know it any more.
 func (g *Gate) renew(ctx context.Context) error {
-	l := g.now()
+	l := g.current()
 	asked := g.Now()
 	err := g.Slurm.RenewGate(ctx, l.gate, g.Lease)
 	if errors.Is(err, job.ErrNoJob) {
@@ -268,7 +268,7 @@ func (g *Gate) write() error {
 	if g.File == "" {
 		return nil
 	}
-	l := g.now()
+	l := g.current()
 	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units)
 	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)

@@ -30,7 +30,7 @@ func (h *hanging) Update(ctx context.Context, u job.Update) error {
 	}
 }
 
-// gate makes a gate on the bubble's clock.
+// besideGate makes a gate on the bubble's clock.
 func besideGate(m *model, lease time.Duration) *loop.Gate {
 	return &loop.Gate{Slurm: m, Lease: lease, Sharing: job.MPS, Now: time.Now}
 }
