@@ -36,19 +36,33 @@ const (
 // Where predictions were wrong and it isn't true any more, nothing may make it worse.
 //
 // With exact predictions and no reserve this is an induction, and no job ends after its due.
+//
+// On many GPUs the window's jobs are the first of many that are followed. A combination
+// after which they leave no GPU free later than without it makes no job behind them start
+// later, if all jobs may use the same GPUs, and then these aren't followed.
 type dues struct {
-	on     bool
-	trust  float64
-	cards  []outlook
-	freeS  []float64 // by GPU: when its jobs are expected to have ended, s from now
-	latest []float64 // by pending job: its latest start, s from now
-	tailS  []float64 // when the GPUs must be free at the latest, ascending
+	on    bool
+	trust float64
+	cards []outlook
 
+	followed  int       // so many pending jobs are
+	near      int       // of these, up to the window's last
+	alike     bool      // all followed jobs may use all GPUs, or none
+	soon, all bool      // what follows is known of the near jobs; of all
+	now       fleet     // as it is
+	base      fleet     // once the near jobs have gone on plainly
+	startS    []float64 // by pending job: its start then, s from now
+	latest    []float64 // by pending job: its latest start, s from now
+	tailS     []float64 // when the GPUs must be free at the latest, ascending
+
+	far     fleet     // base, once all have gone on
+	trial   fleet     // once those that a combination leaves have gone on plainly
+	tried   []float64 // their starts
 	members []*Profile
 	workS   []float64
 	endS    []float64
-	startS  []float64
-	goes    []float64
+	gpus    []int
+	a, b    []float64
 	late    []Combo // refused in this decision
 }
 
@@ -80,59 +94,53 @@ func (g *Guard) dueS(j *Job) float64 {
 	return j.PlainEndS + cmp.Or(g.Grace, DefaultGrace)*j.Profile.DurationS
 }
 
-// look prepares the checks of a decision.
+// look begins a decision.
 func (d *dues) look(g *Guard, w *Window) {
 	s := w.State
-	d.late = d.late[:0]
 	d.on = !g.Bare && slices.ContainsFunc(w.Jobs, func(at int) bool { return s.Pending[at].PlainEndS > 0 })
-	if !d.on {
-		return
+	d.soon, d.all, d.late = false, false, d.late[:0]
+}
+
+// foresee finds out when the GPUs will be free, and how many jobs to follow.
+func (d *dues) foresee(g *Guard, w *Window) {
+	s := w.State
+	d.trust = cmp.Or(g.Trust, defaultTrust)
+	d.cards = slices.Grow(d.cards, max(0, len(s.GPUs)-len(d.cards)))[:max(len(d.cards), len(s.GPUs))]
+	d.a = d.a[:0]
+	for k := range s.GPUs {
+		d.a = append(d.a, d.expect(g, k, s).freeS)
 	}
-	d.foresee(g, s)
-	d.startS, _ = d.goOn(d.startS, w, d.freeS[w.GPU], 0, nil)
-	d.latest = d.latest[:0]
-	for i, start := range d.startS {
-		j := &s.Pending[i]
-		due := g.dueS(j) - s.NowS - j.expectedS()
-		if math.IsNaN(due) { // it may take for ever
-			due = math.Inf(1)
-		}
-		d.latest = append(d.latest, max(start, due/(1+reserve)))
+	d.now.reset(d.a, w.GPU)
+	d.followed = min(len(s.Pending), farthest+moreByGPU*len(s.GPUs))
+	d.near = 0
+	if n := len(w.Jobs); n > 0 {
+		d.near = min(d.followed, w.Jobs[n-1]+1)
 	}
-	d.tailS = d.tailS[:0]
-	if len(d.startS) < len(s.Pending) || len(s.PlainFreeS) != len(s.GPUs) {
-		return // not all were followed
-	}
-	d.tailS = append(d.tailS, d.goes...)
-	slices.Sort(d.tailS)
-	for k, t := range s.PlainFreeS {
-		d.tailS[k] = max(d.tailS[k], (t-s.NowS)/(1+reserve))
-	}
+}
+
+// try lets c join now and the near jobs that it leaves go on plainly. It sets trial and
+// tried. false: one starts after its latest start, if there are any.
+func (d *dues) try(w *Window, c Combo, freeS float64, latest []float64) (inTime bool) {
+	d.trial.copy(&d.now)
+	d.trial.set(w.GPU, freeS)
+	d.tried, inTime = d.trial.goOn(d.tried[:0], w, d.near, c, latest)
+	return inTime
 }
 
 // Late reports whether the last call of Combos refused c because a job would end after its
 // due.
 func (g *Guard) Late(c Combo) bool { return slices.Contains(g.dues.late, c) }
 
-// foresee finds out when the GPUs will be free.
-func (d *dues) foresee(g *Guard, s *State) {
-	d.trust = cmp.Or(g.Trust, defaultTrust)
-	d.freeS = d.freeS[:0]
-	d.cards = slices.Grow(d.cards, max(0, len(s.GPUs)-len(d.cards)))[:max(len(d.cards), len(s.GPUs))]
-	for k := range s.GPUs {
-		d.freeS = append(d.freeS, d.expect(g, k, s).freeS)
-	}
-}
-
 // Expect writes into dst, whose storage it reuses, when each job of the window is expected
 // to have ended, s on State.NowS's clock, if c joins now and nobody after it: those of c on
 // the window's GPU, the others each with a whole one. +Inf = nothing is known.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	d, s := &g.dues, w.State
-	d.foresee(g, s)
+	d.soon = false
+	d.foresee(g, w)
 	var freeS float64
 	d.endS, freeS = d.end(g, d.endS, w.Card(), w, c)
-	d.startS, _ = d.goOn(d.startS, w, freeS, c, nil)
+	d.try(w, c, freeS, nil)
 	together := len(d.endS) // those of c are the last of it
 	for i := range w.Jobs {
 		if c.Has(i) && w.Job(i).Profile != nil {
@@ -148,10 +156,63 @@ func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 			together++
 		case c.Has(i):
 			in = j.expectedS()
-		case at < len(d.startS):
-			in = d.startS[at] + j.expectedS()
+		case at < d.near:
+			in = d.tried[at] + j.expectedS()
 		}
 		dst = append(dst, s.NowS+in)
+	}
+	return dst
+}
+
+// lookAhead lets the near jobs go on plainly.
+func (d *dues) lookAhead(g *Guard, w *Window) {
+	if d.soon {
+		return
+	}
+	d.soon = true
+	d.foresee(g, w)
+	s := w.State
+	d.alike = true
+	for i := 0; d.alike && i < d.followed; i++ {
+		gpus := s.Pending[i].GPUs
+		d.alike = gpus == nil || !slices.ContainsFunc(gpus, func(k int) bool { return k >= 0 })
+	}
+	d.base.copy(&d.now)
+	d.startS, _ = d.base.goOn(d.startS[:0], w, d.near, 0, nil)
+	d.latest = g.latestStarts(d.latest[:0], s, d.startS)
+}
+
+// lookFar lets all the others that are followed go on as well.
+func (d *dues) lookFar(g *Guard, w *Window) {
+	if d.all {
+		return
+	}
+	d.all = true
+	s := w.State
+	d.far.copy(&d.base)
+	d.startS, _ = d.far.goOn(d.startS, w, d.followed, 0, nil)
+	d.latest = g.latestStarts(d.latest, s, d.startS)
+	d.tailS = d.tailS[:0]
+	if d.followed < len(s.Pending) || len(s.PlainFreeS) != len(s.GPUs) {
+		return
+	}
+	d.tailS = append(d.tailS, d.far.freeS...)
+	slices.Sort(d.tailS)
+	for k, t := range s.PlainFreeS {
+		d.tailS[k] = max(d.tailS[k], (t-s.NowS)/(1+reserve))
+	}
+}
+
+// latestStarts appends the latest starts of the jobs behind the last in dst, for those
+// that start at startS when all go on plainly.
+func (g *Guard) latestStarts(dst []float64, s *State, startS []float64) []float64 {
+	for i := len(dst); i < len(startS); i++ {
+		j := &s.Pending[i]
+		due := g.dueS(j) - s.NowS - j.expectedS()
+		if math.IsNaN(due) { // it may take for ever
+			due = math.Inf(1)
+		}
+		dst = append(dst, max(startS[i], due/(1+reserve)))
 	}
 	return dst
 }
@@ -208,51 +269,24 @@ func (d *dues) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []
 	return dst, freeS
 }
 
-// goOn schedules the pending jobs plainly, in order of priority, where those of c have
-// started and the window's GPU is free in freeS seconds. It writes their starts into
-// dst, s from now; false: one starts after its latest start.
-func (d *dues) goOn(dst []float64, w *Window, freeS float64, c Combo, latest []float64) ([]float64, bool) {
-	s := w.State
-	d.goes = append(d.goes[:0], d.freeS...)
-	d.goes[w.GPU] = freeS
-	dst = dst[:0]
-	next := 0 // in the window
-	for i := range min(len(s.Pending), farthest+moreByGPU*len(s.GPUs)) {
-		joins := false
-		if next < len(w.Jobs) && w.Jobs[next] == i {
-			joins = c.Has(next)
-			next++
-		}
-		if joins {
-			dst = append(dst, 0)
-			continue
-		}
-		j := &s.Pending[i]
-		at, start := -1, math.Inf(1)
-		for k, t := range d.goes {
-			if (t < start || t == start && k == w.GPU) && j.MayUse(k) {
-				at, start = k, t
-			}
-		}
-		if latest != nil && start > latest[i]+rounding {
-			return dst, false
-		}
-		if at >= 0 {
-			d.goes[at] = start + j.expectedS()
-		}
-		dst = append(dst, start)
-	}
-	return dst, true
-}
-
 // keep reports whether every due is kept, as far as it can still be, if c joins now.
 func (d *dues) keep(g *Guard, w *Window, c Combo) bool {
 	if !d.on {
 		return true
 	}
-	s, card := w.State, w.Card()
+	d.lookAhead(g, w)
 	var freeS float64
-	d.endS, freeS = d.end(g, d.endS, card, w, c)
+	d.endS, freeS = d.end(g, d.endS, w.Card(), w, c)
+	if !d.membersKeep(g, w, c) || !d.try(w, c, freeS, d.latest) {
+		return false
+	}
+	return d.alike && d.noLater(w.GPU) || d.restKeep(g, w)
+}
+
+// membersKeep reports whether the running jobs and those of c, which are expected to end
+// at endS, keep their dues.
+func (d *dues) membersKeep(g *Guard, w *Window, c Combo) bool {
+	s, card := w.State, w.Card()
 	before := d.cards[w.GPU].endS
 	k := 0
 	for i := range card.Running {
@@ -271,7 +305,7 @@ func (d *dues) keep(g *Guard, w *Window, c Combo) bool {
 			continue
 		}
 		plainly := math.Inf(1) // not followed: nothing is known of its turn
-		if at < len(d.startS) {
+		if at < d.near {
 			plainly = d.startS[at] + j.Profile.DurationS
 		}
 		if d.endS[k] > max(plainly, g.dueS(j)-s.NowS)+rounding {
@@ -279,16 +313,45 @@ func (d *dues) keep(g *Guard, w *Window, c Combo) bool {
 		}
 		k++
 	}
+	return true
+}
+
+// noLater reports whether the GPUs are free no later in trial than in base, the first of
+// one compared with the first of the other and so on, where gpu and those given to jobs
+// are all that may differ.
+func (d *dues) noLater(gpu int) bool {
+	d.gpus = append(append(append(d.gpus[:0], gpu), d.base.given...), d.trial.given...)
+	slices.Sort(d.gpus)
+	d.gpus = slices.Compact(d.gpus)
+	d.a, d.b = d.a[:0], d.b[:0]
+	for _, k := range d.gpus {
+		d.a, d.b = append(d.a, d.trial.freeS[k]), append(d.b, d.base.freeS[k])
+	}
+	slices.Sort(d.a)
+	slices.Sort(d.b)
+	return noneLater(d.a, d.b)
+}
+
+// restKeep reports whether the jobs behind the near ones keep their dues after trial, and
+// those that come later.
+func (d *dues) restKeep(g *Guard, w *Window) bool {
+	d.lookFar(g, w)
 	var inTime bool
-	if d.workS, inTime = d.goOn(d.workS, w, freeS, c, d.latest); !inTime {
+	if d.tried, inTime = d.trial.goOn(d.tried, w, d.followed, 0, d.latest); !inTime {
 		return false
 	}
 	if len(d.tailS) == 0 {
 		return true
 	}
-	slices.Sort(d.goes)
-	for i, t := range d.goes {
-		if t > d.tailS[i]+rounding {
+	d.a = append(d.a[:0], d.trial.freeS...)
+	slices.Sort(d.a)
+	return noneLater(d.a, d.tailS)
+}
+
+// noneLater reports whether none of a is later than its counterpart of b.
+func noneLater(a, b []float64) bool {
+	for i, t := range a {
+		if t > b[i]+rounding {
 			return false
 		}
 	}

@@ -1,9 +1,12 @@
 package rlcore
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // pairwise slows everybody who isn't alone by a factor.
@@ -140,4 +143,142 @@ func TestLimits(t *testing.T) {
 	if in := (&Guard{}).timeFor(&other, 0, 0); !math.IsInf(in, 1) {
 		t.Errorf("a job without a limit must have ended in %v s", in)
 	}
+}
+
+// keepsSlowly is dues.keep step by step: each schedule is made from its beginning, and each
+// GPU looked at for each job.
+func keepsSlowly(g *Guard, w *Window, c Combo) bool {
+	s := w.State
+	ends := func(gpu int, c Combo) (endS []float64, jobs []*Job, freeS float64) {
+		var members []*Profile
+		var work []float64
+		for i := range s.GPUs[gpu].Running {
+			r := &s.GPUs[gpu].Running[i]
+			jobs, members, work = append(jobs, &r.Job), append(members, r.Profile), append(work, r.Profile.DurationS-r.DoneS)
+		}
+		for i := range w.Jobs {
+			if c.Has(i) {
+				jobs, members, work = append(jobs, w.Job(i)), append(members, w.Job(i).Profile), append(work, w.Job(i).Profile.DurationS)
+			}
+		}
+		endS = g.ends(nil, &s.GPUs[gpu].Spec, members, work, defaultTrust)
+		for _, t := range endS {
+			freeS = max(freeS, t)
+		}
+		return endS, jobs, freeS
+	}
+	goOn := func(c Combo) (starts, free []float64) {
+		for k := range s.GPUs {
+			of := Combo(0)
+			if k == w.GPU {
+				of = c
+			}
+			_, _, freeS := ends(k, of)
+			free = append(free, freeS)
+		}
+		for i := range min(len(s.Pending), farthest+moreByGPU*len(s.GPUs)) {
+			if at := slices.Index(w.Jobs, i); at >= 0 && c.Has(at) {
+				starts = append(starts, 0)
+				continue
+			}
+			first, start := -1, math.Inf(1)
+			for k, t := range free {
+				if (t < start || t == start && k == w.GPU) && s.Pending[i].MayUse(k) {
+					first, start = k, t
+				}
+			}
+			if first >= 0 {
+				free[first] += s.Pending[i].Profile.DurationS
+			}
+			starts = append(starts, start)
+		}
+		slices.Sort(free)
+		return starts, free
+	}
+	before, _, _ := ends(w.GPU, 0)
+	plainly, tail := goOn(0)
+	endS, jobs, _ := ends(w.GPU, c)
+	for i, j := range jobs {
+		most := g.dueS(j) - s.NowS
+		if i < len(before) {
+			most = max(most, before[i])
+		} else {
+			at := slices.IndexFunc(s.Pending, func(x Job) bool { return x.ID == j.ID })
+			most = max(most, plainly[at]+j.Profile.DurationS)
+		}
+		if endS[i] > most+rounding {
+			return false
+		}
+	}
+	starts, free := goOn(c)
+	for i, start := range starts {
+		j := &s.Pending[i]
+		if at := slices.Index(w.Jobs, i); at >= 0 && c.Has(at) {
+			continue
+		}
+		if start > max(plainly[i], (g.dueS(j)-s.NowS-j.Profile.DurationS)/(1+reserve))+rounding {
+			return false
+		}
+	}
+	for k, t := range free {
+		if len(starts) == len(s.Pending) && t > max(tail[k], (s.PlainFreeS[k]-s.NowS)/(1+reserve))+rounding {
+			return false
+		}
+	}
+	return true
+}
+
+// What isn't followed to the end is decided as if it were.
+func TestDuesAreFollowed(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 5).Draw(t, "GPUs")
+		p := NewPlain(slices.Repeat([]string{"gpu"}, n)...)
+		s := &State{NowS: 100}
+		job := func(id string, atS float64) Job {
+			j := Job{ID: id, Profile: flat(id, rapid.Float64Range(1, 300).Draw(t, "takes"), 100)}
+			if rapid.IntRange(0, 30).Draw(t, "choosy") == 0 {
+				j.GPUs = rapid.SampledFrom([][]int{{0}, {n - 1}, {n / 2, n - 1}, {-1}}).Draw(t, "may use")
+			}
+			p.Add(&j, atS)
+			return j
+		}
+		for k := range n {
+			g := GPU{Spec: GPUSpec{MemMiB: 12000}, FreeCPUs: -1, FreeHostMemMiB: -1}
+			for i := range rapid.IntRange(0, 2).Draw(t, "running") {
+				r := Running{Job: job(fmt.Sprintf("r%d.%d", k, i), 0), Shares: 20, ElapsedS: 90}
+				r.DoneS = r.Profile.DurationS * rapid.Float64Range(0, 1).Draw(t, "done")
+				g.Running = append(g.Running, r)
+			}
+			s.GPUs = append(s.GPUs, g)
+		}
+		jobs := rapid.SampledFrom([]int{1, 5, 20, 150}).Draw(t, "pending")
+		for i := range jobs {
+			s.Pending = append(s.Pending, job(fmt.Sprint(i), rapid.SampledFrom([]float64{0, 100}).Draw(t, "came")))
+		}
+		slices.SortStableFunc(s.Pending, func(a, b Job) int { return int(p.EndS(a.ID) - p.EndS(b.ID)) })
+		luck := rapid.SampledFrom([]float64{0, 50, 500}).Draw(t, "ahead") // of the plain schedule
+		for i := range s.Pending {
+			s.Pending[i].PlainEndS = p.EndS(s.Pending[i].ID) + luck
+		}
+		for k := range s.GPUs {
+			for i := range s.GPUs[k].Running {
+				r := &s.GPUs[k].Running[i]
+				r.PlainEndS = p.EndS(r.ID) + luck
+			}
+		}
+		s.PlainFreeS = p.FreeS(nil, s.NowS)
+		g := &Guard{Predictor: pairwise(rapid.SampledFrom([]float64{1, 1.05, 1.3, 2}).Draw(t, "slowdown"))}
+		for gpu := range s.GPUs {
+			w := NewWindow(nil, s, gpu, 6)
+			if len(w.Jobs) == 0 {
+				continue
+			}
+			g.dues.look(g, &w)
+			for c := Combo(1); int(c) < 1<<len(w.Jobs); c++ {
+				if got, want := g.dues.keep(g, &w, c), keepsSlowly(g, &w, c); got != want {
+					t.Fatalf("GPU %d, %b: %v, want %v", gpu, c, got, want)
+				}
+			}
+		}
+	})
 }

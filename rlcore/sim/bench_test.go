@@ -33,6 +33,39 @@ func BenchmarkSim(b *testing.B) {
 	}
 }
 
+// BenchmarkPlan is one decision for each GPU of a site where all jobs come at once, and
+// another one for each of them once all are busy: ns/decision.
+func BenchmarkPlan(b *testing.B) {
+	for _, size := range []struct{ gpus, jobs, window int }{{1, 30, 5}, {1, 30, 12}, {4, 100, 12}, {500, 10_000, 5}} {
+		b.Run(fmt.Sprintf("gpus=%d/jobs=%d/window=%d", size.gpus, size.jobs, size.window), func(b *testing.B) {
+			cfg := catalogue(b, size.gpus, size.jobs, 1)
+			d := decider(b, "greedy")
+			d.M, cfg.M, cfg.Predictor = size.window, size.window, d.Guard.Predictor
+			decisions := 0
+			for b.Loop() {
+				b.StopTimer()
+				s, err := New(cfg)
+				if err != nil {
+					b.Fatal(err)
+				}
+				for range 2 * size.gpus {
+					if !s.Next() {
+						break
+					}
+					s.State()
+					b.StartTimer()
+					dec := s.Decide(d)
+					b.StopTimer()
+					s.Take(d.Guard, dec)
+					decisions++
+				}
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(decisions), "ns/decision")
+		})
+	}
+}
+
 // BenchmarkClairvoyant reports simulated schedules a second for 30 jobs on one GPU.
 func BenchmarkClairvoyant(b *testing.B) {
 	cfg := catalogue(b, 1, 30, 1)

@@ -84,11 +84,16 @@ func New(cfg Config) (*Sim, error) {
 			ID: s.names[i], Node: "sim", Spec: spec, FreeCPUs: -1, FreeHostMemMiB: -1,
 		})
 	}
+	known := make(map[string]bool, len(cfg.Jobs))
 	for i := range cfg.Jobs {
 		j, err := cfg.admit(cfg.Jobs[i])
+		if err == nil && known[j.ID] {
+			err = errors.New("there are two of this ID")
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%w: job %s: %w", ErrBadConfig, j.ID, err)
 		}
+		known[j.ID] = true
 		s.jobs = append(s.jobs, jobState{Arrival: j, ownNoShare: j.NoShare})
 		s.order = append(s.order, i)
 		s.choosy = s.choosy || j.GPUs != nil

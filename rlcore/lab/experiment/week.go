@@ -78,7 +78,7 @@ func Week(seed uint64) *Trace {
 			}
 		}
 		const most = 168 / (50*5 + 118.) * 5
-		for at := 0.0; ; {
+		for at, visit := 0.0, 0; ; {
 			at += r.ExpFloat64() * day / h.visits / most
 			if at >= 7*day {
 				break
@@ -91,10 +91,11 @@ func Week(seed uint64) *Trace {
 				continue
 			}
 			app := h.apps[r.IntN(len(h.apps))]
+			visit++
 			for i := range h.few + r.IntN(h.many-h.few+1) {
 				times := h.lengthened * math.Exp(max(-math.Log(4), min(math.Log(4), 0.5*r.NormFloat64())))
 				t.Jobs = append(t.Jobs, trace.Job{
-					ID: fmt.Sprintf("%s-%d-%d", h.user, int(at), i), User: h.user, App: app,
+					ID: fmt.Sprintf("%s-%d-%d", h.user, visit, i), User: h.user, App: app,
 					SubmitS: at + 10*float64(i), DurationS: math.Ceil(times * known[app].DurationS),
 				})
 			}
