@@ -170,6 +170,9 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 func (p *Plain) Runs(j *Job, gpu int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
 		x.runs = true
+		if x.gpu < 0 && slices.Contains(p.begun, x) { // its GPU was away
+			x.gpu, p.stale = gpu, true
+		}
 		return
 	}
 	p.begin(nowS)
@@ -183,10 +186,10 @@ func (p *Plain) Runs(j *Job, gpu int, startS, nowS float64) {
 func (p *Plain) Requeued(id string) bool { return p.jobs[id] != nil && p.jobs[id].runs }
 
 // Each calls f with the ID of every job that has not ended in reality, in no order.
-func (p *Plain) Each(f func(id string, runs bool)) {
+func (p *Plain) Each(f func(id string)) {
 	for id, x := range p.jobs {
 		if !x.over {
-			f(id, x.runs)
+			f(id)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package loop_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -445,6 +446,7 @@ type memory struct {
 	groups map[int64]job.Group
 	next   int64
 	log    []string
+	plain  []byte // the tracker's plain schedule
 }
 
 func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1} }
@@ -452,6 +454,11 @@ func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1
 func (m *memory) Load(context.Context) (*tracker.Tracker, error) {
 	b := tracker.New()
 	b.NextID = m.next
+	if m.plain != nil {
+		if err := json.Unmarshal(m.plain, b.Plain); err != nil {
+			return nil, err
+		}
+	}
 	for id, g := range m.groups {
 		if g.State != job.Done {
 			g.Members = slices.Clone(g.Members)
@@ -469,7 +476,10 @@ func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
 	return nil
 }
 
-func (m *memory) SaveTracker(context.Context, *tracker.Tracker) error { return nil }
+func (m *memory) SaveTracker(_ context.Context, t *tracker.Tracker) (err error) {
+	m.plain, err = json.Marshal(t.Plain)
+	return err
+}
 
 func (m *memory) Log(_ context.Context, _ time.Time, _ job.Mode, _ int64, c *job.Change, err error) error {
 	m.log = append(m.log, c.Text()+fmt.Sprint(" ", err))

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 )
 
@@ -21,9 +22,9 @@ func (r *pass) plainly() {
 	here := r.run(p, now)
 	waits := r.waiting(p, now, here)
 	var gone []string
-	p.Each(func(id string, runs bool) {
+	p.Each(func(id string) {
 		ref, _, _ := strings.Cut(id, ofSeveral)
-		if j := r.jobs[ref]; !here[id] && (!runs || j == nil) {
+		if j := r.jobs[ref]; !here[id] && (j == nil || j.State == job.Pending) {
 			gone = append(gone, id)
 		}
 	})

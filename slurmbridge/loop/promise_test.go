@@ -1,0 +1,140 @@
+package loop_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// promise is a bridge whose plain schedule is looked at.
+type promise struct {
+	*testing.T
+	m   *model
+	mem *memory
+	b   *loop.Bridge
+}
+
+func newPromise(t *testing.T, nodes ...job.Node) *promise {
+	p := &promise{t, newModel(nodes...), newMemory(), nil}
+	p.b = bridge(p.m, p.mem)
+	tick(t, p.b, p.m, time.Second)
+	return p
+}
+
+// busy is an application that nobody can share with: both would take twice as long.
+var busy = app("busy", 100, 1, 2000)
+
+func (p *promise) submit() *mjob { return p.m.submit("ann", 100*time.Second, busy, true) }
+
+// ends ticks once and compares when plain Slurm would have ended a job, in seconds from
+// now; 0 = nothing is promised.
+func (p *promise) ends(what string, want map[*mjob]float64) {
+	p.Helper()
+	tick(p.T, p.b, p.m, time.Second)
+	st := p.b.Status()
+	for j, in := range want {
+		end := st.Plan.Plain.EndS(j.Ref)
+		if in != 0 {
+			in += tracker.Seconds(st.At)
+		}
+		if math.Abs(end-in) > 1e-3 && end != in {
+			p.Errorf("%s: job %s would end in %.0f s, want %.0f", what, j.Ref, end-tracker.Seconds(st.At), in-tracker.Seconds(st.At))
+		}
+	}
+}
+
+// Starting a job takes Slurm a second, so three of 100 s end after 101, 202 and 303 s.
+func TestPlainEndsInTheBridge(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	a, b, c := p.submit(), p.submit(), p.submit()
+	p.ends("in order of priority", map[*mjob]float64{a: 101, b: 202, c: 303})
+	c.Priority = b.Priority + 1
+	p.ends("an operator raises a priority", map[*mjob]float64{a: 100, c: 201, b: 302})
+	low := c.Priority
+	c.Priority = 0
+	p.ends("it is held", map[*mjob]float64{c: 0, b: 200})
+	c.Priority = low
+	p.ends("and released", map[*mjob]float64{c: 199, b: 300})
+	b.ended = true // cancelled
+	p.ends("its owner cancels another one", map[*mjob]float64{b: 0, c: 198})
+
+	// A bridge that starts anew promises the same.
+	p.b = bridge(p.m, p.mem)
+	p.ends("after a restart", map[*mjob]float64{a: 96, c: 197})
+
+	a.State, a.Start, a.Nodes, a.GPUs = job.Pending, time.Time{}, "", nil
+	a.Priority = 1 // the last one
+	p.m.depend(a, "after:"+p.b.Gate.ID())
+	p.ends("requeued, it is restored first", map[*mjob]float64{c: 101, a: 0})
+	p.ends("and comes anew", map[*mjob]float64{c: 100, a: 201})
+
+	p.m.nodes[0].Up = false
+	tick(t, p.b, p.m, time.Second)
+	p.m.nodes[0].Up = true
+	p.ends("its node was away", map[*mjob]float64{c: 98, a: 199})
+}
+
+// Jobs of one partition have the GPUs of that partition only.
+func TestPlainEndsByPartition(t *testing.T) {
+	other := node("n2", 1, 8)
+	other.Partitions = []string{"other"}
+	p := newPromise(t, node("n1", 1, 8), other)
+	a, b, c := p.submit(), p.submit(), p.submit()
+	c.Partition = "other"
+	p.ends("two partitions", map[*mjob]float64{a: 101, b: 202, c: 101})
+}
+
+// What others run without the bridge, they run on plain Slurm too.
+func TestPlainEndsBesideOthers(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	other := p.m.submit("bob", 500*time.Second, nil, false)
+	other.TimeLimit = 400 * time.Second
+	p.m.advance(time.Second)
+	a := p.submit()
+	p.ends("a job of an unknown application runs", map[*mjob]float64{a: 401 + 101})
+}
+
+// A job that shares reports when it is expected to end, and what was promised.
+func TestMembersKnowTheirEnds(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	light := app("light", 100, .3, 2000)
+	a, b := p.m.submit("ann", 100*time.Second, light, true), p.m.submit("ann", 100*time.Second, light, true)
+	tick(t, p.b, p.m, 2*time.Second)
+	st := p.b.Status()
+	for i, j := range []*mjob{a, b} {
+		e := st.Plan.Explanations[j.Ref]
+		for _, g := range st.Groups {
+			for _, m := range g.Members {
+				if m.Ref == j.Ref {
+					e = &job.Explanation{PlainEnd: m.PlainEnd, ExpectedEnd: m.ExpectedEnd}
+				}
+			}
+		}
+		if e == nil || e.ExpectedEnd.IsZero() || e.PlainEnd.Sub(e.ExpectedEnd) != time.Duration(1+101*i)*time.Second {
+			t.Errorf("job %s: %+v", j.Ref, e)
+		}
+	}
+}
+
+// A due that would be missed is the reason that `why` gives.
+func TestDueIsAReason(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	half := app("half", 100, .6, 2000) // 1.2 together
+	p.m.submit("ann", 100*time.Second, half, true)
+	b := p.m.submit("ann", 100*time.Second, half, true)
+	p.b.Planner.Ahead = false
+	if _, err := p.b.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range p.b.Status().Plan.Explanations[b.Ref].Refused {
+		if r.Reason == rlcore.RefusedDue {
+			return
+		}
+	}
+	t.Errorf("%+v", p.b.Status().Plan.Explanations[b.Ref])
+}
