@@ -39,7 +39,7 @@ const (
 //
 // On many GPUs the window's jobs are the first of many that are followed. A combination
 // after which they leave no GPU free later than without it makes no job behind them start
-// later, if all jobs may use the same GPUs, and then these aren't followed.
+// later, if jobs that may use one of these GPUs may use all, and then these aren't followed.
 type dues struct {
 	on    bool
 	trust float64
@@ -47,7 +47,7 @@ type dues struct {
 
 	followed  int       // so many pending jobs are
 	near      int       // of these, up to the window's last
-	alike     bool      // all followed jobs may use all GPUs, or none
+	alike     bool      // see areAlike
 	soon, all bool      // what follows is known of the near jobs; of all
 	now       fleet     // as it is
 	base      fleet     // once the near jobs have gone on plainly
@@ -62,6 +62,8 @@ type dues struct {
 	workS   []float64
 	endS    []float64
 	gpus    []int
+	mark    []bool  // by GPU
+	lists   [][]int // of GPUs
 	a, b    []float64
 	late    []Combo // refused in this decision
 }
@@ -172,14 +174,43 @@ func (d *dues) lookAhead(g *Guard, w *Window) {
 	d.soon = true
 	d.foresee(g, w)
 	s := w.State
-	d.alike = true
-	for i := 0; d.alike && i < d.followed; i++ {
-		gpus := s.Pending[i].GPUs
-		d.alike = gpus == nil || !slices.ContainsFunc(gpus, func(k int) bool { return k >= 0 })
-	}
+	d.alike = d.areAlike(w)
 	d.base.copy(&d.now)
 	d.startS, _ = d.base.goOn(d.startS[:0], w, d.near, 0, nil)
 	d.latest = g.latestStarts(d.latest[:0], s, d.startS)
+}
+
+// areAlike reports whether each of the followed jobs may use all GPUs that the window's jobs
+// may use, and no others, or none of them.
+func (d *dues) areAlike(w *Window) bool {
+	theirs := w.Job(0).GPUs
+	d.mark = slices.Grow(d.mark[:0], len(w.State.GPUs))[:len(w.State.GPUs)]
+	for k := range d.mark {
+		d.mark[k] = theirs == nil
+	}
+	inside := func(k int) bool { return k >= 0 && k < len(d.mark) }
+	for _, k := range theirs {
+		if inside(k) {
+			d.mark[k] = true
+		}
+	}
+	d.lists = append(d.lists[:0], theirs)
+	for i := range d.followed {
+		gpus := w.State.Pending[i].GPUs
+		if slices.ContainsFunc(d.lists, func(l []int) bool { return sameList(l, gpus) }) {
+			continue
+		}
+		if gpus == nil || !slices.Equal(gpus, theirs) && slices.ContainsFunc(gpus, func(k int) bool { return inside(k) && d.mark[k] }) {
+			return false
+		}
+		d.lists = append(d.lists, gpus)
+	}
+	return true
+}
+
+// sameList reports whether a and b are one list; many jobs share one.
+func sameList(a, b []int) bool {
+	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // lookFar lets all the others that are followed go on as well.

@@ -234,9 +234,20 @@ func TestDuesAreFollowed(t *testing.T) {
 		n := rapid.IntRange(1, 5).Draw(t, "GPUs")
 		p := NewPlain(slices.Repeat([]string{"gpu"}, n)...)
 		s := &State{NowS: 100}
+		split := n > 1 && rapid.Bool().Draw(t, "split")
+		var evens, odds []int
+		for k := range n {
+			if k%2 == 0 {
+				evens = append(evens, k)
+			} else {
+				odds = append(odds, k)
+			}
+		}
 		job := func(id string, atS float64) Job {
 			j := Job{ID: id, Profile: flat(id, rapid.Float64Range(1, 300).Draw(t, "takes"), 100)}
-			if rapid.IntRange(0, 30).Draw(t, "choosy") == 0 {
+			if split {
+				j.GPUs = rapid.SampledFrom([][]int{evens, odds}).Draw(t, "part")
+			} else if rapid.IntRange(0, 30).Draw(t, "choosy") == 0 {
 				j.GPUs = rapid.SampledFrom([][]int{{0}, {n - 1}, {n / 2, n - 1}, {-1}}).Draw(t, "may use")
 			}
 			p.Add(&j, atS)
