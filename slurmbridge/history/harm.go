@@ -54,13 +54,61 @@ func (o *Outcome) Harm() []Harm {
 	return out
 }
 
-// late reports whether the run came to its end, and that well after its plain end.
-func (o *Outcome) late() bool {
+// Late returns by how many of its own solo times a run that came to its end ended after its plain end, 0
+// where it ended before; false: the plain end isn't known, or the run has none.
+func (o *Outcome) Late() (ratio float64, ok bool) {
 	solo := o.SoloS
 	if !o.Shared() {
 		solo = o.End.Sub(o.Start).Seconds()
 	}
-	return !o.PlainEnd.IsZero() && ranToEnd(o.State) && solo > 0 && o.End.Sub(o.PlainEnd).Seconds() > lateBy*solo
+	if o.PlainEnd.IsZero() || !ranToEnd(o.State) || !(solo > 0) {
+		return 0, false
+	}
+	return max(0, o.End.Sub(o.PlainEnd).Seconds()/solo), true
+}
+
+func (o *Outcome) late() bool {
+	ratio, ok := o.Late()
+	return ok && ratio > lateBy
+}
+
+// Turn is how runs ended against plain Slurm.
+type Turn struct {
+	Jobs  int     `json:"jobs"`  // whose plain end is known
+	Late  int     `json:"late"`  // that ended after it by more than a tenth of their solo time
+	Worst float64 `json:"worst"` // the most that one ended after it, in its own solo times
+	Of    string  `json:"of,omitempty"`
+}
+
+// CountTurn counts how runs ended against plain Slurm.
+func CountTurn(runs []*Outcome) Turn {
+	var t Turn
+	for _, o := range runs {
+		ratio, ok := o.Late()
+		if !ok {
+			continue
+		}
+		t.Jobs++
+		if ratio > lateBy {
+			t.Late++
+		}
+		if ratio > t.Worst {
+			t.Worst, t.Of = ratio, o.Ref
+		}
+	}
+	return t
+}
+
+// String says it in words.
+func (t Turn) String() string {
+	if t.Jobs == 0 {
+		return "not known"
+	}
+	s := fmt.Sprintf("%d of %d jobs ended later than on plain Slurm by more than a tenth of their time alone", t.Late, t.Jobs)
+	if t.Worst > 0 {
+		s += fmt.Sprintf(", at worst by %.2f times it (job %s)", t.Worst, t.Of)
+	}
+	return s
 }
 
 // Harmed counts the jobs that came to harm.

@@ -33,6 +33,7 @@ type Metrics struct {
 	skew        prometheus.Histogram
 	predicted   prometheus.Histogram
 	seen        prometheus.Histogram
+	late        prometheus.Histogram
 	passedOver  prometheus.Counter
 	broken      prometheus.Counter
 	fallback    prometheus.Gauge
@@ -72,6 +73,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		skew:        histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
 		predicted:   histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
 		seen:        histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
+		late:        histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
 		passedOver:  counter("passed_over_total", "Times that a job was passed over by a job of lower priority."),
 		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (greedy, then exclusive) has decided since."),
 		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
@@ -86,7 +88,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
-		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.passedOver,
+		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
 		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned)
 	return m
 }
@@ -171,6 +173,9 @@ func (m *Metrics) outcome(o *history.Outcome) {
 		case o.Contract > 0:
 			m.contracts.WithLabelValues("kept").Inc()
 		}
+	}
+	if ratio, ok := o.Late(); ok {
+		m.late.Observe(ratio)
 	}
 	for _, kind := range o.Harm() {
 		m.harm(kind)

@@ -47,6 +47,7 @@ type Receipt struct {
 	Contracts Contracts         `json:"contracts"`
 	Failures  []Failure         `json:"memory_failures"` // out of memory or out of time
 	Harm      history.Harmed    `json:"harm"`
+	Turn      history.Turn      `json:"turn"`
 	Lent      Lent              `json:"lent"`
 	Refused   []history.Refused `json:"guard"`
 	Replay    *Replay           `json:"replay,omitempty"`
@@ -272,7 +273,7 @@ func (r *Receipt) outcomes(jobs []history.Run) {
 			cleared[o.Ref] = cleared[o.Ref] || o.Cleared
 		}
 	}
-	r.Harm = history.CountHarm(all)
+	r.Harm, r.Turn = history.CountHarm(all), history.CountTurn(all)
 	for _, o := range all {
 		if o.LentS > 0 {
 			r.Lent.Jobs++
