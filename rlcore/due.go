@@ -72,6 +72,7 @@ type dues struct {
 // the same.
 type outlook struct {
 	nowS  float64
+	after float64
 	seen  []glimpse
 	endS  []float64 // of each, s from now
 	freeS float64   // of the last
@@ -106,8 +107,7 @@ func (d *dues) look(g *Guard, w *Window) {
 // foresee finds out when the GPUs will be free, and how many jobs to follow.
 func (d *dues) foresee(g *Guard, w *Window) {
 	s := w.State
-	d.trust = cmp.Or(g.Trust, defaultTrust)
-	d.cards = slices.Grow(d.cards, max(0, len(s.GPUs)-len(d.cards)))[:max(len(d.cards), len(s.GPUs))]
+	d.ready(g, s)
 	d.a = d.a[:0]
 	for k := range s.GPUs {
 		d.a = append(d.a, d.expect(g, k, s).freeS)
@@ -118,6 +118,12 @@ func (d *dues) foresee(g *Guard, w *Window) {
 	if n := len(w.Jobs); n > 0 {
 		d.near = min(d.followed, w.Jobs[n-1]+1)
 	}
+}
+
+// ready makes room for as many GPUs as there are.
+func (d *dues) ready(g *Guard, s *State) {
+	d.trust = cmp.Or(g.Trust, defaultTrust)
+	d.cards = slices.Grow(d.cards, max(0, len(s.GPUs)-len(d.cards)))[:max(len(d.cards), len(s.GPUs))]
 }
 
 // try lets c join now and the near jobs that it leaves go on plainly. It sets trial and
@@ -251,14 +257,14 @@ func (g *Guard) latestStarts(dst []float64, s *State, startS []float64) []float6
 // expect returns what is expected of GPU k's running jobs.
 func (d *dues) expect(g *Guard, k int, s *State) *outlook {
 	o, card := &d.cards[k], &s.GPUs[k]
-	same := o.nowS == s.NowS && len(o.seen) == len(card.Running) && len(o.seen) > 0
+	same := o.nowS == s.NowS && o.after == card.AfterS && len(o.seen) == len(card.Running) && len(o.seen) > 0
 	for i := 0; same && i < len(o.seen); i++ {
 		same = o.seen[i] == glance(&card.Running[i])
 	}
 	if same {
 		return o
 	}
-	o.nowS, o.seen = s.NowS, o.seen[:0]
+	o.nowS, o.after, o.seen = s.NowS, card.AfterS, o.seen[:0]
 	for i := range card.Running {
 		o.seen = append(o.seen, glance(&card.Running[i]))
 	}
@@ -294,11 +300,21 @@ func (d *dues) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []
 		}
 	}
 	dst = g.ends(dst, &card.Spec, d.members, d.workS, d.trust)
-	for _, t := range dst {
-		freeS = max(freeS, t)
+	for i := range dst {
+		freeS = max(freeS, dst[i])
+		dst[i] += card.AfterS
 	}
-	return dst, freeS
+	return dst, freeS + card.AfterS
 }
+
+// FreeInS returns in how many seconds the running jobs of GPU k are expected to have ended,
+// on the safe side; +Inf = it isn't known.
+func (g *Guard) FreeInS(s *State, k int) float64 {
+	g.dues.soon = false // what a decision found out may hold no longer
+	g.dues.ready(g, s)
+	return g.dues.expect(g, k, s).freeS
+}
+
 
 // keep reports whether every due is kept, as far as it can still be, if c joins now.
 func (d *dues) keep(g *Guard, w *Window, c Combo) bool {

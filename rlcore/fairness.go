@@ -28,7 +28,7 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 		return append(dst, 0)
 	}
 	due := g.mustNotPass(w, must, drains)
-	idle := len(w.Card().Running) == 0
+	idle := len(w.Card().Running) == 0 && w.Card().AfterS == 0
 	if must < 0 && !(g.dues.on && idle) {
 		dst = append(dst, 0)
 	}

@@ -21,11 +21,11 @@ func (g *Guard) keepsLimits(w *Window, c Combo) bool {
 	card := w.Card()
 	for i := range card.Running {
 		r := &card.Running[i]
-		sc.limits = append(sc.limits, g.timeFor(&r.Job, r.ElapsedS, w.State.NowS))
+		sc.limits = append(sc.limits, g.timeFor(&r.Job, r.ElapsedS, w.State.NowS+card.AfterS))
 	}
 	for i := range w.Jobs {
 		if c.Has(i) {
-			sc.limits = append(sc.limits, g.timeFor(w.Job(i), 0, w.State.NowS))
+			sc.limits = append(sc.limits, g.timeFor(w.Job(i), 0, w.State.NowS+card.AfterS))
 		}
 	}
 	trust := cmp.Or(g.Trust, defaultTrust)
@@ -52,8 +52,8 @@ func (g *Guard) keepsLimits(w *Window, c Combo) bool {
 	return true
 }
 
-// timeFor returns in how many seconds a job of known profile must have ended at the
-// latest; +Inf = it has no limit that counts, NaN = it must not share for its limit.
+// timeFor returns in how many seconds after nowS a job of known profile must have ended at
+// the latest; +Inf = it has no limit that counts, NaN = it must not share for its limit.
 func (g *Guard) timeFor(j *Job, elapsedS, nowS float64) float64 {
 	in := math.Inf(1)
 	if j.LimitS > 0 {

@@ -86,6 +86,9 @@ type GPU struct {
 	Spec    GPUSpec
 	Running []Running
 	// FreeCPUs and FreeHostMemMiB are what the node still has; negative = not counted.
+	// AfterS: the jobs in Running, and those to decide about, start in so many seconds, when
+	// others have ended that aren't in Running. 0 = they run, or start now.
+	AfterS         float64
 	FreeCPUs       int
 	FreeHostMemMiB float64
 }

@@ -138,3 +138,18 @@ func TestDueIsAReason(t *testing.T) {
 	}
 	t.Errorf("%+v", p.b.Status().Plan.Explanations[b.Ref])
 }
+
+// The group that follows on a busy GPU starts only when that is free: what would be in time
+// now may be late then.
+func TestFollowersAreInTime(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	p.submit()
+	half := app("half", 100, .6, 2000) // 1.2 together
+	b, c := p.m.submit("ann", 100*time.Second, half, true), p.m.submit("ann", 100*time.Second, half, true)
+	tick(t, p.b, p.m, 3*time.Second)
+	for _, g := range p.b.Status().Groups {
+		if g.Kind == job.Next && len(g.Members) > 1 {
+			t.Errorf("%s and %s follow together, though %s would be late: %+v", b.Ref, c.Ref, b.Ref, g)
+		}
+	}
+}

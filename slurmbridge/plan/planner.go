@@ -192,13 +192,13 @@ func (r *pass) planAhead(g int) {
 	if len(card.Running) == 0 || r.gpus[g].node.GPUs > 1 || r.closed[g] {
 		return
 	}
-	running, before := card.Running, *card
+	running, before, free := card.Running, *card, r.Decider.Guard.FreeInS(&r.State, g)
 	var after []string
 	for i := range running {
 		after = append(after, running[i].ID)
 		leave(card, running[i].CPUs, running[i].HostMemMiB)
 	}
-	card.Running = nil
+	card.Running, card.AfterS = nil, free
 	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) {
 		r.next.dissolve(old) // if it is chosen again, it stays as it is
 		if c := r.choose(g, job.Next, running); len(c.jobs) > 0 {
