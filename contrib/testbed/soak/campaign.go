@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -413,21 +414,26 @@ func (c *campaign) fates(pauseS float64) []fate {
 	var out []fate
 	for i := range c.lives {
 		l, w := &c.lives[i], &c.owned[i]
+		if w.ID == "" {
+			continue // slurmctld never took it
+		}
 		for _, key := range l.keys() {
 			f := fate{
-				Key: key, SoloS: l.SoloS, LimitS: w.LimitS, Contract: c.contract(l), ByHand: l.byHand(), Fails: l.Fails,
+				Key: key, What: l.String(), SoloS: l.SoloS, LimitS: w.LimitS, Contract: c.contract(l), ByHand: l.byHand(), Fails: l.Fails,
 				Kept: math.IsInf(w.Gone, 1) && w.Requeued == 0, Arrival: w.Submitted + l.BeginS, Start: math.NaN(), End: math.NaN(), PlainEnd: ends[key],
 			}
 			if l.DeadlineS > 0 {
 				f.Deadline = w.Submitted + l.DeadlineS
 			}
 			if r := c.jobs[key]; r != nil {
+				f.Key = r.ID
 				f.State, f.Exit, f.Start, f.End, f.Restarts = r.State, r.Exit, r.Start, r.End, r.Restarts
-				for k := range r.company {
-					f.Company = append(f.Company, k)
+				f.Own = f.ByHand
+				for _, k := range slices.Sorted(maps.Keys(r.company)) {
+					other := &c.lives[c.jobs[k].life]
+					f.Company = append(f.Company, c.jobs[k].ID+" "+other.String())
+					f.Own = f.Own && other.byHand()
 				}
-				slices.Sort(f.Company)
-				f.Own = f.ByHand && !slices.ContainsFunc(f.Company, func(k string) bool { return !c.lives[c.jobs[k].life].byHand() })
 				f.Fault, f.Hits = c.fault(r)
 			}
 			out = append(out, f)

@@ -8,7 +8,8 @@ import (
 // fate is what became of one job, and what would have become of it on plain Slurm. Times
 // are seconds on one clock; NaN = never.
 type fate struct {
-	Key      string
+	Key      string // Slurm's number, where it has one
+	What     string // for people
 	SoloS    float64
 	LimitS   float64 // as its owner last set it
 	Contract float64 // the slowdown it allows; 0 = any
@@ -56,13 +57,22 @@ const (
 // harm is one way in which a job is worse off than on plain Slurm.
 type harm struct {
 	Kind string `json:"kind"`
-	Job  string `json:"job"`
+	Job  string `json:"job"` // Slurm's number
+	What string `json:"what"`
 	Why  string `json:"why"`
 	// ByS is by how much, s, where that is a time.
 	ByS     float64  `json:"by_s,omitempty"`
 	Start   float64  `json:"start,omitempty"` // Unix seconds
 	Company []string `json:"company,omitempty"`
 	Hits    []string `json:"hits,omitempty"`
+}
+
+// startOf is a job's start, 0 = never: JSON has no NaN.
+func startOf(f *fate) float64 {
+	if math.IsNaN(f.Start) {
+		return 0
+	}
+	return f.Start
 }
 
 // lateAfter is the fraction of its solo time by which a job may end after its plain end.
@@ -80,7 +90,7 @@ func (f *fate) judged() bool {
 func judge(f *fate, r rules) []harm {
 	var out []harm
 	add := func(kind string, by float64, format string, args ...any) {
-		out = append(out, harm{Kind: kind, Job: f.Key, Start: f.Start, Company: f.Company, Hits: f.Hits, ByS: math.Round(10*by) / 10, Why: fmt.Sprintf(format, args...)})
+		out = append(out, harm{Kind: kind, Job: f.Key, What: f.What, Start: startOf(f), Company: f.Company, Hits: f.Hits, ByS: math.Round(10*by) / 10, Why: fmt.Sprintf(format, args...)})
 	}
 	ran := f.End - f.Start
 	switch f.State {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -77,6 +78,11 @@ func TestSum(t *testing.T) {
 		if got := rep.Harm.broken(); got != "1 × "+kind {
 			t.Errorf("%s: %q", kind, got)
 		}
+	}
+	never := fine()
+	never.State, never.Start, never.End, never.PlainEnd = "PENDING", math.NaN(), math.NaN(), math.NaN()
+	if err := sum([]fate{never}, rules{}).write(filepath.Join(t.TempDir(), "build", "soak.json")); err != nil {
+		t.Error(err)
 	}
 	late := fine()
 	late.End = 190

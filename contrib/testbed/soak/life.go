@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -206,6 +207,21 @@ func (l *life) keys() []string {
 		out = append(out, taskKey(jobName(l.N), strconv.Itoa(i+1)))
 	}
 	return out
+}
+
+// String says what it is, for people.
+func (l *life) String() string {
+	what := []string{fmt.Sprintf("%s of %s, %.0f s alone, %d min", cmp.Or(l.App, "unknown "+l.Base), l.User, l.SoloS, l.LimitMin)}
+	if l.Shares > 0 {
+		what = append(what, fmt.Sprintf("%d shares by hand", l.Shares))
+	}
+	if l.Tasks > 0 {
+		what = append(what, fmt.Sprintf("array of %d", l.Tasks))
+	}
+	for _, a := range l.Acts {
+		what = append(what, strings.TrimSpace(fmt.Sprintf("%s %s", a.What, a.Arg)))
+	}
+	return strings.Join(what, ", ")
 }
 
 func jobName(n int) string { return "life" + strconv.Itoa(n) }

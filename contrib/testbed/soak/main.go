@@ -58,6 +58,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -75,6 +76,7 @@ type options struct {
 	policy    string
 	plain     bool
 	contract  float64
+	lie       float64
 	settings  string
 	root      string
 	build     string
@@ -101,6 +103,7 @@ func main() {
 	flag.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
 	flag.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
 	flag.Float64Var(&o.contract, "contract", 2.5, "max_slowdown")
+	flag.Float64Var(&o.lie, "lie", 1, "profiles say so many times less time and memory than jobs take: harm that must be counted")
 	flag.StringVar(&o.settings, "set", "", "further lines of slurmbridge.yaml, separated by semicolons")
 	flag.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
 	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
@@ -159,7 +162,7 @@ func run(ctx context.Context, o *options) error {
 	if err := rep.write(o.out); err != nil {
 		return c.s.CloseAfter(ctx, err)
 	}
-	c.keep(ctx)
+	c.keep(ctx, rep)
 	rep.show(os.Stdout)
 	fmt.Printf("\nAll figures: %s; logs: %s\n", o.out, o.logs)
 	if err := c.s.Close(); err != nil {
@@ -196,7 +199,7 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 		o.policy = ""
 	}
 	s := cluster.New(cluster.Setup{
-		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: known, Disk: w.disk.dir, Settings: settings,
+		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: believed(known, o.lie), Disk: w.disk.dir, Settings: settings,
 		Between: func(addr string) (string, error) {
 			var err error
 			if w.wire, err = newWire(addr); err != nil {
@@ -235,6 +238,15 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 	return &campaign{
 		o: o, s: s, disk: w.disk, known: known, load: cluster.NewLoad(), jobs: map[string]*record{}, kinds: map[string]int{}, groups: map[string]bool{}, acted: map[string]int{},
 	}, w, nil
+}
+
+// believed is what the bridge is told of what is known.
+func believed(known []*rlcore.Profile, lie float64) []*rlcore.Profile {
+	var out []*rlcore.Profile
+	for _, p := range known {
+		out = append(out, app.Scaled(p, 1/lie, 1/lie))
+	}
+	return out
 }
 
 // writeApps writes what the applications truly do, for jobs to read.
@@ -355,17 +367,31 @@ func (c *campaign) fill(r *report, took time.Duration) {
 	r.Groups = len(c.groups)
 }
 
-// keep copies logs and the bridge's database to where they outlive the cluster.
-func (c *campaign) keep(ctx context.Context) {
-	c.s.Stop()
-	files, _ := filepath.Glob(c.s.Path("log", "*.log"))
-	more, _ := filepath.Glob(filepath.Join(c.disk.dir, "slurmbridge.db*"))
+// mostWhy is how many of the harmed the bridge is asked about.
+const mostWhy = 40
+
+// keep saves what the bridge says of those that came to harm, all logs and the bridge's
+// database. It is for people: what can't be had is left out.
+func (c *campaign) keep(ctx context.Context, rep *report) {
 	if err := os.MkdirAll(c.o.logs, 0o755); err != nil {
 		return
 	}
+	save := func(name string, body []byte) { _ = os.WriteFile(filepath.Join(c.o.logs, name), body, 0o644) }
+	for i, h := range rep.Harmed {
+		if i == mostWhy || c.o.plain {
+			break
+		}
+		said, err := c.s.Run(ctx, c.s.Bin("slurmbridge"), "why", "--server", c.s.URL, h.Job)
+		if err == nil {
+			save("why-"+h.Job+".txt", []byte(fmt.Sprintf("%s: %s (%s)\n%s", h.Kind, h.Why, h.What, said)))
+		}
+	}
+	c.s.Stop()
+	files, _ := filepath.Glob(c.s.Path("log", "*.log"))
+	more, _ := filepath.Glob(filepath.Join(c.disk.dir, "slurmbridge.db*"))
 	for _, f := range append(files, more...) {
 		if body, err := os.ReadFile(f); err == nil && ctx.Err() == nil {
-			_ = os.WriteFile(filepath.Join(c.o.logs, filepath.Base(f)), body, 0o644)
+			save(filepath.Base(f), body)
 		}
 	}
 }

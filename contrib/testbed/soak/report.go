@@ -41,6 +41,8 @@ type report struct {
 	GPUs    int     `json:"gpus"`
 	// Failed are jobs that ended with an error that is not their program's.
 	Failed int `json:"failed"`
+	// Rerun are jobs that ran more than once, and not for their owner.
+	Rerun int `json:"rerun"`
 	// Judged are the jobs that late and contract are counted among.
 	Judged      int     `json:"judged"`
 	LateShare   float64 `json:"late_share"`
@@ -75,6 +77,9 @@ func sum(fates []fate, r rules) *report {
 		rep.States[state]++
 		if len(f.Company) > 0 {
 			rep.Shared++
+		}
+		if f.Restarts > 0 && f.Kept {
+			rep.Rerun++
 		}
 		if f.judged() {
 			rep.Judged++
@@ -113,7 +118,8 @@ func sum(fates []fate, r rules) *report {
 		rep.LateShare = round(float64(rep.Harm.Late) / float64(rep.Judged))
 		rep.TurnaroundRatio = round(turnaround / plainTurnaround)
 	}
-	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return strings.Compare(a.Kind, b.Kind) })
+	worst := []string{harmTimeout, harmOOM, harmDeadline, harmLost, harmFailed, harmContract, harmLate}
+	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return slices.Index(worst, a.Kind) - slices.Index(worst, b.Kind) })
 	return rep
 }
 
@@ -180,6 +186,6 @@ func (r *report) show(out io.Writer) {
 			fmt.Fprintf(out, "and %d more\n", len(r.Harmed)-i)
 			break
 		}
-		fmt.Fprintf(out, "  %-8s %-10s %s\n", h.Kind, h.Job, h.Why)
+		fmt.Fprintf(out, "  %-8s %-6s %s (%s)\n", h.Kind, h.Job, h.Why, h.What)
 	}
 }
