@@ -1,0 +1,61 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// Slurm ends a job at its limit, whatever slowed it. Both googlenet take 30 s alone; next
+// to resnet50 they would take more than their minute.
+func TestTimeLimits(t *testing.T) {
+	t.Parallel()
+	const build = "../../../../build"
+	cluster.Require(t, build)
+	s := cluster.New(cluster.Setup{
+		Scale: 2, Build: build, Policy: "greedy", Lua: "../../../job_submit.lua",
+		Settings: []string{"extend_limit: false"}, // the guard alone
+	})
+	slurmtest.New(t, s.Options())
+	t.Cleanup(s.Stop)
+	if err := s.Bridge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// All six are there before the bridge decides.
+	bridge := s.Daemon("slurmbridge").Process
+	if err := bridge.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var ids, names []string
+	for _, app := range []string{"hoomd", "qmcpack", "resnet50", "googlenet", "gromacs", "googlenet"} {
+		limit := "--time=1"
+		if app == "qmcpack" {
+			limit = "--time=2" // 65 s alone
+		}
+		script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", s.State(), s.Bin("gpusim"), app)
+		id, err := s.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", limit, "--comment=app="+app)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, names = append(ids, id), append(names, app)
+	}
+	if err := bridge.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range ids {
+		state, ok := s.WaitState(t.Context(), 6*time.Minute, id, "COMPLETED", "TIMEOUT", "FAILED", "CANCELLED", "")
+		f, err := s.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: %s, ran %s of %s", names[i], state, f["RunTime"], f["TimeLimit"])
+		if !ok || state != "COMPLETED" {
+			t.Errorf("%s ended as %s after %s; its limit was %s", names[i], state, f["RunTime"], strings.TrimSpace(f["TimeLimit"]))
+		}
+	}
+}
