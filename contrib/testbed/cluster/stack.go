@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,7 +35,8 @@ type Setup struct {
 	Build string  // where make build put the programs
 	// Policy is the bridge's; "" = no bridge.
 	Policy string
-	Lua    string // the job_submit script; needed with a bridge
+	// Lua is the job_submit script, in contrib; needed with a bridge or hooks, which lie in etc.
+	Lua string
 	// Cold: the bridge starts without any application's profile.
 	Cold bool
 	// Hooks are the node's, which keep an MPS daemon for jobs with shares; with a
@@ -210,15 +212,19 @@ func (s *Stack) writeHooks(c *slurmtest.Cluster) error {
 			return err
 		}
 	}
-	for _, k := range []string{"prolog", "epilog", "taskprolog"} {
-		script := fmt.Sprintf("#!/bin/sh\nexec %s --settings %s-$SLURMD_NODENAME.yaml %s\n", s.Bin("slurmbridge-hook"), c.Path("node"), k)
-		if err := writeProgram(s.Bin(k), []byte(script)); err != nil {
+	// The files that a site installs, with this cluster's paths.
+	paths := strings.NewReplacer(
+		"/usr/sbin/slurmbridge-hook", s.Bin("slurmbridge-hook")+" --settings "+c.Path("node")+"-$SLURMD_NODENAME.yaml",
+		"/run/slurmbridge/wake", c.WakeFile,
+	)
+	for _, k := range []string{"prolog", "epilog", "taskprolog", "epilog-slurmctld"} {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", k))
+		if err != nil {
 			return err
 		}
-	}
-	wake := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
-	if err := writeProgram(s.Bin("epilog-slurmctld"), []byte(wake)); err != nil {
-		return err
+		if err := writeProgram(s.Bin(k), []byte(paths.Replace(string(text)))); err != nil {
+			return err
+		}
 	}
 	c.Options.Prolog, c.Options.Epilog = s.Bin("prolog"), s.Bin("epilog")
 	c.Options.TaskProlog, c.Options.EpilogSlurmctld = s.Bin("taskprolog"), s.Bin("epilog-slurmctld")

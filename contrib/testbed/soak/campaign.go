@@ -6,6 +6,8 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -190,9 +192,15 @@ func (c *campaign) script(l *life) string {
 			break
 		}
 	}
-	return fmt.Sprintf("s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\nexport GPUSIM_STATE=$s\nexec %s run %s --profile %s --duration-scale %g\n",
-		c.s.StateOf(0), c.s.Bin("gpusim"), l.Base, c.s.Path("apps", l.Base+".json"), l.SoloS/base)
+	return fmt.Sprintf(`s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME
+export GPUSIM_STATE=$s
+%s run %s --profile %s --duration-scale %g || exit
+: >%s/$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+`, c.s.StateOf(0), c.s.Bin("gpusim"), l.Base, c.s.Path("apps", l.Base+".json"), l.SoloS/base, c.finished())
 }
+
+// finished is the folder where jobs whose work is done leave a file.
+func (c *campaign) finished() string { return c.s.Path("out") }
 
 // act does one thing for an owner. What Slurm refuses, since the job is further than its
 // owner thought, is no harm.
@@ -372,13 +380,20 @@ func (c *campaign) left() []string {
 	defer c.mu.Unlock()
 	var out []string
 	for i := range c.lives {
+		w := &c.owned[i]
 		for _, k := range c.lives[i].keys() {
-			if r := c.jobs[k]; (r == nil || !over(r.State)) && !(r == nil && !math.IsInf(c.owned[i].Gone, 1)) {
+			r := c.jobs[k]
+			if r != nil && !over(r.State) || r == nil && math.IsInf(w.Gone, 1) && (w.ID == "" || !c.forgotten(w)) {
 				out = append(out, k)
 			}
 		}
 	}
 	return out
+}
+
+// forgotten reports whether slurmctld was killed just after it had taken a job.
+func (c *campaign) forgotten(w *owned) bool {
+	return c.forgot(w.Submitted, w.Submitted+settle) != ""
 }
 
 // drain waits until every job has ended, at most so long.
@@ -435,6 +450,12 @@ func (c *campaign) fates(pauseS float64) []fate {
 					f.Own = f.Own && other.byHand()
 				}
 				f.Fault, f.Hits = c.fault(r)
+				if _, err := os.Stat(filepath.Join(c.finished(), key)); err == nil && f.State != "COMPLETED" && f.Fault == "" {
+					f.Fault = c.forgot(f.Start, f.End)
+				}
+			}
+			if f.State == "" && c.forgotten(w) {
+				continue
 			}
 			out = append(out, f)
 		}
@@ -464,6 +485,17 @@ func (c *campaign) fault(r *record) (fault string, hits []string) {
 		}
 	}
 	return fault, hits
+}
+
+// forgot is the death of slurmctld in this time that lost what it had not written down yet,
+// the last seconds' jobs and ends; "" = there was none.
+func (c *campaign) forgot(from, to float64) string {
+	for _, f := range c.faults {
+		if f.Plain && f.Node == "" && f.To > from && f.From < to {
+			return f.Kind
+		}
+	}
+	return ""
 }
 
 // settle is how long after a fault Slurm still feels it, s.

@@ -29,7 +29,9 @@
 // Faults slow plain Slurm as well. Where Slurm showed a node or partition as out of
 // service, or did not answer, the plain schedule starts nothing there; an end that falls
 // into a time without slurmctld is noticed when it is back. A job on a node whose slurmd
-// was killed, or that ended while slurmctld was gone, is judged neither late nor slow. The
+// was killed, or that ended while slurmctld was gone, is judged neither late nor slow. A
+// slurmctld that is killed forgets the last seconds: jobs that it had just taken, which are
+// left out, and ends of jobs, whose work is known to be done by a file that they leave. The
 // bridge's, the agents' and MPS's deaths excuse nothing.
 //
 // Jobs with shares written by hand, or taken from the bridge by an edit, are judged
