@@ -228,10 +228,10 @@ func TestLimits(t *testing.T) {
 		}
 		jobs := map[string][]string{}
 		for range 6 {
-			jobs[ann] = append(jobs[ann], r.submit(ann, small, 4, append(c.args, "--time=1")...))
+			jobs[ann] = append(jobs[ann], r.submit(ann, small, 4, append(c.args, "--time=2")...))
 		}
 		for range 3 {
-			jobs[bob] = append(jobs[bob], r.submit(bob, small, 4, append(c.args, "--time=1")...))
+			jobs[bob] = append(jobs[bob], r.submit(bob, small, 4, append(c.args, "--time=2")...))
 		}
 		w := r.watch(3*time.Minute, jobs)
 		all := slices.Concat(jobs[ann], jobs[bob])
@@ -295,8 +295,8 @@ func TestLimits(t *testing.T) {
 func TestArrayLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{Options: slurmtest.Options{Nodes: 2}})
-	id := r.submit(ann, small, 5, "--array=1-8%2", "--time=1")
-	b := []string{r.submit(bob, small, 5, "--time=1"), r.submit(bob, small, 5, "--time=1")}
+	id := r.submit(ann, small, 5, "--array=1-8%2", "--time=2")
+	b := []string{r.submit(bob, small, 5, "--time=2"), r.submit(bob, small, 5, "--time=1")}
 	begin := time.Now()
 	for _, id := range b {
 		r.state(25*time.Second, id, "RUNNING", "COMPLETED")
@@ -327,10 +327,10 @@ func TestLimitJobsPerUser(t *testing.T) {
 	r.begin()
 	jobs := map[string][]string{}
 	for range 20 {
-		jobs[ann] = append(jobs[ann], r.submit(ann, small, 5, "--time=1"))
+		jobs[ann] = append(jobs[ann], r.submit(ann, small, 5, "--time=2"))
 	}
 	for range 6 {
-		jobs[bob] = append(jobs[bob], r.submit(bob, small, 5, "--time=1"))
+		jobs[bob] = append(jobs[bob], r.submit(bob, small, 5, "--time=2"))
 	}
 	w := r.watch(4*time.Minute, jobs)
 	shared := r.none(slices.Concat(jobs[ann], jobs[bob]))

@@ -15,12 +15,12 @@ import (
 func TestWholeJobOfSlurmsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
-	long := r.any(ann, 12, "--gres=mps:50", "--comment=app="+small, "--time=1")
+	long := r.any(ann, 12, "--gres=mps:50", "--comment=app="+small, "--time=2")
 	r.state(20*time.Second, long, "RUNNING")
-	whole := r.any(bob, 3, "--gres=gpu:titanxp:1", "--time=1")
+	whole := r.any(bob, 3, "--gres=gpu:titanxp:1", "--time=2")
 	var joiners []string
 	for range 3 {
-		joiners = append(joiners, r.submit(ann, small, 20, "--time=1"))
+		joiners = append(joiners, r.submit(ann, small, 20, "--time=2"))
 		time.Sleep(1500 * time.Millisecond)
 	}
 	r.state(30*time.Second, long, "COMPLETED")

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -37,21 +38,13 @@ func TestArray(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{})
 	id := r.submit(ann, small, 2, "--array=1-5")
-	ok := slurmtest.Wait(t.Context(), 90*time.Second, func() bool {
-		out, err := r.Run(context.Background(), "scontrol", "-o", "show", "job", id)
-		return err == nil && strings.Count(out, "JobState=COMPLETED") == 5
-	})
-	out, _ := r.Run(context.Background(), "scontrol", "-o", "show", "job", id)
-	if !ok {
-		t.Fatalf("not all five tasks have ended:\n%s", out)
+	var tasks []string
+	for n := 1; n <= 5; n++ {
+		task := fmt.Sprintf("%s_%d", id, n)
+		r.state(90*time.Second, task, "COMPLETED")
+		tasks = append(tasks, task)
 	}
-	shared := 0
-	for line := range strings.SplitSeq(out, "\n") {
-		if strings.Contains(line, "mps:") && !strings.Contains(line, "mps:100") {
-			shared++
-		}
-	}
-	if shared < 2 {
+	if shared := r.none(tasks); shared < 2 {
 		t.Errorf("%d of five tasks shared the GPU", shared)
 	}
 }
