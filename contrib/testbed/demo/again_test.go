@@ -20,7 +20,7 @@ func TestFailedBesideOthers(t *testing.T) {
 	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run vgg11\n", r.State(), r.Bin("gpusim"))
 	var ids []string
 	for range 2 {
-		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=googlenet")
+		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestFailedBesideOthers(t *testing.T) {
 	}
 	// The same pair doesn't meet again.
 	for range 2 {
-		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=googlenet")
+		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs")
 		if err != nil {
 			t.Fatal(err)
 		}
