@@ -315,7 +315,6 @@ func (g *Guard) FreeInS(s *State, k int) float64 {
 	return g.dues.expect(g, k, s).freeS
 }
 
-
 // keep reports whether every due is kept, as far as it can still be, if c joins now.
 func (d *dues) keep(g *Guard, w *Window, c Combo) bool {
 	if !d.on {

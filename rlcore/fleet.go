@@ -58,17 +58,17 @@ func (f *fleet) set(k int, t float64) {
 
 // firstFor returns the first GPU that the job may use, −1 if none is ever free for it.
 func (f *fleet) firstFor(j *Job) int {
-	at := -1
-	if j.GPUs == nil {
-		at = f.first[1]
+	at, t := -1, math.Inf(1)
+	if k := f.first[1]; j.GPUs == nil && f.freeS[k] < t {
+		return k
 	}
 	for _, k := range j.GPUs {
-		if k >= 0 && k < len(f.freeS) && (at < 0 || f.before(k, at)) {
-			at = k
+		if k < 0 || k >= len(f.freeS) {
+			continue
 		}
-	}
-	if at >= 0 && math.IsInf(f.freeS[at], 1) {
-		return -1
+		if x := f.freeS[k]; x < t || x == t && at >= 0 && f.before(k, at) {
+			at, t = k, x
+		}
 	}
 	return at
 }
