@@ -19,6 +19,10 @@ import (
 type Plain struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
+	// DoneS returns how much solo work a job has done in reality that has not ended, s; a
+	// job that has done more than was expected in all takes longer on plain Slurm, too. nil
+	// = that isn't known.
+	DoneS func(id string) float64
 
 	nowS  float64 // of the last change
 	gpus  []string
@@ -43,6 +47,7 @@ type plainJob struct {
 	endS     float64
 	runs     bool // it runs in reality, or has
 	over     bool // it has ended in reality
+	goesOn   bool // it should have ended
 }
 
 // NewPlain returns an empty schedule on GPUs of the given names.
@@ -54,7 +59,7 @@ func NewPlain(gpus ...string) *Plain {
 
 // Clone copies the schedule.
 func (p *Plain) Clone() *Plain {
-	c := &Plain{StartupS: p.StartupS, nowS: p.nowS, gpus: p.gpus, jobs: make(map[string]*plainJob, len(p.jobs)), free: slices.Clone(p.free), stale: p.stale, came: p.came}
+	c := &Plain{StartupS: p.StartupS, DoneS: p.DoneS, nowS: p.nowS, gpus: p.gpus, jobs: make(map[string]*plainJob, len(p.jobs)), free: slices.Clone(p.free), stale: p.stale, came: p.came}
 	for id, x := range p.jobs {
 		one := *x
 		c.jobs[id] = &one
@@ -203,7 +208,7 @@ func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 		return 0
 	}
 	p.begin(nowS)
-	x.over, x.runs = true, true
+	x.over, x.runs, x.goesOn = true, true, false
 	if tookS == 0 {
 		tookS = x.takesS
 	}
@@ -255,28 +260,55 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 	return dst
 }
 
-// begin goes on to nowS: jobs begin whose time has come, and others end.
+// begin goes on to nowS: jobs begin whose time has come, and others end. Those that one GPU
+// has for them are in the queue in the order in which they start.
 func (p *Plain) begin(nowS float64) {
 	p.settle()
-	nowS = max(nowS, p.nowS)
-	p.nowS = nowS
+	p.nowS = max(nowS, p.nowS)
+	var held []int // GPUs
+	for _, x := range p.begun {
+		if p.goOn(x) {
+			held = append(held, x.gpu)
+		}
+	}
 	waits := p.queue[:0]
 	for _, x := range p.queue {
-		if x.startS >= nowS { // at this very moment another may come before it
+		// At this very moment another may come before it.
+		if x.startS >= p.nowS || slices.Contains(held, x.gpu) {
 			waits = append(waits, x)
-		} else {
-			p.begun = append(p.begun, x)
+			continue
+		}
+		p.begun = append(p.begun, x)
+		if p.goOn(x) {
+			held = append(held, x.gpu)
 		}
 	}
 	clear(p.queue[len(waits):])
 	p.queue = waits
 	p.begun = slices.DeleteFunc(p.begun, func(x *plainJob) bool {
-		ended := x.endS <= nowS
+		ended := x.endS <= p.nowS && !x.goesOn
 		if ended && x.over {
 			delete(p.jobs, x.id)
 		}
 		return ended
 	})
+	p.settle()
+}
+
+// goOn lets a job go on, and reports it, that should have ended and has done all that was
+// expected of it, but has not ended in reality.
+func (p *Plain) goOn(x *plainJob) bool {
+	x.goesOn = false
+	if p.DoneS == nil || x.over || !x.runs || x.endS > p.nowS {
+		return false
+	}
+	done := p.DoneS(x.id)
+	if done < x.takesS-rounding {
+		return false
+	}
+	x.takesS, x.goesOn, p.stale = max(done, x.takesS), true, true
+	x.endS = max(p.endOf(x, x.startS), p.nowS)
+	return true
 }
 
 // settle schedules the queue anew where that is due.

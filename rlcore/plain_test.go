@@ -42,6 +42,39 @@ func TestPlain(t *testing.T) {
 	}
 }
 
+// A job that goes on longer than expected would do so on plain Slurm, and those behind it
+// would wait.
+func TestPlainOverrun(t *testing.T) {
+	p := NewPlain("0", "1")
+	done := map[string]float64{}
+	p.DoneS = func(id string) float64 { return done[id] }
+	a, b := job("a", 2, 0, 100), job("b", 2, 0, 50)
+	for _, j := range []*Job{a, b, job("c", 1, 0, 100), job("d", 0, 0, 10)} {
+		p.Add(j, 0)
+	}
+	p.Runs(a, 0, 0, 0)
+	p.Runs(b, 1, 0, 0) // c has its GPU from 50 s on, d a's from 100 s on
+	done["a"], done["b"] = 120, 50
+	p.Ended("b", 50, 120)
+	if end := p.EndS("c"); end != 150 {
+		t.Errorf("c ends at %v, want 150", end)
+	}
+	if end := p.EndS("d"); end != 130 {
+		t.Errorf("d ends at %v; a still has its GPU at 120 s", end)
+	}
+	done["a"] = 140
+	p.Add(job("e", 0, 140, 10), 140)
+	if end := p.EndS("d"); end != 150 {
+		t.Errorf("d ends at %v, want 150", end)
+	}
+	if plain := p.Ended("a", 145, 145); plain != 145 {
+		t.Errorf("a's plain end is %v", plain)
+	}
+	if end := p.EndS("d"); end != 155 {
+		t.Errorf("d ends at %v, want 155", end)
+	}
+}
+
 // Jobs that run in reality keep their place while those that wait grow older.
 func TestPlainAges(t *testing.T) {
 	p := NewPlain("0")

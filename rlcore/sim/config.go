@@ -73,7 +73,7 @@ func New(cfg Config) (*Sim, error) {
 	if len(cfg.GPUs) == 0 {
 		return nil, fmt.Errorf("%w: there is no GPU", ErrBadConfig)
 	}
-	s := &Sim{cfg: cfg, segs: map[*rlcore.Profile][]segment{}}
+	s := &Sim{cfg: cfg, segs: map[*rlcore.Profile][]segment{}, byID: map[string]int{}}
 	for i, spec := range cfg.GPUs {
 		if !(spec.MemMiB > 0) {
 			return nil, fmt.Errorf("%w: GPU %d has %v MiB of memory", ErrBadConfig, i, spec.MemMiB)
@@ -96,6 +96,7 @@ func New(cfg Config) (*Sim, error) {
 		known[j.ID] = true
 		s.jobs = append(s.jobs, jobState{Arrival: j, ownNoShare: j.NoShare})
 		s.order = append(s.order, i)
+		s.byID[j.ID] = i
 		s.choosy = s.choosy || j.GPUs != nil
 	}
 	sortByArrival(s.order, s.jobs)

@@ -13,6 +13,21 @@ func (s *Sim) expect(i int) {
 	s.truly.Add(&truth, s.now)
 }
 
+// done is how much solo work the site believes a job to have done that runs, s.
+func (s *Sim) done(id string) float64 {
+	j := &s.jobs[s.byID[id]]
+	if j.started < 0 || j.ended >= 0 {
+		return 0
+	}
+	s.sync(j.gpu)
+	for k := range s.devs[j.gpu].members {
+		if m := &s.devs[j.gpu].members[k]; m.job == s.byID[id] {
+			return s.believed(m)
+		}
+	}
+	return 0
+}
+
 // believed is how much solo work the site believes a member to have done, s.
 func (s *Sim) believed(m *member) float64 {
 	if s.cfg.Predictor != nil {

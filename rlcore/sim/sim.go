@@ -45,7 +45,8 @@ type Sim struct {
 	// plain is plain Slurm's schedule as the site expects it, truly the one that it would
 	// have been.
 	plain, truly *rlcore.Plain
-	names        []string // of the GPUs
+	names        []string       // of the GPUs
+	byID         map[string]int // index in jobs
 
 	scratch scratch
 }
@@ -78,6 +79,7 @@ func (s *Sim) reset() {
 		*d = device{spec: d.spec, members: d.members[:0], nextS: inf, wakeS: inf}
 	}
 	s.plain, s.truly = rlcore.NewPlain(s.names...), rlcore.NewPlain(s.names...)
+	s.plain.DoneS = s.done
 	s.next, s.now, s.left, s.err, s.forced = 0, 0, len(s.jobs), nil, false
 	s.expiryS = inf
 	s.decisions, s.oom, s.track, s.total = 0, 0, nil, Sample{}
@@ -216,6 +218,7 @@ func (s *Sim) Start(pending []int) {
 		i := s.wait[p]
 		j := &s.jobs[i]
 		j.started, j.gpu = s.now, s.gpu
+		s.plain.Runs(&j.Job, s.gpu, s.now, s.now)
 		latest, _ := latestEnd(&j.Job, s.now)
 		d.members = append(d.members, member{
 			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,

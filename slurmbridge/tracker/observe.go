@@ -49,6 +49,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	for i := range s.Jobs {
 		o.jobs[s.Jobs[i].Ref] = &s.Jobs[i]
 	}
+	t.Plain.DoneS = t.doneS
 	t.keepLatest()
 	seats := t.Seats()
 	t.Limits.Observe(s, func(ref string) (string, bool) {

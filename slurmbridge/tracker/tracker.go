@@ -252,6 +252,14 @@ func (t *Tracker) plainEnd(ref string, p *Progress, at time.Time) time.Time {
 	return Time(end)
 }
 
+// doneS is how much solo work a running job is believed to have done, s.
+func (t *Tracker) doneS(ref string) float64 {
+	if p := t.Done[ref]; p != nil {
+		return p.DoneS
+	}
+	return 0
+}
+
 // Seconds is a time on State.NowS's clock, and Time the way back; a time that is never
 // is zero.
 func Seconds(at time.Time) float64 { return float64(at.UnixMilli()) / 1000 }
