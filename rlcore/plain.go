@@ -207,20 +207,20 @@ func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 	if x == nil || x.over {
 		return 0
 	}
-	p.begin(nowS)
+	p.settle()
 	x.over, x.runs, x.goesOn = true, true, false
-	if tookS == 0 {
-		tookS = x.takesS
+	if tookS > 0 && tookS != x.takesS {
+		x.takesS, p.stale = tookS, true
 	}
-	p.stale = p.stale || x.takesS != tookS
-	x.takesS = tookS
 	if slices.Contains(p.begun, x) {
-		x.endS = max(p.nowS, p.endOf(x, x.startS))
+		x.endS = p.endOf(x, x.startS)
 	} else if !slices.Contains(p.queue, x) {
 		delete(p.jobs, id)
 	}
-	p.settle()
-	return p.endOf(x, x.startS)
+	p.settle() // those behind it may have begun by now
+	endS = p.endOf(x, x.startS)
+	p.begin(nowS)
+	return endS
 }
 
 // endOf returns when a job ends that starts, or is started, at startS.
