@@ -47,6 +47,8 @@ type rest struct {
 	Loans     map[string]*tracker.Loan     `json:"loans,omitempty"`
 	Endings   map[string]*tracker.Ended    `json:"endings"`
 	Plain     *rlcore.Plain                `json:"plain,omitempty"`
+	// Handwritten is the tracker's.
+	Handwritten time.Time `json:"handwritten,omitzero"`
 }
 
 // Load returns the groups that were not done when they were last written, and
@@ -85,6 +87,7 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	maps.Copy(t.Done, r.Done)
 	maps.Copy(t.Loans, r.Loans)
 	maps.Copy(t.Endings, r.Endings)
+	t.Handwritten = r.Handwritten
 	if r.Plain != nil {
 		t.Plain = r.Plain
 	}
@@ -126,7 +129,7 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 
 // SaveTracker writes down what of the tracker is not groups.
 func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
-	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings, Plain: t.Plain}
+	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings, Plain: t.Plain, Handwritten: t.Handwritten}
 	for ref, w := range t.Waits {
 		if *w != (tracker.Wait{}) {
 			r.Waits[ref] = w

@@ -153,3 +153,22 @@ func TestFollowersAreInTime(t *testing.T) {
 		}
 	}
 }
+
+// A job whose owner asks for a part of the shares by hand starts wherever there is room. Where
+// such jobs are seen, none is left.
+func TestNoRoomForHandwrittenShares(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		p := newPromise(t, node("n1", 1, 8))
+		p.b.Planner.Room = true
+		a := p.m.submit("ann", 100*time.Second, app("light", 100, .3, 2000), true)
+		if seen {
+			by := p.m.submit("bob", 40*time.Second, nil, false)
+			by.Request.Count, by.Request.Raw, by.Priority = 30, "gres:mps:30", 1
+			by.Eligible = p.m.now.Add(10 * time.Second)
+		}
+		tick(t, p.b, p.m, 3*time.Second)
+		if a.State != job.Running || (a.Request.Count == 100) != seen {
+			t.Errorf("hand-written shares seen: %v; the job is %s with %d shares", seen, a.State, a.Request.Count)
+		}
+	}
+}

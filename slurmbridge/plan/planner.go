@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -26,6 +27,11 @@ type Planner struct {
 	Ahead bool
 }
 
+// handwrittenFor is for how long no room is left after a job was seen whose owner asked for a
+// part of a GPU's shares: such jobs start wherever there is room, next to jobs that they
+// were never checked with.
+const handwrittenFor = 7 * 24 * time.Hour
+
 // Window is how many waiting jobs a decision looks at.
 func (p *Planner) Window() int {
 	if p.Decider.M == 0 {
@@ -44,7 +50,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	guard := p.Decider.Guard
 	r := &pass{
 		Planner: p, in: in, view: v, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
-		allot: allotter{view: v, guard: guard, room: p.Room && rlcore.Shares(p.Decider.Policy)},
+		allot: allotter{view: v, guard: guard, room: p.Room && rlcore.Shares(p.Decider.Policy) && in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor},
 		plan: &job.Plan{
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},

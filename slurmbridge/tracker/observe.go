@@ -60,6 +60,12 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 		return seat.Group.Node, true
 	})
 	noteAwaited(s, seats)
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		if seat := seats[j.Ref]; seat.Group == nil && j.Request.Kind == job.Shares && j.Request.Count < job.Units {
+			t.Handwritten = s.At
+		}
+	}
 	for _, id := range t.GroupIDs() {
 		o.group(t.Groups[id])
 	}

@@ -35,6 +35,8 @@ type Tracker struct {
 	// the last one has ended.
 	Faulted map[job.GPUAddr]bool
 	Limits  *limit.Limits
+	// Handwritten is when a poll last showed a job whose owner asked for a part of a GPU's shares.
+	Handwritten time.Time
 	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
 	Plain *rlcore.Plain
 	// LastAt is the time of the last poll, zero before the first.
@@ -120,6 +122,7 @@ func New() *Tracker {
 // Clone copies the tracker.
 func (t *Tracker) Clone() *Tracker {
 	c := New()
+	c.Handwritten = t.Handwritten
 	c.LastAt, c.NextID, c.Limits, c.Plain = t.LastAt, t.NextID, t.Limits.Clone(), t.Plain.Clone()
 	for id, g := range t.Groups {
 		one := *g
