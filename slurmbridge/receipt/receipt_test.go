@@ -124,9 +124,11 @@ func TestHarm(t *testing.T) {
 	slow.Outcome.PlainEnd, slow.Outcome.SoloS = slow.Outcome.End.Add(-10*time.Minute), 1200
 	lent.Outcome.PlainEnd = lent.Outcome.End.Add(time.Minute)
 	r := Make(&Input{Jobs: []history.Run{slow, dead, lent}})
-	for _, want := range []string{"Harm: 2 jobs (1 timeout, 1 held, 1 late, 1 contract).",
+	for _, want := range []string{
+		"Harm: 2 jobs (1 timeout, 1 held, 1 late, 1 contract).",
 		"Turn: 1 of 2 jobs ended later than on plain Slurm by more than a tenth of their time alone, at worst by 0.50 times it (job 1).",
-		"the limits of 1 jobs were raised for having been slowed, by 30 min"} {
+		"the limits of 1 jobs were raised for having been slowed, by 30 min",
+	} {
 		if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -65,7 +65,8 @@ func TestEndingOfALentJob(t *testing.T) {
 	s := at(0, job.Running, 60*m)
 	observe(tr, s)
 	tr.SetSlowdowns(&rlcore.State{GPUs: []rlcore.GPU{{Running: []rlcore.Running{
-		{Job: rlcore.Job{ID: "1", Profile: &rlcore.Profile{DurationS: 3000}}}, {Job: rlcore.Job{ID: "2", Profile: &rlcore.Profile{DurationS: 3000}}},
+		{Job: rlcore.Job{ID: "1", Profile: &rlcore.Profile{DurationS: 3000}}},
+		{Job: rlcore.Job{ID: "2", Profile: &rlcore.Profile{DurationS: 3000}}},
 		{Job: rlcore.Job{ID: "3"}},
 	}}}}, fixed{1.5})
 	observe(tr, at(30*m, job.Running, 60*m))
