@@ -333,10 +333,18 @@ func (p *Plain) settle() {
 // place gives a job the GPU that is free first.
 func (p *Plain) place(x *plainJob) {
 	x.gpu, x.startS = -1, math.Inf(1)
-	for g, t := range p.free {
-		if t = max(t, p.nowS); t < x.startS && (x.gpus == nil || slices.Contains(x.gpus, g)) {
+	try := func(g int) {
+		if t := max(p.free[g], p.nowS); t < x.startS {
 			x.gpu, x.startS = g, t
 		}
+	}
+	for _, g := range x.gpus {
+		if g >= 0 && g < len(p.free) {
+			try(g)
+		}
+	}
+	for g := 0; x.gpus == nil && g < len(p.free); g++ {
+		try(g)
 	}
 	x.endS = p.endOf(x, x.startS)
 	if x.gpu >= 0 {
