@@ -307,6 +307,12 @@ func (d *dues) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []
 	return dst, freeS + card.AfterS
 }
 
+// InTime reports whether a job is expected to keep its due that starts on GPU k when the jobs
+// there have ended, and is slowed so much then.
+func (g *Guard) InTime(s *State, k int, j *Job, slowdown float64) bool {
+	return s.NowS+g.FreeInS(s, k)+max(1, slowdown)*j.expectedS() <= g.dueS(j)+rounding
+}
+
 // FreeInS returns in how many seconds the running jobs of GPU k are expected to have ended,
 // on the safe side; +Inf = it isn't known.
 func (g *Guard) FreeInS(s *State, k int) float64 {

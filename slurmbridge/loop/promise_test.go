@@ -172,3 +172,25 @@ func TestNoRoomForHandwrittenShares(t *testing.T) {
 		}
 	}
 }
+
+// A job that waits for a GPU whose job goes on and on has the next one that is idle, before
+// jobs of lower priority.
+func TestWaitsForTheWrongGPU(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
+	p.m.submit("ann", 5000*time.Second, busy, true) // 100 s are expected
+	b := p.submit()
+	tick(t, p.b, p.m, 5*time.Second)
+	c := p.submit()
+	tick(t, p.b, p.m, 90*time.Second)
+	if b.ended || c.ReqNodes != "" && c.ReqNodes != "n1" {
+		t.Fatalf("c is to follow on %q", c.ReqNodes)
+	}
+	p.m.down = true // the bridge misses the end of b
+	p.m.advance(20 * time.Second)
+	p.m.down = false
+	low := p.submit()
+	tick(t, p.b, p.m, 10*time.Second)
+	if c.State != job.Running || low.State == job.Running {
+		t.Errorf("c is %s, the job of lower priority %s", c.State, low.State)
+	}
+}

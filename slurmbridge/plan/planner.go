@@ -128,6 +128,9 @@ func (r *pass) fill(g int) {
 	if r.settling(g) || idle && r.next.on(g) != nil { // a group is about to start there
 		return
 	}
+	if idle {
+		r.next.rescue(r.Decider.Guard, g)
+	}
 	if r.next.mayStart(g) && !r.anyFor(g) {
 		r.next.dissolveAll()
 	}

@@ -101,6 +101,26 @@ func (s *successors) dissolve(group *job.Group) {
 	s.view.requeue(back...)
 }
 
+// rescue takes the successors of other GPUs back into the queue of which a member would miss
+// its due there, and could start at once on GPU g, which is idle.
+func (s *successors) rescue(guard *rlcore.Guard, g int) {
+	for _, id := range s.view.in.Tracker.GroupIDs() {
+		group := s.view.in.Tracker.Groups[id]
+		if !s.kept[id] || s.byGPU[g] == group {
+			continue
+		}
+		own := s.view.index[group.Addr()]
+		for i := range group.Members {
+			m := &group.Members[i]
+			j, ok := s.aside[m.Ref]
+			if ok && j.MayUse(g) && s.budget.MaySend(m.Ref, s.view.State.GPUs[g].Node) && !guard.InTime(&s.view.State, own, &j, m.Predicted) {
+				s.dissolve(group)
+				break
+			}
+		}
+	}
+}
+
 // mayStart reports whether a member of a successor could start at once on GPU g, as far as
 // its owner and limits go.
 func (s *successors) mayStart(g int) bool {
