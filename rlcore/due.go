@@ -249,6 +249,10 @@ func (g *Guard) latestStarts(dst []float64, s *State, startS []float64) []float6
 		if math.IsNaN(due) { // it may take for ever
 			due = math.Inf(1)
 		}
+		if j.DeadlineS > 0 && !g.Bare {
+			// Slurm cancels a job that its limit doesn't fit before its deadline.
+			due = min(due, j.DeadlineS-j.LimitS-granularityS-s.NowS)
+		}
 		dst = append(dst, max(startS[i], due/(1+reserve)))
 	}
 	return dst

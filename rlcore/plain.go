@@ -302,12 +302,13 @@ func (p *Plain) goOn(x *plainJob) bool {
 	if p.DoneS == nil || x.over || !x.runs || x.endS > p.nowS {
 		return false
 	}
-	done := p.DoneS(x.id)
-	if done < x.takesS-rounding {
+	// What it had done by its plain end, at the least: nobody does more than a second of work
+	// a second.
+	over := p.nowS - x.endS
+	if p.DoneS(x.id)-over < x.takesS-rounding {
 		return false
 	}
-	x.takesS, x.goesOn, p.stale = max(done, x.takesS), true, true
-	x.endS = max(p.endOf(x, x.startS), p.nowS)
+	x.takesS, x.endS, x.goesOn, p.stale = x.takesS+over, p.nowS, true, true
 	return true
 }
 
