@@ -35,7 +35,9 @@ type Config struct {
 	Window   int
 	MaxGroup int
 	Join     bool
-	Model    string
+	// LeaveRoom is auto, yes or no.
+	LeaveRoom string
+	Model     string
 
 	Retrain      bool
 	RetrainEvery time.Duration

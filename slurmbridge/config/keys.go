@@ -80,6 +80,10 @@ var keys = []key{
 		"join", true, "Whether waiting jobs may join jobs that already run on a GPU.",
 		func(c *Config) any { return &c.Join }, nil,
 	},
+	{
+		"leave_room", "auto", "Whether jobs leave a share of their GPU free for one that may join later. auto: once no job has been seen for a week whose owner asks for a part of a GPU's shares by hand (mps:30, say); Slurm would start it there unchecked.",
+		func(c *Config) any { return &c.LeaveRoom }, oneOf("auto", "yes", "no"),
+	},
 
 	{
 		"lease", 60 * time.Second, "How long waiting jobs stay gated when the bridge has died; then Slurm starts them like any other (20s to 1h).",

@@ -398,7 +398,7 @@ func draw(t *rapid.T) {
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
 	reborn := func() *loop.Bridge {
 		b := bridge(m, mem)
-		b.Planner.Join, b.Planner.Ahead, b.Planner.Room = join, ahead, join && room
+		b.Planner.Join, b.Planner.Ahead, b.Planner.Room, b.Planner.RoomAnyway = join, ahead, join && room, true
 		if besides {
 			m.beside = func() { _ = b.Gate.Renew(context.Background()) }
 		}

@@ -159,7 +159,7 @@ func TestFollowersAreMadeAtOnce(t *testing.T) {
 	for kills := range 4 {
 		m := newModel(node("n1", 1, 8))
 		b := bridge(m, newMemory())
-		b.Planner.Room = true
+		b.Planner.Room, b.Planner.RoomAnyway = true, true
 		tick(t, b, m, time.Second)
 		p := app("alexnet", 60, 0.3, 2000)
 		first := m.submit("ann", 5*time.Minute, p, true)

@@ -272,7 +272,7 @@ func TestFaultedServer(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
 	l := &ledger{}
 	b, _ := learning(m, newMemory(), l)
-	b.Planner.Room = true
+	b.Planner.Room, b.Planner.RoomAnyway = true, true
 	tick(t, b, m, time.Second)
 	p := app("a", 60, 0.2, 1000)
 	first, second := m.submit("ann", 10*time.Second, p, true), m.submit("ann", time.Minute, p, true)

@@ -160,6 +160,8 @@ func TestNoRoomForHandwrittenShares(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		p := newPromise(t, node("n1", 1, 8))
 		p.b.Planner.Room = true
+		p.m.now = p.m.now.Add(8 * 24 * time.Hour) // none was seen in the first week
+		tick(t, p.b, p.m, time.Second)
 		a := p.m.submit("ann", 100*time.Second, app("light", 100, .3, 2000), true)
 		if seen {
 			by := p.m.submit("bob", 40*time.Second, nil, false)

@@ -125,7 +125,7 @@ func TestFallBackThatNeverSharesGivesTheWholeGPU(t *testing.T) {
 	}{{named{name: "instead"}, 50}, {baseline.Exclusive{}, 100}} {
 		m := newModel(node("n1", 1, 8))
 		b := bridge(m, newMemory())
-		b.Planner.Room, b.Planner.Join = true, true
+		b.Planner.Room, b.Planner.RoomAnyway, b.Planner.Join = true, true, true
 		b.Use(broken{}, c.policy)
 		tick(t, b, m, time.Second)
 		j := m.submit("ann", time.Hour, app("a", 3600, 0.2, 1000), true)

@@ -19,12 +19,18 @@ type Planner struct {
 	Partitions PartitionFilter
 	// Join lets pending jobs join a GPU on which running jobs left shares free.
 	Join bool
-	// Room leaves a share of the GPU free for a job that comes later, where one may join.
-	Room bool
+	// Room leaves a share of the GPU free for a job that comes later, where one may join and no
+	// job with hand-written shares was seen for a week. RoomAnyway: even if one was.
+	Room, RoomAnyway bool
 	// Wanted is the configured policy; the decider's own is another after a fall-back.
 	Wanted string
 	// Ahead prepares the next group of a busy GPU, so that no poll lies between two groups.
 	Ahead bool
+}
+
+// leavesRoom reports whether jobs leave room for others that may join.
+func (p *Planner) leavesRoom(in *Input) bool {
+	return p.Room && rlcore.Shares(p.Decider.Policy) && (p.RoomAnyway || in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor)
 }
 
 // handwrittenFor is for how long no room is left after a job was seen whose owner asked for a
@@ -50,7 +56,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	guard := p.Decider.Guard
 	r := &pass{
 		Planner: p, in: in, view: v, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
-		allot: allotter{view: v, guard: guard, room: p.Room && rlcore.Shares(p.Decider.Policy) && in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor},
+		allot: allotter{view: v, guard: guard, room: p.leavesRoom(in)},
 		plan: &job.Plan{
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},

@@ -60,6 +60,9 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 		return seat.Group.Node, true
 	})
 	noteAwaited(s, seats)
+	if t.Handwritten.IsZero() {
+		t.Handwritten = s.At
+	}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		if seat := seats[j.Ref]; seat.Group == nil && j.Request.Kind == job.Shares && j.Request.Count < job.Units {

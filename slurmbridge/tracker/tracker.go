@@ -35,7 +35,8 @@ type Tracker struct {
 	// the last one has ended.
 	Faulted map[job.GPUAddr]bool
 	Limits  *limit.Limits
-	// Handwritten is when a poll last showed a job whose owner asked for a part of a GPU's shares.
+	// Handwritten is when a poll last showed a job whose owner asked for a part of a GPU's shares;
+	// until one does, the first poll of all.
 	Handwritten time.Time
 	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
 	Plain *rlcore.Plain

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,8 +33,12 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	if s.Setup.Disk != "" {
 		database = filepath.Join(s.Setup.Disk, "slurmbridge.db")
 	}
+	settings := s.Setup.Settings
+	if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, "leave_room:") }) {
+		settings = append([]string{"leave_room: yes"}, settings...) // nobody else is here
+	}
 	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
-		s.Conf(), s.GateFile, s.WakeFile, database, addr, s.MungeSocket, s.Setup.Policy, s.Setup.Lease, strings.Join(s.Setup.Settings, "\n"))
+		s.Conf(), s.GateFile, s.WakeFile, database, addr, s.MungeSocket, s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return err
 	}

@@ -193,7 +193,7 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 		return nil, nil, err
 	}
 	known := catalogue()
-	settings := []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug"}
+	settings := []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "leave_room: auto"}
 	if o.settings != "" {
 		settings = append(settings, strings.Split(o.settings, ";")...)
 	}
