@@ -58,14 +58,14 @@ func (t *Trace) law() *contention.Law {
 // Ready checks a trace. Errors wrap ErrTrace and name the job or application.
 //
 // A job's real run takes the duration its line gives, in its application's shape;
-// decisions see the application's profile.
+// decisions see the application's profile, and how much its runs differ from it in length.
 func (t *Trace) Ready(m int) (*Replayable, error) {
 	profiles := map[string]*rlcore.Profile{}
 	for _, p := range t.Profiles {
 		if profiles[p.App] != nil {
 			return nil, fmt.Errorf("%w: there are two profiles of %q", ErrTrace, p.App)
 		}
-		profiles[p.App] = p
+		profiles[p.App] = t.spread(p)
 	}
 	r := &Replayable{
 		Closed: true, Skipped: trace.Skipped{},
@@ -105,6 +105,23 @@ func (t *Trace) measured(cfg *sim.Config) *interference.Model {
 		}
 	}
 	return model
+}
+
+// spread returns an application's profile with how much its runs in the trace differ from
+// it in length, which a site's own profiles say as well (DurationSD).
+func (t *Trace) spread(p *rlcore.Profile) *rlcore.Profile {
+	sq, n := 0.0, 0.0
+	for i := range t.Jobs {
+		if j := &t.Jobs[i]; j.App == p.App && j.DurationS > 0 {
+			sq, n = sq+(j.DurationS-p.DurationS)*(j.DurationS-p.DurationS), n+1
+		}
+	}
+	if n == 0 || p.DurationSD > 0 {
+		return p
+	}
+	q := *p
+	q.DurationSD = math.Sqrt(sq / n)
+	return &q
 }
 
 // readyJobs adds the trace's jobs, or counts them as left out.
@@ -160,7 +177,9 @@ func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 	out.Config.Jobs = slices.Clone(r.Config.Jobs)
 	for i := range out.Config.Jobs {
 		j := &out.Config.Jobs[i]
-		j.Profile = j.Truth.Stretched(j.Truth.DurationS * (1 + wrong*(2*rnd.Float64()-1)))
+		known := *j.Truth.Stretched(j.Truth.DurationS * (1 + wrong*(2*rnd.Float64()-1)))
+		known.DurationSD = wrong / math.Sqrt(3) * known.DurationS // of the factor
+		j.Profile = &known
 	}
 	return &out
 }
