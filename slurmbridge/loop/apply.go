@@ -137,13 +137,26 @@ func (a *applier) adopt(ctx context.Context, p *job.PlannedGroup) bool {
 	}
 	g := p.Group
 	if err := a.journal.SaveGroup(ctx, &g); err != nil {
-		// A group that could not be restored after a crash is not made.
+		// A group that could not be restored after a crash is not made. Jobs don't wait for
+		// a disk: they go as they are.
 		a.logger.Error("journal", "err", err)
+		if !p.Moves() {
+			a.letGo(ctx, g.Refs())
+		}
 		return false
 	}
 	a.tracker.Adopt(&g)
 	a.fault("journaled")
 	return true
+}
+
+// letGo makes jobs ordinary ones that wait for nothing but the bridge.
+func (a *applier) letGo(ctx context.Context, refs []string) {
+	none := ""
+	_ = a.change(ctx, 0, &job.Change{
+		Step: job.StepUngate, Why: "their group can't be written down", Was: map[string]string{},
+		Update: job.Update{Jobs: refs, Dependency: &none, StartNow: true},
+	})
 }
 
 // withdraw puts members that wait for a GPU back behind the gate, which is safe at any time.

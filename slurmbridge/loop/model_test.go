@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -447,6 +448,7 @@ type memory struct {
 	next   int64
 	log    []string
 	plain  []byte // the tracker's plain schedule
+	full   bool   // the disk
 }
 
 func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1} }
@@ -469,6 +471,9 @@ func (m *memory) Load(context.Context) (*tracker.Tracker, error) {
 }
 
 func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
+	if m.full {
+		return errors.New("database or disk is full")
+	}
 	c := *g
 	c.Members = slices.Clone(g.Members)
 	m.groups[g.ID] = c

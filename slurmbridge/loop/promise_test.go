@@ -196,3 +196,26 @@ func TestWaitsForTheWrongGPU(t *testing.T) {
 		t.Errorf("c is %s, the job of lower priority %s", c.State, low.State)
 	}
 }
+
+// While the journal's disk is full no group is made, and no job waits for that.
+func TestFullDisk(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
+	p.mem.full = true
+	jobs := []*mjob{p.submit(), p.submit(), p.submit(), p.m.submit("bob", 10*time.Second, nil, true)}
+	tick(t, p.b, p.m, 3*time.Second)
+	if jobs[0].State != job.Running || jobs[1].State != job.Running {
+		t.Errorf("on two idle GPUs the first are %s and %s", jobs[0].State, jobs[1].State)
+	}
+	tick(t, p.b, p.m, 250*time.Second)
+	for _, j := range jobs {
+		if !j.ended {
+			t.Errorf("job %s is %s", j.Ref, j.State)
+		}
+	}
+	p.mem.full = false
+	a := p.submit()
+	tick(t, p.b, p.m, 2*time.Second)
+	if len(p.mem.groups) == 0 || a.State != job.Running {
+		t.Errorf("with room on the disk there are groups again: %v, job %s", p.mem.groups, a.State)
+	}
+}
