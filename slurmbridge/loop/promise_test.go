@@ -219,3 +219,23 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("with room on the disk there are groups again: %v, job %s", p.mem.groups, a.State)
 	}
 }
+
+// A job that is released and loses its GPU to another one keeps its place.
+func TestPlaceIsKeptWhileRestored(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	a := p.submit()
+	if _, err := p.b.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := p.b.Status().Plan.Plain.EndS(a.Ref)
+	other := p.m.submit("root", 300*time.Second, nil, false)
+	other.Priority = 1 << 40
+	other.TimeLimit = 300 * time.Second
+	tick(t, p.b, p.m, 5*time.Second)
+	if other.State != job.Running || a.State != job.Pending {
+		t.Fatalf("the other is %s, the job %s", other.State, a.State)
+	}
+	if after := p.b.Status().Plan.Plain.EndS(a.Ref); before == 0 || after > before+1 {
+		t.Errorf("plain end %v, after it was restored %v", before, after)
+	}
+}

@@ -24,7 +24,7 @@ func (r *pass) plainly() {
 	var gone []string
 	p.Each(func(id string) {
 		ref, _, _ := strings.Cut(id, ofSeveral)
-		if j := r.jobs[ref]; !here[id] && (j == nil || j.State == job.Pending) {
+		if j := r.jobs[ref]; !here[id] && (j == nil || j.State == job.Pending && !r.changing(p, ref)) {
 			gone = append(gone, id)
 		}
 	})
@@ -35,6 +35,13 @@ func (r *pass) plainly() {
 	p.Wait(waits, now)
 	r.promise(p)
 	r.plan.Plain = p
+}
+
+// changing reports whether a job keeps its place that isn't in the queue for now: it is being
+// restored, say, after another job took its GPU.
+func (r *pass) changing(p *rlcore.Plain, ref string) bool {
+	held := r.jobs[ref].Priority == 0
+	return (r.in.Touched[ref] || r.seats[ref].Group != nil) && !held && !p.Requeued(ref)
 }
 
 // ofSeveral separates a job's ref from the GPU, where it has several.
