@@ -79,6 +79,11 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
 	errs := []error{h.Dir.keepLimits(gpu, append(slices.Clone(others), j)...)}
+	if !h.MPS.Multiuser && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
+		// Slurm has put it beside another user's by shares written by hand. It would wait for
+		// the server until the others have ended; without, the two take turns.
+		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server serves another user; job %d goes without", gpu, j.JobID))...)
+	}
 	switch s := h.Dir.Server(gpu); {
 	case len(others) > 0:
 		// One that doesn't answer is Ensure's to deal with.
@@ -97,6 +102,9 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 	errs = append(errs, asked, err)
 	if len(others) > 0 && !s.Takes() {
 		return errors.Join(append(errs, goesWithout(gpu, s, j))...)
+	}
+	if !h.MPS.Multiuser {
+		errs = append(errs, h.Dir.keepServerUser(gpu, j.UID))
 	}
 	return errors.Join(append(errs, h.Dir.change([]*Job{j}, func(j *Job) bool { j.MPS = true; return true }))...)
 }
@@ -251,6 +259,9 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	}
 	if !h.MPS.present(gpus[0]) {
 		return fmt.Errorf("gpu %d: no MPS daemon; the job shares the GPU without", gpus[0])
+	}
+	if uid, ok := h.Dir.serverUser(gpus[0]); ok && !h.MPS.Multiuser && get("SLURM_JOB_UID") != strconv.FormatUint(uint64(uid), 10) {
+		return fmt.Errorf("gpu %d: the MPS server serves another user; the job shares the GPU without", gpus[0])
 	}
 	if !h.Dir.Server(gpus[0]).Takes() {
 		return fmt.Errorf("gpu %d: the MPS server takes no new clients; the job shares the GPU without", gpus[0])

@@ -226,7 +226,7 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	cancel()
 	// What is left hangs, or has lost its daemon, and is of no use.
 	n := m.kill(gpu, controlName, serverName)
-	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu)))); rerr != nil {
+	if rerr := errors.Join(os.RemoveAll(m.Pipe(gpu)), ignoreMissing(os.Remove(m.Dir.serverFile(gpu))), ignoreMissing(os.Remove(m.Dir.userFile(gpu)))); rerr != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, rerr)
 	}
 	switch {

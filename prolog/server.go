@@ -55,6 +55,26 @@ func (d Dir) keepServer(gpu int, s Server) error {
 	return nil
 }
 
+// userFile says whose clients the GPU's MPS server takes, where it takes one user's only.
+func (d Dir) userFile(gpu int) string { return filepath.Join(d.gpu(gpu), "user") }
+
+// serverUser returns whose clients the server takes; false: it isn't known, or anybody's.
+func (d Dir) serverUser(gpu int) (uid uint32, ok bool) {
+	body, err := os.ReadFile(d.userFile(gpu))
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(body)), 10, 32)
+	return uint32(n), err == nil
+}
+
+func (d Dir) keepServerUser(gpu int, uid uint32) error {
+	if err := put(d.userFile(gpu), []byte(strconv.FormatUint(uint64(uid), 10)), 0o644); err != nil {
+		return fmt.Errorf("gpu %d: %w", gpu, err)
+	}
+	return nil
+}
+
 // inspect compares the GPU's server with what was last seen of it, without a query.
 // It reports whether the server has faulted or died since: its clients have lost their
 // work. gone says that the daemon doesn't know it any more. The caller holds the GPU's

@@ -49,7 +49,7 @@ func node(t *testing.T, model, arch string, scale int, init ...string) (*Hook, *
 func (b *bench) vars(t *testing.T, job string) (vars []string, err error) {
 	t.Helper()
 	var out bytes.Buffer
-	err = b.h.TaskProlog(&out, env("SLURM_JOB_ID", job))
+	err = b.h.TaskProlog(&out, env("SLURM_JOB_ID", job, "SLURM_JOB_UID", fmt.Sprint(b.uid)))
 	vars = []string{"GPUSIM_STATE=" + b.state, "CUDA_MPS_PIPE_DIRECTORY=" + filepath.Join(t.TempDir(), "none")}
 	for line := range strings.Lines(out.String()) {
 		vars = append(vars, strings.TrimPrefix(strings.TrimSpace(line), "export "))
@@ -345,6 +345,32 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 	if _, err := os.Stat(h.MPS.Pipe(0)); err == nil {
 		t.Error("the daemon is still there")
 	}
+}
+
+// One server serves one user: another one's job, which Slurm puts there by shares written by
+// hand, computes without MPS instead of waiting for the others to end.
+func TestAnotherUsersServer(t *testing.T) {
+	h, b := node(t, "titanxp", "pascal", 16)
+	ctx := context.Background()
+	must(t, h.Prolog(ctx, env()))
+	first := b.run(t, "7", "--mem-mib", "50")
+	until(t, "a client", func() bool { return h.clientsOf(t) == 1 })
+	says(t, h.Prolog(ctx, env("SLURM_JOB_UID", "4711", "SLURM_JOB_ID", "8")), "serves another user; job 8 goes without")
+	if !read(t, h.Dir.running(7)).MPS || read(t, h.Dir.running(8)).MPS || !h.Dir.Server(0).Takes() {
+		t.Errorf("%+v", h.Dir.Server(0))
+	}
+	b.uid = 4711
+	other := b.run(t, "8", "--duration-scale", "0.01")
+	says(t, other.taskErr, "serves another user")
+	if status, served := other.end(); status != 0 || served {
+		t.Errorf("the other user's job ended with %d, MPS %v", status, served)
+	}
+	must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9"))) // the first user's still go there
+	if !read(t, h.Dir.running(9)).MPS {
+		t.Error("the first user's next job goes without MPS")
+	}
+	_ = first.cmd.Process.Kill()
+	_, _ = first.end()
 }
 
 // With all the clients a server can have, the next job goes without MPS.
