@@ -47,8 +47,9 @@ type rest struct {
 	Loans     map[string]*tracker.Loan     `json:"loans,omitempty"`
 	Endings   map[string]*tracker.Ended    `json:"endings"`
 	Plain     *rlcore.Plain                `json:"plain,omitempty"`
-	// Handwritten is the tracker's.
-	Handwritten time.Time `json:"handwritten,omitzero"`
+	// Handwritten and HandwrittenSeen are the tracker's.
+	Handwritten     time.Time `json:"handwritten,omitzero"`
+	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
 }
 
 // Load returns the groups that were not done when they were last written, and
@@ -87,7 +88,7 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	maps.Copy(t.Done, r.Done)
 	maps.Copy(t.Loans, r.Loans)
 	maps.Copy(t.Endings, r.Endings)
-	t.Handwritten = r.Handwritten
+	t.Handwritten, t.HandwrittenSeen = r.Handwritten, r.HandwrittenSeen
 	if r.Plain != nil {
 		t.Plain = r.Plain
 	}
@@ -129,7 +130,7 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 
 // SaveTracker writes down what of the tracker is not groups.
 func (j *Journal) SaveTracker(ctx context.Context, t *tracker.Tracker) error {
-	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings, Plain: t.Plain, Handwritten: t.Handwritten}
+	r := rest{Waits: map[string]*tracker.Wait{}, Unmanaged: t.Unmanaged, Done: t.Done, Loans: t.Loans, Endings: t.Endings, Plain: t.Plain, Handwritten: t.Handwritten, HandwrittenSeen: t.HandwrittenSeen}
 	for ref, w := range t.Waits {
 		if *w != (tracker.Wait{}) {
 			r.Waits[ref] = w

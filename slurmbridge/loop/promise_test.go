@@ -239,3 +239,27 @@ func TestPlaceIsKeptWhileRestored(t *testing.T) {
 		t.Errorf("plain end %v, after it was restored %v", before, after)
 	}
 }
+
+// Where such jobs are seen, the member that ends last has nearly all shares: what the others
+// free is no room for another user.
+func TestBulkForTheLast(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	by := p.m.submit("bob", 40*time.Second, nil, false)
+	by.Request.Count, by.Request.Raw, by.Priority = 30, "gres:mps:30", 1
+	by.Eligible = p.m.now.Add(time.Hour)
+	short := p.m.submit("ann", 50*time.Second, app("short", 50, .3, 2000), true)
+	long := p.m.submit("ann", 100*time.Second, app("long", 100, .3, 2000), true)
+	tick(t, p.b, p.m, 3*time.Second)
+	if short.State != job.Running || long.State != job.Running || short.Request.Count != 1 || long.Request.Count != 99 {
+		t.Errorf("short is %s with %d shares, long %s with %d", short.State, short.Request.Count, long.State, long.Request.Count)
+	}
+	by.Eligible = p.m.now
+	tick(t, p.b, p.m, 60*time.Second)
+	if !short.ended || by.State == job.Running {
+		t.Errorf("short has ended: %v; bob's job is %s beside ann's", short.ended, by.State)
+	}
+	tick(t, p.b, p.m, 60*time.Second)
+	if by.State != job.Running {
+		t.Errorf("with the GPU free bob's job is %s", by.State)
+	}
+}

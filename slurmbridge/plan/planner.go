@@ -33,6 +33,11 @@ func (p *Planner) leavesRoom(in *Input) bool {
 	return p.Room && rlcore.Shares(p.Decider.Policy) && (p.RoomAnyway || in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor)
 }
 
+// handwritten reports whether jobs with shares written by hand have been seen lately.
+func (in *Input) handwritten() bool {
+	return in.Tracker.HandwrittenSeen && in.Snap.At.Sub(in.Tracker.Handwritten) <= handwrittenFor
+}
+
 // handwrittenFor is for how long no room is left after a job was seen whose owner asked for a
 // part of a GPU's shares: such jobs start wherever there is room, next to jobs that they
 // were never checked with.
@@ -56,7 +61,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	guard := p.Decider.Guard
 	r := &pass{
 		Planner: p, in: in, view: v, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
-		allot: allotter{view: v, guard: guard, room: p.leavesRoom(in)},
+		allot: allotter{view: v, guard: guard, room: p.leavesRoom(in), bulk: in.handwritten()},
 		plan: &job.Plan{
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},

@@ -54,6 +54,7 @@ type allotter struct {
 	view  *view
 	guard *rlcore.Guard
 	room  bool // leave room for one more job, where one may join
+	bulk  bool // give nearly all shares to the member that ends last
 }
 
 // withRoom is how many of the free shares n jobs get if one more job is to find room next
@@ -79,6 +80,21 @@ func (a *allotter) withRoom(g, free int, kind job.GroupKind, chosen []int) int {
 	return free / (n + 1) * n
 }
 
+// bulky gives each job one share, and the rest to the one that takes longest: what the others
+// free when they end is too little for a job whose owner asks for a part of the shares by hand,
+// and whom the MPS server doesn't serve. Before Volta shares limit nothing else.
+func (a *allotter) bulky(free int, chosen []int) []int {
+	out := heavy(free, len(chosen), 1)
+	last := 0
+	for i, at := range chosen {
+		if p, q := a.view.State.Pending[at].Profile, a.view.State.Pending[chosen[last]].Profile; p != nil && q != nil && p.DurationS > q.DurationS {
+			last = i
+		}
+	}
+	out[0], out[last] = out[last], out[0]
+	return out
+}
+
 // smallest are the parts that all but the first job may get where equal parts would start
 // on another GPU.
 var smallest = []int{20, 10, 5, 2, 1}
@@ -93,6 +109,9 @@ func (a *allotter) sharesFor(g int, kind job.GroupKind, chosen []int) ([]int, bo
 	room := split(a.withRoom(g, free, kind, chosen), n)
 	node := a.view.gpus[g].node
 	if node.GPUs == 1 {
+		if a.bulk && a.view.State.GPUs[g].Spec.SameUser {
+			return a.bulky(free, chosen), true
+		}
 		return room, true
 	}
 	if kind == job.Next {

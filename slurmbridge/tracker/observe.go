@@ -66,7 +66,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		if seat := seats[j.Ref]; seat.Group == nil && j.Request.Kind == job.Shares && j.Request.Count < job.Units {
-			t.Handwritten = s.At
+			t.Handwritten, t.HandwrittenSeen = s.At, true
 		}
 	}
 	for _, id := range t.GroupIDs() {

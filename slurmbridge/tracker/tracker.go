@@ -36,8 +36,9 @@ type Tracker struct {
 	Faulted map[job.GPUAddr]bool
 	Limits  *limit.Limits
 	// Handwritten is when a poll last showed a job whose owner asked for a part of a GPU's shares;
-	// until one does, the first poll of all.
-	Handwritten time.Time
+	// until one does, the first poll of all. Seen: one did.
+	Handwritten     time.Time
+	HandwrittenSeen bool
 	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
 	Plain *rlcore.Plain
 	// LastAt is the time of the last poll, zero before the first.
@@ -123,7 +124,7 @@ func New() *Tracker {
 // Clone copies the tracker.
 func (t *Tracker) Clone() *Tracker {
 	c := New()
-	c.Handwritten = t.Handwritten
+	c.Handwritten, c.HandwrittenSeen = t.Handwritten, t.HandwrittenSeen
 	c.LastAt, c.NextID, c.Limits, c.Plain = t.LastAt, t.NextID, t.Limits.Clone(), t.Plain.Clone()
 	for id, g := range t.Groups {
 		one := *g
