@@ -122,7 +122,7 @@ func (d *dues) foresee(g *Guard, w *Window) {
 
 // ready makes room for as many GPUs as there are.
 func (d *dues) ready(g *Guard, s *State) {
-	d.trust = cmp.Or(g.Trust, defaultTrust)
+	d.trust = g.trust()
 	d.cards = slices.Grow(d.cards, max(0, len(s.GPUs)-len(d.cards)))[:max(len(d.cards), len(s.GPUs))]
 }
 

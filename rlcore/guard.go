@@ -228,11 +228,14 @@ func (g *Guard) predict(spec *GPUSpec) {
 	g.predictGroup(sc.pred, spec, sc.members)
 }
 
+// trust is how many standard deviations are added to what is predicted: Trust, or its default.
+func (g *Guard) trust() float64 { return cmp.Or(g.Trust, defaultTrust) }
+
 // keepsContracts reports whether no predicted slowdown exceeds its job's contract.
 // It sets each track's slowest pace.
 func (g *Guard) keepsContracts(w *Window, c Combo) bool {
 	sc := &g.scratch
-	trust := cmp.Or(g.Trust, defaultTrust)
+	trust := g.trust()
 	k := 0
 	keeps := func(j *Job) bool {
 		p := &sc.pred[k]

@@ -1,9 +1,6 @@
 package rlcore
 
-import (
-	"cmp"
-	"math"
-)
+import "math"
 
 // granularityS is how much of a time limit stays unused where there is room, s: a job's
 // start-up counts toward its limit, and Slurm counts in minutes and looks every 30 s.
@@ -28,7 +25,7 @@ func (g *Guard) keepsLimits(w *Window, c Combo) bool {
 			sc.limits = append(sc.limits, g.timeFor(w.Job(i), 0, w.State.NowS+card.AfterS))
 		}
 	}
-	trust := cmp.Or(g.Trust, defaultTrust)
+	trust := g.trust()
 	sc.work = sc.work[:0]
 	tight := false
 	for i := range sc.tracks {
@@ -57,7 +54,7 @@ func (g *Guard) keepsLimits(w *Window, c Combo) bool {
 func (g *Guard) timeFor(j *Job, elapsedS, nowS float64) float64 {
 	in := math.Inf(1)
 	if j.LimitS > 0 {
-		spare := j.LimitS - j.Profile.DurationS - cmp.Or(g.Trust, defaultTrust)*j.Profile.DurationSD
+		spare := j.LimitS - j.Profile.DurationS - g.trust()*j.Profile.DurationSD
 		switch {
 		case spare > 0:
 			in = j.LimitS - elapsedS - min(granularityS, spare/2)

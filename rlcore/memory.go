@@ -154,7 +154,7 @@ func (g *Guard) pace(p Pacer, spec *GPUSpec) {
 	if len(sc.members) > 0 {
 		p.Pace(sc.pace, spec, sc.members, sc.at)
 	}
-	trust := cmp.Or(g.Trust, defaultTrust)
+	trust := g.trust()
 	k := 0
 	for i := range sc.tracks {
 		tr := &sc.tracks[i]

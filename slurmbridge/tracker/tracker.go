@@ -250,11 +250,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 // plainEnd tells the plain schedule that a job has ended, and returns its plain end.
 func (t *Tracker) plainEnd(ref string, p *Progress, at time.Time) time.Time {
 	took := p.DoneS + max(0, at.Sub(p.At).Seconds())/max(p.Slow, 1)
-	end := t.Plain.Ended(ref, took, Seconds(at))
-	if end == 0 {
-		return time.Time{}
-	}
-	return Time(end)
+	return Time(t.Plain.Ended(ref, took, Seconds(at)))
 }
 
 // doneS is how much solo work a running job is believed to have done, s.
