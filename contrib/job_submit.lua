@@ -1,24 +1,26 @@
 -- slurmbridge: `sbatch --gres=gpu:shared` becomes a request for a whole GPU's
--- shares, and the job waits for the bridge while the bridge is there.
+-- shares, and the job waits for the bridge while the bridge is there. So does a
+-- part of a GPU's shares that a user asks for by hand (mps:30): Slurm would start
+-- such a job next to whomever it finds there, checked by nobody.
 --
 -- Install it beside slurm.conf as job_submit.lua with JobSubmitPlugins=lua, or
 -- call it from a job_submit.lua of your own:
 --
 --    local slurmbridge = dofile("/usr/share/slurmbridge/job_submit.lua")
 --    function slurm_job_submit(job, parts, uid)
---       local rc = slurmbridge.submit(job)
+--       local rc = slurmbridge.submit(job, parts, uid)
 --       if rc ~= slurm.SUCCESS then return rc end
 --       ...
 --    end
 --    function slurm_job_modify(job, rec, parts, uid)
---       ...the same with slurmbridge.modify(job)
+--       ...the same with slurmbridge.modify(job, rec, parts, uid)
 --    end
 --
 -- It asks nobody: it reads one small file that the bridge keeps, and only while
 -- that file is fresh does it add the gate (the job that waiting jobs depend on).
 -- Without the bridge a shared job is an ordinary job with a GPU to itself.
 -- Whatever goes wrong in here, the job passes as it came. Jobs that don't say
--- gpu:shared aren't touched. No comment is set to mark a job: sites and users
+-- gpu:shared, or a part of a GPU, aren't touched. No comment is set to mark a job: sites and users
 -- have their own in there, and the bridge knows its jobs by the gate.
 --
 -- Written for the Lua that Slurm is built with, 5.1 to 5.4.
@@ -26,7 +28,7 @@
 -- luacheck: globals slurm slurm_job_submit slurm_job_modify
 
 local CONF = {
-   gate = "/run/slurmbridge/gate", -- the bridge's file: job, expires, gres, units
+   gate = "/run/slurmbridge/gate", -- the bridge's file: job, expires, gres, units; uid, user, only, leave
    wake = "/run/slurmbridge/wake", -- a line here makes the bridge look
    gres = "mps",                   -- how GPUs are shared where no gate file says it: mps or shard
    units = "100",                  -- shares of a whole GPU
@@ -35,6 +37,7 @@ local CONF = {
 local M = { conf = CONF }
 
 local WAKE_LIMIT = 1048576 -- bytes; nobody empties the file where no bridge runs
+local FILE_LIMIT = 65536 -- bytes of the gate file that are read
 
 -- From here on up Slurm's numbers mean "not set" (NO_VAL16, NO_VAL).
 local NO_VAL16, NO_VAL = 0xfffe, 0xfffffffe
@@ -50,14 +53,20 @@ local function text(v)
 end
 
 -- The gate file's values, {} where there is none; and the gate's job, nil unless
--- the file is fresh.
+-- the file is fresh. user, only and leave may stand there often: sets.
 local function read_gate()
-   local g = {}
+   local g = { user = {}, only = {}, leave = {} }
    local f = io.open(CONF.gate, "r")
    if not f then return g, nil end
-   local s = f:read(1024) or ""
+   local s = f:read(FILE_LIMIT) or ""
    f:close()
-   for k, v in s:gmatch("(%w+)=(%w+)") do g[k] = v end
+   for k, v in s:gmatch("(%w+)=([^\n]+)\n") do
+      if type(g[k]) == "table" then
+         g[k][v] = true
+      else
+         g[k] = v
+      end
+   end
    local id, expires = text(g.job):match("^[1-9]%d*$"), text(g.expires):match("^%d+$")
    if id and expires and os.time() < tonumber(expires) then return g, id end
    return g, nil
@@ -78,22 +87,43 @@ local function parse(request)
    local name, kind, count = rest:match("^([^:=]*)[:=]?([^:=]*)[:=]?(.*)$")
    return {
       prefix = prefix,
+      name = name,
+      kind = kind,
       shared = name == "gpu" and kind == "shared",
       gpu = name == "gpu" or name == "mps" or name == "shard",
       count = count == "" and "1" or count,
    }
 end
 
+-- Whether a request is for a part of a GPU's shares; then the type of GPU that it
+-- names, "" = none, and the shares of as many whole GPUs.
+local function part(p, sharing)
+   if p.name ~= sharing.gres then return false end
+   local untyped = p.kind == "" or p.count == "1" and p.kind:match("^%d+$") ~= nil
+   local kind, count = untyped and "" or p.kind, p.kind
+   if not untyped then count = p.count end
+   local n, units = tonumber(count:match("^%d+$") or "1"), tonumber(sharing.units)
+   if n % units == 0 then return false end
+   return true, kind, string.format("%.0f", math.ceil(n / units) * units)
+end
+
 -- What a field asks for: how often gpu:shared and with what count, another GPU,
--- and the field with the shares in gpu:shared's place.
-local function examine(list, shares)
-   local r = { n = 0, count = nil, other = nil, prefix = "", list = "" }
+-- and the field with the shares in gpu:shared's place. With police a part of a GPU
+-- is gpu:shared, too; of a GPU of a type, or of more than one, it becomes whole ones.
+local function examine(list, sharing, police)
+   local r = { n = 0, count = nil, other = nil, prefix = "", list = "", part = nil, rounded = false }
    local out = {}
    for request in text(list):gmatch("[^,]+") do
       local p = parse(request)
-      if p.shared then
-         r.n, r.count, r.prefix = r.n + 1, p.count, p.prefix
-         request = p.prefix .. shares
+      local is, kind, whole = false, "", ""
+      if police then is, kind, whole = part(p, sharing) end
+      if is then r.part = p.name .. request:sub(#p.prefix + #p.name + 1) end
+      if p.shared or is and kind == "" and whole == sharing.units then
+         r.n, r.count, r.prefix = r.n + 1, is and "1" or p.count, p.prefix
+         request = p.prefix .. sharing.gres .. ":" .. sharing.units
+      elseif is then
+         r.rounded = true
+         request = p.prefix .. p.name .. ":" .. (kind ~= "" and kind .. ":" or "") .. whole
       elseif p.gpu then
          r.other = request
       end
@@ -101,6 +131,33 @@ local function examine(list, shares)
    end
    r.list = table.concat(out, ",")
    return r
+end
+
+-- The partitions that a job asks for, the default one where it names none.
+local function partitions(job, rec, parts)
+   local own = text(job.partition)
+   if own == "" and rec then own = text(rec.partition) end
+   if own ~= "" then return own end
+   for name, p in pairs(type(parts) == "table" and parts or {}) do
+      if p.flag_default == 1 then return name end
+   end
+   return ""
+end
+
+-- Whether a part of a GPU that this job asks for becomes gpu:shared. It doesn't
+-- where the bridge isn't active (no gate file), for root and the bridge itself, for
+-- users that the site names (hand_shares), and in partitions that it leaves alone.
+local function policed(g, job, rec, parts, uid)
+   local bridge = tonumber(text(g.uid):match("^%d+$") or "")
+   if not bridge or type(uid) ~= "number" or uid == 0 or uid == bridge then return false end
+   local owner = number(rec and rec.user_id or job.user_id, NO_VAL) or uid
+   if g.user[string.format("%.0f", owner)] then return false end
+   local all = partitions(job, rec, parts)
+   if all == "" then return true end
+   for name in all:gmatch("[^,]+") do
+      if not (g.leave[name] or next(g.only) and not g.only[name]) then return true end
+   end
+   return false
 end
 
 -- More nodes than one, if the job asks for them.
@@ -166,32 +223,50 @@ local function gated(job, gate)
 end
 
 -- What is to be changed of a job as a list of {field, value}, {} for nothing; or
--- nil and why the job is refused. Reads only.
-local function plan(job, new)
+-- nil and why the job is refused. said is what its owner is told. Reads only.
+local function plan(job, rec, parts, uid)
+   local new = rec == nil
    local read, g, gate = pcall(read_gate)
    if not read then g, gate = {}, nil end
-   local kind = g.gres or CONF.gres
-   local shares = (kind == "shard" and "shard" or "mps") .. ":" .. (text(g.units):match("^[1-9]%d*$") or CONF.units)
-   local node, whole = examine(job.tres_per_node, shares), examine(job.tres_per_job, shares)
-   local odd = examine(text(job.tres_per_socket) .. "," .. text(job.tres_per_task), shares)
-   if node.n + whole.n + odd.n == 0 then return {} end
-   local why = refuse(job, node, whole, odd)
-   if why then return nil, why end
+   local sharing = {
+      gres = (g.gres or CONF.gres) == "shard" and "shard" or "mps",
+      units = text(g.units):match("^[1-9]%d*$") or CONF.units,
+   }
+   local police = read and policed(g, job, rec, parts, uid)
+   local node, whole = examine(job.tres_per_node, sharing, police), examine(job.tres_per_job, sharing, police)
+   local odd = examine(text(job.tres_per_socket) .. "," .. text(job.tres_per_task), sharing, police)
+   if odd.rounded or whole.rounded or whole.part then
+      return nil, "a part of a GPU is asked for per node: --gres=gpu:shared"
+   end
+   local asked = node.n + whole.n + odd.n > 0
+   if not asked and not node.rounded then return {} end
+   local by_hand = node.part or odd.part
+   if asked then
+      local why = refuse(job, node, whole, odd)
+      if why and by_hand then why = by_hand:gsub("[^%w/:=._-]", "?") .. " is taken for gpu:shared: " .. why end
+      if why then return nil, why end
+   end
 
    local changes = {}
    local function set(field, value) changes[#changes + 1] = { field, value } end
-   if node.n > 0 then
+   if whole.n == 0 then
       set("tres_per_node", node.list)
    else
       -- Shares are per node; --gpus=shared has nothing else in it (refuse).
-      local list = whole.prefix .. shares
+      local list = whole.prefix .. sharing.gres .. ":" .. sharing.units
       if node.list ~= "" then list = node.list .. "," .. list end
       set("tres_per_node", list)
       set("tres_per_job", "")
    end
-   local dependency = new and gated(job, gate)
+   local dependency = new and asked and gated(job, gate)
    if dependency then set("dependency", dependency) end
-   return changes
+   local said = nil
+   if by_hand then
+      local instead = node.rounded and "whole GPUs: " .. node.list or "--gres=gpu:shared"
+      said = by_hand .. " asks for a part of a GPU. Which jobs share one is decided by what they use: this is now "
+         .. instead:gsub("gres[:/]", "")
+   end
+   return changes, nil, said
 end
 
 -- sbatch --gpus=shared and --gpus-per-node=shared leave a variable by which every
@@ -204,8 +279,9 @@ local function clear_environment(job)
    end
 end
 
-local function guarded(job, new)
-   local ok, changes, why = pcall(plan, job, new)
+-- rec is nil for a new job.
+local function guarded(job, rec, parts, uid)
+   local ok, changes, why, said = pcall(plan, job, rec, parts, uid)
    if not ok then
       pcall(slurm.log_error, "slurmbridge: job_submit: %s", tostring(changes))
       return slurm.SUCCESS
@@ -218,31 +294,34 @@ local function guarded(job, new)
    local done
    done, why = pcall(function()
       for _, c in ipairs(changes) do job[c[1]] = c[2] end
-      if new then clear_environment(job) end
+      if rec == nil then clear_environment(job) end
    end)
    if not done then pcall(slurm.log_error, "slurmbridge: job_submit: %s", tostring(why)) end
+   if said then pcall(slurm.log_user, "slurmbridge: %s", said) end
    pcall(wake)
    return slurm.SUCCESS
 end
 
--- For each new job. Returns slurm.SUCCESS, or slurm.ERROR after a sentence to the
--- user where the request makes no sense.
-function M.submit(job)
-   return guarded(job, true)
+-- For each new job, with the arguments of slurm_job_submit. Returns slurm.SUCCESS, or
+-- slurm.ERROR after a sentence to the user where the request makes no sense. Without
+-- uid parts of a GPU are left as they are.
+function M.submit(job, parts, uid)
+   return guarded(job, nil, parts, uid)
 end
 
--- For each change of a job: one to gpu:shared gets a whole GPU's shares. It isn't
--- gated: a change that names no dependency must leave the job's own.
-function M.modify(job)
-   return guarded(job, false)
+-- For each change of a job, with the arguments of slurm_job_modify: one to gpu:shared
+-- gets a whole GPU's shares. It isn't gated: a change that names no dependency must
+-- leave the job's own.
+function M.modify(job, rec, parts, uid)
+   return guarded(job, rec or {}, parts, uid)
 end
 
-function slurm_job_submit(job)
-   return M.submit(job)
+function slurm_job_submit(job, parts, uid)
+   return M.submit(job, parts, uid)
 end
 
-function slurm_job_modify(job)
-   return M.modify(job)
+function slurm_job_modify(job, rec, parts, uid)
+   return M.modify(job, rec, parts, uid)
 end
 
 return M

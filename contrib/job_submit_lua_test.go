@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,9 @@ func load(t interface {
 	return s
 }
 
+// userID is who submits and changes jobs, bridgeID the bridge.
+const userID, bridgeID = 1000, 64030
+
 // call hands a job to slurm_job_submit or slurm_job_modify and returns what it
 // returned and what it set.
 func (s *script) call(function string, job map[string]lua.LValue, fails string) (lua.LValue, map[string]string, error) {
@@ -77,7 +81,11 @@ func (s *script) call(function string, job map[string]lua.LValue, fails string) 
 		return 0
 	}))
 	s.SetMetatable(desc, meta)
-	err := s.CallByParam(lua.P{Fn: s.GetGlobal(function), NRet: 1, Protect: true}, desc, lua.LNil, lua.LNumber(1000))
+	args := []lua.LValue{desc, lua.LNil, lua.LNumber(userID)}
+	if function == "slurm_job_modify" {
+		args = []lua.LValue{desc, s.NewTable(), lua.LNil, lua.LNumber(userID)}
+	}
+	err := s.CallByParam(lua.P{Fn: s.GetGlobal(function), NRet: 1, Protect: true}, args...)
 	if err != nil {
 		return nil, set, err
 	}
@@ -105,6 +113,7 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		rapid.SampledFrom([]string{
 			"gres:gpu:shared", "gres/gpu:shared", "gpu:shared", "gres/gpu:shared:1", "gres:gpu:shared=1", "gres/gpu:shared:2", "gres:gpu", "gres/gpu:2",
 			"gres/gpu:titanxp:1", "gres:mps:50", "gres/shard:3", "gres/tape:1", "gres:nic:shared", "gpu", "", "gres/gpu:sharedx", "gres/gpu:shared:1K",
+			"gres:mps", "gres/mps:100", "gres:mps:250", "gres/mps:titanxp:30", "mps=7", "gres:mps:1K", "gres/shard:100",
 		}),
 		rapid.StringMatching(`[a-z:/=,? 0-9]{0,12}`),
 		rapid.String(),
@@ -125,6 +134,7 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		file := rapid.OneOf(
 			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=shard\nunits=100\n", time.Now().Add(time.Hour).Unix())),
 			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(-time.Hour).Unix())),
+			rapid.Just(fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\nuid=%d\n", time.Now().Add(time.Hour).Unix(), bridgeID)),
 			rapid.String(),
 		).Draw(t, "gate")
 		if err := os.WriteFile(gate, []byte(file), 0o600); err != nil {
@@ -132,10 +142,11 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		}
 		job := map[string]lua.LValue{}
 		asked := false
+		police := strings.Contains(file, "uid=")
 		for _, f := range []string{"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"} {
 			job[f] = field.Draw(t, f)
 			for one := range strings.SplitSeq(str(job[f]), ",") {
-				asked = asked || shared.MatchString(one)
+				asked = asked || shared.MatchString(one) || police && isPart(one)
 			}
 		}
 		for _, f := range []string{"min_nodes", "num_tasks", "ntasks_per_node", "het_job_offset", "argc"} {
@@ -169,14 +180,15 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 			after := set["tres_per_node"]
 			shares := 0
 			for one := range strings.SplitSeq(after, ",") {
-				if shared.MatchString(one) {
-					t.Fatalf("%q still says shared", after)
+				if shared.MatchString(one) || police && isPart(one) {
+					t.Fatalf("%q still says shared, or asks for a part", after)
 				}
 				if strings.HasSuffix(one, "mps:100") || strings.HasSuffix(one, "shard:100") {
 					shares++
 				}
 			}
-			if shares != 1 || strings.Contains(set["tres_per_job"], "shared") {
+			byHand := police && slices.ContainsFunc(strings.Split(str(job["tres_per_node"]), ","), isPart)
+			if shares != 1 && !byHand || strings.Contains(set["tres_per_job"], "shared") {
 				t.Fatalf("set %v", set)
 			}
 			if d, ok := set["dependency"]; ok {
@@ -185,7 +197,7 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 					t.Fatalf("dependency %q of %q", d, own)
 				}
 			}
-			if len(s.said) > 0 {
+			if said := len(s.said) == 1 && strings.Contains(s.said[0], "a part of a GPU"); said != byHand || !said && len(s.said) > 0 {
 				t.Fatalf("said %q", s.said)
 			}
 		}
@@ -200,6 +212,23 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 
 // shared is a request for a shared GPU in any spelling.
 var shared = regexp.MustCompile(`(?s)^(gres[:/])?gpu[:=]shared([:=].*)?$`)
+
+// partOf is a request for shares, and isPart whether it is for a part of a GPU's, on a cluster of mps.
+var partOf = regexp.MustCompile(`(?s)^(?:gres[:/])?mps(?:[:=]([^:=]*))?(?:[:=](.*))?$`)
+
+func isPart(request string) bool {
+	m := partOf.FindStringSubmatch(request)
+	if m == nil {
+		return false
+	}
+	count := m[2]
+	if count == "" || count == "1" && digits.MatchString(m[1]) {
+		count = m[1]
+	}
+	return !digits.MatchString(count) || !strings.HasSuffix(count, "00") && strings.Trim(count, "0") != ""
+}
+
+var digits = regexp.MustCompile(`^[0-9]+$`)
 
 func str(v lua.LValue) string {
 	if s, ok := v.(lua.LString); ok {
@@ -245,5 +274,63 @@ func TestWakeFileStaysSmall(t *testing.T) {
 	}
 	if info, err := os.Stat(wake); err != nil || info.Size() != 1<<20 {
 		t.Errorf("%v %v", info, err)
+	}
+}
+
+// TestPartsByHand: a part of a GPU becomes gpu:shared, unless the bridge isn't there, asks
+// itself, or the site says otherwise.
+func TestPartsByHand(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	gate := filepath.Join(dir, "gate")
+	s := load(t, gate, filepath.Join(dir, "wake"))
+	defer s.Close()
+	fresh := fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(time.Hour).Unix())
+	stale := fmt.Sprintf("job=77\nexpires=%d\ngres=mps\nunits=100\n", time.Now().Add(-time.Hour).Unix())
+	active := fresh + fmt.Sprintf("uid=%d\n", bridgeID)
+	for _, k := range []struct {
+		name, file, asks, partition string
+		gets, dependency, says      string
+	}{
+		{"half a GPU", active, "gres:mps:50", "gpu", "gres:mps:100", "after:77", "mps:50 asks for a part"},
+		{"a share", active, "gres/mps", "gpu", "gres/mps:100", "after:77", "mps asks for a part"},
+		{"more than a GPU", active, "gres:mps:101", "gpu", "gres:mps:200", "", "whole GPUs: mps:200"},
+		{"of a type", active, "gres:mps:titanxp:1", "gpu", "gres:mps:titanxp:100", "", "whole GPUs: mps:titanxp:100"},
+		{"a whole one", active, "gres:mps:100", "gpu", "", "", ""},
+		{"none", active, "gres:mps:0", "gpu", "", "", ""},
+		{"no number", active, "gres:mps:titanxp:0x1", "gpu", "gres:mps:titanxp:100", "", "asks for a part"},
+		{"another kind", active, "gres:shard:3", "gpu", "", "", ""},
+		{"twice", active, "gres:mps:50,gres:mps:50", "gpu", "", "", "mps:50 is taken for gpu:shared: a job shares one GPU"},
+		{"with a GPU", active, "gres:mps:50,gres:gpu:1", "gpu", "", "", "together with"},
+		{"no active bridge", fresh, "gres:mps:50", "gpu", "", "", ""},
+		{"a dead bridge", stale + "uid=64030\n", "gres:mps:50", "gpu", "gres:mps:100", "", "asks for a part"},
+		{"the bridge itself", fresh + "uid=1000\n", "gres:mps:50", "gpu", "", "", ""},
+		{"an allowed user", active + "user=1000\n", "gres:mps:50", "gpu", "", "", ""},
+		{"another allowed user", active + "user=1\nuser=100\n", "gres:mps:50", "gpu", "gres:mps:100", "after:77", "asks for"},
+		{"a partition left alone", active + "leave=old-cards\n", "gres:mps:50", "old-cards", "", "", ""},
+		{"one of two", active + "leave=old-cards\n", "gres:mps:50", "old-cards,gpu", "gres:mps:100", "after:77", "asks for"},
+		{"a partition not looked after", active + "only=gpu\n", "gres:mps:50", "old", "", "", ""},
+		{"one that is", active + "only=gpu\n", "gres:mps:50", "gpu", "gres:mps:100", "after:77", "asks for"},
+		{"the default one, left alone", active + "leave=normal\n", "gres:mps:50", "", "gres:mps:100", "after:77", "asks for"},
+	} {
+		if err := os.WriteFile(gate, []byte(k.file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.said = nil
+		job := map[string]lua.LValue{"tres_per_node": lua.LString(k.asks), "script": lua.LString("#!/bin/sh"), "environment": s.NewTable()}
+		if k.partition != "" {
+			job["partition"] = lua.LString(k.partition)
+		}
+		for _, function := range []string{"slurm_job_submit", "slurm_job_modify"} {
+			rc, set, err := s.call(function, job, "")
+			want := k.dependency
+			if function == "slurm_job_modify" {
+				want = ""
+			}
+			said := strings.Join(s.said, "; ")
+			if err != nil || set["tres_per_node"] != k.gets || set["dependency"] != want || (rc == success) == (k.gets == "" && k.says != "") || !strings.Contains(said, k.says) || k.says == "" && said != "" {
+				t.Errorf("%s, %s: %v %v, set %q, said %q", k.name, function, rc, err, set, said)
+			}
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -265,6 +266,61 @@ func TestChanges(t *testing.T) {
 	}
 	if f := c.job(id); request(f) != "mps:100" {
 		t.Errorf("a refused change left %q", f["TresPerNode"])
+	}
+}
+
+// TestPartOfAGPU: while the bridge is active, whoever asks for a part of a GPU by hand asks
+// for a shared one; root, the bridge and those that the site names excepted.
+func TestPartOfAGPU(t *testing.T) {
+	t.Parallel()
+	for _, sharing := range []string{"mps", "shard"} {
+		t.Run(sharing, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, AllSharing: true})
+			ctx := t.Context()
+			uid := func(name string) string {
+				u, err := user.Lookup(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return u.Uid
+			}
+			gate := c.submit("true", "--hold")
+			active := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=100\nuid=%s\n", gate, time.Now().Add(time.Hour).Unix(), sharing, uid("slurm"))
+			part, whole, held := sharing+":30", sharing+":100", "after:"+gate+"(unfulfilled)"
+			for _, k := range []struct{ as, file, gres, dependency string }{
+				{"nobody", active, whole, held},
+				{"nobody", active + "user=" + uid("nobody") + "\n", part, "(null)"},
+				{"nobody", active + "leave=gpu\n", part, "(null)"}, // the default partition
+				{"nobody", active + "only=another\n", part, "(null)"},
+				{"nobody", active + "only=gpu\n", whole, held},
+				{"", active, part, "(null)"},
+			} {
+				c.gateText(k.file)
+				out, err := c.RunAs(ctx, k.as, "sbatch", "--gres="+part, "--hold", "--wrap=true")
+				if err != nil {
+					t.Fatal(err)
+				}
+				fields := strings.Fields(out)
+				f := c.job(fields[len(fields)-1])
+				if request(f) != k.gres || f["Dependency"] != k.dependency || strings.Contains(out, part+" asks for a part of a GPU") != (k.gres == whole) {
+					t.Errorf("%s as %q: %q %q, said %q", k.file, k.as, request(f), f["Dependency"], out)
+				}
+			}
+			c.gateText(active)
+			id := c.submit("true", "--hold", "--gres=gpu:shared")
+			for _, k := range []struct{ as, gres string }{{"slurm", part}, {"nobody", whole}, {"", part}, {"nobody", whole}} {
+				if out, err := c.RunAs(ctx, k.as, "scontrol", "update", "JobId="+id, "Gres="+part); err != nil {
+					t.Fatal(out, err)
+				}
+				if f := c.job(id); request(f) != k.gres || f["Dependency"] != held {
+					t.Errorf("changed by %q: %q %q, want %q", k.as, request(f), f["Dependency"], k.gres)
+				}
+			}
+			if out, err := c.RunAs(ctx, "nobody", "sbatch", "--gres="+part, "--nodes=2", "--wrap=true"); err == nil || !strings.Contains(out, "a shared GPU is on one node") {
+				t.Errorf("on two nodes: %s %v", out, err)
+			}
+		})
 	}
 }
 

@@ -63,6 +63,8 @@ type Config struct {
 
 	IncludePartitions []string
 	ExcludePartitions []string
+	// HandShares names users, and partitions as partition:NAME.
+	HandShares []string
 
 	Database    string
 	Listen      string

@@ -156,6 +156,12 @@ var keys = []key{
 		"Partitions to leave alone.",
 		func(c *Config) any { return &c.ExcludePartitions }, nil,
 	},
+	{
+		"hand_shares",
+		[]string{},
+		"Who may ask for a part of a GPU's shares by hand (mps:30, say): users by name, partitions as partition:NAME. Of anybody else's request job_submit.lua makes gpu:shared while the bridge is active, since Slurm would start such a job beside others unchecked. In partitions that are left alone it stays.",
+		func(c *Config) any { return &c.HandShares }, nil,
+	},
 
 	{
 		"database", "/var/lib/slurmbridge/slurmbridge.db", "Profiles, runs and the journal (SQLite).",

@@ -35,8 +35,10 @@ type Gate struct {
 	// Partition is the one that the gate is in; "" = it is in each that has a node with
 	// shares, so that it can end wherever a job that it holds could start.
 	Partition string
-	Now       func() time.Time
-	Log       *slog.Logger // nil = none
+	// ByHand says whose jobs may ask for a part of a GPU's shares by hand.
+	ByHand ByHand
+	Now    func() time.Time
+	Log    *slog.Logger // nil = none
 
 	asking   sync.Mutex            // held while Slurm is asked: one command about the gate at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it, anybody reads it
@@ -262,6 +264,30 @@ func (g *Gate) renew(ctx context.Context) error {
 	return nil
 }
 
+// ByHand says whose requests for a part of a GPU's shares (mps:30) job_submit.lua leaves as
+// they are; of others it makes gpu:shared. The bridge, which makes such requests, may always.
+type ByHand struct {
+	Users []int    // UIDs of those who may
+	Only  []string // the partitions that are looked after; none = all
+	Leave []string // the partitions that are not
+}
+
+// text is what the gate file says of it.
+func (b *ByHand) text() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "uid=%d\n", os.Geteuid())
+	for _, u := range b.Users {
+		fmt.Fprintf(&out, "user=%d\n", u)
+	}
+	for _, p := range b.Only {
+		fmt.Fprintf(&out, "only=%s\n", p)
+	}
+	for _, p := range b.Leave {
+		fmt.Fprintf(&out, "leave=%s\n", p)
+	}
+	return out.String()
+}
+
 // write publishes the gate to the job_submit script. The expiry in the file is a little
 // before the lease's, so that no job is bound to a gate that is opening.
 func (g *Gate) write() error {
@@ -269,7 +295,7 @@ func (g *Gate) write() error {
 		return nil
 	}
 	l := g.current()
-	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units)
+	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units, g.ByHand.text())
 	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)
 	}

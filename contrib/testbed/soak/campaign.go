@@ -434,7 +434,7 @@ func (c *campaign) fates(pauseS float64) []fate {
 		}
 		for _, key := range l.keys() {
 			f := fate{
-				Key: key, What: l.String(), SoloS: l.SoloS, LimitS: w.LimitS, Contract: c.contract(l), ByHand: l.byHand(), Fails: l.Fails,
+				Key: key, What: l.String(), SoloS: l.SoloS, LimitS: w.LimitS, Contract: c.contract(l), OwnWay: l.ownWay(), Fails: l.Fails,
 				Kept: math.IsInf(w.Gone, 1) && w.Requeued == 0, Arrival: w.Submitted + l.BeginS, Start: math.NaN(), End: math.NaN(), PlainEnd: ends[key],
 			}
 			if l.DeadlineS > 0 {
@@ -443,11 +443,8 @@ func (c *campaign) fates(pauseS float64) []fate {
 			if r := c.jobs[key]; r != nil {
 				f.Key = r.ID
 				f.State, f.Exit, f.Start, f.End, f.Restarts = r.State, r.Exit, r.Start, r.End, r.Restarts
-				f.Own = f.ByHand
 				for _, k := range slices.Sorted(maps.Keys(r.company)) {
-					other := &c.lives[c.jobs[k].life]
-					f.Company = append(f.Company, c.jobs[k].ID+" "+other.String())
-					f.Own = f.Own && other.byHand()
+					f.Company = append(f.Company, c.jobs[k].ID+" "+c.lives[c.jobs[k].life].String())
 				}
 				f.Fault, f.Hits = c.fault(r)
 				if _, err := os.Stat(filepath.Join(c.finished(), key)); err == nil && f.State != "COMPLETED" && f.Fault == "" {
@@ -514,10 +511,7 @@ func (c *campaign) plainEnds(pauseS float64) map[string]float64 {
 		for _, key := range l.keys() {
 			r := c.jobs[key]
 			j := plainJob{
-				Arrival: w.Submitted + l.BeginS, Shares: 100, RunS: l.SoloS, Held: w.Held, Until: w.Gone, Partition: l.Partition,
-			}
-			if l.Shares > 0 {
-				j.Shares = l.Shares
+				Arrival: w.Submitted + l.BeginS, RunS: l.SoloS, Held: w.Held, Until: w.Gone, Partition: l.Partition,
 			}
 			if l.Fails {
 				j.RunS = 0

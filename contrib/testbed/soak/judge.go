@@ -14,11 +14,9 @@ type fate struct {
 	LimitS   float64 // as its owner last set it
 	Contract float64 // the slowdown it allows; 0 = any
 	Deadline float64 // 0 = none
-	ByHand   bool    // its owner wrote its shares, or took it from the bridge
-	// Own: by hand, and so was all its company. What it came to there is its owner's doing.
-	Own   bool
-	Fails bool // it ends with an error in any company
-	Kept  bool // its owner neither cancelled nor requeued it
+	OwnWay   bool    // its owner took it out of the bridge's hands
+	Fails    bool    // it ends with an error in any company
+	Kept     bool    // its owner neither cancelled nor requeued it
 
 	State      string  // Slurm's; "" = Slurm doesn't know it any more and never ended it
 	Exit       string  // CODE:SIGNAL
@@ -83,7 +81,7 @@ const exitOOM = "2:0"
 
 // judged reports whether a job can be late or slow.
 func (f *fate) judged() bool {
-	return f.State == "COMPLETED" && !f.ByHand && f.Kept && f.Restarts == 0 && f.Fault == "" && !f.Fails
+	return f.State == "COMPLETED" && !f.OwnWay && f.Kept && f.Restarts == 0 && f.Fault == "" && !f.Fails
 }
 
 // judge returns what harm came to a job.
@@ -96,16 +94,18 @@ func judge(f *fate, r rules) []harm {
 	switch f.State {
 	case "COMPLETED":
 	case "TIMEOUT":
-		if f.SoloS+r.PauseS <= f.LimitS && f.Fault == "" && !f.Own {
+		if f.SoloS+r.PauseS <= f.LimitS && f.Fault == "" {
 			add(harmTimeout, 0, "ended after %.0f s at its limit of %.0f s; it takes %.0f s alone", ran, f.LimitS, f.SoloS)
 		}
 	case "DEADLINE":
-		if f.PlainEnd+r.MarginS <= f.Deadline && f.Fault == "" && !f.Own {
-			add(harmDeadline, 0, "would have ended %.0f s before its deadline", f.Deadline-f.PlainEnd)
+		// Slurm cancels a job that waits once its limit doesn't fit before its deadline.
+		latest, plainStart := f.Deadline-f.LimitS, f.PlainEnd-f.SoloS-r.PauseS
+		if plainStart+r.MarginS <= latest && f.Fault == "" {
+			add(harmDeadline, 0, "would have started %.0f s before it had to for its deadline", latest-plainStart)
 		}
 	case "OUT_OF_MEMORY", "FAILED":
 		switch {
-		case f.Fails, f.Own:
+		case f.Fails:
 		case f.Exit == exitOOM:
 			add(harmOOM, 0, "found no GPU memory after %.0f s", ran)
 		case f.Fault == "":

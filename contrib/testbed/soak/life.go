@@ -14,8 +14,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
-// Users of every Debian, that jobs run as.
-var users = []string{"games", "nobody"}
+// Users of every Debian, that jobs run as. Most jobs are the first one's: a Titan Xp serves
+// one user at a time.
+var users = []string{"games", "games", "games", "nobody"}
 
 // Partitions: Slurm's default one, and one of the same nodes.
 var partitions = []string{"gpu", "night"}
@@ -32,7 +33,7 @@ type life struct {
 	DeadlineS float64 // --deadline, s after its submission; 0 = none
 	Contract  float64 // its own; 0 = the site's
 	NoShare   bool
-	Shares    int // written by hand; 0 = gpu:shared
+	Shares    int // asked for by hand, which job_submit.lua makes gpu:shared; 0 = gpu:shared
 	Tasks     int // of an array; 0 = no array
 	Partition string
 	// After is the job that it waits for, -1 = none.
@@ -60,17 +61,13 @@ const (
 	dependency = "dependency"
 )
 
-// handApp is the catalogue's application of jobs with shares written by hand: light
-// enough to run next to any group.
-const handApp = "hoomd"
-
 // catalogue is what the store knows: every application of the thesis in three lengths, s
 // as the profile says.
 func catalogue() []*rlcore.Profile {
 	var out []*rlcore.Profile
 	for _, name := range apps.Names() {
 		p, _ := apps.ByName(name)
-		for _, s := range []float64{29, 36, 62} {
+		for _, s := range []float64{29, 45, 70} {
 			q := app.Scaled(p, s/p.DurationS, 1)
 			q.App = fmt.Sprintf("%s-%g", name, s)
 			out = append(out, q)
@@ -91,7 +88,7 @@ func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) life {
 		l.Partition = partitions[1]
 	}
 	p := known[rnd.IntN(len(known))]
-	for p.DurationS > 40 && (short || chance(0.5)) {
+	for p.DurationS > 60 && (short || chance(0.5)) {
 		p = known[rnd.IntN(len(known))]
 	}
 	l.App = p.App
@@ -101,9 +98,9 @@ func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) life {
 	case chance(0.06):
 		l.App = ""
 	case chance(0.06):
-		l.Shares, l.App, l.Base = 30, "", handApp
+		l.Shares = 30
 	}
-	l.LimitMin = limitOf(l.SoloS, between(1.1, 3))
+	l.LimitMin = limitOf(l.SoloS, between(leastLimit, mostLimit), rnd)
 	if short {
 		return l
 	}
@@ -130,11 +127,18 @@ func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) life {
 	return l
 }
 
-// limitOf is a limit in whole minutes, at least 1.1 times the solo time and as near as
-// possible to factor times it.
-func limitOf(soloS, factor float64) int {
-	return int(max(math.Ceil(1.1*soloS/60), math.Floor(factor*soloS/60)))
+// leastLimit and mostLimit are limits as multiples of the solo time.
+const leastLimit, mostLimit = 1.1, 3
+
+// limitOf is a limit in whole minutes, between leastLimit and mostLimit times the solo time
+// and on average factor times it, as far as minutes allow.
+func limitOf(soloS, factor float64, rnd *rand.Rand) int {
+	n := math.Floor(factor*soloS/60 + rnd.Float64())
+	return int(max(math.Ceil(leastLimit*soloS/60), min(n, math.Floor(mostLimit*soloS/60))))
 }
+
+// tight is the least limit that a job's owner would give it.
+func tight(soloS float64) int { return int(math.Ceil(leastLimit * soloS / 60)) }
 
 // drawActs plans what the owner of a job does with it; most do nothing.
 func drawActs(rnd *rand.Rand, l *life) []act {
@@ -149,8 +153,8 @@ func drawActs(rnd *rand.Rand, l *life) []act {
 		return []act{{at, hold, ""}, {at + between(5, 40), letGo, ""}}
 	case k < 0.13 && l.Shares == 0:
 		return []act{{between(0, 15), gres, "50"}}
-	case k < 0.16 && limitOf(l.SoloS, 1.1) < l.LimitMin:
-		return []act{{between(0, 20), timeLimit, strconv.Itoa(limitOf(l.SoloS, 1.1))}}
+	case k < 0.16 && tight(l.SoloS) < l.LimitMin:
+		return []act{{between(0, 20), timeLimit, strconv.Itoa(tight(l.SoloS))}}
 	case k < 0.18 && l.Tasks == 0:
 		return []act{{between(0, 15), dependency, ""}}
 	}
@@ -165,10 +169,10 @@ func (l *life) args(plain bool) []string {
 		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin), "--output=/dev/null",
 	}
 	switch {
-	case l.Shares > 0:
-		args = append(args, fmt.Sprintf("--gres=mps:%d", l.Shares))
 	case plain:
 		args = append(args, "--gres=mps:100")
+	case l.Shares > 0:
+		args = append(args, fmt.Sprintf("--gres=mps:%d", l.Shares))
 	default:
 		args = append(args, "--gres=gpu:shared")
 	}
@@ -228,7 +232,7 @@ func jobName(n int) string { return "life" + strconv.Itoa(n) }
 
 func taskKey(name, task string) string { return name + "_" + task }
 
-// byHand reports whether its owner, and not the bridge, says how it shares.
-func (l *life) byHand() bool {
-	return l.Shares > 0 || slices.ContainsFunc(l.Acts, func(a act) bool { return a.What == gres || a.What == dependency })
+// ownWay reports whether its owner takes it out of the bridge's hands by an edit.
+func (l *life) ownWay() bool {
+	return slices.ContainsFunc(l.Acts, func(a act) bool { return a.What == gres || a.What == dependency })
 }

@@ -20,8 +20,8 @@
 //
 // # The plain end
 //
-// It is computed when all is over (plain.go) from what jobs truly need: whole GPUs, or the
-// shares that owners wrote, in order of submission. Begin times, dependencies, holds,
+// It is computed when all is over (plain.go) from what jobs truly need: whole GPUs, in order
+// of submission. Begin times, dependencies, holds,
 // requeues and cancellations are what they were. What a job's start and end take besides
 // its solo time is measured: the median of the jobs that had a GPU to themselves, and a
 // second between two jobs, Slurm's own.
@@ -34,10 +34,9 @@
 // left out, and ends of jobs, whose work is known to be done by a file that they leave. The
 // bridge's, the agents' and MPS's deaths excuse nothing.
 //
-// Jobs with shares written by hand, or taken from the bridge by an edit, are judged
-// neither late nor slow: their company isn't the bridge's choice; and of what they do to
-// each other nothing is counted. Jobs that ran more than once are judged neither late nor
-// slow either.
+// Jobs whose owners ask for shares by hand are shared ones, since job_submit.lua makes them
+// so. Jobs that their owner takes from the bridge by an edit, and those that ran more than
+// once, are judged neither late nor slow.
 //
 // With --plain the same campaign runs without the bridge: what is late there is how far the
 // plain schedule is from the truth.
@@ -99,7 +98,7 @@ func main() {
 	flag.IntVar(&o.jobs, "jobs", 0, "submit no more lives than this (0 = as many as there is time for)")
 	flag.Uint64Var(&o.seed, "seed", 0, "of all that is random (0 = another one each time)")
 	flag.IntVar(&o.nodes, "nodes", 24, "nodes with a GPU each; a quarter of them have two")
-	flag.IntVar(&o.backlog, "backlog", 0, "jobs that wait at a time (default one for each GPU)")
+	flag.IntVar(&o.backlog, "backlog", 0, "jobs that wait at a time (default three for two GPUs)")
 	flag.Float64Var(&o.perSecond, "rate", 3, "jobs a second at most")
 	flag.Float64Var(&o.everyS, "every", 5, "mean seconds between two faults (0 = none)")
 	flag.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
@@ -142,7 +141,7 @@ func (o *options) defaults() {
 		gpus += o.nodeGPUs[i]
 	}
 	if o.backlog == 0 {
-		o.backlog = gpus
+		o.backlog = gpus * 3 / 2
 	}
 }
 
@@ -193,7 +192,7 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 		return nil, nil, err
 	}
 	known := catalogue()
-	settings := []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "leave_room: auto"}
+	settings := []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8"}
 	if o.settings != "" {
 		settings = append(settings, strings.Split(o.settings, ";")...)
 	}

@@ -9,8 +9,6 @@ import (
 type plainJob struct {
 	// Arrival is when it may start at the earliest.
 	Arrival float64
-	// Shares is how many of a GPU's 100 it takes.
-	Shares int
 	// RunS is how long it runs alone.
 	RunS float64
 	// After are the jobs, by position, that must have ended.
@@ -38,9 +36,9 @@ type outage struct {
 // span is when a job starts and ends; both are NaN where it never starts.
 type span struct{ Start, End float64 }
 
-// plain is the schedule of plain Slurm: whole GPUs, jobs (or shares, where the owner wrote
-// them) in the order given, each on the first GPU that has room. pauseS is what Slurm and
-// a job's start take before it computes. It ends when nothing is left that can start.
+// plain is the schedule of plain Slurm: whole GPUs, jobs in the order given, each on the
+// first GPU that is free. pauseS is what Slurm and a job's start take before it computes. It
+// ends when nothing is left that can start.
 func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
 	out := make([]span, len(jobs))
 	waiting := make([]int, len(jobs))
@@ -48,10 +46,7 @@ func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
 		out[i] = span{math.NaN(), math.NaN()}
 		waiting[i] = i
 	}
-	free := make([]int, gpus)
-	for g := range free {
-		free[g] = 100
-	}
+	busy := make([]bool, gpus)
 	type run struct{ job, gpu int }
 	var running []run
 	now := math.Inf(-1)
@@ -67,7 +62,7 @@ func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
 				later(out[r.job].End)
 				return false
 			}
-			free[r.gpu] += jobs[r.job].Shares
+			busy[r.gpu] = false
 			return true
 		})
 		var closed []outage
@@ -89,11 +84,11 @@ func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
 			if !ready(j, jobs, out, now, later) {
 				return false
 			}
-			g := room(j, free, closed)
+			g := idleGPU(j, busy, closed)
 			if g < 0 {
 				return false
 			}
-			free[g] -= j.Shares
+			busy[g] = true
 			end := endOf(min(now+pauseS+j.RunS, j.Until), outages, g)
 			out[i] = span{now, end}
 			running = append(running, run{i, g})
@@ -107,7 +102,7 @@ func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
 	}
 }
 
-// ready reports whether nothing but room keeps a job that is there; later is called with
+// ready reports whether nothing but a GPU keeps a job that is there; later is called with
 // the times at which that changes.
 func ready(j *plainJob, jobs []plainJob, out []span, now float64, later func(float64)) bool {
 	for _, h := range j.Held {
@@ -130,10 +125,10 @@ func ready(j *plainJob, jobs []plainJob, out []span, now float64, later func(flo
 	return true
 }
 
-// room is the first GPU that takes the job, -1 = none; closed are the outages of now.
-func room(j *plainJob, free []int, closed []outage) int {
-	for g := range free {
-		if free[g] >= j.Shares && !slices.ContainsFunc(closed, func(o outage) bool {
+// idleGPU is the first GPU that takes the job, -1 = none; closed are the outages of now.
+func idleGPU(j *plainJob, busy []bool, closed []outage) int {
+	for g := range busy {
+		if !busy[g] && !slices.ContainsFunc(closed, func(o outage) bool {
 			return (o.GPU < 0 || o.GPU == g) && (o.Partition == "" || o.Partition == j.Partition)
 		}) {
 			return g

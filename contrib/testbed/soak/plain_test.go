@@ -10,7 +10,7 @@ import (
 var ever = math.Inf(1)
 
 func whole(arrival, run float64) plainJob {
-	return plainJob{Arrival: arrival, Shares: 100, RunS: run, Until: ever}
+	return plainJob{Arrival: arrival, RunS: run, Until: ever}
 }
 
 func TestPlain(t *testing.T) {
@@ -31,13 +31,10 @@ func TestPlain(t *testing.T) {
 		"held":                        {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 4}} })}, nil, 1, 0, []float64{14}},
 		"cancelled while it runs":     {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{3, 8}},
 		"cancelled while it waits":    {[]plainJob{whole(0, 10), changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{10, math.NaN(), 15}},
-		"shares written by hand": {[]plainJob{
-			changed(whole(0, 10), func(j *plainJob) { j.Shares = 30 }), changed(whole(0, 5), func(j *plainJob) { j.Shares = 30 }), whole(0, 5),
-		}, nil, 1, 0, []float64{10, 5, 15}},
-		"a node out of service": {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 1, 0, []float64{16}},
-		"another node is there": {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 2, 0, []float64{11}},
-		"another partition's":   {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: -1, Partition: "p"}}, 1, 0, []float64{11}},
-		"slurmctld is gone":     {[]plainJob{whole(0, 10), whole(0, 5)}, []outage{{interval: interval{8, 20}, GPU: -1, Ends: true}}, 1, 0, []float64{20, 25}},
+		"a node out of service":       {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 1, 0, []float64{16}},
+		"another node is there":       {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 2, 0, []float64{11}},
+		"another partition's":         {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: -1, Partition: "p"}}, 1, 0, []float64{11}},
+		"slurmctld is gone":           {[]plainJob{whole(0, 10), whole(0, 5)}, []outage{{interval: interval{8, 20}, GPU: -1, Ends: true}}, 1, 0, []float64{20, 25}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, s := range plain(c.jobs, c.gpus, c.outages, c.pause) {
@@ -56,7 +53,6 @@ func TestPlainSchedule(t *testing.T) {
 		var jobs []plainJob
 		for i := range rapid.IntRange(0, 12).Draw(t, "jobs") {
 			j := whole(float64(rapid.IntRange(0, 20).Draw(t, "arrival")), float64(rapid.IntRange(1, 9).Draw(t, "run")))
-			j.Shares = rapid.SampledFrom([]int{30, 100}).Draw(t, "shares")
 			if i > 0 && rapid.Bool().Draw(t, "after") {
 				j.After = []int{rapid.IntRange(0, i-1).Draw(t, "which")}
 			}
@@ -77,14 +73,14 @@ func TestPlainSchedule(t *testing.T) {
 					t.Fatalf("job %d starts at %v, before job %d ends at %v", i, s.Start, a, out[a].End)
 				}
 			}
-			shares := 0
-			for k, o := range out {
+			running := 0
+			for _, o := range out {
 				if o.Start <= s.Start && s.Start < o.End {
-					shares += jobs[k].Shares
+					running++
 				}
 			}
-			if shares > 100*gpus {
-				t.Fatalf("%d shares are taken of %d GPUs at %v", shares, gpus, s.Start)
+			if running > gpus {
+				t.Fatalf("%d jobs run on %d GPUs at %v", running, gpus, s.Start)
 			}
 		}
 	})

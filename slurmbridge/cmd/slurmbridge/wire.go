@@ -122,7 +122,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	}
 	gate := &loop.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Partition: cfg.GatePartition, Now: time.Now}
 	if cfg.Lua != "no" {
-		gate.File = cfg.GateFile
+		gate.File, gate.ByHand = cfg.GateFile, byHand(cfg, log)
 	}
 	b := &loop.Bridge{
 		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, ExtendLimit: cfg.ExtendLimit, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
@@ -165,6 +165,27 @@ func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, scri
 		return job.App{Key: a.Key}, nil
 	}
 	return job.App{Key: a.Key, Profile: p}, err
+}
+
+// byHand says whose shares stay as they wrote them. Users who don't exist are left out:
+// their names may be needed on another day.
+func byHand(cfg *config.Config, log *slog.Logger) loop.ByHand {
+	out := loop.ByHand{Only: cfg.IncludePartitions, Leave: slices.Clone(cfg.ExcludePartitions)}
+	for _, name := range cfg.HandShares {
+		if p, is := strings.CutPrefix(name, "partition:"); is {
+			out.Leave = append(out.Leave, p)
+			continue
+		}
+		u, err := user.Lookup(name)
+		if err != nil {
+			log.Warn("hand_shares names somebody who doesn't exist", "err", err)
+			continue
+		}
+		if uid, err := strconv.Atoi(u.Uid); err == nil {
+			out.Users = append(out.Users, uid)
+		}
+	}
+	return out
 }
 
 // recordUsers returns the users that may send records: root, the bridge's own user and those

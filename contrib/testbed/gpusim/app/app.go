@@ -62,9 +62,11 @@ type Report struct {
 	Scale     float64 `json:"scale"`
 }
 
-// tick is how often, in real time, a process looks at how it fares. Outcomes
-// don't depend on it: the device advances from event to event.
-const tick = 15 * time.Millisecond
+// tick is how often, in real time, a process on a GPU whose time passes scale times as fast
+// looks at how it fares. Outcomes don't depend on it: the device advances from event to event.
+func tick(scale float64) time.Duration {
+	return min(max(time.Duration(float64(200*time.Millisecond)/scale), 15*time.Millisecond), 200*time.Millisecond)
+}
 
 // Run runs the application to its end. A context that ends stops it where it is;
 // Run then returns the context's error. Whatever happens, the GPU holds nothing
@@ -164,7 +166,7 @@ func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, cl
 	if client != nil {
 		lost = client.Lost()
 	}
-	timer := time.NewTimer(0)
+	timer, tick := time.NewTimer(0), tick(rep.Scale)
 	defer timer.Stop()
 	for {
 		select {

@@ -14,7 +14,7 @@ import (
 // bridge; 24.11.5 doesn't.)
 func TestWholeJobOfSlurmsOwn(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, options{})
+	r := newRig(t, options{leave: slurmtest.Partition})
 	long := r.any(ann, 12, "--gres=mps:50", "--comment=app="+small, "--time=2")
 	r.state(20*time.Second, long, "RUNNING")
 	whole := r.any(bob, 3, "--gres=gpu:titanxp:1", "--time=2")

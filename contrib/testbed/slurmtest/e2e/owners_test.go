@@ -71,7 +71,8 @@ func TestOwnerEdits(t *testing.T) {
 	long := r.submit(ann, "m9000g90", 6)
 	r.state(20*time.Second, long, "RUNNING")
 	next := r.submit(ann, "m9000g90", 1)
-	// It is released to follow; its owner asks for less.
+	// It is released to follow; its owner asks for a part of the GPU, which job_submit.lua
+	// makes a whole one: it is the bridge that decides who shares.
 	if !slurmtest.Wait(t.Context(), 15*time.Second, func() bool {
 		return strings.Contains(r.job(next)["Dependency"], "afterany:"+long)
 	}) {
@@ -81,7 +82,7 @@ func TestOwnerEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.state(40*time.Second, next, "COMPLETED")
-	if got := r.job(next)["TresPerNode"]; !strings.HasSuffix(got, "mps:30") {
+	if got := r.job(next)["TresPerNode"]; !strings.HasSuffix(got, "mps:100") {
 		t.Errorf("its owner's mps:30 became %s", got)
 	}
 }

@@ -106,7 +106,10 @@ func runBridge(dir string) error {
 		Slurm: cl, Apps: apps{}, Journal: j, Mode: job.Mode(os.Getenv("E2E_MODE")), PollEvery: 10 * time.Second,
 		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
-		Gate: &loop.Gate{Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now},
+		Gate: &loop.Gate{
+			Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now,
+			ByHand: loop.ByHand{Leave: strings.Fields(os.Getenv("E2E_LEAVE"))},
+		},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
 			Join:    true, Ahead: true,
@@ -140,6 +143,8 @@ type options struct {
 	lease time.Duration
 	mode  job.Mode
 	quiet bool // no bridge yet
+	// leave is a partition in which users may ask for a part of a GPU by hand; "" = none.
+	leave string
 }
 
 func newRig(t *testing.T, o options) *rig {
@@ -170,7 +175,7 @@ func newRig(t *testing.T, o options) *rig {
 	if sharing == "" {
 		sharing = "mps"
 	}
-	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing)
+	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave)
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
