@@ -310,7 +310,7 @@ func (b *Bridge) failed(err error) {
 
 // observe brings the tracker up to date with a poll and begins the input of a plan.
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
-	in := &plan.Input{Snap: snap, Shadow: b.Mode == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate}
+	in := &plan.Input{Snap: snap, Shadow: b.Mode == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}
 	for i := range repairs {

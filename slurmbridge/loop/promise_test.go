@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -261,5 +262,30 @@ func TestBulkForTheLast(t *testing.T) {
 	tick(t, p.b, p.m, 60*time.Second)
 	if by.State != job.Running {
 		t.Errorf("with the GPU free bob's job is %s", by.State)
+	}
+}
+
+// A job that the gate could hold until its limit doesn't fit before its deadline any more
+// is let go: Slurm would cancel it.
+func TestDeadlineBehindTheGate(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	p.submit()
+	p.ends("the GPU is busy", nil)
+	hold := p.b.Gate.Lease + time.Minute
+	first, near, far, none := p.submit(), p.submit(), p.submit(), p.submit()
+	for _, j := range []*mjob{near, far, none} {
+		j.TimeLimit = 10 * time.Minute
+	}
+	near.Deadline = p.m.now.Add(near.TimeLimit + hold - 5*time.Second)
+	far.Deadline = near.Deadline.Add(time.Hour)
+	p.ends("two have a deadline", nil)
+	gate := p.b.Gate.ID()
+	for j, gated := range map[*mjob]bool{near: false, far: true, none: true} {
+		if j.Dependency.Has("after", gate) != gated || j.Request.Count != job.Units {
+			t.Errorf("job %s with its deadline at %v: %d shares, waits for %q, want gated %v", j.Ref, j.Deadline, j.Request.Count, j.Dependency.Raw, gated)
+		}
+	}
+	if !strings.HasPrefix(first.Dependency.Raw, "afterany:") {
+		t.Errorf("the first waits for %q", first.Dependency.Raw)
 	}
 }

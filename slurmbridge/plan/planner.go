@@ -84,6 +84,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 			}
 		}
 	}
+	r.heedDeadlines()
 	r.next.finish(r.plan)
 	r.noteLimits()
 	r.noteDelays()
@@ -366,6 +367,18 @@ func (r *pass) noteLimits() {
 		}
 		return true
 	})
+}
+
+// heedDeadlines ungates the jobs that Slurm might cancel behind the gate: it does once a job's
+// limit doesn't fit before its deadline, and if the bridge died now, the gate would hold the
+// job beyond that.
+func (r *pass) heedDeadlines() {
+	for i := range r.State.Pending {
+		j := &r.State.Pending[i]
+		if j.DeadlineS > 0 && r.successor[j.ID] == nil && j.DeadlineS-j.LimitS-r.State.NowS < r.in.HoldS {
+			r.letGo(r.jobs[j.ID], "its deadline leaves no time to wait")
+		}
+	}
 }
 
 // noteDelays finds the jobs that wait although a GPU which they may use is idle. Those that
