@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -23,7 +25,7 @@ func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	if err == nil || !corrupt(err) {
 		return db, err
 	}
-	aside := fmt.Sprintf("%s.corrupt-%s", path, time.Now().UTC().Format("20060102T150405"))
+	aside := path + asideSuffix + time.Now().UTC().Format("20060102T150405")
 	if rerr := os.Rename(path, aside); rerr != nil {
 		return nil, fmt.Errorf("%w; and it can't be set aside: %w", err, rerr)
 	}
@@ -50,8 +52,14 @@ func result(err error) int {
 	return coded.Code() & 0xff // the rest is the extended code
 }
 
+// errDamaged is what SQLite's own check found.
+var errDamaged = errors.New("the file is damaged")
+
 // corrupt tells a damaged file from one that can't be reached.
 func corrupt(err error) bool {
+	if errors.Is(err, errDamaged) {
+		return true
+	}
 	code := result(err)
 	return code == sqliteCorrupt || code == sqliteNotADB
 }
@@ -101,9 +109,36 @@ func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) err
 	if _, err := format(ctx, db); err != nil {
 		return err
 	}
-	var sound string
-	if err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&sound); err != nil {
+	var found string
+	if err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&found); err != nil {
 		return err
 	}
+	if found != "ok" {
+		return fmt.Errorf("%w: %s", errDamaged, strings.Join(strings.Fields(found), " "))
+	}
 	return upgrade(ctx, db, path, log)
+}
+
+// asideSuffix is what a damaged file's name goes on with, before the time.
+const asideSuffix = ".corrupt-"
+
+// Replaced reports whether a database took the place of a damaged one, whose numbers may
+// still be in use.
+func Replaced(ctx context.Context, db *sql.DB) bool {
+	var path string
+	if err := db.QueryRowContext(ctx, `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil || path == "" {
+		return false
+	}
+	names, err := os.ReadDir(filepath.Dir(path))
+	return err == nil && slices.ContainsFunc(names, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), filepath.Base(path)+asideSuffix) })
+}
+
+// Size is how much of the file holds data, bytes: what was deleted is used again.
+func Size(ctx context.Context, db *sql.DB) (int64, error) {
+	var n int64
+	err := db.QueryRowContext(ctx, `SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size`).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("size of the database: %w", err)
+	}
+	return n, nil
 }

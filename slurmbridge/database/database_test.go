@@ -251,3 +251,52 @@ func TestCorruptFileIsSetAside(t *testing.T) {
 		t.Error("a folder that isn't there: no error")
 	}
 }
+
+// TestDamagedPagesAreSetAside: a page in the middle of a file is lost, as after a power cut
+// or on a failing disk. It opens, and SQLite's check finds it.
+func TestDamagedPagesAreSetAside(t *testing.T) {
+	path := written(t)
+	opened(t, path)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root, page int
+	if err := db.QueryRow(`SELECT rootpage, page_size FROM sqlite_master, pragma_page_size WHERE name = 'runs'`).Scan(&root, &page); err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	clear(text[(root-1)*page : root*page])
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	log := opened(t, path)
+	if !strings.Contains(log, "set aside") || !strings.Contains(log, "the file is damaged") {
+		t.Errorf("logged %q", log)
+	}
+	kept, _ := filepath.Glob(path + ".corrupt-*")
+	if len(kept) == 0 {
+		t.Fatal("the damaged file is gone")
+	}
+	if was, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(was, text) {
+		t.Errorf("the damaged file was changed: %v", err)
+	}
+	if log := opened(t, path); log != "" {
+		t.Errorf("the next start logs %q", log)
+	}
+	db, err = Open(t.Context(), path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if !Replaced(t.Context(), db) {
+		t.Error("nobody knows that it was replaced")
+	}
+	if n, err := Size(t.Context(), db); err != nil || n < int64(page) {
+		t.Errorf("it holds %d bytes, %v", n, err)
+	}
+}

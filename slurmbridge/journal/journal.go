@@ -52,15 +52,21 @@ type rest struct {
 	HandwrittenSeen bool      `json:"handwritten_seen,omitempty"`
 }
 
-// Load returns the groups that were not done when they were last written, and
-// the rest of the tracker.
+// Load returns the groups that were not done when they were last written, and the rest of
+// the tracker. With an error it returns what could be read; numbers of groups go on after
+// any that was ever given out.
 func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	t := tracker.New()
 	var last sql.NullInt64
-	if err := j.db.QueryRowContext(ctx, `SELECT max(id) FROM bridge_groups`).Scan(&last); err != nil {
-		return nil, fmt.Errorf("read journal: %w", err)
-	}
+	lerr := j.db.QueryRowContext(ctx, `SELECT max(id) FROM bridge_groups`).Scan(&last)
 	t.NextID = last.Int64 + 1
+	if lerr != nil || !last.Valid && database.Replaced(ctx, j.db) {
+		t.NextID = tracker.FreshID(time.Now())
+	}
+	if lerr != nil {
+		return t, fmt.Errorf("read journal: %w", lerr)
+	}
+	var bad error
 	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
 		var id int64
 		var body string
@@ -68,20 +74,21 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 			return err
 		}
 		g := new(job.Group)
-		t.Groups[id], j.groups[id] = g, body
 		if err := json.Unmarshal([]byte(body), g); err != nil {
-			return fmt.Errorf("group %d: %w", id, err)
+			bad = errors.Join(bad, fmt.Errorf("group %d: %w", id, err))
+			return nil
 		}
+		t.Groups[id], j.groups[id] = g, body
 		g.FillStates()
 		return nil
 	}, `SELECT id, body FROM bridge_groups WHERE state <> ?`, job.Done)
 	if err != nil {
-		return nil, fmt.Errorf("read groups: %w", err)
+		return t, fmt.Errorf("read groups: %w", err)
 	}
 	var r rest
 	err = j.db.QueryRowContext(ctx, `SELECT body FROM bridge_book WHERE id = 1`).Scan(database.JSON(&r))
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("read tracker: %w", err)
+		return t, errors.Join(bad, fmt.Errorf("read tracker: %w", err))
 	}
 	maps.Copy(t.Waits, r.Waits)
 	maps.Copy(t.Unmanaged, r.Unmanaged)
@@ -92,7 +99,7 @@ func (j *Journal) Load(ctx context.Context) (*tracker.Tracker, error) {
 	if r.Plain != nil {
 		t.Plain = r.Plain
 	}
-	return t, nil
+	return t, bad
 }
 
 // SaveGroup writes a group down, unless it stands there as it is.

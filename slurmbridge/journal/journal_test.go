@@ -3,8 +3,11 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +66,42 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 	}
 	if got.Waits["20"].PassedOver != 3 || got.Unmanaged["21"] == "" {
 		t.Errorf("book %+v", got)
+	}
+}
+
+// TestDamagedJournal: what can be read is read, and no number is given out twice.
+func TestDamagedJournal(t *testing.T) {
+	ctx := t.Context()
+	path := filepath.Join(t.TempDir(), "j.db")
+	j := open(t, path)
+	for id := range int64(3) {
+		if err := j.SaveGroup(ctx, group(id+1, job.Released, fmt.Sprint(10+id))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := j.db.Exec(`UPDATE bridge_groups SET body = '{"members": 7' WHERE id = 2`); err != nil {
+		t.Fatal(err)
+	}
+	got, err := open(t, path).Load(ctx)
+	if err == nil || !strings.Contains(err.Error(), "group 2") {
+		t.Errorf("error %v", err)
+	}
+	if len(got.Groups) != 2 || got.Groups[1] == nil || got.Groups[3] == nil || got.NextID != 4 {
+		t.Errorf("groups %v, the next is %d", got.Groups, got.NextID)
+	}
+	if _, err := j.db.Exec(`DROP TABLE bridge_groups`); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := j.Load(ctx); err == nil || got == nil || got.NextID < 1_000_000 {
+		t.Errorf("without groups: %+v %v", got, err)
+	}
+	// A file that took a damaged one's place doesn't begin at 1 either.
+	fresh := filepath.Join(t.TempDir(), "j.db")
+	if err := os.WriteFile(fresh, []byte(strings.Repeat("noise", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := open(t, fresh).Load(ctx); err != nil || got.NextID < 1_000_000 {
+		t.Errorf("after damage: %+v %v", got, err)
 	}
 }
 

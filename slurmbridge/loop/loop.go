@@ -22,7 +22,8 @@ import (
 
 // Journal keeps what must survive a restart, and what people ask about later.
 type Journal interface {
-	// Load returns the groups that were not done, and the waits.
+	// Load returns the groups that were not done and the rest of the tracker; with an error as
+	// much of it as could be read, nil = nothing.
 	Load(ctx context.Context) (*tracker.Tracker, error)
 	// SaveGroup writes a group down; its ID is its key.
 	SaveGroup(ctx context.Context, g *job.Group) error
@@ -292,8 +293,11 @@ func (b *Bridge) load(ctx context.Context) {
 	}
 	var err error
 	if b.tracker, err = b.Journal.Load(ctx); err != nil {
-		b.Log.Error("journal can't be read; starting without it", "err", err)
+		b.Log.Error("the journal can't be read; starting with what could be", "err", err)
+	}
+	if b.tracker == nil {
 		b.tracker = tracker.New()
+		b.tracker.NextID = tracker.FreshID(b.Now())
 	}
 }
 

@@ -201,6 +201,10 @@ func (t *Tracker) Adopt(g *job.Group) {
 	t.Groups[g.ID] = g
 }
 
+// FreshID is a first number for groups that was never given out before, where the numbers
+// that were can't be read.
+func FreshID(now time.Time) int64 { return now.Unix() }
+
 // NewID returns the number of a new group.
 func (t *Tracker) NewID() int64 {
 	t.NextID++

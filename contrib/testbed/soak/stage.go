@@ -46,7 +46,7 @@ func private() (status int, again bool, err error) {
 // disk is a small file system of its own, for the bridge's database and the agents' spools.
 type disk struct{ dir string }
 
-const diskMiB = 96
+const diskMiB = 512
 
 func newDisk(owner string) (*disk, error) {
 	dir, err := os.MkdirTemp("", "soak-disk-")

@@ -37,7 +37,7 @@ submitted later: stop it first where that isn't wanted.`,
 			if err != nil {
 				return err
 			}
-			book := tracker.New()
+			var book *tracker.Tracker
 			j, closeDB, err := openJournal(ctx, cfg)
 			if err == nil {
 				defer closeDB()
@@ -45,7 +45,9 @@ submitted later: stop it first where that isn't wanted.`,
 			}
 			if err != nil {
 				// Jobs behind the gate go all the same.
-				fmt.Fprintf(s.ErrOut, "slurmbridge: %v; jobs prepared for a group keep their shares\n", err)
+				fmt.Fprintf(s.ErrOut, "slurmbridge: %v; jobs prepared for a group that can't be read keep their shares\n", err)
+			}
+			if book == nil {
 				book = tracker.New()
 			}
 			n, err := loop.UngateAll(ctx, cl, book, cfg.GateFile)
