@@ -714,3 +714,20 @@ func TestHeldPastTheLease(t *testing.T) {
 		t.Errorf("%+v", l.kept)
 	}
 }
+
+// A script that nobody can tell an application by is read once, and a job without one isn't
+// asked for it for ever.
+func TestScriptsAreReadOnce(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	m.scripts = map[string]int{}
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	told, none := m.submit("ann", 300*time.Second, nil, true), m.submit("ann", 300*time.Second, nil, true)
+	m.nameless = map[string]bool{none.Ref: true}
+	for range 10 {
+		tick(t, b, m, time.Second)
+	}
+	if m.scripts[told.Ref] != 1 || m.scripts[none.Ref] != 3 {
+		t.Errorf("asked for scripts %v", m.scripts)
+	}
+}

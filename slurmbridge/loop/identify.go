@@ -27,8 +27,18 @@ type identifier struct {
 	log    *slog.Logger
 	now    func() time.Time
 	window func() int
-	byRef  map[string]job.App
+	byRef  map[string]identified
 }
+
+// identified is what is known of a job's application, and how often its script was asked for
+// in vain.
+type identified struct {
+	job.App
+	failed int
+}
+
+// scriptTries is how often a job's script is asked for: some jobs have none.
+const scriptTries = 3
 
 // identify fills in the terms and the applications of the jobs that a plan may want: those
 // that run, and the first of the queue. The rest follows in later ticks.
@@ -36,7 +46,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
 	d.forget(jobs)
-	arrays := map[int64]job.App{} // the tasks of an array have one script
+	arrays := map[int64]identified{} // the tasks of an array have one script
 	seats := in.Tracker.Seats()
 	lookups := d.lookups(in)
 	for i := range jobs {
@@ -56,13 +66,13 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 			continue
 		}
 		if app.Profile == nil {
-			app = d.lookUp(ctx, j, t, app)
+			app = d.lookUp(ctx, j, t, app, !known || 0 < app.failed && app.failed < scriptTries)
 			d.byRef[j.Ref] = app
 		}
 		if j.ArrayID != 0 {
 			arrays[j.ArrayID] = app
 		}
-		in.Apps[j.Ref] = app
+		in.Apps[j.Ref] = app.App
 	}
 }
 
@@ -75,7 +85,7 @@ func (d *identifier) forget(jobs []job.Job) {
 	for i := range jobs {
 		seen[jobs[i].Ref] = true
 	}
-	maps.DeleteFunc(d.byRef, func(ref string, _ job.App) bool { return !seen[ref] })
+	maps.DeleteFunc(d.byRef, func(ref string, _ identified) bool { return !seen[ref] })
 }
 
 // lookups bounds how many unknown jobs a tick looks up.
@@ -106,17 +116,21 @@ func (l *lookups) next(known bool) bool {
 
 // lookUp finds a job's application. The script is read once; the profile is looked for
 // again as long as there is none.
-func (d *identifier) lookUp(ctx context.Context, j *job.Job, t job.Terms, known job.App) job.App {
+func (d *identifier) lookUp(ctx context.Context, j *job.Job, t job.Terms, known identified, read bool) identified {
 	var script []byte
-	if known.Key == "" {
+	out := identified{failed: known.failed}
+	if read {
 		var err error
 		if script, err = d.slurm.Script(ctx, j.Ref); err != nil {
 			d.log.Debug("no script", "job", j.Ref, "err", err)
+			out.failed++
+		} else {
+			out.failed = 0
 		}
 	}
-	app, err := d.apps.Identify(ctx, j, t, script)
-	if err != nil {
+	var err error
+	if out.App, err = d.apps.Identify(ctx, j, t, script); err != nil {
 		d.log.Warn("application not identified", "job", j.Ref, "err", err)
 	}
-	return app
+	return out
 }

@@ -108,7 +108,7 @@ func (b *Bridge) init() {
 			b.Gate.Log = cmp.Or(b.Gate.Log, b.Log)
 			b.slurm = answering{b.Slurm, b.Gate.Progress}
 		}
-		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]job.App{}}
+		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]identified{}}
 		b.learned = learner{
 			slurm: b.slurm, journal: b.Journal, runs: b.Runs, beliefs: b.Beliefs, card: b.Card, log: b.Log, metrics: b.Metrics, now: b.Now, wake: b.Wake,
 		}
@@ -141,13 +141,18 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	// However many events there are, the bridge rests for as long as its last round took, within
+	// reason: Slurm has others to serve.
+	const mostRest = 5 * time.Second
+	var took time.Duration
+	var ended time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-timer.C:
 		case <-b.wake:
-			if !sleep(ctx, b.Settle) {
+			if !sleep(ctx, max(b.Settle, min(took, mostRest)-time.Since(ended))) {
 				return ctx.Err()
 			}
 			select {
@@ -155,7 +160,10 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 			default:
 			}
 		}
+		began := time.Now()
 		next, err := b.Tick(ctx)
+		ended = time.Now()
+		took = ended.Sub(began)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

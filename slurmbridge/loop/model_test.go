@@ -58,6 +58,9 @@ type model struct {
 	asked   int // for bounds
 	// stubborn: changes of time limits are undone.
 	stubborn bool
+	// scripts counts how often each job's script was asked for; a job of nameless has none.
+	scripts  map[string]int
+	nameless map[string]bool
 	// refuseGates: Slurm takes no gate.
 	refuseGates bool
 	updates     int
@@ -403,6 +406,12 @@ func (m *model) OpenGate(_ context.Context, id string) error {
 }
 
 func (m *model) Script(_ context.Context, ref string) ([]byte, error) {
+	if m.scripts != nil {
+		m.scripts[ref]++
+	}
+	if m.nameless[ref] {
+		return nil, errors.New("no such script")
+	}
 	return []byte("#!/bin/sh\napp" + ref + "\n"), nil
 }
 
@@ -438,6 +447,9 @@ func (m *model) Requeue(_ context.Context, ref string) error {
 func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (job.App, error) {
 	if f := m.find(j.Ref); f != nil && f.profil != nil {
 		return job.App{Key: f.profil.App, Profile: f.profil}, nil
+	}
+	if m.scripts != nil {
+		return job.App{}, nil // nobody could tell
 	}
 	return job.App{Key: "unknown"}, nil
 }
