@@ -115,7 +115,7 @@ func main() {
 		if err := cluster.Missing(); err != nil {
 			return err
 		}
-		status, again, err := private()
+		status, again, err := private(ctx)
 		if again {
 			if err == nil && status != 0 {
 				os.Exit(status) // the second start has said why

@@ -27,11 +27,12 @@ const privateEnv = "SOAK_PRIVATE"
 
 // private starts this program again in a mount namespace of its own, and returns its exit
 // status; again is false in the second start.
-func private() (status int, again bool, err error) {
+func private(ctx context.Context) (status int, again bool, err error) {
 	if os.Getenv(privateEnv) != "" {
 		return 0, false, nil
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops its daemons
 	cmd.Env = append(os.Environ(), privateEnv+"=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
