@@ -45,12 +45,9 @@ type Handler struct {
 	BodyTimeout time.Duration
 
 	once  sync.Once
-	slots chan struct{} // bounds the credentials that are decoded at once
+	turns munge.Turns
 	said  said
 }
-
-// decoders is how many credentials are decoded at once: each takes a process.
-const decoders = 8
 
 // ServeHTTP answers 201 for a new record, 200 for one that was there, 401 for a
 // credential that proves nothing, 403 for a user who may not send records, 408
@@ -58,7 +55,7 @@ const decoders = 8
 // the record could not be kept. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.once.Do(func() {
-		h.slots = make(chan struct{}, decoders)
+		h.turns.Munge = h.Munge
 		if h.Metrics == nil {
 			h.Metrics = NewMetrics(prometheus.NewRegistry())
 		}
@@ -125,14 +122,11 @@ func (h *Handler) believe(r *http.Request) (c *munge.Credential, status int, rea
 	if cred == "" {
 		return nil, http.StatusUnauthorized, "credential", "a record needs a MUNGE credential"
 	}
-	select {
-	case h.slots <- struct{}{}:
-	case <-r.Context().Done():
-		return nil, http.StatusServiceUnavailable, "", "too many records at once"
-	}
-	c, err := h.Munge.Decode(r.Context(), cred)
-	<-h.slots
+	host, _, _ := net.SplitHostPort(r.RemoteAddr)
+	c, err := h.turns.Decode(r.Context(), host, cred)
 	switch {
+	case r.Context().Err() != nil:
+		return nil, http.StatusServiceUnavailable, "", "too many records at once"
 	case errors.Is(err, munge.ErrDown):
 		return nil, http.StatusServiceUnavailable, "", "munged does not answer on the controller: systemctl status munge there"
 	case errors.Is(err, munge.ErrExpired):

@@ -25,7 +25,7 @@ import (
 type Server struct {
 	Status func() *job.Status
 	Story  func(ctx context.Context, ref string) (*journal.Story, error)
-	Groups func(ctx context.Context, since time.Time) ([]journal.Grouped, error)
+	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
 	// Fresh is how old the last successful look may be for the bridge to be
 	// healthy.
 	Fresh    time.Duration
@@ -35,18 +35,22 @@ type Server struct {
 	Page Page
 }
 
+// mostScrapes is how many are answered with metrics at a time.
+const mostScrapes = 8
+
 // Handler returns the routes. More can be added to the mux by the caller.
 func (s *Server) Handler() *http.ServeMux {
 	started := s.Now()
 	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", newPages(s))
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
+	r := newReaders()
+	mux.HandleFunc("GET /{$}", r.handle(newPages(s).ServeHTTP))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", s.ready)
-	mux.HandleFunc("GET /v1/status", s.status)
-	mux.HandleFunc("GET /v1/plan", s.plan)
-	mux.HandleFunc("GET /v1/why/{job}", s.why)
-	mux.HandleFunc("GET /v1/groups", s.groups)
+	mux.HandleFunc("GET /v1/status", r.handle(s.status))
+	mux.HandleFunc("GET /v1/plan", r.handle(s.plan))
+	mux.HandleFunc("GET /v1/why/{job}", r.handle(s.why))
+	mux.HandleFunc("GET /v1/groups", r.handle(s.groups))
 	return mux
 }
 
@@ -231,8 +235,14 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	reply(w, story)
 }
 
-// groups answers with the groups decided since ?since= (RFC 3339; default: the
-// last day).
+// mostGroups is how many groups an answer holds.
+const mostGroups = 1000
+
+// moreHeader tells a reader that there are more groups: since when to ask for them.
+const moreHeader = "Slurmbridge-More-Since"
+
+// groups answers with the first of the groups decided since ?since= (RFC 3339; default:
+// the last day).
 func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
 	since := s.Now().Add(-24 * time.Hour)
 	if v := req.URL.Query().Get("since"); v != "" {
@@ -243,10 +253,14 @@ func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
 		}
 		since = t
 	}
-	groups, err := s.Groups(req.Context(), since)
+	groups, err := s.Groups(req.Context(), since, mostGroups+1)
 	if err != nil {
 		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
 		return
+	}
+	if len(groups) > mostGroups {
+		w.Header().Set(moreHeader, groups[mostGroups].Decided.Format(time.RFC3339Nano))
+		groups = groups[:mostGroups]
 	}
 	reply(w, groups)
 }

@@ -21,6 +21,7 @@ import (
 
 // fixture is a server whose bridge and clock a test owns.
 type fixture struct {
+	groups  int // in the journal
 	t       *testing.T
 	now     time.Time
 	status  *job.Status
@@ -45,7 +46,13 @@ func newFixture(t *testing.T) *fixture {
 			}
 			return &journal.Story{}, nil
 		},
-		Groups:   func(context.Context, time.Time) ([]journal.Grouped, error) { return nil, f.broken },
+		Groups: func(_ context.Context, since time.Time, limit int) ([]journal.Grouped, error) {
+			out := make([]journal.Grouped, min(f.groups, limit))
+			for i := range out {
+				out[i].Decided = since.Add(time.Duration(i) * time.Second)
+			}
+			return out, f.broken
+		},
 		Fresh:    30 * time.Second,
 		Now:      func() time.Time { return f.now },
 		Gatherer: prometheus.NewRegistry(),
@@ -223,5 +230,19 @@ func TestReport(t *testing.T) {
 	}
 	if jobs := r.GPUs[1].Jobs; len(jobs) != 0 {
 		t.Errorf("on gpu 1: %+v", jobs)
+	}
+}
+
+// However many groups there are, an answer holds some and says where the rest begins.
+func TestGroupsAreBounded(t *testing.T) {
+	f := newFixture(t)
+	f.groups = 50_000
+	w := f.ask(http.MethodGet, "/v1/groups?since=2000-01-01T00:00:00Z")
+	var got []journal.Grouped
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got) != mostGroups {
+		t.Errorf("%d groups, %v", len(got), err)
+	}
+	if more := w.Header().Get(moreHeader); more != "2000-01-01T00:16:40Z" {
+		t.Errorf("the rest begins at %q", more)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -30,8 +31,8 @@ var pageCSS string
 type Page struct {
 	// Running returns up to limit runs of jobs within that time.
 	Running func(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error)
-	// Outcomes returns those of the runs that ended since then.
-	Outcomes func(ctx context.Context, since time.Time) ([]history.Outcome, error)
+	// Outcomes returns up to limit of those of the runs that ended since then, the last ones.
+	Outcomes func(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error)
 }
 
 // What a page shows at most, whatever its address asks for.
@@ -98,14 +99,13 @@ type pages struct {
 	policy string // Content-Security-Policy
 
 	mu   sync.Mutex
-	kept past
+	kept map[int]past // by hours, one of spans
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the
 // page, so reloading it gives the same for a while.
 type past struct {
 	at       time.Time
-	hours    int
 	runs     []history.Run
 	outcomes []history.Outcome
 	trouble  string
@@ -115,7 +115,7 @@ type past struct {
 const readAgain = 10 * time.Second
 
 func newPages(s *Server) *pages {
-	p := &pages{server: s, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
+	p := &pages{server: s, kept: map[int]past{}, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
 	p.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
 		"clock": clock, "ago": ago, "num2": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
 		"pos": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
@@ -149,14 +149,31 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	_, _ = w.Write(b.Bytes())
 }
 
-// past reads what is shown of the past. Without it the page still says what is now.
+// spans are the lengths of the past that are read, hours: a page shows the last part of one.
+// However many lengths readers ask for, the past is read this often at most.
+var spans = []int{1, 6, 24, hoursMost}
+
+// past returns what is shown of the past. Without it the page still says what is now.
 func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.kept.hours == hours && now.Sub(p.kept.at) < readAgain && !now.Before(p.kept.at) {
-		return p.kept
+	i, _ := slices.BinarySearch(spans, hours)
+	span := spans[min(i, len(spans)-1)]
+	h, ok := p.kept[span]
+	if age := now.Sub(h.at); !ok || age < 0 || age >= readAgain {
+		if h = p.read(ctx, now, span); ctx.Err() == nil {
+			p.kept[span] = h
+		}
 	}
-	h := past{at: now, hours: hours}
+	from := now.Add(-time.Duration(hours) * time.Hour)
+	h.runs = slices.DeleteFunc(slices.Clone(h.runs), func(r history.Run) bool { return !r.End.IsZero() && r.End.Before(from) })
+	h.outcomes = slices.DeleteFunc(slices.Clone(h.outcomes), func(o history.Outcome) bool { return !o.End.IsZero() && o.End.Before(from) })
+	return h
+}
+
+// read reads the last hours.
+func (p *pages) read(ctx context.Context, now time.Time, hours int) past {
+	h := past{at: now}
 	from := now.Add(-time.Duration(hours) * time.Hour)
 	src := p.server.Page
 	var err error
@@ -166,12 +183,9 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 		}
 	}
 	if src.Outcomes != nil {
-		if h.outcomes, err = src.Outcomes(ctx, from); err != nil {
+		if h.outcomes, err = src.Outcomes(ctx, from, mostRuns); err != nil {
 			h.trouble = "what came of jobs can't be read"
 		}
-	}
-	if ctx.Err() == nil {
-		p.kept = h
 	}
 	return h
 }

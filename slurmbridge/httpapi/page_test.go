@@ -107,7 +107,7 @@ func busy(nodes, pending int) *Server {
 		Gatherer: prometheus.NewRegistry(),
 		Page: Page{
 			Running:  func(context.Context, time.Time, time.Time, int) ([]history.Run, error) { return past, nil },
-			Outcomes: func(context.Context, time.Time) ([]history.Outcome, error) { return outcomes, nil },
+			Outcomes: func(context.Context, time.Time, int) ([]history.Outcome, error) { return outcomes, nil },
 		},
 	}
 }
@@ -163,7 +163,7 @@ func TestPageEscapes(t *testing.T) {
 	st.Apps[run.Ref] = job.App{Key: evil, Profile: &rlcore.Profile{DurationS: 1e5}}
 	st.Unmanaged[evil], st.Err, st.Policy = evil, evil, evil
 	st.Groups = append(st.Groups, job.Group{State: job.Released, Node: st.Snap.Nodes[0].Name, Members: []job.Member{{Ref: evil, User: evil, App: evil}}})
-	s.Page.Outcomes = func(context.Context, time.Time) ([]history.Outcome, error) {
+	s.Page.Outcomes = func(context.Context, time.Time, int) ([]history.Outcome, error) {
 		return []history.Outcome{{Ref: evil, User: evil, App: evil, With: []string{evil}, Slowdown: 1.2, Predicted: 1.1}}, nil
 	}
 	s.Page.Running = func(context.Context, time.Time, time.Time, int) ([]history.Run, error) {

@@ -295,19 +295,27 @@ type Grouped struct {
 	Complete bool    `json:"complete"`
 }
 
-// Groups returns the groups decided since the given time, in order.
-func (j *Journal) Groups(ctx context.Context, since time.Time) ([]Grouped, error) {
-	columns := func(g *Grouped) []any { return []any{database.JSON(&g.Group)} }
-	out, err := database.List(ctx, j.db, columns, `SELECT body FROM bridge_groups WHERE decided >= ? ORDER BY id`, since.UnixMilli())
+// Groups returns the first limit (0 = all) of the groups decided since the given time, in order.
+func (j *Journal) Groups(ctx context.Context, since time.Time, limit int) ([]Grouped, error) {
+	if limit == 0 {
+		limit = -1
+	}
+	var out []Grouped
+	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
+		var g Grouped
+		var first, last sql.NullInt64
+		var missing, n int
+		if err := rows.Scan(database.JSON(&g.Group), &first, &last, &missing, &n); err != nil {
+			return err
+		}
+		g.SkewS, g.Complete = time.Duration(last.Int64-first.Int64).Seconds(), missing == 0 && n > 0
+		out = append(out, g)
+		return nil
+	}, `SELECT g.body, min(m.started), max(m.started), count(m.ref) - count(m.started), count(m.ref)
+		FROM (SELECT id, decided, body FROM bridge_groups WHERE decided >= ? ORDER BY decided, id LIMIT ?) g
+		LEFT JOIN bridge_members m ON m.group_id = g.id GROUP BY g.id ORDER BY g.decided, g.id`, since.UnixMilli(), limit)
 	if err != nil {
 		return nil, fmt.Errorf("read groups: %w", err)
-	}
-	for i := range out {
-		skew, complete, err := j.skew(ctx, out[i].ID)
-		if err != nil {
-			return nil, err
-		}
-		out[i].SkewS, out[i].Complete = skew.Seconds(), complete
 	}
 	return out, nil
 }

@@ -36,3 +36,12 @@ func (j *Journal) Outcomes(ctx context.Context, since time.Time) ([]history.Outc
 	}
 	return out, nil
 }
+
+// LastOutcomes returns the last limit of them, in no order.
+func (j *Journal) LastOutcomes(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error) {
+	out, err := list[history.Outcome](ctx, j.db, `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY ended DESC LIMIT ?`, since.UnixMilli(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read outcomes: %w", err)
+	}
+	return out, nil
+}

@@ -28,7 +28,7 @@ func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *
 	}
 	// A record without GPUs of a job that no poll showed is of no job with GPUs.
 	in.Jobs = slices.DeleteFunc(runs, func(r history.Run) bool { return !r.Shown() && len(r.GPUs) == 0 })
-	groups, err := j.Groups(ctx, from)
+	groups, err := j.Groups(ctx, from, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	b.Log = v.log
 	api := &httpapi.Server{
 		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
-		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: v.wired.journal.Running, Outcomes: v.wired.journal.Outcomes},
+		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: v.wired.journal.Running, Outcomes: v.wired.journal.LastOutcomes},
 	}
 	mux := api.Handler()
 	v.wired.memory(mux, cfg.MemoryMargin)
@@ -184,7 +184,7 @@ func (v *service) serve(ctx context.Context, g *errgroup.Group) error {
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
 	}
-	srv := &http.Server{Handler: v.handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
+	srv := httpapi.NewServer(v.handler)
 	g.Go(func() error {
 		systemd := false
 		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{v.cfg.Listen}, WebSystemdSocket: &systemd, WebConfigFile: &v.cfg.WebConfig}, v.log)

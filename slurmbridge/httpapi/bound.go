@@ -1,0 +1,147 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// bounds are what readers may take of the daemon, whoever they are.
+type bounds struct {
+	// conns and ofHost are how many connections are open in all and from one host.
+	conns, ofHost int
+	// write is how long an answer may take, from the request's end to its last byte.
+	write time.Duration
+}
+
+var usual = bounds{conns: 4096, ofHost: 32, write: time.Minute}
+
+// NewServer returns an HTTP server that nobody can fill: connections are counted by host, and
+// each has its time to ask and to read.
+func NewServer(h http.Handler) *http.Server { return usual.server(h) }
+
+func (b bounds) server(h http.Handler) *http.Server {
+	c := &counted{bounds: b, hosts: map[string]int{}}
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: b.write,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ConnState: c.state,
+	}
+}
+
+// counted are the open connections.
+type counted struct {
+	bounds
+	mu    sync.Mutex
+	all   int
+	hosts map[string]int
+}
+
+func (c *counted) state(conn net.Conn, s http.ConnState) {
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		return // a socket of this machine
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch s {
+	case http.StateNew:
+		c.all++
+		c.hosts[host]++
+		if c.all > c.conns || c.hosts[host] > c.ofHost {
+			_ = conn.Close() // it is counted until the server notices
+		}
+	case http.StateClosed, http.StateHijacked:
+		c.all--
+		if c.hosts[host]--; c.hosts[host] == 0 {
+			delete(c.hosts, host)
+		}
+	}
+}
+
+// readers bounds what requests take that read the database or answer with much: few are made
+// at a time, and what was made and is still to be read by somebody slow is bounded, too.
+type readers struct {
+	slots chan struct{}
+	wait  time.Duration // for a slot
+	// most bytes are on their way in all, and mostOfHost to one host; one answer may be larger.
+	most, mostOfHost int
+
+	mu    sync.Mutex
+	all   int
+	hosts map[string]int
+}
+
+func newReaders() *readers {
+	return &readers{slots: make(chan struct{}, 4), wait: 5 * time.Second, most: 64 << 20, mostOfHost: 16 << 20, hosts: map[string]int{}}
+}
+
+// answer is one that is made before its reader gets any of it.
+type answer struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(code int)        { a.code = cmp.Or(a.code, code) }
+func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
+
+// handle lets h answer in its turn, and says 503 where that doesn't come or too much is on its
+// way already.
+func (r *readers) handle(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		late := time.NewTimer(r.wait)
+		defer late.Stop()
+		a := &answer{header: w.Header()}
+		select {
+		case r.slots <- struct{}{}:
+			func() {
+				defer func() { <-r.slots }()
+				h(a, req)
+			}()
+		case <-late.C:
+			tooMany(w)
+			return
+		case <-req.Context().Done():
+			return
+		}
+		host, _, _ := net.SplitHostPort(req.RemoteAddr)
+		if !r.send(host, a.body.Len()) {
+			tooMany(w)
+			return
+		}
+		defer r.sent(host, a.body.Len())
+		w.WriteHeader(cmp.Or(a.code, http.StatusOK))
+		// The reader may be gone: there is nowhere to report the error.
+		_, _ = w.Write(a.body.Bytes())
+	}
+}
+
+func tooMany(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "10")
+	http.Error(w, "too many are reading at once: try again in a while", http.StatusServiceUnavailable)
+}
+
+// send reports whether so many bytes more may be on their way to a host, and counts them.
+func (r *readers) send(host string, n int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all > 0 && r.all+n > r.most || r.hosts[host] > 0 && r.hosts[host]+n > r.mostOfHost {
+		return false
+	}
+	r.all += n
+	r.hosts[host] += n
+	return true
+}
+
+func (r *readers) sent(host string, n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all -= n
+	if r.hosts[host] -= n; r.hosts[host] == 0 {
+		delete(r.hosts, host)
+	}
+}
