@@ -29,6 +29,7 @@ type Settings struct {
 	Controller string   // the controller's address, "" = none
 	// ControllerConfig is the file that says how the controller is trusted, "" = none.
 	ControllerConfig string
+	MungeSocket      string // "" = munge's own default
 	JobMap           string // dcgm-exporter's job map, "" = none
 }
 
@@ -36,7 +37,7 @@ type Settings struct {
 var defaults = map[string]any{
 	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
 	"sharing": "auto", "thread_percentage": "off", "memory_limit": "off", "job_map": "",
-	"controller": "", "controller_config": "",
+	"controller": "", "controller_config": "", "munge_socket": "",
 }
 
 // Load reads a settings file; one that is missing means the defaults. The settings
@@ -62,7 +63,7 @@ func Load(path string) (Settings, error) {
 		RunDir: v.GetString("run_dir"), MPSControl: v.GetString("mps_control"), MPSEnv: v.GetStringSlice("mps_env"),
 		Multiuser: v.GetBool("multiuser_server"), Sharing: v.GetString("sharing"), Percentage: v.GetString("thread_percentage"),
 		Memory: v.GetString("memory_limit"), JobMap: v.GetString("job_map"),
-		Controller: v.GetString("controller"), ControllerConfig: v.GetString("controller_config"),
+		Controller: v.GetString("controller"), ControllerConfig: v.GetString("controller_config"), MungeSocket: v.GetString("munge_socket"),
 	}
 	for _, c := range []struct {
 		key   string
@@ -75,6 +76,7 @@ func Load(path string) (Settings, error) {
 		{"memory_limit", &s.Memory, oneOf("off", "share", "generous", "profile")},
 		{"job_map", &s.JobMap, absOrNone},
 		{"controller_config", &s.ControllerConfig, absOrNone},
+		{"munge_socket", &s.MungeSocket, absOrNone},
 	} {
 		if !c.ok(*c.value) {
 			errs = append(errs, fmt.Errorf("%s: %s can't be %.64q", path, c.key, *c.value))
@@ -109,7 +111,7 @@ func (s *Settings) HasMPS() bool {
 func (s Settings) Hook(get func(string) string) *Hook {
 	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}
 	if s.Controller != "" {
-		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig}
+		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig, Credential: munge(s.MungeSocket)}
 	}
 	if s.Sharing == "auto" {
 		h.Shard = sharesShards(get("SLURM_CONF"))

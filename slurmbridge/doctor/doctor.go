@@ -87,7 +87,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.version, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.preempt, e.daemon, e.mode, e.accounting,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
 	}
@@ -601,6 +601,14 @@ func (e *exam) preempt() {
 		e.add("preempt", Note, "jobs may preempt others here ("+t+")",
 			"a shared job that should preempt others waits behind the gate and preempts nobody",
 			Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"exclude_partitions: [NAME]   # those whose jobs preempt others"}})
+	}
+}
+
+// privateJobs: what Slurm hides the daemon hides, too.
+func (e *exam) privateJobs() {
+	if text.PrivateJobs(e.Config["PrivateData"]) {
+		e.add("private", Note, "Slurm hides the jobs of others (PrivateData="+e.Config["PrivateData"]+")",
+			"status page and API leave users, accounts and applications out; slurmbridge why answers a job's owner, root and SlurmUser, by their MUNGE credential")
 	}
 }
 

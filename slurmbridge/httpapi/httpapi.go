@@ -1,6 +1,7 @@
 // Package httpapi serves what the bridge knows: metrics, health, a status page for
-// people, and its state as JSON for the command line. All of it is read-only; what may be seen is what
-// squeue shows anybody.
+// people, and its state as JSON for the command line. All of it is read-only. What anybody may see is what
+// squeue shows anybody: where Slurm hides the jobs of others (PrivateData), users, accounts and
+// applications are left out, and what is known of a job is its owner's, who shows a MUNGE credential.
 package httpapi
 
 import (
@@ -26,6 +27,10 @@ type Server struct {
 	Status func() *job.Status
 	Story  func(ctx context.Context, ref string) (*journal.Story, error)
 	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
+	// Owner returns whose job that was, "" = not known; nil = nobody knows.
+	Owner func(ctx context.Context, ref string) (string, error)
+	// Asker tells who asks where jobs are private; nil = nobody can show it.
+	Asker *Asker
 	// Fresh is how old the last successful look may be for the bridge to be
 	// healthy.
 	Fresh    time.Duration
@@ -177,7 +182,7 @@ func MakeReport(st *job.Status) *Report {
 }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	st := s.Status()
+	st := public(s.Status())
 	if st == nil {
 		http.Error(w, "no look yet", http.StatusServiceUnavailable)
 		return
@@ -217,8 +222,19 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	var waits *job.QueuePosition
-	if st := s.Status(); st != nil {
+	st := s.Status()
+	private := s.private(st)
+	if st != nil {
 		waits = plan.PositionOf(st, ref)
+	}
+	owner := ""
+	if private {
+		if owner = s.ownerOf(req.Context(), st, ref); !s.Asker.may(req, owner) {
+			w.Header().Set("WWW-Authenticate", CredentialHeader)
+			http.Error(w, "Slurm hides the jobs of others here (PrivateData), and the bridge does: job "+ref+
+				" is not yours, or you could not show who you are; slurmbridge why, called by its owner on a machine of the cluster, does", http.StatusUnauthorized)
+			return
+		}
 	}
 	story, err := s.Story(req.Context(), ref)
 	switch {
@@ -232,7 +248,54 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	story.Waits = waits
+	if private && owner != "" {
+		if uid, ok := s.Asker.who(req); !ok || !s.Asker.Trusted(uid) {
+			leaveOthersOut(story, owner)
+		}
+	}
 	reply(w, story)
+}
+
+// private reports whether users see no jobs but their own. Before the first poll nobody knows.
+func (s *Server) private(st *job.Status) bool {
+	if st == nil || st.Snap == nil {
+		return s.Asker != nil
+	}
+	return st.Snap.PrivateJobs
+}
+
+// ownerOf is whose a job is, "" = not known.
+func (s *Server) ownerOf(ctx context.Context, st *job.Status, ref string) string {
+	if st != nil && st.Snap != nil {
+		for i := range st.Snap.Jobs {
+			if j := &st.Snap.Jobs[i]; j.Ref == ref {
+				return j.User
+			}
+		}
+	}
+	if s.Owner == nil {
+		return ""
+	}
+	owner, err := s.Owner(ctx, ref)
+	if err != nil {
+		return ""
+	}
+	return owner
+}
+
+// leaveOthersOut leaves out who a job's co-runners were.
+func leaveOthersOut(story *journal.Story, owner string) {
+	for i := range story.Groups {
+		for k := range story.Groups[i].Members {
+			if m := &story.Groups[i].Members[k]; m.User != owner {
+				m.User, m.App = "", ""
+			}
+		}
+	}
+	for i := range story.Outcomes {
+		o := &story.Outcomes[i]
+		o.WithApps, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, ""
+	}
 }
 
 // mostGroups is how many groups an answer holds.
@@ -261,6 +324,9 @@ func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
 	if len(groups) > mostGroups {
 		w.Header().Set(moreHeader, groups[mostGroups].Decided.Format(time.RFC3339Nano))
 		groups = groups[:mostGroups]
+	}
+	if s.private(s.Status()) {
+		groups = hiddenGroups(groups)
 	}
 	reply(w, groups)
 }

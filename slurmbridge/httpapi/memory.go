@@ -19,6 +19,8 @@ type Memory struct {
 	Profile func(ctx context.Context, ref, user string) (*rlcore.Profile, error)
 	// Margin is what a job may take beyond what it was seen to need, as a fraction.
 	Margin float64
+	// Asker tells who asks: nodes alone are answered.
+	Asker *Asker
 }
 
 // MemoryReport is the answer.
@@ -48,6 +50,10 @@ func (m *Memory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	ref := req.PathValue("job")
 	if !validRef(ref) {
 		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
+		return
+	}
+	if uid, ok := m.Asker.who(req); !ok || !m.Asker.Trusted(uid) {
+		http.Error(w, "a node's prolog asks with a MUNGE credential of root's", http.StatusUnauthorized)
 		return
 	}
 	p, err := m.Profile(req.Context(), ref, req.URL.Query().Get("user"))

@@ -46,7 +46,7 @@ func TestMemoryLimitIsNeverBelowThePeak(t *testing.T) {
 
 func TestMemory(t *testing.T) {
 	mux := http.NewServeMux()
-	mux.Handle("GET "+MemoryPath, &Memory{Margin: .1, Profile: func(_ context.Context, ref, user string) (*rlcore.Profile, error) {
+	mux.Handle("GET "+MemoryPath, &Memory{Margin: .1, Asker: shown, Profile: func(_ context.Context, ref, user string) (*rlcore.Profile, error) {
 		switch {
 		case ref == "5":
 			return nil, errors.New("disk full of secrets")
@@ -74,11 +74,29 @@ func TestMemory(t *testing.T) {
 		{"POST", "/v1/memory/7", 405, 0},
 	} {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(c.method, c.path, http.NoBody))
+		mux.ServeHTTP(w, as(httptest.NewRequest(c.method, c.path, http.NoBody), 0))
 		var got MemoryReport
 		_ = json.Unmarshal(w.Body.Bytes(), &got)
 		if w.Code != c.code || got.MiB != c.mib {
 			t.Errorf("%s %s: %d %s, want %d, %d MiB", c.method, c.path, w.Code, w.Body, c.code, c.mib)
+		}
+	}
+	// Nobody but a node is told how much memory a job needs.
+	for what, req := range map[string]*http.Request{
+		"nobody":                 httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),
+		"a user":                 as(httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody), 1000),
+		"another's credential":   as(httptest.NewRequest(http.MethodGet, "/v1/memory/8", http.NoBody), 0),
+		"a credential that lies": httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),
+	} {
+		if what == "another's credential" {
+			req.URL.Path = "/v1/memory/7"
+		}
+		if what == "a credential that lies" {
+			req.Header.Set(CredentialHeader, "junk")
+		}
+		w := httptest.NewRecorder()
+		if mux.ServeHTTP(w, req); w.Code != http.StatusUnauthorized {
+			t.Errorf("%s gets %d", what, w.Code)
 		}
 	}
 }

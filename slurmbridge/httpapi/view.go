@@ -78,7 +78,7 @@ type slowdowns struct {
 
 func (p *pages) view(ctx context.Context, o options) *view {
 	now := p.server.Now()
-	v := &view{options: o, CSS: p.css, Now: now, Status: p.server.Status(), HourSet: []int{1, 6, 24, 72}}
+	v := &view{options: o, CSS: p.css, Now: now, Status: public(p.server.Status()), HourSet: []int{1, 6, 24, 72}}
 	if err := p.server.Health(); err != nil {
 		v.Health = err.Error()
 	}
@@ -94,6 +94,9 @@ func (p *pages) view(ctx context.Context, o options) *view {
 	v.Lease = span2(st.Lease)
 	past := p.past(ctx, now, o.Hours)
 	v.Trouble = past.trouble
+	if st.Snap.PrivateJobs {
+		past.runs, past.outcomes = hiddenRuns(past.runs), hiddenOutcomes(past.outcomes)
+	}
 	w := window{from: now.Add(-time.Duration(o.Hours) * time.Hour), now: now}
 	w.to = now.Add(max(w.now.Sub(w.from)/4, 15*time.Minute))
 	c := layOut(st, past.runs, w)

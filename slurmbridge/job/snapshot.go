@@ -193,6 +193,8 @@ type Snapshot struct {
 	// Remembers is for how long slurmctld knows a job that has ended (MinJobAge), 0 = not known,
 	// or for ever.
 	Remembers time.Duration
+	// PrivateJobs: Slurm shows users no jobs but their own (PrivateData).
+	PrivateJobs bool
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") whose end a job
 	// without a GPU waits for.
 	Awaited map[string]bool

@@ -139,6 +139,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	}
 	snap := &job.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
 	snap.Remembers, _ = text.Seconds(config["MinJobAge"])
+	snap.PrivateJobs = text.PrivateJobs(config["PrivateData"])
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		snap.Nodes, err = c.Nodes(gctx)

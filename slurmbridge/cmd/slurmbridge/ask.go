@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
 // errNoDaemon: there is no answer where the daemon should be.
@@ -35,13 +37,33 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, nil)
-	if err != nil {
-		return cli.Usage(fmt.Errorf("--server %q is no address: %w", server, err))
+	get := func(credential string) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, http.NoBody)
+		if err != nil {
+			return nil, cli.Usage(fmt.Errorf("--server %q is no address: %w", server, err))
+		}
+		if credential != "" {
+			req.Header.Set(httpapi.CredentialHeader, credential)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("%w at %s; is it running (systemctl status slurmbridge)? With TLS name it: --server https://HOST:PORT", errNoDaemon, url)
+		}
+		return resp, nil
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := get("")
+	if err == nil && resp.StatusCode == http.StatusUnauthorized && resp.Header.Get("WWW-Authenticate") == httpapi.CredentialHeader {
+		resp.Body.Close()
+		// It wants to know who asks.
+		m := &munge.Munge{Socket: cfg.MungeSocket}
+		credential, merr := m.Encode(ctx, httpapi.Question(path))
+		if merr != nil {
+			return fmt.Errorf("the daemon wants to know who asks: %w", merr)
+		}
+		resp, err = get(credential)
+	}
 	if err != nil {
-		return fmt.Errorf("%w at %s; is it running (systemctl status slurmbridge)? With TLS name it: --server https://HOST:PORT", errNoDaemon, url)
+		return err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))

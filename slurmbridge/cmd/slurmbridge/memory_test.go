@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -39,12 +40,20 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		}
 	}
 	mux := http.NewServeMux()
-	(&wired{store: st, journal: j}).memory(mux, .2)
+	(&wired{store: st, journal: j}).memory(mux, .2, &httpapi.Asker{
+		Decode:  func(_ context.Context, _, cred string) (uint32, string, error) { return 0, cred, nil },
+		Trusted: func(uint32) bool { return true },
+	})
+	ask := func(path string) *http.Request {
+		req := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+		req.Header.Set(httpapi.CredentialHeader, httpapi.Question(req.URL.Path))
+		return req
+	}
 	for path, want := range map[string]int64{
 		"7": 1200, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "120_4": 1200, "124?user=ann": 1200, "125": 0, "126": 0,
 	} {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/memory/"+path, http.NoBody))
+		mux.ServeHTTP(w, ask("/v1/memory/"+path))
 		var got httpapi.MemoryReport
 		_ = json.Unmarshal(w.Body.Bytes(), &got)
 		if got.MiB != want || (w.Code == 200) != (want > 0) || w.Code != 200 && w.Code != 404 {
@@ -53,7 +62,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	}
 	st.Close()
 	w := httptest.NewRecorder()
-	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody))
+	mux.ServeHTTP(w, ask("/v1/memory/7"))
 	if w.Code != http.StatusInternalServerError {
 		t.Errorf("without its database: %d", w.Code)
 	}

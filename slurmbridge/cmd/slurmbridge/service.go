@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -86,8 +87,13 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
 		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: v.wired.journal.Running, Outcomes: v.wired.journal.LastOutcomes},
 	}
+	api.Asker = asker(&munge.Munge{Socket: cfg.MungeSocket}, allowed)
+	api.Owner = func(ctx context.Context, ref string) (string, error) {
+		owner, _, err := v.wired.store.AppOf(ctx, ref)
+		return owner, err
+	}
 	mux := api.Handler()
-	v.wired.memory(mux, cfg.MemoryMargin)
+	v.wired.memory(mux, cfg.MemoryMargin, api.Asker)
 	v.wired.records(mux, cfg, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
 	v.handler = mux
 	return v, nil

@@ -11,6 +11,7 @@ import (
 	"crypto/rand"
 	"iter"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,6 +65,15 @@ func Option(list, word string) (value string, there bool) {
 func HasOption(list, word string) bool {
 	_, there := Option(list, word)
 	return there
+}
+
+// PrivateJobs reports whether PrivateData, as `scontrol show config` prints it, hides the
+// jobs of others: "accounts,jobs,usage", or "all".
+func PrivateJobs(list string) bool {
+	return slices.ContainsFunc(strings.Split(strings.ToLower(list), ","), func(w string) bool {
+		w = strings.TrimSpace(w)
+		return w == "jobs" || w == "all"
+	})
 }
 
 // User reads a user as `scontrol show config` prints it: "slurm(64030)".

@@ -1,0 +1,93 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+)
+
+// shown believes a credential "UID PAYLOAD"; user 1000 is ann, 1001 bob.
+var shown = &Asker{
+	Decode: func(_ context.Context, _, cred string) (uint32, string, error) {
+		var uid uint32
+		word, payload, ok := strings.Cut(cred, " ")
+		if _, err := fmt.Sscan(word, &uid); err != nil || !ok {
+			return 0, "", errors.New("proves nothing")
+		}
+		return uid, payload, nil
+	},
+	Trusted: func(uid uint32) bool { return uid == 0 },
+	Name:    func(uid uint32) string { return map[uint32]string{1000: "ann", 1001: "bob"}[uid] },
+}
+
+// as signs a request.
+func as(req *http.Request, uid uint32) *http.Request {
+	req.Header.Set(CredentialHeader, fmt.Sprintf("%d %s", uid, Question(req.URL.Path)))
+	return req
+}
+
+// Where Slurm hides the jobs of others nothing that is served names them, and why answers
+// their owners and the operators.
+func TestPrivateJobs(t *testing.T) {
+	s := busy(2, 4)
+	s.Asker = shown
+	st := s.Status()
+	st.Snap.PrivateJobs = true
+	for i := range st.Snap.Jobs {
+		j := &st.Snap.Jobs[i]
+		j.User, j.Account = "annette", "physics-dept"
+		st.Apps[j.Ref] = job.App{Key: "secret-app"}
+	}
+	group := job.Group{ID: 1, Members: []job.Member{{Ref: "7", User: "ann", App: "mine"}, {Ref: "8", User: "annette", App: "secret-app"}}}
+	st.Groups = []job.Group{group}
+	s.Groups = func(context.Context, time.Time, int) ([]journal.Grouped, error) {
+		return []journal.Grouped{{Group: group}}, nil
+	}
+	s.Owner = func(_ context.Context, ref string) (string, error) { return map[string]string{"7": "ann"}[ref], nil }
+	s.Story = func(context.Context, string) (*journal.Story, error) {
+		members := append([]job.Member{}, group.Members...)
+		return &journal.Story{Groups: []job.Group{{Members: members}}, Outcomes: []history.Outcome{{Ref: "7", WithApps: []string{"secret-app"}}}}, nil
+	}
+	h := s.Handler()
+	get := func(req *http.Request) *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, req)
+		return w
+	}
+	for _, path := range []string{"/", "/v1/status", "/v1/plan", "/v1/groups", "/metrics"} {
+		w := get(httptest.NewRequest(http.MethodGet, path, http.NoBody))
+		if w.Code != http.StatusOK && path != "/v1/plan" {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+		for _, word := range []string{"annette", "physics-dept", "secret-app"} {
+			if strings.Contains(w.Body.String(), word) {
+				t.Errorf("%s names %s", path, word)
+			}
+		}
+	}
+	ask := func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v1/why/7", http.NoBody) }
+	if w := get(ask()); w.Code != http.StatusUnauthorized || w.Header().Get("WWW-Authenticate") != CredentialHeader {
+		t.Errorf("nobody asks why: %d", w.Code)
+	}
+	if w := get(as(ask(), 1001)); w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), "not yours") {
+		t.Errorf("bob asks why: %d %s", w.Code, w.Body)
+	}
+	if w := get(as(ask(), 1000)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "mine") || strings.Contains(w.Body.String(), "secret") || strings.Contains(w.Body.String(), "annette") {
+		t.Errorf("its owner asks why: %d %s", w.Code, w.Body)
+	}
+	if w := get(as(ask(), 0)); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "secret-app") {
+		t.Errorf("root asks why: %d %s", w.Code, w.Body)
+	}
+	if st.Snap.Jobs[0].User != "annette" || group.Members[1].User != "annette" {
+		t.Error("what the bridge knows has changed")
+	}
+}
