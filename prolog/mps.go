@@ -59,12 +59,16 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error
 			}
 			continue
 		}
-		if err := m.start(ctx, gpu); err != nil {
+		if err := m.start(ctx, gpu, uid); err != nil {
 			return fmt.Errorf("gpu %d: %w", gpu, err)
 		}
 	}
 	if m.Multiuser {
 		return nil
+	}
+	// The daemon may have been another user's before.
+	if err := m.letIn(gpu, uid); err != nil {
+		return fmt.Errorf("gpu %d: %w", gpu, err)
 	}
 	// The server is ready when the job's first process needs it.
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
@@ -84,7 +88,15 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error
 	return fmt.Errorf("gpu %d: start server of user %d: %w: %.200s", gpu, uid, err, strings.TrimSpace(said))
 }
 
-func (m *MPS) start(ctx context.Context, gpu int) error {
+// letIn lets the user that a server serves into its folders, and nobody else but root.
+func (m *MPS) letIn(gpu int, uid uint32) error {
+	if m.Multiuser {
+		return nil
+	}
+	return errors.Join(onlyFor(m.Pipe(gpu), uid), onlyFor(m.log(gpu), uid))
+}
+
+func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 	// A daemon that hangs would hold the pipe directory; what a dead one left would
 	// keep a new one from starting. Servers stay: jobs may be computing on them.
 	m.kill(gpu, controlName)
@@ -99,11 +111,14 @@ func (m *MPS) start(ctx context.Context, gpu int) error {
 	if err := errors.Join(os.RemoveAll(old), ignoreMissing(os.Rename(m.log(gpu), old))); err != nil {
 		return err
 	}
-	// Clients of any user connect through the pipe directory.
+	// Clients connect through the pipe directory: of any user, or of the one that is served.
 	for _, d := range []string{m.Pipe(gpu), m.log(gpu)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return err
 		}
+	}
+	if err := m.letIn(gpu, uid); err != nil {
+		return err
 	}
 	device := strconv.Itoa(gpu)
 	if m.UUID != nil {

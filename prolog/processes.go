@@ -3,11 +3,14 @@ package prolog
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Programs of MPS.
@@ -21,11 +24,26 @@ const (
 func (m *MPS) kill(gpu int, names ...string) int {
 	n := 0
 	for _, pid := range m.running(gpu, names...) {
-		if syscall.Kill(pid, syscall.SIGKILL) == nil {
+		if killIf(pid, func() bool { return slices.Contains(m.running(gpu, names...), pid) }) {
 			n++
 		}
 	}
 	return n
+}
+
+// killIf ends a process with SIGKILL if it is still the one that is meant: between a look at
+// /proc and the signal it may have ended, and its number be another's. It is held by a
+// descriptor (pidfd, Linux 5.3) while is looks again.
+func killIf(pid int, is func() bool) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ENOSYS) {
+		return is() && syscall.Kill(pid, syscall.SIGKILL) == nil
+	}
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return is() && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
 // running are the processes of the named programs that belong to the GPU's pipe

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -78,19 +79,35 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 // stepd is how a job's step calls its process: "slurmstepd: [12.batch]".
 var stepd = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
 
-// jobsWithSteps are the jobs of which a step runs on this node.
+// jobsWithSteps are the jobs of which a step runs on this node. Any user can name a process as
+// they like, so a step must also run slurmstepd as root.
 func jobsWithSteps(proc string) map[int64]bool {
 	out := map[int64]bool{}
 	for _, pid := range pids(proc) {
-		line, err := os.ReadFile(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid), "cmdline"))
+		dir := filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid))
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil {
 			continue
 		}
-		if m := stepd.FindSubmatch(line); m != nil {
+		if m := stepd.FindSubmatch(line); m != nil && runsStepd(dir) {
 			if id, err := strconv.ParseInt(string(m[1]), 10, 64); err == nil {
 				out[id] = true
 			}
 		}
 	}
 	return out
+}
+
+// runsStepd reports whether the process of a /proc folder is root's, or ours, and runs
+// slurmstepd.
+func runsStepd(dir string) bool {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return false
+	}
+	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 && int(of.Uid) != os.Geteuid() {
+		return false
+	}
+	exe, err := os.Readlink(filepath.Join(dir, "exe"))
+	return err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "slurmstepd"
 }

@@ -25,8 +25,13 @@ func fakeProc(t *testing.T, boot string, steps ...string) string {
 	must(t, os.MkdirAll(filepath.Join(proc, "sys/kernel/random"), 0o755))
 	must(t, os.WriteFile(filepath.Join(proc, "sys/kernel/random/boot_id"), []byte(boot+"\n"), 0o444))
 	for i, s := range steps {
-		must(t, os.MkdirAll(filepath.Join(proc, strconv.Itoa(100+i)), 0o755))
-		must(t, os.WriteFile(filepath.Join(proc, strconv.Itoa(100+i), "cmdline"), []byte(s+"\x00"), 0o444))
+		dir, exe := filepath.Join(proc, strconv.Itoa(100+i)), "/usr/sbin/slurmstepd"
+		if name, is := strings.CutPrefix(s, "pretends "); is {
+			s, exe = name, "/usr/bin/python3"
+		}
+		must(t, os.MkdirAll(dir, 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, "cmdline"), []byte(s+"\x00"), 0o444))
+		must(t, os.Symlink(exe, filepath.Join(dir, "exe")))
 	}
 	return proc
 }
@@ -52,7 +57,7 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute, "now"), job(2, 60, 0, "now")}, "2 9"},
 	} {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
-		h.Proc = fakeProc(t, "now", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ", "mine slurmstepd: [7.0]")
+		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ", "mine slurmstepd: [7.0]")
 		h.JobMap = filepath.Join(string(h.Dir), "map")
 		for _, j := range c.jobs {
 			must(t, h.Dir.Begin(j))
