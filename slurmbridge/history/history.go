@@ -26,7 +26,7 @@ type Records interface {
 	// f's only until it returns: records are large.
 	Ended(ctx context.Context, from, to time.Time, f func(*Record) error) error
 	// AppOf returns the application that was recognised in a job, "" = none.
-	AppOf(ctx context.Context, ref string) (user, app string, err error)
+	AppOf(ctx context.Context, ref, user string) (app string, err error)
 	// Known returns what is known of a user's application, nil = nothing.
 	Known(ctx context.Context, user, app string) (*rlcore.Profile, error)
 	// Learn makes a run part of its application's profile, where it can.
@@ -224,7 +224,7 @@ func (h *History) coRunner(ctx context.Context, rec *Record, n *gpuprof.Neighbou
 	if c.Ref, err = h.Journal.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
 		return c, err
 	}
-	if _, c.App, err = h.Records.AppOf(ctx, c.Ref); err != nil {
+	if c.App, err = h.Records.AppOf(ctx, c.Ref, n.User); err != nil {
 		return c, err
 	}
 	c.Profile, err = h.Records.Known(ctx, n.User, c.App)

@@ -58,7 +58,7 @@ func (n nodes) Known(_ context.Context, user, app string) (*rlcore.Profile, erro
 	return &rlcore.Profile{App: user + " " + app}, nil
 }
 
-func (n nodes) AppOf(context.Context, string) (user, app string, err error) { return "", "", nil }
+func (n nodes) AppOf(context.Context, string, string) (app string, err error) { return "", nil }
 func (n nodes) Learn(context.Context, string, *gpuprof.Record) (bool, error) {
 	return false, nil
 }

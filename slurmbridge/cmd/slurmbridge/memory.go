@@ -51,9 +51,12 @@ func (w *wired) profile(ctx context.Context, ref, user string) (*rlcore.Profile,
 			return nil, err
 		}
 	}
-	owner, app, err := w.store.AppOf(ctx, ref)
-	if err != nil || user != "" && user != owner {
+	if user == "" {
+		return nil, nil // an old hook, of whose job nothing can be known for certain
+	}
+	app, err := w.store.AppOf(ctx, ref, user)
+	if err != nil {
 		return nil, err
 	}
-	return w.store.Known(ctx, owner, app)
+	return w.store.Known(ctx, user, app)
 }

@@ -50,7 +50,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		return req
 	}
 	for path, want := range map[string]int64{
-		"7": 1200, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "120_4": 1200, "124?user=ann": 1200, "125": 0, "126": 0,
+		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "120_4?user=ann": 1200, "124?user=ann": 1200, "125": 0, "126": 0,
 	} {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, ask("/v1/memory/"+path))

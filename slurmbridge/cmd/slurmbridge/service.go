@@ -88,10 +88,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: v.wired.journal.Running, Outcomes: v.wired.journal.LastOutcomes},
 	}
 	api.Asker = asker(&munge.Munge{Socket: cfg.MungeSocket}, allowed)
-	api.Owner = func(ctx context.Context, ref string) (string, error) {
-		owner, _, err := v.wired.store.AppOf(ctx, ref)
-		return owner, err
-	}
+	api.Owner = v.wired.store.OwnerOf
 	mux := api.Handler()
 	v.wired.memory(mux, cfg.MemoryMargin, api.Asker)
 	v.wired.records(mux, cfg, allowed, metrics, recordhttp.NewMetrics(reg), v.log)

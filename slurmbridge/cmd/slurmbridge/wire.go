@@ -145,14 +145,18 @@ func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, scri
 	a := appid.Identify(t.App, script)
 	if script == nil && t.App == "" {
 		// Recognised at an earlier look.
-		_, known, err := r.store.AppOf(ctx, j.Ref)
+		known, err := r.store.AppOf(ctx, j.Ref, j.User)
 		if err != nil {
 			return job.App{}, err
 		}
 		a.Key = known
 	}
 	if a.Key == "" {
-		return job.App{}, nil
+		if script == nil {
+			return job.App{}, nil
+		}
+		// An earlier job of this number may have been something.
+		return job.App{}, r.store.SetApp(ctx, j.Ref, j.User, "")
 	}
 	if err := errors.Join(r.store.SetApp(ctx, j.Ref, j.User, a.Key), r.store.SetFamily(ctx, j.User, a)); err != nil {
 		return job.App{}, err
@@ -235,7 +239,7 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 			return false, err
 		}
 	}
-	_, app, err := w.store.AppOf(ctx, r.Ref())
+	app, err := w.store.AppOf(ctx, r.Ref(), r.User)
 	if err != nil {
 		return false, err
 	}

@@ -52,8 +52,23 @@ func (s *Store) SetApp(ctx context.Context, ref, user, app string) error {
 	return nil
 }
 
-// AppOf returns the application remembered for a job, "" = none.
-func (s *Store) AppOf(ctx context.Context, ref string) (user, app string, err error) {
+// AppOf returns the application remembered for a user's job, "" = none. Slurm gives numbers of
+// jobs out again: what is remembered of another user's job of that number is none of this one's.
+func (s *Store) AppOf(ctx context.Context, ref, user string) (app string, err error) {
+	owner, app, err := s.job(ctx, ref)
+	if owner != user {
+		return "", err
+	}
+	return app, err
+}
+
+// OwnerOf returns whose the last job of that number was, "" = not known.
+func (s *Store) OwnerOf(ctx context.Context, ref string) (user string, err error) {
+	user, _, err = s.job(ctx, ref)
+	return user, err
+}
+
+func (s *Store) job(ctx context.Context, ref string) (user, app string, err error) {
 	err = s.db.QueryRowContext(ctx, `SELECT user, app FROM jobs WHERE ref = ?`, ref).Scan(&user, &app)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", "", nil
@@ -199,9 +214,9 @@ func (s *Store) Forget(ctx context.Context, user, app string) (int64, error) {
 }
 
 // Tidy removes runs that ended, and jobs that were last seen, before the given
-// time.
+// time. The highest number of a run must not be given out again: outcomes name it.
 func (s *Store) Tidy(ctx context.Context, before time.Time) error {
-	for _, q := range []string{`DELETE FROM runs WHERE ended_at < ?`, `DELETE FROM jobs WHERE seen < ?`} {
+	for _, q := range []string{`DELETE FROM runs WHERE ended_at < ? AND id < (SELECT max(id) FROM runs)`, `DELETE FROM jobs WHERE seen < ?`} {
 		if _, err := s.db.ExecContext(ctx, q, before.UnixNano()); err != nil {
 			return fmt.Errorf("remove old runs: %w", err)
 		}

@@ -151,3 +151,53 @@ func FuzzParseCSV(f *testing.F) {
 		}
 	})
 }
+
+// Slurm gives numbers of jobs out again, perhaps to another user.
+func TestNumbersOfJobsComeAgain(t *testing.T) {
+	ctx := t.Context()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	if err := s.SetApp(ctx, "7", "ann", "lmp"); err != nil {
+		t.Fatal(err)
+	}
+	for user, want := range map[string]string{"ann": "lmp", "bob": "", "": ""} {
+		if app, err := s.AppOf(ctx, "7", user); err != nil || app != want {
+			t.Errorf("job 7 of %q runs %q, %v", user, app, err)
+		}
+	}
+	if err := s.SetApp(ctx, "7", "bob", ""); err != nil {
+		t.Fatal(err)
+	}
+	if app, err := s.AppOf(ctx, "7", "ann"); err != nil || app != "" {
+		t.Errorf("ann's job 7 of before runs %q, %v", app, err)
+	}
+	if owner, err := s.OwnerOf(ctx, "7"); err != nil || owner != "bob" {
+		t.Errorf("job 7 is %q's, %v", owner, err)
+	}
+}
+
+// Numbers of runs are not given out again, whatever was removed: outcomes name them.
+func TestTidyKeepsTheHighestNumber(t *testing.T) {
+	ctx := t.Context()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	add := func(job int64) (id int64) {
+		t.Helper()
+		if _, err := s.AddRecord(ctx, record(job, "ann", 10), "lmp"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.db.QueryRowContext(ctx, `SELECT max(id) FROM runs`).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	first, second := add(1), add(2)
+	if err := s.Tidy(ctx, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM runs`).Scan(&left); err != nil || left != 1 {
+		t.Errorf("%d runs are left, %v", left, err)
+	}
+	if third := add(3); third <= second || second <= first {
+		t.Errorf("runs %d, %d, and after tidying %d", first, second, third)
+	}
+}
