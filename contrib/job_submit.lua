@@ -38,6 +38,7 @@ local M = { conf = CONF }
 
 local WAKE_LIMIT = 1048576 -- bytes; nobody empties the file where no bridge runs
 local FILE_LIMIT = 65536 -- bytes of the gate file that are read
+local LONG = 8192 -- bytes: longer fields make a job one that the bridge leaves alone
 
 -- From here on up Slurm's numbers mean "not set" (NO_VAL16, NO_VAL).
 local NO_VAL16, NO_VAL = 0xfffe, 0xfffffffe
@@ -212,10 +213,13 @@ local function refuse(job, node, whole, odd)
 end
 
 -- The dependency of a job that waits for the gate, nil to leave it as it is: a
--- list of alternatives can't be added to, and a part of a heterogeneous job
--- starts when the whole does.
+-- list of alternatives can't be added to, a part of a heterogeneous job starts when
+-- the whole does, and what is endless isn't read.
 local function gated(job, gate)
    if not gate or number(job.het_job_offset, NO_VAL) then return nil end
+   for _, field in ipairs({ "dependency", "exc_nodes", "req_nodes", "features", "comment", "reservation" }) do
+      if #text(job[field]) > LONG then return nil end -- the bridge doesn't read so much
+   end
    local own = text(job.dependency)
    if own == "" then return "after:" .. gate end
    if own:find("?", 1, true) then return nil end

@@ -80,6 +80,8 @@ type Job struct {
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
 	Requeue    bool
+	// TooLong: its owner asks for more, in one of the fields, than is read of a job.
+	TooLong bool
 
 	// Nodes names the node a running job is on; GPUs the indexes of its GPUs
 	// there (NVML order is another: these are gres.conf's), nil = not known.

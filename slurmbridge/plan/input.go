@@ -87,6 +87,8 @@ func (in *Input) waitsBesides(j *job.Job) string {
 // unmanageable says why the bridge can't group a job that waits for it; "" = it can.
 func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) string {
 	switch {
+	case j.TooLong:
+		return "what it asks for is too long to be read"
 	case j.HetID != 0:
 		return "a heterogeneous job is left alone"
 	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:

@@ -179,7 +179,7 @@ func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job
 	for {
 		nonce := text.NewNonce()
 		out, stderr, err := c.run(ctx, command{
-			name: "squeue", prog: "squeue", out: &c.buf,
+			name: "squeue", prog: "squeue", out: &c.buf, mark: nonce,
 			args: []string{"--noheader", "--all", "--array", "--noconvert", "--local", "--sort=-p"},
 			env:  []string{"SQUEUE_FORMAT2=" + c.parser.Format(nonce)},
 		})
@@ -236,7 +236,7 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 		if len(unknown) == 1 { // one job is one short answer; more are the whole queue anyway
 			args = append(args, fmt.Sprintf("--jobs=%d", unknown[0]))
 		}
-		out, _, err := c.run(ctx, command{name: "squeue excluded", prog: "squeue", args: args})
+		out, _, err := c.run(ctx, command{name: "squeue excluded", prog: "squeue", args: args, mark: "\n"})
 		if err != nil && ctx.Err() != nil {
 			return err
 		}
@@ -252,7 +252,9 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	live := make(map[int64]bool, len(snap.Jobs))
 	for i := range snap.Jobs {
 		if j := &snap.Jobs[i]; want(j) {
-			j.ExcNodes = c.excluded[j.ID]
+			if j.ExcNodes = c.excluded[j.ID]; j.ExcNodes == text.ExcludesTooMuch {
+				j.ExcNodes, j.TooLong = "", true
+			}
 			live[j.ID] = true
 		}
 	}

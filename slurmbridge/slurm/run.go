@@ -83,6 +83,7 @@ type command struct {
 	stdin string
 	out   *bytes.Buffer // nil = a buffer of its own
 	max   int           // bytes of output; 0 = maxOutput
+	mark  string        // ends a field of the output, of which a part is read; "" = all is
 }
 
 // run runs a command in a clean environment, in a process group of its own that
@@ -116,7 +117,15 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	said := head{max: maxStderr}
 	printed := limited{buf: cmd.out, max: cmd.max}
 	p.Stdout, p.Stderr = &printed, &said
+	var fields *text.Bounded
+	if cmd.mark != "" {
+		fields = text.NewBounded(&printed, cmd.mark)
+		p.Stdout = fields
+	}
 	err = p.Run()
+	if fields != nil {
+		err = errors.Join(err, fields.Close())
+	}
 	out, stderr = cmd.out.Bytes(), said.buf.String()
 	if err == nil {
 		return out, stderr, nil

@@ -173,7 +173,10 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		if !active {
 			continue
 		}
-		j := job.Job{UID: uid, State: state, Request: request}
+		j := job.Job{UID: uid, State: state, Request: request, TooLong: state == job.Pending && r.forget()}
+		if isTooLong(r.free[fDependency]) {
+			continue // nobody could change it without a loss
+		}
 		if p.fill(&j, &r) {
 			jobs = append(jobs, j)
 		}
@@ -203,6 +206,17 @@ func (r *queueRow) cut(out, mark []byte, n int, noExcNodes bool) (rest []byte, e
 		return nil, fmt.Errorf("%w: job %d has more fields than asked for", ErrRow, r.number)
 	}
 	return rest[min(1, len(rest)):], nil
+}
+
+// forget empties the fields of which only a part is there, and reports whether there are any.
+func (r *queueRow) forget() bool {
+	found := false
+	for i, f := range r.free {
+		if i != fDependency && isTooLong(f) {
+			r.free[i], found = nil, true
+		}
+	}
+	return found || isTooLong(r.free[fDependency]) || isTooLong(r.head)
 }
 
 // cutPlain cuts the fields that only Slurm writes, and returns the job's user.
@@ -395,6 +409,9 @@ func (t *interner) get(b []byte) string {
 // ExcludedFormat is what squeue --format takes for ParseExcluded.
 const ExcludedFormat = "%A|%x"
 
+// ExcludesTooMuch is what ParseExcluded gives for a list longer than MostOfField.
+const ExcludesTooMuch = "\x00"
+
 // ParseExcluded reads the nodes that jobs exclude into dst, by the job's number.
 // Neither can hold a user's text.
 func ParseExcluded(out []byte, dst map[int64]string) {
@@ -404,7 +421,9 @@ func ParseExcluded(out []byte, dst map[int64]string) {
 		if !ok || !isNumber {
 			continue
 		}
-		dst[n] = string(nodes)
+		if dst[n] = string(nodes); isTooLong(nodes) {
+			dst[n] = ExcludesTooMuch
+		}
 		if IsNone(dst[n]) {
 			dst[n] = ""
 		}
