@@ -1,6 +1,7 @@
 package rlcore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -22,14 +23,27 @@ type Use struct {
 // pointers to it.
 type Profile struct {
 	App       string  `json:"app"`
-	DurationS float64 `json:"duration_s"` // solo run time, s, > 0
-	PeriodS   float64 `json:"period_s"`   // seconds per point of Series, > 0
-	Series    []Use   `json:"series"`     // at least one point
-	StepS     float64 `json:"step_s"`     // solo time of one iteration, s; 0 = unknown
-	Runs      int     `json:"runs"`       // solo runs it was learned from; 0 = imported
+	Owner     string  `json:"owner,omitempty"` // user whose jobs these are; "" = anybody's
+	DurationS float64 `json:"duration_s"`      // solo run time, s, > 0
+	PeriodS   float64 `json:"period_s"`        // seconds per point of Series, > 0
+	Series    []Use   `json:"series"`          // at least one point
+	StepS     float64 `json:"step_s"`          // solo time of one iteration, s; 0 = unknown
+	Runs      int     `json:"runs"`            // solo runs it was learned from; 0 = imported
 	// DurationSD is the standard deviation of DurationS over those runs, s.
 	DurationSD float64 `json:"duration_sd_s"`
 	Source     string  `json:"source,omitempty"` // where the figures come from
+}
+
+// Identity is what is believed about applications by: names are free, so an application is
+// one user's.
+type Identity struct{ App, Owner string }
+
+// Identity returns whose application the profile is of.
+func (p *Profile) Identity() Identity { return Identity{p.App, p.Owner} }
+
+// Compare orders identities.
+func (i Identity) Compare(j Identity) int {
+	return cmp.Or(cmp.Compare(i.App, j.App), cmp.Compare(i.Owner, j.Owner))
 }
 
 // ErrBadProfile marks a profile with an impossible figure.

@@ -58,11 +58,14 @@ func alnair(t testing.TB, steps bool) (map[string]*rlcore.Profile, []Pair) {
 	return solo, pairs
 }
 
+// duo is victim and aggressor.
+type duo struct{ a, b string }
+
 // show lets the model observe the co-run of two applications, and returns the
 // cells it has seen by that.
-func show(m *Model, solo map[string]*rlcore.Profile, truth map[pair]float64, a, b string) []pair {
-	m.Observe(nil, []*rlcore.Profile{solo[a], solo[b]}, []float64{truth[pair{a, b}], truth[pair{b, a}]})
-	return []pair{{a, b}, {b, a}}
+func show(m *Model, solo map[string]*rlcore.Profile, truth map[duo]float64, a, b string) []duo {
+	m.Observe(nil, []*rlcore.Profile{solo[a], solo[b]}, []float64{truth[duo{a, b}], truth[duo{b, a}]})
+	return []duo{{a, b}, {b, a}}
 }
 
 // TestLearnsAlnair shows the model co-runs of alnair's seven applications, drawn
@@ -70,15 +73,15 @@ func show(m *Model, solo map[string]*rlcore.Profile, truth map[pair]float64, a, 
 func TestLearnsAlnair(t *testing.T) {
 	for _, steps := range []bool{false, true} {
 		solo, pairs := alnair(t, steps)
-		truth := map[pair]float64{}
-		var runs []pair
+		truth := map[duo]float64{}
+		var runs []duo
 		for _, p := range pairs {
-			truth[pair{p.Victim, p.Aggressor}] = p.Slowdown
+			truth[duo{p.Victim, p.Aggressor}] = p.Slowdown
 		}
 		for _, p := range pairs {
 			// Only co-runs of which both sides were measured.
-			if p.Victim <= p.Aggressor && truth[pair{p.Aggressor, p.Victim}] > 0 {
-				runs = append(runs, pair{p.Victim, p.Aggressor})
+			if p.Victim <= p.Aggressor && truth[duo{p.Aggressor, p.Victim}] > 0 {
+				runs = append(runs, duo{p.Victim, p.Aggressor})
 			}
 		}
 		for _, k := range []int{0, 1, 3} {
@@ -86,7 +89,7 @@ func TestLearnsAlnair(t *testing.T) {
 			for seed := range uint64(20) {
 				r := rand.New(rand.NewPCG(seed, 1))
 				m := New(&contention.MPS)
-				times, seen := map[string]int{}, map[pair]bool{}
+				times, seen := map[string]int{}, map[duo]bool{}
 				for _, i := range r.Perm(len(runs)) {
 					a, b := runs[i].a, runs[i].b
 					if times[a] >= k || times[b] >= k {
@@ -102,7 +105,7 @@ func TestLearnsAlnair(t *testing.T) {
 				}
 				var rest []Pair
 				for _, p := range pairs {
-					if !seen[pair{p.Victim, p.Aggressor}] {
+					if !seen[duo{p.Victim, p.Aggressor}] {
 						rest = append(rest, p)
 					}
 				}

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/mat"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Clone returns a model that has learned the same. Both can then learn, and be used,
@@ -14,27 +16,32 @@ import (
 func (m *Model) Clone() *Model {
 	out := New(m.law)
 	out.bad, out.doubts = maps.Clone(m.bad), maps.Clone(m.doubts)
-	l := &out.learned
+	m.learned.copyTo(&out.learned)
+	m.site.copyTo(&out.site)
+	return out
+}
+
+func (l *learned) copyTo(out *learned) {
 	var all [][]term
-	for _, c := range m.learned.sorted() {
+	for _, c := range l.sorted() {
 		x := []term{{card, c.card, -1, 1}, {victim, c.victim, -1, 1}}
 		for _, a := range c.others {
 			x = append(x, term{aggressor, a, -1, 1 / float64(len(c.others))})
 		}
-		l.meet(x)
-		l.look(x)
-		l.record(x, *c.cell)
+		out.meet(x, "")
+		out.look(x)
+		out.record(x, *c.cell)
 		all = append(all, x)
 	}
-	l.solve(all)
-	return out
+	out.places = maps.Clone(l.places)
+	out.solve(all)
 }
 
 // namedCell is a cell with the names of its factors.
 type namedCell struct {
 	*cell
-	card, victim string
-	others       []string // sorted
+	card, victim rlcore.Identity
+	others       []rlcore.Identity // sorted
 }
 
 // sorted returns the cells by name.
@@ -47,11 +54,11 @@ func (l *learned) sorted() []namedCell {
 				n.others = append(n.others, l.names[at])
 			}
 		}
-		slices.Sort(n.others)
+		slices.SortFunc(n.others, rlcore.Identity.Compare)
 		out = append(out, n)
 	}
 	slices.SortFunc(out, func(a, b namedCell) int {
-		return cmp.Or(cmp.Compare(a.card, b.card), cmp.Compare(a.victim, b.victim), slices.Compare(a.others, b.others))
+		return cmp.Or(a.card.Compare(b.card), a.victim.Compare(b.victim), slices.CompareFunc(a.others, b.others, rlcore.Identity.Compare))
 	})
 	return out
 }

@@ -38,7 +38,7 @@ func TestPosteriorIsExact(t *testing.T) {
 			asks = append(asks, c) // observed co-runs are predicted as well
 		}
 		ask := rapid.SampledFrom(asks).Draw(t, "ask")
-		x := append([]term{}, m.terms(ask.spec, ask.members, 0)...)
+		x := append([]term{}, m.terms(&m.learned, whose, ask.spec, ask.members, 0)...)
 		mean, sd := m.learned.predict(x)
 
 		name := func(x []term) string {
@@ -113,9 +113,9 @@ func TestRolesAreOpposed(t *testing.T) {
 	if withA.Slowdown >= stranger.Slowdown {
 		t.Errorf("with one that slows much: %+v, with one never observed %+v", withA, stranger)
 	}
-	far := term{role: victim, name: "a"}
-	if prior(far, term{role: aggressor, name: "a"}) >= 0 || prior(far, term{role: aggressor, name: "b"}) != 0 ||
-		prior(far, term{role: card, name: "a"}) != 0 {
+	far := term{role: victim, name: id("a")}
+	if prior(far, term{role: aggressor, name: id("a")}) >= 0 || prior(far, term{role: aggressor, name: id("b")}) != 0 ||
+		prior(far, term{role: card, name: id("a")}) != 0 {
 		t.Error("prior covariances")
 	}
 }

@@ -16,6 +16,7 @@ import (
 type Model struct {
 	law     *contention.Law
 	learned learned
+	site    learned // of whomever, by the application's name alone; see expect
 	bad     map[pair]bool
 	doubts  map[pair]float64 // by victim and aggressor, above 1; see Doubt
 	kept    map[group]answer
@@ -25,11 +26,12 @@ type Model struct {
 	x       []term
 }
 
-type pair struct{ a, b string }
+// pair is two applications; without owners they are everybody's.
+type pair struct{ a, b rlcore.Identity }
 
 // New returns a model of the given law that has learned nothing.
 func New(law *contention.Law) *Model {
-	return &Model{law: law, learned: newLearned(), bad: map[pair]bool{}}
+	return &Model{law: law, learned: newLearned(), site: newLearned(), bad: map[pair]bool{}}
 }
 
 const (
@@ -124,14 +126,15 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 	}
 }
 
-// Forbid keeps two applications from sharing a GPU, since they failed together.
-func (m *Model) Forbid(a, b string) { m.bad[ordered(a, b)] = true }
+// Forbid keeps two users' applications from sharing a GPU, since they failed together; without
+// owners everybody's.
+func (m *Model) Forbid(a, b rlcore.Identity) { m.bad[ordered(a, b)] = true }
 
 // Forgive revokes Forbid.
-func (m *Model) Forgive(a, b string) { delete(m.bad, ordered(a, b)) }
+func (m *Model) Forgive(a, b rlcore.Identity) { delete(m.bad, ordered(a, b)) }
 
-func ordered(a, b string) pair {
-	if a > b {
+func ordered(a, b rlcore.Identity) pair {
+	if a.Compare(b) > 0 {
 		a, b = b, a
 	}
 	return pair{a, b}
@@ -144,7 +147,7 @@ func (m *Model) Forbidden(_ *rlcore.GPUSpec, members []*rlcore.Profile) bool {
 	}
 	for i, p := range members {
 		for _, q := range members[:i] {
-			if m.bad[ordered(p.App, q.App)] {
+			if m.bad[ordered(whose(p), whose(q))] || m.bad[ordered(anybody(p), anybody(q))] {
 				return true
 			}
 		}

@@ -47,7 +47,7 @@ func TestPredict(t *testing.T) {
 
 func TestForbid(t *testing.T) {
 	m := New(&contention.MPS)
-	m.Forbid("vgg16", "lammps")
+	m.Forbid(rlcore.Identity{App: "vgg16"}, rlcore.Identity{App: "lammps"})
 	if !m.Forbidden(nil, of(t, "lammps", "gromacs", "vgg16")) || m.Forbidden(nil, of(t, "lammps", "gromacs")) {
 		t.Error("forbidden pair")
 	}

@@ -56,8 +56,8 @@ const (
 // term is one factor of a prediction, and its weight.
 type term struct {
 	role   role
-	name   string // application, or model of card
-	at     int    // index of the factor in mean and cov; −1 = never observed
+	name   rlcore.Identity // application, or model of card
+	at     int             // index of the factor in mean and cov; −1 = never observed
 	weight float64
 }
 
@@ -90,36 +90,73 @@ func clamp(v, bound float64) float64 { return max(-bound, min(bound, v)) }
 
 // learned is the posterior of the factors.
 type learned struct {
-	apps  map[string]int // index of the factor as victim; the one as aggressor follows
-	cards map[string]int
-	names []string    // by index
-	cov   [][]float64 // symmetric
-	shift []float64   // Σ x·value/variance over the cells
-	mean  []float64   // cov · shift
+	apps  map[rlcore.Identity]int // index of the factor as victim; the one as aggressor follows
+	cards map[rlcore.Identity]int
+	names []rlcore.Identity // by index
+	cov   [][]float64       // symmetric
+	shift []float64         // Σ x·value/variance over the cells
+	mean  []float64         // cov · shift
 	cells map[key]*cell
+	// places counts the applications that each user introduced.
+	places map[string]int
 }
 
 func newLearned() learned {
-	return learned{apps: map[string]int{}, cards: map[string]int{}, cells: map[key]*cell{}}
+	return learned{apps: map[rlcore.Identity]int{}, cards: map[rlcore.Identity]int{}, cells: map[key]*cell{}, places: map[string]int{}}
 }
 
-// terms returns the factors of member i's slowdown, in the model's scratch.
-func (m *Model) terms(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) []term {
-	model := ""
+// terms returns the factors of member i's slowdown in l, in the model's scratch, with the
+// members as name has them.
+func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) []term {
+	var model rlcore.Identity
 	if spec != nil {
-		model = spec.Model
+		model.App = spec.Model
 	}
-	l := &m.learned
+	of := name(members[i])
 	m.x = append(m.x[:0],
 		term{card, model, l.find(card, model), 1},
-		term{victim, members[i].App, l.find(victim, members[i].App), 1})
+		term{victim, of, l.find(victim, of), 1})
 	for j, p := range members {
 		if j != i {
-			m.x = append(m.x, term{aggressor, p.App, l.find(aggressor, p.App), 1 / float64(len(members)-1)})
+			of = name(p)
+			m.x = append(m.x, term{aggressor, of, l.find(aggressor, of), 1 / float64(len(members)-1)})
 		}
 	}
 	sortOthers(m.x)
 	return m.x
+}
+
+// whose names an application as its owner's, anybody as everybody's.
+func whose(p *rlcore.Profile) rlcore.Identity   { return p.Identity() }
+func anybody(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
+
+// expect returns mean and SD of z − z_law of member i. Where nothing was observed of a user's
+// application, what was observed of others' of that name stands in as the mean of the prior,
+// within its standard deviation: names are free, and a user's co-runs may teach anything. Where
+// nothing was observed of any of them, all that others taught counts for two at most.
+func (m *Model) expect(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) (mean, sd float64) {
+	x := m.terms(&m.learned, whose, spec, members, i)
+	mean, sd = m.learned.predict(x)
+	if len(m.site.names) == 0 {
+		return mean, sd
+	}
+	strangers := true
+	for _, t := range x {
+		if t.role == card {
+			continue
+		}
+		if t.at >= 0 {
+			strangers = false
+			continue
+		}
+		if at := m.site.find(t.role, rlcore.Identity{App: t.name.App}); at >= 0 {
+			mean += t.weight * clamp(m.site.mean[at], appSD)
+		}
+	}
+	if strangers {
+		mean = clamp(mean, 2*appSD)
+	}
+	return mean, sd
 }
 
 // look updates the factors' indexes after meet.
@@ -134,11 +171,11 @@ func (l *learned) look(x []term) {
 // members' order.
 func sortOthers(x []term) {
 	slices.SortFunc(x[2:], func(a, b term) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(a.at, b.at), a.name.Compare(b.name))
 	})
 }
 
-func (l *learned) find(r role, name string) int {
+func (l *learned) find(r role, name rlcore.Identity) int {
 	in := l.apps
 	if r == card {
 		in = l.cards

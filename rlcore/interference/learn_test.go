@@ -215,11 +215,11 @@ func TestObserveIgnoresWhatCannotBe(t *testing.T) {
 func TestCapacityIsBounded(t *testing.T) {
 	l := newLearned()
 	name := func(i int) []term {
-		return []term{{card, "", -1, 1}, {victim, fmt.Sprint("v", i), -1, 1}, {aggressor, fmt.Sprint("a", i), -1, 1}}
+		return []term{{card, id(""), -1, 1}, {victim, id(fmt.Sprint("v", i)), -1, 1}, {aggressor, id(fmt.Sprint("a", i)), -1, 1}}
 	}
 	n := 0
 	for ; l.room(name(n)); n++ {
-		l.meet(name(n))
+		l.meet(name(n), "")
 	}
 	if len(l.names) > maxParams || n < maxParams/5 {
 		t.Errorf("%d pairs of applications, %d factors", n, len(l.names))

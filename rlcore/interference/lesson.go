@@ -2,6 +2,7 @@ package interference
 
 import (
 	"math"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -13,6 +14,10 @@ type Lesson struct {
 	Card   string   `json:"card"`   // model, as GPUSpec names it
 	Victim string   `json:"victim"` // application
 	Others []string `json:"others"` // applications
+	// Owner is the user whose application the victim is, Owners those of the others, in the
+	// same order; "" and nil = anybody's.
+	Owner  string   `json:"owner,omitempty"`
+	Owners []string `json:"owners,omitempty"`
 	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go).
 	Slowdown float64 `json:"slowdown"`
 	Off      float64 `json:"off"`
@@ -26,15 +31,18 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	if !observable(members) || !known(slowdown) {
 		return Lesson{}, false
 	}
-	l := Lesson{Victim: members[0].App, Slowdown: slowdown}
+	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown}
 	if spec != nil {
 		l.Card = spec.Model
 	}
 	for _, p := range members[1:] {
-		l.Others = append(l.Others, p.App)
+		l.Others, l.Owners = append(l.Others, p.App), append(l.Owners, p.Owner)
+	}
+	if !slices.ContainsFunc(l.Owners, func(o string) bool { return o != "" }) {
+		l.Owners = nil
 	}
 	if known(foreseen) {
-		already, _ := m.learned.predict(m.terms(spec, members, 0))
+		already, _ := m.expect(spec, members, 0)
 		l.Off = already + surplus(slowdown, foreseen)
 	} else {
 		law := make([]rlcore.Prediction, len(members))
@@ -47,14 +55,17 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 // Take learns a lesson. An impossible one is ignored.
 func (m *Model) Take(l *Lesson) {
 	members := make([]*rlcore.Profile, 1+len(l.Others))
-	members[0] = &rlcore.Profile{App: l.Victim}
+	members[0] = &rlcore.Profile{App: l.Victim, Owner: l.Owner}
 	for i, app := range l.Others {
 		members[1+i] = &rlcore.Profile{App: app}
+		if i < len(l.Owners) {
+			members[1+i].Owner = l.Owners[i]
+		}
 	}
 	if len(members) < 2 || len(members) > maxOthers+1 || !known(l.Slowdown) {
 		return
 	}
-	m.learn(&rlcore.GPUSpec{Model: l.Card}, members, 0, l.Slowdown, l.Off)
+	m.learn(&rlcore.GPUSpec{Model: l.Card}, members, 0, l.Slowdown, l.Off, true)
 }
 
 // mostDoubt bounds the factor by which broken contracts widen an uncertainty.
@@ -62,7 +73,7 @@ const mostDoubt = 8
 
 // Doubt doubles the uncertainty of victim's slowdown next to each of others, up to
 // eightfold, since its contract was broken there.
-func (m *Model) Doubt(victim string, others []string) {
+func (m *Model) Doubt(victim rlcore.Identity, others []rlcore.Identity) {
 	m.kept = nil
 	if m.doubts == nil {
 		m.doubts = map[pair]float64{}
@@ -74,7 +85,7 @@ func (m *Model) Doubt(victim string, others []string) {
 }
 
 // Reassure halves the doubt again, since a contract was kept.
-func (m *Model) Reassure(victim string, others []string) {
+func (m *Model) Reassure(victim rlcore.Identity, others []rlcore.Identity) {
 	for _, o := range others {
 		p := pair{victim, o}
 		if d, ok := m.doubts[p]; ok {
@@ -94,7 +105,7 @@ func (m *Model) doubt(members []*rlcore.Profile, i int) float64 {
 	}
 	for j, p := range members {
 		if j != i {
-			d = max(d, m.doubts[pair{members[i].App, p.App}])
+			d = max(d, m.doubts[pair{whose(members[i]), whose(p)}], m.doubts[pair{anybody(members[i]), anybody(p)}])
 		}
 	}
 	return d

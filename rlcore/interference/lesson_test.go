@@ -62,18 +62,18 @@ func TestDoubt(t *testing.T) {
 		return [2]float64{out[0].SD, out[1].SD}
 	}
 	before := sd()
-	m.Doubt("a", []string{"b"})
+	m.Doubt(id("a"), ids("b"))
 	if got := sd(); math.Abs(got[0]-2*before[0]) > 1e-12 || got[1] != before[1] {
 		t.Errorf("after a broken contract of a: %v, before %v", got, before)
 	}
 	for range 10 {
-		m.Doubt("a", []string{"b"})
+		m.Doubt(id("a"), ids("b"))
 	}
 	if got := sd(); math.Abs(got[0]-mostDoubt*before[0]) > 1e-12 {
 		t.Errorf("after many: %v, before %v", got, before)
 	}
 	for range 3 {
-		m.Reassure("a", []string{"b", "c"})
+		m.Reassure(id("a"), ids("b", "c"))
 	}
 	if got := sd(); got != before || len(m.doubts) != 0 {
 		t.Errorf("after three kept ones: %v, before %v; %v", got, before, m.doubts)
@@ -83,12 +83,21 @@ func TestDoubt(t *testing.T) {
 func TestForgive(t *testing.T) {
 	ps := pairOf("a", "b", 0.5, 0.6)
 	m := New(&contention.MPS)
-	m.Forbid("a", "b")
+	m.Forbid(id("a"), id("b"))
 	if !m.Forbidden(nil, ps) {
 		t.Fatal("a pair that was forbidden is allowed")
 	}
-	m.Forgive("b", "a")
+	m.Forgive(id("b"), id("a"))
 	if m.Forbidden(nil, ps) {
 		t.Error("a pair that was forgiven is forbidden")
 	}
+}
+
+func id(app string) rlcore.Identity { return rlcore.Identity{App: app} }
+
+func ids(apps ...string) (out []rlcore.Identity) {
+	for _, a := range apps {
+		out = append(out, id(a))
+	}
+	return out
 }

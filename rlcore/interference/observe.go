@@ -1,6 +1,7 @@
 package interference
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -21,7 +22,7 @@ func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdow
 	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
 		if known(s) {
-			m.learn(spec, members, i, s, surplus(s, law[i].Slowdown))
+			m.learn(spec, members, i, s, surplus(s, law[i].Slowdown), members[i].Owner != "")
 		}
 	}
 }
@@ -56,25 +57,47 @@ func (m *Model) ObserveForeseen(spec *rlcore.GPUSpec, members []*rlcore.Profile,
 	}
 	for i, s := range slowdowns {
 		if known(s) && known(foreseen[i]) {
-			already, _ := m.learned.predict(m.terms(spec, members, i))
-			m.learn(spec, members, i, s, already+surplus(s, foreseen[i]))
+			already, _ := m.expect(spec, members, i)
+			m.learn(spec, members, i, s, already+surplus(s, foreseen[i]), members[i].Owner != "")
 		}
 	}
 }
 
-// learn adds the observation of member i's slowdown s, with z_seen − z_law = off.
-func (m *Model) learn(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, s, off float64) {
+// learn adds the observation of member i's slowdown s, with z_seen − z_law = off; with others
+// also as one of whomever's application of that name.
+func (m *Model) learn(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, s, off float64, others bool) {
 	if math.IsNaN(off) {
 		return
 	}
 	off = clamp(off, surpriseN)
 	m.kept = nil
-	m.terms(spec, members, i)
-	if m.learned.room(m.x) {
-		m.learned.meet(m.x)
-		m.learned.look(m.x)
-		m.learned.add(m.x, cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow)})
+	seen := cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow)}
+	m.learned.learn(m.terms(&m.learned, whose, spec, members, i), "", seen)
+	if others {
+		m.site.learn(m.terms(&m.site, anybody, spec, members, i), members[i].Owner, seen)
 	}
+}
+
+// mostOfOwner is how many applications there is room for of one user: names are free.
+const mostOfOwner = 64
+
+// learn adds an observation, where there is room for it. New applications are taken down as
+// introduced by the given user, "" = each by its own.
+func (l *learned) learn(x []term, by string, seen cell) {
+	if !l.room(x) {
+		return
+	}
+	for _, t := range x {
+		if t.role == card || t.at >= 0 {
+			continue
+		}
+		if of := cmp.Or(by, t.name.Owner); of != "" && l.places[of] >= mostOfOwner {
+			return
+		}
+	}
+	l.meet(x, by)
+	l.look(x)
+	l.add(x, seen)
 }
 
 // mostSlow bounds an observed slowdown, so that sums stay finite.
@@ -85,8 +108,8 @@ func (l *learned) room(x []term) bool {
 	return len(l.names)+2*len(x) <= maxParams && len(l.cells) < maxCells
 }
 
-// meet adds the factors of x that are new, with their prior.
-func (l *learned) meet(x []term) {
+// meet adds the factors of x that are new, with their prior; see learn.
+func (l *learned) meet(x []term, by string) {
 	for i := range x {
 		t := x[i]
 		if l.find(t.role, t.name) >= 0 {
@@ -99,6 +122,9 @@ func (l *learned) meet(x []term) {
 		v := l.grow(term{role: victim, name: t.name})
 		a := l.grow(term{role: aggressor, name: t.name})
 		l.apps[t.name] = v
+		if of := cmp.Or(by, t.name.Owner); of != "" {
+			l.places[of]++
+		}
 		c := prior(term{role: victim, name: t.name}, term{role: aggressor, name: t.name})
 		l.cov[v][a], l.cov[a][v] = c, c
 	}

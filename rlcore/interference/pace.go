@@ -30,7 +30,7 @@ func (m *Model) Pace(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*r
 
 // correct returns the law's slowdown s of member i, corrected by what was learned.
 func (m *Model) correct(s float64, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) rlcore.Prediction {
-	mean, sd := m.learned.predict(m.terms(spec, members, i))
+	mean, sd := m.expect(spec, members, i)
 	s = max(1, s+(s-1+floor)*math.Expm1(mean))
 	return rlcore.Prediction{Slowdown: s, SD: max(minSD, (s-1+floor)*sd) * m.doubt(members, i)}
 }

@@ -220,7 +220,7 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 }
 
 func (h *History) coRunner(ctx context.Context, rec *Record, n *gpuprof.Neighbour) (c CoRunner, err error) {
-	c = CoRunner{OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd}
+	c = CoRunner{Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd}
 	if c.Ref, err = h.Journal.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
 		return c, err
 	}

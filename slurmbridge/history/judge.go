@@ -114,7 +114,7 @@ func (j *Judgement) outcome() Outcome {
 	}
 	for _, c := range r.CoRunners {
 		o.With = append(o.With, c.Ref)
-		o.WithApps = append(o.WithApps, c.App)
+		o.WithApps, o.WithOwners = append(o.WithApps, c.App), append(o.WithOwners, c.Owner)
 	}
 	if r.Profile != nil {
 		o.SoloS = r.Profile.DurationS

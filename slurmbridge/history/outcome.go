@@ -24,6 +24,8 @@ type Outcome struct {
 	// With lists the jobs that were on the GPU for some of the run, by ref, and their applications.
 	With     []string `json:"with,omitempty"`
 	WithApps []string `json:"with_apps,omitempty"`
+	// WithOwners are the users of those jobs, in the order of WithApps; nil = of an older release.
+	WithOwners []string `json:"with_owners,omitempty"`
 	// SoloS is how long the application takes alone, 0 = not known. Slowdown is the run's time over that, 0
 	// where it says nothing: the record isn't complete, or nothing is known.
 	SoloS    float64 `json:"solo_s,omitempty"`
@@ -74,10 +76,10 @@ type Beliefs interface {
 	rlcore.Predictor
 	Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, believed float64) (interference.Lesson, bool)
 	Take(l *interference.Lesson)
-	Doubt(victim string, others []string)
-	Reassure(victim string, others []string)
-	Forbid(a, b string)
-	Forgive(a, b string)
+	Doubt(victim rlcore.Identity, others []rlcore.Identity)
+	Reassure(victim rlcore.Identity, others []rlcore.Identity)
+	Forbid(a, b rlcore.Identity)
+	Forgive(a, b rlcore.Identity)
 }
 
 // Teach lets beliefs learn from an outcome.
@@ -87,13 +89,53 @@ func (o *Outcome) Teach(b Beliefs) {
 	}
 	switch {
 	case o.Broken:
-		b.Doubt(o.App, o.WithApps)
+		b.Doubt(o.identity(), o.others())
 	case o.Lesson != nil && o.Contract > 0:
-		b.Reassure(o.App, o.WithApps)
+		b.Reassure(o.identity(), o.others())
 	}
+	for _, other := range o.blamed() {
+		b.Forbid(o.identity(), other)
+	}
+}
+
+// identity is whose application ran. An outcome of an older release doesn't say whose those next
+// to it were: it is everybody's then.
+func (o *Outcome) identity() rlcore.Identity {
+	if len(o.WithOwners) != len(o.WithApps) {
+		return rlcore.Identity{App: o.App}
+	}
+	return rlcore.Identity{App: o.App, Owner: o.User}
+}
+
+// others are the applications next to it.
+func (o *Outcome) others() []rlcore.Identity {
+	out := make([]rlcore.Identity, len(o.WithApps))
+	for i, app := range o.WithApps {
+		out[i].App = app
+		if len(o.WithOwners) == len(o.WithApps) {
+			out[i].Owner = o.WithOwners[i]
+		}
+	}
+	return out
+}
+
+// blamed are those of others that are blamed.
+func (o *Outcome) blamed() []rlcore.Identity {
+	var out []rlcore.Identity
+	others := o.others()
 	for _, app := range o.Blamed {
-		b.Forbid(o.App, app)
+		found := false
+		for _, other := range others {
+			if other.App == app {
+				found = true
+				out = append(out, other)
+			}
+		}
+		if !found {
+			out = append(out, rlcore.Identity{App: app})
+		}
 	}
+	return out
 }
 
 // Teach lets beliefs learn from all outcomes there are, in their order. Where a run that failed while sharing
@@ -114,7 +156,7 @@ func Teach(b Beliefs, outcomes []Outcome) {
 
 // Forgive takes back what a failed run was blamed on.
 func (o *Outcome) Forgive(b Beliefs) {
-	for _, app := range o.Blamed {
-		b.Forgive(o.App, app)
+	for _, other := range o.blamed() {
+		b.Forgive(o.identity(), other)
 	}
 }

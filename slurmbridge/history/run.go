@@ -47,6 +47,7 @@ type Run struct {
 // CoRunner is another job that was on the GPU for a part of a run.
 type CoRunner struct {
 	Ref, App string
+	Owner    string          // its user
 	Profile  *rlcore.Profile // nil = nothing is known of the application
 	OverlapS float64         // how long both were there, s
 	AtEnd    bool            // it was still there when the run ended

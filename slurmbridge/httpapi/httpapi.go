@@ -294,7 +294,7 @@ func leaveOthersOut(story *journal.Story, owner string) {
 	}
 	for i := range story.Outcomes {
 		o := &story.Outcomes[i]
-		o.WithApps, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, ""
+		o.WithApps, o.WithOwners, o.Blamed, o.Lesson, o.Suspect = nil, nil, nil, nil, ""
 	}
 }
 

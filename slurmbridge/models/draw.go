@@ -68,7 +68,7 @@ func Draw(from, to time.Time, runs []history.Run, card func(*history.Run) rlcore
 // teaching is what of an outcome teaches anything.
 func teaching(o *history.Outcome) history.Outcome {
 	return history.Outcome{
-		Ref: o.Ref, App: o.App, End: o.End.UTC(), WithApps: o.WithApps, Contract: o.Contract, Broken: o.Broken,
+		Ref: o.Ref, User: o.User, App: o.App, End: o.End.UTC(), WithApps: o.WithApps, WithOwners: o.WithOwners, Contract: o.Contract, Broken: o.Broken,
 		Lesson: o.Lesson, Suspect: o.Suspect, Blamed: o.Blamed, Cleared: o.Cleared,
 	}
 }

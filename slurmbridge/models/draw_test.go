@@ -108,7 +108,7 @@ func TestDrawBounds(t *testing.T) {
 	if learn, held := m.Sizes(); learn != mostRuns*3/4 || held != mostRuns/4 || m.LeftOut["the latest 4000 are enough"] != 100 {
 		t.Errorf("%d and %d, %v", learn, held, m.LeftOut)
 	}
-	if len(m.Outcomes) != 2 || m.Outcomes[0].Ref != "1" || m.Outcomes[1].Ref != "4" || m.Outcomes[0].User != "" {
+	if len(m.Outcomes) != 2 || m.Outcomes[0].Ref != "1" || m.Outcomes[1].Ref != "4" || m.Outcomes[0].User != "ann" {
 		t.Errorf("outcomes: %+v", m.Outcomes)
 	}
 	if len(m.Slices) != 1 || m.Slices[0].GPUs != 4 {

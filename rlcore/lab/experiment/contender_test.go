@@ -69,7 +69,7 @@ func TestLearn(t *testing.T) {
 	blank := w.Model
 	w.Model = func() *interference.Model {
 		m := blank()
-		m.Forbid("lammps", "vgg16")
+		m.Forbid(rlcore.Identity{App: "lammps"}, rlcore.Identity{App: "vgg16"})
 		return m
 	}
 	if err := w.Learn(train, 4, 1); err != nil {

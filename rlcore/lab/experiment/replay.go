@@ -100,7 +100,7 @@ func (t *Trace) measured(cfg *sim.Config) *interference.Model {
 	for i, a := range t.Profiles {
 		for _, b := range t.Profiles[i:] {
 			if table.Lacks(a.App, b.App) {
-				model.Forbid(a.App, b.App)
+				model.Forbid(a.Identity(), b.Identity())
 			}
 		}
 	}

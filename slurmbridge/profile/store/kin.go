@@ -78,6 +78,7 @@ func (s *Store) Relative(ctx context.Context, user, app string) (*rlcore.Profile
 	if err != nil {
 		return nil, fmt.Errorf("%w of %s: %w", ErrNotFound, app, err)
 	}
+	p.Owner = user
 	return p, nil
 }
 

@@ -134,15 +134,20 @@ func own(ctx context.Context, q database.Querier, user, app string) (*rlcore.Pro
 func lookup(ctx context.Context, q database.Querier, user, app string) (*rlcore.Profile, error) {
 	p, err := own(ctx, q, user, app)
 	if errors.Is(err, ErrNotFound) && user != "" {
-		return own(ctx, q, "", app)
+		p, err = own(ctx, q, "", app)
+	}
+	if p != nil {
+		p.Owner = user
 	}
 	return p, err
 }
 
 func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile, now time.Time) error {
+	body := *p
+	body.Owner = "" // the column says it
 	if _, err := q.ExecContext(ctx, `INSERT INTO profiles (user, app, updated, body) VALUES (?, ?, ?, ?)
 		ON CONFLICT (user, app) DO UPDATE SET updated = excluded.updated, body = excluded.body`,
-		user, p.App, now.UnixNano(), database.JSON(p)); err != nil {
+		user, p.App, now.UnixNano(), database.JSON(&body)); err != nil {
 		return fmt.Errorf("write profile of %s: %w", p.App, err)
 	}
 	return nil

@@ -1,0 +1,114 @@
+package interference
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// owned gives profiles an owner.
+func owned(owner string, ps ...*rlcore.Profile) []*rlcore.Profile {
+	out := make([]*rlcore.Profile, len(ps))
+	for i, p := range ps {
+		one := *p
+		one.Owner = owner
+		out[i] = &one
+	}
+	return out
+}
+
+func predicted(m *Model, members []*rlcore.Profile) rlcore.Prediction {
+	dst := make([]rlcore.Prediction, len(members))
+	m.Predict(dst, nil, members)
+	return dst[0]
+}
+
+// Names are free: what a user's jobs do under a name of another's application parts nobody
+// else's, and shifts what is believed of others' within bounds, until their own co-runs say
+// better.
+func TestANameIsItsOwners(t *testing.T) {
+	ab := pairOf("a", "b", 0.6, 0.6)
+	ann, eve := owned("ann", ab...), owned("eve", ab...)
+	fresh := predicted(New(&contention.MPS), ann)
+
+	m := New(&contention.MPS)
+	for range 200 {
+		m.Observe(nil, eve, []float64{50, 50})
+	}
+	m.Forbid(eve[0].Identity(), eve[1].Identity())
+	m.Doubt(eve[0].Identity(), []rlcore.Identity{eve[1].Identity()})
+	if !m.Forbidden(nil, eve) || m.Forbidden(nil, ann) {
+		t.Error("eve parts ann's applications, or not her own")
+	}
+	if m.Forbidden(nil, []*rlcore.Profile{ann[0], eve[1]}) {
+		t.Error("eve parts ann's application from hers, next to which it never was")
+	}
+	poisoned := predicted(m, ann)
+	if most := fresh.Slowdown + (fresh.Slowdown-1+floor)*math.Expm1(2*appSD); poisoned.Slowdown > most+1e-9 || poisoned.Slowdown <= fresh.Slowdown {
+		t.Errorf("ann's slowdown is believed to be %.2f instead of %.2f, at most %.2f", poisoned.Slowdown, fresh.Slowdown, most)
+	}
+	for range 5 {
+		m.Observe(nil, ann, []float64{1.1, 1.1})
+	}
+	honest := New(&contention.MPS)
+	for range 5 {
+		honest.Observe(nil, ann, []float64{1.1, 1.1})
+	}
+	// The model of card is everybody's.
+	if got, want := predicted(m, ann).Slowdown, predicted(honest, ann).Slowdown; math.Abs(got-want) > 0.05 {
+		t.Errorf("after five runs of her own ann's slowdown is believed to be %.2f, without eve %.2f", got, want)
+	}
+}
+
+// What others' applications of the name did is what is believed of a newcomer's.
+func TestOthersAreAPrior(t *testing.T) {
+	ab := pairOf("a", "b", 0.6, 0.6)
+	m := New(&contention.MPS)
+	law := predicted(m, owned("ann", ab...)).Slowdown
+	for range 5 {
+		m.Observe(nil, owned("ann", ab...), []float64{1.05, 1.05})
+	}
+	if own, bob := predicted(m, owned("ann", ab...)).Slowdown, predicted(m, owned("bob", ab...)).Slowdown; !(own < bob && bob < law) {
+		t.Errorf("ann's slowdown %.3f, bob's %.3f, by the law %.3f", own, bob, law)
+	}
+	// So do lessons of a release that didn't say whose they were.
+	old := New(&contention.MPS)
+	for range 5 {
+		old.Take(&Lesson{Victim: "a", Others: []string{"b"}, Slowdown: 1.05, Off: -1})
+	}
+	if bob := predicted(old, owned("bob", ab...)).Slowdown; !(bob < law) {
+		t.Errorf("old lessons teach nothing: %.3f, by the law %.3f", bob, law)
+	}
+	l, ok := m.Lesson(nil, owned("ann", ab...), 1.05, math.NaN())
+	if !ok || l.Owner != "ann" || len(l.Owners) != 1 || l.Owners[0] != "ann" {
+		t.Errorf("lesson %+v", l)
+	}
+}
+
+// A user who invents names leaves room for others'.
+func TestNamesOfOneUserAreBounded(t *testing.T) {
+	m := New(&contention.MPS)
+	for i := range 2000 {
+		m.Observe(nil, owned("eve", pairOf(fmt.Sprint("x", i), fmt.Sprint("y", i), 0.6, 0.6)...), []float64{3, 3})
+	}
+	ann := owned("ann", pairOf("a", "b", 0.6, 0.6)...)
+	before := predicted(m, ann).Slowdown
+	for range 5 {
+		m.Observe(nil, ann, []float64{1.05, 1.05})
+	}
+	if after := predicted(m, ann).Slowdown; !(after < before-0.05) {
+		t.Errorf("nothing is learned of ann's applications any more: %.3f, then %.3f", before, after)
+	}
+	for _, l := range []*learned{&m.learned, &m.site} {
+		if n := l.places["eve"]; n > mostOfOwner+1 {
+			t.Errorf("eve has %d places", n)
+		}
+	}
+	clone := m.Clone()
+	if got, want := predicted(clone, ann), predicted(m, ann); math.Abs(got.Slowdown-want.Slowdown) > 1e-6 || clone.site.places["eve"] != m.site.places["eve"] {
+		t.Errorf("a clone believes %+v instead of %+v", got, want)
+	}
+}
