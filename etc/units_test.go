@@ -84,3 +84,23 @@ func TestUnitsNameWhatThereIs(t *testing.T) {
 		}
 	}
 }
+
+// What a daemon may take of its machine is bounded, and slurmctld outlives the controller's.
+func TestUnitsAreBounded(t *testing.T) {
+	for unit, score := range map[string]int{"slurmbridge.service": 1, "gpuprof.service": -1} {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range []string{"MemoryHigh", "MemoryMax", "TasksMax", "OOMScoreAdjust"} {
+			m := regexp.MustCompile(`(?m)^` + key + `=(-?\d+)[MG]?$`).FindSubmatch(text)
+			if m == nil {
+				t.Errorf("%s: no %s", unit, key)
+				continue
+			}
+			if n, err := strconv.Atoi(string(m[1])); err != nil || key == "OOMScoreAdjust" && n*score <= 0 {
+				t.Errorf("%s: %s=%s", unit, key, m[1])
+			}
+		}
+	}
+}
