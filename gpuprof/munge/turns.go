@@ -2,7 +2,9 @@ package munge
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"time"
 )
 
 // Turns decodes credentials in turn: each takes a process, and anybody may send some that
@@ -44,8 +46,19 @@ func (t *Turns) Decode(ctx context.Context, host, cred string) (*Credential, err
 			return nil, ctx.Err()
 		}
 	}
-	return t.Munge.Decode(ctx, cred)
+	c, err := t.Munge.Decode(ctx, cred)
+	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrReplayed) || errors.Is(err, ErrExpired) {
+		// Whoever sends what proves nothing waits, and with it the rest of its host.
+		select {
+		case <-time.After(penalty):
+		case <-ctx.Done():
+		}
+	}
+	return c, err
 }
+
+// penalty is how long a credential that proves nothing keeps its host's turn.
+const penalty = 50 * time.Millisecond
 
 func (t *Turns) enter(host string) *hostTurns {
 	t.mu.Lock()

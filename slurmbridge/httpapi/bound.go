@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"cmp"
+	"container/list"
 	"net"
 	"net/http"
 	"sync"
@@ -17,26 +18,28 @@ type bounds struct {
 	write time.Duration
 }
 
-var usual = bounds{conns: 4096, ofHost: 32, write: time.Minute}
+var usual = bounds{conns: 4096, ofHost: 256, write: time.Minute}
 
 // NewServer returns an HTTP server that nobody can fill: connections are counted by host, and
 // each has its time to ask and to read.
 func NewServer(h http.Handler) *http.Server { return usual.server(h) }
 
 func (b bounds) server(h http.Handler) *http.Server {
-	c := &counted{bounds: b, hosts: map[string]int{}}
+	c := &counted{bounds: b, hosts: map[string]*list.List{}, at: map[net.Conn]*list.Element{}}
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: b.write,
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ConnState: c.state,
 	}
 }
 
-// counted are the open connections.
+// counted are the open connections. Where there are too many, the oldest of the host that has
+// too many makes room: who asks and goes is served beside somebody on the same machine who only
+// holds on.
 type counted struct {
 	bounds
 	mu    sync.Mutex
-	all   int
-	hosts map[string]int
+	hosts map[string]*list.List // of net.Conn, the oldest first
+	at    map[net.Conn]*list.Element
 }
 
 func (c *counted) state(conn net.Conn, s http.ConnState) {
@@ -48,17 +51,52 @@ func (c *counted) state(conn net.Conn, s http.ConnState) {
 	defer c.mu.Unlock()
 	switch s {
 	case http.StateNew:
-		c.all++
-		c.hosts[host]++
-		if c.all > c.conns || c.hosts[host] > c.ofHost {
-			_ = conn.Close() // it is counted until the server notices
+		of := c.hosts[host]
+		if of == nil {
+			of = list.New()
+			c.hosts[host] = of
+		}
+		c.at[conn] = of.PushBack(conn)
+		if of.Len() > c.ofHost {
+			c.drop(host)
+		} else if len(c.at) > c.conns {
+			c.drop(c.fullest())
 		}
 	case http.StateClosed, http.StateHijacked:
-		c.all--
-		if c.hosts[host]--; c.hosts[host] == 0 {
+		c.forget(host, conn)
+	}
+}
+
+// drop closes the oldest connection of a host.
+func (c *counted) drop(host string) {
+	if conn, ok := c.hosts[host].Front().Value.(net.Conn); ok {
+		c.forget(host, conn)
+		_ = conn.Close()
+	}
+}
+
+func (c *counted) forget(host string, conn net.Conn) {
+	e := c.at[conn]
+	if e == nil {
+		return
+	}
+	delete(c.at, conn)
+	if of := c.hosts[host]; of != nil {
+		if of.Remove(e); of.Len() == 0 {
 			delete(c.hosts, host)
 		}
 	}
+}
+
+// fullest is the host with the most connections.
+func (c *counted) fullest() (host string) {
+	most := 0
+	for h, of := range c.hosts {
+		if of.Len() > most {
+			host, most = h, of.Len()
+		}
+	}
+	return host
 }
 
 // readers bounds what requests take that read the database or answer with much: few are made

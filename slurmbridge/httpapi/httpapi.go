@@ -227,9 +227,16 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	if st != nil {
 		waits = plan.PositionOf(st, ref)
 	}
-	owner := ""
+	owner, all := "", true
 	if private {
-		if owner = s.ownerOf(req.Context(), st, ref); !s.Asker.may(req, owner) {
+		owner = s.ownerOf(req.Context(), st, ref)
+		var may bool
+		may, all = s.Asker.may(req, owner)
+		if !may && owner == "" && req.Header.Get(CredentialHeader) != "" {
+			http.Error(w, "job "+ref+": the bridge has not seen it (yet)", http.StatusNotFound)
+			return
+		}
+		if !may {
 			w.Header().Set("WWW-Authenticate", CredentialHeader)
 			http.Error(w, "Slurm hides the jobs of others here (PrivateData), and the bridge does: job "+ref+
 				" is not yours, or you could not show who you are; slurmbridge why, called by its owner on a machine of the cluster, does", http.StatusUnauthorized)
@@ -248,10 +255,8 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	story.Waits = waits
-	if private && owner != "" {
-		if uid, ok := s.Asker.who(req); !ok || !s.Asker.Trusted(uid) {
-			leaveOthersOut(story, owner)
-		}
+	if !all {
+		leaveOthersOut(story, owner)
 	}
 	reply(w, story)
 }

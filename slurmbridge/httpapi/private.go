@@ -39,10 +39,15 @@ func (a *Asker) who(req *http.Request) (uid uint32, ok bool) {
 	return uid, err == nil && payload == Question(req.URL.Path)
 }
 
-// may reports whether whoever asks may see what is the given user's.
-func (a *Asker) may(req *http.Request, user string) bool {
+// may reports whether whoever asks may see what is the given user's, and whether all of it. A
+// credential is good once: it is asked once.
+func (a *Asker) may(req *http.Request, user string) (may, all bool) {
 	uid, ok := a.who(req)
-	return ok && (a.Trusted(uid) || user != "" && a.Name(uid) == user)
+	if !ok {
+		return false, false
+	}
+	all = a.Trusted(uid)
+	return all || user != "" && a.Name(uid) == user, all
 }
 
 // public is what everybody may see of a status: where Slurm hides jobs of others

@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// eve is a user who tries everything on a cluster that hides jobs from others; ann's jobs
+// share, run and are recorded all the same.
+type eve struct {
+	*cluster.Stack
+	t    *testing.T
+	stop context.Context
+	all  sync.WaitGroup
+}
+
+const eveUser = bob
+
+func (e *eve) sbatch(script string, args ...string) string {
+	e.t.Helper()
+	id, err := e.Submit(e.t.Context(), eveUser, script, append([]string{"--output=/dev/null"}, args...)...)
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return id
+}
+
+// again does something until the test ends.
+func (e *eve) again(pause time.Duration, f func()) {
+	e.all.Go(func() {
+		for e.stop.Err() == nil {
+			f()
+			time.Sleep(pause)
+		}
+	})
+}
+
+// shares asks for a part of a GPU by hand, new and of a job that waits.
+func (e *eve) shares() {
+	out, err := e.RunAs(e.t.Context(), eveUser, "sbatch", "--hold", "--output=/dev/null", "--gres=mps:1", "--wrap=true")
+	if err != nil || !strings.Contains(out, "mps:1 asks for a part of a GPU") {
+		e.t.Errorf("a part of a GPU: %s, %v", out, err)
+	}
+	fields := strings.Fields(out)
+	id := fields[len(fields)-1]
+	if out, err := e.RunAs(e.t.Context(), eveUser, "scontrol", "update", "JobId="+id, "Gres=mps:1"); err != nil {
+		e.t.Errorf("%s %v", out, err)
+	}
+	f, err := e.Job(e.t.Context(), id)
+	if err != nil || !strings.HasSuffix(f["TresPerNode"], "mps:100") {
+		e.t.Errorf("job %s asks for %s, %v", id, f["TresPerNode"], err)
+	}
+}
+
+// flood submits jobs with texts that look like something else, and an array that would fill
+// a poll of the queue.
+func (e *eve) flood() {
+	for i := range 60 {
+		e.sbatch("exit 1\n", "--hold", "--gres=gpu:shared", "--job-name=x\n|"+strconv.Itoa(i)+"|JobId=1 UserId=root(0)",
+			"--comment=app=../../etc/passwd,share:max-slowdown=nan\n1|2|3")
+	}
+	e.sbatch("#!/bin/sh\n#SBATCH --exclude="+strings.Repeat("n2,", 100_000)+"n2\ntrue\n", "--hold", "--gres=gpu:shared", "--array=1-1000")
+}
+
+// pretend runs processes that call themselves a step of Slurm's.
+func (e *eve) pretend() {
+	e.sbatch("#!/bin/bash\nfor i in 1 2 3 4 5; do (exec -a 'slurmstepd: [1.batch]' sleep 60) & done\nwait\n", "--cpus-per-task=1", "--mem=10M")
+}
+
+// slander fails under the name of ann's application, next to her own.
+func (e *eve) slander() {
+	for range 4 {
+		e.sbatch("exit 1\n", "--gres=gpu:shared", "--comment=app=hoomd", "--time=5")
+		e.sbatch("sleep 1\n", "--gres=gpu:shared", "--comment=app=gromacs", "--time=5")
+	}
+}
+
+// http sends junk credentials, and asks for much that it never reads.
+func (e *eve) http() {
+	addr := strings.TrimPrefix(e.URL, "http://")
+	for range 40 {
+		e.again(5*time.Millisecond, func() {
+			req, err := http.NewRequestWithContext(e.stop, http.MethodPost, e.URL+"/v1/records", strings.NewReader("x"))
+			if err != nil {
+				return
+			}
+			req.Header.Set("Munge-Credential", "MUNGE:"+strings.Repeat("A", 400)+":")
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				_, _ = io.Copy(io.Discard, resp.Body)
+				resp.Body.Close()
+			}
+		})
+	}
+	for range 10 {
+		e.again(time.Second, func() {
+			c, err := net.Dial("tcp", addr)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			fmt.Fprintf(c, "GET /v1/groups?since=2000-01-01T00:00:00Z HTTP/1.1\r\nHost: x\r\n\r\n")
+			select { // and never reads
+			case <-e.stop.Done():
+			case <-time.After(5 * time.Second):
+			}
+		})
+	}
+}
+
+// spy reads whatever is served.
+func (e *eve) spy(annsJob string) {
+	for _, path := range []string{"/", "/v1/status", "/v1/groups", "/metrics"} {
+		text, err := e.Text(path)
+		if err != nil {
+			e.t.Errorf("%s: %v", path, err)
+		}
+		for _, word := range []string{ann, "hoomd", "gromacs"} {
+			if strings.Contains(text, word) {
+				e.t.Errorf("%s names %s", path, word)
+			}
+		}
+	}
+	why := func(as string) (string, error) {
+		return e.RunAs(e.t.Context(), as, e.Bin("slurmbridge"), "why", "--config", e.Path("slurmbridge.yaml"), "--server", e.URL, annsJob)
+	}
+	var out string
+	var err error
+	if !slurmtest.Wait(e.t.Context(), 20*time.Second, func() bool {
+		out, err = why(ann)
+		return err == nil && strings.Contains(out, "job "+annsJob)
+	}) {
+		e.t.Errorf("ann asks why her job waits: %s, %v", out, err)
+	}
+	if out, err := why(eveUser); err == nil || !strings.Contains(out, "not yours") {
+		e.t.Errorf("eve asks why ann's job waits: %s, %v", out, err)
+	}
+}
+
+func TestHostileTenant(t *testing.T) {
+	slurmtest.Require(t)
+	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
+		t.Skip("the programs are not built: make build")
+	}
+	// Two nodes, so that one can be excluded; jobs are ann's own size.
+	s := cluster.New(cluster.Setup{
+		Scale: 20, Build: build, Policy: "greedy", Lua: filepath.Join("..", "..", "..", "job_submit.lua"), NodeGPUs: []int{1, 1},
+	})
+	o := s.Options()
+	o.Extra = append(o.Extra, "PrivateData=jobs")
+	o.MemMiB, o.CPUs = 32000, 64
+	slurmtest.New(t, o)
+	t.Cleanup(s.Stop)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.Logs(40))
+		}
+	})
+	if err := s.Bridge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stop, cancel := context.WithCancel(t.Context())
+	e := &eve{Stack: s, t: t, stop: stop}
+	defer e.all.Wait()
+	defer cancel()
+	e.shares()
+	e.slander()
+	e.flood()
+	e.pretend()
+	e.http()
+
+	var jobs []string
+	for i := range 8 {
+		app := []string{"hoomd", "gromacs"}[i%2]
+		script := fmt.Sprintf("s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\nGPUSIM_STATE=$s exec %s run %s >/dev/null\n", s.StateOf(0), s.Bin("gpusim"), app)
+		id, err := s.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+app, "--time=20", "--output=/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs = append(jobs, id)
+	}
+	e.spy(jobs[len(jobs)-1])
+	for _, id := range jobs {
+		if state, ok := s.WaitState(t.Context(), 2*time.Minute, id, "COMPLETED"); !ok {
+			t.Errorf("ann's job %s is %s", id, state)
+		}
+	}
+	cancel()
+	e.all.Wait()
+	together := 0
+	var groups []struct {
+		Members []job.Member `json:"members"`
+	}
+	if err := s.Get("/v1/groups", &groups); err != nil {
+		t.Fatal(err)
+	}
+	mine := map[string]bool{}
+	for _, id := range jobs {
+		mine[id] = true
+	}
+	for _, g := range groups {
+		if len(g.Members) > 1 && mine[g.Members[0].Ref] && mine[g.Members[1].Ref] {
+			together++
+		}
+	}
+	if together == 0 {
+		t.Error("none of ann's jobs shared a GPU")
+	}
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
+		n, _ := strconv.ParseFloat(metric(t, s, `slurmbridge_records_total{result="new"}`), 64)
+		return n >= float64(len(jobs))
+	}) {
+		t.Error("records of ann's jobs are missing: ", metric(t, s, `slurmbridge_records_total{result="new"}`))
+	}
+	if n, err := strconv.ParseFloat(metric(t, s, "process_resident_memory_bytes"), 64); err != nil || n > 512<<20 {
+		t.Errorf("the bridge holds %.0f MB, %v", n/1e6, err)
+	}
+}
