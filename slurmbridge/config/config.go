@@ -67,6 +67,7 @@ type Config struct {
 	HandShares []string
 
 	Database    string
+	DatabaseMiB int
 	Listen      string
 	WebConfig   string
 	MungeSocket string

@@ -168,6 +168,10 @@ var keys = []key{
 		func(c *Config) any { return &c.Database }, path,
 	},
 	{
+		"database_mib", 4096, "How large the database may grow, MiB (64 to 1000000). Of what it keeps, 90 days, the oldest part is removed where it holds more; a day is kept in any case.",
+		func(c *Config) any { return &c.DatabaseMiB }, intIn(64, 1_000_000),
+	},
+	{
 		"listen", ":9797", "Address for metrics and for the nodes' records, host:port. Empty: none.",
 		func(c *Config) any { return &c.Listen }, address,
 	},

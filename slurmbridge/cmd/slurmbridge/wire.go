@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"os/user"
@@ -30,6 +31,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
@@ -276,19 +278,41 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
-// tidy removes what is old, once a day.
-func (w *wired) tidy(ctx context.Context, log *slog.Logger) error {
-	tick := time.NewTicker(24 * time.Hour)
+// tidy removes what is old, and what there is too much of, once an hour.
+func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) error {
+	tick := time.NewTicker(time.Hour)
 	defer tick.Stop()
 	for {
-		before := time.Now().Add(-history.KeptFor)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil && ctx.Err() == nil {
+		kept, err := w.tidyOnce(ctx, time.Now(), mostBytes)
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
 			log.Warn("tidy", "err", err)
+		case kept < history.KeptFor:
+			log.Warn("the database has reached its size, and what is older was removed: see database_mib", "kept_days", math.Round(kept.Hours()/24))
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+	}
+}
+
+// leastKept is how much of the past is kept however large it is.
+const leastKept = 24 * time.Hour
+
+// tidyOnce removes what is older than is kept, and where the rest takes more than so many bytes
+// ever younger parts of it. It returns how much of the past is left.
+func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (kept time.Duration, err error) {
+	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
+		before := now.Add(-kept)
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil {
+			return kept, err
+		}
+		size, err := database.Size(ctx, w.store.DB())
+		if err != nil || size <= mostBytes || kept == leastKept {
+			return kept, err
 		}
 	}
 }
