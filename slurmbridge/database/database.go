@@ -38,9 +38,12 @@ func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 
 // The primary result codes of SQLite that are told apart.
 const (
-	sqliteBusy    = 5
-	sqliteCorrupt = 11
-	sqliteNotADB  = 26
+	sqliteBusy     = 5
+	sqliteReadOnly = 8
+	sqliteIO       = 10
+	sqliteCorrupt  = 11
+	sqliteCantOpen = 14
+	sqliteNotADB   = 26
 )
 
 // result is SQLite's primary result code of an error, 0 = it is none of SQLite's.
@@ -99,6 +102,10 @@ func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	}
 	if err := whileBusy(ctx, func() error { return prepare(ctx, db, path, log) }); err != nil {
 		db.Close()
+		if code := result(err); code == sqliteReadOnly || code == sqliteCantOpen || code == sqliteIO {
+			err = fmt.Errorf("%w: it, %[2]s-wal and %[2]s-shm must be files that this user may read and write, in a folder where it may make them: ls -la %[3]s",
+				err, filepath.Base(path), filepath.Dir(path))
+		}
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
 	return db, nil

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// damages are what may become of a file.
+var damages = []struct {
+	name string
+	do   func(path string, text []byte) error
+}{
+	{"cut", func(path string, text []byte) error { return os.Truncate(path, int64(len(text)/2)) }},
+	{"zeroed", func(path string, text []byte) error { return rewrite(path, make([]byte, len(text))) }},
+	{"noise", func(path string, text []byte) error {
+		rnd := rand.New(rand.NewPCG(1, uint64(len(text))))
+		for i := range text {
+			text[i] = byte(rnd.Uint32())
+		}
+		return rewrite(path, text)
+	}},
+	{"unreadable", func(path string, _ []byte) error { return os.Chmod(path, 0) }},
+	{"a folder", func(path string, _ []byte) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) }},
+}
+
+// rewrite changes a file in place: whoever has it open sees it.
+func rewrite(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
+// damaged is a stage whose files are damaged.
+type damaged struct {
+	*cluster.Stack
+	t *testing.T
+}
+
+// ours are the files that daemon and hooks keep, by the daemon that reads them.
+func (d *damaged) ours() map[string][]string {
+	out := map[string][]string{}
+	for daemon, dirs := range map[string][]string{
+		"slurmbridge": {d.Path("run")}, d.Agent(0): {d.Path("node"), d.Path("spool-agent")},
+	} {
+		for _, dir := range dirs {
+			_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+				if err == nil && e.Type().IsRegular() && !strings.HasPrefix(e.Name(), "slurm") || err == nil && strings.HasPrefix(e.Name(), "slurmbridge.db") {
+					out[daemon] = append(out[daemon], path)
+				}
+				return nil
+			})
+		}
+		slices.Sort(out[daemon])
+	}
+	return out
+}
+
+// runs submits a job and waits until it has run.
+func (d *damaged) runs(what string) {
+	d.t.Helper()
+	id, err := d.Submit(d.t.Context(), ann, "exec sleep 1\n", "--gres=gpu:shared", "--comment=app=hoomd", "--time=5", "--output=/dev/null")
+	if err != nil {
+		d.t.Fatalf("%s: %v", what, err)
+	}
+	// A lease of 20 s, Slurm's next look, and the job.
+	if state, ok := d.WaitState(d.t.Context(), 60*time.Second, id, "COMPLETED"); !ok {
+		d.t.Errorf("%s: job %s is %s", what, id, state)
+		_, _ = d.Run(d.t.Context(), "scancel", id)
+	}
+}
+
+// up waits until a daemon that was started is there, or has ended with a line that names the
+// file; it reports whether it is there.
+func (d *damaged) up(daemon, path string, from int) bool {
+	d.t.Helper()
+	p := d.Daemon(daemon)
+	ended := func() bool { return errors.Is(syscall.Kill(p.Process.Pid, 0), syscall.ESRCH) || zombie(p.Process.Pid) }
+	ready := func() bool {
+		text, _ := os.ReadFile(d.Path("log", daemon+".log"))
+		if daemon != "slurmbridge" {
+			return bytes.Contains(text[min(from, len(text)):], []byte("msg=ready"))
+		}
+		resp, err := http.Get(d.URL + "/-/ready")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	}
+	slurmtest.Wait(d.t.Context(), 20*time.Second, func() bool { return ready() || ended() })
+	if ready() {
+		return true
+	}
+	text, _ := os.ReadFile(d.Path("log", daemon+".log"))
+	lines := strings.Split(strings.TrimSpace(string(text[min(from, len(text)):])), "\n")
+	last := lines[len(lines)-1]
+	if !ended() || !strings.Contains(last, filepath.Base(path)) || len(last) > 1000 {
+		d.t.Errorf("%s is not there with %s damaged, and says %q", daemon, path, last)
+	}
+	return false
+}
+
+func zombie(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && bytes.Contains(text, []byte(") Z "))
+}
+
+// Every file of ours is cut, zeroed, filled with noise, made unreadable or a folder, in turn,
+// under a running daemon and under a starting one. The daemon starts, or says in one line what is
+// wrong with which file; and jobs run, after a lease at most.
+func TestDamagedFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("minutes")
+	}
+	slurmtest.Require(t)
+	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
+		t.Skip("the programs are not built: make build")
+	}
+	s := cluster.New(cluster.Setup{Scale: 20, Build: build, Policy: "greedy", Lua: filepath.Join("..", "..", "..", "job_submit.lua"), Lease: 20 * time.Second})
+	slurmtest.New(t, s.Options())
+	t.Cleanup(s.Stop)
+	if err := s.Bridge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	d := &damaged{s, t}
+	d.runs("nothing is damaged")
+	// A job that stays, so that there is a job's file, an MPS daemon's and the agent's state.
+	stays, err := d.Submit(t.Context(), ann, "exec sleep 1000\n", "--gres=gpu:shared", "--comment=app=hoomd", "--time=60", "--output=/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, ok := d.WaitState(t.Context(), 60*time.Second, stays, "RUNNING"); !ok {
+		t.Fatal(state)
+	}
+	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { _, err := os.Stat(d.Path("node", "agent.state")); return err == nil }) {
+		t.Error("the agent writes no state")
+	}
+	for daemon, files := range d.ours() {
+		if len(files) < 2 {
+			t.Errorf("%s has the files %v", daemon, files)
+		}
+		t.Logf("%s: %v", daemon, files)
+		for _, path := range files {
+			for _, damage := range damages {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					continue // it has gone meanwhile: files come and go
+				}
+				info, err := os.Stat(path)
+				if err != nil {
+					continue
+				}
+				what := fmt.Sprintf("%s %s", path, damage.name)
+				log, _ := os.ReadFile(d.Path("log", daemon+".log"))
+				if err := d.Kill(daemon); err != nil {
+					t.Fatal(err)
+				}
+				if err := damage.do(path, slices.Clone(text)); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+				if err := d.Again(daemon); err != nil {
+					t.Fatal(err)
+				}
+				if d.up(daemon, path, len(log)) {
+					continue
+				}
+				// It was right to refuse: what was damaged is put back.
+				_ = d.Daemon(daemon).Wait()
+				_ = os.RemoveAll(path)
+				if err := errors.Join(os.WriteFile(path, text, info.Mode()), os.Chown(path, int(info.Sys().(*syscall.Stat_t).Uid), int(info.Sys().(*syscall.Stat_t).Gid))); err != nil {
+					t.Fatal(err)
+				}
+				if err := d.Again(daemon); err != nil {
+					t.Fatal(err)
+				}
+				if !d.up(daemon, path, len(log)) {
+					t.Fatalf("%s: it doesn't start with the file put back", what)
+				}
+			}
+		}
+		// And while it runs.
+		for _, path := range files {
+			for _, damage := range damages[:3] {
+				if text, err := os.ReadFile(path); err == nil {
+					_ = damage.do(path, slices.Clone(text))
+				}
+			}
+		}
+		if _, err := d.Run(t.Context(), "scancel", stays); err != nil {
+			t.Error(err)
+		}
+		d.runs("all files of " + daemon + " are damaged under it")
+		if p := d.Daemon(daemon); zombie(p.Process.Pid) {
+			t.Errorf("%s has ended", daemon)
+		}
+	}
+}
