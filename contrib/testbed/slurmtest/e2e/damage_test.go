@@ -126,6 +126,7 @@ func zombie(pid int) bool {
 // under a running daemon and under a starting one. The daemon starts, or says in one line what is
 // wrong with which file; and jobs run, after a lease at most.
 func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("minutes")
 	}
@@ -142,14 +143,15 @@ func TestDamagedFiles(t *testing.T) {
 	d := &damaged{s, t}
 	d.runs("nothing is damaged")
 	// A job that stays, so that there is a job's file, an MPS daemon's and the agent's state.
-	stays, err := d.Submit(t.Context(), ann, "exec sleep 1000\n", "--gres=gpu:shared", "--comment=app=hoomd", "--time=60", "--output=/dev/null")
+	computes := fmt.Sprintf("GPUSIM_STATE=%s exec %s run hoomd --duration-scale 1000 >/dev/null\n", s.StateOf(0), s.Bin("gpusim"))
+	stays, err := d.Submit(t.Context(), ann, computes, "--gres=gpu:shared", "--comment=app=hoomd", "--time=60", "--output=/dev/null")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if state, ok := d.WaitState(t.Context(), 60*time.Second, stays, "RUNNING"); !ok {
 		t.Fatal(state)
 	}
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { _, err := os.Stat(d.Path("node", "agent.state")); return err == nil }) {
+	if !slurmtest.Wait(t.Context(), 60*time.Second, func() bool { _, err := os.Stat(d.Path("node", "agent.state")); return err == nil }) {
 		t.Error("the agent writes no state")
 	}
 	for daemon, files := range d.ours() {

@@ -151,6 +151,7 @@ func (e *eve) spy(annsJob string) {
 }
 
 func TestHostileTenant(t *testing.T) {
+	t.Parallel()
 	slurmtest.Require(t)
 	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
 		t.Skip("the programs are not built: make build")
