@@ -32,7 +32,7 @@ SCRIPTS := contrib/install-deps contrib/quietly contrib/testbed/acceptance/root 
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs demo demo-cold compare test test-compat lint fmt bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs demo demo-cold compare test test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -106,6 +106,18 @@ $(SBOM): .ci/sbom/go.mod
 $(LINT) $(NFPM) $(SBOM):
 	@$(QUIETLY) 'building $(@F) (minutes, once)' $(GO) build -C $(<D) -trimpath -buildvcs=false -o $(@D)/ tool
 	@touch $@
+
+race: build ## unit tests with the race detector, without daemons (ten minutes)
+	CGO_ENABLED=1 $(GO) test -race -short -count=1 -p 2 -timeout 20m $(PKGS)
+
+# Every FuzzX of every package, one after the other.
+fuzz: build ## each fuzz target for ten seconds (FUZZ=1m; ten minutes)
+	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
+		sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r name; do \
+			echo "$$name in $${file%/*}"; \
+			$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(or $(FUZZ),10s) "$${file%/*}" </dev/null >$(BUILD)/fuzz.log 2>&1 || { cat $(BUILD)/fuzz.log; exit 1; }; \
+		done || exit 1; \
+	done
 
 bench: build ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)

@@ -405,17 +405,24 @@ func (c *campaign) drain(ctx context.Context, most float64) {
 			return
 		}
 		// A requeued job waits for two minutes before it may start again; owners in a
-		// hurry say so.
+		// hurry say so. One whose start a killed slurmctld had forgotten is started twice,
+		// which fails, and Slurm itself holds it; an operator releases it.
 		c.mu.Lock()
-		var begin []string
+		var begin, held []string
 		for _, k := range left {
-			if r := c.jobs[k]; r != nil && r.Reason == "BeginTime" {
+			switch r := c.jobs[k]; {
+			case r != nil && r.Reason == "BeginTime":
 				begin = append(begin, r.ID)
+			case r != nil && strings.HasPrefix(r.Reason, "launch_failed"):
+				held = append(held, r.ID)
 			}
 		}
 		c.mu.Unlock()
 		for _, id := range begin {
 			_, _ = c.s.Run(ctx, "scontrol", "update", "JobId="+id, "StartTime=now")
+		}
+		for _, id := range held {
+			_, _ = c.s.Run(ctx, "scontrol", "release", id)
 		}
 		wait(ctx, lookEvery)
 	}
