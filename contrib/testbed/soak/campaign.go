@@ -52,11 +52,14 @@ type owned struct {
 	Requeued  float64 // 0 = never
 	Held      []interval
 	LimitS    float64
+	// Forgotten: a killed slurmctld forgot the job, and gave its number to another.
+	Forgotten bool
 }
 
 // record is what looks have shown of one job.
 type record struct {
 	seenJob
+	at      float64 // when it was last seen
 	life    int
 	company map[string]bool
 	shared  bool // ran on less than a GPU at some look
@@ -164,11 +167,22 @@ func (c *campaign) live(ctx context.Context, l *life) {
 	}
 	at := now()
 	c.mu.Lock()
+	for i := range c.owned {
+		if w := &c.owned[i]; w.ID == id {
+			w.Forgotten = true
+		}
+	}
 	c.owned[l.N].ID, c.owned[l.N].Submitted = id, at
 	c.mu.Unlock()
 	for _, a := range l.Acts {
 		if !wait(ctx, at+a.AtS-now()) {
 			return
+		}
+		c.mu.Lock()
+		forgotten := c.owned[l.N].Forgotten
+		c.mu.Unlock()
+		if forgotten {
+			return // it would hit another's job
 		}
 		c.act(ctx, l, id, a)
 	}
@@ -352,7 +366,7 @@ func (c *campaign) note(l *look, j *seenJob, there map[string][]string, idle map
 	if j.Restarts > r.Restarts && !math.IsNaN(r.Start) {
 		r.earlier = append(r.earlier, span{r.Start, l.At})
 	}
-	r.seenJob = *j
+	r.seenJob, r.at = *j, l.At
 	switch j.State {
 	case "PENDING":
 		c.pending++
@@ -383,6 +397,9 @@ func (c *campaign) left() []string {
 		w := &c.owned[i]
 		for _, k := range c.lives[i].keys() {
 			r := c.jobs[k]
+			if c.lost(w, r) {
+				continue
+			}
 			if r != nil && !over(r.State) || r == nil && math.IsInf(w.Gone, 1) && (w.ID == "" || !c.forgotten(w)) {
 				out = append(out, k)
 			}
@@ -394,6 +411,12 @@ func (c *campaign) left() []string {
 // forgotten reports whether slurmctld was killed just after it had taken a job.
 func (c *campaign) forgotten(w *owned) bool {
 	return c.forgot(w.Submitted, w.Submitted+settle) != ""
+}
+
+// lost reports whether a killed slurmctld forgot a job that had been seen: looks don't show it
+// any more since one was killed.
+func (c *campaign) lost(w *owned, r *record) bool {
+	return w.Forgotten || r != nil && !over(r.State) && c.lastLook-r.at > 2*lookEvery+lookTimeout.Seconds() && c.forgot(r.at-settle, r.at+settle) != ""
 }
 
 // drain waits until every job has ended, at most so long.
@@ -436,10 +459,13 @@ func (c *campaign) fates(pauseS float64) []fate {
 	var out []fate
 	for i := range c.lives {
 		l, w := &c.lives[i], &c.owned[i]
-		if w.ID == "" {
-			continue // slurmctld never took it
+		if w.ID == "" || w.Forgotten {
+			continue // slurmctld never took it, or forgot it
 		}
 		for _, key := range l.keys() {
+			if c.lost(w, c.jobs[key]) {
+				continue
+			}
 			f := fate{
 				Key: key, What: l.String(), SoloS: l.SoloS, LimitS: w.LimitS, Contract: c.contract(l), OwnWay: l.ownWay(), Fails: l.Fails,
 				Kept: math.IsInf(w.Gone, 1) && w.Requeued == 0, Arrival: w.Submitted + l.BeginS, Start: math.NaN(), End: math.NaN(), PlainEnd: ends[key],
@@ -456,6 +482,10 @@ func (c *campaign) fates(pauseS float64) []fate {
 				f.Fault, f.Hits = c.fault(r)
 				if _, err := os.Stat(filepath.Join(c.finished(), key)); err == nil && f.State != "COMPLETED" && f.Fault == "" {
 					f.Fault = c.forgot(f.Start, f.End)
+				}
+				if w.Requeued > 0 && f.Fault == "" {
+					// One that forgot that the job was put back takes it for running.
+					f.Fault = c.forgot(w.Requeued-settle, w.Requeued+settle)
 				}
 			}
 			if f.State == "" && c.forgotten(w) {
@@ -531,7 +561,7 @@ func (c *campaign) plainEnds(pauseS float64) map[string]float64 {
 				first := j
 				first.RunS = r.earlier[0].End - r.earlier[0].Start
 				jobs, names = append(jobs, first), append(names, "")
-				j.Arrival = max(j.Arrival, r.earlier[len(r.earlier)-1].End)
+				j.Arrival = max(j.Arrival, r.earlier[len(r.earlier)-1].End+requeueS)
 			}
 			byLife[i] = append(byLife[i], len(jobs))
 			jobs, names = append(jobs, j), append(names, key)
@@ -545,6 +575,9 @@ func (c *campaign) plainEnds(pauseS float64) map[string]float64 {
 	}
 	return out
 }
+
+// requeueS is how long a job that was put back waits before it may start again.
+const requeueS = 120
 
 // merged joins outages of the same GPU and partition that touch.
 func merged(all []outage) []outage {
