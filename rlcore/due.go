@@ -33,7 +33,10 @@ const (
 // Slurm's schedule and the real one are the same, and a combination is allowed only if
 // it stays true. Jobs that come later are kept in mind as well: their plain ends follow from
 // when the plain schedule's GPUs are free, so the real ones must not be free later.
-// Where predictions were wrong and it isn't true any more, nothing may make it worse.
+// Where predictions were wrong, or the bridge was away, and it isn't true any more, no job may
+// end later than going on plainly from now would end it, plus its grace. Without that grace a
+// full cluster that is behind plain Slurm's schedule for all jobs would never share again, and
+// never catch up.
 //
 // With exact predictions and no reserve this is an induction, and no job ends after its due.
 //
@@ -94,8 +97,11 @@ func (g *Guard) dueS(j *Job) float64 {
 	case j.Profile == nil:
 		return j.PlainEndS
 	}
-	return j.PlainEndS + cmp.Or(g.Grace, DefaultGrace)*j.Profile.DurationS
+	return j.PlainEndS + g.grace()*j.Profile.DurationS
 }
+
+// grace is the part of its solo time by which a job may end later than plainly.
+func (g *Guard) grace() float64 { return cmp.Or(g.Grace, DefaultGrace) }
 
 // look begins a decision.
 func (d *dues) look(g *Guard, w *Window) {
@@ -364,7 +370,11 @@ func (d *dues) membersKeep(g *Guard, w *Window, c Combo) bool {
 		if at < d.near {
 			plainly = d.startS[at] + j.Profile.DurationS
 		}
-		if d.endS[k] > max(plainly, g.dueS(j)-s.NowS)+rounding {
+		most := g.dueS(j) - s.NowS
+		if plainly > most { // it is lost
+			most = plainly + g.grace()*j.Profile.DurationS
+		}
+		if d.endS[k] > most+rounding {
 			return false
 		}
 		k++

@@ -204,7 +204,9 @@ func keepsSlowly(g *Guard, w *Window, c Combo) bool {
 			most = max(most, before[i])
 		} else {
 			at := slices.IndexFunc(s.Pending, func(x Job) bool { return x.ID == j.ID })
-			most = max(most, plainly[at]+j.Profile.DurationS)
+			if end := plainly[at] + j.Profile.DurationS; end > most {
+				most = end + g.grace()*j.Profile.DurationS
+			}
 		}
 		if endS[i] > most+rounding {
 			return false
