@@ -58,7 +58,7 @@ func (l *ledger) record(m *model, j *mjob, others ...*mjob) {
 		Terms: job.ParseTerms(j.Comment), Profile: j.profil, Complete: true, Devices: []gpuprof.GPU{{MemMiB: 12196}},
 	}
 	for _, o := range others {
-		r.CoRunners = append(r.CoRunners, history.CoRunner{Ref: o.Ref, App: o.profil.App, Profile: o.profil, OverlapS: r.DurationS(), AtEnd: true})
+		r.CoRunners = append(r.CoRunners, history.CoRunner{Ref: o.Ref, App: o.profil.App, Owner: o.User, Profile: o.profil, OverlapS: r.DurationS(), AtEnd: true})
 	}
 	l.runs = append(l.runs, r)
 }
@@ -76,7 +76,7 @@ func learning(m *model, mem *memory, l *ledger) (*loop.Bridge, *interference.Mod
 // and one that starts beside it.
 func victim(m *model) (v, n *mjob) {
 	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
-	p.Runs = 1
+	p.Runs, p.Owner, q.Owner = 1, "ann", "ann"
 	v, n = m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, q, true)
 	v.Requeue, v.fails = true, true
 	return v, n
@@ -203,6 +203,7 @@ func TestContracts(t *testing.T) {
 	b.Planner.Decider.Guard.MaxSlowdown = 3
 	tick(t, b, m, time.Second)
 	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 90, 0.3, 2000)
+	p.Owner, q.Owner = "ann", "ann"
 	v, n := m.submit("ann", 90*time.Second, p, true), m.submit("ann", 90*time.Second, q, true)
 	v.Comment = "share:max-slowdown=1.2"
 	tick(t, b, m, 5*time.Second)
