@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -41,8 +42,19 @@ func TestMemoryLimitByProfile(t *testing.T) {
 	}
 	known, _ := apps.ByName("vgg16")
 	need := known.Peak().MemMiB
+	m := mungetest.Start(t, mungetest.Key, 0)
+	asker := &httpapi.Asker{
+		Decode: func(ctx context.Context, _, cred string) (uint32, string, error) {
+			c, err := m.Decode(ctx, cred)
+			if err != nil {
+				return 0, "", err
+			}
+			return c.UID, c.Payload, nil
+		},
+		Trusted: func(uid uint32) bool { return uid == 0 },
+	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Margin: .1, Profile: func(_ context.Context, ref, user string) (*rlcore.Profile, error) {
+	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Margin: .1, Asker: asker, Profile: func(_ context.Context, ref, user string) (*rlcore.Profile, error) {
 		if ref != "7" || user != "nobody" {
 			return nil, nil
 		}
@@ -53,7 +65,7 @@ func TestMemoryLimitByProfile(t *testing.T) {
 	state, control := in("state"), in("bin/nvidia-cuda-mps-control")
 	for _, err := range []error{
 		os.Chmod(run, 0o755), os.Symlink("gpusim", control), os.Symlink("gpusim", in("bin/nvidia-cuda-mps-server")),
-		os.WriteFile(in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\nmemory_limit: profile\ncontroller: %s\n", run, control, state, controller.URL), 0o644),
+		os.WriteFile(in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\nmemory_limit: profile\ncontroller: %s\nmunge_socket: %s\n", run, control, state, controller.URL, m.Socket), 0o644),
 		exec.Command(in("bin/gpusim"), "init", "--state", state, "--model", "v100", "--scale", "20").Run(),
 		prolog.Dir(run).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}),
 	} {

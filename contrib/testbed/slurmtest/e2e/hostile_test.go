@@ -150,8 +150,8 @@ func (e *eve) spy(annsJob string) {
 	}
 }
 
+// It runs by itself: its floods would cost other tests their deadlines.
 func TestHostileTenant(t *testing.T) {
-	t.Parallel()
 	slurmtest.Require(t)
 	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
 		t.Skip("the programs are not built: make build")
