@@ -20,8 +20,8 @@
 -- that file is fresh does it add the gate (the job that waiting jobs depend on).
 -- Without the bridge a shared job is an ordinary job with a GPU to itself.
 -- Whatever goes wrong in here, the job passes as it came. Jobs that don't say
--- gpu:shared, or a part of a GPU, aren't touched. No comment is set to mark a job: sites and users
--- have their own in there, and the bridge knows its jobs by the gate.
+-- gpu:shared, or a part of a GPU, aren't touched. No comment is set to mark a job:
+-- sites and users have their own in there, and the bridge knows its jobs by the gate.
 --
 -- Written for the Lua that Slurm is built with, 5.1 to 5.4.
 
@@ -101,8 +101,7 @@ end
 local function part(p, sharing)
    if p.name ~= sharing.gres then return false end
    local untyped = p.kind == "" or p.count == "1" and p.kind:match("^%d+$") ~= nil
-   local kind, count = untyped and "" or p.kind, p.kind
-   if not untyped then count = p.count end
+   local kind, count = untyped and "" or p.kind, untyped and p.kind or p.count
    local n, units = tonumber(count:match("^%d+$") or "1"), tonumber(sharing.units)
    if n % units == 0 then return false end
    return true, kind, string.format("%.0f", math.ceil(n / units) * units)
@@ -118,7 +117,7 @@ local function examine(list, sharing, police)
       local p = parse(request)
       local is, kind, whole = false, "", ""
       if police then is, kind, whole = part(p, sharing) end
-      if is then r.part = p.name .. request:sub(#p.prefix + #p.name + 1) end
+      if is then r.part = request:sub(#p.prefix + 1) end
       if p.shared or is and kind == "" and whole == sharing.units then
          r.n, r.count, r.prefix = r.n + 1, is and "1" or p.count, p.prefix
          request = p.prefix .. sharing.gres .. ":" .. sharing.units
@@ -217,7 +216,7 @@ end
 -- the whole does, and what is endless isn't read.
 local function gated(job, gate)
    if not gate or number(job.het_job_offset, NO_VAL) then return nil end
-   for _, field in ipairs({ "dependency", "exc_nodes", "req_nodes", "features", "comment", "reservation" }) do
+   for _, field in ipairs({ "dependency", "exc_nodes", "req_nodes", "features", "comment", "reservation", "partition" }) do
       if #text(job[field]) > LONG then return nil end -- the bridge doesn't read so much
    end
    local own = text(job.dependency)

@@ -57,6 +57,37 @@ func TestBounded(t *testing.T) {
 	})
 }
 
+// bounded is what comes of output that is read with bounds.
+func bounded(t *testing.T, out []byte) []byte {
+	t.Helper()
+	var kept bytes.Buffer
+	b := NewBounded(&kept, recordedNonce)
+	if _, err := b.Write(out); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return kept.Bytes()
+}
+
+// A job whose own fields are endless (a list of partitions) costs that job alone.
+func TestLongPartitionsOfOneJob(t *testing.T) {
+	text := recorded(t, "24.11", "queue")
+	honest, gates := parseRecorded(t, "24.11", "queue")
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	fields := bytes.Split(line, []byte(recordedNonce))
+	head := bytes.Split(fields[1], []byte("|"))
+	head[pPartition] = bytes.Repeat([]byte("gpu,"), MostOfField)
+	fields[1] = bytes.Join(head, []byte("|"))
+	hostile := append(bytes.Join(fields, []byte(recordedNonce)), '\n')
+	p := QueueParser{Form: FormOf("24.11"), Ours: func(uint32) bool { return true }}
+	jobs, seen, err := p.Parse(nil, bounded(t, append(hostile, text...)), recordedNonce)
+	if err != nil || len(jobs) != len(honest) || len(seen) < len(gates) {
+		t.Errorf("%d jobs and %d gates, want %d and %d: %v", len(jobs), len(seen), len(honest), len(gates), err)
+	}
+}
+
 // A hostile array's tasks are known to be too long to read; what else is there is read.
 func TestLongFieldsOfAnArray(t *testing.T) {
 	text := recorded(t, "24.11", "queue")
@@ -76,19 +107,12 @@ func TestLongFieldsOfAnArray(t *testing.T) {
 		}
 	}
 	hostile.Write(text)
-	var kept bytes.Buffer
-	b := NewBounded(&kept, recordedNonce)
-	if _, err := b.Write(hostile.Bytes()); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if most := len(text) + rows*(MostOfField+2000); kept.Len() > most {
-		t.Errorf("%d bytes are kept of %d, want at most %d", kept.Len(), hostile.Len(), most)
+	kept := bounded(t, hostile.Bytes())
+	if most := len(text) + rows*(MostOfField+2000); len(kept) > most {
+		t.Errorf("%d bytes are kept of %d, want at most %d", len(kept), hostile.Len(), most)
 	}
 	p := QueueParser{Form: FormOf("24.11")}
-	jobs, _, err := p.Parse(nil, kept.Bytes(), recordedNonce)
+	jobs, _, err := p.Parse(nil, kept, recordedNonce)
 	if err != nil {
 		t.Fatal(err)
 	}

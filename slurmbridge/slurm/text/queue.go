@@ -160,6 +160,9 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 			continue
 		}
 		uid, err := r.cutPlain()
+		if err != nil && isTooLong(r.head) {
+			continue // an endless list of partitions, say: nothing can be known of this job
+		}
 		if err != nil {
 			return nil, nil, err
 		}
@@ -174,7 +177,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 			continue
 		}
 		j := job.Job{UID: uid, State: state, Request: request, TooLong: state == job.Pending && r.forget()}
-		if isTooLong(r.free[fDependency]) {
+		if state == job.Pending && isTooLong(r.free[fDependency]) {
 			continue // nobody could change it without a loss
 		}
 		if p.fill(&j, &r) {
