@@ -76,38 +76,43 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	return there, errors.Join(errs...)
 }
 
-// stepd is how a job's step calls its process: "slurmstepd: [12.batch]".
-var stepd = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
+// stepName is how a job's step calls its process: "slurmstepd: [12.batch]".
+var stepName = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
 
-// jobsWithSteps are the jobs of which a step runs on this node. Any user can name a process as
-// they like, so a step must also run slurmstepd as root.
+// StepOf is the job that a process is a step of; 0 = it isn't one. dir is the process's folder of
+// /proc. Any user can name a process as they like, so it must also run slurmstepd as root, or as
+// whoever asks.
+func StepOf(dir string) int64 {
+	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+	m := stepName.FindSubmatch(line)
+	if err != nil || m == nil {
+		return 0
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return 0
+	}
+	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 && int(of.Uid) != os.Geteuid() {
+		return 0
+	}
+	exe, err := os.Readlink(filepath.Join(dir, "exe"))
+	if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != "slurmstepd" {
+		return 0
+	}
+	id, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// jobsWithSteps are the jobs of which a step runs on this node.
 func jobsWithSteps(proc string) map[int64]bool {
 	out := map[int64]bool{}
 	for _, pid := range pids(proc) {
-		dir := filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid))
-		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil {
-			continue
-		}
-		if m := stepd.FindSubmatch(line); m != nil && runsStepd(dir) {
-			if id, err := strconv.ParseInt(string(m[1]), 10, 64); err == nil {
-				out[id] = true
-			}
+		if id := StepOf(filepath.Join(cmp.Or(proc, "/proc"), strconv.Itoa(pid))); id != 0 {
+			out[id] = true
 		}
 	}
 	return out
-}
-
-// runsStepd reports whether the process of a /proc folder is root's, or ours, and runs
-// slurmstepd.
-func runsStepd(dir string) bool {
-	info, err := os.Stat(dir)
-	if err != nil {
-		return false
-	}
-	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 && int(of.Uid) != os.Geteuid() {
-		return false
-	}
-	exe, err := os.Readlink(filepath.Join(dir, "exe"))
-	return err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == "slurmstepd"
 }

@@ -7,16 +7,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
-	"strings"
-	"syscall"
+
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-var (
-	// jobGroup is how Slurm names a job's control group; a user can't leave it.
-	jobGroup = regexp.MustCompile(`/job_(\d+)(?:/|\n|$)`)
-	// stepName is what a job's step calls its own process.
-	stepName = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
-)
+// jobGroup is how Slurm names a job's control group; a user can't leave it.
+var jobGroup = regexp.MustCompile(`/job_(\d+)(?:/|\n|$)`)
 
 // deepest bounds the walk from a process to its step.
 const deepest = 64
@@ -71,31 +67,9 @@ func (a *Agent) stepOf(pid int) int64 {
 		if pid, err = strconv.Atoi(string(fields[1])); err != nil || pid <= 1 {
 			return 0
 		}
-		if job := a.step(pid); job != 0 {
+		if job := prolog.StepOf(a.process(pid)); job != 0 {
 			return job
 		}
 	}
 	return 0
-}
-
-// step is the job that a process is a step of; 0 = it isn't one. Any user can name
-// a process as they like, so it must also run slurmstepd as root.
-func (a *Agent) step(pid int) int64 {
-	dir := a.process(pid)
-	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-	if err != nil || !bytes.HasPrefix(line, []byte("slurmstepd: ")) {
-		return 0
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return 0
-	}
-	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 && int(of.Uid) != os.Geteuid() {
-		return 0
-	}
-	exe, err := os.Readlink(filepath.Join(dir, "exe"))
-	if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != "slurmstepd" {
-		return 0
-	}
-	return number(stepName, line)
 }

@@ -267,7 +267,7 @@ func (g *Gate) renew(ctx context.Context) error {
 // ByHand says whose requests for a part of a GPU's shares (mps:30) job_submit.lua leaves as
 // they are; of others it makes gpu:shared. The bridge, which makes such requests, may always.
 type ByHand struct {
-	Users []int    // UIDs of those who may
+	Users []uint32 // UIDs of those who may
 	Only  []string // the partitions that are looked after; none = all
 	Leave []string // the partitions that are not
 }

@@ -459,8 +459,8 @@ func (c *campaign) fates(pauseS float64) []fate {
 	var out []fate
 	for i := range c.lives {
 		l, w := &c.lives[i], &c.owned[i]
-		if w.ID == "" || w.Forgotten {
-			continue // slurmctld never took it, or forgot it
+		if w.ID == "" {
+			continue // slurmctld never took it
 		}
 		for _, key := range l.keys() {
 			if c.lost(w, c.jobs[key]) {

@@ -182,14 +182,12 @@ func byHand(cfg *config.Config, log *slog.Logger) loop.ByHand {
 			out.Leave = append(out.Leave, p)
 			continue
 		}
-		u, err := user.Lookup(name)
+		uid, err := uidOf(name)
 		if err != nil {
 			log.Warn("hand_shares names somebody who doesn't exist", "err", err)
 			continue
 		}
-		if uid, err := strconv.Atoi(u.Uid); err == nil {
-			out.Users = append(out.Users, uid)
-		}
+		out.Users = append(out.Users, uid)
 	}
 	return out
 }
@@ -199,17 +197,22 @@ func byHand(cfg *config.Config, log *slog.Logger) loop.ByHand {
 func recordUsers(cfg *config.Config) ([]uint32, error) {
 	allowed := []uint32{0, uint32(os.Geteuid())}
 	for _, name := range cfg.RecordUsers {
-		u, err := user.Lookup(name)
+		uid, err := uidOf(name)
 		if err != nil {
 			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("record_users"), err))
 		}
-		uid, err := strconv.ParseUint(u.Uid, 10, 32)
-		if err != nil {
-			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("record_users"), err))
-		}
-		allowed = append(allowed, uint32(uid))
+		allowed = append(allowed, uid)
 	}
 	return allowed, nil
+}
+
+func uidOf(name string) (uint32, error) {
+	u, err := user.Lookup(name)
+	if err != nil {
+		return 0, err
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	return uint32(uid), err
 }
 
 // records serves the nodes' records.

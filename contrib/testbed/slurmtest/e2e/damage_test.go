@@ -130,16 +130,7 @@ func TestDamagedFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("minutes")
 	}
-	slurmtest.Require(t)
-	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
-		t.Skip("the programs are not built: make build")
-	}
-	s := cluster.New(cluster.Setup{Scale: 20, Build: build, Policy: "greedy", Lua: filepath.Join("..", "..", "..", "job_submit.lua"), Lease: 20 * time.Second})
-	slurmtest.New(t, s.Options())
-	t.Cleanup(s.Stop)
-	if err := s.Bridge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := stage(t, cluster.Setup{Scale: 20, Lease: 20 * time.Second}, nil)
 	d := &damaged{s, t}
 	d.runs("nothing is damaged")
 	// A job that stays, so that there is a job's file, an MPS daemon's and the agent's state.

@@ -6,8 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -152,27 +150,11 @@ func (e *eve) spy(annsJob string) {
 
 // It runs by itself: its floods would cost other tests their deadlines.
 func TestHostileTenant(t *testing.T) {
-	slurmtest.Require(t)
-	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
-		t.Skip("the programs are not built: make build")
-	}
-	// Two nodes, so that one can be excluded; jobs are ann's own size.
-	s := cluster.New(cluster.Setup{
-		Scale: 20, Build: build, Policy: "greedy", Lua: filepath.Join("..", "..", "..", "job_submit.lua"), NodeGPUs: []int{1, 1},
+	// Two nodes, so that one can be excluded.
+	s := stage(t, cluster.Setup{Scale: 20, NodeGPUs: []int{1, 1}}, func(o *slurmtest.Options) {
+		o.Extra = append(o.Extra, "PrivateData=jobs")
+		o.MemMiB, o.CPUs = 32000, 64
 	})
-	o := s.Options()
-	o.Extra = append(o.Extra, "PrivateData=jobs")
-	o.MemMiB, o.CPUs = 32000, 64
-	slurmtest.New(t, o)
-	t.Cleanup(s.Stop)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(s.Logs(40))
-		}
-	})
-	if err := s.Bridge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	stop, cancel := context.WithCancel(t.Context())
 	e := &eve{Stack: s, t: t, stop: stop}
 	defer e.all.Wait()

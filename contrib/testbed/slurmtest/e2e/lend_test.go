@@ -16,16 +16,18 @@ import (
 // build is where make build put the programs.
 const build = "../../../../build"
 
-// slowed is a stage on which a job of 18 s alone, with a limit of one minute, shares a GPU that slows it far
-// more than foreseen: it takes 110 s there, and 5 s when it is run once more. It returns the job.
-func slowed(t *testing.T, settings string, args ...string) (s *cluster.Stack, id string) {
+// stage starts the whole of slurmbridge on a private Slurm, of which change (nil = nothing) changes
+// the options. What it logged is shown where the test fails.
+func stage(t *testing.T, setup cluster.Setup, change func(*slurmtest.Options)) *cluster.Stack {
 	t.Helper()
-	slurmtest.Require(t)
-	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err != nil {
-		t.Skip("the programs are not built: make build")
+	cluster.Require(t, build)
+	setup.Build, setup.Policy, setup.Lua = build, "greedy", filepath.Join("..", "..", "..", "job_submit.lua")
+	s := cluster.New(setup)
+	o := s.Options()
+	if change != nil {
+		change(&o)
 	}
-	s = cluster.New(cluster.Setup{Scale: 4, Build: build, Policy: "greedy", Lua: filepath.Join("..", "..", "..", "job_submit.lua")})
-	slurmtest.New(t, s.Options())
+	slurmtest.New(t, o)
 	t.Cleanup(s.Stop)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -35,6 +37,14 @@ func slowed(t *testing.T, settings string, args ...string) (s *cluster.Stack, id
 	if err := s.Bridge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// slowed is a stage on which a job of 18 s alone, with a limit of one minute, shares a GPU that slows it far
+// more than foreseen: it takes 110 s there, and 5 s when it is run once more. It returns the job.
+func slowed(t *testing.T, settings string, args ...string) (s *cluster.Stack, id string) {
+	t.Helper()
+	s = stage(t, cluster.Setup{Scale: 4}, nil)
 	bridge := s.Procs[0].Process
 	signal := func(sig syscall.Signal) {
 		if err := bridge.Signal(sig); err != nil {

@@ -8,24 +8,13 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // Slurm ends a job at its limit, whatever slowed it. Both googlenet take 30 s alone; next
 // to resnet50 they would take more than their minute.
 func TestTimeLimits(t *testing.T) {
 	t.Parallel()
-	const build = "../../../../build"
-	cluster.Require(t, build)
-	s := cluster.New(cluster.Setup{
-		Scale: 2, Build: build, Policy: "greedy", Lua: "../../../job_submit.lua",
-		Settings: []string{"extend_limit: false"}, // the guard alone
-	})
-	slurmtest.New(t, s.Options())
-	t.Cleanup(s.Stop)
-	if err := s.Bridge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	s := stage(t, cluster.Setup{Scale: 2, Settings: []string{"extend_limit: false"}}, nil) // the guard alone
 	// All six are there before the bridge decides.
 	bridge := s.Daemon("slurmbridge").Process
 	if err := bridge.Signal(syscall.SIGSTOP); err != nil {
