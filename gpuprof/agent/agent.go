@@ -77,9 +77,11 @@ type gpu struct {
 	joules   float64
 	joulesAt time.Time
 	joulesOK bool
-	uses     map[int]float64 // SM utilisation by process
-	usesAt   time.Time       // up to when the driver's were read
-	usesRead time.Time
+	// joulesTook is how long reading them took: their time isn't known any better.
+	joulesTook time.Duration
+	uses       map[int]float64 // SM utilisation by process
+	usesAt     time.Time       // up to when the driver's were read
+	usesRead   time.Time
 }
 
 // tracked is a run of a job whose record isn't closed yet.

@@ -31,6 +31,50 @@ func TestDriverOfNewCardsThatLies(t *testing.T) {
 	driverThatLies(t, "h200", "energy", "gpm", "samples", "mps-processes")
 }
 
+// TestEnergyReadSlowly takes the CPU away between the counter and the clock: no power
+// is made of a time that isn't known.
+func TestEnergyReadSlowly(t *testing.T) {
+	lib, _ := simulated(t, "2", "--model", "h200")
+	a := &Agent{
+		Dir: prolog.Dir(t.TempDir()), Lib: lib, Node: "n1", Period: 100 * time.Millisecond, Keep: new(kept).keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+	}
+	if err := a.Start(); err != nil {
+		t.Fatal(err)
+	}
+	g := a.gpus[0]
+	power := func(pause time.Duration) float64 {
+		calls := 0
+		var l look
+		g.energy(&l, func() time.Time {
+			if calls++; calls == 2 {
+				time.Sleep(pause)
+			}
+			return time.Now()
+		})
+		time.Sleep(20 * time.Millisecond)
+		return l.reading.Value[gpuprof.FigMeanPower]
+	}
+	truth := 0.0
+	for range 100 {
+		if truth = power(0); truth > 0 {
+			break
+		}
+	}
+	for range 5 {
+		for _, pause := range []time.Duration{40 * time.Millisecond, 0, 0} {
+			if w := power(pause); w != 0 && math.Abs(w-truth) > 0.4*truth {
+				t.Errorf("%v W, an idle card draws %v", w, truth)
+			}
+		}
+	}
+	for range 100 {
+		if power(0) > 0 {
+			return
+		}
+	}
+	t.Error("the card's power isn't told any more")
+}
+
 // of says which of a record's figures come from one of the driver's.
 var of = map[string][]string{
 	"utilization": {"gpu", "core"}, "memory": {"mem"}, "pcie-throughput": {"pcie"}, "power": {"power"},

@@ -195,16 +195,24 @@ func (g *gpu) span(f gpuprof.Fig) float64 {
 
 // energy makes power of a counter of energy. One that falls, or that rises faster
 // than a card can draw, is dropped, and what comes is compared with its new value. What
-// was read before it may have taken a while (PCIe's counters do): its time is its own.
+// was read before it may have taken a while (PCIe's counters do): its time is its own,
+// and no better known than reading took, which is long where the CPU was taken away.
 func (g *gpu) energy(l *look, clock func() time.Time) {
+	before := clock()
 	j, err := g.card.Read(nvml.Energy)
 	now := clock()
-	last, at, had := g.joules, g.joulesAt, g.joulesOK
-	g.joules, g.joulesAt, g.joulesOK = j, now, err == nil && j > 0 && !math.IsInf(j, 0)
+	took := now.Sub(before)
+	last, at, had, slack := g.joules, g.joulesAt, g.joulesOK, g.joulesTook
+	fresh := had && now.After(at) && now.Sub(at) <= stale*g.pace.period
+	if err == nil && fresh && j >= last && took > slack && took > now.Sub(at)/10 {
+		return // the value before it is the better one to compare with
+	}
+	g.joules, g.joulesAt, g.joulesTook = j, now, took
+	g.joulesOK = err == nil && j > 0 && !math.IsInf(j, 0)
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !g.joulesOK:
 		l.lied |= gpuprof.Of(gpuprof.FigPower)
-	case err != nil || !had || !now.After(at) || now.Sub(at) > stale*g.pace.period:
+	case err != nil || !fresh || slack > now.Sub(at)/10 && j >= last:
 	default:
 		w := (j - last) / now.Sub(at).Seconds()
 		// A counter moves in steps: none in a short time isn't a lie.

@@ -364,8 +364,11 @@ func TestKilledStarter(t *testing.T) {
 	if !Wait(t.Context(), 10*time.Second, func() bool { return daemons() == 0 }) {
 		t.Errorf("%d daemons have outlived their starter", daemons())
 	}
-	// Another cluster that starts now may have reaped it already.
-	if err := Reap(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+	// Another cluster that starts now may be reaping it, or have reaped it already.
+	if !Wait(t.Context(), 20*time.Second, func() bool {
+		err = Reap(dir)
+		return !errors.Is(err, errInUse)
+	}) || err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 	if pids, err := members(dir); err != nil || len(pids) > 0 {
