@@ -102,7 +102,7 @@ func (c *Controller) ask(ctx context.Context, job int64, user string) (int64, er
 	var a struct {
 		MiB int64 `json:"mib"`
 	}
-	if err := json.Unmarshal(body, &a); err != nil || a.MiB <= 0 {
+	if err := json.Unmarshal(body, &a); err != nil || a.MiB < 0 {
 		return 0, fmt.Errorf("the controller's answer is no limit: %.200q", body)
 	}
 	return a.MiB, nil

@@ -28,8 +28,8 @@ type Hook struct {
 	JobMap string
 	// MemoryLimit is what CUDA_MPS_PINNED_DEVICE_MEM_LIMIT holds a sharer to on Volta
 	// and later: "off" (default) nothing, "share" its share of the card's memory,
-	// "generous" twice that, "profile" what the controller knows that its application
-	// needs. An allocation beyond that fails.
+	// "generous" twice that, "profile" what the controller gave it: what its application
+	// needs and a part of what is left. An allocation beyond that fails.
 	MemoryLimit string
 	// Controller is queried for limits by profile; nil = there are none.
 	Controller *Controller

@@ -22,8 +22,8 @@ func (h *Hook) limit(ctx context.Context, j *Job) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("job %d goes without a memory limit: %w", j.JobID, err)
-	case float64(mib) >= c.MemMiB:
-		return nil // it would limit nothing
+	case mib == 0 || float64(mib) >= c.MemMiB:
+		return nil // it is to have what it wants, or all there is
 	}
 	j.MemLimitMiB = mib
 	return h.Dir.change([]*Job{j}, func(kept *Job) bool { kept.MemLimitMiB = mib; return true })

@@ -25,7 +25,7 @@ type Settings struct {
 	Multiuser  bool     // one MPS server for all users (Volta and later)
 	Sharing    string   // auto, mps or shard
 	Percentage string   // thread percentage: off, share or generous
-	Memory     string   // memory limit: off, share, generous or profile
+	Memory     string   // memory limit: off, share, generous or profile (auto: that, where there is a controller)
 	Controller string   // the controller's address, "" = none
 	// ControllerConfig is the file that says how the controller is trusted, "" = none.
 	ControllerConfig string
@@ -36,7 +36,7 @@ type Settings struct {
 // Keys of the settings' file with their defaults.
 var defaults = map[string]any{
 	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
-	"sharing": "auto", "thread_percentage": "off", "memory_limit": "off", "job_map": "",
+	"sharing": "auto", "thread_percentage": "off", "memory_limit": "auto", "job_map": "",
 	"controller": "", "controller_config": "", "munge_socket": "",
 }
 
@@ -73,7 +73,7 @@ func Load(path string) (Settings, error) {
 		{"run_dir", &s.RunDir, filepath.IsAbs},
 		{"sharing", &s.Sharing, oneOf("auto", "mps", "shard")},
 		{"thread_percentage", &s.Percentage, oneOf("off", "share", "generous")},
-		{"memory_limit", &s.Memory, oneOf("off", "share", "generous", "profile")},
+		{"memory_limit", &s.Memory, oneOf("auto", "off", "share", "generous", "profile")},
 		{"job_map", &s.JobMap, absOrNone},
 		{"controller_config", &s.ControllerConfig, absOrNone},
 		{"munge_socket", &s.MungeSocket, absOrNone},
@@ -87,6 +87,12 @@ func Load(path string) (Settings, error) {
 		// Not repeated: it may hold a password.
 		errs = append(errs, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
 		s.Controller = ""
+	}
+	if s.Memory == "auto" {
+		s.Memory = "off"
+		if s.Controller != "" {
+			s.Memory = "profile"
+		}
 	}
 	if s.Memory == "profile" && s.Controller == "" {
 		errs = append(errs, fmt.Errorf("%s: memory_limit can't be \"profile\" without a controller to ask", path))

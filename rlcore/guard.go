@@ -154,6 +154,10 @@ func (g *Guard) admit(w *Window, c Combo, n int) Refusal {
 			return why
 		}
 		sc.add(r.Profile, r.DoneS, r.ElapsedS, slack)
+		if r.Profile != nil && r.MemLimitMiB > 0 {
+			spare := r.MemLimitMiB - r.Profile.NeedMiB(cmp.Or(g.MemMargin, defaultMemMargin))
+			sc.tracks[len(sc.tracks)-1].spare = max(0, spare)
+		}
 	}
 	cpus, hostMem := 0, 0.0
 	for i := range w.Jobs {

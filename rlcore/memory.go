@@ -41,6 +41,7 @@ type track struct {
 	speed, slow, fast float64
 	slowest           float64 // largest slowdown that the guard allows for
 	until             float64 // position at which the demand changes next
+	spare             float64 // memory that it may take beyond its need, MiB
 }
 
 // newTrack starts a track. The progress so far is predicted, not measured, but a
@@ -67,11 +68,62 @@ func (tr *track) most(step float64) float64 {
 	for i, last := tr.p.Index(tr.lo), tr.p.Index(tr.hi+step*tr.fast); i <= last; i++ {
 		m = max(m, tr.p.Series[i].MemMiB)
 	}
-	return m
+	return m + tr.spare
+}
+
+// leastMargin is for what no setting may take away: a limit too low fails a job that did
+// nothing wrong. It is also more than 2^20/10^6, whichever a driver takes M for.
+const leastMargin = 0.05
+
+// NeedMiB is the device memory that a job of the application is expected to get along
+// with, MiB: the highest of its profile and a margin, which is a fraction of that. 0 = the
+// profile doesn't tell.
+func (p *Profile) NeedMiB(margin float64) float64 {
+	// A series keeps its peaks and a profile the larger memory of its runs, so this is
+	// the highest quantile of all that was seen.
+	v := math.Ceil(p.peakMemMiB() * (1 + max(margin, leastMargin)))
+	if !(v >= 1 && v < 1<<40) { // not NaN either; the exact whole numbers end far beyond
+		return 0
+	}
+	return v
+}
+
+// MemoryLimits returns the device memory, MiB, that each of the jobs may be held to that
+// start on a card beside those that run there; 0 = it is not to be held. A job whose next
+// run takes more than its last ones then fails before its neighbours do. So that it seldom
+// comes to that, what is left over of the card is divided among them, one part being kept
+// for a job that may join. The guard counts what jobs were given; see Running.MemLimitMiB.
+func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
+	limits := make([]float64, len(starting))
+	if !card.Spec.MemLimits {
+		return limits
+	}
+	margin := cmp.Or(g.MemMargin, defaultMemMargin)
+	free := card.Spec.MemMiB
+	for i := range card.Running {
+		r := &card.Running[i]
+		if r.Profile == nil {
+			return limits
+		}
+		free -= max(r.MemLimitMiB, r.Profile.NeedMiB(margin))
+	}
+	for _, p := range starting {
+		if p == nil {
+			return limits
+		}
+		free -= p.NeedMiB(margin)
+	}
+	part := max(0, free) / float64(len(starting)+1)
+	for i, p := range starting {
+		if need := p.NeedMiB(margin); need > 0 {
+			limits[i] = math.Floor(need + part)
+		}
+	}
+	return limits
 }
 
 // fits reports whether the members' memory stays within the guard's limit at every
-// moment from now on.
+// moment from now on. A job that MPS holds to a limit beyond its need may take all of it.
 //
 // Where the predictor is a Pacer, all members' runs are followed together: a member
 // that is slowed reaches its memory peak later, and its co-runners then hold theirs
@@ -84,7 +136,7 @@ func (g *Guard) fits(spec *GPUSpec) bool {
 	tracks := g.scratch.tracks
 	peaks := 0.0
 	for i := range tracks {
-		peaks += tracks[i].p.peakMemMiB()
+		peaks += tracks[i].p.peakMemMiB() + tracks[i].spare
 	}
 	if peaks <= limit {
 		return true

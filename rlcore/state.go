@@ -18,6 +18,8 @@ type GPUSpec struct {
 	PCIeMBps   float64 `json:"pcie_mbps"`   // throughput of the link, both directions together, MB/s; 0 = unknown
 	SameUser   bool    `json:"same_user"`   // all sharers must belong to one user (MPS before Volta)
 	MaxClients int     `json:"max_clients"` // most jobs at a time; 0 = only the guard's limit
+	// MemLimits: MPS holds a job to the device memory that it was given (Volta and later).
+	MemLimits bool `json:"memory_limits,omitempty"`
 }
 
 // TitanXp is the thesis's card: Pascal, 12 GB, PCIe 3.0 x16 (32 GB/s by the thesis,
@@ -76,6 +78,8 @@ type Running struct {
 	DoneS    float64
 	ElapsedS float64 // since its start, s
 	Shares   int     // that it holds, of 100 a GPU
+	// MemLimitMiB is what MPS holds its device memory to, MiB; 0 = it isn't held.
+	MemLimitMiB float64
 	Whole    bool    // it has a whole GPU; the bridge doesn't manage it
 }
 

@@ -79,7 +79,7 @@ func builtin(name string) (rlcore.GPUSpec, bool) {
 	for i := range cards {
 		c := &cards[i]
 		if plain(c.name) == want || slices.ContainsFunc(c.also, func(a string) bool { return plain(a) == want }) {
-			return rlcore.GPUSpec{Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients}, true
+			return rlcore.GPUSpec{Model: c.name, MemMiB: c.memMiB, PCIeMBps: c.pcie, SameUser: true, MaxClients: c.clients, MemLimits: c.clients >= volta}, true
 		}
 	}
 	return rlcore.GPUSpec{}, false
@@ -108,7 +108,7 @@ func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
 		at := gpuTypesKey + "." + name
 		fields, ok := types[name].(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("%s %w", at, mismatch(types[name], "a block of mem_mib, same_user, max_clients and pcie_mbps"))
+			return nil, fmt.Errorf("%s %w", at, mismatch(types[name], "a block of mem_mib, same_user, max_clients, memory_limits and pcie_mbps"))
 		}
 		spec, known := builtin(name)
 		if !known {
@@ -123,6 +123,7 @@ func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
 			"pcie_mbps":   {&spec.PCIeMBps, floatIn(0, 10e6)},
 			"same_user":   {&spec.SameUser, nil},
 			"max_clients": {&spec.MaxClients, intIn(0, 1000)},
+			"memory_limits":  {&spec.MemLimits, nil},
 		}
 		for _, f := range slices.Sorted(maps.Keys(fields)) {
 			t, ok := targets[f]

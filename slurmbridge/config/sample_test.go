@@ -25,7 +25,8 @@ func Sample() []byte {
 	b.WriteString("\n")
 	comment(&b, "The cards of gres.conf (Type=) that slurmbridge does not know, or knows wrongly. "+
 		"mem_mib is nvidia-smi's memory.total; pcie_mbps counts both directions (0 = not known); max_clients is "+
-		"MPS's limit (0 = none); same_user keeps other users' jobs off a card in use: MPS serves one user at a time "+
+		"MPS's limit (0 = none); memory_limits: MPS holds jobs to a part of the memory (Volta and later, unless "+
+		"memory_limit is off in node.yaml); same_user keeps other users' jobs off a card in use: MPS serves one user at a time "+
 		"unless its daemon runs with -multiuser-server. For example:")
 	b.WriteString("#   mycard: {mem_mib: 24576, same_user: true, max_clients: 48, pcie_mbps: 64000}\n")
 	names := make([]string, len(cards))

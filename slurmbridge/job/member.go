@@ -12,6 +12,9 @@ type Member struct {
 	User   string `json:"user"`
 	App    string `json:"app,omitempty"`
 	Shares int    `json:"shares"`
+	// MemMiB is the most device memory it may take where MPS can hold it to that, MiB;
+	// 0 = any.
+	MemMiB int64 `json:"mem_mib,omitempty"`
 	// WasGres and WasNodes are the values that the bridge replaced and restores.
 	WasGres  string `json:"was_gres"`
 	WasNodes string `json:"was_nodes"`

@@ -254,6 +254,23 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	return &s, nil
 }
 
+// MemberOf returns a job as a member of the last group that it was put into; nil = none.
+func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error) {
+	groups, err := list[job.Group](ctx, j.db, `SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
+		WHERE m.ref = ? ORDER BY g.id DESC LIMIT 1`, ref)
+	if err != nil {
+		return nil, fmt.Errorf("read group of job %s: %w", ref, err)
+	}
+	for i := range groups {
+		for k := range groups[i].Members {
+			if m := &groups[i].Members[k]; m.Ref == ref {
+				return m, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
 // list reads a column of JSON.
 func list[T any](ctx context.Context, db *sql.DB, query string, args ...any) ([]T, error) {
 	return database.List(ctx, db, func(v *T) []any { return []any{database.JSON(v)} }, query, args...)

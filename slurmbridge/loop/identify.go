@@ -30,11 +30,12 @@ type identifier struct {
 	byRef  map[string]identified
 }
 
-// identified is what is known of a job's application, and how often its script was asked for
-// in vain.
+// identified is what is known of a job's application, how often its script was asked for in
+// vain, and what kept it from being known at the last try.
 type identified struct {
 	job.App
 	failed int
+	err    string
 }
 
 // scriptTries is how often a job's script is asked for: some jobs have none.
@@ -130,7 +131,9 @@ func (d *identifier) lookUp(ctx context.Context, j *job.Job, t job.Terms, known 
 	}
 	var err error
 	if out.App, err = d.apps.Identify(ctx, j, t, script); err != nil {
-		d.log.Warn("application not identified", "job", j.Ref, "err", err)
+		if out.err = err.Error(); out.err != known.err { // a full disk is full in every round
+			d.log.Warn("application not identified", "job", j.Ref, "err", err)
+		}
 	}
 	return out
 }

@@ -280,11 +280,19 @@ func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []
 		Pinned: n > 1 || kind == job.Join || kind == job.StartNow && len(r.in.Snap.Nodes) > 1,
 	}
 	predicted := r.predict(r.Decider.Guard.Predictor, card, c.jobs)
+	profiles := make([]*rlcore.Profile, n)
+	for i, at := range c.jobs {
+		profiles[i] = r.State.Pending[at].Profile
+	}
+	limits := r.Decider.Guard.MemoryLimits(card, profiles)
+	if n == 1 && shares[0] >= job.Units {
+		limits[0] = 0 // nobody can join it
+	}
 	var joined []rlcore.Running
 	for i, at := range c.jobs {
 		j := &r.State.Pending[at]
 		m := job.Member{
-			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, Shares: shares[i], State: job.MemberPrepared,
+			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, Shares: shares[i], MemMiB: int64(limits[i]), State: job.MemberPrepared,
 			WasGres: release.WholeGPU(ref.node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes,
 		}
 		if r.successor[j.ID] != nil {
@@ -299,7 +307,7 @@ func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []
 			m.Predicted = predicted[len(card.Running)+i].Slowdown
 		}
 		group.Members = append(group.Members, m)
-		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i]})
+		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i], MemLimitMiB: limits[i]})
 		group.MadeAtLimit = group.MadeAtLimit || kind == job.Next && r.budget.Limited(j.ID)
 	}
 	return group, joined

@@ -154,6 +154,9 @@ func (v *view) whereRuns(j *job.Job, gpus []int) []int {
 func (v *view) running(j *job.Job, shares bool) rlcore.Running {
 	r := rlcore.Running{Job: v.in.rlJob(j), Shares: j.Request.Count}
 	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
+	if m := v.seats[j.Ref].Member; m != nil {
+		r.MemLimitMiB = float64(m.MemMiB)
+	}
 	r.ElapsedS = max(0, v.in.Snap.At.Sub(j.Start).Seconds())
 	r.DoneS = r.ElapsedS
 	if p := v.in.Tracker.Done[j.Ref]; p != nil {
@@ -179,7 +182,7 @@ func (v *view) addGroup(g *job.Group) {
 		default:
 			v.unsettled[g.Node], v.starting[m.Ref] = true, true
 			if at, ok := v.index[g.Addr()]; ok {
-				enter(&v.State.GPUs[at], rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares})
+				enter(&v.State.GPUs[at], rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)})
 			}
 		}
 	}

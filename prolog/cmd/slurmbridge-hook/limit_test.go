@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,13 +16,13 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/prolog"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
-// On a V100 a job is held to what its profile says: it runs as it did, and one that
-// takes more is refused alone. A job that the controller doesn't know isn't held.
+// On a V100 a job is held to what the controller gave it: it runs as it did, and one that
+// takes more is refused alone. A job that the controller can't tell of isn't held. Nothing
+// is set in node.yaml but the controller.
 func TestMemoryLimitByProfile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than 5 s")
@@ -42,6 +43,7 @@ func TestMemoryLimitByProfile(t *testing.T) {
 	}
 	known, _ := apps.ByName("vgg16")
 	need := known.Peak().MemMiB
+	limit := int64(known.NeedMiB(.1))
 	m := mungetest.Start(t, mungetest.Key, 0)
 	asker := &httpapi.Asker{
 		Decode: func(ctx context.Context, _, cred string) (uint32, string, error) {
@@ -54,18 +56,21 @@ func TestMemoryLimitByProfile(t *testing.T) {
 		Trusted: func(uid uint32) bool { return uid == 0 },
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Margin: .1, Asker: asker, Profile: func(_ context.Context, ref, user string) (*rlcore.Profile, error) {
-		if ref != "7" || user != "nobody" {
-			return nil, nil
+	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Asker: asker, Limit: func(_ context.Context, ref, user string) (int64, error) {
+		switch {
+		case ref == "8":
+			return 0, errors.New("no journal")
+		case user != "nobody":
+			return 0, nil
 		}
-		return known, nil
+		return limit, nil
 	}})
 	controller := httptest.NewServer(mux)
 	defer controller.Close()
 	state, control := in("state"), in("bin/nvidia-cuda-mps-control")
 	for _, err := range []error{
 		os.Chmod(run, 0o755), os.Symlink("gpusim", control), os.Symlink("gpusim", in("bin/nvidia-cuda-mps-server")),
-		os.WriteFile(in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\nmemory_limit: profile\ncontroller: %s\nmunge_socket: %s\n", run, control, state, controller.URL, m.Socket), 0o644),
+		os.WriteFile(in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\ncontroller: %s\nmunge_socket: %s\n", run, control, state, controller.URL, m.Socket), 0o644),
 		exec.Command(in("bin/gpusim"), "init", "--state", state, "--model", "v100", "--scale", "20").Run(),
 		prolog.Dir(run).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}),
 	} {
@@ -88,7 +93,7 @@ func TestMemoryLimitByProfile(t *testing.T) {
 		t.Error(said)
 	}
 	if _, said := call("prolog", "8", nil); strings.Count(said, "\n") != 1 || !strings.Contains(said, "job 8 goes without a memory limit") {
-		t.Errorf("of an unknown job it says %q, want one line", said)
+		t.Errorf("where the controller fails it says %q, want one line", said)
 	}
 	defer func() {
 		for _, id := range []string{"7", "8"} {
@@ -101,7 +106,7 @@ func TestMemoryLimitByProfile(t *testing.T) {
 	var vars [2][]string
 	for i, id := range []string{"7", "8"} {
 		out, said := call("taskprolog", id, user)
-		want := fmt.Sprintf("export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%.0fM\n", need*1.1+.4999)
+		want := fmt.Sprintf("export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", limit)
 		if said != "" || strings.Contains(out, want) != (id == "7") || strings.Contains(out, "PINNED") != (id == "7") {
 			t.Errorf("job %s: %q, %q; want %q of job 7 only", id, out, said, want)
 		}

@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
 // memory serves the memory limits of jobs that share.
-func (w *wired) memory(mux *http.ServeMux, margin float64, who *httpapi.Asker) {
-	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Profile: w.profile, Margin: margin, Asker: who})
+func (w *wired) memory(mux *http.ServeMux, who *httpapi.Asker) {
+	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Limit: w.memoryLimit, Asker: who})
 }
 
 // asker tells users by their MUNGE credentials; allowed are those who may see everything.
@@ -40,23 +39,20 @@ func asker(m *munge.Munge, allowed []uint32) *httpapi.Asker {
 	}
 }
 
-// profile returns the profile of the application that was recognised in a job, nil =
-// none or not that user's job. One made from relatives of other sizes isn't good enough
-// to hold a job to.
-func (w *wired) profile(ctx context.Context, ref, user string) (*rlcore.Profile, error) {
+// memoryLimit is what a job of a user's was given of its GPU's memory when its group was
+// decided, MiB; 0 = any.
+func (w *wired) memoryLimit(ctx context.Context, ref, user string) (int64, error) {
 	if id, err := strconv.ParseInt(ref, 10, 64); err == nil {
 		// A node knows an array task by its number only.
 		now := time.Now()
 		if ref, err = w.journal.TaskName(ctx, id, now, now); err != nil {
-			return nil, err
+			return 0, err
 		}
 	}
-	if user == "" {
-		return nil, nil // an old hook, of whose job nothing can be known for certain
+	m, err := w.journal.MemberOf(ctx, ref)
+	// An old hook doesn't say whose the job is: nothing can be known of it for certain.
+	if err != nil || m == nil || m.User != user || m.State.Final() {
+		return 0, err
 	}
-	app, err := w.store.AppOf(ctx, ref, user)
-	if err != nil {
-		return nil, err
-	}
-	return w.store.Known(ctx, user, app)
+	return m.MemMiB, nil
 }

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
-// The controller answers with the memory limit of jobs whose application it has recognised
-// and knows, an array task by its own number once a poll has shown it.
+// The controller answers with what a job was given when its last group was decided, an array
+// task by its own number once a poll has shown it.
 func TestMemoryLimitOfAJob(t *testing.T) {
 	ctx := t.Context()
 	st, err := store.Open(ctx, t.TempDir()+"/db", slog.New(slog.DiscardHandler))
@@ -25,11 +25,14 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	}
 	defer st.Close()
 	j := journal.New(st.DB())
-	if err := st.Import(ctx, []*rlcore.Profile{{App: "lmp", DurationS: 9, PeriodS: 9, Series: []rlcore.Use{{MemMiB: 1000}}}}); err != nil {
-		t.Fatal(err)
-	}
-	for ref, app := range map[string]string{"7": "lmp", "8": "never-ran", "120_4": "lmp"} {
-		if err := st.SetApp(ctx, ref, "ann", app); err != nil {
+	for i, g := range []*job.Group{
+		{Members: []job.Member{{Ref: "7", User: "ann", MemMiB: 900, State: job.MemberRestored}}, State: job.Done},
+		{Members: []job.Member{{Ref: "8", User: "ann"}, {Ref: "7", User: "ann", MemMiB: 1200, State: job.MemberWaiting}}, State: job.Released},
+		{Members: []job.Member{{Ref: "120_4", User: "ann", MemMiB: 1200, State: job.MemberRunning}}, State: job.Started},
+		{Members: []job.Member{{Ref: "10", User: "ann", MemMiB: 1200, State: job.MemberRestored}}, State: job.Done},
+	} {
+		g.ID = int64(i + 1)
+		if err := j.SaveGroup(ctx, g); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +43,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		}
 	}
 	mux := http.NewServeMux()
-	(&wired{store: st, journal: j}).memory(mux, .2, &httpapi.Asker{
+	(&wired{store: st, journal: j}).memory(mux, &httpapi.Asker{
 		Decode:  func(_ context.Context, _, cred string) (uint32, string, error) { return 0, cred, nil },
 		Trusted: func(uint32) bool { return true },
 	})
@@ -50,13 +53,13 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		return req
 	}
 	for path, want := range map[string]int64{
-		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "120_4?user=ann": 1200, "124?user=ann": 1200, "125": 0, "126": 0,
+		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "10?user=ann": 0, "120_4?user=ann": 1200, "124?user=ann": 1200, "125": 0, "126": 0,
 	} {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, ask("/v1/memory/"+path))
 		var got httpapi.MemoryReport
 		_ = json.Unmarshal(w.Body.Bytes(), &got)
-		if got.MiB != want || (w.Code == 200) != (want > 0) || w.Code != 200 && w.Code != 404 {
+		if got.MiB != want || w.Code != 200 {
 			t.Errorf("%s: %d %s, want %d MiB", path, w.Code, w.Body, want)
 		}
 	}

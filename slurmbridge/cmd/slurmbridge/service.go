@@ -90,7 +90,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	api.Asker = asker(&munge.Munge{Socket: cfg.MungeSocket}, allowed)
 	api.Owner = v.wired.store.OwnerOf
 	mux := api.Handler()
-	v.wired.memory(mux, cfg.MemoryMargin, api.Asker)
+	v.wired.memory(mux, api.Asker)
 	v.wired.records(mux, cfg, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
 	v.handler = mux
 	return v, nil

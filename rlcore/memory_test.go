@@ -1,0 +1,89 @@
+package rlcore
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func holds(mib ...float64) *Profile {
+	p := &Profile{App: "x", DurationS: float64(len(mib)), PeriodS: 1}
+	for _, m := range mib {
+		p.Series = append(p.Series, Use{MemMiB: m})
+	}
+	return p
+}
+
+// A need is never under what any moment of the profile held, nor under its margin.
+func TestNeedIsNeverBelowThePeak(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		series := rapid.SliceOfN(rapid.Float64Range(0, 1e6), 1, 20).Draw(t, "MiB")
+		margin := rapid.OneOf(rapid.Float64Range(-1, 2), rapid.Just(math.Inf(-1))).Draw(t, "margin")
+		mib := holds(series...).NeedMiB(margin)
+		for _, m := range series {
+			if mib < m*1.05 || mib < m*(1+margin) {
+				t.Fatalf("%v of %v MiB with %v", mib, m, margin)
+			}
+		}
+	})
+	for _, p := range []*Profile{{}, holds(0), holds(-5), holds(math.Inf(1)), holds(1e300), holds(math.NaN())} {
+		if mib := p.NeedMiB(.05); mib != 0 {
+			t.Errorf("%v: %v", p.Series, mib)
+		}
+	}
+	if mib := holds(5).NeedMiB(math.NaN()); mib != 0 {
+		t.Errorf("a margin of NaN: %v", mib)
+	}
+}
+
+// even predicts that nobody is slowed.
+type even struct{}
+
+func (even) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
+	for i := range members {
+		dst[i] = Prediction{Slowdown: 1}
+	}
+}
+
+// Whatever joins whatever in whatever order: all of them may take what they are held to at
+// once and the card has it, and none is held to less than it needs.
+func TestMemoryLimitsFitTheCard(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		g := &Guard{Predictor: even{}, MaxMembers: 4, MemMargin: rapid.SampledFrom([]float64{0, .05, .2}).Draw(t, "margin")}
+		margin := g.MemMargin
+		if margin == 0 {
+			margin = defaultMemMargin
+		}
+		card := GPU{Spec: GPUSpec{MemMiB: 16000, MemLimits: rapid.Float64().Draw(t, "limits") < .8}, FreeCPUs: -1, FreeHostMemMiB: -1}
+		for range rapid.IntRange(1, 3).Draw(t, "times") {
+			s := State{GPUs: []GPU{card}}
+			n := rapid.IntRange(1, 2).Draw(t, "jobs")
+			profiles := make([]*Profile, n)
+			for i := range n {
+				profiles[i] = holds(rapid.Float64Range(1, 12000).Draw(t, "MiB"))
+				profiles[i].DurationS = 1e4
+				profiles[i].PeriodS = 1e4
+				s.Pending = append(s.Pending, Job{ID: string(rune('a' + i)), Profile: profiles[i]})
+			}
+			w := NewWindow(nil, &s, 0, n)
+			if g.Check(&w, 1<<n-1) != Allowed {
+				continue
+			}
+			limits := g.MemoryLimits(&card, profiles)
+			for i, p := range profiles {
+				if l := limits[i]; card.Spec.MemLimits && l < p.NeedMiB(margin) || !card.Spec.MemLimits && l != 0 {
+					t.Fatalf("held to %v, needs %v", l, p.NeedMiB(margin))
+				}
+				card.Running = append(card.Running, Running{Job: s.Pending[i], Shares: 10, MemLimitMiB: limits[i]})
+			}
+			sum := 0.0
+			for i := range card.Running {
+				sum += card.Running[i].MemLimitMiB
+			}
+			if sum > card.Spec.MemMiB && len(card.Running) > 1 {
+				t.Fatalf("%v MiB of %v", sum, card.Spec.MemMiB)
+			}
+		}
+	})
+}
