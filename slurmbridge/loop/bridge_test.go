@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
@@ -100,6 +101,39 @@ func TestSuccessorIsPushed(t *testing.T) {
 	}
 	if n := m.updates - before; n != 1 {
 		t.Errorf("%d changes", n)
+	}
+}
+
+// On a card that holds jobs to a part of its memory the members of a group get what they need
+// and a part of what is left each. A job that joins finds room for what they may take.
+func TestMembersAreHeldToTheirMemory(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	j := newMemory()
+	b := bridge(m, j)
+	b.Card = func(string) (rlcore.GPUSpec, bool) {
+		return rlcore.GPUSpec{Model: "v100", MemMiB: 16000, MemLimits: true}, true
+	}
+	tick(t, b, m, time.Second)
+	b.Planner.Room, b.Planner.RoomAnyway = true, true
+	p := app("alexnet", 600, 0.3, 2000)
+	first := []*mjob{m.submit("ann", time.Hour, p, true), m.submit("ann", time.Hour, p, true)}
+	tick(t, b, m, 3*time.Second)
+	held := map[string]int64{}
+	for _, g := range j.groups {
+		for _, m := range g.Members {
+			held[m.Ref] = m.MemMiB
+		}
+	}
+	// 2,100 MiB each with the margin, and a third of the 11,800 that are left.
+	for _, f := range first {
+		if f.State != job.Running || held[f.Ref] != 6033 {
+			t.Errorf("job %s is %s, held to %d MiB", f.Ref, f.State, held[f.Ref])
+		}
+	}
+	big, small := m.submit("ann", time.Hour, app("big", 600, 0.1, 4000), true), m.submit("ann", time.Hour, app("small", 600, 0.1, 3000), true)
+	tick(t, b, m, 3*time.Second)
+	if big.State != job.Pending || small.State != job.Running {
+		t.Errorf("beside 12,066 MiB that are given away a job of 4,000 is %s, one of 3,000 %s", big.State, small.State)
 	}
 }
 
