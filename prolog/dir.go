@@ -271,7 +271,11 @@ func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 	if err := os.MkdirAll(d.gpu(gpu), 0o755); err != nil {
 		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
 	}
-	f, err := os.OpenFile(filepath.Join(d.gpu(gpu), "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	path := filepath.Join(d.gpu(gpu), "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it is in the way
+		f, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock gpu %d: %w", gpu, err)
 	}

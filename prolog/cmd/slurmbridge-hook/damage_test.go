@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// node is a run folder with the simulated GPU's MPS, in which hooks run.
+type hookNode struct {
+	*testing.T
+	run string
+}
+
+// newHookNode makes one; bin holds gpusim by its two names.
+func newHookNode(t *testing.T, bin string) *hookNode {
+	t.Helper()
+	run, err := os.MkdirTemp("", "sbd") // sockets need a short path, and users one they reach
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &hookNode{t, run}
+	t.Cleanup(func() { os.RemoveAll(run) })
+	for _, err := range []error{
+		os.Chmod(run, 0o755),
+		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", n.in("state"), "--model", "v100", "--scale", "20").Run(),
+		os.WriteFile(n.in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", n.in("run"), filepath.Join(bin, "nvidia-cuda-mps-control"), n.in("state")), 0o644),
+		os.Mkdir(n.in("run"), 0o755),
+		prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
+}
+
+func (n *hookNode) in(name string) string { return filepath.Join(n.run, name) }
+
+// call runs a hook of a job; whatever it finds, it ends well and says little.
+func (n *hookNode) call(kind string, id int) string {
+	n.Helper()
+	r := hook(n.T, kind, []string{"--settings", n.in("node.yaml"), "--deadline", "30s"}, job(fmt.Sprintf("SLURM_JOB_ID=%d", id))...)
+	if r.status != 0 || strings.Count(r.stderr, "\n") > 5 || len(r.stderr) > 1500 {
+		n.Errorf("%s of job %d: exit %d, says %q", kind, id, r.status, r.stderr)
+	}
+	for line := range strings.Lines(r.out) {
+		if kind != "taskprolog" || !strings.HasPrefix(line, "export ") && !strings.HasPrefix(line, "unset ") {
+			n.Errorf("%s of job %d prints %q", kind, id, line)
+		}
+	}
+	return r.out
+}
+
+// job runs the hooks of a job and reports whether it computed through MPS.
+func (n *hookNode) job(id int) bool {
+	n.call("prolog", id)
+	defer n.call("epilog", id)
+	return strings.Contains(n.call("taskprolog", id), "CUDA_MPS_PIPE_DIRECTORY=")
+}
+
+// files are those that the hooks keep.
+func (n *hookNode) files() []string {
+	var out []string
+	_ = filepath.WalkDir(n.in("run"), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() && !strings.HasSuffix(path, ".log") {
+			rel, _ := filepath.Rel(n.in("run"), path)
+			out = append(out, rel)
+		}
+		return nil
+	})
+	return out
+}
+
+// daemons are the MPS daemons and servers of this node.
+func (n *hookNode) daemons() (out []string) {
+	proc, _ := filepath.Glob("/proc/[0-9]*/environ")
+	for _, path := range proc {
+		if env, err := os.ReadFile(path); err == nil && bytes.Contains(env, []byte("GPUSIM_STATE="+n.in("state"))) {
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+// healed checks that nothing is left of the jobs before, and that the next one has all it
+// should.
+func (n *hookNode) healed(what string) {
+	n.Helper()
+	if !n.job(9) {
+		n.Errorf("%s: the next job computes without MPS", what)
+	}
+	if left, _ := filepath.Glob(n.in("run/jobs/*")); len(left) > 0 {
+		n.Errorf("%s: jobs that are over: %v", what, left)
+	}
+	if left := n.daemons(); len(left) > 0 {
+		n.Errorf("%s: daemons are left: %v", what, left)
+	}
+}
+
+func buildGPUSim(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: jobs of other users")
+	}
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-o", bin+"/", "../../../contrib/testbed/gpusim/cmd/gpusim")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := errors.Join(os.Symlink("gpusim", bin+"/nvidia-cuda-mps-control"), os.Symlink("gpusim", bin+"/nvidia-cuda-mps-server")); err != nil {
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// Each file that hooks keep is damaged while a job runs: hooks end well, and once the jobs that
+// it concerned are over, it is as if nothing had been.
+func TestHooksOnDamagedFiles(t *testing.T) {
+	bin := buildGPUSim(t)
+	damages := map[string]func(path string, text []byte) error{
+		"cut":      func(path string, text []byte) error { return os.Truncate(path, int64(len(text)/2)) },
+		"zeroed":   func(path string, text []byte) error { return os.WriteFile(path, make([]byte, len(text)), 0) },
+		"a folder": func(path string, _ []byte) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) },
+		"gone":     func(path string, _ []byte) error { return os.Remove(path) },
+		"noise": func(path string, text []byte) error {
+			rnd := rand.New(rand.NewPCG(1, uint64(len(text))))
+			for i := range text {
+				text[i] = byte(rnd.Uint32())
+			}
+			return os.WriteFile(path, text, 0)
+		},
+	}
+	first := newHookNode(t, bin)
+	first.call("prolog", 7)
+	files := first.files()
+	first.call("epilog", 7)
+	if len(files) < 4 {
+		t.Fatalf("hooks keep %v", files)
+	}
+	t.Log(files)
+	for _, file := range files {
+		for name, damage := range damages {
+			t.Run(name+" "+file, func(t *testing.T) {
+				t.Parallel()
+				n := newHookNode(t, bin)
+				n.call("prolog", 7)
+				path := n.in("run/" + file)
+				text, err := os.ReadFile(path)
+				if err == nil {
+					err = damage(path, text)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.job(8)
+				n.call("taskprolog", 7)
+				n.call("epilog", 7)
+				n.healed("afterwards")
+			})
+		}
+	}
+}
+
+// fullNamespace says that this is TestHooksOnAFullDisk, in a mount namespace of its own.
+const fullNamespace = "HOOK_TEST_NAMESPACE"
+
+// On a disk that is full hooks end well, jobs compute, and once there is space it is as if
+// nothing had been.
+func TestHooksOnAFullDisk(t *testing.T) {
+	bin := os.Getenv(fullNamespace)
+	if bin == "" {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestHooksOnAFullDisk$", "-test.v")
+		cmd.Env = append(os.Environ(), fullNamespace+"="+buildGPUSim(t))
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		out, err := cmd.CombinedOutput()
+		switch {
+		case errors.Is(err, syscall.EPERM), strings.Contains(string(out), "--- SKIP"):
+			t.Skip("needs root")
+		case err != nil:
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	n := newHookNode(t, bin)
+	err := errors.Join(
+		syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
+		syscall.Mount("none", n.in("run"), "tmpfs", 0, "size=256k,mode=755"))
+	if errors.Is(err, syscall.EPERM) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Unmount(n.in("run"), syscall.MNT_DETACH) }()
+	if err := prolog.Dir(n.in("run")).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}); err != nil {
+		t.Fatal(err)
+	}
+	fill := func() {
+		t.Helper()
+		f, err := os.Create(n.in("run/ballast"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for size := 4096; size > 0; {
+			if _, err := f.Write(make([]byte, size)); err != nil {
+				size /= 2
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, when := range []string{"before", "while"} {
+		if when == "before" {
+			fill()
+		}
+		n.call("prolog", 7)
+		if when == "while" {
+			fill()
+		}
+		n.job(8)
+		n.call("taskprolog", 7)
+		n.call("epilog", 7)
+		if err := os.Remove(n.in("run/ballast")); err != nil {
+			t.Fatal(err)
+		}
+		n.healed("full " + when + " jobs ran")
+	}
+}
