@@ -100,7 +100,8 @@ func (c *counted) fullest() (host string) {
 }
 
 // readers bounds what requests take that read the database or answer with much: few are made
-// at a time, and what was made and is still to be read by somebody slow is bounded, too.
+// at a time, half of them for one host, and what was made and is still to be read by somebody
+// slow is bounded, too.
 type readers struct {
 	slots chan struct{}
 	wait  time.Duration // for a slot
@@ -110,10 +111,59 @@ type readers struct {
 	mu    sync.Mutex
 	all   int
 	hosts map[string]int
+	lines map[string]*line
+}
+
+// line is a host's: so many of its requests are made at a time, the others wait.
+type line struct {
+	slots chan struct{}
+	n     int // requests that are in it
 }
 
 func newReaders() *readers {
-	return &readers{slots: make(chan struct{}, 4), wait: 5 * time.Second, most: 64 << 20, mostOfHost: 16 << 20, hosts: map[string]int{}}
+	return &readers{
+		slots: make(chan struct{}, 4), wait: 5 * time.Second, most: 64 << 20, mostOfHost: 16 << 20,
+		hosts: map[string]int{}, lines: map[string]*line{},
+	}
+}
+
+// turn waits for a request's turn: first among those of its host, so that one host's wait for
+// each other and not others for them. It reports whether the turn came in time.
+func (r *readers) turn(req *http.Request, host string) (done func(), ok bool) {
+	r.mu.Lock()
+	l := r.lines[host]
+	if l == nil {
+		l = &line{slots: make(chan struct{}, max(1, cap(r.slots)/2))}
+		r.lines[host] = l
+	}
+	l.n++
+	r.mu.Unlock()
+	var taken []chan struct{}
+	done = func() {
+		for _, slots := range taken {
+			<-slots
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if l.n--; l.n == 0 {
+			delete(r.lines, host)
+		}
+	}
+	late := time.NewTimer(r.wait)
+	defer late.Stop()
+	for _, slots := range []chan struct{}{l.slots, r.slots} {
+		select {
+		case slots <- struct{}{}:
+			taken = append(taken, slots)
+		case <-late.C:
+			done()
+			return nil, false
+		case <-req.Context().Done():
+			done()
+			return nil, false
+		}
+	}
+	return done, true
 }
 
 // answer is one that is made before its reader gets any of it.
@@ -131,22 +181,17 @@ func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
 // way already.
 func (r *readers) handle(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		late := time.NewTimer(r.wait)
-		defer late.Stop()
-		a := &answer{header: w.Header()}
-		select {
-		case r.slots <- struct{}{}:
-			func() {
-				defer func() { <-r.slots }()
-				h(a, req)
-			}()
-		case <-late.C:
+		host, _, _ := net.SplitHostPort(req.RemoteAddr)
+		done, ok := r.turn(req, host)
+		if !ok {
 			tooMany(w)
 			return
-		case <-req.Context().Done():
-			return
 		}
-		host, _, _ := net.SplitHostPort(req.RemoteAddr)
+		a := &answer{header: w.Header()}
+		func() {
+			defer done()
+			h(a, req)
+		}()
 		if !r.send(host, a.body.Len()) {
 			tooMany(w)
 			return

@@ -106,6 +106,41 @@ func TestReadersInTurn(t *testing.T) {
 	<-done
 }
 
+// However many one host asks for at once, another host's reader has its turn at once.
+func TestOneHostLeavesRoomForOthers(t *testing.T) {
+	r := newReaders()
+	r.wait = time.Minute
+	in, out := make(chan bool, 100), make(chan bool)
+	h := r.handle(func(_ http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.RemoteAddr, "10.0.0.1:") {
+			in <- true
+			<-out
+		}
+	})
+	get := func(host string) int {
+		req, w := httptest.NewRequest(http.MethodGet, "/", http.NoBody), httptest.NewRecorder()
+		req.RemoteAddr = host + ":1"
+		h(w, req)
+		return w.Code
+	}
+	var flood sync.WaitGroup
+	for range 20 {
+		flood.Go(func() { get("10.0.0.1") })
+	}
+	<-in
+	<-in
+	for range 10 {
+		if code := get("10.0.0.2"); code != http.StatusOK {
+			t.Errorf("beside a flood it gets %d", code)
+		}
+	}
+	close(out)
+	flood.Wait()
+	if len(r.lines) != 0 || len(r.slots) != 0 {
+		t.Errorf("%d lines and %d slots are held for ever", len(r.lines), len(r.slots))
+	}
+}
+
 // stuck is a reader that takes nothing until it is let go.
 type stuck struct {
 	http.ResponseWriter

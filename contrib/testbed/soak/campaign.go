@@ -23,7 +23,7 @@ import (
 type campaign struct {
 	o     *options
 	s     *cluster.Stack
-	disk  *disk
+	disk  *cluster.Disk
 	known []*rlcore.Profile
 	load  *cluster.Load
 

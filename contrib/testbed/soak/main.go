@@ -152,7 +152,7 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	defer w.disk.close()
+	defer w.disk.Close()
 	began := time.Now()
 	if err := c.campaign(ctx, w); err != nil {
 		return c.s.CloseAfter(ctx, err)
@@ -180,7 +180,7 @@ const slurmPauseS = 1
 
 // world is what stands around the cluster.
 type world struct {
-	disk *disk
+	disk *cluster.Disk
 	wire *wire
 }
 
@@ -188,7 +188,7 @@ type world struct {
 func start(ctx context.Context, o *options) (*campaign, *world, error) {
 	w := &world{}
 	var err error
-	if w.disk, err = newDisk("slurm"); err != nil {
+	if w.disk, err = cluster.NewDisk("slurm", diskMiB); err != nil {
 		return nil, nil, err
 	}
 	known := catalogue()
@@ -200,7 +200,7 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 		o.policy = ""
 	}
 	s := cluster.New(cluster.Setup{
-		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: believed(known, o.lie), Disk: w.disk.dir, Settings: settings,
+		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: believed(known, o.lie), Disk: w.disk.Dir, Settings: settings,
 		Between: func(addr string) (string, error) {
 			var err error
 			if w.wire, err = newWire(addr); err != nil {
@@ -210,7 +210,7 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 		},
 	})
 	so := s.Options()
-	so.Root, so.Binds = o.root, []string{w.disk.dir}
+	so.Root, so.Binds = o.root, []string{w.disk.Dir}
 	var all []string
 	for i := range o.nodeGPUs {
 		all = append(all, slurmtest.NodeName(i))
@@ -226,13 +226,13 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 		return writeApps(c.Path("apps"), known)
 	}
 	if _, err = slurmtest.Start(ctx, so); err != nil {
-		w.disk.close()
+		w.disk.Close()
 		return nil, nil, err
 	}
 	if !o.plain {
 		if err := s.Bridge(ctx); err != nil {
 			err = s.CloseAfter(ctx, err)
-			w.disk.close()
+			w.disk.Close()
 			return nil, nil, err
 		}
 	}
@@ -389,7 +389,7 @@ func (c *campaign) keep(ctx context.Context, rep *report) {
 	}
 	c.s.Stop()
 	files, _ := filepath.Glob(c.s.Path("log", "*.log"))
-	more, _ := filepath.Glob(filepath.Join(c.disk.dir, "slurmbridge.db*"))
+	more, _ := filepath.Glob(filepath.Join(c.disk.Dir, "slurmbridge.db*"))
 	for _, f := range append(files, more...) {
 		if body, err := os.ReadFile(f); err == nil && ctx.Err() == nil {
 			save(filepath.Base(f), body)

@@ -3,20 +3,15 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
@@ -44,49 +39,8 @@ func private(ctx context.Context) (status int, again bool, err error) {
 	return 0, true, err
 }
 
-// disk is a small file system of its own, for the bridge's database and the agents' spools.
-type disk struct{ dir string }
-
+// diskMiB is the size of the disk that fills.
 const diskMiB = 512
-
-func newDisk(owner string) (*disk, error) {
-	dir, err := os.MkdirTemp("", "soak-disk-")
-	if err != nil {
-		return nil, err
-	}
-	u, err := user.Lookup(owner)
-	if err != nil {
-		return nil, err
-	}
-	options := fmt.Sprintf("size=%dm,mode=755,uid=%s,gid=%s", diskMiB, u.Uid, u.Gid)
-	if err := unix.Mount("soak", dir, "tmpfs", 0, options); err != nil {
-		return nil, fmt.Errorf("mount the disk: %w", err)
-	}
-	return &disk{dir}, nil
-}
-
-func (d *disk) ballast() string { return filepath.Join(d.dir, "ballast") }
-
-// fill leaves no room.
-func (d *disk) fill() error {
-	f, err := os.Create(d.ballast())
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	chunk := make([]byte, 64<<10)
-	for err == nil {
-		_, err = f.Write(chunk)
-	}
-	if errors.Is(err, syscall.ENOSPC) {
-		return nil
-	}
-	return err
-}
-
-func (d *disk) empty() error { return os.Remove(d.ballast()) }
-
-func (d *disk) close() { _ = errors.Join(unix.Unmount(d.dir, unix.MNT_DETACH), os.Remove(d.dir)) }
 
 // wire is what agents reach the bridge through, and can be cut.
 type wire struct {

@@ -270,7 +270,7 @@ func drainNode(ctx context.Context, t *tormentor, s float64) (string, error) {
 }
 
 func fillDisk(ctx context.Context, t *tormentor, s float64) (string, error) {
-	return "", t.during(ctx, "disk", s, t.c.disk.fill, t.c.disk.empty)
+	return "", t.during(ctx, "disk", s, t.c.disk.Fill, t.c.disk.Empty)
 }
 
 // cancelGate is the operator's off switch.

@@ -205,3 +205,70 @@ func TestDamagedFiles(t *testing.T) {
 		}
 	}
 }
+
+// The disk of database and spools is full before the daemons start, or before they start again:
+// they start, or say in one line what is wrong; jobs run, after a lease at most; and once there
+// is space, jobs share again.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("minutes")
+	}
+	cluster.Require(t, build)
+	disk, err := cluster.NewDisk("slurm", 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(disk.Close)
+	s := stage(t, cluster.Setup{Scale: 20, Lease: 20 * time.Second, Disk: disk.Dir}, func(o *slurmtest.Options) {
+		o.Binds = append(o.Binds, disk.Dir)
+	})
+	d := &damaged{s, t}
+	d.runs("there is room")
+	again := func(what string) {
+		t.Helper()
+		for _, daemon := range []string{"slurmbridge", d.Agent(0)} {
+			log, _ := os.ReadFile(d.Path("log", daemon+".log"))
+			d.kill(daemon)
+			if err := d.Again(daemon); err != nil {
+				t.Fatal(err)
+			}
+			// It may refuse, with the database's name; then jobs wait for a lease.
+			d.up(daemon, "slurmbridge.db", len(log))
+		}
+		d.runs(what)
+	}
+	if err := disk.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	d.runs("the disk is full")
+	again("the disk was full when the daemons started")
+	d.kill("slurmbridge")
+	for _, path := range []string{"slurmbridge.db", "slurmbridge.db-wal", "slurmbridge.db-shm"} {
+		if err := os.Remove(filepath.Join(disk.Dir, path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(disk.Empty(), disk.Fill()); err != nil {
+		t.Fatal(err)
+	}
+	again("there is no room for a database")
+	if err := disk.Empty(); err != nil {
+		t.Fatal(err)
+	}
+	again("there is room again")
+	if !d.there("slurmbridge") {
+		t.Error("the bridge isn't there although there is room")
+	}
+}
+
+// kill kills a daemon, which may have ended by itself.
+func (d *damaged) kill(daemon string) {
+	d.t.Helper()
+	if err := d.Kill(daemon); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		d.t.Fatal(err)
+	}
+}
+
+// there reports whether a daemon runs.
+func (d *damaged) there(daemon string) bool { return !zombie(d.Daemon(daemon).Process.Pid) }
