@@ -119,11 +119,11 @@ func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
 			field any
 			check func(any) error
 		}{
-			"mem_mib":     {&spec.MemMiB, floatIn(1, 16<<20)},
-			"pcie_mbps":   {&spec.PCIeMBps, floatIn(0, 10e6)},
-			"same_user":   {&spec.SameUser, nil},
-			"max_clients": {&spec.MaxClients, intIn(0, 1000)},
-			"memory_limits":  {&spec.MemLimits, nil},
+			"mem_mib":       {&spec.MemMiB, floatIn(1, 16<<20)},
+			"pcie_mbps":     {&spec.PCIeMBps, floatIn(0, 10e6)},
+			"same_user":     {&spec.SameUser, nil},
+			"max_clients":   {&spec.MaxClients, intIn(0, 1000)},
+			"memory_limits": {&spec.MemLimits, nil},
 		}
 		for _, f := range slices.Sorted(maps.Keys(fields)) {
 			t, ok := targets[f]
