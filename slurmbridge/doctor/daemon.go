@@ -38,6 +38,8 @@ func (e *exam) gateFix() Fix {
 	switch {
 	case strings.Contains(said, "invalid account"):
 		return Fix{Lines: []string{"sacctmgr add user " + e.User + " account=ACCOUNT"}}
+	case strings.Contains(said, "is not understood"):
+		return Fix{Lines: []string{"slurmbridge status --json   # misread: the fields", "slurmbridge version   # is there a newer one for this Slurm? Does a job_submit script change SlurmUser's jobs?"}}
 	case strings.Contains(said, "limit"):
 		return Fix{Lines: []string{"sacctmgr show assoc user=" + e.User, "sacctmgr modify user " + e.User + " set MaxSubmitJobs=-1 MaxJobs=-1"}}
 	}
@@ -68,7 +70,7 @@ func (e *exam) daemon() {
 		return
 	case d.Mode == "active" && d.Gate == "":
 		e.add("gate", Error, strings.TrimSuffix("slurmbridge serve is active and has no gate: "+d.GateError, ": "),
-			"Slurm doesn't take or keep the job that others wait for, so nothing is grouped", e.gateFix())
+			"without the job that others wait for nothing is grouped", e.gateFix())
 	case d.GateError != "":
 		e.add("gate", Error, "slurmbridge serve has trouble with its gate: "+d.GateError,
 			"if the daemon ended now, jobs could wait for a gate that can't open",

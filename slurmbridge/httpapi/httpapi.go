@@ -105,18 +105,20 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 
 // Report is the bridge's state as programs get it.
 type Report struct {
-	At        time.Time   `json:"at"`
-	Mode      string      `json:"mode"`
-	Policy    string      `json:"policy"`
-	Model     string      `json:"model,omitempty"`
-	Slurm     string      `json:"slurm"`
-	Gate      string      `json:"gate,omitempty"`
-	GateError string      `json:"gate_error,omitempty"` // what is wrong with the gate
-	LeaseLeft float64     `json:"lease_left_s"`
-	Error     string      `json:"error,omitempty"`
-	Waiting   int         `json:"waiting"`
-	GPUs      []GPU       `json:"gpus"`
-	Groups    []job.Group `json:"groups"`
+	At        time.Time `json:"at"`
+	Mode      string    `json:"mode"`
+	Policy    string    `json:"policy"`
+	Model     string    `json:"model,omitempty"`
+	Slurm     string    `json:"slurm"`
+	Gate      string    `json:"gate,omitempty"`
+	GateError string    `json:"gate_error,omitempty"` // what is wrong with the gate
+	// Misread holds the fields of squeue's and scontrol's that say of the gate what isn't so.
+	Misread   []job.Misread `json:"misread,omitempty"`
+	LeaseLeft float64       `json:"lease_left_s"`
+	Error     string        `json:"error,omitempty"`
+	Waiting   int           `json:"waiting"`
+	GPUs      []GPU         `json:"gpus"`
+	Groups    []job.Group   `json:"groups"`
 	// MaxDelayS is the longest that the bridge alone kept a job waiting, s.
 	MaxDelayS float64           `json:"added_delay_max_s"`
 	HandsOff  map[string]string `json:"left_to_slurm,omitempty"`
@@ -143,7 +145,7 @@ type Job struct {
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *job.Status) *Report {
 	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Gate: st.Gate, GateError: st.GateErr, LeaseLeft: st.Lease.Seconds(),
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Gate: st.Gate, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
 		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}

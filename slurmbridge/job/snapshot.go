@@ -6,6 +6,7 @@ package job
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -179,7 +180,19 @@ type GateState struct {
 	// Partitions it is in. Priority is Slurm's; 0: it is held.
 	Partitions []string
 	Priority   int64
+	// Misread holds what the poll read of it and can't be true, a sentence each: Slurm's words
+	// have changed, or something changes jobs as they are submitted.
+	Misread []Misread
 }
+
+// Misread is a field of the gate's, of which everything is known, that reads otherwise.
+type Misread struct {
+	Field string `json:"field"` // as squeue or scontrol names it
+	Says  string `json:"says"`  // what was read, cut short
+	Truth string `json:"truth"` // what is true, in words
+}
+
+func (m Misread) String() string { return fmt.Sprintf("%s says %q where %s", m.Field, m.Says, m.Truth) }
 
 // Snapshot is what Slurm says now.
 type Snapshot struct {
@@ -292,6 +305,9 @@ const GateName = "slurmbridge-gate"
 // GatePriority is the gate's priority, Slurm's highest: the gate ends when Slurm comes to
 // it, however many jobs wait in its partitions. It takes nothing from them.
 const GatePriority = 1<<32 - 3
+
+// GateLimit is the gate's time limit, Slurm's smallest.
+const GateLimit = time.Minute
 
 // Serves reports whether the node is in one of the partitions.
 func (n *Node) Serves(partitions []string) bool {

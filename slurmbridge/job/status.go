@@ -21,6 +21,7 @@ type Status struct {
 	Wanted       string // the configured policy, another than Policy after a fall-back; "" = not known
 	Gate         string
 	GateErr      string        // what is wrong with the gate, or why there is none; "" = nothing
+	Misread      []Misread     // what Slurm says of the gate that isn't so; nothing is grouped
 	Lease        time.Duration // left
 	Snap         *Snapshot
 	Plan         *Plan

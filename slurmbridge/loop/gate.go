@@ -40,6 +40,12 @@ type Gate struct {
 	Now    func() time.Time
 	Log    *slog.Logger // nil = none
 
+	// distrust is why no gate is made on a release that says untrue things of it, until it is
+	// tried again; proved is the release that said what is so. The rounds alone read them.
+	distrust distrust
+	proved   string
+	unseen   int // gates in a row that were made and that no poll has shown
+
 	asking   sync.Mutex            // held while Slurm is asked: one command about the gate at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it, anybody reads it
 	progress atomic.Int64          // when a round last came on, Unix ns
@@ -51,6 +57,64 @@ type lease struct {
 	expires time.Time
 	// submitted is when the gate was created: an earlier poll can't show it.
 	submitted time.Time
+	seen      bool // by a poll
+}
+
+// ErrMisread says that Slurm says of the gate what isn't so: what it says of other jobs can't
+// be trusted either, and none is touched.
+var ErrMisread = errors.New("is not understood, and no job is touched")
+
+// distrust is a release of Slurm's that isn't understood.
+type distrust struct {
+	release string
+	fields  []job.Misread
+	until   time.Time
+}
+
+// How long a release that isn't understood is left alone, and how many gates in a row may be
+// made that no poll shows.
+const (
+	distrustFor = time.Hour
+	mostUnseen  = 3
+)
+
+// Misread is what Slurm says of the gate that isn't so, nil = nothing.
+func (g *Gate) Misread() []job.Misread { return g.distrust.fields }
+
+// Proved reports whether a poll has shown the gate as it is on this release of Slurm's.
+func (g *Gate) Proved(release string) bool { return g.proved == release && g.distrust.fields == nil }
+
+// prove looks whether the poll shows the gate as it is. Where it doesn't, every job that waits
+// is let go by opening the gate: no job is changed whose fields may be misread.
+func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
+	if d := &g.distrust; d.fields != nil && (d.release != s.Release || !g.Now().Before(d.until)) {
+		*d, g.unseen = distrust{}, 0
+	}
+	for i := range s.Gates {
+		seen := &s.Gates[i]
+		switch {
+		case seen.Open || seen.ID != g.ID():
+		case len(seen.Misread) > 0:
+			g.distrust = distrust{s.Release, seen.Misread, g.Now().Add(distrustFor)}
+		default:
+			g.proved, g.unseen = s.Release, 0
+		}
+	}
+	if g.unseen >= mostUnseen && g.distrust.fields == nil {
+		g.distrust = distrust{s.Release, []job.Misread{{Field: "squeue", Says: "", Truth: "the gate was submitted"}}, g.Now().Add(distrustFor)}
+	}
+	d := &g.distrust
+	if d.fields == nil {
+		return nil
+	}
+	errs := []error{fmt.Errorf("Slurm %s %w: %v", s.Release, ErrMisread, d.fields)}
+	for i := range s.Gates {
+		if seen := &s.Gates[i]; !seen.Open {
+			errs = append(errs, g.Slurm.OpenGate(ctx, seen.ID))
+		}
+	}
+	g.lease.Store(&lease{})
+	return errors.Join(append(errs, RemoveGateFile(g.File))...)
 }
 
 // leastStalled is how long a round may make no progress at the least before the gate isn't
@@ -98,7 +162,15 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	g.Progress()
 	g.asking.Lock()
 	defer g.asking.Unlock()
-	g.find(s)
+	lost := g.find(s)
+	if lost != "" { // it may be there all the same
+		if err := g.Slurm.OpenGate(ctx, lost); err != nil {
+			return fmt.Errorf("gate %s, which the poll doesn't show: %w", lost, err)
+		}
+	}
+	if err := g.prove(ctx, s); err != nil {
+		return err
+	}
 	partitions := g.partitions(s)
 	mended := g.mend(ctx, s, partitions)
 	var err error
@@ -165,8 +237,9 @@ func (g *Gate) Run(ctx context.Context) {
 func (g *Gate) log() *slog.Logger { return cmp.Or(g.Log, slog.New(slog.DiscardHandler)) }
 
 // find drops a gate that a poll shows to be lost (cancelled, opened, or its lease ended) and
-// takes over the newest one that it shows.
-func (g *Gate) find(s *job.Snapshot) {
+// takes over the newest one that it shows. It returns the dropped one if the poll doesn't show it
+// at all.
+func (g *Gate) find(s *job.Snapshot) (lost string) {
 	l := g.current()
 	live, newest := false, ""
 	for _, seen := range s.Gates {
@@ -178,13 +251,21 @@ func (g *Gate) find(s *job.Snapshot) {
 			newest = seen.ID
 		}
 	}
+	l.seen = l.seen || live
 	if l.gate != "" && !live && !l.submitted.After(s.At) {
+		if !l.seen {
+			g.unseen++
+		}
+		if !slices.ContainsFunc(s.Gates, func(seen job.GateState) bool { return seen.ID == l.gate }) {
+			lost = l.gate
+		}
 		l = lease{}
 	}
 	if l.gate == "" && newest != "" {
-		l = lease{gate: newest} // to be renewed at once
+		l = lease{gate: newest, seen: true} // to be renewed at once
 	}
 	g.lease.Store(&l)
+	return lost
 }
 
 // partitions are those that the gate is to be in, in order of their names; nil = not known.

@@ -48,6 +48,71 @@ func keep(t *testing.T, g *loop.Gate, m *model) {
 	}
 }
 
+// A release whose words have changed is noticed by what it says of the gate: no job is touched,
+// those that wait are ordinary jobs at once, status and readiness name the field, and the next
+// release is tried anew.
+func TestSlurmThatIsNotUnderstood(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(m *model, wrong bool)
+		says   string
+	}{
+		"a field says another thing": {func(m *model, wrong bool) {
+			if m.misread = nil; wrong {
+				m.misread = []job.Misread{{Field: "squeue's oversubscribe", Says: "NO", Truth: "the gate doesn't keep others off its node"}}
+			}
+		}, `squeue's oversubscribe says "NO"`},
+		"the gate isn't shown": {func(m *model, wrong bool) { m.hideGates = wrong }, "the gate was submitted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newModel(node("n1", 1, 8))
+			b := bridge(m, newMemory())
+			b.Gate.File = filepath.Join(t.TempDir(), "gate")
+			tick(t, b, m, 3*time.Second)
+			p := app("alexnet", 60, 0.3, 2000)
+			first := []*mjob{m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)}
+			tick(t, b, m, 3*time.Second)
+			if first[0].State != job.Running || first[1].State != job.Running || b.Status().Misread != nil {
+				t.Fatalf("on a Slurm that is understood: %s, %s, %v", first[0].State, first[1].State, b.Status().Misread)
+			}
+			// It is updated under the bridge.
+			m.release = "27.05.0"
+			c.change(m, true)
+			waits := m.submit("ann", 60*time.Second, p, true)
+			before := m.updates
+			tick(t, b, m, 10*time.Second)
+			st := b.Status()
+			if len(st.Misread) != 1 || st.Gate != "" || !strings.Contains(st.GateErr, "Slurm 27.05.0 is not understood, and no job is touched") || !strings.Contains(st.GateErr, c.says) {
+				t.Errorf("misread %v, gate %q, error %q", st.Misread, st.Gate, st.GateErr)
+			}
+			if _, err := os.Stat(b.Gate.File); err == nil {
+				t.Error("new jobs go behind a gate")
+			}
+			for _, g := range m.gates {
+				if !g.open {
+					t.Errorf("gate %s holds jobs", g.id)
+				}
+			}
+			made := len(m.gates)
+			tick(t, b, m, 3*time.Minute)
+			if m.updates != before || len(m.gates) != made {
+				t.Errorf("%d changes and %d gates more", m.updates-before, len(m.gates)-made)
+			}
+			if waits.State != job.Running && !waits.ended {
+				t.Errorf("the job that waited is %s", waits.State)
+			}
+			// The next release is read as it is meant, or the bridge knows it.
+			m.release = "27.05.1"
+			c.change(m, false)
+			tick(t, b, m, 2*time.Second)
+			second := []*mjob{m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)}
+			tick(t, b, m, 5*time.Second)
+			if b.Status().Misread != nil || b.Status().GateErr != "" || second[0].State != job.Running || second[1].State != job.Running {
+				t.Errorf("afterwards: %v, %q, %s, %s", b.Status().Misread, b.Status().GateErr, second[0].State, second[1].State)
+			}
+		})
+	}
+}
+
 // While a round takes long and comes on, the lease stays fresh. Once it hangs, the lease
 // runs out after two minutes and a lease at the most, whatever the lease is.
 func TestLeaseBesideTheRound(t *testing.T) {

@@ -323,6 +323,7 @@ func (b *Bridge) failed(err error) {
 // observe brings the tracker up to date with a poll and begins the input of a plan.
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
 	in := &plan.Input{Snap: snap, Shadow: b.Mode == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
+	in.Unproved = b.Mode == job.Active && !b.Gate.Proved(snap.Release)
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}
 	for i := range repairs {
@@ -344,6 +345,14 @@ func (b *Bridge) applier() *applier {
 	return &applier{
 		slurm: b.slurm, journal: b.Journal, tracker: b.tracker, gate: b.Gate, comments: &b.comments, mode: b.Mode, metrics: b.Metrics, logger: b.Log, now: b.Now, fault: b.fault,
 	}
+}
+
+// misread is what Slurm says of the gate that isn't so.
+func (b *Bridge) misread() []job.Misread {
+	if b.Mode != job.Active || b.Gate == nil {
+		return nil
+	}
+	return b.Gate.Misread()
 }
 
 // lease is how long the gate stays closed without another renewal.
@@ -459,7 +468,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
 		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted,
-		Gate: in.Gate, GateErr: b.gateErr, Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
+		Gate: in.Gate, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: now.Unmanaged, MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
 	}
 	for _, id := range now.GroupIDs() {
@@ -490,6 +499,9 @@ func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 		if len(p.Repairs) > 0 {
 			next = min(next, pollReleased)
 		}
+	}
+	if b.Mode == job.Active && b.Gate.ID() != "" && !b.Gate.Proved(snap.Release) {
+		next = min(next, pollReleased)
 	}
 	if b.nearLimit {
 		next = min(next, pollNearLimit)

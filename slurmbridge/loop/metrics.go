@@ -28,6 +28,7 @@ type Metrics struct {
 	cmdErrors   *prometheus.CounterVec
 	lease       prometheus.Gauge
 	gateErrors  prometheus.Counter
+	misread     *prometheus.GaugeVec
 	delay       prometheus.Histogram
 	delayMax    prometheus.Gauge
 	skew        prometheus.Histogram
@@ -68,6 +69,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		cmdErrors:   counters("slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
 		lease:       gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
 		gateErrors:  counter("gate_errors_total", "Failures to create or renew the gate."),
+		misread:     gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
 		delay:       histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
 		delayMax:    gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
 		skew:        histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
@@ -88,7 +90,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
-		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
+		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
 		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned)
 	return m
 }
@@ -289,6 +291,10 @@ func (m *Metrics) state(st *job.Status) {
 		return
 	}
 	m.lease.Set(st.Lease.Seconds())
+	m.misread.Reset()
+	for _, bad := range st.Misread {
+		m.misread.WithLabelValues(bad.Field).Set(1)
+	}
 	m.delayMax.Set(st.MaxDelayS)
 	m.jobs.WithLabelValues("waiting").Set(float64(st.Waiting))
 	released, running := 0, 0

@@ -63,8 +63,13 @@ type model struct {
 	nameless map[string]bool
 	// refuseGates: Slurm takes no gate.
 	refuseGates bool
-	updates     int
-	words       int // AdminComments written
+	// release is Slurm's, "" = 22.05.8; misread is what it says of gates that isn't so, and hideGates
+	// that it shows none.
+	release   string
+	misread   []job.Misread
+	hideGates bool
+	updates   int
+	words     int // AdminComments written
 }
 
 type mjob struct {
@@ -274,7 +279,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	if m.down {
 		return nil, job.ErrDown
 	}
-	s := &job.Snapshot{At: m.now, Release: "22.05.8", Nodes: slices.Clone(m.nodes), Awaited: m.awaited}
+	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited}
 	for _, j := range m.jobs {
 		if !j.ended {
 			c := j.Job
@@ -291,7 +296,9 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 		}
 	}
 	for _, g := range m.gates {
-		s.Gates = append(s.Gates, job.GateState{ID: g.id, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority})
+		if !m.hideGates {
+			s.Gates = append(s.Gates, job.GateState{ID: g.id, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority, Misread: m.misread})
+		}
 	}
 	return s, nil
 }

@@ -22,6 +22,8 @@ type Input struct {
 	Snap *job.Snapshot
 	// Gate is the job that waiting jobs depend on; "" = there is none.
 	Gate string
+	// Unproved: Slurm was not yet seen to say of the gate what is so; no group is made.
+	Unproved bool
 	// HoldS is for how long the gate may hold a job if the bridge died now, s.
 	HoldS float64
 	// Shadow plans without a gate: every pending job that asks for a whole GPU's shares

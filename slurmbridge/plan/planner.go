@@ -61,7 +61,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	guard := p.Decider.Guard
 	r := &pass{
 		Planner: p, in: in, view: v, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
-		allot: allotter{view: v, guard: guard, room: p.leavesRoom(in), bulk: in.handwritten()},
+		allot: allotter{view: v, guard: guard, room: func() bool { return p.leavesRoom(in) }, bulk: in.handwritten()},
 		plan: &job.Plan{
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
@@ -74,7 +74,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	}
 	r.next = setAside(v, r.budget, p.Join)
 	r.explain = explainer{view: v, guard: guard, plan: r.plan}
-	if in.Gate != "" || in.Shadow {
+	if in.Gate != "" && !in.Unproved || in.Shadow {
 		for _, g := range r.startable() {
 			r.fill(g)
 		}

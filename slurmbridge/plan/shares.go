@@ -53,8 +53,8 @@ func lands(free []int, target int, shares []int) bool {
 type allotter struct {
 	view  *view
 	guard *rlcore.Guard
-	room  bool // leave room for one more job, where one may join
-	bulk  bool // give nearly all shares to the member that ends last
+	room  func() bool // leave room for one more job, where one may join
+	bulk  bool        // give nearly all shares to the member that ends last
 }
 
 // withRoom is how many of the free shares n jobs get if one more job is to find room next
@@ -69,7 +69,7 @@ func (a *allotter) withRoom(g, free int, kind job.GroupKind, chosen []int) int {
 	if kind == job.Join {
 		there += len(card.Running)
 	}
-	if !a.room || kind == job.Next && n == 1 || there >= a.guard.Members(&card.Spec) || free < n+1 {
+	if !a.room() || kind == job.Next && n == 1 || there >= a.guard.Members(&card.Spec) || free < n+1 {
 		return free
 	}
 	for _, at := range chosen {

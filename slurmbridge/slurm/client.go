@@ -58,6 +58,8 @@ type Client struct {
 	excluded map[int64]string
 	excAt    time.Time
 	indexes  map[string]indexes
+	// understood is the release whose scontrol was seen to say of the gate what is so.
+	understood string
 }
 
 // indexes are the GPUs of a running job, which don't change while it runs.
@@ -165,10 +167,30 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 			return nil, err
 		}
 	}
+	c.understand(ctx, snap)
 	if err := c.index(ctx, snap); err != nil {
 		return nil, err
 	}
 	return snap, nil
+}
+
+// understand compares what scontrol says of the gate with what is so, once a release.
+func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
+	for i := range snap.Gates {
+		g := &snap.Gates[i]
+		if g.Open || c.understood == snap.Release {
+			continue
+		}
+		out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"show", "job", g.ID}})
+		if err != nil {
+			continue // it may have gone; the next poll tries again
+		}
+		if bad := text.MisreadGate(out); len(bad) > 0 {
+			g.Misread = append(g.Misread, bad...)
+		} else {
+			c.understood = snap.Release
+		}
+	}
 }
 
 // queue runs the one squeue of a poll.

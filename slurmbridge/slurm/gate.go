@@ -31,12 +31,10 @@ import (
 // and first in each. From 24.05 on slurmctld also ends any pending job that can't
 // meet its deadline once a minute, whatever else there is (purge_old_job).
 const (
-	// gateLimit is the gate's time limit, Slurm's smallest.
-	gateLimit = time.Minute
 	// gateSlack is how long after the lease the deadline is: less than the limit, or the
 	// gate could run, and hardly less, or purge_old_job would open it before the lease's
 	// end. scontrol may read the clock in another second for each of the two times.
-	gateSlack = gateLimit - 2*time.Second
+	gateSlack = job.GateLimit - 2*time.Second
 	// gateTries is how often a gate is tightened before it is given up.
 	gateTries = 3
 )
@@ -51,7 +49,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	s := seconds(lease)
 	args := []string{
 		"--parsable", "--job-name=" + job.GateName, "--comment=" + job.GateName,
-		"--begin=now+" + strconv.Itoa(s), "--deadline=now+" + strconv.Itoa(s+2*seconds(gateLimit)), "--time=1",
+		"--begin=now+" + strconv.Itoa(s), "--deadline=now+" + strconv.Itoa(s+2*seconds(job.GateLimit)), "--time=1",
 		"--nodes=1", "--ntasks=1", "--mem=1", "--no-requeue", "--export=NONE", "--chdir=/",
 		"--input=/dev/null", "--output=/dev/null", "--error=/dev/null", "--priority=" + strconv.Itoa(job.GatePriority),
 	}
@@ -121,12 +119,13 @@ func checkPartitions(names []string) error {
 	return nil
 }
 
-// OpenGate cancels the gate, if it is still there.
+// OpenGate cancels the gate, if it is still there. A slurmctld that was killed may have
+// forgotten it and given its number to another job, which stays.
 func (c *Client) OpenGate(ctx context.Context, id string) error {
 	if err := checkRefs("gate", id); err != nil {
 		return err
 	}
-	_, _, err := c.run(ctx, command{name: "scancel", prog: "scancel", args: []string{id}})
+	_, _, err := c.run(ctx, command{name: "scancel", prog: "scancel", args: []string{"--name=" + job.GateName, id}})
 	if errors.Is(err, job.ErrNoJob) {
 		return nil
 	}

@@ -114,6 +114,9 @@ func TestGate(t *testing.T) {
 		if len(s.Gates) != 1 || s.Gates[0].ID != gate || s.Gates[0].Open {
 			t.Fatalf("gates %+v; the impostor is %s", s.Gates, impostor)
 		}
+		if bad := s.Gates[0].Misread; len(bad) > 0 {
+			t.Fatalf("Slurm %s isn't understood: %v", s.Release, bad)
+		}
 		if left := s.Gates[0].Begin.Sub(s.At); left < time.Second || left > 5*time.Second {
 			t.Fatalf("lease %v", left)
 		}
@@ -156,6 +159,14 @@ func TestGate(t *testing.T) {
 	}
 	if err := c.OpenGate(ctx, "999999"); err != nil {
 		t.Errorf("opening a gate that never was: %v", err)
+	}
+	// The number of a gate that slurmctld forgot may be another job's.
+	other := submit(t, cluster, "--begin=now+600")
+	if err := c.OpenGate(ctx, other); err != nil {
+		t.Errorf("opening a gate whose number is another job's: %v", err)
+	}
+	if f, err := cluster.Job(ctx, other); err != nil || f["JobState"] != "PENDING" {
+		t.Errorf("a job that is no gate is %s: %v", f["JobState"], err)
 	}
 }
 

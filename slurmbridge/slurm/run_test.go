@@ -326,7 +326,7 @@ func TestCreateGateCleansUp(t *testing.T) {
 		t.Errorf("%q %v", id, err)
 	}
 	got := calls()
-	if !slices.Contains(got, "scancel|77") || !slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+118") {
+	if !slices.Contains(got, "scancel|--name=slurmbridge-gate|77") || !slices.Contains(got, "scontrol|update|JobId=77|StartTime=now+60|Deadline=now+118") {
 		t.Errorf("%q", got)
 	}
 	c = fake(t, `echo "Submitted"`)
@@ -359,6 +359,7 @@ case "$(basename $0) $*" in
 "squeue "*) case "`+release+` $SQUEUE_FORMAT2" in 22.05*excnodes*) echo "squeue: error: Invalid job format specification: excnodes" >&2;; *) sed "s/~RECORDEDNONC/$nonce/g" `+dir+`/queue;; esac;;
 *"show config") cat `+dir+`/config;;
 *"show nodes") cat `+dir+`/nodes;;
+*"show job 32") echo "JobId=32 JobState=PENDING Dependency=(null) Requeue=0 TimeLimit=00:01:00 Comment=slurmbridge-gate";;
 "scontrol -d") while read -r show what id; do case "$show $what" in
   "show job") echo "scontrol: show job $id"; case $id in 2) cat `+dir+`/detail-rgpus;; 3) cat `+dir+`/detail-rmps;; 4) cat `+dir+`/detail-rmps2;; 5) cat `+dir+`/detail-rshard;; 6) cat `+dir+`/detail-rshard2;; esac;;
   *) echo "scontrol: show hostnames $id"; echo $id;; esac; done;;
@@ -384,7 +385,7 @@ esac`)
 				t.Errorf("%+v %+v %s", snap.Nodes, snap.Gates, snap.Release)
 			}
 			first := len(calls())
-			if want := map[string]int{"22.05": 6, "24.11": 4}[release]; first != want {
+			if want := map[string]int{"22.05": 7, "24.11": 5}[release]; first != want {
 				t.Errorf("%d commands at first", first)
 			}
 			again, err := c.Poll(context.Background())

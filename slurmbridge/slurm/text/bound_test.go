@@ -81,7 +81,7 @@ func TestLongPartitionsOfOneJob(t *testing.T) {
 	head[pPartition] = bytes.Repeat([]byte("gpu,"), MostOfField)
 	fields[1] = bytes.Join(head, []byte("|"))
 	hostile := append(bytes.Join(fields, []byte(recordedNonce)), '\n')
-	p := QueueParser{Form: FormOf("24.11"), Ours: func(uint32) bool { return true }}
+	p := QueueParser{Form: FormOf("24.11"), Ours: func(uid uint32) bool { return uid == recordedSlurm }}
 	jobs, seen, err := p.Parse(nil, bounded(t, append(hostile, text...)), recordedNonce)
 	if err != nil || len(jobs) != len(honest) || len(seen) < len(gates) {
 		t.Errorf("%d jobs and %d gates, want %d and %d: %v", len(jobs), len(seen), len(honest), len(gates), err)

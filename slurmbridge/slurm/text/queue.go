@@ -154,7 +154,8 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 			return nil, nil, err
 		}
 		request := p.request(&r)
-		mayBeGate := request.Kind == job.NoGPU && string(r.free[fComment]) == job.GateName
+		// By its name alone: what else is read of it may be wrong, and is to be noticed.
+		mayBeGate := string(r.free[fComment]) == job.GateName
 		if request.Kind == job.NoGPU && !mayBeGate {
 			p.await(&r)
 			continue
@@ -167,13 +168,15 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 			return nil, nil, err
 		}
 		state, active := baseState(r.plain[pState])
-		if mayBeGate {
-			if p.Ours != nil && p.Ours(uid) {
-				gates = append(gates, r.gate(state))
+		if mayBeGate && p.Ours != nil && p.Ours(uid) {
+			g := r.gate(state)
+			if state == job.Pending {
+				g.Misread = p.misread(&r)
 			}
+			gates = append(gates, g)
 			continue
 		}
-		if !active {
+		if !active || request.Kind == job.NoGPU {
 			continue
 		}
 		j := job.Job{UID: uid, State: state, Request: request, TooLong: state == job.Pending && r.forget()}

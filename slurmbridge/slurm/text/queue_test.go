@@ -228,7 +228,7 @@ func TestParseQueueHostile(t *testing.T) {
 				NumNodes: 1, CPUs: 2, HostMemMiB: 200, Requeue: true,
 			})
 		}
-		p := QueueParser{Ours: func(uint32) bool { return true }}
+		p := QueueParser{Ours: func(uid uint32) bool { return uid == 0 }}
 		jobs, gates, err := p.Parse(nil, []byte(b.String()), nonce)
 		if err != nil || len(gates) != 0 {
 			t.Fatal(gates, err)
