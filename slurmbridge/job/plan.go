@@ -80,6 +80,10 @@ type Plan struct {
 	Broken int
 	// Idle holds the jobs left waiting although a GPU that they may use is idle.
 	Idle map[string]bool
+	// Unfit says, by ref, why jobs are let go; InCompany holds those that were considered
+	// together with others, or next to running ones.
+	Unfit     map[string]Unfit
+	InCompany map[string]bool
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
 

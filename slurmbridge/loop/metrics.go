@@ -14,21 +14,25 @@ import (
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
 // user: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
 type Metrics struct {
-	looks       *prometheus.CounterVec
-	lookTime    prometheus.Histogram
-	planTime    prometheus.Histogram
-	lastLook    prometheus.Gauge
-	jobs        *prometheus.GaugeVec
-	gpus        *prometheus.GaugeVec
-	groups      *prometheus.CounterVec
-	groupSize   prometheus.Histogram
-	members     *prometheus.CounterVec
-	changes     *prometheus.CounterVec
-	commands    *prometheus.HistogramVec
-	cmdErrors   *prometheus.CounterVec
-	lease       prometheus.Gauge
-	gateErrors  prometheus.Counter
-	misread     *prometheus.GaugeVec
+	looks      *prometheus.CounterVec
+	lookTime   prometheus.Histogram
+	planTime   prometheus.Histogram
+	lastLook   prometheus.Gauge
+	jobs       *prometheus.GaugeVec
+	gpus       *prometheus.GaugeVec
+	groups     *prometheus.CounterVec
+	groupSize  prometheus.Histogram
+	members    *prometheus.CounterVec
+	changes    *prometheus.CounterVec
+	commands   *prometheus.HistogramVec
+	cmdErrors  *prometheus.CounterVec
+	lease      prometheus.Gauge
+	gateErrors prometheus.Counter
+	misread    *prometheus.GaugeVec
+	unmanaged  *prometheus.CounterVec
+	considered prometheus.Counter
+	// counted are the jobs of the queue that unmanaged and considered have counted.
+	counted     map[string]bool
 	delay       prometheus.Histogram
 	delayMax    prometheus.Gauge
 	skew        prometheus.Histogram
@@ -70,6 +74,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lease:       gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
 		gateErrors:  counter("gate_errors_total", "Failures to create or renew the gate."),
 		misread:     gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
+		unmanaged:   counters("jobs_unmanaged_total", "Jobs that asked to share and were let go, to run as without the bridge, by reason: exclusive, features, size and so on; left: see slurmbridge status.", "reason"),
+		considered:  counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, whatever came of it."),
+		counted:     map[string]bool{},
 		delay:       histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
 		delayMax:    gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
 		skew:        histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
@@ -90,7 +97,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
-		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
+		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
 		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned)
 	return m
 }
@@ -110,6 +117,9 @@ func (m *Metrics) zero() {
 		for _, v := range values {
 			c.WithLabelValues(v)
 		}
+	}
+	for _, why := range job.Unfits() {
+		m.unmanaged.WithLabelValues(string(why))
 	}
 	for _, kind := range history.Harms() {
 		m.harmed.WithLabelValues(string(kind))
@@ -286,11 +296,37 @@ func (m *Metrics) event(e tracker.Event) {
 	}
 }
 
+// sharers counts the jobs that were let go and those that were considered in company, each once.
+func (m *Metrics) sharers(st *job.Status) {
+	there := make(map[string]bool, len(m.counted))
+	once := func(kind, ref string, c prometheus.Counter) {
+		key := kind + ref
+		if there[key] = true; !m.counted[key] {
+			c.Inc()
+		}
+	}
+	for ref, why := range st.Plan.Unfit {
+		once("unfit ", ref, m.unmanaged.WithLabelValues(string(why)))
+	}
+	for ref := range st.Plan.InCompany {
+		once("company ", ref, m.considered)
+	}
+	for i := range st.Snap.Jobs {
+		for _, kind := range []string{"unfit ", "company "} {
+			if key := kind + st.Snap.Jobs[i].Ref; m.counted[key] {
+				there[key] = true
+			}
+		}
+	}
+	m.counted = there
+}
+
 func (m *Metrics) state(st *job.Status) {
 	if m == nil {
 		return
 	}
 	m.lease.Set(st.Lease.Seconds())
+	m.sharers(st)
 	m.misread.Reset()
 	for _, bad := range st.Misread {
 		m.misread.WithLabelValues(bad.Field).Set(1)

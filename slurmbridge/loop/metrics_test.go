@@ -76,6 +76,35 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 	}
 }
 
+// A job that is let go, or considered in company, counts once, however long it waits.
+func TestSharersAreCountedOnce(t *testing.T) {
+	m := NewMetrics(prometheus.NewRegistry())
+	snap := &job.Snapshot{Jobs: []job.Job{{Ref: "1"}, {Ref: "2"}}}
+	look := func(unfit map[string]job.Unfit, company map[string]bool, snap *job.Snapshot) {
+		m.state(&job.Status{Plan: &job.Plan{Running: &rlcore.State{}, Unfit: unfit, InCompany: company}, Snap: snap})
+	}
+	for range 3 {
+		look(map[string]job.Unfit{"1": job.UnfitExclusive}, map[string]bool{"2": true}, snap)
+		look(nil, nil, snap) // no decision was due
+	}
+	for _, c := range []struct {
+		name      string
+		want, got float64
+	}{
+		{"exclusive", 1, testutil.ToFloat64(m.unmanaged.WithLabelValues("exclusive"))},
+		{"size", 0, testutil.ToFloat64(m.unmanaged.WithLabelValues("size"))},
+		{"considered", 1, testutil.ToFloat64(m.considered)},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
+		}
+	}
+	look(nil, nil, &job.Snapshot{})
+	if len(m.counted) != 0 {
+		t.Errorf("remembered for ever: %v", m.counted)
+	}
+}
+
 // Only a policy that isn't the configured one counts as a fall back.
 func TestFallbackIsShown(t *testing.T) {
 	m := NewMetrics(prometheus.NewPedanticRegistry())

@@ -31,6 +31,9 @@ func (x *explainer) explain(dec *rlcore.Decision, kind job.GroupKind) {
 	x.ends = x.guard.Expect(x.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
 		e := x.explanation(dec.Window.Job(i))
+		if len(dec.Window.Jobs)+len(dec.Window.Card().Running) > 1 {
+			x.plan.InCompany[e.Ref] = true
+		}
 		e.ExpectedEnd = tracker.Time(x.ends[i])
 		if t := x.plan.Running.GPUs[dec.Window.GPU].EmptyInS(); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t

@@ -87,30 +87,30 @@ func (in *Input) waitsBesides(j *job.Job) string {
 }
 
 // unmanageable says why the bridge can't group a job that waits for it; "" = it can.
-func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) string {
+func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) job.Unfit {
 	switch {
 	case j.TooLong:
-		return "what it asks for is too long to be read"
+		return job.UnfitTooLong
 	case j.HetID != 0:
-		return "a heterogeneous job is left alone"
+		return job.UnfitHet
 	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:
-		return "its owner asks for other shares"
+		return job.UnfitShares
 	case j.NumNodes > 1:
-		return "it asks for several nodes"
+		return job.UnfitNodes
 	case j.Features != "":
-		return "it asks for node features"
+		return job.UnfitFeatures
 	case j.Reservation != "":
-		return "it asks for a reservation"
+		return job.UnfitReservation
 	case j.Exclusive:
-		return "it asks for its nodes to itself"
+		return job.UnfitExclusive
 	case strings.ContainsAny(j.ReqNodes, ",["):
-		return "it asks for several nodes by name"
+		return job.UnfitNodeList
 	case j.Dependency.Or:
-		return "its dependencies are alternatives"
+		return job.UnfitAlternatives
 	case !managed.Covers(j.Partition):
-		return "its partition is left alone"
+		return job.UnfitPartition
 	case !in.fitsNode(j):
-		return "no one node of its partition with a GPU is as large"
+		return job.UnfitSize
 	}
 	return ""
 }

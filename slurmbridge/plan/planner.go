@@ -66,6 +66,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
 			Idle:    map[string]bool{}, Replanned: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{},
+			Unfit: v.unfit, InCompany: map[string]bool{},
 		},
 	}
 	r.plainly()
@@ -384,7 +385,7 @@ func (r *pass) heedDeadlines() {
 	for i := range r.State.Pending {
 		j := &r.State.Pending[i]
 		if j.DeadlineS > 0 && r.successor[j.ID] == nil && j.DeadlineS-j.LimitS-r.State.NowS < r.in.HoldS {
-			r.letGo(r.jobs[j.ID], "its deadline leaves no time to wait")
+			r.letGo(r.jobs[j.ID], job.UnfitDeadline, "")
 		}
 	}
 }
@@ -399,7 +400,7 @@ func (r *pass) noteDelays() {
 		}
 		r.plan.Idle[j.ID] = true
 		if j.DelayedS >= r.Decider.Guard.DelayLimitS() && !r.in.Shadow && r.successor[j.ID] == nil {
-			r.letGo(r.jobs[j.ID], "the bridge has kept it waiting long enough")
+			r.letGo(r.jobs[j.ID], job.UnfitDelay, "")
 		}
 	}
 }

@@ -39,6 +39,8 @@ type view struct {
 	// ungate and gate are the changes of jobs that the bridge can't or needn't group, and
 	// of those that must go behind the gate first.
 	ungate, gate []job.Change
+	// unfit says, by ref, why jobs are let go.
+	unfit map[string]job.Unfit
 }
 
 // gpuRef says which GPU of the cluster a GPU of the State is.
@@ -55,6 +57,7 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		jobs:      make(map[string]*job.Job, len(in.Snap.Jobs)),
 		seats:     in.Tracker.Seats(),
 		successor: map[string]*job.Group{},
+		unfit:     map[string]job.Unfit{},
 		starting:  map[string]bool{},
 		closed:    map[int]bool{},
 		unsettled: map[string]bool{},
@@ -219,7 +222,7 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 	}
 	if why := in.Tracker.Unmanaged[j.Ref]; why != "" {
 		if release.Behind(in.Snap.Gates, j) {
-			v.letGo(j, "left to Slurm: "+why)
+			v.letGo(j, job.UnfitLeft, ": "+why)
 		}
 		return
 	}
@@ -232,7 +235,7 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 			return
 		}
 		if why := in.unmanageable(j, managed); why != "" {
-			v.letGo(j, why)
+			v.letGo(j, why, "")
 			return
 		}
 		if in.waitsBesides(j) != "" {
@@ -246,10 +249,11 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 	}
 }
 
-// letGo ungates a job.
-func (v *view) letGo(j *job.Job, why string) {
+// letGo ungates a job; more is put behind the reason's words.
+func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
+	v.unfit[j.Ref] = why
 	if !v.in.Shadow {
-		v.ungate = append(v.ungate, release.Ungate(j, v.in.Snap.Gates, why))
+		v.ungate = append(v.ungate, release.Ungate(j, v.in.Snap.Gates, why.String()+more))
 	}
 }
 

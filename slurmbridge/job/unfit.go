@@ -1,0 +1,53 @@
+package job
+
+// Unfit says why the bridge lets a job go that asked to share: it runs as it would without the
+// bridge. The values are a metric's labels.
+type Unfit string
+
+// The reasons.
+const (
+	UnfitTooLong      Unfit = "too-long"
+	UnfitHet          Unfit = "heterogeneous"
+	UnfitShares       Unfit = "other-shares"
+	UnfitNodes        Unfit = "several-nodes"
+	UnfitFeatures     Unfit = "features"
+	UnfitReservation  Unfit = "reservation"
+	UnfitExclusive    Unfit = "exclusive"
+	UnfitNodeList     Unfit = "node-list"
+	UnfitAlternatives Unfit = "alternatives"
+	UnfitPartition    Unfit = "partition"
+	UnfitSize         Unfit = "size"
+	UnfitLeft         Unfit = "left"
+	UnfitDeadline     Unfit = "deadline"
+	UnfitDelay        Unfit = "delay"
+)
+
+// unfits are the reasons in words.
+var unfits = map[Unfit]string{
+	UnfitTooLong:      "what it asks for is too long to be read",
+	UnfitHet:          "a heterogeneous job is left alone",
+	UnfitShares:       "its owner asks for other shares",
+	UnfitNodes:        "it asks for several nodes",
+	UnfitFeatures:     "it asks for node features",
+	UnfitReservation:  "it asks for a reservation",
+	UnfitExclusive:    "it asks for its nodes to itself",
+	UnfitNodeList:     "it asks for several nodes by name",
+	UnfitAlternatives: "its dependencies are alternatives",
+	UnfitPartition:    "its partition is left alone",
+	UnfitSize:         "no one node of its partition with a GPU is as large",
+	UnfitLeft:         "left to Slurm",
+	UnfitDeadline:     "its deadline leaves no time to wait",
+	UnfitDelay:        "the bridge has kept it waiting long enough",
+}
+
+// Unfits lists the reasons.
+func Unfits() []Unfit {
+	out := make([]Unfit, 0, len(unfits))
+	for u := range unfits {
+		out = append(out, u)
+	}
+	return out
+}
+
+// String is the reason in words.
+func (u Unfit) String() string { return unfits[u] }
