@@ -230,6 +230,44 @@ func TestNotAHook(t *testing.T) {
 	}
 }
 
+// The scripts start the program for jobs that it concerns, and for no others: a job without a
+// GPU pays for a shell.
+func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
+	for _, c := range []struct {
+		script string
+		env    []string
+		calls  int
+	}{
+		{"prolog", nil, 0},
+		{"prolog", []string{"SLURM_JOB_GPUS=0"}, 1},
+		{"prolog", []string{"SLURM_STEP_GPUS=1"}, 1},
+		{"taskprolog", nil, 0},
+		{"taskprolog", []string{"SLURM_JOB_GPUS=0"}, 0},
+		{"taskprolog", []string{"SLURM_JOB_GPUS=0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}, 1},
+		{"taskprolog", []string{"SLURM_JOB_GPUS=0", "SLURM_SHARDS_ON_NODE=50"}, 1},
+		{"epilog", nil, 1}, // a job that had one may not be told of it
+	} {
+		dir := t.TempDir()
+		text, err := os.ReadFile("../../../etc/hooks/" + c.script)
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := filepath.Join(dir, "hook")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\necho $1 >>"+dir+"/calls\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/bin/sh", "-eu", "-c", strings.ReplaceAll(string(text), "/usr/sbin/slurmbridge-hook", program))
+		cmd.Env = append([]string{"SLURM_JOB_ID=7"}, c.env...)
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s with %v: %v, %q", c.script, c.env, err, out)
+		}
+		calls, _ := os.ReadFile(filepath.Join(dir, "calls"))
+		if got := strings.Count(string(calls), c.script+"\n"); got != c.calls {
+			t.Errorf("%s with %v calls the program %d times", c.script, c.env, got)
+		}
+	}
+}
+
 // The help names the hooks as the sample slurm.conf does, and each is there.
 func TestHelpNamesTheHooks(t *testing.T) {
 	const etc = "../../../etc/"
