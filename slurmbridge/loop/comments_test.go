@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
 // AdminComments name a job's co-runners, and the terms of its comment that were ignored.
@@ -51,5 +52,31 @@ func TestAdminComments(t *testing.T) {
 	tick(t, b, m, 30*time.Second)
 	if m.words != said {
 		t.Error("shadow writes comments")
+	}
+}
+
+// What was announced of a job and became untrue doesn't stay: it says where it runs instead.
+func TestUntrueCommentsGo(t *testing.T) {
+	m := newModel(node("n1", 1, 8), node("n2", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	j := m.submit("ann", time.Hour, nil, true)
+	tick(t, b, m, 3*time.Second)
+	if j.State != job.Running || release.Announced(j.said) != "" {
+		t.Fatalf("job %s is %s and says %q: nothing is to be announced of it", j.Ref, j.State, j.said)
+	}
+	j.said = "slurmbridge: starts on n9 gpu 0 when 77 has ended"
+	b = bridge(m, newMemory()) // one that reads it anew
+	j.Comment = "share:max-slowdown=fast"
+	tick(t, b, m, 3*time.Second)
+	j.Comment = ""
+	tick(t, b, m, 3*time.Second)
+	if want := "slurmbridge: on " + j.Nodes + ", not shared"; j.said != want {
+		t.Errorf("it says %q, want %q", j.said, want)
+	}
+	said := m.words
+	tick(t, b, m, 10*time.Second)
+	if m.words != said {
+		t.Errorf("%d comments more, while nothing happened", m.words-said)
 	}
 }

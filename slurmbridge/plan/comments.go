@@ -26,8 +26,8 @@ func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
 		ref := j.Ref
-		if j.State == job.Pending && seats[ref].Group == nil && release.LeftStamp(j, written[ref]) {
-			out[ref] = "as it was submitted"
+		if out[ref] == "" && release.Announced(written[ref]) != "" && (seats[ref].Group != nil || !release.Stamped(j, written[ref])) {
+			out[ref] = nowInstead(j, seats[ref].Group)
 		}
 		if why := in.Tracker.Unmanaged[ref]; why != "" {
 			out[ref] = "left to Slurm: " + why
@@ -46,6 +46,17 @@ func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string
 		out[ref] = commentText(text)
 	}
 	return out
+}
+
+// nowInstead is what holds of a job whose last comment has become untrue.
+func nowInstead(j *job.Job, g *job.Group) string {
+	switch {
+	case j.State != job.Pending && j.Nodes != "":
+		return "on " + j.Nodes + ", not shared"
+	case g != nil:
+		return fmt.Sprintf("about to start on %s gpu %d", g.Node, g.GPU)
+	}
+	return "as it was submitted"
 }
 
 // commentSharers says which jobs share which GPU now.

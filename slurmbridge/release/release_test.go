@@ -146,7 +146,7 @@ func TestAStampedJobIsRecovered(t *testing.T) {
 			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
-			if _, again := release.Recover(is, said, gate); again || !release.LeftStamp(is, said) {
+			if _, again := release.Recover(is, said, gate); again || release.Stamped(is, said) {
 				t.Fatalf("recovered twice: %+v", is)
 			}
 		}

@@ -35,10 +35,17 @@ func onNode(node string) string {
 // What it replaced can only be a whole GPU's shares.
 var stampShape = regexp.MustCompile(`^` + CommentPrefix + `\[((?:mps|shard):[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):100)(?: on ([A-Za-z0-9_.-]+))?\]`)
 
-// LeftStamp reports whether a job's AdminComment has a stamp that isn't true any more.
-func LeftStamp(j *job.Job, adminComment string) bool {
+// Stamped reports whether a job's AdminComment has a stamp that is true: it may be needed to
+// restore the job.
+func Stamped(j *job.Job, adminComment string) bool {
 	s := stampShape.FindStringSubmatch(adminComment)
-	return s != nil && !isStamped(j, s)
+	return s != nil && isStamped(j, s)
+}
+
+// Announced is what an AdminComment of the bridge's says besides its stamp, "" = nothing.
+func Announced(adminComment string) string {
+	rest := adminComment[len(stampShape.FindString(adminComment)):]
+	return strings.TrimSpace(strings.TrimPrefix(rest, CommentPrefix))
 }
 
 // isStamped reports whether a job looks as its stamp says.
