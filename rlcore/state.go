@@ -80,7 +80,7 @@ type Running struct {
 	Shares   int     // that it holds, of 100 a GPU
 	// MemLimitMiB is what MPS holds its device memory to, MiB; 0 = it isn't held.
 	MemLimitMiB float64
-	Whole    bool    // it has a whole GPU; the bridge doesn't manage it
+	Whole       bool // it has a whole GPU; the bridge doesn't manage it
 }
 
 // GPU is one card and its running jobs.

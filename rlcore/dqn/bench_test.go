@@ -77,6 +77,9 @@ func TestScoreDoesNotAllocate(t *testing.T) {
 
 // TestLearningDoesNotAllocate but for what running its workers side by side takes.
 func TestLearningDoesNotAllocate(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	for name, net := range networks(newTools().Predictor, 5) {
 		l := filled(t, net)
 		w := l.workers[0]

@@ -13,6 +13,9 @@ import (
 
 // TestTrainingIsReproducible to the last bit, on one core as on several.
 func TestTrainingIsReproducible(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	for _, name := range []string{"scorer", "flat"} {
 		a := trained(t, name, 6)
 		was := runtime.GOMAXPROCS(1)

@@ -58,6 +58,9 @@ func exhaust(t *testing.T, cfg Config, objective Objective) float64 {
 
 // On sites small enough to try everything the search finds the optimum.
 func TestClairvoyantFindsTheOptimum(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	names := apps.Names()
 	for _, c := range []struct {
 		gpus, jobs int

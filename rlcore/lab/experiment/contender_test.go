@@ -229,6 +229,9 @@ func TestShortestFirst(t *testing.T) {
 // TestBound: nobody who loses no run is better, in either objective, even where the
 // search hardly looks.
 func TestBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	for i, wl := range []string{"random", "mem_heavy"} {
 		w, train := newWorld(t, wl)
 		cfg := jobSet(t, train, uint64(20+i))

@@ -64,6 +64,9 @@ func drawAll(t *testing.T, r *Report, format string) (names []string, dir string
 }
 
 func TestFiguresPNG(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	names, dir := drawAll(t, small(), "png")
 	if !slices.Equal(names, allFigures) {
 		t.Fatalf("wrote %v, want %v", names, allFigures)
@@ -141,6 +144,9 @@ func TestFiguresSayWhatTheyShow(t *testing.T) {
 }
 
 func TestFiguresOfSameReportAreSame(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	_, one := drawAll(t, small(), "svg")
 	names, two := drawAll(t, small(), "svg")
 	for _, n := range names {
@@ -151,6 +157,9 @@ func TestFiguresOfSameReportAreSame(t *testing.T) {
 }
 
 func TestFiguresLeaveOutWhatIsMissing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	always := allFigures[:2]
 	for _, c := range []struct {
 		name   string

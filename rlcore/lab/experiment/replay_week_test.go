@@ -74,6 +74,9 @@ func TestWeekIsDrawnAgain(t *testing.T) {
 // A week of six users on four Titan Xp: what sharing does for each of them. With
 // SLURMBRIDGE_WEEKS=10 the figures of LEARNING.md are printed.
 func TestWeek(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	n, text := 1, os.Getenv("SLURMBRIDGE_WEEKS")
 	if text != "" {
 		var err error

@@ -167,6 +167,9 @@ func TestRun(t *testing.T) {
 // TestTradeOff: the tighter the contract, the fewer are slowed by much, and the
 // longer all takes.
 func TestTradeOff(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	r, err := Run(t.Context(), Options{
 		Workloads: []string{"random"}, Policies: []string{"dqn"}, Seeds: 2, Seed: 1, Effort: hasty, History: 8,
 		Contracts: []float64{1.05, 0},

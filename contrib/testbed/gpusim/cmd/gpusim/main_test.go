@@ -300,6 +300,9 @@ func (r *rig) long(mib int) string {
 // Two processes that begin a little apart: alone at first, then at the law's
 // speed, the second alone again at the end.
 func TestTwoSlowAsTheLawSays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	for _, mps := range []bool{true, false} {
 		r := newRig(t, gpusim.Config{Scale: 40})
 		if mps {
@@ -547,6 +550,9 @@ func TestKilledServerTakesItsClientsAlong(t *testing.T) {
 
 // A client that is on its way to a server that dies gets the next one.
 func TestServerKilledWhileClientsConnect(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	r := newRig(t, gpusim.Config{Scale: 100})
 	r.daemon()
 	for round := range 20 {
@@ -630,6 +636,9 @@ func TestKilledDaemonLeavesStaleSocket(t *testing.T) {
 // Processes killed at random moments, in the middle of what they write, leave a
 // state that others compute on.
 func TestRandomKills(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	r := newRig(t, gpusim.Config{Scale: 500})
 	r.daemon()
 	for round := range 25 {

@@ -32,6 +32,9 @@ func TestMIGInstance(t *testing.T) {
 
 // The fault command speaks to the machine while it runs.
 func TestFaultCommand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	r := newRig(t, gpusim.Config{})
 	command := func(args ...string) (string, error) {
 		c := exec.Command(bin+"/gpusim", args...)
