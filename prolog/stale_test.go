@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -83,8 +84,8 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 // A prolog that was killed and is called again, and a requeued job whose first run had
 // no epilog: no run is lost, none is counted twice.
 func TestPrologAgain(t *testing.T) {
-	clock := time.Now().Round(time.Second)
-	h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { clock = clock.Add(time.Second); return clock }}
+	began, seconds := time.Now().Round(time.Second), atomic.Int64{}
+	h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return began.Add(time.Duration(seconds.Add(1)) * time.Second) }}
 	ctx := context.Background()
 	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
 	must(t, h.Prolog(ctx, env(whole...)))

@@ -178,6 +178,7 @@ func (r *rig) report() *Report {
 
 // Everything, on a card whose NVML and contention are known.
 func TestWhole(t *testing.T) {
+	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
 	out, errs, status := r.run("--kernels", "compute,pcie,hungry", "--duration", "300ms", "--triples", "1", "--repeats", "2")
@@ -254,6 +255,7 @@ func TestWhole(t *testing.T) {
 // A kernel that fails, and one that MPS doesn't serve, are noted, and the others
 // measured.
 func TestOneFails(t *testing.T) {
+	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
 	r.env = append(r.env, misbehave+"=pcie=crash,narrow=alone")
@@ -273,6 +275,7 @@ func TestOneFails(t *testing.T) {
 
 // However it ends, nothing of it stays.
 func TestKilled(t *testing.T) {
+	daemons(t)
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -371,5 +374,13 @@ func TestWrongCall(t *testing.T) {
 	out, _, status := r.run("--dry-run")
 	if status != 0 || strings.Contains(out, "refuse") || !strings.Contains(out, "21 pairs, 4 triples") || !strings.Contains(out, "TITAN Xp") {
 		t.Errorf("dry run: %d: %s", status, out)
+	}
+}
+
+// daemons is called by tests that start MPS daemons and their servers.
+func daemons(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts daemons")
 	}
 }

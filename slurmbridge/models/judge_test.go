@@ -131,6 +131,9 @@ func spoil(t testing.TB, c *dqn.Checkpoint) *dqn.Checkpoint {
 // On the same jobs a network gains nothing over itself; the one that comes with the
 // program gains over one that doesn't share, and the reverse is a loss.
 func TestJudge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	m := Draw(day0, day0.AddDate(0, 0, 14), site(1000, 2, 35, 1), cardOf, nil, rules)
 	w := newWorld(m)
 	w.drawSets = 20

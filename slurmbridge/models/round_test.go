@@ -31,6 +31,9 @@ func text(t testing.TB, c *dqn.Checkpoint) []byte {
 // The same mix, seed and beginning give the same candidate to the last byte, on one core
 // as on two, from the mix as it was drawn as from the file; another seed gives another.
 func TestRoundRepeats(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	var first []byte
 	var verdict Verdict
 	for i, cores := range []int{1, 2, 1} {
@@ -74,6 +77,9 @@ func TestRoundRepeats(t *testing.T) {
 // A model that was promoted by mistake goes, and the candidate is trained from the one
 // before it.
 func TestRoundRollsBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	r := small(t)
 	r.Former = builtIn(t)
 	f, err := r.Run(t.Context())

@@ -81,6 +81,9 @@ func replayed(t *testing.T, file string) map[string]*experiment.Outcome {
 }
 
 func TestReplay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	dir := files(t, traceFiles)
 	out := filepath.Join(dir, "out.json")
 	run := func(more ...string) map[string]*experiment.Outcome {

@@ -14,6 +14,9 @@ import (
 
 // TestTrain: what train writes decides in replay, and goes on to be trained.
 func TestTrain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	dir := files(t, traceFiles)
 	in := func(name string) string { return filepath.Join(dir, name) }
 	train := func(more ...string) string {

@@ -155,6 +155,9 @@ func asked[T any](t testing.TB, args ...string) (out T) {
 // From the store to a promoted network: it is made of what ran, the same again from the
 // same store, and stands there with all its figures.
 func TestModelsRetrain(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	file := conf(t)
 	to := time.Date(2026, 3, 10, 12, 0, 0, 0, time.Local)
 	busy(t, file, 320, to)

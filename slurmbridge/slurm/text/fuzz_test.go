@@ -69,6 +69,9 @@ func TestExpandHosts(t *testing.T) {
 
 // A list that a user wrote costs neither much time nor much memory, however it is made.
 func TestHostileHostLists(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a bound on time, of which the race detector takes more")
+	}
 	const size = 300_000
 	for name, list := range map[string]string{
 		"the same range":   "n[" + strings.Repeat("0-99999,", size/8) + "0]",
