@@ -18,7 +18,7 @@ import (
 )
 
 // releases are those whose output was recorded, by testdata/record.sh.
-var releases = []string{"22.05", "24.11"}
+var releases = []string{"22.05", "24.11", "26.05"}
 
 func recorded(t testing.TB, release, name string) []byte {
 	t.Helper()
@@ -385,7 +385,7 @@ esac`)
 				t.Errorf("%+v %+v %s", snap.Nodes, snap.Gates, snap.Release)
 			}
 			first := len(calls())
-			if want := map[string]int{"22.05": 7, "24.11": 5}[release]; first != want {
+			if want := map[string]int{"22.05": 7, "24.11": 5, "26.05": 5}[release]; first != want {
 				t.Errorf("%d commands at first", first)
 			}
 			again, err := c.Poll(context.Background())

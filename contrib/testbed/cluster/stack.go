@@ -23,7 +23,7 @@ import (
 )
 
 // Owner submits the jobs, as in the thesis one user for all.
-const Owner = "nobody"
+const Owner = "games"
 
 // scheduler is the same for all runs: Slurm looks at the queue often, so that its
 // own pauses weigh little on the scaled time.

@@ -12,7 +12,7 @@ import (
 
 // Command prepares a program to be run in the cluster's environment: one of
 // Slurm's commands, or any other by its path. as is the user to run it as, "" =
-// this process's. Users that every Debian has, such as nobody, games, daemon and
+// this process's. Users that every Debian has, such as nobody, games, news and
 // man, are there under Options.Root too.
 func (c *Cluster) Command(ctx context.Context, as, name string, args ...string) (*exec.Cmd, error) {
 	path, err := look(c.Options.Root, name)
@@ -100,7 +100,7 @@ func (c *Cluster) Job(ctx context.Context, ref string) (map[string]string, error
 
 // free are the fields that end with their line, and not with a blank: users write
 // them.
-var free = []string{"JobName", "Comment", "AdminComment", "SystemComment", "WorkDir", "Command", "StdErr", "StdIn", "StdOut"}
+var free = []string{"JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir", "Command", "StdErr", "StdIn", "StdOut"}
 
 func fields(out string) map[string]string {
 	f := map[string]string{}

@@ -16,7 +16,7 @@ import (
 
 // Users of every Debian, that jobs run as. Most jobs are the first one's: a Titan Xp serves
 // one user at a time.
-var users = []string{"games", "games", "games", "nobody"}
+var users = []string{"games", "games", "games", "news"}
 
 // Partitions: Slurm's default one, and one of the same nodes.
 var partitions = []string{"gpu", "night"}

@@ -1,6 +1,7 @@
 package text
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -56,24 +57,57 @@ func LacksExcNodes(stderr string) bool {
 	return strings.Contains(stderr, "Invalid job format specification: "+free[fExcNodes])
 }
 
-// forJob and taskFirst are how scontrol names the job that an error is about:
-// "Invalid job id specified for job 7", "22_2: Job dependency problem".
+// forJob and taskFirst are how scontrol names the job that an error is about: "Invalid job
+// id specified for job 7", and for the tasks of an array "22_2: Job dependency problem", of
+// several "22_0-3,7: …". From 26.05 on the tasks stand in brackets: "22_[2]: …".
 var (
 	forJob    = regexp.MustCompile(`^(?P<what>.*) for job (?P<job>[0-9]+(?:_[0-9]+)?)$`)
-	taskFirst = regexp.MustCompile(`^(?P<job>[0-9]+(?:_[0-9]+)?): (?P<what>.*)$`)
+	taskFirst = regexp.MustCompile(`^(?P<job>[0-9]+)(?:_(?P<open>\[)?(?P<tasks>[0-9][0-9,-]*)(?P<close>\])?)?: (?P<what>.*)$`)
 )
 
-// UpdateErrors returns what scontrol update's standard error says of each job it names.
+// maxTasks bounds how many tasks of an array are named one by one.
+const maxTasks = 10000
+
+// UpdateErrors returns what scontrol update's standard error says of each job it names,
+// array tasks one by one.
 func UpdateErrors(stderr string) map[string]string {
 	jobs := map[string]string{}
 	for line := range strings.Lines(stderr) {
 		line = strings.TrimSpace(line)
-		for _, form := range []*regexp.Regexp{forJob, taskFirst} {
-			if m := form.FindStringSubmatch(line); m != nil {
-				jobs[m[form.SubexpIndex("job")]] = m[form.SubexpIndex("what")]
-				break
-			}
+		if m := forJob.FindStringSubmatch(line); m != nil {
+			jobs[m[forJob.SubexpIndex("job")]] = m[forJob.SubexpIndex("what")]
+			continue
+		}
+		m := taskFirst.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		field := func(name string) string { return m[taskFirst.SubexpIndex(name)] }
+		if (field("open") == "") != (field("close") == "") {
+			continue
+		}
+		for _, ref := range tasksOf(field("job"), field("tasks")) {
+			jobs[ref] = field("what")
 		}
 	}
 	return jobs
+}
+
+// tasksOf are the names of an array's tasks "0-3,7". Where they can't be read, or are too
+// many, it is the array's own.
+func tasksOf(array, tasks string) []string {
+	if tasks == "" {
+		return []string{array}
+	}
+	var refs []string
+	for part := range strings.SplitSeq(tasks, ",") {
+		r, ok := parseRange(part)
+		if !ok || r.hi-r.lo >= int64(maxTasks-len(refs)) {
+			return []string{array}
+		}
+		for i := r.lo; i <= r.hi; i++ {
+			refs = append(refs, fmt.Sprintf("%s_%d", array, i))
+		}
+	}
+	return refs
 }

@@ -172,9 +172,10 @@ func FuzzErrors(f *testing.F) {
 		}
 	}
 	f.Add("Invalid job id specified for job 7\n22_2: Job dependency problem\nx for job 1_2_3\n7: for job 8")
+	f.Add("22_[2]: a\n22_[0-3,7]: b\n22_0-3: c\n22_[2: d\n22_2]: e\n22_[3-1]: f\n22_[0-99999999]: g")
 	f.Fuzz(func(t *testing.T, stderr string) {
 		jobs := UpdateErrors(stderr)
-		if len(jobs) > strings.Count(stderr, "\n")+1 {
+		if len(jobs) > maxTasks*(strings.Count(stderr, "\n")+1) {
 			t.Errorf("%d jobs", len(jobs))
 		}
 		for ref, what := range jobs {

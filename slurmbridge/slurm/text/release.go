@@ -49,13 +49,14 @@ type Form struct {
 	exclusive      []string
 }
 
-var oversubscribe = []string{"NO", "USER", "MCS"}
-
 // forms are sorted by release; one that is missing has the form of the newest before it.
 var forms = []Form{
-	{Since: Oldest, exclusiveField: "oversubscribe", exclusive: oversubscribe},
-	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
-	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+	{Since: Oldest, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
+	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
+	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
+	{Since: Release{24, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS", "TOPO"}},
+	// oversubscribe says NO of every job whose owner doesn't ask to be oversubscribed.
+	{Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"}},
 }
 
 // FormOf returns a release's form.

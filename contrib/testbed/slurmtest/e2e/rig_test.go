@@ -30,10 +30,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
 )
 
-// Users of this machine that jobs run as.
+// Users that jobs run as: every Debian has them. From 25.11 on Slurm takes the name nobody
+// for uid 99, so that user can't be named to it.
 const (
 	ann = "games"
-	bob = "nobody"
+	bob = "news"
 )
 
 // TestMain turns the test binary into the bridge where it is started as one: a

@@ -118,9 +118,20 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
+// scripts is where debootstrap has what it knows of each suite; newest is the one that
+// Debian's development releases have in common.
+const (
+	scripts = "/usr/share/debootstrap/scripts"
+	newest  = "sid"
+)
+
 // debootstrap fills dir. Its output is shown only where it fails.
 func debootstrap(ctx context.Context, suite, dir, mirror string) error {
-	cmd := exec.CommandContext(ctx, "debootstrap", "--variant=minbase", "--include="+packages, suite, dir, mirror)
+	args := []string{"--variant=minbase", "--include=" + packages, suite, dir, mirror}
+	if _, err := os.Stat(filepath.Join(scripts, suite)); err != nil {
+		args = append(args, newest) // the suite is newer than this debootstrap
+	}
+	cmd := exec.CommandContext(ctx, "debootstrap", args...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Env = append(os.Environ(), proxies(ctx)...)
