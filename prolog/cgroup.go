@@ -9,8 +9,29 @@ import (
 	"strings"
 )
 
-// jobGroup is a control group of Slurm's for a job: …/job_12 or …/job_12/step_extern.
-var jobGroup = regexp.MustCompile(`/job_\d+(/|$)`)
+// jobGroup is a control group of Slurm's for a job: …/job_12 or …/job_12/step_extern. From
+// 26.05 on it is named by the job's SLUID (sluid.c), with CgroupJobIdPaths=yes as before.
+var jobGroup = regexp.MustCompile(`/(?:job_(\d+)|(` + sluidShape + `))(?:/|\n|$)`)
+
+// sluidShape is a SLUID: 's' and 13 digits of Crockford's base 32.
+const sluidShape = `s[0-9A-HJKMNP-TV-Z]{13}`
+
+var sluid = regexp.MustCompile(`^` + sluidShape + `$`)
+
+// InGroup reads which job's a process is in its /proc/PID/cgroup: the job's number, or its
+// SLUID where the groups are named by that. Both are zero where it is in no job's group. A
+// user can't leave it, and what a job makes below its own group doesn't count.
+func InGroup(groups []byte) (job int64, sluid string) {
+	m := jobGroup.FindSubmatch(groups)
+	if m == nil {
+		return 0, ""
+	}
+	job, err := strconv.ParseInt(string(m[1]), 10, 64)
+	if err != nil {
+		job = 0
+	}
+	return job, string(m[2])
+}
 
 // ownGroup is the control group that MPS daemons run in which a job would take along.
 const ownGroup = "slurmbridge"

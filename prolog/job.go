@@ -17,7 +17,9 @@ import (
 
 // Job is what the prolog writes of a job for the agent.
 type Job struct {
-	JobID       int64  `json:"job_id"`
+	JobID int64 `json:"job_id"`
+	// SLUID names this run of the job (Slurm 25.11 and later), "" = not known.
+	SLUID       string `json:"sluid,omitempty"`
 	ArrayJobID  int64  `json:"array_job_id,omitempty"`
 	ArrayTaskID int64  `json:"array_task_id,omitempty"`
 	Restart     int    `json:"restart"`
@@ -74,6 +76,9 @@ func FromEnv(get func(string) string, now time.Time) (*Job, error) {
 		return nil, fmt.Errorf("%w: SLURM_JOB_UID %.32q", ErrBadEnv, get("SLURM_JOB_UID"))
 	}
 	j.UID = uint32(uid)
+	if id := get("SLURM_JOB_SLUID"); sluid.MatchString(id) {
+		j.SLUID = id
+	}
 	j.User = clean(get("SLURM_JOB_USER"), 255)
 	j.Partition = clean(get("SLURM_JOB_PARTITION"), 255)
 	j.Comment = clean(get("SLURM_JOB_COMMENT"), 1024)

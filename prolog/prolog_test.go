@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -516,11 +517,54 @@ func TestKindOf(t *testing.T) {
 	}
 }
 
+// From 26.05 on CUDA_VISIBLE_DEVICES may name GPUs by UUID (gres.conf's Flags=env_uuid).
+// SLURM_JOB_GPUS goes on counting, and an MPS client counts from its daemon's first.
+func TestVisibleDevicesByUUID(t *testing.T) {
+	h := simulated(t)
+	get := env("CUDA_VISIBLE_DEVICES", "GPU-5a9cdd9b-1c73-4c1a-a1c5-1d3e6a1f0b21", "SLURM_JOB_GPUS", "0", "SLURM_JOB_SLUID", "sEKNKTV3WPV500")
+	must(t, h.Prolog(t.Context(), get))
+	if j, err := ReadJob(h.Dir.running(7)); err != nil || !slices.Equal(j.GPUs, []int{0}) || j.SLUID != "sEKNKTV3WPV500" {
+		t.Errorf("%+v %v", j, err)
+	}
+	var out bytes.Buffer
+	if err := h.TaskProlog(&out, get); err != nil || !strings.Contains(out.String(), "export CUDA_VISIBLE_DEVICES=0\n") {
+		t.Errorf("%q %v", out.String(), err)
+	}
+	must(t, h.Epilog(t.Context(), get))
+}
+
+func TestSLUID(t *testing.T) {
+	for _, bad := range []string{"", "12", "sEKNKTV3WPV50", "sEKNKTV3WPV5000", "SEKNKTV3WPV500", "sEKNKTV3WPVI00", "../../etc/pass", "sEKNKTV3WPV500\n"} {
+		if j, err := FromEnv(env("SLURM_JOB_SLUID", bad), time.Now()); err != nil || j.SLUID != "" {
+			t.Errorf("%q: %+v %v", bad, j, err)
+		}
+	}
+}
+
+func FuzzInGroup(f *testing.F) {
+	for _, s := range []string{
+		"0::/system.slice/slurmstepd.scope/job_12/step_0\n", "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n",
+		"4:memory:/slurm/uid_1000/job_12/step_extern\n9:name=systemd:/x\n", "/job_/job_0/s", "/job_99999999999999999999\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, groups []byte) {
+		job, id := InGroup(groups)
+		if job < 0 || job != 0 && id != "" || id != "" && !sluid.MatchString(id) {
+			t.Errorf("%d %q", job, id)
+		}
+		// What a job makes below its own group changes nothing.
+		if got, id := InGroup(append([]byte("0::/system.slice/slurmstepd.scope/job_7/"), groups...)); got != 7 || id != "" {
+			t.Errorf("%d %q", got, id)
+		}
+	})
+}
+
 func FuzzFromEnv(f *testing.F) {
 	f.Add("7", "0", "a", "0:0", "1")
 	f.Fuzz(func(t *testing.T, id, gpus, text, code, restart string) {
 		get := env("SLURM_JOB_ID", id, "SLURM_JOB_GPUS", gpus, "SLURM_JOB_COMMENT", text, "SLURM_JOB_WORK_DIR", text,
-			"SLURM_JOB_USER", text, "SLURMD_NODENAME", text, "SLURM_JOB_EXIT_CODE2", code, "SLURM_JOB_RESTART_COUNT", restart)
+			"SLURM_JOB_USER", text, "SLURMD_NODENAME", text, "SLURM_JOB_SLUID", text, "SLURM_JOB_EXIT_CODE2", code, "SLURM_JOB_RESTART_COUNT", restart)
 		if len(exit(get)) > 7 {
 			t.Errorf("exit %q", exit(get))
 		}
@@ -528,7 +572,7 @@ func FuzzFromEnv(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if j.JobID <= 0 || len(j.GPUs) == 0 || len(j.Comment) > 1024 || !utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
+		if j.JobID <= 0 || len(j.GPUs) == 0 || j.SLUID != "" && !sluid.MatchString(j.SLUID) || len(j.Comment) > 1024 || !utf8.ValidString(j.Comment+j.User+j.Node) || strings.ContainsAny(j.Comment, "\n\x00\x1b") {
 			t.Errorf("%+v", j)
 		}
 	})

@@ -79,6 +79,9 @@ func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 // stepName is how a job's step calls its process: "slurmstepd: [12.batch]".
 var stepName = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
 
+// stepProgram is what a step runs. Debian has it as slurmstepd-wlm.
+var stepProgram = regexp.MustCompile(`^slurmstepd(-[a-z]+)?$`)
+
 // StepOf is the job that a process is a step of; 0 = it isn't one. dir is the process's folder of
 // /proc. Any user can name a process as they like, so it must also run slurmstepd as root, or as
 // whoever asks.
@@ -96,7 +99,7 @@ func StepOf(dir string) int64 {
 		return 0
 	}
 	exe, err := os.Readlink(filepath.Join(dir, "exe"))
-	if err != nil || filepath.Base(strings.TrimSuffix(exe, " (deleted)")) != "slurmstepd" {
+	if err != nil || !stepProgram.MatchString(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))) {
 		return 0
 	}
 	id, err := strconv.ParseInt(string(m[1]), 10, 64)

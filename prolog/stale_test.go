@@ -30,6 +30,9 @@ func fakeProc(t *testing.T, boot string, steps ...string) string {
 		if name, is := strings.CutPrefix(s, "pretends "); is {
 			s, exe = name, "/usr/bin/python3"
 		}
+		if name, is := strings.CutPrefix(s, "debian's "); is {
+			s, exe = name, "/usr/sbin/slurmstepd-wlm"
+		}
 		must(t, os.MkdirAll(dir, 0o755))
 		must(t, os.WriteFile(filepath.Join(dir, "cmdline"), []byte(s+"\x00"), 0o444))
 		must(t, os.Symlink(exe, filepath.Join(dir, "exe")))
@@ -51,6 +54,7 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 	}{
 		{"before the node was restarted", []*Job{job(1, 30, 0, "before"), job(2, 30, 0, "now")}, "2 9"},
 		{"a step runs", []*Job{job(5, 30, time.Hour, "now"), job(6, 30, time.Hour, "now")}, "5 6 9"},
+		{"a step runs, of Debian's package", []*Job{job(1, 30, time.Hour, "now"), job(8, 30, time.Hour, "now")}, "8 9"},
 		{"no step any more", []*Job{job(1, 30, time.Hour, "now"), job(6, 30, time.Hour, "now")}, "6 9"},
 		{"salloc, between two steps", []*Job{job(1, 30, 9*time.Minute, "now")}, "1 9"},
 		{"its share is another's by now", []*Job{job(1, 60, 2*time.Minute, "now"), job(2, 60, 30*time.Second, "now")}, "2 9"},
@@ -58,7 +62,7 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		{"another user's step of that name", []*Job{job(7, 60, 2*time.Minute, "now"), job(2, 60, 0, "now")}, "2 9"},
 	} {
 		h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }, MPS: nil}
-		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ", "mine slurmstepd: [7.0]")
+		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ", "mine slurmstepd: [7.0]", "debian's slurmstepd: [8.batch]")
 		h.JobMap = filepath.Join(string(h.Dir), "map")
 		for _, j := range c.jobs {
 			must(t, h.Dir.Begin(j))
@@ -245,6 +249,7 @@ func TestLeaveJob(t *testing.T) {
 		"version 2":     {"0::/system.slice/slurmstepd.scope/job_12/step_extern/slurm\n", "slurmbridge"},
 		"version 1":     {"4:memory:/slurm/uid_1000/job_12/step_extern\n9:name=systemd:/x\n", "memory/slurmbridge"},
 		"both":          {"0::/system.slice/slurmstepd.scope/job_12\n", "unified/slurmbridge"},
+		"by SLUID":      {"0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_extern/slurm\n", "unified/slurmbridge"},
 		"not in a job":  {"0::/system.slice/slurmd.service\n", ""},
 		"a job by name": {"0::/user.slice/my_job_12\n", ""},
 	} {

@@ -5,14 +5,10 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
-
-// jobGroup is how Slurm names a job's control group; a user can't leave it.
-var jobGroup = regexp.MustCompile(`/job_(\d+)(?:/|\n|$)`)
 
 // deepest bounds the walk from a process to its step.
 const deepest = 64
@@ -23,7 +19,11 @@ const deepest = 64
 func (a *Agent) owner(pid int) (job int64, server bool) {
 	dir := a.process(pid)
 	if groups, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
-		if job := number(jobGroup, groups); job != 0 {
+		job, sluid := prolog.InGroup(groups)
+		if job == 0 && sluid != "" {
+			job = a.jobNamed(sluid)
+		}
+		if job != 0 {
 			return job, false
 		}
 	}
@@ -39,16 +39,14 @@ func (a *Agent) process(pid int) string {
 	return filepath.Join(cmp.Or(a.Proc, "/proc"), strconv.Itoa(pid))
 }
 
-func number(in *regexp.Regexp, text []byte) int64 {
-	m := in.FindSubmatch(text)
-	if m == nil {
-		return 0
+// jobNamed is the job whose prolog was given a SLUID; 0 = none that is known.
+func (a *Agent) jobNamed(sluid string) int64 {
+	for r, t := range a.jobs {
+		if t.job.SLUID == sluid {
+			return r.ID
+		}
 	}
-	n, err := strconv.ParseInt(string(m[1]), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return n
+	return 0
 }
 
 // stepOf finds the step a process descends from; 0 = none. One whose parent has

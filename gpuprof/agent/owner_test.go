@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // fakeProcess is a process in a test's /proc.
@@ -14,15 +16,18 @@ type fakeProcess struct {
 	uid                     int
 }
 
-// Where Slurm uses no control groups a process is its step's, however deep; nobody
-// but Slurm makes a step.
+// A process is its control group's job's, by number or by SLUID. Where Slurm uses none it
+// is its step's, however deep; only Slurm makes a step.
 func TestOwnerByStep(t *testing.T) {
 	a := &Agent{Proc: t.TempDir()}
 	me := os.Geteuid()
 	step := func(line string) fakeProcess {
 		return fakeProcess{parent: 1, comm: "slurmstepd", line: line, exe: "/usr/sbin/slurmstepd", uid: me}
 	}
+	a.jobs = map[run]*tracked{{ID: 18}: {job: &prolog.Job{JobID: 18, SLUID: "sEKNKTV3WPV500"}}, {ID: 19}: {job: &prolog.Job{JobID: 19}}}
 	upgraded, renamed, forged := step("slurmstepd: [12.extern]"), step("slurmstepd: [13.0]"), step("slurmstepd: [14.0]")
+	debian := step("slurmstepd: [17.batch]")
+	debian.exe += "-wlm"
 	upgraded.exe += " (deleted)"
 	renamed.exe = "/home/ann/sleep"
 	forged.uid = 4242
@@ -34,6 +39,11 @@ func TestOwnerByStep(t *testing.T) {
 		50: {parent: 1, comm: "nvidia-cuda-mps", line: "nvidia-cuda-mps-server"},
 		51: {parent: 11, comm: "nvidia-cuda-mps", line: "called so"},
 		60: step("slurmstepd: [15.0]"), 61: {parent: 60, groups: "0::/system.slice/slurmstepd.scope/job_16/step_0\n"},
+		62: {parent: 60, groups: "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n"},
+		63: {parent: 1, groups: "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_batch/user/task_0/job_99\n"},
+		64: {parent: 60, groups: "0::/system.slice/slurmstepd.scope/s0000000000000/step_0\n"}, // no job's that is known
+		65: {parent: 1, groups: "0::/user.slice/sEKNKTV3WPV50\n"},
+		66: debian, 67: {parent: 66},
 		70: {parent: 71, line: "a"}, 71: {parent: 70, line: "b"}, // no tree, as numbers are used anew
 		80: step("slurmstepd: [99999999999999999999.0]"), 81: {parent: 80},
 		90: {parent: 4711, line: "its parent is gone"},
@@ -63,7 +73,7 @@ func TestOwnerByStep(t *testing.T) {
 			}
 		}
 	}
-	for pid, want := range map[int]int64{11: 11, 12: 11, 21: 12, 31: 0, 41: 0, 51: 11, 61: 16, 71: 0, 81: 0, 90: 0, 4711: 0} {
+	for pid, want := range map[int]int64{11: 11, 12: 11, 21: 12, 31: 0, 41: 0, 51: 11, 61: 16, 62: 18, 63: 18, 64: 15, 65: 0, 67: 17, 71: 0, 81: 0, 90: 0, 4711: 0} {
 		if job, server := a.owner(pid); job != want || server {
 			t.Errorf("process %d is job %d's (a server: %v), want %d", pid, job, server, want)
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -66,8 +67,14 @@ func (c *Cluster) prepare() error {
 	if err := os.Symlink("/proc/self/fd", filepath.Join(top, "dev", "fd")); err != nil {
 		return err
 	}
-	// No name server is queried for this machine's name: that can take seconds.
+	users, err := os.ReadFile(filepath.Join(top, "etc", "passwd"))
+	if err != nil {
+		return err
+	}
 	for name, text := range map[string]string{
+		// slurmd of 26.05 starts no job with --export=NONE of a user who can't log in.
+		"passwd": strings.ReplaceAll(string(users), "/usr/sbin/nologin", "/bin/sh"),
+		// No name server is queried for this machine's name: that can take seconds.
 		"hosts":         "127.0.0.1 localhost\n127.0.1.1 " + c.host + "\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
 	} {

@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // share is a script that says whether its GPU's MPS daemon is there for it.
@@ -69,6 +72,59 @@ func TestPrologFlags(t *testing.T) {
 			s.both()
 		})
 	}
+}
+
+// A job's processes are found: by its step, whatever the step's program is called here, and
+// where Slurm names control groups by SLUID, by the SLUID that its prolog was given.
+func TestProcessesAreFound(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, slurmtest.Options{})
+	id, err := s.Submit(t.Context(), ann, "echo $$ >"+s.Path("out", "pid")+"\nsleep 1000", "--gres=mps:50")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+		text, _ := os.ReadFile(s.Path("out", "pid"))
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))
+		return pid > 0
+	}) {
+		t.Fatal("the job doesn't run")
+	}
+	if step := stepAbove(pid); strconv.FormatInt(step, 10) != id {
+		t.Errorf("process %d is a step of job %d, want %s", pid, step, id)
+	}
+	f, err := s.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j, err := prolog.ReadJob(s.Path("node", "jobs", id+".json")); err != nil || j.SLUID != f["SLUID"] {
+		t.Errorf("its file says SLUID %q, Slurm %q: %v", j.SLUID, f["SLUID"], err)
+	}
+	if r := text.ParseRelease(s.Release); !r.Before(text.Release{25, 11, 0}) && f["SLUID"] == "" {
+		t.Errorf("%s has no SLUID: %v", s.Release, f)
+	}
+}
+
+// stepAbove is the job of the nearest step that a process descends from, 0 = none.
+func stepAbove(pid int) int64 {
+	for pid > 1 {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return 0
+		}
+		f := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if len(f) < 2 {
+			return 0
+		}
+		if pid, err = strconv.Atoi(f[1]); err != nil {
+			return 0
+		}
+		if job := prolog.StepOf(fmt.Sprintf("/proc/%d", pid)); job != 0 {
+			return job
+		}
+	}
+	return 0
 }
 
 // The hooks are good neighbours in a folder of hooks: whatever the others print, and
