@@ -96,6 +96,7 @@ const (
 	CauseLate       CauseKind = "late"
 	CauseReplanned  CauseKind = "replanned"
 	CauseRunAlone   CauseKind = "run-alone"
+	CauseExpedited  CauseKind = "expedited"
 	CauseUngated    CauseKind = "ungated"
 	CauseEdited     CauseKind = "edited"
 	CauseLegacy     CauseKind = "" // Detail is a sentence of an older journal
@@ -126,6 +127,7 @@ var causes = map[CauseKind]string{
 	CauseLate:       "did not start in time",
 	CauseReplanned:  "its group was planned anew",
 	CauseRunAlone:   "it failed while sharing and runs again alone",
+	CauseExpedited:  "Slurm starts it again before all others",
 	CauseUngated:    "all jobs are ungated",
 	CauseEdited:     "its owner edited it",
 }

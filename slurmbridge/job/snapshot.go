@@ -81,6 +81,9 @@ type Job struct {
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
 	Requeue    bool
+	// Expedited: it ended, and Slurm is about to start it again, before all others
+	// (--requeue=expedite, from 25.11 on). It is pending.
+	Expedited bool
 	// TooLong: its owner asks for more, in one of the fields, than is read of a job.
 	TooLong bool
 

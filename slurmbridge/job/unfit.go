@@ -7,6 +7,7 @@ type Unfit string
 // The reasons.
 const (
 	UnfitTooLong      Unfit = "too-long"
+	UnfitExpedited    Unfit = "expedited"
 	UnfitHet          Unfit = "heterogeneous"
 	UnfitShares       Unfit = "other-shares"
 	UnfitNodes        Unfit = "several-nodes"
@@ -25,6 +26,7 @@ const (
 // unfits are the reasons in words.
 var unfits = map[Unfit]string{
 	UnfitTooLong:      "what it asks for is too long to be read",
+	UnfitExpedited:    Cause{Kind: CauseExpedited}.String(),
 	UnfitHet:          "a heterogeneous job is left alone",
 	UnfitShares:       "its owner asks for other shares",
 	UnfitNodes:        "it asks for several nodes",

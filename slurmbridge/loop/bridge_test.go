@@ -510,6 +510,7 @@ func draw(t *rapid.T) {
 				if j.State == job.Running && !j.ended {
 					j.State, j.Nodes, j.GPUs, j.Start = job.Pending, "", nil, time.Time{}
 					j.Eligible = m.now.Add(2 * time.Minute)
+					j.Expedited = rapid.Bool().Draw(t, "expedited")
 					break
 				}
 			}

@@ -98,6 +98,30 @@ func TestHeldMember(t *testing.T) {
 	}
 }
 
+// A member that Slurm starts again before all others is given back what it asked for, and no
+// gate holds it.
+func TestExpeditedMember(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	p := app("alexnet", 60, 0.3, 3000)
+	j, mate := m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)
+	tick(t, b, m, 3*time.Second)
+	tick(t, b, m, time.Second)
+	if j.State != job.Running || mate.State != job.Running || j.Request.Count == 100 {
+		t.Fatalf("%+v, %+v", j.Job, mate.Job)
+	}
+	j.State, j.Expedited, j.Nodes, j.GPUs, j.Start = job.Pending, true, "", nil, time.Time{}
+	tick(t, b, m, time.Second)
+	if j.Request.Count != 100 || j.ReqNodes != "" || len(j.Dependency.List) > 0 {
+		t.Errorf("it asks for %d shares on %q and waits for %v", j.Request.Count, j.ReqNodes, j.Dependency.List)
+	}
+	tick(t, b, m, time.Second)
+	if why := b.Status().Unmanaged[j.Ref]; !strings.Contains(why, "before all others") {
+		t.Errorf("unmanaged: %q", why)
+	}
+}
+
 // A job that can't be grouped is ungated at once, with what it asks for.
 func TestUnmanageableJobsAreUngated(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -231,7 +231,7 @@ func (m *model) place(j *mjob) {
 		}
 		for g, f := range free {
 			if f >= j.Request.Count && j.Request.Kind == job.Shares {
-				j.State, j.Nodes, j.gpu, j.began, j.Start = job.Running, node.Name, g, m.now, m.now
+				j.State, j.Nodes, j.gpu, j.began, j.Start, j.Expedited = job.Running, node.Name, g, m.now, m.now, false
 				j.GPUs = []int{g}
 				if m.started != nil {
 					m.started(j)

@@ -91,6 +91,8 @@ func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) job.Unfit {
 	switch {
 	case j.TooLong:
 		return job.UnfitTooLong
+	case j.Expedited:
+		return job.UnfitExpedited
 	case j.HetID != 0:
 		return job.UnfitHet
 	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:

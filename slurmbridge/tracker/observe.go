@@ -192,10 +192,22 @@ func (o *observer) running(g *job.Group, m *job.Member, j *job.Job) {
 
 // restore begins to restore a member, behind the gate where there is one.
 func (o *observer) restore(g *job.Group, m *job.Member, cause job.Cause) {
-	o.restoreTo(g, m, cause, o.gate)
+	o.restoreTo(g, m, cause, o.gateOf(m))
+}
+
+// gateOf is the gate that a member is restored behind. One that is to run alone, or that
+// Slurm starts again before all others, is put behind none.
+func (o *observer) gateOf(m *job.Member) string {
+	if j := o.jobs[m.Ref]; m.Alone || j != nil && j.Expedited {
+		return ""
+	}
+	return o.gate
 }
 
 func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate string) {
+	if j := o.jobs[m.Ref]; j != nil && j.Expedited {
+		o.t.Unmanaged[m.Ref] = job.Cause{Kind: job.CauseExpedited}.String()
+	}
 	release.StartRestoring(g, m, cause)
 	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], gate, cause.String()))
 }
@@ -207,11 +219,7 @@ func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
 		return
 	}
 	m.Tries++
-	gate := o.gate
-	if m.Alone {
-		gate = ""
-	}
-	o.repairs = append(o.repairs, release.Restore(g, m, j, gate, m.Cause.String()))
+	o.repairs = append(o.repairs, release.Restore(g, m, j, o.gateOf(m), m.Cause.String()))
 }
 
 // edited leaves a member to its owner, less what the bridge had set and the owner did not

@@ -101,6 +101,8 @@ func drawPoll(t *rapid.T, at time.Time) *job.Snapshot {
 		}
 		if j.State != job.Pending {
 			j.Nodes, j.Start = "n1", at
+		} else {
+			j.Expedited = rapid.Bool().Draw(t, "expedited")
 		}
 		s.Jobs = append(s.Jobs, j)
 	}

@@ -168,6 +168,10 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 			return nil, nil, err
 		}
 		state, active := baseState(r.plain[pState])
+		expedited := string(r.plain[pState]) == "EXPEDITING"
+		if expedited && len(r.plain[pNodeList]) > 0 {
+			state, expedited = job.Completing, false // not off its node yet
+		}
 		if mayBeGate && p.Ours != nil && p.Ours(uid) {
 			g := r.gate(state)
 			if state == job.Pending {
@@ -179,7 +183,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		if !active || request.Kind == job.NoGPU {
 			continue
 		}
-		j := job.Job{UID: uid, State: state, Request: request, TooLong: state == job.Pending && r.forget()}
+		j := job.Job{UID: uid, State: state, Request: request, Expedited: expedited, TooLong: state == job.Pending && r.forget()}
 		if state == job.Pending && isTooLong(r.free[fDependency]) {
 			continue // nobody could change it without a loss
 		}
@@ -351,9 +355,9 @@ func (p *QueueParser) text(b []byte) string {
 // false: the job is over.
 func baseState(b []byte) (job.JobState, bool) {
 	switch string(b) {
-	case "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED":
+	case "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED", "EXPEDITING":
 		return job.Pending, true
-	case "RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "POWER_UP_NODE", "EXPEDITING":
+	case "RUNNING", "CONFIGURING", "RESIZING", "SIGNALING", "POWER_UP_NODE":
 		return job.Running, true
 	case "SUSPENDED", "STOPPED":
 		return job.Suspended, true

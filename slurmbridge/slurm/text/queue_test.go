@@ -298,6 +298,19 @@ func TestParseQueueStates(t *testing.T) {
 	}
 }
 
+// A job that is started again before all others is pending as soon as it is off its node.
+func TestParseQueueExpedited(t *testing.T) {
+	for node, want := range map[string]job.JobState{"": job.Pending, "n1": job.Completing} {
+		plain := plainRow("1")
+		plain[pState], plain[pNodeList] = "EXPEDITING", node
+		var p QueueParser
+		jobs, _, err := p.Parse(nil, []byte(row("~N", "1", plain, [numFree]string{fPerNode: "gres/mps:50"})), "~N")
+		if err != nil || len(jobs) != 1 || jobs[0].State != want || jobs[0].Expedited != (node == "") {
+			t.Errorf("on %q: %+v %v", node, jobs, err)
+		}
+	}
+}
+
 func FuzzParseQueue(f *testing.F) {
 	for _, release := range releases {
 		f.Add(recorded(f, release, "queue"), "comment", "account")
