@@ -3,11 +3,13 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
@@ -270,4 +272,50 @@ func (r *rig) noMixing(ids []string, within time.Duration) {
 	if most < 2 {
 		r.t.Error("no GPU was ever shared")
 	}
+}
+
+// A member that Slurm starts again before all others (from 25.11 on) has a GPU to itself then,
+// on any node: its own is drained, since an epilog's failure is what such jobs are started
+// again for.
+func TestExpeditedRequeue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{
+		Nodes: 2, Extra: []string{"SlurmctldParameters=enable_expedited_requeue"},
+		Prepare: func(c *slurmtest.Cluster) error {
+			c.Options.Epilog = c.Path("epilog")
+			return os.WriteFile(c.Options.Epilog, []byte("#!/bin/sh\n! test -e "+c.Path("out")+"/fails.$SLURM_JOB_ID\n"), 0o755)
+		},
+	}})
+	if text.ParseRelease(r.Release).Before(text.Release{25, 11, 0}) {
+		t.Skip("Slurm 25.11 or later has it: make test-compat")
+	}
+	r.scontrol("update", "NodeName=n2", "State=DRAIN", "Reason=test")
+	script := fmt.Sprintf("sleep 5; test -n \"$SLURM_RESTART_COUNT\" || { touch %s/fails.$SLURM_JOB_ID; exit 1; }; rm %s/fails.$SLURM_JOB_ID", r.Path("out"), r.Path("out"))
+	var ids []string
+	r.unseen(func() {
+		id, err := r.Submit(t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+small, "--requeue=expedite")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id, r.submit(ann, small, 30))
+	})
+	for _, id := range ids {
+		r.state(30*time.Second, id, "RUNNING")
+	}
+	var f map[string]string
+	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+		f = r.job(ids[0])
+		return f["JobState"] == "EXPEDITING" && strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)"
+	}) {
+		t.Fatalf("it isn't given back what it asked for: %v", f)
+	}
+	if f["Dependency"] != "(null)" {
+		t.Errorf("it waits for %s", f["Dependency"])
+	}
+	r.scontrol("update", "NodeName=n2", "State=RESUME")
+	r.state(30*time.Second, ids[0], "COMPLETED")
+	if f := r.job(ids[0]); f["NodeList"] != "n2" || !strings.Contains(f["AdminComment"], "before all others") {
+		t.Errorf("it ran on %s: %s", f["NodeList"], f["AdminComment"])
+	}
+	r.state(40*time.Second, ids[1], "COMPLETED")
 }
