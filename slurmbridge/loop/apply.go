@@ -115,16 +115,16 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
 
 // readComments reads the AdminComments that the changes of groups are to replace.
 func (a *applier) readComments(ctx context.Context, groups []job.PlannedGroup) {
-	var unread []string
+	var refs []string
 	for i := range groups {
 		for _, c := range slices.Concat(groups[i].Prepare, groups[i].Release) {
 			if c.Update.AdminComment != nil {
-				unread = append(unread, a.comments.unread(c.Update.Jobs)...)
+				refs = append(refs, c.Update.Jobs...)
 			}
 		}
 	}
-	if len(unread) > 0 {
-		a.comments.read(ctx, unread)
+	if len(refs) > 0 {
+		a.comments.read(ctx, slices.Compact(slices.Sorted(slices.Values(refs))))
 	}
 }
 

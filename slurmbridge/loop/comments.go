@@ -19,7 +19,9 @@ const (
 	mostWritten = 20
 )
 
-// comments writes jobs' AdminComments, and remembers them by ref.
+// comments writes jobs' AdminComments, and remembers them by ref. Others write them at any
+// time (scancel --admin-comment, from 25.11 on), so what one says is read right before it is
+// replaced.
 type comments struct {
 	slurm   job.Slurm
 	metrics *Metrics
@@ -45,23 +47,22 @@ func (c *comments) forget(jobs []job.Job) map[string]bool {
 func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 	seen := c.forget(in.Snap.Jobs)
 	byText := map[string][]string{}
-	var unread []string
+	var all []string
 	for ref, text := range plan.AdminComments(p, in, c.text) {
 		if c.foreign[ref] || c.text[ref] == text || !seen[ref] {
 			continue
 		}
-		if c.text[ref] == "" {
-			unread = append(unread, ref)
-		}
+		all = append(all, ref)
 		byText[text] = append(byText[text], ref)
 	}
-	if len(byText) == 0 || !c.read(ctx, unread) {
+	if len(byText) == 0 {
 		return
 	}
+	read := c.read(ctx, all)
 	written := 0
 	for _, text := range slices.Sorted(maps.Keys(byText)) {
 		refs := slices.DeleteFunc(byText[text], func(ref string) bool {
-			return c.foreign[ref] || c.text[ref] == "" || c.text[ref] == text
+			return !read[ref] || c.foreign[ref] || c.text[ref] == text
 		})
 		if len(refs) == 0 {
 			continue
@@ -74,27 +75,29 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
 	}
 }
 
-// read reads what jobs' AdminComments say already. false: Slurm didn't answer.
-func (c *comments) read(ctx context.Context, refs []string) bool {
+// read reads what jobs' AdminComments say already, and returns the jobs that it has read.
+func (c *comments) read(ctx context.Context, refs []string) map[string]bool {
 	slices.Sort(refs)
 	refs = refs[:min(len(refs), mostRead)]
 	there, err := c.slurm.Describe(ctx, refs)
 	if err != nil {
 		c.log.Debug("admin comments not read", "err", err)
-		return false
+		return nil
 	}
+	read := make(map[string]bool, len(refs))
 	for _, ref := range refs {
 		d, ok := there[ref]
 		if !ok {
 			continue
 		}
+		read[ref] = true
 		c.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, release.CommentPrefix)
 		c.text[ref] = d.AdminComment
 		if d.AdminComment == "" {
 			c.text[ref] = release.CommentPrefix // read
 		}
 	}
-	return true
+	return read
 }
 
 // unread are those of the jobs whose AdminComments haven't been read.

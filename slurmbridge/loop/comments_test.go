@@ -48,6 +48,16 @@ func TestAdminComments(t *testing.T) {
 	if m.words != said {
 		t.Errorf("%d comments more after a restart", m.words-said)
 	}
+	// What others write over it stays, and what the bridge said doesn't come back.
+	long.said = "cancelled for maintenance"
+	for !short.ended {
+		tick(t, b, m, 5*time.Second)
+	}
+	tick(t, b, m, 5*time.Second)
+	if long.said != "cancelled for maintenance" {
+		t.Errorf("a comment that others wrote later is %q now", long.said)
+	}
+	said = m.words
 	b.Mode = job.Shadow
 	tick(t, b, m, 30*time.Second)
 	if m.words != said {
