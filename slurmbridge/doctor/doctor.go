@@ -8,6 +8,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -87,7 +88,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.version, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
 	}
@@ -458,6 +459,29 @@ func (e *exam) minJobAge() {
 // leastJobAge is the longest time for which the bridge may put off a look by itself:
 // while slurmctld fails it tries again after half a minute at the latest.
 const leastJobAge = 30 * time.Second
+
+// requeueDelay: a member that is requeued starts again with its share, on its node, unless
+// it is given back what it had before Slurm looks at it.
+func (e *exam) requeueDelay() {
+	key, name := "AuthInfo", "cred_expire"
+	if e.form.RequeueDelay && text.HasOption(e.Config["SchedulerParameters"], "requeue_delay") {
+		key, name = "SchedulerParameters", "requeue_delay"
+	}
+	params := e.Config[key]
+	value, _ := text.Option(params, name)
+	s, err := strconv.Atoi(value)
+	if err != nil || s >= leastRequeueDelay {
+		return
+	}
+	fixed := strings.Replace(params, name+"="+value, fmt.Sprintf("%s=%d", name, leastRequeueDelay), 1)
+	e.add("requeue-delay", Warning, fmt.Sprintf("a requeued job may start again after %d s (%s)", s, name),
+		"the bridge needs a few seconds to give a sharer that is requeued its whole GPU back; before, it starts with its share, "+
+			"next to jobs that it was never compared with",
+		e.conf(key+"="+fixed))
+}
+
+// leastRequeueDelay is enough for the bridge to see a requeued job and to change it, seconds.
+const leastRequeueDelay = 10
 
 func (e *exam) accrue() {
 	if e.Config["PriorityType"] == "priority/multifactor" && !text.HasOption(e.Config["PriorityFlags"], "ACCRUE_ALWAYS") {

@@ -159,6 +159,10 @@ func TestEachFinding(t *testing.T) {
 		{"no epilog at all", conf("Epilog", ""), "warning epilog-order", "Epilog=/usr/lib/slurmbridge/epilog"},
 		{"no epilogslurmctld", conf("EpilogSlurmctld", ""), "warning epilog-slurmctld", "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"},
 		{"short hooks", conf("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"},
+		{"requeued at once", func(f *Facts) {
+			f.Config["SLURM_VERSION"], f.Config["SchedulerParameters"] = "26.05.5", "requeue_delay=1,"+Scheduler
+		}, "warning requeue-delay", "SchedulerParameters=requeue_delay=10,sched_interval=2,bf_interval=5"},
+		{"requeued as soon as credentials expire", conf("AuthInfo", "socket=/run/munge/munge.socket.2,cred_expire=5"), "warning requeue-delay", "AuthInfo=socket=/run/munge/munge.socket.2,cred_expire=10"},
 		{"no accrual", conf("PriorityFlags", "FAIR_TREE"), "warning accrue", "PriorityFlags=FAIR_TREE,ACCRUE_ALWAYS"},
 		{"no munge", conf("AuthType", "auth/slurm"), "warning munge", ""},
 		{"no munged", func(f *Facts) { f.MungeSocket = ptr(false) }, "error munge", "systemctl enable --now munge"},

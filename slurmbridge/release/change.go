@@ -186,7 +186,8 @@ func Restore(g *job.Group, m *job.Member, j *job.Job, gate, why string) job.Chan
 	if gate != "" {
 		dep = after + ":" + gate
 	} else {
-		// The begin time of a job that was requeued to run alone is Slurm's, two minutes on.
+		// The begin time of a job that was requeued to run alone is Slurm's: two minutes on by
+		// default (cred_expire; from 25.11 on requeue_delay).
 		u.StartNow = Startable(j) || m.Alone
 	}
 	return change(job.StepRestore, why, u, j)

@@ -43,6 +43,9 @@ type Form struct {
 	// RewritesTypes: `scontrol update Gres=` turns gpu:shared into shares. Before, it
 	// merges the new request with the old one, and refuses or asks for both.
 	RewritesTypes bool
+	// RequeueDelay: SchedulerParameters' requeue_delay says how long a requeued job waits;
+	// otherwise, and without it, AuthInfo's cred_expire does.
+	RequeueDelay bool
 	// exclusiveField is squeue's field that tells which other jobs a job keeps off its
 	// nodes, exclusive its values that mean all of them, or those of other users.
 	exclusiveField string
@@ -55,8 +58,9 @@ var forms = []Form{
 	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
 	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
 	{Since: Release{24, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS", "TOPO"}},
+	{Since: Release{25, 11, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS", "TOPO"}},
 	// oversubscribe says NO of every job whose owner doesn't ask to be oversubscribed.
-	{Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"}},
+	{Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"}},
 }
 
 // FormOf returns a release's form.
