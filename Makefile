@@ -79,15 +79,21 @@ test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
 	@$(QUIETLY) 'vetting (two minutes the first time)' $(GO) vet $(PKGS)
 	@$(TEST) -timeout 20m $(TESTFLAGS) $$($(GO) list $(PKGS) | $(E2E_LAST))
 
-# Debian 13's Slurm, in a folder of its own; made once.
-ROOT13  ?= $(CURDIR)/.cache/trixie
-COMPAT  := SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
+# Slurm of these Debian releases: this machine's own, and the others' in a folder each,
+# made once. forky is in development: its folder keeps the Slurm of the day it was made.
+RELEASES ?= bookworm trixie forky
+ROOTS    ?= $(CURDIR)/.cache
+COMPAT   := SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
 
-test-compat: build ## the end-to-end tests on Debian 12's and Debian 13's Slurm
+test-compat: build ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5 (RELEASES=forky, ROOTS=FOLDER)
 	@contrib/install-deps --compat --accounting
-	$(GO) run ./contrib/testbed/slurmtest/mkroot $(ROOT13)
-	$(COMPAT)
-	SLURMBRIDGE_TEST_ROOT=$(ROOT13) $(COMPAT)
+	@own=$$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
+	for release in $(RELEASES); do \
+		root=; \
+		[ "$$release" = "$$own" ] || { root=$(abspath $(ROOTS))/$$release; $(GO) run ./contrib/testbed/slurmtest/mkroot -suite "$$release" "$$root" || exit; }; \
+		echo "Slurm of $$release"; \
+		SLURMBRIDGE_TEST_ROOT=$$root $(COMPAT) || exit; \
+	done
 
 lint: $(LINT) ## static checks: who may import whom, style, scripts
 	@contrib/install-deps --lint

@@ -338,7 +338,7 @@ func TestOtherJobs(t *testing.T) {
 		for k, v := range f {
 			f[k] = strings.ReplaceAll(v, c.Dir, "")
 		}
-		for _, k := range []string{"SubmitTime", "EligibleTime", "AccrueTime", "LastSchedEval", "Priority", "StartTime", "EndTime", "Deadline"} {
+		for _, k := range []string{"SLUID", "SubmitTime", "EligibleTime", "AccrueTime", "LastSchedEval", "Priority", "StartTime", "EndTime", "Deadline"} {
 			delete(f, k)
 		}
 		return f

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -130,12 +131,16 @@ func (c *Cluster) mariadb(ctx context.Context, own *syscall.Credential, data, so
 	return nil
 }
 
+// thereAlready is what sacctmgr says of what it is to add and finds there, the last from
+// 26.05 on.
+var thereAlready = []string{"Nothing new added", "already exists", "Already existing"}
+
 // Account runs sacctmgr without asking back, e.g. Account(ctx, "add", "account",
 // "lab"). What is there already is no error.
 func (c *Cluster) Account(ctx context.Context, args ...string) error {
 	out, err := c.Run(ctx, "sacctmgr", append([]string{"-i"}, args...)...)
-	if err != nil && !strings.Contains(out, "Nothing new added") && !strings.Contains(out, "already exists") {
-		return err
+	if err != nil && slices.ContainsFunc(thereAlready, func(s string) bool { return strings.Contains(out, s) }) {
+		return nil
 	}
-	return nil
+	return err
 }

@@ -1,6 +1,7 @@
 // Command mkroot makes a root folder with another Debian release's Slurm in it,
 // for slurmtest.Options.Root. It takes the packages from where this machine's own
-// apt takes them, and does nothing where the folder is complete already.
+// apt takes them, and does nothing where the folder is complete already. The release
+// may be newer than this machine's debootstrap.
 //
 //	go run ./contrib/testbed/slurmtest/mkroot [-suite trixie] FOLDER
 package main
@@ -22,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packages are Slurm's daemons and commands; munged runs outside.
-const packages = "slurmctld,slurmd,slurm-client"
+// packages are Slurm's daemons and commands; munged and MariaDB run outside.
+const packages = "slurmctld,slurmd,slurmdbd,slurm-client"
 
 // done names the file that a complete root holds.
 const done = ".slurmtest-root"
