@@ -23,8 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// packages are Slurm's daemons and commands; munged and MariaDB run outside.
-const packages = "slurmctld,slurmd,slurmdbd,slurm-client"
+// packages are Slurm's daemons and commands, and munge's, which Slurm of 26.05 doesn't
+// bring along; munged and MariaDB run outside.
+const packages = "slurmctld,slurmd,slurmdbd,slurm-client,munge"
 
 // done names the file that a complete root holds.
 const done = ".slurmtest-root"
