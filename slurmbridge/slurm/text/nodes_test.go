@@ -128,6 +128,8 @@ func TestParseIndexes(t *testing.T) {
 	for in, want := range map[string][]int{
 		"gpu:titanxp:2(IDX:0-1)": {0, 1}, "mps:60(IDX:3)": {3}, "mps:titanxp:60(0/100,60/100)": {1}, "shard:50(50/100,0/100)": {0},
 		"gpu:a:1(IDX:0),gpu:b:2(IDX:2-3)": {0, 2, 3}, "gres:mps:50(IDX:1)": {1}, "gres/shard:50(0/100,0/100,50/100)": {2}, "nic:1(IDX:0),gpu:1(IDX:1)": {1},
+		"shard:70(70/100,0/100,0/100,0/100)": {0}, "shard:titanxp:200(100/100,0/100,100/100)": {0, 2}, "shard:8(-/5,5/5)": nil, // a node's GresUsed
+
 		"gpu:2": nil, "": nil, "gpu:1(IDX:)": nil, "gpu:1(IDX:1-0)": nil, "gpu:1(IDX:0-99999)": nil, "gpu:1(IDX:0": nil, "mps:1(x/100)": nil, "gpu:0(CNT:0)": nil, "mps:1(-1/100)": nil,
 	} {
 		got, ok := parseIndexes(in)
@@ -154,7 +156,7 @@ func FuzzDetail(f *testing.F) {
 			}
 		}
 		// Whatever stands in a job's name and comment, its GPU is 0 or not known.
-		forged := fmt.Sprintf("JobId=1 JobName=%s\n   NodeList=n1\n   JOB_GRES=mps:50\n     Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=mps:50(IDX:0)\n   MinCPUsNode=1\n   Comment=%s\n", text, text)
+		forged := fmt.Sprintf("JobId=1 JobName=%s\n   NodeList=n1\n   JOB_GRES=mps:50\n     Nodes=n1 CPU_IDs=0-1 Mem=100 GRES=mps:50(IDX:0)\n   MinCPUsNode=1\n   SubmitLine=sbatch %s\n   Comment=%s\n", text, text, text)
 		if gpus, ok := ParseDetail([]byte(forged), "n1"); ok && !slices.Equal(gpus, []int{0}) {
 			t.Errorf("%q made it %v", text, gpus)
 		}

@@ -30,8 +30,15 @@ func (r Release) Before(other Release) bool { return slices.Compare(r[:], other[
 //
 //	GRES of a request  "gres:mps:50" to 23.02, "gres/mps:50" later
 //	GRES of a job      "mps:60(IDX:0)", or shares used of each GPU "mps:60(60/100,0/100)"
+//	errors of tasks    "22_2: …", "22_0-3: …", from 26.05 on "22_[2]: …", "22_[0-3]: …"
+//	states             EXPEDITING, from 25.11 on, is of a job to be started again
 //	exit code          the status of wait(2) "768", or exit code and signal "3:0"
 //	settings           "Prolog" as one line, or "Prolog[0]", "Prolog[1]" …
+//	control groups     "job_12", or from 26.05 on the job's SLUID; see prolog.InGroup
+//
+// SubmitLine, which scontrol prints of a job from 25.11 on, is a user's text like its name.
+// What a node's GresUsed and a hook's SLURM_JOB_OVERSUBSCRIBE say has changed too; neither
+// is read.
 //
 // squeue of some releases has no field for excluded nodes and says so when asked for
 // it; see QueueParser.NoExcNodes.

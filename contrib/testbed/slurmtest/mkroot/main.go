@@ -127,13 +127,19 @@ const (
 	newest  = "sid"
 )
 
+// script is the argument that a suite takes of which debootstrap knows nothing: it is
+// newer than debootstrap.
+func script(scripts, suite string) []string {
+	if _, err := os.Stat(filepath.Join(scripts, suite)); err == nil {
+		return nil
+	}
+	return []string{newest}
+}
+
 // debootstrap fills dir. Its output is shown only where it fails.
 func debootstrap(ctx context.Context, suite, dir, mirror string) error {
 	args := []string{"--variant=minbase", "--include=" + packages, suite, dir, mirror}
-	if _, err := os.Stat(filepath.Join(scripts, suite)); err != nil {
-		args = append(args, newest) // the suite is newer than this debootstrap
-	}
-	cmd := exec.CommandContext(ctx, "debootstrap", args...)
+	cmd := exec.CommandContext(ctx, "debootstrap", append(args, script(scripts, suite)...)...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.Env = append(os.Environ(), proxies(ctx)...)

@@ -34,6 +34,19 @@ func TestOSRelease(t *testing.T) {
 	}
 }
 
+func TestScript(t *testing.T) {
+	scripts := t.TempDir()
+	if err := os.WriteFile(filepath.Join(scripts, "trixie"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got := script(scripts, "trixie"); got != nil {
+		t.Errorf("a known suite: %q", got)
+	}
+	if got := script(scripts, "forky"); len(got) != 1 || got[0] != "sid" {
+		t.Errorf("a newer one: %q", got)
+	}
+}
+
 // TestCompleteRootIsLeftAlone: a second call changes nothing and needs nothing.
 func TestCompleteRootIsLeftAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "root")
