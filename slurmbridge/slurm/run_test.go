@@ -285,6 +285,23 @@ func TestUpdateErrors(t *testing.T) {
 	}
 }
 
+// Slurm starts the tasks of an array in the order in which they were changed.
+func TestTasksAreChangedInTheirOrder(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	c := fake(t, `case "$2" in *_0) sleep 0.5;; esac; echo "$2" >>`+log)
+	if err := c.Update(t.Context(), job.Update{Jobs: []string{"7_0", "7_1", "8", "7_2", "9_4"}, ReqNodes: ptr("n1")}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(string(b))
+	if len(lines) != 5 || !slices.Equal(lines[2:], []string{"JobId=7_0", "JobId=7_1", "JobId=7_2"}) {
+		t.Errorf("changed in the order %q", lines)
+	}
+}
+
 // A held gate is released before it gets its priority, which would not release it.
 func TestMendGate(t *testing.T) {
 	c, calls := recordingFake(t, "")

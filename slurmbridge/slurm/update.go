@@ -32,8 +32,10 @@ const (
 
 // Update changes jobs with one scontrol for all of them.
 //
-// ReqNodes is the exception: 22.05's scontrol takes it for one job at a time, so
-// it costs one command for each job, four at once.
+// ReqNodes is the exception: scontrol takes it for one job at a time, so it costs one
+// command for each job, four at once. The tasks of an array are changed in their order:
+// the one that is changed last keeps the array's own record, which Slurm sorts after the
+// others, and among equals it starts what it sorts first.
 func (c *Client) Update(ctx context.Context, u job.Update) error {
 	if err := checkUpdate(u); err != nil {
 		return err
@@ -42,27 +44,48 @@ func (c *Client) Update(ctx context.Context, u job.Update) error {
 	if len(u.Jobs) == 0 || len(set) == 0 {
 		return nil
 	}
-	size := maxRefs
-	if u.ReqNodes != nil {
-		size = 1
-	}
-	if len(u.Jobs) <= size {
-		return c.update(ctx, u.Jobs, set)
-	}
+	lanes := lanesOf(u)
 	var g errgroup.Group
 	g.SetLimit(reqWorkers)
-	errs := make([]error, (len(u.Jobs)+size-1)/size)
-	i := 0
-	for refs := range slices.Chunk(u.Jobs, size) {
-		at := i
+	errs := make([]error, len(lanes))
+	for i, lane := range lanes {
 		g.Go(func() error {
-			errs[at] = c.update(ctx, refs, set)
+			var failed []error
+			for _, refs := range lane {
+				failed = append(failed, c.update(ctx, refs, set))
+			}
+			errs[i] = worst(failed)
 			return nil
 		})
-		i++
 	}
 	_ = g.Wait()
 	return worst(errs)
+}
+
+// lanesOf are the lists of jobs that an update names, one a command. Those of one lane
+// follow each other, lanes go side by side.
+func lanesOf(u job.Update) [][][]string {
+	var lanes [][][]string
+	if u.ReqNodes == nil {
+		for refs := range slices.Chunk(u.Jobs, maxRefs) {
+			lanes = append(lanes, [][]string{refs})
+		}
+		return lanes
+	}
+	of := map[string]int{} // an array's lane
+	for _, ref := range u.Jobs {
+		array, _, isTask := strings.Cut(ref, "_")
+		i, known := of[array]
+		if !isTask || !known {
+			i = len(lanes)
+			lanes = append(lanes, nil)
+			if isTask {
+				of[array] = i
+			}
+		}
+		lanes[i] = append(lanes[i], []string{ref})
+	}
+	return lanes
 }
 
 // update runs one scontrol update.
