@@ -87,7 +87,7 @@ func Examine(f *Facts) []Finding {
 		e.sharing = "shard"
 	}
 	for _, check := range []func(){
-		e.version, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
+		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
 		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
@@ -112,13 +112,6 @@ func (e *exam) slurmConf() string {
 func (e *exam) beside(name string) string { return filepath.Join(filepath.Dir(e.slurmConf()), name) }
 
 func (e *exam) conf(lines ...string) Fix { return Fix{File: e.slurmConf(), Lines: lines} }
-
-func (e *exam) version() {
-	if text.ParseRelease(e.Config["SLURM_VERSION"]).Before(text.Oldest) {
-		e.add("release", Error, "Slurm "+e.Config["SLURM_VERSION"]+" is older than 22.05",
-			"gates with a deadline and shares of a GPU were proven from 22.05 on")
-	}
-}
 
 func (e *exam) gresTypes() {
 	types := e.Config["GresTypes"]

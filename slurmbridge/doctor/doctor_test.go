@@ -111,6 +111,12 @@ func TestEachFinding(t *testing.T) {
 	}{
 		{"no slurmctld", func(f *Facts) { f.Config = nil }, "error slurmctld", "scontrol ping"},
 		{"old", conf("SLURM_VERSION", "21.08.8"), "error release", ""},
+		{"gives GPUs away twice", conf("SLURM_VERSION", "25.05.0"), "error release-fault", ""},
+		{"misses the ends of hooks", conf("SLURM_VERSION", "25.11.3"), "warning release-fault", ""},
+		{"untried", conf("SLURM_VERSION", "26.11.0-rc1"), "note release-new", ""},
+		{"counts GPUs by itself", func(f *Facts) {
+			f.Config["SLURM_VERSION"], f.Config["JobAcctGatherType"], f.Config["JobAcctGatherParams"] = "26.05.5", "jobacct_gather/cgroup", "NoOverMemoryKill"
+		}, "note gpu-accounting", "JobAcctGatherParams=NoOverMemoryKill,DisableGPUAcct"},
 		{"both kinds", conf("GresTypes", "gpu,mps,shard"), "error gres-both", "GresTypes=gpu,mps"},
 		{"no shares", conf("GresTypes", "gpu"), "error gres-types", "GresTypes=gpu,mps"},
 		{"no gpu type", conf("GresTypes", ""), "error gres-types", "GresTypes=gpu,mps"},
