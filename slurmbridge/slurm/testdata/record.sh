@@ -6,8 +6,7 @@
 # sets up a private cluster in FOLDER (a short path that only it uses), submits a
 # set of jobs as "nobody" with everything that makes parsing hard, and writes the
 # answers to ./RELEASE. ROOT is another root folder to run Slurm from by chroot;
-# FOLDER is then a path in it. Needs root, a user "slurm", and munge; a root without
-# munge uses this machine's.
+# FOLDER is then a path in it. Needs root, a user "slurm", and this machine's munge.
 # shellcheck disable=SC2034  # jobs' numbers are used by their variables' names
 set -eu
 D=$1 REL=$2 ROOT=${3:-}
@@ -70,7 +69,7 @@ PartitionName=long Nodes=n[1-3],c1 MaxTime=UNLIMITED State=UP
 PartitionName=hidden Nodes=n4 Hidden=YES State=UP
 E
 setpriv --reuid munge --regid "$(id -g munge)" --clear-groups munged --key-file="$F/munge/key" --socket="$F/munge/sock" --pid-file="$F/munge/pid" --log-file="$F/munge/log" --seed-file="$F/munge/seed" --num-threads=2
-trap 'in_root scancel -u $NOBODY || true; sleep 2; kill $(cat "$F"/slurmctld.pid "$F"/slurmd-*.pid "$F"/munge/pid 2>/dev/null) 2>/dev/null || true' EXIT
+trap 'in_root scancel -u "$NOBODY" || true; sleep 2; kill $(cat "$F"/slurmctld.pid "$F"/slurmd-*.pid "$F"/munge/pid 2>/dev/null) 2>/dev/null || true' EXIT
 in_root slurmctld; sleep 1
 for n in n1 n2 n3 n4 c1; do in_root slurmd -N $n; done
 sleep 3
@@ -115,7 +114,7 @@ in_root scontrol update JobId="${SPLIT}_1" ExcNodeList=n3
 in_root scontrol update NodeName=c1 State=DRAIN Reason="power | supply${NL}NodeName=n1 State=DOWN Gres=gpu:9"
 in_root scontrol update NodeName=n4 State=DOWN Reason="State=IDLE Gres=gpu:titanxp:7"
 in_root scontrol update NodeName=n2 Comment="State=DOWN Partitions=x" || true
-in_root scontrol create reservation ReservationName=r1 StartTime=now Duration=60 Users=root,$NOBODY Nodes=n1 Flags=maint,ignore_jobs >/dev/null
+in_root scontrol create reservation ReservationName=r1 StartTime=now Duration=60 Users=root,"$NOBODY" Nodes=n1 Flags=maint,ignore_jobs >/dev/null
 in_root scontrol update JobId="$RESV" ReservationName=r1
 sleep 8
 
@@ -124,7 +123,7 @@ T=(env TZ=UTC LC_ALL=C SLURM_TIME_FORMAT=%s)
 N=$(cat "$HERE/nonce")
 FORMAT=$(sed "s/NONCE/$N/g" "$HERE/format")
 [ "$REL" = 22.05 ] && FORMAT=${FORMAT/excnodes:$N,/}
-[[ $REL < 26.05 ]] || FORMAT=${FORMAT/oversubscribe/exclusive}
+case $REL in 2[2-5].*) ;; *) FORMAT=${FORMAT/oversubscribe/exclusive} ;; esac
 in_root "${T[@]}" SQUEUE_FORMAT2="$FORMAT" squeue --noheader --all --array --noconvert --local --sort=-p | clean >"$OUT/queue"
 in_root "${T[@]}" SLURM_TIME_FORMAT='%d.%m. %H|%M' SQUEUE_FORMAT2="$FORMAT" squeue --noheader --all --array --noconvert --local --sort=-p | clean >"$OUT/queue-odd-times"
 in_root "${T[@]}" squeue --noheader --all --local --array --states=PENDING --format='%A|%x' >"$OUT/excluded"
@@ -150,7 +149,7 @@ err() { echo "\$ scontrol $*"; in_root scontrol "$@" 2>&1 && echo "exit 0" || ec
 } >"$OUT/errors"
 in_root scancel "$GATE"
 err update "JobId=$GATE" StartTime=now+60 >>"$OUT/errors"
-in_root scancel -u $NOBODY; sleep 4
+in_root scancel -u "$NOBODY"; sleep 4
 kill "$(cat "$F/slurmctld.pid")"; sleep 1
 err show config >>"$OUT/errors"
 echo "recorded in $OUT"
