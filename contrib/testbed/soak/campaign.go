@@ -488,6 +488,10 @@ func (c *campaign) fates(pauseS float64) []fate {
 					f.Fault = c.forgot(w.Requeued-settle, w.Requeued+settle)
 				}
 			}
+			if f.State == "DEADLINE" && f.Fault == "" {
+				// Plain Slurm's scheduler was gone as well when it would have started the job.
+				f.Fault = c.forgot(f.PlainEnd-f.SoloS-pauseS, f.Deadline-f.LimitS)
+			}
 			if f.State == "" && c.forgotten(w) {
 				continue
 			}
