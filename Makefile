@@ -117,17 +117,15 @@ $(LINT) $(NFPM) $(SBOM):
 race: build ## unit tests with the race detector, without daemons (five minutes)
 	CGO_ENABLED=1 $(GO) test -race -short -vet=off -count=1 -p 2 -timeout 20m $(PKGS)
 
-# Every FuzzX of every package, one after the other. Go calls a target failed whose time was over
-# before it could begin, on a busy machine: that is none.
-fuzz: build ## each fuzz target for ten seconds (FUZZ=1m; ten minutes)
-	@grep -rl --include='*_test.go' '^func Fuzz' . | while read -r file; do \
-		sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r name; do \
-			echo "$$name in $${file%/*}"; \
-			$(GO) test -run '^$$' -vet=off -fuzz "^$$name\$$" -fuzztime $(or $(FUZZ),10s) "$${file%/*}" </dev/null >$(BUILD)/fuzz.log 2>&1 || \
-				{ grep -q 'context deadline exceeded' $(BUILD)/fuzz.log && ! grep -q 'Failing input' $(BUILD)/fuzz.log; } || \
-				{ cat $(BUILD)/fuzz.log; exit 1; }; \
-		done || exit 1; \
-	done
+# Every FuzzX of every package, two at a time. Go calls a target failed whose time was over before
+# it could begin, on a busy machine: that is none.
+fuzz: build ## each fuzz target for ten seconds (FUZZ=1m; five minutes)
+	@grep -r --include='*_test.go' '^func Fuzz' . | sed 's|/[^/]*:func| |; s|(.*||' | xargs -P 2 -L 1 sh -c ' \
+		log=$$(mktemp); echo "$$1 in $$0"; \
+		$(GO) test -run "^$$" -vet=off -parallel 1 -fuzz "^$$1\$$" -fuzztime $(or $(FUZZ),10s) "$$0" </dev/null >"$$log" 2>&1 || \
+			{ grep -q "context deadline exceeded" "$$log" && ! grep -q "Failing input" "$$log"; } || \
+			{ cat "$$log"; exit 255; }; \
+		rm "$$log"'
 
 bench: build ## benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)

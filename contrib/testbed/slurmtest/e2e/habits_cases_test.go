@@ -289,11 +289,11 @@ func sbatchOptions(h *habit) {
 		}
 	}
 	script := "#!/bin/sh\n#SBATCH --gpus=shared:1\n#SBATCH --signal=B:USR1@10 --export=NONE --nice=10 --no-requeue\n#SBATCH --job-name=\"it's\"\nexit 3\n"
-	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--deadline=now+80", "--time=1", "--comment=app="+small)
+	id, err := h.Submit(context.Background(), ann, script, "--partition="+h.part, "--deadline=now+300", "--time=1", "--comment=app="+small)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	h.state(20*time.Second, id, "FAILED")
+	h.state(60*time.Second, id, "FAILED")
 	if out, err := h.RunAs(context.Background(), ann, "sbatch", append(args, "--wait", "--parsable", "--wrap=exit 3")...); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		h.t.Errorf("--wait: %s, %v", out, err)
 	}

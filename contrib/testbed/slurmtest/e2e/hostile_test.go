@@ -30,11 +30,15 @@ const eveUser = bob
 
 func (e *eve) sbatch(script string, args ...string) string {
 	e.t.Helper()
-	id, err := e.Submit(e.t.Context(), eveUser, script, append([]string{"--output=/dev/null"}, args...)...)
-	if err != nil {
-		e.t.Fatal(err)
+	for try := 1; ; try++ {
+		id, err := e.Submit(e.t.Context(), eveUser, script, append([]string{"--output=/dev/null"}, args...)...)
+		switch {
+		case err == nil:
+			return id
+		case try == 3 || !strings.Contains(err.Error(), "Socket timed out"): // a slow machine's slurmctld
+			e.t.Fatal(err)
+		}
 	}
-	return id
 }
 
 // again does something until the test ends.
