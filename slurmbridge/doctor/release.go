@@ -18,12 +18,16 @@ var faulty = []struct {
 	what, why    string
 }{
 	{
-		text.Release{25, 5, 0}, text.Release{25, 5, 1}, Error,
+		text.Release{25, 5, 0},
+		text.Release{25, 5, 1},
+		Error,
 		"Slurm 25.05.0 may give the same GPU, or the same shares of one, to several jobs",
 		"jobs then meet that were never checked with each other; 25.05.1 mends it",
 	},
 	{
-		text.Release{25, 11, 0}, text.Release{25, 11, 4}, Warning,
+		text.Release{25, 11, 0},
+		text.Release{25, 11, 4},
+		Warning,
 		"Slurm 25.11 before 25.11.4 may miss the end of a prolog or epilog",
 		"the job then stays completing and keeps its GPU's shares; 25.11.4 mends it",
 	},

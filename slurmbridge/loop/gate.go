@@ -107,7 +107,7 @@ func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 	if d.fields == nil {
 		return nil
 	}
-	errs := []error{fmt.Errorf("Slurm %s %w: %v", s.Release, ErrMisread, d.fields)}
+	errs := []error{fmt.Errorf("release %s of Slurm %w: %v", s.Release, ErrMisread, d.fields)}
 	for i := range s.Gates {
 		if seen := &s.Gates[i]; !seen.Open {
 			errs = append(errs, g.Slurm.OpenGate(ctx, seen.ID))

@@ -81,7 +81,7 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 			before := m.updates
 			tick(t, b, m, 10*time.Second)
 			st := b.Status()
-			if len(st.Misread) != 1 || st.Gate != "" || !strings.Contains(st.GateErr, "Slurm 27.05.0 is not understood, and no job is touched") || !strings.Contains(st.GateErr, c.says) {
+			if len(st.Misread) != 1 || st.Gate != "" || !strings.Contains(st.GateErr, "release 27.05.0 of Slurm is not understood, and no job is touched") || !strings.Contains(st.GateErr, c.says) {
 				t.Errorf("misread %v, gate %q, error %q", st.Misread, st.Gate, st.GateErr)
 			}
 			if _, err := os.Stat(b.Gate.File); err == nil {
