@@ -216,7 +216,8 @@ end
 -- the whole does, and what is endless isn't read.
 local function gated(job, gate)
    if not gate or number(job.het_job_offset, NO_VAL) then return nil end
-   for _, field in ipairs({ "dependency", "exc_nodes", "req_nodes", "features", "comment", "reservation", "partition" }) do
+   local long = { "dependency", "exc_nodes", "req_nodes", "features", "comment", "reservation", "partition" }
+   for _, field in ipairs(long) do
       if #text(job[field]) > LONG then return nil end -- the bridge doesn't read so much
    end
    local own = text(job.dependency)
