@@ -181,7 +181,7 @@ func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
 		if g.Open || c.understood == snap.Release {
 			continue
 		}
-		out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"show", "job", g.ID}})
+		out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", g.ID}})
 		if err != nil {
 			continue // it may have gone; the next poll tries again
 		}
@@ -324,7 +324,7 @@ func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
 	for _, j := range jobs {
 		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
 	}
-	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"-d"}, stdin: in.String()})
+	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "-d"}, stdin: in.String()})
 	if err != nil && ctx.Err() != nil {
 		return err
 	}

@@ -377,7 +377,7 @@ case "$(basename $0) $*" in
 *"show config") cat `+dir+`/config;;
 *"show nodes") cat `+dir+`/nodes;;
 *"show job 32") echo "JobId=32 JobState=PENDING Dependency=(null) Requeue=0 TimeLimit=00:01:00 Comment=slurmbridge-gate";;
-"scontrol -d") while read -r show what id; do case "$show $what" in
+"scontrol --all -d") while read -r show what id; do case "$show $what" in
   "show job") echo "scontrol: show job $id"; case $id in 2) cat `+dir+`/detail-rgpus;; 3) cat `+dir+`/detail-rmps;; 4) cat `+dir+`/detail-rmps2;; 5) cat `+dir+`/detail-rshard;; 6) cat `+dir+`/detail-rshard2;; esac;;
   *) echo "scontrol: show hostnames $id"; echo $id;; esac; done;;
 *) echo "unexpected: $*" >&2; exit 1;;

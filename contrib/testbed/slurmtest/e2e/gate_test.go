@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // second is a partition that is not the default, with the cluster's nodes.
@@ -59,6 +60,32 @@ func TestGateWhosePartitionCloses(t *testing.T) {
 			r.freed(ids...)
 		})
 	}
+}
+
+// A gate in a hidden partition of its own is in no ordinary user's queue, holds jobs all the same,
+// and can end while the jobs' partition is down.
+func TestHiddenGate(t *testing.T) {
+	t.Parallel()
+	const hidden = "gates"
+	r := newRig(t, options{gatePartition: hidden, Options: slurmtest.Options{Extra: []string{"PartitionName=" + hidden + " Nodes=ALL Hidden=YES MaxTime=1"}}})
+	gate := r.gate()
+	if p := r.job(gate)["Partition"]; p != hidden {
+		t.Errorf("the gate is in %q", p)
+	}
+	shared := r.submit(ann, small, 1)
+	r.state(60*time.Second, shared, "COMPLETED")
+	ids := r.orphans()
+	for _, cmd := range [][]string{{"squeue", "--noheader"}, {"squeue", "--noheader", "--start"}, {"scontrol", "show", "job"}} {
+		out, err := r.RunAs(t.Context(), ann, cmd[0], cmd[1:]...)
+		if err != nil || strings.Contains(out, job.GateName) || strings.Contains(out, "JobId="+gate+" ") {
+			t.Errorf("%v shows the gate: %v, %s", cmd, err, out)
+		}
+		if cmd[0] == "squeue" && !strings.Contains(out, ids[0]) {
+			t.Errorf("%v shows no job: %s", cmd, out)
+		}
+	}
+	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=DOWN")
+	r.freed(ids...)
 }
 
 // A bridge that starts, or renews its gate, while partitions are closed puts the gate

@@ -109,7 +109,8 @@ func runBridge(dir string) error {
 		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate: &loop.Gate{
 			Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now,
-			ByHand: loop.ByHand{Leave: strings.Fields(os.Getenv("E2E_LEAVE"))},
+			Partition: os.Getenv("E2E_GATE_PARTITION"),
+			ByHand:    loop.ByHand{Leave: strings.Fields(os.Getenv("E2E_LEAVE"))},
 		},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
@@ -146,6 +147,8 @@ type options struct {
 	quiet bool // no bridge yet
 	// leave is a partition in which users may ask for a part of a GPU by hand; "" = none.
 	leave string
+	// gatePartition is the gate's own; "" = it has none.
+	gatePartition string
 }
 
 func newRig(t *testing.T, o options) *rig {
@@ -176,7 +179,7 @@ func newRig(t *testing.T, o options) *rig {
 	if sharing == "" {
 		sharing = "mps"
 	}
-	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave)
+	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition)
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
