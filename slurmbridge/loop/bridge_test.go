@@ -104,6 +104,28 @@ func TestSuccessorIsPushed(t *testing.T) {
 	}
 }
 
+// A preview plans what the daemon would, and changes nothing. Where Slurm's words aren't
+// understood it plans no group either.
+func TestPreview(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem := newMemory()
+	tick(t, bridge(m, mem), m, 2*time.Second)
+	p := app("alexnet", 60, 0.3, 2000)
+	m.submit("ann", time.Minute, p, true)
+	m.submit("ann", time.Minute, p, true)
+	before := m.updates
+	for _, misread := range [][]job.Misread{nil, {{Field: "squeue's timelimit"}}} {
+		m.misread = misread
+		st, err := bridge(m, mem).Preview(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := 1 - len(misread); len(st.Plan.Groups) != want || m.updates != before {
+			t.Errorf("misread %v: %d groups, want %d; %d changes", misread, len(st.Plan.Groups), want, m.updates-before)
+		}
+	}
+}
+
 // On a card that holds jobs to a part of its memory the members of a group get what they need
 // and a part of what is left each. A job that joins finds room for what they may take.
 func TestMembersAreHeldToTheirMemory(t *testing.T) {

@@ -288,6 +288,7 @@ func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 		}
 	}
 	in, repairs, _ := b.observe(snap, gate)
+	in.Unproved = slices.ContainsFunc(snap.Gates, func(g job.GateState) bool { return len(g.Misread) > 0 })
 	b.apps.identify(ctx, in)
 	b.publish(b.plan(in, repairs), in)
 	return b.Status(), nil
