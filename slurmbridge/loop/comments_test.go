@@ -37,6 +37,9 @@ func TestAdminComments(t *testing.T) {
 	if !strings.Contains(odd.said, "ignored share:max-slowdown") || !strings.Contains(odd.said, "1.15") {
 		t.Errorf("a contract without sense: %q", odd.said)
 	}
+	if strings.Contains(odd.said, "submitted") || strings.Contains(odd.said, "not shared") {
+		t.Errorf("what it says was written over: %q", odd.said)
+	}
 	said := m.words
 	tick(t, b, m, 5*time.Second)
 	if m.words != said {

@@ -26,9 +26,6 @@ func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
 		ref := j.Ref
-		if out[ref] == "" && release.Announced(written[ref]) != "" && (seats[ref].Group != nil || !release.Stamped(j, written[ref])) {
-			out[ref] = nowInstead(j, seats[ref].Group)
-		}
 		if why := in.Tracker.Unmanaged[ref]; why != "" {
 			out[ref] = "left to Slurm: " + why
 		}
@@ -37,6 +34,9 @@ func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string
 				out[ref] += "; "
 			}
 			out[ref] += "ignored " + strings.Join(t.Ignored, "; ")
+		}
+		if out[ref] == "" && release.Announced(written[ref]) != "" && (seats[ref].Group != nil || !release.Stamped(j, written[ref])) {
+			out[ref] = nowInstead(j, seats[ref].Group)
 		}
 	}
 	for ref, text := range out {
