@@ -182,8 +182,8 @@ func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
 			continue
 		}
 		out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "show", "job", g.ID}})
-		if err != nil {
-			continue // it may have gone; the next poll tries again
+		if err != nil || text.GateEnded(out) {
+			continue // it has gone meanwhile; the next poll tries again
 		}
 		if bad := text.MisreadGate(out); len(bad) > 0 {
 			g.Misread = append(g.Misread, bad...)

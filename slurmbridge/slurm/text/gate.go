@@ -48,6 +48,12 @@ func (p *QueueParser) misread(r *queueRow) []job.Misread {
 	return out
 }
 
+// GateEnded reports whether scontrol show job says that a gate has ended, in one of the ways in
+// which it can.
+func GateEnded(out []byte) bool {
+	return bytes.Contains(out, []byte("JobState=CANCELLED")) || bytes.Contains(out, []byte("JobState=DEADLINE"))
+}
+
 // MisreadGate is what scontrol show job says of a pending gate that isn't so.
 func MisreadGate(out []byte) []job.Misread {
 	says := map[string]string{}

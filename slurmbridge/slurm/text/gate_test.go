@@ -75,8 +75,13 @@ func TestMisreadGate(t *testing.T) {
 		fmt.Sprintf(said, "PENDING", "(null)", "\xff\xfe00:01:00"): 0,
 		`{"jobs": []}`: 5, "": 5,
 	} {
-		if bad := MisreadGate([]byte(text)); len(bad) != want {
+		if bad := MisreadGate([]byte(text)); len(bad) != want || GateEnded([]byte(text)) {
 			t.Errorf("%q: %v", text, bad)
+		}
+	}
+	for _, state := range []string{"CANCELLED", "CANCELLED by 0", "DEADLINE"} {
+		if !GateEnded([]byte(fmt.Sprintf(said, state, "(null)", "00:01:00"))) {
+			t.Errorf("a gate that is %s ended between two commands: it tells nothing of Slurm's words", state)
 		}
 	}
 }
