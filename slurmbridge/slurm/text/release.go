@@ -59,13 +59,19 @@ type Form struct {
 	exclusive      []string
 }
 
+// What oversubscribe says of a job that keeps others off its nodes; topo is of 24.05 and later.
+var (
+	oversubscribe = []string{"NO", "USER", "MCS"}
+	topo          = append(slices.Clone(oversubscribe), "TOPO")
+)
+
 // forms are sorted by release; one that is missing has the form of the newest before it.
 var forms = []Form{
-	{Since: Oldest, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
-	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
-	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS"}},
-	{Since: Release{24, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS", "TOPO"}},
-	{Since: Release{25, 11, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "oversubscribe", exclusive: []string{"NO", "USER", "MCS", "TOPO"}},
+	{Since: Oldest, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+	{Since: Release{23, 2, 0}, TypesChecked: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
+	{Since: Release{24, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: topo},
+	{Since: Release{25, 11, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "oversubscribe", exclusive: topo},
 	// oversubscribe says NO of every job whose owner doesn't ask to be oversubscribed.
 	{Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"}},
 }
