@@ -102,7 +102,7 @@ var keys = []key{
 		func(c *Config) any { return &c.GateFile }, path,
 	},
 	{
-		"gate_partition", "", "Partition for the gate alone: one with the nodes that share GPUs, hidden perhaps. Empty: each partition that has such a node.",
+		"gate_partition", "", "Partition for the gate alone, hidden from users perhaps (slurm.conf: PartitionName=… Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1). Empty, or while it isn't up: each partition that has a node which shares GPUs.",
 		func(c *Config) any { return &c.GatePartition }, partitionOrNone,
 	},
 	{

@@ -227,7 +227,7 @@ func (e *exam) cards() {
 	for _, t := range slices.Sorted(maps.Keys(unknown)) {
 		e.add("gpu-unknown", Warning, fmt.Sprintf("GPU type %s (on %s) is no card the bridge knows", t, strings.Join(unknown[t], ",")),
 			"it can't tell how much memory such a GPU has, and keeps groups off it",
-			Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{
+			Fix{File: settingsFile, Lines: []string{
 				"gpu_types:", "  " + t + ": {mem_mib: MEMORY}   # nvidia-smi --query-gpu=memory.total --format=csv",
 			}})
 	}
@@ -269,7 +269,7 @@ func (e *exam) lua() {
 	if want == "no" {
 		if !e.form.RewritesTypes {
 			e.add("lua", Error, "the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission",
-				Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"lua: auto"}})
+				Fix{File: settingsFile, Lines: []string{"lua: auto"}})
 		}
 		return
 	}
@@ -312,6 +312,9 @@ func (e *exam) luaFile() {
 	}
 }
 
+// settingsFile is where the bridge's settings are.
+const settingsFile = "/etc/slurmbridge/slurmbridge.yaml"
+
 // PackagedLua is where packages put the script.
 const PackagedLua = "/usr/share/slurmbridge/job_submit.lua"
 
@@ -343,30 +346,51 @@ func (e *exam) user() {
 	}
 }
 
-// gatePartition: the gate is a job, which a partition must take: its own, or one of those
-// where GPUs are shared. One that is down takes jobs all the same.
+// gatePartition: the gate is a job, which a partition must take: its own while that is up, or
+// those where GPUs are shared. One that is down takes jobs all the same.
 func (e *exam) gatePartition() {
-	own := ""
-	if e.Settings != nil {
-		own = e.Settings.GatePartition
+	if e.Settings == nil || e.Partitions == nil {
+		return
+	}
+	name := e.Settings.GatePartition
+	at := slices.IndexFunc(e.Partitions, func(p text.Partition) bool { return p.Name == name })
+	seen := "everybody's squeue lists it as a pending job, and a script that waits until the queue is empty waits for ever"
+	up := func(name string) Fix {
+		return Fix{Lines: []string{"scontrol update PartitionName=" + name + " State=UP"}}
+	}
+	switch {
+	case name != "" && at >= 0 && e.Partitions[at].State == "UP":
+		if !e.Partitions[at].Hidden && !text.HasOption(e.Config["PrivateData"], "jobs") {
+			e.add("gate-seen", Note, "the gate's partition "+name+" isn't hidden", seen, e.conf("PartitionName="+name+" … Hidden=YES"))
+		}
+		return
+	case name != "" && at >= 0:
+		e.add("gate-partition", Warning, "partition "+name+", the gate's own, is "+e.Partitions[at].State,
+			"the gate is in the partitions of the jobs instead, where all see it", up(name))
+	case name != "":
+		e.add("gate-partition", Warning, "there is no partition "+name+", which gate_partition names",
+			"the gate is in the partitions of the jobs instead, where all see it", e.gateLine(name))
+	case e.Settings.Mode != "shadow" && len(e.gpuNodes()) > 0 && !text.HasOption(e.Config["PrivateData"], "jobs"):
+		const name = "slurmbridge"
+		e.add("gate-seen", Note, "the gate is in the partitions of the jobs", seen+"; in a hidden partition of its own nobody sees it",
+			e.gateLine(name), Fix{File: settingsFile, Lines: []string{"gate_partition: " + name}})
 	}
 	var among []text.Partition
 	for _, p := range e.Partitions {
-		if p.Name == own || own == "" && slices.ContainsFunc(e.Nodes, func(n text.Node) bool {
-			return n.Shares[e.sharing] > 0 && slices.Contains(n.Partitions, p.Name)
-		}) {
+		if slices.ContainsFunc(e.Nodes, func(n text.Node) bool { return n.Shares[e.sharing] > 0 && slices.Contains(n.Partitions, p.Name) }) {
 			among = append(among, p)
 		}
 	}
-	switch {
-	case own != "" && e.Partitions != nil && len(among) == 0:
-		e.add("gate-partition", Error, "there is no partition "+own+", which gate_partition names", "Slurm refuses the gate, and nothing is grouped",
-			e.conf("PartitionName="+own+" Nodes=… Hidden=YES"))
-	case len(among) > 0 && !slices.ContainsFunc(among, func(p text.Partition) bool { return p.State != "DRAIN" && p.State != "INACTIVE" }):
+	if len(among) > 0 && !slices.ContainsFunc(among, func(p text.Partition) bool { return p.State != "DRAIN" && p.State != "INACTIVE" }) {
 		p := among[0]
-		e.add("gate-partition", Error, "partition "+p.Name+" is "+p.State+", and the gate can be in no other", "it takes no jobs, and the gate is one",
-			Fix{Lines: []string{"scontrol update PartitionName=" + p.Name + " State=UP"}})
+		e.add("gate-partition", Error, "partition "+p.Name+" is "+p.State+", and the gate can be in no other", "it takes no jobs, and the gate is one", up(p.Name))
 	}
+}
+
+// gateLine is a partition for the gate alone: only root and SlurmUser put jobs there, and only
+// they see it.
+func (e *exam) gateLine(name string) Fix {
+	return e.conf("PartitionName=" + name + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
 }
 
 // memory: where memory is handed out, a job without --mem gets all of a node.
@@ -377,7 +401,9 @@ func (e *exam) memory() {
 	if text.HasDefMem(e.Config) {
 		return
 	}
-	if len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, func(p text.Partition) bool { return !p.DefMem }) {
+	if len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, func(p text.Partition) bool {
+		return !p.DefMem && (e.Settings == nil || p.Name != e.Settings.GatePartition)
+	}) {
 		return
 	}
 	e.add("default-memory", Error, "DefMemPerCPU is not set",
@@ -617,7 +643,7 @@ func (e *exam) preempt() {
 	default:
 		e.add("preempt", Note, "jobs may preempt others here ("+t+")",
 			"a shared job that should preempt others waits behind the gate and preempts nobody",
-			Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"exclude_partitions: [NAME]   # those whose jobs preempt others"}})
+			Fix{File: settingsFile, Lines: []string{"exclude_partitions: [NAME]   # those whose jobs preempt others"}})
 	}
 }
 
@@ -632,6 +658,6 @@ func (e *exam) privateJobs() {
 func (e *exam) mode() {
 	if e.Settings != nil && e.Settings.Mode == "shadow" {
 		e.add("shadow", Note, "the bridge is in shadow mode", "it decides and records, and changes nothing",
-			Fix{File: "/etc/slurmbridge/slurmbridge.yaml", Lines: []string{"mode: active"}})
+			Fix{File: settingsFile, Lines: []string{"mode: active"}})
 	}
 }

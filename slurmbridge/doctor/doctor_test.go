@@ -33,10 +33,12 @@ func bridged(t *testing.T, release string) *Facts {
 	t.Helper()
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
 	conf["SchedulerParameters"] = Scheduler
+	settings := config.Default()
+	settings.GatePartition = "gates"
 	return &Facts{
 		Config:       conf,
 		Nodes:        text.ParseNodes([]byte(recorded(t, release+"-bridged.nodes"))),
-		Partitions:   text.ParsePartitions([]byte(recorded(t, release+"-bridged.partitions"))),
+		Partitions:   text.ParsePartitions([]byte(recorded(t, release+"-bridged.partitions") + gates)),
 		ConfDir:      "/etc/slurm",
 		GresConf:     ptr("Name=gpu Type=titanxp File=/dev/nvidia0\nName=mps Count=100 File=/dev/nvidia0\n"),
 		JobSubmitLua: ptr("-- slurmbridge"),
@@ -49,9 +51,12 @@ func bridged(t *testing.T, release string) *Facts {
 		MungeSocket: ptr(true),
 		User:        "slurm",
 		Agents:      map[string]Agent{"gpu1": {MPS: ptr(true)}, "gpu2": {MPS: ptr(true)}},
-		Settings:    config.Default(),
+		Settings:    settings,
 	}
 }
+
+// gates is the gate's partition, as scontrol shows it.
+const gates = "PartitionName=gates Hidden=YES MaxTime=00:01:00 RootOnly=YES State=UP\n"
 
 // accounting gives the cluster a database that counts GPUs and shares.
 func accounting(f *Facts) {
@@ -79,7 +84,7 @@ func TestPlainCluster(t *testing.T) {
 	want := []string{
 		"error gres-types", "error node-shares", "error gpu-type", "error lua", "error default-memory",
 		"error hook-prolog", "error hook-epilog", "error hook-taskprolog", "error folder",
-		"warning epilog-slurmctld", "note scheduler",
+		"warning epilog-slurmctld", "note gate-seen", "note scheduler",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
@@ -148,7 +153,10 @@ func TestEachFinding(t *testing.T) {
 			f.Limits = []Limit{{"user ann where account=lab", "GrpTRES", "gres/gpu=1"}}
 		}, "warning shares-limits", "sacctmgr modify user ann where account=lab set GrpTRES=gres/mps=100"},
 		{"bill for GPUs", func(f *Facts) { accounting(f); f.Partitions[0].Billing = "CPU=1.0,GRES/gpu=20" }, "note shares-billed", "PartitionName=gpu … TRESBillingWeights=CPU=1.0,GRES/gpu=20,GRES/mps=0.2"},
-		{"no partition for the gate", func(f *Facts) { f.Settings.GatePartition = "gates" }, "error gate-partition", "PartitionName=gates Nodes=… Hidden=YES"},
+		{"no partition for the gate", func(f *Facts) { f.Partitions = f.Partitions[:1] }, "warning gate-partition", "PartitionName=gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"},
+		{"the gate's partition is down", func(f *Facts) { f.Partitions[1].State = "DOWN" }, "warning gate-partition", "scontrol update PartitionName=gates State=UP"},
+		{"the gate's partition is seen", func(f *Facts) { f.Partitions[1].Hidden = false }, "note gate-seen", "PartitionName=gates … Hidden=YES"},
+		{"the gate is seen", func(f *Facts) { f.Settings.GatePartition = "" }, "note gate-seen", "gate_partition: slurmbridge"},
 		{"held gate", func(f *Facts) {
 			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", Gate: "7", GateError: "gate 7: held"}
 		}, "error gate", "slurmbridge open   # lets every waiting job go"},
@@ -202,7 +210,6 @@ func TestEachFinding(t *testing.T) {
 			f.Nodes[1].Shares = nil
 		}, "error node-shares", ""},
 		{"jobs forgotten", conf("MinJobAge", "5 sec"), "warning min-job-age", "MinJobAge=300   # Slurm's default"},
-		{"partition drains", func(f *Facts) { f.Partitions[0].State = "DRAIN" }, "error gate-partition", "scontrol update PartitionName=gpu State=UP"},
 		{"munge fails", func(f *Facts) { f.Munge = ptr("munged does not answer") }, "error munge", "munge -n | unmunge"},
 		{"no gres.conf", func(f *Facts) { f.GresConf = nil }, "error gres-conf", "Name=mps Count=100 File=/dev/nvidia0"},
 		{"gres.conf without shares", func(f *Facts) { f.GresConf = ptr("Name=gpu File=/dev/nvidia0\n#Name=mps Count=100\n") }, "warning gres-conf", "Name=mps Count=100 File=/dev/nvidia0"},
@@ -246,12 +253,29 @@ func TestEachFinding(t *testing.T) {
 	}
 }
 
+// Without a partition of its own the gate is in those of the jobs, if one takes jobs.
+func TestGateAmongJobs(t *testing.T) {
+	f := bridged(t, "22.05.8")
+	f.Settings.GatePartition, f.Partitions[0].State = "", "DRAIN"
+	found := Examine(f)
+	if got := checks(found); !slices.Equal(got, []string{"error gate-partition", "note gate-seen"}) ||
+		!slices.Equal(found[0].Fix[0].Lines, []string{"scontrol update PartitionName=gpu State=UP"}) {
+		t.Errorf("%+v", found)
+	}
+	f.Config["PrivateData"] = "jobs" // nobody sees others' jobs, the gate least of all
+	if got := checks(Examine(f)); !slices.Equal(got, []string{"error gate-partition", "note private"}) {
+		t.Errorf("%v", got)
+	}
+}
+
 // What a cluster may well have, and what is well, is not found fault with.
 func TestNoFalseAlarm(t *testing.T) {
 	for name, change := range map[string]func(*Facts){
 		"nobody is forgotten":    func(f *Facts) { f.Config["MinJobAge"] = "0 sec" },
 		"long enough":            func(f *Facts) { f.Config["MinJobAge"] = "30 sec" },
 		"partition down":         func(f *Facts) { f.Partitions[0].State = "DOWN" },
+		"partition drains":       func(f *Facts) { f.Partitions[0].State = "DRAIN" }, // the gate has its own
+		"memory by partition":    func(f *Facts) { f.Config["DefMemPerCPU"], f.Partitions[0].DefMem = "0", true },
 		"gres.conf includes":     func(f *Facts) { f.GresConf = ptr("Name=gpu\nInclude /etc/slurm/gres.d/shares\n") },
 		"gres.conf in capitals":  func(f *Facts) { f.GresConf = ptr("NodeName=gpu[1-2] NAME=MPS Count=100\n") },
 		"gres.conf is not here":  func(f *Facts) { f.ConfDir, f.GresConf, f.JobSubmitLua = "", nil, nil },

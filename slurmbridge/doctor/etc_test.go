@@ -22,19 +22,24 @@ func TestFragmentsOfEtc(t *testing.T) {
 	}
 	conf := text.ParseConfig([]byte(recorded(t, "22.05.8-plain.config")))
 	conf["PriorityType"] = "priority/multifactor"
-	var example string
+	var example, gate string
 	for line := range strings.Lines(read("slurm.conf.slurmbridge")) {
 		if rest, ok := strings.CutPrefix(line, "#NodeName="); ok {
 			example = "NodeName=" + rest
+		}
+		if rest, ok := strings.CutPrefix(line, "#PartitionName="); ok {
+			gate = "PartitionName=" + strings.TrimSpace(rest) + " State=UP\n"
 		}
 		line, _, _ = strings.Cut(line, "#")
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
 			conf[name] = value
 		}
 	}
+	settings := config.Default()
+	settings.GatePartition = "slurmbridge"
 	facts := &Facts{
-		Config: conf, Nodes: text.ParseNodes([]byte(example)), Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions"))),
-		Hooks: hooks(conf), User: "slurm", Settings: config.Default(),
+		Config: conf, Nodes: text.ParseNodes([]byte(example)), Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions") + gate)),
+		Hooks: hooks(conf), User: "slurm", Settings: settings,
 		ConfDir: "/etc/slurm", JobSubmitLua: ptr("-- " + Signature), GresConf: ptr(read("gres.conf.slurmbridge")),
 	}
 	if got := Examine(facts); len(got) != 0 {

@@ -279,6 +279,8 @@ type Slurm interface {
 	Update(ctx context.Context, u Update) error
 	// Bounds reads what no time limit may be raised beyond.
 	Bounds(ctx context.Context) (*Bounds, error)
+	// PartitionUp reports whether there is such a partition and its jobs may start. Returns ErrDown.
+	PartitionUp(ctx context.Context, name string) (bool, error)
 	// CreateGate submits the gate job, whose lease ends after the given time, to the given
 	// partitions; none = the default one. Returns ErrRefused, ErrDown.
 	CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id string, err error)

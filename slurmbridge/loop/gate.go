@@ -32,8 +32,8 @@ type Gate struct {
 	// file is kept (shadow, or no script).
 	File    string
 	Sharing job.Sharing
-	// Partition is the one that the gate is in; "" = it is in each that has a node with
-	// shares, so that it can end wherever a job that it holds could start.
+	// Partition is the one that the gate is in while it is up; "" = it is in each that has a
+	// node with shares, so that it can end wherever a job that it holds could start.
 	Partition string
 	// ByHand says whose jobs may ask for a part of a GPU's shares by hand.
 	ByHand ByHand
@@ -45,6 +45,10 @@ type Gate struct {
 	distrust distrust
 	proved   string
 	unseen   int // gates in a row that were made and that no poll has shown
+	// mendAt is when the gate is next brought to where it is to be; closed: not to Partition,
+	// which isn't up.
+	mendAt time.Time
+	closed bool
 
 	asking   sync.Mutex            // held while Slurm is asked: one command about the gate at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it, anybody reads it
@@ -171,8 +175,12 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	if err := g.prove(ctx, s); err != nil {
 		return err
 	}
+	due := g.ID() == "" || !g.Now().Before(g.mendAt)
+	if due {
+		g.look(ctx)
+	}
 	partitions := g.partitions(s)
-	mended := g.mend(ctx, s, partitions)
+	mended := g.mend(ctx, s, partitions, due)
 	var err error
 	switch {
 	case g.ID() == "":
@@ -268,9 +276,24 @@ func (g *Gate) find(s *job.Snapshot) (lost string) {
 	return lost
 }
 
+// look asks whether the gate's own partition is up: in one that isn't, the gate could not end.
+func (g *Gate) look(ctx context.Context) {
+	g.mendAt = g.Now().Add(g.Lease / 3)
+	if g.Partition == "" {
+		return
+	}
+	up, err := g.Slurm.PartitionUp(ctx, g.Partition)
+	if err != nil || up != g.closed {
+		return
+	}
+	if g.closed = !up; g.closed {
+		g.log().Warn("gate_partition is not up, and a gate there could not end: until it is, the gate is in each partition with a node that shares GPUs", "partition", g.Partition)
+	}
+}
+
 // partitions are those that the gate is to be in, in order of their names; nil = not known.
 func (g *Gate) partitions(s *job.Snapshot) []string {
-	if g.Partition != "" {
+	if g.Partition != "" && !g.closed {
 		return []string{g.Partition}
 	}
 	var out []string
@@ -283,13 +306,13 @@ func (g *Gate) partitions(s *job.Snapshot) []string {
 	return slices.Compact(out)
 }
 
-// mend brings the gates that a poll showed back to what they should be, each time the lease
-// is renewed, and held ones at once. A held gate that can't be released is cancelled.
-func (g *Gate) mend(ctx context.Context, s *job.Snapshot, partitions []string) error {
+// mend brings the gates that a poll showed back to what they should be where that is due, each
+// third of a lease, and held ones at once. A held gate that can't be released is cancelled.
+func (g *Gate) mend(ctx context.Context, s *job.Snapshot, partitions []string, due bool) error {
 	var errs []error
 	for _, seen := range s.Gates {
 		ours, held := seen.ID == g.ID(), seen.Priority == 0
-		if seen.Open || !held && (!ours || g.Left() >= g.Lease*2/3 || isMended(seen, partitions)) {
+		if seen.Open || !held && (!ours || !due || isMended(seen, partitions)) {
 			continue
 		}
 		if held {
@@ -319,7 +342,7 @@ func isMended(seen job.GateState, partitions []string) bool {
 // create submits a gate; to the default partition where Slurm takes it to no other.
 func (g *Gate) create(ctx context.Context, partitions []string) error {
 	id, err := g.Slurm.CreateGate(ctx, g.Lease, partitions)
-	if errors.Is(err, job.ErrRefused) && g.Partition == "" && len(partitions) > 0 {
+	if errors.Is(err, job.ErrRefused) && (g.Partition == "" || g.closed) && len(partitions) > 0 {
 		id, err = g.Slurm.CreateGate(ctx, g.Lease, nil)
 	}
 	if err != nil {

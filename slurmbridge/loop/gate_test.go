@@ -187,6 +187,17 @@ func TestPartitionsOfTheGate(t *testing.T) {
 	if got := strings.Join(m.gates[0].partitions, ","); got != "gates" {
 		t.Errorf("the gate is in %s", got)
 	}
+	// A gate in a partition that isn't up could not end.
+	for _, c := range []struct {
+		down bool
+		want string
+	}{{true, "gpu,new,night"}, {false, "gates"}} {
+		m.closed = map[string]bool{"gates": c.down}
+		tick(t, own, m, 30*time.Second)
+		if got := strings.Join(m.gates[0].partitions, ","); got != c.want || len(m.gates) != 1 {
+			t.Errorf("the gate's partition is down: %v; it is in %s, one of %d", c.down, got, len(m.gates))
+		}
+	}
 }
 
 // Without a gate no file names one, and the status says why.

@@ -63,6 +63,7 @@ type model struct {
 	nameless map[string]bool
 	// refuseGates: Slurm takes no gate.
 	refuseGates bool
+	closed      map[string]bool // partitions that aren't up
 	// release is Slurm's, "" = 22.05.8; misread is what it says of gates that isn't so, and hideGates
 	// that it shows none.
 	release   string
@@ -368,6 +369,10 @@ func (m *model) Bounds(context.Context) (*job.Bounds, error) {
 	}
 	m.asked++
 	return &m.bounds, nil
+}
+
+func (m *model) PartitionUp(_ context.Context, name string) (bool, error) {
+	return !m.closed[name], nil
 }
 
 func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []string) (string, error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -105,6 +106,15 @@ func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []str
 		err = c.update(ctx, []string{g.ID}, []string{"Partition=" + strings.Join(partitions, ",")})
 	}
 	return err
+}
+
+// PartitionUp implements job.Slurm.
+func (c *Client) PartitionUp(ctx context.Context, name string) (bool, error) {
+	out, _, err := c.run(ctx, command{name: "scontrol show partition", prog: "scontrol", args: []string{"-o", "-a", "show", "partitions"}})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(text.ParsePartitions(out), func(p text.Partition) bool { return p.Name == name && p.State == "UP" }), nil
 }
 
 // partitionShape is a partition's name: none could be taken for a second setting.

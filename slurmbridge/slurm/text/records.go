@@ -67,6 +67,7 @@ func ParseConfig(out []byte) map[string]string {
 type Partition struct {
 	Name    string
 	Default bool
+	Hidden  bool   // ordinary users don't see it, nor jobs in it
 	State   string // UP, DOWN, DRAIN or INACTIVE
 	Billing string // TRESBillingWeights, "" = none
 	// DefMem: its jobs get a memory limit by default.
@@ -83,7 +84,7 @@ func ParsePartitions(out []byte) []Partition {
 			continue
 		}
 		parts = append(parts, Partition{
-			Name: f["PartitionName"], Default: f["Default"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"],
+			Name: f["PartitionName"], Default: f["Default"] == "YES", Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"],
 			DefMem: HasDefMem(f), MaxTime: parseLimit([]byte(f["MaxTime"])),
 		})
 	}

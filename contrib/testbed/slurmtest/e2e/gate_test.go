@@ -63,17 +63,24 @@ func TestGateWhosePartitionCloses(t *testing.T) {
 }
 
 // A gate in a hidden partition of its own is in no ordinary user's queue, holds jobs all the same,
-// and can end while the jobs' partition is down.
+// and can end while the jobs' partition is down. While its own is down it is where it can end.
 func TestHiddenGate(t *testing.T) {
 	t.Parallel()
 	const hidden = "gates"
-	r := newRig(t, options{gatePartition: hidden, Options: slurmtest.Options{Extra: []string{"PartitionName=" + hidden + " Nodes=ALL Hidden=YES MaxTime=1"}}})
+	r := newRig(t, options{gatePartition: hidden, Options: slurmtest.Options{Extra: []string{"PartitionName=" + hidden + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"}}})
 	gate := r.gate()
 	if p := r.job(gate)["Partition"]; p != hidden {
 		t.Errorf("the gate is in %q", p)
 	}
 	shared := r.submit(ann, small, 1)
 	r.state(60*time.Second, shared, "COMPLETED")
+	for _, c := range []struct{ state, want string }{{"DOWN", hidden + "," + slurmtest.Partition}, {"UP", hidden}} {
+		r.scontrol("update", "PartitionName="+hidden, "State="+c.state)
+		if !slurmtest.Wait(t.Context(), 40*time.Second, func() bool { return r.job(r.gate())["Partition"] == c.want }) {
+			t.Errorf("its partition is %s, and the gate in %q", c.state, r.job(r.gate())["Partition"])
+		}
+	}
+	gate = r.gate()
 	ids := r.orphans()
 	for _, cmd := range [][]string{{"squeue", "--noheader"}, {"squeue", "--noheader", "--start"}, {"scontrol", "show", "job"}} {
 		out, err := r.RunAs(t.Context(), ann, cmd[0], cmd[1:]...)
