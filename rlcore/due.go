@@ -178,6 +178,22 @@ func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	return dst
 }
 
+// Starts writes into dst, whose storage it reuses, when the first pending jobs start, s from now,
+// if they go on plainly: each with a whole GPU, in order of priority, and none before its GPU is
+// free and notBefore (by GPU, s from now; nil = at once). +Inf = not known. They are as many as
+// the dues follow.
+func (g *Guard) Starts(dst []float64, s *State, notBefore []float64) []float64 {
+	d, w := &g.dues, &Window{State: s, GPU: -1}
+	d.soon = false
+	d.foresee(g, w)
+	d.trial.copy(&d.now)
+	for k, t := range notBefore {
+		d.trial.set(k, max(t, d.trial.freeS[k]))
+	}
+	dst, _ = d.trial.goOn(dst[:0], w, d.followed, 0, nil)
+	return dst
+}
+
 // lookAhead lets the near jobs go on plainly.
 func (d *dues) lookAhead(g *Guard, w *Window) {
 	if d.soon {

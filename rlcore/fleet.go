@@ -59,6 +59,9 @@ func (f *fleet) set(k int, t float64) {
 // firstFor returns the first GPU that the job may use, −1 if none is ever free for it.
 func (f *fleet) firstFor(j *Job) int {
 	at, t := -1, math.Inf(1)
+	if len(f.freeS) == 0 {
+		return at
+	}
 	if k := f.first[1]; j.GPUs == nil && f.freeS[k] < t {
 		return k
 	}

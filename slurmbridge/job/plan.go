@@ -86,6 +86,9 @@ type Plan struct {
 	InCompany map[string]bool
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
+	// Starts says, by ref, when jobs that wait for a GPU are expected to start at the latest, as far
+	// as the queue is followed.
+	Starts map[string]time.Time
 
 	// Plain is plain Slurm's schedule as of the poll, nil = as it was.
 	Plain *rlcore.Plain

@@ -55,4 +55,6 @@ type QueuePosition struct {
 	Window int `json:"window"`
 	// Holds says what the job waits for besides the bridge, "" = nothing.
 	Holds string `json:"holds,omitempty"`
+	// ExpectedStart is when it is expected to start at the latest, zero = not known.
+	ExpectedStart time.Time `json:"expected_start,omitzero"`
 }

@@ -17,10 +17,11 @@ const mostComment = 400
 func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string]string {
 	out := map[string]string{}
 	seats := in.Tracker.Seats()
+	soon := commentStarts(p, written)
 	commentSharers(out, p, seats, written)
 	for _, g := range in.Tracker.Groups {
 		if g.Kind == job.Next && (g.State == job.Released || g.State == job.Started) {
-			commentSuccessor(out, g)
+			commentSuccessor(out, g, soon)
 		}
 	}
 	for i := range in.Snap.Jobs {
@@ -34,6 +35,9 @@ func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string
 				out[ref] += "; "
 			}
 			out[ref] += "ignored " + strings.Join(t.Ignored, "; ")
+		}
+		if start := soon[ref]; start != "" && j.State == job.Pending && seats[ref].Group == nil {
+			out[ref] = strings.TrimPrefix(out[ref]+"; "+start, "; ")
 		}
 		if out[ref] == "" && release.Announced(written[ref]) != "" && (seats[ref].Group != nil || !release.Stamped(j, written[ref])) {
 			out[ref] = nowInstead(j, seats[ref].Group)
@@ -89,7 +93,7 @@ func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker
 }
 
 // commentSuccessor says what the members of a group that follows on a busy GPU wait for.
-func commentSuccessor(out map[string]string, g *job.Group) {
+func commentSuccessor(out map[string]string, g *job.Group, starts map[string]string) {
 	refs := g.Refs()
 	have := " have"
 	if len(g.After) == 1 {
@@ -98,6 +102,9 @@ func commentSuccessor(out map[string]string, g *job.Group) {
 	for i := range g.Members {
 		if m := &g.Members[i]; m.State.Pending() {
 			out[m.Ref] = fmt.Sprintf("starts on %s gpu %d when %s ended", g.Node, g.GPU, strings.Join(g.After, ", ")+have)
+			if start := starts[m.Ref]; start != "" {
+				out[m.Ref] += ", " + start
+			}
 			if len(refs) > 1 {
 				out[m.Ref] += ", together: " + strings.Join(refs, ", ")
 			}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -161,8 +162,12 @@ func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 		return nil
 	}
 	slices.SortFunc(queue, byPriority)
+	var start time.Time
+	if st.Plan != nil {
+		start = st.Plan.Starts[ref]
+	}
 	return &job.QueuePosition{
-		At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: besides(found),
+		ExpectedStart: start, At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: besides(found),
 		Position: slices.Index(queue, found) + 1, Of: len(queue),
 	}
 }

@@ -65,7 +65,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 		plan: &job.Plan{
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
-			Idle:    map[string]bool{}, Replanned: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{},
+			Idle:    map[string]bool{}, Replanned: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{}, Starts: map[string]time.Time{},
 			Unfit: v.unfit, InCompany: map[string]bool{},
 		},
 	}
@@ -89,6 +89,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	r.next.finish(r.plan)
 	r.noteLimits()
 	r.noteDelays()
+	r.expect()
 	r.plan.Repairs = slices.Concat(r.plan.Repairs, v.gate, v.ungate)
 	return r.plan
 }

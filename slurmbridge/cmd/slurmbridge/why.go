@@ -223,6 +223,9 @@ func (s *shared) printPlace(ref string, p *job.QueuePosition) {
 	default:
 		s.printf(" for a decision, place %d of %d, within the window of %d\n", p.Position, p.Of, p.Window)
 	}
+	if !p.ExpectedStart.IsZero() {
+		s.printf("  expected to start by %s\n", p.ExpectedStart.Local().Format(time.DateTime))
+	}
 	if p.Gate != "" {
 		s.printf("  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
 	}

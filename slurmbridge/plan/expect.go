@@ -1,0 +1,99 @@
+package plan
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// expect says when the jobs that wait for a GPU are expected to start, as far as the queue is
+// followed: each with a GPU of its own, in order of priority. Together with others they may start
+// sooner.
+func (r *pass) expect() {
+	guard, now := r.Decider.Guard, r.State.NowS
+	notBefore := make([]float64, len(r.State.GPUs))
+	follows := func(group *job.Group) {
+		g, inService := r.index[group.Addr()]
+		if !inService {
+			return
+		}
+		free := guard.FreeInS(&r.State, g)
+		for i := range group.Members {
+			m := &group.Members[i]
+			r.starts(m.Ref, free)
+			notBefore[g] = max(notBefore[g], free, tracker.Seconds(m.ExpectedEnd)-now)
+		}
+	}
+	for _, group := range r.next.byGPU {
+		follows(group)
+	}
+	for i := range r.plan.Groups {
+		if g := &r.plan.Groups[i].Group; g.Kind == job.Next {
+			follows(g)
+		}
+	}
+	for i, in := range guard.Starts(nil, &r.State, notBefore) {
+		if ref := r.State.Pending[i].ID; r.plan.Limited[ref] == "" {
+			r.starts(ref, in)
+		}
+	}
+}
+
+func (r *pass) starts(ref string, in float64) {
+	if !math.IsInf(in, 0) && in < math.MaxFloat64 {
+		r.plan.Starts[ref] = tracker.Time(r.State.NowS + in)
+	}
+}
+
+// An expected start is said of the first mostStarts jobs, of one that waits for longer than
+// leastWait, and anew where it has moved by leastMove and a quarter of what is left of it: a
+// comment costs Slurm an update.
+const (
+	mostStarts = 100
+	leastWait  = 2 * time.Minute
+	leastMove  = 10 * time.Minute
+)
+
+// sayStart and startFormat are how a text says an expected start.
+const (
+	sayStart    = "expected to start by "
+	startFormat = "2006-01-02 15:04"
+)
+
+var startShape = regexp.MustCompile(sayStart + `(\d{4}-\d\d-\d\d \d\d:\d\d)`)
+
+// commentStarts says of the first of those that wait when they are expected to start.
+func commentStarts(p *job.Plan, written map[string]string) map[string]string {
+	first := slices.SortedFunc(maps.Keys(p.Starts), func(a, b string) int {
+		return cmp.Or(p.Starts[a].Compare(p.Starts[b]), strings.Compare(a, b))
+	})
+	out := map[string]string{}
+	for _, ref := range first[:min(mostStarts, len(first))] {
+		out[ref] = commentStart(p.Starts[ref], p.At, written[ref])
+	}
+	return out
+}
+
+// commentStart says when a job is expected to start, "" = soon. What it says already (written)
+// stays where it is still about true.
+func commentStart(start, now time.Time, written string) string {
+	var said time.Time
+	if m := startShape.FindStringSubmatch(written); m != nil {
+		said, _ = time.ParseInLocation(startFormat, m[1], time.Local)
+	}
+	wait := start.Sub(now)
+	switch moved := start.Sub(said).Abs(); {
+	case said.IsZero() && wait < leastWait:
+		return ""
+	case said.IsZero() || moved >= max(leastMove, wait/4):
+		said = start.Local().Truncate(time.Minute).Add(time.Minute)
+	}
+	return sayStart + said.Format(startFormat)
+}
