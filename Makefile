@@ -127,9 +127,9 @@ fuzz: build ## each fuzz target for ten seconds (FUZZ=1m; five minutes)
 			{ cat "$$log"; exit 255; }; \
 		rm "$$log"'
 
-bench: build ## benchmarks
+bench: build ## benchmarks; figures of this machine's Slurm, and of those that test-compat has made roots of
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(PKGS)
-	SLURMBRIDGE_FIGURES=1 $(TEST) -timeout 30m -v -run Figures ./contrib/testbed/slurmtest/e2e
+	SLURMBRIDGE_FIGURES=1 SLURMBRIDGE_FIGURES_ROOTS="$(foreach r,$(RELEASES),$(wildcard $(abspath $(ROOTS))/$r))" $(TEST) -timeout 30m -v -run Figures ./contrib/testbed/slurmtest/e2e
 
 soak: as-root build ## an hour of random lives of jobs while daemons are killed: what harm comes to them (SOAK=4m, SOAK_JOBS=500, ARGS=--plain)
 	@$(call STAGE,soak) --length $(or $(SOAK),1h) --jobs $(or $(SOAK_JOBS),0) $(ARGS)

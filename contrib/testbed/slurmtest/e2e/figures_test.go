@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,11 +15,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
 
-// TestFigures measures, and asserts nothing about speed: how far apart a group's
-// members start, and how long a GPU is idle between groups, against plain Slurm's
-// idle time between jobs, both with the hooks that a site has; and how long those
-// take. SLURMBRIDGE_FIGURES=1 runs it (make bench), any other
-// number of groups that many; -run Figures/default/plain picks one measurement.
+// TestFigures measures, and asserts nothing about speed: how long after its release was answered a group
+// starts, how far apart its members do, and how long a GPU is idle between groups, against plain
+// Slurm's idle time between jobs, both with the hooks that a site has; and how long those
+// take. SLURMBRIDGE_FIGURES=1 runs it (make bench), any other number of groups that many, and
+// SLURMBRIDGE_FIGURES_ROOTS names other releases' roots, for the same in one run; -run
+// Figures/default/plain picks one measurement.
 func TestFigures(t *testing.T) {
 	groups, err := strconv.Atoi(os.Getenv("SLURMBRIDGE_FIGURES"))
 	if err != nil {
@@ -26,38 +29,74 @@ func TestFigures(t *testing.T) {
 	if groups == 1 {
 		groups = 20
 	}
+	roots := append([]string{""}, strings.Fields(os.Getenv("SLURMBRIDGE_FIGURES_ROOTS"))...)
 	for _, s := range []struct{ name, scheduler string }{
 		{"default", ""},
 		{"advised", doctor.Scheduler},
 	} {
-		o := slurmtest.Options{Scheduler: s.scheduler}
-		t.Run(s.name+"/bridged", func(t *testing.T) {
-			o.Prepare = installHooks(t)
-			r := newRig(t, options{Options: o})
-			// Two that fill the memory together: each pair runs without a third.
-			var ids []string
-			for range 2 * groups {
-				ids = append(ids, r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30"))
+		for _, root := range roots {
+			o := slurmtest.Options{Scheduler: s.scheduler, Root: root, Prepare: installHooks(t)}
+			name := s.name
+			if root != "" {
+				name += "-" + filepath.Base(root)
 			}
-			skews, gaps := r.wait(ids, 2)
-			t.Logf("SchedulerParameters=%s: %d groups, skew p50 %v p95 %v; GPU idle between groups p50 %v p95 %v", s.scheduler,
-				len(skews), quantile(skews, .5), quantile(skews, .95), quantile(gaps, .5), quantile(gaps, .95))
-			for _, hook := range []string{"prolog", "epilog", "epilog-slurmctld"} {
-				took := r.took(hook)
-				t.Logf("%s, %d times: p50 %v p99 %v", hook, len(took), quantile(took, .5), quantile(took, .99))
-			}
-		})
-		t.Run(s.name+"/plain", func(t *testing.T) {
-			o.Prepare = installHooks(t)
-			r := newRig(t, options{Options: o, quiet: true})
-			var ids []string
-			for range groups {
-				ids = append(ids, r.timed(ann, 1, "--gres=gpu:titanxp:1"))
-			}
-			_, gaps := r.wait(ids, 1)
-			t.Logf("SchedulerParameters=%s: GPU idle between jobs p50 %v p95 %v", s.scheduler, quantile(gaps, .5), quantile(gaps, .95))
-		})
+			t.Run(name+"/bridged", func(t *testing.T) { bridgedFigures(t, o, groups) })
+			t.Run(name+"/plain", func(t *testing.T) {
+				r := newRig(t, options{Options: o, quiet: true})
+				var ids []string
+				for range groups {
+					ids = append(ids, r.timed(ann, 1, "--gres=gpu:titanxp:1"))
+				}
+				_, gaps := r.wait(ids, 1)
+				t.Logf("Slurm %s, SchedulerParameters=%s: GPU idle between jobs %s", r.Release, o.Scheduler, spread(gaps))
+			})
+		}
 	}
+}
+
+func bridgedFigures(t *testing.T, o slurmtest.Options, groups int) {
+	t.Helper()
+	r := newRig(t, options{Options: o})
+	// Two that fill the memory together: each pair runs without a third.
+	var ids []string
+	for range 2 * groups {
+		ids = append(ids, r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30"))
+	}
+	skews, gaps := r.wait(ids, 2)
+	t.Logf("Slurm %s, SchedulerParameters=%s: %d groups, skew %s; GPU idle between groups %s",
+		r.Release, o.Scheduler, len(skews), spread(skews), spread(gaps))
+	// On an idle GPU a group starts by its release; one that follows, by its predecessor's end.
+	var alone []time.Duration
+	for range groups / 2 {
+		ids := []string{r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30"), r.timed(ann, 1, "--gres=gpu:shared", "--comment=app=m5700g30")}
+		r.wait(ids, 1)
+		if at, ok := r.released(ids[0]); ok {
+			alone = append(alone, r.mark(ids[0], ".start").Sub(at))
+		}
+	}
+	t.Logf("Slurm %s, SchedulerParameters=%s: %d groups on an idle GPU start after the answer to their release by %s", r.Release, o.Scheduler, len(alone), spread(alone))
+	for _, hook := range []string{"prolog", "epilog", "epilog-slurmctld"} {
+		t.Logf("%s: %s", hook, spread(r.took(hook)))
+	}
+}
+
+func spread(v []time.Duration) string {
+	return fmt.Sprintf("p50 %v p95 %v max %v (%d)", quantile(v, .5), quantile(v, .95), quantile(v, 1), len(v))
+}
+
+// released is when the bridge released a job with its group to an idle GPU.
+func (r *rig) released(id string) (time.Time, bool) {
+	r.t.Helper()
+	log, err := os.ReadFile(r.Path("log", "bridge.log"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	line := regexp.MustCompile(`time=(\S+) .*msg="group released".*kind=start .*jobs=(?:\S*,)?` + id + `[, ]`).FindSubmatch(log)
+	if line == nil {
+		return time.Time{}, false
+	}
+	at, err := time.Parse(time.RFC3339Nano, string(line[1]))
+	return at, err == nil
 }
 
 // timed submits a job that writes down when it started and ended.
@@ -79,22 +118,11 @@ func (r *rig) wait(ids []string, size int) (skews, gaps []time.Duration) {
 	r.t.Helper()
 	type span struct{ start, end time.Time }
 	var spans []span
-	read := func(id, what string) time.Time {
-		text, err := os.ReadFile(r.Path("out", id+what))
-		if err != nil {
-			return time.Time{}
-		}
-		f, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
-		if err != nil {
-			return time.Time{}
-		}
-		return time.Unix(0, int64(f*1e9))
-	}
 	for _, id := range ids {
-		if !slurmtest.Wait(r.t.Context(), 4*time.Minute, func() bool { return !read(id, ".end").IsZero() }) {
+		if !slurmtest.Wait(r.t.Context(), 4*time.Minute, func() bool { return !r.mark(id, ".end").IsZero() }) {
 			r.t.Fatalf("job %s has not ended", id)
 		}
-		spans = append(spans, span{read(id, ".start"), read(id, ".end")})
+		spans = append(spans, span{r.mark(id, ".start"), r.mark(id, ".end")})
 	}
 	slices.SortFunc(spans, func(a, b span) int { return a.start.Compare(b.start) })
 	for i := 0; i < len(spans); {
@@ -115,6 +143,19 @@ func (r *rig) wait(ids []string, size int) (skews, gaps []time.Duration) {
 		i = k
 	}
 	return skews, gaps
+}
+
+// mark is when a timed job wrote that it started or ended, zero = it hasn't.
+func (r *rig) mark(id, what string) time.Time {
+	text, err := os.ReadFile(r.Path("out", id+what))
+	if err != nil {
+		return time.Time{}
+	}
+	f, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(f*1e9))
 }
 
 func quantile(v []time.Duration, q float64) time.Duration {
