@@ -155,7 +155,7 @@ packages-check: packages ## install, upgrade, remove and purge the packages in a
 
 # Two versions, of which the second is newer and says so: what is upgraded from and to.
 NEWER   := $(BUILD)/acceptance/newer
-acceptance: as-root build $(NFPM) $(SBOM) ## the README's admin chapter on two booted Debians (RELEASE=trixie, ARGS=--keep; 15 minutes)
+acceptance: as-root build $(NFPM) $(SBOM) ## the README's admin chapter on two booted Debians (RELEASE=trixie or forky, ARGS=--keep; 15 minutes)
 	@contrib/install-deps --acceptance
 	@$(call PACK,$(BUILD),$(BUILD)/acceptance/old)
 	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer

@@ -18,10 +18,15 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
+
+// releases are Debian's: 12, 13, and the one in development.
+var releases = []string{"bookworm", "trixie", "forky"}
 
 type options struct {
 	release string
@@ -34,7 +39,7 @@ type options struct {
 
 func main() {
 	var o options
-	flag.StringVar(&o.release, "release", "bookworm", "Debian release: bookworm (12) or trixie (13)")
+	flag.StringVar(&o.release, "release", "bookworm", "Debian release: "+strings.Join(releases, ", "))
 	flag.StringVar(&o.cache, "cache", ".cache/acceptance", "folder of the root folders")
 	flag.StringVar(&o.build, "build", "build", "where make build put the programs, with packages in acceptance/old and acceptance/new")
 	flag.BoolVar(&o.keep, "keep", false, "leave the machines running at the end, until Ctrl-C")
@@ -122,8 +127,8 @@ func outside(ctx context.Context, o options) error {
 
 // able says what is missing to begin at all.
 func able(o options) error {
-	if o.release != "bookworm" && o.release != "trixie" {
-		return fmt.Errorf("--release %s: there are bookworm and trixie", o.release)
+	if !slices.Contains(releases, o.release) {
+		return fmt.Errorf("--release %s: there are %s", o.release, strings.Join(releases, ", "))
 	}
 	if os.Geteuid() != 0 {
 		return errors.New("booting machines takes root: call sudo make acceptance")
