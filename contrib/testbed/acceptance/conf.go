@@ -40,6 +40,13 @@ func (r *rig) obey(ctx context.Context) ([]string, error) {
 					return nil, err
 				}
 				did = true
+			case "/etc/slurmbridge/slurmbridge.yaml":
+				if f.Check == "gate-seen" {
+					key, _, _ := strings.Cut(fix.Lines[0], ":")
+					if _, err := r.head.sh(ctx, fmt.Sprintf("sed -i 's/^%s:.*/%s/' %s", key, fix.Lines[0], fix.File)); err != nil {
+						return nil, err
+					}
+				}
 			case "":
 				for _, l := range fix.Lines {
 					if strings.HasPrefix(l, "install ") {
@@ -72,8 +79,8 @@ func (r *rig) edit(file string, lines []string) error {
 	return os.WriteFile(path, []byte(merged), 0o644)
 }
 
-// merge puts a line into a configuration of Slurm's. One that begins with NodeName= or
-// Name= describes a thing: what it says of it takes the place of what was said, "…" and
+// merge puts a line into a configuration of Slurm's. One that begins with NodeName=,
+// PartitionName= or Name= describes a thing: what it says of it takes the place of what was said, "…" and
 // words like TYPE stand for what is there. Any other line is a setting and replaces that
 // setting.
 func merge(text, line string) string {
@@ -87,7 +94,7 @@ func merge(text, line string) string {
 		k, v, _ := strings.Cut(strings.TrimSpace(have), "=")
 		switch {
 		case !strings.EqualFold(k, key):
-		case !strings.EqualFold(key, "NodeName") && !strings.EqualFold(key, "Name"):
+		case !strings.EqualFold(key, "NodeName") && !strings.EqualFold(key, "PartitionName") && !strings.EqualFold(key, "Name"):
 			lines[i] = line
 			return strings.Join(lines, "\n") + "\n"
 		default:
