@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -157,7 +157,7 @@ func flag(f *dto.MetricFamily) *bool {
 // Munge makes credentials and reads them; gpuprof/munge's is one.
 type Munge interface {
 	Encode(ctx context.Context, payload string) (string, error)
-	Decode(ctx context.Context, credential string) (*munge.Credential, error)
+	Decode(ctx context.Context, credential string) (*credential.Credential, error)
 }
 
 // TryMunge says what goes wrong with a credential that is made and read here, "" =

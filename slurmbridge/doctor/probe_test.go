@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -129,14 +129,14 @@ func TestAskDaemon(t *testing.T) {
 type fakeMunge struct{ encode, decode error }
 
 func (f fakeMunge) Encode(context.Context, string) (string, error) { return "MUNGE:x:", f.encode }
-func (f fakeMunge) Decode(context.Context, string) (*munge.Credential, error) {
-	return &munge.Credential{}, f.decode
+func (f fakeMunge) Decode(context.Context, string) (*credential.Credential, error) {
+	return &credential.Credential{}, f.decode
 }
 
 func TestTryMunge(t *testing.T) {
 	for want, m := range map[string]fakeMunge{
 		"":                           {},
-		"munged does not answer":     {encode: munge.ErrDown},
+		"munged does not answer":     {encode: credential.ErrDown},
 		"the credential\nis invalid": {decode: errors.New("the credential\nis invalid")},
 	} {
 		if got := TryMunge(context.Background(), m); got != strings.ReplaceAll(want, "\n", " ") {
