@@ -135,6 +135,11 @@ func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spo
 	if mib < 1 || mib > 1<<20 {
 		return nil, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
 	}
+	if file := v.GetString("key-file"); file != "" {
+		if _, err := credential.ReadKeys(file); err != nil {
+			log.Error("records can't be signed, and wait", "err", err)
+		}
+	}
 	how := credential.Choose(v.GetString("key-file"), v.GetString("munge-socket")).Nodes
 	sender := &recordhttp.Sender{URL: to, Credentials: how, Client: client}
 	return &spool.Spool{
