@@ -174,7 +174,7 @@ func TestEachFinding(t *testing.T) {
 		{"no munge, and it doesn't work", func(f *Facts) {
 			f.Config["AuthType"], f.Munge = "auth/slurm", ptr("munged does not answer")
 		}, "error key", "key_file: /etc/slurmbridge/key"},
-		{"munge besides", func(f *Facts) { f.Config["AuthType"], f.Munge = "auth/slurm", ptr("") }, "note munge-besides", "key_file: /etc/slurmbridge/key"},
+		{"munge besides", func(f *Facts) { f.Config["AuthType"], f.Munge = "auth/slurm", ptr("") }, "warning munge-besides", "key_file: /etc/slurmbridge/key"},
 		{"a key that others read", func(f *Facts) {
 			f.Config["AuthType"], f.Key, f.Settings.KeyFile = "auth/slurm", ptr("/srv/key has mode 0644"), "/srv/key"
 		}, "error key", "chown slurm: /srv/key; chmod 600 /srv/key"},

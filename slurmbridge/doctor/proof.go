@@ -16,8 +16,8 @@ func (e *exam) proof() {
 	case munge:
 		e.munged()
 	case e.Munge != nil && *e.Munge == "":
-		e.add("munge-besides", Note, "AuthType is "+e.Config["AuthType"]+", and records travel with MUNGE",
-			"that works where munged runs on the controller and on each node with GPUs; where it doesn't, they travel with a key", e.makeKey()...)
+		e.add("munge-besides", Warning, "AuthType is "+e.Config["AuthType"]+", and key_file is not set: records travel with MUNGE",
+			"that works where munged runs with one munge.key on the controller and on each node with GPUs; where it doesn't, records wait on the nodes", e.makeKey()...)
 	default:
 		e.add("key", Error, "AuthType is "+e.Config["AuthType"]+", there is no MUNGE, and key_file is not set", whyProof, e.makeKey()...)
 	}

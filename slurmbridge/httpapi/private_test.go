@@ -94,3 +94,32 @@ func TestPrivateJobs(t *testing.T) {
 		t.Error("what the bridge knows has changed")
 	}
 }
+
+// Slurm's tokens may name a user whom the controller doesn't know; another of that number isn't
+// taken for that user, and what is wrong on the controller isn't told.
+func TestNamesOfTokens(t *testing.T) {
+	cred, err := &credential.Credential{UID: 1000, User: "carol", Payload: Question("/v1/why/7")}, error(nil)
+	a := &Asker{
+		Header: "Credential", Hint: func(error) string { return "look into it" }, Trusted: shown.Trusted, Name: shown.Name,
+		Decode: func(context.Context, string, string) (*credential.Credential, error) { return cred, err },
+	}
+	req := httptest.NewRequest(http.MethodGet, "/v1/why/7", http.NoBody)
+	req.Header.Set(a.Header, "x")
+	for user, want := range map[string]bool{"carol": true, "ann": false, "": false} {
+		if may, all, err := a.may(req, user); may != want || all || err != nil {
+			t.Errorf("%q: %v, %v, %v", user, may, all, err)
+		}
+	}
+	err = fmt.Errorf("%w: /etc/slurmbridge/key has mode 0644", credential.ErrDown)
+	if may, _, err := a.may(req, "carol"); may || err == nil || strings.Contains(err.Error(), "/etc") || !strings.Contains(err.Error(), "look into it") {
+		t.Errorf("%v, %v", may, err)
+	}
+	cred.User, err = "", nil
+	if may, _, _ := a.may(req, "ann"); !may {
+		t.Error("a token without a name is none of ann's")
+	}
+	var nobody *Asker
+	if may, all, err := nobody.may(req, "ann"); may || all || err == nil {
+		t.Error("where nobody can show who they are, somebody may")
+	}
+}

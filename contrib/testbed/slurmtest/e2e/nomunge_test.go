@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -212,8 +211,8 @@ func (k *keyed) findings() map[string]string {
 // hooks are answered, owners alone see what is known of their jobs, and the key can be changed.
 func TestClusterWithoutMunge(t *testing.T) {
 	k := newKeyed(t, "")
-	if _, err := os.Stat(filepath.Dir(k.MungeSocket) + "/socket"); err == nil {
-		t.Error("there is a munged")
+	if found, err := k.Processes("munged"); err != nil || len(found) > 0 {
+		t.Error("there is a munged", found, err)
 	}
 	jobs := k.run("hoomd", "gromacs", "hoomd", "gromacs")
 	var groups []struct {
