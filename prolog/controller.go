@@ -5,19 +5,19 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/viper"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 )
 
 // Controller is slurmbridge serve, as hooks query it.
@@ -27,8 +27,8 @@ type Controller struct {
 	// Config says how it is trusted and what it is shown, as the agent's
 	// controller_config does; "" = the host's own authorities, and nothing.
 	Config string
-	// Credential proves to the controller that root asks, with what the question is; nil = nothing does.
-	Credential func(ctx context.Context, question string) (string, error)
+	// Credentials prove to the controller that root asks, and what; nil = nothing does.
+	Credentials credential.Method
 	// Timeout bounds a question. Default 300 ms: a job waits for the answer.
 	Timeout time.Duration
 }
@@ -77,12 +77,12 @@ func (c *Controller) ask(ctx context.Context, job int64, user string) (int64, er
 	if err != nil {
 		return 0, fmt.Errorf("ask the controller: %w", err)
 	}
-	if c.Credential != nil {
-		cred, err := c.Credential(ctx, "slurmbridge GET "+path)
+	if c.Credentials != nil {
+		cred, err := c.Credentials.Encode(ctx, "slurmbridge GET "+path)
 		if err != nil {
 			return 0, fmt.Errorf("ask the controller: %w", err)
 		}
-		req.Header.Set("Munge-Credential", cred)
+		req.Header.Set(c.Credentials.Header(), cred)
 	}
 	if client.user != "" {
 		req.SetBasicAuth(client.user, client.password)
@@ -106,35 +106,6 @@ func (c *Controller) ask(ctx context.Context, job int64, user string) (int64, er
 		return 0, fmt.Errorf("the controller's answer is no limit: %.200q", body)
 	}
 	return a.MiB, nil
-}
-
-// munge returns what makes a credential of this process's user, root; socket "" = munge's
-// own default.
-func munge(socket string) func(ctx context.Context, payload string) (string, error) {
-	return func(ctx context.Context, payload string) (string, error) {
-		var args []string
-		if socket != "" {
-			args = append(args, "--socket="+socket)
-		}
-		// A hook's own PATH may be empty.
-		program := "/usr/bin/munge"
-		if _, err := os.Stat(program); err != nil {
-			program = "/usr/local/bin/munge"
-		}
-		cmd := exec.CommandContext(ctx, program, args...)
-		cmd.Env = []string{"LC_ALL=C"}
-		cmd.Stdin = strings.NewReader(payload)
-		cmd.WaitDelay = 100 * time.Millisecond
-		out, err := cmd.Output()
-		cred := strings.TrimSpace(string(out))
-		switch {
-		case err != nil:
-			return "", fmt.Errorf("munge: %w", err)
-		case !strings.HasPrefix(cred, "MUNGE:") || strings.ContainsAny(cred, "\r\n"):
-			return "", errors.New("munge's answer makes no sense")
-		}
-		return cred, nil
-	}
 }
 
 // client is an HTTP client as a controller_config describes it.

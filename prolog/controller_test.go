@@ -22,8 +22,11 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
 // Whatever the controller answers, or doesn't, the job has a limit that makes sense or
@@ -103,6 +106,44 @@ func TestAskForALimit(t *testing.T) {
 		}
 		srv.CloseClientConnections()
 		srv.Close()
+	}
+}
+
+// Where there is no MUNGE, root asks with the key that node.yaml names: the controller answers
+// to the same key only, and a key that others could read is used for nothing.
+func TestAskWithAKey(t *testing.T) {
+	key := keytest.Random(t)
+	here := credential.NewKey(keytest.File(t, key))
+	mux := http.NewServeMux()
+	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{
+		Asker: &httpapi.Asker{
+			Header: here.Header(), Hint: here.Hint, Trusted: func(uid uint32) bool { return int(uid) == os.Geteuid() },
+			Decode: func(ctx context.Context, _, cred string) (*credential.Credential, error) {
+				return here.Decode(ctx, cred)
+			},
+		},
+		Limit: func(_ context.Context, ref, user string) (int64, error) {
+			if ref != "7" || user != "ann" {
+				t.Errorf("asked for job %s of %s", ref, user)
+			}
+			return 4402, nil
+		},
+	})
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	same, other, open := keytest.File(t, key), keytest.File(t, keytest.Random(t)), keytest.File(t, key)
+	must(t, os.Chmod(open, 0o644))
+	for file, want := range map[string]string{same: "", other: "401", open: "chmod 0600", filepath.Join(t.TempDir(), "none"): "no such file"} {
+		conf := filepath.Join(t.TempDir(), "node.yaml")
+		must(t, os.WriteFile(conf, fmt.Appendf(nil, "controller: %s\nkey_file: %s\n", srv.URL, file), 0o644))
+		s, err := Load(conf)
+		must(t, err)
+		c := s.Hook(func(string) string { return "" }).Controller
+		c.Timeout = 10 * time.Second // of a busy machine
+		mib, err := c.MemoryLimit(context.Background(), 7, "ann")
+		if want == "" && (err != nil || mib != 4402) || want != "" && (err == nil || !strings.Contains(err.Error(), want) || mib != 0) {
+			t.Errorf("%s: %d, %v, want %q", file, mib, err, want)
+		}
 	}
 }
 

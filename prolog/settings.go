@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/viper"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 )
 
 // DefaultSettings is the file of a node's settings. It need not exist.
@@ -30,6 +32,7 @@ type Settings struct {
 	// ControllerConfig is the file that says how the controller is trusted, "" = none.
 	ControllerConfig string
 	MungeSocket      string // "" = munge's own default
+	KeyFile          string // of the key that proves who asks, "" = MUNGE does
 	JobMap           string // dcgm-exporter's job map, "" = none
 }
 
@@ -37,7 +40,7 @@ type Settings struct {
 var defaults = map[string]any{
 	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
 	"sharing": "auto", "thread_percentage": "off", "memory_limit": "auto", "job_map": "",
-	"controller": "", "controller_config": "", "munge_socket": "",
+	"controller": "", "controller_config": "", "munge_socket": "", "key_file": "",
 }
 
 // Load reads a settings file; one that is missing means the defaults. The settings
@@ -64,6 +67,7 @@ func Load(path string) (Settings, error) {
 		Multiuser: v.GetBool("multiuser_server"), Sharing: v.GetString("sharing"), Percentage: v.GetString("thread_percentage"),
 		Memory: v.GetString("memory_limit"), JobMap: v.GetString("job_map"),
 		Controller: v.GetString("controller"), ControllerConfig: v.GetString("controller_config"), MungeSocket: v.GetString("munge_socket"),
+		KeyFile: v.GetString("key_file"),
 	}
 	for _, c := range []struct {
 		key   string
@@ -77,6 +81,7 @@ func Load(path string) (Settings, error) {
 		{"job_map", &s.JobMap, absOrNone},
 		{"controller_config", &s.ControllerConfig, absOrNone},
 		{"munge_socket", &s.MungeSocket, absOrNone},
+		{"key_file", &s.KeyFile, absOrNone},
 	} {
 		if !c.ok(*c.value) {
 			errs = append(errs, fmt.Errorf("%s: %s can't be %.64q", path, c.key, *c.value))
@@ -117,7 +122,7 @@ func (s *Settings) HasMPS() bool {
 func (s Settings) Hook(get func(string) string) *Hook {
 	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}
 	if s.Controller != "" {
-		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig, Credential: munge(s.MungeSocket)}
+		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig, Credentials: credential.Choose(s.KeyFile, s.MungeSocket).Nodes}
 	}
 	if s.Sharing == "auto" {
 		h.Shard = sharesShards(get("SLURM_CONF"))

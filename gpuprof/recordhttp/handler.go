@@ -19,18 +19,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 )
-
-// Decoder checks credentials; see munge.Munge.
-type Decoder interface {
-	Decode(ctx context.Context, cred string) (*munge.Credential, error)
-}
 
 // Handler takes records from the users that AllowUID allows.
 type Handler struct {
-	Munge    Decoder
-	AllowUID func(uid uint32) bool
+	Credentials credential.Method
+	AllowUID    func(uid uint32) bool
 	// Keep stores a record; isNew is false for one that was there already. The
 	// record's times are by its node's clock, which is behind this host's by that
 	// much (negative: ahead; 0 = less than MinSkew). They must not be corrected in
@@ -45,7 +40,7 @@ type Handler struct {
 	BodyTimeout time.Duration
 
 	once  sync.Once
-	turns munge.Turns
+	turns credential.Turns
 	said  said
 }
 
@@ -55,7 +50,7 @@ type Handler struct {
 // the record could not be kept. After 413 and 422 it is no use to send it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.once.Do(func() {
-		h.turns.Munge = h.Munge
+		h.turns.Method = h.Credentials
 		if h.Metrics == nil {
 			h.Metrics = NewMetrics(prometheus.NewRegistry())
 		}
@@ -117,25 +112,29 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request) (status int, reas
 }
 
 // believe authenticates the sender; status 0 = it may send records.
-func (h *Handler) believe(r *http.Request) (c *munge.Credential, status int, reason, text string) {
-	cred := r.Header.Get(Header)
+func (h *Handler) believe(r *http.Request) (c *credential.Credential, status int, reason, text string) {
+	header := h.Credentials.Header()
+	cred := r.Header.Get(header)
 	if cred == "" {
-		return nil, http.StatusUnauthorized, "credential", "a record needs a MUNGE credential"
+		return nil, http.StatusUnauthorized, "credential", "a record needs a credential in " + header + ": does key_file of gpuprof.yaml fit that of the controller's slurmbridge.yaml?"
 	}
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	c, err := h.turns.Decode(r.Context(), host, cred)
 	switch {
 	case r.Context().Err() != nil:
 		return nil, http.StatusServiceUnavailable, "", "too many records at once"
-	case errors.Is(err, munge.ErrDown):
-		return nil, http.StatusServiceUnavailable, "", "munged does not answer on the controller: systemctl status munge there"
-	case errors.Is(err, munge.ErrExpired):
+	case errors.Is(err, credential.ErrDown):
+		if h.Log != nil && h.said.first("down") {
+			h.Log.Error("no record can be believed", "err", err, "hint", h.Credentials.Hint(err))
+		}
+		return nil, http.StatusServiceUnavailable, "", "the controller can't check credentials; there: " + h.Credentials.Hint(err)
+	case errors.Is(err, credential.ErrExpired):
 		if c != nil {
 			h.Metrics.skew.Observe(c.Behind().Abs().Seconds())
 		}
-		return nil, http.StatusUnauthorized, "clock", err.Error() + "; set both clocks (chronyc tracking, timedatectl)"
-	case errors.Is(err, munge.ErrInvalid):
-		return nil, http.StatusUnauthorized, "credential", err.Error() + ": does /etc/munge/munge.key differ between sender and controller, or was munged not restarted since it changed?"
+		return nil, http.StatusUnauthorized, "clock", err.Error() + "; " + h.Credentials.Hint(err)
+	case errors.Is(err, credential.ErrInvalid):
+		return nil, http.StatusUnauthorized, "credential", err.Error() + ": " + h.Credentials.Hint(err)
 	case err != nil:
 		return nil, http.StatusUnauthorized, "credential", err.Error()
 	case !h.AllowUID(c.UID):

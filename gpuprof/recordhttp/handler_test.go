@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -21,9 +23,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -67,13 +70,13 @@ func serve(t *testing.T, h *Handler) *httptest.Server {
 	return srv
 }
 
-func post(t *testing.T, url, cred, body string) (int, string) {
+func post(t *testing.T, url, header, cred, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, url+Path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set(Header, cred)
+	req.Header.Set(header, cred)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -86,13 +89,69 @@ func post(t *testing.T, url, cred, body string) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-func TestRecordsNeedACredential(t *testing.T) {
+// site has one way of proving who sends: the same is true of each.
+type site struct {
+	here credential.Method
+	// skewed is a method of a machine whose clock is off, strange one of a machine with another
+	// key, and forged a credential that somebody who is neither root nor SlurmUser made.
+	skewed  func(by time.Duration) credential.Method
+	strange func() credential.Method
+	forged  func(payload string) string
+	hint    string // what is to be looked at where the keys differ
+}
+
+func mungeSite(t *testing.T) *site {
 	m := mungetest.Start(t, mungetest.Key, 0)
+	return &site{
+		here:    m,
+		skewed:  func(by time.Duration) credential.Method { return mungetest.Start(t, mungetest.Key, by) },
+		strange: func() credential.Method { return mungetest.Start(t, "other", 0) },
+		forged: func(payload string) string {
+			cmd := exec.Command("munge", "--socket="+m.Socket)
+			cmd.Stdin = strings.NewReader(payload)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			cred, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.TrimSpace(string(cred))
+		},
+		hint: "/etc/munge/munge.key",
+	}
+}
+
+func keySite(t *testing.T) *site {
+	key := keytest.Random(t)
+	use := func(key []byte, by time.Duration) credential.Method {
+		k := credential.NewKey(keytest.File(t, key))
+		k.Now = func() time.Time { return time.Now().Add(by) }
+		k.Since = time.Now().Add(-time.Hour) // it has been here for an hour
+		return k
+	}
+	return &site{
+		here:    use(key, 0),
+		skewed:  func(by time.Duration) credential.Method { return use(key, by) },
+		strange: func() credential.Method { return use(keytest.Random(t), 0) },
+		forged:  func(payload string) string { return keytest.Forge(key, 65534, time.Now(), payload) },
+		hint:    "key_file",
+	}
+}
+
+// bothWays runs a test with MUNGE and with a shared key.
+func bothWays(t *testing.T, test func(t *testing.T, s *site)) {
+	for name, of := range map[string]func(*testing.T) *site{"MUNGE": mungeSite, "key": keySite} {
+		t.Run(name, func(t *testing.T) { test(t, of(t)) })
+	}
+}
+
+func TestRecordsNeedACredential(t *testing.T) { bothWays(t, recordsNeedACredential) }
+
+func recordsNeedACredential(t *testing.T, of *site) {
 	k := &kept{}
 	var results []string
-	srv := serve(t, &Handler{Munge: m, AllowUID: root, Keep: k.keep, Result: func(r string) { results = append(results, r) }})
+	srv := serve(t, &Handler{Credentials: of.here, AllowUID: root, Keep: k.keep, Result: func(r string) { results = append(results, r) }})
 	ctx := context.Background()
-	s := &Sender{URL: srv.URL, Munge: m, Client: srv.Client()}
+	s := &Sender{URL: srv.URL, Credentials: of.here, Client: srv.Client()}
 	for range 2 { // the second is a duplicate, and no error
 		if err := s.Send(ctx, record(7)); err != nil {
 			t.Fatal(err)
@@ -106,7 +165,7 @@ func TestRecordsNeedACredential(t *testing.T) {
 	}
 	encode := func(payload string) string {
 		t.Helper()
-		cred, err := m.Encode(ctx, payload)
+		cred, err := of.here.Encode(ctx, payload)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,12 +175,13 @@ func TestRecordsNeedACredential(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := encode(bind(packed))
-	// Somebody who is neither root nor SlurmUser makes a credential of his own.
-	forged := exec.Command("munge", "--socket="+m.Socket)
-	forged.Stdin = strings.NewReader(bind(packed))
-	forged.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	cred, err := forged.Output()
+	good, tampered := encode(bind(packed)), []byte(encode(bind(packed)))
+	if at := len(tampered) / 2; tampered[at] == 'A' {
+		tampered[at] = 'B'
+	} else {
+		tampered[at] = 'A'
+	}
+	strange, err := of.strange().Encode(ctx, bind(packed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,17 +191,23 @@ func TestRecordsNeedACredential(t *testing.T) {
 	}{
 		{"no credential", "", string(packed), http.StatusUnauthorized},
 		{"a credential of nonsense", "MUNGE:AAAA:", string(packed), http.StatusUnauthorized},
+		{"another one", "KEY1:0:1:00000000000000000000000000000000::" + strings.Repeat("0", 64), string(packed), http.StatusUnauthorized},
 		{"options in place of one", "--help", string(packed), http.StatusUnauthorized},
+		{"tampered with", string(tampered), string(packed), http.StatusUnauthorized},
+		{"of a host of another cluster", strange, string(packed), http.StatusUnauthorized},
 		{"for another body", good, string(packed) + "y", http.StatusUnauthorized},
 		{"used before", good, string(packed), http.StatusUnauthorized},
-		{"of another user", strings.TrimSpace(string(cred)), string(packed), http.StatusForbidden},
+		{"of another user", of.forged(bind(packed)), string(packed), http.StatusForbidden},
 		{"for something else", encode("x"), string(packed), http.StatusUnauthorized},
 		{"a huge body", encode("x"), strings.Repeat("x", maxPacked+1), http.StatusRequestEntityTooLarge},
 		{"not packed", encode(bind([]byte("{}"))), "{}", http.StatusUnprocessableEntity},
 	} {
-		if got, text := post(t, srv.URL, c.cred, c.body); got != c.want {
+		if got, text := post(t, srv.URL, of.here.Header(), c.cred, c.body); got != c.want {
 			t.Errorf("%s: status %d %s, want %d", c.name, got, text, c.want)
 		}
+	}
+	if got, text := post(t, srv.URL, "Other-Credential", encode(bind(packed)), string(packed)); got != http.StatusUnauthorized || !strings.Contains(text, of.here.Header()) {
+		t.Errorf("in another method's header: %d %s", got, text)
 	}
 	if len(k.jobs) != 1 {
 		t.Errorf("what was refused is kept: %v", k.jobs)
@@ -154,13 +220,14 @@ func TestRecordsNeedACredential(t *testing.T) {
 }
 
 // A clock that is off is told, to the sender and to the store.
-func TestClocksThatDiffer(t *testing.T) {
+func TestClocksThatDiffer(t *testing.T) { bothWays(t, clocksThatDiffer) }
+
+func clocksThatDiffer(t *testing.T, of *site) {
 	k := &kept{}
 	reg := prometheus.NewPedanticRegistry()
-	here := mungetest.Start(t, mungetest.Key, 0)
-	srv := serve(t, &Handler{Munge: here, AllowUID: root, Keep: k.keep, Metrics: NewMetrics(reg)})
+	srv := serve(t, &Handler{Credentials: of.here, AllowUID: root, Keep: k.keep, Metrics: NewMetrics(reg)})
 	send := func(skew time.Duration) error {
-		s := &Sender{URL: srv.URL, Munge: mungetest.Start(t, mungetest.Key, skew), Client: srv.Client()}
+		s := &Sender{URL: srv.URL, Credentials: of.skewed(skew), Client: srv.Client()}
 		return s.Send(context.Background(), record(7))
 	}
 	for _, skew := range []time.Duration{-time.Minute, time.Minute, 0} {
@@ -179,9 +246,37 @@ func TestClocksThatDiffer(t *testing.T) {
 		t.Error(n, err)
 	}
 	// With another key nothing of it can be read.
-	s := &Sender{URL: srv.URL, Munge: mungetest.Start(t, "other", 0), Client: srv.Client()}
-	if err := s.Send(context.Background(), record(7)); !errors.As(err, &no) || !strings.Contains(no.Text, "/etc/munge/munge.key") {
+	s := &Sender{URL: srv.URL, Credentials: of.strange(), Client: srv.Client()}
+	if err := s.Send(context.Background(), record(7)); !errors.As(err, &no) || !strings.Contains(no.Text, of.hint) {
 		t.Errorf("another key: %v", err)
+	}
+}
+
+// Where the controller can't read its key, or others could, no record is believed, and none is
+// refused for good; the file's place is in the controller's log alone.
+func TestControllerWithoutAKey(t *testing.T) {
+	key := keytest.Random(t)
+	file := keytest.File(t, key)
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	k := &kept{}
+	var log strings.Builder
+	srv := serve(t, &Handler{Credentials: credential.NewKey(file), AllowUID: root, Keep: k.keep, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := &Sender{URL: srv.URL, Credentials: credential.NewKey(keytest.File(t, key)), Client: srv.Client()}
+	var no *AnswerError
+	if err := s.Send(t.Context(), record(7)); !errors.As(err, &no) || no.Status != http.StatusServiceUnavailable ||
+		!strings.Contains(no.Text, "key_file") || strings.Contains(no.Text, file) || len(k.jobs) != 0 {
+		t.Errorf("%v, %d are kept", err, len(k.jobs))
+	}
+	if !strings.Contains(log.String(), file) || !strings.Contains(log.String(), "chmod 0600") {
+		t.Errorf("the log says %s", log.String())
+	}
+	if err := os.Chmod(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(t.Context(), record(7)); err != nil {
+		t.Errorf("once it is mended: %v", err)
 	}
 }
 
@@ -192,19 +287,25 @@ type fake struct {
 	err        error
 }
 
+const fakeHeader = "Fake-Credential"
+
+func (f *fake) Header() string { return fakeHeader }
+
+func (f *fake) Hint(error) string { return "" }
+
 func (f *fake) Encode(_ context.Context, payload string) (string, error) { return payload, nil }
 
-func (f *fake) Decode(_ context.Context, cred string) (*munge.Credential, error) {
+func (f *fake) Decode(_ context.Context, cred string) (*credential.Credential, error) {
 	f.most.Store(max(f.most.Load(), f.busy.Add(1)))
 	defer f.busy.Add(-1)
 	time.Sleep(f.slow)
 	now := time.Now()
-	return &munge.Credential{Payload: cred, Encoded: now, Decoded: now}, f.err
+	return &credential.Credential{Payload: cred, Encoded: now, Decoded: now}, f.err
 }
 
 // A body that is small packed and huge unpacked is refused, and not unpacked whole.
 func TestBombs(t *testing.T) {
-	srv := serve(t, &Handler{Munge: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
+	srv := serve(t, &Handler{Credentials: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
 	var buf bytes.Buffer
 	zw := gzip.NewWriter(&buf)
 	fmt.Fprint(zw, `{"job_id":1,"node":"n1","comment":"`)
@@ -217,7 +318,7 @@ func TestBombs(t *testing.T) {
 	if err := zw.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if status, text := post(t, srv.URL, bind(buf.Bytes()), buf.String()); status != http.StatusUnprocessableEntity || !strings.Contains(text, "larger") {
+	if status, text := post(t, srv.URL, fakeHeader, bind(buf.Bytes()), buf.String()); status != http.StatusUnprocessableEntity || !strings.Contains(text, "larger") {
 		t.Errorf("%d bytes packed: %d %s", buf.Len(), status, text)
 	}
 	// Something behind the record is no part of it.
@@ -226,7 +327,7 @@ func TestBombs(t *testing.T) {
 		t.Fatal(err)
 	}
 	twice := string(packed) + string(packed)
-	if status, _ := post(t, srv.URL, bind([]byte(twice)), twice); status != http.StatusUnprocessableEntity {
+	if status, _ := post(t, srv.URL, fakeHeader, bind([]byte(twice)), twice); status != http.StatusUnprocessableEntity {
 		t.Errorf("two in one: %d", status)
 	}
 }
@@ -235,7 +336,7 @@ func TestBombs(t *testing.T) {
 // not listened to.
 func TestSlowBodies(t *testing.T) {
 	f := &fake{}
-	srv := serve(t, &Handler{Munge: f, AllowUID: root, Keep: (&kept{}).keep, BodyTimeout: 50 * time.Millisecond})
+	srv := serve(t, &Handler{Credentials: f, AllowUID: root, Keep: (&kept{}).keep, BodyTimeout: 50 * time.Millisecond})
 	ask := func(cred string) string {
 		t.Helper()
 		c, err := net.Dial("tcp", srv.Listener.Addr().String())
@@ -243,7 +344,7 @@ func TestSlowBodies(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: 1000000\r\n\r\nx", Path, Header, cred)
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: 1000000\r\n\r\nx", Path, fakeHeader, cred)
 		if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +357,7 @@ func TestSlowBodies(t *testing.T) {
 	if got := ask("x"); got != "HTTP/1.1 408" {
 		t.Errorf("a slow body: %s", got)
 	}
-	f.err = munge.ErrInvalid
+	f.err = credential.ErrInvalid
 	if got := ask("x"); got != "HTTP/1.1 401" {
 		t.Errorf("a slow body of nobody: %s", got)
 	}
@@ -265,8 +366,8 @@ func TestSlowBodies(t *testing.T) {
 // However many records come from a host at once, few credentials are decoded at once.
 func TestManyAtOnce(t *testing.T) {
 	f, k := &fake{slow: 2 * time.Millisecond}, &kept{}
-	srv := serve(t, &Handler{Munge: f, AllowUID: root, Keep: k.keep})
-	s := &Sender{URL: srv.URL, Munge: f, Client: srv.Client()}
+	srv := serve(t, &Handler{Credentials: f, AllowUID: root, Keep: k.keep})
+	s := &Sender{URL: srv.URL, Credentials: f, Client: srv.Client()}
 	var wg sync.WaitGroup
 	for i := range int64(60) {
 		wg.Go(func() {

@@ -1,5 +1,5 @@
 // Package recordhttp carries records from the nodes to the controller: HTTP with
-// a MUNGE credential that names the sender and binds the body.
+// a credential (MUNGE's, or of a shared key) that names the sender and binds the body.
 //
 // A record is one POST of packed JSON. The sender is authenticated before a byte
 // of the body is read; what isn't believed is never stored. From the credential the
@@ -15,10 +15,6 @@ import (
 
 // Path is where records are posted.
 const Path = "/v1/records"
-
-// Header carries the credential. It isn't Authorization, which the controller's
-// web_config may ask a password in.
-const Header = "Munge-Credential"
 
 // resultHeader of an answer says what became of the record. Without it a 200 is
 // some other server's.

@@ -13,18 +13,14 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 )
-
-// Encoder makes credentials; see munge.Munge.
-type Encoder interface {
-	Encode(ctx context.Context, payload string) (string, error)
-}
 
 // Sender posts records to a controller.
 type Sender struct {
 	// URL of the controller, e.g. http://head:9797.
-	URL   string
-	Munge Encoder
+	URL         string
+	Credentials credential.Method
 	// Client talks to the controller; needed, see NewClient.
 	Client *http.Client
 	// Timeout bounds one try. Default 30 s.
@@ -71,9 +67,9 @@ func (s *Sender) Send(ctx context.Context, r *gpuprof.Record) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	cred, err := s.Munge.Encode(ctx, bind(body))
+	cred, err := s.Credentials.Encode(ctx, bind(body))
 	if err != nil {
-		return fmt.Errorf("%w: systemctl status munge", err)
+		return fmt.Errorf("%w: %s", err, s.Credentials.Hint(err))
 	}
 	timeout := s.Timeout
 	if timeout == 0 {
@@ -85,7 +81,7 @@ func (s *Sender) Send(ctx context.Context, r *gpuprof.Record) error {
 	if err != nil {
 		return err
 	}
-	req.Header.Set(Header, cred)
+	req.Header.Set(s.Credentials.Header(), cred)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Content-Encoding", "gzip")
 	resp, err := s.Client.Do(req)

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 )
 
 // controller serves records with a web_config ("" = none) as slurmbridge does, and
@@ -36,7 +36,7 @@ func controller(t *testing.T, dir, webConfig string) string {
 		t.Fatal(err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST "+Path, &Handler{Munge: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
+	mux.Handle("POST "+Path, &Handler{Credentials: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
 	done := make(chan struct{})
 	go func() {
@@ -96,7 +96,7 @@ func TestTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer client.CloseIdleConnections()
-			s := &Sender{URL: c.scheme + "://" + addr, Munge: &fake{}, Client: client}
+			s := &Sender{URL: c.scheme + "://" + addr, Credentials: &fake{}, Client: client}
 			err = s.Send(context.Background(), record(7))
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
@@ -135,7 +135,7 @@ func TestTroubleOnTheWay(t *testing.T) {
 		{"no such page", other.URL + "/none", "another program"},
 		{"moved", other.URL + "/moved", `"https://head:9797/"`},
 	} {
-		s := &Sender{URL: c.url, Munge: &fake{}, Client: client, Timeout: 300 * time.Millisecond}
+		s := &Sender{URL: c.url, Credentials: &fake{}, Client: client, Timeout: 300 * time.Millisecond}
 		if err := s.Send(context.Background(), record(7)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -143,9 +143,13 @@ func TestTroubleOnTheWay(t *testing.T) {
 	if err := advise(&url.Error{Err: &net.OpError{Op: "dial", Err: &net.DNSError{Name: "haed"}}}); !strings.HasSuffix(err.Error(), "is the name in the setting controller right?") {
 		t.Errorf("no such name: %v", err)
 	}
-	s := &Sender{URL: other.URL, Munge: &munge.Munge{Bin: t.TempDir()}, Client: client}
+	s := &Sender{URL: other.URL, Credentials: &credential.Munge{Bin: t.TempDir()}, Client: client}
 	if err := s.Send(context.Background(), record(7)); err == nil || !strings.Contains(err.Error(), "systemctl status munge") {
 		t.Errorf("no munged: %v", err)
+	}
+	s = &Sender{URL: other.URL, Credentials: credential.NewKey(filepath.Join(t.TempDir(), "none")), Client: client}
+	if err := s.Send(context.Background(), record(7)); err == nil || !strings.Contains(err.Error(), "key_file") {
+		t.Errorf("no key: %v", err)
 	}
 }
 

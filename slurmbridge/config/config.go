@@ -71,6 +71,7 @@ type Config struct {
 	Listen      string
 	WebConfig   string
 	MungeSocket string
+	KeyFile     string
 	RecordUsers []string
 	LogLevel    string
 

@@ -184,6 +184,12 @@ var keys = []key{
 		func(c *Config) any { return &c.MungeSocket }, pathOrNone,
 	},
 	{
+		"key_file",
+		"",
+		"File of the key that proves who sent a record where there is no MUNGE (AuthType=auth/slurm), as key_file of gpuprof.yaml and node.yaml; doctor says how to make it. It is root's or SlurmUser's, mode 0600, and read anew each time: a line is base64 of 32 random bytes, the first signs, each is believed. Empty: MUNGE proves it.",
+		func(c *Config) any { return &c.KeyFile }, pathOrNone,
+	},
+	{
 		"record_users",
 		[]string{},
 		"Users whose nodes' records are believed, besides root and SlurmUser.",

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -20,10 +23,10 @@ const mostText = 1 << 20
 type Ask func(ctx context.Context, program string, args ...string) (string, error)
 
 // Collect gathers the facts that this machine has: Slurm's answers, and the
-// files it names. user is the bridge's own. It fails only when ctx ends:
+// files it names. bridge is the user that the bridge runs as. It fails only when ctx ends:
 // what can't be found out is left out.
-func Collect(ctx context.Context, ask Ask, settings *config.Config, user string) (*Facts, error) {
-	f := &Facts{Settings: settings, User: user}
+func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge string) (*Facts, error) {
+	f := &Facts{Settings: settings, User: bridge}
 	show := func(what ...string) string {
 		out, err := ask(ctx, "scontrol", append([]string{"show"}, what...)...)
 		if err != nil {
@@ -65,10 +68,30 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, user string)
 	_, err := os.Stat(socket)
 	there := err == nil
 	f.MungeSocket = &there
+	if settings.KeyFile != "" {
+		wrong := tryKey(settings.KeyFile, bridge)
+		f.Key = &wrong
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("collect facts: %w", err)
 	}
 	return f, nil
+}
+
+// tryKey says what is wrong with a key file for a user, "" = nothing.
+func tryKey(file, name string) string {
+	uid, gid := os.Geteuid(), os.Getegid()
+	if u, err := user.Lookup(name); err == nil {
+		theirUID, err1 := strconv.Atoi(u.Uid)
+		theirGID, err2 := strconv.Atoi(u.Gid)
+		if err1 == nil && err2 == nil {
+			uid, gid = theirUID, theirGID
+		}
+	}
+	if _, err := credential.ReadKeysAs(file, uint32(uid), uint32(gid)); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // mungeSocket is where munged listens by default.

@@ -88,7 +88,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.munge, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
+		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
 	}
@@ -517,23 +517,6 @@ func joinFlags(have, flag string) string {
 	return have + "," + flag
 }
 
-func (e *exam) munge() {
-	if t := e.Config["AuthType"]; t != "auth/munge" {
-		e.add("munge", Warning, "AuthType is "+t+", not auth/munge",
-			"nodes prove with MUNGE who sends a record; without it records stay on the nodes")
-		return
-	}
-	if e.MungeSocket != nil && !*e.MungeSocket {
-		e.add("munge", Error, "munged's socket is not there", "nodes prove with MUNGE who sends a record",
-			Fix{Lines: []string{"systemctl enable --now munge"}})
-		return
-	}
-	if e.Munge != nil && *e.Munge != "" {
-		e.add("munge", Error, "MUNGE doesn't work here: "+*e.Munge, "nodes prove with MUNGE who sends a record",
-			Fix{Lines: []string{"munge -n | unmunge", "systemctl restart munge", "journalctl -u munge -n 20"}})
-	}
-}
-
 func (e *exam) folders() {
 	for _, dir := range slices.Sorted(maps.Keys(e.Folders)) {
 		if e.Folders[dir] {
@@ -616,7 +599,7 @@ func (e *exam) clock(node string, ahead time.Duration) {
 		return
 	}
 	e.add("clock", Warning, fmt.Sprintf("the clock of %s is %s off", node, off),
-		"records of who shared a GPU when no longer fit together, and MUNGE refuses credentials that are minutes off",
+		"records of who shared a GPU when no longer fit together, and those of a clock that is minutes off are refused",
 		Fix{Lines: []string{"chronyc tracking   # on " + node}})
 }
 
@@ -651,7 +634,7 @@ func (e *exam) preempt() {
 func (e *exam) privateJobs() {
 	if text.PrivateJobs(e.Config["PrivateData"]) {
 		e.add("private", Note, "Slurm hides the jobs of others (PrivateData="+e.Config["PrivateData"]+")",
-			"status page and API leave users, accounts and applications out; slurmbridge why answers a job's owner, root and SlurmUser, by their MUNGE credential")
+			"status page and API leave users, accounts and applications out; slurmbridge why answers a job's owner, root and SlurmUser, by their MUNGE credential or, with key_file, their token of Slurm's")
 	}
 }
 

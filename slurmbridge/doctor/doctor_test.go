@@ -178,7 +178,15 @@ func TestEachFinding(t *testing.T) {
 		}, "warning requeue-delay", "SchedulerParameters=requeue_delay=10,sched_interval=2,bf_interval=5"},
 		{"requeued as soon as credentials expire", conf("AuthInfo", "socket=/run/munge/munge.socket.2,cred_expire=5"), "warning requeue-delay", "AuthInfo=socket=/run/munge/munge.socket.2,cred_expire=10"},
 		{"no accrual", conf("PriorityFlags", "FAIR_TREE"), "warning accrue", "PriorityFlags=FAIR_TREE,ACCRUE_ALWAYS"},
-		{"no munge", conf("AuthType", "auth/slurm"), "warning munge", ""},
+		{"no munge", conf("AuthType", "auth/slurm"), "error key", "(umask 077; set -C; head -c 32 /dev/urandom | base64 >/etc/slurmbridge/key)   # unless there is a good one"},
+		{"no munge, and it doesn't work", func(f *Facts) {
+			f.Config["AuthType"], f.Munge = "auth/slurm", ptr("munged does not answer")
+		}, "error key", "key_file: /etc/slurmbridge/key"},
+		{"munge besides", func(f *Facts) { f.Config["AuthType"], f.Munge = "auth/slurm", ptr("") }, "warning munge-besides", "key_file: /etc/slurmbridge/key"},
+		{"a key that others read", func(f *Facts) {
+			f.Config["AuthType"], f.Key, f.Settings.KeyFile = "auth/slurm", ptr("/srv/key has mode 0644"), "/srv/key"
+		}, "error key", "chown slurm: /srv/key; chmod 600 /srv/key"},
+		{"a key and munge", func(f *Facts) { f.Key = ptr("") }, "warning key-and-munge", `key_file: ""`},
 		{"no munged", func(f *Facts) { f.MungeSocket = ptr(false) }, "error munge", "systemctl enable --now munge"},
 		{"no folder", func(f *Facts) { f.Folders["/run/slurmbridge"] = false }, "error folder", "install -d -o slurm -m 755 /run/slurmbridge"},
 		{"no gpu", node("(null)"), "error no-gpu", ""},
@@ -268,6 +276,15 @@ func TestGateAmongJobs(t *testing.T) {
 	}
 }
 
+// Where Slurm hides jobs users need tokens to ask why.
+func TestNoTokens(t *testing.T) {
+	f := bridged(t, "24.11.5")
+	f.Config["AuthType"], f.Config["PrivateData"], f.Key, f.Token = "auth/slurm", "jobs", ptr(""), ptr("no socket")
+	if got := checks(Examine(f)); !slices.Equal(got, []string{"warning token", "note private"}) {
+		t.Error(got)
+	}
+}
+
 // What a cluster may well have, and what is well, is not found fault with.
 func TestNoFalseAlarm(t *testing.T) {
 	for name, change := range map[string]func(*Facts){
@@ -283,6 +300,7 @@ func TestNoFalseAlarm(t *testing.T) {
 		"a clock a second off":   func(f *Facts) { f.Agents["gpu1"] = Agent{Ahead: -1200 * time.Millisecond, MPS: ptr(true)} },
 		"the daemon is well":     func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "dqn", Gate: "7"} },
 		"MUNGE is well":          func(f *Facts) { f.Munge = ptr("") },
+		"a key is well":          func(f *Facts) { f.Config["AuthType"], f.Key, f.MungeSocket = "auth/slurm", ptr(""), ptr(false) },
 		"a limit far above need": func(f *Facts) { f.Config["SlurmctldParameters"] = "rl_enable,rl_bucket_size=100,rl_refill_rate=20" },
 		"gate settings of a site": func(f *Facts) {
 			f.JobSubmitLua = ptr(luaFirst + `
@@ -409,6 +427,17 @@ func TestCollect(t *testing.T) {
 	}
 	if h := f.Hooks["Prolog"]; len(h) != 2 || !strings.HasSuffix(h[1], "slurmbridge-hook") {
 		t.Errorf("hooks: %q", f.Hooks)
+	}
+	if f.Key != nil {
+		t.Errorf("a key: %v", *f.Key)
+	}
+	key := dir + "/key"
+	if err := os.WriteFile(key, []byte("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	settings.KeyFile = key
+	if f, err = Collect(context.Background(), ask, settings, "root"); err != nil || f.Key == nil || !strings.Contains(*f.Key, "0644") {
+		t.Errorf("a key that everybody reads: %+v, %v", f, err)
 	}
 	silent := func(context.Context, string, ...string) (string, error) { return "", errors.New("down") }
 	if f, err = Collect(context.Background(), silent, settings, ""); err != nil || f.Config != nil {

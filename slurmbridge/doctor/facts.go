@@ -29,6 +29,11 @@ type Facts struct {
 	// Munge is what went wrong with a credential made and read here; "" = nothing,
 	// nil = not tried.
 	Munge *string
+	// Key is what is wrong with the key file for User; "" = nothing, nil = none is set.
+	Key *string
+	// Token is what went wrong with one of Slurm's own tokens made and read here; "" = nothing,
+	// nil = not tried.
+	Token *string
 	// User is the user that the bridge runs as.
 	User string
 	// Account says whether User has an account; nil = not asked.

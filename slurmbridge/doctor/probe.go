@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -154,20 +154,14 @@ func flag(f *dto.MetricFamily) *bool {
 	return &is
 }
 
-// Munge makes credentials and reads them; gpuprof/munge's is one.
-type Munge interface {
-	Encode(ctx context.Context, payload string) (string, error)
-	Decode(ctx context.Context, credential string) (*munge.Credential, error)
-}
-
-// TryMunge says what goes wrong with a credential that is made and read here, "" =
+// TryCredential says what goes wrong with a credential that is made and read here, "" =
 // nothing.
-func TryMunge(ctx context.Context, m Munge) string {
+func TryCredential(ctx context.Context, m credential.Method) string {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	credential, err := m.Encode(ctx, "slurmbridge doctor")
+	cred, err := m.Encode(ctx, "slurmbridge doctor")
 	if err == nil {
-		_, err = m.Decode(ctx, credential)
+		_, err = m.Decode(ctx, cred)
 	}
 	if err != nil {
 		return strings.Join(strings.Fields(err.Error()), " ")

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -126,20 +126,22 @@ func TestAskDaemon(t *testing.T) {
 	}
 }
 
-type fakeMunge struct{ encode, decode error }
+type fakeMethod struct{ encode, decode error }
 
-func (f fakeMunge) Encode(context.Context, string) (string, error) { return "MUNGE:x:", f.encode }
-func (f fakeMunge) Decode(context.Context, string) (*munge.Credential, error) {
-	return &munge.Credential{}, f.decode
+func (f fakeMethod) Header() string                                 { return "" }
+func (f fakeMethod) Hint(error) string                              { return "" }
+func (f fakeMethod) Encode(context.Context, string) (string, error) { return "MUNGE:x:", f.encode }
+func (f fakeMethod) Decode(context.Context, string) (*credential.Credential, error) {
+	return &credential.Credential{}, f.decode
 }
 
-func TestTryMunge(t *testing.T) {
-	for want, m := range map[string]fakeMunge{
+func TestTryCredential(t *testing.T) {
+	for want, m := range map[string]fakeMethod{
 		"":                           {},
-		"munged does not answer":     {encode: munge.ErrDown},
+		"munged does not answer":     {encode: errors.New("munged does not answer")},
 		"the credential\nis invalid": {decode: errors.New("the credential\nis invalid")},
 	} {
-		if got := TryMunge(context.Background(), m); got != strings.ReplaceAll(want, "\n", " ") {
+		if got := TryCredential(context.Background(), m); got != strings.ReplaceAll(want, "\n", " ") {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -1,7 +1,7 @@
 // Package httpapi serves what the bridge knows: metrics, health, a status page for
 // people, and its state as JSON for the command line. All of it is read-only. What anybody may see is what
 // squeue shows anybody: where Slurm hides the jobs of others (PrivateData), users, accounts and
-// applications are left out, and what is known of a job is its owner's, who shows a MUNGE credential.
+// applications are left out, and what is known of a job is its owner's, who shows a credential.
 package httpapi
 
 import (
@@ -232,18 +232,16 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	owner, all := "", true
 	if private {
 		owner = s.ownerOf(req.Context(), st, ref)
-		var may bool
-		may, all = s.Asker.may(req, owner)
-		if !may && owner == "" && req.Header.Get(CredentialHeader) != "" {
+		may, everything, nobody := s.Asker.may(req, owner)
+		if !may && owner == "" && nobody == nil {
 			http.Error(w, "job "+ref+": the bridge has not seen it (yet)", http.StatusNotFound)
 			return
 		}
 		if !may {
-			w.Header().Set("WWW-Authenticate", CredentialHeader)
-			http.Error(w, "Slurm hides the jobs of others here (PrivateData), and the bridge does: job "+ref+
-				" is not yours, or you could not show who you are; slurmbridge why, called by its owner on a machine of the cluster, does", http.StatusUnauthorized)
+			s.refuse(w, ref, nobody)
 			return
 		}
+		all = everything
 	}
 	story, err := s.Story(req.Context(), ref)
 	switch {
@@ -261,6 +259,19 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 		leaveOthersOut(story, owner)
 	}
 	reply(w, story)
+}
+
+// refuse says that a job is not theirs who ask, or why nobody knows who they are.
+func (s *Server) refuse(w http.ResponseWriter, ref string, nobody error) {
+	if s.Asker != nil {
+		w.Header().Set("WWW-Authenticate", s.Asker.Header)
+	}
+	text := "Slurm hides the jobs of others here (PrivateData), and the bridge does: job " + ref +
+		" is not yours, or you could not show who you are; slurmbridge why, called by its owner on a machine of the cluster, does"
+	if nobody != nil && !errors.Is(nobody, errNobody) {
+		text += " (" + nobody.Error() + ")"
+	}
+	http.Error(w, text, http.StatusUnauthorized)
 }
 
 // private reports whether users see no jobs but their own. Before the first poll nobody knows.

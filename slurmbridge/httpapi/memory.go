@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 )
 
@@ -29,8 +30,12 @@ func (m *Memory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
 		return
 	}
-	if uid, ok := m.Asker.who(req); !ok || !m.Asker.Trusted(uid) {
-		http.Error(w, "a node's prolog asks with a MUNGE credential of root's", http.StatusUnauthorized)
+	who, err := m.Asker.who(req)
+	if err == nil && !m.Asker.Trusted(who.UID) {
+		err = fmt.Errorf("user %d may not", who.UID)
+	}
+	if err != nil {
+		http.Error(w, "a node's prolog asks, with a credential of root's: "+err.Error(), http.StatusUnauthorized)
 		return
 	}
 	mib, err := m.Limit(req.Context(), ref, req.URL.Query().Get("user"))

@@ -54,7 +54,7 @@ func TestMemory(t *testing.T) {
 			req.URL.Path = "/v1/memory/7"
 		}
 		if what == "a credential that lies" {
-			req.Header.Set(CredentialHeader, "junk")
+			req.Header.Set(shown.Header, "junk")
 		}
 		w := httptest.NewRecorder()
 		if mux.ServeHTTP(w, req); w.Code != http.StatusUnauthorized {

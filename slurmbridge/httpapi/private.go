@@ -2,52 +2,73 @@ package httpapi
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
-
-// CredentialHeader carries a MUNGE credential of who asks, with Question as its payload.
-const CredentialHeader = "Munge-Credential"
 
 // Question is what the credential of a GET of path carries: it is good for no other.
 func Question(path string) string { return "slurmbridge " + http.MethodGet + " " + path }
 
 // Asker tells who asks.
 type Asker struct {
-	// Decode returns the user whose credential a host sent, and what it carries.
-	Decode func(ctx context.Context, host, credential string) (uid uint32, payload string, err error)
+	// Header carries the credential of who asks, with Question as its payload.
+	Header string
+	// Decode checks a credential that a host sent.
+	Decode func(ctx context.Context, host, cred string) (*credential.Credential, error)
+	// Hint says what to do about an error of Decode's.
+	Hint func(error) string
 	// Trusted may see everything: root, the bridge's own user, and agents.
 	Trusted func(uid uint32) bool
 	// Name is a user's name, "" = nobody's.
 	Name func(uid uint32) string
 }
 
-// who returns the user of a request's credential; ok is false where there is none, or one
-// that proves nothing.
-func (a *Asker) who(req *http.Request) (uid uint32, ok bool) {
-	cred := req.Header.Get(CredentialHeader)
-	if a == nil || cred == "" {
-		return 0, false
+// errNobody: a request has no credential, or one for another question.
+var errNobody = errors.New("the question comes without a credential for it")
+
+// who returns a request's credential. An error is for whoever asks: what exactly fails on the
+// controller isn't in it.
+func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
+	if a == nil || req.Header.Get(a.Header) == "" {
+		return nil, errNobody
 	}
 	host, _, _ := net.SplitHostPort(req.RemoteAddr)
-	uid, payload, err := a.Decode(req.Context(), host, cred)
-	return uid, err == nil && payload == Question(req.URL.Path)
+	c, err := a.Decode(req.Context(), host, req.Header.Get(a.Header))
+	switch {
+	case errors.Is(err, credential.ErrDown):
+		return nil, fmt.Errorf("the controller can't check credentials; there: %s", a.Hint(err))
+	case err != nil && a.Hint(err) != "":
+		return nil, fmt.Errorf("%w: %s", err, a.Hint(err))
+	case err != nil:
+		return nil, err
+	case c.Payload != Question(req.URL.Path):
+		return nil, errNobody
+	}
+	return c, nil
 }
 
-// may reports whether whoever asks may see what is the given user's, and whether all of it. A
-// credential is good once: it is asked once.
-func (a *Asker) may(req *http.Request, user string) (may, all bool) {
-	uid, ok := a.who(req)
-	if !ok {
-		return false, false
+// may reports whether whoever asks may see what is the given user's, and whether all of it; err
+// says why nobody knows who that is. A credential is good once: it is asked once.
+func (a *Asker) may(req *http.Request, user string) (may, all bool, err error) {
+	c, err := a.who(req)
+	if err != nil {
+		return false, false, err
 	}
-	all = a.Trusted(uid)
-	return all || user != "" && a.Name(uid) == user, all
+	all = a.Trusted(c.UID)
+	// The controller need not know users whose names Slurm's tokens tell (use_client_ids).
+	name := c.User
+	if name == "" {
+		name = a.Name(c.UID)
+	}
+	return all || user != "" && name == user, all, nil
 }
 
 // public is what everybody may see of a status: where Slurm hides jobs of others

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -17,13 +18,15 @@ import (
 
 // shown believes a credential "UID PAYLOAD"; user 1000 is ann, 1001 bob.
 var shown = &Asker{
-	Decode: func(_ context.Context, _, cred string) (uint32, string, error) {
+	Header: "Credential",
+	Hint:   func(error) string { return "look into it" },
+	Decode: func(_ context.Context, _, cred string) (*credential.Credential, error) {
 		var uid uint32
 		word, payload, ok := strings.Cut(cred, " ")
 		if _, err := fmt.Sscan(word, &uid); err != nil || !ok {
-			return 0, "", errors.New("proves nothing")
+			return nil, errors.New("proves nothing")
 		}
-		return uid, payload, nil
+		return &credential.Credential{UID: uid, Payload: payload}, nil
 	},
 	Trusted: func(uid uint32) bool { return uid == 0 },
 	Name:    func(uid uint32) string { return map[uint32]string{1000: "ann", 1001: "bob"}[uid] },
@@ -31,7 +34,7 @@ var shown = &Asker{
 
 // as signs a request.
 func as(req *http.Request, uid uint32) *http.Request {
-	req.Header.Set(CredentialHeader, fmt.Sprintf("%d %s", uid, Question(req.URL.Path)))
+	req.Header.Set(shown.Header, fmt.Sprintf("%d %s", uid, Question(req.URL.Path)))
 	return req
 }
 
@@ -75,7 +78,7 @@ func TestPrivateJobs(t *testing.T) {
 		}
 	}
 	ask := func() *http.Request { return httptest.NewRequest(http.MethodGet, "/v1/why/7", http.NoBody) }
-	if w := get(ask()); w.Code != http.StatusUnauthorized || w.Header().Get("WWW-Authenticate") != CredentialHeader {
+	if w := get(ask()); w.Code != http.StatusUnauthorized || w.Header().Get("WWW-Authenticate") != shown.Header {
 		t.Errorf("nobody asks why: %d", w.Code)
 	}
 	if w := get(as(ask(), 1001)); w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), "not yours") {
@@ -89,5 +92,34 @@ func TestPrivateJobs(t *testing.T) {
 	}
 	if st.Snap.Jobs[0].User != "annette" || group.Members[1].User != "annette" {
 		t.Error("what the bridge knows has changed")
+	}
+}
+
+// Slurm's tokens may name a user whom the controller doesn't know; another of that number isn't
+// taken for that user, and what is wrong on the controller isn't told.
+func TestNamesOfTokens(t *testing.T) {
+	cred, err := &credential.Credential{UID: 1000, User: "carol", Payload: Question("/v1/why/7")}, error(nil)
+	a := &Asker{
+		Header: "Credential", Hint: func(error) string { return "look into it" }, Trusted: shown.Trusted, Name: shown.Name,
+		Decode: func(context.Context, string, string) (*credential.Credential, error) { return cred, err },
+	}
+	req := httptest.NewRequest(http.MethodGet, "/v1/why/7", http.NoBody)
+	req.Header.Set(a.Header, "x")
+	for user, want := range map[string]bool{"carol": true, "ann": false, "": false} {
+		if may, all, err := a.may(req, user); may != want || all || err != nil {
+			t.Errorf("%q: %v, %v, %v", user, may, all, err)
+		}
+	}
+	err = fmt.Errorf("%w: /etc/slurmbridge/key has mode 0644", credential.ErrDown)
+	if may, _, err := a.may(req, "carol"); may || err == nil || strings.Contains(err.Error(), "/etc") || !strings.Contains(err.Error(), "look into it") {
+		t.Errorf("%v, %v", may, err)
+	}
+	cred.User, err = "", nil
+	if may, _, _ := a.may(req, "ann"); !may {
+		t.Error("a token without a name is none of ann's")
+	}
+	var nobody *Asker
+	if may, all, err := nobody.may(req, "ann"); may || all || err == nil {
+		t.Error("where nobody can show who they are, somebody may")
 	}
 }

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,8 +11,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,8 +41,15 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, "leave_room:") }) {
 		settings = append([]string{"leave_room: yes"}, settings...) // nobody else is here
 	}
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
-		s.Conf(), s.GateFile, s.WakeFile, database, addr, s.MungeSocket, s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
+	proof := "munge_socket: " + s.MungeSocket
+	if s.Setup.AuthSlurm {
+		if err := s.writeKeys(); err != nil {
+			return err
+		}
+		proof = "key_file: " + s.KeyFile("slurm")
+	}
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\n%s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
+		s.Conf(), s.GateFile, s.WakeFile, database, addr, proof, s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return err
 	}
@@ -72,6 +83,47 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	return nil
 }
 
+// KeyFile is the file of the key that records travel with: root's on the nodes, slurm's on the
+// controller, which here are one machine.
+func (s *Stack) KeyFile(owner string) string { return s.Path("keys", owner) }
+
+// WriteKey writes the keys of one of them, the one that signs first.
+func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
+	u, err := user.Lookup(owner)
+	if err != nil {
+		return err
+	}
+	uid, err := strconv.Atoi(u.Uid)
+	if err != nil {
+		return err
+	}
+	text := ""
+	for _, k := range keys {
+		text += base64.StdEncoding.EncodeToString(k) + "\n"
+	}
+	// Nobody reads half of it.
+	file := s.KeyFile(owner)
+	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+		return err
+	}
+	if err := os.Chown(file+".new", uid, -1); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// writeKeys makes a key for nodes and controller.
+func (s *Stack) writeKeys() error {
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.Path("keys"), 0o755); err != nil {
+		return err
+	}
+	return errors.Join(s.WriteKey("root", key), s.WriteKey("slurm", key))
+}
+
 // FreePort finds a free TCP port.
 func FreePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -94,14 +146,18 @@ func (s *Stack) agents(addr string) error {
 			return err
 		}
 	}
+	proof := []string{"--munge-socket", s.MungeSocket}
+	if s.Setup.AuthSlurm {
+		proof = []string{"--key-file", s.KeyFile("root")}
+	}
 	// Samples as dense as one a GPU second.
 	period := max(time.Duration(float64(time.Second)/s.Setup.Scale), 20*time.Millisecond)
 	for i := range s.Setup.NodeGPUs {
-		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, args: []string{
+		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, args: append([]string{
 			"serve", "--run-dir", s.runDir(i), "--spool", s.spool(i), "--controller", "http://" + addr,
 			"--nvml-library", s.Bin("libnvidia-ml.so.1"), "--period", period.String(), "--node", slurmtest.NodeName(i),
-			"--listen", "", "--munge-socket", s.MungeSocket,
-		}}); err != nil {
+			"--listen", "",
+		}, proof...)}); err != nil {
 			return err
 		}
 	}

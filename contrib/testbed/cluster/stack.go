@@ -55,6 +55,8 @@ type Setup struct {
 	// Disk is the folder of the bridge's database and the agents' spools; the bridge's
 	// user may write there. Default in the cluster's.
 	Disk string
+	// AuthSlurm is slurmtest's: there is no munged, and records travel with a key.
+	AuthSlurm bool
 	// Between returns the address by which agents reach the bridge at addr. Default the same.
 	Between func(addr string) (string, error)
 }
@@ -89,7 +91,7 @@ func New(s Setup) *Stack {
 
 // Options are those of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
-	o := slurmtest.Options{Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, Prepare: s.prepare}
+	o := slurmtest.Options{Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare}
 	// Without it a node shares one of its GPUs at a time.
 	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
 	if s.Setup.Policy != "" {

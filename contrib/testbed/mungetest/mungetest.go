@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 )
 
 // clock replaces time(), which is all munged asks.
@@ -30,7 +30,7 @@ const Key = "k"
 // Start runs munged with a key (any text) and a clock that is ahead by skew until
 // the test ends. It skips the test where there is no munge or no root, and fails it
 // if SLURMBRIDGE_REQUIRE_SLURM is 1.
-func Start(t testing.TB, key string, skew time.Duration) *munge.Munge {
+func Start(t testing.TB, key string, skew time.Duration) *credential.Munge {
 	t.Helper()
 	owner, err := user.Lookup("munge")
 	path, perr := exec.LookPath("munged")
@@ -64,7 +64,7 @@ func Start(t testing.TB, key string, skew time.Duration) *munge.Munge {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	m := &munge.Munge{Socket: filepath.Join(dir, "s")}
+	m := &credential.Munge{Socket: filepath.Join(dir, "s")}
 	cmd := exec.Command(path, "--foreground", "--force", "--key-file="+file, "--socket="+m.Socket,
 		"--pid-file="+dir+"/pid", "--log-file="+dir+"/log", "--seed-file="+dir+"/seed")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}

@@ -54,6 +54,9 @@ type Options struct {
 	// Accounting gives the cluster a slurmdbd and a MariaDB of its own; see
 	// MissingAccounting. What is enforced and counted is Extra's to say.
 	Accounting bool
+	// AuthSlurm has Slurm prove who is who by itself (AuthType=auth/slurm), with a key of the
+	// cluster's own and no munged; see MissingAuthSlurm.
+	AuthSlurm bool
 	// Root runs Slurm from another root folder (mkroot makes one). The folder is
 	// only read: what is written there goes to memory and is gone with the cluster.
 	Root string
@@ -74,7 +77,7 @@ type Cluster struct {
 	GateFile, WakeFile string
 	// Release is Slurm's, e.g. "22.05.8".
 	Release string
-	// MungeSocket is the private munged's.
+	// MungeSocket is the private munged's, which isn't there with Options.AuthSlurm.
 	MungeSocket string
 
 	remove bool // Start made the folder
@@ -171,6 +174,9 @@ func (o *Options) check() error {
 	if o.Sharing != "mps" && o.Sharing != "shard" {
 		return fmt.Errorf("sharing is mps or shard, not %q", o.Sharing)
 	}
+	if o.AuthSlurm && o.Accounting {
+		return errors.New("slurmdbd is set up with MUNGE only")
+	}
 	for _, path := range append([]string{o.Dir, o.Root}, o.Binds...) {
 		if path != "" && (!filepath.IsAbs(path) || filepath.Clean(path) == "/" || strings.ContainsAny(path, " \t\n,:\\#\"'%")) {
 			return fmt.Errorf("%q must be an absolute path of plain characters", path)
@@ -233,7 +239,11 @@ func (c *Cluster) start(ctx context.Context) error {
 	if err := c.configure(); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
-	if err := c.startMunge(ctx); err != nil {
+	startAuth := c.startMunge
+	if c.Options.AuthSlurm {
+		startAuth = c.prepareAuthSlurm
+	}
+	if err := startAuth(ctx); err != nil {
 		return err
 	}
 	if c.Options.Accounting {

@@ -72,9 +72,14 @@ func (c *Cluster) slurmConf() string {
 	set("SlurmctldHost", c.host+"(127.0.0.1)")
 	set("SlurmctldPort", strconv.Itoa(c.ports[0].number))
 	set("SlurmUser", "slurm")
-	set("AuthType", "auth/munge")
-	set("AuthInfo", "socket="+c.MungeSocket)
-	set("CredType", "cred/munge")
+	if o.AuthSlurm {
+		set("AuthType", "auth/slurm")
+		set("CredType", "cred/slurm")
+	} else {
+		set("AuthType", "auth/munge")
+		set("AuthInfo", "socket="+c.MungeSocket)
+		set("CredType", "cred/munge")
+	}
 	set("StateSaveLocation", d+"/state")
 	set("SlurmdSpoolDir", d+"/spool/%n")
 	set("SlurmctldPidFile", d+"/run/slurmctld.pid")

@@ -67,6 +67,9 @@ func (c *Cluster) prepare() error {
 	if err := os.Symlink("/proc/self/fd", filepath.Join(top, "dev", "fd")); err != nil {
 		return err
 	}
+	if err := c.socketFolders(top); err != nil {
+		return err
+	}
 	users, err := os.ReadFile(filepath.Join(top, "etc", "passwd"))
 	if err != nil {
 		return err

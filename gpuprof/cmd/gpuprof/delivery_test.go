@@ -27,7 +27,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
@@ -123,9 +123,9 @@ func newNode(t *testing.T) *node {
 
 // controller takes records as slurmbridge serve does, but now and then badly: 1 it
 // can't keep one, 2 it keeps one and can't say so, 3 it does neither.
-func (n *node) controller(m *munge.Munge, webConfig string) (addr string) {
+func (n *node) controller(m *credential.Munge, webConfig string) (addr string) {
 	h := &recordhttp.Handler{
-		Munge: m, AllowUID: func(uid uint32) bool { return uid == 0 },
+		Credentials: m, AllowUID: func(uid uint32) bool { return uid == 0 },
 		Keep: func(ctx context.Context, r *gpuprof.Record, _ time.Duration) (bool, error) {
 			how := n.spoil()
 			if how == 1 {

@@ -43,7 +43,7 @@ func newRoot(out, errOut io.Writer) *cobra.Command {
 		Short: "Record what each job uses of its GPUs",
 		Long: `gpuprof runs on each node with GPUs, as root. The prolog announces a job; gpuprof reads
 the job's GPU through NVML while the job runs, and at the epilog sends a record to
-the controller (slurmbridge serve), signed with MUNGE. Records wait on disk until
+the controller (slurmbridge serve), signed with MUNGE or a shared key. Records wait on disk until
 the controller has them.
 
 Settings come from ` + defaultFile + `, from GPUPROF_* and from flags.`,

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
@@ -54,6 +54,7 @@ func newServe(errOut io.Writer) *cobra.Command {
 	f.String("web-config", "", "TLS and passwords of that address, a file in the format of Prometheus's exporters")
 	f.String("hook-settings", prolog.DefaultSettings, "the hooks' settings; a metric says whether they make sense")
 	f.String("munge-socket", "", "munged's socket (default: munge's own)")
+	f.String("key-file", "", "file of the key that signs records where there is no MUNGE")
 	return c
 }
 
@@ -134,7 +135,13 @@ func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spo
 	if mib < 1 || mib > 1<<20 {
 		return nil, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
 	}
-	sender := &recordhttp.Sender{URL: to, Munge: &munge.Munge{Socket: v.GetString("munge-socket")}, Client: client}
+	if file := v.GetString("key-file"); file != "" {
+		if _, err := credential.ReadKeys(file); err != nil {
+			log.Error("records can't be signed, and wait", "err", err)
+		}
+	}
+	how := credential.Choose(v.GetString("key-file"), v.GetString("munge-socket")).Nodes
+	sender := &recordhttp.Sender{URL: to, Credentials: how, Client: client}
 	return &spool.Spool{
 		// The run directory is in memory, and outlives the agent.
 		Dir: v.GetString("spool"), Spare: filepath.Join(v.GetString("run-dir"), "spool"), Limit: mib << 20,

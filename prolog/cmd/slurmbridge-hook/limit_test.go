@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/prolog"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
@@ -46,13 +47,8 @@ func TestMemoryLimitByProfile(t *testing.T) {
 	limit := int64(known.NeedMiB(.1))
 	m := mungetest.Start(t, mungetest.Key, 0)
 	asker := &httpapi.Asker{
-		Decode: func(ctx context.Context, _, cred string) (uint32, string, error) {
-			c, err := m.Decode(ctx, cred)
-			if err != nil {
-				return 0, "", err
-			}
-			return c.UID, c.Payload, nil
-		},
+		Header: m.Header(), Hint: m.Hint,
+		Decode:  func(ctx context.Context, _, cred string) (*credential.Credential, error) { return m.Decode(ctx, cred) },
 		Trusted: func(uid uint32) bool { return uid == 0 },
 	}
 	mux := http.NewServeMux()

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
@@ -37,13 +37,13 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	get := func(credential string) (*http.Response, error) {
+	get := func(header, cred string) (*http.Response, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, http.NoBody)
 		if err != nil {
 			return nil, cli.Usage(fmt.Errorf("--server %q is no address: %w", server, err))
 		}
-		if credential != "" {
-			req.Header.Set(httpapi.CredentialHeader, credential)
+		if cred != "" {
+			req.Header.Set(header, cred)
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
@@ -51,19 +51,19 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 		}
 		return resp, nil
 	}
-	resp, err := get("")
-	if err == nil && resp.StatusCode == http.StatusUnauthorized && resp.Header.Get("WWW-Authenticate") == httpapi.CredentialHeader {
-		resp.Body.Close()
-		// It wants to know who asks.
-		m := &munge.Munge{Socket: cfg.MungeSocket}
-		credential, merr := m.Encode(ctx, httpapi.Question(path))
-		if merr != nil {
-			return fmt.Errorf("the daemon wants to know who asks: %w", merr)
-		}
-		resp, err = get(credential)
-	}
+	resp, err := get("", "")
 	if err != nil {
 		return err
+	}
+	if how := wanted(resp, cfg); how != nil {
+		resp.Body.Close()
+		cred, err := how.Encode(ctx, httpapi.Question(path))
+		if err != nil {
+			return fmt.Errorf("the daemon wants to know who asks: %w: %s", err, how.Hint(err))
+		}
+		if resp, err = get(how.Header(), cred); err != nil {
+			return err
+		}
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
@@ -77,6 +77,14 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 		return fmt.Errorf("answer of %s is not what slurmbridge says: %w", url, err)
 	}
 	return nil
+}
+
+// wanted is how a daemon wants to be shown who asks; nil = it doesn't.
+func wanted(resp *http.Response, cfg *config.Config) credential.Method {
+	if resp.StatusCode != http.StatusUnauthorized {
+		return nil
+	}
+	return credential.ForUser(resp.Header.Get("WWW-Authenticate"), cfg.MungeSocket)
 }
 
 func serverFlag(c *cobra.Command, server *string) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -108,8 +108,12 @@ func bridgeUser() string {
 // askAround adds to the facts what those say that doctor can only ask.
 func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, f *doctorFlags, web *http.Client) {
 	if *facts.MungeSocket {
-		said := doctor.TryMunge(ctx, &munge.Munge{Socket: cfg.MungeSocket})
+		said := doctor.TryCredential(ctx, &credential.Munge{Socket: cfg.MungeSocket})
 		facts.Munge = &said
+	}
+	if facts.Key != nil {
+		said := doctor.TryCredential(ctx, credential.Choose(cfg.KeyFile, cfg.MungeSocket).Users)
+		facts.Token = &said
 	}
 	if address := daemonAddress(cfg, f.server); address != "" {
 		facts.Daemon = doctor.AskDaemon(ctx, web, address)

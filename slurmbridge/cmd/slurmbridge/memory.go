@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
@@ -17,17 +17,11 @@ func (w *wired) memory(mux *http.ServeMux, who *httpapi.Asker) {
 	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Limit: w.memoryLimit, Asker: who})
 }
 
-// asker tells users by their MUNGE credentials; allowed are those who may see everything.
-func asker(m *munge.Munge, allowed []uint32) *httpapi.Asker {
-	turns := &munge.Turns{Munge: m}
+// asker tells users by their credentials; allowed are those who may see everything.
+func asker(how credential.Method, allowed []uint32) *httpapi.Asker {
+	turns := &credential.Turns{Method: how}
 	return &httpapi.Asker{
-		Decode: func(ctx context.Context, host, credential string) (uint32, string, error) {
-			c, err := turns.Decode(ctx, host, credential)
-			if err != nil {
-				return 0, "", err
-			}
-			return c.UID, c.Payload, nil
-		},
+		Header: how.Header(), Decode: turns.Decode, Hint: how.Hint,
 		Trusted: func(uid uint32) bool { return slices.Contains(allowed, uid) },
 		Name: func(uid uint32) string {
 			u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))

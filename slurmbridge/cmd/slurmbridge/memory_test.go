@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -44,12 +45,15 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	}
 	mux := http.NewServeMux()
 	(&wired{store: st, journal: j}).memory(mux, &httpapi.Asker{
-		Decode:  func(_ context.Context, _, cred string) (uint32, string, error) { return 0, cred, nil },
+		Header: "Credential",
+		Decode: func(_ context.Context, _, cred string) (*credential.Credential, error) {
+			return &credential.Credential{Payload: cred}, nil
+		},
 		Trusted: func(uint32) bool { return true },
 	})
 	ask := func(path string) *http.Request {
 		req := httptest.NewRequest(http.MethodGet, path, http.NoBody)
-		req.Header.Set(httpapi.CredentialHeader, httpapi.Question(req.URL.Path))
+		req.Header.Set("Credential", httpapi.Question(req.URL.Path))
 		return req
 	}
 	for path, want := range map[string]int64{

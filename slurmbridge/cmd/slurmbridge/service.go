@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -87,11 +87,17 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
 		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: v.wired.journal.Running, Outcomes: v.wired.journal.LastOutcomes},
 	}
-	api.Asker = asker(&munge.Munge{Socket: cfg.MungeSocket}, allowed)
+	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket)
+	if cfg.KeyFile != "" {
+		if _, err := credential.ReadKeys(cfg.KeyFile); err != nil {
+			v.log.Error("no record can be believed", "setting", cfg.Where("key_file"), "err", err)
+		}
+	}
+	api.Asker = asker(how.Users, allowed)
 	api.Owner = v.wired.store.OwnerOf
 	mux := api.Handler()
-	v.wired.memory(mux, api.Asker)
-	v.wired.records(mux, cfg, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
+	v.wired.memory(mux, asker(how.Nodes, allowed))
+	v.wired.records(mux, how.Nodes, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
 	v.handler = mux
 	return v, nil
 }

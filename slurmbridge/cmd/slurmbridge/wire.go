@@ -25,7 +25,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -216,11 +216,11 @@ func uidOf(name string) (uint32, error) {
 }
 
 // records serves the nodes' records.
-func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32, m *loop.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
+func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uint32, m *loop.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
 	mux.Handle("POST "+recordhttp.Path, &recordhttp.Handler{
-		Munge:    &munge.Munge{Socket: cfg.MungeSocket},
-		AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },
-		Result:   m.Record, Metrics: delivery, Log: log,
+		Credentials: how,
+		AllowUID:    func(uid uint32) bool { return slices.Contains(allowed, uid) },
+		Result:      m.Record, Metrics: delivery, Log: log,
 		Keep: func(ctx context.Context, r *gpuprof.Record, behind time.Duration) (bool, error) {
 			isNew, err := w.keep(ctx, r, behind, m)
 			if err != nil {

@@ -20,7 +20,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 )
 
@@ -95,7 +95,7 @@ func (s *site) agent() {
 		}
 	}
 	srv := httptest.NewServer(&recordhttp.Handler{
-		Munge: &munge.Munge{Socket: s.MungeSocket}, AllowUID: func(uid uint32) bool { return uid == 0 },
+		Credentials: &credential.Munge{Socket: s.MungeSocket}, AllowUID: func(uid uint32) bool { return uid == 0 },
 		Keep: func(_ context.Context, r *gpuprof.Record, _ time.Duration) (bool, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()

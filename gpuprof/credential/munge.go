@@ -1,6 +1,4 @@
-// Package munge runs munge and unmunge, which prove which user of the cluster wrote a
-// message.
-package munge
+package credential
 
 import (
 	"bufio"
@@ -8,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -15,24 +14,42 @@ import (
 	"time"
 )
 
-// Errors of Decode.
-var (
-	ErrInvalid  = errors.New("the credential is not valid")
-	ErrExpired  = errors.New("the credential has expired, or is not valid yet")
-	ErrReplayed = errors.New("the credential was used before")
-	// ErrDown: munged doesn't answer here.
-	ErrDown = errors.New("munged does not answer")
-)
-
-// Munge talks to one munged.
+// Munge runs munge and unmunge. A credential is that of the process's user, and munged
+// lets each through once.
 type Munge struct {
 	Socket string // "" = munge's own default
 	// Bin is the folder of munge and unmunge, "" = the PATH.
 	Bin string
 }
 
-// MaxPayload bounds what a credential may carry, bytes.
-const MaxPayload = 4096
+// Header names MUNGE's credentials.
+func (m *Munge) Header() string { return "Munge-Credential" }
+
+// Hint says what to do about an error.
+func (m *Munge) Hint(err error) string {
+	switch {
+	case errors.Is(err, ErrDown):
+		return "systemctl status munge"
+	case errors.Is(err, ErrExpired):
+		return setClocks
+	case errors.Is(err, ErrInvalid):
+		return "does /etc/munge/munge.key differ between sender and controller, or was munged not restarted since it changed?"
+	}
+	return ""
+}
+
+// program finds one of MUNGE's; a hook's PATH may be empty.
+func (m *Munge) program(name string) string {
+	if m.Bin != "" {
+		return m.Bin + "/" + name
+	}
+	for _, dir := range []string{"/usr/bin/", "/usr/local/bin/"} {
+		if _, err := os.Stat(dir + name); err == nil {
+			return dir + name
+		}
+	}
+	return name
+}
 
 func (m *Munge) run(ctx context.Context, prog, input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -40,11 +57,7 @@ func (m *Munge) run(ctx context.Context, prog, input string, args ...string) (st
 	if m.Socket != "" {
 		args = append(args, "--socket="+m.Socket)
 	}
-	path := prog
-	if m.Bin != "" {
-		path = m.Bin + "/" + prog
-	}
-	cmd := exec.CommandContext(ctx, path, args...)
+	cmd := exec.CommandContext(ctx, m.program(prog), args...)
 	cmd.Stdin = strings.NewReader(input)
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
 	var out, stderr bytes.Buffer
@@ -56,41 +69,17 @@ func (m *Munge) run(ctx context.Context, prog, input string, args ...string) (st
 	return out.String(), nil
 }
 
-// Encode makes a credential of this process's user that carries payload.
-// Returns ErrDown.
+// Encode makes a credential.
 func (m *Munge) Encode(ctx context.Context, payload string) (string, error) {
 	out, err := m.run(ctx, "munge", payload)
 	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrDown, err)
+		return "", fmt.Errorf("%w: munged does not answer: %w", ErrDown, err)
 	}
 	cred := strings.TrimSpace(out)
 	if !shape.MatchString(cred) {
 		return "", fmt.Errorf("%w: munge's answer makes no sense", ErrDown)
 	}
 	return cred, nil
-}
-
-// Credential is a decoded credential.
-type Credential struct {
-	UID uint32
-	// Encoded and Decoded are when it was made, by its host's clock, and when it
-	// came here, by this host's; whole seconds.
-	Encoded, Decoded time.Time
-	Payload          string
-}
-
-// Behind is how far the sender's clock is behind this host's, give or take a
-// second and the time the credential was on its way; negative: it is ahead.
-func (c *Credential) Behind() time.Duration { return c.Decoded.Sub(c.Encoded) }
-
-// skewed says what is wrong with a credential that is too old or from the future.
-func (c *Credential) skewed() error {
-	d, word := c.Behind(), "behind"
-	if d < 0 {
-		d, word = -d, "ahead of"
-	}
-	return fmt.Errorf("%w: made at %s by the sender's clock, and it is %s here: unless it was long on its way, the sender's clock is %s %s this host's",
-		ErrExpired, c.Encoded.UTC().Format(time.RFC3339), c.Decoded.UTC().Format(time.RFC3339), d, word)
 }
 
 // shape is what munge prints; nothing else is handed to unmunge.
@@ -107,8 +96,7 @@ const (
 	statusReplayed = 17
 )
 
-// Decode checks a credential. Returns ErrInvalid, ErrExpired (with how far the
-// clocks differ, and with the credential), ErrReplayed or ErrDown.
+// Decode checks a credential.
 func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 	if len(cred) > 4*MaxPayload || !shape.MatchString(cred) {
 		return nil, ErrInvalid
@@ -138,7 +126,7 @@ func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 	default:
 		return nil, ErrInvalid
 	}
-	return nil, fmt.Errorf("%w: %w", ErrDown, err)
+	return nil, fmt.Errorf("%w: munged does not answer: %w", ErrDown, err)
 }
 
 // parse reads unmunge's output: lines "NAME: text (number)", an empty line, the

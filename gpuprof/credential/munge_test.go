@@ -1,4 +1,4 @@
-package munge_test
+package credential_test
 
 import (
 	"context"
@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/munge"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 )
 
-func TestCredentials(t *testing.T) {
+func TestMungeCredentials(t *testing.T) {
 	ctx := context.Background()
 	here := mungetest.Start(t, mungetest.Key, 0)
-	encode := func(m *munge.Munge) string {
+	encode := func(m *credential.Munge) string {
 		t.Helper()
 		cred, err := m.Encode(ctx, "some\n\npayload")
 		if err != nil {
@@ -29,10 +29,10 @@ func TestCredentials(t *testing.T) {
 	if err != nil || c.UID != 0 || c.Payload != "some\n\npayload" || c.Behind().Abs() > 2*time.Second {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if c, err := here.Decode(ctx, good); !errors.Is(err, munge.ErrReplayed) || c != nil {
+	if c, err := here.Decode(ctx, good); !errors.Is(err, credential.ErrReplayed) || c != nil {
 		t.Errorf("the second time: %+v, %v", c, err)
 	}
-	if _, err := here.Decode(ctx, encode(mungetest.Start(t, "other", 0))); !errors.Is(err, munge.ErrInvalid) {
+	if _, err := here.Decode(ctx, encode(mungetest.Start(t, "other", 0))); !errors.Is(err, credential.ErrInvalid) {
 		t.Errorf("made with another key: %v", err)
 	}
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestCredentials(t *testing.T) {
 		{10 * time.Minute, "s ahead of this host's"},
 	} {
 		got, err := here.Decode(ctx, encode(mungetest.Start(t, mungetest.Key, c.skew)))
-		if !errors.Is(err, munge.ErrExpired) || !strings.HasSuffix(err.Error(), c.want) {
+		if !errors.Is(err, credential.ErrExpired) || !strings.HasSuffix(err.Error(), c.want) {
 			t.Errorf("clock off by %s: %v", c.skew, err)
 		}
 		if got == nil || (got.Behind()+c.skew).Abs() > 2*time.Second {
@@ -61,7 +61,7 @@ func TestCredentials(t *testing.T) {
 func TestMungedIsDown(t *testing.T) {
 	ctx := context.Background()
 	dir := t.TempDir()
-	for name, m := range map[string]*munge.Munge{
+	for name, m := range map[string]*credential.Munge{
 		"no socket":  {Socket: filepath.Join(dir, "none")},
 		"no program": {Bin: dir},
 		"silent":     {Bin: script(t, "exit 0")},
@@ -69,10 +69,10 @@ func TestMungedIsDown(t *testing.T) {
 		"killed":     {Bin: script(t, "kill -9 $$")},
 		"forged":     {Bin: script(t, "echo 'STATUS: Success (0)'; echo; echo 'UID: root (0)'")},
 	} {
-		if c, err := m.Decode(ctx, "MUNGE:AAAA:"); !errors.Is(err, munge.ErrDown) || c != nil {
+		if c, err := m.Decode(ctx, "MUNGE:AAAA:"); !errors.Is(err, credential.ErrDown) || c != nil {
 			t.Errorf("decode, %s: %+v, %v", name, c, err)
 		}
-		if _, err := m.Encode(ctx, "x"); !errors.Is(err, munge.ErrDown) {
+		if _, err := m.Encode(ctx, "x"); !errors.Is(err, credential.ErrDown) {
 			t.Errorf("encode, %s: %v", name, err)
 		}
 	}
@@ -91,9 +91,9 @@ func script(t *testing.T, text string) (dir string) {
 
 // Nothing but a credential reaches the command.
 func TestOnlyCredentialsAreDecoded(t *testing.T) {
-	m := &munge.Munge{Bin: "/nonexistent"}
-	for _, cred := range []string{"", "MUNGE:", "MUNGE:a b:", "MUNGE:AAAA:\n", "--help", "MUNGE:" + strings.Repeat("A", 4*munge.MaxPayload) + ":"} {
-		if _, err := m.Decode(context.Background(), cred); !errors.Is(err, munge.ErrInvalid) {
+	m := &credential.Munge{Bin: "/nonexistent"}
+	for _, cred := range []string{"", "MUNGE:", "MUNGE:a b:", "MUNGE:AAAA:\n", "--help", "MUNGE:" + strings.Repeat("A", 4*credential.MaxPayload) + ":"} {
+		if _, err := m.Decode(context.Background(), cred); !errors.Is(err, credential.ErrInvalid) {
 			t.Errorf("%.20q: %v", cred, err)
 		}
 	}

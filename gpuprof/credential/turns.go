@@ -1,4 +1,4 @@
-package munge
+package credential
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Turns decodes credentials in turn: each takes a process, and anybody may send some that
+// Turns decodes credentials in turn: MUNGE takes a process for each, and anybody may send some that
 // prove nothing. A host has at most mostOfHost decoded at once and all together mostAtOnce;
 // the others wait, those of one host in order, so that a flood from one host keeps nobody
 // else waiting.
 type Turns struct {
-	Munge interface {
+	Method interface {
 		Decode(ctx context.Context, cred string) (*Credential, error)
 	}
 
@@ -32,7 +32,7 @@ const (
 	mostOfHost = 2 // an agent sends one record at a time, and a hook asks one question
 )
 
-// Decode decodes a credential that a host sent, in its turn. It returns what Munge does, or
+// Decode decodes a credential that a host sent, in its turn. It returns what Method does, or
 // the context's error.
 func (t *Turns) Decode(ctx context.Context, host, cred string) (*Credential, error) {
 	t.once.Do(func() { t.all, t.hosts = make(chan struct{}, mostAtOnce), map[string]*hostTurns{} })
@@ -46,7 +46,7 @@ func (t *Turns) Decode(ctx context.Context, host, cred string) (*Credential, err
 			return nil, ctx.Err()
 		}
 	}
-	c, err := t.Munge.Decode(ctx, cred)
+	c, err := t.Method.Decode(ctx, cred)
 	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrReplayed) || errors.Is(err, ErrExpired) {
 		// Whoever sends what proves nothing waits, and with it the rest of its host.
 		select {

@@ -1,4 +1,4 @@
-package munge
+package credential
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package munge
+package credential
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func (s *slow) Decode(ctx context.Context, _ string) (*Credential, error) {
 // processes at most.
 func TestTurnsAreFair(t *testing.T) {
 	s := &slow{release: make(chan struct{})}
-	turns := &Turns{Munge: s}
+	turns := &Turns{Method: s}
 	ctx, cancel := context.WithCancel(t.Context())
 	var flood sync.WaitGroup
 	for range 200 {
@@ -64,7 +64,7 @@ func TestTurnsAreFair(t *testing.T) {
 
 func TestTurnsInAll(t *testing.T) {
 	s := &slow{release: make(chan struct{})}
-	turns := &Turns{Munge: s}
+	turns := &Turns{Method: s}
 	var all sync.WaitGroup
 	for i := range 40 {
 		all.Go(func() { _, _ = turns.Decode(t.Context(), strconv.Itoa(i), "x") })

@@ -1,0 +1,51 @@
+// Package keytest makes key files, and credentials as anybody would who has got hold of a key.
+package keytest
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Random makes a key.
+func Random(t testing.TB) []byte {
+	t.Helper()
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// Line is a key as a key file has it.
+func Line(key []byte) string { return base64.StdEncoding.EncodeToString(key) + "\n" }
+
+// File writes a key file and returns its path; it is gone with the test.
+func File(t testing.TB, keys ...[]byte) string {
+	t.Helper()
+	text := "# keys of a test\n"
+	for _, k := range keys {
+		text += Line(k)
+	}
+	file := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// Forge makes the credential of any user and time.
+func Forge(key []byte, uid uint32, at time.Time, payload string) string {
+	nonce := make([]byte, 16)
+	_, _ = rand.Read(nonce) // never fails
+	text := fmt.Sprintf("KEY1:%d:%d:%x:%s:", uid, at.UnixMilli(), nonce, base64.RawURLEncoding.EncodeToString([]byte(payload)))
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return fmt.Sprintf("%s%x", text, mac.Sum(nil))
+}

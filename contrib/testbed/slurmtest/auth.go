@@ -1,0 +1,80 @@
+package slurmtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// MissingAuthSlurm says why the Slurm in root can't run a cluster with auth/slurm, nil =
+// it can.
+func MissingAuthSlurm(ctx context.Context, root string) error {
+	version, err := release(ctx, root)
+	switch {
+	case err != nil:
+		return err
+	case version < "24.05":
+		return fmt.Errorf("slurm %s has no auth/slurm, which came in 23.11 and with keys that can be changed in 24.05", version)
+	case root == "":
+		return errors.New("the sockets of auth/slurm have fixed places: it takes a root folder of its own, which " + rootVariable + " names")
+	}
+	if found, err := filepath.Glob(filepath.Join(root, "usr/lib/*/slurm-wlm/auth_slurm.so")); err != nil || len(found) == 0 {
+		return errors.Join(err, fmt.Errorf("slurm %s in %s comes without auth/slurm", version, root))
+	}
+	return nil
+}
+
+// RequireAuthSlurm skips a test where a cluster with auth/slurm can't be run, as New would run it.
+func RequireAuthSlurm(tb testing.TB) {
+	tb.Helper()
+	Require(tb)
+	if err := MissingAuthSlurm(tb.Context(), os.Getenv(rootVariable)); err != nil {
+		tb.Skip(err)
+	}
+}
+
+// prepareAuthSlurm makes the key that Slurm's daemons share; it is read by the daemons alone.
+func (c *Cluster) prepareAuthSlurm(ctx context.Context) error {
+	if err := MissingAuthSlurm(ctx, c.Options.Root); err != nil {
+		return err
+	}
+	own, err := ids("slurm")
+	if err != nil {
+		return err
+	}
+	key := make([]byte, 1024)
+	if _, err := rand.Read(key); err != nil {
+		return err
+	}
+	path := c.Path("slurm.key") // beside slurm.conf
+	if err := os.WriteFile(path, key, 0o600); err != nil {
+		return fmt.Errorf("write Slurm's key: %w", err)
+	}
+	return os.Chown(path, int(own.Uid), int(own.Gid))
+}
+
+// socketFolders makes, in another root, the folders of the sockets by which Slurm's daemons say
+// who is who: slurmctld may not make its own.
+func (c *Cluster) socketFolders(top string) error {
+	if !c.Options.AuthSlurm {
+		return nil
+	}
+	own, err := ids("slurm")
+	if err != nil {
+		return err
+	}
+	for name, uid := range map[string]int{"slurm": 0, "slurmctld": int(own.Uid)} {
+		dir := filepath.Join(top, "run", name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chown(dir, uid, -1); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// keyed is a cluster on which Slurm proves by itself who is who (auth/slurm), without a munged,
+// and which hides jobs from others.
+type keyed struct {
+	*cluster.Stack
+	t   *testing.T
+	key []byte
+}
+
+func newKeyed(t *testing.T, authInfo string) *keyed {
+	t.Helper()
+	slurmtest.RequireAuthSlurm(t)
+	k := &keyed{t: t}
+	k.Stack = stage(t, cluster.Setup{Scale: 20, AuthSlurm: true}, func(o *slurmtest.Options) {
+		o.Extra = append(o.Extra, "PrivateData=jobs")
+		if authInfo != "" {
+			o.Extra = append(o.Extra, "AuthInfo="+authInfo)
+		}
+	})
+	text, err := os.ReadFile(k.KeyFile("root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k.key, err = base64.StdEncoding.DecodeString(strings.TrimSpace(string(text))); err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+// run runs jobs that may share to their ends.
+func (k *keyed) run(apps ...string) (jobs []string) {
+	k.t.Helper()
+	for _, app := range apps {
+		script := fmt.Sprintf("GPUSIM_STATE=%s exec %s run %s >/dev/null\n", k.StateOf(0), k.Bin("gpusim"), app)
+		id, err := k.Submit(k.t.Context(), ann, script, "--gres=gpu:shared", "--comment=app="+app, "--time=20", "--output=/dev/null")
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		jobs = append(jobs, id)
+	}
+	for _, id := range jobs {
+		if state, ok := k.WaitState(k.t.Context(), 2*time.Minute, id, "COMPLETED"); !ok {
+			k.t.Errorf("job %s is %s", id, state)
+		}
+	}
+	return jobs
+}
+
+func (k *keyed) count(result string) int {
+	n, _ := strconv.ParseFloat(metric(k.t, k.Stack, `slurmbridge_records_total{result="`+result+`"}`), 64)
+	return int(n)
+}
+
+// records waits until so many are believed.
+func (k *keyed) records(n int) {
+	k.t.Helper()
+	if !slurmtest.Wait(k.t.Context(), 30*time.Second, func() bool { return k.count("new") >= n }) {
+		k.t.Errorf("%d records are believed, want %d; %d were refused", k.count("new"), n, k.count("refused"))
+	}
+}
+
+// post sends a body as a record with a credential.
+func (k *keyed) post(header, cred, body string) int {
+	k.t.Helper()
+	req, err := http.NewRequestWithContext(k.t.Context(), http.MethodPost, k.URL+"/v1/records", strings.NewReader(body))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	req.Header.Set(header, cred)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	return resp.StatusCode
+}
+
+// forgedRecordsAreRefused sends records that no node sent.
+func (k *keyed) forgedRecordsAreRefused() {
+	k.t.Helper()
+	const body = "forged"
+	sum := sha256.Sum256([]byte(body))
+	payload := "slurmbridge POST /v1/records " + hex.EncodeToString(sum[:])
+	header := credential.NewKey("").Header()
+	now := time.Now()
+	good := keytest.Forge(k.key, 0, now, payload)
+	// Authentic, and no record: it is read, and can't be sent once more.
+	if code := k.post(header, good, body); code != http.StatusUnprocessableEntity {
+		k.t.Errorf("the key's own: %d", code)
+	}
+	for name, c := range map[string]struct {
+		header, cred string
+		code         int
+	}{
+		"nothing":            {header, "", http.StatusUnauthorized},
+		"replayed":           {header, good, http.StatusUnauthorized},
+		"another key":        {header, keytest.Forge(keytest.Random(k.t), 0, now, payload), http.StatusUnauthorized},
+		"another body":       {header, keytest.Forge(k.key, 0, now, payload+"0"), http.StatusUnauthorized},
+		"an hour old":        {header, keytest.Forge(k.key, 0, now.Add(-time.Hour), payload), http.StatusUnauthorized},
+		"an ordinary user":   {header, keytest.Forge(k.key, 1000, now, payload), http.StatusForbidden},
+		"MUNGE":              {"Munge-Credential", "MUNGE:AAAA:", http.StatusUnauthorized},
+		"a token of Slurm's": {"Slurm-Credential", "a.b.c", http.StatusUnauthorized},
+	} {
+		if code := k.post(c.header, c.cred, body); code != c.code {
+			k.t.Errorf("%s: %d, want %d", name, code, c.code)
+		}
+	}
+	for _, owner := range []string{"root", "slurm"} {
+		if out, err := k.RunAs(k.t.Context(), bob, "cat", k.KeyFile(owner)); err == nil {
+			k.t.Errorf("a user reads the key of %s: %s", owner, out)
+		}
+	}
+}
+
+// memoryLimits asks as a node's prolog does.
+func (k *keyed) memoryLimits(id string) {
+	k.t.Helper()
+	n, err := strconv.ParseInt(id, 10, 64)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for file, good := range map[string]bool{k.KeyFile("root"): true, keytest.File(k.t, keytest.Random(k.t)): false} {
+		c := &prolog.Controller{URL: k.URL, Credentials: credential.Choose(file, "").Nodes, Timeout: 10 * time.Second}
+		if _, err := c.MemoryLimit(k.t.Context(), n, ann); (err == nil) != good {
+			k.t.Errorf("a node with %s asks for a limit: %v", file, err)
+		}
+	}
+}
+
+func (k *keyed) why(as, id string) (string, error) {
+	return k.RunAs(k.t.Context(), as, k.Bin("slurmbridge"), "why", "--config", k.Path("slurmbridge.yaml"), "--server", k.URL, id)
+}
+
+// ownersAlone asks why: jobs are their owner's, and root's.
+func (k *keyed) ownersAlone(id string) {
+	k.t.Helper()
+	for _, as := range []string{ann, "", "slurm"} {
+		if out, err := k.why(as, id); err != nil || !strings.Contains(out, "job "+id) {
+			k.t.Errorf("%q asks why: %s, %v", as, out, err)
+		}
+	}
+	if out, err := k.why(bob, id); err == nil || !strings.Contains(out, "not yours") {
+		k.t.Errorf("another user asks why: %s, %v", out, err)
+	}
+	// Whoever shows nothing sees nothing.
+	if text, err := k.Text("/v1/why/" + id); err == nil || strings.Contains(text, ann) {
+		k.t.Errorf("nobody asks why: %s", text)
+	}
+}
+
+// rotate changes the key in three steps: the controller believes both, the nodes sign with the new
+// one, the old one goes. No daemon is restarted.
+func (k *keyed) rotate() {
+	k.t.Helper()
+	old := k.key
+	k.key = keytest.Random(k.t)
+	for _, step := range []func() error{
+		func() error { return k.WriteKey("slurm", old, k.key) },
+		func() error { return k.WriteKey("root", k.key) },
+		func() error { return k.WriteKey("slurm", k.key) },
+	} {
+		if err := step(); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+}
+
+// flooded does something while forged credentials come as fast as they are refused.
+func (k *keyed) flooded(f func()) {
+	k.t.Helper()
+	stop, cancel := context.WithCancel(k.t.Context())
+	var all sync.WaitGroup
+	other := keytest.Random(k.t)
+	for range 20 {
+		all.Go(func() {
+			for stop.Err() == nil {
+				req, err := http.NewRequestWithContext(stop, http.MethodPost, k.URL+"/v1/records", strings.NewReader("x"))
+				if err != nil {
+					return
+				}
+				req.Header.Set(credential.NewKey("").Header(), keytest.Forge(other, 0, time.Now(), "x"))
+				if resp, err := http.DefaultClient.Do(req); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}
+		})
+	}
+	f()
+	cancel()
+	all.Wait()
+}
+
+// findings are what doctor says of who proves what, as SlurmUser.
+func (k *keyed) findings() map[string]string {
+	k.t.Helper()
+	out, _ := k.RunAs(context.Background(), "slurm", k.Bin("slurmbridge"), "doctor", "--json", "--agents", "", "--server", k.URL, "--config", k.Path("slurmbridge.yaml"))
+	var r struct {
+		Findings []struct{ Check, What string }
+	}
+	if err := json.Unmarshal([]byte(out[max(0, strings.IndexByte(out, '{')):]), &r); err != nil {
+		k.t.Fatalf("%v: %s", err, out)
+	}
+	found := map[string]string{}
+	for _, f := range r.Findings {
+		found[f.Check] = f.What
+	}
+	return found
+}
+
+// On a cluster without munged jobs are grouped, nodes' records are believed and nobody else's,
+// hooks are answered, owners alone see what is known of their jobs, and the key can be changed.
+func TestClusterWithoutMunge(t *testing.T) {
+	k := newKeyed(t, "")
+	if found, err := k.Processes("munged"); err != nil || len(found) > 0 {
+		t.Error("there is a munged", found, err)
+	}
+	jobs := k.run("hoomd", "gromacs", "hoomd", "gromacs")
+	var groups []struct {
+		Members []job.Member `json:"members"`
+	}
+	if err := k.Get("/v1/groups", &groups); err != nil {
+		t.Fatal(err)
+	}
+	together := 0
+	for _, g := range groups {
+		together = max(together, len(g.Members))
+	}
+	if together < 2 {
+		t.Errorf("no jobs shared a GPU: %+v", groups)
+	}
+	k.records(len(jobs))
+	k.forgedRecordsAreRefused()
+	k.memoryLimits(jobs[0])
+	k.ownersAlone(jobs[0])
+	for _, check := range []string{"key", "token", "munge", "munge-besides", "key-and-munge"} {
+		if what := k.findings()[check]; what != "" {
+			t.Errorf("doctor finds fault: %s", what)
+		}
+	}
+
+	k.rotate()
+	k.flooded(func() {
+		jobs = append(jobs, k.run("hoomd")...)
+		k.records(len(jobs))
+	})
+	if n := k.count("new"); n != len(jobs) {
+		t.Errorf("%d records are believed of %d jobs", n, len(jobs))
+	}
+
+	// A key that everybody can read proves nothing: records wait.
+	if err := os.Chmod(k.KeyFile("slurm"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if what := k.findings()["key"]; !strings.Contains(what, "0644") {
+		t.Errorf("doctor says of an open key: %q", what)
+	}
+	jobs = append(jobs, k.run("hoomd")...)
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return k.count("failed") > 0 }) || k.count("new") != len(jobs)-1 {
+		t.Errorf("%d records are believed, of %d jobs", k.count("new"), len(jobs))
+	}
+	if err := os.Chmod(k.KeyFile("slurm"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k.records(len(jobs))
+}
+
+// Where the controller doesn't know the users of login nodes, Slurm's tokens name them.
+func TestTokensThatNameUsers(t *testing.T) {
+	k := newKeyed(t, "use_client_ids")
+	jobs := k.run("hoomd")
+	k.ownersAlone(jobs[0])
+}

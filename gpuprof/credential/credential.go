@@ -1,0 +1,138 @@
+// Package credential proves which user of the cluster wrote a message. Nodes prove it with
+// MUNGE or, where there is no munged, with a key that they share with the controller; users
+// with MUNGE or with Slurm's own tokens (auth/slurm). Choose is the one place that chooses.
+package credential
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Errors of a Method.
+var (
+	ErrInvalid  = errors.New("the credential is not valid")
+	ErrExpired  = errors.New("the credential has expired, or is not valid yet")
+	ErrReplayed = errors.New("the credential was used before")
+	// ErrDown says nothing about the credential: what makes and checks it fails here.
+	ErrDown = errors.New("no credential can be made or checked here")
+)
+
+// Method makes credentials and checks them.
+type Method interface {
+	// Encode makes a credential of this process's user that carries payload, of MaxPayload
+	// bytes at most. Returns ErrDown.
+	Encode(ctx context.Context, payload string) (string, error)
+	// Decode checks a credential. Returns ErrInvalid, ErrExpired (with how far the clocks
+	// differ, and with the credential where it is known), ErrReplayed or ErrDown.
+	Decode(ctx context.Context, cred string) (*Credential, error)
+	// Header is the HTTP header that carries the method's credentials. None is
+	// Authorization, which a web_config may ask a password in.
+	Header() string
+	// Hint says what an admin can do about an error of this method's; "" = nothing is known.
+	Hint(err error) string
+}
+
+// Methods are a cluster's.
+type Methods struct {
+	Nodes Method // of agents and hooks: records, and questions for memory limits
+	Users Method // of users who ask about jobs of theirs
+}
+
+// Choose returns the methods of a cluster whose nodes have a key file (empty: they have MUNGE, and
+// mungeSocket is munged's, empty: its default).
+func Choose(keyFile, mungeSocket string) Methods {
+	if keyFile != "" {
+		return Methods{Nodes: NewKey(keyFile), Users: NewToken()}
+	}
+	m := &Munge{Socket: mungeSocket}
+	return Methods{Nodes: m, Users: m}
+}
+
+// ForUser returns the method whose credentials a controller asks a user for in a header;
+// nil = this release knows none.
+func ForUser(header, mungeSocket string) Method {
+	for _, m := range []Method{&Munge{Socket: mungeSocket}, NewToken()} {
+		if m.Header() == header {
+			return m
+		}
+	}
+	return nil
+}
+
+// MaxPayload bounds what a credential may carry, bytes.
+const MaxPayload = 4096
+
+// Credential is a decoded credential.
+type Credential struct {
+	UID uint32
+	// User is the name that the credential gives its user, "" = none.
+	User string
+	// Encoded and Decoded are when it was made, by its host's clock, and when it
+	// came here, by this host's.
+	Encoded, Decoded time.Time
+	Payload          string
+}
+
+// Behind is how far the sender's clock is behind this host's, give or take a
+// second and the time the credential was on its way; negative: it is ahead.
+func (c *Credential) Behind() time.Duration { return c.Decoded.Sub(c.Encoded) }
+
+// skewed says what is wrong with a credential that is too old or from the future.
+func (c *Credential) skewed() error {
+	d, word := c.Behind(), "behind"
+	if d < 0 {
+		d, word = -d, "ahead of"
+	}
+	return fmt.Errorf("%w: made at %s by the sender's clock, and it is %s here: unless it was long on its way, the sender's clock is %s %s this host's",
+		ErrExpired, c.Encoded.UTC().Format(time.RFC3339), c.Decoded.UTC().Format(time.RFC3339), d.Round(time.Millisecond), word)
+}
+
+// setClocks is what to do about clocks that differ.
+const setClocks = "set both clocks (chronyc tracking, timedatectl)"
+
+// window is how far two clocks may differ, as MUNGE has it by default.
+const window = 5 * time.Minute
+
+// mostRemembered bounds the credentials that are remembered in twice the window: 500 nodes
+// send fewer in a day.
+const mostRemembered = 1 << 17
+
+// once lets each credential through once, as munged does for its own: those outside the
+// window are refused, those inside are remembered for as long as they could come again.
+type once struct {
+	mu        sync.Mutex
+	turned    time.Time
+	new, aged map[[sha256.Size]byte]struct{}
+}
+
+// admit lets an authentic credential through; id is the same for the same credential only. What
+// was made before since may have been used before this process was there to remember it.
+func (o *once) admit(id [sha256.Size]byte, c *Credential, since time.Time) error {
+	if c.Behind().Abs() > window {
+		return c.skewed()
+	}
+	if c.Encoded.Before(since) {
+		return fmt.Errorf("%w, or may have been: it was made before the daemon started here; the next try makes another", ErrReplayed)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	// One from the future can come again until twice the window has passed.
+	if c.Decoded.Sub(o.turned).Abs() > 2*window {
+		o.aged, o.new, o.turned = o.new, map[[sha256.Size]byte]struct{}{}, c.Decoded
+	}
+	if _, used := o.new[id]; used {
+		return ErrReplayed
+	}
+	if _, used := o.aged[id]; used {
+		return ErrReplayed
+	}
+	if len(o.new) >= mostRemembered {
+		return fmt.Errorf("%w: there are too many to tell which were used", ErrDown)
+	}
+	o.new[id] = struct{}{}
+	return nil
+}

@@ -1,0 +1,165 @@
+package credential
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"time"
+)
+
+// Key proves with a key that nodes and controller have in a file (see ReadKeys). Whoever can
+// read it can call itself any user: root and SlurmUser may, and nobody else.
+//
+// The file is read for each credential, so that a key can be changed while daemons run:
+// the first key in it signs, and each is believed.
+type Key struct {
+	File string
+	Now  func() time.Time
+	// Since is when this process began to remember credentials: it believes none that was
+	// made before.
+	Since time.Time
+
+	once once
+}
+
+// NewKey returns the method of a key file.
+func NewKey(file string) *Key { return &Key{File: file, Now: time.Now, Since: time.Now()} }
+
+// Header names a key's credentials.
+func (k *Key) Header() string { return "Slurmbridge-Credential" }
+
+// Hint says what to do about an error.
+func (k *Key) Hint(err error) string {
+	switch {
+	case errors.Is(err, ErrDown):
+		return "look at the file that key_file names (slurmbridge doctor does on the controller)"
+	case errors.Is(err, ErrExpired):
+		return setClocks
+	case errors.Is(err, ErrInvalid):
+		return "does the file that key_file names differ between sender and controller?"
+	}
+	return ""
+}
+
+// A credential is "KEY1:" and, with colons between them, the user's number, the time in ms
+// since 1970, a nonce, the payload, and the HMAC-SHA256 of all that.
+var keyShape = regexp.MustCompile(`^KEY1:(\d{1,10}):(\d{1,15}):[0-9a-f]{32}:([A-Za-z0-9_-]*):([0-9a-f]{64})$`)
+
+func sign(key []byte, text string) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
+}
+
+// Encode makes a credential.
+func (k *Key) Encode(_ context.Context, payload string) (string, error) {
+	if len(payload) > MaxPayload {
+		return "", fmt.Errorf("%w: a payload of %d bytes", ErrDown, len(payload))
+	}
+	keys, err := ReadKeys(k.File)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrDown, err)
+	}
+	var nonce [16]byte
+	_, _ = rand.Read(nonce[:]) // never fails
+	text := fmt.Sprintf("KEY1:%d:%d:%x:%s:", os.Geteuid(), k.Now().UnixMilli(), nonce, base64.RawURLEncoding.EncodeToString([]byte(payload)))
+	return text + hex.EncodeToString(sign(keys[0], text)), nil
+}
+
+// Decode checks a credential.
+func (k *Key) Decode(_ context.Context, cred string) (*Credential, error) {
+	if len(cred) > 4*MaxPayload {
+		return nil, ErrInvalid
+	}
+	part := keyShape.FindStringSubmatch(cred)
+	if part == nil {
+		return nil, ErrInvalid
+	}
+	keys, err := ReadKeys(k.File)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDown, err)
+	}
+	var got [sha256.Size]byte
+	if _, err := hex.Decode(got[:], []byte(part[4])); err != nil {
+		return nil, ErrInvalid
+	}
+	text, good := cred[:len(cred)-2*sha256.Size], 0
+	for _, key := range keys { // all of them, in constant time
+		good |= subtle.ConstantTimeCompare(got[:], sign(key, text))
+	}
+	if good != 1 {
+		return nil, ErrInvalid
+	}
+	uid, err1 := strconv.ParseUint(part[1], 10, 32)
+	ms, err2 := strconv.ParseInt(part[2], 10, 64)
+	payload, err3 := base64.RawURLEncoding.Strict().DecodeString(part[3])
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, ErrInvalid
+	}
+	c := &Credential{UID: uint32(uid), Encoded: time.UnixMilli(ms), Decoded: k.Now(), Payload: string(payload)}
+	switch err := k.once.admit(got, c, k.Since); {
+	case errors.Is(err, ErrExpired):
+		return c, err
+	case err != nil:
+		return nil, err
+	}
+	return c, nil
+}
+
+// Bounds of a key file.
+const (
+	leastKey    = 32 // bytes
+	mostKeys    = 8
+	mostKeyFile = 64 << 10 // bytes
+)
+
+// parseKeys reads a key file's text: a key a line, base64 of 32 random bytes or more; lines
+// that begin with # say nothing. Its errors don't repeat what may be a key.
+func parseKeys(text []byte) ([][]byte, error) {
+	var keys [][]byte
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		line = bytes.TrimSpace(line)
+		if len(line) == 0 || line[0] == '#' {
+			continue
+		}
+		key, err := base64.StdEncoding.Strict().DecodeString(string(line))
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("line %d is no key: base64 of 32 random bytes (head -c 32 /dev/urandom | base64)", n)
+		case len(key) < leastKey:
+			return nil, fmt.Errorf("the key in line %d has %d bytes, it takes %d", n, len(key), leastKey)
+		case distinct(key) < 8: // of 32 random bytes 30 differ
+			return nil, fmt.Errorf("the key in line %d isn't random", n)
+		case len(keys) == mostKeys:
+			return nil, fmt.Errorf("more than %d keys", mostKeys)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, errors.New("there is no key in it")
+	}
+	return keys, nil
+}
+
+func distinct(key []byte) int {
+	var seen [256]bool
+	n := 0
+	for _, b := range key {
+		if !seen[b] {
+			seen[b], n = true, n+1
+		}
+	}
+	return n
+}

@@ -1,0 +1,317 @@
+package credential_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+)
+
+// since returns a key that has been in use for a day, as a clock shows that is off by so much.
+func since(file string, off time.Duration) *credential.Key {
+	k := credential.NewKey(file)
+	k.Since = time.Now().Add(-24 * time.Hour)
+	k.Now = func() time.Time { return time.Now().Add(off) }
+	return k
+}
+
+func encode(t *testing.T, m credential.Method, payload string) string {
+	t.Helper()
+	cred, err := m.Encode(t.Context(), payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cred
+}
+
+func TestKeyCredentials(t *testing.T) {
+	ctx := context.Background()
+	key := keytest.Random(t)
+	here := since(keytest.File(t, key), 0)
+	good := encode(t, here, "some\n\npayload: x")
+	c, err := here.Decode(ctx, good)
+	if err != nil || int(c.UID) != os.Geteuid() || c.Payload != "some\n\npayload: x" || c.Behind().Abs() > 2*time.Second {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if c, err := here.Decode(ctx, good); !errors.Is(err, credential.ErrReplayed) || c != nil {
+		t.Errorf("the second time: %+v, %v", c, err)
+	}
+	if _, err := here.Decode(ctx, encode(t, since(keytest.File(t, keytest.Random(t)), 0), "x")); !errors.Is(err, credential.ErrInvalid) {
+		t.Errorf("made with another key: %v", err)
+	}
+	if c, err := here.Decode(ctx, keytest.Forge(key, 1234, time.Now(), "x")); err != nil || c.UID != 1234 {
+		t.Errorf("another user's: %+v, %v", c, err)
+	}
+	for _, c := range []struct {
+		off  time.Duration
+		want string
+	}{
+		{-10 * time.Minute, "s behind this host's"},
+		{10 * time.Minute, "s ahead of this host's"},
+	} {
+		got, err := here.Decode(ctx, encode(t, since(here.File, c.off), "x"))
+		if !errors.Is(err, credential.ErrExpired) || !strings.HasSuffix(err.Error(), c.want) || here.Hint(err) == "" {
+			t.Errorf("clock off by %s: %v", c.off, err)
+		}
+		if got == nil || (got.Behind()+c.off).Abs() > 2*time.Second {
+			t.Errorf("clock off by %s: %+v", c.off, got)
+		}
+	}
+	got, err := here.Decode(ctx, encode(t, since(here.File, -time.Minute), "x"))
+	if err != nil || (got.Behind()-time.Minute).Abs() > 2*time.Second {
+		t.Errorf("clock a minute behind: %+v, %v", got, err)
+	}
+	if _, err := here.Encode(ctx, strings.Repeat("x", credential.MaxPayload+1)); !errors.Is(err, credential.ErrDown) {
+		t.Errorf("a payload that is too long: %v", err)
+	}
+}
+
+// Not one character of a credential can be another.
+func TestTamperedKeyCredentials(t *testing.T) {
+	here := since(keytest.File(t, keytest.Random(t)), 0)
+	good := encode(t, here, "slurmbridge POST /v1/records 0123")
+	for i := range good {
+		for _, b := range []byte("0A:") {
+			if good[i] == b {
+				continue
+			}
+			bad := good[:i] + string(b) + good[i+1:]
+			if c, err := here.Decode(t.Context(), bad); !errors.Is(err, credential.ErrInvalid) || c != nil {
+				t.Fatalf("%q: %+v, %v", bad, c, err)
+			}
+		}
+	}
+	for _, bad := range []string{"", good + "\n", " " + good, good + good, strings.ToUpper(good), good[:len(good)-1], "KEY1:::::", "KEY2" + good[4:], strings.Repeat("A", 5*credential.MaxPayload)} {
+		if _, err := here.Decode(t.Context(), bad); !errors.Is(err, credential.ErrInvalid) {
+			t.Errorf("%.80q: %v", bad, err)
+		}
+	}
+	if _, err := here.Decode(t.Context(), good); err != nil {
+		t.Errorf("as it was made: %v", err)
+	}
+}
+
+// Of many that show the same credential at once one is believed.
+func TestOneOfManyReplays(t *testing.T) {
+	here := since(keytest.File(t, keytest.Random(t)), 0)
+	cred := encode(t, here, "x")
+	var believed atomic.Int32
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if _, err := here.Decode(t.Context(), cred); err == nil {
+				believed.Add(1)
+			} else if !errors.Is(err, credential.ErrReplayed) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if n := believed.Load(); n != 1 {
+		t.Errorf("%d were believed", n)
+	}
+}
+
+// A credential is remembered for as long as its time would let it through, whatever comes
+// in between; then it has expired.
+func TestReplaysAreRemembered(t *testing.T) {
+	file := keytest.File(t, keytest.Random(t))
+	for _, off := range []time.Duration{-4 * time.Minute, 0, 4*time.Minute + 59*time.Second} {
+		here, start := since(file, 0), time.Now()
+		cred := encode(t, since(file, off), "x")
+		for minute := 0; minute < 12; minute++ {
+			now := start.Add(time.Duration(minute) * time.Minute)
+			here.Now = func() time.Time { return now }
+			_, err := here.Decode(t.Context(), cred)
+			switch {
+			case minute == 0:
+				if err != nil {
+					t.Errorf("off by %s: %v", off, err)
+				}
+			case !errors.Is(err, credential.ErrReplayed) && !errors.Is(err, credential.ErrExpired):
+				t.Errorf("off by %s, after %d minutes: %v", off, minute, err)
+			}
+			sender := since(file, 0)
+			sender.Now = here.Now
+			if _, err := here.Decode(t.Context(), encode(t, sender, "y")); err != nil {
+				t.Errorf("another one: %v", err)
+			}
+		}
+	}
+}
+
+// A daemon that has just started doesn't know what was used before.
+func TestReplaysOverARestart(t *testing.T) {
+	file := keytest.File(t, keytest.Random(t))
+	before := since(file, 0)
+	cred := encode(t, before, "x")
+	if _, err := before.Decode(t.Context(), cred); err != nil {
+		t.Fatal(err)
+	}
+	after := credential.NewKey(file)
+	after.Since = time.Now().Add(time.Millisecond)
+	if _, err := after.Decode(t.Context(), cred); !errors.Is(err, credential.ErrReplayed) {
+		t.Errorf("%v", err)
+	}
+	time.Sleep(2 * time.Millisecond)
+	if _, err := after.Decode(t.Context(), encode(t, before, "x")); err != nil {
+		t.Errorf("the next try: %v", err)
+	}
+}
+
+// A key is changed in three steps, of which each node may be at another than the controller.
+func TestKeyRotation(t *testing.T) {
+	old, young := keytest.Random(t), keytest.Random(t)
+	steps := [][][]byte{{old}, {old, young}, {young, old}, {young}}
+	for i, sender := range steps {
+		for j, receiver := range steps {
+			cred := encode(t, since(keytest.File(t, sender...), 0), "x")
+			_, err := since(keytest.File(t, receiver...), 0).Decode(t.Context(), cred)
+			if d := i - j; d >= -1 && d <= 1 && err != nil {
+				t.Errorf("sender at step %d, controller at %d: %v", i, j, err)
+			}
+			if (i == 0 && j == 3 || i == 3 && j == 0) && !errors.Is(err, credential.ErrInvalid) {
+				t.Errorf("sender at step %d, controller at %d: %v", i, j, err)
+			}
+		}
+	}
+	// Without a restart of either.
+	file := keytest.File(t, old)
+	here := since(file, 0)
+	before := encode(t, here, "x")
+	if err := os.WriteFile(file, []byte(keytest.Line(young)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := here.Decode(t.Context(), before); !errors.Is(err, credential.ErrInvalid) {
+		t.Errorf("made with a key that is gone: %v", err)
+	}
+	if _, err := here.Decode(t.Context(), encode(t, here, "x")); err != nil {
+		t.Errorf("made with the new one: %v", err)
+	}
+}
+
+// A file that others could read or replace is used by nobody, and the error says what to do
+// without repeating what is in it.
+func TestKeyFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: files of other users")
+	}
+	key := keytest.Line(keytest.Random(t))
+	const slurm, group, alice = 64030, 64031, 1000
+	for _, c := range []struct {
+		name       string
+		text       string
+		owner, gid int
+		mode       os.FileMode
+		uid        uint32 // the reader
+		want       string // "" = it is good
+	}{
+		{"root's", key, 0, 0, 0o600, 0, ""},
+		{"root's, for reading", key, 0, 0, 0o400, 0, ""},
+		{"SlurmUser's", key, slurm, group, 0o600, slurm, ""},
+		{"root's, for SlurmUser's group", key, 0, group, 0o640, slurm, ""},
+		{"root's, and SlurmUser reads", key, 0, 0, 0o600, slurm, "chown 64030"},
+		{"root's, for another group", key, 0, alice, 0o640, slurm, "group 1000"},
+		{"root's, for a group of users", key, 0, alice, 0o640, 0, "group 1000"},
+		{"a user's", key, alice, alice, 0o600, 0, "chown 0"},
+		{"another user's", key, alice, alice, 0o600, slurm, "chown 64030"},
+		{"everybody's", key, 0, 0, 0o644, 0, "make a new one, and chmod 0600"},
+		{"everybody's to write", key, 0, 0, 0o602, 0, "chmod 0600"},
+		{"a group's to write", key, 0, 0, 0o660, 0, "chmod 0600"},
+		{"empty", "", 0, 0, 0o600, 0, "no key"},
+		{"comments", "# key\n\n", 0, 0, 0o600, 0, "no key"},
+		{"a password", "correct horse battery staple\n", 0, 0, 0o600, 0, "line 1 is no key"},
+		{"short", "c2hvcnQ=\n", 0, 0, 0o600, 0, "5 bytes"},
+		{"zeros", strings.Repeat("A", 43) + "=\n", 0, 0, 0o600, 0, "isn't random"},
+		{"one good, one bad", key + "junk!\n", 0, 0, 0o600, 0, "line 2 is no key"},
+		{"many", strings.Repeat(key, 9), 0, 0, 0o600, 0, "more than 8"},
+		{"huge", strings.Repeat("#\n", 64<<10), 0, 0, 0o600, 0, "larger"},
+	} {
+		file := filepath.Join(t.TempDir(), "key")
+		for _, err := range []error{os.WriteFile(file, []byte(c.text), 0o600), os.Chown(file, c.owner, c.gid), os.Chmod(file, c.mode)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		gid := uint32(0)
+		if c.uid == slurm {
+			gid = group
+		}
+		keys, err := credential.ReadKeysAs(file, c.uid, gid)
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), file)) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if err == nil && (len(keys) != 1 || len(keys[0]) != 32) {
+			t.Errorf("%s: %d keys", c.name, len(keys))
+		}
+		if err != nil && c.text != "" && (strings.Contains(err.Error(), strings.TrimSpace(key)) || strings.Contains(err.Error(), "horse")) {
+			t.Errorf("%s: it is repeated: %v", c.name, err)
+		}
+	}
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open := keytest.File(t, keytest.Random(t))
+	if err := os.Chmod(filepath.Dir(open), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(open, link); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{fifo: "is no file", dir: "is no file", filepath.Join(dir, "none"): "no such file", open: "could replace", link: "could replace"} {
+		if _, err := credential.ReadKeys(file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", file, err, want)
+		}
+		k := credential.NewKey(file)
+		_, err := k.Encode(t.Context(), "x")
+		_, derr := k.Decode(t.Context(), keytest.Forge(keytest.Random(t), 0, time.Now(), "x"))
+		if !errors.Is(err, credential.ErrDown) || !errors.Is(derr, credential.ErrDown) || k.Hint(err) == "" {
+			t.Errorf("%s: %v, %v", file, err, derr)
+		}
+	}
+}
+
+// Whatever is shown as a credential, only one that the key made is believed.
+func FuzzKeyDecode(f *testing.F) {
+	key := keytest.Random(f)
+	k := credential.NewKey(keytest.File(f, key))
+	f.Add(keytest.Forge(key, 0, time.Now(), "x"))
+	f.Add("KEY1:0:1:00000000000000000000000000000000::" + strings.Repeat("0", 64))
+	f.Add(fmt.Sprintf("KEY1:%d:%d:%x:%s:%s", 1<<33, 1<<60, "x", "=", "z"))
+	f.Fuzz(func(t *testing.T, cred string) {
+		c, err := k.Decode(t.Context(), cred)
+		if err == nil && !strings.HasPrefix(cred, "KEY1:0:") {
+			t.Errorf("%q is believed: %+v", cred, c)
+		}
+		if err != nil && c != nil && !errors.Is(err, credential.ErrExpired) {
+			t.Errorf("%q: %+v with %v", cred, c, err)
+		}
+	})
+}
+
+// What a credential of a key costs.
+func BenchmarkKey(b *testing.B) {
+	k := credential.NewKey(keytest.File(b, keytest.Random(b)))
+	for b.Loop() {
+		cred, err := k.Encode(b.Context(), "slurmbridge POST /v1/records 0123")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := k.Decode(b.Context(), cred); err != nil && !errors.Is(err, credential.ErrDown) {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package credential_test
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+)
+
+// kiosk stands for Slurm's daemon and its socket (the real one is in the end-to-end tests): it
+// signs as that does, and shows what it can't be made to say.
+type kiosk struct {
+	claims func(c map[string]any) // changes what a token says
+	answer func(conn net.Conn)    // instead of a good answer
+}
+
+func b64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+func mac(text string) string {
+	m := hmac.New(sha256.New, []byte("slurm.key"))
+	m.Write([]byte(text))
+	return b64(m.Sum(nil))
+}
+
+func (k *kiosk) serve(conn net.Conn) error {
+	defer conn.Close()
+	var head struct {
+		Version     uint16
+		Length, RPC uint32
+	}
+	if err := binary.Read(conn, binary.BigEndian, &head); err != nil {
+		return err
+	}
+	body := make([]byte, head.Length-8)
+	if _, err := io.ReadFull(conn, body); err != nil {
+		return err
+	}
+	if k.answer != nil {
+		k.answer(conn)
+		return nil
+	}
+	switch head.RPC {
+	case 64001:
+		now := time.Now().Unix()
+		c := map[string]any{"iat": now, "exp": now + 60, "uid": 1000, "context": "sack", "payload": base64.StdEncoding.EncodeToString(body[8:])}
+		if k.claims != nil {
+			k.claims(c)
+		}
+		text, err := json.Marshal(c)
+		if err != nil {
+			return err
+		}
+		token := b64([]byte(`{"alg":"HS256"}`)) + "." + b64(text)
+		token += "." + mac(token) + "\x00"
+		if err := binary.Write(conn, binary.BigEndian, uint32(len(token))); err != nil {
+			return err
+		}
+		_, err = io.WriteString(conn, token)
+		return err
+	case 64002:
+		token := strings.TrimRight(string(body[4:]), "\x00")
+		at := strings.LastIndexByte(token, '.')
+		if mac(token[:at]) != token[at+1:] {
+			return nil // newer releases close
+		}
+		return binary.Write(conn, binary.BigEndian, uint32(0))
+	}
+	return fmt.Errorf("request %d", head.RPC)
+}
+
+// start returns the method that talks to it.
+func (k *kiosk) start(t *testing.T) *credential.Token {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				if err := k.serve(conn); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+	}()
+	m := credential.NewToken()
+	m.Sockets = []string{filepath.Join(t.TempDir(), "none"), socket}
+	return m
+}
+
+func TestTokens(t *testing.T) {
+	m := new(kiosk).start(t)
+	question := "slurmbridge GET /v1/why/7"
+	good := encode(t, m, question)
+	c, err := m.Decode(t.Context(), good)
+	if err != nil || c.UID != 1000 || c.User != "" || c.Payload != question || c.Behind().Abs() > 2*time.Second {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if c, err := m.Decode(t.Context(), good); !errors.Is(err, credential.ErrReplayed) || c != nil {
+		t.Errorf("the second time: %+v, %v", c, err)
+	}
+	if first, second := encode(t, m, question), encode(t, m, question); first == second {
+		t.Error("the same question has the same token twice")
+	}
+	head, rest, _ := strings.Cut(encode(t, m, question), ".")
+	claims, sign, _ := strings.Cut(rest, ".")
+	text, _ := base64.RawURLEncoding.DecodeString(claims)
+	root := b64(bytes.Replace(text, []byte(`"uid":1000`), []byte(`"uid":0`), 1))
+	for _, bad := range []string{"", "a.b", "MUNGE:AAAA:", "a.b.c", "a..c", head + "." + root + "." + sign, b64([]byte(`{"alg":"none"}`)) + "." + root + ".x", good + "=", good + "\n"} {
+		if c, err := m.Decode(t.Context(), bad); !errors.Is(err, credential.ErrInvalid) || c != nil {
+			t.Errorf("%.80q: %+v, %v", bad, c, err)
+		}
+	}
+}
+
+// A token is believed for what it says, and only if it is one of those.
+func TestWhatTokensSay(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(c map[string]any)
+		want   error
+	}{
+		"a name":           {func(c map[string]any) { c["id"] = map[string]any{"name": "ann", "gids": []int{1}} }, nil},
+		"a daemon's own":   {func(c map[string]any) { c["context"] = "auth" }, credential.ErrInvalid},
+		"nobody's":         {func(c map[string]any) { delete(c, "uid") }, credential.ErrInvalid},
+		"no user":          {func(c map[string]any) { c["uid"] = -1 }, credential.ErrInvalid},
+		"a request's hash": {func(c map[string]any) { c["payload"] = "AQID" }, credential.ErrInvalid},
+		"without payload":  {func(c map[string]any) { delete(c, "payload") }, credential.ErrInvalid},
+		"expired":          {func(c map[string]any) { c["exp"] = time.Now().Unix() - 5 }, credential.ErrExpired},
+		"old":              {func(c map[string]any) { c["iat"] = time.Now().Unix() - 3600 }, credential.ErrExpired},
+		"of tomorrow":      {func(c map[string]any) { c["iat"] = time.Now().Unix() + 86400 }, credential.ErrExpired},
+		"of before":        {func(c map[string]any) { c["iat"] = time.Now().Unix() - 30 }, credential.ErrReplayed},
+	} {
+		m := (&kiosk{claims: c.change}).start(t)
+		got, err := m.Decode(t.Context(), encode(t, m, "x"))
+		if !errors.Is(err, c.want) || err == nil && got.User != "ann" {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// What is wrong with Slurm's daemon is not held against a token.
+func TestNoTokens(t *testing.T) {
+	valid := encode(t, new(kiosk).start(t), "x")
+	for name, answer := range map[string]func(net.Conn){
+		"closes": func(net.Conn) {},
+		"huge":   func(c net.Conn) { _ = binary.Write(c, binary.BigEndian, uint32(1<<31)) },
+		"short":  func(c net.Conn) { _, _ = c.Write([]byte{0, 0}) },
+		"junk":   func(c net.Conn) { _, _ = c.Write([]byte("\x00\x00\x00\x05hello")) },
+	} {
+		m := (&kiosk{answer: answer}).start(t)
+		if _, err := m.Encode(t.Context(), "x"); !errors.Is(err, credential.ErrDown) || m.Hint(err) == "" {
+			t.Errorf("make, %s: %v", name, err)
+		}
+		if c, err := m.Decode(t.Context(), valid); err == nil || c != nil {
+			t.Errorf("check, %s: %+v, %v", name, c, err)
+		}
+	}
+	none := credential.NewToken()
+	none.Sockets = []string{filepath.Join(t.TempDir(), "none")}
+	if _, err := none.Encode(t.Context(), "x"); !errors.Is(err, credential.ErrDown) {
+		t.Errorf("make: %v", err)
+	}
+	if c, err := none.Decode(t.Context(), valid); !errors.Is(err, credential.ErrDown) || c != nil {
+		t.Errorf("check: %+v, %v", c, err)
+	}
+}
+
+// Which method a cluster has is chosen once, and each has a header of its own.
+func TestChoose(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range []struct{ key, nodes, users string }{
+		{"", "*credential.Munge", "*credential.Munge"},
+		{"/etc/slurmbridge/key", "*credential.Key", "*credential.Token"},
+	} {
+		how := credential.Choose(c.key, "")
+		if got := fmt.Sprintf("%T %T", how.Nodes, how.Users); got != c.nodes+" "+c.users {
+			t.Errorf("key %q: %s", c.key, got)
+		}
+		seen[how.Nodes.Header()], seen[how.Users.Header()] = true, true
+		if m := credential.ForUser(how.Users.Header(), ""); fmt.Sprintf("%T", m) != c.users {
+			t.Errorf("a controller that wants %s is shown one of %T", how.Users.Header(), m)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("headers: %v", seen)
+	}
+	for _, header := range []string{"", "Basic", "Slurmbridge-Credential"} {
+		if m := credential.ForUser(header, ""); m != nil {
+			t.Errorf("a controller that wants %q is shown one of %T", header, m)
+		}
+	}
+}
