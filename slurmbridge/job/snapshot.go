@@ -211,6 +211,8 @@ type Snapshot struct {
 	// Remembers is for how long slurmctld knows a job that has ended (MinJobAge), 0 = not known,
 	// or for ever.
 	Remembers time.Duration
+	// LeastLoaded: of the GPUs that have as many shares free Slurm takes the least loaded, not the first.
+	LeastLoaded bool
 	// PrivateJobs: Slurm shows users no jobs but their own (PrivateData).
 	PrivateJobs bool
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") whose end a job

@@ -442,13 +442,14 @@ func TestUngatingAllTwice(t *testing.T) {
 // draw draws a cluster, a load and a history of faults, runs it to its end, and checks the
 // invariants.
 func draw(t *rapid.T) {
-	gpus := rapid.IntRange(1, 3).Draw(t, "gpus a node")
+	gpus := rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "gpus a node")
 	nodes := rapid.IntRange(1, 2).Draw(t, "nodes")
 	var list []job.Node
 	for i := range nodes {
-		list = append(list, node(fmt.Sprintf("n%d", i+1), gpus, rapid.IntRange(2, 8).Draw(t, "cpus")))
+		list = append(list, node(fmt.Sprintf("n%d", i+1), gpus, rapid.IntRange(2, 8*max(1, gpus/2)).Draw(t, "cpus")))
 	}
 	m := newModel(list...)
+	m.leastLoaded = gpus > 1 && rapid.IntRange(0, 3).Draw(t, "least loaded") == 0
 	mem := newMemory()
 	join, ahead, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "ahead"), rapid.Bool().Draw(t, "room")
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
@@ -496,7 +497,7 @@ func draw(t *rapid.T) {
 		}
 	}
 	apps := []float64{500, 2000, 4000, 9000}
-	total := rapid.IntRange(1, 25).Draw(t, "jobs")
+	total := rapid.IntRange(1, 20+5*gpus).Draw(t, "jobs")
 	submit := func() {
 		mib := rapid.SampledFrom(apps).Draw(t, "MiB")
 		run := rapid.IntRange(1, 90).Draw(t, "run")
