@@ -124,7 +124,9 @@ func (x *explainer) status(e *job.Explanation, dec *rlcore.Decision, i int, kind
 	}
 }
 
-func startsNow(on gpuRef) string { return fmt.Sprintf("starts now on %s gpu %d", on.node.Name, on.index) }
+func startsNow(on gpuRef) string {
+	return fmt.Sprintf("starts now on %s gpu %d", on.node.Name, on.index)
+}
 
 // PositionOf says where a pending job stands in the queue, as of the last poll; nil: it
 // doesn't wait for the bridge.

@@ -166,10 +166,10 @@ func (d *draft) to(g int, r *pass) { d.gpu, d.group.GPU = g, r.gpus[g].index }
 
 // wish says how large the parts of a group are to be.
 type wish struct {
-	spare bool    // leave room for one more
-	equal bool    // equal parts
-	need  bool    // at least in proportion to the memory that each needs
-	least int     // else
+	spare bool // leave room for one more
+	equal bool // equal parts
+	need  bool // at least in proportion to the memory that each needs
+	least int  // else
 }
 
 // wishes are tried in this order.

@@ -39,9 +39,9 @@ type view struct {
 	// with several GPUs, by node, in the order of their groups.
 	present [][]rlcore.Running
 	// seated are the jobs on each GPU with those that were released to start there.
-	seated [][]rlcore.Running
+	seated  [][]rlcore.Running
 	onWay   map[string][]floater
-	allowed   map[[3]string][]int // see mayUse
+	allowed map[[3]string][]int // see mayUse
 	// ungate and gate are the changes of jobs that the bridge can't or needn't group, and
 	// of those that must go behind the gate first.
 	ungate, gate []job.Change
