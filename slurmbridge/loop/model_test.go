@@ -220,19 +220,19 @@ func (m *model) place(j *mjob) {
 		cpus := j.CPUs
 		free := make([]int, node.GPUs)
 		for i := range free {
-			free[i] = 100
+			free[i] = node.Card(i).Units
 		}
 		for _, o := range m.jobs {
 			if o.State == job.Running && !o.ended && o.Nodes == node.Name {
-				free[o.gpu] -= o.Request.Count
+				free[o.gpu] -= unitsOf(o)
 				cpus += o.CPUs
 			}
 		}
 		if cpus > node.CPUs {
 			continue
 		}
-		g := m.pick(free, j.Request.Count)
-		if g < 0 || j.Request.Kind != job.Shares {
+		g := m.pick(free, unitsOf(j))
+		if g < 0 || j.Request.Kind == job.SharedGPU {
 			continue
 		}
 		j.State, j.Nodes, j.gpu, j.began, j.Start, j.Expedited = job.Running, node.Name, g, m.now, m.now, false
@@ -242,6 +242,14 @@ func (m *model) place(j *mjob) {
 		}
 		return
 	}
+}
+
+// unitsOf are the shares that a job takes.
+func unitsOf(j *mjob) int {
+	if j.Request.Kind == job.WholeGPU {
+		return job.Units
+	}
+	return j.Request.Count
 }
 
 // pick is Slurm's choice of a GPU for a request for shares: the first with as many free, or the

@@ -48,6 +48,7 @@ const mostMeetings = 20000
 
 // company checks who could meet on a node's GPUs.
 type company struct {
+	view  *view
 	guard *rlcore.Guard
 	spec  *rlcore.GPUSpec
 	nowS  float64
@@ -71,7 +72,7 @@ type member struct {
 // could that it isn't known.
 func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others []floater) (ok, spent bool) {
 	gpus := v.nodes[node]
-	c := company{guard: guard, spec: &v.State.GPUs[gpus[0]].Spec, nowS: v.State.NowS, left: left, gpu: -1}
+	c := company{view: v, guard: guard, nowS: v.State.NowS, left: left, gpu: -1}
 	var all []member
 	add := func(f floater, isFresh bool) {
 		if f.Shares < job.Units {
@@ -87,15 +88,22 @@ func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others 
 		add(f, false)
 	}
 	slices.SortStableFunc(all[n:], alike)
-	c.items = all
-	if ok, _ := c.grow(0, job.Units, false); !ok {
-		return false, *left < 0
+	specs := map[rlcore.GPUSpec]bool{}
+	for _, g := range gpus {
+		if c.spec = &v.State.GPUs[g].Spec; specs[*c.spec] {
+			continue
+		}
+		specs[*c.spec] = true
+		c.items = all
+		if ok, _ := c.grow(0, job.Units, false); !ok {
+			return false, *left < 0
+		}
 	}
 	for _, g := range gpus {
 		if len(v.present[g]) == 0 || v.present[g][0].Whole {
 			continue
 		}
-		c.items, c.gpu, c.there = c.items[:0:0], g, len(v.present[g])
+		c.items, c.gpu, c.there, c.spec = nil, g, len(v.present[g]), &v.State.GPUs[g].Spec
 		for _, x := range v.present[g] {
 			c.items = append(c.items, member{floater: floater{Running: x}, kind: kindOf(&x)})
 		}
@@ -161,8 +169,8 @@ func (c *company) grow(from, free int, fresh bool) (ok, plain bool) {
 	return true, plain
 }
 
-// planned reports whether the set is one group, or a part of it, where it is meant to be: the guard has
-// allowed it for the moment at which it starts.
+// planned reports whether the set is one group, or a part of it, where it is meant to be, or on an
+// empty card of the same kind: the guard has allowed it for the moment at which it starts.
 func (c *company) planned() bool {
 	var of *member
 	for _, m := range c.of {
@@ -174,5 +182,5 @@ func (c *company) planned() bool {
 		}
 		of = m
 	}
-	return of != nil && (c.gpu < 0 || c.gpu == of.gpu)
+	return of != nil && (c.gpu == of.gpu || c.gpu < 0 && *c.spec == c.view.State.GPUs[of.gpu].Spec)
 }

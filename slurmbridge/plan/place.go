@@ -31,7 +31,7 @@ type placing struct {
 	newest *draft
 	// idle are the GPUs of those that begin on an idle one, in ascending order.
 	idle []int
-	free []int // shares, by index on the node, before any of the drafts
+	free []int // shares, by place on the node, before any of the drafts
 	jobs []seat
 }
 
@@ -146,6 +146,11 @@ func (p *placing) settle() (undo func()) {
 	}
 	next := 0
 	seen := map[*draft]bool{}
+	for _, g := range p.idle {
+		if p.r.State.GPUs[g].Spec != p.r.State.GPUs[p.idle[0]].Spec {
+			return func() {} // they aren't
+		}
+	}
 	for _, s := range p.jobs {
 		if s.of == nil || seen[s.of] || s.of.group.Kind != job.StartNow {
 			continue
@@ -194,7 +199,7 @@ func (p *placing) number(want wish, others bool) ([]request, bool) {
 		if d != p.newest && !others {
 			continue
 		}
-		at := p.r.gpus[d.gpu].index
+		at := p.r.gpus[d.gpu].place
 		if want.spare {
 			spare[at] = d.spare
 		}
@@ -204,11 +209,11 @@ func (p *placing) number(want wish, others bool) ([]request, bool) {
 	for i, s := range p.jobs {
 		switch {
 		case s.of == nil:
-			requests[i] = request{gpu: p.r.gpus[s.gpu].index, shares: s.shares}
+			requests[i] = request{gpu: p.r.gpus[s.gpu].place, shares: s.shares}
 		case least[s.of] == nil:
-			requests[i] = request{gpu: s.of.group.GPU, shares: s.of.group.Members[s.member].Shares}
+			requests[i] = request{gpu: p.r.gpus[s.of.gpu].place, shares: s.of.group.Members[s.member].Shares}
 		default:
-			requests[i] = request{gpu: s.of.group.GPU, least: least[s.of][s.member]}
+			requests[i] = request{gpu: p.r.gpus[s.of.gpu].place, least: least[s.of][s.member]}
 		}
 	}
 	return requests, p.r.rule().number(p.free, spare, requests)
@@ -330,7 +335,7 @@ func (r *pass) staysApart(group *job.Group, g int) bool {
 	slices.SortFunc(waiting, func(a, b floater) int { return byPriority(r.jobs[a.ID], r.jobs[b.ID]) })
 	requests := make([]request, len(waiting))
 	for i := range waiting {
-		requests[i] = request{gpu: r.gpus[g].index, shares: waiting[i].Shares}
+		requests[i] = request{gpu: r.gpus[g].place, shares: waiting[i].Shares}
 	}
 	return r.rule().lands(free, requests)
 }

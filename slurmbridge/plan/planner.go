@@ -292,7 +292,7 @@ func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) verdict
 		return refused
 	}
 	d := r.draft(g, kind, c, after)
-	if r.gpus[g].node.GPUs == 1 {
+	if len(r.nodes[d.group.Node]) == 1 {
 		for i, s := range r.allot.alone(g, kind, c.jobs) {
 			d.give(i, s)
 		}
@@ -318,7 +318,7 @@ func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) verdict
 		r.budget.Send(d.jobs[i].ID)
 		r.enter(d.gpu, d.jobs[i])
 	}
-	if r.gpus[g].node.GPUs > 1 {
+	if len(r.nodes[d.group.Node]) > 1 {
 		r.reseat(d.group.Node)
 	}
 	r.next.dissolve(r.next.on(g))

@@ -52,7 +52,8 @@ type view struct {
 // gpuRef says which GPU of the cluster a GPU of the State is.
 type gpuRef struct {
 	node  *job.Node
-	index int
+	index int // there
+	place int // among those of the node that have shares
 }
 
 func newView(in *Input, managed *PartitionFilter) *view {
@@ -112,23 +113,30 @@ func (v *view) addNode(node *job.Node) {
 	if !node.Up || node.Reserved || node.Units == 0 {
 		return
 	}
-	spec, known := rlcore.GPUSpec{}, false
-	if v.in.Card != nil {
-		spec, known = v.in.Card(node.GPUType)
-	}
-	if !known { // one job at a time
-		spec = rlcore.GPUSpec{Model: node.GPUType, SameUser: true, MaxClients: 1}
-	}
 	for i := range node.GPUs {
+		c := node.Card(i)
+		if c.Units < job.Units {
+			continue // without shares: no business of the bridge's
+		}
 		g := len(v.gpus)
-		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.index[job.GPUAddr{Node: node.Name, GPU: i}] = g
-		v.gpus = append(v.gpus, gpuRef{node, i})
+		v.gpus = append(v.gpus, gpuRef{node, i, len(v.nodes[node.Name])})
+		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.State.GPUs = append(v.State.GPUs, rlcore.GPU{
-			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec,
+			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: v.in.spec(c.Type),
 			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
 		})
 	}
+}
+
+// spec describes a GPU type; an unknown one has one job at a time.
+func (in *Input) spec(typ string) rlcore.GPUSpec {
+	if in.Card != nil {
+		if spec, known := in.Card(typ); known {
+			return spec
+		}
+	}
+	return rlcore.GPUSpec{Model: typ, SameUser: true, MaxClients: 1}
 }
 
 // addRunning puts a job that holds a GPU there.
@@ -155,13 +163,13 @@ func (v *view) addRunning(j *job.Job) {
 
 // whereRuns is on which of its node's GPUs a job may run.
 func (v *view) whereRuns(j *job.Job, gpus []int) []int {
-	if len(gpus) == 1 || j.GPUs == nil {
+	if j.GPUs == nil {
 		return gpus
 	}
 	where := make([]int, 0, 1)
 	for _, i := range j.GPUs {
-		if i >= 0 && i < len(gpus) {
-			where = append(where, gpus[i])
+		if g, ok := v.index[job.GPUAddr{Node: j.Nodes, GPU: i}]; ok {
+			where = append(where, g)
 		}
 	}
 	return where
@@ -218,13 +226,10 @@ func (v *view) addReleased(g *job.Group, m *job.Member, j *job.Job) {
 	}
 }
 
-// close closes a group's GPU, or all of its node's: on a node with several GPUs it isn't
-// known where a member will start.
+// close closes all GPUs of a group's node: it isn't known where a member will start.
 func (v *view) close(g *job.Group) {
-	for i, at := range v.nodes[g.Node] {
-		if i == g.GPU || len(v.nodes[g.Node]) > 1 {
-			v.closed[at] = true
-		}
+	for _, at := range v.nodes[g.Node] {
+		v.closed[at] = true
 	}
 }
 
