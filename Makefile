@@ -32,7 +32,7 @@ SCRIPTS := contrib/install-deps contrib/quietly contrib/testbed/acceptance/root 
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs demo demo-cold compare test test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs demo demo-cold compare flow test test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -74,6 +74,9 @@ demo-cold: as-root build ## the same, with no application's profile known before
 
 compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads (QUICK=1: on two, 5 minutes)
 	@$(call STAGE,compare) $(if $(QUICK),--quick) $(ARGS)
+
+flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)
+	@$(call STAGE,flow) $(ARGS)
 
 test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
 	@$(QUIETLY) 'vetting (two minutes the first time)' $(GO) vet $(PKGS)

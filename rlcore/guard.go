@@ -67,6 +67,7 @@ type Guard struct {
 	forecast forecast
 	dues     dues
 	refused  []bool // by combination
+	meeting  *Window
 }
 
 // scratch keeps Check free of allocation.

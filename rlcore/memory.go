@@ -134,11 +134,7 @@ func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 func (g *Guard) fits(spec *GPUSpec) bool {
 	limit := spec.MemMiB * (1 - cmp.Or(g.MemMargin, defaultMemMargin))
 	tracks := g.scratch.tracks
-	peaks := 0.0
-	for i := range tracks {
-		peaks += tracks[i].p.peakMemMiB() + tracks[i].spare
-	}
-	if peaks <= limit {
+	if g.peaks() <= limit {
 		return true
 	}
 	pacer, _ := g.Predictor.(Pacer)

@@ -87,7 +87,7 @@ func Examine(f *Facts) []Finding {
 		e.sharing = "shard"
 	}
 	for _, check := range []func(){
-		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
+		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.sharedGres, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
 		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
@@ -161,13 +161,15 @@ func (e *exam) nodes() {
 		return
 	}
 	bare := map[string][]string{}
-	var odd []string
+	var odd, kept []string
 	for _, n := range nodes {
 		want := 100 * n.GPUCount()
 		switch got := n.Shares["mps"] + n.Shares["shard"]; {
 		case got == 0:
 			line := gresLine(n, e.sharing)
 			bare[line] = append(bare[line], n.Name)
+		case got < want && got%100 == 0 && (n.Shares["mps"] == 0 || n.Shares["shard"] == 0):
+			kept = append(kept, fmt.Sprintf("%s has %d for %d GPUs", n.Name, got, n.GPUCount()))
 		case got != want && (n.Shares["mps"] == 0 || n.Shares["shard"] == 0):
 			odd = append(odd, fmt.Sprintf("%s has %d, should have %d", n.Name, got, want))
 		}
@@ -179,6 +181,11 @@ func (e *exam) nodes() {
 			Fix{File: e.beside("gres.conf"), Lines: []string{
 				"# on " + names, "Name=gpu Type=TYPE File=/dev/nvidia0", "Name=" + e.sharing + " Count=100 File=/dev/nvidia0",
 			}})
+	}
+	if len(kept) > 0 {
+		e.add("gpu-without-shares", Warning, "not every GPU has shares: "+strings.Join(kept, "; "),
+			"right where one is in MIG mode or kept out on purpose, and the others have 100 each: it is left alone. Otherwise Count in gres.conf is 100 for each File",
+			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=" + e.sharing + " Count=100 File=/dev/nvidia0   # a line for each GPU"}})
 	}
 	if len(odd) > 0 {
 		e.add("share-count", Error, "the number of shares isn't 100 a GPU: "+strings.Join(odd, "; "),

@@ -32,7 +32,7 @@ func ptr[T any](v T) *T { return &v }
 func bridged(t *testing.T, release string) *Facts {
 	t.Helper()
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
-	conf["SchedulerParameters"] = Scheduler
+	conf["SchedulerParameters"] = Scheduler + "," + Several
 	settings := config.Default()
 	settings.GatePartition = "gates"
 	return &Facts{
@@ -192,9 +192,19 @@ func TestEachFinding(t *testing.T) {
 		{"no gpu", node("(null)"), "error no-gpu", ""},
 		{"node without shares", node("gpu:titanxp:2"), "error node-shares", "NodeName=gpu1 … Gres=gpu:titanxp:2,mps:200"},
 		{"odd shares", func(f *Facts) {
-			node("gpu:titanxp:2,mps:100(S:0-1)")(f)
+			node("gpu:titanxp:2,mps:150(S:0-1)")(f)
 			f.GresConf = ptr("Name=mps Flags=all_sharing")
 		}, "error share-count", "Name=mps Count=100 File=/dev/nvidia0"},
+		{"a GPU without shares", func(f *Facts) {
+			node("gpu:titanxp:2,mps:100(S:0-1)")(f)
+			f.GresConf = ptr("Name=mps Flags=all_sharing")
+		}, "warning gpu-without-shares", "Name=mps Count=100 File=/dev/nvidia0   # a line for each GPU"},
+		{"least loaded", func(f *Facts) {
+			node("gpu:titanxp:4,shard:400")(f)
+			f.GresConf = ptr("Name=shard Count=400")
+			f.Config["SelectTypeParameters"] = "CR_CORE_MEMORY,LL_SHARED_GRES"
+		}, "warning least-loaded", "SelectTypeParameters=CR_CORE_MEMORY"},
+		{"several GPUs a job", conf("SelectTypeParameters", "CR_CORE,MULTIPLE_SHARING_GRES_PJ"), "error multiple-sharing", "SelectTypeParameters=CR_CORE"},
 		{"several by mps", node("gpu:titanxp:2(S:0),mps:200"), "warning one-sharing", "Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"},
 		{"untyped", node("gpu:1,mps:100"), "error gpu-type", "Name=gpu Type=titanxp File=/dev/nvidia0"},
 		{"untyped, newer", func(f *Facts) { node("gpu:1,mps:100")(f); f.Config["SLURM_VERSION"] = "24.11.5" }, "warning gpu-type", ""},

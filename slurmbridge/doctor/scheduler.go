@@ -9,8 +9,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Scheduler is the SchedulerParameters that doctor advises.
-const Scheduler = "sched_interval=2,bf_interval=5"
+// Scheduler is the SchedulerParameters that doctor advises, and Several what comes with it where nodes
+// have several GPUs: while a group is on its way to such a node, its other GPUs' jobs come and go.
+const (
+	Scheduler = "sched_interval=2,bf_interval=5"
+	Several   = "batch_sched_delay=1"
+)
 
 // pace is one of SchedulerParameters' times in seconds: Slurm's default
 // (slurm.conf's manual, 22.05 to 24.11), the longest that does no harm, and
@@ -27,6 +31,20 @@ var paces = []pace{
 	{"batch_sched_delay", 3, 5, "looks again after a job has come, changed or ended"},
 }
 
+// paces are the times that count here.
+func (e *exam) paces() []pace {
+	out := slices.Clone(paces)
+	if e.severalGPUs() {
+		out[slices.IndexFunc(out, func(p pace) bool { return strings.HasPrefix(Several, p.name+"=") })].fine = 1
+	}
+	return out
+}
+
+// severalGPUs reports whether a node has more than one GPU.
+func (e *exam) severalGPUs() bool {
+	return slices.ContainsFunc(e.gpuNodes(), func(n *text.Node) bool { return n.GPUCount() > 1 })
+}
+
 // scheduler gives advice on how often Slurm looks at its queue. Most groups start
 // within a second or two whatever it says: a job's end or its release makes Slurm
 // look. These times are what is left where that doesn't happen: a gate that
@@ -35,6 +53,7 @@ var paces = []pace{
 func (e *exam) scheduler() {
 	params := e.Config["SchedulerParameters"]
 	var slow []string
+	paces := e.paces()
 	for _, p := range paces {
 		if p.name == "bf_interval" && e.Config["SchedulerType"] != "sched/backfill" {
 			continue
@@ -54,7 +73,7 @@ func (e *exam) scheduler() {
 		"groups that wait for such a look leave their GPU idle, and when the gate opens the jobs behind it start as late; "+
 			"shorter times are advice, not a need. They hold for the whole site and cost slurmctld time: each look takes what "+
 			"sdiag calls the cycle (milliseconds with a few thousand waiting jobs). Where that is longer than 0.1 s, keep yours",
-		e.conf("SchedulerParameters="+advised(params)),
+		e.conf("SchedulerParameters="+e.advised(params, paces)),
 		Fix{Lines: []string{"sdiag | grep -i cycle   # before", "scontrol reconfigure", "sdiag | grep -i cycle   # after an hour"}})
 }
 
@@ -69,7 +88,7 @@ func seconds(params string, p pace) int {
 
 // advised is params with the times that are too long replaced; what is short
 // already stays, and so does everything else.
-func advised(params string) string {
+func (e *exam) advised(params string, paces []pace) string {
 	var out []string
 	for w := range strings.SplitSeq(params, ",") {
 		w = strings.TrimSpace(w)
@@ -81,7 +100,11 @@ func advised(params string) string {
 		out = append(out, w)
 	}
 	kept := strings.Join(out, ",")
-	for w := range strings.SplitSeq(Scheduler, ",") {
+	advice := Scheduler
+	if e.severalGPUs() {
+		advice += "," + Several
+	}
+	for w := range strings.SplitSeq(advice, ",") {
 		if name, _, _ := strings.Cut(w, "="); !text.HasOption(kept, name) {
 			out = append(out, w)
 		}

@@ -74,3 +74,24 @@ func TestSchedulerTimes(t *testing.T) {
 		t.Errorf("%+v", e.found)
 	}
 }
+
+// Where nodes have several GPUs, Slurm should look again sooner after a change.
+func TestSchedulerWithSeveralGPUs(t *testing.T) {
+	for params, want := range map[string]string{
+		Scheduler:                 Scheduler + "," + Several,
+		Scheduler + "," + Several: "",
+		"batch_sched_delay=3":     Scheduler + "," + Several,
+	} {
+		e := &exam{Facts: &Facts{
+			Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params},
+			Nodes:  []text.Node{{Name: "n1", GPUs: map[string]int{"a100": 8}}},
+		}}
+		e.scheduler()
+		switch {
+		case want == "" && len(e.found) > 0:
+			t.Errorf("%s: %+v", params, e.found)
+		case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
+			t.Errorf("%s: %+v, want %s", params, e.found, want)
+		}
+	}
+}

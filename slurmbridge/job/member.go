@@ -28,6 +28,8 @@ type Member struct {
 	State MemberState `json:"state,omitempty"`
 	// Start is when the member first ran, zero = it was never seen running.
 	Start time.Time `json:"start,omitzero"`
+	// Misplaced says that it was seen on another of its node's GPUs than planned.
+	Misplaced bool `json:"misplaced,omitempty"`
 	// Cause says why the member is being restored; Tries counts the attempts to restore
 	// it or to hand it back.
 	Cause Cause `json:"cause,omitzero"`

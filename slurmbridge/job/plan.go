@@ -67,6 +67,10 @@ type Plan struct {
 	Repairs []Change
 	// Groups to make, each with its own changes.
 	Groups []PlannedGroup
+	// Order holds the place, by ref, of members that start now on nodes with several GPUs: the groups
+	// that start on one of these are released with one update, which names their members in the
+	// order in which Slurm considers them.
+	Order map[string]int
 	// Replanned holds the members of waiting groups that go back behind the gate, by ref.
 	Replanned map[string]bool
 	// Pushed holds the waiting groups whose GPU is free and that Slurm hasn't started:

@@ -157,13 +157,15 @@ func (d Dependencies) Has(typ, job string) bool {
 
 // Node is a node with GPUs.
 type Node struct {
-	Name       string
-	Up         bool   // in service: jobs can start there
-	State      string // as Slurm prints it
-	GPUs       int
-	GPUType    string // gres.conf's Type, "" where it has none
-	Sharing    Sharing
-	Units      int // shares of the whole node, 100 a GPU
+	Name    string
+	Up      bool   // in service: jobs can start there
+	State   string // as Slurm prints it
+	GPUs    int
+	GPUType string // gres.conf's Type, "" where it has none
+	Sharing Sharing
+	Units   int // shares of the whole node, 100 a GPU
+	// Cards are the GPUs by their indexes where they aren't all alike, nil = they are.
+	Cards      []Card
 	Partitions []string
 	CPUs       int
 	CPUsAlloc  int
@@ -171,6 +173,20 @@ type Node struct {
 	MemAlloc   float64
 	Asleep     bool // power saving has put it to sleep; a job wakes it, which takes minutes
 	Reserved   bool // a reservation or a maintenance keeps ordinary jobs away
+}
+
+// Card is one GPU of a node.
+type Card struct {
+	Type  string // gres.conf's, "" = none
+	Units int    // its shares; 0 = none: it is in MIG mode, or its admin keeps it out
+}
+
+// Card returns the GPU of the given index.
+func (n *Node) Card(i int) Card {
+	if i < len(n.Cards) {
+		return n.Cards[i]
+	}
+	return Card{Type: n.GPUType, Units: Units}
 }
 
 // GateState is what a poll showed of the gate job.
@@ -211,6 +227,8 @@ type Snapshot struct {
 	// Remembers is for how long slurmctld knows a job that has ended (MinJobAge), 0 = not known,
 	// or for ever.
 	Remembers time.Duration
+	// LeastLoaded: of the GPUs that have as many shares free Slurm takes the least loaded, not the first.
+	LeastLoaded bool
 	// PrivateJobs: Slurm shows users no jobs but their own (PrivateData).
 	PrivateJobs bool
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") whose end a job

@@ -58,7 +58,7 @@ func (a *applier) apply(ctx context.Context, p *job.Plan) {
 		a.logIntended(ctx, p.Groups)
 		return
 	}
-	a.makeGroups(ctx, p.Groups)
+	a.makeGroups(ctx, p.Groups, p.Order)
 }
 
 // noteRepaired notes in the tracker which waiting groups were pushed, and which of their
@@ -86,10 +86,10 @@ func (a *applier) logIntended(ctx context.Context, groups []job.PlannedGroup) {
 // makeGroups makes the groups of a plan. Members that wait for a GPU already are put back
 // behind the gate before anything else; otherwise they could start next to the group that
 // replaces them there if the GPU became free in between. A member that can't be put back
-// may have just started: nothing goes to its GPU in this tick.
-func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
+// may have just started: nothing goes to its node in this tick.
+func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
 	a.readComments(ctx, groups)
-	blocked := map[job.GPUAddr]bool{}
+	blocked := map[string]bool{}
 	lost := make([]bool, len(groups)) // their members could not be put back
 	for i := range groups {
 		g := &groups[i]
@@ -98,19 +98,36 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup) {
 		}
 		if lost[i] = !a.adopt(ctx, g) || !a.withdraw(ctx, g); lost[i] {
 			for _, addr := range g.Leaves {
-				blocked[addr] = true
+				blocked[addr.Node] = true
 			}
 		}
 	}
+	done := make([]bool, len(groups))
 	for i := range groups {
-		g := &groups[i]
-		if lost[i] || blocked[g.Group.Addr()] || !g.Moves() && !a.adopt(ctx, g) {
+		if done[i] {
 			continue
 		}
-		if a.prepare(ctx, g) {
-			a.release(ctx, g)
+		var side []*job.PlannedGroup // that start on one node
+		for k := i; k < len(groups); k++ {
+			g := &groups[k]
+			if k > i && (g.Group.Node != groups[i].Group.Node || !startsTogether(g, order) || !startsTogether(&groups[i], order)) {
+				continue
+			}
+			done[k] = true
+			if !lost[k] && !blocked[g.Group.Node] && (g.Moves() || a.adopt(ctx, g)) {
+				side = append(side, g)
+			}
+		}
+		if side = a.prepare(ctx, side); len(side) > 0 {
+			a.release(ctx, side, order)
 		}
 	}
+}
+
+// startsTogether reports whether the group is released with others of its node.
+func startsTogether(g *job.PlannedGroup, order map[string]int) bool {
+	_, ordered := order[g.Group.Members[0].Ref]
+	return ordered && g.Group.Kind != job.Next
 }
 
 // readComments reads the AdminComments that the changes of groups are to replace.
@@ -171,32 +188,74 @@ func (a *applier) withdraw(ctx context.Context, p *job.PlannedGroup) bool {
 	return true
 }
 
-// prepare gives a group's members what they are to have when they start. false: not all of
-// that was done, and the next poll restores them.
-func (a *applier) prepare(ctx context.Context, p *job.PlannedGroup) bool {
-	for i := range p.Prepare {
-		if a.whileClosed(ctx, p.Group.ID, &p.Prepare[i]) != nil {
-			return false
+// prepare gives the members of groups what they are to have when they start, equal ones with one
+// update. It returns the groups of which all of that was done; the next poll restores the members of
+// the others.
+func (a *applier) prepare(ctx context.Context, side []*job.PlannedGroup) []*job.PlannedGroup {
+	var all []job.Change
+	of := map[string]*job.PlannedGroup{}
+	for _, p := range side {
+		for i := range p.Prepare {
+			c := p.Prepare[i]
+			if c.Update.AdminComment != nil && !a.comments.ours(c.Update.Jobs) {
+				c.Update.AdminComment = nil
+			}
+			for _, ref := range c.Update.Jobs {
+				of[ref] = p
+			}
+			all = append(all, c)
 		}
-		a.fault("prepare")
 	}
-	return true
+	failed := map[*job.PlannedGroup]bool{}
+	for _, c := range release.Merge(all) {
+		err := a.whileClosed(ctx, of, &c)
+		for _, ref := range c.Update.Jobs {
+			failed[of[ref]] = failed[of[ref]] || err != nil
+		}
+		if errors.Is(err, errOpening) {
+			return nil
+		}
+		if err == nil {
+			a.fault("prepare")
+		}
+	}
+	return slices.DeleteFunc(side, func(p *job.PlannedGroup) bool { return failed[p] })
 }
 
-// release lets a prepared group start, whether the gate is still closed or not: its members
+// release lets prepared groups start, whether the gate is still closed or not: their members
 // are what they are to be. Members that follow running jobs become that only now.
-func (a *applier) release(ctx context.Context, p *job.PlannedGroup) {
-	g := a.tracker.Groups[p.Group.ID]
-	send := a.change
-	if g.Kind == job.Next {
-		send = a.whileClosed
+func (a *applier) release(ctx context.Context, side []*job.PlannedGroup, order map[string]int) {
+	of := map[string]*job.PlannedGroup{}
+	var all []job.Change
+	for _, p := range side {
+		for _, ref := range p.Group.Refs() {
+			of[ref] = p
+		}
+		all = append(all, p.Release...)
 	}
-	for i := range p.Release {
-		if send(ctx, g.ID, &p.Release[i]) != nil {
+	if len(side) > 1 {
+		all = release.Merge(all)
+	}
+	for i := range all {
+		c := &all[i]
+		slices.SortStableFunc(c.Update.Jobs, func(x, y string) int { return order[x] - order[y] })
+		send := a.changeOf
+		if side[0].Group.Kind == job.Next {
+			send = a.whileClosed
+		}
+		if send(ctx, of, c) != nil {
 			return // still prepared: the next poll restores its members
 		}
 		a.fault("release")
 	}
+	for _, p := range side {
+		a.released(ctx, p)
+	}
+}
+
+// released notes that a group may start.
+func (a *applier) released(ctx context.Context, p *job.PlannedGroup) {
+	g := a.tracker.Groups[p.Group.ID]
 	release.Released(g)
 	p.Group.State = g.State
 	a.metrics.released(g)
@@ -210,11 +269,12 @@ func (a *applier) release(ctx context.Context, p *job.PlannedGroup) {
 // errOpening says that a change was not sent, since the gate might open before it arrives.
 var errOpening = errors.New("not sent: the gate may open before it arrives")
 
-// whileClosed applies a change that must come to Slurm before the gate opens.
-func (a *applier) whileClosed(ctx context.Context, group int64, c *job.Change) error {
+// whileClosed applies a change that must come to Slurm before the gate opens, of members of the given
+// groups.
+func (a *applier) whileClosed(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change) error {
 	if !a.gate.Holds() {
-		a.log(ctx, group, c, errOpening)
-		a.logger.Warn("group left half made", "group", group, "err", errOpening)
+		a.logOf(ctx, of, c, errOpening)
+		a.logger.Warn("group left half made", "jobs", strings.Join(c.Update.Jobs, ","), "err", errOpening)
 		return errOpening
 	}
 	if c.Update.AdminComment != nil && !a.comments.ours(c.Update.Jobs) {
@@ -222,15 +282,50 @@ func (a *applier) whileClosed(ctx context.Context, group int64, c *job.Change) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.gate.Left())
 	defer cancel()
-	err := a.change(ctx, group, c)
+	err := a.changeOf(ctx, of, c)
 	if text := c.Update.AdminComment; text != nil {
 		a.comments.wrote(c.Update.Jobs, *text)
 	}
 	return err
 }
 
+// changeOf applies one change of members of the given groups, by ref.
+func (a *applier) changeOf(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change) error {
+	err := a.send(ctx, c)
+	a.logOf(ctx, of, c, err)
+	return err
+}
+
+// logOf keeps a change in the journal, with each group the part that is about its members.
+func (a *applier) logOf(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change, outcome error) {
+	parts := map[int64]*job.Change{}
+	var ids []int64
+	for _, ref := range c.Update.Jobs {
+		id := of[ref].Group.ID
+		part := parts[id]
+		if part == nil {
+			one := *c
+			one.Update.Jobs, one.Was = nil, map[string]string{}
+			part = &one
+			parts[id], ids = part, append(ids, id)
+		}
+		part.Update.Jobs = append(part.Update.Jobs, ref)
+		part.Was[ref] = c.Was[ref]
+	}
+	for _, id := range ids {
+		a.log(ctx, id, parts[id], outcome)
+	}
+}
+
 // change applies one change and keeps it in the journal. In shadow it only does the latter.
 func (a *applier) change(ctx context.Context, group int64, c *job.Change) error {
+	err := a.send(ctx, c)
+	a.log(ctx, group, c, err)
+	return err
+}
+
+// send applies one change. In shadow it does nothing.
+func (a *applier) send(ctx context.Context, c *job.Change) error {
 	var err error
 	if a.mode == job.Active {
 		err = a.slurm.Update(ctx, c.Update)
@@ -242,7 +337,6 @@ func (a *applier) change(ctx context.Context, group int64, c *job.Change) error 
 			a.logger.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
 		}
 	}
-	a.log(ctx, group, c, err)
 	return err
 }
 

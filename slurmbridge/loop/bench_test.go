@@ -15,12 +15,17 @@ import (
 
 // BenchmarkPlan is one plan of a look at a full cluster, without I/O.
 func BenchmarkPlan(b *testing.B) {
-	for _, c := range []struct{ nodes, jobs int }{{1, 5000}, {500, 10000}} {
-		b.Run(fmt.Sprintf("%dGPUs/%djobs", c.nodes, c.jobs), func(b *testing.B) {
+	for _, c := range []struct {
+		nodes, gpus, jobs int
+		oneUser           bool // a GPU
+	}{{1, 1, 5000, true}, {500, 1, 10000, true}, {125, 8, 5000, true}, {125, 8, 5000, false}} {
+		b.Run(fmt.Sprintf("%dx%dGPUs/%djobs/oneUser=%v", c.nodes, c.gpus, c.jobs, c.oneUser), func(b *testing.B) {
 			var nodes []job.Node
 			for i := range c.nodes {
-				nodes = append(nodes, node(fmt.Sprintf("n%d", i), 1, 64))
+				nodes = append(nodes, node(fmt.Sprintf("n%d", i), c.gpus, 64))
 			}
+			card := rlcore.TitanXp
+			card.SameUser = c.oneUser
 			m := newModel(nodes...)
 			gate, _ := m.CreateGate(context.Background(), time.Minute, nil)
 			profiles := make([]*rlcore.Profile, 20)
@@ -40,7 +45,7 @@ func BenchmarkPlan(b *testing.B) {
 			pl := bridge(m, newMemory()).Planner
 			f := &plan.Input{
 				Snap: snap, Gate: gate, Apps: apps, Tracker: tracker.New(),
-				Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+				Card: func(string) (rlcore.GPUSpec, bool) { return card, true },
 			}
 			b.ReportAllocs()
 			for b.Loop() {

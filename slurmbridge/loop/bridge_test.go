@@ -442,13 +442,22 @@ func TestUngatingAllTwice(t *testing.T) {
 // draw draws a cluster, a load and a history of faults, runs it to its end, and checks the
 // invariants.
 func draw(t *rapid.T) {
-	gpus := rapid.IntRange(1, 3).Draw(t, "gpus a node")
+	gpus := rapid.SampledFrom([]int{1, 2, 3, 4, 8}).Draw(t, "gpus a node")
 	nodes := rapid.IntRange(1, 2).Draw(t, "nodes")
 	var list []job.Node
 	for i := range nodes {
-		list = append(list, node(fmt.Sprintf("n%d", i+1), gpus, rapid.IntRange(2, 8).Draw(t, "cpus")))
+		list = append(list, node(fmt.Sprintf("n%d", i+1), gpus, rapid.IntRange(2, 8*max(1, gpus/2)).Draw(t, "cpus")))
 	}
 	m := newModel(list...)
+	if gpus > 1 && rapid.IntRange(0, 3).Draw(t, "a GPU without shares") == 0 {
+		n := &m.nodes[0]
+		for range n.GPUs {
+			n.Cards = append(n.Cards, job.Card{Type: n.GPUType, Units: 100})
+		}
+		n.Cards[rapid.IntRange(0, n.GPUs-1).Draw(t, "which GPU")].Units = 0
+		n.Units -= 100
+	}
+	m.leastLoaded = gpus > 1 && rapid.IntRange(0, 3).Draw(t, "least loaded") == 0
 	mem := newMemory()
 	join, ahead, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "ahead"), rapid.Bool().Draw(t, "room")
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
@@ -496,7 +505,7 @@ func draw(t *rapid.T) {
 		}
 	}
 	apps := []float64{500, 2000, 4000, 9000}
-	total := rapid.IntRange(1, 25).Draw(t, "jobs")
+	total := rapid.IntRange(1, 20+5*gpus).Draw(t, "jobs")
 	submit := func() {
 		mib := rapid.SampledFrom(apps).Draw(t, "MiB")
 		run := rapid.IntRange(1, 90).Draw(t, "run")
@@ -504,6 +513,10 @@ func draw(t *rapid.T) {
 		user := rapid.SampledFrom([]string{"ann", "bob"}).Draw(t, "user")
 		if rapid.IntRange(0, 5).Draw(t, "unknown") == 0 {
 			p = nil
+		}
+		if gpus > 1 && rapid.IntRange(0, 9).Draw(t, "whole") == 0 { // another's job, which the bridge leaves alone
+			m.submit(user, time.Duration(run)*time.Second, nil, false).Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gpu:1"}
+			return
 		}
 		m.submit(user, time.Duration(run)*time.Second, p, true)
 	}

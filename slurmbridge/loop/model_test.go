@@ -47,6 +47,8 @@ type model struct {
 	shut map[string]string
 	// reason is the Reason of jobs over most, "" = the QOS's limit.
 	reason string
+	// leastLoaded: LL_SHARED_GRES is set.
+	leastLoaded bool
 	// slip, if set, says how much time passes after an update, lag how much before it
 	// arrives; no command is under way for longer than 10 s.
 	slip, lag func() time.Duration
@@ -219,28 +221,48 @@ func (m *model) place(j *mjob) {
 		cpus := j.CPUs
 		free := make([]int, node.GPUs)
 		for i := range free {
-			free[i] = 100
+			free[i] = node.Card(i).Units
 		}
 		for _, o := range m.jobs {
 			if o.State == job.Running && !o.ended && o.Nodes == node.Name {
-				free[o.gpu] -= o.Request.Count
+				free[o.gpu] -= unitsOf(o)
 				cpus += o.CPUs
 			}
 		}
 		if cpus > node.CPUs {
 			continue
 		}
-		for g, f := range free {
-			if f >= j.Request.Count && j.Request.Kind == job.Shares {
-				j.State, j.Nodes, j.gpu, j.began, j.Start, j.Expedited = job.Running, node.Name, g, m.now, m.now, false
-				j.GPUs = []int{g}
-				if m.started != nil {
-					m.started(j)
-				}
-				return
-			}
+		g := m.pick(free, unitsOf(j))
+		if g < 0 || j.Request.Kind == job.SharedGPU {
+			continue
+		}
+		j.State, j.Nodes, j.gpu, j.began, j.Start, j.Expedited = job.Running, node.Name, g, m.now, m.now, false
+		j.GPUs = []int{g}
+		if m.started != nil {
+			m.started(j)
+		}
+		return
+	}
+}
+
+// unitsOf are the shares that a job takes.
+func unitsOf(j *mjob) int {
+	if j.Request.Kind == job.WholeGPU {
+		return job.Units
+	}
+	return j.Request.Count
+}
+
+// pick is Slurm's choice of a GPU for a request for shares: the first with as many free, or the
+// least loaded; −1 = none.
+func (m *model) pick(free []int, shares int) int {
+	at := -1
+	for g, f := range free {
+		if f >= shares && (at < 0 || m.leastLoaded && f > free[at]) {
+			at = g
 		}
 	}
+	return at
 }
 
 // runs counts a user's jobs that run.
@@ -280,7 +302,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	if m.down {
 		return nil, job.ErrDown
 	}
-	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited}
+	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited, LeastLoaded: m.leastLoaded}
 	for _, j := range m.jobs {
 		if !j.ended {
 			c := j.Job

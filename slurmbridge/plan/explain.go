@@ -119,10 +119,14 @@ func (x *explainer) status(e *job.Explanation, dec *rlcore.Decision, i int, kind
 	case dec.Combo.Has(i) && kind == job.Next:
 		e.Status = fmt.Sprintf("starts on %s gpu %d when the jobs there have ended", ref.node.Name, ref.index)
 	case dec.Combo.Has(i):
-		e.Status = fmt.Sprintf("starts now on %s gpu %d", ref.node.Name, ref.index)
+		e.Status = startsNow(ref)
 	case e.Status == "":
 		e.Status = "waits for a GPU: others come first on " + ref.node.Name
 	}
+}
+
+func startsNow(on gpuRef) string {
+	return fmt.Sprintf("starts now on %s gpu %d", on.node.Name, on.index)
 }
 
 // PositionOf says where a pending job stands in the queue, as of the last poll; nil: it

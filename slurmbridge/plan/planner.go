@@ -60,13 +60,13 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	v := newView(in, &p.Partitions)
 	guard := p.Decider.Guard
 	r := &pass{
-		Planner: p, in: in, view: v, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
+		Planner: p, in: in, view: v, mostLeft: mostMeetings, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
 		allot: allotter{view: v, guard: guard, room: func() bool { return p.leavesRoom(in) }, bulk: in.handwritten()},
 		plan: &job.Plan{
 			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
 			Idle:    map[string]bool{}, Replanned: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{}, Starts: map[string]time.Time{},
-			Unfit: v.unfit, InCompany: map[string]bool{},
+			Unfit: v.unfit, InCompany: map[string]bool{}, Order: map[string]int{},
 		},
 	}
 	r.plainly()
@@ -76,15 +76,14 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	r.next = setAside(v, r.budget, p.Join)
 	r.explain = explainer{view: v, guard: guard, plan: r.plan}
 	if in.Gate != "" && !in.Unproved || in.Shadow {
-		for _, g := range r.startable() {
-			r.fill(g)
-		}
+		r.fillAll()
 		if p.Ahead {
 			for g := range v.State.GPUs {
 				r.planAhead(g)
 			}
 		}
 	}
+	r.makeAll()
 	r.heedDeadlines()
 	r.next.finish(r.plan)
 	r.noteLimits()
@@ -105,6 +104,9 @@ type pass struct {
 	allot   allotter
 	explain explainer
 	storage []hiddenJob
+	drafts  []*draft
+	// mostLeft is how many more sets of jobs the guard may be asked about; see meets.
+	mostLeft int
 }
 
 // startable lists the GPUs on which a job might start now: idle ones, then those with the
@@ -129,18 +131,30 @@ func (r *pass) startable() []int {
 	return out
 }
 
-// settling reports whether nothing may be released on a GPU for now, since its node has
-// several and Slurm may still choose any of them for a job.
-func (r *pass) settling(g int) bool {
-	node := r.gpus[g].node
-	return node.GPUs > 1 && r.unsettled[node.Name]
+// settling reports whether nothing may be released on a GPU for now: it isn't known yet on which of
+// its node's GPUs a job runs.
+func (r *pass) settling(g int) bool { return r.unsettled[r.gpus[g].node.Name] }
+
+// fillAll decides what starts now. Where the guard doesn't allow a group on a GPU for those who are on
+// other GPUs of its node, other nodes have the first choice; then a job that has the GPU to itself
+// starts there, as with plain Slurm.
+func (r *pass) fillAll() {
+	var again []int
+	for _, g := range r.startable() {
+		if r.fill(g, false) == refused {
+			again = append(again, g)
+		}
+	}
+	for _, g := range again {
+		r.fill(g, true)
+	}
 }
 
-// fill decides what starts on GPU g now.
-func (r *pass) fill(g int) {
+// fill decides what starts on GPU g now. alone: where it can't be a group, one job may.
+func (r *pass) fill(g int, alone bool) verdict {
 	idle := len(r.State.GPUs[g].Running) == 0
 	if r.settling(g) || idle && r.next.on(g) != nil { // a group is about to start there
-		return
+		return later
 	}
 	if idle {
 		r.next.rescue(r.Decider.Guard, g)
@@ -152,9 +166,16 @@ func (r *pass) fill(g int) {
 	if idle {
 		kind = job.StartNow
 	}
-	if c := r.choose(g, kind, nil); len(c.jobs) > 0 {
-		r.make(g, kind, c, nil)
+	c := r.choose(g, kind, nil)
+	if len(c.jobs) == 0 {
+		return later
 	}
+	why := r.make(g, kind, c, nil)
+	if why == refused && idle && alone {
+		c.jobs, c.whole = c.jobs[:1], true
+		why = r.make(g, kind, c, nil)
+	}
+	return why
 }
 
 // anyFor reports whether a job of the queue might start on GPU g now.
@@ -167,6 +188,7 @@ func (r *pass) anyFor(g int) bool {
 type choice struct {
 	jobs  []int   // indexes in the queue, ascending
 	score float64 // of the first decision
+	whole bool    // one job, which is to have all shares
 }
 
 // choose asks the policy what to put on GPU g, and what else next to that, until it wants
@@ -212,7 +234,7 @@ func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c ch
 // planAhead decides what follows on a busy GPU, which is emptied for the decision.
 func (r *pass) planAhead(g int) {
 	card := &r.State.GPUs[g]
-	if len(card.Running) == 0 || r.gpus[g].node.GPUs > 1 || r.closed[g] {
+	if len(card.Running) == 0 || r.closed[g] || r.settling(g) {
 		return
 	}
 	running, before, free := card.Running, *card, r.Decider.Guard.FreeInS(&r.State, g)
@@ -222,79 +244,159 @@ func (r *pass) planAhead(g int) {
 		leave(card, running[i].CPUs, running[i].HostMemMiB)
 	}
 	card.Running, card.AfterS = nil, free
-	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) {
-		r.next.dissolve(old) // if it is chosen again, it stays as it is
-		if c := r.choose(g, job.Next, running); len(c.jobs) > 0 {
-			r.make(g, job.Next, c, after)
+	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) || !r.staysApart(old, g) {
+		taken := r.next.dissolve(old) // if it is chosen again, it stays as it is
+		c := r.choose(g, job.Next, running)
+		if len(c.jobs) > 0 && r.make(g, job.Next, c, after) != placed && old != nil && r.staysSafe(old) {
+			r.next.retake(old, g, taken)
 		}
 	}
 	*card = before
+	r.reserve(g)
 }
 
-// make turns a choice into a planned group and takes its jobs out of the queue. A group
-// that can't be sure of its GPU is not made.
-func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) {
-	shares, ok := r.allot.sharesFor(g, kind, c.jobs)
-	if !ok {
+// reserve keeps cores and memory of a node with several GPUs for the group that follows on GPU g,
+// beyond what those before it leave.
+func (r *pass) reserve(g int) {
+	gpus := r.nodes[r.gpus[g].node.Name]
+	if len(gpus) == 1 {
 		return
 	}
-	group, joined := r.group(g, kind, c, shares, after)
-	if old := r.next.unchanged(&group); old != nil {
-		r.next.keep(old, g)
-		r.dequeue(c.jobs)
-		return
-	}
-	pg := release.Make(&group, release.Making{
-		Jobs: r.jobs, Sharing: r.gpus[g].node.Sharing, Gate: r.in.Gate,
-		Waits: func(ref string) (*job.Group, *job.Member) { return r.successor[ref], r.seats[ref].Member },
-	})
-	for i := range group.Members {
-		if old := r.successor[group.Members[i].Ref]; old != nil && !slices.Contains(pg.Leaves, old.Addr()) {
-			pg.Leaves = append(pg.Leaves, old.Addr())
+	cpus, mem := 0, 0.0
+	each := func(j *rlcore.Job) { cpus, mem = cpus+j.CPUs, mem+j.HostMemMiB }
+	if old := r.next.on(g); old != nil {
+		for _, ref := range old.Refs() {
+			if j, ok := r.next.aside[ref]; ok {
+				each(&j)
+			}
 		}
 	}
-	r.plan.Groups = append(r.plan.Groups, pg)
-	r.dequeue(c.jobs)
-	if kind == job.Next {
-		return
+	for _, d := range r.drafts {
+		if d.gpu == g && !d.now() {
+			for i := range d.jobs {
+				each(&d.jobs[i].Job)
+			}
+		}
 	}
-	card := &r.State.GPUs[g]
-	card.Running = slices.Clone(card.Running)
-	for _, j := range joined {
-		r.budget.Send(j.ID)
-		enter(card, j)
+	for i := range r.State.GPUs[g].Running {
+		x := &r.State.GPUs[g].Running[i]
+		cpus, mem = cpus-x.CPUs, mem-x.HostMemMiB
 	}
-	if r.gpus[g].node.GPUs > 1 {
-		r.unsettled[card.Node] = true
-	}
-	r.next.dissolve(r.next.on(g))
+	r.take(gpus, max(0, cpus), max(0, mem))
 }
 
-// group is the group of a choice, and its jobs as they will run.
-func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []string) (job.Group, []rlcore.Running) {
+// make turns a choice into a draft and takes its jobs out of the queue. A group that can't be sure of
+// its GPU, or whose members could meet jobs that they may not share with, is not made.
+func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) verdict {
+	free := r.State.GPUs[g].FreeShares()
+	if len(c.jobs) == 0 || free < len(c.jobs) {
+		return refused
+	}
+	d := r.draft(g, kind, c, after)
+	if len(r.nodes[d.group.Node]) == 1 {
+		for i, s := range r.allot.alone(g, kind, c.jobs) {
+			d.give(i, s)
+		}
+	} else {
+		if !c.whole {
+			d.spare = free - r.allot.withRoom(g, free, kind, c.jobs)
+		}
+		if why := r.place(d); why != placed {
+			return why
+		}
+	}
+	if old := r.next.unchanged(&d.group); old != nil {
+		r.next.keep(old, g)
+		r.dequeue(c.jobs)
+		return placed
+	}
+	r.drafts = append(r.drafts, d)
+	r.dequeue(c.jobs)
+	if kind == job.Next {
+		return placed
+	}
+	for i := range d.jobs {
+		r.budget.Send(d.jobs[i].ID)
+		r.enter(d.gpu, d.jobs[i])
+	}
+	if len(r.nodes[d.group.Node]) > 1 {
+		r.reseat(d.group.Node)
+	}
+	r.next.dissolve(r.next.on(g))
+	return placed
+}
+
+// reseat brings the State's GPUs of a node up to date with the drafts, whose shares and GPUs may have
+// changed.
+func (r *pass) reseat(node string) {
+	for _, g := range r.nodes[node] {
+		r.State.GPUs[g].Running = r.seated[g]
+	}
+	for _, d := range r.drafts {
+		if d.group.Node == node && d.now() {
+			card := &r.State.GPUs[d.gpu]
+			card.Running = slices.Concat(card.Running, d.jobs)
+		}
+	}
+}
+
+// makeAll makes the drafts' changes.
+func (r *pass) makeAll() {
+	for _, d := range r.drafts {
+		group := &d.group
+		pg := release.Make(group, release.Making{
+			Jobs: r.jobs, Sharing: r.gpus[d.gpu].node.Sharing, Gate: r.in.Gate,
+			Waits: func(ref string) (*job.Group, *job.Member) { return r.successor[ref], r.seats[ref].Member },
+		})
+		for i := range group.Members {
+			ref := group.Members[i].Ref
+			if old := r.successor[ref]; old != nil && !slices.Contains(pg.Leaves, old.Addr()) {
+				pg.Leaves = append(pg.Leaves, old.Addr())
+			}
+			if e := r.plan.Explanations[ref]; e != nil && d.now() {
+				e.Status = startsNow(r.gpus[d.gpu])
+			}
+		}
+		r.plan.Groups = append(r.plan.Groups, pg)
+	}
+	r.order()
+}
+
+// order notes in which order Slurm will consider the members that start now on nodes with several GPUs.
+func (r *pass) order() {
+	var refs []string
+	for _, d := range r.drafts {
+		if d.now() && len(r.nodes[d.group.Node]) > 1 {
+			refs = append(refs, d.group.Refs()...)
+		}
+	}
+	slices.SortFunc(refs, func(a, b string) int { return byPriority(r.jobs[a], r.jobs[b]) })
+	for i, ref := range refs {
+		r.plan.Order[ref] = i
+	}
+}
+
+// draft is the group of a choice, but for its shares.
+func (r *pass) draft(g int, kind job.GroupKind, c choice, after []string) *draft {
 	card, ref, n := &r.State.GPUs[g], r.gpus[g], len(c.jobs)
-	group := job.Group{
+	d := &draft{gpu: g, id: -1 - int64(len(r.drafts)), group: job.Group{
 		Kind: kind, State: job.Preparing, Node: ref.node.Name, GPU: ref.index,
 		After: after, Decided: r.in.Snap.At, Score: c.score, Policy: r.Decider.Policy.Name(),
 		// A job that starts alone on an idle GPU could do so anywhere, but with other nodes
 		// there it might take a GPU that another group was sent to. One that waits alone is
 		// not bound: its node may go out of service before it starts.
 		Pinned: n > 1 || kind == job.Join || kind == job.StartNow && len(r.in.Snap.Nodes) > 1,
-	}
+	}}
 	predicted := r.predict(r.Decider.Guard.Predictor, card, c.jobs)
 	profiles := make([]*rlcore.Profile, n)
 	for i, at := range c.jobs {
 		profiles[i] = r.State.Pending[at].Profile
 	}
 	limits := r.Decider.Guard.MemoryLimits(card, profiles)
-	if n == 1 && shares[0] >= job.Units {
-		limits[0] = 0 // nobody can join it
-	}
-	var joined []rlcore.Running
 	for i, at := range c.jobs {
 		j := &r.State.Pending[at]
 		m := job.Member{
-			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, Shares: shares[i], MemMiB: int64(limits[i]), State: job.MemberPrepared,
+			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, MemMiB: int64(limits[i]), State: job.MemberPrepared,
 			WasGres: release.WholeGPU(ref.node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes,
 		}
 		if r.successor[j.ID] != nil {
@@ -308,11 +410,11 @@ func (r *pass) group(g int, kind job.GroupKind, c choice, shares []int, after []
 		if predicted != nil {
 			m.Predicted = predicted[len(card.Running)+i].Slowdown
 		}
-		group.Members = append(group.Members, m)
-		joined = append(joined, rlcore.Running{Job: *j, Shares: shares[i], MemLimitMiB: limits[i]})
-		group.MadeAtLimit = group.MadeAtLimit || kind == job.Next && r.budget.Limited(j.ID)
+		d.group.Members = append(d.group.Members, m)
+		d.jobs = append(d.jobs, rlcore.Running{Job: *j, MemLimitMiB: limits[i]})
+		d.group.MadeAtLimit = d.group.MadeAtLimit || kind == job.Next && r.budget.Limited(j.ID)
 	}
-	return group, joined
+	return d
 }
 
 // hiddenJob is a job of the queue that is kept out of decisions, and the GPUs that it may

@@ -1,16 +1,10 @@
 package plan
 
 import (
-	"slices"
-
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
-
-// On a node with several GPUs Slurm gives a request for shares the first GPU, in the order
-// of gres.conf, that has as many free; the bridge can't name one. A group is released
-// there only with shares that put every member on one GPU alone.
 
 // split gives n jobs equal parts of the free shares; the first ones get what is left over,
 // so that the parts sum to free and no other job finds room next to them.
@@ -33,20 +27,6 @@ func heavy(free, n, small int) []int {
 	}
 	out[0] = free - small*(n-1)
 	return out
-}
-
-// lands reports whether requests of the given shares, served in this order, all end up on
-// GPU target of a node whose GPUs have the given free shares.
-func lands(free []int, target int, shares []int) bool {
-	free = slices.Clone(free)
-	for _, s := range shares {
-		g := slices.IndexFunc(free, func(f int) bool { return f >= s })
-		if g != target {
-			return false
-		}
-		free[g] -= s
-	}
-	return true
 }
 
 // allotter chooses the shares of a group's members.
@@ -95,108 +75,11 @@ func (a *allotter) bulky(free int, chosen []int) []int {
 	return out
 }
 
-// smallest are the parts that all but the first job may get where equal parts would start
-// on another GPU.
-var smallest = []int{20, 10, 5, 2, 1}
-
-// sharesFor finds parts of GPU g's free shares for the chosen jobs with which Slurm puts
-// all of them there. On a node with one GPU any parts do. false: there are no such parts.
-func (a *allotter) sharesFor(g int, kind job.GroupKind, chosen []int) ([]int, bool) {
-	n, free := len(chosen), a.view.State.GPUs[g].FreeShares()
-	if n < 1 || free < n {
-		return nil, false
+// alone are the shares of the chosen jobs on a node with one GPU, where any do.
+func (a *allotter) alone(g int, kind job.GroupKind, chosen []int) []int {
+	free := a.view.State.GPUs[g].FreeShares()
+	if a.bulk && a.view.State.GPUs[g].Spec.SameUser {
+		return a.bulky(free, chosen)
 	}
-	room := split(a.withRoom(g, free, kind, chosen), n)
-	node := a.view.gpus[g].node
-	if node.GPUs == 1 {
-		if a.bulk && a.view.State.GPUs[g].Spec.SameUser {
-			return a.bulky(free, chosen), true
-		}
-		return room, true
-	}
-	if kind == job.Next {
-		return nil, false
-	}
-	candidates := [][]int{room, split(free, n)}
-	for _, small := range smallest {
-		if free > small*n {
-			candidates = append(candidates, heavy(free, n, small))
-		}
-	}
-	onNode := make([]int, node.GPUs)
-	for i, at := range a.view.nodes[node.Name] {
-		onNode[i] = a.view.State.GPUs[at].FreeShares()
-	}
-	for _, shares := range candidates {
-		if a.certain(g, onNode, chosen, shares) {
-			return shares, true
-		}
-	}
-	return nil, false
-}
-
-// certain reports whether the chosen jobs with these shares start on GPU g alone, whatever
-// their priorities among themselves.
-func (a *allotter) certain(g int, onNode, chosen, shares []int) bool {
-	target := a.view.gpus[g].index
-	if len(chosen) == 1 && onNode[target] == job.Units && shares[0] == job.Units {
-		return true // a whole GPU's shares: any GPU that is free will do
-	}
-	reversed := slices.Clone(shares)
-	slices.Reverse(reversed)
-	return lands(onNode, target, shares) && lands(onNode, target, reversed) && a.safe(g, chosen, shares)
-}
-
-// mostRunning is up to how many jobs on another GPU all subsets are checked.
-const mostRunning = 12
-
-// safe reports whether the guard allows the chosen jobs wherever on the node Slurm might
-// put them. Between the poll and the start any job may end; a member that then fits on
-// another GPU may land there.
-func (a *allotter) safe(target int, chosen, shares []int) bool {
-	for _, g := range a.view.nodes[a.view.gpus[target].node.Name] {
-		if g == target || len(a.view.State.GPUs[g].Running) > mostRunning {
-			continue
-		}
-		for rest := 1; rest < 1<<len(a.view.State.GPUs[g].Running); rest++ {
-			if !a.safeNextTo(a.subset(g, rest), chosen, shares) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// subset is GPU g with some of its running jobs, a bit each.
-func (a *allotter) subset(g, rest int) rlcore.GPU {
-	card := a.view.State.GPUs[g]
-	running := card.Running
-	card.Running = nil
-	for i := range running {
-		if rest>>i&1 == 1 {
-			card.Running = append(card.Running, running[i])
-		}
-	}
-	return card
-}
-
-// safeNextTo reports whether the guard allows every part of the chosen jobs that finds
-// room on a card.
-func (a *allotter) safeNextTo(card rlcore.GPU, chosen, shares []int) bool {
-	st := rlcore.State{NowS: a.view.State.NowS, GPUs: []rlcore.GPU{card}, Pending: a.view.State.Pending}
-	free := card.FreeShares()
-	for some := 1; some < 1<<len(chosen); some++ {
-		w := rlcore.Window{State: &st}
-		sum := 0
-		for i, j := range chosen {
-			if some>>i&1 == 1 {
-				w.Jobs = append(w.Jobs, j)
-				sum += shares[i]
-			}
-		}
-		if sum <= free && a.guard.Check(&w, 1<<len(w.Jobs)-1) != rlcore.Allowed {
-			return false
-		}
-	}
-	return true
+	return split(a.withRoom(g, free, kind, chosen), len(chosen))
 }

@@ -84,10 +84,10 @@ func (s *successors) stays(group *job.Group, g int) bool {
 	return !s.join || card.FreeShares() == 0 || len(card.Running) == len(group.After)
 }
 
-// dissolve takes a successor's members back into the queue.
-func (s *successors) dissolve(group *job.Group) {
+// dissolve takes a successor's members back into the queue, and returns them.
+func (s *successors) dissolve(group *job.Group) []rlcore.Job {
 	if group == nil {
-		return
+		return nil
 	}
 	delete(s.kept, group.ID)
 	delete(s.byGPU, s.view.index[group.Addr()])
@@ -99,6 +99,16 @@ func (s *successors) dissolve(group *job.Group) {
 		}
 	}
 	s.view.requeue(back...)
+	return back
+}
+
+// retake undoes dissolve.
+func (s *successors) retake(group *job.Group, g int, members []rlcore.Job) {
+	s.keep(group, g)
+	for i := range members {
+		s.aside[members[i].ID] = members[i]
+	}
+	s.view.State.Pending = slices.DeleteFunc(s.view.State.Pending, func(j rlcore.Job) bool { _, ok := s.aside[j.ID]; return ok })
 }
 
 // rescue takes the successors of other GPUs back into the queue of which a member would miss

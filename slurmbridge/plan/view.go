@@ -32,10 +32,16 @@ type view struct {
 	// closed holds the GPUs to which nothing is sent for now: members of a group there
 	// are being restored and may still start, or the MPS server failed.
 	closed map[int]bool
-	// unsettled holds the nodes where the GPU of some job isn't known yet, or a released
-	// group has not started. On a node with several GPUs nothing more is released then.
+	// unsettled holds the nodes with several GPUs where that of some running job isn't known yet:
+	// nothing more is released there.
 	unsettled map[string]bool
-	allowed   map[[3]string][]int // see mayUse
+	// present are the jobs that run on each GPU, and onWay those that were released to a node
+	// with several GPUs, by node, in the order of their groups.
+	present [][]rlcore.Running
+	// seated are the jobs on each GPU with those that were released to start there.
+	seated  [][]rlcore.Running
+	onWay   map[string][]floater
+	allowed map[[3]string][]int // see mayUse
 	// ungate and gate are the changes of jobs that the bridge can't or needn't group, and
 	// of those that must go behind the gate first.
 	ungate, gate []job.Change
@@ -46,7 +52,8 @@ type view struct {
 // gpuRef says which GPU of the cluster a GPU of the State is.
 type gpuRef struct {
 	node  *job.Node
-	index int
+	index int // there
+	place int // among those of the node that have shares
 }
 
 func newView(in *Input, managed *PartitionFilter) *view {
@@ -61,6 +68,7 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		starting:  map[string]bool{},
 		closed:    map[int]bool{},
 		unsettled: map[string]bool{},
+		onWay:     map[string][]floater{},
 		allowed:   map[[3]string][]int{},
 	}
 	v.State.NowS = tracker.Seconds(in.Snap.At)
@@ -77,8 +85,16 @@ func newView(in *Input, managed *PartitionFilter) *view {
 			v.addRunning(j)
 		}
 	}
+	v.present = make([][]rlcore.Running, len(v.gpus))
+	for g := range v.State.GPUs {
+		v.present[g] = slices.Clip(v.State.GPUs[g].Running)
+	}
 	for _, id := range in.Tracker.GroupIDs() {
 		v.addGroup(in.Tracker.Groups[id])
+	}
+	v.seated = make([][]rlcore.Running, len(v.gpus))
+	for g := range v.State.GPUs {
+		v.seated[g] = slices.Clip(v.State.GPUs[g].Running)
 	}
 	for addr := range in.Tracker.Faulted {
 		if g, ok := v.index[addr]; ok && len(v.State.GPUs[g].Running) > 0 {
@@ -97,23 +113,30 @@ func (v *view) addNode(node *job.Node) {
 	if !node.Up || node.Reserved || node.Units == 0 {
 		return
 	}
-	spec, known := rlcore.GPUSpec{}, false
-	if v.in.Card != nil {
-		spec, known = v.in.Card(node.GPUType)
-	}
-	if !known { // one job at a time
-		spec = rlcore.GPUSpec{Model: node.GPUType, SameUser: true, MaxClients: 1}
-	}
 	for i := range node.GPUs {
+		c := node.Card(i)
+		if c.Units < job.Units {
+			continue // without shares: no business of the bridge's
+		}
 		g := len(v.gpus)
-		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.index[job.GPUAddr{Node: node.Name, GPU: i}] = g
-		v.gpus = append(v.gpus, gpuRef{node, i})
+		v.gpus = append(v.gpus, gpuRef{node, i, len(v.nodes[node.Name])})
+		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.State.GPUs = append(v.State.GPUs, rlcore.GPU{
-			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: spec,
+			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: v.in.spec(c.Type),
 			FreeCPUs: node.CPUs - node.CPUsAlloc, FreeHostMemMiB: node.MemMiB - node.MemAlloc,
 		})
 	}
+}
+
+// spec describes a GPU type; an unknown one has one job at a time.
+func (in *Input) spec(typ string) rlcore.GPUSpec {
+	if in.Card != nil {
+		if spec, known := in.Card(typ); known {
+			return spec
+		}
+	}
+	return rlcore.GPUSpec{Model: typ, SameUser: true, MaxClients: 1}
 }
 
 // addRunning puts a job that holds a GPU there.
@@ -122,14 +145,14 @@ func (v *view) addRunning(j *job.Job) {
 	if len(gpus) == 0 {
 		return // on a node out of service, or on several nodes: whole GPUs
 	}
-	if j.State == job.Completing && len(gpus) == 1 {
+	if j.State == job.Completing {
 		// Its processes have ended. By the time Slurm looks at what is released now, its
-		// shares and cores are free.
-		leave(&v.State.GPUs[gpus[0]], j.CPUs, j.HostMemMiB)
+		// shares and cores are free: until its epilog has ended nothing starts on the node.
+		v.take(gpus, -j.CPUs, -j.HostMemMiB)
 		return
 	}
 	where := v.whereRuns(j, gpus)
-	if j.State == job.Completing || j.GPUs == nil && len(gpus) > 1 {
+	if j.GPUs == nil && len(gpus) > 1 {
 		v.unsettled[j.Nodes] = true
 	}
 	r := v.running(j, j.Request.Kind == job.Shares && len(where) == 1)
@@ -140,13 +163,13 @@ func (v *view) addRunning(j *job.Job) {
 
 // whereRuns is on which of its node's GPUs a job may run.
 func (v *view) whereRuns(j *job.Job, gpus []int) []int {
-	if len(gpus) == 1 || j.GPUs == nil {
+	if j.GPUs == nil {
 		return gpus
 	}
 	where := make([]int, 0, 1)
 	for _, i := range j.GPUs {
-		if i >= 0 && i < len(gpus) {
-			where = append(where, gpus[i])
+		if g, ok := v.index[job.GPUAddr{Node: j.Nodes, GPU: i}]; ok {
+			where = append(where, g)
 		}
 	}
 	return where
@@ -180,28 +203,52 @@ func (v *view) addGroup(g *job.Group) {
 		case m.State.Final() || j == nil || j.State != job.Pending:
 		case m.State == job.MemberRestoring:
 			v.close(g)
-		case g.Kind == job.Next:
-			v.successor[m.Ref] = g
 		default:
-			v.unsettled[g.Node], v.starting[m.Ref] = true, true
-			if at, ok := v.index[g.Addr()]; ok {
-				enter(&v.State.GPUs[at], rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)})
-			}
+			v.addReleased(g, m, j)
 		}
 	}
 }
 
-// close closes a group's GPU, or all of its node's: on a node with several GPUs it isn't
-// known where a member will start.
+// addReleased takes a member into account that was released and has not started.
+func (v *view) addReleased(g *job.Group, m *job.Member, j *job.Job) {
+	at, inService := v.index[g.Addr()]
+	x := rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
+	if inService && len(v.nodes[g.Node]) > 1 {
+		v.onWay[g.Node] = append(v.onWay[g.Node], floater{Running: x, group: g.ID, gpu: at, follows: g.Kind == job.Next})
+	}
+	if g.Kind == job.Next {
+		v.successor[m.Ref] = g
+		return
+	}
+	v.starting[m.Ref] = true
+	if inService {
+		v.enter(at, x)
+	}
+}
+
+// close closes all GPUs of a group's node: it isn't known where a member will start.
 func (v *view) close(g *job.Group) {
-	for i, at := range v.nodes[g.Node] {
-		if i == g.GPU || len(v.nodes[g.Node]) > 1 {
-			v.closed[at] = true
-		}
+	for _, at := range v.nodes[g.Node] {
+		v.closed[at] = true
 	}
 }
 
-// enter puts a job on a GPU that takes cores and memory of its node.
+// enter puts a job on GPU g.
+func (v *view) enter(g int, r rlcore.Running) {
+	card := &v.State.GPUs[g]
+	card.Running = append(slices.Clip(card.Running), r)
+	v.take(v.nodes[card.Node], r.CPUs, r.HostMemMiB)
+}
+
+// take takes cores and memory of the node that the GPUs are in.
+func (v *view) take(gpus []int, cpus int, memMiB float64) {
+	for _, g := range gpus {
+		card := &v.State.GPUs[g] // below 0 would mean that they aren't counted
+		card.FreeCPUs, card.FreeHostMemMiB = max(0, card.FreeCPUs-cpus), max(0, card.FreeHostMemMiB-memMiB)
+	}
+}
+
+// enter puts a job on a GPU alone, for a decision about it.
 func enter(card *rlcore.GPU, r rlcore.Running) {
 	card.Running = append(card.Running, r)
 	leave(card, -r.CPUs, -r.HostMemMiB)

@@ -15,7 +15,17 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		return gpuNodes(text.ParseNodes(out)), nil
+		nodes := gpuNodes(text.ParseNodes(out))
+		if slices.ContainsFunc(nodes, func(n job.Node) bool {
+			return slices.ContainsFunc(n.Cards, func(c job.Card) bool { return c.Units == 0 })
+		}) {
+			// Only the long answer says which GPUs have no shares.
+			if out, _, err = c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-d", "-o", "-a", "show", "nodes"}}); err != nil {
+				return nil, err
+			}
+			nodes = gpuNodes(text.ParseNodes(out))
+		}
+		return nodes, nil
 	})
 	return slices.Clone(nodes), err
 }
@@ -42,7 +52,23 @@ func gpuNodes(nodes []text.Node) []job.Node {
 				j.Sharing, j.Units = kind, units
 			}
 		}
+		j.Cards = cardsOf(n, j.Sharing)
 		out = append(out, j)
+	}
+	return out
+}
+
+// cardsOf are the GPUs of a node where they aren't all alike, nil = they are.
+func cardsOf(n *text.Node, sharing job.Sharing) []job.Card {
+	alike := len(n.GPUs) <= 1
+	var out []job.Card
+	for i := range n.Cards {
+		c := job.Card{Type: n.Cards[i].Type, Units: n.Cards[i].Shares[string(sharing)]}
+		alike = alike && (sharing == "" || c.Units == job.Units)
+		out = append(out, c)
+	}
+	if alike {
+		return nil
 	}
 	return out
 }

@@ -435,11 +435,12 @@ func TestGateOwners(t *testing.T) {
 func TestGPUNodes(t *testing.T) {
 	for gres, want := range map[string]job.Node{
 		"gpu:2(S:0-1)":                         {GPUs: 2},
-		"gpu:a:1(S:0,2),gpu:b:3":               {GPUs: 4},
+		"gpu:a:1(S:0,2),gpu:b:1":               {GPUs: 2, Cards: []job.Card{{Type: "a"}, {Type: "b"}}},
+		"gpu:a:2,mps:a:100":                    {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 100, Cards: []job.Card{{Type: "a", Units: 100}, {Type: "a"}}},
 		"gpu:a:1(S:0,2),nic:2,shard:a:100":     {GPUs: 1, GPUType: "a", Sharing: job.Shard, Units: 100},
 		"gpu:a:2,mps:a:100(S:1),mps:a:100":     {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
-		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2},
+		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2, Cards: []job.Card{{Type: "tesla"}, {Type: "kepler"}}},
 	} {
 		want.Name, want.State, want.Up = "x", "IDLE", true
 		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres=" + gres + "\nNodeName=y State=IDLE Gres=mps:100\n")))

@@ -185,7 +185,9 @@ func (o *observer) running(g *job.Group, m *job.Member, j *job.Job) {
 		o.event(EventStarted, g, m)
 	}
 	release.Move(g, m, job.MemberRunning)
-	if len(j.GPUs) == 1 && len(g.Members) > 1 && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
+	// One that has all shares may have any GPU that is free.
+	if !m.Misplaced && len(j.GPUs) == 1 && m.Shares < job.Units && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
+		m.Misplaced = true
 		o.event(EventMisplaced, g, m)
 	}
 }

@@ -66,8 +66,10 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	if err := s.Spawn("slurmbridge", "slurm", "serve", "--config", conf); err != nil {
 		return err
 	}
-	if err := s.agents(addr); err != nil {
-		return err
+	if !s.Setup.Bare {
+		if err := s.agents(addr); err != nil {
+			return err
+		}
 	}
 	if !slurmtest.Wait(ctx, 20*time.Second, func() bool {
 		resp, err := http.Get(s.URL + "/-/ready")

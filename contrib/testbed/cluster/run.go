@@ -74,7 +74,7 @@ func (s *Stack) GPU() (*gpusim.Snapshot, error) {
 
 // Do submits the jobs, waits for the last one's end and reads what they left.
 func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
-	reports, err := s.reports()
+	reports, err := s.Reports()
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 		return err
 	}
 	if w.Hold {
-		err = s.hold(ctx)
+		err = s.Hold(ctx)
 	} else {
 		err = begin()
 	}
@@ -102,7 +102,7 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 		r.Jobs = append(r.Jobs, Job{ID: id, App: name})
 	}
 	if w.Hold {
-		if err := s.free(ctx, begin); err != nil {
+		if err := s.Free(ctx, begin); err != nil {
 			return nil, err
 		}
 	}
@@ -118,8 +118,8 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 	return r, nil
 }
 
-// reports makes the folder that jobs report to.
-func (s *Stack) reports() (string, error) {
+// Reports makes the folder that jobs report to.
+func (s *Stack) Reports() (string, error) {
 	u, err := user.Lookup(Owner)
 	if err != nil {
 		return "", err
@@ -135,9 +135,9 @@ func (s *Stack) reports() (string, error) {
 	return dir, os.Chown(dir, uid, -1)
 }
 
-// hold keeps jobs from starting, and the bridge from deciding on some of them
+// Hold keeps jobs from starting, and the bridge from deciding on some of them
 // before the others are there.
-func (s *Stack) hold(ctx context.Context) error {
+func (s *Stack) Hold(ctx context.Context) error {
 	if err := s.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -145,8 +145,8 @@ func (s *Stack) hold(ctx context.Context) error {
 	return err
 }
 
-// free ends a hold; begin is called right before.
-func (s *Stack) free(ctx context.Context, begin func() error) error {
+// Free ends a hold; begin is called right before.
+func (s *Stack) Free(ctx context.Context, begin func() error) error {
 	if err := begin(); err != nil {
 		return err
 	}
@@ -203,6 +203,21 @@ func (s *Stack) watch(ctx context.Context, w *Work) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(every):
+		}
+	}
+}
+
+// Left waits until no job is left.
+func (s *Stack) Left(ctx context.Context) error {
+	for {
+		out, err := s.Run(ctx, "squeue", "-h", "-u", Owner, "-o", "%T")
+		if err != nil || strings.TrimSpace(out) == "" {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d jobs have not ended: %w", len(strings.Fields(out)), ctx.Err())
+		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

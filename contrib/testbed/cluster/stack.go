@@ -57,11 +57,16 @@ type Setup struct {
 	Disk string
 	// AuthSlurm is slurmtest's: there is no munged, and records travel with a key.
 	AuthSlurm bool
+	// Bare: nothing of ours is on the nodes and no GPU is simulated, for jobs that only sleep.
+	Bare bool
+	// Scheduler is Slurm's SchedulerParameters, nil = those of most stages; CPUs are a node's.
+	Scheduler *string
+	CPUs      int
 	// Between returns the address by which agents reach the bridge at addr. Default the same.
 	Between func(addr string) (string, error)
 }
 
-func (s *Setup) hooks() bool { return s.Hooks || s.Policy != "" }
+func (s *Setup) hooks() bool { return !s.Bare && (s.Hooks || s.Policy != "") }
 
 // Stack is a running stage.
 type Stack struct {
@@ -91,7 +96,12 @@ func New(s Setup) *Stack {
 
 // Options are those of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
-	o := slurmtest.Options{Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare}
+	o := slurmtest.Options{
+		Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, CPUs: s.Setup.CPUs, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
+	}
+	if s.Setup.Scheduler != nil {
+		o.Scheduler = *s.Setup.Scheduler
+	}
 	// Without it a node shares one of its GPUs at a time.
 	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
 	if s.Setup.Policy != "" {
@@ -151,12 +161,18 @@ func (s *Stack) Bin(name string) string { return s.Path("bin", name) }
 
 // programs are those that the stack runs.
 func (s *Stack) programs() []string {
-	out := []string{"gpusim"}
+	var out []string
+	if !s.Setup.Bare {
+		out = append(out, "gpusim")
+	}
 	if s.Setup.hooks() {
 		out = append(out, "slurmbridge-hook")
 	}
 	if s.Setup.Policy != "" {
-		out = append(out, "slurmbridge", "gpuprof", "lib/libnvidia-ml.so.1")
+		out = append(out, "slurmbridge")
+	}
+	if s.Setup.Policy != "" && !s.Setup.Bare {
+		out = append(out, "gpuprof", "lib/libnvidia-ml.so.1")
 	}
 	return out
 }
@@ -183,6 +199,9 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 			return err
 		}
 	}
+	if s.Setup.Bare {
+		return s.wakes(c)
+	}
 	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
 		if err := os.Symlink("gpusim", s.Bin(name)); err != nil {
 			return err
@@ -198,6 +217,19 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		return nil
 	}
 	return s.writeHooks(c)
+}
+
+// wakes makes the end of each job wake the bridge.
+func (s *Stack) wakes(c *slurmtest.Cluster) error {
+	if s.Setup.Policy == "" {
+		return nil
+	}
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", "epilog-slurmctld"))
+	if err != nil {
+		return err
+	}
+	c.Options.EpilogSlurmctld = s.Bin("epilog-slurmctld")
+	return writeProgram(c.Options.EpilogSlurmctld, []byte(strings.ReplaceAll(string(text), "/run/slurmbridge/wake", c.WakeFile)))
 }
 
 // runDir is the i-th node's folder where hooks and agent meet, spool its records'.

@@ -3,6 +3,8 @@ package text
 import (
 	"bytes"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // Node is a node as scontrol shows it.
@@ -20,6 +22,15 @@ type Node struct {
 	MemAlloc   float64
 	GPUs       map[string]int // by type; "" = no type
 	Shares     map[string]int // by kind, "mps" or "shard"
+	// Cards are the GPUs by their indexes. Which of several alike have no shares only
+	// `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
+	Cards []Card
+}
+
+// Card is one GPU of a node.
+type Card struct {
+	Type   string         // "" = none
+	Shares map[string]int // by kind
 }
 
 // GPUCount is the number of the node's GPUs.
@@ -74,11 +85,62 @@ func parseNode(line []byte) Node {
 		case g.Count == 0 || !g.ofGPU():
 		case g.Name == "gpu":
 			n.GPUs[g.Type] = min(n.GPUs[g.Type]+g.Count, maxCount)
+			for range min(g.Count, maxGPUs-len(n.Cards)) {
+				n.Cards = append(n.Cards, Card{Type: g.Type, Shares: map[string]int{}})
+			}
 		default:
 			n.Shares[g.Name] = min(n.Shares[g.Name]+g.Count, maxCount)
 		}
 	}
+	n.deal(f["Gres"], f["GresUsed"])
 	return n
+}
+
+// deal gives each GPU its shares: Slurm names them by type.
+func (n *Node) deal(gres, used string) {
+	sums := map[[2]string]int{} // by kind and type
+	for g := range ParseGres(gres) {
+		if g.ofGPU() && g.Name != "gpu" {
+			sums[[2]string{g.Name, g.Type}] += g.Count
+		}
+	}
+	for key, sum := range sums {
+		var of []int
+		for i := range n.Cards {
+			if key[1] == "" || n.Cards[i].Type == key[1] {
+				of = append(of, i)
+			}
+		}
+		counts := countsOf(used, key[0], key[1])
+		for k, i := range of {
+			part := min(job.Units, sum)
+			if len(counts) == len(of) {
+				part = counts[k]
+			}
+			n.Cards[i].Shares[key[0]] = part
+			sum -= part
+		}
+	}
+}
+
+// countsOf are the shares of each GPU of a type in GresUsed, "shard:a:60(60/100,0/0)".
+func countsOf(used, kind, typ string) []int {
+	var out []int
+	for item := range items(used) {
+		if g, ok := parseGresItem(item); !ok || g.Name != kind || g.Type != typ {
+			continue
+		}
+		_, in, _ := strings.Cut(item, "(")
+		for part := range strings.SplitSeq(strings.TrimSuffix(in, ")"), ",") {
+			_, count, isShare := strings.Cut(part, "/")
+			n, ok := digits(count)
+			if !isShare || !ok || n > maxCount || len(out) >= maxGPUs {
+				return nil
+			}
+			out = append(out, int(n))
+		}
+	}
+	return out
 }
 
 // inService reads a node's state, such as IDLE, MIXED+PLANNED or DOWN*+DRAIN: whether

@@ -23,7 +23,7 @@ func TestParseNodesRecorded(t *testing.T) {
 			}
 			for name := range by {
 				n := by[name]
-				n.State, n.Addr = "", ""
+				n.State, n.Addr, n.Cards = "", "", nil // see TestCards
 				by[name] = n
 			}
 			for _, want := range []Node{
@@ -39,6 +39,30 @@ func TestParseNodesRecorded(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Which of a node's GPUs has how many shares. Recorded on 22.05.8 and 24.11.5 from a node with a gres.conf
+// that has no shares for one of its two GPUs of type b.
+func TestCards(t *testing.T) {
+	for _, c := range []struct{ gres, used, want string }{
+		{"gpu:a:2,shard:a:200", "", "a100 a100"},
+		{"gpu:2,mps:200", "", "100 100"},
+		{"gpu:b:2(S:0-15),gpu:a:2(S:0-15),shard:b:100(S:0-15),shard:a:200(S:0-15)", "gpu:b:0(IDX:N/A),gpu:a:1(IDX:3),shard:b:2(IDX:0-1),shard:a:1(IDX:2)", "b100 b0 a100 a100"},
+		{"gpu:b:2(S:0-15),gpu:a:2(S:0-15),shard:b:100(S:0-15),shard:a:200(S:0-15)", "gpu:b:0(IDX:N/A),gpu:a:1(IDX:3),shard:b:80(0/0,80/100),shard:a:60(60/100,0/100)", "b0 b100 a100 a100"},
+		{"gpu:a:2,shard:a:200", "shard:a:60(60/100,0/x)", "a100 a100"},
+	} {
+		nodes := ParseNodes([]byte("NodeName=x State=IDLE Gres=" + c.gres + " GresUsed=" + c.used + "\n"))
+		if len(nodes) != 1 {
+			t.Fatalf("%s: %d nodes", c.gres, len(nodes))
+		}
+		var got []string
+		for _, card := range nodes[0].Cards {
+			got = append(got, fmt.Sprint(card.Type, card.Shares["shard"]+card.Shares["mps"]))
+		}
+		if is := strings.Join(got, " "); is != c.want {
+			t.Errorf("%s, %s: %s, want %s", c.gres, c.used, is, c.want)
+		}
 	}
 }
 

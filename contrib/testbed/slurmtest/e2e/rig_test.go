@@ -151,6 +151,13 @@ type options struct {
 	gatePartition string
 }
 
+// wakes makes the end of each job wake the bridge.
+func wakes(c *slurmtest.Cluster) error {
+	c.Options.EpilogSlurmctld = c.Path("epilogctld")
+	script := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
+	return os.WriteFile(c.Options.EpilogSlurmctld, []byte(script), 0o755)
+}
+
 func newRig(t *testing.T, o options) *rig {
 	t.Helper()
 	if o.lease == 0 {
@@ -169,9 +176,7 @@ func newRig(t *testing.T, o options) *rig {
 		if prepare != nil {
 			return prepare(c)
 		}
-		c.Options.EpilogSlurmctld = c.Path("epilogctld")
-		script := fmt.Sprintf("#!/bin/sh\necho end >> %s\nexit 0\n", c.WakeFile)
-		return os.WriteFile(c.Options.EpilogSlurmctld, []byte(script), 0o755)
+		return wakes(c)
 	}
 	o.Extra = append(o.Extra, "JobRequeue=1")
 	r := &rig{Cluster: slurmtest.New(t, o.Options), t: t}

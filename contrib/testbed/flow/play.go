@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// memMiB is what a job of the flow needs: three fit on a Titan Xp, a fourth doesn't.
+const memMiB = 3600
+
+// slowest ends a run that doesn't come to its end.
+const slowest = 15 * time.Minute
+
+// ran is what came of the jobs on one cluster.
+type ran struct {
+	takenS float64
+	starts []start
+	wrong  int
+}
+
+// start is where and when a job started.
+type start struct {
+	node, gpu string
+	atS       float64 // since the first could
+}
+
+// play runs the jobs on a cluster of their own.
+func play(ctx context.Context, o *options, s shape, lengths []int, bridged bool) (r *ran, err error) {
+	ctx, cancel := context.WithTimeout(ctx, slowest)
+	defer cancel()
+	usual := ""
+	setup := cluster.Setup{
+		Scale: 1, Build: o.build, Bare: true, Scheduler: &usual, Sharing: o.sharing, CPUs: max(4, 4*s.gpus),
+		NodeGPUs: slices.Repeat([]int{s.gpus}, s.nodes), Lease: 3 * time.Minute,
+	}
+	gres := "gpu:1"
+	if bridged {
+		setup.Policy, setup.Lua, gres = "greedy", o.lua, "gpu:shared"
+		setup.Settings = []string{"leave_room: no", fmt.Sprintf("max_group: %d", together)}
+		for d := o.shortest; d <= o.shortest+o.longer; d++ {
+			setup.Profiles = append(setup.Profiles, &rlcore.Profile{
+				App: app(d), DurationS: float64(d), PeriodS: float64(d), Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: memMiB}},
+			})
+		}
+	}
+	st, err := cluster.Start(ctx, setup)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = st.CloseAfter(ctx, err) }()
+	dir, err := st.Reports()
+	if err != nil {
+		return nil, err
+	}
+	if err := st.Hold(ctx); err != nil {
+		return nil, err
+	}
+	for _, d := range lengths {
+		script := fmt.Sprintf("#!/bin/sh\necho $(date +%%s.%%N) $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES >%s/$SLURM_JOB_ID.start\nsleep %d\n", dir, d)
+		if _, err := st.Submit(ctx, cluster.Owner, script, "--gres="+gres, "--comment=app="+app(d), "--time=3"); err != nil {
+			return nil, err
+		}
+	}
+	var began time.Time
+	if err := st.Free(ctx, func() error { began = time.Now(); return nil }); err != nil {
+		return nil, err
+	}
+	if err := st.Left(ctx); err != nil {
+		return nil, err
+	}
+	r = &ran{takenS: time.Since(began).Seconds()}
+	if bridged {
+		if r.wrong, err = misplaced(st); err != nil {
+			return nil, err
+		}
+	}
+	r.starts, err = starts(dir, began)
+	if err == nil && len(r.starts) < len(lengths) {
+		err = fmt.Errorf("%d of %d jobs have started", len(r.starts), len(lengths))
+	}
+	return r, err
+}
+
+func app(d int) string { return fmt.Sprint("sleep", d) }
+
+// misplaced counts the members that the bridge saw on another GPU than planned.
+func misplaced(st *cluster.Stack) (int, error) {
+	text, err := st.Text("/metrics")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.SplitSeq(text, "\n") {
+		if rest, ok := strings.CutPrefix(line, `slurmbridge_group_members_total{outcome="misplaced"} `); ok {
+			n, err := strconv.ParseFloat(rest, 64)
+			return int(n), err
+		}
+	}
+	return 0, fmt.Errorf("no figure of misplaced members among the metrics")
+}
+
+// starts reads what the jobs wrote as they started.
+func starts(dir string, began time.Time) ([]start, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.start"))
+	if err != nil {
+		return nil, err
+	}
+	var out []start
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		f := strings.Fields(string(body))
+		if len(f) != 3 {
+			return nil, fmt.Errorf("%s: %q", file, body)
+		}
+		at, err := strconv.ParseFloat(f[0], 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		out = append(out, start{node: f[1], gpu: f[2], atS: at - float64(began.UnixNano())/1e9})
+	}
+	return out, nil
+}
+
+// fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes.
+func (r *ran) fillS(s shape, jobs int) float64 {
+	on := map[[2]string][]float64{}
+	for _, x := range r.starts {
+		key := [2]string{x.node, x.gpu}
+		on[key] = append(on[key], x.atS)
+	}
+	last, seen := map[string]float64{}, map[string]int{}
+	for key, at := range on {
+		slices.Sort(at)
+		t := math.Inf(1)
+		if len(at) >= jobs {
+			t = at[jobs-1]
+		}
+		last[key[0]] = max(last[key[0]], t)
+		seen[key[0]]++
+	}
+	sum := 0.0
+	for node, t := range last {
+		if seen[node] < s.gpus {
+			t = math.Inf(1)
+		}
+		sum += t
+	}
+	if len(last) < s.nodes {
+		return math.MaxFloat64
+	}
+	return min(sum/float64(len(last)), math.MaxFloat64)
+}

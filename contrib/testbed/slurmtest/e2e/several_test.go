@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+)
+
+// An empty node of four GPUs is filled at once, each group on the GPU that it is planned for, and the
+// groups that follow start on the GPUs that they wait for.
+func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    slurmtest.Options
+	}{
+		{"shard", slurmtest.Options{GPUs: 4, Sharing: "shard"}},
+		{"mps", slurmtest.Options{GPUs: 4, Sharing: "mps", AllSharing: true}},
+		{"least loaded", slurmtest.Options{GPUs: 4, Sharing: "shard", Prepare: leastLoaded}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			least := c.o.Prepare != nil
+			r := newRig(t, options{Options: c.o})
+			if least && !hasLeastLoaded(r.Cluster) {
+				t.Skip("Slurm 23.11 or later has LL_SHARED_GRES: make test-compat")
+			}
+			var ids []string
+			r.unseen(func() {
+				for i := range 24 {
+					ids = append(ids, r.submit(ann, small, 9+float64(i%12)/3, "--time=3"))
+				}
+			})
+			for i, id := range ids[:12] {
+				r.state(30*time.Second, id, "RUNNING", "COMPLETED")
+				if want := string(rune('0' + i/3)); !least && r.visible(id) != want {
+					t.Errorf("job %d is on GPU %s, not on %s", i, r.visible(id), want)
+				}
+				if least && i == 3 {
+					break // one on each of three GPUs, and three on the last
+				}
+			}
+			if !least {
+				t.Logf("12 jobs started within %v", r.together(ids[:12]...))
+			}
+			r.noMixing(ids, 120*time.Second)
+			t.Logf("%d of 24 elsewhere than planned", r.misplaced())
+		})
+	}
+}
+
+// leastLoaded makes Slurm take the least loaded of the GPUs that have as many shares free.
+func leastLoaded(c *slurmtest.Cluster) error {
+	if hasLeastLoaded(c) {
+		c.Options.Extra = append(c.Options.Extra, "SelectTypeParameters=CR_Core_Memory,LL_SHARED_GRES")
+	}
+	return wakes(c)
+}
+
+func hasLeastLoaded(c *slurmtest.Cluster) bool {
+	return !text.ParseRelease(c.Release).Before(text.Release{23, 11, 0})
+}
+
+// visible are the GPUs that a job sees, once it has written them down.
+func (r *rig) visible(id string) string {
+	r.t.Helper()
+	var gpus string
+	if !slurmtest.Wait(r.t.Context(), 5*time.Second, func() bool {
+		out, err := os.ReadFile(r.Path("out", id+".gpu"))
+		gpus = strings.TrimSpace(string(out))
+		return err == nil && gpus != ""
+	}) {
+		r.t.Errorf("job %s has not written which GPU it has", id)
+	}
+	return gpus
+}
+
+// misplaced counts the members that the bridge saw elsewhere than planned.
+func (r *rig) misplaced() int {
+	r.t.Helper()
+	log, err := os.ReadFile(r.Path("log", "bridge.log"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return strings.Count(string(log), "job misplaced")
+}
