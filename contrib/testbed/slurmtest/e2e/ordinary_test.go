@@ -207,7 +207,8 @@ var ordinaryCommands = []command{
 var ordinaryChanges = []command{
 	{"release", ann, "scontrol release {held}"},
 	{"hold", ann, "scontrol hold {willhold}"},
-	{"edit", ann, "scontrol update JobId={edited} JobName=edited Nice=50 TimeLimit=25 Comment=new NumCPUs=2 Partition=low Gres=gpu:2 Features=big"},
+	// No new partition: without accounting 24.11 and later refuse it at times, EAGAIN, bridge or no bridge.
+	{"edit", ann, "scontrol update JobId={edited} JobName=edited Nice=50 TimeLimit=25 Comment=new NumCPUs=2 Gres=gpu:2 Features=big"},
 	{"edit dependency", ann, "scontrol update JobId={edited} Dependency=afterany:{plain}"},
 	{"edit gres", ann, "scontrol update JobId={held2} Gres=gpu:2"},
 	{"no dependency", ann, "scontrol update JobId={nodep} Dependency="},
