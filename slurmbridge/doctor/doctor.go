@@ -88,7 +88,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.sharedGres, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
-		e.memory, e.hooks, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
+		e.memory, e.hooks, e.drained, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
 	}
@@ -435,8 +435,29 @@ func (e *exam) hooks() {
 		if value := e.Config[h.name]; strings.HasSuffix(value, "/*") && h.fragment != "" {
 			fix = Fix{Lines: []string{"ln -s /usr/lib/slurmbridge/" + sub + " " + strings.TrimSuffix(value, "*") + "50-slurmbridge"}}
 		}
-		e.add("hook-"+sub, Error, h.name+" doesn't lead to slurmbridge-hook", h.why, fix)
+		why := h.why
+		if n := len(e.Nodes) - len(e.gpuNodes()); n > 0 {
+			why += fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, and Slurm drains one that lacks its prolog", n)
+		}
+		e.add("hook-"+sub, Error, h.name+" doesn't lead to slurmbridge-hook", why, fix)
 	}
+}
+
+// drained: a node whose prolog or epilog failed gets no more jobs. Ours end well whatever they
+// meet; one that isn't there does not.
+func (e *exam) drained() {
+	var names []string
+	for i := range e.Nodes {
+		if r := e.Nodes[i].Reason; strings.HasPrefix(r, "Prolog error") || strings.HasPrefix(r, "Epilog error") {
+			names = append(names, e.Nodes[i].Name)
+		}
+	}
+	if len(names) == 0 || !strings.Contains(e.Config["Prolog"]+e.Config["Epilog"], "slurmbridge") {
+		return
+	}
+	all := strings.Join(names, ",")
+	e.add("drained", Error, "Slurm drained "+all+": Prolog error or Epilog error", "a node that lacks the hooks which slurm.conf names ends so",
+		Fix{Lines: []string{"ls /usr/lib/slurmbridge /usr/sbin/slurmbridge-hook   # on each of them; the package gpuprof has both", "scontrol update NodeName=" + all + " State=RESUME"}})
 }
 
 func (e *exam) epilogSlurmctld() {

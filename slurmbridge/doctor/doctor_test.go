@@ -170,6 +170,7 @@ func TestEachFinding(t *testing.T) {
 		{"no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"},
 		{"other epilog", func(f *Facts) { f.Config["Epilog"], f.Hooks["Epilog"] = "/x", []string{"/x"} }, "error hook-epilog", "Epilog=/usr/lib/slurmbridge/epilog"},
 		{"no task prolog", func(f *Facts) { f.Hooks["TaskProlog"] = nil }, "error hook-taskprolog", "TaskProlog=/usr/lib/slurmbridge/taskprolog"},
+		{"drained", func(f *Facts) { f.Nodes[1].Reason = "Prolog error" }, "error drained", "scontrol update NodeName=gpu2 State=RESUME"},
 		{"no epilog at all", conf("Epilog", ""), "warning epilog-order", "Epilog=/usr/lib/slurmbridge/epilog"},
 		{"no epilogslurmctld", conf("EpilogSlurmctld", ""), "warning epilog-slurmctld", "EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"},
 		{"short hooks", conf("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"},

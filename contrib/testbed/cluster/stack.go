@@ -250,6 +250,7 @@ func (s *Stack) writeHooks(c *slurmtest.Cluster) error {
 	paths := strings.NewReplacer(
 		"/usr/sbin/slurmbridge-hook", s.Bin("slurmbridge-hook")+" --settings "+c.Path("node")+"-$SLURMD_NODENAME.yaml",
 		"/run/slurmbridge/wake", c.WakeFile,
+		"/run/slurmbridge/jobs", c.Path("jobs"), // not there: each node's are in a folder of its own
 	)
 	for _, k := range []string{"prolog", "epilog", "taskprolog", "epilog-slurmctld"} {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", k))

@@ -34,8 +34,9 @@ type Options struct {
 	// NodeGPUs are the GPUs of each node where they differ; it overrules Nodes and GPUs.
 	NodeGPUs []int
 	GPUType  string // default "titanxp"
-	// Sharing is "mps" (default) or "shard". AllSharing sets gres.conf's
-	// Flags=all_sharing for mps, so that all GPUs of a node are shared at a time.
+	// Sharing is "mps" (default), "shard", or "none": GPUs are handed out whole only.
+	// AllSharing sets gres.conf's Flags=all_sharing for mps, so that all GPUs of a node are
+	// shared at a time.
 	Sharing    string
 	AllSharing bool
 	CPUs       int // a node, default 16
@@ -171,8 +172,8 @@ func (o *Options) check() error {
 	if o.Nodes < 1 || o.GPUs < 1 || len(o.NodeGPUs) > 0 && slices.Min(o.NodeGPUs) < 1 || o.CPUs < 1 || o.MemMiB < 1 || o.DefMemMiB < 1 {
 		return errors.New("nodes, GPUs, CPUs and memory must be positive")
 	}
-	if o.Sharing != "mps" && o.Sharing != "shard" {
-		return fmt.Errorf("sharing is mps or shard, not %q", o.Sharing)
+	if !slices.Contains([]string{"mps", "shard", "none"}, o.Sharing) {
+		return fmt.Errorf("sharing is mps, shard or none, not %q", o.Sharing)
 	}
 	if o.AuthSlurm && o.Accounting {
 		return errors.New("slurmdbd is set up with MUNGE only")

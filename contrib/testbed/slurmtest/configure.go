@@ -98,7 +98,11 @@ func (c *Cluster) slurmConf() string {
 	set("MaxArraySize", "10001")
 	set("KillWait", "2")
 	set("SlurmdTimeout", "30")
-	set("GresTypes", "gpu,"+o.Sharing)
+	types := "gpu"
+	if o.Sharing != "none" {
+		types += "," + o.Sharing
+	}
+	set("GresTypes", types)
 	set("Prolog", o.Prolog)
 	set("Epilog", o.Epilog)
 	set("TaskProlog", o.TaskProlog)
@@ -116,8 +120,12 @@ func (c *Cluster) slurmConf() string {
 	var names []string
 	for i := range o.Nodes {
 		names = append(names, NodeName(i))
-		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d RealMemory=%d Gres=gpu:%s:%d,%s:%d State=UNKNOWN\n",
-			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, o.MemMiB, o.GPUType, o.gpus(i), o.Sharing, 100*o.gpus(i))
+		gres := fmt.Sprintf("gpu:%s:%d", o.GPUType, o.gpus(i))
+		if o.Sharing != "none" {
+			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*o.gpus(i))
+		}
+		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d RealMemory=%d Gres=%s State=UNKNOWN\n",
+			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, o.MemMiB, gres)
 	}
 	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition, strings.Join(names, ","))
 	return b.String()
@@ -136,7 +144,9 @@ func (c *Cluster) gresConf() string {
 			file = fmt.Sprintf("%s[0-%d]", c.Path("dev", "nvidia"), n-1)
 		}
 		fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s File=%s\n", NodeName(i), o.GPUType, file)
-		fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*o.gpus(i), file, flags)
+		if o.Sharing != "none" {
+			fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*o.gpus(i), file, flags)
+		}
 	}
 	for _, line := range o.ExtraGres {
 		b.WriteString(line + "\n")

@@ -98,6 +98,21 @@ func (c *Cluster) Job(ctx context.Context, ref string) (map[string]string, error
 	return fields(out), nil
 }
 
+// Jobs is Job for all jobs, in the order of their numbers.
+func (c *Cluster) Jobs(ctx context.Context) ([]map[string]string, error) {
+	out, err := c.Run(ctx, "scontrol", "--all", "show", "job")
+	if err != nil {
+		return nil, err
+	}
+	var all []map[string]string
+	for one := range strings.SplitSeq(out, "\n\n") {
+		if f := fields(one); f["JobId"] != "" {
+			all = append(all, f)
+		}
+	}
+	return all, nil
+}
+
 // free are the fields that end with their line, and not with a blank: users write
 // them.
 var free = []string{"JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir", "Command", "StdErr", "StdIn", "StdOut"}

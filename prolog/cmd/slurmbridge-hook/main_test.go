@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -235,19 +236,30 @@ func TestNotAHook(t *testing.T) {
 func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 	for _, c := range []struct {
 		script string
+		files  string // of the folder of jobs
 		env    []string
 		calls  int
 	}{
-		{"prolog", nil, 0},
-		{"prolog", []string{"SLURM_JOB_GPUS=0"}, 1},
-		{"prolog", []string{"SLURM_STEP_GPUS=1"}, 1},
-		{"taskprolog", nil, 0},
-		{"taskprolog", []string{"SLURM_JOB_GPUS=0"}, 0},
-		{"taskprolog", []string{"SLURM_JOB_GPUS=0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}, 1},
-		{"taskprolog", []string{"SLURM_JOB_GPUS=0", "SLURM_SHARDS_ON_NODE=50"}, 1},
-		{"epilog", nil, 1}, // a job that had one may not be told of it
+		{"prolog", "", nil, 0},
+		{"prolog", "", []string{"SLURM_JOB_GPUS=0"}, 1},
+		{"prolog", "", []string{"SLURM_STEP_GPUS=1"}, 1},
+		{"taskprolog", "", nil, 0},
+		{"taskprolog", "", []string{"SLURM_JOB_GPUS=0"}, 0},
+		{"taskprolog", "", []string{"SLURM_JOB_GPUS=0", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}, 1},
+		{"taskprolog", "", []string{"SLURM_JOB_GPUS=0", "SLURM_SHARDS_ON_NODE=50"}, 1},
+		{"epilog", "8.json", nil, 0},
+		{"epilog", "8.json", []string{"SLURM_JOB_GPUS=0"}, 1},
+		{"epilog", "8.json", []string{"SLURM_STEP_GPUS=0"}, 1},
+		{"epilog", "7.json", nil, 1}, // slurmctld no longer knows it
+		{"epilog", "", nil, 1},       // the folder may be another one
 	} {
 		dir := t.TempDir()
+		if c.files != "" {
+			err := errors.Join(os.Mkdir(filepath.Join(dir, "jobs"), 0o755), os.WriteFile(filepath.Join(dir, "jobs", c.files), nil, 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
 		text, err := os.ReadFile("../../../etc/hooks/" + c.script)
 		if err != nil {
 			t.Fatal(err)
@@ -256,9 +268,14 @@ func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 		if err := os.WriteFile(program, []byte("#!/bin/sh\necho $1 >>"+dir+"/calls\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.Command("/bin/sh", "-eu", "-c", strings.ReplaceAll(string(text), "/usr/sbin/slurmbridge-hook", program))
+		cmd := exec.Command("/bin/sh", "-eu", "-c", strings.NewReplacer(
+			"/usr/sbin/slurmbridge-hook", program, "/run/slurmbridge/jobs", filepath.Join(dir, "jobs")).Replace(string(text)))
 		cmd.Env = append([]string{"SLURM_JOB_ID=7"}, c.env...)
-		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		says := "" // what Slurm reads of a task prolog
+		if c.script == "taskprolog" {
+			says = "unset SLURM_SCRIPT_CONTEXT\n"
+		}
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != says {
 			t.Errorf("%s with %v: %v, %q", c.script, c.env, err, out)
 		}
 		calls, _ := os.ReadFile(filepath.Join(dir, "calls"))

@@ -16,6 +16,7 @@ type Node struct {
 	Reserved   bool   // a reservation or a maintenance keeps ordinary jobs away
 	Asleep     bool   // power saving has put it to sleep
 	Partitions []string
+	Reason     string // why it is out of service, in an operator's or Slurm's words
 	CPUs       int
 	CPUsAlloc  int
 	MemMiB     float64
@@ -77,6 +78,10 @@ func parseNode(line []byte) Node {
 		GPUs:     map[string]int{}, Shares: map[string]int{},
 	}
 	n.Up, n.Reserved = inService(n.State)
+	if _, reason, ok := bytes.Cut(line, []byte(" Reason=")); ok {
+		why, _, _ := bytes.Cut(reason, []byte(" [")) // by whom, when
+		n.Reason = strings.TrimSpace(string(why))
+	}
 	if p := f["Partitions"]; p != "" {
 		n.Partitions = strings.Split(p, ",")
 	}

@@ -32,7 +32,7 @@ func TestParseNodesRecorded(t *testing.T) {
 				// n2's comment and n4's reason say otherwise.
 				{Name: "n2", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"mps": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
 				{Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
-				{Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"}, CPUs: 16, MemMiB: 16000},
+				{Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"}, CPUs: 16, MemMiB: 16000, Reason: "State=IDLE Gres=gpu:titanxp:7"},
 			} {
 				if got := by[want.Name]; !reflect.DeepEqual(got, want) {
 					t.Errorf("%s:\n got %+v\nwant %+v", want.Name, got, want)

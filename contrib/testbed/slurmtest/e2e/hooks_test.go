@@ -22,6 +22,24 @@ const etc = "../../../../etc"
 // nanoseconds, in log/NAME.ns.
 func installHooks(t *testing.T) func(c *slurmtest.Cluster) error {
 	t.Helper()
+	bare := bareHooks(t)
+	return func(c *slurmtest.Cluster) error {
+		if err := bare(c); err != nil {
+			return err
+		}
+		var errs []error
+		for name, path := range map[string]*string{"prolog": &c.Options.Prolog, "epilog": &c.Options.Epilog, "epilog-slurmctld": &c.Options.EpilogSlurmctld} {
+			outer := fmt.Sprintf("#!/bin/sh\na=$(date +%%s%%N)\n%s\nrc=$?\necho $(($(date +%%s%%N) - a)) >>%s.ns\nexit $rc\n", *path, c.Path("log", name))
+			*path += "-timed"
+			errs = append(errs, os.WriteFile(*path, []byte(outer), 0o755))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// bareHooks is installHooks for hooks that cost no more than a site's.
+func bareHooks(t *testing.T) func(c *slurmtest.Cluster) error {
+	t.Helper()
 	return func(c *slurmtest.Cluster) error {
 		bin := c.Path("bin")
 		build := exec.Command("go", "build", "-o", bin+"/", "../../../../prolog/cmd/slurmbridge-hook", "../../../../contrib/testbed/gpusim/cmd/gpusim")
@@ -44,15 +62,11 @@ func installHooks(t *testing.T) func(c *slurmtest.Cluster) error {
 			"taskprolog": &c.Options.TaskProlog, "epilog-slurmctld": &c.Options.EpilogSlurmctld,
 		} {
 			text, rerr := os.ReadFile(filepath.Join(etc, "hooks", name))
-			inner := filepath.Join(bin, name+"-etc")
 			*path = filepath.Join(bin, name)
-			outer := fmt.Sprintf("#!/bin/sh\na=$(date +%%s%%N)\n%s\nrc=$?\necho $(($(date +%%s%%N) - a)) >>%s.ns\nexit $rc\n", inner, c.Path("log", name))
-			if name == "taskprolog" { // runs as the job's user and may not write there
-				outer = "#!/bin/sh\nexec " + inner + "\n"
-			}
-			err = errors.Join(err, rerr, os.WriteFile(*path, []byte(outer), 0o755), os.WriteFile(inner, []byte(strings.NewReplacer(
+			err = errors.Join(err, rerr, os.WriteFile(*path, []byte(strings.NewReplacer(
 				"/usr/sbin/slurmbridge-hook", filepath.Join(bin, "slurmbridge-hook")+" --settings "+c.Path("node.yaml"),
 				"/run/slurmbridge/wake", c.WakeFile,
+				"/run/slurmbridge/jobs", c.Path("node", "jobs"),
 			).Replace(string(text))), 0o755))
 		}
 		return err
