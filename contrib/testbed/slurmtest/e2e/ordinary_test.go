@@ -160,7 +160,7 @@ var ordinaryJobs = []ordinary{
 	{name: "pair", script: "#SBATCH --partition=wide --ntasks=1\n#SBATCH hetjob\n#SBATCH --partition=wide --ntasks=2\n" + untilEnd},
 	// Steps.
 	{name: "steps", states: ends, args: "--ntasks=2", script: "srun -n2 -l sh -c 'env >" + outFile + ".$SLURM_STEP_ID.$SLURM_PROCID; echo $SLURM_PROCID' | sort\nsrun -n1 sh -c 'exit 4'\necho $?\nsleep 1"},
-	{name: "gpusteps", states: ends, args: "--gres=gpu:2 --ntasks=2 --nodelist=n1", script: "srun -n1 --gres=gpu:1 --exact sh -c 'env >" + outFile + ".one; echo $CUDA_VISIBLE_DEVICES'\nsrun -n1 --gres=none sh -c 'echo $CUDA_VISIBLE_DEVICES'"},
+	{name: "gpusteps", states: ends, args: "--gres=gpu:2 --ntasks=2 --nodelist=n1", script: "srun -n1 --gres=gpu:1 --exact sh -c 'env >" + outFile + ".one; echo gpus=$CUDA_VISIBLE_DEVICES'\nsrun -n1 --gres=none sh -c 'echo gpus=$CUDA_VISIBLE_DEVICES'"},
 	// Of these something is changed while they wait or run.
 	{name: "held", args: "--hold", states: freed},
 	{name: "held2", args: "--hold --gres=gpu:1", states: never},
@@ -507,6 +507,9 @@ var (
 	anyTime   = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\b(\.\d+)?`)
 	passed    = regexp.MustCompile(`\b(RunTime|Scheduler)=\S+`)
 	anyNumber = regexp.MustCompile(`7000\d\d`)
+	// gpuNumbers are the variables that say which GPUs a job has.
+	gpuNumbers = regexp.MustCompile(`^(gpus|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK|SLURM_(JOB|STEP)_GPUS)$`)
+	anyDigits  = regexp.MustCompile(`\d+`)
 )
 
 // plain is a text without what is bound to differ from one cluster to another: folder, name,
@@ -581,6 +584,9 @@ func (s *side) line(out map[string]string, where, line string) {
 		return
 	}
 	if name, value, ok := strings.Cut(line, "="); ok {
+		if gpuNumbers.MatchString(name) { // which ones, Slurm chooses by what runs there
+			value = anyDigits.ReplaceAllString(value, "N")
+		}
 		out[where+"/"+name] = s.plain(value)
 		return
 	}
