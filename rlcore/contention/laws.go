@@ -27,7 +27,7 @@ package contention
 var MPS = Law{
 	Name:     "mps",
 	Capacity: 1.08, Knee: 3,
-	StepPower: 0.5, StepOdds: 0.25, Odds: 0.4,
+	StepPower: 0.5, StepOdds: 0.25, Odds: 0.4, Reach: 5,
 	CorePower: 0.5,
 }
 
@@ -44,4 +44,12 @@ var TimeSlice = Law{
 	Name:     "time-slice",
 	Capacity: 1, Knee: 3,
 	StepPower: 0.2, StepOdds: 0.25, Odds: 0.4,
+}
+
+// Of returns the law for a way of sharing, rlcore.GPUSpec.Sharing; MPS where it isn't said.
+func Of(sharing string) *Law {
+	if sharing == TimeSlice.Name {
+		return &TimeSlice
+	}
+	return &MPS
 }

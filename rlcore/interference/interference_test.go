@@ -76,7 +76,7 @@ func TestKeptAnswers(t *testing.T) {
 	}
 	fresh := func() [2]rlcore.Prediction {
 		var dst [2]rlcore.Prediction
-		m.predict(dst[:], &rlcore.TitanXp, members)
+		m.predict(dst[:], &rlcore.TitanXp, members, m.beliefs(2))
 		return dst
 	}
 	first := ask()

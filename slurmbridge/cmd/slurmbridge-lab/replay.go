@@ -45,10 +45,9 @@ func (t *traceFlags) cards() ([]rlcore.GPUSpec, *contention.Law, error) {
 	if t.gpus < 1 || t.gpus > 10_000 || !(t.memMiB > 0 && t.memMiB < 1e9) {
 		return nil, nil, cli.Usage(fmt.Errorf("--gpus %d, --mem-mib %v: 1 to 10000 GPUs, with memory", t.gpus, t.memMiB))
 	}
-	laws := map[string]*contention.Law{"mps": &contention.MPS, "time-slice": &contention.TimeSlice}
-	law := laws[t.law]
-	if law == nil {
-		return nil, nil, cli.Usage(fmt.Errorf("--law is %q; there are mps and time-slice", t.law))
+	law, err := lawNamed(t.law)
+	if err != nil {
+		return nil, nil, err
 	}
 	card := rlcore.GPUSpec{Model: "gpu", MemMiB: t.memMiB, PCIeMBps: rlcore.TitanXp.PCIeMBps, SameUser: t.sameUser}
 	return slices.Repeat([]rlcore.GPUSpec{card}, t.gpus), law, nil
