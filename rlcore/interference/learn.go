@@ -33,7 +33,7 @@ import (
 const (
 	cardSD      = 0.1
 	appSD       = 0.25 // as victim, and as aggressor
-	cellSD      = 0.12
+	cellSD      = 0.17
 	noiseSD     = 0.1
 	roleCorr    = -0.3 // of an application's two factors
 	surprise    = 1.5  // bound of |z_seen − z_law| for a cell with one or two observations

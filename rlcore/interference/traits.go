@@ -36,7 +36,7 @@ const (
 // well each set of measurements is predicted by values that were chosen without it.
 const (
 	slopeSD  = 0.3
-	moreSD   = 0.3
+	moreSD   = 0.6
 	linearSD = 0.15
 	wavesSD  = 0.25
 	// reach is the distance, in units of the five, over which slowdowns vary.
