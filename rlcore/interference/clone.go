@@ -83,10 +83,10 @@ func (l *learned) solve(x [][]term) {
 	for _, terms := range x {
 		k, _ := keyOf(terms)
 		c := l.cells[k]
-		f, w := c.traits(), 1/c.variance()
-		l.weigh(terms, &f, c.value()*w)
+		w := 1 / c.variance()
+		l.weigh(terms, &c.x, c.value()*w)
 		all := terms
-		for i, v := range f {
+		for i, v := range c.x {
 			if v != 0 {
 				all = append(all, term{at: i, weight: v})
 			}

@@ -46,7 +46,7 @@ func TestPosteriorIsExact(t *testing.T) {
 		x := append([]term{}, m.terms(learned, whose, ask.spec, ask.members, 0)...)
 		mean, sd := learned.predict(x, &f)
 		if c := learned.cellOf(x); c != nil {
-			f = c.traits()
+			f = c.x
 		}
 
 		name := func(x []term) string {
@@ -79,7 +79,7 @@ func TestPosteriorIsExact(t *testing.T) {
 			for i := range x[2:] {
 				x[2+i].weight = 1 / float64(len(x)-2)
 			}
-			cells, xs, fs = append(cells, c), append(xs, x), append(fs, c.traits())
+			cells, xs, fs = append(cells, c), append(xs, x), append(fs, c.x)
 		}
 		n := len(cells)
 		wantMean, wantVar := 0.0, covariance(x, x, &f, &f, true)

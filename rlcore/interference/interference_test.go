@@ -53,16 +53,6 @@ func TestForbid(t *testing.T) {
 	}
 }
 
-func BenchmarkPredict4(b *testing.B) {
-	m := New(&contention.MPS)
-	ps := of(b, "gromacs", "alexnet", "hoomd", "googlenet")
-	dst := make([]rlcore.Prediction, 4)
-	b.ReportAllocs()
-	for b.Loop() {
-		m.Predict(dst, &rlcore.TitanXp, ps)
-	}
-}
-
 // TestKeptAnswers: kept predictions equal fresh ones, also after learning.
 func TestKeptAnswers(t *testing.T) {
 	m := New(&contention.MPS)

@@ -72,19 +72,10 @@ type cell struct {
 	lo   float64 // the lowest and the highest of them
 	hi   float64
 	slow float64 // sum of the slowdowns
-	// x is the sum of the traits of the observations that have them, known their number:
+	// x is the mean of the traits of the observations that have them, known their number:
 	// profiles change a little with every run alone.
 	x     traits
 	known int
-}
-
-// traits returns the cell's mean traits, 0 where none are known.
-func (c *cell) traits() traits {
-	x := c.x
-	if c.known > 1 {
-		floats.Scale(1/float64(c.known), x[:])
-	}
-	return x
 }
 
 // value returns the cell's mean z_seen − z_law without outliers: the lowest and the
@@ -113,7 +104,6 @@ type learned struct {
 	cells map[key]*cell
 	// places counts the applications that each user introduced, held the cells of each.
 	places, held map[string]int
-	own          traits // scratch of predict
 }
 
 func newLearned() learned {
@@ -243,8 +233,7 @@ func prior(a, b term) float64 {
 func (l *learned) predict(x []term, f *traits) (mean, sd float64) {
 	c := l.cellOf(x)
 	if c != nil {
-		l.own = c.traits()
-		f = &l.own
+		f = &c.x
 	}
 	v := l.common(x, f)
 	if len(l.mean) > 0 {

@@ -189,8 +189,11 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	c.sum += extra.sum
 	c.lo, c.hi = min(c.lo, extra.lo), max(c.hi, extra.hi)
 	c.slow += extra.slow
-	c.known += extra.known
-	floats.Add(c.x[:], extra.x[:])
+	if c.known += extra.known; extra.known > 0 {
+		part := float64(extra.known) / float64(c.known)
+		floats.Scale(1-part, c.x[:])
+		floats.AddScaled(c.x[:], part, extra.x[:])
+	}
 	return c, was
 }
 
@@ -199,18 +202,18 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 // before is taken back first.
 func (l *learned) add(x []term, extra cell) {
 	c, was := l.record(x, &extra)
-	f, precision := c.traits(), 1/c.variance()
-	l.weigh(x, &f, c.value()*precision)
+	precision := 1 / c.variance()
+	l.weigh(x, &c.x, c.value()*precision)
 	if was.n > 0 {
-		old, less := was.traits(), 1/was.variance()
-		l.weigh(x, &old, -was.value()*less)
-		if floats.EqualApprox(old[:], f[:], 1e-9) {
+		less := 1 / was.variance()
+		l.weigh(x, &was.x, -was.value()*less)
+		if floats.EqualApprox(was.x[:], c.x[:], 1e-12) {
 			precision -= less
 		} else {
-			l.update(x, &old, -less)
+			l.update(x, &was.x, -less)
 		}
 	}
-	l.update(x, &f, precision)
+	l.update(x, &c.x, precision)
 	for i, row := range l.cov {
 		l.mean[i] = floats.Dot(row, l.shift)
 	}

@@ -20,7 +20,8 @@ import (
 //	waves          cos and sin of 10 random directions in those five (random Fourier features,
 //	               Rahimi and Recht, 2007): products, thresholds and whatever else is smooth
 //
-// linear and waves are means over the co-runners. What isn't known is taken for usual. Their
+// linear and waves are means over the co-runners. What isn't known is taken for usual, and t
+// counts where it is known of all: only differences matter, so there is no unit of time. Their
 // number is a multiple of 3; see common.
 type traits [2 + linear + 2*waves]float64
 
@@ -41,6 +42,8 @@ const (
 	wavesSD  = 0.25
 	// reach is the distance, in units of the five, over which slowdowns vary.
 	reach = 1.3
+	// farthest bounds a difference of t.
+	farthest = 4.0
 	// mostSteep bounds what slope adds at an instant of a run.
 	mostSteep = 1.0
 )
@@ -70,9 +73,13 @@ var directions = func() (out [waves]direction) {
 
 // sketch is what traits take of one profile.
 type sketch struct {
-	u, m, t  float64
-	cos, sin [2][waves]float64 // as the member, as a co-runner
+	u, m, t float64
+	timed   bool // t is known
+	// The waves' angles, by whether t counts: as the member, as a co-runner.
+	plain, full [2]angles
 }
+
+type angles struct{ cos, sin [waves]float64 }
 
 // newSketch takes an application's mean use of the GPU and of its memory, 0..1, and the time
 // of an iteration, s; 0 = not known of the latter two.
@@ -82,16 +89,26 @@ func newSketch(gpu, mem, stepS float64) *sketch {
 	if mem > 0 {
 		s.m = (mem - 0.3) / spread
 	}
-	if stepS > 0 {
-		s.t = clamp(math.Log(stepS/0.05), 4) / 1.4
+	if stepS > 0 && !math.IsInf(stepS, 1) {
+		s.t, s.timed = math.Log(stepS)/1.4, true
 	}
 	for k := range directions {
 		d := &directions[k]
-		for as := range s.cos {
-			s.sin[as][k], s.cos[as][k] = math.Sincos(d.u[as]*s.u + d.m[as]*s.m + d.t[as]*s.t)
+		for as := range s.plain {
+			a := d.u[as]*s.u + d.m[as]*s.m
+			s.plain[as].sin[k], s.plain[as].cos[k] = math.Sincos(a)
+			s.full[as].sin[k], s.full[as].cos[k] = math.Sincos(a + d.t[as]*s.t)
 		}
 	}
 	return s
+}
+
+// angles returns those as the member (0) or as a co-runner (1).
+func (s *sketch) angles(as int, timed bool) *angles {
+	if timed {
+		return &s.full[as]
+	}
+	return &s.plain[as]
 }
 
 // maxSketches bounds how many profiles' sketches are kept. Profiles are immutable.
@@ -132,6 +149,10 @@ func (x *traits) set(members []*sketch, i int, z float64) {
 	*x = traits{}
 	x[slope] = slopeSD * (clamp(z, surpriseN) - usualZ)
 	x[more] = moreSD * math.Log(float64(len(members))/2)
+	timed := true
+	for _, o := range members {
+		timed = timed && o.timed
+	}
 	lin, wav := x[2:2+linear], x[2+linear:]
 	for j, o := range members {
 		if j == i {
@@ -139,19 +160,24 @@ func (x *traits) set(members []*sketch, i int, z float64) {
 		}
 		lin[1] += o.u
 		lin[3] += o.m
-		lin[4] += o.t
+		if timed {
+			lin[4] += clamp(o.t-me.t, farthest)
+		}
+		a := o.angles(1, timed)
 		for k := range waves {
-			wav[2*k] += o.cos[1][k]
-			wav[2*k+1] += o.sin[1][k]
+			wav[2*k] += a.cos[k]
+			wav[2*k+1] += a.sin[k]
 		}
 	}
 	others := 1 / float64(len(members)-1)
 	lin[0], lin[2] = linearSD*me.u, linearSD*me.m
-	lin[1], lin[3], lin[4] = linearSD*others*lin[1], linearSD*others*lin[3], linearSD*(others*lin[4]-me.t)
-	w := wavesSD / math.Sqrt(waves)
+	for _, k := range []int{1, 3, 4} {
+		lin[k] *= linearSD * others
+	}
+	w, a := others*wavesSD/math.Sqrt(waves), me.angles(0, timed)
 	for k := range waves {
-		c, s := others*wav[2*k], others*wav[2*k+1]
-		wav[2*k] = w * (me.cos[0][k]*c - me.sin[0][k]*s) // cos of the sum
-		wav[2*k+1] = w * (me.sin[0][k]*c + me.cos[0][k]*s)
+		c, s := wav[2*k], wav[2*k+1]
+		wav[2*k] = w * (a.cos[k]*c - a.sin[k]*s) // cos of the sum
+		wav[2*k+1] = w * (a.sin[k]*c + a.cos[k]*s)
 	}
 }
