@@ -21,6 +21,7 @@ const (
 	FigRx
 	FigTx
 	FigMeanPower
+	FigMemBusy
 )
 
 // MaxFigures is the most rows Recorded can have.
@@ -124,6 +125,11 @@ var Recorded = []Figure{
 	FigRx:        {Name: "rx", Unit: "MB/s", Detail: true, Sum: true, Record: func(r *Record, s Summary) { r.Rx = &Flow{s.Mean, s.Peak} }},
 	FigTx:        {Name: "tx", Unit: "MB/s", Detail: true, Sum: true, Record: func(r *Record, s Summary) { r.Tx = &Flow{s.Mean, s.Peak} }},
 	FigMeanPower: {Name: "mean_power", Unit: "W", Detail: true, Sum: true, Record: func(*Record, Summary) {}},
+	FigMemBusy: {
+		Name: "mem_busy", Unit: fraction, Most: 1, Detail: true,
+		// The interference model alone reads it: known or unknown with gpu.
+		Resource: func(u *rlcore.Use) *float64 { return &u.MemBusy }, Round: thousandths,
+	},
 }
 
 // powerOf prefers the mean power since the previous reading, from the counter of

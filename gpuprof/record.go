@@ -308,8 +308,8 @@ func (r *Record) validateNames(bad func(string, any) error) error {
 // validateSummaries checks what a record sums up.
 func (r *Record) validateSummaries(bad func(string, any) error) error {
 	for f := range resources {
-		if r.Quantiles == nil {
-			break
+		if r.Quantiles == nil || f.Quantiles == nil {
+			continue
 		}
 		if q := f.Quantiles(r.Quantiles); !q.ordered() || !f.possible(q.Max) {
 			return bad("a quantile of "+f.Name, *q)

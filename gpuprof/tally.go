@@ -128,7 +128,7 @@ func (t *Tally) Fill(r *Record) {
 		switch {
 		case row.Resource != nil:
 			*row.Resource(&r.Mean), *row.Resource(&r.Peak) = s.Mean, s.Peak
-			if t.Any > 0 {
+			if t.Any > 0 && row.Quantiles != nil {
 				*row.Quantiles(r.Quantiles) = *s.Quantiles
 			}
 			notable = row.series(total.Points, r.Series, peaks) || notable

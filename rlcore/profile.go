@@ -14,6 +14,10 @@ type Use struct {
 	MemMiB   float64 `json:"mem_mib"`   // device memory held, MiB
 	Core     float64 `json:"core"`      // fraction of the SMs that are busy (GPM SM activity or the nearest available figure), 0..1
 	PCIeMBps float64 `json:"pcie_mbps"` // PCIe traffic, both directions together, MB/s
+	// MemBusy is the fraction of time the device memory is read or written (NVML
+	// utilisation.memory / 100), 0..1; 0 = unknown. Jobs compete for it, but only the
+	// interference model looks at it.
+	MemBusy float64 `json:"mem_busy,omitempty"`
 }
 
 // Profile is an application's solo use of a GPU over time.
@@ -77,6 +81,8 @@ func (p *Profile) Validate() error {
 			return bad("mem_mib", u.MemMiB)
 		case !amount(u.PCIeMBps):
 			return bad("pcie_mbps", u.PCIeMBps)
+		case !fraction(u.MemBusy):
+			return bad("mem_busy", u.MemBusy)
 		}
 	}
 	return nil
@@ -117,12 +123,14 @@ func (p *Profile) Mean() Use {
 		m.MemMiB += w * u.MemMiB
 		m.Core += w * u.Core
 		m.PCIeMBps += w * u.PCIeMBps
+		m.MemBusy += w * u.MemBusy
 		total += w
 	}
 	m.GPU /= total
 	m.MemMiB /= total
 	m.Core /= total
 	m.PCIeMBps /= total
+	m.MemBusy /= total
 	return m
 }
 
@@ -142,6 +150,7 @@ func (p *Profile) Peak() Use {
 		m.MemMiB = max(m.MemMiB, u.MemMiB)
 		m.Core = max(m.Core, u.Core)
 		m.PCIeMBps = max(m.PCIeMBps, u.PCIeMBps)
+		m.MemBusy = max(m.MemBusy, u.MemBusy)
 	}
 	return m
 }

@@ -18,6 +18,9 @@ type GPUSpec struct {
 	PCIeMBps   float64 `json:"pcie_mbps"`   // throughput of the link, both directions together, MB/s; 0 = unknown
 	SameUser   bool    `json:"same_user"`   // all sharers must belong to one user (MPS before Volta)
 	MaxClients int     `json:"max_clients"` // most jobs at a time; 0 = only the guard's limit
+	// Sharing is how sharers' kernels meet: "mps", or "time-slice" where the card takes turns;
+	// "" = not known.
+	Sharing string `json:"sharing,omitempty"`
 	// MemLimits: MPS holds a job to the device memory that it was given (Volta and later).
 	MemLimits bool `json:"memory_limits,omitempty"`
 }

@@ -68,8 +68,9 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 
 // figures reads utilisation and every figure that is a value of NVML's, each by itself.
 func (g *gpu) figures(l *look) error {
-	use, _, err := g.card.Utilisation()
+	use, mem, err := g.card.Utilisation()
 	l.take(gpuprof.FigGPU, use, g.most(gpuprof.FigGPU), err)
+	l.take(gpuprof.FigMemBusy, mem, g.most(gpuprof.FigMemBusy), err)
 	errs := []error{err}
 	for i := range gpuprof.Recorded {
 		f, row := gpuprof.Fig(i), &gpuprof.Recorded[i]

@@ -16,7 +16,8 @@
 //
 //	w = T^a · (u/(1 − u + ε))^b
 //
-// with a = 0 where some member's T is unknown.
+// with a = 0 where some member's T is unknown. Iterations of different programs aren't
+// comparable: where the law has a Reach, a ratio of two T beyond it counts as less.
 package contention
 
 import "math"
@@ -40,6 +41,8 @@ type Law struct {
 	// StepPower is a. StepOdds is b where every member's iteration time is known, Odds
 	// elsewhere.
 	StepPower, StepOdds, Odds float64
+	// Reach is the largest ratio of two iteration times that is taken at its word; 0 = any.
+	Reach float64
 	// CorePower reduces the demand of a process whose kernels leave SMs idle: u is
 	// GPU · min(1, Core/GPU/usualCore)^CorePower.
 	CorePower float64
@@ -59,10 +62,10 @@ const (
 	onStack = 32
 )
 
-// member is a Demand in the law's terms.
+// member is a Demand in the law's terms. Its weight is step · weight.
 type member struct {
-	use, weight float64
-	sated       bool // takes its whole demand, less than its fair part
+	use, step, weight float64
+	sated             bool // takes its whole demand, less than its fair part
 }
 
 // Slowdowns writes each member's slowdown (time together ÷ alone, ≥ 1) into dst, whose
@@ -87,8 +90,12 @@ func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 	for i := range d {
 		ms = append(ms, l.member(&d[i], steps))
 	}
+	far := reach{full: math.Inf(1)}
+	if steps {
+		far = l.reach()
+	}
 	for i := range ms {
-		s := smoothMax(ms[i].use/l.offered(ms, i), l.Knee)
+		s := smoothMax(ms[i].use/l.offered(ms, i, far), l.Knee)
 		if over := link - 1; over > 0 {
 			s *= 1 + d[i].PCIe*over
 		}
@@ -98,13 +105,13 @@ func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 }
 
 func (l *Law) member(d *Demand, steps bool) member {
-	m := member{use: d.GPU}
+	m := member{use: d.GPU, step: 1}
 	if part := d.Core / (usualCore * d.GPU); part > 0 && part < 1 {
 		m.use *= math.Pow(part, l.CorePower)
 	}
 	odds := d.GPU / (1 - d.GPU + epsilon)
 	if steps {
-		m.weight = math.Pow(d.StepS, l.StepPower) * math.Pow(odds, l.StepOdds)
+		m.step, m.weight = math.Pow(d.StepS, l.StepPower), math.Pow(odds, l.StepOdds)
 	} else {
 		m.weight = math.Pow(odds, l.Odds)
 	}
@@ -115,12 +122,12 @@ func (l *Law) member(d *Demand, steps bool) member {
 // offered returns what fair queueing leaves for member i if i takes all it can get: the
 // capacity is divided by weight, a member with less demand than its part takes that,
 // and the rest is divided again.
-func (l *Law) offered(ms []member, i int) float64 {
+func (l *Law) offered(ms []member, i int, b reach) float64 {
 	for j := range ms {
 		ms[j].sated = j == i
 	}
 	ratio := func(j int) float64 {
-		return min(maxWeight, max(1/maxWeight, ms[j].weight/ms[i].weight))
+		return min(maxWeight, max(1/maxWeight, b.believed(ms[j].step/ms[i].step)*ms[j].weight/ms[i].weight))
 	}
 	left := l.Capacity
 	for {
@@ -143,6 +150,30 @@ func (l *Law) offered(ms []member, i int) float64 {
 		}
 		left -= taken
 	}
+}
+
+// reach bounds the ratio of two members' weights by iteration time, (T_j/T_i)^a.
+type reach struct{ full, least float64 }
+
+// reach returns the law's; without one ratios aren't bounded.
+func (l *Law) reach() reach {
+	if l.Reach <= 0 {
+		return reach{full: math.Inf(1)}
+	}
+	return reach{math.Pow(l.Reach, l.StepPower), math.Pow(min(2, l.Reach), l.StepPower)}
+}
+
+// believed returns a ratio as far as it is believed: up to Reach all of it, and beyond less
+// the further it is, down to what a ratio of 2 counts. Programs whose iterations differ by
+// that much don't mean the same by one.
+func (b reach) believed(ratio float64) float64 {
+	switch {
+	case ratio > b.full:
+		return max(b.least, b.full*(b.full/ratio)*(b.full/ratio))
+	case ratio*b.full < 1:
+		return 1 / b.believed(1/ratio)
+	}
+	return ratio
 }
 
 // smoothMax returns (1 + x^p)^(1/p) for p = 2^knee.

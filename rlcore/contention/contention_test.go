@@ -126,3 +126,17 @@ func TestIdleSMs(t *testing.T) {
 		t.Error("turns don't overlap, whatever SMs they leave idle")
 	}
 }
+
+// Iteration times that differ by more than Reach are of programs that can't be compared.
+func TestReach(t *testing.T) {
+	slow := func(ratio float64) float64 {
+		return MPS.Slowdowns(nil, []Demand{{GPU: 0.6, StepS: 0.01}, {GPU: 0.9, StepS: 0.01 * ratio}})[0]
+	}
+	if !(slow(1) < slow(2) && slow(2) < slow(MPS.Reach) && slow(MPS.Reach) > slow(2*MPS.Reach)) {
+		t.Errorf("%.2f, %.2f, %.2f, %.2f", slow(1), slow(2), slow(MPS.Reach), slow(2*MPS.Reach))
+	}
+	if math.Abs(slow(1000)-slow(2)) > 1e-9 || math.Abs(slow(1.0/1000)-slow(0.5)) > 1e-9 {
+		t.Errorf("%v and %v of programs that have nothing in common, %v and %v where one takes twice as long",
+			slow(1000), slow(1.0/1000), slow(2), slow(0.5))
+	}
+}

@@ -16,8 +16,11 @@ import (
 func (m *Model) Clone() *Model {
 	out := New(m.law)
 	out.bad, out.doubts = maps.Clone(m.bad), maps.Clone(m.doubts)
-	m.learned.copyTo(&out.learned)
-	m.site.copyTo(&out.site)
+	for sharing, w := range m.ways {
+		c := out.wayOf(sharing)
+		w.learned.copyTo(&c.learned)
+		w.site.copyTo(&c.site)
+	}
 	return out
 }
 
@@ -30,10 +33,10 @@ func (l *learned) copyTo(out *learned) {
 		}
 		out.meet(x, "")
 		out.look(x)
-		out.record(x, *c.cell)
+		out.record(x, c.cell)
 		all = append(all, x)
 	}
-	out.places = maps.Clone(l.places)
+	out.places, out.held = maps.Clone(l.places), maps.Clone(l.held)
 	out.solve(all)
 }
 
@@ -81,9 +84,15 @@ func (l *learned) solve(x [][]term) {
 		k, _ := keyOf(terms)
 		c := l.cells[k]
 		w := 1 / c.variance()
-		for _, a := range terms {
-			l.shift[a.at] += a.weight * c.value() * w
-			for _, b := range terms {
+		l.weigh(terms, &c.x, c.value()*w)
+		all := terms
+		for i, v := range c.x {
+			if v != 0 {
+				all = append(all, term{at: i, weight: v})
+			}
+		}
+		for _, a := range all {
+			for _, b := range all {
 				if a.at <= b.at { // symmetric
 					precision.SetSym(a.at, b.at, precision.At(a.at, b.at)+a.weight*b.weight*w)
 				}

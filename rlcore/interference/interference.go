@@ -14,32 +14,71 @@ import (
 // rlcore.Predictor, rlcore.Pacer and rlcore.Forbidder. It keeps scratch and is not safe
 // for concurrent use.
 type Model struct {
+	law      *contention.Law // where a card's way of sharing isn't known
+	ways     map[string]*way // by GPUSpec.Sharing
+	bad      map[pair]bool
+	doubts   map[pair]float64 // by victim and aggressor, above 1; see Doubt
+	kept     map[group]*answer
+	sketches map[*rlcore.Profile]*sketch // see look
+
+	demands  []contention.Demand
+	slow     []float64
+	x        []term
+	believed []belief
+	looks    []*sketch
+	traits   traits
+}
+
+// way is what is believed of one way of sharing.
+type way struct {
 	law     *contention.Law
 	learned learned
 	site    learned // of whomever, by the application's name alone; see expect
-	bad     map[pair]bool
-	doubts  map[pair]float64 // by victim and aggressor, above 1; see Doubt
-	kept    map[group]answer
-
-	demands []contention.Demand
-	slow    []float64
-	x       []term
 }
 
 // pair is two applications; without owners they are everybody's.
 type pair struct{ a, b rlcore.Identity }
 
-// New returns a model of the given law that has learned nothing.
+// New returns a model that has learned nothing. It follows the law of a card's way of
+// sharing, and the given one where that isn't known.
 func New(law *contention.Law) *Model {
-	return &Model{law: law, learned: newLearned(), site: newLearned(), bad: map[pair]bool{}}
+	return &Model{law: law, ways: map[string]*way{}, bad: map[pair]bool{}}
+}
+
+// way returns what is believed of the card's way of sharing.
+func (m *Model) way(spec *rlcore.GPUSpec) *way {
+	if spec == nil {
+		return m.wayOf("")
+	}
+	return m.wayOf(spec.Sharing)
+}
+
+func (m *Model) wayOf(sharing string) *way {
+	law := m.law
+	if sharing != "" {
+		law = contention.Of(sharing)
+		sharing = law.Name
+	}
+	if law != nil && law == m.law {
+		sharing = "" // the same
+	}
+	w := m.ways[sharing]
+	if w == nil {
+		w = &way{law, newLearned(), newLearned()}
+		m.ways[sharing] = w
+	}
+	return w
 }
 
 const (
 	// meetings is the number of ways for phases to meet that are averaged over.
 	meetings = 16
-	// floor is added to a slowdown's excess over 1 before its logarithm is taken: in a
+	// Floor is added to a slowdown's excess over 1 before its logarithm is taken: in a
 	// member that hardly slows, hundredths are noise.
-	floor = 0.1
+	Floor = 0.2
+	// sdFloor is added to it before it is multiplied by a standard deviation: slowdowns near 1
+	// are predicted better than it makes believe.
+	sdFloor = 0.1
 	// minSD is the spread of measured slowdowns where nothing contends
 	// (CentaurusInfra/alnair: 0.97 to 1.07 where utilisations sum to less than 1).
 	minSD = 0.02
@@ -51,51 +90,70 @@ const (
 // Predict implements rlcore.Predictor. It allocates nothing for a group that it has
 // predicted before.
 //
-// The law's excess over 1, plus floor, is multiplied by the learned factor; the SD is
-// that product times the SD of the factor's logarithm.
+// The law's excess over 1, plus Floor, is multiplied by the learned factor; the SD is
+// the predicted excess, plus sdFloor, times the SD of the factor's logarithm.
 //
 // Guard and policy query the same groups, and a queue has few applications, so
 // predictions are kept until something is learned.
 func (m *Model) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
-	if len(members) > len(group{}.members) {
-		m.predict(dst, spec, members)
+	if len(members) > maxKept {
+		m.predict(dst, spec, members, m.beliefs(len(members)))
 		return
 	}
+	a := m.answer(spec, members)
+	copy(dst, a.predictions[:len(members)])
+}
+
+// answer returns what is predicted of at most maxKept members.
+func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer {
 	var g group
 	copy(g.members[:], members)
 	if spec != nil {
-		g.model, g.link = spec.Model, spec.PCIeMBps
+		g.model, g.sharing, g.link = spec.Model, spec.Sharing, spec.PCIeMBps
 	}
-	if kept, ok := m.kept[g]; ok {
-		copy(dst, kept[:len(members)])
-		return
+	if a := m.kept[g]; a != nil {
+		return a
 	}
-	m.predict(dst, spec, members)
+	a := &answer{}
+	m.predict(a.predictions[:len(members)], spec, members, a.beliefs[:len(members)])
 	if m.kept == nil || len(m.kept) >= maxKeptGroups {
-		m.kept = make(map[group]answer)
+		m.kept = make(map[group]*answer)
 	}
-	var a answer
-	copy(a[:], dst)
 	m.kept[g] = a
+	return a
 }
 
 // group identifies a prediction. Profiles are immutable, so pointers do.
 type group struct {
-	members [maxKept]*rlcore.Profile
-	model   string
-	link    float64
+	members        [maxKept]*rlcore.Profile
+	model, sharing string
+	link           float64
 }
 
-type answer [maxKept]rlcore.Prediction
+type answer struct {
+	predictions [maxKept]rlcore.Prediction
+	beliefs     [maxKept]belief
+}
 
-func (m *Model) predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
+// predict writes what is predicted of the members, and what is believed of each.
+func (m *Model) predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile, beliefs []belief) {
 	m.byLaw(dst, spec, members)
 	if len(members) < 2 {
 		return
 	}
+	w, looks := m.way(spec), m.look(members)
 	for i := range dst {
-		dst[i] = m.correct(dst[i].Slowdown, spec, members, i)
+		z := excess(dst[i].Slowdown)
+		m.traits.set(looks, i, z)
+		beliefs[i] = w.expect(m, spec, members, i, &m.traits, z)
+		dst[i] = beliefs[i].correct(dst[i].Slowdown, beliefs[i].mean)
 	}
+}
+
+// beliefs returns scratch for n.
+func (m *Model) beliefs(n int) []belief {
+	m.believed = slices.Grow(m.believed[:0], n)[:n]
+	return m.believed
 }
 
 // byLaw writes what the law alone predicts, without SD. How the members' phases will
@@ -113,13 +171,14 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 		}
 	}
 	const golden = 0.6180339887498949
+	law := m.way(spec).law
 	for k := range ways {
 		for i, p := range members {
 			part := (float64(k)+0.5)/meetings + golden*float64(i)*float64(k+1)
 			part -= float64(int(part))
 			m.demands[i] = demand(spec, p, part*p.DurationS)
 		}
-		m.slow = m.law.Slowdowns(m.slow, m.demands)
+		m.slow = law.Slowdowns(m.slow, m.demands)
 		for i, s := range m.slow {
 			dst[i].Slowdown += s / float64(ways)
 		}

@@ -53,16 +53,6 @@ func TestForbid(t *testing.T) {
 	}
 }
 
-func BenchmarkPredict4(b *testing.B) {
-	m := New(&contention.MPS)
-	ps := of(b, "gromacs", "alexnet", "hoomd", "googlenet")
-	dst := make([]rlcore.Prediction, 4)
-	b.ReportAllocs()
-	for b.Loop() {
-		m.Predict(dst, &rlcore.TitanXp, ps)
-	}
-}
-
 // TestKeptAnswers: kept predictions equal fresh ones, also after learning.
 func TestKeptAnswers(t *testing.T) {
 	m := New(&contention.MPS)
@@ -76,7 +66,7 @@ func TestKeptAnswers(t *testing.T) {
 	}
 	fresh := func() [2]rlcore.Prediction {
 		var dst [2]rlcore.Prediction
-		m.predict(dst[:], &rlcore.TitanXp, members)
+		m.predict(dst[:], &rlcore.TitanXp, members, m.beliefs(2))
 		return dst
 	}
 	first := ask()

@@ -5,44 +5,44 @@ import (
 	"math"
 	"slices"
 
+	"gonum.org/v1/gonum/floats"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // The model learns the factor by which members slow more, or less, than the law
-// predicts. With z = log(slowdown − 1 + floor), for victim v with co-runners A on card c
+// predicts. With z = log(slowdown − 1 + Floor), for victim v with co-runners A on card c
 //
-//	z_seen − z_law = card_c + victim_v + mean_{a∈A} aggressor_a + cell_{c,v,A} + noise
+//	z_seen − z_law = w·x + card_c + victim_v + mean_{a∈A} aggressor_a + cell_{c,v,A} + noise
 //
+// x are the traits (traits.go): what the members' profiles and the law say. Their weights w
+// are the site's, so that the first co-runs of any application teach something about all.
 // Each term is Gaussian around 0, so the posterior is exact, has a closed form, doesn't
 // depend on the order of observations, and is the law where there were none. A cell is
 // one application with the same co-runners on the same model of card. All observations
 // of a cell count as one observation of the other terms, with less noise the more there
-// are.
+// are. What is learned of one way of sharing says nothing of another.
 //
-// The standard deviations are those at which errors on unseen cells are as large as
-// predicted, on CentaurusInfra/alnair without iteration times and on
-// stanford-futuredata/gavel, both before any co-run and after three per application.
-// The means depend on their ratios only, and little: with half of appSD, or twice
-// cellSD, the median error grows by at most 1.5 %. An application that slows others more
-// than predicted has longer kernels than predicted, and is slowed less itself: hence the
-// slight negative correlation.
-//
-// Median error on unseen co-runs, before any and after three per application: alnair
-// without iteration times 5.6 and 3.9 %, with them 3.4 and 3.8 % (nothing is left to
-// learn there; TestLearnsAlnair); gavel, under the law of time-slicing and with 0.85 for
-// every job's unpublished utilisation, 14.2 and 7.8 % on the P100, 11.1 and 6.3 % on the
-// K80 (20 random splits).
+// The standard deviations are compromises between what predicts best and what predicts its
+// own errors best on CentaurusInfra/alnair, boringlee24/socc22-miso and
+// stanford-futuredata/gavel, with and without iteration times, before any co-run and after
+// some; LEARNING.md has the figures, also of each set with values that were chosen by the
+// others. Results depend little on any of them. An application that slows others more than
+// predicted has longer kernels than predicted, and is slowed less itself: hence the slight
+// negative correlation.
 const (
-	cardSD    = 0.15
-	appSD     = 0.3 // as victim, and as aggressor
-	cellSD    = 0.15
-	noiseSD   = 0.1
-	roleCorr  = -0.3 // of an application's two factors
-	surprise  = 1.5  // bound of |z_seen − z_law| for a cell with one or two observations
-	surpriseN = 4.0  // bound of it for every observation
-	maxOthers = 15   // MPS before Volta serves 16 clients
-	maxParams = 1024 // factors, of about 500 applications; their covariances take 8 MiB
-	maxCells  = 1 << 16
+	cardSD      = 0.1
+	appSD       = 0.25 // as victim, and as aggressor
+	cellSD      = 0.17
+	noiseSD     = 0.1
+	roleCorr    = -0.3 // of an application's two factors
+	surprise    = 1.5  // bound of |z_seen − z_law| for a cell with one or two observations
+	surpriseN   = 4.0  // bound of it for every observation
+	mostShared  = 1.5  // bound of w·x: users' lessons are everybody's there
+	mostStrange = 0.6  // bound of all that other users' lessons say of strangers
+	maxOthers   = 15   // MPS before Volta serves 16 clients
+	maxParams   = 1024 // weights and factors, of about 490 applications; their covariances take 8 MiB
+	maxCells    = 1 << 16
 )
 
 type role int8
@@ -72,6 +72,10 @@ type cell struct {
 	lo   float64 // the lowest and the highest of them
 	hi   float64
 	slow float64 // sum of the slowdowns
+	// x is the mean of the traits of the observations that have them, known their number:
+	// profiles change a little with every run alone.
+	x     traits
+	known int
 }
 
 // value returns the cell's mean z_seen − z_law without outliers: the lowest and the
@@ -88,7 +92,8 @@ func (c *cell) variance() float64 { return cellSD*cellSD + noiseSD*noiseSD/float
 
 func clamp(v, bound float64) float64 { return max(-bound, min(bound, v)) }
 
-// learned is the posterior of the factors.
+// learned is the posterior of the weights and factors. The weights are the first of them,
+// once there was an observation.
 type learned struct {
 	apps  map[rlcore.Identity]int // index of the factor as victim; the one as aggressor follows
 	cards map[rlcore.Identity]int
@@ -97,12 +102,15 @@ type learned struct {
 	shift []float64         // Σ x·value/variance over the cells
 	mean  []float64         // cov · shift
 	cells map[key]*cell
-	// places counts the applications that each user introduced.
-	places map[string]int
+	// places counts the applications that each user introduced, held the cells of each.
+	places, held map[string]int
 }
 
 func newLearned() learned {
-	return learned{apps: map[rlcore.Identity]int{}, cards: map[rlcore.Identity]int{}, cells: map[key]*cell{}, places: map[string]int{}}
+	return learned{
+		apps: map[rlcore.Identity]int{}, cards: map[rlcore.Identity]int{}, cells: map[key]*cell{},
+		places: map[string]int{}, held: map[string]int{},
+	}
 }
 
 // terms returns the factors of member i's slowdown in l, in the model's scratch, with the
@@ -130,15 +138,32 @@ func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, sp
 func whose(p *rlcore.Profile) rlcore.Identity   { return p.Identity() }
 func anybody(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
 
-// expect returns mean and SD of z − z_law of member i. Where nothing was observed of a user's
-// application, what was observed of others' of that name stands in as the mean of the prior,
-// within its standard deviation: names are free, and a user's co-runs may teach anything. Where
-// nothing was observed of any of them, all that others taught counts for two at most.
-func (m *Model) expect(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) (mean, sd float64) {
-	x := m.terms(&m.learned, whose, spec, members, i)
-	mean, sd = m.learned.predict(x)
-	if len(m.site.names) == 0 {
-		return mean, sd
+// belief is what is believed of one member's z − z_law.
+type belief struct {
+	z     float64 // of the law's average slowdown
+	mean  float64 // where the law says z
+	slope float64 // by how much more for each further z
+	sd    float64
+	doubt float64 // factor on a prediction's SD
+}
+
+// at returns the mean where the law says the given z, at an instant of the run.
+func (b *belief) at(z float64) float64 { return b.mean + clamp(b.slope*(z-b.z), mostSteep) }
+
+// expect returns what is believed of member i with traits f, for which the law says z on
+// average. Where nothing was observed of a user's application, what was observed of others' of that
+// name stands in as the mean of the prior, within its standard deviation: names are free, and a
+// user's co-runs may teach anything. Where nothing was observed of any of them, all that others
+// taught counts for mostStrange at most.
+func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64) belief {
+	x := m.terms(&w.learned, whose, spec, members, i)
+	b := belief{z: z, doubt: m.doubt(members, i)}
+	b.mean, b.sd = w.learned.predict(x, f)
+	if len(w.learned.mean) > 0 {
+		b.slope = slopeSD * w.learned.mean[slope]
+	}
+	if len(w.site.names) == 0 {
+		return b
 	}
 	strangers := true
 	for _, t := range x {
@@ -149,14 +174,14 @@ func (m *Model) expect(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) (
 			strangers = false
 			continue
 		}
-		if at := m.site.find(t.role, rlcore.Identity{App: t.name.App}); at >= 0 {
-			mean += t.weight * clamp(m.site.mean[at], appSD)
+		if at := w.site.find(t.role, rlcore.Identity{App: t.name.App}); at >= 0 {
+			b.mean += t.weight * clamp(w.site.mean[at], appSD)
 		}
 	}
 	if strangers {
-		mean = clamp(mean, 2*appSD)
+		b.mean = clamp(b.mean, mostStrange)
 	}
-	return mean, sd
+	return b
 }
 
 // look updates the factors' indexes after meet.
@@ -203,15 +228,20 @@ func prior(a, b term) float64 {
 	return roleCorr * appSD * appSD
 }
 
-// predict returns mean and SD of z − z_law; 0 and the prior's before any observation.
-func (l *learned) predict(x []term) (mean, sd float64) {
-	v := 0.0
-	known := true
+// predict returns mean and SD of z − z_law; 0 and the prior's before any observation. A cell
+// that was observed is taken as it was then.
+func (l *learned) predict(x []term, f *traits) (mean, sd float64) {
+	c := l.cellOf(x)
+	if c != nil {
+		f = &c.x
+	}
+	v := l.common(x, f)
+	if len(l.mean) > 0 {
+		mean = clamp(floats.Dot(f[:], l.mean[:len(f)]), mostShared)
+	}
 	for i := range x {
 		a := x[i]
-		if a.at < 0 {
-			known = false
-		} else {
+		if a.at >= 0 {
 			mean += a.weight * l.mean[a.at]
 		}
 		for j := range x[:i+1] {
@@ -229,18 +259,53 @@ func (l *learned) predict(x []term) (mean, sd float64) {
 		}
 	}
 	v = max(v, 0)
-	if known {
-		if k, ok := keyOf(x); ok {
-			if c := l.cells[k]; c != nil {
-				// The cell's own term given the others, exact; see Gelman et al., Bayesian
-				// Data Analysis, ch. 5.
-				noise := noiseSD * noiseSD / float64(c.n)
-				own := cellSD * cellSD / (cellSD*cellSD + noise)
-				return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)
-			}
+	if c == nil {
+		return mean, math.Sqrt(v + cellSD*cellSD)
+	}
+	// The cell's own term given the others, exact; see Gelman et al., Bayesian Data
+	// Analysis, ch. 5.
+	noise := noiseSD * noiseSD / float64(c.n)
+	own := cellSD * cellSD / (cellSD*cellSD + noise)
+	return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)
+}
+
+// cellOf returns the cell of these terms, nil where it wasn't observed.
+func (l *learned) cellOf(x []term) *cell {
+	for i := range x {
+		if x[i].at < 0 {
+			return nil
 		}
 	}
-	return mean, math.Sqrt(v + cellSD*cellSD)
+	if k, ok := keyOf(x); ok {
+		return l.cells[k]
+	}
+	return nil
+}
+
+// common returns the variance of w·x and twice its covariance with the factors.
+func (l *learned) common(x []term, f *traits) float64 {
+	if len(l.cov) == 0 {
+		return floats.Dot(f[:], f[:])
+	}
+	v := 0.0
+	// The lower triangle, three rows at a time: a decision asks for thousands.
+	for i := 0; i < len(f); i += 3 {
+		r, s, t := l.cov[i][:i+3], l.cov[i+1][:i+3], l.cov[i+2][:i+3]
+		a, b, c := 0.0, 0.0, 0.0
+		for j, y := range f[:i] {
+			a += r[j] * y
+			b += s[j] * y
+			c += t[j] * y
+		}
+		p, q, u := f[i], f[i+1], f[i+2]
+		v += p*(2*a+p*r[i]) + q*(2*(b+p*s[i])+q*s[i+1]) + u*(2*(c+p*t[i]+q*t[i+1])+u*t[i+2])
+	}
+	for _, t := range x {
+		if t.at >= 0 {
+			v += 2 * t.weight * floats.Dot(l.cov[t.at][:len(f)], f[:])
+		}
+	}
+	return v
 }
 
 func keyOf(x []term) (key, bool) {

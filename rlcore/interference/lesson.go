@@ -18,9 +18,24 @@ type Lesson struct {
 	// same order; "" and nil = anybody's.
 	Owner  string   `json:"owner,omitempty"`
 	Owners []string `json:"owners,omitempty"`
-	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go).
+	// Sharing is the card's way of sharing, as GPUSpec names it.
+	Sharing string `json:"sharing,omitempty"`
+	// Slowdown is the one observed, Off its z_seen − z_law (see learn.go), Floor the one
+	// it was reckoned with; 0 = 0.1, as in releases that didn't say.
 	Slowdown float64 `json:"slowdown"`
 	Off      float64 `json:"off"`
+	Floor    float64 `json:"floor,omitempty"`
+	// Law is the slowdown by the law, averaged over how phases may meet, Alone what the
+	// victim and the others use alone; 0 and nil = not known.
+	Law   float64 `json:"law,omitempty"`
+	Alone []Alone `json:"alone,omitempty"`
+}
+
+// Alone is what an application uses alone, on average, as far as it is known.
+type Alone struct {
+	GPU     float64 `json:"gpu"`                // fraction of time a kernel runs, 0..1
+	MemBusy float64 `json:"mem_busy,omitempty"` // fraction of time memory is read or written, 0..1
+	StepS   float64 `json:"step_s,omitempty"`   // time of one iteration, s
 }
 
 // Lesson returns the lesson of a co-run without learning it: members[0] was slowed by
@@ -31,9 +46,15 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	if !observable(members) || !known(slowdown) {
 		return Lesson{}, false
 	}
-	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown}
+	law := make([]rlcore.Prediction, len(members))
+	m.byLaw(law, spec, members)
+	l := Lesson{Victim: members[0].App, Owner: members[0].Owner, Slowdown: slowdown, Floor: Floor, Law: law[0].Slowdown}
 	if spec != nil {
-		l.Card = spec.Model
+		l.Card, l.Sharing = spec.Model, spec.Sharing
+	}
+	for _, p := range members {
+		u := p.Mean()
+		l.Alone = append(l.Alone, Alone{GPU: u.GPU, MemBusy: u.MemBusy, StepS: p.StepS})
 	}
 	for _, p := range members[1:] {
 		l.Others, l.Owners = append(l.Others, p.App), append(l.Owners, p.Owner)
@@ -42,12 +63,11 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 		l.Owners = nil
 	}
 	if known(foreseen) {
-		already, _ := m.expect(spec, members, 0)
-		l.Off = already + surplus(slowdown, foreseen)
+		f := traitsOf(m.look(members), 0, excess(l.Law))
+		already := m.way(spec).expect(m, spec, members, 0, &f, excess(l.Law))
+		l.Off = already.mean + surplus(slowdown, foreseen)
 	} else {
-		law := make([]rlcore.Prediction, len(members))
-		m.byLaw(law, spec, members)
-		l.Off = surplus(slowdown, law[0].Slowdown)
+		l.Off = surplus(slowdown, l.Law)
 	}
 	return l, !math.IsNaN(l.Off)
 }
@@ -65,7 +85,36 @@ func (m *Model) Take(l *Lesson) {
 	if len(members) < 2 || len(members) > maxOthers+1 || !known(l.Slowdown) {
 		return
 	}
-	m.learn(&rlcore.GPUSpec{Model: l.Card}, members, 0, l.Slowdown, l.Off, true)
+	spec := &rlcore.GPUSpec{Model: l.Card, Sharing: l.Sharing}
+	m.learn(m.way(spec), spec, members, 0, seen(l.Slowdown, l.off(), l.traits()), true)
+}
+
+// off returns Off as of today's Floor.
+func (l *Lesson) off() float64 {
+	if l.Floor == Floor {
+		return l.Off
+	}
+	was := l.Floor
+	if was == 0 {
+		was = 0.1
+	}
+	return surplus(l.Slowdown, 1-was+(max(l.Slowdown, 1)-1+was)/math.Exp(l.Off))
+}
+
+// traits returns those of the victim, nil where the lesson doesn't say what members use.
+func (l *Lesson) traits() *traits {
+	if len(l.Alone) != 1+len(l.Others) || !known(l.Law) {
+		return nil
+	}
+	var members []*sketch
+	for _, a := range l.Alone {
+		if math.IsNaN(a.GPU + a.MemBusy + a.StepS) {
+			return nil
+		}
+		members = append(members, newSketch(clamp(a.GPU, 1), clamp(a.MemBusy, 1), min(a.StepS, math.MaxFloat64)))
+	}
+	x := traitsOf(members, 0, excess(l.Law))
+	return &x
 }
 
 // mostDoubt bounds the factor by which broken contracts widen an uncertainty.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 
+	"gonum.org/v1/gonum/floats"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -18,11 +20,12 @@ func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdow
 	if !observable(members) || len(slowdowns) != len(members) {
 		return
 	}
-	law := make([]rlcore.Prediction, len(members))
+	w, law := m.way(spec), make([]rlcore.Prediction, len(members))
 	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
 		if known(s) {
-			m.learn(spec, members, i, s, surplus(s, law[i].Slowdown), members[i].Owner != "")
+			f := traitsOf(m.look(members), i, excess(law[i].Slowdown))
+			m.learn(w, spec, members, i, seen(s, surplus(s, law[i].Slowdown), &f), members[i].Owner != "")
 		}
 	}
 }
@@ -32,7 +35,7 @@ func known(s float64) bool { return s > 0 && !math.IsInf(s, 1) }
 
 // surplus returns z of slowdown s less z of the expected one (see learn.go).
 func surplus(s, expected float64) float64 {
-	return math.Log((max(s, 1) - 1 + floor) / (max(expected, 1) - 1 + floor))
+	return math.Log((max(s, 1) - 1 + Floor) / (max(expected, 1) - 1 + Floor))
 }
 
 // observable reports whether a co-run of these members can teach anything.
@@ -55,31 +58,47 @@ func (m *Model) ObserveForeseen(spec *rlcore.GPUSpec, members []*rlcore.Profile,
 	if !observable(members) || len(slowdowns) != len(members) || len(foreseen) != len(members) {
 		return
 	}
+	w, law := m.way(spec), make([]rlcore.Prediction, len(members))
+	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
 		if known(s) && known(foreseen[i]) {
-			already, _ := m.expect(spec, members, i)
-			m.learn(spec, members, i, s, already+surplus(s, foreseen[i]), members[i].Owner != "")
+			f := traitsOf(m.look(members), i, excess(law[i].Slowdown))
+			already := w.expect(m, spec, members, i, &f, excess(law[i].Slowdown))
+			m.learn(w, spec, members, i, seen(s, already.mean+surplus(s, foreseen[i]), &f), members[i].Owner != "")
 		}
 	}
 }
 
-// learn adds the observation of member i's slowdown s, with z_seen − z_law = off; with others
-// also as one of whomever's application of that name.
-func (m *Model) learn(spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, s, off float64, others bool) {
-	if math.IsNaN(off) {
+// seen returns one observation of a cell: slowdown s, with z_seen − z_law = off and traits f,
+// nil = not known.
+func seen(s, off float64, f *traits) cell {
+	off = clamp(off, surpriseN)
+	c := cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow)}
+	if f != nil {
+		c.x, c.known = *f, 1
+	}
+	return c
+}
+
+// learn adds an observation of member i; with others also as one of whomever's application of
+// that name.
+func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, seen cell, others bool) {
+	if math.IsNaN(seen.sum) {
 		return
 	}
-	off = clamp(off, surpriseN)
 	m.kept = nil
-	seen := cell{n: 1, sum: off, lo: off, hi: off, slow: min(s, mostSlow)}
-	m.learned.learn(m.terms(&m.learned, whose, spec, members, i), "", seen)
+	w.learned.learn(m.terms(&w.learned, whose, spec, members, i), "", seen)
 	if others {
-		m.site.learn(m.terms(&m.site, anybody, spec, members, i), members[i].Owner, seen)
+		w.site.learn(m.terms(&w.site, anybody, spec, members, i), members[i].Owner, seen)
 	}
 }
 
 // mostOfOwner is how many applications there is room for of one user: names are free.
 const mostOfOwner = 64
+
+// mostCells is how many cells there is room for of one user: what they teach about the site's
+// weights is everybody's.
+const mostCells = 512
 
 // learn adds an observation, where there is room for it. New applications are taken down as
 // introduced by the given user, "" = each by its own.
@@ -97,6 +116,13 @@ func (l *learned) learn(x []term, by string, seen cell) {
 	}
 	l.meet(x, by)
 	l.look(x)
+	of := cmp.Or(by, x[1].name.Owner) // the victim's
+	if k, _ := keyOf(x); l.cells[k] == nil && of != "" {
+		if l.held[of] >= mostCells {
+			return
+		}
+		l.held[of]++
+	}
 	l.add(x, seen)
 }
 
@@ -105,11 +131,17 @@ const mostSlow = 1e6
 
 // room reports whether there is room for x's new factors and cell.
 func (l *learned) room(x []term) bool {
-	return len(l.names)+2*len(x) <= maxParams && len(l.cells) < maxCells
+	return max(len(l.names), len(traits{}))+2*len(x) <= maxParams && len(l.cells) < maxCells
 }
 
 // meet adds the factors of x that are new, with their prior; see learn.
 func (l *learned) meet(x []term, by string) {
+	if len(l.names) == 0 {
+		for i := range (traits{}) {
+			l.grow(term{})
+			l.cov[i][i] = 1
+		}
+	}
 	for i := range x {
 		t := x[i]
 		if l.find(t.role, t.name) >= 0 {
@@ -143,48 +175,75 @@ func (l *learned) grow(t term) int {
 	return n
 }
 
-// record adds observations to a cell. It returns the cell, and its value and precision
-// (1/variance) before: 0 where it is new.
-func (l *learned) record(x []term, more cell) (c *cell, value, precision float64) {
+// record adds observations to a cell. It returns the cell, and a copy of what it was; with
+// n = 0 it is new.
+func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	k, _ := keyOf(x)
 	c = l.cells[k]
 	if c == nil {
-		c = &cell{key: k, lo: more.lo, hi: more.hi}
+		c = &cell{key: k, lo: extra.lo, hi: extra.hi}
 		l.cells[k] = c
-	} else {
-		value, precision = c.value(), 1/c.variance()
 	}
-	c.n += more.n
-	c.sum += more.sum
-	c.lo, c.hi = min(c.lo, more.lo), max(c.hi, more.hi)
-	c.slow += more.slow
-	return c, value, precision
+	was = *c
+	c.n += extra.n
+	c.sum += extra.sum
+	c.lo, c.hi = min(c.lo, extra.lo), max(c.hi, extra.hi)
+	c.slow += extra.slow
+	if c.known += extra.known; extra.known > 0 {
+		part := float64(extra.known) / float64(c.known)
+		floats.Scale(1-part, c.x[:])
+		floats.AddScaled(c.x[:], part, extra.x[:])
+	}
+	return c, was
 }
 
-// add updates the posterior with more observations of a cell, by a rank-one change of
-// the covariance (Sherman and Morrison).
-func (l *learned) add(x []term, more cell) {
-	c, value, precision := l.record(x, more)
-	now := 1 / c.variance()
-	gain := make([]float64, len(l.names)) // cov · x
-	for _, t := range x {
-		l.shift[t.at] += t.weight * (c.value()*now - value*precision)
-		for i, v := range l.cov[t.at] {
-			gain[i] += t.weight * v
+// add updates the posterior with more observations of a cell, by rank-one changes of the
+// covariance (Sherman and Morrison): one where the cell's traits stay, else what it said
+// before is taken back first.
+func (l *learned) add(x []term, extra cell) {
+	c, was := l.record(x, &extra)
+	precision := 1 / c.variance()
+	l.weigh(x, &c.x, c.value()*precision)
+	if was.n > 0 {
+		less := 1 / was.variance()
+		l.weigh(x, &was.x, -was.value()*less)
+		if floats.EqualApprox(was.x[:], c.x[:], 1e-12) {
+			precision -= less
+		} else {
+			l.update(x, &was.x, -less)
 		}
 	}
-	spread := 0.0
+	l.update(x, &c.x, precision)
+	for i, row := range l.cov {
+		l.mean[i] = floats.Dot(row, l.shift)
+	}
+}
+
+// weigh adds v times the cell's terms to shift.
+func (l *learned) weigh(x []term, f *traits, v float64) {
+	floats.AddScaled(l.shift[:len(f)], v, f[:])
+	for _, t := range x {
+		l.shift[t.at] += t.weight * v
+	}
+}
+
+// update adds to the precision, the inverse of cov, d times the square of the cell's terms.
+func (l *learned) update(x []term, f *traits, d float64) {
+	gain := make([]float64, len(l.names)) // cov · x
+	for i, v := range f {
+		if v != 0 {
+			floats.AddScaled(gain, v, l.cov[i])
+		}
+	}
+	for _, t := range x {
+		floats.AddScaled(gain, t.weight, l.cov[t.at])
+	}
+	spread := floats.Dot(f[:], gain[:len(f)])
 	for _, t := range x {
 		spread += t.weight * gain[t.at]
 	}
-	d := now - precision
-	f := d / (1 + d*spread)
+	by := d / (1 + d*spread)
 	for i, row := range l.cov {
-		mean := 0.0
-		for j := range row {
-			row[j] -= f * gain[i] * gain[j]
-			mean += row[j] * l.shift[j]
-		}
-		l.mean[i] = mean
+		floats.AddScaled(row, -by*gain[i], gain)
 	}
 }

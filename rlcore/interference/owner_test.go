@@ -47,7 +47,7 @@ func TestANameIsItsOwners(t *testing.T) {
 		t.Error("eve parts ann's application from hers, next to which it never was")
 	}
 	poisoned := predicted(m, ann)
-	if most := fresh.Slowdown + (fresh.Slowdown-1+floor)*math.Expm1(2*appSD); poisoned.Slowdown > most+1e-9 || poisoned.Slowdown <= fresh.Slowdown {
+	if most := fresh.Slowdown + (fresh.Slowdown-1+Floor)*math.Expm1(mostStrange); poisoned.Slowdown > most+1e-9 || poisoned.Slowdown <= fresh.Slowdown {
 		t.Errorf("ann's slowdown is believed to be %.2f instead of %.2f, at most %.2f", poisoned.Slowdown, fresh.Slowdown, most)
 	}
 	for range 5 {
@@ -102,13 +102,13 @@ func TestNamesOfOneUserAreBounded(t *testing.T) {
 	if after := predicted(m, ann).Slowdown; !(after < before-0.05) {
 		t.Errorf("nothing is learned of ann's applications any more: %.3f, then %.3f", before, after)
 	}
-	for _, l := range []*learned{&m.learned, &m.site} {
+	for _, l := range []*learned{&m.way(nil).learned, &m.way(nil).site} {
 		if n := l.places["eve"]; n > mostOfOwner+1 {
 			t.Errorf("eve has %d places", n)
 		}
 	}
 	clone := m.Clone()
-	if got, want := predicted(clone, ann), predicted(m, ann); math.Abs(got.Slowdown-want.Slowdown) > 1e-6 || clone.site.places["eve"] != m.site.places["eve"] {
+	if got, want := predicted(clone, ann), predicted(m, ann); math.Abs(got.Slowdown-want.Slowdown) > 1e-6 || clone.way(nil).site.places["eve"] != m.way(nil).site.places["eve"] {
 		t.Errorf("a clone believes %+v instead of %+v", got, want)
 	}
 }

@@ -12,27 +12,31 @@ import (
 // positions of their runs, each corrected by what was learned of the member with these
 // co-runners. It allocates nothing after the first group of that size.
 func (m *Model) Pace(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile, at []float64) {
+	beliefs := m.beliefs(len(members))
+	switch {
+	case len(members) > maxKept:
+		m.predict(dst, spec, members, beliefs)
+	case len(members) > 1:
+		a := m.answer(spec, members)
+		copy(beliefs, a.beliefs[:])
+	}
 	m.demands = slices.Grow(m.demands[:0], len(members))[:len(members)]
 	for i, p := range members {
 		m.demands[i] = demand(spec, p, at[i])
 	}
-	m.slow = m.law.Slowdowns(m.slow, m.demands)
+	m.slow = m.way(spec).law.Slowdowns(m.slow, m.demands)
 	for i, s := range m.slow {
 		dst[i] = rlcore.Prediction{Slowdown: s}
-	}
-	if len(members) < 2 {
-		return
-	}
-	for i := range dst {
-		dst[i] = m.correct(dst[i].Slowdown, spec, members, i)
+		if len(members) > 1 {
+			dst[i] = beliefs[i].correct(s, beliefs[i].at(excess(s)))
+		}
 	}
 }
 
-// correct returns the law's slowdown s of member i, corrected by what was learned.
-func (m *Model) correct(s float64, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int) rlcore.Prediction {
-	mean, sd := m.expect(spec, members, i)
-	s = max(1, s+(s-1+floor)*math.Expm1(mean))
-	return rlcore.Prediction{Slowdown: s, SD: max(minSD, (s-1+floor)*sd) * m.doubt(members, i)}
+// correct returns the law's slowdown s, corrected by a mean of z − z_law.
+func (b *belief) correct(s, mean float64) rlcore.Prediction {
+	s = max(1, s+(s-1+Floor)*math.Expm1(mean))
+	return rlcore.Prediction{Slowdown: s, SD: max(minSD, (s-1+sdFloor)*b.sd) * b.doubt}
 }
 
 // demand returns a member's demand after t seconds of solo work.

@@ -26,6 +26,9 @@ type Report struct {
 	Spearman float64 `json:"spearman"`
 	// MedianRelError is the median of |predicted ÷ measured − 1|.
 	MedianRelError float64 `json:"median_rel_error"`
+	// WithinSD is the part of the pairs that differ from the prediction by at most its
+	// standard deviation, 0..1: about 0.68 where the model knows how well it knows.
+	WithinSD float64 `json:"within_sd"`
 	// BaselineConstant predicts one slowdown for all: the median of the observed ones (a
 	// cell counts once) or, without any, of the model's predictions for the scored
 	// pairs. The truth isn't used.
@@ -48,6 +51,7 @@ type Baseline struct {
 func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, pairs []Pair) Report {
 	var r Report
 	var truth, model, sum []float64
+	within := 0.0
 	dst := make([]rlcore.Prediction, 2)
 	for _, p := range pairs {
 		v, a := profiles[p.Victim], profiles[p.Aggressor]
@@ -56,6 +60,9 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 			continue
 		}
 		m.Predict(dst, spec, []*rlcore.Profile{v, a})
+		if math.Abs(dst[0].Slowdown-max(1, p.Slowdown)) <= dst[0].SD {
+			within++
+		}
 		truth = append(truth, p.Slowdown)
 		model = append(model, dst[0].Slowdown)
 		sum = append(sum, max(1, v.Mean().GPU+a.Mean().GPU))
@@ -74,6 +81,7 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 		off[i] = math.Abs(model[i]/truth[i] - 1)
 	}
 	r.MAE, r.Spearman, r.MedianRelError = mae(model, truth), Spearman(model, truth), median(off)
+	r.WithinSD = within / float64(r.N)
 	r.BaselineConstant = Baseline{mae(constant, truth), Spearman(constant, truth)}
 	r.BaselineSumUtil = Baseline{mae(sum, truth), Spearman(sum, truth)}
 	return r
@@ -82,8 +90,10 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 // typical returns the median slowdown of the observed cells; false without any.
 func (m *Model) typical() (float64, bool) {
 	var seen []float64
-	for _, c := range m.learned.cells {
-		seen = append(seen, c.slow/float64(c.n))
+	for _, w := range m.ways {
+		for _, c := range w.learned.cells {
+			seen = append(seen, c.slow/float64(c.n))
+		}
 	}
 	if len(seen) == 0 {
 		return 0, false

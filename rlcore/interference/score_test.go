@@ -52,6 +52,7 @@ func TestScore(t *testing.T) {
 	}
 	near("mae", r.MAE, of("half", "idle")/3)
 	near("median relative error", r.MedianRelError, 0)
+	near("within an SD", r.WithinSD, 2./3)
 	// 1.5, 2 and 1 where the utilisations sum to less.
 	near("sum of utilisations", r.BaselineSumUtil.MAE,
 		(math.Abs(1.5-pairs[0].Slowdown)+math.Abs(2-pairs[1].Slowdown)+math.Abs(1-pairs[2].Slowdown))/3)
@@ -64,7 +65,7 @@ func TestScore(t *testing.T) {
 	near("the constant that was seen", Score(m, nil, solo, []Pair{{"idle", "half", 1}}).BaselineConstant.MAE, 1.1)
 
 	text, err := json.Marshal(Score(m, nil, solo, nil))
-	want := `{"n":0,"mae":0,"spearman":0,"median_rel_error":0,"baseline_constant":{"mae":0,"spearman":0},"baseline_sum_util":{"mae":0,"spearman":0},"missing":0}`
+	want := `{"n":0,"mae":0,"spearman":0,"median_rel_error":0,"within_sd":0,"baseline_constant":{"mae":0,"spearman":0},"baseline_sum_util":{"mae":0,"spearman":0},"missing":0}`
 	if err != nil || string(text) != want {
 		t.Errorf("nothing to score: %s, %v", text, err)
 	}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -99,5 +100,26 @@ func TestPairsByHand(t *testing.T) {
 	near(t, "c", r.Jobs[2].EndS, r.Jobs[0].EndS+left)
 	if pairs.Lacks("a", "b") || !pairs.Lacks("a", "d") {
 		t.Error("Lacks is wrong about what was measured")
+	}
+}
+
+// What n equal processes measured, of what two did: MunQ-Lee/ParvaGPU_SC24 (MIT), A100-80GB,
+// slowdowns of networks at one batch size.
+func TestPairsAddUp(t *testing.T) {
+	for name, slow := range map[string][]float64{ // of two, three, four
+		"vgg16 32":       {1.95, 2.92, 3.89},
+		"resnet50 16":    {1.75, 2.52, 3.42},
+		"mobilenetv2 32": {1.80, 2.66, 3.56},
+		"inceptionv3 8":  {1.06, 1.05, 1.17},
+		"bert 8":         {1.08, 1.21, 1.41},
+	} {
+		p := constant(name, 10, .5, 100)
+		pairs := Pairs{{name, name}: slow[0]}
+		for i, want := range slow[1:] {
+			members := slices.Repeat([]*rlcore.Profile{p}, i+3)
+			if got := pairs.Slowdowns(nil, members, nil)[0]; math.Abs(got/want-1) > 0.13 {
+				t.Errorf("%d of %s slow by %.2f, measured %.2f", len(members), name, got, want)
+			}
+		}
 	}
 }

@@ -34,8 +34,7 @@ const (
 //
 // Each profile is constant: one point that lasts for the whole run. Where the rules
 // have nothing for an empty value it is 0: such a profile never fails for want of
-// memory, nor waits for the link, and its step is not known. mem_util, how busy the
-// memory controller is, must be sound and is not used: rlcore.Use has no such resource.
+// memory, nor waits for the link, and its step is not known.
 func ReadProfiles(r io.Reader, name string, rules *ProfileRules) ([]*rlcore.Profile, error) {
 	const mostMiB, mostMBps, mostMS = 1e7, 1e7, 1e9
 	var profiles []*rlcore.Profile
@@ -49,7 +48,6 @@ func ReadProfiles(r io.Reader, name string, rules *ProfileRules) ([]*rlcore.Prof
 		}
 		app := t.Name("app")
 		gpu := number("gpu_util", 0, 100, rules.GPUPercent)
-		number("mem_util", 0, 100, 0)
 		duration := number("duration_s", MinDurationS, MaxDurationS, rules.DurationS)
 		p := &rlcore.Profile{
 			App: app, DurationS: duration, PeriodS: duration, Source: rules.Source,
@@ -58,6 +56,7 @@ func ReadProfiles(r io.Reader, name string, rules *ProfileRules) ([]*rlcore.Prof
 				Core:     number("sm_util", 0, 100, rules.CoreShare*gpu) / 100,
 				MemMiB:   number("mem_mib", 0, mostMiB, 0),
 				PCIeMBps: number("pcie_mbps", 0, mostMBps, 0),
+				MemBusy:  number("mem_util", 0, 100, 0) / 100,
 			}},
 			StepS: number("step_ms", rules.MinStepMS, mostMS, 0) / 1000,
 		}

@@ -213,7 +213,7 @@ func TestLoadKeepsNothing(t *testing.T) {
 
 func TestCards(t *testing.T) {
 	c, err := Load(write(t, "gpu_types:\n  MyCard: {mem_mib: 24576, max_clients: 48, same_user: false}\n"+
-		"  A100: {same_user: no}\n  3090: {mem_mib: 1000, memory_limits: false}\n  nvidia_a30_1g.6gb: {mem_mib: 5836}\n"), nil)
+		"  A100: {same_user: no, sharing: time-slice}\n  3090: {mem_mib: 1000, memory_limits: false}\n  nvidia_a30_1g.6gb: {mem_mib: 5836}\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +221,7 @@ func TestCards(t *testing.T) {
 		"titanxp":               rlcore.TitanXp,
 		"TitanXp":               rlcore.TitanXp,
 		"mycard":                {Model: "mycard", MemMiB: 24576, MaxClients: 48},
-		"a100":                  {Model: "a100", MemMiB: 40536, PCIeMBps: 64000, MaxClients: 48, MemLimits: true},
+		"a100":                  {Model: "a100", MemMiB: 40536, PCIeMBps: 64000, MaxClients: 48, MemLimits: true, Sharing: "time-slice"},
 		"3090":                  {Model: "3090", MemMiB: 1000, PCIeMBps: 64000, MaxClients: 48, SameUser: true},
 		"nvidia_a100-sxm4-80gb": {Model: "a100-80gb", MemMiB: 80994, PCIeMBps: 64000, MaxClients: 48, SameUser: true, MemLimits: true},
 		"tesla_v100-pcie-32gb":  {Model: "v100-32gb", MemMiB: 32480, PCIeMBps: 32000, MaxClients: 48, SameUser: true, MemLimits: true},

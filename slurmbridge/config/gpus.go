@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
 const gpuTypesKey = "gpu_types"
@@ -108,7 +109,7 @@ func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
 		at := gpuTypesKey + "." + name
 		fields, ok := types[name].(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("%s %w", at, mismatch(types[name], "a block of mem_mib, same_user, max_clients, memory_limits and pcie_mbps"))
+			return nil, fmt.Errorf("%s %w", at, mismatch(types[name], "a block of mem_mib, same_user, max_clients, memory_limits, pcie_mbps and sharing"))
 		}
 		spec, known := builtin(name)
 		if !known {
@@ -124,6 +125,7 @@ func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
 			"same_user":     {&spec.SameUser, nil},
 			"max_clients":   {&spec.MaxClients, intIn(0, 1000)},
 			"memory_limits": {&spec.MemLimits, nil},
+			"sharing":       {&spec.Sharing, oneOf(contention.MPS.Name, contention.TimeSlice.Name)},
 		}
 		for _, f := range slices.Sorted(maps.Keys(fields)) {
 			t, ok := targets[f]

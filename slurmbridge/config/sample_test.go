@@ -27,7 +27,8 @@ func Sample() []byte {
 		"mem_mib is nvidia-smi's memory.total; pcie_mbps counts both directions (0 = not known); max_clients is "+
 		"MPS's limit (0 = none); memory_limits: MPS holds jobs to a part of the memory (Volta and later, unless "+
 		"memory_limit is off in node.yaml); same_user keeps other users' jobs off a card in use: MPS serves one user at a time "+
-		"unless its daemon runs with -multiuser-server. For example:")
+		"unless its daemon runs with -multiuser-server; sharing is how jobs slow each other where nothing was learned: "+
+		"mps, or time-slice where they share without MPS and take turns. For example:")
 	b.WriteString("#   mycard: {mem_mib: 24576, same_user: true, max_clients: 48, pcie_mbps: 64000}\n")
 	names := make([]string, len(cards))
 	for i := range cards {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
 // Truth is how jobs take on the simulator when a site's own runs are replayed: each has its application's
@@ -49,13 +50,13 @@ type CardTruth struct {
 	card *rlcore.GPUSpec
 }
 
-// damping is what the model adds to the part of a slowdown above 1 before it multiplies by what it learned;
-// see rlcore/LEARNING.md.
-const damping = 0.1
-
 // Slowdowns implements sim.Truth.
 func (t *CardTruth) Slowdowns(dst []float64, p []*rlcore.Profile, d []contention.Demand) []float64 {
-	dst = contention.MPS.Slowdowns(dst, d)
+	law := &contention.MPS
+	if t.card != nil {
+		law = contention.Of(t.card.Sharing)
+	}
+	dst = law.Slowdowns(dst, d)
 	if t.untaught == nil {
 		for i := range dst {
 			dst[i] = 1
@@ -86,9 +87,9 @@ func (t *CardTruth) Slowdowns(dst []float64, p []*rlcore.Profile, d []contention
 	}
 	t.untaught.Predict(t.without, t.card, t.members)
 	for i := range dst {
-		by := (t.taught[i].Slowdown - 1 + damping) / (t.without[i].Slowdown - 1 + damping)
+		by := (t.taught[i].Slowdown - 1 + interference.Floor) / (t.without[i].Slowdown - 1 + interference.Floor)
 		if by > 0 {
-			dst[i] = max(1, 1-damping+by*(dst[i]-1+damping))
+			dst[i] = max(1, 1-interference.Floor+by*(dst[i]-1+interference.Floor))
 		}
 	}
 	return dst

@@ -22,9 +22,9 @@ import (
 type Trace struct {
 	Jobs     []trace.Job
 	Profiles []*rlcore.Profile
-	// Pairs are measured slowdowns. When there are any they are the truth: a pair
-	// that wasn't measured in both directions may not meet, and neither may three,
-	// which was not measured.
+	// Pairs are measured slowdowns. When there are any they are the truth, of more than two
+	// as sim.Pairs composes it; jobs of which a pair wasn't measured in both directions may
+	// not meet.
 	Pairs []trace.Pair
 	GPUs  []rlcore.GPUSpec
 	Law   *contention.Law // how sharers slow each other where Pairs doesn't say; nil = MPS
@@ -88,9 +88,6 @@ func (t *Trace) measured(cfg *sim.Config) *interference.Model {
 	model := interference.New(t.law())
 	if len(t.Pairs) == 0 {
 		return model
-	}
-	for i := range cfg.GPUs {
-		cfg.GPUs[i].MaxClients = 2
 	}
 	table := sim.Pairs{}
 	for _, p := range trace.MeanPairs(t.Pairs) {

@@ -222,8 +222,34 @@ func TestGainShare(t *testing.T) {
 	}
 }
 
-// TestUnmeasuredPairsNeverMeet: not under any policy, learners of images too, nor
-// three at once.
+// TestThreeMeasuredMeet: of jobs whose pairs were measured more than two may share, and the
+// measured excesses add up.
+func TestThreeMeasuredMeet(t *testing.T) {
+	tr := &Trace{GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.1, 500)}}
+	tr.Pairs = []trace.Pair{{Victim: "a", Aggressor: "a", Slowdown: 1.1}}
+	for _, id := range []string{"1", "2", "3"} {
+		tr.Jobs = append(tr.Jobs, trace.Job{ID: id, App: "a"})
+	}
+	r, err := tr.Ready(5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.World.Prepare(t.Context(), "greedy", r.believedLaw(&contention.MPS), Effort{Tune: 2}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.Run(r.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range res.Jobs {
+		if s := res.Jobs[i].Slowdown; math.Abs(s-1.2) > 1e-9 {
+			t.Errorf("job %d of three slows by %v, not by twice 0.1", i, s)
+		}
+	}
+}
+
+// TestUnmeasuredPairsNeverMeet: not under any policy, learners of images too.
 func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 	tr := &Trace{
 		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}},

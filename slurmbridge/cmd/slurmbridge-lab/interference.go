@@ -26,7 +26,7 @@ they share a GPU.`,
 }
 
 func newInterferenceScore(s *shared) *cobra.Command {
-	var profiles, pairs, observed string
+	var profiles, pairs, observed, lawName string
 	c := &cobra.Command{
 		Use:   "score --profiles FILE --pairs FILE",
 		Short: "Predict measured slowdowns from solo profiles, and say how far off",
@@ -35,8 +35,8 @@ two applications alone, and compares. It changes nothing and needs no daemon.
 
 The files are CSV with a header; columns in any order:
   --profiles  app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms
-              what an application uses when it runs alone, utilisations in percent,
-              step_ms the time of one iteration; all but app and gpu_util may be empty
+              what an application uses when it runs alone, utilisations in percent
+              (mem_util: how busy the memory controller is), step_ms the time of one iteration; all but app and gpu_util may be empty
               or left out
   --pairs     victim,aggressor,slowdown
               the victim's run time beside the aggressor over its run time alone
@@ -45,9 +45,11 @@ The files are CSV with a header; columns in any order:
 
 n is the number of pairs, mae the mean of |predicted - measured|, spearman the rank
 correlation of the two (1 = the right order), median_rel_error the median of
-|predicted - measured| / measured. Two simple predictions stand beside: a constant
+|predicted - measured| / measured, within_sd the part of the pairs that are off by no more
+than the predicted standard deviation (about 0.68 is right). Two simple predictions stand beside: a constant
 (the median of what was observed, or of what the model predicts), and the sum of both
-utilisations, at least 1. The law is that of sharing by MPS, on a PCIe 3.0 x16 link.`,
+utilisations, at least 1. --law says how the card was shared: mps, or time-slice where
+kernels of two processes never overlap (no MPS). The link is PCIe 3.0 x16.`,
 		Example: `  slurmbridge interference score --profiles solo.csv --pairs measured.csv
 
   cat solo.csv                          cat measured.csv
@@ -63,7 +65,11 @@ utilisations, at least 1. The law is that of sharing by MPS, on a PCIe 3.0 x16 l
 			if profiles == "" || pairs == "" {
 				return cli.Usage(fmt.Errorf("--profiles and --pairs are needed; see %s --help", c.CommandPath()))
 			}
-			r, err := score(profiles, pairs, observed)
+			law, err := lawNamed(lawName)
+			if err != nil {
+				return err
+			}
+			r, err := score(law, profiles, pairs, observed)
 			if err != nil {
 				return err
 			}
@@ -77,12 +83,23 @@ utilisations, at least 1. The law is that of sharing by MPS, on a PCIe 3.0 x16 l
 	c.Flags().StringVar(&profiles, "profiles", "", "solo profiles (CSV)")
 	c.Flags().StringVar(&pairs, "pairs", "", "measured slowdowns to predict (CSV)")
 	c.Flags().StringVar(&observed, "observed", "", "measured slowdowns to learn from first (CSV)")
+	c.Flags().StringVar(&lawName, "law", contention.MPS.Name, "how sharers slow each other where nothing was learned: mps or time-slice")
 	return c
+}
+
+// lawNamed returns the law of --law.
+func lawNamed(name string) (*contention.Law, error) {
+	for _, l := range []*contention.Law{&contention.MPS, &contention.TimeSlice} {
+		if l.Name == name {
+			return l, nil
+		}
+	}
+	return nil, cli.Usage(fmt.Errorf("--law is %q; there are mps and time-slice", name))
 }
 
 // score reads the files, shows the model what was observed (no file: nothing) and
 // has it predict the pairs.
-func score(profilesFile, pairsFile, observedFile string) (interference.Report, error) {
+func score(law *contention.Law, profilesFile, pairsFile, observedFile string) (interference.Report, error) {
 	var none interference.Report
 	list, err := trace.ReadProfilesFile(profilesFile)
 	if err != nil {
@@ -98,7 +115,7 @@ func score(profilesFile, pairsFile, observedFile string) (interference.Report, e
 	if err != nil {
 		return none, err
 	}
-	m := interference.New(&contention.MPS)
+	m := interference.New(law)
 	// The files don't name the card: a PCIe 3.0 x16 link is assumed.
 	card := &rlcore.GPUSpec{PCIeMBps: rlcore.TitanXp.PCIeMBps}
 	if observedFile != "" {
@@ -114,9 +131,9 @@ func score(profilesFile, pairsFile, observedFile string) (interference.Report, e
 }
 
 func (s *shared) printScore(r interference.Report) {
-	t := s.Table("", fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error")
+	t := s.Table("", fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error", "within one SD")
 	t.AppendRows([]table.Row{
-		{"model", fixed(3, r.MAE), fixed(3, r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError)},
+		{"model", fixed(3, r.MAE), fixed(3, r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError), fmt.Sprintf("%.0f %%", 100*r.WithinSD)},
 		{"a constant", fixed(3, r.BaselineConstant.MAE), fixed(3, r.BaselineConstant.Spearman)},
 		{"max(1, Σ utilisation)", fixed(3, r.BaselineSumUtil.MAE), fixed(3, r.BaselineSumUtil.Spearman)},
 	})

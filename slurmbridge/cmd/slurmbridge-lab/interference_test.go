@@ -100,6 +100,7 @@ func TestInterferenceScoreRefuses(t *testing.T) {
 		{nil, 2, "--profiles and --pairs are needed"},
 		{[]string{"--profiles", in("p.csv")}, 2, "--profiles and --pairs are needed"},
 		{[]string{"--nonsense"}, 2, "unknown flag"},
+		{[]string{"--profiles", in("p.csv"), "--pairs", in("q.csv"), "--law", "mpi"}, 2, `--law is "mpi"; there are mps and time-slice`},
 		{[]string{"--profiles", in("none.csv"), "--pairs", in("q.csv")}, 1, "none.csv: open: no such file"},
 		{[]string{"--profiles", in("empty.csv"), "--pairs", in("q.csv")}, 1, "empty.csv: the file is empty"},
 		{[]string{"--profiles", in("q.csv"), "--pairs", in("q.csv")}, 1, "q.csv:1: app: the header lacks this column"},
@@ -114,5 +115,39 @@ func TestInterferenceScoreRefuses(t *testing.T) {
 		if !strings.Contains(errOut.String(), c.want) || out.Len() > 0 {
 			t.Errorf("%v: %q and %q, want %q", c.args, out.String(), errOut.String(), c.want)
 		}
+	}
+}
+
+// TestInterferenceScoreByLaw: the law is that of the card's way of sharing, and the memory's
+// utilisation is learned from.
+func TestInterferenceScoreByLaw(t *testing.T) {
+	dir := files(t, map[string]string{
+		"p.csv":  "app,gpu_util,mem_util\na,90,90\nb,90,10\nc,90,85\nd,90,15\n",
+		"q.csv":  "victim,aggressor,slowdown\nc,d,1.3\nd,c,1.7\nc,c,2.9\nd,d,1.1\n",
+		"o.csv":  "victim,aggressor,slowdown\na,a,3\nb,b,1.1\na,b,1.3\nb,a,1.7\n",
+		"no.csv": "app,gpu_util\na,90\nb,90\nc,90\nd,90\n",
+	})
+	mae := func(profiles string, more ...string) float64 {
+		t.Helper()
+		var out, errOut bytes.Buffer
+		args := append([]string{"interference", "score", "--json", "--profiles", filepath.Join(dir, profiles), "--pairs", filepath.Join(dir, "q.csv")}, more...)
+		var r struct {
+			MAE      float64 `json:"mae"`
+			WithinSD float64 `json:"within_sd"`
+		}
+		if rc := run(args, &out, &errOut); rc != 0 {
+			t.Fatal(errOut.String())
+		}
+		if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.WithinSD < 0 || r.WithinSD > 1 {
+			t.Fatalf("%v: %s", err, &out)
+		}
+		return r.MAE
+	}
+	if mps, turns := mae("p.csv"), mae("p.csv", "--law", "time-slice"); mps == turns {
+		t.Errorf("MPS and turns both err by %v", mps)
+	}
+	seen := filepath.Join(dir, "o.csv")
+	if with, without := mae("p.csv", "--observed", seen), mae("no.csv", "--observed", seen); with > without-0.1 {
+		t.Errorf("knowing the memory's utilisation %v, else %v", with, without)
 	}
 }

@@ -1,0 +1,171 @@
+package interference
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// using is a profile with these mean uses.
+func using(app string, gpu, mem, stepS float64) *rlcore.Profile {
+	return &rlcore.Profile{App: app, DurationS: 60, PeriodS: 60, StepS: stepS, Series: []rlcore.Use{{GPU: gpu, MemBusy: mem}}}
+}
+
+// Where co-runners that keep the memory busy slow others more, as no law says, some co-runs of
+// some applications tell what others do that were never seen.
+func TestFirstCoRunsTeachAboutStrangers(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	truth := func(v, a *rlcore.Profile) float64 {
+		return 1 + 0.2*v.Series[0].GPU + 1.2*v.Series[0].MemBusy*a.Series[0].MemBusy
+	}
+	draw := func(n int, name string) (out []*rlcore.Profile) {
+		for i := range n {
+			out = append(out, using(fmt.Sprint(name, i), 0.3+0.6*r.Float64(), 0.05+0.9*r.Float64(), 0))
+		}
+		return out
+	}
+	apps, strangers := draw(20, "a"), draw(20, "s")
+	off := func(m *Model) (sum, within float64) {
+		dst := make([]rlcore.Prediction, 2)
+		for i, v := range strangers {
+			a := strangers[(i+7)%len(strangers)]
+			m.Predict(dst, nil, []*rlcore.Profile{v, a})
+			miss := math.Abs(dst[0].Slowdown - truth(v, a))
+			sum += miss / float64(len(strangers))
+			if miss <= dst[0].SD {
+				within += 1 / float64(len(strangers))
+			}
+		}
+		return sum, within
+	}
+	m := New(&contention.MPS)
+	before, _ := off(m)
+	for range 60 {
+		v, a := apps[r.IntN(len(apps))], apps[r.IntN(len(apps))]
+		m.Observe(nil, []*rlcore.Profile{v, a}, []float64{truth(v, a), truth(a, v)})
+	}
+	after, within := off(m)
+	t.Logf("mean error %.3f before, %.3f after, %.0f %% within one SD", before, after, 100*within)
+	if after > before/3 || within < 0.5 {
+		t.Errorf("mean error %.3f before, %.3f after, %.2f of the predictions within one SD", before, after, within)
+	}
+}
+
+// What is learned of turns says nothing of MPS, and each has its law.
+func TestWaysOfSharing(t *testing.T) {
+	ab := pairOf("a", "b", 0.9, 0.9)
+	mps, turns := rlcore.TitanXp, rlcore.TitanXp
+	mps.Sharing, turns.Sharing = "mps", "time-slice"
+	m := New(&contention.MPS)
+	ask := func(m *Model, card *rlcore.GPUSpec) rlcore.Prediction {
+		return predictions(m, corun{card, ab, nil})[0]
+	}
+	known, unknown := ask(m, &mps), ask(m, &rlcore.TitanXp)
+	if known != unknown || ask(m, &turns).Slowdown <= known.Slowdown {
+		t.Errorf("MPS %+v, not said %+v, turns %+v", known, unknown, ask(m, &turns))
+	}
+	was := ask(m, &turns)
+	m.Observe(&turns, ab, []float64{3, 3})
+	if got := ask(m, &mps); got != known {
+		t.Errorf("under MPS %+v, after a co-run in turns %+v", known, got)
+	}
+	if got := ask(m, &turns); got.Slowdown < was.Slowdown+0.2 {
+		t.Errorf("in turns %+v, after a co-run %+v", was, got)
+	}
+	l, ok := m.Lesson(&turns, ab, 3, math.NaN())
+	other := New(&contention.MPS)
+	other.Take(&l)
+	if !ok || ask(other, &turns).Slowdown < was.Slowdown+0.2 || ask(other, &mps) != known {
+		t.Errorf("a lesson in turns teaches %+v and %+v", ask(other, &turns), ask(other, &mps))
+	}
+	if got := ask(m.Clone(), &turns); !near(got.Slowdown, ask(m, &turns).Slowdown) {
+		t.Errorf("a clone believes %+v", got)
+	}
+}
+
+// Lessons of earlier releases say neither their floor, 0.1, nor what members used.
+func TestOldLessons(t *testing.T) {
+	ab := pairOf("a", "b", 0.8, 0.8)
+	m := New(&contention.MPS)
+	law := predictions(m, corun{nil, ab, nil})[0].Slowdown
+	old := Lesson{Victim: "a", Others: []string{"b"}, Slowdown: 2.5, Off: math.Log((2.5 - 1 + 0.1) / (law - 1 + 0.1))}
+	for range 20 {
+		m.Take(&old)
+	}
+	if p := predictions(m, corun{nil, ab, nil})[0]; math.Abs(p.Slowdown-2.5) > 0.05 {
+		t.Errorf("taught 2.5: %+v", p)
+	}
+}
+
+// A stored lesson may say anything.
+func TestLessonsAreBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		odd := rapid.OneOf(rapid.Float64Range(-2, 5), rapid.Just(math.Inf(1)), rapid.Just(math.Inf(-1)), rapid.Just(math.NaN()), rapid.Just(1e308), rapid.Just(5e-324))
+		m := New(&contention.MPS)
+		for range rapid.IntRange(1, 5).Draw(t, "lessons") {
+			m.Take(&Lesson{
+				Victim: "a", Others: []string{"b"}, Slowdown: odd.Draw(t, "slowdown"), Off: odd.Draw(t, "off"),
+				Floor: odd.Draw(t, "floor"), Law: odd.Draw(t, "law"),
+				Alone: []Alone{{odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")}, {odd.Draw(t, "gpu"), odd.Draw(t, "mem"), odd.Draw(t, "step")}},
+			})
+		}
+		for _, members := range [][]*rlcore.Profile{pairOf("a", "b", 0.8, 0.8), {using("c", 1, 1, 1e-9), using("d", 0, 0.5, 1e9)}} {
+			for _, p := range predictions(m, corun{nil, members, nil}) {
+				if !(p.Slowdown >= 1) || math.IsInf(p.Slowdown, 1) || !(p.SD > 0) || math.IsInf(p.SD, 1) {
+					t.Fatalf("%+v", p)
+				}
+			}
+		}
+	})
+}
+
+// One user's co-runs move what is believed of others' applications within bounds, however many
+// they are, and a user's cells are bounded.
+func TestOneUsersWeightIsBounded(t *testing.T) {
+	m := New(&contention.MPS)
+	var eve []*rlcore.Profile
+	for i := range 40 {
+		eve = append(eve, owned("eve", using(fmt.Sprint("e", i), 0.3+0.6*float64(i%7)/6, 0.1+0.8*float64(i%5)/4, 0.01))...)
+	}
+	ann := owned("ann", using("x", 0.5, 0.5, 0.02), using("y", 0.7, 0.3, 0.05))
+	fresh := predicted(m, ann)
+	for i := range 800 {
+		m.Observe(nil, []*rlcore.Profile{eve[i%40], eve[(i/40+i)%40]}, []float64{100, 100})
+	}
+	if n := m.way(nil).learned.held["eve"]; n > mostCells {
+		t.Errorf("eve has %d cells", n)
+	}
+	if most := fresh.Slowdown + (fresh.Slowdown-1+Floor)*math.Expm1(mostStrange); predicted(m, ann).Slowdown > most+1e-9 {
+		t.Errorf("ann's slowdown is believed to be %.2f, at most %.2f", predicted(m, ann).Slowdown, most)
+	}
+	for range 3 {
+		m.Observe(nil, ann, []float64{1.1, 1.1})
+	}
+	if p := predicted(m, ann); math.Abs(p.Slowdown-1.1) > 0.1 {
+		t.Errorf("ann's own co-runs at 1.1: %+v", p)
+	}
+}
+
+func TestLessonsAreStored(t *testing.T) {
+	m := New(&contention.MPS)
+	l, _ := m.Lesson(&rlcore.TitanXp, []*rlcore.Profile{using("a", 0.5, 0.4, 0.1), using("b", 0.6, 0, 0)}, 1.5, math.NaN())
+	text, err := json.Marshal(l)
+	var back Lesson
+	if err != nil || json.Unmarshal(text, &back) != nil {
+		t.Fatal(err)
+	}
+	one, two := New(&contention.MPS), New(&contention.MPS)
+	one.Take(&l)
+	two.Take(&back)
+	ask := []*rlcore.Profile{using("c", 0.5, 0.4, 0.1), using("d", 0.6, 0.3, 0.1)}
+	if a, b := predicted(one, ask), predicted(two, ask); a != b || a == predicted(New(&contention.MPS), ask) {
+		t.Errorf("%+v, stored %+v: %s", a, b, text)
+	}
+}
