@@ -19,7 +19,7 @@ type PolicySpec struct {
 	About string // one line, for help texts
 	Rank  int    // position in lists and tables, ascending
 	// Colour in figures. Those here are Okabe and Ito's (Color Universal Design, 2008),
-	// and Tol's wine as the ninth.
+	// and Tol's wine and purple as the ninth and tenth.
 	Colour color.RGBA
 
 	Live      bool // the daemon can decide by it

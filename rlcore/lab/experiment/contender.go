@@ -30,6 +30,8 @@ type World struct {
 	// Guard holds what a site may set; its Predictor is filled in. It is copied.
 	Guard rlcore.Guard
 	M     int // window
+	// Objective is what knobs are tuned for; nil = the makespan.
+	Objective sim.Objective
 }
 
 // Contender is a policy ready to compete.
@@ -133,9 +135,13 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 	return c, nil
 }
 
-// tune keeps the setting with the smallest mean makespan over the training sets.
+// tune keeps the setting with the smallest mean over the training sets of the objective.
 func (c *Contender) tune(knobs []rlcore.PolicyKnob, train Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
+	cost := c.world.Objective
+	if cost == nil {
+		cost = sim.Makespan
+	}
 	set := func(k int) {
 		c.policy, c.Note = func(m *interference.Model) rlcore.Policy { return knobs[k].New(m) }, knobs[k].Note
 	}
@@ -151,7 +157,7 @@ func (c *Contender) tune(knobs []rlcore.PolicyKnob, train Scenario, e Effort, se
 			if err != nil {
 				return err
 			}
-			sum += res.MakespanS
+			sum += cost(res)
 		}
 		if sum < best {
 			best, pick = sum, k

@@ -218,7 +218,7 @@ type ReplayOptions struct {
 	Policies []string // default ReplayPolicies
 	Seeds    int      // trainings and random choices; default 1
 	Seed     uint64
-	M        int // default 5
+	M        int // default rlcore.DefaultWindow
 	Effort   Effort
 	Tries    int // of the clairvoyant, a seed; default by the number of jobs
 	// Objective is "makespan", "turnaround", or "" for the first where all jobs are
@@ -236,7 +236,7 @@ type ReplayOptions struct {
 }
 
 // ReplayPolicies are those that a replay compares where none are named.
-func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", ours} }
+func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", "srpt", ours} }
 
 // Outcome is what a policy would have made of the trace: means over the seeds.
 type Outcome struct {
@@ -320,7 +320,7 @@ var objectives = map[string]sim.Objective{"makespan": sim.Makespan, "turnaround"
 
 // orDefaults checks the options against a trace and fills in what is left out.
 func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
-	o.M, o.Seeds = cmp.Or(o.M, 5), cmp.Or(o.Seeds, 1)
+	o.M, o.Seeds = cmp.Or(o.M, rlcore.DefaultWindow), cmp.Or(o.Seeds, 1)
 	if len(o.Policies) == 0 {
 		o.Policies = ReplayPolicies()
 	}
@@ -369,6 +369,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 		o.Objective = "makespan"
 	}
 	o.Objective = cmp.Or(o.Objective, "turnaround")
+	r.World.Objective = objectives[o.Objective]
 	o.Tries = cmp.Or(o.Tries, min(4000, max(100, 120_000/len(r.Config.Jobs))))
 	c := &competition{
 		Replayable: r, o: o, law: t.law(), objective: objectives[o.Objective], results: map[string][]seen{},

@@ -96,6 +96,7 @@ type replayFlags struct {
 	experiment.ReplayOptions
 	from             traceFlags
 	durationError    float64
+	users            bool
 	json, checkpoint string
 }
 
@@ -119,7 +120,7 @@ turnaround elsewhere. dqn is trained on job sets drawn from the trace in the wor
 predicted, or comes from --checkpoint; it goes on learning slowdowns from the co-runs
 it sees, as the daemon does.
 
-A second table says how each user fared: mean wait and turnaround, the part of the
+With --users a second table says how each user fared: mean wait and turnaround, the part of the
 jobs that ended later than under fifo, the worst slowdown, how often decisions went
 past a job, on average and at most, and the longest that one was kept waiting beside an
 idle GPU.
@@ -144,7 +145,7 @@ Jobs of several GPUs, and those that need more memory than a GPU has, are left o
 and counted.`,
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
   slurmbridge replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
-      --policies fifo,greedy,dqn --seeds 10 --json out.json
+      --policies fifo,srpt,dqn --seeds 10 --json out.json
   sacct -a -P -S 2026-01-01 -o JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES,TimelimitRaw > past.txt
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
@@ -160,11 +161,12 @@ and counted.`,
 	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ","))
 	fl.IntVar(&o.Seeds, "seeds", 3, "trainings, each with a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
-	fl.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
+	fl.IntVar(&o.M, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
 	fl.StringVar(&o.Objective, "objective", "", "what share is of: makespan or turnaround (default by the arrivals)")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
+	fl.BoolVar(&f.users, "users", false, "show how each user fared, too")
 	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 	return c
 }
@@ -216,7 +218,7 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 		r.Skipped[why] += n
 	}
 	if f.json != "-" {
-		s.printReplay(r, f.Policies)
+		s.printReplay(r, f.Policies, f.users)
 	}
 	return s.writeJSON(f.json, r)
 }
@@ -252,7 +254,7 @@ func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) 
 	return out
 }
 
-func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
+func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users bool) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
 	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
@@ -269,7 +271,9 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 		}
 	}
 	t.Render()
-	s.printUsers(r, order)
+	if users {
+		s.printUsers(r, order)
+	}
 }
 
 // usersShown is how many users a table lists; the JSON has all.

@@ -60,6 +60,9 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
   slurmbridge train --resume dqn.json --rounds 300 --out dqn.json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if f.network == "flat" && !c.Flags().Changed("window") {
+				f.window = flatWindow
+			}
 			if f.out == "" {
 				return cli.Usage(errors.New("--out is needed: the file to write"))
 			}
@@ -78,7 +81,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
 	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
-	fl.IntVar(&f.window, "window", 5, "pending jobs a decision looks at")
+	fl.IntVar(&f.window, "window", rlcore.DefaultWindow, fmt.Sprintf("pending jobs a decision looks at (flat: %d)", flatWindow))
 	addContract(fl, &f.maxSlowdown, &f.grace)
 	fl.IntVar(&f.hide, "hidden", 0, "units of a hidden layer (default 32, flat: 20)")
 	fl.Uint64Var(&f.seed, "seed", 1, "of the training")
@@ -205,8 +208,8 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	return nil
 }
 
-// mostFlat is the largest window of a flat network that memory is spent on.
-const mostFlat = 8
+// flatWindow is a flat network's window, mostFlat the largest that memory is spent on.
+const flatWindow, mostFlat = 5, 8
 
 // check refuses settings before anything is read or computed.
 func (f *trainFlags) check(c *cobra.Command) error {
