@@ -20,6 +20,8 @@ type Index struct {
 	// Rates are the rates of work with the combinations of the last Score, in seconds of
 	// solo work a second, and Behind what their work is worth to those that wait.
 	Rates, Behind []float64
+	// Unit is the most that a second of work could be worth: to itself, and to all that wait.
+	Unit float64
 
 	group Group
 	// What waits for a second of work on a running job, and on a job of the window: the
@@ -43,6 +45,7 @@ func (x *Index) Score(dst []float64, w *Window, combos []Combo) {
 		x.Behind = append(x.Behind, x.behind(w, c))
 		best = max(best, x.Rates[len(x.Rates)-1])
 	}
+	x.Unit = 1 + w.State.longer(w.GPU, -1)/best
 	for k := range combos {
 		x.Behind[k] /= best
 		dst[k] = x.Rates[k] + x.Behind[k]

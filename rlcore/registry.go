@@ -46,8 +46,9 @@ type PolicySpec struct {
 // PolicySetup is what a policy may be made from.
 type PolicySetup struct {
 	Predictor Predictor
-	Seed      uint64 // of random choices
-	Model     string // file of a network; "" = the one built in
+	Seed      uint64    // of random choices
+	Model     string    // file of a network; "" = the one built in
+	Objective Objective // of the network that is built in; "" = Turnaround
 }
 
 // PolicyKnob is one setting of a policy that has some to choose among.

@@ -15,6 +15,7 @@ type table map[*Obs][]float64
 func (table) Name() string                                      { return "table" }
 func (table) Observe(*rlcore.Window, []rlcore.Combo, bool) *Obs { return nil }
 func (t table) Values(_ []float64, o *Obs) []float64            { return t[o] }
+func (table) Objective() rlcore.Objective                       { return rlcore.Makespan }
 func (table) Learn(*Obs, int, float64)                          {}
 func (table) Params() []nn.Block                                { return nil }
 func (t table) Twin() Network                                   { return t }

@@ -13,8 +13,8 @@ import (
 
 // Numbers of figures that describe a situation, and a combination in it.
 const (
-	ContextLen = 18
-	ComboLen   = 30
+	ContextLen = 19
+	ComboLen   = 32
 )
 
 const (
@@ -29,8 +29,11 @@ const (
 // in units of the jobs' mean solo duration (ScaleS). LEARNING.md lists the figures.
 type Features struct {
 	Predictor rlcore.Predictor
+	// Objective is what the network that reads them is for: it says which combinations are
+	// described where there are more than Max.
+	Objective rlcore.Objective
 	// Max bounds the combinations that are described: waiting, and those of the
-	// highest index (see rlcore.Index). 0 = all.
+	// highest index (see rlcore.Index), for the makespan of the highest throughput. 0 = all.
 	Max int
 
 	// ScaleS is the unit of time of the last Encode, s.
@@ -43,13 +46,18 @@ type Features struct {
 	Combos     []rlcore.Combo
 	Rows       []float64
 	Throughput []float64
+	// Index is rlcore.Index of each of them, in units of Unit: what a second of work can be
+	// worth at most.
+	Index []float64
+	Unit  float64
 
 	known  map[*rlcore.Profile]jobFigures
 	card   rlcore.GPUSpec // the card that known is for
 	group  rlcore.Group
 	index  rlcore.Index
+	worth  []float64 // index of every combination
 	order  []int
-	all    []float64 // index of every combination
+	all    []float64 // what every combination is ranked by
 	window []jobFigures
 	queue  loadMix // the pending jobs' of the last context
 }
@@ -57,37 +65,47 @@ type Features struct {
 // Encode describes the window and its combinations. The results are valid until the
 // next call.
 func (f *Features) Encode(w *rlcore.Window, combos []rlcore.Combo) {
-	f.choose(w, combos)
+	f.index.Predictor = f.Predictor
+	f.worth = slices.Grow(f.worth[:0], len(combos))[:len(combos)]
+	f.index.Score(f.worth, w, combos)
+	f.Unit = f.index.Unit
+	f.choose(combos)
 	f.encodeContext(w)
 	f.Rows = slices.Grow(f.Rows[:0], len(f.Combos)*ComboLen)[:len(f.Combos)*ComboLen]
 	f.Throughput = f.Throughput[:0]
-	before := f.throughput(w, 0)
+	before, best := f.throughput(w, 0), 0.0
+	for _, x := range f.Index {
+		best = max(best, x)
+	}
 	for k, c := range f.Combos {
-		f.Throughput = append(f.Throughput, f.encodeRow(f.Rows[k*ComboLen:(k+1)*ComboLen], w, c, before))
+		x := f.Rows[k*ComboLen : (k+1)*ComboLen]
+		f.Throughput = append(f.Throughput, f.encodeRow(x, w, c, before))
+		x[rowIndex], x[rowIndexLess] = f.Index[k]/2, f.Index[k]-best
 	}
 }
 
 // choose sets the combinations to describe.
-func (f *Features) choose(w *rlcore.Window, combos []rlcore.Combo) {
-	f.Combos = append(f.Combos[:0], combos...)
-	if f.Max == 0 || len(combos) <= f.Max {
-		return
-	}
-	f.all, f.order = slices.Grow(f.all[:0], len(combos))[:len(combos)], f.order[:0]
-	f.index.Predictor = f.Predictor
-	f.index.Score(f.all, w, combos)
-	for i, c := range combos {
-		if c == 0 {
-			f.all[i] = math.Inf(1) // waiting is always described
-		}
+func (f *Features) choose(combos []rlcore.Combo) {
+	f.order = f.order[:0]
+	for i := range combos {
 		f.order = append(f.order, i)
 	}
-	slices.SortStableFunc(f.order, func(a, b int) int { return cmp.Compare(f.all[b], f.all[a]) })
-	f.order = f.order[:f.Max]
-	slices.Sort(f.order)
-	f.Combos = f.Combos[:0]
+	if f.Max > 0 && len(combos) > f.Max {
+		by := f.worth
+		if f.Objective == rlcore.Makespan {
+			by = f.index.Rates
+		}
+		f.all = append(f.all[:0], by...)
+		if combos[0] == 0 {
+			f.all[0] = math.Inf(1) // waiting is always described
+		}
+		slices.SortStableFunc(f.order, func(a, b int) int { return cmp.Compare(f.all[b], f.all[a]) })
+		f.order = f.order[:f.Max]
+		slices.Sort(f.order)
+	}
+	f.Combos, f.Index = f.Combos[:0], f.Index[:0]
 	for _, i := range f.order {
-		f.Combos = append(f.Combos, combos[i])
+		f.Combos, f.Index = append(f.Combos, combos[i]), append(f.Index, f.worth[i]/f.Unit)
 	}
 }
 
@@ -213,6 +231,7 @@ func (f *Features) encodeContext(w *rlcore.Window) {
 		float64(idle)/gpus,
 		float64(len(w.Jobs))/rlcore.MaxWindow,
 		min(4, longest/f.ScaleS),
+		math.Log(f.Unit)/4,
 	)
 }
 
@@ -264,6 +283,9 @@ const (
 	rowFirst      = 21
 	rowPassedOver = 22
 )
+
+// The figures of a row that are the index: in units of Unit, and less the largest.
+const rowIndex, rowIndexLess = 30, 31
 
 // encodeRow writes the figures of one combination into x, ComboLen long, and returns
 // its throughput; before is that of waiting.

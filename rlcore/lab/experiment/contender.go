@@ -30,8 +30,8 @@ type World struct {
 	// Guard holds what a site may set; its Predictor is filled in. It is copied.
 	Guard rlcore.Guard
 	M     int // window
-	// Objective is what knobs are tuned for; nil = the makespan.
-	Objective sim.Objective
+	// Objective is what policies learn, and are tuned, to keep small; "" = the turnaround.
+	Objective rlcore.Objective
 }
 
 // Contender is a policy ready to compete.
@@ -121,7 +121,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 		err = c.tune(spec.Knobs, train, e, seed)
 	default:
 		make := func(m *interference.Model) (rlcore.Policy, error) {
-			return spec.New(rlcore.PolicySetup{Predictor: m, Seed: seed})
+			return spec.New(rlcore.PolicySetup{Predictor: m, Seed: seed, Objective: w.Objective})
 		}
 		_, err = make(w.Model())
 		c.policy = func(m *interference.Model) rlcore.Policy { p, _ := make(m); return p } // made once already
@@ -138,10 +138,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 // tune keeps the setting with the smallest mean over the training sets of the objective.
 func (c *Contender) tune(knobs []rlcore.PolicyKnob, train Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
-	cost := c.world.Objective
-	if cost == nil {
-		cost = sim.Makespan
-	}
+	cost := sim.CostOf(c.world.Objective)
 	set := func(k int) {
 		c.policy, c.Note = func(m *interference.Model) rlcore.Policy { return knobs[k].New(m) }, knobs[k].Note
 	}

@@ -315,9 +315,6 @@ type ReplayReport struct {
 	Users map[string]map[string]*UserOutcome `json:"users"`
 }
 
-// objectives are what a gain may be in, by the names of ReplayOptions.Objective.
-var objectives = map[string]sim.Objective{"makespan": sim.Makespan, "turnaround": sim.Turnaround}
-
 // orDefaults checks the options against a trace and fills in what is left out.
 func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
 	o.M, o.Seeds = cmp.Or(o.M, rlcore.DefaultWindow), cmp.Or(o.Seeds, 1)
@@ -334,8 +331,10 @@ func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
 	if e := o.DurationError; e != nil && !(*e >= 0 && *e < 1) {
 		return o, fmt.Errorf("%w: durations are wrong by a factor of 1 ± %v, which isn't from 0 to below 1", ErrTrace, *e)
 	}
-	if o.Objective != "" && objectives[o.Objective] == nil {
-		return o, fmt.Errorf("%w: there is no objective %q; there are makespan and turnaround", ErrTrace, o.Objective)
+	if o.Objective != "" {
+		if _, err := rlcore.ObjectiveNamed(o.Objective); err != nil {
+			return o, fmt.Errorf("%w: %w", ErrTrace, err)
+		}
 	}
 	return o, nil
 }
@@ -369,10 +368,10 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 		o.Objective = "makespan"
 	}
 	o.Objective = cmp.Or(o.Objective, "turnaround")
-	r.World.Objective = objectives[o.Objective]
+	r.World.Objective = rlcore.Objective(o.Objective)
 	o.Tries = cmp.Or(o.Tries, min(4000, max(100, 120_000/len(r.Config.Jobs))))
 	c := &competition{
-		Replayable: r, o: o, law: t.law(), objective: objectives[o.Objective], results: map[string][]seen{},
+		Replayable: r, o: o, law: t.law(), objective: sim.CostOf(rlcore.Objective(o.Objective)), results: map[string][]seen{},
 		report: &ReplayReport{
 			Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
 			Objective: o.Objective, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,

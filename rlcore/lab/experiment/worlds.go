@@ -286,7 +286,7 @@ func (p *Place) ready(o *WorldsOptions, load float64, seed uint64) (*Replayable,
 		return nil, err
 	}
 	r = r.knowing(o.DurationError, seed)
-	r.World.Objective = sim.Turnaround
+	r.World.Objective = rlcore.Turnaround
 	r.World.Guard.MaxSlowdown, r.World.Guard.Grace = o.MaxSlowdown, o.Grace
 	if o.Bare {
 		r.World.Guard.MaxSlowdown, r.World.Guard.Bare = 0, true
@@ -300,7 +300,7 @@ func (p *Place) contender(ctx context.Context, name string, w *World, o *WorldsO
 	if name == ours {
 		net := o.Trained
 		if net == nil {
-			cp, err := pretrained.Checkpoint()
+			cp, err := pretrained.Checkpoint(rlcore.Turnaround)
 			if err != nil {
 				return nil, err
 			}

@@ -23,6 +23,7 @@ type experimentFlags struct {
 	quick, worlds         bool
 	loads                 []float64
 	gpus                  int
+	objective             string
 	json, figures, format string
 }
 
@@ -61,10 +62,17 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 				if !c.Flags().Changed("window") {
 					f.M = rlcore.DefaultWindow
 				}
+				if c.Flags().Changed("objective") {
+					return cli.Usage(errors.New("--worlds is about the turnaround alone"))
+				}
 				return s.worlds(c.Context(), &f)
 			}
 			if c.Flags().Changed("loads") || c.Flags().Changed("gpus") {
 				return cli.Usage(errors.New("--loads and --gpus are those of --worlds"))
+			}
+			var err error
+			if f.Objective, err = rlcore.ObjectiveNamed(f.objective); err != nil {
+				return cli.Usage(fmt.Errorf("--objective: %w", err))
 			}
 			return s.experiment(c.Context(), &f)
 		},
@@ -72,6 +80,7 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 	fl, o := c.Flags(), &f.Options
 	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+strings.Join(experiment.Workloads(), ",")+", with --worlds of "+strings.Join(experiment.PlaceNames(), ",")+" (default all)")
 	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all, with --worlds "+strings.Join(experiment.WorldPolicies(), ",")+")")
+	fl.StringVar(&f.objective, "objective", string(rlcore.Makespan), "what policies learn to keep small: "+strings.Join(rlcore.Objectives(), " or "))
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
 	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do if nobody shares")
 	fl.IntVar(&f.gpus, "gpus", 2, "with --worlds: GPUs")

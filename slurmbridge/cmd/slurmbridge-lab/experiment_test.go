@@ -242,8 +242,12 @@ func TestExperimentWorlds(t *testing.T) {
 		}
 	}
 	for _, bad := range [][]string{
-		{"experiment", "--loads", "1"}, {"experiment", "--gpus", "3"}, {"experiment", "--worlds", "--workloads", "random"}, {"experiment", "--worlds", "--loads", "0"},
-		{"experiment", "--worlds", "--gpus", "-1"}, {"experiment", "--worlds", "--policies", "nothing"},
+		{"experiment", "--loads", "1"},
+		{"experiment", "--gpus", "3"},
+		{"experiment", "--worlds", "--workloads", "random"},
+		{"experiment", "--worlds", "--loads", "0"},
+		{"experiment", "--worlds", "--gpus", "-1"},
+		{"experiment", "--worlds", "--policies", "nothing"},
 	} {
 		if status, _, errOut := call(bad...); status != 2 || errOut == "" {
 			t.Errorf("%v: status %d, %q", bad, status, errOut)

@@ -164,7 +164,7 @@ and counted.`,
 	fl.IntVar(&o.M, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
-	fl.StringVar(&o.Objective, "objective", "", "what share is of: makespan or turnaround (default by the arrivals)")
+	fl.StringVar(&o.Objective, "objective", "", "what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
 	fl.BoolVar(&f.users, "users", false, "show how each user fared, too")
 	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
@@ -185,8 +185,10 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 	if e := f.durationError; !(e >= 0 && e < 1) {
 		return cli.Usage(fmt.Errorf("--duration-error is %v, but takes a part from 0 to below 1, such as 0.2", e))
 	}
-	if !slices.Contains([]string{"", "makespan", "turnaround"}, f.Objective) {
-		return cli.Usage(fmt.Errorf("--objective is %q; there are makespan and turnaround", f.Objective))
+	if f.Objective != "" {
+		if _, err := rlcore.ObjectiveNamed(f.Objective); err != nil {
+			return cli.Usage(fmt.Errorf("--objective: %w", err))
+		}
 	}
 	if f.checkpoint != "" && !slices.Contains(f.Policies, pretrained.Name) {
 		return cli.Usage(errors.New("--checkpoint is dqn's, which isn't among --policies"))

@@ -25,6 +25,7 @@ import (
 type trainFlags struct {
 	from                 traceFlags
 	workload, network    string
+	objective            string
 	records              bool
 	out, resume, curve   string
 	rounds, window, hide int
@@ -51,7 +52,7 @@ The job sets come from one of
 Name the site's contract: --max-slowdown and --grace bound what the network may do in its
 training as the daemon's settings of these names do later.
 
-The network begins as the greedy policy and learns the difference. What it has learned
+The network begins as the policy srpt (greedy for the makespan) and learns the difference. What it has learned
 is kept only if it is better beyond doubt on job sets that it never saw; the file says
 which round that was. The same seed gives the same file. Interrupted, it writes what it
 has. --resume goes on with a file: the same settings, more --rounds.`,
@@ -60,8 +61,13 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
   slurmbridge train --resume dqn.json --rounds 300 --out dqn.json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if f.network == "flat" && !c.Flags().Changed("window") {
-				f.window = flatWindow
+			if f.network == "flat" {
+				if !c.Flags().Changed("window") {
+					f.window = flatWindow
+				}
+				if !c.Flags().Changed("objective") {
+					f.objective = string(rlcore.Makespan)
+				}
 			}
 			if f.out == "" {
 				return cli.Usage(errors.New("--out is needed: the file to write"))
@@ -77,6 +83,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	fl.StringVar(&f.workload, "workload", "general", "general or one of "+strings.Join(experiment.Workloads(), ", "))
 	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
 	fl.StringVar(&f.network, "network", "scorer", "scorer (any window, any number of GPUs) or flat (over the thesis's images)")
+	fl.StringVar(&f.objective, "objective", string(rlcore.Turnaround), "what it learns to keep small: "+strings.Join(rlcore.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
@@ -168,7 +175,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	}
 	b := cli.NewBar(s.ErrOut)
 	t.Progress = func(p dqn.RoundStats) {
-		what := fmt.Sprintf("round %d: makespan %.3f of one by one", p.Round, p.Train)
+		what := fmt.Sprintf("round %d: %s %.3f of %s", p.Round, t.Net.Objective(), p.Train, t.Against())
 		b.At(p.Round-t.Start, f.rounds-t.Start, what)
 	}
 	began := time.Now()
@@ -201,10 +208,10 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	}
 	fmt.Fprintf(s.Out, "%s: %s on %s, seed %d, %.0f s. ", f.out, t.Net.Name(), l.name, t.Options.Seed, time.Since(began).Seconds())
 	if t.BestRound == 0 {
-		fmt.Fprintf(s.Out, "No round was better beyond doubt than greedy, which it stays: makespan %.3f of one job after the other.\n", t.Best)
+		fmt.Fprintf(s.Out, "No round was better beyond doubt than what it began as (%s, if it was new): %s %.3f of %s.\n", dqn.Start(t.Net.Objective()), t.Net.Objective(), t.Best, t.Against())
 		return nil
 	}
-	fmt.Fprintf(s.Out, "Kept from round %d: makespan %.3f of one job after the other.\n", t.BestRound, t.Best)
+	fmt.Fprintf(s.Out, "Kept from round %d: %s %.3f of %s.\n", t.BestRound, t.Net.Objective(), t.Best, t.Against())
 	return nil
 }
 
@@ -232,11 +239,16 @@ func (f *trainFlags) check(c *cobra.Command) error {
 }
 
 func (f *trainFlags) checkNetwork(*cobra.Command) error {
+	if _, err := rlcore.ObjectiveNamed(f.objective); err != nil {
+		return cli.Usage(fmt.Errorf("--objective: %w", err))
+	}
 	switch {
 	case f.network != "scorer" && f.network != "flat":
 		return cli.Usage(fmt.Errorf("--network is %q; there are scorer and flat", f.network))
 	case f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024:
 		return cli.Usage(fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow))
+	case f.network == "flat" && f.objective != string(rlcore.Makespan):
+		return cli.Usage(fmt.Errorf("--objective %s: a flat network learns the makespan only", f.objective))
 	case f.network == "flat" && f.window > mostFlat:
 		return cli.Usage(fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat))
 	}
@@ -254,7 +266,7 @@ func (f *trainFlags) checkResume(c *cobra.Command) error {
 	if !c.Flags().Changed("window") {
 		f.window = 0
 	}
-	for _, fixed := range []string{"network", "hidden"} {
+	for _, fixed := range []string{"network", "hidden", "objective"} {
 		if c.Flags().Changed(fixed) {
 			return cli.Usage(fmt.Errorf("--%s is that of the file with --resume", fixed))
 		}
@@ -302,7 +314,7 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 	if f.network == "flat" {
 		t.Net = dqn.NewFlat(f.window, cmp.Or(f.hide, 20), r)
 	} else {
-		t.Net = dqn.NewScorer(cmp.Or(f.hide, 32), l.model(), r)
+		t.Net = dqn.NewScorer(rlcore.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 		if i > 0 && name == cfg.Policy {
 			continue
 		}
-		policy, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: p, Seed: 1, Model: cfg.Model})
+		policy, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: p, Seed: 1, Model: cfg.Model, Objective: rlcore.Objective(cfg.Objective)})
 		switch {
 		case err == nil:
 			out = append(out, policy)
