@@ -1,6 +1,9 @@
 package rlcore
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // Index values combinations by how fast the sum of all turnarounds shrinks with them. It
 // keeps scratch and is not safe for concurrent use.
@@ -28,6 +31,7 @@ type Index struct {
 	// longer jobs, each as one over the GPUs that it may use.
 	running, window []float64
 	share, work     []float64 // of the window's jobs: one over their GPUs; s
+	jobs            []int     // of a combination
 }
 
 // sampled is how many pending jobs stand for the whole queue.
@@ -42,7 +46,7 @@ func (x *Index) Score(dst []float64, w *Window, combos []Combo) {
 	for _, c := range combos {
 		x.group.Look(w, c)
 		x.Rates = append(x.Rates, x.group.Rate())
-		x.Behind = append(x.Behind, x.behind(w, c))
+		x.Behind = append(x.Behind, x.behind(c))
 		best = max(best, x.Rates[len(x.Rates)-1])
 	}
 	x.Unit = 1 + w.State.longer(w.GPU, -1)/best
@@ -92,26 +96,27 @@ func (s *State) longer(g int, workS float64) float64 {
 }
 
 // behind is Σ longer / (GPUs · slowdown) over the group that was looked at: that of c.
-func (x *Index) behind(w *Window, c Combo) float64 {
+func (x *Index) behind(c Combo) float64 {
+	x.jobs = x.jobs[:0]
+	for ; c != 0; c &= c - 1 {
+		x.jobs = append(x.jobs, bits.TrailingZeros32(uint32(c)))
+	}
 	sum := 0.0
 	for i := range x.running {
-		sum += max(0, x.running[i]-x.joining(w, c, x.group.LeftS[i])) / x.group.Pred[i].Slowdown
+		sum += max(0, x.running[i]-x.joining(x.group.LeftS[i])) / x.group.Pred[i].Slowdown
 	}
-	k := len(x.running)
-	for i := range w.Jobs {
-		if c.Has(i) {
-			sum += max(0, x.window[i]-x.joining(w, c, x.work[i])) / x.group.Pred[k].Slowdown
-			k++
-		}
+	for k, i := range x.jobs {
+		sum += max(0, x.window[i]-x.joining(x.work[i])) / x.group.Pred[len(x.running)+k].Slowdown
 	}
 	return sum
 }
 
-// joining counts the jobs of c that take longer than workS s, as longer does: they don't wait.
-func (x *Index) joining(w *Window, c Combo, workS float64) float64 {
+// joining counts the jobs of the combination that take longer than workS s, as longer does:
+// they don't wait.
+func (x *Index) joining(workS float64) float64 {
 	sum := 0.0
-	for i := range w.Jobs {
-		if c.Has(i) && x.work[i] > workS {
+	for _, i := range x.jobs {
+		if x.work[i] > workS {
 			sum += x.share[i]
 		}
 	}

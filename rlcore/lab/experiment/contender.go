@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 

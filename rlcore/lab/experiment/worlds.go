@@ -173,7 +173,7 @@ type WorldsReport struct {
 
 // WorldPolicies are those that compete over places where none are named.
 func WorldPolicies() []string {
-	return []string{Fifo, "sjf", "tetris", "random", "greedy", "srpt", ours}
+	return []string{Fifo, "sjf", "tetris", "random", "greedy", "srpt", "lookahead", ours}
 }
 
 func (o WorldsOptions) orDefaults() (WorldsOptions, error) {

@@ -43,8 +43,9 @@ sets, and writes it to a file for the daemon (policy: dqn, model: FILE) and for
 replay --checkpoint. It needs no Slurm and no GPU.
 
 The job sets come from one of
-  --workload NAME     one of the thesis's five, or general: all of them, for a network
-                      that shall do anywhere (the default)
+  --workload NAME     arrivals: jobs that come over time, on sites drawn at random (the
+                      default); general: all of the thesis's five, where all jobs come at
+                      once (the default for the makespan); or one of these five
   --jobs, --profiles  a trace (see slurmbridge replay --help), without its time limits
                       and deadlines: a job that is ended early would look like time won
   --records           what the daemon has learned of this site's applications
@@ -80,7 +81,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	}
 	f.from.add(c)
 	fl := c.Flags()
-	fl.StringVar(&f.workload, "workload", "general", "general or one of "+strings.Join(experiment.Workloads(), ", "))
+	fl.StringVar(&f.workload, "workload", "", "arrivals (default), general (default for the makespan) or one of "+strings.Join(experiment.Workloads(), ", "))
 	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
 	fl.StringVar(&f.network, "network", "scorer", "scorer (any window, any number of GPUs) or flat (over the thesis's images)")
 	fl.StringVar(&f.objective, "objective", string(rlcore.Turnaround), "what it learns to keep small: "+strings.Join(rlcore.Objectives(), " or "))
@@ -128,6 +129,8 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 		if l.scenario, err = experiment.FromProfiles(profiles, gpus, law); err != nil {
 			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err, f.from.memMiB)
 		}
+	case f.workload == "arrivals":
+		l.scenario = experiment.Arrivals()
 	case f.workload == "general":
 		l.scenario, err = experiment.General()
 	default:
@@ -220,11 +223,17 @@ const flatWindow, mostFlat = 5, 8
 
 // check refuses settings before anything is read or computed.
 func (f *trainFlags) check(c *cobra.Command) error {
+	if f.workload == "" {
+		f.workload = "arrivals"
+		if f.objective == string(rlcore.Makespan) {
+			f.workload = "general"
+		}
+	}
 	trace := f.from.jobs != "" || f.from.profiles != ""
 	if workload := c.Flags().Changed("workload"); workload && trace || workload && f.records || trace && f.records {
 		return cli.Usage(errors.New("job sets come from one of --workload, --jobs with --profiles, and --records"))
 	}
-	if all := append([]string{"general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
+	if all := append([]string{"arrivals", "general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
 		return cli.Usage(fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", ")))
 	}
 	if err := checkContract(f.maxSlowdown, f.grace); err != nil {
