@@ -18,13 +18,14 @@ type Tools struct {
 
 // player plays episodes with a network.
 type player struct {
-	net    Network
-	tools  Tools
-	m      int
-	values []float64
-	combos []rlcore.Combo
-	jobs   []int
-	left   []float64
+	net     Network
+	tools   Tools
+	m       int
+	values  []float64
+	combos  []rlcore.Combo
+	jobs    []int
+	left    []float64
+	teacher *teacher
 }
 
 // sharedRate is the rate of work that a shared GPU is taken to have, in toGo.
@@ -95,6 +96,14 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 		default:
 			o := p.net.Observe(&w, combos, r != nil)
 			k := 0
+			if p.teacher != nil && r != nil {
+				p.values = p.net.Values(p.values, o)
+				scale := 1.0
+				if s, ok := p.net.(*Scorer); ok {
+					scale = s.Enc.ScaleS
+				}
+				p.teacher.look(p.tools.Guard, p.m, &w, o, p.values, scale)
+			}
 			if r != nil && r.Float64() < eps {
 				k = r.IntN(len(o.Combos))
 			} else {

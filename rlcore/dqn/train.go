@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -81,6 +82,9 @@ func (t *Trainer) Train(ctx context.Context) error {
 	for i := range s.players {
 		tools := t.Tools()
 		s.players[i] = &player{net: t.Net.Alias(tools.Predictor), tools: tools, m: o.M}
+		if o.teach(t.Net) {
+			s.players[i].teacher = &teacher{plays: lookahead.New(tools.Predictor)}
+		}
 	}
 	if err := s.begin(); err != nil {
 		return err
@@ -127,6 +131,7 @@ type session struct {
 	players   []*player
 	check     []sim.Config // the validation episodes
 	finalists finalists
+	lessons   []lesson
 }
 
 // begin draws the validation episodes and enters the initial parameters as finalist.
@@ -157,7 +162,16 @@ func (s *session) round(round int) error {
 	}
 	s.learner.beta = o.Beta + (1-o.Beta)*done
 	s.learner.setRate(o.Rate * (1 - 0.9*done))
-	s.learner.steps(o.Steps, &p)
+	if o.teach(s.Net) {
+		for _, x := range s.players {
+			s.lessons = append(s.lessons, x.teacher.lessons...)
+			x.teacher.lessons = x.teacher.lessons[:0]
+		}
+		s.lessons = s.lessons[max(0, len(s.lessons)-mostLessons):]
+		s.learner.teach(o.Steps, s.lessons, &p)
+	} else {
+		s.learner.steps(o.Steps, &p)
+	}
 	if (round+1)%o.Check == 0 || round+1 == o.Rounds {
 		ratio, err := validate(s.players, s.check)
 		if err != nil {

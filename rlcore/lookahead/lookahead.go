@@ -73,21 +73,32 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	if len(combos) < 2 || w.Card().AfterS > 0 {
 		return
 	}
+	if combos[0] == 0 && len(w.Card().Running) == 0 {
+		// To leave a GPU idle is never worth it: what comes next isn't known.
+		dst, combos = dst[1:], combos[1:]
+	}
+	order, sums := p.Try(dst, w, combos)
+	best, least := dst[order[0]], slices.Min(sums)
+	for i, k := range order {
+		dst[k] = best + 1/(1+sums[i]-least)
+	}
+}
+
+// Try plays out the combinations of the largest worth, best first. It returns which these are,
+// and the sums of turnarounds that follow, s; both are valid until the next call.
+func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (order []int, sums []float64) {
 	p.order = p.order[:0]
 	for k := range combos {
 		p.order = append(p.order, k)
 	}
-	slices.SortStableFunc(p.order, func(a, b int) int { return cmp.Compare(dst[b], dst[a]) })
+	slices.SortStableFunc(p.order, func(a, b int) int { return cmp.Compare(worth[b], worth[a]) })
 	p.order = p.order[:min(len(p.order), tried)]
 	p.look(w)
 	p.sums = p.sums[:0]
 	for _, k := range p.order {
 		p.sums = append(p.sums, p.play(w, combos[k]))
 	}
-	best, least := dst[p.order[0]], slices.Min(p.sums)
-	for i, k := range p.order {
-		dst[k] = best + 1/(1+p.sums[i]-least)
-	}
+	return p.order, p.sums
 }
 
 // look chooses what playouts know of the window's State: all of it on few GPUs; else the

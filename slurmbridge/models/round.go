@@ -11,7 +11,7 @@ import (
 )
 
 // Rounds is how many rounds of training a candidate gets by default.
-const Rounds = 240
+const Rounds = 80
 
 // Encode writes a network as Dir keeps it: without the optimiser's state, since each
 // round starts afresh.

@@ -23,7 +23,7 @@ type experimentFlags struct {
 	quick, worlds         bool
 	loads                 []float64
 	gpus                  int
-	objective             string
+	objective, checkpoint string
 	json, figures, format string
 }
 
@@ -67,8 +67,8 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 				}
 				return s.worlds(c.Context(), &f)
 			}
-			if c.Flags().Changed("loads") || c.Flags().Changed("gpus") {
-				return cli.Usage(errors.New("--loads and --gpus are those of --worlds"))
+			if c.Flags().Changed("loads") || c.Flags().Changed("gpus") || f.checkpoint != "" {
+				return cli.Usage(errors.New("--loads, --gpus and --checkpoint are those of --worlds"))
 			}
 			var err error
 			if f.Objective, err = rlcore.ObjectiveNamed(f.objective); err != nil {
@@ -83,6 +83,7 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 	fl.StringVar(&f.objective, "objective", string(rlcore.Makespan), "what policies learn to keep small: "+strings.Join(rlcore.Objectives(), " or "))
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
 	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do if nobody shares")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "with --worlds: dqn decides by this `FILE` of slurmbridge train")
 	fl.IntVar(&f.gpus, "gpus", 2, "with --worlds: GPUs")
 	fl.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
@@ -22,7 +25,7 @@ type worldsReports struct {
 func (s *shared) worlds(ctx context.Context, f *experimentFlags) error {
 	o := experiment.WorldsOptions{
 		Places: f.Workloads, Loads: f.loads, Seeds: f.Seeds, Seed: f.Seed, GPUs: f.gpus, M: f.M,
-		MaxSlowdown: f.MaxSlowdown, Grace: f.Grace, Tries: 300, Tune: 8,
+		MaxSlowdown: f.MaxSlowdown, Grace: f.Grace, Tries: 300, Tune: 4,
 	}
 	if f.quick {
 		o.Tries, o.Tune, o.Jobs = 30, 2, 100
@@ -44,6 +47,15 @@ func (s *shared) worlds(ctx context.Context, f *experimentFlags) error {
 	}
 	if err := writable(f.json); err != nil {
 		return err
+	}
+	if f.checkpoint != "" {
+		cp, err := dqn.Load(f.checkpoint)
+		if err != nil {
+			return err
+		}
+		if o.Trained, err = cp.Network(interference.New(&contention.MPS)); err != nil {
+			return err
+		}
 	}
 	began := time.Now()
 	b := cli.NewBar(s.ErrOut)
