@@ -230,7 +230,8 @@ type ReplayOptions struct {
 	// decisions see the job's own duration times a factor drawn from 1 ± this, 0..1. nil:
 	// they see its application's profile, whatever the job's own duration is.
 	DurationError *float64
-	// Trained, if set, is dqn's network; elsewhere it is trained on the trace.
+	// Trained, if set, is dqn's network; elsewhere it is the one built in for the turnaround,
+	// and trained on the trace for the makespan.
 	Trained  dqn.Network
 	Progress func(step, steps int, what string)
 }
@@ -461,8 +462,10 @@ func (c *competition) better(a, b *sim.Result) bool {
 func (r *Replayable) contender(ctx context.Context, name string, train Scenario, o ReplayOptions, seed uint64) (*Contender, error) {
 	var c *Contender
 	var err error
-	if name == ours && o.Trained != nil {
-		c = r.World.Trained(name, o.Trained)
+	if name == ours && (o.Trained != nil || r.World.Objective == rlcore.Turnaround) {
+		if c, err = r.World.builtIn(name, o.Trained); err != nil {
+			return nil, err
+		}
 	} else if c, err = r.World.Prepare(ctx, name, train, o.Effort, seed); err != nil {
 		return nil, err
 	}

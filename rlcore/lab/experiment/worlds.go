@@ -298,19 +298,11 @@ func (p *Place) ready(o *WorldsOptions, load float64, seed uint64) (*Replayable,
 // world as the site believes it to be.
 func (p *Place) contender(ctx context.Context, name string, w *World, o *WorldsOptions, load float64) (*Contender, error) {
 	if name == ours {
-		net := o.Trained
-		if net == nil {
-			cp, err := pretrained.Checkpoint(rlcore.Turnaround)
-			if err != nil {
-				return nil, err
-			}
-			if net, err = cp.Network(w.Model()); err != nil {
-				return nil, err
-			}
+		c, err := w.builtIn(name, o.Trained)
+		if err == nil {
+			c.learns = true
 		}
-		c := w.Trained(name, net)
-		c.learns = true
-		return c, nil
+		return c, err
 	}
 	believed := *p
 	believed.Pairs = nil
@@ -332,6 +324,23 @@ func (p *Place) contender(ctx context.Context, name string, w *World, o *WorldsO
 		return nil, err
 	}
 	c.bare, c.learns = false, !c.alone
+	return c, nil
+}
+
+// builtIn returns a contender that decides by a network, nil = the one that is built in.
+func (w *World) builtIn(name string, net dqn.Network) (*Contender, error) {
+	if net != nil {
+		return w.Trained(name, net), nil
+	}
+	cp, err := pretrained.Checkpoint(w.Objective)
+	if err != nil {
+		return nil, err
+	}
+	if net, err = cp.Network(w.Model()); err != nil {
+		return nil, err
+	}
+	c := w.Trained(name, net)
+	c.Note = pretrained.BuiltInFor(w.Objective)
 	return c, nil
 }
 

@@ -116,9 +116,9 @@ from the profiles. A pair that wasn't measured both ways is never put together.
 fifo gives each job a GPU of its own in the order of arrival. clairvoyant is no
 policy but a search that knows everything; share is how much of its gain over fifo a
 policy reaches, in the makespan where all jobs are submitted at once, in the mean
-turnaround elsewhere. dqn is trained on job sets drawn from the trace in the world as
-predicted, or comes from --checkpoint; it goes on learning slowdowns from the co-runs
-it sees, as the daemon does.
+turnaround elsewhere. dqn is the network that is built in, for the makespan trained on job
+sets drawn from the trace in the world as predicted, or comes from --checkpoint; it goes on
+learning slowdowns from the co-runs it sees, as the daemon does.
 
 With --users a second table says how each user fared: mean wait and turnaround, the part of the
 jobs that ended later than under fifo, the worst slowdown, how often decisions went

@@ -153,7 +153,7 @@ func TestTrainRefuses(t *testing.T) {
 		want   string
 	}{
 		{nil, 2, "--out is needed"},
-		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are general, gpu_heavy, `},
+		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are arrivals, general, gpu_heavy, `},
 		{append(out, "--network", "deep"), 2, `--network is "deep"; there are scorer and flat`},
 		{append(out, "--rounds", "0"), 2, "at least one round"},
 		{append(out, "--rounds", "NaN"), 2, "--rounds"},
