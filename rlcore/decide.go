@@ -30,6 +30,13 @@ func (d *Decision) Jobs() []int {
 	return out
 }
 
+// Foresighted is a Policy that plays decisions out: it is told before each which guard and
+// window they are under.
+type Foresighted interface {
+	Policy
+	Under(g *Guard, m int)
+}
+
 // Decider joins a policy and a guard. It reuses its storage between decisions and
 // is not safe for concurrent use.
 type Decider struct {
@@ -62,6 +69,9 @@ func (d *Decider) Decide(s *State, g int) Decision {
 	dec.Scores = d.scores
 	if len(d.combos) == 0 {
 		return dec
+	}
+	if p, ok := d.Policy.(Foresighted); ok {
+		p.Under(d.Guard, cmp.Or(d.M, DefaultWindow))
 	}
 	d.Policy.Score(d.scores, w, d.combos)
 	dec.choose()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"math/bits"
+	"slices"
 )
 
 // Combos appends to dst the combinations of the window that may join its GPU now,
@@ -18,6 +19,7 @@ import (
 // first, no job may join the running ones.
 //
 // Dues: a combination with which a job would end after its due isn't allowed, see dues.
+// Where there are many, those of the highest Index are offered, see keepDues.
 // An idle GPU isn't left so then; where no combination keeps all dues, the first job that
 // may start gets the GPU alone, as on plain Slurm.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
@@ -32,6 +34,7 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	if must < 0 && !(g.dues.on && idle) {
 		dst = append(dst, 0)
 	}
+	g.offer.combos = g.offer.combos[:0]
 	all := 1 << len(w.Jobs)
 	if cap(g.refused) < all {
 		g.refused = make([]bool, all)
@@ -43,15 +46,62 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 		if refused[c] || must >= 0 && !c.Has(must) || inFront(due&^c) < c {
 			continue
 		}
-		if g.dues.keep(g, w, c) {
-			dst = append(dst, c)
-		} else {
-			g.dues.late = append(g.dues.late, c)
-		}
+		g.offer.combos = append(g.offer.combos, c)
 	}
+	dst = g.keepDues(dst, w)
 	if g.dues.on && len(dst) == 0 {
 		dst = append(dst, first(refused, must, idle))
 	}
+	return dst
+}
+
+// mostOffered is of how many combinations of several jobs a policy can choose where dues must
+// be checked, which takes time.
+const mostOffered = 64
+
+// offer holds combinations whose dues are still to be checked.
+type offer struct {
+	index  Index
+	combos []Combo
+	worth  []float64
+	order  []int
+}
+
+// keepDues appends to dst, in ascending order, the combinations in g.offer with which all dues
+// are kept: each job alone, and of several jobs the mostOffered of the highest Index.
+func (g *Guard) keepDues(dst []Combo, w *Window) []Combo {
+	if !g.dues.on {
+		return append(dst, g.offer.combos...)
+	}
+	of := &g.offer
+	of.order = of.order[:0]
+	for k := range of.combos {
+		of.order = append(of.order, k)
+	}
+	if len(of.combos) > mostOffered && g.Predictor != nil {
+		of.index.Predictor = g.Predictor
+		of.worth = slices.Grow(of.worth[:0], len(of.combos))[:len(of.combos)]
+		of.index.Score(of.worth, w, of.combos)
+		slices.SortFunc(of.order, func(a, b int) int {
+			return cmp.Or(-cmp.Compare(of.worth[a], of.worth[b]), cmp.Compare(a, b))
+		})
+	}
+	from, several := len(dst), 0
+	for _, k := range of.order {
+		c := of.combos[k]
+		if c.Len() > 1 && several == mostOffered {
+			continue
+		}
+		if !g.dues.keep(g, w, c) {
+			g.dues.late = append(g.dues.late, c)
+			continue
+		}
+		dst = append(dst, c)
+		if c.Len() > 1 {
+			several++
+		}
+	}
+	slices.Sort(dst[from:])
 	return dst
 }
 

@@ -66,8 +66,15 @@ type Guard struct {
 	scratch  scratch
 	forecast forecast
 	dues     dues
+	offer    offer
 	refused  []bool // by combination
 	meeting  *Window
+}
+
+// Rules sets another guard's rules to g's.
+func (g *Guard) Rules(of *Guard) {
+	of.Predictor, of.MemMargin, of.MaxMembers, of.MaxPassOver, of.MaxDelayS = g.Predictor, g.MemMargin, g.MaxMembers, g.MaxPassOver, g.MaxDelayS
+	of.MaxSlowdown, of.SlackS, of.Trust, of.Grace, of.Bare = g.MaxSlowdown, g.SlackS, g.Trust, g.Grace, g.Bare
 }
 
 // scratch keeps Check free of allocation.

@@ -19,7 +19,7 @@ type PolicySpec struct {
 	About string // one line, for help texts
 	Rank  int    // position in lists and tables, ascending
 	// Colour in figures. Those here are Okabe and Ito's (Color Universal Design, 2008),
-	// and Tol's wine as the ninth.
+	// and Tol's wine and purple as the ninth and tenth.
 	Colour color.RGBA
 
 	Live      bool // the daemon can decide by it
@@ -46,8 +46,9 @@ type PolicySpec struct {
 // PolicySetup is what a policy may be made from.
 type PolicySetup struct {
 	Predictor Predictor
-	Seed      uint64 // of random choices
-	Model     string // file of a network; "" = the one built in
+	Seed      uint64    // of random choices
+	Model     string    // file of a network; "" = the one built in
+	Objective Objective // of the network that is built in; "" = Turnaround
 }
 
 // PolicyKnob is one setting of a policy that has some to choose among.

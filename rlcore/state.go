@@ -158,7 +158,7 @@ type Combo uint32
 
 // Window sizes M. A decision scores up to 2^M combinations one by one.
 const (
-	DefaultWindow = 5
+	DefaultWindow = 12
 	MaxWindow     = 12
 )
 

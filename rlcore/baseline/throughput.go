@@ -38,18 +38,15 @@ func crowds(values ...float64) []rlcore.PolicyKnob {
 // the first must bring to be let in: with it, a combination that hardly gains is
 // left for a better one.
 type Throughput struct {
-	name      string
-	predictor rlcore.Predictor
-	crowd     float64
-
-	members []*rlcore.Profile
-	pred    []rlcore.Prediction
+	name  string
+	crowd float64
+	group rlcore.Group
 }
 
 // NewThroughput returns the policy under a name of its own. crowd ≥ 0 is in
 // seconds of solo work a second, a member.
 func NewThroughput(name string, p rlcore.Predictor, crowd float64) *Throughput {
-	return &Throughput{name: name, predictor: p, crowd: crowd}
+	return &Throughput{name, crowd, rlcore.Group{Predictor: p}}
 }
 
 // Name implements rlcore.Policy.
@@ -58,42 +55,7 @@ func (t *Throughput) Name() string { return t.name }
 // Score implements rlcore.Policy.
 func (t *Throughput) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	for k, c := range combos {
-		dst[k] = t.value(w, c)
+		t.group.Look(w, c)
+		dst[k] = t.group.Rate() - t.crowd*float64(max(0, len(t.group.Members)-1))
 	}
-}
-
-func (t *Throughput) value(w *rlcore.Window, c rlcore.Combo) float64 {
-	card := w.Card()
-	t.members = t.members[:0]
-	add := func(p *rlcore.Profile) bool {
-		t.members = append(t.members, p)
-		return p != nil
-	}
-	known := true
-	for i := range card.Running {
-		known = add(card.Running[i].Profile) && known
-	}
-	for i := range w.Jobs {
-		if c.Has(i) {
-			known = add(w.Job(i).Profile) && known
-		}
-	}
-	n := len(t.members)
-	if n == 0 {
-		return 0
-	}
-	if !known || n == 1 {
-		// Alone: one unit of work a second, and no other job could join.
-		return 1
-	}
-	if cap(t.pred) < n {
-		t.pred = make([]rlcore.Prediction, n)
-	}
-	t.pred = t.pred[:n]
-	t.predictor.Predict(t.pred, &card.Spec, t.members)
-	sum := 0.0
-	for i := range t.pred {
-		sum += 1 / t.pred[i].Slowdown
-	}
-	return sum - t.crowd*float64(n-1)
 }

@@ -42,7 +42,7 @@ func busy(cards, pending int) *rlcore.State {
 
 // networks are the networks that are trained by default, with their layers.
 func networks(p rlcore.Predictor, m int) map[string]Network {
-	scorer, flat := NewScorer(32, p, seeded(1)), NewFlat(m, 20, seeded(1))
+	scorer, flat := NewScorer(rlcore.Turnaround, 32, p, seeded(1)), NewFlat(m, 20, seeded(1))
 	shake(scorer, 1)
 	shake(flat, 1)
 	size := scorer.better.Sizes
@@ -109,7 +109,7 @@ func filled(tb testing.TB, net Network) *learner {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		for _, x := range transitions(nil, e.visits[0], 8, 0, 0.99, e.tau) {
+		for _, x := range e.transitions(nil, e.visits[0], 8, 0, 0.99) {
 			l.memory.add(x)
 		}
 	}

@@ -37,8 +37,10 @@ type Checkpoint struct {
 	Kind    string `json:"network"` // "scorer" or "flat"
 	// M is the window that the network was trained with. A flat network works with no
 	// other.
-	M      int `json:"m"`
-	Hidden int `json:"hidden"` // units per layer
+	M int `json:"m"`
+	// Objective is what it was trained for.
+	Objective rlcore.Objective `json:"objective"`
+	Hidden    int              `json:"hidden"` // units per layer
 	// ContextLen and ComboLen are a scorer's inputs, Pixels a flat network's; Features
 	// is their encoder.Version.
 	ContextLen int `json:"context_len,omitempty"`
@@ -61,7 +63,7 @@ type Trained struct {
 	Seed      uint64  `json:"seed"`
 	Rounds    int     `json:"rounds"` // done
 	Scenario  string  `json:"scenario"`
-	Check     float64 `json:"check"`      // best validation: makespan ÷ (Σ solo ÷ GPUs)
+	Check     float64 `json:"check"`      // best validation: as RoundStats.Check
 	BestRound int     `json:"best_round"` // its round; 0 = before learning
 	CreatedBy string  `json:"created_by"` // program and version
 }
@@ -81,7 +83,7 @@ type Optimiser struct {
 func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	o := t.Options.orDefaults()
 	c := &Checkpoint{
-		Format: checkpointFormat, Version: checkpointVersion, M: o.M, Features: encoder.Version,
+		Format: checkpointFormat, Version: checkpointVersion, M: o.M, Objective: t.Net.Objective(), Features: encoder.Version,
 		Trained: Trained{
 			Seed: o.Seed, Rounds: max(t.Start, 0), Scenario: scenario, Check: t.Best, BestRound: t.BestRound, CreatedBy: createdBy,
 		},
@@ -160,6 +162,8 @@ func (c *Checkpoint) wrongHead() string {
 		return fmt.Sprintf("there is no network %q; %s", c.Kind, again)
 	case c.Features != encoder.Version:
 		return fmt.Sprintf("it was trained on feature set %d, this program has %d; %s", c.Features, encoder.Version, again)
+	case c.Objective != rlcore.Turnaround && c.Objective != rlcore.Makespan || c.Kind == kindFlat && c.Objective != rlcore.Makespan:
+		return fmt.Sprintf("its objective is %q; %s", c.Objective, again)
 	case c.M < 1 || c.M > rlcore.MaxWindow:
 		return fmt.Sprintf("m is %d, not 1 to %d; %s", c.M, rlcore.MaxWindow, again)
 	case c.Hidden < 1 || c.Hidden > mostHidden:
@@ -285,7 +289,7 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (Network, error) {
 	if c.Kind == kindFlat {
 		net = NewFlat(c.M, c.Hidden, r)
 	} else {
-		s := NewScorer(c.Hidden, p, r)
+		s := NewScorer(c.Objective, c.Hidden, p, r)
 		s.kappa, s.Enc.Max = c.Kappa, c.Shown
 		net = s
 	}

@@ -53,7 +53,7 @@ func newNet(name string, m int) Network {
 	if name == "flat" {
 		return NewFlat(m, 8, seeded(1))
 	}
-	return NewScorer(8, newTools().Predictor, seeded(1))
+	return NewScorer(rlcore.Turnaround, 8, newTools().Predictor, seeded(1))
 }
 
 // short is a trainer whose training takes a fraction of a second.

@@ -32,6 +32,9 @@ func NewFlat(m, hidden int, r *rand.Rand) *Flat {
 // Name implements Network.
 func (f *Flat) Name() string { return kindFlat }
 
+// Objective implements Network.
+func (f *Flat) Objective() rlcore.Objective { return rlcore.Makespan }
+
 // Params implements Network.
 func (f *Flat) Params() []nn.Block { return []nn.Block{f.net.Block()} }
 

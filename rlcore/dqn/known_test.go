@@ -22,7 +22,7 @@ func mixed() Scenario { return shuffled(light, heavy, light, heavy, light, heavy
 func known(rounds int) *Trainer {
 	return &Trainer{
 		Options: Options{Seed: 1, M: 6, Rounds: rounds, Episodes: 8, Steps: 32, Rate: 3e-3, Checks: 8},
-		Net:     NewScorer(16, newTools().Predictor, seeded(1)), Scenario: mixed(), Tools: newTools,
+		Net:     NewScorer(rlcore.Makespan, 16, newTools().Predictor, seeded(1)), Scenario: mixed(), Tools: newTools,
 	}
 }
 
@@ -106,7 +106,7 @@ func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 	if bound.MakespanS > 1.01*least {
 		t.Errorf("the clairvoyant finds %.1f s, the best is %.1f s", bound.MakespanS, least)
 	}
-	tr := known(40)
+	tr := known(60)
 	began := time.Now()
 	if err := tr.Train(context.Background()); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package dqn
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -138,11 +139,15 @@ func (w *worker) gradient(l *learner, from, to int, most float64) {
 	}
 }
 
-// goal returns the value that a transition's taken combination should have: its reward
-// and the target network's value of what the network would choose next.
+// unit is that of an observation's values.
+func (o *Obs) unit() float64 { return cmp.Or(o.Unit, 1) }
+
+// goal returns the value that a transition's taken combination should have, in its own
+// observation's unit: its reward and the target network's value of what the network would
+// choose next.
 func (w *worker) goal(t *transition, plain bool) float64 {
 	if t.next == nil {
-		return t.reward
+		return t.reward / t.obs.unit()
 	}
 	w.nextT = w.target.Values(w.nextT, t.next)
 	k := best(w.nextT)
@@ -150,7 +155,7 @@ func (w *worker) goal(t *transition, plain bool) float64 {
 		w.next = w.net.Values(w.next, t.next)
 		k = best(w.next)
 	}
-	return t.reward + t.decay*w.nextT[k]
+	return (t.reward + t.decay*t.next.unit()*w.nextT[k]) / t.obs.unit()
 }
 
 // State is what a training can be resumed from: the parameters reached, which needn't

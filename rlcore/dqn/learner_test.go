@@ -15,6 +15,7 @@ type table map[*Obs][]float64
 func (table) Name() string                                      { return "table" }
 func (table) Observe(*rlcore.Window, []rlcore.Combo, bool) *Obs { return nil }
 func (t table) Values(_ []float64, o *Obs) []float64            { return t[o] }
+func (table) Objective() rlcore.Objective                       { return rlcore.Makespan }
 func (table) Learn(*Obs, int, float64)                          {}
 func (table) Params() []nn.Block                                { return nil }
 func (t table) Twin() Network                                   { return t }
@@ -139,5 +140,27 @@ func TestPrioritisedDraws(t *testing.T) {
 	r.add(transition{taken: 7})
 	if r.items[0].taken != 7 || r.tree[r.size] != p[4] || r.len() != 6 {
 		t.Errorf("the newcomer has priority %v, want %v", r.tree[r.size], p[4])
+	}
+}
+
+// Lessons of one decision are learned: the one that is worth more is valued more.
+func TestTeach(t *testing.T) {
+	tools := newTools()
+	net := NewScorer(rlcore.Turnaround, 8, tools.Predictor, seeded(1))
+	w := someWindow(5)
+	o := net.Observe(w, tools.Guard.Combos(nil, w), true)
+	last := len(o.Combos) - 1
+	lessons := make([]lesson, 200)
+	for i := range lessons {
+		lessons[i] = lesson{obs: o, of: []int{1, last}, want: []float64{0.3, -0.3}}
+	}
+	l := newLearner(Options{Seed: 1}.orDefaults(), net)
+	var first, after RoundStats
+	l.teach(1, lessons, &first)
+	l.teach(300, lessons, &RoundStats{})
+	l.teach(1, lessons, &after)
+	q := net.Values(nil, o)
+	if after.Loss > first.Loss/10 || q[1]-q[last] < 0.4 {
+		t.Errorf("loss %v, then %v; values %v and %v", first.Loss, after.Loss, q[1], q[last])
 	}
 }

@@ -27,6 +27,7 @@ type Options struct {
 	EpsTo    float64 // and at the end; default 0.02
 	Check    int     // rounds between validations; default 5
 	Checks   int     // episodes of a validation; default 16
+	Rewards  bool    // for the turnaround, too, learn from rewards instead of decisions that are played out
 	Plain    bool    // single estimates, for comparison
 	RMSProp  bool    // instead of Adam, with DeepRM's decay and eps
 }
@@ -52,6 +53,9 @@ func (o Options) orDefaults() Options {
 	o.Checks = cmp.Or(o.Checks, 16)
 	return o
 }
+
+// teach reports whether a network learns from decisions that are played out.
+func (o *Options) teach(net Network) bool { return !o.Rewards && net.Objective() == rlcore.Turnaround }
 
 // optimiser is the optimiser's name in a checkpoint.
 func (o *Options) optimiser() string {

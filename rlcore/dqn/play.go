@@ -3,6 +3,7 @@ package dqn
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
@@ -17,12 +18,38 @@ type Tools struct {
 
 // player plays episodes with a network.
 type player struct {
-	net    Network
-	tools  Tools
-	m      int
-	values []float64
-	combos []rlcore.Combo
-	jobs   []int
+	net     Network
+	tools   Tools
+	m       int
+	values  []float64
+	combos  []rlcore.Combo
+	jobs    []int
+	left    []float64
+	teacher *teacher
+}
+
+// sharedRate is the rate of work that a shared GPU is taken to have, in toGo.
+const sharedRate = 1.5
+
+// toGo is about how long all jobs together still have to wait and run, s, if the queue is
+// served shortest first: each its own work, and that of the shorter ones, which all GPUs
+// share.
+func (p *player) toGo(s *rlcore.State) float64 {
+	p.left = p.left[:0]
+	for i := range s.Pending {
+		p.left = append(p.left, s.Pending[i].WorkS())
+	}
+	for g := range s.GPUs {
+		for i := range s.GPUs[g].Running {
+			p.left = append(p.left, s.GPUs[g].Running[i].LeftS())
+		}
+	}
+	slices.Sort(p.left)
+	sum := 0.0
+	for i, x := range p.left {
+		sum += x * (1 + float64(len(p.left)-1-i)/(sharedRate*float64(len(s.GPUs))))
+	}
+	return sum
 }
 
 // visit is a decision that left a choice.
@@ -31,6 +58,8 @@ type visit struct {
 	taken int     // position in obs.Combos
 	atS   float64 // when
 	workS float64 // solo work done on the GPU until then, s
+	jobsS float64 // as Sim.JobsS
+	leftS float64 // see toGo
 }
 
 // episode is what became of a played job set.
@@ -38,6 +67,8 @@ type episode struct {
 	visits [][]visit // of each GPU, the last without observation; nil where r was nil
 	result *sim.Result
 	tau    float64 // mean solo duration of the jobs, s: the unit of time
+	aim    rlcore.Objective
+	gpus   float64
 }
 
 // play simulates one job set, with random choices of probability eps. Where r is nil
@@ -65,6 +96,14 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 		default:
 			o := p.net.Observe(&w, combos, r != nil)
 			k := 0
+			if p.teacher != nil && r != nil {
+				p.values = p.net.Values(p.values, o)
+				scale := 1.0
+				if s, ok := p.net.(*Scorer); ok {
+					scale = s.Enc.ScaleS
+				}
+				p.teacher.look(p.tools.Guard, p.m, &w, o, p.values, scale)
+			}
 			if r != nil && r.Float64() < eps {
 				k = r.IntN(len(o.Combos))
 			} else {
@@ -73,7 +112,11 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			}
 			dec.Combo = o.Combos[k]
 			if r != nil {
-				visits[s.GPU()] = visited(visits[s.GPU()], visit{o, k, s.NowS(), s.WorkS(s.GPU())})
+				v := visit{obs: o, taken: k, atS: s.NowS(), workS: s.WorkS(s.GPU()), jobsS: s.JobsS()}
+				if p.net.Objective() != rlcore.Makespan {
+					v.leftS = p.toGo(s.State())
+				}
+				visits[s.GPU()] = visited(visits[s.GPU()], v)
 			}
 		}
 		s.Take(p.tools.Guard, dec)
@@ -83,9 +126,9 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 		return nil, err
 	}
 	for g := range visits {
-		visits[g] = append(visits[g], visit{atS: s.NowS(), workS: s.WorkS(g)})
+		visits[g] = append(visits[g], visit{atS: s.NowS(), workS: s.WorkS(g), jobsS: s.JobsS()})
 	}
-	return &episode{visits, res, soloS(&cfg) / float64(max(1, len(cfg.Jobs)))}, nil
+	return &episode{visits, res, soloS(&cfg) / float64(max(1, len(cfg.Jobs))), p.net.Objective(), float64(len(cfg.GPUs))}, nil
 }
 
 // visited appends a visit. It replaces one at the same instant that chose to wait:
@@ -123,17 +166,28 @@ func best(v []float64) int {
 
 // transitions appends the visits of one GPU as n-step transitions.
 //
-// The reward between two visits is the solo work that the GPU did less the time that
-// passed, in units of τ. Over an episode it sums to all solo work less the makespan on
-// each GPU, so the largest return is the shortest makespan, and the effect of a
+// For the makespan the reward between two visits is the solo work that the GPU did less the
+// time that passed, in units of τ. Over an episode it sums to all solo work less the
+// makespan on each GPU, so the largest return is the shortest makespan, and the effect of a
 // decision shows soon after it.
+//
+// For the turnaround it is less the time that all jobs together spent waiting and running,
+// in units of τ and divided by the GPUs, which all have a share in it. Over an episode that
+// sums to the turnarounds (Little's law). It comes with the change of a potential, less
+// what toGo says: that changes no best policy (Ng, Harada and Russell, 1999), and the effect
+// of a decision shows soon after it here, too.
 //
 // A transition covers at least n decisions and span·τ of time: with many GPUs, a
 // decision is due whenever another GPU takes jobs, and n such decisions may pass
 // before the first has any effect.
-func transitions(out []transition, v []visit, n int, span, gamma, tau float64) []transition {
+func (e *episode) transitions(out []transition, v []visit, n int, span, gamma float64) []transition {
+	tau := e.tau
+	makespan := e.aim == rlcore.Makespan
 	reward := func(i int) float64 {
-		return ((v[i+1].workS - v[i].workS) - (v[i+1].atS - v[i].atS)) / tau
+		if makespan {
+			return ((v[i+1].workS - v[i].workS) - (v[i+1].atS - v[i].atS)) / tau
+		}
+		return -(v[i+1].jobsS - v[i].jobsS) / tau / e.gpus
 	}
 	for i := range len(v) - 1 {
 		t := transition{obs: v[i].obs, taken: v[i].taken, decay: 1}
@@ -145,6 +199,7 @@ func transitions(out []transition, v []visit, n int, span, gamma, tau float64) [
 			t.reward += t.decay * reward(k)
 			t.decay = math.Pow(gamma, (v[k+1].atS-v[i].atS)/tau)
 		}
+		t.reward += (v[i].leftS - t.decay*v[last].leftS) / tau / e.gpus
 		t.next = v[last].obs
 		out = append(out, t)
 	}

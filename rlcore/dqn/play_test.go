@@ -13,7 +13,8 @@ import (
 // time, then 2 and 6, then 3 and 2; τ = 2 s.
 func TestTransitions(t *testing.T) {
 	a, b, c := &Obs{}, &Obs{}, &Obs{}
-	v := []visit{{a, 1, 0, 0}, {b, 0, 4, 10}, {c, 2, 10, 12}, {atS: 12, workS: 15}}
+	v := []visit{{obs: a, taken: 1}, {obs: b, atS: 4, workS: 10}, {obs: c, taken: 2, atS: 10, workS: 12}, {atS: 12, workS: 15}}
+	e := &episode{tau: 2, aim: rlcore.Makespan, gpus: 1}
 	const r0, r1, r2 = 3., -2., 0.5 // (work − time) ÷ τ
 	const gamma = 0.9
 	after := func(s float64) float64 { return math.Pow(gamma, s/2) }
@@ -22,7 +23,7 @@ func TestTransitions(t *testing.T) {
 		2: {{a, 1, r0 + after(4)*r1, after(10), c}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
 		9: {{a, 1, r0 + after(4)*r1 + after(10)*r2, after(12), nil}, {b, 0, r1 + after(6)*r2, after(8), nil}, {c, 2, r2, after(2), nil}},
 	} {
-		got := transitions(nil, v, n, 0, gamma, 2)
+		got := e.transitions(nil, v, n, 0, gamma)
 		same := slices.EqualFunc(got, want, func(x, y transition) bool {
 			return x.obs == y.obs && x.next == y.next && x.taken == y.taken &&
 				math.Abs(x.reward-y.reward) < 1e-12 && math.Abs(x.decay-y.decay) < 1e-12
@@ -31,7 +32,7 @@ func TestTransitions(t *testing.T) {
 			t.Errorf("%d steps: %+v, want %+v", n, got, want)
 		}
 	}
-	if got := transitions(nil, []visit{{atS: 3}}, 4, 0, 1, 2); len(got) != 0 {
+	if got := e.transitions(nil, []visit{{atS: 3}}, 4, 0, 1); len(got) != 0 {
 		t.Errorf("a GPU without a choice has %+v", got)
 	}
 }
@@ -42,7 +43,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 	for seed := range uint64(20) {
 		r := seeded(seed)
 		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
-		p := &player{net: newNet("scorer", 4), tools: newTools(), m: 4}
+		p := &player{net: NewScorer(rlcore.Makespan, 8, newTools().Predictor, seeded(1)), tools: newTools(), m: 4}
 		e, err := p.play(cfg, 0.7, r)
 		if err != nil {
 			t.Fatal(err)
@@ -52,7 +53,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 		}
 		for _, n := range []int{1, 3} {
 			sum := 0.0
-			for i, x := range transitions(nil, e.visits[0], n, 0, 1, e.tau) {
+			for i, x := range e.transitions(nil, e.visits[0], n, 0, 1) {
 				if i%n == 0 {
 					sum += x.reward
 				}
@@ -60,6 +61,81 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 			if want := (700 - e.result.MakespanS) / e.tau; math.Abs(sum-want) > 1e-9 {
 				t.Errorf("seed %d, %d steps: rewards sum to %v, %v were saved", seed, n, sum, want)
 			}
+		}
+	}
+}
+
+// TestRewardsSumToTurnarounds: without discount the return of an episode is what the
+// potential was at its first decision less all turnarounds since, on every GPU its part of
+// them, whatever was chosen and whenever jobs came.
+func TestRewardsSumToTurnarounds(t *testing.T) {
+	for seed := range uint64(20) {
+		r := seeded(seed)
+		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
+		cfg.GPUs = append(cfg.GPUs, cfg.GPUs[0])
+		for i := range cfg.Jobs {
+			cfg.Jobs[i].SubmitS = float64(r.IntN(3) * i * 20)
+		}
+		p := &player{net: NewScorer(rlcore.Turnaround, 8, newTools().Predictor, seeded(1)), tools: newTools(), m: 4}
+		e, err := p.play(cfg, 0.7, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := 0.0
+		for i := range e.result.Jobs {
+			all += e.result.Jobs[i].EndS - e.result.Jobs[i].SubmitS
+		}
+		for g, visits := range e.visits {
+			if last := visits[len(visits)-1]; math.Abs(last.jobsS-all) > 1e-6 {
+				t.Errorf("seed %d: jobs spent %v s, their turnarounds are %v s", seed, last.jobsS, all)
+			}
+			for _, n := range []int{1, 3} {
+				sum := 0.0
+				for i, x := range e.transitions(nil, visits, n, 0, 1) {
+					if i%n == 0 {
+						sum += x.reward
+					}
+				}
+				if want := (visits[0].leftS - (all - visits[0].jobsS)) / e.tau / 2; math.Abs(sum-want) > 1e-9 {
+					t.Errorf("seed %d, GPU %d, %d steps: rewards sum to %v, not %v", seed, g, n, sum, want)
+				}
+			}
+		}
+	}
+}
+
+// TestUntrainedDecidesAsItsStart: a network that has learned nothing takes what the policy
+// takes that it starts from.
+func TestUntrainedDecidesAsItsStart(t *testing.T) {
+	for _, aim := range []rlcore.Objective{rlcore.Turnaround, rlcore.Makespan} {
+		tools := newTools()
+		start, err := rlcore.NewPolicy(Start(aim), rlcore.PolicySetup{Predictor: tools.Predictor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := rlcore.Decider{Policy: NewPolicy("dqn", NewScorer(aim, 8, tools.Predictor, seeded(1))), Guard: tools.Guard, M: 12}
+		b := rlcore.Decider{Policy: start, Guard: tools.Guard, M: 12}
+		groups := 0
+		for seed := range uint64(30) {
+			r := seeded(seed)
+			s := busy(2, 5+r.IntN(30))
+			for i := range s.Pending {
+				p := *s.Pending[i].Profile
+				p.DurationS *= 0.5 + r.Float64()
+				s.Pending[i].Profile = &p
+			}
+			for g := range s.GPUs {
+				x, y := a.Decide(s, g), b.Decide(s, g)
+				if x.Combo != y.Combo {
+					t.Errorf("%s, seed %d: %b, %s takes %b", aim, seed, x.Combo, Start(aim), y.Combo)
+				}
+				if x.Combo.Len() > 0 {
+					groups++
+				}
+			}
+		}
+		if groups == 0 {
+			t.Error("nothing was started")
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (p *Policy) By(model string) *Policy { p.model = model; return p }
 func (p *Policy) Model() string { return p.model }
 
 // Score implements rlcore.Policy. A combination that the network doesn't describe,
-// because others have a higher predicted throughput, gets −Inf; so does leaving a GPU
+// because others have a higher index, gets −Inf; so does leaving a GPU
 // idle.
 func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	o := p.net.Observe(w, choices(w, combos), false)

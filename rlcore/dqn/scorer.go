@@ -14,6 +14,9 @@ type Obs struct {
 	// For a Scorer, as in encoder.Features: the situation, ContextLen figures; the
 	// combinations, len(Combos) × ComboLen; the throughput of each.
 	Context, Rows, Prior []float64
+	// Unit is that of the values, in mean solo durations; 0 = 1. For the turnaround it is what a
+	// second of work can be worth at most, so that a long queue makes no value large.
+	Unit float64
 	// For a Flat: the pixels of the images that are 1, ascending.
 	Pixels []int32
 }
@@ -22,6 +25,8 @@ type Obs struct {
 type Network interface {
 	// Name is "scorer" or "flat".
 	Name() string
+	// Objective is what it learns to keep small.
+	Objective() rlcore.Objective
 	// Observe describes a decision. The result is valid until the next call, unless
 	// fresh asks for a copy.
 	Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
@@ -42,11 +47,13 @@ type Network interface {
 // Scorer values every combination with the same weights, so that neither M nor the
 // number of GPUs is built into it. It is duelling (Wang et al., ICML 2016):
 //
-//	Q(s, c) = κ·(T(s, c) − 1) + V(s) + A(s, c) − mean over c' of A(s, c')
+//	Q(s, c) = κ·(P(s, c) − 1) + V(s) + A(s, c) − mean over c' of A(s, c')
 //
-// T is the predicted throughput with the combination, in seconds of solo work per
-// second, which is greedy's criterion. The network starts as greedy (A = 0) and learns
-// the difference. κ is about the time to the next decision, in mean solo durations.
+// P is the criterion of the best policy known that doesn't learn: for the turnaround
+// rlcore.Index, in units of Obs.Unit, which is srpt's; for the makespan the predicted
+// throughput, in seconds of solo work per second, which is greedy's. The network starts as
+// that policy (A = 0) and learns the difference. κ is about the time to the next decision, in
+// mean solo durations.
 type Scorer struct {
 	Enc    encoder.Features
 	value  *nn.MLP // V: ContextLen → hidden → 1
@@ -57,6 +64,7 @@ type Scorer struct {
 	dy    []float64
 	one   [1]float64
 	kappa float64
+	aim   rlcore.Objective
 }
 
 const (
@@ -67,18 +75,30 @@ const (
 	shownCombos = 32
 )
 
-// NewScorer returns a network that decides like greedy, with hidden units per layer.
-func NewScorer(hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
+// NewScorer returns a network that decides like srpt, or for the makespan like greedy, with
+// hidden units per layer.
+func NewScorer(aim rlcore.Objective, hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
 	return &Scorer{
-		Enc:    encoder.Features{Predictor: p, Max: shownCombos},
+		Enc:    encoder.Features{Predictor: p, Objective: aim, Max: shownCombos},
 		value:  nn.New([]int{encoder.ContextLen, hidden, 1}, 0.1, r),
 		better: nn.New([]int{encoder.ContextLen + encoder.ComboLen, hidden, hidden, 1}, 0, r),
-		kappa:  defaultKappa,
+		kappa:  defaultKappa, aim: aim,
 	}
 }
 
 // Name implements Network.
 func (s *Scorer) Name() string { return kindScorer }
+
+// Objective implements Network.
+func (s *Scorer) Objective() rlcore.Objective { return s.aim }
+
+// Start is the policy that an untrained scorer decides like.
+func Start(aim rlcore.Objective) string {
+	if aim == rlcore.Makespan {
+		return "greedy"
+	}
+	return "srpt"
+}
 
 // Params implements Network.
 func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block(), s.better.Block()} }
@@ -86,23 +106,26 @@ func (s *Scorer) Params() []nn.Block { return []nn.Block{s.value.Block(), s.bett
 // Twin implements Network. The twin shares the predictor.
 func (s *Scorer) Twin() Network {
 	return &Scorer{
-		Enc:   encoder.Features{Predictor: s.Enc.Predictor, Max: s.Enc.Max},
-		value: s.value.Twin(), better: s.better.Twin(), kappa: s.kappa,
+		Enc:   encoder.Features{Predictor: s.Enc.Predictor, Objective: s.aim, Max: s.Enc.Max},
+		value: s.value.Twin(), better: s.better.Twin(), kappa: s.kappa, aim: s.aim,
 	}
 }
 
 // Alias implements Network.
 func (s *Scorer) Alias(p rlcore.Predictor) Network {
 	return &Scorer{
-		Enc:   encoder.Features{Predictor: p, Max: s.Enc.Max},
-		value: s.value.Alias(), better: s.better.Alias(), kappa: s.kappa,
+		Enc:   encoder.Features{Predictor: p, Objective: s.aim, Max: s.Enc.Max},
+		value: s.value.Alias(), better: s.better.Alias(), kappa: s.kappa, aim: s.aim,
 	}
 }
 
 // Observe implements Network.
 func (s *Scorer) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs {
 	s.Enc.Encode(w, combos)
-	s.obs = Obs{Combos: s.Enc.Combos, Context: s.Enc.Context, Rows: s.Enc.Rows, Prior: s.Enc.Throughput}
+	s.obs = Obs{Combos: s.Enc.Combos, Context: s.Enc.Context, Rows: s.Enc.Rows, Prior: s.Enc.Throughput, Unit: 1}
+	if s.aim != rlcore.Makespan {
+		s.obs.Prior, s.obs.Unit = s.Enc.Index, s.Enc.Unit
+	}
 	if !fresh {
 		return &s.obs
 	}
@@ -111,6 +134,7 @@ func (s *Scorer) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *O
 		Context: append([]float64(nil), s.obs.Context...),
 		Rows:    append([]float64(nil), s.obs.Rows...),
 		Prior:   append([]float64(nil), s.obs.Prior...),
+		Unit:    s.obs.Unit,
 	}
 }
 

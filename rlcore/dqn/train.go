@@ -11,6 +11,8 @@ import (
 	"math/rand/v2"
 	"sync"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -23,7 +25,7 @@ type RoundStats struct {
 	Loss     float64 `json:"loss"`     // mean weighted Huber loss; 0 before learning starts
 	Error    float64 `json:"error"`    // mean |temporal-difference error|, in τ
 	Value    float64 `json:"value"`    // mean value of the combinations taken, in τ
-	Train    float64 `json:"train"`    // mean makespan ÷ (Σ solo ÷ GPUs) of the round's episodes
+	Train    float64 `json:"train"`    // mean turnaround ÷ plain Slurm's of the round's episodes, or makespan ÷ (Σ solo ÷ GPUs)
 	Check    float64 `json:"check"`    // the same over the validation episodes, without random choices; 0 = not in this round
 }
 
@@ -80,6 +82,9 @@ func (t *Trainer) Train(ctx context.Context) error {
 	for i := range s.players {
 		tools := t.Tools()
 		s.players[i] = &player{net: t.Net.Alias(tools.Predictor), tools: tools, m: o.M}
+		if o.teach(t.Net) {
+			s.players[i].teacher = &teacher{plays: lookahead.New(tools.Predictor)}
+		}
 	}
 	if err := s.begin(); err != nil {
 		return err
@@ -126,6 +131,7 @@ type session struct {
 	players   []*player
 	check     []sim.Config // the validation episodes
 	finalists finalists
+	lessons   []lesson
 }
 
 // begin draws the validation episodes and enters the initial parameters as finalist.
@@ -156,7 +162,16 @@ func (s *session) round(round int) error {
 	}
 	s.learner.beta = o.Beta + (1-o.Beta)*done
 	s.learner.setRate(o.Rate * (1 - 0.9*done))
-	s.learner.steps(o.Steps, &p)
+	if o.teach(s.Net) {
+		for _, x := range s.players {
+			s.lessons = append(s.lessons, x.teacher.lessons...)
+			x.teacher.lessons = x.teacher.lessons[:0]
+		}
+		s.lessons = s.lessons[max(0, len(s.lessons)-mostLessons):]
+		s.learner.teach(o.Steps, s.lessons, &p)
+	} else {
+		s.learner.steps(o.Steps, &p)
+	}
 	if (round+1)%o.Check == 0 || round+1 == o.Rounds {
 		ratio, err := validate(s.players, s.check)
 		if err != nil {
@@ -192,9 +207,9 @@ func (s *session) play(round int, p *RoundStats) error {
 			return err
 		}
 		for _, visits := range e.visits {
-			lots[i] = transitions(lots[i], visits, o.NStep, o.Span, o.Gamma, e.tau)
+			lots[i] = e.transitions(lots[i], visits, o.NStep, o.Span, o.Gamma)
 		}
-		ratio[i] = relative(&cfgs[i], e.result)
+		ratio[i] = relative(e.aim, &cfgs[i], e.result)
 		return nil
 	})
 	if err != nil {
@@ -229,16 +244,31 @@ func validate(players []*player, cfgs []sim.Config) ([]float64, error) {
 			if err != nil {
 				return err
 			}
-			ratio[i] = relative(&cfgs[i], e.result)
+			ratio[i] = relative(e.aim, &cfgs[i], e.result)
 		}
 		return nil
 	})
 	return ratio, err
 }
 
+// Against is what RoundStats.Train and Check compare with, in words.
+func (t *Trainer) Against() string {
+	if t.Net.Objective() == rlcore.Makespan {
+		return "one job after the other"
+	}
+	return "plain Slurm's"
+}
+
 // relative returns the makespan over what it is when every job runs alone and no GPU
-// is ever idle.
-func relative(cfg *sim.Config, res *sim.Result) float64 {
+// is ever idle; the turnaround over plain Slurm's.
+func relative(aim rlcore.Objective, cfg *sim.Config, res *sim.Result) float64 {
+	if aim != rlcore.Makespan {
+		took, plain := 0.0, 0.0
+		for i := range res.Jobs {
+			took, plain = took+res.Jobs[i].EndS-res.Jobs[i].SubmitS, plain+res.Jobs[i].PlainEndS-res.Jobs[i].SubmitS
+		}
+		return took / plain
+	}
 	return res.MakespanS / (soloS(cfg) / float64(len(cfg.GPUs)))
 }
 

@@ -13,16 +13,15 @@ import (
 
 // Numbers of figures that describe a situation, and a combination in it.
 const (
-	ContextLen = 18
-	ComboLen   = 30
+	ContextLen = 19
+	ComboLen   = 32
 )
 
 const (
-	queueLook    = 64     // pending jobs that the situation describes
-	lightGPU     = 0.6    // below it a job's mean GPU use counts as light
-	smallMem     = 0.35   // below it a job's peak memory counts as small, as a fraction of the card's
-	unknownWorkS = 3600.0 // assumed of a job without profile and time limit
-	maxKnown     = 4096   // profiles whose figures are kept
+	queueLook = 64   // pending jobs that the situation describes
+	lightGPU  = 0.6  // below it a job's mean GPU use counts as light
+	smallMem  = 0.35 // below it a job's peak memory counts as small, as a fraction of the card's
+	maxKnown  = 4096 // profiles whose figures are kept
 )
 
 // Features describes each combination by figures without unit, so that neither M,
@@ -30,8 +29,11 @@ const (
 // in units of the jobs' mean solo duration (ScaleS). LEARNING.md lists the figures.
 type Features struct {
 	Predictor rlcore.Predictor
+	// Objective is what the network that reads them is for: it says which combinations are
+	// described where there are more than Max.
+	Objective rlcore.Objective
 	// Max bounds the combinations that are described: waiting, and those of the
-	// highest predicted throughput. 0 = all.
+	// highest index (see rlcore.Index), for the makespan of the highest throughput. 0 = all.
 	Max int
 
 	// ScaleS is the unit of time of the last Encode, s.
@@ -44,86 +46,74 @@ type Features struct {
 	Combos     []rlcore.Combo
 	Rows       []float64
 	Throughput []float64
+	// Index is rlcore.Index of each of them, in units of Unit: what a second of work can be
+	// worth at most.
+	Index []float64
+	Unit  float64
 
-	known   map[*rlcore.Profile]jobFigures
-	card    rlcore.GPUSpec // the card that known is for
-	members []*rlcore.Profile
-	pred    []rlcore.Prediction
-	order   []int
-	all     []float64 // throughput of every combination
-	window  []jobFigures
-	queue   loadMix // the pending jobs' of the last context
+	known  map[*rlcore.Profile]jobFigures
+	card   rlcore.GPUSpec // the card that known is for
+	group  rlcore.Group
+	index  rlcore.Index
+	worth  []float64 // index of every combination
+	order  []int
+	all    []float64 // what every combination is ranked by
+	window []jobFigures
+	queue  loadMix // the pending jobs' of the last context
 }
 
 // Encode describes the window and its combinations. The results are valid until the
 // next call.
 func (f *Features) Encode(w *rlcore.Window, combos []rlcore.Combo) {
-	f.choose(w, combos)
+	f.index.Predictor = f.Predictor
+	f.worth = slices.Grow(f.worth[:0], len(combos))[:len(combos)]
+	f.index.Score(f.worth, w, combos)
+	f.Unit = f.index.Unit
+	f.choose(combos)
 	f.encodeContext(w)
 	f.Rows = slices.Grow(f.Rows[:0], len(f.Combos)*ComboLen)[:len(f.Combos)*ComboLen]
 	f.Throughput = f.Throughput[:0]
-	before := f.throughput(w, 0)
+	before, best := f.throughput(w, 0), 0.0
+	for _, x := range f.Index {
+		best = max(best, x)
+	}
 	for k, c := range f.Combos {
-		f.Throughput = append(f.Throughput, f.encodeRow(f.Rows[k*ComboLen:(k+1)*ComboLen], w, c, before))
+		x := f.Rows[k*ComboLen : (k+1)*ComboLen]
+		f.Throughput = append(f.Throughput, f.encodeRow(x, w, c, before))
+		x[rowIndex], x[rowIndexLess] = f.Index[k]/2, f.Index[k]-best
 	}
 }
 
 // choose sets the combinations to describe.
-func (f *Features) choose(w *rlcore.Window, combos []rlcore.Combo) {
-	f.Combos = append(f.Combos[:0], combos...)
-	if f.Max == 0 || len(combos) <= f.Max {
-		return
+func (f *Features) choose(combos []rlcore.Combo) {
+	f.order = f.order[:0]
+	for i := range combos {
+		f.order = append(f.order, i)
 	}
-	f.all, f.order = f.all[:0], f.order[:0]
-	for i, c := range combos {
-		t := f.throughput(w, c)
-		if c == 0 {
-			t = math.Inf(1) // waiting is always described
+	if f.Max > 0 && len(combos) > f.Max {
+		by := f.worth
+		if f.Objective == rlcore.Makespan {
+			by = f.index.Rates
 		}
-		f.all, f.order = append(f.all, t), append(f.order, i)
+		f.all = append(f.all[:0], by...)
+		if combos[0] == 0 {
+			f.all[0] = math.Inf(1) // waiting is always described
+		}
+		slices.SortStableFunc(f.order, func(a, b int) int { return cmp.Compare(f.all[b], f.all[a]) })
+		f.order = f.order[:f.Max]
+		slices.Sort(f.order)
 	}
-	slices.SortStableFunc(f.order, func(a, b int) int { return cmp.Compare(f.all[b], f.all[a]) })
-	f.order = f.order[:f.Max]
-	slices.Sort(f.order)
-	f.Combos = f.Combos[:0]
+	f.Combos, f.Index = f.Combos[:0], f.Index[:0]
 	for _, i := range f.order {
-		f.Combos = append(f.Combos, combos[i])
+		f.Combos, f.Index = append(f.Combos, combos[i]), append(f.Index, f.worth[i]/f.Unit)
 	}
 }
 
-// throughput returns the GPU's rate of work with combination c. It leaves the members
-// (the running jobs, then c's) and their predictions in f.
+// throughput returns the GPU's rate of work with combination c. It leaves the group in f.
 func (f *Features) throughput(w *rlcore.Window, c rlcore.Combo) float64 {
-	f.members = f.members[:0]
-	card := w.Card()
-	for i := range card.Running {
-		f.members = append(f.members, card.Running[i].Profile)
-	}
-	for i := range w.Jobs {
-		if c.Has(i) {
-			f.members = append(f.members, w.Job(i).Profile)
-		}
-	}
-	n := len(f.members)
-	if cap(f.pred) < n {
-		f.pred = make([]rlcore.Prediction, n, 2*n)
-	}
-	f.pred = f.pred[:n]
-	if n == 0 {
-		return 0
-	}
-	if n == 1 || slices.Contains(f.members, nil) {
-		for i := range f.pred {
-			f.pred[i] = rlcore.Prediction{Slowdown: float64(n)}
-		}
-		return 1
-	}
-	f.Predictor.Predict(f.pred, &card.Spec, f.members)
-	sum := 0.0
-	for i := range f.pred {
-		sum += 1 / f.pred[i].Slowdown
-	}
-	return sum
+	f.group.Predictor = f.Predictor
+	f.group.Look(w, c)
+	return f.group.Rate()
 }
 
 // jobFigures is what a job takes of a card: work in s, the rest as fractions.
@@ -135,7 +125,7 @@ type jobFigures struct {
 func (f *Features) figures(j *rlcore.Job, spec *rlcore.GPUSpec) jobFigures {
 	p := j.Profile
 	if p == nil {
-		return jobFigures{work: cmp.Or(j.LimitS, unknownWorkS), gpu: 1, mem: 1, peak: 1}
+		return jobFigures{work: j.WorkS(), gpu: 1, mem: 1, peak: 1}
 	}
 	if f.known == nil || f.card != *spec || len(f.known) > maxKnown {
 		f.known, f.card = map[*rlcore.Profile]jobFigures{}, *spec
@@ -205,9 +195,9 @@ func (f *Features) encodeContext(w *rlcore.Window) {
 	soonest, latest := math.Inf(1), 0.0
 	for i := range card.Running {
 		r := &card.Running[i]
-		left := leftOf(r)
+		left := r.LeftS()
 		running += left
-		soonest, latest = min(soonest, left*f.pred[i].Slowdown), max(latest, left*f.pred[i].Slowdown)
+		soonest, latest = min(soonest, left*f.group.Pred[i].Slowdown), max(latest, left*f.group.Pred[i].Slowdown)
 		if r.Profile != nil {
 			held += r.Profile.Peak().MemMiB / spec.MemMiB
 		}
@@ -241,15 +231,8 @@ func (f *Features) encodeContext(w *rlcore.Window) {
 		float64(idle)/gpus,
 		float64(len(w.Jobs))/rlcore.MaxWindow,
 		min(4, longest/f.ScaleS),
+		math.Log(f.Unit)/4,
 	)
-}
-
-// leftOf returns the solo work left of a running job, s.
-func leftOf(r *rlcore.Running) float64 {
-	if r.Profile == nil {
-		return max(0, r.LimitS-r.ElapsedS)
-	}
-	return max(0, r.Profile.DurationS-r.DoneS)
 }
 
 // groupFigures sums up the members of a GPU. Times are in s; worst and mean are of
@@ -301,15 +284,18 @@ const (
 	rowPassedOver = 22
 )
 
+// The figures of a row that are the index: in units of Unit, and less the largest.
+const rowIndex, rowIndexLess = 30, 31
+
 // encodeRow writes the figures of one combination into x, ComboLen long, and returns
 // its throughput; before is that of waiting.
 func (f *Features) encodeRow(x []float64, w *rlcore.Window, c rlcore.Combo, before float64) float64 {
 	card := w.Card()
 	after := f.throughput(w, c)
-	n := float64(len(f.members))
+	n := float64(len(f.group.Members))
 	group := groupFigures{soonest: math.Inf(1), least: math.Inf(1)}
 	for i := range card.Running {
-		group.add(f.figures(&card.Running[i].Job, &card.Spec), leftOf(&card.Running[i]), f.pred[i], f.members[i], n)
+		group.add(f.figures(&card.Running[i].Job, &card.Spec), card.Running[i].LeftS(), f.group.Pred[i], f.group.Members[i], n)
 	}
 	fresh := newcomers{first: -1}
 	var rest loadMix
@@ -318,7 +304,7 @@ func (f *Features) encodeRow(x []float64, w *rlcore.Window, c rlcore.Combo, befo
 	for i := range w.Jobs {
 		j := f.window[i]
 		if c.Has(i) {
-			group.add(j, j.work, f.pred[k], f.members[k], n)
+			group.add(j, j.work, f.group.Pred[k], f.group.Members[k], n)
 			k++
 			fresh.add(i, j)
 			continue

@@ -74,7 +74,7 @@ func (e *Images) Encode(w *rlcore.Window) {
 	card := w.Card()
 	longest := 1.0
 	for i := range card.Running {
-		longest = max(longest, leftOf(&card.Running[i]))
+		longest = max(longest, card.Running[i].LeftS())
 	}
 	for i := range w.Jobs {
 		longest = max(longest, length(w.Job(i)))
@@ -83,7 +83,7 @@ func (e *Images) Encode(w *rlcore.Window) {
 	e.cluster = timeline{}
 	for i := range card.Running {
 		r := &card.Running[i]
-		e.draw(&e.cluster, &r.Job, r.DoneS, leftOf(r), &card.Spec)
+		e.draw(&e.cluster, &r.Job, r.DoneS, r.LeftS(), &card.Spec)
 	}
 	for i := range w.Jobs {
 		e.jobs[i] = timeline{}

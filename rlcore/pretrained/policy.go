@@ -1,6 +1,7 @@
 package pretrained
 
 import (
+	"fmt"
 	"image/color"
 	"path/filepath"
 
@@ -14,19 +15,34 @@ const Name = "dqn"
 // BuiltIn is what the network in the program is called.
 const BuiltIn = "built in"
 
+// BuiltInFor is what the network in the program is called for an objective: it says which
+// policy decides where no network is known to be better.
+func BuiltInFor(aim rlcore.Objective) string {
+	if c, err := Checkpoint(aim); err != nil || Learned(c) {
+		return BuiltIn
+	}
+	return dqn.Start(aim) + ", " + BuiltIn
+}
+
 var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
 	Name: Name, About: "a network that has learned which combinations pay; see the setting model", Rank: 100,
 	Colour: color.RGBA{213, 94, 0, 255}, Live: true, Contender: true, Network: true, Learns: true,
 	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) {
-		load, name := Checkpoint, BuiltIn
-		if s.Model != "" {
-			load, name = func() (*dqn.Checkpoint, error) { return dqn.Load(s.Model) }, filepath.Base(s.Model)
+		if s.Model == "" {
+			cp, err := Checkpoint(s.Objective)
+			if err != nil {
+				return nil, err
+			}
+			return Policy(cp, s.Predictor, BuiltInFor(s.Objective))
 		}
-		cp, err := load()
+		cp, err := dqn.Load(s.Model)
 		if err != nil {
 			return nil, err
 		}
-		return Policy(cp, s.Predictor, name)
+		if s.Objective != "" && cp.Objective != s.Objective {
+			return nil, fmt.Errorf("%s was trained for the %s, not the %s: train one with --objective %s, or set objective: %s", s.Model, cp.Objective, s.Objective, s.Objective, cp.Objective)
+		}
+		return Policy(cp, s.Predictor, filepath.Base(s.Model))
 	},
 })
 

@@ -12,9 +12,19 @@ import (
 
 // TestBuiltIn: the file fits today's encoder, and decides something sensible.
 func TestBuiltIn(t *testing.T) {
-	cp, err := Checkpoint()
-	if err != nil {
-		t.Fatal(err)
+	for _, aim := range []rlcore.Objective{rlcore.Turnaround, rlcore.Makespan} {
+		t.Run(string(aim), func(t *testing.T) { builtIn(t, aim) })
+	}
+	if name := BuiltInFor(rlcore.Makespan); name != "built in" {
+		t.Errorf("the makespan's network is called %q", name)
+	}
+}
+
+func builtIn(t *testing.T, aim rlcore.Objective) {
+	t.Helper()
+	cp, err := Checkpoint(aim)
+	if err != nil || cp.Objective != aim {
+		t.Fatal(cp, err)
 	}
 	m := interference.New(&contention.MPS)
 	net, err := cp.Network(m)

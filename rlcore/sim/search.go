@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Objective is what a search minimises, s.
@@ -12,6 +14,14 @@ type Objective func(*Result) float64
 
 // Makespan is the time from the first arrival to the last end.
 func Makespan(r *Result) float64 { return r.MakespanS }
+
+// CostOf is what an objective keeps small.
+func CostOf(o rlcore.Objective) Objective {
+	if o == rlcore.Makespan {
+		return Makespan
+	}
+	return Turnaround
+}
 
 // Turnaround is the mean time from a job's arrival to its end.
 func Turnaround(r *Result) float64 { return r.MeanTurnaroundS }

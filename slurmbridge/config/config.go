@@ -38,6 +38,7 @@ type Config struct {
 	// LeaveRoom is auto, yes or no.
 	LeaveRoom string
 	Model     string
+	Objective string
 
 	Retrain      bool
 	RetrainEvery time.Duration

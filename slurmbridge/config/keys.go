@@ -45,8 +45,12 @@ var keys = []key{
 		func(c *Config) any { return &c.Mode }, oneOf("active", "shadow"),
 	},
 	{
-		"policy", "dqn", "What ranks the combinations of waiting jobs. dqn has learned it (see model), greedy takes the highest predicted throughput, exclusive never shares; slurmbridge serve --help names them all.",
+		"policy", "dqn", "What ranks the combinations of waiting jobs. dqn has learned it (see model), srpt takes what shortens all waits the fastest, greedy the highest predicted throughput, exclusive never shares; slurmbridge serve --help names them all.",
 		func(c *Config) any { return &c.Policy }, word,
+	},
+	{
+		"objective", string(rlcore.Turnaround), "What decisions keep small: turnaround, the mean time from a job's submission to its end, or makespan, the time until all have ended. It chooses the network of policy dqn and what the site's own ones learn.",
+		func(c *Config) any { return &c.Objective }, oneOf(rlcore.Objectives()...),
 	},
 	{
 		"model", "", "File of a trained model, for policies that have one. Empty: the one that is built in.",
@@ -69,7 +73,7 @@ var keys = []key{
 		func(c *Config) any { return &c.RetrainRuns }, intIn(100, 4000),
 	},
 	{
-		"window", 5, "How many waiting jobs of highest priority one decision looks at (1 to 12).",
+		"window", rlcore.DefaultWindow, "How many waiting jobs of highest priority one decision looks at (1 to 12).",
 		func(c *Config) any { return &c.Window }, intIn(1, 12),
 	},
 	{

@@ -84,7 +84,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		seen:        histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
 		late:        histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
 		passedOver:  counter("passed_over_total", "Times that a job was passed over by a job of lower priority."),
-		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (greedy, then exclusive) has decided since."),
+		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
 		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
 		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result"),
 		info:        gauges("info", "Always 1; says which mode (active, shadow), policy and model are in use, and Slurm's release.", "mode", "policy", "model", "slurm"),

@@ -14,6 +14,7 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 )
 
@@ -108,6 +109,15 @@ func (d Dir) Checkpoint(sum string) (*dqn.Checkpoint, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
 	}
 	return c, nil
+}
+
+// CheckpointFor reads a network that was trained for an objective. Errors wrap ErrUnusable.
+func (d Dir) CheckpointFor(aim rlcore.Objective, sum string) (*dqn.Checkpoint, error) {
+	c, err := d.Checkpoint(sum)
+	if err == nil && c.Objective != aim {
+		return nil, fmt.Errorf("%w: %s: it was trained for the %s, and the objective is the %s", ErrUnusable, d.Path(sum), c.Objective, aim)
+	}
+	return c, err
 }
 
 // PutMix keeps a mix and returns its SHA-256.

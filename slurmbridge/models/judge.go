@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -41,8 +42,8 @@ type Score struct {
 }
 
 // Verdict compares a network with another on runs that neither learned from. Gain is
-// by how much the mean turnaround is shorter, as a part of the other's; positive is
-// better.
+// by how much the mean turnaround, or the makespan, is shorter, as a part of the other's;
+// positive is better.
 type Verdict struct {
 	Better bool    `json:"better"`
 	Gain   float64 `json:"gain"`
@@ -54,7 +55,9 @@ type Verdict struct {
 	Blocks int     `json:"blocks"` // a set, drawn with replacement
 	Jobs   int     `json:"jobs"`   // a set
 	Other  Score   `json:"other"`
-	Own    Score   `json:"own"`
+	// Objective is what the gain is in; "" (in rows of earlier releases) = the turnaround.
+	Objective rlcore.Objective `json:"objective,omitempty"`
+	Own       Score            `json:"own"`
 }
 
 // weigh is the rule: a change is for the better where the gain's one-sided bound is
@@ -100,7 +103,7 @@ func weigh(gains []float64, blocks int) (v Verdict) {
 
 // Why is the result of the comparison in words.
 func (v *Verdict) Why() string {
-	figures := fmt.Sprintf("turnaround %+.1f %% ± %.1f %% on %d job sets like the last days'", -100*v.Gain, 100*v.Noise, v.Sets)
+	figures := fmt.Sprintf("%s %+.1f %% ± %.1f %% on %d job sets like the last days'", cmp.Or(v.Objective, rlcore.Turnaround), -100*v.Gain, 100*v.Noise, v.Sets)
 	switch {
 	case v.Better:
 		return "better beyond the noise: " + figures
@@ -131,7 +134,8 @@ func (w *world) sets(seed uint64) (sets [][]sim.Config, drawn int) {
 	return sets, drawn
 }
 
-// play lets a network schedule all sets and returns each one's sum of turnarounds, s.
+// play lets a network schedule all sets and returns each one's sum of turnarounds, or of
+// makespans, s.
 func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, error) {
 	tools := w.tools()
 	d := &rlcore.Decider{
@@ -140,7 +144,7 @@ func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, er
 	sums := make([]float64, len(sets))
 	var all Score
 	for i, set := range sets {
-		jobs, n := 0, float64(len(sets))
+		jobs, turnaroundS, n := 0, 0.0, float64(len(sets))
 		var one Score
 		for _, cfg := range set {
 			cfg.Predictor = tools.Predictor
@@ -150,7 +154,12 @@ func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, er
 			}
 			k := len(res.Jobs)
 			jobs += k
-			sums[i] += res.MeanTurnaroundS * float64(k)
+			if w.mix.Rules.aim() == rlcore.Makespan {
+				sums[i] += res.MakespanS
+			} else {
+				sums[i] += res.MeanTurnaroundS * float64(k)
+			}
+			turnaroundS += res.MeanTurnaroundS * float64(k)
 			one.MakespanS += res.MakespanS / float64(len(set))
 			one.OOM += float64(res.OOM)
 			s := res.Slowdowns()
@@ -159,7 +168,7 @@ func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, er
 			}
 			one.P95Slowdown = max(one.P95Slowdown, s[min(k-1, int(0.95*float64(k)))])
 		}
-		all.TurnaroundS += sums[i] / float64(jobs) / n
+		all.TurnaroundS += turnaroundS / float64(jobs) / n
 		all.MeanSlowdown += one.MeanSlowdown / float64(jobs) / n
 		all.MakespanS += one.MakespanS / n
 		all.P95Slowdown += one.P95Slowdown / n
@@ -187,6 +196,7 @@ func (w *world) judge(own, other dqn.Network, seed uint64) (*Verdict, error) {
 		a[i] = (b[i] - a[i]) / b[i]
 	}
 	v := weigh(a, drawn)
+	v.Objective = w.mix.Rules.aim()
 	v.Own, v.Other, v.Jobs = mine, theirs, drawn*blockJobs
 	return &v, nil
 }

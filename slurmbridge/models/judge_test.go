@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
@@ -106,7 +107,7 @@ func TestWeigh(t *testing.T) {
 // builtIn is the network that comes with the program.
 func builtIn(t testing.TB) *dqn.Checkpoint {
 	t.Helper()
-	c, err := pretrained.Checkpoint()
+	c, err := pretrained.Checkpoint(rlcore.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestJudge(t *testing.T) {
 	}
 	m := Draw(day0, day0.AddDate(0, 0, 14), site(1000, 2, 35, 1), cardOf, nil, rules)
 	w := newWorld(m)
-	w.drawSets = 20
+	w.drawSets = 40
 	good, err := builtIn(t).Network(m.model())
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +159,7 @@ func TestJudge(t *testing.T) {
 		if v.Better != c.better || v.Gain > 0 != (c.sign > 0) || v.Gain < 0 != (c.sign < 0) {
 			t.Errorf("against %s: %s: %+v", c.name, v.Why(), v)
 		}
-		if v.Jobs < 60 || v.Sets != 20 || !(v.Own.TurnaroundS > 0 && v.Own.MakespanS > 0 && v.Own.MeanSlowdown >= 1) {
+		if v.Jobs < 60 || v.Sets != 40 || !(v.Own.TurnaroundS > 0 && v.Own.MakespanS > 0 && v.Own.MeanSlowdown >= 1) {
 			t.Errorf("figures: %+v", v)
 		}
 	}

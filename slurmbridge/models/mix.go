@@ -2,6 +2,7 @@ package models
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -17,15 +18,21 @@ import (
 
 // Rules are the settings that decisions keep to.
 type Rules struct {
-	Window      int     `json:"window"`
-	MaxGroup    int     `json:"max_group"`
-	MemMargin   float64 `json:"memory_margin"`
-	MaxPassOver int     `json:"max_pass_over"`
-	MaxDelayS   float64 `json:"max_delay_s"`
-	MaxSlowdown float64 `json:"max_slowdown"`
-	Grace       float64 `json:"grace"`
-	Trust       float64 `json:"trust"`
+	// Objective is what networks learn and are judged by; "" (in files of earlier releases) =
+	// the turnaround.
+	Objective   rlcore.Objective `json:"objective,omitempty"`
+	Window      int              `json:"window"`
+	MaxGroup    int              `json:"max_group"`
+	MemMargin   float64          `json:"memory_margin"`
+	MaxPassOver int              `json:"max_pass_over"`
+	MaxDelayS   float64          `json:"max_delay_s"`
+	MaxSlowdown float64          `json:"max_slowdown"`
+	Grace       float64          `json:"grace"`
+	Trust       float64          `json:"trust"`
 }
+
+// aim is the objective.
+func (r *Rules) aim() rlcore.Objective { return cmp.Or(r.Objective, rlcore.Turnaround) }
 
 // guard makes a guard that keeps to the rules.
 func (r *Rules) guard(p rlcore.Predictor) *rlcore.Guard {

@@ -11,7 +11,7 @@ import (
 )
 
 // Rounds is how many rounds of training a candidate gets by default.
-const Rounds = 240
+const Rounds = 80
 
 // Encode writes a network as Dir keeps it: without the optimiser's state, since each
 // round starts afresh.
@@ -79,9 +79,12 @@ func (r *Round) Run(ctx context.Context) (*Finding, error) {
 	net := func(c *dqn.Checkpoint) (dqn.Network, error) {
 		if c == nil {
 			var err error
-			if c, err = pretrained.Checkpoint(); err != nil {
+			if c, err = pretrained.Checkpoint(r.Mix.Rules.aim()); err != nil {
 				return nil, err
 			}
+		}
+		if c.Objective != r.Mix.Rules.aim() {
+			return nil, fmt.Errorf("retrain: a network for the %s can't go on learning for the %s", c.Objective, r.Mix.Rules.aim())
 		}
 		return c.Network(model)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -30,6 +31,8 @@ type World struct {
 	// Guard holds what a site may set; its Predictor is filled in. It is copied.
 	Guard rlcore.Guard
 	M     int // window
+	// Objective is what policies learn, and are tuned, to keep small; "" = the turnaround.
+	Objective rlcore.Objective
 }
 
 // Contender is a policy ready to compete.
@@ -119,7 +122,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 		err = c.tune(spec.Knobs, train, e, seed)
 	default:
 		make := func(m *interference.Model) (rlcore.Policy, error) {
-			return spec.New(rlcore.PolicySetup{Predictor: m, Seed: seed})
+			return spec.New(rlcore.PolicySetup{Predictor: m, Seed: seed, Objective: w.Objective})
 		}
 		_, err = make(w.Model())
 		c.policy = func(m *interference.Model) rlcore.Policy { p, _ := make(m); return p } // made once already
@@ -133,9 +136,10 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 	return c, nil
 }
 
-// tune keeps the setting with the smallest mean makespan over the training sets.
+// tune keeps the setting with the smallest mean over the training sets of the objective.
 func (c *Contender) tune(knobs []rlcore.PolicyKnob, train Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
+	cost := sim.CostOf(c.world.Objective)
 	set := func(k int) {
 		c.policy, c.Note = func(m *interference.Model) rlcore.Policy { return knobs[k].New(m) }, knobs[k].Note
 	}
@@ -151,7 +155,7 @@ func (c *Contender) tune(knobs []rlcore.PolicyKnob, train Scenario, e Effort, se
 			if err != nil {
 				return err
 			}
-			sum += res.MakespanS
+			sum += cost(res)
 		}
 		if sum < best {
 			best, pick = sum, k

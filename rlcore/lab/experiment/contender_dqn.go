@@ -1,6 +1,7 @@
 package experiment
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"image/color"
@@ -17,7 +18,9 @@ const ours = pretrained.Name
 
 // The daemon's network is trained here on the competition's own kind of job sets.
 var _ = addTraining(ours, func(ctx context.Context, c *Contender, train Scenario, e Effort, seed uint64) error {
-	return c.learn(ctx, train, e.Rounds, e.Checks, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network { return dqn.NewScorer(32, p, r) })
+	return c.learn(ctx, train, e.Rounds, e.Checks, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network {
+		return dqn.NewScorer(cmp.Or(c.world.Objective, rlcore.Turnaround), 32, p, r)
+	})
 })
 
 var dqnFlat = rlcore.RegisterPolicy(rlcore.PolicySpec{
@@ -43,7 +46,7 @@ func (c *Contender) learn(ctx context.Context, train Scenario, rounds, checks in
 	if err := t.Train(ctx); err != nil {
 		return err
 	}
-	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of one after the other)", rounds, t.BestRound, t.Best)
+	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of %s)", rounds, t.BestRound, t.Best, t.Against())
 	c.policy = c.world.Trained(c.Name, net).policy
 	return nil
 }

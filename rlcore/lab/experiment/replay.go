@@ -215,7 +215,7 @@ type ReplayOptions struct {
 	Policies []string // default ReplayPolicies
 	Seeds    int      // trainings and random choices; default 1
 	Seed     uint64
-	M        int // default 5
+	M        int // default rlcore.DefaultWindow
 	Effort   Effort
 	Tries    int // of the clairvoyant, a seed; default by the number of jobs
 	// Objective is "makespan", "turnaround", or "" for the first where all jobs are
@@ -227,13 +227,14 @@ type ReplayOptions struct {
 	// decisions see the job's own duration times a factor drawn from 1 ± this, 0..1. nil:
 	// they see its application's profile, whatever the job's own duration is.
 	DurationError *float64
-	// Trained, if set, is dqn's network; elsewhere it is trained on the trace.
+	// Trained, if set, is dqn's network; elsewhere it is the one built in for the turnaround,
+	// and trained on the trace for the makespan.
 	Trained  dqn.Network
 	Progress func(step, steps int, what string)
 }
 
 // ReplayPolicies are those that a replay compares where none are named.
-func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", ours} }
+func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", "srpt", ours} }
 
 // Outcome is what a policy would have made of the trace: means over the seeds.
 type Outcome struct {
@@ -312,12 +313,9 @@ type ReplayReport struct {
 	Users map[string]map[string]*UserOutcome `json:"users"`
 }
 
-// objectives are what a gain may be in, by the names of ReplayOptions.Objective.
-var objectives = map[string]sim.Objective{"makespan": sim.Makespan, "turnaround": sim.Turnaround}
-
 // orDefaults checks the options against a trace and fills in what is left out.
 func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
-	o.M, o.Seeds = cmp.Or(o.M, 5), cmp.Or(o.Seeds, 1)
+	o.M, o.Seeds = cmp.Or(o.M, rlcore.DefaultWindow), cmp.Or(o.Seeds, 1)
 	if len(o.Policies) == 0 {
 		o.Policies = ReplayPolicies()
 	}
@@ -331,8 +329,10 @@ func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
 	if e := o.DurationError; e != nil && !(*e >= 0 && *e < 1) {
 		return o, fmt.Errorf("%w: durations are wrong by a factor of 1 ± %v, which isn't from 0 to below 1", ErrTrace, *e)
 	}
-	if o.Objective != "" && objectives[o.Objective] == nil {
-		return o, fmt.Errorf("%w: there is no objective %q; there are makespan and turnaround", ErrTrace, o.Objective)
+	if o.Objective != "" {
+		if _, err := rlcore.ObjectiveNamed(o.Objective); err != nil {
+			return o, fmt.Errorf("%w: %w", ErrTrace, err)
+		}
 	}
 	return o, nil
 }
@@ -366,9 +366,10 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 		o.Objective = "makespan"
 	}
 	o.Objective = cmp.Or(o.Objective, "turnaround")
+	r.World.Objective = rlcore.Objective(o.Objective)
 	o.Tries = cmp.Or(o.Tries, min(4000, max(100, 120_000/len(r.Config.Jobs))))
 	c := &competition{
-		Replayable: r, o: o, law: t.law(), objective: objectives[o.Objective], results: map[string][]seen{},
+		Replayable: r, o: o, law: t.law(), objective: sim.CostOf(rlcore.Objective(o.Objective)), results: map[string][]seen{},
 		report: &ReplayReport{
 			Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
 			Objective: o.Objective, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
@@ -458,8 +459,10 @@ func (c *competition) better(a, b *sim.Result) bool {
 func (r *Replayable) contender(ctx context.Context, name string, train Scenario, o ReplayOptions, seed uint64) (*Contender, error) {
 	var c *Contender
 	var err error
-	if name == ours && o.Trained != nil {
-		c = r.World.Trained(name, o.Trained)
+	if name == ours && (o.Trained != nil || r.World.Objective == rlcore.Turnaround) {
+		if c, err = r.World.builtIn(name, o.Trained); err != nil {
+			return nil, err
+		}
 	} else if c, err = r.World.Prepare(ctx, name, train, o.Effort, seed); err != nil {
 		return nil, err
 	}

@@ -56,6 +56,13 @@ func (p *witness) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) 
 	p.Policy.Score(dst, w, combos)
 }
 
+// Under implements rlcore.Foresighted for policies that do.
+func (p *witness) Under(g *rlcore.Guard, m int) {
+	if f, ok := p.Policy.(rlcore.Foresighted); ok {
+		f.Under(g, m)
+	}
+}
+
 // watched is a contender whose decisions are witnessed.
 func (c *Contender) watched() (*Contender, map[string]wait) {
 	waits := map[string]wait{}

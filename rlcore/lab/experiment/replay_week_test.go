@@ -19,7 +19,7 @@ import (
 // users at a time.
 func weeks(t testing.TB, n int, shared bool, o ReplayOptions) []*ReplayReport {
 	t.Helper()
-	cp, err := pretrained.Checkpoint()
+	cp, err := pretrained.Checkpoint(rlcore.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,8 @@ type Options struct {
 	Seeds     int      // default 10
 	Seed      uint64   // of the trainings; the competition's are this + 10,000 …
 	M         int      // window; default 5
+	// Objective is what policies learn, and are tuned, to keep small; default rlcore.Makespan.
+	Objective rlcore.Objective
 	Effort    Effort
 	// History is how many job sets the site has run before, of each workload, and
 	// learned slowdowns from (see World.Learn). 0: it knows solo profiles only.
@@ -117,7 +119,7 @@ var thesisMakespan = map[string]map[string]float64{
 var ErrOptions = errors.New("bad options")
 
 func (o Options) orDefaults() (Options, error) {
-	o.Seeds, o.M, o.Effort = cmp.Or(o.Seeds, 10), cmp.Or(o.M, 5), cmp.Or(o.Effort, Full)
+	o.Seeds, o.M, o.Effort, o.Objective = cmp.Or(o.Seeds, 10), cmp.Or(o.M, 5), cmp.Or(o.Effort, Full), cmp.Or(o.Objective, rlcore.Makespan)
 	if len(o.Workloads) == 0 {
 		o.Workloads = Workloads()
 	}
@@ -195,7 +197,7 @@ func (e *experiment) play(ctx context.Context, wl string) error {
 	if err != nil {
 		return err
 	}
-	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M}
+	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M, Objective: o.Objective}
 	world.Guard.MaxSlowdown, world.Guard.Grace = o.MaxSlowdown, o.Grace
 	if err := world.Learn(scenario, o.History, o.Seed); err != nil {
 		return err

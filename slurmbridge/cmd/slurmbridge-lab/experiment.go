@@ -20,7 +20,10 @@ import (
 // experimentFlags are the command's.
 type experimentFlags struct {
 	experiment.Options
-	quick                 bool
+	quick, worlds         bool
+	loads                 []float64
+	gpus                  int
+	objective, checkpoint string
 	json, figures, format string
 }
 
@@ -42,21 +45,49 @@ the order of arrival, by more than a tenth of their own run time alone; worst la
 how many of these one did at most.
 
 The thesis's own printed figures stand beside ours. Applications' durations and how
-HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.`,
+HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.
+
+--worlds is another experiment: jobs come over time, and the mean turnaround counts. Its
+worlds are the law of slowdowns itself, and pairs that others measured, of which no policy is
+told: all go by one model, which learns from the co-runs it sees, and all are under the same
+guard, then once more without contract and promise. Loads are parts of what the GPUs do if
+nobody shares; share is of the clairvoyant's gain over fifo.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
   slurmbridge experiment --figures out --json out.json   everything, and pictures
-  slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30`,
+  slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
+  slurmbridge experiment --worlds                     jobs that come over time`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if f.worlds {
+				if !c.Flags().Changed("window") {
+					f.M = rlcore.DefaultWindow
+				}
+				if c.Flags().Changed("objective") {
+					return cli.Usage(errors.New("--worlds is about the turnaround alone"))
+				}
+				return s.worlds(c.Context(), &f)
+			}
+			if c.Flags().Changed("loads") || c.Flags().Changed("gpus") || f.checkpoint != "" {
+				return cli.Usage(errors.New("--loads, --gpus and --checkpoint are those of --worlds"))
+			}
+			var err error
+			if f.Objective, err = rlcore.ObjectiveNamed(f.objective); err != nil {
+				return cli.Usage(fmt.Errorf("--objective: %w", err))
+			}
 			return s.experiment(c.Context(), &f)
 		},
 	}
 	fl, o := c.Flags(), &f.Options
-	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+strings.Join(experiment.Workloads(), ",")+" (default all)")
-	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all)")
+	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+strings.Join(experiment.Workloads(), ",")+", with --worlds of "+strings.Join(experiment.PlaceNames(), ",")+" (default all)")
+	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all, with --worlds "+strings.Join(experiment.WorldPolicies(), ",")+")")
+	fl.StringVar(&f.objective, "objective", string(rlcore.Makespan), "what policies learn to keep small: "+strings.Join(rlcore.Objectives(), " or "))
+	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
+	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do if nobody shares")
+	fl.StringVar(&f.checkpoint, "checkpoint", "", "with --worlds: dqn decides by this `FILE` of slurmbridge train")
+	fl.IntVar(&f.gpus, "gpus", 2, "with --worlds: GPUs")
 	fl.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
-	fl.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
+	fl.IntVar(&o.M, "window", 5, fmt.Sprintf("pending jobs a decision looks at (with --worlds %d)", rlcore.DefaultWindow))
 	fl.IntVar(&o.History, "history", 20, "job sets the site ran before and learned slowdowns from")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.BoolVar(&f.quick, "quick", false, "less training and searching: a minute on two cores")

@@ -95,6 +95,7 @@ type replayFlags struct {
 	experiment.ReplayOptions
 	from             traceFlags
 	durationError    float64
+	users            bool
 	json, checkpoint string
 }
 
@@ -116,11 +117,11 @@ three confirm.
 fifo gives each job a GPU of its own in the order of arrival. clairvoyant is no
 policy but a search that knows everything; share is how much of its gain over fifo a
 policy reaches, in the makespan where all jobs are submitted at once, in the mean
-turnaround elsewhere. dqn is trained on job sets drawn from the trace in the world as
-predicted, or comes from --checkpoint; it goes on learning slowdowns from the co-runs
-it sees, as the daemon does.
+turnaround elsewhere. dqn is the network that is built in, for the makespan trained on job
+sets drawn from the trace in the world as predicted, or comes from --checkpoint; it goes on
+learning slowdowns from the co-runs it sees, as the daemon does.
 
-A second table says how each user fared: mean wait and turnaround, the part of the
+With --users a second table says how each user fared: mean wait and turnaround, the part of the
 jobs that ended later than under fifo, the worst slowdown, how often decisions went
 past a job, on average and at most, and the longest that one was kept waiting beside an
 idle GPU.
@@ -145,7 +146,7 @@ Jobs of several GPUs, and those that need more memory than a GPU has, are left o
 and counted.`,
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
   slurmbridge replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
-      --policies fifo,greedy,dqn --seeds 10 --json out.json
+      --policies fifo,srpt,dqn --seeds 10 --json out.json
   sacct -a -P -S 2026-01-01 -o JobID,JobName,User,Submit,Start,End,ElapsedRaw,State,AllocTRES,TimelimitRaw > past.txt
   slurmbridge replay --jobs past.txt --profiles solo.csv`,
 		Args: cobra.NoArgs,
@@ -161,11 +162,12 @@ and counted.`,
 	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ","))
 	fl.IntVar(&o.Seeds, "seeds", 3, "trainings, each with a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
-	fl.IntVar(&o.M, "window", 5, "pending jobs a decision looks at")
+	fl.IntVar(&o.M, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
-	fl.StringVar(&o.Objective, "objective", "", "what share is of: makespan or turnaround (default by the arrivals)")
+	fl.StringVar(&o.Objective, "objective", "", "what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
+	fl.BoolVar(&f.users, "users", false, "show how each user fared, too")
 	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
 	return c
 }
@@ -184,8 +186,10 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 	if e := f.durationError; !(e >= 0 && e < 1) {
 		return cli.Usage(fmt.Errorf("--duration-error is %v, but takes a part from 0 to below 1, such as 0.2", e))
 	}
-	if !slices.Contains([]string{"", "makespan", "turnaround"}, f.Objective) {
-		return cli.Usage(fmt.Errorf("--objective is %q; there are makespan and turnaround", f.Objective))
+	if f.Objective != "" {
+		if _, err := rlcore.ObjectiveNamed(f.Objective); err != nil {
+			return cli.Usage(fmt.Errorf("--objective: %w", err))
+		}
 	}
 	if f.checkpoint != "" && !slices.Contains(f.Policies, pretrained.Name) {
 		return cli.Usage(errors.New("--checkpoint is dqn's, which isn't among --policies"))
@@ -217,7 +221,7 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 		r.Skipped[why] += n
 	}
 	if f.json != "-" {
-		s.printReplay(r, f.Policies)
+		s.printReplay(r, f.Policies, f.users)
 	}
 	return s.writeJSON(f.json, r)
 }
@@ -253,7 +257,7 @@ func endColumns[T any](r *experiment.ReplayReport, of func(T) *experiment.Ends) 
 	return out
 }
 
-func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
+func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users bool) {
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d seeds from %d; share of the clairvoyant's gain in %s\n", r.Jobs, r.GPUs, r.Seeds, r.Seed, r.Objective)
 	fmt.Fprintln(s.Out, contract(r.MaxSlowdown, r.Grace))
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
@@ -270,7 +274,9 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string) {
 		}
 	}
 	t.Render()
-	s.printUsers(r, order)
+	if users {
+		s.printUsers(r, order)
+	}
 }
 
 // usersShown is how many users a table lists; the JSON has all.

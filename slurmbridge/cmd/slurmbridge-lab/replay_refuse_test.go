@@ -105,7 +105,7 @@ func TestReplayRefuses(t *testing.T) {
 		{append(trace, "--duration-error", "1"), 2, "--duration-error is 1, but takes a part from 0"},
 		{append(trace, "--duration-error", "NaN"), 2, "--duration-error is NaN"},
 		{append(trace, "--law", "gravity"), 2, `--law is "gravity"; there are mps and time-slice`},
-		{append(trace, "--objective", "fame"), 2, `--objective is "fame"; there are makespan and turnaround`},
+		{append(trace, "--objective", "fame"), 2, `there is no objective "fame"; there are turnaround and makespan`},
 		{append(trace, "--policies", "greedy,nobody"), 2, `--policies: there is no policy "nobody"; there are fifo, `},
 		{append(trace, "--policies", "greedy", "--checkpoint", in("x")), 2, "--checkpoint is dqn's"},
 		{append(trace, "--checkpoint", in("none")), 1, "none: no such file"},

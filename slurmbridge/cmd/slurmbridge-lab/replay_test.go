@@ -250,6 +250,10 @@ func TestReplayPairs(t *testing.T) {
 func TestReplayPrints(t *testing.T) {
 	dir := files(t, traceFiles)
 	args := []string{"replay", "--jobs", filepath.Join(dir, "once.csv"), "--profiles", filepath.Join(dir, "solo.csv"), "--seeds", "1", "--policies", "greedy", "--mem-mib", "3000"}
+	if status, out, _ := call(args...); status != 0 || strings.Contains(out, "WORST SLOWDOWN") {
+		t.Errorf("status %d; who fared how is shown unasked:\n%s", status, out)
+	}
+	args = append(args, "--users")
 	status, out, errOut := call(args...)
 	for _, want := range []string{"5 jobs on 1 GPUs", "left out: 2 jobs (more memory than a GPU has)", "fifo", "greedy", "clairvoyant", "SHARE", "(not given)", "WORST SLOWDOWN", "WORST LATE", "slowdowns up to 2.5 are allowed, and an end later than plain Slurm's by 0.1 of the time alone"} {
 		if status != 0 || !strings.Contains(out, want) {
@@ -275,7 +279,7 @@ func TestReplayEnds(t *testing.T) {
 	for file, want := range map[string]struct{ limits, deadlines bool }{
 		"plain.csv": {}, "limit.csv": {limits: true}, "dead.csv": {deadlines: true},
 	} {
-		status, out, errOut := call("replay", "--jobs", filepath.Join(dir, file), "--profiles", filepath.Join(dir, "solo.csv"), "--policies", "greedy", "--seeds", "1")
+		status, out, errOut := call("replay", "--jobs", filepath.Join(dir, file), "--profiles", filepath.Join(dir, "solo.csv"), "--policies", "greedy", "--seeds", "1", "--users")
 		out = strings.ToLower(out)
 		limits, deadlines := strings.Count(out, "timed out") == 2 && strings.Count(out, "harmed") == 2, strings.Count(out, "past deadline") == 2
 		if status != 0 || limits != want.limits || deadlines != want.deadlines || !want.limits && strings.Contains(out, "harmed") {

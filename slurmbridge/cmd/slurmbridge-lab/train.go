@@ -25,7 +25,8 @@ import (
 type trainFlags struct {
 	from                 traceFlags
 	workload, network    string
-	records              bool
+	objective            string
+	records, rewards     bool
 	out, resume, curve   string
 	rounds, window, hide int
 	maxSlowdown, grace   float64
@@ -42,8 +43,9 @@ sets, and writes it to a file for the daemon (policy: dqn, model: FILE) and for
 replay --checkpoint. It needs no Slurm and no GPU.
 
 The job sets come from one of
-  --workload NAME     one of the thesis's five, or general: all of them, for a network
-                      that shall do anywhere (the default)
+  --workload NAME     arrivals: jobs that come over time, on sites drawn at random (the
+                      default); general: all of the thesis's five, where all jobs come at
+                      once (the default for the makespan); or one of these five
   --jobs, --profiles  a trace (see slurmbridge replay --help), without its time limits
                       and deadlines: a job that is ended early would look like time won
   --records           what the daemon has learned of this site's applications
@@ -51,7 +53,7 @@ The job sets come from one of
 Name the site's contract: --max-slowdown and --grace bound what the network may do in its
 training as the daemon's settings of these names do later.
 
-The network begins as the greedy policy and learns the difference. What it has learned
+The network begins as the policy srpt (greedy for the makespan) and learns the difference. What it has learned
 is kept only if it is better beyond doubt on job sets that it never saw; the file says
 which round that was. The same seed gives the same file. Interrupted, it writes what it
 has. --resume goes on with a file: the same settings, more --rounds.`,
@@ -60,6 +62,14 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
   slurmbridge train --resume dqn.json --rounds 300 --out dqn.json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if f.network == "flat" {
+				if !c.Flags().Changed("window") {
+					f.window = flatWindow
+				}
+				if !c.Flags().Changed("objective") {
+					f.objective = string(rlcore.Makespan)
+				}
+			}
 			if f.out == "" {
 				return cli.Usage(errors.New("--out is needed: the file to write"))
 			}
@@ -71,14 +81,16 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	}
 	f.from.add(c)
 	fl := c.Flags()
-	fl.StringVar(&f.workload, "workload", "general", "general or one of "+strings.Join(experiment.Workloads(), ", "))
+	fl.StringVar(&f.workload, "workload", "", "arrivals (default), general (default for the makespan) or one of "+strings.Join(experiment.Workloads(), ", "))
+	fl.BoolVar(&f.rewards, "rewards", false, "for the turnaround learn from rewards, as for the makespan, instead of decisions that are played out")
 	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
 	fl.StringVar(&f.network, "network", "scorer", "scorer (any window, any number of GPUs) or flat (over the thesis's images)")
+	fl.StringVar(&f.objective, "objective", string(rlcore.Turnaround), "what it learns to keep small: "+strings.Join(rlcore.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
 	fl.IntVar(&f.rounds, "rounds", 240, "rounds of training, of 4 job sets each")
-	fl.IntVar(&f.window, "window", 5, "pending jobs a decision looks at")
+	fl.IntVar(&f.window, "window", rlcore.DefaultWindow, fmt.Sprintf("pending jobs a decision looks at (flat: %d)", flatWindow))
 	addContract(fl, &f.maxSlowdown, &f.grace)
 	fl.IntVar(&f.hide, "hidden", 0, "units of a hidden layer (default 32, flat: 20)")
 	fl.Uint64Var(&f.seed, "seed", 1, "of the training")
@@ -118,6 +130,8 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 		if l.scenario, err = experiment.FromProfiles(profiles, gpus, law); err != nil {
 			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err, f.from.memMiB)
 		}
+	case f.workload == "arrivals":
+		l.scenario = experiment.Arrivals()
 	case f.workload == "general":
 		l.scenario, err = experiment.General()
 	default:
@@ -153,7 +167,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 		return err
 	}
 	t := &dqn.Trainer{
-		Options:  dqn.Options{Seed: f.seed, Rounds: f.rounds, M: f.window},
+		Options:  dqn.Options{Seed: f.seed, Rounds: f.rounds, M: f.window, Rewards: f.rewards},
 		Scenario: l.scenario,
 		Tools: func() dqn.Tools {
 			m := l.model()
@@ -165,7 +179,7 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	}
 	b := cli.NewBar(s.ErrOut)
 	t.Progress = func(p dqn.RoundStats) {
-		what := fmt.Sprintf("round %d: makespan %.3f of one by one", p.Round, p.Train)
+		what := fmt.Sprintf("round %d: %s %.3f of %s", p.Round, t.Net.Objective(), p.Train, t.Against())
 		b.At(p.Round-t.Start, f.rounds-t.Start, what)
 	}
 	began := time.Now()
@@ -198,23 +212,29 @@ func (s *shared) train(c *cobra.Command, f *trainFlags) error {
 	}
 	fmt.Fprintf(s.Out, "%s: %s on %s, seed %d, %.0f s. ", f.out, t.Net.Name(), l.name, t.Options.Seed, time.Since(began).Seconds())
 	if t.BestRound == 0 {
-		fmt.Fprintf(s.Out, "No round was better beyond doubt than greedy, which it stays: makespan %.3f of one job after the other.\n", t.Best)
+		fmt.Fprintf(s.Out, "No round was better beyond doubt than what it began as (%s, if it was new): %s %.3f of %s.\n", dqn.Start(t.Net.Objective()), t.Net.Objective(), t.Best, t.Against())
 		return nil
 	}
-	fmt.Fprintf(s.Out, "Kept from round %d: makespan %.3f of one job after the other.\n", t.BestRound, t.Best)
+	fmt.Fprintf(s.Out, "Kept from round %d: %s %.3f of %s.\n", t.BestRound, t.Net.Objective(), t.Best, t.Against())
 	return nil
 }
 
-// mostFlat is the largest window of a flat network that memory is spent on.
-const mostFlat = 8
+// flatWindow is a flat network's window, mostFlat the largest that memory is spent on.
+const flatWindow, mostFlat = 5, 8
 
 // check refuses settings before anything is read or computed.
 func (f *trainFlags) check(c *cobra.Command) error {
+	if f.workload == "" {
+		f.workload = "arrivals"
+		if f.objective == string(rlcore.Makespan) {
+			f.workload = "general"
+		}
+	}
 	trace := f.from.jobs != "" || f.from.profiles != ""
 	if workload := c.Flags().Changed("workload"); workload && trace || workload && f.records || trace && f.records {
 		return cli.Usage(errors.New("job sets come from one of --workload, --jobs with --profiles, and --records"))
 	}
-	if all := append([]string{"general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
+	if all := append([]string{"arrivals", "general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
 		return cli.Usage(fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", ")))
 	}
 	if err := checkContract(f.maxSlowdown, f.grace); err != nil {
@@ -229,11 +249,16 @@ func (f *trainFlags) check(c *cobra.Command) error {
 }
 
 func (f *trainFlags) checkNetwork(*cobra.Command) error {
+	if _, err := rlcore.ObjectiveNamed(f.objective); err != nil {
+		return cli.Usage(fmt.Errorf("--objective: %w", err))
+	}
 	switch {
 	case f.network != "scorer" && f.network != "flat":
 		return cli.Usage(fmt.Errorf("--network is %q; there are scorer and flat", f.network))
 	case f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024:
 		return cli.Usage(fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow))
+	case f.network == "flat" && f.objective != string(rlcore.Makespan):
+		return cli.Usage(fmt.Errorf("--objective %s: a flat network learns the makespan only", f.objective))
 	case f.network == "flat" && f.window > mostFlat:
 		return cli.Usage(fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat))
 	}
@@ -251,7 +276,7 @@ func (f *trainFlags) checkResume(c *cobra.Command) error {
 	if !c.Flags().Changed("window") {
 		f.window = 0
 	}
-	for _, fixed := range []string{"network", "hidden"} {
+	for _, fixed := range []string{"network", "hidden", "objective"} {
 		if c.Flags().Changed(fixed) {
 			return cli.Usage(fmt.Errorf("--%s is that of the file with --resume", fixed))
 		}
@@ -299,7 +324,7 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 	if f.network == "flat" {
 		t.Net = dqn.NewFlat(f.window, cmp.Or(f.hide, 20), r)
 	} else {
-		t.Net = dqn.NewScorer(cmp.Or(f.hide, 32), l.model(), r)
+		t.Net = dqn.NewScorer(rlcore.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r)
 	}
 	return nil
 }

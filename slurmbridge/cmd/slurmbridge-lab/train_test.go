@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 )
 
@@ -47,11 +48,17 @@ func TestTrain(t *testing.T) {
 	}
 
 	out := train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("one.json"), "--curve", in("curve.svg"))
-	if !strings.Contains(out, "scorer on random, seed 7") || !strings.Contains(out, "of one job after the other") {
+	if !strings.Contains(out, "scorer on random, seed 7") || !strings.Contains(out, "of plain Slurm's") {
 		t.Errorf("it says %q", out)
 	}
 	if text, err := os.ReadFile(in("curve.svg")); err != nil || !bytes.Contains(text, []byte("<svg")) {
 		t.Errorf("the curve is %.40q, %v", text, err)
+	}
+	if out := train("--workload", "random", "--rounds", "1", "--objective", "makespan", "--out", in("span.json")); !strings.Contains(out, "of one job after the other") {
+		t.Errorf("it says %q", out)
+	}
+	if cp, err := dqn.Load(in("span.json")); err != nil || cp.Objective != rlcore.Makespan {
+		t.Errorf("%+v, %v", cp, err)
 	}
 	train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("again.json"))
 	if !same("one.json", "again.json") {
@@ -146,7 +153,7 @@ func TestTrainRefuses(t *testing.T) {
 		want   string
 	}{
 		{nil, 2, "--out is needed"},
-		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are general, gpu_heavy, `},
+		{append(out, "--workload", "heavy"), 2, `--workload: there is no workload "heavy"; there are arrivals, general, gpu_heavy, `},
 		{append(out, "--network", "deep"), 2, `--network is "deep"; there are scorer and flat`},
 		{append(out, "--rounds", "0"), 2, "at least one round"},
 		{append(out, "--rounds", "NaN"), 2, "--rounds"},

@@ -202,7 +202,7 @@ func TestCommandsOnSlurm(t *testing.T) {
 	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { status, _, _ := call("why", third, "-c", l.conf); return status == 0 }) {
 		t.Errorf("nothing is known of job %s, which waits", third)
 	}
-	l.says([]string{"job " + third, "waits for a decision, place 1 of 1, within the window of 5", "it is behind gate", "opens in"}, "why", third)
+	l.says([]string{"job " + third, "waits for a decision, place 1 of 1, within the window of 12", "it is behind gate", "opens in"}, "why", third)
 	l.json([]string{"waits"}, "why", third)
 	if status, _, errOut := call("why", "999999", "-c", l.conf); status != 1 || !strings.Contains(errOut, "999999") {
 		t.Errorf("why of a job nobody knows: %d %q", status, errOut)

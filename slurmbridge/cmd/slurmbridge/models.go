@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -14,6 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
@@ -76,6 +79,9 @@ type listed struct {
 type listing struct {
 	models.Use
 	Deciding int64 `json:"deciding"`
+	// Objective is what they learn to keep small; BuiltIn is what model 0 is called.
+	Objective rlcore.Objective `json:"objective"`
+	BuiltIn   string           `json:"built_in"`
 	// NotLooking says why the settings have none of these models decide, "" = they do.
 	NotLooking string   `json:"not_looking,omitempty"`
 	Models     []listed `json:"models"`
@@ -87,7 +93,7 @@ func (r *retraining) listed(m *models.Model, u models.Use) listed {
 		return l
 	}
 	l.File = r.dir.Path(m.SHA256)
-	if _, err := r.dir.Checkpoint(m.SHA256); err != nil {
+	if _, err := r.dir.CheckpointFor(r.aim(), m.SHA256); err != nil {
 		l.Unusable = err.Error()
 	}
 	return l
@@ -103,7 +109,7 @@ func (r *retraining) listing(ctx context.Context) (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{Use: u, Deciding: u.Model, Models: []listed{}}
+	l := &listing{Use: u, Deciding: u.Model, Objective: r.aim(), BuiltIn: pretrained.BuiltInFor(r.aim()), Models: []listed{}}
 	switch {
 	case !decidesByNetwork(r.cfg):
 		l.NotLooking = fmt.Sprintf("policy is %s", r.cfg.Policy)
@@ -153,8 +159,8 @@ func (l *listing) text(w io.Writer) {
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"model", "made", "runs", "seed", "turnaround", "noise", "state", ""})
-	t.AppendRow(table.Row{0, pretrained.BuiltIn, "", "", "", "", "", use(l.Model == models.BuiltIn, l.Pinned)})
+	t.AppendHeader(table.Row{"model", "made", "runs", "seed", string(l.Objective), "noise", "state", ""})
+	t.AppendRow(table.Row{0, l.BuiltIn, "", "", "", "", "", use(l.Model == models.BuiltIn, l.Pinned)})
 	for i := range l.Models {
 		m := &l.Models[i]
 		gain, noise := "", ""
@@ -230,14 +236,18 @@ func newModelsShow(s *shared) *cobra.Command {
 }
 
 func (s *shared) showBuiltIn(ctx context.Context, r *retraining, u models.Use) error {
-	cp, err := checkpoint(ctx, r.models, r.dir, models.BuiltIn)
+	cp, err := checkpoint(ctx, r.models, r.dir, r.aim(), models.BuiltIn)
 	if err != nil {
 		return err
 	}
 	if s.JSON {
-		return s.PrintJSON(map[string]any{"id": models.BuiltIn, "in_use": u.Model == models.BuiltIn, "pinned": u.Model == models.BuiltIn && u.Pinned, "trained": cp.Trained})
+		return s.PrintJSON(map[string]any{"id": models.BuiltIn, "in_use": u.Model == models.BuiltIn, "pinned": u.Model == models.BuiltIn && u.Pinned, "objective": cp.Objective, "trained": cp.Trained})
 	}
-	fmt.Fprintf(s.Out, "Model 0, %s %s\n", pretrained.BuiltIn, use(u.Model == models.BuiltIn, u.Pinned))
+	fmt.Fprintf(s.Out, "Model 0, %s %s\n", pretrained.BuiltInFor(r.aim()), use(u.Model == models.BuiltIn, u.Pinned))
+	if !pretrained.Learned(cp) {
+		fmt.Fprintf(s.Out, "  It is untrained and decides as %s does: no network is known to be better for the %s.\n", dqn.Start(cp.Objective), cp.Objective)
+		return nil
+	}
 	fmt.Fprintf(s.Out, "  trained on   %s, seed %d, %d rounds, by %s\n", cp.Trained.Scenario, cp.Trained.Seed, cp.Trained.Rounds, cp.Trained.CreatedBy)
 	return nil
 }
@@ -255,8 +265,8 @@ func (l *listed) text(w io.Writer) {
 		fmt.Fprintf(w, "  left out     %d: %s\n", tr.LeftOut[why], why)
 	}
 	if v := l.Verdict; v != nil {
-		fmt.Fprintf(w, "  gain         %.2f %% of the mean turnaround, standard error %.2f %%; with %.0f %% confidence more than %.2f %%\n",
-			100*v.Gain, 100*v.Noise, 100*models.Confidence, 100*v.Bound)
+		fmt.Fprintf(w, "  gain         %.2f %% of the %s, standard error %.2f %%; with %.0f %% confidence more than %.2f %%\n",
+			100*v.Gain, cmp.Or(v.Objective, rlcore.Turnaround), 100*v.Noise, 100*models.Confidence, 100*v.Bound)
 		fmt.Fprintf(w, "               it takes a bound above 0 and a gain of %.1f %%; %d sets of %d jobs, %d blocks each\n",
 			100*models.LeastGain, v.Sets, v.Jobs, v.Blocks)
 		t := table.NewWriter()
@@ -309,7 +319,7 @@ built in.`,
 			}
 			return s.withModels(c, func(r *retraining) error {
 				// What can't be used is not put in use.
-				if _, err := checkpoint(c.Context(), r.models, r.dir, id); err != nil {
+				if _, err := checkpoint(c.Context(), r.models, r.dir, r.aim(), id); err != nil {
 					return err
 				}
 				if err := r.models.Promote(c.Context(), id, by("chosen")); err != nil {

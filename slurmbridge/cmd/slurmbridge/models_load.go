@@ -48,7 +48,8 @@ func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journa
 	}
 	card := func(r *history.Run) rlcore.GPUSpec { return cardOf(cfg, types[r.Node], r.Devices) }
 	return models.Draw(from, to, runs, card, past, models.Rules{
-		Window: cfg.Window, MaxGroup: cfg.MaxGroup, MemMargin: cfg.MemoryMargin, MaxPassOver: cfg.MaxPassOver,
+		Objective: rlcore.Objective(cfg.Objective),
+		Window:    cfg.Window, MaxGroup: cfg.MaxGroup, MemMargin: cfg.MemoryMargin, MaxPassOver: cfg.MaxPassOver,
 		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
 	}), nil
 }
@@ -67,16 +68,17 @@ func cardOf(cfg *config.Config, gpuType string, devices []gpuprof.GPU) rlcore.GP
 	return rlcore.GPUSpec{Model: g.Model, MemMiB: g.MemMiB, PCIeMBps: g.PCIeMBps, SameUser: true}
 }
 
-// checkpoint reads a model's network; that of BuiltIn is in the program.
-func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, id int64) (*dqn.Checkpoint, error) {
+// checkpoint reads a model's network, which was trained for an objective; that of BuiltIn is
+// in the program.
+func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, aim rlcore.Objective, id int64) (*dqn.Checkpoint, error) {
 	if id == models.BuiltIn {
-		return pretrained.Checkpoint()
+		return pretrained.Checkpoint(aim)
 	}
 	m, err := ms.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	c, err := dir.Checkpoint(m.SHA256)
+	c, err := dir.CheckpointFor(aim, m.SHA256)
 	if err != nil {
 		return nil, fmt.Errorf("model %d: %w", id, err)
 	}
@@ -85,19 +87,19 @@ func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, id int
 
 // siteModel returns the network of the model in use, or of the first of those before
 // it that can be used, and its number; the one built in has number BuiltIn.
-func siteModel(ctx context.Context, ms *models.Register, dir models.Dir, log *slog.Logger) (*dqn.Checkpoint, int64, error) {
+func siteModel(ctx context.Context, ms *models.Register, dir models.Dir, aim rlcore.Objective, log *slog.Logger) (*dqn.Checkpoint, int64, error) {
 	line, err := ms.Line(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	for i := range line {
-		c, err := dir.Checkpoint(line[i].SHA256)
+		c, err := dir.CheckpointFor(aim, line[i].SHA256)
 		if err == nil {
 			return c, line[i].ID, nil
 		}
 		log.Error("model passed over: the one before it decides", "model", line[i].ID, "err", err)
 	}
-	c, err := pretrained.Checkpoint()
+	c, err := pretrained.Checkpoint(aim)
 	return c, models.BuiltIn, err
 }
 
@@ -117,7 +119,7 @@ func ownPolicy(ctx context.Context, cfg *config.Config, ms *models.Register, p r
 
 // withModel is ownPolicy with the number of the model, and the error.
 func withModel(ctx context.Context, cfg *config.Config, ms *models.Register, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, int64, error) {
-	c, id, err := siteModel(ctx, ms, modelsDir(cfg), log)
+	c, id, err := siteModel(ctx, ms, modelsDir(cfg), rlcore.Objective(cfg.Objective), log)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -125,7 +127,7 @@ func withModel(ctx context.Context, cfg *config.Config, ms *models.Register, p r
 	if len(rest) > 0 && rest[0].Name() == pretrained.Name {
 		rest = rest[1:]
 	}
-	name := pretrained.BuiltIn
+	name := pretrained.BuiltInFor(rlcore.Objective(cfg.Objective))
 	if id != models.BuiltIn {
 		name = strconv.FormatInt(id, 10)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -233,11 +235,14 @@ func (r *retraining) run(ctx context.Context, f *retrainFlags, to time.Time, b *
 	return out, err
 }
 
+// aim is what networks learn to keep small.
+func (r *retraining) aim() rlcore.Objective { return rlcore.Objective(r.cfg.Objective) }
+
 // contenders reads the networks of the model in use and the one before it. A model
 // whose file can't be used decides nothing: the first before it that can be does, and is
 // trained on. Returns its number.
 func (r *retraining) contenders(ctx context.Context, id int64, round *models.Round) (from int64, err error) {
-	if round.Base, from, err = siteModel(ctx, r.models, r.dir, r.log); err != nil {
+	if round.Base, from, err = siteModel(ctx, r.models, r.dir, r.aim(), r.log); err != nil {
 		return 0, err
 	}
 	if id == models.BuiltIn || from != id {
@@ -247,7 +252,7 @@ func (r *retraining) contenders(ctx context.Context, id int64, round *models.Rou
 	if err != nil {
 		return 0, err
 	}
-	if round.Former, err = checkpoint(ctx, r.models, r.dir, m.Former); err != nil {
+	if round.Former, err = checkpoint(ctx, r.models, r.dir, r.aim(), m.Former); err != nil {
 		r.log.Warn("the model before can't be judged", "err", err)
 	}
 	return from, nil
@@ -280,7 +285,7 @@ func (s *shared) retrainAgain(ctx context.Context, r *retraining, id int64) erro
 	if err != nil {
 		return fmt.Errorf("model %d: %w", id, err)
 	}
-	base, err := checkpoint(ctx, r.models, r.dir, m.Base)
+	base, err := checkpoint(ctx, r.models, r.dir, cmp.Or(mix.Rules.Objective, rlcore.Turnaround), m.Base)
 	if err != nil {
 		return fmt.Errorf("model %d began with: %w", id, err)
 	}

@@ -93,7 +93,7 @@ func opened(t testing.TB, file string) (*store.Store, *journal.Journal) {
 // alone is a network that leaves each GPU to one job.
 func alone(t testing.TB) *dqn.Checkpoint {
 	t.Helper()
-	c, err := pretrained.Checkpoint()
+	c, err := pretrained.Checkpoint(rlcore.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
@@ -29,7 +30,7 @@ func TestOnePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	live := newDecider(cfg, policies, model)
-	cp, err := pretrained.Checkpoint()
+	cp, err := pretrained.Checkpoint(rlcore.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}

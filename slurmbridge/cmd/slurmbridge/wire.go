@@ -30,6 +30,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -47,20 +48,20 @@ type wired struct {
 func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
 
 // newPolicies makes the configured policy and those to fall back on, in their order:
-// greedy, then exclusive. A model that can't be used is logged and passed over: that
+// srpt, then exclusive. A model that can't be used is logged and passed over: that
 // the queue is shared less cleverly is no reason not to serve it.
 func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rlcore.Policy, error) {
 	var out []rlcore.Policy
-	for i, name := range []string{cfg.Policy, "greedy", "exclusive"} {
+	for i, name := range []string{cfg.Policy, "srpt", "exclusive"} {
 		if i > 0 && name == cfg.Policy {
 			continue
 		}
-		policy, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: p, Seed: 1, Model: cfg.Model})
+		policy, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: p, Seed: 1, Model: cfg.Model, Objective: rlcore.Objective(cfg.Objective)})
 		switch {
 		case err == nil:
 			out = append(out, policy)
 		case decidesByNetwork(cfg):
-			log.Error("model can't be used: greedy decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("model"), err))
+			log.Error("model can't be used: srpt decides instead", "err", fmt.Errorf("%s: %w", cfg.Where("model"), err))
 		default:
 			return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("policy"), err))
 		}

@@ -1,0 +1,28 @@
+package baseline
+
+import (
+	"image/color"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+	Name: "srpt", About: "shortest remaining times first, as far as those who share a GPU don't hold each other up", Rank: 85,
+	Colour: color.RGBA{170, 68, 153, 255}, Live: true, Contender: true,
+	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) { return NewSRPT(s.Predictor), nil },
+})
+
+// SRPT takes the combination with which the sum of all turnarounds shrinks the fastest:
+// shortest remaining processing time for GPUs that are shared; see rlcore.Index.
+type SRPT struct{ index rlcore.Index }
+
+// NewSRPT returns the policy; it goes by p's predictions.
+func NewSRPT(p rlcore.Predictor) *SRPT { return &SRPT{rlcore.Index{Predictor: p}} }
+
+// Name implements rlcore.Policy.
+func (*SRPT) Name() string { return "srpt" }
+
+// Score implements rlcore.Policy.
+func (p *SRPT) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	p.index.Score(dst, w, combos)
+}

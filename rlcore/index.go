@@ -1,0 +1,193 @@
+package rlcore
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// Index values combinations by how fast the sum of all turnarounds shrinks with them. It
+// keeps scratch and is not safe for concurrent use.
+//
+// A second of work on a job is worth a second to the job itself, and something to those that
+// wait behind it. If the queue is served in the order of the work that is left, shortest
+// first, these are the longer ones, and each has its turn earlier by 1 / (GPUs · rate),
+// where rate is what a shared GPU does. So
+//
+//	index = Σ over everybody on the GPU of (1 + longer / (GPUs · rate)) / slowdown
+//
+// Where nobody waits, that is the rate of work. Where many do, it is shortest remaining
+// processing time (Schrage, 1968) under slowdowns: short jobs come first, and nobody may
+// share a GPU with them who holds them up for less than it gains.
+type Index struct {
+	Predictor Predictor
+	// Rates are the rates of work with the combinations of the last Score, in seconds of
+	// solo work a second, and Behind what their work is worth to those that wait.
+	Rates, Behind []float64
+	// Unit is the most that a second of work could be worth: to itself, and to all that wait.
+	Unit float64
+
+	group Group
+	// What waits for a second of work on a running job, and on a job of the window: the
+	// longer jobs, each as one over the GPUs that it may use.
+	running, window []float64
+	share, work     []float64 // of the window's jobs: one over their GPUs; s
+	jobs            []int     // of a combination
+}
+
+// sampled is how many pending jobs stand for the whole queue.
+const sampled = 256
+
+// Score writes the index of each combination into dst.
+func (x *Index) Score(dst []float64, w *Window, combos []Combo) {
+	x.look(w)
+	x.Rates, x.Behind = x.Rates[:0], x.Behind[:0]
+	x.group.Predictor = x.Predictor
+	best := 1.0
+	for _, c := range combos {
+		x.group.Look(w, c)
+		x.Rates = append(x.Rates, x.group.Rate())
+		x.Behind = append(x.Behind, x.behind(c))
+		best = max(best, x.Rates[len(x.Rates)-1])
+	}
+	x.Unit = 1 + w.State.longer(w.GPU, -1)/best
+	for k := range combos {
+		x.Behind[k] /= best
+		dst[k] = x.Rates[k] + x.Behind[k]
+	}
+}
+
+// look counts who waits for whom.
+func (x *Index) look(w *Window) {
+	s := w.State
+	card := w.Card()
+	x.running, x.window = slices.Grow(x.running[:0], len(card.Running)), slices.Grow(x.window[:0], len(w.Jobs))
+	x.share, x.work = x.share[:0], x.work[:0]
+	for _, at := range w.Jobs {
+		j := &s.Pending[at]
+		x.share, x.work = append(x.share, s.shareOf(j)), append(x.work, j.WorkS())
+	}
+	for i := range card.Running {
+		x.running = append(x.running, s.longer(w.GPU, card.Running[i].LeftS()))
+	}
+	for i := range w.Jobs {
+		x.window = append(x.window, s.longer(w.GPU, x.work[i]))
+	}
+}
+
+// shareOf is one over the number of GPUs that the job may use.
+func (s *State) shareOf(j *Job) float64 {
+	if j.GPUs == nil {
+		return 1 / float64(len(s.GPUs))
+	}
+	return 1 / float64(max(1, len(j.GPUs)))
+}
+
+// longer counts the pending jobs that may use GPU g and take longer than workS s, each as
+// its shareOf.
+func (s *State) longer(g int, workS float64) float64 {
+	n := min(len(s.Pending), sampled)
+	sum := 0.0
+	for i := range n {
+		if j := &s.Pending[i]; j.WorkS() > workS && j.MayUse(g) {
+			sum += s.shareOf(j)
+		}
+	}
+	return sum * float64(len(s.Pending)) / float64(max(1, n))
+}
+
+// behind is Σ longer / (GPUs · slowdown) over the group that was looked at: that of c.
+func (x *Index) behind(c Combo) float64 {
+	x.jobs = x.jobs[:0]
+	for ; c != 0; c &= c - 1 {
+		x.jobs = append(x.jobs, bits.TrailingZeros32(uint32(c)))
+	}
+	sum := 0.0
+	for i := range x.running {
+		sum += max(0, x.running[i]-x.joining(x.group.LeftS[i])) / x.group.Pred[i].Slowdown
+	}
+	for k, i := range x.jobs {
+		sum += max(0, x.window[i]-x.joining(x.work[i])) / x.group.Pred[len(x.running)+k].Slowdown
+	}
+	return sum
+}
+
+// joining counts the jobs of the combination that take longer than workS s, as longer does:
+// they don't wait.
+func (x *Index) joining(workS float64) float64 {
+	sum := 0.0
+	for _, i := range x.jobs {
+		if x.work[i] > workS {
+			sum += x.share[i]
+		}
+	}
+	return sum
+}
+
+// Group is who would be on a window's GPU, and what is expected of each. It reuses its
+// storage and is not safe for concurrent use.
+type Group struct {
+	Predictor Predictor
+
+	// By member, the running jobs first: its profile, nil = unknown; its predicted slowdown;
+	// the solo work that it has left, s.
+	Members []*Profile
+	Pred    []Prediction
+	LeftS   []float64
+}
+
+// Look sets the group to the running jobs of the window's GPU and the jobs of c.
+func (g *Group) Look(w *Window, c Combo) {
+	g.Members, g.LeftS = g.Members[:0], g.LeftS[:0]
+	card := w.Card()
+	for i := range card.Running {
+		r := &card.Running[i]
+		g.Members, g.LeftS = append(g.Members, r.Profile), append(g.LeftS, r.LeftS())
+	}
+	for i := range w.Jobs {
+		if c.Has(i) {
+			j := w.Job(i)
+			g.Members, g.LeftS = append(g.Members, j.Profile), append(g.LeftS, j.WorkS())
+		}
+	}
+	n := len(g.Members)
+	g.Pred = slices.Grow(g.Pred[:0], n)[:n]
+	if n < 2 || slices.Contains(g.Members, nil) {
+		for i := range g.Pred {
+			g.Pred[i] = Prediction{Slowdown: float64(n)} // an unknown job runs alone
+		}
+		return
+	}
+	g.Predictor.Predict(g.Pred, &card.Spec, g.Members)
+}
+
+// Rate is the group's rate of work, in seconds of solo work a second.
+func (g *Group) Rate() float64 {
+	sum := 0.0
+	for i := range g.Pred {
+		sum += 1 / g.Pred[i].Slowdown
+	}
+	return sum
+}
+
+// unknownWorkS is assumed of a job without profile and time limit, s.
+const unknownWorkS = 3600
+
+// WorkS is the job's solo work, s: by its profile, else its time limit, else an hour.
+func (j *Job) WorkS() float64 {
+	switch {
+	case j.Profile != nil:
+		return j.Profile.DurationS
+	case j.LimitS > 0:
+		return j.LimitS
+	}
+	return unknownWorkS
+}
+
+// LeftS is the solo work that a running job has left, s; of an unknown one, the time until
+// its limit.
+func (r *Running) LeftS() float64 {
+	if r.Profile == nil {
+		return max(0, r.LimitS-r.ElapsedS)
+	}
+	return max(0, r.Profile.DurationS-r.DoneS)
+}

@@ -1,0 +1,114 @@
+package experiment
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// Each world's table names the applications that it has profiles of, and all of them.
+func TestPlaces(t *testing.T) {
+	cells := map[string]int{"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566}
+	for _, name := range PlaceNames() {
+		p, err := PlaceNamed(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, ok := cells[name]; !ok || n != len(p.Pairs) {
+			t.Errorf("%s has %d pairs, not %d", name, len(p.Pairs), n)
+		}
+		known := map[string]bool{}
+		for _, x := range p.Profiles {
+			known[x.App] = true
+			if err := x.Validate(); err != nil || x.Peak().MemMiB > p.Card.MemMiB {
+				t.Errorf("%s: %s: %v, or it doesn't fit on the card", name, x.App, err)
+			}
+		}
+		met := map[string]bool{}
+		for _, x := range p.Pairs {
+			met[x.Victim], met[x.Aggressor] = true, true
+		}
+		if name != lawPlace && !reflect.DeepEqual(known, met) {
+			t.Errorf("%s: profiles of %v, pairs of %v", name, known, met)
+		}
+	}
+	if _, err := PlaceNamed("nowhere"); !errors.Is(err, ErrOptions) {
+		t.Errorf("no world of that name: %v", err)
+	}
+}
+
+// A load of 1 is as much work as the GPUs do in the time in which it comes.
+func TestLoad(t *testing.T) {
+	p, err := PlaceNamed("alnair")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, load := range []float64{0.5, 1.3} {
+		tr := p.Trace(3, 4000, load, 1)
+		work := 0.0
+		for _, j := range tr.Jobs {
+			work += j.DurationS
+		}
+		if got := work / 3 / tr.Jobs[len(tr.Jobs)-1].SubmitS; got < 0.9*load || got > 1.1*load {
+			t.Errorf("load %v: %v", load, got)
+		}
+	}
+}
+
+func TestWorlds(t *testing.T) {
+	o := WorldsOptions{
+		Places: []string{"law", "alnair"}, Loads: []float64{1.1}, Policies: []string{Fifo, "greedy", "srpt", "dqn"}, Seeds: 2, Seed: 1, Jobs: 80,
+		Tries: 20, Tune: 1, MaxSlowdown: rlcore.DefaultMaxSlowdown,
+	}
+	r, err := Worlds(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range o.Places {
+		lines := r.Lines[place]["1.1"]
+		if len(lines) != len(o.Policies)+1 {
+			t.Fatalf("%s: lines of %d policies", place, len(lines))
+		}
+		fifo, bound := lines[Fifo], lines[Clairvoyant]
+		if fifo.VsFifo != 1 || fifo.Late != 0 || fifo.MaxSlowdown > 1+1e-9 || bound.GainShare != 1 {
+			t.Errorf("%s: fifo %+v, clairvoyant %+v", place, fifo, bound)
+		}
+		for name, l := range lines {
+			if l.TurnaroundS < bound.TurnaroundS-1e-6 || l.OOM > 0 {
+				t.Errorf("%s: %s: %+v; clairvoyant %v s", place, name, l, bound.TurnaroundS)
+			}
+		}
+		// Under the guard a policy that shares shortens turnaround and is hardly ever late.
+		for _, name := range []string{"greedy", "srpt", "dqn"} {
+			if l := lines[name]; l.VsFifo > 0.9 || l.Late > 0.05 || l.P95Slowdown > rlcore.DefaultMaxSlowdown {
+				t.Errorf("%s: %s: %+v", place, name, l)
+			}
+		}
+	}
+	again, err := Worlds(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []*WorldsReport{r, again} {
+		for _, place := range o.Places {
+			for _, l := range x.Lines[place]["1.1"] {
+				l.DecisionUS = 0
+			}
+		}
+	}
+	if !reflect.DeepEqual(r, again) {
+		t.Error("the same seed gives another report")
+	}
+}
+
+func TestWorldsRefuses(t *testing.T) {
+	for _, o := range []WorldsOptions{
+		{Loads: []float64{0}}, {M: 13}, {Seeds: -1}, {Jobs: 1}, {Places: []string{"nowhere"}}, {Policies: []string{"nothing"}},
+	} {
+		if _, err := Worlds(t.Context(), o); !errors.Is(err, ErrOptions) {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
