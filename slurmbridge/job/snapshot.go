@@ -259,9 +259,6 @@ type Update struct {
 	Jobs       []string // refs
 	Gres       *string  // e.g. "mps:50"
 	ReqNodes   *string  // "" = any node
-	// NodesFirst: the jobs wait behind the gate and may be bound to their nodes before the rest is
-	// changed, which is cheaper than in one step each.
-	NodesFirst bool
 	Dependency *string  // "" = none
 	// StartNow sets the begin time to now, which makes Slurm look at the job at once (seen:
 	// within 1 s instead of 30 s).

@@ -143,7 +143,7 @@ func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.U
 		u.Gres = &gres
 	}
 	if nodes := nodesOf(g, m); nodes != j.ReqNodes {
-		u.ReqNodes, u.NodesFirst = &nodes, true
+		u.ReqNodes = &nodes
 	}
 	return u
 }
@@ -231,7 +231,7 @@ func Merge(changes []job.Change) []job.Change {
 			out = append(out, c)
 			continue
 		}
-		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), keyOf(u.AdminComment), fmt.Sprint(u.StartNow, u.NodesFirst)}, "\x00")
+		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), keyOf(u.AdminComment), fmt.Sprint(u.StartNow)}, "\x00")
 		i, ok := last[key]
 		if !ok || len(out[i].Update.Jobs) >= mostJobs {
 			last[key] = len(out)

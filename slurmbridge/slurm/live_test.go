@@ -194,7 +194,7 @@ func TestRelease(t *testing.T) {
 	if err := c.Update(ctx, job.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Update(ctx, job.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), NodesFirst: true, AdminComment: ptr("slurmbridge group 1")}); err != nil {
+	if err := c.Update(ctx, job.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}); err != nil {
 		t.Fatal(err)
 	}
 	_, jobs = look(t, c)
@@ -234,15 +234,6 @@ func TestRelease(t *testing.T) {
 	}
 	if err := c.Update(ctx, job.Update{Jobs: []string{"999999"}, StartNow: true}); !errors.Is(err, job.ErrNoJob) {
 		t.Errorf("update of no job: %v", err)
-	}
-	for nodes, want := range map[string]error{"nowhere": job.ErrRefused, "n2": job.ErrNoJob} {
-		refs := []string{b + "_2", "987654"}
-		if want == job.ErrRefused {
-			refs[1] = b + "_2"
-		}
-		if err := c.Update(ctx, job.Update{Jobs: refs, ReqNodes: &nodes, NodesFirst: true}); !errors.Is(err, want) {
-			t.Errorf("node %s: %v, want %v", nodes, err, want)
-		}
 	}
 	if err := c.Update(ctx, job.Update{Jobs: []string{b + "_2"}, ReqNodes: ptr("nowhere")}); !errors.Is(err, job.ErrRefused) {
 		t.Errorf("update to an unknown node: %v", err)

@@ -33,18 +33,12 @@ const (
 // Update changes jobs with one scontrol for all of them.
 //
 // ReqNodes is the exception: scontrol takes it for one job at a time, so it costs one
-// command for each job, four at once, unless it may go first; see bind. The tasks of an array are changed in their order:
+// command for each job, four at once. The tasks of an array are changed in their order:
 // the one that is changed last keeps the array's own record, which Slurm sorts after the
 // others, and among equals it starts what it sorts first.
 func (c *Client) Update(ctx context.Context, u job.Update) error {
 	if err := checkUpdate(u); err != nil {
 		return err
-	}
-	if u.NodesFirst && u.ReqNodes != nil && len(u.Jobs) > 1 {
-		if err := c.bind(ctx, u.Jobs, *u.ReqNodes); err != nil {
-			return err
-		}
-		u.ReqNodes = nil
 	}
 	set := settings(u)
 	if len(u.Jobs) == 0 || len(set) == 0 {
@@ -66,21 +60,6 @@ func (c *Client) Update(ctx context.Context, u job.Update) error {
 	}
 	_ = g.Wait()
 	return worst(errs)
-}
-
-// bind sets the jobs' ReqNodes, in their order, in one scontrol that takes commands from its standard
-// input. An AdminComment, which has spaces, could not be told so.
-func (c *Client) bind(ctx context.Context, refs []string, nodes string) error {
-	var in strings.Builder
-	for _, ref := range refs {
-		fmt.Fprintf(&in, "update JobId=%s ReqNodeList=%s\n", ref, nodes)
-	}
-	_, stderr, err := c.run(ctx, command{name: "scontrol update", prog: "scontrol", stdin: in.String()})
-	var ce *CommandError
-	if errors.As(err, &ce) && ce.Code >= 0 {
-		return &UpdateError{CommandError: ce, Jobs: text.UpdateErrors(stderr)}
-	}
-	return err
 }
 
 // lanesOf are the lists of jobs that an update names, one a command. Those of one lane
