@@ -10,7 +10,7 @@ import (
 )
 
 // Scheduler is the SchedulerParameters that doctor advises, and Several what comes with it where nodes
-// have several GPUs: while a group is on its way to such a node, its other GPUs' jobs come and go.
+// have several GPUs: jobs come and go there all the time, and each change waits for the next look.
 const (
 	Scheduler = "sched_interval=2,bf_interval=5"
 	Several   = "batch_sched_delay=1"

@@ -108,7 +108,7 @@ type PlannedGroup struct {
 	// Prepare gives members their shares and their node while the gate keeps them.
 	Prepare []Change
 	// Release lets the members start: with one change for all, or, where they follow
-	// running jobs, with one for each that also gives it its shares and its node.
+	// running jobs, with one for each number of shares that also gives them these and their node.
 	Release []Change
 	// Leaves are the GPUs that members wait for until they are withdrawn.
 	Leaves []GPUAddr

@@ -57,9 +57,6 @@ const (
 // members on its GPU, and all others of this plan on theirs. It may change the shares and GPUs of
 // those.
 func (r *pass) place(d *draft) verdict {
-	if r.mostLeft < 0 {
-		return later
-	}
 	p := r.placing(d)
 	busy := len(p.jobs) > len(d.group.Members)
 	why := refused

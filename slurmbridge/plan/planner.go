@@ -141,7 +141,7 @@ func (r *pass) settling(g int) bool { return r.unsettled[r.gpus[g].node.Name] }
 func (r *pass) fillAll() {
 	var again []int
 	for _, g := range r.startable() {
-		if r.fill(g, false) == refused {
+		if why := r.fill(g, false); why == refused || why == later && r.mostLeft < 0 {
 			again = append(again, g)
 		}
 	}
@@ -171,7 +171,7 @@ func (r *pass) fill(g int, alone bool) verdict {
 		return later
 	}
 	why := r.make(g, kind, c, nil)
-	if why == refused && idle && alone {
+	if (why == refused || why == later && r.mostLeft < 0) && idle && alone {
 		c.jobs, c.whole = c.jobs[:1], true
 		why = r.make(g, kind, c, nil)
 	}

@@ -93,9 +93,14 @@ func Make(g *job.Group, with Making) job.PlannedGroup {
 		j := with.Jobs[m.Ref]
 		lacks := j
 		if old, seat := with.Waits(m.Ref); old != nil && with.Gate != "" {
-			p.Withdraw = append(p.Withdraw, Restore(old, seat, j, with.Gate, job.Cause{Kind: job.CauseReplanned}.String()))
+			c := Restore(old, seat, j, with.Gate, job.Cause{Kind: job.CauseReplanned}.String())
 			back := *j
 			back.Request, back.ReqNodes = job.GPURequest{Kind: job.Shares, Sharing: with.Sharing, Count: job.Units}, seat.WasNodes
+			if nodesOf(g, m) == j.ReqNodes {
+				// It stays on its node. A list of jobs that leaves their nodes alone is one command.
+				c.Update.ReqNodes, back.ReqNodes = nil, j.ReqNodes
+			}
+			p.Withdraw = append(p.Withdraw, c)
 			lacks = &back
 		}
 		u := prepare(g, m, lacks, with.Sharing)
@@ -114,7 +119,7 @@ func Make(g *job.Group, with Making) job.PlannedGroup {
 			p.Prepare = append(p.Prepare, change(job.StepPrepare, "", u, j))
 		}
 	}
-	p.Withdraw, p.Prepare = Merge(p.Withdraw), Merge(p.Prepare)
+	p.Withdraw, p.Prepare, p.Release = Merge(p.Withdraw), Merge(p.Prepare), Merge(p.Release)
 	if g.Kind != job.Next {
 		all.Update.Dependency, all.Update.StartNow = &dep, true
 		p.Release = []job.Change{all}

@@ -48,9 +48,11 @@ func Announced(adminComment string) string {
 	return strings.TrimSpace(strings.TrimPrefix(rest, CommentPrefix))
 }
 
-// isStamped reports whether a job looks as its stamp says.
+// isStamped reports whether a job looks as its stamp says, or has its shares back and not yet its
+// node; see Make.
 func isStamped(j *job.Job, stamp []string) bool {
-	return sameGres(stamp[1], j.Request) && stamp[2] == j.ReqNodes
+	withdrawn := sameGres(stamp[3], j.Request) && stamp[2] != stamp[4]
+	return (sameGres(stamp[1], j.Request) || withdrawn) && stamp[2] == j.ReqNodes
 }
 
 // Recover restores a job of no known group that looks as its stamp says. false: it has no

@@ -57,7 +57,8 @@ type Setup struct {
 	Disk string
 	// AuthSlurm is slurmtest's: there is no munged, and records travel with a key.
 	AuthSlurm bool
-	// Bare: nothing of ours is on the nodes and no GPU is simulated, for jobs that only sleep.
+	// Bare: nothing of ours is on the nodes and no GPU is simulated, for jobs that only sleep; an
+	// Epilog takes a tenth of a second, as ours does.
 	Bare bool
 	// Scheduler is Slurm's SchedulerParameters, nil = those of most stages; CPUs are a node's.
 	Scheduler *string
@@ -219,10 +220,12 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 	return s.writeHooks(c)
 }
 
-// wakes makes the end of each job wake the bridge.
+// wakes makes the end of each job wake the bridge. Without an Epilog on the node that takes longer than
+// this, Slurm would not look at its queue as a job ends.
 func (s *Stack) wakes(c *slurmtest.Cluster) error {
-	if s.Setup.Policy == "" {
-		return nil
+	c.Options.Epilog = s.Bin("epilog")
+	if err := writeProgram(c.Options.Epilog, []byte("#!/bin/sh\nexec sleep 0.1\n")); err != nil || s.Setup.Policy == "" {
+		return err
 	}
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", "epilog-slurmctld"))
 	if err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -133,7 +132,8 @@ func starts(dir string, began time.Time) ([]start, error) {
 	return out, nil
 }
 
-// fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes.
+// fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes. A GPU
+// that never had counts with the whole time.
 func (r *ran) fillS(s shape, jobs int) float64 {
 	on := map[[2]string][]float64{}
 	for _, x := range r.starts {
@@ -143,22 +143,19 @@ func (r *ran) fillS(s shape, jobs int) float64 {
 	last, seen := map[string]float64{}, map[string]int{}
 	for key, at := range on {
 		slices.Sort(at)
-		t := math.Inf(1)
+		t := r.takenS
 		if len(at) >= jobs {
 			t = at[jobs-1]
 		}
 		last[key[0]] = max(last[key[0]], t)
 		seen[key[0]]++
 	}
-	sum := 0.0
+	sum := r.takenS * float64(s.nodes-len(last))
 	for node, t := range last {
 		if seen[node] < s.gpus {
-			t = math.Inf(1)
+			t = r.takenS
 		}
 		sum += t
 	}
-	if len(last) < s.nodes {
-		return math.MaxFloat64
-	}
-	return min(sum/float64(len(last)), math.MaxFloat64)
+	return sum / float64(s.nodes)
 }
