@@ -15,7 +15,6 @@ type lesson struct {
 // teacher plays a decision's best combinations out.
 type teacher struct {
 	plays   *lookahead.Policy
-	worth   []float64
 	lessons []lesson
 }
 
