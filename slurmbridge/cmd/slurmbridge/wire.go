@@ -281,18 +281,28 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
-// tidy removes what is old, and what there is too much of, once an hour.
+// settleEvery is how often footprints are made of what has ended.
+const settleEvery = 5 * time.Minute
+
+// tidy makes the footprints of what has ended, and once an hour removes what is old, and what there is too much of.
 func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) error {
-	tick := time.NewTicker(time.Hour)
+	tick := time.NewTicker(settleEvery)
 	defer tick.Stop()
+	var last time.Time
 	for {
-		kept, err := w.tidyOnce(ctx, time.Now(), mostBytes)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			log.Warn("tidy", "err", err)
-		case kept < history.KeptFor:
-			log.Warn("the database has reached its size, and what is older was removed: see database_mib", "kept_days", math.Round(kept.Hours()/24))
+		if err := settle(ctx, w.store, w.journal, time.Now()); err != nil && ctx.Err() == nil {
+			log.Warn("footprints of runs", "err", err)
+		}
+		if time.Since(last) >= time.Hour {
+			last = time.Now()
+			kept, err := w.tidyOnce(ctx, last, mostBytes)
+			switch {
+			case ctx.Err() != nil:
+			case err != nil:
+				log.Warn("tidy", "err", err)
+			case kept < history.KeptFor:
+				log.Warn("the database has reached its size, and what is older was removed: see database_mib", "kept_days", math.Round(kept.Hours()/24))
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -306,16 +316,24 @@ func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) err
 const leastKept = 24 * time.Hour
 
 // tidyOnce removes what is older than is kept, and where the rest takes more than so many bytes
-// ever younger parts of it. It returns how much of the past is left.
+// ever younger parts of it, of the footprints last. It returns how much of the past is left.
 func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (kept time.Duration, err error) {
+	short := journal.FootprintsKeptFor
 	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
 		before := now.Add(-kept)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil {
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before),
+			w.journal.ForgetFootprints(ctx, now.Add(-short))); err != nil {
 			return kept, err
 		}
 		size, err := database.Size(ctx, w.store.DB())
-		if err != nil || size <= mostBytes || kept == leastKept {
+		switch {
+		case err != nil || size <= mostBytes:
 			return kept, err
+		case kept > leastKept:
+		case short > leastKept:
+			short = max(short*3/4, leastKept)
+		default:
+			return kept, nil
 		}
 	}
 }
