@@ -37,6 +37,10 @@ func (r *Run) footprint() Footprint {
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, Partition: r.Partition, App: r.App, Node: r.Node,
 		Start: r.Start, End: r.End, Use: r.Use,
 	}
+	if r.ID == 0 {
+		// Slurm gives the start in whole seconds: with such an end the time is right on average.
+		f.End = f.End.Truncate(time.Second)
+	}
 	switch {
 	case r.WholeGPUs > 0:
 		// A request may be for each of several nodes or tasks; what it got is more certain.
@@ -173,8 +177,11 @@ func (h *History) footprints(ctx context.Context, j FootprintJournal, from, to t
 	}
 	out := make([]Footprint, 0, len(runs))
 	for i := range runs {
-		if r := &runs[i]; r.Took() && (r.Shown() || len(r.GPUs) > 0) {
-			out = append(out, r.footprint())
+		if r := &runs[i]; !r.Shown() && len(r.GPUs) == 0 {
+			continue // no job with GPUs
+		}
+		if f := runs[i].footprint(); f.End.After(f.Start) {
+			out = append(out, f)
 		}
 	}
 	return out, nil

@@ -147,4 +147,3 @@ func TestFootprintOfARun(t *testing.T) {
 		t.Errorf("what it held isn't known: %+v", f)
 	}
 }
-

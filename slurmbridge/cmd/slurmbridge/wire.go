@@ -127,7 +127,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File, gate.ByHand = cfg.GateFile, byHand(cfg, log)
 	}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, ExtendLimit: cfg.ExtendLimit, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
@@ -217,7 +217,7 @@ func uidOf(name string) (uint32, error) {
 
 // records serves the nodes' records.
 func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32, m *loop.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
-	mux.Handle("POST "+recordhttp.Path, &recordhttp.Handler{
+	h := &recordhttp.Handler{
 		Munge:    &munge.Munge{Socket: cfg.MungeSocket},
 		AllowUID: func(uid uint32) bool { return slices.Contains(allowed, uid) },
 		Result:   m.Record, Metrics: delivery, Log: log,
@@ -228,7 +228,9 @@ func (w *wired) records(mux *http.ServeMux, cfg *config.Config, allowed []uint32
 			}
 			return isNew, err
 		},
-	})
+	}
+	mux.Handle("POST "+recordhttp.Path, h)
+	mux.Handle("POST "+recordhttp.IdlePath, h.Idle(w.bridge.TakeIdle))
 }
 
 // keep stores a record, and tells metrics what it shows of the job's group. The
