@@ -70,7 +70,10 @@ func (c *column) cell(l *Line) string {
 	if v == nil {
 		return ""
 	}
-	text := strconv.FormatFloat(*v*c.scale, 'f', c.digits, 64)
+	text := strings.TrimPrefix(strconv.FormatFloat(*v*c.scale, 'f', c.digits, 64), "-")
+	if *v < 0 && strings.Trim(text, "0.") != "" {
+		text = "-" + text
+	}
 	if c.scale == 100 {
 		text += " %"
 	}
@@ -115,7 +118,7 @@ func (r *Report) Text(out io.Writer, limit int) {
 		l := &r.Lines[i]
 		t.AppendRow(row(l, l.Label(), Clean(r.Owners[l.Name])))
 	}
-	if more := len(r.Lines) - limit; more > 0 {
+	if more := max(0, len(r.Lines)-limit) + r.More; more > 0 {
 		t.AppendRow(table.Row{fmt.Sprintf("and %d more", more)})
 	}
 	t.AppendSeparator()

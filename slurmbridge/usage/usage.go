@@ -267,7 +267,8 @@ type Report struct {
 	To    time.Time `json:"to"`
 	By    By        `json:"by"`
 	Total Line      `json:"total"`
-	Lines []Line    `json:"lines"` // those that held most first
+	Lines []Line    `json:"lines"`                // those that held most first
+	More  int       `json:"more_lines,omitempty"` // that were left out
 	// Owners are whose jobs the lines are, where they are jobs.
 	Owners map[string]string `json:"owners,omitempty"`
 	// Notes say how figures came about, and what is missing.

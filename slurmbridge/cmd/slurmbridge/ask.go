@@ -56,7 +56,8 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 		resp.Body.Close()
 		// It wants to know who asks.
 		m := &munge.Munge{Socket: cfg.MungeSocket}
-		credential, merr := m.Encode(ctx, httpapi.Question(path))
+		name, _, _ := strings.Cut(path, "?")
+		credential, merr := m.Encode(ctx, httpapi.Question(name))
 		if merr != nil {
 			return fmt.Errorf("the daemon wants to know who asks: %w", merr)
 		}

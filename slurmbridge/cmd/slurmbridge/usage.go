@@ -1,14 +1,21 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
@@ -18,7 +25,8 @@ type usageFlags struct {
 	since, until, by string
 	users, accounts  []string
 	limit            int
-	csv              bool
+	csv, me, idle    bool
+	server           string
 }
 
 func newUsage(s *shared) *cobra.Command {
@@ -36,11 +44,18 @@ period, those that run as well. What can't be known is empty, not 0: the nodes' 
 tell what jobs computed, and each comes with the end of its job. The notes below the
 table say how much is missing.
 
-It reads the database and needs no daemon.`,
+It reads the database, as the user that slurmbridge runs as, and needs no daemon. The
+daemon tells users their own (--me), by their MUNGE credential, and where Slurm doesn't
+hide it (PrivateData) everybody's: without the database the daemon is asked.
+
+--idle lists the running jobs that have done nothing with their GPUs for idle_after, as
+the nodes' agents tell. Nothing is ever ended for it.`,
 		Example: `  slurmbridge usage                               the last thirty days, by user
   slurmbridge usage --by account --since 2026-03-01 --until 2026-04-01
   slurmbridge usage --by job --user ann --since 7d
-  slurmbridge usage --by node --csv > nodes.csv`,
+  slurmbridge usage --by node --csv > nodes.csv
+  slurmbridge usage --me --by application         a user's own, on any machine
+  slurmbridge usage --idle`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			q, err := o.query(time.Now())
@@ -54,16 +69,10 @@ It reads the database and needs no daemon.`,
 			if err != nil {
 				return err
 			}
-			st, err := cli.OpenStore(c.Context(), cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))
-			if err != nil {
-				return err
+			if o.idle {
+				return s.printIdle(c.Context(), cfg, &o)
 			}
-			defer st.Close()
-			j := journal.New(st.DB())
-			if err := settle(c.Context(), st, j, time.Now()); err != nil {
-				return err
-			}
-			r, err := loadUsage(c.Context(), j, time.Now(), q)
+			r, err := s.usage(c.Context(), cfg, q, &o)
 			if err != nil {
 				return err
 			}
@@ -77,6 +86,9 @@ It reads the database and needs no daemon.`,
 	f.StringSliceVar(&o.users, "user", nil, "only these users' jobs")
 	f.StringSliceVar(&o.accounts, "account", nil, "only these accounts' jobs")
 	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all")
+	f.BoolVar(&o.me, "me", false, "only my own jobs: the daemon tells, by my MUNGE credential")
+	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; the daemon tells")
+	serverFlag(c, &o.server)
 	f.BoolVar(&o.csv, "csv", false, "all lines as CSV, with a header")
 	return c
 }
@@ -97,10 +109,70 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 	if q.By, err = usage.ParseBy(o.by); err != nil {
 		return q, fmt.Errorf("--by: %w", err)
 	}
+	if o.me && (o.users != nil || o.accounts != nil) {
+		return q, errors.New("--me is one user: --user and --account say otherwise")
+	}
 	if o.limit < 1 {
 		return q, fmt.Errorf("--limit is %d: at least 1", o.limit)
 	}
 	return q, nil
+}
+
+// usage sums up what the database tells, or where it can't be read, or a user's own is wanted, what the daemon tells.
+func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o *usageFlags) (*usage.Report, error) {
+	if !o.me && o.server == "" {
+		st, err := cli.OpenStore(ctx, cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))
+		if err == nil {
+			defer st.Close()
+			j := journal.New(st.DB())
+			if err := settle(ctx, st, j, time.Now()); err != nil {
+				return nil, err
+			}
+			return loadUsage(ctx, j, time.Now(), q)
+		}
+		if !errors.Is(err, os.ErrPermission) {
+			return nil, err
+		}
+	}
+	path := httpapi.UsagePath
+	if o.me {
+		path = httpapi.OwnUsagePath
+	}
+	v := url.Values{"since": {q.From.Format(time.RFC3339)}, "until": {q.To.Format(time.RFC3339)}, "by": {string(q.By)}, "user": q.Users, "account": q.Accounts}
+	r := new(usage.Report)
+	if err := ask(ctx, cfg, o.server, path+"?"+v.Encode(), r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// printIdle prints which jobs do nothing with their GPUs.
+func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlags) error {
+	var r httpapi.IdleReport
+	if err := ask(ctx, cfg, o.server, httpapi.IdlePath, &r); err != nil {
+		return err
+	}
+	if s.JSON {
+		return s.PrintJSON(&r)
+	}
+	if len(r.Jobs) == 0 {
+		s.printf("No running job has done nothing with its GPUs for longer than idle_after, as far as the nodes' agents tell.\n")
+		return nil
+	}
+	t := s.Table("GPUs held idle", "job", "user", "account", "on", "GPUs", "idle for", "since")
+	gpus := 0.0
+	for _, j := range r.Jobs[:min(len(r.Jobs), o.limit)] {
+		t.AppendRow(table.Row{
+			j.Ref, usage.Clean(j.User), usage.Clean(j.Account), usage.Clean(j.Node), strconv.FormatFloat(j.GPUs, 'g', 3, 64),
+			r.At.Sub(j.Since).Round(time.Minute), j.Since.Local().Format(time.DateTime),
+		})
+	}
+	for _, j := range r.Jobs {
+		gpus += j.GPUs
+	}
+	t.AppendFooter(table.Row{fmt.Sprintf("%d jobs", len(r.Jobs)), "", "", "", strconv.FormatFloat(gpus, 'g', 4, 64)})
+	t.Render()
+	return nil
 }
 
 func (s *shared) printUsage(r *usage.Report, o *usageFlags) error {

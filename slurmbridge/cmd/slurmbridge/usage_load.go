@@ -2,19 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
-
-// errNoUsage: nothing is known of what was asked for.
-var errNoUsage = errors.New("nothing is known")
 
 // mostRunning bounds how many jobs that run are counted.
 const mostRunning = 100_000
@@ -77,5 +74,5 @@ func noUsage(ctx context.Context, j *journal.Journal, q usage.Query) error {
 	if !first.IsZero() {
 		since = "the first job that is known began at " + first.Local().Format(time.DateTime)
 	}
-	return fmt.Errorf("%w of %s from %s to %s: %s", errNoUsage, of, q.From.Local().Format(time.DateTime), q.To.Local().Format(time.DateTime), since)
+	return fmt.Errorf("%w of %s from %s to %s: %s", httpapi.ErrNoUsage, of, q.From.Local().Format(time.DateTime), q.To.Local().Format(time.DateTime), since)
 }
