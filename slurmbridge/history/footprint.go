@@ -93,7 +93,7 @@ func (h *History) Settle(ctx context.Context, j FootprintJournal, now time.Time)
 	}
 	from := now.Add(-KeptFor)
 	if last.After(from) {
-		from = last.Add(-shownLate) // a poll may have shown an end that late
+		from = last.Add(-sameTime)
 	}
 	again := map[time.Time]bool{}
 	for t := from.Truncate(settledBy); t.Before(now); t = t.Add(settledBy) {

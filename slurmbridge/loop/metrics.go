@@ -12,7 +12,7 @@ import (
 )
 
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
-// user: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
+// user, and accounts are bounded: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
 type Metrics struct {
 	looks      *prometheus.CounterVec
 	lookTime   prometheus.Histogram
@@ -52,6 +52,7 @@ type Metrics struct {
 	lent        prometheus.Counter
 	idleJobs    prometheus.Gauge
 	idleGPUs    prometheus.Gauge
+	usage       usageMetrics
 }
 
 // NewMetrics registers the bridge's metrics with reg.
@@ -97,12 +98,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lent:        counter("lent_seconds_total", "Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
 		idleJobs:    gauge("idle_jobs", "Running jobs that have done nothing with their GPUs for idle_after, as the nodes' agents tell."),
 		idleGPUs:    gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
+		usage:       newUsageMetrics(),
 		learned:     counters("lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what"),
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
 		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
 		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned, m.idleJobs, m.idleGPUs)
+	reg.MustRegister(m.usage.all()...)
 	return m
 }
 

@@ -18,9 +18,11 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -284,15 +286,32 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 }
 
 // settleEvery is how often footprints are made of what has ended.
-const settleEvery = 5 * time.Minute
+const settleEvery = time.Minute
+
+// showUsage shows in the metrics what GPUs were used for in the last day.
+func (w *wired) showUsage(ctx context.Context, now time.Time) error {
+	r, err := loadUsage(ctx, w.journal, now, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.Account})
+	if err != nil && !errors.Is(err, httpapi.ErrNoUsage) {
+		return err
+	}
+	st := w.bridge.Status()
+	w.bridge.Metrics.Usage(r, st == nil || st.Snap == nil || st.Snap.PrivateJobs || st.Snap.PrivateUsage)
+	return nil
+}
 
 // tidy makes the footprints of what has ended, and once an hour removes what is old, and what there is too much of.
 func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) error {
-	tick := time.NewTicker(settleEvery)
+	tick := time.NewTimer(0)
 	defer tick.Stop()
 	var last time.Time
 	for {
-		if err := settle(ctx, w.store, w.journal, time.Now()); err != nil && ctx.Err() == nil {
+		// Before the first poll nothing is known of who may see what.
+		tick.Reset(map[bool]time.Duration{true: settleEvery, false: 10 * time.Second}[w.bridge.Status() != nil])
+		err := settle(ctx, w.store, w.journal, time.Now())
+		if err == nil {
+			err = w.showUsage(ctx, time.Now())
+		}
+		if err != nil && ctx.Err() == nil {
 			log.Warn("footprints of runs", "err", err)
 		}
 		if time.Since(last) >= time.Hour {
