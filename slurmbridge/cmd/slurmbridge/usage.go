@@ -26,6 +26,7 @@ type usageFlags struct {
 	users, accounts  []string
 	limit            int
 	csv, me, idle    bool
+	charged          bool
 	server           string
 }
 
@@ -48,6 +49,12 @@ It reads the database, as the user that slurmbridge runs as, and needs no daemon
 daemon tells users their own (--me), by their MUNGE credential, and where Slurm doesn't
 hide it (PrivateData) everybody's: without the database the daemon is asked.
 
+--charged adds what billing counts. Slurm bills a job that shares a GPU by its shares
+alone: with TRESBillingWeights=CPU=1,GRES/gpu=200 it pays for no GPU at all. A hundredth of
+the GPU's weight for each share (GRES/mps=2, or GRES/shard=2) makes each pay for the part
+that it holds, and a GPU cost the same however many share it; a smaller one rewards sharing.
+slurmbridge doctor prints the line. gres/mps must be in AccountingStorageTRES first.
+
 --idle lists the running jobs that have done nothing with their GPUs for idle_after, as
 the nodes' agents tell. Nothing is ever ended for it.`,
 		Example: `  slurmbridge usage                               the last thirty days, by user
@@ -55,6 +62,7 @@ the nodes' agents tell. Nothing is ever ended for it.`,
   slurmbridge usage --by job --user ann --since 7d
   slurmbridge usage --by node --csv > nodes.csv
   slurmbridge usage --me --by application         a user's own, on any machine
+  slurmbridge usage --by account --charged
   slurmbridge usage --idle`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -72,6 +80,11 @@ the nodes' agents tell. Nothing is ever ended for it.`,
 			if o.idle {
 				return s.printIdle(c.Context(), cfg, &o)
 			}
+			if o.charged {
+				if q.Weights, err = loadWeights(c.Context(), cfg); err != nil {
+					return err
+				}
+			}
 			r, err := s.usage(c.Context(), cfg, q, &o)
 			if err != nil {
 				return err
@@ -88,6 +101,7 @@ the nodes' agents tell. Nothing is ever ended for it.`,
 	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all")
 	f.BoolVar(&o.me, "me", false, "only my own jobs: the daemon tells, by my MUNGE credential")
 	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; the daemon tells")
+	f.BoolVar(&o.charged, "charged", false, "also the GPU-hours that TRESBillingWeights charge, against those computed; it asks Slurm")
 	serverFlag(c, &o.server)
 	f.BoolVar(&o.csv, "csv", false, "all lines as CSV, with a header")
 	return c
@@ -108,6 +122,9 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 	}
 	if q.By, err = usage.ParseBy(o.by); err != nil {
 		return q, fmt.Errorf("--by: %w", err)
+	}
+	if o.charged && (o.me || o.server != "") {
+		return q, errors.New("--charged is worked out from the database: it goes with neither --me nor --server")
 	}
 	if o.me && (o.users != nil || o.accounts != nil) {
 		return q, errors.New("--me is one user: --user and --account say otherwise")
@@ -130,7 +147,7 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 			}
 			return loadUsage(ctx, j, time.Now(), q)
 		}
-		if !errors.Is(err, os.ErrPermission) {
+		if q.Weights != nil || !errors.Is(err, os.ErrPermission) {
 			return nil, err
 		}
 	}

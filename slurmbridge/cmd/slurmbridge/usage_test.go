@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -21,6 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
@@ -69,6 +71,10 @@ func TestUsageOfNothing(t *testing.T) {
 		"is not before --until":                          {2, []string{"--since", "1d", "--until", "2d"}},
 		"--limit is 0":                                   {2, []string{"--limit", "0"}},
 		"choose one":                                     {2, []string{"--csv", "--json"}},
+		"--me is one user":                               {2, []string{"--me", "--user", "bob"}},
+		"--charged is worked out from the database":      {2, []string{"--charged", "--me"}},
+		"no answer from the daemon":                      {1, []string{"--me"}},
+		"is Slurm installed here":                        {1, []string{"--charged"}},
 	} {
 		status, out, errOut := call(append([]string{"usage", "-c", file}, c.args...)...)
 		if status != c.status || out != "" || !strings.Contains(errOut, says) || strings.Count(errOut, "\n") != 1 {
@@ -89,6 +95,16 @@ func TestUsageOfNothing(t *testing.T) {
 	db.Close()
 	if status, _, errOut := call("usage", "-c", file); status != 1 || !strings.Contains(errOut, "a newer slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
 		t.Errorf("a database from the future: %d %q", status, errOut)
+	}
+}
+
+func TestWeights(t *testing.T) {
+	got, err := weightsOf(text.ParsePartitions([]byte("PartitionName=a TRESBillingWeights=CPU=1.0,GRES/gpu=200,GRES/mps=2\nPartitionName=b TRESBillingWeights=gres/gpu=100\nPartitionName=c TRESBillingWeights=CPU=1\n")))
+	if err != nil || len(got) != 2 || got["a"] != (usage.Weights{GPU: 200, Share: 2}) || got["b"] != (usage.Weights{GPU: 100}) {
+		t.Errorf("%v %v", got, err)
+	}
+	if _, err := weightsOf(nil); !errors.Is(err, errNoBilling) {
+		t.Error(err)
 	}
 }
 
