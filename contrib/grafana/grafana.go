@@ -1,6 +1,6 @@
 // Package grafana holds the dashboards that Grafana imports, and reads them for tests:
 // bridge.json shows whether the bridge is well, sharing.json what sharing does to GPUs
-// and jobs.
+// and jobs, usage.json what the GPUs were used for.
 package grafana
 
 import (
@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-//go:embed bridge.json sharing.json
+//go:embed bridge.json sharing.json usage.json
 var files embed.FS
 
 // Names are the dashboards' files.
-var Names = []string{"bridge.json", "sharing.json"}
+var Names = []string{"bridge.json", "sharing.json", "usage.json"}
 
 // Board holds the tested part of a dashboard.
 type Board struct {

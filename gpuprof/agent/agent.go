@@ -48,6 +48,7 @@ type Agent struct {
 	filesErr error
 	broken   map[int]error
 	last     atomic.Pointer[pass]
+	idle     atomic.Pointer[[]gpuprof.Idle]
 }
 
 // run names one run of a job: a requeued job has several.
@@ -92,6 +93,7 @@ type tracked struct {
 	held   gpuprof.Reading
 	// noEpilog: its file went away; job.End is when it was last seen.
 	noEpilog bool
+	idle     time.Time // since when its GPUs have done nothing; zero = they do something
 }
 
 // runs reports whether the job's end isn't known yet.

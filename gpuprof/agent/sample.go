@@ -46,10 +46,11 @@ func (a *Agent) sample() { a.pass(true) }
 // readings to their jobs. The GPUs of one job are read together.
 func (a *Agent) pass(all bool) {
 	on := a.sharers()
+	now := a.Now()
 	if len(on) == 0 {
+		a.showIdle(now)
 		return
 	}
-	now := a.Now()
 	due := map[int]bool{}
 	for i := range on {
 		g := a.gpus[i]
@@ -87,6 +88,7 @@ func (a *Agent) pass(all bool) {
 		a.maybeBurst(a.gpus[i], now)
 	}
 	a.Metrics.show(a.uses())
+	a.showIdle(now)
 	a.passed(a.Now())
 }
 
@@ -123,6 +125,7 @@ var rank = []string{gpuprof.CoreGPM, gpuprof.CoreProcess, gpuprof.CoreGPU}
 func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	sum := gpuprof.Reading{Known: gpuprof.AllFigures()} // what is known of each of its GPUs
 	var failed error
+	busy := false
 	for _, i := range t.job.GPUs {
 		g := a.gpus[i]
 		for _, name := range g.look.lied.Names() {
@@ -147,6 +150,7 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 			}
 			t.Mixed |= r.Known &^ g.look.told
 		}
+		busy = busy || works(&r, len(on[i]) > 1 && g.look.told.Has(gpuprof.FigCore))
 		if slices.Index(rank, coreFrom) > slices.Index(rank, t.CoreFrom) {
 			t.CoreFrom = coreFrom
 		}
@@ -171,6 +175,12 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 	}
 	t.Samples++
 	t.held = sum
+	switch {
+	case busy:
+		t.idle = time.Time{}
+	case t.idle.IsZero():
+		t.idle = now
+	}
 	a.hold(t, from, now)
 }
 

@@ -44,17 +44,21 @@ type Handler struct {
 	said  said
 }
 
-// ServeHTTP answers 201 for a new record, 200 for one that was there, 401 for a
-// credential that proves nothing, 403 for a user who may not send records, 408
-// for a body that takes too long, 413 and 422 for one that is no record, 503 where
-// the record could not be kept. After 413 and 422 it is no use to send it again.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) init() {
 	h.once.Do(func() {
 		h.turns.Method = h.Credentials
 		if h.Metrics == nil {
 			h.Metrics = NewMetrics(prometheus.NewRegistry())
 		}
 	})
+}
+
+// ServeHTTP answers 201 for a new record, 200 for one that was there, 401 for a
+// credential that proves nothing, 403 for a user who may not send records, 408
+// for a body that takes too long, 413 and 422 for one that is no record, 503 where
+// the record could not be kept. After 413 and 422 it is no use to send it again.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.init()
 	status, reason, text := h.take(w, r)
 	result := "refused"
 	switch status {

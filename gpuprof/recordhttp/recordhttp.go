@@ -33,7 +33,10 @@ const MinSkew = 2 * time.Second
 
 // bind is what the credential carries: the credential of one record is good for
 // no other.
-func bind(body []byte) string {
+func bind(body []byte) string { return bindTo(Path, body) }
+
+// bindTo is bind for what is posted to another path.
+func bindTo(path string, body []byte) string {
 	sum := sha256.Sum256(body)
-	return "slurmbridge " + http.MethodPost + " " + Path + " " + hex.EncodeToString(sum[:])
+	return "slurmbridge " + http.MethodPost + " " + path + " " + hex.EncodeToString(sum[:])
 }

@@ -59,6 +59,8 @@ type Config struct {
 	MaxDelay     time.Duration
 	MaxSlowdown  float64
 	RetryAlone   bool
+	IdleAfter    time.Duration
+	IdleComment  bool
 	ExtendLimit  bool
 	Trust        float64
 

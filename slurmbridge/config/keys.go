@@ -147,6 +147,14 @@ var keys = []key{
 		"extend_limit", true, "Whether a running job that would miss its time limit because it shares gets what sharing cost it, up to its partition's MaxTime, the next reservation, its deadline and its contract. Backfill plans with the new limit.",
 		func(c *Config) any { return &c.ExtendLimit }, nil,
 	},
+	{
+		"idle_after", time.Hour, "For how long a running job must have done nothing with its GPUs to be listed (slurmbridge usage --idle), counted and alerted on (10m to 720h). Nothing is ever ended for it.",
+		func(c *Config) any { return &c.IdleAfter }, durationIn(10*time.Minute, 720*time.Hour),
+	},
+	{
+		"idle_comment", false, "Whether such a job's AdminComment says so, in mode active.",
+		func(c *Config) any { return &c.IdleComment }, nil,
+	},
 
 	{
 		"include_partitions",

@@ -25,6 +25,8 @@ type Records interface {
 	// Ended calls f for each run that ended in [from, to) by the controller's clock, in order. The record is
 	// f's only until it returns: records are large.
 	Ended(ctx context.Context, from, to time.Time, f func(*Record) error) error
+	// Ends returns when the runs of the records numbered in (after, upTo] ended, by the controller's clock.
+	Ends(ctx context.Context, after, upTo int64) ([]time.Time, error)
 	// AppOf returns the application that was recognised in a job, "" = none.
 	AppOf(ctx context.Context, ref, user string) (app string, err error)
 	// Known returns what is known of a user's application, nil = nothing.
@@ -74,31 +76,14 @@ const (
 // Ended returns the runs that ended in [from, to), each once: the runs that polls showed, the latest first,
 // joined with their records, then those that only a record shows.
 func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
-	// What lies at a bound of the period may be within it by the one, and out of it by the other.
-	shown, err := h.Journal.Ended(ctx, from.Add(-sameTime), to.Add(shownLate), mostRuns)
-	if err != nil {
-		return nil, err
-	}
 	past, err := h.Journal.Outcomes(ctx, from.Add(-KeptFor))
 	if err != nil {
 		return nil, err
 	}
-	outcomes := make(map[int64]*Outcome, len(past))
-	for i := range past {
-		outcomes[past[i].Run] = &past[i]
-	}
-	var recorded []Run
-	if err := h.Records.Ended(ctx, from.Add(-sameTime), to.Add(sameTime), func(rec *Record) error {
-		r := recordedRun(rec)
-		r.Outcome = outcomes[r.ID]
-		recorded = append(recorded, r)
-		return nil
-	}); err != nil {
+	runs, err := h.joined(ctx, from, to, past, nil)
+	if err != nil {
 		return nil, err
 	}
-	runs := slices.DeleteFunc(join(shown, recorded), func(r Run) bool {
-		return r.Start.IsZero() || r.End.Before(from) || !r.End.Before(to)
-	})
 	type owned struct{ user, app string }
 	profiles := map[owned]*rlcore.Profile{}
 	for i := range runs {
@@ -112,6 +97,37 @@ func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) 
 		r.Profile = profiles[k]
 	}
 	return runs, nil
+}
+
+// joined is Ended without profiles, given the outcomes of that time. see is called for each record with what is
+// made of it; nil = it isn't.
+func (h *History) joined(ctx context.Context, from, to time.Time, past []Outcome, see func(*Record, *Run) error) ([]Run, error) {
+	// What lies at a bound of the period may be within it by the one, and out of it by the other.
+	shown, err := h.Journal.Ended(ctx, from.Add(-sameTime), to.Add(shownLate), mostRuns)
+	if err != nil {
+		return nil, err
+	}
+	outcomes := make(map[int64]*Outcome, len(past))
+	for i := range past {
+		outcomes[past[i].Run] = &past[i]
+	}
+	var recorded []Run
+	if err := h.Records.Ended(ctx, from.Add(-sameTime), to.Add(sameTime), func(rec *Record) error {
+		r := recordedRun(rec)
+		r.Outcome = outcomes[r.ID]
+		if see != nil {
+			if err := see(rec, &r); err != nil {
+				return err
+			}
+		}
+		recorded = append(recorded, r)
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(join(shown, recorded), func(r Run) bool {
+		return r.Start.IsZero() || r.End.Before(from) || !r.End.Before(to)
+	}), nil
 }
 
 // recordedRun is a run as its record shows it, by the controller's clock.

@@ -37,6 +37,7 @@ type Run struct {
 	PeakMemMiB float64 // the most memory in use on its GPUs
 	Complete   bool    // the record has all that a profile is made from
 	MPSFault   bool    // the MPS server that the job used failed
+	Use        *Use    // what it did with its GPUs, for its footprint; nil = not known
 	// CoRunners is there for a run to be judged; afterwards Outcome.With names them.
 	CoRunners []CoRunner
 

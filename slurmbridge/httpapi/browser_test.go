@@ -110,7 +110,7 @@ func framed(h http.Handler, width int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/frame" {
 			w.Header().Set("Content-Type", "text/html")
-			_, _ = io.WriteString(w, strings.ReplaceAll(frame, "WIDTH", strconv.Itoa(width)))
+			_, _ = io.WriteString(w, strings.NewReplacer("WIDTH", strconv.Itoa(width), `src="/"`, `src="/`+req.URL.Query().Get("of")+`"`).Replace(frame))
 			return
 		}
 		rec := httptest.NewRecorder()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -36,6 +37,8 @@ type Server struct {
 	Fresh    time.Duration
 	Now      func() time.Time
 	Gatherer prometheus.Gatherer
+	// Usage sums up what GPUs were used for; nil = nothing is said of it. Returns ErrNoUsage.
+	Usage func(ctx context.Context, q usage.Query) (*usage.Report, error)
 	// Page is what the status page, at /, shows beyond the last look.
 	Page Page
 }
@@ -56,6 +59,13 @@ func (s *Server) Handler() *http.ServeMux {
 	mux.HandleFunc("GET /v1/plan", r.handle(s.plan))
 	mux.HandleFunc("GET /v1/why/{job}", r.handle(s.why))
 	mux.HandleFunc("GET /v1/groups", r.handle(s.groups))
+	if s.Usage != nil {
+		u := newUsages(s)
+		mux.HandleFunc("GET /usage", r.handle(u.show))
+		mux.HandleFunc("GET "+UsagePath, r.handle(u.all))
+		mux.HandleFunc("GET "+OwnUsagePath, r.handle(u.own))
+		mux.HandleFunc("GET "+IdlePath, r.handle(u.idle))
+	}
 	return mux
 }
 

@@ -121,10 +121,25 @@ func newPages(s *Server) *pages {
 		"pos": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
 		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
 	}).Parse(pageSource))
-	sum := sha256.Sum256([]byte(p.css))
-	p.policy = "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
-		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	p.policy = contentPolicy(p.css)
 	return p
+}
+
+// contentPolicy is the Content-Security-Policy of a page with that style sheet, and nothing else.
+func contentPolicy(css template.CSS) string {
+	sum := sha256.Sum256([]byte(css))
+	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
+
+// header sets what every page's answer has.
+func header(w http.ResponseWriter, policy string) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
 }
 
 func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -139,12 +154,7 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "the page can't be made", http.StatusInternalServerError)
 		return
 	}
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", p.policy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-store")
+	header(w, p.policy)
 	// The reader may be gone.
 	_, _ = w.Write(b.Bytes())
 }

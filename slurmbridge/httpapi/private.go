@@ -63,12 +63,16 @@ func (a *Asker) may(req *http.Request, user string) (may, all bool, err error) {
 		return false, false, err
 	}
 	all = a.Trusted(c.UID)
-	// The controller need not know users whose names Slurm's tokens tell (use_client_ids).
-	name := c.User
-	if name == "" {
-		name = a.Name(c.UID)
+	return all || user != "" && a.user(c) == user, all, nil
+}
+
+// user is the name of whose credential it is, "" = nobody's. The controller need not know users
+// whose names Slurm's tokens tell (use_client_ids).
+func (a *Asker) user(c *credential.Credential) string {
+	if c.User != "" {
+		return c.User
 	}
-	return all || user != "" && name == user, all, nil
+	return a.Name(c.UID)
 }
 
 // public is what everybody may see of a status: where Slurm hides jobs of others

@@ -231,6 +231,8 @@ type Snapshot struct {
 	LeastLoaded bool
 	// PrivateJobs: Slurm shows users no jobs but their own (PrivateData).
 	PrivateJobs bool
+	// PrivateUsage: it shows them no usage but their own.
+	PrivateUsage bool
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") whose end a job
 	// without a GPU waits for.
 	Awaited map[string]bool

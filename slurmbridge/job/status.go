@@ -38,6 +38,20 @@ type Status struct {
 	MaxDelayS float64
 	// Unmanaged says, by ref, why the bridge leaves a job alone.
 	Unmanaged map[string]string
+	// Idle are the running jobs that have done nothing with their GPUs for long, the longest first.
+	Idle []Idle
+}
+
+// Idle is a running job that has done nothing with its GPUs for long.
+type Idle struct {
+	Ref       string    `json:"job"`
+	User      string    `json:"user"`
+	Account   string    `json:"account,omitempty"`
+	Partition string    `json:"partition"`
+	Node      string    `json:"node"`
+	GPUs      float64   `json:"gpus"` // that it holds; shares count as parts of one
+	Whole     bool      `json:"whole"`
+	Since     time.Time `json:"since"`
 }
 
 // QueuePosition is where a job stands that waits for a decision.

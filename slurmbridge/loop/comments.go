@@ -44,11 +44,13 @@ func (c *comments) forget(jobs []job.Job) map[string]bool {
 
 // write says in jobs' AdminComments what became of them, a few at a time, and
 // only where the bridge wrote the last one. It comes last in a tick: nothing waits for it.
-func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input) {
+func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle []job.Idle) {
 	seen := c.forget(in.Snap.Jobs)
 	byText := map[string][]string{}
 	var all []string
-	for ref, text := range plan.AdminComments(p, in, c.text) {
+	texts := plan.AdminComments(p, in, c.text)
+	idleComments(texts, c.text, idle)
+	for ref, text := range texts {
 		if c.foreign[ref] || c.text[ref] == text || !seen[ref] {
 			continue
 		}

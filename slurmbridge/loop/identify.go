@@ -75,6 +75,23 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		}
 		in.Apps[j.Ref] = app.App
 	}
+	d.recognise(ctx, in, lookups)
+}
+
+// recognise finds out, once each, what jobs with a GPU of their own run: their records become profiles, by which it is
+// known whether they could share. Nothing is decided by it.
+func (d *identifier) recognise(ctx context.Context, in *plan.Input, lookups *lookups) {
+	for i := range in.Snap.Jobs {
+		j := &in.Snap.Jobs[i]
+		if j.State != job.Running || j.Request.Kind != job.WholeGPU || j.Request.Count > 1 {
+			continue
+		}
+		app, known := d.byRef[j.Ref]
+		if known && (app.failed == 0 || app.failed >= scriptTries) || !lookups.next(false) {
+			continue
+		}
+		d.byRef[j.Ref] = d.lookUp(ctx, j, job.ParseTerms(j.Comment), app, true)
+	}
 }
 
 // sharer reports whether a job asks for a shared GPU.

@@ -58,6 +58,10 @@ type Bridge struct {
 	RetryAlone bool
 	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
 	ExtendLimit bool
+	// IdleAfter is for how long a job must have done nothing with its GPUs to be idle, 0 = none is; IdleComment says
+	// so in its AdminComment.
+	IdleAfter   time.Duration
+	IdleComment bool
 	Card        plan.Card
 	Mode        job.Mode
 	Log         *slog.Logger
@@ -88,6 +92,7 @@ type Bridge struct {
 	// nearLimit: a job that shares comes near its time limit.
 	nearLimit bool
 	status    atomic.Pointer[job.Status]
+	idle      idleReports
 	policies  atomic.Pointer[policies] // that the next tick takes up; see Use
 }
 
@@ -247,7 +252,11 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		}
 	}
 	if b.Mode == job.Active {
-		b.comments.write(ctx, p, in)
+		var idle []job.Idle
+		if b.IdleComment {
+			idle = b.Status().Idle
+		}
+		b.comments.write(ctx, p, in, idle)
 	}
 	return b.next(snap, p), nil
 }
@@ -480,6 +489,9 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 		if j.State == job.Pending && (release.Behind(in.Snap.Gates, j) || j.Request.Kind == job.SharedGPU) {
 			st.Waiting++
 		}
+	}
+	if b.IdleAfter > 0 {
+		st.Idle = b.idle.of(in.Snap, b.Now(), b.IdleAfter)
 	}
 	b.status.Store(st)
 	b.Metrics.state(st)

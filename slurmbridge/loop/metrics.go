@@ -12,7 +12,7 @@ import (
 )
 
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
-// user: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
+// user, and accounts are bounded: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
 type Metrics struct {
 	looks      *prometheus.CounterVec
 	lookTime   prometheus.Histogram
@@ -50,6 +50,9 @@ type Metrics struct {
 	learned     *prometheus.CounterVec
 	harmed      *prometheus.CounterVec
 	lent        prometheus.Counter
+	idleJobs    prometheus.Gauge
+	idleGPUs    prometheus.Gauge
+	usage       usageMetrics
 }
 
 // NewMetrics registers the bridge's metrics with reg.
@@ -93,12 +96,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		suspects:    counters("shared_failures_total", "Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run once more, alone), left.", "done"),
 		harmed:      counters("jobs_harmed_total", "Jobs that are worse off than on plain Slurm, by kind: timeout, deadline (ended at their time limit or deadline; alone they would have ended before), oom (failed while sharing, out of memory most of all), late (ended well after plain Slurm would have ended them), contract (slower than their limit on slowdowns), held (kept waiting by the bridge for longer than it may), lost (unknown to Slurm after the bridge changed them). A job may count for several.", "kind"),
 		lent:        counter("lent_seconds_total", "Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
+		idleJobs:    gauge("idle_jobs", "Running jobs that have done nothing with their GPUs for idle_after, as the nodes' agents tell."),
+		idleGPUs:    gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
+		usage:       newUsageMetrics(),
 		learned:     counters("lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what"),
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
 		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
-		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned)
+		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned, m.idleJobs, m.idleGPUs)
+	reg.MustRegister(m.usage.all()...)
 	return m
 }
 
@@ -361,6 +368,12 @@ func (m *Metrics) state(st *job.Status) {
 	for k, v := range use {
 		m.gpus.WithLabelValues(k).Set(float64(v))
 	}
+	held := 0.0
+	for i := range st.Idle {
+		held += st.Idle[i].GPUs
+	}
+	m.idleJobs.Set(float64(len(st.Idle)))
+	m.idleGPUs.Set(held)
 	m.fallback.Set(0)
 	if st.Wanted != "" && st.Policy != st.Wanted {
 		m.fallback.Set(1)

@@ -22,6 +22,8 @@ type Input struct {
 	Groups   []job.Group
 	Intended map[string]history.Intended // in shadow mode, by ref
 	Refused  []history.Refused
+	// UsageURL is where the daemon shows what GPUs were used for; "" = nowhere.
+	UsageURL string
 	// Replay is the world in which the jobs are replayed; nil = they aren't.
 	Replay *World
 }
@@ -53,6 +55,7 @@ type Receipt struct {
 	Replay    *Replay           `json:"replay,omitempty"`
 	// NoReplay says why there is no replay.
 	NoReplay string   `json:"no_replay,omitempty"`
+	UsageURL string   `json:"usage_url,omitempty"`
 	Method   []string `json:"method"`
 }
 
@@ -129,7 +132,7 @@ type Failure struct {
 func Make(in *Input) *Receipt {
 	r := &Receipt{
 		From: in.From, To: in.To, Modes: map[string]int{}, Jobs: len(in.Jobs), Refused: in.Refused,
-		Policies: []string{}, Failures: []Failure{}, Method: []string{},
+		UsageURL: in.UsageURL, Policies: []string{}, Failures: []Failure{}, Method: []string{},
 	}
 	if r.Refused == nil {
 		r.Refused = []history.Refused{}

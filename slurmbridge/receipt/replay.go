@@ -79,6 +79,33 @@ var ErrReplay = errors.New("no replay")
 // Run replays jobs. It leaves the slice as it is.
 func (w *World) Run(jobs []history.Run) (*Replay, error) {
 	r := &Replay{LeftOut: map[string]int{}}
+	p, err := w.prepare(jobs, r)
+	if err != nil {
+		return nil, err
+	}
+	alone, err := sim.Run(p.cfg, &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1})
+	if err != nil {
+		return nil, fmt.Errorf("%w: one by one: %w", ErrReplay, err)
+	}
+	p.cfg.Predictor = p.decider.Guard.Predictor
+	shared, err := sim.Run(p.cfg, p.decider)
+	if err != nil {
+		return nil, fmt.Errorf("%w: shared: %w", ErrReplay, err)
+	}
+	r.Jobs, r.GPUs, r.Policy, r.OOM = len(p.in), len(p.cfg.GPUs), p.decider.Policy.Name(), shared.OOM
+	r.compare(p.in, alone, shared)
+	return r, nil
+}
+
+// prepared are the jobs of a replay, in the order of cfg.Jobs, and what decides.
+type prepared struct {
+	cfg     sim.Config
+	in      []*history.Run
+	decider *rlcore.Decider
+}
+
+// prepare makes the simulator's jobs and GPUs; r counts what is left out.
+func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 	cfg := sim.Config{}
 	places := map[string][]int{} // GPUs by partition
 	for i := range w.Nodes {
@@ -128,18 +155,7 @@ func (w *World) Run(jobs []history.Run) (*Replay, error) {
 		cfg.Jobs = append(cfg.Jobs, s)
 	}
 	cfg.Truth = truth.On(&cfg.GPUs[0])
-	alone, err := sim.Run(cfg, &rlcore.Decider{Policy: baseline.Exclusive{}, Guard: oneByOne(), M: 1})
-	if err != nil {
-		return nil, fmt.Errorf("%w: one by one: %w", ErrReplay, err)
-	}
-	cfg.Predictor = d.Guard.Predictor
-	shared, err := sim.Run(cfg, d)
-	if err != nil {
-		return nil, fmt.Errorf("%w: shared: %w", ErrReplay, err)
-	}
-	r.Jobs, r.GPUs, r.Policy, r.OOM = len(in), len(cfg.GPUs), d.Policy.Name(), shared.OOM
-	r.compare(in, alone, shared)
-	return r, nil
+	return &prepared{cfg, in, d}, nil
 }
 
 // oneByOne is the guard under which no job shares.

@@ -142,7 +142,7 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	snap := &job.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
 	snap.Remembers, _ = text.Seconds(config["MinJobAge"])
 	snap.LeastLoaded = text.HasOption(config["SelectTypeParameters"], "LL_SHARED_GRES")
-	snap.PrivateJobs = text.PrivateJobs(config["PrivateData"])
+	snap.PrivateJobs, snap.PrivateUsage = text.PrivateJobs(config["PrivateData"]), text.PrivateUsage(config["PrivateData"])
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		snap.Nodes, err = c.Nodes(gctx)

@@ -61,7 +61,7 @@ func TestDashboardsShowTheCluster(t *testing.T) {
 		t.Error(err)
 	}
 	var missing []string
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { missing = w.without(); return len(missing) == 0 }) {
+	if !slurmtest.Wait(t.Context(), 2*time.Minute, func() bool { missing = w.without(); return len(missing) == 0 }) {
 		t.Errorf("panels without a figure:\n%s", strings.Join(missing, "\n"))
 	}
 	w.rules()

@@ -68,7 +68,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sp, err := newSpool(v, reg, log)
+	sp, sender, err := newSpool(v, reg, log)
 	if err != nil {
 		return err
 	}
@@ -108,6 +108,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(ctx) })
 	g.Go(func() error { return sp.Run(ctx) })
+	g.Go(func() error { return a.TellIdle(ctx, sender.SendIdle) })
 	if l != nil {
 		show(ctx, g, l, v, handler(reg, a.Health), log)
 	}
@@ -119,21 +120,21 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 }
 
 // newSpool makes what brings records to the controller; nothing is written yet.
-func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spool.Spool, error) {
+func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spool.Spool, *recordhttp.Sender, error) {
 	to := v.GetString("controller")
 	if to == "" {
-		return nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
+		return nil, nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
 	}
 	if err := recordhttp.CheckURL(to); err != nil {
-		return nil, fmt.Errorf("controller: %w", err)
+		return nil, nil, fmt.Errorf("controller: %w", err)
 	}
 	client, err := recordhttp.NewClient(v.GetString("controller-config"))
 	if err != nil {
-		return nil, fmt.Errorf("controller-config: %w", err)
+		return nil, nil, fmt.Errorf("controller-config: %w", err)
 	}
 	mib := v.GetInt64("spool-mib")
 	if mib < 1 || mib > 1<<20 {
-		return nil, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
+		return nil, nil, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
 	}
 	if file := v.GetString("key-file"); file != "" {
 		if _, err := credential.ReadKeys(file); err != nil {
@@ -146,7 +147,7 @@ func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spo
 		// The run directory is in memory, and outlives the agent.
 		Dir: v.GetString("spool"), Spare: filepath.Join(v.GetString("run-dir"), "spool"), Limit: mib << 20,
 		Send: sender.Send, Log: log, Metrics: spool.NewMetrics(reg),
-	}, nil
+	}, sender, nil
 }
 
 // listen opens the address for metrics; nil = there is none.

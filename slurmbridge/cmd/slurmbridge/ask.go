@@ -57,7 +57,8 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 	}
 	if how := wanted(resp, cfg); how != nil {
 		resp.Body.Close()
-		cred, err := how.Encode(ctx, httpapi.Question(path))
+		name, _, _ := strings.Cut(path, "?")
+		cred, err := how.Encode(ctx, httpapi.Question(name))
 		if err != nil {
 			return fmt.Errorf("the daemon wants to know who asks: %w: %s", err, how.Hint(err))
 		}

@@ -49,6 +49,6 @@ flags, each overruling the one before.`,
   slurmbridge status          GPUs and who is on them, groups, the gate
   slurmbridge why 4711        what job 4711 waits for, and who was considered
   slurmbridge open            let every waiting job go at once`,
-	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newModels(s), newReceipt(s),
+	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newModels(s), newReceipt(s), newUsage(s),
 		cli.LabCommand("interference"), cli.LabCommand("experiment"), cli.LabCommand("train"), cli.LabCommand("replay"))
 }

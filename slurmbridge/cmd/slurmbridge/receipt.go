@@ -20,7 +20,7 @@ import (
 func newReceipt(s *shared) *cobra.Command {
 	var since, until, file string
 	limit := 10
-	var noReplay bool
+	var noReplay, whatIf bool
 	c := &cobra.Command{
 		Use:   "receipt",
 		Short: "What the bridge did lately, or in shadow would have done",
@@ -34,9 +34,15 @@ is measured and what is an estimate stands at its end. Waits are an estimate: th
 recorded jobs are run again on a simulator of the cluster's GPUs, once each with a GPU
 of its own and once sharing.
 
+--what-if asks something else: what if the jobs that asked for a whole GPU and used less
+than half of it had asked for gpu:shared? The recorded days are replayed both ways, under
+the guard and the promise as they are set. It needs records of a few days, by the nodes'
+agents and a daemon in mode shadow, and names who would gain most.
+
 It reads the database and needs no daemon.`,
 		Example: `  slurmbridge receipt                         the last seven days
   slurmbridge receipt --since 30d --html receipt.html
+  slurmbridge receipt --since 7d --what-if
   slurmbridge receipt --since 2026-03-01 --until 2026-04-01 --json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -52,6 +58,9 @@ It reads the database and needs no daemon.`,
 			if !from.Before(to) {
 				return cli.Usage(fmt.Errorf("--since %s is not before --until %s", since, until))
 			}
+			if whatIf && (noReplay || file != "") {
+				return cli.Usage(errors.New("--what-if is a replay, for a terminal or as --json: it goes with neither --no-replay nor --html"))
+			}
 			if limit < 1 {
 				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
 			}
@@ -65,9 +74,12 @@ It reads the database and needs no daemon.`,
 				return err
 			}
 			defer st.Close()
-			in, err := loadReceipt(c.Context(), cfg, st, log, from, to, !noReplay)
+			in, err := loadReceipt(c.Context(), cfg, st, log, from, to, !noReplay || whatIf)
 			if err != nil {
 				return err
+			}
+			if whatIf {
+				return s.whatIf(in)
 			}
 			r := receipt.Make(in)
 			if file != "" {
@@ -94,7 +106,21 @@ It reads the database and needs no daemon.`,
 	f.StringVar(&file, "html", "", "write the page to `FILE`: it needs nothing else, and no network")
 	f.IntVar(&limit, "limit", limit, "lines a list")
 	f.BoolVar(&noReplay, "no-replay", false, "leave the estimate of waits out: it takes seconds where there are many jobs")
+	f.BoolVar(&whatIf, "what-if", false, "what if the jobs that asked for a whole GPU and used little of it had asked for gpu:shared")
 	return c
+}
+
+// whatIf prints who would gain by sharing.
+func (s *shared) whatIf(in *receipt.Input) error {
+	x, err := in.Replay.WhatIf(in.Jobs)
+	if err != nil {
+		return err
+	}
+	if s.JSON {
+		return s.PrintJSON(x)
+	}
+	x.Text(s.Out)
+	return nil
 }
 
 // errMoment says which forms a time has.

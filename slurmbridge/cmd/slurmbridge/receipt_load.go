@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net"
+	"os"
 	"slices"
 	"time"
 
@@ -18,10 +20,28 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
 
+// usageURL is where the daemon of the settings shows what GPUs were used for, by the name of this host; "" = nowhere.
+func usageURL(cfg *config.Config) string {
+	host, port, err := net.SplitHostPort(cfg.Listen)
+	if err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return ""
+		}
+	}
+	scheme := "http"
+	if cfg.WebConfig != "" {
+		scheme = "https" // or a password alone: the reader will see
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/usage"
+}
+
 // loadReceipt gathers what the receipt of [from, to) is made from.
 func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *slog.Logger, from, to time.Time, replay bool) (*receipt.Input, error) {
 	j := journal.New(st.DB())
-	in := &receipt.Input{From: from, To: to, Mode: job.Mode(cfg.Mode)}
+	in := &receipt.Input{From: from, To: to, Mode: job.Mode(cfg.Mode), UsageURL: usageURL(cfg)}
 	runs, err := (&history.History{Records: st, Journal: j}).Ended(ctx, from, to)
 	if err != nil {
 		return nil, err

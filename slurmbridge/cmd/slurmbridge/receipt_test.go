@@ -134,8 +134,14 @@ func TestReceipt(t *testing.T) {
 	if out, err := receiptOf(file, false, "--html", page, "--no-replay"); err != nil || out != "" {
 		t.Errorf("%q %v", out, err)
 	}
-	if body, err := os.ReadFile(page); err != nil || !bytes.Contains(body, []byte("<circle")) || !bytes.Contains(body, []byte("it was not asked for")) {
+	if body, err := os.ReadFile(page); err != nil || !bytes.Contains(body, []byte("<circle")) || !bytes.Contains(body, []byte("it was not asked for")) || !bytes.Contains(body, []byte("/usage\"")) {
 		t.Errorf("%v", err)
+	}
+	if _, err := receiptOf(file, false, "--what-if"); err == nil || !strings.Contains(err.Error(), "of 3 jobs none asked for one whole GPU") {
+		t.Errorf("what if: %v", err)
+	}
+	if _, err := receiptOf(file, false, "--what-if", "--html", page); err == nil || !strings.Contains(err.Error(), "--what-if") {
+		t.Errorf("what if as a page: %v", err)
 	}
 	if text, err := receiptOf(file, false, "--since", "10d", "--until", "1d"); err != nil || !strings.Contains(text, "No job with a GPU ended") {
 		t.Errorf("%v\n%s", err, text)

@@ -18,9 +18,11 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -128,7 +130,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File, gate.ByHand = cfg.GateFile, byHand(cfg, log)
 	}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, ExtendLimit: cfg.ExtendLimit, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
@@ -218,7 +220,7 @@ func uidOf(name string) (uint32, error) {
 
 // records serves the nodes' records.
 func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uint32, m *loop.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
-	mux.Handle("POST "+recordhttp.Path, &recordhttp.Handler{
+	h := &recordhttp.Handler{
 		Credentials: how,
 		AllowUID:    func(uid uint32) bool { return slices.Contains(allowed, uid) },
 		Result:      m.Record, Metrics: delivery, Log: log,
@@ -229,7 +231,9 @@ func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uin
 			}
 			return isNew, err
 		},
-	})
+	}
+	mux.Handle("POST "+recordhttp.Path, h)
+	mux.Handle("POST "+recordhttp.IdlePath, h.Idle(w.bridge.TakeIdle))
 }
 
 // keep stores a record, and tells metrics what it shows of the job's group. The
@@ -282,18 +286,45 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 	r.App, r.AppType, r.InputMiB, r.Params = cmp.Or(known.Name, key), "", 0, strings.Join(params, "; ")
 }
 
-// tidy removes what is old, and what there is too much of, once an hour.
+// settleEvery is how often footprints are made of what has ended.
+const settleEvery = time.Minute
+
+// showUsage shows in the metrics what GPUs were used for in the last day.
+func (w *wired) showUsage(ctx context.Context, now time.Time) error {
+	r, err := loadUsage(ctx, w.journal, now, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.Account})
+	if err != nil && !errors.Is(err, httpapi.ErrNoUsage) {
+		return err
+	}
+	st := w.bridge.Status()
+	w.bridge.Metrics.Usage(r, st == nil || st.Snap == nil || st.Snap.PrivateJobs || st.Snap.PrivateUsage)
+	return nil
+}
+
+// tidy makes the footprints of what has ended, and once an hour removes what is old, and what there is too much of.
 func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) error {
-	tick := time.NewTicker(time.Hour)
+	tick := time.NewTimer(0)
 	defer tick.Stop()
+	var last time.Time
 	for {
-		kept, err := w.tidyOnce(ctx, time.Now(), mostBytes)
-		switch {
-		case ctx.Err() != nil:
-		case err != nil:
-			log.Warn("tidy", "err", err)
-		case kept < history.KeptFor:
-			log.Warn("the database has reached its size, and what is older was removed: see database_mib", "kept_days", math.Round(kept.Hours()/24))
+		// Before the first poll nothing is known of who may see what.
+		tick.Reset(map[bool]time.Duration{true: settleEvery, false: 10 * time.Second}[w.bridge.Status() != nil])
+		err := settle(ctx, w.store, w.journal, time.Now())
+		if err == nil {
+			err = w.showUsage(ctx, time.Now())
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Warn("footprints of runs", "err", err)
+		}
+		if time.Since(last) >= time.Hour {
+			last = time.Now()
+			kept, err := w.tidyOnce(ctx, last, mostBytes)
+			switch {
+			case ctx.Err() != nil:
+			case err != nil:
+				log.Warn("tidy", "err", err)
+			case kept < history.KeptFor:
+				log.Warn("the database has reached its size, and what is older was removed: see database_mib", "kept_days", math.Round(kept.Hours()/24))
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -307,16 +338,24 @@ func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) err
 const leastKept = 24 * time.Hour
 
 // tidyOnce removes what is older than is kept, and where the rest takes more than so many bytes
-// ever younger parts of it. It returns how much of the past is left.
+// ever younger parts of it, of the footprints last. It returns how much of the past is left.
 func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (kept time.Duration, err error) {
+	short := journal.FootprintsKeptFor
 	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
 		before := now.Add(-kept)
-		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before)); err != nil {
+		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before),
+			w.journal.ForgetFootprints(ctx, now.Add(-short))); err != nil {
 			return kept, err
 		}
 		size, err := database.Size(ctx, w.store.DB())
-		if err != nil || size <= mostBytes || kept == leastKept {
+		switch {
+		case err != nil || size <= mostBytes:
 			return kept, err
+		case kept > leastKept:
+		case short > leastKept:
+			short = max(short*3/4, leastKept)
+		default:
+			return kept, nil
 		}
 	}
 }

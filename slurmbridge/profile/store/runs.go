@@ -38,6 +38,21 @@ func (s *Store) Ended(ctx context.Context, from, to time.Time, f func(*history.R
 	return nil
 }
 
+// Ends returns when the runs of the records numbered in (after, upTo] ended, by the controller's clock.
+func (s *Store) Ends(ctx context.Context, after, upTo int64) ([]time.Time, error) {
+	out := []time.Time{}
+	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
+		var ns int64
+		err := rows.Scan(&ns)
+		out = append(out, time.Unix(0, ns))
+		return err
+	}, `SELECT ended_at FROM runs WHERE id > ? AND id <= ?`, after, upTo)
+	if err != nil {
+		return nil, fmt.Errorf("read ends of runs: %w", err)
+	}
+	return out, nil
+}
+
 // Learn makes a run part of the profile of (its user, its application), and reports
 // whether it could: only a solo run of one GPU whose series is there says
 // something.

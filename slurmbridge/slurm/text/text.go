@@ -69,10 +69,15 @@ func HasOption(list, word string) bool {
 
 // PrivateJobs reports whether PrivateData, as `scontrol show config` prints it, hides the
 // jobs of others: "accounts,jobs,usage", or "all".
-func PrivateJobs(list string) bool {
+func PrivateJobs(list string) bool { return private(list, "jobs") }
+
+// PrivateUsage reports whether it hides the usage of others.
+func PrivateUsage(list string) bool { return private(list, "usage") }
+
+func private(list, what string) bool {
 	return slices.ContainsFunc(strings.Split(strings.ToLower(list), ","), func(w string) bool {
 		w = strings.TrimSpace(w)
-		return w == "jobs" || w == "all"
+		return w == what || w == "all"
 	})
 }
 

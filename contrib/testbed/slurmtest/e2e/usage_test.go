@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
+)
+
+// accounted is the GPU time of each job by accounting, s: whole GPUs, and shares as parts of one.
+func accounted(t *testing.T, s *cluster.Stack, ids []string) map[string]float64 {
+	t.Helper()
+	var out string
+	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+		var err error
+		out, err = s.Run(t.Context(), "sacct", "-a", "-X", "-n", "-P", "-j", strings.Join(ids, ","), "-o", "JobID,State,ElapsedRaw,AllocTRES")
+		return err == nil && strings.Count(out, "|COMPLETED|") == len(ids)
+	}) {
+		t.Fatalf("sacct: %s", out)
+	}
+	seconds := map[string]float64{}
+	for line := range strings.Lines(out) {
+		f := strings.Split(strings.TrimSpace(line), "|")
+		elapsed, err := strconv.ParseFloat(f[2], 64)
+		if err != nil {
+			t.Fatal(line)
+		}
+		for item := range strings.SplitSeq(f[3], ",") {
+			what, n, _ := strings.Cut(item, "=")
+			v, _ := strconv.ParseFloat(n, 64)
+			switch what {
+			case "gres/gpu":
+				seconds[f[0]] += v * elapsed
+			case "gres/mps":
+				seconds[f[0]] += v / 100 * elapsed
+			}
+		}
+	}
+	return seconds
+}
+
+// What `usage` says that jobs held is what accounting says, within 1 %: of whole GPUs and of shares, with the nodes'
+// records and without.
+func TestUsageAgreesWithAccounting(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes two minutes")
+	}
+	slurmtest.RequireAccounting(t)
+	t.Parallel()
+	s := stage(t, cluster.Setup{Scale: 2, NodeGPUs: []int{1, 1, 2}}, func(o *slurmtest.Options) {
+		o.Accounting = true
+		o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
+	})
+	var ids []string
+	submit := func(script string, args ...string) {
+		id, err := s.Submit(t.Context(), cluster.Owner, script, append(args, "--time=5")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	computes := fmt.Sprintf("s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME\nGPUSIM_STATE=$s timeout 60 %s run hoomd --duration-scale 100 >/dev/null\nexit 0\n", s.StateOf(0), s.Bin("gpusim"))
+	submit("sleep 100", "--gres=gpu:2")
+	submit(computes+"sleep 40", "--gres=gpu:shared", "--comment=app=hoomd")
+	for range 3 {
+		submit("sleep 90", "--gres=gpu:shared", "--comment=app=gromacs")
+	}
+	for _, id := range ids {
+		if state, ok := s.WaitState(t.Context(), 8*time.Minute, id, "COMPLETED"); !ok {
+			t.Fatalf("job %s is %s", id, state)
+		}
+	}
+	want := accounted(t, s, ids)
+	var r usage.Report
+	ask := func(by string) usage.Report {
+		t.Helper()
+		out, err := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), "usage", "--json", "--since", "1h", "--by", by, "--config", s.Path("slurmbridge.yaml"))
+		r = usage.Report{}
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := json.Unmarshal([]byte(out), &r); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return r
+	}
+	// The last records may be on their way.
+	slurmtest.Wait(t.Context(), 60*time.Second, func() bool { return ask("job").Total.ComputedOf > 0.999*r.Total.Held })
+	total := 0.0
+	for _, l := range r.Lines {
+		total += want[l.Name]
+		t.Logf("job %s: accounting %.0f GPU-seconds, usage %.1f, computed %s", l.Name, want[l.Name], 3600*l.Held, number(l.Computed))
+	}
+	if len(r.Lines) != len(ids) || math.Abs(3600*r.Total.Held-total) > 0.01*total {
+		t.Errorf("%d jobs held %.1f GPU-seconds, accounting says %.1f of %d", len(r.Lines), 3600*r.Total.Held, total, len(ids))
+	}
+	for _, by := range usage.Ways() {
+		if got := ask(string(by)).Total.Held * 3600; math.Abs(got-total) > 0.01*total {
+			t.Errorf("by %s %.1f GPU-seconds were held, accounting says %.1f", by, got, total)
+		}
+	}
+	if r.Total.Computed == nil || !(*r.Total.Computed > 0) || r.Total.ComputedOf < 0.99*r.Total.Held {
+		t.Errorf("computed: %s h, known of %.3f h of %.3f", number(r.Total.Computed), r.Total.ComputedOf, r.Total.Held)
+	}
+	out, _ := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), "usage", "--since", "1h", "--by", "job", "--config", s.Path("slurmbridge.yaml"))
+	t.Logf("\n%s", out)
+}
+
+func number(v *float64) string {
+	if v == nil {
+		return "not known"
+	}
+	return strconv.FormatFloat(*v, 'g', 4, 64)
+}

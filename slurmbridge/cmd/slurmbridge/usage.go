@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
+)
+
+// usageFlags are what `slurmbridge usage` is called with.
+type usageFlags struct {
+	since, until, by string
+	users, accounts  []string
+	limit            int
+	csv, me, idle    bool
+	charged          bool
+	server           string
+}
+
+func newUsage(s *shared) *cobra.Command {
+	var o usageFlags
+	c := &cobra.Command{
+		Use:   "usage",
+		Short: "What the GPUs were used for: held, computed, idle, shared; by user, account and so on",
+		Long: `usage sums up the GPU jobs of some time: the GPU-hours that they held, how much of
+that they computed, how long they held a GPU and did nothing, how much of its memory
+they used, how long they shared it, what that saved and cost them, and the energy.
+
+Shares of a GPU count as parts of one, so that the hours held are those of accounting
+(sacct's gres/gpu and gres/mps). Jobs count by the part of their time that lies in the
+period, those that run as well. What can't be known is empty, not 0: the nodes' records
+tell what jobs computed, and each comes with the end of its job. The notes below the
+table say how much is missing.
+
+It reads the database, as the user that slurmbridge runs as, and needs no daemon. The
+daemon tells users their own (--me), by their MUNGE credential, and where Slurm doesn't
+hide it (PrivateData) everybody's: without the database the daemon is asked.
+
+--charged adds what billing counts. Slurm bills a job that shares a GPU by its shares
+alone: with TRESBillingWeights=CPU=1,GRES/gpu=200 it pays for no GPU at all. A hundredth of
+the GPU's weight for each share (GRES/mps=2, or GRES/shard=2) makes each pay for the part
+that it holds, and a GPU cost the same however many share it; a smaller one rewards sharing.
+slurmbridge doctor prints the line. gres/mps must be in AccountingStorageTRES first.
+
+--idle lists the running jobs that have done nothing with their GPUs for idle_after, as
+the nodes' agents tell. Nothing is ever ended for it.`,
+		Example: `  slurmbridge usage                               the last thirty days, by user
+  slurmbridge usage --by account --since 2026-03-01 --until 2026-04-01
+  slurmbridge usage --by job --user ann --since 7d
+  slurmbridge usage --by node --csv > nodes.csv
+  slurmbridge usage --me --by application         a user's own, on any machine
+  slurmbridge usage --by account --charged
+  slurmbridge usage --idle`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			q, err := o.query(time.Now())
+			if err != nil {
+				return cli.Usage(err)
+			}
+			if o.csv && s.JSON {
+				return cli.Usage(errors.New("--csv and --json are two ways to say the same: choose one"))
+			}
+			cfg, err := s.Load(c)
+			if err != nil {
+				return err
+			}
+			if o.idle {
+				return s.printIdle(c.Context(), cfg, &o)
+			}
+			if o.charged {
+				if q.Weights, err = loadWeights(c.Context(), cfg); err != nil {
+					return err
+				}
+			}
+			r, err := s.usage(c.Context(), cfg, q, &o)
+			if err != nil {
+				return err
+			}
+			return s.printUsage(r, &o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.since, "since", "30d", "from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
+	f.StringVar(&o.until, "until", "0h", "up to when, likewise; 0h = now")
+	f.StringVar(&o.by, "by", "user", "sum up by user, account, partition, application, node or job")
+	f.StringSliceVar(&o.users, "user", nil, "only these users' jobs")
+	f.StringSliceVar(&o.accounts, "account", nil, "only these accounts' jobs")
+	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all")
+	f.BoolVar(&o.me, "me", false, "only my own jobs: the daemon tells, by my MUNGE credential")
+	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; the daemon tells")
+	f.BoolVar(&o.charged, "charged", false, "also the GPU-hours that TRESBillingWeights charge, against those computed; it asks Slurm")
+	serverFlag(c, &o.server)
+	f.BoolVar(&o.csv, "csv", false, "all lines as CSV, with a header")
+	return c
+}
+
+// query reads the flags.
+func (o *usageFlags) query(now time.Time) (usage.Query, error) {
+	q := usage.Query{Users: o.users, Accounts: o.accounts}
+	var err error
+	if q.From, err = moment(now, o.since); err != nil {
+		return q, fmt.Errorf("--since: %w", err)
+	}
+	if q.To, err = moment(now, o.until); err != nil {
+		return q, fmt.Errorf("--until: %w", err)
+	}
+	if !q.From.Before(q.To) {
+		return q, fmt.Errorf("--since %s is not before --until %s", o.since, o.until)
+	}
+	if q.By, err = usage.ParseBy(o.by); err != nil {
+		return q, fmt.Errorf("--by: %w", err)
+	}
+	if o.charged && (o.me || o.server != "") {
+		return q, errors.New("--charged is worked out from the database: it goes with neither --me nor --server")
+	}
+	if o.me && (o.users != nil || o.accounts != nil) {
+		return q, errors.New("--me is one user: --user and --account say otherwise")
+	}
+	if o.limit < 1 {
+		return q, fmt.Errorf("--limit is %d: at least 1", o.limit)
+	}
+	return q, nil
+}
+
+// usage sums up what the database tells, or where it can't be read, or a user's own is wanted, what the daemon tells.
+func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o *usageFlags) (*usage.Report, error) {
+	if !o.me && o.server == "" {
+		st, err := cli.OpenStore(ctx, cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))
+		if err == nil {
+			defer st.Close()
+			j := journal.New(st.DB())
+			if err := settle(ctx, st, j, time.Now()); err != nil {
+				return nil, err
+			}
+			return loadUsage(ctx, j, time.Now(), q)
+		}
+		if q.Weights != nil || !errors.Is(err, os.ErrPermission) {
+			return nil, err
+		}
+	}
+	path := httpapi.UsagePath
+	if o.me {
+		path = httpapi.OwnUsagePath
+	}
+	v := url.Values{"since": {q.From.Format(time.RFC3339)}, "until": {q.To.Format(time.RFC3339)}, "by": {string(q.By)}, "user": q.Users, "account": q.Accounts}
+	r := new(usage.Report)
+	if err := ask(ctx, cfg, o.server, path+"?"+v.Encode(), r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// printIdle prints which jobs do nothing with their GPUs.
+func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlags) error {
+	var r httpapi.IdleReport
+	if err := ask(ctx, cfg, o.server, httpapi.IdlePath, &r); err != nil {
+		return err
+	}
+	if s.JSON {
+		return s.PrintJSON(&r)
+	}
+	if len(r.Jobs) == 0 {
+		s.printf("No running job has done nothing with its GPUs for longer than idle_after, as far as the nodes' agents tell.\n")
+		return nil
+	}
+	t := s.Table("GPUs held idle", "job", "user", "account", "on", "GPUs", "idle for", "since")
+	gpus := 0.0
+	for _, j := range r.Jobs[:min(len(r.Jobs), o.limit)] {
+		t.AppendRow(table.Row{
+			j.Ref, usage.Clean(j.User), usage.Clean(j.Account), usage.Clean(j.Node), strconv.FormatFloat(j.GPUs, 'g', 3, 64),
+			r.At.Sub(j.Since).Round(time.Minute), j.Since.Local().Format(time.DateTime),
+		})
+	}
+	for _, j := range r.Jobs {
+		gpus += j.GPUs
+	}
+	t.AppendFooter(table.Row{fmt.Sprintf("%d jobs", len(r.Jobs)), "", "", "", strconv.FormatFloat(gpus, 'g', 4, 64)})
+	t.Render()
+	return nil
+}
+
+func (s *shared) printUsage(r *usage.Report, o *usageFlags) error {
+	switch {
+	case s.JSON:
+		return s.PrintJSON(r)
+	case o.csv:
+		return r.CSV(s.Out)
+	}
+	r.Text(s.Out, o.limit)
+	return nil
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
+)
+
+func TestUsage(t *testing.T) {
+	file := conf(t, "policy: greedy")
+	writeHistory(t, file, job.Active)
+	status, out, errOut := call("usage", "--json", "--since", "1d", "-c", file)
+	if status != 0 {
+		t.Fatal(status, errOut)
+	}
+	var r usage.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	// Three runs that had all shares of their GPU, for 70, 66 and 60 minutes.
+	if l := r.Total; l.Runs != 3 || math.Abs(l.Held-196./60) > 0.01 || len(r.Lines) != 1 || r.Lines[0].Name != "ann" || l.Computed != nil {
+		t.Errorf("%+v", r)
+	}
+	for _, by := range usage.Ways() {
+		if status, out, errOut := call("usage", "--by", string(by), "-c", file); status != 0 || !strings.Contains(out, "3.3") || !strings.Contains(out, "all") {
+			t.Errorf("by %s: %d %s %s", by, status, out, errOut)
+		}
+	}
+	if status, out, _ := call("usage", "--csv", "-c", file); status != 0 || !strings.HasPrefix(out, "user,runs,held_gpu_h,computed_gpu_h,") || !strings.Contains(out, "\nann,3,3.2") {
+		t.Errorf("%d %s", status, out)
+	}
+	// Called again it counts nothing twice.
+	if _, again, _ := call("usage", "--json", "--since", "1d", "-c", file); !strings.Contains(again, `"runs": 3`) {
+		t.Error(again)
+	}
+}
+
+// What can't be answered is said in one sentence.
+func TestUsageOfNothing(t *testing.T) {
+	file := conf(t)
+	writeHistory(t, file, job.Active)
+	for says, c := range map[string]struct {
+		status int
+		args   []string
+	}{
+		"nothing is known of GPU jobs from ":             {1, []string{"--since", "10d", "--until", "1d"}},
+		"nothing is known of GPU jobs of eve":            {1, []string{"--user", "eve"}},
+		"nothing is known of GPU jobs of account absent": {1, []string{"--account", "absent"}},
+		"--by: \"colour\": it takes user,":               {2, []string{"--by", "colour"}},
+		"--since: \"soon\"":                              {2, []string{"--since", "soon"}},
+		"is not before --until":                          {2, []string{"--since", "1d", "--until", "2d"}},
+		"--limit is 0":                                   {2, []string{"--limit", "0"}},
+		"choose one":                                     {2, []string{"--csv", "--json"}},
+		"--me is one user":                               {2, []string{"--me", "--user", "bob"}},
+		"--charged is worked out from the database":      {2, []string{"--charged", "--me"}},
+		"no answer from the daemon":                      {1, []string{"--me"}},
+		"is Slurm installed here":                        {1, []string{"--charged"}},
+	} {
+		status, out, errOut := call(append([]string{"usage", "-c", file}, c.args...)...)
+		if status != c.status || out != "" || !strings.Contains(errOut, says) || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
+		}
+	}
+	cfg, err := config.Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, err := database.Open(t.Context(), cfg.Database, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`PRAGMA user_version = 99`); err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+	if status, _, errOut := call("usage", "-c", file); status != 1 || !strings.Contains(errOut, "a newer slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
+		t.Errorf("a database from the future: %d %q", status, errOut)
+	}
+}
+
+func TestWeights(t *testing.T) {
+	got, err := weightsOf(text.ParsePartitions([]byte("PartitionName=a TRESBillingWeights=CPU=1.0,GRES/gpu=200,GRES/mps=2\nPartitionName=b TRESBillingWeights=gres/gpu=100\nPartitionName=c TRESBillingWeights=CPU=1\n")))
+	if err != nil || len(got) != 2 || got["a"] != (usage.Weights{GPU: 200, Share: 2}) || got["b"] != (usage.Weights{GPU: 100}) {
+		t.Errorf("%v %v", got, err)
+	}
+	if _, err := weightsOf(nil); !errors.Is(err, errNoBilling) {
+		t.Error(err)
+	}
+}
+
+// A year's footprints stay where the details of runs are far too many for the database.
+func TestFootprintsOutliveTheRuns(t *testing.T) {
+	ctx := t.Context()
+	st, err := store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	w := &wired{store: st, journal: journal.New(st.DB())}
+	now := time.Now()
+	writeMonths(t, w.journal, now, 12, 300)
+	for k := range 120 {
+		g := &job.Group{ID: int64(k + 1), State: job.Done, Decided: now.Add(-time.Duration(119-k) * 24 * time.Hour)}
+		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(k), App: strings.Repeat("x", 32000)})
+		if err := w.journal.SaveGroup(ctx, g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full, err := database.Size(ctx, st.DB())
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := func() int {
+		r, err := loadUsage(ctx, w.journal, now, usage.Query{From: now.AddDate(-2, 0, 0), To: now, By: usage.User})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Total.Runs
+	}
+	if kept, err := w.tidyOnce(ctx, now, full/2); err != nil || kept >= history.KeptFor || runs() != 3600 {
+		t.Errorf("%v of details and %d footprints are kept, %v", kept, runs(), err)
+	}
+	if kept, err := w.tidyOnce(ctx, now, 1); err != nil || kept != leastKept || runs() == 0 || runs() > 50 {
+		t.Errorf("without room %v of details and %d footprints are kept, %v", kept, runs(), err)
+	}
+}
+
+// writeMonths writes footprints as a cluster of 125 nodes with four GPUs each leaves them: so many jobs in each of the
+// last months, of 300 users with 3 applications each.
+func writeMonths(tb testing.TB, j *journal.Journal, now time.Time, months, jobs int) {
+	tb.Helper()
+	r := rand.New(rand.NewPCG(1, 2))
+	const days = 30
+	for d := range months * days {
+		end := now.Add(-time.Duration(months*days-d) * 24 * time.Hour).Truncate(24 * time.Hour)
+		list := make([]history.Footprint, 0, jobs/days)
+		for i := range jobs / days {
+			user := r.IntN(300)
+			long := time.Duration(r.ExpFloat64() * 1.8 * float64(time.Hour))
+			f := history.Footprint{
+				Run: int64(d*jobs/days + i + 1), Ref: fmt.Sprint(d*jobs/days + i), User: fmt.Sprintf("user%03d", user), Account: fmt.Sprintf("account%02d", user%40),
+				Partition: "gpu", App: fmt.Sprintf("application-%d-%d", user, r.IntN(3)), Node: fmt.Sprintf("node%03d", r.IntN(125)),
+				End: end.Add(time.Duration(r.Int64N(int64(24*time.Hour)) / 1e6 * 1e6)), GPUs: 1, Whole: true, Judged: true, Timed: true,
+			}
+			f.Start = f.End.Add(-max(long, time.Second)).Truncate(time.Second)
+			s := f.End.Sub(f.Start).Seconds()
+			f.Use = &history.Use{
+				KnownS: s, ComputedS: s * r.Float64(), IdleKnownS: s, MeanMiB: math.Round(8000 * r.Float64()), PeakMiB: math.Round(8000 * r.Float64()),
+				CardMiB: 81920, EnergyJ: math.Round(s * 300 * r.Float64()),
+			}
+			if r.IntN(3) == 0 {
+				f.GPUs, f.Whole, f.Use.SharedS, f.LostS, f.SavedS = 0.5, false, s, math.Round(s*0.1), math.Round(s*r.Float64())
+			}
+			list = append(list, f)
+		}
+		if err := j.SaveFootprints(tb.Context(), end, end.Add(24*time.Hour), list); err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+// spentCPU is the processors' time that this process has taken; unlike the time that passes it doesn't depend on what
+// else the machine does.
+func spentCPU(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkUsage answers for a month of 200,000 jobs, the database of which holds a year; it reports the most memory
+// that it had in use, and the database's size.
+func BenchmarkUsage(b *testing.B) {
+	st, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer st.Close()
+	j := journal.New(st.DB())
+	now := time.Now()
+	writeMonths(b, j, now, 12, 200_000)
+	size, err := database.Size(b.Context(), st.DB())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, by := range []usage.By{usage.User, usage.Node, usage.Job} {
+		b.Run(string(by), func(b *testing.B) {
+			ctx, cancel := context.WithCancel(b.Context())
+			var most atomic.Uint64
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for ctx.Err() == nil {
+					var m runtime.MemStats
+					runtime.ReadMemStats(&m)
+					most.Store(max(most.Load(), m.HeapInuse+m.StackInuse))
+					time.Sleep(20 * time.Millisecond)
+				}
+			}()
+			runs, before := 0, spentCPU(b)
+			for b.Loop() {
+				r, err := loadUsage(b.Context(), j, now, usage.Query{From: now.Add(-30 * 24 * time.Hour), To: now, By: by})
+				if err != nil {
+					b.Fatal(err)
+				}
+				runs = r.Total.Runs
+			}
+			cancel()
+			<-done
+			b.ReportMetric((spentCPU(b)-before).Seconds()/float64(b.N), "cpu-s/op")
+			b.ReportMetric(float64(runs), "runs")
+			b.ReportMetric(float64(most.Load())/(1<<20), "MiB")
+			b.ReportMetric(float64(size)/(1<<20), "MiB/year")
+		})
+	}
+}

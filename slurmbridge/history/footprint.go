@@ -1,0 +1,191 @@
+package history
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// Footprint is a run in short: what it held of GPUs, what it did with them, and what sharing saved or cost it. It is
+// kept far longer than the run, whose record is a hundred times as large.
+type Footprint struct {
+	Run                                      int64 // of the node's record; 0 = there is none
+	Ref, User, Account, Partition, App, Node string
+	Start, End                               time.Time // by the controller's clock; End zero: it goes on
+	// GPUs is what it held at a time: whole ones, or the part of one that its shares are; 0 = not known.
+	GPUs  float64
+	Whole bool // whole GPUs
+
+	// Use is nil where no record tells.
+	Use *Use
+	// Judged: it is known whether sharing did harm. Timed: plain Slurm's schedule has it, by which it waited
+	// SavedS less, s; below 0 it waited longer. LostS is by how much sharing made it run longer, s.
+	Judged, Timed bool
+	SavedS, LostS float64
+	Harm          []Harm
+	// Suspect: it failed, perhaps for having shared. Cleared: it failed alone, too.
+	Suspect, Cleared bool
+}
+
+// footprint is a run in short.
+func (r *Run) footprint() Footprint {
+	f := Footprint{
+		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, Partition: r.Partition, App: r.App, Node: r.Node,
+		Start: r.Start, End: r.End, Use: r.Use,
+	}
+	if r.ID == 0 {
+		// Slurm gives the start in whole seconds: with such an end the time is right on average.
+		f.End = f.End.Truncate(time.Second)
+	}
+	switch {
+	case r.WholeGPUs > 0:
+		// A request may be for each of several nodes or tasks; what it got is more certain.
+		f.GPUs, f.Whole = float64(max(r.WholeGPUs, len(r.GPUs))), true
+	case r.Shares > 0:
+		f.GPUs = float64(r.Shares) / job.Units
+	}
+	o := r.Outcome
+	if o == nil {
+		return f
+	}
+	f.Judged, f.Harm, f.Suspect, f.Cleared = true, o.Harm(), o.Suspect != "", o.Cleared
+	solo, basis := r.Solo()
+	if basis == Lost || r.Mode != job.Active {
+		return f
+	}
+	if o.Shared() {
+		f.LostS = r.DurationS() - solo
+	}
+	if !o.PlainEnd.IsZero() && ranToEnd(o.State) {
+		f.Timed, f.SavedS = true, o.PlainEnd.Sub(r.Start).Seconds()-solo
+	}
+	return f
+}
+
+// FootprintJournal keeps footprints.
+type FootprintJournal interface {
+	// Settled returns up to when, and up to which record, footprints were made; zero = never.
+	Settled(ctx context.Context) (at time.Time, record int64, err error)
+	SetSettled(ctx context.Context, at time.Time, record int64) error
+	// SaveFootprints keeps footprints of runs that ended in [from, to), in place of earlier ones of the same runs.
+	SaveFootprints(ctx context.Context, from, to time.Time, all []Footprint) error
+	// OutcomesIn returns those of the runs that ended in [from, to).
+	OutcomesIn(ctx context.Context, from, to time.Time) ([]Outcome, error)
+}
+
+// settledBy is the time of which footprints are made at once.
+const settledBy = time.Hour
+
+// Settle makes the footprints of what has ended since it was last called, and again those of runs whose records or
+// outcomes have come since. That takes as long as reading those records.
+func (h *History) Settle(ctx context.Context, j FootprintJournal, now time.Time) error {
+	last, record, err := j.Settled(ctx)
+	if err != nil {
+		return err
+	}
+	judged, err := h.Journal.LastOutcome(ctx)
+	if err != nil {
+		return err
+	}
+	from := now.Add(-KeptFor)
+	if last.After(from) {
+		from = last.Add(-sameTime)
+	}
+	again := map[time.Time]bool{}
+	for t := from.Truncate(settledBy); t.Before(now); t = t.Add(settledBy) {
+		again[t] = true
+	}
+	ends, err := h.Records.Ends(ctx, record, judged)
+	if err != nil {
+		return err
+	}
+	for _, end := range ends {
+		for _, t := range []time.Time{end.Add(-sameTime), end, end.Add(sameTime)} {
+			again[t.Truncate(settledBy)] = true
+		}
+	}
+	hours := make([]time.Time, 0, len(again))
+	for t := range again {
+		if !t.Before(now.Add(-KeptFor)) {
+			hours = append(hours, t)
+		}
+	}
+	slices.SortFunc(hours, time.Time.Compare)
+	for _, t := range hours {
+		all, err := h.footprints(ctx, j, t, t.Add(settledBy))
+		if err != nil {
+			return err
+		}
+		if err := j.SaveFootprints(ctx, t, t.Add(settledBy), all); err != nil {
+			return err
+		}
+	}
+	return j.SetSettled(ctx, now, judged)
+}
+
+// footprints are those of the runs that ended in [from, to).
+func (h *History) footprints(ctx context.Context, j FootprintJournal, from, to time.Time) ([]Footprint, error) {
+	past, err := j.OutcomesIn(ctx, from.Add(-sameTime), to.Add(sameTime))
+	if err != nil {
+		return nil, err
+	}
+	known := map[rlcore.Identity]*rlcore.Profile{}
+	profile := func(user, app string) (*rlcore.Profile, error) {
+		k := rlcore.Identity{App: app, Owner: user}
+		p, ok := known[k]
+		if !ok {
+			if p, err = h.Records.Known(ctx, user, app); err != nil {
+				return nil, err
+			}
+			known[k] = p
+		}
+		return p, nil
+	}
+	runs, err := h.joined(ctx, from, to, past, func(rec *Record, r *Run) error {
+		var own *rlcore.Profile
+		var others []*rlcore.Profile
+		if len(rec.Neighbours) > 0 {
+			if own, err = profile(rec.User, rec.App); err != nil {
+				return err
+			}
+			for i := range rec.Neighbours {
+				n := &rec.Neighbours[i]
+				ref, err := h.Journal.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To))
+				if err != nil {
+					return err
+				}
+				app, err := h.Records.AppOf(ctx, ref, n.User)
+				if err != nil {
+					return err
+				}
+				p, err := profile(n.User, app)
+				if err != nil {
+					return err
+				}
+				others = append(others, p)
+			}
+		}
+		r.Use = useOf(rec, own, others)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("runs that ended from %s on: %w", from.UTC().Format(time.RFC3339), err)
+	}
+	out := make([]Footprint, 0, len(runs))
+	for i := range runs {
+		if r := &runs[i]; !r.Shown() && len(r.GPUs) == 0 {
+			continue // no job with GPUs
+		}
+		if f := runs[i].footprint(); f.End.After(f.Start) {
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}
+
+// FootprintOf is the footprint of a run that goes on.
+func FootprintOf(r *Run) Footprint { return r.footprint() }

@@ -1,0 +1,183 @@
+package history
+
+import (
+	"slices"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// What counts as idle: a GPU under idleBelow of its time, for longer than idleAfter. Shorter breaks are those of
+// any job: it reads files, writes a checkpoint.
+const (
+	idleBelow = 0.01
+	idleAfter = 10 * time.Minute
+)
+
+// Use is what a run did with its GPUs, as far as its record tells. Times are in s of the run: they count once
+// however many GPUs it had.
+type Use struct {
+	// KnownS is for how long it is known whether it computed, of which it computed ComputedS: the part of the time
+	// in which its kernels ran, or its own part of the SMs where others were on the GPU and processes tell. SplitS
+	// is how much of ComputedS is its part, by profiles, of what all on the GPU did together.
+	KnownS, ComputedS, SplitS float64
+	// IdleKnownS is for how long it is known whether it did anything, of which it did nothing IdleS.
+	IdleKnownS, IdleS float64
+	SharedS           float64 // with another job on its GPU
+	// MeanMiB and PeakMiB are its memory on its GPUs, which have CardMiB together; 0 = not known.
+	MeanMiB, PeakMiB, CardMiB float64
+	EnergyJ                   float64 // that its GPUs took; 0 = not known
+}
+
+// useOf is what a record tells. profiles are those of the run and of its neighbours, in the record's order; without
+// all of them what sharers did together can't be split.
+func useOf(rec *Record, own *rlcore.Profile, neighbours []*rlcore.Profile) *Use {
+	took := rec.DurationS()
+	if rec.Samples == 0 || !(took > 0) {
+		return nil
+	}
+	u := &Use{}
+	series, period := rec.Series, rec.PeriodS
+	if len(series) == 0 || !(period > 0) {
+		series, period = []rlcore.Use{rec.Mean}, took // it was cut
+	}
+	read := 1 - min(1, rec.MissedS/took) // the part of the run that was sampled
+	idle := 0.0                          // how long it has done nothing by now, s
+	rest := func() {
+		if idle > idleAfter.Seconds() {
+			u.IdleS += idle
+		}
+		idle = 0
+	}
+	for i := range series {
+		from, to := float64(i)*period, min(took, float64(i+1)*period)
+		if i == len(series)-1 {
+			to = took
+		}
+		if !(to > from) {
+			break
+		}
+		p := point{rec: rec, use: series[i], from: from, to: to, own: own, others: neighbours}
+		did, how := p.computed()
+		long := (to - from) * read
+		if how != unknown {
+			u.KnownS += long
+			u.ComputedS += did * long
+			if how == split {
+				u.SplitS += did * long
+			}
+		}
+		u.SharedS += p.shared()
+		nothing, known := p.idle(did, how)
+		if known {
+			u.IdleKnownS += long
+		}
+		if !nothing {
+			rest()
+			continue
+		}
+		idle += long
+	}
+	rest()
+	for i := range rec.GPUs {
+		u.CardMiB += rec.GPUs[i].MemMiB
+	}
+	if u.MeanMiB, u.PeakMiB = rec.Mean.MemMiB, rec.Peak.MemMiB; !rec.tells(gpuprof.FigMem) || slices.Contains(rec.Mixed, nameOf(gpuprof.FigMem)) {
+		u.MeanMiB, u.PeakMiB, u.CardMiB = 0, 0, 0
+	}
+	if rec.Power != nil && rec.Solo() && rec.tells(gpuprof.FigPower) {
+		u.EnergyJ = rec.Power.EnergyJ
+	}
+	return u
+}
+
+func nameOf(f gpuprof.Fig) string { return gpuprof.Recorded[f].Name }
+
+// tells reports whether a figure was read: where it wasn't, a 0 is no value.
+func (r *Record) tells(f gpuprof.Fig) bool { return !slices.Contains(r.Unknown, nameOf(f)) }
+
+// told is how it is known what a run did at a point.
+type told int
+
+const (
+	unknown told = iota
+	measured
+	split // by profiles
+)
+
+// point is one point of a run's series, from and to in s since its start.
+type point struct {
+	rec      *Record
+	use      rlcore.Use
+	from, to float64
+	own      *rlcore.Profile
+	others   []*rlcore.Profile
+}
+
+// overlap is the part of the point in which a neighbour was there.
+func (p *point) overlap(n *gpuprof.Neighbour) float64 {
+	from, to := n.From.Sub(p.rec.Start).Seconds(), n.To.Sub(p.rec.Start).Seconds()
+	return max(0, min(to, p.to)-max(from, p.from)) / (p.to - p.from)
+}
+
+// shared is for how long of the point any neighbour was there, s.
+func (p *point) shared() float64 {
+	total, end := 0.0, p.from
+	for i := range p.rec.Neighbours { // in the order of their coming
+		n := &p.rec.Neighbours[i]
+		from, to := max(end, n.From.Sub(p.rec.Start).Seconds()), min(p.to, n.To.Sub(p.rec.Start).Seconds())
+		if to > from {
+			total += to - from
+			end = to
+		}
+	}
+	return total
+}
+
+// computed is the part of the point's time in which the run computed.
+func (p *point) computed() (part float64, how told) {
+	company := p.shared() > 0
+	switch {
+	case !company && p.rec.tells(gpuprof.FigGPU):
+		return p.use.GPU, measured
+	case !company:
+		return 0, unknown
+	case p.rec.tells(gpuprof.FigCore) && !slices.Contains(p.rec.Mixed, nameOf(gpuprof.FigCore)):
+		return p.use.Core, measured
+	case !p.rec.tells(gpuprof.FigGPU):
+		return 0, unknown
+	case p.use.GPU == 0:
+		return 0, measured // nobody did anything
+	case p.own == nil || len(p.others) != len(p.rec.Neighbours):
+		return 0, unknown
+	}
+	mine := p.own.Mean().GPU
+	all := mine
+	for i := range p.rec.Neighbours {
+		over := p.overlap(&p.rec.Neighbours[i])
+		switch {
+		case over == 0:
+		case p.others[i] == nil:
+			return 0, unknown
+		default:
+			all += p.others[i].Mean().GPU * over
+		}
+	}
+	if !(all > 0) {
+		return 0, unknown
+	}
+	return p.use.GPU * mine / all, split
+}
+
+// idle reports whether the run did nothing at the point, given what computed said, and whether that is known: a part
+// by profiles says nothing of it, unless the whole GPU did nothing.
+func (p *point) idle(did float64, how told) (nothing, known bool) {
+	switch {
+	case how == measured:
+		return did < idleBelow, true
+	case p.rec.tells(gpuprof.FigGPU) && p.use.GPU < idleBelow:
+		return true, true
+	}
+	return false, false
+}

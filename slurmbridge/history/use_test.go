@@ -1,0 +1,149 @@
+package history
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+// used is a record of a run that used its GPU so much in each minute.
+func used(gpu ...float64) *Record {
+	r := &Record{Record: gpuprof.Record{
+		JobID: 1, Node: "n1", User: "ann", Start: at(0), End: at(float64(len(gpu))), PeriodS: 60, Samples: 60 * len(gpu),
+		GPUs: []gpuprof.GPU{{MemMiB: 10000}},
+		Mean: rlcore.Use{MemMiB: 2500}, Peak: rlcore.Use{MemMiB: 4000}, Power: &gpuprof.Power{EnergyJ: 7200},
+	}}
+	for _, v := range gpu {
+		r.Series = append(r.Series, rlcore.Use{GPU: v, Core: v / 2})
+		r.Mean.GPU += v / float64(len(gpu))
+	}
+	return r
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) < 1e-6*max(1, math.Abs(a), math.Abs(b)) }
+
+func flat(gpu float64) *rlcore.Profile {
+	return &rlcore.Profile{DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: gpu}}}
+}
+
+func TestUseOfARunAlone(t *testing.T) {
+	idle := make([]float64, 12)
+	u := useOf(used(append([]float64{1, 0.5, 0, 0.5}, idle...)...), nil, nil)
+	want := Use{KnownS: 960, ComputedS: 120, IdleKnownS: 960, IdleS: 720, MeanMiB: 2500, PeakMiB: 4000, CardMiB: 10000, EnergyJ: 7200}
+	if *u != want {
+		t.Errorf("%+v, want %+v", *u, want)
+	}
+}
+
+// A break of ten minutes is no idleness, one of eleven is.
+func TestAShortBreakIsNotIdle(t *testing.T) {
+	for minutes, want := range map[int]float64{10: 0, 11: 660} {
+		if u := useOf(used(slices.Concat([]float64{1}, make([]float64, minutes), []float64{1})...), nil, nil); u.IdleS != want {
+			t.Errorf("%d minutes: idle for %v s", minutes, u.IdleS)
+		}
+	}
+}
+
+func TestWhatARecordDoesNotTellIsNotKnown(t *testing.T) {
+	r := used(0, 0, 0)
+	r.Unknown = []string{"gpu", "mem", "power"}
+	if u := useOf(r, nil, nil); u.KnownS != 0 || u.IdleKnownS != 0 || u.CardMiB != 0 || u.EnergyJ != 0 {
+		t.Errorf("%+v", *u)
+	}
+	r = used(0.5, 0.5)
+	r.Samples = 0
+	if u := useOf(r, nil, nil); u != nil {
+		t.Errorf("nothing was sampled: %+v", *u)
+	}
+	r = used(1, 1)
+	r.MissedS = 60
+	if u := useOf(r, nil, nil); !near(u.KnownS, 60) || !near(u.ComputedS, 60) {
+		t.Errorf("the agent was away for half of it: %+v", *u)
+	}
+}
+
+func beside(r *Record, from, to float64) *Record {
+	r.Neighbours = append(r.Neighbours, gpuprof.Neighbour{JobID: 2, From: at(from), To: at(to)})
+	return r
+}
+
+func TestSharersAreToldApartByTheirProcesses(t *testing.T) {
+	u := useOf(beside(used(0.8, 0.8), 1, 2), nil, nil)
+	if !near(u.ComputedS, 0.8*60+0.4*60) || u.SplitS != 0 || u.SharedS != 60 || u.EnergyJ != 0 {
+		t.Errorf("%+v", *u)
+	}
+}
+
+func TestSharersAreSplitByTheirProfiles(t *testing.T) {
+	r := beside(used(0.8, 0.8), 1, 2)
+	r.Mixed = []string{"gpu", "core", "mem", "power"}
+	u := useOf(r, flat(0.6), []*rlcore.Profile{flat(0.2)})
+	if !near(u.ComputedS, 0.8*60+0.6*60) || !near(u.SplitS, 36) || u.CardMiB != 0 || u.IdleKnownS != 60 {
+		t.Errorf("%+v", *u)
+	}
+	if u := useOf(r, flat(0.6), []*rlcore.Profile{nil}); u.KnownS != 60 {
+		t.Errorf("nothing is known of the other: %+v", *u)
+	}
+}
+
+// Whoever was there when: the sharers' parts add up to what the GPU did, and nobody computes, idles or shares for
+// longer than it was there.
+func TestPartsAddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 40).Draw(t, "minutes")
+		gpu := rapid.SliceOfN(rapid.Float64Range(0, 1), n, n).Draw(t, "gpu")
+		k := rapid.IntRange(2, 4).Draw(t, "jobs")
+		var profiles []*rlcore.Profile
+		for range k {
+			profiles = append(profiles, flat(rapid.Float64Range(0.01, 1).Draw(t, "asks")))
+		}
+		sum, card := 0.0, 0.0
+		for _, v := range gpu {
+			card += 60 * v
+		}
+		for i := range k {
+			r := used(gpu...)
+			r.Mixed = []string{"gpu", "core"}
+			var others []*rlcore.Profile
+			for m := range k {
+				if m != i {
+					beside(r, 0, float64(n))
+					others = append(others, profiles[m])
+				}
+			}
+			u := useOf(r, profiles[i], others)
+			sum += u.ComputedS
+			if all := r.DurationS() + 1e-6; u.ComputedS > all || u.IdleS > all || u.SharedS > all || u.KnownS > all || u.IdleS > u.IdleKnownS+1e-6 || u.SplitS > u.ComputedS+1e-6 {
+				t.Fatalf("%+v of %v s", *u, all)
+			}
+		}
+		if !near(sum, card) {
+			t.Fatalf("the parts are %v s of %v", sum, card)
+		}
+	})
+}
+
+func TestFootprintOfARun(t *testing.T) {
+	r := Run{
+		ID: 3, Ref: "1", User: "ann", Mode: "active", Start: at(10), End: at(40), GPUs: []int{0}, Shares: 50, Node: "n1",
+		Outcome: &Outcome{State: "COMPLETED", With: []string{"2"}, SoloS: 1200, Slowdown: 1.5, PlainEnd: at(60), Start: at(10), End: at(40)},
+	}
+	f := r.footprint()
+	// Plain Slurm would have started it at 40: it waited 30 minutes less, and ran 10 longer.
+	if f.GPUs != 0.5 || f.Whole || !f.Timed || f.SavedS != 1800 || f.LostS != 600 || len(f.Harm) != 0 || !f.Judged {
+		t.Errorf("%+v", f)
+	}
+	r.WholeGPUs, r.GPUs, r.Mode = 1, []int{0, 1}, "shadow"
+	if f := r.footprint(); f.GPUs != 2 || f.Timed {
+		t.Errorf("%+v", f)
+	}
+	r.WholeGPUs, r.Shares, r.Outcome = 0, 0, nil
+	if f := r.footprint(); f.GPUs != 0 || f.Judged {
+		t.Errorf("what it held isn't known: %+v", f)
+	}
+}

@@ -1,0 +1,338 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
+)
+
+// Paths of what GPUs are used for. UsagePath takes ?since= and ?until= (RFC 3339), ?by=, ?user= and ?account=;
+// OwnUsagePath is the same of whoever shows a credential.
+const (
+	UsagePath    = "/v1/usage"
+	OwnUsagePath = "/v1/usage/me"
+	IdlePath     = "/v1/idle"
+)
+
+// ErrNoUsage: nothing is known of what was asked for.
+var ErrNoUsage = errors.New("nothing is known")
+
+// Bounds of what one question costs, and of what is answered.
+const (
+	mostLines   = 1000
+	longestSpan = 400 * 24 * time.Hour
+	answerFor   = time.Minute // how old an answer may be
+	mostAnswers = 32          // that are kept
+)
+
+// usages answers what GPUs were used for, one question at a time.
+type usages struct {
+	server *Server
+	page   *template.Template
+	css    template.CSS
+	policy string
+
+	mu   sync.Mutex
+	kept map[string]answered
+}
+
+type answered struct {
+	at     time.Time
+	report *usage.Report
+	err    error
+}
+
+// report answers a question, with an answer a minute old where there is one. It belongs to all who asked: it must not be changed.
+func (u *usages) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	now := u.server.Now()
+	key := fmt.Sprint(q.From.Unix()/60, q.To.Unix()/60, q.By, len(q.Users), q.Users, len(q.Accounts), q.Accounts)
+	if a, ok := u.kept[key]; ok && now.Sub(a.at) < answerFor && now.Sub(a.at) >= 0 {
+		return a.report, a.err
+	}
+	r, err := u.server.Usage(ctx, q)
+	if err != nil && !errors.Is(err, ErrNoUsage) {
+		return nil, err
+	}
+	if r != nil && len(r.Lines) > mostLines {
+		r.More += len(r.Lines) - mostLines
+		r.Lines = r.Lines[:mostLines]
+		for name := range r.Owners {
+			if !slices.ContainsFunc(r.Lines, func(l usage.Line) bool { return l.Name == name }) {
+				delete(r.Owners, name)
+			}
+		}
+	}
+	if len(u.kept) >= mostAnswers {
+		clear(u.kept)
+	}
+	u.kept[key] = answered{now, r, err}
+	return r, err
+}
+
+// query reads what an address asks for.
+func (u *usages) query(v url.Values) (usage.Query, error) {
+	now := u.server.Now()
+	q := usage.Query{From: now.Add(-30 * 24 * time.Hour), To: now, By: usage.User}
+	for _, x := range []struct {
+		name string
+		into *time.Time
+	}{{"since", &q.From}, {"until", &q.To}} {
+		if text := v.Get(x.name); text != "" {
+			t, err := time.Parse(time.RFC3339, text)
+			if err != nil {
+				return q, fmt.Errorf("%s takes a time like 2006-01-02T15:04:05Z", x.name)
+			}
+			*x.into = t
+		}
+	}
+	if span := q.To.Sub(q.From); span <= 0 || span > longestSpan {
+		return q, fmt.Errorf("from since to until must be more than nothing, and %d days at most", longestSpan/(24*time.Hour))
+	}
+	if text := v.Get("by"); text != "" {
+		var err error
+		if q.By, err = usage.ParseBy(text); err != nil {
+			return q, fmt.Errorf("by: %w", err)
+		}
+	}
+	for name, into := range map[string]*[]string{"user": &q.Users, "account": &q.Accounts} {
+		if list := v[name]; len(list) > 0 && len(list) <= 100 {
+			*into = slices.Sorted(slices.Values(list))
+		}
+	}
+	return q, nil
+}
+
+// hidden reports whether users see no usage but their own.
+func (s *Server) hidden() bool {
+	st := s.Status()
+	return s.private(st) || st != nil && st.Snap != nil && st.Snap.PrivateUsage
+}
+
+// asks returns who asks and whether they may see everything; "" = it isn't known who.
+func (s *Server) asks(req *http.Request) (user string, all bool) {
+	c, err := s.Asker.who(req)
+	if err != nil {
+		return "", false
+	}
+	return s.Asker.user(c), s.Asker.Trusted(c.UID)
+}
+
+func (s *Server) wantsCredential(w http.ResponseWriter, why string) {
+	w.Header().Set("WWW-Authenticate", s.Asker.Header)
+	http.Error(w, why, http.StatusUnauthorized)
+}
+
+// all answers everybody, or where Slurm hides others' usage those who may see everything.
+func (u *usages) all(w http.ResponseWriter, req *http.Request) {
+	if u.server.hidden() {
+		if _, all := u.server.asks(req); !all {
+			u.server.wantsCredential(w, "Slurm hides the usage of others here (PrivateData), and the bridge does; slurmbridge usage --me shows yours")
+			return
+		}
+	}
+	u.answer(w, req, "")
+}
+
+// own answers whoever asks about themselves.
+func (u *usages) own(w http.ResponseWriter, req *http.Request) {
+	user, _ := u.server.asks(req)
+	if user == "" {
+		u.server.wantsCredential(w, "it must be known who asks: slurmbridge usage --me, called on a machine of the cluster, shows it")
+		return
+	}
+	u.answer(w, req, user)
+}
+
+func (u *usages) answer(w http.ResponseWriter, req *http.Request, user string) {
+	q, err := u.query(req.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if user != "" {
+		q.Users = []string{user}
+	}
+	r, err := u.report(req.Context(), q)
+	switch {
+	case errors.Is(err, ErrNoUsage):
+		http.Error(w, err.Error(), http.StatusNotFound)
+	case err != nil:
+		http.Error(w, "the database can't be read", http.StatusInternalServerError)
+	default:
+		reply(w, r)
+	}
+}
+
+// IdleReport is what is told of GPUs held idle.
+type IdleReport struct {
+	At   time.Time  `json:"at"`
+	Jobs []job.Idle `json:"jobs"`
+}
+
+// idle answers with the jobs that do nothing with their GPUs, one's own where Slurm hides others'.
+func (u *usages) idle(w http.ResponseWriter, req *http.Request) {
+	st := u.server.Status()
+	if st == nil || st.Snap == nil {
+		http.Error(w, "no look yet", http.StatusServiceUnavailable)
+		return
+	}
+	r := IdleReport{At: st.At, Jobs: slices.Clone(st.Idle)}
+	if u.server.hidden() {
+		user, all := u.server.asks(req)
+		if user == "" && !all {
+			u.server.wantsCredential(w, "Slurm hides the jobs of others here (PrivateData), and the bridge does: it must be known who asks")
+			return
+		}
+		r.Jobs = slices.DeleteFunc(r.Jobs, func(j job.Idle) bool { return !all && j.User != user })
+	}
+	if r.Jobs == nil {
+		r.Jobs = []job.Idle{}
+	}
+	reply(w, r)
+}
+
+//go:embed usage.html
+var usageSource string
+
+// usageDays are the periods that the page offers.
+var usageDays = []int{1, 7, 30, 90, 365}
+
+// usageView is what the page shows.
+type usageView struct {
+	CSS      template.CSS
+	Now      time.Time
+	Days     int
+	By       usage.By
+	DaySet   []int
+	Ways     []usage.By
+	Private  bool
+	Trouble  string
+	Report   *usage.Report
+	Lines    []usage.Line
+	More     int
+	Picture  template.HTML
+	Idle     []job.Idle
+	IdleGPUs float64
+}
+
+// With is the address of the page with another period or another way to sum up.
+func (v *usageView) With(days int, by usage.By) string {
+	return "usage?" + url.Values{"days": {strconv.Itoa(days)}, "by": {string(by)}}.Encode()
+}
+
+// mostUsageLines is how many lines the page has.
+const mostUsageLines = 50
+
+func (u *usages) show(w http.ResponseWriter, req *http.Request) {
+	v := usageView{CSS: u.css, Now: u.server.Now(), Days: 30, By: usage.Account, DaySet: usageDays, Private: u.server.hidden()}
+	v.Ways = []usage.By{usage.Account, usage.User, usage.Partition, usage.Application, usage.Node}
+	if v.Private {
+		v.Ways, v.By = []usage.By{usage.Partition, usage.Node}, usage.Partition
+	}
+	if text := req.URL.Query().Get("days"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 400 {
+			http.Error(w, "days takes a number from 1 to 400", http.StatusBadRequest)
+			return
+		}
+		v.Days = n
+	}
+	if text := req.URL.Query().Get("by"); text != "" {
+		if v.By = usage.By(text); !slices.Contains(v.Ways, v.By) {
+			words := make([]string, len(v.Ways))
+			for i := range words {
+				words[i] = string(v.Ways[i])
+			}
+			http.Error(w, "by takes "+strings.Join(words, ", "), http.StatusBadRequest)
+			return
+		}
+	}
+	u.fill(req.Context(), &v)
+	var b bytes.Buffer
+	if err := u.page.Execute(&b, &v); err != nil {
+		http.Error(w, "the page can't be made", http.StatusInternalServerError)
+		return
+	}
+	header(w, u.policy)
+	_, _ = w.Write(b.Bytes()) // the reader may be gone
+}
+
+// fill fills in what the page shows.
+func (u *usages) fill(ctx context.Context, v *usageView) {
+	to := v.Now.Truncate(time.Minute)
+	r, err := u.report(ctx, usage.Query{From: to.Add(-time.Duration(v.Days) * 24 * time.Hour), To: to, By: v.By})
+	switch {
+	case errors.Is(err, ErrNoUsage):
+		v.Trouble = err.Error()
+	case err != nil:
+		v.Trouble = "the database can't be read"
+	default:
+		v.Report = r
+		v.Lines = r.Lines[:min(len(r.Lines), mostUsageLines)]
+		v.More = len(r.Lines) - len(v.Lines) + r.More
+		v.Picture = usagePicture(v.Lines)
+	}
+	if st := u.server.Status(); st != nil {
+		for _, j := range st.Idle {
+			v.IdleGPUs += j.GPUs
+		}
+		if !v.Private {
+			v.Idle = st.Idle[:min(len(st.Idle), mostUsageLines)]
+		}
+	}
+}
+
+// usagePicture shows held against computed.
+func usagePicture(lines []usage.Line) template.HTML {
+	const most = 8
+	b := chart.Bars{Title: "GPU-hours held and computed", Desc: "of those that held most"}
+	for i := range lines[:min(len(lines), most)] {
+		l := &lines[i]
+		b.Bars = append(b.Bars, chart.Bar{Label: l.Label() + ", held", Value: l.Held, Text: fmt.Sprintf("%.1f h", l.Held)})
+		if l.Computed != nil {
+			b.Bars = append(b.Bars, chart.Bar{Label: "computed", Value: *l.Computed, Text: fmt.Sprintf("%.1f h", *l.Computed), Class: "good"})
+		}
+	}
+	if len(b.Bars) == 0 {
+		return ""
+	}
+	return b.HTML()
+}
+
+func newUsages(s *Server) *usages {
+	u := &usages{server: s, kept: map[string]answered{}, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
+	u.policy = contentPolicy(u.css)
+	u.page = template.Must(template.New("usage").Funcs(template.FuncMap{
+		"clock": clock, "ago": ago,
+		"h": func(v *float64) string {
+			if v == nil {
+				return ""
+			}
+			return strconv.FormatFloat(*v, 'f', 1, 64)
+		},
+		"hours": func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) },
+		"percent": func(v *float64) string {
+			if v == nil {
+				return ""
+			}
+			return strconv.FormatFloat(100**v, 'f', 0, 64) + " %"
+		},
+	}).Parse(usageSource))
+	return u
+}

@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
+)
+
+// used is a server that knows of runs of ann and annette; asked counts how often it summed up.
+func used(asked *int) *Server {
+	s := busy(2, 4)
+	s.Asker = shown
+	now := s.Now()
+	s.Usage = func(_ context.Context, q usage.Query) (*usage.Report, error) {
+		*asked++
+		t := usage.New(q)
+		for i, user := range []string{"ann", "annette", "annette"} {
+			t.Add([]history.Footprint{{
+				Ref: strconv.Itoa(i), User: user, Account: "physics-dept", App: "secret-app", Partition: "gpu", Node: "n1", GPUs: 1, Whole: true,
+				Start: now.Add(-3 * time.Hour), End: now.Add(-time.Hour), Use: &history.Use{KnownS: 7200, ComputedS: 3600, IdleKnownS: 7200},
+			}})
+		}
+		r := t.Report()
+		if r.Total.Runs == 0 {
+			return nil, fmt.Errorf("%w of that", ErrNoUsage)
+		}
+		return r, nil
+	}
+	s.Status().Idle = []job.Idle{
+		{Ref: "7", User: "ann", Account: "chemistry", Node: "n1", GPUs: 1, Since: now.Add(-2 * time.Hour)},
+		{Ref: "8", User: "annette", Account: "physics-dept", Node: "n2", GPUs: 0.5, Since: now.Add(-time.Hour)},
+	}
+	return s
+}
+
+func TestUsageIsServed(t *testing.T) {
+	asked := 0
+	s := used(&asked)
+	h := s.Handler()
+	get := func(path string, uid int) *httptest.ResponseRecorder {
+		req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
+		if uid >= 0 {
+			req = as(req, uint32(uid))
+		}
+		h.ServeHTTP(w, req)
+		return w
+	}
+	report := func(w *httptest.ResponseRecorder) (r usage.Report) {
+		t.Helper()
+		if err := json.Unmarshal(w.Body.Bytes(), &r); w.Code != http.StatusOK || err != nil {
+			t.Fatalf("%d %v %s", w.Code, err, w.Body)
+		}
+		return r
+	}
+	if r := report(get("/v1/usage?by=user", -1)); len(r.Lines) != 2 || r.Total.Held != 6 || r.Lines[0].Name != "annette" {
+		t.Errorf("%+v", r)
+	}
+	if report(get("/v1/usage?by=user", -1)); asked != 1 {
+		t.Errorf("the same within a minute was summed up %d times", asked)
+	}
+	if r := report(get("/v1/usage/me?user=annette", 1000)); len(r.Lines) != 1 || r.Lines[0].Name != "ann" {
+		t.Errorf("ann's own: %+v", r)
+	}
+	for path, want := range map[string]int{
+		"/v1/usage/me": http.StatusUnauthorized, "/v1/usage?by=colour": http.StatusBadRequest, "/v1/usage?since=soon": http.StatusBadRequest,
+		"/v1/usage?since=1970-01-01T00:00:00Z": http.StatusBadRequest, "/v1/usage?user=eve": http.StatusNotFound, "/usage?days=x": http.StatusBadRequest, "/usage?by=job": http.StatusBadRequest,
+	} {
+		if w := get(path, -1); w.Code != want || strings.Count(strings.TrimSpace(w.Body.String()), "\n") > 0 {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	if w := get("/v1/idle", -1); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "annette") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	for _, by := range []string{"account", "user", "partition", "application", "node"} {
+		w := get("/usage?days=7&by="+by, -1)
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "GPU-hours held by 3 jobs") || !strings.Contains(w.Body.String(), "By "+by) {
+			t.Errorf("the page by %s: %d %.3000s", by, w.Code, w.Body)
+		}
+	}
+}
+
+// Where Slurm hides others' jobs or usage, everybody sees their own, and operators all.
+func TestUsageOfOthersIsPrivate(t *testing.T) {
+	for _, what := range []string{"jobs", "usage"} {
+		asked := 0
+		s := used(&asked)
+		s.Status().Snap.PrivateJobs, s.Status().Snap.PrivateUsage = what == "jobs", what == "usage"
+		h := s.Handler()
+		get := func(path string, uid int) (int, string) {
+			req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
+			if uid >= 0 {
+				req = as(req, uint32(uid))
+			}
+			h.ServeHTTP(w, req)
+			return w.Code, w.Body.String()
+		}
+		secret := regexp.MustCompile("annette|physics-dept|secret-app")
+		for _, path := range []string{"/v1/usage", "/v1/usage/me", "/v1/idle", "/usage", "/usage?by=user", "/usage?by=account", "/usage?by=node"} {
+			for _, uid := range []int{-1, 1000, 1001, 4711} {
+				if path == "/v1/usage/me" && uid == 1000 {
+					continue
+				}
+				if _, body := get(path, uid); secret.MatchString(body) {
+					t.Errorf("%s: %s shows user %d %s", what, path, uid, secret.FindString(body))
+				}
+			}
+		}
+		if code, body := get("/v1/usage/me", 1000); code != http.StatusOK || strings.Contains(body, "annette") {
+			t.Errorf("%s: ann's own: %d %s", what, code, body)
+		}
+		if code, body := get("/v1/idle", 1000); code != http.StatusOK || !strings.Contains(body, `"7"`) {
+			t.Errorf("%s: ann's idle job: %d %s", what, code, body)
+		}
+		for _, path := range []string{"/v1/usage", "/v1/idle"} {
+			if code, body := get(path, 0); code != http.StatusOK || !strings.Contains(body, "annette") {
+				t.Errorf("%s: root asks for %s: %d", what, path, code)
+			}
+		}
+	}
+}
+
+// On a phone nothing is wider than the screen.
+func TestUsagePageInABrowser(t *testing.T) {
+	chromium(t)
+	asked := 0
+	srv := httptest.NewServer(framed(used(&asked).Handler(), 390))
+	defer srv.Close()
+	out := browse(t, srv.URL+"/frame?of=usage", "--dump-dom", "--window-size=1600,1000")
+	m := regexp.MustCompile(`<pre id="out">width=(\d+) of=(\d+) wide=(.*) named=(\w+) radius=(\w+) end`).FindStringSubmatch(out)
+	if m == nil || m[1] != "390" || m[2] != "390" || m[3] != "" || m[4] != "true" || m[5] != "8px" {
+		t.Errorf("%v in %.2000s", m, out)
+	}
+}

@@ -1,0 +1,123 @@
+package loop
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+)
+
+// idleFresh is how long a node's report of idle jobs holds: it tells once a minute.
+const idleFresh = 5 * time.Minute
+
+// mostIdleNodes bounds the nodes whose reports are kept.
+const mostIdleNodes = 20_000
+
+// idleReports are what nodes told last of jobs that do nothing with their GPUs.
+type idleReports struct {
+	mu    sync.Mutex
+	nodes map[string]idleReport
+}
+
+type idleReport struct {
+	at   time.Time
+	jobs []gpuprof.Idle
+}
+
+// TakeIdle takes what a node tells of jobs that do nothing with their GPUs. It may be called at any time.
+func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
+	b.init()
+	b.idle.mu.Lock()
+	defer b.idle.mu.Unlock()
+	if b.idle.nodes == nil {
+		b.idle.nodes = map[string]idleReport{}
+	}
+	if len(r.Jobs) == 0 || len(b.idle.nodes) >= mostIdleNodes {
+		delete(b.idle.nodes, r.Node)
+	}
+	if len(r.Jobs) > 0 && len(b.idle.nodes) < mostIdleNodes {
+		b.idle.nodes[r.Node] = idleReport{b.Now(), r.Jobs}
+	}
+}
+
+// of returns the running jobs whose GPUs have done nothing for so long on each of their nodes that tell, the longest
+// idle first. Nodes without an agent tell nothing, so a job of several nodes counts only where all do.
+func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration) []job.Idle {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	type told struct {
+		nodes int
+		since time.Time // the latest of its nodes'
+	}
+	byJob := map[int64]told{}
+	for node, report := range r.nodes {
+		if now.Sub(report.at) > idleFresh {
+			delete(r.nodes, node)
+			continue
+		}
+		for _, j := range report.jobs {
+			t := byJob[j.JobID]
+			t.nodes++
+			if since := report.at.Add(-time.Duration(j.IdleS * float64(time.Second))); since.After(t.since) {
+				t.since = since
+			}
+			byJob[j.JobID] = t
+		}
+	}
+	out := []job.Idle{}
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		t := byJob[j.ID]
+		if j.State != job.Running || t.nodes < max(1, j.NumNodes) || now.Sub(t.since) < after {
+			continue
+		}
+		gpus := float64(max(1, len(j.GPUs)))
+		switch {
+		case j.Request.Kind == job.Shares:
+			gpus = float64(j.Request.Count) / job.Units
+		case len(j.GPUs) == 0:
+			gpus = float64(max(1, j.Request.Count))
+		}
+		out = append(out, job.Idle{
+			Ref: j.Ref, User: j.User, Account: j.Account, Partition: j.Partition, Node: j.Nodes, GPUs: gpus, Since: t.since.Truncate(time.Second),
+			Whole: j.Request.Kind != job.Shares,
+		})
+	}
+	slices.SortFunc(out, func(a, b job.Idle) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Ref, b.Ref)) })
+	return out
+}
+
+// idleComment is how the text of an idle job's AdminComment goes on.
+const idleComment = "its GPU has done nothing since "
+
+// busyAgain replaces such a text where it has become untrue.
+const busyAgain = "its GPU is used again"
+
+// idleComments adds to what AdminComments are to say, by ref, which jobs do nothing. written holds what they say.
+func idleComments(texts, written map[string]string, idle []job.Idle) {
+	doNothing := map[string]bool{}
+	for i := range idle {
+		x := &idle[i]
+		doNothing[x.Ref] = true
+		// Since when it was told first: what is written each minute anew would be no news.
+		text := idleComment + x.Since.Local().Format("2006-01-02 15:04")
+		if i := strings.Index(written[x.Ref], idleComment); i >= 0 {
+			text = written[x.Ref][i:]
+		}
+		if texts[x.Ref] == "" {
+			texts[x.Ref] = release.CommentPrefix + text
+		} else {
+			texts[x.Ref] += "; " + text
+		}
+	}
+	for ref, text := range written {
+		if strings.Contains(text, idleComment) && !doNothing[ref] && texts[ref] == "" {
+			texts[ref] = release.CommentPrefix + busyAgain
+		}
+	}
+}
