@@ -52,4 +52,6 @@ type fixed struct {
 	payload string
 }
 
-func (f fixed) Encode(ctx context.Context, _ string) (string, error) { return f.Encoder.Encode(ctx, f.payload) }
+func (f fixed) Encode(ctx context.Context, _ string) (string, error) {
+	return f.Encoder.Encode(ctx, f.payload)
+}
