@@ -53,4 +53,6 @@ type fixed struct {
 	payload string
 }
 
-func (f fixed) Encode(ctx context.Context, _ string) (string, error) { return f.Method.Encode(ctx, f.payload) }
+func (f fixed) Encode(ctx context.Context, _ string) (string, error) {
+	return f.Method.Encode(ctx, f.payload)
+}

@@ -37,9 +37,11 @@ func (r *Run) footprint() Footprint {
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, Partition: r.Partition, App: r.App, Node: r.Node,
 		Start: r.Start, End: r.End, Use: r.Use,
 	}
-	if r.ID == 0 {
-		// Slurm gives the start in whole seconds: with such an end the time is right on average.
-		f.End = f.End.Truncate(time.Second)
+	if r.Shown() && !r.Allotted.After(r.Start) {
+		// What accounting counts: from the start that Slurm gives, in whole seconds.
+		if f.End = f.End.Truncate(time.Second); !r.Allotted.IsZero() {
+			f.Start = r.Allotted
+		}
 	}
 	switch {
 	case r.WholeGPUs > 0:

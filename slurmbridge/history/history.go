@@ -199,6 +199,7 @@ func (r *Run) add(rec *Run) {
 	shown := *r
 	*r = *rec
 	r.User, r.Account, r.Partition, r.Mode, r.Group = shown.User, shown.Account, shown.Partition, shown.Mode, shown.Group
+	r.Allotted = shown.Start
 	r.Submit, r.Ready, r.WholeGPUs, r.Shares = shown.Submit, shown.Ready, shown.WholeGPUs, shown.Shares
 	r.App = cmp.Or(rec.App, shown.App)
 	if r.Outcome != nil {

@@ -24,11 +24,14 @@ type Run struct {
 	Submit, Ready time.Time
 	// Start is zero for a run that no poll and no record showed running, End for one that goes on.
 	Start, End time.Time
-	Node       string
-	GPUs       []int // indexes on the node, in gres.conf's order
-	WholeGPUs  int   // that the job asked for; 0 = a share of one
-	Shares     int   // of a GPU, of 100; 0 = whole GPUs, or not known
-	Group      int64 // 0 = of no group
+	// Allotted is the start that Slurm gives, in whole seconds; zero = no poll showed it. The node's, Start, follows
+	// once the prolog runs.
+	Allotted  time.Time
+	Node      string
+	GPUs      []int // indexes on the node, in gres.conf's order
+	WholeGPUs int   // that the job asked for; 0 = a share of one
+	Shares    int   // of a GPU, of 100; 0 = whole GPUs, or not known
+	Group     int64 // 0 = of no group
 	// Profile is what is known of the application, for a run to be judged without this run; nil = nothing.
 	Profile *rlcore.Profile
 

@@ -28,7 +28,7 @@ const (
 	IdlePath     = "/v1/idle"
 )
 
-// ErrNoUsage: nothing is known of what was asked for.
+// ErrNoUsage says that nothing is known of what was asked for.
 var ErrNoUsage = errors.New("nothing is known")
 
 // Bounds of what one question costs, and of what is answered.

@@ -19,7 +19,8 @@ import (
 
 func footprintsIn(t interface {
 	Fatal(...any)
-}, j *Journal, from, to time.Time) []history.Footprint {
+}, j *Journal, from, to time.Time,
+) []history.Footprint {
 	var out []history.Footprint
 	if err := j.Footprints(context.Background(), from, to, func(l []history.Footprint) error {
 		out = append(out, l...)

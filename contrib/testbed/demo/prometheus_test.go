@@ -220,8 +220,9 @@ func (w *watched) doctorAsks() {
 		args []string
 		want []string
 	}{
-		{nil, []string{"agent-locked", "daemon-locked"}},
-		{[]string{"--client-config", w.trust, "--server", w.bridge}, nil},
+		// The gate is in the jobs' partition here.
+		{nil, []string{"agent-locked", "daemon-locked", "gate-seen"}},
+		{[]string{"--client-config", w.trust, "--server", w.bridge}, []string{"gate-seen"}},
 	} {
 		args := append([]string{"doctor", "--json", "--config", w.Path("slurmbridge.yaml"), "--agents", "https://{node}:" + port}, c.args...)
 		// Its exit status covers findings of other kinds.

@@ -109,6 +109,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	if err != nil {
 		t.Fatal(err)
 	}
+	in.UsageURL = "" // a port of its own each time
 	mix, err := loadMix(ctx, cfg, st, j, at(0), at(120))
 	if err != nil {
 		t.Fatal(err)

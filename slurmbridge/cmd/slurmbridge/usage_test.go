@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -95,6 +97,56 @@ func TestUsageOfNothing(t *testing.T) {
 	db.Close()
 	if status, _, errOut := call("usage", "-c", file); status != 1 || !strings.Contains(errOut, "a newer slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
 		t.Errorf("a database from the future: %d %q", status, errOut)
+	}
+}
+
+// A record that comes hours after its job's end completes the footprint that was made without it, and one whose outcome
+// is still to come is completed by that.
+func TestALateRecordCompletesItsFootprint(t *testing.T) {
+	ctx := t.Context()
+	st, err := store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	j := journal.New(st.DB())
+	now := time.Now().Truncate(time.Second)
+	start, end := now.Add(-5*time.Hour), now.Add(-3*time.Hour)
+	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start, Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
+	for _, snap := range []*job.Snapshot{{At: start.Add(time.Second), Jobs: []job.Job{x}}, {At: end.Add(20 * time.Second)}} {
+		if err := j.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	total := func() usage.Line {
+		t.Helper()
+		if err := settle(ctx, st, j, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		r, err := loadUsage(ctx, j, time.Now(), usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Total
+	}
+	if l := total(); l.Runs != 1 || math.Abs(l.Held-2) > 0.01 || l.Computed != nil || l.Harm != nil {
+		t.Errorf("without a record: %+v", l)
+	}
+	rec := &gpuprof.Record{
+		JobID: 1, Node: "n1", User: "ann", Start: start.Add(time.Second), End: end, GPUs: []gpuprof.GPU{{MemMiB: 1000}}, PeriodS: 3600, Samples: 7199,
+		Series: []rlcore.Use{{GPU: 1, MemMiB: 500}, {GPU: 0, MemMiB: 500}}, Mean: rlcore.Use{GPU: 0.5, MemMiB: 500}, Peak: rlcore.Use{GPU: 1, MemMiB: 500},
+	}
+	if _, err := st.AddRecord(ctx, rec, "md"); err != nil {
+		t.Fatal(err)
+	}
+	if l := total(); l.Runs != 1 || l.Harm != nil {
+		t.Errorf("before it is judged: %+v", l)
+	}
+	if err := j.SaveOutcome(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}); err != nil {
+		t.Fatal(err)
+	}
+	if l := total(); l.Runs != 1 || l.Computed == nil || math.Abs(*l.Computed-1) > 0.01 || l.Idle == nil || math.Abs(*l.Idle-1) > 0.01 || l.Harm == nil || math.Abs(l.Held-2) > 0.01 {
+		t.Errorf("with record and outcome: %+v", l)
 	}
 }
 

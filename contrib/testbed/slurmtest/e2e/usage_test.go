@@ -109,6 +109,21 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	if r.Total.Computed == nil || !(*r.Total.Computed > 0) || r.Total.ComputedOf < 0.99*r.Total.Held {
 		t.Errorf("computed: %s h, known of %.3f h of %.3f", number(r.Total.Computed), r.Total.ComputedOf, r.Total.Held)
 	}
+	// The daemon tells users their own, by their MUNGE credential; nobody else has any.
+	mine := func(user string) (string, error) {
+		return s.RunAs(t.Context(), user, s.Bin("slurmbridge"), "usage", "--json", "--me", "--since", "1h", "--config", s.Path("slurmbridge.yaml"))
+	}
+	slurmtest.Wait(t.Context(), 90*time.Second, func() bool { // it looks once a minute
+		out, err := mine(cluster.Owner)
+		r = usage.Report{}
+		return err == nil && json.Unmarshal([]byte(out), &r) == nil && math.Abs(3600*r.Total.Held-total) <= 0.01*total
+	})
+	if len(r.Lines) != 1 || r.Lines[0].Name != cluster.Owner || math.Abs(3600*r.Total.Held-total) > 0.01*total {
+		t.Errorf("usage --me: %+v", r)
+	}
+	if out, err := mine(bob); err == nil || !strings.Contains(out+err.Error(), "nothing is known of GPU jobs of "+bob) {
+		t.Errorf("usage --me of somebody without jobs: %v %s", err, out)
+	}
 	out, _ := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), "usage", "--since", "1h", "--by", "job", "--config", s.Path("slurmbridge.yaml"))
 	t.Logf("\n%s", out)
 }
