@@ -102,11 +102,28 @@ func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []str
 		}
 	}
 	err := c.update(ctx, []string{g.ID}, []string{"Priority=" + strconv.Itoa(job.GatePriority)})
-	if len(partitions) > 0 && err == nil {
-		err = c.update(ctx, []string{g.ID}, []string{"Partition=" + strings.Join(partitions, ",")})
+	if len(partitions) == 0 || err != nil {
+		return err
 	}
-	return err
+	for try := 1; ; try++ {
+		err = c.update(ctx, []string{g.ID}, []string{"Partition=" + strings.Join(partitions, ",")})
+		if err == nil || try == partitionTries || !strings.Contains(err.Error(), staleError) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Duration(try) * 100 * time.Millisecond):
+		}
+	}
 }
+
+// Without accounting slurmctld takes whatever error its thread met last for one of a change of
+// partitions (_update_job in job_mgr.c of 24.11 and 26.05), which says nothing of the change.
+const (
+	staleError     = "Resource temporarily unavailable"
+	partitionTries = 6
+)
 
 // PartitionUp implements job.Slurm.
 func (c *Client) PartitionUp(ctx context.Context, name string) (bool, error) {

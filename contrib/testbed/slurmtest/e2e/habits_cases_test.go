@@ -134,7 +134,7 @@ func reservation(h *habit) {
 
 // Before a maintenance those start that end before it. The others stay as they came.
 func maintenance(h *habit) {
-	h.as("", "scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now+100", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
+	h.as("", "scontrol", "create", "reservation", "ReservationName=maint", "StartTime=now+200", "Duration=10", "Users=root", "Flags=maint", "Nodes="+h.node)
 	long := h.sub(1, "--time=30")
 	time.Sleep(2 * time.Second)
 	short := h.sub(1, "--time=1")
