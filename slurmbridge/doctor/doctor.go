@@ -452,7 +452,8 @@ func (e *exam) drained() {
 			names = append(names, e.Nodes[i].Name)
 		}
 	}
-	if len(names) == 0 || !strings.Contains(e.Config["Prolog"]+e.Config["Epilog"], "slurmbridge") {
+	ours := func(f string) bool { return strings.Contains(f, "slurmbridge") }
+	if len(names) == 0 || !slices.ContainsFunc(slices.Concat(e.Hooks["Prolog"], e.Hooks["Epilog"]), ours) {
 		return
 	}
 	all := strings.Join(names, ",")

@@ -112,10 +112,10 @@ func (h *History) joined(ctx context.Context, from, to time.Time, past []Outcome
 		outcomes[past[i].Run] = &past[i]
 	}
 	var recorded []Run
-	if err := h.Records.Ended(ctx, from.Add(-sameTime), to.Add(sameTime), func(rec *Record) error {
+	if err := h.Records.Ended(ctx, from.Add(-shownLate), to.Add(sameTime), func(rec *Record) error {
 		r := recordedRun(rec)
 		r.Outcome = outcomes[r.ID]
-		if see != nil {
+		if see != nil && !r.End.Before(from.Add(-sameTime)) {
 			if err := see(rec, &r); err != nil {
 				return err
 			}
