@@ -158,10 +158,10 @@ func TestAJobThatAskedForSharesMayShareThoughItHadThemAll(t *testing.T) {
 // Polls show an end a while after the record has it, where the bridge was away a long one: a run at the
 // bound of two periods is one of the first.
 func TestARunIsOfOnePeriod(t *testing.T) {
-	for _, shown := range []float64{60.5, 75, 110} {
-		k := &kept{shown: []Run{polls(0, shown)}, records: []Record{record(7, 0, 59.5)}}
+	for _, end := range []float64{59.5, 45, 20} {
+		k := &kept{shown: []Run{polls(0, 65)}, records: []Record{record(7, 0, end)}}
 		if first, second := ended(t, k, 0, 60), ended(t, k, 60, 120); len(first) != 1 || len(second) != 0 || !first[0].Shown() {
-			t.Errorf("shown at %v: %+v and %+v", shown, first, second)
+			t.Errorf("ended at %v: %+v and %+v", end, first, second)
 		}
 	}
 }
