@@ -1,13 +1,10 @@
 package recordhttp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
@@ -25,25 +22,7 @@ func (s *Sender) SendIdle(ctx context.Context, r *gpuprof.IdleReport) error {
 	if err != nil {
 		return err
 	}
-	cred, err := s.Credentials.Encode(ctx, bindTo(IdlePath, body))
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, s.Credentials.Hint(err))
-	}
-	ctx, cancel := context.WithTimeout(ctx, idleTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.URL, "/")+IdlePath, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set(s.Credentials.Header(), cred)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := s.Client.Do(req)
-	if err != nil {
-		return advise(err)
-	}
-	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
-	return answer(resp, strings.TrimSpace(string(text)))
+	return s.post(ctx, IdlePath, body, "", idleTimeout)
 }
 
 // Idle takes the reports of idle jobs, from those who may send records.

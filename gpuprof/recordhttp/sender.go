@@ -2,6 +2,7 @@ package recordhttp
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
@@ -67,23 +68,26 @@ func (s *Sender) Send(ctx context.Context, r *gpuprof.Record) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	cred, err := s.Credentials.Encode(ctx, bind(body))
+	return s.post(ctx, Path, body, "gzip", cmp.Or(s.Timeout, 30*time.Second))
+}
+
+// post sends a body with a credential for it; encoding "" = as it is.
+func (s *Sender) post(ctx context.Context, path string, body []byte, encoding string, timeout time.Duration) error {
+	cred, err := s.Credentials.Encode(ctx, bindTo(path, body))
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, s.Credentials.Hint(err))
 	}
-	timeout := s.Timeout
-	if timeout == 0 {
-		timeout = 30 * time.Second
-	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.URL, "/")+Path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(s.URL, "/")+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	req.Header.Set(s.Credentials.Header(), cred)
 	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Content-Encoding", "gzip")
+	if encoding != "" {
+		req.Header.Set("Content-Encoding", encoding)
+	}
 	resp, err := s.Client.Do(req)
 	if err != nil {
 		return advise(err)

@@ -11,21 +11,28 @@ import (
 // Bounds reads what no time limit may be raised beyond: Slurm itself lets SlurmUser raise one past its
 // partition's MaxTime and into a reservation.
 func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
-	show := func(what string) ([]byte, error) {
-		out, _, err := c.run(ctx, command{name: "scontrol show " + what, prog: "scontrol", args: []string{"-o", "-a", "show", what}})
-		return out, err
-	}
-	partitions, err := show("partitions")
+	partitions, err := c.partitions(ctx)
 	if err != nil {
 		return nil, err
 	}
-	reservations, err := show("reservations")
+	reservations, err := c.showAll(ctx, "reservations")
 	if err != nil {
 		return nil, err
 	}
 	b := &job.Bounds{MaxTime: map[string]time.Duration{}, Reservations: text.ParseReservations(reservations)}
-	for _, p := range text.ParsePartitions(partitions) {
+	for _, p := range partitions {
 		b.MaxTime[p.Name] = p.MaxTime
 	}
 	return b, nil
+}
+
+func (c *Client) partitions(ctx context.Context) ([]text.Partition, error) {
+	out, err := c.showAll(ctx, "partitions")
+	return text.ParsePartitions(out), err
+}
+
+// showAll is what scontrol shows of all things of a kind, hidden ones too.
+func (c *Client) showAll(ctx context.Context, what string) ([]byte, error) {
+	out, _, err := c.run(ctx, command{name: "scontrol show " + what, prog: "scontrol", args: []string{"-o", "-a", "show", what}})
+	return out, err
 }

@@ -127,11 +127,8 @@ const (
 
 // PartitionUp implements job.Slurm.
 func (c *Client) PartitionUp(ctx context.Context, name string) (bool, error) {
-	out, _, err := c.run(ctx, command{name: "scontrol show partition", prog: "scontrol", args: []string{"-o", "-a", "show", "partitions"}})
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(text.ParsePartitions(out), func(p text.Partition) bool { return p.Name == name && p.State == "UP" }), nil
+	all, err := c.partitions(ctx)
+	return slices.ContainsFunc(all, func(p text.Partition) bool { return p.Name == name && p.State == "UP" }), err
 }
 
 // partitionShape is a partition's name: none could be taken for a second setting.
