@@ -56,7 +56,7 @@ func TestFigures(t *testing.T) {
 
 func bridgedFigures(t *testing.T, o slurmtest.Options, groups int) {
 	t.Helper()
-	r := newRig(t, options{Options: o})
+	r := newRig(t, options{Options: o, noJoin: true})
 	// Two that fill the memory together: each pair runs without a third.
 	var ids []string
 	for range 2 * groups {

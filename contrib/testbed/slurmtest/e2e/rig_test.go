@@ -114,7 +114,7 @@ func runBridge(dir string) error {
 		},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
-			Join:    true, Ahead: true,
+			Join:    os.Getenv("E2E_JOIN") != "false", Ahead: true,
 		},
 	}
 	if b.Mode == job.Shadow {
@@ -149,6 +149,8 @@ type options struct {
 	leave string
 	// gatePartition is the gate's own; "" = it has none.
 	gatePartition string
+	// noJoin: nobody joins those who run, so that groups start together.
+	noJoin bool
 }
 
 // wakes makes the end of each job wake the bridge.
@@ -184,7 +186,7 @@ func newRig(t *testing.T, o options) *rig {
 	if sharing == "" {
 		sharing = "mps"
 	}
-	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition)
+	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition, "E2E_JOIN="+strconv.FormatBool(!o.noJoin))
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
