@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -78,6 +79,20 @@ type Turn struct {
 	Late  int     `json:"late"`  // that ended after it by more than a tenth of their solo time
 	Worst float64 `json:"worst"` // the most that one ended after it, in its own solo times
 	Of    string  `json:"of,omitempty"`
+	// Timed counts those whose submission is known, too; MeanS is the mean time from there to the end, s, and
+	// PlainS what it would have been on plain Slurm.
+	Timed  int     `json:"timed"`
+	MeanS  float64 `json:"mean_turnaround_s"`
+	PlainS float64 `json:"plain_turnaround_s"`
+}
+
+// Turnaround returns the time from a run's submission to its end, and to the end that it would have had on
+// plain Slurm, s; false: one of them isn't known.
+func (o *Outcome) Turnaround() (s, plain float64, ok bool) {
+	if _, ok := o.Late(); !ok || o.Submit.IsZero() || o.Submit.After(o.Start) {
+		return 0, 0, false
+	}
+	return o.End.Sub(o.Submit).Seconds(), o.PlainEnd.Sub(o.Submit).Seconds(), true
 }
 
 // CountTurn counts how runs ended against plain Slurm.
@@ -95,8 +110,24 @@ func CountTurn(runs []*Outcome) Turn {
 		if ratio > t.Worst {
 			t.Worst, t.Of = ratio, o.Ref
 		}
+		if s, plain, ok := o.Turnaround(); ok {
+			t.Timed++
+			t.MeanS += s
+			t.PlainS += plain
+		}
+	}
+	if t.Timed > 0 {
+		t.MeanS, t.PlainS = t.MeanS/float64(t.Timed), t.PlainS/float64(t.Timed)
 	}
 	return t
+}
+
+// Saved is the part of plain Slurm's mean turnaround that was saved, below 0 where it was longer.
+func (t Turn) Saved() float64 {
+	if !(t.PlainS > 0) {
+		return 0
+	}
+	return 1 - t.MeanS/t.PlainS
 }
 
 // String says it in words.
@@ -104,11 +135,30 @@ func (t Turn) String() string {
 	if t.Jobs == 0 {
 		return "not known"
 	}
-	s := fmt.Sprintf("%d of %d jobs ended later than on plain Slurm by more than a tenth of their time alone", t.Late, t.Jobs)
+	s := ""
+	if t.Timed > 0 {
+		change := "saved"
+		if t.Saved() < 0 {
+			change = "more"
+		}
+		s = fmt.Sprintf("%s from submission to end on average, about %s on plain Slurm, %.0f %% %s; ", rough(t.MeanS), rough(t.PlainS), 100*math.Abs(t.Saved()), change)
+	}
+	s += fmt.Sprintf("%d of %d jobs ended later than on plain Slurm by more than a tenth of their time alone", t.Late, t.Jobs)
 	if t.Worst > 0 {
 		s += fmt.Sprintf(", at worst by %.2f times it (job %s)", t.Worst, t.Of)
 	}
 	return s
+}
+
+// rough is a time for people, s.
+func rough(s float64) string {
+	switch {
+	case s < 120:
+		return fmt.Sprintf("%.0f s", s)
+	case s < 7200:
+		return fmt.Sprintf("%.0f min", s/60)
+	}
+	return fmt.Sprintf("%.1f h", s/3600)
 }
 
 // Harmed counts the jobs that came to harm.

@@ -99,7 +99,7 @@ func (j *Judgement) outcome() Outcome {
 	r := j.Run
 	o := Outcome{
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, App: r.App, Node: r.Node,
-		Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit,
+		Submit: r.Submit, Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit,
 	}
 	if r.Terms.MaxSlowdown > 0 {
 		o.Contract = r.Terms.MaxSlowdown
@@ -107,7 +107,9 @@ func (j *Judgement) outcome() Outcome {
 	if j.Member != nil {
 		o.Predicted = j.Member.Predicted
 	}
-	o.PlainEnd = j.PlainEnd
+	if r.Mode != job.Shadow {
+		o.PlainEnd = j.PlainEnd
+	}
 	if e := j.Ending; e != nil {
 		o.LentS = e.LentS
 		o.HeldS = max(0, e.DelayedS-j.MaxDelayS) + e.PastLeaseS

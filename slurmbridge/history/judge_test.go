@@ -1,9 +1,13 @@
 package history
 
 import (
+	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -98,4 +102,55 @@ func TestHeldForLongerThanItMay(t *testing.T) {
 			t.Errorf("delayed for %g s, %g s past the lease: held %g s", c.delayed, c.pastLease, o.HeldS)
 		}
 	}
+}
+
+// In shadow mode plain Slurm is what ended the job: nobody is late for the bridge.
+func TestNobodyIsLateInShadow(t *testing.T) {
+	for mode, want := range map[job.Mode]bool{job.Active: true, "": true, job.Shadow: false} {
+		j := ranOut("COMPLETED")
+		j.Run.Mode, j.PlainEnd = mode, at(1)
+		o := j.Judge(nil)
+		if _, ok := o.Late(); ok != want || slices.Contains(o.Harm(), HarmLate) != want {
+			t.Errorf("%q: %v", mode, o.Harm())
+		}
+	}
+}
+
+// What was saved agrees with the ends, whatever is known of whom.
+func TestTurn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var runs []*Outcome
+		real, plain, timed, late := 0.0, 0.0, 0, 0
+		for range rapid.IntRange(0, 8).Draw(t, "jobs") {
+			start, took, before := rapid.IntRange(10, 50).Draw(t, "start"), rapid.IntRange(1, 40).Draw(t, "took"), rapid.IntRange(0, 9).Draw(t, "waited")
+			later := rapid.IntRange(-9, 9).Draw(t, "later")
+			o := &Outcome{Ref: "1", Start: at(float64(start)), End: at(float64(start + took)), PlainEnd: at(float64(start + took - later))}
+			known := rapid.Bool().Draw(t, "submission known")
+			if known {
+				o.Submit = at(float64(start - before))
+			}
+			if rapid.Bool().Draw(t, "cancelled") {
+				o.State = "CANCELLED"
+				known = false
+			} else if 10*later > took {
+				late++
+			}
+			if known {
+				timed++
+				real += float64(60 * (took + before))
+				plain += float64(60 * (took + before - later))
+			}
+			runs = append(runs, o)
+		}
+		got := CountTurn(runs)
+		if got.Timed != timed || got.Late != late {
+			t.Fatalf("%+v, want %d timed, %d late", got, timed, late)
+		}
+		if n := float64(timed); n > 0 && (math.Abs(got.MeanS*n-real) > 1e-6 || math.Abs(got.PlainS*n-plain) > 1e-6) {
+			t.Fatalf("%+v of %d jobs, want %g and %g s in all", got, timed, real, plain)
+		}
+		if saved := strings.Contains(got.String(), "saved"); timed > 0 && saved != (got.Saved() >= 0) {
+			t.Fatalf("%q: %g", got, got.Saved())
+		}
+	})
 }

@@ -11,14 +11,16 @@ import (
 // Outcome is what was concluded from one run: how it ended, what it says of the jobs that it shared its GPU
 // with, and what the bridge made of that. The interference model is what all outcomes taught.
 type Outcome struct {
-	Run     int64     `json:"run"` // the number of its record
-	Ref     string    `json:"ref"`
-	User    string    `json:"user"`
-	Account string    `json:"account,omitempty"`
-	App     string    `json:"app,omitempty"`
-	Node    string    `json:"node"`
-	Start   time.Time `json:"start"`
-	End     time.Time `json:"end"`
+	Run     int64  `json:"run"` // the number of its record
+	Ref     string `json:"ref"`
+	User    string `json:"user"`
+	Account string `json:"account,omitempty"`
+	App     string `json:"app,omitempty"`
+	Node    string `json:"node"`
+	// Submit is zero in outcomes of an older release.
+	Submit time.Time `json:"submit,omitzero"`
+	Start  time.Time `json:"start"`
+	End    time.Time `json:"end"`
 	// State is Slurm's word for how the job ended, "" = Slurm had forgotten it.
 	State string `json:"state,omitempty"`
 	// With lists the jobs that were on the GPU for some of the run, by ref, and their applications.
@@ -36,7 +38,8 @@ type Outcome struct {
 	// by more than the application's runs alone differ among themselves.
 	Contract float64 `json:"contract,omitempty"`
 	Broken   bool    `json:"broken,omitempty"`
-	// PlainEnd is when plain Slurm would have ended the job, zero = not known.
+	// PlainEnd is when plain Slurm would have ended the job, zero = not known. In shadow mode plain Slurm
+	// did end it, and there is nothing to compare.
 	PlainEnd time.Time `json:"plain_end,omitzero"`
 	// LentS is what was added to its time limit because sharing had slowed it, s.
 	LentS float64 `json:"lent_s,omitempty"`

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
@@ -51,11 +52,12 @@ func (s *Server) Handler() *http.ServeMux {
 	started := s.Now()
 	mux := http.NewServeMux()
 	r := newReaders()
-	mux.HandleFunc("GET /{$}", r.handle(newPages(s).ServeHTTP))
+	pages := newPages(s)
+	mux.HandleFunc("GET /{$}", r.handle(pages.ServeHTTP))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
 	mux.HandleFunc("GET /-/ready", s.ready)
-	mux.HandleFunc("GET /v1/status", r.handle(s.status))
+	mux.HandleFunc("GET /v1/status", r.handle(pages.status))
 	mux.HandleFunc("GET /v1/plan", r.handle(s.plan))
 	mux.HandleFunc("GET /v1/why/{job}", r.handle(s.why))
 	mux.HandleFunc("GET /v1/groups", r.handle(s.groups))
@@ -119,6 +121,7 @@ type Report struct {
 	Mode      string    `json:"mode"`
 	Policy    string    `json:"policy"`
 	Model     string    `json:"model,omitempty"`
+	Objective string    `json:"objective,omitempty"`
 	Slurm     string    `json:"slurm"`
 	Gate      string    `json:"gate,omitempty"`
 	GateError string    `json:"gate_error,omitempty"` // what is wrong with the gate
@@ -130,8 +133,10 @@ type Report struct {
 	GPUs      []GPU         `json:"gpus"`
 	Groups    []job.Group   `json:"groups"`
 	// MaxDelayS is the longest that the bridge alone kept a job waiting, s.
-	MaxDelayS float64           `json:"added_delay_max_s"`
-	HandsOff  map[string]string `json:"left_to_slurm,omitempty"`
+	MaxDelayS float64 `json:"added_delay_max_s"`
+	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
+	Turn     *history.Turn     `json:"turn,omitempty"`
+	HandsOff map[string]string `json:"left_to_slurm,omitempty"`
 }
 
 // GPU is one GPU and the jobs on it.
@@ -155,7 +160,7 @@ type Job struct {
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *job.Status) *Report {
 	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Gate: st.Gate, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
 		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}
@@ -193,13 +198,29 @@ func MakeReport(st *job.Status) *Report {
 	return r
 }
 
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	st := public(s.Status())
+// turnHours is of how many hours the report says how jobs ended.
+const turnHours = 24
+
+func (p *pages) status(w http.ResponseWriter, req *http.Request) {
+	st := public(p.server.Status())
 	if st == nil {
 		http.Error(w, "no look yet", http.StatusServiceUnavailable)
 		return
 	}
-	reply(w, MakeReport(st))
+	r := MakeReport(st)
+	if past := p.past(req.Context(), p.server.Now(), turnHours); past.trouble == "" && p.server.Page.Outcomes != nil {
+		turn := turnOf(past.outcomes)
+		r.Turn = &turn
+	}
+	reply(w, r)
+}
+
+func turnOf(all []history.Outcome) history.Turn {
+	runs := make([]*history.Outcome, len(all))
+	for i := range all {
+		runs[i] = &all[i]
+	}
+	return history.CountTurn(runs)
 }
 
 // PlanReport is the last plan as programs get it.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -205,7 +207,7 @@ func TestReport(t *testing.T) {
 	f := newFixture(t)
 	gpu := []int{0}
 	f.status = &job.Status{
-		At: zero, Mode: job.Active, Policy: "pack", Gate: "5", Lease: 40 * time.Second, Waiting: 2, LookOK: zero,
+		At: zero, Mode: job.Active, Policy: "pack", Objective: "turnaround", Gate: "5", Lease: 40 * time.Second, Waiting: 2, LookOK: zero,
 		Apps: map[string]job.App{"7": {Key: "gromacs"}},
 		Snap: &job.Snapshot{
 			At: zero, Release: "22.05.8",
@@ -230,6 +232,25 @@ func TestReport(t *testing.T) {
 	}
 	if jobs := r.GPUs[1].Jobs; len(jobs) != 0 {
 		t.Errorf("on gpu 1: %+v", jobs)
+	}
+	if r.Objective != "turnaround" || r.Turn != nil {
+		t.Errorf("objective %q, and of ends that can't be read: %+v", r.Objective, r.Turn)
+	}
+}
+
+func TestReportOfTurnaround(t *testing.T) {
+	s := busy(2, 3)
+	var r Report
+	if err := json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Turn == nil || r.Turn.Timed == 0 || r.Turn.Late != 0 || math.Abs(r.Turn.Saved()-0.5) > 1e-9 {
+		t.Errorf("%+v", r.Turn)
+	}
+	s.Page.Outcomes = func(context.Context, time.Time, int) ([]history.Outcome, error) { return nil, errors.New("broken") }
+	r = Report{}
+	if err := json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r); err != nil || r.Turn != nil || r.Slurm == "" {
+		t.Errorf("without a journal: %+v, %v", r, err)
 	}
 }
 

@@ -118,8 +118,9 @@ func newPages(s *Server) *pages {
 	p := &pages{server: s, kept: map[int]past{}, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
 	p.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
 		"clock": clock, "ago": ago, "num2": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
-		"pos": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
-		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
+		"percent": func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) },
+		"pos":     func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
+		"add":     func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
 	}).Parse(pageSource))
 	p.policy = contentPolicy(p.css)
 	return p

@@ -74,6 +74,7 @@ type slowdowns struct {
 	Predicted           float64
 	Kept, Broken, Fails int
 	Harm                history.Harmed
+	Turn                history.Turn
 }
 
 func (p *pages) view(ctx context.Context, o options) *view {
@@ -90,6 +91,9 @@ func (p *pages) view(ctx context.Context, o options) *view {
 	v.Deciding = st.Policy
 	if st.Model != "" {
 		v.Deciding += ", model " + st.Model
+	}
+	if st.Objective != "" {
+		v.Deciding += " for the " + st.Objective
 	}
 	v.Lease = span2(st.Lease)
 	past := p.past(ctx, now, o.Hours)
@@ -268,7 +272,7 @@ func (v *view) slow(all []history.Outcome) {
 	for i := range all {
 		runs[i] = &all[i]
 	}
-	s.Harm = history.CountHarm(runs)
+	s.Harm, s.Turn = history.CountHarm(runs), history.CountTurn(runs)
 	for i := len(all) - 1; i >= 0; i-- {
 		o := &all[i]
 		if o.Suspect != "" {

@@ -19,6 +19,7 @@ type Status struct {
 	Policy       string // that decides
 	Model        string // by which it decides, "" = by none
 	Wanted       string // the configured policy, another than Policy after a fall-back; "" = not known
+	Objective    string // what decisions keep small, "" = not known
 	Gate         string
 	GateErr      string        // what is wrong with the gate, or why there is none; "" = nothing
 	Misread      []Misread     // what Slurm says of the gate that isn't so; nothing is grouped

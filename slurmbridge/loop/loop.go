@@ -477,7 +477,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	now := b.tracker.Clone()
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
-		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted,
+		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
 		Gate: in.Gate, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: now.Unmanaged, MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
 	}

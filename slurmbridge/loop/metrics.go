@@ -39,6 +39,7 @@ type Metrics struct {
 	predicted   prometheus.Histogram
 	seen        prometheus.Histogram
 	late        prometheus.Histogram
+	turnaround  *prometheus.CounterVec
 	passedOver  prometheus.Counter
 	broken      prometheus.Counter
 	fallback    prometheus.Gauge
@@ -86,11 +87,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		predicted:   histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
 		seen:        histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
 		late:        histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
+		turnaround:  counters("turnaround_seconds_total", "Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge (as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on"),
 		passedOver:  counter("passed_over_total", "Times that a job was passed over by a job of lower priority."),
 		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
 		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
 		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result"),
-		info:        gauges("info", "Always 1; says which mode (active, shadow), policy and model are in use, and Slurm's release.", "mode", "policy", "model", "slurm"),
+		info:        gauges("info", "Always 1; says which mode (active, shadow), policy, model and objective are in use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
 		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
 		contracts:   counters("contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result"),
 		suspects:    counters("shared_failures_total", "Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run once more, alone), left.", "done"),
@@ -103,7 +105,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
-		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.passedOver,
+		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.turnaround, m.passedOver,
 		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned, m.idleJobs, m.idleGPUs)
 	reg.MustRegister(m.usage.all()...)
 	return m
@@ -113,13 +115,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // count: a counter that begins with 1 has no rate.
 func (m *Metrics) zero() {
 	for c, values := range map[*prometheus.CounterVec][]string{
-		m.looks:     {"ok", "error"},
-		m.groups:    {string(job.StartNow), string(job.Join), string(job.Next)},
-		m.members:   {"started", "ended", "requeued", "owner", "stuck", "partial", "misplaced"},
-		m.records:   {"new", "duplicate", "refused", "failed"},
-		m.contracts: {"kept", "broken"},
-		m.suspects:  {"again", "left"},
-		m.learned:   {"profile", "company"},
+		m.looks:      {"ok", "error"},
+		m.groups:     {string(job.StartNow), string(job.Join), string(job.Next)},
+		m.members:    {"started", "ended", "requeued", "owner", "stuck", "partial", "misplaced"},
+		m.records:    {"new", "duplicate", "refused", "failed"},
+		m.contracts:  {"kept", "broken"},
+		m.turnaround: {"slurmbridge", "plain"},
+		m.suspects:   {"again", "left"},
+		m.learned:    {"profile", "company"},
 	} {
 		for _, v := range values {
 			c.WithLabelValues(v)
@@ -195,6 +198,10 @@ func (m *Metrics) outcome(o *history.Outcome) {
 	}
 	if ratio, ok := o.Late(); ok {
 		m.late.Observe(ratio)
+	}
+	if s, plain, ok := o.Turnaround(); ok {
+		m.turnaround.WithLabelValues("slurmbridge").Add(s)
+		m.turnaround.WithLabelValues("plain").Add(max(0, plain))
 	}
 	for _, kind := range o.Harm() {
 		m.harm(kind)
@@ -379,5 +386,5 @@ func (m *Metrics) state(st *job.Status) {
 		m.fallback.Set(1)
 	}
 	m.info.Reset()
-	m.info.WithLabelValues(string(st.Mode), st.Policy, st.Model, st.Snap.Release).Set(1)
+	m.info.WithLabelValues(string(st.Mode), st.Policy, st.Model, st.Objective, st.Snap.Release).Set(1)
 }

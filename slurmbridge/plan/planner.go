@@ -24,6 +24,8 @@ type Planner struct {
 	Room, RoomAnyway bool
 	// Wanted is the configured policy; the decider's own is another after a fall-back.
 	Wanted string
+	// Objective is what decisions keep small, as configured; it is shown.
+	Objective string
 	// Ahead prepares the next group of a busy GPU, so that no poll lies between two groups.
 	Ahead bool
 }

@@ -29,7 +29,7 @@ const (
 func (r *Receipt) HTML(w io.Writer, limit int) error {
 	t, err := template.New("receipt").Funcs(template.FuncMap{
 		"span": span, "join": func(s []string) string { return strings.Join(s, ", ") },
-		"neg": func(v float64) float64 { return -v }, "diff": func(a, b float64) float64 { return a - b }, "when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
+		"neg": func(v float64) float64 { return -v }, "percent": func(v float64) float64 { return 100 * v }, "diff": func(a, b float64) float64 { return a - b }, "when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
 		"why": func(s string) string { return strings.TrimPrefix(s, ErrReplay.Error()+": ") },
 	}).Parse(source)
 	if err != nil {

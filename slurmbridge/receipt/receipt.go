@@ -331,6 +331,9 @@ func (r *Receipt) method(in *Input, active int) {
 		"Counted are the jobs with GPUs that ended in this time and were noted by the daemon or recorded by their node.",
 		"GPU-hours used: the time in which at least one of them was on a GPU. One by one: the measured time of runs that had no company; for the others their applications' solo durations as profiles say, which is an estimate, or where a run says nothing (cancelled, timed out) its time divided by the slowdown foreseen, or by the number of sharers where none was. Runs that failed for having company count as used and as worth nothing.",
 		"Slowdown seen: the run's time over its application's solo duration, where the run came to its end and the application is known.")
+	if r.Turn.Jobs > 0 {
+		r.Method = append(r.Method, "Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the daemon keeps the one in which each job has whole GPUs, in order of priority, for as long as it takes alone.")
+	}
 	if active < len(in.Jobs) {
 		r.Method = append(r.Method, "In shadow nothing was changed: what would have been grouped is the last plan that had each job in it before Slurm started it; what would have come of it is the replay's estimate.")
 	}

@@ -157,7 +157,7 @@ func (r *Receipt) Lines() []string {
 	}
 	say("Contracts: %d kept, %d broken. Failures that company may be the reason for: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
 	say("Harm: %s.", r.Harm)
-	say("Turn: %s.", r.Turn)
+	say("Turnaround: %s.", r.Turn)
 	if r.Lent.Jobs > 0 {
 		say("Time lent back: the limits of %d jobs were raised for having been slowed, by %s in all.", r.Lent.Jobs, span(r.Lent.Hours))
 	}

@@ -46,6 +46,9 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	if r.Model != "" {
 		policy += " (model " + r.Model + ")"
 	}
+	if r.Objective != "" {
+		policy += " for the " + r.Objective
+	}
 	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
 	switch {
 	case r.Mode == string(job.Shadow):
@@ -60,6 +63,9 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	}
 	if r.Error != "" {
 		fmt.Fprintf(s.Out, "the last look failed: %s\n", r.Error)
+	}
+	if r.Turn != nil && r.Turn.Jobs > 0 {
+		fmt.Fprintf(s.Out, "turnaround in the last day: %s\n", r.Turn)
 	}
 	t := table.NewWriter()
 	t.SetOutputMirror(s.Out)
