@@ -51,22 +51,27 @@ type dues struct {
 	followed  int       // so many pending jobs are
 	near      int       // of these, up to the window's last
 	alike     bool      // see areAlike
-	soon, all bool      // what follows is known of the near jobs; of all
+	soon, all bool      // what follows is known of the near jobs; tailS is
 	now       fleet     // as it is
 	base      fleet     // once the near jobs have gone on plainly
-	startS    []float64 // by pending job: its start then, s from now
+	startS    []float64 // by pending job: its start then, s from now, of the near ones and as many more as lookFar went
 	latest    []float64 // by pending job: its latest start, s from now
 	tailS     []float64 // when the GPUs must be free at the latest, ascending
 
-	far     fleet     // base, once all have gone on
+	far     fleet     // base, once the others that are in startS have gone on
+	before  []int     // by pending job: the followed one that had its GPU before, in far; −1 = none behind the near ones
+	last    []int     // by GPU: the followed job that got it last
+	given   int       // of far.given, in before
+	apart   apart     // trial and base
 	trial   fleet     // once those that a combination leaves have gone on plainly
 	tried   []float64 // their starts
 	members []*Profile
 	workS   []float64
 	endS    []float64
 	gpus    []int
-	mark    []bool  // by GPU
-	lists   [][]int // of GPUs
+	mark    []bool // by GPU
+	lists   []gpuList
+	theirs  []bool // by pending job: it may use the GPUs that the window's jobs may use
 	a, b    []float64
 	late    []Combo // refused in this decision
 }
@@ -205,6 +210,7 @@ func (d *dues) lookAhead(g *Guard, w *Window) {
 	d.alike = d.areAlike(w)
 	d.base.copy(&d.now)
 	d.startS, _ = d.base.goOn(d.startS[:0], w, d.near, 0, nil)
+	d.tailS = d.tailS[:0]
 	d.latest = g.latestStarts(d.latest[:0], s, d.startS)
 }
 
@@ -222,18 +228,26 @@ func (d *dues) areAlike(w *Window) bool {
 			d.mark[k] = true
 		}
 	}
-	d.lists = append(d.lists[:0], theirs)
+	d.lists, d.theirs = append(d.lists[:0], gpuList{theirs, true}), d.theirs[:0]
 	for i := range d.followed {
 		gpus := w.State.Pending[i].GPUs
-		if slices.ContainsFunc(d.lists, func(l []int) bool { return sameList(l, gpus) }) {
-			continue
+		at := slices.IndexFunc(d.lists, func(l gpuList) bool { return sameList(l.gpus, gpus) })
+		if at < 0 {
+			same := gpus != nil && slices.Equal(gpus, theirs)
+			if gpus == nil || !same && slices.ContainsFunc(gpus, func(k int) bool { return inside(k) && d.mark[k] }) {
+				return false
+			}
+			at, d.lists = len(d.lists), append(d.lists, gpuList{gpus, same})
 		}
-		if gpus == nil || !slices.Equal(gpus, theirs) && slices.ContainsFunc(gpus, func(k int) bool { return inside(k) && d.mark[k] }) {
-			return false
-		}
-		d.lists = append(d.lists, gpus)
+		d.theirs = append(d.theirs, d.lists[at].theirs)
 	}
 	return true
+}
+
+// gpuList are the GPUs that a job may use, and whether they are those of the window's jobs.
+type gpuList struct {
+	gpus   []int
+	theirs bool
 }
 
 // sameList reports whether a and b are one list; many jobs share one.
@@ -241,25 +255,57 @@ func sameList(a, b []int) bool {
 	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// lookFar lets all the others that are followed go on as well.
-func (d *dues) lookFar(g *Guard, w *Window) {
-	if d.all {
+// lookFar lets the followed jobs before the given one go on as well, and some more.
+func (d *dues) lookFar(g *Guard, w *Window, to int) {
+	from := len(d.startS)
+	if from == d.near { // nobody has yet
+		d.far.copy(&d.base)
+		if d.alike {
+			d.follow(d.near, len(w.State.GPUs))
+		}
+	}
+	if to <= from {
 		return
+	}
+	d.startS, _ = d.far.goOn(d.startS, w, min(d.followed, max(to, 2*from)), 0, nil)
+	d.latest = g.latestStarts(d.latest, w.State, d.startS)
+	for i := from; d.alike && i < len(d.startS); i++ {
+		was := -1
+		if !math.IsInf(d.startS[i], 1) {
+			k := d.far.given[d.given]
+			d.given++
+			was, d.last[k] = d.last[k], i
+		}
+		d.before = append(d.before, was)
+	}
+}
+
+// follow begins to note which jobs have the same GPU one after the other.
+func (d *dues) follow(near, gpus int) {
+	d.given, d.last, d.before = 0, d.last[:0], d.before[:0]
+	for range gpus {
+		d.last = append(d.last, -1)
+	}
+	for range near {
+		d.before = append(d.before, -1)
+	}
+}
+
+// tail finds out when the GPUs must be free for those that come later, once all have gone on; nothing where there
+// are more pending jobs than are followed.
+func (d *dues) tail(g *Guard, w *Window) []float64 {
+	d.lookFar(g, w, d.followed)
+	s := w.State
+	if d.all || d.followed < len(s.Pending) || len(s.PlainFreeS) != len(s.GPUs) {
+		return d.tailS
 	}
 	d.all = true
-	s := w.State
-	d.far.copy(&d.base)
-	d.startS, _ = d.far.goOn(d.startS, w, d.followed, 0, nil)
-	d.latest = g.latestStarts(d.latest, s, d.startS)
-	d.tailS = d.tailS[:0]
-	if d.followed < len(s.Pending) || len(s.PlainFreeS) != len(s.GPUs) {
-		return
-	}
-	d.tailS = append(d.tailS, d.far.freeS...)
+	d.tailS = append(d.tailS[:0], d.far.freeS...)
 	slices.Sort(d.tailS)
 	for k, t := range s.PlainFreeS {
 		d.tailS[k] = max(d.tailS[k], (t-s.NowS)/(1+reserve))
 	}
+	return d.tailS
 }
 
 // latestStarts appends the latest starts of the jobs behind the last in dst, for those
@@ -358,7 +404,11 @@ func (d *dues) keep(g *Guard, w *Window, c Combo) bool {
 	if !d.membersKeep(g, w, c) || !d.try(w, c, freeS, d.latest) {
 		return false
 	}
-	return d.alike && d.noLater(w.GPU) || d.restKeep(g, w)
+	if !d.alike {
+		return d.restKeep(g, w)
+	}
+	d.differ(w.GPU)
+	return d.apart.noLater() || d.restAlike(g, w)
 }
 
 // membersKeep reports whether the running jobs and those of c, which are expected to end
@@ -398,10 +448,8 @@ func (d *dues) membersKeep(g *Guard, w *Window, c Combo) bool {
 	return true
 }
 
-// noLater reports whether the GPUs are free no later in trial than in base, the first of
-// one compared with the first of the other and so on, where gpu and those given to jobs
-// are all that may differ.
-func (d *dues) noLater(gpu int) bool {
+// differ finds out how trial and base differ, where gpu and those given to jobs are all that may.
+func (d *dues) differ(gpu int) {
 	d.gpus = append(append(append(d.gpus[:0], gpu), d.base.given...), d.trial.given...)
 	slices.Sort(d.gpus)
 	d.gpus = slices.Compact(d.gpus)
@@ -409,25 +457,32 @@ func (d *dues) noLater(gpu int) bool {
 	for _, k := range d.gpus {
 		d.a, d.b = append(d.a, d.trial.freeS[k]), append(d.b, d.base.freeS[k])
 	}
-	slices.Sort(d.a)
-	slices.Sort(d.b)
-	return noneLater(d.a, d.b)
+	d.apart.set(d.a, d.b)
+}
+
+// restAlike is restKeep where d.alike.
+func (d *dues) restAlike(g *Guard, w *Window) bool {
+	keep, known := d.apart.goOn(g, d, w)
+	if !known {
+		return d.restKeep(g, w)
+	}
+	return keep
 }
 
 // restKeep reports whether the jobs behind the near ones keep their dues after trial, and
 // those that come later.
 func (d *dues) restKeep(g *Guard, w *Window) bool {
-	d.lookFar(g, w)
+	tail := d.tail(g, w)
 	var inTime bool
 	if d.tried, inTime = d.trial.goOn(d.tried, w, d.followed, 0, d.latest); !inTime {
 		return false
 	}
-	if len(d.tailS) == 0 {
+	if len(tail) == 0 {
 		return true
 	}
 	d.a = append(d.a[:0], d.trial.freeS...)
 	slices.Sort(d.a)
-	return noneLater(d.a, d.tailS)
+	return noneLater(d.a, tail)
 }
 
 // noneLater reports whether none of a is later than its counterpart of b.
