@@ -4,21 +4,31 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"reflect"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
 // Apps knows the applications of jobs.
 type Apps interface {
-	// Identify names the application of a job from its owner, script and terms, and looks
-	// its profile up. A nil Profile means that it isn't known.
-	Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (job.App, error)
+	// Identify names the application of a job from its owner, script (nil = it wasn't read) and terms, and
+	// remembers that; "" = it has none.
+	Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (key string, err error)
+	// Profile looks up what is known of a user's application; nil = nothing.
+	Profile(ctx context.Context, user, key string) (*rlcore.Profile, error)
 }
 
-// identifyBudget bounds the time that a tick spends on identifying applications.
-const identifyBudget = 2 * time.Second
+// identifyBudget bounds the time that a tick spends on reading scripts, and readers how many it
+// reads at once: each is a program of Slurm's.
+const (
+	identifyBudget = 2 * time.Second
+	readers        = 8
+)
 
 // identifier finds out the applications of jobs, and remembers them.
 type identifier struct {
@@ -28,7 +38,13 @@ type identifier struct {
 	now    func() time.Time
 	window func() int
 	byRef  map[string]identified
+	// profiles are those that were found last. Jobs of one application have one profile, and not each its
+	// copy: what is known of one of them is known of all.
+	profiles map[application]*rlcore.Profile
 }
+
+// application is a user's.
+type application struct{ user, key string }
 
 // identified is what is known of a job's application, how often its script was asked for in
 // vain, and what kept it from being known at the last try.
@@ -41,15 +57,29 @@ type identified struct {
 // scriptTries is how often a job's script is asked for: some jobs have none.
 const scriptTries = 3
 
+// look is an attempt to find out a job's application.
+type look struct {
+	j      *job.Job
+	terms  job.Terms
+	known  identified
+	first  bool // there was none before
+	read   bool // the script is needed
+	script []byte
+	err    error // of reading it
+	late   bool  // there was no time for it
+}
+
 // identify fills in the terms and the applications of the jobs that a plan may want: those
 // that run, and the first of the queue. The rest follows in later ticks.
 func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
 	d.forget(jobs)
-	arrays := map[int64]identified{} // the tasks of an array have one script
+	arrays := map[int64]string{} // the tasks of an array have one script: a task that was looked at
 	seats := in.Tracker.Seats()
 	lookups := d.lookups(in)
+	var looks []*look
+	var sharers []*job.Job
 	for i := range jobs {
 		j := &jobs[i]
 		t := job.ParseTerms(j.Comment)
@@ -59,58 +89,138 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		if !sharer(j) || j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
 			continue
 		}
-		app, known := d.byRef[j.Ref]
-		if !known && j.ArrayID != 0 {
-			app, known = arrays[j.ArrayID]
-		}
-		if app.Profile == nil && !lookups.next(known) {
+		sharers = append(sharers, j)
+		if _, known := d.byRef[j.Ref]; j.ArrayID != 0 && (known || arrays[j.ArrayID] == "") {
+			arrays[j.ArrayID] = j.Ref
+		} else if j.ArrayID != 0 {
 			continue
 		}
-		if app.Profile == nil {
-			app = d.lookUp(ctx, j, t, app, !known || 0 < app.failed && app.failed < scriptTries)
-			d.byRef[j.Ref] = app
+		if l := d.look(j, t); l != nil && lookups.next(!l.first) {
+			looks = append(looks, l)
 		}
-		if j.ArrayID != 0 {
-			arrays[j.ArrayID] = app
-		}
-		in.Apps[j.Ref] = app.App
 	}
-	d.recognise(ctx, in, lookups)
+	looks = append(looks, d.whole(jobs, lookups)...)
+	d.read(ctx, looks, lookups.until)
+	found := map[application]*rlcore.Profile{}
+	for _, l := range looks {
+		if !l.late {
+			d.byRef[l.j.Ref] = d.conclude(ctx, l, found)
+		}
+	}
+	for _, j := range sharers {
+		app, known := d.byRef[j.Ref]
+		if !known && j.ArrayID != 0 {
+			app, known = d.byRef[arrays[j.ArrayID]]
+		}
+		if known {
+			in.Apps[j.Ref] = app.App
+		}
+	}
 }
 
-// recognise finds out, once each, what jobs with a GPU of their own run: their records become profiles, by which it is
+// look is what there is to find out of a job, nil = nothing. The script is read once; the profile is
+// looked for again as long as there is none.
+func (d *identifier) look(j *job.Job, t job.Terms) *look {
+	app, known := d.byRef[j.Ref]
+	l := &look{j: j, terms: t, known: app, first: !known}
+	l.read = t.App == "" && (!known || 0 < app.failed && app.failed < scriptTries)
+	if app.Profile != nil || known && !l.read && app.Key == "" && app.err == "" {
+		return nil
+	}
+	return l
+}
+
+// whole lists, once each, jobs with a GPU of their own: their records become profiles, by which it is
 // known whether they could share. Nothing is decided by it.
-func (d *identifier) recognise(ctx context.Context, in *plan.Input, lookups *lookups) {
-	for i := range in.Snap.Jobs {
-		j := &in.Snap.Jobs[i]
+func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*look {
+	var out []*look
+	for i := range jobs {
+		j := &jobs[i]
 		if j.State != job.Running || j.Request.Kind != job.WholeGPU || j.Request.Count > 1 {
 			continue
 		}
-		app, known := d.byRef[j.Ref]
-		if known && (app.failed == 0 || app.failed >= scriptTries) || !lookups.next(false) {
+		if app, known := d.byRef[j.Ref]; known && (app.failed == 0 || app.failed >= scriptTries) {
 			continue
 		}
-		d.byRef[j.Ref] = d.lookUp(ctx, j, job.ParseTerms(j.Comment), app, true)
+		if l := d.look(j, job.ParseTerms(j.Comment)); l != nil && lookups.next(false) {
+			out = append(out, l)
+		}
 	}
+	return out
+}
+
+// read reads the scripts, some at a time, as long as there is time.
+func (d *identifier) read(ctx context.Context, looks []*look, until time.Time) {
+	var g errgroup.Group
+	g.SetLimit(readers)
+	for _, l := range looks {
+		if !l.read {
+			continue
+		}
+		if l.late = d.now().After(until); l.late {
+			continue
+		}
+		g.Go(func() error {
+			l.script, l.err = d.slurm.Script(ctx, l.j.Ref)
+			return nil
+		})
+	}
+	_ = g.Wait() // each look has its own error
+}
+
+// conclude names the application and looks its profile up, unless found has it.
+func (d *identifier) conclude(ctx context.Context, l *look, found map[application]*rlcore.Profile) identified {
+	out := identified{App: l.known.App, failed: l.known.failed}
+	switch {
+	case l.err != nil:
+		d.log.Debug("no script", "job", l.j.Ref, "err", l.err)
+		out.failed++
+	case l.read:
+		out.failed = 0
+	}
+	var err error
+	if out.Key == "" {
+		out.Key, err = d.apps.Identify(ctx, l.j, l.terms, l.script)
+	}
+	of := application{l.j.User, out.Key}
+	p, there := found[of]
+	if err == nil && out.Key != "" && !there {
+		p, err = d.apps.Profile(ctx, of.user, of.key)
+		if was := d.profiles[of]; err == nil && p != nil && was != nil && reflect.DeepEqual(p, was) {
+			p = was
+		}
+		if err == nil {
+			found[of], d.profiles[of] = p, p
+		}
+	}
+	out.Profile = p
+	if err != nil {
+		if out.err = err.Error(); out.err != l.known.err { // a full disk is full in every round
+			d.log.Warn("application not identified", "job", l.j.Ref, "err", err)
+		}
+	}
+	return out
 }
 
 // sharer reports whether a job asks for a shared GPU.
 func sharer(j *job.Job) bool { return j.Request.Kind == job.Shares || j.Request.Kind == job.SharedGPU }
 
-// forget drops the jobs that are gone.
+// forget drops the jobs that are gone, and the profiles of which none is left.
 func (d *identifier) forget(jobs []job.Job) {
-	seen := make(map[string]bool, len(jobs))
+	seen, run := make(map[string]bool, len(jobs)), map[application]bool{}
 	for i := range jobs {
-		seen[jobs[i].Ref] = true
+		j := &jobs[i]
+		seen[j.Ref] = true
+		run[application{j.User, d.byRef[j.Ref].Key}] = true
 	}
 	maps.DeleteFunc(d.byRef, func(ref string, _ identified) bool { return !seen[ref] })
+	maps.DeleteFunc(d.profiles, func(a application, _ *rlcore.Profile) bool { return !run[a] })
 }
 
 // lookups bounds how many unknown jobs a tick looks up.
 type lookups struct {
 	left  int
 	until time.Time
-	now   func() time.Time
 }
 
 // lookups allows for the running jobs and a window for each GPU.
@@ -119,38 +229,15 @@ func (d *identifier) lookups(in *plan.Input) *lookups {
 	for i := range in.Snap.Nodes {
 		gpus += in.Snap.Nodes[i].GPUs
 	}
-	return &lookups{left: d.window()*(gpus+1) + 16, until: d.now().Add(identifyBudget), now: d.now}
+	return &lookups{left: d.window()*(gpus+1) + 16, until: d.now().Add(identifyBudget)}
 }
 
 // next reports whether one more job may be looked up. A job that was identified before
 // always may: its profile may have come since.
 func (l *lookups) next(known bool) bool {
-	if !known && (l.left <= 0 || l.now().After(l.until)) {
+	if !known && l.left <= 0 {
 		return false
 	}
 	l.left--
 	return true
-}
-
-// lookUp finds a job's application. The script is read once; the profile is looked for
-// again as long as there is none.
-func (d *identifier) lookUp(ctx context.Context, j *job.Job, t job.Terms, known identified, read bool) identified {
-	var script []byte
-	out := identified{failed: known.failed}
-	if read {
-		var err error
-		if script, err = d.slurm.Script(ctx, j.Ref); err != nil {
-			d.log.Debug("no script", "job", j.Ref, "err", err)
-			out.failed++
-		} else {
-			out.failed = 0
-		}
-	}
-	var err error
-	if out.App, err = d.apps.Identify(ctx, j, t, script); err != nil {
-		if out.err = err.Error(); out.err != known.err { // a full disk is full in every round
-			d.log.Warn("application not identified", "job", j.Ref, "err", err)
-		}
-	}
-	return out
 }

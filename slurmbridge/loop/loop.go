@@ -113,7 +113,7 @@ func (b *Bridge) init() {
 			b.Gate.Log = cmp.Or(b.Gate.Log, b.Log)
 			b.slurm = answering{b.Slurm, b.Gate.Progress}
 		}
-		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]identified{}}
+		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
 		b.learned = learner{
 			slurm: b.slurm, journal: b.Journal, runs: b.Runs, beliefs: b.Beliefs, card: b.Card, log: b.Log, metrics: b.Metrics, now: b.Now, wake: b.Wake,
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -62,6 +63,7 @@ type model struct {
 	stubborn bool
 	// scripts counts how often each job's script was asked for; a job of nameless has none.
 	scripts  map[string]int
+	reading  sync.Mutex // of scripts: several are read at a time
 	nameless map[string]bool
 	// refuseGates: Slurm takes no gate.
 	refuseGates bool
@@ -441,7 +443,9 @@ func (m *model) OpenGate(_ context.Context, id string) error {
 
 func (m *model) Script(_ context.Context, ref string) ([]byte, error) {
 	if m.scripts != nil {
+		m.reading.Lock()
 		m.scripts[ref]++
+		m.reading.Unlock()
 	}
 	if m.nameless[ref] {
 		return nil, errors.New("no such script")
@@ -478,14 +482,24 @@ func (m *model) Requeue(_ context.Context, ref string) error {
 }
 
 // Identify implements loop.Apps with the profiles that the jobs were submitted with.
-func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (job.App, error) {
+func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (string, error) {
 	if f := m.find(j.Ref); f != nil && f.profil != nil {
-		return job.App{Key: f.profil.App, Profile: f.profil}, nil
+		return f.profil.App, nil
 	}
 	if m.scripts != nil {
-		return job.App{}, nil // nobody could tell
+		return "", nil // nobody could tell
 	}
-	return job.App{Key: "unknown"}, nil
+	return "unknown", nil
+}
+
+// Profile implements loop.Apps.
+func (m *model) Profile(_ context.Context, user, key string) (*rlcore.Profile, error) {
+	for _, j := range m.jobs {
+		if j.User == user && j.profil != nil && j.profil.App == key {
+			return j.profil, nil
+		}
+	}
+	return nil, nil
 }
 
 // memory is a Journal that outlives the bridges of one test.

@@ -3,9 +3,11 @@ package loop
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
@@ -14,25 +16,30 @@ import (
 // scripts counts by job how often its script was read.
 type scripts struct {
 	job.Slurm
+	*sync.Mutex
 	read map[string]int
 }
 
 func (s scripts) Script(_ context.Context, ref string) ([]byte, error) {
+	s.Lock()
+	defer s.Unlock()
 	s.read[ref]++
 	return []byte("#!/bin/sh\nlmp\n"), nil
 }
 
 type named struct{}
 
-func (named) Identify(context.Context, *job.Job, job.Terms, []byte) (job.App, error) {
-	return job.App{Key: "lmp"}, nil
+func (named) Identify(context.Context, *job.Job, job.Terms, []byte) (string, error) {
+	return "lmp", nil
 }
+
+func (named) Profile(context.Context, string, string) (*rlcore.Profile, error) { return nil, nil }
 
 // What a job with a GPU of its own runs is found out once, and no plan hears of it; jobs that wait, and those with
 // several GPUs, are no business of ours.
 func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
-	s := scripts{read: map[string]int{}}
-	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{}}
+	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
+	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
 	whole := func(ref string, state job.JobState, gpus int) job.Job {
 		return job.Job{Ref: ref, User: "ann", State: state, Request: job.GPURequest{Kind: job.WholeGPU, Count: gpus}}
 	}

@@ -141,16 +141,24 @@ func fields(out string) map[string]string {
 
 // Wait polls until ok is true or the time is over, and reports which.
 func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
-	end := time.Now().Add(d)
+	begin := time.Now()
 	for {
+		asked := time.Now()
 		if ok() {
 			return true
 		}
-		if time.Now().After(end) || ctx.Err() != nil {
+		waited := time.Since(begin)
+		if waited > d || ctx.Err() != nil {
 			return false
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(pause(waited, time.Since(asked)))
 	}
+}
+
+// pause is how long to wait before asking again: longer the longer it has taken so far, and long
+// against what asking takes. Many tests run at once, and most of them ask a program of Slurm's.
+func pause(waited, asking time.Duration) time.Duration {
+	return max(50*time.Millisecond, min(waited/10, 250*time.Millisecond), min(4*asking, time.Second))
 }
 
 // WaitState waits until the job is in one of the states, and returns the state it

@@ -184,7 +184,7 @@ func (l *live) submit(user, want string) string {
 func TestCommandsOnSlurm(t *testing.T) {
 	l := newLive(t)
 	l.serve()
-	l.says([]string{"active, policy dqn (model built in), Slurm " + l.Release, "0 jobs wait behind it", "n1", "titanxp", "idle"}, "status")
+	l.says([]string{"active, policy dqn (model built in) for the turnaround, Slurm " + l.Release, "0 jobs wait behind it", "n1", "titanxp", "idle"}, "status")
 	if v := l.json([]string{"at", "mode", "changes"}, "plan"); v["changes"] == nil || len(v["changes"].([]any)) != 0 {
 		t.Errorf("an empty queue has the plan %v", v)
 	}

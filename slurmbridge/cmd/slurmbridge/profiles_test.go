@@ -195,13 +195,20 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 	}
 	defer st.Close()
 	r := &recogniser{st}
-	see := func(ref, user string, n int, terms job.Terms) job.App {
+	look := func(ref, user string, terms job.Terms, script []byte) (app job.App) {
 		t.Helper()
-		app, err := r.Identify(t.Context(), &job.Job{Ref: ref, User: user}, terms, fmt.Appendf(nil, ljScript, n))
-		if err != nil {
+		var err error
+		if app.Key, err = r.Identify(t.Context(), &job.Job{Ref: ref, User: user}, terms, script); err != nil {
+			t.Fatal(err)
+		}
+		if app.Profile, err = r.Profile(t.Context(), user, app.Key); err != nil {
 			t.Fatal(err)
 		}
 		return app
+	}
+	see := func(ref, user string, n int, terms job.Terms) job.App {
+		t.Helper()
+		return look(ref, user, terms, fmt.Appendf(nil, ljScript, n))
 	}
 	first := see("1", "ann", 1000, job.Terms{})
 	if first.Key == "" || first.Profile != nil {
@@ -219,9 +226,8 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 		t.Errorf("%+v %+v", twice, twice.Profile)
 	}
 	// Its script is read once; a later look has none.
-	later, err := r.Identify(t.Context(), &job.Job{Ref: "2", User: "ann"}, job.Terms{}, nil)
-	if err != nil || later.Key != twice.Key || later.Profile == nil {
-		t.Errorf("%+v %v", later, err)
+	if later := look("2", "ann", job.Terms{}, nil); later.Key != twice.Key || later.Profile == nil {
+		t.Errorf("%+v", later)
 	}
 	if app := see("3", "ann", 9000, job.Terms{}); app.Profile != nil {
 		t.Errorf("nine times the size: %+v", app.Profile)

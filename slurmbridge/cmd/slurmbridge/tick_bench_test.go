@@ -80,9 +80,13 @@ func (s *still) Describe(context.Context, []string) (map[string]job.Description,
 // known tells a job's application by its name.
 type known struct{}
 
-func (known) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (job.App, error) {
-	p, _ := apps.ByName(t.App)
-	return job.App{Key: t.App, Profile: p}, nil
+func (known) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (string, error) {
+	return t.App, nil
+}
+
+func (known) Profile(_ context.Context, _, key string) (*rlcore.Profile, error) {
+	p, _ := apps.ByName(key)
+	return p, nil
 }
 
 // BenchmarkTick is a look at 10,000 waiting jobs and 500 GPUs, without the time of

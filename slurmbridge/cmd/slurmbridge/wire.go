@@ -146,34 +146,29 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 // application's own, else one made from its relatives of other sizes.
 type recogniser struct{ store *store.Store }
 
-func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (job.App, error) {
+func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (string, error) {
 	a := appid.Identify(t.App, script)
 	if script == nil && t.App == "" {
-		// Recognised at an earlier look.
+		// Recognised before a restart.
 		known, err := r.store.AppOf(ctx, j.Ref, j.User)
-		if err != nil {
-			return job.App{}, err
+		if err != nil || known == "" {
+			return "", err
 		}
 		a.Key = known
 	}
-	if a.Key == "" {
-		if script == nil {
-			return job.App{}, nil
-		}
-		// An earlier job of this number may have been something.
-		return job.App{}, r.store.SetApp(ctx, j.Ref, j.User, "")
-	}
-	if err := errors.Join(r.store.SetApp(ctx, j.Ref, j.User, a.Key), r.store.SetFamily(ctx, j.User, a)); err != nil {
-		return job.App{}, err
-	}
-	p, err := r.store.Lookup(ctx, j.User, a.Key)
+	// Without a name, too: an earlier job of this number may have been something.
+	return a.Key, errors.Join(r.store.SetApp(ctx, j.Ref, j.User, a.Key), r.store.SetFamily(ctx, j.User, a))
+}
+
+func (r *recogniser) Profile(ctx context.Context, user, key string) (*rlcore.Profile, error) {
+	p, err := r.store.Lookup(ctx, user, key)
 	if errors.Is(err, store.ErrNotFound) {
-		p, err = r.store.Relative(ctx, j.User, a.Key)
+		p, err = r.store.Relative(ctx, user, key)
 	}
 	if errors.Is(err, store.ErrNotFound) {
-		return job.App{Key: a.Key}, nil
+		return nil, nil
 	}
-	return job.App{Key: a.Key, Profile: p}, err
+	return p, err
 }
 
 // byHand says whose shares stay as they wrote them. Users who don't exist are left out:

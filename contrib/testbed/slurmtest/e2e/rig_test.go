@@ -55,13 +55,16 @@ func TestMain(m *testing.M) {
 // doesn't share.)
 type apps struct{}
 
-func (apps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (job.App, error) {
-	app := job.App{Key: t.App}
+func (apps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (string, error) {
+	return t.App, nil
+}
+
+func (apps) Profile(_ context.Context, _, key string) (*rlcore.Profile, error) {
 	var mem, gpu float64
-	if n, _ := fmt.Sscanf(t.App, "m%fg%f", &mem, &gpu); n == 2 {
-		app.Profile = &rlcore.Profile{App: t.App, DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}
+	if n, _ := fmt.Sscanf(key, "m%fg%f", &mem, &gpu); n != 2 {
+		return nil, nil
 	}
-	return app, nil
+	return &rlcore.Profile{App: key, DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}, nil
 }
 
 type sum struct{}
