@@ -181,7 +181,8 @@ func (r *pass) wishes(d *draft) []wish {
 		out = append(out, wish{spare: true, equal: true})
 	}
 	out = append(out, wish{equal: true}, wish{need: true})
-	for _, least := range []int{20, 10, 5, 2, 1} {
+	// With the first of these nobody can meet more jobs than are in its group.
+	for _, least := range []int{job.Units/(len(d.jobs)+1) + 1, 20, 10, 5, 2, 1} {
 		out = append(out, wish{least: least})
 	}
 	return out

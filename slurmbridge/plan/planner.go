@@ -138,18 +138,44 @@ func (r *pass) startable() []int {
 func (r *pass) settling(g int) bool { return r.unsettled[r.gpus[g].node.Name] }
 
 // fillAll decides what starts now. Where the guard doesn't allow a group on a GPU for those who are on
-// other GPUs of its node, other nodes have the first choice; then a job that has the GPU to itself
-// starts there, as with plain Slurm.
+// other GPUs of its node, or no shares lead it there, other nodes have the next choice; then its node is asked
+// again, of the jobs that are left. Where that leads nowhere a job that has the GPU to itself starts
+// there, as with plain Slurm.
 func (r *pass) fillAll() {
-	var again []int
-	for _, g := range r.startable() {
-		if why := r.fill(g, false); why == refused || why == later && r.mostLeft < 0 {
-			again = append(again, g)
-		}
+	left := r.startable()
+	for placed := true; placed; {
+		left, placed = r.fillSome(left)
 	}
-	for _, g := range again {
+	for _, g := range left {
 		r.fill(g, true)
 	}
+}
+
+// fillSome decides for each of the GPUs once. It returns those that would take something else. An idle GPU
+// like one that its node was just refused for is among them: nothing else could come of it.
+func (r *pass) fillSome(gpus []int) (again []int, progress bool) {
+	type idle struct {
+		node string
+		spec rlcore.GPUSpec
+	}
+	stuck := map[idle]bool{}
+	for _, g := range gpus {
+		card := &r.State.GPUs[g]
+		like := idle{card.Node, card.Spec}
+		if len(card.Running) == 0 && stuck[like] {
+			again = append(again, g)
+			continue
+		}
+		isIdle := len(card.Running) == 0
+		switch why := r.fill(g, false); {
+		case why == refused || why == later && r.mostLeft < 0:
+			again = append(again, g)
+			stuck[like] = stuck[like] || isIdle
+		case why == placed:
+			progress = true
+		}
+	}
+	return again, progress && r.mostLeft >= 0
 }
 
 // fill decides what starts on GPU g now. alone: where it can't be a group, one job may.
@@ -199,6 +225,9 @@ type choice struct {
 func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c choice) {
 	card := &r.State.GPUs[g]
 	before := *card
+	wide := r.Decider.M
+	r.Decider.M = r.width(g, kind)
+	defer func() { r.Decider.M = wide }()
 	out := r.hide(g, leaving)
 	for {
 		dec := r.Decider.Decide(&r.State, g)
@@ -231,6 +260,22 @@ func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c ch
 	r.show(out)
 	slices.Sort(c.jobs)
 	return c
+}
+
+// width is how many waiting jobs the decision for GPU g looks at. Where other GPUs of the node are
+// idle as well it is as many as fill the GPU, and one to choose: which GPU a job gets follows from the order of
+// the queue, and neighbours there can be led to one GPU, whoever else starts with them.
+func (r *pass) width(g int, kind job.GroupKind) int {
+	idle := 0
+	for _, k := range r.nodes[r.gpus[g].node.Name] {
+		if len(r.State.GPUs[k].Running) == 0 && !r.closed[k] {
+			idle++
+		}
+	}
+	if kind != job.StartNow || idle < 2 {
+		return r.Decider.M
+	}
+	return min(r.Window(), r.Decider.Guard.Members(&r.State.GPUs[g].Spec)+1)
 }
 
 // planAhead decides what follows on a busy GPU, which is emptied for the decision.
