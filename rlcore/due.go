@@ -44,6 +44,9 @@ const (
 // after which they leave no GPU free later than without it makes no job behind them start
 // later, if jobs that may use one of these GPUs may use all, and then these aren't followed.
 type dues struct {
+	state *State // of the window, as the next two
+	gpu   int
+	jobs  []int
 	on    bool
 	trust float64
 	cards []outlook
@@ -113,6 +116,12 @@ func (d *dues) look(g *Guard, w *Window) {
 	s := w.State
 	d.on = !g.Bare && slices.ContainsFunc(w.Jobs, func(at int) bool { return s.Pending[at].PlainEndS > 0 })
 	d.soon, d.all, d.late = false, false, d.late[:0]
+	d.state, d.gpu, d.jobs = s, w.GPU, w.Jobs
+}
+
+// of reports whether w is the window of the last decision.
+func (d *dues) of(w *Window) bool {
+	return d.state == w.State && d.gpu == w.GPU && sameList(d.jobs, w.Jobs)
 }
 
 // foresee finds out when the GPUs will be free, and how many jobs to follow.
@@ -152,11 +161,14 @@ func (g *Guard) Late(c Combo) bool { return slices.Contains(g.dues.late, c) }
 
 // Expect writes into dst, whose storage it reuses, when each job of the window is expected
 // to have ended, s on State.NowS's clock, if c joins now and nobody after it: those of c on
-// the window's GPU, the others each with a whole one. +Inf = nothing is known.
+// the window's GPU, the others each with a whole one. +Inf = nothing is known. Right after a decision about
+// the same window it uses what that found out.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	d, s := &g.dues, w.State
-	d.soon = false
-	d.foresee(g, w)
+	if !d.soon || !d.of(w) {
+		d.soon = false
+		d.foresee(g, w)
+	}
 	var freeS float64
 	d.endS, freeS = d.end(g, d.endS, w.Card(), w, c)
 	d.try(w, c, freeS, nil)
