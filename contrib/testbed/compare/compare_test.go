@@ -173,6 +173,7 @@ func TestPictures(t *testing.T) {
 func TestBoard(t *testing.T) {
 	a := &cell{workload: "random", variant: variant{name: "dqn"}, apps: make([]string, 4)}
 	b := &cell{workload: "random", variant: variant{name: "whole"}, apps: make([]string, 4)}
+	c := &cell{workload: "open-1", variant: variant{name: "whole"}, figures: &figures{MeanTurnaroundS: 123}}
 	now := time.Unix(0, 0)
 	var out bytes.Buffer
 	bd := newBoard(&out, false, func() time.Time { return now }, []*cell{a, b})
@@ -190,7 +191,8 @@ func TestBoard(t *testing.T) {
 	bd.over(a)
 	b.err = errors.New("broke\n--- log\nlong")
 	bd.over(b)
-	if got := out.String(); !strings.Contains(got, "321 s, 3 jobs failed") || !strings.Contains(got, "failed: broke\n") || strings.Contains(got, "long") {
+	bd.over(c)
+	if got := out.String(); !strings.Contains(got, "makespan   321 s, 3 jobs failed") || !strings.Contains(got, "turnaround   123 s\n") || !strings.Contains(got, "failed: broke\n") || strings.Contains(got, "long") {
 		t.Errorf("%q", got)
 	}
 }

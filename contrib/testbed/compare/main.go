@@ -43,14 +43,14 @@ The thesis's five workloads are closed: all jobs are there before the first may 
 judged by their makespan, and the bridge decides for it (objective: makespan). In the open ones,
 open-1 to open-3, the jobs of the random workload come at random times, --load times as much work
 as one GPU can do without sharing; each has a seed of its own. They are judged by mean turnaround
-(objective: turnaround). Both tell how many jobs ended later than under whole.
+(objective: turnaround). For both, the table counts the jobs that ended later than under whole.
 
 Under plain sharing Slurm knows nothing of GPU memory, so jobs can fail for want of it; nobody
 submits them again.
 
 Slurm's own pauses between jobs take as long as ever while the jobs run faster: they count
---scale times. The table shows how long the GPU was idle meanwhile. The
-simulator repeats each of the bridge's runs, decision by decision and without pauses.`
+--scale times, in jobs' ends under whole, too. The table shows how long the GPU was idle, and
+the simulator repeats each of the bridge's runs, decision by decision and without pauses.`
 
 const examples = `  make compare                            all eight workloads, twenty minutes
   make compare QUICK=1                    three of them, under five minutes
