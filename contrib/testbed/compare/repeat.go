@@ -18,7 +18,8 @@ var errMemory = errors.New("repeat a run: jobs fail for memory")
 // the law that the simulated GPU computes by. A decision is known by what it
 // waited for: a job is started as soon as those jobs have ended that had ended
 // before it in the real run, and those been submitted that had been. So groups, partners
-// and order are the real run's and Slurm's pauses are not.
+// and order are the real run's and Slurm's pauses are not. (A job that was submitted during the
+// pause before a start is taken for what that start waited for: then a part of the pause stays.)
 //
 // Without pauses phases fall together that did not, and a job may find no memory:
 // that is errMemory. It isn't if spare is true, which gives the card more.
