@@ -17,9 +17,10 @@ var errMemory = errors.New("repeat a run: jobs fail for memory")
 // repeat lets the simulator carry out the decisions that a real run shows, under
 // the law that the simulated GPU computes by. A decision is known by what it
 // waited for: a job is started as soon as those jobs have ended that had ended
-// before it in the real run, and those been submitted that had been. So groups, partners
-// and order are the real run's and Slurm's pauses are not. (A job that was submitted during the
-// pause before a start is taken for what that start waited for: then a part of the pause stays.)
+// before it in the real run, and those been submitted that started before or with it. So
+// groups, partners and order are the real run's and Slurm's pauses are not. (Where jobs come over
+// time, what pauses have delayed meets jobs that it would not have met: a group that waits for
+// such a partner keeps a part of the delay.)
 //
 // Without pauses phases fall together that did not, and a job may find no memory:
 // that is errMemory. It isn't if spare is true, which gives the card more.
@@ -32,7 +33,8 @@ func repeat(runs []run, spare bool) (*sim.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	ended, came := endedBefore(runs), cameBefore(runs)
+	ended := endedBefore(runs)
+	came := awaited(runs, ended)
 	return play(s, func(st *rlcore.State) []int {
 		left := map[string]bool{}
 		for i := range st.Pending {
@@ -102,15 +104,17 @@ func endedBefore(runs []run) map[string][]string {
 	return out
 }
 
-// cameBefore is, by job, the latest time at which one was submitted that had been submitted as
-// the job started, s.
-func cameBefore(runs []run) map[string]float64 {
+// awaited is, by job, when the last one was submitted of those that started before or with it, s.
+// Jobs start together if none ended between their starts and all were there at the first; ended is
+// endedBefore's.
+func awaited(runs []run, ended map[string][]string) map[string]float64 {
 	out := map[string]float64{}
-	for i := range runs {
-		for k := range runs {
-			if k == i || runs[k].submitS <= runs[i].startS {
-				id := fmt.Sprint(i)
-				out[id] = max(out[id], runs[k].submitS)
+	for i, r := range runs {
+		id := fmt.Sprint(i)
+		for k, other := range runs {
+			together := other.submitS <= r.startS && slices.Equal(ended[fmt.Sprint(k)], ended[id])
+			if k == i || other.startS <= r.startS || together {
+				out[id] = max(out[id], other.submitS)
 			}
 		}
 	}
@@ -166,7 +170,10 @@ func (f *figures) addSim() {
 		return
 	}
 	f.SimMakespanS = lastEnd(r)
-	f.SimJobsLate = late(r)
+	if !slices.ContainsFunc(f.runs, func(r run) bool { return r.submitS > 0 }) {
+		n := late(r)
+		f.SimJobsLate = &n
+	}
 	f.SimRatio = f.MakespanS / f.SimMakespanS
 	if f.SimStartsS, err = repeatStarts(f.runs); err != nil {
 		f.SimNote = err.Error()

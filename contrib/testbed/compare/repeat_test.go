@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -155,7 +156,27 @@ func TestRepeatNeverBeforeSubmission(t *testing.T) {
 	})
 }
 
-// What the simulator made it repeats, whatever was decided, but for rounding.
+// Pauses add up while jobs come on time; without them plain Slurm starts each as soon as the one
+// before it has ended.
+func TestRepeatDrift(t *testing.T) {
+	const pause = 20
+	g := seconds(t, "gromacs")
+	var runs []run
+	for i := range 10 {
+		at := float64(i) * g / 1.2
+		start := at + pause
+		if i > 0 {
+			start = max(at, runs[i-1].endS) + pause
+		}
+		runs = append(runs, run{app: "gromacs", submitS: at, startS: start, endS: start + g, finished: true})
+	}
+	if got, err := repeated(runs); err != nil || math.Abs(got-10*g) > 1e-6 {
+		t.Errorf("%v, %v; want %v", got, err, 10*g)
+	}
+}
+
+// What the simulator made it repeats, but for rounding: whatever starts as jobs end, and with those
+// that come.
 func TestRepeatOfSimulation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		runs := drawComing(t)
@@ -163,7 +184,24 @@ func TestRepeatOfSimulation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		made, err := play(s, func(st *rlcore.State) []int {
+		var before map[string]bool // the jobs that ran after the last decision
+		lastS := -1.0              // when something started
+		made, err := play(s, func(st *rlcore.State) (start []int) {
+			caused := lastS == s.NowS() // by an end, or a start at the same time
+			running := map[string]bool{}
+			for i := range st.GPUs[0].Running {
+				running[st.GPUs[0].Running[i].Job.ID] = true
+			}
+			for id := range before {
+				caused = caused || !running[id]
+			}
+			defer func() {
+				for _, i := range start {
+					running[st.Pending[i].ID] = true
+					lastS = s.NowS()
+				}
+				before = running
+			}()
 			least := 0
 			if len(st.GPUs[0].Running) == 0 {
 				least = 1 // a GPU that is left idle is looked at again, which nothing in the run shows
@@ -173,7 +211,11 @@ func TestRepeatOfSimulation(t *testing.T) {
 			for i := range waiting {
 				waiting[i] = i
 			}
-			return rapid.Permutation(waiting).Draw(t, "order")[:n]
+			start = rapid.Permutation(waiting).Draw(t, "order")[:n]
+			if n > 0 && !caused && !slices.ContainsFunc(start, func(i int) bool { return st.Pending[i].SubmitS == s.NowS() }) {
+				start = waiting[len(waiting)-1:] // the one that has just come
+			}
+			return start
 		})
 		if errors.Is(err, errMemory) {
 			t.Skip("they didn't fit")

@@ -38,7 +38,7 @@ that ended later than under whole, by more than %g s by the clock (%g GPU s), ab
 takes; late: those later by more than a tenth of their time alone, too; worst: by how much the latest
 ended later. ÷ sim: the makespan over the simulator's of the same decisions without pauses; ÷ starts:
 over the simulator's of the same start times; sim late: jobs late without pauses, there and under plain
-Slurm. All times are GPU seconds, from the moment that the first job could start; turnarounds of open
+Slurm (closed workloads). All times are GPU seconds, from the moment that the first job could start; turnarounds of open
 workloads are from each job's submission.
 `
 
@@ -60,7 +60,10 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			rerun = whole(f.RerunMakespanS)
 		}
 		if f.SimMakespanS > 0 {
-			ofSim, simLate = ratio(f.SimRatio), strconv.Itoa(f.SimJobsLate)
+			ofSim = ratio(f.SimRatio)
+		}
+		if f.SimJobsLate != nil {
+			simLate = strconv.Itoa(*f.SimJobsLate)
 		}
 		if f.SimStartsS > 0 {
 			ofStarts = ratio(f.StartsRatio)
@@ -80,13 +83,13 @@ func (r report) table(out io.Writer, o *options, wl string) {
 
 // overSeeds sums up the open workloads, which differ by their seeds only.
 func (r report) overSeeds(out io.Writer, o *options) {
-	t := cluster.Table(out, "", "seeds", "turnaround ÷ whole", "SD", "least", "most", "later", "late", "worst", "sim late", "failed")
+	t := cluster.Table(out, "", "seeds", "turnaround ÷ whole", "SD", "least", "most", "later", "late", "worst", "failed")
 	t.SetTitle("open: mean over the seeds, jobs of all")
 	rows := 0
 	for i := range o.variants {
 		var ratios []float64
 		var all cluster.Lateness
-		simLate, failed := 0, 0
+		failed := 0
 		for _, wl := range o.workloads {
 			f := r[wl][o.variants[i].name]
 			if !isOpen(wl) || f == nil || f.againstWhole == nil {
@@ -94,20 +97,16 @@ func (r report) overSeeds(out io.Writer, o *options) {
 			}
 			ratios = append(ratios, f.TurnaroundRatio)
 			all.Later, all.Late, all.WorstS = all.Later+f.Later, all.Late+f.Late, max(all.WorstS, f.WorstS)
-			simLate, failed = simLate+f.SimJobsLate, failed+f.JobsFailed
+			failed += f.JobsFailed
 		}
 		if len(ratios) < 2 {
 			continue
 		}
 		rows++
-		ofSim := ""
-		if o.variants[i].repeatable {
-			ofSim = strconv.Itoa(simLate)
-		}
 		mean, sd := stat.MeanStdDev(ratios, nil)
 		t.AppendRow(table.Row{
 			o.variants[i].name, len(ratios), ratio(mean), ratio(sd), ratio(slices.Min(ratios)), ratio(slices.Max(ratios)),
-			all.Later, all.Late, whole(all.WorstS), ofSim, failed,
+			all.Later, all.Late, whole(all.WorstS), failed,
 		})
 	}
 	if rows > 0 {
