@@ -52,7 +52,7 @@ Slurm's own pauses between jobs take as long as ever while the jobs run faster: 
 --scale times, in jobs' ends under whole, too. The table shows how long the GPU was idle, and
 the simulator repeats each of the bridge's runs, decision by decision and without pauses.`
 
-const examples = `  make compare                            all eight workloads, twenty minutes
+const examples = `  make compare                            all eight workloads, a quarter of an hour
   make compare QUICK=1                    three of them, under five minutes
   make compare ARGS='--workloads open'    jobs that come over time, three seeds
   make compare ARGS='--workloads random --variants whole,dqn --scale 5'`
@@ -75,7 +75,7 @@ func command(out io.Writer, tty bool) *cobra.Command {
 				o.workloads = quick
 			}
 			if !c.Flags().Changed("scale") {
-				o.scale = map[bool]float64{true: 12, false: 4}[isQuick]
+				o.scale = map[bool]float64{true: 12, false: 6}[isQuick]
 			}
 			if err := o.check(names); err != nil {
 				return err
@@ -99,7 +99,7 @@ func command(out io.Writer, tty bool) *cobra.Command {
 	f.IntVar(&o.jobs, "jobs", experiment.JobsPerWorkload, "jobs of each workload")
 	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs; the open workloads' are this one and the next two")
 	f.Float64Var(&o.load, "load", 1.2, "work that comes in open workloads ÷ what one GPU can do without sharing")
-	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 4, with --quick 12)")
+	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 6, with --quick 12; less: truer, and longer)")
 	f.IntVar(&o.parallel, "parallel", 30, "private clusters at a time")
 	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE` (- = standard output)")
 	f.StringVar(&pictures, "figures", "build/compare", "write pictures into `DIR` (empty: none)")
