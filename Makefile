@@ -72,7 +72,7 @@ demo: as-root build ## the thesis's 30 random jobs on one simulated Titan Xp, wh
 demo-cold: as-root build ## the same, with no application's profile known beforehand
 	@$(call STAGE,demo) --cold
 
-compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads (QUICK=1: on two, 5 minutes)
+compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads and three that come over time (QUICK=1: on three, 5 minutes)
 	@$(call STAGE,compare) $(if $(QUICK),--quick) $(ARGS)
 
 flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)

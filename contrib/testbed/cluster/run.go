@@ -10,8 +10,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
@@ -22,7 +25,11 @@ import (
 type Work struct {
 	Apps []string // of the catalogue, a job each, in the order of submission
 	Gres string   // what each asks for, e.g. "gpu:shared"
-	// Hold: no job starts before the last one is there.
+	// At are when to submit each, GPU seconds after the beginning, ascending; others run
+	// meanwhile. One whose time has passed on a busy machine is submitted at once. nil = all
+	// at the beginning.
+	At []float64
+	// Hold: no job starts before the last one is there. Not with At.
 	Hold bool
 	// Every is how often Progress is called. Default 500 ms.
 	Every time.Duration
@@ -35,6 +42,9 @@ type Work struct {
 // Job is what became of one job.
 type Job struct {
 	ID, App string
+	// SubmitS is when it really was submitted, GPU seconds after the beginning; 0 without
+	// Work.At.
+	SubmitS float64
 	// Ended is when its script was over; zero = it did not come that far.
 	Ended time.Time
 	// Report is the application's own.
@@ -74,6 +84,9 @@ func (s *Stack) GPU() (*gpusim.Snapshot, error) {
 
 // Do submits the jobs, waits for the last one's end and reads what they left.
 func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
+	if w.At != nil && (w.Hold || len(w.At) != len(w.Apps)) {
+		return nil, fmt.Errorf("%d jobs are to be submitted at %d times, hold %v", len(w.Apps), len(w.At), w.Hold)
+	}
 	reports, err := s.Reports()
 	if err != nil {
 		return nil, err
@@ -92,22 +105,30 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range w.Apps {
-		script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\n%s run %s --report %s/$SLURM_JOB_ID.json\nrc=$?\ndate +%%s.%%N > %s/$SLURM_JOB_ID.end\nexit $rc\n",
-			s.State(), s.Bin("gpusim"), name, reports, reports)
-		id, err := s.Submit(ctx, Owner, script, "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name)
-		if err != nil {
+	var came atomic.Int64
+	submit := func(ctx context.Context) (err error) {
+		r.Jobs, err = s.submitAll(ctx, &w, reports, r.Began, &came)
+		return err
+	}
+	if w.At != nil {
+		both, ctx := errgroup.WithContext(ctx)
+		both.Go(func() error { return submit(ctx) })
+		both.Go(func() error { return s.watch(ctx, &w, &came) })
+		if err := both.Wait(); err != nil {
 			return nil, err
 		}
-		r.Jobs = append(r.Jobs, Job{ID: id, App: name})
-	}
-	if w.Hold {
-		if err := s.Free(ctx, begin); err != nil {
+	} else {
+		if err := submit(ctx); err != nil {
 			return nil, err
 		}
-	}
-	if err := s.watch(ctx, &w); err != nil {
-		return nil, err
+		if w.Hold {
+			if err := s.Free(ctx, begin); err != nil {
+				return nil, err
+			}
+		}
+		if err := s.watch(ctx, &w, &came); err != nil {
+			return nil, err
+		}
 	}
 	if r.After, err = s.GPU(); err != nil {
 		return nil, err
@@ -116,6 +137,32 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 		r.Jobs[i].read(reports)
 	}
 	return r, nil
+}
+
+// submitAll submits each job when its time has come, and counts in came those that are there.
+func (s *Stack) submitAll(ctx context.Context, w *Work, reports string, began time.Time, came *atomic.Int64) ([]Job, error) {
+	var out []Job
+	for i, name := range w.Apps {
+		j := Job{App: name}
+		if w.At != nil {
+			due := began.Add(time.Duration(w.At[i] / s.Setup.Scale * float64(time.Second)))
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(time.Until(due)):
+			}
+			j.SubmitS = time.Since(began).Seconds() * s.Setup.Scale
+		}
+		script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\n%s run %s --report %s/$SLURM_JOB_ID.json\nrc=$?\ndate +%%s.%%N > %s/$SLURM_JOB_ID.end\nexit $rc\n",
+			s.State(), s.Bin("gpusim"), name, reports, reports)
+		var err error
+		if j.ID, err = s.Submit(ctx, Owner, script, "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name); err != nil {
+			return nil, err
+		}
+		out = append(out, j)
+		came.Add(1)
+	}
+	return out, nil
 }
 
 // Reports makes the folder that jobs report to.
@@ -164,8 +211,8 @@ func (s *Stack) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// watch reports the progress until every job has ended.
-func (s *Stack) watch(ctx context.Context, w *Work) error {
+// watch reports the progress until every job has ended; came counts those that were submitted.
+func (s *Stack) watch(ctx context.Context, w *Work, came *atomic.Int64) error {
 	every, limit := w.Every, w.Limit
 	if every == 0 {
 		every = 500 * time.Millisecond
@@ -175,6 +222,7 @@ func (s *Stack) watch(ctx context.Context, w *Work) error {
 	}
 	end := time.Now().Add(limit)
 	for {
+		there := int(came.Load()) // before the look, so that none of them is missing in it
 		out, err := s.Run(ctx, "squeue", "-h", "-u", Owner, "-o", "%T")
 		if err != nil {
 			return err
@@ -186,18 +234,19 @@ func (s *Stack) watch(ctx context.Context, w *Work) error {
 				running++
 			}
 		}
+		ended := max(0, there-left) // more may have come since
 		if w.Progress != nil {
 			gpu, err := s.GPU()
 			if err != nil {
 				gpu = nil // it only decorates
 			}
-			w.Progress(len(w.Apps)-left, running, gpu)
+			w.Progress(ended, running, gpu)
 		}
-		if left == 0 {
+		if left == 0 && there == len(w.Apps) {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d jobs have not ended after %.0f minutes", left, limit.Minutes())
+			return fmt.Errorf("%d jobs have not ended after %.0f minutes", len(w.Apps)-ended, limit.Minutes())
 		}
 		select {
 		case <-ctx.Done():

@@ -62,7 +62,8 @@ func (b *board) over(c *cell) {
 		text += firstLine(c.err.Error())
 	} else {
 		f := c.figures
-		text = fmt.Sprintf("makespan %5.0f s", f.MakespanS)
+		by := objective(c.workload)
+		text = fmt.Sprintf("%s %5.0f s", by, f.of(by))
 		if f.JobsFailed > 0 {
 			text += ", " + count(f.JobsFailed, "job") + " failed"
 		}

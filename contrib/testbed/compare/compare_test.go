@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -27,7 +28,8 @@ func read(t *testing.T, file string) []byte {
 // is.
 func TestSettings(t *testing.T) {
 	for args, words := range map[string][]string{
-		"--workloads gpu_huge":     {"--workloads", "gpu_huge", "gpu_heavy, gpu_light"},
+		"--workloads gpu_huge":     {"--workloads", "gpu_huge", "gpu_heavy, gpu_light", "open, "},
+		"--load 0":                 {"--load", "0.1 to 10"},
 		"--variants whole,best":    {"--variants", "best", "shard_half"},
 		"--jobs 0":                 {"--jobs", "1 to 1000"},
 		"--scale 1000":             {"--scale", "60"},
@@ -79,7 +81,7 @@ func TestFolders(t *testing.T) {
 }
 
 func TestCells(t *testing.T) {
-	o := options{jobs: 5, seed: 7, scale: 3}
+	o := options{jobs: 5, seed: 7, scale: 3, load: 1.2}
 	if err := o.check([]string{"DQN", " whole"}); err == nil {
 		t.Error("no clusters at a time, and no error")
 	}
@@ -88,7 +90,7 @@ func TestCells(t *testing.T) {
 		t.Fatal(err)
 	}
 	cells, err := o.cells()
-	if err != nil || len(cells) != 5*2 {
+	if err != nil || len(cells) != 8*2 {
 		t.Fatalf("%d cells, %v", len(cells), err)
 	}
 	if cells[0].variant.name != "whole" || cells[1].variant.name != "dqn" || cells[0].variant.bridged() || !cells[1].variant.bridged() {
@@ -98,7 +100,7 @@ func TestCells(t *testing.T) {
 		t.Errorf("%v and %v: not the same jobs", cells[0].apps, cells[1].apps)
 	}
 	for i, c := range longestFirst(cells) {
-		if (c.variant.name == "whole") != (i < 5) {
+		if (c.variant.name == "whole") != (i < 8) || (c.at != nil) != (i%8 < 3) {
 			t.Errorf("%s is number %d to start", c.name(), i)
 		}
 	}
@@ -107,6 +109,7 @@ func TestCells(t *testing.T) {
 // sample is a report with everything in it: a failure, a simulation, a gap.
 func sample() (*options, report) {
 	o := &options{workloads: []string{"gpu_light", "random"}, variants: variants(), scale: 12}
+	simLate := 7
 	two := func(end float64, ok bool) []run {
 		return []run{{app: "gromacs", endS: 80, finished: true}, {app: "alexnet", startS: 5, endS: end, finished: ok}}
 	}
@@ -114,7 +117,10 @@ func sample() (*options, report) {
 		"whole":    {MakespanS: 200, IdleS: 20, BusyMakespanS: 180, MeanTurnaroundS: 100, SimMakespanS: 180, SimRatio: 1.111, SimStartsS: 200, StartsRatio: 1, runs: two(200, true)},
 		"mps_half": {MakespanS: 90, BusyMakespanS: 90, JobsFailed: 1, OOM: 1, RerunMakespanS: 160, runs: two(5, false)},
 		"greedy":   {MakespanS: 123, BusyMakespanS: 123, runs: two(123, true)},
-		"dqn":      {MakespanS: 120, IdleS: 6, BusyMakespanS: 114, SimMakespanS: 117, SimRatio: 1.026, SimStartsS: 120, StartsRatio: 1, runs: two(120, true)},
+		"dqn": {
+			MakespanS: 120, IdleS: 6, BusyMakespanS: 114, SimMakespanS: 117, SimRatio: 1.026, SimStartsS: 120, StartsRatio: 1, SimJobsLate: &simLate, runs: two(120, true),
+			againstWhole: &againstWhole{TurnaroundRatio: 0.777, Lateness: cluster.Lateness{Later: 5, Late: 4, WorstS: 88}},
+		},
 	}}
 }
 
@@ -124,8 +130,9 @@ func TestTable(t *testing.T) {
 	r.show(&out, o)
 	text := out.String()
 	for _, w := range []string{
+		"0.777 │     5 │    4 │    88 │", "by more than 1 s by the clock (12 GPU s)", "The bridge's objective: makespan (random).",
 		"not measured", "a pause took 0.83 s", "0.600", "0.450", "160", "count 12-fold", "0 to 10 %",
-		"1.026 to 1.111; 1 of 2 runs are within 5 %", "1.000 to 1.000. So what lies beyond 5 % is Slurm's pauses",
+		"1.026 │    1.000 │        7 │", "1.026 to 1.111; 1 of 2 runs are within 5 %", "1.000 to 1.000. So what lies beyond 5 % is Slurm's pauses",
 		"random: dqn is the shortest of those under which no job failed, greedy 2.5 % longer. mps_half was over earlier: 1 job failed.",
 	} {
 		if !strings.Contains(text, w) {
@@ -167,6 +174,7 @@ func TestPictures(t *testing.T) {
 func TestBoard(t *testing.T) {
 	a := &cell{workload: "random", variant: variant{name: "dqn"}, apps: make([]string, 4)}
 	b := &cell{workload: "random", variant: variant{name: "whole"}, apps: make([]string, 4)}
+	c := &cell{workload: "open-1", variant: variant{name: "whole"}, figures: &figures{MeanTurnaroundS: 123}}
 	now := time.Unix(0, 0)
 	var out bytes.Buffer
 	bd := newBoard(&out, false, func() time.Time { return now }, []*cell{a, b})
@@ -184,7 +192,8 @@ func TestBoard(t *testing.T) {
 	bd.over(a)
 	b.err = errors.New("broke\n--- log\nlong")
 	bd.over(b)
-	if got := out.String(); !strings.Contains(got, "321 s, 3 jobs failed") || !strings.Contains(got, "failed: broke\n") || strings.Contains(got, "long") {
+	bd.over(c)
+	if got := out.String(); !strings.Contains(got, "makespan   321 s, 3 jobs failed") || !strings.Contains(got, "turnaround   123 s\n") || !strings.Contains(got, "failed: broke\n") || strings.Contains(got, "long") {
 		t.Errorf("%q", got)
 	}
 }
@@ -200,6 +209,10 @@ func TestVariants(t *testing.T) {
 	for _, v := range variants() {
 		v.setup.Scale, v.setup.Build, v.setup.Lua = o.scale, o.build, o.lua
 		cells = append(cells, &cell{workload: "pair", variant: v, apps: []string{"gromacs", "gromacs"}})
+		if v.name == "whole" || v.name == "dqn" {
+			v.setup.Settings = []string{"objective: turnaround"}
+			cells = append(cells, &cell{workload: "open-1", variant: v, apps: []string{"gromacs", "gromacs"}, at: []float64{0, 40}})
+		}
 	}
 	compare(t.Context(), &o, cells, newBoard(io.Discard, false, time.Now, cells))
 	for _, c := range cells {
@@ -218,6 +231,14 @@ func TestVariants(t *testing.T) {
 		}
 		if c.variant.repeatable && !near(f.StartsRatio) {
 			t.Errorf("%s: the simulator gives %v s for the same starts, Slurm and GPU %v s", c.name(), f.SimStartsS, f.MakespanS)
+		}
+		if c.at != nil {
+			if second := f.runs[1]; second.submitS < 40 || second.startS < second.submitS {
+				t.Errorf("%s: %+v; the second job was to come at 40", c.name(), f.runs)
+			}
+		}
+		if c.variant.name == "whole" && c.at == nil && *f.SimJobsLate != 0 {
+			t.Errorf("%d jobs are later under plain Slurm than under plain Slurm", *f.SimJobsLate)
 		}
 	}
 }

@@ -7,22 +7,30 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // figures are what came of one workload under one variant. Times are GPU seconds
 // since the first job could start.
 type figures struct {
-	MakespanS       float64 `json:"makespan_s"`        // to the last job's end, failed or not
-	MeanTurnaroundS float64 `json:"mean_turnaround_s"` // of the jobs that completed
-	OOM             int     `json:"oom"`               // as the GPU counted
+	MakespanS float64 `json:"makespan_s"` // to the last job's end, failed or not
+	// MeanTurnaroundS is from submission to end, of the jobs that completed; from when the
+	// first job could start where all were submitted before.
+	MeanTurnaroundS float64 `json:"mean_turnaround_s"`
+	OOM             int     `json:"oom"` // as the GPU counted
 	JobsFailed      int     `json:"jobs_failed"`
 	SlowdownP50     float64 `json:"slowdown_p50"` // of the jobs that completed
 	SlowdownP95     float64 `json:"slowdown_p95"`
 
 	JobsCompleted int     `json:"jobs_completed"`
 	GPUUtil       float64 `json:"gpu_util"` // mean over the makespan, 0..1
-	// IdleS is how long no application was on the GPU: Slurm's own pauses.
+	// *againstWhole is nil for plain Slurm with whole GPUs, and where that wasn't measured.
+	*againstWhole
+	// Objective is what the bridge's decisions were to keep small; "" = no bridge.
+	Objective rlcore.Objective `json:"objective,omitempty"`
+
+	// IdleS is how long jobs were there and no application was on the GPU: Slurm's own pauses.
 	IdleS float64 `json:"idle_s"`
 	// BusyMakespanS is the makespan without them.
 	BusyMakespanS float64 `json:"busy_makespan_s"`
@@ -33,22 +41,35 @@ type figures struct {
 	// SimMakespanS is the simulator's makespan of the same decisions, each carried
 	// out without a pause, and SimRatio the real one over it. SimStartsS is the
 	// simulator's makespan of the same start times: what is then left of the
-	// difference isn't pauses. 0 where the simulator can't repeat the run.
+	// difference isn't pauses. 0 where the simulator can't repeat the run. SimJobsLate
+	// counts jobs that are late in the repeat without pauses, against plain Slurm without;
+	// nil also where jobs come over time, since there delays don't all vanish with pauses.
 	SimMakespanS float64 `json:"sim_makespan_s,omitempty"`
 	SimRatio     float64 `json:"sim_ratio,omitempty"`
 	SimStartsS   float64 `json:"sim_starts_s,omitempty"`
 	StartsRatio  float64 `json:"starts_ratio,omitempty"`
+	SimJobsLate  *int    `json:"sim_jobs_late,omitempty"`
 	SimNote      string  `json:"sim_note,omitempty"`
 
 	TimeScale float64 `json:"time_scale"`
 	Seed      uint64  `json:"seed"`
+	Load      float64 `json:"load,omitempty"` // of an open workload
 
 	runs []run // for pictures
 }
 
-// run is a job's time on the GPU, GPU seconds since the first job could start.
+// againstWhole compares a run with the same workload's under plain Slurm with whole GPUs.
+type againstWhole struct {
+	TurnaroundRatio float64 `json:"turnaround_ratio"` // of the means
+	cluster.Lateness
+}
+
+// run is a job's time on the GPU, GPU seconds since the first job could start, or where jobs
+// come over time since the beginning.
 type run struct {
+	job          int // index in the workload
 	app          string
+	submitS      float64
 	startS, endS float64
 	finished     bool
 }
@@ -59,7 +80,7 @@ func runs(ran *cluster.Ran, scale float64) []run {
 	var out []run
 	for i := range ran.Jobs {
 		j := &ran.Jobs[i]
-		r := run{app: j.App, finished: j.Finished()}
+		r := run{job: i, app: j.App, submitS: j.SubmitS, finished: j.Finished()}
 		switch {
 		case j.StartS > 0:
 			r.startS = j.StartS - ran.Before.T
@@ -85,7 +106,7 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 			continue
 		}
 		f.JobsCompleted++
-		f.MeanTurnaroundS += r.endS
+		f.MeanTurnaroundS += r.endS - r.submitS
 		p, ok := apps.ByName(r.app)
 		if !ok {
 			return nil, errors.New("no application " + r.app)
@@ -99,7 +120,11 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 	f.MeanTurnaroundS /= float64(f.JobsCompleted)
 	f.SlowdownP50, f.SlowdownP95 = cluster.Quantile(0.5, slow), cluster.Quantile(0.95, slow)
 	f.GPUUtil = (ran.After.BusyS - ran.Before.BusyS) / f.MakespanS
-	f.IdleS = f.MakespanS - occupied(f.runs)
+	there := slices.Clone(f.runs)
+	for i := range there {
+		there[i].startS = there[i].submitS
+	}
+	f.IdleS = occupied(there) - occupied(f.runs)
 	f.BusyMakespanS = f.MakespanS - f.IdleS
 	f.RerunMakespanS = f.MakespanS
 	for i := range ran.Jobs {
@@ -110,6 +135,24 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 		}
 	}
 	return f, nil
+}
+
+// against compares the run with plain's, job by job.
+func (f *figures) against(plain *figures) *againstWhole {
+	a := &againstWhole{TurnaroundRatio: f.MeanTurnaroundS / plain.MeanTurnaroundS}
+	ends := map[int]float64{}
+	for _, r := range plain.runs {
+		if r.finished {
+			ends[r.job] = r.endS
+		}
+	}
+	for _, r := range f.runs {
+		end, ok := ends[r.job]
+		if p, known := apps.ByName(r.app); ok && known && r.finished {
+			a.Compare(r.endS, end, p.DurationS, f.TimeScale)
+		}
+	}
+	return a
 }
 
 // occupied is how long at least one of the runs went on, s.

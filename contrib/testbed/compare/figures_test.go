@@ -65,6 +65,56 @@ func TestSum(t *testing.T) {
 	}
 }
 
+// Turnaround counts from a job's submission, and a GPU that waits for jobs isn't idle.
+func TestSumOpen(t *testing.T) {
+	r := ran()
+	second := cluster.Job{ID: "2", App: "gromacs", SubmitS: 200, Ended: r.Began.Add(40 * time.Second), Report: app.Report{Status: "finished", StartS: 307, GPUS: 83}}
+	r.Jobs = []cluster.Job{r.Jobs[0], second}
+	f, err := sum(r, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (4 + 83*1.5 + 7 + 83) / 2; math.Abs(f.MeanTurnaroundS-want) > 1e-9 {
+		t.Errorf("turnaround %v, want %v", f.MeanTurnaroundS, want)
+	}
+	if math.Abs(f.IdleS-4-7) > 1e-9 || math.Abs(f.MakespanS-290) > 1e-9 {
+		t.Errorf("idle for %v of %v s, want 11 of 290", f.IdleS, f.MakespanS)
+	}
+}
+
+// Jobs are compared one by one; those that did not complete in both are left out.
+func TestAgainstWhole(t *testing.T) {
+	one := func(job int, endS float64, ok bool) run {
+		return run{job: job, app: "gromacs", endS: endS, finished: ok} // 83 s alone
+	}
+	plain := &figures{MeanTurnaroundS: 200, runs: []run{one(0, 100, true), one(1, 200, true), one(2, 300, true), one(3, 400, false)}}
+	dqn := &figures{MeanTurnaroundS: 150, TimeScale: 4, runs: []run{one(1, 205, true), one(0, 110, true), one(3, 900, true), one(2, 900, false)}}
+	r := collect([]*cell{{workload: "random", variant: variant{name: "dqn"}, figures: dqn}, {workload: "random", variant: variant{name: "whole"}, figures: plain}})
+	want := againstWhole{TurnaroundRatio: 0.75, Lateness: cluster.Lateness{Later: 2, Late: 1, WorstS: 10}}
+	if got := r["random"]["dqn"].againstWhole; got == nil || *got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if plain.againstWhole != nil {
+		t.Error("whole against itself")
+	}
+	body, err := json.Marshal(r["random"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back map[string]map[string]any
+	if err := json.Unmarshal(body, &back); err != nil {
+		t.Fatal(err)
+	}
+	for k, want := range map[string]float64{"turnaround_ratio": 0.75, "jobs_later": 2, "jobs_late": 1, "late_worst_s": 10} {
+		if back["dqn"][k] != want {
+			t.Errorf("%s is %v", k, back["dqn"][k])
+		}
+		if _, there := back["whole"][k]; there {
+			t.Errorf("whole has %s", k)
+		}
+	}
+}
+
 // The keys that others read.
 func TestJSON(t *testing.T) {
 	f, err := sum(ran(), 10)

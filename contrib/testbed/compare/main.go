@@ -1,6 +1,6 @@
-// Command compare runs the thesis's five workloads on private real Slurms with one
-// simulated Titan Xp each: plain, plain with shares, and with the bridge. `make
-// compare` calls it.
+// Command compare runs the thesis's five workloads, and three whose jobs come over time, on
+// private real Slurms with one simulated Titan Xp each: plain, plain with shares, and with the
+// bridge. `make compare` calls it.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ func main() {
 	})
 }
 
-const long = `compare runs the thesis's workloads, 30 jobs of its eleven applications each, on real
+const long = `compare runs workloads of 30 jobs of the thesis's eleven applications each on real
 Slurm daemons. Every run has a private cluster of its own with one simulated Titan Xp; time
 runs faster there. The jobs of a workload are the same under every variant:
 
@@ -34,22 +35,31 @@ runs faster there. The jobs of a workload are the same under every variant:
   mps_half    plain Slurm: gres/mps, every job asks for half; one MPS daemon
   tetris      the bridge, jobs packed by what they use
   greedy      the bridge, the combination of the highest predicted throughput
+  srpt        the bridge, shortest remaining times first among those that hardly slow each other
+  lookahead   the bridge, srpt with its best few combinations played out
   dqn         the bridge as it comes, with its trained network
 
-All jobs are there before the first may start. Under plain sharing Slurm knows nothing of GPU
-memory, so jobs can fail for want of it; nobody submits them again.
+The thesis's five workloads are closed: all jobs are there before the first may start. They are
+judged by their makespan, and the bridge decides for it (objective: makespan). In the open ones,
+open-1 to open-3, the jobs of the random workload come at random times, --load times as much work
+as one GPU can do without sharing; each has a seed of its own. They are judged by mean turnaround
+(objective: turnaround). For both, the table counts the jobs that ended later than under whole.
+
+Under plain sharing Slurm knows nothing of GPU memory, so jobs can fail for want of it; nobody
+submits them again.
 
 Slurm's own pauses between jobs take as long as ever while the jobs run faster: they count
---scale times. The table shows makespans with and without the time that the GPU was idle. The
-simulator repeats each of the bridge's runs, decision by decision and without pauses.`
+--scale times, in jobs' ends under whole, too. The table shows how long the GPU was idle, and
+the simulator repeats each of the bridge's runs, decision by decision and without pauses.`
 
-const examples = `  make compare                            all five workloads, a quarter of an hour
-  make compare QUICK=1                    two of them, under five minutes
+const examples = `  make compare                            all eight workloads, a quarter of an hour
+  make compare QUICK=1                    three of them, under five minutes
+  make compare ARGS='--workloads open'    jobs that come over time, three seeds
   make compare ARGS='--workloads random --variants whole,dqn --scale 5'`
 
 // quick are the workloads that --quick runs: one in which everything fits
-// together, and the thesis's mixture, in which it doesn't.
-var quick = []string{"gpu_light", "random"}
+// together, the thesis's mixture, in which it doesn't, and the mixture over time.
+var quick = []string{"gpu_light", "random", openName + "-1"}
 
 func command(out io.Writer, tty bool) *cobra.Command {
 	var o options
@@ -65,7 +75,7 @@ func command(out io.Writer, tty bool) *cobra.Command {
 				o.workloads = quick
 			}
 			if !c.Flags().Changed("scale") {
-				o.scale = map[bool]float64{true: 12, false: 4}[isQuick]
+				o.scale = map[bool]float64{true: 12, false: 6}[isQuick]
 			}
 			if err := o.check(names); err != nil {
 				return err
@@ -83,12 +93,13 @@ func command(out io.Writer, tty bool) *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.BoolVar(&isQuick, "quick", false, "two workloads only, gpu_light and random, and faster")
-	f.StringSliceVar(&o.workloads, "workloads", nil, "some of gpu_heavy,gpu_light,mem_heavy,mem_light,random (default all)")
-	f.StringSliceVar(&names, "variants", nil, "some of whole,shard_half,mps_half,tetris,greedy,dqn (default all)")
+	f.BoolVar(&isQuick, "quick", false, "three workloads only, "+strings.Join(quick, ", ")+", and faster")
+	f.StringSliceVar(&o.workloads, "workloads", nil, "some of "+strings.Join(workloads(), ",")+"; "+openName+" = those of that name (default all)")
+	f.StringSliceVar(&names, "variants", nil, "some of "+strings.Join(variantNames(), ",")+" (default all)")
 	f.IntVar(&o.jobs, "jobs", experiment.JobsPerWorkload, "jobs of each workload")
-	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs")
-	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 4, with --quick 12)")
+	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs; the open workloads' are this one and the next two")
+	f.Float64Var(&o.load, "load", 1.2, "work that comes in open workloads ÷ what one GPU can do without sharing")
+	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 6, with --quick 12; less: truer, and longer)")
 	f.IntVar(&o.parallel, "parallel", 30, "private clusters at a time")
 	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE` (- = standard output)")
 	f.StringVar(&pictures, "figures", "build/compare", "write pictures into `DIR` (empty: none)")
@@ -100,10 +111,7 @@ func command(out io.Writer, tty bool) *cobra.Command {
 // check refuses settings before anything starts.
 func (o *options) check(names []string) error {
 	var err error
-	all := experiment.Workloads()
-	if len(o.workloads) == 0 {
-		o.workloads = all
-	} else if o.workloads, err = choose("workload", o.workloads, all); err != nil {
+	if o.workloads, err = pickWorkloads(o.workloads); err != nil {
 		return fmt.Errorf("--workloads: %w", err)
 	}
 	if o.variants, err = pick(names); err != nil {
@@ -114,6 +122,8 @@ func (o *options) check(names []string) error {
 		return fmt.Errorf("--jobs is %d, not 1 to 1000", o.jobs)
 	case !(o.scale >= 0.1 && o.scale <= 60):
 		return fmt.Errorf("--scale is %v, not 0.1 to 60: faster than that jobs last no longer than Slurm's own pauses", o.scale)
+	case !(o.load >= 0.1 && o.load <= 10):
+		return fmt.Errorf("--load is %v, not 0.1 to 10 (1: as much work as one GPU can do without sharing)", o.load)
 	case o.parallel < 1 || o.parallel > 64:
 		return fmt.Errorf("--parallel is %d, not 1 to 64", o.parallel)
 	}

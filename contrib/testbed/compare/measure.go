@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
-	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // options are what to compare.
@@ -17,6 +16,7 @@ type options struct {
 	variants  []variant
 	jobs      int
 	seed      uint64
+	load      float64 // of open workloads: work that comes ÷ what one GPU does without sharing
 	scale     float64
 	parallel  int
 	build     string
@@ -30,6 +30,8 @@ type cell struct {
 	workload string
 	variant  variant
 	apps     []string
+	at       []float64 // when each job is submitted, GPU seconds; nil = all before the beginning
+	seed     uint64
 	figures  *figures // nil: it failed
 	err      error
 }
@@ -39,18 +41,27 @@ func (c *cell) name() string { return c.workload + ", " + c.variant.name }
 // soloS is how long the cell's jobs take one after the other, GPU seconds.
 func (c *cell) soloS() float64 { return cluster.SoloS(c.apps) }
 
+// comeS is when the last of the cell's jobs is submitted, GPU seconds.
+func (c *cell) comeS() float64 {
+	if len(c.at) == 0 {
+		return 0
+	}
+	return slices.Max(c.at)
+}
+
 // cells lays the comparison out. A workload's jobs are the same under every
 // variant; the same seed gives the same jobs.
 func (o *options) cells() ([]*cell, error) {
 	var out []*cell
 	for _, wl := range o.workloads {
-		names, err := apps.Workload(wl, o.jobs, rand.NewPCG(o.seed, 0))
+		names, at, err := o.jobsOf(wl)
 		if err != nil {
 			return nil, err
 		}
 		for _, v := range o.variants {
 			v.setup.Scale, v.setup.Build, v.setup.Lua = o.scale, o.build, o.lua
-			out = append(out, &cell{workload: wl, variant: v, apps: names})
+			v.setup.Settings = []string{"objective: " + string(objective(wl))}
+			out = append(out, &cell{workload: wl, variant: v, apps: names, at: at, seed: o.seedOf(wl)})
 		}
 	}
 	return out, nil
@@ -98,12 +109,12 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	limit := o.limit
 	if limit == 0 {
 		// Alone one after the other, and ten times Slurm's usual pause.
-		limit = time.Minute + time.Duration((2*c.soloS()/o.scale+10*float64(len(c.apps)))*float64(time.Second))
+		limit = time.Minute + time.Duration(((c.comeS()+2*c.soloS())/o.scale+10*float64(len(c.apps)))*float64(time.Second))
 	}
 	ran, err := s.Do(ctx, cluster.Work{
-		Apps: c.apps, Gres: c.variant.gres, Hold: true, Every: 4 * time.Second, Limit: limit,
+		Apps: c.apps, Gres: c.variant.gres, At: c.at, Hold: c.at == nil, Every: 4 * time.Second, Limit: limit,
 		Progress: func(ended, running int, _ *gpusim.Snapshot) {
-			started() // the jobs are there
+			started() // the jobs are there, or begin to come
 			b.at(c, ended, running)
 		},
 	})
@@ -113,7 +124,13 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	if f, err = sum(ran, o.scale); err != nil {
 		return nil, err
 	}
-	f.Seed = o.seed
+	f.Seed = c.seed
+	if c.variant.bridged() {
+		f.Objective = objective(c.workload)
+	}
+	if c.at != nil {
+		f.Load = o.load
+	}
 	if c.variant.repeatable {
 		f.addSim()
 	}

@@ -7,7 +7,8 @@ import (
 )
 
 // longestFirst orders cells so that none begins late that takes long: whole GPUs
-// first, for there jobs run one after the other; then by work.
+// first, for there jobs run one after the other; then those whose jobs come the longest; then
+// by work.
 func longestFirst(cells []*cell) []*cell {
 	out := slices.Clone(cells)
 	rank := func(c *cell) int {
@@ -17,7 +18,7 @@ func longestFirst(cells []*cell) []*cell {
 		return 1
 	}
 	slices.SortStableFunc(out, func(a, b *cell) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.soloS(), a.soloS()))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.comeS(), a.comeS()), cmp.Compare(b.soloS(), a.soloS()))
 	})
 	return out
 }

@@ -17,39 +17,41 @@ var errMemory = errors.New("repeat a run: jobs fail for memory")
 // repeat lets the simulator carry out the decisions that a real run shows, under
 // the law that the simulated GPU computes by. A decision is known by what it
 // waited for: a job is started as soon as those jobs have ended that had ended
-// before it in the real run. So groups, partners and order are the real run's and
-// Slurm's pauses are not. Returns the makespan, s.
+// before it in the real run, and those been submitted that started before or with it. So
+// groups, partners and order are the real run's and Slurm's pauses are not. (Where jobs come over
+// time, what pauses have delayed meets jobs that it would not have met: a group that waits for
+// such a partner keeps a part of the delay.)
 //
 // Without pauses phases fall together that did not, and a job may find no memory:
 // that is errMemory. It isn't if spare is true, which gives the card more.
-func repeat(runs []run, spare bool) (float64, error) {
+func repeat(runs []run, spare bool) (*sim.Result, error) {
 	card := rlcore.TitanXp
 	if spare {
 		card.MemMiB *= float64(1 + len(runs))
 	}
-	s, err := replica(runs, card, func(run) float64 { return 0 })
+	s, err := replica(runs, card, func(r run) float64 { return r.submitS })
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	after := endedBefore(runs)
-	for s.Next() {
-		st := s.State()
-		open := map[string]bool{}
+	ended := endedBefore(runs)
+	came := awaited(runs, ended)
+	return play(s, func(st *rlcore.State) []int {
+		left := map[string]bool{}
 		for i := range st.Pending {
-			open[st.Pending[i].ID] = true
+			left[st.Pending[i].ID] = true
 		}
 		for i := range st.GPUs[0].Running {
-			open[st.GPUs[0].Running[i].Job.ID] = true
+			left[st.GPUs[0].Running[i].Job.ID] = true
 		}
 		var start []int
 		for i := range st.Pending {
-			if !slices.ContainsFunc(after[st.Pending[i].ID], func(id string) bool { return open[id] }) {
+			id := st.Pending[i].ID
+			if s.NowS() >= came[id] && !slices.ContainsFunc(ended[id], func(id string) bool { return left[id] }) {
 				start = append(start, i)
 			}
 		}
-		s.Start(start)
-	}
-	return makespan(s)
+		return start
+	})
 }
 
 // repeatStarts lets the simulator start every job when the real run did. What
@@ -59,14 +61,17 @@ func repeatStarts(runs []run) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	for s.Next() {
-		all := make([]int, len(s.State().Pending))
+	r, err := play(s, func(st *rlcore.State) []int {
+		all := make([]int, len(st.Pending))
 		for i := range all {
 			all[i] = i
 		}
-		s.Start(all)
+		return all
+	})
+	if err != nil {
+		return 0, err
 	}
-	return makespan(s)
+	return lastEnd(r), nil
 }
 
 // replica is a simulation of the same jobs.
@@ -99,20 +104,55 @@ func endedBefore(runs []run) map[string][]string {
 	return out
 }
 
-// makespan is when the last job has ended, s.
-func makespan(s *sim.Sim) (float64, error) {
+// awaited is, by job, when the last one was submitted of those that started before or with it, s.
+// Jobs start together if none ended between their starts and all were there at the first; ended is
+// endedBefore's.
+func awaited(runs []run, ended map[string][]string) map[string]float64 {
+	out := map[string]float64{}
+	for i, r := range runs {
+		id := fmt.Sprint(i)
+		for k, other := range runs {
+			together := other.submitS <= r.startS && slices.Equal(ended[fmt.Sprint(k)], ended[id])
+			if k == i || other.startS <= r.startS || together {
+				out[id] = max(out[id], other.submitS)
+			}
+		}
+	}
+	return out
+}
+
+// play runs a simulation whose decisions are start's: which pending jobs begin. It is errMemory
+// where any fails for memory.
+func play(s *sim.Sim, start func(st *rlcore.State) []int) (*sim.Result, error) {
+	began := map[string]bool{}
+	for s.Next() {
+		st := s.State()
+		now := start(st)
+		for _, i := range now {
+			if began[st.Pending[i].ID] { // it failed; it might do so for ever
+				return nil, errMemory
+			}
+			began[st.Pending[i].ID] = true
+		}
+		s.Start(now)
+	}
 	r, err := s.Result()
 	if err != nil {
-		return 0, fmt.Errorf("repeat a run: %w", err)
+		return nil, fmt.Errorf("repeat a run: %w", err)
 	}
 	if r.OOM > 0 {
-		return 0, errMemory
+		return nil, errMemory
 	}
+	return r, nil
+}
+
+// lastEnd is when the last job has ended, s.
+func lastEnd(r *sim.Result) float64 {
 	last := 0.0
 	for i := range r.Jobs {
 		last = max(last, r.Jobs[i].EndS)
 	}
-	return last, nil
+	return last
 }
 
 // addSim compares the figures with the simulator's, or notes why it can't.
@@ -120,15 +160,19 @@ func (f *figures) addSim() {
 	if f.JobsFailed > 0 {
 		return
 	}
-	var err error
-	f.SimMakespanS, err = repeat(f.runs, false)
+	r, err := repeat(f.runs, false)
 	if errors.Is(err, errMemory) {
 		f.SimNote = "without Slurm's pauses a job would have failed for memory; simulated with more"
-		f.SimMakespanS, err = repeat(f.runs, true)
+		r, err = repeat(f.runs, true)
 	}
 	if err != nil {
 		f.SimNote = err.Error()
 		return
+	}
+	f.SimMakespanS = lastEnd(r)
+	if !slices.ContainsFunc(f.runs, func(r run) bool { return r.submitS > 0 }) {
+		n := late(r)
+		f.SimJobsLate = &n
 	}
 	f.SimRatio = f.MakespanS / f.SimMakespanS
 	if f.SimStartsS, err = repeatStarts(f.runs); err != nil {
@@ -136,4 +180,16 @@ func (f *figures) addSim() {
 		return
 	}
 	f.StartsRatio = f.MakespanS / f.SimStartsS
+}
+
+// late counts the jobs that ended later in a repeat than plain Slurm would have ended them, by
+// more than the default grace.
+func late(r *sim.Result) int {
+	n := 0
+	for i := range r.Jobs {
+		if j := &r.Jobs[i]; j.EndS > j.PlainEndS+rlcore.DefaultGrace*j.SoloS {
+			n++
+		}
+	}
+	return n
 }

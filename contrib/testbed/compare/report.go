@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // report is build/compare.json: figures by workload and variant.
@@ -22,6 +24,14 @@ func collect(cells []*cell) report {
 			r[c.workload] = map[string]*figures{}
 		}
 		r[c.workload][c.variant.name] = c.figures
+	}
+	for _, byVariant := range r {
+		plain := byVariant["whole"]
+		for name, f := range byVariant {
+			if plain != nil && name != "whole" {
+				f.againstWhole = f.against(plain)
+			}
+		}
 	}
 	return r
 }
@@ -44,16 +54,16 @@ func (r report) write(file string, out io.Writer) error {
 	return nil
 }
 
-// shortest is the variant of the shortest makespan among those that let no job
-// fail, "" of none. More than one of the same makespan: the first.
-func shortest(order []variant, byVariant map[string]*figures) string {
+// shortest is the variant of the shortest makespan, or mean turnaround, among those that let no
+// job fail, "" of none. More than one of the same: the first.
+func shortest(order []variant, byVariant map[string]*figures, by rlcore.Objective) string {
 	best := ""
 	for i := range order {
 		f := byVariant[order[i].name]
 		if f == nil || f.JobsFailed > 0 {
 			continue
 		}
-		if best == "" || f.MakespanS < byVariant[best].MakespanS {
+		if best == "" || f.of(by) < byVariant[best].of(by) {
 			best = order[i].name
 		}
 	}

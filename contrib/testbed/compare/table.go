@@ -3,10 +3,15 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // show prints a table for each workload, and what to know of it.
@@ -16,23 +21,29 @@ func (r report) show(out io.Writer, o *options) {
 			r.table(out, o, wl)
 		}
 	}
-	fmt.Fprint(out, legend)
+	r.overSeeds(out, o)
+	fmt.Fprintf(out, legend, cluster.Pause, cluster.Pause*o.scale)
 	fmt.Fprintln(out)
+	r.objectives(out, o)
 	r.pauses(out, o)
 	r.repeated(out, o)
 	r.verdict(out, o)
 }
 
-const legend = `÷ whole: makespan over that of plain Slurm with whole GPUs. idle: no application was on the
-GPU, which is Slurm's own pauses. rerun: the makespan if every failed job ran once more
-afterwards, alone (computed). turnaround and slowdown are those of the jobs that completed; a
-job that failed counts in the makespan for as long as it ran. sim: the simulator's makespan of
-the same decisions without pauses; ÷ starts: the makespan over the simulator's with the same
-start times. All times are GPU seconds from the moment that the first job could start.
+const legend = `÷ whole: makespan, or mean turnaround, over that of plain Slurm with whole GPUs. idle: no
+application was on the GPU though jobs were there, which is Slurm's own pauses. rerun: the makespan
+if every failed job ran once more afterwards, alone (computed). turnaround and slowdown are those of
+the jobs that completed; a job that failed counts in the makespan for as long as it ran. later: jobs
+that ended later than under whole, by more than %g s by the clock (%g GPU s), about what a pause
+takes; late: those later by more than a tenth of their time alone, too; worst: by how much the latest
+ended later. ÷ sim: the makespan over the simulator's of the same decisions without pauses; ÷ starts:
+over the simulator's of the same start times; sim late: jobs late without pauses, there and under plain
+Slurm (closed workloads). All times are GPU seconds, from the moment that the first job could start; turnarounds of open
+workloads are from each job's submission.
 `
 
 func (r report) table(out io.Writer, o *options, wl string) {
-	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "− idle", "rerun", "turnaround", "failed", "oom", "slow p50", "p95", "GPU", "sim", "÷ sim", "÷ starts")
+	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "rerun", "turnaround", "÷ whole", "later", "late", "worst", "failed", "oom", "slow p50", "p95", "GPU", "÷ sim", "÷ starts", "sim late")
 	t.SetTitle(wl)
 	for i := range o.variants {
 		name := o.variants[i].name
@@ -41,7 +52,7 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			t.AppendRow(table.Row{name, "not measured"})
 			continue
 		}
-		var ofWhole, rerun, sim, ofSim, ofStarts string
+		var ofWhole, rerun, ofSim, ofStarts, simLate string
 		if base := r[wl]["whole"]; base != nil {
 			ofWhole = ratio(f.MakespanS / base.MakespanS)
 		}
@@ -49,17 +60,78 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			rerun = whole(f.RerunMakespanS)
 		}
 		if f.SimMakespanS > 0 {
-			sim, ofSim = whole(f.SimMakespanS), ratio(f.SimRatio)
+			ofSim = ratio(f.SimRatio)
+		}
+		if f.SimJobsLate != nil {
+			simLate = strconv.Itoa(*f.SimJobsLate)
 		}
 		if f.SimStartsS > 0 {
 			ofStarts = ratio(f.StartsRatio)
 		}
-		t.AppendRow(table.Row{
-			name, whole(f.MakespanS), ofWhole, whole(f.IdleS), whole(f.BusyMakespanS), rerun, whole(f.MeanTurnaroundS), f.JobsFailed, f.OOM,
-			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), sim, ofSim, ofStarts,
-		})
+		row := table.Row{name, whole(f.MakespanS), ofWhole, whole(f.IdleS), rerun, whole(f.MeanTurnaroundS)}
+		if a := f.againstWhole; a != nil {
+			row = append(row, ratio(a.TurnaroundRatio), a.Later, a.Late, whole(a.WorstS))
+		} else {
+			row = append(row, "", "", "", "")
+		}
+		t.AppendRow(append(row, f.JobsFailed, f.OOM,
+			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), ofSim, ofStarts, simLate,
+		))
 	}
 	t.Render()
+}
+
+// overSeeds sums up the open workloads, which differ by their seeds only.
+func (r report) overSeeds(out io.Writer, o *options) {
+	t := cluster.Table(out, "", "seeds", "turnaround ÷ whole", "SD", "least", "most", "later", "late", "worst", "failed")
+	t.SetTitle("open: mean over the seeds, jobs of all")
+	rows := 0
+	for i := range o.variants {
+		var ratios []float64
+		var all cluster.Lateness
+		failed := 0
+		for _, wl := range o.workloads {
+			f := r[wl][o.variants[i].name]
+			if !isOpen(wl) || f == nil || f.againstWhole == nil {
+				continue
+			}
+			ratios = append(ratios, f.TurnaroundRatio)
+			all.Later, all.Late, all.WorstS = all.Later+f.Later, all.Late+f.Late, max(all.WorstS, f.WorstS)
+			failed += f.JobsFailed
+		}
+		if len(ratios) < 2 {
+			continue
+		}
+		rows++
+		mean, sd := stat.MeanStdDev(ratios, nil)
+		t.AppendRow(table.Row{
+			o.variants[i].name, len(ratios), ratio(mean), ratio(sd), ratio(slices.Min(ratios)), ratio(slices.Max(ratios)),
+			all.Later, all.Late, whole(all.WorstS), failed,
+		})
+	}
+	if rows > 0 {
+		t.Render()
+	}
+}
+
+// objectives says what decided where.
+func (r report) objectives(out io.Writer, o *options) {
+	if !slices.ContainsFunc(o.variants, func(v variant) bool { return v.bridged() }) {
+		return
+	}
+	var parts []string
+	for _, by := range []rlcore.Objective{rlcore.Makespan, rlcore.Turnaround} {
+		var where []string
+		for _, wl := range o.workloads {
+			if objective(wl) == by && len(r[wl]) > 0 {
+				where = append(where, wl)
+			}
+		}
+		if len(where) > 0 {
+			parts = append(parts, fmt.Sprintf("%s (%s)", by, strings.Join(where, ", ")))
+		}
+	}
+	fmt.Fprintf(out, "The bridge's objective: %s. It chooses dqn's network; the other policies have none.\n", strings.Join(parts, "; "))
 }
 
 func whole(s float64) string { return fmt.Sprintf("%.0f", s) }
@@ -143,17 +215,21 @@ func span(r report, o *options, of func(*figures) (float64, bool)) (lo, hi float
 	return lo, hi
 }
 
-// nearBy is by how much a makespan may be longer to be named with the shortest.
+// nearBy is by how much a makespan, or mean turnaround, may be longer to be named with the
+// shortest.
 const nearBy = 0.05
 
-// verdict says which variant was shortest, workload by workload.
+// verdict says which variant was shortest, workload by workload, by what the workload is judged
+// by.
 func (r report) verdict(out io.Writer, o *options) {
 	for _, wl := range o.workloads {
-		best := shortest(o.variants, r[wl])
+		by := objective(wl)
+		best := shortest(o.variants, r[wl], by)
 		if best == "" || len(r[wl]) < 2 {
 			continue
 		}
-		fmt.Fprintf(out, "%s: %s is the shortest of those under which no job failed", wl, best)
+		what := map[rlcore.Objective]string{rlcore.Makespan: "is the shortest", rlcore.Turnaround: "has the shortest mean turnaround"}[by]
+		fmt.Fprintf(out, "%s: %s %s of those under which no job failed", wl, best, what)
 		failed := ""
 		for i := range o.variants {
 			n := o.variants[i].name
@@ -161,10 +237,11 @@ func (r report) verdict(out io.Writer, o *options) {
 			if f == nil || n == best {
 				continue
 			}
-			more := f.MakespanS/r[wl][best].MakespanS - 1
+			more := f.of(by)/r[wl][best].of(by) - 1
 			switch {
 			case f.JobsFailed > 0 && more < 0:
-				failed += fmt.Sprintf(" %s was over earlier: %s failed.", n, count(f.JobsFailed, "job"))
+				was := map[rlcore.Objective]string{rlcore.Makespan: "was over earlier", rlcore.Turnaround: "had a shorter one"}[by]
+				failed += fmt.Sprintf(" %s %s: %s failed.", n, was, count(f.JobsFailed, "job"))
 			case f.JobsFailed == 0 && more < nearBy:
 				fmt.Fprintf(out, ", %s %.1f %% longer", n, 100*more)
 			}

@@ -36,12 +36,21 @@ func variants() []variant {
 		{name: "shard_half", colour: figure.Orange, what: "plain Slurm, gres/shard, every job half", gres: "shard:50", setup: cluster.Setup{Sharing: "shard"}},
 		{name: "mps_half", colour: figure.Purple, what: "plain Slurm, gres/mps, every job half", gres: "mps:50", setup: cluster.Setup{Hooks: true}},
 	}
-	for _, policy := range []string{"tetris", "greedy", "dqn"} {
+	for _, policy := range []string{"tetris", "greedy", "srpt", "lookahead", "dqn"} {
 		spec, _ := rlcore.PolicyNamed(policy)
 		out = append(out, variant{
 			name: policy, colour: spec.Colour, what: "the bridge with policy " + policy, gres: "gpu:shared", repeatable: true,
 			setup: cluster.Setup{Policy: policy, Lease: lease},
 		})
+	}
+	return out
+}
+
+// variantNames are the names of all variants, in the order of tables.
+func variantNames() []string {
+	var out []string
+	for _, v := range variants() {
+		out = append(out, v.name)
 	}
 	return out
 }
@@ -56,11 +65,7 @@ func pick(names []string) ([]variant, error) {
 	if len(names) == 0 {
 		return all, nil
 	}
-	var known []string
-	for i := range all {
-		known = append(known, all[i].name)
-	}
-	chosen, err := choose("variant", names, known)
+	chosen, err := choose("variant", names, variantNames())
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
@@ -14,6 +16,44 @@ func testOptions(t *testing.T) options {
 	o := options{scale: 40, build: "../../../build", lua: "../../job_submit.lua"}
 	cluster.Require(t, o.build)
 	return o
+}
+
+// Only jobs that completed in both runs are compared.
+func TestLateness(t *testing.T) {
+	names := []string{"gromacs", "gromacs", "gromacs", "gromacs"}
+	plain := &result{ends: map[int]float64{0: 100, 1: 200, 2: 300}}
+	bridged := &result{ends: map[int]float64{0: 149, 1: 251, 3: 900}}
+	if got, want := lateness(plain, bridged, names, 50), (cluster.Lateness{Later: 1, Late: 1, WorstS: 51}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// What the report is read for.
+func TestReport(t *testing.T) {
+	r := report{
+		Plain: &result{MakespanS: 200, JobsCompleted: 2}, Bridged: &result{MakespanS: 120, JobsCompleted: 2}, Objective: "makespan", TimeScale: 50,
+		Lateness: cluster.Lateness{Later: 3, Late: 2, WorstS: 77},
+	}
+	body, err := json.Marshal(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back map[string]any
+	if err := json.Unmarshal(body, &back); err != nil {
+		t.Fatal(err)
+	}
+	for k, want := range map[string]any{"objective": "makespan", "jobs_later": 3.0, "jobs_late": 2.0, "late_worst_s": 77.0} {
+		if back[k] != want {
+			t.Errorf("%s is %v, want %v", k, back[k], want)
+		}
+	}
+	var out bytes.Buffer
+	show(&out, &r)
+	for _, w := range []string{"ended later than on plain Slurm │            │       3 │", "1 s by the clock (50 GPU s)", "at most by 77 GPU s", "objective makespan"} {
+		if !strings.Contains(out.String(), w) {
+			t.Errorf("%q is missing in\n%s", w, out.String())
+		}
+	}
 }
 
 // The whole way, through every part: an unknown application runs alone, its

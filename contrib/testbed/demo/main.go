@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
@@ -30,13 +33,18 @@ type result struct {
 	OOM             int     `json:"oom"`
 
 	slowdowns []float64
+	ends      map[int]float64 // GPU seconds after the beginning, of the jobs that completed
 	bridge    *cluster.Bridged
 }
 
 // report is build/demo.json.
 type report struct {
-	Plain         *result  `json:"plain"`
-	Bridged       *result  `json:"bridged"`
+	Plain   *result `json:"plain"`
+	Bridged *result `json:"bridged"`
+	// Lateness compares the jobs' ends in both.
+	cluster.Lateness
+	// Objective is what the bridge's decisions were to keep small.
+	Objective     string   `json:"objective"`
 	Groups        int      `json:"groups"`
 	SkewP50S      float64  `json:"costart_skew_p50_s"`
 	SkewP95S      float64  `json:"costart_skew_p95_s"`
@@ -54,9 +62,11 @@ type options struct {
 	scale float64
 	cold  bool
 	keep  bool
-	build string
-	lua   string
-	out   string
+	// objective is slurmbridge.yaml's; "" = its default.
+	objective string
+	build     string
+	lua       string
+	out       string
 	// after is called before the bridged cluster ends; nil = nothing to do.
 	after func(ctx context.Context, s *cluster.Stack) error
 }
@@ -67,11 +77,15 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 2019, "seed of the draw")
 	flag.Float64Var(&o.scale, "scale", 50, "GPU seconds that pass in a second")
 	flag.BoolVar(&o.cold, "cold", false, "start without any application's profile")
+	flag.StringVar(&o.objective, "objective", string(rlcore.Makespan), "what the bridge's decisions keep small: "+strings.Join(rlcore.Objectives(), " or "))
 	flag.BoolVar(&o.keep, "keep", false, "keep the bridged cluster's folder")
 	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
 	flag.StringVar(&o.out, "out", "build/demo.json", "where the figures go")
 	flag.Parse()
 	cluster.Main("demo", func(ctx context.Context) error {
+		if _, err := rlcore.ObjectiveNamed(o.objective); err != nil {
+			return fmt.Errorf("--objective: %w", err)
+		}
 		if err := cluster.Missing(); err != nil {
 			return err
 		}
@@ -86,7 +100,7 @@ func run(ctx context.Context, o options) error {
 	}
 	fmt.Printf("The thesis's random workload: %d jobs, seed %d, %.0f s of GPU time one after the other.\n", o.jobs, o.seed, cluster.SoloS(names))
 	fmt.Printf("One simulated Titan Xp on a private real Slurm; %g GPU seconds pass in one second.\n\n", o.scale)
-	rep := &report{TimeScale: o.scale, Seed: o.seed, Jobs: names, ProfilesKnown: !o.cold}
+	rep := &report{TimeScale: o.scale, Seed: o.seed, Jobs: names, ProfilesKnown: !o.cold, Objective: o.objective}
 	plain, err := measure(ctx, o, names, false)
 	if err != nil {
 		return fmt.Errorf("plain Slurm: %w", err)
@@ -95,10 +109,10 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("bridged: %w", err)
 	}
-	rep.Plain, rep.Bridged = plain, shared
+	rep.Plain, rep.Bridged, rep.Lateness = plain, shared, lateness(plain, shared, names, o.scale)
 	rep.Groups, rep.SkewP50S, rep.SkewP95S = shared.bridge.Groups, cluster.Quantile(0.5, shared.bridge.Skews), cluster.Quantile(0.95, shared.bridge.Skews)
 	rep.AddedDelayS, rep.Slurm = shared.bridge.AddedDelayS, shared.bridge.Slurm
-	show(rep)
+	show(os.Stdout, rep)
 	body, err := json.MarshalIndent(rep, "", "  ")
 	if err != nil {
 		return err
@@ -114,8 +128,8 @@ func run(ctx context.Context, o options) error {
 }
 
 // show prints the table.
-func show(r *report) {
-	t := cluster.Table(os.Stdout, "", "whole GPUs", "bridged", "ratio")
+func show(out io.Writer, r *report) {
+	t := cluster.Table(out, "", "whole GPUs", "bridged", "ratio")
 	row := func(name, format string, a, b float64) {
 		ratio := ""
 		if a > 0 {
@@ -143,11 +157,17 @@ func show(r *report) {
 	t.AppendRow(table.Row{"jobs completed", p.JobsCompleted, b.JobsCompleted, ""})
 	t.AppendRow(table.Row{"jobs failed", p.JobsFailed, b.JobsFailed, ""})
 	t.AppendRow(table.Row{"out of GPU memory", p.OOM, b.OOM, ""})
-	fmt.Println()
+	t.AppendRow(table.Row{"ended later than on plain Slurm", "", r.Later, ""})
+	fmt.Fprintln(out)
 	t.Render()
-	fmt.Printf("%d times jobs were put together; those released together started %.0f ms apart (median), %.0f ms (95th percentile).\n", r.Groups, 1000*r.SkewP50S, 1000*r.SkewP95S)
-	fmt.Printf("The bridge alone kept no job waiting longer than %.1f s.\n", r.AddedDelayS)
-	fmt.Printf("Slurm's own time between jobs counts %g-fold here; with real hours it vanishes on both sides.\n", r.TimeScale)
+	fmt.Fprintf(out, "Later: by more than %g s by the clock (%g GPU s), about what Slurm's pause before a job takes", cluster.Pause, cluster.Pause*r.TimeScale)
+	if r.Later > 0 {
+		fmt.Fprintf(out, "; at most by %.0f GPU s", r.WorstS)
+	}
+	fmt.Fprintf(out, ".\nThe bridge's policy was dqn, its objective %s.\n", r.Objective)
+	fmt.Fprintf(out, "%d times jobs were put together; those released together started %.0f ms apart (median), %.0f ms (95th percentile).\n", r.Groups, 1000*r.SkewP50S, 1000*r.SkewP95S)
+	fmt.Fprintf(out, "The bridge alone kept no job waiting longer than %.1f s.\n", r.AddedDelayS)
+	fmt.Fprintf(out, "Slurm's own time between jobs counts %g-fold here, in the ends of jobs, too; with real hours it vanishes on both sides.\n", r.TimeScale)
 }
 
 func count(v []float64, below float64) float64 {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // setup is the stage of one run.
@@ -15,6 +16,9 @@ func (o *options) setup(share bool) cluster.Setup {
 	s := cluster.Setup{Scale: o.scale, Build: o.build}
 	if share {
 		s.Policy, s.Lua, s.Cold = "dqn", o.lua, o.cold
+		if o.objective != "" {
+			s.Settings = []string{"objective: " + o.objective}
+		}
 	}
 	return s
 }
@@ -60,7 +64,7 @@ func measure(ctx context.Context, o options, names []string, share bool) (res *r
 // figures sums up what became of the jobs.
 func figures(ran *cluster.Ran, scale float64) (*result, error) {
 	before, after := ran.Before, ran.After
-	res := &result{OOM: int(after.OOM - before.OOM)}
+	res := &result{OOM: int(after.OOM - before.OOM), ends: map[int]float64{}}
 	var last time.Time
 	for i := range ran.Jobs {
 		j := &ran.Jobs[i]
@@ -69,7 +73,8 @@ func figures(ran *cluster.Ran, scale float64) (*result, error) {
 			continue
 		}
 		res.JobsCompleted++
-		res.MeanTurnaroundS += j.Ended.Sub(ran.Began).Seconds() * scale
+		res.ends[i] = j.Ended.Sub(ran.Began).Seconds() * scale
+		res.MeanTurnaroundS += res.ends[i]
 		if j.SoloS > 0 {
 			res.slowdowns = append(res.slowdowns, j.GPUS/j.SoloS)
 		}
@@ -85,4 +90,16 @@ func figures(ran *cluster.Ran, scale float64) (*result, error) {
 	res.GPUUtil = (after.BusyS - before.BusyS) / res.MakespanS
 	res.MemUtil = (after.MemMiBS - before.MemMiBS) / after.MemTotalMiB / res.MakespanS
 	return res, nil
+}
+
+// lateness compares the ends of the jobs, applications of these names, that completed in both.
+func lateness(plain, bridged *result, names []string, scale float64) (l cluster.Lateness) {
+	for i, name := range names {
+		end, ended := bridged.ends[i]
+		before, ok := plain.ends[i]
+		if p, known := apps.ByName(name); ended && ok && known {
+			l.Compare(end, before, p.DurationS, scale)
+		}
+	}
+	return l
 }
