@@ -19,7 +19,7 @@ VERSION := $(shell git describe --tags --always --long --dirty 2>/dev/null || ec
 # The same bytes from the same sources, wherever they lie.
 GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
 # End-to-end tests wait most of the time: more of them at once than there are cores.
-TEST    := $(GO) test -count=1 -p 2 -parallel 8
+TEST    := $(GO) test -count=1 -p 2 -parallel 16
 PKGS    ?= ./...
 # The end-to-end tests come last: they wait for daemons, and little computes next to them.
 E2E_LAST := awk '/e2e$$/ {e2e = $$0; next} {print} END {print e2e}'
@@ -32,7 +32,7 @@ SCRIPTS := contrib/install-deps contrib/quietly contrib/testbed/acceptance/root 
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs demo demo-cold compare flow test test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs demo demo-cold compare flow test roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -88,13 +88,18 @@ RELEASES ?= bookworm trixie forky
 ROOTS    ?= $(CURDIR)/.cache
 COMPAT   := SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m ./contrib ./contrib/testbed/slurmtest/... ./slurmbridge/slurm/...
 
-test-compat: build ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5 (RELEASES=forky, ROOTS=FOLDER)
+OWN      := $(shell sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+
+roots: deps ## root folders of the other Debian releases' Slurm, for test-compat (RELEASES=forky, ROOTS=FOLDER)
 	@contrib/install-deps --compat --accounting
-	@own=$$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release); \
-	for release in $(RELEASES); do \
-		root=; \
-		[ "$$release" = "$$own" ] || { root=$(abspath $(ROOTS))/$$release; $(GO) run ./contrib/testbed/slurmtest/mkroot -suite "$$release" "$$root" || exit; }; \
+	@for release in $(filter-out $(OWN),$(RELEASES)); do \
+		$(GO) run ./contrib/testbed/slurmtest/mkroot -suite "$$release" $(abspath $(ROOTS))/"$$release" || exit; \
+	done
+
+test-compat: build roots ## the end-to-end tests on 22.05.8, 24.11.5 and 26.05.5 (RELEASES=forky, ROOTS=FOLDER)
+	@for release in $(RELEASES); do \
 		echo "Slurm of $$release"; \
+		root=$(abspath $(ROOTS))/$$release; [ "$$release" != $(OWN) ] || root=; \
 		SLURMBRIDGE_TEST_ROOT=$$root $(COMPAT) || exit; \
 	done
 

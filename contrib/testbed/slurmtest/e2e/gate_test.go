@@ -51,6 +51,7 @@ func (r *rig) freed(ids ...string) {
 
 // A partition that closes while the bridge is dead doesn't keep jobs of another one.
 func TestGateWhosePartitionCloses(t *testing.T) {
+	t.Parallel()
 	for _, state := range []string{"DOWN", "INACTIVE", "DRAIN"} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
@@ -149,6 +150,7 @@ func TestGateHeldByHand(t *testing.T) {
 
 // A gate that Slurm doesn't take is said in words, and no job waits for it.
 func TestGateRefused(t *testing.T) {
+	t.Parallel()
 	slurmtest.RequireAccounting(t)
 	for _, why := range []string{"association", "MaxSubmitJobs"} {
 		t.Run(why, func(t *testing.T) {
@@ -180,6 +182,7 @@ func TestGateRefused(t *testing.T) {
 // A bridge dies between two members of a group that follows another user's job, and its
 // journal is lost. Either nothing comes after it, or a bridge without memory.
 func TestFollowersHalfMade(t *testing.T) {
+	t.Parallel()
 	for _, back := range []bool{false, true} {
 		t.Run(fmt.Sprintf("back=%v", back), func(t *testing.T) {
 			t.Parallel()

@@ -112,6 +112,7 @@ func TestControllerRestarted(t *testing.T) {
 
 // Bridge killed at every step: within a lease all its jobs run without it.
 func TestKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
@@ -138,6 +139,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // A bridge that is killed half way and comes back takes up what it left.
 func TestKilledAndBack(t *testing.T) {
+	t.Parallel()
 	for _, step := range []string{"journaled", "prepare", "release"} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
@@ -212,6 +214,7 @@ func TestTwoNodes(t *testing.T) {
 }
 
 func TestSeveralGPUsANode(t *testing.T) {
+	t.Parallel()
 	for _, o := range []slurmtest.Options{{GPUs: 2, Sharing: "shard"}, {GPUs: 2, Sharing: "mps", AllSharing: true}} {
 		t.Run(o.Sharing, func(t *testing.T) {
 			t.Parallel()

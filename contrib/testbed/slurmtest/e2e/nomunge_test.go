@@ -237,6 +237,7 @@ func (k *keyed) findings() map[string]string {
 // On a cluster without munged jobs are grouped, nodes' records are believed and nobody else's,
 // hooks are answered, owners alone see what is known of their jobs, and the key can be changed.
 func TestClusterWithoutMunge(t *testing.T) {
+	t.Parallel()
 	k := newKeyed(t, "")
 	if found, err := k.Processes("munged"); err != nil || len(found) > 0 {
 		t.Error("there is a munged", found, err)
@@ -293,6 +294,7 @@ func TestClusterWithoutMunge(t *testing.T) {
 
 // Where the controller doesn't know the users of login nodes, Slurm's tokens name them.
 func TestTokensThatNameUsers(t *testing.T) {
+	t.Parallel()
 	k := newKeyed(t, "use_client_ids")
 	jobs := k.run("hoomd")
 	k.ownersAlone(jobs[0])

@@ -57,6 +57,7 @@ func (s *site) ended() []string {
 
 // The hooks work whenever and wherever Slurm calls them.
 func TestPrologFlags(t *testing.T) {
+	t.Parallel()
 	flags := []string{"Alloc", "Contain", "Alloc,Serial", "X11", "Alloc,NoHold", "RunInJob"}
 	for _, f := range flags {
 		t.Run(f, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // An empty node of four GPUs is filled at once, each group on the GPU that it is planned for, and the
 // groups that follow start on the GPUs that they wait for.
 func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		o    slurmtest.Options
