@@ -12,8 +12,8 @@ import (
 
 // Ending is how far a job was believed to have come at the last poll that showed it.
 type Ending struct {
-	Start time.Time // as Slurm reported it
-	At    time.Time
+	Submit, Start time.Time // as Slurm reported them; Submit is zero in an older journal
+	At            time.Time
 	// RunS is how long it had run, s: without the time in which it was suspended.
 	RunS float64
 	// DoneS is the solo work done, s, as predicted; LeastS what it did even if the GPU gave each co-runner
@@ -68,6 +68,8 @@ type Judgement struct {
 	FailsAlone bool
 	// PlainEnd is when plain Slurm would have ended the job, zero = not known.
 	PlainEnd time.Time
+	// Shadow: plain Slurm did end it.
+	Shadow bool
 	// MaxDelayS is how long the bridge alone may keep a job waiting, s.
 	MaxDelayS float64
 }
@@ -99,7 +101,7 @@ func (j *Judgement) outcome() Outcome {
 	r := j.Run
 	o := Outcome{
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, App: r.App, Node: r.Node,
-		Submit: r.Submit, Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit,
+		Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit,
 	}
 	if r.Terms.MaxSlowdown > 0 {
 		o.Contract = r.Terms.MaxSlowdown
@@ -107,10 +109,11 @@ func (j *Judgement) outcome() Outcome {
 	if j.Member != nil {
 		o.Predicted = j.Member.Predicted
 	}
-	if r.Mode != job.Shadow {
+	if !j.Shadow {
 		o.PlainEnd = j.PlainEnd
 	}
 	if e := j.Ending; e != nil {
+		o.Submit = e.Submit
 		o.LentS = e.LentS
 		o.HeldS = max(0, e.DelayedS-j.MaxDelayS) + e.PastLeaseS
 	}

@@ -106,12 +106,14 @@ func TestHeldForLongerThanItMay(t *testing.T) {
 
 // In shadow mode plain Slurm is what ended the job: nobody is late for the bridge.
 func TestNobodyIsLateInShadow(t *testing.T) {
-	for mode, want := range map[job.Mode]bool{job.Active: true, "": true, job.Shadow: false} {
+	for _, shadow := range []bool{false, true} {
 		j := ranOut("COMPLETED")
-		j.Run.Mode, j.PlainEnd = mode, at(1)
+		j.Shadow, j.PlainEnd, j.Ending.Submit = shadow, at(1), at(-1)
 		o := j.Judge(nil)
-		if _, ok := o.Late(); ok != want || slices.Contains(o.Harm(), HarmLate) != want {
-			t.Errorf("%q: %v", mode, o.Harm())
+		_, known := o.Late()
+		s, plain, timed := o.Turnaround()
+		if known == shadow || timed == shadow || slices.Contains(o.Harm(), HarmLate) == shadow || timed && (s != 660 || plain != 120) {
+			t.Errorf("shadow %v: %v, turnaround %g and %g s", shadow, o.Harm(), s, plain)
 		}
 	}
 }

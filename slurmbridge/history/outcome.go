@@ -17,7 +17,7 @@ type Outcome struct {
 	Account string `json:"account,omitempty"`
 	App     string `json:"app,omitempty"`
 	Node    string `json:"node"`
-	// Submit is zero in outcomes of an older release.
+	// Submit is zero where no poll saw the job run, and in outcomes of an older release.
 	Submit time.Time `json:"submit,omitzero"`
 	Start  time.Time `json:"start"`
 	End    time.Time `json:"end"`

@@ -72,6 +72,7 @@ type judging struct {
 	limit   float64 // the site's limit on slowdowns, 0 = none
 	delay   float64 // how long the bridge alone may keep a job waiting, s
 	retry   bool    // jobs that failed because of their co-runners may run again
+	shadow  bool    // nothing is changed
 }
 
 // judge judges the runs whose records have come since the last poll, in their order: what
@@ -145,7 +146,7 @@ func (l *learner) settle(ctx context.Context, in judging, r *history.Run, how jo
 	before := l.again[r.Ref]
 	j := &history.Judgement{
 		Run: r, How: how, Spec: l.spec(in.snap, r.Node), Limit: in.limit, Alone: before != nil, FailsAlone: l.fails[r.App],
-		MaxDelayS: in.delay,
+		MaxDelayS: in.delay, Shadow: in.shadow,
 	}
 	if ending != nil {
 		j.Ending, j.Member, j.PlainEnd = ending.Ending, ending.Member, ending.PlainEnd

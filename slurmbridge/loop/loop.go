@@ -380,6 +380,7 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	}
 	return b.learned.judge(ctx, judging{
 		tracker: b.tracker, snap: snap, limit: b.Planner.Decider.Guard.MaxSlowdown, delay: b.Planner.Decider.Guard.DelayLimitS(), retry: b.RetryAlone && b.Mode == job.Active,
+		shadow: b.Mode == job.Shadow,
 	})
 }
 

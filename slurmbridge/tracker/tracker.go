@@ -59,7 +59,8 @@ type Wait struct {
 
 // Progress is how far one running job has come.
 type Progress struct {
-	Start time.Time
+	Start  time.Time
+	Submit time.Time `json:",omitzero"`
 	// At is the poll that the rest is true of. RunS is how long it ran by then, without the time in
 	// which it was suspended.
 	At   time.Time
@@ -247,7 +248,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			p.At, p.RunS, p.LeastS = s.At, max(0, s.At.Sub(j.Start).Seconds()), p.DoneS
 		}
 		p.advance(s.At, j.State == job.Running)
-		p.Limit, p.Deadline = j.TimeLimit, j.Deadline
+		p.Limit, p.Deadline, p.Submit = j.TimeLimit, j.Deadline, j.Submit
 	}
 }
 
@@ -280,7 +281,7 @@ func Time(s float64) time.Time {
 // ending is how far a job has come that is gone.
 func (p *Progress) ending(l *Loan) *history.Ending {
 	e := &history.Ending{
-		Start: p.Start, At: p.At, RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, Worst: p.Worst,
+		Submit: p.Submit, Start: p.Start, At: p.At, RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, Worst: p.Worst,
 		LimitS: p.Limit.Seconds(), Deadline: p.Deadline, DelayedS: p.DelayedS, PastLeaseS: p.PastLeaseS,
 	}
 	if l != nil {
