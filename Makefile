@@ -141,6 +141,7 @@ bench: build ## benchmarks; figures of this machine's Slurm, and of those that t
 
 soak: as-root build ## an hour of random lives of jobs while daemons are killed: what harm comes to them (SOAK=4m, SOAK_JOBS=500, ARGS=--plain)
 	@$(call STAGE,soak) --length $(or $(SOAK),1h) --jobs $(or $(SOAK_JOBS),0) $(ARGS)
+	@SLURMBRIDGE_SLOW=1 SLURMBRIDGE_REQUIRE_SLURM=1 $(TEST) -timeout 30m -run 'TestIdleJobIsTold' ./contrib/testbed/slurmtest/e2e
 
 # PACK packs the programs of one folder into another.
 PACK     = $(QUIETLY) 'packing $1 into $2' contrib/packaging/build $1 $(TOOLS) $2

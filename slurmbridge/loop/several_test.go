@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -92,4 +93,94 @@ func TestPlacedAsPlanned(t *testing.T) {
 			t.Fatal("no job ever shared")
 		}
 	})
+}
+
+// Whatever comes and ends, nobody is sent next to those whose MPS server failed; once they have left, the GPU is used
+// again. Who was on the way when it failed, or is led elsewhere, may still land there; its prolog lets it compute
+// without MPS.
+func TestNobodyJoinsAFailedServer(t *testing.T) {
+	again := 0
+	rapid.Check(t, func(t *rapid.T) {
+		gpus := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "gpus a node")
+		m := newModel(node("n1", gpus, 64), node("n2", gpus, 64))
+		m.leastLoaded = rapid.Bool().Draw(t, "least loaded")
+		l := &ledger{}
+		mem := newMemory()
+		b, _ := learning(m, mem, l)
+		card := rlcore.TitanXp
+		card.SameUser = rapid.Bool().Draw(t, "one user")
+		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
+		b.Planner.Room, b.Planner.RoomAnyway = rapid.Bool().Draw(t, "room"), true
+		var jobs []*mjob
+		// on are those that run on a GPU.
+		on := func(a job.GPUAddr) (n int) {
+			for _, j := range jobs {
+				if j.State == job.Running && !j.ended && j.Nodes == a.Node && j.gpu == a.GPU {
+					n++
+				}
+			}
+			return n
+		}
+		failed, told := map[job.GPUAddr]bool{}, map[job.GPUAddr]bool{} // as the bridge knows; from the next look on
+		used := map[job.GPUAddr]bool{}                                 // failed once
+		since := map[job.GPUAddr]time.Time{}
+		m.started = func(j *mjob) {
+			at := job.GPUAddr{Node: j.Nodes, GPU: j.gpu}
+			others := 0 // that were there before
+			for _, x := range jobs {
+				if x.State == job.Running && !x.ended && x.Nodes == at.Node && x.gpu == at.GPU && x.began.Before(m.now) {
+					others++
+				}
+			}
+			if used[at] && others == 0 {
+				again++
+			}
+			for id := range mem.groups {
+				g := mem.groups[id]
+				if failed[at] && others > 0 && slices.Contains(g.Refs(), j.Ref) && g.Node == at.Node && g.GPU == at.GPU && g.Decided.After(since[at]) {
+					t.Fatalf("job %s is sent to %s gpu %d, whose server failed under %d who are there", j.Ref, at.Node, at.GPU, others)
+				}
+			}
+		}
+		seen := map[*mjob]bool{}
+		for range 60 {
+			for range rapid.SampledFrom([]int{0, 0, 1, 2, 6}).Draw(t, "arrive") {
+				mib := rapid.SampledFrom([]float64{500, 2000, 4000}).Draw(t, "MiB")
+				run := rapid.IntRange(1, 40).Draw(t, "run")
+				user := rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user")
+				jobs = append(jobs, m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true))
+			}
+			if _, err := b.Tick(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for a := range told {
+				failed[a], used[a], since[a] = true, true, m.now
+				delete(told, a)
+			}
+			m.schedule()
+			m.advance(time.Second)
+			for _, j := range jobs {
+				if !j.ended || seen[j] {
+					continue
+				}
+				seen[j] = true
+				at := job.GPUAddr{Node: j.Nodes, GPU: j.gpu}
+				if on(at) == 0 || rapid.IntRange(0, 2).Draw(t, "fault") > 0 {
+					continue
+				}
+				l.record(m, j)
+				r := &l.runs[len(l.runs)-1]
+				r.MPSFault, r.GPUs = true, []int{j.gpu}
+				told[at] = true
+			}
+			for a := range failed {
+				if on(a) == 0 {
+					delete(failed, a)
+				}
+			}
+		}
+	})
+	if again == 0 {
+		t.Error("no GPU was ever used again")
+	}
 }

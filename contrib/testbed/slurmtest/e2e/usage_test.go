@@ -14,8 +14,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// accounted is the GPU time of each job by accounting, s: whole GPUs, and shares as parts of one.
-func accounted(t *testing.T, s *cluster.Stack, ids []string) map[string]float64 {
+// weights are what a partition charges: a share of a GPU twice its part of it. Slurm rounds what a job is charged
+// down to a whole number.
+const weights, wholeGPU = "GRES/gpu=50,GRES/mps=1", 50
+
+// accounted is the GPU time of each job by accounting, s: whole GPUs, and shares as parts of one; and what all are
+// charged, in seconds of a whole GPU.
+func accounted(t *testing.T, s *cluster.Stack, ids []string) (seconds map[string]float64, charged float64) {
 	t.Helper()
 	var out string
 	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
@@ -25,7 +30,7 @@ func accounted(t *testing.T, s *cluster.Stack, ids []string) map[string]float64 
 	}) {
 		t.Fatalf("sacct: %s", out)
 	}
-	seconds := map[string]float64{}
+	seconds = map[string]float64{}
 	for line := range strings.Lines(out) {
 		f := strings.Split(strings.TrimSpace(line), "|")
 		elapsed, err := strconv.ParseFloat(f[2], 64)
@@ -40,10 +45,12 @@ func accounted(t *testing.T, s *cluster.Stack, ids []string) map[string]float64 
 				seconds[f[0]] += v * elapsed
 			case "gres/mps":
 				seconds[f[0]] += v / 100 * elapsed
+			case "billing":
+				charged += v / wholeGPU * elapsed
 			}
 		}
 	}
-	return seconds
+	return seconds, charged
 }
 
 // What `usage` says that jobs held is what accounting says, within 1 %: of whole GPUs and of shares, with the nodes'
@@ -58,6 +65,9 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 		o.Accounting = true
 		o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
 	})
+	if out, err := s.Run(t.Context(), "scontrol", "update", "PartitionName="+slurmtest.Partition, "TRESBillingWeights="+weights); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
 	var ids []string
 	submit := func(script string, args ...string) {
 		id, err := s.Submit(t.Context(), cluster.Owner, script, append(args, "--time=5")...)
@@ -77,11 +87,11 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 			t.Fatalf("job %s is %s", id, state)
 		}
 	}
-	want := accounted(t, s, ids)
+	want, charged := accounted(t, s, ids)
 	var r usage.Report
-	ask := func(by string) usage.Report {
+	ask := func(by string, more ...string) usage.Report {
 		t.Helper()
-		out, err := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), "usage", "--json", "--since", "1h", "--by", by, "--config", s.Path("slurmbridge.yaml"))
+		out, err := s.RunAs(t.Context(), "slurm", s.Bin("slurmbridge"), append([]string{"usage", "--json", "--since", "1h", "--by", by, "--config", s.Path("slurmbridge.yaml")}, more...)...)
 		r = usage.Report{}
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -108,6 +118,11 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	}
 	if r.Total.Computed == nil || !(*r.Total.Computed > 0) || r.Total.ComputedOf < 0.99*r.Total.Held {
 		t.Errorf("computed: %s h, known of %.3f h of %.3f", number(r.Total.Computed), r.Total.ComputedOf, r.Total.Held)
+	}
+	if got := ask("account", "--charged").Total.Charged; got == nil || math.Abs(3600**got-charged) > 0.01*charged {
+		t.Errorf("charged are %s hours of a GPU, by accounting %.1f s", number(got), charged)
+	} else {
+		t.Logf("charged %.1f s of a GPU, by accounting %.1f", 3600**got, charged)
 	}
 	// The daemon tells users their own, by their MUNGE credential; nobody else has any.
 	mine := func(user string) (string, error) {
