@@ -201,6 +201,7 @@ func (r *pass) fill(g int, alone bool) verdict {
 	why := r.make(g, kind, c, nil)
 	if (why == refused || why == later && r.mostLeft < 0) && idle && alone {
 		c.jobs, c.whole = c.jobs[:1], true
+		c.passed = slices.DeleteFunc(c.passed, func(at int) bool { return at > c.jobs[0] })
 		why = r.make(g, kind, c, nil)
 	}
 	return why
@@ -214,9 +215,10 @@ func (r *pass) anyFor(g int) bool {
 
 // choice is what a policy chose for a GPU.
 type choice struct {
-	jobs  []int   // indexes in the queue, ascending
-	score float64 // of the first decision
-	whole bool    // one job, which is to have all shares
+	jobs   []int   // indexes in the queue, ascending
+	score  float64 // of the first decision
+	passed []int   // by it, if it is made: indexes in the queue, ascending
+	whole  bool    // one job, which is to have all shares
 }
 
 // choose asks the policy what to put on GPU g, and what else next to that, until it wants
@@ -242,7 +244,7 @@ func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c ch
 			c.score = dec.Score
 		}
 		for _, i := range r.Decider.Guard.Passed(nil, &dec.Window, dec.Combo) {
-			r.plan.Passed[dec.Window.Job(i).ID]++
+			c.passed = append(c.passed, dec.Window.Jobs[i])
 		}
 		card.Running = slices.Clone(card.Running)
 		for _, at := range dec.Jobs() {
@@ -259,6 +261,9 @@ func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c ch
 	*card = before
 	r.show(out)
 	slices.Sort(c.jobs)
+	slices.Sort(c.passed)
+	// A later decision may have taken one along.
+	c.passed = slices.DeleteFunc(slices.Compact(c.passed), func(at int) bool { return slices.Contains(c.jobs, at) })
 	return c
 }
 
@@ -335,6 +340,21 @@ func (r *pass) reserve(g int) {
 // make turns a choice into a draft and takes its jobs out of the queue. A group that can't be sure of
 // its GPU, or whose members could meet jobs that they may not share with, is not made.
 func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) verdict {
+	passed := make([]string, len(c.passed)) // the queue is another one afterwards
+	for i, at := range c.passed {
+		passed[i] = r.State.Pending[at].ID
+	}
+	why := r.makeDraft(g, kind, c, after)
+	if why != placed {
+		return why
+	}
+	for _, ref := range passed {
+		r.plan.Passed[ref]++
+	}
+	return placed
+}
+
+func (r *pass) makeDraft(g int, kind job.GroupKind, c choice, after []string) verdict {
 	free := r.State.GPUs[g].FreeShares()
 	if len(c.jobs) == 0 || free < len(c.jobs) {
 		return refused

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -52,6 +54,19 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 				on[job.GPUAddr{Node: g.Node, GPU: g.GPU}]++
 				if len(g.Members) == 3 {
 					grouped += 3
+				}
+			}
+			// A group that isn't made passes nobody over.
+			for ref, n := range b.Status().Plan.Passed {
+				number := func(ref string) int { v, _ := strconv.Atoi(ref); return v }
+				by := 0
+				for _, g := range b.Status().Groups {
+					if !slices.Contains(g.Refs(), ref) && slices.ContainsFunc(g.Refs(), func(m string) bool { return number(m) > number(ref) }) {
+						by++
+					}
+				}
+				if n > by {
+					t.Errorf("job %s was passed over %d times, by %d groups", ref, n, by)
 				}
 			}
 			if len(on) != c.nodes*c.gpus || grouped < c.least {
