@@ -23,8 +23,8 @@ type Apps interface {
 	Profile(ctx context.Context, user, key string) (*rlcore.Profile, error)
 }
 
-// identifyBudget bounds the time that a tick spends on reading scripts, and readers how many it
-// reads at once: each is a program of Slurm's.
+// identifyBudget bounds the time that a tick spends on jobs that it looks at first, and readers how many
+// scripts it reads at once: each is a program of Slurm's.
 const (
 	identifyBudget = 2 * time.Second
 	readers        = 8
@@ -100,10 +100,15 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		}
 	}
 	looks = append(looks, d.whole(jobs, lookups)...)
-	d.read(ctx, looks, lookups.until)
 	found := map[application]*rlcore.Profile{}
+	for _, l := range looks { // those that need no script don't wait for the others'
+		if !l.read && !(l.first && d.now().After(lookups.until)) {
+			d.byRef[l.j.Ref] = d.conclude(ctx, l, found)
+		}
+	}
+	d.read(ctx, looks, lookups.until)
 	for _, l := range looks {
-		if !l.late {
+		if l.read && !l.late {
 			d.byRef[l.j.Ref] = d.conclude(ctx, l, found)
 		}
 	}

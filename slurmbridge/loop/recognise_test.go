@@ -3,6 +3,7 @@ package loop
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -53,5 +54,44 @@ func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
 	}
 	if s.read["1"] != 1 || len(s.read) != 1 {
 		t.Errorf("scripts were read %v times", s.read)
+	}
+}
+
+// slow takes a while to name an application.
+type slow struct {
+	named
+	now *time.Time
+}
+
+func (s slow) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (string, error) {
+	*s.now = s.now.Add(10 * time.Millisecond)
+	return t.App, nil
+}
+
+// However many jobs come at once, a tick spends no longer on them than it may, and the next goes on.
+func TestIdentifyingIsBounded(t *testing.T) {
+	now := time.Unix(1000, 0)
+	d := &identifier{
+		apps: slow{now: &now}, slurm: scripts{Mutex: new(sync.Mutex), read: map[string]int{}}, log: slog.New(slog.DiscardHandler),
+		now: func() time.Time { return now }, window: func() int { return 1000 }, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{},
+	}
+	snap := &job.Snapshot{}
+	for i := range 500 {
+		snap.Jobs = append(snap.Jobs, job.Job{
+			Ref: strconv.Itoa(i), User: "ann", State: job.Running, Comment: "app=lmp", Request: job.GPURequest{Kind: job.Shares, Count: 50},
+		})
+	}
+	known, ticks := 0, 0
+	for known < len(snap.Jobs) {
+		began, in := now, &plan.Input{Snap: snap, Tracker: tracker.New()}
+		d.identify(t.Context(), in)
+		if took := now.Sub(began); took > identifyBudget+time.Second || len(in.Apps) <= known {
+			t.Fatalf("%d are known after %d, a tick took %v", len(in.Apps), known, took)
+		}
+		known = len(in.Apps)
+		ticks++
+	}
+	if ticks < 2 {
+		t.Errorf("all in %d tick", ticks)
 	}
 }
