@@ -115,7 +115,7 @@ func (g *Guard) grace() float64 { return cmp.Or(g.Grace, DefaultGrace) }
 func (d *dues) look(g *Guard, w *Window) {
 	s := w.State
 	d.on = !g.Bare && slices.ContainsFunc(w.Jobs, func(at int) bool { return s.Pending[at].PlainEndS > 0 })
-	d.soon, d.all, d.late = false, false, d.late[:0]
+	d.soon, d.late = false, d.late[:0]
 	d.state, d.gpu, d.jobs = s, w.GPU, w.Jobs
 }
 
@@ -222,7 +222,7 @@ func (d *dues) lookAhead(g *Guard, w *Window) {
 	d.alike = d.areAlike(w)
 	d.base.copy(&d.now)
 	d.startS, _ = d.base.goOn(d.startS[:0], w, d.near, 0, nil)
-	d.tailS = d.tailS[:0]
+	d.all, d.tailS = false, d.tailS[:0]
 	d.latest = g.latestStarts(d.latest[:0], s, d.startS)
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -208,19 +209,43 @@ func (p *pages) status(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	r := MakeReport(st)
-	if past := p.past(req.Context(), p.server.Now(), turnHours); past.trouble == "" && p.server.Page.Outcomes != nil {
-		turn := turnOf(past.outcomes)
-		r.Turn = &turn
-	}
+	r.Turn = p.turn(req.Context(), p.server.Now())
 	reply(w, r)
 }
 
-func turnOf(all []history.Outcome) history.Turn {
-	runs := make([]*history.Outcome, len(all))
-	for i := range all {
-		runs[i] = &all[i]
+// The turn is read again once it is so old, and what is told of the cluster now doesn't wait for it longer
+// than turnWithin.
+const (
+	turnFresh  = time.Minute
+	turnWithin = 2 * time.Second
+)
+
+// turns keeps the turn that was read last, nil = it couldn't be.
+type turns struct {
+	mu   sync.Mutex
+	at   time.Time
+	last *history.Turn
+}
+
+// turn is how jobs ended in the last day against plain Slurm; nil = it can't be read in time.
+func (p *pages) turn(ctx context.Context, now time.Time) *history.Turn {
+	if p.server.Page.Outcomes == nil {
+		return nil
 	}
-	return history.CountTurn(runs)
+	t := &p.turns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if age := now.Sub(t.at); !t.at.IsZero() && age >= 0 && age < turnFresh {
+		return t.last
+	}
+	ctx, cancel := context.WithTimeout(ctx, turnWithin)
+	defer cancel()
+	all, err := p.server.Page.Outcomes(ctx, now.Add(-turnHours*time.Hour), mostRuns)
+	if t.at, t.last = now, nil; err == nil {
+		turn := history.CountTurn(pointers(all))
+		t.last = &turn
+	}
+	return t.last
 }
 
 // PlanReport is the last plan as programs get it.

@@ -98,8 +98,9 @@ type pages struct {
 	css    template.CSS
 	policy string // Content-Security-Policy
 
-	mu   sync.Mutex
-	kept map[int]past // by hours, one of spans
+	mu    sync.Mutex
+	kept  map[int]past // by hours, one of spans
+	turns turns
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the

@@ -263,15 +263,20 @@ func reason(j *job.Job) string {
 	return " (" + j.Reason + ")"
 }
 
+func pointers(all []history.Outcome) []*history.Outcome {
+	out := make([]*history.Outcome, len(all))
+	for i := range all {
+		out[i] = &all[i]
+	}
+	return out
+}
+
 // slow sums up the outcomes of runs that shared a GPU.
 func (v *view) slow(all []history.Outcome) {
 	s := &v.Slow
 	plot := &chart.Scatter{Title: "Slowdown, foreseen and seen", X: "foreseen", Y: "seen"}
 	foreseen := 0
-	runs := make([]*history.Outcome, len(all))
-	for i := range all {
-		runs[i] = &all[i]
-	}
+	runs := pointers(all)
 	s.Harm, s.Turn = history.CountHarm(runs), history.CountTurn(runs)
 	for i := len(all) - 1; i >= 0; i-- {
 		o := &all[i]
