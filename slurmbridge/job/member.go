@@ -95,6 +95,7 @@ const (
 	CauseLimit      CauseKind = "limit" // Detail is the limit
 	CauseGPUTaken   CauseKind = "gpu-taken"
 	CauseNodeDown   CauseKind = "node-down"
+	CausePassedOver CauseKind = "passed-over"
 	CauseLate       CauseKind = "late"
 	CauseReplanned  CauseKind = "replanned"
 	CauseRunAlone   CauseKind = "run-alone"
@@ -126,6 +127,7 @@ var causes = map[CauseKind]string{
 	CauseLimit:      "Slurm's limit ",
 	CauseGPUTaken:   "another job took its GPU",
 	CauseNodeDown:   "its node went out of service",
+	CausePassedOver: "Slurm keeps its node for jobs of higher priority",
 	CauseLate:       "did not start in time",
 	CauseReplanned:  "its group was planned anew",
 	CauseRunAlone:   "it failed while sharing and runs again alone",

@@ -175,18 +175,19 @@ func (ls *Limits) settle(running map[string]holder) {
 		if c.node != "" {
 			continue // no job's end opens a node
 		}
-		started := 0
+		// Both before the bound: a limit that was met in this very poll is met by those who
+		// took the room of those that ended.
 		for ref, h := range running {
 			if _, before := ls.running[ref]; !before && (h.class == c || h.array == c) {
-				started++
+				l.credit--
 			}
 		}
-		l.credit = max(0, l.credit-started)
 		for ref, h := range ls.running {
 			if _, still := running[ref]; !still {
 				l.credit += l.frees(h)
 			}
 		}
+		l.credit = max(0, l.credit)
 	}
 }
 
@@ -264,5 +265,13 @@ func closed(reason string) bool {
 
 // closedNode reports whether a Reason is of the node that a job was sent to.
 func closedNode(reason string) bool {
-	return (strings.HasPrefix(reason, "ReqNodeNotAvail") || strings.HasPrefix(reason, "Nodes")) && strings.Contains(reason, "eserved")
+	return strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.Contains(reason, "eserved")
+}
+
+// PassedOver reports whether a Reason only says that Slurm kept the job's node for others in
+// one pass. It says so of a job whose partition has no node left on which no job of higher
+// priority waits (job_scheduler.c, 22.05 to 26.05): where there are few nodes, of most that
+// are released while another waits for its GPU to be cleaned up. The next pass tells.
+func PassedOver(reason string) bool {
+	return strings.HasPrefix(strings.ReplaceAll(reason, "_", " "), "Nodes required for job are")
 }

@@ -6,12 +6,15 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
 const (
 	// startGrace is how long a released group may take to start before it is taken back.
 	startGrace = 45 * time.Second
+	// passedGrace is the same where Slurm keeps the node for jobs of higher priority.
+	passedGrace = 15 * time.Second
 	// MostTries is how often the bridge tries to restore a job.
 	MostTries = 20
 	// mostStrikes is how often a job may be released without starting.
@@ -288,10 +291,20 @@ func (o *observer) hindrance(g *job.Group) (cause job.Cause, ok bool) {
 	switch {
 	case o.gpuTaken(g):
 		return job.Cause{Kind: job.CauseGPUTaken}, true
+	case o.s.At.Sub(g.Free) > passedGrace && o.passedOver(g):
+		return job.Cause{Kind: job.CausePassedOver}, true
 	case o.s.At.Sub(g.Free) > startGrace:
 		return job.Cause{Kind: job.CauseLate}, true
 	}
 	return job.Cause{Kind: job.CauseNodeDown}, !o.s.NodeUp(g.Node)
+}
+
+// passedOver reports whether Slurm keeps the node from a group for jobs of higher priority.
+func (o *observer) passedOver(g *job.Group) bool {
+	return slices.ContainsFunc(g.Members, func(m job.Member) bool {
+		j := o.jobs[m.Ref]
+		return m.State == job.MemberWaiting && j != nil && limit.PassedOver(j.Reason)
+	})
 }
 
 // gpuTaken reports whether another job has taken the group's GPU by its priority. That is
@@ -310,7 +323,7 @@ func (o *observer) gpuTaken(g *job.Group) bool {
 // takeBack restores a member that did not start; after the second time it is left to Slurm.
 func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause) {
 	w := o.t.Wait(m.Ref)
-	if cause.Kind == job.CauseLate { // a node's trouble is no mark against the job
+	if cause.Kind == job.CauseLate { // a node's trouble, or others' priority, is no mark against the job
 		w.Strikes++
 	}
 	if w.Strikes < mostStrikes {

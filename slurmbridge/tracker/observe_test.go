@@ -55,6 +55,46 @@ func TestWhateverPollsShow(t *testing.T) {
 	})
 }
 
+// Of a cluster with few nodes Slurm says of a released job that its nodes are reserved while
+// another waits for a GPU that is being cleaned up. It starts a moment later: it isn't taken
+// back for that, and its like may be sent there. Where it lasts it is, without a mark.
+func TestPassedOverInAPass(t *testing.T) {
+	const reason = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+	tr := tracker.New()
+	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true}
+	for i := range 2 {
+		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(i), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
+	}
+	release.Released(g)
+	release.Settle(g)
+	tr.Groups[1] = g
+	at := time.Unix(1e9, 0)
+	poll := func(seconds int) ([]job.Change, []tracker.Event, bool) {
+		s := &job.Snapshot{At: at.Add(time.Duration(seconds) * time.Second), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}}
+		for i := range 2 {
+			s.Jobs = append(s.Jobs, job.Job{
+				Ref: fmt.Sprint(i), User: "ann", State: job.Pending, Priority: 1, Reason: reason, ReqNodes: "n1",
+				Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
+			})
+		}
+		repairs, events := tr.Observe(s, "7")
+		tr.LastAt = s.At
+		return repairs, events, tr.Limits.Budget(s, map[string]*job.Job{"0": &s.Jobs[0], "1": &s.Jobs[1]}).MaySend("0", "n1")
+	}
+	for seconds := 0; seconds <= 15; seconds += 5 {
+		if repairs, events, open := poll(seconds); len(repairs)+len(events) > 0 || !open {
+			t.Fatalf("after %d s it asks for %v and tells %v; may others be sent: %v", seconds, repairs, events, open)
+		}
+	}
+	repairs, events, _ := poll(16)
+	if len(repairs) != 2 || len(events) != 2 || tr.Wait("0").Strikes > 0 {
+		t.Fatalf("after 16 s it asks for %v and tells %v; %d marks", repairs, events, tr.Wait("0").Strikes)
+	}
+	if m := g.Members[0]; m.State != job.MemberRestoring || m.Cause.Kind != job.CausePassedOver {
+		t.Errorf("it is %s for %s", m.State, m.Cause)
+	}
+}
+
 func states(g *job.Group) []job.MemberState {
 	var out []job.MemberState
 	for i := range g.Members {

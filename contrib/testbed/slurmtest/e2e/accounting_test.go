@@ -335,8 +335,9 @@ func TestLimitJobsPerUser(t *testing.T) {
 	w := r.watch(4*time.Minute, jobs)
 	shared := r.none(slices.Concat(jobs[ann], jobs[bob]))
 	t.Logf("%v; %d of 26 shared a GPU", w, shared)
-	// Bob needs three rounds, ann ten.
-	if w.most[ann] != 2 || w.ended[bob] > w.ended[ann]*3/4 || shared < 5 {
+	// Bob needs three rounds, ann ten. On plain Slurm he would wait until all hers have
+	// started, so nothing is promised to him but that her limit isn't his.
+	if w.most[ann] != 2 || w.ended[bob] >= w.ended[ann] || shared < 5 {
 		t.Errorf("%v; %d of 26 shared a GPU", w, shared)
 	}
 }
