@@ -297,6 +297,9 @@ type Slurm interface {
 	// Update changes pending jobs, and the time limits of running ones. Returns ErrNoJob if one
 	// of several jobs is gone (the others may have been changed: poll again), ErrRefused, ErrDown.
 	Update(ctx context.Context, u Update) error
+	// UpdateAll makes many updates with few commands, each of other jobs, in no order but that of the
+	// tasks of an array. It returns an error for each update, nil = made, as Update does.
+	UpdateAll(ctx context.Context, all []Update) []error
 	// Bounds reads what no time limit may be raised beyond.
 	Bounds(ctx context.Context) (*Bounds, error)
 	// PartitionUp reports whether there is such a partition and its jobs may start. Returns ErrDown.

@@ -34,6 +34,15 @@ func (a answering) Update(ctx context.Context, u job.Update) error {
 	return err
 }
 
+// UpdateAll implements job.Slurm.
+func (a answering) UpdateAll(ctx context.Context, all []job.Update) []error {
+	errs := a.Slurm.UpdateAll(ctx, all)
+	for _, err := range errs {
+		a.note(err)
+	}
+	return errs
+}
+
 // Bounds implements job.Slurm.
 func (a answering) Bounds(ctx context.Context) (*job.Bounds, error) {
 	b, err := a.Slurm.Bounds(ctx)

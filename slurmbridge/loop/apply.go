@@ -33,10 +33,10 @@ type applier struct {
 // after its last, so that a bridge that finds it half made can restore it.
 func (a *applier) apply(ctx context.Context, p *job.Plan) {
 	settled := true
-	for _, c := range release.Merge(p.Repairs) {
-		if err := a.change(ctx, 0, &c); err != nil && c.Step == job.StepRestore {
-			settled = false
-		}
+	repairs := release.Merge(p.Repairs)
+	for i, err := range a.sendAll(ctx, repairs) {
+		a.log(ctx, 0, &repairs[i], err)
+		settled = settled && (err == nil || repairs[i].Step != job.StepRestore)
 	}
 	a.fault("repaired")
 	if a.mode == job.Active {
@@ -91,18 +91,26 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, ord
 	a.readComments(ctx, groups)
 	blocked := map[string]bool{}
 	lost := make([]bool, len(groups)) // their members could not be put back
+	var moving []*job.PlannedGroup
+	for i := range groups {
+		if g := &groups[i]; g.Moves() {
+			if lost[i] = !a.adopt(ctx, g); !lost[i] {
+				moving = append(moving, g)
+			}
+		}
+	}
+	back := a.withdraw(ctx, moving)
 	for i := range groups {
 		g := &groups[i]
-		if !g.Moves() {
-			continue
-		}
-		if lost[i] = !a.adopt(ctx, g) || !a.withdraw(ctx, g); lost[i] {
+		if lost[i] = lost[i] || g.Moves() && !back[g]; lost[i] {
 			for _, addr := range g.Leaves {
 				blocked[addr.Node] = true
 			}
 		}
 	}
 	done := make([]bool, len(groups))
+	var sides [][]*job.PlannedGroup
+	members := 0
 	for i := range groups {
 		if done[i] {
 			continue
@@ -116,13 +124,21 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, ord
 			done[k] = true
 			if !lost[k] && !blocked[g.Group.Node] && (g.Moves() || a.adopt(ctx, g)) {
 				side = append(side, g)
+				members += len(g.Group.Members)
 			}
 		}
-		if side = a.prepare(ctx, side); len(side) > 0 {
-			a.release(ctx, side, order)
+		sides = append(sides, side)
+		if members >= atOnce {
+			a.release(ctx, a.prepare(ctx, sides), order)
+			sides, members = nil, 0
 		}
 	}
+	a.release(ctx, a.prepare(ctx, sides), order)
 }
+
+// atOnce is of how many members groups are prepared before the first of them are released: many
+// cost little more than one, and the first don't wait for the last.
+const atOnce = 100
 
 // startsTogether reports whether the group is released with others of its node.
 func startsTogether(g *job.PlannedGroup, order map[string]int) bool {
@@ -177,79 +193,108 @@ func (a *applier) letGo(ctx context.Context, refs []string) {
 }
 
 // withdraw puts members that wait for a GPU back behind the gate, which is safe at any time.
-// false: not all, and the next poll restores them.
-func (a *applier) withdraw(ctx context.Context, p *job.PlannedGroup) bool {
-	for i := range p.Withdraw {
-		if a.change(ctx, p.Group.ID, &p.Withdraw[i]) != nil {
-			return false
-		}
-		a.fault("withdraw")
-	}
-	return true
-}
-
-// prepare gives the members of groups what they are to have when they start, equal ones with one
-// update. It returns the groups of which all of that was done; the next poll restores the members of
-// the others.
-func (a *applier) prepare(ctx context.Context, side []*job.PlannedGroup) []*job.PlannedGroup {
+// It returns the groups of which all are; the next poll restores the others' members.
+func (a *applier) withdraw(ctx context.Context, moving []*job.PlannedGroup) map[*job.PlannedGroup]bool {
+	back := map[*job.PlannedGroup]bool{}
 	var all []job.Change
 	of := map[string]*job.PlannedGroup{}
-	for _, p := range side {
-		for i := range p.Prepare {
-			c := p.Prepare[i]
-			if c.Update.AdminComment != nil && !a.comments.ours(c.Update.Jobs) {
-				c.Update.AdminComment = nil
-			}
-			for _, ref := range c.Update.Jobs {
+	for _, p := range moving {
+		back[p] = true
+		for i := range p.Withdraw {
+			for _, ref := range p.Withdraw[i].Update.Jobs {
 				of[ref] = p
 			}
-			all = append(all, c)
+			all = append(all, p.Withdraw[i])
 		}
 	}
-	failed := map[*job.PlannedGroup]bool{}
-	for _, c := range release.Merge(all) {
-		err := a.whileClosed(ctx, of, &c)
-		for _, ref := range c.Update.Jobs {
-			failed[of[ref]] = failed[of[ref]] || err != nil
+	for i, err := range a.changeAll(ctx, of, all) {
+		if err != nil {
+			back[of[all[i].Update.Jobs[0]]] = false
+		} else {
+			a.fault("withdraw")
 		}
-		if errors.Is(err, errOpening) {
-			return nil
+	}
+	return back
+}
+
+// prepare gives the members of groups what they are to have when they start, equal ones on a node
+// with one update. It returns the groups of which all of that was done; the next poll restores the
+// members of the others.
+func (a *applier) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]*job.PlannedGroup {
+	var all []job.Change
+	of := map[string]*job.PlannedGroup{}
+	for _, side := range sides {
+		var here []job.Change
+		for _, p := range side {
+			for i := range p.Prepare {
+				for _, ref := range p.Prepare[i].Update.Jobs {
+					of[ref] = p
+				}
+				here = append(here, p.Prepare[i])
+			}
+		}
+		all = append(all, release.Merge(here)...)
+	}
+	failed := map[*job.PlannedGroup]bool{}
+	for i, err := range a.whileClosed(ctx, of, all) {
+		for _, ref := range all[i].Update.Jobs {
+			failed[of[ref]] = failed[of[ref]] || err != nil
 		}
 		if err == nil {
 			a.fault("prepare")
 		}
 	}
-	return slices.DeleteFunc(side, func(p *job.PlannedGroup) bool { return failed[p] })
+	for i := range sides {
+		sides[i] = slices.DeleteFunc(sides[i], func(p *job.PlannedGroup) bool { return failed[p] })
+	}
+	return slices.DeleteFunc(sides, func(side []*job.PlannedGroup) bool { return len(side) == 0 })
 }
 
 // release lets prepared groups start, whether the gate is still closed or not: their members
 // are what they are to be. Members that follow running jobs become that only now.
-func (a *applier) release(ctx context.Context, side []*job.PlannedGroup, order map[string]int) {
+func (a *applier) release(ctx context.Context, sides [][]*job.PlannedGroup, order map[string]int) {
+	var ready, follow []job.Change
 	of := map[string]*job.PlannedGroup{}
-	var all []job.Change
-	for _, p := range side {
-		for _, ref := range p.Group.Refs() {
-			of[ref] = p
+	for _, side := range sides {
+		var here []job.Change
+		for _, p := range side {
+			for _, ref := range p.Group.Refs() {
+				of[ref] = p
+			}
+			here = append(here, p.Release...)
 		}
-		all = append(all, p.Release...)
-	}
-	if len(side) > 1 {
-		all = release.Merge(all)
-	}
-	for i := range all {
-		c := &all[i]
-		slices.SortStableFunc(c.Update.Jobs, func(x, y string) int { return order[x] - order[y] })
-		send := a.changeOf
+		if len(side) > 1 {
+			here = release.Merge(here)
+		}
+		for i := range here {
+			slices.SortStableFunc(here[i].Update.Jobs, func(x, y string) int { return order[x] - order[y] })
+		}
 		if side[0].Group.Kind == job.Next {
-			send = a.whileClosed
+			follow = append(follow, here...)
+		} else {
+			ready = append(ready, here...)
 		}
-		if send(ctx, of, c) != nil {
-			return // still prepared: the next poll restores its members
-		}
-		a.fault("release")
 	}
-	for _, p := range side {
-		a.released(ctx, p)
+	failed := map[*job.PlannedGroup]bool{} // still prepared: the next poll restores their members
+	note := func(all []job.Change, errs []error) {
+		for i, err := range errs {
+			for _, ref := range all[i].Update.Jobs {
+				failed[of[ref]] = failed[of[ref]] || err != nil
+			}
+			if err == nil {
+				a.fault("release")
+			}
+		}
+	}
+	note(ready, a.changeAll(ctx, of, ready))
+	note(follow, a.whileClosed(ctx, of, follow))
+	for _, side := range sides {
+		if slices.ContainsFunc(side, func(p *job.PlannedGroup) bool { return failed[p] }) {
+			continue
+		}
+		for _, p := range side {
+			a.released(ctx, p)
+		}
 	}
 }
 
@@ -269,31 +314,44 @@ func (a *applier) released(ctx context.Context, p *job.PlannedGroup) {
 // errOpening says that a change was not sent, since the gate might open before it arrives.
 var errOpening = errors.New("not sent: the gate may open before it arrives")
 
-// whileClosed applies a change that must come to Slurm before the gate opens, of members of the given
+// whileClosed applies changes that must come to Slurm before the gate opens, of members of the given
 // groups.
-func (a *applier) whileClosed(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change) error {
-	if !a.gate.Holds() {
-		a.logOf(ctx, of, c, errOpening)
-		a.logger.Warn("group left half made", "jobs", strings.Join(c.Update.Jobs, ","), "err", errOpening)
-		return errOpening
+func (a *applier) whileClosed(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
+	if len(all) == 0 {
+		return nil
 	}
-	if c.Update.AdminComment != nil && !a.comments.ours(c.Update.Jobs) {
-		c.Update.AdminComment = nil
+	if !a.gate.Holds() {
+		errs := make([]error, len(all))
+		for i := range all {
+			errs[i] = errOpening
+			a.logOf(ctx, of, &all[i], errOpening)
+			a.logger.Warn("group left half made", "jobs", strings.Join(all[i].Update.Jobs, ","), "err", errOpening)
+		}
+		return errs
+	}
+	for i := range all {
+		if u := &all[i].Update; u.AdminComment != nil && !a.comments.ours(u.Jobs) {
+			u.AdminComment = nil
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.gate.Left())
 	defer cancel()
-	err := a.changeOf(ctx, of, c)
-	if text := c.Update.AdminComment; text != nil {
-		a.comments.wrote(c.Update.Jobs, *text)
+	errs := a.changeAll(ctx, of, all)
+	for i := range all {
+		if text := all[i].Update.AdminComment; text != nil {
+			a.comments.wrote(all[i].Update.Jobs, *text)
+		}
 	}
-	return err
+	return errs
 }
 
-// changeOf applies one change of members of the given groups, by ref.
-func (a *applier) changeOf(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change) error {
-	err := a.send(ctx, c)
-	a.logOf(ctx, of, c, err)
-	return err
+// changeAll applies changes of members of the given groups, by ref.
+func (a *applier) changeAll(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
+	errs := a.sendAll(ctx, all)
+	for i := range all {
+		a.logOf(ctx, of, &all[i], errs[i])
+	}
+	return errs
 }
 
 // logOf keeps a change in the journal, with each group the part that is about its members.
@@ -319,16 +377,23 @@ func (a *applier) logOf(ctx context.Context, of map[string]*job.PlannedGroup, c 
 
 // change applies one change and keeps it in the journal. In shadow it only does the latter.
 func (a *applier) change(ctx context.Context, group int64, c *job.Change) error {
-	err := a.send(ctx, c)
+	err := a.sendAll(ctx, []job.Change{*c})[0]
 	a.log(ctx, group, c, err)
 	return err
 }
 
-// send applies one change. In shadow it does nothing.
-func (a *applier) send(ctx context.Context, c *job.Change) error {
-	var err error
-	if a.mode == job.Active {
-		err = a.slurm.Update(ctx, c.Update)
+// sendAll applies changes. In shadow it does nothing.
+func (a *applier) sendAll(ctx context.Context, all []job.Change) []error {
+	if len(all) == 0 || a.mode != job.Active {
+		return make([]error, len(all))
+	}
+	updates := make([]job.Update, len(all))
+	for i := range all {
+		updates[i] = all[i].Update
+	}
+	errs := a.slurm.UpdateAll(ctx, updates)
+	for i, err := range errs {
+		c := &all[i]
 		a.metrics.changed(string(c.Step), err)
 		switch {
 		case errors.Is(err, job.ErrNoJob):
@@ -337,7 +402,7 @@ func (a *applier) send(ctx context.Context, c *job.Change) error {
 			a.logger.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
 		}
 	}
-	return err
+	return errs
 }
 
 func (a *applier) log(ctx context.Context, group int64, c *job.Change, outcome error) {

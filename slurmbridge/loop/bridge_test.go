@@ -235,6 +235,7 @@ func TestSuccessorMovesBeforeItsPlaceIsTaken(t *testing.T) {
 			for first.State == job.Running {
 				m.advance(time.Second)
 			}
+			m.between = nil
 			m.started = func(j *mjob) {
 				for _, o := range m.on(j.Nodes, j.gpu) {
 					if o.User != j.User {
@@ -555,10 +556,16 @@ func draw(t *rapid.T) {
 			}
 		}
 		if rapid.IntRange(0, 20).Draw(t, "dies") == 0 { // at some step, and is started again, perhaps late
-			at := rapid.SampledFrom([]string{"look", "gate", "plan", "repaired", "journaled", "withdraw", "prepare", "release"}).Draw(t, "at")
+			at := rapid.SampledFrom([]string{"look", "gate", "plan", "repaired", "journaled", "withdraw", "prepare", "release", "line"}).Draw(t, "at")
 			b.Fault = func(step string) {
 				if step == at {
 					panic(death{})
+				}
+			}
+			lines := rapid.IntRange(1, 4).Draw(t, "lines")
+			m.between = func() {
+				if lines--; lines == 0 {
+					b.Fault("line")
 				}
 			}
 		}
@@ -571,14 +578,14 @@ func draw(t *rapid.T) {
 					j.Eligible = j.Eligible.Add(away)
 				}
 			}
-			m.beside = nil
+			m.beside, m.between = nil, nil
 			m.advance(away)
 			if rapid.IntRange(0, 3).Draw(t, "journal lost") == 0 {
 				clear(mem.groups)
 			}
 			b = reborn()
 		}
-		b.Fault = nil
+		b.Fault, m.between = nil, nil
 		m.advance(time.Duration(rapid.IntRange(1, 5).Draw(t, "seconds")) * time.Second)
 	}
 	// Then all is quiet; every job must come to its end.
@@ -619,7 +626,7 @@ func TestWhateverHappens(t *testing.T) { rapid.Check(t, draw) }
 // Wherever a bridge dies, all jobs run without it, within a lease and the run time of the
 // jobs before them.
 func TestDeathAtAnyStep(t *testing.T) {
-	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release"} {
+	for _, step := range []string{"look", "gate", "plan", "repaired", "journaled", "prepare", "release", "line"} {
 		t.Run(step, func(t *testing.T) {
 			m := newModel(node("n1", 1, 8), node("n2", 1, 8))
 			b := bridge(m, newMemory())
@@ -631,6 +638,12 @@ func TestDeathAtAnyStep(t *testing.T) {
 			b.Fault = func(at string) {
 				if at == step {
 					panic(step)
+				}
+			}
+			lines := 0
+			m.between = func() {
+				if lines++; lines == 2 { // in the middle of many
+					b.Fault("line")
 				}
 			}
 			func() {

@@ -61,7 +61,7 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 		return
 	}
 	read := c.read(ctx, all)
-	written := 0
+	var updates []job.Update
 	for _, text := range slices.Sorted(maps.Keys(byText)) {
 		refs := slices.DeleteFunc(byText[text], func(ref string) bool {
 			return !read[ref] || c.foreign[ref] || c.text[ref] == text
@@ -69,11 +69,19 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 		if len(refs) == 0 {
 			continue
 		}
-		if written++; written > mostWritten {
-			return // the next tick goes on
+		if len(updates) == mostWritten {
+			break // the next tick goes on
 		}
 		slices.Sort(refs)
-		c.writeOne(ctx, refs, text)
+		updates = append(updates, job.Update{Jobs: refs, AdminComment: &text})
+	}
+	for i, err := range c.slurm.UpdateAll(ctx, updates) {
+		u := &updates[i]
+		c.metrics.changed("comment", err)
+		if err != nil && !errors.Is(err, job.ErrNoJob) {
+			c.log.Debug("admin comment refused", "jobs", strings.Join(u.Jobs, ","), "err", err)
+		}
+		c.wrote(u.Jobs, *u.AdminComment) // refused or not: it isn't worth a second try
 	}
 }
 
@@ -117,13 +125,4 @@ func (c *comments) wrote(refs []string, text string) {
 	for _, ref := range refs {
 		c.text[ref] = text
 	}
-}
-
-func (c *comments) writeOne(ctx context.Context, refs []string, text string) {
-	err := c.slurm.Update(ctx, job.Update{Jobs: refs, AdminComment: &text})
-	c.metrics.changed("comment", err)
-	if err != nil && !errors.Is(err, job.ErrNoJob) {
-		c.log.Debug("admin comment refused", "jobs", strings.Join(refs, ","), "err", err)
-	}
-	c.wrote(refs, text) // refused or not: it isn't worth a second try
 }

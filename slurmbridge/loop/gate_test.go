@@ -30,6 +30,14 @@ func (h *hanging) Update(ctx context.Context, u job.Update) error {
 	}
 }
 
+func (h *hanging) UpdateAll(ctx context.Context, all []job.Update) []error {
+	errs := make([]error, len(all))
+	for i, u := range all {
+		errs[i] = h.Update(ctx, u)
+	}
+	return errs
+}
+
 // besideGate makes a gate on the bubble's clock.
 func besideGate(m *model, lease time.Duration) *loop.Gate {
 	return &loop.Gate{Slurm: m, Lease: lease, Sharing: job.MPS, Now: time.Now}

@@ -89,6 +89,8 @@ type Bridge struct {
 	// orphaned counts the attempts to restore jobs of groups that the journal doesn't know.
 	orphaned map[string]int
 	maxDelay float64 // of any job so far, s
+	// thought is how long the last round took until it knew what to do.
+	thought time.Duration
 	// nearLimit: a job that shares comes near its time limit.
 	nearLimit bool
 	status    atomic.Pointer[job.Status]
@@ -146,10 +148,9 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	// However many events there are, the bridge rests for as long as its last round took, within
-	// reason: Slurm has others to serve.
+	// However many events there are, the bridge rests for as long as it looked and thought in its last
+	// round, within reason: Slurm has others to serve. What it then changed was for the jobs.
 	const mostRest = 5 * time.Second
-	var took time.Duration
 	var ended time.Time
 	for {
 		select {
@@ -157,7 +158,7 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 			return ctx.Err()
 		case <-timer.C:
 		case <-b.wake:
-			if !sleep(ctx, max(b.Settle, min(took, mostRest)-time.Since(ended))) {
+			if !sleep(ctx, max(b.Settle, min(b.thought, mostRest)-time.Since(ended))) {
 				return ctx.Err()
 			}
 			select {
@@ -165,10 +166,8 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 			default:
 			}
 		}
-		began := time.Now()
 		next, err := b.Tick(ctx)
 		ended = time.Now()
-		took = ended.Sub(began)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -205,8 +204,10 @@ func (b *Bridge) fault(step string) {
 func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.init()
 	b.takeUpPolicy()
+	began := time.Now()
 	defer func() {
 		if err != nil {
+			b.thought = time.Since(began)
 			b.failed(err)
 		}
 	}()
@@ -242,6 +243,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.tracker.SetSlowdowns(p.Running, b.Planner.Decider.Guard.Predictor)
 	p.Repairs = append(p.Repairs, b.lend(ctx, in)...)
 	b.fault("plan")
+	b.thought = time.Since(began)
 	b.applier().apply(ctx, p)
 	b.tracker.LastAt, b.tracker.Plain = snap.At, p.Plain
 	b.save(ctx, p)

@@ -25,11 +25,12 @@ import (
 // queues: dependencies, priorities, shares placed first-fit, a clock of its own.
 // What the real one does is tested on the real one.
 type model struct {
-	now   time.Time
-	nodes []job.Node
-	jobs  []*mjob
-	gates []*mgate
-	next  int64
+	between func() // after each of many updates; nil = nothing
+	now     time.Time
+	nodes   []job.Node
+	jobs    []*mjob
+	gates   []*mgate
+	next    int64
 	// awaited are the jobs that jobs without a GPU wait for.
 	awaited map[string]bool
 	// fail makes the n-th update from now fail after it was applied to the first
@@ -326,6 +327,18 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 		}
 	}
 	return s, nil
+}
+
+// UpdateAll makes updates one after the other; after each of them the bridge may die.
+func (m *model) UpdateAll(ctx context.Context, all []job.Update) []error {
+	errs := make([]error, len(all))
+	for i, u := range all {
+		errs[i] = m.Update(ctx, u)
+		if m.between != nil {
+			m.between()
+		}
+	}
+	return errs
 }
 
 func (m *model) Update(_ context.Context, u job.Update) error {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -60,6 +61,8 @@ type Client struct {
 	indexes  map[string]indexes
 	// understood is the release whose scontrol was seen to say of the gate what is so.
 	understood string
+	// noBatch: scontrol was seen not to read commands from its standard input.
+	noBatch atomic.Bool
 }
 
 // indexes are the GPUs of a running job, which don't change while it runs.

@@ -2,6 +2,7 @@ package slurm
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,6 +84,7 @@ type command struct {
 	stdin string
 	out   *bytes.Buffer // nil = a buffer of its own
 	max   int           // bytes of output; 0 = maxOutput
+	slow  time.Duration // it may take; 0 = Client.Timeout
 	mark  string        // ends a field of the output, of which a part is read; "" = all is
 }
 
@@ -94,7 +96,8 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	if c.Observe != nil {
 		defer func() { c.Observe(cmd.name, time.Since(started), err) }()
 	}
-	runCtx, cancel := context.WithTimeout(ctx, c.timeout())
+	limit := cmp.Or(cmd.slow, c.timeout())
+	runCtx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	argv := append(slices.Clone(c.Prefix), c.path(cmd.prog))
 	argv = append(argv, cmd.args...)
@@ -139,7 +142,7 @@ func (c *Client) run(ctx context.Context, cmd command) (out []byte, stderr strin
 	case printed.over: // however it ended: by SIGPIPE, mostly
 		return out, stderr, fmt.Errorf("%s: %w", cmd.name, errLimit)
 	case runCtx.Err() != nil:
-		ce.Kind, ce.Stderr = job.ErrDown, fmt.Sprintf("no answer within %v", c.timeout())
+		ce.Kind, ce.Stderr = job.ErrDown, fmt.Sprintf("no answer within %v", limit)
 	case errors.As(err, &exit):
 		ce.Code, ce.Kind = exit.ExitCode(), text.ErrorKind(stderr)
 	default: // the program could not be started at all

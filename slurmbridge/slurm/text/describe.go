@@ -49,12 +49,23 @@ func ParseDescriptions(out []byte, nonce string) (map[string]job.Description, er
 			continue // several tasks in one row
 		}
 		d := job.Description{State: string(f[dState]), ExitCode: exitCode(f[dExitCode]), Requeue: string(f[dRequeue]) == "1"}
-		if s := string(comment); !IsNone(s) {
+		if s := unquoted(string(comment)); !IsNone(s) {
 			d.AdminComment = s[:min(len(s), maxComment)]
 		}
 		jobs[ref] = d
 	}
 	return jobs, nil
+}
+
+// unquoted is a text without the quotes around it that scontrol keeps where it reads its
+// commands from standard input.
+func unquoted(s string) string {
+	if inner, ok := strings.CutPrefix(s, `"`); ok {
+		if inner, ok = strings.CutSuffix(inner, `"`); ok && !strings.Contains(inner, `"`) {
+			return inner
+		}
+	}
+	return s
 }
 
 // exitCode reads how a job ended: the status that wait(2) gives ("768"), or exit code
