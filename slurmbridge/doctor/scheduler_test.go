@@ -95,3 +95,26 @@ func TestSchedulerWithSeveralGPUs(t *testing.T) {
 		}
 	}
 }
+
+// Where more jobs may start at once than Slurm looks at, it should look at more.
+func TestSchedulerDepth(t *testing.T) {
+	well := Scheduler + "," + Several
+	for params, want := range map[string]string{
+		well:                              well + ",default_queue_depth=120",
+		well + ",default_queue_depth=120": "",
+		"default_queue_depth=50," + well:  well + ",default_queue_depth=120",
+		"Default_Queue_Depth=x," + well:   well + ",default_queue_depth=120",
+	} {
+		e := &exam{Facts: &Facts{
+			Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params},
+			Nodes:  []text.Node{{Name: "n1", GPUs: map[string]int{"a100": 40}}},
+		}}
+		e.scheduler()
+		switch {
+		case want == "" && len(e.found) > 0:
+			t.Errorf("%s: %+v", params, e.found)
+		case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
+			t.Errorf("%s: %+v, want %s", params, e.found, want)
+		}
+	}
+}

@@ -58,10 +58,10 @@ func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
 
 // linesOf are the lines that make an update. false: it can't be made so.
 func linesOf(at int, u job.Update) ([]line, bool) {
-	set := settings(u)
-	if n := len(set); u.AdminComment != nil && n > 0 {
+	set, quotes := settings(u), 0
+	if u.AdminComment != nil && strings.Contains(*u.AdminComment, " ") {
 		// Slurm keeps the quotes; Describe takes them off.
-		set[n-1] = `AdminComment="` + *u.AdminComment + `"`
+		set[len(set)-1], quotes = `AdminComment="`+*u.AdminComment+`"`, 2
 	}
 	var out []line
 	for _, lane := range lanesOf(u) {
@@ -71,7 +71,7 @@ func linesOf(at int, u job.Update) ([]line, bool) {
 				n := min(len(refs), maxLine/32)
 				array, _, _ := strings.Cut(refs[0], "_")
 				one := line{of: at, lane: array, text: "update JobId=" + strings.Join(refs[:n], ",") + " " + strings.Join(set, " ") + "\n"}
-				if len(one.text) > maxLine || !sayable(one.text, u.AdminComment) {
+				if len(one.text) > maxLine || !sayable(one.text, quotes) {
 					return nil, false
 				}
 				out, refs = append(out, one), refs[n:]
@@ -83,11 +83,7 @@ func linesOf(at int, u job.Update) ([]line, bool) {
 
 // sayable reports whether a line comes through as it is: scontrol splits it at spaces outside of
 // quotes, and readline takes bytes beyond ASCII for keys.
-func sayable(text string, comment *string) bool {
-	quotes := 0
-	if comment != nil {
-		quotes = 2
-	}
+func sayable(text string, quotes int) bool {
 	return strings.Count(text, `"`) == quotes &&
 		!strings.ContainsFunc(strings.TrimSuffix(text, "\n"), func(r rune) bool { return r < ' ' || r > '~' })
 }
