@@ -432,15 +432,13 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		}
 	}
 	var errs []error
+	var back []job.Update
 	for ref, seat := range t.Seats() {
 		j := pending[ref]
 		if j == nil || release.IsBack(seat.Group, seat.Member, j) {
 			continue // over, running, or what it was before: nothing holds it but the gate
 		}
-		c := release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String())
-		if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, job.ErrNoJob) {
-			errs = append(errs, err)
-		}
+		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String()).Update)
 		if !release.Behind(snap.Gates, j) {
 			jobs++
 		}
@@ -456,11 +454,14 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		if !ok {
 			continue
 		}
-		if err := s.Update(ctx, c.Update); err != nil && !errors.Is(err, job.ErrNoJob) {
-			errs = append(errs, err)
-		}
+		back = append(back, c.Update)
 		if !release.Behind(snap.Gates, j) {
 			jobs++
+		}
+	}
+	for _, err := range s.UpdateAll(ctx, back) {
+		if !errors.Is(err, job.ErrNoJob) {
+			errs = append(errs, err)
 		}
 	}
 	for _, gate := range snap.Gates {

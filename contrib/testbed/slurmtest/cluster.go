@@ -39,9 +39,11 @@ type Options struct {
 	// shared at a time.
 	Sharing    string
 	AllSharing bool
-	CPUs       int // a node, default 16
-	MemMiB     int // a node, default 16000
-	DefMemMiB  int // DefMemPerCPU, default 100
+	// Unshared are the GPUs of each node, by index, that have no shares: split by MIG, say.
+	Unshared  []int
+	CPUs      int // a node, default 16
+	MemMiB    int // a node, default 16000
+	DefMemMiB int // DefMemPerCPU, default 100
 	// Lua is a job_submit script to install; its default paths of gate and wake
 	// file are replaced by the cluster's. "" = none.
 	Lua string

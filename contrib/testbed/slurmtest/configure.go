@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,6 +21,17 @@ func (o *Options) gpus(i int) int {
 		return o.NodeGPUs[i]
 	}
 	return o.GPUs
+}
+
+// shared are the indexes of the GPUs of node i that have shares.
+func (o *Options) shared(i int) []string {
+	var out []string
+	for g := range o.gpus(i) {
+		if !slices.Contains(o.Unshared, g) {
+			out = append(out, strconv.Itoa(g))
+		}
+	}
+	return out
 }
 
 // configure writes slurm.conf, gres.conf, cgroup.conf and the job_submit script.
@@ -122,7 +134,7 @@ func (c *Cluster) slurmConf() string {
 		names = append(names, NodeName(i))
 		gres := fmt.Sprintf("gpu:%s:%d", o.GPUType, o.gpus(i))
 		if o.Sharing != "none" {
-			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*o.gpus(i))
+			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*len(o.shared(i)))
 		}
 		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d RealMemory=%d Gres=%s State=UNKNOWN\n",
 			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, o.MemMiB, gres)
@@ -145,7 +157,11 @@ func (c *Cluster) gresConf() string {
 		}
 		fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s File=%s\n", NodeName(i), o.GPUType, file)
 		if o.Sharing != "none" {
-			fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*o.gpus(i), file, flags)
+			shared := o.shared(i)
+			if len(o.Unshared) > 0 {
+				file = c.Path("dev", "nvidia") + "[" + strings.Join(shared, ",") + "]"
+			}
+			fmt.Fprintf(&b, "NodeName=%s Name=%s Count=%d File=%s%s\n", NodeName(i), o.Sharing, 100*len(shared), file, flags)
 		}
 	}
 	for _, line := range o.ExtraGres {

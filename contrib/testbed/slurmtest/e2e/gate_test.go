@@ -192,7 +192,7 @@ func TestFollowersHalfMade(t *testing.T) {
 			r.kill()
 			// The shares of the first differ from the others', so it has an update of its own.
 			ids := []string{r.submit(bob, small, 1), r.submit(bob, small, 1), r.submit(bob, small, 1)}
-			r.start("E2E_FAULT=release")
+			r.start("E2E_FAULT=half")
 			if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return !alive(r.bridge.Process.Pid) }) {
 				t.Fatal("the bridge never came to a release")
 			}

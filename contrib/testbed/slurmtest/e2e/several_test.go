@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +51,44 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 			}
 			r.noMixing(ids, 120*time.Second)
 			t.Logf("%d of 24 elsewhere than planned", r.misplaced())
+		})
+	}
+}
+
+// GPUs of a node without shares, such as those that MIG splits, are left alone: jobs that share fill the
+// others, and jobs with whole GPUs have those.
+func TestGPUsWithoutShares(t *testing.T) {
+	t.Parallel()
+	for _, o := range []slurmtest.Options{
+		{GPUs: 4, Sharing: "shard", Unshared: []int{0, 2}, Prepare: wakes},
+		{GPUs: 4, Sharing: "mps", AllSharing: true, Unshared: []int{3}, Prepare: wakes},
+	} {
+		t.Run(o.Sharing, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{Options: o})
+			var shared, whole []string
+			r.unseen(func() {
+				for i := range 12 {
+					shared = append(shared, r.submit(ann, small, 6+float64(i%6)/2, "--time=3"))
+				}
+				for range 2 {
+					id, err := r.Submit(t.Context(), bob, "sleep 6", "--gres=gpu:1", "--output=/dev/null", "--time=3")
+					if err != nil {
+						t.Fatal(err)
+					}
+					whole = append(whole, id)
+				}
+			})
+			for _, id := range shared {
+				r.state(90*time.Second, id, "RUNNING", "COMPLETED")
+				if gpu, err := strconv.Atoi(r.visible(id)); err != nil || slices.Contains(o.Unshared, gpu) {
+					t.Errorf("job %s shares GPU %q", id, r.visible(id))
+				}
+			}
+			r.noMixing(slices.Concat(shared, whole), 60*time.Second)
+			if n := r.none(shared); n < 10 {
+				t.Errorf("%d of %d shared a GPU", n, len(shared))
+			}
 		})
 	}
 }
