@@ -22,7 +22,7 @@ const (
 	fewLines   = 16 // no second scontrol for less
 	batchSlow  = 3  // times as long as one command may it take
 	prompt     = "scontrol: "
-	batchName  = "scontrol update, many"
+	batchName  = "scontrol updates"
 	batchInput = "INPUTRC=/dev/null" // nobody's key bindings
 )
 
@@ -178,18 +178,19 @@ func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, er
 		return nil, nil
 	}
 	said := text.UpdateErrors(stderr)
-	if len(said) == 0 || anonymous(stderr) {
+	if unexplained(stderr, len(said) > 0) {
 		return said, fmt.Errorf("of some job among many: %w", err)
 	}
 	return said, nil
 }
 
-// anonymous reports whether a line of standard error names no job.
-func anonymous(stderr string) bool {
+// unexplained reports whether standard error leaves it open which updates failed. Where jobs are named,
+// what scontrol logs besides, about its configuration say, is no failure of others.
+func unexplained(stderr string, named bool) bool {
 	for l := range strings.Lines(stderr) {
-		if strings.TrimSpace(l) != "" && len(text.UpdateErrors(l)) == 0 {
+		if strings.TrimSpace(l) != "" && len(text.UpdateErrors(l)) == 0 && !(named && strings.HasPrefix(l, prompt)) {
 			return true
 		}
 	}
-	return false
+	return !named
 }

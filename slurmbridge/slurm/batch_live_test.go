@@ -3,7 +3,9 @@ package slurm_test
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -12,6 +14,13 @@ import (
 // Many updates at once: each is made or refused as it would be alone, whatever is in it.
 func TestUpdateAll(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{})
+	ran := map[string]int{}
+	var mu sync.Mutex
+	c.Observe = func(command string, _ time.Duration, _ error) {
+		mu.Lock()
+		defer mu.Unlock()
+		ran[command]++
+	}
 	n1, nowhere := "n1", "nowhere"
 	gres := func(n int) *string { s := fmt.Sprintf("mps:%d", n); return &s }
 	said := func(s string) *string { return &s }
@@ -42,6 +51,9 @@ func TestUpdateAll(t *testing.T) {
 	n := len(all)
 	all = append(all, gone, bad, hostile, lost, list)
 	errs := c.UpdateAll(t.Context(), all)
+	if ran["scontrol update"] != 14 || ran["scontrol updates"] < 2 || ran["scontrol updates"] > 8 {
+		t.Errorf("commands: %v; those with quotes inside or beyond ASCII need one each", ran)
+	}
 	for i, err := range errs[:n] {
 		if err != nil {
 			t.Errorf("update %d, of %v: %v", i, all[i].Jobs, err)

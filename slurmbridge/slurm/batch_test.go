@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // words splits a line as scontrol does (_get_command in scontrol.c, 22.05 to 26.05).
@@ -84,4 +85,19 @@ func TestLinesSayWhatTheUpdateSays(t *testing.T) {
 			t.Fatalf("lines of %v for %v", refs, u.Jobs)
 		}
 	})
+}
+
+// Which updates failed is known where each line names a job.
+func TestUnexplained(t *testing.T) {
+	for stderr, want := range map[string]bool{
+		"Invalid job id specified for job 7\n":                                                     false,
+		"scontrol: error: a key it doesn't know\nInvalid job id specified for job 7\n22_[2]: no\n": false,
+		"scontrol: error: Invalid job ID 1,2\n":                                                    true,
+		"Request aborted\nInvalid job id specified for job 7\n":                                    true,
+		"": true,
+	} {
+		if got := unexplained(stderr, len(text.UpdateErrors(stderr)) > 0); got != want {
+			t.Errorf("%q: %v", stderr, got)
+		}
+	}
 }

@@ -43,6 +43,14 @@ func (s *still) Poll(context.Context) (*job.Snapshot, error) {
 	return &c, nil
 }
 
+func (s *still) UpdateAll(ctx context.Context, all []job.Update) []error {
+	errs := make([]error, len(all))
+	for i, u := range all {
+		errs[i] = s.Update(ctx, u)
+	}
+	return errs
+}
+
 func (s *still) Update(_ context.Context, u job.Update) error {
 	for _, ref := range u.Jobs {
 		j := &s.snap.Jobs[s.at[ref]]
