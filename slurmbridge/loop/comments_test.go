@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -144,5 +145,35 @@ func TestExpectedStarts(t *testing.T) {
 	}
 	if m.now.After(promised.Add(2 * time.Minute)) {
 		t.Errorf("job %s started at %v and had said %v", jobs[2].Ref, m.now, promised)
+	}
+}
+
+// However many jobs a round releases, each gets its stamp: without it a job can't be restored where the
+// journal is lost.
+func TestEachMemberIsStamped(t *testing.T) {
+	var nodes []job.Node
+	for i := range 200 {
+		nodes = append(nodes, node(fmt.Sprint("n", i), 1, 8))
+	}
+	m := newModel(nodes...)
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	for range 600 {
+		m.submit("ann", time.Hour, app("a", 3600, 0.3, 2000), true)
+	}
+	if _, err := b.Tick(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	members := 0
+	for _, j := range m.jobs {
+		if j.Request.Count == job.Units {
+			continue
+		}
+		if members++; !strings.HasPrefix(j.said, release.CommentPrefix+"[mps:") {
+			t.Errorf("job %s has %s and says %q", j.Ref, j.Request.Raw, j.said)
+		}
+	}
+	if members < 550 {
+		t.Errorf("%d members", members)
 	}
 }
