@@ -3,11 +3,13 @@ package dqn
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -75,16 +77,15 @@ func TestScoreDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// TestLearningDoesNotAllocate but for what running its workers side by side takes.
+// TestLearningDoesNotAllocate once it has seen its largest batch.
 func TestLearningDoesNotAllocate(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than 5 s")
 	}
 	for name, net := range networks(newTools().Predictor, 5) {
 		l := filled(t, net)
-		w := l.workers[0]
 		l.memory.draw(l.idx, l.weight, 1, l.rnd)
-		if n := testing.AllocsPerRun(20, func() { w.gradient(l, 0, l.o.Batch, 1) }); n != 0 {
+		if n := testing.AllocsPerRun(20, func() { l.gradient() }); n != 0 {
 			t.Errorf("%s: %v allocations a gradient", name, n)
 		}
 	}
@@ -152,6 +153,51 @@ func BenchmarkTrainStep(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				l.step()
+			}
+		})
+	}
+}
+
+// decided is a decision of so many combinations, all of its figures random.
+func decided(combos int, r *rand.Rand) *Obs {
+	o := &Obs{Combos: make([]rlcore.Combo, combos), Unit: 1}
+	for range encoder.ContextLen {
+		o.Context = append(o.Context, float32(r.NormFloat64()))
+	}
+	for range combos * encoder.ComboLen {
+		o.Rows = append(o.Rows, float32(r.NormFloat64()))
+	}
+	for range combos {
+		o.Prior = append(o.Prior, r.Float64())
+	}
+	return o
+}
+
+// BenchmarkStep is a gradient step of the built-in network's size, from rewards and from
+// lessons; rlcore/lab/learners/step.py is its like in PyTorch.
+func BenchmarkStep(b *testing.B) {
+	for _, combos := range []int{4, 32} {
+		r := seeded(1)
+		net := NewScorer(rlcore.Turnaround, 32, newTools().Predictor, r)
+		shake(net, 1)
+		l := newLearner(Options{Seed: 1}.orDefaults(), net)
+		var lessons []lesson
+		for range 1000 {
+			o := decided(combos, r)
+			l.memory.add(transition{obs: o, taken: r.IntN(combos), reward: r.NormFloat64(), decay: 0.98, next: decided(combos, r)})
+			lessons = append(lessons, lesson{obs: o, of: r.Perm(combos)[:4], want: []float64{0.3, 0.1, -0.1, -0.3}})
+		}
+		b.Run(fmt.Sprintf("rewards/combos=%d", combos), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				l.step()
+			}
+		})
+		b.Run(fmt.Sprintf("lessons/combos=%d", combos), func(b *testing.B) {
+			b.ReportAllocs()
+			var p RoundStats
+			for b.Loop() {
+				l.teach(1, lessons, &p)
 			}
 		})
 	}

@@ -101,16 +101,16 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 	default:
 		return nil, fmt.Errorf("checkpoint: a network of type %T has no form in a file", t.Net)
 	}
-	c.Theta = floats(snapshot(t.Net))
+	c.Theta = floats(snapshot(t.Net)...)
 	if s := t.State; s != nil {
-		c.Optimiser = &Optimiser{Name: o.optimiser(), Last: floats(s.Theta)}
+		c.Optimiser = &Optimiser{Name: o.optimiser(), Last: floats(s.Theta...)}
 		for _, x := range s.Optims {
 			c.Optimiser.Steps = x.Steps
 			if len(x.M) > 0 {
-				c.Optimiser.M = append(c.Optimiser.M, x.M)
+				c.Optimiser.M = append(c.Optimiser.M, floats(x.M)...)
 			}
 			if len(x.V) > 0 {
-				c.Optimiser.V = append(c.Optimiser.V, x.V)
+				c.Optimiser.V = append(c.Optimiser.V, floats(x.V)...)
 			}
 		}
 	}
@@ -270,7 +270,7 @@ func sized(name string, b []Floats, lens []int) string {
 func finite(name string, b []Floats) string {
 	for i := range b {
 		for k, v := range b[i] {
-			if math.IsNaN(v) || math.IsInf(v, 0) {
+			if math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
 				return fmt.Sprintf("%s[%d][%d] is %v: that training failed; train it again with a lower rate", name, i, k, v)
 			}
 		}
@@ -317,10 +317,10 @@ func (c *Checkpoint) Resume(t *Trainer, p rlcore.Predictor) error {
 	for i := range s.Theta {
 		x := nn.State{Steps: c.Optimiser.Steps}
 		if len(c.Optimiser.M) > 0 {
-			x.M = c.Optimiser.M[i]
+			x.M = narrow(nil, c.Optimiser.M[i])
 		}
 		if len(c.Optimiser.V) > 0 {
-			x.V = c.Optimiser.V[i]
+			x.V = narrow(nil, c.Optimiser.V[i])
 		}
 		s.Optims = append(s.Optims, x)
 	}

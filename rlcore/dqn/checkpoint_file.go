@@ -53,18 +53,23 @@ func (f Floats) bytes() []byte {
 	return out
 }
 
-func floats(b [][]float64) []Floats {
+// floats and plain convert between a network's numbers and a file's, which have more digits
+// than a network uses.
+func floats(b ...[]float32) []Floats {
 	out := make([]Floats, len(b))
 	for i := range b {
-		out[i] = b[i]
+		out[i] = make(Floats, len(b[i]))
+		for k, v := range b[i] {
+			out[i][k] = float64(v)
+		}
 	}
 	return out
 }
 
-func plain(b []Floats) [][]float64 {
-	out := make([][]float64, len(b))
+func plain(b []Floats) [][]float32 {
+	out := make([][]float32, len(b))
 	for i := range b {
-		out[i] = b[i]
+		out[i] = narrow(nil, b[i])
 	}
 	return out
 }

@@ -35,7 +35,7 @@ func TestCheckpointRoundTrip(t *testing.T) {
 	for _, name := range []string{"scorer", "flat"} {
 		tr, c := kept(t, name, 8)
 		shake(tr.Net, 4) // whatever was learned: no parameter is 0
-		c.Theta = floats(snapshot(tr.Net))
+		c.Theta = floats(snapshot(tr.Net)...)
 		c.SHA256 = c.sum()
 		path := filepath.Join(t.TempDir(), "net.json")
 		if err := Save(path, c); err != nil {
@@ -147,7 +147,7 @@ func TestResumeRefuses(t *testing.T) {
 		}
 	}
 	tr := short("scorer", 4)
-	tr.Start, tr.State = 2, &State{Theta: [][]float64{{1}, {2}}, Optims: make([]nn.State, 2)}
+	tr.Start, tr.State = 2, &State{Theta: [][]float32{{1}, {2}}, Optims: make([]nn.State, 2)}
 	if err := tr.Train(context.Background()); !errors.Is(err, nn.ErrShape) {
 		t.Errorf("a state of another network: %v", err)
 	}
@@ -202,6 +202,7 @@ func TestReadRefuses(t *testing.T) {
 		{"a bit", change(false, func(c *Checkpoint) { c.Theta[1][3] = -c.Theta[1][3] + 1 }), "SHA-256"},
 		{"a bit of Adam", change(false, func(c *Checkpoint) { c.Optimiser.V[0][0]++ }), "SHA-256"},
 		{"NaN", change(true, func(c *Checkpoint) { c.Theta[0][7] = math.NaN() }), "theta[0][7] is NaN"},
+		{"too large", change(true, func(c *Checkpoint) { c.Theta[0][7] = 1e39 }), "theta[0][7] is 1e+39"},
 		{"Inf", change(true, func(c *Checkpoint) { c.Optimiser.Last[1][0] = math.Inf(-1) }), "is -Inf"},
 		{"optimiser", change(false, func(c *Checkpoint) { c.Optimiser.Name = "sgd" }), `no optimiser "sgd"`},
 		{"steps", change(true, func(c *Checkpoint) { c.Optimiser.Steps = -1 }), "-1 steps"},

@@ -12,7 +12,7 @@ const maxFinalists = 4
 type finalist struct {
 	round int
 	check float64 // as RoundStats.Check
-	theta [][]float64
+	theta [][]float32
 }
 
 // finalists holds the initial parameters, then the others by how well they did.

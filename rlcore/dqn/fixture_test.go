@@ -78,7 +78,7 @@ func shake(n Network, seed uint64) {
 	r := seeded(seed)
 	for _, b := range n.Params() {
 		for i := range b.Theta {
-			b.Theta[i] += 0.1 * r.NormFloat64()
+			b.Theta[i] += float32(0.1 * r.NormFloat64())
 		}
 	}
 }

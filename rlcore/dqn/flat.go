@@ -2,6 +2,7 @@ package dqn
 
 import (
 	"math/rand/v2"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
@@ -15,8 +16,10 @@ type Flat struct {
 	Enc encoder.Images
 	net *nn.Sparse // pixels → hidden → 1 + 2^M
 
-	obs Obs
-	dy  []float64
+	seen     Obs    // by the last Observe
+	obs      []*Obs // of the last Values
+	pictures [][]int32
+	dy       []float32
 }
 
 // activePixels is about how many pixels are 1, for the initial weights.
@@ -53,47 +56,58 @@ func (f *Flat) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
 	v := *w
 	v.Jobs = v.Jobs[:min(len(v.Jobs), f.Enc.M)]
 	f.Enc.Encode(&v)
-	f.obs.Combos = f.obs.Combos[:0]
+	f.seen.Combos = f.seen.Combos[:0]
 	for _, c := range combos {
 		if int(c) < 1<<f.Enc.M {
-			f.obs.Combos = append(f.obs.Combos, c)
+			f.seen.Combos = append(f.seen.Combos, c)
 		}
 	}
-	f.obs.Pixels = f.Enc.Pixels
+	f.seen.Pixels = f.Enc.Pixels
 	if !fresh {
-		return &f.obs
+		return &f.seen
 	}
 	return &Obs{
-		Combos: append([]rlcore.Combo(nil), f.obs.Combos...),
-		Pixels: append([]int32(nil), f.obs.Pixels...),
+		Combos: append([]rlcore.Combo(nil), f.seen.Combos...),
+		Pixels: append([]int32(nil), f.seen.Pixels...),
 	}
 }
 
 // Values implements Network.
-func (f *Flat) Values(dst []float64, o *Obs) []float64 {
-	y := f.net.Forward(o.Pixels)
-	mean := 0.0
-	for _, c := range o.Combos {
-		mean += y[1+c] / float64(len(o.Combos))
+func (f *Flat) Values(dst []float64, obs []*Obs) []float64 {
+	f.obs, f.pictures = obs, f.pictures[:0]
+	for _, o := range obs {
+		f.pictures = append(f.pictures, o.Pixels)
 	}
+	y := f.net.Forward(f.pictures)
 	dst = dst[:0]
-	for _, c := range o.Combos {
-		dst = append(dst, y[0]+y[1+c]-mean)
+	for j, o := range obs {
+		y := y[j*f.net.Out:][:f.net.Out]
+		mean := 0.0
+		for _, c := range o.Combos {
+			mean += float64(y[1+c]) / float64(len(o.Combos))
+		}
+		for _, c := range o.Combos {
+			dst = append(dst, float64(y[0])+float64(y[1+c])-mean)
+		}
 	}
 	return dst
 }
 
 // Learn implements Network.
-func (f *Flat) Learn(o *Obs, k int, d float64) {
-	if len(f.dy) != f.net.Out {
-		f.dy = make([]float64, f.net.Out)
-	}
+func (f *Flat) Learn(d []float64) {
+	f.dy = slices.Grow(f.dy[:0], len(f.obs)*f.net.Out)[:len(f.obs)*f.net.Out]
 	clear(f.dy)
-	f.dy[0] = d
-	for i, c := range o.Combos {
-		f.dy[1+c] -= d / float64(len(o.Combos))
-		if i == k {
-			f.dy[1+c] += d
+	for j, o := range f.obs {
+		dy := f.dy[j*f.net.Out:][:f.net.Out]
+		own := d[:len(o.Combos)]
+		d = d[len(own):]
+		sum := 0.0
+		for _, x := range own {
+			sum += x
+		}
+		dy[0] = float32(sum)
+		for k, c := range o.Combos {
+			dy[1+c] = float32(own[k] - sum/float64(len(own)))
 		}
 	}
 	f.net.Backward(f.dy)

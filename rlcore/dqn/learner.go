@@ -5,38 +5,37 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
 )
 
 // learner takes gradient steps.
 type learner struct {
-	o       Options
-	net     Network
-	workers []*worker
-	target  Network
-	memory  *replay
-	optims  []nn.Optimiser // by block of parameters
-	beta    float64
-	rnd     *rand.Rand
-	taken   int // steps
+	o      Options
+	net    Network
+	target Network
+	memory *replay
+	optims []nn.Optimiser // by block of parameters
+	beta   float64
+	rnd    *rand.Rand
+	taken  int // steps
 
 	idx    []int
 	weight []float64
+	goal   []float64
+	err    []float64 // by position in the batch
+	obs    []*Obs
+	q, d   []float64 // of the batch's combinations: values, and the loss's derivative
+	next   []float64
+	nextT  []float64
 }
-
-// workers is into how many parts a batch is divided. It doesn't follow the number of
-// cores, so that sums don't depend on it.
-const workers = 2
 
 func newLearner(o Options, net Network) *learner {
 	l := &learner{
 		o: o, net: net, target: net.Twin(), memory: newReplay(o.Capacity, o.Alpha),
 		rnd: rand.New(rand.NewPCG(o.Seed, seedOfLearner)), idx: make([]int, o.Batch), weight: make([]float64, o.Batch),
-	}
-	for range workers {
-		l.workers = append(l.workers, &worker{net: net.Alias(nil), target: l.target.Alias(nil), err: make([]float64, o.Batch)})
+		goal: make([]float64, o.Batch), err: make([]float64, o.Batch),
 	}
 	for range net.Params() {
 		if o.RMSProp {
@@ -76,33 +75,12 @@ func (l *learner) steps(n int, p *RoundStats) {
 // |temporal-difference error| and value.
 func (l *learner) step() (loss, meanErr, value float64) {
 	l.memory.draw(l.idx, l.weight, l.beta, l.rnd)
-	most := 0.0
-	for _, w := range l.weight {
-		most = max(most, w)
+	loss, value = l.gradient()
+	for i, k := range l.idx {
+		l.memory.update(k, l.err[i])
+		meanErr += math.Abs(l.err[i]) / float64(l.o.Batch)
 	}
-	part := (l.o.Batch + workers - 1) / workers
-	var wg sync.WaitGroup
-	for k, w := range l.workers {
-		wg.Go(func() { w.gradient(l, k*part, min((k+1)*part, l.o.Batch), most) })
-	}
-	wg.Wait()
-	for k, w := range l.workers {
-		loss, value = loss+w.loss, value+w.value
-		for i := k * part; i < min((k+1)*part, l.o.Batch); i++ {
-			l.memory.update(l.idx[i], w.err[i])
-			meanErr += math.Abs(w.err[i]) / float64(l.o.Batch)
-		}
-	}
-	for b, m := range l.net.Params() {
-		for _, w := range l.workers {
-			g := w.net.Params()[b].Grad
-			for i, v := range g {
-				m.Grad[i] += v
-				g[i] = 0
-			}
-		}
-		l.optims[b].Step(m.Theta, m.Grad)
-	}
+	l.apply()
 	l.taken++
 	if l.taken%l.o.Target == 0 {
 		restore(l.target, snapshot(l.net))
@@ -110,52 +88,71 @@ func (l *learner) step() (loss, meanErr, value float64) {
 	return loss, meanErr, value
 }
 
-// worker computes the gradient of a part of a batch.
-type worker struct {
-	net, target    Network
-	q, next, nextT []float64
-	err            []float64 // by position in the batch
-	value, loss    float64
+// apply changes the parameters by the gradient.
+func (l *learner) apply() {
+	for b, m := range l.net.Params() {
+		l.optims[b].Step(m.Theta, m.Grad)
+	}
 }
 
-// gradient adds up the gradient of the batch's items from … to−1; most is the largest
-// importance weight of the batch.
-func (w *worker) gradient(l *learner, from, to int, most float64) {
-	w.loss, w.value = 0, 0
-	n := float64(l.o.Batch)
-	for i := from; i < to; i++ {
-		t := &l.memory.items[l.idx[i]]
-		goal := w.goal(t, l.o.Plain)
-		w.q = w.net.Values(w.q, t.obs)
-		q := w.q[t.taken]
-		err := q - goal
-		w.err[i] = err
-		w.value += q / n
+// gradient adds up the gradient of the batch drawn, and sets its errors.
+func (l *learner) gradient() (loss, value float64) {
+	l.goals()
+	l.obs = l.obs[:0]
+	for _, k := range l.idx {
+		l.obs = append(l.obs, l.memory.items[k].obs)
+	}
+	l.q = l.net.Values(l.q, l.obs)
+	l.d = slices.Grow(l.d[:0], len(l.q))[:len(l.q)]
+	clear(l.d)
+	n, most, at := float64(len(l.idx)), slices.Max(l.weight), 0
+	for i, k := range l.idx {
+		t := &l.memory.items[k]
+		q := l.q[at+t.taken]
+		err := q - l.goal[i]
+		l.err[i] = err
+		value += q / n
 		weight := l.weight[i] / most
 		// Huber's loss with its bend at 1.
 		d := max(-1, min(1, err))
-		w.loss += weight * (math.Abs(d) * (math.Abs(err) - math.Abs(d)/2)) / n
-		w.net.Learn(t.obs, t.taken, weight*d/n)
+		loss += weight * (math.Abs(d) * (math.Abs(err) - math.Abs(d)/2)) / n
+		l.d[at+t.taken] = weight * d / n
+		at += len(t.obs.Combos)
 	}
+	l.net.Learn(l.d)
+	return loss, value
 }
 
 // unit is that of an observation's values.
 func (o *Obs) unit() float64 { return cmp.Or(o.Unit, 1) }
 
-// goal returns the value that a transition's taken combination should have, in its own
-// observation's unit: its reward and the target network's value of what the network would
+// goals sets the values that the combinations taken should have, each in its own
+// observation's unit: the reward and the target network's value of what the network would
 // choose next.
-func (w *worker) goal(t *transition, plain bool) float64 {
-	if t.next == nil {
-		return t.reward / t.obs.unit()
+func (l *learner) goals() {
+	l.obs = l.obs[:0]
+	for _, k := range l.idx {
+		if next := l.memory.items[k].next; next != nil {
+			l.obs = append(l.obs, next)
+		}
 	}
-	w.nextT = w.target.Values(w.nextT, t.next)
-	k := best(w.nextT)
-	if !plain {
-		w.next = w.net.Values(w.next, t.next)
-		k = best(w.next)
+	l.nextT = l.target.Values(l.nextT, l.obs)
+	chosen := l.nextT
+	if !l.o.Plain {
+		l.next = l.net.Values(l.next, l.obs)
+		chosen = l.next
 	}
-	return (t.reward + t.decay*t.next.unit()*w.nextT[k]) / t.obs.unit()
+	at := 0
+	for i, k := range l.idx {
+		t := &l.memory.items[k]
+		goal := t.reward
+		if t.next != nil {
+			own := chosen[at:][:len(t.next.Combos)]
+			goal += t.decay * t.next.unit() * l.nextT[at+best(own)]
+			at += len(own)
+		}
+		l.goal[i] = goal / t.obs.unit()
+	}
 }
 
 // State is what a training can be resumed from: the parameters reached, which needn't
@@ -165,7 +162,7 @@ func (w *worker) goal(t *transition, plain bool) float64 {
 // its own, and copies the parameters to the target network. It is reproducible, but
 // differs from what an uninterrupted training would have been.
 type State struct {
-	Theta  [][]float64
+	Theta  [][]float32
 	Optims []nn.State
 }
 

@@ -21,6 +21,7 @@ type player struct {
 	net     Network
 	tools   Tools
 	m       int
+	obs     [1]*Obs
 	values  []float64
 	combos  []rlcore.Combo
 	jobs    []int
@@ -95,9 +96,10 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			dec.Combo = combos[0]
 		default:
 			o := p.net.Observe(&w, combos, r != nil)
+			p.obs[0] = o
 			k := 0
 			if p.teacher != nil && r != nil {
-				p.values = p.net.Values(p.values, o)
+				p.values = p.net.Values(p.values, p.obs[:])
 				scale := 1.0
 				if s, ok := p.net.(*Scorer); ok {
 					scale = s.Enc.ScaleS
@@ -107,7 +109,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			if r != nil && r.Float64() < eps {
 				k = r.IntN(len(o.Combos))
 			} else {
-				p.values = p.net.Values(p.values, o)
+				p.values = p.net.Values(p.values, p.obs[:])
 				k = best(p.values)
 			}
 			dec.Combo = o.Combos[k]

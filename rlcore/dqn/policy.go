@@ -11,6 +11,7 @@ type Policy struct {
 	name   string
 	model  string
 	net    Network
+	obs    [1]*Obs
 	values []float64
 }
 
@@ -31,7 +32,8 @@ func (p *Policy) Model() string { return p.model }
 // idle.
 func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	o := p.net.Observe(w, choices(w, combos), false)
-	p.values = p.net.Values(p.values, o)
+	p.obs[0] = o
+	p.values = p.net.Values(p.values, p.obs[:])
 	k := 0
 	for i, c := range combos {
 		dst[i] = math.Inf(-1)

@@ -2,6 +2,7 @@ package dqn
 
 import (
 	"math/rand/v2"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
@@ -13,7 +14,8 @@ type Obs struct {
 	Combos []rlcore.Combo
 	// For a Scorer, as in encoder.Features: the situation, ContextLen figures; the
 	// combinations, len(Combos) × ComboLen; the throughput of each.
-	Context, Rows, Prior []float64
+	Context, Rows []float32
+	Prior         []float64
 	// Unit is that of the values, in mean solo durations; 0 = 1. For the turnaround it is what a
 	// second of work can be worth at most, so that a long queue makes no value large.
 	Unit float64
@@ -30,11 +32,12 @@ type Network interface {
 	// Observe describes a decision. The result is valid until the next call, unless
 	// fresh asks for a copy.
 	Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
-	// Values writes the value of each of o.Combos into dst's storage.
-	Values(dst []float64, o *Obs) []float64
-	// Learn adds to the gradient that of a loss whose derivative with respect to the
-	// value of o.Combos[k] is d. Values(o) must have been the last call.
-	Learn(o *Obs, k int, d float64)
+	// Values writes the values of all observations' Combos, one after the other, into dst's
+	// storage. obs must not change before Learn.
+	Values(dst []float64, obs []*Obs) []float64
+	// Learn adds to the gradient that of a loss whose derivative with respect to the last
+	// Values is d.
+	Learn(d []float64)
 	// Params returns the parameters and their gradient, in blocks.
 	Params() []nn.Block
 	// Twin returns a copy with its own parameters and scratch.
@@ -59,12 +62,12 @@ type Scorer struct {
 	value  *nn.MLP // V: ContextLen → hidden → 1
 	better *nn.MLP // A: ContextLen+ComboLen → hidden → hidden → 1
 
-	obs   Obs
-	in    []float64
-	dy    []float64
-	one   [1]float64
 	kappa float64
 	aim   rlcore.Objective
+
+	seen    Obs    // by the last Observe
+	obs     []*Obs // of the last Values
+	in, out batch
 }
 
 const (
@@ -81,7 +84,7 @@ func NewScorer(aim rlcore.Objective, hidden int, p rlcore.Predictor, r *rand.Ran
 	return &Scorer{
 		Enc:    encoder.Features{Predictor: p, Objective: aim, Max: shownCombos},
 		value:  nn.New([]int{encoder.ContextLen, hidden, 1}, 0.1, r),
-		better: nn.New([]int{encoder.ContextLen + encoder.ComboLen, hidden, hidden, 1}, 0, r),
+		better: nn.New([]int{inputs, hidden, hidden, 1}, 0, r),
 		kappa:  defaultKappa, aim: aim,
 	}
 }
@@ -122,55 +125,95 @@ func (s *Scorer) Alias(p rlcore.Predictor) Network {
 // Observe implements Network.
 func (s *Scorer) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs {
 	s.Enc.Encode(w, combos)
-	s.obs = Obs{Combos: s.Enc.Combos, Context: s.Enc.Context, Rows: s.Enc.Rows, Prior: s.Enc.Throughput, Unit: 1}
+	o := &s.seen
+	if fresh {
+		o = &Obs{}
+	}
+	prior, unit := s.Enc.Throughput, 1.0
 	if s.aim != rlcore.Makespan {
-		s.obs.Prior, s.obs.Unit = s.Enc.Index, s.Enc.Unit
+		prior, unit = s.Enc.Index, s.Enc.Unit
 	}
-	if !fresh {
-		return &s.obs
+	o.Combos, o.Prior, o.Unit = append(o.Combos[:0], s.Enc.Combos...), append(o.Prior[:0], prior...), unit
+	o.Context, o.Rows = narrow(o.Context, s.Enc.Context), narrow(o.Rows, s.Enc.Rows)
+	return o
+}
+
+// narrow writes x as the networks' numbers into dst's storage.
+func narrow(dst []float32, x []float64) []float32 {
+	dst = slices.Grow(dst[:0], len(x))[:len(x)]
+	for i, v := range x {
+		dst[i] = float32(v)
 	}
-	return &Obs{
-		Combos:  append([]rlcore.Combo(nil), s.obs.Combos...),
-		Context: append([]float64(nil), s.obs.Context...),
-		Rows:    append([]float64(nil), s.obs.Rows...),
-		Prior:   append([]float64(nil), s.obs.Prior...),
-		Unit:    s.obs.Unit,
-	}
+	return dst
+}
+
+// inputs is how many figures describe a combination in its situation.
+const inputs = encoder.ContextLen + encoder.ComboLen
+
+// batch is what the two networks see, or say, of some decisions: V has a column for each
+// decision, A one for each of their combinations.
+type batch struct{ value, better []float32 }
+
+func (b *batch) size(value, better int) {
+	b.value, b.better = slices.Grow(b.value[:0], value)[:value], slices.Grow(b.better[:0], better)[:better]
 }
 
 // Values implements Network.
-func (s *Scorer) Values(dst []float64, o *Obs) []float64 {
-	const width = encoder.ContextLen + encoder.ComboLen
-	n := len(o.Combos)
-	s.in = s.in[:0]
-	for k := range n {
-		s.in = append(append(s.in, o.Context...), o.Rows[k*encoder.ComboLen:(k+1)*encoder.ComboLen]...)
+func (s *Scorer) Values(dst []float64, obs []*Obs) []float64 {
+	s.obs = obs
+	n := 0
+	for _, o := range obs {
+		n += len(o.Combos)
 	}
-	v := s.value.Forward(o.Context, 1)[0]
-	a := s.better.Forward(s.in[:n*width], n)
-	mean := 0.0
-	for _, x := range a {
-		mean += x / float64(n)
+	s.in.size(encoder.ContextLen*len(obs), inputs*n)
+	at := 0
+	for j, o := range obs {
+		for f, x := range o.Context {
+			s.in.value[f*len(obs)+j] = x
+			row := s.in.better[f*n+at:][:len(o.Combos)]
+			for k := range row {
+				row[k] = x
+			}
+		}
+		for f := range encoder.ComboLen {
+			row := s.in.better[(encoder.ContextLen+f)*n+at:][:len(o.Combos)]
+			for k := range row {
+				row[k] = o.Rows[k*encoder.ComboLen+f]
+			}
+		}
+		at += len(o.Combos)
 	}
+	v, a := s.value.Forward(s.in.value, len(obs)), s.better.Forward(s.in.better, n)
 	dst = dst[:0]
-	for k, x := range a {
-		dst = append(dst, s.kappa*(o.Prior[k]-1)+v+x-mean)
+	for j, o := range obs {
+		own := a[len(dst):][:len(o.Combos)]
+		mean := 0.0
+		for _, x := range own {
+			mean += float64(x) / float64(len(own))
+		}
+		for k, x := range own {
+			dst = append(dst, s.kappa*(o.Prior[k]-1)+float64(v[j])+float64(x)-mean)
+		}
 	}
 	return dst
 }
 
 // Learn implements Network.
-func (s *Scorer) Learn(o *Obs, k int, d float64) {
-	n := len(o.Combos)
-	s.one[0] = d
-	s.value.Backward(s.one[:])
-	s.dy = s.dy[:0]
-	for i := range n {
-		g := -d / float64(n)
-		if i == k {
-			g += d
+func (s *Scorer) Learn(d []float64) {
+	s.out.size(len(s.obs), len(d))
+	at := 0
+	for j, o := range s.obs {
+		own := d[at:][:len(o.Combos)]
+		sum := 0.0
+		for _, x := range own {
+			sum += x
 		}
-		s.dy = append(s.dy, g)
+		s.out.value[j] = float32(sum)
+		for k, x := range own {
+			s.out.better[at+k] = float32(x - sum/float64(len(own)))
+		}
+		at += len(own)
 	}
-	s.better.Backward(s.dy)
+	s.value.Backward(s.out.value)
+	s.better.Backward(s.out.better)
 }

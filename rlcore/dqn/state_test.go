@@ -23,9 +23,4 @@ func TestGoOn(t *testing.T) {
 	if !reflect.DeepEqual(l.state(), was) {
 		t.Error("the optimiser forgot")
 	}
-	for i, w := range l.workers {
-		if !sameTheta(w.net, net) || !sameTheta(w.target, l.target) {
-			t.Errorf("worker %d works on other parameters", i)
-		}
-	}
 }

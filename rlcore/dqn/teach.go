@@ -1,6 +1,8 @@
 package dqn
 
 import (
+	"slices"
+
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 )
@@ -44,24 +46,31 @@ func (l *learner) teach(n int, lessons []lesson, p *RoundStats) {
 	if len(lessons) < 4*l.o.Batch {
 		return
 	}
-	var q []float64
+	drawn := make([]*lesson, l.o.Batch)
 	for range n {
-		for range l.o.Batch {
-			x := &lessons[l.rnd.IntN(len(lessons))]
-			q = l.net.Values(q, x.obs)
-			mean := 0.0
+		l.obs = l.obs[:0]
+		for i := range drawn {
+			drawn[i] = &lessons[l.rnd.IntN(len(lessons))]
+			l.obs = append(l.obs, drawn[i].obs)
+		}
+		l.q = l.net.Values(l.q, l.obs)
+		l.d = slices.Grow(l.d[:0], len(l.q))[:len(l.q)]
+		clear(l.d)
+		at := 0
+		for _, x := range drawn {
+			mean, part := 0.0, 1/float64(len(x.of))
 			for _, k := range x.of {
-				mean += q[k] / float64(len(x.of))
+				mean += l.q[at+k] * part
 			}
+			part /= float64(len(drawn))
 			for i, k := range x.of {
-				e := q[k] - mean - x.want[i]
-				d := max(-0.2, min(0.2, e))
-				p.Loss += e * e / float64(n*l.o.Batch*len(x.of))
-				l.net.Learn(x.obs, k, d/float64(l.o.Batch*len(x.of)))
+				e := l.q[at+k] - mean - x.want[i]
+				p.Loss += e * e * part / float64(n)
+				l.d[at+k] = max(-0.2, min(0.2, e)) * part
 			}
+			at += len(x.obs.Combos)
 		}
-		for b, m := range l.net.Params() {
-			l.optims[b].Step(m.Theta, m.Grad)
-		}
+		l.net.Learn(l.d)
+		l.apply()
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -288,15 +289,15 @@ func each(n int, f func(i int) error) error {
 	return nil
 }
 
-func snapshot(n Network) [][]float64 {
-	var out [][]float64
+func snapshot(n Network) [][]float32 {
+	var out [][]float32
 	for _, m := range n.Params() {
-		out = append(out, append([]float64(nil), m.Theta...))
+		out = append(out, slices.Clone(m.Theta))
 	}
 	return out
 }
 
-func restore(n Network, theta [][]float64) {
+func restore(n Network, theta [][]float32) {
 	for i, m := range n.Params() {
 		copy(m.Theta, theta[i])
 	}

@@ -1,11 +1,15 @@
 package nn
 
-import "math"
+import (
+	"math"
+
+	"gonum.org/v1/gonum/blas/blas32"
+)
 
 // Optimiser moves parameters against a gradient.
 type Optimiser interface {
 	// Step changes theta by the gradient grad and clears grad.
-	Step(theta, grad []float64)
+	Step(theta, grad []float32)
 	// State returns a copy of what the optimiser remembers. Restore sets it, for the
 	// same kind of optimiser and number of parameters; errors wrap ErrShape.
 	State() State
@@ -18,26 +22,27 @@ type Adam struct {
 	// Clip bounds the gradient's norm; 0 = no bound.
 	Clip float64
 
-	m, v []float64
+	m, v []float32
 	t    int
 }
 
 // Step implements Optimiser.
-func (a *Adam) Step(theta, grad []float64) {
+func (a *Adam) Step(theta, grad []float32) {
 	const b1, b2, eps = 0.9, 0.999, 1e-8
 	if len(a.m) != len(theta) {
-		a.m, a.v, a.t = make([]float64, len(theta)), make([]float64, len(theta)), 0
+		a.m, a.v, a.t = make([]float32, len(theta)), make([]float32, len(theta)), 0
 	}
 	a.t++
 	scale := clip(grad, a.Clip)
-	rate := a.Rate * math.Sqrt(1-math.Pow(b2, float64(a.t))) / (1 - math.Pow(b1, float64(a.t)))
-	for i, g := range grad {
+	rate := float32(a.Rate * math.Sqrt(1-math.Pow(b2, float64(a.t))) / (1 - math.Pow(b1, float64(a.t))))
+	m, v := a.m[:len(theta)], a.v[:len(theta)]
+	for i, g := range grad[:len(theta)] {
 		g *= scale
-		a.m[i] = b1*a.m[i] + (1-b1)*g
-		a.v[i] = b2*a.v[i] + (1-b2)*g*g
-		theta[i] -= rate * a.m[i] / (math.Sqrt(a.v[i]) + eps)
-		grad[i] = 0
+		m[i] = b1*m[i] + (1-b1)*g
+		v[i] = b2*v[i] + (1-b2)*g*g
+		theta[i] -= rate * m[i] / (root(v[i]) + eps)
 	}
+	clear(grad)
 }
 
 // RMSProp is Hinton's optimiser; DeepRM uses it with rate 0.001, decay 0.9 and
@@ -45,32 +50,33 @@ func (a *Adam) Step(theta, grad []float64) {
 type RMSProp struct {
 	Rate, Decay, Eps float64
 
-	v []float64
+	v []float32
 }
 
 // Step implements Optimiser.
-func (r *RMSProp) Step(theta, grad []float64) {
+func (r *RMSProp) Step(theta, grad []float32) {
 	if len(r.v) != len(theta) {
-		r.v = make([]float64, len(theta))
+		r.v = make([]float32, len(theta))
 	}
-	for i, g := range grad {
-		r.v[i] = r.Decay*r.v[i] + (1-r.Decay)*g*g
-		theta[i] -= r.Rate * g / math.Sqrt(r.v[i]+r.Eps)
-		grad[i] = 0
+	rate, decay, eps := float32(r.Rate), float32(r.Decay), float32(r.Eps)
+	v := r.v[:len(theta)]
+	for i, g := range grad[:len(theta)] {
+		v[i] = decay*v[i] + (1-decay)*g*g
+		theta[i] -= rate * g / root(v[i]+eps)
 	}
+	clear(grad)
 }
 
+func root(x float32) float32 { return float32(math.Sqrt(float64(x))) }
+
 // clip returns the factor that limits a gradient's norm to bound; 0 = no bound.
-func clip(grad []float64, bound float64) float64 {
+func clip(grad []float32, bound float64) float32 {
 	if bound <= 0 {
 		return 1
 	}
-	sum := 0.0
-	for _, g := range grad {
-		sum += g * g
-	}
-	if norm := math.Sqrt(sum); norm > bound {
-		return bound / norm
+	g := blas32.Vector{N: len(grad), Inc: 1, Data: grad}
+	if norm := math.Sqrt(float64(blas32.Dot(g, g))); norm > bound {
+		return float32(bound / norm)
 	}
 	return 1
 }

@@ -3,10 +3,11 @@ package nn
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 )
 
 // Block is a network's parameters and their gradient, for optimisers and checkpoints.
-type Block struct{ Theta, Grad []float64 }
+type Block struct{ Theta, Grad []float32 }
 
 // Block returns the network's parameters.
 func (m *MLP) Block() Block { return Block{m.Theta, m.Grad} }
@@ -15,35 +16,30 @@ func (m *MLP) Block() Block { return Block{m.Theta, m.Grad} }
 // outputs. Its cost grows with the pixels that are 1 only.
 type Sparse struct {
 	In, Hidden, Out int
-	Theta           []float64 // weights, In × Hidden; biases, Hidden; weights, Out × Hidden; biases, Out
-	Grad            []float64
+	Theta           []float32 // weights, In × Hidden; biases, Hidden; weights, Out × Hidden; biases, Out
+	Grad            []float32
 
-	pixels []int32
-	h, y   []float64
-	dh     []float64
+	pictures [][]int32
+	h, y     []float32 // of each picture of the last Forward
+	dh       []float32
 }
 
 // NewSparse returns a network with He's initialisation for pictures with about active
 // pixels that are 1. The last layer's weights are multiplied by last.
 func NewSparse(in, hidden, out, active int, last float64, r *rand.Rand) *Sparse {
-	s := &Sparse{In: in, Hidden: hidden, Out: out}
+	s := &Sparse{In: in, Hidden: hidden, Out: out, dh: make([]float32, hidden)}
 	n := in*hidden + hidden + out*hidden + out
-	s.Theta, s.Grad = make([]float64, n), make([]float64, n)
+	s.Theta, s.Grad = make([]float32, n), make([]float32, n)
 	sd := math.Sqrt(2 / float64(max(1, active)))
 	for i := range in * hidden {
-		s.Theta[i] = sd * r.NormFloat64()
+		s.Theta[i] = float32(sd * r.NormFloat64())
 	}
 	w, _ := s.outer(s.Theta)
 	sd = last * math.Sqrt(2/float64(hidden))
 	for i := range w {
-		w[i] = sd * r.NormFloat64()
+		w[i] = float32(sd * r.NormFloat64())
 	}
-	s.scratch()
 	return s
-}
-
-func (s *Sparse) scratch() {
-	s.h, s.dh, s.y = make([]float64, s.Hidden), make([]float64, s.Hidden), make([]float64, s.Out)
 }
 
 // Block returns the network's parameters.
@@ -51,85 +47,86 @@ func (s *Sparse) Block() Block { return Block{s.Theta, s.Grad} }
 
 // Twin returns a network with its own copy of the parameters.
 func (s *Sparse) Twin() *Sparse {
-	t := &Sparse{In: s.In, Hidden: s.Hidden, Out: s.Out, Theta: append([]float64(nil), s.Theta...), Grad: make([]float64, len(s.Grad))}
-	t.scratch()
+	t := s.Alias()
+	t.Theta = slices.Clone(s.Theta)
 	return t
 }
 
 // Alias returns a network that shares the parameters but has its own gradient and
 // scratch.
 func (s *Sparse) Alias() *Sparse {
-	t := &Sparse{In: s.In, Hidden: s.Hidden, Out: s.Out, Theta: s.Theta, Grad: make([]float64, len(s.Grad))}
-	t.scratch()
-	return t
+	return &Sparse{In: s.In, Hidden: s.Hidden, Out: s.Out, Theta: s.Theta, Grad: make([]float32, len(s.Grad)), dh: make([]float32, s.Hidden)}
 }
 
-func (s *Sparse) bias(theta []float64) []float64 {
+func (s *Sparse) bias(theta []float32) []float32 {
 	at := s.In * s.Hidden
 	return theta[at : at+s.Hidden]
 }
 
-func (s *Sparse) outer(theta []float64) (w, b []float64) {
+func (s *Sparse) outer(theta []float32) (w, b []float32) {
 	at := s.In*s.Hidden + s.Hidden
 	return theta[at : at+s.Out*s.Hidden], theta[at+s.Out*s.Hidden:]
 }
 
-// Forward returns the Out outputs for a picture, given by the indexes of its pixels that
-// are 1. They are valid until the next Forward; pixels must not change before Backward.
-func (s *Sparse) Forward(pixels []int32) []float64 {
-	s.pixels = pixels
-	copy(s.h, s.bias(s.Theta))
-	for _, p := range pixels {
-		row := s.Theta[int(p)*s.Hidden : (int(p)+1)*s.Hidden]
-		for k, v := range row {
-			s.h[k] += v
-		}
-	}
-	for k, v := range s.h {
-		if v < 0 {
-			s.h[k] = 0
-		}
-	}
+// Forward returns the outputs, Out for each picture, which is given by the indexes of its
+// pixels that are 1. They are valid until the next Forward; pictures must not change before
+// Backward.
+func (s *Sparse) Forward(pictures [][]int32) []float32 {
+	s.pictures = pictures
+	s.h, s.y = grow(s.h, len(pictures)*s.Hidden), grow(s.y, len(pictures)*s.Out)
 	w, b := s.outer(s.Theta)
-	for o := range s.y {
-		y := b[o]
-		row := w[o*s.Hidden : (o+1)*s.Hidden]
-		for k, v := range row {
-			y += v * s.h[k]
+	for i, pixels := range pictures {
+		h, y := s.h[i*s.Hidden:(i+1)*s.Hidden], s.y[i*s.Out:(i+1)*s.Out]
+		copy(h, s.bias(s.Theta))
+		for _, p := range pixels {
+			for k, v := range s.Theta[int(p)*s.Hidden:][:len(h)] {
+				h[k] += v
+			}
 		}
-		s.y[o] = y
+		for k, v := range h {
+			h[k] = max(v, 0)
+		}
+		for o := range y {
+			y[o] = b[o]
+			for k, v := range w[o*s.Hidden:][:len(h)] {
+				y[o] += v * h[k]
+			}
+		}
 	}
 	return s.y
 }
 
 // Backward adds to Grad the gradient of a loss whose derivative with respect to the last
-// Forward's outputs is dy, Out long.
-func (s *Sparse) Backward(dy []float64) {
+// Forward's outputs is dy.
+func (s *Sparse) Backward(dy []float32) {
 	w, _ := s.outer(s.Theta)
 	gw, gb := s.outer(s.Grad)
-	clear(s.dh)
-	for o, d := range dy {
-		if d == 0 {
-			continue
+	bias, dh := s.bias(s.Grad), s.dh
+	for i, pixels := range s.pictures {
+		h := s.h[i*s.Hidden:][:len(dh)]
+		clear(dh)
+		for o, d := range dy[i*s.Out : (i+1)*s.Out] {
+			if d == 0 {
+				continue
+			}
+			gb[o] += d
+			row, grad := w[o*s.Hidden:][:len(dh)], gw[o*s.Hidden:][:len(dh)]
+			for k, v := range row {
+				dh[k] += d * v
+				grad[k] += d * h[k]
+			}
 		}
-		gb[o] += d
-		row, grow := w[o*s.Hidden:(o+1)*s.Hidden], gw[o*s.Hidden:(o+1)*s.Hidden]
-		for k, v := range row {
-			s.dh[k] += d * v
-			grow[k] += d * s.h[k]
+		for k, v := range h {
+			if v <= 0 {
+				dh[k] = 0
+			}
+			bias[k] += dh[k]
 		}
-	}
-	bias := s.bias(s.Grad)
-	for k, v := range s.h {
-		if v <= 0 {
-			s.dh[k] = 0
-		}
-		bias[k] += s.dh[k]
-	}
-	for _, p := range s.pixels {
-		row := s.Grad[int(p)*s.Hidden : (int(p)+1)*s.Hidden]
-		for k, v := range s.dh {
-			row[k] += v
+		for _, p := range pixels {
+			row := s.Grad[int(p)*s.Hidden:][:len(dh)]
+			for k, v := range dh {
+				row[k] += v
+			}
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 // The zero State is that before the first step.
 type State struct {
 	Steps int       // taken so far; RMSProp doesn't count
-	M     []float64 // Adam's mean of gradients; nil in RMSProp
-	V     []float64 // mean of squared gradients
+	M     []float32 // Adam's mean of gradients; nil in RMSProp
+	V     []float32 // mean of squared gradients
 }
 
 // check returns an error that wraps ErrShape for figures that no optimiser has.
@@ -20,12 +20,12 @@ func (s State) check() error {
 		return fmt.Errorf("%w: %d steps of the optimiser", ErrShape, s.Steps)
 	}
 	for i, v := range s.V {
-		if !(v >= 0) || math.IsInf(v, 0) {
+		if !(v >= 0) || math.IsInf(float64(v), 0) {
 			return fmt.Errorf("%w: mean square %d of the optimiser is %v", ErrShape, i, v)
 		}
 	}
 	for i, v := range s.M {
-		if math.IsNaN(v) || math.IsInf(v, 0) {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
 			return fmt.Errorf("%w: mean %d of the optimiser is %v", ErrShape, i, v)
 		}
 	}

@@ -14,19 +14,19 @@ func TestOptimiserGoesOn(t *testing.T) {
 		"adam":    func() Optimiser { return &Adam{Rate: 0.1, Clip: 1} },
 		"rmsprop": func() Optimiser { return &RMSProp{Rate: 0.1, Decay: 0.9, Eps: 1e-9} },
 	} {
-		run := func(theta []float64, opt Optimiser, from, to int) {
+		run := func(theta []float32, opt Optimiser, from, to int) {
 			for k := from; k < to; k++ {
-				grad := []float64{math.Sin(float64(k)), theta[0] - 3}
+				grad := []float32{float32(math.Sin(float64(k))), theta[0] - 3}
 				opt.Step(theta, grad)
 			}
 		}
-		whole := []float64{1, 2}
+		whole := []float32{1, 2}
 		run(whole, make(), 0, 20)
-		parts := []float64{1, 2}
+		parts := []float32{1, 2}
 		first, second := make(), make()
 		run(parts, first, 0, 9)
 		state := first.State()
-		first.Step([]float64{0, 0}, []float64{7, 7}) // the state is a copy
+		first.Step([]float32{0, 0}, []float32{7, 7}) // the state is a copy
 		if err := second.Restore(state); err != nil {
 			t.Fatal(err)
 		}
@@ -38,21 +38,21 @@ func TestOptimiserGoesOn(t *testing.T) {
 }
 
 func TestRestoreRefusesWhatCannotBe(t *testing.T) {
-	nan, inf := math.NaN(), math.Inf(1)
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, s := range []State{
 		{Steps: -1},
 		{Steps: 1},
-		{Steps: 0, M: []float64{1}, V: []float64{1}},
-		{Steps: 1, M: []float64{1}, V: []float64{1, 2}},
-		{Steps: 1, M: []float64{nan}, V: []float64{1}},
-		{Steps: 1, M: []float64{1}, V: []float64{-1}},
-		{Steps: 1, M: []float64{1}, V: []float64{inf}},
+		{Steps: 0, M: []float32{1}, V: []float32{1}},
+		{Steps: 1, M: []float32{1}, V: []float32{1, 2}},
+		{Steps: 1, M: []float32{nan}, V: []float32{1}},
+		{Steps: 1, M: []float32{1}, V: []float32{-1}},
+		{Steps: 1, M: []float32{1}, V: []float32{inf}},
 	} {
 		if err := (&Adam{}).Restore(s); !errors.Is(err, ErrShape) {
 			t.Errorf("Adam takes %+v: %v", s, err)
 		}
 	}
-	for _, s := range []State{{Steps: 1}, {M: []float64{1}, V: []float64{1}}, {V: []float64{nan}}} {
+	for _, s := range []State{{Steps: 1}, {M: []float32{1}, V: []float32{1}}, {V: []float32{nan}}} {
 		if err := (&RMSProp{}).Restore(s); !errors.Is(err, ErrShape) {
 			t.Errorf("RMSProp takes %+v: %v", s, err)
 		}

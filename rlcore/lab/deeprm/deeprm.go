@@ -41,6 +41,7 @@ type Agent struct {
 
 	allowed []bool
 	prob    []float64
+	picture [1][]int32
 }
 
 // New returns an untrained agent for windows of m jobs. DqnGPU's outputs and
@@ -116,9 +117,21 @@ func (a *Agent) look(w *rlcore.Window, combos []rlcore.Combo) bool {
 
 // distribution returns the probability of each action; valid until the next call.
 func (a *Agent) distribution(pixels []int32, allowed []bool) []float64 {
-	copy(a.prob, a.net.Forward(pixels)[:a.actions])
-	nn.Softmax(a.prob, allowed)
+	a.softmax(a.forward(pixels), allowed)
 	return a.prob
+}
+
+func (a *Agent) forward(pixels []int32) []float32 {
+	a.picture[0] = pixels
+	return a.net.Forward(a.picture[:])
+}
+
+// softmax sets prob from the network's outputs.
+func (a *Agent) softmax(y []float32, allowed []bool) {
+	for i, v := range y[:a.actions] {
+		a.prob[i] = float64(v)
+	}
+	nn.Softmax(a.prob, allowed)
 }
 
 // Score implements rlcore.Policy: the logarithm of each combination's

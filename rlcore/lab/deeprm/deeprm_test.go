@@ -24,7 +24,7 @@ func scenario(r *rand.Rand) (sim.Config, error) {
 
 func TestLearnersTrainAndAreReproducible(t *testing.T) {
 	for _, k := range Kinds() {
-		var theta [2][]float64
+		var theta [2][]float32
 		for i := range theta {
 			a, err := New(k, 4, rand.New(rand.NewPCG(1, 1)))
 			if err != nil {

@@ -243,21 +243,20 @@ func (a *Agent) imitate(v *visit, weight float64) {
 // gradient adds that of −log π(action|s) times the advantage, which follows from the return:
 // the predicted one where the agent predicts returns.
 func (a *Agent) gradient(v *visit, weight float64, advantage func(ret float64) float64) {
-	y := a.net.Forward(v.pixels)
-	dy := make([]float64, len(y))
+	y := a.forward(v.pixels)
+	dy := make([]float32, len(y))
 	ret := v.ret
 	if a.kind == DqnGPU {
 		q := a.actions + v.action
-		ret = y[q]
-		dy[q] = weight * (ret - v.ret)
+		ret = float64(y[q])
+		dy[q] = float32(weight * (ret - v.ret))
 	}
-	copy(a.prob, y[:a.actions])
-	nn.Softmax(a.prob, v.allowed)
+	a.softmax(y, v.allowed)
 	for i, p := range a.prob {
 		if i == v.action {
 			p--
 		}
-		dy[i] = weight * advantage(ret) * p
+		dy[i] = float32(weight * advantage(ret) * p)
 	}
 	a.net.Backward(dy)
 }
