@@ -225,8 +225,10 @@ func TestVariants(t *testing.T) {
 			t.Errorf("%s: %+v", c.name(), f)
 		}
 		// Variants that share run both at a time.
-		// Tetris hands out one job at a time, and may leave the second waiting.
-		if shares := occupied(f.runs) < 1.7*83; shares != (c.variant.name != "whole") && c.variant.name != "tetris" {
+		// Tetris hands out one job at a time, and may leave the second waiting. Who started later than on
+		// plain Slurm, since this machine is busy, isn't slowed any further.
+		punctual := c.at == nil || f.runs[0].startS < c.at[1]
+		if shares := occupied(f.runs) < 1.7*83; shares != (c.variant.name != "whole") && c.variant.name != "tetris" && punctual {
 			t.Errorf("%s: %+v", c.name(), f.runs)
 		}
 		if c.variant.repeatable && !near(f.StartsRatio) {
