@@ -241,9 +241,12 @@ func (d *dues) areAlike(w *Window) bool {
 		}
 	}
 	d.lists, d.theirs = append(d.lists[:0], gpuList{theirs, true}), d.theirs[:0]
+	at := 0
 	for i := range d.followed {
 		gpus := w.State.Pending[i].GPUs
-		at := slices.IndexFunc(d.lists, func(l gpuList) bool { return sameList(l.gpus, gpus) })
+		if !sameList(d.lists[at].gpus, gpus) { // neighbours often share one
+			at = slices.IndexFunc(d.lists, func(l gpuList) bool { return sameList(l.gpus, gpus) })
+		}
 		if at < 0 {
 			same := gpus != nil && slices.Equal(gpus, theirs)
 			if gpus == nil || !same && slices.ContainsFunc(gpus, func(k int) bool { return inside(k) && d.mark[k] }) {

@@ -61,6 +61,9 @@ func (x *explainer) explanation(j *rlcore.Job) *job.Explanation {
 
 // considered keeps the best combinations with job i of the window.
 func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
+	if len(e.Considered) >= mostConsidered {
+		return
+	}
 	w, ref := &dec.Window, x.view.gpus[dec.Window.GPU]
 	best := make([]int, 0, len(dec.Combos))
 	for k, c := range dec.Combos {
@@ -107,7 +110,7 @@ func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 	}
 	refuse(1<<i, nil)
 	for other := range w.Jobs {
-		if other != i {
+		if other != i && len(e.Refused) < mostRefused {
 			refuse(1<<i|1<<other, []string{w.Job(other).ID})
 		}
 	}

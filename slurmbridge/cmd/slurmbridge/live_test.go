@@ -102,10 +102,13 @@ func (l *live) serve() {
 	l.daemon = cmd
 	l.t.Cleanup(l.stop)
 	if !slurmtest.Wait(l.t.Context(), 20*time.Second, func() bool {
-		_, err := os.Stat(l.GateFile)
-		return err == nil
+		if _, err := os.Stat(l.GateFile); err != nil {
+			return false
+		}
+		status, _, _ := call("status", "-c", l.conf) // the first look is over a moment later
+		return status == 0
 	}) {
-		l.t.Fatal("the daemon makes no gate")
+		l.t.Fatal("the daemon makes no gate, or has no look")
 	}
 }
 
