@@ -92,6 +92,11 @@ func TestPicturesOfThePage(t *testing.T) {
 	}
 	srv := httptest.NewServer(busy(3, 60).Handler())
 	defer srv.Close()
+	asked := 0
+	usage := httptest.NewServer(framed(used(&asked).Handler(), 390))
+	defer usage.Close()
+	browse(t, usage.URL+"/frame?of=usage", "--window-size=500,950", "--screenshot="+filepath.Join(dir, "usage-phone.png"))
+	browse(t, usage.URL+"/usage", "--window-size=1280,1600", "--screenshot="+filepath.Join(dir, "usage.png"))
 	for name, args := range map[string][]string{
 		"desk":  {"--window-size=1280,2400"},
 		"dark":  {"--window-size=1280,2400", "--force-dark-mode", "--blink-settings=preferredColorScheme=0"},
@@ -99,7 +104,7 @@ func TestPicturesOfThePage(t *testing.T) {
 	} {
 		browse(t, srv.URL, append(args, "--screenshot="+filepath.Join(dir, name+".png"))...)
 	}
-	if files, _ := filepath.Glob(filepath.Join(dir, "*.png")); len(files) < 3 {
+	if files, _ := filepath.Glob(filepath.Join(dir, "*.png")); len(files) < 5 {
 		t.Error(strings.Join(files, " "))
 	}
 }
