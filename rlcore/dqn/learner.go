@@ -102,9 +102,7 @@ func (l *learner) gradient() (loss, value float64) {
 	for _, k := range l.idx {
 		l.obs = append(l.obs, l.memory.items[k].obs)
 	}
-	l.q = l.net.Values(l.q, l.obs)
-	l.d = slices.Grow(l.d[:0], len(l.q))[:len(l.q)]
-	clear(l.d)
+	l.values()
 	n, most, at := float64(len(l.idx)), slices.Max(l.weight), 0
 	for i, k := range l.idx {
 		t := &l.memory.items[k]
@@ -121,6 +119,13 @@ func (l *learner) gradient() (loss, value float64) {
 	}
 	l.net.Learn(l.d)
 	return loss, value
+}
+
+// values sets the values of obs' combinations, and their derivatives to 0.
+func (l *learner) values() {
+	l.q = l.net.Values(l.q, l.obs)
+	l.d = slices.Grow(l.d[:0], len(l.q))[:len(l.q)]
+	clear(l.d)
 }
 
 // unit is that of an observation's values.

@@ -1,8 +1,6 @@
 package dqn
 
 import (
-	"slices"
-
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 )
@@ -53,9 +51,7 @@ func (l *learner) teach(n int, lessons []lesson, p *RoundStats) {
 			drawn[i] = &lessons[l.rnd.IntN(len(lessons))]
 			l.obs = append(l.obs, drawn[i].obs)
 		}
-		l.q = l.net.Values(l.q, l.obs)
-		l.d = slices.Grow(l.d[:0], len(l.q))[:len(l.q)]
-		clear(l.d)
+		l.values()
 		at := 0
 		for _, x := range drawn {
 			mean, part := 0.0, 1/float64(len(x.of))

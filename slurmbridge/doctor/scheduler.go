@@ -67,7 +67,7 @@ func (e *exam) scheduler() {
 		}
 	}
 	if depth, need := e.depth(params); need > depth {
-		slow = append(slow, fmt.Sprintf("looks at %d jobs at a time (default_queue_depth), and some %d may share the GPUs here", depth, need))
+		slow = append(slow, fmt.Sprintf("looks at %d jobs at a time (%s), and some %d may share the GPUs here", depth, depthName, need))
 	}
 	if len(slow) == 0 {
 		return

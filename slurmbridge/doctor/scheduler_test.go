@@ -48,6 +48,24 @@ func TestSchedulerAdvice(t *testing.T) {
 	}
 }
 
+// adviseOnScheduler fails unless doctor advises the given parameters, "" = nothing, in place of others on a
+// node with so many GPUs, 0 = no node.
+func adviseOnScheduler(t *testing.T, params string, gpus int, want string) {
+	t.Helper()
+	f := &Facts{Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params}}
+	if gpus > 0 {
+		f.Nodes = []text.Node{{Name: "n1", GPUs: map[string]int{"a100": gpus}}}
+	}
+	e := &exam{Facts: f}
+	e.scheduler()
+	switch {
+	case want == "" && len(e.found) > 0:
+		t.Errorf("%s: %+v", params, e.found)
+	case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
+		t.Errorf("%s: %+v, want %s", params, e.found, want)
+	}
+}
+
 func TestSchedulerTimes(t *testing.T) {
 	for params, want := range map[string]string{
 		Scheduler:                                                    "",
@@ -58,15 +76,7 @@ func TestSchedulerTimes(t *testing.T) {
 		"bf_continue,SCHED_INTERVAL=30,bf_interval=60,max_rpc_cnt=9": "bf_continue,max_rpc_cnt=9," + Scheduler,
 		"bf_interval=soon":                                           Scheduler,
 	} {
-		f := &Facts{Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params}}
-		e := &exam{Facts: f}
-		e.scheduler()
-		switch {
-		case want == "" && len(e.found) > 0:
-			t.Errorf("%s: %+v", params, e.found)
-		case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
-			t.Errorf("%s: %+v, want %s", params, e.found, want)
-		}
+		adviseOnScheduler(t, params, 0, want)
 	}
 	// Without backfill there is no advice on its interval.
 	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/builtin", "SchedulerParameters": "sched_interval=2"}}}
@@ -82,17 +92,7 @@ func TestSchedulerWithSeveralGPUs(t *testing.T) {
 		Scheduler + "," + Several: "",
 		"batch_sched_delay=3":     Scheduler + "," + Several,
 	} {
-		e := &exam{Facts: &Facts{
-			Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params},
-			Nodes:  []text.Node{{Name: "n1", GPUs: map[string]int{"a100": 8}}},
-		}}
-		e.scheduler()
-		switch {
-		case want == "" && len(e.found) > 0:
-			t.Errorf("%s: %+v", params, e.found)
-		case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
-			t.Errorf("%s: %+v, want %s", params, e.found, want)
-		}
+		adviseOnScheduler(t, params, 8, want)
 	}
 }
 
@@ -105,16 +105,6 @@ func TestSchedulerDepth(t *testing.T) {
 		"default_queue_depth=50," + well:  well + ",default_queue_depth=120",
 		"Default_Queue_Depth=x," + well:   well + ",default_queue_depth=120",
 	} {
-		e := &exam{Facts: &Facts{
-			Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params},
-			Nodes:  []text.Node{{Name: "n1", GPUs: map[string]int{"a100": 40}}},
-		}}
-		e.scheduler()
-		switch {
-		case want == "" && len(e.found) > 0:
-			t.Errorf("%s: %+v", params, e.found)
-		case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
-			t.Errorf("%s: %+v, want %s", params, e.found, want)
-		}
+		adviseOnScheduler(t, params, 40, want)
 	}
 }

@@ -44,11 +44,15 @@ func (c *Client) UpdateAll(ctx context.Context, all []job.Update) []error {
 			continue
 		}
 		one, ok := linesOf(i, u)
-		if !ok || len(all) == 1 || c.noBatch.Load() {
+		if !ok || c.noBatch.Load() {
 			errs[i] = c.Update(ctx, u)
 			continue
 		}
 		lines = append(lines, one...)
+	}
+	if len(lines) == 1 {
+		errs[lines[0].of] = c.Update(ctx, all[lines[0].of])
+		return errs
 	}
 	for _, at := range c.batches(ctx, all, lines, errs) {
 		errs[at] = c.Update(ctx, all[at])
@@ -171,7 +175,9 @@ func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, er
 		return nil, err
 	}
 	if bytes.Count(out, []byte(prompt)) < len(lines) { // it asks once more at the end
-		c.noBatch.Store(true)
+		if err == nil { // else it may have been the configuration, for a moment
+			c.noBatch.Store(true)
+		}
 		return nil, errNotRead
 	}
 	if err == nil {

@@ -54,6 +54,11 @@ func TestUpdateAll(t *testing.T) {
 	if ran["scontrol update"] != 14 || ran["scontrol updates"] < 2 || ran["scontrol updates"] > 8 {
 		t.Errorf("commands: %v; those with quotes inside or beyond ASCII need one each", ran)
 	}
+	clear(ran)
+	again := c.UpdateAll(t.Context(), []job.Update{{Jobs: tasks, ReqNodes: &n1}})
+	if again[0] != nil || ran["scontrol updates"] != 1 || ran["scontrol update"] != 0 {
+		t.Errorf("three jobs of one update, each for its node: %v, commands: %v", again[0], ran)
+	}
 	for i, err := range errs[:n] {
 		if err != nil {
 			t.Errorf("update %d, of %v: %v", i, all[i].Jobs, err)
