@@ -86,7 +86,7 @@ func TestAskForALimit(t *testing.T) {
 		if c.err == "deadline" {
 			h.Controller.Timeout = 50 * time.Millisecond
 		} else {
-			h.Controller.Timeout = 10 * time.Second // of a busy machine
+			h.Controller.Timeout = time.Minute // of a busy machine
 		}
 		j := &Job{JobID: 7, User: "ann b", GPUs: []int{0}, Percent: 50}
 		must(t, h.Dir.Begin(j))
@@ -98,7 +98,7 @@ func TestAskForALimit(t *testing.T) {
 		if (err == nil) != (c.err == "") || err != nil && (!strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "job 7 goes without a memory limit: ") || strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 1000) {
 			t.Errorf("%s: %v, want %q", name, err, c.err)
 		}
-		if took := time.Since(start); took > 9*time.Second {
+		if took := time.Since(start); took > 50*time.Second {
 			t.Errorf("%s: %v", name, took)
 		}
 		if n := asked.Load(); c.url == "" && n != 1 {

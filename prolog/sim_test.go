@@ -314,7 +314,7 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 	}
 	select {
 	case <-victim.Lost():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no victim")
 	}
 	says(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0", "SLURM_JOB_ID", "9")), "job 9 goes without")

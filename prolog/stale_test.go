@@ -158,7 +158,7 @@ func TestForgedJobFile(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: it is waited for", name)
 		}
 	}

@@ -47,7 +47,7 @@ func TestReadersThatNeverRead(t *testing.T) {
 	for range 5 {
 		select {
 		case <-ended:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("an answer that nobody reads goes on")
 		}
 	}
@@ -58,7 +58,7 @@ func TestConnectionsOfOneHost(t *testing.T) {
 	for _, b := range []bounds{{conns: 10, ofHost: 3, write: time.Minute}, {conns: 3, ofHost: 10, write: time.Minute}} {
 		addr := listen(t, b.server(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 		served := func(c net.Conn) bool {
-			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 			_, err := io.ReadFull(c, make([]byte, 12))
 			return err == nil
@@ -75,7 +75,7 @@ func TestConnectionsOfOneHost(t *testing.T) {
 			}
 		}
 		for i, c := range conns {
-			_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			if i < 17 {
 				if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("%+v: connection %d of 20 is still there: %v", b, i+1, err)

@@ -99,15 +99,16 @@ func TestGate(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
 	ctx := context.Background()
 
-	gate, err := c.CreateGate(ctx, 3*time.Second, nil)
+	const lease = 6 * time.Second // longer than a busy machine stalls
+	gate, err := c.CreateGate(ctx, lease, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// A user's job with the gate's name is a job, not a gate.
 	impostor := submit(t, cluster, "--job-name="+job.GateName, "--comment="+job.GateName, "--begin=now+600")
 	a := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
-	for range 5 { // longer than the lease
-		if err := c.RenewGate(ctx, gate, 3*time.Second); err != nil {
+	for range 8 { // longer than the lease
+		if err := c.RenewGate(ctx, gate, lease); err != nil {
 			t.Fatal(err)
 		}
 		s, jobs := look(t, c)
@@ -117,7 +118,7 @@ func TestGate(t *testing.T) {
 		if bad := s.Gates[0].Misread; len(bad) > 0 {
 			t.Fatalf("Slurm %s isn't understood: %v", s.Release, bad)
 		}
-		if left := s.Gates[0].Begin.Sub(s.At); left < time.Second || left > 5*time.Second {
+		if left := s.Gates[0].Begin.Sub(s.At); left <= 0 || left > lease+2*time.Second {
 			t.Fatalf("lease %v", left)
 		}
 		if j := jobs[a]; j.State != job.Pending || !j.Dependency.Only("after", gate) {
@@ -125,8 +126,8 @@ func TestGate(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 	}
-	took := eventually(t, c, 40*time.Second, "free when the lease is over", running(a))
-	t.Logf("free %v after the last renewal of 3 s, less than 1 s of it before", took.Round(100*time.Millisecond))
+	took := eventually(t, c, time.Minute, "free when the lease is over", running(a))
+	t.Logf("free %v after a lease of %v was renewed no more", took.Round(100*time.Millisecond), lease)
 	f, err := cluster.Job(ctx, gate)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +154,7 @@ func TestGate(t *testing.T) {
 	if err := c.OpenGate(ctx, gate); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, c, 20*time.Second, "free when the gate is cancelled", running(b))
+	eventually(t, c, time.Minute, "free when the gate is cancelled", running(b))
 	if err := c.OpenGate(ctx, gate); err != nil {
 		t.Errorf("opening an open gate: %v", err)
 	}
@@ -210,7 +211,7 @@ func TestRelease(t *testing.T) {
 	if err := c.Update(ctx, job.Update{Jobs: members, Dependency: ptr(""), StartNow: true}); err != nil {
 		t.Fatal(err)
 	}
-	took := eventually(t, c, 15*time.Second, "started after the release", running(members...))
+	took := eventually(t, c, time.Minute, "started after the release", running(members...))
 	t.Logf("all run %v after the release", took.Round(10*time.Millisecond))
 	_, jobs = look(t, c)
 	for _, ref := range members {
@@ -274,7 +275,7 @@ func TestLook(t *testing.T) {
 	cpu := submit(t, cluster)
 	shard := submit(t, cluster, "--gres=shard:60")
 	begin := submit(t, cluster, "--gres=shard:100", "--begin=now+3600", "--dependency=afterany:"+gpus, "--constraint=", "--no-requeue", "--mem=2G", "--cpus-per-task=2")
-	eventually(t, c, 30*time.Second, "two jobs started", running(gpus, shard))
+	eventually(t, c, time.Minute, "two jobs started", running(gpus, shard))
 	s, jobs := look(t, c)
 	if jobs[cpu] != nil {
 		t.Errorf("a job without a GPU: %+v", jobs[cpu])
@@ -423,7 +424,7 @@ func TestDescribe(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got map[string]job.Description
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		var err error
 		if got, err = c.Describe(ctx, refs); err != nil {
 			t.Fatal(err)
@@ -468,7 +469,7 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	}
 	a := submit(t, cluster, "--gres=mps:20", "--deadline=now+2hours")
 	task := submit(t, cluster, "--gres=mps:20", "--array=4-5") + "_5"
-	eventually(t, c, 30*time.Second, "both run", running(a, task))
+	eventually(t, c, time.Minute, "both run", running(a, task))
 	for _, args := range [][]string{
 		{"update", "PartitionName=" + slurmtest.Partition, "MaxTime=15"},
 		{"create", "reservation", "ReservationName=maint", "StartTime=now+12minutes", "Duration=60", "Nodes=n1", "Users=root", "Flags=MAINT,IGNORE_JOBS"},

@@ -25,7 +25,7 @@ func TestFile(t *testing.T) {
 		case <-woken:
 		case err := <-done:
 			t.Fatalf("%s: ended: %v", what, err)
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: not woken", what)
 		}
 	}

@@ -186,7 +186,7 @@ func (n *node) start(life time.Duration, listens bool) {
 		n.t.Cleanup(kill)
 		return
 	}
-	for deadline := time.Now().Add(10 * time.Second); listens && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); listens && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if c, err := net.Dial("tcp", n.listen); err == nil {
 			c.Close()
 			break
@@ -254,7 +254,7 @@ func TestKilledWhileDelivering(t *testing.T) {
 		ended, _ := filepath.Glob(filepath.Join(n.run.Ended(), "*"))
 		return len(waiting) + len(ended) - 1 // gpus.json
 	}
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if _, got := n.records(); got == jobs && left() <= 0 {
 			break
 		}

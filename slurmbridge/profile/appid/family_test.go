@@ -174,9 +174,8 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 	} {
 		start := time.Now()
 		a := Identify("", []byte(s))
-		// A look has two seconds for all its jobs; this is a bound on the wrong order of
-		// growth, not a measurement.
-		if took := time.Since(start); took > 10*time.Second {
+		// This takes tens of ms; of the square of its length it would take minutes.
+		if took := time.Since(start); took > time.Minute {
 			t.Errorf("%s: %v", name, took)
 		}
 		if len(a.Sizes) > maxSizes || len(a.Family) > 64 {

@@ -15,18 +15,20 @@ const (
 
 // ExpandHosts returns the names in a host list such as "n[1-3,07],login". A name that
 // it can't read stays as it is, and so does one that makes it more than 100,000
-// names: such names match no node.
+// names, repeated ones included: such names match no node.
 func ExpandHosts(list string) map[string]bool {
 	names := map[string]bool{}
+	left := maxHosts // a name written twice is made twice
 	for item := range items(list) {
 		if item == "" {
 			continue
 		}
 		parts, count, ok := hostParts(item)
-		if !ok || len(names)+count > maxHosts {
+		if !ok || count > left {
 			names[item] = true
 			continue
 		}
+		left -= count
 		addHosts(names, "", parts)
 	}
 	return names

@@ -110,7 +110,7 @@ func newRig(t *testing.T, cfg gpusim.Config) *rig {
 func (r *rig) noneLeft() {
 	r.t.Helper()
 	_, _ = r.ctl("quit -t 0.01")
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for left := r.processes(); len(left) > 0; left = r.processes() {
 		if time.Now().After(deadline) {
 			r.t.Errorf("processes left: %v", left)
@@ -234,7 +234,7 @@ func (r *rig) look() gpusim.Snapshot {
 // until waits for a condition.
 func (r *rig) until(what string, f func() bool) {
 	r.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !f(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("never: %s; %+v", what, r.look())
 		}
