@@ -56,6 +56,8 @@ type dues struct {
 	alike     bool      // see areAlike
 	soon, all bool      // what follows is known of the near jobs; tailS is
 	now       fleet     // as it is
+	nowS      float64   // it is of
+	revs      []uint64  // of the GPUs in now; nil = not told
 	base      fleet     // once the near jobs have gone on plainly
 	startS    []float64 // by pending job: its start then, s from now, of the near ones and as many more as lookFar went
 	latest    []float64 // by pending job: its latest start, s from now
@@ -128,11 +130,21 @@ func (d *dues) of(w *Window) bool {
 func (d *dues) foresee(g *Guard, w *Window) {
 	s := w.State
 	d.ready(g, s)
-	d.a = d.a[:0]
-	for k := range s.GPUs {
-		d.a = append(d.a, d.expect(g, k, s).freeS)
+	if s.revs != nil && len(d.revs) == len(s.revs) && d.nowS == s.NowS {
+		for k, rev := range s.revs {
+			if d.revs[k] != rev {
+				d.now.set(k, d.expect(g, k, s).freeS)
+			}
+		}
+		d.now.favour(w.GPU)
+	} else {
+		d.a = d.a[:0]
+		for k := range s.GPUs {
+			d.a = append(d.a, d.expect(g, k, s).freeS)
+		}
+		d.now.reset(d.a, w.GPU)
 	}
-	d.now.reset(d.a, w.GPU)
+	d.nowS, d.revs = s.NowS, append(d.revs[:0], s.revs...)
 	d.followed = min(len(s.Pending), farthest+moreByGPU*len(s.GPUs))
 	d.near = 0
 	if n := len(w.Jobs); n > 0 {

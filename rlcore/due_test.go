@@ -281,7 +281,18 @@ func TestDuesAreFollowed(t *testing.T) {
 		}
 		s.PlainFreeS = p.FreeS(nil, s.NowS)
 		g := &Guard{Predictor: pairwise(rapid.SampledFrom([]float64{1, 1.05, 1.3, 2}).Draw(t, "slowdown"))}
+		told := rapid.Bool().Draw(t, "changes are told")
 		for gpu := range s.GPUs {
+			if at := rapid.IntRange(-1, n-1).Draw(t, "changes"); told && at >= 0 {
+				card := &s.GPUs[at]
+				if len(card.Running) > 0 && rapid.Bool().Draw(t, "ends") {
+					card.Running = card.Running[1:]
+				} else if len(s.Pending) > 1 {
+					card.Running = append(card.Running, Running{Job: s.Pending[0], Shares: 20})
+					s.Pending = s.Pending[1:]
+				}
+				s.Changed(at)
+			}
 			w := NewWindow(nil, s, gpu, 6)
 			if len(w.Jobs) == 0 {
 				continue

@@ -48,6 +48,17 @@ func (f *fleet) before(a, b int) bool {
 	return b != f.favourite && (a == f.favourite || a < b)
 }
 
+// favour makes another GPU the favourite; −1 = none.
+func (f *fleet) favour(k int) {
+	was := f.favourite
+	f.favourite = k
+	for _, k := range [...]int{was, k} {
+		if k >= 0 {
+			f.set(k, f.freeS[k])
+		}
+	}
+}
+
 // set changes when GPU k is free.
 func (f *fleet) set(k int, t float64) {
 	f.freeS[k] = t

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"sync/atomic"
 )
 
 // GPUSpec describes a kind of card and its sharing rules.
@@ -150,6 +151,19 @@ type State struct {
 	// PlainFreeS is when the plain schedule's GPUs are free once its jobs have ended, s
 	// on NowS's clock, ascending; nil = there is none. See Plain.
 	PlainFreeS []float64
+
+	revs []uint64 // by GPU: another number after each change; nil = changes aren't told
+}
+
+var lastRev atomic.Uint64
+
+// Changed tells that the Running or AfterS of GPU k is another one. Nobody needs to call it, but who once does tells
+// of all changes until NowS is another: a guard then looks at the GPUs that have changed, not at all for each decision.
+func (s *State) Changed(k int) {
+	for len(s.revs) < len(s.GPUs) {
+		s.revs = append(s.revs, lastRev.Add(1))
+	}
+	s.revs[k] = lastRev.Add(1)
 }
 
 // Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait.

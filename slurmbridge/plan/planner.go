@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"sort"
 	"time"
@@ -80,9 +81,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	if in.Gate != "" && !in.Unproved || in.Shadow {
 		r.fillAll()
 		if p.Ahead {
-			for g := range v.State.GPUs {
-				r.planAhead(g)
-			}
+			r.planAllAhead()
 		}
 	}
 	r.makeAll()
@@ -251,6 +250,7 @@ func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c ch
 			j := &r.State.Pending[at]
 			c.jobs = append(c.jobs, at)
 			enter(card, rlcore.Running{Job: *j, Shares: 1})
+			r.State.Changed(g)
 			out = append(out, hiddenJob{at, j.GPUs})
 			j.GPUs = noGPU[:] // not in the next window
 		}
@@ -259,6 +259,7 @@ func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c ch
 		}
 	}
 	*card = before
+	r.State.Changed(g)
 	r.show(out)
 	slices.Sort(c.jobs)
 	slices.Sort(c.passed)
@@ -283,28 +284,65 @@ func (r *pass) width(g int, kind job.GroupKind) int {
 	return min(r.Window(), r.Decider.Guard.Members(&r.State.GPUs[g].Spec)+1)
 }
 
-// planAhead decides what follows on a busy GPU, which is emptied for the decision.
-func (r *pass) planAhead(g int) {
-	card := &r.State.GPUs[g]
-	if len(card.Running) == 0 || r.closed[g] || r.settling(g) {
-		return
+// mostAhead is how many groups that follow are made in one plan. Each is several updates of Slurm, and
+// whoever could start on a GPU that becomes idle waits for them; the others are made in the next plans.
+const mostAhead = 100
+
+// planAllAhead decides what follows on the busy GPUs, of which those come first that are free first: so
+// that the first in the queue start first.
+func (r *pass) planAllAhead() {
+	var busy []int
+	free := make([]float64, len(r.State.GPUs))
+	for g := range r.State.GPUs {
+		if len(r.State.GPUs[g].Running) > 0 && !r.closed[g] && !r.settling(g) {
+			busy, free[g] = append(busy, g), r.Decider.Guard.FreeInS(&r.State, g)
+		}
 	}
-	running, before, free := card.Running, *card, r.Decider.Guard.FreeInS(&r.State, g)
+	slices.SortStableFunc(busy, func(a, b int) int { return cmp.Compare(free[a], free[b]) })
+	left := mostAhead
+	starting, stuck := map[string]bool{}, map[string]bool{} // nodes
+	for _, d := range r.drafts {
+		starting[d.group.Node] = len(r.nodes[d.group.Node]) > 1
+	}
+	for _, g := range busy {
+		node := r.gpus[g].node.Name
+		if old := r.next.on(g); (left <= 0 || stuck[node]) && (old == nil || r.staysApart(old, g)) {
+			r.reserve(g)
+			continue
+		}
+		before := len(r.drafts)
+		why := r.planAhead(g, free[g])
+		left -= len(r.drafts) - before
+		// Those that start there in this plan may still meet many, until it is known on which GPUs they are.
+		stuck[node] = stuck[node] || why != placed && starting[node]
+	}
+}
+
+// planAhead decides what follows on a busy GPU, which is emptied for the decision and free in so many
+// seconds. placed: what was wanted is there.
+func (r *pass) planAhead(g int, free float64) (why verdict) {
+	card := &r.State.GPUs[g]
+	running, before := card.Running, *card
 	var after []string
 	for i := range running {
 		after = append(after, running[i].ID)
 		leave(card, running[i].CPUs, running[i].HostMemMiB)
 	}
 	card.Running, card.AfterS = nil, free
+	r.State.Changed(g)
 	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) || !r.staysApart(old, g) {
 		taken := r.next.dissolve(old) // if it is chosen again, it stays as it is
-		c := r.choose(g, job.Next, running)
-		if len(c.jobs) > 0 && r.make(g, job.Next, c, after) != placed && old != nil && r.staysSafe(old) {
+		if c := r.choose(g, job.Next, running); len(c.jobs) > 0 {
+			why = r.make(g, job.Next, c, after)
+		}
+		if why != placed && old != nil && r.staysSafe(old) {
 			r.next.retake(old, g, taken)
 		}
 	}
 	*card = before
+	r.State.Changed(g)
 	r.reserve(g)
+	return why
 }
 
 // reserve keeps cores and memory of a node with several GPUs for the group that follows on GPU g,
@@ -398,6 +436,7 @@ func (r *pass) makeDraft(g int, kind job.GroupKind, c choice, after []string) ve
 func (r *pass) reseat(node string) {
 	for _, g := range r.nodes[node] {
 		r.State.GPUs[g].Running = r.seated[g]
+		r.State.Changed(g)
 	}
 	for _, d := range r.drafts {
 		if d.group.Node == node && d.now() {

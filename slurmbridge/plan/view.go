@@ -95,6 +95,7 @@ func newView(in *Input, managed *PartitionFilter) *view {
 	v.seated = make([][]rlcore.Running, len(v.gpus))
 	for g := range v.State.GPUs {
 		v.seated[g] = slices.Clip(v.State.GPUs[g].Running)
+		v.State.Changed(g)
 	}
 	for addr := range in.Tracker.Faulted {
 		if g, ok := v.index[addr]; ok && len(v.State.GPUs[g].Running) > 0 {
@@ -237,6 +238,7 @@ func (v *view) close(g *job.Group) {
 func (v *view) enter(g int, r rlcore.Running) {
 	card := &v.State.GPUs[g]
 	card.Running = append(slices.Clip(card.Running), r)
+	v.State.Changed(g)
 	v.take(v.nodes[card.Node], r.CPUs, r.HostMemMiB)
 }
 

@@ -225,7 +225,7 @@ func underFire(t *testing.T, n int) {
 	r := &rig{Cluster: s.Cluster, t: t}
 	for _, hook := range []string{"prolog", "epilog"} {
 		took := r.took(hook)
-		if len(took) < n || slices.Max(took) > 20*time.Second {
+		if len(took) < n || slices.Max(took) > time.Minute {
 			t.Errorf("%s: %d times, at most %v", hook, len(took), slices.Max(took))
 		}
 		t.Logf("%s, %d times: p50 %v p99 %v", hook, len(took), quantile(took, .5), quantile(took, .99))
