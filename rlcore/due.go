@@ -133,14 +133,14 @@ func (d *dues) foresee(g *Guard, w *Window) {
 	if s.revs != nil && len(d.revs) == len(s.revs) && d.nowS == s.NowS {
 		for k, rev := range s.revs {
 			if d.revs[k] != rev {
-				d.now.set(k, d.expect(g, k, s).freeS)
+				d.now.set(k, d.freeS(g, k, s))
 			}
 		}
 		d.now.favour(w.GPU)
 	} else {
 		d.a = d.a[:0]
 		for k := range s.GPUs {
-			d.a = append(d.a, d.expect(g, k, s).freeS)
+			d.a = append(d.a, d.freeS(g, k, s))
 		}
 		d.now.reset(d.a, w.GPU)
 	}
@@ -150,6 +150,11 @@ func (d *dues) foresee(g *Guard, w *Window) {
 	if n := len(w.Jobs); n > 0 {
 		d.near = min(d.followed, w.Jobs[n-1]+1)
 	}
+}
+
+// freeS returns when GPU k is free for those that nothing was decided about, s from now.
+func (d *dues) freeS(g *Guard, k int, s *State) float64 {
+	return max(d.expect(g, k, s).freeS, s.GPUs[k].NextS)
 }
 
 // ready makes room for as many GPUs as there are.
@@ -162,6 +167,9 @@ func (d *dues) ready(g *Guard, s *State) {
 // tried. false: one starts after its latest start, if there are any.
 func (d *dues) try(w *Window, c Combo, freeS float64, latest []float64) (inTime bool) {
 	d.trial.copy(&d.now)
+	if next := w.Card().NextS; next > 0 { // those that follow start so much later
+		freeS += max(0, next-d.cards[w.GPU].freeS)
+	}
 	d.trial.set(w.GPU, freeS)
 	d.tried, inTime = d.trial.goOn(d.tried[:0], w, d.near, c, latest)
 	return inTime
@@ -208,17 +216,13 @@ func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 }
 
 // Starts writes into dst, whose storage it reuses, when the first pending jobs start, s from now,
-// if they go on plainly: each with a whole GPU, in order of priority, and none before its GPU is
-// free and notBefore (by GPU, s from now; nil = at once). +Inf = not known. They are as many as
-// the dues follow.
-func (g *Guard) Starts(dst []float64, s *State, notBefore []float64) []float64 {
+// if they go on plainly: each with a whole GPU, in order of priority. +Inf = not known. They are as
+// many as the dues follow.
+func (g *Guard) Starts(dst []float64, s *State) []float64 {
 	d, w := &g.dues, &Window{State: s, GPU: -1}
 	d.soon = false
 	d.foresee(g, w)
 	d.trial.copy(&d.now)
-	for k, t := range notBefore {
-		d.trial.set(k, max(t, d.trial.freeS[k]))
-	}
 	dst, _ = d.trial.goOn(dst[:0], w, d.followed, 0, nil)
 	return dst
 }

@@ -174,7 +174,8 @@ func keepsSlowly(g *Guard, w *Window, c Combo) bool {
 				of = c
 			}
 			_, _, freeS := ends(k, of)
-			free = append(free, freeS)
+			_, _, without := ends(k, 0)
+			free = append(free, freeS+max(0, s.GPUs[k].NextS-without))
 		}
 		for i := range min(len(s.Pending), farthest+moreByGPU*len(s.GPUs)) {
 			if at := slices.Index(w.Jobs, i); at >= 0 && c.Has(at) {
@@ -262,6 +263,7 @@ func TestDuesAreFollowed(t *testing.T) {
 				r.DoneS = r.Profile.DurationS * rapid.Float64Range(0, 1).Draw(t, "done")
 				g.Running = append(g.Running, r)
 			}
+			g.NextS = rapid.SampledFrom([]float64{0, 0, 50, 400}).Draw(t, "others follow until")
 			s.GPUs = append(s.GPUs, g)
 		}
 		jobs := rapid.SampledFrom([]int{1, 5, 20, 150}).Draw(t, "pending")

@@ -17,8 +17,7 @@ import (
 // followed: each with a GPU of its own, in order of priority. Together with others they may start
 // sooner.
 func (r *pass) expect() {
-	guard, now := r.Decider.Guard, r.State.NowS
-	notBefore := make([]float64, len(r.State.GPUs))
+	guard := r.Decider.Guard
 	follows := func(group *job.Group) {
 		g, inService := r.index[group.Addr()]
 		if !inService {
@@ -26,9 +25,7 @@ func (r *pass) expect() {
 		}
 		free := guard.FreeInS(&r.State, g)
 		for i := range group.Members {
-			m := &group.Members[i]
-			r.starts(m.Ref, free)
-			notBefore[g] = max(notBefore[g], free, tracker.Seconds(m.ExpectedEnd)-now)
+			r.starts(group.Members[i].Ref, free)
 		}
 	}
 	for _, group := range r.next.byGPU {
@@ -39,7 +36,7 @@ func (r *pass) expect() {
 			follows(g)
 		}
 	}
-	for i, in := range guard.Starts(nil, &r.State, notBefore) {
+	for i, in := range guard.Starts(nil, &r.State) {
 		if ref := r.State.Pending[i].ID; r.plan.Limited[ref] == "" {
 			r.starts(ref, in)
 		}

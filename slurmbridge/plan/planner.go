@@ -77,6 +77,9 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 		r.budget.Send(ref)
 	}
 	r.next = setAside(v, r.budget, p.Join)
+	for g := range r.next.byGPU {
+		r.countNext(g)
+	}
 	r.explain = explainer{view: v, guard: guard, plan: r.plan}
 	if in.Gate != "" && !in.Unproved || in.Shadow {
 		r.fillAll()
@@ -328,7 +331,7 @@ func (r *pass) planAhead(g int, free float64) (why verdict) {
 		after = append(after, running[i].ID)
 		leave(card, running[i].CPUs, running[i].HostMemMiB)
 	}
-	card.Running, card.AfterS = nil, free
+	card.Running, card.AfterS, card.NextS = nil, free, 0
 	r.State.Changed(g)
 	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) || !r.staysApart(old, g) {
 		taken := r.next.dissolve(old) // if it is chosen again, it stays as it is
@@ -340,9 +343,42 @@ func (r *pass) planAhead(g int, free float64) (why verdict) {
 		}
 	}
 	*card = before
-	r.State.Changed(g)
+	r.countNext(g)
 	r.reserve(g)
 	return why
+}
+
+// following are the jobs that follow on GPU g, as members of their group.
+func (r *pass) following(g int) (group *job.Group, jobs []rlcore.Running) {
+	if group = r.next.on(g); group != nil {
+		for _, ref := range group.Refs() {
+			if j, ok := r.next.aside[ref]; ok {
+				jobs = append(jobs, rlcore.Running{Job: j})
+			}
+		}
+		return group, jobs
+	}
+	for _, d := range r.drafts {
+		if d.gpu == g && !d.now() {
+			return &d.group, d.jobs
+		}
+	}
+	return nil, nil
+}
+
+// countNext brings up to date when those that follow on GPU g will have ended.
+func (r *pass) countNext(g int) {
+	group, jobs := r.following(g)
+	if group == nil {
+		r.view.next(g, 0)
+		return
+	}
+	// Those before them may take longer than was expected.
+	end := r.Decider.Guard.FreeInS(&r.State, g) + (&rlcore.GPU{Running: jobs}).EmptyInS()
+	for i := range group.Members {
+		end = max(end, tracker.Seconds(group.Members[i].ExpectedEnd)-r.State.NowS)
+	}
+	r.view.next(g, end)
 }
 
 // reserve keeps cores and memory of a node with several GPUs for the group that follows on GPU g,
@@ -353,20 +389,9 @@ func (r *pass) reserve(g int) {
 		return
 	}
 	cpus, mem := 0, 0.0
-	each := func(j *rlcore.Job) { cpus, mem = cpus+j.CPUs, mem+j.HostMemMiB }
-	if old := r.next.on(g); old != nil {
-		for _, ref := range old.Refs() {
-			if j, ok := r.next.aside[ref]; ok {
-				each(&j)
-			}
-		}
-	}
-	for _, d := range r.drafts {
-		if d.gpu == g && !d.now() {
-			for i := range d.jobs {
-				each(&d.jobs[i].Job)
-			}
-		}
+	_, next := r.following(g)
+	for i := range next {
+		cpus, mem = cpus+next[i].CPUs, mem+next[i].HostMemMiB
 	}
 	for i := range r.State.GPUs[g].Running {
 		x := &r.State.GPUs[g].Running[i]

@@ -31,6 +31,9 @@ func (s *successors) keep(group *job.Group, g int) { s.kept[group.ID], s.byGPU[g
 // dissolveAll takes the members of all successors back into the queue.
 func (s *successors) dissolveAll() {
 	s.view.requeue(slices.Collect(maps.Values(s.aside))...)
+	for g := range s.byGPU {
+		s.view.next(g, 0)
+	}
 	clear(s.aside)
 	clear(s.kept)
 	clear(s.byGPU)
@@ -89,8 +92,10 @@ func (s *successors) dissolve(group *job.Group) []rlcore.Job {
 	if group == nil {
 		return nil
 	}
+	g := s.view.index[group.Addr()]
 	delete(s.kept, group.ID)
-	delete(s.byGPU, s.view.index[group.Addr()])
+	delete(s.byGPU, g)
+	s.view.next(g, 0)
 	var back []rlcore.Job
 	for i := range group.Members {
 		if j, ok := s.aside[group.Members[i].Ref]; ok {

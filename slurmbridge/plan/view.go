@@ -242,6 +242,12 @@ func (v *view) enter(g int, r rlcore.Running) {
 	v.take(v.nodes[card.Node], r.CPUs, r.HostMemMiB)
 }
 
+// next says in how many seconds those that follow on GPU g will have ended; 0 = none do.
+func (v *view) next(g int, inS float64) {
+	v.State.GPUs[g].NextS = inS
+	v.State.Changed(g)
+}
+
 // take takes cores and memory of the node that the GPUs are in.
 func (v *view) take(gpus []int, cpus int, memMiB float64) {
 	for _, g := range gpus {

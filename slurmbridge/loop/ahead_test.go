@@ -1,0 +1,86 @@
+package loop_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// The first of the queue follows where a GPU is free first, wherever that stands in the list of nodes.
+func TestFirstFollowsWhereItIsFreeFirst(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8), node("n3", 1, 8))
+	ends := map[string]float64{}
+	for i, takes := range []float64{900, 100, 500} {
+		j := p.m.submit("ann", time.Duration(takes)*time.Second, app(fmt.Sprint("app", i), takes, .9, 2000), true)
+		ends[j.Ref] = takes
+	}
+	tick(t, p.b, p.m, 3*time.Second)
+	var waiting []*mjob
+	for _, user := range []string{"ann", "bob", "eve"} { // the card serves one at a time
+		waiting = append(waiting, p.m.submit(user, time.Hour, app("later", 3600, .9, 2000), true))
+	}
+	tick(t, p.b, p.m, 3*time.Second)
+	after := map[string]float64{}
+	for _, g := range p.b.Status().Groups {
+		if g.Kind == job.Next && len(g.After) == 1 {
+			after[g.Members[0].Ref] = ends[g.After[0]]
+		}
+	}
+	for i, want := range []float64{100, 500, 900} {
+		if got := after[waiting[i].Ref]; got != want {
+			t.Errorf("job %d of the queue follows one of %v s, want %v", i+1, got, want)
+		}
+	}
+}
+
+// Groups that follow are made some in each round, so that a round is no longer than that; in the end all
+// busy GPUs have one.
+func TestFollowersOfManyGPUs(t *testing.T) {
+	const gpus, aRound = 230, 100
+	var nodes []job.Node
+	for i := range gpus {
+		nodes = append(nodes, node(fmt.Sprint("n", i), 1, 8))
+	}
+	p := newPromise(t, nodes...)
+	for range 2 * gpus {
+		p.m.submit("ann", time.Hour, app("busy", 3600, .9, 2000), true)
+	}
+	for _, want := range []int{aRound, 2 * aRound, gpus, gpus} {
+		tick(t, p.b, p.m, time.Second)
+		running, follow := 0, 0
+		for _, j := range p.m.jobs {
+			if j.State == job.Running {
+				running++
+			}
+		}
+		for _, g := range p.b.Status().Groups {
+			if g.Kind == job.Next {
+				follow++
+			}
+		}
+		if running != gpus || follow != want {
+			t.Errorf("%d run and %d follow, want %d and %d", running, follow, gpus, want)
+		}
+	}
+}
+
+// A GPU that another group follows on isn't free when its jobs have ended: nobody takes the turn of one who
+// would have to wait there.
+func TestNobodyCountsOnAGPUThatIsPromised(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
+	p.m.submit("ann", 500*time.Second, app("a", 500, .9, 2000), true)
+	p.m.submit("ann", 100*time.Second, app("b", 100, .9, 2000), true)
+	tick(t, p.b, p.m, 3*time.Second)
+	half := app("half", 3600, .5, 2000)
+	p.m.submit("ann", time.Hour, app("first", 3600, .9, 2000), true)
+	second := p.m.submit("bob", time.Hour, app("second", 3600, .9, 2000), true)
+	for range 2 { // most GPUs' worth in one place, and the policy wants that
+		p.m.submit("eve", time.Hour, half, true)
+	}
+	tick(t, p.b, p.m, 20*time.Minute)
+	if second.State != job.Running || second.began.Sub(p.m.now.Add(-20*time.Minute)) > 510*time.Second {
+		t.Errorf("the second of the queue is %s since %v; plain Slurm starts it after 500 s: %+v", second.State, second.began, p.b.Status().Groups)
+	}
+}
