@@ -413,7 +413,17 @@ func (d *dues) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []
 // InTime reports whether a job is expected to keep its due that starts on GPU k when the jobs
 // there have ended, and is slowed so much then.
 func (g *Guard) InTime(s *State, k int, j *Job, slowdown float64) bool {
-	return s.NowS+g.FreeInS(s, k)+max(1, slowdown)*j.expectedS() <= g.dueS(j)+rounding
+	return g.FreeInS(s, k) <= g.LatestStartS(s, j, slowdown)+rounding
+}
+
+// LatestStartS returns in how many seconds a job must start to keep its due if it is slowed so much; +Inf:
+// nothing is promised.
+func (g *Guard) LatestStartS(s *State, j *Job, slowdown float64) float64 {
+	due := g.dueS(j)
+	if math.IsInf(due, 1) {
+		return due
+	}
+	return due - s.NowS - max(1, slowdown)*j.expectedS()
 }
 
 // FreeInS returns in how many seconds the running jobs of GPU k are expected to have ended,
@@ -432,7 +442,7 @@ func (d *dues) keep(g *Guard, w *Window, c Combo) bool {
 	d.lookAhead(g, w)
 	var freeS float64
 	d.endS, freeS = d.end(g, d.endS, w.Card(), w, c)
-	if !d.membersKeep(g, w, c) || !d.try(w, c, freeS, d.latest) {
+	if !d.nextKeep(w, freeS) || !d.membersKeep(g, w, c) || !d.try(w, c, freeS, d.latest) {
 		return false
 	}
 	if !d.alike {
@@ -440,6 +450,13 @@ func (d *dues) keep(g *Guard, w *Window, c Combo) bool {
 	}
 	d.differ(w.GPU)
 	return d.apart.noLater() || d.restAlike(g, w)
+}
+
+// nextKeep reports whether those that follow on the GPU start in time if it is free then, as far as they still
+// can.
+func (d *dues) nextKeep(w *Window, freeS float64) bool {
+	card := w.Card()
+	return card.NextS == 0 || freeS <= max(card.NextByS, d.cards[w.GPU].freeS)+rounding
 }
 
 // membersKeep reports whether the running jobs and those of c, which are expected to end

@@ -198,7 +198,10 @@ func keepsSlowly(g *Guard, w *Window, c Combo) bool {
 	}
 	before, _, _ := ends(w.GPU, 0)
 	plainly, tail := goOn(0)
-	endS, jobs, _ := ends(w.GPU, c)
+	endS, jobs, after := ends(w.GPU, c)
+	if _, _, without := ends(w.GPU, 0); w.Card().NextS > 0 && after > max(w.Card().NextByS, without)+rounding {
+		return false
+	}
 	for i, j := range jobs {
 		most := g.dueS(j) - s.NowS
 		if i < len(before) {
@@ -264,6 +267,7 @@ func TestDuesAreFollowed(t *testing.T) {
 				g.Running = append(g.Running, r)
 			}
 			g.NextS = rapid.SampledFrom([]float64{0, 0, 50, 400}).Draw(t, "others follow until")
+			g.NextByS = rapid.SampledFrom([]float64{-10, 30, 300, math.Inf(1)}).Draw(t, "and start by")
 			s.GPUs = append(s.GPUs, g)
 		}
 		jobs := rapid.SampledFrom([]int{1, 5, 20, 150}).Draw(t, "pending")

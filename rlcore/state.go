@@ -98,8 +98,8 @@ type GPU struct {
 	// others have ended that aren't in Running. 0 = they run, or start now.
 	AfterS float64
 	// NextS: jobs that aren't in Running start when those have ended, and will themselves have ended
-	// in so many seconds. 0 = none do.
-	NextS          float64
+	// in so many seconds; 0 = none do. NextByS: they must have started in so many.
+	NextS, NextByS float64
 	FreeCPUs       int
 	FreeHostMemMiB float64
 }
@@ -160,7 +160,7 @@ type State struct {
 
 var lastRev atomic.Uint64
 
-// Changed tells that the Running, AfterS or NextS of GPU k is another one. Nobody needs to call it, but who once does tells
+// Changed tells that the Running, AfterS, NextS or NextByS of GPU k is another one. Nobody needs to call it, but who once does tells
 // of all changes until NowS is another: a guard then looks at the GPUs that have changed, not at all for each decision.
 func (s *State) Changed(k int) {
 	for len(s.revs) < len(s.GPUs) {

@@ -84,3 +84,34 @@ func TestNobodyCountsOnAGPUThatIsPromised(t *testing.T) {
 		t.Errorf("the second of the queue is %s since %v; plain Slurm starts it after 500 s: %+v", second.State, second.began, p.b.Status().Groups)
 	}
 }
+
+// A job that comes later, and goes before one that follows on a busy GPU already, has its turn.
+func TestUrgentJobGoesBeforeThoseThatFollow(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8))
+	first, second := p.submit(), p.submit()
+	tick(t, p.b, p.m, 20*time.Second)
+	urgent := p.m.submit("bob", 100*time.Second, busy, true)
+	urgent.Priority += 1000
+	tick(t, p.b, p.m, 280*time.Second)
+	if !urgent.began.After(first.began) || !second.began.After(urgent.began) || urgent.began.Sub(first.began) > 110*time.Second {
+		t.Errorf("started at %v, %v and, the urgent one, %v", first.began, second.began, urgent.began)
+	}
+}
+
+// Nobody joins the jobs of a GPU on which others follow who would have to wait longer then than they may.
+func TestNobodyJoinsInFrontOfThoseThatFollow(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	b.Planner.Room, b.Planner.RoomAnyway = true, true
+	tick(t, b, m, time.Second)
+	var jobs []*mjob
+	for range 4 {
+		jobs = append(jobs, m.submit("ann", 100*time.Second, busy, true))
+	}
+	tick(t, b, m, 410*time.Second)
+	for i, j := range jobs[1:] {
+		if waited := j.began.Sub(jobs[i].began); waited < 95*time.Second || waited > 105*time.Second {
+			t.Errorf("job %d starts %v after the one before it", i+2, waited)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"sort"
 	"time"
@@ -80,6 +81,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	for g := range r.next.byGPU {
 		r.countNext(g)
 	}
+	r.makeWay()
 	r.explain = explainer{view: v, guard: guard, plan: r.plan}
 	if in.Gate != "" && !in.Unproved || in.Shadow {
 		r.fillAll()
@@ -366,19 +368,26 @@ func (r *pass) following(g int) (group *job.Group, jobs []rlcore.Running) {
 	return nil, nil
 }
 
-// countNext brings up to date when those that follow on GPU g will have ended.
+// countNext brings up to date when those that follow on GPU g must start, and will have ended.
 func (r *pass) countNext(g int) {
 	group, jobs := r.following(g)
 	if group == nil {
-		r.view.next(g, 0)
+		r.view.next(g, 0, 0)
 		return
 	}
+	guard := r.Decider.Guard
 	// Those before them may take longer than was expected.
-	end := r.Decider.Guard.FreeInS(&r.State, g) + (&rlcore.GPU{Running: jobs}).EmptyInS()
+	end, by := guard.FreeInS(&r.State, g)+(&rlcore.GPU{Running: jobs}).EmptyInS(), math.Inf(1)
 	for i := range group.Members {
-		end = max(end, tracker.Seconds(group.Members[i].ExpectedEnd)-r.State.NowS)
+		m := &group.Members[i]
+		end = max(end, tracker.Seconds(m.ExpectedEnd)-r.State.NowS)
+		for k := range jobs {
+			if jobs[k].ID == m.Ref {
+				by = min(by, guard.LatestStartS(&r.State, &jobs[k].Job, m.Predicted))
+			}
+		}
 	}
-	r.view.next(g, end)
+	r.view.next(g, end, by)
 }
 
 // reserve keeps cores and memory of a node with several GPUs for the group that follows on GPU g,

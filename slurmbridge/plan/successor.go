@@ -32,7 +32,7 @@ func (s *successors) keep(group *job.Group, g int) { s.kept[group.ID], s.byGPU[g
 func (s *successors) dissolveAll() {
 	s.view.requeue(slices.Collect(maps.Values(s.aside))...)
 	for g := range s.byGPU {
-		s.view.next(g, 0)
+		s.view.next(g, 0, 0)
 	}
 	clear(s.aside)
 	clear(s.kept)
@@ -95,7 +95,7 @@ func (s *successors) dissolve(group *job.Group) []rlcore.Job {
 	g := s.view.index[group.Addr()]
 	delete(s.kept, group.ID)
 	delete(s.byGPU, g)
-	s.view.next(g, 0)
+	s.view.next(g, 0, 0)
 	var back []rlcore.Job
 	for i := range group.Members {
 		if j, ok := s.aside[group.Members[i].Ref]; ok {

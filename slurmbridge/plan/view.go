@@ -242,9 +242,9 @@ func (v *view) enter(g int, r rlcore.Running) {
 	v.take(v.nodes[card.Node], r.CPUs, r.HostMemMiB)
 }
 
-// next says in how many seconds those that follow on GPU g will have ended; 0 = none do.
-func (v *view) next(g int, inS float64) {
-	v.State.GPUs[g].NextS = inS
+// next says in how many seconds those that follow on GPU g will have ended, 0 = none do, and must have started.
+func (v *view) next(g int, endS, byS float64) {
+	v.State.GPUs[g].NextS, v.State.GPUs[g].NextByS = endS, byS
 	v.State.Changed(g)
 }
 

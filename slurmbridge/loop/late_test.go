@@ -1,0 +1,125 @@
+package loop_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+
+	"pgregory.net/rapid"
+)
+
+// arrival is a job of a history.
+type arrival struct {
+	atS    int
+	user   string
+	takes  float64 // alone, s
+	gpu    float64
+	mem    float64
+	urgent int64
+}
+
+// together makes the jobs of a GPU slow each other as fair predicts, and each end once its work is done.
+func together(m *model) {
+	done := map[*mjob]float64{}
+	m.beside = func() {
+		sum := map[job.GPUAddr]float64{}
+		for _, j := range m.jobs {
+			if j.State == job.Running && !j.ended {
+				sum[job.GPUAddr{Node: j.Nodes, GPU: j.gpu}] += j.profil.Mean().GPU
+			}
+		}
+		for _, j := range m.jobs {
+			if j.State == job.Running && !j.ended {
+				if done[j] += 1 / max(1, sum[job.GPUAddr{Node: j.Nodes, GPU: j.gpu}]); done[j] >= j.profil.DurationS {
+					j.run = m.now.Sub(j.began)
+				}
+			}
+		}
+	}
+}
+
+// play lets the jobs of a history come, and returns after how many seconds each has ended.
+func play(history []arrival, nodes []job.Node, adapt func(m *model) (tick func())) []float64 {
+	m := newModel(nodes...)
+	together(m)
+	tick := adapt(m)
+	begin := m.now
+	jobs := make([]*mjob, len(history))
+	ends := make([]float64, len(history))
+	for s, left := 0, len(history); left > 0; s++ {
+		for i, a := range history {
+			if a.atS == s {
+				jobs[i] = m.submit(a.user, 100*time.Hour, app(fmt.Sprint("app", i), a.takes, a.gpu, a.mem), tick != nil)
+				jobs[i].Priority += a.urgent
+			}
+		}
+		if tick != nil {
+			tick()
+		}
+		m.advance(time.Second)
+		for i, j := range jobs {
+			if j != nil && j.ended && ends[i] == 0 {
+				ends[i] = m.now.Sub(begin).Seconds()
+				left--
+			}
+		}
+		if s > 20_000 {
+			return nil
+		}
+	}
+	return ends
+}
+
+// Where every prediction is right no job ends later than on plain Slurm, whatever comes when and on which nodes, but
+// for its grace and the seconds that the bridge takes. Jobs that come later and go before others are among them where
+// nobody can share: one that shares may have begun before its turn, and isn't stopped for them.
+func TestNobodyIsLater(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var nodes []job.Node
+		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			nodes = append(nodes, node(fmt.Sprint("n", i), rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "GPUs"), 64))
+		}
+		var history []arrival
+		alone := rapid.IntRange(0, 3).Draw(t, "nobody shares") == 0
+		atS := 5
+		for range rapid.IntRange(2, 16).Draw(t, "jobs") {
+			atS += rapid.SampledFrom([]int{0, 0, 1, 10, 60, 200}).Draw(t, "comes after")
+			a := arrival{
+				atS: atS, user: rapid.SampledFrom([]string{"ann", "bob", "eve"}).Draw(t, "user"),
+				takes: float64(rapid.IntRange(100, 900).Draw(t, "takes")), gpu: rapid.Float64Range(.1, 1).Draw(t, "gpu"),
+				mem: rapid.SampledFrom([]float64{500, 4000, 8000}).Draw(t, "MiB"),
+			}
+			if alone {
+				a.gpu, a.mem, a.urgent = 1, 12000, rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
+			}
+			history = append(history, a)
+		}
+		plain := play(history, nodes, func(*model) func() { return nil })
+		card := rlcore.TitanXp
+		card.SameUser = rapid.Bool().Draw(t, "one user")
+		room, ahead := rapid.Bool().Draw(t, "room"), rapid.Bool().Draw(t, "ahead")
+		bridged := play(history, nodes, func(m *model) func() {
+			b := bridge(m, newMemory())
+			b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
+			b.Planner.Room, b.Planner.RoomAnyway, b.Planner.Ahead = room, true, ahead
+			return func() {
+				if _, err := b.Tick(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		if plain == nil || bridged == nil {
+			t.Fatal("jobs never end")
+		}
+		for i, a := range history {
+			// A start takes the bridge three seconds at most, and as many jobs may have started one after the other.
+			slack := rlcore.DefaultGrace*a.takes + 3*float64(len(history))
+			if late := bridged[i] - plain[i]; late > slack {
+				t.Errorf("job %d of %+v ends %v s later than on plain Slurm (%v, %v)", i, a, late, bridged[i], plain[i])
+			}
+		}
+	})
+}
