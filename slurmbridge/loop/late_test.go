@@ -2,6 +2,7 @@ package loop_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -19,6 +20,7 @@ type arrival struct {
 	gpu    float64
 	mem    float64
 	urgent int64
+	limit  float64 // s; 0 = none
 }
 
 // together makes the jobs of a GPU slow each other as fair predicts, and each end once its work is done.
@@ -41,7 +43,7 @@ func together(m *model) {
 	}
 }
 
-// play lets the jobs of a history come, and returns after how many seconds each has ended.
+// play lets the jobs of a history come, and returns after how many seconds each has ended; +Inf = at its limit.
 func play(history []arrival, nodes []job.Node, adapt func(m *model) (tick func())) []float64 {
 	m := newModel(nodes...)
 	together(m)
@@ -52,8 +54,11 @@ func play(history []arrival, nodes []job.Node, adapt func(m *model) (tick func()
 	for s, left := 0, len(history); left > 0; s++ {
 		for i, a := range history {
 			if a.atS == s {
-				jobs[i] = m.submit(a.user, 100*time.Hour, app(fmt.Sprint("app", i), a.takes, a.gpu, a.mem), tick != nil)
-				jobs[i].Priority += a.urgent
+				p := app(fmt.Sprint("app", i), a.takes, a.gpu, a.mem)
+				j := m.submit(a.user, 100*time.Hour, p, tick != nil)
+				jobs[i] = j
+				j.Priority += a.urgent
+				j.TimeLimit = time.Duration(a.limit) * time.Second
 			}
 		}
 		if tick != nil {
@@ -62,7 +67,9 @@ func play(history []arrival, nodes []job.Node, adapt func(m *model) (tick func()
 		m.advance(time.Second)
 		for i, j := range jobs {
 			if j != nil && j.ended && ends[i] == 0 {
-				ends[i] = m.now.Sub(begin).Seconds()
+				if ends[i] = m.now.Sub(begin).Seconds(); j.State != "COMPLETED" {
+					ends[i] = math.Inf(1)
+				}
 				left--
 			}
 		}
@@ -95,6 +102,7 @@ func TestNobodyIsLater(t *testing.T) {
 			if alone {
 				a.gpu, a.mem, a.urgent = 1, 12000, rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
 			}
+			a.limit = a.takes * rapid.Float64Range(1.3, 4).Draw(t, "of its limit")
 			history = append(history, a)
 		}
 		plain := play(history, nodes, func(*model) func() { return nil })
