@@ -115,3 +115,22 @@ func TestNobodyJoinsInFrontOfThoseThatFollow(t *testing.T) {
 		}
 	}
 }
+
+// A job that follows where those that run take longer than was expected has its turn elsewhere, before those that
+// come after it.
+func TestFollowsWhereItTakesLonger(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
+	p.m.submit("ann", 5000*time.Second, busy, true) // 100 s are expected
+	p.m.submit("ann", 300*time.Second, app("long", 300, 1, 2000), true)
+	tick(t, p.b, p.m, 3*time.Second)
+	first := p.m.submit("bob", 300*time.Second, app("first", 300, 1, 2000), true)
+	second := p.m.submit("eve", 300*time.Second, app("second", 300, 1, 2000), true)
+	tick(t, p.b, p.m, 310*time.Second)
+	if first.State != job.Running || second.State != job.Pending {
+		t.Errorf("the first of the queue is %s on %s, the second %s on %s", first.State, first.Nodes, second.State, second.Nodes)
+	}
+	tick(t, p.b, p.m, 310*time.Second)
+	if second.State != job.Running {
+		t.Errorf("then the second is %s", second.State)
+	}
+}

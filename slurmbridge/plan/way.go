@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -18,42 +19,72 @@ const (
 
 // makeWay takes groups that follow on a GPU back into the queue where they are in the way of a job that goes
 // before one of their members and would be late for them: it came, or rose in priority, after they had been
-// made. What follows is decided anew then, with that job.
+// made, or it follows itself where those that run take longer than was expected. What follows is decided anew then,
+// with that job.
 func (r *pass) makeWay() {
 	limited := map[string]bool{}
 	r.walkLimits(nil, "", func(at int, by *limit.Limit) bool {
 		limited[r.State.Pending[at].ID] = by != nil
 		return true
 	})
-	guard := r.Decider.Guard
-	var starts []float64
 	for range mostWays {
 		ways, last := r.ways()
 		if last == nil {
 			return
 		}
-		starts = guard.Starts(starts, &r.State)
-		g := -1
-		for i := 0; i < len(starts) && g < 0; i++ {
-			x := &r.State.Pending[i]
-			if byPriority(r.jobs[x.ID], last) > 0 {
-				break // and so do all that come after it
-			}
-			if !limited[x.ID] && starts[i] > guard.LatestStartS(&r.State, x, 1)+enoughLateS {
-				g = r.inTheWay(ways, x, starts[i])
-			}
+		g, own := r.wayOfOne(ways, last, limited), -1
+		if g < 0 {
+			g, own = r.wayOfFollower(ways)
 		}
 		if g < 0 {
 			return
 		}
 		r.next.dissolve(r.next.on(g))
+		r.next.dissolve(r.next.on(own))
 	}
+}
+
+// wayOfOne returns the GPU whose followers are in the way of a job of the queue; −1 = none is.
+func (r *pass) wayOfOne(all []way, last *job.Job, limited map[string]bool) int {
+	guard := r.Decider.Guard
+	for i, startS := range guard.Starts(nil, &r.State) {
+		x := &r.State.Pending[i]
+		if byPriority(r.jobs[x.ID], last) > 0 {
+			break // and so do all that come after it
+		}
+		if !limited[x.ID] && startS > guard.LatestStartS(&r.State, x, 1)+enoughLateS {
+			if g := r.inTheWay(all, x, startS); g >= 0 {
+				return g
+			}
+		}
+	}
+	return -1
+}
+
+// wayOfFollower returns the GPU whose followers are in the way of a job that follows on another one, own; −1 =
+// none is.
+func (r *pass) wayOfFollower(all []way) (g, own int) {
+	guard := r.Decider.Guard
+	for _, w := range all {
+		group := r.next.on(w.gpu)
+		for i := range group.Members {
+			m := &group.Members[i]
+			x, waits := r.next.aside[m.Ref]
+			if !waits || guard.FreeInS(&r.State, w.gpu) <= guard.LatestStartS(&r.State, &x, m.Predicted)+enoughLateS {
+				continue
+			}
+			if g := r.inTheWay(all, &x, w.freeS); g >= 0 {
+				return g, w.gpu
+			}
+		}
+	}
+	return -1, -1
 }
 
 // way is a GPU that others follow on.
 type way struct {
 	gpu   int
-	freeS float64  // of those that run, s from now
+	freeS float64  // of those that run, s from now; +Inf = they ought to have ended
 	last  *job.Job // the member that Slurm would consider last
 }
 
@@ -65,6 +96,9 @@ func (r *pass) ways() (all []way, last *job.Job) {
 			continue // they start any moment now
 		}
 		w := way{gpu: g, freeS: r.Decider.Guard.FreeInS(&r.State, g)}
+		if w.freeS <= 0 {
+			w.freeS = math.Inf(1)
+		}
 		for _, ref := range group.Refs() {
 			if _, waits := r.next.aside[ref]; waits {
 				w.last = lastOf(w.last, r.jobs[ref])
