@@ -2,11 +2,36 @@ package loop_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
+
+// Nobody follows on a GPU that is expected to be busy for long: if its jobs end sooner, the first of the queue has
+// its turn there.
+func TestNobodyFollowsLongBefore(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
+	p.b.Planner.AheadS = plan.DefaultAheadS
+	p.m.submit("ann", time.Hour, app("hour", 3600, 1, 2000), true)
+	fails := p.m.submit("ann", 3*time.Minute, app("two hours", 7200, 1, 2000), true)
+	tick(t, p.b, p.m, 3*time.Second)
+	var waiting []*mjob
+	for _, user := range []string{"ann", "bob"} {
+		waiting = append(waiting, p.m.submit(user, 5000*time.Second, app("later", 5000, 1, 2000), true))
+	}
+	first, second := waiting[0], waiting[1]
+	tick(t, p.b, p.m, 200*time.Second)
+	if !fails.ended || first.State != job.Running || second.State != job.Pending {
+		t.Errorf("the first of the queue is %s, the second %s", first.State, second.State)
+	}
+	tick(t, p.b, p.m, 3000*time.Second)
+	if !strings.HasPrefix(second.Dependency.Raw, "afterany:") {
+		t.Errorf("the second waits for %q", second.Dependency.Raw)
+	}
+}
 
 // The first of the queue follows where a GPU is free first, wherever that stands in the list of nodes.
 func TestFirstFollowsWhereItIsFreeFirst(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -165,7 +166,7 @@ func TestSuccessorStartsWhileItIsReplaced(t *testing.T) {
 	for busy := range 6 { // after which update the last running job ends
 		m := newModel(node("n1", 1, 8))
 		b := bridge(m, newMemory())
-		b.Planner.Join, b.Planner.Ahead = true, true
+		b.Planner.Join, b.Planner.AheadS = true, math.Inf(1)
 		tick(t, b, m, time.Second)
 		light, heavy := app("light", 60, 0.3, 2000), app("heavy", 60, 0.3, 9700)
 		first, second := m.submit("ann", 20*time.Second, light, true), m.submit("ann", time.Hour, light, true)
@@ -460,11 +461,12 @@ func draw(t *rapid.T) {
 	}
 	m.leastLoaded = gpus > 1 && rapid.IntRange(0, 3).Draw(t, "least loaded") == 0
 	mem := newMemory()
-	join, ahead, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "ahead"), rapid.Bool().Draw(t, "room")
+	join, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "room")
+	ahead := rapid.SampledFrom([]float64{0, plan.DefaultAheadS, math.Inf(1)}).Draw(t, "ahead")
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
 	reborn := func() *loop.Bridge {
 		b := bridge(m, mem)
-		b.Planner.Join, b.Planner.Ahead, b.Planner.Room, b.Planner.RoomAnyway = join, ahead, join && room, true
+		b.Planner.Join, b.Planner.AheadS, b.Planner.Room, b.Planner.RoomAnyway = join, ahead, join && room, true
 		if besides {
 			m.beside = func() { _ = b.Gate.Renew(context.Background()) }
 		}
@@ -691,7 +693,7 @@ func TestDeathAfterPuttingBack(t *testing.T) {
 	first.State, first.Nodes, first.GPUs, first.Start = job.Pending, "", nil, time.Time{}
 	first.Eligible = m.now.Add(10 * time.Minute)
 	m.submit("bob", time.Minute, nil, true).Priority = 2_000_000
-	b.Planner.Ahead = false
+	b.Planner.AheadS = 0
 	b.Fault = func(at string) {
 		if at == "repaired" {
 			panic(death{})

@@ -108,11 +108,12 @@ func TestNobodyIsLater(t *testing.T) {
 		plain := play(history, nodes, func(*model) func() { return nil })
 		card := rlcore.TitanXp
 		card.SameUser = rapid.Bool().Draw(t, "one user")
-		room, ahead := rapid.Bool().Draw(t, "room"), rapid.Bool().Draw(t, "ahead")
+		room := rapid.Bool().Draw(t, "room")
+		ahead := rapid.SampledFrom([]float64{0, 100, math.Inf(1)}).Draw(t, "ahead")
 		bridged := play(history, nodes, func(m *model) func() {
 			b := bridge(m, newMemory())
 			b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-			b.Planner.Room, b.Planner.RoomAnyway, b.Planner.Ahead = room, true, ahead
+			b.Planner.Room, b.Planner.RoomAnyway, b.Planner.AheadS = room, true, ahead
 			return func() {
 				if _, err := b.Tick(t.Context()); err != nil {
 					t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -614,7 +615,7 @@ func bridge(m *model, j loop.Journal) *loop.Bridge {
 		Gate: &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: fair{}}, M: 5},
-			Join:    true, Ahead: true,
+			Join:    true, AheadS: math.Inf(1),
 		},
 	}
 }

@@ -128,7 +128,7 @@ func TestDueIsAReason(t *testing.T) {
 	half := app("half", 100, .6, 2000) // 1.2 together
 	p.m.submit("ann", 100*time.Second, half, true)
 	b := p.m.submit("ann", 100*time.Second, half, true)
-	p.b.Planner.Ahead = false
+	p.b.Planner.AheadS = 0
 	if _, err := p.b.Tick(t.Context()); err != nil {
 		t.Fatal(err)
 	}

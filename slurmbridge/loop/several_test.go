@@ -60,7 +60,7 @@ func TestPlacedAsPlanned(t *testing.T) {
 		card := rlcore.TitanXp
 		card.SameUser = rapid.Bool().Draw(t, "one user")
 		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
-		b.Planner.Ahead, b.Planner.Join = false, rapid.Bool().Draw(t, "join")
+		b.Planner.AheadS, b.Planner.Join = 0, rapid.Bool().Draw(t, "join")
 		b.Planner.Room, b.Planner.RoomAnyway = b.Planner.Join && rapid.Bool().Draw(t, "room"), true
 		members := 0
 		m.started = func(j *mjob) {

@@ -28,8 +28,9 @@ type Planner struct {
 	Wanted string
 	// Objective is what decisions keep small, as configured; it is shown.
 	Objective string
-	// Ahead prepares the next group of a busy GPU, so that no poll lies between two groups.
-	Ahead bool
+	// AheadS is how soon a busy GPU must be expected to be free for its next group to be prepared, s, so that
+	// no poll lies between the two; 0 = none is.
+	AheadS float64
 }
 
 // leavesRoom reports whether jobs leave room for others that may join.
@@ -85,7 +86,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	r.explain = explainer{view: v, guard: guard, plan: r.plan}
 	if in.Gate != "" && !in.Unproved || in.Shadow {
 		r.fillAll()
-		if p.Ahead {
+		if p.AheadS > 0 {
 			r.planAllAhead()
 		}
 	}
@@ -293,6 +294,11 @@ func (r *pass) width(g int, kind job.GroupKind) int {
 // whoever could start on a GPU that becomes idle waits for them; the others are made in the next plans.
 const mostAhead = 100
 
+// DefaultAheadS is the default of Planner.AheadS. Jobs also end before they are expected to, and then the group that
+// was prepared starts, whoever goes before it by then: the sooner it is prepared, the longer others may have to wait
+// for another GPU. Where none is prepared a GPU waits for one look.
+const DefaultAheadS = 600
+
 // planAllAhead decides what follows on the busy GPUs, of which those come first that are free first: so
 // that the first in the queue start first.
 func (r *pass) planAllAhead() {
@@ -311,7 +317,7 @@ func (r *pass) planAllAhead() {
 	}
 	for _, g := range busy {
 		node := r.gpus[g].node.Name
-		if old := r.next.on(g); (left <= 0 || stuck[node]) && (old == nil || r.staysApart(old, g)) {
+		if old := r.next.on(g); (left <= 0 || stuck[node] || free[g] > r.AheadS) && (old == nil || r.staysApart(old, g)) {
 			r.reserve(g)
 			continue
 		}

@@ -122,6 +122,6 @@ func sleepers(t *testing.T, policy string, nodes, gpus int) *loop.Bridge {
 		Slurm: sl, Apps: known, Journal: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
 		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.Shard, Now: time.Now},
-		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Ahead: true, Wanted: policy},
+		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, AheadS: plan.DefaultAheadS, Wanted: policy},
 	}
 }

@@ -135,7 +135,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
 			Partitions: plan.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
-			Join:       cfg.Join, Ahead: true, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
+			Join:       cfg.Join, AheadS: plan.DefaultAheadS, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
 			Wanted: cfg.Policy, Objective: cfg.Objective,
 		},
 	}
