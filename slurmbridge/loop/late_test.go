@@ -21,6 +21,7 @@ type arrival struct {
 	mem    float64
 	urgent int64
 	limit  float64 // s; 0 = none
+	node   string  // the only one it may use
 }
 
 // together makes the jobs of a GPU slow each other as fair predicts, and each end once its work is done.
@@ -58,6 +59,7 @@ func play(history []arrival, nodes []job.Node, adapt func(m *model) (tick func()
 				j := m.submit(a.user, 100*time.Hour, p, tick != nil)
 				jobs[i] = j
 				j.Priority += a.urgent
+				j.ReqNodes = a.node
 				j.TimeLimit = time.Duration(a.limit) * time.Second
 			}
 		}
@@ -91,9 +93,12 @@ func TestNobodyIsLater(t *testing.T) {
 		}
 		var history []arrival
 		alone := rapid.IntRange(0, 3).Draw(t, "nobody shares") == 0
+		bound := rapid.Bool().Draw(t, "bound to nodes")
 		atS := 5
 		for range rapid.IntRange(2, 16).Draw(t, "jobs") {
-			atS += rapid.SampledFrom([]int{0, 0, 1, 10, 60, 200}).Draw(t, "comes after")
+			if !bound {
+				atS += rapid.SampledFrom([]int{0, 0, 1, 10, 60, 200}).Draw(t, "comes after")
+			}
 			a := arrival{
 				atS: atS, user: rapid.SampledFrom([]string{"ann", "bob", "eve"}).Draw(t, "user"),
 				takes: float64(rapid.IntRange(100, 900).Draw(t, "takes")), gpu: rapid.Float64Range(.1, 1).Draw(t, "gpu"),
@@ -103,6 +108,9 @@ func TestNobodyIsLater(t *testing.T) {
 				a.gpu, a.mem, a.urgent = 1, 12000, rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
 			}
 			a.limit = a.takes * rapid.Float64Range(1.3, 4).Draw(t, "of its limit")
+			if bound {
+				a.node = rapid.SampledFrom([]string{"", "", "n0"}).Draw(t, "only on")
+			}
 			history = append(history, a)
 		}
 		plain := play(history, nodes, func(*model) func() { return nil })
