@@ -86,6 +86,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	r.explain = explainer{view: v, guard: guard, plan: r.plan}
 	if in.Gate != "" && !in.Unproved || in.Shadow {
 		r.fillAll()
+		r.takeBack()
 		if p.AheadS > 0 {
 			r.planAllAhead()
 		}
@@ -359,10 +360,8 @@ func (r *pass) planAhead(g int, free float64) (why verdict) {
 // following are the jobs that follow on GPU g, as members of their group.
 func (r *pass) following(g int) (group *job.Group, jobs []rlcore.Running) {
 	if group = r.next.on(g); group != nil {
-		for _, ref := range group.Refs() {
-			if j, ok := r.next.aside[ref]; ok {
-				jobs = append(jobs, rlcore.Running{Job: j})
-			}
+		for _, j := range r.next.waiting(group) {
+			jobs = append(jobs, rlcore.Running{Job: j})
 		}
 		return group, jobs
 	}

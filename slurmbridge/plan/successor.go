@@ -21,6 +21,14 @@ type successors struct {
 	kept   map[int64]bool
 	byGPU  map[int]*job.Group
 	aside  map[string]rlcore.Job // the members, by ref
+	gone   []dissolved           // by dissolveAll
+}
+
+// dissolved is a successor that was taken back into the queue.
+type dissolved struct {
+	group   *job.Group
+	gpu     int
+	members []rlcore.Job
 }
 
 // on returns the successor on GPU g, nil = none.
@@ -30,13 +38,42 @@ func (s *successors) keep(group *job.Group, g int) { s.kept[group.ID], s.byGPU[g
 
 // dissolveAll takes the members of all successors back into the queue.
 func (s *successors) dissolveAll() {
-	s.view.requeue(slices.Collect(maps.Values(s.aside))...)
-	for g := range s.byGPU {
+	for g, group := range s.byGPU {
+		s.gone = append(s.gone, dissolved{group, g, s.waiting(group)})
 		s.view.next(g, 0, 0)
 	}
+	s.view.requeue(slices.Collect(maps.Values(s.aside))...)
 	clear(s.aside)
 	clear(s.kept)
 	clear(s.byGPU)
+}
+
+// waiting are the members of a successor that are out of the queue.
+func (s *successors) waiting(group *job.Group) []rlcore.Job {
+	var out []rlcore.Job
+	for i := range group.Members {
+		if j, ok := s.aside[group.Members[i].Ref]; ok {
+			out = append(out, j)
+		}
+	}
+	return out
+}
+
+// takeBack undoes dissolveAll for the successors whose members are all still in the queue, and whose GPU nobody has
+// joined: what was decided since they were made counts on them.
+func (r *pass) takeBack() {
+	queued := map[string]bool{}
+	for i := range r.State.Pending {
+		queued[r.State.Pending[i].ID] = true
+	}
+	for _, d := range r.next.gone {
+		if len(r.State.GPUs[d.gpu].Running) == len(r.seated[d.gpu]) && r.next.on(d.gpu) == nil &&
+			!slices.ContainsFunc(d.members, func(j rlcore.Job) bool { return !queued[j.ID] }) {
+			r.next.retake(d.group, d.gpu, d.members)
+			r.countNext(d.gpu)
+		}
+	}
+	r.next.gone = nil
 }
 
 // setAside takes the members of the successors that stay out of the queue.
@@ -96,12 +133,9 @@ func (s *successors) dissolve(group *job.Group) []rlcore.Job {
 	delete(s.kept, group.ID)
 	delete(s.byGPU, g)
 	s.view.next(g, 0, 0)
-	var back []rlcore.Job
-	for i := range group.Members {
-		if j, ok := s.aside[group.Members[i].Ref]; ok {
-			back = append(back, j)
-			delete(s.aside, j.ID)
-		}
+	back := s.waiting(group)
+	for i := range back {
+		delete(s.aside, back[i].ID)
 	}
 	s.view.requeue(back...)
 	return back
