@@ -226,16 +226,23 @@ func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 // endOf returns when a job ends that starts, or is started, at startS.
 func (p *Plain) endOf(x *plainJob, startS float64) float64 { return startS + p.StartupS + x.takesS }
 
-// Remove forgets a job that will not run: it was cancelled or is held, say.
-func (p *Plain) Remove(id string, nowS float64) {
-	x := p.jobs[id]
-	if x == nil {
+// Remove forgets jobs that will not run: they were cancelled or are held, say.
+func (p *Plain) Remove(nowS float64, ids ...string) {
+	gone := map[*plainJob]bool{}
+	for _, id := range ids {
+		if x := p.jobs[id]; x != nil {
+			gone[x] = true
+		}
+	}
+	if len(gone) == 0 {
 		return
 	}
 	p.begin(nowS)
-	same := func(y *plainJob) bool { return x == y }
-	delete(p.jobs, id)
-	p.queue, p.begun = slices.DeleteFunc(p.queue, same), slices.DeleteFunc(p.begun, same)
+	for x := range gone {
+		delete(p.jobs, x.id)
+	}
+	is := func(x *plainJob) bool { return gone[x] }
+	p.queue, p.begun = slices.DeleteFunc(p.queue, is), slices.DeleteFunc(p.begun, is)
 	p.stale = true
 }
 

@@ -35,7 +35,7 @@ func TestPlain(t *testing.T) {
 	ends(map[string]float64{"unknown": 1110, "b": 1210})
 	p.Ended("unknown", 5, 80) // it ran at once in reality
 	ends(map[string]float64{"first": 110, "b": 215})
-	p.Remove("first", 90) // cancelled
+	p.Remove(90, "first") // cancelled
 	ends(map[string]float64{"first": 0, "b": 195})
 	if free := p.FreeS(nil, 90); free[0] != 195 {
 		t.Errorf("the GPU is free at %v, want 195", free)

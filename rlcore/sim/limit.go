@@ -78,7 +78,7 @@ func (s *Sim) missed(i int) {
 	j := &s.jobs[i]
 	j.started, j.gpu = s.now, -1
 	s.over(i, AtDeadline, 0)
-	s.plain.Remove(j.ID, s.now)
+	s.plain.Remove(s.now, j.ID)
 }
 
 // expire cancels the pending jobs that can't meet their deadlines any more. It comes after

@@ -84,8 +84,11 @@ func (b *Budget) MaySend(ref, node string) bool {
 
 // ClosedTo is what keeps a job off one node alone, nil = nothing.
 func (b *Budget) ClosedTo(ref, node string) *Limit {
+	if !b.shut[node] {
+		return nil
+	}
 	j := b.jobs[ref]
-	if !b.shut[node] || j == nil {
+	if j == nil {
 		return nil
 	}
 	if l := b.limits.byClass[classOf(j).on(node)]; l != nil && !l.over(b.at) {

@@ -29,9 +29,7 @@ func (r *pass) plainly() {
 		}
 	})
 	slices.Sort(gone)
-	for _, id := range gone {
-		p.Remove(id, now)
-	}
+	p.Remove(now, gone...)
 	p.Wait(waits, now)
 	r.promise(p)
 	r.plan.Plain = p
@@ -83,7 +81,7 @@ func (r *pass) waiting(p *rlcore.Plain, now float64, here map[string]bool) []rlc
 			continue
 		}
 		if p.Requeued(j.ID) {
-			p.Remove(j.ID, now)
+			p.Remove(now, j.ID)
 		}
 		here[j.ID] = true
 		waits = append(waits, *j)

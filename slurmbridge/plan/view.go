@@ -357,10 +357,21 @@ func byPriority(x, y *job.Job) int {
 		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
 }
 
+// fewJobs are put back into the queue one by one.
+const fewJobs = 16
+
 // requeue puts jobs back into the State's queue, in Slurm's order.
 func (v *view) requeue(jobs ...rlcore.Job) {
-	v.State.Pending = append(v.State.Pending, jobs...)
-	slices.SortStableFunc(v.State.Pending, func(x, y rlcore.Job) int { return byPriority(v.jobs[x.ID], v.jobs[y.ID]) })
+	order := func(x, y rlcore.Job) int { return byPriority(v.jobs[x.ID], v.jobs[y.ID]) }
+	if len(jobs) > fewJobs {
+		v.State.Pending = append(v.State.Pending, jobs...)
+		slices.SortStableFunc(v.State.Pending, order)
+		return
+	}
+	for i := range jobs {
+		at, _ := slices.BinarySearchFunc(v.State.Pending, jobs[i], order)
+		v.State.Pending = slices.Insert(v.State.Pending, at, jobs[i])
+	}
 }
 
 // dequeue removes the jobs at the given ascending indexes from the State's queue, in its
