@@ -413,17 +413,31 @@ func (d *dues) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []
 // InTime reports whether a job is expected to keep its due that starts on GPU k when the jobs
 // there have ended, and is slowed so much then.
 func (g *Guard) InTime(s *State, k int, j *Job, slowdown float64) bool {
-	return g.FreeInS(s, k) <= g.LatestStartS(s, j, slowdown)+rounding
+	return s.NowS+g.FreeInS(s, k)+max(1, slowdown)*j.expectedS() <= g.dueS(j)+rounding
 }
 
-// LatestStartS returns in how many seconds a job must start to keep its due if it is slowed so much; +Inf:
-// nothing is promised.
-func (g *Guard) LatestStartS(s *State, j *Job, slowdown float64) float64 {
-	due := g.dueS(j)
-	if math.IsInf(due, 1) {
-		return due
+// LatestStarts writes into dst, whose storage it reuses, in how many seconds each job of a group must start to keep
+// its due if all start together on an idle GPU of the kind; +Inf: nothing is promised.
+func (g *Guard) LatestStarts(dst []float64, s *State, spec *GPUSpec, group []Running) []float64 {
+	d := &g.dues
+	d.soon, d.trust = false, g.trust()
+	d.endS, _ = d.end(g, d.endS, &GPU{Spec: *spec, Running: group}, nil, 0)
+	dst = dst[:0]
+	known := 0 // of those before
+	for i := range group {
+		j := &group[i].Job
+		takes := j.expectedS()
+		if j.Profile != nil {
+			takes = d.endS[known]
+			known++
+		}
+		by := g.dueS(j)
+		if !math.IsInf(by, 1) {
+			by -= s.NowS + takes
+		}
+		dst = append(dst, by)
 	}
-	return due - s.NowS - max(1, slowdown)*j.expectedS()
+	return dst
 }
 
 // FreeInS returns in how many seconds the running jobs of GPU k are expected to have ended,

@@ -160,8 +160,9 @@ type State struct {
 
 var lastRev atomic.Uint64
 
-// Changed tells that the Running, AfterS, NextS or NextByS of GPU k is another one. Nobody needs to call it, but who once does tells
-// of all changes until NowS is another: a guard then looks at the GPUs that have changed, not at all for each decision.
+// Changed tells that the Running, AfterS, NextS or NextByS of GPU k is another one. Nobody needs to call it, but
+// who once does tells of all changes until NowS is another: a guard then looks at the GPUs that have changed, not at
+// all for each decision.
 func (s *State) Changed(k int) {
 	for len(s.revs) < len(s.GPUs) {
 		s.revs = append(s.revs, lastRev.Add(1))

@@ -382,15 +382,13 @@ func (r *pass) countNext(g int) {
 	}
 	guard := r.Decider.Guard
 	// Those before them may take longer than was expected.
-	end, by := guard.FreeInS(&r.State, g)+(&rlcore.GPU{Running: jobs}).EmptyInS(), math.Inf(1)
+	end := guard.FreeInS(&r.State, g) + (&rlcore.GPU{Running: jobs}).EmptyInS()
 	for i := range group.Members {
-		m := &group.Members[i]
-		end = max(end, tracker.Seconds(m.ExpectedEnd)-r.State.NowS)
-		for k := range jobs {
-			if jobs[k].ID == m.Ref {
-				by = min(by, guard.LatestStartS(&r.State, &jobs[k].Job, m.Predicted))
-			}
-		}
+		end = max(end, tracker.Seconds(group.Members[i].ExpectedEnd)-r.State.NowS)
+	}
+	by := math.Inf(1)
+	for _, s := range guard.LatestStarts(nil, &r.State, &r.State.GPUs[g].Spec, jobs) {
+		by = min(by, s)
 	}
 	r.view.next(g, end, by)
 }

@@ -59,15 +59,19 @@ func (s *successors) waiting(group *job.Group) []rlcore.Job {
 	return out
 }
 
-// takeBack undoes dissolveAll for the successors whose members are all still in the queue, and whose GPU nobody has
-// joined: what was decided since they were made counts on them.
+// takeBack undoes dissolveAll for the successors whose members are all still in the queue: what was decided since they
+// were made counts on them. Where anybody starts on their node in this plan they aren't: he wasn't checked with them.
 func (r *pass) takeBack() {
+	starting := map[string]bool{} // nodes
+	for _, d := range r.drafts {
+		starting[d.group.Node] = true
+	}
 	queued := map[string]bool{}
 	for i := range r.State.Pending {
 		queued[r.State.Pending[i].ID] = true
 	}
 	for _, d := range r.next.gone {
-		if len(r.State.GPUs[d.gpu].Running) == len(r.seated[d.gpu]) && r.next.on(d.gpu) == nil &&
+		if !starting[d.group.Node] && r.next.on(d.gpu) == nil &&
 			!slices.ContainsFunc(d.members, func(j rlcore.Job) bool { return !queued[j.ID] }) {
 			r.next.retake(d.group, d.gpu, d.members)
 			r.countNext(d.gpu)

@@ -22,6 +22,9 @@ const (
 // made, or it follows itself where those that run take longer than was expected. What follows is decided anew then,
 // with that job.
 func (r *pass) makeWay() {
+	if len(r.next.byGPU) == 0 {
+		return
+	}
 	limited := map[string]bool{}
 	r.walkLimits(nil, "", func(at int, by *limit.Limit) bool {
 		limited[r.State.Pending[at].ID] = by != nil
@@ -47,12 +50,19 @@ func (r *pass) makeWay() {
 // wayOfOne returns the GPU whose followers are in the way of a job of the queue; −1 = none is.
 func (r *pass) wayOfOne(all []way, last *job.Job, limited map[string]bool) int {
 	guard := r.Decider.Guard
+	var alone [1]rlcore.Running
+	var by []float64
 	for i, startS := range guard.Starts(nil, &r.State) {
 		x := &r.State.Pending[i]
 		if byPriority(r.jobs[x.ID], last) > 0 {
 			break // and so do all that come after it
 		}
-		if !limited[x.ID] && startS > guard.LatestStartS(&r.State, x, 1)+enoughLateS {
+		if limited[x.ID] {
+			continue
+		}
+		alone[0].Job = *x
+		by = guard.LatestStarts(by, &r.State, &rlcore.GPUSpec{}, alone[:])
+		if startS > by[0]+enoughLateS {
 			if g := r.inTheWay(all, x, startS); g >= 0 {
 				return g
 			}
@@ -66,14 +76,12 @@ func (r *pass) wayOfOne(all []way, last *job.Job, limited map[string]bool) int {
 func (r *pass) wayOfFollower(all []way) (g, own int) {
 	guard := r.Decider.Guard
 	for _, w := range all {
-		group := r.next.on(w.gpu)
-		for i := range group.Members {
-			m := &group.Members[i]
-			x, waits := r.next.aside[m.Ref]
-			if !waits || guard.FreeInS(&r.State, w.gpu) <= guard.LatestStartS(&r.State, &x, m.Predicted)+enoughLateS {
+		_, jobs := r.following(w.gpu)
+		for i, by := range guard.LatestStarts(nil, &r.State, &r.State.GPUs[w.gpu].Spec, jobs) {
+			if guard.FreeInS(&r.State, w.gpu) <= by+enoughLateS {
 				continue
 			}
-			if g := r.inTheWay(all, &x, w.freeS); g >= 0 {
+			if g := r.inTheWay(all, &jobs[i].Job, w.freeS); g >= 0 {
 				return g, w.gpu
 			}
 		}
