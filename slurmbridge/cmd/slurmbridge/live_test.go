@@ -171,7 +171,7 @@ func (l *live) json(keys []string, args ...string) map[string]any {
 // wanted; %s in it is the job.
 func (l *live) submit(user, want string) string {
 	l.t.Helper()
-	id, err := l.Submit(l.t.Context(), user, "sleep 60", "--gres=gpu:shared")
+	id, err := l.Submit(l.t.Context(), user, "sleep 60", "--gres=gpu:shared", "--time=5")
 	if err != nil {
 		l.t.Fatal(err)
 	}
