@@ -159,3 +159,24 @@ func TestFollowsWhereItTakesLonger(t *testing.T) {
 		t.Errorf("then the second is %s", second.State)
 	}
 }
+
+// Without a gate nothing is decided anew, so those that follow are left as they are.
+func TestThoseThatFollowAreLeftWithoutAGate(t *testing.T) {
+	p := newPromise(t, node("n1", 1, 8), node("n2", 1, 8))
+	p.m.submit("ann", 5000*time.Second, busy, true) // 100 s are expected
+	p.m.submit("ann", 300*time.Second, app("long", 300, 1, 2000), true)
+	tick(t, p.b, p.m, 3*time.Second)
+	first := p.m.submit("bob", 300*time.Second, app("first", 300, 1, 2000), true)
+	second := p.m.submit("eve", 300*time.Second, app("second", 300, 1, 2000), true)
+	tick(t, p.b, p.m, 50*time.Second)
+	p.m.gates, p.m.refuseGates = nil, true
+	for range 200 {
+		_, _ = p.b.Tick(t.Context()) // that there is no gate
+		p.m.advance(time.Second)
+	}
+	for _, j := range []*mjob{first, second} {
+		if !strings.HasPrefix(j.Dependency.Raw, "afterany:") {
+			t.Errorf("job %s depends on %q", j.Ref, j.Dependency.Raw)
+		}
+	}
+}

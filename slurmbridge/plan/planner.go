@@ -82,9 +82,9 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	for g := range r.next.byGPU {
 		r.countNext(g)
 	}
-	r.makeWay()
 	r.explain = explainer{view: v, guard: guard, plan: r.plan}
 	if in.Gate != "" && !in.Unproved || in.Shadow {
+		r.makeWay()
 		r.fillAll()
 		r.takeBack()
 		if p.AheadS > 0 {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 )
 
 // Of jobs that are late by more than enoughLateS, which a start takes anyway, the first mostWays have a group
@@ -22,20 +21,12 @@ const (
 // made, or it follows itself where those that run take longer than was expected. What follows is decided anew then,
 // with that job.
 func (r *pass) makeWay() {
-	if len(r.next.byGPU) == 0 {
-		return
-	}
-	limited := map[string]bool{}
-	r.walkLimits(nil, "", func(at int, by *limit.Limit) bool {
-		limited[r.State.Pending[at].ID] = by != nil
-		return true
-	})
 	for range mostWays {
 		ways, last := r.ways()
 		if last == nil {
 			return
 		}
-		g, own := r.wayOfOne(ways, last, limited), -1
+		g, own := r.wayOfOne(ways, last), -1
 		if g < 0 {
 			g, own = r.wayOfFollower(ways)
 		}
@@ -47,8 +38,9 @@ func (r *pass) makeWay() {
 	}
 }
 
-// wayOfOne returns the GPU whose followers are in the way of a job of the queue; −1 = none is.
-func (r *pass) wayOfOne(all []way, last *job.Job, limited map[string]bool) int {
+// wayOfOne returns the GPU whose followers are in the way of a job of the queue; −1 = none is. Nothing is
+// promised to one that is at a limit, so it isn't late.
+func (r *pass) wayOfOne(all []way, last *job.Job) int {
 	guard := r.Decider.Guard
 	var alone [1]rlcore.Running
 	var by []float64
@@ -56,9 +48,6 @@ func (r *pass) wayOfOne(all []way, last *job.Job, limited map[string]bool) int {
 		x := &r.State.Pending[i]
 		if byPriority(r.jobs[x.ID], last) > 0 {
 			break // and so do all that come after it
-		}
-		if limited[x.ID] {
-			continue
 		}
 		alone[0].Job = *x
 		by = guard.LatestStarts(by, &r.State, &rlcore.GPUSpec{}, alone[:])
@@ -77,8 +66,9 @@ func (r *pass) wayOfFollower(all []way) (g, own int) {
 	guard := r.Decider.Guard
 	for _, w := range all {
 		_, jobs := r.following(w.gpu)
+		free := guard.FreeInS(&r.State, w.gpu)
 		for i, by := range guard.LatestStarts(nil, &r.State, &r.State.GPUs[w.gpu].Spec, jobs) {
-			if guard.FreeInS(&r.State, w.gpu) <= by+enoughLateS {
+			if free <= by+enoughLateS {
 				continue
 			}
 			if g := r.inTheWay(all, &jobs[i].Job, w.freeS); g >= 0 {
@@ -107,10 +97,8 @@ func (r *pass) ways() (all []way, last *job.Job) {
 		if w.freeS <= 0 {
 			w.freeS = math.Inf(1)
 		}
-		for _, ref := range group.Refs() {
-			if _, waits := r.next.aside[ref]; waits {
-				w.last = lastOf(w.last, r.jobs[ref])
-			}
+		for _, j := range r.next.waiting(group) {
+			w.last = lastOf(w.last, r.jobs[j.ID])
 		}
 		if w.last != nil {
 			all, last = append(all, w), lastOf(last, w.last)
