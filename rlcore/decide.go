@@ -53,14 +53,24 @@ type Decider struct {
 	scores []float64
 }
 
-// Decide chooses what joins GPU g now: the allowed combination of the highest
+// Decide chooses what joins GPU g now, of the first M jobs of the queue that may use it. It begins anew with the State:
+// whoever decides about several GPUs of one calls Guard.Begin once, and Choose for each.
+func (d *Decider) Decide(s *State, g int) Decision {
+	d.Guard.Begin(s)
+	d.jobs = NewWindow(d.jobs, s, g, d.Window()).Jobs
+	return d.Choose(Window{State: s, GPU: g, Jobs: d.jobs})
+}
+
+// Window is M or its default.
+func (d *Decider) Window() int { return cmp.Or(d.M, DefaultWindow) }
+
+// Choose chooses what joins the window's GPU now: the allowed combination of the highest
 // score; among equals, the one with the jobs of highest priority. A score of −Inf
 // means never: the decision then is to wait.
-func (d *Decider) Decide(s *State, g int) Decision {
-	d.w = NewWindow(d.jobs, s, g, cmp.Or(d.M, DefaultWindow))
+func (d *Decider) Choose(in Window) Decision {
+	d.w = in
 	w := &d.w
-	d.jobs = w.Jobs
-	d.combos = d.Guard.Combos(d.combos[:0], w)
+	d.combos = d.Guard.choices(d.combos[:0], w)
 	dec := Decision{Window: d.w, Combos: d.combos, Score: math.Inf(-1)}
 	if cap(d.scores) < len(d.combos) {
 		d.scores = make([]float64, len(d.combos))
@@ -71,13 +81,13 @@ func (d *Decider) Decide(s *State, g int) Decision {
 		return dec
 	}
 	if p, ok := d.Policy.(Foresighted); ok {
-		p.Under(d.Guard, cmp.Or(d.M, DefaultWindow))
+		p.Under(d.Guard, d.Window())
 	}
 	d.Policy.Score(d.scores, w, d.combos)
 	dec.choose()
 	if dec.Broken && len(d.Fallback) > 0 {
 		d.Policy, d.Fallback = d.Fallback[0], d.Fallback[1:]
-		dec = d.Decide(s, g)
+		dec = d.Choose(in)
 		dec.Broken = true
 	}
 	return dec

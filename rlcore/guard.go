@@ -42,9 +42,6 @@ type Guard struct {
 	MemMargin float64
 	// MaxMembers bounds the jobs on one GPU, running ones included. Default 5.
 	MaxMembers int
-	// MaxPassOver is how many decisions may start jobs of lower priority before a
-	// job that could have started; 0 = any number, their dues bound it.
-	MaxPassOver int
 	// MaxDelayS is the longest that the bridge alone may keep a job waiting, s.
 	// Default DefaultMaxDelayS.
 	MaxDelayS float64
@@ -65,7 +62,7 @@ type Guard struct {
 
 	scratch  scratch
 	forecast forecast
-	dues     dues
+	promise  promise
 	offer    offer
 	refused  []bool // by combination
 	meeting  *Window
@@ -73,7 +70,7 @@ type Guard struct {
 
 // Rules sets another guard's rules to g's.
 func (g *Guard) Rules(of *Guard) {
-	of.Predictor, of.MemMargin, of.MaxMembers, of.MaxPassOver, of.MaxDelayS = g.Predictor, g.MemMargin, g.MaxMembers, g.MaxPassOver, g.MaxDelayS
+	of.Predictor, of.MemMargin, of.MaxMembers, of.MaxDelayS = g.Predictor, g.MemMargin, g.MaxMembers, g.MaxDelayS
 	of.MaxSlowdown, of.SlackS, of.Trust, of.Grace, of.Bare = g.MaxSlowdown, g.SlackS, g.Trust, g.Grace, g.Bare
 }
 
@@ -99,7 +96,7 @@ func (g *Guard) Members(spec *GPUSpec) int {
 }
 
 // Check reports whether combination c may join the window's GPU now, on its own
-// merits; Combos adds fairness toward the jobs outside c.
+// merits; Combos adds the promise to all other jobs.
 func (g *Guard) Check(w *Window, c Combo) Refusal {
 	if c == 0 {
 		return Allowed

@@ -136,26 +136,20 @@ func TestMemoryHolds(t *testing.T) {
 	})
 }
 
-func TestFairness(t *testing.T) {
+// A job that was delayed for long enough is in every combination of an idle GPU, and of no other.
+func TestDelayedJobStarts(t *testing.T) {
 	small := flat("small", 60, 1000)
 	jobs := []Job{
 		{ID: "1", User: "a", Profile: small},
-		{ID: "2", User: "b", Profile: small, PassedOver: 5},
-		{ID: "3", User: "a", Profile: small},
+		{ID: "2", User: "b", Profile: small},
+		{ID: "3", User: "a", Profile: small, DelayedS: 300},
 	}
-	g := Guard{MaxPassOver: 5}
-	for _, c := range g.Combos(nil, window(card(), jobs...)) {
-		if !c.Has(1) {
-			t.Errorf("combination %b leaves out the job that was passed over five times", c)
-		}
-	}
-	jobs[1].PassedOver, jobs[2].DelayedS = 0, 300
+	g := Guard{}
 	for _, c := range g.Combos(nil, window(card(), jobs...)) {
 		if !c.Has(2) {
 			t.Errorf("combination %b leaves out the job that waited long enough", c)
 		}
 	}
-	// On a GPU that the job can't have now it forces nothing.
 	if c := g.Combos(nil, window(card(Running{Job: jobs[1], Shares: 50}), jobs...)); len(c) == 0 || c[0] != 0 {
 		t.Errorf("next to another user's job: %v", c)
 	}

@@ -18,11 +18,11 @@ func (g *Guard) keepsLimits(w *Window, c Combo) bool {
 	card := w.Card()
 	for i := range card.Running {
 		r := &card.Running[i]
-		sc.limits = append(sc.limits, g.timeFor(&r.Job, r.ElapsedS, w.State.NowS+card.AfterS))
+		sc.limits = append(sc.limits, g.timeFor(&r.Job, r.ElapsedS, w.State.NowS))
 	}
 	for i := range w.Jobs {
 		if c.Has(i) {
-			sc.limits = append(sc.limits, g.timeFor(w.Job(i), 0, w.State.NowS+card.AfterS))
+			sc.limits = append(sc.limits, g.timeFor(w.Job(i), 0, w.State.NowS))
 		}
 	}
 	trust := g.trust()

@@ -2,8 +2,8 @@ package rlcore
 
 import (
 	"cmp"
-	"math"
 	"slices"
+	"strings"
 )
 
 // Plain is the schedule that plain Slurm would have made of the same jobs: each has a
@@ -26,10 +26,11 @@ type Plain struct {
 
 	nowS  float64 // of the last change
 	gpus  []string
+	node  []int // by GPU; see schedule
 	jobs  map[string]*plainJob
 	queue []*plainJob // not begun, highest priority first
 	begun []*plainJob // not ended
-	free  []float64   // by GPU: when the jobs scheduled there have ended
+	sched schedule    // of the jobs that have begun and of the queue
 	stale bool        // the queue must be scheduled anew, as of nowS
 	came  int
 }
@@ -41,8 +42,8 @@ type plainJob struct {
 	submitS  float64
 	came     int     // of equals, the one that came first goes first
 	takesS   float64 // run time alone
-	gpus     []int   // as Job.GPUs
-	gpu      int     // that it has, −1 = none will ever do
+	asks     asks
+	on       []int // its GPUs; none = none will ever do
 	startS   float64
 	endS     float64
 	runs     bool // it runs in reality, or has
@@ -50,18 +51,32 @@ type plainJob struct {
 	goesOn   bool // it should have ended
 }
 
-// NewPlain returns an empty schedule on GPUs of the given names.
+// NewPlain returns an empty schedule on GPUs of the given names. Those of one node have the same name up to
+// the last colon.
 func NewPlain(gpus ...string) *Plain {
-	return &Plain{
-		jobs: map[string]*plainJob{}, gpus: gpus, begun: make([]*plainJob, 0, 2*len(gpus)), free: make([]float64, len(gpus)),
-	}
+	p := &Plain{jobs: map[string]*plainJob{}, begun: make([]*plainJob, 0, 2*len(gpus))}
+	p.setGPUs(gpus)
+	return p
+}
+
+func (p *Plain) setGPUs(gpus []string) {
+	p.gpus, p.stale = slices.Clone(gpus), true
+	p.node = nodeNumbers(nil, len(gpus), func(g int) string {
+		if at := strings.LastIndexByte(gpus[g], ':'); at >= 0 {
+			return gpus[g][:at]
+		}
+		return gpus[g]
+	})
 }
 
 // Clone copies the schedule.
 func (p *Plain) Clone() *Plain {
-	c := &Plain{StartupS: p.StartupS, DoneS: p.DoneS, nowS: p.nowS, gpus: p.gpus, jobs: make(map[string]*plainJob, len(p.jobs)), free: slices.Clone(p.free), stale: p.stale, came: p.came}
+	c := &Plain{
+		StartupS: p.StartupS, DoneS: p.DoneS, nowS: p.nowS, gpus: p.gpus, node: p.node, jobs: make(map[string]*plainJob, len(p.jobs)), stale: true, came: p.came,
+	}
 	for id, x := range p.jobs {
 		one := *x
+		one.on = slices.Clone(x.on)
 		c.jobs[id] = &one
 	}
 	for _, x := range p.queue {
@@ -84,29 +99,24 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 	for i, name := range gpus {
 		index[name] = i
 	}
-	to := func(g int) int {
-		if g < 0 {
-			return -1
-		}
-		if i, ok := index[p.gpus[g]]; ok {
-			return i
-		}
-		return -1
-	}
-	for _, x := range p.jobs {
-		x.gpu = to(x.gpu)
-		if x.gpus == nil {
-			continue
-		}
-		may := make([]int, 0, len(x.gpus))
-		for _, g := range x.gpus {
-			if i := to(g); i >= 0 {
-				may = append(may, i)
+	to := func(dst, list []int) []int {
+		for _, g := range list {
+			if g < 0 || g >= len(p.gpus) {
+				continue
+			}
+			if i, ok := index[p.gpus[g]]; ok {
+				dst = append(dst, i)
 			}
 		}
-		x.gpus = may
+		return dst
 	}
-	p.gpus, p.free, p.stale = slices.Clone(gpus), make([]float64, len(gpus)), true
+	for _, x := range p.jobs {
+		x.on = to(x.on[:0], x.on)
+		if x.asks.gpus != nil {
+			x.asks.gpus = to(make([]int, 0, len(x.asks.gpus)), x.asks.gpus)
+		}
+	}
+	p.setGPUs(gpus)
 }
 
 // Add puts a job into the schedule that has come.
@@ -128,7 +138,7 @@ func (p *Plain) Add(j *Job, nowS float64) {
 
 func (p *Plain) newJob(j *Job) *plainJob {
 	p.came++
-	x := &plainJob{id: j.ID, came: p.came, priority: j.Priority, submitS: j.SubmitS, takesS: j.expectedS(), gpus: j.GPUs}
+	x := &plainJob{id: j.ID, came: p.came, priority: j.Priority, submitS: j.SubmitS, takesS: j.expectedS(), asks: j.asks()}
 	p.jobs[j.ID] = x
 	return x
 }
@@ -152,8 +162,8 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 		}
 		aged = append(aged, j.Priority-x.priority)
 		x.priority = j.Priority
-		if takes := j.expectedS(); takes != x.takesS || !slices.Equal(j.GPUs, x.gpus) {
-			x.takesS, x.gpus, p.stale = takes, j.GPUs, true
+		if takes := j.expectedS(); takes != x.takesS || !j.asks().same(x.asks) {
+			x.takesS, x.asks, p.stale = takes, j.asks(), true
 		}
 	}
 	if len(aged) > 0 {
@@ -170,19 +180,19 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 	}
 }
 
-// Runs tells that a job runs in reality on the given GPU, since startS. One that the schedule
-// doesn't know never waited for the bridge: it has the GPU there, too.
-func (p *Plain) Runs(j *Job, gpu int, startS, nowS float64) {
+// Runs tells that a job runs in reality on the given GPUs, since startS. One that the schedule
+// doesn't know never waited for the bridge: it has them there, too.
+func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
 		x.runs = true
-		if x.gpu < 0 && slices.Contains(p.begun, x) { // its GPU was away
-			x.gpu, p.stale = gpu, true
+		if len(x.on) == 0 && slices.Contains(p.begun, x) { // its GPU was away
+			x.on, p.stale = slices.Clone(gpus), true
 		}
 		return
 	}
 	p.begin(nowS)
 	x := p.newJob(j)
-	x.gpu, x.startS, x.runs, x.endS = gpu, startS, true, max(p.endOf(x, startS), p.nowS)
+	x.on, x.startS, x.runs, x.endS = slices.Clone(gpus), startS, true, max(p.endOf(x, startS), p.nowS)
 	p.begun = append(p.begun, x)
 	p.stale = true
 }
@@ -255,15 +265,13 @@ func (p *Plain) EndS(id string) float64 {
 	return 0
 }
 
-// FreeS writes into dst, whose storage it reuses, when the GPUs are free once all jobs
-// have ended, in ascending order.
+// FreeS writes into dst, whose storage it reuses, when each GPU is free once all jobs have ended.
 func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 	p.settle()
-	dst = append(dst[:0], p.free...)
+	dst = append(dst[:0], p.sched.free...)
 	for i := range dst {
 		dst[i] = max(dst[i], nowS)
 	}
-	slices.Sort(dst)
 	return dst
 }
 
@@ -271,23 +279,30 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 // has for them are in the queue in the order in which they start.
 func (p *Plain) begin(nowS float64) {
 	p.settle()
-	p.nowS = max(nowS, p.nowS)
+	if nowS > p.nowS {
+		p.nowS = nowS
+		for g, t := range p.sched.free {
+			if t < nowS { // an idle GPU is like another, however long it has been idle
+				p.sched.put(g, nowS)
+			}
+		}
+	}
 	var held []int // GPUs
 	for _, x := range p.begun {
 		if p.goOn(x) {
-			held = append(held, x.gpu)
+			held = append(held, x.on...)
 		}
 	}
 	waits := p.queue[:0]
 	for _, x := range p.queue {
 		// At this very moment another may come before it.
-		if x.startS >= p.nowS || slices.Contains(held, x.gpu) {
+		if x.startS >= p.nowS || slices.ContainsFunc(x.on, func(g int) bool { return slices.Contains(held, g) }) {
 			waits = append(waits, x)
 			continue
 		}
 		p.begun = append(p.begun, x)
 		if p.goOn(x) {
-			held = append(held, x.gpu)
+			held = append(held, x.on...)
 		}
 	}
 	clear(p.queue[len(waits):])
@@ -325,38 +340,29 @@ func (p *Plain) settle() {
 		return
 	}
 	p.stale = false
-	for g := range p.free {
-		p.free[g] = p.nowS
+	p.sched.shape(p.node, len(p.queue), func(i int) []int { return p.queue[i].asks.gpus })
+	free := make([]float64, len(p.gpus))
+	for g := range free {
+		free[g] = p.nowS
 	}
 	for _, x := range p.begun {
-		if x.gpu >= 0 {
-			p.free[x.gpu] = max(p.free[x.gpu], x.endS)
+		for _, g := range x.on {
+			free[g] = max(free[g], x.endS)
 		}
 	}
+	p.sched.reset(free)
 	for _, x := range p.queue {
 		p.place(x)
 	}
 }
 
-// place gives a job the GPU that is free first.
+// place gives a job the GPUs that are free first.
 func (p *Plain) place(x *plainJob) {
-	x.gpu, x.startS = -1, math.Inf(1)
-	try := func(g int) {
-		if t := max(p.free[g], p.nowS); t < x.startS {
-			x.gpu, x.startS = g, t
-		}
-	}
-	for _, g := range x.gpus {
-		if g >= 0 && g < len(p.free) {
-			try(g)
-		}
-	}
-	for g := 0; x.gpus == nil && g < len(p.free); g++ {
-		try(g)
-	}
+	at, gpus := p.sched.start(x.asks)
+	x.startS, x.on = max(at, p.nowS), append(x.on[:0], gpus...)
 	x.endS = p.endOf(x, x.startS)
-	if x.gpu >= 0 {
-		p.free[x.gpu] = x.endS
+	for _, g := range gpus {
+		p.sched.put(g, x.endS)
 	}
 }
 

@@ -24,7 +24,10 @@ type plainJobJSON struct {
 	SubmitS  float64 `json:"submit_s"`
 	TakesS   float64 `json:"takes_s"`
 	GPUs     []int   `json:"gpus"`
-	GPU      int     `json:"gpu"`
+	PerNode  int     `json:"per_node,omitempty"`
+	Nodes    int     `json:"nodes,omitempty"`
+	GPU      int     `json:"gpu"` // the first of On, −1 = none; all that there was up to 0.1
+	On       []int   `json:"on,omitempty"`
 	StartS   float64 `json:"start_s"`
 	EndS     float64 `json:"end_s"`
 	Place    string  `json:"place"` // queue, begun or past
@@ -53,8 +56,12 @@ func (p *Plain) MarshalJSON() ([]byte, error) {
 		if place[x] == "queue" && !x.runs {
 			continue
 		}
+		first := -1
+		if len(x.on) > 0 {
+			first = x.on[0]
+		}
 		out.Jobs = append(out.Jobs, plainJobJSON{
-			x.id, x.priority, x.submitS, finite(x.takesS), x.gpus, x.gpu, finite(x.startS), finite(x.endS),
+			x.id, x.priority, x.submitS, finite(x.takesS), x.asks.gpus, x.asks.perNode, x.asks.nodes, first, x.on, finite(x.startS), finite(x.endS),
 			cmp.Or(place[x], "past"), x.runs, x.over,
 		})
 	}
@@ -80,9 +87,15 @@ func (p *Plain) UnmarshalJSON(b []byte) error {
 		if p.jobs[j.ID] != nil || j.GPU < -1 || j.GPU >= len(in.GPUs) {
 			return fmt.Errorf("plain schedule: job %.40q on GPU %d of %d", j.ID, j.GPU, len(in.GPUs))
 		}
+		if len(j.On) == 0 && j.GPU >= 0 {
+			j.On = []int{j.GPU}
+		}
+		if slices.ContainsFunc(j.On, func(g int) bool { return g < 0 || g >= len(in.GPUs) }) {
+			return fmt.Errorf("plain schedule: job %.40q on a GPU that there isn't", j.ID)
+		}
 		p.came++
 		x := &plainJob{
-			id: j.ID, came: p.came, priority: j.Priority, submitS: j.SubmitS, takesS: never(j.TakesS), gpus: j.GPUs, gpu: j.GPU,
+			id: j.ID, came: p.came, priority: j.Priority, submitS: j.SubmitS, takesS: never(j.TakesS), asks: asks{j.GPUs, j.PerNode, j.Nodes}, on: j.On,
 			startS: never(j.StartS), endS: never(j.EndS), runs: j.Runs, over: j.Over,
 		}
 		p.jobs[j.ID] = x

@@ -52,8 +52,8 @@ func TestPlainOverrun(t *testing.T) {
 	for _, j := range []*Job{a, b, job("c", 1, 0, 100), job("d", 0, 0, 10)} {
 		p.Add(j, 0)
 	}
-	p.Runs(a, 0, 0, 0)
-	p.Runs(b, 1, 0, 0) // c has its GPU from 50 s on, d a's from 100 s on
+	p.Runs(a, []int{0}, 0, 0)
+	p.Runs(b, []int{1}, 0, 0) // c has its GPU from 50 s on, d a's from 100 s on
 	done["a"], done["b"] = 120, 50
 	p.Ended("b", 50, 120)
 	if end := p.EndS("c"); end != 150 {

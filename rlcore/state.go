@@ -9,7 +9,6 @@ import (
 	"math"
 	"math/bits"
 	"slices"
-	"sync/atomic"
 )
 
 // GPUSpec describes a kind of card and its sharing rules.
@@ -56,9 +55,6 @@ type Job struct {
 	// share with tasks of that array only.
 	Array     string
 	ArrayOnly bool
-	// PassedOver counts the decisions that started a job of lower priority
-	// while this one could have started.
-	PassedOver int
 	// DelayedS is how long the bridge alone has kept the job waiting while a GPU that
 	// it may use was idle, s.
 	DelayedS float64
@@ -67,6 +63,14 @@ type Job struct {
 	HostMemMiB float64
 	// GPUs are the indexes in State.GPUs that the job may run on; nil = all.
 	GPUs []int
+	// Foreign: the job is Slurm's alone. It is in the queue and has its turn, but no decision starts it.
+	Foreign bool
+	// PerNode whole GPUs are what the job takes of each of Nodes nodes; 0 = 1.
+	PerNode, Nodes int
+
+	// startS and latestS are when the job starts if all jobs go on plainly, and when it must start; s from the
+	// State's NowS. Guard.Begin sets them.
+	startS, latestS float64
 }
 
 // MayUse reports whether the job may run on State.GPUs[g].
@@ -94,12 +98,6 @@ type GPU struct {
 	Spec    GPUSpec
 	Running []Running
 	// FreeCPUs and FreeHostMemMiB are what the node still has; negative = not counted.
-	// AfterS: the jobs in Running, and those to decide about, start in so many seconds, when
-	// others have ended that aren't in Running. 0 = they run, or start now.
-	AfterS float64
-	// NextS: jobs that aren't in Running start when those have ended, and will themselves have ended
-	// in so many seconds; 0 = none do. NextByS: they must have started in so many.
-	NextS, NextByS float64
 	FreeCPUs       int
 	FreeHostMemMiB float64
 }
@@ -151,23 +149,9 @@ type State struct {
 	GPUs []GPU
 	// Pending holds the waiting jobs, highest priority first.
 	Pending []Job
-	// PlainFreeS is when the plain schedule's GPUs are free once its jobs have ended, s
-	// on NowS's clock, ascending; nil = there is none. See Plain.
+	// PlainFreeS is, by GPU, when it is free in the plain schedule once that one's jobs have ended, s on NowS's
+	// clock; nil = there is none. See Plain.
 	PlainFreeS []float64
-
-	revs []uint64 // by GPU: another number after each change; nil = changes aren't told
-}
-
-var lastRev atomic.Uint64
-
-// Changed tells that the Running, AfterS, NextS or NextByS of GPU k is another one. Nobody needs to call it, but
-// who once does tells of all changes until NowS is another: a guard then looks at the GPUs that have changed, not at
-// all for each decision.
-func (s *State) Changed(k int) {
-	for len(s.revs) < len(s.GPUs) {
-		s.revs = append(s.revs, lastRev.Add(1))
-	}
-	s.revs[k] = lastRev.Add(1)
 }
 
 // Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait.
@@ -194,7 +178,7 @@ type Window struct {
 	Jobs  []int // indexes in State.Pending, highest priority first; at most MaxWindow
 }
 
-// NewWindow returns the window of the first m pending jobs that may use GPU g. It
+// NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. It
 // reuses dst's storage.
 func NewWindow(dst []int, s *State, g, m int) Window {
 	dst = dst[:0]
@@ -202,7 +186,7 @@ func NewWindow(dst []int, s *State, g, m int) Window {
 		if len(dst) == min(m, MaxWindow) {
 			break
 		}
-		if s.Pending[i].MayUse(g) {
+		if j := &s.Pending[i]; !j.Foreign && j.MayUse(g) {
 			dst = append(dst, i)
 		}
 	}

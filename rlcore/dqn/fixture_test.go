@@ -95,7 +95,7 @@ func someWindow(m int) *rlcore.Window {
 	}
 	s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{ID: "r", User: "u", Profile: small(3)}, DoneS: 11, ElapsedS: 14, Shares: 20}}
 	for i := range m + 3 {
-		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: small(i), PassedOver: i % 3})
+		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), User: "u", Profile: small(i)})
 	}
 	w := rlcore.NewWindow(nil, s, 0, m)
 	return &w

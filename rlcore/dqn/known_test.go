@@ -43,7 +43,7 @@ func shortest(t *testing.T, cfg sim.Config, m int) float64 {
 			w := rlcore.NewWindow(nil, s.State(), s.GPU(), m)
 			combos := tools.Guard.Combos(nil, &w)
 			if k < len(taken) {
-				s.Take(tools.Guard, rlcore.Decision{Window: w, Combo: taken[k], Combos: combos})
+				s.Take(rlcore.Decision{Window: w, Combo: taken[k], Combos: combos})
 				continue
 			}
 			if s.NowS() >= best {

@@ -121,7 +121,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 				visits[s.GPU()] = visited(visits[s.GPU()], v)
 			}
 		}
-		s.Take(p.tools.Guard, dec)
+		s.Take(dec)
 	}
 	res, err := s.Result()
 	if err != nil {

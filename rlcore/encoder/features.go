@@ -279,9 +279,9 @@ func (n *newcomers) add(i int, x jobFigures) {
 // The figures of a row that depend on the positions of the combination's jobs in the
 // window.
 const (
-	rowMeanRank   = 20
-	rowFirst      = 21
-	rowPassedOver = 22
+	rowMeanRank = 20
+	rowFirst    = 21
+	rowUnused   = 22 // 0: networks are older than the rule that it was for
 )
 
 // The figures of a row that are the index: in units of Unit, and less the largest.
@@ -299,7 +299,6 @@ func (f *Features) encodeRow(x []float64, w *rlcore.Window, c rlcore.Combo, befo
 	}
 	fresh := newcomers{first: -1}
 	var rest loadMix
-	passed := 0.0
 	k := len(card.Running)
 	for i := range w.Jobs {
 		j := f.window[i]
@@ -310,9 +309,6 @@ func (f *Features) encodeRow(x []float64, w *rlcore.Window, c rlcore.Combo, befo
 			continue
 		}
 		rest.add(j)
-		if c == 0 || c>>i > 1 { // it waits, or a job of lower priority starts
-			passed = max(passed, float64(w.Job(i).PassedOver)/5)
-		}
 	}
 	if n == 0 {
 		group.soonest = 0
@@ -340,9 +336,9 @@ func (f *Features) encodeRow(x []float64, w *rlcore.Window, c rlcore.Combo, befo
 		group.gpu / 2, group.mem, group.peak, group.pcie, max(0, group.gpu-1),
 		min(8, group.work/s) / 2, min(8, group.end/s) / 2, min(8, group.soonest/s) / 2, overlap,
 		min(8, fresh.work/s) / 2, min(8, fresh.longest/s) / 2,
-		rowMeanRank:   fresh.ranks / max(1, jobs) / m,
-		rowFirst:      float64(max(fresh.first, 0)) / m,
-		rowPassedOver: passed,
+		rowMeanRank: fresh.ranks / max(1, jobs) / m,
+		rowFirst:    float64(max(fresh.first, 0)) / m,
+		rowUnused:   0,
 		rest.gpu, rest.peak, rest.light, rest.gpu - f.queue.gpu, rest.peak - f.queue.peak,
 		grain, min(4, group.work/max(after, 1)/s),
 	})

@@ -74,7 +74,7 @@ func TestFeaturesHaveNoUnit(t *testing.T) {
 
 // placed are a row's figures that tell where in the window the combination's jobs
 // are: mean rank, first, passed over.
-var placed = map[int]bool{rowMeanRank: true, rowFirst: true, rowPassedOver: true}
+var placed = map[int]bool{rowMeanRank: true, rowFirst: true}
 
 // TestFeaturesDoNotDependOnOrder but for those that tell it: the situation and
 // what a set of jobs brings are the same whichever stands first.
@@ -149,7 +149,7 @@ func fixed() (*rlcore.Window, []rlcore.Combo) {
 	s := &rlcore.State{GPUs: []rlcore.GPU{{Spec: rlcore.TitanXp}, {Spec: rlcore.TitanXp}}}
 	s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{Profile: p(300, 0.5, 0.7, 3000)}, DoneS: 100, ElapsedS: 130}}
 	s.Pending = []rlcore.Job{
-		{Profile: p(200, 0.1, 0.9, 5000)}, {Profile: p(50, 0, 0.2, 800), PassedOver: 2}, {Profile: nil, LimitS: 600}, {Profile: p(900, 3, 0.5, 2000)},
+		{Profile: p(200, 0.1, 0.9, 5000)}, {Profile: p(50, 0, 0.2, 800)}, {Profile: nil, LimitS: 600}, {Profile: p(900, 3, 0.5, 2000)},
 	}
 	w := rlcore.NewWindow(nil, s, 0, 4)
 	return &w, []rlcore.Combo{0, 1, 2, 3, 9, 11}

@@ -72,7 +72,7 @@ func state(t *rapid.T, known, long bool) *rlcore.State {
 		s.GPUs = append(s.GPUs, card)
 	}
 	for i := range rapid.IntRange(0, 12).Draw(t, "pending") {
-		j := rlcore.Job{ID: fmt.Sprint(i), Profile: pick(), PassedOver: rapid.IntRange(0, 9).Draw(t, "passed over")}
+		j := rlcore.Job{ID: fmt.Sprint(i), Profile: pick()}
 		if j.Profile == nil {
 			j.LimitS = rapid.SampledFrom([]float64{0, 60, 86400}).Draw(t, "limit")
 		}

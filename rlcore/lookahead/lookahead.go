@@ -42,6 +42,7 @@ type Policy struct {
 	group rlcore.Group
 
 	state   rlcore.State
+	plain   []float64
 	running [][]rlcore.Running // storage, by GPU
 	pending []rlcore.Job       // of the window's State that a playout knows
 	gpus    []int              // likewise, indexes in its GPUs
@@ -70,7 +71,7 @@ func (p *Policy) Under(g *rlcore.Guard, m int) { g.Rules(p.next.Guard); p.next.M
 // the seconds by which its sum of turnarounds is above the least, plus 1.
 func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	p.index.Score(dst, w, combos)
-	if len(combos) < 2 || w.Card().AfterS > 0 {
+	if len(combos) < 2 {
 		return
 	}
 	if combos[0] == 0 && len(w.Card().Running) == 0 {
@@ -137,7 +138,7 @@ func (p *Policy) look(w *rlcore.Window) {
 		if isIn {
 			inWindow++
 		}
-		if !isIn && (i <= last || (i-last)%skip != 0 || !s.Pending[i].MayUse(w.GPU)) {
+		if !isIn && (i <= last || (i-last)%skip != 0 || s.Pending[i].Foreign || !s.Pending[i].MayUse(w.GPU)) {
 			continue
 		}
 		j := s.Pending[i]
@@ -206,8 +207,12 @@ func (p *Policy) play(w *rlcore.Window, c rlcore.Combo) float64 {
 func (p *Policy) begin(w *rlcore.Window) {
 	s, src := &p.state, w.State
 	s.NowS, s.PlainFreeS = src.NowS, nil
-	if len(p.gpus) == len(src.GPUs) && len(p.pending) == len(src.Pending) {
-		s.PlainFreeS = src.PlainFreeS
+	if len(p.gpus) == len(src.PlainFreeS) && len(p.pending) == len(src.Pending) {
+		p.plain = p.plain[:0]
+		for _, g := range p.gpus {
+			p.plain = append(p.plain, src.PlainFreeS[g])
+		}
+		s.PlainFreeS = p.plain
 	}
 	for len(p.running) < len(p.gpus) {
 		p.running = append(p.running, nil)
@@ -216,7 +221,7 @@ func (p *Policy) begin(w *rlcore.Window) {
 	for k, g := range p.gpus {
 		gpu := src.GPUs[g]
 		p.running[k] = append(p.running[k][:0], gpu.Running...)
-		gpu.Running, gpu.AfterS = p.running[k], 0
+		gpu.Running = p.running[k]
 		s.GPUs = append(s.GPUs, gpu)
 	}
 	s.Pending = append(s.Pending[:0], p.pending...)

@@ -56,7 +56,7 @@ func BenchmarkPlan(b *testing.B) {
 					b.StartTimer()
 					dec := s.Decide(d)
 					b.StopTimer()
-					s.Take(d.Guard, dec)
+					s.Take(dec)
 					decisions++
 				}
 				b.StartTimer()

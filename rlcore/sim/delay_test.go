@@ -101,7 +101,7 @@ func TestDelayIsBounded(t *testing.T) {
 					t.Fatalf("job %s was delayed for %v s", j.ID, j.DelayedS)
 				}
 			}
-			s.Take(d.Guard, s.Decide(d))
+			s.Take(s.Decide(d))
 		}
 		if _, err := s.Result(); err != nil {
 			t.Error(err)
@@ -124,7 +124,7 @@ func TestNoDelay(t *testing.T) {
 					t.Fatalf("%s: job %s was delayed for %v s", name, j.ID, j.DelayedS)
 				}
 			}
-			s.Take(d.Guard, s.Decide(d))
+			s.Take(s.Decide(d))
 		}
 		if _, err := s.Result(); err != nil {
 			t.Error(err)

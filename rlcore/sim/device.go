@@ -58,7 +58,6 @@ type scratch struct {
 	window   []int
 	idle     []int
 	at       []float64
-	passed   []int
 	expired  []int
 }
 

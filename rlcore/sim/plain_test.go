@@ -43,6 +43,7 @@ func TestDuesAreKept(t *testing.T) {
 			if rapid.Bool().Draw(t, "limited") {
 				j.LimitS = j.Profile.DurationS * rapid.Float64Range(1.01, 3).Draw(t, "limit")
 			}
+			j.NoShare = rapid.IntRange(0, 7).Draw(t, "no share") == 7
 			at += rapid.SampledFrom([]float64{0, 0, 20, 200}).Draw(t, "gap")
 			cfg.Jobs = append(cfg.Jobs, j)
 		}

@@ -159,7 +159,7 @@ func TestAnySite(t *testing.T) {
 				t.Fatal(err)
 			}
 			for s.Next() {
-				s.Take(d.Guard, s.Decide(d))
+				s.Take(s.Decide(d))
 				for g := range s.devs {
 					if d := &s.devs[g]; d.memOf(len(d.members)) > d.spec.MemMiB {
 						t.Fatalf("GPU %d holds more than %v MiB", g, d.spec.MemMiB)

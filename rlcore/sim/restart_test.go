@@ -27,7 +27,7 @@ func TestRestartsByHand(t *testing.T) {
 		t.Fatal(err)
 	}
 	for s.Next() {
-		s.Take(d.Guard, s.Decide(d))
+		s.Take(s.Decide(d))
 	}
 	r, err := s.Result()
 	if err != nil {

@@ -139,7 +139,7 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 		return nil, err
 	}
 	for s.Next() {
-		s.Take(d.Guard, s.Decide(d))
+		s.Take(s.Decide(d))
 	}
 	return s.Result()
 }
@@ -159,11 +159,5 @@ func (s *Sim) Decide(d *rlcore.Decider) rlcore.Decision {
 	return dec
 }
 
-// Take carries out a decision and counts it for the jobs that it passes over.
-func (s *Sim) Take(g *rlcore.Guard, dec rlcore.Decision) {
-	s.scratch.passed = g.Passed(s.scratch.passed[:0], &dec.Window, dec.Combo)
-	for _, i := range s.scratch.passed {
-		s.state.Pending[dec.Window.Jobs[i]].PassedOver++
-	}
-	s.Start(dec.Jobs())
-}
+// Take carries out a decision.
+func (s *Sim) Take(dec rlcore.Decision) { s.Start(dec.Jobs()) }

@@ -55,7 +55,6 @@ type Config struct {
 
 	MemoryMargin float64
 	Grace        float64
-	MaxPassOver  int
 	MaxDelay     time.Duration
 	MaxSlowdown  float64
 	RetryAlone   bool
@@ -245,7 +244,15 @@ func checkNames(v *viper.Viper, file string) error {
 		return nil
 	}
 	name := slices.Min(unknown)
+	if instead := gone[name]; instead != "" {
+		return fmt.Errorf("%s: there is no setting %q any more: %s", file, name, instead)
+	}
 	return fmt.Errorf("%s: there is no setting %q%s", file, name, meant(name, known))
+}
+
+// gone says of earlier settings what replaced them.
+var gone = map[string]string{
+	"max_pass_over": "grace bounds by how much sharing may delay a job, and max_delay how long a job waits next to an idle GPU; remove the line",
 }
 
 // agree checks what one setting alone can't show.

@@ -123,10 +123,6 @@ var keys = []key{
 		func(c *Config) any { return &c.Grace }, floatIn(0.01, 100),
 	},
 	{
-		"max_pass_over", 0, "How often jobs of lower priority may start before a job that could have started (1 to 1000; 0 = as often as it still ends in time, see grace).",
-		func(c *Config) any { return &c.MaxPassOver }, intIn(0, 1000),
-	},
-	{
 		"max_delay", rlcore.DefaultMaxDelayS * time.Second, "How long a job may wait beside an idle GPU because of the bridge, in all (1s to 24h).",
 		func(c *Config) any { return &c.MaxDelay }, durationIn(time.Second, 24*time.Hour),
 	},

@@ -229,8 +229,6 @@ func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 		q.Refused = n.Refused[:min(len(n.Refused), mostRefused)]
 	}
 	switch {
-	case g != nil && len(g.After) > 0:
-		q.Why = fmt.Sprintf("starts on %s gpu %d after job %s", g.Node, g.GPU, strings.Join(g.After, ", "))
 	case g != nil:
 		q.Why = fmt.Sprintf("starts now on %s gpu %d", g.Node, g.GPU)
 	case st.Unmanaged[j.Ref] != "":

@@ -9,7 +9,7 @@ type GroupKind string
 const (
 	StartNow GroupKind = "start" // on an idle GPU, at once
 	Join     GroupKind = "join"  // next to the jobs that run there, at once
-	Next     GroupKind = "next"  // when the jobs that run there have ended
+	Next     GroupKind = "next"  // when the jobs that run there have ended; no release after 0.1 makes any
 )
 
 // GroupState is how far a group has come.
@@ -37,15 +37,9 @@ type Group struct {
 	// Pinned says that the members were bound to Node.
 	Pinned  bool      `json:"pinned,omitempty"`
 	Decided time.Time `json:"decided"`
-	// Free is when the group could first have started: at its release, or when the last
-	// of After had ended.
-	Free time.Time `json:"free,omitzero"`
-	// MadeAtLimit: a Next group was made while its jobs were at one of Slurm's limits;
-	// without the limit they might have joined the running jobs.
-	MadeAtLimit bool `json:"capped,omitempty"`
-	// Pushed: an update made Slurm look at a Next group whose GPU is free.
-	Pushed bool    `json:"pushed,omitempty"`
-	Score  float64 `json:"score,omitempty"`
+	// Free is when the group could first have started: at its release.
+	Free  time.Time `json:"free,omitzero"`
+	Score float64   `json:"score,omitempty"`
 	// Policy that chose it.
 	Policy string `json:"policy,omitempty"`
 }

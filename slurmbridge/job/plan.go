@@ -71,19 +71,15 @@ type Plan struct {
 	// that start on one of these are released with one update, which names their members in the
 	// order in which Slurm considers them.
 	Order map[string]int
-	// Replanned holds the members of waiting groups that go back behind the gate, by ref.
-	Replanned map[string]bool
-	// Pushed holds the waiting groups whose GPU is free and that Slurm hasn't started:
-	// one of Repairs makes it look at them.
-	Pushed map[int64]bool
-	// Passed counts, by ref, the decisions of this plan that went past a job.
-	Passed map[string]int
 	// Explanations says, by ref, what was considered.
 	Explanations map[string]*Explanation
 	// Broken counts the policy's answers that were not a number.
 	Broken int
 	// Idle holds the jobs left waiting although a GPU that they may use is idle.
 	Idle map[string]bool
+	// Unstarted holds jobs that are not the bridge's and that Slurm leaves pending although as many GPUs are idle as
+	// they take.
+	Unstarted map[string]bool
 	// Unfit says, by ref, why jobs are let go; InCompany holds those that were considered
 	// together with others, or next to running ones.
 	Unfit     map[string]Unfit
@@ -103,19 +99,11 @@ type Plan struct {
 // PlannedGroup is a group and what makes it.
 type PlannedGroup struct {
 	Group Group
-	// Withdraw puts members that wait for a GPU already back behind the gate, as they were.
-	Withdraw []Change
 	// Prepare gives members their shares and their node while the gate keeps them.
 	Prepare []Change
-	// Release lets the members start: with one change for all, or, where they follow
-	// running jobs, with one for each number of shares that also gives them these and their node.
+	// Release lets the members start, with one change for all.
 	Release []Change
-	// Leaves are the GPUs that members wait for until they are withdrawn.
-	Leaves []GPUAddr
 }
-
-// Moves reports whether members wait for a GPU already.
-func (g *PlannedGroup) Moves() bool { return len(g.Leaves) > 0 }
 
 // Empty reports whether the plan changes nothing.
 func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
@@ -123,9 +111,6 @@ func (p *Plan) Empty() bool { return len(p.Repairs) == 0 && len(p.Groups) == 0 }
 // Changes returns every change in the order it is applied in.
 func (p *Plan) Changes() []Change {
 	out := append([]Change(nil), p.Repairs...)
-	for i := range p.Groups {
-		out = append(out, p.Groups[i].Withdraw...)
-	}
 	for i := range p.Groups {
 		out = append(append(out, p.Groups[i].Prepare...), p.Groups[i].Release...)
 	}
@@ -145,7 +130,6 @@ type Explanation struct {
 	Refused []Refusal `json:"refused,omitempty"`
 	// LatestDelayS is how many seconds longer the bridge alone may keep the job waiting.
 	LatestDelayS float64 `json:"latest_delay_s"`
-	PassedOver   int     `json:"passed_over"`
 	// FreeInS is in how many seconds the first of the GPUs considered for it is expected
 	// to be empty; negative = not known.
 	FreeInS float64 `json:"free_in_s"`

@@ -59,27 +59,11 @@ func (ls *Limits) Budget(s *job.Snapshot, jobs map[string]*job.Job) *Budget {
 	return b
 }
 
-// Limited reports whether the job is in a class that is at a limit.
-func (b *Budget) Limited(ref string) bool { return len(b.byRef[ref]) > 0 }
-
 // Send counts a job that goes to a GPU now.
 func (b *Budget) Send(ref string) {
 	for _, c := range b.byRef[ref] {
 		c.sent++
 	}
-}
-
-// MaySend reports whether the limits let the job start on the node at once.
-func (b *Budget) MaySend(ref, node string) bool {
-	if b.ClosedTo(ref, node) != nil {
-		return false
-	}
-	for _, c := range b.byRef[ref] {
-		if c.room() <= 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // ClosedTo is what keeps a job off one node alone, nil = nothing.
@@ -97,37 +81,28 @@ func (b *Budget) ClosedTo(ref, node string) *Limit {
 	return nil
 }
 
-// Binds reports whether any limit could keep a job from the node, "" = from all nodes.
-func (b *Budget) Binds(node string) bool { return len(b.counts) > 0 || b.shut[node] }
-
-// Walk calls f with each of the n jobs of a queue, in order, and the limit that keeps it
-// from starting, nil = none: the first jobs of each class pass, as many as may be tried.
-// On a node, "" = any, jobs that it is closed to don't pass either. leaving are jobs that
-// will have ended by then. The walk ends when f returns false.
-func (b *Budget) Walk(n int, ref func(i int) string, leaving []string, node string, f func(i int, by *Limit) (more bool)) {
-	if !b.Binds(node) {
-		return
+// Over returns, for each of the n jobs of a queue, in order, the limit that keeps it from starting, nil = none: the
+// first jobs of each class pass, as many as may be tried. A job without a ref always passes. It returns nil where no
+// limit is known.
+func (b *Budget) Over(n int, ref func(i int) string) []*Limit {
+	if len(b.counts) == 0 {
+		return nil
 	}
 	for _, c := range b.counts {
 		c.left = c.room()
-		for _, gone := range leaving {
-			if j := b.jobs[gone]; j != nil {
-				c.left += c.limit.frees(holderOf(j))
-			}
-		}
 	}
-	for i := range n {
-		if !f(i, b.pass(ref(i), node)) {
-			return
-		}
+	over := make([]*Limit, n)
+	for i := range over {
+		over[i] = b.pass(ref(i))
 	}
+	return over
 }
 
 // pass is the limit that keeps a job of a walk from starting; where there is none the job
 // is counted.
-func (b *Budget) pass(ref, node string) *Limit {
+func (b *Budget) pass(ref string) *Limit {
 	counts := b.byRef[ref]
-	by := b.ClosedTo(ref, node)
+	var by *Limit
 	for _, c := range counts {
 		if c.left <= 0 {
 			by = c.limit

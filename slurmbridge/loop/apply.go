@@ -39,17 +39,11 @@ func (a *applier) apply(ctx context.Context, p *job.Plan) {
 		settled = settled && (err == nil || repairs[i].Step != job.StepRestore)
 	}
 	a.fault("repaired")
-	if a.mode == job.Active {
-		a.noteRepaired(p)
-	}
 	if !settled {
 		// A job that could not be restored may be starting where a group was to go: poll
 		// again first.
 		p.Groups = nil
 		return
-	}
-	for ref, n := range p.Passed {
-		a.tracker.Wait(ref).PassedOver += n
 	}
 	for i := range p.Groups {
 		p.Groups[i].Group.ID = a.tracker.NewID()
@@ -61,53 +55,18 @@ func (a *applier) apply(ctx context.Context, p *job.Plan) {
 	a.makeGroups(ctx, p.Groups, p.Order)
 }
 
-// noteRepaired notes in the tracker which waiting groups were pushed, and which of their
-// members went back behind the gate.
-func (a *applier) noteRepaired(p *job.Plan) {
-	for _, g := range a.tracker.Groups {
-		g.Pushed = g.Pushed || p.Pushed[g.ID]
-		for i := range g.Members {
-			if m := &g.Members[i]; g.Kind == job.Next && p.Replanned[m.Ref] && !m.State.Final() {
-				release.StartRestoring(g, m, job.Cause{Kind: job.CauseReplanned})
-			}
-		}
-	}
-}
-
 // logIntended writes down what would be done with the groups of a plan.
 func (a *applier) logIntended(ctx context.Context, groups []job.PlannedGroup) {
 	for i := range groups {
-		for _, c := range slices.Concat(groups[i].Withdraw, groups[i].Prepare, groups[i].Release) {
+		for _, c := range slices.Concat(groups[i].Prepare, groups[i].Release) {
 			a.log(ctx, groups[i].Group.ID, &c, nil)
 		}
 	}
 }
 
-// makeGroups makes the groups of a plan. Members that wait for a GPU already are put back
-// behind the gate before anything else; otherwise they could start next to the group that
-// replaces them there if the GPU became free in between. A member that can't be put back
-// may have just started: nothing goes to its node in this tick.
+// makeGroups makes the groups of a plan, those of a node with several GPUs together.
 func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
 	a.readComments(ctx, groups)
-	blocked := map[string]bool{}
-	lost := make([]bool, len(groups)) // their members could not be put back
-	var moving []*job.PlannedGroup
-	for i := range groups {
-		if g := &groups[i]; g.Moves() {
-			if lost[i] = !a.adopt(ctx, g); !lost[i] {
-				moving = append(moving, g)
-			}
-		}
-	}
-	back := a.withdraw(ctx, moving)
-	for i := range groups {
-		g := &groups[i]
-		if lost[i] = lost[i] || g.Moves() && !back[g]; lost[i] {
-			for _, addr := range g.Leaves {
-				blocked[addr.Node] = true
-			}
-		}
-	}
 	done := make([]bool, len(groups))
 	var sides [][]*job.PlannedGroup
 	members := 0
@@ -115,14 +74,14 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, ord
 		if done[i] {
 			continue
 		}
+		_, ordered := order[groups[i].Group.Members[0].Ref]
 		var side []*job.PlannedGroup // that start on one node
 		for k := i; k < len(groups); k++ {
 			g := &groups[k]
-			if k > i && (g.Group.Node != groups[i].Group.Node || !startsTogether(g, order) || !startsTogether(&groups[i], order)) {
+			if k > i && (!ordered || g.Group.Node != groups[i].Group.Node) {
 				continue
 			}
-			done[k] = true
-			if !lost[k] && !blocked[g.Group.Node] && (g.Moves() || a.adopt(ctx, g)) {
+			if done[k] = true; a.adopt(ctx, g) {
 				side = append(side, g)
 				members += len(g.Group.Members)
 			}
@@ -139,12 +98,6 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, ord
 // atOnce is of how many members groups are prepared before the first of them are released: many
 // cost little more than one, and the first don't wait for the last.
 const atOnce = 100
-
-// startsTogether reports whether the group is released with others of its node.
-func startsTogether(g *job.PlannedGroup, order map[string]int) bool {
-	_, ordered := order[g.Group.Members[0].Ref]
-	return ordered && g.Group.Kind != job.Next
-}
 
 // readComments reads the AdminComments that the changes of groups are to replace.
 func (a *applier) readComments(ctx context.Context, groups []job.PlannedGroup) {
@@ -174,9 +127,7 @@ func (a *applier) adopt(ctx context.Context, p *job.PlannedGroup) bool {
 		// A group that could not be restored after a crash is not made. Jobs don't wait for
 		// a disk: they go as they are.
 		a.logger.Error("journal", "err", err)
-		if !p.Moves() {
-			a.letGo(ctx, g.Refs())
-		}
+		a.letGo(ctx, g.Refs())
 		return false
 	}
 	a.tracker.Adopt(&g)
@@ -191,31 +142,6 @@ func (a *applier) letGo(ctx context.Context, refs []string) {
 		Step: job.StepUngate, Why: "their group can't be written down", Was: map[string]string{},
 		Update: job.Update{Jobs: refs, Dependency: &none, StartNow: true},
 	})
-}
-
-// withdraw puts members that wait for a GPU back behind the gate, which is safe at any time.
-// It returns the groups of which all are; the next poll restores the others' members.
-func (a *applier) withdraw(ctx context.Context, moving []*job.PlannedGroup) map[*job.PlannedGroup]bool {
-	back := map[*job.PlannedGroup]bool{}
-	var all []job.Change
-	of := map[string]*job.PlannedGroup{}
-	for _, p := range moving {
-		back[p] = true
-		for i := range p.Withdraw {
-			for _, ref := range p.Withdraw[i].Update.Jobs {
-				of[ref] = p
-			}
-			all = append(all, p.Withdraw[i])
-		}
-	}
-	for i, err := range a.changeAll(ctx, of, all) {
-		if err != nil {
-			back[of[all[i].Update.Jobs[0]]] = false
-		} else {
-			a.fault("withdraw")
-		}
-	}
-	return back
 }
 
 // prepare gives the members of groups what they are to have when they start, equal ones on a node
@@ -252,9 +178,9 @@ func (a *applier) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]
 }
 
 // release lets prepared groups start, whether the gate is still closed or not: their members
-// are what they are to be. Members that follow running jobs become that only now.
+// are what they are to be.
 func (a *applier) release(ctx context.Context, sides [][]*job.PlannedGroup, order map[string]int) {
-	var ready, follow []job.Change
+	var ready []job.Change
 	of := map[string]*job.PlannedGroup{}
 	for _, side := range sides {
 		var here []job.Change
@@ -270,25 +196,17 @@ func (a *applier) release(ctx context.Context, sides [][]*job.PlannedGroup, orde
 		for i := range here {
 			slices.SortStableFunc(here[i].Update.Jobs, func(x, y string) int { return order[x] - order[y] })
 		}
-		if side[0].Group.Kind == job.Next {
-			follow = append(follow, here...)
-		} else {
-			ready = append(ready, here...)
-		}
+		ready = append(ready, here...)
 	}
 	failed := map[*job.PlannedGroup]bool{} // still prepared: the next poll restores their members
-	note := func(all []job.Change, errs []error) {
-		for i, err := range errs {
-			for _, ref := range all[i].Update.Jobs {
-				failed[of[ref]] = failed[of[ref]] || err != nil
-			}
-			if err == nil {
-				a.fault("release")
-			}
+	for i, err := range a.changeAll(ctx, of, ready) {
+		for _, ref := range ready[i].Update.Jobs {
+			failed[of[ref]] = failed[of[ref]] || err != nil
+		}
+		if err == nil {
+			a.fault("release")
 		}
 	}
-	note(ready, a.changeAll(ctx, of, ready))
-	note(follow, a.whileClosed(ctx, of, follow))
 	for _, side := range sides {
 		if slices.ContainsFunc(side, func(p *job.PlannedGroup) bool { return failed[p] }) {
 			continue
@@ -306,7 +224,7 @@ func (a *applier) released(ctx context.Context, p *job.PlannedGroup) {
 	p.Group.State = g.State
 	a.metrics.released(g)
 	a.logger.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
-		"jobs", strings.Join(g.Refs(), ","), "after", strings.Join(g.After, ","))
+		"jobs", strings.Join(g.Refs(), ","))
 	if err := a.journal.SaveGroup(ctx, g); err != nil {
 		a.logger.Error("journal", "err", err)
 	}

@@ -420,9 +420,9 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 	over := slices.DeleteFunc(slices.Clone(snap.Gates), func(g job.GateState) bool {
 		return g.Open || g.Begin.IsZero() || snap.At.Sub(g.Begin) <= gateOpens
 	})
-	idle, dt := map[string]bool{}, 0.0
+	idle, unstarted, dt := map[string]bool{}, map[string]bool{}, 0.0
 	if old := b.status.Load(); old != nil && old.Plan != nil && !b.tracker.LastAt.IsZero() {
-		idle, dt = old.Plan.Idle, max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
+		idle, unstarted, dt = old.Plan.Idle, old.Plan.Unstarted, max(0, snap.At.Sub(b.tracker.LastAt).Seconds())
 	}
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
@@ -434,6 +434,11 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 			w.DelayedS += dt
 			b.maxDelay = max(b.maxDelay, w.DelayedS)
 			b.Metrics.delayed(w.DelayedS)
+		}
+		if unstarted[j.Ref] {
+			b.tracker.Wait(j.Ref).UnstartedS += dt
+		} else if w := b.tracker.Waits[j.Ref]; w != nil {
+			w.UnstartedS = 0
 		}
 		for _, g := range over {
 			if release.Behind([]job.GateState{g}, j) {
@@ -523,7 +528,7 @@ func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 		next = min(next, pollNearLimit)
 	}
 	for _, g := range b.tracker.Groups {
-		if g.State == job.Released && (g.Kind != job.Next || !g.Free.IsZero()) {
+		if g.State == job.Released {
 			next = min(next, pollReleased)
 		}
 	}

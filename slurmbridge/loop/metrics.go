@@ -40,7 +40,6 @@ type Metrics struct {
 	seen        prometheus.Histogram
 	late        prometheus.Histogram
 	turnaround  *prometheus.CounterVec
-	passedOver  prometheus.Counter
 	broken      prometheus.Counter
 	fallback    prometheus.Gauge
 	records     *prometheus.CounterVec
@@ -88,7 +87,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		seen:        histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
 		late:        histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
 		turnaround:  counters("turnaround_seconds_total", "Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge (as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on"),
-		passedOver:  counter("passed_over_total", "Times that a job was passed over by a job of lower priority."),
 		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
 		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
 		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result"),
@@ -105,7 +103,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.zero()
 	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
-		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.turnaround, m.passedOver,
+		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.turnaround,
 		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned, m.idleJobs, m.idleGPUs)
 	reg.MustRegister(m.usage.all()...)
 	return m
@@ -255,9 +253,6 @@ func (m *Metrics) planned(took time.Duration, p *job.Plan) {
 	}
 	m.planTime.Observe(took.Seconds())
 	m.broken.Add(float64(p.Broken))
-	for _, n := range p.Passed {
-		m.passedOver.Add(float64(n))
-	}
 }
 
 func (m *Metrics) released(g *job.Group) {

@@ -24,7 +24,6 @@ type Rules struct {
 	Window      int              `json:"window"`
 	MaxGroup    int              `json:"max_group"`
 	MemMargin   float64          `json:"memory_margin"`
-	MaxPassOver int              `json:"max_pass_over"`
 	MaxDelayS   float64          `json:"max_delay_s"`
 	MaxSlowdown float64          `json:"max_slowdown"`
 	Grace       float64          `json:"grace"`
@@ -37,7 +36,7 @@ func (r *Rules) aim() rlcore.Objective { return cmp.Or(r.Objective, rlcore.Turna
 // guard makes a guard that keeps to the rules.
 func (r *Rules) guard(p rlcore.Predictor) *rlcore.Guard {
 	return &rlcore.Guard{
-		Predictor: p, MemMargin: r.MemMargin, MaxMembers: r.MaxGroup, MaxPassOver: r.MaxPassOver,
+		Predictor: p, MemMargin: r.MemMargin, MaxMembers: r.MaxGroup,
 		MaxDelayS: r.MaxDelayS, MaxSlowdown: r.MaxSlowdown, Grace: r.Grace, Trust: r.Trust,
 	}
 }

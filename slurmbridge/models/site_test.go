@@ -17,7 +17,7 @@ import (
 // day0 is when the sites of the tests begin.
 var day0 = time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 
-var rules = Rules{Window: 5, MaxGroup: 5, MemMargin: 0.05, MaxPassOver: 5, MaxDelayS: 300, Grace: 100, Trust: 1}
+var rules = Rules{Window: 5, MaxGroup: 5, MemMargin: 0.05, MaxDelayS: 300, Grace: 100, Trust: 1}
 
 // titanXp is the GPU of a record.
 func titanXp() []gpuprof.GPU {

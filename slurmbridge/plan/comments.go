@@ -19,11 +19,6 @@ func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string
 	seats := in.Tracker.Seats()
 	soon := commentStarts(p, written)
 	commentSharers(out, p, seats, written)
-	for _, g := range in.Tracker.Groups {
-		if g.Kind == job.Next && (g.State == job.Released || g.State == job.Started) {
-			commentSuccessor(out, g, soon)
-		}
-	}
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
 		ref := j.Ref
@@ -87,26 +82,6 @@ func commentSharers(out map[string]string, p *job.Plan, seats map[string]tracker
 				out[ref] = where + " together: " + strings.Join(names, ", ")
 			case written[ref] != "":
 				out[ref] = where + ", alone now"
-			}
-		}
-	}
-}
-
-// commentSuccessor says what the members of a group that follows on a busy GPU wait for.
-func commentSuccessor(out map[string]string, g *job.Group, starts map[string]string) {
-	refs := g.Refs()
-	have := " have"
-	if len(g.After) == 1 {
-		have = " has"
-	}
-	for i := range g.Members {
-		if m := &g.Members[i]; m.State.Pending() {
-			out[m.Ref] = fmt.Sprintf("starts on %s gpu %d when %s ended", g.Node, g.GPU, strings.Join(g.After, ", ")+have)
-			if start := starts[m.Ref]; start != "" {
-				out[m.Ref] += ", " + start
-			}
-			if len(refs) > 1 {
-				out[m.Ref] += ", together: " + strings.Join(refs, ", ")
 			}
 		}
 	}

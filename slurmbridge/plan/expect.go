@@ -3,51 +3,13 @@ package plan
 import (
 	"cmp"
 	"maps"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
-
-// expect says when the jobs that wait for a GPU are expected to start, as far as the queue is
-// followed: each with a GPU of its own, in order of priority. Together with others they may start
-// sooner.
-func (r *pass) expect() {
-	guard := r.Decider.Guard
-	follows := func(group *job.Group) {
-		g, inService := r.index[group.Addr()]
-		if !inService {
-			return
-		}
-		free := guard.FreeInS(&r.State, g)
-		for i := range group.Members {
-			r.starts(group.Members[i].Ref, free)
-		}
-	}
-	for _, group := range r.next.byGPU {
-		follows(group)
-	}
-	for i := range r.plan.Groups {
-		if g := &r.plan.Groups[i].Group; g.Kind == job.Next {
-			follows(g)
-		}
-	}
-	for i, in := range guard.Starts(nil, &r.State) {
-		if ref := r.State.Pending[i].ID; r.plan.Limited[ref] == "" {
-			r.starts(ref, in)
-		}
-	}
-}
-
-func (r *pass) starts(ref string, in float64) {
-	if !math.IsInf(in, 0) && in < math.MaxFloat64 {
-		r.plan.Starts[ref] = tracker.Time(r.State.NowS + in)
-	}
-}
 
 // An expected start is said of the first mostStarts jobs, of one that waits for longer than
 // leastWait, and anew where it has moved by leastMove and a quarter of what is left of it: a

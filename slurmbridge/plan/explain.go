@@ -28,7 +28,7 @@ type explainer struct {
 }
 
 // explain keeps what a decision considered of each job in its window.
-func (x *explainer) explain(dec *rlcore.Decision, kind job.GroupKind) {
+func (x *explainer) explain(dec *rlcore.Decision) {
 	x.ends = x.guard.Expect(x.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
 		e := x.explanation(dec.Window.Job(i))
@@ -41,7 +41,7 @@ func (x *explainer) explain(dec *rlcore.Decision, kind job.GroupKind) {
 		}
 		x.considered(e, dec, i)
 		x.refused(e, dec, i)
-		x.status(e, dec, i, kind)
+		x.status(e, dec, i)
 	}
 }
 
@@ -51,7 +51,7 @@ func (x *explainer) explanation(j *rlcore.Job) *job.Explanation {
 	if e == nil {
 		e = &job.Explanation{
 			At: x.view.in.Snap.At, Ref: j.ID, App: x.view.in.Apps[j.ID].Key, Known: j.Profile != nil,
-			LatestDelayS: max(0, x.guard.DelayLimitS()-j.DelayedS), PassedOver: j.PassedOver, FreeInS: -1,
+			LatestDelayS: max(0, x.guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
 			PlainEnd: tracker.Time(j.PlainEndS), Ignored: x.view.in.Terms[j.ID].Ignored,
 		}
 		x.plan.Explanations[j.ID] = e
@@ -77,14 +77,17 @@ func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) 
 			return
 		}
 		c := job.Considered{Node: ref.node.Name, GPU: ref.index, Value: dec.Scores[k], Taken: dec.Combos[k] == dec.Combo}
-		var chosen []int
+		var members []*rlcore.Profile
+		for n := range w.Card().Running {
+			members = append(members, w.Card().Running[n].Profile)
+		}
 		for m := range w.Jobs {
 			if dec.Combos[k].Has(m) {
 				c.Jobs = append(c.Jobs, w.Job(m).ID)
-				chosen = append(chosen, w.Jobs[m])
+				members = append(members, w.Job(m).Profile)
 			}
 		}
-		if predicted := x.view.predict(x.guard.Predictor, w.Card(), chosen); predicted != nil {
+		if predicted := predict(x.guard.Predictor, &w.Card().Spec, members); predicted != nil {
 			for _, p := range predicted[len(w.Card().Running):] {
 				c.Slowdown = append(c.Slowdown, p.Slowdown)
 			}
@@ -116,15 +119,13 @@ func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 	}
 }
 
-func (x *explainer) status(e *job.Explanation, dec *rlcore.Decision, i int, kind job.GroupKind) {
+func (x *explainer) status(e *job.Explanation, dec *rlcore.Decision, i int) {
 	ref := x.view.gpus[dec.Window.GPU]
 	switch {
-	case dec.Combo.Has(i) && kind == job.Next:
-		e.Status = fmt.Sprintf("starts on %s gpu %d when the jobs there have ended", ref.node.Name, ref.index)
 	case dec.Combo.Has(i):
 		e.Status = startsNow(ref)
 	case e.Status == "":
-		e.Status = "waits for a GPU: others come first on " + ref.node.Name
+		e.Status = "waits for a GPU: other jobs come first on " + ref.node.Name
 	}
 }
 

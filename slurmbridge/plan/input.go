@@ -145,7 +145,7 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 		out.Array = arrayName(j.ArrayID)
 	}
 	if w := in.Tracker.Waits[j.Ref]; w != nil {
-		out.PassedOver, out.DelayedS = w.PassedOver, w.DelayedS
+		out.DelayedS = w.DelayedS
 	}
 	return out
 }

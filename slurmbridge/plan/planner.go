@@ -1,7 +1,7 @@
 package plan
 
 import (
-	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -28,9 +28,6 @@ type Planner struct {
 	Wanted string
 	// Objective is what decisions keep small, as configured; it is shown.
 	Objective string
-	// AheadS is how soon a busy GPU must be expected to be free for its next group to be prepared, s, so that
-	// no poll lies between the two; 0 = none is.
-	AheadS float64
 }
 
 // leavesRoom reports whether jobs leave room for others that may join.
@@ -58,45 +55,32 @@ func (p *Planner) Window() int {
 
 const defaultWindow = 5
 
-// Plan decides for every GPU of a poll. Idle GPUs come first, then those with free shares;
-// then busy ones get the group that follows. Without a gate nothing could be put aside
-// while groups are made, so none are.
+// Plan makes one pass through its stages: the queue and the GPUs, the promise to all jobs of the queue, the choice for
+// each GPU with the shares that lead its jobs there, the changes, and what is said of them. Without a gate nothing could
+// be put aside while groups are made, so none are.
 func (p *Planner) Plan(in *Input) *job.Plan {
 	v := newView(in, &p.Partitions)
-	guard := p.Decider.Guard
 	r := &pass{
-		Planner: p, in: in, view: v, mostLeft: mostMeetings, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
-		allot: allotter{view: v, guard: guard, room: func() bool { return p.leavesRoom(in) }, bulk: in.handwritten()},
+		Planner: p, view: v, in: in, mostLeft: mostMeetings, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
 		plan: &job.Plan{
-			At: in.Snap.At, Passed: map[string]int{}, Explanations: map[string]*job.Explanation{},
+			At: in.Snap.At, Explanations: map[string]*job.Explanation{}, Unstarted: v.unstarted,
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
-			Idle:    map[string]bool{}, Replanned: map[string]bool{}, Pushed: map[int64]bool{}, Limited: map[string]string{}, Starts: map[string]time.Time{},
+			Idle:    map[string]bool{}, Limited: map[string]string{}, Starts: map[string]time.Time{},
 			Unfit: v.unfit, InCompany: map[string]bool{}, Order: map[string]int{},
 		},
 	}
-	r.plainly()
-	for ref := range v.starting {
-		r.budget.Send(ref)
-	}
-	r.next = setAside(v, r.budget, p.Join)
-	for g := range r.next.byGPU {
-		r.countNext(g)
-	}
-	r.explain = explainer{view: v, guard: guard, plan: r.plan}
+	r.explain = explainer{view: v, guard: p.Decider.Guard, plan: r.plan}
+	r.withhold()
+	r.plan.Plain = v.promise()
+	p.Decider.Guard.Begin(&v.State)
 	if in.Gate != "" && !in.Unproved || in.Shadow {
-		r.makeWay()
 		r.fillAll()
-		r.takeBack()
-		if p.AheadS > 0 {
-			r.planAllAhead()
-		}
 	}
 	r.makeAll()
+	p.Decider.Guard.Begin(&v.State) // of the jobs that are left
 	r.heedDeadlines()
-	r.next.finish(r.plan)
-	r.noteLimits()
 	r.noteDelays()
-	r.expect()
+	r.noteStarts()
 	r.plan.Repairs = slices.Concat(r.plan.Repairs, v.gate, v.ungate)
 	return r.plan
 }
@@ -108,13 +92,45 @@ type pass struct {
 	in      *Input
 	plan    *job.Plan
 	budget  *limit.Budget
-	next    *successors
-	allot   allotter
 	explain explainer
-	storage []hiddenJob
 	drafts  []*draft
+	window  []int
+	// withheld are the jobs of the queue that are at one of Slurm's limits.
+	withheld []rlcore.Job
 	// mostLeft is how many more sets of jobs the guard may be asked about; see meets.
 	mostLeft int
+}
+
+// withhold takes the jobs out of the queue that Slurm wouldn't start for a limit, and counts those that are about to
+// start.
+func (r *pass) withhold() {
+	for _, ref := range slices.Sorted(maps.Keys(r.starting)) {
+		r.budget.Send(ref)
+	}
+	over := r.budget.Over(len(r.State.Pending), func(i int) string {
+		if j := &r.State.Pending[i]; !j.Foreign {
+			return j.ID
+		}
+		return ""
+	})
+	if len(over) == 0 {
+		return
+	}
+	texts := map[*limit.Limit]string{} // many jobs are over one limit
+	queue := make([]rlcore.Job, 0, len(r.State.Pending))
+	for i, by := range over {
+		j := r.State.Pending[i]
+		if by == nil {
+			queue = append(queue, j)
+			continue
+		}
+		if texts[by] == "" {
+			texts[by] = by.Text(r.in.Snap.At)
+		}
+		r.plan.Limited[j.ID] = texts[by]
+		r.withheld = append(r.withheld, j)
+	}
+	r.State.Pending = queue
 }
 
 // startable lists the GPUs on which a job might start now: idle ones, then those with the
@@ -123,9 +139,7 @@ func (r *pass) startable() []int {
 	var out []int
 	for g := range r.State.GPUs {
 		card := &r.State.GPUs[g]
-		switch {
-		case card.FreeShares() == 0, len(card.Running) > 0 && !r.Join, r.closed[g], r.settling(g):
-		default:
+		if card.FreeShares() > 0 && (len(card.Running) == 0 || r.Join) && !r.closed[g] && !r.unsettled[card.Node] {
 			out = append(out, g)
 		}
 	}
@@ -139,18 +153,14 @@ func (r *pass) startable() []int {
 	return out
 }
 
-// settling reports whether nothing may be released on a GPU for now: it isn't known yet on which of
-// its node's GPUs a job runs.
-func (r *pass) settling(g int) bool { return r.unsettled[r.gpus[g].node.Name] }
-
-// fillAll decides what starts now. Where the guard doesn't allow a group on a GPU for those who are on
-// other GPUs of its node, or no shares lead it there, other nodes have the next choice; then its node is asked
-// again, of the jobs that are left. Where that leads nowhere a job that has the GPU to itself starts
+// fillAll decides what starts now. Where the guard doesn't allow a group next to the jobs on
+// other GPUs of its node, or no shares lead it to its GPU, other nodes have the next choice; then its node has another
+// one, of the jobs that are left. Where that leads nowhere a job that has the GPU to itself starts
 // there, as with plain Slurm.
 func (r *pass) fillAll() {
 	left := r.startable()
-	for placed := true; placed; {
-		left, placed = r.fillSome(left)
+	for progress := true; progress; {
+		left, progress = r.fillSome(left)
 	}
 	for _, g := range left {
 		r.fill(g, true)
@@ -168,11 +178,11 @@ func (r *pass) fillSome(gpus []int) (again []int, progress bool) {
 	for _, g := range gpus {
 		card := &r.State.GPUs[g]
 		like := idle{card.Node, card.Spec}
-		if len(card.Running) == 0 && stuck[like] {
+		isIdle := len(card.Running) == 0
+		if isIdle && stuck[like] {
 			again = append(again, g)
 			continue
 		}
-		isIdle := len(card.Running) == 0
 		switch why := r.fill(g, false); {
 		case why == refused || why == later && r.mostLeft < 0:
 			again = append(again, g)
@@ -184,100 +194,88 @@ func (r *pass) fillSome(gpus []int) (again []int, progress bool) {
 	return again, progress && r.mostLeft >= 0
 }
 
-// fill decides what starts on GPU g now. alone: where it can't be a group, one job may.
+// fill decides what starts on GPU g now, and what else next to that, until the policy wants nothing more: one that
+// builds a group job by job gets to its end. alone: where it can't be a group, one job may start.
 func (r *pass) fill(g int, alone bool) verdict {
-	idle := len(r.State.GPUs[g].Running) == 0
-	if r.settling(g) || idle && r.next.on(g) != nil { // a group is about to start there
-		return later
-	}
-	if idle {
-		r.next.rescue(r.Decider.Guard, g)
-	}
-	if r.next.mayStart(g) && !r.anyFor(g) {
-		r.next.dissolveAll()
-	}
 	kind := job.Join
-	if idle {
+	if len(r.State.GPUs[g].Running) == 0 {
 		kind = job.StartNow
+	} else if kind == job.Join && r.drafted(g) != nil {
+		return later // a group of this plan starts there: the idle GPUs of its node have been handed out anew
 	}
-	c := r.choose(g, kind, nil)
-	if len(c.jobs) == 0 {
-		return later
-	}
-	why := r.make(g, kind, c, nil)
-	if (why == refused || why == later && r.mostLeft < 0) && idle && alone {
-		c.jobs, c.whole = c.jobs[:1], true
-		c.passed = slices.DeleteFunc(c.passed, func(at int) bool { return at > c.jobs[0] })
-		why = r.make(g, kind, c, nil)
-	}
-	return why
-}
-
-// anyFor reports whether a job of the queue might start on GPU g now.
-func (r *pass) anyFor(g int) bool {
-	defer r.show(r.hide(g, nil))
-	return len(rlcore.NewWindow(nil, &r.State, g, 1).Jobs) > 0
-}
-
-// choice is what a policy chose for a GPU.
-type choice struct {
-	jobs   []int   // indexes in the queue, ascending
-	score  float64 // of the first decision
-	passed []int   // by it, if it is made: indexes in the queue, ascending
-	whole  bool    // one job, which is to have all shares
-}
-
-// choose asks the policy what to put on GPU g, and what else next to that, until it wants
-// nothing more: a policy that builds a group job by job gets to its end. leaving are the
-// jobs that will have ended when these start.
-func (r *pass) choose(g int, kind job.GroupKind, leaving []rlcore.Running) (c choice) {
-	card := &r.State.GPUs[g]
-	before := *card
-	wide := r.Decider.M
-	r.Decider.M = r.width(g, kind)
-	defer func() { r.Decider.M = wide }()
-	out := r.hide(g, leaving)
+	var d *draft
 	for {
-		dec := r.Decider.Decide(&r.State, g)
-		if dec.Broken {
-			r.plan.Broken++
-		}
-		r.explain.explain(&dec, kind)
+		dec := r.choose(g, kind)
 		if dec.Combo == 0 {
 			break
 		}
-		if len(c.jobs) == 0 {
-			c.score = dec.Score
+		more, why := r.make(g, kind, d, dec.Jobs(), dec.Score, false)
+		if why != placed && d == nil {
+			if kind == job.StartNow && alone && (why == refused || r.mostLeft < 0) {
+				d, why = r.make(g, kind, nil, dec.Jobs()[:1], dec.Score, true)
+			}
+			r.seat(d)
+			return why
 		}
-		for _, i := range r.Decider.Guard.Passed(nil, &dec.Window, dec.Combo) {
-			c.passed = append(c.passed, dec.Window.Jobs[i])
+		if why != placed {
+			break
 		}
-		card.Running = slices.Clone(card.Running)
-		for _, at := range dec.Jobs() {
-			j := &r.State.Pending[at]
-			c.jobs = append(c.jobs, at)
-			enter(card, rlcore.Running{Job: *j, Shares: 1})
-			r.State.Changed(g)
-			out = append(out, hiddenJob{at, j.GPUs})
-			j.GPUs = noGPU[:] // not in the next window
-		}
-		if !r.Join {
+		r.Decider.Guard.Settle(&r.State, more.gpu, dec.Combo)
+		if d, g = more, more.gpu; !r.Join {
 			break
 		}
 	}
-	*card = before
-	r.State.Changed(g)
-	r.show(out)
-	slices.Sort(c.jobs)
-	slices.Sort(c.passed)
-	// A later decision may have taken one along.
-	c.passed = slices.DeleteFunc(slices.Compact(c.passed), func(at int) bool { return slices.Contains(c.jobs, at) })
-	return c
+	if d == nil {
+		return later
+	}
+	r.seat(d)
+	return placed
+}
+
+// drafted is the draft that starts on GPU g, nil = none does.
+func (r *pass) drafted(g int) *draft {
+	for _, d := range r.drafts {
+		if d.gpu == g {
+			return d
+		}
+	}
+	return nil
+}
+
+// choose asks the policy for jobs of GPU g's window.
+func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
+	dec := r.Decider.Choose(rlcore.Window{State: &r.State, GPU: g, Jobs: r.windowOf(g, r.width(g, kind))})
+	if dec.Broken {
+		r.plan.Broken++
+	}
+	r.explain.explain(&dec)
+	return dec
+}
+
+// windowOf lists the first m jobs of the queue that may start on GPU g.
+func (r *pass) windowOf(g, m int) []int {
+	out := r.window[:0]
+	var list []int // the last job's GPUs; neighbours often share a list
+	may, known := false, false
+	for i := 0; i < len(r.State.Pending) && len(out) < m; i++ {
+		j := &r.State.Pending[i]
+		if j.Foreign || r.budget.ClosedTo(j.ID, r.State.GPUs[g].Node) != nil {
+			continue
+		}
+		if !known || len(list) != len(j.GPUs) || len(list) == 0 || &list[0] != &j.GPUs[0] {
+			list, may, known = j.GPUs, j.MayUse(g), true
+		}
+		if may {
+			out = append(out, i)
+		}
+	}
+	r.window = out
+	return out
 }
 
 // width is how many waiting jobs the decision for GPU g looks at. Where other GPUs of the node are
 // idle as well it is as many as fill the GPU, and one to choose: which GPU a job gets follows from the order of
-// the queue, and neighbours there can be led to one GPU, whoever else starts with them.
+// the queue, and neighbours there can be led to one GPU, whatever else starts with them.
 func (r *pass) width(g int, kind job.GroupKind) int {
 	idle := 0
 	for _, k := range r.nodes[r.gpus[g].node.Name] {
@@ -285,231 +283,112 @@ func (r *pass) width(g int, kind job.GroupKind) int {
 			idle++
 		}
 	}
+	m := min(r.Decider.Window(), rlcore.MaxWindow)
 	if kind != job.StartNow || idle < 2 {
-		return r.Decider.M
+		return m
 	}
-	return min(r.Window(), r.Decider.Guard.Members(&r.State.GPUs[g].Spec)+1)
+	return min(m, r.Decider.Guard.Members(&r.State.GPUs[g].Spec)+1)
 }
 
-// mostAhead is how many groups that follow are made in one plan. Each is several updates of Slurm, and
-// whoever could start on a GPU that becomes idle waits for them; the others are made in the next plans.
-const mostAhead = 100
-
-// DefaultAheadS is the default of Planner.AheadS. Jobs also end before they are expected to, and then the group that
-// was prepared starts, whoever goes before it by then: the sooner it is prepared, the longer others may have to wait
-// for another GPU. Where none is prepared a GPU waits for one look.
-const DefaultAheadS = 600
-
-// planAllAhead decides what follows on the busy GPUs, of which those come first that are free first: so
-// that the first in the queue start first.
-func (r *pass) planAllAhead() {
-	var busy []int
-	free := make([]float64, len(r.State.GPUs))
-	for g := range r.State.GPUs {
-		if len(r.State.GPUs[g].Running) > 0 && !r.closed[g] && !r.settling(g) {
-			busy, free[g] = append(busy, g), r.Decider.Guard.FreeInS(&r.State, g)
-		}
+// make turns a choice into a draft, or adds it to one, takes its jobs out of the queue and puts them on the GPU, with one
+// share each until seat. A group that can't be sure of its GPU, or whose members could meet jobs that they may not share
+// with, is not made. whole: the one job is to have all shares.
+func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score float64, whole bool) (*draft, verdict) {
+	d := r.draft(g, kind, to, chosen, score)
+	free := r.freeFor(d)
+	if free < len(d.jobs) {
+		return nil, refused
 	}
-	slices.SortStableFunc(busy, func(a, b int) int { return cmp.Compare(free[a], free[b]) })
-	left := mostAhead
-	starting, stuck := map[string]bool{}, map[string]bool{} // nodes
-	for _, d := range r.drafts {
-		starting[d.group.Node] = len(r.nodes[d.group.Node]) > 1
-	}
-	for _, g := range busy {
-		node := r.gpus[g].node.Name
-		if old := r.next.on(g); (left <= 0 || stuck[node] || free[g] > r.AheadS) && (old == nil || r.staysApart(old, g)) {
-			r.reserve(g)
-			continue
-		}
-		before := len(r.drafts)
-		why := r.planAhead(g, free[g])
-		left -= len(r.drafts) - before
-		// Those that start there in this plan may still meet many, until it is known on which GPUs they are.
-		stuck[node] = stuck[node] || why != placed && starting[node]
-	}
-}
-
-// planAhead decides what follows on a busy GPU, which is emptied for the decision and free in so many
-// seconds. placed: what was wanted is there.
-func (r *pass) planAhead(g int, free float64) (why verdict) {
-	card := &r.State.GPUs[g]
-	running, before := card.Running, *card
-	var after []string
-	for i := range running {
-		after = append(after, running[i].ID)
-		leave(card, running[i].CPUs, running[i].HostMemMiB)
-	}
-	card.Running, card.AfterS, card.NextS = nil, free, 0
-	r.State.Changed(g)
-	if old := r.next.on(g); old == nil || r.couldExtend(old, g, running) || !r.staysApart(old, g) {
-		taken := r.next.dissolve(old) // if it is chosen again, it stays as it is
-		if c := r.choose(g, job.Next, running); len(c.jobs) > 0 {
-			why = r.make(g, job.Next, c, after)
-		}
-		if why != placed && old != nil && r.staysSafe(old) {
-			r.next.retake(old, g, taken)
-		}
-	}
-	*card = before
-	r.countNext(g)
-	r.reserve(g)
-	return why
-}
-
-// following are the jobs that follow on GPU g, as members of their group.
-func (r *pass) following(g int) (group *job.Group, jobs []rlcore.Running) {
-	if group = r.next.on(g); group != nil {
-		for _, j := range r.next.waiting(group) {
-			jobs = append(jobs, rlcore.Running{Job: j})
-		}
-		return group, jobs
-	}
-	for _, d := range r.drafts {
-		if d.gpu == g && !d.now() {
-			return &d.group, d.jobs
-		}
-	}
-	return nil, nil
-}
-
-// countNext brings up to date when those that follow on GPU g must start, and will have ended.
-func (r *pass) countNext(g int) {
-	group, jobs := r.following(g)
-	if group == nil {
-		r.view.next(g, 0, 0)
-		return
-	}
-	guard := r.Decider.Guard
-	// Those before them may take longer than was expected.
-	end := guard.FreeInS(&r.State, g) + (&rlcore.GPU{Running: jobs}).EmptyInS()
-	for i := range group.Members {
-		end = max(end, tracker.Seconds(group.Members[i].ExpectedEnd)-r.State.NowS)
-	}
-	by := math.Inf(1)
-	for _, s := range guard.LatestStarts(nil, &r.State, &r.State.GPUs[g].Spec, jobs) {
-		by = min(by, s)
-	}
-	r.view.next(g, end, by)
-}
-
-// reserve keeps cores and memory of a node with several GPUs for the group that follows on GPU g,
-// beyond what those before it leave.
-func (r *pass) reserve(g int) {
-	gpus := r.nodes[r.gpus[g].node.Name]
-	if len(gpus) == 1 {
-		return
-	}
-	cpus, mem := 0, 0.0
-	_, next := r.following(g)
-	for i := range next {
-		cpus, mem = cpus+next[i].CPUs, mem+next[i].HostMemMiB
-	}
-	for i := range r.State.GPUs[g].Running {
-		x := &r.State.GPUs[g].Running[i]
-		cpus, mem = cpus-x.CPUs, mem-x.HostMemMiB
-	}
-	r.take(gpus, max(0, cpus), max(0, mem))
-}
-
-// make turns a choice into a draft and takes its jobs out of the queue. A group that can't be sure of
-// its GPU, or whose members could meet jobs that they may not share with, is not made.
-func (r *pass) make(g int, kind job.GroupKind, c choice, after []string) verdict {
-	passed := make([]string, len(c.passed)) // the queue is another one afterwards
-	for i, at := range c.passed {
-		passed[i] = r.State.Pending[at].ID
-	}
-	why := r.makeDraft(g, kind, c, after)
-	if why != placed {
-		return why
-	}
-	for _, ref := range passed {
-		r.plan.Passed[ref]++
-	}
-	return placed
-}
-
-func (r *pass) makeDraft(g int, kind job.GroupKind, c choice, after []string) verdict {
-	free := r.State.GPUs[g].FreeShares()
-	if len(c.jobs) == 0 || free < len(c.jobs) {
-		return refused
-	}
-	d := r.draft(g, kind, c, after)
 	if len(r.nodes[d.group.Node]) == 1 {
-		for i, s := range r.allot.alone(g, kind, c.jobs) {
+		for i, s := range r.split(d, free) {
 			d.give(i, s)
 		}
 	} else {
-		if !c.whole {
-			d.spare = free - r.allot.withRoom(g, free, kind, c.jobs)
+		if !whole {
+			d.spare = free - r.withRoom(d, free)
 		}
 		if why := r.place(d); why != placed {
-			return why
+			return nil, why
 		}
 	}
-	if old := r.next.unchanged(&d.group); old != nil {
-		r.next.keep(old, g)
-		r.dequeue(c.jobs)
-		return placed
+	if to == nil {
+		r.drafts = append(r.drafts, d)
+	} else {
+		r.drafts[slices.Index(r.drafts, to)] = d
 	}
-	r.drafts = append(r.drafts, d)
-	r.dequeue(c.jobs)
-	if kind == job.Next {
-		return placed
+	r.dequeue(chosen)
+	node := r.nodes[d.group.Node]
+	for _, x := range d.jobs[len(d.jobs)-len(chosen):] {
+		r.budget.Send(x.ID)
+		r.take(node, x.CPUs, x.HostMemMiB)
 	}
-	for i := range d.jobs {
-		r.budget.Send(d.jobs[i].ID)
-		r.enter(d.gpu, d.jobs[i])
+	for _, k := range node {
+		was := len(r.State.GPUs[k].Running)
+		r.reseat(k, d)
+		if len(node) > 1 && k != d.gpu && was != len(r.State.GPUs[k].Running) { // groups have exchanged their idle GPUs
+			r.Decider.Guard.Settle(&r.State, k, 0)
+		}
 	}
-	if len(r.nodes[d.group.Node]) > 1 {
-		r.reseat(d.group.Node)
-	}
-	r.next.dissolve(r.next.on(g))
-	return placed
+	return d, placed
 }
 
-// reseat brings the State's GPUs of a node up to date with the drafts, whose shares and GPUs may have
-// changed.
-func (r *pass) reseat(node string) {
-	for _, g := range r.nodes[node] {
-		r.State.GPUs[g].Running = r.seated[g]
-		r.State.Changed(g)
+// seat gives the members of a draft their shares in the State: nothing more is added to it.
+func (r *pass) seat(d *draft) {
+	if d == nil {
+		return
 	}
+	for _, k := range r.nodes[d.group.Node] {
+		r.reseat(k, nil)
+		r.Decider.Guard.Settle(&r.State, k, 0)
+	}
+}
+
+// reseat puts the drafts' jobs on GPU g, in the State; those of open, which may get more members, with a share each.
+func (r *pass) reseat(g int, open *draft) {
+	card := &r.State.GPUs[g]
+	card.Running = r.seated[g]
 	for _, d := range r.drafts {
-		if d.group.Node == node && d.now() {
-			card := &r.State.GPUs[d.gpu]
-			card.Running = slices.Concat(card.Running, d.jobs)
+		if d.gpu != g {
+			continue
+		}
+		jobs := slices.Clone(d.jobs)
+		for i := range jobs {
+			if d == open {
+				jobs[i].Shares = 1
+			}
+		}
+		card.Running = slices.Concat(card.Running, jobs)
+	}
+}
+
+// freeFor is how many shares the draft's members get in all.
+func (r *pass) freeFor(d *draft) int {
+	card := rlcore.GPU{Running: r.seated[d.gpu]}
+	free := card.FreeShares()
+	for _, o := range r.drafts { // another one may join as well
+		if o.gpu == d.gpu && o.id != d.id {
+			for i := range o.jobs {
+				free -= o.jobs[i].Shares
+			}
 		}
 	}
+	return free
 }
 
 // makeAll makes the drafts' changes.
 func (r *pass) makeAll() {
 	for _, d := range r.drafts {
-		group := &d.group
-		pg := release.Make(group, release.Making{
-			Jobs: r.jobs, Sharing: r.gpus[d.gpu].node.Sharing, Gate: r.in.Gate,
-			Waits: func(ref string) (*job.Group, *job.Member) { return r.successor[ref], r.seats[ref].Member },
-		})
-		for i := range group.Members {
-			ref := group.Members[i].Ref
-			if old := r.successor[ref]; old != nil && !slices.Contains(pg.Leaves, old.Addr()) {
-				pg.Leaves = append(pg.Leaves, old.Addr())
-			}
-			if e := r.plan.Explanations[ref]; e != nil && d.now() {
+		r.plan.Groups = append(r.plan.Groups, release.Make(&d.group, r.jobs, r.gpus[d.gpu].node.Sharing))
+		for i := range d.group.Members {
+			if e := r.plan.Explanations[d.group.Members[i].Ref]; e != nil {
 				e.Status = startsNow(r.gpus[d.gpu])
 			}
 		}
-		r.plan.Groups = append(r.plan.Groups, pg)
 	}
-	r.order()
-}
-
-// order notes in which order Slurm will consider the members that start now on nodes with several GPUs.
-func (r *pass) order() {
+	// Slurm will consider the members that start now on nodes with several GPUs in this order.
 	var refs []string
 	for _, d := range r.drafts {
-		if d.now() && len(r.nodes[d.group.Node]) > 1 {
+		if len(r.nodes[d.group.Node]) > 1 {
 			refs = append(refs, d.group.Refs()...)
 		}
 	}
@@ -519,145 +398,90 @@ func (r *pass) order() {
 	}
 }
 
-// draft is the group of a choice, but for its shares.
-func (r *pass) draft(g int, kind job.GroupKind, c choice, after []string) *draft {
-	card, ref, n := &r.State.GPUs[g], r.gpus[g], len(c.jobs)
-	d := &draft{gpu: g, id: -1 - int64(len(r.drafts)), group: job.Group{
-		Kind: kind, State: job.Preparing, Node: ref.node.Name, GPU: ref.index,
-		After: after, Decided: r.in.Snap.At, Score: c.score, Policy: r.Decider.Policy.Name(),
-		// A job that starts alone on an idle GPU could do so anywhere, but with other nodes
-		// there it might take a GPU that another group was sent to. One that waits alone is
-		// not bound: its node may go out of service before it starts.
-		Pinned: n > 1 || kind == job.Join || kind == job.StartNow && len(r.in.Snap.Nodes) > 1,
-	}}
-	predicted := r.predict(r.Decider.Guard.Predictor, card, c.jobs)
-	profiles := make([]*rlcore.Profile, n)
-	for i, at := range c.jobs {
-		profiles[i] = r.State.Pending[at].Profile
+// draft is the group of a choice, together with the members that it had in an earlier draft, but for its shares.
+func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score float64) *draft {
+	d := &draft{gpu: g, id: -1 - int64(len(r.drafts))}
+	ref := r.gpus[g]
+	d.group = job.Group{
+		Kind: kind, State: job.Preparing, Node: ref.node.Name, GPU: ref.index, Decided: r.in.Snap.At, Score: score, Policy: r.Decider.Policy.Name(),
 	}
-	limits := r.Decider.Guard.MemoryLimits(card, profiles)
-	for i, at := range c.jobs {
+	if to != nil {
+		d.id, d.group.Score = to.id, to.group.Score
+		d.group.Members, d.jobs = slices.Clone(to.group.Members), slices.Clone(to.jobs)
+	}
+	for _, at := range chosen {
 		j := &r.State.Pending[at]
 		m := job.Member{
-			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, MemMiB: int64(limits[i]), State: job.MemberPrepared,
-			WasGres: release.WholeGPU(ref.node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes,
+			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, State: job.MemberPrepared,
+			WasGres: release.WholeGPU(ref.node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes, PlainEnd: tracker.Time(j.PlainEndS),
 		}
-		if r.successor[j.ID] != nil {
-			was := r.seats[j.ID].Member
-			m.WasGres, m.WasNodes = was.WasGres, was.WasNodes
-		}
-		m.PlainEnd = tracker.Time(j.PlainEndS)
 		if e := r.plan.Explanations[j.ID]; e != nil {
 			m.ExpectedEnd = e.ExpectedEnd
 		}
+		d.group.Members, d.jobs = append(d.group.Members, m), append(d.jobs, rlcore.Running{Job: *j})
+	}
+	// A job that starts alone on an idle GPU could do so anywhere, but with other nodes
+	// there it might take a GPU that another group was sent to.
+	d.group.Pinned = len(d.jobs) > 1 || kind == job.Join || len(r.in.Snap.Nodes) > 1
+	card := r.State.GPUs[g]
+	card.Running = r.seated[g]
+	members, profiles := make([]*rlcore.Profile, 0, len(card.Running)+len(d.jobs)), make([]*rlcore.Profile, len(d.jobs))
+	for i := range card.Running {
+		members = append(members, card.Running[i].Profile)
+	}
+	for i := range d.jobs {
+		profiles[i] = d.jobs[i].Profile
+	}
+	predicted := predict(r.Decider.Guard.Predictor, &card.Spec, append(members, profiles...))
+	for i, limit := range r.Decider.Guard.MemoryLimits(&card, profiles) {
+		m := &d.group.Members[i]
+		m.MemMiB, d.jobs[i].MemLimitMiB = int64(limit), limit
 		if predicted != nil {
 			m.Predicted = predicted[len(card.Running)+i].Slowdown
 		}
-		d.group.Members = append(d.group.Members, m)
-		d.jobs = append(d.jobs, rlcore.Running{Job: *j, MemLimitMiB: limits[i]})
-		d.group.MadeAtLimit = d.group.MadeAtLimit || kind == job.Next && r.budget.Limited(j.ID)
 	}
 	return d
-}
-
-// hiddenJob is a job of the queue that is kept out of decisions, and the GPUs that it may
-// use.
-type hiddenJob struct {
-	at   int
-	gpus []int
-}
-
-// noGPU are the GPUs of a hidden job: none, where nil would be all.
-var noGPU [0]int
-
-// hide keeps the jobs that are over a limit out of the decisions on GPU g, as far as those
-// look into the queue, until show. leaving are jobs that will have ended by then.
-func (r *pass) hide(g int, leaving []rlcore.Running) []hiddenJob {
-	out := r.storage[:0]
-	r.storage = nil
-	seen := 0
-	r.walkLimits(leaving, r.State.GPUs[g].Node, func(at int, by *limit.Limit) bool {
-		j := &r.State.Pending[at]
-		switch {
-		case by != nil:
-			out = append(out, hiddenJob{at, j.GPUs})
-			j.GPUs = noGPU[:]
-		case j.MayUse(g):
-			seen++
-		}
-		return seen < r.Window()+rlcore.MaxWindow
-	})
-	return out
-}
-
-// show ends hide.
-func (r *pass) show(all []hiddenJob) {
-	for _, h := range all {
-		r.State.Pending[h.at].GPUs = h.gpus
-	}
-	r.storage = all
-}
-
-// walkLimits calls f with each job of the queue and the limit that it is over.
-func (r *pass) walkLimits(leaving []rlcore.Running, node string, f func(at int, by *limit.Limit) bool) {
-	if !r.budget.Binds(node) {
-		return
-	}
-	gone := make([]string, len(leaving))
-	for i := range leaving {
-		gone[i] = leaving[i].ID
-	}
-	r.budget.Walk(len(r.State.Pending), func(i int) string { return r.State.Pending[i].ID }, gone, node, f)
-}
-
-// noteLimits says which limit keeps jobs of the queue from being tried.
-func (r *pass) noteLimits() {
-	texts := map[*limit.Limit]string{} // many jobs are over one limit
-	r.walkLimits(nil, "", func(at int, by *limit.Limit) bool {
-		if by != nil {
-			if texts[by] == "" {
-				texts[by] = by.Text(r.in.Snap.At)
-			}
-			r.plan.Limited[r.State.Pending[at].ID] = texts[by]
-		}
-		return true
-	})
 }
 
 // heedDeadlines ungates the jobs that Slurm might cancel behind the gate: it does once a job's
 // limit doesn't fit before its deadline, and if the bridge died now, the gate would hold the
 // job beyond that.
 func (r *pass) heedDeadlines() {
-	for i := range r.State.Pending {
-		j := &r.State.Pending[i]
-		if j.DeadlineS > 0 && r.successor[j.ID] == nil && j.DeadlineS-j.LimitS-r.State.NowS < r.in.HoldS {
-			r.letGo(r.jobs[j.ID], job.UnfitDeadline, "")
+	for _, queue := range [][]rlcore.Job{r.State.Pending, r.withheld} {
+		for i := range queue {
+			j := &queue[i]
+			if !j.Foreign && j.DeadlineS > 0 && j.DeadlineS-j.LimitS-r.State.NowS < r.in.HoldS {
+				r.letGo(r.jobs[j.ID], job.UnfitDeadline, "")
+			}
 		}
 	}
 }
 
-// noteDelays finds the jobs that wait although a GPU which they may use is idle. Those that
+// noteDelays finds the jobs that wait although they would have their turn on an idle GPU. Those that
 // have waited so for too long are ungated.
 func (r *pass) noteDelays() {
 	for i := range r.State.Pending {
 		j := &r.State.Pending[i]
-		if r.plan.Limited[j.ID] != "" || !r.idleFor(j) {
+		if j.Foreign || !r.idleFor(j) {
 			continue // it isn't the bridge that keeps it waiting
 		}
 		r.plan.Idle[j.ID] = true
-		if j.DelayedS >= r.Decider.Guard.DelayLimitS() && !r.in.Shadow && r.successor[j.ID] == nil {
+		if j.DelayedS >= r.Decider.Guard.DelayLimitS() && !r.in.Shadow {
 			r.letGo(r.jobs[j.ID], job.UnfitDelay, "")
 		}
 	}
 }
 
-// idleFor reports whether a GPU that the job may use is idle. Where all idle ones are
-// closed to it, it is limited.
+// idleFor reports whether a GPU that the job may use is idle, and no job in front of it has its turn there. Where all
+// idle ones are closed to it, it is limited.
 func (r *pass) idleFor(j *rlcore.Job) bool {
+	if j.StartS() > 0 {
+		return false
+	}
 	closed := ""
 	for g := range r.State.GPUs {
 		card := &r.State.GPUs[g]
-		if len(card.Running) > 0 || !j.MayUse(g) || r.next.on(g) != nil {
+		if len(card.Running) > 0 || !j.MayUse(g) {
 			continue
 		}
 		by := r.budget.ClosedTo(j.ID, card.Node)
@@ -670,4 +494,14 @@ func (r *pass) idleFor(j *rlcore.Job) bool {
 		r.plan.Limited[j.ID] = closed
 	}
 	return false
+}
+
+// noteStarts says when the jobs that wait for a GPU are expected to start: each with GPUs of its own, in order of
+// priority. Together with others they may start sooner.
+func (r *pass) noteStarts() {
+	for i := range r.State.Pending {
+		if j := &r.State.Pending[i]; j.StartS() < math.MaxFloat64 && r.plan.Limited[j.ID] == "" && !j.Foreign {
+			r.plan.Starts[j.ID] = tracker.Time(r.State.NowS + j.StartS())
+		}
+	}
 }

@@ -3,9 +3,8 @@
 // All of it is pure. Every Gres, ReqNodeList, Dependency and StartTime that the bridge
 // sends to Slurm is made here.
 //
-// A job that waits for the bridge depends on after:GATE. A released group either starts
-// now (no dependency, StartTime=now, which makes Slurm look at once) or follows the jobs
-// on a busy GPU (afterany: each of them).
+// A job that waits for the bridge depends on after:GATE. A released group
+// has no dependency and starts now (StartTime=now, which makes Slurm look at once).
 package release
 
 import (
@@ -19,7 +18,7 @@ import (
 // The dependency types that the bridge sets.
 const (
 	after    = "after"    // on the gate
-	afterAny = "afterany" // on the jobs that a Next group follows
+	afterAny = "afterany" // up to release 0.1: on the jobs that a Next group follows
 )
 
 // Behind reports whether one of the closed gates is among the job's unmet dependencies.
@@ -32,7 +31,7 @@ func OnlyBehind(gates []job.GateState, j *job.Job) bool {
 	return slices.ContainsFunc(gates, func(g job.GateState) bool { return !g.Open && j.Dependency.Only(after, g.ID) })
 }
 
-// Follows reports whether the dependency is one that the bridge set for the group.
+// Follows reports whether the dependency is one that a bridge of release 0.1 set for the group.
 func Follows(g *job.Group, d job.Dependency) bool {
 	return d.Type == afterAny && slices.Contains(g.After, d.Job)
 }
@@ -64,54 +63,22 @@ func change(step job.Step, why string, u job.Update, j *job.Job) job.Change {
 	return job.Change{Step: step, Why: why, Update: u, Was: map[string]string{j.Ref: describe(j)}}
 }
 
-// Making is what Make needs to know of a group's members and its node.
-type Making struct {
-	Jobs    map[string]*job.Job
-	Sharing job.Sharing // of the node
-	Gate    string      // "" = there is none
-	// Waits returns the group in which a job waits for a GPU already, and what it is there;
-	// nil = it waits in none.
-	Waits func(ref string) (*job.Group, *job.Member)
-}
-
 // Make returns the changes that make a group of its members as they are now.
 //
-// The gate may open between any two of them. Members that start at once are prepared
+// The gate may open between any two of them. The members are prepared
 // behind the gate where something differs, then released together: whenever they start,
-// it is on a GPU that has room for them. A member that follows running jobs gets shares,
-// node and dependency in one update. With the shares alone it would start next to those
-// jobs, which it was never checked with; so it is either what it was, or waits for them.
-//
-// A member that waits in another group is withdrawn first: the jobs it waits for may end
-// at any time, and it would start next to whatever takes its place there.
-func Make(g *job.Group, with Making) job.PlannedGroup {
+// it is on a GPU that has room for them.
+func Make(g *job.Group, jobs map[string]*job.Job, sharing job.Sharing) job.PlannedGroup {
+	none := ""
 	p := job.PlannedGroup{Group: *g}
-	all := job.Change{Step: job.StepRelease, Why: purpose(g), Was: map[string]string{}}
-	dep := following(g)
+	all := job.Change{Step: job.StepRelease, Why: purpose(g), Was: map[string]string{}, Update: job.Update{Dependency: &none, StartNow: true}}
 	for i := range g.Members {
 		m := &g.Members[i]
-		j := with.Jobs[m.Ref]
-		lacks := j
-		if old, seat := with.Waits(m.Ref); old != nil && with.Gate != "" {
-			c := Restore(old, seat, j, with.Gate, job.Cause{Kind: job.CauseReplanned}.String())
-			back := *j
-			back.Request, back.ReqNodes = job.GPURequest{Kind: job.Shares, Sharing: with.Sharing, Count: job.Units}, seat.WasNodes
-			if nodesOf(g, m) == j.ReqNodes {
-				// It stays on its node. A list of jobs that leaves their nodes alone is one command.
-				c.Update.ReqNodes, back.ReqNodes = nil, j.ReqNodes
-			}
-			p.Withdraw = append(p.Withdraw, c)
-			lacks = &back
-		}
-		u := prepare(g, m, lacks, with.Sharing)
+		j := jobs[m.Ref]
+		u := prepare(g, m, j, sharing)
 		if stamp := Stamp(g, m); stamp != "" && (u.Gres != nil || u.ReqNodes != nil) {
 			text := CommentPrefix + stamp
 			u.AdminComment = &text
-		}
-		if g.Kind == job.Next {
-			u.Dependency = &dep
-			p.Release = append(p.Release, change(job.StepRelease, purpose(g), u, j))
-			continue
 		}
 		all.Update.Jobs = append(all.Update.Jobs, m.Ref)
 		all.Was[m.Ref] = describe(j)
@@ -119,21 +86,8 @@ func Make(g *job.Group, with Making) job.PlannedGroup {
 			p.Prepare = append(p.Prepare, change(job.StepPrepare, "", u, j))
 		}
 	}
-	p.Withdraw, p.Prepare, p.Release = Merge(p.Withdraw), Merge(p.Prepare), Merge(p.Release)
-	if g.Kind != job.Next {
-		all.Update.Dependency, all.Update.StartNow = &dep, true
-		p.Release = []job.Change{all}
-	}
+	p.Prepare, p.Release = Merge(p.Prepare), []job.Change{all}
 	return p
-}
-
-// following is the dependency of a group's members once they are released.
-func following(g *job.Group) string {
-	deps := make([]string, len(g.After))
-	for i, ref := range g.After {
-		deps[i] = afterAny + ":" + ref
-	}
-	return strings.Join(deps, ",")
 }
 
 // prepare is what a member lacks of its shares and its node.
@@ -157,27 +111,7 @@ func purpose(g *job.Group) string {
 	case len(g.Members) > 1:
 		why = fmt.Sprintf("together on %s gpu %d", g.Node, g.GPU)
 	}
-	if g.Kind == job.Next {
-		why += ", after " + strings.Join(g.After, ",")
-	}
 	return why
-}
-
-// Push makes Slurm look at the given members of a waiting group whose GPU is free.
-// false: none of them may start now.
-func Push(g *job.Group, members []*job.Job) (job.Change, bool) {
-	dep := ""
-	c := job.Change{
-		Step: job.StepRelease, Why: fmt.Sprintf("%s gpu %d is free", g.Node, g.GPU), Was: map[string]string{},
-		Update: job.Update{Dependency: &dep, StartNow: true},
-	}
-	for _, j := range members {
-		if Startable(j) {
-			c.Update.Jobs = append(c.Update.Jobs, j.Ref)
-			c.Was[j.Ref] = describe(j)
-		}
-	}
-	return c, len(c.Update.Jobs) > 0
 }
 
 // Restore gives a member back what it had before it was grouped. With a gate it waits

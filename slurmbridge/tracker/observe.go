@@ -162,6 +162,10 @@ func (o *observer) member(g *job.Group, m *job.Member) {
 		o.restore(g, m, job.Cause{Kind: job.CauseHeld})
 	case release.AsReleased:
 		release.Move(g, m, job.MemberWaiting)
+		if len(j.Dependency.List) > 0 { // a bridge of release 0.1 has let it wait for running jobs
+			o.restore(g, m, job.Cause{Kind: job.CauseReplanned})
+			return
+		}
 		o.surplus(g, m, j)
 	}
 }
@@ -263,8 +267,7 @@ func (o *observer) surplus(g *job.Group, m *job.Member, j *job.Job) {
 // overdue takes the waiting members of a group back that could have started and didn't.
 func (o *observer) overdue(g *job.Group) {
 	waiting := func(m job.Member) bool { return m.State == job.MemberWaiting }
-	follows := func(ref string) bool { return o.jobs[ref] != nil }
-	if !slices.ContainsFunc(g.Members, waiting) || slices.ContainsFunc(g.After, follows) {
+	if !slices.ContainsFunc(g.Members, waiting) {
 		return
 	}
 	if g.Free.IsZero() {

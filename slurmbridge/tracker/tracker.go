@@ -48,8 +48,10 @@ type Tracker struct {
 
 // Wait is how one pending job fared.
 type Wait struct {
-	PassedOver int     `json:"passed_over"`
-	DelayedS   float64 `json:"delayed_s"`
+	DelayedS float64 `json:"delayed_s"`
+	// UnstartedS is for how long the job, which is not the bridge's, has been pending next to as many idle GPUs as it
+	// takes, s.
+	UnstartedS float64 `json:"unstarted_s,omitempty"`
 	// PastLeaseS is for how long after the end of its lease the gate has held the job, s: while the
 	// bridge was away, say.
 	PastLeaseS float64 `json:"past_lease_s,omitempty"`

@@ -349,7 +349,7 @@ func (a *Agent) play(cfg sim.Config, g *rlcore.Guard, choose chooser) ([]visit, 
 				out = append(out, v)
 			}
 		}
-		s.Take(g, dec)
+		s.Take(dec)
 	}
 	res, err := s.Result()
 	if err != nil {

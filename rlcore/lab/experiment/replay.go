@@ -428,12 +428,12 @@ func (c *competition) play(ctx context.Context, seed int) error {
 		if err != nil {
 			return err
 		}
-		watched, waits := contender.watched()
+		watched, delays := contender.watched()
 		res, err := watched.Run(r.Config)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
-		c.results[name] = append(c.results[name], seen{res, waits})
+		c.results[name] = append(c.results[name], seen{res, delays})
 		from = append(from, res)
 		if c.report.Policies[name] == nil {
 			c.report.Policies[name] = &Outcome{Note: contender.Note}

@@ -23,35 +23,24 @@ type UserOutcome struct {
 	MaxSlowdown  float64 `json:"worst_slowdown"`
 	Ends
 	Lateness
-	// PassedOver counts the decisions that went past a job, on average over the
-	// jobs; MaxPassedOver is the job's that fared worst.
-	PassedOver    float64 `json:"mean_passed_over"`
-	MaxPassedOver int     `json:"max_passed_over"`
 	// MaxDelayS is the longest that a job was kept waiting beside an idle GPU, s.
 	MaxDelayS float64 `json:"max_delay_s"`
 
 	neverRan float64 // part of the jobs and seeds
 }
 
-// wait is what decisions saw of one job while it waited.
-type wait struct {
-	passed  int
-	delayed float64
-}
-
-// witness is a policy that writes down how long the jobs it is asked about have
-// waited. The last of it is seen by the decision that starts the job.
+// witness is a policy that writes down how long the jobs that it scores were delayed, s. The decision that starts a
+// job sees the last of it.
 type witness struct {
 	rlcore.Policy
-	waits map[string]wait
+	delays map[string]float64
 }
 
 // Score implements rlcore.Policy.
 func (p *witness) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	for i := range w.Jobs {
 		j := w.Job(i)
-		x := p.waits[j.ID]
-		p.waits[j.ID] = wait{max(x.passed, j.PassedOver), max(x.delayed, j.DelayedS)}
+		p.delays[j.ID] = max(p.delays[j.ID], j.DelayedS)
 	}
 	p.Policy.Score(dst, w, combos)
 }
@@ -64,17 +53,17 @@ func (p *witness) Under(g *rlcore.Guard, m int) {
 }
 
 // watched is a contender whose decisions are witnessed.
-func (c *Contender) watched() (*Contender, map[string]wait) {
-	waits := map[string]wait{}
+func (c *Contender) watched() (*Contender, map[string]float64) {
+	delays := map[string]float64{}
 	w := *c
-	w.policy = func(m *interference.Model) rlcore.Policy { return &witness{c.policy(m), waits} }
-	return &w, waits
+	w.policy = func(m *interference.Model) rlcore.Policy { return &witness{c.policy(m), delays} }
+	return &w, delays
 }
 
 // seen is a result with what its decisions saw.
 type seen struct {
 	*sim.Result
-	waits map[string]wait
+	delays map[string]float64
 }
 
 // byUser sums up the results of each policy, one a seed, by the jobs' owners.
@@ -96,7 +85,7 @@ func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string
 			for i := range r.Jobs {
 				x := out[jobs[i].User][name]
 				part := 1 / float64(x.Jobs*len(rs))
-				x.add(&r.Jobs[i], &fifo.Jobs[i], r.waits[r.Jobs[i].ID], part)
+				x.add(&r.Jobs[i], &fifo.Jobs[i], r.delays[r.Jobs[i].ID], part)
 				x.Ends.add(&r.Jobs[i], 1/float64(len(rs)))
 				x.Lateness.add(&r.Jobs[i], part)
 			}
@@ -118,16 +107,14 @@ func byUser(jobs []sim.Arrival, results map[string][]seen) map[string]map[string
 }
 
 // add counts a job that stands for part of the user's jobs and seeds.
-func (x *UserOutcome) add(o, fifo *sim.Outcome, w wait, part float64) {
+func (x *UserOutcome) add(o, fifo *sim.Outcome, delayS, part float64) {
 	x.WaitS += (o.StartS - o.SubmitS) * part
 	x.TurnaroundS += (o.EndS - o.SubmitS) * part
 	if x.MeanSlowdown += o.Slowdown * part; o.Slowdown == 0 {
 		x.neverRan += part
 	}
 	x.MaxSlowdown = math.Max(x.MaxSlowdown, o.Slowdown)
-	x.PassedOver += float64(w.passed) * part
-	x.MaxPassedOver = max(x.MaxPassedOver, w.passed)
-	x.MaxDelayS = math.Max(x.MaxDelayS, w.delayed)
+	x.MaxDelayS = math.Max(x.MaxDelayS, delayS)
 	if o.EndS > fifo.EndS+1e-6 {
 		x.Later += part
 	}

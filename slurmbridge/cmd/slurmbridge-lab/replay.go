@@ -292,8 +292,6 @@ var userColumns = []column[*experiment.UserOutcome]{
 	{"late", func(x *experiment.UserOutcome) any { return tenths(x.Late) }},
 	{"worst late", func(x *experiment.UserOutcome) any { return fixed(2, x.WorstLate) }},
 	{"worst slowdown", func(x *experiment.UserOutcome) any { return fixed(2, x.MaxSlowdown) }},
-	{"passed over", func(x *experiment.UserOutcome) any { return fixed(2, x.PassedOver) }},
-	{"at most", func(x *experiment.UserOutcome) any { return x.MaxPassedOver }},
 	{"delay s", func(x *experiment.UserOutcome) any { return fixed(0, x.MaxDelayS) }},
 }
 

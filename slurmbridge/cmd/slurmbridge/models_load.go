@@ -49,7 +49,7 @@ func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journa
 	card := func(r *history.Run) rlcore.GPUSpec { return cardOf(cfg, types[r.Node], r.Devices) }
 	return models.Draw(from, to, runs, card, past, models.Rules{
 		Objective: rlcore.Objective(cfg.Objective),
-		Window:    cfg.Window, MaxGroup: cfg.MaxGroup, MemMargin: cfg.MemoryMargin, MaxPassOver: cfg.MaxPassOver,
+		Window:    cfg.Window, MaxGroup: cfg.MaxGroup, MemMargin: cfg.MemoryMargin,
 		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
 	}), nil
 }

@@ -193,7 +193,7 @@ func (t *teacher) child(ctx context.Context) ([]byte, error) {
 	}
 	for name, value := range map[string]any{
 		"database": c.Database, "retrain-days": c.RetrainDays, "retrain-runs": c.RetrainRuns, "window": c.Window, "max-group": c.MaxGroup,
-		"memory-margin": c.MemoryMargin, "max-pass-over": c.MaxPassOver, "max-delay": c.MaxDelay, "max-slowdown": c.MaxSlowdown, "grace": c.Grace, "trust": c.Trust,
+		"memory-margin": c.MemoryMargin, "max-delay": c.MaxDelay, "max-slowdown": c.MaxSlowdown, "grace": c.Grace, "trust": c.Trust,
 	} {
 		args = append(args, fmt.Sprintf("--%s=%v", name, value))
 	}

@@ -96,9 +96,6 @@ func (s *shared) printStatus(r *httpapi.Report) {
 			continue
 		}
 		fmt.Fprintf(s.Out, "group %d: %s on %s gpu %d", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)
-		if len(g.After) > 0 {
-			fmt.Fprintf(s.Out, " after %s", strings.Join(g.After, ", "))
-		}
 		fmt.Fprintln(s.Out)
 	}
 	for _, ref := range slices.Sorted(maps.Keys(r.HandsOff)) {

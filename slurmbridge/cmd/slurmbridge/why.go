@@ -84,9 +84,6 @@ func (s *shared) printExplanation(ref string, e *job.Explanation) {
 		s.printf("  application %s\n", e.App)
 	}
 	s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
-	if e.PassedOver > 0 {
-		s.printf("  passed over %d times\n", e.PassedOver)
-	}
 	s.printf("  the bridge alone may keep it waiting for another %s\n", seconds(e.LatestDelayS))
 	if e.FreeInS >= 0 {
 		s.printf("  the first of the GPUs considered is expected to be empty in %s\n", seconds(e.FreeInS))

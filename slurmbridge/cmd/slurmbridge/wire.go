@@ -82,7 +82,7 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 	return &rlcore.Decider{
 		Policy: policies[0], Fallback: policies[1:], M: cfg.Window,
 		Guard: &rlcore.Guard{
-			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup, MaxPassOver: cfg.MaxPassOver,
+			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
 			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
 		},
 	}
@@ -135,7 +135,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
 			Partitions: plan.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
-			Join:       cfg.Join, AheadS: plan.DefaultAheadS, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
+			Join:       cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
 			Wanted: cfg.Policy, Objective: cfg.Objective,
 		},
 	}

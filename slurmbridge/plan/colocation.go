@@ -20,8 +20,6 @@ type floater struct {
 	// group tells the floaters of one group from others, 0 = it runs; gpu is the one that it is meant for.
 	group int64
 	gpu   int
-	// follows: it starts when the jobs that run on that GPU now have ended.
-	follows bool
 }
 
 // kind is what the guard's answers about a floater depend on.
@@ -108,9 +106,7 @@ func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others 
 			c.items = append(c.items, member{floater: floater{Running: x}, kind: kindOf(&x)})
 		}
 		for i := range all {
-			if !all[i].follows || all[i].gpu != g {
-				c.items = append(c.items, all[i])
-			}
+			c.items = append(c.items, all[i])
 		}
 		if ok, _ := c.grow(0, job.Units, false); !ok {
 			return false, *left < 0

@@ -9,13 +9,14 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// view is the cluster as a plan sees it: the decider's State with the way back to the
-// poll. GPUs are told apart by their index in State.GPUs.
+// view is the queue and the GPUs of one poll as a plan sees them: the decider's State, with the way back to the
+// poll. A GPU is known by its index in State.GPUs.
 type view struct {
 	State rlcore.State
 	in    *Input
@@ -24,16 +25,14 @@ type view struct {
 	nodes map[string][]int    // the GPUs of a node, in gres.conf's order
 	jobs  map[string]*job.Job
 	seats map[string]tracker.Seat
-	// successor holds, by ref, the Next group in which a pending job waits for its GPU.
-	successor map[string]*job.Group
-	// starting holds the jobs that were released to start now and are still pending. They
+	// starting holds the jobs that were released and are still pending. They
 	// count as running where they were sent.
 	starting map[string]bool
 	// closed holds the GPUs to which nothing is sent for now: members of a group there
 	// are being restored and may still start, or the MPS server failed.
 	closed map[int]bool
-	// unsettled holds the nodes with several GPUs where that of some running job isn't known yet:
-	// nothing more is released there.
+	// unsettled holds the nodes where it isn't known which GPUs some running job has: nothing more is released
+	// there.
 	unsettled map[string]bool
 	// present are the jobs that run on each GPU, and onWay those that were released to a node
 	// with several GPUs, by node, in the order of their groups.
@@ -45,8 +44,12 @@ type view struct {
 	// ungate and gate are the changes of jobs that the bridge can't or needn't group, and
 	// of those that must go behind the gate first.
 	ungate, gate []job.Change
-	// unfit says, by ref, why jobs are let go.
+	// unfit says, by ref, why jobs are ungated.
 	unfit map[string]job.Unfit
+	// unstarted holds foreign jobs that could start on idle GPUs; foreign counts them all.
+	unstarted map[string]bool
+	foreign   int
+	sizes     map[*int]int // by list of GPUs, see largest
 }
 
 // gpuRef says which GPU of the cluster a GPU of the State is.
@@ -63,8 +66,9 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		nodes:     map[string][]int{},
 		jobs:      make(map[string]*job.Job, len(in.Snap.Jobs)),
 		seats:     in.Tracker.Seats(),
-		successor: map[string]*job.Group{},
 		unfit:     map[string]job.Unfit{},
+		unstarted: map[string]bool{},
+		sizes:     map[*int]int{},
 		starting:  map[string]bool{},
 		closed:    map[int]bool{},
 		unsettled: map[string]bool{},
@@ -95,7 +99,6 @@ func newView(in *Input, managed *PartitionFilter) *view {
 	v.seated = make([][]rlcore.Running, len(v.gpus))
 	for g := range v.State.GPUs {
 		v.seated[g] = slices.Clip(v.State.GPUs[g].Running)
-		v.State.Changed(g)
 	}
 	for addr := range in.Tracker.Faulted {
 		if g, ok := v.index[addr]; ok && len(v.State.GPUs[g].Running) > 0 {
@@ -140,21 +143,35 @@ func (in *Input) spec(typ string) rlcore.GPUSpec {
 	return rlcore.GPUSpec{Model: typ, SameUser: true, MaxClients: 1}
 }
 
-// addRunning puts a job that holds a GPU there.
+// addRunning puts a job that holds GPUs there.
 func (v *view) addRunning(j *job.Job) {
-	gpus := v.nodes[j.Nodes]
-	if len(gpus) == 0 {
-		return // on a node out of service, or on several nodes: whole GPUs
+	if gpus := v.nodes[j.Nodes]; len(gpus) > 0 {
+		v.addRunningOn(j, j.Nodes, gpus)
+		return
 	}
-	if j.State == job.Completing {
+	if j.NumNodes < 2 {
+		return // its node is out of service
+	}
+	for host := range text.ExpandHosts(j.Nodes) {
+		if gpus := v.nodes[host]; len(gpus) > 0 {
+			v.addRunningOn(j, host, gpus)
+		}
+	}
+}
+
+func (v *view) addRunningOn(j *job.Job, node string, gpus []int) {
+	several := j.Nodes != node // what it has of each node isn't known
+	if j.State == job.Completing && !several {
 		// Its processes have ended. By the time Slurm looks at what is released now, its
 		// shares and cores are free: until its epilog has ended nothing starts on the node.
 		v.take(gpus, -j.CPUs, -j.HostMemMiB)
 		return
 	}
-	where := v.whereRuns(j, gpus)
-	if j.GPUs == nil && len(gpus) > 1 {
-		v.unsettled[j.Nodes] = true
+	where := gpus
+	if !several && j.GPUs != nil {
+		where = v.whereRuns(j)
+	} else if len(gpus) > 1 && j.Request.Count < len(gpus) {
+		v.unsettled[node] = true
 	}
 	r := v.running(j, j.Request.Kind == job.Shares && len(where) == 1)
 	for _, g := range where {
@@ -162,11 +179,8 @@ func (v *view) addRunning(j *job.Job) {
 	}
 }
 
-// whereRuns is on which of its node's GPUs a job may run.
-func (v *view) whereRuns(j *job.Job, gpus []int) []int {
-	if j.GPUs == nil {
-		return gpus
-	}
+// whereRuns is on which of its node's GPUs a job runs.
+func (v *view) whereRuns(j *job.Job) []int {
 	where := make([]int, 0, 1)
 	for _, i := range j.GPUs {
 		if g, ok := v.index[job.GPUAddr{Node: j.Nodes, GPU: i}]; ok {
@@ -214,17 +228,14 @@ func (v *view) addGroup(g *job.Group) {
 func (v *view) addReleased(g *job.Group, m *job.Member, j *job.Job) {
 	at, inService := v.index[g.Addr()]
 	x := rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
-	if inService && len(v.nodes[g.Node]) > 1 {
-		v.onWay[g.Node] = append(v.onWay[g.Node], floater{Running: x, group: g.ID, gpu: at, follows: g.Kind == job.Next})
-	}
-	if g.Kind == job.Next {
-		v.successor[m.Ref] = g
+	v.starting[m.Ref] = true
+	if !inService {
 		return
 	}
-	v.starting[m.Ref] = true
-	if inService {
-		v.enter(at, x)
+	if len(v.nodes[g.Node]) > 1 {
+		v.onWay[g.Node] = append(v.onWay[g.Node], floater{Running: x, group: g.ID, gpu: at})
 	}
+	v.enter(at, x)
 }
 
 // close closes all GPUs of a group's node: it isn't known where a member will start.
@@ -238,14 +249,7 @@ func (v *view) close(g *job.Group) {
 func (v *view) enter(g int, r rlcore.Running) {
 	card := &v.State.GPUs[g]
 	card.Running = append(slices.Clip(card.Running), r)
-	v.State.Changed(g)
 	v.take(v.nodes[card.Node], r.CPUs, r.HostMemMiB)
-}
-
-// next says in how many seconds those that follow on GPU g will have ended, 0 = none do, and must have started.
-func (v *view) next(g int, endS, byS float64) {
-	v.State.GPUs[g].NextS, v.State.GPUs[g].NextByS = endS, byS
-	v.State.Changed(g)
 }
 
 // take takes cores and memory of the node that the GPUs are in.
@@ -256,52 +260,119 @@ func (v *view) take(gpus []int, cpus int, memMiB float64) {
 	}
 }
 
-// enter puts a job on a GPU alone, for a decision about it.
-func enter(card *rlcore.GPU, r rlcore.Running) {
-	card.Running = append(card.Running, r)
-	leave(card, -r.CPUs, -r.HostMemMiB)
-}
-
-// leave returns a job's cores and memory to its node.
-func leave(card *rlcore.GPU, cpus int, memMiB float64) {
-	card.FreeCPUs += cpus
-	card.FreeHostMemMiB += memMiB
-}
-
-// addPending sorts a pending job into the queue of the State, behind the gate, or back to
-// Slurm. Jobs that are none of the bridge's business are passed over.
+// addPending sorts a pending job into the queue, behind the gate, or back to Slurm. A job that is not the bridge's is
+// in the queue, too: it waits for the same GPUs.
 func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 	in := v.in
-	if in.Touched[j.Ref] {
-		return
-	}
-	if why := in.Tracker.Unmanaged[j.Ref]; why != "" {
-		if release.Behind(in.Snap.Gates, j) {
-			v.letGo(j, job.UnfitLeft, ": "+why)
-		}
-		return
-	}
-	if j.Request.Kind == job.SharedGPU {
+	behind := release.Behind(in.Snap.Gates, j)
+	switch why := in.Tracker.Unmanaged[j.Ref]; {
+	case in.Touched[j.Ref]:
+	case why != "" && behind:
+		v.letGo(j, job.UnfitLeft, ": "+why)
+	case why != "":
+		v.addForeign(j)
+	case j.Request.Kind == job.SharedGPU:
 		v.putBehindGate(j, managed)
-		return
-	}
-	if v.successor[j.Ref] == nil {
-		if !in.WaitsForBridge(j) || v.seats[j.Ref].Group != nil { // not ours, or about to start
-			return
-		}
+	case v.seats[j.Ref].Group != nil: // about to start
+	case !in.WaitsForBridge(j):
+		v.addForeign(j)
+	default:
 		if why := in.unmanageable(j, managed); why != "" {
 			v.letGo(j, why, "")
 			return
 		}
-		if in.waitsBesides(j) != "" {
+		if _, identified := in.Apps[j.Ref]; !identified || in.waitsBesides(j) != "" {
 			return
 		}
-	}
-	if _, identified := in.Apps[j.Ref]; identified {
 		rj := in.rlJob(j)
 		rj.GPUs = v.mayUse(j)
 		v.State.Pending = append(v.State.Pending, rj)
 	}
+}
+
+// ignoredAfterS is for how long Slurm leaves a foreign job pending next to idle GPUs, s, until the
+// bridge concludes that the job waits for something else.
+const ignoredAfterS = 60
+
+// addForeign adds a job to the queue that waits for GPUs without the bridge. A job that Slurm keeps for another reason
+// isn't in it, nor one that asks for a part of a GPU's shares, which starts wherever those are free.
+func (v *view) addForeign(j *job.Job) {
+	in := v.in
+	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units
+	if j.Request.Kind == job.NoGPU || part || len(j.Dependency.List) > 0 || in.waitsBesides(j) != "" || !waitsForNodes(j.Reason) {
+		return
+	}
+	rj := in.rlJob(j)
+	most := v.largest(v.mayUse(j))
+	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = v.mayUse(j), true, max(1, j.NumNodes), 1
+	switch {
+	case j.Exclusive:
+		rj.PerNode = most
+	case j.Request.Kind == job.WholeGPU:
+		rj.PerNode = min(max(1, j.Request.Count), most)
+	}
+	v.foreign++
+	if v.foreign <= mostWatched && v.couldStart(&rj) {
+		v.unstarted[j.Ref] = true
+		if w := in.Tracker.Waits[j.Ref]; w != nil && w.UnstartedS >= ignoredAfterS {
+			return
+		}
+	}
+	v.State.Pending = append(v.State.Pending, rj)
+}
+
+// waitsForNodes reports whether a Reason is, or hides, that a job waits for GPUs.
+func waitsForNodes(reason string) bool {
+	switch reason {
+	case "", "None", "Priority", "Resources":
+		return true
+	}
+	return limit.PassedOver(reason)
+}
+
+// mostWatched is for how many foreign jobs, of highest priority, the bridge looks whether Slurm leaves them next to
+// idle GPUs: jobs behind them hardly have their turn.
+const mostWatched = 32
+
+// largest is how many GPUs the largest node has among the given GPUs, nil = all.
+func (v *view) largest(gpus []int) int {
+	most := 1
+	if gpus == nil {
+		for _, all := range v.nodes {
+			most = max(most, len(all))
+		}
+		return most
+	}
+	if len(gpus) == 0 {
+		return most
+	}
+	if known := v.sizes[&gpus[0]]; known > 0 { // many jobs share one list
+		return known
+	}
+	count := map[*job.Node]int{}
+	for _, g := range gpus {
+		count[v.gpus[g].node]++
+		most = max(most, count[v.gpus[g].node])
+	}
+	v.sizes[&gpus[0]] = most
+	return most
+}
+
+// couldStart reports whether as many GPUs are idle as a foreign job takes.
+func (v *view) couldStart(j *rlcore.Job) bool {
+	nodes := 0
+	for _, gpus := range v.nodes {
+		idle := 0
+		for _, g := range gpus {
+			if len(v.State.GPUs[g].Running) == 0 && j.MayUse(g) {
+				idle++
+			}
+		}
+		if idle >= j.PerNode {
+			nodes++
+		}
+	}
+	return nodes >= j.Nodes
 }
 
 // letGo ungates a job; more is put behind the reason's words.
@@ -325,14 +396,10 @@ func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 // mayUse lists the GPUs that a pending job may use, nil = all. Jobs with the same demands
 // share one list.
 func (v *view) mayUse(j *job.Job) []int {
-	nodes := j.ReqNodes
-	if v.successor[j.Ref] != nil {
-		nodes = v.seats[j.Ref].Member.WasNodes // the bridge bound it to its node
-	}
-	key := [3]string{j.Partition, nodes, j.ExcNodes}
+	key := [3]string{j.Partition, j.ReqNodes, j.ExcNodes}
 	out, ok := v.allowed[key]
 	if !ok {
-		out = v.list(strings.Split(j.Partition, ","), nodes, text.ExpandHosts(j.ExcNodes))
+		out = v.list(strings.Split(j.Partition, ","), j.ReqNodes, text.ExpandHosts(j.ExcNodes))
 		v.allowed[key] = out
 	}
 	return out
@@ -340,8 +407,9 @@ func (v *view) mayUse(j *job.Job) []int {
 
 func (v *view) list(parts []string, only string, exclude map[string]bool) []int {
 	out := make([]int, 0, len(v.gpus))
+	wanted := text.ExpandHosts(only)
 	for i, r := range v.gpus {
-		if (only == "" || only == r.node.Name) && !exclude[r.node.Name] && r.node.Serves(parts) {
+		if (only == "" || wanted[r.node.Name]) && !exclude[r.node.Name] && r.node.Serves(parts) {
 			out = append(out, i)
 		}
 	}
@@ -355,23 +423,6 @@ func (v *view) list(parts []string, only string, exclude map[string]bool) []int 
 func byPriority(x, y *job.Job) int {
 	return cmp.Or(-cmp.Compare(x.Priority, y.Priority), x.Submit.Compare(y.Submit),
 		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
-}
-
-// fewJobs are put back into the queue one by one.
-const fewJobs = 16
-
-// requeue puts jobs back into the State's queue, in Slurm's order.
-func (v *view) requeue(jobs ...rlcore.Job) {
-	order := func(x, y rlcore.Job) int { return byPriority(v.jobs[x.ID], v.jobs[y.ID]) }
-	if len(jobs) > fewJobs {
-		v.State.Pending = append(v.State.Pending, jobs...)
-		slices.SortStableFunc(v.State.Pending, order)
-		return
-	}
-	for i := range jobs {
-		at, _ := slices.BinarySearchFunc(v.State.Pending, jobs[i], order)
-		v.State.Pending = slices.Insert(v.State.Pending, at, jobs[i])
-	}
 }
 
 // dequeue removes the jobs at the given ascending indexes from the State's queue, in its
@@ -390,16 +441,8 @@ func (v *view) dequeue(at []int) {
 	v.State.Pending = queue[to+1:]
 }
 
-// predict predicts the slowdown of all jobs on the card once the chosen ones have joined;
-// nil where the profile of one is unknown.
-func (v *view) predict(p rlcore.Predictor, card *rlcore.GPU, chosen []int) []rlcore.Prediction {
-	var members []*rlcore.Profile
-	for i := range card.Running {
-		members = append(members, card.Running[i].Profile)
-	}
-	for _, at := range chosen {
-		members = append(members, v.State.Pending[at].Profile)
-	}
+// predict predicts the slowdown of all members of a GPU; nil where the profile of one is unknown.
+func predict(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile) []rlcore.Prediction {
 	if p == nil || slices.Contains(members, nil) {
 		return nil
 	}
@@ -408,7 +451,7 @@ func (v *view) predict(p rlcore.Predictor, card *rlcore.GPU, chosen []int) []rlc
 		out[0].Slowdown = 1
 		return out
 	}
-	p.Predict(out, &card.Spec, members)
+	p.Predict(out, spec, members)
 	return out
 }
 

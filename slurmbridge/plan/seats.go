@@ -16,11 +16,8 @@ type draft struct {
 	gpu   int              // in the State
 	jobs  []rlcore.Running // the members as they will run
 	spare int              // of the GPU's shares: left for a job that may join
-	id    int64            // below 0
+	id    int64            // below 0; of a draft and of those that add to it the same
 }
-
-// now reports whether the group is to start with the next pass.
-func (d *draft) now() bool { return d.group.Kind != job.Next }
 
 // placing is an attempt to find shares for a new group of a node with several GPUs, together with
 // the groups of this plan that start there as well.
@@ -103,22 +100,15 @@ func (r *pass) placing(d *draft) *placing {
 	p := &placing{r: r, node: node, newest: d}
 	for _, g := range r.nodes[node] {
 		card := rlcore.GPU{Running: r.present[g]}
-		if d.group.Kind == job.Next {
-			card.Running = r.State.GPUs[g].Running // all others are there by then
-		}
 		p.free = append(p.free, card.FreeShares())
 	}
-	if d.now() {
-		for _, o := range r.drafts {
-			if o.group.Node == node && o.now() {
-				p.drafts = append(p.drafts, o)
-			}
+	for _, o := range r.drafts {
+		if o.group.Node == node && o.id != d.id {
+			p.drafts = append(p.drafts, o)
 		}
-		for _, f := range r.onWay[node] {
-			if !f.follows {
-				p.jobs = append(p.jobs, seat{ref: f.ID, gpu: f.gpu, shares: f.Shares})
-			}
-		}
+	}
+	for _, f := range r.onWay[node] {
+		p.jobs = append(p.jobs, seat{ref: f.ID, gpu: f.gpu, shares: f.Shares})
 	}
 	p.drafts = append(p.drafts, d)
 	for _, o := range p.drafts {
@@ -267,17 +257,12 @@ func (r *pass) allowed(p *placing, requests []request, changed []*draft) (ok, sp
 	return r.meets(r.Decider.Guard, &r.mostLeft, p.node, fresh, r.floating(p.node, changing))
 }
 
-// floating are the jobs on their way to a node, but for those of some groups.
+// floating are the jobs on their way to a node, but for those of some drafts.
 func (r *pass) floating(node string, without map[int64]bool) []floater {
-	var out []floater
+	out := slices.Clone(r.onWay[node])
 	for _, d := range r.drafts {
 		if d.group.Node == node && !without[d.id] {
 			out = append(out, d.floaters(nil)...)
-		}
-	}
-	for _, f := range r.onWay[node] {
-		if (!f.follows || r.next.kept[f.group]) && !without[f.group] {
-			out = append(out, f)
 		}
 	}
 	return out
@@ -287,7 +272,7 @@ func (r *pass) floating(node string, without map[int64]bool) []floater {
 func (d *draft) floaters(shares map[string]int) []floater {
 	out := make([]floater, len(d.jobs))
 	for i := range d.jobs {
-		out[i] = floater{Running: d.jobs[i], group: d.id, gpu: d.gpu, follows: !d.now()}
+		out[i] = floater{Running: d.jobs[i], group: d.id, gpu: d.gpu}
 		if s, ok := shares[d.jobs[i].ID]; ok {
 			out[i].Shares = s
 		}
@@ -311,54 +296,4 @@ func (d *draft) give(i, shares int) {
 	if len(d.jobs) == 1 && shares >= job.Units {
 		m.MemMiB, d.jobs[i].MemLimitMiB = 0, 0
 	}
-}
-
-// staysApart reports whether a group that follows on GPU g would start there as things are, and meets
-// nobody on its node who was not there when it was made.
-func (r *pass) staysApart(group *job.Group, g int) bool {
-	gpus := r.nodes[group.Node]
-	if len(gpus) == 1 {
-		return true
-	}
-	if !r.staysSafe(group) {
-		return false
-	}
-	free := make([]int, len(gpus))
-	for i, at := range gpus {
-		if free[i] = r.State.GPUs[at].FreeShares(); at == g {
-			free[i] = job.Units
-		}
-	}
-	waiting := r.waiters(group)
-	slices.SortFunc(waiting, func(a, b floater) int { return byPriority(r.jobs[a.ID], r.jobs[b.ID]) })
-	requests := make([]request, len(waiting))
-	for i := range waiting {
-		requests[i] = request{gpu: r.gpus[g].place, shares: waiting[i].Shares}
-	}
-	return r.rule().lands(free, requests)
-}
-
-// staysSafe reports whether the guard allows a group that follows those on its node who came without
-// the bridge: whoever came with it was checked with the group.
-func (r *pass) staysSafe(group *job.Group) bool {
-	for _, g := range r.nodes[group.Node] {
-		for i := range r.present[g] {
-			if x := &r.present[g][i]; !x.Whole && x.Shares < job.Units && r.seats[x.ID].Group == nil {
-				ok, _ := r.meets(r.Decider.Guard, &r.mostLeft, group.Node, r.waiters(group), r.floating(group.Node, map[int64]bool{group.ID: true}))
-				return ok
-			}
-		}
-	}
-	return true
-}
-
-// waiters are the members of a group that follows.
-func (r *pass) waiters(group *job.Group) []floater {
-	var out []floater
-	for _, f := range r.onWay[group.Node] {
-		if f.group == group.ID {
-			out = append(out, f)
-		}
-	}
-	return out
 }

@@ -1,0 +1,77 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// promise brings plain Slurm's schedule up to date with the poll and writes into the State what it promises. A job that
+// Slurm would keep waiting for another reason than a GPU (held, at a limit, not before its begin time) isn't in it, and
+// comes in when that is over. It returns the new schedule.
+func (v *view) promise() *rlcore.Plain {
+	p, now := v.in.Tracker.Plain.Clone(), v.State.NowS
+	names := make([]string, len(v.State.GPUs))
+	for g := range v.State.GPUs {
+		names[g] = v.State.GPUs[g].ID
+	}
+	p.SetGPUs(names, now)
+	here := v.run(p, now)
+	for i := range v.State.Pending {
+		j := &v.State.Pending[i]
+		if p.Requeued(j.ID) { // it comes anew
+			p.Remove(now, j.ID)
+		}
+		here[j.ID] = true
+	}
+	var gone []string
+	p.Each(func(id string) {
+		if j := v.jobs[id]; !here[id] && (j == nil || j.State == job.Pending && !v.changing(p, id)) {
+			gone = append(gone, id)
+		}
+	})
+	slices.Sort(gone)
+	p.Remove(now, gone...)
+	p.Wait(v.State.Pending, now)
+	for i := range v.State.Pending {
+		v.State.Pending[i].PlainEndS = p.EndS(v.State.Pending[i].ID)
+	}
+	for g := range v.State.GPUs {
+		for i := range v.State.GPUs[g].Running {
+			x := &v.State.GPUs[g].Running[i]
+			x.PlainEndS = p.EndS(x.ID)
+		}
+	}
+	v.State.PlainFreeS = p.FreeS(nil, now)
+	return p
+}
+
+// changing reports whether a job keeps its place that isn't in the queue for now: it is being
+// restored, say, after another job took its GPU.
+func (v *view) changing(p *rlcore.Plain, ref string) bool {
+	held := v.jobs[ref].Priority == 0
+	return (v.in.Touched[ref] || v.seats[ref].Group != nil) && !held && !p.Requeued(ref)
+}
+
+// run tells the plain schedule which jobs run, and returns those and the ones about to start.
+func (v *view) run(p *rlcore.Plain, now float64) map[string]bool {
+	here := map[string]bool{}
+	on := map[string][]int{}
+	for g := range v.State.GPUs {
+		for i := range v.State.GPUs[g].Running {
+			x := &v.State.GPUs[g].Running[i]
+			on[x.ID] = append(on[x.ID], g)
+		}
+	}
+	for g := range v.State.GPUs {
+		for i := range v.State.GPUs[g].Running {
+			x := &v.State.GPUs[g].Running[i]
+			if !here[x.ID] && !v.starting[x.ID] {
+				p.Runs(&x.Job, on[x.ID], now-x.ElapsedS, now)
+			}
+			here[x.ID] = true
+		}
+	}
+	return here
+}
