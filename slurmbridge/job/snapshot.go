@@ -173,6 +173,7 @@ type Node struct {
 	MemAlloc   float64
 	Asleep     bool // power saving has put it to sleep; a job wakes it, which takes minutes
 	Reserved   bool // a reservation or a maintenance keeps ordinary jobs away
+	Planned    bool // Slurm keeps it for a pending job; others start there only if they end before
 }
 
 // Card is one GPU of a node.

@@ -39,7 +39,7 @@ func gpuNodes(nodes []text.Node) []job.Node {
 			continue
 		}
 		j := job.Node{
-			Name: n.Name, State: n.State, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Partitions: n.Partitions,
+			Name: n.Name, State: n.State, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Planned: n.Planned, Partitions: n.Partitions,
 			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, MemMiB: n.MemMiB, MemAlloc: n.MemAlloc, GPUs: n.GPUCount(),
 		}
 		if len(n.GPUs) == 1 { // else no one type speaks for them all

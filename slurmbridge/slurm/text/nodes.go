@@ -15,6 +15,7 @@ type Node struct {
 	Up         bool   // in service: jobs can start there
 	Reserved   bool   // a reservation or a maintenance keeps ordinary jobs away
 	Asleep     bool   // power saving has put it to sleep
+	Planned    bool   // Slurm keeps it for a pending job
 	Partitions []string
 	Reason     string // why it is out of service, in an operator's or Slurm's words
 	CPUs       int
@@ -71,8 +72,9 @@ func parseNode(line []byte) Node {
 	}
 	n := Node{
 		Name: f["NodeName"], State: f["State"], Addr: f["NodeAddr"],
-		Asleep: strings.Contains(f["State"], "POWERED_DOWN") || strings.Contains(f["State"], "~"),
-		CPUs:   number(cpus), CPUsAlloc: number(f["CPUAlloc"]),
+		Asleep:  strings.Contains(f["State"], "POWERED_DOWN") || strings.Contains(f["State"], "~"),
+		Planned: strings.Contains(f["State"], "PLANNED"),
+		CPUs:    number(cpus), CPUsAlloc: number(f["CPUAlloc"]),
 		MemMiB:   max(0, parseMiB([]byte(f["RealMemory"]))-parseMiB([]byte(f["MemSpecLimit"]))),
 		MemAlloc: parseMiB([]byte(f["AllocMem"])),
 		GPUs:     map[string]int{}, Shares: map[string]int{},

@@ -82,6 +82,18 @@ func TestNodeStates(t *testing.T) {
 	}
 }
 
+// A node that Slurm keeps for a pending job is in service.
+func TestPlannedNodes(t *testing.T) {
+	for state, want := range map[string]bool{"IDLE+PLANNED": true, "MIXED+PLANNED": true, "PLANNED": true, "IDLE": false, "MIXED": false} {
+		if n := parseNode([]byte("NodeName=x State=" + state)); n.Planned != want || !n.Up {
+			t.Errorf("%s: planned %v, up %v", state, n.Planned, n.Up)
+		}
+	}
+	if n := parseNode([]byte("NodeName=x State=IDLE Reason=PLANNED Comment=State=PLANNED")); n.Planned {
+		t.Error("an operator's words plan it")
+	}
+}
+
 func TestNodeGres(t *testing.T) {
 	for gres, want := range map[string]Node{
 		"gpu:2(S:0-1)":                         {GPUs: map[string]int{"": 2}},
