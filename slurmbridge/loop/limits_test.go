@@ -233,3 +233,43 @@ func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 		t.Errorf("it is %s when its limit is gone", big.State)
 	}
 }
+
+// Slurm allocates whole cores, and memory for each of their threads. No more jobs are sent to a
+// node than have room there: none of a group waits while the others run.
+func TestWholeCoresAndTheirMemory(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		change func(*job.Node)
+		ask    func(*mjob)
+		run    int
+	}{
+		{"cores", func(n *job.Node) { n.CPUs = 8 }, func(*mjob) {}, 4},
+		{"memory by the CPU", func(n *job.Node) { n.MemMiB = 1500 }, func(j *mjob) { j.HostMemMiB, j.MemPerCPU = 300, true }, 2},
+		{"memory by the node", func(n *job.Node) { n.MemMiB = 1500 }, func(j *mjob) { j.HostMemMiB = 300 }, 5},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := node("n1", 1, 16)
+			n.CPUsPerAlloc = 2
+			c.change(&n)
+			other := node("n2", 1, 16) // of another kind in another partition
+			other.CPUsPerAlloc, other.Partitions = 8, []string{"big"}
+			m := newModel(n, other)
+			b := bridge(m, newMemory())
+			tick(t, b, m, time.Second)
+			for range 5 {
+				c.ask(m.submit("ann", time.Hour, app("a", 3600, 0.1, 500), true))
+			}
+			tick(t, b, m, 10*time.Second)
+			if got := m.runs("ann"); got != c.run {
+				t.Errorf("%d run, want %d", got, c.run)
+			}
+			for _, g := range b.Status().Groups {
+				for i := range g.Members {
+					if g.Members[i].State == job.MemberWaiting && g.Kind != job.Next {
+						t.Errorf("job %s waits for room in a group of %d", g.Members[i].Ref, len(g.Members))
+					}
+				}
+			}
+		})
+	}
+}

@@ -229,7 +229,7 @@ func (m *model) place(j *mjob) {
 			}
 			continue
 		}
-		cpus := j.CPUs
+		cpus, mem := node.Allocates(j.CPUs), node.Takes(&j.Job)
 		free := make([]int, node.GPUs)
 		for i := range free {
 			free[i] = node.Card(i).Units
@@ -239,10 +239,11 @@ func (m *model) place(j *mjob) {
 				for _, g := range o.GPUs {
 					free[g] -= unitsOf(o)
 				}
-				cpus += o.CPUs
+				cpus, mem = cpus+node.Allocates(o.CPUs), mem+o.HostMemMiB
 			}
 		}
-		if cpus > node.CPUs {
+		if cpus > node.CPUs || mem > node.MemMiB {
+			j.Reason = "Resources"
 			continue
 		}
 		g := m.pick(free, unitsOf(j))
@@ -260,6 +261,7 @@ func (m *model) place(j *mjob) {
 		}
 		j.State, j.Nodes, j.gpu, j.began, j.Start, j.Expedited = job.Running, node.Name, g, m.now, m.now, false
 		j.GPUs = gpus
+		j.CPUs, j.HostMemMiB = node.Allocates(j.CPUs), node.Takes(&j.Job)
 		if m.started != nil {
 			m.started(j)
 		}
@@ -343,10 +345,11 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 		}
 	}
 	for i := range s.Nodes {
-		s.Nodes[i].CPUsAlloc = 0
+		s.Nodes[i].CPUsAlloc, s.Nodes[i].MemAlloc = 0, 0
 		for _, j := range m.jobs {
 			if j.State == job.Running && !j.ended && j.Nodes == s.Nodes[i].Name {
 				s.Nodes[i].CPUsAlloc += j.CPUs
+				s.Nodes[i].MemAlloc += j.HostMemMiB
 			}
 		}
 	}
