@@ -180,6 +180,25 @@ func TestParseDetailRecorded(t *testing.T) {
 	}
 }
 
+func TestMemPerCPU(t *testing.T) {
+	for _, release := range releases {
+		if !MemPerCPU(recorded(t, release, "detail-rgpu")) {
+			t.Errorf("%s: DefMemPerCPU's memory is by the node", release)
+		}
+		node := strings.ReplaceAll(string(recorded(t, release, "detail-rgpu")), "MinMemoryCPU=", "MinMemoryNode=") // as --mem shows it
+		if MemPerCPU([]byte(node)) {
+			t.Errorf("%s: --mem is by the CPU", release)
+		}
+		forged := "JobId=1 JobName=\n   MinCPUsNode=1 MinMemoryNode=1M MinTmpDiskNode=0\n"
+		if !MemPerCPU(append([]byte(forged), recorded(t, release, "detail-rgpu")...)) {
+			t.Errorf("%s: a job's name hides its memory", release)
+		}
+	}
+	if !MemPerCPU(nil) {
+		t.Error("nothing is by the node")
+	}
+}
+
 func TestParseIndexes(t *testing.T) {
 	for in, want := range map[string][]int{
 		"gpu:titanxp:2(IDX:0-1)": {0, 1}, "mps:60(IDX:3)": {3}, "mps:titanxp:60(0/100,60/100)": {1}, "shard:50(50/100,0/100)": {0},
