@@ -127,7 +127,7 @@ var causes = map[CauseKind]string{
 	CauseLimit:      "Slurm's limit ",
 	CauseGPUTaken:   "another job took its GPU",
 	CauseNodeDown:   "its node went out of service",
-	CausePassedOver: "Slurm keeps its node for jobs of higher priority",
+	CausePassedOver: "Slurm keeps it waiting for other jobs",
 	CauseLate:       "did not start in time",
 	CauseReplanned:  "its group was planned anew",
 	CauseRunAlone:   "it failed while sharing and runs again alone",

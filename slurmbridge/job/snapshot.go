@@ -80,7 +80,9 @@ type Job struct {
 	CPUs        int
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
-	Requeue    bool
+	// MemPerCPU: Slurm takes more memory where it allocates more CPUs than the job asks for.
+	MemPerCPU bool
+	Requeue   bool
 	// Expedited: it ended, and Slurm is about to start it again, before all others
 	// (--requeue=expedite, from 25.11 on). It is pending.
 	Expedited bool
@@ -169,10 +171,38 @@ type Node struct {
 	Partitions []string
 	CPUs       int
 	CPUsAlloc  int
-	MemMiB     float64
-	MemAlloc   float64
-	Asleep     bool // power saving has put it to sleep; a job wakes it, which takes minutes
-	Reserved   bool // a reservation or a maintenance keeps ordinary jobs away
+	// CPUsPerAlloc is how many CPUs Slurm allocates at a time: those of a core or of a socket;
+	// 0 = 1. TaskPerCore: each task gets cores of its own.
+	CPUsPerAlloc int
+	TaskPerCore  bool
+	MemMiB       float64
+	MemAlloc     float64
+	Asleep       bool // power saving has put it to sleep; a job wakes it, which takes minutes
+	Reserved     bool // a reservation or a maintenance keeps ordinary jobs away
+	Planned      bool // Slurm keeps it for a pending job; others start there only if they end before
+}
+
+// Allocates is how many of the node's CPUs Slurm takes for a job that asks for so many. Where
+// each task gets cores of its own it is the most that Slurm may take: the number of tasks isn't
+// known.
+func (n *Node) Allocates(cpus int) int {
+	per := max(1, n.CPUsPerAlloc)
+	took := (cpus + per - 1) / per * per
+	if n.TaskPerCore {
+		took = cpus * per
+	}
+	if cpus <= n.CPUs {
+		took = min(took, n.CPUs)
+	}
+	return took
+}
+
+// Takes is how much of the node's memory Slurm takes for a job, MiB.
+func (n *Node) Takes(j *Job) float64 {
+	if !j.MemPerCPU || j.CPUs <= 0 {
+		return j.HostMemMiB
+	}
+	return j.HostMemMiB * float64(n.Allocates(j.CPUs)) / float64(j.CPUs)
 }
 
 // Card is one GPU of a node.

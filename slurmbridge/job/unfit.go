@@ -19,6 +19,7 @@ const (
 	UnfitPartition    Unfit = "partition"
 	UnfitSize         Unfit = "size"
 	UnfitLeft         Unfit = "left"
+	UnfitNotStarted   Unfit = "not-started"
 	UnfitDeadline     Unfit = "deadline"
 	UnfitDelay        Unfit = "delay"
 )
@@ -38,6 +39,7 @@ var unfits = map[Unfit]string{
 	UnfitPartition:    "its partition is left alone",
 	UnfitSize:         "no one node of its partition with a GPU is as large",
 	UnfitLeft:         "left to Slurm",
+	UnfitNotStarted:   "it was released twice and did not start",
 	UnfitDeadline:     "its deadline leaves no time to wait",
 	UnfitDelay:        "the bridge has kept it waiting long enough",
 }

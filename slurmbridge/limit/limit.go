@@ -6,8 +6,9 @@
 // and for a minute no more jobs of its class are sent than others have ended.
 //
 // A limit may also be of one node: a maintenance or another job's reservation that begins
-// before the job's time limit. Then no job of the class is sent to that node for a while,
-// which doubles each time the node turns out to be still closed.
+// before the job's time limit. Or Slurm keeps a node's idle GPUs for a job of higher
+// priority. Then no job of the class is sent to that node for a while, which doubles each
+// time the node turns out to be still closed.
 package limit
 
 import (
@@ -27,6 +28,11 @@ const (
 	// closedMost after many.
 	closedLasts = 15 * time.Second
 	closedMost  = 10 * time.Minute
+	// answered is how long Slurm's answer to another try on a closed node may take: the job is
+	// released, given time to start and seen pending.
+	answered = 2 * time.Minute
+	// mostOfReason is how much of a Reason is remembered of a closed node: it may list nodes.
+	mostOfReason = 100
 	// mostSharers is how many jobs the shares of one GPU may be for.
 	mostSharers = 5
 )
@@ -148,7 +154,7 @@ func (l *Limit) frees(ended holder) int {
 func (ls *Limits) Observe(s *job.Snapshot, sentTo func(ref string) (node string, ok bool)) {
 	maps.DeleteFunc(ls.byClass, func(c class, l *Limit) bool {
 		// That a node was closed is remembered until the next try has been answered.
-		return l.over(s.At) && (c.node == "" || s.At.Sub(l.at) >= 2*l.lasts)
+		return l.over(s.At) && (c.node == "" || s.At.Sub(l.at) >= 2*l.lasts+answered)
 	})
 	running := make(map[string]holder, len(ls.running))
 	for i := range s.Jobs {
@@ -193,17 +199,29 @@ func (ls *Limits) settle(running map[string]holder) {
 
 // meet notes that a job of a class is at a limit on the node that it was sent to.
 func (ls *Limits) meet(c class, j *job.Job, node string, at time.Time) {
-	l := &Limit{reason: j.Reason, ref: j.Ref, at: at, lasts: lasts, of: c}
 	if closedNode(j.Reason) && j.ReqNodes == node { // else it is said of all nodes
-		l.of, l.lasts = c.on(node), closedLasts
-		if old := ls.byClass[l.of]; old != nil {
-			l.lasts = old.lasts
-			if old.over(at) {
-				l.lasts = min(2*old.lasts, closedMost)
-			}
+		ls.close(c.on(node), j.Ref, j.Reason, at)
+		return
+	}
+	ls.byClass[c] = &Limit{reason: j.Reason, ref: j.Ref, at: at, lasts: lasts, of: c}
+}
+
+// close notes that a node is closed to a class, longer if it is still closed at another try.
+func (ls *Limits) close(c class, ref, reason string, at time.Time) {
+	l := &Limit{reason: reason[:min(len(reason), mostOfReason)], ref: ref, at: at, lasts: closedLasts, of: c}
+	if old := ls.byClass[c]; old != nil {
+		l.lasts = old.lasts
+		if old.over(at) {
+			l.lasts = min(2*old.lasts, closedMost)
 		}
 	}
-	ls.byClass[l.of] = l
+	ls.byClass[c] = l
+}
+
+// Keep notes that Slurm keeps a released job from starting on the node that it was sent to, for
+// the reason given. No job of its class is sent there for a while.
+func (ls *Limits) Keep(j *job.Job, node, reason string, at time.Time) {
+	ls.close(classOf(j).on(node), j.Ref, reason, at)
 }
 
 // Surplus returns the reason why a released job that is still pending is to be taken back
@@ -266,6 +284,13 @@ func closed(reason string) bool {
 // closedNode reports whether a Reason is of the node that a job was sent to.
 func closedNode(reason string) bool {
 	return strings.HasPrefix(reason, "ReqNodeNotAvail") && strings.Contains(reason, "eserved")
+}
+
+// Kept reports whether a Reason explains why Slurm keeps a job pending that may start: other
+// jobs go first, or what it needs is in use or away. It is no mark against the job. Slurm also
+// gives Priority to a job that it hasn't considered yet, so the job needs time to start first.
+func Kept(reason string) bool {
+	return slices.Contains([]string{"Priority", "Resources", "Licenses"}, reason) || strings.HasPrefix(reason, "ReqNodeNotAvail")
 }
 
 // PassedOver reports whether a Reason only says that Slurm kept the job's node for others in

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,55 @@ func TestLimitReasons(t *testing.T) {
 		if is, forever := Reason(reason); is != want[0] || forever != want[1] {
 			t.Errorf("%q: %v, %v", reason, is, forever)
 		}
+	}
+}
+
+// A Reason that explains why Slurm keeps a job is no mark against it, whatever follows it. Other
+// words explain nothing.
+func TestKeptReasons(t *testing.T) {
+	for reason, want := range map[string]bool{
+		"Priority": true, "Resources": true, "Licenses": true, "ReqNodeNotAvail": true,
+		"ReqNodeNotAvail, UnavailableNodes:n1": true, "ReqNodeNotAvail,_UnavailableNodes:n[1-9]": true,
+		"": false, "None": false, "Dependency": false, "BadConstraints": false, "DependencyNeverSatisfied": false,
+		"Priority\nResources": false, " Priority": false, "priority": false, "It says ReqNodeNotAvail": false, "Licenses|x": false,
+	} {
+		if Kept(reason) != want {
+			t.Errorf("%q: not %v", reason, want)
+		}
+	}
+}
+
+// A class that Slurm keeps from a node is tried there ever less often, other classes and nodes
+// are free, and what is remembered of the reason is short.
+func TestKeptFromANode(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	j, other := job.Job{Ref: "1", User: "ann", State: job.Pending}, job.Job{Ref: "2", User: "bob", State: job.Pending}
+	s := &job.Snapshot{Jobs: []job.Job{j, other}}
+	byRef := map[string]*job.Job{"1": &j, "2": &other}
+	ls := New()
+	open := func(ref, node string) bool {
+		s.At = at
+		ls.Observe(s, func(string) (string, bool) { return "", false })
+		return ls.Budget(s, byRef).MaySend(ref, node)
+	}
+	for _, want := range []time.Duration{15, 30, 60, 120, 240, 480, 600, 600} {
+		if !open("1", "n1") {
+			t.Fatalf("closed before it is kept, %v", want)
+		}
+		at = at.Add(time.Minute) // the job is released, and doesn't start
+		ls.Keep(&j, "n1", "ReqNodeNotAvail, UnavailableNodes:"+strings.Repeat("n", 1000), at)
+		ls.Keep(&j, "n1", "Priority", at) // another of its class
+		if at = at.Add(want*time.Second - time.Second); open("1", "n1") || !open("1", "n2") || !open("2", "n1") {
+			t.Errorf("after %d s: %v, %v, %v", want-1, open("1", "n1"), open("1", "n2"), open("2", "n1"))
+		}
+		at = at.Add(time.Second)
+	}
+	ls.Keep(&j, "n1", strings.Repeat("\x1b[2J", 1000), at)
+	if text := ls.Budget(s, byRef).ClosedTo("1", "n1"); text == nil || len(text.Text(at)) > 1000 || strings.Contains(text.Text(at), "\x1b") {
+		t.Errorf("%v", text)
+	}
+	if at = at.Add(time.Hour); !open("1", "n1") || len(ls.byClass) > 0 {
+		t.Error("it is remembered for ever")
 	}
 }
 

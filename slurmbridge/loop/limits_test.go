@@ -169,6 +169,48 @@ func TestAllNodesClosed(t *testing.T) {
 	}
 }
 
+// Slurm keeps the idle GPUs of a node for a job of four GPUs, and says Priority of the sharers
+// behind it. None of them is let go, none is held up by the bridge, and all share once the job has
+// run.
+func TestSharersBehindALargeJob(t *testing.T) {
+	m := newModel(node("n1", 4, 32))
+	b := bridge(m, newMemory())
+	tick(t, b, m, time.Second)
+	first := m.submit("bob", 10*time.Minute, nil, false)
+	large := m.submit("bob", time.Minute, nil, false)
+	first.Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gres:gpu:1"}
+	large.Request = job.GPURequest{Kind: job.WholeGPU, Count: 4, Raw: "gres:gpu:4"}
+	tick(t, b, m, 2*time.Second)
+	var sharers []*mjob
+	for range 6 {
+		sharers = append(sharers, m.submit("ann", 100*time.Second, app("a", 100, 0.3, 2000), true))
+	}
+	begin, updates := m.now, m.updates
+	for !large.ended && m.now.Sub(begin) < time.Hour {
+		tick(t, b, m, 10*time.Second)
+		for _, j := range sharers {
+			if j.State != job.Pending && !large.ended {
+				t.Fatalf("job %s is %s before the large one has run", j.Ref, j.State)
+			}
+		}
+	}
+	if tries := m.updates - updates; tries > 6*3*8 {
+		t.Errorf("%d updates while Slurm kept the node", tries)
+	}
+	if d := b.Status().MaxDelayS; d > 30 {
+		t.Errorf("the bridge counts %v s of delay as its own", d)
+	}
+	tick(t, b, m, 12*time.Minute)
+	for _, j := range sharers {
+		if !j.ended || j.Request.Count == job.Units {
+			t.Errorf("job %s is %s with %d shares", j.Ref, j.State, j.Request.Count)
+		}
+	}
+	for ref, why := range b.Status().Unmanaged {
+		t.Errorf("job %s is left to Slurm: %s", ref, why)
+	}
+}
+
 // A job that a limit will never let start is left to Slurm, and the next one runs.
 func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
@@ -189,5 +231,45 @@ func TestJobBeyondALimitOfItsOwn(t *testing.T) {
 	tick(t, b, m, 2*time.Minute)
 	if !big.ended && big.State != job.Running {
 		t.Errorf("it is %s when its limit is gone", big.State)
+	}
+}
+
+// Slurm allocates whole cores, and memory for each of their threads. No more jobs are sent to a
+// node than have room there: none of a group waits while the others run.
+func TestWholeCoresAndTheirMemory(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		change func(*job.Node)
+		ask    func(*mjob)
+		run    int
+	}{
+		{"cores", func(n *job.Node) { n.CPUs = 8 }, func(*mjob) {}, 4},
+		{"memory by the CPU", func(n *job.Node) { n.MemMiB = 1500 }, func(j *mjob) { j.HostMemMiB, j.MemPerCPU = 300, true }, 2},
+		{"memory by the node", func(n *job.Node) { n.MemMiB = 1500 }, func(j *mjob) { j.HostMemMiB = 300 }, 5},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			n := node("n1", 1, 16)
+			n.CPUsPerAlloc = 2
+			c.change(&n)
+			other := node("n2", 1, 16) // of another kind in another partition
+			other.CPUsPerAlloc, other.Partitions = 8, []string{"big"}
+			m := newModel(n, other)
+			b := bridge(m, newMemory())
+			tick(t, b, m, time.Second)
+			for range 5 {
+				c.ask(m.submit("ann", time.Hour, app("a", 3600, 0.1, 500), true))
+			}
+			tick(t, b, m, 10*time.Second)
+			if got := m.runs("ann"); got != c.run {
+				t.Errorf("%d run, want %d", got, c.run)
+			}
+			for _, g := range b.Status().Groups {
+				for i := range g.Members {
+					if g.Members[i].State == job.MemberWaiting && g.Kind != job.Next {
+						t.Errorf("job %s waits for room in a group of %d", g.Members[i].Ref, len(g.Members))
+					}
+				}
+			}
+		})
 	}
 }

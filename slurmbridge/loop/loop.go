@@ -455,7 +455,7 @@ func (b *Bridge) report(events []tracker.Event) {
 		b.Metrics.event(e)
 		log := b.Log.Info
 		switch e.Kind {
-		case tracker.EventStuck, tracker.EventPartial, tracker.EventMisplaced:
+		case tracker.EventStuck, tracker.EventPartial, tracker.EventLeft, tracker.EventMisplaced:
 			log = b.Log.Warn
 		}
 		log("job "+string(e.Kind), "job", e.Ref, "group", e.Group.ID, "node", e.Group.Node, "gpu", e.Group.GPU)

@@ -67,7 +67,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		gpus:      gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
 		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), next (after the running ones). None in shadow mode.", "kind"),
 		groupSize: histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
-		members:   counters("group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), misplaced (on another GPU than planned).", "outcome"),
+		members:   counters("group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), misplaced (on another GPU than planned).", "outcome"),
 		changes:   counters("changes_total", "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).", "step", "result"),
 		commands: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
@@ -77,7 +77,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lease:       gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
 		gateErrors:  counter("gate_errors_total", "Failures to create or renew the gate."),
 		misread:     gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
-		unmanaged:   counters("jobs_unmanaged_total", "Jobs that asked to share and were let go, to run as without the bridge, by reason: exclusive, features, size and so on; left: see slurmbridge status.", "reason"),
+		unmanaged:   counters("jobs_unmanaged_total", "Jobs that asked to share and were let go, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason"),
 		considered:  counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, whatever came of it."),
 		counted:     map[string]bool{},
 		delay:       histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
@@ -115,7 +115,7 @@ func (m *Metrics) zero() {
 	for c, values := range map[*prometheus.CounterVec][]string{
 		m.looks:      {"ok", "error"},
 		m.groups:     {string(job.StartNow), string(job.Join), string(job.Next)},
-		m.members:    {"started", "ended", "requeued", "owner", "stuck", "partial", "misplaced"},
+		m.members:    {"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"},
 		m.records:    {"new", "duplicate", "refused", "failed"},
 		m.contracts:  {"kept", "broken"},
 		m.turnaround: {"slurmbridge", "plain"},
@@ -295,6 +295,9 @@ func (m *Metrics) event(e tracker.Event) {
 		return
 	}
 	m.members.WithLabelValues(string(e.Kind)).Inc()
+	if e.Kind == tracker.EventLeft {
+		m.unmanaged.WithLabelValues(string(job.UnfitNotStarted)).Inc()
+	}
 	if e.Kind != tracker.EventStarted || e.Group.Free.IsZero() {
 		return
 	}

@@ -105,6 +105,16 @@ func TestSharersAreCountedOnce(t *testing.T) {
 	}
 }
 
+// A job that did not start twice counts as let go, by that reason.
+func TestNotStartedIsCounted(t *testing.T) {
+	m := NewMetrics(prometheus.NewRegistry())
+	m.event(tracker.Event{Kind: tracker.EventKept, Ref: "1", Group: &job.Group{}})
+	m.event(tracker.Event{Kind: tracker.EventLeft, Ref: "2", Group: &job.Group{}})
+	if n := testutil.ToFloat64(m.unmanaged.WithLabelValues("not-started")); n != 1 {
+		t.Errorf("%v count as let go, want 1", n)
+	}
+}
+
 // Only a policy that isn't the configured one counts as a fall back.
 func TestFallbackIsShown(t *testing.T) {
 	m := NewMetrics(prometheus.NewPedanticRegistry())

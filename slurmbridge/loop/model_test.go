@@ -50,6 +50,8 @@ type model struct {
 	shut map[string]string
 	// reason is the Reason of jobs over most, "" = the QOS's limit.
 	reason string
+	// kept holds the nodes whose idle GPUs are kept for a pending job of several GPUs.
+	kept map[string]bool
 	// leastLoaded: LL_SHARED_GRES is set.
 	leastLoaded bool
 	// slip, if set, says how much time passes after an update, lag how much before it
@@ -190,6 +192,7 @@ func (m *model) schedule() {
 	}
 	order := slices.Clone(m.jobs)
 	slices.SortStableFunc(order, func(a, b *mjob) int { return int(b.Priority - a.Priority) })
+	m.kept = map[string]bool{}
 	for _, j := range order {
 		if j.ended || j.State != job.Pending || len(j.Dependency.List) > 0 || j.Eligible.After(m.now) || j.Priority == 0 {
 			continue
@@ -215,6 +218,10 @@ func (m *model) place(j *mjob) {
 		if !node.Up || j.ReqNodes != "" && j.ReqNodes != node.Name {
 			continue
 		}
+		if m.kept[node.Name] {
+			j.Reason = "Priority"
+			continue
+		}
 		if m.shut[node.Name] == j.User {
 			j.Reason = "ReqNodeNotAvail, May be reserved for other job"
 			if j.ReqNodes == "" {
@@ -222,31 +229,54 @@ func (m *model) place(j *mjob) {
 			}
 			continue
 		}
-		cpus := j.CPUs
+		cpus, mem := node.Allocates(j.CPUs), node.Takes(&j.Job)
 		free := make([]int, node.GPUs)
 		for i := range free {
 			free[i] = node.Card(i).Units
 		}
 		for _, o := range m.jobs {
 			if o.State == job.Running && !o.ended && o.Nodes == node.Name {
-				free[o.gpu] -= unitsOf(o)
-				cpus += o.CPUs
+				for _, g := range o.GPUs {
+					free[g] -= unitsOf(o)
+				}
+				cpus, mem = cpus+node.Allocates(o.CPUs), mem+o.HostMemMiB
 			}
 		}
-		if cpus > node.CPUs {
+		if cpus > node.CPUs || mem > node.MemMiB {
+			j.Reason = "Resources"
 			continue
 		}
 		g := m.pick(free, unitsOf(j))
+		gpus := []int{g}
+		if j.Request.Kind == job.WholeGPU && j.Request.Count > 1 {
+			if gpus = idle(free); len(gpus) < j.Request.Count {
+				m.kept[node.Name], j.Reason = true, "Resources"
+				continue
+			}
+			gpus = gpus[:j.Request.Count]
+			g = gpus[0]
+		}
 		if g < 0 || j.Request.Kind == job.SharedGPU {
 			continue
 		}
 		j.State, j.Nodes, j.gpu, j.began, j.Start, j.Expedited = job.Running, node.Name, g, m.now, m.now, false
-		j.GPUs = []int{g}
+		j.GPUs = gpus
+		j.CPUs, j.HostMemMiB = node.Allocates(j.CPUs), node.Takes(&j.Job)
 		if m.started != nil {
 			m.started(j)
 		}
 		return
 	}
+}
+
+// idle are the GPUs that have all their shares free.
+func idle(free []int) (gpus []int) {
+	for g, f := range free {
+		if f == job.Units {
+			gpus = append(gpus, g)
+		}
+	}
+	return gpus
 }
 
 // unitsOf are the shares that a job takes.
@@ -315,10 +345,11 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 		}
 	}
 	for i := range s.Nodes {
-		s.Nodes[i].CPUsAlloc = 0
+		s.Nodes[i].CPUsAlloc, s.Nodes[i].MemAlloc = 0, 0
 		for _, j := range m.jobs {
 			if j.State == job.Running && !j.ended && j.Nodes == s.Nodes[i].Name {
 				s.Nodes[i].CPUsAlloc += j.CPUs
+				s.Nodes[i].MemAlloc += j.HostMemMiB
 			}
 		}
 	}

@@ -39,6 +39,9 @@ type Input struct {
 	Terms   map[string]job.Terms
 	Card    Card
 	Tracker *tracker.Tracker
+
+	// grains holds, by partition, a node of each kind that allocates several CPUs at a time.
+	grains map[string][]*job.Node
 }
 
 // Card describes a GPU type of gres.conf; false = unknown, which keeps groups off it.
@@ -129,6 +132,34 @@ func (in *Input) fitsNode(j *job.Job) bool {
 	return false
 }
 
+// takes is how many CPUs and how much memory Slurm takes for a pending job, the most of any node
+// that it may run on.
+func (in *Input) takes(j *job.Job) (cpus int, memMiB float64) {
+	kinds, known := in.grains[j.Partition]
+	if !known {
+		for i := range in.Snap.Nodes {
+			n := &in.Snap.Nodes[i]
+			alike := func(o *job.Node) bool {
+				return n.CPUsPerAlloc == o.CPUsPerAlloc && n.TaskPerCore == o.TaskPerCore && n.CPUs == o.CPUs
+			}
+			if n.CPUsPerAlloc > 1 && !slices.ContainsFunc(kinds, alike) && n.Serves(j.Partitions()) {
+				kinds = append(kinds, n)
+			}
+		}
+		if in.grains == nil {
+			in.grains = map[string][]*job.Node{}
+		}
+		in.grains[j.Partition] = kinds
+	}
+	cpus, memMiB = j.CPUs, j.HostMemMiB
+	for _, n := range kinds {
+		if n.CPUs >= j.CPUs {
+			cpus, memMiB = max(cpus, n.Allocates(j.CPUs)), max(memMiB, n.Takes(j))
+		}
+	}
+	return cpus, memMiB
+}
+
 // rlJob is a job as the decider sees it.
 func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	t := in.Terms[j.Ref]
@@ -137,6 +168,9 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 		SubmitS: tracker.Seconds(j.Submit), LimitS: j.TimeLimit.Seconds(),
 		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
 		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
+	}
+	if j.State == job.Pending { // of others Slurm says what they hold
+		out.CPUs, out.HostMemMiB = in.takes(j)
 	}
 	if !j.Deadline.IsZero() {
 		out.DeadlineS = tracker.Seconds(j.Deadline)

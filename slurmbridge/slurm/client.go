@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -59,10 +60,18 @@ type Client struct {
 	excluded map[int64]string
 	excAt    time.Time
 	indexes  map[string]indexes
+	perCPU   map[int64]memory
 	// understood is the release whose scontrol was seen to say of the gate what is so.
 	understood string
 	// noBatch: scontrol was seen not to read commands from its standard input.
 	noBatch atomic.Bool
+}
+
+// memory says whether a pending job's memory is by the CPU, as of what it asked for then.
+type memory struct {
+	perCPU bool
+	cpus   int
+	memMiB float64
 }
 
 // indexes are the GPUs of a running job, which don't change while it runs.
@@ -173,6 +182,9 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	}
 	c.understand(ctx, snap)
 	if err := c.index(ctx, snap); err != nil {
+		return nil, err
+	}
+	if err := c.memories(ctx, snap, config["SelectTypeParameters"]); err != nil {
 		return nil, err
 	}
 	return snap, nil
@@ -323,20 +335,8 @@ func (c *Client) index(ctx context.Context, snap *job.Snapshot) error {
 // detail reads several jobs in one scontrol, which takes commands from its standard
 // input. A mark that no user knows separates the answers.
 func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
-	nonce := text.NewNonce()[1:]
-	var in strings.Builder
-	for _, j := range jobs {
-		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
-	}
-	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "-d"}, stdin: in.String()})
-	if err != nil && ctx.Err() != nil {
-		return err
-	}
-	answers := bytes.Split(out, []byte("\n"+nonce+"\n"))
-	for i, j := range jobs {
-		if i >= len(answers)-1 {
-			break // not known; the next poll tries again
-		}
+	answers, err := c.showJobs(ctx, jobs)
+	for i, j := range jobs[:len(answers)] {
 		at := indexes{start: j.Start}
 		if gpus, ok := text.ParseDetail(answers[i], j.Nodes); ok {
 			at.gpus = gpus
@@ -344,5 +344,73 @@ func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
 		j.GPUs = at.gpus
 		c.indexes[j.Ref] = at
 	}
-	return nil
+	return err
+}
+
+// showJobs returns what scontrol says of the first of the jobs, of as many as it answered for; the
+// next poll tries the others again.
+func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error) {
+	nonce := text.NewNonce()[1:]
+	var in strings.Builder
+	for _, j := range jobs {
+		fmt.Fprintf(&in, "show job %s\nshow hostnames %s\n", j.Ref, nonce)
+	}
+	out, _, err := c.run(ctx, command{name: "scontrol show job", prog: "scontrol", args: []string{"--all", "-d"}, stdin: in.String()})
+	if err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	answers := bytes.Split(out, []byte("\n"+nonce+"\n"))
+	return answers[:min(len(jobs), len(answers)-1)], nil
+}
+
+// mostAsked bounds the jobs of which one poll reads whether their memory is by the CPU.
+const mostAsked = 500
+
+// memories notes of which pending jobs the memory is by the CPU and thus grows where Slurm allocates
+// more CPUs than they ask for. squeue doesn't say it; one scontrol does for all jobs that are new.
+// Until then a job's memory counts as by the CPU, which is more.
+func (c *Client) memories(ctx context.Context, snap *job.Snapshot, params string) error {
+	old := c.perCPU
+	c.perCPU = map[int64]memory{}
+	if text.HasOption(params, "CR_CPU") || text.HasOption(params, "CR_CPU_MEMORY") {
+		return nil // it is by the CPUs that a job asks for
+	}
+	grows := func(j *job.Job) bool {
+		return slices.ContainsFunc(snap.Nodes, func(n job.Node) bool { return n.CPUsPerAlloc > 1 && n.Allocates(j.CPUs) > j.CPUs })
+	}
+	sizes := map[int]bool{}
+	var unknown []*job.Job
+	for i := range snap.Jobs {
+		j := &snap.Jobs[i]
+		if j.State != job.Pending || j.Request.Kind == job.WholeGPU || j.HostMemMiB <= 0 {
+			continue
+		}
+		if _, seen := sizes[j.CPUs]; !seen {
+			sizes[j.CPUs] = grows(j)
+		}
+		if !sizes[j.CPUs] {
+			continue
+		}
+		m, known := c.perCPU[j.ID] // of another task of its array
+		if !known {
+			if m, known = old[j.ID]; !known || m.cpus != j.CPUs || m.memMiB != j.HostMemMiB {
+				m = memory{true, j.CPUs, j.HostMemMiB}
+				if len(unknown) < mostAsked {
+					unknown = append(unknown, j)
+				}
+			} else {
+				c.perCPU[j.ID] = m
+			}
+		}
+		j.MemPerCPU = m.perCPU
+	}
+	if len(unknown) == 0 {
+		return nil
+	}
+	answers, err := c.showJobs(ctx, unknown)
+	for i, j := range unknown[:len(answers)] {
+		j.MemPerCPU = text.MemPerCPU(answers[i])
+		c.perCPU[j.ID] = memory{j.MemPerCPU, j.CPUs, j.HostMemMiB}
+	}
+	return err
 }

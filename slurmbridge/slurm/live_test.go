@@ -501,3 +501,43 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 		t.Errorf("of a job that isn't there: %v", err)
 	}
 }
+
+// Slurm allocates whole cores, and memory by the CPU for all their threads: as much as is foreseen
+// while a job is pending.
+func TestWholeCores(t *testing.T) {
+	for _, c := range []struct {
+		params string
+		takes  []int // CPUs of the node for 1, 3 and 4
+	}{
+		{"CR_Core_Memory", []int{2, 4, 4}}, {"CR_CPU_Memory", []int{2, 4, 4}}, {"CR_Socket_Memory", []int{8, 8, 8}},
+	} {
+		t.Run(c.params, func(t *testing.T) {
+			t.Parallel()
+			cluster, client := live(t, slurmtest.Options{CPUs: 16, Scheduler: impatient, Extra: []string{
+				"SelectTypeParameters=" + c.params, "NodeName=DEFAULT Sockets=2 CoresPerSocket=4 ThreadsPerCore=2",
+			}})
+			for i, cpus := range []string{"1", "3", "4"} {
+				for _, memory := range []string{"--mem=300", "--mem-per-cpu=300"} {
+					id := submit(t, cluster, "--gres=mps:10", "-H", "-c"+cpus, memory)
+					s, jobs := look(t, client)
+					wantCPUs, wantMiB := s.Nodes[0].Allocates(jobs[id].CPUs), s.Nodes[0].Takes(jobs[id])
+					if wantCPUs != c.takes[i] {
+						t.Errorf("-c%s takes %d CPUs, want %d", cpus, wantCPUs, c.takes[i])
+					}
+					if _, err := client.Show(t.Context(), "scontrol", "release", id); err != nil {
+						t.Fatal(err)
+					}
+					eventually(t, client, 20*time.Second, "the job runs", func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
+					s, _ = look(t, client)
+					if n := &s.Nodes[0]; n.CPUsAlloc != wantCPUs || n.MemAlloc != wantMiB {
+						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were foreseen", cpus, memory, n.CPUsAlloc, n.MemAlloc, wantCPUs, wantMiB)
+					}
+					if _, err := client.Show(t.Context(), "scancel", id); err != nil {
+						t.Fatal(err)
+					}
+					eventually(t, client, 20*time.Second, "the job is gone", func(jobs map[string]*job.Job) bool { return jobs[id] == nil })
+				}
+			}
+		})
+	}
+}

@@ -11,11 +11,16 @@ import (
 // Nodes returns the nodes with GPUs.
 func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 	nodes, err := c.nodes.get(c.now(), c.NodesEvery, func() ([]job.Node, error) {
+		config, err := c.Config(ctx)
+		if err != nil {
+			return nil, err
+		}
+		params := config["SelectTypeParameters"]
 		out, _, err := c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-o", "-a", "show", "nodes"}})
 		if err != nil {
 			return nil, err
 		}
-		nodes := gpuNodes(text.ParseNodes(out))
+		nodes := gpuNodes(text.ParseNodes(out), params)
 		if slices.ContainsFunc(nodes, func(n job.Node) bool {
 			return slices.ContainsFunc(n.Cards, func(c job.Card) bool { return c.Units == 0 })
 		}) {
@@ -23,15 +28,16 @@ func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
 			if out, _, err = c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-d", "-o", "-a", "show", "nodes"}}); err != nil {
 				return nil, err
 			}
-			nodes = gpuNodes(text.ParseNodes(out))
+			nodes = gpuNodes(text.ParseNodes(out), params)
 		}
 		return nodes, nil
 	})
 	return slices.Clone(nodes), err
 }
 
-// gpuNodes are the nodes that have GPUs, as the bridge sees them.
-func gpuNodes(nodes []text.Node) []job.Node {
+// gpuNodes are the nodes that have GPUs, as the bridge sees them. params are Slurm's
+// SelectTypeParameters.
+func gpuNodes(nodes []text.Node, params string) []job.Node {
 	var out []job.Node
 	for i := range nodes {
 		n := &nodes[i]
@@ -39,8 +45,12 @@ func gpuNodes(nodes []text.Node) []job.Node {
 			continue
 		}
 		j := job.Node{
-			Name: n.Name, State: n.State, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Partitions: n.Partitions,
-			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, MemMiB: n.MemMiB, MemAlloc: n.MemAlloc, GPUs: n.GPUCount(),
+			Name: n.Name, State: n.State, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Planned: n.Planned, Partitions: n.Partitions,
+			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, CPUsPerAlloc: n.CPUsPerCore, TaskPerCore: text.HasOption(params, "CR_ONE_TASK_PER_CORE"), MemMiB: n.MemMiB, MemAlloc: n.MemAlloc, GPUs: n.GPUCount(),
+		}
+		// With CR_CPU, too, no two jobs share a core whose threads Slurm knows.
+		if text.HasOption(params, "CR_SOCKET") || text.HasOption(params, "CR_SOCKET_MEMORY") {
+			j.CPUsPerAlloc = n.CPUsPerSocket
 		}
 		if len(n.GPUs) == 1 { // else no one type speaks for them all
 			for typ := range n.GPUs {

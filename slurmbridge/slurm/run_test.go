@@ -442,8 +442,8 @@ func TestGPUNodes(t *testing.T) {
 		"gres/gpu:a:2,gres/mps:200,shard:200":  {GPUs: 2, GPUType: "a", Sharing: job.MPS, Units: 200},
 		"craynetwork:4,gpu:tesla:1,gpu:kepler": {GPUs: 2, Cards: []job.Card{{Type: "tesla"}, {Type: "kepler"}}},
 	} {
-		want.Name, want.State, want.Up = "x", "IDLE", true
-		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres=" + gres + "\nNodeName=y State=IDLE Gres=mps:100\n")))
+		want.Name, want.State, want.Up, want.CPUsPerAlloc = "x", "IDLE", true, 1
+		nodes := gpuNodes(text.ParseNodes([]byte("NodeName=x State=IDLE Gres="+gres+"\nNodeName=y State=IDLE Gres=mps:100\n")), "")
 		if len(nodes) != 1 || !reflect.DeepEqual(nodes[0], want) {
 			t.Errorf("%s: %+v", gres, nodes)
 		}

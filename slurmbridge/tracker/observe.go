@@ -34,6 +34,8 @@ const (
 	EventPartial   EventKind = "partial"   // the same, while others of its group run
 	EventMisplaced EventKind = "misplaced" // it runs on another GPU than planned
 	EventLimit     EventKind = "limit"
+	EventKept      EventKind = "kept" // taken back: Slurm says why it keeps it pending
+	EventLeft      EventKind = "left" // left to Slurm: it did not start twice
 )
 
 // Event is something that a poll showed of a member.
@@ -74,6 +76,9 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	}
 	for _, id := range t.GroupIDs() {
 		o.group(t.Groups[id])
+	}
+	for _, k := range o.kept { // only now: it must not count against groups that were released later
+		t.Limits.Keep(k.job, k.node, k.reason, s.At)
 	}
 	t.progress(s, o.jobs)
 	o.loans()
@@ -119,6 +124,13 @@ type observer struct {
 	jobs    map[string]*job.Job
 	repairs []job.Change
 	events  []Event
+	kept    []kept
+}
+
+// kept is a released job that Slurm keeps from a node.
+type kept struct {
+	job          *job.Job
+	node, reason string
 }
 
 func (o *observer) event(kind EventKind, g *job.Group, m *job.Member) {
@@ -283,8 +295,7 @@ func (o *observer) overdue(g *job.Group) {
 	}
 	for i := range g.Members {
 		if m := &g.Members[i]; waiting(*m) {
-			o.takeBack(g, m, cause)
-			o.event(kind, g, m)
+			o.event(o.takeBack(g, m, cause, kind), g, m)
 		}
 	}
 }
@@ -323,17 +334,41 @@ func (o *observer) gpuTaken(g *job.Group) bool {
 	return false
 }
 
-// takeBack restores a member that did not start; after the second time it is left to Slurm.
-func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause) {
+// takeBack restores a member that did not start. Where Slurm explains why, its class isn't sent
+// to the node for a while. A member that does not start twice without an explanation is left to
+// Slurm. It returns what happened to the member; kind is what happens to one that gets a strike.
+func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind EventKind) EventKind {
+	if cause.Kind == job.CauseLate {
+		if reason := o.keeps(g.Node, o.jobs[m.Ref]); reason != "" {
+			o.kept = append(o.kept, kept{o.jobs[m.Ref], g.Node, reason})
+			o.restore(g, m, job.Cause{Kind: job.CausePassedOver})
+			return EventKept
+		}
+	}
 	w := o.t.Wait(m.Ref)
 	if cause.Kind == job.CauseLate { // a node's trouble, or others' priority, is no mark against the job
 		w.Strikes++
 	}
 	if w.Strikes < mostStrikes {
 		o.restore(g, m, cause)
-		return
+		return kind
 	}
-	o.t.Unmanaged[m.Ref] = "it was released twice and did not start"
+	o.t.Unmanaged[m.Ref] = job.UnfitNotStarted.String()
 	release.StartRestoring(g, m, cause)
 	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm"))
+	return EventLeft
+}
+
+// keeps is why Slurm keeps a released job from its node, "" = it doesn't say.
+func (o *observer) keeps(node string, j *job.Job) string {
+	planned := func(n job.Node) bool { return n.Name == node && n.Planned }
+	switch {
+	case j == nil:
+		return ""
+	case limit.Kept(j.Reason):
+		return j.Reason
+	case slices.ContainsFunc(o.s.Nodes, planned):
+		return "PLANNED"
+	}
+	return ""
 }

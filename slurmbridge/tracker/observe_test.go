@@ -95,6 +95,96 @@ func TestPassedOverInAPass(t *testing.T) {
 	}
 }
 
+// A released job that Slurm keeps pending for other jobs goes back behind the gate however often
+// that happens, and its class isn't sent to the node for a while. A job of which Slurm says nothing
+// that explains it is left to Slurm after two tries.
+func TestReleasedAndKeptPending(t *testing.T) {
+	for _, c := range []struct {
+		reason  string
+		planned bool
+		left    bool
+	}{
+		{reason: "Priority"},
+		{reason: "Resources"},
+		{reason: "Licenses"},
+		{reason: "ReqNodeNotAvail"},
+		{reason: "ReqNodeNotAvail, UnavailableNodes:n1"},
+		{reason: "None", planned: true},
+		{reason: "None", left: true},
+		{reason: "Dependency", left: true},
+		{reason: "Priority\nReqNodeNotAvail", left: true},
+	} {
+		tr := tracker.New()
+		at := time.Unix(1e9, 0)
+		for try := range 3 {
+			g := &job.Group{ID: int64(try), Kind: job.StartNow, Node: "n1", Pinned: true, Members: []job.Member{
+				{Ref: "1", Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)},
+			}}
+			release.Released(g)
+			release.Settle(g)
+			tr.Groups = map[int64]*job.Group{g.ID: g}
+			s := &job.Snapshot{Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1, Planned: c.planned}}, Jobs: []job.Job{{
+				Ref: "1", User: "ann", State: job.Pending, Priority: 1, Reason: c.reason, ReqNodes: "n1",
+				Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
+			}}}
+			var repairs []job.Change
+			var events []tracker.Event
+			for _, seconds := range []int{1, 45, 1} {
+				if at = at.Add(time.Duration(seconds) * time.Second); len(repairs)+len(events) > 0 {
+					t.Fatalf("%q: taken back too soon", c.reason)
+				}
+				s.At = at
+				repairs, events = tr.Observe(s, "7")
+			}
+			kind := tracker.EventStuck
+			if !c.left {
+				kind = tracker.EventKept
+			} else if try > 0 {
+				kind = tracker.EventLeft
+			}
+			if len(repairs) != 1 || len(events) != 1 || events[0].Kind != kind {
+				t.Fatalf("%q, try %d: %v, %v, want %s", c.reason, try, repairs, events, kind)
+			}
+			open := tr.Limits.Budget(s, map[string]*job.Job{"1": &s.Jobs[0]}).MaySend("1", "n1")
+			left := tr.Unmanaged["1"] == job.UnfitNotStarted.String()
+			if strikes := tr.Wait("1").Strikes; open != c.left || left != (c.left && try > 0) || (strikes > 0) != c.left {
+				t.Errorf("%q, try %d: open %v, left %v, %d strikes", c.reason, try, open, left, strikes)
+			}
+			if cause := g.Members[0].Cause.Kind; (cause == job.CausePassedOver) == c.left {
+				t.Errorf("%q: taken back for %q", c.reason, cause)
+			}
+			if gate := *repairs[0].Update.Dependency; (gate == "") != left {
+				t.Errorf("%q, try %d: it goes back behind %q", c.reason, try, gate)
+			}
+			at = at.Add(15 * time.Minute)
+		}
+	}
+}
+
+// Behind a job that Slurm says nothing of, the next one is pending by Priority: only the former
+// gets a strike.
+func TestOnlyTheUnexplainedGetsAStrike(t *testing.T) {
+	tr := tracker.New()
+	g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true}
+	s := &job.Snapshot{At: time.Unix(1e9, 0), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}}}
+	for ref, reason := range []string{"BadConstraints", "Priority"} {
+		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(ref), Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)})
+		s.Jobs = append(s.Jobs, job.Job{
+			Ref: fmt.Sprint(ref), User: "ann", State: job.Pending, Priority: 1, Reason: reason, ReqNodes: "n1",
+			Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50},
+		})
+	}
+	release.Released(g)
+	release.Settle(g)
+	tr.Groups[1] = g
+	tr.Observe(s, "7")
+	s.At = s.At.Add(46 * time.Second)
+	tr.Observe(s, "7")
+	if a, b := tr.Wait("0").Strikes, tr.Wait("1").Strikes; a != 1 || b != 0 {
+		t.Errorf("%d and %d strikes", a, b)
+	}
+}
+
 func states(g *job.Group) []job.MemberState {
 	var out []job.MemberState
 	for i := range g.Members {

@@ -100,3 +100,19 @@ func parseRanges(list string) (gpus []int, ok bool) {
 	}
 	return gpus, true
 }
+
+// MemPerCPU reads one job's `scontrol show job`: whether its memory is by the CPU. A name that forges
+// Slurm's line can't hide it. What can't be read counts as by the CPU.
+func MemPerCPU(out []byte) bool {
+	node := false
+	for line := range bytes.Lines(out) {
+		if !bytes.HasPrefix(line, []byte("   MinCPUsNode=")) {
+			continue
+		}
+		if bytes.Contains(line, []byte(" MinMemoryCPU=")) {
+			return true
+		}
+		node = node || bytes.Contains(line, []byte(" MinMemoryNode="))
+	}
+	return !node
+}

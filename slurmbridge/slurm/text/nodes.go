@@ -15,14 +15,19 @@ type Node struct {
 	Up         bool   // in service: jobs can start there
 	Reserved   bool   // a reservation or a maintenance keeps ordinary jobs away
 	Asleep     bool   // power saving has put it to sleep
+	Planned    bool   // Slurm keeps it for a pending job
 	Partitions []string
 	Reason     string // why it is out of service, in an operator's or Slurm's words
 	CPUs       int
 	CPUsAlloc  int
-	MemMiB     float64
-	MemAlloc   float64
-	GPUs       map[string]int // by type; "" = no type
-	Shares     map[string]int // by kind, "mps" or "shard"
+	// CPUsPerCore and CPUsPerSocket are how many of its CPUs a core and a socket hold: 1 and so
+	// many cores where Slurm counts cores, not threads, as CPUs.
+	CPUsPerCore, CPUsPerSocket int
+
+	MemMiB   float64
+	MemAlloc float64
+	GPUs     map[string]int // by type; "" = no type
+	Shares   map[string]int // by kind, "mps" or "shard"
 	// Cards are the GPUs by their indexes. Which of several alike have no shares only
 	// `scontrol -d` says, and only from 23.02 on; else the last are taken for them.
 	Cards []Card
@@ -71,13 +76,15 @@ func parseNode(line []byte) Node {
 	}
 	n := Node{
 		Name: f["NodeName"], State: f["State"], Addr: f["NodeAddr"],
-		Asleep: strings.Contains(f["State"], "POWERED_DOWN") || strings.Contains(f["State"], "~"),
-		CPUs:   number(cpus), CPUsAlloc: number(f["CPUAlloc"]),
+		Asleep:  strings.Contains(f["State"], "POWERED_DOWN") || strings.Contains(f["State"], "~"),
+		Planned: strings.Contains(f["State"], "PLANNED"),
+		CPUs:    number(cpus), CPUsAlloc: number(f["CPUAlloc"]),
 		MemMiB:   max(0, parseMiB([]byte(f["RealMemory"]))-parseMiB([]byte(f["MemSpecLimit"]))),
 		MemAlloc: parseMiB([]byte(f["AllocMem"])),
 		GPUs:     map[string]int{}, Shares: map[string]int{},
 	}
 	n.Up, n.Reserved = inService(n.State)
+	n.CPUsPerCore, n.CPUsPerSocket = grain(number(f["CPUTot"]), number(f["Sockets"]), number(f["CoresPerSocket"]), number(f["ThreadsPerCore"]))
 	if _, reason, ok := bytes.Cut(line, []byte(" Reason=")); ok {
 		why, _, _ := bytes.Cut(reason, []byte(" [")) // by whom, when
 		n.Reason = strings.TrimSpace(string(why))
@@ -99,6 +106,16 @@ func parseNode(line []byte) Node {
 	}
 	n.deal(f["Gres"], f["GresUsed"])
 	return n
+}
+
+// grain is how many CPUs a core and a socket hold. As in Slurm (node_conf.c) threads are CPUs
+// only where there are more CPUs than cores.
+func grain(cpus, sockets, cores, threads int) (perCore, perSocket int) {
+	perCore = 1
+	if sockets > 0 && cores > 0 && threads > 1 && cpus > sockets*cores {
+		perCore = threads
+	}
+	return perCore, min(max(1, cores)*perCore, max(1, cpus))
 }
 
 // deal gives each GPU its shares: Slurm names them by type.

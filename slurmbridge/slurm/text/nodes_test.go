@@ -28,11 +28,11 @@ func TestParseNodesRecorded(t *testing.T) {
 			}
 			for _, want := range []Node{
 				// A maintenance reservation is over n1.
-				{Name: "n1", Up: true, GPUs: map[string]int{"titanxp": 1}, Shares: map[string]int{"mps": 100}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
+				{Name: "n1", Up: true, GPUs: map[string]int{"titanxp": 1}, Shares: map[string]int{"mps": 100}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 1, MemMiB: 15500, MemAlloc: 100, Reserved: true},
 				// n2's comment and n4's reason say otherwise.
-				{Name: "n2", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"mps": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
-				{Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
-				{Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"}, CPUs: 16, MemMiB: 16000, Reason: "State=IDLE Gres=gpu:titanxp:7"},
+				{Name: "n2", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"mps": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 3, MemMiB: 16000, MemAlloc: 300},
+				{Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
+				{Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, MemMiB: 16000, Reason: "State=IDLE Gres=gpu:titanxp:7"},
 			} {
 				if got := by[want.Name]; !reflect.DeepEqual(got, want) {
 					t.Errorf("%s:\n got %+v\nwant %+v", want.Name, got, want)
@@ -79,6 +79,38 @@ func TestNodeStates(t *testing.T) {
 		if up, reserved := inService(state); up != want[0] || reserved != want[1] {
 			t.Errorf("%s: up %v, reserved %v", state, up, reserved)
 		}
+	}
+}
+
+// How many CPUs a core and a socket hold. Recorded on 22.05.8 are the first two: of a node with two
+// threads a core, and of one of which slurm.conf names the CPUs alone.
+func TestCPUsPerCore(t *testing.T) {
+	for layout, want := range map[string][2]int{
+		"CoresPerSocket=4 CPUAlloc=2 CPUEfctv=16 CPUTot=16 Sockets=2 ThreadsPerCore=2":  {2, 8},
+		"CoresPerSocket=1 CPUAlloc=0 CPUEfctv=16 CPUTot=16 Sockets=16 ThreadsPerCore=1": {1, 1},
+		"CoresPerSocket=4 CPUEfctv=8 CPUTot=8 Sockets=2 ThreadsPerCore=2":               {1, 4}, // cores are its CPUs
+		"CoresPerSocket=4 CPUEfctv=14 CPUTot=16 Sockets=2 ThreadsPerCore=2":             {2, 8}, // a core is the system's
+		"CoresPerSocket=4 CPUTot=32 Sockets=2 ThreadsPerCore=4":                         {4, 16},
+		"CPUTot=16": {1, 1},
+		"CPUTot=0":  {1, 1},
+		"CPUTot=4 Sockets=1 CoresPerSocket=-4 ThreadsPerCore=99999999999": {1, 1},
+	} {
+		n := parseNode([]byte("NodeName=x State=IDLE " + layout + " Comment=ThreadsPerCore=9"))
+		if n.CPUsPerCore != want[0] || n.CPUsPerSocket != want[1] {
+			t.Errorf("%s: %d and %d, want %v", layout, n.CPUsPerCore, n.CPUsPerSocket, want)
+		}
+	}
+}
+
+// A node that Slurm keeps for a pending job is in service.
+func TestPlannedNodes(t *testing.T) {
+	for state, want := range map[string]bool{"IDLE+PLANNED": true, "MIXED+PLANNED": true, "PLANNED": true, "IDLE": false, "MIXED": false} {
+		if n := parseNode([]byte("NodeName=x State=" + state)); n.Planned != want || !n.Up {
+			t.Errorf("%s: planned %v, up %v", state, n.Planned, n.Up)
+		}
+	}
+	if n := parseNode([]byte("NodeName=x State=IDLE Reason=PLANNED Comment=State=PLANNED")); n.Planned {
+		t.Error("an operator's words plan it")
 	}
 }
 
@@ -145,6 +177,25 @@ func TestParseDetailRecorded(t *testing.T) {
 		if gpus, ok := ParseDetail(recorded(t, release, "detail-rgpu"), "n2"); ok {
 			t.Errorf("on another node: %v", gpus)
 		}
+	}
+}
+
+func TestMemPerCPU(t *testing.T) {
+	for _, release := range releases {
+		if !MemPerCPU(recorded(t, release, "detail-rgpu")) {
+			t.Errorf("%s: DefMemPerCPU's memory is by the node", release)
+		}
+		node := strings.ReplaceAll(string(recorded(t, release, "detail-rgpu")), "MinMemoryCPU=", "MinMemoryNode=") // as --mem shows it
+		if MemPerCPU([]byte(node)) {
+			t.Errorf("%s: --mem is by the CPU", release)
+		}
+		forged := "JobId=1 JobName=\n   MinCPUsNode=1 MinMemoryNode=1M MinTmpDiskNode=0\n"
+		if !MemPerCPU(append([]byte(forged), recorded(t, release, "detail-rgpu")...)) {
+			t.Errorf("%s: a job's name hides its memory", release)
+		}
+	}
+	if !MemPerCPU(nil) {
+		t.Error("nothing is by the node")
 	}
 }
 
