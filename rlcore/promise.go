@@ -53,8 +53,9 @@ type promise struct {
 	given float64
 	node  []int
 
-	now    []float64 // by GPU: when it is free, as things are
-	baseAt []float64 // by GPU: the same once the followed jobs have gone on without any combination
+	claimed []bool    // by GPU: it is free, and a foreign job's turn
+	now     []float64 // by GPU: when it is free, as things are
+	baseAt  []float64 // by GPU: the same once the followed jobs have gone on without any combination
 
 	// Of one decision.
 	followed []int     // indexes in the queue, ascending
@@ -116,11 +117,18 @@ func (g *Guard) Begin(s *State) {
 	for k := range s.GPUs {
 		p.now = append(p.now, p.expect(g, &p.cards[k], &s.GPUs[k]))
 	}
+	p.claimed = slices.Grow(p.claimed[:0], len(s.GPUs))[:len(s.GPUs)]
+	clear(p.claimed)
 	p.baseAt, p.changed = append(p.baseAt[:0], p.now...), p.changed[:0]
 	p.sched.reset(p.now)
 	for i := range s.Pending {
 		j := &s.Pending[i]
-		j.startS, _ = p.sched.run(j.asks(), j.expectedS())
+		var on []int
+		if j.startS, on = p.sched.run(j.asks(), j.expectedS()); j.Foreign && j.startS <= rounding {
+			for _, k := range on {
+				p.claimed[k] = true
+			}
+		}
 		if j.latestS = j.startS; !j.Foreign {
 			j.latestS = max(j.startS, g.latestStart(s, j))
 		}
@@ -210,6 +218,9 @@ func (j *Job) StartS() float64 { return j.startS }
 // FreeInS returns in how many seconds the running jobs of GPU k are expected to have ended, on the safe side; +Inf =
 // it isn't known. Begin finds it out.
 func (g *Guard) FreeInS(k int) float64 { return g.promise.cards[k].freeS }
+
+// Claimed reports whether GPU k is free and a foreign job has its turn there now. Begin finds it out.
+func (g *Guard) Claimed(k int) bool { return g.promise.claimed[k] }
 
 // expect finds out what is to be expected of a GPU's running jobs, and when the last one has ended.
 func (p *promise) expect(g *Guard, o *outlook, card *GPU) float64 {

@@ -22,6 +22,7 @@ const (
 	UnfitNotStarted   Unfit = "not-started"
 	UnfitDeadline     Unfit = "deadline"
 	UnfitDelay        Unfit = "delay"
+	UnfitTurn         Unfit = "turn"
 )
 
 // unfits are the reasons in words.
@@ -41,6 +42,7 @@ var unfits = map[Unfit]string{
 	UnfitLeft:         "left to Slurm",
 	UnfitNotStarted:   "it was released twice and did not start",
 	UnfitDeadline:     "its deadline leaves no time to wait",
+	UnfitTurn:         "a job behind it that doesn't share would take its GPU first",
 	UnfitDelay:        "the bridge has kept it waiting long enough",
 }
 

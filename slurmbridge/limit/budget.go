@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -64,6 +65,18 @@ func (b *Budget) Send(ref string) {
 	for _, c := range b.byRef[ref] {
 		c.sent++
 	}
+}
+
+// Shut lists the nodes that are closed to some class.
+func (b *Budget) Shut() []string {
+	var out []string
+	for node, shut := range b.shut {
+		if shut {
+			out = append(out, node)
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // ClosedTo is what keeps a job off one node alone, nil = nothing.

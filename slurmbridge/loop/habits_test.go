@@ -12,24 +12,23 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// follow starts a job that fills a GPU, and n jobs that are to follow it there together.
-func follow(t *testing.T, n int) (b *loop.Bridge, m *model, long *mjob, next []*mjob) {
+// released makes a group of n jobs that Slurm doesn't start until it is no longer paused.
+func released(t *testing.T, n int) (b *loop.Bridge, m *model, members []*mjob) {
 	t.Helper()
 	m = newModel(node("n1", 1, 8))
 	b = bridge(m, newMemory())
 	tick(t, b, m, time.Second)
-	long = m.submit("ann", 60*time.Second, app("vgg16", 60, 0.9, 9000), true)
-	tick(t, b, m, 3*time.Second)
+	m.paused = true
 	for range n {
-		next = append(next, m.submit("ann", 60*time.Second, app("alexnet", 60, 0.3, 3000), true))
+		members = append(members, m.submit("ann", 60*time.Second, app("alexnet", 60, 0.3, 3000), true))
 	}
 	tick(t, b, m, time.Second)
-	for _, j := range next {
-		if !j.Dependency.Has("afterany", long.Ref) || j.ReqNodes != "n1" || j.Request.Count == 100 {
-			t.Fatalf("job %s was not told to follow: %+v", j.Ref, j.Job)
+	for _, j := range members {
+		if len(j.Dependency.List) > 0 || j.ReqNodes != "n1" || j.Request.Count == 100 {
+			t.Fatalf("job %s was not released: %+v", j.Ref, j.Job)
 		}
 	}
-	return b, m, long, next
+	return b, m, members
 }
 
 // An unmanaged job keeps no shares and no node of the bridge's: what its owner did not edit
@@ -41,8 +40,8 @@ func TestOwnerEditsOneValue(t *testing.T) {
 		"shares":     func(_ *model, j, _ *mjob) { j.Request.Count = 30 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b, m, _, next := follow(t, 2)
-			j, mate := next[0], next[1]
+			b, m, members := released(t, 2)
+			j, mate := members[0], members[1]
 			edit(m, j, mate)
 			nodes, shares := "", 100
 			switch name {
@@ -60,6 +59,7 @@ func TestOwnerEditsOneValue(t *testing.T) {
 			if b.Status().Unmanaged[j.Ref] == "" {
 				t.Error("it is not left to its owner")
 			}
+			m.paused = false
 			tick(t, b, m, 70*time.Second)
 			tick(t, b, m, 5*time.Second)
 			if mate.State != job.Running && !mate.ended {
@@ -72,8 +72,8 @@ func TestOwnerEditsOneValue(t *testing.T) {
 // A held member goes back behind the gate at once, and the others start without it. When its
 // owner releases it, it is planned with again.
 func TestHeldMember(t *testing.T) {
-	b, m, _, next := follow(t, 2)
-	j, mate := next[0], next[1]
+	b, m, members := released(t, 2)
+	j, mate := members[0], members[1]
 	was := j.Priority
 	j.Priority = 0
 	for range 2 {
@@ -82,7 +82,7 @@ func TestHeldMember(t *testing.T) {
 	if j.Request.Count != 100 || j.ReqNodes != "" || !j.Dependency.Has("after", b.Gate.ID()) {
 		t.Errorf("the held job asks for %d shares on %q and waits for %v", j.Request.Count, j.ReqNodes, j.Dependency.List)
 	}
-	tick(t, b, m, 60*time.Second)
+	m.paused = false
 	tick(t, b, m, 3*time.Second)
 	if mate.State != job.Running || j.State != job.Pending {
 		t.Errorf("held: %s, the other: %s", j.State, mate.State)
@@ -236,41 +236,5 @@ func TestFailingNodeIsNoMarkAgainstTheJob(t *testing.T) {
 	}
 	if why := b.Unmanaged["1"]; why != "" {
 		t.Error(why)
-	}
-}
-
-// A job that is submitted while another already waits for a busy GPU starts together with it
-// where the two fit; otherwise the waiting one stays as it is.
-func TestJobJoinsASuccessor(t *testing.T) {
-	m := newModel(node("n1", 1, 8))
-	b := bridge(m, newMemory())
-	tick(t, b, m, time.Second)
-	p := app("alexnet", 60, 0.3, 3000)
-	long := m.submit("ann", 60*time.Second, app("vgg16", 60, 0.9, 9000), true)
-	tick(t, b, m, 3*time.Second)
-	first := m.submit("ann", 60*time.Second, p, true)
-	tick(t, b, m, 3*time.Second)
-	if first.Request.Count != 100 || !first.Dependency.Has("afterany", long.Ref) {
-		t.Fatalf("the first: %+v", first.Job)
-	}
-	m.submit("bob", 60*time.Second, p, true)
-	before := m.updates
-	tick(t, b, m, 3*time.Second)
-	if m.updates != before {
-		t.Errorf("%d updates for one of another user", m.updates-before)
-	}
-	second := m.submit("ann", 60*time.Second, p, true)
-	tick(t, b, m, 3*time.Second)
-	if first.Request.Count != 50 || second.Request.Count != 50 || !second.Dependency.Has("afterany", long.Ref) {
-		t.Errorf("the first: %+v\nthe second: %+v", first.Job, second.Job)
-	}
-	before = m.updates
-	tick(t, b, m, 20*time.Second)
-	if m.updates != before {
-		t.Errorf("%d updates while nothing happened", m.updates-before)
-	}
-	tick(t, b, m, 40*time.Second)
-	if first.State != job.Running || second.State != job.Running || !first.began.Equal(second.began) {
-		t.Errorf("the first is %s, the second %s", first.State, second.State)
 	}
 }

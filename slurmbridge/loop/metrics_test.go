@@ -35,7 +35,7 @@ func observeAll(m *Metrics, at time.Time) {
 	g := &job.Group{Kind: job.StartNow, Free: at, Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
 	m.released(g)
 	m.event(tracker.Event{Kind: tracker.EventStarted, Ref: "1", Group: g})
-	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}, Passed: map[string]int{"3": 1}}
+	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}}
 	m.planned(time.Second, plan)
 	m.state(&job.Status{Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan, Snap: &job.Snapshot{Release: "22.05.8"}})
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,6 +39,8 @@ type model struct {
 	down bool
 	// dull: it looks at its queue twice a minute, and at jobs with StartTime=now.
 	dull bool
+	// paused: it starts no job.
+	paused bool
 	// most limits how many jobs of a user run at a time, as MaxJobsPerUser of a QOS; no entry
 	// = any number.
 	most map[string]int
@@ -190,6 +191,9 @@ func (m *model) schedule() {
 			return m.find(d.Job) == nil
 		})
 	}
+	if m.paused {
+		return
+	}
 	order := slices.Clone(m.jobs)
 	slices.SortStableFunc(order, func(a, b *mjob) int { return int(b.Priority - a.Priority) })
 	m.kept = map[string]bool{}
@@ -250,7 +254,7 @@ func (m *model) place(j *mjob) {
 		gpus := []int{g}
 		if j.Request.Kind == job.WholeGPU && j.Request.Count > 1 {
 			if gpus = idle(free); len(gpus) < j.Request.Count {
-				m.kept[node.Name], j.Reason = true, "Resources"
+				m.kept[node.Name], j.Reason = node.GPUs >= j.Request.Count, "Resources"
 				continue
 			}
 			gpus = gpus[:j.Request.Count]
@@ -646,7 +650,7 @@ func bridge(m *model, j loop.Journal) *loop.Bridge {
 		Gate: &loop.Gate{Slurm: m, Lease: time.Minute, Sharing: job.MPS, Now: m.clock},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: fair{}}, M: 5},
-			Join:    true, AheadS: math.Inf(1),
+			Join:    true,
 		},
 	}
 }

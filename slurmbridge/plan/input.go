@@ -75,16 +75,25 @@ func (in *Input) waitsOnly(j *job.Job) bool {
 
 // waitsBesides says what a job waits for besides the bridge, "" = nothing.
 func (in *Input) waitsBesides(j *job.Job) string {
-	switch {
-	case !in.waitsOnly(j):
+	if !in.waitsOnly(j) {
 		return "its own dependency " + j.Dependency.Without(in.Snap.Gates)
+	}
+	if why := in.notYet(j); why != "" {
+		return why
+	}
+	if is, _ := limit.Reason(j.Reason); is && in.Shadow {
+		return "Slurm's limit " + j.Reason
+	}
+	return ""
+}
+
+// notYet says why a job may not start yet whatever is free, "" = it may.
+func (in *Input) notYet(j *job.Job) string {
+	switch {
 	case j.Priority == 0:
 		return "it is held"
 	case j.Reason == "BeginTime" || !j.Eligible.IsZero() && j.Eligible.After(in.Snap.At):
 		return "its begin time"
-	}
-	if is, _ := limit.Reason(j.Reason); is && in.Shadow {
-		return "Slurm's limit " + j.Reason
 	}
 	return ""
 }

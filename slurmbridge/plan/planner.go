@@ -61,7 +61,7 @@ const defaultWindow = 5
 func (p *Planner) Plan(in *Input) *job.Plan {
 	v := newView(in, &p.Partitions)
 	r := &pass{
-		Planner: p, view: v, in: in, mostLeft: mostMeetings, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
+		Planner: p, view: v, in: in, mostLeft: mostMeetings, closedTo: map[string]string{}, budget: in.Tracker.Limits.Budget(in.Snap, v.jobs),
 		plan: &job.Plan{
 			At: in.Snap.At, Explanations: map[string]*job.Explanation{}, Unstarted: v.unstarted,
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
@@ -71,6 +71,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	}
 	r.explain = explainer{view: v, guard: p.Decider.Guard, plan: r.plan}
 	r.withhold()
+	r.keepOff()
 	r.plan.Plain = v.promise()
 	p.Decider.Guard.Begin(&v.State)
 	if in.Gate != "" && !in.Unproved || in.Shadow {
@@ -79,6 +80,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	r.makeAll()
 	p.Decider.Guard.Begin(&v.State) // of the jobs that are left
 	r.heedDeadlines()
+	r.keepTurns()
 	r.noteDelays()
 	r.noteStarts()
 	r.plan.Repairs = slices.Concat(r.plan.Repairs, v.gate, v.ungate)
@@ -95,10 +97,46 @@ type pass struct {
 	explain explainer
 	drafts  []*draft
 	window  []int
+	// closed says, by ref, why a node is closed to a job of the queue.
+	closedTo map[string]string
 	// withheld are the jobs of the queue that are at one of Slurm's limits.
 	withheld []rlcore.Job
 	// mostLeft is how many more sets of jobs the guard may be asked about; see meets.
 	mostLeft int
+}
+
+// keepOff takes the GPUs of nodes that are closed to a job for now out of its list.
+func (r *pass) keepOff() {
+	type key struct {
+		list *int
+		node string
+	}
+	without := map[key][]int{} // many jobs share one list
+	for _, node := range r.budget.Shut() {
+		for i := range r.State.Pending {
+			j := &r.State.Pending[i]
+			by := r.budget.ClosedTo(j.ID, node)
+			if by == nil || j.Foreign || j.GPUs != nil && len(j.GPUs) == 0 {
+				continue
+			}
+			r.closedTo[j.ID] = by.Text(r.in.Snap.At)
+			k := key{node: node}
+			if len(j.GPUs) > 0 {
+				k.list = &j.GPUs[0]
+			}
+			list, ok := without[k]
+			if !ok {
+				list = make([]int, 0, len(r.gpus))
+				for g := range r.gpus {
+					if r.gpus[g].node.Name != node && j.MayUse(g) {
+						list = append(list, g)
+					}
+				}
+				without[k] = list
+			}
+			j.GPUs = list
+		}
+	}
 }
 
 // withhold takes the jobs out of the queue that Slurm wouldn't start for a limit, and counts those that are about to
@@ -139,7 +177,7 @@ func (r *pass) startable() []int {
 	var out []int
 	for g := range r.State.GPUs {
 		card := &r.State.GPUs[g]
-		if card.FreeShares() > 0 && (len(card.Running) == 0 || r.Join) && !r.closed[g] && !r.unsettled[card.Node] {
+		if card.FreeShares() > 0 && (len(card.Running) == 0 || r.Join) && !r.closed[g] && !r.unsettled[card.Node] && !r.Decider.Guard.Claimed(g) {
 			out = append(out, g)
 		}
 	}
@@ -259,7 +297,7 @@ func (r *pass) windowOf(g, m int) []int {
 	may, known := false, false
 	for i := 0; i < len(r.State.Pending) && len(out) < m; i++ {
 		j := &r.State.Pending[i]
-		if j.Foreign || r.budget.ClosedTo(j.ID, r.State.GPUs[g].Node) != nil {
+		if j.Foreign {
 			continue
 		}
 		if !known || len(list) != len(j.GPUs) || len(list) == 0 || &list[0] != &j.GPUs[0] {
@@ -443,6 +481,46 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 	return d
 }
 
+// turnSoonS is how soon a job's turn must come, s, for it to be in Slurm's own queue where a foreign job is behind it: a
+// poll and the ends of some jobs lie in between.
+const turnSoonS = 60
+
+// keepTurns ungates the jobs whose turn comes next and that have a foreign job behind them: when a GPU becomes free
+// Slurm starts the first job of its own queue at once, before the bridge can release any other.
+func (r *pass) keepTurns() {
+	if r.in.Shadow || r.view.foreign == 0 {
+		return
+	}
+	last := map[int]int{} // by GPU: the last foreign job that may use it
+	for i := range r.State.Pending {
+		j := &r.State.Pending[i]
+		if !j.Foreign {
+			continue
+		}
+		for g := range r.State.GPUs {
+			if j.MayUse(g) {
+				last[g] = i
+			}
+		}
+	}
+	next := map[int]bool{} // GPUs on which the next job is known
+	for i := range r.State.Pending {
+		j := &r.State.Pending[i]
+		first, overtaken := false, false
+		for g := range r.State.GPUs {
+			if !j.MayUse(g) {
+				continue
+			}
+			overtaken = overtaken || last[g] > i
+			first = first || !next[g]
+			next[g] = true
+		}
+		if !j.Foreign && overtaken && j.StartS() > 0 && (first || j.StartS() <= turnSoonS) {
+			r.letGo(r.jobs[j.ID], job.UnfitTurn, "")
+		}
+	}
+}
+
 // heedDeadlines ungates the jobs that Slurm might cancel behind the gate: it does once a job's
 // limit doesn't fit before its deadline, and if the bridge died now, the gate would hold the
 // job beyond that.
@@ -472,26 +550,19 @@ func (r *pass) noteDelays() {
 	}
 }
 
-// idleFor reports whether a GPU that the job may use is idle, and no job in front of it has its turn there. Where all
-// idle ones are closed to it, it is limited.
+// idleFor reports whether a GPU that the job may use is idle, and no job in front of it has its turn there. A job that
+// waits where a node is closed to it is limited.
 func (r *pass) idleFor(j *rlcore.Job) bool {
 	if j.StartS() > 0 {
+		if closed := r.closedTo[j.ID]; closed != "" {
+			r.plan.Limited[j.ID] = closed
+		}
 		return false
 	}
-	closed := ""
 	for g := range r.State.GPUs {
-		card := &r.State.GPUs[g]
-		if len(card.Running) > 0 || !j.MayUse(g) {
-			continue
-		}
-		by := r.budget.ClosedTo(j.ID, card.Node)
-		if by == nil {
+		if len(r.State.GPUs[g].Running) == 0 && j.MayUse(g) {
 			return true
 		}
-		closed = by.Text(r.in.Snap.At)
-	}
-	if closed != "" {
-		r.plan.Limited[j.ID] = closed
 	}
 	return false
 }

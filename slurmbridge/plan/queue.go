@@ -299,7 +299,7 @@ const ignoredAfterS = 60
 func (v *view) addForeign(j *job.Job) {
 	in := v.in
 	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units
-	if j.Request.Kind == job.NoGPU || part || len(j.Dependency.List) > 0 || in.waitsBesides(j) != "" || !waitsForNodes(j.Reason) {
+	if j.Request.Kind == job.NoGPU || part || len(j.Dependency.List) > 0 || in.notYet(j) != "" || !waitsForNodes(j.Reason) {
 		return
 	}
 	rj := in.rlJob(j)
@@ -377,6 +377,9 @@ func (v *view) couldStart(j *rlcore.Job) bool {
 
 // letGo ungates a job; more is put behind the reason's words.
 func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
+	if v.unfit[j.Ref] != "" {
+		return
+	}
 	v.unfit[j.Ref] = why
 	if !v.in.Shadow {
 		v.ungate = append(v.ungate, release.Ungate(j, v.in.Snap.Gates, why.String()+more))

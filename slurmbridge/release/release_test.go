@@ -51,11 +51,8 @@ func apply(jobs map[string]*job.Job, c job.Change) {
 // drawGroup draws a group of gated jobs.
 func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 	g := &job.Group{
-		ID: 1, Kind: rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Join, job.Next}).Draw(t, "kind"),
+		ID: 1, Kind: rapid.SampledFrom([]job.GroupKind{job.StartNow, job.Join}).Draw(t, "kind"),
 		Node: "n1", Pinned: rapid.Bool().Draw(t, "pinned"),
-	}
-	if g.Kind == job.Next {
-		g.After = []string{"90", "91_3"}
 	}
 	jobs := map[string]*job.Job{}
 	n := rapid.IntRange(1, 4).Draw(t, "members")
@@ -71,11 +68,9 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 	return g, jobs
 }
 
-func waitsNowhere(string) (*job.Group, *job.Member) { return nil, nil }
-
 func makeGroup(g *job.Group, jobs map[string]*job.Job) {
-	p := release.Make(g, release.Making{Jobs: jobs, Sharing: job.MPS, Gate: gate, Waits: waitsNowhere})
-	for _, c := range slices.Concat(p.Withdraw, p.Prepare, p.Release) {
+	p := release.Make(g, jobs, job.MPS)
+	for _, c := range slices.Concat(p.Prepare, p.Release) {
 		apply(jobs, c)
 	}
 	release.Released(g)
@@ -241,35 +236,5 @@ func TestTheStateOfAGroupFollowsFromItsMembers(t *testing.T) {
 		if release.Settle(g); g.State != c.want {
 			t.Errorf("%+v: %s, want %s", c.members, g.State, c.want)
 		}
-	}
-}
-
-// A member that waits for a GPU and is planned anew on its node stays bound to it. A bridge that is
-// killed after it took the shares back, and whose journal is lost, frees it.
-func TestAMemberThatStaysOnItsNodeIsRecovered(t *testing.T) {
-	whole := release.WholeGPU(job.Shard)
-	old := &job.Group{ID: 1, Kind: job.Next, Node: "n1", Pinned: true, After: []string{"9"}, Members: []job.Member{{Ref: "1", Shares: 34, WasGres: whole, State: job.MemberWaiting}}}
-	next := &job.Group{ID: 2, Kind: job.Join, Node: "n1", GPU: 1, Pinned: true, Members: []job.Member{{Ref: "1", Shares: 20, WasGres: whole}}}
-	j := pendingJob("1")
-	j.Request, j.ReqNodes = job.GPURequest{Kind: job.Shares, Sharing: job.Shard, Count: 34}, "n1"
-	depend(j, "afterany:9")
-	jobs := map[string]*job.Job{"1": j}
-	p := release.Make(next, release.Making{
-		Jobs: jobs, Sharing: job.Shard, Gate: gate,
-		Waits: func(string) (*job.Group, *job.Member) { return old, &old.Members[0] },
-	})
-	if len(p.Withdraw) != 1 || p.Withdraw[0].Update.ReqNodes != nil || len(p.Prepare) != 1 || p.Prepare[0].Update.ReqNodes != nil {
-		t.Fatalf("%+v", p)
-	}
-	apply(jobs, p.Withdraw[0])
-	if j.Request.Count != job.Units || j.ReqNodes != "n1" || !j.Dependency.Only("after", gate) {
-		t.Fatalf("withdrawn: %+v", j)
-	}
-	c, ok := release.Recover(j, release.CommentPrefix+release.Stamp(old, &old.Members[0]), gate)
-	if !ok {
-		t.Fatal("not recovered")
-	}
-	if apply(jobs, c); j.ReqNodes != "" || !j.Dependency.Only("after", gate) {
-		t.Errorf("recovered: %+v", j)
 	}
 }

@@ -64,7 +64,7 @@ func TestOnePolicy(t *testing.T) {
 		if a.Combo.Len() > 1 {
 			groups++
 		}
-		s.Take(live.Guard, a)
+		s.Take(a)
 	}
 	if decisions < 20 || groups == 0 {
 		t.Errorf("%d decisions, %d groups: nothing was compared", decisions, groups)

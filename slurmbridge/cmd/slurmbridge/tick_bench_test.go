@@ -149,7 +149,7 @@ func benchmarkTick(b *testing.B, most int) {
 		Slurm: sl, Apps: known{}, Journal: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
 		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
 		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.MPS, Now: time.Now},
-		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, AheadS: plan.DefaultAheadS, Wanted: "dqn"},
+		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Wanted: "dqn"},
 	}
 	began := time.Now()
 	if _, err := bridge.Tick(ctx); err != nil {

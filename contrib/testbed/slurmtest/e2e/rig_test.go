@@ -117,7 +117,7 @@ func runBridge(dir string) error {
 		},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
-			Join:    os.Getenv("E2E_JOIN") != "false", AheadS: plan.DefaultAheadS,
+			Join:    os.Getenv("E2E_JOIN") != "false",
 		},
 	}
 	if b.Mode == job.Shadow {
