@@ -47,8 +47,8 @@ type promise struct {
 	sched schedule
 	on    bool
 	cards []outlook
-	// rest is, by pending job at Begin, the smallest slack of the jobs from it to the queue's end; given is how
-	// much of it the decisions since have used.
+	// rest is, by pending job at Begin, by how much all jobs from it to the queue's end may be delayed; given is how
+	// much of that the decisions since have used.
 	rest  []float64
 	given float64
 	node  []int
@@ -66,6 +66,7 @@ type promise struct {
 	allowed  []shift
 
 	base, trial []moment
+	plain       []moment
 	gpus        []int
 	free, endS  []float64
 	members     []*Profile
@@ -138,7 +139,7 @@ func (g *Guard) Begin(s *State) {
 	p.sched.back(0)
 }
 
-// slacks sets the smallest slack of the queue from each job on. Jobs that come later are part of the rest: each
+// slacks sets how much of the smallest slack may be used of the queue from each job on. Jobs that come later are part of the rest: each
 // class of GPUs is free for them no later than in the plain schedule.
 func (p *promise) slacks(s *State) {
 	p.rest = slices.Grow(p.rest[:0], len(s.Pending)+1)[:len(s.Pending)+1]
@@ -146,7 +147,7 @@ func (p *promise) slacks(s *State) {
 	for i := len(s.Pending); i >= 0; i-- {
 		if i < len(s.Pending) {
 			if j := &s.Pending[i]; !math.IsInf(j.startS, 1) {
-				least = min(least, j.latestS-j.startS)
+				least = min(least, slackUsed*(j.latestS-j.startS))
 			}
 		}
 		p.rest[i] = least
@@ -287,7 +288,7 @@ func (p *promise) look(w *Window) {
 	p.sched.back(0)
 	// The jobs behind the last one are the queue's end, as they were at Begin.
 	behind := len(s.Pending) - last - 1
-	p.slack = max(0, slackUsed*p.rest[max(0, len(p.rest)-1-behind)]-p.given)
+	p.slack = max(0, p.rest[max(0, len(p.rest)-1-behind)]-p.given)
 }
 
 // special reports whether GPUs of one class that are free at the same times may still make a difference to the job.
@@ -382,8 +383,38 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 		}
 	}
 	later := p.later()
-	p.allowed = append(p.allowed, shift{c, later})
-	return later <= p.slack+rounding
+	if later > p.slack+rounding && (last < len(s.Pending)-1 || !p.tailKeeps(s)) {
+		return false
+	}
+	p.allowed = append(p.allowed, shift{c, min(later, p.slack)})
+	return true
+}
+
+// mostTail is up to how many GPUs the times of all are compared.
+const mostTail = 64
+
+// tailKeeps reports whether the GPUs are free for jobs that come later, now that all jobs of the queue have gone on, no
+// later than without the combination or than in the plain schedule.
+func (p *promise) tailKeeps(s *State) bool {
+	if len(s.PlainFreeS) != len(s.GPUs) || len(s.GPUs) > mostTail {
+		return false
+	}
+	p.base, p.trial, p.plain = p.base[:0], p.trial[:0], p.plain[:0]
+	for k := range s.GPUs {
+		class := p.sched.class[k]
+		p.base = append(p.base, moment{class, p.baseAt[k]})
+		p.trial = append(p.trial, moment{class, p.sched.free[k]})
+		p.plain = append(p.plain, moment{class, (s.PlainFreeS[k] - s.NowS) / (1 + reserve)})
+	}
+	sortMoments(p.base)
+	sortMoments(p.trial)
+	sortMoments(p.plain)
+	for i := range p.trial {
+		if p.trial[i].at > max(p.base[i].at, p.plain[i].at)+rounding {
+			return false
+		}
+	}
+	return true
 }
 
 // later is by how much the GPUs of any class are free later in the trial than in the base schedule, at the most:

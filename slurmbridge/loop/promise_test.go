@@ -212,6 +212,9 @@ func TestPlaceIsKeptWhileRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := p.b.Status().Plan.Plain.EndS(a.Ref)
+	p.m.paused = true // by now it would have begun on plain Slurm
+	tick(t, p.b, p.m, 3*time.Second)
+	p.m.paused = false
 	other := p.m.submit("root", 300*time.Second, nil, false)
 	other.Priority = 1 << 40
 	other.TimeLimit = 300 * time.Second

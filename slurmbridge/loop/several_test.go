@@ -44,6 +44,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 // Where Slurm looks at once at what is released, and nothing ends or is refused in between, each member
 // lands where it is meant to.
 func TestPlacedAsPlanned(t *testing.T) {
+	members := 0
 	rapid.Check(t, func(t *rapid.T) {
 		gpus := rapid.SampledFrom([]int{2, 4, 8}).Draw(t, "gpus a node")
 		m := newModel(node("n1", gpus, 64), node("n2", gpus, 64))
@@ -55,7 +56,6 @@ func TestPlacedAsPlanned(t *testing.T) {
 		b.Card = func(string) (rlcore.GPUSpec, bool) { return card, true }
 		b.Planner.Join = rapid.Bool().Draw(t, "join")
 		b.Planner.Room, b.Planner.RoomAnyway = b.Planner.Join && rapid.Bool().Draw(t, "room"), true
-		members := 0
 		m.started = func(j *mjob) {
 			for _, g := range mem.groups {
 				for i := range g.Members {
@@ -67,14 +67,12 @@ func TestPlacedAsPlanned(t *testing.T) {
 				}
 			}
 		}
-		var jobs []*mjob
 		for range 60 {
 			for range rapid.SampledFrom([]int{0, 0, 1, 2, 8}).Draw(t, "arrive") {
 				mib := rapid.SampledFrom([]float64{500, 2000, 4000, 9000}).Draw(t, "MiB")
 				run := rapid.IntRange(1, 40).Draw(t, "run")
 				j := m.submit(rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user"), time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
 				j.Priority += rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
-				jobs = append(jobs, j)
 			}
 			if _, err := b.Tick(t.Context()); err != nil {
 				t.Fatal(err)
@@ -82,10 +80,10 @@ func TestPlacedAsPlanned(t *testing.T) {
 			m.schedule()
 			m.advance(time.Second)
 		}
-		if !m.leastLoaded && len(jobs) > 40 && members == 0 {
-			t.Fatal("no job ever shared")
-		}
 	})
+	if members == 0 {
+		t.Error("no job ever shared")
+	}
 }
 
 // Whatever comes and ends, nobody is sent next to those whose MPS server failed; once they have left, the GPU is used
