@@ -57,6 +57,9 @@ type Guard struct {
 	// Grace is by what part of its own solo time a job may end later than on plain Slurm.
 	// Default DefaultGrace.
 	Grace float64
+	// ExtendLimit: a job gets the time back that sharing costs it, so its limit bounds the solo work that it may
+	// do, and is no reason to refuse co-runners; but for jobs whose LimitFixed says so.
+	ExtendLimit bool
 	// Bare: limits and dues don't count, as for the policies of the literature.
 	Bare bool
 
@@ -71,7 +74,7 @@ type Guard struct {
 // Rules sets another guard's rules to g's.
 func (g *Guard) Rules(of *Guard) {
 	of.Predictor, of.MemMargin, of.MaxMembers, of.MaxDelayS = g.Predictor, g.MemMargin, g.MaxMembers, g.MaxDelayS
-	of.MaxSlowdown, of.SlackS, of.Trust, of.Grace, of.Bare = g.MaxSlowdown, g.SlackS, g.Trust, g.Grace, g.Bare
+	of.MaxSlowdown, of.SlackS, of.Trust, of.Grace, of.Bare, of.ExtendLimit = g.MaxSlowdown, g.SlackS, g.Trust, g.Grace, g.Bare, g.ExtendLimit
 }
 
 // scratch keeps Check free of allocation.

@@ -11,7 +11,8 @@ const granularityS = 30
 // most, it has come less far than predicted, and everybody is as slow as the guard allows
 // for. It uses what admit and keepsContracts left in the scratch.
 //
-// A job that its limit may end even alone shares only under a contract of its own.
+// A job that its limit may end even alone shares only under a contract of its own. Where the time that sharing costs is
+// given back (ExtendLimit) a limit ends no job for having shared, and doesn't count.
 func (g *Guard) keepsLimits(w *Window, c Combo) bool {
 	sc := &g.scratch
 	sc.limits = sc.limits[:0]
@@ -53,7 +54,7 @@ func (g *Guard) keepsLimits(w *Window, c Combo) bool {
 // the latest; +Inf = it has no limit that counts, NaN = it must not share for its limit.
 func (g *Guard) timeFor(j *Job, elapsedS, nowS float64) float64 {
 	in := math.Inf(1)
-	if j.LimitS > 0 {
+	if j.LimitS > 0 && (!g.ExtendLimit || j.LimitFixed) {
 		spare := j.LimitS - j.Profile.DurationS - g.trust()*j.Profile.DurationSD
 		switch {
 		case spare > 0:

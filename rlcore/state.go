@@ -38,6 +38,8 @@ type Job struct {
 	// LimitS is the job's time limit, s: its run is ended then. An unknown job is
 	// assumed to run so long. 0 = none.
 	LimitS float64
+	// LimitFixed: the limit ends the run whatever slowed it; see Guard.ExtendLimit.
+	LimitFixed bool
 	// DeadlineS is the latest end that the job's owner allows (Slurm's --deadline), s on
 	// State.NowS's clock; 0 = none.
 	DeadlineS float64

@@ -40,6 +40,9 @@ type Config struct {
 	// MaxRestarts is how often a job that ran out of memory starts again with
 	// co-runners before it gets a GPU of its own. Default 1.
 	MaxRestarts int
+	// ExtendLimit: a job gets back what sharing has cost it, so it is ended at its limit after that much
+	// solo work; but for jobs whose LimitFixed says so. As rlcore.Guard's.
+	ExtendLimit bool
 	// Track records the GPUs' utilisation over time in the Result.
 	Track bool
 	// MaxDelayS is the guard's: where a decision left a GPU idle, another one is due

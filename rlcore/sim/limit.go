@@ -22,10 +22,11 @@ func (e End) String() string {
 }
 
 // latestEnd returns when a run of the job that starts at startS is ended at the latest,
-// and what ends it; +Inf = never. Slurm looks about every 30 s; here it is exact.
-func latestEnd(j *rlcore.Job, startS float64) (float64, End) {
+// and what ends it; +Inf = never. Slurm looks about every 30 s; here it is exact. A job that gets back what sharing costs
+// it isn't ended at a limit within which it would end alone.
+func (cfg *Config) latestEnd(j *Arrival, startS float64) (float64, End) {
 	at, end := math.Inf(1), Completed
-	if j.LimitS > 0 {
+	if j.LimitS > 0 && !(cfg.ExtendLimit && !j.LimitFixed && j.Truth.DurationS < j.LimitS) {
 		at, end = startS+j.LimitS, AtLimit
 	}
 	if j.DeadlineS > 0 && j.DeadlineS < at {
@@ -59,7 +60,7 @@ func (d *device) overrun(now float64) int {
 func (s *Sim) kill(g, k int) {
 	m := &s.devs[g].members[k]
 	j := &s.jobs[m.job]
-	_, end := latestEnd(&j.Job, m.startS)
+	_, end := s.cfg.latestEnd(&j.Arrival, m.startS)
 	s.dropMeetings(g, m.job)
 	s.over(m.job, end, m.done)
 	s.plain.Ended(j.ID, 0, s.now)

@@ -119,9 +119,9 @@ func overlap(a, b *Outcome) bool {
 }
 
 // checkEnd checks how a job ended.
-func checkEnd(t *rapid.T, j *Arrival, o *Outcome) {
+func checkEnd(t *rapid.T, cfg *Config, j *Arrival, o *Outcome) {
 	const tiny = 1e-6
-	at, why := latestEnd(&j.Job, o.StartS)
+	at, why := cfg.latestEnd(j, o.StartS)
 	switch {
 	case o.GPU < 0:
 		if o.Ended != AtDeadline || o.EndS < latestStart(&j.Job) || o.StartS != o.EndS || o.Slowdown != 0 {
@@ -196,7 +196,7 @@ func TestAnySite(t *testing.T) {
 			if o.Harmed {
 				harmed++
 			}
-			checkEnd(t, j, o)
+			checkEnd(t, &cfg, j, o)
 			first, last = min(first, j.SubmitS), max(last, o.EndS)
 			if o.ID != j.ID || o.StartS < j.SubmitS {
 				t.Errorf("job %d: %+v", i, *o)

@@ -125,7 +125,7 @@ func (r *Result) Slowdowns() []float64 {
 	return out
 }
 
-// Run simulates all of cfg with the given Decider, from which M and MaxDelayS are
+// Run simulates all of cfg with the given Decider, from which M, MaxDelayS and ExtendLimit are
 // taken where cfg has none. Errors are those of New and Result.
 func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 	if cfg.M == 0 {
@@ -134,6 +134,7 @@ func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 	if cfg.MaxDelayS == 0 {
 		cfg.MaxDelayS = d.Guard.MaxDelayS
 	}
+	cfg.ExtendLimit = cfg.ExtendLimit || d.Guard.ExtendLimit
 	s, err := New(cfg)
 	if err != nil {
 		return nil, err

@@ -224,7 +224,7 @@ func (s *Sim) Start(pending []int) {
 		j := &s.jobs[i]
 		j.started, j.gpu = s.now, s.gpu
 		s.plain.Runs(&j.Job, []int{s.gpu}, s.now, s.now)
-		latest, _ := latestEnd(&j.Job, s.now)
+		latest, _ := s.cfg.latestEnd(&j.Arrival, s.now)
 		d.members = append(d.members, member{
 			job: i, segs: s.segments(j.Truth), startS: s.now, latestS: latest, slow: 1, estSlow: 1,
 		})

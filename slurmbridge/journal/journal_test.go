@@ -49,7 +49,7 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 		}
 	}
 	book := tracker.New()
-	book.Wait("20").PassedOver = 3
+	book.Wait("20").Strikes = 1
 	book.Unmanaged["21"] = "its owner edited it"
 	if err := j.SaveTracker(ctx, book); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 	if got.NextID != 4 {
 		t.Errorf("next number %d, want 4", got.NextID)
 	}
-	if got.Waits["20"].PassedOver != 3 || got.Unmanaged["21"] == "" {
+	if got.Waits["20"].Strikes != 1 || got.Unmanaged["21"] == "" {
 		t.Errorf("book %+v", got)
 	}
 }

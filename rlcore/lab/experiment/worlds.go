@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -29,6 +30,8 @@ type Place struct {
 	Pairs    []trace.Pair
 	Card     rlcore.GPUSpec
 	Law      *contention.Law // what a site believes there before it has seen any co-run
+	// Varied: runs differ, see vary, and jobs have limits.
+	Varied bool
 }
 
 // The slowdowns that others measured. Nothing is fitted to them here, and no network is
@@ -48,17 +51,28 @@ var measuredPlaces = []Place{
 	{Name: "gavel_k80", About: "time-slicing on a K80; utilisation and memory assumed", Card: rlcore.GPUSpec{Model: "k80", MemMiB: 11441}, Law: &contention.TimeSlice},
 }
 
+// variedSuffix names the place like another one where runs differ.
+const variedSuffix = "_varied"
+
 // PlaceNames lists the places, in the order of a table.
 func PlaceNames() []string {
 	out := []string{lawPlace}
 	for _, p := range measuredPlaces {
 		out = append(out, p.Name)
 	}
-	return out
+	return append(out, "alnair"+variedSuffix, "miso"+variedSuffix)
 }
 
-// PlaceNamed reads a place.
+// PlaceNamed reads a place. One with _varied behind its name is the same place, where runs differ and have limits.
 func PlaceNamed(name string) (*Place, error) {
+	if like, ok := strings.CutSuffix(name, variedSuffix); ok {
+		p, err := PlaceNamed(like)
+		if err != nil {
+			return nil, err
+		}
+		p.Name, p.Varied, p.About = name, true, p.About+"; runs differ, and have limits"
+		return p, nil
+	}
 	if name == lawPlace {
 		p := &Place{Name: lawPlace, About: "the thesis's applications on a Titan Xp, under the law itself", Card: rlcore.TitanXp, Law: &contention.MPS}
 		for _, app := range apps.Names() {
@@ -126,6 +140,8 @@ type WorldsOptions struct {
 	// none, nor a promise, and memory is all that the guard looks at.
 	MaxSlowdown, Grace float64
 	Bare               bool
+	// KeepLimits: a job is ended at its limit whatever slowed it; see rlcore.Guard.ExtendLimit.
+	KeepLimits bool
 	// DurationError is how well each job's duration is known, see ReplayOptions.
 	DurationError float64
 	Tries         int         // of the clairvoyant, a seed; 0 = none
@@ -169,6 +185,8 @@ type WorldsReport struct {
 	Lines map[string]map[string]map[string]*WorldLine `json:"lines"`
 	// Geomean is each policy's geometric mean over places and loads of turnaround ÷ fifo's.
 	Geomean map[string]float64 `json:"geomean_vs_fifo"`
+	// GeomeanVaried is the same over the places where runs differ and have limits, which Geomean leaves out.
+	GeomeanVaried map[string]float64 `json:"geomean_vs_fifo_varied,omitempty"`
 }
 
 // WorldPolicies are those that compete over places where none are named.
@@ -212,7 +230,7 @@ func Worlds(ctx context.Context, o WorldsOptions) (*WorldsReport, error) {
 	}
 	r := &WorldsReport{
 		Seed: o.Seed, Seeds: o.Seeds, M: o.M, GPUs: o.GPUs, Jobs: o.Jobs, Loads: o.Loads, Places: o.Places, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
-		Bare: o.Bare, DurationError: o.DurationError, Lines: map[string]map[string]map[string]*WorldLine{}, Geomean: map[string]float64{},
+		Bare: o.Bare, DurationError: o.DurationError, Lines: map[string]map[string]map[string]*WorldLine{},
 	}
 	step := 0
 	for _, name := range o.Places {
@@ -231,15 +249,38 @@ func Worlds(ctx context.Context, o WorldsOptions) (*WorldsReport, error) {
 				return nil, fmt.Errorf("%s, load %g: %w", name, load, err)
 			}
 			r.Lines[name][fmt.Sprintf("%g", load)] = lines
+		}
+	}
+	r.Geomean, r.GeomeanVaried = r.geomean(false), r.geomean(true)
+	return r, nil
+}
+
+// geomean is each policy's geometric mean over the places of a kind, and all loads; nil where there is no such place.
+func (r *WorldsReport) geomean(varied bool) map[string]float64 {
+	logs := map[string][]float64{}
+	for name, loads := range r.Lines {
+		if strings.HasSuffix(name, variedSuffix) != varied {
+			continue
+		}
+		for _, lines := range loads {
 			for policy, l := range lines {
-				r.Geomean[policy] += math.Log(l.VsFifo) / float64(len(o.Places)*len(o.Loads))
+				logs[policy] = append(logs[policy], math.Log(l.VsFifo))
 			}
 		}
 	}
-	for policy, x := range r.Geomean {
-		r.Geomean[policy] = math.Exp(x)
+	var out map[string]float64
+	for policy, all := range logs {
+		if out == nil {
+			out = map[string]float64{}
+		}
+		slices.Sort(all) // the same sum each time
+		sum := 0.0
+		for _, x := range all {
+			sum += x / float64(len(all))
+		}
+		out[policy] = math.Exp(sum)
 	}
-	return r, nil
+	return out
 }
 
 // worldRun is one seed: each policy's result.
@@ -286,12 +327,38 @@ func (p *Place) ready(o *WorldsOptions, load float64, seed uint64) (*Replayable,
 		return nil, err
 	}
 	r = r.knowing(o.DurationError, seed)
+	if p.Varied {
+		r.vary(seed)
+	}
 	r.World.Objective = rlcore.Turnaround
-	r.World.Guard.MaxSlowdown, r.World.Guard.Grace = o.MaxSlowdown, o.Grace
+	r.World.Guard.MaxSlowdown, r.World.Guard.Grace, r.World.Guard.ExtendLimit = o.MaxSlowdown, o.Grace, !o.KeepLimits
 	if o.Bare {
 		r.World.Guard.MaxSlowdown, r.World.Guard.Bare = 0, true
 	}
 	return r, nil
+}
+
+// What is drawn of a varied run: the spread of its logarithm around its application's mean, and its limit in parts of
+// its own length, as jobs of real clusters have them.
+const (
+	variedSigma               = 0.7
+	leastOfLimit, mostOfLimit = 1.5, 5
+)
+
+// vary draws another length for each run, log-normal around the one that is known of its application, and a limit. What is
+// known is the mean and its standard deviation.
+func (r *Replayable) vary(seed uint64) {
+	rnd := rand.New(rand.NewPCG(seed, 0x7a21ed)) //nolint:gosec // an experiment is repeatable, not secret
+	r.Config.Jobs = slices.Clone(r.Config.Jobs)
+	for i := range r.Config.Jobs {
+		j := &r.Config.Jobs[i]
+		known := *j.Truth
+		known.DurationSD = known.DurationS * math.Sqrt(math.Exp(variedSigma*variedSigma)-1)
+		j.Profile = &known
+		s := known.DurationS * math.Exp(variedSigma*rnd.NormFloat64()-variedSigma*variedSigma/2)
+		j.Truth = j.Truth.Stretched(max(1, s))
+		j.LimitS = j.Truth.DurationS * (leastOfLimit + (mostOfLimit-leastOfLimit)*rnd.Float64())
+	}
 }
 
 // contender makes a policy under the common guard. Knobs are tuned on other job sets, in the

@@ -179,63 +179,6 @@ func TestGateRefused(t *testing.T) {
 	}
 }
 
-// A bridge dies between two members of a group that follows another user's job, and its
-// journal is lost. Either nothing comes after it, or a bridge without memory.
-func TestFollowersHalfMade(t *testing.T) {
-	t.Parallel()
-	for _, back := range []bool{false, true} {
-		t.Run(fmt.Sprintf("back=%v", back), func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t, options{Options: slurmtest.Options{Scheduler: "sched_interval=2,bf_interval=1"}})
-			long := r.submit(ann, small, 40, "--time=2")
-			r.state(20*time.Second, long, "RUNNING")
-			r.kill()
-			// The shares of the first differ from the others', so it has an update of its own.
-			ids := []string{r.submit(bob, small, 1), r.submit(bob, small, 1), r.submit(bob, small, 1)}
-			r.start("E2E_FAULT=half")
-			if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return !alive(r.bridge.Process.Pid) }) {
-				t.Fatal("the bridge never came to a release")
-			}
-			r.bridge = nil
-			half, whole := r.job(ids[0]), r.job(ids[1])
-			if !strings.HasSuffix(half["TresPerNode"], "mps:34") || !strings.Contains(half["Dependency"], "afterany:"+long) || half["ReqNodeList"] != "n1" {
-				t.Fatalf("not made in one update: %v", half)
-			}
-			if !strings.HasSuffix(whole["TresPerNode"], "mps:100") || !strings.Contains(whole["Dependency"], "after:") {
-				t.Fatalf("it is neither what it was nor a member: %v", whole)
-			}
-			if back {
-				for _, name := range []string{"bridge.db", "bridge.db-wal", "bridge.db-shm"} {
-					_ = os.Remove(r.Path("run", name))
-				}
-				r.start()
-				if !slurmtest.Wait(t.Context(), 10*time.Second, func() bool {
-					log, err := os.ReadFile(r.Path("log", "bridge.log"))
-					return err == nil && strings.Contains(string(log), "the journal doesn't know")
-				}) {
-					t.Errorf("it was not restored: %v", r.job(ids[0]))
-				}
-			}
-			for _, id := range ids {
-				r.state(90*time.Second, id, "COMPLETED")
-			}
-			end, err := r.Run(context.Background(), "scontrol", "show", "job", long)
-			if err != nil || !strings.Contains(end, "COMPLETED") {
-				t.Fatal(end, err)
-			}
-			over, err := time.ParseInLocation("2006-01-02T15:04:05", r.job(long)["EndTime"], time.UTC)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, id := range ids {
-				if s := r.started(id); s.Before(over.Add(-time.Second)) {
-					t.Errorf("job %s of %s started %v before %s's had ended", id, bob, over.Sub(s), ann)
-				}
-			}
-		})
-	}
-}
-
 // On releases that end any job past its deadline once a minute, a gate that is renewed in
 // time stays.
 func TestGateStays(t *testing.T) {

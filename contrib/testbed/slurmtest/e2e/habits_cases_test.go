@@ -22,7 +22,7 @@ func arrayLimit(h *habit) {
 }
 
 func memberHeld(h *habit) {
-	_, a, b := h.follow(ann)
+	_, a, b := h.behind(ann)
 	h.as(ann, "scontrol", "hold", a)
 	h.until(10*time.Second, "as it came", a, asItCame)
 	h.end()
@@ -60,21 +60,20 @@ func memberSuspended(h *habit) {
 	h.state(20*time.Second, a, "COMPLETED")
 }
 
-// The successor of a job that goes back into the queue for good doesn't wait for it.
+// Jobs that wait for a GPU start when the job there goes back into the queue for good.
 func predecessorHeld(h *habit) {
-	long, a, b := h.follow(ann)
+	long, a, b := h.behind(ann)
 	h.as(ann, "scontrol", "requeuehold", long)
 	h.state(25*time.Second, a, "COMPLETED")
 	h.state(25*time.Second, b, "COMPLETED")
 	h.until(10*time.Second, "as it came", long, asItCame)
 }
 
-// Where the owner edits one value of a prepared job, the others are given back.
+// A job whose owner replaces the gate by another dependency waits for that alone.
 func memberEdited(h *habit) {
 	other := h.any(ann, 1, "--partition="+h.part, "--begin=now+1hour")
-	_, a, b := h.follow(ann)
+	_, a, b := h.behind(ann)
 	h.as(ann, "scontrol", "update", "JobId="+a, "Dependency=afterany:"+other)
-	h.until(10*time.Second, "let go", a, letGo)
 	h.end()
 	h.state(25*time.Second, b, "COMPLETED")
 	h.as(ann, "scontrol", "update", "JobId="+other, "StartTime=now")
@@ -85,7 +84,7 @@ func memberEdited(h *habit) {
 }
 
 func membersUpdated(h *habit) {
-	_, a, b := h.follow(ann)
+	_, a, b := h.behind(ann)
 	for _, set := range []string{
 		"TimeLimit=5", "Nice=100", "Comment=a|b\nJobId=1 Dependency=", "MinMemoryNode=5000", "Name=a\n'\"b", "ExcNodeList=n1", "StartTime=now+3",
 	} {
@@ -98,7 +97,7 @@ func membersUpdated(h *habit) {
 }
 
 func reconfigured(h *habit) {
-	_, a, b := h.follow(ann)
+	_, a, b := h.behind(ann)
 	h.as("", "scontrol", "reconfigure")
 	h.end()
 	h.state(30*time.Second, a, "COMPLETED")
@@ -154,7 +153,7 @@ func maintenanceOfOne(h *habit) {
 }
 
 func partitionDown(h *habit) {
-	long, a, b := h.follow(ann)
+	long, a, b := h.behind(ann)
 	h.as("", "scontrol", "update", "PartitionName="+h.part, "State=DOWN")
 	h.end()
 	h.state(20*time.Second, long, "COMPLETED")
@@ -170,7 +169,7 @@ func partitionDown(h *habit) {
 }
 
 func nodeDrained(h *habit) {
-	_, a, b := h.follow(ann)
+	_, a, b := h.behind(ann)
 	h.as("", "scontrol", "update", "NodeName="+h.node, "State=DRAIN", "Reason=test")
 	for _, id := range []string{a, b} {
 		h.until(15*time.Second, "as it came", id, asItCame)
@@ -264,7 +263,7 @@ func largerThanNode(h *habit) {
 
 // scancel of all that waits leaves what runs, and others.
 func ownCancelled(h *habit) {
-	long, a, b := h.follow(bob)
+	long, a, b := h.behind(bob)
 	other := h.sub(1)
 	h.as(bob, "scancel", "--user="+bob, "--state=pending", "--partition="+h.part)
 	h.end()

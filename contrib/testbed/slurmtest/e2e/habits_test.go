@@ -98,17 +98,15 @@ func (h *habit) pair(sleep float64, args ...string) (a, b string) {
 	return id + "_0", id + "_1"
 }
 
-// follow starts a job that fills the GPU until end is called, and makes two
-// others follow it together.
-func (h *habit) follow(user string) (long, a, b string) {
+// behind starts a job that fills the GPU until end is called, and lets two
+// others wait behind the gate.
+func (h *habit) behind(user string) (long, a, b string) {
 	h.t.Helper()
 	long = h.untilEnd(user, "--gres=gpu:shared", "--comment=app=m9000g90")
 	h.state(20*time.Second, long, "RUNNING")
 	a, b = h.submit(user, small, 2, "--partition="+h.part), h.submit(user, small, 2, "--partition="+h.part)
 	for _, id := range []string{a, b} {
-		h.until(20*time.Second, "told to follow", id, func(f map[string]string) bool {
-			return strings.Contains(f["Dependency"], "afterany:"+long) && f["ReqNodeList"] == h.node && strings.HasSuffix(f["TresPerNode"], "mps:50")
-		})
+		h.until(20*time.Second, "behind the gate", id, asItCame)
 	}
 	return long, a, b
 }

@@ -129,9 +129,6 @@ func runBridge(dir string) error {
 				die()
 			}
 		}
-		if at == "half" {
-			b.Slurm = halfway{cl}
-		}
 	}
 	go func() { _ = wake.File(ctx, filepath.Join(dir, "run", "wake"), b.Wake) }()
 	return b.Run(ctx, nil)
@@ -140,20 +137,6 @@ func runBridge(dir string) error {
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
-}
-
-// halfway is a Slurm that makes the first of several updates of members that follow, and no other: the
-// bridge and its scontrol die.
-type halfway struct{ *slurm.Client }
-
-func (h halfway) UpdateAll(ctx context.Context, all []job.Update) []error {
-	if len(all) > 1 {
-		if d := all[0].Dependency; d != nil && strings.HasPrefix(*d, "afterany:") {
-			_ = h.Client.UpdateAll(ctx, all[:1])
-			die()
-		}
-	}
-	return h.Client.UpdateAll(ctx, all)
 }
 
 // rig is a cluster with a bridge.

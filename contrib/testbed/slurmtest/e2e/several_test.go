@@ -12,8 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// An empty node of four GPUs is filled at once, each group on the GPU that it is planned for, and the
-// groups that follow start on the GPUs that they wait for.
+// An empty node of four GPUs is filled at once, each group on the GPU that it is planned for.
 func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -85,7 +84,8 @@ func TestGPUsWithoutShares(t *testing.T) {
 					t.Errorf("job %s shares GPU %q", id, r.visible(id))
 				}
 			}
-			if n := r.none(shared); n < 10 {
+			// The jobs of whole GPUs come behind them: some keep their turn before those alone.
+			if n := r.none(shared); n < 6 {
 				t.Errorf("%d of %d shared a GPU", n, len(shared))
 			}
 		})
