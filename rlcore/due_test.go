@@ -137,6 +137,21 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s, joined by the other: %s, want %s", c.name, got, c.want)
 		}
 	}
+	// Where the time is given back, the limit is no reason, but a limit that can't be raised is, and a deadline.
+	extends := Guard{Predictor: pairwise(1.4), ExtendLimit: true}
+	for name, c := range map[string]struct {
+		job  Job
+		want Refusal
+	}{
+		"time is given back":      {j(func(*Job) {}), Allowed},
+		"it always runs to it":    {j(func(j *Job) { j.LimitS = 100 }), Allowed},
+		"the limit can't be more": {j(func(j *Job) { j.LimitFixed = true }), RefusedLimit},
+		"its deadline":            {j(func(j *Job) { j.DeadlineS = 120 }), RefusedLimit},
+	} {
+		if got := extends.Check(window(card(), c.job, other), 3); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
 	if in := (&Guard{}).timeFor(&other, 0, 0); !math.IsInf(in, 1) {
 		t.Errorf("a job without a limit must have ended in %v s", in)
 	}

@@ -35,6 +35,16 @@ func TestLimitByHand(t *testing.T) {
 	if r.TimedOut != 0 || r.Jobs[0].Ended != Completed {
 		t.Errorf("alone: %+v", r.Jobs[0])
 	}
+
+	// It gets back what sharing costs it; where it can't, it doesn't.
+	cfg.ExtendLimit = true
+	if r = run(t, cfg, crowded()); r.TimedOut != 0 {
+		t.Errorf("with time given back: %+v", r.Jobs[0])
+	}
+	cfg.Jobs[0].LimitFixed = true
+	if r = run(t, cfg, crowded()); r.Harmed != 1 {
+		t.Errorf("with a limit that is fixed: %+v", r.Jobs[0])
+	}
 }
 
 // A job whose solo time exceeds its limit is ended there on any schedule: no harm. One that

@@ -61,7 +61,9 @@ type Config struct {
 	IdleAfter    time.Duration
 	IdleComment  bool
 	ExtendLimit  bool
-	Trust        float64
+	// ExtendPastMaxTime: also beyond the partitions\' MaxTime.
+	ExtendPastMaxTime bool
+	Trust             float64
 
 	IncludePartitions []string
 	ExcludePartitions []string

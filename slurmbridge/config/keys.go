@@ -144,6 +144,10 @@ var keys = []key{
 		func(c *Config) any { return &c.ExtendLimit }, nil,
 	},
 	{
+		"extend_past_max_time", false, "Whether extend_limit may raise a running job's limit beyond its partition's MaxTime. Such a job can run into a window that is kept free by MaxTime alone; reservations are kept in any case.",
+		func(c *Config) any { return &c.ExtendPastMaxTime }, nil,
+	},
+	{
 		"idle_after", time.Hour, "For how long a running job must have done nothing with its GPUs to be listed (slurmbridge usage --idle), counted and alerted on (10m to 720h). Nothing is ever ended for it.",
 		func(c *Config) any { return &c.IdleAfter }, durationIn(10*time.Minute, 720*time.Hour),
 	},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -27,7 +28,6 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 		return nil
 	}
 	ours := b.grouped(in)
-	var bounds *job.Bounds // read when a job needs it
 	var out []job.Change
 	for i := range in.Snap.Jobs {
 		j := &in.Snap.Jobs[i]
@@ -44,12 +44,9 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 		if by <= 0 {
 			continue
 		}
+		bounds := b.readBounds(ctx, in.Snap)
 		if bounds == nil {
-			var err error
-			if bounds, err = b.slurm.Bounds(ctx); err != nil {
-				b.Log.Warn("time limits are not raised; the next poll tries again", "err", err)
-				return nil
-			}
+			return nil
 		}
 		limit := min(j.TimeLimit+by, lend.Latest(j, in.Snap.At, c.RunS, bounds))
 		if limit <= j.TimeLimit {
@@ -72,6 +69,36 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 		}
 	}
 	return out
+}
+
+// boundsLast is for how long what bounds the time limits is known.
+const boundsLast = time.Minute
+
+// readBounds reads what no time limit may be raised beyond, once a minute while jobs share; nil = it isn't known, or no
+// limit is raised.
+func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds {
+	shares := func(j job.Job) bool { return j.Request.Kind == job.Shares }
+	if !b.ExtendLimit || b.Mode != job.Active || !slices.ContainsFunc(snap.Jobs, shares) {
+		return nil
+	}
+	if b.bounds != nil && snap.At.Sub(b.boundsAt) < boundsLast {
+		return b.bounds
+	}
+	bounds, err := b.slurm.Bounds(ctx)
+	if err != nil {
+		b.Log.Warn("time limits are not raised; the next poll tries again", "err", err)
+		b.bounds = nil
+		return nil
+	}
+	if b.PastMaxTime {
+		most := make(map[string]time.Duration, len(bounds.MaxTime))
+		for p := range bounds.MaxTime {
+			most[p] = 0
+		}
+		bounds = &job.Bounds{MaxTime: most, Reservations: bounds.Reservations}
+	}
+	b.bounds, b.boundsAt = bounds, snap.At
+	return bounds
 }
 
 // grouped are the running jobs that the bridge has put together with others, or others with them.

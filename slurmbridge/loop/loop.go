@@ -58,6 +58,8 @@ type Bridge struct {
 	RetryAlone bool
 	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
 	ExtendLimit bool
+	// PastMaxTime lets them have it beyond their partitions' MaxTime.
+	PastMaxTime bool
 	// IdleAfter is for how long a job must have done nothing with its GPUs to be idle, 0 = none is; IdleComment says
 	// so in its AdminComment.
 	IdleAfter   time.Duration
@@ -91,6 +93,9 @@ type Bridge struct {
 	maxDelay float64 // of any job so far, s
 	// thought is how long the last round took until it knew what to do.
 	thought time.Duration
+	// bounds are what limits may not be raised beyond, as of boundsAt; nil = not known.
+	bounds   *job.Bounds
+	boundsAt time.Time
 	// nearLimit: a job that shares comes near its time limit.
 	nearLimit bool
 	status    atomic.Pointer[job.Status]
@@ -230,6 +235,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		gate = b.Gate.ID()
 	}
 	in, repairs, events := b.observe(snap, gate)
+	in.Bounds = b.readBounds(ctx, snap)
 	repairs = append(repairs, b.orphans(ctx, in)...)
 	b.report(events)
 	b.lost(ctx, snap, events)

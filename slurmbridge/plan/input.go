@@ -9,6 +9,7 @@ package plan
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -35,6 +36,8 @@ type Input struct {
 	// Touched holds the jobs that repairs are about to change: what the poll showed of
 	// them is no longer true, and the plan leaves them out.
 	Touched map[string]bool
+	// Bounds are what time limits may not be raised beyond; nil = not known, or no limit is raised.
+	Bounds *job.Bounds
 	// Terms by ref; jobs without an entry have none.
 	Terms   map[string]job.Terms
 	Card    Card
@@ -184,6 +187,7 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	if !j.Deadline.IsZero() {
 		out.DeadlineS = tracker.Seconds(j.Deadline)
 	}
+	out.LimitFixed = j.TimeLimit > 0 && in.limitFixed(j, t.MaxSlowdown)
 	if j.ArrayID != 0 {
 		out.Array = arrayName(j.ArrayID)
 	}
@@ -191,4 +195,48 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 		out.DelayedS = w.DelayedS
 	}
 	return out
+}
+
+// mostExtended is the slowdown for which a job's limit must have room, where neither its owner nor the
+// site sets a contract.
+const mostExtended = rlcore.DefaultMaxSlowdown
+
+// limitFixed reports whether a job can't be given back the time that sharing might cost it: its partitions' MaxTime or a
+// reservation ahead leaves no room, or its owner has lowered the limit.
+func (in *Input) limitFixed(j *job.Job, contract float64) bool {
+	if in.Bounds == nil {
+		return true
+	}
+	own := j.TimeLimit
+	if l := in.Tracker.Loans[j.Ref]; l != nil {
+		if l.Closed {
+			return true
+		}
+		own = min(own, l.Own)
+	}
+	if contract == 0 {
+		contract = mostExtended
+	}
+	needs := time.Duration(float64(own) * contract)
+	for _, p := range j.Partitions() {
+		if most, known := in.Bounds.MaxTime[p]; !known || most > 0 && most < needs {
+			return true
+		}
+	}
+	ends := in.Snap.At.Add(needs)
+	if !j.Start.IsZero() {
+		ends = j.Start.Add(needs)
+	}
+	for i := range in.Bounds.Reservations {
+		r := &in.Bounds.Reservations[i]
+		switch ahead := r.Start.Before(ends) && (r.End.IsZero() || r.End.After(in.Snap.At)); {
+		case r.Name == j.Reservation:
+			if r.End.Before(ends) {
+				return true
+			}
+		case ahead && (j.Nodes == "" || r.Holds(j.Nodes)):
+			return true
+		}
+	}
+	return false
 }

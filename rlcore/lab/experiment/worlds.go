@@ -160,6 +160,7 @@ type WorldLine struct {
 	P95Slowdown  float64 `json:"p95_slowdown"`
 	MaxSlowdown  float64 `json:"worst_slowdown"` // over the seeds
 	OOM          float64 `json:"oom"`
+	Harmed       float64 `json:"harmed_timeout"` // jobs ended at their limits for having shared
 	Lateness
 	GainShare  float64 `json:"share_of_clairvoyant_gain"` // in turnaround; 0 where it wasn't looked for
 	DecisionUS float64 `json:"decision_us"`               // wall time of the simulation, µs a decision
@@ -446,6 +447,7 @@ func (l *WorldLine) fill(runs []worldRun, name string) {
 		x := r.MeanTurnaroundS / fifo.MeanTurnaroundS
 		l.turnaroundS = append(l.turnaroundS, r.MeanTurnaroundS)
 		l.TurnaroundS, l.MakespanS, l.OOM = l.TurnaroundS+r.MeanTurnaroundS/n, l.MakespanS+r.MakespanS/n, l.OOM+float64(r.OOM)/n
+		l.Harmed += float64(r.Harmed) / n
 		l.VsFifo, sq = l.VsFifo+x/n, sq+x*x/n
 		l.DecisionUS += run.tookUS[name] / n
 		s := r.Slowdowns()

@@ -10,7 +10,7 @@ import (
 
 // Each world's table names the applications that it has profiles of, and all of them.
 func TestPlaces(t *testing.T) {
-	cells := map[string]int{"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566}
+	cells := map[string]int{"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49, "miso_varied": 318}
 	for _, name := range PlaceNames() {
 		p, err := PlaceNamed(name)
 		if err != nil {
@@ -36,6 +36,37 @@ func TestPlaces(t *testing.T) {
 	}
 	if _, err := PlaceNamed("nowhere"); !errors.Is(err, ErrOptions) {
 		t.Errorf("no world of that name: %v", err)
+	}
+}
+
+// Where runs differ the mean of their lengths stays about what is known of them, and each fits its limit alone.
+func TestVariedRuns(t *testing.T) {
+	p, err := PlaceNamed("alnair_varied")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := WorldsOptions{Jobs: 5000}.orDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := p.ready(&o, 1, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, _ := p.ready(&o, 1, 7)
+	ratio := 0.0
+	for i := range r.Config.Jobs {
+		j := &r.Config.Jobs[i]
+		ratio += j.Truth.DurationS / j.Profile.DurationS / float64(len(r.Config.Jobs))
+		if j.LimitS < leastOfLimit*j.Truth.DurationS || j.LimitS > mostOfLimit*j.Truth.DurationS || j.Profile.DurationSD <= 0 {
+			t.Fatalf("job %s takes %v s with a limit of %v s; its application %v ± %v s", j.ID, j.Truth.DurationS, j.LimitS, j.Profile.DurationS, j.Profile.DurationSD)
+		}
+		if a := &again.Config.Jobs[i]; a.LimitS != j.LimitS || a.Truth.DurationS != j.Truth.DurationS {
+			t.Fatal("the same seed draws other runs")
+		}
+	}
+	if ratio < .93 || ratio > 1.07 {
+		t.Errorf("runs take %v of what is known on average", ratio)
 	}
 }
 

@@ -23,6 +23,7 @@ type experimentFlags struct {
 	quick, worlds         bool
 	loads                 []float64
 	gpus                  int
+	keepLimits            bool
 	objective, checkpoint string
 	json, figures, format string
 }
@@ -85,6 +86,7 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do if nobody shares")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "with --worlds: dqn decides by this `FILE` of slurmbridge train")
 	fl.IntVar(&f.gpus, "gpus", 2, "with --worlds: GPUs")
+	fl.BoolVar(&f.keepLimits, "keep-limits", false, "with --worlds: a job is ended at its time limit whatever slowed it (extend_limit: no)")
 	fl.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
 	fl.IntVar(&o.M, "window", 5, fmt.Sprintf("pending jobs a decision looks at (with --worlds %d)", rlcore.DefaultWindow))

@@ -25,7 +25,7 @@ type worldsReports struct {
 func (s *shared) worlds(ctx context.Context, f *experimentFlags) error {
 	o := experiment.WorldsOptions{
 		Places: f.Workloads, Loads: f.loads, Seeds: f.Seeds, Seed: f.Seed, GPUs: f.gpus, M: f.M,
-		MaxSlowdown: f.MaxSlowdown, Grace: f.Grace, Tries: 300, Tune: 4,
+		MaxSlowdown: f.MaxSlowdown, Grace: f.Grace, Tries: 300, Tune: 4, KeepLimits: f.keepLimits,
 	}
 	if f.quick {
 		o.Tries, o.Tune, o.Jobs = 30, 2, 100
@@ -86,6 +86,7 @@ var worldColumns = []column[*experiment.WorldLine]{
 	{"slowdown", func(x *experiment.WorldLine) any { return fixed(2, x.MeanSlowdown) }},
 	{"95 %", func(x *experiment.WorldLine) any { return fixed(2, x.P95Slowdown) }},
 	{"worst", func(x *experiment.WorldLine) any { return fixed(2, x.MaxSlowdown) }},
+	{"harmed", func(x *experiment.WorldLine) any { return fixed(1, x.Harmed) }},
 	{"lost runs", func(x *experiment.WorldLine) any { return fixed(1, x.OOM) }},
 }
 
@@ -123,5 +124,14 @@ func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 		}
 	}
 	t.Render()
+	if g.GeomeanVaried != nil {
+		t = s.Table("the same over the worlds where runs differ and have limits", "policy", "under the guard", "bare")
+		for _, name := range order {
+			if x, ok := g.GeomeanVaried[name]; ok {
+				t.AppendRow([]any{name, fixed(3, x), fixed(3, all.Bare.GeomeanVaried[name])})
+			}
+		}
+		t.Render()
+	}
 	fmt.Fprintf(s.Out, "Took %.0f s.\n", took.Seconds())
 }

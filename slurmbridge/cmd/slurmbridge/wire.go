@@ -83,7 +83,7 @@ func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor
 		Policy: policies[0], Fallback: policies[1:], M: cfg.Window,
 		Guard: &rlcore.Guard{
 			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
-			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
+			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust, ExtendLimit: cfg.ExtendLimit,
 		},
 	}
 }
@@ -130,7 +130,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 		gate.File, gate.ByHand = cfg.GateFile, byHand(cfg, log)
 	}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
