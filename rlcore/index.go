@@ -189,5 +189,5 @@ func (r *Running) LeftS() float64 {
 	if r.Profile == nil {
 		return max(0, r.LimitS-r.ElapsedS)
 	}
-	return max(0, r.Profile.DurationS-r.DoneS)
+	return r.Profile.Left(r.DoneS, r.LimitS)
 }

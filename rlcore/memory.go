@@ -61,7 +61,7 @@ func (tr *track) advance(step float64) {
 // most returns the most memory that the member may hold during the next step
 // seconds, MiB.
 func (tr *track) most(step float64) float64 {
-	if tr.lo >= tr.p.DurationS {
+	if tr.lo >= tr.p.LongestS() {
 		return 0 // ended even at its slowest
 	}
 	m := 0.0
@@ -147,7 +147,7 @@ func (g *Guard) fits(spec *GPUSpec) bool {
 		for i := range tracks {
 			tr := &tracks[i]
 			sum += tr.most(step)
-			left = left || tr.lo < tr.p.DurationS
+			left = left || tr.lo < tr.p.LongestS()
 		}
 		if sum > limit {
 			return false
@@ -168,7 +168,7 @@ func startTracks(tracks []track, paced bool) float64 {
 	for i := range tracks {
 		tr := &tracks[i]
 		step = min(step, tr.p.PeriodS)
-		end = max(end, (tr.p.DurationS-tr.lo)*tr.slowest)
+		end = max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
 		tr.speed, tr.fast, tr.slow, tr.until = 1/tr.slowest, 1, 1/tr.slowest, math.Inf(1)
 		if paced {
 			tr.until = -1

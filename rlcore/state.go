@@ -84,7 +84,7 @@ func (j *Job) MayUse(g int) bool {
 type Running struct {
 	Job
 	// DoneS is the solo work done so far, s: elapsed time ÷ slowdown, as predicted.
-	// It never exceeds Profile.DurationS.
+	// It never exceeds Profile.LongestS.
 	DoneS    float64
 	ElapsedS float64 // since its start, s
 	Shares   int     // that it holds, of 100 a GPU
@@ -125,7 +125,7 @@ func (g *GPU) EmptyInS() float64 {
 		r := &g.Running[i]
 		left := r.expectedS() - r.ElapsedS
 		if r.Profile != nil {
-			left = r.Profile.DurationS - r.DoneS
+			left = r.LeftS()
 		}
 		t = max(t, left)
 	}
@@ -136,7 +136,7 @@ func (g *GPU) EmptyInS() float64 {
 func (j *Job) expectedS() float64 {
 	s := math.Inf(1)
 	if j.Profile != nil {
-		s = j.Profile.DurationS
+		s = j.Profile.Left(0, j.LimitS)
 	}
 	if j.LimitS > 0 {
 		s = min(s, j.LimitS)

@@ -32,6 +32,9 @@ const (
 	shares = 20
 )
 
+// mostMeans bounds the profiles whose means are kept.
+const mostMeans = 1024
+
 // Policy is rollout (Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 3, 1997) over srpt:
 // each of the combinations of the highest index is played out with the predicted slowdowns,
 // under the guard's own rules, with srpt deciding from then on. That of the least sum of
@@ -43,6 +46,7 @@ type Policy struct {
 
 	state   rlcore.State
 	plain   []float64
+	means   map[*rlcore.Profile]*rlcore.Profile
 	running [][]rlcore.Running // storage, by GPU
 	pending []rlcore.Job       // of the window's State that a playout knows
 	gpus    []int              // likewise, indexes in its GPUs
@@ -142,6 +146,9 @@ func (p *Policy) look(w *rlcore.Window) {
 			continue
 		}
 		j := s.Pending[i]
+		if j.Profile != nil && j.Profile.DurationSD > 0 {
+			j.Profile = p.mean(j.Profile)
+		}
 		if j.GPUs != nil {
 			j.GPUs = p.translate(len(p.pending), j.GPUs)
 		}
@@ -221,10 +228,32 @@ func (p *Policy) begin(w *rlcore.Window) {
 	for k, g := range p.gpus {
 		gpu := src.GPUs[g]
 		p.running[k] = append(p.running[k][:0], gpu.Running...)
+		for i := range p.running[k] {
+			r := &p.running[k][i]
+			if r.Profile != nil && r.Profile.DurationSD > 0 {
+				left := r.LeftS()
+				r.Profile = p.mean(r.Profile)
+				r.DoneS = r.Profile.DurationS - left
+			}
+		}
 		gpu.Running = p.running[k]
 		s.GPUs = append(s.GPUs, gpu)
 	}
 	s.Pending = append(s.Pending[:0], p.pending...)
+}
+
+// mean returns a profile whose runs all take as long as the given one's on average: a playout is of mean lengths.
+func (p *Policy) mean(of *rlcore.Profile) *rlcore.Profile {
+	if one, ok := p.means[of]; ok {
+		return one
+	}
+	if len(p.means) >= mostMeans || p.means == nil {
+		p.means = map[*rlcore.Profile]*rlcore.Profile{}
+	}
+	one := *of
+	one.DurationSD = 0
+	p.means[of] = &one
+	return &one
 }
 
 // start lets pending jobs, by ascending index, start on GPU g.

@@ -8,8 +8,9 @@ const lateBy = 0.1
 func (s *Sim) expect(i int) {
 	j := &s.jobs[i]
 	s.plain.Add(&j.Job, s.now)
-	truth := j.Job
-	truth.Profile = j.Truth
+	truth, exact := j.Job, *j.Truth
+	exact.DurationSD = 0 // of this run it is known
+	truth.Profile = &exact
 	s.truly.Add(&truth, s.now)
 }
 

@@ -25,7 +25,7 @@ func (s *Sim) State() *rlcore.State {
 			j := &s.jobs[m.job]
 			done := m.done
 			if s.cfg.Predictor != nil && j.Profile != nil {
-				done = rlcore.Believed(m.est, j.Profile.DurationS)
+				done = j.Profile.Believed(m.est)
 			}
 			r := rlcore.Running{
 				Job: j.Job, DoneS: done, ElapsedS: s.now - m.startS, Shares: shares, Whole: j.NoShare || j.Profile == nil,

@@ -204,7 +204,7 @@ func (v *view) running(j *job.Job, shares bool) rlcore.Running {
 		r.DoneS = p.DoneS
 	}
 	if r.Profile != nil {
-		r.DoneS = rlcore.Believed(r.DoneS, r.Profile.DurationS)
+		r.DoneS = r.Profile.Believed(r.DoneS)
 	}
 	return r
 }

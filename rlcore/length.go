@@ -1,0 +1,62 @@
+package rlcore
+
+import "math"
+
+// The solo run time of an application is taken to be log-normal, with the profile's DurationS as its mean and DurationSD
+// as its standard deviation: run times are positive, and long ones are more common than a normal distribution has them.
+// With m the mean, s the standard deviation, σ² = ln(1 + (s/m)²), μ = ln m − σ²/2, z(x) = (ln x − μ)/σ and Φ the
+// standard normal distribution, a run is longer than x with probability S(x) = Φ(−z(x)), and
+//
+//	E[X; X > x] = m·Φ(σ − z(x))
+//
+// (Johnson, Kotz, Balakrishnan, Continuous Univariate Distributions 1, 1994, chapter 14).
+
+// longestSDs is how many standard deviations beyond its mean a run may go before its progress is doubted.
+const longestSDs = 3
+
+// mostSpread is the most that the standard deviation counts, in means.
+const mostSpread = 10
+
+// tail is the probability below which a run counts as longer than all that is known.
+const tail = 1e-4
+
+// LongestS is the longest solo run time that the profile makes likely, s.
+func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.DurationSD }
+
+// Believed returns a running job's progress, s of solo work, where its predicted speeds add up to done. A run may be
+// longer than its application's mean; beyond what its runs make likely, see Believed.
+func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
+
+// Left returns the solo work that is expected to be left of a run that has done so much, s: the mean of what is left over
+// those runs that got as far, min(X, limitS) − doneS given X > doneS. limitS bounds the run; 0 = it has no limit. Where the
+// runs don't differ it is what DurationS leaves.
+func (p *Profile) Left(doneS, limitS float64) float64 {
+	m, s := p.DurationS, p.DurationSD
+	doneS = max(0, doneS)
+	most := math.Inf(1)
+	if limitS > 0 {
+		most = max(0, limitS-doneS)
+	}
+	if !(s > 0) {
+		return min(most, max(0, m-doneS))
+	}
+	s = min(s, mostSpread*m)
+	sigma2 := math.Log1p(s / m * s / m)
+	sigma := math.Sqrt(sigma2)
+	z := func(x float64) float64 { return (math.Log(x) - math.Log(m) + sigma2/2) / sigma } // −∞ for 0
+	zd := z(doneS)
+	longer := phi(-zd)
+	if longer < tail {
+		// Mills' ratio: far out, what is left is in proportion to what is done.
+		return min(most, doneS*sigma/zd)
+	}
+	left := m*phi(sigma-zd) - doneS*longer
+	if limitS > 0 {
+		zl := z(limitS)
+		left += limitS*phi(-zl) - m*phi(sigma-zl)
+	}
+	return min(most, max(0, left/longer))
+}
+
+// phi is the standard normal distribution.
+func phi(x float64) float64 { return math.Erfc(-x/math.Sqrt2) / 2 }

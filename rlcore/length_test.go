@@ -1,0 +1,55 @@
+package rlcore
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// What is left agrees with the mean over drawn runs that got as far.
+func TestLeft(t *testing.T) {
+	p := flat("a", 600, 100)
+	p.DurationSD = 500
+	sigma := math.Sqrt(math.Log1p(500.0 * 500 / 600 / 600))
+	rnd := rand.New(rand.NewPCG(1, 2))
+	runs := make([]float64, 400_000)
+	for i := range runs {
+		runs[i] = 600 * math.Exp(sigma*rnd.NormFloat64()-sigma*sigma/2)
+	}
+	for _, c := range [][2]float64{{0, 0}, {0, 900}, {300, 0}, {1200, 0}, {1200, 1800}, {3000, 0}} {
+		done, limit := c[0], c[1]
+		sum, n := 0.0, 0.0
+		for _, x := range runs {
+			if x > done {
+				if limit > 0 {
+					x = min(x, limit)
+				}
+				sum, n = sum+x-done, n+1
+			}
+		}
+		if got, want := p.Left(done, limit), sum/n; math.Abs(got-want) > .03*want {
+			t.Errorf("%v s of a limit of %v s done: %v left, drawn runs have %v", done, limit, got, want)
+		}
+	}
+	if got := p.Left(0, 0); math.Abs(got-600) > 1e-9 {
+		t.Errorf("the mean is %v", got)
+	}
+	// A run that has gone on for long is a long one.
+	if long, short := p.Left(3000, 0), p.Left(600, 0); long < short {
+		t.Errorf("%v left after 3000 s, %v after 600 s", long, short)
+	}
+}
+
+func TestLeftIsAnAmount(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := flat("a", rapid.Float64Range(1e-3, 1e9).Draw(t, "mean"), 1)
+		p.DurationSD = rapid.SampledFrom([]float64{0, 1e-12, p.DurationS / 100, p.DurationS, 1e3 * p.DurationS, math.MaxFloat64, math.Inf(1), math.NaN()}).Draw(t, "SD")
+		done, limit := rapid.Float64Range(0, 1e10).Draw(t, "done"), rapid.SampledFrom([]float64{0, 1, 3600, 1e9}).Draw(t, "limit")
+		left := p.Left(done, limit)
+		if !(left >= 0) || math.IsInf(left, 1) || limit > 0 && left > max(0, limit-done) {
+			t.Fatalf("%v left", left)
+		}
+	})
+}
