@@ -55,22 +55,30 @@ type promise struct {
 
 	claimed []bool    // by GPU: it is free, and a foreign job's turn
 	now     []float64 // by GPU: when it is free, as things are
-	baseAt  []float64 // by GPU: the same once the followed jobs have gone on without any combination
+	steps   int       // how many more jobs may be followed beyond the window's
 
-	// Of one decision.
-	followed []int     // indexes in the queue, ascending
-	starts   []float64 // of the followed jobs, without any combination
-	changed  []int     // GPUs where baseAt isn't now
-	slack    float64   // that the jobs behind have
-	late     []Combo   // refused
-	allowed  []shift
+	// Of one decision: how the queue goes on without any combination, as far as the window's jobs, and farther.
+	near, far ahead
+	late      []Combo // refused
+	allowed   []shift
 
 	base, trial []moment
 	plain       []moment
 	gpus        []int
-	free, endS  []float64
+	endS        []float64
 	members     []*Profile
 	workS       []float64
+}
+
+// ahead is how the first jobs of the queue go on without any combination.
+type ahead struct {
+	ready    bool
+	last     int       // index of the last of these jobs; later ones may be followed that are special
+	followed []int     // indexes in the queue, ascending
+	starts   []float64 // of the followed jobs
+	freeAt   []float64 // by GPU: when it is free then
+	changed  []int     // GPUs where that is another time than now
+	slack    float64   // by how much all jobs behind may be delayed, s
 }
 
 // shift is by how much a combination delays the jobs behind the followed ones at most, s.
@@ -120,7 +128,10 @@ func (g *Guard) Begin(s *State) {
 	}
 	p.claimed = slices.Grow(p.claimed[:0], len(s.GPUs))[:len(s.GPUs)]
 	clear(p.claimed)
-	p.baseAt, p.changed = append(p.baseAt[:0], p.now...), p.changed[:0]
+	for _, x := range []*ahead{&p.near, &p.far} {
+		x.freeAt, x.changed = append(x.freeAt[:0], p.now...), x.changed[:0]
+	}
+	p.steps = mostSteps
 	p.sched.reset(p.now)
 	for i := range s.Pending {
 		j := &s.Pending[i]
@@ -202,7 +213,7 @@ func (g *Guard) Settle(s *State, k int, c Combo) {
 		return
 	}
 	p.now[k] = p.expect(g, &p.cards[k], &s.GPUs[k])
-	p.baseAt[k] = p.now[k]
+	p.near.freeAt[k], p.far.freeAt[k] = p.now[k], p.now[k]
 	p.sched.put(k, p.now[k])
 	for _, x := range p.allowed {
 		if x.combo == c {
@@ -260,35 +271,39 @@ func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_
 	return dst, freeS
 }
 
-// look begins a decision: it finds the jobs to follow, and when they start without any combination.
+// look begins a decision: it finds out when the jobs up to the window's last start without any combination.
 func (p *promise) look(w *Window) {
 	p.late, p.allowed = p.late[:0], p.allowed[:0]
-	for _, k := range p.changed {
-		p.baseAt[k] = p.now[k]
+	p.near.ready, p.far.ready = false, false
+	if p.on && len(w.Jobs) > 0 {
+		p.follow(&p.near, w.State, w.Jobs[len(w.Jobs)-1])
 	}
-	p.followed, p.starts, p.changed = p.followed[:0], p.starts[:0], p.changed[:0]
-	if !p.on || len(w.Jobs) == 0 {
-		return
+}
+
+// follow lets the queue go on up to the given job.
+func (p *promise) follow(x *ahead, s *State, last int) {
+	for _, k := range x.changed {
+		x.freeAt[k] = p.now[k]
 	}
-	s := w.State
-	last := w.Jobs[len(w.Jobs)-1]
-	for i := 0; i < min(len(s.Pending), max(mostAhead, last+1)) && len(p.followed) <= last+mostFollowed; i++ {
+	x.ready, x.last = true, last
+	x.followed, x.starts, x.changed = x.followed[:0], x.starts[:0], x.changed[:0]
+	for i := 0; i < min(len(s.Pending), max(mostAhead, last+1)) && len(x.followed) <= last+mostFollowed; i++ {
 		if i <= last || p.special(&s.Pending[i]) {
-			p.followed = append(p.followed, i)
+			x.followed = append(x.followed, i)
 		}
 	}
-	for _, i := range p.followed {
+	for _, i := range x.followed {
 		at, _ := p.sched.run(s.Pending[i].asks(), s.Pending[i].expectedS())
-		p.starts = append(p.starts, at)
+		x.starts = append(x.starts, at)
 	}
-	p.changed = p.touched(p.changed)
-	for _, k := range p.changed {
-		p.baseAt[k] = p.sched.free[k]
+	x.changed = p.touched(x.changed)
+	for _, k := range x.changed {
+		x.freeAt[k] = p.sched.free[k]
 	}
 	p.sched.back(0)
 	// The jobs behind the last one are the queue's end, as they were at Begin.
 	behind := len(s.Pending) - last - 1
-	p.slack = max(0, p.rest[max(0, len(p.rest)-1-behind)]-p.given)
+	x.slack = max(0, p.rest[max(0, len(p.rest)-1-behind)]-p.given)
 }
 
 // special reports whether GPUs of one class that are free at the same times may still make a difference to the job.
@@ -347,7 +362,7 @@ func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 			continue
 		}
 		most := g.dueS(j) - s.NowS
-		if plainly := p.starts[at] + j.expectedS(); plainly > most { // it is lost
+		if plainly := p.near.starts[at] + j.expectedS(); plainly > most { // it is lost
 			most = plainly + g.grace()*j.Profile.DurationS
 		}
 		if p.endS[k] > most+rounding {
@@ -358,36 +373,62 @@ func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 	return true
 }
 
+// Where many GPUs are free at about the same time, it takes as many jobs until what a combination saves is seen. They are
+// followed if need be: so many for each GPU, at most mostFar, and mostSteps in all after one Begin.
+const (
+	farByGPU, mostFar = 3, 256
+	mostSteps         = 400_000
+)
+
 // queueKeeps reports whether the jobs that c leaves have their turn in time once the GPU is free at freeS.
 func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
+	inTime, keeps := p.keepsFrom(&p.near, w, c, freeS)
+	if !inTime || keeps {
+		return inTime
+	}
+	last := min(len(w.State.Pending)-1, p.near.last+min(mostFar, farByGPU*len(w.State.GPUs)))
+	if last == p.near.last || p.steps < last {
+		return false
+	}
+	p.sched.back(0)
+	if !p.far.ready {
+		p.follow(&p.far, w.State, last)
+	}
+	p.steps -= last
+	_, keeps = p.keepsFrom(&p.far, w, c, freeS)
+	return keeps
+}
+
+// keepsFrom lets the followed jobs that c leaves go on after it. inTime: each starts within its slack. keeps: and the
+// GPUs are free in time for all jobs behind.
+func (p *promise) keepsFrom(x *ahead, w *Window, c Combo, freeS float64) (inTime, keeps bool) {
 	s := w.State
-	last := w.Jobs[len(w.Jobs)-1]
 	p.sched.set(w.GPU, freeS)
 	next := 0 // in the window
-	for n, i := range p.followed {
+	for n, i := range x.followed {
 		if next < len(w.Jobs) && w.Jobs[next] == i {
 			if next++; c.Has(next - 1) {
 				continue
 			}
 		}
 		j := &s.Pending[i]
-		by := max(p.starts[n], j.latestS)
-		if i > last { // the jobs in between were passed over
-			by = p.starts[n] + max(0, j.latestS-j.startS)
+		by := max(x.starts[n], j.latestS)
+		if i > x.last { // the jobs in between were passed over
+			by = x.starts[n] + max(0, j.latestS-j.startS)
 		}
 		if j.Foreign {
-			by = p.starts[n]
+			by = x.starts[n]
 		}
 		if at, _ := p.sched.run(j.asks(), j.expectedS()); at > by+rounding {
-			return false
+			return false, false
 		}
 	}
-	later := p.later()
-	if later > p.slack+rounding && (last < len(s.Pending)-1 || !p.tailKeeps(s)) {
-		return false
+	later := p.later(x)
+	if later > x.slack+rounding && (x.last < len(s.Pending)-1 || !p.tailKeeps(x, s)) {
+		return true, false
 	}
-	p.allowed = append(p.allowed, shift{c, min(later, p.slack)})
-	return true
+	p.allowed = append(p.allowed, shift{c, min(later, x.slack)})
+	return true, true
 }
 
 // mostTail is up to how many GPUs the times of all are compared.
@@ -395,14 +436,14 @@ const mostTail = 64
 
 // tailKeeps reports whether the GPUs are free for jobs that come later, now that all jobs of the queue have gone on, no
 // later than without the combination or than in the plain schedule.
-func (p *promise) tailKeeps(s *State) bool {
+func (p *promise) tailKeeps(x *ahead, s *State) bool {
 	if len(s.PlainFreeS) != len(s.GPUs) || len(s.GPUs) > mostTail {
 		return false
 	}
 	p.base, p.trial, p.plain = p.base[:0], p.trial[:0], p.plain[:0]
 	for k := range s.GPUs {
 		class := p.sched.class[k]
-		p.base = append(p.base, moment{class, p.baseAt[k]})
+		p.base = append(p.base, moment{class, x.freeAt[k]})
 		p.trial = append(p.trial, moment{class, p.sched.free[k]})
 		p.plain = append(p.plain, moment{class, (s.PlainFreeS[k] - s.NowS) / (1 + reserve)})
 	}
@@ -419,14 +460,14 @@ func (p *promise) tailKeeps(s *State) bool {
 
 // later is by how much the GPUs of any class are free later in the trial than in the base schedule, at the most:
 // the first of one compared with the first of the other, and so on.
-func (p *promise) later() float64 {
-	p.gpus = p.touched(append(p.gpus[:0], p.changed...))
+func (p *promise) later(x *ahead) float64 {
+	p.gpus = p.touched(append(p.gpus[:0], x.changed...))
 	slices.Sort(p.gpus)
 	p.gpus = slices.Compact(p.gpus)
 	p.base, p.trial = p.base[:0], p.trial[:0]
 	for _, k := range p.gpus {
 		class := p.sched.class[k]
-		p.base = append(p.base, moment{class, p.baseAt[k]})
+		p.base = append(p.base, moment{class, x.freeAt[k]})
 		p.trial = append(p.trial, moment{class, p.sched.free[k]})
 	}
 	sortMoments(p.base)
