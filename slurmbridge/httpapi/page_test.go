@@ -98,7 +98,7 @@ func busy(nodes, pending int) *Server {
 		}
 		if i == 1 {
 			st.Groups = []job.Group{{
-				ID: 9, Kind: job.Next, State: job.Released, Node: "gpu001", GPU: 0, After: []string{"1010"},
+				ID: 9, Kind: job.StartNow, State: job.Released, Node: "gpu001", GPU: 0,
 				Members: []job.Member{{Ref: ref, User: "ann", App: app, Predicted: 1.2}, {Ref: fmt.Sprint(id - 1), User: "bob", App: app, Predicted: 1.1}},
 			}}
 		}
@@ -127,7 +127,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(w.Code, body)
 	}
 	for _, want := range []string{
-		"<b>dqn</b>", "Slurm 22.05.8", "until gate 17 opens", "30 of 30 waiting jobs", "gpu001 gpu 0", "after job 1010", "others come first",
+		"<b>dqn</b>", "Slurm 22.05.8", "until gate 17 opens", "30 of 30 waiting jobs", "starts now on gpu001 gpu 0", "others come first",
 		"<b>50 %</b><span>of the turnaround saved in 6 h", "on plain Slurm, 50 % saved; 0 of", "refused with", "slowdown 1.10 / 1.20", "its owner edited it", `class="plan"`, `class="two"`, `class="three"`, "<circle",
 		`name="viewport"`, `lang="en"`, "<caption>", `role="img"`, `http-equiv="refresh" content="30"`,
 	} {
