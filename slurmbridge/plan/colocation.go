@@ -105,9 +105,7 @@ func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others 
 		for _, x := range v.present[g] {
 			c.items = append(c.items, member{floater: floater{Running: x}, kind: kindOf(&x)})
 		}
-		for i := range all {
-			c.items = append(c.items, all[i])
-		}
+		c.items = append(c.items, all...)
 		if ok, _ := c.grow(0, job.Units, false); !ok {
 			return false, *left < 0
 		}
