@@ -223,6 +223,8 @@ type ReplayOptions struct {
 	Objective string
 	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
 	MaxSlowdown, Grace float64
+	// KeepLimits: a job is ended at its limit whatever slowed it; see rlcore.Guard.ExtendLimit.
+	KeepLimits bool
 	// DurationError, if set, is how well the site knows how long each job will take:
 	// decisions see the job's own duration times a factor drawn from 1 ± this, 0..1. nil:
 	// they see its application's profile, whatever the job's own duration is.
@@ -361,7 +363,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 	if err != nil {
 		return nil, err
 	}
-	r.World.Guard.MaxSlowdown, r.World.Guard.Grace = o.MaxSlowdown, o.Grace
+	r.World.Guard.MaxSlowdown, r.World.Guard.Grace, r.World.Guard.ExtendLimit = o.MaxSlowdown, o.Grace, !o.KeepLimits
 	if o.Objective == "" && r.Closed {
 		o.Objective = "makespan"
 	}

@@ -164,6 +164,7 @@ and counted.`,
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
 	fl.IntVar(&o.M, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
+	fl.BoolVar(&o.KeepLimits, "keep-limits", false, "a job is ended at its time limit whatever slowed it (extend_limit: no)")
 	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
 	fl.StringVar(&o.Objective, "objective", "", "what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")

@@ -1,0 +1,140 @@
+package rlcore
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// slowly is schedule.start with each GPU looked at for each job.
+func slowly(free []float64, node []int, j asks) (at float64, gpus []int) {
+	perNode, nodes := max(1, j.perNode), max(1, j.nodes)
+	var fits []nodeFit
+	on := map[int][]int{}
+	for k := range slices.Max(node) + 1 {
+		var all []int
+		for g := range free {
+			if node[g] == k && !math.IsInf(free[g], 1) && (j.gpus == nil || slices.Contains(j.gpus, g)) {
+				all = append(all, g)
+			}
+		}
+		slices.SortStableFunc(all, func(a, b int) int {
+			if free[a] < free[b] {
+				return -1
+			}
+			if free[a] > free[b] {
+				return 1
+			}
+			return 0
+		})
+		if len(all) >= perNode {
+			on[k] = all[:perNode]
+			fits = append(fits, nodeFit{k, free[all[perNode-1]]})
+		}
+	}
+	if len(fits) < nodes {
+		return math.Inf(1), nil
+	}
+	slices.SortStableFunc(fits, func(a, b nodeFit) int {
+		if a.at < b.at {
+			return -1
+		}
+		if a.at > b.at {
+			return 1
+		}
+		return 0
+	})
+	for _, f := range fits[:nodes] {
+		at, gpus = max(at, f.at), append(gpus, on[f.node]...)
+	}
+	return at, gpus
+}
+
+// Each job gets the GPUs that are free first, whatever lists, nodes and numbers of GPUs the jobs ask for, and what is
+// undone is as it was.
+func TestScheduleIsListScheduling(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var names []string
+		var node []int
+		for k := range rapid.IntRange(1, 4).Draw(t, "nodes") {
+			for range rapid.IntRange(1, 4).Draw(t, "GPUs") {
+				names, node = append(names, fmt.Sprint("n", k)), append(node, k)
+			}
+		}
+		if got := nodeNumbers(nil, len(names), func(g int) string { return names[g] }); !slices.Equal(got, node) {
+			t.Fatalf("nodes %v are %v", names, got)
+		}
+		n := len(node)
+		lists := [][]int{nil, nil, {0}, {}, {n - 1, -1, n + 3}}
+		for range 2 {
+			var some []int
+			for g := range n {
+				if rapid.Bool().Draw(t, "listed") {
+					some = append(some, g)
+				}
+			}
+			lists = append(lists, some)
+		}
+		free := make([]float64, n)
+		for g := range free {
+			free[g] = rapid.SampledFrom([]float64{0, 0, 10, 33, math.Inf(1)}).Draw(t, "free")
+		}
+		var jobs []asks
+		for range rapid.IntRange(1, 30).Draw(t, "jobs") {
+			jobs = append(jobs, asks{
+				rapid.SampledFrom(lists).Draw(t, "list"), rapid.SampledFrom([]int{0, 0, 1, 2, 4}).Draw(t, "per node"), rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "on nodes"),
+			})
+		}
+		var f schedule
+		f.shape(node, len(jobs), func(i int) []int { return jobs[i].gpus })
+		f.reset(free)
+		was := slices.Clone(free)
+		for i, j := range jobs {
+			takes := rapid.SampledFrom([]float64{5, 20, 21}).Draw(t, "takes")
+			want, _ := slowly(free, node, j)
+			at, gpus := f.run(j, takes)
+			if at != want {
+				t.Fatalf("job %d, %+v, starts at %v, want %v", i, j, at, want)
+			}
+			for _, g := range gpus {
+				free[g] = at + takes
+			}
+			if !slices.Equal(free, f.free) {
+				t.Fatalf("GPUs are free at %v, want %v", f.free, free)
+			}
+		}
+		if f.back(0); !slices.Equal(f.free, was) {
+			t.Fatalf("undone they are free at %v, want %v", f.free, was)
+		}
+	})
+}
+
+// A job that isn't the bridge's keeps its start: no sharer of lower priority joins, or starts, where it would wait longer.
+func TestForeignJobKeepsItsStart(t *testing.T) {
+	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
+	running := Running{Job: of("a", 3600), Shares: 20}
+	whole := Job{ID: "w", LimitS: 3600, Foreign: true}
+	for _, c := range []struct {
+		name string
+		w    *Window
+		want []Combo
+	}{
+		{"a long job would keep it waiting", promised([]Running{running}, whole, of("long", 9*3600)), []Combo{0}},
+		{"a short one doesn't", promised([]Running{running}, whole, of("short", 600)), []Combo{0, 1}},
+		{"its turn is now", promised(nil, whole, of("short", 600)), []Combo{0}},
+		{"it comes behind", promised(nil, of("short", 600), whole), []Combo{1}},
+	} {
+		for i := range c.w.State.Pending {
+			if c.w.State.Pending[i].Foreign {
+				c.w.Jobs = slices.DeleteFunc(c.w.Jobs, func(at int) bool { return at == i })
+			}
+		}
+		g := Guard{Predictor: pairwise(1)}
+		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %b, want %b", c.name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+)
+
+// snapshot is two nodes of two GPUs and the given jobs, in Slurm's order.
+func snapshot(jobs ...job.Job) *Input {
+	at := time.Unix(1e9, 0)
+	s := &job.Snapshot{At: at, Release: "22.05.8", Gates: []job.GateState{{ID: "9", Begin: at.Add(time.Minute)}}}
+	for _, name := range []string{"n1", "n2"} {
+		s.Nodes = append(s.Nodes, job.Node{
+			Name: name, Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.Shard, Units: 200, Partitions: []string{"gpu"}, CPUs: 64, MemMiB: 1 << 18,
+		})
+	}
+	in := &Input{Snap: s, Gate: "9", Apps: map[string]job.App{}, Terms: map[string]job.Terms{}, Tracker: tracker.New()}
+	for i := range jobs {
+		jobs[i].Priority, jobs[i].Partition, jobs[i].CPUs, jobs[i].NumNodes = int64(1000-i), "gpu", 1, max(1, jobs[i].NumNodes)
+		jobs[i].TimeLimit = time.Hour
+		in.Apps[jobs[i].Ref] = job.App{Key: "app", Profile: &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}}
+	}
+	s.Jobs = jobs
+	return in
+}
+
+func sharer(ref string) job.Job {
+	return job.Job{
+		Ref: ref, State: job.Pending, Request: job.GPURequest{Kind: job.Shares, Sharing: job.Shard, Count: 100},
+		Dependency: job.Dependencies{Raw: "after:9", List: []job.Dependency{{Type: "after", Job: "9"}}},
+	}
+}
+
+func whole(ref string, gpus, nodes int, reason string) job.Job {
+	return job.Job{Ref: ref, State: job.Pending, NumNodes: nodes, Reason: reason, Request: job.GPURequest{Kind: job.WholeGPU, Count: gpus}}
+}
+
+// Every job that waits for GPUs is in the queue, in Slurm's order, with what it takes; one that waits for something else
+// isn't.
+func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
+	held := whole("held", 1, 1, "JobHeldUser")
+	later := whole("later", 1, 1, "BeginTime")
+	depends := whole("depends", 1, 1, "Dependency")
+	depends.Dependency.List = []job.Dependency{{Type: "afterok", Job: "1"}}
+	part := job.Job{Ref: "part", State: job.Pending, Request: job.GPURequest{Kind: job.Shares, Sharing: job.Shard, Count: 30}}
+	exclusive := whole("exclusive", 1, 1, "Priority")
+	exclusive.Exclusive = true
+	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"), held, later, depends, part, whole("3", 4, 2, "Resources"), whole("4", 2, 2, ""), exclusive, whole("limit", 1, 1, "QOSMaxJobsPerUserLimit"), sharer("5"))
+	in.Snap.Jobs[2].Priority = 0
+	v := newView(in, &PartitionFilter{})
+	want := []rlcore.Job{{ID: "1"}, {ID: "2", Foreign: true, PerNode: 1, Nodes: 1}, {ID: "3", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "4", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "exclusive", Foreign: true, PerNode: 2, Nodes: 1}, {ID: "5"}}
+	if len(v.State.Pending) != len(want) {
+		t.Fatalf("in the queue: %+v", v.State.Pending)
+	}
+	for i, w := range want {
+		if j := v.State.Pending[i]; j.ID != w.ID || j.Foreign != w.Foreign || j.PerNode != w.PerNode || j.Nodes != w.Nodes {
+			t.Errorf("place %d: %+v, want %+v", i, j, w)
+		}
+	}
+}
+
+// A job on several nodes holds GPUs on each of them. Where it isn't known which, nothing else is sent there.
+func TestQueueKnowsJobsOnSeveralNodes(t *testing.T) {
+	for gpus, unsettled := range map[int]bool{1: true, 2: false} {
+		j := whole("1", gpus, 2, "")
+		j.State, j.Nodes, j.Start = job.Running, "n[1-2]", time.Unix(1e9-60, 0)
+		v := newView(snapshot(j), &PartitionFilter{})
+		for g := range v.State.GPUs {
+			if r := v.State.GPUs[g].Running; len(r) != 1 || !r[0].Whole {
+				t.Errorf("%d GPUs a node: on GPU %d run %+v", gpus, g, r)
+			}
+		}
+		if v.unsettled["n1"] != unsettled || v.unsettled["n2"] != unsettled {
+			t.Errorf("%d GPUs a node: unsettled %v", gpus, v.unsettled)
+		}
+	}
+}
+
+// A job with room for what sharing may cost it before MaxTime, reservations and its own limit has a limit that isn't fixed.
+func TestLimitFixed(t *testing.T) {
+	for name, c := range map[string]struct {
+		bounds *job.Bounds
+		want   bool
+	}{
+		"nothing is known":      {nil, true},
+		"no MaxTime":            {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, false},
+		"MaxTime near":          {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 2 * time.Hour}}, true},
+		"MaxTime far":           {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 3 * time.Hour}}, false},
+		"another partition":     {&job.Bounds{MaxTime: map[string]time.Duration{"cpu": 0}}, true},
+		"a reservation ahead":   {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+7200, 0)}}}, true},
+		"a reservation far off": {&job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{{Name: "m", Start: time.Unix(1e9+86400, 0)}}}, false},
+	} {
+		in := snapshot(sharer("1"))
+		in.Bounds = c.bounds
+		if got := in.rlJob(&in.Snap.Jobs[0]).LimitFixed; got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
