@@ -8,16 +8,16 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// On a node with several GPUs a job that was released may start on any of them: one that runs may end
-// before, another that was to start first may be cancelled, refused or put off. So whoever could then
-// meet on a GPU must be allowed to, whatever the plan was: the members of all groups on their way to
-// the node, and those with the jobs that run there, as far as their shares fit on one GPU. What is
-// placed by numbers (see rule) is only faster than what isn't.
+// On a node with several GPUs a released job may start on any of them: a running job may end
+// before, another released one may be cancelled, refused or put off. So the guard must allow every set of jobs
+// that could then meet on a GPU, whatever the plan was: the members of all groups on their way to
+// the node, with each other and with the jobs that run there, where their shares fit on one GPU. Placing jobs
+// by numbers (see rule) is only faster.
 
 // floater is a job on its way to a node with several GPUs.
 type floater struct {
 	rlcore.Running // as it will run
-	// group tells the floaters of one group from others, 0 = it runs; gpu is the one that it is meant for.
+	// group numbers the floater's group, 0 = it runs; gpu is the one that it is meant for.
 	group int64
 	gpu   int
 }
@@ -58,7 +58,7 @@ type company struct {
 	gpu   int // where they do; −1 = none does
 }
 
-// member is one who could meet others.
+// member is a job that could meet others.
 type member struct {
 	floater
 	kind  kind

@@ -97,7 +97,7 @@ type pass struct {
 	explain explainer
 	drafts  []*draft
 	window  []int
-	// closed says, by ref, why a node is closed to a job of the queue.
+	// closedTo says, by ref, why a node is closed to a job of the queue.
 	closedTo map[string]string
 	// withheld are the jobs of the queue that are at one of Slurm's limits.
 	withheld []rlcore.Job
@@ -236,10 +236,11 @@ func (r *pass) fillSome(gpus []int) (again []int, progress bool) {
 // builds a group job by job gets to its end. alone: where it can't be a group, one job may start.
 func (r *pass) fill(g int, alone bool) verdict {
 	kind := job.Join
-	if len(r.State.GPUs[g].Running) == 0 {
+	switch {
+	case len(r.State.GPUs[g].Running) == 0:
 		kind = job.StartNow
-	} else if kind == job.Join && r.drafted(g) != nil {
-		return later // a group of this plan starts there: the idle GPUs of its node have been handed out anew
+	case r.drafted(g) != nil:
+		return later // a group of this plan starts there, since groups have exchanged the node's idle GPUs
 	}
 	var d *draft
 	for {
