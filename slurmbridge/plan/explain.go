@@ -67,7 +67,7 @@ func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) 
 	w, ref := &dec.Window, x.view.gpus[dec.Window.GPU]
 	best := make([]int, 0, len(dec.Combos))
 	for k, c := range dec.Combos {
-		if c.Has(i) {
+		if c.Has(i) && !math.IsInf(dec.Scores[k], 0) { // −Inf: never
 			best = append(best, k)
 		}
 	}
