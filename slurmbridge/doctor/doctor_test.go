@@ -32,7 +32,7 @@ func ptr[T any](v T) *T { return &v }
 func bridged(t *testing.T, release string) *Facts {
 	t.Helper()
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
-	conf["SchedulerParameters"] = Scheduler + "," + Several
+	conf["SchedulerParameters"] = Scheduler
 	settings := config.Default()
 	settings.GatePartition = "gates"
 	return &Facts{
@@ -176,7 +176,7 @@ func TestEachFinding(t *testing.T) {
 		{"short hooks", conf("PrologEpilogTimeout", "20"), "warning hook-timeout", "PrologEpilogTimeout=120"},
 		{"requeued at once", func(f *Facts) {
 			f.Config["SLURM_VERSION"], f.Config["SchedulerParameters"] = "26.05.5", "requeue_delay=1,"+Scheduler
-		}, "warning requeue-delay", "SchedulerParameters=requeue_delay=10,sched_interval=2,bf_interval=5"},
+		}, "warning requeue-delay", "SchedulerParameters=requeue_delay=10,sched_interval=2,bf_interval=5,batch_sched_delay=1"},
 		{"requeued as soon as credentials expire", conf("AuthInfo", "socket=/run/munge/munge.socket.2,cred_expire=5"), "warning requeue-delay", "AuthInfo=socket=/run/munge/munge.socket.2,cred_expire=10"},
 		{"no accrual", conf("PriorityFlags", "FAIR_TREE"), "warning accrue", "PriorityFlags=FAIR_TREE,ACCRUE_ALWAYS"},
 		{"no munge", conf("AuthType", "auth/slurm"), "error key", "(umask 077; set -C; head -c 32 /dev/urandom | base64 >/etc/slurmbridge/key)   # unless there is a good one"},

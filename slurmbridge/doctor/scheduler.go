@@ -9,12 +9,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// Scheduler is the SchedulerParameters that doctor advises, and Several what comes with it where nodes
-// have several GPUs: jobs come and go there all the time, and each change waits for the next look.
-const (
-	Scheduler = "sched_interval=2,bf_interval=5"
-	Several   = "batch_sched_delay=1"
-)
+// Scheduler is the SchedulerParameters that doctor advises. A group is released when a GPU becomes free; where
+// the node's Epilog has ended by then, Slurm starts the group batch_sched_delay later.
+const Scheduler = "sched_interval=2,bf_interval=5,batch_sched_delay=1"
 
 // pace is one of SchedulerParameters' times in seconds: Slurm's default
 // (slurm.conf's manual, 22.05 to 24.11), the longest that does no harm, and
@@ -28,21 +25,7 @@ type pace struct {
 var paces = []pace{
 	{"sched_interval", 60, 5, "looks at the whole queue"},
 	{"bf_interval", 30, 10, "looks for jobs to start out of turn (backfill)"},
-	{"batch_sched_delay", 3, 5, "looks again after a job has come, changed or ended"},
-}
-
-// paces are the times that count here.
-func (e *exam) paces() []pace {
-	out := slices.Clone(paces)
-	if e.severalGPUs() {
-		out[slices.IndexFunc(out, func(p pace) bool { return strings.HasPrefix(Several, p.name+"=") })].fine = 1
-	}
-	return out
-}
-
-// severalGPUs reports whether a node has more than one GPU.
-func (e *exam) severalGPUs() bool {
-	return slices.ContainsFunc(e.gpuNodes(), func(n *text.Node) bool { return n.GPUCount() > 1 })
+	{"batch_sched_delay", 3, 1, "looks again after a job has come, changed or ended"},
 }
 
 // scheduler gives advice on how often Slurm looks at its queue. Most groups start
@@ -53,7 +36,6 @@ func (e *exam) severalGPUs() bool {
 func (e *exam) scheduler() {
 	params := e.Config["SchedulerParameters"]
 	var slow []string
-	paces := e.paces()
 	for _, p := range paces {
 		if p.name == "bf_interval" && e.Config["SchedulerType"] != "sched/backfill" {
 			continue
@@ -76,7 +58,7 @@ func (e *exam) scheduler() {
 		"groups that wait for such a look leave their GPU idle, and when the gate opens the jobs behind it start as late; "+
 			"shorter times are advice, not a need. They hold for the whole site and cost slurmctld time: each look takes what "+
 			"sdiag calls the cycle (milliseconds with a few thousand waiting jobs). Where that is longer than 0.1 s, keep yours",
-		e.conf("SchedulerParameters="+e.advised(params, paces)),
+		e.conf("SchedulerParameters="+e.advised(params)),
 		Fix{Lines: []string{"sdiag | grep -i cycle   # before", "scontrol reconfigure", "sdiag | grep -i cycle   # after an hour"}})
 }
 
@@ -110,7 +92,7 @@ func seconds(params string, p pace) int {
 
 // advised is params with the times that are too long replaced; what is short
 // already stays, and so does everything else.
-func (e *exam) advised(params string, paces []pace) string {
+func (e *exam) advised(params string) string {
 	var out []string
 	for w := range strings.SplitSeq(params, ",") {
 		w = strings.TrimSpace(w)
@@ -123,9 +105,6 @@ func (e *exam) advised(params string, paces []pace) string {
 	}
 	kept := strings.Join(out, ",")
 	advice := Scheduler
-	if e.severalGPUs() {
-		advice += "," + Several
-	}
 	if depth, need := e.depth(params); need > depth {
 		out = slices.DeleteFunc(out, func(w string) bool { return strings.HasPrefix(strings.ToLower(w), depthName+"=") })
 		advice += fmt.Sprintf(",%s=%d", depthName, need)

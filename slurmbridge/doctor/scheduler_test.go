@@ -14,9 +14,9 @@ func TestSchedulerAdvice(t *testing.T) {
 		what []string
 		line string
 	}{
-		"22.05.8-plain.config":   {[]string{"every 60 s (sched_interval)", "every 30 s (bf_interval)"}, Scheduler},
-		"22.05.8-bridged.config": {[]string{"every 60 s (sched_interval)"}, "bf_interval=10,sched_interval=2"},
-		"24.11.5-bridged.config": {[]string{"every 60 s (sched_interval)"}, "bf_interval=10,sched_interval=2"},
+		"22.05.8-plain.config":   {[]string{"every 60 s (sched_interval)", "every 30 s (bf_interval)", "every 3 s (batch_sched_delay)"}, Scheduler},
+		"22.05.8-bridged.config": {[]string{"every 60 s (sched_interval)", "every 3 s (batch_sched_delay)"}, "bf_interval=10,sched_interval=2,batch_sched_delay=1"},
+		"24.11.5-bridged.config": {[]string{"every 60 s (sched_interval)", "every 3 s (batch_sched_delay)"}, "bf_interval=10,sched_interval=2,batch_sched_delay=1"},
 	} {
 		found := Examine(&Facts{Config: text.ParseConfig([]byte(recorded(t, file)))})
 		var got *Finding
@@ -68,37 +68,27 @@ func adviseOnScheduler(t *testing.T, params string, gpus int, want string) {
 
 func TestSchedulerTimes(t *testing.T) {
 	for params, want := range map[string]string{
-		Scheduler:                                                    "",
-		"sched_interval=5,bf_interval=1":                             "",
-		"defer, sched_interval=2 ,bf_interval=10":                    "",
-		"sched_interval=2,bf_interval=5,batch_sched_delay=20":        Scheduler,
-		"sched_interval=-1,bf_interval=5":                            "bf_interval=5,sched_interval=2",
-		"bf_continue,SCHED_INTERVAL=30,bf_interval=60,max_rpc_cnt=9": "bf_continue,max_rpc_cnt=9," + Scheduler,
-		"bf_interval=soon":                                           Scheduler,
+		Scheduler: "",
+		"sched_interval=5,bf_interval=1,batch_sched_delay=0":          "",
+		"defer, sched_interval=2 ,bf_interval=10,batch_sched_delay=1": "",
+		"sched_interval=2,bf_interval=5,batch_sched_delay=20":         Scheduler,
+		"sched_interval=2,bf_interval=5":                              Scheduler,
+		"sched_interval=-1,bf_interval=5":                             "bf_interval=5,sched_interval=2,batch_sched_delay=1",
+		"bf_continue,SCHED_INTERVAL=30,bf_interval=60,max_rpc_cnt=9":  "bf_continue,max_rpc_cnt=9," + Scheduler,
+		"bf_interval=soon": Scheduler,
 	} {
 		adviseOnScheduler(t, params, 0, want)
 	}
 	// Without backfill there is no advice on its interval.
-	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/builtin", "SchedulerParameters": "sched_interval=2"}}}
+	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/builtin", "SchedulerParameters": "sched_interval=2,batch_sched_delay=1"}}}
 	if e.scheduler(); len(e.found) != 0 {
 		t.Errorf("%+v", e.found)
 	}
 }
 
-// Where nodes have several GPUs, Slurm should look again sooner after a change.
-func TestSchedulerWithSeveralGPUs(t *testing.T) {
-	for params, want := range map[string]string{
-		Scheduler:                 Scheduler + "," + Several,
-		Scheduler + "," + Several: "",
-		"batch_sched_delay=3":     Scheduler + "," + Several,
-	} {
-		adviseOnScheduler(t, params, 8, want)
-	}
-}
-
 // Where more jobs may start at once than Slurm looks at, it should look at more.
 func TestSchedulerDepth(t *testing.T) {
-	well := Scheduler + "," + Several
+	well := Scheduler
 	for params, want := range map[string]string{
 		well:                              well + ",default_queue_depth=120",
 		well + ",default_queue_depth=120": "",

@@ -27,3 +27,8 @@ func (e *exam) sharedGres() {
 func without(list, word string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(list, ","), func(w string) bool { return strings.EqualFold(strings.TrimSpace(w), word) }), ",")
 }
+
+// severalGPUs reports whether a node has more than one GPU.
+func (e *exam) severalGPUs() bool {
+	return slices.ContainsFunc(e.gpuNodes(), func(n *text.Node) bool { return n.GPUCount() > 1 })
+}

@@ -71,8 +71,9 @@ type Bridge struct {
 	Now         func() time.Time
 	// PollEvery is the longest time between two polls.
 	PollEvery time.Duration
-	// Settle is how long after an event the bridge polls, so that events that come together
-	// are one poll. Default 50 ms.
+	// Settle is how long after an event the bridge polls. Default 5 ms: a group that is released before the node's
+	// Epilog ends starts with it, a later one with Slurm's next look at its queue. Events that come during a tick are one
+	// poll.
 	Settle time.Duration
 	// Fault is called between the steps of a tick, for tests that kill the bridge there;
 	// nil = none.
@@ -110,7 +111,7 @@ func (b *Bridge) init() {
 			b.Now = time.Now
 		}
 		if b.Settle == 0 {
-			b.Settle = 50 * time.Millisecond
+			b.Settle = 5 * time.Millisecond
 		}
 		if b.Log == nil {
 			b.Log = slog.New(slog.DiscardHandler)

@@ -27,7 +27,7 @@ const Owner = "games"
 
 // scheduler is the same for all runs: Slurm looks at the queue often, so that its
 // own pauses weigh little on the scaled time.
-const scheduler = "bf_interval=2,sched_interval=5"
+const scheduler = "bf_interval=1,sched_interval=1,batch_sched_delay=0"
 
 // Setup says what a stage has in addition to Slurm and the GPU.
 type Setup struct {

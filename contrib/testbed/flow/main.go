@@ -98,6 +98,8 @@ type figures struct {
 	// a job or three, s; the mean of the nodes.
 	FillPlain  float64 `json:"fill_plain_s"`
 	FillBridge float64 `json:"fill_bridge_s"`
+	// WakeP50 is the median time from the end of a job to the release of the next one on its GPU, s.
+	WakeP50 float64 `json:"end_to_release_p50_s"`
 	// WrongGPU counts members of groups that the bridge saw on another GPU than planned.
 	WrongGPU int     `json:"wrong_gpu"`
 	Seeds    []drawn `json:"seeds,omitempty"`
@@ -121,18 +123,18 @@ func flow(ctx context.Context, o *options, out io.Writer) error {
 				return fmt.Errorf("%s, seed %d: %w", s, seed, err)
 			}
 			sum.Seeds = append(sum.Seeds, drawn{seed, *one})
-			fmt.Fprintf(out, "%-5s seed %d  plain %.2f  bridge %.2f of the ideal; filled in %.1f s, %.1f s; %d on a wrong GPU\n",
-				s, seed, one.Plain, one.Bridge, one.FillPlain, one.FillBridge, one.WrongGPU)
+			fmt.Fprintf(out, "%-5s seed %d  plain %.2f  bridge %.2f of the ideal; filled in %.1f s, %.1f s; the next job released after %.2f s (median); %d on a wrong GPU\n",
+				s, seed, one.Plain, one.Bridge, one.FillPlain, one.FillBridge, one.WakeP50, one.WrongGPU)
 			sum.mean()
 			if err := write(o.json, all); err != nil {
 				return err
 			}
 		}
 	}
-	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s", "wrong GPU")
+	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s", "end to release, s", "wrong GPU")
 	for _, s := range o.shapes {
 		f := all[s.String()]
-		t.AppendRow([]any{s, two(f.Plain), two(f.Bridge), two(f.FillPlain), two(f.FillBridge), f.WrongGPU})
+		t.AppendRow([]any{s, two(f.Plain), two(f.Bridge), two(f.FillPlain), two(f.FillBridge), two(f.WakeP50), f.WrongGPU})
 	}
 	t.Render()
 	return nil
@@ -148,6 +150,7 @@ func (f *figures) mean() {
 		s := &f.Seeds[i].figures
 		f.Plain, f.Bridge = f.Plain+s.Plain/n, f.Bridge+s.Bridge/n
 		f.FillPlain, f.FillBridge = f.FillPlain+s.FillPlain/n, f.FillBridge+s.FillBridge/n
+		f.WakeP50 += s.WakeP50 / n
 		f.WrongGPU += s.WrongGPU
 	}
 }
@@ -181,6 +184,6 @@ func both(ctx context.Context, o *options, s shape, seed uint64) (*figures, erro
 	ideal := float64(work) / float64(s.nodes*s.gpus)
 	return &figures{
 		Plain: plain.takenS / ideal, Bridge: bridged.takenS / (ideal / together),
-		FillPlain: plain.fillS(s, 1), FillBridge: bridged.fillS(s, together), WrongGPU: bridged.wrong,
+		FillPlain: plain.fillS(s, 1), FillBridge: bridged.fillS(s, together), WakeP50: bridged.wakeS(), WrongGPU: bridged.wrong,
 	}, nil
 }

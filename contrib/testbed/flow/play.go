@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -22,15 +25,16 @@ const slowest = 15 * time.Minute
 
 // ran is what came of the jobs on one cluster.
 type ran struct {
-	takenS float64
-	starts []start
-	wrong  int
+	takenS    float64
+	starts    []run
+	releasedS map[string]float64 // by job, since the first could start
+	wrong     int
 }
 
-// start is where and when a job started.
-type start struct {
-	node, gpu string
-	atS       float64 // since the first could
+// run is where a job ran, and from when to when, s since the first could start.
+type run struct {
+	job, node, gpu string
+	atS, endS      float64
 }
 
 // play runs the jobs on a cluster of their own.
@@ -65,7 +69,7 @@ func play(ctx context.Context, o *options, s shape, lengths []int, bridged bool)
 		return nil, err
 	}
 	for _, d := range lengths {
-		script := fmt.Sprintf("#!/bin/sh\necho $(date +%%s.%%N) $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES >%s/$SLURM_JOB_ID.start\nsleep %d\n", dir, d)
+		script := fmt.Sprintf("#!/bin/sh\nat=$(date +%%s.%%N)\nsleep %d\necho $SLURM_JOB_ID $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $at $(date +%%s.%%N) >%s/$SLURM_JOB_ID\n", d, dir)
 		if _, err := st.Submit(ctx, cluster.Owner, script, "--gres="+gres, "--comment=app="+app(d), "--time=3"); err != nil {
 			return nil, err
 		}
@@ -82,10 +86,13 @@ func play(ctx context.Context, o *options, s shape, lengths []int, bridged bool)
 		if r.wrong, err = misplaced(st); err != nil {
 			return nil, err
 		}
+		if r.releasedS, err = released(st.Path("log", "slurmbridge.log"), began); err != nil {
+			return nil, err
+		}
 	}
-	r.starts, err = starts(dir, began)
+	r.starts, err = runs(dir, began)
 	if err == nil && len(r.starts) < len(lengths) {
-		err = fmt.Errorf("%d of %d jobs have started", len(r.starts), len(lengths))
+		err = fmt.Errorf("%d of %d jobs have run", len(r.starts), len(lengths))
 	}
 	return r, err
 }
@@ -107,29 +114,74 @@ func misplaced(st *cluster.Stack) (int, error) {
 	return 0, fmt.Errorf("no figure of misplaced members among the metrics")
 }
 
-// starts reads what the jobs wrote as they started.
-func starts(dir string, began time.Time) ([]start, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.start"))
+// runs reads what the jobs wrote as they ended.
+func runs(dir string, began time.Time) ([]run, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
 		return nil, err
 	}
-	var out []start
+	var out []run
 	for _, file := range files {
 		body, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		f := strings.Fields(string(body))
-		if len(f) != 3 {
-			return nil, fmt.Errorf("%s: %q", file, body)
+		var x run
+		if n, err := fmt.Sscan(string(body), &x.job, &x.node, &x.gpu, &x.atS, &x.endS); n != 5 || err != nil {
+			return nil, fmt.Errorf("%s: %q: %w", file, body, err)
 		}
-		at, err := strconv.ParseFloat(f[0], 64)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
-		}
-		out = append(out, start{node: f[1], gpu: f[2], atS: at - float64(began.UnixNano())/1e9})
+		zero := float64(began.UnixNano()) / 1e9
+		x.atS, x.endS = x.atS-zero, x.endS-zero
+		out = append(out, x)
 	}
 	return out, nil
+}
+
+var releaseLine = regexp.MustCompile(`^time=(\S+) .*msg="group released" .*jobs=(\S+)`)
+
+// released reads in the bridge's log when each job was released, s after began.
+func released(log string, began time.Time) (map[string]float64, error) {
+	body, err := os.ReadFile(log)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	for line := range strings.Lines(string(body)) {
+		m := releaseLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		at, err := time.Parse(time.RFC3339Nano, m[1])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", log, err)
+		}
+		for id := range strings.SplitSeq(m[2], ",") {
+			out[id] = at.Sub(began).Seconds()
+		}
+	}
+	return out, nil
+}
+
+// wakeS is the median time from the end of a job to the release of the next one that runs on its GPU, s; 0 = none was
+// released after another had ended.
+func (r *ran) wakeS() float64 {
+	var gaps []float64
+	for _, x := range r.starts {
+		at, last := r.releasedS[x.job], 0.0
+		for _, y := range r.starts {
+			if y.node == x.node && y.gpu == x.gpu && y.endS <= at {
+				last = max(last, y.endS)
+			}
+		}
+		if last > 0 {
+			gaps = append(gaps, at-last)
+		}
+	}
+	if len(gaps) == 0 {
+		return 0
+	}
+	slices.Sort(gaps)
+	return stat.Quantile(0.5, stat.Empirical, gaps, nil)
 }
 
 // fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes. A GPU
