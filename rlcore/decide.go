@@ -3,6 +3,7 @@ package rlcore
 import (
 	"cmp"
 	"math"
+	"slices"
 )
 
 // Decision is a policy's choice for one GPU.
@@ -10,7 +11,7 @@ type Decision struct {
 	Window Window
 	Combo  Combo // 0 = wait
 	Score  float64
-	// Combos are the combinations that were allowed, Scores their values in the same
+	// Combos are the combinations that Check allows, Scores their values in the same
 	// order. Both are valid until the Decider's next decision.
 	Combos []Combo
 	Scores []float64
@@ -51,6 +52,7 @@ type Decider struct {
 	jobs   []int
 	combos []Combo
 	scores []float64
+	order  []int
 }
 
 // Decide chooses what joins GPU g now, of the first M jobs of the queue that may use it. It begins anew with the State:
@@ -64,55 +66,62 @@ func (d *Decider) Decide(s *State, g int) Decision {
 // Window is M or its default.
 func (d *Decider) Window() int { return cmp.Or(d.M, DefaultWindow) }
 
-// Choose chooses what joins the window's GPU now: the allowed combination of the highest
-// score; among equals, the one with the jobs of highest priority. A score of −Inf
-// means never: the decision then is to wait.
+// Choose chooses what joins the window's GPU now: of the combinations that Guard.Combos would return, that of the highest
+// score; among equals, the one with the jobs of highest priority. A score of −Inf means never. The promise is looked at
+// in the order of the scores, since that takes time; see Window.Keeps.
 func (d *Decider) Choose(in Window) Decision {
 	d.w = in
-	w := &d.w
-	d.combos = d.Guard.choices(d.combos[:0], w)
-	dec := Decision{Window: d.w, Combos: d.combos, Score: math.Inf(-1)}
-	if cap(d.scores) < len(d.combos) {
-		d.scores = make([]float64, len(d.combos))
-	}
-	d.scores = d.scores[:len(d.combos)]
-	dec.Scores = d.scores
-	if len(d.combos) == 0 {
+	w, g := &d.w, d.Guard
+	w.guard = g
+	g.promise.look(w)
+	combos, must := g.candidates(d.combos[:0], w)
+	d.combos = combos
+	dec := Decision{Window: d.w, Combos: combos, Score: math.Inf(-1)}
+	if len(combos) == 0 {
 		return dec
 	}
+	d.scores = slices.Grow(d.scores[:0], len(combos))[:len(combos)]
+	dec.Scores = d.scores
 	if p, ok := d.Policy.(Foresighted); ok {
-		p.Under(d.Guard, d.Window())
+		p.Under(g, d.Window())
 	}
-	d.Policy.Score(d.scores, w, d.combos)
-	dec.choose()
+	d.Policy.Score(d.scores, w, combos)
+	d.order = d.order[:0]
+	for k, v := range d.scores {
+		dec.Broken = dec.Broken || math.IsNaN(v)
+		if v > math.Inf(-1) {
+			d.order = append(d.order, k)
+		}
+	}
 	if dec.Broken && len(d.Fallback) > 0 {
 		d.Policy, d.Fallback = d.Fallback[0], d.Fallback[1:]
 		dec = d.Choose(in)
 		dec.Broken = true
+		return dec
+	}
+	slices.SortFunc(d.order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(d.scores[b], d.scores[a]), combos[a].compare(combos[b]))
+	})
+	for _, k := range d.order {
+		if g.Keeps(w, combos[k]) {
+			dec.Combo, dec.Score = combos[k], d.scores[k]
+			return dec
+		}
+	}
+	if turn := g.turn(w, must); turn != 0 {
+		dec.Combo, dec.Score = turn, 0
 	}
 	return dec
 }
 
-// choose sets the decision's combination by its scores.
-func (d *Decision) choose() {
-	found := false
-	for i, v := range d.Scores {
-		if math.IsNaN(v) {
-			d.Broken = true
-			continue
-		}
-		if math.IsInf(v, -1) {
-			continue
-		}
-		if !found || v > d.Score || v == d.Score && d.Combo != 0 && d.Combos[i].before(d.Combo) {
-			d.Combo, d.Score, found = d.Combos[i], v, true
-		}
+// compare orders combinations of one score: to wait, then those with the jobs of higher priority, which is where the lowest
+// bit in which the two differ is theirs.
+func (c Combo) compare(b Combo) int {
+	switch diff := c ^ b; {
+	case diff == 0:
+		return 0
+	case c == 0 || b != 0 && c&(diff&-diff) != 0:
+		return -1
 	}
-}
-
-// before reports whether c has the jobs of higher priority: the lowest bit in which
-// the two differ is c's.
-func (c Combo) before(b Combo) bool {
-	diff := c ^ b
-	return diff != 0 && c&(diff&-diff) != 0
+	return 1
 }

@@ -66,7 +66,6 @@ type Guard struct {
 	scratch  scratch
 	forecast forecast
 	promise  promise
-	offer    offer
 	refused  []bool // by combination
 	meeting  *Window
 }

@@ -2,6 +2,9 @@ package rlcore
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
@@ -24,68 +27,78 @@ type Plain struct {
 	// = that isn't known.
 	DoneS func(id string) float64
 
-	nowS  float64 // of the last change
-	gpus  []string
-	node  []int // by GPU; see schedule
-	jobs  map[string]*plainJob
-	queue []*plainJob // not begun, highest priority first
-	begun []*plainJob // not ended
-	sched schedule    // of the jobs that have begun and of the queue
-	stale bool        // the queue must be scheduled anew, as of nowS
-	came  int
+	nowS    float64 // of the last change
+	gpus    []string
+	jobs    map[string]*plainJob
+	queue   []*plainJob // not begun, highest priority first
+	begun   []*plainJob // not ended
+	sched   schedule    // of the jobs that have begun and of the queue
+	cluster cluster
+	stale   bool // the queue must be scheduled again, as of nowS
+	came    int
 }
 
-// plainJob is one job of the plain schedule.
+// plainJob is one job of the plain schedule, as it is stored, too.
 type plainJob struct {
-	id       string
-	priority float64
-	submitS  float64
-	came     int     // of equals, the one that came first goes first
-	takesS   float64 // run time alone
-	asks     asks
-	on       []int // its GPUs; none = none will ever do
-	startS   float64
-	endS     float64
-	runs     bool // it runs in reality, or has
-	over     bool // it has ended in reality
-	goesOn   bool // it should have ended
+	ID       string  `json:"id"`
+	Priority float64 `json:"priority"`
+	SubmitS  float64 `json:"submit_s"`
+	TakesS   float64 `json:"takes_s"` // run time alone; stored as −1 where it is +Inf, like the next times
+	GPUs     []int   `json:"gpus"`    // that it may use, nil = all
+	PerNode  int     `json:"per_node,omitempty"`
+	Nodes    int     `json:"nodes,omitempty"`
+	GPU      *int    `json:"gpu,omitempty"` // up to 0.1: the one GPU that it has, −1 = none
+	On       []int   `json:"on,omitempty"`  // its GPUs; none = none will ever do
+	StartS   float64 `json:"start_s"`
+	EndS     float64 `json:"end_s"`
+	Place    string  `json:"place"`          // where it is stored: queue, begun or past
+	Runs     bool    `json:"runs,omitempty"` // it runs in reality, or has
+	Over     bool    `json:"over,omitempty"` // it has ended in reality
+
+	came   int  // of equals, the one that came first goes first
+	goesOn bool // it should have ended
 }
+
+func (x *plainJob) asks() asks { return asks{x.GPUs, x.PerNode, x.Nodes} }
 
 // NewPlain returns an empty schedule on GPUs of the given names. Those of one node have the same name up to
 // the last colon.
 func NewPlain(gpus ...string) *Plain {
-	p := &Plain{jobs: map[string]*plainJob{}, begun: make([]*plainJob, 0, 2*len(gpus))}
+	p := &Plain{jobs: map[string]*plainJob{}}
 	p.setGPUs(gpus)
 	return p
 }
 
 func (p *Plain) setGPUs(gpus []string) {
 	p.gpus, p.stale = slices.Clone(gpus), true
-	p.node = nodeNumbers(nil, len(gpus), func(g int) string {
-		if at := strings.LastIndexByte(gpus[g], ':'); at >= 0 {
-			return gpus[g][:at]
-		}
-		return gpus[g]
-	})
+}
+
+// nodeOf is the name of a GPU's node.
+func (p *Plain) nodeOf(g int) string {
+	if at := strings.LastIndexByte(p.gpus[g], ':'); at >= 0 {
+		return p.gpus[g][:at]
+	}
+	return p.gpus[g]
 }
 
 // Clone copies the schedule.
 func (p *Plain) Clone() *Plain {
-	c := &Plain{
-		StartupS: p.StartupS, DoneS: p.DoneS, nowS: p.nowS, gpus: p.gpus, node: p.node, jobs: make(map[string]*plainJob, len(p.jobs)), stale: true, came: p.came,
-	}
+	c := *p
+	c.jobs, c.sched, c.cluster, c.stale = make(map[string]*plainJob, len(p.jobs)), schedule{}, cluster{}, true
 	for id, x := range p.jobs {
 		one := *x
-		one.on = slices.Clone(x.on)
+		one.On = slices.Clone(x.On)
 		c.jobs[id] = &one
 	}
-	for _, x := range p.queue {
-		c.queue = append(c.queue, c.jobs[x.id])
+	same := func(of []*plainJob) []*plainJob {
+		out := make([]*plainJob, len(of))
+		for i, x := range of {
+			out[i] = c.jobs[x.ID]
+		}
+		return out
 	}
-	for _, x := range p.begun {
-		c.begun = append(c.begun, c.jobs[x.id])
-	}
-	return c
+	c.queue, c.begun = same(p.queue), same(p.begun)
+	return &c
 }
 
 // SetGPUs tells which GPUs are in service now. Jobs that have begun on another one go on
@@ -99,21 +112,22 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 	for i, name := range gpus {
 		index[name] = i
 	}
-	to := func(dst, list []int) []int {
+	to := func(list []int) []int {
+		out := make([]int, 0, len(list))
 		for _, g := range list {
 			if g < 0 || g >= len(p.gpus) {
 				continue
 			}
 			if i, ok := index[p.gpus[g]]; ok {
-				dst = append(dst, i)
+				out = append(out, i)
 			}
 		}
-		return dst
+		return out
 	}
 	for _, x := range p.jobs {
-		x.on = to(x.on[:0], x.on)
-		if x.asks.gpus != nil {
-			x.asks.gpus = to(make([]int, 0, len(x.asks.gpus)), x.asks.gpus)
+		x.On = to(x.On)
+		if x.GPUs != nil {
+			x.GPUs = to(x.GPUs)
 		}
 	}
 	p.setGPUs(gpus)
@@ -127,18 +141,14 @@ func (p *Plain) Add(j *Job, nowS float64) {
 	}
 	x := p.newJob(j)
 	at, _ := slices.BinarySearchFunc(p.queue, x, plainOrder)
-	p.queue = slices.Insert(p.queue, at, x)
-	if at < len(p.queue)-1 {
-		p.stale = true
-	}
-	if !p.stale {
-		p.place(x)
-	}
+	p.queue, p.stale = slices.Insert(p.queue, at, x), true
 }
 
 func (p *Plain) newJob(j *Job) *plainJob {
 	p.came++
-	x := &plainJob{id: j.ID, came: p.came, priority: j.Priority, submitS: j.SubmitS, takesS: j.expectedS(), asks: j.asks()}
+	x := &plainJob{
+		ID: j.ID, came: p.came, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), GPUs: j.GPUs, PerNode: j.PerNode, Nodes: j.Nodes,
+	}
 	p.jobs[j.ID] = x
 	return x
 }
@@ -157,53 +167,46 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 		x := p.jobs[j.ID]
 		if x == nil {
 			p.queue = append(p.queue, p.newJob(j))
-			p.stale = true
 			continue
 		}
-		aged = append(aged, j.Priority-x.priority)
-		x.priority = j.Priority
-		if takes := j.expectedS(); takes != x.takesS || !j.asks().same(x.asks) {
-			x.takesS, x.asks, p.stale = takes, j.asks(), true
-		}
+		aged = append(aged, j.Priority-x.Priority)
+		x.Priority, x.TakesS, x.GPUs, x.PerNode, x.Nodes = j.Priority, j.expectedS(), j.GPUs, j.PerNode, j.Nodes
 	}
 	if len(aged) > 0 {
 		slices.Sort(aged)
 		for _, x := range p.queue {
-			if !waits[x.id] {
-				x.priority += aged[(len(aged)-1)/2]
+			if !waits[x.ID] {
+				x.Priority += aged[(len(aged)-1)/2]
 			}
 		}
 	}
-	if !slices.IsSortedFunc(p.queue, plainOrder) {
-		slices.SortFunc(p.queue, plainOrder)
-		p.stale = true
-	}
+	slices.SortFunc(p.queue, plainOrder)
+	p.stale = true
 }
 
 // Runs tells that a job runs in reality on the given GPUs, since startS. One that the schedule
 // doesn't know never waited for the bridge: it has them there, too.
 func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
-		x.runs = true
-		if len(x.on) == 0 && slices.Contains(p.begun, x) { // its GPU was away
-			x.on, p.stale = slices.Clone(gpus), true
+		x.Runs = true
+		if len(x.On) == 0 && slices.Contains(p.begun, x) { // its GPU was away
+			x.On, p.stale = slices.Clone(gpus), true
 		}
 		return
 	}
 	p.begin(nowS)
 	x := p.newJob(j)
-	x.on, x.startS, x.runs, x.endS = slices.Clone(gpus), startS, true, max(p.endOf(x, startS), p.nowS)
-	p.begun = append(p.begun, x)
-	p.stale = true
+	x.On, x.StartS, x.Runs, x.EndS = slices.Clone(gpus), startS, true, max(p.endOf(x, startS), p.nowS)
+	p.begun, p.stale = append(p.begun, x), true
 }
 
 // Requeued reports whether a job that waits has run before: the schedule knows its last run.
-func (p *Plain) Requeued(id string) bool { return p.jobs[id] != nil && p.jobs[id].runs }
+func (p *Plain) Requeued(id string) bool { return p.jobs[id] != nil && p.jobs[id].Runs }
 
 // Each calls f with the ID of every job that has not ended in reality, in no order.
 func (p *Plain) Each(f func(id string)) {
 	for id, x := range p.jobs {
-		if !x.over {
+		if !x.Over {
 			f(id)
 		}
 	}
@@ -214,27 +217,27 @@ func (p *Plain) Each(f func(id string)) {
 // doesn't know it.
 func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 	x := p.jobs[id]
-	if x == nil || x.over {
+	if x == nil || x.Over {
 		return 0
 	}
 	p.settle()
-	x.over, x.runs, x.goesOn = true, true, false
-	if tookS > 0 && tookS != x.takesS {
-		x.takesS, p.stale = tookS, true
+	x.Over, x.Runs, x.goesOn = true, true, false
+	if tookS > 0 && tookS != x.TakesS {
+		x.TakesS, p.stale = tookS, true
 	}
 	if slices.Contains(p.begun, x) {
-		x.endS = p.endOf(x, x.startS)
+		x.EndS = p.endOf(x, x.StartS)
 	} else if !slices.Contains(p.queue, x) {
 		delete(p.jobs, id)
 	}
-	p.settle() // those behind it may have begun by now
-	endS = p.endOf(x, x.startS)
+	p.settle() // the jobs behind it may have begun by now
+	endS = p.endOf(x, x.StartS)
 	p.begin(nowS)
 	return endS
 }
 
 // endOf returns when a job ends that starts, or is started, at startS.
-func (p *Plain) endOf(x *plainJob, startS float64) float64 { return startS + p.StartupS + x.takesS }
+func (p *Plain) endOf(x *plainJob, startS float64) float64 { return startS + p.StartupS + x.TakesS }
 
 // Remove forgets jobs that will not run: they were cancelled or are held, say.
 func (p *Plain) Remove(nowS float64, ids ...string) {
@@ -249,7 +252,7 @@ func (p *Plain) Remove(nowS float64, ids ...string) {
 	}
 	p.begin(nowS)
 	for x := range gone {
-		delete(p.jobs, x.id)
+		delete(p.jobs, x.ID)
 	}
 	is := func(x *plainJob) bool { return gone[x] }
 	p.queue, p.begun = slices.DeleteFunc(p.queue, is), slices.DeleteFunc(p.begun, is)
@@ -260,7 +263,7 @@ func (p *Plain) Remove(nowS float64, ids ...string) {
 func (p *Plain) EndS(id string) float64 {
 	p.settle()
 	if x := p.jobs[id]; x != nil {
-		return x.endS
+		return x.EndS
 	}
 	return 0
 }
@@ -279,93 +282,150 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 // has for them are in the queue in the order in which they start.
 func (p *Plain) begin(nowS float64) {
 	p.settle()
-	if nowS > p.nowS {
-		p.nowS = nowS
-		for g, t := range p.sched.free {
-			if t < nowS { // an idle GPU is like another, however long it has been idle
-				p.sched.put(g, nowS)
+	p.nowS = max(p.nowS, nowS)
+	held := map[int]bool{} // GPUs
+	goOn := func(x *plainJob) {
+		if p.goOn(x) {
+			for _, g := range x.On {
+				held[g] = true
 			}
 		}
 	}
-	var held []int // GPUs
 	for _, x := range p.begun {
-		if p.goOn(x) {
-			held = append(held, x.on...)
-		}
+		goOn(x)
 	}
 	waits := p.queue[:0]
 	for _, x := range p.queue {
 		// At this very moment another may come before it.
-		if x.startS >= p.nowS || slices.ContainsFunc(x.on, func(g int) bool { return slices.Contains(held, g) }) {
+		if x.StartS >= p.nowS || slices.ContainsFunc(x.On, func(g int) bool { return held[g] }) {
 			waits = append(waits, x)
 			continue
 		}
 		p.begun = append(p.begun, x)
-		if p.goOn(x) {
-			held = append(held, x.on...)
-		}
+		goOn(x)
 	}
 	clear(p.queue[len(waits):])
-	p.queue = waits
+	p.queue, p.stale = waits, true
 	p.begun = slices.DeleteFunc(p.begun, func(x *plainJob) bool {
-		ended := x.endS <= p.nowS && !x.goesOn
-		if ended && x.over {
-			delete(p.jobs, x.id)
+		ended := x.EndS <= p.nowS && !x.goesOn
+		if ended && x.Over {
+			delete(p.jobs, x.ID)
 		}
 		return ended
 	})
-	p.settle()
 }
 
 // goOn lets a job go on, and reports it, that should have ended and has done all that was
 // expected of it, but has not ended in reality.
 func (p *Plain) goOn(x *plainJob) bool {
 	x.goesOn = false
-	if p.DoneS == nil || x.over || !x.runs || x.endS > p.nowS {
+	if p.DoneS == nil || x.Over || !x.Runs || x.EndS > p.nowS {
 		return false
 	}
-	// What it had done by its plain end, at the least: nobody does more than a second of work
+	// What it had done by its plain end, at the least: a job does no more than a second of work
 	// a second.
-	over := p.nowS - x.endS
-	if p.DoneS(x.id)-over < x.takesS-rounding {
+	over := p.nowS - x.EndS
+	if p.DoneS(x.ID)-over < x.TakesS-rounding {
 		return false
 	}
-	x.takesS, x.endS, x.goesOn, p.stale = x.takesS+over, p.nowS, true, true
+	x.TakesS, x.EndS, x.goesOn = x.TakesS+over, p.nowS, true
 	return true
 }
 
-// settle schedules the queue anew where that is due.
+// settle schedules the queue again where that is due: each job gets the GPUs that are free first.
 func (p *Plain) settle() {
 	if !p.stale {
 		return
 	}
 	p.stale = false
-	p.sched.shape(p.node, len(p.queue), func(i int) []int { return p.queue[i].asks.gpus })
 	free := make([]float64, len(p.gpus))
 	for g := range free {
 		free[g] = p.nowS
 	}
 	for _, x := range p.begun {
-		for _, g := range x.on {
-			free[g] = max(free[g], x.endS)
+		for _, g := range x.On {
+			free[g] = max(free[g], x.EndS)
 		}
 	}
-	p.sched.reset(free)
+	p.cluster.divide(len(p.gpus), p.nodeOf, len(p.queue), func(i int) []int { return p.queue[i].GPUs })
+	p.sched.reset(&p.cluster, free)
 	for _, x := range p.queue {
-		p.place(x)
-	}
-}
-
-// place gives a job the GPUs that are free first.
-func (p *Plain) place(x *plainJob) {
-	at, gpus := p.sched.start(x.asks)
-	x.startS, x.on = max(at, p.nowS), append(x.on[:0], gpus...)
-	x.endS = p.endOf(x, x.startS)
-	for _, g := range gpus {
-		p.sched.put(g, x.endS)
+		at, gpus := p.sched.run(x.asks(), p.StartupS+x.TakesS)
+		x.StartS, x.EndS, x.On = at, p.endOf(x, at), append(x.On[:0], gpus...)
 	}
 }
 
 func plainOrder(a, b *plainJob) int {
-	return cmp.Or(-cmp.Compare(a.priority, b.priority), cmp.Compare(a.submitS, b.submitS), cmp.Compare(a.came, b.came))
+	return cmp.Or(-cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.SubmitS, b.SubmitS), cmp.Compare(a.came, b.came))
+}
+
+// plainJSON is a Plain as it is stored. Jobs that wait in reality and in the schedule
+// aren't: Wait adds them again, with the same result.
+type plainJSON struct {
+	StartupS float64    `json:"startup_s,omitempty"`
+	NowS     float64    `json:"now_s"`
+	GPUs     []string   `json:"gpus"`
+	Jobs     []plainJob `json:"jobs"`
+}
+
+// MarshalJSON implements json.Marshaler.
+func (p *Plain) MarshalJSON() ([]byte, error) {
+	p.settle()
+	out := plainJSON{StartupS: p.StartupS, NowS: p.nowS, GPUs: p.gpus}
+	place := make(map[*plainJob]string, len(p.jobs))
+	for _, x := range p.begun {
+		place[x] = "begun"
+	}
+	for _, x := range p.queue {
+		place[x] = "queue"
+	}
+	for _, x := range p.jobs {
+		one := *x
+		one.Place = cmp.Or(place[x], "past")
+		for _, t := range []*float64{&one.TakesS, &one.StartS, &one.EndS} {
+			if math.IsInf(*t, 1) {
+				*t = -1
+			}
+		}
+		if one.Runs || one.Place != "queue" {
+			out.Jobs = append(out.Jobs, one)
+		}
+	}
+	slices.SortFunc(out.Jobs, func(a, b plainJob) int { return cmp.Compare(a.came, b.came) })
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (p *Plain) UnmarshalJSON(b []byte) error {
+	var in plainJSON
+	if err := json.Unmarshal(b, &in); err != nil {
+		return err
+	}
+	*p = *NewPlain(in.GPUs...)
+	p.StartupS, p.nowS = in.StartupS, in.NowS
+	for i := range in.Jobs {
+		x := &in.Jobs[i]
+		if x.GPU != nil && *x.GPU != -1 && len(x.On) == 0 {
+			x.On = []int{*x.GPU}
+		}
+		if p.jobs[x.ID] != nil || slices.ContainsFunc(x.On, func(g int) bool { return g < 0 || g >= len(in.GPUs) }) {
+			return fmt.Errorf("plain schedule: job %.40q is there twice, or on GPUs %v of %d", x.ID, x.On, len(in.GPUs))
+		}
+		p.came++
+		x.came, x.GPU = p.came, nil
+		for _, t := range []*float64{&x.TakesS, &x.StartS, &x.EndS} {
+			if *t < 0 {
+				*t = math.Inf(1)
+			}
+		}
+		p.jobs[x.ID] = x
+		switch x.Place {
+		case "begun":
+			p.begun = append(p.begun, x)
+		case "queue":
+			p.queue = append(p.queue, x)
+		}
+	}
+	slices.SortFunc(p.queue, plainOrder)
+	return nil
 }

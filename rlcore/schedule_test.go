@@ -53,8 +53,8 @@ func slowly(free []float64, node []int, j asks) (at float64, gpus []int) {
 	return at, gpus
 }
 
-// Each job gets the GPUs that are free first, whatever lists, nodes and numbers of GPUs the jobs ask for, and what is
-// undone is as it was.
+// Each job gets the GPUs that are free first, whatever lists, nodes and numbers of GPUs the jobs ask for, and a
+// copy changes nothing of its original.
 func TestScheduleIsListScheduling(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var names []string
@@ -63,9 +63,6 @@ func TestScheduleIsListScheduling(t *testing.T) {
 			for range rapid.IntRange(1, 4).Draw(t, "GPUs") {
 				names, node = append(names, fmt.Sprint("n", k)), append(node, k)
 			}
-		}
-		if got := nodeNumbers(nil, len(names), func(g int) string { return names[g] }); !slices.Equal(got, node) {
-			t.Fatalf("nodes %v are %v", names, got)
 		}
 		n := len(node)
 		lists := [][]int{nil, nil, {0}, {}, {n - 1, -1, n + 3}}
@@ -88,9 +85,14 @@ func TestScheduleIsListScheduling(t *testing.T) {
 				rapid.SampledFrom(lists).Draw(t, "list"), rapid.SampledFrom([]int{0, 0, 1, 2, 4}).Draw(t, "per node"), rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "on nodes"),
 			})
 		}
-		var f schedule
-		f.shape(node, len(jobs), func(i int) []int { return jobs[i].gpus })
-		f.reset(free)
+		var k cluster
+		k.divide(n, func(g int) string { return names[g] }, len(jobs), func(i int) []int { return jobs[i].gpus })
+		if !slices.Equal(k.node, node) {
+			t.Fatalf("nodes %v are %v", names, k.node)
+		}
+		var f, before schedule
+		before.reset(&k, free)
+		f.copy(&before)
 		was := slices.Clone(free)
 		for i, j := range jobs {
 			takes := rapid.SampledFrom([]float64{5, 20, 21}).Draw(t, "takes")
@@ -105,9 +107,33 @@ func TestScheduleIsListScheduling(t *testing.T) {
 			if !slices.Equal(free, f.free) {
 				t.Fatalf("GPUs are free at %v, want %v", f.free, free)
 			}
+			for c, all := range f.order {
+				if !slices.IsSortedFunc(all, f.compare) {
+					t.Fatalf("class %d isn't in order: %v of %v", c, all, f.free)
+				}
+			}
 		}
-		if f.back(0); !slices.Equal(f.free, was) {
-			t.Fatalf("undone they are free at %v, want %v", f.free, was)
+		if !slices.Equal(before.free, was) {
+			t.Fatalf("the copied schedule has changed: %v, not %v", before.free, was)
+		}
+		most := 0.0
+		for c := range k.classes {
+			var a, b []float64
+			for g := range free {
+				if k.class[g] == c {
+					a, b = append(a, was[g]), append(b, free[g])
+				}
+			}
+			slices.Sort(a)
+			slices.Sort(b)
+			for i := range a {
+				if b[i] > a[i] {
+					most = max(most, b[i]-a[i])
+				}
+			}
+		}
+		if got := f.later(&before); got != most {
+			t.Fatalf("GPUs are free later by %v, want %v", got, most)
 		}
 	})
 }

@@ -144,6 +144,29 @@ func (j *Job) expectedS() float64 {
 	return s
 }
 
+// unknownWorkS is assumed of a job without profile and time limit, s.
+const unknownWorkS = 3600
+
+// WorkS is the job's solo work, s: by its profile, else its time limit, else an hour.
+func (j *Job) WorkS() float64 {
+	switch {
+	case j.Profile != nil:
+		return j.Profile.DurationS
+	case j.LimitS > 0:
+		return j.LimitS
+	}
+	return unknownWorkS
+}
+
+// LeftS is the solo work that a running job has left, s; of an unknown one, the time until
+// its limit.
+func (r *Running) LeftS() float64 {
+	if r.Profile == nil {
+		return max(0, r.LimitS-r.ElapsedS)
+	}
+	return r.Profile.Left(r.DoneS, r.LimitS)
+}
+
 // State is everything that a decision may depend on. The simulator and the bridge
 // fill the same type.
 type State struct {
@@ -178,7 +201,13 @@ type Window struct {
 	State *State
 	GPU   int   // index in State.GPUs
 	Jobs  []int // indexes in State.Pending, highest priority first; at most MaxWindow
+
+	guard *Guard
 }
+
+// Keeps reports whether the promise to all other jobs is kept if c joins now. A policy is asked about combinations with
+// which it isn't, too; one that looks closely at a few of them only asks here which are worth it.
+func (w *Window) Keeps(c Combo) bool { return w.guard == nil || w.guard.Keeps(w, c) }
 
 // NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. It
 // reuses dst's storage.
@@ -209,7 +238,7 @@ type Policy interface {
 	// Name is the policy's name in configurations and tables, e.g. "dqn".
 	Name() string
 	// Score writes each combination's value into dst; len(dst) == len(combos). The
-	// highest value above −Inf is taken. combos holds only what the guard allows, so
+	// highest value above −Inf with which the promise is kept is taken. combos holds only what Guard.Check allows, and
 	// combo 0 (wait) may be missing. A NaN is never taken; see Decision.Broken.
 	Score(dst []float64, w *Window, combos []Combo)
 }

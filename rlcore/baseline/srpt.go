@@ -13,11 +13,11 @@ var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
 })
 
 // SRPT takes the combination with which the sum of all turnarounds shrinks the fastest:
-// shortest remaining processing time for GPUs that are shared; see rlcore.Index.
-type SRPT struct{ index rlcore.Index }
+// shortest remaining processing time for GPUs that are shared; see Index.
+type SRPT struct{ index Index }
 
 // NewSRPT returns the policy; it goes by p's predictions.
-func NewSRPT(p rlcore.Predictor) *SRPT { return &SRPT{rlcore.Index{Predictor: p}} }
+func NewSRPT(p rlcore.Predictor) *SRPT { return &SRPT{Index{Predictor: p}} }
 
 // Name implements rlcore.Policy.
 func (*SRPT) Name() string { return "srpt" }

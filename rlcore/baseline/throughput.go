@@ -40,13 +40,13 @@ func crowds(values ...float64) []rlcore.PolicyKnob {
 type Throughput struct {
 	name  string
 	crowd float64
-	group rlcore.Group
+	group Group
 }
 
 // NewThroughput returns the policy under a name of its own. crowd ≥ 0 is in
 // seconds of solo work a second, a member.
 func NewThroughput(name string, p rlcore.Predictor, crowd float64) *Throughput {
-	return &Throughput{name, crowd, rlcore.Group{Predictor: p}}
+	return &Throughput{name, crowd, Group{Predictor: p}}
 }
 
 // Name implements rlcore.Policy.

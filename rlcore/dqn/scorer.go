@@ -53,7 +53,7 @@ type Network interface {
 //	Q(s, c) = κ·(P(s, c) − 1) + V(s) + A(s, c) − mean over c' of A(s, c')
 //
 // P is the criterion of the best policy known that doesn't learn: for the turnaround
-// rlcore.Index, in units of Obs.Unit, which is srpt's; for the makespan the predicted
+// baseline.Index, in units of Obs.Unit, which is srpt's; for the makespan the predicted
 // throughput, in seconds of solo work per second, which is greedy's. The network starts as
 // that policy (A = 0) and learns the difference. κ is about the time to the next decision, in
 // mean solo durations.

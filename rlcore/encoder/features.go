@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 )
 
 // Numbers of figures that describe a situation, and a combination in it.
@@ -32,8 +33,8 @@ type Features struct {
 	// Objective is what the network that reads them is for: it says which combinations are
 	// described where there are more than Max.
 	Objective rlcore.Objective
-	// Max bounds the combinations that are described: waiting, and those of the
-	// highest index (see rlcore.Index), for the makespan of the highest throughput. 0 = all.
+	// Max bounds the combinations that are described: waiting, and of those that keep the promise the ones of the
+	// highest index (see baseline.Index), for the makespan of the highest throughput. 0 = all.
 	Max int
 
 	// ScaleS is the unit of time of the last Encode, s.
@@ -46,15 +47,15 @@ type Features struct {
 	Combos     []rlcore.Combo
 	Rows       []float64
 	Throughput []float64
-	// Index is rlcore.Index of each of them, in units of Unit: what a second of work can be
+	// Index is baseline.Index of each of them, in units of Unit: what a second of work can be
 	// worth at most.
 	Index []float64
 	Unit  float64
 
 	known  map[*rlcore.Profile]jobFigures
 	card   rlcore.GPUSpec // the card that known is for
-	group  rlcore.Group
-	index  rlcore.Index
+	group  baseline.Group
+	index  baseline.Index
 	worth  []float64 // index of every combination
 	order  []int
 	all    []float64 // what every combination is ranked by
@@ -69,7 +70,7 @@ func (f *Features) Encode(w *rlcore.Window, combos []rlcore.Combo) {
 	f.worth = slices.Grow(f.worth[:0], len(combos))[:len(combos)]
 	f.index.Score(f.worth, w, combos)
 	f.Unit = f.index.Unit
-	f.choose(combos)
+	f.choose(w, combos)
 	f.encodeContext(w)
 	f.Rows = slices.Grow(f.Rows[:0], len(f.Combos)*ComboLen)[:len(f.Combos)*ComboLen]
 	f.Throughput = f.Throughput[:0]
@@ -85,7 +86,7 @@ func (f *Features) Encode(w *rlcore.Window, combos []rlcore.Combo) {
 }
 
 // choose sets the combinations to describe.
-func (f *Features) choose(combos []rlcore.Combo) {
+func (f *Features) choose(w *rlcore.Window, combos []rlcore.Combo) {
 	f.order = f.order[:0]
 	for i := range combos {
 		f.order = append(f.order, i)
@@ -100,7 +101,14 @@ func (f *Features) choose(combos []rlcore.Combo) {
 			f.all[0] = math.Inf(1) // waiting is always described
 		}
 		slices.SortStableFunc(f.order, func(a, b int) int { return cmp.Compare(f.all[b], f.all[a]) })
-		f.order = f.order[:f.Max]
+		n := 0
+		for _, k := range f.order {
+			if n < f.Max && w.Keeps(combos[k]) {
+				f.order[n] = k
+				n++
+			}
+		}
+		f.order = f.order[:n]
 		slices.Sort(f.order)
 	}
 	f.Combos, f.Index = f.Combos[:0], f.Index[:0]

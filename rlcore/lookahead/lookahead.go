@@ -40,9 +40,9 @@ const mostMeans = 1024
 // under the guard's own rules, with srpt deciding from then on. That of the least sum of
 // turnarounds is taken. It knows of no job that hasn't come yet.
 type Policy struct {
-	index rlcore.Index
+	index baseline.Index
 	next  rlcore.Decider
-	group rlcore.Group
+	group baseline.Group
 
 	state   rlcore.State
 	plain   []float64
@@ -60,7 +60,7 @@ type Policy struct {
 // New returns the policy; it goes by p's predictions.
 func New(p rlcore.Predictor) *Policy {
 	return &Policy{
-		index: rlcore.Index{Predictor: p}, group: rlcore.Group{Predictor: p},
+		index: baseline.Index{Predictor: p}, group: baseline.Group{Predictor: p},
 		next: rlcore.Decider{Policy: baseline.NewSRPT(p), Guard: &rlcore.Guard{Predictor: p}},
 	}
 }
@@ -83,13 +83,16 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 		dst, combos = dst[1:], combos[1:]
 	}
 	order, sums := p.Try(dst, w, combos)
+	if len(order) == 0 {
+		return
+	}
 	best, least := dst[order[0]], slices.Min(sums)
 	for i, k := range order {
 		dst[k] = best + 1/(1+sums[i]-least)
 	}
 }
 
-// Try plays out the combinations of the largest worth, best first. It returns which these are,
+// Try plays out, of the combinations that keep the promise, those of the largest worth, best first. It returns which these are,
 // and the sums of turnarounds that follow, s; both are valid until the next call.
 func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (order []int, sums []float64) {
 	p.order = p.order[:0]
@@ -97,7 +100,13 @@ func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (
 		p.order = append(p.order, k)
 	}
 	slices.SortStableFunc(p.order, func(a, b int) int { return cmp.Compare(worth[b], worth[a]) })
-	p.order = p.order[:min(len(p.order), tried)]
+	best := p.order[:0]
+	for _, k := range p.order {
+		if len(best) < tried && w.Keeps(combos[k]) {
+			best = append(best, k)
+		}
+	}
+	p.order = best
 	p.look(w)
 	p.sums = p.sums[:0]
 	for _, k := range p.order {

@@ -104,7 +104,7 @@ func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 			return
 		}
 		why := x.guard.Check(w, combo)
-		if why == rlcore.Allowed && combo != dec.Combo && x.guard.Late(combo) {
+		if why == rlcore.Allowed && combo != dec.Combo && !x.guard.Keeps(w, combo) {
 			why = rlcore.RefusedDue
 		}
 		if why != rlcore.Allowed {

@@ -259,7 +259,7 @@ func (r *pass) fill(g int, alone bool) verdict {
 		if why != placed {
 			break
 		}
-		r.Decider.Guard.Settle(&r.State, more.gpu, dec.Combo)
+		r.Decider.Guard.Settle(&r.State, more.gpu)
 		if d, g = more, more.gpu; !r.Join {
 			break
 		}
@@ -365,7 +365,7 @@ func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score fl
 		was := len(r.State.GPUs[k].Running)
 		r.reseat(k, d)
 		if len(node) > 1 && k != d.gpu && was != len(r.State.GPUs[k].Running) { // groups have exchanged their idle GPUs
-			r.Decider.Guard.Settle(&r.State, k, 0)
+			r.Decider.Guard.Settle(&r.State, k)
 		}
 	}
 	return d, placed
@@ -378,7 +378,7 @@ func (r *pass) seat(d *draft) {
 	}
 	for _, k := range r.nodes[d.group.Node] {
 		r.reseat(k, nil)
-		r.Decider.Guard.Settle(&r.State, k, 0)
+		r.Decider.Guard.Settle(&r.State, k)
 	}
 }
 

@@ -1,8 +1,10 @@
-package rlcore
+package baseline
 
 import (
 	"math/bits"
 	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Index values combinations by how fast the sum of all turnarounds shrinks with them. It
@@ -19,7 +21,7 @@ import (
 // processing time (Schrage, 1968) under slowdowns: short jobs come first, and nobody may
 // share a GPU with them who holds them up for less than it gains.
 type Index struct {
-	Predictor Predictor
+	Predictor rlcore.Predictor
 	// Rates are the rates of work with the combinations of the last Score, in seconds of
 	// solo work a second, and Behind what their work is worth to those that wait.
 	Rates, Behind []float64
@@ -38,7 +40,7 @@ type Index struct {
 const sampled = 256
 
 // Score writes the index of each combination into dst.
-func (x *Index) Score(dst []float64, w *Window, combos []Combo) {
+func (x *Index) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	x.look(w)
 	x.Rates, x.Behind = x.Rates[:0], x.Behind[:0]
 	x.group.Predictor = x.Predictor
@@ -49,7 +51,7 @@ func (x *Index) Score(dst []float64, w *Window, combos []Combo) {
 		x.Behind = append(x.Behind, x.behind(c))
 		best = max(best, x.Rates[len(x.Rates)-1])
 	}
-	x.Unit = 1 + w.State.longer(w.GPU, -1)/best
+	x.Unit = 1 + longer(w.State, w.GPU, -1)/best
 	for k := range combos {
 		x.Behind[k] /= best
 		dst[k] = x.Rates[k] + x.Behind[k]
@@ -57,25 +59,25 @@ func (x *Index) Score(dst []float64, w *Window, combos []Combo) {
 }
 
 // look counts who waits for whom.
-func (x *Index) look(w *Window) {
+func (x *Index) look(w *rlcore.Window) {
 	s := w.State
 	card := w.Card()
 	x.running, x.window = slices.Grow(x.running[:0], len(card.Running)), slices.Grow(x.window[:0], len(w.Jobs))
 	x.share, x.work = x.share[:0], x.work[:0]
 	for _, at := range w.Jobs {
 		j := &s.Pending[at]
-		x.share, x.work = append(x.share, s.shareOf(j)), append(x.work, j.WorkS())
+		x.share, x.work = append(x.share, shareOf(s, j)), append(x.work, j.WorkS())
 	}
 	for i := range card.Running {
-		x.running = append(x.running, s.longer(w.GPU, card.Running[i].LeftS()))
+		x.running = append(x.running, longer(s, w.GPU, card.Running[i].LeftS()))
 	}
 	for i := range w.Jobs {
-		x.window = append(x.window, s.longer(w.GPU, x.work[i]))
+		x.window = append(x.window, longer(s, w.GPU, x.work[i]))
 	}
 }
 
 // shareOf is one over the number of GPUs that the job may use.
-func (s *State) shareOf(j *Job) float64 {
+func shareOf(s *rlcore.State, j *rlcore.Job) float64 {
 	if j.GPUs == nil {
 		return 1 / float64(len(s.GPUs))
 	}
@@ -84,19 +86,19 @@ func (s *State) shareOf(j *Job) float64 {
 
 // longer counts the pending jobs that may use GPU g and take longer than workS s, each as
 // its shareOf.
-func (s *State) longer(g int, workS float64) float64 {
+func longer(s *rlcore.State, g int, workS float64) float64 {
 	n := min(len(s.Pending), sampled)
 	sum := 0.0
 	for i := range n {
 		if j := &s.Pending[i]; j.WorkS() > workS && j.MayUse(g) {
-			sum += s.shareOf(j)
+			sum += shareOf(s, j)
 		}
 	}
 	return sum * float64(len(s.Pending)) / float64(max(1, n))
 }
 
 // behind is Σ longer / (GPUs · slowdown) over the group that was looked at: that of c.
-func (x *Index) behind(c Combo) float64 {
+func (x *Index) behind(c rlcore.Combo) float64 {
 	x.jobs = x.jobs[:0]
 	for ; c != 0; c &= c - 1 {
 		x.jobs = append(x.jobs, bits.TrailingZeros32(uint32(c)))
@@ -126,17 +128,17 @@ func (x *Index) joining(workS float64) float64 {
 // Group is who would be on a window's GPU, and what is expected of each. It reuses its
 // storage and is not safe for concurrent use.
 type Group struct {
-	Predictor Predictor
+	Predictor rlcore.Predictor
 
 	// By member, the running jobs first: its profile, nil = unknown; its predicted slowdown;
 	// the solo work that it has left, s.
-	Members []*Profile
-	Pred    []Prediction
+	Members []*rlcore.Profile
+	Pred    []rlcore.Prediction
 	LeftS   []float64
 }
 
 // Look sets the group to the running jobs of the window's GPU and the jobs of c.
-func (g *Group) Look(w *Window, c Combo) {
+func (g *Group) Look(w *rlcore.Window, c rlcore.Combo) {
 	g.Members, g.LeftS = g.Members[:0], g.LeftS[:0]
 	card := w.Card()
 	for i := range card.Running {
@@ -153,7 +155,7 @@ func (g *Group) Look(w *Window, c Combo) {
 	g.Pred = slices.Grow(g.Pred[:0], n)[:n]
 	if n < 2 || slices.Contains(g.Members, nil) {
 		for i := range g.Pred {
-			g.Pred[i] = Prediction{Slowdown: float64(n)} // an unknown job runs alone
+			g.Pred[i] = rlcore.Prediction{Slowdown: float64(n)} // an unknown job runs alone
 		}
 		return
 	}
@@ -167,27 +169,4 @@ func (g *Group) Rate() float64 {
 		sum += 1 / g.Pred[i].Slowdown
 	}
 	return sum
-}
-
-// unknownWorkS is assumed of a job without profile and time limit, s.
-const unknownWorkS = 3600
-
-// WorkS is the job's solo work, s: by its profile, else its time limit, else an hour.
-func (j *Job) WorkS() float64 {
-	switch {
-	case j.Profile != nil:
-		return j.Profile.DurationS
-	case j.LimitS > 0:
-		return j.LimitS
-	}
-	return unknownWorkS
-}
-
-// LeftS is the solo work that a running job has left, s; of an unknown one, the time until
-// its limit.
-func (r *Running) LeftS() float64 {
-	if r.Profile == nil {
-		return max(0, r.LimitS-r.ElapsedS)
-	}
-	return r.Profile.Left(r.DoneS, r.LimitS)
 }

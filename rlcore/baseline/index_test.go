@@ -1,4 +1,4 @@
-package rlcore
+package baseline
 
 import (
 	"fmt"
@@ -6,23 +6,25 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // thirds slows each member by a third for each other one.
 type thirds struct{}
 
-func (thirds) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
+func (thirds) Predict(dst []rlcore.Prediction, _ *rlcore.GPUSpec, members []*rlcore.Profile) {
 	for i := range dst {
-		dst[i] = Prediction{Slowdown: 1 + float64(len(members)-1)/3}
+		dst[i] = rlcore.Prediction{Slowdown: 1 + float64(len(members)-1)/3}
 	}
 }
 
-func long(s float64) *Profile {
-	return &Profile{App: fmt.Sprint(s), DurationS: s, PeriodS: s, Series: []Use{{GPU: .5}}}
+func long(s float64) *rlcore.Profile {
+	return &rlcore.Profile{App: fmt.Sprint(s), DurationS: s, PeriodS: s, Series: []rlcore.Use{{GPU: .5}}}
 }
 
-func indexOf(s *State, combos ...Combo) []float64 {
-	w := NewWindow(nil, s, 0, MaxWindow)
+func indexOf(s *rlcore.State, combos ...rlcore.Combo) []float64 {
+	w := rlcore.NewWindow(nil, s, 0, rlcore.MaxWindow)
 	out := make([]float64, len(combos))
 	(&Index{Predictor: thirds{}}).Score(out, &w, combos)
 	return out
@@ -30,10 +32,10 @@ func indexOf(s *State, combos ...Combo) []float64 {
 
 // One of 100 s and one of 400 s: what each second on the one or the other is worth.
 func TestIndex(t *testing.T) {
-	queue := func(works ...float64) *State {
-		s := &State{GPUs: make([]GPU, 1)}
+	queue := func(works ...float64) *rlcore.State {
+		s := &rlcore.State{GPUs: make([]rlcore.GPU, 1)}
 		for i, x := range works {
-			s.Pending = append(s.Pending, Job{ID: fmt.Sprint(i), Profile: long(x)})
+			s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), Profile: long(x)})
 		}
 		return s
 	}
@@ -47,22 +49,22 @@ func TestIndex(t *testing.T) {
 		}
 	}
 	// Jobs that may use more GPUs wait less for this one, others not at all.
-	s.GPUs = make([]GPU, 2)
+	s.GPUs = make([]rlcore.GPU, 2)
 	if got := indexOf(s, 0b10, 0b11)[0]; math.Abs(got-(1+1/1.5/2)) > 1e-12 {
 		t.Errorf("of two GPUs: %v", got)
 	}
 	s.Pending[0].GPUs = []int{1}
-	w := Window{State: s, Jobs: []int{1}}
+	w := rlcore.Window{State: s, Jobs: []int{1}}
 	alone := make([]float64, 1)
-	(&Index{Predictor: thirds{}}).Score(alone, &w, []Combo{1})
+	(&Index{Predictor: thirds{}}).Score(alone, &w, []rlcore.Combo{1})
 	if alone[0] != 1 {
-		t.Errorf("one that waits for another GPU counts: %v", alone[0])
+		t.Errorf("one that waits for another rlcore.GPU counts: %v", alone[0])
 	}
 	// One that is running and about to end isn't held up where many wait for its end; one
 	// that has as much left as they take is.
 	s = queue(900, 900, 900, 900, 900, 900)
 	for left, joins := range map[float64]bool{10: false, 900: true} {
-		s.GPUs[0].Running = []Running{{Job: Job{ID: "r", Profile: long(900)}, DoneS: 900 - left}}
+		s.GPUs[0].Running = []rlcore.Running{{Job: rlcore.Job{ID: "r", Profile: long(900)}, DoneS: 900 - left}}
 		if got := indexOf(s, 0, 1); (got[1] > got[0]) != joins {
 			t.Errorf("%v s left: waiting is worth %v, joining %v", left, got[0], got[1])
 		}
@@ -73,28 +75,28 @@ func TestIndex(t *testing.T) {
 // finite whatever the jobs.
 func TestIndexProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &State{GPUs: make([]GPU, rapid.IntRange(1, 3).Draw(t, "GPUs"))}
-		job := func(i int) Job {
-			j := Job{ID: fmt.Sprint(i), LimitS: rapid.SampledFrom([]float64{0, 60, 1e6}).Draw(t, "limit")}
+		s := &rlcore.State{GPUs: make([]rlcore.GPU, rapid.IntRange(1, 3).Draw(t, "GPUs"))}
+		job := func(i int) rlcore.Job {
+			j := rlcore.Job{ID: fmt.Sprint(i), LimitS: rapid.SampledFrom([]float64{0, 60, 1e6}).Draw(t, "limit")}
 			if rapid.Bool().Draw(t, "known") {
 				j.Profile = long(rapid.Float64Range(1, 1e6).Draw(t, "work"))
 			}
 			return j
 		}
 		for i := range rapid.IntRange(0, 2).Draw(t, "running") {
-			s.GPUs[0].Running = append(s.GPUs[0].Running, Running{Job: job(100 + i), ElapsedS: rapid.Float64Range(0, 1e6).Draw(t, "elapsed")})
+			s.GPUs[0].Running = append(s.GPUs[0].Running, rlcore.Running{Job: job(100 + i), ElapsedS: rapid.Float64Range(0, 1e6).Draw(t, "elapsed")})
 		}
 		for i := range rapid.IntRange(1, 6).Draw(t, "jobs") {
 			s.Pending = append(s.Pending, job(i))
 		}
-		all := Combo(1)<<len(s.Pending) - 1
-		w := NewWindow(nil, s, 0, MaxWindow)
+		all := rlcore.Combo(1)<<len(s.Pending) - 1
+		w := rlcore.NewWindow(nil, s, 0, rlcore.MaxWindow)
 		g := Group{Predictor: thirds{}}
 		g.Look(&w, all)
 		if got := indexOf(s, all)[0]; math.Abs(got-g.Rate()) > 1e-9 {
 			t.Fatalf("nobody waits: %v, rate %v", got, g.Rate())
 		}
-		c := Combo(rapid.IntRange(0, int(all)).Draw(t, "combo"))
+		c := rlcore.Combo(rapid.IntRange(0, int(all)).Draw(t, "combo"))
 		before := indexOf(s, c)[0]
 		s.Pending = append(s.Pending, job(50))
 		after := indexOf(s, c)[0]
@@ -106,9 +108,9 @@ func TestIndexProperties(t *testing.T) {
 
 // The queue's front stands for all of it.
 func TestIndexOfALongQueue(t *testing.T) {
-	s := &State{GPUs: make([]GPU, 1)}
+	s := &rlcore.State{GPUs: make([]rlcore.GPU, 1)}
 	for i := range 10 * sampled {
-		s.Pending = append(s.Pending, Job{ID: fmt.Sprint(i), Profile: long(float64(100 + i%2))})
+		s.Pending = append(s.Pending, rlcore.Job{ID: fmt.Sprint(i), Profile: long(float64(100 + i%2))})
 	}
 	if got, want := indexOf(s, 1)[0], 1+5*float64(sampled); math.Abs(got-want) > 1e-9 {
 		t.Errorf("%v, not %v", got, want)
