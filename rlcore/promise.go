@@ -30,7 +30,7 @@ const (
 //   - its members and the jobs that run on the GPU end by their dues,
 //   - the jobs of the window that it leaves, and those in front of them, start by their latest starts, and
 //   - the GPUs of each class, sorted by when they are free after these jobs, are free no later than without the
-//     combination.
+//     combination, or, where no job is behind these, than in the schedule of plain Slurm.
 //
 // With exact predictions this is an induction, and no job ends after its due: the plain schedule and the real one
 // begin the same, and each decision leaves every job its turn. Where a prediction was wrong and a due is lost, no
@@ -45,6 +45,9 @@ type promise struct {
 	plain   schedule  // once the window's jobs, and those in front of them, have gone on plainly
 	starts  []float64 // when these start, s from now
 	trial   schedule  // the same after a combination
+	// bound is by when GPUs must be free for jobs that come later, where that is known.
+	bound   schedule
+	bounded bool
 
 	free, endS, workS []float64
 	members           []*Profile
@@ -83,6 +86,12 @@ func (g *Guard) Begin(s *State) {
 	}
 	p.cluster.divide(len(s.GPUs), func(k int) string { return s.GPUs[k].Node }, len(s.Pending), func(i int) []int { return s.Pending[i].GPUs })
 	p.now.reset(&p.cluster, p.free)
+	if p.bounded = len(s.PlainFreeS) == len(s.GPUs); p.bounded {
+		for k, at := range s.PlainFreeS {
+			p.free[k] = max(0, at-s.NowS) / (1 + reserve)
+		}
+		p.bound.reset(&p.cluster, p.free)
+	}
 	p.plain.copy(&p.now)
 	for i := range s.Pending {
 		j := &s.Pending[i]
@@ -245,7 +254,10 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			return false
 		}
 	}
-	return p.trial.later(&p.plain) <= rounding
+	if len(p.starts) < len(w.State.Pending) || !p.bounded {
+		return p.trial.later(&p.plain, &p.plain) <= rounding
+	}
+	return p.trial.later(&p.plain, &p.bound) <= rounding
 }
 
 // Expect writes into dst, whose storage it reuses, when each job of the window is expected

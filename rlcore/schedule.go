@@ -259,14 +259,14 @@ func (f *schedule) run(j asks, takes float64) (at float64, gpus []int) {
 	return at, gpus
 }
 
-// later is by how much the GPUs of any class are free later than in another schedule of the cluster, at the most: the
-// one that is free first compared with the other's first, and so on.
-func (f *schedule) later(than *schedule) float64 {
+// later is by how much the GPUs of any class are free later than in both of two schedules of the cluster, at the most:
+// the one that is free first compared with the others' first, and so on.
+func (f *schedule) later(a, b *schedule) float64 {
 	most := 0.0
 	for c, gpus := range f.order {
 		for i, g := range gpus {
-			if at, was := f.free[g], than.free[than.order[c][i]]; at > was {
-				most = max(most, at-was)
+			if at, by := f.free[g], max(a.free[a.order[c][i]], b.free[b.order[c][i]]); at > by {
+				most = max(most, at-by)
 			}
 		}
 	}

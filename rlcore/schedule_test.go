@@ -132,7 +132,7 @@ func TestScheduleIsListScheduling(t *testing.T) {
 				}
 			}
 		}
-		if got := f.later(&before); got != most {
+		if got := f.later(&before, &before); got != most {
 			t.Fatalf("GPUs are free later by %v, want %v", got, most)
 		}
 	})
