@@ -15,6 +15,13 @@ type Predictor interface {
 	Predict(dst []Prediction, spec *GPUSpec, members []*Profile)
 }
 
+// Pacer is a Predictor that also predicts slowdowns at given positions of the members' runs.
+type Pacer interface {
+	// Pace writes each member's slowdown at an instant into dst; at[i] is the solo
+	// work that member i has done, s. len(dst) == len(members) == len(at).
+	Pace(dst []Prediction, spec *GPUSpec, members []*Profile, at []float64)
+}
+
 // Forbidder is a Predictor that knows applications that must not share a GPU.
 type Forbidder interface {
 	Forbidden(spec *GPUSpec, members []*Profile) bool
@@ -67,7 +74,6 @@ type Guard struct {
 	forecast forecast
 	promise  promise
 	refused  []bool // by combination
-	meeting  *Window
 }
 
 // Rules sets another guard's rules to g's.
@@ -76,14 +82,14 @@ func (g *Guard) Rules(of *Guard) {
 	of.MaxSlowdown, of.SlackS, of.Trust, of.Grace, of.Bare, of.ExtendLimit = g.MaxSlowdown, g.SlackS, g.Trust, g.Grace, g.Bare, g.ExtendLimit
 }
 
-// scratch keeps Check free of allocation.
+// scratch keeps Check free of allocation. By member, the running jobs first:
 type scratch struct {
+	jobs    []*Job
+	elapsed []float64 // s
 	members []*Profile
-	pred    []Prediction
 	tracks  []track
-	at      []float64
-	pace    []Prediction
-	limits  []float64 // by member: when it must have ended, s from now
+	pred    []Prediction
+	limits  []float64 // when it must have ended, s from now
 	work    []float64
 	ends    []float64
 }
@@ -105,26 +111,36 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	}
 	card := w.Card()
 	n := len(card.Running) + c.Len()
-	if why := g.checkCount(card, c.Len(), n); why != Allowed {
+	switch free := card.FreeShares(); {
+	case free == 0 && len(card.Running) > 0 && card.Running[0].Whole:
+		return RefusedWhole
+	case free < c.Len():
+		return RefusedShares
+	case n > g.Members(&card.Spec):
+		return RefusedClients
+	}
+	g.gather(card.Running)
+	cpus, hostMem := 0, 0.0
+	for i := range w.Jobs {
+		if c.Has(i) {
+			j := w.Job(i)
+			g.scratch.add(j, 0, g.newTrack(j.Profile, 0, 0))
+			cpus, hostMem = cpus+j.CPUs, hostMem+j.HostMemMiB
+		}
+	}
+	if why := g.scratch.meet(card.Spec.SameUser); why != Allowed {
 		return why
 	}
-	if why := g.admit(w, c, n); why != Allowed {
-		return why
+	if card.FreeCPUs >= 0 && cpus > card.FreeCPUs || card.FreeHostMemMiB >= 0 && hostMem > card.FreeHostMemMiB {
+		return RefusedHost
 	}
 	if n == 1 {
 		// Alone, the job has what Slurm would have given it, so its memory isn't
 		// the guard's concern.
 		return Allowed
 	}
-	if f, ok := g.Predictor.(Forbidder); ok && f.Forbidden(&card.Spec, g.scratch.members) {
-		return RefusedForbidden
-	}
-	g.predict(&card.Spec)
-	if !g.keepsContracts(w, c) {
-		return RefusedContract
-	}
-	if !g.Bare && !g.keepsLimits(w, c) {
-		return RefusedLimit
+	if why := g.together(&card.Spec, w.State.NowS); why != Allowed {
+		return why
 	}
 	if !g.fits(&card.Spec) {
 		return RefusedMemory
@@ -132,143 +148,96 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	return Allowed
 }
 
-// checkCount checks shares and the number of members: joining jobs, n in all.
-func (g *Guard) checkCount(card *GPU, joining, n int) Refusal {
-	free := card.FreeShares()
+// Together reports whether the given jobs may compute on one card of the given kind at the
+// same time, whenever each of them starts and whichever of its other sharers are gone: the
+// most that each ever holds of the card's memory counts, where Check follows their runs.
+// nowS is State.NowS. The node's cores and memory aren't looked at.
+func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
 	switch {
-	case free == 0 && len(card.Running) > 0 && card.Running[0].Whole:
-		return RefusedWhole
-	case free < joining:
-		return RefusedShares
-	case n > g.Members(&card.Spec):
+	case len(jobs) < 2:
+		return Allowed
+	case len(jobs) > g.Members(spec):
 		return RefusedClients
 	}
-	return Allowed
+	for i := range jobs {
+		if jobs[i].Whole {
+			return RefusedWhole
+		}
+	}
+	g.gather(jobs)
+	if why := g.scratch.meet(spec.SameUser); why != Allowed {
+		return why
+	}
+	if g.peaks() > g.memory(spec) {
+		return RefusedMemory
+	}
+	return g.together(spec, nowS)
 }
 
-// admit checks each member's owner, array and knowledge, and what the joining jobs
-// take of the node. It fills the scratch's members and tracks: the running jobs,
-// then those of c.
-func (g *Guard) admit(w *Window, c Combo, n int) Refusal {
-	card := w.Card()
+// gather begins the scratch with running jobs.
+func (g *Guard) gather(running []Running) {
 	sc := &g.scratch
-	sc.members, sc.tracks = sc.members[:0], sc.tracks[:0]
-	slack := cmp.Or(g.SlackS, defaultSlackS)
-	party := party{shared: n > 1, sameUser: card.Spec.SameUser}
-	for i := range card.Running {
-		r := &card.Running[i]
-		if why := party.join(&r.Job); why != Allowed {
-			return why
-		}
-		sc.add(r.Profile, r.DoneS, r.ElapsedS, slack)
+	sc.jobs, sc.elapsed, sc.members, sc.tracks = sc.jobs[:0], sc.elapsed[:0], sc.members[:0], sc.tracks[:0]
+	for i := range running {
+		r := &running[i]
+		tr := g.newTrack(r.Profile, r.DoneS, r.ElapsedS)
 		if r.Profile != nil && r.MemLimitMiB > 0 {
-			spare := r.MemLimitMiB - r.Profile.NeedMiB(cmp.Or(g.MemMargin, defaultMemMargin))
-			sc.tracks[len(sc.tracks)-1].spare = max(0, spare)
+			tr.spare = max(0, r.MemLimitMiB-r.Profile.NeedMiB(g.margin()))
 		}
-	}
-	cpus, hostMem := 0, 0.0
-	for i := range w.Jobs {
-		if !c.Has(i) {
-			continue
-		}
-		j := w.Job(i)
-		if why := party.join(j); why != Allowed {
-			return why
-		}
-		sc.add(j.Profile, 0, 0, slack)
-		cpus += j.CPUs
-		hostMem += j.HostMemMiB
-	}
-	if card.FreeCPUs >= 0 && cpus > card.FreeCPUs ||
-		card.FreeHostMemMiB >= 0 && hostMem > card.FreeHostMemMiB {
-		return RefusedHost
-	}
-	return Allowed
-}
-
-// add adds a member of known profile.
-func (sc *scratch) add(p *Profile, done, elapsed, slack float64) {
-	if p != nil {
-		sc.members = append(sc.members, p)
-		sc.tracks = append(sc.tracks, newTrack(p, done, elapsed, slack))
+		sc.add(&r.Job, r.ElapsedS, tr)
 	}
 }
 
-// party is the set of members admitted so far, as far as owners and arrays matter.
-type party struct {
-	shared, sameUser bool
-	user             string
-	first            *Job
-	arrayOnly, mixed bool // one member shares with its array only; members are of several arrays
+func (sc *scratch) add(j *Job, elapsed float64, tr track) {
+	sc.jobs, sc.elapsed, sc.members, sc.tracks = append(sc.jobs, j), append(sc.elapsed, elapsed), append(sc.members, j.Profile), append(sc.tracks, tr)
 }
 
-// join admits one more member, or says why it can't share with those before it.
-func (p *party) join(j *Job) Refusal {
-	if p.shared {
-		if j.NoShare {
+// meet checks the members' owners and arrays, and that each is known.
+func (sc *scratch) meet(sameUser bool) Refusal {
+	first, arrayOnly, mixed := sc.jobs[0], false, false
+	for _, j := range sc.jobs {
+		arrayOnly, mixed = arrayOnly || j.ArrayOnly, mixed || j.Array == "" || j.Array != first.Array
+		switch shared := len(sc.jobs) > 1; {
+		case shared && j.NoShare:
 			return RefusedNoShare
-		}
-		if j.Profile == nil {
+		case shared && j.Profile == nil:
 			return RefusedUnknown
-		}
-		if p.first == nil {
-			p.first = j
-		}
-		p.arrayOnly = p.arrayOnly || j.ArrayOnly
-		p.mixed = p.mixed || j.Array == "" || j.Array != p.first.Array
-		if p.arrayOnly && p.mixed {
+		case shared && arrayOnly && mixed:
 			return RefusedArray
-		}
-	}
-	if p.sameUser {
-		if p.user != "" && p.user != j.User {
+		case sameUser && j.User != first.User:
 			return RefusedUser
 		}
-		p.user = j.User
 	}
 	return Allowed
 }
 
-// predict fills the scratch's predictions for its members.
-func (g *Guard) predict(spec *GPUSpec) {
+// together checks what is predicted of several members, all of known profile: that they may meet, and that they keep their
+// contracts and limits.
+func (g *Guard) together(spec *GPUSpec, nowS float64) Refusal {
 	sc := &g.scratch
-	if cap(sc.pred) < len(sc.members) {
-		sc.pred = make([]Prediction, len(sc.members))
+	if f, ok := g.Predictor.(Forbidder); ok && f.Forbidden(spec, sc.members) {
+		return RefusedForbidden
 	}
-	sc.pred = sc.pred[:len(sc.members)]
+	sc.pred = resize(sc.pred, len(sc.members))
 	g.predictGroup(sc.pred, spec, sc.members)
+	for k, j := range sc.jobs {
+		worst := max(1, sc.pred[k].Slowdown+g.trust()*sc.pred[k].SD)
+		sc.tracks[k].slowest = worst
+		if limit := cmp.Or(j.MaxSlowdown, g.MaxSlowdown); limit != 0 && worst > limit {
+			return RefusedContract
+		}
+	}
+	if !g.Bare && !g.keepsLimits(spec, nowS) {
+		return RefusedLimit
+	}
+	return Allowed
 }
 
 // trust is how many standard deviations are added to what is predicted: Trust, or its default.
 func (g *Guard) trust() float64 { return cmp.Or(g.Trust, defaultTrust) }
 
-// keepsContracts reports whether no predicted slowdown exceeds its job's contract.
-// It sets each track's slowest pace.
-func (g *Guard) keepsContracts(w *Window, c Combo) bool {
-	sc := &g.scratch
-	trust := g.trust()
-	k := 0
-	keeps := func(j *Job) bool {
-		p := &sc.pred[k]
-		worst := max(1, p.Slowdown+trust*p.SD)
-		sc.tracks[k].slowest = worst
-		k++
-		limit := j.MaxSlowdown
-		if limit == 0 {
-			limit = g.MaxSlowdown
-		}
-		return limit == 0 || worst <= limit
-	}
-	card := w.Card()
-	for i := range card.Running {
-		if !keeps(&card.Running[i].Job) {
-			return false
-		}
-	}
-	for i := range w.Jobs {
-		if c.Has(i) && !keeps(w.Job(i)) {
-			return false
-		}
-	}
-	return true
-}
+// margin is MemMargin or its default.
+func (g *Guard) margin() float64 { return cmp.Or(g.MemMargin, defaultMemMargin) }
+
+// memory is how much of a card's memory jobs may hold together, MiB.
+func (g *Guard) memory(spec *GPUSpec) float64 { return spec.MemMiB * (1 - g.margin()) }

@@ -9,41 +9,29 @@ const granularityS = 30
 // keepsLimits reports whether every member is expected to end before its time limit and
 // its deadline, on the safe side: its run is as long as its application's runs were at
 // most, it has come less far than predicted, and everybody is as slow as the guard allows
-// for. It uses what admit and keepsContracts left in the scratch.
+// for. The members are those of the scratch.
 //
 // A job that its limit may end even alone shares only under a contract of its own. Where the time that sharing costs is
 // given back (ExtendLimit) a limit ends no job for having shared, and doesn't count.
-func (g *Guard) keepsLimits(w *Window, c Combo) bool {
+func (g *Guard) keepsLimits(spec *GPUSpec, nowS float64) bool {
 	sc := &g.scratch
-	sc.limits = sc.limits[:0]
-	card := w.Card()
-	for i := range card.Running {
-		r := &card.Running[i]
-		sc.limits = append(sc.limits, g.timeFor(&r.Job, r.ElapsedS, w.State.NowS))
-	}
-	for i := range w.Jobs {
-		if c.Has(i) {
-			sc.limits = append(sc.limits, g.timeFor(w.Job(i), 0, w.State.NowS))
-		}
-	}
-	trust := g.trust()
-	sc.work = sc.work[:0]
+	sc.limits, sc.work = sc.limits[:0], sc.work[:0]
 	tight := false
-	for i := range sc.tracks {
-		tr := &sc.tracks[i]
-		work := tr.p.DurationS + trust*tr.p.DurationSD - max(0, tr.lo)
-		sc.work = append(sc.work, work)
-		if math.IsNaN(sc.limits[i]) {
+	for k, j := range sc.jobs {
+		limit, tr := g.timeFor(j, sc.elapsed[k], nowS), &sc.tracks[k]
+		if math.IsNaN(limit) {
 			return false
 		}
-		tight = tight || work*tr.slowest > sc.limits[i]
+		work := tr.p.DurationS + g.trust()*tr.p.DurationSD - max(0, tr.lo)
+		sc.limits, sc.work = append(sc.limits, limit), append(sc.work, work)
+		tight = tight || work*tr.slowest > limit
 	}
 	if !tight {
-		return true // even if nobody ended before
+		return true // even if no member ended before
 	}
-	sc.ends = g.ends(sc.ends, &card.Spec, sc.members, sc.work, trust)
-	for i, end := range sc.ends {
-		if end > sc.limits[i] {
+	sc.ends = g.ends(sc.ends, spec, sc.members, sc.work, g.trust())
+	for k, end := range sc.ends {
+		if end > sc.limits[k] {
 			return false
 		}
 	}

@@ -5,14 +5,6 @@ import (
 	"math"
 )
 
-// Pacer is a Predictor that also predicts slowdowns at given positions of the
-// members' runs, hence when each of them will hold how much memory.
-type Pacer interface {
-	// Pace writes each member's slowdown at an instant into dst; at[i] is the solo
-	// work that member i has done, s. len(dst) == len(members) == len(at).
-	Pace(dst []Prediction, spec *GPUSpec, members []*Profile, at []float64)
-}
-
 const (
 	// paceError is the relative error allowed for in a running job's progress: about
 	// twice the contention law's own (see contention.MPS).
@@ -31,31 +23,19 @@ func Believed(done, duration float64) float64 {
 	return duration * duration / done
 }
 
-// track follows one member's position in its run over the coming time, in seconds
-// of solo work, with bounds on the position and on the speed (solo work a second).
+// track bounds one member's position in its run over the coming time, in seconds of solo work.
 type track struct {
-	p *Profile
-	// Position: predicted, at least, at most.
-	mid, lo, hi float64
-	// Speed: predicted, at least, at most.
-	speed, slow, fast float64
-	slowest           float64 // largest slowdown that the guard allows for
-	until             float64 // position at which the demand changes next
-	spare             float64 // memory that it may take beyond its need, MiB
+	p       *Profile
+	lo, hi  float64 // position at least, at most
+	slowest float64 // largest slowdown that the guard allows for
+	spare   float64 // memory that it may take beyond its need, MiB
 }
 
-// newTrack starts a track. The progress so far is predicted, not measured, but a
+// newTrack starts a track, nil = of a job that is not known. The progress so far is predicted, not measured, but a
 // member was never faster than alone.
-func newTrack(p *Profile, done, elapsed, slack float64) track {
-	return track{
-		p: p, mid: done, slowest: 1,
-		lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack,
-	}
-}
-
-// advance moves the track by step seconds.
-func (tr *track) advance(step float64) {
-	tr.mid, tr.lo, tr.hi = tr.mid+step*tr.speed, tr.lo+step*tr.slow, tr.hi+step*tr.fast
+func (g *Guard) newTrack(p *Profile, done, elapsed float64) track {
+	slack := cmp.Or(g.SlackS, defaultSlackS)
+	return track{p: p, slowest: 1, lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack}
 }
 
 // most returns the most memory that the member may hold during the next step
@@ -65,7 +45,7 @@ func (tr *track) most(step float64) float64 {
 		return 0 // ended even at its slowest
 	}
 	m := 0.0
-	for i, last := tr.p.Index(tr.lo), tr.p.Index(tr.hi+step*tr.fast); i <= last; i++ {
+	for i, last := tr.p.Index(tr.lo), tr.p.Index(tr.hi+step); i <= last; i++ {
 		m = max(m, tr.p.Series[i].MemMiB)
 	}
 	return m + tr.spare
@@ -98,7 +78,7 @@ func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 	if !card.Spec.MemLimits {
 		return limits
 	}
-	margin := cmp.Or(g.MemMargin, defaultMemMargin)
+	margin := g.margin()
 	free := card.Spec.MemMiB
 	for i := range card.Running {
 		r := &card.Running[i]
@@ -123,124 +103,43 @@ func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 }
 
 // fits reports whether the members' memory stays within the guard's limit at every
-// moment from now on. A job that MPS holds to a limit beyond its need may take all of it.
-//
-// Where the predictor is a Pacer, all members' runs are followed together: a member
-// that is slowed reaches its memory peak later, and its co-runners then hold theirs
-// for longer. Each is followed at its predicted speed and at the fastest and slowest
-// that the prediction's error allows, and its largest memory in between counts.
-// With any other predictor a member's speed may be anything between running alone
-// and its slowest.
+// moment from now on: each member's largest memory counts between the positions that it reaches at its slowest and alone.
+// A job that MPS holds to a limit beyond its need may take all of it. A long future gets coarser steps, and each moment
+// then stands for the whole step.
 func (g *Guard) fits(spec *GPUSpec) bool {
-	limit := spec.MemMiB * (1 - cmp.Or(g.MemMargin, defaultMemMargin))
-	tracks := g.scratch.tracks
+	limit := g.memory(spec)
 	if g.peaks() <= limit {
 		return true
 	}
-	pacer, _ := g.Predictor.(Pacer)
-	step := startTracks(tracks, pacer != nil)
-	for {
-		if pacer != nil {
-			g.pace(pacer, spec)
-		}
-		sum, left := 0.0, false
+	tracks := g.scratch.tracks
+	step, end := math.Inf(1), 0.0
+	for i := range tracks {
+		tr := &tracks[i]
+		step, end = min(step, tr.p.PeriodS), max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
+	}
+	step = max(step, end/maxMoments)
+	for left := true; left; {
+		sum := 0.0
+		left = false
 		for i := range tracks {
 			tr := &tracks[i]
 			sum += tr.most(step)
 			left = left || tr.lo < tr.p.LongestS()
+			tr.lo, tr.hi = tr.lo+step/tr.slowest, tr.hi+step
 		}
 		if sum > limit {
 			return false
 		}
-		if !left {
-			return true
-		}
-		for i := range tracks {
-			tracks[i].advance(step)
-		}
 	}
+	return true
 }
 
-// startTracks sets the tracks' speeds and returns the time step, s. A long future
-// gets a coarser one, and each moment then stands for the whole step.
-func startTracks(tracks []track, paced bool) float64 {
-	step, end := math.Inf(1), 0.0
-	for i := range tracks {
-		tr := &tracks[i]
-		step = min(step, tr.p.PeriodS)
-		end = max(end, (tr.p.LongestS()-tr.lo)*tr.slowest)
-		tr.speed, tr.fast, tr.slow, tr.until = 1/tr.slowest, 1, 1/tr.slowest, math.Inf(1)
-		if paced {
-			tr.until = -1
-		}
+// peaks is the most memory that the members may ever hold at the same time, MiB.
+func (g *Guard) peaks() float64 {
+	sum := 0.0
+	for i := range g.scratch.tracks {
+		tr := &g.scratch.tracks[i]
+		sum += tr.p.peakMemMiB() + tr.spare
 	}
-	return max(step, end/maxMoments)
-}
-
-// pace predicts the members' speeds again where a demand has changed or a member
-// is predicted to have ended.
-func (g *Guard) pace(p Pacer, spec *GPUSpec) {
-	sc := &g.scratch
-	changed := false
-	for i := range sc.tracks {
-		changed = changed || sc.tracks[i].mid >= sc.tracks[i].until
-	}
-	if !changed {
-		return
-	}
-	sc.members, sc.at = sc.members[:0], sc.at[:0]
-	for i := range sc.tracks {
-		tr := &sc.tracks[i]
-		if tr.mid < tr.p.DurationS {
-			sc.members, sc.at = append(sc.members, tr.p), append(sc.at, tr.mid)
-		}
-	}
-	if cap(sc.pace) < len(sc.tracks) {
-		sc.pace = make([]Prediction, len(sc.tracks))
-	}
-	sc.pace = sc.pace[:len(sc.members)]
-	if len(sc.members) > 0 {
-		p.Pace(sc.pace, spec, sc.members, sc.at)
-	}
-	trust := g.trust()
-	k := 0
-	for i := range sc.tracks {
-		tr := &sc.tracks[i]
-		if tr.mid >= tr.p.DurationS {
-			// It is predicted to have ended. What may be left goes on at its slowest.
-			tr.speed, tr.fast, tr.slow, tr.until = 1, 1, 1/tr.slowest, math.Inf(1)
-			continue
-		}
-		tr.setSpeed(sc.pace[k], trust)
-		if len(sc.tracks) > 2 {
-			tr.fast = 1 // if one of several ends early, the others run faster than predicted
-		}
-		k++
-	}
-}
-
-// setSpeed takes over a predicted slowdown, within its error.
-func (tr *track) setSpeed(p Prediction, trust float64) {
-	s, sd := p.Slowdown, p.SD
-	if math.IsNaN(s) || math.IsNaN(sd) || s < 1 {
-		s, sd = tr.slowest, 0
-	}
-	err := trust*sd + paceError*(s-1)
-	tr.speed, tr.slow = 1/s, 1/(s+err)
-	tr.fast = 1 / max(1, s-err)
-	tr.until = tr.p.nextChange(tr.mid)
-}
-
-// nextChange returns the solo work, s, after which the demand differs from the one
-// after t seconds, memory aside; the end of the run counts as a change.
-func (p *Profile) nextChange(t float64) float64 {
-	i := p.Index(t)
-	u := p.Series[i]
-	for i++; i < len(p.Series); i++ {
-		v := &p.Series[i]
-		if v.GPU != u.GPU || v.Core != u.Core || v.PCIeMBps != u.PCIeMBps {
-			return min(float64(i)*p.PeriodS, p.DurationS)
-		}
-	}
-	return p.DurationS
+	return sum
 }

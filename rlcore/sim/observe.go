@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
 // Observer receives a co-run as a site would observe it: members[0] has ended and was
@@ -57,13 +58,13 @@ func (s *Sim) observe(g, i int, est float64) {
 		}
 	}
 	slices.SortFunc(met, func(a, b meeting) int { return cmp.Compare(a.other, b.other) })
-	others := make([]rlcore.Overlap, len(met))
+	others := make([]interference.Overlap, len(met))
 	for k, m := range met {
-		others[k] = rlcore.Overlap{Profile: s.jobs[m.other].Profile, S: d.met[m]}
+		others[k] = interference.Overlap{Profile: s.jobs[m.other].Profile, S: d.met[m]}
 		delete(d.met, m)
 	}
 	run := j.ended - j.started
-	with, part, ok := rlcore.CoRunners(run, others)
+	with, part, ok := interference.CoRunners(run, others)
 	if !ok || j.Profile == nil {
 		return
 	}
@@ -73,7 +74,7 @@ func (s *Sim) observe(g, i int, est float64) {
 		slow[k] = math.NaN()
 	}
 	foreseen := slices.Clone(slow)
-	slow[0] = rlcore.CoRunSlowdown(run, j.Truth.DurationS, part)
-	foreseen[0] = rlcore.CoRunSlowdown(run, est, part)
+	slow[0] = interference.CoRunSlowdown(run, j.Truth.DurationS, part)
+	foreseen[0] = interference.CoRunSlowdown(run, est, part)
 	s.cfg.Observer(&d.spec, members, slow, foreseen)
 }

@@ -204,22 +204,22 @@ func (j *Judgement) overrun() string {
 
 func (j *Judgement) lesson(b Beliefs) *interference.Lesson {
 	r := j.Run
-	overlaps := make([]rlcore.Overlap, len(r.CoRunners))
+	overlaps := make([]interference.Overlap, len(r.CoRunners))
 	for i, c := range r.CoRunners {
-		overlaps[i] = rlcore.Overlap{Profile: c.Profile, S: c.OverlapS}
+		overlaps[i] = interference.Overlap{Profile: c.Profile, S: c.OverlapS}
 	}
-	with, part, ok := rlcore.CoRunners(r.DurationS(), overlaps)
+	with, part, ok := interference.CoRunners(r.DurationS(), overlaps)
 	if !ok {
 		return nil
 	}
 	believed := math.NaN()
 	if j.Ending != nil {
 		if done := j.Ending.doneS(r.DurationS()); done > 0 {
-			believed = rlcore.CoRunSlowdown(r.DurationS(), done, part)
+			believed = interference.CoRunSlowdown(r.DurationS(), done, part)
 		}
 	}
 	members := append([]*rlcore.Profile{r.Profile}, with...)
-	l, ok := b.Lesson(&j.Spec, members, rlcore.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), believed)
+	l, ok := b.Lesson(&j.Spec, members, interference.CoRunSlowdown(r.DurationS(), r.Profile.DurationS, part), believed)
 	if !ok {
 		return nil
 	}

@@ -1,12 +1,14 @@
-package rlcore
+package interference
 
 import (
 	"math"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 func TestCompany(t *testing.T) {
-	a, b := &Profile{App: "a"}, &Profile{App: "b"}
+	a, b := &rlcore.Profile{App: "a"}, &rlcore.Profile{App: "b"}
 	for name, c := range map[string]struct {
 		others []Overlap
 		want   int // how many count; 0 = nothing is said

@@ -1,9 +1,11 @@
-package rlcore
+package interference
+
+import "github.com/slurmbridge/slurmbridge/rlcore"
 
 // Overlap is a job that shared the GPU during part of a run.
 type Overlap struct {
-	Profile *Profile // nil = application unknown
-	S       float64  // how long both jobs ran together, s
+	Profile *rlcore.Profile // nil = application unknown
+	S       float64         // how long both jobs ran together, s
 }
 
 // A co-run teaches something only where each other job was present for most of the
@@ -14,7 +16,7 @@ const mostly, hardly = 0.7, 0.1
 // and the mean fraction (0..1) of the run for which they did. It returns false where
 // the run teaches nothing: it was alone, or another job was unknown or present for a
 // part of the run whose effect can't be separated.
-func CoRunners(runS float64, others []Overlap) (with []*Profile, part float64, ok bool) {
+func CoRunners(runS float64, others []Overlap) (with []*rlcore.Profile, part float64, ok bool) {
 	for _, o := range others {
 		switch share := o.S / runS; {
 		case share <= hardly:
