@@ -13,38 +13,26 @@ type Budget struct {
 	limits *Limits
 	at     time.Time
 	jobs   map[string]*job.Job
-	counts []*count
-	// byRef holds the counts of the classes that a pending job is in.
-	byRef map[string][]*count
-	shut  map[string]bool // nodes that are closed to some class
+	left   map[*Limit]int      // how many more jobs of the class may be sent
+	byRef  map[string][]*Limit // of the classes that a pending job is in
+	shut   []string            // nodes that are closed to some class
 }
-
-// count is the budget of one class.
-type count struct {
-	limit *Limit
-	sent  int // on their way to a GPU
-	left  int // that a walk through the queue may still pass
-}
-
-// room is how many more jobs of the class may be sent.
-func (c *count) room() int { return c.limit.credit - c.sent }
 
 // Budget returns the budget of a plan for the jobs of a poll.
 func (ls *Limits) Budget(s *job.Snapshot, jobs map[string]*job.Job) *Budget {
-	b := &Budget{limits: ls, at: s.At, jobs: jobs}
-	if len(ls.byClass) == 0 {
-		return b
-	}
-	b.shut, b.byRef = map[string]bool{}, map[string][]*count{}
-	byClass := map[class]*count{}
+	b := &Budget{limits: ls, at: s.At, jobs: jobs, left: map[*Limit]int{}, byRef: map[string][]*Limit{}}
 	for c, l := range ls.byClass {
-		if c.node != "" {
-			b.shut[c.node] = b.shut[c.node] || !l.over(s.At)
-			continue
+		switch {
+		case c.node == "":
+			b.left[l] = l.credit
+		case !l.over(s.At):
+			b.shut = append(b.shut, c.node)
 		}
-		one := &count{limit: l}
-		byClass[c] = one
-		b.counts = append(b.counts, one)
+	}
+	slices.Sort(b.shut)
+	b.shut = slices.Compact(b.shut)
+	if len(b.left) == 0 {
+		return b
 	}
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
@@ -52,79 +40,44 @@ func (ls *Limits) Budget(s *job.Snapshot, jobs map[string]*job.Job) *Budget {
 			continue
 		}
 		for _, c := range [...]class{classOf(j), arrayOf(j)} {
-			if one := byClass[c]; one != nil {
-				b.byRef[j.Ref] = append(b.byRef[j.Ref], one)
+			if l := ls.byClass[c]; l != nil {
+				b.byRef[j.Ref] = append(b.byRef[j.Ref], l)
 			}
 		}
 	}
 	return b
 }
 
-// Send counts a job that goes to a GPU now.
-func (b *Budget) Send(ref string) {
-	for _, c := range b.byRef[ref] {
-		c.sent++
+// Starts counts a job that is on its way to a GPU.
+func (b *Budget) Starts(ref string) {
+	for _, l := range b.byRef[ref] {
+		b.left[l]--
 	}
+}
+
+// Pass counts the next job of the queue and returns nil, or the limit that keeps it from starting: the first jobs of each
+// class pass, as many as may be tried.
+func (b *Budget) Pass(ref string) *Limit {
+	for _, l := range slices.Backward(b.byRef[ref]) {
+		if b.left[l] <= 0 {
+			return l
+		}
+	}
+	b.Starts(ref)
+	return nil
 }
 
 // Shut lists the nodes that are closed to some class.
-func (b *Budget) Shut() []string {
-	var out []string
-	for node, shut := range b.shut {
-		if shut {
-			out = append(out, node)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
+func (b *Budget) Shut() []string { return b.shut }
 
 // ClosedTo is what keeps a job off one node alone, nil = nothing.
 func (b *Budget) ClosedTo(ref, node string) *Limit {
-	if !b.shut[node] {
-		return nil
-	}
 	j := b.jobs[ref]
-	if j == nil {
+	if j == nil || !slices.Contains(b.shut, node) {
 		return nil
 	}
 	if l := b.limits.byClass[classOf(j).on(node)]; l != nil && !l.over(b.at) {
 		return l
 	}
 	return nil
-}
-
-// Over returns, for each of the n jobs of a queue, in order, the limit that keeps it from starting, nil = none: the
-// first jobs of each class pass, as many as may be tried. A job without a ref always passes. It returns nil where no
-// limit is known.
-func (b *Budget) Over(n int, ref func(i int) string) []*Limit {
-	if len(b.counts) == 0 {
-		return nil
-	}
-	for _, c := range b.counts {
-		c.left = c.room()
-	}
-	over := make([]*Limit, n)
-	for i := range over {
-		over[i] = b.pass(ref(i))
-	}
-	return over
-}
-
-// pass is the limit that keeps a job of a walk from starting; where there is none the job
-// is counted.
-func (b *Budget) pass(ref string) *Limit {
-	counts := b.byRef[ref]
-	var by *Limit
-	for _, c := range counts {
-		if c.left <= 0 {
-			by = c.limit
-		}
-	}
-	if by == nil {
-		for _, c := range counts {
-			c.left--
-		}
-	}
-	return by
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/comment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
@@ -48,7 +49,7 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 	seen := c.forget(in.Snap.Jobs)
 	byText := map[string][]string{}
 	var all []string
-	texts := plan.AdminComments(p, in, c.text)
+	texts := comment.Texts(p, in, c.text)
 	idleComments(texts, c.text, idle)
 	for ref, text := range texts {
 		if c.foreign[ref] || c.text[ref] == text || !seen[ref] {

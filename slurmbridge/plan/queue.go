@@ -40,7 +40,12 @@ type view struct {
 	// seated are the jobs on each GPU with those that were released to start there.
 	seated  [][]rlcore.Running
 	onWay   map[string][]floater
-	allowed map[[3]string][]int // see mayUse
+	allowed map[[4]string][]int // see mayUse
+	budget  *limit.Budget
+	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to a
+	// job that is in it.
+	limited, closedTo map[string]string
+	withheld          []rlcore.Job // the jobs that a limit keeps out of the queue
 	// ungate and gate are the changes of jobs that the bridge can't or needn't group, and
 	// of those that must go behind the gate first.
 	ungate, gate []job.Change
@@ -73,7 +78,9 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		closed:    map[int]bool{},
 		unsettled: map[string]bool{},
 		onWay:     map[string][]floater{},
-		allowed:   map[[3]string][]int{},
+		allowed:   map[[4]string][]int{},
+		limited:   map[string]string{},
+		closedTo:  map[string]string{},
 	}
 	v.State.NowS = tracker.Seconds(in.Snap.At)
 	for i := range in.Snap.Nodes {
@@ -104,6 +111,10 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		if g, ok := v.index[addr]; ok && len(v.State.GPUs[g].Running) > 0 {
 			v.closed[g] = true
 		}
+	}
+	v.budget = in.Tracker.Limits.Budget(in.Snap, v.jobs)
+	for ref := range v.starting {
+		v.budget.Starts(ref)
 	}
 	slices.SortFunc(pending, byPriority)
 	for _, j := range pending {
@@ -285,9 +296,25 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 			return
 		}
 		rj := in.rlJob(j)
-		rj.GPUs = v.mayUse(j)
+		if by := v.budget.Pass(j.Ref); by != nil {
+			v.limited[j.Ref], v.withheld = by.Text(in.Snap.At), append(v.withheld, rj)
+			return
+		}
+		rj.GPUs = v.mayUse(j, v.closedFor(j))
 		v.State.Pending = append(v.State.Pending, rj)
 	}
+}
+
+// closedFor lists the nodes that are closed to a job for now, separated by commas.
+func (v *view) closedFor(j *job.Job) string {
+	var closed []string
+	for _, node := range v.budget.Shut() {
+		if by := v.budget.ClosedTo(j.Ref, node); by != nil {
+			closed = append(closed, node)
+			v.closedTo[j.Ref] = by.Text(v.in.Snap.At)
+		}
+	}
+	return strings.Join(closed, ",")
 }
 
 // ignoredAfterS is for how long Slurm leaves a foreign job pending next to idle GPUs, s, until the
@@ -303,8 +330,8 @@ func (v *view) addForeign(j *job.Job) {
 		return
 	}
 	rj := in.rlJob(j)
-	most := v.largest(v.mayUse(j))
-	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = v.mayUse(j), true, max(1, j.NumNodes), 1
+	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = v.mayUse(j, ""), true, max(1, j.NumNodes), 1
+	most := v.largest(rj.GPUs)
 	switch {
 	case j.Exclusive:
 		rj.PerNode = most
@@ -396,29 +423,26 @@ func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[0].Sharing))
 }
 
-// mayUse lists the GPUs that a pending job may use, nil = all. Jobs with the same demands
+// mayUse lists the GPUs that a pending job may use but for those of some nodes, nil = all. Jobs with the same demands
 // share one list.
-func (v *view) mayUse(j *job.Job) []int {
-	key := [3]string{j.Partition, j.ReqNodes, j.ExcNodes}
-	out, ok := v.allowed[key]
-	if !ok {
-		out = v.list(strings.Split(j.Partition, ","), j.ReqNodes, text.ExpandHosts(j.ExcNodes))
-		v.allowed[key] = out
+func (v *view) mayUse(j *job.Job, closed string) []int {
+	key := [4]string{j.Partition, j.ReqNodes, j.ExcNodes, closed}
+	out, known := v.allowed[key]
+	if known {
+		return out
 	}
-	return out
-}
-
-func (v *view) list(parts []string, only string, exclude map[string]bool) []int {
-	out := make([]int, 0, len(v.gpus))
-	wanted := text.ExpandHosts(only)
+	only, exclude, shut := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes), strings.Split(closed, ",")
+	out = make([]int, 0, len(v.gpus))
 	for i, r := range v.gpus {
-		if (only == "" || wanted[r.node.Name]) && !exclude[r.node.Name] && r.node.Serves(parts) {
+		name := r.node.Name
+		if (j.ReqNodes == "" || only[name]) && !exclude[name] && !slices.Contains(shut, name) && r.node.Serves(j.Partitions()) {
 			out = append(out, i)
 		}
 	}
 	if len(out) == len(v.gpus) {
-		return nil
+		out = nil
 	}
+	v.allowed[key] = out
 	return out
 }
 

@@ -1,11 +1,12 @@
 package plan
 
 import (
-	"math"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // draft is a group of this plan. What is sent to Slurm is made of it at the end of the plan: until
@@ -16,20 +17,126 @@ type draft struct {
 	gpu   int              // in the State
 	jobs  []rlcore.Running // the members as they will run
 	spare int              // of the GPU's shares: left for a job that may join
-	id    int64            // below 0; of a draft and of those that add to it the same
+	id    int64            // below 0; of a draft and of one that adds to it the same
 }
 
-// placing is an attempt to find shares for a new group of a node with several GPUs, together with
-// the groups of this plan that start there as well.
-type placing struct {
-	r      *pass
-	node   string
-	drafts []*draft // those that start now, the new one last
-	newest *draft
-	// idle are the GPUs of those that begin on an idle one, in ascending order.
-	idle []int
-	free []int // shares, by place on the node, before any of the drafts
-	jobs []seat
+// verdict is the result of an attempt to make a group.
+type verdict int
+
+const (
+	placed  verdict = iota
+	later           // it may be possible once the jobs on their way have started
+	refused         // not as things are on the node
+)
+
+// make turns a choice into a draft, or adds it to one, takes its jobs out of the queue and puts them on the GPU, with one
+// share each until seat. A group that can't be sure of its GPU, or whose members could meet jobs that they may not share
+// with, is not made. whole: the one job is to have all shares.
+func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score float64, whole bool) (*draft, verdict) {
+	d := r.draft(g, kind, to, chosen, score)
+	card := rlcore.GPU{Running: r.seated[g]}
+	free := card.FreeShares()
+	switch several := len(r.nodes[d.group.Node]) > 1; {
+	case free < len(d.jobs):
+		return nil, refused
+	case !several:
+		for i, s := range r.split(d, free) {
+			d.give(i, s)
+		}
+	default:
+		if !whole {
+			d.spare = free - r.withRoom(d, free)
+		}
+		if why := r.place(d); why != placed {
+			return nil, why
+		}
+	}
+	if to == nil {
+		r.drafts = append(r.drafts, d)
+	} else {
+		r.drafts[slices.Index(r.drafts, to)] = d
+	}
+	r.dequeue(chosen)
+	for _, x := range d.jobs[len(d.jobs)-len(chosen):] {
+		r.take(r.nodes[d.group.Node], x.CPUs, x.HostMemMiB)
+	}
+	r.reseat(d.group.Node, d)
+	return d, placed
+}
+
+// seat gives the members of a draft, nil = none, their shares in the State: nothing more is added to it.
+func (r *pass) seat(d *draft) {
+	if d != nil {
+		r.reseat(d.group.Node, nil)
+	}
+}
+
+// reseat puts the drafts' jobs on the GPUs of a node, in the State; those of open, which may get more members, with a share
+// each.
+func (r *pass) reseat(node string, open *draft) {
+	for _, g := range r.nodes[node] {
+		r.State.GPUs[g].Running = r.seated[g]
+	}
+	for _, d := range r.drafts {
+		if d.group.Node != node {
+			continue
+		}
+		jobs := slices.Clone(d.jobs)
+		for i := range jobs {
+			if d == open {
+				jobs[i].Shares = 1
+			}
+		}
+		r.State.GPUs[d.gpu].Running = slices.Concat(r.seated[d.gpu], jobs)
+	}
+	for _, g := range r.nodes[node] {
+		r.Decider.Guard.Settle(&r.State, g)
+	}
+}
+
+// draft is the group of a choice, together with the members that it had in an earlier draft, but for its shares.
+func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score float64) *draft {
+	d := &draft{gpu: g, id: -1 - int64(len(r.drafts))}
+	ref := r.gpus[g]
+	d.group = job.Group{
+		Kind: kind, State: job.Preparing, Node: ref.node.Name, GPU: ref.index, Decided: r.in.Snap.At, Score: score, Policy: r.Decider.Policy.Name(),
+	}
+	if to != nil {
+		d.id, d.group.Score = to.id, to.group.Score
+		d.group.Members, d.jobs = slices.Clone(to.group.Members), slices.Clone(to.jobs)
+	}
+	for _, at := range chosen {
+		j := &r.State.Pending[at]
+		m := job.Member{
+			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, State: job.MemberPrepared,
+			WasGres: release.WholeGPU(ref.node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes, PlainEnd: tracker.Time(j.PlainEndS),
+		}
+		if e := r.plan.Explanations[j.ID]; e != nil {
+			m.ExpectedEnd = e.ExpectedEnd
+		}
+		d.group.Members, d.jobs = append(d.group.Members, m), append(d.jobs, rlcore.Running{Job: *j})
+	}
+	// A job that starts alone on an idle GPU could do so anywhere, but with other nodes
+	// there it might take a GPU that another group was sent to.
+	d.group.Pinned = len(d.jobs) > 1 || kind == job.Join || len(r.in.Snap.Nodes) > 1
+	card := r.State.GPUs[g]
+	card.Running = r.seated[g]
+	members, profiles := make([]*rlcore.Profile, 0, len(card.Running)+len(d.jobs)), make([]*rlcore.Profile, len(d.jobs))
+	for i := range card.Running {
+		members = append(members, card.Running[i].Profile)
+	}
+	for i := range d.jobs {
+		profiles[i] = d.jobs[i].Profile
+	}
+	predicted := predict(r.Decider.Guard.Predictor, &card.Spec, append(members, profiles...))
+	for i, limit := range r.Decider.Guard.MemoryLimits(&card, profiles) {
+		m := &d.group.Members[i]
+		m.MemMiB, d.jobs[i].MemLimitMiB = int64(limit), limit
+		if predicted != nil {
+			m.Predicted = predicted[len(card.Running)+i].Slowdown
+		}
+	}
+	return d
 }
 
 // seat is a job that Slurm will consider in the next pass.
@@ -37,67 +144,63 @@ type seat struct {
 	of     *draft // nil = released before
 	member int
 	ref    string
-	gpu    int // in the State, for those released before
+	gpu    int // in the State, of one that was released before
 	shares int
 }
 
-// verdict is what came of it.
-type verdict int
-
-const (
-	placed  verdict = iota
-	later           // perhaps once those that are on their way have started
-	refused         // not as things are on the node
-)
+// placing is an attempt to find shares for a new group of a node with several GPUs, together with
+// the groups of this plan that start there as well.
+type placing struct {
+	rule   rule
+	drafts []*draft // that start now, the new one last
+	at     map[*draft]int
+	place  func(g int) int
+	free   []int // shares, by place on the node, before any of the drafts
+	jobs   []seat
+}
 
 // place finds shares for a new group on a node with several GPUs with which Slurm puts each of its
 // members on its GPU, and all others of this plan on theirs. It may change the shares and GPUs of
 // those.
 func (r *pass) place(d *draft) verdict {
 	p := r.placing(d)
-	busy := len(p.jobs) > len(d.group.Members)
 	why := refused
-	if busy {
+	if len(p.jobs) > len(d.jobs) {
 		why = later
 	}
-	safe := true
-	undo := p.settle()
 	for _, others := range []bool{false, true} { // are the other groups' shares to change, too?
-		if others && len(p.drafts) == 1 {
-			break
-		}
-		for _, want := range r.wishes(d) {
+		for _, want := range wishes(d) {
 			requests, ok := p.number(want, others)
 			if !ok {
 				continue
 			}
-			fresh := []*draft{d}
-			if others {
-				fresh = p.drafts
-			}
-			ok, spent := r.allowed(p, requests, fresh)
+			fresh, rest := p.floaters(requests, others)
+			ok, spent := r.meets(r.Decider.Guard, &r.mostLeft, d.group.Node, fresh, append(rest, r.onWay[d.group.Node]...))
 			switch {
 			case ok:
-				p.take(requests)
+				p.take(requests, r)
 				return placed
 			case spent:
-				undo()
 				return later
 			}
-			safe = false
+			why = refused
 		}
-	}
-	undo()
-	if !safe {
-		return refused
+		if len(p.drafts) == 1 {
+			break
+		}
 	}
 	return why
 }
 
-// placing gathers what a pass of Slurm will consider on the draft's node.
+// placing gathers what a pass of Slurm will consider on the draft's node. The groups that begin on idle GPUs
+// have these in the order of their first members: an idle GPU is like the other, and the first of them is the one that
+// Slurm takes first.
 func (r *pass) placing(d *draft) *placing {
 	node := d.group.Node
-	p := &placing{r: r, node: node, newest: d}
+	p := &placing{at: map[*draft]int{}, place: func(g int) int { return r.gpus[g].place }}
+	if r.in.Snap.LeastLoaded {
+		p.rule = leastLoaded
+	}
 	for _, g := range r.nodes[node] {
 		card := rlcore.GPU{Running: r.present[g]}
 		p.free = append(p.free, card.FreeShares())
@@ -111,69 +214,46 @@ func (r *pass) placing(d *draft) *placing {
 		p.jobs = append(p.jobs, seat{ref: f.ID, gpu: f.gpu, shares: f.Shares})
 	}
 	p.drafts = append(p.drafts, d)
+	var idle []int
 	for _, o := range p.drafts {
-		for i := range o.group.Members {
-			p.jobs = append(p.jobs, seat{of: o, member: i, ref: o.group.Members[i].Ref})
+		p.at[o] = o.gpu
+		for i := range o.jobs {
+			p.jobs = append(p.jobs, seat{of: o, member: i, ref: o.jobs[i].ID})
 		}
 		if o.group.Kind == job.StartNow {
-			p.idle = append(p.idle, o.gpu)
+			idle = append(idle, o.gpu)
 		}
 	}
-	slices.Sort(p.idle)
+	slices.Sort(idle)
 	slices.SortFunc(p.jobs, func(a, b seat) int { return byPriority(r.jobs[a.ref], r.jobs[b.ref]) })
+	if slices.ContainsFunc(idle, func(g int) bool { return r.State.GPUs[g].Spec != r.State.GPUs[idle[0]].Spec }) {
+		return p
+	}
+	seen := map[*draft]bool{}
+	for _, s := range p.jobs {
+		if s.of != nil && !seen[s.of] && s.of.group.Kind == job.StartNow {
+			p.at[s.of] = idle[len(seen)]
+			seen[s.of] = true
+		}
+	}
 	return p
 }
 
-// settle gives the groups that begin on idle GPUs these in the order of their first members: an idle
-// GPU is like the other, and the first of them is the one that Slurm takes first.
-func (p *placing) settle() (undo func()) {
-	was := make([]int, len(p.drafts))
-	for i, d := range p.drafts {
-		was[i] = d.gpu
-	}
-	next := 0
-	seen := map[*draft]bool{}
-	for _, g := range p.idle {
-		if p.r.State.GPUs[g].Spec != p.r.State.GPUs[p.idle[0]].Spec {
-			return func() {} // they aren't
-		}
-	}
-	for _, s := range p.jobs {
-		if s.of == nil || seen[s.of] || s.of.group.Kind != job.StartNow {
-			continue
-		}
-		seen[s.of] = true
-		s.of.to(p.idle[next], p.r)
-		next++
-	}
-	return func() {
-		for i, d := range p.drafts {
-			d.to(was[i], p.r)
-		}
-	}
-}
-
-// to sends the group to another GPU of its node.
-func (d *draft) to(g int, r *pass) { d.gpu, d.group.GPU = g, r.gpus[g].index }
-
 // wish says how large the parts of a group are to be.
 type wish struct {
-	spare bool // leave room for one more
-	equal bool // equal parts
-	need  bool // at least in proportion to the memory that each needs
-	least int  // else
+	spare int // shares that are left for a job that may join
+	equal bool
+	least int // where they aren't equal
 }
 
-// wishes are tried in this order.
-func (r *pass) wishes(d *draft) []wish {
-	var out []wish
-	if d.spare > 0 {
-		out = append(out, wish{spare: true, equal: true})
-	}
-	out = append(out, wish{equal: true}, wish{need: true})
-	// With the first of these nobody can meet more jobs than are in its group.
+// wishes are tried in this order. With 100 ÷ (members + 1) no member can meet more jobs than are in its group.
+func wishes(d *draft) []wish {
+	out := []wish{{spare: d.spare, equal: true}, {equal: true}}
 	for _, least := range []int{job.Units/(len(d.jobs)+1) + 1, 20, 10, 5, 2, 1} {
 		out = append(out, wish{least: least})
+	}
+	if d.spare == 0 {
+		return out[1:]
 	}
 	return out
 }
@@ -182,106 +262,52 @@ func (r *pass) wishes(d *draft) []wish {
 // change.
 func (p *placing) number(want wish, others bool) ([]request, bool) {
 	spare := make([]int, len(p.free))
-	least := map[*draft][]int{}
-	for _, d := range p.drafts {
-		if d != p.newest && !others {
+	requests := make([]request, len(p.jobs))
+	newest := p.drafts[len(p.drafts)-1]
+	for i, s := range p.jobs {
+		if s.of == nil {
+			requests[i] = request{gpu: p.place(s.gpu), shares: s.shares}
 			continue
 		}
-		at := p.r.gpus[d.gpu].place
-		if want.spare {
-			spare[at] = d.spare
-		}
-		least[d] = p.r.least(d, want, p.free[at]-spare[at])
-	}
-	requests := make([]request, len(p.jobs))
-	for i, s := range p.jobs {
+		q := request{gpu: p.place(p.at[s.of]), least: want.least}
 		switch {
-		case s.of == nil:
-			requests[i] = request{gpu: p.r.gpus[s.gpu].place, shares: s.shares}
-		case least[s.of] == nil:
-			requests[i] = request{gpu: p.r.gpus[s.of.gpu].place, shares: s.of.group.Members[s.member].Shares}
+		case s.of != newest && !others:
+			q.shares = s.of.jobs[s.member].Shares
 		default:
-			requests[i] = request{gpu: p.r.gpus[s.of.gpu].place, least: least[s.of][s.member]}
-		}
-	}
-	return requests, p.r.rule().number(p.free, spare, requests)
-}
-
-// rule is how Slurm chooses.
-func (r *pass) rule() rule {
-	if r.in.Snap.LeastLoaded {
-		return leastLoaded
-	}
-	return firstFit
-}
-
-// least is the smallest part for each member of a group that gets the given shares in all.
-func (r *pass) least(d *draft, want wish, all int) []int {
-	n := len(d.group.Members)
-	out := make([]int, n)
-	left := all
-	for i := range out {
-		switch {
-		case want.equal:
-			out[i] = max(1, all/n)
-		case want.need:
-			out[i] = 1
-			if mem := r.State.GPUs[d.gpu].Spec.MemMiB; d.jobs[i].Profile != nil && mem > 0 {
-				out[i] = max(1, int(math.Ceil(job.Units*d.jobs[i].Profile.NeedMiB(0)/mem)))
+			if want.spare > 0 {
+				spare[q.gpu] = s.of.spare
 			}
-		default:
-			out[i] = want.least
+			if want.equal {
+				q.least = max(1, (p.free[q.gpu]-spare[q.gpu])/len(s.of.jobs))
+			}
 		}
-		left -= out[i]
+		requests[i] = q
 	}
-	if want.need && left > 0 {
-		for i := range out {
-			out[i] += left / n
-		}
-	}
-	return out
+	return requests, p.rule.number(p.free, spare, requests)
 }
 
-// allowed reports whether the guard allows whoever could meet on the node with these shares.
-func (r *pass) allowed(p *placing, requests []request, changed []*draft) (ok, spent bool) {
-	shares := map[string]int{}
+// floaters are the members of the drafts with these shares: fresh ones, whose shares are new, and the rest.
+func (p *placing) floaters(requests []request, others bool) (fresh, rest []floater) {
+	newest := p.drafts[len(p.drafts)-1]
 	for i, s := range p.jobs {
-		shares[s.ref] = requests[i].shares
-	}
-	var fresh []floater
-	changing := map[int64]bool{}
-	for _, d := range changed {
-		fresh = append(fresh, d.floaters(shares)...)
-		changing[d.id] = true
-	}
-	return r.meets(r.Decider.Guard, &r.mostLeft, p.node, fresh, r.floating(p.node, changing))
-}
-
-// floating are the jobs on their way to a node, but for those of some drafts.
-func (r *pass) floating(node string, without map[int64]bool) []floater {
-	out := slices.Clone(r.onWay[node])
-	for _, d := range r.drafts {
-		if d.group.Node == node && !without[d.id] {
-			out = append(out, d.floaters(nil)...)
+		if s.of == nil {
+			continue
+		}
+		f := floater{Running: s.of.jobs[s.member], group: s.of.id, gpu: p.at[s.of]}
+		if f.Shares = requests[i].shares; others || s.of == newest {
+			fresh = append(fresh, f)
+		} else {
+			rest = append(rest, f)
 		}
 	}
-	return out
+	return fresh, rest
 }
 
-// floaters are the members of a draft; shares are new ones, by ref.
-func (d *draft) floaters(shares map[string]int) []floater {
-	out := make([]floater, len(d.jobs))
-	for i := range d.jobs {
-		out[i] = floater{Running: d.jobs[i], group: d.id, gpu: d.gpu}
-		if s, ok := shares[d.jobs[i].ID]; ok {
-			out[i].Shares = s
-		}
+// take gives the drafts their GPUs, and their members their shares.
+func (p *placing) take(requests []request, r *pass) {
+	for d, g := range p.at {
+		d.gpu, d.group.GPU = g, r.gpus[g].index
 	}
-	return out
-}
-
-// take gives the members their shares.
-func (p *placing) take(requests []request) {
 	for i, s := range p.jobs {
 		if s.of != nil {
 			s.of.give(s.member, requests[i].shares)
@@ -289,7 +315,7 @@ func (p *placing) take(requests []request) {
 	}
 }
 
-// give gives a member its shares. Nobody can join one that has all of them.
+// give gives a member its shares. No job can join one that has all of them.
 func (d *draft) give(i, shares int) {
 	m := &d.group.Members[i]
 	m.Shares, d.jobs[i].Shares = shares, shares

@@ -253,6 +253,5 @@ func TestAMemberThatRanWithoutAStartHasEnded(t *testing.T) {
 
 // maySend reports whether the limits let the job start on the node at once.
 func maySend(b *limit.Budget, ref, node string) bool {
-	over := b.Over(1, func(int) string { return ref })
-	return b.ClosedTo(ref, node) == nil && (over == nil || over[0] == nil)
+	return b.ClosedTo(ref, node) == nil && b.Pass(ref) == nil
 }

@@ -1,10 +1,12 @@
-package plan
+// Package comment words the AdminComments of jobs: the short form of `why`, for squeue and scontrol.
+package comment
 
 import (
 	"fmt"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
@@ -12,9 +14,8 @@ import (
 // mostComment is the longest AdminComment in bytes.
 const mostComment = 400
 
-// AdminComments are what the jobs' AdminComments are to say, by ref: the short form of
-// `why`, for squeue and scontrol. written holds what they say already.
-func AdminComments(p *job.Plan, in *Input, written map[string]string) map[string]string {
+// Texts are what the jobs' AdminComments are to say, by ref. written holds what they say already.
+func Texts(p *job.Plan, in *plan.Input, written map[string]string) map[string]string {
 	out := map[string]string{}
 	seats := in.Tracker.Seats()
 	soon := commentStarts(p, written)

@@ -1,0 +1,126 @@
+package plan
+
+import (
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+// fillAll decides what starts now on each GPU. Where no shares lead a group to its GPU, or the guard doesn't allow it next to
+// the jobs on other GPUs of its node, the other nodes have the next choice; then its node has another one, of the jobs that
+// are left, and the first of these may start there with the GPU to itself, as with plain Slurm.
+func (r *pass) fillAll() {
+	var again []int
+	for _, g := range r.startable() {
+		if r.fill(g, false) == refused {
+			again = append(again, g)
+		}
+	}
+	for _, g := range again {
+		r.fill(g, true)
+	}
+}
+
+// startable lists the GPUs on which a job might start now: idle ones, then those with the
+// most free shares; of equals those first that needn't be woken.
+func (r *pass) startable() []int {
+	var out []int
+	for g := range r.State.GPUs {
+		card := &r.State.GPUs[g]
+		if card.FreeShares() > 0 && (len(card.Running) == 0 || r.Join) && !r.closed[g] && !r.unsettled[card.Node] && !r.Decider.Guard.Claimed(g) {
+			out = append(out, g)
+		}
+	}
+	rank := func(g int) int {
+		if r.gpus[g].node.Asleep {
+			return 1 - 2*r.State.GPUs[g].FreeShares()
+		}
+		return -2 * r.State.GPUs[g].FreeShares()
+	}
+	slices.SortStableFunc(out, func(a, b int) int { return rank(a) - rank(b) })
+	return out
+}
+
+// fill decides what starts on GPU g now, and what else next to that, until the policy wants nothing more: one that
+// builds a group job by job gets to its end. alone: where it can't be a group, one job may start.
+func (r *pass) fill(g int, alone bool) verdict {
+	kind := job.Join
+	switch {
+	case len(r.State.GPUs[g].Running) == 0:
+		kind = job.StartNow
+	case slices.ContainsFunc(r.drafts, func(d *draft) bool { return d.gpu == g }):
+		return later // groups have exchanged the node's idle GPUs
+	}
+	var d *draft
+	for dec := r.choose(g, kind); dec.Combo != 0; dec = r.choose(g, kind) {
+		more, why := r.make(g, kind, d, dec.Jobs(), dec.Score, false)
+		if why != placed && d == nil {
+			if kind == job.StartNow && alone {
+				d, why = r.make(g, kind, nil, dec.Jobs()[:1], dec.Score, true)
+				r.seat(d)
+			}
+			return why
+		}
+		if why != placed {
+			break
+		}
+		if d, g = more, more.gpu; !r.Join {
+			break
+		}
+		r.Decider.Guard.Settle(&r.State, g)
+	}
+	r.seat(d)
+	if d == nil {
+		return later
+	}
+	return placed
+}
+
+// choose asks the policy for jobs of GPU g's window.
+func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
+	dec := r.Decider.Choose(rlcore.Window{State: &r.State, GPU: g, Jobs: r.windowOf(g, r.width(g, kind))})
+	if dec.Broken {
+		r.plan.Broken++
+	}
+	r.explain.explain(&dec)
+	return dec
+}
+
+// windowOf lists the first m jobs of the queue that may start on GPU g.
+func (r *pass) windowOf(g, m int) []int {
+	out := r.window[:0]
+	var list []int // the last job's GPUs; neighbours often share a list
+	may, known := false, false
+	for i := 0; i < len(r.State.Pending) && len(out) < m; i++ {
+		j := &r.State.Pending[i]
+		if j.Foreign {
+			continue
+		}
+		if !known || len(list) != len(j.GPUs) || len(list) == 0 || &list[0] != &j.GPUs[0] {
+			list, may, known = j.GPUs, j.MayUse(g), true
+		}
+		if may {
+			out = append(out, i)
+		}
+	}
+	r.window = out
+	return out
+}
+
+// width is how many waiting jobs the decision for GPU g looks at. Where other GPUs of the node are
+// idle as well it is as many as fill the GPU, and one to choose: which GPU a job gets follows from the order of
+// the queue, and neighbours there can be led to one GPU, whatever else starts with them.
+func (r *pass) width(g int, kind job.GroupKind) int {
+	idle := 0
+	for _, k := range r.nodes[r.gpus[g].node.Name] {
+		if len(r.State.GPUs[k].Running) == 0 && !r.closed[k] {
+			idle++
+		}
+	}
+	m := min(r.Decider.Window(), rlcore.MaxWindow)
+	if kind != job.StartNow || idle < 2 {
+		return m
+	}
+	return min(m, r.Decider.Guard.Members(&r.State.GPUs[g].Spec)+1)
+}
