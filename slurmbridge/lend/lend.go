@@ -70,8 +70,8 @@ const longest = 1 << 24
 func minutes(n float64) time.Duration { return time.Duration(min(n, longest)) * time.Minute }
 
 // Latest is the latest time limit, in whole minutes, that Slurm's own bounds leave a job that has run for
-// runS seconds by now: its partitions' MaxTime, the reservations on its node, its owner's deadline. It is
-// below the present limit where that is too long already.
+// runS seconds by now, or that would start now: its partitions' MaxTime, the reservations on its node (of a pending job on
+// any), its owner's deadline. It is below the present limit where that is too long already.
 func Latest(j *job.Job, now time.Time, runS float64, b *job.Bounds) time.Duration {
 	latest := time.Duration(longest) * time.Minute
 	for _, p := range j.Partitions() {
@@ -90,7 +90,7 @@ func Latest(j *job.Job, now time.Time, runS float64, b *job.Bounds) time.Duratio
 		switch r := &b.Reservations[i]; {
 		case r.Name == j.Reservation:
 			until(r.End)
-		case r.Holds(j.Nodes) && (r.End.IsZero() || r.End.After(now)):
+		case (j.Nodes == "" || r.Holds(j.Nodes)) && (r.End.IsZero() || r.End.After(now)):
 			until(r.Start)
 		}
 	}

@@ -7,12 +7,14 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
@@ -207,36 +209,16 @@ func (in *Input) limitFixed(j *job.Job, contract float64) bool {
 	if in.Bounds == nil {
 		return true
 	}
-	own := j.TimeLimit
+	own, runS := j.TimeLimit, 0.0
 	if l := in.Tracker.Loans[j.Ref]; l != nil {
 		if l.Closed {
 			return true
 		}
 		own = min(own, l.Own)
 	}
-	if contract == 0 {
-		contract = mostExtended
-	}
-	needs := time.Duration(float64(own) * contract)
-	for _, p := range j.Partitions() {
-		if most, known := in.Bounds.MaxTime[p]; !known || most > 0 && most < needs {
-			return true
-		}
-	}
-	ends := in.Snap.At.Add(needs)
 	if !j.Start.IsZero() {
-		ends = j.Start.Add(needs)
+		runS = in.Snap.At.Sub(j.Start).Seconds()
 	}
-	for i := range in.Bounds.Reservations {
-		r := &in.Bounds.Reservations[i]
-		switch ahead := r.Start.Before(ends) && (r.End.IsZero() || r.End.After(in.Snap.At)); {
-		case r.Name == j.Reservation:
-			if r.End.Before(ends) {
-				return true
-			}
-		case ahead && (j.Nodes == "" || r.Holds(j.Nodes)):
-			return true
-		}
-	}
-	return false
+	needs := time.Duration(float64(own) * cmp.Or(contract, mostExtended))
+	return lend.Latest(j, in.Snap.At, runS, in.Bounds) < needs.Truncate(time.Minute)
 }
