@@ -38,7 +38,7 @@ const (
 type promise struct {
 	on      bool
 	cards   []outlook
-	claimed []bool // by GPU: it is free, and a foreign job's turn
+	claimed []string // by GPU: the foreign job that has its turn there now
 
 	cluster cluster
 	now     schedule  // as things are
@@ -101,7 +101,7 @@ func (g *Guard) Begin(s *State) {
 			j.latestS = max(j.startS, g.latestStart(s, j))
 		} else if j.startS <= rounding {
 			for _, k := range on {
-				p.claimed[k] = true
+				p.claimed[k] = j.ID
 			}
 		}
 	}
@@ -138,8 +138,8 @@ func (j *Job) StartS() float64 { return j.startS }
 // it isn't known. Begin and Settle set it.
 func (g *Guard) FreeInS(k int) float64 { return g.promise.cards[k].freeS }
 
-// Claimed reports whether GPU k is free and a foreign job has its turn there now. Begin sets it.
-func (g *Guard) Claimed(k int) bool { return g.promise.claimed[k] }
+// Claimed returns the ID of the foreign job that has its turn on GPU k now, "" = none. Begin sets it.
+func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 
 // expect sets what is to be expected of GPU k's running jobs, and returns when the last one has ended, s from now.
 func (p *promise) expect(g *Guard, k int, card *GPU) float64 {

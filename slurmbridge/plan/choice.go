@@ -28,7 +28,7 @@ func (r *pass) startable() []int {
 	var out []int
 	for g := range r.State.GPUs {
 		card := &r.State.GPUs[g]
-		if card.FreeShares() > 0 && (len(card.Running) == 0 || r.Join) && !r.closed[g] && !r.unsettled[card.Node] && !r.Decider.Guard.Claimed(g) {
+		if card.FreeShares() > 0 && (len(card.Running) == 0 || r.Join) && !r.closed[g] && !r.unsettled[card.Node] && r.Decider.Guard.Claimed(g) == "" {
 			out = append(out, g)
 		}
 	}

@@ -16,13 +16,12 @@ import (
 
 // floater is a job on its way to a node with several GPUs.
 type floater struct {
-	rlcore.Running // as it will run
-	// group numbers the floater's group, 0 = it runs; gpu is the one that it is meant for.
-	group int64
-	gpu   int
+	rlcore.Running       // as it will run
+	group          int64 // number of its group; 0 = the job runs
+	gpu            int   // the one that it is meant for
 }
 
-// kind is what the guard's answers about a floater depend on.
+// kind is what the guard's answers about a job depend on.
 type kind struct {
 	profile                              *rlcore.Profile
 	user, array                          string
@@ -32,110 +31,102 @@ type kind struct {
 	shares                               int
 }
 
-func kindOf(x *rlcore.Running) kind {
-	k := kind{
-		profile: x.Profile, user: x.User, limit: x.LimitS, deadline: x.DeadlineS, slowdown: x.MaxSlowdown, mem: x.MemLimitMiB,
-		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, shares: x.Shares, array: x.Array,
-	}
-	return k
-}
-
 // mostMeetings bounds the sets of jobs that a plan asks the guard about; what would need more waits for
 // the next one.
 const mostMeetings = 20000
 
-// company checks who could meet on a node's GPUs.
-type company struct {
-	view  *view
+// coLocation checks which jobs could meet on one GPU of a node.
+type coLocation struct {
 	guard *rlcore.Guard
 	spec  *rlcore.GPUSpec
 	nowS  float64
 	left  *int // of mostMeetings
+	items []member
+	there int // the first so many of items run on the GPU
 	set   []rlcore.Running
 	of    []*member // the same
-	items []member
-	there int // the first so many of items run
-	gpu   int // where they do; −1 = none does
+	// meant reports whether a floater is meant for the GPU, or for an empty one of the same kind.
+	meant func(f *floater) bool
 }
 
 // member is a job that could meet others.
 type member struct {
 	floater
 	kind  kind
+	app   string
 	fresh bool
 }
 
-// meets reports whether the guard allows whoever could meet because of the fresh floaters: those with
-// each other, with the other floaters, and with the jobs that run on one of the GPUs. spent: so many
-// could that it isn't known.
+func newMember(f floater, fresh bool) member {
+	x := &f.Running
+	m := member{floater: f, fresh: fresh, kind: kind{
+		profile: x.Profile, user: x.User, limit: x.LimitS, deadline: x.DeadlineS, slowdown: x.MaxSlowdown, mem: x.MemLimitMiB,
+		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, shares: x.Shares, array: x.Array,
+	}}
+	if x.Profile != nil {
+		m.app = x.Profile.App
+	}
+	return m
+}
+
+// meets reports whether the guard allows all jobs to meet that could do so because of the fresh floaters: these with
+// each other, with the other floaters, and with the jobs that run on one of the GPUs. spent: there are too many sets to ask.
 func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others []floater) (ok, spent bool) {
-	gpus := v.nodes[node]
-	c := company{view: v, guard: guard, nowS: v.State.NowS, left: left, gpu: -1}
 	var all []member
-	add := func(f floater, isFresh bool) {
+	n := 0 // of them are fresh
+	for i, f := range slices.Concat(fresh, others) {
 		if f.Shares < job.Units {
-			all = append(all, member{f, kindOf(&f.Running), isFresh})
+			all = append(all, newMember(f, i < len(fresh)))
+		}
+		if i < len(fresh) {
+			n = len(all)
 		}
 	}
-	for _, f := range fresh {
-		add(f, true)
+	for _, part := range [][]member{all[:n], all[n:]} {
+		slices.SortStableFunc(part, func(a, b member) int { // jobs of one kind next to each other, where that is cheap
+			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app, b.app), cmp.Compare(a.Shares, b.Shares), cmp.Compare(a.LimitS, b.LimitS))
+		})
 	}
-	slices.SortStableFunc(all, alike)
-	n := len(all)
-	for _, f := range others {
-		add(f, false)
-	}
-	slices.SortStableFunc(all[n:], alike)
-	specs := map[rlcore.GPUSpec]bool{}
-	for _, g := range gpus {
-		if c.spec = &v.State.GPUs[g].Spec; specs[*c.spec] {
-			continue
-		}
-		specs[*c.spec] = true
-		c.items = all
-		if ok, _ := c.grow(0, job.Units, false); !ok {
+	seen := map[rlcore.GPUSpec]bool{}
+	for _, g := range v.nodes[node] {
+		c := coLocation{guard: guard, spec: &v.State.GPUs[g].Spec, nowS: v.State.NowS, left: left, items: all}
+		c.meant = func(f *floater) bool { return v.State.GPUs[f.gpu].Spec == *c.spec }
+		if !seen[*c.spec] && !c.allowed() {
 			return false, *left < 0
 		}
-	}
-	for _, g := range gpus {
+		seen[*c.spec] = true
 		if len(v.present[g]) == 0 || v.present[g][0].Whole {
 			continue
 		}
-		c.items, c.gpu, c.there, c.spec = nil, g, len(v.present[g]), &v.State.GPUs[g].Spec
+		c.items, c.there = nil, len(v.present[g])
 		for _, x := range v.present[g] {
-			c.items = append(c.items, member{floater: floater{Running: x}, kind: kindOf(&x)})
+			c.items = append(c.items, newMember(floater{Running: x}, false))
 		}
 		c.items = append(c.items, all...)
-		if ok, _ := c.grow(0, job.Units, false); !ok {
+		c.meant = func(f *floater) bool { return f.gpu == g }
+		if !c.allowed() {
 			return false, *left < 0
 		}
 	}
 	return true, false
 }
 
-// alike sorts floaters of one kind next to each other, as far as that is cheap.
-func alike(a, b member) int {
-	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.kind.app(), b.kind.app()), cmp.Compare(a.Shares, b.Shares), cmp.Compare(a.LimitS, b.LimitS))
+func (c *coLocation) allowed() bool {
+	ok, _ := c.grow(0, job.Units, false)
+	return ok
 }
 
-func (k *kind) app() string {
-	if k.profile == nil {
-		return ""
-	}
-	return k.profile.App
-}
-
-// grow asks about every set that the present one can grow into by items from the given one on, as far
-// as the free shares go. Once a set was allowed, one that has another job of the same kind in a
+// grow asks about every set that the present one can grow into by items from the given one on, while shares
+// are free. Once a set was allowed, one that has another job of the same kind in a
 // place isn't asked about. fresh: the set has a fresh member. plain: the answer is true of every set
 // of such kinds.
-func (c *company) grow(from, free int, fresh bool) (ok, plain bool) {
+func (c *coLocation) grow(from, free int, fresh bool) (ok, plain bool) {
 	var last kind
-	known := false // last was asked about
+	known := false // the answer about last is known
 	plain = true
 	for i := from; i < len(c.items); i++ {
 		m := &c.items[i]
-		apart := i >= c.there && (!fresh && !m.fresh || c.gpu >= 0 && len(c.set) == 0)
+		apart := i >= c.there && (!fresh && !m.fresh || c.there > 0 && len(c.set) == 0)
 		if m.Shares > free || apart || known && m.kind == last {
 			continue
 		}
@@ -163,9 +154,9 @@ func (c *company) grow(from, free int, fresh bool) (ok, plain bool) {
 	return true, plain
 }
 
-// planned reports whether the set is one group, or a part of it, where it is meant to be, or on an
-// empty card of the same kind: the guard has allowed it for the moment at which it starts.
-func (c *company) planned() bool {
+// planned reports whether the set is one group, or a part of it, where it is meant to be: the guard has allowed it for the
+// moment at which it starts.
+func (c *coLocation) planned() bool {
 	var of *member
 	for _, m := range c.of {
 		if m.group == 0 { // it runs
@@ -176,5 +167,5 @@ func (c *company) planned() bool {
 		}
 		of = m
 	}
-	return of != nil && (c.gpu == of.gpu || c.gpu < 0 && *c.spec == c.view.State.GPUs[of.gpu].Spec)
+	return of != nil && c.meant(&of.floater)
 }

@@ -25,36 +25,32 @@ type view struct {
 	nodes map[string][]int    // the GPUs of a node, in gres.conf's order
 	jobs  map[string]*job.Job
 	seats map[string]tracker.Seat
-	// starting holds the jobs that were released and are still pending. They
-	// count as running where they were sent.
+	// starting holds the released jobs that are still pending. They count as running where they were sent.
 	starting map[string]bool
 	// closed holds the GPUs to which nothing is sent for now: members of a group there
 	// are being restored and may still start, or the MPS server failed.
 	closed map[int]bool
-	// unsettled holds the nodes where it isn't known which GPUs some running job has: nothing more is released
-	// there.
+	// unsettled holds the nodes where a job runs on GPUs that aren't known: nothing more is released there.
 	unsettled map[string]bool
-	// present are the jobs that run on each GPU, and onWay those that were released to a node
-	// with several GPUs, by node, in the order of their groups.
-	present [][]rlcore.Running
-	// seated are the jobs on each GPU with those that were released to start there.
-	seated  [][]rlcore.Running
-	onWay   map[string][]floater
-	allowed map[[4]string][]int // see mayUse
-	budget  *limit.Budget
+	present   [][]rlcore.Running   // by GPU: the jobs that run there
+	seated    [][]rlcore.Running   // by GPU: these, and the released jobs that will start there
+	onWay     map[string][]floater // by node with several GPUs: the released jobs, in the order of their groups
+	usable    map[[4]string]usable // see mayUse
+	budget    *limit.Budget
 	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to a
-	// job that is in it.
+	// job in the queue.
 	limited, closedTo map[string]string
 	withheld          []rlcore.Job // the jobs that a limit keeps out of the queue
-	// ungate and gate are the changes of jobs that the bridge can't or needn't group, and
-	// of those that must go behind the gate first.
-	ungate, gate []job.Change
-	// unfit says, by ref, why jobs are ungated.
-	unfit map[string]job.Unfit
-	// unstarted holds foreign jobs that could start on idle GPUs; foreign counts them all.
-	unstarted map[string]bool
-	foreign   int
-	sizes     map[*int]int // by list of GPUs, see largest
+	gate, ungate      []job.Change
+	unfit             map[string]job.Unfit // by ref: why the bridge leaves the job to Slurm
+	unstarted         map[string]bool      // foreign jobs that could start on idle GPUs
+	foreign           int                  // how many foreign jobs are in the queue
+}
+
+// usable are the GPUs that a pending job may use, nil = all, and how many of them one node has at the most.
+type usable struct {
+	gpus []int
+	most int
 }
 
 // gpuRef says which GPU of the cluster a GPU of the State is.
@@ -73,12 +69,11 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		seats:     in.Tracker.Seats(),
 		unfit:     map[string]job.Unfit{},
 		unstarted: map[string]bool{},
-		sizes:     map[*int]int{},
 		starting:  map[string]bool{},
 		closed:    map[int]bool{},
 		unsettled: map[string]bool{},
 		onWay:     map[string][]floater{},
-		allowed:   map[[4]string][]int{},
+		usable:    map[[4]string]usable{},
 		limited:   map[string]string{},
 		closedTo:  map[string]string{},
 	}
@@ -154,19 +149,14 @@ func (in *Input) spec(typ string) rlcore.GPUSpec {
 	return rlcore.GPUSpec{Model: typ, SameUser: true, MaxClients: 1}
 }
 
-// addRunning puts a job that holds GPUs there.
+// addRunning puts a job on the GPUs that it holds, of nodes in service.
 func (v *view) addRunning(j *job.Job) {
-	if gpus := v.nodes[j.Nodes]; len(gpus) > 0 {
-		v.addRunningOn(j, j.Nodes, gpus)
+	if j.NumNodes < 2 {
+		v.addRunningOn(j, j.Nodes, v.nodes[j.Nodes])
 		return
 	}
-	if j.NumNodes < 2 {
-		return // its node is out of service
-	}
 	for host := range text.ExpandHosts(j.Nodes) {
-		if gpus := v.nodes[host]; len(gpus) > 0 {
-			v.addRunningOn(j, host, gpus)
-		}
+		v.addRunningOn(j, host, v.nodes[host])
 	}
 }
 
@@ -180,7 +170,12 @@ func (v *view) addRunningOn(j *job.Job, node string, gpus []int) {
 	}
 	where := gpus
 	if !several && j.GPUs != nil {
-		where = v.whereRuns(j)
+		where = nil
+		for _, i := range j.GPUs {
+			if g, ok := v.index[job.GPUAddr{Node: node, GPU: i}]; ok {
+				where = append(where, g)
+			}
+		}
 	} else if len(gpus) > 1 && j.Request.Count < len(gpus) {
 		v.unsettled[node] = true
 	}
@@ -188,17 +183,6 @@ func (v *view) addRunningOn(j *job.Job, node string, gpus []int) {
 	for _, g := range where {
 		v.State.GPUs[g].Running = append(v.State.GPUs[g].Running, r)
 	}
-}
-
-// whereRuns is on which of its node's GPUs a job runs.
-func (v *view) whereRuns(j *job.Job) []int {
-	where := make([]int, 0, 1)
-	for _, i := range j.GPUs {
-		if g, ok := v.index[job.GPUAddr{Node: j.Nodes, GPU: i}]; ok {
-			where = append(where, g)
-		}
-	}
-	return where
 }
 
 // running is a running job as the decider sees it. shares says that it holds shares of
@@ -220,47 +204,31 @@ func (v *view) running(j *job.Job, shares bool) rlcore.Running {
 	return r
 }
 
-// addGroup takes the members of a group into account that are pending.
+// addGroup adds the pending members of a group to the view.
 func (v *view) addGroup(g *job.Group) {
+	at, inService := v.index[g.Addr()]
 	for i := range g.Members {
 		m := &g.Members[i]
 		j := v.jobs[m.Ref]
 		switch {
 		case m.State.Final() || j == nil || j.State != job.Pending:
-		case m.State == job.MemberRestoring:
-			v.close(g)
+		case m.State == job.MemberRestoring: // it may start on any GPU of the node
+			for _, at := range v.nodes[g.Node] {
+				v.closed[at] = true
+			}
+		case !inService:
+			v.starting[m.Ref] = true
 		default:
-			v.addReleased(g, m, j)
+			v.starting[m.Ref] = true
+			x := rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
+			if len(v.nodes[g.Node]) > 1 {
+				v.onWay[g.Node] = append(v.onWay[g.Node], floater{Running: x, group: g.ID, gpu: at})
+			}
+			card := &v.State.GPUs[at]
+			card.Running = append(slices.Clip(card.Running), x)
+			v.take(v.nodes[g.Node], x.CPUs, x.HostMemMiB)
 		}
 	}
-}
-
-// addReleased takes a member into account that was released and has not started.
-func (v *view) addReleased(g *job.Group, m *job.Member, j *job.Job) {
-	at, inService := v.index[g.Addr()]
-	x := rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
-	v.starting[m.Ref] = true
-	if !inService {
-		return
-	}
-	if len(v.nodes[g.Node]) > 1 {
-		v.onWay[g.Node] = append(v.onWay[g.Node], floater{Running: x, group: g.ID, gpu: at})
-	}
-	v.enter(at, x)
-}
-
-// close closes all GPUs of a group's node: it isn't known where a member will start.
-func (v *view) close(g *job.Group) {
-	for _, at := range v.nodes[g.Node] {
-		v.closed[at] = true
-	}
-}
-
-// enter puts a job on GPU g.
-func (v *view) enter(g int, r rlcore.Running) {
-	card := &v.State.GPUs[g]
-	card.Running = append(slices.Clip(card.Running), r)
-	v.take(v.nodes[card.Node], r.CPUs, r.HostMemMiB)
 }
 
 // take takes cores and memory of the node that the GPUs are in.
@@ -271,8 +239,8 @@ func (v *view) take(gpus []int, cpus int, memMiB float64) {
 	}
 }
 
-// addPending sorts a pending job into the queue, behind the gate, or back to Slurm. A job that is not the bridge's is
-// in the queue, too: it waits for the same GPUs.
+// addPending puts a pending job into the queue, behind the gate, or back to Slurm. A foreign job is in the queue, too: it
+// waits for the same GPUs.
 func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 	in := v.in
 	behind := release.Behind(in.Snap.Gates, j)
@@ -300,7 +268,7 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 			v.limited[j.Ref], v.withheld = by.Text(in.Snap.At), append(v.withheld, rj)
 			return
 		}
-		rj.GPUs = v.mayUse(j, v.closedFor(j))
+		rj.GPUs = v.mayUse(j, v.closedFor(j)).gpus
 		v.State.Pending = append(v.State.Pending, rj)
 	}
 }
@@ -321,8 +289,8 @@ func (v *view) closedFor(j *job.Job) string {
 // bridge concludes that the job waits for something else.
 const ignoredAfterS = 60
 
-// addForeign adds a job to the queue that waits for GPUs without the bridge. A job that Slurm keeps for another reason
-// isn't in it, nor one that asks for a part of a GPU's shares, which starts wherever those are free.
+// addForeign adds a job to the queue that waits for GPUs without the bridge. The queue leaves out jobs that Slurm keeps for
+// other reasons, and requests for a part of a GPU's shares, which start on any GPU that has them.
 func (v *view) addForeign(j *job.Job) {
 	in := v.in
 	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units
@@ -330,13 +298,13 @@ func (v *view) addForeign(j *job.Job) {
 		return
 	}
 	rj := in.rlJob(j)
-	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = v.mayUse(j, ""), true, max(1, j.NumNodes), 1
-	most := v.largest(rj.GPUs)
+	use := v.mayUse(j, "")
+	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = use.gpus, true, max(1, j.NumNodes), 1
 	switch {
 	case j.Exclusive:
-		rj.PerNode = most
+		rj.PerNode = use.most
 	case j.Request.Kind == job.WholeGPU:
-		rj.PerNode = min(max(1, j.Request.Count), most)
+		rj.PerNode = min(max(1, j.Request.Count), use.most)
 	}
 	v.foreign++
 	if v.foreign <= mostWatched && v.couldStart(&rj) {
@@ -360,30 +328,6 @@ func waitsForNodes(reason string) bool {
 // mostWatched is for how many foreign jobs, of highest priority, the bridge looks whether Slurm leaves them next to
 // idle GPUs: jobs behind them hardly have their turn.
 const mostWatched = 32
-
-// largest is how many GPUs the largest node has among the given GPUs, nil = all.
-func (v *view) largest(gpus []int) int {
-	most := 1
-	if gpus == nil {
-		for _, all := range v.nodes {
-			most = max(most, len(all))
-		}
-		return most
-	}
-	if len(gpus) == 0 {
-		return most
-	}
-	if known := v.sizes[&gpus[0]]; known > 0 { // many jobs share one list
-		return known
-	}
-	count := map[*job.Node]int{}
-	for _, g := range gpus {
-		count[v.gpus[g].node]++
-		most = max(most, count[v.gpus[g].node])
-	}
-	v.sizes[&gpus[0]] = most
-	return most
-}
 
 // couldStart reports whether as many GPUs are idle as a foreign job takes.
 func (v *view) couldStart(j *rlcore.Job) bool {
@@ -413,8 +357,7 @@ func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
 	}
 }
 
-// putBehindGate gates a job that still asks for gpu:shared. Without a gate it gets a GPU of
-// its own.
+// putBehindGate gates a job whose request is still gpu:shared. Without a gate the job gets a GPU of its own.
 func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 	in := v.in
 	if in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {
@@ -423,26 +366,29 @@ func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[0].Sharing))
 }
 
-// mayUse lists the GPUs that a pending job may use but for those of some nodes, nil = all. Jobs with the same demands
+// mayUse returns the GPUs that a pending job may use, without those of the closed nodes. Jobs with the same demands
 // share one list.
-func (v *view) mayUse(j *job.Job, closed string) []int {
+func (v *view) mayUse(j *job.Job, closed string) usable {
 	key := [4]string{j.Partition, j.ReqNodes, j.ExcNodes, closed}
-	out, known := v.allowed[key]
+	out, known := v.usable[key]
 	if known {
 		return out
 	}
 	only, exclude, shut := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes), strings.Split(closed, ",")
-	out = make([]int, 0, len(v.gpus))
+	out = usable{make([]int, 0, len(v.gpus)), 1}
+	on := map[*job.Node]int{}
 	for i, r := range v.gpus {
 		name := r.node.Name
 		if (j.ReqNodes == "" || only[name]) && !exclude[name] && !slices.Contains(shut, name) && r.node.Serves(j.Partitions()) {
-			out = append(out, i)
+			out.gpus = append(out.gpus, i)
+			on[r.node]++
+			out.most = max(out.most, on[r.node])
 		}
 	}
-	if len(out) == len(v.gpus) {
-		out = nil
+	if len(out.gpus) == len(v.gpus) {
+		out.gpus = nil
 	}
-	v.allowed[key] = out
+	v.usable[key] = out
 	return out
 }
 
@@ -452,20 +398,13 @@ func byPriority(x, y *job.Job) int {
 		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
 }
 
-// dequeue removes the jobs at the given ascending indexes from the State's queue, in its
-// own storage. They are near its front, so that is where the rest moves.
+// dequeue removes the jobs at the given ascending indexes from the State's queue. They are near its front, so that the
+// jobs before them move, in the queue's own storage.
 func (v *view) dequeue(at []int) {
-	queue := v.State.Pending
-	to := at[len(at)-1]
-	for from, k := to, len(at)-1; from >= 0; from-- {
-		if k >= 0 && from == at[k] {
-			k--
-			continue
-		}
-		queue[to] = queue[from]
-		to--
+	for k, i := range at {
+		copy(v.State.Pending[k+1:i+1], v.State.Pending[k:i])
 	}
-	v.State.Pending = queue[to+1:]
+	v.State.Pending = v.State.Pending[len(at):]
 }
 
 // predict predicts the slowdown of all members of a GPU; nil where the profile of one is unknown.

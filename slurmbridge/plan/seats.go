@@ -141,10 +141,10 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 
 // seat is a job that Slurm will consider in the next pass.
 type seat struct {
-	of     *draft // nil = released before
+	of     *draft // nil = the job was released before, or is foreign and has its turn now
 	member int
 	ref    string
-	gpu    int // in the State, of one that was released before
+	gpu    int // in the State; of these jobs
 	shares int
 }
 
@@ -204,6 +204,9 @@ func (r *pass) placing(d *draft) *placing {
 	for _, g := range r.nodes[node] {
 		card := rlcore.GPU{Running: r.present[g]}
 		p.free = append(p.free, card.FreeShares())
+		if foreign := r.Decider.Guard.Claimed(g); foreign != "" {
+			p.jobs = append(p.jobs, seat{ref: foreign, gpu: g, shares: job.Units})
+		}
 	}
 	for _, o := range r.drafts {
 		if o.group.Node == node && o.id != d.id {
