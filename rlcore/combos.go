@@ -6,11 +6,10 @@ import (
 	"slices"
 )
 
-// Combos begins with the window's State and appends to dst, in ascending order, the combinations that a decision may
-// take: those that Check allows and with which the promise to all other jobs is kept, see promise. Combo 0 (wait) is among
-// them where waiting is allowed. An idle GPU isn't left idle while a job has its turn there: where nothing else is
-// allowed, that job gets the GPU alone, as on plain Slurm. A job that was delayed for MaxDelayS and could start on the idle
-// GPU is in every combination.
+// Combos calls Begin and appends to dst, in ascending order, the combinations that a decision may take: Check allows
+// them, and they keep the promise to all other jobs. Combo 0 (wait) is among them where waiting is allowed. A GPU
+// doesn't stay idle while a job has its turn there: if no combination is allowed, that job gets the GPU alone, as on
+// plain Slurm. A job that was delayed for MaxDelayS and could start on the idle GPU is in every combination.
 func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	g.Begin(w.State)
 	g.promise.look(w)
@@ -24,9 +23,9 @@ func (g *Guard) Combos(dst []Combo, w *Window) []Combo {
 	return dst
 }
 
-// candidates appends to dst the combinations that Check allows, and combo 0 where waiting is allowed. A combination that
-// contains a refused one isn't checked: no additional co-runner makes a group acceptable. must is the window job that
-// has waited for long enough, −1 = none; see mustStart.
+// candidates appends to dst the combinations that Check allows, and combo 0 where waiting is allowed. It skips
+// combinations that contain a refused one: no additional co-runner makes a group acceptable. must is the window job of
+// mustStart, −1 = none.
 func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	idle := len(w.Card().Running) == 0
 	if must = -1; idle {
@@ -47,8 +46,8 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	return dst, must
 }
 
-// turn returns the job that has an idle GPU to itself where no combination keeps the promise: the one that must start,
-// or else the first that may and whose turn it is now. 0 = no job.
+// turn returns the job that gets an idle GPU alone where no combination keeps the promise: the one that must start,
+// else the first allowed one whose turn is now. 0 = none.
 func (g *Guard) turn(w *Window, must int) Combo {
 	switch {
 	case !g.promise.on || len(w.Card().Running) > 0:
@@ -71,8 +70,7 @@ func (c Combo) withoutLast() Combo { return c &^ (1 << (bits.Len32(uint32(c)) - 
 // DelayLimitS returns MaxDelayS or its default, s.
 func (g *Guard) DelayLimitS() float64 { return cmp.Or(g.MaxDelayS, DefaultMaxDelayS) }
 
-// mustStart returns the first window job that was delayed for long enough and could start alone, −1 if
-// there is none.
+// mustStart returns the first window job that was delayed for MaxDelayS and could start alone, −1 = none.
 func (g *Guard) mustStart(w *Window) int {
 	for i := range w.Jobs {
 		if w.Job(i).DelayedS >= g.DelayLimitS() && g.Check(w, 1<<i) == Allowed {

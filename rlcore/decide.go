@@ -11,12 +11,12 @@ type Decision struct {
 	Window Window
 	Combo  Combo // 0 = wait
 	Score  float64
-	// Combos are the combinations that Check allows, Scores their values in the same
-	// order. Both are valid until the Decider's next decision.
+	// Combos are the combinations that Check allows, Scores their values in the same order. Both are valid until the
+	// Decider's next decision.
 	Combos []Combo
 	Scores []float64
-	// Broken reports that a policy scored a combination with NaN. If there is a
-	// fallback, the decision is the fallback's.
+	// Broken reports that a policy scored a combination with NaN. If there is a fallback, the decision is the
+	// fallback's.
 	Broken bool
 }
 
@@ -31,19 +31,16 @@ func (d *Decision) Jobs() []int {
 	return out
 }
 
-// Foresighted is a Policy that plays decisions out: it is told before each which guard and
-// window they are under.
+// Foresighted is a Policy that simulates decisions: before each one it gets the guard and the window size.
 type Foresighted interface {
 	Policy
 	Under(g *Guard, m int)
 }
 
-// Decider joins a policy and a guard. It reuses its storage between decisions and
-// is not safe for concurrent use.
+// Decider joins a policy and a guard. It reuses its storage between decisions and is not safe for concurrent use.
 type Decider struct {
 	Policy Policy
-	// Fallback lists the policies to use, in order, once the current one scores a
-	// combination with NaN. A policy that did is dropped for good.
+	// Fallback lists the policies that replace, in order, one that scores a combination with NaN.
 	Fallback []Policy
 	Guard    *Guard
 	M        int // window size; 0 = DefaultWindow
@@ -55,8 +52,8 @@ type Decider struct {
 	order  []int
 }
 
-// Decide chooses what joins GPU g now, of the first M jobs of the queue that may use it. It begins anew with the State:
-// whoever decides about several GPUs of one calls Guard.Begin once, and Choose for each.
+// Decide calls Begin and chooses what joins GPU g now, of the first M jobs of the queue that may use it. For several
+// GPUs of one State, call Guard.Begin once and Choose for each.
 func (d *Decider) Decide(s *State, g int) Decision {
 	d.Guard.Begin(s)
 	d.jobs = NewWindow(d.jobs, s, g, d.Window()).Jobs
@@ -66,9 +63,9 @@ func (d *Decider) Decide(s *State, g int) Decision {
 // Window is M or its default.
 func (d *Decider) Window() int { return cmp.Or(d.M, DefaultWindow) }
 
-// Choose chooses what joins the window's GPU now: of the combinations that Guard.Combos would return, that of the highest
-// score; among equals, the one with the jobs of highest priority. A score of −Inf means never. The promise is looked at
-// in the order of the scores, since that takes time; see Window.Keeps.
+// Choose chooses what joins the window's GPU now: of the combinations that Guard.Combos would return, the one with the
+// highest score; among equals, the one with the jobs of highest priority. A score of −Inf means never. Combinations are
+// checked against the promise in the order of their scores, since that takes time; see Window.Keeps.
 func (d *Decider) Choose(in Window) Decision {
 	d.w = in
 	w, g := &d.w, d.Guard
@@ -114,8 +111,8 @@ func (d *Decider) Choose(in Window) Decision {
 	return dec
 }
 
-// compare orders combinations of one score: to wait, then those with the jobs of higher priority, which is where the lowest
-// bit in which the two differ is theirs.
+// compare orders combinations of equal score: waiting first, then the jobs of higher priority. The lowest bit in which
+// two combinations differ decides.
 func (c Combo) compare(b Combo) int {
 	switch diff := c ^ b; {
 	case diff == 0:

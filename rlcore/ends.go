@@ -13,10 +13,9 @@ type forecast struct {
 	pred  []Prediction
 }
 
-// ends writes into dst, whose storage it reuses, when each member of one GPU will have
-// ended, s from now, if nobody joins: workS[i] s of solo work are left to member i. The
-// members slow each other by what is predicted of those that are still there, plus
-// trust standard deviations.
+// ends writes into dst, reusing its storage, when each member of a GPU will have ended, s from now, if no job joins.
+// workS[i] s of solo work are left to member i. The members slow each other by the predictions for the remaining ones,
+// plus trust standard deviations.
 func (g *Guard) ends(dst []float64, spec *GPUSpec, members []*Profile, workS []float64, trust float64) []float64 {
 	f := &g.forecast
 	dst = slices.Grow(dst[:0], len(members))[:len(members)]
@@ -47,9 +46,8 @@ func (g *Guard) ends(dst []float64, spec *GPUSpec, members []*Profile, workS []f
 	return dst
 }
 
-// predictGroup predicts the slowdowns of a group; one that runs alone has none. Where
-// the predictor fails, or there is none, everybody is as slow as the members are many,
-// the worst that a fair device can do.
+// predictGroup predicts the slowdowns of a group; a job alone has none. Without a predictor, or where it fails, each is
+// the number of members, the worst that a fair device can do.
 func (g *Guard) predictGroup(dst []Prediction, spec *GPUSpec, group []*Profile) {
 	worst := Prediction{Slowdown: float64(len(group))}
 	if len(group) > 1 && g.Predictor != nil {

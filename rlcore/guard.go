@@ -8,8 +8,7 @@ type Prediction struct {
 	SD       float64 // standard deviation of Slowdown
 }
 
-// Predictor predicts each member's slowdown when the given jobs run together on
-// one GPU. Profiles are never nil.
+// Predictor predicts each member's slowdown when the given jobs run together on one GPU. Profiles are never nil.
 type Predictor interface {
 	// Predict writes one Prediction per member into dst; len(dst) == len(members).
 	Predict(dst []Prediction, spec *GPUSpec, members []*Profile)
@@ -17,8 +16,8 @@ type Predictor interface {
 
 // Pacer is a Predictor that also predicts slowdowns at given positions of the members' runs.
 type Pacer interface {
-	// Pace writes each member's slowdown at an instant into dst; at[i] is the solo
-	// work that member i has done, s. len(dst) == len(members) == len(at).
+	// Pace writes each member's slowdown at an instant into dst; at[i] is the solo work that member i has done, s.
+	// len(dst) == len(members) == len(at).
 	Pace(dst []Prediction, spec *GPUSpec, members []*Profile, at []float64)
 }
 
@@ -27,8 +26,7 @@ type Forbidder interface {
 	Forbidden(spec *GPUSpec, members []*Profile) bool
 }
 
-// DefaultMaxDelayS is the default of Guard.MaxDelayS, of the setting max_delay and of
-// the simulator, s.
+// DefaultMaxDelayS is the default of Guard.MaxDelayS, of the setting max_delay and of the simulator, s.
 const DefaultMaxDelayS = 300
 
 const (
@@ -38,36 +36,33 @@ const (
 	defaultTrust      = 1.0
 )
 
-// Guard limits what any policy may do. A zero field means its default. A Guard
-// keeps scratch and is not safe for concurrent use.
+// Guard limits what any policy may do. A zero field means its default. A Guard keeps scratch and is not safe for
+// concurrent use.
 type Guard struct {
-	// Predictor predicts slowdowns. nil: every member is assumed to slow by the
-	// number of members, the worst that a fair device can do.
+	// Predictor predicts slowdowns. nil: every member is assumed to slow by the number of members, the worst that a
+	// fair device can do.
 	Predictor Predictor
-	// MemMargin is the fraction of the device memory that stays free at every
-	// moment, for contexts and fragmentation, which NVML reports late. Default 0.05.
+	// MemMargin is the fraction of the device memory that stays free at every moment, for contexts and fragmentation,
+	// which NVML reports late. Default 0.05.
 	MemMargin float64
 	// MaxMembers bounds the jobs on one GPU, running ones included. Default 5.
 	MaxMembers int
-	// MaxDelayS is the longest that the bridge alone may keep a job waiting, s.
-	// Default DefaultMaxDelayS.
+	// MaxDelayS is the longest that the bridge alone may keep a job waiting, s. Default DefaultMaxDelayS.
 	MaxDelayS float64
 	// MaxSlowdown is the site's contract for jobs without one. Default 0 = none.
 	MaxSlowdown float64
-	// SlackS is the error allowed for in a member's position in its run, s: Slurm
-	// reports starts in whole seconds, and a released job takes a moment to start.
-	// Default 3.
+	// SlackS is the error allowed for in a member's position in its run, s: Slurm reports starts in whole seconds, and
+	// a released job takes a moment to start. Default 3.
 	SlackS float64
-	// Trust is how many standard deviations are added to a predicted slowdown
-	// before it is compared with a contract, a limit or a due. Default 1.
+	// Trust is how many standard deviations are added to a predicted slowdown before it is compared with a contract, a
+	// limit or a due. Default 1.
 	Trust float64
-	// Grace is by what part of its own solo time a job may end later than on plain Slurm.
-	// Default DefaultGrace.
+	// Grace is the part of its solo time by which a job may end later than on plain Slurm. Default DefaultGrace.
 	Grace float64
-	// ExtendLimit: a job gets the time back that sharing costs it, so its limit bounds the solo work that it may
-	// do, and is no reason to refuse co-runners; but for jobs whose LimitFixed says so.
+	// ExtendLimit: a job gets the time back that sharing costs it, so its limit bounds its solo work and is no reason
+	// to refuse co-runners, unless its LimitFixed is set.
 	ExtendLimit bool
-	// Bare: limits and dues don't count, as for the policies of the literature.
+	// Bare: ignore limits and dues, as the policies of the literature do.
 	Bare bool
 
 	scratch  scratch
@@ -76,13 +71,13 @@ type Guard struct {
 	refused  []bool // by combination
 }
 
-// Rules sets another guard's rules to g's.
+// Rules copies g's rules to another guard.
 func (g *Guard) Rules(of *Guard) {
 	of.Predictor, of.MemMargin, of.MaxMembers, of.MaxDelayS = g.Predictor, g.MemMargin, g.MaxMembers, g.MaxDelayS
 	of.MaxSlowdown, of.SlackS, of.Trust, of.Grace, of.Bare, of.ExtendLimit = g.MaxSlowdown, g.SlackS, g.Trust, g.Grace, g.Bare, g.ExtendLimit
 }
 
-// scratch keeps Check free of allocation. By member, the running jobs first:
+// scratch saves Check allocations. By member, the running jobs first:
 type scratch struct {
 	jobs    []*Job
 	elapsed []float64 // s
@@ -103,8 +98,8 @@ func (g *Guard) Members(spec *GPUSpec) int {
 	return n
 }
 
-// Check reports whether combination c may join the window's GPU now, on its own
-// merits; Combos adds the promise to all other jobs.
+// Check reports whether combination c may join the window's GPU now, on its own merits; Combos adds the promise to all
+// other jobs.
 func (g *Guard) Check(w *Window, c Combo) Refusal {
 	if c == 0 {
 		return Allowed
@@ -135,8 +130,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 		return RefusedHost
 	}
 	if n == 1 {
-		// Alone, the job has what Slurm would have given it, so its memory isn't
-		// the guard's concern.
+		// Alone, the job has what Slurm would have given it, so its memory isn't the guard's concern.
 		return Allowed
 	}
 	if why := g.together(&card.Spec, w.State.NowS); why != Allowed {
@@ -148,10 +142,9 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 	return Allowed
 }
 
-// Together reports whether the given jobs may compute on one card of the given kind at the
-// same time, whenever each of them starts and whichever of its other sharers are gone: the
-// most that each ever holds of the card's memory counts, where Check follows their runs.
-// nowS is State.NowS. The node's cores and memory aren't looked at.
+// Together reports whether the given jobs may run on one card of the given kind at any moment of their runs: the peak
+// of each one's memory counts, where Check follows their runs. nowS is State.NowS. It ignores the node's cores and
+// memory.
 func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
 	switch {
 	case len(jobs) < 2:
@@ -174,7 +167,7 @@ func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
 	return g.together(spec, nowS)
 }
 
-// gather begins the scratch with running jobs.
+// gather sets the scratch to running jobs.
 func (g *Guard) gather(running []Running) {
 	sc := &g.scratch
 	sc.jobs, sc.elapsed, sc.members, sc.tracks = sc.jobs[:0], sc.elapsed[:0], sc.members[:0], sc.tracks[:0]
@@ -211,8 +204,8 @@ func (sc *scratch) meet(sameUser bool) Refusal {
 	return Allowed
 }
 
-// together checks what is predicted of several members, all of known profile: that they may meet, and that they keep their
-// contracts and limits.
+// together checks the predictions for several members of known profile: they may meet, and they keep contracts and
+// limits.
 func (g *Guard) together(spec *GPUSpec, nowS float64) Refusal {
 	sc := &g.scratch
 	if f, ok := g.Predictor.(Forbidder); ok && f.Forbidden(spec, sc.members) {

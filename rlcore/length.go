@@ -2,10 +2,10 @@ package rlcore
 
 import "math"
 
-// The solo run time of an application is taken to be log-normal, with the profile's DurationS as its mean and DurationSD
-// as its standard deviation: run times are positive, and long ones are more common than a normal distribution has them.
-// With m the mean, s the standard deviation, σ² = ln(1 + (s/m)²), μ = ln m − σ²/2, z(x) = (ln x − μ)/σ and Φ the
-// standard normal distribution, a run is longer than x with probability S(x) = Φ(−z(x)), and
+// The solo run time of an application is taken to be log-normal, with the profile's DurationS as its mean and
+// DurationSD as its standard deviation: run times are positive, and long ones are more common than a normal
+// distribution has them. With m the mean, s the standard deviation, σ² = ln(1 + (s/m)²), μ = ln m − σ²/2, z(x) = (ln x
+// − μ)/σ and Φ the standard normal distribution, a run is longer than x with probability S(x) = Φ(−z(x)), and
 //
 //	E[X; X > x] = m·Φ(σ − z(x))
 //
@@ -17,19 +17,18 @@ const longestSDs = 3
 // mostSpread is the most that the standard deviation counts, in means.
 const mostSpread = 10
 
-// tail is the probability below which a run counts as longer than all that is known.
+// tail is the probability below which a run counts as longer than all known ones.
 const tail = 1e-4
 
 // LongestS is the longest solo run time that the profile makes likely, s.
 func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.DurationSD }
 
-// Believed returns a running job's progress, s of solo work, where its predicted speeds add up to done. A run may be
-// longer than its application's mean; beyond what its runs make likely, see Believed.
+// Believed returns a running job's progress, s of solo work, given its predicted progress. It may pass the mean; beyond
+// LongestS, see Believed.
 func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
 
-// Left returns the solo work that is expected to be left of a run that has done so much, s: the mean of what is left over
-// those runs that got as far, min(X, limitS) − doneS given X > doneS. limitS bounds the run; 0 = it has no limit. Where the
-// runs don't differ it is what DurationS leaves.
+// Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
+// runs X > doneS. limitS = 0: no limit. If all runs take equally long it is DurationS − doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
 	m, s := p.DurationS, p.DurationSD
 	doneS = max(0, doneS)

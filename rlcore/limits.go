@@ -2,17 +2,15 @@ package rlcore
 
 import "math"
 
-// granularityS is how much of a time limit stays unused where there is room, s: a job's
-// start-up counts toward its limit, and Slurm counts in minutes and looks every 30 s.
+// granularityS is how much of a time limit stays unused where there is room, s: a job's start-up counts toward its
+// limit, and Slurm counts in minutes and looks every 30 s.
 const granularityS = 30
 
-// keepsLimits reports whether every member is expected to end before its time limit and
-// its deadline, on the safe side: its run is as long as its application's runs were at
-// most, it has come less far than predicted, and everybody is as slow as the guard allows
-// for. The members are those of the scratch.
+// keepsLimits reports whether every member in the scratch is expected to end before its time limit and its deadline, on
+// the safe side: long runs, less progress than predicted, slowdowns with their errors.
 //
-// A job that its limit may end even alone shares only under a contract of its own. Where the time that sharing costs is
-// given back (ExtendLimit) a limit ends no job for having shared, and doesn't count.
+// A job that may reach its limit even alone shares only under a contract of its own. With ExtendLimit the time that
+// sharing costs is given back, and limits don't count.
 func (g *Guard) keepsLimits(spec *GPUSpec, nowS float64) bool {
 	sc := &g.scratch
 	sc.limits, sc.work = sc.limits[:0], sc.work[:0]
@@ -38,8 +36,8 @@ func (g *Guard) keepsLimits(spec *GPUSpec, nowS float64) bool {
 	return true
 }
 
-// timeFor returns in how many seconds after nowS a job of known profile must have ended at
-// the latest; +Inf = it has no limit that counts, NaN = it must not share for its limit.
+// timeFor returns how many seconds after nowS a job of known profile must have ended; +Inf = no limit counts, NaN = it
+// must not share because of its limit.
 func (g *Guard) timeFor(j *Job, elapsedS, nowS float64) float64 {
 	in := math.Inf(1)
 	if j.LimitS > 0 && (!g.ExtendLimit || j.LimitFixed) {

@@ -6,16 +6,15 @@ import (
 )
 
 const (
-	// paceError is the relative error allowed for in a running job's progress: about
-	// twice the contention law's own (see contention.MPS).
+	// paceError is the relative error allowed for in a running job's progress: about twice the contention law's own
+	// (see contention.MPS).
 	paceError = 0.1
 	// maxMoments bounds the moments at which fits sums memory.
 	maxMoments = 4096
 )
 
-// Believed returns a running job's progress, s of solo work, where its predicted
-// speeds add up to done and its solo run takes duration. A job that should have
-// ended was slower than predicted; the later it is, the less of done is believed.
+// Believed returns a running job's progress, s of solo work, given its predicted progress and its solo duration. A job
+// that should have ended was slower than predicted; the later it is, the less of done is believed.
 func Believed(done, duration float64) float64 {
 	if done <= duration {
 		return done
@@ -31,15 +30,14 @@ type track struct {
 	spare   float64 // memory that it may take beyond its need, MiB
 }
 
-// newTrack starts a track, nil = of a job that is not known. The progress so far is predicted, not measured, but a
+// newTrack starts a track, with p = nil for an unknown job. The progress so far is predicted, not measured, but a
 // member was never faster than alone.
 func (g *Guard) newTrack(p *Profile, done, elapsed float64) track {
 	slack := cmp.Or(g.SlackS, defaultSlackS)
 	return track{p: p, slowest: 1, lo: done*(1-paceError) - slack, hi: min(done*(1+paceError), max(elapsed, done)) + slack}
 }
 
-// most returns the most memory that the member may hold during the next step
-// seconds, MiB.
+// most returns the most memory that the member may hold during the next step seconds, MiB.
 func (tr *track) most(step float64) float64 {
 	if tr.lo >= tr.p.LongestS() {
 		return 0 // ended even at its slowest
@@ -51,16 +49,14 @@ func (tr *track) most(step float64) float64 {
 	return m + tr.spare
 }
 
-// leastMargin is for what no setting may take away: a limit too low fails a job that did
-// nothing wrong. It is also more than 2^20/10^6, whichever a driver takes M for.
+// leastMargin is the least margin, whatever the setting: a limit too low fails an innocent job. It is also more than
+// 2^20/10^6, in case a driver takes M for a million.
 const leastMargin = 0.05
 
-// NeedMiB is the device memory that a job of the application is expected to get along
-// with, MiB: the highest of its profile and a margin, which is a fraction of that. 0 = the
-// profile doesn't tell.
+// NeedMiB is the device memory that a job of the application is expected to need, MiB: the highest of its profile plus
+// a margin, a fraction of that. 0 = the profile is silent.
 func (p *Profile) NeedMiB(margin float64) float64 {
-	// A series keeps its peaks and a profile the larger memory of its runs, so this is
-	// the highest quantile of all that was seen.
+	// A series keeps its peaks, and a profile the largest memory of its runs.
 	v := math.Ceil(p.peakMemMiB() * (1 + max(margin, leastMargin)))
 	if !(v >= 1 && v < 1<<40) { // not NaN either; the exact whole numbers end far beyond
 		return 0
@@ -68,11 +64,10 @@ func (p *Profile) NeedMiB(margin float64) float64 {
 	return v
 }
 
-// MemoryLimits returns the device memory, MiB, that each of the jobs may be held to that
-// start on a card beside those that run there; 0 = it is not to be held. A job whose next
-// run takes more than its last ones then fails before its neighbours do. So that it seldom
-// comes to that, what is left over of the card is divided among them, one part being kept
-// for a job that may join. The guard counts what jobs were given; see Running.MemLimitMiB.
+// MemoryLimits returns the device memory, MiB, that each job starting on a card may be held to; 0 = no limit. A job
+// that takes more than its earlier runs then fails before its neighbours do. To make that rare, the card's remaining
+// memory is divided among the jobs, with one part left for a later join. The guard counts these limits; see
+// Running.MemLimitMiB.
 func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 	limits := make([]float64, len(starting))
 	if !card.Spec.MemLimits {
@@ -102,10 +97,9 @@ func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 	return limits
 }
 
-// fits reports whether the members' memory stays within the guard's limit at every
-// moment from now on: each member's largest memory counts between the positions that it reaches at its slowest and alone.
-// A job that MPS holds to a limit beyond its need may take all of it. A long future gets coarser steps, and each moment
-// then stands for the whole step.
+// fits reports whether the members' memory stays within the guard's limit from now on: each member's largest memory
+// counts between its slowest and its fastest position. A job that MPS holds to a limit beyond its need may take all of
+// it. A long future gets coarser steps, and each moment stands for its whole step.
 func (g *Guard) fits(spec *GPUSpec) bool {
 	limit := g.memory(spec)
 	if g.peaks() <= limit {
@@ -134,7 +128,7 @@ func (g *Guard) fits(spec *GPUSpec) bool {
 	return true
 }
 
-// peaks is the most memory that the members may ever hold at the same time, MiB.
+// peaks is the sum of the most memory that each member may hold, MiB.
 func (g *Guard) peaks() float64 {
 	sum := 0.0
 	for i := range g.scratch.tracks {

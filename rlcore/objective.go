@@ -19,7 +19,7 @@ const (
 // Objectives names them.
 func Objectives() []string { return []string{string(Turnaround), string(Makespan)} }
 
-// ObjectiveNamed returns the objective of a name; an unknown one's error lists those there are.
+// ObjectiveNamed returns the objective of a name; the error about an unknown one lists the known ones.
 func ObjectiveNamed(name string) (Objective, error) {
 	switch o := Objective(name); o {
 	case Turnaround, Makespan:

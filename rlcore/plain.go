@@ -9,22 +9,18 @@ import (
 	"strings"
 )
 
-// Plain is the schedule that plain Slurm would have made of the same jobs: each has a
-// whole GPU to itself, and starts in order of priority as soon as one that it may use is
-// free. It is kept beside the real schedule. What a job takes is what is known of it: its
-// profile's duration, else its time limit, and what it turned out to take once it has
-// ended.
+// Plain is plain Slurm's schedule of the same jobs: each has whole GPUs to itself and starts in order of priority as
+// soon as its GPUs are free. It is kept next to the real schedule. A job takes its profile's duration, else its time
+// limit, and once it has ended the time that it took.
 //
-// Jobs that have not begun in it are scheduled anew whenever a job comes, goes, or changes
-// its priority; those that have begun keep their GPU. All times are s on State.NowS's
-// clock; a call that goes back in time is one of the present. A Plain is not safe for
-// concurrent use.
+// Whenever a job comes, goes or changes its priority, the jobs that have not begun are scheduled again; the others keep
+// their GPUs. All times are s on State.NowS's clock; a call that goes back in time counts as one of the present. A
+// Plain is not safe for concurrent use.
 type Plain struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
-	// DoneS returns how much solo work a job has done in reality that has not ended, s; a
-	// job that has done more than was expected in all takes longer on plain Slurm, too. nil
-	// = that isn't known.
+	// DoneS returns the solo work that a running job has really done, s; a job that does more than expected takes
+	// longer on plain Slurm, too. nil = unknown.
 	DoneS func(id string) float64
 
 	nowS    float64 // of the last change
@@ -38,7 +34,7 @@ type Plain struct {
 	came    int
 }
 
-// plainJob is one job of the plain schedule, as it is stored, too.
+// plainJob is one job of the schedule, in memory and in JSON.
 type plainJob struct {
 	ID       string  `json:"id"`
 	Priority float64 `json:"priority"`
@@ -61,8 +57,8 @@ type plainJob struct {
 
 func (x *plainJob) asks() asks { return asks{x.GPUs, x.PerNode, x.Nodes} }
 
-// NewPlain returns an empty schedule on GPUs of the given names. Those of one node have the same name up to
-// the last colon.
+// NewPlain returns an empty schedule on GPUs of the given names. GPUs of one node have the same name up to the last
+// colon.
 func NewPlain(gpus ...string) *Plain {
 	p := &Plain{jobs: map[string]*plainJob{}}
 	p.setGPUs(gpus)
@@ -101,8 +97,7 @@ func (p *Plain) Clone() *Plain {
 	return &c
 }
 
-// SetGPUs tells which GPUs are in service now. Jobs that have begun on another one go on
-// there; those of the queue go to the others.
+// SetGPUs sets the GPUs in service. Jobs that have begun on other ones go on there; the queue moves.
 func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 	if slices.Equal(gpus, p.gpus) {
 		return
@@ -133,7 +128,7 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 	p.setGPUs(gpus)
 }
 
-// Add puts a job into the schedule that has come.
+// Add adds a new job to the queue.
 func (p *Plain) Add(j *Job, nowS float64) {
 	p.begin(nowS)
 	if p.jobs[j.ID] != nil {
@@ -153,10 +148,8 @@ func (p *Plain) newJob(j *Job) *plainJob {
 	return x
 }
 
-// Wait tells which jobs wait now, in any order: new ones are added, and the priority,
-// length and GPUs of the others are taken over. The jobs of the queue that run already
-// in reality would have aged like these, so their priority is raised by as much as the
-// median one of these.
+// Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of the others. Jobs
+// of the queue that already run in reality would have aged like these; their priority rises by the median.
 func (p *Plain) Wait(jobs []Job, nowS float64) {
 	p.begin(nowS)
 	waits := make(map[string]bool, len(jobs))
@@ -184,8 +177,8 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 	p.stale = true
 }
 
-// Runs tells that a job runs in reality on the given GPUs, since startS. One that the schedule
-// doesn't know never waited for the bridge: it has them there, too.
+// Runs notes that a job really runs on the given GPUs, since startS. An unknown job never waited for the bridge: it
+// gets the same GPUs here.
 func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
 		x.Runs = true
@@ -200,10 +193,10 @@ func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 	p.begun, p.stale = append(p.begun, x), true
 }
 
-// Requeued reports whether a job that waits has run before: the schedule knows its last run.
+// Requeued reports whether a waiting job has run before: the schedule knows its last run.
 func (p *Plain) Requeued(id string) bool { return p.jobs[id] != nil && p.jobs[id].Runs }
 
-// Each calls f with the ID of every job that has not ended in reality, in no order.
+// Each calls f with the ID of every job that has not really ended, in no order.
 func (p *Plain) Each(f func(id string)) {
 	for id, x := range p.jobs {
 		if !x.Over {
@@ -212,9 +205,8 @@ func (p *Plain) Each(f func(id string)) {
 	}
 }
 
-// Ended tells that a job has ended in reality, and what it would have taken alone, s; 0 =
-// that isn't known. It returns when plain Slurm would have ended it, 0 = the schedule
-// doesn't know it.
+// Ended notes that a job has really ended, and what it would have taken alone, s; 0 = unknown. It returns when plain
+// Slurm would have ended it, 0 = an unknown job.
 func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 	x := p.jobs[id]
 	if x == nil || x.Over {
@@ -236,10 +228,10 @@ func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 	return endS
 }
 
-// endOf returns when a job ends that starts, or is started, at startS.
+// endOf returns when a job ends that starts at startS.
 func (p *Plain) endOf(x *plainJob, startS float64) float64 { return startS + p.StartupS + x.TakesS }
 
-// Remove forgets jobs that will not run: they were cancelled or are held, say.
+// Remove removes jobs that will not run: they were cancelled or are held, say.
 func (p *Plain) Remove(nowS float64, ids ...string) {
 	gone := map[*plainJob]bool{}
 	for _, id := range ids {
@@ -259,7 +251,7 @@ func (p *Plain) Remove(nowS float64, ids ...string) {
 	p.stale = true
 }
 
-// EndS returns when the job would have ended; 0 = it isn't in the schedule.
+// EndS returns when the job ends; 0 = it isn't in the schedule.
 func (p *Plain) EndS(id string) float64 {
 	p.settle()
 	if x := p.jobs[id]; x != nil {
@@ -278,8 +270,8 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 	return dst
 }
 
-// begin goes on to nowS: jobs begin whose time has come, and others end. Those that one GPU
-// has for them are in the queue in the order in which they start.
+// begin moves the time on to nowS: jobs begin and end. The queue keeps the jobs of one GPU in the order of their
+// starts.
 func (p *Plain) begin(nowS float64) {
 	p.settle()
 	p.nowS = max(p.nowS, nowS)
@@ -296,7 +288,7 @@ func (p *Plain) begin(nowS float64) {
 	}
 	waits := p.queue[:0]
 	for _, x := range p.queue {
-		// At this very moment another may come before it.
+		// At this very moment another job may still come before it.
 		if x.StartS >= p.nowS || slices.ContainsFunc(x.On, func(g int) bool { return held[g] }) {
 			waits = append(waits, x)
 			continue
@@ -315,15 +307,14 @@ func (p *Plain) begin(nowS float64) {
 	})
 }
 
-// goOn lets a job go on, and reports it, that should have ended and has done all that was
-// expected of it, but has not ended in reality.
+// goOn reports whether a job that should have ended goes on: it has done all the expected work, and has not really
+// ended.
 func (p *Plain) goOn(x *plainJob) bool {
 	x.goesOn = false
 	if p.DoneS == nil || x.Over || !x.Runs || x.EndS > p.nowS {
 		return false
 	}
-	// What it had done by its plain end, at the least: a job does no more than a second of work
-	// a second.
+	// Its work at its plain end, at the least: a job does no more than a second of work a second.
 	over := p.nowS - x.EndS
 	if p.DoneS(x.ID)-over < x.TakesS-rounding {
 		return false
@@ -332,7 +323,7 @@ func (p *Plain) goOn(x *plainJob) bool {
 	return true
 }
 
-// settle schedules the queue again where that is due: each job gets the GPUs that are free first.
+// settle schedules the queue again if needed: each job gets the GPUs that are free first.
 func (p *Plain) settle() {
 	if !p.stale {
 		return
@@ -359,8 +350,7 @@ func plainOrder(a, b *plainJob) int {
 	return cmp.Or(-cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.SubmitS, b.SubmitS), cmp.Compare(a.came, b.came))
 }
 
-// plainJSON is a Plain as it is stored. Jobs that wait in reality and in the schedule
-// aren't: Wait adds them again, with the same result.
+// plainJSON is the JSON of a Plain, without the jobs that wait in reality and in the schedule: Wait adds them again.
 type plainJSON struct {
 	StartupS float64    `json:"startup_s,omitempty"`
 	NowS     float64    `json:"now_s"`

@@ -7,24 +7,22 @@ import (
 	"math"
 )
 
-// Use is what a job takes of one GPU at an instant when it runs alone: the four
-// resources of the thesis (eq. 3: gpu, gpumem, gpucore, pcie).
+// Use is what a job takes of one GPU at an instant when it runs alone: the four resources of the thesis (eq. 3: gpu,
+// gpumem, gpucore, pcie).
 type Use struct {
 	GPU      float64 `json:"gpu"`       // fraction of time a kernel runs (NVML utilisation.gpu / 100), 0..1
 	MemMiB   float64 `json:"mem_mib"`   // device memory held, MiB
 	Core     float64 `json:"core"`      // fraction of the SMs that are busy (GPM SM activity or the nearest available figure), 0..1
 	PCIeMBps float64 `json:"pcie_mbps"` // PCIe traffic, both directions together, MB/s
-	// MemBusy is the fraction of time the device memory is read or written (NVML
-	// utilisation.memory / 100), 0..1; 0 = unknown. Jobs compete for it, but only the
-	// interference model looks at it.
+	// MemBusy is the fraction of time the device memory is read or written (NVML utilisation.memory / 100), 0..1; 0 =
+	// unknown. Jobs compete for it, but only the interference model looks at it.
 	MemBusy float64 `json:"mem_busy,omitempty"`
 }
 
 // Profile is an application's solo use of a GPU over time.
 //
-// Series holds one Use per PeriodS seconds from the job's start on; the last one
-// holds until DurationS. A Profile is immutable once built: jobs and states share
-// pointers to it.
+// Series holds one Use per PeriodS seconds from the job's start on; the last one holds until DurationS. A Profile is
+// immutable once built: jobs and states share pointers to it.
 type Profile struct {
 	App       string  `json:"app"`
 	Owner     string  `json:"owner,omitempty"` // user whose jobs these are; "" = anybody's
@@ -38,11 +36,10 @@ type Profile struct {
 	Source     string  `json:"source,omitempty"` // where the figures come from
 }
 
-// Identity is what is believed about applications by: names are free, so an application is
-// one user's.
+// Identity is what is believed about applications by: names are free, so an application is one user's.
 type Identity struct{ App, Owner string }
 
-// Identity returns whose application the profile is of.
+// Identity returns the owner and name of the application.
 func (p *Profile) Identity() Identity { return Identity{p.App, p.Owner} }
 
 // Compare orders identities.
@@ -53,8 +50,7 @@ func (i Identity) Compare(j Identity) int {
 // ErrBadProfile marks a profile with an impossible figure.
 var ErrBadProfile = errors.New("bad profile")
 
-// Validate returns an error that wraps ErrBadProfile and names the impossible
-// figure, or nil.
+// Validate returns an error that wraps ErrBadProfile and names the impossible figure, or nil.
 func (p *Profile) Validate() error {
 	bad := func(what string, v float64) error {
 		return fmt.Errorf("%w %q: %s is %v", ErrBadProfile, p.App, what, v)
@@ -88,8 +84,8 @@ func (p *Profile) Validate() error {
 	return nil
 }
 
-// Stretched returns the profile of a run that takes durationS seconds: every phase
-// keeps its part of the run, and an iteration takes as long as before.
+// Stretched returns the profile of a run of durationS seconds: every phase keeps its fraction, and an iteration takes
+// as long as before.
 func (p *Profile) Stretched(durationS float64) *Profile {
 	if durationS == p.DurationS {
 		return p
@@ -100,8 +96,7 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 	return &q
 }
 
-// At returns the use after t seconds of solo work; outside the run, that of the
-// nearest point.
+// At returns the use after t seconds of solo work; outside the run, that of the nearest point.
 func (p *Profile) At(t float64) Use { return p.Series[p.Index(t)] }
 
 // Index returns the index in Series of the use after t seconds of solo work.

@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// DefaultGrace and DefaultMaxSlowdown are the contract of a job that says nothing: it may
-// end later than on plain Slurm by a tenth of its own solo time, and run 2.5 times as long.
+// DefaultGrace and DefaultMaxSlowdown are the contract of a job that says nothing: it may end later than on plain Slurm
+// by a tenth of its own solo time, and run 2.5 times as long.
 const (
 	DefaultGrace       = 0.1
 	DefaultMaxSlowdown = 2.5
 )
 
 const (
-	// reserve is the part of the time until a job's latest start that stays unused: the farther that start is, the
-	// more lengths and slowdowns are in front of it that may turn out otherwise. See LEARNING.md for its price.
+	// reserve is the part of the time until a job's latest start that stays unused: until then, lengths and slowdowns
+	// may turn out differently. LEARNING.md has its price.
 	reserve = 0.3
-	// rounding is by how much sums of times may be off, s.
+	// rounding is the tolerance of sums of times, s.
 	rounding = 1e-6
 )
 
@@ -32,9 +32,9 @@ const (
 //   - the GPUs of each class, sorted by when they are free after these jobs, are free no later than without the
 //     combination, or, where no job is behind these, than in the schedule of plain Slurm.
 //
-// With exact predictions this is an induction, and no job ends after its due: the plain schedule and the real one
-// begin the same, and each decision leaves every job its turn. Where a prediction was wrong and a due is lost, no
-// decision makes the job end later than going on plainly would, plus its grace.
+// With exact predictions this is an induction, and no job ends after its due: the plain schedule and the real one begin
+// the same, and each decision leaves every job its turn. Where a prediction was wrong and a due is lost, no decision
+// makes the job end later than going on plainly would, plus its grace.
 type promise struct {
 	on      bool
 	cards   []outlook
@@ -59,8 +59,8 @@ type outlook struct {
 	freeS float64   // of the last
 }
 
-// dueS returns the time by which the job is to have ended, s on State.NowS's clock; +Inf:
-// nothing is promised. Of a job of unknown length, and of a foreign one, the start is promised, without a grace.
+// dueS returns when the job is to have ended, s on State.NowS's clock; +Inf = nothing is promised. A foreign job, and
+// one of unknown length, is promised its start, without a grace.
 func (g *Guard) dueS(j *Job) float64 {
 	switch {
 	case j.PlainEndS == 0 || g.Bare:
@@ -71,11 +71,11 @@ func (g *Guard) dueS(j *Job) float64 {
 	return j.PlainEndS + g.grace()*j.Profile.DurationS
 }
 
-// grace is the part of its solo time by which a job may end later than plainly.
+// grace is the part of its solo time by which a job may end later than on plain Slurm.
 func (g *Guard) grace() float64 { return cmp.Or(g.Grace, DefaultGrace) }
 
-// Begin makes the list schedule of a State: when each pending job starts if all go on plainly, and when it must.
-// Choose needs it once for a State; Settle keeps it true when a decision was carried out.
+// Begin makes the list schedule of a State: when each pending job starts if all go on plainly, and when it must. Choose
+// needs it once for a State; Settle keeps it true after a decision.
 func (g *Guard) Begin(s *State) {
 	p := &g.promise
 	p.on = !g.Bare && slices.ContainsFunc(s.Pending, func(j Job) bool { return j.PlainEndS > 0 })
@@ -130,27 +130,26 @@ func (g *Guard) Settle(s *State, k int) {
 	}
 }
 
-// StartS is when the pending job would start if all jobs went on plainly, s from the State's NowS; +Inf = never.
-// Begin sets it.
+// StartS is when the pending job would start if all jobs went on plainly, s from the State's NowS; +Inf = never. Begin
+// sets it.
 func (j *Job) StartS() float64 { return j.startS }
 
-// FreeInS returns in how many seconds the running jobs of GPU k are expected to have ended, on the safe side; +Inf =
-// it isn't known. Begin and Settle set it.
+// FreeInS returns in how many seconds the running jobs of GPU k will have ended, on the safe side; +Inf = unknown.
+// Begin and Settle set it.
 func (g *Guard) FreeInS(k int) float64 { return g.promise.cards[k].freeS }
 
 // Claimed returns the ID of the foreign job that has its turn on GPU k now, "" = none. Begin sets it.
 func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 
-// expect sets what is to be expected of GPU k's running jobs, and returns when the last one has ended, s from now.
+// expect updates the outlook of GPU k, and returns when its last job has ended, s from now.
 func (p *promise) expect(g *Guard, k int, card *GPU) float64 {
 	o := &p.cards[k]
 	o.endS, o.freeS = p.end(g, o.endS, card, nil, 0)
 	return o.freeS
 }
 
-// end writes into dst when the GPU's jobs of known profile, and those of c after them, are expected to
-// have ended, s from now, and returns when the last job has. A job of unknown length takes
-// its limit.
+// end writes into dst when the GPU's jobs of known profile, then those in c, are expected to end, s from now, and
+// returns the end of the last job. A job of unknown length takes its limit.
 func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
 	p.members, p.workS = p.members[:0], p.workS[:0]
 	add := func(j *Job, workS, lastsS float64) {
@@ -176,7 +175,7 @@ func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_
 	return dst, freeS
 }
 
-// look begins a decision: the jobs up to the window's last one go on plainly.
+// look starts a decision: the jobs up to the last one of the window go on plainly.
 func (p *promise) look(w *Window) {
 	if !p.on {
 		return
@@ -190,7 +189,8 @@ func (p *promise) look(w *Window) {
 	}
 }
 
-// Keeps reports whether the promise to all jobs is kept, where it still can be, if c joins the window of the last decision.
+// Keeps reports whether c may join the window of the last decision without breaking the promise to any job, other than
+// to one for which it is lost already.
 func (g *Guard) Keeps(w *Window, c Combo) bool {
 	p := &g.promise
 	if !p.on || c == 0 {
@@ -201,8 +201,7 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	return p.membersKeep(g, w, c) && p.queueKeeps(w, c, freeS)
 }
 
-// membersKeep reports whether the running jobs and those of c, which are expected to end
-// at endS, keep their dues.
+// membersKeep reports whether the running jobs and those in c, expected to end at endS, keep their dues.
 func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 	s, card := w.State, w.Card()
 	before := p.cards[w.GPU].endS
@@ -234,7 +233,7 @@ func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 	return true
 }
 
-// queueKeeps reports whether the jobs that c leaves have their turn in time once the GPU is free at freeS.
+// queueKeeps reports whether the remaining jobs have their turn in time if the GPU is free at freeS.
 func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	p.trial.copy(&p.now)
 	p.trial.set(w.GPU, freeS)
@@ -260,13 +259,12 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	return p.trial.later(&p.plain, &p.bound) <= rounding
 }
 
-// Expect writes into dst, whose storage it reuses, when each job of the window is expected
-// to have ended, s on State.NowS's clock, if c joins now and no job after it: those of c on
-// the window's GPU, the others each with GPUs of their own. +Inf = nothing is known.
+// Expect writes into dst, reusing its storage, when each job of the window is expected to end, s on State.NowS's clock,
+// if c joins now and no job after it: jobs in c on the window's GPU, the others on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
 	p.endS, _ = p.end(g, p.endS, w.Card(), w, c)
-	together := len(p.endS) // those of c are the last of it
+	together := len(p.endS) // the jobs in c come last
 	for i := range w.Jobs {
 		if c.Has(i) && w.Job(i).Profile != nil {
 			together--

@@ -1,7 +1,6 @@
 package rlcore
 
-// Refusal is the reason why the guard refuses a combination; the zero value is
-// Allowed.
+// Refusal is the reason why the guard refuses a combination; the zero value is Allowed.
 type Refusal uint8
 
 // The reasons.
@@ -22,8 +21,7 @@ const (
 	RefusedDue               // a job would end later than promised
 )
 
-// refusals holds each reason's stable name, for stored data, and its sentence,
-// for users.
+// refusals holds each reason's stable name, for stored data, and its sentence, for users.
 var refusals = [...]struct{ name, sentence string }{
 	Allowed:          {"allowed", "allowed"},
 	RefusedWhole:     {"whole", "the GPU is taken whole"},
@@ -41,8 +39,7 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedDue:       {"due", "a job would end later than it may"},
 }
 
-// Name returns the reason's short name. It never changes, so that stored data
-// stays readable.
+// Name returns the reason's short name. It never changes, so that stored data stays readable.
 func (r Refusal) Name() string { return refusals[r].name }
 
 // String returns the reason as a sentence for users.

@@ -8,38 +8,36 @@ import (
 	"strings"
 )
 
-// PolicySpec is what the rest of the project knows of a policy. Daemon, help texts,
-// experiments, tables and figures read it here and have no list of policies of their own.
+// PolicySpec is what the rest of the project knows of a policy. Daemon, help texts, experiments, tables and figures
+// read it here and have no list of policies of their own.
 //
-// Each policy registers its spec from its own file: var _ = RegisterPolicy(…). An explicit
-// table would be a second file to edit for each policy, and the lists that disagree are
-// what the registry replaces. Registering only adds a row; nothing is built or opened.
+// Each policy registers its spec from its own file: var _ = RegisterPolicy(…). An explicit table would be a second file
+// to edit for each policy, and the lists that disagree are what the registry replaces. Registering only adds a row;
+// nothing is built or opened.
 type PolicySpec struct {
 	Name  string
 	About string // one line, for help texts
 	Rank  int    // position in lists and tables, ascending
-	// Colour in figures. Those here are Okabe and Ito's (Color Universal Design, 2008),
-	// and Tol's wine and purple as the ninth and tenth.
+	// Colour in figures. Those here are Okabe and Ito's (Color Universal Design, 2008), and Tol's wine and purple as
+	// the ninth and tenth.
 	Colour color.RGBA
 
 	Live      bool // the daemon can decide by it
 	Contender bool // experiments compare it
 	Alone     bool // gives each job a GPU of its own
-	// ShortestFirst policies look for the shortest job. A window shows them the first few
-	// only, so experiments sort their queue.
+	// ShortestFirst policies look for the shortest job. A window shows them the first few only, so experiments sort
+	// their queue.
 	ShortestFirst bool
 	Network       bool // decides by a trained network: takes a model file, or the site's own networks
 	Learns        bool // in a replay its model of slowdowns learns from the co-runs it sees
-	// Unguarded policies judge by themselves what fits: experiments hold them to the
-	// card's own rules only.
+	// Unguarded policies judge by themselves what fits: experiments hold them to the card's own rules only.
 	Unguarded bool
 	// Minor contenders have no row of their own in the figures over time.
 	Minor bool
 
 	// New makes the policy; nil where only training does.
 	New func(PolicySetup) (Policy, error)
-	// Knobs are the settings among which experiments choose by job sets of their own;
-	// none = New's.
+	// Knobs are the settings among which experiments choose by job sets of their own; none = New's.
 	Knobs []PolicyKnob
 }
 
@@ -59,7 +57,7 @@ type PolicyKnob struct {
 
 var policies []PolicySpec
 
-// RegisterPolicy adds a policy to those there are. It panics on a second one of a name.
+// RegisterPolicy registers a policy. It panics if the name is taken.
 func RegisterPolicy(s PolicySpec) PolicySpec {
 	if _, there := PolicyNamed(s.Name); there || s.Name == "" {
 		panic(fmt.Sprintf("rlcore: a policy %q is registered twice, or has no name", s.Name))
@@ -78,7 +76,7 @@ func PolicyNamed(name string) (PolicySpec, bool) {
 	return policies[i], true
 }
 
-// LivePolicies are those that the daemon can decide by, in the order of their ranks.
+// LivePolicies returns the policies that the daemon can decide by, by rank.
 func LivePolicies() []PolicySpec {
 	return slices.DeleteFunc(slices.Clone(policies), func(s PolicySpec) bool { return !s.Live })
 }
@@ -97,7 +95,7 @@ func PolicyNames(specs []PolicySpec) []string {
 	return out
 }
 
-// NewPolicy makes the live policy of a name. An unknown name's error lists those there are.
+// NewPolicy makes the live policy of a name. The error about an unknown name lists the known ones.
 func NewPolicy(name string, setup PolicySetup) (Policy, error) {
 	s, ok := PolicyNamed(name)
 	if !ok || !s.Live {

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// schedule is a list schedule: each job in turn gets the GPUs that it may use and that are free first, as
-// plain Slurm hands them out. It holds when each GPU is free, in seconds on any clock.
+// schedule is a list schedule: each job in turn gets the GPUs that it may use and that are free first, as plain Slurm
+// hands them out. It holds when each GPU is free, in seconds on any clock.
 //
-// GPUs that the same jobs may use form a class. The schedule keeps the GPUs of each class in the order in which they are
-// free, so that two schedules of one cluster can be compared class by class.
+// GPUs that the same jobs may use form a class. The schedule keeps the GPUs of each class in the order in which they
+// are free, so that two schedules of one cluster can be compared class by class.
 type schedule struct {
 	*cluster
 	free  []float64 // by GPU
@@ -21,8 +21,7 @@ type schedule struct {
 	got    []int
 }
 
-// cluster is what doesn't change while jobs are scheduled: the node and the class of each GPU, and which classes the jobs
-// of a list of GPUs may use.
+// cluster is the fixed part of a schedule: the node and the class of each GPU, and the classes of each list of GPUs.
 type cluster struct {
 	node    []int
 	class   []int
@@ -41,13 +40,13 @@ type gpuList struct {
 	classes []int
 }
 
-// nodeFit is when a node has as many free GPUs as a job takes there.
+// nodeFit is when a node has enough free GPUs for a job.
 type nodeFit struct {
 	node int
 	at   float64
 }
 
-// asks is what a job takes of the GPUs: on each of its nodes, 0 = 1, as many of these at once as perNode says, 0 = 1.
+// asks is a job's request: perNode GPUs at once on each of its nodes; 0 = 1.
 type asks struct {
 	gpus           []int // indexes, nil = all
 	perNode, nodes int
@@ -55,10 +54,10 @@ type asks struct {
 
 func (j *Job) asks() asks { return asks{j.GPUs, j.PerNode, j.Nodes} }
 
-// mostLists bounds the lists that divide GPUs into classes: a list does where one job in mostLists has it.
+// mostLists bounds the lists that divide GPUs into classes: a list counts if one job in mostLists has it.
 const mostLists = 20
 
-// divide divides n GPUs into classes for a number of jobs with the given lists. name is the name of a GPU's node.
+// divide divides n GPUs into classes, by the lists of the jobs. name is the name of a GPU's node.
 func (k *cluster) divide(n int, name func(g int) string, jobs int, list func(i int) []int) {
 	k.commonLists(jobs, list)
 	if k.numbers == nil {
@@ -103,7 +102,7 @@ func resize[T any](s []T, n int) []T {
 	return s
 }
 
-// commonLists sets the lists that a notable part of the jobs has, and the list of all GPUs.
+// commonLists sets the lists of a notable part of the jobs, and the list of all GPUs.
 func (k *cluster) commonLists(jobs int, list func(i int) []int) {
 	all := gpuList{jobs: jobs}
 	if len(k.lists) > 0 {
@@ -144,12 +143,12 @@ func mayUse(gpus []int, n int) func(func(g int) bool) {
 	}
 }
 
-// sameList reports whether a and b are one list; many jobs share one.
+// sameList reports whether a and b are the same list; many jobs share one.
 func sameList(a, b []int) bool {
 	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// reset begins a schedule of a cluster whose GPUs are free at the given times.
+// reset starts a schedule of a cluster with the given free times.
 func (f *schedule) reset(k *cluster, free []float64) {
 	f.cluster, f.free = k, append(f.free[:0], free...)
 	f.order = slices.Grow(f.order[:0], k.classes)[:k.classes]
@@ -189,7 +188,7 @@ func (f *schedule) set(g int, at float64) {
 	gpus[to] = g
 }
 
-// first returns the GPU that is free first among those that a job may use; −1 = none ever is.
+// first returns the GPU that is free first among the GPUs of a list; −1 = none ever is.
 func (f *schedule) first(gpus []int) int {
 	at := -1
 	try := func(g int) {
@@ -211,8 +210,8 @@ func (f *schedule) first(gpus []int) int {
 	return at
 }
 
-// start returns when the job starts, and its GPUs, valid until the next call; +Inf = never. A job of several GPUs gets them
-// at once, on the nodes that have as many first.
+// start returns when the job starts, and its GPUs, valid until the next call; +Inf = never. A job of several GPUs gets
+// them at once, on the first nodes with enough.
 func (f *schedule) start(j asks) (at float64, gpus []int) {
 	perNode, nodes := max(1, j.perNode), max(1, j.nodes)
 	f.got = f.got[:0]
@@ -259,8 +258,8 @@ func (f *schedule) run(j asks, takes float64) (at float64, gpus []int) {
 	return at, gpus
 }
 
-// later is by how much the GPUs of any class are free later than in both of two schedules of the cluster, at the most:
-// the one that is free first compared with the others' first, and so on.
+// later returns how much later than in both other schedules the GPUs of a class are free, at most: the first GPU is
+// compared with their first ones, and so on.
 func (f *schedule) later(a, b *schedule) float64 {
 	most := 0.0
 	for c, gpus := range f.order {

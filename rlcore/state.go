@@ -1,8 +1,7 @@
 // Package rlcore decides which pending jobs run together on one GPU.
 //
-// It knows neither Slurm nor NVML. The bridge and the simulator fill the same State,
-// the Guard determines which combinations of jobs are allowed, and a Policy scores
-// those; see Decider.Decide.
+// It knows neither Slurm nor NVML. The bridge and the simulator fill the same State, the Guard determines which
+// combinations of jobs are allowed, and a Policy scores those; see Decider.Decide.
 package rlcore
 
 import (
@@ -18,15 +17,14 @@ type GPUSpec struct {
 	PCIeMBps   float64 `json:"pcie_mbps"`   // throughput of the link, both directions together, MB/s; 0 = unknown
 	SameUser   bool    `json:"same_user"`   // all sharers must belong to one user (MPS before Volta)
 	MaxClients int     `json:"max_clients"` // most jobs at a time; 0 = only the guard's limit
-	// Sharing is how sharers' kernels meet: "mps", or "time-slice" where the card takes turns;
-	// "" = not known.
+	// Sharing is how sharers' kernels meet: "mps", or "time-slice" where the card takes turns; "" = not known.
 	Sharing string `json:"sharing,omitempty"`
 	// MemLimits: MPS holds a job to the device memory that it was given (Volta and later).
 	MemLimits bool `json:"memory_limits,omitempty"`
 }
 
-// TitanXp is the thesis's card: Pascal, 12 GB, PCIe 3.0 x16 (32 GB/s by the thesis,
-// both directions). Before Volta, MPS serves one user and 16 clients.
+// TitanXp is the thesis's card: Pascal, 12 GB, PCIe 3.0 x16 (32 GB/s by the thesis, both directions). Before Volta, MPS
+// serves one user and 16 clients.
 var TitanXp = GPUSpec{Model: "titanxp", MemMiB: 12196, PCIeMBps: 32000, SameUser: true, MaxClients: 16}
 
 // Job is a pending job as a decision sees it.
@@ -35,30 +33,25 @@ type Job struct {
 	User    string
 	Profile *Profile // nil = unknown application: it first runs alone
 	SubmitS float64  // s on State.NowS's clock
-	// LimitS is the job's time limit, s: its run is ended then. An unknown job is
-	// assumed to run so long. 0 = none.
+	// LimitS is the job's time limit, s: its run is ended then. An unknown job is assumed to run so long. 0 = none.
 	LimitS float64
-	// LimitFixed: the limit ends the run whatever slowed it; see Guard.ExtendLimit.
+	// LimitFixed: the limit can't be raised; see Guard.ExtendLimit.
 	LimitFixed bool
-	// DeadlineS is the latest end that the job's owner allows (Slurm's --deadline), s on
-	// State.NowS's clock; 0 = none.
+	// DeadlineS is the latest end that the job's owner allows (Slurm's --deadline), s on State.NowS's clock; 0 = none.
 	DeadlineS float64
-	// Priority is Slurm's: of the pending jobs the highest goes first, of equals the one
-	// submitted first.
+	// Priority is Slurm's: of the pending jobs the highest goes first, of equals the one submitted first.
 	Priority float64
-	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a
-	// job of unknown length, at its limit. 0 = nothing is promised. See Plain.
+	// PlainEndS is when plain Slurm would have ended the job, s on State.NowS's clock; of a job of unknown length, at
+	// its limit. 0 = nothing is promised. See Plain.
 	PlainEndS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
 	// NoShare: the job must have the GPU alone.
 	NoShare bool
-	// Array is the job array that the job belongs to, "" = none. ArrayOnly: it may
-	// share with tasks of that array only.
+	// Array is the job array that the job belongs to, "" = none. ArrayOnly: it may share with tasks of that array only.
 	Array     string
 	ArrayOnly bool
-	// DelayedS is how long the bridge alone has kept the job waiting while a GPU that
-	// it may use was idle, s.
+	// DelayedS is how long the bridge alone has kept the job waiting while a GPU that it may use was idle, s.
 	DelayedS float64
 	// CPUs and HostMemMiB are what the job takes of its node; 0 = not counted.
 	CPUs       int
@@ -70,8 +63,8 @@ type Job struct {
 	// PerNode whole GPUs are what the job takes of each of Nodes nodes; 0 = 1.
 	PerNode, Nodes int
 
-	// startS and latestS are when the job starts if all jobs go on plainly, and when it must start; s from the
-	// State's NowS. Guard.Begin sets them.
+	// When the job starts if all jobs go on plainly, and when it must start; s from the State's NowS. Guard.Begin sets
+	// them.
 	startS, latestS float64
 }
 
@@ -83,8 +76,7 @@ func (j *Job) MayUse(g int) bool {
 // Running is a job that holds a share of a GPU.
 type Running struct {
 	Job
-	// DoneS is the solo work done so far, s: elapsed time ÷ slowdown, as predicted.
-	// It never exceeds Profile.LongestS.
+	// DoneS is the solo work done so far, s: elapsed time ÷ slowdown, as predicted. It never exceeds Profile.LongestS.
 	DoneS    float64
 	ElapsedS float64 // since its start, s
 	Shares   int     // that it holds, of 100 a GPU
@@ -116,9 +108,8 @@ func (g *GPU) FreeShares() int {
 	return max(free, 0)
 }
 
-// EmptyInS returns how long the GPU's jobs are expected to run on without slowdown,
-// s: by their profiles, else by their time limits; +Inf where a job has neither, 0
-// where the GPU is empty.
+// EmptyInS returns how long the GPU's jobs are expected to run on without slowdown, s: by their profiles, else by their
+// time limits; +Inf where a job has neither, 0 where the GPU is empty.
 func (g *GPU) EmptyInS() float64 {
 	t := 0.0
 	for i := range g.Running {
@@ -158,8 +149,7 @@ func (j *Job) WorkS() float64 {
 	return unknownWorkS
 }
 
-// LeftS is the solo work that a running job has left, s; of an unknown one, the time until
-// its limit.
+// LeftS is the solo work that a running job has left, s; of an unknown one, the time until its limit.
 func (r *Running) LeftS() float64 {
 	if r.Profile == nil {
 		return max(0, r.LimitS-r.ElapsedS)
@@ -167,20 +157,19 @@ func (r *Running) LeftS() float64 {
 	return r.Profile.Left(r.DoneS, r.LimitS)
 }
 
-// State is everything that a decision may depend on. The simulator and the bridge
-// fill the same type.
+// State is everything that a decision may depend on. The simulator and the bridge fill the same type.
 type State struct {
 	NowS float64
 	GPUs []GPU
 	// Pending holds the waiting jobs, highest priority first.
 	Pending []Job
-	// PlainFreeS is, by GPU, when it is free in the plain schedule once that one's jobs have ended, s on NowS's
-	// clock; nil = there is none. See Plain.
+	// PlainFreeS is, by GPU, when it is free in the plain schedule once all jobs have ended, s on NowS's clock; nil =
+	// unknown.
 	PlainFreeS []float64
 }
 
-// Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait.
-// It is the thesis's virtual slot and its action a ∈ {0 … 2^M−1}.
+// Combo is a set of window jobs: bit i stands for window job i, and 0 means to wait. It is the thesis's virtual slot
+// and its action a ∈ {0 … 2^M−1}.
 type Combo uint32
 
 // Window sizes M. A decision scores up to 2^M combinations one by one.
@@ -195,8 +184,7 @@ func (c Combo) Len() int { return bits.OnesCount32(uint32(c)) }
 // Has reports whether window job i is in the combination.
 func (c Combo) Has(i int) bool { return c>>i&1 == 1 }
 
-// Window is what one decision is about: a GPU and the pending jobs of highest
-// priority that may use it.
+// Window is what one decision is about: a GPU and the pending jobs of highest priority that may use it.
 type Window struct {
 	State *State
 	GPU   int   // index in State.GPUs
@@ -205,12 +193,12 @@ type Window struct {
 	guard *Guard
 }
 
-// Keeps reports whether the promise to all other jobs is kept if c joins now. A policy is asked about combinations with
-// which it isn't, too; one that looks closely at a few of them only asks here which are worth it.
+// Keeps reports whether the promise to all other jobs is kept if c joins now. A policy also scores combinations that
+// break it; one that examines only a few uses Keeps to choose them.
 func (w *Window) Keeps(c Combo) bool { return w.guard == nil || w.guard.Keeps(w, c) }
 
-// NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. It
-// reuses dst's storage.
+// NewWindow returns the window of the first m pending jobs that may use GPU g and that a decision may start. It reuses
+// dst.
 func NewWindow(dst []int, s *State, g, m int) Window {
 	dst = dst[:0]
 	for i := range s.Pending {
@@ -232,13 +220,13 @@ func (w *Window) Card() *GPU { return &w.State.GPUs[w.GPU] }
 
 // Policy scores combinations of jobs for a GPU.
 //
-// A Policy is not safe for concurrent use. Score may keep scratch between calls but
-// nothing that changes a later result: the same Window always gets the same scores.
+// A Policy is not safe for concurrent use. Score may keep scratch between calls but nothing that changes a later
+// result: the same Window always gets the same scores.
 type Policy interface {
 	// Name is the policy's name in configurations and tables, e.g. "dqn".
 	Name() string
-	// Score writes each combination's value into dst; len(dst) == len(combos). The
-	// highest value above −Inf with which the promise is kept is taken. combos holds only what Guard.Check allows, and
-	// combo 0 (wait) may be missing. A NaN is never taken; see Decision.Broken.
+	// Score writes each combination's value into dst; len(dst) == len(combos). The highest value above −Inf with which
+	// the promise is kept is taken. combos holds only what Guard.Check allows, and combo 0 (wait) may be missing. A NaN
+	// is never taken; see Decision.Broken.
 	Score(dst []float64, w *Window, combos []Combo)
 }

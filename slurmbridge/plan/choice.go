@@ -7,9 +7,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// fillAll decides what starts now on each GPU. Where no shares lead a group to its GPU, or the guard doesn't allow it next to
-// the jobs on other GPUs of its node, the other nodes have the next choice; then its node has another one, of the jobs that
-// are left, and the first of these may start there with the GPU to itself, as with plain Slurm.
+// fillAll decides what starts now on each GPU. A GPU whose group is refused, because no shares lead it there or the
+// guard doesn't allow it next to the other jobs of the node, is tried again after all others: then the first job may
+// start there alone, as on plain Slurm.
 func (r *pass) fillAll() {
 	var again []int
 	for _, g := range r.startable() {
@@ -22,8 +22,8 @@ func (r *pass) fillAll() {
 	}
 }
 
-// startable lists the GPUs on which a job might start now: idle ones, then those with the
-// most free shares; of equals those first that needn't be woken.
+// startable lists the GPUs on which a job might start now, by free shares, most first; of equals the nodes that are
+// awake first.
 func (r *pass) startable() []int {
 	var out []int
 	for g := range r.State.GPUs {
@@ -42,8 +42,8 @@ func (r *pass) startable() []int {
 	return out
 }
 
-// fill decides what starts on GPU g now, and what else next to that, until the policy wants nothing more: one that
-// builds a group job by job gets to its end. alone: where it can't be a group, one job may start.
+// fill decides what starts on GPU g now, and what joins that, until the policy wants nothing more: some policies build
+// a group job by job. alone: where a group is refused, its first job may start alone.
 func (r *pass) fill(g int, alone bool) verdict {
 	kind := job.Join
 	switch {
@@ -77,7 +77,7 @@ func (r *pass) fill(g int, alone bool) verdict {
 	return placed
 }
 
-// choose asks the policy for jobs of GPU g's window.
+// choose lets the policy choose among the jobs of GPU g's window.
 func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
 	dec := r.Decider.Choose(rlcore.Window{State: &r.State, GPU: g, Jobs: r.windowOf(g, r.width(g, kind))})
 	if dec.Broken {
@@ -108,9 +108,9 @@ func (r *pass) windowOf(g, m int) []int {
 	return out
 }
 
-// width is how many waiting jobs the decision for GPU g looks at. Where other GPUs of the node are
-// idle as well it is as many as fill the GPU, and one to choose: which GPU a job gets follows from the order of
-// the queue, and neighbours there can be led to one GPU, whatever else starts with them.
+// width is the number of waiting jobs that the decision for GPU g considers. Where other GPUs of the node are idle,
+// too, it is as many as fill the GPU plus one: a job's GPU follows from its place in the queue, and jobs that are
+// neighbours there can be led to one GPU whatever else starts with them.
 func (r *pass) width(g int, kind job.GroupKind) int {
 	idle := 0
 	for _, k := range r.nodes[r.gpus[g].node.Name] {

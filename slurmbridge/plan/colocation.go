@@ -8,11 +8,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// On a node with several GPUs a released job may start on any of them: a running job may end
-// before, another released one may be cancelled, refused or put off. So the guard must allow every set of jobs
-// that could then meet on a GPU, whatever the plan was: the members of all groups on their way to
-// the node, with each other and with the jobs that run there, where their shares fit on one GPU. Placing jobs
-// by numbers (see rule) is only faster.
+// A released job may start on any GPU of its node: a running job may end early, another released one may be cancelled,
+// refused or delayed. So the guard must allow every set of jobs that could then meet on a GPU: the members of all
+// groups on their way to the node, with each other and with the running jobs, where their shares fit. Numbers that lead
+// a job to its GPU (see rule) only make that likely.
 
 // floater is a job on its way to a node with several GPUs.
 type floater struct {
@@ -21,7 +20,7 @@ type floater struct {
 	gpu            int   // the one that it is meant for
 }
 
-// kind is what the guard's answers about a job depend on.
+// kind is what the guard's answer about a job depends on.
 type kind struct {
 	profile                              *rlcore.Profile
 	user, array                          string
@@ -31,11 +30,10 @@ type kind struct {
 	shares                               int
 }
 
-// mostMeetings bounds the sets of jobs that a plan asks the guard about; what would need more waits for
-// the next one.
+// mostMeetings bounds the sets that a plan lets the guard check. A group that needs more waits for the next plan.
 const mostMeetings = 20000
 
-// coLocation checks which jobs could meet on one GPU of a node.
+// coLocation checks which jobs could meet on a GPU.
 type coLocation struct {
 	guard *rlcore.Guard
 	spec  *rlcore.GPUSpec
@@ -69,8 +67,8 @@ func newMember(f floater, fresh bool) member {
 	return m
 }
 
-// meets reports whether the guard allows all jobs to meet that could do so because of the fresh floaters: these with
-// each other, with the other floaters, and with the jobs that run on one of the GPUs. spent: there are too many sets to ask.
+// meets reports whether the guard allows all meetings that the fresh floaters make possible: with each other, with the
+// other floaters and with the running jobs of a GPU. spent: there are too many sets to check.
 func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others []floater) (ok, spent bool) {
 	var all []member
 	n := 0 // of them are fresh
@@ -116,10 +114,9 @@ func (c *coLocation) allowed() bool {
 	return ok
 }
 
-// grow asks about every set that the present one can grow into by items from the given one on, while shares
-// are free. Once a set was allowed, one that has another job of the same kind in a
-// place isn't asked about. fresh: the set has a fresh member. plain: the answer is true of every set
-// of such kinds.
+// grow checks every set that the present one can grow into with the items from the given index on, while shares are
+// free. After an allowed set it skips sets with another job of the same kind in that place. fresh: the set has a fresh
+// member. plain: the answer holds for all sets of such kinds.
 func (c *coLocation) grow(from, free int, fresh bool) (ok, plain bool) {
 	var last kind
 	known := false // the answer about last is known
@@ -154,8 +151,8 @@ func (c *coLocation) grow(from, free int, fresh bool) (ok, plain bool) {
 	return true, plain
 }
 
-// planned reports whether the set is one group, or a part of it, where it is meant to be: the guard has allowed it for the
-// moment at which it starts.
+// planned reports whether the set is a group, or a part of one, on its own GPU: the guard has allowed it for the moment
+// of its start.
 func (c *coLocation) planned() bool {
 	var of *member
 	for _, m := range c.of {

@@ -12,14 +12,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// How much an explanation keeps: of one decision and in all.
+// Bounds on an explanation: entries of one decision and in all.
 const (
 	bestOfDecision = 3
 	mostConsidered = 9
 	mostRefused    = 9
 )
 
-// explainer keeps, for `why`, what the decisions of a plan considered.
+// explainer records, for `why`, what the decisions of a plan considered.
 type explainer struct {
 	view  *view
 	guard *rlcore.Guard
@@ -27,7 +27,7 @@ type explainer struct {
 	ends  []float64
 }
 
-// explain keeps what a decision considered of each job in its window.
+// explain records what a decision considered of each job in its window.
 func (x *explainer) explain(dec *rlcore.Decision) {
 	x.ends = x.guard.Expect(x.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
@@ -45,7 +45,7 @@ func (x *explainer) explain(dec *rlcore.Decision) {
 	}
 }
 
-// explanation returns the plan's explanation of a job, made when there is none.
+// explanation returns the plan's explanation of a job, a new one if there is none.
 func (x *explainer) explanation(j *rlcore.Job) *job.Explanation {
 	e := x.plan.Explanations[j.ID]
 	if e == nil {
@@ -59,7 +59,7 @@ func (x *explainer) explanation(j *rlcore.Job) *job.Explanation {
 	return e
 }
 
-// considered keeps the best combinations with job i of the window.
+// considered records the best combinations with job i of the window.
 func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
 	if len(e.Considered) >= mostConsidered {
 		return
@@ -96,7 +96,7 @@ func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) 
 	}
 }
 
-// refused keeps why the guard refuses job i of the window alone and in pairs.
+// refused records why the guard refuses job i of the window alone and in pairs.
 func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 	w, ref := &dec.Window, x.view.gpus[dec.Window.GPU]
 	refuse := func(combo rlcore.Combo, with []string) {
@@ -133,8 +133,8 @@ func startsNow(on gpuRef) string {
 	return fmt.Sprintf("starts now on %s gpu %d", on.node.Name, on.index)
 }
 
-// PositionOf says where a pending job stands in the queue, as of the last poll; nil: it
-// doesn't wait for the bridge.
+// PositionOf returns the place of a pending job in the queue, as of the last poll; nil: the job doesn't wait for the
+// bridge.
 func PositionOf(st *job.Status, ref string) *job.QueuePosition {
 	if st.Snap == nil {
 		return nil

@@ -1,9 +1,8 @@
-// Package plan decides what is to change: from a poll, the tracker and the profiles to a
-// job.Plan. It does no I/O, and the same input gives the same plan.
+// Package plan decides what is to change: from a poll, the tracker and the profiles to a job.Plan. It does no I/O, and
+// the same input gives the same plan.
 //
-// Planner.Plan builds a view of the cluster (the State that the simulator fills too),
-// has the decider choose for one GPU after the other, and lets package release turn the
-// chosen groups into changes.
+// Planner.Plan builds a view of the cluster (the State that the simulator fills too), has the decider choose for one
+// GPU after the other, and lets package release turn the chosen groups into changes.
 package plan
 
 import (
@@ -25,20 +24,19 @@ type Input struct {
 	Snap *job.Snapshot
 	// Gate is the job that waiting jobs depend on; "" = there is none.
 	Gate string
-	// Unproved: Slurm was not yet seen to say of the gate what is so; no group is made.
+	// Unproved: Slurm has not yet shown the gate as it is; no group is made.
 	Unproved bool
-	// HoldS is for how long the gate may hold a job if the bridge died now, s.
+	// HoldS is how long the gate would hold a job if the bridge died now, s.
 	HoldS float64
-	// Shadow plans without a gate: every pending job that asks for a whole GPU's shares
-	// counts as waiting for the bridge.
+	// Shadow plans without a gate: every pending job that asks for a whole GPU's shares counts as waiting for the
+	// bridge.
 	Shadow bool
-	// Apps holds the application and profile of each job that was identified, by ref. A
-	// job without an entry is not planned with yet.
+	// Apps holds the application and profile of each identified job, by ref. The plan leaves out jobs without an entry.
 	Apps map[string]job.App
-	// Touched holds the jobs that repairs are about to change: what the poll showed of
-	// them is no longer true, and the plan leaves them out.
+	// Touched holds the jobs that repairs are about to change. The plan leaves them out: the poll is no longer true of
+	// them.
 	Touched map[string]bool
-	// Bounds are what time limits may not be raised beyond; nil = not known, or no limit is raised.
+	// Bounds limit how far time limits may be raised; nil = unknown, or limits stay as they are.
 	Bounds *job.Bounds
 	// Terms by ref; jobs without an entry have none.
 	Terms   map[string]job.Terms
@@ -57,15 +55,14 @@ type PartitionFilter struct {
 	Include, Exclude []string // partitions; an empty Include means all
 }
 
-// Covers reports whether the bridge manages jobs of these partitions, which are separated
-// by commas.
+// Covers reports whether the bridge manages jobs of these partitions, which are separated by commas.
 func (f *PartitionFilter) Covers(partitions string) bool {
 	return !slices.ContainsFunc(strings.Split(partitions, ","), func(p string) bool {
 		return slices.Contains(f.Exclude, p) || len(f.Include) > 0 && !slices.Contains(f.Include, p)
 	})
 }
 
-// WaitsForBridge reports whether the job waits for the bridge, perhaps among other things.
+// WaitsForBridge reports whether the bridge is among the things that the job waits for.
 func (in *Input) WaitsForBridge(j *job.Job) bool {
 	return in.Shadow || release.Behind(in.Snap.Gates, j)
 }
@@ -78,7 +75,7 @@ func (in *Input) waitsOnly(j *job.Job) bool {
 	return release.OnlyBehind(in.Snap.Gates, j)
 }
 
-// waitsBesides says what a job waits for besides the bridge, "" = nothing.
+// waitsBesides returns what a job waits for in addition to the bridge, "" = nothing.
 func (in *Input) waitsBesides(j *job.Job) string {
 	if !in.waitsOnly(j) {
 		return "its own dependency " + j.Dependency.Without(in.Snap.Gates)
@@ -92,7 +89,7 @@ func (in *Input) waitsBesides(j *job.Job) string {
 	return ""
 }
 
-// notYet says why a job may not start yet whatever is free, "" = it may.
+// notYet returns why Slurm would not start the job even on idle GPUs, "" = it would.
 func (in *Input) notYet(j *job.Job) string {
 	switch {
 	case j.Priority == 0:
@@ -103,7 +100,7 @@ func (in *Input) notYet(j *job.Job) string {
 	return ""
 }
 
-// unmanageable says why the bridge can't group a job that waits for it; "" = it can.
+// unmanageable returns why the bridge can't group a waiting job; "" = it can.
 func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) job.Unfit {
 	switch {
 	case j.TooLong:
@@ -134,8 +131,8 @@ func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) job.Unfit {
 	return ""
 }
 
-// fitsNode reports whether an empty node is large enough for the job. Where none is, Slurm
-// may still spread its tasks over several.
+// fitsNode reports whether an empty node is large enough for the job. If none is, Slurm may still spread its tasks over
+// several.
 func (in *Input) fitsNode(j *job.Job) bool {
 	parts := strings.Split(j.Partition, ",")
 	for i := range in.Snap.Nodes {
@@ -146,8 +143,8 @@ func (in *Input) fitsNode(j *job.Job) bool {
 	return false
 }
 
-// takes is how many CPUs and how much memory Slurm takes for a pending job, the most of any node
-// that it may run on.
+// takes returns the CPUs and the memory that Slurm allocates to a pending job, the most on any node that the job may
+// use.
 func (in *Input) takes(j *job.Job) (cpus int, memMiB float64) {
 	kinds, known := in.grains[j.Partition]
 	if !known {
@@ -174,7 +171,7 @@ func (in *Input) takes(j *job.Job) (cpus int, memMiB float64) {
 	return cpus, memMiB
 }
 
-// rlJob is a job as the decider sees it.
+// rlJob converts a job to the decider's type.
 func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	t := in.Terms[j.Ref]
 	out := rlcore.Job{
@@ -183,7 +180,7 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
 		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
 	}
-	if j.State == job.Pending { // of others Slurm says what they hold
+	if j.State == job.Pending { // for running jobs Slurm reports the allocation
 		out.CPUs, out.HostMemMiB = in.takes(j)
 	}
 	if !j.Deadline.IsZero() {
@@ -199,12 +196,11 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	return out
 }
 
-// mostExtended is the slowdown for which a job's limit must have room, where neither its owner nor the
-// site sets a contract.
+// mostExtended is the slowdown for which a limit must leave room where no contract is set.
 const mostExtended = rlcore.DefaultMaxSlowdown
 
-// limitFixed reports whether a job can't be given back the time that sharing might cost it: its partitions' MaxTime or a
-// reservation ahead leaves no room, or its owner has lowered the limit.
+// limitFixed reports whether the time that sharing costs can't be given back: MaxTime or a reservation leaves no room,
+// or the owner has lowered the limit.
 func (in *Input) limitFixed(j *job.Job, contract float64) bool {
 	if in.Bounds == nil {
 		return true

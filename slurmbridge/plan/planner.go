@@ -9,15 +9,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
-// Planner turns an input into a plan. It is not safe for concurrent use: the decider
-// keeps scratch.
+// Planner turns an input into a plan. It is not safe for concurrent use: the decider keeps scratch.
 type Planner struct {
 	Decider    *rlcore.Decider
 	Partitions PartitionFilter
 	// Join lets pending jobs join a GPU on which running jobs left shares free.
 	Join bool
-	// Room leaves a share of the GPU free for a job that comes later, where one may join and no
-	// job with hand-written shares was seen for a week. RoomAnyway: even if one was.
+	// Room leaves a share of the GPU free for a later join, unless a job with shares written by hand was seen within a
+	// week. RoomAnyway: even then.
 	Room, RoomAnyway bool
 	// Wanted is the configured policy; the decider's own is another after a fall-back.
 	Wanted string
@@ -25,7 +24,7 @@ type Planner struct {
 	Objective string
 }
 
-// leavesRoom reports whether jobs leave room for others that may join.
+// leavesRoom reports whether groups leave shares free for a later join.
 func (p *Planner) leavesRoom(in *Input) bool {
 	return p.Room && rlcore.Shares(p.Decider.Policy) && (p.RoomAnyway || in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor)
 }
@@ -35,12 +34,11 @@ func (in *Input) handwritten() bool {
 	return in.Tracker.HandwrittenSeen && in.Snap.At.Sub(in.Tracker.Handwritten) <= handwrittenFor
 }
 
-// handwrittenFor is for how long no room is left after a job was seen whose owner asked for a
-// part of a GPU's shares: such jobs start wherever there is room, next to jobs that they
-// were never checked with.
+// handwrittenFor is how long groups leave no room after the last job with shares written by hand: such a job starts
+// next to any other, unchecked.
 const handwrittenFor = 7 * 24 * time.Hour
 
-// Window is how many waiting jobs a decision looks at.
+// Window is the number of waiting jobs that a decision considers.
 func (p *Planner) Window() int {
 	if p.Decider.M == 0 {
 		return defaultWindow
@@ -50,9 +48,8 @@ func (p *Planner) Window() int {
 
 const defaultWindow = 5
 
-// Plan makes one pass through its stages: the queue and the GPUs, the promise to all jobs of the queue, the choice for
-// each GPU with the shares that lead its jobs there, the changes, and what is said of them. Without a gate nothing could
-// be put aside while groups are made, so none are.
+// Plan makes one pass through its stages: queue, promise, choice and seats, changes, explanation. Without a gate no
+// group is made: nothing could hold the members back while the group is prepared.
 func (p *Planner) Plan(in *Input) *job.Plan {
 	v := newView(in, &p.Partitions)
 	r := &pass{
@@ -87,11 +84,11 @@ type pass struct {
 	explain explainer
 	drafts  []*draft
 	window  []int
-	// mostLeft is how many more sets of jobs the guard may be asked about; see meets.
+	// mostLeft is the number of sets of jobs that the guard may still check; see meets.
 	mostLeft int
 }
 
-// makeAll makes the drafts' changes.
+// makeAll turns the drafts into changes.
 func (r *pass) makeAll() {
 	var refs []string
 	for _, d := range r.drafts {
@@ -105,7 +102,7 @@ func (r *pass) makeAll() {
 			refs = append(refs, d.group.Refs()...)
 		}
 	}
-	// Slurm will consider the members that start now on nodes with several GPUs in this order.
+	// Slurm considers the members on nodes with several GPUs in this order.
 	slices.SortFunc(refs, func(a, b string) int { return byPriority(r.jobs[a], r.jobs[b]) })
 	for i, ref := range refs {
 		r.plan.Order[ref] = i

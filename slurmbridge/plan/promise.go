@@ -7,9 +7,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// promise brings plain Slurm's schedule up to date with the poll and writes into the State what it promises. A job that
-// Slurm would keep waiting for another reason than a GPU (held, at a limit, not before its begin time) isn't in it, and
-// comes in when that is over. It returns the new schedule.
+// promise updates plain Slurm's schedule with the poll, writes what it promises into the State, and returns it. A job
+// that Slurm keeps waiting for another reason than a GPU (held, at a limit, before its begin time) enters the schedule
+// once that is over.
 func (v *view) promise() *rlcore.Plain {
 	p, now := v.in.Tracker.Plain.Clone(), v.State.NowS
 	names := make([]string, len(v.State.GPUs))
@@ -20,7 +20,7 @@ func (v *view) promise() *rlcore.Plain {
 	here := v.run(p, now)
 	for i := range v.State.Pending {
 		j := &v.State.Pending[i]
-		if p.Requeued(j.ID) { // it comes anew
+		if p.Requeued(j.ID) { // it comes again
 			p.Remove(now, j.ID)
 		}
 		here[j.ID] = true
@@ -47,14 +47,14 @@ func (v *view) promise() *rlcore.Plain {
 	return p
 }
 
-// changing reports whether a job keeps its place that isn't in the queue for now: it is being
-// restored, say, after another job took its GPU.
+// changing reports whether a job that is not in the queue now keeps its place: it is being restored, say, because
+// another job took its GPU.
 func (v *view) changing(p *rlcore.Plain, ref string) bool {
 	held := v.jobs[ref].Priority == 0
 	return (v.in.Touched[ref] || v.seats[ref].Group != nil) && !held && !p.Requeued(ref)
 }
 
-// run tells the plain schedule which jobs run, and returns those and the ones about to start.
+// run adds the running jobs to the plain schedule, and returns them and the jobs about to start.
 func (v *view) run(p *rlcore.Plain, now float64) map[string]bool {
 	here := map[string]bool{}
 	on := map[string][]int{}

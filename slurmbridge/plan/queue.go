@@ -15,8 +15,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// view is the queue and the GPUs of one poll as a plan sees them: the decider's State, with the way back to the
-// poll. A GPU is known by its index in State.GPUs.
+// view is the queue and the GPUs of one poll: the decider's State, with the way back to the poll. A GPU is its index in
+// State.GPUs.
 type view struct {
 	State rlcore.State
 	in    *Input
@@ -27,8 +27,8 @@ type view struct {
 	seats map[string]tracker.Seat
 	// starting holds the released jobs that are still pending. They count as running where they were sent.
 	starting map[string]bool
-	// closed holds the GPUs to which nothing is sent for now: members of a group there
-	// are being restored and may still start, or the MPS server failed.
+	// closed holds the GPUs to which nothing is sent for now: members of a group there are being restored and may still
+	// start, or the MPS server failed.
 	closed map[int]bool
 	// unsettled holds the nodes where a job runs on GPUs that aren't known: nothing more is released there.
 	unsettled map[string]bool
@@ -37,8 +37,8 @@ type view struct {
 	onWay     map[string][]floater // by node with several GPUs: the released jobs, in the order of their groups
 	usable    map[[4]string]usable // see mayUse
 	budget    *limit.Budget
-	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to a
-	// job in the queue.
+	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to
+	// a job in the queue.
 	limited, closedTo map[string]string
 	withheld          []rlcore.Job // the jobs that a limit keeps out of the queue
 	gate, ungate      []job.Change
@@ -53,7 +53,7 @@ type usable struct {
 	most int
 }
 
-// gpuRef says which GPU of the cluster a GPU of the State is.
+// gpuRef is the node and index of a GPU of the State.
 type gpuRef struct {
 	node  *job.Node
 	index int // there
@@ -163,8 +163,8 @@ func (v *view) addRunning(j *job.Job) {
 func (v *view) addRunningOn(j *job.Job, node string, gpus []int) {
 	several := j.Nodes != node // what it has of each node isn't known
 	if j.State == job.Completing && !several {
-		// Its processes have ended. By the time Slurm looks at what is released now, its
-		// shares and cores are free: until its epilog has ended nothing starts on the node.
+		// Its processes have ended. By the time Slurm looks at what is released now, its shares and cores are free:
+		// until its epilog has ended nothing starts on the node.
 		v.take(gpus, -j.CPUs, -j.HostMemMiB)
 		return
 	}
@@ -185,8 +185,7 @@ func (v *view) addRunningOn(j *job.Job, node string, gpus []int) {
 	}
 }
 
-// running is a running job as the decider sees it. shares says that it holds shares of
-// one GPU, not the whole.
+// running converts a running job. shares: it holds shares of one GPU.
 func (v *view) running(j *job.Job, shares bool) rlcore.Running {
 	r := rlcore.Running{Job: v.in.rlJob(j), Shares: j.Request.Count}
 	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
@@ -239,8 +238,8 @@ func (v *view) take(gpus []int, cpus int, memMiB float64) {
 	}
 }
 
-// addPending puts a pending job into the queue, behind the gate, or back to Slurm. A foreign job is in the queue, too: it
-// waits for the same GPUs.
+// addPending puts a pending job into the queue, behind the gate, or back to Slurm. A foreign job is in the queue, too:
+// it waits for the same GPUs.
 func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 	in := v.in
 	behind := release.Behind(in.Snap.Gates, j)
@@ -273,7 +272,7 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 	}
 }
 
-// closedFor lists the nodes that are closed to a job for now, separated by commas.
+// closedFor lists the nodes that a limit closes to a job for now, separated by commas.
 func (v *view) closedFor(j *job.Job) string {
 	var closed []string
 	for _, node := range v.budget.Shut() {
@@ -285,12 +284,12 @@ func (v *view) closedFor(j *job.Job) string {
 	return strings.Join(closed, ",")
 }
 
-// ignoredAfterS is for how long Slurm leaves a foreign job pending next to idle GPUs, s, until the
-// bridge concludes that the job waits for something else.
+// ignoredAfterS is how long Slurm leaves a foreign job pending next to enough idle GPUs, s, before the bridge concludes
+// that it waits for something else.
 const ignoredAfterS = 60
 
-// addForeign adds a job to the queue that waits for GPUs without the bridge. The queue leaves out jobs that Slurm keeps for
-// other reasons, and requests for a part of a GPU's shares, which start on any GPU that has them.
+// addForeign adds a job that waits for GPUs without the bridge. The queue leaves out jobs that Slurm keeps for other
+// reasons, and requests for a part of a GPU's shares, which start on any GPU with enough.
 func (v *view) addForeign(j *job.Job) {
 	in := v.in
 	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units
@@ -316,7 +315,7 @@ func (v *view) addForeign(j *job.Job) {
 	v.State.Pending = append(v.State.Pending, rj)
 }
 
-// waitsForNodes reports whether a Reason is, or hides, that a job waits for GPUs.
+// waitsForNodes reports whether a Reason is, or may hide, a wait for GPUs.
 func waitsForNodes(reason string) bool {
 	switch reason {
 	case "", "None", "Priority", "Resources":
@@ -325,11 +324,10 @@ func waitsForNodes(reason string) bool {
 	return limit.PassedOver(reason)
 }
 
-// mostWatched is for how many foreign jobs, of highest priority, the bridge looks whether Slurm leaves them next to
-// idle GPUs: jobs behind them hardly have their turn.
+// mostWatched is the number of foreign jobs, by priority, that the bridge watches next to idle GPUs.
 const mostWatched = 32
 
-// couldStart reports whether as many GPUs are idle as a foreign job takes.
+// couldStart reports whether enough GPUs are idle for a foreign job.
 func (v *view) couldStart(j *rlcore.Job) bool {
 	nodes := 0
 	for _, gpus := range v.nodes {
@@ -346,7 +344,7 @@ func (v *view) couldStart(j *rlcore.Job) bool {
 	return nodes >= j.Nodes
 }
 
-// letGo ungates a job; more is put behind the reason's words.
+// letGo ungates a job; more is added to the reason.
 func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
 	if v.unfit[j.Ref] != "" {
 		return
@@ -407,7 +405,7 @@ func (v *view) dequeue(at []int) {
 	v.State.Pending = v.State.Pending[len(at):]
 }
 
-// predict predicts the slowdown of all members of a GPU; nil where the profile of one is unknown.
+// predict predicts the slowdowns of all members of a GPU; nil where a profile is unknown.
 func predict(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile) []rlcore.Prediction {
 	if p == nil || slices.Contains(members, nil) {
 		return nil

@@ -2,26 +2,24 @@ package plan
 
 import "slices"
 
-// rule is how Slurm chooses one of a node's GPUs for a request for shares, among those that have as
-// many free. The bridge can't name a GPU; it can choose the numbers so that the rule does. Slurm
-// considers jobs in order of priority, and within one pass each finds what those before it left.
+// rule is how Slurm chooses a GPU of a node for a request for shares, among the GPUs with enough free shares. The
+// bridge can't name a GPU, but it can choose the numbers of shares. Slurm considers jobs in order of priority, and
+// within one pass each job finds what the earlier ones left.
 type rule int
 
 const (
 	// firstFit takes the first in gres.conf's order: _pick_specific_topo in
-	// src/plugins/select/cons_common/gres_select_filter.c of Slurm 22.05.8, and
-	// _pick_shared_gres_topo in src/plugins/select/cons_tres/gres_select_filter.c of 24.11.5
-	// and 26.05.3. GPUs that gres.conf binds to cores of one socket come first for a job whose
-	// cores are there: on such nodes this is a guess.
+	// src/plugins/select/cons_common/gres_select_filter.c of Slurm 22.05.8, and _pick_shared_gres_topo in
+	// src/plugins/select/cons_tres/gres_select_filter.c of 24.11.5 and 26.05.3. GPUs that gres.conf binds to cores of
+	// one socket come first for a job whose cores are there: on such nodes this is a guess.
 	firstFit rule = iota
-	// leastLoaded takes the one with the most free, of equals the first, where
-	// SelectTypeParameters has LL_SHARED_GRES (from 23.11 on):
-	// _get_sorted_topo_by_least_loaded in the same file, with glibc's qsort, which is stable.
-	// All GPUs have as many shares, so the part that is free is the number.
+	// leastLoaded takes the GPU with the most free shares, of equals the first, where SelectTypeParameters has
+	// LL_SHARED_GRES (from 23.11 on): _get_sorted_topo_by_least_loaded in the same file, with glibc's qsort, which is
+	// stable. Every GPU has 100 shares, so the free fraction is the free number.
 	leastLoaded
 )
 
-// pick is the GPU that Slurm gives to a request for shares, −1 = none has as many free.
+// pick returns the GPU that Slurm gives to a request for shares, −1 = none has enough.
 func (r rule) pick(free []int, shares int) int {
 	at := -1
 	for g, f := range free {
@@ -32,15 +30,14 @@ func (r rule) pick(free []int, shares int) int {
 	return at
 }
 
-// request is what one job of a pass asks for.
+// request is the request of one job in a pass.
 type request struct {
 	gpu    int // that it is meant for
 	shares int // 0 = to be chosen
 	least  int // of the shares to be chosen
 }
 
-// lands reports whether Slurm, which serves the requests in this order, gives each the GPU that it
-// is meant for.
+// lands reports whether each request gets the GPU that it is meant for, if Slurm serves them in this order.
 func (r rule) lands(free []int, requests []request) bool {
 	free = slices.Clone(free)
 	for _, q := range requests {
@@ -53,15 +50,14 @@ func (r rule) lands(free []int, requests []request) bool {
 	return true
 }
 
-// number chooses the shares of the requests that have none, so that each lands on the GPU that it is
-// meant for, and those on one GPU leave it spare shares. free are the GPUs' free shares before the
-// first request. false: there are no such numbers, as far as it finds any; the requests are then as
-// they were. For firstFit it finds them if there are any.
+// number chooses the shares of the requests that have none, so that each lands on its GPU and spare shares stay free
+// there. free are the GPUs' free shares before the first request. false: no such numbers were found, and the requests
+// are unchanged. For firstFit the search is complete.
 //
-// It goes through the requests from the last to the first. What a GPU still has when a request comes
-// is what the later ones there get, and what is spared. A request must ask for more than any GPU
-// before its own still has: the least that does leaves the most freedom to those before it. The first
-// one of a GPU gets the rest, since only requests before it see that.
+// It goes through the requests from the last to the first. When a request is served, its GPU still has the shares of
+// the later requests there, plus the spare ones. The request must be larger than what any earlier GPU still has; the
+// smallest such number leaves the most freedom to the requests before it. The first request of a GPU gets the rest,
+// since only earlier requests see that.
 func (r rule) number(free, spare []int, requests []request) bool {
 	out := slices.Clone(requests)
 	left, first := slices.Clone(free), make([]int, len(free))
@@ -73,7 +69,7 @@ func (r rule) number(free, spare []int, requests []request) bool {
 			first[q.gpu] = i
 		}
 	}
-	rest := make([]int, len(free)) // for those that are to be chosen
+	rest := make([]int, len(free)) // for requests without a number
 	for g := range left {
 		if first[g] >= 0 {
 			rest[g], left[g] = left[g]-spare[g], spare[g]

@@ -9,9 +9,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// draft is a group of this plan. What is sent to Slurm is made of it at the end of the plan: until
-// then a later group of its node may change its shares and, where it starts on an idle GPU, swap that
-// for another.
+// draft is a group of this plan. Until the plan is complete, a later group of the node may change its shares, or swap
+// its idle GPU for another.
 type draft struct {
 	group job.Group
 	gpu   int              // in the State
@@ -29,9 +28,9 @@ const (
 	refused         // not as things are on the node
 )
 
-// make turns a choice into a draft, or adds it to one, takes its jobs out of the queue and puts them on the GPU, with one
-// share each until seat. A group that can't be sure of its GPU, or whose members could meet jobs that they may not share
-// with, is not made. whole: the one job is to have all shares.
+// make turns a choice into a draft, or adds it to one, and moves its jobs from the queue to the GPU, with one share
+// each until seat. It makes no group that can't be sure of its GPU, or whose members could meet jobs that they may not
+// share with. whole: the only job gets all shares.
 func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score float64, whole bool) (*draft, verdict) {
 	d := r.draft(g, kind, to, chosen, score)
 	card := rlcore.GPU{Running: r.seated[g]}
@@ -64,15 +63,15 @@ func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score fl
 	return d, placed
 }
 
-// seat gives the members of a draft, nil = none, their shares in the State: nothing more is added to it.
+// seat gives the members of a draft, nil = none, their shares in the State: the draft is complete.
 func (r *pass) seat(d *draft) {
 	if d != nil {
 		r.reseat(d.group.Node, nil)
 	}
 }
 
-// reseat puts the drafts' jobs on the GPUs of a node, in the State; those of open, which may get more members, with a share
-// each.
+// reseat puts the drafts' jobs on the GPUs of a node in the State. The members of open, which may still grow, get one
+// share each.
 func (r *pass) reseat(node string, open *draft) {
 	for _, g := range r.nodes[node] {
 		r.State.GPUs[g].Running = r.seated[g]
@@ -94,7 +93,7 @@ func (r *pass) reseat(node string, open *draft) {
 	}
 }
 
-// draft is the group of a choice, together with the members that it had in an earlier draft, but for its shares.
+// draft is the group of a choice, including the members of the earlier draft that it extends, without shares.
 func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score float64) *draft {
 	d := &draft{gpu: g, id: -1 - int64(len(r.drafts))}
 	ref := r.gpus[g]
@@ -116,8 +115,8 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 		}
 		d.group.Members, d.jobs = append(d.group.Members, m), append(d.jobs, rlcore.Running{Job: *j})
 	}
-	// A job that starts alone on an idle GPU could do so anywhere, but with other nodes
-	// there it might take a GPU that another group was sent to.
+	// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of
+	// another group.
 	d.group.Pinned = len(d.jobs) > 1 || kind == job.Join || len(r.in.Snap.Nodes) > 1
 	card := r.State.GPUs[g]
 	card.Running = r.seated[g]
@@ -139,7 +138,7 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 	return d
 }
 
-// seat is a job that Slurm will consider in the next pass.
+// seat is a job that Slurm considers in its next pass.
 type seat struct {
 	of     *draft // nil = the job was released before, or is foreign and has its turn now
 	member int
@@ -148,8 +147,8 @@ type seat struct {
 	shares int
 }
 
-// placing is an attempt to find shares for a new group of a node with several GPUs, together with
-// the groups of this plan that start there as well.
+// placing is an attempt to find shares for a new group of a node with several GPUs, together with the other groups of
+// this plan that start there.
 type placing struct {
 	rule   rule
 	drafts []*draft // that start now, the new one last
@@ -159,9 +158,8 @@ type placing struct {
 	jobs   []seat
 }
 
-// place finds shares for a new group on a node with several GPUs with which Slurm puts each of its
-// members on its GPU, and all others of this plan on theirs. It may change the shares and GPUs of
-// those.
+// place finds shares with which Slurm puts each member of a new group on its GPU, and all others of this plan on
+// theirs, on a node with several GPUs. It may change the shares and GPUs of the others.
 func (r *pass) place(d *draft) verdict {
 	p := r.placing(d)
 	why := refused
@@ -192,9 +190,8 @@ func (r *pass) place(d *draft) verdict {
 	return why
 }
 
-// placing gathers what a pass of Slurm will consider on the draft's node. The groups that begin on idle GPUs
-// have these in the order of their first members: an idle GPU is like the other, and the first of them is the one that
-// Slurm takes first.
+// placing gathers the jobs that Slurm considers on the draft's node. Groups that start on idle GPUs of one kind get
+// them in the order of their first members, since Slurm takes the first GPU first.
 func (r *pass) placing(d *draft) *placing {
 	node := d.group.Node
 	p := &placing{at: map[*draft]int{}, place: func(g int) int { return r.gpus[g].place }}
@@ -242,14 +239,15 @@ func (r *pass) placing(d *draft) *placing {
 	return p
 }
 
-// wish says how large the parts of a group are to be.
+// wish is how large the parts of a group are to be.
 type wish struct {
-	spare int // shares that are left for a job that may join
+	spare int // shares left for a job that may join
 	equal bool
 	least int // where they aren't equal
 }
 
-// wishes are tried in this order. With 100 ÷ (members + 1) no member can meet more jobs than are in its group.
+// wishes are tried in this order. With more than 100 ÷ (members + 1) shares each, no more jobs than the group's own fit
+// on a GPU.
 func wishes(d *draft) []wish {
 	out := []wish{{spare: d.spare, equal: true}, {equal: true}}
 	for _, least := range []int{job.Units/(len(d.jobs)+1) + 1, 20, 10, 5, 2, 1} {
@@ -261,8 +259,7 @@ func wishes(d *draft) []wish {
 	return out
 }
 
-// number finds shares for the new group, and for the other ones of this plan, too, where those are to
-// change.
+// number finds shares for the new group, and with others for all groups of this plan.
 func (p *placing) number(want wish, others bool) ([]request, bool) {
 	spare := make([]int, len(p.free))
 	requests := make([]request, len(p.jobs))
@@ -289,7 +286,7 @@ func (p *placing) number(want wish, others bool) ([]request, bool) {
 	return requests, p.rule.number(p.free, spare, requests)
 }
 
-// floaters are the members of the drafts with these shares: fresh ones, whose shares are new, and the rest.
+// floaters returns the drafts' members with these shares: fresh ones, whose shares are new, and the rest.
 func (p *placing) floaters(requests []request, others bool) (fresh, rest []floater) {
 	newest := p.drafts[len(p.drafts)-1]
 	for i, s := range p.jobs {
@@ -306,7 +303,7 @@ func (p *placing) floaters(requests []request, others bool) (fresh, rest []float
 	return fresh, rest
 }
 
-// take gives the drafts their GPUs, and their members their shares.
+// take commits the GPUs of the drafts and the shares of their members.
 func (p *placing) take(requests []request, r *pass) {
 	for d, g := range p.at {
 		d.gpu, d.group.GPU = g, r.gpus[g].index
@@ -318,7 +315,7 @@ func (p *placing) take(requests []request, r *pass) {
 	}
 }
 
-// give gives a member its shares. No job can join one that has all of them.
+// give sets the shares of a member. No job can join one with all shares.
 func (d *draft) give(i, shares int) {
 	m := &d.group.Members[i]
 	m.Shares, d.jobs[i].Shares = shares, shares

@@ -1,7 +1,7 @@
 package plan
 
-// split gives n jobs equal parts of the free shares; the first ones get what is left over,
-// so that the parts sum to free and no other job finds room next to them.
+// split divides the free shares equally among n jobs. The first jobs get the remainder: the parts sum to free, and no
+// other job finds room.
 func split(free, n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -13,7 +13,7 @@ func split(free, n int) []int {
 	return out
 }
 
-// heavy gives all but the first job small shares, and the first the rest.
+// heavy gives all jobs but the first a small number of shares, and the first one the rest.
 func heavy(free, n, small int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -23,9 +23,9 @@ func heavy(free, n, small int) []int {
 	return out
 }
 
-// withRoom is how many of the free shares the draft's members get if one more job is to find room next
-// to them: each the same part, one part left over. All of them where no job could join:
-// the GPU serves no more, or one of the members doesn't share or has no profile.
+// withRoom returns the number of free shares for the draft's members if one more job is to find room: equal parts, one
+// of them left over. All of them where no job could join: the GPU serves no more, or a member doesn't share or has no
+// profile.
 func (r *pass) withRoom(d *draft, free int) int {
 	n := len(d.jobs)
 	if !r.leavesRoom(r.in) || len(r.seated[d.gpu])+n >= r.Decider.Guard.Members(&r.State.GPUs[d.gpu].Spec) || free < n+1 {
@@ -39,10 +39,9 @@ func (r *pass) withRoom(d *draft, free int) int {
 	return free / (n + 1) * n
 }
 
-// split divides the free shares among the draft's members on a node with one GPU. Where jobs with shares written by hand
-// come to cards that serve one user, each member gets one share, and the one that takes longest the rest: what the
-// others free when they end is too little for such a job, which the MPS server wouldn't serve. Before Volta shares limit
-// nothing else.
+// split divides the free shares among the draft's members on a node with one GPU. Where jobs with shares written by
+// hand come to cards that serve one user, each member gets one share, and the longest one the rest: the shares that the
+// others free are too few for such a job, which the MPS server wouldn't serve. Before Volta shares limit nothing else.
 func (r *pass) split(d *draft, free int) []int {
 	n := len(d.jobs)
 	if !r.in.handwritten() || !r.State.GPUs[d.gpu].Spec.SameUser {

@@ -9,12 +9,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// turnSoonS is how soon a job's turn must come, s, for it to be in Slurm's own queue where a foreign job is behind it: a
-// poll and the ends of some jobs lie in between.
+// turnSoonS is how soon a job's turn must come, s, for keepTurns to ungate it: about a poll and the ends of some jobs.
 const turnSoonS = 60
 
-// keepTurns ungates the jobs whose turn comes next and that have a foreign job behind them: when a GPU becomes free
-// Slurm starts the first job of its own queue at once, before the bridge can release any other.
+// keepTurns ungates the jobs whose turn is near and that have a foreign job behind them: when a GPU becomes free, Slurm
+// starts the first job of its own queue at once, before the bridge can release another.
 func (r *pass) keepTurns() {
 	last, next := map[int]int{}, map[int]bool{} // by GPU: the last foreign job that may use it; its next job is known
 	for i := range r.State.Pending {
@@ -38,10 +37,10 @@ func (r *pass) keepTurns() {
 	}
 }
 
-// noteWaiting says of the jobs that are left when they are expected to start: each with GPUs of its own, in order of
-// priority; together with others they may start sooner. It ungates the jobs that Slurm might cancel behind the gate: it
-// does once a job's limit doesn't fit before its deadline, and if the bridge died now, the gate would hold the job beyond
-// that. And it ungates those that the bridge alone has kept waiting for too long.
+// noteWaiting records when the remaining jobs are expected to start: each on GPUs of its own, in order of priority;
+// sharing may start them sooner. It ungates jobs that the bridge alone has delayed for too long, and jobs that Slurm
+// might cancel behind the gate: it cancels a job once the limit doesn't fit before the deadline, and if the bridge died
+// now, the gate would hold the job past that.
 func (r *pass) noteWaiting() {
 	idle := func(g int) bool { return len(r.State.GPUs[g].Running) == 0 }
 	for _, j := range slices.Concat(r.State.Pending, r.withheld) {
@@ -70,7 +69,7 @@ func (r *pass) noteWaiting() {
 	}
 }
 
-// anyGPU reports whether something is true of a GPU that the job may use.
+// anyGPU reports whether a GPU that the job may use fulfils a condition.
 func (r *pass) anyGPU(j *rlcore.Job, is func(g int) bool) bool {
 	for g := range r.State.GPUs {
 		if is(g) && j.MayUse(g) {
