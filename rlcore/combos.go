@@ -56,7 +56,7 @@ func (g *Guard) turn(w *Window, must int) Combo {
 		return 1 << must
 	}
 	for i, at := range w.Jobs {
-		if g.promise.starts[at] <= rounding && g.Check(w, 1<<i) == Allowed {
+		if g.promise.near.starts[at] <= rounding && g.Check(w, 1<<i) == Allowed {
 			return 1 << i
 		}
 	}

@@ -40,11 +40,11 @@ type promise struct {
 	cards   []outlook
 	claimed []string // by GPU: the foreign job that has its turn there now
 
-	cluster cluster
-	now     schedule  // as things are
-	plain   schedule  // once the window's jobs, and those in front of them, have gone on plainly
-	starts  []float64 // when these start, s from now
-	trial   schedule  // the same after a combination
+	cluster   cluster
+	now       schedule // as things are
+	near, far ahead    // of one decision: the queue up to the window's last job, and farther
+	trial     schedule // the same after a combination
+	steps     int      // how many more jobs may be followed in far
 	// bound is by when GPUs must be free for jobs that come later, where that is known.
 	bound   schedule
 	bounded bool
@@ -52,6 +52,19 @@ type promise struct {
 	free, endS, workS []float64
 	members           []*Profile
 }
+
+// ahead is how the first jobs of the queue go on plainly.
+type ahead struct {
+	starts []float64 // of each, s from now
+	plain  schedule  // once they have gone on
+}
+
+// Where many GPUs become free at about the same time, it takes as many jobs until the time that a combination saves shows.
+// They are followed if need be: farByGPU for each GPU, mostFar at most, and mostSteps after one Begin.
+const (
+	farByGPU, mostFar = 3, 256
+	mostSteps         = 400_000
+)
 
 // outlook is what is expected of a GPU's running jobs.
 type outlook struct {
@@ -92,11 +105,12 @@ func (g *Guard) Begin(s *State) {
 		}
 		p.bound.reset(&p.cluster, p.free)
 	}
-	p.plain.copy(&p.now)
+	p.steps = mostSteps
+	p.trial.copy(&p.now)
 	for i := range s.Pending {
 		j := &s.Pending[i]
 		var on []int
-		j.startS, on = p.plain.run(j.asks(), j.expectedS())
+		j.startS, on = p.trial.run(j.asks(), j.expectedS())
 		if j.latestS = j.startS; !j.Foreign {
 			j.latestS = max(j.startS, g.latestStart(s, j))
 		} else if j.startS <= rounding {
@@ -177,15 +191,20 @@ func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_
 
 // look starts a decision: the jobs up to the last one of the window go on plainly.
 func (p *promise) look(w *Window) {
-	if !p.on {
-		return
+	p.far.starts = p.far.starts[:0]
+	if n := len(w.Jobs); p.on && n > 0 {
+		p.follow(&p.near, w.State, w.Jobs[n-1]+1)
 	}
-	p.plain.copy(&p.now)
-	p.starts = p.starts[:0]
-	for i := 0; len(w.Jobs) > 0 && i <= w.Jobs[len(w.Jobs)-1]; i++ {
-		j := &w.State.Pending[i]
-		at, _ := p.plain.run(j.asks(), j.expectedS())
-		p.starts = append(p.starts, at)
+}
+
+// follow lets the first n jobs of the queue go on plainly.
+func (p *promise) follow(x *ahead, s *State, n int) {
+	x.plain.copy(&p.now)
+	x.starts = x.starts[:0]
+	for i := range n {
+		j := &s.Pending[i]
+		at, _ := x.plain.run(j.asks(), j.expectedS())
+		x.starts = append(x.starts, at)
 	}
 }
 
@@ -222,7 +241,7 @@ func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 			continue
 		}
 		most := g.dueS(j) - s.NowS
-		if plainly := p.starts[at] + j.expectedS(); plainly > most { // it is lost
+		if plainly := p.near.starts[at] + j.expectedS(); plainly > most { // it is lost
 			most = plainly + g.grace()*j.Profile.DurationS
 		}
 		if p.endS[k] > most+rounding {
@@ -235,10 +254,29 @@ func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 
 // queueKeeps reports whether the remaining jobs have their turn in time if the GPU is free at freeS.
 func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
+	inTime, free := p.after(&p.near, w, c, freeS)
+	if !inTime || free {
+		return inTime
+	}
+	near := len(p.near.starts)
+	n := min(len(w.State.Pending), near+min(mostFar, farByGPU*len(w.State.GPUs)))
+	if p.steps -= n; n == near || p.steps < 0 {
+		return false
+	}
+	if len(p.far.starts) == 0 {
+		p.follow(&p.far, w.State, n)
+	}
+	inTime, free = p.after(&p.far, w, c, freeS)
+	return inTime && free
+}
+
+// after lets the followed jobs that c leaves go on after it. inTime: each starts in time. free: after these jobs the GPUs
+// are free in time for all others.
+func (p *promise) after(x *ahead, w *Window, c Combo, freeS float64) (inTime, free bool) {
 	p.trial.copy(&p.now)
 	p.trial.set(w.GPU, freeS)
 	next := 0 // in the window
-	for i, start := range p.starts {
+	for i, start := range x.starts {
 		if next < len(w.Jobs) && w.Jobs[next] == i {
 			if next++; c.Has(next - 1) {
 				continue
@@ -250,13 +288,14 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 			by = max(by, j.latestS)
 		}
 		if at, _ := p.trial.run(j.asks(), j.expectedS()); at > by+rounding {
-			return false
+			return false, false
 		}
 	}
-	if len(p.starts) < len(w.State.Pending) || !p.bounded {
-		return p.trial.later(&p.plain, &p.plain) <= rounding
+	bound := &x.plain
+	if p.bounded && len(x.starts) == len(w.State.Pending) {
+		bound = &p.bound
 	}
-	return p.trial.later(&p.plain, &p.bound) <= rounding
+	return true, p.trial.later(&x.plain, bound) <= rounding
 }
 
 // Expect writes into dst, reusing its storage, when each job of the window is expected to end, s on State.NowS's clock,

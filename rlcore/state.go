@@ -108,21 +108,6 @@ func (g *GPU) FreeShares() int {
 	return max(free, 0)
 }
 
-// EmptyInS returns how long the GPU's jobs are expected to run on without slowdown, s: by their profiles, else by their
-// time limits; +Inf where a job has neither, 0 where the GPU is empty.
-func (g *GPU) EmptyInS() float64 {
-	t := 0.0
-	for i := range g.Running {
-		r := &g.Running[i]
-		left := r.expectedS() - r.ElapsedS
-		if r.Profile != nil {
-			left = r.LeftS()
-		}
-		t = max(t, left)
-	}
-	return t
-}
-
 // expectedS returns the job's expected run time alone, s; +Inf = unknown.
 func (j *Job) expectedS() float64 {
 	s := math.Inf(1)

@@ -7,6 +7,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 func state(names ...string) *rlcore.State {
@@ -18,10 +19,10 @@ func state(names ...string) *rlcore.State {
 	return s
 }
 
-func decide(t *testing.T, policy string, s *rlcore.State) []int {
+func decide(t *testing.T, name string, s *rlcore.State) []int {
 	t.Helper()
 	m := interference.New(&contention.MPS)
-	p, err := rlcore.NewPolicy(policy, rlcore.PolicySetup{Predictor: m, Seed: 1})
+	p, err := policy.New(name, policy.Setup{Predictor: m, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestPolicies(t *testing.T) {
 			}
 		}
 	}
-	if _, err := rlcore.NewPolicy("none", rlcore.PolicySetup{}); err == nil {
+	if _, err := policy.New("none", policy.Setup{}); err == nil {
 		t.Error("a policy that isn't: no error")
 	}
 	// Nothing is let in beside one that fills the card.

@@ -6,19 +6,20 @@ import (
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "exclusive", About: "a GPU of its own to each job, highest priority first", Rank: 5, Colour: color.RGBA{205, 205, 205, 255},
 	Live: true, Alone: true,
-	New: func(rlcore.PolicySetup) (rlcore.Policy, error) { return Exclusive{}, nil },
+	New: func(policy.Setup) (rlcore.Policy, error) { return Exclusive{}, nil },
 })
 
 // In experiments, where no job has a priority, it is called by what it then does.
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "fifo", About: "a GPU of its own to each job, in the order of arrival", Rank: 10, Colour: color.RGBA{205, 205, 205, 255},
 	Contender: true, Alone: true, Minor: true,
-	New: func(rlcore.PolicySetup) (rlcore.Policy, error) { return Exclusive{}, nil },
+	New: func(policy.Setup) (rlcore.Policy, error) { return Exclusive{}, nil },
 })
 
 // Exclusive gives each job a GPU of its own, highest priority first.

@@ -6,12 +6,13 @@ import (
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "random", About: "any allowed combination with the same chance", Rank: 70, Colour: color.RGBA{240, 228, 66, 255},
 	Live: true, Contender: true, Minor: true,
-	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) { return Random{Seed: s.Seed}, nil },
+	New: func(s policy.Setup) (rlcore.Policy, error) { return Random{Seed: s.Seed}, nil },
 })
 
 // Random takes any allowed combination with the same chance; waiting only where

@@ -4,12 +4,13 @@ import (
 	"image/color"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "sjf", About: "a GPU of its own to each job, the shortest first", Rank: 20, Colour: color.RGBA{150, 150, 150, 255},
 	Live: true, Contender: true, Alone: true, ShortestFirst: true,
-	New: func(rlcore.PolicySetup) (rlcore.Policy, error) { return SJF{}, nil },
+	New: func(policy.Setup) (rlcore.Policy, error) { return SJF{}, nil },
 })
 
 // SJF gives each job a GPU of its own, the shortest first; one of unknown length

@@ -4,12 +4,13 @@ import (
 	"image/color"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "srpt", About: "shortest remaining times first, as far as those who share a GPU don't hold each other up", Rank: 85,
 	Colour: color.RGBA{170, 68, 153, 255}, Live: true, Contender: true,
-	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) { return NewSRPT(s.Predictor), nil },
+	New: func(s policy.Setup) (rlcore.Policy, error) { return NewSRPT(s.Predictor), nil },
 })
 
 // SRPT takes the combination with which the sum of all turnarounds shrinks the fastest:

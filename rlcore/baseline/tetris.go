@@ -6,20 +6,21 @@ import (
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "tetris", About: "packs by peak demand and knows nothing of interference", Rank: 30,
 	Colour: color.RGBA{86, 180, 233, 255}, Live: true, Contender: true, Unguarded: true,
-	New:   func(rlcore.PolicySetup) (rlcore.Policy, error) { return &Tetris{Short: 0.5}, nil },
+	New:   func(policy.Setup) (rlcore.Policy, error) { return &Tetris{Short: 0.5}, nil },
 	Knobs: tetrisKnobs(),
 })
 
-func tetrisKnobs() []rlcore.PolicyKnob {
-	var out []rlcore.PolicyKnob
+func tetrisKnobs() []policy.Knob {
+	var out []policy.Knob
 	for _, over := range []float64{1, 1.25, 1.5, 2, 3} {
 		for _, short := range []float64{0, 0.25, 0.5, 1} {
-			out = append(out, rlcore.PolicyKnob{
+			out = append(out, policy.Knob{
 				Note: fmt.Sprintf("short %.2f, overcommit %.2f", short, over),
 				New:  func(rlcore.Predictor) rlcore.Policy { return &Tetris{Short: short, Overcommit: over} },
 			})

@@ -5,27 +5,28 @@ import (
 	"image/color"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "pack", About: "greedy, but a job must bring a noticeable gain to be let in", Rank: 75, Colour: color.RGBA{0, 68, 136, 255},
 	Live: true,
-	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) {
+	New: func(s policy.Setup) (rlcore.Policy, error) {
 		return NewThroughput("pack", s.Predictor, 0.12), nil
 	},
 })
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "greedy", About: "the combination with the highest predicted throughput", Rank: 80, Colour: color.RGBA{0, 114, 178, 255},
 	Live: true, Contender: true,
-	New:   func(s rlcore.PolicySetup) (rlcore.Policy, error) { return NewThroughput("greedy", s.Predictor, 0), nil },
+	New:   func(s policy.Setup) (rlcore.Policy, error) { return NewThroughput("greedy", s.Predictor, 0), nil },
 	Knobs: crowds(0, 0.05, 0.12, 0.2),
 })
 
-func crowds(values ...float64) []rlcore.PolicyKnob {
-	var out []rlcore.PolicyKnob
+func crowds(values ...float64) []policy.Knob {
+	var out []policy.Knob
 	for _, crowd := range values {
-		out = append(out, rlcore.PolicyKnob{
+		out = append(out, policy.Knob{
 			Note: fmt.Sprintf("crowd %.2f", crowd),
 			New:  func(p rlcore.Predictor) rlcore.Policy { return NewThroughput("greedy", p, crowd) },
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -44,7 +45,7 @@ func busy(cards, pending int) *rlcore.State {
 
 // networks are the networks that are trained by default, with their layers.
 func networks(p rlcore.Predictor, m int) map[string]Network {
-	scorer, flat := NewScorer(rlcore.Turnaround, 32, p, seeded(1)), NewFlat(m, 20, seeded(1))
+	scorer, flat := NewScorer(policy.Turnaround, 32, p, seeded(1)), NewFlat(m, 20, seeded(1))
 	shake(scorer, 1)
 	shake(flat, 1)
 	size := scorer.better.Sizes
@@ -178,7 +179,7 @@ func decided(combos int, r *rand.Rand) *Obs {
 func BenchmarkStep(b *testing.B) {
 	for _, combos := range []int{4, 32} {
 		r := seeded(1)
-		net := NewScorer(rlcore.Turnaround, 32, newTools().Predictor, r)
+		net := NewScorer(policy.Turnaround, 32, newTools().Predictor, r)
 		shake(net, 1)
 		l := newLearner(Options{Seed: 1}.orDefaults(), net)
 		var lessons []lesson

@@ -9,6 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // ErrCheckpoint marks a checkpoint that can't be used. The message names the file, what
@@ -39,7 +40,7 @@ type Checkpoint struct {
 	// other.
 	M int `json:"m"`
 	// Objective is what it was trained for.
-	Objective rlcore.Objective `json:"objective"`
+	Objective policy.Objective `json:"objective"`
 	Hidden    int              `json:"hidden"` // units per layer
 	// ContextLen and ComboLen are a scorer's inputs, Pixels a flat network's; Features
 	// is their encoder.Version.
@@ -162,7 +163,7 @@ func (c *Checkpoint) wrongHead() string {
 		return fmt.Sprintf("there is no network %q; %s", c.Kind, again)
 	case c.Features != encoder.Version:
 		return fmt.Sprintf("it was trained on feature set %d, this program has %d; %s", c.Features, encoder.Version, again)
-	case c.Objective != rlcore.Turnaround && c.Objective != rlcore.Makespan || c.Kind == kindFlat && c.Objective != rlcore.Makespan:
+	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan || c.Kind == kindFlat && c.Objective != policy.Makespan:
 		return fmt.Sprintf("its objective is %q; %s", c.Objective, again)
 	case c.M < 1 || c.M > rlcore.MaxWindow:
 		return fmt.Sprintf("m is %d, not 1 to %d; %s", c.M, rlcore.MaxWindow, again)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 func kept(tb testing.TB, name string, rounds int) (*Trainer, *Checkpoint) {
@@ -194,7 +195,7 @@ func TestReadRefuses(t *testing.T) {
 		{"m", change(false, func(c *Checkpoint) { c.M = 63 }), "m is 63"},
 		{"hidden", change(false, func(c *Checkpoint) { c.Hidden = 1 << 30 }), "hidden is"},
 		{"other hidden", change(false, func(c *Checkpoint) { c.Hidden++ }), "numbers, the network"},
-		{"pixels", change(false, func(c *Checkpoint) { c.Kind, c.Objective = "flat", rlcore.Makespan }), "pixels"},
+		{"pixels", change(false, func(c *Checkpoint) { c.Kind, c.Objective = "flat", policy.Makespan }), "pixels"},
 		{"objective", change(false, func(c *Checkpoint) { c.Objective = "fun" }), `objective is "fun"`},
 		{"kappa", change(false, func(c *Checkpoint) { c.Kappa = -1 }), "kappa"},
 		{"shown", change(false, func(c *Checkpoint) { c.Shown = -1 }), "shown"},
@@ -244,7 +245,7 @@ func TestSaveRefusesWhatCannotBeRead(t *testing.T) {
 // FuzzRead: whatever a file holds is refused with its name, or makes a network
 // that scores.
 func FuzzRead(f *testing.F) {
-	tiny := &Trainer{Options: Options{M: 1}, Net: NewScorer(rlcore.Turnaround, 1, nil, seeded(1))}
+	tiny := &Trainer{Options: Options{M: 1}, Net: NewScorer(policy.Turnaround, 1, nil, seeded(1))}
 	c, err := FromTrainer(tiny, "", "")
 	if err != nil {
 		f.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -53,7 +54,7 @@ func newNet(name string, m int) Network {
 	if name == "flat" {
 		return NewFlat(m, 8, seeded(1))
 	}
-	return NewScorer(rlcore.Turnaround, 8, newTools().Predictor, seeded(1))
+	return NewScorer(policy.Turnaround, 8, newTools().Predictor, seeded(1))
 }
 
 // short is a trainer whose training takes a fraction of a second.

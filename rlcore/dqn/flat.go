@@ -7,6 +7,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Flat values all combinations at once from the thesis's images: one output for the
@@ -36,7 +37,7 @@ func NewFlat(m, hidden int, r *rand.Rand) *Flat {
 func (f *Flat) Name() string { return kindFlat }
 
 // Objective implements Network.
-func (f *Flat) Objective() rlcore.Objective { return rlcore.Makespan }
+func (f *Flat) Objective() policy.Objective { return policy.Makespan }
 
 // Params implements Network.
 func (f *Flat) Params() []nn.Block { return []nn.Block{f.net.Block()} }

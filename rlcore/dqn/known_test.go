@@ -9,6 +9,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	_ "github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -22,7 +23,7 @@ func mixed() Scenario { return shuffled(light, heavy, light, heavy, light, heavy
 func known(rounds int) *Trainer {
 	return &Trainer{
 		Options: Options{Seed: 1, M: 6, Rounds: rounds, Episodes: 8, Steps: 32, Rate: 3e-3, Checks: 8},
-		Net:     NewScorer(rlcore.Makespan, 16, newTools().Predictor, seeded(1)), Scenario: mixed(), Tools: newTools,
+		Net:     NewScorer(policy.Makespan, 16, newTools().Predictor, seeded(1)), Scenario: mixed(), Tools: newTools,
 	}
 }
 
@@ -92,7 +93,7 @@ func TestLearnsAProblemWithAKnownAnswer(t *testing.T) {
 		}
 		return res.MakespanS
 	}
-	greedy, err := rlcore.NewPolicy("greedy", rlcore.PolicySetup{Predictor: p})
+	greedy, err := policy.New("greedy", policy.Setup{Predictor: p})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // table is a network of given values.
@@ -21,7 +22,7 @@ func (t table) Values(dst []float64, obs []*Obs) []float64 {
 	}
 	return dst
 }
-func (table) Objective() rlcore.Objective      { return rlcore.Makespan }
+func (table) Objective() policy.Objective      { return policy.Makespan }
 func (table) Learn([]float64)                  {}
 func (table) Params() []nn.Block               { return nil }
 func (t table) Twin() Network                  { return t }
@@ -181,7 +182,7 @@ func TestPrioritisedDraws(t *testing.T) {
 // Lessons of one decision are learned: the one that is worth more is valued more.
 func TestTeach(t *testing.T) {
 	tools := newTools()
-	net := NewScorer(rlcore.Turnaround, 8, tools.Predictor, seeded(1))
+	net := NewScorer(policy.Turnaround, 8, tools.Predictor, seeded(1))
 	w := someWindow(5)
 	o := net.Observe(w, tools.Guard.Combos(nil, w), true)
 	last := len(o.Combos) - 1

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Options are the hyper-parameters. A zero field means its default.
@@ -55,7 +56,7 @@ func (o Options) orDefaults() Options {
 }
 
 // teach reports whether a network learns from decisions that are played out.
-func (o *Options) teach(net Network) bool { return !o.Rewards && net.Objective() == rlcore.Turnaround }
+func (o *Options) teach(net Network) bool { return !o.Rewards && net.Objective() == policy.Turnaround }
 
 // optimiser is the optimiser's name in a checkpoint.
 func (o *Options) optimiser() string {

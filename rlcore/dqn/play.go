@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -68,7 +69,7 @@ type episode struct {
 	visits [][]visit // of each GPU, the last without observation; nil where r was nil
 	result *sim.Result
 	tau    float64 // mean solo duration of the jobs, s: the unit of time
-	aim    rlcore.Objective
+	aim    policy.Objective
 	gpus   float64
 }
 
@@ -115,7 +116,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			dec.Combo = o.Combos[k]
 			if r != nil {
 				v := visit{obs: o, taken: k, atS: s.NowS(), workS: s.WorkS(s.GPU()), jobsS: s.JobsS()}
-				if p.net.Objective() != rlcore.Makespan {
+				if p.net.Objective() != policy.Makespan {
 					v.leftS = p.toGo(s.State())
 				}
 				visits[s.GPU()] = visited(visits[s.GPU()], v)
@@ -184,7 +185,7 @@ func best(v []float64) int {
 // before the first has any effect.
 func (e *episode) transitions(out []transition, v []visit, n int, span, gamma float64) []transition {
 	tau := e.tau
-	makespan := e.aim == rlcore.Makespan
+	makespan := e.aim == policy.Makespan
 	reward := func(i int) float64 {
 		if makespan {
 			return ((v[i+1].workS - v[i].workS) - (v[i+1].atS - v[i].atS)) / tau

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestTransitions(t *testing.T) {
 	a, b, c := &Obs{}, &Obs{}, &Obs{}
 	v := []visit{{obs: a, taken: 1}, {obs: b, atS: 4, workS: 10}, {obs: c, taken: 2, atS: 10, workS: 12}, {atS: 12, workS: 15}}
-	e := &episode{tau: 2, aim: rlcore.Makespan, gpus: 1}
+	e := &episode{tau: 2, aim: policy.Makespan, gpus: 1}
 	const r0, r1, r2 = 3., -2., 0.5 // (work − time) ÷ τ
 	const gamma = 0.9
 	after := func(s float64) float64 { return math.Pow(gamma, s/2) }
@@ -43,7 +44,7 @@ func TestRewardsSumToWhatSharingSaves(t *testing.T) {
 	for seed := range uint64(20) {
 		r := seeded(seed)
 		cfg, _ := shuffled(light, heavy, light, heavy, light, heavy, even("middle", 0.5))(r)
-		p := &player{net: NewScorer(rlcore.Makespan, 8, newTools().Predictor, seeded(1)), tools: newTools(), m: 4}
+		p := &player{net: NewScorer(policy.Makespan, 8, newTools().Predictor, seeded(1)), tools: newTools(), m: 4}
 		e, err := p.play(cfg, 0.7, r)
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +77,7 @@ func TestRewardsSumToTurnarounds(t *testing.T) {
 		for i := range cfg.Jobs {
 			cfg.Jobs[i].SubmitS = float64(r.IntN(3) * i * 20)
 		}
-		p := &player{net: NewScorer(rlcore.Turnaround, 8, newTools().Predictor, seeded(1)), tools: newTools(), m: 4}
+		p := &player{net: NewScorer(policy.Turnaround, 8, newTools().Predictor, seeded(1)), tools: newTools(), m: 4}
 		e, err := p.play(cfg, 0.7, r)
 		if err != nil {
 			t.Fatal(err)
@@ -107,9 +108,9 @@ func TestRewardsSumToTurnarounds(t *testing.T) {
 // TestUntrainedDecidesAsItsStart: a network that has learned nothing takes what the policy
 // takes that it starts from.
 func TestUntrainedDecidesAsItsStart(t *testing.T) {
-	for _, aim := range []rlcore.Objective{rlcore.Turnaround, rlcore.Makespan} {
+	for _, aim := range []policy.Objective{policy.Turnaround, policy.Makespan} {
 		tools := newTools()
-		start, err := rlcore.NewPolicy(Start(aim), rlcore.PolicySetup{Predictor: tools.Predictor})
+		start, err := policy.New(Start(aim), policy.Setup{Predictor: tools.Predictor})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
 	"github.com/slurmbridge/slurmbridge/rlcore/nn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Obs is a decision as a network sees it. It is immutable.
@@ -28,7 +29,7 @@ type Network interface {
 	// Name is "scorer" or "flat".
 	Name() string
 	// Objective is what it learns to keep small.
-	Objective() rlcore.Objective
+	Objective() policy.Objective
 	// Observe describes a decision. The result is valid until the next call, unless
 	// fresh asks for a copy.
 	Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
@@ -63,7 +64,7 @@ type Scorer struct {
 	better *nn.MLP // A: ContextLen+ComboLen → hidden → hidden → 1
 
 	kappa float64
-	aim   rlcore.Objective
+	aim   policy.Objective
 
 	seen    Obs    // by the last Observe
 	obs     []*Obs // of the last Values
@@ -80,7 +81,7 @@ const (
 
 // NewScorer returns a network that decides like srpt, or for the makespan like greedy, with
 // hidden units per layer.
-func NewScorer(aim rlcore.Objective, hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
+func NewScorer(aim policy.Objective, hidden int, p rlcore.Predictor, r *rand.Rand) *Scorer {
 	return &Scorer{
 		Enc:    encoder.Features{Predictor: p, Objective: aim, Max: shownCombos},
 		value:  nn.New([]int{encoder.ContextLen, hidden, 1}, 0.1, r),
@@ -93,11 +94,11 @@ func NewScorer(aim rlcore.Objective, hidden int, p rlcore.Predictor, r *rand.Ran
 func (s *Scorer) Name() string { return kindScorer }
 
 // Objective implements Network.
-func (s *Scorer) Objective() rlcore.Objective { return s.aim }
+func (s *Scorer) Objective() policy.Objective { return s.aim }
 
 // Start is the policy that an untrained scorer decides like.
-func Start(aim rlcore.Objective) string {
-	if aim == rlcore.Makespan {
+func Start(aim policy.Objective) string {
+	if aim == policy.Makespan {
 		return "greedy"
 	}
 	return "srpt"
@@ -130,7 +131,7 @@ func (s *Scorer) Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *O
 		o = &Obs{}
 	}
 	prior, unit := s.Enc.Throughput, 1.0
-	if s.aim != rlcore.Makespan {
+	if s.aim != policy.Makespan {
 		prior, unit = s.Enc.Index, s.Enc.Unit
 	}
 	o.Combos, o.Prior, o.Unit = append(o.Combos[:0], s.Enc.Combos...), append(o.Prior[:0], prior...), unit

@@ -12,8 +12,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -254,7 +254,7 @@ func validate(players []*player, cfgs []sim.Config) ([]float64, error) {
 
 // Against is what RoundStats.Train and Check compare with, in words.
 func (t *Trainer) Against() string {
-	if t.Net.Objective() == rlcore.Makespan {
+	if t.Net.Objective() == policy.Makespan {
 		return "one job after the other"
 	}
 	return "plain Slurm's"
@@ -262,8 +262,8 @@ func (t *Trainer) Against() string {
 
 // relative returns the makespan over what it is when every job runs alone and no GPU
 // is ever idle; the turnaround over plain Slurm's.
-func relative(aim rlcore.Objective, cfg *sim.Config, res *sim.Result) float64 {
-	if aim != rlcore.Makespan {
+func relative(aim policy.Objective, cfg *sim.Config, res *sim.Result) float64 {
+	if aim != policy.Makespan {
 		took, plain := 0.0, 0.0
 		for i := range res.Jobs {
 			took, plain = took+res.Jobs[i].EndS-res.Jobs[i].SubmitS, plain+res.Jobs[i].PlainEndS-res.Jobs[i].SubmitS

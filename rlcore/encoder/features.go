@@ -10,6 +10,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Numbers of figures that describe a situation, and a combination in it.
@@ -32,7 +33,7 @@ type Features struct {
 	Predictor rlcore.Predictor
 	// Objective is what the network that reads them is for: it says which combinations are
 	// described where there are more than Max.
-	Objective rlcore.Objective
+	Objective policy.Objective
 	// Max bounds the combinations that are described: waiting, and of those that keep the promise the ones of the
 	// highest index (see baseline.Index), for the makespan of the highest throughput. 0 = all.
 	Max int
@@ -93,7 +94,7 @@ func (f *Features) choose(w *rlcore.Window, combos []rlcore.Combo) {
 	}
 	if f.Max > 0 && len(combos) > f.Max {
 		by := f.worth
-		if f.Objective == rlcore.Makespan {
+		if f.Objective == policy.Makespan {
 			by = f.index.Rates
 		}
 		f.all = append(f.all[:0], by...)

@@ -9,12 +9,13 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: "lookahead", About: "srpt, with its best few combinations played out until the jobs that are known have ended; takes longer", Rank: 87,
 	Colour: color.RGBA{17, 119, 51, 255}, Live: true, Contender: true,
-	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) { return New(s.Predictor), nil },
+	New: func(s policy.Setup) (rlcore.Policy, error) { return New(s.Predictor), nil },
 })
 
 const (

@@ -7,6 +7,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Name is what the policy is called that decides by a trained network.
@@ -17,17 +18,17 @@ const BuiltIn = "built in"
 
 // BuiltInFor is what the network in the program is called for an objective: it says which
 // policy decides where no network is known to be better.
-func BuiltInFor(aim rlcore.Objective) string {
+func BuiltInFor(aim policy.Objective) string {
 	if c, err := Checkpoint(aim); err != nil || Learned(c) {
 		return BuiltIn
 	}
 	return dqn.Start(aim) + ", " + BuiltIn
 }
 
-var _ = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var _ = policy.Register(policy.Spec{
 	Name: Name, About: "a network that has learned which combinations pay; see the setting model", Rank: 100,
 	Colour: color.RGBA{213, 94, 0, 255}, Live: true, Contender: true, Network: true, Learns: true,
-	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) {
+	New: func(s policy.Setup) (rlcore.Policy, error) {
 		if s.Model == "" {
 			cp, err := Checkpoint(s.Objective)
 			if err != nil {

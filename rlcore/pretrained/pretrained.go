@@ -26,8 +26,8 @@ import (
 	"bytes"
 	_ "embed"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 //go:embed turnaround.json
@@ -37,9 +37,9 @@ var turnaround []byte
 var makespan []byte
 
 // Checkpoint returns the network that is built in for an objective.
-func Checkpoint(aim rlcore.Objective) (*dqn.Checkpoint, error) {
+func Checkpoint(aim policy.Objective) (*dqn.Checkpoint, error) {
 	file := turnaround
-	if aim == rlcore.Makespan {
+	if aim == policy.Makespan {
 		file = makespan
 	}
 	return dqn.Read(bytes.NewReader(file), "the built-in network")

@@ -8,19 +8,20 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // TestBuiltIn: the file fits today's encoder, and decides something sensible.
 func TestBuiltIn(t *testing.T) {
-	for _, aim := range []rlcore.Objective{rlcore.Turnaround, rlcore.Makespan} {
+	for _, aim := range []policy.Objective{policy.Turnaround, policy.Makespan} {
 		t.Run(string(aim), func(t *testing.T) { builtIn(t, aim) })
 	}
-	if name := BuiltInFor(rlcore.Makespan); name != "built in" {
+	if name := BuiltInFor(policy.Makespan); name != "built in" {
 		t.Errorf("the makespan's network is called %q", name)
 	}
 }
 
-func builtIn(t *testing.T, aim rlcore.Objective) {
+func builtIn(t *testing.T, aim policy.Objective) {
 	t.Helper()
 	cp, err := Checkpoint(aim)
 	if err != nil || cp.Objective != aim {

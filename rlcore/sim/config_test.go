@@ -73,7 +73,7 @@ func TestStuck(t *testing.T) {
 func TestSmallCard(t *testing.T) {
 	cfg := config(2, constant("large", 10, .5, 9000), constant("small", 5, .5, 500), constant("large", 10, .5, 9000))
 	cfg.GPUs[0].MemMiB = 4000
-	for _, d := range []*rlcore.Decider{decider(t, "exclusive"), {Policy: policy(crowd), Guard: Bare()}} {
+	for _, d := range []*rlcore.Decider{decider(t, "exclusive"), {Policy: choice(crowd), Guard: Bare()}} {
 		r := run(t, cfg, d)
 		for _, i := range []int{0, 2} {
 			if r.Jobs[i].GPU != 1 {

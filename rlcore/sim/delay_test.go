@@ -10,7 +10,7 @@ import (
 )
 
 // only starts the jobs named and leaves the others as long as it may.
-func only(ids ...string) policy {
+func only(ids ...string) choice {
 	return func(w *rlcore.Window, c rlcore.Combo) float64 {
 		v := 0.0
 		for i := range w.Jobs {

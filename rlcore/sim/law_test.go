@@ -35,7 +35,7 @@ func TestTwoByHand(t *testing.T) {
 		a, b := constant("a", 40, .6, 100), constant("b", 100, .9, 200)
 		cfg := config(1, a, b)
 		cfg.Truth = Law{l}
-		r := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+		r := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 		s := slowdowns(l, a, b)
 		if s[0] < 1.1 {
 			t.Fatalf("%s: these don't slow each other: %v", l.Name, s)
@@ -55,7 +55,7 @@ func TestTwoByHand(t *testing.T) {
 
 func TestThreeByHand(t *testing.T) {
 	a, b, c := constant("a", 20, .5, 100), constant("b", 60, .7, 100), constant("c", 200, .9, 100)
-	r := run(t, config(1, a, b, c), &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+	r := run(t, config(1, a, b, c), &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 	s3 := slowdowns(&contention.MPS, a, b, c)
 	endA := 20 * s3[0]
 	s2 := slowdowns(&contention.MPS, b, c)
@@ -72,7 +72,7 @@ func TestPhasesByHand(t *testing.T) {
 	b := &rlcore.Profile{App: "b", DurationS: 100, PeriodS: 25, Series: []rlcore.Use{
 		{GPU: .9}, {GPU: .9}, {}, {},
 	}}
-	r := run(t, config(1, a, b), &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+	r := run(t, config(1, a, b), &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 	phase := *b
 	phase.Series = b.Series[:1]
 	s := slowdowns(&contention.MPS, a, &phase)
@@ -93,7 +93,7 @@ func TestPairsByHand(t *testing.T) {
 	}
 	cfg := config(1, a, b, c)
 	cfg.Truth = pairs
-	r := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+	r := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 	near(t, "b", r.Jobs[1].EndS, 12.5)
 	near(t, "a", r.Jobs[0].EndS, 12.5+(10-12.5/1.75)*1.25)
 	left := 10 - r.Jobs[0].EndS/2

@@ -9,7 +9,7 @@ import (
 )
 
 // crowded lets as many jobs share as the card allows.
-func crowded() *rlcore.Decider { return &rlcore.Decider{Policy: policy(crowd), Guard: Bare()} }
+func crowded() *rlcore.Decider { return &rlcore.Decider{Policy: choice(crowd), Guard: Bare()} }
 
 // A job that sharing slows beyond its limit is ended there, which is harm; the other has
 // the GPU for itself from then on.

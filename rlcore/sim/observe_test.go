@@ -35,7 +35,7 @@ func observed(t *testing.T, cfg Config, d *rlcore.Decider) []observation {
 // Two that are together for their whole runs tell their slowdowns.
 func TestObserver(t *testing.T) {
 	a, b := constant("a", 100, .9, 100), constant("b", 100, .9, 100)
-	got := observed(t, config(1, a, b), &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+	got := observed(t, config(1, a, b), &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 	want := slowdowns(&contention.MPS, a, b)[0]
 	if len(got) != 2 {
 		t.Fatalf("observed %+v", got)
@@ -53,7 +53,7 @@ func TestObserver(t *testing.T) {
 func TestObserverOfLostRuns(t *testing.T) {
 	cfg := config(1, constant("a", 200, 0, 8000), stepped("b", 10, 1000, 20, 6000))
 	cfg.MaxRestarts = 3
-	for _, x := range observed(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}) {
+	for _, x := range observed(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()}) {
 		if x.apps[0] == "b" {
 			t.Errorf("observed %+v", x)
 		}

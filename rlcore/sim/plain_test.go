@@ -71,7 +71,7 @@ func TestPlainEnds(t *testing.T) {
 		cfg.Jobs[i].SubmitS = float64(i) * 20
 	}
 	shared := run(t, cfg, decider(t, "greedy"))
-	alone := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: &rlcore.Guard{MaxMembers: 1, Bare: true}, M: 1})
+	alone := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: &rlcore.Guard{MaxMembers: 1, Bare: true}, M: 1})
 	for i := range shared.Jobs {
 		if got, want := shared.Jobs[i].PlainEndS, alone.Jobs[i].EndS; math.Abs(got-want) > 1e-6*want {
 			t.Errorf("job %d: plain end %v, alone it ends at %v", i, got, want)

@@ -13,6 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 func anyProfile(t *rapid.T, app string) *rlcore.Profile {
@@ -90,7 +91,7 @@ func anySite(t *rapid.T) Config {
 }
 
 // anyRule scores combinations arbitrarily but reproducibly.
-func anyRule(seed uint64) policy {
+func anyRule(seed uint64) choice {
 	return func(w *rlcore.Window, c rlcore.Combo) float64 {
 		h := rand.NewPCG(seed, uint64(c)<<8|uint64(len(w.Jobs)))
 		return float64(h.Uint64() >> 11)
@@ -98,16 +99,16 @@ func anyRule(seed uint64) policy {
 }
 
 func anyPolicy(t *rapid.T) rlcore.Policy {
-	name := rapid.SampledFrom(append(rlcore.PolicyNames(rlcore.LivePolicies()), "crowd", "rule", "never")).Draw(t, "policy")
+	name := rapid.SampledFrom(append(policy.Names(policy.Live()), "crowd", "rule", "never")).Draw(t, "policy")
 	switch name {
 	case "crowd":
-		return policy(crowd)
+		return choice(crowd)
 	case "never":
-		return policy(never)
+		return choice(never)
 	case "rule":
 		return anyRule(rapid.Uint64().Draw(t, "rule"))
 	}
-	p, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: interference.New(&contention.MPS), Seed: 1})
+	p, err := policy.New(name, policy.Setup{Predictor: interference.New(&contention.MPS), Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func stepped(app string, firstS, firstMiB, thenS, thenMiB float64) *rlcore.Profi
 // and then waits for a GPU of its own.
 func TestRestartsByHand(t *testing.T) {
 	cfg := config(1, constant("a", 100, 0, 8000), stepped("b", 10, 1000, 90, 6000))
-	d := &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}
+	d := &rlcore.Decider{Policy: choice(crowd), Guard: Bare()}
 	s, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestRestartsByHand(t *testing.T) {
 func TestTheJobThatDoesNotFitFails(t *testing.T) {
 	cfg := config(1, constant("a", 100, 0, 8000), constant("b", 10, 0, 6000), constant("c", 10, 0, 200))
 	cfg.MaxRestarts = 3
-	r := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()})
+	r := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()})
 	if got := []int{r.Jobs[0].Failures, r.Jobs[1].Failures, r.Jobs[2].Failures}; got[0] != 0 || got[1] == 0 || got[2] != 0 {
 		t.Errorf("failures %v, only b's start asks for too much", got)
 	}
@@ -76,10 +76,10 @@ func TestGuardLosesNoRun(t *testing.T) {
 			ps = append(ps, p)
 		}
 		cfg := config(1, ps...)
-		lost += run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: Bare()}).OOM
+		lost += run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: Bare()}).OOM
 		m := interference.New(&contention.MPS)
 		cfg.Predictor = m
-		res := run(t, cfg, &rlcore.Decider{Policy: policy(crowd), Guard: &rlcore.Guard{Predictor: m}})
+		res := run(t, cfg, &rlcore.Decider{Policy: choice(crowd), Guard: &rlcore.Guard{Predictor: m}})
 		if res.OOM > 0 {
 			t.Errorf("seed %d: %d runs lost behind the guard", seed, res.OOM)
 		}

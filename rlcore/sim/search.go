@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Objective is what a search minimises, s.
@@ -16,8 +16,8 @@ type Objective func(*Result) float64
 func Makespan(r *Result) float64 { return r.MakespanS }
 
 // CostOf is what an objective keeps small.
-func CostOf(o rlcore.Objective) Objective {
-	if o == rlcore.Makespan {
+func CostOf(o policy.Objective) Objective {
+	if o == policy.Makespan {
 		return Makespan
 	}
 	return Turnaround

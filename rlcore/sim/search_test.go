@@ -112,7 +112,7 @@ func TestClairvoyantKeepsTheBest(t *testing.T) {
 		cfg.Track = seed%2 == 0
 		best := math.Inf(1)
 		var from []*Result
-		for _, d := range []*rlcore.Decider{decider(t, "sjf"), decider(t, "greedy"), decider(t, "pack"), {Policy: policy(crowd), Guard: Bare()}} {
+		for _, d := range []*rlcore.Decider{decider(t, "sjf"), decider(t, "greedy"), decider(t, "pack"), {Policy: choice(crowd), Guard: Bare()}} {
 			r := run(t, cfg, d)
 			from = append(from, r)
 			if r.OOM == 0 {

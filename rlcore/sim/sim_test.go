@@ -9,6 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // constant is a profile of constant use.
@@ -33,22 +34,22 @@ func config(n int, profiles ...*rlcore.Profile) Config {
 
 // decider is a named policy behind the guard, both with a model that has learned
 // nothing beyond the law.
-func decider(t testing.TB, policy string) *rlcore.Decider {
+func decider(t testing.TB, name string) *rlcore.Decider {
 	t.Helper()
 	m := interference.New(&contention.MPS)
-	p, err := rlcore.NewPolicy(policy, rlcore.PolicySetup{Predictor: m, Seed: 1})
+	p, err := policy.New(name, policy.Setup{Predictor: m, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &rlcore.Decider{Policy: p, Guard: &rlcore.Guard{Predictor: m}}
 }
 
-// policy is a rule for choosing among the combinations.
-type policy func(w *rlcore.Window, c rlcore.Combo) float64
+// choice is a rule for choosing among the combinations.
+type choice func(w *rlcore.Window, c rlcore.Combo) float64
 
-func (policy) Name() string { return "rule" }
+func (choice) Name() string { return "rule" }
 
-func (p policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+func (p choice) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	for i, c := range combos {
 		dst[i] = p(w, c)
 	}

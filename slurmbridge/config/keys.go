@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // key is one setting.
@@ -49,8 +50,8 @@ var keys = []key{
 		func(c *Config) any { return &c.Policy }, word,
 	},
 	{
-		"objective", string(rlcore.Turnaround), "What decisions keep small: turnaround, the mean time from a job's submission to its end, or makespan, the time until all have ended. It chooses the network of policy dqn and what the site's own ones learn.",
-		func(c *Config) any { return &c.Objective }, oneOf(rlcore.Objectives()...),
+		"objective", string(policy.Turnaround), "What decisions keep small: turnaround, the mean time from a job's submission to its end, or makespan, the time until all have ended. It chooses the network of policy dqn and what the site's own ones learn.",
+		func(c *Config) any { return &c.Objective }, oneOf(policy.Objectives()...),
 	},
 	{
 		"model", "", "File of a trained model, for policies that have one. Empty: the one that is built in.",

@@ -14,8 +14,8 @@ import (
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Dir is the folder with the models' files. A file's name is the SHA-256 of what is
@@ -112,7 +112,7 @@ func (d Dir) Checkpoint(sum string) (*dqn.Checkpoint, error) {
 }
 
 // CheckpointFor reads a network that was trained for an objective. Errors wrap ErrUnusable.
-func (d Dir) CheckpointFor(aim rlcore.Objective, sum string) (*dqn.Checkpoint, error) {
+func (d Dir) CheckpointFor(aim policy.Objective, sum string) (*dqn.Checkpoint, error) {
 	c, err := d.Checkpoint(sum)
 	if err == nil && c.Objective != aim {
 		return nil, fmt.Errorf("%w: %s: it was trained for the %s, and the objective is the %s", ErrUnusable, d.Path(sum), c.Objective, aim)

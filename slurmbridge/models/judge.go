@@ -11,6 +11,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -56,7 +57,7 @@ type Verdict struct {
 	Jobs   int     `json:"jobs"`   // a set
 	Other  Score   `json:"other"`
 	// Objective is what the gain is in; "" (in rows of earlier releases) = the turnaround.
-	Objective rlcore.Objective `json:"objective,omitempty"`
+	Objective policy.Objective `json:"objective,omitempty"`
 	Own       Score            `json:"own"`
 }
 
@@ -103,7 +104,7 @@ func weigh(gains []float64, blocks int) (v Verdict) {
 
 // Why is the result of the comparison in words.
 func (v *Verdict) Why() string {
-	figures := fmt.Sprintf("%s %+.1f %% ± %.1f %% on %d job sets like the last days'", cmp.Or(v.Objective, rlcore.Turnaround), -100*v.Gain, 100*v.Noise, v.Sets)
+	figures := fmt.Sprintf("%s %+.1f %% ± %.1f %% on %d job sets like the last days'", cmp.Or(v.Objective, policy.Turnaround), -100*v.Gain, 100*v.Noise, v.Sets)
 	switch {
 	case v.Better:
 		return "better beyond the noise: " + figures
@@ -154,7 +155,7 @@ func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, er
 			}
 			k := len(res.Jobs)
 			jobs += k
-			if w.mix.Rules.aim() == rlcore.Makespan {
+			if w.mix.Rules.aim() == policy.Makespan {
 				sums[i] += res.MakespanS
 			} else {
 				sums[i] += res.MeanTurnaroundS * float64(k)

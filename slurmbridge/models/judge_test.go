@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
@@ -107,7 +107,7 @@ func TestWeigh(t *testing.T) {
 // builtIn is the network that comes with the program.
 func builtIn(t testing.TB) *dqn.Checkpoint {
 	t.Helper()
-	c, err := pretrained.Checkpoint(rlcore.Turnaround)
+	c, err := pretrained.Checkpoint(policy.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,13 +14,14 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Rules are the settings that decisions keep to.
 type Rules struct {
 	// Objective is what networks learn and are judged by; "" (in files of earlier releases) =
 	// the turnaround.
-	Objective   rlcore.Objective `json:"objective,omitempty"`
+	Objective   policy.Objective `json:"objective,omitempty"`
 	Window      int              `json:"window"`
 	MaxGroup    int              `json:"max_group"`
 	MemMargin   float64          `json:"memory_margin"`
@@ -31,7 +32,7 @@ type Rules struct {
 }
 
 // aim is the objective.
-func (r *Rules) aim() rlcore.Objective { return cmp.Or(r.Objective, rlcore.Turnaround) }
+func (r *Rules) aim() policy.Objective { return cmp.Or(r.Objective, policy.Turnaround) }
 
 // guard makes a guard that keeps to the rules.
 func (r *Rules) guard(p rlcore.Predictor) *rlcore.Guard {

@@ -13,7 +13,7 @@ import (
 func (r *pass) fillAll() {
 	var again []int
 	for _, g := range r.startable() {
-		if r.fill(g, false) == refused {
+		if r.fill(g, false) {
 			again = append(again, g)
 		}
 	}
@@ -43,38 +43,31 @@ func (r *pass) startable() []int {
 }
 
 // fill decides what starts on GPU g now, and what joins that, until the policy wants nothing more: some policies build
-// a group job by job. alone: where a group is refused, its first job may start alone.
-func (r *pass) fill(g int, alone bool) verdict {
+// a group job by job. alone: where a group is refused, its first job may start alone. again: the policy wants a group
+// on an idle GPU that can't be led there now.
+func (r *pass) fill(g int, alone bool) (again bool) {
 	kind := job.Join
 	switch {
 	case len(r.State.GPUs[g].Running) == 0:
 		kind = job.StartNow
 	case slices.ContainsFunc(r.drafts, func(d *draft) bool { return d.gpu == g }):
-		return later // groups have exchanged the node's idle GPUs
+		return false // groups have exchanged the node's idle GPUs
 	}
 	var d *draft
+	defer func() { r.seat(d) }()
 	for dec := r.choose(g, kind); dec.Combo != 0; dec = r.choose(g, kind) {
 		more, why := r.make(g, kind, d, dec.Jobs(), dec.Score, false)
-		if why != placed && d == nil {
-			if kind == job.StartNow && alone {
-				d, why = r.make(g, kind, nil, dec.Jobs()[:1], dec.Score, true)
-				r.seat(d)
-			}
-			return why
-		}
 		if why != placed {
-			break
+			if d == nil && kind == job.StartNow && alone && (why == refused || r.mostLeft < 0) {
+				d, why = r.make(g, kind, nil, dec.Jobs()[:1], dec.Score, true)
+			}
+			return d == nil && kind == job.StartNow
 		}
 		if d, g = more, more.gpu; !r.Join {
 			break
 		}
-		r.Decider.Guard.Settle(&r.State, g)
 	}
-	r.seat(d)
-	if d == nil {
-		return later
-	}
-	return placed
+	return false
 }
 
 // choose lets the policy choose among the jobs of GPU g's window.

@@ -36,7 +36,7 @@ func (x *explainer) explain(dec *rlcore.Decision) {
 			x.plan.InCompany[e.Ref] = true
 		}
 		e.ExpectedEnd = tracker.Time(x.ends[i])
-		if t := x.plan.Running.GPUs[dec.Window.GPU].EmptyInS(); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
+		if t := x.guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t
 		}
 		x.considered(e, dec, i)

@@ -157,9 +157,6 @@ func (in *Input) takes(j *job.Job) (cpus int, memMiB float64) {
 				kinds = append(kinds, n)
 			}
 		}
-		if in.grains == nil {
-			in.grains = map[string][]*job.Node{}
-		}
 		in.grains[j.Partition] = kinds
 	}
 	cpus, memMiB = j.CPUs, j.HostMemMiB

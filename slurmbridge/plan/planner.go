@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
@@ -26,7 +27,7 @@ type Planner struct {
 
 // leavesRoom reports whether groups leave shares free for a later join.
 func (p *Planner) leavesRoom(in *Input) bool {
-	return p.Room && rlcore.Shares(p.Decider.Policy) && (p.RoomAnyway || in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor)
+	return p.Room && policy.Shares(p.Decider.Policy) && (p.RoomAnyway || in.Snap.At.Sub(in.Tracker.Handwritten) > handwrittenFor)
 }
 
 // handwritten reports whether jobs with shares written by hand have been seen lately.

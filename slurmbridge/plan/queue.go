@@ -77,6 +77,7 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		limited:   map[string]string{},
 		closedTo:  map[string]string{},
 	}
+	in.grains = map[string][]*job.Node{}
 	v.State.NowS = tracker.Seconds(in.Snap.At)
 	for i := range in.Snap.Nodes {
 		v.addNode(&in.Snap.Nodes[i])

@@ -18,7 +18,7 @@ func snapshot(jobs ...job.Job) *Input {
 			Name: name, Up: true, GPUs: 2, GPUType: "titanxp", Sharing: job.Shard, Units: 200, Partitions: []string{"gpu"}, CPUs: 64, MemMiB: 1 << 18,
 		})
 	}
-	in := &Input{Snap: s, Gate: "9", Apps: map[string]job.App{}, Terms: map[string]job.Terms{}, Tracker: tracker.New()}
+	in := &Input{grains: map[string][]*job.Node{}, Snap: s, Gate: "9", Apps: map[string]job.App{}, Terms: map[string]job.Terms{}, Tracker: tracker.New()}
 	for i := range jobs {
 		jobs[i].Priority, jobs[i].Partition, jobs[i].CPUs, jobs[i].NumNodes = int64(1000-i), "gpu", 1, max(1, jobs[i].NumNodes)
 		jobs[i].TimeLimit = time.Hour

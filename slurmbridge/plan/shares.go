@@ -5,21 +5,8 @@ package plan
 func split(free, n int) []int {
 	out := make([]int, n)
 	for i := range out {
-		out[i] = free / n
-		if i < free%n {
-			out[i]++
-		}
+		out[i] = (free + n - 1 - i) / n
 	}
-	return out
-}
-
-// heavy gives all jobs but the first a small number of shares, and the first one the rest.
-func heavy(free, n, small int) []int {
-	out := make([]int, n)
-	for i := range out {
-		out[i] = small
-	}
-	out[0] = free - small*(n-1)
 	return out
 }
 
@@ -47,13 +34,13 @@ func (r *pass) split(d *draft, free int) []int {
 	if !r.in.handwritten() || !r.State.GPUs[d.gpu].Spec.SameUser {
 		return split(r.withRoom(d, free), n)
 	}
-	out := heavy(free, n, 1)
-	last := 0
+	out, longest := make([]int, n), 0
 	for i := range d.jobs {
-		if p, q := d.jobs[i].Profile, d.jobs[last].Profile; p != nil && q != nil && p.DurationS > q.DurationS {
-			last = i
+		out[i] = 1
+		if p, q := d.jobs[i].Profile, d.jobs[longest].Profile; p != nil && q != nil && p.DurationS > q.DurationS {
+			longest = i
 		}
 	}
-	out[0], out[last] = out[last], out[0]
+	out[longest] = free - (n - 1)
 	return out
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // figures are what came of one workload under one variant. Times are GPU seconds
@@ -28,7 +28,7 @@ type figures struct {
 	// *againstWhole is nil for plain Slurm with whole GPUs, and where that wasn't measured.
 	*againstWhole
 	// Objective is what the bridge's decisions were to keep small; "" = no bridge.
-	Objective rlcore.Objective `json:"objective,omitempty"`
+	Objective policy.Objective `json:"objective,omitempty"`
 
 	// IdleS is how long jobs were there and no application was on the GPU: Slurm's own pauses.
 	IdleS float64 `json:"idle_s"`

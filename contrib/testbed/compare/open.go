@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Workloads are closed, which is the thesis's five: all jobs are there before the first may
@@ -49,16 +49,16 @@ func pickWorkloads(names []string) ([]string, error) {
 
 // objective is what a workload is judged by, and what the bridge's decisions are to keep small
 // there.
-func objective(wl string) rlcore.Objective {
+func objective(wl string) policy.Objective {
 	if isOpen(wl) {
-		return rlcore.Turnaround
+		return policy.Turnaround
 	}
-	return rlcore.Makespan
+	return policy.Makespan
 }
 
 // of is the figure of an objective, GPU seconds.
-func (f *figures) of(o rlcore.Objective) float64 {
-	if o == rlcore.Turnaround {
+func (f *figures) of(o policy.Objective) float64 {
+	if o == policy.Turnaround {
 		return f.MeanTurnaroundS
 	}
 	return f.MakespanS

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 func TestPickWorkloads(t *testing.T) {
@@ -108,7 +108,7 @@ func three() (*options, report) {
 		for _, name := range []string{"mps_half", "dqn"} {
 			by := []float64{0.5, 0.6, 0.7}[i]
 			r[wl][name] = &figures{
-				MakespanS: 520, MeanTurnaroundS: 200 * by, Objective: rlcore.Turnaround,
+				MakespanS: 520, MeanTurnaroundS: 200 * by, Objective: policy.Turnaround,
 				againstWhole: &againstWhole{TurnaroundRatio: by, Lateness: cluster.Lateness{Later: i, Late: 1, WorstS: float64(10 * i)}},
 			}
 		}

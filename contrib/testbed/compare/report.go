@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // report is build/compare.json: figures by workload and variant.
@@ -56,7 +56,7 @@ func (r report) write(file string, out io.Writer) error {
 
 // shortest is the variant of the shortest makespan, or mean turnaround, among those that let no
 // job fail, "" of none. More than one of the same: the first.
-func shortest(order []variant, byVariant map[string]*figures, by rlcore.Objective) string {
+func shortest(order []variant, byVariant map[string]*figures, by policy.Objective) string {
 	best := ""
 	for i := range order {
 		f := byVariant[order[i].name]

@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // show prints a table for each workload, and what to know of it.
@@ -120,7 +120,7 @@ func (r report) objectives(out io.Writer, o *options) {
 		return
 	}
 	var parts []string
-	for _, by := range []rlcore.Objective{rlcore.Makespan, rlcore.Turnaround} {
+	for _, by := range []policy.Objective{policy.Makespan, policy.Turnaround} {
 		var where []string
 		for _, wl := range o.workloads {
 			if objective(wl) == by && len(r[wl]) > 0 {
@@ -228,7 +228,7 @@ func (r report) verdict(out io.Writer, o *options) {
 		if best == "" || len(r[wl]) < 2 {
 			continue
 		}
-		what := map[rlcore.Objective]string{rlcore.Makespan: "is the shortest", rlcore.Turnaround: "has the shortest mean turnaround"}[by]
+		what := map[policy.Objective]string{policy.Makespan: "is the shortest", policy.Turnaround: "has the shortest mean turnaround"}[by]
 		fmt.Fprintf(out, "%s: %s %s of those under which no job failed", wl, best, what)
 		failed := ""
 		for i := range o.variants {
@@ -240,7 +240,7 @@ func (r report) verdict(out io.Writer, o *options) {
 			more := f.of(by)/r[wl][best].of(by) - 1
 			switch {
 			case f.JobsFailed > 0 && more < 0:
-				was := map[rlcore.Objective]string{rlcore.Makespan: "was over earlier", rlcore.Turnaround: "had a shorter one"}[by]
+				was := map[policy.Objective]string{policy.Makespan: "was over earlier", policy.Turnaround: "had a shorter one"}[by]
 				failed += fmt.Sprintf(" %s %s: %s failed.", n, was, count(f.JobsFailed, "job"))
 			case f.JobsFailed == 0 && more < nearBy:
 				fmt.Fprintf(out, ", %s %.1f %% longer", n, 100*more)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // variant is one way to give jobs a GPU.
@@ -36,11 +36,11 @@ func variants() []variant {
 		{name: "shard_half", colour: figure.Orange, what: "plain Slurm, gres/shard, every job half", gres: "shard:50", setup: cluster.Setup{Sharing: "shard"}},
 		{name: "mps_half", colour: figure.Purple, what: "plain Slurm, gres/mps, every job half", gres: "mps:50", setup: cluster.Setup{Hooks: true}},
 	}
-	for _, policy := range []string{"tetris", "greedy", "srpt", "lookahead", "dqn"} {
-		spec, _ := rlcore.PolicyNamed(policy)
+	for _, name := range []string{"tetris", "greedy", "srpt", "lookahead", "dqn"} {
+		spec, _ := policy.Named(name)
 		out = append(out, variant{
-			name: policy, colour: spec.Colour, what: "the bridge with policy " + policy, gres: "gpu:shared", repeatable: true,
-			setup: cluster.Setup{Policy: policy, Lease: lease},
+			name: name, colour: spec.Colour, what: "the bridge with policy " + name, gres: "gpu:shared", repeatable: true,
+			setup: cluster.Setup{Policy: name, Lease: lease},
 		})
 	}
 	return out

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // result is one run, in GPU seconds.
@@ -77,13 +77,13 @@ func main() {
 	flag.Uint64Var(&o.seed, "seed", 2019, "seed of the draw")
 	flag.Float64Var(&o.scale, "scale", 50, "GPU seconds that pass in a second")
 	flag.BoolVar(&o.cold, "cold", false, "start without any application's profile")
-	flag.StringVar(&o.objective, "objective", string(rlcore.Makespan), "what the bridge's decisions keep small: "+strings.Join(rlcore.Objectives(), " or "))
+	flag.StringVar(&o.objective, "objective", string(policy.Makespan), "what the bridge's decisions keep small: "+strings.Join(policy.Objectives(), " or "))
 	flag.BoolVar(&o.keep, "keep", false, "keep the bridged cluster's folder")
 	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
 	flag.StringVar(&o.out, "out", "build/demo.json", "where the figures go")
 	flag.Parse()
 	cluster.Main("demo", func(ctx context.Context) error {
-		if _, err := rlcore.ObjectiveNamed(o.objective); err != nil {
+		if _, err := policy.ObjectiveNamed(o.objective); err != nil {
 			return fmt.Errorf("--objective: %w", err)
 		}
 		if err := cluster.Missing(); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -32,7 +33,7 @@ type World struct {
 	Guard rlcore.Guard
 	M     int // window
 	// Objective is what policies learn, and are tuned, to keep small; "" = the turnaround.
-	Objective rlcore.Objective
+	Objective policy.Objective
 }
 
 // Contender is a policy ready to compete.
@@ -51,7 +52,7 @@ type Contender struct {
 
 // Names lists the contenders, in the order of a table. The clairvoyant is none: it isn't
 // a policy (see sim.Clairvoyant).
-func Names() []string { return rlcore.PolicyNames(rlcore.Contenders()) }
+func Names() []string { return policy.Names(policy.Contenders()) }
 
 // Clairvoyant is the bound's name in tables.
 const Clairvoyant = "clairvoyant"
@@ -108,7 +109,7 @@ func addTraining(name string, t training) training {
 // Prepare trains or tunes the contender of the given name on job sets of the
 // scenario. The same seed gives the same contender.
 func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effort, seed uint64) (*Contender, error) {
-	spec, ok := rlcore.PolicyNamed(name)
+	spec, ok := policy.Named(name)
 	if !ok || !spec.Contender && name != Exclusive {
 		return nil, fmt.Errorf("%w: there is no policy %q; there are %s", ErrOptions, name, strings.Join(Names(), ", "))
 	}
@@ -122,7 +123,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 		err = c.tune(spec.Knobs, train, e, seed)
 	default:
 		make := func(m *interference.Model) (rlcore.Policy, error) {
-			return spec.New(rlcore.PolicySetup{Predictor: m, Seed: seed, Objective: w.Objective})
+			return spec.New(policy.Setup{Predictor: m, Seed: seed, Objective: w.Objective})
 		}
 		_, err = make(w.Model())
 		c.policy = func(m *interference.Model) rlcore.Policy { p, _ := make(m); return p } // made once already
@@ -137,7 +138,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 }
 
 // tune keeps the setting with the smallest mean over the training sets of the objective.
-func (c *Contender) tune(knobs []rlcore.PolicyKnob, train Scenario, e Effort, seed uint64) error {
+func (c *Contender) tune(knobs []policy.Knob, train Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
 	cost := sim.CostOf(c.world.Objective)
 	set := func(k int) {

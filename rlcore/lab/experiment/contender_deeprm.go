@@ -9,6 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/deeprm"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 var (
@@ -19,7 +20,7 @@ var (
 
 // addGradient registers one of the learners that dqn is compared with.
 func addGradient(kind deeprm.Kind, rank int, colour color.RGBA, about string) training {
-	spec := rlcore.RegisterPolicy(rlcore.PolicySpec{
+	spec := policy.Register(policy.Spec{
 		Name: string(kind), About: about, Rank: rank, Colour: colour, Contender: true, Unguarded: true,
 	})
 	return addTraining(spec.Name, func(ctx context.Context, c *Contender, train Scenario, e Effort, seed uint64) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
@@ -19,11 +20,11 @@ const ours = pretrained.Name
 // The daemon's network is trained here on the competition's own kind of job sets.
 var _ = addTraining(ours, func(ctx context.Context, c *Contender, train Scenario, e Effort, seed uint64) error {
 	return c.learn(ctx, train, e.Rounds, e.Checks, seed, func(p rlcore.Predictor, r *rand.Rand) dqn.Network {
-		return dqn.NewScorer(cmp.Or(c.world.Objective, rlcore.Turnaround), 32, p, r)
+		return dqn.NewScorer(cmp.Or(c.world.Objective, policy.Turnaround), 32, p, r)
 	})
 })
 
-var dqnFlat = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var dqnFlat = policy.Register(policy.Spec{
 	Name: "dqn_flat", About: "dqn over the thesis's images instead of the scorer's figures", Rank: 90,
 	Colour: color.RGBA{136, 34, 85, 255}, Contender: true, Network: true, Minor: true,
 })

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // picture is one of a report's.
@@ -99,7 +99,7 @@ func inOrder(names []string) []string {
 
 // policyColour is a policy's colour in all figures; white where it isn't known.
 func policyColour(name string) color.Color {
-	if s, ok := rlcore.PolicyNamed(name); ok {
+	if s, ok := policy.Named(name); ok {
 		return s.Colour
 	}
 	if name == Clairvoyant {

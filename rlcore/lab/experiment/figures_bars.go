@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Figures of the thesis on the random workload (ch. 5) that no Line holds.
@@ -122,7 +122,7 @@ var countings = []struct {
 // costs draws Fig. 17 of the policies that share.
 func (r *Report) costs() *figure.Sheet {
 	names, lines := r.lines("random")
-	names = slices.DeleteFunc(names, func(n string) bool { s, _ := rlcore.PolicyNamed(n); return s.Alone })
+	names = slices.DeleteFunc(names, func(n string) bool { s, _ := policy.Named(n); return s.Alone })
 	if len(names) == 0 {
 		return nil
 	}

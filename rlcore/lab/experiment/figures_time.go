@@ -7,8 +7,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -20,7 +20,7 @@ func (r *Report) overTime(fig, wl string) *figure.Sheet {
 	var shown []string
 	for _, n := range names {
 		res := lines[n].First()
-		spec, known := rlcore.PolicyNamed(n)
+		spec, known := policy.Named(n)
 		if res == nil || len(res.Track) == 0 || !known || spec.Minor {
 			continue
 		}

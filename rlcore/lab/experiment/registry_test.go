@@ -9,12 +9,13 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // made is a policy that this file alone knows.
-var made = rlcore.RegisterPolicy(rlcore.PolicySpec{
+var made = policy.Register(policy.Spec{
 	Name: "madeup", About: "for this test", Rank: 1000, Colour: color.RGBA{1, 2, 3, 255}, Contender: true,
-	New: func(s rlcore.PolicySetup) (rlcore.Policy, error) {
+	New: func(s policy.Setup) (rlcore.Policy, error) {
 		return baseline.NewThroughput("madeup", s.Predictor, 0.01), nil
 	},
 })

@@ -14,6 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -332,7 +333,7 @@ func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
 		return o, fmt.Errorf("%w: durations are wrong by a factor of 1 ± %v, which isn't from 0 to below 1", ErrTrace, *e)
 	}
 	if o.Objective != "" {
-		if _, err := rlcore.ObjectiveNamed(o.Objective); err != nil {
+		if _, err := policy.ObjectiveNamed(o.Objective); err != nil {
 			return o, fmt.Errorf("%w: %w", ErrTrace, err)
 		}
 	}
@@ -368,10 +369,10 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 		o.Objective = "makespan"
 	}
 	o.Objective = cmp.Or(o.Objective, "turnaround")
-	r.World.Objective = rlcore.Objective(o.Objective)
+	r.World.Objective = policy.Objective(o.Objective)
 	o.Tries = cmp.Or(o.Tries, min(4000, max(100, 120_000/len(r.Config.Jobs))))
 	c := &competition{
-		Replayable: r, o: o, law: t.law(), objective: sim.CostOf(rlcore.Objective(o.Objective)), results: map[string][]seen{},
+		Replayable: r, o: o, law: t.law(), objective: sim.CostOf(policy.Objective(o.Objective)), results: map[string][]seen{},
 		report: &ReplayReport{
 			Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
 			Objective: o.Objective, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
@@ -461,14 +462,14 @@ func (c *competition) better(a, b *sim.Result) bool {
 func (r *Replayable) contender(ctx context.Context, name string, train Scenario, o ReplayOptions, seed uint64) (*Contender, error) {
 	var c *Contender
 	var err error
-	if name == ours && (o.Trained != nil || r.World.Objective == rlcore.Turnaround) {
+	if name == ours && (o.Trained != nil || r.World.Objective == policy.Turnaround) {
 		if c, err = r.World.builtIn(name, o.Trained); err != nil {
 			return nil, err
 		}
 	} else if c, err = r.World.Prepare(ctx, name, train, o.Effort, seed); err != nil {
 		return nil, err
 	}
-	spec, _ := rlcore.PolicyNamed(name)
+	spec, _ := policy.Named(name)
 	c.learns = spec.Learns
 	return c, nil
 }

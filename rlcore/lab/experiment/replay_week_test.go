@@ -12,6 +12,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
@@ -19,7 +20,7 @@ import (
 // users at a time.
 func weeks(t testing.TB, n int, shared bool, o ReplayOptions) []*ReplayReport {
 	t.Helper()
-	cp, err := pretrained.Checkpoint(rlcore.Turnaround)
+	cp, err := pretrained.Checkpoint(policy.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -24,8 +25,8 @@ type Options struct {
 	Seeds     int      // default 10
 	Seed      uint64   // of the trainings; the competition's are this + 10,000 …
 	M         int      // window; default 5
-	// Objective is what policies learn, and are tuned, to keep small; default rlcore.Makespan.
-	Objective rlcore.Objective
+	// Objective is what policies learn, and are tuned, to keep small; default policy.Makespan.
+	Objective policy.Objective
 	Effort    Effort
 	// History is how many job sets the site has run before, of each workload, and
 	// learned slowdowns from (see World.Learn). 0: it knows solo profiles only.
@@ -119,7 +120,7 @@ var thesisMakespan = map[string]map[string]float64{
 var ErrOptions = errors.New("bad options")
 
 func (o Options) orDefaults() (Options, error) {
-	o.Seeds, o.M, o.Effort, o.Objective = cmp.Or(o.Seeds, 10), cmp.Or(o.M, 5), cmp.Or(o.Effort, Full), cmp.Or(o.Objective, rlcore.Makespan)
+	o.Seeds, o.M, o.Effort, o.Objective = cmp.Or(o.Seeds, 10), cmp.Or(o.M, 5), cmp.Or(o.Effort, Full), cmp.Or(o.Objective, policy.Makespan)
 	if len(o.Workloads) == 0 {
 		o.Workloads = Workloads()
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
@@ -331,7 +332,7 @@ func (p *Place) ready(o *WorldsOptions, load float64, seed uint64) (*Replayable,
 	if p.Varied {
 		r.vary(seed)
 	}
-	r.World.Objective = rlcore.Turnaround
+	r.World.Objective = policy.Turnaround
 	r.World.Guard.MaxSlowdown, r.World.Guard.Grace, r.World.Guard.ExtendLimit = o.MaxSlowdown, o.Grace, !o.KeepLimits
 	if o.Bare {
 		r.World.Guard.MaxSlowdown, r.World.Guard.Bare = 0, true

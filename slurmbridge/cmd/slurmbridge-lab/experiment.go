@@ -14,6 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
@@ -72,7 +73,7 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 				return cli.Usage(errors.New("--loads, --gpus and --checkpoint are those of --worlds"))
 			}
 			var err error
-			if f.Objective, err = rlcore.ObjectiveNamed(f.objective); err != nil {
+			if f.Objective, err = policy.ObjectiveNamed(f.objective); err != nil {
 				return cli.Usage(fmt.Errorf("--objective: %w", err))
 			}
 			return s.experiment(c.Context(), &f)
@@ -81,7 +82,7 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 	fl, o := c.Flags(), &f.Options
 	fl.StringSliceVar(&o.Workloads, "workloads", nil, "of "+strings.Join(experiment.Workloads(), ",")+", with --worlds of "+strings.Join(experiment.PlaceNames(), ",")+" (default all)")
 	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all, with --worlds "+strings.Join(experiment.WorldPolicies(), ",")+")")
-	fl.StringVar(&f.objective, "objective", string(rlcore.Makespan), "what policies learn to keep small: "+strings.Join(rlcore.Objectives(), " or "))
+	fl.StringVar(&f.objective, "objective", string(policy.Makespan), "what policies learn to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
 	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do if nobody shares")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "with --worlds: dqn decides by this `FILE` of slurmbridge train")
@@ -247,7 +248,7 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 			continue
 		}
 		byMemory, byCPU := "", ""
-		spec, _ := rlcore.PolicyNamed(name)
+		spec, _ := policy.Named(name)
 		if l := r.Workloads["random"][name]; l != nil && !spec.Alone {
 			byMemory, byCPU = fixed(3, l.Cost1), fixed(3, l.Cost2)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
@@ -188,7 +189,7 @@ func (s *shared) replay(ctx context.Context, f *replayFlags) error {
 		return cli.Usage(fmt.Errorf("--duration-error is %v, but takes a part from 0 to below 1, such as 0.2", e))
 	}
 	if f.Objective != "" {
-		if _, err := rlcore.ObjectiveNamed(f.Objective); err != nil {
+		if _, err := policy.ObjectiveNamed(f.Objective); err != nil {
 			return cli.Usage(fmt.Errorf("--objective: %w", err))
 		}
 	}

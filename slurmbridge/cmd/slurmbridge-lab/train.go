@@ -18,6 +18,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
@@ -67,7 +68,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 					f.window = flatWindow
 				}
 				if !c.Flags().Changed("objective") {
-					f.objective = string(rlcore.Makespan)
+					f.objective = string(policy.Makespan)
 				}
 			}
 			if f.out == "" {
@@ -85,7 +86,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 	fl.BoolVar(&f.rewards, "rewards", false, "for the turnaround learn from rewards, as for the makespan, instead of decisions that are played out")
 	fl.BoolVar(&f.records, "records", false, "train on the applications in the daemon's database")
 	fl.StringVar(&f.network, "network", "scorer", "scorer (any window, any number of GPUs) or flat (over the thesis's images)")
-	fl.StringVar(&f.objective, "objective", string(rlcore.Turnaround), "what it learns to keep small: "+strings.Join(rlcore.Objectives(), " or "))
+	fl.StringVar(&f.objective, "objective", string(policy.Turnaround), "what it learns to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.StringVar(&f.out, "out", "", "write the network to `FILE`")
 	fl.StringVar(&f.resume, "resume", "", "go on with the network in `FILE`")
 	fl.StringVar(&f.curve, "curve", "", "draw the training curve to `FILE` (.png or .svg)")
@@ -226,7 +227,7 @@ const flatWindow, mostFlat = 5, 8
 func (f *trainFlags) check(c *cobra.Command) error {
 	if f.workload == "" {
 		f.workload = "arrivals"
-		if f.objective == string(rlcore.Makespan) {
+		if f.objective == string(policy.Makespan) {
 			f.workload = "general"
 		}
 	}
@@ -249,7 +250,7 @@ func (f *trainFlags) check(c *cobra.Command) error {
 }
 
 func (f *trainFlags) checkNetwork(*cobra.Command) error {
-	if _, err := rlcore.ObjectiveNamed(f.objective); err != nil {
+	if _, err := policy.ObjectiveNamed(f.objective); err != nil {
 		return cli.Usage(fmt.Errorf("--objective: %w", err))
 	}
 	switch {
@@ -257,7 +258,7 @@ func (f *trainFlags) checkNetwork(*cobra.Command) error {
 		return cli.Usage(fmt.Errorf("--network is %q; there are scorer and flat", f.network))
 	case f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024:
 		return cli.Usage(fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow))
-	case f.network == "flat" && f.objective != string(rlcore.Makespan):
+	case f.network == "flat" && f.objective != string(policy.Makespan):
 		return cli.Usage(fmt.Errorf("--objective %s: a flat network learns the makespan only", f.objective))
 	case f.network == "flat" && f.window > mostFlat:
 		return cli.Usage(fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat))
@@ -324,7 +325,7 @@ func (f *trainFlags) start(t *dqn.Trainer, l *lesson) error {
 	if f.network == "flat" {
 		t.Net = dqn.NewFlat(f.window, cmp.Or(f.hide, 20), r)
 	} else {
-		t.Net = dqn.NewScorer(rlcore.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r)
+		t.Net = dqn.NewScorer(policy.Objective(f.objective), cmp.Or(f.hide, 32), l.model(), r)
 	}
 	return nil
 }

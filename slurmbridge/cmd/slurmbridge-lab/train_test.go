@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // TestTrain: what train writes decides in replay, and goes on to be trained.
@@ -57,7 +57,7 @@ func TestTrain(t *testing.T) {
 	if out := train("--workload", "random", "--rounds", "1", "--objective", "makespan", "--out", in("span.json")); !strings.Contains(out, "of one job after the other") {
 		t.Errorf("it says %q", out)
 	}
-	if cp, err := dqn.Load(in("span.json")); err != nil || cp.Objective != rlcore.Makespan {
+	if cp, err := dqn.Load(in("span.json")); err != nil || cp.Objective != policy.Makespan {
 		t.Errorf("%+v, %v", cp, err)
 	}
 	train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("again.json"))

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
@@ -93,7 +93,7 @@ var worldColumns = []column[*experiment.WorldLine]{
 func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 	g := all.Guarded
 	fmt.Fprintf(s.Out, "%d jobs on %d GPUs, %d sets from seed %d, window %d; load 1 is what the GPUs do if nobody shares\n", g.Jobs, g.GPUs, g.Seeds, g.Seed, g.M)
-	order := append(rlcore.PolicyNames(rlcore.Contenders()), experiment.Clairvoyant)
+	order := append(policy.Names(policy.Contenders()), experiment.Clairvoyant)
 	for _, part := range []struct {
 		title string
 		r     *experiment.WorldsReport

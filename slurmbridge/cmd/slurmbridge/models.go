@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
@@ -80,7 +80,7 @@ type listing struct {
 	models.Use
 	Deciding int64 `json:"deciding"`
 	// Objective is what they learn to keep small; BuiltIn is what model 0 is called.
-	Objective rlcore.Objective `json:"objective"`
+	Objective policy.Objective `json:"objective"`
 	BuiltIn   string           `json:"built_in"`
 	// NotLooking says why the settings have none of these models decide, "" = they do.
 	NotLooking string   `json:"not_looking,omitempty"`
@@ -266,7 +266,7 @@ func (l *listed) text(w io.Writer) {
 	}
 	if v := l.Verdict; v != nil {
 		fmt.Fprintf(w, "  gain         %.2f %% of the %s, standard error %.2f %%; with %.0f %% confidence more than %.2f %%\n",
-			100*v.Gain, cmp.Or(v.Objective, rlcore.Turnaround), 100*v.Noise, 100*models.Confidence, 100*v.Bound)
+			100*v.Gain, cmp.Or(v.Objective, policy.Turnaround), 100*v.Noise, 100*models.Confidence, 100*v.Bound)
 		fmt.Fprintf(w, "               it takes a bound above 0 and a gain of %.1f %%; %d sets of %d jobs, %d blocks each\n",
 			100*models.LeastGain, v.Sets, v.Jobs, v.Blocks)
 		t := table.NewWriter()

@@ -13,6 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -48,7 +49,7 @@ func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journa
 	}
 	card := func(r *history.Run) rlcore.GPUSpec { return cardOf(cfg, types[r.Node], r.Devices) }
 	return models.Draw(from, to, runs, card, past, models.Rules{
-		Objective: rlcore.Objective(cfg.Objective),
+		Objective: policy.Objective(cfg.Objective),
 		Window:    cfg.Window, MaxGroup: cfg.MaxGroup, MemMargin: cfg.MemoryMargin,
 		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust,
 	}), nil
@@ -70,7 +71,7 @@ func cardOf(cfg *config.Config, gpuType string, devices []gpuprof.GPU) rlcore.GP
 
 // checkpoint reads a model's network, which was trained for an objective; that of BuiltIn is
 // in the program.
-func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, aim rlcore.Objective, id int64) (*dqn.Checkpoint, error) {
+func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, aim policy.Objective, id int64) (*dqn.Checkpoint, error) {
 	if id == models.BuiltIn {
 		return pretrained.Checkpoint(aim)
 	}
@@ -87,7 +88,7 @@ func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, aim rl
 
 // siteModel returns the network of the model in use, or of the first of those before
 // it that can be used, and its number; the one built in has number BuiltIn.
-func siteModel(ctx context.Context, ms *models.Register, dir models.Dir, aim rlcore.Objective, log *slog.Logger) (*dqn.Checkpoint, int64, error) {
+func siteModel(ctx context.Context, ms *models.Register, dir models.Dir, aim policy.Objective, log *slog.Logger) (*dqn.Checkpoint, int64, error) {
 	line, err := ms.Line(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -119,7 +120,7 @@ func ownPolicy(ctx context.Context, cfg *config.Config, ms *models.Register, p r
 
 // withModel is ownPolicy with the number of the model, and the error.
 func withModel(ctx context.Context, cfg *config.Config, ms *models.Register, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, int64, error) {
-	c, id, err := siteModel(ctx, ms, modelsDir(cfg), rlcore.Objective(cfg.Objective), log)
+	c, id, err := siteModel(ctx, ms, modelsDir(cfg), policy.Objective(cfg.Objective), log)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -127,7 +128,7 @@ func withModel(ctx context.Context, cfg *config.Config, ms *models.Register, p r
 	if len(rest) > 0 && rest[0].Name() == pretrained.Name {
 		rest = rest[1:]
 	}
-	name := pretrained.BuiltInFor(rlcore.Objective(cfg.Objective))
+	name := pretrained.BuiltInFor(policy.Objective(cfg.Objective))
 	if id != models.BuiltIn {
 		name = strconv.FormatInt(id, 10)
 	}

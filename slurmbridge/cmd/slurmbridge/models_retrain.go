@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -236,7 +236,7 @@ func (r *retraining) run(ctx context.Context, f *retrainFlags, to time.Time, b *
 }
 
 // aim is what networks learn to keep small.
-func (r *retraining) aim() rlcore.Objective { return rlcore.Objective(r.cfg.Objective) }
+func (r *retraining) aim() policy.Objective { return policy.Objective(r.cfg.Objective) }
 
 // contenders reads the networks of the model in use and the one before it. A model
 // whose file can't be used decides nothing: the first before it that can be does, and is
@@ -285,7 +285,7 @@ func (s *shared) retrainAgain(ctx context.Context, r *retraining, id int64) erro
 	if err != nil {
 		return fmt.Errorf("model %d: %w", id, err)
 	}
-	base, err := checkpoint(ctx, r.models, r.dir, cmp.Or(mix.Rules.Objective, rlcore.Turnaround), m.Base)
+	base, err := checkpoint(ctx, r.models, r.dir, cmp.Or(mix.Rules.Objective, policy.Turnaround), m.Base)
 	if err != nil {
 		return fmt.Errorf("model %d began with: %w", id, err)
 	}

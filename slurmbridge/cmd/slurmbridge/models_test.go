@@ -19,6 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -93,7 +94,7 @@ func opened(t testing.TB, file string) (*store.Store, *journal.Journal) {
 // alone is a network that leaves each GPU to one job.
 func alone(t testing.TB) *dqn.Checkpoint {
 	t.Helper()
-	c, err := pretrained.Checkpoint(rlcore.Turnaround)
+	c, err := pretrained.Checkpoint(policy.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}

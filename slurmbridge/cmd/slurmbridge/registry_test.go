@@ -8,15 +8,16 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
 // A policy that this file alone knows is explained, configured and listed. It is registered
 // here and not with the package: the manual is written by a test of it.
 func TestRegisteredPolicy(t *testing.T) {
-	made := rlcore.RegisterPolicy(rlcore.PolicySpec{
+	made := policy.Register(policy.Spec{
 		Name: "madeup", About: "decides for this test", Rank: 1000, Live: true, Alone: true,
-		New: func(rlcore.PolicySetup) (rlcore.Policy, error) { return baseline.SJF{}, nil },
+		New: func(policy.Setup) (rlcore.Policy, error) { return baseline.SJF{}, nil },
 	})
 	t.Run("help", func(t *testing.T) {
 		if _, out, _ := call("serve", "--help"); !strings.Contains(out, made.Name) || !strings.Contains(out, made.About) {

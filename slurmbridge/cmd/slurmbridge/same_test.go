@@ -7,10 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
@@ -30,7 +30,7 @@ func TestOnePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	live := newDecider(cfg, policies, model)
-	cp, err := pretrained.Checkpoint(rlcore.Turnaround)
+	cp, err := pretrained.Checkpoint(policy.Turnaround)
 	if err != nil {
 		t.Fatal(err)
 	}

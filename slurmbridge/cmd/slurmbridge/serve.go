@@ -12,7 +12,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 )
 
@@ -41,7 +41,7 @@ where this one was, and without one every waiting job is let go.`,
 // policyList describes the policies that the setting takes, a line each.
 func policyList() string {
 	var b strings.Builder
-	for _, p := range rlcore.LivePolicies() {
+	for _, p := range policy.Live() {
 		fmt.Fprintf(&b, "  %-10s %s\n", p.Name, p.About)
 	}
 	return b.String()

@@ -33,6 +33,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
@@ -58,7 +59,7 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 		if i > 0 && name == cfg.Policy {
 			continue
 		}
-		policy, err := rlcore.NewPolicy(name, rlcore.PolicySetup{Predictor: p, Seed: 1, Model: cfg.Model, Objective: rlcore.Objective(cfg.Objective)})
+		policy, err := policy.New(name, policy.Setup{Predictor: p, Seed: 1, Model: cfg.Model, Objective: policy.Objective(cfg.Objective)})
 		switch {
 		case err == nil:
 			out = append(out, policy)
@@ -73,7 +74,7 @@ func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rl
 
 // decidesByNetwork reports whether the policy of the settings takes a model.
 func decidesByNetwork(cfg *config.Config) bool {
-	spec, ok := rlcore.PolicyNamed(cfg.Policy)
+	spec, ok := policy.Named(cfg.Policy)
 	return ok && spec.Live && spec.Network
 }
 

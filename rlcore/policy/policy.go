@@ -1,4 +1,4 @@
-package rlcore
+package policy
 
 import (
 	"cmp"
@@ -6,15 +6,17 @@ import (
 	"image/color"
 	"slices"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// PolicySpec is what the rest of the project knows of a policy. Daemon, help texts, experiments, tables and figures
+// Spec is what the rest of the project knows of a policy. Daemon, help texts, experiments, tables and figures
 // read it here and have no list of policies of their own.
 //
-// Each policy registers its spec from its own file: var _ = RegisterPolicy(…). An explicit table would be a second file
+// Each policy registers its spec from its own file: var _ = Register(…). An explicit table would be a second file
 // to edit for each policy, and the lists that disagree are what the registry replaces. Registering only adds a row;
 // nothing is built or opened.
-type PolicySpec struct {
+type Spec struct {
 	Name  string
 	About string // one line, for help texts
 	Rank  int    // position in lists and tables, ascending
@@ -36,58 +38,58 @@ type PolicySpec struct {
 	Minor bool
 
 	// New makes the policy; nil where only training does.
-	New func(PolicySetup) (Policy, error)
+	New func(Setup) (rlcore.Policy, error)
 	// Knobs are the settings among which experiments choose by job sets of their own; none = New's.
-	Knobs []PolicyKnob
+	Knobs []Knob
 }
 
-// PolicySetup is what a policy may be made from.
-type PolicySetup struct {
-	Predictor Predictor
+// Setup is what a policy may be made from.
+type Setup struct {
+	Predictor rlcore.Predictor
 	Seed      uint64    // of random choices
 	Model     string    // file of a network; "" = the one built in
 	Objective Objective // of the network that is built in; "" = Turnaround
 }
 
-// PolicyKnob is one setting of a policy that has some to choose among.
-type PolicyKnob struct {
+// Knob is one setting of a policy that has some to choose among.
+type Knob struct {
 	Note string // e.g. "crowd 0.12"
-	New  func(Predictor) Policy
+	New  func(rlcore.Predictor) rlcore.Policy
 }
 
-var policies []PolicySpec
+var policies []Spec
 
-// RegisterPolicy registers a policy. It panics if the name is taken.
-func RegisterPolicy(s PolicySpec) PolicySpec {
-	if _, there := PolicyNamed(s.Name); there || s.Name == "" {
+// Register registers a policy. It panics if the name is taken.
+func Register(s Spec) Spec {
+	if _, there := Named(s.Name); there || s.Name == "" {
 		panic(fmt.Sprintf("rlcore: a policy %q is registered twice, or has no name", s.Name))
 	}
 	policies = append(policies, s)
-	slices.SortFunc(policies, func(a, b PolicySpec) int { return cmp.Or(a.Rank-b.Rank, cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(policies, func(a, b Spec) int { return cmp.Or(a.Rank-b.Rank, cmp.Compare(a.Name, b.Name)) })
 	return s
 }
 
-// PolicyNamed returns the policy of a name.
-func PolicyNamed(name string) (PolicySpec, bool) {
-	i := slices.IndexFunc(policies, func(s PolicySpec) bool { return s.Name == name })
+// Named returns the policy of a name.
+func Named(name string) (Spec, bool) {
+	i := slices.IndexFunc(policies, func(s Spec) bool { return s.Name == name })
 	if i < 0 {
-		return PolicySpec{}, false
+		return Spec{}, false
 	}
 	return policies[i], true
 }
 
-// LivePolicies returns the policies that the daemon can decide by, by rank.
-func LivePolicies() []PolicySpec {
-	return slices.DeleteFunc(slices.Clone(policies), func(s PolicySpec) bool { return !s.Live })
+// Live returns the policies that the daemon can decide by, by rank.
+func Live() []Spec {
+	return slices.DeleteFunc(slices.Clone(policies), func(s Spec) bool { return !s.Live })
 }
 
 // Contenders are the policies that experiments compare, in the order of their ranks.
-func Contenders() []PolicySpec {
-	return slices.DeleteFunc(slices.Clone(policies), func(s PolicySpec) bool { return !s.Contender })
+func Contenders() []Spec {
+	return slices.DeleteFunc(slices.Clone(policies), func(s Spec) bool { return !s.Contender })
 }
 
-// PolicyNames are the names of specs.
-func PolicyNames(specs []PolicySpec) []string {
+// Names are the names of specs.
+func Names(specs []Spec) []string {
 	out := make([]string, len(specs))
 	for i := range specs {
 		out[i] = specs[i].Name
@@ -95,17 +97,17 @@ func PolicyNames(specs []PolicySpec) []string {
 	return out
 }
 
-// NewPolicy makes the live policy of a name. The error about an unknown name lists the known ones.
-func NewPolicy(name string, setup PolicySetup) (Policy, error) {
-	s, ok := PolicyNamed(name)
+// New makes the live policy of a name. The error about an unknown name lists the known ones.
+func New(name string, setup Setup) (rlcore.Policy, error) {
+	s, ok := Named(name)
 	if !ok || !s.Live {
-		return nil, fmt.Errorf("there is no policy %q; there are %s", name, strings.Join(PolicyNames(LivePolicies()), ", "))
+		return nil, fmt.Errorf("there is no policy %q; there are %s", name, strings.Join(Names(Live()), ", "))
 	}
 	return s.New(setup)
 }
 
 // Shares reports whether a policy may have jobs share a GPU. One that isn't registered may.
-func Shares(p Policy) bool {
-	s, _ := PolicyNamed(p.Name())
+func Shares(p rlcore.Policy) bool {
+	s, _ := Named(p.Name())
 	return !s.Alone
 }

@@ -1,4 +1,4 @@
-package rlcore
+package policy
 
 import (
 	"fmt"
