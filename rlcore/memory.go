@@ -57,7 +57,7 @@ const leastMargin = 0.05
 // a margin, a fraction of that. 0 = the profile is silent.
 func (p *Profile) NeedMiB(margin float64) float64 {
 	// A series keeps its peaks, and a profile the largest memory of its runs.
-	v := math.Ceil(p.peakMemMiB() * (1 + max(margin, leastMargin)))
+	v := math.Ceil(p.Peak().MemMiB * (1 + max(margin, leastMargin)))
 	if !(v >= 1 && v < 1<<40) { // not NaN either; the exact whole numbers end far beyond
 		return 0
 	}
@@ -133,7 +133,7 @@ func (g *Guard) peaks() float64 {
 	sum := 0.0
 	for i := range g.scratch.tracks {
 		tr := &g.scratch.tracks[i]
-		sum += tr.p.peakMemMiB() + tr.spare
+		sum += tr.p.Peak().MemMiB + tr.spare
 	}
 	return sum
 }

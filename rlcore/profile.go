@@ -129,14 +129,6 @@ func (p *Profile) Mean() Use {
 	return m
 }
 
-func (p *Profile) peakMemMiB() float64 {
-	m := 0.0
-	for i := range p.Series {
-		m = max(m, p.Series[i].MemMiB)
-	}
-	return m
-}
-
 // Peak returns each resource's largest use over the run, whenever it occurs.
 func (p *Profile) Peak() Use {
 	var m Use

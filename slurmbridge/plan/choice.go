@@ -54,7 +54,11 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 		return false // groups have exchanged the node's idle GPUs
 	}
 	var d *draft
-	defer func() { r.seat(d) }()
+	defer func() {
+		if d != nil {
+			r.reseat(d.group.Node, nil)
+		}
+	}()
 	for dec := r.choose(g, kind); dec.Combo != 0; dec = r.choose(g, kind) {
 		more, why := r.make(g, kind, d, dec.Jobs(), dec.Score, false)
 		if why != placed {

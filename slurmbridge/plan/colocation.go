@@ -89,8 +89,10 @@ func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others 
 	for _, g := range v.nodes[node] {
 		c := coLocation{guard: guard, spec: &v.State.GPUs[g].Spec, nowS: v.State.NowS, left: left, items: all}
 		c.meant = func(f *floater) bool { return v.State.GPUs[f.gpu].Spec == *c.spec }
-		if !seen[*c.spec] && !c.allowed() {
-			return false, *left < 0
+		if !seen[*c.spec] {
+			if ok, _ = c.grow(0, job.Units, false); !ok {
+				return false, *left < 0
+			}
 		}
 		seen[*c.spec] = true
 		if len(v.present[g]) == 0 || v.present[g][0].Whole {
@@ -102,16 +104,11 @@ func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others 
 		}
 		c.items = append(c.items, all...)
 		c.meant = func(f *floater) bool { return f.gpu == g }
-		if !c.allowed() {
+		if ok, _ = c.grow(0, job.Units, false); !ok {
 			return false, *left < 0
 		}
 	}
 	return true, false
-}
-
-func (c *coLocation) allowed() bool {
-	ok, _ := c.grow(0, job.Units, false)
-	return ok
 }
 
 // grow checks every set that the present one can grow into with the items from the given index on, while shares are

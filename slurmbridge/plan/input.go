@@ -8,6 +8,7 @@ package plan
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -185,7 +186,7 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	}
 	out.LimitFixed = j.TimeLimit > 0 && in.limitFixed(j, t.MaxSlowdown)
 	if j.ArrayID != 0 {
-		out.Array = arrayName(j.ArrayID)
+		out.Array = strconv.FormatInt(j.ArrayID, 10)
 	}
 	if w := in.Tracker.Waits[j.Ref]; w != nil {
 		out.DelayedS = w.DelayedS

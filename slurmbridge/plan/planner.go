@@ -40,14 +40,7 @@ func (in *Input) handwritten() bool {
 const handwrittenFor = 7 * 24 * time.Hour
 
 // Window is the number of waiting jobs that a decision considers.
-func (p *Planner) Window() int {
-	if p.Decider.M == 0 {
-		return defaultWindow
-	}
-	return p.Decider.M
-}
-
-const defaultWindow = 5
+func (p *Planner) Window() int { return p.Decider.Window() }
 
 // Plan makes one pass through its stages: queue, promise, choice and seats, changes, explanation. Without a gate no
 // group is made: nothing could hold the members back while the group is prepared.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -419,5 +418,3 @@ func predict(p rlcore.Predictor, spec *rlcore.GPUSpec, members []*rlcore.Profile
 	p.Predict(out, spec, members)
 	return out
 }
-
-func arrayName(id int64) string { return strconv.FormatInt(id, 10) }

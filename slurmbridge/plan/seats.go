@@ -63,13 +63,6 @@ func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score fl
 	return d, placed
 }
 
-// seat gives the members of a draft, nil = none, their shares in the State: the draft is complete.
-func (r *pass) seat(d *draft) {
-	if d != nil {
-		r.reseat(d.group.Node, nil)
-	}
-}
-
 // reseat puts the drafts' jobs on the GPUs of a node in the State. The members of open, which may still grow, get one
 // share each.
 func (r *pass) reseat(node string, open *draft) {
