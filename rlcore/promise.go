@@ -107,15 +107,28 @@ func (g *Guard) Begin(s *State) {
 	}
 	p.steps = mostSteps
 	p.trial.copy(&p.now)
+	foreign := false
 	for i := range s.Pending {
 		j := &s.Pending[i]
 		var on []int
 		j.startS, on = p.trial.run(j.asks(), j.expectedS())
+		j.behindS = j.startS
 		if j.latestS = j.startS; !j.Foreign {
 			j.latestS = max(j.startS, g.latestStart(s, j))
-		} else if j.startS <= rounding {
-			for _, k := range on {
+			continue
+		}
+		foreign = true
+		for _, k := range on {
+			if j.startS <= rounding {
 				p.claimed[k] = j.ID
+			}
+		}
+	}
+	p.trial.copy(&p.now)
+	for _, first := range []bool{true, false} {
+		for i := 0; foreign && i < len(s.Pending); i++ {
+			if j := &s.Pending[i]; j.Foreign == first {
+				j.behindS, _ = p.trial.run(j.asks(), j.expectedS())
 			}
 		}
 	}
@@ -147,6 +160,9 @@ func (g *Guard) Settle(s *State, k int) {
 // StartS is when the pending job would start if all jobs went on plainly, s from the State's NowS; +Inf = never. Begin
 // sets it.
 func (j *Job) StartS() float64 { return j.startS }
+
+// LosesTurn reports whether the job would start too late if all foreign jobs went first. Begin sets it.
+func (j *Job) LosesTurn() bool { return j.behindS > j.latestS+rounding }
 
 // FreeInS returns in how many seconds the running jobs of GPU k will have ended, on the safe side; +Inf = unknown.
 // Begin and Settle set it.

@@ -86,11 +86,12 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		if !t.None() {
 			in.Terms[j.Ref] = t
 		}
-		if !sharer(j) || j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
+		_, known := d.byRef[j.Ref] // a job that is let go stays known
+		if !sharer(j) || !known && j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
 			continue
 		}
 		sharers = append(sharers, j)
-		if _, known := d.byRef[j.Ref]; j.ArrayID != 0 && (known || arrays[j.ArrayID] == "") {
+		if j.ArrayID != 0 && (known || arrays[j.ArrayID] == "") {
 			arrays[j.ArrayID] = j.Ref
 		} else if j.ArrayID != 0 {
 			continue

@@ -137,9 +137,10 @@ func nobodyIsLater(t interface {
 
 // Where every prediction is right no job ends later than on plain Slurm, whatever comes when and on which nodes, but
 // for its grace and the seconds that the bridge takes. Jobs that come later and go before others are among them where
-// nobody can share: one that shares may have begun before its turn, and isn't stopped for them. So are jobs that are
-// bound to a node where all come at once: for those that come the GPUs are free no later, but maybe others. Jobs of
-// several GPUs are not among them: a node that has some of its GPUs free for longer can make any job later.
+// nobody can share: one that shares may have begun before its turn, and isn't stopped for them. So are jobs bound to
+// nodes where all come at once and each is bound: another job may else take the node of a bound one, where two nodes become
+// free seconds apart. Jobs of several GPUs are not among them: a node that has some of its GPUs free for longer can make
+// any job later.
 func TestNobodyIsLater(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var on site
@@ -163,7 +164,7 @@ func TestNobodyIsLater(t *testing.T) {
 			case "nobody shares":
 				a.gpu, a.mem, a.urgent = 1, 12000, rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
 			case "bound to nodes":
-				a.node = rapid.SampledFrom([]string{"", "", "n0"}).Draw(t, "only on")
+				a.node = fmt.Sprint("n", rapid.IntRange(0, len(on.nodes)-1).Draw(t, "only on"))
 			case "whole GPUs":
 				if a.whole = rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "whole GPUs"); a.whole > 0 {
 					a.gpu, a.mem, a.limit = .5, 500, a.takes+1

@@ -9,29 +9,27 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// turnSoonS is how soon a job's turn must come, s, for keepTurns to ungate it: about a poll and the ends of some jobs.
-const turnSoonS = 60
+// turnSoonS is how soon a job's turn must come, s, for keepTurns to ungate it in addition to the next one: GPUs may become
+// free at about the same time.
+const turnSoonS = 5
 
-// keepTurns ungates the jobs whose turn is near and that have a foreign job behind them: when a GPU becomes free, Slurm
-// starts the first job of its own queue at once, before the bridge can release another.
+// keepTurns ungates the jobs whose turn is next, if a job would start too late if all foreign jobs went first. These do: when
+// a GPU becomes free, Slurm starts the first job of its own queue at once, before the bridge can release another.
 func (r *pass) keepTurns() {
-	last, next := map[int]int{}, map[int]bool{} // by GPU: the last foreign job that may use it; its next job is known
-	for i := range r.State.Pending {
-		for g := range r.State.GPUs {
-			if j := &r.State.Pending[i]; j.Foreign && j.MayUse(g) {
-				last[g] = i
-			}
-		}
+	loses := func(j rlcore.Job) bool { return !j.Foreign && j.LosesTurn() }
+	if r.in.Shadow || !slices.ContainsFunc(r.State.Pending, loses) {
+		return
 	}
-	for i := 0; len(last) > 0 && !r.in.Shadow && i < len(r.State.Pending); i++ {
+	next := map[int]bool{} // by GPU: its next job is known
+	for i := range r.State.Pending {
 		j := &r.State.Pending[i]
-		first, overtaken := false, false
-		for g := range r.State.GPUs {
-			if j.MayUse(g) {
-				overtaken, first, next[g] = overtaken || last[g] > i, first || !next[g], true
+		soon := j.StartS() <= turnSoonS
+		for g := 0; len(next) < len(r.State.GPUs) && g < len(r.State.GPUs); g++ {
+			if j.MayUse(g) && !next[g] {
+				soon, next[g] = true, true
 			}
 		}
-		if !j.Foreign && overtaken && j.StartS() > 0 && (first || j.StartS() <= turnSoonS) {
+		if !j.Foreign && soon && j.StartS() > 0 {
 			r.letGo(r.jobs[j.ID], job.UnfitTurn, "")
 		}
 	}
