@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -16,15 +15,14 @@ import (
 
 // arrival is a job of a history.
 type arrival struct {
-	atS    int
-	user   string
-	takes  float64 // alone, s
-	gpu    float64
-	mem    float64
-	urgent int64
-	limit  float64 // s; 0 = none
-	node   string  // the only one it may use
-	whole  int     // GPUs that it takes whole, of one node, without the bridge; 0 = it may share
+	atS   int
+	user  string
+	takes float64 // alone, s
+	gpu   float64
+	mem   float64
+	limit float64 // s; 0 = none
+	node  string  // the only one it may use
+	whole int     // GPUs that it takes whole, of one node, without the bridge; 0 = it may share
 }
 
 // together makes the jobs of a GPU slow each other as fair predicts, and each end once its work is done.
@@ -64,7 +62,6 @@ func play(history []arrival, nodes []job.Node, adapt func(m *model) (tick func()
 				if a.whole > 0 {
 					j.Request = job.GPURequest{Kind: job.WholeGPU, Count: a.whole, Raw: fmt.Sprint("gres:gpu:", a.whole)}
 				}
-				j.Priority += a.urgent
 				j.ReqNodes = a.node
 				j.TimeLimit = time.Duration(a.limit) * time.Second
 			}
@@ -100,17 +97,7 @@ func nobodyIsLater(t interface {
 	Errorf(format string, args ...any)
 }, on site, history []arrival,
 ) {
-	none := func(*model) func() { return nil }
-	plain := play(history, on.nodes, none)
-	early := slices.Clone(history) // an urgent job may come in the seconds that a start takes, and go first
-	for i := range early {
-		if early[i].urgent > 0 {
-			early[i].atS = max(1, early[i].atS-4)
-		}
-	}
-	for i, end := range play(early, on.nodes, none) {
-		plain[i] = max(plain[i], end)
-	}
+	plain := play(history, on.nodes, func(*model) func() { return nil })
 	card := rlcore.TitanXp
 	card.SameUser = on.oneUser
 	bridged := play(history, on.nodes, func(m *model) func() {
@@ -136,11 +123,11 @@ func nobodyIsLater(t interface {
 }
 
 // Where every prediction is right no job ends later than on plain Slurm, whatever comes when and on which nodes, but
-// for its grace and the seconds that the bridge takes. Jobs that come later and go before others are among them where
-// nobody can share: one that shares may have begun before its turn, and isn't stopped for them. So are jobs bound to
-// nodes where all come at once and each is bound: another job may else take the node of a bound one, where two nodes become
-// free seconds apart. Jobs of several GPUs are not among them: a node that has some of its GPUs free for longer can make
-// any job later.
+// for its grace and the seconds that the bridge takes. Jobs of higher priority that come later are not among them: in
+// those seconds they may take the turn of a job in front, and jobs that share may have begun before their turn. Jobs
+// bound to nodes are where all come at once and each is bound: another job may else take the node of a bound one, where two
+// nodes become free seconds apart. Jobs of several GPUs are not: a node that has some of its GPUs free for longer can
+// make any job later.
 func TestNobodyIsLater(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var on site
@@ -162,7 +149,7 @@ func TestNobodyIsLater(t *testing.T) {
 			a.limit = 4 * a.takes
 			switch kind {
 			case "nobody shares":
-				a.gpu, a.mem, a.urgent = 1, 12000, rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
+				a.gpu, a.mem = 1, 12000
 			case "bound to nodes":
 				a.node = fmt.Sprint("n", rapid.IntRange(0, len(on.nodes)-1).Draw(t, "only on"))
 			case "whole GPUs":
