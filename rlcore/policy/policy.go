@@ -1,3 +1,4 @@
+// Package policy is the registry of policies: their names, what each is made of, and the objectives that they pursue.
 package policy
 
 import (

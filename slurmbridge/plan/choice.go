@@ -63,7 +63,7 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 		more, why := r.make(g, kind, d, dec.Jobs(), dec.Score, false)
 		if why != placed {
 			if d == nil && kind == job.StartNow && alone && (why == refused || r.mostLeft < 0) {
-				d, why = r.make(g, kind, nil, dec.Jobs()[:1], dec.Score, true)
+				d, _ = r.make(g, kind, nil, dec.Jobs()[:1], dec.Score, true)
 			}
 			return d == nil && kind == job.StartNow
 		}
