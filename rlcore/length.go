@@ -17,6 +17,10 @@ const longestSDs = 3
 // mostSpread is the most that the standard deviation counts, in means.
 const mostSpread = 10
 
+// overrun is how much longer a run is taken to go on that takes longer than all before it, which took equally long, as a
+// part of what it has done. An assumption: such a run is another one than those, and how much longer it is nothing says.
+const overrun = 0.1
+
 // tail is the probability below which a run counts as longer than all known ones.
 const tail = 1e-4
 
@@ -28,7 +32,8 @@ func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.Duratio
 func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
 
 // Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
-// runs X > doneS. limitS = 0: no limit. If all runs take equally long it is DurationS − doneS.
+// runs X > doneS. limitS = 0: no limit. If all runs took equally long it is DurationS − doneS, and beyond that overrun ·
+// doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
 	m, s := p.DurationS, p.DurationSD
 	doneS = max(0, doneS)
@@ -36,8 +41,11 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 	if limitS > 0 {
 		most = max(0, limitS-doneS)
 	}
-	if !(s > 0) {
-		return min(most, max(0, m-doneS))
+	switch {
+	case !(s > 0) && doneS < m:
+		return min(most, m-doneS)
+	case !(s > 0):
+		return min(most, overrun*doneS)
 	}
 	s = min(s, mostSpread*m)
 	sigma2 := math.Log1p(s / m * s / m)

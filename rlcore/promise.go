@@ -81,11 +81,16 @@ func (g *Guard) dueS(j *Job) float64 {
 	case j.Profile == nil || j.Foreign:
 		return j.PlainEndS
 	}
-	return j.PlainEndS + g.grace()*j.Profile.DurationS
+	return j.PlainEndS + g.graceS(j)
 }
 
-// grace is the part of its solo time by which a job may end later than on plain Slurm.
-func (g *Guard) grace() float64 { return cmp.Or(g.Grace, DefaultGrace) }
+// graceS is by how much a job may end later than on plain Slurm, s.
+func (g *Guard) graceS(j *Job) float64 {
+	if j.Profile == nil {
+		return 0
+	}
+	return cmp.Or(g.Grace, DefaultGrace) * j.Profile.DurationS
+}
 
 // Begin makes the list schedule of a State: when each pending job starts if all go on plainly, and when it must. Choose
 // needs it once for a State; Settle keeps it true after a decision.
@@ -112,9 +117,10 @@ func (g *Guard) Begin(s *State) {
 		j := &s.Pending[i]
 		var on []int
 		j.startS, on = p.trial.run(j.asks(), j.expectedS())
-		j.behindS = j.startS
+		j.loses = false
 		if j.latestS = j.startS; !j.Foreign {
-			j.latestS = max(j.startS, g.latestStart(s, j))
+			by := g.latestStart(s, j)
+			j.latestS, j.turnS = max(j.startS, min(by, by/(1+reserve))), max(by, j.startS+g.graceS(j))
 			continue
 		}
 		foreign = true
@@ -127,9 +133,12 @@ func (g *Guard) Begin(s *State) {
 	p.trial.copy(&p.now)
 	for _, first := range []bool{true, false} {
 		for i := 0; foreign && i < len(s.Pending); i++ {
-			if j := &s.Pending[i]; j.Foreign == first {
-				j.behindS, _ = p.trial.run(j.asks(), j.expectedS())
+			j := &s.Pending[i]
+			if j.Foreign != first {
+				continue
 			}
+			behindS, _ := p.trial.run(j.asks(), j.expectedS())
+			j.loses = !first && behindS > j.turnS+rounding
 		}
 	}
 }
@@ -137,9 +146,6 @@ func (g *Guard) Begin(s *State) {
 // latestStart is when a pending job must start to keep its due and its deadline, s from now.
 func (g *Guard) latestStart(s *State, j *Job) float64 {
 	by := g.dueS(j) - s.NowS - j.expectedS()
-	if by > 0 {
-		by /= 1 + reserve
-	}
 	if math.IsNaN(by) { // it may take for ever
 		by = math.Inf(1)
 	}
@@ -162,7 +168,7 @@ func (g *Guard) Settle(s *State, k int) {
 func (j *Job) StartS() float64 { return j.startS }
 
 // LosesTurn reports whether the job would start too late if all foreign jobs went first. Begin sets it.
-func (j *Job) LosesTurn() bool { return j.behindS > j.latestS+rounding }
+func (j *Job) LosesTurn() bool { return j.loses }
 
 // FreeInS returns in how many seconds the running jobs of GPU k will have ended, on the safe side; +Inf = unknown.
 // Begin and Settle set it.
@@ -258,7 +264,7 @@ func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 		}
 		most := g.dueS(j) - s.NowS
 		if plainly := p.near.starts[at] + j.expectedS(); plainly > most { // it is lost
-			most = plainly + g.grace()*j.Profile.DurationS
+			most = plainly + g.graceS(j)
 		}
 		if p.endS[k] > most+rounding {
 			return false

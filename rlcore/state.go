@@ -66,8 +66,9 @@ type Job struct {
 	// When the job starts if all jobs go on plainly, and when it must start; s from the State's NowS. Guard.Begin sets
 	// them.
 	startS, latestS float64
-	// behindS is when the job starts if all foreign jobs go first, even those behind it.
-	behindS float64
+	// turnS is by when it must start so that foreign jobs may go first, and loses whether it wouldn't if all of them did.
+	turnS float64
+	loses bool
 }
 
 // MayUse reports whether the job may run on State.GPUs[g].

@@ -321,17 +321,27 @@ func (o *observer) passedOver(g *job.Group) bool {
 	})
 }
 
-// gpuTaken reports whether another job has taken the group's GPU by its priority. That is
-// Slurm's right and no sign that the group can't start.
+// gpuTaken reports whether a job that has started since the group was decided leaves its waiting members too few shares
+// of the GPU. It has the GPU by its priority: that is Slurm's right and no sign that the group can't start.
 func (o *observer) gpuTaken(g *job.Group) bool {
+	taken, shares := false, 0
 	for i := range o.s.Jobs {
 		j := &o.s.Jobs[i]
-		if j.State == job.Running && j.Nodes == g.Node && j.Request.Kind != job.NoGPU && j.Start.After(g.Free) &&
-			slices.Contains(j.GPUs, g.GPU) && !slices.Contains(g.Refs(), j.Ref) {
-			return true
+		if j.State != job.Running || j.Nodes != g.Node || j.Request.Kind == job.NoGPU || !slices.Contains(j.GPUs, g.GPU) {
+			continue
+		}
+		// Slurm tells a start in whole seconds.
+		taken = taken || !j.Start.Before(g.Decided.Truncate(time.Second)) && !slices.Contains(g.Refs(), j.Ref)
+		if shares += job.Units; j.Request.Kind == job.Shares {
+			shares += j.Request.Count - job.Units
 		}
 	}
-	return false
+	for i := range g.Members {
+		if g.Members[i].State == job.MemberWaiting {
+			shares += g.Members[i].Shares
+		}
+	}
+	return taken && shares > job.Units
 }
 
 // takeBack restores a member that did not start. Where Slurm explains why, its class isn't sent

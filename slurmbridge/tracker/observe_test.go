@@ -255,3 +255,36 @@ func TestAMemberThatRanWithoutAStartHasEnded(t *testing.T) {
 func maySend(b *limit.Budget, ref, node string) bool {
 	return b.ClosedTo(ref, node) == nil && b.Pass(ref) == nil
 }
+
+// A group whose GPU another job has by its priority is taken back at once, also where that job started between the poll
+// that the group was decided by and its release, in the same second; one that still finds room there isn't.
+func TestAnotherJobTakesTheGPU(t *testing.T) {
+	decided := time.Unix(1e9, 4e8)
+	for _, c := range []struct {
+		name    string
+		request job.GPURequest
+		start   time.Time
+		back    bool
+	}{
+		{"a whole GPU", job.GPURequest{Kind: job.WholeGPU, Count: 1}, decided.Truncate(time.Second), true},
+		{"too many shares", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 80}, decided.Add(time.Second), true},
+		{"few shares", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50}, decided.Add(time.Second), false},
+		{"one that ran before", job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 80}, decided.Add(-2 * time.Second), false},
+	} {
+		tr := tracker.New()
+		g := &job.Group{ID: 1, Kind: job.StartNow, Node: "n1", Pinned: true, Decided: decided}
+		g.Members = []job.Member{{Ref: "1", Shares: 50, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS)}}
+		release.Released(g)
+		tr.Groups[1] = g
+		repairs, _ := tr.Observe(&job.Snapshot{
+			At: decided.Add(2 * time.Second), Nodes: []job.Node{{Name: "n1", Up: true, GPUs: 1}},
+			Jobs: []job.Job{
+				{Ref: "1", State: job.Pending, Priority: 1, ReqNodes: "n1", Request: job.GPURequest{Kind: job.Shares, Sharing: job.MPS, Count: 50}},
+				{Ref: "2", State: job.Running, Nodes: "n1", GPUs: []int{0}, Start: c.start, Request: c.request},
+			},
+		}, "7")
+		if back := len(repairs) > 0; back != c.back {
+			t.Errorf("%s: taken back: %v, want %v", c.name, back, c.back)
+		}
+	}
+}

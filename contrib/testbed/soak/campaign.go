@@ -65,6 +65,8 @@ type record struct {
 	shared  bool // ran on less than a GPU at some look
 	earlier []span
 	sights  []sight
+	// impossible: just restarted, before its nodes were back, Slurm held the job for good.
+	impossible bool
 }
 
 // fault is a thing that was done to the machine.
@@ -281,6 +283,9 @@ func (c *campaign) count(what string) {
 	c.acted[what]++
 }
 
+// badConstraints is Slurm's Reason for a job that no node seems to suit.
+const badConstraints = "BadConstraints"
+
 // lookEvery is the time between two looks, s.
 const lookEvery = 4
 
@@ -370,6 +375,7 @@ func (c *campaign) note(l *look, j *seenJob, there map[string][]string, idle map
 	switch j.State {
 	case "PENDING":
 		c.pending++
+		r.impossible = r.impossible || j.Reason == badConstraints
 		gated := j.Reason == "Dependency" && strings.Contains(j.Dependency, "after:") && !strings.Contains(j.Dependency, "afterany")
 		s := sight{At: l.At, Gated: gated, Idle: idle[c.lives[n].Partition]}
 		if c.dead > 0 {
@@ -429,14 +435,15 @@ func (c *campaign) drain(ctx context.Context, most float64) {
 		}
 		// A requeued job waits for two minutes before it may start again; owners in a
 		// hurry say so. One whose start a killed slurmctld had forgotten is started twice,
-		// which fails, and Slurm itself holds it; an operator releases it.
+		// which fails, and Slurm itself holds it, as it does with one for which it found no
+		// nodes; an operator releases it.
 		c.mu.Lock()
 		var begin, held []string
 		for _, k := range left {
 			switch r := c.jobs[k]; {
 			case r != nil && r.Reason == "BeginTime":
 				begin = append(begin, r.ID)
-			case r != nil && strings.HasPrefix(r.Reason, "launch_failed"):
+			case r != nil && (strings.HasPrefix(r.Reason, "launch_failed") || r.Reason == badConstraints):
 				held = append(held, r.ID)
 			}
 		}
@@ -479,7 +486,9 @@ func (c *campaign) fates(pauseS float64) []fate {
 				for _, k := range slices.Sorted(maps.Keys(r.company)) {
 					f.Company = append(f.Company, c.jobs[k].ID+" "+c.lives[c.jobs[k].life].String())
 				}
-				f.Fault, f.Hits = c.fault(r)
+				if f.Fault, f.Hits = c.fault(r); r.impossible && f.Fault == "" {
+					f.Fault = badConstraints
+				}
 				if _, err := os.Stat(filepath.Join(c.finished(), key)); err == nil && f.State != "COMPLETED" && f.Fault == "" {
 					f.Fault = c.forgot(f.Start, f.End)
 				}
@@ -552,7 +561,7 @@ func (c *campaign) plainEnds(pauseS float64) map[string]float64 {
 		for _, key := range l.keys() {
 			r := c.jobs[key]
 			j := plainJob{
-				Arrival: w.Submitted + l.BeginS, RunS: l.SoloS, Held: w.Held, Until: w.Gone, Partition: l.Partition,
+				Queued: w.Submitted, Arrival: w.Submitted + l.BeginS, RunS: l.SoloS, Held: w.Held, Until: w.Gone, Partition: l.Partition,
 			}
 			if l.Fails {
 				j.RunS = 0

@@ -1,14 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
 
 // plainJob is a job as plain Slurm would have it. Times are seconds on one clock.
 type plainJob struct {
-	// Arrival is when it may start at the earliest.
-	Arrival float64
+	// Queued is when it was submitted, and Arrival when it may start at the earliest.
+	Queued, Arrival float64
 	// RunS is how long it runs alone.
 	RunS float64
 	// After are the jobs, by position, that must have ended.
@@ -36,7 +37,18 @@ type outage struct {
 // span is when a job starts and ends; both are NaN where it never starts.
 type span struct{ Start, End float64 }
 
-// plain is the schedule of plain Slurm: whole GPUs, jobs in the order given, each on the
+// queued is when the job got its place in the queue: Slurm puts one that is released at the end.
+func (j *plainJob) queued() float64 {
+	at := j.Queued
+	for _, h := range j.Held {
+		if !math.IsInf(h.To, 1) {
+			at = max(at, h.To)
+		}
+	}
+	return at
+}
+
+// plain is the schedule of plain Slurm: whole GPUs, jobs in the order of the queue, each on the
 // first GPU that is free. pauseS is what Slurm and a job's start take before it computes. It
 // ends when nothing is left that can start.
 func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
@@ -46,6 +58,7 @@ func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
 		out[i] = span{math.NaN(), math.NaN()}
 		waiting[i] = i
 	}
+	slices.SortStableFunc(waiting, func(a, b int) int { return cmp.Compare(jobs[a].queued(), jobs[b].queued()) })
 	busy := make([]bool, gpus)
 	type run struct{ job, gpu int }
 	var running []run

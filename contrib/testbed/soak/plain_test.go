@@ -29,6 +29,7 @@ func TestPlain(t *testing.T) {
 		"after another":               {[]plainJob{whole(0, 10), changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} })}, nil, 2, 0, []float64{10, 15}},
 		"after one that never starts": {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = -1 }), changed(whole(0, 5), func(j *plainJob) { j.After = []int{0} })}, nil, 1, 0, []float64{math.NaN(), 5}},
 		"held":                        {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 4}} })}, nil, 1, 0, []float64{14}},
+		"released, at the end":        {[]plainJob{whole(0, 3), changed(whole(0, 10), func(j *plainJob) { j.Held = []interval{{0, 2}} }), whole(0, 5)}, nil, 1, 0, []float64{3, 18, 8}},
 		"cancelled while it runs":     {[]plainJob{changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{3, 8}},
 		"cancelled while it waits":    {[]plainJob{whole(0, 10), changed(whole(0, 10), func(j *plainJob) { j.Until = 3 }), whole(0, 5)}, nil, 1, 0, []float64{10, math.NaN(), 15}},
 		"a node out of service":       {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 1, 0, []float64{16}},
