@@ -60,13 +60,7 @@ func (x *plainJob) asks() asks { return asks{x.GPUs, x.PerNode, x.Nodes} }
 // NewPlain returns an empty schedule on GPUs of the given names. GPUs of one node have the same name up to the last
 // colon.
 func NewPlain(gpus ...string) *Plain {
-	p := &Plain{jobs: map[string]*plainJob{}}
-	p.setGPUs(gpus)
-	return p
-}
-
-func (p *Plain) setGPUs(gpus []string) {
-	p.gpus, p.stale = slices.Clone(gpus), true
+	return &Plain{jobs: map[string]*plainJob{}, gpus: slices.Clone(gpus), stale: true}
 }
 
 // nodeOf is the name of a GPU's node.
@@ -125,7 +119,7 @@ func (p *Plain) SetGPUs(gpus []string, nowS float64) {
 			x.GPUs = to(x.GPUs)
 		}
 	}
-	p.setGPUs(gpus)
+	p.gpus, p.stale = slices.Clone(gpus), true
 }
 
 // Add adds a new job to the queue.

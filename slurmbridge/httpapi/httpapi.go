@@ -16,7 +16,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -283,7 +282,7 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	st := s.Status()
 	private := s.private(st)
 	if st != nil {
-		waits = plan.PositionOf(st, ref)
+		waits = PositionOf(st, ref)
 	}
 	owner, all := "", true
 	if private {

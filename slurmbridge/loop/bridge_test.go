@@ -11,8 +11,8 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -207,7 +207,7 @@ func TestPositionInTheQueue(t *testing.T) {
 		place int
 		holds string
 	}{{}, {1, ""}, {2, ""}, {3, ""}, {4, ""}, {0, "it is held"}, {0, "its own dependency afterok:" + jobs[0].Ref}, {5, ""}, {6, ""}, {7, ""}} {
-		p := plan.PositionOf(b.Status(), jobs[i].Ref)
+		p := httpapi.PositionOf(b.Status(), jobs[i].Ref)
 		if i < 1 {
 			if p != nil {
 				t.Errorf("job %d, %s: %+v", i, jobs[i].State, p)

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
@@ -122,7 +122,7 @@ func TestExpectedStarts(t *testing.T) {
 			t.Errorf("job %s says that it starts in %v", j.Ref, in)
 		}
 	}
-	if w := plan.PositionOf(b.Status(), jobs[2].Ref); w == nil || said(jobs[2]).Sub(w.ExpectedStart).Abs() > time.Minute {
+	if w := httpapi.PositionOf(b.Status(), jobs[2].Ref); w == nil || said(jobs[2]).Sub(w.ExpectedStart).Abs() > time.Minute {
 		t.Errorf("why says %+v", w)
 	}
 	words := m.words

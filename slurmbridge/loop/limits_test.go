@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
 // A user at a limit blocks no GPU for others, keeps sharing, and runs as many jobs as the
@@ -28,7 +28,7 @@ func TestUserAtALimit(t *testing.T) {
 	if n, k := m.runs("ann"), m.runs("bob"); n != 2 || k < 2 {
 		t.Errorf("%d of ann's and %d of bob's run", n, k)
 	}
-	p := plan.PositionOf(b.Status(), anns[19].Ref)
+	p := httpapi.PositionOf(b.Status(), anns[19].Ref)
 	if p == nil || !strings.Contains(p.Holds, "QOSMaxJobsPerUserLimit") {
 		t.Errorf("the last of ann's: %+v", p)
 	}
@@ -145,7 +145,7 @@ func TestAllNodesClosed(t *testing.T) {
 	tick(t, b, m, time.Second)
 	j := m.submit("ann", 100*time.Second, app("a", 100, 0.9, 9000), true)
 	tick(t, b, m, 15*time.Second)
-	p := plan.PositionOf(b.Status(), j.Ref)
+	p := httpapi.PositionOf(b.Status(), j.Ref)
 	if p == nil || !strings.Contains(p.Holds, "reserved") || !strings.Contains(p.Holds, "on n") {
 		t.Errorf("it says %+v", p)
 	}

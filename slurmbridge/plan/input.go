@@ -76,8 +76,8 @@ func (in *Input) waitsOnly(j *job.Job) bool {
 	return release.OnlyBehind(in.Snap.Gates, j)
 }
 
-// waitsBesides returns what a job waits for in addition to the bridge, "" = nothing.
-func (in *Input) waitsBesides(j *job.Job) string {
+// WaitsBesides returns what a job waits for in addition to the bridge, "" = nothing.
+func (in *Input) WaitsBesides(j *job.Job) string {
 	if !in.waitsOnly(j) {
 		return "its own dependency " + j.Dependency.Without(in.Snap.Gates)
 	}

@@ -97,7 +97,7 @@ func (r *pass) makeAll() {
 		}
 	}
 	// Slurm considers the members on nodes with several GPUs in this order.
-	slices.SortFunc(refs, func(a, b string) int { return byPriority(r.jobs[a], r.jobs[b]) })
+	slices.SortFunc(refs, func(a, b string) int { return ByPriority(r.jobs[a], r.jobs[b]) })
 	for i, ref := range refs {
 		r.plan.Order[ref] = i
 	}

@@ -111,7 +111,7 @@ func newView(in *Input, managed *PartitionFilter) *view {
 	for ref := range v.starting {
 		v.budget.Starts(ref)
 	}
-	slices.SortFunc(pending, byPriority)
+	slices.SortFunc(pending, ByPriority)
 	for _, j := range pending {
 		v.addPending(j, managed)
 	}
@@ -259,7 +259,7 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 			v.letGo(j, why, "")
 			return
 		}
-		if _, identified := in.Apps[j.Ref]; !identified || in.waitsBesides(j) != "" {
+		if _, identified := in.Apps[j.Ref]; !identified || in.WaitsBesides(j) != "" {
 			return
 		}
 		rj := in.rlJob(j)
@@ -390,8 +390,8 @@ func (v *view) mayUse(j *job.Job, closed string) usable {
 	return out
 }
 
-// byPriority is Slurm's order: highest priority first, of equals the one submitted first.
-func byPriority(x, y *job.Job) int {
+// ByPriority is Slurm's order: highest priority first, of equals the one submitted first.
+func ByPriority(x, y *job.Job) int {
 	return cmp.Or(-cmp.Compare(x.Priority, y.Priority), x.Submit.Compare(y.Submit),
 		cmp.Compare(x.ID, y.ID), cmp.Compare(len(x.Ref), len(y.Ref)), cmp.Compare(x.Ref, y.Ref))
 }

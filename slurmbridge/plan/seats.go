@@ -218,7 +218,7 @@ func (r *pass) placing(d *draft) *placing {
 		}
 	}
 	slices.Sort(idle)
-	slices.SortFunc(p.jobs, func(a, b seat) int { return byPriority(r.jobs[a.ref], r.jobs[b.ref]) })
+	slices.SortFunc(p.jobs, func(a, b seat) int { return ByPriority(r.jobs[a.ref], r.jobs[b.ref]) })
 	if slices.ContainsFunc(idle, func(g int) bool { return r.State.GPUs[g].Spec != r.State.GPUs[idle[0]].Spec }) {
 		return p
 	}
