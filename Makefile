@@ -32,7 +32,7 @@ SCRIPTS := contrib/install-deps contrib/quietly contrib/testbed/acceptance/root 
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help as-root deps build programs demo demo-cold compare flow test roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
+.PHONY: help as-root deps build programs demo demo-cold play compare flow test roots test-compat lint fmt race fuzz bench soak packages packages-check acceptance clean
 
 help: ## this text
 	@echo 'slurmbridge: Slurm jobs that share GPUs, chosen by what they really use.'
@@ -71,6 +71,9 @@ demo: as-root build ## the thesis's 30 random jobs on one simulated Titan Xp, wh
 
 demo-cold: as-root build ## the same, with no application's profile known beforehand
 	@$(call STAGE,demo) --cold
+
+play: as-root build ## a private Slurm with the bridge and five simulated GPUs, to type into; Ctrl-D ends it
+	@$(call STAGE,play) $(ARGS)
 
 compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis's five workloads and three that come over time (QUICK=1: on three, 5 minutes)
 	@$(call STAGE,compare) $(if $(QUICK),--quick) $(ARGS)

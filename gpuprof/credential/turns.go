@@ -5,26 +5,19 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/turns"
 )
 
-// Turns decodes credentials in turn: MUNGE takes a process for each, and anybody may send some that
-// prove nothing. A host has at most mostOfHost decoded at once and all together mostAtOnce;
-// the others wait, those of one host in order, so that a flood from one host keeps nobody
-// else waiting.
+// Turns decodes credentials in turn: MUNGE takes a process for each, and any host may send some that prove nothing. At
+// most mostOfHost credentials of a host are decoded at once, and mostAtOnce in all.
 type Turns struct {
 	Method interface {
 		Decode(ctx context.Context, cred string) (*Credential, error)
 	}
 
 	once  sync.Once
-	all   chan struct{}
-	mu    sync.Mutex
-	hosts map[string]*hostTurns
-}
-
-type hostTurns struct {
-	slots chan struct{}
-	users int
+	turns *turns.Turns
 }
 
 const (
@@ -35,20 +28,15 @@ const (
 // Decode decodes a credential that a host sent, in its turn. It returns what Method does, or
 // the context's error.
 func (t *Turns) Decode(ctx context.Context, host, cred string) (*Credential, error) {
-	t.once.Do(func() { t.all, t.hosts = make(chan struct{}, mostAtOnce), map[string]*hostTurns{} })
-	h := t.enter(host)
-	defer t.leave(host, h)
-	for _, slots := range []chan struct{}{h.slots, t.all} {
-		select {
-		case slots <- struct{}{}:
-			defer func() { <-slots }()
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	t.once.Do(func() { t.turns = turns.New(mostAtOnce, mostOfHost) })
+	leave, err := t.turns.Enter(ctx, host)
+	if err != nil {
+		return nil, err
 	}
+	defer leave()
 	c, err := t.Method.Decode(ctx, cred)
 	if errors.Is(err, ErrInvalid) || errors.Is(err, ErrReplayed) || errors.Is(err, ErrExpired) {
-		// Whoever sends what proves nothing waits, and with it the rest of its host.
+		// A host that sends a credential that proves nothing waits, and its next requests with it.
 		select {
 		case <-time.After(penalty):
 		case <-ctx.Done():
@@ -59,23 +47,3 @@ func (t *Turns) Decode(ctx context.Context, host, cred string) (*Credential, err
 
 // penalty is how long a credential that proves nothing keeps its host's turn.
 const penalty = 50 * time.Millisecond
-
-func (t *Turns) enter(host string) *hostTurns {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h := t.hosts[host]
-	if h == nil {
-		h = &hostTurns{slots: make(chan struct{}, mostOfHost)}
-		t.hosts[host] = h
-	}
-	h.users++
-	return h
-}
-
-func (t *Turns) leave(host string, h *hostTurns) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if h.users--; h.users == 0 {
-		delete(t.hosts, host)
-	}
-}

@@ -57,8 +57,8 @@ func TestTurnsAreFair(t *testing.T) {
 	if most := s.most.Load(); most > mostOfHost+1 {
 		t.Errorf("%d at once", most)
 	}
-	if len(turns.hosts) != 0 {
-		t.Errorf("%d hosts are remembered", len(turns.hosts))
+	if _, hosts := turns.turns.Held(); hosts != 0 {
+		t.Errorf("%d hosts are remembered", hosts)
 	}
 }
 

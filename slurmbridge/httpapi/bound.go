@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"cmp"
 	"container/list"
+	"context"
 	"net"
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/turns"
 )
 
 // bounds are what readers may take of the daemon, whoever they are.
@@ -99,71 +102,21 @@ func (c *counted) fullest() (host string) {
 	return host
 }
 
-// readers bounds what requests take that read the database or answer with much: few are made
-// at a time, half of them for one host, and what was made and is still to be read by somebody
-// slow is bounded, too.
+// readers bounds what requests take that read the database or return much: few answers are made at a time, half of them
+// for one host, and the bytes that slow readers have yet to read are bounded, too.
 type readers struct {
-	slots chan struct{}
-	wait  time.Duration // for a slot
+	turns *turns.Turns
+	wait  time.Duration // for a turn
 	// most bytes are on their way in all, and mostOfHost to one host; one answer may be larger.
 	most, mostOfHost int
 
 	mu    sync.Mutex
 	all   int
 	hosts map[string]int
-	lines map[string]*line
-}
-
-// line is a host's: so many of its requests are made at a time, the others wait.
-type line struct {
-	slots chan struct{}
-	n     int // requests that are in it
 }
 
 func newReaders() *readers {
-	return &readers{
-		slots: make(chan struct{}, 4), wait: 5 * time.Second, most: 64 << 20, mostOfHost: 16 << 20,
-		hosts: map[string]int{}, lines: map[string]*line{},
-	}
-}
-
-// turn waits for a request's turn: first among those of its host, so that one host's wait for
-// each other and not others for them. It reports whether the turn came in time.
-func (r *readers) turn(req *http.Request, host string) (done func(), ok bool) {
-	r.mu.Lock()
-	l := r.lines[host]
-	if l == nil {
-		l = &line{slots: make(chan struct{}, max(1, cap(r.slots)/2))}
-		r.lines[host] = l
-	}
-	l.n++
-	r.mu.Unlock()
-	var taken []chan struct{}
-	done = func() {
-		for _, slots := range taken {
-			<-slots
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if l.n--; l.n == 0 {
-			delete(r.lines, host)
-		}
-	}
-	late := time.NewTimer(r.wait)
-	defer late.Stop()
-	for _, slots := range []chan struct{}{l.slots, r.slots} {
-		select {
-		case slots <- struct{}{}:
-			taken = append(taken, slots)
-		case <-late.C:
-			done()
-			return nil, false
-		case <-req.Context().Done():
-			done()
-			return nil, false
-		}
-	}
-	return done, true
+	return &readers{turns: turns.New(4, 2), wait: 5 * time.Second, most: 64 << 20, mostOfHost: 16 << 20, hosts: map[string]int{}}
 }
 
 // answer is one that is made before its reader gets any of it.
@@ -182,14 +135,16 @@ func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
 func (r *readers) handle(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		host, _, _ := net.SplitHostPort(req.RemoteAddr)
-		done, ok := r.turn(req, host)
-		if !ok {
+		ctx, cancel := context.WithTimeout(req.Context(), r.wait)
+		leave, err := r.turns.Enter(ctx, host)
+		cancel()
+		if err != nil {
 			tooMany(w)
 			return
 		}
 		a := &answer{header: w.Header()}
 		func() {
-			defer done()
+			defer leave()
 			h(a, req)
 		}()
 		if !r.send(host, a.body.Len()) {

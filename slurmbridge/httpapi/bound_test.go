@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/turns"
 )
 
 func listen(t *testing.T, srv *http.Server) string {
@@ -88,7 +90,7 @@ func TestConnectionsOfOneHost(t *testing.T) {
 // Few answers are made at a time; whoever waits too long is told so.
 func TestReadersInTurn(t *testing.T) {
 	r := newReaders()
-	r.slots, r.wait = make(chan struct{}, 1), 20*time.Millisecond
+	r.turns, r.wait = turns.New(1, 1), 20*time.Millisecond
 	in, out := make(chan bool), make(chan bool)
 	h := r.handle(func(http.ResponseWriter, *http.Request) { in <- true; <-out })
 	done := make(chan bool)
@@ -136,8 +138,8 @@ func TestOneHostLeavesRoomForOthers(t *testing.T) {
 	}
 	close(out)
 	flood.Wait()
-	if len(r.lines) != 0 || len(r.slots) != 0 {
-		t.Errorf("%d lines and %d slots are held for ever", len(r.lines), len(r.slots))
+	if all, hosts := r.turns.Held(); all != 0 || hosts != 0 {
+		t.Errorf("%d turns of %d hosts are held for ever", all, hosts)
 	}
 }
 

@@ -219,8 +219,8 @@ const (
 	turnWithin = 2 * time.Second
 )
 
-// turns keeps the turn that was read last, nil = it couldn't be.
-type turns struct {
+// lastTurn keeps the turn that was read last, nil = it couldn't be.
+type lastTurn struct {
 	mu   sync.Mutex
 	at   time.Time
 	last *history.Turn

@@ -100,7 +100,7 @@ type pages struct {
 
 	mu    sync.Mutex
 	kept  map[int]past // by hours, one of spans
-	turns turns
+	turns lastTurn
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the

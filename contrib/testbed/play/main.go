@@ -1,0 +1,170 @@
+// Command play starts a private real Slurm with the bridge and simulated Titan Xps, and opens a shell in which users
+// and administrators can try everything. `make play` calls it. At the shell's end all of it ends, and nothing stays.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/term"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+)
+
+// nodeGPUs are the simulated GPUs of each node.
+var nodeGPUs = []int{1, 2, 2}
+
+type options struct {
+	scale      float64
+	policy     string
+	build, lua string
+	in         *os.File // of the shell
+	out, err   io.Writer
+}
+
+func main() {
+	o := options{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	flag.Float64Var(&o.scale, "scale", 3, "GPU seconds that pass in a second")
+	flag.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
+	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
+	flag.StringVar(&o.lua, "lua", "contrib/job_submit.lua", "the job_submit script")
+	flag.Parse()
+	cluster.Main("play", func(ctx context.Context) error {
+		if err := cluster.Missing(); err != nil {
+			return err
+		}
+		return play(ctx, o)
+	})
+}
+
+// play starts the cluster, and ends it at the end of the shell.
+func play(ctx context.Context, o options) error {
+	fmt.Fprintln(o.err, "Starting a private Slurm (some seconds) ...")
+	s := cluster.New(cluster.Setup{Scale: o.scale, Build: o.build, Policy: o.policy, Lua: o.lua, NodeGPUs: nodeGPUs})
+	settings := s.Options()
+	settings.Accounting = slurmtest.MissingAccounting(settings.Root) == nil
+	c, err := slurmtest.Start(ctx, settings)
+	if err != nil {
+		return err
+	}
+	s.Cluster = c
+	if err = s.Bridge(ctx); err == nil {
+		err = open(ctx, s, &o)
+	}
+	return s.CloseAfter(ctx, err)
+}
+
+// open writes the jobs' scripts and lets the user type until the shell ends.
+func open(ctx context.Context, s *cluster.Stack, o *options) error {
+	dir := s.Path("play")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if err := writeScripts(s, dir, o.scale); err != nil {
+		return err
+	}
+	greet(o, s, dir)
+	bash := exec.Command("bash", "--rcfile", filepath.Join(dir, "bin", "rc"), "-i")
+	if !term.IsTerminal(int(o.in.Fd())) {
+		bash = exec.Command("bash", "-s")
+	}
+	bash.Dir, bash.Stdin, bash.Stdout, bash.Stderr = dir, o.in, o.out, o.err
+	bash.Env = append(os.Environ(), "SLURM_CONF="+s.Conf(), "PATH="+path(dir))
+	if err := bash.Start(); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() {
+		_ = bash.Wait() // the status is that of the last command
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		_ = bash.Process.Kill()
+		<-ended
+	}
+	fmt.Fprintln(o.err, "Ending the private Slurm ...")
+	return ctx.Err()
+}
+
+func path(dir string) string {
+	return filepath.Join(dir, "bin") + ":" + os.Getenv("PATH") + ":/usr/local/sbin:/usr/sbin:/sbin"
+}
+
+// writeScripts writes a job for each application, and commands that know where this cluster's files are.
+func writeScripts(s *cluster.Stack, dir string, scale float64) error {
+	if err := os.Mkdir(filepath.Join(dir, "bin"), 0o755); err != nil {
+		return err
+	}
+	state := `s=` + s.State() + "\n" + `[ "$SLURMD_NODENAME" = n1 ] || s=$s-$SLURMD_NODENAME` + "\n"
+	files := map[string]string{
+		"bin/rc":          "PS1='play$ '\n",
+		"bin/slurmbridge": fmt.Sprintf("#!/bin/sh\nexec %s --config %s \"$@\"\n", s.Bin("slurmbridge"), s.Path("slurmbridge.yaml")),
+		"bin/as":          "#!/bin/sh\n# as USER COMMAND...\nu=$1\nshift\nexec setpriv --reuid=\"$u\" --regid=\"$(id -g \"$u\")\" --init-groups \"$@\"\n",
+		"bin/gpus": fmt.Sprintf("#!/bin/sh\nfor n in %s; do\n\techo \"$n\"\n\ts=%s\n\t[ $n = n1 ] || s=$s-$n\n\t%s smi --state $s\ndone\n",
+			strings.Join(nodes(), " "), s.State(), s.Bin("gpusim")),
+	}
+	for _, name := range apps.Names() {
+		p, _ := apps.ByName(name)
+		minutes := int(math.Ceil(2*p.DurationS/scale/60)) + 1
+		files[name+".sh"] = fmt.Sprintf("#!/bin/sh\n#SBATCH --job-name=%s --time=%d --comment=app=%s --output=%s\n%sexport GPUSIM_STATE=$s\nexec %s run %s\n",
+			name, minutes, name, s.Path("out", "%x-%j.out"), state, s.Bin("gpusim"), name)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nodes() []string {
+	var out []string
+	for i := range nodeGPUs {
+		out = append(out, slurmtest.NodeName(i))
+	}
+	return out
+}
+
+// greet says what there is and what to type.
+func greet(o *options, s *cluster.Stack, dir string) {
+	var gpus []string
+	for i, n := range nodes() {
+		gpus = append(gpus, n+" ("+strconv.Itoa(nodeGPUs[i])+")")
+	}
+	accounting := "without accounting (contrib/install-deps --accounting installs what it needs)"
+	if s.Cluster.Options.Accounting {
+		accounting = "with accounting"
+	}
+	fmt.Fprintf(o.out, `
+Slurm %s %s, the bridge with policy %s, and simulated Titan Xps on %s.
+%g GPU seconds pass in a second.
+
+  sbatch --gres=gpu:shared alexnet.sh      a job that may share a GPU
+  sbatch --gres=gpu:1 alexnet.sh           a job with a GPU of its own
+  as games sbatch --gres=gpu:shared gromacs.sh     another user's: a Titan Xp serves one user at a time
+  for app in lammps gromacs hoomd alexnet qmcpack googlenet lammps gromacs; do sbatch --gres=gpu:shared $app.sh; done
+
+  squeue            slurmbridge status       slurmbridge why JOB      slurmbridge receipt
+  gpus              %s/        (the status page)
+
+Applications of the thesis, a script each: %s.
+
+Another terminal joins with:
+  export SLURM_CONF=%s PATH=%s:$PATH; cd %s
+
+Ctrl-D ends everything and leaves nothing.
+
+`, s.Release, accounting, o.policy, strings.Join(gpus, ", "), o.scale, s.URL, strings.Join(apps.Names(), " "), s.Conf(), filepath.Join(dir, "bin"), dir)
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+)
+
+// What the greeting says to type works, and at the shell's end the cluster's folder is gone.
+func TestPlay(t *testing.T) {
+	build := "../../../build"
+	cluster.Require(t, build)
+	t.Parallel()
+	in, err := os.Open(typed(t, `
+for app in alexnet vgg11; do sbatch --wait --gres=gpu:shared $app.sh & done
+as games sbatch --wait --gres=gpu:1 gromacs.sh
+wait
+echo "folder $PWD"
+slurmbridge status
+slurmbridge why 2
+slurmbridge why 3
+gpus
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	var out strings.Builder
+	if err := play(t.Context(), options{scale: 200, policy: "dqn", build: build, lua: "../../job_submit.lua", in: in, out: &out, err: &out}); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	_, rest, _ := strings.Cut(out.String(), "folder ")
+	dir, _, _ := strings.Cut(rest, "\n")
+	if _, err := os.Stat(dir); dir == "" || !os.IsNotExist(err) {
+		t.Errorf("folder %q is still there: %v", dir, err)
+	}
+	for _, want := range []string{"sbatch --gres=gpu:shared", "SLURM_CONF=", "http://127.0.0.1:", "completed after"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("nothing says %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(out.String())
+	}
+}
+
+// typed is a file of what a user types.
+func typed(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "typed")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
