@@ -239,7 +239,11 @@ func TestLimits(t *testing.T) {
 		all := slices.Concat(jobs[ann], jobs[bob])
 		shared := r.none(all)
 		t.Logf("%s: %v; %d of %d shared a GPU", c.name, w, shared, len(all))
-		if shared < 5 {
+		least := 5
+		if c.ann == 2 {
+			least = 4 // after the first two the next job may start as soon as one of them ends, alone
+		}
+		if shared < least {
 			t.Errorf("%s: %d of %d shared a GPU", c.name, shared, len(all))
 		}
 		if w.most[ann] > c.ann || w.most[bob] > c.bob {
