@@ -160,7 +160,9 @@ func (ls *Limits) Observe(s *job.Snapshot, sentTo func(ref string) (node string,
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		if j.State != job.Pending {
-			running[j.Ref] = holderOf(j)
+			if j.State != job.Completing { // Slurm no longer counts that: acct_policy_job_fini in deallocate_nodes
+				running[j.Ref] = holderOf(j)
+			}
 			continue
 		}
 		if c, is := atLimit(j); is {
