@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/viper"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 // Controller is slurmbridge serve, as hooks query it.

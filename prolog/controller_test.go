@@ -24,8 +24,8 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/viper"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 // DefaultSettings is the file of a node's settings. It need not exist.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/renameio/v2"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
 // write writes profiles.csv, pairs.csv, report.json and report.txt into a folder,

@@ -17,7 +17,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
 // bin holds this test's binary under the programs' names, and the simulated NVML.

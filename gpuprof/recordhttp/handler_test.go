@@ -26,7 +26,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 

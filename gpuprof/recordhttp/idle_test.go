@@ -10,7 +10,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 // Reports of idle jobs arrive from those who may send records, whole, and from nobody else.

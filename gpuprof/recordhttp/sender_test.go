@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 // controller serves records with a web_config ("" = none) as slurmbridge does, and

@@ -175,7 +175,7 @@ func decided(combos int, r *rand.Rand) *Obs {
 }
 
 // BenchmarkStep is a gradient step of the built-in network's size, from rewards and from
-// lessons; rlcore/lab/learners/step.py is its like in PyTorch.
+// lessons; slurmbridge/lab/learners/step.py is its like in PyTorch.
 func BenchmarkStep(b *testing.B) {
 	for _, combos := range []int{4, 32} {
 		r := seeded(1)

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/turns"
+	"github.com/slurmbridge/slurmbridge/prolog/turns"
 )
 
 // bounds are what readers may take of the daemon, whoever they are.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/turns"
+	"github.com/slurmbridge/slurmbridge/prolog/turns"
 )
 
 func listen(t *testing.T, srv *http.Server) string {

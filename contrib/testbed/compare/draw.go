@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // draw draws the report into a folder that is there, each picture as PNG and as SVG, and

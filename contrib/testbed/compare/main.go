@@ -17,7 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 )
 
 func main() {

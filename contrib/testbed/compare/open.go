@@ -8,8 +8,8 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 )
 
 // Workloads are closed, which is the thesis's five: all jobs are there before the first may

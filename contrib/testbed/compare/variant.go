@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // variant is one way to give jobs a GPU.

@@ -27,9 +27,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 

@@ -23,12 +23,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 func newServe(errOut io.Writer) *cobra.Command {

@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )

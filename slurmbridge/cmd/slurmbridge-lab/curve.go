@@ -8,7 +8,7 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // errNoCurve says that there is nothing to draw.

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // experimentFlags are the command's.

@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/plot/plotter"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 

@@ -15,11 +15,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
 // traceFlags are what a trace is read from.

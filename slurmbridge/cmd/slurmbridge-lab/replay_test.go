@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 )
 
 // traceFiles are seven jobs of four applications that share well, submitted at once

@@ -16,10 +16,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/experiment"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // trainFlags are what train is told.

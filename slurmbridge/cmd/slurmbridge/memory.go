@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 

@@ -23,9 +23,9 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"

@@ -20,8 +20,8 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 // site is a cluster with etc's hooks, a simulated GPU, MPS, a node agent and a server

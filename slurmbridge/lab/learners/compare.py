@@ -2,7 +2,7 @@
 """How well are measured slowdowns predicted by slurmbridge's model and by usual learners?
 
     apt install python3-sklearn; make programs
-    rlcore/lab/learners/compare.py --profiles solo.csv --pairs measured.csv --law mps \
+    slurmbridge/lab/learners/compare.py --profiles solo.csv --pairs measured.csv --law mps \
         [--seen 0,50,200] [--splits 10]
 
 The files are those of `slurmbridge interference score`. For each number of co-runs that

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 func TestMungeCredentials(t *testing.T) {

@@ -2,7 +2,7 @@
 """How long does a gradient step of the scorer take in PyTorch, on one core?
 
     apt install python3-torch
-    taskset -c 0 rlcore/lab/learners/step.py [--combos 4] [--seconds 3]
+    taskset -c 0 slurmbridge/lab/learners/step.py [--combos 4] [--seconds 3]
 
 The same step as `go test -run '^$' -bench '^BenchmarkStep' -cpu 1 ./rlcore/dqn`: the same
 networks (19-32-1 and 51-32-32-1), 32 decisions of --combos combinations each, Adam, and the

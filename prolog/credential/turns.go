@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/turns"
+	"github.com/slurmbridge/slurmbridge/prolog/turns"
 )
 
 // Turns decodes credentials in turn: MUNGE takes a process for each, and any host may send some that prove nothing. At

@@ -13,7 +13,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // resources are the thesis's four (eq. 3), in percent of its card.

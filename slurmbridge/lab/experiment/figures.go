@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // picture is one of a report's.

@@ -10,7 +10,7 @@ import (
 	"gonum.org/v1/plot/text"
 	"gonum.org/v1/plot/vg"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/figure"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
 // tradeOffCurve draws dqn on the random workload under contracts from strict to

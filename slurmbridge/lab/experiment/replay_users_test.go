@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
 // Bob's second job is too long for its limit on any schedule; two jobs can't meet their

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 // since returns a key that has been in use for a day, as a clock shows that is off by so much.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof/credential"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 // kiosk stands for Slurm's daemon and its socket (the real one is in the end-to-end tests): it

@@ -16,10 +16,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
 // Place is a kind of site to compete on: its applications, its card, and how they really

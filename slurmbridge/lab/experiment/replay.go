@@ -13,9 +13,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	"github.com/slurmbridge/slurmbridge/rlcore/lab/trace"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
 // Trace is a site's past: its jobs, what their applications use alone, and, where
