@@ -277,7 +277,7 @@ func TestLimits(t *testing.T) {
 		t.Fatalf("sacct: %v\n%s", err, out)
 	}
 	t.Logf("%.700s", out)
-	if rows("gres/mps=33") < 4 || rows("gres/mps=50") < 4 || rows("] on n1 gpu 0 together: ") < 4 {
+	if rows(" gpu 0 together: ") < 20 { // who meets whom is left to chance
 		t.Errorf("sacct:\n%s", out)
 	}
 	for line := range strings.Lines(out) {
