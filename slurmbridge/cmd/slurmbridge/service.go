@@ -29,7 +29,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
 )
 
@@ -96,9 +95,7 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	}
 	api.Asker = asker(how.Users, allowed)
 	api.Owner = v.wired.store.OwnerOf
-	api.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
-		return loadUsage(ctx, v.wired.journal, time.Now(), q)
-	}
+	api.Usage = v.wired.usage
 	mux := api.Handler()
 	v.wired.memory(mux, asker(how.Nodes, allowed))
 	v.wired.records(mux, how.Nodes, allowed, metrics, recordhttp.NewMetrics(reg), v.log)

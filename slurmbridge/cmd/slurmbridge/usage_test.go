@@ -23,6 +23,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
@@ -147,6 +148,32 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	}
 	if l := total(); l.Runs != 1 || l.Computed == nil || math.Abs(*l.Computed-1) > 0.01 || l.Idle == nil || math.Abs(*l.Idle-1) > 0.01 || l.Harm == nil || math.Abs(l.Held-2) > 0.01 {
 		t.Errorf("with record and outcome: %+v", l)
+	}
+}
+
+// A job whose end a poll has just shown is in the daemon's answer, though tidy's next turn is a minute away.
+func TestUsageHasTheRunThatJustEnded(t *testing.T) {
+	ctx := t.Context()
+	st, err := store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	w := &wired{store: st, journal: journal.New(st.DB()), bridge: &loop.Bridge{Log: slog.New(slog.DiscardHandler)}}
+	now := time.Now().Truncate(time.Second)
+	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: now.Add(-time.Hour), Start: now.Add(-time.Hour), Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
+	for _, snap := range []*job.Snapshot{{At: now.Add(-time.Minute), Jobs: []job.Job{x}}, {At: now.Add(-time.Second)}} {
+		if err := w.journal.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
+	if err != nil || r.Total.Runs != 1 || math.Abs(r.Total.Held-1) > 0.02 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	at := w.settled
+	if _, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}); err != nil || w.settled != at {
+		t.Errorf("footprints are made for every question: %v", err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
@@ -46,6 +47,9 @@ type wired struct {
 	bridge  *loop.Bridge
 	store   *store.Store
 	journal *journal.Journal
+
+	settling sync.Mutex
+	settled  time.Time // when settle last succeeded
 }
 
 func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
@@ -285,6 +289,9 @@ func describe(r *gpuprof.Record, key string, known appid.App) {
 // settleEvery is how often footprints are made of what has ended.
 const settleEvery = time.Minute
 
+// usageFresh is how old footprints may be when usage is requested.
+const usageFresh = 5 * time.Second
+
 // showUsage shows in the metrics what GPUs were used for in the last day.
 func (w *wired) showUsage(ctx context.Context, now time.Time) error {
 	r, err := loadUsage(ctx, w.journal, now, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.Account})
@@ -296,6 +303,29 @@ func (w *wired) showUsage(ctx context.Context, now time.Time) error {
 	return nil
 }
 
+// settle makes the footprints of runs that have ended, unless it did so less than fresh ago.
+func (w *wired) settle(ctx context.Context, fresh time.Duration) error {
+	w.settling.Lock()
+	defer w.settling.Unlock()
+	now := time.Now()
+	if now.Sub(w.settled) < fresh {
+		return nil
+	}
+	if err := settle(ctx, w.store, w.journal, now); err != nil {
+		return err
+	}
+	w.settled = now
+	return nil
+}
+
+// usage sums up runs, including those that ended a few seconds ago.
+func (w *wired) usage(ctx context.Context, q usage.Query) (*usage.Report, error) {
+	if err := w.settle(ctx, usageFresh); err != nil {
+		w.bridge.Log.Warn("footprints of runs", "err", err) // the older ones still count
+	}
+	return loadUsage(ctx, w.journal, time.Now(), q)
+}
+
 // tidy makes the footprints of what has ended, and once an hour removes what is old, and what there is too much of.
 func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) error {
 	tick := time.NewTimer(0)
@@ -304,7 +334,7 @@ func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) err
 	for {
 		// Before the first poll nothing is known of who may see what.
 		tick.Reset(map[bool]time.Duration{true: settleEvery, false: 10 * time.Second}[w.bridge.Status() != nil])
-		err := settle(ctx, w.store, w.journal, time.Now())
+		err := w.settle(ctx, 0)
 		if err == nil {
 			err = w.showUsage(ctx, time.Now())
 		}
