@@ -15,20 +15,21 @@ QUIETLY := contrib/quietly
 GO      ?= go
 CC      := gcc
 BUILD   := build
-VERSION := $(shell git describe --tags --always --long --dirty 2>/dev/null || echo unknown)
+VERSION := $(shell contrib/packaging/version)
 # The same bytes from the same sources, wherever they lie.
 GOBUILD := $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $(BUILD)/
-# End-to-end tests wait most of the time: more of them at once than there are cores.
-TEST    := $(GO) test -count=1 -p 2 -parallel 16
+# End-to-end tests wait for daemons most of the time: more of them at once than there are cores,
+# and next to them the unit tests.
+TEST    := $(GO) test -count=1 -p 3 -parallel 16
 PKGS    ?= ./...
-# The end-to-end tests come last: they wait for daemons, and little computes next to them.
-E2E_LAST := awk '/e2e$$/ {e2e = $$0; next} {print} END {print e2e}'
+# The end-to-end tests take the longest, so they start first.
+E2E_FIRST := awk '/e2e$$/ {print; next} {rest = rest $$0 "\n"} END {printf "%s", rest}'
 NVMLSIM := contrib/testbed/gpusim/nvmlsim
 TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
 NFPM    := $(TOOLS)/nfpm
 SBOM    := $(TOOLS)/cyclonedx-gomod
-SCRIPTS := contrib/install-deps contrib/quietly contrib/testbed/acceptance/root .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences) \
+SCRIPTS := contrib/install-deps contrib/quietly contrib/testbed/acceptance/root .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
@@ -81,9 +82,8 @@ compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis
 flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)
 	@$(call STAGE,flow) $(ARGS)
 
-test: build ## vet, unit tests, end-to-end tests on real Slurm daemons
-	@$(QUIETLY) 'vetting (two minutes the first time)' $(GO) vet $(PKGS)
-	@$(TEST) -timeout 20m $(TESTFLAGS) $$($(GO) list $(PKGS) | $(E2E_LAST))
+test: build ## unit tests, and end-to-end tests on real Slurm daemons
+	@$(TEST) -timeout 20m $(TESTFLAGS) $$($(GO) list $(PKGS) | $(E2E_FIRST))
 
 # Slurm of these Debian releases: this machine's own, and the others' in a folder each,
 # made once. forky is in development: its folder keeps the Slurm of the day it was made.
