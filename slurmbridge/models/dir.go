@@ -2,14 +2,13 @@ package models
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 
 	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
@@ -18,164 +17,184 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
-// Dir is the folder with the models' files. A file's name is the SHA-256 of what is
-// in it: one that was damaged, or put there by another program, is found out at once.
+// Dir is the folder of the site's own networks. The process that holds its lock writes it.
 type Dir string
 
-// mostBytes bounds what is read of a file.
-const mostBytes = 256 << 20
-
 const (
-	checkpointExt = ".json"
-	mixExt        = ".mix.gz"
+	mostBytes = 256 << 20 // of a file that is read
+	mostKept  = 100       // results of rounds
 )
 
-// own matches what Put wrote, whole or half.
-var own = regexp.MustCompile(`^\.?[0-9a-f]{64}\.(json|mix\.gz)[0-9]*$`)
+// Current is the file of the network that decides. There is none until a round found one that is
+// better than the built-in network.
+func (d Dir) Current() string { return filepath.Join(string(d), "network.json") }
 
-// Make makes the folder, for its owner alone.
-func (d Dir) Make() error {
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
-		return fmt.Errorf("models' folder: %w", err)
+// Previous is the file of the network that decided before.
+func (d Dir) Previous() string { return filepath.Join(string(d), "network.previous.json") }
+
+func (d Dir) results() string { return filepath.Join(string(d), "rounds.json") }
+
+// Load reads the current network, or nil if there is none. Errors wrap ErrUnusable.
+func (d Dir) Load(aim policy.Objective) (*dqn.Checkpoint, error) { return load(d.Current(), aim) }
+
+// LoadPrevious reads the previous network, or nil if there is none. Errors wrap ErrUnusable.
+func (d Dir) LoadPrevious(aim policy.Objective) (*dqn.Checkpoint, error) {
+	return load(d.Previous(), aim)
+}
+
+func load(path string, aim policy.Objective) (*dqn.Checkpoint, error) {
+	text, err := read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		var c *dqn.Checkpoint
+		if c, err = dqn.Read(bytes.NewReader(text), path); err == nil && c.Objective == aim {
+			return c, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s: it was trained for the %s, and the objective is the %s", path, c.Objective, aim)
+		}
+	}
+	return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
+}
+
+// read returns a regular file's content.
+func read(path string) ([]byte, error) {
+	f, err := os.OpenFile(filepath.Clean(path), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > mostBytes {
+		return nil, fmt.Errorf("%s: it is no regular file of up to %d bytes", path, mostBytes)
+	}
+	return io.ReadAll(io.LimitReader(f, mostBytes))
+}
+
+// Stamp changes whenever another network becomes the current one, or its file can be read at last.
+func (d Dir) Stamp() string {
+	var st unix.Stat_t
+	if unix.Lstat(d.Current(), &st) != nil {
+		return ""
+	}
+	return fmt.Sprint(st.Ino, st.Ctim)
+}
+
+// Name is what the current network is called: by the time at which a round made it.
+func (d Dir) Name() string {
+	info, err := os.Lstat(d.Current())
+	if err != nil {
+		return ""
+	}
+	return "site " + info.ModTime().UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// Replace makes a network the current one and keeps the one before.
+func (d Dir) Replace(c *dqn.Checkpoint) error {
+	text, err := encode(c)
+	if err != nil {
+		return err
+	}
+	if err := d.keep(); err != nil {
+		return err
+	}
+	return d.write(d.Current(), text)
+}
+
+// keep makes the current network the previous one, too. A link leaves the current one in place.
+func (d Dir) keep() error {
+	next := d.Previous() + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keep the previous network: %w", err)
+	}
+	switch err := os.Link(d.Current(), next); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // the built-in network decides
+	case err != nil:
+		return fmt.Errorf("keep the previous network: %w", err)
+	}
+	if err := os.Rename(next, d.Previous()); err != nil {
+		return fmt.Errorf("keep the previous network: %w", err)
 	}
 	return nil
 }
 
-// Path is where the checkpoint of that SHA-256 lies.
-func (d Dir) Path(sum string) string { return filepath.Join(string(d), sum+checkpointExt) }
-
-// MixPath is where the mix of that SHA-256 lies.
-func (d Dir) MixPath(sum string) string { return filepath.Join(string(d), sum+mixExt) }
-
-// put writes a file, whole or not at all, and returns its SHA-256.
-func (d Dir) put(text []byte, ext string) (string, error) {
-	raw := sha256.Sum256(text)
-	sum := hex.EncodeToString(raw[:])
-	if err := renameio.WriteFile(filepath.Join(string(d), sum+ext), text, 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(string(d))); err != nil {
-		return "", fmt.Errorf("write model: %w", err)
+// Return makes the previous network, or without one the built-in network, the current one again.
+func (d Dir) Return() error {
+	err := os.Rename(d.Previous(), d.Current())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.Remove(d.Current())
 	}
-	return sum, nil
+	if err != nil {
+		return fmt.Errorf("return to the previous network: %w", err)
+	}
+	return nil
 }
 
-// get reads a file and checks that it is what it was. Errors wrap ErrUnusable.
-func (d Dir) get(sum, ext string) ([]byte, error) {
-	path := filepath.Join(string(d), sum+ext)
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s: %w", ErrUnusable, path, fmt.Errorf(format, args...))
+// Results returns what rounds did, oldest first, up to the last 100.
+func (d Dir) Results() ([]Result, error) {
+	text, err := read(d.results())
+	if errors.Is(err, fs.ErrNotExist) {
+		return []Result{}, nil
 	}
-	if !own.MatchString(sum + ext) {
-		return nil, bad("that is no SHA-256")
+	out := []Result{}
+	if err == nil {
+		err = json.Unmarshal(text, &out)
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, bad("%w", err)
+		return []Result{}, fmt.Errorf("read %s: %w", d.results(), err)
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, bad("it is no regular file")
-	}
-	text, err := io.ReadAll(io.LimitReader(f, mostBytes+1))
-	switch raw := sha256.Sum256(text); {
-	case err != nil:
-		return nil, bad("%w", err)
-	case len(text) > mostBytes:
-		return nil, bad("it is larger than %d bytes", mostBytes)
-	case hex.EncodeToString(raw[:]) != sum:
-		return nil, bad("its SHA-256 is another than its name says: it was damaged or replaced")
-	}
-	return text, nil
+	return out, nil
 }
 
-// PutCheckpoint keeps a network and returns its SHA-256.
-func (d Dir) PutCheckpoint(c *dqn.Checkpoint) (string, error) {
-	text, err := Encode(c)
+// Add keeps a round's result. A file that can't be read is replaced.
+func (d Dir) Add(r *Result) error {
+	all, _ := d.Results() //nolint:errcheck // what is damaged tells nothing
+	all = append(all, *r)
+	text, err := json.MarshalIndent(all[max(0, len(all)-mostKept):], "", "\t")
 	if err != nil {
-		return "", err
+		return fmt.Errorf("write a round's result: %w", err)
 	}
-	return d.put(text, checkpointExt)
+	return d.write(d.results(), text)
 }
 
-// Text reads a network's file. Errors wrap ErrUnusable.
-func (d Dir) Text(sum string) ([]byte, error) { return d.get(sum, checkpointExt) }
-
-// Checkpoint reads a network. Errors wrap ErrUnusable.
-func (d Dir) Checkpoint(sum string) (*dqn.Checkpoint, error) {
-	text, err := d.Text(sum)
-	if err != nil {
-		return nil, err
+func (d Dir) write(path string, text []byte) error {
+	if err := renameio.WriteFile(path, text, 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(string(d))); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	c, err := dqn.Read(bytes.NewReader(text), d.Path(sum))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnusable, err)
-	}
-	return c, nil
+	return nil
 }
 
-// CheckpointFor reads a network that was trained for an objective. Errors wrap ErrUnusable.
-func (d Dir) CheckpointFor(aim policy.Objective, sum string) (*dqn.Checkpoint, error) {
-	c, err := d.Checkpoint(sum)
-	if err == nil && c.Objective != aim {
-		return nil, fmt.Errorf("%w: %s: it was trained for the %s, and the objective is the %s", ErrUnusable, d.Path(sum), c.Objective, aim)
-	}
-	return c, err
-}
-
-// PutMix keeps a mix and returns its SHA-256.
-func (d Dir) PutMix(m *Mix) (string, error) {
-	text, err := m.Encode()
-	if err != nil {
-		return "", err
-	}
-	return d.put(text, mixExt)
-}
-
-// Mix reads a mix. Errors wrap ErrUnusable.
-func (d Dir) Mix(sum string) (*Mix, error) {
-	text, err := d.get(sum, mixExt)
-	if err != nil {
-		return nil, err
-	}
-	m, err := DecodeMix(text)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrUnusable, d.MixPath(sum), err)
-	}
-	return m, nil
-}
-
-// Sweep removes the files of this package that keep doesn't name by their SHA-256:
-// those of models that are not wanted any more, and what a retraining that was
-// killed has left. What others put there stays.
-func (d Dir) Sweep(keep map[string]bool) error {
-	files, err := os.ReadDir(string(d))
-	if err != nil {
-		return fmt.Errorf("tidy models: %w", err)
-	}
-	var errs []error
-	for _, f := range files {
-		name := f.Name()
-		if !own.MatchString(name) || f.IsDir() || name[0] != '.' && keep[name[:64]] && (name[64:] == checkpointExt || name[64:] == mixExt) {
-			continue
-		}
-		if err := os.Remove(filepath.Join(string(d), name)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("tidy models: %w", err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Lock keeps other retrainings off until the file is closed; the system does that
-// for a process that dies. Returns ErrBusy where another process has it.
+// Lock makes the folder, for its owner alone, and keeps other retrainings out until the file is
+// closed, which the system does for a process that dies. It returns ErrBusy if another process
+// has the lock.
 func (d Dir) Lock() (io.Closer, error) {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return nil, fmt.Errorf("networks' folder: %w", err)
+	}
 	f, err := os.OpenFile(filepath.Join(string(d), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("models' lock: %w", err)
+		return nil, fmt.Errorf("networks' lock: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, ErrBusy
 		}
-		return nil, fmt.Errorf("models' lock: %w", err)
+		return nil, fmt.Errorf("networks' lock: %w", err)
 	}
 	return f, nil
+}
+
+// encode writes a network without the optimiser's state, since each round starts afresh.
+func encode(c *dqn.Checkpoint) ([]byte, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("write network: %w", err)
+	}
+	if _, err := dqn.Read(bytes.NewReader(text), "what was trained"); err != nil {
+		return nil, err // what couldn't be read again is no network
+	}
+	return text, nil
 }

@@ -2,133 +2,203 @@ package models
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 )
 
-// Files are whole, their owner's alone, and told from any other by their name.
-func TestDir(t *testing.T) {
-	d := Dir(filepath.Join(t.TempDir(), "a", "models"))
-	if err := d.Make(); err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(string(d)); err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("the folder has mode %v, %v", info.Mode(), err)
-	}
-	sum, err := d.PutCheckpoint(builtIn(t))
+// folder is one in which a round may work, with its lock held.
+func folder(t *testing.T) Dir {
+	t.Helper()
+	d := Dir(filepath.Join(t.TempDir(), "models"))
+	lock, err := d.Lock()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(d.Path(sum)); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("the file has mode %v, %v", info.Mode(), err)
-	}
-	c, err := d.Checkpoint(sum)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(text(t, c), text(t, builtIn(t))) {
-		t.Error("another network came back")
-	}
-	good, err := os.ReadFile(d.Path(sum))
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Sound, but not what its name says.
-	other := text(t, spoil(t, builtIn(t)))
-	for name, spoilt := range map[string]func() error{
-		"gone":    func() error { return nil },
-		"empty":   func() error { return os.WriteFile(d.Path(sum), nil, 0o600) },
-		"cut":     func() error { return os.WriteFile(d.Path(sum), good[:len(good)/2], 0o600) },
-		"one bit": func() error { return os.WriteFile(d.Path(sum), append([]byte{good[0] ^ 1}, good[1:]...), 0o600) },
-		"foreign": func() error { return os.WriteFile(d.Path(sum), other, 0o600) },
-		"link":    func() error { return os.Symlink("/etc/passwd", d.Path(sum)) },
-		"folder":  func() error { return os.Mkdir(d.Path(sum), 0o700) },
-		"pipe":    func() error { return unix.Mkfifo(d.Path(sum), 0o600) },
-		"unreadable": func() error {
-			if os.Geteuid() == 0 {
-				return nil // nothing is
+	t.Cleanup(func() { lock.Close() })
+	return d
+}
+
+// decides returns which of the networks is the current one and which the previous one, by index;
+// -1 = the built-in one.
+func decides(t *testing.T, d Dir, networks ...*dqn.Checkpoint) (current, previous int) {
+	t.Helper()
+	at := func(c *dqn.Checkpoint, err error) int {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c == nil {
+			return -1
+		}
+		for i, n := range networks {
+			if bytes.Equal(text(t, n), text(t, c)) {
+				return i
 			}
-			return os.WriteFile(d.Path(sum), good, 0)
-		},
+		}
+		t.Fatal("the folder holds a network that nobody put there")
+		return 0
+	}
+	return at(d.Load(policy.Turnaround)), at(d.LoadPrevious(policy.Turnaround))
+}
+
+// What each finding makes of the files.
+func TestFindingsChangeFiles(t *testing.T) {
+	d := folder(t)
+	a, b := builtIn(t), spoil(t, builtIn(t))
+	better, worse := &Verdict{Better: true, Gain: 0.1}, &Verdict{Gain: -0.1}
+	for i, c := range []struct {
+		found             Finding
+		change            Change
+		current, previous int
+	}{
+		{Finding{}, Kept, -1, -1},
+		{Finding{Candidate: b, Verdict: worse}, Kept, -1, -1},
+		{Finding{Candidate: a, Verdict: better}, Replaced, 0, -1},
+		{Finding{Previous: worse, Candidate: b, Verdict: better}, Replaced, 1, 0},
+		{Finding{Previous: better}, Returned, 0, -1},
+		{Finding{Previous: worse, Candidate: b, Verdict: better}, Replaced, 1, 0},
+		{Finding{Previous: better, Candidate: b, Verdict: better}, Replaced, 1, 0}, // trained from the one that returned
+		{Finding{Previous: better, Candidate: b, Verdict: worse}, Returned, 0, -1},
+		{Finding{Previous: better}, Returned, -1, -1}, // the built-in one was better
 	} {
-		if err := os.RemoveAll(d.Path(sum)); err != nil {
-			t.Fatal(err)
+		stamp := d.Stamp()
+		r, err := c.found.Apply(d, day0)
+		if err != nil {
+			t.Fatalf("%d: %v", i, err)
 		}
-		if err := spoilt(); err != nil {
-			t.Fatal(err)
+		current, previous := decides(t, d, a, b)
+		if r.Change != c.change || current != c.current || previous != c.previous {
+			t.Errorf("%d: %s, %d decides and %d before; want %s, %d, %d", i, r.Change, current, previous, c.change, c.current, c.previous)
 		}
-		if _, err := d.Checkpoint(sum); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), d.Path(sum)) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for _, name := range []string{"", "../../../etc/passwd", strings.Repeat("g", 64), sum + "/"} {
-		if _, err := d.Checkpoint(name); !errors.Is(err, ErrUnusable) {
-			t.Errorf("%q: %v", name, err)
+		if (d.Stamp() != stamp) != (c.change != Kept) {
+			t.Errorf("%d: a daemon doesn't see the change, or sees one where there is none", i)
 		}
 	}
-	// A mix's file is no network, and the reverse.
-	junk, err := d.put([]byte("{}"), checkpointExt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Checkpoint(junk); !errors.Is(err, ErrUnusable) {
-		t.Errorf("{} is a network: %v", err)
-	}
-	if junk, err = d.put([]byte("{}"), mixExt); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Mix(junk); !errors.Is(err, ErrUnusable) {
-		t.Errorf("{} is a mix: %v", err)
+	all, err := d.Results()
+	if err != nil || len(all) != 9 || all[2].Change != Replaced {
+		t.Errorf("%+v, %v", all, err)
 	}
 }
 
-// What nobody names goes, with what was half written; what is somebody else's stays.
-func TestSweep(t *testing.T) {
-	d := Dir(t.TempDir())
-	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
-	stay := []string{a + ".json", a + ".mix.gz", "lock", "README", b + ".txt", "x" + b + ".json"}
-	leave := []string{b + ".json", b + ".mix.gz", "." + a + ".json4711", "." + b + ".mix.gz1"}
-	for _, f := range append(stay, leave...) {
-		if err := os.WriteFile(filepath.Join(string(d), f), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := d.Sweep(map[string]bool{a: true}); err != nil {
+func TestFilesThatCannotBeUsed(t *testing.T) {
+	d := folder(t)
+	if err := d.Replace(builtIn(t)); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range stay {
-		if _, err := os.Stat(filepath.Join(string(d), f)); err != nil {
-			t.Error(err)
-		}
+	if info, err := os.Stat(d.Current()); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info.Mode(), err)
 	}
-	for _, f := range leave {
-		if _, err := os.Stat(filepath.Join(string(d), f)); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s stayed: %v", f, err)
-		}
+	if _, err := d.Load(policy.Makespan); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), "the objective is the makespan") {
+		t.Errorf("another objective: %v", err)
 	}
-	if err := Dir(filepath.Join(string(d), "none")).Sweep(nil); err == nil {
-		t.Error("no folder, and no error")
-	}
-}
-
-func TestLock(t *testing.T) {
-	d := Dir(t.TempDir())
-	first, err := d.Lock()
+	whole, err := os.ReadFile(d.Current())
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, c := range []struct {
+		name   string
+		damage func() error
+	}{
+		{"cut", func() error { return os.WriteFile(d.Current(), whole[:len(whole)/2], 0o600) }},
+		{"empty", func() error { return os.WriteFile(d.Current(), nil, 0o600) }},
+		{"folder", func() error { return errors.Join(os.Remove(d.Current()), os.Mkdir(d.Current(), 0o700)) }},
+		{"link", func() error { return errors.Join(os.Remove(d.Current()), os.Symlink("/dev/zero", d.Current())) }},
+	} {
+		if err := c.damage(); err != nil {
+			t.Fatal(c.name, err)
+		}
+		if got, err := d.Load(policy.Turnaround); !errors.Is(err, ErrUnusable) || got != nil || !strings.Contains(err.Error(), d.Current()) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if err := os.WriteFile(d.results(), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := d.Results(); err == nil || len(all) != 0 {
+		t.Errorf("%v %v", all, err)
+	}
+	if err := d.Add(&Result{Change: Kept}); err != nil {
+		t.Fatal(err)
+	}
+	for range mostKept + 5 {
+		if err := d.Add(&Result{Change: Kept}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := d.Results(); err != nil || len(all) != mostKept {
+		t.Errorf("%d results are kept, %v", len(all), err)
+	}
+}
+
+func TestOneRetrainingAtATime(t *testing.T) {
+	d := folder(t)
 	if _, err := d.Lock(); !errors.Is(err, ErrBusy) {
-		t.Errorf("a second lock: %v", err)
+		t.Error(err)
 	}
-	first.Close()
-	second, err := d.Lock()
-	if err != nil {
-		t.Fatal(err)
+}
+
+// The network that a register of an earlier release named decides after an upgrade.
+func TestUpgrade(t *testing.T) {
+	for name, use := range map[string]string{
+		"chosen by a round": `INSERT INTO bridge_model_use (id, model, pinned, since) VALUES (1, 3, 0, 1)`,
+		"pinned":            `INSERT INTO bridge_model_use (id, model, pinned, since) VALUES (1, 3, 1, 1)`,
+		"built in":          `INSERT INTO bridge_model_use (id, model, pinned, since) VALUES (1, 0, 0, 1)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := folder(t)
+			var log bytes.Buffer
+			l := slog.New(slog.NewTextHandler(&log, nil))
+			db, err := database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), l)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			sum := strings.Repeat("0a", 32)
+			body, err := json.Marshal(map[string]string{"sha256": sum})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec(`INSERT INTO bridge_models (id, made, body) VALUES (3, 1, ?)`, string(body)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := db.Exec(use); err != nil {
+				t.Fatal(err)
+			}
+			net := spoil(t, builtIn(t))
+			for _, file := range []string{sum + ".json", strings.Repeat("0b", 32) + ".mix.gz", "an admin's"} {
+				if err := os.WriteFile(filepath.Join(string(d), file), text(t, net), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 {
+				if err := d.Upgrade(t.Context(), db, l); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := 0
+			if name == "built in" {
+				want = -1
+			}
+			if current, _ := decides(t, d, net); current != want {
+				t.Errorf("%d decides", current)
+			}
+			if strings.Contains(log.String(), "was pinned") != (name == "pinned") {
+				t.Errorf("logged %s", log.String())
+			}
+			if _, err := os.Stat(filepath.Join(string(d), "an admin's")); err != nil {
+				t.Error(err)
+			}
+			if left, _ := filepath.Glob(filepath.Join(string(d), "0*")); len(left) > 0 {
+				t.Errorf("%v are left", left)
+			}
+		})
 	}
-	second.Close()
 }

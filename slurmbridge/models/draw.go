@@ -31,7 +31,7 @@ type drawn struct {
 // Draw makes a mix of those runs that ended in [from, to) of which there is a record; card is what is known of
 // the GPU of one. It leaves the runs as they are.
 func Draw(from, to time.Time, runs []history.Run, card func(*history.Run) rlcore.GPUSpec, past []history.Outcome, rules Rules) *Mix {
-	m := &Mix{Version: mixVersion, From: from.UTC(), To: to.UTC(), Rules: rules, LeftOut: map[string]int{}}
+	m := &Mix{From: from.UTC(), To: to.UTC(), Rules: rules, LeftOut: map[string]int{}}
 	var kept []*drawn
 	for i := range runs {
 		if runs[i].ID == 0 {

@@ -1,13 +1,9 @@
 package models
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"time"
 
@@ -19,16 +15,15 @@ import (
 
 // Rules are the settings that decisions keep to.
 type Rules struct {
-	// Objective is what networks learn and are judged by; "" (in files of earlier releases) =
-	// the turnaround.
-	Objective   policy.Objective `json:"objective,omitempty"`
-	Window      int              `json:"window"`
-	MaxGroup    int              `json:"max_group"`
-	MemMargin   float64          `json:"memory_margin"`
-	MaxDelayS   float64          `json:"max_delay_s"`
-	MaxSlowdown float64          `json:"max_slowdown"`
-	Grace       float64          `json:"grace"`
-	Trust       float64          `json:"trust"`
+	// Objective is what networks learn and are judged by; "" = the turnaround.
+	Objective   policy.Objective
+	Window      int
+	MaxGroup    int
+	MemMargin   float64
+	MaxDelayS   float64
+	MaxSlowdown float64
+	Grace       float64
+	Trust       float64
 }
 
 // aim is the objective.
@@ -44,43 +39,40 @@ func (r *Rules) guard(p rlcore.Predictor) *rlcore.Guard {
 
 // Job is one run of the mix.
 type Job struct {
-	User    string  `json:"user"`
-	Profile int     `json:"profile"`  // in Mix.Profiles; -1 = nothing is known of its application
-	ArriveS float64 `json:"arrive_s"` // since Mix.From
-	SoloS   float64 `json:"solo_s"`   // how long it takes alone
+	User    string
+	Profile int     // in Mix.Profiles; -1 = nothing is known of its application
+	ArriveS float64 // since Mix.From
+	SoloS   float64 // how long it takes alone
 	// The owner's terms.
-	NoShare     bool    `json:"no_share,omitempty"`
-	MaxSlowdown float64 `json:"max_slowdown,omitempty"`
-	Array       string  `json:"array,omitempty"`
-	ArrayOnly   bool    `json:"array_only,omitempty"`
+	NoShare     bool
+	MaxSlowdown float64
+	Array       string
+	ArrayOnly   bool
 }
 
 // Slice is some GPUs of one kind with the jobs that really ran on them, in the
 // order of their arrival: a small cluster as busy as the site is.
 type Slice struct {
-	Card rlcore.GPUSpec `json:"card"`
-	GPUs int            `json:"gpus"`
-	Jobs []Job          `json:"jobs"`
+	Card rlcore.GPUSpec
+	GPUs int
+	Jobs []Job
 	// Split is the first job that training doesn't see.
-	Split int `json:"split"`
+	Split int
 }
 
 // Mix is what a site ran in some days, with what was believed of its applications
 // and of slowdowns at their end.
 type Mix struct {
-	Version  int               `json:"version"`
-	From     time.Time         `json:"from"`
-	Split    time.Time         `json:"split"`
-	To       time.Time         `json:"to"`
-	Rules    Rules             `json:"rules"`
-	Slices   []Slice           `json:"slices"`
-	Profiles []*rlcore.Profile `json:"profiles"`
-	Outcomes []history.Outcome `json:"outcomes"` // those that teach something
-	Guessed  int               `json:"guessed_arrivals"`
-	LeftOut  map[string]int    `json:"left_out"`
+	From     time.Time
+	Split    time.Time
+	To       time.Time
+	Rules    Rules
+	Slices   []Slice
+	Profiles []*rlcore.Profile
+	Outcomes []history.Outcome // those that teach something
+	Guessed  int
+	LeftOut  map[string]int
 }
-
-const mixVersion = 1
 
 // Sizes counts the runs before and after the split.
 func (m *Mix) Sizes() (learn, held int) {
@@ -91,43 +83,8 @@ func (m *Mix) Sizes() (learn, held int) {
 	return learn, held
 }
 
-// Encode writes a mix; the same mix is the same bytes.
-func (m *Mix) Encode() ([]byte, error) {
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	if err := errors.Join(json.NewEncoder(z).Encode(m), z.Close()); err != nil {
-		return nil, fmt.Errorf("write mix: %w", err)
-	}
-	return b.Bytes(), nil
-}
-
-// DecodeMix reads what Encode wrote, and checks that it can be played.
-func DecodeMix(text []byte) (*Mix, error) {
-	z, err := gzip.NewReader(bytes.NewReader(text))
-	if err != nil {
-		return nil, fmt.Errorf("read mix: %w", err)
-	}
-	plain, err := io.ReadAll(io.LimitReader(z, mostBytes+1))
-	if err != nil {
-		return nil, fmt.Errorf("read mix: %w", err)
-	}
-	if len(plain) > mostBytes {
-		return nil, fmt.Errorf("read mix: it is larger than %d bytes", mostBytes)
-	}
-	m := &Mix{}
-	if err := json.Unmarshal(plain, m); err != nil {
-		return nil, fmt.Errorf("read mix: %w", err)
-	}
-	if err := m.validate(); err != nil {
-		return nil, fmt.Errorf("read mix: %w", err)
-	}
-	return m, nil
-}
-
+// validate checks that a mix can be played.
 func (m *Mix) validate() error {
-	if m.Version != mixVersion {
-		return fmt.Errorf("it is of version %d, this program reads %d", m.Version, mixVersion)
-	}
 	if m.Rules.Window < 1 || m.Rules.Window > rlcore.MaxWindow {
 		return fmt.Errorf("a window of %d, not 1 to %d", m.Rules.Window, rlcore.MaxWindow)
 	}

@@ -1,11 +1,11 @@
-// Package models lets the network that decides learn on the job: it draws what a
-// site ran lately (Mix), trains a candidate on the first days of it, and promotes
-// that only if replaying the last days with it is better than with the network in
-// use by more than the noise. The network it replaced is judged in later rounds by
-// the same rule, and comes back if it is the better one after all.
+// Package models lets the network that decides learn on the job. A round draws what the site ran
+// lately (Mix), trains a candidate on the first days of it, and replays the last days with the
+// candidate and with the network in use. The candidate takes over only if it is better by more
+// than the noise. The network that it replaces is judged by the same rule in the next round, and
+// comes back if it is better after all.
 //
-// Everything here is a function of its arguments: the same mix, the same network to
-// begin with and the same seed give the same candidate to the last bit.
+// A round is a function of its arguments: the same mix, the same network to begin with and the
+// same seed give the same candidate to the last bit. Dir keeps the networks as files.
 package models
 
 import (
@@ -13,46 +13,10 @@ import (
 	"time"
 )
 
-// State is where a model stands.
-type State string
-
-// The states. A candidate did better than what is in use, but could not take its
-// place: an admin had pinned that, or put another in its place meanwhile.
-const (
-	Candidate  State = "candidate"
-	Promoted   State = "promoted"
-	Rejected   State = "rejected"
-	RolledBack State = "rolled back"
-)
-
-// BuiltIn is the number of the network that comes with the program.
-const BuiltIn int64 = 0
-
-// Model is one network that a round of training came to, with all figures that it
-// was judged by.
-type Model struct {
-	ID    int64     `json:"id"` // from 1
-	Made  time.Time `json:"made"`
-	State State     `json:"state"`
-	// Base is the model that training began with and that it was judged against,
-	// Former the one that decided before it was promoted; both may be BuiltIn.
-	Base   int64 `json:"base"`
-	Former int64 `json:"former"`
-	// SHA256 is that of its file, "" = training found nothing better than its base
-	// on its own job sets, and no file was written.
-	SHA256 string `json:"sha256,omitempty"`
-	// Mix is the SHA-256 of the file with what it was trained and judged on.
-	Mix     string   `json:"mix"`
-	Trained Training `json:"trained"`
-	// Verdict is the comparison with its base, nil = there was nothing to compare.
-	Verdict *Verdict `json:"verdict,omitempty"`
-	History []Event  `json:"history"`
-}
-
-// Training says what a model was trained on.
+// Training says what a candidate was trained on.
 type Training struct {
 	From time.Time `json:"from"`
-	// Split is when the part begins that training never saw: it judges on that.
+	// Split is when the part begins that training doesn't see and that judges the candidate.
 	Split time.Time `json:"split"`
 	To    time.Time `json:"to"`
 	Runs  int       `json:"runs"` // learned from
@@ -62,33 +26,38 @@ type Training struct {
 	LeftOut   map[string]int `json:"left_out,omitempty"`
 	Seed      uint64         `json:"seed"`
 	Rounds    int            `json:"rounds"`
-	BestRound int            `json:"best_round"` // 0 = nothing better than the base was found
+	BestRound int            `json:"best_round"` // 0 = training found nothing better than its base
 	Version   string         `json:"version"`    // of the program
 }
 
-// Event is one change of a model's state.
-type Event struct {
-	At  time.Time `json:"at"`
-	To  State     `json:"state"`
-	Why string    `json:"why"`
+// Change is what a round did to the network that decides.
+type Change string
+
+// The changes.
+const (
+	Kept     Change = "kept"     // the network in use stays
+	Replaced Change = "replaced" // by the candidate
+	Returned Change = "returned" // the previous network decides again
+)
+
+// Result is one round as it is kept.
+type Result struct {
+	At     time.Time `json:"at"`
+	Change Change    `json:"change"`
+	Why    string    `json:"why"`
+	// Previous compares the previous network with the one in use; nil = there was none.
+	Previous *Verdict `json:"previous,omitempty"`
+	// Candidate compares the candidate with the better of those two; nil = there was none.
+	Candidate *Verdict `json:"candidate,omitempty"`
+	Trained   Training `json:"trained"`
 }
 
-// Use says which model decides.
-type Use struct {
-	Model int64 `json:"model"`
-	// Pinned: an admin chose it, and no round changes that.
-	Pinned bool      `json:"pinned"`
-	Since  time.Time `json:"since"` // zero = from the beginning
-}
-
-// The errors that people can do something about.
+// The errors that an admin can act on.
 var (
-	// ErrNoModel says that there is no model of that number.
-	ErrNoModel = errors.New("there is no such model")
-	// ErrUnusable marks a model's file that can't be used, and says why.
-	ErrUnusable = errors.New("model can't be used")
+	// ErrUnusable marks a network's file that can't be used, and says why.
+	ErrUnusable = errors.New("network can't be used")
 	// ErrTooFew says that too few runs ended to learn or judge from.
 	ErrTooFew = errors.New("too few runs")
-	// ErrBusy says that another retraining is going on.
-	ErrBusy = errors.New("another retraining is going on")
+	// ErrBusy says that another retraining is running.
+	ErrBusy = errors.New("another retraining is running")
 )

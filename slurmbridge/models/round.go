@@ -1,10 +1,9 @@
 package models
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
@@ -13,43 +12,63 @@ import (
 // Rounds is how many rounds of training a candidate gets by default.
 const Rounds = 80
 
-// Encode writes a network as Dir keeps it: without the optimiser's state, since each
-// round starts afresh.
-func Encode(c *dqn.Checkpoint) ([]byte, error) {
-	text, err := json.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("write checkpoint: %w", err)
-	}
-	// What couldn't be read again is no model.
-	if _, err := dqn.Read(bytes.NewReader(text), "what was trained"); err != nil {
-		return nil, err
-	}
-	return text, nil
-}
-
 // Round is one retraining.
 type Round struct {
 	Mix    *Mix
 	Seed   uint64
 	Rounds int // of training; 0 = Rounds
 	Sets   int // that are drawn to judge by; 0 = 100
-	// Base is in use; nil = the one built in. Former decided before it; nil = none did.
-	Base, Former *dqn.Checkpoint
-	Version      string // of the program
-	Progress     func(done, of int, what string)
+	// Base is in use; nil = the built-in network. Previous decided before it; nil = none did.
+	Base, Previous *dqn.Checkpoint
+	Version        string // of the program
+	Progress       func(done, of int, what string)
 }
 
 // Finding is what came of a round. The runs that judge were not learned from.
 type Finding struct {
-	// Former compares the one that decided before with the one in use; nil = there is
-	// none. Where it is Better the one in use goes, and the candidate is held against
-	// the former.
-	Former *Verdict `json:"former,omitempty"`
-	// Candidate is what was trained, nil = nothing better than what training began
-	// with was found.
-	Candidate *dqn.Checkpoint `json:"-"`
-	Verdict   *Verdict        `json:"verdict,omitempty"` // of the candidate
-	Trained   Training        `json:"trained"`
+	// Previous compares the previous network with the one in use; nil = there is none. If it is
+	// Better, it returns, and the candidate is judged against it.
+	Previous *Verdict
+	// Candidate is what was trained; nil = nothing better than its base was found.
+	Candidate *dqn.Checkpoint
+	Verdict   *Verdict // of the candidate
+	Trained   Training
+}
+
+// Result says what a round does to the network in use.
+func (f *Finding) Result(at time.Time) *Result {
+	r := &Result{At: at.UTC(), Change: Kept, Why: "training found nothing better than the network in use", Previous: f.Previous, Candidate: f.Verdict, Trained: f.Trained}
+	switch {
+	case f.Verdict != nil && f.Verdict.Better:
+		r.Change, r.Why = Replaced, f.Verdict.Why()
+	case f.Previous != nil && f.Previous.Better:
+		r.Change, r.Why = Returned, f.Previous.Why()
+	case f.Verdict != nil:
+		r.Why = f.Verdict.Why()
+	}
+	return r
+}
+
+// Apply carries out what the finding says and keeps the result. The caller holds the lock.
+func (f *Finding) Apply(d Dir, at time.Time) (*Result, error) {
+	r := f.Result(at)
+	var err error
+	switch r.Change {
+	case Replaced:
+		if f.Previous != nil && f.Previous.Better {
+			err = d.Return() // the one that lost to it isn't kept as its previous one
+		}
+		if err == nil {
+			err = d.Replace(f.Candidate)
+		}
+	case Returned:
+		err = d.Return()
+	case Kept:
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, d.Add(r)
 }
 
 // Run judges what is in use, trains a candidate from the better one on, and judges
@@ -92,17 +111,17 @@ func (r *Round) Run(ctx context.Context) (*Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Former != nil {
-		former, err := net(r.Former)
+	if r.Previous != nil {
+		previous, err := net(r.Previous)
 		if err != nil {
 			return nil, err
 		}
-		r.progress(0, rounds, "judging the model in use")
-		if f.Former, err = w.judge(former, base, r.Seed); err != nil {
+		r.progress(0, rounds, "judging the network in use")
+		if f.Previous, err = w.judge(previous, base, r.Seed); err != nil {
 			return nil, err
 		}
-		if f.Former.Better {
-			base = former
+		if f.Previous.Better {
+			base = previous
 		}
 	}
 	t := &dqn.Trainer{

@@ -121,7 +121,7 @@ func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
 	if out.receipt, err = json.Marshal(receipt.Make(in)); err != nil {
 		t.Fatal(err)
 	}
-	if out.mix, err = mix.Encode(); err != nil {
+	if out.mix, err = json.Marshal(mix); err != nil {
 		t.Fatal(err)
 	}
 	return out

@@ -1,395 +1,290 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"maps"
+	"log/slog"
+	"os"
 	"os/user"
-	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
+
+// exitNoRound is the status of a retraining that has too few runs to learn from, or that finds
+// another one running.
+const exitNoRound = 3
 
 func hide(f *pflag.Flag) { f.Hidden = true }
 
 func newModels(s *shared) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "models",
-		Short: "The networks that learned on this site: list, show, promote, rollback, auto, retrain",
-		Long: `models shows and chooses the network by which policy dqn decides.
+		Short: "The network that learns on this site: list, retrain",
+		Long: `models shows the network by which policy dqn decides, and trains it.
 
-Once every retrain_every the daemon trains a candidate on what ran here, in the
-background, and replays the last days with it and with the network in use. It is
-promoted only if the jobs' mean turnaround is shorter by more than the noise. A promoted
-one is held against the one before it in every later round, by the same rule, and rolled
-back if that one is better after all. Where a model's file can't be used the one before
-it decides, at last the one that is built in, which is model 0.
+Every retrain_every the daemon trains a candidate on what ran here, in the background, and
+replays the last days with the candidate and with the network in use. The candidate takes
+over only if the jobs' mean turnaround (or the makespan, see objective) is shorter by more
+than the noise. The network that it replaces is judged by the same rule in the next round,
+and returns if it is better after all. If a network's file can't be used, the previous one
+decides, and without one the built-in network.
 
-The files lie beside the database, in models/. A model that was chosen by promote is
-pinned: rounds go on, and say what they think, but don't replace it until rollback or
-auto. A running daemon goes over to another model within seconds, between two looks.`,
+The files are in models/ next to the database: network.json decides,
+network.previous.json decided before it, rounds.json says what rounds found. To pin a
+network, copy its file and name the copy as model in slurmbridge.yaml; to start again from
+the built-in network, delete network.json. A running daemon follows within seconds.`,
 		Example: `  slurmbridge models list
-  slurmbridge models show 3         what it was trained on, how it was judged, and why
-  slurmbridge models rollback       the one before it decides again
-  slurmbridge models promote 0      the one built in decides, whatever rounds find
-  slurmbridge models auto           rounds choose again`,
+  slurmbridge models retrain`,
 	}
-	c.AddCommand(newModelsList(s), newModelsShow(s), newModelsPromote(s), newModelsRollback(s), newModelsAuto(s), newModelsRetrain(s))
+	c.AddCommand(newModelsList(s), newModelsRetrain(s))
+	for _, name := range []string{"show", "promote", "rollback", "auto"} {
+		gone := fmt.Sprintf("models %s is gone: networks are files now, see slurmbridge models --help for how to pin one", name)
+		c.AddCommand(&cobra.Command{
+			Use: name, Short: gone, Hidden: true,
+			RunE: func(*cobra.Command, []string) error { return cli.Usage(errors.New(gone)) },
+		})
+	}
 	return c
 }
 
-// withModels opens the models for a command.
-func (s *shared) withModels(c *cobra.Command, f func(r *retraining) error) error {
-	cfg, err := s.Load(c)
-	if err != nil {
-		return err
-	}
-	r, err := s.openModels(c.Context(), cfg)
-	if err != nil {
-		return err
-	}
-	defer r.close()
-	return f(r)
-}
-
-// listed is a model as list and show print it.
-type listed struct {
-	models.Model
-	InUse  bool `json:"in_use"`
-	Pinned bool `json:"pinned"`
-	// Unusable says what is wrong with its file; "" = nothing, or it has none.
-	Unusable string `json:"unusable,omitempty"`
-	File     string `json:"file,omitempty"`
-}
-
-// listing is what list prints. Deciding is the model by which a daemon decides: another
-// than is in use where that one's file can't be used.
+// listing is what list prints.
 type listing struct {
-	models.Use
-	Deciding int64 `json:"deciding"`
-	// Objective is what they learn to keep small; BuiltIn is what model 0 is called.
+	// Network is the name of the network that decides, File its file; "" = it is built in.
+	Network   string           `json:"network"`
+	File      string           `json:"file,omitempty"`
 	Objective policy.Objective `json:"objective"`
-	BuiltIn   string           `json:"built_in"`
-	// NotLooking says why the settings have none of these models decide, "" = they do.
-	NotLooking string   `json:"not_looking,omitempty"`
-	Models     []listed `json:"models"`
-}
-
-func (r *retraining) listed(m *models.Model, u models.Use) listed {
-	l := listed{Model: *m, InUse: m.ID == u.Model, Pinned: m.ID == u.Model && u.Pinned}
-	if m.SHA256 == "" {
-		return l
-	}
-	l.File = r.dir.Path(m.SHA256)
-	if _, err := r.dir.CheckpointFor(r.aim(), m.SHA256); err != nil {
-		l.Unusable = err.Error()
-	}
-	return l
-}
-
-// listing reads all files, to know whether they can be used.
-func (r *retraining) listing(ctx context.Context) (*listing, error) {
-	u, err := r.models.Use(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all, err := r.models.List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l := &listing{Use: u, Deciding: u.Model, Objective: r.aim(), BuiltIn: pretrained.BuiltInFor(r.aim()), Models: []listed{}}
-	switch {
-	case !decidesByNetwork(r.cfg):
-		l.NotLooking = fmt.Sprintf("policy is %s", r.cfg.Policy)
-	case r.cfg.Model != "":
-		l.NotLooking = fmt.Sprintf("the settings name a model, %s", r.cfg.Model)
-	}
-	for i := range all {
-		l.Models = append(l.Models, r.listed(&all[i], u))
-	}
-	line, err := r.models.Line(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.Deciding = models.BuiltIn
-	for i := range line {
-		at := slices.IndexFunc(l.Models, func(m listed) bool { return m.ID == line[i].ID })
-		if at >= 0 && l.Models[at].Unusable == "" {
-			l.Deciding = line[i].ID
-			break
-		}
-	}
-	return l, nil
+	// Unused says why the settings let another policy or network decide; "" = they don't.
+	Unused string `json:"unused,omitempty"`
+	// Unusable says what is wrong with files of networks.
+	Unusable []string        `json:"unusable,omitempty"`
+	Rounds   []models.Result `json:"rounds"` // oldest first
 }
 
 func newModelsList(s *shared) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "All models: when they were made, on how many runs, how they were judged, which one decides",
+		Short: "Which network decides, and what the last rounds of training found",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return s.withModels(c, func(r *retraining) error {
-				l, err := r.listing(c.Context())
-				if err != nil {
-					return err
-				}
-				if s.JSON {
-					return s.PrintJSON(l)
-				}
-				l.text(s.Out)
-				return nil
-			})
+			cfg, err := s.Load(c)
+			if err != nil {
+				return err
+			}
+			l := list(cfg)
+			if s.JSON {
+				return s.PrintJSON(l)
+			}
+			l.text(s.Out)
+			return nil
 		},
 	}
 }
 
+func list(cfg *config.Config) *listing {
+	dir, aim := modelsDir(cfg), policy.Objective(cfg.Objective)
+	n := siteNetwork(dir, aim)
+	l := &listing{Network: n.name, File: n.file, Objective: aim}
+	for _, err := range n.unusable {
+		l.Unusable = append(l.Unusable, err.Error())
+	}
+	switch {
+	case !decidesByNetwork(cfg):
+		l.Unused = "policy is " + cfg.Policy
+	case cfg.Model != "":
+		l.Unused = "the settings name a model, " + cfg.Model
+	}
+	var err error
+	if l.Rounds, err = dir.Results(); err != nil {
+		l.Unusable = append(l.Unusable, err.Error())
+	}
+	return l
+}
+
 func (l *listing) text(w io.Writer) {
+	fmt.Fprintf(w, "Network in use: %s, for the %s.\n", l.Network, l.Objective)
+	if l.File != "" {
+		fmt.Fprintf(w, "Its file: %s\n", l.File)
+	}
+	if l.Unused != "" {
+		fmt.Fprintf(w, "It decides nothing here: %s.\n", l.Unused)
+	}
+	for _, text := range l.Unusable {
+		fmt.Fprintln(w, text)
+	}
+	if len(l.Rounds) == 0 {
+		fmt.Fprintln(w, "No round of training has run yet.")
+		return
+	}
 	t := table.NewWriter()
 	t.SetOutputMirror(w)
 	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"model", "made", "runs", "seed", string(l.Objective), "noise", "state", ""})
-	t.AppendRow(table.Row{0, l.BuiltIn, "", "", "", "", "", use(l.Model == models.BuiltIn, l.Pinned)})
-	for i := range l.Models {
-		m := &l.Models[i]
-		gain, noise := "", ""
-		if v := m.Verdict; v != nil {
-			gain, noise = fmt.Sprintf("%+.1f %%", -100*v.Gain), fmt.Sprintf("± %.1f %%", 100*v.Noise)
-		}
-		t.AppendRow(table.Row{m.ID, clock(m.Made), m.Trained.Runs + m.Trained.Held, m.Trained.Seed, gain, noise, m.State, use(m.InUse, m.Pinned)})
+	t.AppendHeader(table.Row{"round", "learned from", "judged on", "seed", "network", "why"})
+	for i := len(l.Rounds) - 1; i >= max(0, len(l.Rounds)-20); i-- {
+		r := &l.Rounds[i]
+		t.AppendRow(table.Row{clock(r.At), r.Trained.Runs, r.Trained.Held, r.Trained.Seed, r.Change, r.Why})
 	}
 	t.Render()
-	for i := range l.Models {
-		if m := &l.Models[i]; m.InUse && m.Unusable != "" {
-			fmt.Fprintf(w, "Model %d: %s. Model %d decides.\n", m.ID, m.Unusable, l.Deciding)
-		}
-	}
-	if l.NotLooking != "" {
-		fmt.Fprintf(w, "None of them decides here: %s.\n", l.NotLooking)
-	}
-}
-
-func use(is, pinned bool) string {
-	switch {
-	case is && pinned:
-		return "in use, pinned"
-	case is:
-		return "in use"
-	}
-	return ""
 }
 
 func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
 
-// modelID reads a model's number.
-func modelID(text string) (int64, error) {
-	id, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || id < 0 {
-		return 0, cli.Usage(fmt.Errorf("%.40q is no model's number; see slurmbridge models list", text))
-	}
-	return id, nil
+// retrainFlags are the flags of a retraining.
+type retrainFlags struct {
+	to     string
+	seed   uint64
+	rounds int
+	sets   int // that are drawn to judge by; 0 = as many as usual
 }
 
-func newModelsShow(s *shared) *cobra.Command {
-	return &cobra.Command{
-		Use:     "show MODEL",
-		Short:   "What a model was trained on, how it was judged, and what became of it",
-		Example: `  slurmbridge models show 3 --json`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			id, err := modelID(args[0])
-			if err != nil {
-				return err
-			}
-			return s.withModels(c, func(r *retraining) error {
-				u, err := r.models.Use(c.Context())
-				if err != nil {
-					return err
-				}
-				if id == models.BuiltIn {
-					return s.showBuiltIn(c.Context(), r, u)
-				}
-				m, err := r.models.Get(c.Context(), id)
-				if err != nil {
-					return err
-				}
-				l := r.listed(m, u)
-				if s.JSON {
-					return s.PrintJSON(&l)
-				}
-				l.text(s.Out)
-				return nil
-			})
-		},
-	}
-}
+func newModelsRetrain(s *shared) *cobra.Command {
+	var f retrainFlags
+	c := &cobra.Command{
+		Use:   "retrain",
+		Short: "Train a network on what ran here lately, and let it decide if it is better",
+		Long: `retrain does at once what the daemon does every retrain_every: it draws what ran here in the
+last retrain_days, trains the network in use on all but the last quarter of it, and replays
+that quarter with both. The new one takes over if the mean turnaround is shorter by more
+than the noise, and by 0.5 % or more. The previous network is judged by the same rule first,
+and returns if it is the better one.
 
-func (s *shared) showBuiltIn(ctx context.Context, r *retraining, u models.Use) error {
-	cp, err := checkpoint(ctx, r.models, r.dir, r.aim(), models.BuiltIn)
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.PrintJSON(map[string]any{"id": models.BuiltIn, "in_use": u.Model == models.BuiltIn, "pinned": u.Model == models.BuiltIn && u.Pinned, "objective": cp.Objective, "trained": cp.Trained})
-	}
-	fmt.Fprintf(s.Out, "Model 0, %s %s\n", pretrained.BuiltInFor(r.aim()), use(u.Model == models.BuiltIn, u.Pinned))
-	if !pretrained.Learned(cp) {
-		fmt.Fprintf(s.Out, "  It is untrained and decides as %s does: no network is known to be better for the %s.\n", dqn.Start(cp.Objective), cp.Objective)
-		return nil
-	}
-	fmt.Fprintf(s.Out, "  trained on   %s, seed %d, %d rounds, by %s\n", cp.Trained.Scenario, cp.Trained.Seed, cp.Trained.Rounds, cp.Trained.CreatedBy)
-	return nil
-}
-
-func (l *listed) text(w io.Writer) {
-	fmt.Fprintf(w, "Model %d, %s %s\n", l.ID, l.State, use(l.InUse, l.Pinned))
-	tr := &l.Trained
-	fmt.Fprintf(w, "  made         %s by slurmbridge %s, beginning with model %d\n", clock(l.Made), tr.Version, l.Base)
-	fmt.Fprintf(w, "  trained on   %d runs that began to wait from %s to %s; seed %d, best of %d rounds: %d\n", tr.Runs, clock(tr.From), clock(tr.Split), tr.Seed, tr.Rounds, tr.BestRound)
-	fmt.Fprintf(w, "  judged on    %d runs from then to %s\n", tr.Held, clock(tr.To))
-	if tr.Guessed > 0 {
-		fmt.Fprintf(w, "               of %d nobody saw when they came: their start stands for it\n", tr.Guessed)
-	}
-	for _, why := range slices.Sorted(maps.Keys(tr.LeftOut)) {
-		fmt.Fprintf(w, "  left out     %d: %s\n", tr.LeftOut[why], why)
-	}
-	if v := l.Verdict; v != nil {
-		fmt.Fprintf(w, "  gain         %.2f %% of the %s, standard error %.2f %%; with %.0f %% confidence more than %.2f %%\n",
-			100*v.Gain, cmp.Or(v.Objective, policy.Turnaround), 100*v.Noise, 100*models.Confidence, 100*v.Bound)
-		fmt.Fprintf(w, "               it takes a bound above 0 and a gain of %.1f %%; %d sets of %d jobs, %d blocks each\n",
-			100*models.LeastGain, v.Sets, v.Jobs, v.Blocks)
-		t := table.NewWriter()
-		t.SetStyle(table.StyleLight)
-		t.AppendHeader(table.Row{"", "turnaround, s", "makespan, s", "mean slowdown", "95 % below", "runs lost"})
-		for _, row := range []struct {
-			name string
-			s    *models.Score
-		}{{fmt.Sprintf("model %d", l.ID), &v.Own}, {fmt.Sprintf("model %d", l.Base), &v.Other}} {
-			t.AppendRow(table.Row{
-				row.name, fmt.Sprintf("%.1f", row.s.TurnaroundS), fmt.Sprintf("%.1f", row.s.MakespanS),
-				fmt.Sprintf("%.3f", row.s.MeanSlowdown), fmt.Sprintf("%.3f", row.s.P95Slowdown), fmt.Sprintf("%.2f", row.s.OOM),
-			})
-		}
-		fmt.Fprintln(w, t.Render())
-	}
-	for _, e := range l.History {
-		fmt.Fprintf(w, "  %s  %s: %s\n", clock(e.At), e.To, e.Why)
-	}
-	switch {
-	case l.Unusable != "":
-		fmt.Fprintf(w, "  file         %s\n", l.Unusable)
-	case l.File != "":
-		fmt.Fprintf(w, "  file         %s\n", l.File)
-	}
-}
-
-// by names who gave a command, for the models' history.
-func by(what string) string {
-	name := "an admin"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	return what + " by " + name
-}
-
-func newModelsPromote(s *shared) *cobra.Command {
-	return &cobra.Command{
-		Use:   "promote MODEL",
-		Short: "Have a model decide, and pin it",
-		Long: `promote has a model decide, whatever state it is in, and pins it: no later round puts
-another one in its place until models rollback or models auto. Model 0 is the one that is
-built in.`,
-		Example: `  slurmbridge models promote 3`,
-		Args:    cobra.ExactArgs(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			id, err := modelID(args[0])
-			if err != nil {
-				return err
-			}
-			return s.withModels(c, func(r *retraining) error {
-				// What can't be used is not put in use.
-				if _, err := checkpoint(c.Context(), r.models, r.dir, r.aim(), id); err != nil {
-					return err
-				}
-				if err := r.models.Promote(c.Context(), id, by("chosen")); err != nil {
-					return err
-				}
-				return s.chosen(c.Context(), r)
-			})
-		},
-	}
-}
-
-func newModelsRollback(s *shared) *cobra.Command {
-	return &cobra.Command{
-		Use:   "rollback",
-		Short: "Take the model in use back; the one before it decides",
-		Long: `rollback takes the model in use back: the one that decided before it does again. What
-promote has pinned is no longer: later rounds choose.`,
+It takes about half a minute of one core. The same runs, flags and network to begin with give
+the same result. Status 3 says that there are
+too few runs, or that another retraining is running.`,
+		Example: `  slurmbridge models retrain
+  slurmbridge models retrain --until 2026-03-01 --seed 7`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return s.withModels(c, func(r *retraining) error {
-				if err := r.models.Rollback(c.Context(), by("taken back")); err != nil {
-					return err
-				}
-				return s.chosen(c.Context(), r)
-			})
+			cfg, err := s.Load(c)
+			if err != nil {
+				return err
+			}
+			if f.rounds < 1 {
+				return cli.Usage(fmt.Errorf("--rounds is %d: at least 1", f.rounds))
+			}
+			to, err := moment(time.Now(), f.to)
+			if err != nil {
+				return cli.Usage(fmt.Errorf("--until: %w", err))
+			}
+			to = to.Truncate(time.Second) // so that --until can name it
+			if !c.Flags().Changed("seed") {
+				f.seed = uint64(to.Unix())
+			}
+			return s.retrain(c.Context(), cfg, &f, to)
 		},
 	}
+	config.Flags(c.Flags())
+	c.Flags().VisitAll(hide)
+	fl := c.Flags()
+	fl.StringVar(&f.to, "until", "0h", "learn from what ended before that: how long ago (7d, 36h) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
+	fl.Uint64Var(&f.seed, "seed", 0, "of the training (default: made from --until)")
+	fl.IntVar(&f.rounds, "rounds", models.Rounds, "rounds of training, of 4 job sets each")
+	fl.IntVar(&f.sets, "sets", 0, "job sets to judge by (default: 100)")
+	_ = fl.MarkHidden("sets") // it is there
+	return c
 }
 
-func newModelsAuto(s *shared) *cobra.Command {
-	return &cobra.Command{
-		Use:   "auto",
-		Short: "Let rounds choose the model again, after promote",
-		Long:  `auto unpins the model that promote has chosen. It goes on deciding until a round finds a better one.`,
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return s.withModels(c, func(r *retraining) error {
-				if err := r.models.Auto(c.Context()); err != nil {
-					return err
-				}
-				return s.chosen(c.Context(), r)
-			})
-		},
+func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlags, to time.Time) error {
+	log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
+	st, err := cli.OpenStore(ctx, cfg, log)
+	if err != nil {
+		return err
 	}
-}
-
-// chosen says which model decides now.
-func (s *shared) chosen(ctx context.Context, r *retraining) error {
-	l, err := r.listing(ctx)
+	defer st.Close()
+	if err := owned(cfg); err != nil {
+		return err
+	}
+	dir := modelsDir(cfg)
+	lock, err := dir.Lock()
+	if errors.Is(err, models.ErrBusy) {
+		fmt.Fprintf(s.ErrOut, "slurmbridge: %v\n", err)
+		return cli.Exit(exitNoRound)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	b := cli.NewBar(s.ErrOut)
+	round, err := newRound(ctx, cfg, st, dir, f, to, log)
+	var found *models.Finding
+	if err == nil {
+		round.Progress = b.At
+		found, err = round.Run(ctx)
+	}
+	b.Done()
+	if errors.Is(err, models.ErrTooFew) {
+		fmt.Fprintf(s.ErrOut, "slurmbridge: %v\n", err)
+		return cli.Exit(exitNoRound)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := found.Apply(dir, time.Now())
 	if err != nil {
 		return err
 	}
 	if s.JSON {
-		l.Models = []listed{}
-		return s.PrintJSON(l)
+		return s.PrintJSON(r)
 	}
-	how := "later rounds may replace it"
-	if l.Pinned {
-		how = "it is pinned"
-	}
-	if l.Model == models.BuiltIn {
-		fmt.Fprintf(s.Out, "The built-in network decides; %s.\n", how)
-	} else {
-		fmt.Fprintf(s.Out, "Model %d decides; %s.\n", l.Model, how)
-	}
-	if l.Deciding != l.Model {
-		fmt.Fprintf(s.Out, "Its file can't be used: model %d decides.\n", l.Deciding)
-	}
-	if l.NotLooking != "" {
-		fmt.Fprintf(s.Out, "None of them decides here: %s.\n", l.NotLooking)
-	}
+	fmt.Fprintf(s.Out, "The network in use is %s: %s.\n", r.Change, r.Why)
 	return nil
+}
+
+// newRound draws what ran and reads the networks that are judged.
+func newRound(ctx context.Context, cfg *config.Config, st *store.Store, dir models.Dir, f *retrainFlags, to time.Time, log *slog.Logger) (*models.Round, error) {
+	mix, err := loadMix(ctx, cfg, st, journal.New(st.DB()), to.AddDate(0, 0, -cfg.RetrainDays), to)
+	if err != nil {
+		return nil, err
+	}
+	if learn, held := mix.Sizes(); learn+held < cfg.RetrainRuns {
+		return nil, fmt.Errorf("%w: %d of the last %d days can be learned from; %s asks for %d",
+			models.ErrTooFew, learn+held, cfg.RetrainDays, cfg.Where("retrain_runs"), cfg.RetrainRuns)
+	}
+	aim := policy.Objective(cfg.Objective)
+	n := siteNetwork(dir, aim)
+	for _, err := range n.unusable {
+		log.Warn("a network isn't judged", "err", err)
+	}
+	round := &models.Round{Mix: mix, Seed: f.seed, Rounds: f.rounds, Sets: f.sets, Version: version, Base: n.checkpoint}
+	if n.file == dir.Current() {
+		// Without a file the built-in network decided before.
+		if round.Previous, err = dir.LoadPrevious(aim); err == nil && round.Previous == nil {
+			round.Previous, err = pretrained.Checkpoint(aim)
+		}
+		if err != nil {
+			log.Warn("the previous network isn't judged", "err", err)
+		}
+	}
+	return round, nil
+}
+
+// owned refuses to write files next to another user's database: the daemon could not read them.
+func owned(cfg *config.Config) error {
+	info, err := os.Stat(cfg.Database)
+	if err != nil {
+		return fmt.Errorf("%s: %w", cfg.Where("database"), err)
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(st.Uid) == os.Geteuid() {
+		return nil
+	}
+	name := strconv.Itoa(int(st.Uid))
+	if u, err := user.LookupId(name); err == nil {
+		name = u.Username
+	}
+	return fmt.Errorf("%s: %s belongs to %s: run this as that user, whose daemon must read what it writes", cfg.Where("database"), cfg.Database, name)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,15 +8,17 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
-// The daemon goes over to the model that an admin chooses, and says so.
+// The daemon takes up a network that becomes the site's own, and the one before it.
 func TestModelsOnSlurm(t *testing.T) {
 	l := newLive(t)
 	l.serve()
-	one := put(t, l.conf, alone(t))
+	dir := put(t, l.conf, alone(t))
 	// The daemon isn't root, to which the files of this test belong.
-	if err := filepath.WalkDir(l.Path("run", "models"), func(path string, _ os.DirEntry, err error) error {
+	if err := filepath.WalkDir(string(dir), func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -35,8 +36,11 @@ func TestModelsOnSlurm(t *testing.T) {
 			t.Fatalf("no %q in\n%s", want, text)
 		}
 	}
-	says(fmt.Sprintf("another model decides\" model=%d", one))
-	l.says([]string{"The built-in network decides; it is pinned."}, "models", "promote", "0")
-	says("model=0 wanted=0 pinned=true")
+	says("another network decides\" network=\"site 2")
+	l.says([]string{"site 2", "No round of training has run yet."}, "models", "list")
+	if err := dir.Return(); err != nil {
+		t.Fatal(err)
+	}
+	says("network=\"" + pretrained.BuiltInFor(policy.Turnaround))
 	l.says([]string{"policy dqn"}, "status")
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -69,69 +67,56 @@ func cardOf(cfg *config.Config, gpuType string, devices []gpuprof.GPU) rlcore.GP
 	return rlcore.GPUSpec{Model: g.Model, MemMiB: g.MemMiB, PCIeMBps: g.PCIeMBps, SameUser: true}
 }
 
-// checkpoint reads a model's network, which was trained for an objective; that of BuiltIn is
-// in the program.
-func checkpoint(ctx context.Context, ms *models.Register, dir models.Dir, aim policy.Objective, id int64) (*dqn.Checkpoint, error) {
-	if id == models.BuiltIn {
-		return pretrained.Checkpoint(aim)
-	}
-	m, err := ms.Get(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	c, err := dir.CheckpointFor(aim, m.SHA256)
-	if err != nil {
-		return nil, fmt.Errorf("model %d: %w", id, err)
-	}
-	return c, nil
+// network is the network that the site's files let decide.
+type network struct {
+	checkpoint *dqn.Checkpoint // nil = the built-in one
+	name, file string          // file is "" for the built-in one
+	unusable   []error         // files that were skipped
 }
 
-// siteModel returns the network of the model in use, or of the first of those before
-// it that can be used, and its number; the one built in has number BuiltIn.
-func siteModel(ctx context.Context, ms *models.Register, dir models.Dir, aim policy.Objective, log *slog.Logger) (*dqn.Checkpoint, int64, error) {
-	line, err := ms.Line(ctx)
-	if err != nil {
-		return nil, 0, err
+// siteNetwork reads the site's own network, or if it can't be used the previous one; without
+// either it is the built-in network.
+func siteNetwork(dir models.Dir, aim policy.Objective) network {
+	n := network{name: pretrained.BuiltInFor(aim)}
+	c, err := dir.Load(aim)
+	switch {
+	case err != nil:
+		n.unusable = append(n.unusable, err)
+	case c != nil:
+		n.checkpoint, n.name, n.file = c, dir.Name(), dir.Current()
+		return n
+	default:
+		return n
 	}
-	for i := range line {
-		c, err := dir.CheckpointFor(aim, line[i].SHA256)
-		if err == nil {
-			return c, line[i].ID, nil
-		}
-		log.Error("model passed over: the one before it decides", "model", line[i].ID, "err", err)
+	switch c, err = dir.LoadPrevious(aim); {
+	case err != nil:
+		n.unusable = append(n.unusable, err)
+	case c != nil:
+		n.checkpoint, n.name, n.file = c, "site, previous", dir.Previous()
 	}
-	c, err := pretrained.Checkpoint(aim)
-	return c, models.BuiltIn, err
+	return n
 }
 
-// ownPolicy puts the site's own network in the place of the one built in, where the
-// settings leave the choice to the bridge and there is one.
-func ownPolicy(ctx context.Context, cfg *config.Config, ms *models.Register, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) []rlcore.Policy {
+// ownPolicy puts the site's own network in the place of the built-in one, if the settings leave
+// the choice to the bridge and there is one. It returns the network's name, "" = none was asked for.
+func ownPolicy(cfg *config.Config, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, string) {
 	if !learns(cfg) {
-		return policies
+		return policies, ""
 	}
-	out, _, err := withModel(ctx, cfg, ms, p, policies, log)
+	n := siteNetwork(modelsDir(cfg), policy.Objective(cfg.Objective))
+	for _, err := range n.unusable {
+		log.Error("network skipped: the one before it decides", "err", err)
+	}
+	if n.checkpoint == nil {
+		return policies, n.name
+	}
+	own, err := pretrained.Policy(n.checkpoint, p, n.name)
 	if err != nil {
-		log.Error("the site's own models can't be used", "err", err)
-		return policies
+		log.Error("the site's own network can't be used", "file", n.file, "err", err)
+		return policies, pretrained.BuiltInFor(policy.Objective(cfg.Objective))
 	}
-	return out
-}
-
-// withModel is ownPolicy with the number of the model, and the error.
-func withModel(ctx context.Context, cfg *config.Config, ms *models.Register, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, int64, error) {
-	c, id, err := siteModel(ctx, ms, modelsDir(cfg), policy.Objective(cfg.Objective), log)
-	if err != nil {
-		return nil, 0, err
+	if len(policies) > 0 && policies[0].Name() == pretrained.Name {
+		policies = policies[1:]
 	}
-	rest := policies
-	if len(rest) > 0 && rest[0].Name() == pretrained.Name {
-		rest = rest[1:]
-	}
-	name := pretrained.BuiltInFor(policy.Objective(cfg.Objective))
-	if id != models.BuiltIn {
-		name = strconv.FormatInt(id, 10)
-	}
-	own, err := pretrained.Policy(c, p, name)
-	return append([]rlcore.Policy{own}, rest...), id, err
+	return append([]rlcore.Policy{own}, policies...), n.name
 }

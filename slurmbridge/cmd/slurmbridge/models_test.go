@@ -111,33 +111,23 @@ func alone(t testing.TB) *dqn.Checkpoint {
 	return c
 }
 
-// put makes a model of a network and has it decide, as a round would.
-func put(t testing.TB, file string, c *dqn.Checkpoint) int64 {
+// put lets a network decide, as a round would.
+func put(t testing.TB, file string, c *dqn.Checkpoint) models.Dir {
 	t.Helper()
 	cfg, err := config.Load(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, _ := opened(t, file)
-	defer st.Close()
-	ms := models.NewRegister(st.DB())
 	dir := modelsDir(cfg)
-	if err := dir.Make(); err != nil {
-		t.Fatal(err)
-	}
-	sum, err := dir.PutCheckpoint(c)
+	lock, err := dir.Lock()
 	if err != nil {
 		t.Fatal(err)
 	}
-	u, err := ms.Use(t.Context())
-	if err != nil {
+	defer lock.Close()
+	if err := dir.Replace(c); err != nil {
 		t.Fatal(err)
 	}
-	m, err := ms.Conclude(t.Context(), u.Model, u.Model, &models.Finding{Verdict: &models.Verdict{Better: true, Gain: 0.1}}, sum, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m.ID
+	return dir
 }
 
 // asked runs a command that must succeed, and reads its JSON.
@@ -153,8 +143,8 @@ func asked[T any](t testing.TB, args ...string) (out T) {
 	return out
 }
 
-// From the store to a promoted network: it is made of what ran, the same again from the
-// same store, and stands there with all its figures.
+// From the store to a network that decides: it is made of what ran, the same again from the same
+// store, and one that doesn't share is replaced.
 func TestModelsRetrain(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes more than 5 s")
@@ -162,108 +152,47 @@ func TestModelsRetrain(t *testing.T) {
 	file := conf(t)
 	to := time.Date(2026, 3, 10, 12, 0, 0, 0, time.Local)
 	busy(t, file, 320, to)
-	bad := put(t, file, alone(t))
 	args := []string{"models", "retrain", "-c", file, "--until", "2026-03-10T12:00", "--seed", "3", "--rounds", "5", "--sets", "20"}
-	m := asked[models.Model](t, args...)
-	if m.Base != models.BuiltIn || m.Trained.Runs+m.Trained.Held != 320 || m.Trained.Guessed != 1 || m.Trained.Seed != 3 || m.Trained.Rounds != 5 {
-		t.Errorf("%+v", m)
+	var texts []string
+	for range 2 {
+		dir := put(t, file, alone(t))
+		put(t, file, alone(t)) // before it, too, another one that doesn't share
+		r := asked[models.Result](t, args...)
+		if r.Change != models.Replaced || r.Previous == nil || !r.Candidate.Better || r.Trained.Runs+r.Trained.Held != 320 || r.Trained.Guessed != 1 || r.Trained.Seed != 3 || r.Trained.Rounds != 5 {
+			t.Fatalf("%+v", r)
+		}
+		text, err := os.ReadFile(dir.Current())
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	if texts[0] != texts[1] {
+		t.Error("the same store, network and seed, and other bytes")
 	}
 	l := asked[listing](t, "models", "list", "-c", file)
-	if len(l.Models) != 2 || l.Models[0].State != models.RolledBack {
-		t.Fatalf("the one that doesn't share is not taken back: %+v", l)
+	if !strings.HasPrefix(l.Network, "site 2") || l.File == "" || l.Unused != "" || len(l.Unusable) > 0 || len(l.Rounds) != 2 {
+		t.Errorf("%+v", l)
 	}
-	// Without one before it the bad one is what training begins with.
-	for range 2 {
-		if status, _, errOut := call("models", "promote", "-c", file, fmt.Sprint(bad)); status != 0 {
-			t.Fatal(errOut)
-		}
-	}
-	cfg, err := config.Load(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var sums []string
-	for range 2 {
-		st, j := opened(t, file)
-		ms := models.NewRegister(st.DB())
-		r := &retraining{cfg: cfg, store: st, jour: j, models: ms, dir: modelsDir(cfg), log: slog.New(slog.DiscardHandler)}
-		mix, err := loadMix(t.Context(), cfg, st, j, to.AddDate(0, 0, -14), to)
-		if err != nil {
-			t.Fatal(err)
-		}
-		f, err := (&models.Round{Mix: mix, Seed: 3, Rounds: 5, Sets: 20, Base: alone(t), Version: version}).Run(t.Context())
-		if err != nil || f.Candidate == nil || !f.Verdict.Better {
-			t.Fatalf("%+v, %v", f, err)
-		}
-		sum, err := r.dir.PutCheckpoint(f.Candidate)
-		if err != nil {
-			t.Fatal(err)
-		}
-		mixSum, err := r.dir.PutMix(mix)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sums = append(sums, sum, mixSum)
-		if err := ms.Auto(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if m, err := r.conclude(t.Context(), &found{Base: bad, From: bad, Finding: f, SHA256: sum, Mix: mixSum}); err != nil || len(sums) == 2 && m.State != models.Promoted {
-			t.Fatalf("%+v, %v", m, err)
-		}
-		st.Close()
-	}
-	if sums[0] != sums[2] || sums[1] != sums[3] {
-		t.Errorf("the same store and seed, and other bytes: %v", sums)
-	}
-	l = asked[listing](t, "models", "list", "-c", file)
-	id := l.Model
-	if id == bad || id == models.BuiltIn || l.Deciding != id || l.NotLooking != "" {
-		t.Fatalf("%+v", l)
-	}
-	if status, out, errOut := call("models", "retrain", "--again", fmt.Sprint(id), "-c", file); status != 0 || !strings.Contains(out, "the same comes out") {
-		t.Errorf("%d %q %q", status, out, errOut)
-	}
-	if status, out, _ := call("models", "show", fmt.Sprint(id), "-c", file); status != 0 || !strings.Contains(out, "better beyond the noise") ||
-		!strings.Contains(out, "in use") || !strings.Contains(out, "seed 3") || !strings.Contains(out, sums[0]) {
-		t.Errorf("%d\n%s", status, out)
-	}
-	if status, out, _ := call("models", "list", "-c", file); status != 0 || !strings.Contains(out, "rejected") || !strings.Contains(out, "in use") {
+	if status, out, _ := call("models", "list", "-c", file); status != 0 || !strings.Contains(out, "replaced") || !strings.Contains(out, "better beyond the noise") || !strings.Contains(out, l.File) {
 		t.Errorf("%d\n%s", status, out)
 	}
 }
 
-// An admin's choice holds until it is given back.
-func TestModelsChosen(t *testing.T) {
+func TestModelsAnswers(t *testing.T) {
 	file := conf(t)
-	one := put(t, file, alone(t))
-	status := func(want int64, pinned bool, words string, args ...string) {
-		t.Helper()
-		rc, out, errOut := call(append(append([]string{"models"}, args...), "-c", file)...)
-		if rc != 0 || !strings.Contains(out, words) {
-			t.Errorf("%v: %d %q %q, want %q", args, rc, out, errOut, words)
-		}
-		if l := asked[listing](t, "models", "list", "-c", file); l.Model != want || l.Pinned != pinned || l.Deciding != want {
-			t.Errorf("%v: %+v", args, l.Use)
-		}
+	if _, out, _ := call("models", "list", "-c", file); !strings.Contains(out, "No round of training has run yet.") || !strings.HasPrefix(out, "Network in use: "+pretrained.BuiltInFor(policy.Turnaround)+", for the turnaround.") {
+		t.Errorf("%q", out)
 	}
-	status(one, false, "in use", "list")
-	status(0, true, "The built-in network decides; it is pinned.", "promote", "0")
-	status(0, true, "in use, pinned", "show", "0")
-	status(one, true, "Model 1 decides; it is pinned.", "promote", "1")
-	status(one, false, "later rounds may replace it", "auto")
-	status(0, false, "The built-in network decides", "rollback")
+	opened(t, file)
 	for _, c := range []struct {
 		rc    int
 		words string
 		args  []string
 	}{
-		{1, "nothing to roll back", []string{"rollback"}},
-		{1, "model 7: there is no such model", []string{"promote", "7"}},
-		{1, "model 7: there is no such model", []string{"show", "7"}},
-		{2, `"x" is no model's number`, []string{"show", "x"}},
-		{2, `"-1" is no model's number`, []string{"promote", "--", "-1"}},
+		{2, "models promote is gone: networks are files now", []string{"promote", "7"}},
+		{2, "models rollback is gone", []string{"rollback"}},
 		{2, "--rounds is 0", []string{"retrain", "--rounds", "0"}},
-		{2, "--seed is that of the model", []string{"retrain", "--again", "1", "--seed", "2"}},
 		{2, "--until", []string{"retrain", "--until", "soon"}},
 		{3, "too few runs: 0 of the last 14 days", []string{"retrain"}},
 	} {
@@ -271,11 +200,19 @@ func TestModelsChosen(t *testing.T) {
 			t.Errorf("%v: %d %q %q", c.args, rc, out, errOut)
 		}
 	}
+	cfg, err := config.Load(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := modelsDir(cfg).Lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rc, _, errOut := call("models", "retrain", "-c", file); rc != 3 || !strings.Contains(errOut, "another retraining is running") {
+		t.Errorf("two at once: %d %q", rc, errOut)
+	}
+	lock.Close()
 	if os.Geteuid() == 0 {
-		cfg, err := config.Load(file, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
 		if err := os.Chown(cfg.Database, 1, -1); err != nil {
 			t.Fatal(err)
 		}
@@ -286,39 +223,42 @@ func TestModelsChosen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Files that were damaged are told; the one before decides.
-	two := put(t, file, alone(t))
-	l := asked[listing](t, "models", "list", "-c", file)
-	if err := os.WriteFile(l.Models[two-1].File, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
+	// Settings that name a network, or another policy, let none of these decide.
+	for _, line := range []string{"policy: greedy", "model: " + filepath.Join(t.TempDir(), "x")} {
+		if l := asked[listing](t, "models", "list", "-c", conf(t, line)); l.Unused == "" {
+			t.Errorf("%s: %+v", line, l)
+		}
 	}
-	if l = asked[listing](t, "models", "list", "-c", file); l.Deciding != 0 || l.Model != two || !strings.Contains(l.Models[two-1].Unusable, "SHA-256") {
-		t.Errorf("%+v", l)
-	}
-	if rc, _, errOut := call("models", "promote", fmt.Sprint(two), "-c", file); rc != 1 || !strings.Contains(errOut, "model can't be used") {
-		t.Errorf("%d %q", rc, errOut)
-	}
-	// The bridge itself goes on with what it can use.
+}
+
+// Of networks that can't be used the one before decides, and the built-in one in the end; list
+// and the log say so.
+func TestModelsDamaged(t *testing.T) {
+	file := conf(t)
+	put(t, file, alone(t))
+	dir := put(t, file, alone(t))
 	cfg, err := config.Load(file, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, _ := opened(t, file)
-	defer st.Close()
-	var said strings.Builder
-	log := slog.New(slog.NewTextHandler(&said, nil))
-	policies, err := newPolicies(cfg, nil, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, id, err := withModel(t.Context(), cfg, models.NewRegister(st.DB()), nil, policies, log)
-	if err != nil || id != models.BuiltIn || len(got) != 3 || got[0].Name() != "dqn" || !strings.Contains(said.String(), "passed over") {
-		t.Errorf("%d of %d policies, %v, %s", id, len(got), err, said.String())
-	}
-	// Settings that name a model, or another policy, have none of these decide.
-	for _, line := range []string{"policy: greedy", "model: " + filepath.Join(t.TempDir(), "x")} {
-		if l := asked[listing](t, "models", "list", "-c", conf(t, line)); l.NotLooking == "" {
-			t.Errorf("%s: %+v", line, l)
+	for _, c := range []struct{ path, network string }{
+		{dir.Current(), "site, previous"},
+		{dir.Previous(), pretrained.BuiltInFor(policy.Turnaround)},
+	} {
+		if err := os.WriteFile(c.path, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if l := asked[listing](t, "models", "list", "-c", file); l.Network != c.network || !strings.Contains(strings.Join(l.Unusable, "\n"), c.path) {
+			t.Errorf("%+v", l)
+		}
+		var said strings.Builder
+		log := slog.New(slog.NewTextHandler(&said, nil))
+		policies, err := newPolicies(cfg, nil, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, name := ownPolicy(cfg, nil, policies, log); name != c.network || len(got) != 3 || got[0].Name() != "dqn" || !strings.Contains(said.String(), "skipped") {
+			t.Errorf("%q of %d policies, %s", name, len(got), said.String())
 		}
 	}
 }

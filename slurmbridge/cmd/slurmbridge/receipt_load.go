@@ -15,7 +15,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
@@ -84,6 +83,6 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	if err != nil {
 		return nil, err
 	}
-	policies = ownPolicy(ctx, cfg, models.NewRegister(st.DB()), model, policies, log)
+	policies, _ = ownPolicy(cfg, model, policies, log)
 	return &receipt.World{Nodes: nodes, Card: cfg.Card, Decider: func() *rlcore.Decider { return newDecider(cfg, policies, model) }}, nil
 }

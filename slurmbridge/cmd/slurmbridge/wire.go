@@ -21,7 +21,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 
@@ -47,6 +46,8 @@ type wired struct {
 	bridge  *loop.Bridge
 	store   *store.Store
 	journal *journal.Journal
+
+	network string // Dir.Stamp of the site's network that decides
 
 	settling sync.Mutex
 	settled  time.Time // when settle last succeeded
@@ -134,17 +135,22 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	if cfg.Lua != "no" {
 		gate.File, gate.ByHand = cfg.GateFile, byHand(cfg, log)
 	}
+	if err := modelsDir(cfg).Upgrade(ctx, st.DB(), log); err != nil {
+		log.Warn("networks of an earlier release", "err", err)
+	}
+	network := modelsDir(cfg).Stamp()
+	policies, _ = ownPolicy(cfg, predictor, policies, log)
 	b := &loop.Bridge{
 		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
-			Decider:    newDecider(cfg, ownPolicy(ctx, cfg, models.NewRegister(st.DB()), predictor, policies, log), predictor),
+			Decider:    newDecider(cfg, policies, predictor),
 			Partitions: plan.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
 			Join:       cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
 			Wanted: cfg.Policy, Objective: cfg.Objective,
 		},
 	}
-	return &wired{bridge: b, store: st, journal: j}, nil
+	return &wired{bridge: b, store: st, journal: j, network: network}, nil
 }
 
 // recogniser tells applications by their scripts and looks their profiles up: an
