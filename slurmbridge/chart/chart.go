@@ -1,6 +1,5 @@
-// Package chart draws the pictures of status page and receipt: SVG that stands
-// inside a page, takes its colours from the page's style sheet and needs no script.
-// Whatever text it is given comes out escaped.
+// Package chart draws the pictures of status page and receipt: SVG that stands inside a page, takes
+// its colours from the page's style sheet and needs no script. All text is escaped.
 package chart
 
 import (

@@ -48,7 +48,7 @@ func Texts(p *job.Plan, in *plan.Input, written map[string]string) map[string]st
 	return out
 }
 
-// nowInstead is what holds of a job whose last comment has become untrue.
+// nowInstead is the comment of a job after its last comment has become untrue.
 func nowInstead(j *job.Job, g *job.Group) string {
 	switch {
 	case j.State != job.Pending && j.Nodes != "":

@@ -11,9 +11,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// An expected start is said of the first mostStarts jobs, of one that waits for longer than
-// leastWait, and anew where it has moved by leastMove and a quarter of what is left of it: a
-// comment costs Slurm an update.
+// An expected start is written for the first mostStarts jobs if the wait is longer than leastWait,
+// and again after it has moved by leastMove and by a quarter of the remaining wait: a comment costs
+// Slurm an update.
 const (
 	mostStarts = 100
 	leastWait  = 2 * time.Minute
@@ -28,7 +28,7 @@ const (
 
 var startShape = regexp.MustCompile(sayStart + `(\d{4}-\d\d-\d\d \d\d:\d\d)`)
 
-// commentStarts says of the first of those that wait when they are expected to start.
+// commentStarts writes the expected starts of the first waiting jobs.
 func commentStarts(p *job.Plan, written map[string]string) map[string]string {
 	first := slices.SortedFunc(maps.Keys(p.Starts), func(a, b string) int {
 		return cmp.Or(p.Starts[a].Compare(p.Starts[b]), strings.Compare(a, b))

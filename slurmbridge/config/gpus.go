@@ -12,17 +12,16 @@ import (
 
 const gpuTypesKey = "gpu_types"
 
-// A card is what the bridge must know of a GPU to share it. Memory is what
-// nvidia-smi prints as memory.total (MiB), the smaller figure where drivers or
-// ECC settings differ. PCIe is the link's nominal rate, both directions together
-// (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per later generation), as
-// the datasheets count it.
+// A card is what the bridge must know of a GPU to share it. Memory is what nvidia-smi prints as
+// memory.total (MiB), the smaller figure where drivers or ECC settings differ. PCIe is the link's
+// nominal rate, both directions together (generation 3, 16 lanes: 2 × 16 GB/s, and twice that per
+// later generation), as the datasheets count it.
 //
-// Clients: nvidia-cuda-mps-control(1) gives 16 up to compute capability 6.x and
-// 48 from 7.0 (Volta). The same page says that a control daemon serves one user
-// at a time, on every architecture: same_user is therefore true throughout. A
-// site whose daemons run with -multiuser-server (Volta and later), or that
-// shares without MPS, turns it off for its cards in gpu_types.
+// Clients: nvidia-cuda-mps-control(1) gives 16 up to compute capability 6.x and 48 from 7.0
+// (Volta). The same page says that a control daemon serves one user at a time, on every
+// architecture: same_user is therefore true throughout. A site with daemons that run with
+// -multiuser-server (Volta and later), or that shares without MPS, turns it off for its cards in
+// gpu_types.
 type card struct {
 	name    string
 	also    []string // other names, e.g. what AutoDetect=nvml makes of the product name
@@ -86,8 +85,8 @@ func builtin(name string) (rlcore.GPUSpec, bool) {
 	return rlcore.GPUSpec{}, false
 }
 
-// Card tells what a GPU type of gres.conf is: as gpu_types has it, else as the
-// built-in table has it; false where neither knows.
+// Card returns what a GPU type of gres.conf is: as in gpu_types, otherwise as in the built-in
+// table; false if neither has it.
 func (c *Config) Card(gpuType string) (rlcore.GPUSpec, bool) {
 	if spec, ok := c.GPUTypes[strings.ToLower(gpuType)]; ok {
 		return spec, true

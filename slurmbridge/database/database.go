@@ -36,7 +36,7 @@ func Open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	return open(ctx, path, log)
 }
 
-// The primary result codes of SQLite that are told apart.
+// The primary result codes of SQLite that are distinguished.
 const (
 	sqliteBusy     = 5
 	sqliteReadOnly = 8
@@ -58,7 +58,7 @@ func result(err error) int {
 // errDamaged is what SQLite's own check found.
 var errDamaged = errors.New("the file is damaged")
 
-// corrupt tells a damaged file from one that can't be reached.
+// corrupt distinguishes a damaged file from one that can't be reached.
 func corrupt(err error) bool {
 	if errors.Is(err, errDamaged) {
 		return true
@@ -126,11 +126,11 @@ func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) err
 	return upgrade(ctx, db, path, log)
 }
 
-// asideSuffix is what a damaged file's name goes on with, before the time.
+// asideSuffix follows a damaged file's name, before the time.
 const asideSuffix = ".corrupt-"
 
-// Replaced reports whether a database took the place of a damaged one, whose numbers may
-// still be in use.
+// Replaced reports whether a database took the place of a damaged one, with numbers that may still
+// be in use.
 func Replaced(ctx context.Context, db *sql.DB) bool {
 	var path string
 	if err := db.QueryRowContext(ctx, `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path); err != nil || path == "" {

@@ -19,12 +19,12 @@ type Limit struct {
 	TRES string // e.g. "cpu=8,gres/gpu=1"
 }
 
-// accounts tells whether accounting has a database to ask.
+// accounts reports whether accounting has a database.
 func accounts(conf map[string]string) bool {
 	return strings.HasSuffix(conf["AccountingStorageType"], "slurmdbd")
 }
 
-// enforced tells whether every job needs an account.
+// enforced reports whether every job needs an account.
 func enforced(conf map[string]string) bool {
 	is := conf["AccountingStorageEnforce"]
 	return slices.ContainsFunc([]string{"associations", "limits", "qos", "safe", "wckeys", "all"}, func(w string) bool { return text.HasOption(is, w) })
@@ -110,9 +110,9 @@ func (e *exam) gateAccount() {
 		Fix{Lines: []string{"sacctmgr show assoc user=" + e.User, "sacctmgr add user " + e.User + " account=ACCOUNT"}})
 }
 
-// accounting: a job with shares of a GPU has no GPU as far as accounting goes. Tried on
-// 22.05.8: AllocTRES has gres/mps=50 and no gres/gpu, MaxTRESPerUser=gres/gpu=1 let six
-// jobs run on two GPUs, and billing is that of the shares alone.
+// accounting: a job with shares of a GPU has no GPU in accounting. Tried on 22.05.8: AllocTRES has
+// gres/mps=50 and no gres/gpu, MaxTRESPerUser=gres/gpu=1 let six jobs run on two GPUs, and only
+// shares are billed.
 func (e *exam) accounting() {
 	if !accounts(e.Config) {
 		return

@@ -20,7 +20,7 @@ type Daemon struct {
 	GateError string `json:"gate_error"`
 }
 
-// AskDaemon asks the bridge's daemon at this address how it is.
+// AskDaemon requests the state of the bridge's daemon at this address.
 func AskDaemon(ctx context.Context, client *http.Client, address string) *Daemon {
 	a := get(ctx, client, strings.TrimSuffix(address, "/")+"/v1/status")
 	d := &Daemon{Err: a.err, Locked: a.locked, Error: a.sick}

@@ -443,8 +443,8 @@ func (e *exam) hooks() {
 	}
 }
 
-// drained: a node whose prolog or epilog failed gets no more jobs. Ours end well whatever they
-// meet; one that isn't there does not.
+// drained: a node gets no more jobs after its prolog or epilog failed. Our hooks always exit with
+// 0; a missing hook fails.
 func (e *exam) drained() {
 	var names []string
 	for i := range e.Nodes {
@@ -491,8 +491,8 @@ func (e *exam) timeouts() {
 	}
 }
 
-// minJobAge: how a run ended is asked for when its record has come, with
-// squeue --states=all. 0 means that Slurm forgets no job.
+// minJobAge: the bridge learns from squeue --states=all how a run ended, after its record has
+// arrived. 0 means that Slurm forgets no job.
 func (e *exam) minJobAge() {
 	d, ok := text.Seconds(e.Config["MinJobAge"])
 	if !ok || d == 0 || d >= leastJobAge {
@@ -504,8 +504,8 @@ func (e *exam) minJobAge() {
 		e.conf("MinJobAge=300   # Slurm's default"))
 }
 
-// leastJobAge is the longest time for which the bridge may put off a look by itself:
-// while slurmctld fails it tries again after half a minute at the latest.
+// leastJobAge is the longest time for which the bridge may put off a poll by itself: while
+// slurmctld fails it tries again within half a minute.
 const leastJobAge = 30 * time.Second
 
 // requeueDelay: a member that is requeued starts again with its share, on its node, unless

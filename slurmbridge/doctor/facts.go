@@ -14,8 +14,8 @@ type Facts struct {
 	Config     map[string]string
 	Nodes      []text.Node
 	Partitions []text.Partition
-	// GresConf and JobSubmitLua are the texts of the files next to slurm.conf;
-	// nil = there is none. Asked only where ConfDir is set.
+	// GresConf and JobSubmitLua are the texts of the files next to slurm.conf; nil = there is none.
+	// They are read only if ConfDir is set.
 	GresConf, JobSubmitLua *string
 	// ConfDir is the folder of slurm.conf, where this machine has it.
 	ConfDir string
@@ -36,16 +36,16 @@ type Facts struct {
 	Token *string
 	// User is the user that the bridge runs as.
 	User string
-	// Account says whether User has an account; nil = not asked.
+	// Account says whether User has an account; nil = not known.
 	Account *bool
 	// Limits are accounting's on what several jobs have together.
 	Limits []Limit
-	// Daemon is what the running daemon said; nil = not asked.
+	// Daemon is the answer of the running daemon; nil = not requested.
 	Daemon *Daemon
 	// PackagedLua is the job_submit.lua that is installed with the programs; nil =
 	// there is none.
 	PackagedLua *string
-	// Agents holds what the nodes' agents said, by node; nil = not asked.
+	// Agents holds the answers of the nodes' agents, by node; nil = not requested.
 	Agents map[string]Agent
 	// Settings are the bridge's own.
 	Settings *config.Config

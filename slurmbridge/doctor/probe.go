@@ -36,7 +36,7 @@ type answer struct {
 	body   []byte
 }
 
-// get asks a daemon. It never fails: no answer is a result, too.
+// get requests a daemon's page. It never fails: no answer is a result, too.
 func get(ctx context.Context, client *http.Client, address string) answer {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -93,8 +93,8 @@ func cause(err error) string {
 	}
 }
 
-// AskAgents asks each node's agent how it is; pattern is their address with {node}
-// in the place of the node's, e.g. "http://{node}:9798".
+// AskAgents requests the state of each node's agent; pattern is their address with {node} in the
+// place of the node's, e.g. "http://{node}:9798".
 func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes []text.Node) map[string]Agent {
 	out := make(map[string]Agent, len(nodes))
 	var mu sync.Mutex
@@ -125,7 +125,7 @@ func AskAgents(ctx context.Context, client *http.Client, pattern string, nodes [
 	return out
 }
 
-// askAgent asks one agent how it is, and what its metrics tell of the node's hooks.
+// askAgent requests one agent's state and reads its metrics of the node's hooks.
 func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	a := get(ctx, client, address+"/-/healthy")
 	out := Agent{Err: a.err, Locked: a.locked, Sick: a.sick, Ahead: a.ahead}
@@ -139,7 +139,7 @@ func askAgent(ctx context.Context, client *http.Client, address string) Agent {
 	}
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(m.body))
 	if err != nil {
-		return out // an answer that is no metrics tells nothing
+		return out // an answer without metrics says nothing
 	}
 	out.MPS, out.Hooks = flag(families["gpuprof_mps_control_present"]), flag(families["gpuprof_hook_settings_ok"])
 	return out
@@ -173,7 +173,7 @@ func TryCredential(ctx context.Context, m credential.Method) string {
 // but for tests); "" = there is no unit.
 func UnitUser(root string) string {
 	name, there := "root", false
-	// The first of these that there is hides the others.
+	// The first of these that exists hides the rest.
 	for _, dir := range []string{"etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"} {
 		if text := readFile(filepath.Join(root, dir, "slurmbridge.service")); text != nil {
 			name, there = unitUser(*text, name), true

@@ -4,10 +4,11 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// whyProof is why nodes have to prove who they are.
+// whyProof is why nodes have to prove their identity.
 const whyProof = "what nodes send is believed only where it is proven who sends it; until then records wait on the nodes, and nothing is learned"
 
-// proof looks at what proves who sends a record: MUNGE where Slurm has it, else a key.
+// proof checks how senders of records prove their identity: with MUNGE if Slurm has it, otherwise
+// with a key.
 func (e *exam) proof() {
 	munge := e.Config["AuthType"] == "auth/munge"
 	switch {

@@ -28,11 +28,10 @@ var paces = []pace{
 	{"batch_sched_delay", 3, 1, "looks again after a job has come, changed or ended"},
 }
 
-// scheduler gives advice on how often Slurm looks at its queue. Most groups start
-// within a second or two whatever it says: a job's end or its release makes Slurm
-// look. These times are what is left where that doesn't happen: a gate that
-// opens, an EpilogSlurmctld that ends after the node's Epilog, a job of higher
-// priority in the way, which leaves the group to backfill.
+// scheduler gives advice on how often Slurm runs its scheduler. Most groups start within a second
+// or two regardless: a job's end or release triggers a pass. These intervals matter in the
+// remaining cases: a gate that opens, an EpilogSlurmctld that ends after the node's Epilog, or a
+// job of higher priority that leaves the group to backfill.
 func (e *exam) scheduler() {
 	params := e.Config["SchedulerParameters"]
 	var slow []string

@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog/turns"
 )
 
-// bounds are what readers may take of the daemon, whoever they are.
+// bounds are what readers may take of the daemon.
 type bounds struct {
 	// conns and ofHost are how many connections are open in all and from one host.
 	conns, ofHost int
@@ -23,8 +23,8 @@ type bounds struct {
 
 var usual = bounds{conns: 4096, ofHost: 256, write: time.Minute}
 
-// NewServer returns an HTTP server that nobody can fill: connections are counted by host, and
-// each has its time to ask and to read.
+// NewServer returns an HTTP server with bounds: connections are counted by host, and each has a
+// limited time to send its request and to read the answer.
 func NewServer(h http.Handler) *http.Server { return usual.server(h) }
 
 func (b bounds) server(h http.Handler) *http.Server {
@@ -35,9 +35,9 @@ func (b bounds) server(h http.Handler) *http.Server {
 	}
 }
 
-// counted are the open connections. Where there are too many, the oldest of the host that has
-// too many makes room: who asks and goes is served beside somebody on the same machine who only
-// holds on.
+// counted are the open connections. At the limit, the oldest connection of the host with the most
+// gives way, so a short request still gets through next to connections from the same machine that
+// stay open.
 type counted struct {
 	bounds
 	mu    sync.Mutex

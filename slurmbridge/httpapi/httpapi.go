@@ -1,7 +1,7 @@
-// Package httpapi serves what the bridge knows: metrics, health, a status page for
-// people, and its state as JSON for the command line. All of it is read-only. What anybody may see is what
-// squeue shows anybody: where Slurm hides the jobs of others (PrivateData), users, accounts and
-// applications are left out, and what is known of a job is its owner's, who shows a credential.
+// Package httpapi serves what the bridge knows: metrics, health, a status page for people, and its
+// state as JSON for the command line. All of it is read-only. It shows what squeue shows: where
+// Slurm hides jobs (PrivateData), users, accounts and applications are left out, and a job's
+// details need its owner's credential.
 package httpapi
 
 import (
@@ -29,9 +29,9 @@ type Server struct {
 	Status func() *job.Status
 	Story  func(ctx context.Context, ref string) (*journal.Story, error)
 	Groups func(ctx context.Context, since time.Time, limit int) ([]journal.Grouped, error)
-	// Owner returns whose job that was, "" = not known; nil = nobody knows.
+	// Owner returns a job's user, "" = not known; nil = owners are never known.
 	Owner func(ctx context.Context, ref string) (string, error)
-	// Asker tells who asks where jobs are private; nil = nobody can show it.
+	// Asker identifies a request's user where jobs are private; nil = there is no way to.
 	Asker *Asker
 	// Fresh is how old the last successful look may be for the bridge to be
 	// healthy.
@@ -212,8 +212,8 @@ func (p *pages) status(w http.ResponseWriter, req *http.Request) {
 	reply(w, r)
 }
 
-// The turn is read again once it is so old, and what is told of the cluster now doesn't wait for it longer
-// than turnWithin.
+// The queue positions are read again after this time, and the answer waits no longer than
+// turnWithin for them.
 const (
 	turnFresh  = time.Minute
 	turnWithin = 2 * time.Second
@@ -316,7 +316,7 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	reply(w, story)
 }
 
-// refuse says that a job is not theirs who ask, or why nobody knows who they are.
+// refuse answers that a job belongs to another user, or why the request's user can't be identified.
 func (s *Server) refuse(w http.ResponseWriter, ref string, nobody error) {
 	if s.Asker != nil {
 		w.Header().Set("WWW-Authenticate", s.Asker.Header)
@@ -329,7 +329,7 @@ func (s *Server) refuse(w http.ResponseWriter, ref string, nobody error) {
 	http.Error(w, text, http.StatusUnauthorized)
 }
 
-// private reports whether users see no jobs but their own. Before the first poll nobody knows.
+// private reports whether users see only their own jobs. Before the first poll it is not known.
 func (s *Server) private(st *job.Status) bool {
 	if st == nil || st.Snap == nil {
 		return s.Asker != nil
@@ -337,7 +337,7 @@ func (s *Server) private(st *job.Status) bool {
 	return st.Snap.PrivateJobs
 }
 
-// ownerOf is whose a job is, "" = not known.
+// ownerOf is a job's user, "" = not known.
 func (s *Server) ownerOf(ctx context.Context, st *job.Status, ref string) string {
 	if st != nil && st.Snap != nil {
 		for i := range st.Snap.Jobs {
@@ -356,7 +356,7 @@ func (s *Server) ownerOf(ctx context.Context, st *job.Status, ref string) string
 	return owner
 }
 
-// leaveOthersOut leaves out who a job's co-runners were.
+// leaveOthersOut removes the names of a job's co-runners.
 func leaveOthersOut(story *journal.Story, owner string) {
 	for i := range story.Groups {
 		for k := range story.Groups[i].Members {
@@ -374,7 +374,7 @@ func leaveOthersOut(story *journal.Story, owner string) {
 // mostGroups is how many groups an answer holds.
 const mostGroups = 1000
 
-// moreHeader tells a reader that there are more groups: since when to ask for them.
+// moreHeader says that there are more groups, and from which time to request them.
 const moreHeader = "Slurmbridge-More-Since"
 
 // groups answers with the first of the groups decided since ?since= (RFC 3339; default:

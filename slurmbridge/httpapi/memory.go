@@ -6,15 +6,15 @@ import (
 	"net/http"
 )
 
-// MemoryPath is where a node's prolog asks how much memory a job is to have: GET, with
-// ?user= where it knows whose the job is.
+// MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows
+// the job's owner.
 const MemoryPath = "/v1/memory/{job}"
 
 // Memory answers with the memory limit of a job that shares a GPU.
 type Memory struct {
 	// Limit returns what a job of a user's is held to, MiB; 0 = it isn't, or isn't known.
 	Limit func(ctx context.Context, ref, user string) (mib int64, err error)
-	// Asker tells who asks: nodes alone are answered.
+	// Asker identifies the sender: only nodes get an answer.
 	Asker *Asker
 }
 

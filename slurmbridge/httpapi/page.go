@@ -31,11 +31,11 @@ var pageCSS string
 type Page struct {
 	// Running returns up to limit runs of jobs within that time.
 	Running func(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error)
-	// Outcomes returns up to limit of those of the runs that ended since then, the last ones.
+	// Outcomes returns the last outcomes, up to limit, of runs that ended since then.
 	Outcomes func(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error)
 }
 
-// What a page shows at most, whatever its address asks for.
+// Limits of what a page shows, independent of its query.
 const (
 	mostGPUs  = 100
 	mostJobs  = 500

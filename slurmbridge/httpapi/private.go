@@ -17,9 +17,9 @@ import (
 // Question is what the credential of a GET of path carries: it is good for no other.
 func Question(path string) string { return "slurmbridge " + http.MethodGet + " " + path }
 
-// Asker tells who asks.
+// Asker identifies the user of a request.
 type Asker struct {
-	// Header carries the credential of who asks, with Question as its payload.
+	// Header carries the user's credential, with Question as its payload.
 	Header string
 	// Decode checks a credential that a host sent.
 	Decode func(ctx context.Context, host, cred string) (*credential.Credential, error)
@@ -27,15 +27,15 @@ type Asker struct {
 	Hint func(error) string
 	// Trusted may see everything: root, the bridge's own user, and agents.
 	Trusted func(uid uint32) bool
-	// Name is a user's name, "" = nobody's.
+	// Name is a user's name, "" = not known.
 	Name func(uid uint32) string
 }
 
 // errNobody: a request has no credential, or one for another question.
 var errNobody = errors.New("the question comes without a credential for it")
 
-// who returns a request's credential. An error is for whoever asks: what exactly fails on the
-// controller isn't in it.
+// who returns a request's credential. Its error goes into the answer, so it leaves out what exactly
+// fails on the controller.
 func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	if a == nil || req.Header.Get(a.Header) == "" {
 		return nil, errNobody
@@ -55,8 +55,8 @@ func (a *Asker) who(req *http.Request) (*credential.Credential, error) {
 	return c, nil
 }
 
-// may reports whether whoever asks may see what is the given user's, and whether all of it; err
-// says why nobody knows who that is. A credential is good once: it is asked once.
+// may reports whether the request's user may see data of the given user, and whether all data; err
+// says why the user can't be identified. A credential is valid once, so it is checked once.
 func (a *Asker) may(req *http.Request, user string) (may, all bool, err error) {
 	c, err := a.who(req)
 	if err != nil {
@@ -66,8 +66,8 @@ func (a *Asker) may(req *http.Request, user string) (may, all bool, err error) {
 	return all || user != "" && a.user(c) == user, all, nil
 }
 
-// user is the name of whose credential it is, "" = nobody's. The controller need not know users
-// whose names Slurm's tokens tell (use_client_ids).
+// user is the name in the credential, "" = none. The controller may not know the users that Slurm's
+// tokens name (use_client_ids).
 func (a *Asker) user(c *credential.Credential) string {
 	if c.User != "" {
 		return c.User
@@ -75,8 +75,8 @@ func (a *Asker) user(c *credential.Credential) string {
 	return a.Name(c.UID)
 }
 
-// public is what everybody may see of a status: where Slurm hides jobs of others
-// (PrivateData), numbers without users, accounts and applications.
+// public is the part of a status that every user may see: where Slurm hides jobs (PrivateData),
+// numbers without users, accounts and applications.
 func public(st *job.Status) *job.Status {
 	if st == nil || st.Snap == nil || !st.Snap.PrivateJobs {
 		return st

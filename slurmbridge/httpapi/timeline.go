@@ -19,7 +19,7 @@ type timeline struct {
 	NowX   float64
 	Height int
 	All    int    // GPUs there are
-	Desc   string // in words, for who doesn't see it
+	Desc   string // text for screen readers
 }
 
 type mark struct {
@@ -153,7 +153,7 @@ func layOut(st *job.Status, past []history.Run, w window) *cluster {
 	return c
 }
 
-// planned are the groups on their way; in shadow those that would be made.
+// planned are the groups that are about to start; in shadow mode, the groups that would be made.
 func planned(st *job.Status) []job.Group {
 	var out []job.Group
 	for i := range st.Groups {
@@ -187,8 +187,8 @@ func expectedEnd(st *job.Status, j *job.Job) time.Time {
 	return j.Start.Add(time.Duration(p.DurationS * slow * float64(time.Second)))
 }
 
-// busiest returns which GPUs to show: all in their order where there is room, else
-// those with the most jobs now, then in the past, from the skip-th on.
+// busiest returns the GPUs to show: all in their order if there is room, otherwise the GPUs with
+// the most jobs now, then in the past, from the skip-th on.
 func (c *cluster) busiest(limit, skip int) []gpuKey {
 	out := slices.Clone(c.order)
 	if len(out) > limit {
@@ -234,7 +234,7 @@ func onIt(g *GPU) string {
 	}
 }
 
-// bars lays a GPU's jobs out: those that overlap beside each other, in lanes.
+// bars lays out a GPU's jobs: overlapping jobs go into separate lanes.
 func bars(spans []span, w window) []bar {
 	var in []span
 	for _, s := range spans {
@@ -264,7 +264,7 @@ func lanes(in []span, w window) []bar {
 	var lane []int
 	var last []string
 	for _, s := range in {
-		at := slices.IndexFunc(last, func(job string) bool { return job == s.job }) // what a job will do goes on where it is
+		at := slices.IndexFunc(last, func(job string) bool { return job == s.job }) // the expected rest of a job follows its bar
 		if at < 0 || free[at].After(s.from) {
 			at = slices.IndexFunc(free, func(t time.Time) bool { return !t.After(s.from) })
 		}
@@ -300,8 +300,8 @@ func lanes(in []span, w window) []bar {
 	return out
 }
 
-// merge joins neighbours that are too narrow to be told apart, and goes on with
-// wider ones until the row is small enough to be sent.
+// merge joins neighbouring bars that are too narrow to distinguish, then wider ones, until the row
+// is small enough to send.
 func merge(in []bar) []bar {
 	for gap := narrow; ; gap *= 2 {
 		var out []bar

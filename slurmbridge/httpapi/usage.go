@@ -20,15 +20,15 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// Paths of what GPUs are used for. UsagePath takes ?since= and ?until= (RFC 3339), ?by=, ?user= and ?account=;
-// OwnUsagePath is the same of whoever shows a credential.
+// Paths of the usage reports. UsagePath takes ?since= and ?until= (RFC 3339), ?by=, ?user= and
+// ?account=; OwnUsagePath returns the same for the credential's user.
 const (
 	UsagePath    = "/v1/usage"
 	OwnUsagePath = "/v1/usage/me"
 	IdlePath     = "/v1/idle"
 )
 
-// ErrNoUsage says that nothing is known of what was asked for.
+// ErrNoUsage says that no run matches the query.
 var ErrNoUsage = errors.New("nothing is known")
 
 // Bounds of what one question costs, and of what is answered.
@@ -56,7 +56,8 @@ type answered struct {
 	err    error
 }
 
-// report answers a question, with an answer a minute old where there is one. It belongs to all who asked: it must not be changed.
+// report answers a query, if possible with a report up to a minute old. Several requests share the
+// report: it must not be changed.
 func (u *usages) report(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -85,7 +86,7 @@ func (u *usages) report(ctx context.Context, q usage.Query) (*usage.Report, erro
 	return r, err
 }
 
-// query reads what an address asks for.
+// query parses a request's parameters.
 func (u *usages) query(v url.Values) (usage.Query, error) {
 	now := u.server.Now()
 	q := usage.Query{From: now.Add(-30 * 24 * time.Hour), To: now, By: usage.User}
@@ -124,7 +125,7 @@ func (s *Server) hidden() bool {
 	return s.private(st) || st != nil && st.Snap != nil && st.Snap.PrivateUsage
 }
 
-// asks returns who asks and whether they may see everything; "" = it isn't known who.
+// asks returns the request's user, "" = not identified, and whether the user may see everything.
 func (s *Server) asks(req *http.Request) (user string, all bool) {
 	c, err := s.Asker.who(req)
 	if err != nil {
@@ -138,7 +139,8 @@ func (s *Server) wantsCredential(w http.ResponseWriter, why string) {
 	http.Error(w, why, http.StatusUnauthorized)
 }
 
-// all answers everybody, or where Slurm hides others' usage those who may see everything.
+// all serves the report on all users. Where Slurm hides usage, only users with access to everything
+// get it.
 func (u *usages) all(w http.ResponseWriter, req *http.Request) {
 	if u.server.hidden() {
 		if _, all := u.server.asks(req); !all {
@@ -149,7 +151,7 @@ func (u *usages) all(w http.ResponseWriter, req *http.Request) {
 	u.answer(w, req, "")
 }
 
-// own answers whoever asks about themselves.
+// own serves users the report on themselves.
 func (u *usages) own(w http.ResponseWriter, req *http.Request) {
 	user, _ := u.server.asks(req)
 	if user == "" {
@@ -179,13 +181,14 @@ func (u *usages) answer(w http.ResponseWriter, req *http.Request, user string) {
 	}
 }
 
-// IdleReport is what is told of GPUs held idle.
+// IdleReport lists GPUs that are held idle.
 type IdleReport struct {
 	At   time.Time  `json:"at"`
 	Jobs []job.Idle `json:"jobs"`
 }
 
-// idle answers with the jobs that do nothing with their GPUs, one's own where Slurm hides others'.
+// idle serves the jobs that do nothing with their GPUs; where Slurm hides usage, only the user's
+// own.
 func (u *usages) idle(w http.ResponseWriter, req *http.Request) {
 	st := u.server.Status()
 	if st == nil || st.Snap == nil {

@@ -32,7 +32,7 @@ type Group struct {
 	Node    string     `json:"node"`
 	GPU     int        `json:"gpu"` // index on the node
 	Members []Member   `json:"members"`
-	// After lists the jobs whose end a Next group waits for.
+	// After lists the jobs that have to end before a Next group starts.
 	After []string `json:"after,omitempty"`
 	// Pinned says that the members were bound to Node.
 	Pinned  bool      `json:"pinned,omitempty"`

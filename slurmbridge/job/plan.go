@@ -80,14 +80,14 @@ type Plan struct {
 	// Unstarted holds jobs that are not the bridge's and that Slurm leaves pending although as many GPUs are idle as
 	// they take.
 	Unstarted map[string]bool
-	// Unfit says, by ref, why jobs are let go; InCompany holds those that were considered
+	// Unfit says, by ref, why jobs are ungated; InCompany holds the jobs that were considered
 	// together with others, or next to running ones.
 	Unfit     map[string]Unfit
 	InCompany map[string]bool
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
-	// Starts says, by ref, when jobs that wait for a GPU are expected to start at the latest, as far
-	// as the queue is followed.
+	// Starts says, by ref, the latest expected start of the waiting jobs in the part of the queue
+	// that is followed.
 	Starts map[string]time.Time
 
 	// Plain is plain Slurm's schedule as of the poll, nil = as it was.

@@ -27,7 +27,7 @@ const Units = 100
 // JobState is a job's base state as squeue's %T prints it.
 type JobState string
 
-// The states the bridge tells apart; every other one means that the job is over.
+// The states that the bridge distinguishes; every other state means that the job is over.
 const (
 	Pending    JobState = "PENDING"
 	Running    JobState = "RUNNING"
@@ -80,13 +80,13 @@ type Job struct {
 	CPUs        int
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
-	// MemPerCPU: Slurm takes more memory where it allocates more CPUs than the job asks for.
+	// MemPerCPU: Slurm takes more memory if it allocates more CPUs than the job requests.
 	MemPerCPU bool
 	Requeue   bool
-	// Expedited: it ended, and Slurm is about to start it again, before all others
+	// Expedited: it ended, and Slurm is about to start it again, before all other jobs
 	// (--requeue=expedite, from 25.11 on). It is pending.
 	Expedited bool
-	// TooLong: its owner asks for more, in one of the fields, than is read of a job.
+	// TooLong: one of its fields is longer than the bridge reads.
 	TooLong bool
 
 	// Nodes names the node a running job is on; GPUs the indexes of its GPUs
@@ -171,18 +171,18 @@ type Node struct {
 	Partitions []string
 	CPUs       int
 	CPUsAlloc  int
-	// CPUsPerAlloc is how many CPUs Slurm allocates at a time: those of a core or of a socket;
-	// 0 = 1. TaskPerCore: each task gets cores of its own.
+	// CPUsPerAlloc is how many CPUs Slurm allocates at a time: all CPUs of a core or of a socket; 0
+	// = 1. TaskPerCore: each task gets cores of its own.
 	CPUsPerAlloc int
 	TaskPerCore  bool
 	MemMiB       float64
 	MemAlloc     float64
 	Asleep       bool // power saving has put it to sleep; a job wakes it, which takes minutes
 	Reserved     bool // a reservation or a maintenance keeps ordinary jobs away
-	Planned      bool // Slurm keeps it for a pending job; others start there only if they end before
+	Planned      bool // Slurm keeps it for a pending job; a job that starts there must end before
 }
 
-// Allocates is how many of the node's CPUs Slurm takes for a job that asks for so many. Where
+// Allocates is how many of the node's CPUs Slurm takes for a job that requests that many. Where
 // each task gets cores of its own it is the most that Slurm may take: the number of tasks isn't
 // known.
 func (n *Node) Allocates(cpus int) int {
@@ -234,7 +234,7 @@ type GateState struct {
 	Misread []Misread
 }
 
-// Misread is a field of the gate's, of which everything is known, that reads otherwise.
+// Misread is a field of the gate job with another value than the bridge has set.
 type Misread struct {
 	Field string `json:"field"` // as squeue or scontrol names it
 	Says  string `json:"says"`  // what was read, cut short
@@ -248,9 +248,8 @@ type Snapshot struct {
 	At time.Time
 	// Release is Slurm's version, e.g. "22.05.8".
 	Release string
-	// Jobs holds every pending, running, suspended or completing job that asks
-	// for a GPU or for shares of one, in squeue's order (highest priority
-	// first). Jobs without a GPU are left out.
+	// Jobs holds every pending, running, suspended or completing job that requests a GPU or shares
+	// of one, in squeue's order (highest priority first). Jobs without a GPU are left out.
 	Jobs  []Job
 	Nodes []Node
 	Gates []GateState
@@ -263,8 +262,7 @@ type Snapshot struct {
 	PrivateJobs bool
 	// PrivateUsage: it shows them no usage but their own.
 	PrivateUsage bool
-	// Awaited holds the jobs ("123", "120_4") and arrays ("120") whose end a job
-	// without a GPU waits for.
+	// Awaited holds the jobs ("123", "120_4") and arrays ("120") that jobs without a GPU depend on.
 	Awaited map[string]bool
 }
 
@@ -308,7 +306,7 @@ type Description struct {
 	AdminComment string // "" = none, cut after 1,024 bytes
 }
 
-// Errors of Slurm's commands that callers tell apart.
+// Errors of Slurm's commands that callers distinguish.
 var (
 	// ErrNoJob: the job doesn't exist any more, or isn't pending any more.
 	ErrNoJob = errors.New("no such pending job")
@@ -324,8 +322,8 @@ var (
 type Slurm interface {
 	// Poll reads queue and nodes. Returns ErrDown if slurmctld doesn't answer.
 	Poll(ctx context.Context) (*Snapshot, error)
-	// Update changes pending jobs, and the time limits of running ones. Returns ErrNoJob if one
-	// of several jobs is gone (the others may have been changed: poll again), ErrRefused, ErrDown.
+	// Update changes pending jobs, and the time limits of running ones. Returns ErrNoJob if one of
+	// several jobs is gone (the rest may have been changed: poll again), ErrRefused, ErrDown.
 	Update(ctx context.Context, u Update) error
 	// UpdateAll makes many updates with few commands, each of other jobs, in no order but that of the
 	// tasks of an array. It returns an error for each update, nil = made, as Update does.
@@ -334,7 +332,7 @@ type Slurm interface {
 	Bounds(ctx context.Context) (*Bounds, error)
 	// PartitionUp reports whether there is such a partition and its jobs may start. Returns ErrDown.
 	PartitionUp(ctx context.Context, name string) (bool, error)
-	// CreateGate submits the gate job, whose lease ends after the given time, to the given
+	// CreateGate submits the gate job, with a lease that ends after the given time, to the given
 	// partitions; none = the default one. Returns ErrRefused, ErrDown.
 	CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id string, err error)
 	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if
@@ -349,11 +347,11 @@ type Slurm interface {
 	// Script returns a job's batch script, at most 256 KiB of it. Returns
 	// ErrNoJob.
 	Script(ctx context.Context, ref string) ([]byte, error)
-	// Describe returns what Slurm knows of jobs by name, ended ones too for as long as
-	// Slurm remembers them; others are missing in the answer. Returns ErrDown.
+	// Describe returns what Slurm knows of jobs by name, including ended ones that it still
+	// remembers; unknown jobs are missing in the answer. Returns ErrDown.
 	Describe(ctx context.Context, refs []string) (map[string]Description, error)
-	// Requeue lets a batch job that runs or has ended run once more. Returns
-	// ErrNoJob, ErrRefused, ErrDown.
+	// Requeue lets a batch job that runs or has ended run again. Returns ErrNoJob, ErrRefused,
+	// ErrDown.
 	Requeue(ctx context.Context, ref string) error
 }
 
@@ -378,7 +376,7 @@ func (j *Job) Partitions() []string { return strings.Split(j.Partition, ",") }
 // Plain writes the conditions as scontrol takes them.
 func (d Dependencies) Plain() string { return d.Without(nil) }
 
-// Without writes the conditions as scontrol takes them, less those on a gate.
+// Without writes the conditions as scontrol takes them, without conditions on a gate.
 func (d Dependencies) Without(gates []GateState) string {
 	sep := ","
 	if d.Or {

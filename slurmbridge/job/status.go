@@ -66,10 +66,10 @@ type QueuePosition struct {
 	// first; 0 = it isn't one of them, because of Holds.
 	Position int `json:"place"`
 	Of       int `json:"of"`
-	// Window is how many of them a decision looks at, of those that may use its GPU.
+	// Window is how many of the jobs that may use its GPU a decision considers.
 	Window int `json:"window"`
 	// Holds says what the job waits for besides the bridge, "" = nothing.
 	Holds string `json:"holds,omitempty"`
-	// ExpectedStart is when it is expected to start at the latest, zero = not known.
+	// ExpectedStart is the latest expected start, zero = not known.
 	ExpectedStart time.Time `json:"expected_start,omitzero"`
 }

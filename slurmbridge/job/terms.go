@@ -13,8 +13,7 @@ type Terms struct {
 	MaxSlowdown float64 // share:max-slowdown=1.15; 0 = the site's default
 	// ArrayOnly: share only with tasks of the same array (share:with=array).
 	ArrayOnly bool
-	// Ignored holds a sentence per term that makes no sense; the job goes on
-	// without that term.
+	// Ignored holds a sentence per invalid term; the job runs without that term.
 	Ignored []string
 }
 

@@ -1,7 +1,7 @@
 package job
 
-// Unfit says why the bridge lets a job go that asked to share: it runs as it would without the
-// bridge. The values are a metric's labels.
+// Unfit says why the bridge ungates a job that requested sharing: it then runs as it would without
+// the bridge. The values are a metric's labels.
 type Unfit string
 
 // The reasons.

@@ -77,7 +77,7 @@ func (j *Journal) SaveFootprints(ctx context.Context, from, to time.Time, all []
 	return nil
 }
 
-// saveDay adds to a day's footprints, of which some are replaced.
+// saveDay adds to a day's footprints and replaces some.
 func saveDay(ctx context.Context, tx *sql.Tx, d int64, list []history.Footprint, replaced func(history.Footprint) bool) error {
 	var body []byte
 	err := tx.QueryRowContext(ctx, `SELECT body FROM bridge_footprints WHERE day = ?`, d).Scan(&body)
@@ -86,7 +86,7 @@ func saveDay(ctx context.Context, tx *sql.Tx, d int64, list []history.Footprint,
 	}
 	there, err := unpack(body)
 	if err != nil {
-		there = nil // a damaged day costs what the runs don't tell any more
+		there = nil // a damaged day is made again from the runs that are left
 	}
 	kept := slices.DeleteFunc(slices.Clone(there), replaced)
 	if len(kept) == len(there) && len(list) == 0 {
@@ -143,8 +143,8 @@ func unpack(body []byte) ([]history.Footprint, error) {
 // readers is how many days are unpacked at a time.
 const readers = 2
 
-// Footprints calls f with those of the runs that were on their GPUs in [from, to) and have ended, a day's at a time,
-// in no order, one call after the other.
+// Footprints calls f with the footprints of ended runs that were on their GPUs in [from, to), a day
+// at a time, in no order, one call after the other.
 func (j *Journal) Footprints(ctx context.Context, from, to time.Time, f func([]history.Footprint) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	packed, lists := make(chan []byte), make(chan []history.Footprint)
@@ -199,7 +199,7 @@ func (j *Journal) Footprints(ctx context.Context, from, to time.Time, f func([]h
 	return nil
 }
 
-// FirstFootprint is the earliest start of a run whose footprint is kept; zero = there is none.
+// FirstFootprint is the earliest start of a run with a footprint; zero = there is none.
 func (j *Journal) FirstFootprint(ctx context.Context) (time.Time, error) {
 	var first time.Time
 	if err := j.db.QueryRowContext(ctx, `SELECT min(first) FROM bridge_footprints`).Scan(database.Millis(&first)); err != nil {
@@ -226,7 +226,7 @@ func (j *Journal) LastPoll(ctx context.Context) (time.Time, error) {
 	return at, nil
 }
 
-// ForgetFootprints removes those of the days before the given time.
+// ForgetFootprints removes footprints of days before the given time.
 func (j *Journal) ForgetFootprints(ctx context.Context, before time.Time) error {
 	if _, err := j.db.ExecContext(ctx, `DELETE FROM bridge_footprints WHERE day < ?`, dayOf(before)); err != nil {
 		return fmt.Errorf("forget footprints: %w", err)

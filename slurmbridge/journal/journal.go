@@ -217,13 +217,13 @@ type Entry struct {
 
 // Story is everything the journal knows of one job.
 type Story struct {
-	// Waits is where the job stands in the queue of those that wait for a decision.
-	// The journal doesn't keep it: the daemon knows it from its last poll.
+	// Waits is the job's place in the queue of jobs that wait for a decision. The journal doesn't
+	// store it: the daemon knows it from its last poll.
 	Waits   *job.QueuePosition `json:"waits,omitempty"`
 	Note    *job.Explanation   `json:"note,omitempty"`
 	Groups  []job.Group        `json:"groups,omitempty"`
 	Changes []Entry            `json:"changes,omitempty"`
-	// Outcomes are those of its runs.
+	// Outcomes are the outcomes of its runs.
 	Outcomes []history.Outcome `json:"outcomes,omitempty"`
 }
 

@@ -160,7 +160,7 @@ func (p *pollWriter) follow(j *job.Job, before map[string]*track) error {
 // followRun writes the start of a run, and its end where Slurm is still cleaning up after it.
 func (p *pollWriter) followRun(j *job.Job, t *track) error {
 	if t.ready.IsZero() {
-		// No poll showed it waiting for its turn. Whatever else kept it was over once it was eligible.
+		// No poll showed it waiting for its turn. Any other obstacle was over once it was eligible.
 		t.ready = j.Submit
 		if j.Eligible.After(t.ready) && !j.Eligible.After(j.Start) {
 			t.ready = j.Eligible
@@ -211,7 +211,7 @@ func (p *pollWriter) ended(ref string, t *track) error {
 	return p.exec(`UPDATE bridge_ran SET ended = ? WHERE ref = ? AND start = ? AND ended IS NULL`, p.at.UnixMilli(), ref, t.start.UnixMilli())
 }
 
-// insert writes a run; ended nil = it goes on.
+// insert writes a run; ended nil = it still runs.
 func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
 	var start int64
 	var end any

@@ -23,8 +23,8 @@ func (j *Journal) Running(ctx context.Context, from, to time.Time, limit int) ([
 		from.UnixMilli(), to.UnixMilli(), limit)
 }
 
-// Ended returns up to limit runs that polls showed to have ended in [from, to), the latest first, with those
-// that no poll showed running.
+// Ended returns up to limit runs that, by polls, ended in [from, to), the latest first, including
+// runs that no poll showed running.
 func (j *Journal) Ended(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error) {
 	return j.runs(ctx, `SELECT `+runColumns+` FROM bridge_ran WHERE ended >= ? AND ended < ? ORDER BY ended DESC, ref LIMIT ?`,
 		from.UnixMilli(), to.UnixMilli(), limit)

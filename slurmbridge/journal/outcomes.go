@@ -18,8 +18,7 @@ func (j *Journal) SaveOutcome(ctx context.Context, o *history.Outcome) error {
 	return nil
 }
 
-// LastOutcome returns the highest number of a run whose outcome was written down, 0
-// = none was.
+// LastOutcome returns the highest number of a run with an outcome, 0 = there is none.
 func (j *Journal) LastOutcome(ctx context.Context) (run int64, err error) {
 	if err := j.db.QueryRowContext(ctx, `SELECT coalesce(max(run), 0) FROM bridge_outcomes`).Scan(&run); err != nil {
 		return 0, fmt.Errorf("read outcomes: %w", err)
@@ -27,8 +26,8 @@ func (j *Journal) LastOutcome(ctx context.Context) (run int64, err error) {
 	return run, nil
 }
 
-// Outcomes returns those of the runs that ended since the given time, in the order
-// of their records.
+// Outcomes returns the outcomes of runs that ended since the given time, in the order of their
+// records.
 func (j *Journal) Outcomes(ctx context.Context, since time.Time) ([]history.Outcome, error) {
 	out, err := list[history.Outcome](ctx, j.db, `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY run`, since.UnixMilli())
 	if err != nil {

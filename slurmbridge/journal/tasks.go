@@ -49,9 +49,9 @@ func (j *Journal) TaskName(ctx context.Context, id int64, start, end time.Time) 
 	return fmt.Sprintf("%d_%d", array, task), nil
 }
 
-// Task returns which array task ran under a job number from start to end; array 0 = no
-// poll showed that the job was one. A number means something else after slurmctld has
-// begun to count anew, so the times must agree.
+// Task returns which array task ran under a job number from start to end; array 0 = no poll showed
+// that the job was one. slurmctld may start to count from the beginning again, so the times must
+// agree.
 func (j *Journal) Task(ctx context.Context, id int64, start, end time.Time) (array, task int64, err error) {
 	err = j.db.QueryRowContext(ctx, `SELECT array, task FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
 		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&array, &task)

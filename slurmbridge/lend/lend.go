@@ -1,9 +1,9 @@
 // Package lend decides which running jobs get time back that sharing has cost them: pure.
 //
-// Slurm ends a job at its time limit, whatever slowed it. On plain Slurm a job with a limit of L does L of
-// solo work before that, at most. A job that is going to miss its limit for having shared is therefore given
-// what sharing has cost it so far, and is expected to cost it: it is ended after as much solo work as on
-// plain Slurm, and not before.
+// Slurm ends a job at its time limit, even if sharing slowed it. On plain Slurm a job with a limit
+// of L does up to L of solo work. A job that would miss its limit because it shares is therefore
+// given the time that sharing has cost it and is expected to cost it: it ends after as much solo
+// work as on plain Slurm.
 package lend
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Claim is what is known of a running job whose time limit may be raised. Seconds are of its run, without
+// Claim describes a running job that may get a higher time limit. Seconds are of its run, without
 // the time in which it was suspended.
 type Claim struct {
 	RunS float64 // so far

@@ -1,14 +1,14 @@
 // Package limit knows what Slurm won't let start now.
 //
-// The limits of an association, a QOS or an array (its %N) can't be seen while a job is
-// behind the gate: its Reason is its dependency. They show once a job was released and
-// Slurm gives a limit as the reason for keeping it pending. The job is then taken back,
-// and for a minute no more jobs of its class are sent than others have ended.
+// The limits of an association, a QOS or an array (its %N) can't be seen while a job is behind the
+// gate: its Reason is its dependency. They show once a job was released and Slurm gives a limit as
+// the reason for keeping it pending. The job then goes back behind the gate, and for a minute only
+// as many jobs of its class are sent as have ended.
 //
-// A limit may also be of one node: a maintenance or another job's reservation that begins
-// before the job's time limit. Or Slurm keeps a node's idle GPUs for a job of higher
-// priority. Then no job of the class is sent to that node for a while, which doubles each
-// time the node turns out to be still closed.
+// A limit may also be of one node: a maintenance or another job's reservation that begins before
+// the job's time limit. Or Slurm keeps a node's idle GPUs for a job of higher priority. Then no job
+// of the class is sent to that node for a while, which doubles each time the node turns out to be
+// still closed.
 package limit
 
 import (
@@ -37,8 +37,8 @@ const (
 	mostSharers = 5
 )
 
-// class is what limits tell jobs apart by: their owner and how much they take. A class
-// with an array is of that array's tasks, one with a node of the jobs sent to that node.
+// class is a set of jobs that a limit can apply to: an owner and a size of request. A class with an
+// array holds the tasks of that array, a class with a node the jobs sent to that node.
 type class struct {
 	user, account, qos, partition string
 	cpus                          int
@@ -56,21 +56,21 @@ func classOf(j *job.Job) class {
 // arrayOf is the class of a job by its array.
 func arrayOf(j *job.Job) class { return class{array: j.ArrayID} }
 
-// on is the class of those of its jobs that were sent to a node.
+// on is the class of its jobs that were sent to a node.
 func (c class) on(node string) class {
 	c.node = node
 	return c
 }
 
-// Limit is what is known of a class of which Slurm starts no more.
+// Limit is what is known of a class that Slurm starts no more jobs of.
 type Limit struct {
 	reason string // Slurm's
 	ref    string // the job that Slurm gave it for
 	at     time.Time
 	lasts  time.Duration
 	of     class
-	// credit is how many jobs may be tried: as many as ended jobs have made room for,
-	// less those that have started since.
+	// credit is how many jobs may be tried: as many as ended jobs have made room for, less the jobs
+	// that have started since.
 	credit int
 }
 
@@ -87,12 +87,12 @@ func (l *Limit) Text(at time.Time) string {
 		l.reason, l.ref, ago, again)
 }
 
-// onShares reports whether the limit is on gres, such as the shares of GPUs, of which
-// each job may ask for another number.
+// onShares reports whether the limit is on gres such as shares of GPUs, which jobs of one class may
+// request in different amounts.
 func (l *Limit) onShares() bool { return strings.Contains(l.reason, "GRES") }
 
-// Limits are the limits in force. One polling loop owns them; they don't outlive it,
-// since whatever is released next shows them again.
+// Limits are the limits in force. One polling loop owns them. They are not stored: the next
+// released jobs show them again.
 type Limits struct {
 	byClass map[class]*Limit
 	running map[string]holder // at the last poll; nil = there was none
@@ -183,8 +183,8 @@ func (ls *Limits) settle(running map[string]holder) {
 		if c.node != "" {
 			continue // no job's end opens a node
 		}
-		// Both before the bound: a limit that was met in this very poll is met by those who
-		// took the room of those that ended.
+		// Both before the bound: in a poll that shows a new limit, the jobs that started took the
+		// room of the jobs that ended.
 		for ref, h := range running {
 			if _, before := ls.running[ref]; !before && (h.class == c || h.array == c) {
 				l.credit--
@@ -226,10 +226,10 @@ func (ls *Limits) Keep(j *job.Job, node, reason string, at time.Time) {
 	ls.close(classOf(j).on(node), j.Ref, reason, at)
 }
 
-// Surplus returns the reason why a released job that is still pending is to be taken back
-// at once, "" = it isn't, and whether for good. Other released jobs of the class that
-// Slurm hasn't considered yet wouldn't start either, unless the limit is on shares. node
-// is where the job was sent.
+// Surplus returns the reason why a released job that is still pending should go back behind the
+// gate at once, "" = it should not, and whether for good. Other released jobs of the class that
+// Slurm hasn't considered yet wouldn't start either, unless the limit is on shares. node is where
+// the job was sent.
 func (ls *Limits) Surplus(j *job.Job, node string, at time.Time) (reason string, forever bool) {
 	if len(j.Dependency.List) > 0 {
 		return "", false
@@ -295,10 +295,10 @@ func Kept(reason string) bool {
 	return slices.Contains([]string{"Priority", "Resources", "Licenses"}, reason) || strings.HasPrefix(reason, "ReqNodeNotAvail")
 }
 
-// PassedOver reports whether a Reason only says that Slurm kept the job's node for others in
-// one pass. It says so of a job whose partition has no node left on which no job of higher
-// priority waits (job_scheduler.c, 22.05 to 26.05): where there are few nodes, of most that
-// are released while another waits for its GPU to be cleaned up. The next pass tells.
+// PassedOver reports whether a Reason only says that in one pass Slurm kept the job's node for
+// another job. Slurm gives it to a job of a partition in which each node has a pending job of
+// higher priority (job_scheduler.c, 22.05 to 26.05): with few nodes, to most jobs released while
+// another waits for its GPU to be cleaned up. The next pass decides.
 func PassedOver(reason string) bool {
 	return strings.HasPrefix(strings.ReplaceAll(reason, "_", " "), "Nodes required for job are")
 }

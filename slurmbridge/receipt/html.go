@@ -108,7 +108,7 @@ func (r *Receipt) scatter() template.HTML {
 	return s.HTML()
 }
 
-// waitsPicture shows whose waits change most.
+// waitsPicture shows the users with the largest change in waiting.
 func (r *Receipt) waitsPicture() template.HTML {
 	if r.Replay == nil {
 		return ""

@@ -59,11 +59,10 @@ type Receipt struct {
 	Method   []string `json:"method"`
 }
 
-// Hours compares the GPU-hours that jobs took with those that they would have taken
-// one by one.
+// Hours compares the GPU-hours that jobs took with the hours that they would have taken one by one.
 type Hours struct {
 	Used float64 `json:"used"` // at least one job on the GPU
-	// OneByOne: runs alone as they were, the others by their profiles.
+	// OneByOne: runs alone as they were, shared runs by their profiles.
 	OneByOne float64 `json:"one_by_one"`
 	Saved    float64 `json:"saved"`
 	// How much of OneByOne was measured, and how much is an estimate by profile or by

@@ -19,19 +19,19 @@ const little = 0.5
 // mostGains is how many users, and applications, are named.
 const mostGains = 20
 
-// WhatIf compares what was asked for with the same days, had the jobs that asked for a whole GPU and used little of it
-// asked for gpu:shared. Times are in hours.
+// WhatIf compares the recorded days with the same days replayed, in which jobs that requested a
+// whole GPU and used little of it request gpu:shared. Times are in hours.
 type WhatIf struct {
 	Jobs int `json:"jobs"` // that would have asked for gpu:shared
-	// Unknown are jobs with a whole GPU each of which no profile tells how much they used.
+	// Unknown are jobs with a whole GPU each and no profile that says how much of it they used.
 	Unknown int     `json:"jobs_without_profile"`
 	Asked   Lot     `json:"as_asked"`
 	Shared  Lot     `json:"sharing"`
 	Freed   float64 `json:"freed_gpu_h"`
 	Theirs  Change  `json:"their_waits"`
 	All     Change  `json:"all_waits"`
-	// Slowed are the jobs that run longer, by more than a hundredth; Late those that end after plain Slurm would
-	// have ended them, by more than a tenth of their time alone.
+	// Slowed are the jobs that run longer, by more than a hundredth; Late the jobs that end after
+	// plain Slurm would have ended them, by more than a tenth of their time alone.
 	Slowed    int            `json:"jobs_slowed"`
 	SlowMean  float64        `json:"mean_slowdown"`
 	SlowWorst float64        `json:"worst_slowdown"`
@@ -59,7 +59,8 @@ type Gain struct {
 // line is what a job's owner has to change.
 const line = "#SBATCH --gres=gpu:shared  (in place of --gres=gpu:1 or --gpus=1)"
 
-// wouldShare reports whether a job asked for a whole GPU and used little of it; known is false where no profile tells.
+// wouldShare reports whether a job requested a whole GPU and used little of it; known is false
+// without a profile.
 func wouldShare(j *history.Run) (yes, known bool) {
 	switch {
 	case j.WholeGPUs != 1 || len(j.GPUs) > 1 || j.Terms.NoShare:
@@ -75,7 +76,8 @@ func wouldShare(j *history.Run) (yes, known bool) {
 	return mean.GPU < little && (card == 0 || peak.MemMiB < little*card), true
 }
 
-// WhatIf replays jobs twice, under the same guard and promise: as they asked, and as they might have.
+// WhatIf replays jobs twice under the same guard and promise: with their own requests, and with
+// shared ones.
 func (w *World) WhatIf(jobs []history.Run) (*WhatIf, error) {
 	r := &Replay{LeftOut: map[string]int{}}
 	p, err := w.prepare(jobs, r)
@@ -158,7 +160,7 @@ func (x *WhatIf) compare(in []*history.Run, yes []bool, asked, sharing *sim.Resu
 	x.Users, x.Apps = gains(users), gains(apps)
 }
 
-// gains are those of whom it matters most: by the hours that their GPUs did nothing.
+// gains are the users who would gain most, by the hours in which their GPUs did nothing.
 func gains[K comparable](m map[K]*Gain) []Gain {
 	out := make([]Gain, 0, len(m))
 	for _, g := range m {

@@ -36,8 +36,8 @@ func Follows(g *job.Group, d job.Dependency) bool {
 	return d.Type == afterAny && slices.Contains(g.After, d.Job)
 }
 
-// Gate puts a job that still asks for gpu:shared behind the gate: a cluster without the
-// job_submit script. Without a gate it only turns the request into a whole GPU's shares.
+// Gate puts a job that still requests gpu:shared behind the gate: a cluster without the job_submit
+// script. Without a gate it only turns the request into a whole GPU's shares.
 func Gate(j *job.Job, gate string, sharing job.Sharing) job.Change {
 	if gate == "" {
 		gres := gresOf(sharing, job.Units)
@@ -51,7 +51,7 @@ func Gate(j *job.Job, gate string, sharing job.Sharing) job.Change {
 	return change(job.StepGate, "asks for gpu:shared", job.Update{Gres: &gres, Dependency: &dep}, j)
 }
 
-// Ungate makes a gated job an ordinary one with the GPU it asks for.
+// Ungate makes a gated job an ordinary one with the GPU that it requests.
 func Ungate(j *job.Job, gates []job.GateState, why string) job.Change {
 	dep := j.Dependency.Without(gates)
 	return change(job.StepUngate, why, job.Update{Dependency: &dep, StartNow: dep == "" && Startable(j)}, j)
@@ -180,7 +180,7 @@ func Merge(changes []job.Change) []job.Change {
 	return out
 }
 
-// keyOf tells an absent value from every present one.
+// keyOf distinguishes an absent value from every present one.
 func keyOf(v *string) string {
 	if v == nil {
 		return "\x01"
@@ -201,7 +201,7 @@ func WholeGPU(sharing job.Sharing) string { return gresOf(sharing, job.Units) }
 
 func gresOf(sharing job.Sharing, shares int) string { return fmt.Sprintf("%s:%d", sharing, shares) }
 
-// sameGres reports whether a gres to set is what the job asks for already.
+// sameGres reports whether a job already has a gres request.
 func sameGres(set string, r job.GPURequest) bool {
 	return r.Kind == job.Shares && set == gresOf(r.Sharing, r.Count)
 }

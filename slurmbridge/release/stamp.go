@@ -11,9 +11,9 @@ import (
 // CommentPrefix begins what the bridge writes into a job's AdminComment.
 const CommentPrefix = "slurmbridge: "
 
-// Stamp begins the AdminComment of a pending member that was given shares or a node: it
-// says what was set and what that replaced. It comes with them, in one update, so that a
-// bridge whose journal is lost can restore the member. "" = nothing is set.
+// Stamp begins the AdminComment of a pending member that was given shares or a node: it says what
+// was set and what that replaced. It comes with them, in one update, so that a bridge that has lost
+// its journal can restore the member. "" = nothing is set.
 //
 //	slurmbridge: [mps:50 on n1, was mps:100] …
 func Stamp(g *job.Group, m *job.Member) string {

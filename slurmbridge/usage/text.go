@@ -80,7 +80,7 @@ func (c *column) cell(l *Line) string {
 	return text
 }
 
-// shown are the columns of which anything is known.
+// shown are the columns with a value.
 func (r *Report) shown() []column {
 	return slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.figure(&r.Total) == nil })
 }

@@ -59,13 +59,13 @@ func (by By) of(f *history.Footprint) string {
 	return f.User
 }
 
-// Query is what is asked for.
+// Query selects and groups runs.
 type Query struct {
 	From, To time.Time // runs count by the part of their time in [From, To)
 	By       By
 	// Users and Accounts restrict it to theirs; nil = all.
 	Users, Accounts []string
-	// Weights are by how much a partition charges; nil = it isn't asked.
+	// Weights are by how much a partition charges; nil = not wanted.
 	Weights map[string]Weights
 }
 
@@ -87,8 +87,8 @@ func (w Weights) charged(f *history.Footprint) (float64, bool) {
 type Line struct {
 	Name string `json:"name"`
 	Runs int    `json:"runs"` // that were on a GPU in this time
-	// Held counts shares of a GPU as parts of one, as accounting does. Unheld are runs of which it isn't known what
-	// they held: they are in nothing else.
+	// Held counts shares of a GPU as parts of one, as accounting does. Unheld are runs for which it
+	// isn't known what they held: they count nowhere else.
 	Held   float64 `json:"held_h"`
 	Unheld int     `json:"runs_not_known,omitempty"`
 	// Computed is utilisation over time; ComputedOf is of how many hours held it is known, and ComputedSplit how
@@ -134,7 +134,7 @@ type Table struct {
 	query Query
 	lines map[string]*tally
 	all   tally
-	jobs  map[string]string // by job: whose it is
+	jobs  map[string]string // by job: its user
 	// suspects are the runs that failed, perhaps for having shared, and cleared the jobs that failed alone, too.
 	suspects []suspect
 	cleared  map[string]bool
@@ -269,7 +269,7 @@ type Report struct {
 	Total Line      `json:"total"`
 	Lines []Line    `json:"lines"`                // those that held most first
 	More  int       `json:"more_lines,omitempty"` // that were left out
-	// Owners are whose jobs the lines are, where they are jobs.
+	// Owners are the users of the jobs, if lines are jobs.
 	Owners map[string]string `json:"owners,omitempty"`
 	// Notes say how figures came about, and what is missing.
 	Notes []string `json:"notes"`

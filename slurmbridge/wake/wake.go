@@ -28,8 +28,7 @@ func File(ctx context.Context, path string, wake func()) error {
 		return fmt.Errorf("watch wake file: %w", err)
 	}
 	defer w.Close()
-	// The folder is watched, so that a file that was moved away and made anew is
-	// seen too.
+	// The folder is watched, so that a file that was moved away and created again is seen too.
 	if err := w.Add(filepath.Dir(path)); err != nil {
 		return fmt.Errorf("watch wake file: %w", err)
 	}

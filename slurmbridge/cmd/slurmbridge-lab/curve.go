@@ -75,7 +75,7 @@ func (p *panel) chart(rounds []dqn.RoundStats) *figure.Chart {
 			c.Legend.Add(s.name, line)
 		}
 	}
-	// The same rounds in every panel, whatever was measured in which.
+	// All panels show the same rounds.
 	c.X.Min, c.X.Max = float64(rounds[0].Round), float64(rounds[len(rounds)-1].Round)
 	if room := (c.Y.Max - c.Y.Min) / 4; room > 0 && figure.IsFinite(room) {
 		c.Y.Max += room // for the legend

@@ -164,7 +164,7 @@ func checkExperiment(o *experiment.Options) error {
 	return checkRuns(o.Seeds, o.M)
 }
 
-// mostSets is more job sets than anybody waits for.
+// mostSets bounds the job sets: more take days.
 const mostSets = 10_000
 
 func checkRuns(seeds, window int) error {

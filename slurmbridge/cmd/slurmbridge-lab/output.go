@@ -23,8 +23,7 @@ func target(path string) (file string, special bool) {
 	return path, err == nil && !st.Mode().IsRegular()
 }
 
-// writable tells before long work, not after it, that its result can't be written.
-// "" and "-" are no files.
+// writable checks before long work that its result can be written. "" and "-" are no files.
 func writable(file string) error {
 	if file == "" || file == "-" {
 		return nil
@@ -32,7 +31,7 @@ func writable(file string) error {
 	path, special := target(file)
 	if special {
 		f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0) //nolint:gosec // the user names it
-		if err != nil && !errors.Is(err, syscall.ENXIO) {              // a pipe that nobody reads yet
+		if err != nil && !errors.Is(err, syscall.ENXIO) {              // a pipe without a reader
 			return fmt.Errorf("can't write %s: %w", file, cause(err))
 		}
 		if err == nil {
@@ -82,13 +81,13 @@ func (s *shared) writeJSON(file string, v any) error {
 	return nil
 }
 
-// column is one of a table whose rows show values of one type.
+// column is a column of a table with one value per row.
 type column[T any] struct {
 	name string
 	of   func(T) any
 }
 
-// head are the columns' names, after those of others.
+// head appends the columns' names.
 func head[T any](columns []column[T], before ...any) []any {
 	for _, c := range columns {
 		before = append(before, c.name)
@@ -96,7 +95,7 @@ func head[T any](columns []column[T], before ...any) []any {
 	return before
 }
 
-// row is what columns show of a value, after what others do.
+// row appends what columns show of a value.
 func row[T any](columns []column[T], v T, before ...any) []any {
 	for _, c := range columns {
 		before = append(before, c.of(v))

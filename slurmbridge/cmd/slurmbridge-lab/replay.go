@@ -297,8 +297,8 @@ var userColumns = []column[*experiment.UserOutcome]{
 	{"delay s", func(x *experiment.UserOutcome) any { return fixed(0, x.MaxDelayS) }},
 }
 
-// printUsers prints how each user fared under the policies of the given order, those
-// with the most jobs first.
+// printUsers prints how each user fared under the policies of the given order, users with the most
+// jobs first.
 func (s *shared) printUsers(r *experiment.ReplayReport, order []string) {
 	jobs := func(user string) int { return r.Users[user][experiment.Fifo].Jobs }
 	users := slices.SortedFunc(maps.Keys(r.Users), func(a, b string) int { return cmp.Or(jobs(b)-jobs(a), cmp.Compare(a, b)) })

@@ -22,7 +22,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
-// trainFlags are what train is told.
+// trainFlags are the flags of train.
 type trainFlags struct {
 	from                 traceFlags
 	workload, network    string

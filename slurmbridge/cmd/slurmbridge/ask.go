@@ -80,7 +80,7 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 	return nil
 }
 
-// wanted is how a daemon wants to be shown who asks; nil = it doesn't.
+// wanted is the credential that a daemon requires; nil = it requires none.
 func wanted(resp *http.Response, cfg *config.Config) credential.Method {
 	if resp.StatusCode != http.StatusUnauthorized {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
 
-// doctorFlags say where the daemons are that doctor asks.
+// doctorFlags say where doctor finds the daemons.
 type doctorFlags struct{ server, agents, client string }
 
 func newDoctor(s *shared) *cobra.Command {

@@ -17,7 +17,7 @@ func (w *wired) memory(mux *http.ServeMux, who *httpapi.Asker) {
 	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Limit: w.memoryLimit, Asker: who})
 }
 
-// asker tells users by their credentials; allowed are those who may see everything.
+// asker identifies users by their credentials; allowed are the users with access to everything.
 func asker(how credential.Method, allowed []uint32) *httpapi.Asker {
 	turns := &credential.Turns{Method: how}
 	return &httpapi.Asker{
@@ -44,7 +44,7 @@ func (w *wired) memoryLimit(ctx context.Context, ref, user string) (int64, error
 		}
 	}
 	m, err := w.journal.MemberOf(ctx, ref)
-	// An old hook doesn't say whose the job is: nothing can be known of it for certain.
+	// An old hook doesn't name the job's owner, so nothing is certain about the job.
 	if err != nil || m == nil || m.User != user || m.State.Final() {
 		return 0, err
 	}

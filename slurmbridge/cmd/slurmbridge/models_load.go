@@ -97,8 +97,8 @@ func siteNetwork(dir models.Dir, aim policy.Objective) network {
 	return n
 }
 
-// ownPolicy puts the site's own network in the place of the built-in one, if the settings leave
-// the choice to the bridge and there is one. It returns the network's name, "" = none was asked for.
+// ownPolicy puts the site's own network in the place of the built-in one, if the settings leave the
+// choice to the bridge and there is one. It returns the network's name, "" = the settings choose.
 func ownPolicy(cfg *config.Config, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, string) {
 	if !learns(cfg) {
 		return policies, ""

@@ -85,7 +85,7 @@ func (t *teacher) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// sleep waits, and reports whether ctx goes on.
+// sleep waits, and reports whether ctx is still valid.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

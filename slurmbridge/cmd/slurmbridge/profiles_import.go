@@ -24,7 +24,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
-// importing is what profiles import was asked for.
+// importing holds the flags of profiles import.
 type importing struct {
 	sacct, prometheus, scripts string
 	label, zone, start, end    string
@@ -36,7 +36,8 @@ type importing struct {
 // imported is what came of it.
 type imported struct {
 	Profiles []store.Imported `json:"profiles"`
-	// Kept counts those that were not taken, since the user's own runs say better.
+	// Kept counts the profiles that were not imported, since the user's own runs are better
+	// evidence.
 	Kept     int           `json:"kept"`
 	LeftOut  table.Skipped `json:"left_out"`
 	ByName   int           `json:"by_job_name"`

@@ -110,7 +110,7 @@ It reads the database and needs no daemon.`,
 	return c
 }
 
-// whatIf prints who would gain by sharing.
+// whatIf prints the users that would gain by sharing.
 func (s *shared) whatIf(in *receipt.Input) error {
 	x, err := in.Replay.WhatIf(in.Jobs)
 	if err != nil {

@@ -47,8 +47,8 @@ func policyList() string {
 	return b.String()
 }
 
-// serve runs the daemon until it is told to end. Each SIGHUP with a configuration
-// that works starts it anew within the same process, sockets kept.
+// serve runs the daemon until a signal ends it. Each SIGHUP with a valid configuration restarts it
+// within the same process and keeps its sockets.
 func (s *shared) serve(c *cobra.Command) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
@@ -80,8 +80,8 @@ func (s *shared) serve(c *cobra.Command) error {
 	}
 }
 
-// wait returns when the daemon has ended (nil, its error) or another one, with
-// other settings, stands beside it to take its place.
+// wait returns when the daemon has ended (nil, its error), or when another one with new settings is
+// ready to replace it.
 func (s *shared) wait(ctx context.Context, c *cobra.Command, hup <-chan os.Signal, done <-chan error, cur *service) (*service, error) {
 	for {
 		select {

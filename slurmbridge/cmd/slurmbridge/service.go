@@ -32,8 +32,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
 )
 
-// service is the daemon with one configuration. Whatever can fail about its
-// settings has been tried once it is built.
+// service is the daemon with one configuration. Building it tries everything that can fail about
+// its settings.
 type service struct {
 	cfg     *config.Config
 	log     *slog.Logger
@@ -103,11 +103,10 @@ func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_
 	return v, nil
 }
 
-// close ends what the service has for itself; other (nil = none) goes on with
-// the rest.
+// close ends what belongs to the service alone; other (nil = none) keeps the rest.
 func (v *service) close(other *service) {
 	if v.listener != nil && (other == nil || other.listener != v.listener) {
-		_ = v.listener.Close() // nobody accepts on it
+		_ = v.listener.Close() // it is not in use
 	}
 	if v.wired != nil && (other == nil || other.wired.store != v.wired.store) {
 		v.wired.close()
@@ -161,7 +160,7 @@ func (v *service) run(ctx context.Context) error {
 	g.Go(func() error {
 		err := wake.File(ctx, v.cfg.WakeFile, b.Wake)
 		if err != nil && ctx.Err() == nil {
-			// Polling goes on without it.
+			// Polling continues without it.
 			v.log.Error("events are lost; only polling is left", "err", err)
 		}
 		return nil
@@ -209,7 +208,7 @@ func (v *service) serve(ctx context.Context, g *errgroup.Group) error {
 		defer cancel()
 		err := srv.Shutdown(sctx)
 		if err != nil {
-			_ = srv.Close() // whoever is still there doesn't keep the daemon
+			_ = srv.Close() // open connections don't keep the daemon
 		}
 		return err
 	})

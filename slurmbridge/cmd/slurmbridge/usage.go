@@ -135,7 +135,8 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 	return q, nil
 }
 
-// usage sums up what the database tells, or where it can't be read, or a user's own is wanted, what the daemon tells.
+// usage sums up the runs in the database. If the database can't be read, or for a user's own runs,
+// it requests the report from the daemon.
 func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o *usageFlags) (*usage.Report, error) {
 	if !o.me && o.server == "" {
 		st, err := cli.OpenStore(ctx, cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))

@@ -14,7 +14,7 @@ import (
 // errNoBilling: no partition charges for GPUs.
 var errNoBilling = errors.New("no partition has a weight for gres/gpu in its TRESBillingWeights: GPUs are charged nothing")
 
-// loadWeights asks Slurm what its partitions charge for GPUs.
+// loadWeights reads from Slurm what its partitions charge for GPUs.
 func loadWeights(ctx context.Context, cfg *config.Config) (map[string]usage.Weights, error) {
 	cl, err := client(cfg, nil)
 	if err != nil {

@@ -24,7 +24,7 @@ func settle(ctx context.Context, st *store.Store, j *journal.Journal, now time.T
 	return (&history.History{Records: st, Journal: j}).Settle(ctx, j, now)
 }
 
-// loadUsage sums up what footprints and the jobs that run tell.
+// loadUsage sums up footprints and running jobs.
 func loadUsage(ctx context.Context, j *journal.Journal, now time.Time, q usage.Query) (*usage.Report, error) {
 	t := usage.New(q)
 	if err := j.Footprints(ctx, q.From, q.To, func(list []history.Footprint) error {

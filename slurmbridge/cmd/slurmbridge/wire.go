@@ -53,11 +53,10 @@ type wired struct {
 	settled  time.Time // when settle last succeeded
 }
 
-func (w *wired) close() { _ = w.store.Close() } // at the end nobody could do anything about it
+func (w *wired) close() { _ = w.store.Close() } // at the end there is nothing left to do about it
 
-// newPolicies makes the configured policy and those to fall back on, in their order:
-// srpt, then exclusive. A model that can't be used is logged and passed over: that
-// the queue is shared less cleverly is no reason not to serve it.
+// newPolicies makes the configured policy and its fallbacks, in their order: srpt, then exclusive.
+// A model that can't be used is logged and skipped: a weaker policy is better than none.
 func newPolicies(cfg *config.Config, p rlcore.Predictor, log *slog.Logger) ([]rlcore.Policy, error) {
 	var out []rlcore.Policy
 	for i, name := range []string{cfg.Policy, "srpt", "exclusive"} {
@@ -153,8 +152,8 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	return &wired{bridge: b, store: st, journal: j, network: network}, nil
 }
 
-// recogniser tells applications by their scripts and looks their profiles up: an
-// application's own, else one made from its relatives of other sizes.
+// recogniser identifies applications by their scripts and looks up their profiles: an application's
+// own, otherwise one made from its relatives of other sizes.
 type recogniser struct{ store *store.Store }
 
 func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (string, error) {
@@ -182,8 +181,8 @@ func (r *recogniser) Profile(ctx context.Context, user, key string) (*rlcore.Pro
 	return p, err
 }
 
-// byHand says whose shares stay as they wrote them. Users who don't exist are left out:
-// their names may be needed on another day.
+// byHand returns the users and partitions that keep hand-written shares. Unknown users are left
+// out: they may exist on another day.
 func byHand(cfg *config.Config, log *slog.Logger) loop.ByHand {
 	out := loop.ByHand{Only: cfg.IncludePartitions, Leave: slices.Clone(cfg.ExcludePartitions)}
 	for _, name := range cfg.HandShares {
@@ -201,8 +200,8 @@ func byHand(cfg *config.Config, log *slog.Logger) loop.ByHand {
 	return out
 }
 
-// recordUsers returns the users that may send records: root, the bridge's own user and those
-// of record_users.
+// recordUsers returns the users that may send records: root, the bridge's own user and
+// record_users.
 func recordUsers(cfg *config.Config) ([]uint32, error) {
 	allowed := []uint32{0, uint32(os.Geteuid())}
 	for _, name := range cfg.RecordUsers {
@@ -242,14 +241,13 @@ func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uin
 	mux.Handle("POST "+recordhttp.IdlePath, h.Idle(w.bridge.TakeIdle))
 }
 
-// keep stores a record, and tells metrics what it shows of the job's group. The
-// record's times stay its node's, whose clock is behind ours by that much: they tell
-// it from others, and a group's members all have that clock. Where they meet times
-// of ours they are corrected.
+// keep stores a record and counts in metrics what it shows of the job's group. The record's times
+// stay in its node's clock, which is behind ours by the given time: they identify the record, and a
+// group's members share that clock. They are corrected where they are compared with times of ours.
 func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duration, m *loop.Metrics) (bool, error) {
 	r.ClockBehindS = behind.Seconds()
 	if r.ArrayJobID == 0 {
-		// No release of Slurm so far tells a node's prolog that a job is an array's task.
+		// No release of Slurm so far lets a node's prolog know that a job is an array's task.
 		var err error
 		if r.ArrayJobID, r.ArrayTaskID, err = w.journal.Task(ctx, r.JobID, r.ControllerTime(r.Start), r.ControllerTime(r.End)); err != nil {
 			return false, err
@@ -280,10 +278,10 @@ func (w *wired) keep(ctx context.Context, r *gpuprof.Record, behind time.Duratio
 	return true, nil
 }
 
-// describe completes a record by what ran, as it was recognised while the job waited;
-// key "" = it wasn't. The application's type and its input's size stay unknown: no
-// script tells the one, and only its owner may look at the other. The input's size
-// shows in the parameters where its files' names have it.
+// describe completes a record with the application that was recognised while the job waited; key ""
+// = none was. The application's type and its input's size stay unknown: scripts don't name the
+// type, and only the owner may look at the input. The size shows in the parameters if file names
+// contain it.
 func describe(r *gpuprof.Record, key string, known appid.App) {
 	var params []string
 	for _, s := range known.Sizes {
@@ -324,7 +322,7 @@ func (w *wired) settle(ctx context.Context, fresh time.Duration) error {
 	return nil
 }
 
-// usage sums up runs, including those that ended a few seconds ago.
+// usage sums up runs, including runs that ended a few seconds ago.
 func (w *wired) usage(ctx context.Context, q usage.Query) (*usage.Report, error) {
 	if err := w.settle(ctx, usageFresh); err != nil {
 		w.bridge.Log.Warn("footprints of runs", "err", err) // the older ones still count
@@ -338,7 +336,7 @@ func (w *wired) tidy(ctx context.Context, mostBytes int64, log *slog.Logger) err
 	defer tick.Stop()
 	var last time.Time
 	for {
-		// Before the first poll nothing is known of who may see what.
+		// Access rules are unknown before the first poll.
 		tick.Reset(map[bool]time.Duration{true: settleEvery, false: 10 * time.Second}[w.bridge.Status() != nil])
 		err := w.settle(ctx, 0)
 		if err == nil {
