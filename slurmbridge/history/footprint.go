@@ -10,17 +10,17 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Footprint is a run in short: what it held of GPUs, what it did with them, and what sharing saved or cost it. It is
-// kept far longer than the run, whose record is a hundred times as large.
+// Footprint is a summary of a run: what it held of GPUs, what it did with them, and what sharing
+// saved or cost it. It is kept far longer than the run, with a record a hundred times as large.
 type Footprint struct {
 	Run                                      int64 // of the node's record; 0 = there is none
 	Ref, User, Account, Partition, App, Node string
-	Start, End                               time.Time // by the controller's clock; End zero: it goes on
+	Start, End                               time.Time // by the controller's clock; End zero: it still runs
 	// GPUs is what it held at a time: whole ones, or the part of one that its shares are; 0 = not known.
 	GPUs  float64
 	Whole bool // whole GPUs
 
-	// Use is nil where no record tells.
+	// Use is nil without a record.
 	Use *Use
 	// Judged: it is known whether sharing did harm. Timed: plain Slurm's schedule has it, by which it waited
 	// SavedS less, s; below 0 it waited longer. LostS is by how much sharing made it run longer, s.
@@ -75,15 +75,15 @@ type FootprintJournal interface {
 	SetSettled(ctx context.Context, at time.Time, record int64) error
 	// SaveFootprints keeps footprints of runs that ended in [from, to), in place of earlier ones of the same runs.
 	SaveFootprints(ctx context.Context, from, to time.Time, all []Footprint) error
-	// OutcomesIn returns those of the runs that ended in [from, to).
+	// OutcomesIn returns the outcomes of runs that ended in [from, to).
 	OutcomesIn(ctx context.Context, from, to time.Time) ([]Outcome, error)
 }
 
-// settledBy is the time of which footprints are made at once.
+// settledBy is the span for which footprints are made at a time.
 const settledBy = time.Hour
 
-// Settle makes the footprints of what has ended since it was last called, and again those of runs whose records or
-// outcomes have come since. That takes as long as reading those records.
+// Settle makes the footprints of runs that have ended since its last call, and again of runs with
+// records or outcomes that have arrived since. It takes the time to read those records.
 func (h *History) Settle(ctx context.Context, j FootprintJournal, now time.Time) error {
 	last, record, err := j.Settled(ctx)
 	if err != nil {
@@ -129,7 +129,7 @@ func (h *History) Settle(ctx context.Context, j FootprintJournal, now time.Time)
 	return j.SetSettled(ctx, now, judged)
 }
 
-// footprints are those of the runs that ended in [from, to).
+// footprints are the footprints of runs that ended in [from, to).
 func (h *History) footprints(ctx context.Context, j FootprintJournal, from, to time.Time) ([]Footprint, error) {
 	past, err := j.OutcomesIn(ctx, from.Add(-sameTime), to.Add(sameTime))
 	if err != nil {
@@ -189,5 +189,5 @@ func (h *History) footprints(ctx context.Context, j FootprintJournal, from, to t
 	return out, nil
 }
 
-// FootprintOf is the footprint of a run that goes on.
+// FootprintOf is the footprint of a run that hasn't ended.
 func FootprintOf(r *Run) Footprint { return r.footprint() }

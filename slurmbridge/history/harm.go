@@ -79,8 +79,8 @@ type Turn struct {
 	Late  int     `json:"late"`  // that ended after it by more than a tenth of their solo time
 	Worst float64 `json:"worst"` // the most that one ended after it, in its own solo times
 	Of    string  `json:"of,omitempty"`
-	// Timed counts those whose submission is known, too; MeanS is the mean time from there to the end, s, and
-	// PlainS what it would have been on plain Slurm.
+	// Timed counts the jobs with a known submission; MeanS is the mean time from there to the end,
+	// s, and PlainS what it would have been on plain Slurm.
 	Timed  int     `json:"timed"`
 	MeanS  float64 `json:"mean_turnaround_s"`
 	PlainS float64 `json:"plain_turnaround_s"`

@@ -39,10 +39,11 @@ type Records interface {
 type Journal interface {
 	// Ended returns up to limit runs that polls showed to have ended in [from, to), the latest first.
 	Ended(ctx context.Context, from, to time.Time, limit int) ([]Run, error)
-	// TaskName names the job that had this number in that time: numbers are given out again, and those of
+	// TaskName names the job that had this number in that time: numbers are reused, and numbers of
 	// array tasks are not their names.
 	TaskName(ctx context.Context, id int64, start, end time.Time) (ref string, err error)
-	// Outcomes returns those of the runs that ended since the given time, in the order of their records.
+	// Outcomes returns the outcomes of runs that ended since the given time, in the order of their
+	// records.
 	Outcomes(ctx context.Context, since time.Time) ([]Outcome, error)
 	// LastOutcome returns the number of the last record that has an outcome, 0 = none has.
 	LastOutcome(ctx context.Context) (int64, error)
@@ -73,8 +74,8 @@ const (
 	atEnd = 5 * time.Second
 )
 
-// Ended returns the runs that ended in [from, to), each once: the runs that polls showed, the latest first,
-// joined with their records, then those that only a record shows.
+// Ended returns the runs that ended in [from, to), each once: first runs that polls showed, the
+// latest first, joined with their records, then runs that only a record shows.
 func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
 	past, err := h.Journal.Outcomes(ctx, from.Add(-KeptFor))
 	if err != nil {
@@ -207,7 +208,8 @@ func (r *Run) add(rec *Run) {
 	}
 }
 
-// Unjudged returns the runs whose records came since the last outcome, oldest first, some at a time.
+// Unjudged returns the runs with records that arrived since the last outcome, oldest first, some at
+// a time.
 func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 	last, err := h.Journal.LastOutcome(ctx)
 	if err != nil {
@@ -261,7 +263,8 @@ func (h *History) Keep(ctx context.Context, o *Outcome) error {
 	return err
 }
 
-// Outcomes returns those of the runs that ended since the given time, in the order of their records.
+// Outcomes returns the outcomes of runs that ended since the given time, in the order of their
+// records.
 func (h *History) Outcomes(ctx context.Context, since time.Time) ([]Outcome, error) {
 	return h.Journal.Outcomes(ctx, since)
 }

@@ -20,11 +20,12 @@ type Ending struct {
 	// an equal part and no more. Slow and Worst are the slowdowns of both by which it went on.
 	DoneS, LeastS float64
 	Slow, Worst   float64
-	// LimitS is its time limit, s, 0 = none, of which LentS were added because sharing had slowed it.
+	// LimitS is its time limit, s, 0 = none, including LentS that were added because sharing had
+	// slowed it.
 	LimitS, LentS float64
 	Deadline      time.Time // its owner's (--deadline), zero = none
-	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and PastLeaseS how
-	// long it waited behind a gate whose lease was over.
+	// DelayedS is how long the bridge alone kept it waiting although a GPU was idle, s, and
+	// PastLeaseS how long it waited behind a gate after its lease.
 	DelayedS, PastLeaseS float64
 }
 

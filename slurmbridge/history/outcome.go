@@ -43,8 +43,8 @@ type Outcome struct {
 	PlainEnd time.Time `json:"plain_end,omitzero"`
 	// LentS is what was added to its time limit because sharing had slowed it, s.
 	LentS float64 `json:"lent_s,omitempty"`
-	// HeldS is how much longer the bridge kept it waiting than it may, s: next to an idle GPU for longer than
-	// max_delay, or behind a gate whose lease was over.
+	// HeldS is how much longer the bridge kept it waiting than allowed, s: next to an idle GPU for
+	// longer than max_delay, or behind a gate after its lease.
 	HeldS float64 `json:"held_s,omitempty"`
 	// Learned: the run became part of its application's profile.
 	Learned bool `json:"learned,omitempty"`
@@ -70,7 +70,8 @@ type Runs interface {
 	Unjudged(ctx context.Context) ([]Run, error)
 	// Keep writes an outcome down. Where it is Learned the run becomes part of its application's profile.
 	Keep(ctx context.Context, o *Outcome) error
-	// Outcomes returns those of the runs that ended since the given time, in the order they were kept.
+	// Outcomes returns the outcomes of runs that ended since the given time, in the order in which
+	// they were stored.
 	Outcomes(ctx context.Context, since time.Time) ([]Outcome, error)
 }
 
@@ -101,8 +102,8 @@ func (o *Outcome) Teach(b Beliefs) {
 	}
 }
 
-// identity is whose application ran. An outcome of an older release doesn't say whose those next
-// to it were: it is everybody's then.
+// identity is the application that ran, with its owner. An outcome of an older release doesn't name
+// the owners of its co-runners: it counts for all users then.
 func (o *Outcome) identity() rlcore.Identity {
 	if len(o.WithOwners) != len(o.WithApps) {
 		return rlcore.Identity{App: o.App}
@@ -110,7 +111,7 @@ func (o *Outcome) identity() rlcore.Identity {
 	return rlcore.Identity{App: o.App, Owner: o.User}
 }
 
-// others are the applications next to it.
+// others are the co-runners' applications.
 func (o *Outcome) others() []rlcore.Identity {
 	out := make([]rlcore.Identity, len(o.WithApps))
 	for i, app := range o.WithApps {
@@ -122,7 +123,7 @@ func (o *Outcome) others() []rlcore.Identity {
 	return out
 }
 
-// blamed are those of others that are blamed.
+// blamed are the co-runners that are blamed.
 func (o *Outcome) blamed() []rlcore.Identity {
 	var out []rlcore.Identity
 	others := o.others()

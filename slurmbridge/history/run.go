@@ -13,8 +13,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// Run is one run of a job that has ended. Its times are by the controller's clock: the node's where it sent
-// a record, corrected by how far its clock was off, else those that polls showed.
+// Run is one run of a job that has ended. Its times are by the controller's clock: the node's
+// times, corrected by the offset of its clock, if it sent a record, otherwise the times that polls
+// showed.
 type Run struct {
 	ID                                 int64 // of the node's record, ascending in the order the records came; 0 = there is none
 	Ref, User, Account, Partition, App string
@@ -22,14 +23,15 @@ type Run struct {
 	Terms                              job.Terms
 	// Ready is since when the job waited for nothing but its turn; zero = no poll showed it waiting.
 	Submit, Ready time.Time
-	// Start is zero for a run that no poll and no record showed running, End for one that goes on.
+	// Start is zero for a run that no poll and no record showed running, End for one that still
+	// runs.
 	Start, End time.Time
 	// Allotted is the start that Slurm gives, in whole seconds; zero = no poll showed it. The node's, Start, follows
 	// once the prolog runs.
 	Allotted  time.Time
 	Node      string
 	GPUs      []int // indexes on the node, in gres.conf's order
-	WholeGPUs int   // that the job asked for; 0 = a share of one
+	WholeGPUs int   // that the job requested; 0 = a share of one
 	Shares    int   // of a GPU, of 100; 0 = whole GPUs, or not known
 	Group     int64 // 0 = of no group
 	// Profile is what is known of the application, for a run to be judged without this run; nil = nothing.

@@ -8,21 +8,23 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// What counts as idle: a GPU under idleBelow of its time, for longer than idleAfter. Shorter breaks are those of
-// any job: it reads files, writes a checkpoint.
+// What counts as idle: a GPU under idleBelow of its time, for longer than idleAfter. Every job has
+// shorter breaks, to read files or write a checkpoint.
 const (
 	idleBelow = 0.01
 	idleAfter = 10 * time.Minute
 )
 
-// Use is what a run did with its GPUs, as far as its record tells. Times are in s of the run: they count once
-// however many GPUs it had.
+// Use is what a run did with its GPUs, by its record. Times are in s of the run: they count once,
+// regardless of the number of GPUs.
 type Use struct {
-	// KnownS is for how long it is known whether it computed, of which it computed ComputedS: the part of the time
-	// in which its kernels ran, or its own part of the SMs where others were on the GPU and processes tell. SplitS
-	// is how much of ComputedS is its part, by profiles, of what all on the GPU did together.
+	// KnownS is the time for which it is known whether the run computed, and ComputedS the
+	// computing part: the time in which its kernels ran, or its own part of the SMs if there were
+	// co-runners and the record has processes. SplitS is the part of ComputedS that profiles
+	// attribute to it, of what all jobs on the GPU did together.
 	KnownS, ComputedS, SplitS float64
-	// IdleKnownS is for how long it is known whether it did anything, of which it did nothing IdleS.
+	// IdleKnownS is the time for which it is known whether the run did anything, and IdleS the time
+	// in which it did nothing.
 	IdleKnownS, IdleS float64
 	SharedS           float64 // with another job on its GPU
 	// MeanMiB and PeakMiB are its memory on its GPUs, which have CardMiB together; 0 = not known.
@@ -30,8 +32,8 @@ type Use struct {
 	EnergyJ                   float64 // that its GPUs took; 0 = not known
 }
 
-// useOf is what a record tells. profiles are those of the run and of its neighbours, in the record's order; without
-// all of them what sharers did together can't be split.
+// useOf summarises a record. profiles are the profiles of the run and of its neighbours, in the
+// record's order; without all of them the common work of sharers can't be split.
 func useOf(rec *Record, own *rlcore.Profile, neighbours []*rlcore.Profile) *Use {
 	took := rec.DurationS()
 	if rec.Samples == 0 || !(took > 0) {
@@ -94,10 +96,10 @@ func useOf(rec *Record, own *rlcore.Profile, neighbours []*rlcore.Profile) *Use 
 
 func nameOf(f gpuprof.Fig) string { return gpuprof.Recorded[f].Name }
 
-// tells reports whether a figure was read: where it wasn't, a 0 is no value.
+// tells reports whether a figure was read: otherwise a 0 is no value.
 func (r *Record) tells(f gpuprof.Fig) bool { return !slices.Contains(r.Unknown, nameOf(f)) }
 
-// told is how it is known what a run did at a point.
+// told is the source of what is known of a run at a point.
 type told int
 
 const (
@@ -148,7 +150,7 @@ func (p *point) computed() (part float64, how told) {
 	case !p.rec.tells(gpuprof.FigGPU):
 		return 0, unknown
 	case p.use.GPU == 0:
-		return 0, measured // nobody did anything
+		return 0, measured // no job did anything
 	case p.own == nil || len(p.others) != len(p.rec.Neighbours):
 		return 0, unknown
 	}

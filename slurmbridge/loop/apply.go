@@ -64,7 +64,7 @@ func (a *applier) logIntended(ctx context.Context, groups []job.PlannedGroup) {
 	}
 }
 
-// makeGroups makes the groups of a plan, those of a node with several GPUs together.
+// makeGroups makes the groups of a plan; groups of a node with several GPUs are made together.
 func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
 	a.readComments(ctx, groups)
 	done := make([]bool, len(groups))
@@ -144,9 +144,9 @@ func (a *applier) letGo(ctx context.Context, refs []string) {
 	})
 }
 
-// prepare gives the members of groups what they are to have when they start, equal ones on a node
-// with one update. It returns the groups of which all of that was done; the next poll restores the
-// members of the others.
+// prepare sets what members of groups are to have when they start; equal members of a node share
+// one update. It returns the groups that are completely prepared; the next poll restores the
+// members of incomplete ones.
 func (a *applier) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]*job.PlannedGroup {
 	var all []job.Change
 	of := map[string]*job.PlannedGroup{}

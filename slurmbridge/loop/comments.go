@@ -14,21 +14,21 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
-// Bounds on what is written in one tick: jobs whose comment is read first, and updates.
+// Bounds on one tick: jobs with comments that are read first, and updates.
 const (
 	mostRead    = 500
 	mostWritten = 20
 )
 
-// comments writes jobs' AdminComments, and remembers them by ref. Others write them at any
-// time (scancel --admin-comment, from 25.11 on), so what one says is read right before it is
+// comments writes jobs' AdminComments, and remembers them by ref. Admins and tools may write them
+// at any time (scancel --admin-comment, from 25.11 on), so a comment is read right before it is
 // replaced.
 type comments struct {
 	slurm   job.Slurm
 	metrics *Metrics
 	log     *slog.Logger
 	text    map[string]string // what they say
-	foreign map[string]bool   // written by others: never replaced
+	foreign map[string]bool   // not written by the bridge: never replaced
 }
 
 // forget drops the jobs that are gone.
@@ -71,7 +71,7 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 			continue
 		}
 		if len(updates) == mostWritten {
-			break // the next tick goes on
+			break // the next tick continues
 		}
 		slices.Sort(refs)
 		updates = append(updates, job.Update{Jobs: refs, AdminComment: &text})
@@ -111,7 +111,7 @@ func (c *comments) read(ctx context.Context, refs []string) map[string]bool {
 	return read
 }
 
-// unread are those of the jobs whose AdminComments haven't been read.
+// unread are the jobs with AdminComments that haven't been read.
 func (c *comments) unread(refs []string) []string {
 	return slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { return c.text[ref] != "" || c.foreign[ref] })
 }

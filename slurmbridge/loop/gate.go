@@ -19,12 +19,12 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// Gate keeps the one job that waiting jobs depend on. They wait while it is renewed;
-// without renewal it ends by itself within one lease, and they are ordinary jobs.
+// Gate keeps the one job that waiting jobs depend on. They wait while it is renewed; without
+// renewal it ends by itself within one lease, and they are ordinary jobs.
 //
-// Each round keeps it (Keep). Beside the rounds Run renews it, so that a long round costs
-// no lease. That stops where the rounds make no progress: a bridge that hangs in one place
-// holds its jobs no longer than stalled and one lease.
+// Each round keeps it (Keep). Between them Run renews it, so that a long round costs no lease. Run
+// stops when rounds make no progress: a bridge that hangs holds its jobs no longer than stalled and
+// one lease.
 type Gate struct {
 	Slurm job.Slurm
 	Lease time.Duration
@@ -32,10 +32,12 @@ type Gate struct {
 	// file is kept (shadow, or no script).
 	File    string
 	Sharing job.Sharing
-	// Partition is the one that the gate is in while it is up; "" = it is in each that has a
-	// node with shares, so that it can end wherever a job that it holds could start.
+	// Partition is the gate's own partition while that is up; "" = the gate is in each partition
+	// that has a node with shares, so that it can end in any partition in which a job that it holds
+	// could start.
 	Partition string
-	// ByHand says whose jobs may ask for a part of a GPU's shares by hand.
+	// ByHand names users and partitions with jobs that may request a part of a GPU's shares by
+	// hand.
 	ByHand ByHand
 	Now    func() time.Time
 	Log    *slog.Logger // nil = none
@@ -50,8 +52,8 @@ type Gate struct {
 	mendAt time.Time
 	closed bool
 
-	asking   sync.Mutex            // held while Slurm is asked: one command about the gate at a time
-	lease    atomic.Pointer[lease] // the holder of asking replaces it, anybody reads it
+	asking   sync.Mutex            // held during a command about the gate: one at a time
+	lease    atomic.Pointer[lease] // the holder of asking replaces it; reading needs no lock
 	progress atomic.Int64          // when a round last came on, Unix ns
 }
 
@@ -88,8 +90,8 @@ func (g *Gate) Misread() []job.Misread { return g.distrust.fields }
 // Proved reports whether a poll has shown the gate as it is on this release of Slurm's.
 func (g *Gate) Proved(release string) bool { return g.proved == release && g.distrust.fields == nil }
 
-// prove looks whether the poll shows the gate as it is. Where it doesn't, every job that waits
-// is let go by opening the gate: no job is changed whose fields may be misread.
+// prove checks whether the poll shows the gate as it was submitted. If it doesn't, opening the gate
+// ungates every waiting job: no job is changed if its fields may be misread.
 func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 	if d := &g.distrust; d.fields != nil && (d.release != s.Release || !g.Now().Before(d.until)) {
 		*d, g.unseen = distrust{}, 0
@@ -121,8 +123,8 @@ func (g *Gate) prove(ctx context.Context, s *job.Snapshot) error {
 	return errors.Join(append(errs, RemoveGateFile(g.File))...)
 }
 
-// leastStalled is how long a round may make no progress at the least before the gate isn't
-// renewed beside it any more: a dozen of Slurm's commands that aren't answered (10 s each).
+// leastStalled is the shortest time without progress of a round after which the gate is no longer
+// renewed: a dozen of Slurm's commands without an answer (10 s each).
 const leastStalled = 2 * time.Minute
 
 // answerTime is how long a change may be under way: after that its command is ended.
@@ -223,7 +225,7 @@ func (g *Gate) Renew(ctx context.Context) error {
 	return g.write()
 }
 
-// Run renews the lease beside the rounds until ctx ends.
+// Run renews the lease in parallel to the rounds until ctx ends.
 func (g *Gate) Run(ctx context.Context) {
 	tick := time.NewTicker(max(g.Lease/12, time.Second))
 	defer tick.Stop()
@@ -276,7 +278,7 @@ func (g *Gate) find(s *job.Snapshot) (lost string) {
 	return lost
 }
 
-// look asks whether the gate's own partition is up: in one that isn't, the gate could not end.
+// look checks whether the gate's own partition is up: in one that is down, the gate could not end.
 func (g *Gate) look(ctx context.Context) {
 	g.mendAt = g.Now().Add(g.Lease / 3)
 	if g.Partition == "" {
@@ -291,7 +293,7 @@ func (g *Gate) look(ctx context.Context) {
 	}
 }
 
-// partitions are those that the gate is to be in, in order of their names; nil = not known.
+// partitions are the partitions that the gate is to be in, sorted by name; nil = not known.
 func (g *Gate) partitions(s *job.Snapshot) []string {
 	if g.Partition != "" && !g.closed {
 		return []string{g.Partition}
@@ -352,7 +354,7 @@ func (g *Gate) create(ctx context.Context, partitions []string) error {
 	return nil
 }
 
-// renew makes the lease begin anew. The gate is lost if Slurm doesn't know it any more.
+// renew starts a new lease. The gate is lost if Slurm doesn't know it any more.
 func (g *Gate) renew(ctx context.Context) error {
 	l := g.current()
 	asked := g.Now()
@@ -368,10 +370,11 @@ func (g *Gate) renew(ctx context.Context) error {
 	return nil
 }
 
-// ByHand says whose requests for a part of a GPU's shares (mps:30) job_submit.lua leaves as
-// they are; of others it makes gpu:shared. The bridge, which makes such requests, may always.
+// ByHand names users and partitions. job_submit.lua leaves their requests for a part of a GPU's
+// shares (mps:30) as they are and turns other such requests into gpu:shared. The bridge, which
+// makes such requests, is always allowed.
 type ByHand struct {
-	Users []uint32 // UIDs of those who may
+	Users []uint32 // user IDs
 	Only  []string // the partitions that are looked after; none = all
 	Leave []string // the partitions that are not
 }

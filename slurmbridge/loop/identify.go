@@ -30,7 +30,7 @@ const (
 	readers        = 8
 )
 
-// identifier finds out the applications of jobs, and remembers them.
+// identifier identifies the applications of jobs, and remembers them.
 type identifier struct {
 	apps   Apps
 	slurm  job.Slurm
@@ -38,26 +38,26 @@ type identifier struct {
 	now    func() time.Time
 	window func() int
 	byRef  map[string]identified
-	// profiles are those that were found last. Jobs of one application have one profile, and not each its
-	// copy: what is known of one of them is known of all.
+	// profiles are the profiles found so far. Jobs of one application share one profile instead of
+	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
 }
 
 // application is a user's.
 type application struct{ user, key string }
 
-// identified is what is known of a job's application, how often its script was asked for in
-// vain, and what kept it from being known at the last try.
+// identified is what is known of a job's application, how many reads of its script failed, and the
+// error of the last one.
 type identified struct {
 	job.App
 	failed int
 	err    string
 }
 
-// scriptTries is how often a job's script is asked for: some jobs have none.
+// scriptTries bounds the reads of a job's script: some jobs have none.
 const scriptTries = 3
 
-// look is an attempt to find out a job's application.
+// look is an attempt to identify a job's application.
 type look struct {
 	j      *job.Job
 	terms  job.Terms
@@ -69,8 +69,8 @@ type look struct {
 	late   bool  // there was no time for it
 }
 
-// identify fills in the terms and the applications of the jobs that a plan may want: those
-// that run, and the first of the queue. The rest follows in later ticks.
+// identify fills in the terms and applications of the jobs that a plan may need: running jobs, and
+// the first of the queue. Later ticks do the rest.
 func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
@@ -86,7 +86,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 		if !t.None() {
 			in.Terms[j.Ref] = t
 		}
-		_, known := d.byRef[j.Ref] // a job that is let go stays known
+		_, known := d.byRef[j.Ref] // an ungated job stays known
 		if !sharer(j) || !known && j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
 			continue
 		}
@@ -102,7 +102,7 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	}
 	looks = append(looks, d.whole(jobs, lookups)...)
 	found := map[application]*rlcore.Profile{}
-	for _, l := range looks { // those that need no script don't wait for the others'
+	for _, l := range looks { // jobs that need no script don't wait for other scripts
 		if !l.read && !(l.first && d.now().After(lookups.until)) {
 			d.byRef[l.j.Ref] = d.conclude(ctx, l, found)
 		}
@@ -124,8 +124,8 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	}
 }
 
-// look is what there is to find out of a job, nil = nothing. The script is read once; the profile is
-// looked for again as long as there is none.
+// look is what is left to find for a job, nil = nothing. The script is read once; the profile is
+// looked up again until there is one.
 func (d *identifier) look(j *job.Job, t job.Terms) *look {
 	app, known := d.byRef[j.Ref]
 	l := &look{j: j, terms: t, known: app, first: !known}
@@ -155,7 +155,7 @@ func (d *identifier) whole(jobs []job.Job, lookups *lookups) []*look {
 	return out
 }
 
-// read reads the scripts, some at a time, as long as there is time.
+// read reads the scripts, some at a time, within the time it has.
 func (d *identifier) read(ctx context.Context, looks []*look, until time.Time) {
 	var g errgroup.Group
 	g.SetLimit(readers)
@@ -208,10 +208,10 @@ func (d *identifier) conclude(ctx context.Context, l *look, found map[applicatio
 	return out
 }
 
-// sharer reports whether a job asks for a shared GPU.
+// sharer reports whether a job requests a shared GPU.
 func sharer(j *job.Job) bool { return j.Request.Kind == job.Shares || j.Request.Kind == job.SharedGPU }
 
-// forget drops the jobs that are gone, and the profiles of which none is left.
+// forget drops the jobs that are gone, and profiles without jobs.
 func (d *identifier) forget(jobs []job.Job) {
 	seen, run := make(map[string]bool, len(jobs)), map[application]bool{}
 	for i := range jobs {

@@ -12,13 +12,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
-// idleFresh is how long a node's report of idle jobs holds: it tells once a minute.
+// idleFresh is how long a node's report of idle jobs is valid: nodes report once a minute.
 const idleFresh = 5 * time.Minute
 
-// mostIdleNodes bounds the nodes whose reports are kept.
+// mostIdleNodes bounds the nodes with stored reports.
 const mostIdleNodes = 20_000
 
-// idleReports are what nodes told last of jobs that do nothing with their GPUs.
+// idleReports are the nodes' last reports of jobs that do nothing with their GPUs.
 type idleReports struct {
 	mu    sync.Mutex
 	nodes map[string]idleReport
@@ -29,7 +29,8 @@ type idleReport struct {
 	jobs []gpuprof.Idle
 }
 
-// TakeIdle takes what a node tells of jobs that do nothing with their GPUs. It may be called at any time.
+// TakeIdle stores a node's report of jobs that do nothing with their GPUs. It may be called at any
+// time.
 func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	b.init()
 	b.idle.mu.Lock()
@@ -45,8 +46,9 @@ func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	}
 }
 
-// of returns the running jobs whose GPUs have done nothing for so long on each of their nodes that tell, the longest
-// idle first. Nodes without an agent tell nothing, so a job of several nodes counts only where all do.
+// of returns the running jobs with GPUs that have done nothing for so long on each of their nodes,
+// the longest idle first. Nodes without an agent send no report, so a job of several nodes counts
+// only if all of them do.
 func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration) []job.Idle {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +94,7 @@ func (r *idleReports) of(snap *job.Snapshot, now time.Time, after time.Duration)
 	return out
 }
 
-// idleComment is how the text of an idle job's AdminComment goes on.
+// idleComment is the second part of an idle job's AdminComment.
 const idleComment = "its GPU has done nothing since "
 
 // busyAgain replaces such a text where it has become untrue.
@@ -104,7 +106,7 @@ func idleComments(texts, written map[string]string, idle []job.Idle) {
 	for i := range idle {
 		x := &idle[i]
 		doNothing[x.Ref] = true
-		// Since when it was told first: what is written each minute anew would be no news.
+		// The time of the first report: a comment that changes each minute would be no news.
 		text := idleComment + x.Since.Local().Format("2006-01-02 15:04")
 		if i := strings.Index(written[x.Ref], idleComment); i >= 0 {
 			text = written[x.Ref][i:]

@@ -21,7 +21,7 @@ const rememberFor = 90 * 24 * time.Hour
 // patience is how long after its end a run may wait for Slurm to say how it ended.
 const patience = time.Minute
 
-// learner judges the runs whose records have come, and teaches the beliefs.
+// learner judges runs after their records have arrived, and updates the beliefs.
 type learner struct {
 	slurm   job.Slurm
 	journal Journal
@@ -75,9 +75,8 @@ type judging struct {
 	shadow  bool    // nothing is changed
 }
 
-// judge judges the runs whose records have come since the last poll, in their order: what
-// they teach, whether contracts were kept, and which jobs failed because of their
-// co-runners.
+// judge judges the runs with records that arrived since the last poll, in their order: what they
+// teach, whether contracts were kept, and which jobs failed because of their co-runners.
 func (l *learner) judge(ctx context.Context, in judging) error {
 	if !l.loaded {
 		if err := l.remember(ctx); err != nil {
@@ -172,8 +171,8 @@ func (l *learner) settle(ctx context.Context, in judging, r *history.Run, how jo
 	return nil
 }
 
-// report logs what is wrong with a run, and closes the GPUs whose MPS server failed to new
-// jobs; the next poll opens those on which no job is left.
+// report logs problems of a run, and closes GPUs with a failed MPS server to new jobs; the next
+// poll opens GPUs without jobs again.
 func (l *learner) report(t *tracker.Tracker, r *history.Run, o *history.Outcome) {
 	if r.MPSFault {
 		for _, gpu := range r.GPUs {
@@ -206,8 +205,8 @@ func (l *learner) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
 	return rlcore.GPUSpec{}
 }
 
-// runAlone requeues a job that failed because of its co-runners. Until a poll shows that it
-// has back what it asked for at first, it is the member of a group again.
+// runAlone requeues a job that failed because of its co-runners. It is the member of a group again
+// until a poll shows its original request.
 func (l *learner) runAlone(ctx context.Context, t *tracker.Tracker, e *tracker.Ended, o *history.Outcome) {
 	logged := func(err error) {
 		if err != nil {

@@ -101,7 +101,7 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 	return bounds
 }
 
-// grouped are the running jobs that the bridge has put together with others, or others with them.
+// grouped are the running jobs in groups that the bridge has made.
 func (b *Bridge) grouped(in *plan.Input) map[string]bool {
 	seats := b.tracker.Seats()
 	on := map[job.GPUAddr]bool{}
@@ -122,7 +122,8 @@ func (b *Bridge) grouped(in *plan.Input) map[string]bool {
 	return out
 }
 
-// claim is what is known of a running job whose limit may be raised. false: too little, or it may not be.
+// claim is what is known of a running job with a limit that may be raised. false: too little is
+// known, or the limit may not be raised.
 func (b *Bridge) claim(in *plan.Input, j *job.Job) (c lend.Claim, ok bool) {
 	p, profile := b.tracker.Done[j.Ref], in.Apps[j.Ref].Profile
 	own, ok := b.tracker.Lendable(j, in.Snap.At)

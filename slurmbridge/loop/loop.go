@@ -54,7 +54,7 @@ type Bridge struct {
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
 	Runs    history.Runs
 	Beliefs history.Beliefs
-	// RetryAlone lets a job that failed because of its co-runners run once more, alone.
+	// RetryAlone lets a job that failed because of its co-runners run again, alone.
 	RetryAlone bool
 	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
 	ExtendLimit bool
@@ -79,7 +79,7 @@ type Bridge struct {
 	// nil = none.
 	Fault func(step string)
 
-	slurm    job.Slurm        // Slurm, whose answers are progress
+	slurm    job.Slurm        // Slurm, counting its answers as progress
 	tracker  *tracker.Tracker // nil = not loaded yet
 	wake     chan struct{}
 	once     sync.Once
@@ -129,7 +129,7 @@ func (b *Bridge) init() {
 	})
 }
 
-// Wake asks for a poll soon. It never blocks.
+// Wake requests a poll soon. It never blocks.
 func (b *Bridge) Wake() {
 	b.init()
 	select {
@@ -154,8 +154,8 @@ func (b *Bridge) Run(ctx context.Context, done func(err error)) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	// However many events there are, the bridge rests for as long as it looked and thought in its last
-	// round, within reason: Slurm has others to serve. What it then changed was for the jobs.
+	// After a round the bridge rests for as long as it polled and planned, within bounds, even if
+	// events arrive: Slurm has other clients. The time for changes doesn't count: they serve jobs.
 	const mostRest = 5 * time.Second
 	var ended time.Time
 	for {
@@ -206,7 +206,7 @@ func (b *Bridge) fault(step string) {
 	}
 }
 
-// Tick does one round and returns when the next is due at the latest.
+// Tick does one round and returns the latest time of the next.
 func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	b.init()
 	b.takeUpPolicy()
@@ -353,7 +353,7 @@ func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Ch
 	return in, repairs, events
 }
 
-// plan makes the plan, with the repairs that the tracker asked for first.
+// plan makes the plan, after the repairs that the tracker requires.
 func (b *Bridge) plan(in *plan.Input, repairs []job.Change) *job.Plan {
 	p := b.Planner.Plan(in)
 	p.Repairs = append(repairs, p.Repairs...)
@@ -382,7 +382,7 @@ func (b *Bridge) lease() time.Duration {
 	return b.Gate.Left()
 }
 
-// judge judges the runs whose records have come; a bridge that doesn't learn has none.
+// judge judges the runs with new records; a bridge that doesn't learn has none.
 func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 	if b.Runs == nil || b.Beliefs == nil {
 		return nil
@@ -421,8 +421,8 @@ func (b *Bridge) nameTasks(ctx context.Context, snap *job.Snapshot) {
 // gateOpens is how long after the end of its lease Slurm may take to see that the gate's deadline is over.
 const gateOpens = time.Minute
 
-// countDelays adds the time since the last poll to the jobs that waited then although a
-// GPU was idle, and notes which ones a gate holds whose lease is over.
+// countDelays adds the time since the last poll to the jobs that waited although a GPU was idle,
+// and notes the jobs that a gate holds after its lease.
 func (b *Bridge) countDelays(snap *job.Snapshot) {
 	over := slices.DeleteFunc(slices.Clone(snap.Gates), func(g job.GateState) bool {
 		return g.Open || g.Begin.IsZero() || snap.At.Sub(g.Begin) <= gateOpens

@@ -9,9 +9,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// lost counts the jobs that were on their way to a GPU at the last poll, are gone, and that Slurm doesn't
-// know. It remembers jobs that have started and ended since, or were cancelled, for as long as MinJobAge:
-// after a longer time between two polls nothing can be told.
+// lost counts the jobs that were about to start at the last poll, are gone, and that Slurm doesn't
+// know. It remembers jobs that have started and ended since, or were cancelled, for MinJobAge:
+// after a longer time between two polls nothing is certain.
 func (b *Bridge) lost(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
 	since := b.tracker.LastAt
 	if since.IsZero() || snap.At.Sub(since) >= snap.Remembers-time.Second {

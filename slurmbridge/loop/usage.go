@@ -6,7 +6,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// mostAccounts is how many accounts have series of their own, those that held most; the others are one.
+// mostAccounts is how many accounts have series of their own, the largest ones; the rest share one.
 const mostAccounts = 30
 
 // otherAccounts is the label of the rest. No account is called so: a blank is in it.

@@ -150,7 +150,7 @@ func (d Dir) Results() ([]Result, error) {
 
 // Add keeps a round's result. A file that can't be read is replaced.
 func (d Dir) Add(r *Result) error {
-	all, _ := d.Results() //nolint:errcheck // what is damaged tells nothing
+	all, _ := d.Results() //nolint:errcheck // a damaged file is replaced
 	all = append(all, *r)
 	text, err := json.MarshalIndent(all[max(0, len(all)-mostKept):], "", "\t")
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 	// sliceGPUs is how many GPUs a slice has at most. Values don't depend on the
 	// number of GPUs, so that what is learned on four holds on hundreds.
 	sliceGPUs = 4
-	// mostRuns is how many runs a mix has at most, the latest: more don't tell more.
+	// mostRuns bounds the runs of a mix, the latest ones: more add nothing.
 	mostRuns = 4000
 	// heldPart is the part of the runs, the last ones, that training doesn't see.
 	heldPart = 0.25
@@ -28,8 +28,8 @@ type drawn struct {
 	soloS float64 // how long it would have taken alone, s
 }
 
-// Draw makes a mix of those runs that ended in [from, to) of which there is a record; card is what is known of
-// the GPU of one. It leaves the runs as they are.
+// Draw makes a mix of the runs that ended in [from, to) and have a record; card is what is known of
+// a run's GPU. It leaves the runs as they are.
 func Draw(from, to time.Time, runs []history.Run, card func(*history.Run) rlcore.GPUSpec, past []history.Outcome, rules Rules) *Mix {
 	m := &Mix{From: from.UTC(), To: to.UTC(), Rules: rules, LeftOut: map[string]int{}}
 	var kept []*drawn

@@ -23,10 +23,10 @@ const (
 	// fewestBlocks is how many the held-out runs must make: below, a spread says
 	// little.
 	fewestBlocks = 5
-	// Confidence is of the one-sided bound on the gain. There is a round a day, and in
-	// few blocks the noise may be of any kind: with 0.99 one that is no better passes in
-	// at most one of twenty rounds whatever that is (TestNoPromotionByChance), and
-	// usually in one of a hundred.
+	// Confidence is of the one-sided bound on the gain. There is a round a day, and with few blocks
+	// the noise may have any distribution: with 0.99 a candidate that is no better passes in at
+	// most one of twenty rounds for any of them (TestNoPromotionByChance), and usually in one of a
+	// hundred.
 	Confidence = 0.99
 	// LeastGain is what a change must bring, as a part of the mean turnaround: less
 	// isn't worth it, however sure.
@@ -61,19 +61,18 @@ type Verdict struct {
 	Own       Score            `json:"own"`
 }
 
-// weigh is the rule: a change is for the better where the gain's one-sided bound is
-// above 0, and the gain itself worth it.
+// weigh is the rule: a change is for the better where the gain's one-sided bound is above 0, and
+// the gain itself worth it.
 //
-// gains are those on job sets drawn by blocks, with replacement, each of as many
-// blocks as the held-out runs have. Their spread is thus the bootstrap's estimate of
-// what other days would have given (Künsch, Annals of Statistics 17, 1989), as n
-// blocks tell it: too small by √((n−1)/n), and to be held against Student's t with
-// n−1 degrees of freedom. Where a set's gain is the mean of its blocks' this is the
-// paired one-sided t test over the blocks.
+// gains are measured on job sets drawn by blocks, with replacement, each of as many blocks as the
+// held-out runs have. Their spread is thus the bootstrap's estimate of what other days would have
+// given (Künsch, Annals of Statistics 17, 1989), as n blocks estimate it: too small by √((n−1)/n),
+// and to be held against Student's t with n−1 degrees of freedom. Where a set's gain is the mean of
+// its blocks' this is the paired one-sided t test over the blocks.
 //
-// A candidate that is often a little better and now and then much worse would pass
-// that test too often. So t is corrected for the skew of the gains by Hall's cubic
-// (Journal of the Royal Statistical Society B 54, 1992), where that makes it smaller.
+// A candidate that is often a little better and now and then much worse would pass that test too
+// often. So t is corrected for the skew of the gains by Hall's cubic (Journal of the Royal
+// Statistical Society B 54, 1992), where that makes it smaller.
 func weigh(gains []float64, blocks int) (v Verdict) {
 	n, k := float64(len(gains)), float64(blocks)
 	v.Sets, v.Blocks = len(gains), blocks

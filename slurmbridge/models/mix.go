@@ -69,7 +69,7 @@ type Mix struct {
 	Rules    Rules
 	Slices   []Slice
 	Profiles []*rlcore.Profile
-	Outcomes []history.Outcome // those that teach something
+	Outcomes []history.Outcome // that teach something
 	Guessed  int
 	LeftOut  map[string]int
 }

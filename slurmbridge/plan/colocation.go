@@ -47,7 +47,7 @@ type coLocation struct {
 	meant func(f *floater) bool
 }
 
-// member is a job that could meet others.
+// member is a job that could share a GPU.
 type member struct {
 	floater
 	kind  kind

@@ -29,8 +29,8 @@ type Input struct {
 	Unproved bool
 	// HoldS is how long the gate would hold a job if the bridge died now, s.
 	HoldS float64
-	// Shadow plans without a gate: every pending job that asks for a whole GPU's shares counts as waiting for the
-	// bridge.
+	// Shadow plans without a gate: every pending job that requests a whole GPU's shares counts as
+	// waiting for the bridge.
 	Shadow bool
 	// Apps holds the application and profile of each identified job, by ref. The plan leaves out jobs without an entry.
 	Apps map[string]job.App

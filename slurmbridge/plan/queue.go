@@ -46,7 +46,8 @@ type view struct {
 	foreign           int                  // how many foreign jobs are in the queue
 }
 
-// usable are the GPUs that a pending job may use, nil = all, and how many of them one node has at the most.
+// usable are the GPUs that a pending job may use, nil = all, and the largest number of them on one
+// node.
 type usable struct {
 	gpus []int
 	most int
@@ -56,7 +57,7 @@ type usable struct {
 type gpuRef struct {
 	node  *job.Node
 	index int // there
-	place int // among those of the node that have shares
+	place int // among the node's GPUs with shares
 }
 
 func newView(in *Input, managed *PartitionFilter) *view {
@@ -355,7 +356,8 @@ func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
 	}
 }
 
-// putBehindGate gates a job whose request is still gpu:shared. Without a gate the job gets a GPU of its own.
+// putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a
+// GPU of its own.
 func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 	in := v.in
 	if in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {
@@ -364,8 +366,8 @@ func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[0].Sharing))
 }
 
-// mayUse returns the GPUs that a pending job may use, without those of the closed nodes. Jobs with the same demands
-// share one list.
+// mayUse returns the GPUs that a pending job may use, without closed nodes. Jobs with the same
+// demands share one list.
 func (v *view) mayUse(j *job.Job, closed string) usable {
 	key := [4]string{j.Partition, j.ReqNodes, j.ExcNodes, closed}
 	out, known := v.usable[key]

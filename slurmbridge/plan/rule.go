@@ -9,9 +9,10 @@ type rule int
 
 const (
 	// firstFit takes the first in gres.conf's order: _pick_specific_topo in
-	// src/plugins/select/cons_common/gres_select_filter.c of Slurm 22.05.8, and _pick_shared_gres_topo in
-	// src/plugins/select/cons_tres/gres_select_filter.c of 24.11.5 and 26.05.3. GPUs that gres.conf binds to cores of
-	// one socket come first for a job whose cores are there: on such nodes this is a guess.
+	// src/plugins/select/cons_common/gres_select_filter.c of Slurm 22.05.8, and
+	// _pick_shared_gres_topo in src/plugins/select/cons_tres/gres_select_filter.c of 24.11.5 and
+	// 26.05.3. GPUs that gres.conf binds to cores of one socket come first for a job with cores
+	// there: on such nodes this is a guess.
 	firstFit rule = iota
 	// leastLoaded takes the GPU with the most free shares, of equals the first, where SelectTypeParameters has
 	// LL_SHARED_GRES (from 23.11 on): _get_sorted_topo_by_least_loaded in the same file, with glibc's qsort, which is

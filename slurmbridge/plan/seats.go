@@ -28,9 +28,9 @@ const (
 	refused         // not as things are on the node
 )
 
-// make turns a choice into a draft, or adds it to one, and moves its jobs from the queue to the GPU, with one share
-// each until seat. It makes no group that can't be sure of its GPU, or whose members could meet jobs that they may not
-// share with. whole: the only job gets all shares.
+// make turns a choice into a draft, or adds it to one, and moves its jobs from the queue to the
+// GPU, with one share each until seat. It makes no group that can't be sure of its GPU, or with
+// members that could meet jobs that they may not share with. whole: the only job gets all shares.
 func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score float64, whole bool) (*draft, verdict) {
 	d := r.draft(g, kind, to, chosen, score)
 	card := rlcore.GPU{Running: r.seated[g]}
@@ -151,8 +151,9 @@ type placing struct {
 	jobs   []seat
 }
 
-// place finds shares with which Slurm puts each member of a new group on its GPU, and all others of this plan on
-// theirs, on a node with several GPUs. It may change the shares and GPUs of the others.
+// place finds shares with which Slurm puts each member of a new group, and of the plan's other
+// groups, on its GPU, on a node with several GPUs. It may change the shares and GPUs of the other
+// groups.
 func (r *pass) place(d *draft) verdict {
 	p := r.placing(d)
 	why := refused
@@ -252,7 +253,7 @@ func wishes(d *draft) []wish {
 	return out
 }
 
-// number finds shares for the new group, and with others for all groups of this plan.
+// number finds shares for the new group; if others is set, for all groups of this plan.
 func (p *placing) number(want wish, others bool) ([]request, bool) {
 	spare := make([]int, len(p.free))
 	requests := make([]request, len(p.jobs))
@@ -279,7 +280,8 @@ func (p *placing) number(want wish, others bool) ([]request, bool) {
 	return requests, p.rule.number(p.free, spare, requests)
 }
 
-// floaters returns the drafts' members with these shares: fresh ones, whose shares are new, and the rest.
+// floaters splits the drafts' members with these shares into fresh ones, with new shares, and the
+// rest.
 func (p *placing) floaters(requests []request, others bool) (fresh, rest []floater) {
 	newest := p.drafts[len(p.drafts)-1]
 	for i, s := range p.jobs {

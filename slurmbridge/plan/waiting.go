@@ -13,8 +13,9 @@ import (
 // free at about the same time.
 const turnSoonS = 5
 
-// keepTurns ungates the jobs whose turn is next, if a job would start too late if all foreign jobs went first. These do: when
-// a GPU becomes free, Slurm starts the first job of its own queue at once, before the bridge can release another.
+// keepTurns ungates the jobs at the head of the queue if a job would start too late if all foreign
+// jobs went first. Foreign jobs do: when a GPU becomes free, Slurm starts the first job of its own
+// queue at once, before the bridge can release another.
 func (r *pass) keepTurns() {
 	loses := func(j rlcore.Job) bool { return !j.Foreign && j.LosesTurn() }
 	if r.in.Shadow || !slices.ContainsFunc(r.State.Pending, loses) {

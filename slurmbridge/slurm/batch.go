@@ -20,7 +20,7 @@ const (
 	maxLines   = 50
 	maxLine    = 4000
 	fewLines   = 16 // no second scontrol for less
-	batchSlow  = 3  // times as long as one command may it take
+	batchSlow  = 3  // multiples of the time that one command may take
 	prompt     = "scontrol: "
 	batchName  = "scontrol updates"
 	batchInput = "INPUTRC=/dev/null" // nobody's key bindings
@@ -92,8 +92,8 @@ func sayable(text string, quotes int) bool {
 		!strings.ContainsFunc(strings.TrimSuffix(text, "\n"), func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-// batches gives the lines to a few scontrols and notes in errs what became of the updates. It
-// returns those of which it can't be said.
+// batches gives the lines to a few scontrols and stores the updates' results in errs. It returns
+// the updates with unknown results.
 func (c *Client) batches(ctx context.Context, all []job.Update, lines []line, errs []error) []int {
 	workers := min(reqWorkers, max(1, len(lines)/fewLines))
 	shares := make([][]line, workers)
@@ -174,7 +174,7 @@ func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, er
 	if err != nil && (!errors.As(err, &ce) || ce.Code < 0) {
 		return nil, err
 	}
-	if bytes.Count(out, []byte(prompt)) < len(lines) { // it asks once more at the end
+	if bytes.Count(out, []byte(prompt)) < len(lines) { // it asks for confirmation at the end
 		if err == nil { // else it may have been the configuration, for a moment
 			c.noBatch.Store(true)
 		}
@@ -190,8 +190,8 @@ func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, er
 	return said, nil
 }
 
-// unexplained reports whether standard error leaves it open which updates failed. Where jobs are named,
-// what scontrol logs besides, about its configuration say, is no failure of others.
+// unexplained reports whether standard error leaves it open which updates failed. If it names jobs,
+// other messages of scontrol, about its configuration say, are no failures.
 func unexplained(stderr string, named bool) bool {
 	for l := range strings.Lines(stderr) {
 		if strings.TrimSpace(l) != "" && len(text.UpdateErrors(l)) == 0 && !(named && strings.HasPrefix(l, prompt)) {

@@ -30,7 +30,7 @@ import (
 type Client struct {
 	// Conf is the path of slurm.conf, "" = where Slurm looks by itself.
 	Conf string
-	// Bin is the folder of Slurm's commands, "" = wherever PATH has them.
+	// Bin is the folder of Slurm's commands, "" = found by PATH.
 	Bin string
 	// Prefix is put before every command, e.g. "chroot", "/srv/trixie"; the
 	// commands are then not looked up here.
@@ -61,13 +61,13 @@ type Client struct {
 	excAt    time.Time
 	indexes  map[string]indexes
 	perCPU   map[int64]memory
-	// understood is the release whose scontrol was seen to say of the gate what is so.
+	// understood is the release with a scontrol that showed the gate as it was submitted.
 	understood string
 	// noBatch: scontrol was seen not to read commands from its standard input.
 	noBatch atomic.Bool
 }
 
-// memory says whether a pending job's memory is by the CPU, as of what it asked for then.
+// memory says whether a pending job's memory is per CPU, for the request that it had then.
 type memory struct {
 	perCPU bool
 	cpus   int
@@ -237,8 +237,8 @@ func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job
 	}
 }
 
-// gateOwners are the users whose job may be the gate: SlurmUser, root, and the user that
-// the bridge runs as. Another user's job is not the gate, whatever its name.
+// gateOwners are the users that may own the gate: SlurmUser, root, and the user that the bridge
+// runs as. Another user's job is not the gate, even with its name.
 func gateOwners(config map[string]string) map[uint32]bool {
 	owners := map[uint32]bool{0: true, uint32(os.Geteuid()): true}
 	if _, uid, ok := text.User(config["SlurmUser"]); ok {
@@ -300,8 +300,8 @@ func (c *Client) exclude(ctx context.Context, snap *job.Snapshot) error {
 	return nil
 }
 
-// index fills in the GPUs of running jobs. Where a node has one GPU it is that one;
-// elsewhere one scontrol tells them for all jobs that are new.
+// index fills in the GPUs of running jobs. On a node with one GPU it is that one; elsewhere one
+// scontrol shows them for all new jobs.
 func (c *Client) index(ctx context.Context, snap *job.Snapshot) error {
 	gpus := make(map[string]int, len(snap.Nodes))
 	for i := range snap.Nodes {
@@ -347,8 +347,8 @@ func (c *Client) detail(ctx context.Context, jobs []*job.Job) error {
 	return err
 }
 
-// showJobs returns what scontrol says of the first of the jobs, of as many as it answered for; the
-// next poll tries the others again.
+// showJobs returns scontrol's output on the first jobs, as many as it answered for; the next poll
+// tries the rest again.
 func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error) {
 	nonce := text.NewNonce()[1:]
 	var in strings.Builder
@@ -363,17 +363,17 @@ func (c *Client) showJobs(ctx context.Context, jobs []*job.Job) ([][]byte, error
 	return answers[:min(len(jobs), len(answers)-1)], nil
 }
 
-// mostAsked bounds the jobs of which one poll reads whether their memory is by the CPU.
+// mostAsked bounds the jobs for which one poll reads whether their memory is per CPU.
 const mostAsked = 500
 
-// memories notes of which pending jobs the memory is by the CPU and thus grows where Slurm allocates
-// more CPUs than they ask for. squeue doesn't say it; one scontrol does for all jobs that are new.
-// Until then a job's memory counts as by the CPU, which is more.
+// memories notes which pending jobs have memory per CPU, which grows if Slurm allocates more CPUs
+// than they request. squeue doesn't show it; one scontrol does for all new jobs. Until then a job's
+// memory counts as per CPU, which is more.
 func (c *Client) memories(ctx context.Context, snap *job.Snapshot, params string) error {
 	old := c.perCPU
 	c.perCPU = map[int64]memory{}
 	if text.HasOption(params, "CR_CPU") || text.HasOption(params, "CR_CPU_MEMORY") {
-		return nil // it is by the CPUs that a job asks for
+		return nil // it depends on the number of CPUs requested
 	}
 	grows := func(j *job.Job) bool {
 		return slices.ContainsFunc(snap.Nodes, func(n job.Node) bool { return n.CPUsPerAlloc > 1 && n.Allocates(j.CPUs) > j.CPUs })

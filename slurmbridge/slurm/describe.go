@@ -21,9 +21,8 @@ func checkRefs(what string, refs ...string) error {
 	return nil
 }
 
-// Describe reads the state of jobs by name, ended ones too as long as slurmctld
-// remembers them (MinJobAge, 300 s by default). One that it has forgotten isn't in the
-// answer.
+// Describe reads the state of jobs by name, including ended jobs that slurmctld still remembers
+// (MinJobAge, 300 s by default). A forgotten job isn't in the answer.
 func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.Description, error) {
 	if err := checkRefs("describe", refs...); err != nil || len(refs) == 0 {
 		return nil, err
@@ -43,8 +42,8 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.De
 	return text.ParseDescriptions(out, nonce)
 }
 
-// Requeue makes a batch job run once more, from its beginning. It is pending for some
-// seconds before it may start.
+// Requeue makes a batch job run again, from its beginning. It is pending for some seconds before it
+// may start.
 func (c *Client) Requeue(ctx context.Context, ref string) error {
 	if err := checkRefs("requeue", ref); err != nil {
 		return err

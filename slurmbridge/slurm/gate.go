@@ -14,23 +14,22 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// The gate is a job that never runs. It becomes eligible when the lease ends and
-// has a deadline so soon after that its time limit doesn't fit before it: the
-// first scheduling cycle that looks at it ends it as DEADLINE, and whatever
-// depends on after:GATE is free. The bridge need not be there for that.
+// The gate is a job that never runs. It becomes eligible when the lease ends and has a deadline so
+// soon after that its time limit doesn't fit before it: the first scheduling cycle that looks at it
+// ends it as DEADLINE, and jobs that depend on after:GATE are free. The bridge need not be there
+// for that.
 //
-// The cycles that look at it are backfill's (bf_interval, 30 s by default, if
-// anything changed since the last) and the periodic full one (sched_interval, 60 s
-// by default); the quick look after each submission is not. So jobs are free
-// between 0 and 60 s after the lease's end, less where the site sets less.
+// The cycles that look at it are backfill's (bf_interval, 30 s by default, if anything changed
+// since the last) and the periodic full one (sched_interval, 60 s by default); the quick look after
+// each submission is not. So jobs are free between 0 and 60 s after the lease's end, less where the
+// site sets less.
 //
-// A cycle comes to a job's deadline after these (job_scheduler.c, backfill.c of
-// 22.05): it isn't held, its begin time has come, its partition is up or draining
-// and lets it in, no job before it in its partition could not start, and the
-// cycle hasn't reached a bound of its own (bf_max_job_test, partition_job_depth,
-// …). Hence the gate is in every partition where a job that it holds could start,
-// and first in each. From 24.05 on slurmctld also ends any pending job that can't
-// meet its deadline once a minute, whatever else there is (purge_old_job).
+// A cycle comes to a job's deadline after these (job_scheduler.c, backfill.c of 22.05): it isn't
+// held, its begin time has come, its partition is up or draining and lets it in, no job before it
+// in its partition could not start, and the cycle hasn't reached a bound of its own
+// (bf_max_job_test, partition_job_depth, …). Hence the gate is in every partition where a job that
+// it holds could start, and first in each. From 24.05 on slurmctld also ends any pending job that
+// can't meet its deadline once a minute in any case (purge_old_job).
 const (
 	// gateSlack is how long after the lease the deadline is: less than the limit, or the
 	// gate could run, and hardly less, or purge_old_job would open it before the lease's
@@ -118,8 +117,8 @@ func (c *Client) MendGate(ctx context.Context, g job.GateState, partitions []str
 	}
 }
 
-// Without accounting slurmctld takes whatever error its thread met last for one of a change of
-// partitions (_update_job in job_mgr.c of 24.11 and 26.05), which says nothing of the change.
+// Without accounting slurmctld reports the last error that its thread met as the error of a change
+// of partitions (_update_job in job_mgr.c of 24.11 and 26.05); it says nothing about the change.
 const (
 	staleError     = "Resource temporarily unavailable"
 	partitionTries = 6

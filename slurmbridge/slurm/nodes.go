@@ -48,11 +48,11 @@ func gpuNodes(nodes []text.Node, params string) []job.Node {
 			Name: n.Name, State: n.State, Up: n.Up, Reserved: n.Reserved, Asleep: n.Asleep, Planned: n.Planned, Partitions: n.Partitions,
 			CPUs: n.CPUs, CPUsAlloc: n.CPUsAlloc, CPUsPerAlloc: n.CPUsPerCore, TaskPerCore: text.HasOption(params, "CR_ONE_TASK_PER_CORE"), MemMiB: n.MemMiB, MemAlloc: n.MemAlloc, GPUs: n.GPUCount(),
 		}
-		// With CR_CPU, too, no two jobs share a core whose threads Slurm knows.
+		// With CR_CPU, too, no two jobs share a core if Slurm knows its threads.
 		if text.HasOption(params, "CR_SOCKET") || text.HasOption(params, "CR_SOCKET_MEMORY") {
 			j.CPUsPerAlloc = n.CPUsPerSocket
 		}
-		if len(n.GPUs) == 1 { // else no one type speaks for them all
+		if len(n.GPUs) == 1 { // otherwise they have no common type
 			for typ := range n.GPUs {
 				j.GPUType = typ
 			}

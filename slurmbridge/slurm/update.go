@@ -32,10 +32,9 @@ const (
 
 // Update changes jobs with one scontrol for all of them.
 //
-// ReqNodes is the exception: scontrol takes it for one job at a time, so it costs one
-// command for each job, four at once. The tasks of an array are changed in their order:
-// the one that is changed last keeps the array's own record, which Slurm sorts after the
-// others, and among equals it starts what it sorts first.
+// ReqNodes is the exception: scontrol takes it for one job at a time, so it costs one command for
+// each job, four at once. The tasks of an array are changed in their order: the one that is changed
+// last keeps the array's own record, which Slurm sorts last, and among equals it starts the first.
 func (c *Client) Update(ctx context.Context, u job.Update) error {
 	if err := checkUpdate(u); err != nil {
 		return err
@@ -62,8 +61,8 @@ func (c *Client) Update(ctx context.Context, u job.Update) error {
 	return worst(errs)
 }
 
-// lanesOf are the lists of jobs that an update names, one a command. Those of one lane
-// follow each other, lanes go side by side.
+// lanesOf are the lists of jobs that an update names, one per command. Commands of one lane run one
+// after the other, lanes in parallel.
 func lanesOf(u job.Update) [][][]string {
 	var lanes [][][]string
 	if u.ReqNodes == nil {

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// startGrace is how long a released group may take to start before it is taken back.
+	// startGrace is how long a released group may take to start before it goes back behind the
+	// gate.
 	startGrace = 45 * time.Second
 	// passedGrace is the same where Slurm keeps the node for jobs of higher priority.
 	passedGrace = 15 * time.Second
@@ -148,7 +149,7 @@ func (o *observer) group(g *job.Group) {
 	o.overdue(g)
 }
 
-// member observes one member and does what its sight asks for.
+// member observes one member and does what its sight requires.
 func (o *observer) member(g *job.Group, m *job.Member) {
 	j := o.jobs[m.Ref]
 	switch release.Recognise(g, m, j, o.gate, o.s.At) {
@@ -216,8 +217,8 @@ func (o *observer) restore(g *job.Group, m *job.Member, cause job.Cause) {
 	o.restoreTo(g, m, cause, o.gateOf(m))
 }
 
-// gateOf is the gate that a member is restored behind. One that is to run alone, or that
-// Slurm starts again before all others, is put behind none.
+// gateOf is the gate that a member is restored behind. A member that is to run alone, or that Slurm
+// starts again before all other jobs, gets none.
 func (o *observer) gateOf(m *job.Member) string {
 	if j := o.jobs[m.Ref]; m.Alone || j != nil && j.Expedited {
 		return ""
@@ -330,7 +331,7 @@ func (o *observer) gpuTaken(g *job.Group) bool {
 		if j.State != job.Running || j.Nodes != g.Node || j.Request.Kind == job.NoGPU || !slices.Contains(j.GPUs, g.GPU) {
 			continue
 		}
-		// Slurm tells a start in whole seconds.
+		// Slurm reports a start in whole seconds.
 		taken = taken || !j.Start.Before(g.Decided.Truncate(time.Second)) && !slices.Contains(g.Refs(), j.Ref)
 		if shares += job.Units; j.Request.Kind == job.Shares {
 			shares += j.Request.Count - job.Units
@@ -356,7 +357,7 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 		}
 	}
 	w := o.t.Wait(m.Ref)
-	if cause.Kind == job.CauseLate { // a node's trouble, or others' priority, is no mark against the job
+	if cause.Kind == job.CauseLate { // a node's trouble, or another job's priority, is no mark against the job
 		w.Strikes++
 	}
 	if w.Strikes < mostStrikes {

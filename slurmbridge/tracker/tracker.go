@@ -30,13 +30,13 @@ type Tracker struct {
 	Loans map[string]*Loan
 	// Endings holds what is known of ended jobs until their records come, by ref.
 	Endings map[string]*Ended
-	// Faulted holds the GPUs whose MPS server failed under a job that has ended since, as
-	// long as other jobs compute there: no job joins them, and the server is renewed when
-	// the last one has ended.
+	// Faulted holds the GPUs with an MPS server that failed under a job that has ended since, while
+	// other jobs compute there: no job joins them, and the server is restarted after the last one
+	// has ended.
 	Faulted map[job.GPUAddr]bool
 	Limits  *limit.Limits
-	// Handwritten is when a poll last showed a job whose owner asked for a part of a GPU's shares;
-	// until one does, the first poll of all. Seen: one did.
+	// Handwritten is when a poll last showed a job with a hand-written request for a part of a
+	// GPU's shares; until one does, the first poll of all. Seen: one did.
 	Handwritten     time.Time
 	HandwrittenSeen bool
 	// Plain is plain Slurm's schedule of the same jobs, on State.NowS's clock.
@@ -254,7 +254,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	}
 }
 
-// plainEnd tells the plain schedule that a job has ended, and returns its plain end.
+// plainEnd reports a job's end to the plain schedule and returns its plain end.
 func (t *Tracker) plainEnd(ref string, p *Progress, at time.Time) time.Time {
 	took := p.DoneS + max(0, at.Sub(p.At).Seconds())/max(p.Slow, 1)
 	return Time(t.Plain.Ended(ref, took, Seconds(at)))
@@ -320,9 +320,8 @@ func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
 	}
 }
 
-// SetSlowdowns takes over the slowdowns by which the running jobs are expected to go on,
-// predicted from which jobs share a GPU and, where the predictor can tell, from how far
-// each has come.
+// SetSlowdowns stores the expected slowdowns of the running jobs, predicted from which jobs share a
+// GPU and, if the predictor can use it, from how far each has come.
 func (t *Tracker) SetSlowdowns(st *rlcore.State, p rlcore.Predictor) {
 	var members []*rlcore.Profile
 	var refs []string

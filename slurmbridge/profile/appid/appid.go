@@ -17,9 +17,9 @@ type App struct {
 	// Family is the same for the same script with other sizes, e.g.
 	// "lmp~90b1d2f3a4c5"; "" = it has no relatives.
 	Family string
-	// Sizes are what tells it apart from its relatives, in the script's order: all
-	// members of a family have as many, of the same names. Only what the script says
-	// is known: the job's input files are not read.
+	// Sizes distinguish it from its relatives, in the script's order: all members of a family have
+	// the same number of them, with the same names. Only the script is read, not the job's input
+	// files.
 	Sizes []Size
 }
 

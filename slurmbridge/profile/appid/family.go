@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// maxSizes bounds what tells the members of a family apart; a script with more
-// numbers than that has no relatives.
+// maxSizes bounds the sizes of a family; a script with more numbers has no relatives.
 const maxSizes = 32
 
 // family finds what a script has in common with the same script for another size

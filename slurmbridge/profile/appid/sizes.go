@@ -77,7 +77,7 @@ func meaning(name string) string {
 	return ""
 }
 
-// settings are files whose names say what is done, not with how much.
+// settings are files with names that say what is done, not with how much.
 const settings = "yaml yml toml cfg conf ini json py sh lua jl R so sif exe bin"
 
 // file reports whether a word looks like the name of a file, and cuts its ending.

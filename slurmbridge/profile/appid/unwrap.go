@@ -5,12 +5,12 @@ import "strings"
 // launcher says how a command that starts another one is written: which of its
 // words are its own.
 type launcher struct {
-	// values lists the options whose value is the next word, flags those without
-	// one. Where values is "*", a long option that is none of flags has a value.
+	// values lists the options with a value in the next word, flags the options without one. If
+	// values is "*", each long option that isn't in flags has a value.
 	values, flags string
 	// pairs lists the options that take two words.
 	pairs string
-	// subs lists the subcommands of which one must be there.
+	// subs lists the subcommands; one must be there.
 	subs string
 	// skip counts the words between the options and the command.
 	skip int

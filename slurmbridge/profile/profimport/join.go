@@ -72,7 +72,7 @@ func host(s *Series) string {
 // Index finds series by job.
 type Index struct {
 	byJob  map[string][]*Series
-	byHost map[string][]*Series // of those that no job is named by
+	byHost map[string][]*Series // of series that name no job
 	// together holds the jobs that had a GPU at the same instant.
 	together map[string]bool
 }
@@ -204,8 +204,8 @@ func profile(j *Job, own []*Series) (p *rlcore.Profile, unknown []string, why st
 						have[i] += g[i]
 					}
 				default:
-					// A series goes on as another one when the exporter is restarted with another
-					// label; and what the better metric lacks the other may have.
+					// An exporter that is restarted with another label continues a series as
+					// another one; and the weaker metric may have values that the better one lacks.
 					for i := range g {
 						if math.IsNaN(have[i]) {
 							have[i] = g[i]

@@ -1,12 +1,12 @@
-// Package profimport makes profiles of what a site has recorded already: Slurm's
-// accounting (ReadSacct), and Prometheus with dcgm-exporter or nvidia_gpu_exporter
-// (ReadPrometheus, Server), joined with accounting by job.
+// Package profimport makes profiles from data that a site has already recorded: Slurm's accounting
+// (ReadSacct), and Prometheus with dcgm-exporter or nvidia_gpu_exporter (ReadPrometheus, Server),
+// joined with accounting by job.
 //
-// Nothing is made up. A run counts where it completed, had one whole GPU, and its
-// memory is known: a profile whose memory is 0 because it was not measured would
-// let any job share the GPU. Utilisation that isn't known counts as 100 %, SM use as 85 %
-// of utilisation, PCIe traffic as none; a profile's Source says which of them were not
-// measured. What is left out is counted by its reason.
+// Nothing is made up. A run counts where it completed, had one whole GPU, and its memory is known:
+// a profile with a memory of 0, because it was not measured, would let any job share the GPU.
+// Utilisation that isn't known counts as 100 %, SM use as 85 % of utilisation, PCIe traffic as
+// none; a profile's Source says which of them were not measured. What is left out is counted by its
+// reason.
 package profimport
 
 import (
@@ -63,7 +63,7 @@ type Run struct {
 	Job     *Job
 	Profile *rlcore.Profile
 	Unknown []string
-	From    string // whose figures these are
+	From    string // the run that these figures belong to
 }
 
 // FromSacct makes runs of what accounting alone says: each a constant use.
@@ -94,11 +94,11 @@ func FromSacct(jobs []Job) ([]Run, table.Skipped) {
 	return out, skipped
 }
 
-// Namer tells which application a job ran.
+// Namer returns the application that a job ran.
 type Namer func(*Job) appid.App
 
-// ByName takes a job's name for its application's: jobs whose comment says app=NAME
-// are then found by it.
+// ByName takes a job's name for its application's: jobs with the comment app=NAME then find the
+// profile.
 func ByName(j *Job) appid.App {
 	name := strings.Map(func(c rune) rune {
 		switch {

@@ -102,7 +102,7 @@ func (p *answer) document() error {
 	return nil
 }
 
-// object reads the rest of an object whose brace has been read.
+// object reads the rest of an object after its brace.
 func (p *answer) object(member func(key string) error) error {
 	for p.dec.More() {
 		t, err := p.dec.Token()
@@ -193,7 +193,7 @@ func (p *answer) one() error {
 	return nil
 }
 
-// noEOF tells a document that breaks off from the end of all documents.
+// noEOF distinguishes a document that breaks off from the end of all documents.
 func noEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

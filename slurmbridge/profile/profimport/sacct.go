@@ -27,23 +27,22 @@ type Job struct {
 	GPU, MemMiB float64
 }
 
-// SacctFormat is what sacct is to be asked for.
+// SacctFormat is the format that sacct needs.
 const SacctFormat = "JobID,JobIDRaw,JobName,User,State,Start,End,NodeList,NTasks,AllocTRES,TRESUsageInAve,TRESUsageInMax"
 
 // mostMiB is more memory than any GPU has.
 const mostMiB = 1e7
 
-// ReadSacct reads what `sacct --parsable2 --format=`+SacctFormat prints, with its
-// header; columns may stand in any order. Needed are JobIDRaw or JobID, JobName,
-// User, State, Start, End and AllocTRES; NTasks where TRESUsageInMax is. Times without
-// a zone are at loc. Errors are a *table.Error.
+// ReadSacct reads what `sacct --parsable2 --format=`+SacctFormat prints, with its header; columns
+// may stand in any order. Needed are JobIDRaw or JobID, JobName, User, State, Start, End and
+// AllocTRES; NTasks where TRESUsageInMax is. Times without a zone are at loc. Errors are a
+// *table.Error.
 //
-// Slurm samples what each task uses (JobAcctGatherFrequency, 30 s). TRESUsageInMax is
-// the largest sample of any task, TRESUsageInAve the last sample's mean over tasks
-// (jag_common_poll_data in Slurm's common_jag.c): so MemMiB is the maximum times the
-// tasks, added up over steps that ran at one time, and GPU is the last sample's, or the
-// largest where there is no other, by each step's part of the run. Two zeros are what
-// cards print that can't tell, and count as not recorded.
+// Slurm samples what each task uses (JobAcctGatherFrequency, 30 s). TRESUsageInMax is the largest
+// sample of any task, TRESUsageInAve the last sample's mean over tasks (jag_common_poll_data in
+// Slurm's common_jag.c): so MemMiB is the maximum times the tasks, added up over steps that ran at
+// one time, and GPU is the last sample's, or the largest where there is no other, by each step's
+// part of the run. Cards without these figures print two zeros, which count as not recorded.
 func ReadSacct(r io.Reader, name string, loc *time.Location) ([]Job, error) {
 	s := sacct{loc: loc, jobs: map[string]*account{}}
 	err := text.ReadSacct(r, name, s.begin, s.row)

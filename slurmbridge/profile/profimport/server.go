@@ -16,7 +16,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// Server asks a Prometheus server, or what answers like one, for the series of jobs.
+// Server requests the series of jobs from a Prometheus server, or a compatible one.
 type Server struct {
 	URL    *url.URL // e.g. http://prometheus:9090; a user and a password in it are sent
 	Client *http.Client
@@ -31,7 +31,7 @@ type Server struct {
 // nodeName is what a node's name may be: nothing that means something in a query.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*$`)
 
-// Job returns the series of a job's GPU: those that name it, else those of its node
+// Job returns the series of a job's GPU: the series that name the job, otherwise its node's series
 // that name no job.
 func (s *Server) Job(ctx context.Context, j *Job) ([]Series, error) {
 	label := s.Label

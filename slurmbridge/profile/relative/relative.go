@@ -117,12 +117,11 @@ type point struct {
 // line holds points of different s, ascending; at least one.
 type line []point
 
-// along picks the known profiles to go by. Those that differ from the wanted sizes in
-// a single one (or in several by the same factor, as when a file is named after a
-// size) lie on a line, of which the one with the most points is taken. Where there
-// is none, it is the nearest profile alone, its differences multiplied; one that is
-// larger in one size and smaller in another counts as smaller by the former's
-// factor alone, so that no growth hides behind a shrinkage.
+// along picks the known profiles to go by. Profiles that differ from the wanted sizes in a single
+// one (or in several by the same factor, as when a file is named after a size) lie on a line; the
+// line with the most points is taken. If there is none, it is the nearest profile alone, its
+// differences multiplied; one that is larger in one size and smaller in another counts as smaller
+// by the former's factor alone, so that no growth hides behind a shrinkage.
 func along(sizes []float64, known []Known) line {
 	lines := map[uint64]line{} // by the sizes in which their points differ, a bit each
 	near, nearest := line{}, math.Inf(1)
@@ -208,7 +207,7 @@ func (l line) at(s float64) *point {
 	return nil
 }
 
-// nearest is the point whose size is nearest to the wanted one.
+// nearest is the point with the size nearest to the wanted one.
 func (l line) nearest() *point {
 	best := &l[0]
 	for i := range l {
@@ -269,7 +268,7 @@ func (l line) duration() (best, late float64) {
 	case first.s > 1:
 		return first.late * math.Pow(1/first.s, e), first.late * math.Pow(1/first.s, max(e-off, 0))
 	}
-	// Between two: through both, of which neither is shorter than one before it.
+	// Between two: through both; neither is shorter than one before it.
 	i := slices.IndexFunc(l, func(p point) bool { return p.s > 1 })
 	a := slices.MaxFunc(l[:i], func(p, q point) int { return cmp.Compare(p.late, q.late) }).late
 	b := max(a, l[i].late)

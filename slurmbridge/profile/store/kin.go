@@ -16,8 +16,8 @@ import (
 // maxKin bounds the relatives a profile is made from: the newest ones.
 const maxKin = 256
 
-// SetFamily remembers of which family a user's application is, and with which sizes.
-// One without a family is not remembered.
+// SetFamily remembers the family of a user's application, and its sizes. One without a family is
+// not remembered.
 func (s *Store) SetFamily(ctx context.Context, user string, a appid.App) error {
 	return setFamily(ctx, s.db, user, a, s.now())
 }
@@ -48,9 +48,9 @@ func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error)
 	return a, nil
 }
 
-// Relative makes a profile for a user's application from those of its family: the
-// user's own, and the whole site's; never another user's. Returns ErrNotFound where
-// there are none, or none near enough (see package relative).
+// Relative makes a profile for a user's application from its family: the user's own members and the
+// whole site's, never another user's. Returns ErrNotFound if there are none, or none near enough
+// (see package relative).
 func (s *Store) Relative(ctx context.Context, user, app string) (*rlcore.Profile, error) {
 	a, err := s.Family(ctx, user, app)
 	if err != nil {

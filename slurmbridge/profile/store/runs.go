@@ -53,9 +53,8 @@ func (s *Store) Ends(ctx context.Context, after, upTo int64) ([]time.Time, error
 	return out, nil
 }
 
-// Learn makes a run part of the profile of (its user, its application), and reports
-// whether it could: only a solo run of one GPU whose series is there says
-// something.
+// Learn makes a run part of the profile of (its user, its application), and reports whether it
+// could: only a solo run of one GPU with a stored series counts.
 func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool, error) {
 	if app == "" || !r.Solo() || len(r.GPUs) != 1 || r.Cut {
 		return false, nil

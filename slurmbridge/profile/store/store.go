@@ -62,7 +62,7 @@ func (s *Store) AppOf(ctx context.Context, ref, user string) (app string, err er
 	return app, err
 }
 
-// OwnerOf returns whose the last job of that number was, "" = not known.
+// OwnerOf returns the user of the last job of that number, "" = not known.
 func (s *Store) OwnerOf(ctx context.Context, ref string) (user string, err error) {
 	user, _, err = s.job(ctx, ref)
 	return user, err
@@ -171,8 +171,8 @@ func (s *Store) Known(ctx context.Context, user, app string) (*rlcore.Profile, e
 	return p, err
 }
 
-// Import makes profiles known to the whole site, in place of those with the same
-// names. All are taken, or none.
+// Import adds profiles for the whole site, and replaces profiles of the same names. All are taken,
+// or none.
 func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
 	list := make([]Imported, len(profiles))
 	for i, p := range profiles {
@@ -182,7 +182,7 @@ func (s *Store) Import(ctx context.Context, profiles []*rlcore.Profile) error {
 	return err
 }
 
-// Entry is a profile and whose it is; User "" = the whole site's.
+// Entry is a profile and its user; User "" = the whole site.
 type Entry struct {
 	User    string          `json:"user"`
 	Updated time.Time       `json:"updated"`

@@ -60,7 +60,7 @@ func (b *Bounded) Close() error {
 	return b.field(rest)
 }
 
-// field writes a piece of the present field, as far as there is room.
+// field writes a piece of the present field, up to the bound.
 func (b *Bounded) field(piece []byte) error {
 	before := b.in
 	b.in += len(piece)

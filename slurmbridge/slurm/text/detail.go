@@ -9,12 +9,12 @@ import (
 // detailLine is what scontrol -d prints of a job's part of some nodes.
 var detailLine = regexp.MustCompile(`^     Nodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)\s*$`)
 
-// ParseDetail reads one job's `scontrol -d show job` and returns the indexes of the
-// GPUs that it has on the node. false: it has none there, or they can't be told.
+// ParseDetail reads one job's `scontrol -d show job` and returns the indexes of the GPUs that it
+// has on the node. false: it has none there, or they are not known.
 //
-// A job's name and comment may hold anything, a line like Slurm's own included. Such
-// lines stand apart from Slurm's: where there are two groups of them, which one is
-// Slurm's can't be told, and the GPUs are not known.
+// A job's name and comment may hold any text, including lines like Slurm's own. Such lines are
+// separated from Slurm's: if there are two groups of them, it isn't known which group is Slurm's,
+// and neither are the GPUs.
 func ParseDetail(out []byte, node string) ([]int, bool) {
 	var gres []string
 	groups, inside := 0, false

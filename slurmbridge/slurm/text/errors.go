@@ -28,9 +28,8 @@ var (
 	}
 )
 
-// ErrorKind tells from a failed command's standard error what kind of failure it is:
-// job.ErrDown, job.ErrRefused or job.ErrNoJob. Where jobs failed for several reasons,
-// being gone is the lightest.
+// ErrorKind classifies a failed command by its standard error: job.ErrDown, job.ErrRefused or
+// job.ErrNoJob. If jobs failed for several reasons, ErrNoJob is the weakest.
 func ErrorKind(stderr string) error {
 	var kind error
 	for line := range strings.Lines(stderr) {

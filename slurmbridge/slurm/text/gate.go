@@ -8,10 +8,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
-// The gate is the one job of which every field is known: the bridge has submitted it. What is
-// read of it tells whether this Slurm says things as they are read. A release that doesn't
-// would have jobs misunderstood, in silence: 26.05 says OverSubscribe=NO of ordinary jobs,
-// where it meant until then that a job wants its node alone.
+// The bridge knows every field of the gate job, because it has submitted it. The gate's output
+// therefore shows whether this Slurm prints what the bridge expects. Otherwise jobs would be
+// misread silently: 26.05 prints OverSubscribe=NO for ordinary jobs, which until then meant that a
+// job wants its node alone.
 
 // gateSpan is the longest time from the gate's begin to its deadline: the time limit twice over
 // where it was submitted, and less once it was renewed.

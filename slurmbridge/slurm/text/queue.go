@@ -14,12 +14,12 @@ import (
 // A poll of the queue is one squeue with a format of its own (-O's fields, which have
 // --gpus; -o's don't).
 //
-// A row starts with the job's number and a nonce. Then come the fields that only Slurm
-// writes, separated by '|', and then each field that a user can put text into
-// (accounts, features and comments may hold any character, line ends included), each
-// ended by the nonce, the comment last. The nonce is drawn for each poll and handed over
-// in the environment, where other users can't read it, so that no user's text can end a
-// field or begin a row. Names, commands and working directories are not asked for.
+// A row starts with the job's number and a nonce. Then come the fields that only Slurm writes,
+// separated by '|', and then each field that a user can put text into (accounts, features and
+// comments may hold any character, line ends included), each ended by the nonce, the comment last.
+// The nonce is drawn for each poll and handed over in the environment, where other users can't read
+// it, so that no user's text can end a field or begin a row. The format has no names, commands or
+// working directories.
 
 // Positions of the fields that '|' ends; the last of them is ended by the nonce.
 const (
@@ -74,7 +74,7 @@ var free = [numFree]string{
 	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "comment",
 }
 
-// ErrRow says that squeue printed something that is not in the format asked for.
+// ErrRow says that squeue printed something that is not in the requested format.
 var ErrRow = errors.New("squeue: output not understood")
 
 // QueueParser turns squeue's output into jobs. From poll to poll it keeps what repeats
@@ -88,8 +88,7 @@ type QueueParser struct {
 	NoExcNodes bool
 	// Ours reports whether a user's job may be the gate.
 	Ours func(uid uint32) bool
-	// Awaited holds the jobs and arrays whose end a job without a GPU waits for, as of
-	// the last output.
+	// Awaited holds the jobs and arrays that jobs without a GPU depend on, as of the last output.
 	Awaited map[string]bool
 
 	strings  interner
@@ -138,9 +137,9 @@ func (p *QueueParser) form() *Form {
 // maxKept bounds the requests and dependency lists that are kept.
 const maxKept = 4096
 
-// Parse reads one poll's output into dst: the jobs that ask for a GPU, in the order they
-// are in, and the gates. It returns an error if a row is cut short or is not in the
-// format asked for. A job of a kind that the bridge has no use for is passed over.
+// Parse reads one poll's output into dst: the jobs that request a GPU, in their order, and the
+// gates. It returns an error if a row is cut short or is not in the requested format. Jobs of kinds
+// that the bridge doesn't use are skipped.
 func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job.Job, gates []job.GateState, err error) {
 	p.strings.next()
 	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
@@ -185,7 +184,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		}
 		j := job.Job{UID: uid, State: state, Request: request, Expedited: expedited, TooLong: state == job.Pending && r.forget()}
 		if state == job.Pending && isTooLong(r.free[fDependency]) {
-			continue // nobody could change it without a loss
+			continue // it can't be changed without a loss
 		}
 		if p.fill(&j, &r) {
 			jobs = append(jobs, j)
@@ -218,7 +217,7 @@ func (r *queueRow) cut(out, mark []byte, n int, noExcNodes bool) (rest []byte, e
 	return rest[min(1, len(rest)):], nil
 }
 
-// forget empties the fields of which only a part is there, and reports whether there are any.
+// forget empties fields that are cut off, and reports whether there are any.
 func (r *queueRow) forget() bool {
 	found := false
 	for i, f := range r.free {
@@ -329,7 +328,7 @@ func (p *QueueParser) dependencies(r *queueRow) job.Dependencies {
 	return d
 }
 
-// await notes whose end the row's job waits for.
+// await notes the jobs that the row's job depends on.
 func (p *QueueParser) await(r *queueRow) {
 	for _, d := range p.dependencies(r).List {
 		if !d.OnEnd() {
@@ -350,9 +349,8 @@ func (p *QueueParser) text(b []byte) string {
 	return p.strings.get(b)
 }
 
-// baseState maps squeue's state to the states that the bridge tells apart. A state that
-// is only a flag on a base state (CONFIGURING, RESIZING, …) becomes its base state.
-// false: the job is over.
+// baseState maps squeue's state to the states that the bridge distinguishes. A state that is only a
+// flag on a base state (CONFIGURING, RESIZING, …) becomes its base state. false: the job is over.
 func baseState(b []byte) (job.JobState, bool) {
 	switch string(b) {
 	case "PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD", "REQUEUE_FED", "EXPEDITING":

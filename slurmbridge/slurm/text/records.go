@@ -91,9 +91,8 @@ func ParsePartitions(out []byte) []Partition {
 	return parts
 }
 
-// ParseReservations reads `scontrol show reservations -o`. A reservation of licences or the like
-// has no nodes and is passed over; one whose nodes can't be read may hold any. A time that can't be
-// read is zero.
+// ParseReservations reads `scontrol show reservations -o`. A reservation without nodes, of licences
+// say, is skipped; one with unreadable nodes may hold any node. An unreadable time is zero.
 func ParseReservations(out []byte) []job.Reservation {
 	var all []job.Reservation
 	for line := range bytes.Lines(out) {

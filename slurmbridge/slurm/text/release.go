@@ -23,10 +23,10 @@ func ParseRelease(s string) Release {
 // Before reports whether r is older than other.
 func (r Release) Before(other Release) bool { return slices.Compare(r[:], other[:]) < 0 }
 
-// Form is what a release prints or takes differently from the ones before it, where the
-// text itself doesn't show which of them it is.
+// Form is what a release prints or takes differently from the ones before it, where the text itself
+// doesn't show which of them it is.
 //
-// Where it does, the parsers take every form, whatever the release:
+// Otherwise the parsers take every form, regardless of the release:
 //
 //	GRES of a request  "gres:mps:50" to 23.02, "gres/mps:50" later
 //	GRES of a job      "mps:60(IDX:0)", or shares used of each GPU "mps:60(60/100,0/100)"
@@ -36,30 +36,29 @@ func (r Release) Before(other Release) bool { return slices.Compare(r[:], other[
 //	settings           "Prolog" as one line, or "Prolog[0]", "Prolog[1]" …
 //	control groups     "job_12", or from 26.05 on the job's SLUID; see prolog.InGroup
 //
-// SubmitLine, which scontrol prints of a job from 25.11 on, is a user's text like its name.
-// What a node's GresUsed and a hook's SLURM_JOB_OVERSUBSCRIBE say has changed too; neither
-// is read.
+// SubmitLine, which scontrol prints of a job from 25.11 on, is a user's text like its name. What a
+// node's GresUsed and a hook's SLURM_JOB_OVERSUBSCRIBE say has changed too; neither is read.
 //
-// squeue of some releases has no field for excluded nodes and says so when asked for
-// it; see QueueParser.NoExcNodes.
+// squeue of some releases has no field for excluded nodes and says so when it is requested; see
+// QueueParser.NoExcNodes.
 type Form struct {
 	Since Release
-	// TypesChecked: a request for a whole GPU without a type no longer gets one whose
-	// shares are in use.
+	// TypesChecked: a request for a whole GPU without a type no longer gets one with shares in use.
 	TypesChecked bool
-	// RewritesTypes: `scontrol update Gres=` turns gpu:shared into shares. Before, it
-	// merges the new request with the old one, and refuses or asks for both.
+	// RewritesTypes: `scontrol update Gres=` turns gpu:shared into shares. Before, it merges the
+	// new request with the old one, and refuses or requests both.
 	RewritesTypes bool
 	// RequeueDelay: SchedulerParameters' requeue_delay says how long a requeued job waits;
 	// otherwise, and without it, AuthInfo's cred_expire does.
 	RequeueDelay bool
-	// exclusiveField is squeue's field that tells which other jobs a job keeps off its
-	// nodes, exclusive its values that mean all of them, or those of other users.
+	// exclusiveField is squeue's field that shows which other jobs a job keeps off its nodes,
+	// exclusive its values for all jobs, or for jobs of other users.
 	exclusiveField string
 	exclusive      []string
 }
 
-// What oversubscribe says of a job that keeps others off its nodes; topo is of 24.05 and later.
+// The values of oversubscribe for a job that keeps other jobs off its nodes; topo is of 24.05 and
+// later.
 var (
 	oversubscribe = []string{"NO", "USER", "MCS"}
 	topo          = append(slices.Clone(oversubscribe), "TOPO")
@@ -72,7 +71,7 @@ var forms = []Form{
 	{Since: Release{23, 2, 6}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: oversubscribe},
 	{Since: Release{24, 5, 0}, TypesChecked: true, RewritesTypes: true, exclusiveField: "oversubscribe", exclusive: topo},
 	{Since: Release{25, 11, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "oversubscribe", exclusive: topo},
-	// oversubscribe says NO of every job whose owner doesn't ask to be oversubscribed.
+	// oversubscribe is NO for every job that doesn't request to be oversubscribed.
 	{Since: Release{26, 5, 0}, TypesChecked: true, RewritesTypes: true, RequeueDelay: true, exclusiveField: "exclusive", exclusive: []string{"NODE", "USER", "MCS", "TOPO"}},
 }
 

@@ -26,10 +26,10 @@ type SacctRow struct {
 	absorbable bool // JobName is the only text that users write
 }
 
-// ReadSacct calls do for each row of what `sacct --parsable2` (or --parsable) prints,
-// and begin for its header, whose columns may stand in any order. It stops at the first
-// error. JobName is whatever a user wrote: where it holds a "|" and the file
-// has no other such column, it is put together again. Errors are a *table.Error.
+// ReadSacct calls do for each row of what `sacct --parsable2` (or --parsable) prints, and begin for
+// its header, with columns in any order. It stops at the first error. JobName is a user's text: if
+// it contains a "|" and the file has no other such column, it is put together again. Errors are a
+// *table.Error.
 func ReadSacct(r io.Reader, name string, begin, do func(*SacctRow)) error {
 	var row *SacctRow
 	err := table.EachLine(r, name, func(line int, text string) (err error) {

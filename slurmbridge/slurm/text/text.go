@@ -27,7 +27,7 @@ const maxComment = 1024
 // dot, which squeue's format would take for a width, and holds no comma.
 func NewNonce() string { return "~" + rand.Text()[:12] }
 
-// IsNone reports whether a value is one of those that Slurm prints for none.
+// IsNone reports whether a value is one that Slurm prints for none.
 func IsNone(s string) bool {
 	switch s {
 	case "", "N/A", "(null)", "None", "NONE", "n/a", "Unknown":
@@ -67,11 +67,11 @@ func HasOption(list, word string) bool {
 	return there
 }
 
-// PrivateJobs reports whether PrivateData, as `scontrol show config` prints it, hides the
-// jobs of others: "accounts,jobs,usage", or "all".
+// PrivateJobs reports whether PrivateData, as `scontrol show config` prints it, hides jobs of other
+// users: "accounts,jobs,usage", or "all".
 func PrivateJobs(list string) bool { return private(list, "jobs") }
 
-// PrivateUsage reports whether it hides the usage of others.
+// PrivateUsage reports whether it hides the usage of other users.
 func PrivateUsage(list string) bool { return private(list, "usage") }
 
 func private(list, what string) bool {
