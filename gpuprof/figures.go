@@ -37,7 +37,7 @@ type Figure struct {
 	Unit string
 	// Detail marks a part of another figure, which is known or unknown with it.
 	Detail bool
-	// Source is the nvml.Source whose value the figure is; "" = agent/look.go derives it.
+	// Source is the nvml.Source of the figure's value; "" = agent/look.go derives it.
 	Source string
 	// Nonzero marks a figure that is never 0 while the GPU is on.
 	Nonzero bool
@@ -54,8 +54,8 @@ type Figure struct {
 	// Resource says where the figure stands in the use of a GPU that jobs compete for,
 	// and so in a record's mean, peak and series; nil = it is not part of it.
 	Resource func(*rlcore.Use) *float64
-	// Held marks a resource whose points keep the largest value: a group must fit at the
-	// peak. Other points keep the mean.
+	// Held marks a resource that keeps the largest value per point: a group must fit at the peak.
+	// Other points keep the mean.
 	Held bool
 	// Round shortens a value of the series to NVML's resolution.
 	Round func(float64) float64

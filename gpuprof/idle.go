@@ -11,7 +11,7 @@ type Idle struct {
 	IdleS float64 `json:"idle_s"` // up to now
 }
 
-// IdleReport is what an agent tells of the jobs on its node, now and then.
+// IdleReport is an agent's regular report on idle jobs on its node.
 type IdleReport struct {
 	Node string `json:"node"`
 	Jobs []Idle `json:"jobs"`

@@ -22,9 +22,9 @@ var (
 // profile.
 const missable = 0.1
 
-// ProfileOf makes a profile of one solo run. A run whose GPU use or memory wasn't
-// seen makes none: a 0 that is no figure would let anything share with it. Returns
-// ErrNoSeries, ErrPartial and ErrFaulted.
+// ProfileOf makes a profile of one solo run. A run without measured GPU use or memory makes none: a
+// 0 that wasn't measured would let any job share with it. Returns ErrNoSeries, ErrPartial and
+// ErrFaulted.
 func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	if len(r.Series) == 0 || !(r.DurationS() > 0) {
 		return nil, ErrNoSeries
@@ -63,7 +63,7 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 	p.PeriodS = p.DurationS / float64(points)
 	p.Series = make([]rlcore.Use, points)
 	for i := range p.Series {
-		// The same part of each run, whatever its length.
+		// The same part of each run, regardless of its length.
 		part := (float64(i) + 0.5) / float64(points)
 		a, b := old.At(part*old.DurationS), run.At(part*run.DurationS)
 		for f := range resources {

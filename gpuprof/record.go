@@ -23,8 +23,8 @@ type GPU struct {
 	Cores  int     `json:"cores,omitempty"` // CUDA cores; 0 = unknown
 	// PCIeMBps is what the link carries, both directions together; 0 = unknown.
 	PCIeMBps float64 `json:"pcie_mbps,omitempty"`
-	// MIG is the instance's UUID where the job had a part of a card; the other
-	// figures are then that part's, as far as NVML gives them.
+	// MIG is the instance's UUID if the job had a part of a card; the other figures are then of
+	// that part, if NVML has them.
 	MIG string `json:"mig,omitempty"`
 }
 
@@ -71,7 +71,7 @@ type Summary struct {
 	Quantiles *Quantile `json:"quantiles,omitempty"`
 }
 
-// Quantiles are those of the four resources over time.
+// Quantiles are quantiles of the four resources over time.
 type Quantiles struct {
 	GPU      Quantile `json:"gpu"`
 	Core     Quantile `json:"core"`
@@ -161,7 +161,7 @@ type Record struct {
 	// nothing distinguishes the sharers. Before Volta MPS shows one process for all; PCIe
 	// and power are never given by process. Empty for a solo run.
 	Mixed []string `json:"mixed,omitempty"`
-	// Samples that were taken, and those that failed.
+	// Successful samples, and failed ones.
 	Samples int `json:"samples"`
 	Failed  int `json:"failed"`
 	// MissedS is for how long there is no sample: the agent was away, or the GPU

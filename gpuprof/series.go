@@ -1,8 +1,8 @@
 package gpuprof
 
-// Point is one stretch of a figure's series. Neighbours are joined two by two, and the
-// length of a point doubles, when there are more than MaxPoints; the largest reading is
-// kept beside the mean, so that no peak is averaged away, however long the job.
+// Point is one stretch of a figure's series. When there are more than MaxPoints, neighbours are
+// joined two by two, and the length of a point doubles; the largest reading is kept in addition to
+// the mean, so that no peak is averaged away in a long job.
 type Point struct {
 	Sum  float64 // integral over the time with a reading
 	Top  float64 // the largest reading

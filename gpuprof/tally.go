@@ -110,7 +110,7 @@ func (t *Tally) reach(to float64) {
 // unknownBelow is the part of a run that a figure must have been read in.
 const unknownBelow = 0.9
 
-// Fill writes what was gathered into a record whose Start and End are set.
+// Fill writes what was gathered into a record with a Start and an End.
 func (t *Tally) Fill(r *Record) {
 	unknown := Figures(0)
 	r.PeriodS, r.MissedS = t.PeriodS, max(0, r.DurationS()-t.Any)

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onlyFor lets nobody but root and one user into a folder, which stays root's: root's daemons
-// write in there, and whoever owned it could lead them elsewhere by links. It takes an access
-// control list; where the file system has none, or can't keep it, the folder stays open to all.
+// onlyFor restricts a folder to root and one user. The folder stays root's: root's daemons write
+// there, and its owner could redirect them with links. It uses an access control list; if the file
+// system has none, or can't keep it, the folder stays open to all.
 func onlyFor(dir string, uid uint32) error {
 	const (
 		everything, look   = 7, 5 // rwx, r-x

@@ -108,7 +108,7 @@ func card(cards []Card, index int) (Card, bool) {
 	return cards[i], true
 }
 
-// beforeVolta are the architectures whose MPS knows no limits of a client.
+// beforeVolta are the architectures with an MPS that has no limits for clients.
 var beforeVolta = []string{"kepler", "maxwell", "pascal"}
 
 // volta reports whether the card is of Volta or later; false where that isn't known.

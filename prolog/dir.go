@@ -58,9 +58,9 @@ func (d Dir) Make() error {
 	return nil
 }
 
-// Begin writes a job's file. A file that is there is of an earlier run, which ended
-// without an epilog and is closed now, or of this one, whose prolog was killed and is
-// called again: it began when the first one said.
+// Begin writes a job's file. An existing file is of an earlier run, which ended without an epilog
+// and is closed now, or of this run, if its prolog was killed and called again: the run began with
+// the first call.
 func (d Dir) Begin(j *Job) error {
 	if err := d.Make(); err != nil {
 		return fmt.Errorf("job %d: %w", j.JobID, err)
@@ -146,9 +146,9 @@ func (d Dir) End(id int64, now time.Time, exit string) (*Job, error) {
 	return j, nil
 }
 
-// move writes a job's end into its file, unless it stands there, and moves that to the
-// ended ones. At no moment is it in both folders, or in neither: the agent, which takes
-// it from the ended ones, would see the job begin anew.
+// move writes a job's end into its file, unless it is there, and moves the file to the ended ones.
+// It is always in exactly one of the folders: the agent, which takes it from the ended ones, would
+// otherwise see the job begin again.
 func (d Dir) move(j *Job, end time.Time, exit string) error {
 	if j.End.IsZero() {
 		j.End, j.Exit = end, exit
@@ -249,7 +249,7 @@ func List(folder string) ([]*Job, error) {
 	return out, errors.Join(errs...)
 }
 
-// Sharers lists those of jobs that are on GPU gpu.
+// Sharers lists the jobs that are on GPU gpu.
 func Sharers(jobs []*Job, gpu int) []*Job {
 	return slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !slices.Contains(j.GPUs, gpu) })
 }
@@ -273,7 +273,7 @@ func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 	}
 	path := filepath.Join(d.gpu(gpu), "lock")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it is in the way
+	if errors.Is(err, syscall.EISDIR) && os.Remove(path) == nil { // it blocks the file's name
 		f, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	}
 	if err != nil {

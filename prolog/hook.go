@@ -33,7 +33,7 @@ type Hook struct {
 	MemoryLimit string
 	// Controller is queried for limits by profile; nil = there are none.
 	Controller *Controller
-	// Cards are the node's GPUs, as far as they are known.
+	// Cards are the node's GPUs that are known.
 	Cards []Card
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
@@ -54,8 +54,7 @@ func (h *Hook) Prolog(ctx context.Context, get func(string) string) error {
 		c, _ := card(h.Cards, g)
 		j.UUIDs = append(j.UUIDs, c.UUID)
 	}
-	// One thing that fails doesn't take the others with it: without a record there
-	// can still be MPS.
+	// One failure doesn't stop the rest: without a record there can still be MPS.
 	errs := []error{h.Dir.Begin(j)}
 	// Before any lock is held: other hooks don't wait for the controller's answer.
 	errs = append(errs, h.limit(ctx, j))
@@ -80,8 +79,8 @@ func (h *Hook) share(ctx context.Context, gpu int, j *Job, jobs []*Job) error {
 	others := slices.DeleteFunc(slices.Clone(jobs), func(o *Job) bool { return o.JobID == j.JobID || !h.mayShare(o) })
 	errs := []error{h.Dir.keepLimits(gpu, append(slices.Clone(others), j)...)}
 	if !h.MPS.Multiuser && slices.ContainsFunc(others, func(o *Job) bool { return o.MPS && o.UID != j.UID }) {
-		// Slurm has put it beside another user's by shares written by hand. It would wait for
-		// the server until the others have ended; without, the two take turns.
+		// Slurm has put it next to another user's job by hand-written shares. It would wait for the
+		// server until that job has ended; without the server, the two take turns.
 		return errors.Join(append(errs, fmt.Errorf("gpu %d: the MPS server serves another user; job %d goes without", gpu, j.JobID))...)
 	}
 	switch s := h.Dir.Server(gpu); {
@@ -117,9 +116,9 @@ func goesWithout(gpu int, s Server, j *Job) error {
 	return fmt.Errorf("gpu %d: the MPS server %s; job %d goes without", gpu, why, j.JobID)
 }
 
-// look determines the state of the GPU's MPS server, keeps it for all hooks, and marks
-// those of the given jobs that lost their work with it. asked is why the daemon could
-// not be queried, if it couldn't. The caller holds the GPU's lock.
+// look determines the state of the GPU's MPS server, stores it for all hooks, and marks the given
+// jobs that lost their work with it. asked is the error of the query to the daemon, if it failed.
+// The caller holds the GPU's lock.
 func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked, err error) {
 	was := h.Dir.Server(gpu)
 	s, lost := h.MPS.inspect(gpu, false)
@@ -144,10 +143,10 @@ func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked,
 	return s, asked, err
 }
 
-// Watch looks after all GPUs that MPS daemons were started for, as hooks do when a job
-// comes or goes: jobs whose server was lost are marked, those that ended without an
-// epilog are closed, the job map is brought up to date, a daemon without jobs is ended.
-// The agent may call it now and then; what it returns is for a log.
+// Watch checks all GPUs that MPS daemons were started for, as hooks do when a job comes or goes:
+// jobs that lost their server are marked, jobs that ended without an epilog are closed, the job map
+// is updated, a daemon without jobs is ended. The agent may call it now and then; its result is for
+// a log.
 func (h *Hook) Watch(ctx context.Context) error {
 	folders, err := filepath.Glob(h.Dir.path("mps", "gpu*"))
 	errs := []error{err}
@@ -175,8 +174,8 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 	return errors.Join(asked, err)
 }
 
-// mayShare reports whether other jobs can be on j's GPU at the same time, as far
-// as a prolog can see.
+// mayShare reports whether other jobs can be on j's GPU at the same time, from what a prolog can
+// see.
 func (h *Hook) mayShare(j *Job) bool {
 	return j.Percent > 0 && j.Percent < 100 || j.Percent == 0 && h.Shard
 }
@@ -189,7 +188,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) e
 		return err
 	}
 	defer release()
-	// Read under the lock: others come and go.
+	// Read under the lock: other jobs come and go.
 	jobs, err := List(h.Dir.Jobs())
 	if err != nil && len(jobs) == 0 {
 		return err
@@ -202,7 +201,7 @@ func (h *Hook) onGPU(ctx context.Context, gpu int, do func(jobs []*Job) error) e
 		}
 		err = writeJobMap(h.JobMap, at, jobs)
 	} else {
-		err = nil // one unreadable file doesn't matter while others can be read
+		err = nil // an unreadable file doesn't matter if the rest can be read
 	}
 	return errors.Join(stale, err, do(jobs))
 }
@@ -213,7 +212,7 @@ func (h *Hook) Epilog(ctx context.Context, get func(string) string) error {
 	if err != nil {
 		return fmt.Errorf("%w: SLURM_JOB_ID %.32q", ErrBadEnv, get("SLURM_JOB_ID"))
 	}
-	// A job whose file is missing or damaged has had its GPUs all the same.
+	// A job with a missing or damaged file has had its GPUs all the same.
 	gpus, _ := indexes(get("SLURM_JOB_GPUS"))
 	errs := []error{h.lost(id)}
 	j, err := h.Dir.End(id, h.Now(), exit(get))
@@ -268,9 +267,8 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	}
 	job, _ := number(get("SLURM_JOB_ID"), 1)
 	if _, err := os.Stat(h.Dir.running(job)); err != nil {
-		// Slurm 22.05 runs no prolog for a job that it requeued and whose first
-		// credential slurmd still has. The epilog of the last job that is known would
-		// end the daemon under it.
+		// Slurm 22.05 runs no prolog for a requeued job if slurmd still has the job's first
+		// credential. The epilog of the last known job would then end the daemon under it.
 		return fmt.Errorf("job %d: no prolog has run for it; it shares the GPU without MPS: %w", job, err)
 	}
 	var b strings.Builder

@@ -1,8 +1,8 @@
-// Package prolog is what happens on a node at a job's start and end: a file announces
-// the job to the node agent, and each GPU that is shared has an MPS daemon.
+// Package prolog is what happens on a node at a job's start and end: a file announces the job to
+// the node agent, and each GPU that is shared has an MPS daemon.
 //
-// A hook must never cost a job or a node: Slurm drains a node whose prolog fails.
-// So nothing here may hang, and its callers exit with 0 whatever it returns.
+// A hook must never cost a job or a node: Slurm drains a node after its prolog has failed. So
+// nothing here may hang, and its callers always exit with 0.
 package prolog
 
 import (

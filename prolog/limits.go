@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// limit queries the controller for the memory limit of a job that is to share, and keeps it
-// with the job. Whatever fails, the job starts without: a limit protects its neighbours.
+// limit queries the controller for the memory limit of a job that is to share, and stores it with
+// the job. If anything fails, the job starts without: a limit protects its neighbours.
 func (h *Hook) limit(ctx context.Context, j *Job) error {
 	if h.MemoryLimit != "profile" || h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
 		return nil
@@ -51,8 +51,8 @@ func (c Card) limits() bool { return c.volta() && c.MemMiB > 0 }
 
 func (d Dir) limitsFile(gpu int) string { return filepath.Join(d.gpu(gpu), "limits.json") }
 
-// limits are the memory limits of a GPU's jobs by number, MiB. Task prolog reads them
-// as the job's user, who may not read the jobs' files.
+// limits are the memory limits of a GPU's jobs by number, MiB. Task prolog reads them as the job's
+// user, without access to the jobs' files.
 func (d Dir) limits(gpu int) map[int64]int64 {
 	var out map[int64]int64
 	if readJSON(d.limitsFile(gpu), &out) != nil {
@@ -61,8 +61,8 @@ func (d Dir) limits(gpu int) map[int64]int64 {
 	return out
 }
 
-// keepLimits writes down the limits of the jobs on a GPU, and forgets all others'. The
-// caller holds the GPU's lock.
+// keepLimits stores the limits of the jobs on a GPU, and removes all other limits. The caller holds
+// the GPU's lock.
 func (d Dir) keepLimits(gpu int, jobs ...*Job) error {
 	limits := map[int64]int64{}
 	for _, j := range jobs {

@@ -88,7 +88,7 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error
 	return fmt.Errorf("gpu %d: start server of user %d: %w: %.200s", gpu, uid, err, strings.TrimSpace(said))
 }
 
-// letIn lets the user that a server serves into its folders, and nobody else but root.
+// letIn gives access to a server's folders to root and to the user that the server serves.
 func (m *MPS) letIn(gpu int, uid uint32) error {
 	if m.Multiuser {
 		return nil

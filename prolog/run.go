@@ -14,9 +14,8 @@ import (
 // grace is what a hook gets beyond its deadline to clean up after itself.
 const grace = 150 * time.Millisecond
 
-// Run does what a hook does with a deadline of its own, and returns when it is
-// done or at the deadline, whatever hangs. Slurm's own timeout would drain the
-// node.
+// Run does a hook's work with a deadline of its own, and returns when it is done or at the
+// deadline, even if something hangs. Slurm's own timeout would drain the node.
 func Run(deadline time.Duration, do func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()

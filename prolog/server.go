@@ -55,10 +55,11 @@ func (d Dir) keepServer(gpu int, s Server) error {
 	return nil
 }
 
-// userFile says whose clients the GPU's MPS server takes, where it takes one user's only.
+// userFile names the user of the GPU's MPS server, if the server serves one user only.
 func (d Dir) userFile(gpu int) string { return filepath.Join(d.gpu(gpu), "user") }
 
-// serverUser returns whose clients the server takes; false: it isn't known, or anybody's.
+// serverUser returns the user that the server serves; false: it isn't known, or the server serves
+// all users.
 func (d Dir) serverUser(gpu int) (uid uint32, ok bool) {
 	body, err := os.ReadFile(d.userFile(gpu))
 	if err != nil {

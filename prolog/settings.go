@@ -43,9 +43,8 @@ var defaults = map[string]any{
 	"controller": "", "controller_config": "", "munge_socket": "", "key_file": "",
 }
 
-// Load reads a settings file; one that is missing means the defaults. The settings
-// are usable whatever the error: a job must start all the same, with the default
-// where a setting makes no sense.
+// Load reads a settings file; a missing one means the defaults. The settings are usable despite an
+// error: a job must start all the same, with the default for an invalid setting.
 func Load(path string) (Settings, error) {
 	v := viper.New()
 	for k, d := range defaults {
@@ -127,7 +126,7 @@ func (s Settings) Hook(get func(string) string) *Hook {
 	if s.Sharing == "auto" {
 		h.Shard = sharesShards(get("SLURM_CONF"))
 	}
-	// Without the list a GPU goes by its index.
+	// Without the list a GPU's index counts.
 	h.Cards, _ = h.Dir.Cards("")
 	if s.HasMPS() {
 		h.MPS = &MPS{

@@ -13,10 +13,9 @@ import (
 	"time"
 )
 
-// How long a job of which no process is left may stay before it counts as one that
-// ended without an epilog. A job that was handed out by salloc, without
-// PrologFlags=Contain, has no process between two commands, and is given its time;
-// less, where the GPU's shares say that it can't be there any more.
+// How long a job without processes may stay before it counts as one that ended without an epilog. A
+// job of salloc, without PrologFlags=Contain, has no process between two commands, and gets the
+// longer time; the shorter one applies if the GPU's shares show that the job must be gone.
 const (
 	patience = 10 * time.Minute
 	overfull = time.Minute
@@ -28,9 +27,8 @@ func bootID(proc string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// closeStale closes those of a GPU's jobs that ended without an epilog: the node was
-// restarted, or Slurm's daemon killed. It returns the jobs that are there, and an
-// error that names the others.
+// closeStale closes a GPU's jobs that ended without an epilog: the node was restarted, or Slurm's
+// daemon killed. It returns the jobs that are there, and an error that names unreadable ones.
 func (h *Hook) closeStale(jobs []*Job) ([]*Job, error) {
 	boot, now, sum := bootID(h.Proc), h.Now(), 0
 	for _, j := range jobs {
@@ -82,9 +80,9 @@ var stepName = regexp.MustCompile(`^slurmstepd: \[(\d+)[.\]]`)
 // stepProgram is what a step runs. Debian has it as slurmstepd-wlm.
 var stepProgram = regexp.MustCompile(`^slurmstepd(-[a-z]+)?$`)
 
-// StepOf is the job that a process is a step of; 0 = it isn't one. dir is the process's folder of
-// /proc. Any user can name a process as they like, so it must also run slurmstepd as root, or as
-// whoever asks.
+// StepOf returns the job of a process that is a job's step; 0 = it isn't one. dir is the process's
+// folder of /proc. Any user can choose a process's name, so it must also run slurmstepd as root, or
+// as the calling user.
 func StepOf(dir string) int64 {
 	line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 	m := stepName.FindSubmatch(line)
@@ -109,7 +107,7 @@ func StepOf(dir string) int64 {
 	return id
 }
 
-// jobsWithSteps are the jobs of which a step runs on this node.
+// jobsWithSteps are the jobs with a step on this node.
 func jobsWithSteps(proc string) map[int64]bool {
 	out := map[int64]bool{}
 	for _, pid := range pids(proc) {

@@ -46,8 +46,8 @@ func (g *Guard) candidates(dst []Combo, w *Window) (_ []Combo, must int) {
 	return dst, must
 }
 
-// turn returns the job that gets an idle GPU alone where no combination keeps the promise: the one that must start,
-// else the first allowed one whose turn is now. 0 = none.
+// turn returns the job that gets an idle GPU alone if no combination keeps the promise: the job
+// that must start, otherwise the first allowed job whose turn it is now. 0 = none.
 func (g *Guard) turn(w *Window, must int) Combo {
 	switch {
 	case !g.promise.on || len(w.Card().Running) > 0:

@@ -49,8 +49,8 @@ func (tr *track) most(step float64) float64 {
 	return m + tr.spare
 }
 
-// leastMargin is the least margin, whatever the setting: a limit too low fails an innocent job. It is also more than
-// 2^20/10^6, in case a driver takes M for a million.
+// leastMargin is the smallest margin, regardless of the setting: a limit that is too low fails an
+// innocent job. It is also more than 2^20/10^6, in case a driver takes M for a million.
 const leastMargin = 0.05
 
 // NeedMiB is the device memory that a job of the application is expected to need, MiB: the highest of its profile plus

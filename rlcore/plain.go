@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// Plain is plain Slurm's schedule of the same jobs: each has whole GPUs to itself and starts in order of priority as
-// soon as its GPUs are free. It is kept next to the real schedule. A job takes its profile's duration, else its time
-// limit, and once it has ended the time that it took.
+// Plain is plain Slurm's schedule of the same jobs: each has whole GPUs to itself and starts in
+// order of priority when its GPUs are free. It is kept next to the real schedule. A job takes its
+// profile's duration, else its time limit, and once it has ended the time that it took.
 //
-// Whenever a job comes, goes or changes its priority, the jobs that have not begun are scheduled again; the others keep
-// their GPUs. All times are s on State.NowS's clock; a call that goes back in time counts as one of the present. A
-// Plain is not safe for concurrent use.
+// Whenever a job comes, goes or changes its priority, the jobs that have not begun are scheduled
+// again; jobs that have begun keep their GPUs. All times are s on State.NowS's clock; a call that
+// goes back in time counts as one of the present. A Plain is not safe for concurrent use.
 type Plain struct {
 	// StartupS is what Slurm takes to start a job on a free GPU, s.
 	StartupS float64
@@ -142,8 +142,9 @@ func (p *Plain) newJob(j *Job) *plainJob {
 	return x
 }
 
-// Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of the others. Jobs
-// of the queue that already run in reality would have aged like these; their priority rises by the median.
+// Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs
+// of known ones. Jobs of the queue that already run in reality would have aged like these; their
+// priority rises by the median.
 func (p *Plain) Wait(jobs []Job, nowS float64) {
 	p.begin(nowS)
 	waits := make(map[string]bool, len(jobs))
@@ -254,7 +255,7 @@ func (p *Plain) EndS(id string) float64 {
 	return 0
 }
 
-// FreeS writes into dst, whose storage it reuses, when each GPU is free once all jobs have ended.
+// FreeS writes into dst, and reuses its storage, when each GPU is free after all jobs have ended.
 func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 	p.settle()
 	dst = append(dst[:0], p.sched.free...)
@@ -301,8 +302,8 @@ func (p *Plain) begin(nowS float64) {
 	})
 }
 
-// goOn reports whether a job that should have ended goes on: it has done all the expected work, and has not really
-// ended.
+// goOn reports whether a job that should have ended still runs: it has done all the expected work,
+// and has not really ended.
 func (p *Plain) goOn(x *plainJob) bool {
 	x.goesOn = false
 	if p.DoneS == nil || x.Over || !x.Runs || x.EndS > p.nowS {

@@ -84,8 +84,8 @@ func (p *Profile) Validate() error {
 	return nil
 }
 
-// Stretched returns the profile of a run of durationS seconds: every phase keeps its fraction, and an iteration takes
-// as long as before.
+// Stretched returns the profile of a run of durationS seconds: every phase keeps its fraction, and
+// an iteration takes the same time.
 func (p *Profile) Stretched(durationS float64) *Profile {
 	if durationS == p.DurationS {
 		return p

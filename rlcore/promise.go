@@ -21,20 +21,22 @@ const (
 	rounding = 1e-6
 )
 
-// promise keeps the promise to all jobs of the queue. A job of the bridge's is promised its end: its due is the end
-// that plain Slurm would have given it, plus a grace. Any other job is promised its start.
+// promise keeps the promise to all jobs of the queue. A job of the bridge's is promised its end:
+// its due is the end that plain Slurm would have given it, plus a grace. Any other job is promised
+// its start.
 //
-// One list schedule says when each job would start if all went on plainly from now: no job joins a GPU, and each
-// pending job gets its GPUs in order of priority. A combination is allowed only if
+// One list schedule says when each job would start if all went on plainly from now: no job joins a
+// GPU, and each pending job gets its GPUs in order of priority. A combination is allowed only if
 //
 //   - its members and the jobs that run on the GPU end by their dues,
-//   - the jobs of the window that it leaves, and those in front of them, start by their latest starts, and
+//   - the jobs of the window that it leaves, and the jobs in front of them, start by their latest starts, and
 //   - the GPUs of each class, sorted by when they are free after these jobs, are free no later than without the
 //     combination, or, where no job is behind these, than in the schedule of plain Slurm.
 //
-// With exact predictions this is an induction, and no job ends after its due: the plain schedule and the real one begin
-// the same, and each decision leaves every job its turn. Where a prediction was wrong and a due is lost, no decision
-// makes the job end later than going on plainly would, plus its grace.
+// With exact predictions this is an induction, and no job ends after its due: the plain schedule
+// and the real one begin the same, and each decision leaves every job its turn. Where a prediction
+// was wrong and a due is lost, no decision makes the job end later than going on plainly would,
+// plus its grace.
 type promise struct {
 	on      bool
 	cards   []outlook
@@ -184,8 +186,8 @@ func (p *promise) expect(g *Guard, k int, card *GPU) float64 {
 	return o.freeS
 }
 
-// end writes into dst when the GPU's jobs of known profile, then those in c, are expected to end, s from now, and
-// returns the end of the last job. A job of unknown length takes its limit.
+// end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to
+// end, s from now, and returns the end of the last job. A job of unknown length takes its limit.
 func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
 	p.members, p.workS = p.members[:0], p.workS[:0]
 	add := func(j *Job, workS, lastsS float64) {
@@ -242,7 +244,8 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	return p.membersKeep(g, w, c) && p.queueKeeps(w, c, freeS)
 }
 
-// membersKeep reports whether the running jobs and those in c, expected to end at endS, keep their dues.
+// membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep
+// their dues.
 func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 	s, card := w.State, w.Card()
 	before := p.cards[w.GPU].endS
@@ -292,8 +295,8 @@ func (p *promise) queueKeeps(w *Window, c Combo, freeS float64) bool {
 	return inTime && free
 }
 
-// after lets the followed jobs that c leaves go on after it. inTime: each starts in time. free: after these jobs the GPUs
-// are free in time for all others.
+// after schedules the followed jobs that c leaves after it. inTime: each starts in time. free:
+// after these jobs the GPUs are free in time for the rest of the queue.
 func (p *promise) after(x *ahead, w *Window, c Combo, freeS float64) (inTime, free bool) {
 	p.trial.copy(&p.now)
 	p.trial.set(w.GPU, freeS)
@@ -320,8 +323,9 @@ func (p *promise) after(x *ahead, w *Window, c Combo, freeS float64) (inTime, fr
 	return true, p.trial.later(&x.plain, bound) <= rounding
 }
 
-// Expect writes into dst, reusing its storage, when each job of the window is expected to end, s on State.NowS's clock,
-// if c joins now and no job after it: jobs in c on the window's GPU, the others on GPUs of their own. +Inf = unknown.
+// Expect writes into dst, reusing its storage, when each job of the window is expected to end, s on
+// State.NowS's clock, if c joins now and no job after it: jobs in c on the window's GPU, other jobs
+// on GPUs of their own. +Inf = unknown.
 func (g *Guard) Expect(dst []float64, w *Window, c Combo) []float64 {
 	p := &g.promise
 	p.endS, _ = p.end(g, p.endS, w.Card(), w, c)

@@ -38,7 +38,7 @@ type sharer struct {
 
 var errEarly = errors.New("ended without having iterated")
 
-// calibrate finds out a kernel's work and its rate.
+// calibrate determines a kernel's work and its rate.
 func (b *bench) calibrate(ctx context.Context, k *Kernel) (s sized, err error) {
 	look := min(max(b.target/10, 50*time.Millisecond), 3*time.Second)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+4*look)
@@ -88,9 +88,8 @@ func (p *process) next(ctx context.Context) (line, error) {
 	}
 }
 
-// together runs kernels at the same time, the agent sampling if they are to be
-// recorded. They start together; once one has done its iterations, the others are
-// stopped.
+// together runs kernels at the same time, and the agent samples them if they are to be recorded.
+// They start together; after one has done its iterations, the rest are stopped.
 func (b *bench) together(ctx context.Context, members []sized, record bool) (out []sharer, err error) {
 	patience := 2*time.Minute + time.Duration(4*len(members))*b.target
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done after %v", patience))
@@ -146,8 +145,8 @@ func (b *bench) together(ctx context.Context, members []sized, record bool) (out
 	return out, err
 }
 
-// race lets programs that are ready iterate until the first is done, and tells the
-// others to stop. Each that ended well has iterated.
+// race lets programs that are ready iterate until the first is done, and stops the rest. Each that
+// ended well has iterated.
 func race(ctx context.Context, procs []*process) ([]sharer, error) {
 	out, errs := make([]sharer, len(procs)), make([]error, len(procs))
 	over := make(chan struct{}, len(procs))

@@ -23,7 +23,7 @@ type Kernel struct {
 	Copies bool
 }
 
-// args are what its program is called with, whatever is to be done.
+// args are the program's arguments in all modes.
 func (k *Kernel) args() []string {
 	num := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	return []string{
@@ -39,8 +39,7 @@ type demand struct {
 	mem    float64 // of hungry, MiB; 0 = three tenths of the card
 }
 
-// catalogue returns the kernels for a card with so much memory, MiB: those that are
-// named, or all.
+// catalogue returns the kernels for a card with so much memory, MiB: the named ones, or all.
 func catalogue(d demand, memMiB float64, names []string) ([]Kernel, error) {
 	hungry := d.mem
 	if hungry == 0 {

@@ -228,8 +228,7 @@ func (o *options) tell(r *Report, out io.Writer) error {
 // looks are how often a GPU's use is read before it counts as idle.
 const looks = 5
 
-// find fills in the paths of programs that weren't given, and lists those that are
-// missing.
+// find fills in the paths of programs that weren't given, and lists missing ones.
 func (o *options) find() (why []string) {
 	if o.control == "" {
 		o.control = found("nvidia-cuda-mps-control")

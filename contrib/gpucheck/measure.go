@@ -61,8 +61,8 @@ type extent struct {
 // launching of kernels as well as copies.
 var weighed = []string{"compute", "pcie"}
 
-// measure runs everything. One kernel or group that fails is noted and doesn't keep
-// the others from being measured. at is called with what begins.
+// measure runs everything. A kernel or group that fails is noted and doesn't stop the rest. at is
+// called with what begins.
 func (b *bench) measure(ctx context.Context, kernels []Kernel, e extent, at func(what string)) (*measured, error) {
 	m := new(measured)
 	failed := func(what string, err error) error {

@@ -28,8 +28,8 @@ type process struct {
 	grace  time.Duration // stopWithin
 }
 
-// stopWithin is how long a program gets to end on request, and again after
-// SIGTERM: under MPS a client that is killed may take others along.
+// stopWithin is how long a program gets to end on request, and again after SIGTERM: under MPS a
+// client that is killed may end other clients.
 const stopWithin = 5 * time.Second
 
 // startProcess starts a program, in a process group of its own so that an
@@ -86,7 +86,7 @@ func (p *process) start() error {
 func (p *process) stop() error {
 	p.hangUp()
 	go func() {
-		for range p.lines { //nolint:revive // whoever reads lets it go on
+		for range p.lines { //nolint:revive // reading continues it
 		}
 	}()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {

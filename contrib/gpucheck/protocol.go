@@ -37,7 +37,7 @@ func parseLine(text []byte) (line, error) {
 	return l, nil
 }
 
-// track is a kernel's progress: lines whose counts and times never fall.
+// track is a kernel's progress: lines with counts and times that never fall.
 type track []line
 
 func (t *track) add(l line) error {

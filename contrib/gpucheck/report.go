@@ -53,9 +53,8 @@ type KernelReport struct {
 	Rate       float64    `json:"iterations_per_s"`
 }
 
-// Tells says which figures NVML reported about right: to 0.05 for GPU and cores, to 15 %
-// of the load or 2 % of the link for PCIe, to 5 % or 640 MiB (a context and
-// MPS's own) for memory.
+// Tells lists the figures that NVML reported about right: to 0.05 for GPU and cores, to 15 % of the
+// load or 2 % of the link for PCIe, to 5 % or 640 MiB (a context and MPS's own) for memory.
 type Tells struct {
 	GPU  bool `json:"gpu"`
 	Core bool `json:"core"`

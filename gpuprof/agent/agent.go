@@ -43,8 +43,8 @@ type Agent struct {
 	jobs   map[run]*tracked
 	gpus   map[int]*gpu  // by gres.conf's index
 	before map[run]saved // what the agent before this one had, until the first scan
-	// What the last passes failed at: reading job files, reading GPUs (those that
-	// have answered since are not there).
+	// Failures of the last passes: reading job files, reading GPUs (GPUs that have answered since
+	// are removed).
 	filesErr error
 	broken   map[int]error
 	last     atomic.Pointer[pass]
@@ -85,7 +85,7 @@ type gpu struct {
 	usesRead   time.Time
 }
 
-// tracked is a run of a job whose record isn't closed yet.
+// tracked is a run of a job with a record that isn't closed yet.
 type tracked struct {
 	job *prolog.Job
 	saved
@@ -112,8 +112,8 @@ func (a *Agent) Start() error {
 	}
 	a.jobs, a.gpus, a.broken = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}
 	devices := a.Lib.Devices()
-	// gres.conf's order is that of the device files, whose numbers can have gaps; a
-	// card's MIG instances follow one another.
+	// gres.conf's order is the order of the device files, which may leave out numbers; a card's MIG
+	// instances follow one another.
 	order := make([]int, len(devices))
 	for i := range order {
 		order[i] = i

@@ -13,7 +13,7 @@ type Hooks struct {
 	ok, mps  *prometheus.Desc
 }
 
-// NewHooks makes the metrics of the hooks whose settings are that file.
+// NewHooks makes the metrics of the hooks with that settings file.
 func NewHooks(settings string) *Hooks {
 	return &Hooks{
 		settings: settings,

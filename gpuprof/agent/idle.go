@@ -9,7 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// What is told of idle jobs: those that have done nothing for toldAfter, every toldEvery.
+// Reports of idle jobs: jobs that have done nothing for toldAfter, every toldEvery.
 const (
 	toldAfter = 5 * time.Minute
 	toldEvery = time.Minute
@@ -45,8 +45,8 @@ func (a *Agent) Idle() []gpuprof.Idle {
 	return nil
 }
 
-// TellIdle tells of idle jobs while there are any, and once when there are none any more, until ctx ends. What doesn't
-// arrive is told anew.
+// TellIdle reports idle jobs while there are any, and once after the last one, until ctx ends. A
+// failed report is followed by the next.
 func (a *Agent) TellIdle(ctx context.Context, send func(context.Context, *gpuprof.IdleReport) error) error {
 	tick := time.NewTicker(toldEvery)
 	defer tick.Stop()

@@ -24,8 +24,8 @@ type look struct {
 	reading  gpuprof.Reading
 	coreFrom string
 	lied     gpuprof.Figures // figures that were given and can't be true
-	// own holds what jobs used by themselves, where processes distinguish them; told
-	// says for which figures they do.
+	// own holds what jobs used by themselves, if processes distinguish them; told holds the figures
+	// for which they do.
 	own  map[int64]*gpuprof.Reading
 	told gpuprof.Figures
 }
@@ -121,7 +121,7 @@ func (l *look) core(v float64, from string) {
 	l.coreFrom = from
 }
 
-// failures joins errors but for those of figures that the card hasn't.
+// failures joins errors, except for figures that the card doesn't have.
 func failures(errs ...error) error {
 	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return errors.Is(err, nvml.ErrNotSupported) })...)
 }

@@ -39,7 +39,7 @@ func (a *Agent) process(pid int) string {
 	return filepath.Join(cmp.Or(a.Proc, "/proc"), strconv.Itoa(pid))
 }
 
-// jobNamed is the job whose prolog was given a SLUID; 0 = none that is known.
+// jobNamed is the job with a prolog that was given this SLUID; 0 = none is known.
 func (a *Agent) jobNamed(sluid string) int64 {
 	for r, t := range a.jobs {
 		if t.job.SLUID == sluid {
@@ -49,8 +49,8 @@ func (a *Agent) jobNamed(sluid string) int64 {
 	return 0
 }
 
-// stepOf finds the step a process descends from; 0 = none. One whose parent has
-// ended descends from none.
+// stepOf finds the step that a process descends from; 0 = none. The link is lost when a parent
+// ends.
 func (a *Agent) stepOf(pid int) int64 {
 	for range deepest {
 		stat, err := os.ReadFile(filepath.Join(a.process(pid), "stat"))

@@ -69,7 +69,7 @@ func (a *Agent) burstRead(g *gpu, now time.Time) {
 	}
 	at := now.Sub(b.t.job.Start).Seconds()
 	add := func(ms *[]gpuprof.Moment, v float64) { *ms = append(*ms, gpuprof.Moment{T: at, V: v}) }
-	// Without PCIe, whose reading takes the driver longer than a step.
+	// Without PCIe: reading it takes the driver longer than a step.
 	if use, mem, err := g.card.Utilisation(); err == nil {
 		add(&b.gpu, use)
 		add(&b.mem, mem)

@@ -42,8 +42,8 @@ func (a *Agent) sharers() map[int][]int64 {
 // sample reads every GPU that has jobs.
 func (a *Agent) sample() { a.pass(true) }
 
-// pass reads the GPUs whose time has come, or all, once each, and hands their
-// readings to their jobs. The GPUs of one job are read together.
+// pass reads the GPUs that are due, or all, once each, and hands their readings to their jobs. The
+// GPUs of one job are read together.
 func (a *Agent) pass(all bool) {
 	on := a.sharers()
 	now := a.Now()

@@ -12,7 +12,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// scan takes up new jobs and closes those that have ended.
+// scan takes up new jobs and closes jobs that have ended.
 func (a *Agent) scan() {
 	wasBusy := a.busy()
 	running, rerr := prolog.List(a.Dir.Jobs())
@@ -52,7 +52,7 @@ func (a *Agent) scan() {
 	}
 	a.Metrics.jobs.Set(float64(n))
 	a.Metrics.show(a.uses())
-	// While jobs run only a sample shows that sampling goes on.
+	// While jobs run only a sample shows that sampling works.
 	if n == 0 || !wasBusy {
 		a.passed(now)
 	}

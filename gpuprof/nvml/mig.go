@@ -12,8 +12,8 @@ type MIG struct {
 	Can bool `json:"can"` // the card has MIG
 	On  bool `json:"on"`
 	Max int  `json:"max"` // instances at most
-	// Instances are those there were when the library was opened. A GPU in MIG
-	// mode computes in them only; of itself it gives neither utilisation nor PCIe.
+	// Instances are the instances that existed when the library was opened. A GPU in MIG mode
+	// computes in them only; by itself it has neither utilisation nor PCIe figures.
 	Instances []Instance `json:"instances,omitempty"`
 }
 
@@ -53,7 +53,7 @@ func (l *library) mig(h gonvml.Device, of *gpu) MIG {
 		return m
 	}
 	for i := range m.Max {
-		// The places of those that were not made are not found.
+		// Unused places are not found.
 		if inst, ret := h.GetMigDeviceHandleByIndex(i); ret == gonvml.SUCCESS {
 			m.Instances = append(m.Instances, l.instance(inst, of))
 		}

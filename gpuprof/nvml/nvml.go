@@ -77,8 +77,8 @@ type library struct {
 	has     map[string]bool
 }
 
-// Open loads the library at path ("" = libnvidia-ml.so.1 wherever the loader
-// finds it) and queries each GPU's capabilities once. Returns ErrNone.
+// Open loads the library at path ("" = libnvidia-ml.so.1 as the loader finds it) and queries each
+// GPU's capabilities once. Returns ErrNone.
 func Open(path string) (Library, error) {
 	var opts []gonvml.LibraryOption
 	if path != "" {
@@ -101,7 +101,7 @@ func Open(path string) (Library, error) {
 	for i := range n {
 		h, ret := l.api.DeviceGetHandleByIndex(i)
 		if ret != gonvml.SUCCESS {
-			continue // one that is broken doesn't hide the others
+			continue // a broken one doesn't hide the rest
 		}
 		l.devices = append(l.devices, l.describe(i, h))
 	}

@@ -28,8 +28,8 @@ type Source struct {
 	Name    string   // in Answers and Refusals
 	Title   string   // in gpuprof info
 	Symbols []string // one of them must be in the library
-	// Value reads a source that is one number; others have Probe only, which reports
-	// whether the GPU has it. found looks for further functions of the library.
+	// Value reads a source that is one number; other sources have Probe only, which reports whether
+	// the GPU has it. found looks for further functions of the library.
 	Value func(h gonvml.Device) (float64, gonvml.Return)
 	Probe func(h gonvml.Device, found func(symbol string) bool) gonvml.Return
 	// Most is the largest value that can be true.
@@ -91,7 +91,7 @@ var Sources = []Source{
 	{Name: GPM, Title: "SM activity (GPM)", Symbols: []string{"nvmlGpmQueryDeviceSupport"}, Probe: gpmProbe},
 }
 
-// probe makes a Probe of a call whose value doesn't matter.
+// probe makes a Probe of a call and ignores its value.
 func probe[T any](call func(gonvml.Device) (T, gonvml.Return)) func(gonvml.Device, func(string) bool) gonvml.Return {
 	return func(h gonvml.Device, _ func(string) bool) gonvml.Return {
 		_, ret := call(h)
@@ -160,11 +160,10 @@ func (s *Source) probe(h gonvml.Device, found func(string) bool) gonvml.Return {
 	return ret
 }
 
-// Read returns the value of a source that is one number: memory in use (MiB), power (W;
-// by card at this moment or over the last second), or the energy consumed since the
-// driver was loaded (J). A counter of energy that is lower than at the last call is
-// ErrImplausible, once; what comes then is compared with the lower value, so that a
-// driver that was loaded anew does no lasting harm.
+// Read returns the value of a source that is one number: memory in use (MiB), power (W; by card at
+// this moment or over the last second), or the energy consumed since the driver was loaded (J). A
+// counter of energy that is lower than at the last call is ErrImplausible, once; later values are
+// compared with the lower one, so that a reloaded driver does no lasting harm.
 func (d *Device) Read(source string) (float64, error) { return d.gpu.read(source) }
 
 func (g *gpu) read(source string) (float64, error) {

@@ -17,11 +17,10 @@ import (
 	"github.com/prometheus/common/config"
 )
 
-// NewClient makes the client of a Sender. file ("" = none) says how the controller
-// is to be trusted and what it is to be shown: Prometheus's format for HTTP
-// clients (tls_config with ca_file, cert_file, key_file and server_name,
-// basic_auth, proxy_url). Names in it are relative to its folder. Certificates
-// that change on disk are read anew.
+// NewClient makes the client of a Sender. file ("" = none) says how to verify the controller and
+// how to authenticate: Prometheus's format for HTTP clients (tls_config with ca_file, cert_file,
+// key_file and server_name, basic_auth, proxy_url). Names in it are relative to its folder.
+// Certificates that change on disk are read again.
 func NewClient(file string) (*http.Client, error) {
 	cfg := &config.HTTPClientConfig{}
 	if file != "" {

@@ -53,10 +53,10 @@ func (h *Handler) init() {
 	})
 }
 
-// ServeHTTP answers 201 for a new record, 200 for one that was there, 401 for a
-// credential that proves nothing, 403 for a user who may not send records, 408
-// for a body that takes too long, 413 and 422 for one that is no record, 503 where
-// the record could not be kept. After 413 and 422 it is no use to send it again.
+// ServeHTTP answers 201 for a new record, 200 for a known one, 401 for an invalid credential, 403
+// for a user without the right to send records, 408 for a body that takes too long, 413 and 422 for
+// an invalid record, 503 if the record could not be stored. After 413 and 422 it is no use to send
+// it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.init()
 	status, reason, text := h.take(w, r)

@@ -10,13 +10,13 @@ import (
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
-// IdlePath is where nodes tell of jobs that do nothing with their GPUs.
+// IdlePath is where nodes report jobs that do nothing with their GPUs.
 const IdlePath = "/v1/idle/report"
 
 // idleTimeout bounds one try: the next report is due soon.
 const idleTimeout = 10 * time.Second
 
-// SendIdle tells the controller of a node's idle jobs. What doesn't arrive is of no use later.
+// SendIdle reports a node's idle jobs to the controller. A report that is lost is not repeated.
 func (s *Sender) SendIdle(ctx context.Context, r *gpuprof.IdleReport) error {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -25,7 +25,7 @@ func (s *Sender) SendIdle(ctx context.Context, r *gpuprof.IdleReport) error {
 	return s.post(ctx, IdlePath, body, "", idleTimeout)
 }
 
-// Idle takes the reports of idle jobs, from those who may send records.
+// Idle takes the reports of idle jobs, from users that may send records.
 func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.init()

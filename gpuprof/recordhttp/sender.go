@@ -60,9 +60,9 @@ func pack(r *gpuprof.Record) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// Send posts one record. Returns an error that wraps ErrRefused where another try
-// would be in vain, an AnswerError where the controller said no for another
-// reason; any other error comes from this node or the way there.
+// Send posts one record. Returns an error that wraps ErrRefused if another try would fail, too, an
+// AnswerError if the controller refused for another reason; any other error comes from this node or
+// the network.
 func (s *Sender) Send(ctx context.Context, r *gpuprof.Record) error {
 	body, err := pack(r)
 	if err != nil {

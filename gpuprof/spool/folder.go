@@ -90,8 +90,8 @@ func (f *folder) open() ([]*item, error) {
 	return items, nil
 }
 
-// private refuses a folder in which others could lay records: the agent signs
-// what it finds there.
+// private refuses a folder in which other users could put records: the agent signs what it finds
+// there.
 func private(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {

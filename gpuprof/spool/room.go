@@ -83,8 +83,8 @@ func (s *Spool) dropOldest(f *folder, need int64) bool {
 	return f.fits(need)
 }
 
-// remove takes a record off the list and its file away. One whose file can't be
-// removed is delivered once more after a restart, and known there.
+// remove takes a record off the list and removes its file. If the file can't be removed, the record
+// is delivered again after a restart, and known there.
 func (s *Spool) remove(it *item) {
 	if !s.unlist(it) {
 		return

@@ -151,7 +151,7 @@ func (s *Spool) lay(f *folder, name string, r *gpuprof.Record) (*item, error) {
 	}
 	cut := r.Cut
 	if !cut && !s.cutOthers(f, int64(len(body))) {
-		// Its series goes before others' summaries.
+		// Its series goes before the summaries of other records.
 		short := *r
 		short.DropSeries()
 		if body, err = json.Marshal(&short); err != nil {

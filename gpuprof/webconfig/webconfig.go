@@ -1,5 +1,5 @@
-// Package webconfig checks the files that say how a daemon's address is protected,
-// those of Prometheus's exporters, before anything is served by them.
+// Package webconfig checks the files that say how a daemon's address is protected, in the format of
+// Prometheus's exporters, before the daemon uses them.
 package webconfig
 
 import (

@@ -39,11 +39,11 @@ type Method interface {
 // Methods are a cluster's.
 type Methods struct {
 	Nodes Method // of agents and hooks: records, and questions for memory limits
-	Users Method // of users who ask about jobs of theirs
+	Users Method // of users with questions about their own jobs
 }
 
-// Choose returns the methods of a cluster whose nodes have a key file (empty: they have MUNGE, and
-// mungeSocket is munged's, empty: its default).
+// Choose returns the methods of a cluster with nodes that have a key file (empty: they have MUNGE,
+// and mungeSocket is munged's, empty: its default).
 func Choose(keyFile, mungeSocket string) Methods {
 	if keyFile != "" {
 		return Methods{Nodes: NewKey(keyFile), Users: NewToken()}
@@ -52,8 +52,8 @@ func Choose(keyFile, mungeSocket string) Methods {
 	return Methods{Nodes: m, Users: m}
 }
 
-// ForUser returns the method whose credentials a controller asks a user for in a header;
-// nil = this release knows none.
+// ForUser returns the method by which a controller identifies users from a header; nil = this
+// release doesn't know it.
 func ForUser(header, mungeSocket string) Method {
 	for _, m := range []Method{&Munge{Socket: mungeSocket}, NewToken()} {
 		if m.Header() == header {
@@ -101,8 +101,8 @@ const window = 5 * time.Minute
 // send fewer in a day.
 const mostRemembered = 1 << 17
 
-// once lets each credential through once, as munged does for its own: those outside the
-// window are refused, those inside are remembered for as long as they could come again.
+// once accepts each credential once, as munged does for its own: credentials outside the window are
+// refused, the rest are remembered until they expire.
 type once struct {
 	mu        sync.Mutex
 	turned    time.Time

@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// Key proves with a key that nodes and controller have in a file (see ReadKeys). Whoever can
-// read it can call itself any user: root and SlurmUser may, and nobody else.
+// Key proves with a key that nodes and controller have in a file (see ReadKeys). A reader of that
+// file can pose as any user, so only root and SlurmUser may read it.
 //
-// The file is read for each credential, so that a key can be changed while daemons run:
-// the first key in it signs, and each is believed.
+// The file is read for each credential, so that a key can be changed while daemons run: the first
+// key in it signs, and each is believed.
 type Key struct {
 	File string
 	Now  func() time.Time

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// ReadKeys reads the keys of a file for this process's user, and refuses a file that others could
-// read or replace. An error names the file and what to do.
+// ReadKeys reads the keys of a file for this process's user, and refuses a file that another user
+// could read or replace. An error names the file and what to do.
 func ReadKeys(file string) ([][]byte, error) {
 	return ReadKeysAs(file, uint32(os.Geteuid()), uint32(os.Getegid()))
 }
@@ -55,8 +55,8 @@ func ReadKeysAs(file string, uid, gid uint32) ([][]byte, error) {
 	return keys, nil
 }
 
-// private says what is wrong with a key file's owner and mode: it belongs to root or to its
-// reader, who alone may read it; a group may where it is the reader's own, or root's.
+// private says what is wrong with a key file's owner and mode: it must belong to root or to its
+// reader, and only the owner may read it; a group may if it is the reader's own, or root's.
 func private(file string, info fs.FileInfo, uid, gid uint32) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	mode := info.Mode().Perm()
@@ -79,7 +79,7 @@ func private(file string, info fs.FileInfo, uid, gid uint32) error {
 	return nil
 }
 
-// folderIsSafe says why others than root and a reader may put files into a folder.
+// folderIsSafe says why users other than root and a reader may put files into a folder.
 func folderIsSafe(dir string, uid uint32) error {
 	info, err := os.Stat(dir)
 	if err != nil {

@@ -101,7 +101,7 @@ func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 	if len(cred) > 4*MaxPayload || !shape.MatchString(cred) {
 		return nil, ErrInvalid
 	}
-	// Without the host's name, whose look-up can be slow.
+	// Without the host's name: its look-up can be slow.
 	out, err := m.run(ctx, "unmunge", cred, "--keys=STATUS,ENCODE_TIME,DECODE_TIME,UID")
 	c, status := parse(out)
 	var exit *exec.ExitError

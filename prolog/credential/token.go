@@ -19,15 +19,14 @@ import (
 	"time"
 )
 
-// Token proves users by Slurm's own tokens, as its commands do where AuthType is auth/slurm: a
-// daemon of Slurm's on the user's machine (sackd, slurmd or slurmctld) asks the kernel who is
-// at the other end of its socket, and signs; one on the controller checks the signature.
+// Token proves users by Slurm's own tokens, as Slurm's commands do if AuthType is auth/slurm: one
+// of its daemons on the user's machine (sackd, slurmd or slurmctld) gets the user at the other end
+// of its socket from the kernel, and signs; one on the controller checks the signature.
 //
-// What travels is good for no request to Slurm, whose own carry their request's hash in the
-// place of the payload. The socket's protocol is that of src/common/sack_api.c from 23.11 to
-// 26.05.
+// The token is valid for no request to Slurm: in those, their request's hash is in the place of the
+// payload. The socket's protocol is that of src/common/sack_api.c from 23.11 to 26.05.
 type Token struct {
-	// Sockets are tried in turn. Default: those of Slurm.
+	// Sockets are tried in turn. Default: Slurm's own.
 	Sockets []string
 	Now     func() time.Time
 	// Since is as in Key.
@@ -64,7 +63,7 @@ const (
 	mostToken    = 64 << 10  // bytes
 )
 
-// sockets are those of Slurm's daemons, in the order in which its commands try them.
+// sockets are the sockets of Slurm's daemons, in the order in which its commands try them.
 func (t *Token) sockets() []string {
 	if t.Sockets != nil {
 		return t.Sockets
@@ -102,7 +101,7 @@ func (t *Token) call(ctx context.Context, request uint32, body []byte, read func
 	return errors.Join(errs...)
 }
 
-// Encode asks Slurm for a token.
+// Encode requests a token from Slurm.
 func (t *Token) Encode(ctx context.Context, payload string) (string, error) {
 	// Two tokens of one second would be the same without it.
 	var nonce [16]byte
@@ -141,7 +140,7 @@ func (t *Token) Encode(ctx context.Context, payload string) (string, error) {
 // tokenShape is a JSON Web Token's.
 var tokenShape = regexp.MustCompile(`^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$`)
 
-// Decode checks a token. What it says is believed only once Slurm has checked who signed it.
+// Decode checks a token. Its content is believed only after Slurm has checked the signature.
 func (t *Token) Decode(ctx context.Context, cred string) (*Credential, error) {
 	if len(cred) > 4*MaxPayload || !tokenShape.MatchString(cred) {
 		return nil, ErrInvalid

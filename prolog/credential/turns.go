@@ -22,7 +22,7 @@ type Turns struct {
 
 const (
 	mostAtOnce = 8
-	mostOfHost = 2 // an agent sends one record at a time, and a hook asks one question
+	mostOfHost = 2 // an agent sends one record at a time, and a hook one request
 )
 
 // Decode decodes a credential that a host sent, in its turn. It returns what Method does, or

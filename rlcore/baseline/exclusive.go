@@ -33,8 +33,7 @@ func (Exclusive) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	alone(dst, w, combos, func(i int) float64 { return -float64(i) })
 }
 
-// alone scores combinations of one job on an idle GPU by rank and refuses all
-// others.
+// alone scores combinations of one job on an idle GPU by rank and refuses larger ones.
 func alone(dst []float64, w *rlcore.Window, combos []rlcore.Combo, rank func(i int) float64) {
 	idle := len(w.Card().Running) == 0
 	for k, c := range combos {

@@ -7,23 +7,23 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Index values combinations by how fast the sum of all turnarounds shrinks with them. It
-// keeps scratch and is not safe for concurrent use.
+// Index values combinations by how fast the sum of all turnarounds shrinks with them. It keeps
+// scratch and is not safe for concurrent use.
 //
-// A second of work on a job is worth a second to the job itself, and something to those that
-// wait behind it. If the queue is served in the order of the work that is left, shortest
-// first, these are the longer ones, and each has its turn earlier by 1 / (GPUs · rate),
-// where rate is what a shared GPU does. So
+// A second of work on a job is worth a second to the job itself, and something to the jobs that
+// wait behind it. If the queue is served in the order of the work that is left, shortest first,
+// these are the longer ones, and each has its turn earlier by 1 / (GPUs · rate), where rate is what
+// a shared GPU does. So
 //
-//	index = Σ over everybody on the GPU of (1 + longer / (GPUs · rate)) / slowdown
+//	index = Σ over the jobs on the GPU of (1 + longer / (GPUs · rate)) / slowdown
 //
-// Where nobody waits, that is the rate of work. Where many do, it is shortest remaining
-// processing time (Schrage, 1968) under slowdowns: short jobs come first, and nobody may
-// share a GPU with them who holds them up for less than it gains.
+// If no job waits, that is the rate of work. If many wait, it is shortest remaining processing time
+// (Schrage, 1968) under slowdowns: short jobs come first, and a job shares their GPU only if it
+// gains more than it holds them up.
 type Index struct {
 	Predictor rlcore.Predictor
-	// Rates are the rates of work with the combinations of the last Score, in seconds of
-	// solo work a second, and Behind what their work is worth to those that wait.
+	// Rates are the rates of work with the combinations of the last Score, in seconds of solo work
+	// a second, and Behind what their work is worth to the waiting jobs.
 	Rates, Behind []float64
 	// Unit is the most that a second of work could be worth: to itself, and to all that wait.
 	Unit float64
@@ -58,7 +58,7 @@ func (x *Index) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// look counts who waits for whom.
+// look counts the jobs that wait behind each job.
 func (x *Index) look(w *rlcore.Window) {
 	s := w.State
 	card := w.Card()
@@ -125,7 +125,7 @@ func (x *Index) joining(workS float64) float64 {
 	return sum
 }
 
-// Group is who would be on a window's GPU, and what is expected of each. It reuses its
+// Group holds the jobs that would be on a window's GPU, and what is expected of each. It reuses its
 // storage and is not safe for concurrent use.
 type Group struct {
 	Predictor rlcore.Predictor

@@ -17,7 +17,7 @@ var _ = policy.Register(policy.Spec{
 // shortest remaining processing time for GPUs that are shared; see Index.
 type SRPT struct{ index Index }
 
-// NewSRPT returns the policy; it goes by p's predictions.
+// NewSRPT returns the policy, based on p's predictions.
 func NewSRPT(p rlcore.Predictor) *SRPT { return &SRPT{Index{Predictor: p}} }
 
 // Name implements rlcore.Policy.

@@ -34,10 +34,9 @@ func crowds(values ...float64) []policy.Knob {
 	return out
 }
 
-// Throughput takes the combination with which the GPU does the most work: the sum
-// over everybody on it of 1 / predicted slowdown. crowd is what each member beyond
-// the first must bring to be let in: with it, a combination that hardly gains is
-// left for a better one.
+// Throughput takes the combination with which the GPU does the most work: the sum over its jobs of
+// 1 / predicted slowdown. crowd is what each member beyond the first must add to be let in: with
+// it, a combination that hardly gains loses to a better one.
 type Throughput struct {
 	name  string
 	crowd float64

@@ -30,7 +30,7 @@ type Demand struct {
 	StepS float64 // time of one iteration, s; 0 = unknown
 }
 
-// Law is a contention law; laws.go has those that are fitted.
+// Law is a contention law; laws.go has the fitted ones.
 type Law struct {
 	Name string
 	// Capacity is K, in seconds of solo work per second. It exceeds 1 where kernels of
@@ -43,8 +43,8 @@ type Law struct {
 	StepPower, StepOdds, Odds float64
 	// Reach is the largest ratio of two iteration times that is taken at its word; 0 = any.
 	Reach float64
-	// CorePower reduces the demand of a process whose kernels leave SMs idle: u is
-	// GPU · min(1, Core/GPU/usualCore)^CorePower.
+	// CorePower reduces the demand of a process with kernels that leave SMs idle: u is GPU · min(1,
+	// Core/GPU/usualCore)^CorePower.
 	CorePower float64
 }
 
@@ -68,13 +68,11 @@ type member struct {
 	sated             bool // takes its whole demand, less than its fair part
 }
 
-// Slowdowns writes each member's slowdown (time together ÷ alone, ≥ 1) into dst, whose
-// storage it reuses, and returns it. It allocates nothing where dst has room and d has
-// at most 32 members.
+// Slowdowns writes each member's slowdown (time together ÷ alone, ≥ 1) into dst, reusing its
+// storage, and returns it. It allocates nothing where dst has room and d has at most 32 members.
 //
-// PCIe: where demands exceed the link's throughput, members wait in proportion to their
-// own use of it. That is an assumption; no measured pairs of PCIe-bound jobs are
-// published.
+// PCIe: where demands exceed the link's throughput, members wait in proportion to their own use of
+// it. That is an assumption; no measured pairs of PCIe-bound jobs are published.
 func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 	dst = dst[:0]
 	if len(d) == 1 {
@@ -163,9 +161,9 @@ func (l *Law) reach() reach {
 	return reach{math.Pow(l.Reach, l.StepPower), math.Pow(min(2, l.Reach), l.StepPower)}
 }
 
-// believed returns a ratio as far as it is believed: up to Reach all of it, and beyond less
-// the further it is, down to what a ratio of 2 counts. Programs whose iterations differ by
-// that much don't mean the same by one.
+// believed returns the part of a ratio that counts: up to Reach all of it, and beyond that less and
+// less, down to what a ratio of 2 counts. Programs with iterations that differ by so much don't
+// mean the same by one.
 func (b reach) believed(ratio float64) float64 {
 	switch {
 	case ratio > b.full:
@@ -188,11 +186,10 @@ func smoothMax(x float64, knee int) float64 {
 	return x
 }
 
-// Busy returns the fraction of time in which any member's kernel runs, given the
-// members' slowdowns; 0 without members. A process whose kernels take a fraction u of
-// its solo time leaves the GPU idle for (1−u) of that time however long the kernels
-// get, so slowed by s it leaves it idle for (1−u)/s of the time. Under MPS members
-// overlap independently.
+// Busy returns the fraction of time in which any member's kernel runs, given the members'
+// slowdowns; 0 without members. A process with kernels that take a fraction u of its solo time
+// leaves the GPU idle for (1−u) of that time, regardless of how long the kernels get, so slowed by
+// s it leaves it idle for (1−u)/s of the time. Under MPS members overlap independently.
 func Busy(d []Demand, slow []float64) float64 {
 	idle := 1.0
 	for i := range d {

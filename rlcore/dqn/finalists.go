@@ -15,7 +15,7 @@ type finalist struct {
 	theta [][]float32
 }
 
-// finalists holds the initial parameters, then the others by how well they did.
+// finalists holds the initial parameters, then the best ones in order.
 type finalists []finalist
 
 // enter adds f if it is among the best.

@@ -26,7 +26,7 @@ type Flat struct {
 // activePixels is about how many pixels are 1, for the initial weights.
 const activePixels = 2000
 
-// NewFlat returns a network for windows of m jobs whose values are all 0.
+// NewFlat returns a network for windows of m jobs with all values 0.
 func NewFlat(m, hidden int, r *rand.Rand) *Flat {
 	f := &Flat{Enc: encoder.Images{M: m, Virtual: true}}
 	f.net = nn.NewSparse(f.Enc.Len(), hidden, 1+1<<m, activePixels, 0, r)

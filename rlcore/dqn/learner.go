@@ -160,12 +160,12 @@ func (l *learner) goals() {
 	}
 }
 
-// State is what a training can be resumed from: the parameters reached, which needn't
-// be those of the best validation, and the optimiser's memory of each block of them.
+// State is what a training can be resumed from: the parameters reached, which needn't have the best
+// validation, and the optimiser's memory of each block of them.
 //
-// The replay memory isn't part of it: a resumed training refills it from episodes of
-// its own, and copies the parameters to the target network. It is reproducible, but
-// differs from what an uninterrupted training would have been.
+// The replay memory isn't part of it: a resumed training refills it from episodes of its own, and
+// copies the parameters to the target network. It is reproducible, but differs from what an
+// uninterrupted training would have been.
 type State struct {
 	Theta  [][]float32
 	Optims []nn.State

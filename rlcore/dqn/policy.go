@@ -27,9 +27,8 @@ func (p *Policy) By(model string) *Policy { p.model = model; return p }
 // Model returns the name given by By; "" = none.
 func (p *Policy) Model() string { return p.model }
 
-// Score implements rlcore.Policy. A combination that the network doesn't describe,
-// because others have a higher index, gets −Inf; so does leaving a GPU
-// idle.
+// Score implements rlcore.Policy. A combination that the network doesn't describe, because too many
+// have a higher index, gets −Inf; so does leaving a GPU idle.
 func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	o := p.net.Observe(w, choices(w, combos), false)
 	p.obs[0] = o

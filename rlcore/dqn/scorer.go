@@ -30,14 +30,13 @@ type Network interface {
 	Name() string
 	// Objective is what it learns to keep small.
 	Objective() policy.Objective
-	// Observe describes a decision. The result is valid until the next call, unless
-	// fresh asks for a copy.
+	// Observe describes a decision. The result is valid until the next call, unless fresh is set,
+	// which makes a copy.
 	Observe(w *rlcore.Window, combos []rlcore.Combo, fresh bool) *Obs
 	// Values writes the values of all observations' Combos, one after the other, into dst's
 	// storage. obs must not change before Learn.
 	Values(dst []float64, obs []*Obs) []float64
-	// Learn adds to the gradient that of a loss whose derivative with respect to the last
-	// Values is d.
+	// Learn adds to the gradient that of a loss with derivative d with respect to the last Values.
 	Learn(d []float64)
 	// Params returns the parameters and their gradient, in blocks.
 	Params() []nn.Block

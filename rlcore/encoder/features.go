@@ -23,7 +23,7 @@ const (
 	queueLook = 64   // pending jobs that the situation describes
 	lightGPU  = 0.6  // below it a job's mean GPU use counts as light
 	smallMem  = 0.35 // below it a job's peak memory counts as small, as a fraction of the card's
-	maxKnown  = 4096 // profiles whose figures are kept
+	maxKnown  = 4096 // profiles with stored figures
 )
 
 // Features describes each combination by figures without unit, so that neither M,
@@ -34,8 +34,9 @@ type Features struct {
 	// Objective is what the network that reads them is for: it says which combinations are
 	// described where there are more than Max.
 	Objective policy.Objective
-	// Max bounds the combinations that are described: waiting, and of those that keep the promise the ones of the
-	// highest index (see baseline.Index), for the makespan of the highest throughput. 0 = all.
+	// Max bounds the combinations that are described: waiting, and the ones of the highest index
+	// among those that keep the promise (see baseline.Index), for the makespan of the highest
+	// throughput. 0 = all.
 	Max int
 
 	// ScaleS is the unit of time of the last Encode, s.

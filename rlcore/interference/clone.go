@@ -10,9 +10,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Clone returns a model that has learned the same. Both can then learn, and be used,
-// independently. The posterior is computed anew from all that was observed, so it is the
-// same in whatever order that came, but for the rounding of sums.
+// Clone returns a model that has learned the same. Both can then learn, and be used, independently.
+// The posterior is computed again from all observations, so it doesn't depend on their order,
+// except for rounding.
 func (m *Model) Clone() *Model {
 	out := New(m.law)
 	out.bad, out.doubts = maps.Clone(m.bad), maps.Clone(m.doubts)

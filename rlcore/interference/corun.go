@@ -12,10 +12,9 @@ type Overlap struct {
 // run or for hardly any of it; the effects of anything in between can't be separated.
 const mostly, hardly = 0.7, 0.1
 
-// CoRunners returns the jobs that shared the GPU for most of a run of runS seconds,
-// and the mean fraction (0..1) of the run for which they did. It returns false where
-// the run teaches nothing: it was alone, or another job was unknown or present for a
-// part of the run whose effect can't be separated.
+// CoRunners returns the jobs that shared the GPU for most of a run of runS seconds, and the mean
+// fraction (0..1) of the run for which they did. It returns false if the run teaches nothing: it
+// was alone, or another job was unknown or present for a part of the run that can't be separated.
 func CoRunners(runS float64, others []Overlap) (with []*rlcore.Profile, part float64, ok bool) {
 	for _, o := range others {
 		switch share := o.S / runS; {

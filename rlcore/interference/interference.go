@@ -36,7 +36,7 @@ type way struct {
 	site    learned // of whomever, by the application's name alone; see expect
 }
 
-// pair is two applications; without owners they are everybody's.
+// pair is two applications; without owners they stand for all users'.
 type pair struct{ a, b rlcore.Identity }
 
 // New returns a model that has learned nothing. It follows the law of a card's way of
@@ -82,7 +82,8 @@ const (
 	// minSD is the spread of measured slowdowns where nothing contends
 	// (CentaurusInfra/alnair: 0.97 to 1.07 where utilisations sum to less than 1).
 	minSD = 0.02
-	// maxKept is the largest group whose predictions are kept, maxKeptGroups how many.
+	// maxKept is the size of the largest group with stored predictions, maxKeptGroups the number of
+	// groups.
 	maxKept       = 5
 	maxKeptGroups = 1 << 14
 )
@@ -186,7 +187,7 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 }
 
 // Forbid keeps two users' applications from sharing a GPU, since they failed together; without
-// owners everybody's.
+// owners, all users'.
 func (m *Model) Forbid(a, b rlcore.Identity) { m.bad[ordered(a, b)] = true }
 
 // Forgive revokes Forbid.

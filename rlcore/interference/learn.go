@@ -10,26 +10,25 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// The model learns the factor by which members slow more, or less, than the law
-// predicts. With z = log(slowdown − 1 + Floor), for victim v with co-runners A on card c
+// The model learns the factor by which members slow more, or less, than the law predicts. With z =
+// log(slowdown − 1 + Floor), for victim v with co-runners A on card c
 //
 //	z_seen − z_law = w·x + card_c + victim_v + mean_{a∈A} aggressor_a + cell_{c,v,A} + noise
 //
-// x are the traits (traits.go): what the members' profiles and the law say. Their weights w
-// are the site's, so that the first co-runs of any application teach something about all.
-// Each term is Gaussian around 0, so the posterior is exact, has a closed form, doesn't
-// depend on the order of observations, and is the law where there were none. A cell is
-// one application with the same co-runners on the same model of card. All observations
-// of a cell count as one observation of the other terms, with less noise the more there
-// are. What is learned of one way of sharing says nothing of another.
+// x are the traits (traits.go): what the members' profiles and the law say. Their weights w are the
+// site's, so that the first co-runs of any application teach something about all. Each term is
+// Gaussian around 0, so the posterior is exact, has a closed form, doesn't depend on the order of
+// observations, and is the law where there were none. A cell is one application with the same
+// co-runners on the same model of card. All observations of a cell count as one observation of the
+// other terms, with less noise the more there are. What is learned of one way of sharing doesn't
+// hold for another.
 //
-// The standard deviations are compromises between what predicts best and what predicts its
-// own errors best on CentaurusInfra/alnair, boringlee24/socc22-miso and
-// stanford-futuredata/gavel, with and without iteration times, before any co-run and after
-// some; LEARNING.md has the figures, also of each set with values that were chosen by the
-// others. Results depend little on any of them. An application that slows others more than
-// predicted has longer kernels than predicted, and is slowed less itself: hence the slight
-// negative correlation.
+// The standard deviations are compromises between what predicts best and what predicts its own
+// errors best on CentaurusInfra/alnair, boringlee24/socc22-miso and stanford-futuredata/gavel, with
+// and without iteration times, before any co-run and after some; LEARNING.md has the figures, also
+// of each set with values that were chosen by the remaining sets. Results depend little on any of
+// them. An application that slows its co-runners more than predicted has longer kernels than
+// predicted, and is slowed less itself: hence the slight negative correlation.
 const (
 	cardSD      = 0.1
 	appSD       = 0.25 // as victim, and as aggressor
@@ -38,7 +37,7 @@ const (
 	roleCorr    = -0.3 // of an application's two factors
 	surprise    = 1.5  // bound of |z_seen − z_law| for a cell with one or two observations
 	surpriseN   = 4.0  // bound of it for every observation
-	mostShared  = 1.5  // bound of w·x: users' lessons are everybody's there
+	mostShared  = 1.5  // bound of w·x: users' lessons count for all users there
 	mostStrange = 0.6  // bound of all that other users' lessons say of strangers
 	maxOthers   = 15   // MPS before Volta serves 16 clients
 	maxParams   = 1024 // weights and factors, of about 490 applications; their covariances take 8 MiB
@@ -61,7 +60,7 @@ type term struct {
 	weight float64
 }
 
-// key names a cell by its factors' indexes: card, victim, others in ascending order.
+// key names a cell by its factors' indexes: card, victim, aggressors in ascending order.
 type key [2 + maxOthers]int32
 
 // cell is what was observed of one application with the same co-runners.
@@ -78,8 +77,8 @@ type cell struct {
 	known int
 }
 
-// value returns the cell's mean z_seen − z_law without outliers: the lowest and the
-// highest are left out once there are others.
+// value returns the cell's mean z_seen − z_law without outliers: the lowest and the highest are
+// left out if there are more.
 func (c *cell) value() float64 {
 	if c.n < 3 {
 		return clamp(c.sum/float64(c.n), surprise)
@@ -134,7 +133,7 @@ func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, sp
 	return m.x
 }
 
-// whose names an application as its owner's, anybody as everybody's.
+// whose names an application as its owner's, anybody as all users'.
 func whose(p *rlcore.Profile) rlcore.Identity   { return p.Identity() }
 func anybody(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
 
@@ -150,11 +149,10 @@ type belief struct {
 // at returns the mean where the law says the given z, at an instant of the run.
 func (b *belief) at(z float64) float64 { return b.mean + clamp(b.slope*(z-b.z), mostSteep) }
 
-// expect returns what is believed of member i with traits f, for which the law says z on
-// average. Where nothing was observed of a user's application, what was observed of others' of that
-// name stands in as the mean of the prior, within its standard deviation: names are free, and a
-// user's co-runs may teach anything. Where nothing was observed of any of them, all that others
-// taught counts for mostStrange at most.
+// expect returns what is believed of member i with traits f, with an average z of the law. If a
+// user's application was never observed, observations of other users' applications of that name are
+// the mean of the prior, within its standard deviation: names are free, and a user's co-runs may
+// teach anything. If none was observed, other users' lessons count for up to mostStrange.
 func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64) belief {
 	x := m.terms(&w.learned, whose, spec, members, i)
 	b := belief{z: z, doubt: m.doubt(members, i)}
@@ -262,8 +260,8 @@ func (l *learned) predict(x []term, f *traits) (mean, sd float64) {
 	if c == nil {
 		return mean, math.Sqrt(v + cellSD*cellSD)
 	}
-	// The cell's own term given the others, exact; see Gelman et al., Bayesian Data
-	// Analysis, ch. 5.
+	// The cell's own term given the other terms, exact; see Gelman et al., Bayesian Data Analysis,
+	// ch. 5.
 	noise := noiseSD * noiseSD / float64(c.n)
 	own := cellSD * cellSD / (cellSD*cellSD + noise)
 	return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)
@@ -288,7 +286,7 @@ func (l *learned) common(x []term, f *traits) float64 {
 		return floats.Dot(f[:], f[:])
 	}
 	v := 0.0
-	// The lower triangle, three rows at a time: a decision asks for thousands.
+	// The lower triangle, three rows at a time: a decision needs thousands.
 	for i := 0; i < len(f); i += 3 {
 		r, s, t := l.cov[i][:i+3], l.cov[i+1][:i+3], l.cov[i+2][:i+3]
 		a, b, c := 0.0, 0.0, 0.0

@@ -14,8 +14,8 @@ type Lesson struct {
 	Card   string   `json:"card"`   // model, as GPUSpec names it
 	Victim string   `json:"victim"` // application
 	Others []string `json:"others"` // applications
-	// Owner is the user whose application the victim is, Owners those of the others, in the
-	// same order; "" and nil = anybody's.
+	// Owner is the user of the victim's application, Owners the users of the aggressors', in the
+	// same order; "" and nil = all users.
 	Owner  string   `json:"owner,omitempty"`
 	Owners []string `json:"owners,omitempty"`
 	// Sharing is the card's way of sharing, as GPUSpec names it.
@@ -25,13 +25,13 @@ type Lesson struct {
 	Slowdown float64 `json:"slowdown"`
 	Off      float64 `json:"off"`
 	Floor    float64 `json:"floor,omitempty"`
-	// Law is the slowdown by the law, averaged over how phases may meet, Alone what the
-	// victim and the others use alone; 0 and nil = not known.
+	// Law is the slowdown by the law, averaged over how phases may meet, Alone what victim and
+	// aggressors use alone; 0 and nil = not known.
 	Law   float64 `json:"law,omitempty"`
 	Alone []Alone `json:"alone,omitempty"`
 }
 
-// Alone is what an application uses alone, on average, as far as it is known.
+// Alone is what is known of an application's mean use alone.
 type Alone struct {
 	GPU     float64 `json:"gpu"`                // fraction of time a kernel runs, 0..1
 	MemBusy float64 `json:"mem_busy,omitempty"` // fraction of time memory is read or written, 0..1
@@ -101,7 +101,7 @@ func (l *Lesson) off() float64 {
 	return surplus(l.Slowdown, 1-was+(max(l.Slowdown, 1)-1+was)/math.Exp(l.Off))
 }
 
-// traits returns those of the victim, nil where the lesson doesn't say what members use.
+// traits returns the victim's traits, nil if the lesson doesn't say what members use.
 func (l *Lesson) traits() *traits {
 	if len(l.Alone) != 1+len(l.Others) || !known(l.Law) {
 		return nil
@@ -120,8 +120,8 @@ func (l *Lesson) traits() *traits {
 // mostDoubt bounds the factor by which broken contracts widen an uncertainty.
 const mostDoubt = 8
 
-// Doubt doubles the uncertainty of victim's slowdown next to each of others, up to
-// eightfold, since its contract was broken there.
+// Doubt doubles the uncertainty of victim's slowdown next to each aggressor, up to eightfold, since
+// its contract was broken there.
 func (m *Model) Doubt(victim rlcore.Identity, others []rlcore.Identity) {
 	m.kept = nil
 	if m.doubts == nil {

@@ -80,8 +80,8 @@ func seen(s, off float64, f *traits) cell {
 	return c
 }
 
-// learn adds an observation of member i; with others also as one of whomever's application of
-// that name.
+// learn adds an observation of member i; with others also as one of any user's application of that
+// name.
 func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, seen cell, others bool) {
 	if math.IsNaN(seen.sum) {
 		return
@@ -96,8 +96,8 @@ func (m *Model) learn(w *way, spec *rlcore.GPUSpec, members []*rlcore.Profile, i
 // mostOfOwner is how many applications there is room for of one user: names are free.
 const mostOfOwner = 64
 
-// mostCells is how many cells there is room for of one user: what they teach about the site's
-// weights is everybody's.
+// mostCells bounds the cells of one user: what they teach about the site's weights counts for all
+// users.
 const mostCells = 512
 
 // learn adds an observation, where there is room for it. New applications are taken down as
@@ -197,9 +197,9 @@ func (l *learned) record(x []term, extra *cell) (c *cell, was cell) {
 	return c, was
 }
 
-// add updates the posterior with more observations of a cell, by rank-one changes of the
-// covariance (Sherman and Morrison): one where the cell's traits stay, else what it said
-// before is taken back first.
+// add updates the posterior with more observations of a cell, by rank-one changes of the covariance
+// (Sherman and Morrison): one if the cell's traits stay, otherwise its earlier contribution is
+// removed first.
 func (l *learned) add(x []term, extra cell) {
 	c, was := l.record(x, &extra)
 	precision := 1 / c.variance()

@@ -10,19 +10,18 @@ import (
 // figures x of the regression (see learn.go), each times the prior standard deviation of its
 // weight, so that all weights have a prior variance of 1.
 //
-// With z of the law, n members, and of each member how busy it keeps the GPU (u) and its
-// memory (m), and the logarithm of an iteration's time (t), all in units of how much they
-// usually differ:
+// With z of the law, n members, and of each member how busy it keeps the GPU (u) and its memory
+// (m), and the logarithm of an iteration's time (t), all in units of how much they usually differ:
 //
 //	level, slope   the site's corrections of the law: card_c (see learn.go), and z − z_usual
 //	more           ln(n/2)
 //	linear         u, m of the member and of a co-runner, t of the co-runner less the member's
 //	waves          cos and sin of 10 random directions in those five (random Fourier features,
-//	               Rahimi and Recht, 2007): products, thresholds and whatever else is smooth
+//	               Rahimi and Recht, 2007): products, thresholds and other smooth functions
 //
-// linear and waves are means over the co-runners. What isn't known is taken for usual, and t
-// counts where it is known of all: only differences matter, so there is no unit of time. Their
-// number is a multiple of 3; see common.
+// linear and waves are means over the co-runners. What isn't known is taken for usual, and t counts
+// where it is known of all: only differences matter, so there is no unit of time. Their number is a
+// multiple of 3; see common.
 type traits [2 + linear + 2*waves]float64
 
 const (
@@ -32,9 +31,9 @@ const (
 	more   = 1
 )
 
-// The prior standard deviations. The weights' mean is 0: where nothing was seen the model is
-// the law. They were chosen together with those of learn.go; see LEARNING.md, which says how
-// well each set of measurements is predicted by values that were chosen without it.
+// The prior standard deviations. The weights' mean is 0: without observations the model is the law.
+// They were chosen together with the constants of learn.go; see LEARNING.md, which says how well
+// each set of measurements is predicted by values that were chosen without it.
 const (
 	slopeSD  = 0.3
 	moreSD   = 0.6

@@ -33,7 +33,7 @@ const (
 	shares = 20
 )
 
-// mostMeans bounds the profiles whose means are kept.
+// mostMeans bounds the profiles with stored means.
 const mostMeans = 1024
 
 // Policy is rollout (Bertsekas, Tsitsiklis and Wu, Journal of Heuristics 3, 1997) over srpt:
@@ -58,7 +58,7 @@ type Policy struct {
 	left    []float64
 }
 
-// New returns the policy; it goes by p's predictions.
+// New returns the policy, based on p's predictions.
 func New(p rlcore.Predictor) *Policy {
 	return &Policy{
 		index: baseline.Index{Predictor: p}, group: baseline.Group{Predictor: p},
@@ -93,8 +93,9 @@ func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	}
 }
 
-// Try plays out, of the combinations that keep the promise, those of the largest worth, best first. It returns which these are,
-// and the sums of turnarounds that follow, s; both are valid until the next call.
+// Try plays out the combinations of the largest worth among those that keep the promise, best
+// first. It returns which these are, and the resulting sums of turnarounds, s; both are valid until
+// the next call.
 func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (order []int, sums []float64) {
 	p.order = p.order[:0]
 	for k := range combos {
@@ -116,8 +117,8 @@ func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (
 	return p.order, p.sums
 }
 
-// look chooses what playouts know of the window's State: all of it on few GPUs; else the
-// window's GPU with some others, and as large a part of the queue, the window's jobs first.
+// look chooses what playouts know of the window's State: all of it on few GPUs; otherwise the
+// window's GPU with some more GPUs, and a proportional part of the queue, the window's jobs first.
 func (p *Policy) look(w *rlcore.Window) {
 	s := w.State
 	p.gpus = append(p.gpus[:0], w.GPU)
@@ -180,8 +181,8 @@ func (p *Policy) translate(i int, gpus []int) []int {
 	return p.may[i]
 }
 
-// play returns the sum of the times until the jobs that are known have ended, s, if c starts
-// now and srpt goes on.
+// play returns the sum of the times until the known jobs have ended, s, if c starts now and srpt
+// decides from then on.
 func (p *Policy) play(w *rlcore.Window, c rlcore.Combo) float64 {
 	p.begin(w)
 	s, now := &p.state, w.State.NowS
@@ -252,7 +253,8 @@ func (p *Policy) begin(w *rlcore.Window) {
 	s.Pending = append(s.Pending[:0], p.pending...)
 }
 
-// mean returns a profile whose runs all take as long as the given one's on average: a playout is of mean lengths.
+// mean returns a profile with runs that all take the given one's mean duration: playouts use mean
+// lengths.
 func (p *Policy) mean(of *rlcore.Profile) *rlcore.Profile {
 	if one, ok := p.means[of]; ok {
 		return one

@@ -102,8 +102,8 @@ func (m *MLP) Forward(x []float32, n int) []float32 {
 	return m.acts[len(m.Sizes)-1]
 }
 
-// Backward adds to Grad the gradient of a loss whose derivative with respect to the last
-// Forward's outputs is dy, Sizes[last] × n.
+// Backward adds to Grad the gradient of a loss with the derivative dy with respect to the last
+// Forward's outputs, Sizes[last] × n.
 func (m *MLP) Backward(dy []float32) {
 	n, d := m.n, dy
 	if n == 0 {
@@ -144,7 +144,7 @@ func (m *MLP) Backward(dy []float32) {
 // shares what is larger among goroutines, which costs more than it gives here.
 const panel = 128
 
-// addProduct adds w · x, or wᵀ · x, to y, whose matrices have n columns.
+// addProduct adds w · x, or wᵀ · x, to y; x and y have n columns.
 func addProduct(y []float32, t blas.Transpose, w blas32.General, x []float32, n int) {
 	in, out := w.Cols, w.Rows
 	if t == blas.Trans {

@@ -96,8 +96,8 @@ func (s *Sparse) Forward(pictures [][]int32) []float32 {
 	return s.y
 }
 
-// Backward adds to Grad the gradient of a loss whose derivative with respect to the last
-// Forward's outputs is dy.
+// Backward adds to Grad the gradient of a loss with the derivative dy with respect to the last
+// Forward's outputs.
 func (s *Sparse) Backward(dy []float32) {
 	w, _ := s.outer(s.Theta)
 	gw, gb := s.outer(s.Grad)
@@ -131,8 +131,8 @@ func (s *Sparse) Backward(dy []float32) {
 	}
 }
 
-// Softmax turns logits into probabilities in place; those that aren't allowed become 0.
-// At least one must be allowed.
+// Softmax turns logits into probabilities in place; values that aren't allowed become 0. At least
+// one must be allowed.
 func Softmax(x []float64, allowed []bool) {
 	most := math.Inf(-1)
 	for i, v := range x {

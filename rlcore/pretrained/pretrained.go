@@ -1,25 +1,24 @@
-// Package pretrained holds the networks that decide where a site has trained none of its own,
-// one for each objective.
+// Package pretrained holds the networks that decide where a site has trained none of its own, one
+// for each objective.
 //
 // That for the turnaround was made by
 //
 //	slurmbridge train --rounds 80 --seed 1
 //
-// of revision 123da82 on sites drawn at random. What the same command makes today, after changes
-// of the interference model, the guard and the networks' arithmetic, is no better. Of the worlds
-// with measured slowdowns it has seen nothing; rlcore/LEARNING.md says how it does there, against
-// srpt, which it began as, and the others.
+// of revision 123da82 on sites drawn at random. What the same command makes today, after changes of
+// the interference model, the guard and the networks' arithmetic, is no better. Of the worlds with
+// measured slowdowns it has seen nothing; rlcore/LEARNING.md says how it does there, against srpt,
+// which it began as, and the other policies.
 //
 // That for the makespan was made by
 //
 //	slurmbridge train --objective makespan --rounds 3000 --hidden 64 --seed 4
 //
-// of revision b179392 (the guard has changed since, and with it what the same
-// command makes), and chosen from five such networks by 40 job sets of each of the
-// thesis's workloads. On 100 others of each its makespan over tuned greedy's is
-// 0.967 on gpu_heavy, 0.987 on gpu_light, 1.000 on mem_heavy, 0.994 on mem_light and
-// 0.957 on random; it is at least as short in 92, 76, 100, 75 and 89 of them. The figures that
-// the encoder has been given since weigh nothing in it.
+// of revision b179392 (the guard has changed since, and with it what the same command makes), and
+// chosen from five such networks by 40 job sets of each of the thesis's workloads. On 100 more of
+// each its makespan over tuned greedy's is 0.967 on gpu_heavy, 0.987 on gpu_light, 1.000 on
+// mem_heavy, 0.994 on mem_light and 0.957 on random; it is at least as short in 92, 76, 100, 75 and
+// 89 of them. The figures that the encoder has been given since weigh nothing in it.
 package pretrained
 
 import (

@@ -24,7 +24,7 @@ type Arrival struct {
 
 // Config is what to simulate.
 type Config struct {
-	Jobs []Arrival // in order of priority among those that arrive together
+	Jobs []Arrival // in order of priority among jobs that arrive together
 	GPUs []rlcore.GPUSpec
 	// Truth is how sharers slow each other.
 	Truth Truth
@@ -40,8 +40,8 @@ type Config struct {
 	// MaxRestarts is how often a job that ran out of memory starts again with
 	// co-runners before it gets a GPU of its own. Default 1.
 	MaxRestarts int
-	// ExtendLimit: a job gets back what sharing has cost it, so it is ended at its limit after that much
-	// solo work; but for jobs whose LimitFixed says so. As rlcore.Guard's.
+	// ExtendLimit: a job gets back what sharing has cost it, so it is ended at its limit after that
+	// much solo work, except for jobs with LimitFixed. As rlcore.Guard's.
 	ExtendLimit bool
 	// Track records the GPUs' utilisation over time in the Result.
 	Track bool
@@ -107,8 +107,8 @@ func New(cfg Config) (*Sim, error) {
 	return s, nil
 }
 
-// admit validates a job and fills in its Truth. A job that doesn't fit on some of its
-// GPUs may use only the others, since alone no guard would keep it from failing there.
+// admit validates a job and fills in its Truth. A job that doesn't fit on some of its GPUs may use
+// only the rest, since alone no guard would keep it from failing there.
 func (cfg *Config) admit(j Arrival) (Arrival, error) {
 	if j.Truth == nil {
 		j.Truth = j.Profile

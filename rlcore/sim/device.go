@@ -42,7 +42,7 @@ type device struct {
 	memMiBS  float64             // ∫ mem dt
 	due      bool                // a decision is due
 	leftIdle bool                // the last decision left it idle though jobs were pending
-	wakeS    float64             // when the next decision is due at the latest
+	wakeS    float64             // latest time of the next decision
 	inState  bool                // Sim.state holds the present members
 	counted  int                 // members in Sim.total
 	met      map[meeting]float64 // how long two jobs were here together, s; for an Observer

@@ -21,9 +21,9 @@ func (e End) String() string {
 	return [...]string{Completed: "completed", AtLimit: "at its limit", AtDeadline: "at its deadline"}[e]
 }
 
-// latestEnd returns when a run of the job that starts at startS is ended at the latest,
-// and what ends it; +Inf = never. Slurm looks about every 30 s; here it is exact. A job that gets back what sharing costs
-// it isn't ended at a limit within which it would end alone.
+// latestEnd returns the latest end of a run of the job that starts at startS, and what ends it;
+// +Inf = never. Slurm checks about every 30 s; here it is exact. A job that gets back what sharing
+// costs it isn't ended at a limit within which it would end alone.
 func (cfg *Config) latestEnd(j *Arrival, startS float64) (float64, End) {
 	at, end := math.Inf(1), Completed
 	if j.LimitS > 0 && !(cfg.ExtendLimit && !j.LimitFixed && j.Truth.DurationS < j.LimitS) {
@@ -35,8 +35,8 @@ func (cfg *Config) latestEnd(j *Arrival, startS float64) (float64, End) {
 	return at, end
 }
 
-// latestStart returns when the job must start at the latest to meet its deadline, +Inf
-// without one. Slurm goes by the limit; without a limit it may start until the deadline.
+// latestStart returns the latest start with which the job meets its deadline, +Inf without one.
+// Slurm counts with the limit; without a limit it may start until the deadline.
 func latestStart(j *rlcore.Job) float64 {
 	if j.DeadlineS == 0 {
 		return math.Inf(1)
@@ -44,8 +44,7 @@ func latestStart(j *rlcore.Job) float64 {
 	return j.DeadlineS - j.LimitS
 }
 
-// overrun returns the member of device d whose run is over by its limit or deadline, −1 if
-// there is none.
+// overrun returns the member of device d that is past its limit or deadline, −1 if there is none.
 func (d *device) overrun(now float64) int {
 	for k := range d.members {
 		if d.members[k].latestS <= now {

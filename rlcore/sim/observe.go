@@ -9,9 +9,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 )
 
-// Observer receives a co-run as a site would observe it: members[0] has ended and was
-// slowed by slowdowns[0], where the Predictor had predicted foreseen[0]; the others'
-// figures are unknown (NaN). The slices are the observer's to keep.
+// Observer receives a co-run as a site would observe it: members[0] has ended and was slowed by
+// slowdowns[0], where the Predictor had predicted foreseen[0]; the figures of the rest are unknown
+// (NaN). The slices are the observer's to keep.
 type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64)
 
 // meeting is two jobs on one device, by index in Sim.jobs, from the first one's view.

@@ -47,7 +47,7 @@ type Result struct {
 	MemUtil         float64
 	OOM             int // runs that ran out of memory
 	TimedOut        int // jobs ended at their limit
-	Harmed          int // of these, the ones that alone would have ended before
+	Harmed          int // of these, runs that would have ended before alone
 	PastDeadline    int // jobs ended at their deadline, or cancelled because of it
 	Decisions       int
 	Track           []Sample
@@ -109,8 +109,8 @@ func (r *Result) count(o *Outcome) {
 	}
 }
 
-// Lost returns how many jobs were ended before they were done, not counting those that
-// their limits end on any schedule.
+// Lost returns how many jobs were ended before they were done, not counting jobs that their limits
+// end on any schedule.
 func (r *Result) Lost() int { return r.Harmed + r.PastDeadline }
 
 // Slowdowns returns the slowdowns of the jobs that ran, in ascending order.
@@ -125,8 +125,8 @@ func (r *Result) Slowdowns() []float64 {
 	return out
 }
 
-// Run simulates all of cfg with the given Decider, from which M, MaxDelayS and ExtendLimit are
-// taken where cfg has none. Errors are those of New and Result.
+// Run simulates all of cfg with the given Decider; M, MaxDelayS and ExtendLimit are the Decider's
+// if cfg has none. Errors are the errors of New and Result.
 func Run(cfg Config, d *rlcore.Decider) (*Result, error) {
 	if cfg.M == 0 {
 		cfg.M = d.M

@@ -29,8 +29,8 @@ func Turnaround(r *Result) float64 { return r.MeanTurnaroundS }
 // maxMembers is the most jobs on one GPU.
 const maxMembers = 100 / shares
 
-// start is one entry of a GPU's list: the job starts once those before it have started
-// and at most beside other jobs are on the GPU.
+// start is one entry of a GPU's list: the job starts after the entries before it have started, when
+// no more than this many other jobs are on the GPU.
 type start struct{ job, beside int }
 
 // plan holds one list per GPU.
@@ -44,16 +44,16 @@ func (p plan) clone() plan {
 	return out
 }
 
-// Clairvoyant searches for the best schedule with knowledge that no live scheduler
-// can have: every job's profile, every arrival, the law itself. What it finds is a
-// bound to measure policies against; it isn't proven optimal.
+// Clairvoyant searches for the best schedule with knowledge that no live scheduler can have: every
+// job's profile, every arrival, the law itself. What it finds is a bound to measure policies
+// against; it isn't proven optimal.
 //
-// It is simulated annealing over lists (which job, on which GPU, beside how many),
-// over tries schedules. It starts from the given results of policies on the same
-// Config, so it is never worse than the best of those without lost runs, or from one
-// job at a time where there are none. It loses no run itself for want of memory, and as few
-// jobs as it can at limits and deadlines (Result.Lost). Contracts don't bind it;
-// the card's rules, jobs that must not share and pairs that were never measured do.
+// It is simulated annealing over lists (which job, on which GPU, next to how many), over tries
+// schedules. It starts from the given results of policies on the same Config, so it is never worse
+// than the best of those without lost runs, or from one job at a time where there are none. It
+// loses no run itself for want of memory, and as few jobs as it can at limits and deadlines
+// (Result.Lost). Contracts don't bind it; the card's rules, jobs that must not share and pairs that
+// were never measured do.
 func Clairvoyant(cfg Config, tries int, seed uint64, objective Objective, from ...*Result) (*Result, error) {
 	cfg.Predictor, cfg.Observer, cfg.M, cfg.MaxDelayS = nil, nil, math.MaxInt, math.MaxFloat64
 	track := cfg.Track
@@ -236,7 +236,7 @@ func mutate(p plan, r *rand.Rand) {
 	}
 	i := r.IntN(len(p[g]))
 	switch r.IntN(4) {
-	case 0: // one job more or less beside this one
+	case 0: // one job more or less next to this one
 		s := &p[g][i]
 		s.beside = max(0, min(maxMembers-1, s.beside+2*r.IntN(2)-1))
 	case 1: // two jobs change places
@@ -259,7 +259,7 @@ func mutate(p plan, r *rand.Rand) {
 	}
 }
 
-// play simulates a plan from the start. A job that fails runs again after all others.
+// play simulates a plan from the start. A job that fails runs again at the end.
 func (s *Sim) play(p plan) (*Result, error) {
 	s.reset()
 	at := make([]int, len(p))

@@ -9,7 +9,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Sim is a simulation that stops wherever a decision is due:
+// Sim is a simulation that stops whenever a decision is due:
 //
 //	for s.Next() {
 //		s.Start(decide(s.State(), s.GPU()))
@@ -269,8 +269,8 @@ func (s *Sim) arrive() {
 	}
 }
 
-// enqueue appends job i to the pending ones; a decision is due for every GPU whose
-// window it enters. A job that can't meet its deadline is cancelled.
+// enqueue appends job i to the pending ones; a decision is due for every GPU with a window that it
+// enters. A job that can't meet its deadline is cancelled.
 func (s *Sim) enqueue(i int) {
 	latest := latestStart(&s.jobs[i].Job)
 	if latest < s.now {

@@ -1,12 +1,10 @@
-// Package table reads rows of named columns from text: CSV (ReadCSV), and lines that
-// another package splits (EachLine, Row). A value that is missing where it is needed, or
-// can't be true, refuses the whole file: every error is an *Error that names file, line
-// and column.
+// Package table reads rows of named columns from text: CSV (ReadCSV), and lines that another
+// package splits (EachLine, Row). A value that is missing where it is needed, or can't be true,
+// refuses the whole file: every error is an *Error that names file, line and column.
 //
-// CSV files have a header line and commas. Columns stand in any order; those that a
-// reader doesn't know are ignored, those that it needs and doesn't find are an error. A
-// line that starts with # is a comment. A byte order mark, CRLF and quoted fields are
-// all right.
+// CSV files have a header line and commas. Columns stand in any order; unknown columns are ignored,
+// missing ones that are needed are an error. A line that starts with # is a comment. A byte order
+// mark, CRLF and quoted fields are all right.
 package table
 
 import (
@@ -15,7 +13,7 @@ import (
 	"strings"
 )
 
-// Error says which value of which file can't be used.
+// Error names the value of a file that can't be used, and why.
 type Error struct {
 	File   string
 	Line   int    // from 1; 0 = the file as a whole
@@ -40,7 +38,7 @@ func (e *Error) Error() string {
 // Unwrap returns what is wrong with the value.
 func (e *Error) Unwrap() error { return e.Err }
 
-// What an Error wraps where callers tell it apart.
+// The errors that an Error wraps if callers distinguish them.
 var (
 	ErrEmpty      = errors.New("the file is empty")
 	ErrNoRows     = errors.New("there is no row in it")

@@ -21,7 +21,7 @@ type job struct {
 
 var submitted = regexp.MustCompile(`Submitted batch job (\d+)`)
 
-// share submits as the README tells users to, from the folder of their application.
+// share submits as in the README, from the folder of the application.
 func (r *rig) share(ctx context.Context, user, app string) (job, error) {
 	b, err := r.readme.take("user", "submit")
 	if err != nil {
@@ -175,7 +175,7 @@ type group struct {
 	SkewS    float64 `json:"skew_s"`
 }
 
-// groups are those that the daemon made lately.
+// groups are the daemon's latest groups.
 func (r *rig) groups(ctx context.Context) ([]group, error) {
 	out, err := r.head.sh(ctx, "curl -fsS http://head:9797/v1/groups")
 	if err != nil {

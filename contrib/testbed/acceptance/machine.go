@@ -64,8 +64,8 @@ func (m *machine) boot(ctx context.Context, bridge, cgroup string) error {
 			return fmt.Errorf("make control group: %w", err)
 		}
 	}
-	// In a control group of its own before it makes others: two machines in one would
-	// take each other's.
+	// In a control group of its own before it makes more: two machines in one would take each
+	// other's.
 	const start = `for d in $1; do echo $$ >"$d/$2/cgroup.procs" || exit; done; shift 2; exec systemd-nspawn "$@"`
 	m.cmd = exec.Command("sh", "-c", start, "sh", strings.Join(cgroups(), " "), cgroup+"/"+m.name,
 		"--quiet", "--directory="+m.dir, "--machine="+m.name, "--hostname="+m.name, "--network-bridge="+bridge,

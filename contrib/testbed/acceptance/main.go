@@ -102,7 +102,7 @@ func outside(ctx context.Context, o options) error {
 	defer os.Remove(work)
 	in := exec.CommandContext(ctx, self, append([]string{"-inside", group, "-work", work}, os.Args[1:]...)...)
 	in.Stdout, in.Stderr = os.Stdout, os.Stderr
-	// The kernel ends whatever runs in there with its first process, and that with us.
+	// The kernel ends all processes in there with its first process, and that with us.
 	runtime.LockOSThread()
 	in.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,

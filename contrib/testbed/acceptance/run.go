@@ -40,7 +40,7 @@ func tail(s string) string {
 	return s
 }
 
-// until asks again and again, for at most limit. The last answer is why it gave up.
+// until polls, for at most limit. The last answer is the reason for giving up.
 func until(ctx context.Context, limit time.Duration, ask func() error) error {
 	end := time.Now().Add(limit)
 	for {

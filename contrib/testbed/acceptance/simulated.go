@@ -14,7 +14,7 @@ const (
 	simState = "/var/lib/gpusim/state"
 )
 
-// dropIn tells the agent where the simulated driver's library is, and lets it write the
+// dropIn sets the path of the simulated driver's library for the agent, and lets it write the
 // simulation's state as it would write the card's device.
 const dropIn = `[Service]
 Environment=LD_LIBRARY_PATH=` + simDir + ` GPUSIM_STATE=` + simState + `

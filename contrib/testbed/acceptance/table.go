@@ -17,7 +17,7 @@ type step struct {
 	name string
 	// needed: without it nothing that follows means anything.
 	needed bool
-	// do returns what to tell of a step that holds; where it doesn't, check ends it.
+	// do returns the message for a step that holds; check ends a step that doesn't.
 	do func(ctx context.Context) string
 }
 

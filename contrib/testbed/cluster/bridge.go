@@ -103,7 +103,7 @@ func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
 	for _, k := range keys {
 		text += base64.StdEncoding.EncodeToString(k) + "\n"
 	}
-	// Nobody reads half of it.
+	// Half of it is useless.
 	file := s.KeyFile(owner)
 	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
 		return err

@@ -7,7 +7,7 @@ import "github.com/slurmbridge/slurmbridge/rlcore"
 type Lateness struct {
 	// Later counts the jobs that ended later than on plain Slurm by more than Pause.
 	Later int `json:"jobs_later"`
-	// Late counts those of them that ended later by more than the default grace, too, a tenth
+	// Late counts the jobs among them that ended later by more than the default grace, too, a tenth
 	// of their solo time.
 	Late int `json:"jobs_late"`
 	// WorstS is by how much the latest ended later, GPU seconds; 0 where none did.

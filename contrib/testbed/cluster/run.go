@@ -25,9 +25,9 @@ import (
 type Work struct {
 	Apps []string // of the catalogue, a job each, in the order of submission
 	Gres string   // what each asks for, e.g. "gpu:shared"
-	// At are when to submit each, GPU seconds after the beginning, ascending; others run
-	// meanwhile. One whose time has passed on a busy machine is submitted at once. nil = all
-	// at the beginning.
+	// At are the submission times, GPU seconds after the beginning, ascending; earlier jobs run
+	// meanwhile. A job that is late on a busy machine is submitted at once. nil = all at the
+	// beginning.
 	At []float64
 	// Hold: no job starts before the last one is there. Not with At.
 	Hold bool
@@ -139,7 +139,7 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 	return r, nil
 }
 
-// submitAll submits each job when its time has come, and counts in came those that are there.
+// submitAll submits each job when its time has come, and counts the submitted ones in came.
 func (s *Stack) submitAll(ctx context.Context, w *Work, reports string, began time.Time, came *atomic.Int64) ([]Job, error) {
 	var out []Job
 	for i, name := range w.Apps {
@@ -182,8 +182,7 @@ func (s *Stack) Reports() (string, error) {
 	return dir, os.Chown(dir, uid, -1)
 }
 
-// Hold keeps jobs from starting, and the bridge from deciding on some of them
-// before the others are there.
+// Hold keeps jobs from starting, and the bridge from deciding on some of them before all are there.
 func (s *Stack) Hold(ctx context.Context) error {
 	if err := s.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -211,7 +210,7 @@ func (s *Stack) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// watch reports the progress until every job has ended; came counts those that were submitted.
+// watch reports the progress until every job has ended; came counts the submitted ones.
 func (s *Stack) watch(ctx context.Context, w *Work, came *atomic.Int64) error {
 	every, limit := w.Every, w.Limit
 	if every == 0 {

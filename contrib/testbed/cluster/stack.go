@@ -60,7 +60,7 @@ type Setup struct {
 	// Bare: nothing of ours is on the nodes and no GPU is simulated, for jobs that only sleep; an
 	// Epilog takes a tenth of a second, as ours does.
 	Bare bool
-	// Scheduler is Slurm's SchedulerParameters, nil = those of most stages; CPUs are a node's.
+	// Scheduler is Slurm's SchedulerParameters, nil = the usual ones of stages; CPUs are a node's.
 	Scheduler *string
 	CPUs      int
 	// Between returns the address by which agents reach the bridge at addr. Default the same.
@@ -77,7 +77,7 @@ type Stack struct {
 	URL string
 	// Procs are the daemons other than Slurm's, in the order of their start.
 	Procs []*Daemon
-	// thread takes what must run on one thread that lives as long as the stack.
+	// thread runs what must run on one thread that lives until the stack ends.
 	thread chan func()
 }
 
@@ -95,7 +95,7 @@ func New(s Setup) *Stack {
 	return &Stack{Setup: s}
 }
 
-// Options are those of the stack's cluster, to be started with slurmtest.
+// Options are the options of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
 	o := slurmtest.Options{
 		Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, CPUs: s.Setup.CPUs, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
@@ -160,7 +160,7 @@ func of(name string, i int) string {
 // Bin is the path of one of the project's programs in the stack.
 func (s *Stack) Bin(name string) string { return s.Path("bin", name) }
 
-// programs are those that the stack runs.
+// programs are the programs that the stack runs.
 func (s *Stack) programs() []string {
 	var out []string
 	if !s.Setup.Bare {

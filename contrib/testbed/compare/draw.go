@@ -67,8 +67,8 @@ func failed(f *figures) string {
 	return strconv.Itoa(f.JobsFailed)
 }
 
-// makespans draws each makespan, the GPU's idle time on top in grey and what the
-// failed jobs would take once more in white.
+// makespans draws each makespan, the GPU's idle time on top in grey and the time to run failed jobs
+// again in white.
 func (r report) makespans(o *options) *figure.Sheet {
 	title := fmt.Sprintf("Makespans on real Slurm, time scaled %g-fold; grey: idle GPU (Slurm's pauses); white: failed jobs (how many) once more, alone", o.scale)
 	return r.bars(o, title, "makespan, GPU s", func(f *figures, colour color.Color) figure.Column {

@@ -34,8 +34,8 @@ type figures struct {
 	IdleS float64 `json:"idle_s"`
 	// BusyMakespanS is the makespan without them.
 	BusyMakespanS float64 `json:"busy_makespan_s"`
-	// RerunMakespanS is the makespan if every failed job ran once more afterwards,
-	// alone; computed, not run.
+	// RerunMakespanS is the makespan if every failed job ran again afterwards, alone; computed, not
+	// run.
 	RerunMakespanS float64 `json:"rerun_makespan_s"`
 
 	// SimMakespanS is the simulator's makespan of the same decisions, each carried

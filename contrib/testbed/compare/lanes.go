@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// lanes gives every run the lowest lane that is free while it goes on, so that
-// runs at the same time lie above each other.
+// lanes gives every run the lowest lane that is free during the run, so that runs at the same time
+// lie above each other.
 func lanes(runs []run) []int {
 	order := make([]int, len(runs))
 	for i := range order {

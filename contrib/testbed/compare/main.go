@@ -1,4 +1,4 @@
-// Command compare runs the thesis's five workloads, and three whose jobs come over time, on
+// Command compare runs the thesis's five workloads, and three with jobs that come over time, on
 // private real Slurms with one simulated Titan Xp each: plain, plain with shares, and with the
 // bridge. `make compare` calls it.
 package main
@@ -133,11 +133,11 @@ func (o *options) check(names []string) error {
 	return nil
 }
 
-// folders makes those that results go to: what can't be written is better known
-// before long work than after it.
+// folders makes the folders of the results: a path that can't be written should fail before long
+// work, not after it.
 func folders(jsonFile, pictures string) error {
 	if pictures != "" {
-		//nolint:gosec // pictures are for everybody
+		//nolint:gosec // pictures are public
 		if err := os.MkdirAll(pictures, 0o755); err != nil {
 			return fmt.Errorf("--figures: %w", err)
 		}
@@ -146,7 +146,7 @@ func folders(jsonFile, pictures string) error {
 		return nil
 	}
 	dir := filepath.Dir(jsonFile)
-	//nolint:gosec // figures are for everybody
+	//nolint:gosec // figures are public
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("--json: %w", err)
 	}
@@ -200,8 +200,8 @@ func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFi
 	return errs
 }
 
-// failures joins the errors of the runs that have none of the figures, and tells
-// of jobs that the bridge let fail.
+// failures joins the errors of the runs without figures, and reports jobs that failed under the
+// bridge.
 func failures(cells []*cell) error {
 	var errs []error
 	for _, c := range cells {

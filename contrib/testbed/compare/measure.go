@@ -71,8 +71,8 @@ func (o *options) cells() ([]*cell, error) {
 // work, the rest is mostly waiting.
 const starters = 2
 
-// compare runs all cells, as many at once as the options say, the longest
-// first. A cell that fails keeps its error; the others go on.
+// compare runs all cells, as many at once as the options say, the longest first. A cell that fails
+// keeps its error; the rest continues.
 func compare(ctx context.Context, o *options, cells []*cell, b *board) {
 	run, starting := make(chan struct{}, o.parallel), make(chan struct{}, starters)
 	var all sync.WaitGroup

@@ -32,7 +32,7 @@ func workloads() []string {
 func isOpen(wl string) bool { return strings.HasPrefix(wl, openName+"-") }
 
 // pickWorkloads returns the workloads of these names, in the order of tables; none named: all.
-// "open" means each of the open ones. An error names those there are.
+// "open" means each of the open ones. An error names the known ones.
 func pickWorkloads(names []string) ([]string, error) {
 	all := workloads()
 	if len(names) == 0 {

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// longestFirst orders cells so that none begins late that takes long: whole GPUs
-// first, for there jobs run one after the other; then those whose jobs come the longest; then
-// by work.
+// longestFirst orders cells so that no long one begins late: whole GPUs first, because jobs run one
+// after the other there; then cells with the longest arrivals; then by work.
 func longestFirst(cells []*cell) []*cell {
 	out := slices.Clone(cells)
 	rank := func(c *cell) int {

@@ -14,16 +14,15 @@ import (
 // errMemory says that a job failed for memory in the simulator.
 var errMemory = errors.New("repeat a run: jobs fail for memory")
 
-// repeat lets the simulator carry out the decisions that a real run shows, under
-// the law that the simulated GPU computes by. A decision is known by what it
-// waited for: a job is started as soon as those jobs have ended that had ended
-// before it in the real run, and those been submitted that started before or with it. So
-// groups, partners and order are the real run's and Slurm's pauses are not. (Where jobs come over
-// time, what pauses have delayed meets jobs that it would not have met: a group that waits for
-// such a partner keeps a part of the delay.)
+// repeat lets the simulator carry out the decisions of a real run, under the law that the simulated
+// GPU computes by. A decision is defined by what it waited for: a job starts when the jobs that had
+// ended before it in the real run have ended, and the jobs that started before or with it have been
+// submitted. So groups, partners and order are the real run's and Slurm's pauses are not. (If jobs
+// come over time, jobs that pauses have delayed meet jobs that they would not have met: a group
+// that waits for such a partner keeps a part of the delay.)
 //
-// Without pauses phases fall together that did not, and a job may find no memory:
-// that is errMemory. It isn't if spare is true, which gives the card more.
+// Without pauses, phases may coincide that did not, and a job may find no memory: that is
+// errMemory. It isn't if spare is true, which gives the card more.
 func repeat(runs []run, spare bool) (*sim.Result, error) {
 	card := rlcore.TitanXp
 	if spare {
@@ -104,8 +103,8 @@ func endedBefore(runs []run) map[string][]string {
 	return out
 }
 
-// awaited is, by job, when the last one was submitted of those that started before or with it, s.
-// Jobs start together if none ended between their starts and all were there at the first; ended is
+// awaited is, by job, the last submission of the jobs that started before or with it, s. Jobs start
+// together if none ended between their starts and all were there at the first; ended is
 // endedBefore's.
 func awaited(runs []run, ended map[string][]string) map[string]float64 {
 	out := map[string]float64{}
@@ -121,8 +120,8 @@ func awaited(runs []run, ended map[string][]string) map[string]float64 {
 	return out
 }
 
-// play runs a simulation whose decisions are start's: which pending jobs begin. It is errMemory
-// where any fails for memory.
+// play runs a simulation with decisions by start: which pending jobs begin. It is errMemory if any
+// fails for memory.
 func play(s *sim.Sim, start func(st *rlcore.State) []int) (*sim.Result, error) {
 	began := map[string]bool{}
 	for s.Next() {

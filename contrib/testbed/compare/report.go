@@ -13,7 +13,7 @@ import (
 // report is build/compare.json: figures by workload and variant.
 type report map[string]map[string]*figures
 
-// collect gathers what the cells measured; those that failed are missing.
+// collect gathers what the cells measured; failed cells are missing.
 func collect(cells []*cell) report {
 	r := report{}
 	for _, c := range cells {
@@ -54,8 +54,8 @@ func (r report) write(file string, out io.Writer) error {
 	return nil
 }
 
-// shortest is the variant of the shortest makespan, or mean turnaround, among those that let no
-// job fail, "" of none. More than one of the same: the first.
+// shortest is the variant with the shortest makespan, or mean turnaround, among variants without
+// failed jobs, "" = none. Of equal ones: the first.
 func shortest(order []variant, byVariant map[string]*figures, by policy.Objective) string {
 	best := ""
 	for i := range order {

@@ -17,7 +17,7 @@ import (
 type variant struct {
 	name  string
 	what  string // for people
-	gres  string // what each job asks for
+	gres  string // each job's request
 	setup cluster.Setup
 	// colour in pictures; a policy has that of its spec.
 	colour color.Color
@@ -58,8 +58,8 @@ func variantNames() []string {
 // bridged reports whether the bridge decides.
 func (v *variant) bridged() bool { return v.setup.Policy != "" }
 
-// pick returns the variants of these names, in the order of tables; none named:
-// all. An error names those there are.
+// pick returns the variants of these names, in the order of tables; none named: all. An error names
+// the known ones.
 func pick(names []string) ([]variant, error) {
 	all := variants()
 	if len(names) == 0 {

@@ -89,7 +89,7 @@ func parse(args []string) (*options, error) {
 	return o, err
 }
 
-// figures are those of a shape: means of the seeds, but for WrongGPU, which is a sum.
+// figures are the figures of a shape: means of the seeds, except for WrongGPU, which is a sum.
 type figures struct {
 	// Plain and Bridge are the time taken over the ideal.
 	Plain  float64 `json:"plain"`
@@ -142,7 +142,7 @@ func flow(ctx context.Context, o *options, out io.Writer) error {
 
 func two(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
 
-// mean sets the figures to those of the seeds.
+// mean sets the figures to the means of the seeds.
 func (f *figures) mean() {
 	*f = figures{Seeds: f.Seeds}
 	n := float64(len(f.Seeds))

@@ -18,7 +18,7 @@ type view struct {
 	slow     []float64
 	groups   []group
 	combined []contention.Demand
-	together []contention.Demand // those of one MIG instance
+	together []contention.Demand // of one MIG instance
 	between  []float64
 }
 
@@ -97,7 +97,7 @@ func (v *view) advance(to float64) {
 		if next < 0 {
 			return
 		}
-		// Exactly, whatever the sums' rounding says: the phase has ended.
+		// Exactly, in spite of rounding: the phase has ended.
 		v.dyn.Member[next].Done = v.now(next).Until
 		v.step(next)
 		v.settle()
@@ -173,19 +173,17 @@ func (v *view) integrate(dt float64) {
 	}
 }
 
-// settle gives every member its speed, and the device its figures, from what
-// all members demand now.
+// settle gives every member its speed, and the device its figures, from what all members demand
+// now.
 //
-// Clients of one MPS server share the device under the MPS law; what has a
-// context of its own takes turns with them under the time-slicing law, in which a
-// server's clients count as one. A device with only one of the two kinds so runs
-// under that kind's law alone.
+// Clients of one MPS server share the device under the MPS law; processes with a context of their
+// own take turns with them under the time-slicing law, in which a server's clients count as one. A
+// device with only one of the two kinds so runs under that kind's law alone.
 //
-// Utilisation is the fraction of time in which any kernel runs. A process whose
-// kernels take a fraction u of its time alone leaves the GPU idle for (1−u) of
-// that time however long the kernels get, so slowed by s it leaves it idle for
-// (1−u)/s of the time. Clients of a server overlap independently; those that take
-// turns don't overlap.
+// Utilisation is the fraction of time in which any kernel runs. A process with kernels that take a
+// fraction u of its time alone leaves the GPU idle for (1−u) of that time, regardless of how long
+// the kernels get, so slowed by s it leaves it idle for (1−u)/s of the time. Clients of a server
+// overlap independently; processes that take turns don't overlap.
 func (v *view) settle() {
 	v.groups = v.groups[:0]
 	for i := range v.dyn.Member {
@@ -266,9 +264,9 @@ func (d *dyn) remember() {
 	}
 }
 
-// turns sets by how much each group is slowed by the other groups it takes turns
-// with: those of its own MIG instance, since instances run at the same time. They do
-// share the link, whose contention is left out.
+// turns sets by how much each group is slowed by the other groups that it takes turns with: groups
+// of its own MIG instance, since instances run at the same time. They do share the link; its
+// contention is left out.
 func (v *view) turns() {
 	v.between = v.between[:0]
 	for range v.groups {
@@ -295,8 +293,8 @@ func (v *view) turns() {
 	}
 }
 
-// within sets the speeds of a group's members as if it were the only group, and
-// appends what the group asks for as a whole.
+// within sets the speeds of a group's members as if it were the only group, and appends the group's
+// total demand.
 func (v *view) within(g *group) {
 	v.demands = v.demands[:0]
 	var whole contention.Demand

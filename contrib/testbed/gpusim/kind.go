@@ -20,7 +20,7 @@ type Status uint32
 const (
 	Free     Status = 0
 	Running  Status = 1
-	Paused   Status = 2 // stopped by a signal: holds memory, asks for nothing
+	Paused   Status = 2 // stopped by a signal: holds memory, demands nothing
 	Finished Status = 3
 	OOM      Status = 4 // an allocation failed
 	Faulted  Status = 5 // its context was destroyed

@@ -19,11 +19,10 @@ type Limits struct {
 // tooMuch is a demand for memory that no card meets, MiB.
 const tooMuch = 1e12
 
-// apply changes a client's solo demand, in place, to what is left of it under
-// the limits. A phase that asks for more memory than allowed fails as an
-// allocation does. A phase whose kernels would use more SMs than allowed runs them
-// longer by that factor; the time between the kernels stays (an assumption: it
-// takes kernels to scale with the SMs they get).
+// apply changes a client's solo demand, in place, to what is left of it under the limits. A phase
+// with more memory than allowed fails as an allocation does. A phase with kernels that would use
+// more SMs than allowed runs them longer by that factor; the time between the kernels stays (an
+// assumption: it takes kernels to scale with the SMs they get).
 func (l *Limits) apply(pts []point) {
 	begin, shift := 0.0, 0.0
 	for i := range pts {

@@ -15,11 +15,10 @@ type profile struct {
 	memMiB float64
 }
 
-// The instances an A100-SXM4-40GB and an H200 can be cut into. Slices, eighths of
-// the memory and counts of them are NVIDIA's MIG user guide's ("Supported MIG
-// Profiles"), memory and SMs those that `nvidia-smi mig -lgip` prints (the guide
-// has the A100's; of the H200 1g.18gb: 16.00 GiB, 16 SMs). The memory of the
-// H200's larger ones is an assumption: that of 1g.18gb by the eighth.
+// The instances an A100-SXM4-40GB and an H200 can be cut into. Slices, eighths of the memory and
+// their counts are from NVIDIA's MIG user guide ("Supported MIG Profiles"), memory and SMs from
+// `nvidia-smi mig -lgip` (the guide has the A100's; of the H200 1g.18gb: 16.00 GiB, 16 SMs). The
+// memory of the H200's larger instances is an assumption: 1g.18gb's per eighth.
 var (
 	a100Instances = map[string]profile{
 		"1g.5gb": {1, 1, 14, 4864}, "2g.10gb": {2, 2, 28, 9984}, "3g.20gb": {3, 4, 42, 20096},
@@ -99,7 +98,7 @@ func (d *Device) instance(uuid string) (uint32, error) {
 // MIG reports whether MIG mode is on: a process must then name an instance.
 func (d *Device) MIG() bool { return d.rec.MIG != 0 }
 
-// instances is how many there are, whatever the file says.
+// instances is their number, bounded in case the file is damaged.
 func (d *deviceRec) instances() int { return min(int(d.Instances), MaxInstances) }
 
 // fraction is the part of the card's SMs that slot i can use, 0..1.

@@ -90,8 +90,8 @@ var models = map[string]Model{
 // ModelNames returns the names of the cards the simulator knows, sorted.
 func ModelNames() []string { return slices.Sorted(maps.Keys(models)) }
 
-// ModelByName returns a card by gres.conf's Type, e.g. "titanxp", or an error
-// that names those there are.
+// ModelByName returns a card by gres.conf's Type, e.g. "titanxp", or an error that names the known
+// ones.
 func ModelByName(name string) (Model, error) {
 	m, ok := models[strings.ToLower(name)]
 	if !ok {

@@ -153,7 +153,7 @@ func (s *State) locked(f func() error) error {
 		return os.ErrClosed
 	}
 	fd := int(s.file.Fd())
-	// Not a plain blocking flock: a holder that is stopped would block all others.
+	// Not a plain blocking flock: a holder that is stopped would block all processes.
 	deadline := time.Now().Add(s.wait)
 	for pause := 50 * time.Microsecond; ; {
 		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)

@@ -1,4 +1,4 @@
-// Package keytest makes key files, and credentials as anybody would who has got hold of a key.
+// Package keytest makes key files, and credentials as an attacker with a key would.
 package keytest
 
 import (

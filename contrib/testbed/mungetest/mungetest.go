@@ -1,5 +1,4 @@
-// Package mungetest starts a munged of a test's own, whose key and clock the test
-// chooses.
+// Package mungetest starts a munged for a test, with the key and clock that the test chooses.
 package mungetest
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
-// clock replaces time(), which is all munged asks.
+// clock replaces time(), the only source of time of munged.
 //
 //go:embed testdata/clock.c
 var clock string

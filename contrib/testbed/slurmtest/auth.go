@@ -57,8 +57,8 @@ func (c *Cluster) prepareAuthSlurm(ctx context.Context) error {
 	return os.Chown(path, int(own.Uid), int(own.Gid))
 }
 
-// socketFolders makes, in another root, the folders of the sockets by which Slurm's daemons say
-// who is who: slurmctld may not make its own.
+// socketFolders makes, in another root, the folders of the sockets by which Slurm's daemons
+// identify users: slurmctld may not make its own.
 func (c *Cluster) socketFolders(top string) error {
 	if !c.Options.AuthSlurm {
 		return nil

@@ -57,7 +57,7 @@ type Options struct {
 	// Accounting gives the cluster a slurmdbd and a MariaDB of its own; see
 	// MissingAccounting. What is enforced and counted is Extra's to say.
 	Accounting bool
-	// AuthSlurm has Slurm prove who is who by itself (AuthType=auth/slurm), with a key of the
+	// AuthSlurm lets Slurm identify users by itself (AuthType=auth/slurm), with a key of the
 	// cluster's own and no munged; see MissingAuthSlurm.
 	AuthSlurm bool
 	// Root runs Slurm from another root folder (mkroot makes one). The folder is
@@ -128,7 +128,7 @@ func look(root, prog string) (string, error) {
 	return "", fmt.Errorf("%s: %w in %s", prog, exec.ErrNotFound, root)
 }
 
-// release asks the Slurm in a root folder for its version.
+// release returns the version of the Slurm in a root folder.
 func release(ctx context.Context, root string) (string, error) {
 	path, err := look(root, "slurmctld")
 	if err != nil {
@@ -330,7 +330,7 @@ func device(path string, major, minor int) error {
 	if err := syscall.Mknod(path, syscall.S_IFCHR, major<<8|minor); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("mknod %s: %w", path, err)
 	}
-	return os.Chmod(path, 0o666) // whatever the umask
+	return os.Chmod(path, 0o666) // independent of the umask
 }
 
 // ids are a user's numbers, the same in every Debian for the users it comes with.

@@ -139,8 +139,9 @@ func fields(out string) map[string]string {
 	return f
 }
 
-// Wait polls until ok is true or the time is over, and reports which. The time is that of an
-// idle machine: on a busy one, where asking takes long or nobody is asked for a while, it is longer.
+// Wait polls until ok is true or the time is over, and reports which. The time is for an idle
+// machine: on a busy one, where a poll takes long or the process isn't scheduled for a while, it is
+// longer.
 func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
 	var waited time.Duration
 	for {

@@ -17,9 +17,8 @@ type port struct {
 
 func (p *port) release() { _ = p.claim.Close() }
 
-// freePorts takes n free ports, below those that the kernel
-// gives to outgoing connections and above those of well-known services (Slurm's
-// own 6817 among them).
+// freePorts takes n free ports, below the kernel's range for outgoing connections and above
+// well-known services (Slurm's own 6817 among them).
 func freePorts(n int) ([]*port, error) {
 	const low, high = 12000, 32000
 	var out []*port

@@ -74,7 +74,7 @@ func lock(f *os.File) error {
 	return nil
 }
 
-// sweep clears away the folders of clusters whose process was killed.
+// sweep removes the folders of clusters after their process was killed.
 func sweep() {
 	left, err := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*"))
 	if err != nil {
@@ -85,8 +85,8 @@ func sweep() {
 	}
 }
 
-// Reap ends what still runs of a cluster whose process is gone, and removes its
-// folder. A folder that is no cluster's, or a running cluster's, is an error.
+// Reap ends what still runs of a cluster after its process is gone, and removes its folder. A
+// folder that is no cluster's, or a running cluster's, is an error.
 func Reap(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -130,8 +130,8 @@ func kill(dir string) error {
 
 // killOnce kills the processes that are there, and returns them.
 func killOnce(dir string) ([]int, error) {
-	// A child that this process has forked and that runs nothing yet has this
-	// process's files open, those of the cluster too, and is none of it.
+	// A child that this process has just forked has this process's files open, including the
+	// cluster's, and doesn't belong to the cluster.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	pids, err := members(dir)
@@ -141,12 +141,11 @@ func killOnce(dir string) ([]int, error) {
 	return pids, err
 }
 
-// members lists the processes of the cluster in dir: those that have its
-// slurm.conf in their environment (daemons, hooks, jobs), and of those without a
-// terminal (so that no user's shell is one) any that has a path below dir in its
-// environment, as its working directory or open: jobs that cleared their
-// environment, daemons that hooks left. Their children belong too. This process
-// and those above it are none.
+// members lists the processes of the cluster in dir: processes with its slurm.conf in their
+// environment (daemons, hooks, jobs), and, among processes without a terminal (so that no user's
+// shell is one), any with a path below dir in its environment, as its working directory or open:
+// jobs that cleared their environment, daemons that hooks left. Their children belong too. This
+// process and its ancestors don't.
 func members(dir string) ([]int, error) {
 	all, err := os.ReadDir("/proc")
 	if err != nil {

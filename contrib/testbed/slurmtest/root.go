@@ -75,7 +75,7 @@ func (c *Cluster) prepare() error {
 		return err
 	}
 	for name, text := range map[string]string{
-		// slurmd of 26.05 starts no job with --export=NONE of a user who can't log in.
+		// slurmd of 26.05 starts no job with --export=NONE for a user without a login.
 		"passwd": strings.ReplaceAll(string(users), "/usr/sbin/nologin", "/bin/sh"),
 		// No name server is queried for this machine's name: that can take seconds.
 		"hosts":         "127.0.0.1 localhost\n127.0.1.1 " + c.host + "\n",

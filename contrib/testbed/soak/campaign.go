@@ -103,8 +103,8 @@ func (c *campaign) slots(node string) []int {
 	return nil
 }
 
-// submit submits lives until the context ends, as many as keep the queue as long as it
-// should be, and at most perSecond of them.
+// submit submits lives until the context ends, as many as keep the queue at its length, and no more
+// than perSecond of them.
 func (c *campaign) submit(ctx context.Context) {
 	rnd := rand.New(rand.NewPCG(c.o.seed, 1))
 	end := now() + c.o.length.Seconds()
@@ -196,7 +196,7 @@ func (c *campaign) idOf(n int) string {
 	return c.owned[n].ID
 }
 
-// script runs the life's application on whatever GPU of whatever node it gets.
+// script runs the life's application on any GPU of any node.
 func (c *campaign) script(l *life) string {
 	if l.Fails {
 		return "exit 9\n"
@@ -215,7 +215,7 @@ export GPUSIM_STATE=$s
 `, c.s.StateOf(0), c.s.Bin("gpusim"), l.Base, c.s.Path("apps", l.Base+".json"), l.SoloS/base, c.finished())
 }
 
-// finished is the folder where jobs whose work is done leave a file.
+// finished is the folder where jobs leave a file after their work.
 func (c *campaign) finished() string { return c.s.Path("out") }
 
 // act does one thing for an owner. What Slurm refuses, since the job is further than its
@@ -433,10 +433,9 @@ func (c *campaign) drain(ctx context.Context, most float64) {
 		if len(left) == 0 {
 			return
 		}
-		// A requeued job waits for two minutes before it may start again; owners in a
-		// hurry say so. One whose start a killed slurmctld had forgotten is started twice,
-		// which fails, and Slurm itself holds it, as it does with one for which it found no
-		// nodes; an operator releases it.
+		// A requeued job waits for two minutes before it may start again; owners in a hurry say so.
+		// A job is started twice, which fails, if a killed slurmctld had forgotten its start; Slurm
+		// then holds the job, as it does if it found no nodes for it, and an operator releases it.
 		c.mu.Lock()
 		var begin, held []string
 		for _, k := range left {
@@ -570,7 +569,7 @@ func (c *campaign) plainEnds(pauseS float64) map[string]float64 {
 				j.After = byLife[l.After]
 			}
 			if r != nil && len(r.earlier) > 0 {
-				// What it ran before it was put back counts where it stood then; then it came anew.
+				// What it ran before it was put back counts until then; after that it was new.
 				first := j
 				first.RunS = r.earlier[0].End - r.earlier[0].Start
 				jobs, names = append(jobs, first), append(names, "")
@@ -609,8 +608,8 @@ func merged(all []outage) []outage {
 	return out
 }
 
-// pause is what a job's start and end take besides its solo time: the median of those that
-// had a GPU to themselves.
+// pause is what a job's start and end take in addition to its solo time: the median of jobs with a
+// GPU of their own.
 func (c *campaign) pause() float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

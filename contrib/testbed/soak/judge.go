@@ -41,7 +41,7 @@ type rules struct {
 	MarginS float64
 }
 
-// Harms, as build/soak.json names them. failed isn't asked for, but a job's life all the same.
+// Harms, as build/soak.json names them. failed is not bounded, but is a job's life all the same.
 const (
 	harmTimeout  = "timeout"
 	harmOOM      = "oom"

@@ -26,14 +26,14 @@ type life struct {
 	N         int
 	User      string
 	App       string // the store's name of it; "" = the store knows nothing of it
-	Base      string // the catalogue's, whose figures it has
+	Base      string // of the catalogue, with its figures
 	SoloS     float64
 	LimitMin  int
 	BeginS    float64 // --begin, s after its submission; 0 = at once
 	DeadlineS float64 // --deadline, s after its submission; 0 = none
 	Contract  float64 // its own; 0 = the site's
 	NoShare   bool
-	Shares    int // asked for by hand, which job_submit.lua makes gpu:shared; 0 = gpu:shared
+	Shares    int // hand-written, which job_submit.lua turns into gpu:shared; 0 = gpu:shared
 	Tasks     int // of an array; 0 = no array
 	Partition string
 	// After is the job that it waits for, -1 = none.
@@ -130,8 +130,8 @@ func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) life {
 // leastLimit and mostLimit are limits as multiples of the solo time.
 const leastLimit, mostLimit = 1.1, 3
 
-// limitOf is a limit in whole minutes, between leastLimit and mostLimit times the solo time
-// and on average factor times it, as far as minutes allow.
+// limitOf is a limit in whole minutes, between leastLimit and mostLimit times the solo time and on
+// average factor times it, up to rounding.
 func limitOf(soloS, factor float64, rnd *rand.Rand) int {
 	n := math.Floor(factor*soloS/60 + rnd.Float64())
 	return int(max(math.Ceil(leastLimit*soloS/60), min(n, math.Floor(mostLimit*soloS/60))))
@@ -161,9 +161,8 @@ func drawActs(rnd *rand.Rand, l *life) []act {
 	return nil
 }
 
-// args are sbatch's, without what is known only when it is called: its dependency and
-// the folder of its output.
-// plain asks for a whole GPU where the bridge would be asked for a shared one.
+// args are sbatch's, except those known only at the call: the dependency and the output folder.
+// plain requests a whole GPU instead of a shared one.
 func (l *life) args(plain bool) []string {
 	args := []string{
 		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin), "--output=/dev/null",

@@ -100,8 +100,7 @@ func slurmTime(s string) float64 {
 	return float64(t.Unix())
 }
 
-// lookTimeout is how long Slurm has to answer; longer than that nobody starts a job there
-// either.
+// lookTimeout is how long Slurm has to answer; if it takes longer, no job starts there either.
 const lookTimeout = 5 * time.Second
 
 // see looks once.

@@ -241,7 +241,7 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 	}, w, nil
 }
 
-// believed is what the bridge is told of what is known.
+// believed is what the bridge knows of the applications.
 func believed(known []*rlcore.Profile, lie float64) []*rlcore.Profile {
 	var out []*rlcore.Profile
 	for _, p := range known {
@@ -268,8 +268,8 @@ func writeApps(dir string, known []*rlcore.Profile) error {
 	return nil
 }
 
-// campaign submits and torments for as long as the options say, mends everything, and
-// waits for the last jobs.
+// campaign submits jobs and causes faults for the time in the options, mends everything, and waits
+// for the last jobs.
 func (c *campaign) campaign(ctx context.Context, w *world) error {
 	all, stop := context.WithCancel(ctx)
 	defer stop()
@@ -368,11 +368,11 @@ func (c *campaign) fill(r *report, took time.Duration) {
 	r.Groups = len(c.groups)
 }
 
-// mostWhy is how many of the harmed the bridge is asked about.
+// mostWhy bounds the harmed jobs that `why` is called for.
 const mostWhy = 40
 
-// keep saves what the bridge says of those that came to harm, all logs and the bridge's
-// database. It is for people: what can't be had is left out.
+// keep saves the bridge's explanations of the harmed jobs, all logs and the bridge's database, for
+// people to read: missing parts are left out.
 func (c *campaign) keep(ctx context.Context, rep *report) {
 	if err := os.MkdirAll(c.o.logs, 0o755); err != nil {
 		return

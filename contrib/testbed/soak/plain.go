@@ -16,7 +16,7 @@ type plainJob struct {
 	After []int
 	// Held are the times in which its owner holds it.
 	Held []interval
-	// Until is when its owner takes it away, wherever it is then; +Inf = never.
+	// Until is when its owner cancels it, running or not; +Inf = never.
 	Until     float64
 	Partition string
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
-// privateEnv marks the program's second start, in a mount namespace of its own: the disk
-// that is filled there is gone with it, whatever ends it.
+// privateEnv marks the program's second start, in a mount namespace of its own: the disk that is
+// filled there disappears with it.
 const privateEnv = "SOAK_PRIVATE"
 
 // private starts this program again in a mount namespace of its own, and returns its exit

@@ -125,7 +125,7 @@ func (t *tormentor) free(what string) {
 	delete(t.busy, what)
 }
 
-// during breaks a thing, waits and mends it, whatever happens meanwhile.
+// during breaks a thing, waits and mends it in any case.
 func (t *tormentor) during(ctx context.Context, what string, s float64, broken, mended func() error) error {
 	if !t.take(what) {
 		return errNothing

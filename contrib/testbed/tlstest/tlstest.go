@@ -24,7 +24,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority whose files are in a folder of the test's own.
+// New makes an authority with its files in a folder of the test's own.
 func New(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{Dir: t.TempDir()}

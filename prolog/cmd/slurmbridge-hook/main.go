@@ -1,6 +1,6 @@
-// Command slurmbridge-hook is Slurm's Prolog, Epilog and TaskProlog. It never
-// runs a Slurm command, never outlasts its deadline and always ends in exit 0:
-// Slurm drains a node whose prolog fails.
+// Command slurmbridge-hook is Slurm's Prolog, Epilog and TaskProlog. It never runs a Slurm command,
+// never outlasts its deadline and always ends in exit 0: Slurm drains a node after its prolog has
+// failed.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	os.Exit(run(args, os.Stdout, os.Stderr, os.Getenv))
 }
 
-// run returns the exit status: 0 for a hook, whatever went wrong.
+// run returns the exit status: always 0 for a hook.
 func run(args []string, out, errOut io.Writer, get func(string) string) int {
 	root := newRoot(out, get)
 	root.SetArgs(args)
@@ -128,11 +128,11 @@ func (f *flags) limit(get func(string) string) time.Duration {
 	return d
 }
 
-// tries bounds how often the work is begun anew where it was killed.
+// tries bounds how often the work is started again after it was killed.
 const tries = 5
 
-// outer has the hook's work done by a process of its own, and touches no disk
-// itself: whatever hangs there, it ends in time.
+// outer runs the hook's work in a process of its own, and touches no disk itself: it ends in time
+// even if the work hangs.
 func (f *flags) outer(kind string, get func(string) string, out io.Writer) error {
 	if kind == "prolog" && get("SLURM_JOB_GPUS") == "" && get("SLURM_STEP_GPUS") == "" {
 		return nil // most jobs of many clusters have no GPU

@@ -1,8 +1,7 @@
-// Package deeprm holds the learners that ours is compared with: DeepRM (Mao et
-// al., HotNets 2016) with each job's peak or mean use as its constant demand, and
-// DqnGPU, the thesis's variant with use over time, combinations of jobs and a
-// critic (its eq. 2). All are policy gradients over images; LEARNING.md in rlcore
-// tells where they deviate from what was published.
+// Package deeprm holds the learners for comparison: DeepRM (Mao et al., HotNets 2016) with each
+// job's peak or mean use as its constant demand, and DqnGPU, the thesis's variant with use over
+// time, combinations of jobs and a critic (its eq. 2). All are policy gradients over images;
+// LEARNING.md in rlcore lists where they deviate from what was published.
 package deeprm
 
 import (

@@ -12,12 +12,12 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Arrivals is the scenario of a network for sites whose jobs come over time. Each job set is
-// of another site: one to eight GPUs, applications, a law of slowdowns around a fitted one
-// with factors for each application as the interference model expects them (see package
-// interference), a load of 0.5 to 1.3 of what the GPUs do if nobody shares, jobs that come at
-// random, in bursts, by day, or in sweeps, and profiles that are wrong by up to 30 %. It has
-// nothing of the measured places.
+// Arrivals is the scenario of a network for sites with jobs that come over time. Each job set is of
+// another site: one to eight GPUs, applications, a law of slowdowns around a fitted one with
+// factors for each application as the interference model expects them (see package interference), a
+// load of 0.5 to 1.3 of what the GPUs do without sharing, jobs that come at random, in bursts, by
+// day, or in sweeps, and profiles that are wrong by up to 30 %. It has nothing of the measured
+// places.
 func Arrivals() Scenario { return arrivals }
 
 func arrivals(r *rand.Rand) (sim.Config, error) {

@@ -1,7 +1,6 @@
-// Package experiment lets policies compete: on the thesis's workloads, or on a
-// trace. Every contender sees the same jobs on the same simulated GPUs; those that
-// learn are trained first, those with a knob are tuned first, all on job sets that
-// the competition doesn't use.
+// Package experiment lets policies compete: on the thesis's workloads, or on a trace. Every
+// contender sees the same jobs on the same simulated GPUs; learning policies are trained first, and
+// policies with a parameter are tuned first, all on job sets that the competition doesn't use.
 package experiment
 
 import (
@@ -179,8 +178,8 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 	model := d.Guard.Predictor.(*interference.Model)
 	switch {
 	case c.alone:
-		// The whole queue is in sight, as far as a window goes: looking is cheap
-		// for policies that never combine.
+		// The whole queue is in sight, up to the largest window: this is cheap for policies that
+		// never combine.
 		d.Guard = sim.Bare()
 		d.Guard.MaxMembers = 1
 		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
@@ -215,9 +214,8 @@ func inOrderOf(jobs []sim.Arrival, res *sim.Result) {
 	slices.SortFunc(res.Jobs, func(a, b sim.Outcome) int { return cmp.Compare(at[a.ID], at[b.ID]) })
 }
 
-// shortestFirst orders jobs that arrive together by their length, as far as it is
-// known. Their plain ends stay those of the order that they had, which their priorities
-// keep.
+// shortestFirst orders jobs that arrive together by their known length. Their plain ends stay those
+// of the original order, which their priorities keep.
 func shortestFirst(jobs []sim.Arrival) []sim.Arrival {
 	out := slices.Clone(jobs)
 	slices.SortStableFunc(out, func(a, b sim.Arrival) int { return cmp.Compare(a.SubmitS, b.SubmitS) })
@@ -248,8 +246,8 @@ func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Obje
 	for i := range cfg.GPUs {
 		cfg.GPUs[i].MemMiB *= 1 - margin
 	}
-	// A job that needs more than the margin leaves runs alone: the card is then its
-	// own. The search is given the card as far as the largest job needs it.
+	// A job that needs more than the margin leaves runs alone: the card is then its own. The search
+	// gets as much of the card as the largest job needs.
 	for i := range cfg.Jobs {
 		for g := range cfg.GPUs {
 			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(peak(&cfg.Jobs[i]), cfg.GPUs[g].MemMiB/(1-margin)))

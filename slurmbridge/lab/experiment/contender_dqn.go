@@ -14,7 +14,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
-// ours is the policy whose trade-off is drawn, and that a checkpoint is of.
+// ours is the policy of the trade-off figure and of checkpoints.
 const ours = pretrained.Name
 
 // The daemon's network is trained here on the competition's own kind of job sets.

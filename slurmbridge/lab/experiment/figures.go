@@ -43,16 +43,15 @@ func pictures() []picture {
 	)
 }
 
-// Figures draws the report: one picture in dir for every figure of the thesis that
-// there is something to show of, one of all makespans and one of the trade-off.
-// Format is "png" or "svg". What the report lacks, a policy or a whole workload, is
-// left out. It returns the paths written, in the figures' order, also beside an
-// error. The same report gives the same pictures.
+// Figures draws the report: one picture in dir for every figure of the thesis that the report has
+// data for, one of all makespans and one of the trade-off. Format is "png" or "svg". Missing
+// policies and workloads are left out. It returns the paths written, in the figures' order, even
+// with an error. The same report gives the same pictures.
 func (r *Report) Figures(dir, format string) ([]string, error) {
 	if !slices.Contains(figure.Formats, format) {
 		return nil, fmt.Errorf("figures: there is no format %q; there are %s", format, strings.Join(figure.Formats, " and "))
 	}
-	//nolint:gosec // pictures are for everybody
+	//nolint:gosec // pictures are public
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("figures: make folder %s: %w", dir, err)
 	}
@@ -82,8 +81,8 @@ func (r *Report) lines(wl string) ([]string, map[string]*Line) {
 	return inOrder(slices.Collect(maps.Keys(have))), have
 }
 
-// inOrder sorts policies as Names does; the clairvoyant comes after them, and then
-// others by name.
+// inOrder sorts policies as Names does; the clairvoyant comes after them, and then the rest by
+// name.
 func inOrder(names []string) []string {
 	known := append(Names(), Clairvoyant)
 	rank := func(n string) int {

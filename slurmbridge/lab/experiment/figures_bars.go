@@ -70,8 +70,8 @@ func (r *Report) classes() *figure.Sheet {
 	return figure.Single(c, wide, high)
 }
 
-// training draws Fig. 16: makespans over SJF's with the time of training on top,
-// and the thesis's beside.
+// training draws Fig. 16: makespans relative to SJF's with the time of training on top, next to the
+// thesis's.
 func (r *Report) training() *figure.Sheet {
 	names, lines := r.lines("random")
 	if len(names) == 0 {

@@ -46,7 +46,7 @@ func profiles(title string, names ...string) *figure.Sheet {
 	return s
 }
 
-// noMemory is what a heat map is told of a pair that doesn't fit into memory.
+// noMemory stands in a heat map for a pair that doesn't fit into memory.
 const noMemory = -1
 
 // grid is a PairMatrix for a heat map, the first victim on top; NaN where the

@@ -9,10 +9,10 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Learn gives the world a past: n job sets of the scenario, run under greedy, from
-// which the interference model learns as a site's does, from the whole run times
-// of jobs and their co-runners. From then on every contender starts with what
-// was learned. The competition's job sets are others.
+// Learn gives the world a past: n job sets of the scenario, run under greedy, from which the
+// interference model learns as a site's does, from the whole run times of jobs and their
+// co-runners. From then on every contender starts with what was learned. The competition uses other
+// job sets.
 func (w *World) Learn(train Scenario, n int, seed uint64) error {
 	m := w.Model()
 	g := w.Guard

@@ -9,9 +9,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// PairMatrix is the thesis's Fig. 3: each application beside each other one, both
-// started at once. Slowdown[i][j] is what i suffers from j; 0: memory doesn't
-// suffice.
+// PairMatrix is the thesis's Fig. 3: each application next to each other one, both started at once.
+// Slowdown[i][j] is what i suffers from j; 0: memory doesn't suffice.
 type PairMatrix struct {
 	Apps     []string    `json:"apps"`
 	Slowdown [][]float64 `json:"slowdown"`
@@ -34,8 +33,8 @@ func pairMatrix() (*PairMatrix, error) {
 	return m, nil
 }
 
-// beside simulates a with b started again and again as long as a runs; 0 when
-// memory doesn't suffice for both.
+// beside simulates a with b, which is started again and again until a ends; 0 if memory doesn't
+// suffice for both.
 func beside(a, b string) (float64, error) {
 	pa, ok := apps.ByName(a)
 	pb, ok2 := apps.ByName(b)
@@ -52,8 +51,8 @@ func beside(a, b string) (float64, error) {
 		return 0, err
 	}
 	for s.Next() {
-		// The victim first, then one aggressor after the other beside it; what is left
-		// of them when it has ended runs one by one.
+		// The victim first, then one aggressor after the other next to it; aggressors that are left
+		// when it has ended run one by one.
 		switch on := s.State().GPUs[0].Running; {
 		case len(on) == 0, len(on) == 1 && on[0].ID == "victim":
 			s.Start([]int{0})

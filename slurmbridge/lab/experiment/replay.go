@@ -23,9 +23,8 @@ import (
 type Trace struct {
 	Jobs     []trace.Job
 	Profiles []*rlcore.Profile
-	// Pairs are measured slowdowns. When there are any they are the truth, of more than two
-	// as sim.Pairs composes it; jobs of which a pair wasn't measured in both directions may
-	// not meet.
+	// Pairs are measured slowdowns. If there are any they are the truth, composed for more than two
+	// as sim.Pairs does; jobs may meet only if their pair was measured in both directions.
 	Pairs []trace.Pair
 	GPUs  []rlcore.GPUSpec
 	Law   *contention.Law // how sharers slow each other where Pairs doesn't say; nil = MPS
@@ -224,11 +223,12 @@ type ReplayOptions struct {
 	Objective string
 	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
 	MaxSlowdown, Grace float64
-	// KeepLimits: a job is ended at its limit whatever slowed it; see rlcore.Guard.ExtendLimit.
+	// KeepLimits: a job is ended at its limit even if sharing slowed it; see
+	// rlcore.Guard.ExtendLimit.
 	KeepLimits bool
-	// DurationError, if set, is how well the site knows how long each job will take:
-	// decisions see the job's own duration times a factor drawn from 1 ± this, 0..1. nil:
-	// they see its application's profile, whatever the job's own duration is.
+	// DurationError, if set, is how well the site knows how long each job will take: decisions see
+	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
+	// application's profile instead.
 	DurationError *float64
 	// Trained, if set, is dqn's network; elsewhere it is the one built in for the turnaround,
 	// and trained on the trace for the makespan.
@@ -236,7 +236,7 @@ type ReplayOptions struct {
 	Progress func(step, steps int, what string)
 }
 
-// ReplayPolicies are those that a replay compares where none are named.
+// ReplayPolicies are the policies that a replay compares by default.
 func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", "srpt", ours} }
 
 // Outcome is what a policy would have made of the trace: means over the seeds.
@@ -311,8 +311,7 @@ type ReplayReport struct {
 	Grace         float64             `json:"grace"`
 	DurationError *float64            `json:"duration_error,omitempty"`
 	Policies      map[string]*Outcome `json:"policies"`
-	// Users is how each user fared, by policy; "" owns the jobs of which the trace
-	// doesn't say whose they are.
+	// Users is how each user fared, by policy; "" owns the jobs without a user in the trace.
 	Users map[string]map[string]*UserOutcome `json:"users"`
 }
 
@@ -394,7 +393,7 @@ func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, erro
 	return c.report, nil
 }
 
-// limited counts the jobs with a limit and those with a deadline.
+// limited counts the jobs with a limit and the jobs with a deadline.
 func (r *Replayable) limited() (limits, deadlines int) {
 	for i := range r.Config.Jobs {
 		if r.Config.Jobs[i].LimitS > 0 {

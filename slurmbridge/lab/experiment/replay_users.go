@@ -12,8 +12,8 @@ import (
 // worst cases over both.
 type UserOutcome struct {
 	Jobs int `json:"jobs"`
-	// WaitS is from submission to the start of the last run; TurnaroundS goes on to
-	// its end. The others are those less fifo's, and its ratio.
+	// WaitS is from submission to the start of the last run; TurnaroundS to its end. The other two
+	// are the difference to fifo's, and the ratio.
 	WaitS        float64 `json:"mean_wait_s"`
 	WaitVsFifoS  float64 `json:"mean_wait_vs_fifo_s"`
 	TurnaroundS  float64 `json:"mean_turnaround_s"`
@@ -23,7 +23,7 @@ type UserOutcome struct {
 	MaxSlowdown  float64 `json:"worst_slowdown"`
 	Ends
 	Lateness
-	// MaxDelayS is the longest that a job was kept waiting beside an idle GPU, s.
+	// MaxDelayS is the longest that a job was kept waiting next to an idle GPU, s.
 	MaxDelayS float64 `json:"max_delay_s"`
 
 	neverRan float64 // part of the jobs and seeds
@@ -52,7 +52,7 @@ func (p *witness) Under(g *rlcore.Guard, m int) {
 	}
 }
 
-// watched is a contender whose decisions are witnessed.
+// watched is a contender with recorded decisions.
 func (c *Contender) watched() (*Contender, map[string]float64) {
 	delays := map[string]float64{}
 	w := *c

@@ -38,7 +38,7 @@ type Options struct {
 	// Contracts are the slowdowns at which dqn's trade-off is drawn on the random
 	// workload; none: no curve.
 	Contracts []float64
-	// Progress, if set, is told what begins: step of steps.
+	// Progress, if set, is called with what begins: step of steps.
 	Progress func(step, steps int, what string)
 }
 

@@ -35,16 +35,15 @@ type Place struct {
 	Varied bool
 }
 
-// The slowdowns that others measured. Nothing is fitted to them here, and no network is
-// trained on them.
+// Published slowdowns. Nothing is fitted to them here, and no network is trained on them.
 //
 //go:embed worlds/*.csv
 var measured embed.FS
 
-// lawPlace is the place whose truth is the law itself, with the thesis's applications.
+// lawPlace is the place with the law itself as truth, and the thesis's applications.
 const lawPlace = "law"
 
-// measuredPlaces are those with a table of measured pairs.
+// measuredPlaces are the places with a table of measured pairs.
 var measuredPlaces = []Place{
 	{Name: "alnair", About: "MPS, card unnamed; memory assumed", Card: rlcore.GPUSpec{Model: "unnamed", MemMiB: 12288}, Law: &contention.MPS},
 	{Name: "miso", About: "MPS on an A100; lower bounds of slowdowns", Card: rlcore.GPUSpec{Model: "a100", MemMiB: 40536}, Law: &contention.MPS},
@@ -109,8 +108,8 @@ const (
 	leastS, mostS      = 30, 20_000
 )
 
-// Trace draws n jobs that come at random (Poisson) to so many GPUs. A load of 1 is as much
-// work as they do if nobody shares.
+// Trace draws n jobs that come at random (Poisson) to so many GPUs. A load of 1 is as much work as
+// they do without sharing.
 func (p *Place) Trace(gpus, n int, load float64, seed uint64) *Trace {
 	r := rand.New(rand.NewPCG(seed, 0x3012d)) //nolint:gosec // an experiment is repeatable, not secret
 	t := &Trace{Profiles: p.Profiles, Pairs: p.Pairs, Law: p.Law, GPUs: slices.Repeat([]rlcore.GPUSpec{p.Card}, gpus)}
@@ -141,7 +140,8 @@ type WorldsOptions struct {
 	// none, nor a promise, and memory is all that the guard looks at.
 	MaxSlowdown, Grace float64
 	Bare               bool
-	// KeepLimits: a job is ended at its limit whatever slowed it; see rlcore.Guard.ExtendLimit.
+	// KeepLimits: a job is ended at its limit even if sharing slowed it; see
+	// rlcore.Guard.ExtendLimit.
 	KeepLimits bool
 	// DurationError is how well each job's duration is known, see ReplayOptions.
 	DurationError float64
@@ -191,7 +191,7 @@ type WorldsReport struct {
 	GeomeanVaried map[string]float64 `json:"geomean_vs_fifo_varied,omitempty"`
 }
 
-// WorldPolicies are those that compete over places where none are named.
+// WorldPolicies are the policies that compete over places by default.
 func WorldPolicies() []string {
 	return []string{Fifo, "sjf", "tetris", "random", "greedy", "srpt", "lookahead", ours}
 }
@@ -222,9 +222,9 @@ func (o WorldsOptions) orDefaults() (WorldsOptions, error) {
 	return o, nil
 }
 
-// Worlds lets policies compete on jobs that come over time, at places whose slowdowns
-// were measured and under the law itself. All policies that share are under the same guard and
-// believe the same model, which learns from the co-runs it sees, as the daemon's does.
+// Worlds lets policies compete on jobs that come over time, at places with measured slowdowns and
+// under the law itself. All policies that share are under the same guard and believe the same
+// model, which learns from the co-runs it sees, as the daemon's does.
 func Worlds(ctx context.Context, o WorldsOptions) (*WorldsReport, error) {
 	o, err := o.orDefaults()
 	if err != nil {

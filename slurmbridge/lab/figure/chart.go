@@ -17,8 +17,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// The colours that Okabe and Ito chose to be told apart by everybody (Color Universal
-// Design, 2008), as far as policies don't have them for themselves, and greys.
+// The colours that Okabe and Ito chose for readers with any colour vision (Color Universal Design,
+// 2008), without the colours that policies have, and greys.
 var (
 	Orange     = color.RGBA{230, 159, 0, 255}
 	Sky        = color.RGBA{86, 180, 233, 255}
@@ -43,7 +43,7 @@ type Chart struct {
 	err   error
 }
 
-// New returns an empty chart with a light grid. Labels of axes tell the unit.
+// New returns an empty chart with a light grid. Labels of axes name the unit.
 func New(title, x, y string) *Chart {
 	p := plot.New()
 	style := func(t *text.Style, size float64) {
@@ -236,8 +236,8 @@ func (c *Chart) Texts(at plotter.XYs, texts []string) *plotter.Labels {
 	return l
 }
 
-// Marks draws diamonds, if there are any, and names them in the legend: they stand for
-// what others measured.
+// Marks draws diamonds, if there are any, and names them in the legend: they stand for published
+// measurements.
 func (c *Chart) Marks(at plotter.XYs, name string) {
 	if len(at) == 0 {
 		return

@@ -27,15 +27,15 @@ var Formats = []string{"png", "svg"}
 // dpi of PNGs.
 const dpi = 144
 
-// Sheet is a picture: charts in rows and columns whose axes are aligned, a title above,
-// and the first chart's legend beside them.
+// Sheet is a picture: charts in rows and columns with aligned axes, a title above, and the first
+// chart's legend next to them.
 type Sheet struct {
 	Title string
 	Rows  [][]*Chart // of equal length
 	W, H  vg.Length
 }
 
-// Single is a sheet of one chart, whose title is the sheet's.
+// Single is a sheet of one chart, with the chart's title.
 func Single(c *Chart, w, h vg.Length) *Sheet {
 	s := &Sheet{Title: c.Title.Text, Rows: [][]*Chart{{c}}, W: w, H: h}
 	c.Title.Text = ""

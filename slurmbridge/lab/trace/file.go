@@ -17,8 +17,8 @@ import (
 // errWhat: none of the three formats of jobs.
 var errWhat = errors.New("neither CSV (job,submit_s,app,duration_s,user) nor the Standard Workload Format (18 numbers a line) nor what sacct --parsable2 prints (JobID|JobName|…)")
 
-// ReadJobsFile reads jobs from a file in any of the three formats, which its
-// contents tell; see ReadJobs, ReadSWF and ReadSacct.
+// ReadJobsFile reads jobs from a file in any of the three formats, which it recognises by the
+// contents; see ReadJobs, ReadSWF and ReadSacct.
 func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
 	f, err := open(path)
 	if err != nil {
@@ -44,7 +44,7 @@ func ReadJobsFile(path string, known ...string) ([]Job, Skipped, error) {
 	return nil, nil, &Error{File: path, Line: 1, Err: errWhat}
 }
 
-// peeked is how much of a file is looked at to tell its format, bytes.
+// peeked is how much of a file is read to recognise its format, bytes.
 const peeked = 4096
 
 // recognise returns the format of a file that starts so: csv, swf, sacct, "" for

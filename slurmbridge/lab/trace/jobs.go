@@ -29,12 +29,10 @@ type Job struct {
 	DeadlineS float64
 }
 
-// ReadJobs reads CSV with the columns job, submit_s, app and, where the file has
-// them, duration_s, user, gpus, limit_s and deadline_s, which may be empty. A job may
-// stand there once.
-// When known is given, an application that isn't among it is an table.ErrUnknownApp.
-// The jobs come in the order of submission, those of one instant in the file's.
-// name is the file's name for messages.
+// ReadJobs reads CSV with the columns job, submit_s, app and optionally duration_s, user, gpus,
+// limit_s and deadline_s, which may be empty. A job may appear once. When known is given, an
+// application that isn't in it is a table.ErrUnknownApp. The jobs come in the order of submission,
+// jobs of one instant in the file's order. name is the file's name for messages.
 func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
 	var jobs []Job
 	seen := map[string]bool{}

@@ -7,9 +7,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
-// UnknownDurationS is DurationS of a profile whose file gives none, s: what is
-// predicted of a constant profile doesn't depend on it. No duration that a file
-// gives is as short, so HasDuration can tell.
+// UnknownDurationS is DurationS of a profile from a file without durations, s: predictions for a
+// constant profile don't depend on it. No duration in a file is as short, so HasDuration can
+// distinguish them.
 const UnknownDurationS = minDurationS / 10
 
 // coreShare is the fraction of the SMs that are assumed busy while a kernel runs,

@@ -24,12 +24,12 @@ const (
 	partial   = "partial runs of a job that is there as a whole"
 )
 
-// ReadSWF reads a log in the Standard Workload Format: 18 numbers a line, lines
-// that start with a semicolon are comments. An application is an executable
-// number, "swf-12", or "swf-unknown"; a user is a user number, a limit the requested time,
-// where that is one. The format knows no GPUs: GPUs is 0. Jobs whose run time is unknown (-1) or 0 are left out, and so
-// are the partial runs (status 2 to 4) of jobs that were stopped and went on.
-// Order, known and name are as for ReadJobs.
+// ReadSWF reads a log in the Standard Workload Format: 18 numbers a line, lines that start with a
+// semicolon are comments. An application is an executable number, "swf-12", or "swf-unknown"; a
+// user is a user number, a limit the requested time, if there is one. The format has no GPUs: GPUs
+// is 0. Jobs with a run time that is unknown (-1) or 0 are left out, and so are partial runs
+// (status 2 to 4) of jobs that were stopped and continued. Order, known and name are as for
+// ReadJobs.
 func ReadSWF(r io.Reader, name string, known ...string) ([]Job, Skipped, error) {
 	t, err := table.NewRow(name, 0, swfFields)
 	if err != nil {

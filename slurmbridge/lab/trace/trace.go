@@ -14,7 +14,7 @@ const (
 	maxGPUs      = 1e6
 )
 
-// Error says which value of which file can't be used.
+// Error names a value of a file that can't be used, and why.
 type Error = table.Error
 
 // Skipped counts the rows that are sound but no use to a replay, by the reason.

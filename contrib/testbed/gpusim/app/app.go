@@ -62,15 +62,14 @@ type Report struct {
 	Scale     float64 `json:"scale"`
 }
 
-// tick is how often, in real time, a process on a GPU whose time passes scale times as fast
-// looks at how it fares. Outcomes don't depend on it: the device advances from event to event.
+// tick is how often, in real time, a process checks its progress, on a GPU with time scale times as
+// fast. Outcomes don't depend on it: the device advances from event to event.
 func tick(scale float64) time.Duration {
 	return min(max(time.Duration(float64(200*time.Millisecond)/scale), 15*time.Millisecond), 200*time.Millisecond)
 }
 
-// Run runs the application to its end. A context that ends stops it where it is;
-// Run then returns the context's error. Whatever happens, the GPU holds nothing
-// of it afterwards.
+// Run runs the application to its end. A context that ends stops it where it is; Run then returns
+// the context's error. In any case the GPU holds nothing of it afterwards.
 func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 	if cfg.LookupEnv == nil {
 		cfg.LookupEnv = os.LookupEnv

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoDaemon says that no control daemon answers at the pipe directory. A CUDA program
-// then goes on without MPS.
+// ErrNoDaemon says that no control daemon answers at the pipe directory. A CUDA program then runs
+// without MPS.
 var ErrNoDaemon = errors.New("no MPS control daemon")
 
 // Client is a CUDA program's connection to its MPS server.
@@ -25,9 +25,9 @@ type Client struct {
 	lost chan error
 }
 
-// Connect connects to the MPS server through the control daemon of the pipe
-// directory that getenv names, and waits as long as the daemon makes it wait. It
-// returns ErrNoDaemon, an *Error with CUDA's text, or ctx's error.
+// Connect connects to the MPS server through the control daemon of the pipe directory that getenv
+// names, and waits until the daemon lets it in. It returns ErrNoDaemon, an *Error with CUDA's text,
+// or ctx's error.
 func Connect(ctx context.Context, getenv func(string) string) (*Client, error) {
 	conn, err := dial(pipeDir(getenv), controlSock)
 	if err != nil {

@@ -46,7 +46,7 @@ type serverProc struct {
 	status   string     // as get_server_status prints it
 	clients  []int      // pids, in order of arrival
 	joining  []*waiting // handed over, not yet taken; theirs again if the server dies first
-	draining bool       // to end as soon as no client is left
+	draining bool       // to end after its last client
 	exiting  bool       // was ordered to end
 }
 
@@ -195,8 +195,7 @@ func (d *daemon) active() *serverProc {
 	return nil
 }
 
-// dispatch serves the waiting clients, in order of arrival, as far as that is possible
-// now.
+// dispatch serves the waiting clients that can be served now, in order of arrival.
 func (d *daemon) dispatch() {
 	for len(d.pending) > 0 {
 		w := d.pending[0]
@@ -212,7 +211,7 @@ func (d *daemon) dispatch() {
 		}
 		d.pending = d.pending[1:]
 	}
-	// What was asked to end, ends when it is empty.
+	// A server that is to end ends when it is empty.
 	for _, s := range d.servers {
 		if (s.draining || d.quitting) && len(s.clients) == 0 && s.status != statusInit {
 			d.sendExit(s)

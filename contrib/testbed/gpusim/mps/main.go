@@ -163,8 +163,8 @@ func spawn(args []string) error {
 	return cmd.Process.Release()
 }
 
-// closeOthersOnExec keeps descriptors that were inherited from the caller from
-// the daemon: a prolog's would otherwise stay open as long as it lives.
+// closeOthersOnExec keeps inherited descriptors from the daemon: a prolog's would otherwise stay
+// open for the daemon's whole life.
 func closeOthersOnExec() error {
 	names, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

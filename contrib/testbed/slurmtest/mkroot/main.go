@@ -127,8 +127,7 @@ const (
 	newest  = "sid"
 )
 
-// script is the argument that a suite takes of which debootstrap knows nothing: it is
-// newer than debootstrap.
+// script is debootstrap's argument for a suite that is newer than debootstrap.
 func script(scripts, suite string) []string {
 	if _, err := os.Stat(filepath.Join(scripts, suite)); err == nil {
 		return nil
