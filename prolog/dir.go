@@ -208,7 +208,7 @@ func readJSON(path string, into any) error {
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() || info.Mode()&0o022 != 0 {
-		return fmt.Errorf("%s is forged: others than the hooks can write it", path)
+		return fmt.Errorf("%s is forged: other users than root can write it", path)
 	}
 	body, err := io.ReadAll(io.LimitReader(f, 64<<10))
 	if err != nil {

@@ -126,7 +126,7 @@ func newRoot(out, errOut io.Writer) *cobra.Command {
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and do nothing")
 	f.StringVar(&o.nvcc, "nvcc", "", "path of nvcc (default: on the PATH, or CUDA's usual place)")
 	f.StringVar(&o.control, "mps-control", "", "path of nvidia-cuda-mps-control (default: on the PATH)")
-	f.StringVar(&o.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: wherever the loader finds it)")
+	f.StringVar(&o.library, "nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
 	f.StringVar(&o.workload, "workload", "", "a program that is run instead of the CUDA kernels, with a kernel's name and its arguments")
 	f.StringVar(&o.proc, "proc", "/proc", "where processes are looked for")
 	_ = f.MarkHidden("proc")

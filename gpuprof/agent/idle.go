@@ -62,7 +62,7 @@ func (a *Agent) TellIdle(ctx context.Context, send func(context.Context, *gpupro
 			continue
 		}
 		if err := send(ctx, &gpuprof.IdleReport{Node: a.Node, Jobs: jobs}); err != nil {
-			a.Log.Debug("idle jobs not told", "err", err)
+			a.Log.Debug("idle jobs not reported", "err", err)
 			continue
 		}
 		told = len(jobs) > 0

@@ -99,7 +99,7 @@ func private(dir string) error {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if ok && int64(st.Uid) != int64(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s can be written by others: chown it to the agent's user and chmod 700", dir)
+		return fmt.Errorf("%s is writable by other users: chown it to the agent's user and chmod 700", dir)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		records:     gauges("spool_records", "Records that wait for the controller"),
 		bytes:       gauges("spool_bytes", "Size of what waits and of what was set aside"),
 		limit:       gauges("spool_limit_bytes", "Size from which on series are dropped, then records"),
-		series:      prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "spool_series_dropped_total", Help: "Records whose series was dropped for want of space; their summaries were kept."}),
+		series:      prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "spool_series_dropped_total", Help: "Records with a series that was dropped for lack of space; their summaries were kept."}),
 		dropped:     counters("spool_records_dropped_total", "Records that the controller will not get, by reason: full (no space was left), unreadable (half a file), refused (by the controller).", "reason"),
 		writeErrors: counters("spool_write_errors_total", "Records that could not be written, by place; the next place was tried, or they were tried again.", "place"),
 		tries:       counters("deliveries_total", "Tries to deliver a record, by result: ok, refused, error (it is tried again).", "result"),

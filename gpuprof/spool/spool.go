@@ -191,7 +191,7 @@ func (s *Spool) failed(f *folder, err error) {
 		return
 	}
 	f.reported, f.said = true, time.Now()
-	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, as far as there is room", "folder", f.dir, "err", err)
+	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, up to its bound", "folder", f.dir, "err", err)
 }
 
 // list puts an item where it belongs; no item of its name may be there.

@@ -38,7 +38,7 @@ func ReadKeysAs(file string, uid, gid uint32) ([][]byte, error) {
 	}
 	for _, dir := range []string{filepath.Dir(file), filepath.Dir(real)} {
 		if err := folderIsSafe(dir, uid); err != nil {
-			return nil, fmt.Errorf("others could replace %s: %w", file, err)
+			return nil, fmt.Errorf("other users could replace %s: %w", file, err)
 		}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, mostKeyFile+1))
@@ -66,9 +66,9 @@ func private(file string, info fs.FileInfo, uid, gid uint32) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is no file", file)
 	case st.Uid != 0 && st.Uid != uid:
-		return fmt.Errorf("%s belongs to user %d, who is neither root nor its reader: chown %d it", file, st.Uid, uid)
+		return fmt.Errorf("%s belongs to user %d, neither root nor its reader: chown %d it", file, st.Uid, uid)
 	case mode&0o007 != 0:
-		return fmt.Errorf("%s has mode %04o, and so everybody has the key: make a new one, and chmod 0600 it", file, mode)
+		return fmt.Errorf("%s has mode %04o, and so all users have the key: make a new one, and chmod 0600 it", file, mode)
 	case mode&0o030 != 0:
 		return fmt.Errorf("%s has mode %04o, and its group may change it: chmod 0600 it", file, mode)
 	case mode&0o040 != 0 && st.Gid != 0 && st.Gid != gid:

@@ -206,7 +206,7 @@ func read(v *viper.Viper, c *Config, file string) error {
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("configuration can't be read: %s is no file", file)
 	case info.Mode().Perm()&0o002 != 0:
-		return fmt.Errorf("%s may be written by everybody: chmod o-w it", file)
+		return fmt.Errorf("%s is writable by all users: chmod o-w it", file)
 	}
 	f, err := os.Open(file)
 	if err != nil {

@@ -175,7 +175,7 @@ func TestFileThatCannotBeRead(t *testing.T) {
 	if err := os.Chmod(open, 0o666); err != nil { //nolint:gosec // the mistake to find
 		t.Fatal(err)
 	}
-	if _, err := Load(open, nil); err == nil || !strings.Contains(err.Error(), "everybody") {
+	if _, err := Load(open, nil); err == nil || !strings.Contains(err.Error(), "all users") {
 		t.Errorf("writable: %v", err)
 	}
 }

@@ -58,7 +58,7 @@ var keys = []key{
 		func(c *Config) any { return &c.Model }, pathOrNone,
 	},
 	{
-		"retrain", true, "Whether the network of policy dqn goes on learning from what ran here, in the background, where model is empty. slurmbridge models tells what came of it.",
+		"retrain", true, "Whether the network of policy dqn keeps learning from what ran here, in the background, if model is empty. slurmbridge models list shows the results.",
 		func(c *Config) any { return &c.Retrain }, nil,
 	},
 	{
@@ -86,7 +86,7 @@ var keys = []key{
 		func(c *Config) any { return &c.Join }, nil,
 	},
 	{
-		"leave_room", "auto", "Whether jobs leave a share of their GPU free for one that may join later. auto: once no job has been seen for a week whose owner asks for a part of a GPU's shares by hand (mps:30, say); Slurm would start it there unchecked.",
+		"leave_room", "auto", "Whether jobs leave a share of their GPU free for one that may join later. auto: after a week without a hand-written request for a part of a GPU's shares (mps:30, say); Slurm would start such a job there unchecked.",
 		func(c *Config) any { return &c.LeaveRoom }, oneOf("auto", "yes", "no"),
 	},
 
@@ -99,7 +99,7 @@ var keys = []key{
 		func(c *Config) any { return &c.Poll }, durationIn(time.Second, 10*time.Minute),
 	},
 	{
-		"lua", "auto", "Whether job_submit.lua gates new jobs. yes and no say so; auto finds out. Without it the bridge gates them itself, which takes Slurm 23.02.6 or later.",
+		"lua", "auto", "Whether job_submit.lua gates new jobs. auto detects it. Without it the bridge gates them itself, which takes Slurm 23.02.6 or later.",
 		func(c *Config) any { return &c.Lua }, oneOf("auto", "yes", "no"),
 	},
 	{
@@ -124,7 +124,7 @@ var keys = []key{
 		func(c *Config) any { return &c.Grace }, floatIn(0.01, 100),
 	},
 	{
-		"max_delay", rlcore.DefaultMaxDelayS * time.Second, "How long a job may wait beside an idle GPU because of the bridge, in all (1s to 24h).",
+		"max_delay", rlcore.DefaultMaxDelayS * time.Second, "How long a job may wait next to an idle GPU because of the bridge, in all (1s to 24h).",
 		func(c *Config) any { return &c.MaxDelay }, durationIn(time.Second, 24*time.Hour),
 	},
 	{
@@ -137,7 +137,7 @@ var keys = []key{
 	},
 
 	{
-		"retry_alone", true, "Whether a job that failed beside others, and may be requeued, runs once more, alone.",
+		"retry_alone", true, "Whether a job that failed while sharing, and may be requeued, runs again, alone.",
 		func(c *Config) any { return &c.RetryAlone }, nil,
 	},
 	{
@@ -193,19 +193,19 @@ var keys = []key{
 		func(c *Config) any { return &c.WebConfig }, pathOrNone,
 	},
 	{
-		"munge_socket", "", "munged's socket, which proves who sent a record. Empty: munge's own default.",
+		"munge_socket", "", "munged's socket, which proves the sender of a record. Empty: munge's own default.",
 		func(c *Config) any { return &c.MungeSocket }, pathOrNone,
 	},
 	{
 		"key_file",
 		"",
-		"File of the key that proves who sent a record where there is no MUNGE (AuthType=auth/slurm), as key_file of gpuprof.yaml and node.yaml; doctor says how to make it. It is root's or SlurmUser's, mode 0600, and read anew each time: a line is base64 of 32 random bytes, the first signs, each is believed. Empty: MUNGE proves it.",
+		"File of the key that proves who sent a record where there is no MUNGE (AuthType=auth/slurm), as key_file of gpuprof.yaml and node.yaml; doctor says how to make it. It is root's or SlurmUser's, mode 0600, and read again each time: a line is base64 of 32 random bytes, the first signs, each is believed. Empty: MUNGE proves it.",
 		func(c *Config) any { return &c.KeyFile }, pathOrNone,
 	},
 	{
 		"record_users",
 		[]string{},
-		"Users whose nodes' records are believed, besides root and SlurmUser.",
+		"Users that may send nodes' records, in addition to root and SlurmUser.",
 		func(c *Config) any { return &c.RecordUsers }, nil,
 	},
 	{

@@ -102,9 +102,9 @@ func (e *exam) gateAccount() {
 	if e.User == "" || !enforced(e.Config) || e.Account != nil && *e.Account {
 		return
 	}
-	s, what := Warning, "AccountingStorageEnforce asks every submitter for an account"
+	s, what := Warning, "AccountingStorageEnforce requires an account of every submitter"
 	if e.Account != nil {
-		s, what = Error, e.User+" has no account, and AccountingStorageEnforce asks every submitter for one"
+		s, what = Error, e.User+" has no account, and AccountingStorageEnforce requires one of every submitter"
 	}
 	e.add("gate-account", s, what, "the gate is a job of "+e.User+"'s: without an account it is refused, and then nothing is grouped",
 		Fix{Lines: []string{"sacctmgr show assoc user=" + e.User, "sacctmgr add user " + e.User + " account=ACCOUNT"}})

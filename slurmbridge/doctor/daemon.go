@@ -26,7 +26,7 @@ func AskDaemon(ctx context.Context, client *http.Client, address string) *Daemon
 	d := &Daemon{Err: a.err, Locked: a.locked, Error: a.sick}
 	if a.err == "" && a.locked == "" && a.sick == "" {
 		if err := json.Unmarshal(a.body, d); err != nil {
-			return &Daemon{Err: "somebody else answers there"}
+			return &Daemon{Err: "another program answers there"}
 		}
 	}
 	return d
@@ -70,7 +70,7 @@ func (e *exam) daemon() {
 		return
 	case d.Mode == "active" && d.Gate == "":
 		e.add("gate", Error, strings.TrimSuffix("slurmbridge serve is active and has no gate: "+d.GateError, ": "),
-			"without the job that others wait for nothing is grouped", e.gateFix())
+			"without the gate job no group is made", e.gateFix())
 	case d.GateError != "":
 		e.add("gate", Error, "slurmbridge serve has trouble with its gate: "+d.GateError,
 			"if the daemon ended now, jobs could wait for a gate that can't open",
@@ -85,7 +85,7 @@ func (e *exam) daemon() {
 	}
 	if d.Policy != e.Settings.Policy {
 		e.add("policy", Warning, fmt.Sprintf("%s decides, the settings say %s", d.Policy, e.Settings.Policy),
-			"the model can't be used, or the settings were changed since; sharing goes on, less cleverly",
+			"the model can't be used, or the settings were changed since; sharing continues with a simpler policy",
 			Fix{Lines: []string{"journalctl -u slurmbridge -g model", "systemctl reload slurmbridge"}})
 	}
 }

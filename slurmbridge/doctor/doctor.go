@@ -222,9 +222,9 @@ func (e *exam) cards() {
 		}
 	}
 	if len(untyped) > 0 {
-		s, why := Warning, "the bridge can't tell how much memory such a GPU has, and keeps groups off it"
+		s, why := Warning, "the bridge doesn't know how much memory such a GPU has, and keeps groups off it"
 		if !e.form.TypesChecked {
-			s, why = Error, "Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of, and the bridge can't tell how much memory it has"
+			s, why = Error, "Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of, and the bridge doesn't know how much memory it has"
 		}
 		names := strings.Join(untyped, ",")
 		e.add("gpu-type", s, "GPUs without a type on "+names, why,
@@ -233,7 +233,7 @@ func (e *exam) cards() {
 	}
 	for _, t := range slices.Sorted(maps.Keys(unknown)) {
 		e.add("gpu-unknown", Warning, fmt.Sprintf("GPU type %s (on %s) is no card the bridge knows", t, strings.Join(unknown[t], ",")),
-			"it can't tell how much memory such a GPU has, and keeps groups off it",
+			"it doesn't know how much memory such a GPU has, and keeps groups off it",
 			Fix{File: settingsFile, Lines: []string{
 				"gpu_types:", "  " + t + ": {mem_mib: MEMORY}   # nvidia-smi --query-gpu=memory.total --format=csv",
 			}})
@@ -253,7 +253,7 @@ func (e *exam) oneSharing() {
 	}
 	if len(names) > 0 {
 		e.add("one-sharing", Warning, "several GPUs and mps without all_sharing on "+strings.Join(names, ","),
-			"by default Slurm shares one GPU of a node at a time; jobs then wait beside idle GPUs",
+			"by default Slurm shares one GPU of a node at a time; jobs then wait next to idle GPUs",
 			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"}})
 	}
 }
@@ -348,7 +348,7 @@ func (e *exam) user() {
 			Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}})
 	case e.User != "root" && e.User != slurm:
 		e.add("gate-rights", Error, fmt.Sprintf("the bridge runs as %s, not as SlurmUser (%s)", e.User, slurm),
-			"others may not change users' jobs",
+			"only they may change users' jobs",
 			Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}})
 	}
 }
@@ -361,7 +361,7 @@ func (e *exam) gatePartition() {
 	}
 	name := e.Settings.GatePartition
 	at := slices.IndexFunc(e.Partitions, func(p text.Partition) bool { return p.Name == name })
-	seen := "everybody's squeue lists it as a pending job, and a script that waits until the queue is empty waits for ever"
+	seen := "all users' squeue lists it as a pending job, and a script that waits until the queue is empty waits for ever"
 	up := func(name string) Fix {
 		return Fix{Lines: []string{"scontrol update PartitionName=" + name + " State=UP"}}
 	}
@@ -379,7 +379,7 @@ func (e *exam) gatePartition() {
 			"the gate is in the partitions of the jobs instead, where all see it", e.gateLine(name))
 	case e.Settings.Mode != "shadow" && len(e.gpuNodes()) > 0 && !text.HasOption(e.Config["PrivateData"], "jobs"):
 		const name = "slurmbridge"
-		e.add("gate-seen", Note, "the gate is in the partitions of the jobs", seen+"; in a hidden partition of its own nobody sees it",
+		e.add("gate-seen", Note, "the gate is in the partitions of the jobs", seen+"; in a hidden partition of its own users don't see it",
 			e.gateLine(name), Fix{File: settingsFile, Lines: []string{"gate_partition: " + name}})
 	}
 	var among []text.Partition
@@ -499,8 +499,8 @@ func (e *exam) minJobAge() {
 		return
 	}
 	e.add("min-job-age", Warning, fmt.Sprintf("MinJobAge is %s", d),
-		"the bridge asks Slurm how a job ended once its record has come, seconds later; of a job that Slurm has forgotten by "+
-			"then it can't tell whether it failed, and neither runs it again nor learns from it rightly",
+		"the bridge asks Slurm how a job ended once its record has come, seconds later; if Slurm has forgotten the job by "+
+			"then, whether it failed isn't known, and the job is neither run again nor learned from correctly",
 		e.conf("MinJobAge=300   # Slurm's default"))
 }
 
@@ -653,16 +653,16 @@ func (e *exam) preempt() {
 	case e.Settings != nil && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) > 0:
 		// the site has decided about partitions
 	default:
-		e.add("preempt", Note, "jobs may preempt others here ("+t+")",
-			"a shared job that should preempt others waits behind the gate and preempts nobody",
-			Fix{File: settingsFile, Lines: []string{"exclude_partitions: [NAME]   # those whose jobs preempt others"}})
+		e.add("preempt", Note, "jobs may preempt other jobs here ("+t+")",
+			"a shared job that should preempt waits behind the gate and preempts no job",
+			Fix{File: settingsFile, Lines: []string{"exclude_partitions: [NAME]   # partitions with preempting jobs"}})
 	}
 }
 
 // privateJobs: what Slurm hides the daemon hides, too.
 func (e *exam) privateJobs() {
 	if text.PrivateJobs(e.Config["PrivateData"]) {
-		e.add("private", Note, "Slurm hides the jobs of others (PrivateData="+e.Config["PrivateData"]+")",
+		e.add("private", Note, "Slurm hides other users' jobs (PrivateData="+e.Config["PrivateData"]+")",
 			"status page and API leave users, accounts and applications out; slurmbridge why answers a job's owner, root and SlurmUser, by their MUNGE credential or, with key_file, their token of Slurm's")
 	}
 }

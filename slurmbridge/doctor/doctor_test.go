@@ -247,7 +247,7 @@ func TestEachFinding(t *testing.T) {
 		{"no gate", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "dqn"} }, "error gate", "journalctl -u slurmbridge -g gate   # Slurm's answer"},
 		{"another mode", func(f *Facts) { f.Daemon = &Daemon{Mode: "shadow", Policy: "dqn"} }, "warning daemon-mode", "systemctl reload slurmbridge"},
 		{"another policy", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "greedy", Gate: "7"} }, "warning policy", "journalctl -u slurmbridge -g model"},
-		{"preemption", conf("PreemptType", "preempt/partition_prio"), "note preempt", "exclude_partitions: [NAME]   # those whose jobs preempt others"},
+		{"preemption", conf("PreemptType", "preempt/partition_prio"), "note preempt", "exclude_partitions: [NAME]   # partitions with preempting jobs"},
 		{"private jobs", conf("PrivateData", "jobs,usage"), "note private", ""},
 		{"rate limit", conf("SlurmctldParameters", "rl_enable"), "warning rate-limit", "SlurmctldParameters=rl_enable,rl_bucket_size=100,rl_refill_rate=20"},
 		{"shadow", func(f *Facts) { f.Settings.Mode = "shadow" }, "note shadow", "mode: active"},

@@ -113,7 +113,7 @@ func TestAskDaemon(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	answer = "<html>"
-	if got := ask(); got.Err != "somebody else answers there" {
+	if got := ask(); got.Err != "another program answers there" {
 		t.Errorf("%+v", got)
 	}
 	answer, status = "no look yet", http.StatusServiceUnavailable

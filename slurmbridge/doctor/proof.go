@@ -5,7 +5,7 @@ import (
 )
 
 // whyProof is why nodes have to prove their identity.
-const whyProof = "what nodes send is believed only where it is proven who sends it; until then records wait on the nodes, and nothing is learned"
+const whyProof = "what nodes send is believed only with proof of the sender; until then records wait on the nodes, and nothing is learned"
 
 // proof checks how senders of records prove their identity: with MUNGE if Slurm has it, otherwise
 // with a key.
@@ -47,7 +47,7 @@ func (e *exam) key(munge bool) {
 			Fix{File: filesOfNodes, Lines: []string{`key_file: ""`}})
 	case e.Token != nil && *e.Token != "" && text.PrivateJobs(e.Config["PrivateData"]):
 		e.add("token", Warning, "Slurm makes or checks no token here: "+*e.Token,
-			"Slurm hides the jobs of others (PrivateData), so slurmbridge why answers nobody who can't show who they are",
+			"Slurm hides other users' jobs (PrivateData), so slurmbridge why needs a proof of the user",
 			Fix{Lines: []string{"scontrol show config | grep AuthInfo   # without disable_sack", "ls -l /run/slurm/sack.socket /run/slurmctld/sack.socket"}})
 	}
 }

@@ -18,7 +18,7 @@ func (e *exam) sharedGres() {
 	if e.severalGPUs() && text.HasOption(params, "LL_SHARED_GRES") {
 		e.add("least-loaded", Warning, "SelectTypeParameters has LL_SHARED_GRES",
 			"of a node's GPUs Slurm then takes the least loaded, so while several are idle no group can be put on one of them: "+
-				"jobs start alone until one GPU is left, and the others are shared only as they become free",
+				"jobs start alone until one GPU is left, and the remaining GPUs are shared only as they become free",
 			e.conf("SelectTypeParameters="+without(params, "LL_SHARED_GRES")))
 	}
 }

@@ -321,8 +321,8 @@ func (s *Server) refuse(w http.ResponseWriter, ref string, nobody error) {
 	if s.Asker != nil {
 		w.Header().Set("WWW-Authenticate", s.Asker.Header)
 	}
-	text := "Slurm hides the jobs of others here (PrivateData), and the bridge does: job " + ref +
-		" is not yours, or you could not show who you are; slurmbridge why, called by its owner on a machine of the cluster, does"
+	text := "Slurm hides other users' jobs here (PrivateData), and so does the bridge: job " + ref +
+		" is not yours, or there is no proof of your identity; slurmbridge why, called by its owner on a machine of the cluster, has one"
 	if nobody != nil && !errors.Is(nobody, errNobody) {
 		text += " (" + nobody.Error() + ")"
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 )
@@ -118,7 +119,7 @@ const readAgain = 10 * time.Second
 func newPages(s *Server) *pages {
 	p := &pages{server: s, kept: map[int]past{}, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
 	p.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
-		"clock": clock, "ago": ago, "num2": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
+		"clock": clock, "ago": ago, "count": job.Count, "num2": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
 		"percent": func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) },
 		"pos":     func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
 		"add":     func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },

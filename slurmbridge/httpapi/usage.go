@@ -144,7 +144,7 @@ func (s *Server) wantsCredential(w http.ResponseWriter, why string) {
 func (u *usages) all(w http.ResponseWriter, req *http.Request) {
 	if u.server.hidden() {
 		if _, all := u.server.asks(req); !all {
-			u.server.wantsCredential(w, "Slurm hides the usage of others here (PrivateData), and the bridge does; slurmbridge usage --me shows yours")
+			u.server.wantsCredential(w, "Slurm hides other users' usage here (PrivateData), and so does the bridge; slurmbridge usage --me shows yours")
 			return
 		}
 	}
@@ -155,7 +155,7 @@ func (u *usages) all(w http.ResponseWriter, req *http.Request) {
 func (u *usages) own(w http.ResponseWriter, req *http.Request) {
 	user, _ := u.server.asks(req)
 	if user == "" {
-		u.server.wantsCredential(w, "it must be known who asks: slurmbridge usage --me, called on a machine of the cluster, shows it")
+		u.server.wantsCredential(w, "the request needs a credential: slurmbridge usage --me, called on a machine of the cluster, has one")
 		return
 	}
 	u.answer(w, req, user)
@@ -199,7 +199,7 @@ func (u *usages) idle(w http.ResponseWriter, req *http.Request) {
 	if u.server.hidden() {
 		user, all := u.server.asks(req)
 		if user == "" && !all {
-			u.server.wantsCredential(w, "Slurm hides the jobs of others here (PrivateData), and the bridge does: it must be known who asks")
+			u.server.wantsCredential(w, "Slurm hides other users' jobs here (PrivateData), and so does the bridge: the request needs a credential")
 			return
 		}
 		r.Jobs = slices.DeleteFunc(r.Jobs, func(j job.Idle) bool { return !all && j.User != user })

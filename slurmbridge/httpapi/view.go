@@ -272,7 +272,7 @@ func pointers(all []history.Outcome) []*history.Outcome {
 // slow sums up the outcomes of runs that shared a GPU.
 func (v *view) slow(all []history.Outcome) {
 	s := &v.Slow
-	plot := &chart.Scatter{Title: "Slowdown, foreseen and seen", X: "foreseen", Y: "seen"}
+	plot := &chart.Scatter{Title: "Slowdown, predicted and measured", X: "foreseen", Y: "seen"}
 	foreseen := 0
 	runs := pointers(all)
 	s.Harm, s.Turn = history.CountHarm(runs), history.CountTurn(runs)

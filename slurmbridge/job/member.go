@@ -129,9 +129,9 @@ var causes = map[CauseKind]string{
 	CauseNodeDown:   "its node went out of service",
 	CausePassedOver: "Slurm keeps it waiting for other jobs",
 	CauseLate:       "did not start in time",
-	CauseReplanned:  "its group was planned anew",
+	CauseReplanned:  "its group was planned again",
 	CauseRunAlone:   "it failed while sharing and runs again alone",
-	CauseExpedited:  "Slurm starts it again before all others",
+	CauseExpedited:  "Slurm starts it again before all other jobs",
 	CauseUngated:    "all jobs are ungated",
 	CauseEdited:     "its owner edited it",
 }

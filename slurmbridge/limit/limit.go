@@ -83,7 +83,7 @@ func (l *Limit) Text(at time.Time) string {
 	if l.of.node != "" {
 		return fmt.Sprintf("on %s Slurm said %q of job %s %s ago; it is tried there again in %s", l.of.node, l.reason, l.ref, ago, again)
 	}
-	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has ended, in %s at the latest",
+	return fmt.Sprintf("Slurm's limit %s, which kept job %s from starting %s ago; it is tried again when a job has ended, within %s",
 		l.reason, l.ref, ago, again)
 }
 

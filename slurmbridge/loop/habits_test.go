@@ -117,7 +117,7 @@ func TestExpeditedMember(t *testing.T) {
 		t.Errorf("it asks for %d shares on %q and waits for %v", j.Request.Count, j.ReqNodes, j.Dependency.List)
 	}
 	tick(t, b, m, time.Second)
-	if why := b.Status().Unmanaged[j.Ref]; !strings.Contains(why, "before all others") {
+	if why := b.Status().Unmanaged[j.Ref]; !strings.Contains(why, "before all other jobs") {
 		t.Errorf("unmanaged: %q", why)
 	}
 }
@@ -129,10 +129,10 @@ func TestUnmanageableJobsAreUngated(t *testing.T) {
 		says string
 	}{
 		"reservation": {func(j *mjob) { j.Reservation = "class" }, "reservation"},
-		"exclusive":   {func(j *mjob) { j.Exclusive = true }, "to itself"},
-		"many tasks":  {func(j *mjob) { j.CPUs = 9 }, "as large"},
-		"much memory": {func(j *mjob) { j.HostMemMiB = 64001 }, "as large"},
-		"partition":   {func(j *mjob) { j.Partition = "other,cpu" }, "as large"},
+		"exclusive":   {func(j *mjob) { j.Exclusive = true }, "exclusive nodes"},
+		"many tasks":  {func(j *mjob) { j.CPUs = 9 }, "large enough"},
+		"much memory": {func(j *mjob) { j.HostMemMiB = 64001 }, "large enough"},
+		"partition":   {func(j *mjob) { j.Partition = "other,cpu" }, "large enough"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := node("n1", 1, 8)

@@ -186,7 +186,7 @@ func (l *learner) report(t *tracker.Tracker, r *history.Run, o *history.Outcome)
 	with := strings.Join(o.With, ",")
 	switch {
 	case o.Suspect != "":
-		l.log.Warn("job failed beside others", "job", o.Ref, "beside", with, "why", o.Suspect, "again", o.Again)
+		l.log.Warn("job failed while sharing", "job", o.Ref, "beside", with, "why", o.Suspect, "again", o.Again)
 	case o.Broken:
 		l.log.Warn("job slowed by more than its contract", "job", o.Ref, "beside", with,
 			"slowdown", o.Slowdown, "contract", o.Contract, "predicted", o.Predicted)

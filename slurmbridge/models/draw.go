@@ -78,15 +78,15 @@ func (r *drawn) leftOut() string {
 	case len(r.GPUs) > 1:
 		return "more than one GPU"
 	case len(r.GPUs) == 0:
-		return "nobody knows on which GPU"
+		return "its GPU is not known"
 	case !r.End.After(r.Start):
 		return "it ran for no time"
 	case !(r.card.MemMiB > 0):
-		return "nobody knows its card"
+		return "its card is not known"
 	case r.Profile != nil && r.Profile.Peak().MemMiB > r.card.MemMiB:
 		return "more memory than its card has"
 	case r.soloS <= 0:
-		return "it failed beside others: nobody knows how long it takes alone"
+		return "it failed while sharing: how long it takes alone is not known"
 	}
 	return ""
 }

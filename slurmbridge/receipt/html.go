@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 //go:embed receipt.html
@@ -28,7 +29,7 @@ const (
 // list.
 func (r *Receipt) HTML(w io.Writer, limit int) error {
 	t, err := template.New("receipt").Funcs(template.FuncMap{
-		"span": span, "join": func(s []string) string { return strings.Join(s, ", ") },
+		"span": span, "count": job.Count, "join": func(s []string) string { return strings.Join(s, ", ") },
 		"neg": func(v float64) float64 { return -v }, "percent": func(v float64) float64 { return 100 * v }, "diff": func(a, b float64) float64 { return a - b }, "when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
 		"why": func(s string) string { return strings.TrimPrefix(s, ErrReplay.Error()+": ") },
 	}).Parse(source)
@@ -96,7 +97,7 @@ func better(gain float64) string {
 }
 
 func (r *Receipt) scatter() template.HTML {
-	s := chart.Scatter{Title: "Slowdown, foreseen and seen", X: "foreseen", Y: "seen"}
+	s := chart.Scatter{Title: "Slowdown, predicted and measured", X: "foreseen", Y: "seen"}
 	from := max(0, len(r.Points)-mostPoints)
 	for _, p := range r.Points[from:] {
 		s.Points = append(s.Points, chart.Point{X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("job %s, %s: foreseen %.2f, seen %.2f", p.Ref, p.App, p.Predicted, p.Seen)})

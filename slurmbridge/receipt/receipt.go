@@ -157,7 +157,7 @@ func Make(in *Input) *Receipt {
 	r.method(in, active)
 	switch {
 	case in.Replay == nil:
-		r.NoReplay = "it was not asked for"
+		r.NoReplay = "it was not requested"
 	default:
 		var err error
 		if r.Replay, err = in.Replay.Run(in.Jobs); err != nil {
@@ -328,13 +328,13 @@ func summary(all []valued) Slowdown {
 func (r *Receipt) method(in *Input, active int) {
 	r.Method = append(r.Method,
 		"Counted are the jobs with GPUs that ended in this time and were noted by the daemon or recorded by their node.",
-		"GPU-hours used: the time in which at least one of them was on a GPU. One by one: the measured time of runs that had no company; for the others their applications' solo durations as profiles say, which is an estimate, or where a run says nothing (cancelled, timed out) its time divided by the slowdown foreseen, or by the number of sharers where none was. Runs that failed for having company count as used and as worth nothing.",
-		"Slowdown seen: the run's time over its application's solo duration, where the run came to its end and the application is known.")
+		"GPU-hours used: the time in which at least one of them was on a GPU. One by one: the measured time of runs that ran alone; for shared runs their applications' solo durations by profile, which is an estimate, or for runs without one (cancelled, timed out) their time divided by the predicted slowdown, or by the number of sharers without a prediction. Runs that failed because of co-runners count as used and as worth nothing.",
+		"Measured slowdown: the run's time over its application's solo duration, for complete runs of known applications.")
 	if r.Turn.Jobs > 0 {
-		r.Method = append(r.Method, "Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the daemon keeps the one in which each job has whole GPUs, in order of priority, for as long as it takes alone.")
+		r.Method = append(r.Method, "Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the daemon keeps one in which each job has whole GPUs, in order of priority, for its time alone.")
 	}
 	if active < len(in.Jobs) {
-		r.Method = append(r.Method, "In shadow nothing was changed: what would have been grouped is the last plan that had each job in it before Slurm started it; what would have come of it is the replay's estimate.")
+		r.Method = append(r.Method, "In shadow mode nothing was changed: the groups are those of the last plan with each job before Slurm started it; their effect is the replay's estimate.")
 	}
-	r.Method = append(r.Method, "Guard: jobs that a reason was given for at least once, and how many looks said so, each look counted once a job.")
+	r.Method = append(r.Method, "Guard: jobs with this reason at least once, and the number of rounds with it, counted once per job and round.")
 }

@@ -130,7 +130,7 @@ func TestHarm(t *testing.T) {
 	for _, want := range []string{
 		"Harm: 2 jobs (1 timeout, 1 held, 1 late, 1 contract).",
 		"Turnaround: 70 min from submission to end on average, about 71 min on plain Slurm, 1 % saved; 1 of 2 jobs ended later than on plain Slurm by more than a tenth of their time alone, at worst by 0.50 times it (job 1).",
-		"the limits of 1 jobs were raised for having been slowed, by 30 min",
+		"the limits of 1 job were raised because of sharing, by 30 min",
 	} {
 		if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -164,7 +164,7 @@ func TestShadow(t *testing.T) {
 	}
 	var b bytes.Buffer
 	r.Text(&b, 10)
-	for _, want := range []string{"Shadow changed nothing. It would have put 3 jobs", "Replayed (estimate): 4.0 GPU-hours", "How it was worked out", "user0", "lab"} {
+	for _, want := range []string{"Shadow changed nothing. It would have made 3 jobs share", "Replayed (estimate): 4.0 GPU-hours", "How these figures were computed", "user0", "lab"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the text doesn't say %q:\n%s", want, b.String())
 		}
@@ -189,7 +189,7 @@ func TestReplayKeepsRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Jobs != 3 || r.GPUs != 2 || r.LeftOut["more than one GPU"] != 1 || r.LeftOut["nobody saw it wait"] != 1 {
+	if r.Jobs != 3 || r.GPUs != 2 || r.LeftOut["more than one GPU"] != 1 || r.LeftOut["its wait was not seen"] != 1 {
 		t.Errorf("%+v", r)
 	}
 	// All three need n1, one after the other, in both worlds.
@@ -290,7 +290,7 @@ func TestNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Text(&text, 10)
-	if !strings.Contains(text.String(), "No job with a GPU ended") || !strings.Contains(page.String(), "No job with a GPU ended") || r.NoReplay == "" {
+	if !strings.Contains(text.String(), "No job with a GPU is known to have ended") || !strings.Contains(page.String(), "No job with a GPU is known to have ended") || r.NoReplay == "" {
 		t.Error(text.String())
 	}
 	out, err := json.Marshal(r)

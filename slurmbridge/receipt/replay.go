@@ -126,7 +126,7 @@ func (w *World) prepare(jobs []history.Run, r *Replay) (*prepared, error) {
 	}
 	kept := w.pick(jobs, r)
 	if len(kept) == 0 {
-		return nil, fmt.Errorf("%w: of no job it is known since when it waited", ErrReplay)
+		return nil, fmt.Errorf("%w: for no job is it known since when it waited", ErrReplay)
 	}
 	d := w.Decider()
 	// What decides believes the same as the replayed world: the replay knows no surprises.
@@ -172,9 +172,9 @@ func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
 		j := &jobs[i]
 		switch {
 		case j.Ready.IsZero():
-			r.LeftOut["nobody saw it wait"]++
+			r.LeftOut["its wait was not seen"]++
 		case !j.Took():
-			r.LeftOut["it ran for no time that anybody knows"]++
+			r.LeftOut["its run time is not known"]++
 		case j.WholeGPUs > 1 || len(j.GPUs) > 1:
 			r.LeftOut["more than one GPU"]++
 		default:

@@ -28,7 +28,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 				p("  and %d more", len(r.Failures)-limit)
 				break
 			}
-			p("  job %s (%s) failed at %s beside %s: %s%s", f.Ref, f.User, f.At.Local().Format(time.DateTime), strings.Join(f.With, ", "), f.Why, f.Then())
+			p("  job %s (%s) failed at %s next to %s: %s%s", f.Ref, f.User, f.At.Local().Format(time.DateTime), strings.Join(f.With, ", "), f.Why, f.Then())
 		}
 	}
 	if len(r.Contracts.List) > 0 {
@@ -38,11 +38,11 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 				p("  and %d more", len(r.Contracts.List)-limit)
 				break
 			}
-			p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f foreseen, beside %s", c.Ref, c.User, c.Seen, c.Limit, c.Predicted, strings.Join(c.With, ", "))
+			p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", c.Ref, c.User, c.Seen, c.Limit, c.Predicted, strings.Join(c.With, ", "))
 		}
 	}
 	if len(r.Refused) > 0 {
-		t := newTable(w, "guard", "jobs", "looks")
+		t := newTable(w, "guard", "jobs", "rounds")
 		for _, x := range r.Refused {
 			t.AppendRow(table.Row{x.Reason, x.Jobs, x.Looks})
 		}
@@ -53,7 +53,7 @@ func (r *Receipt) Text(out io.Writer, limit int) {
 		waits(w, "account", r.Replay.Accounts, limit)
 	}
 	p("")
-	p("How it was worked out:")
+	p("How these figures were computed:")
 	for _, m := range r.Method {
 		p("- %s", m)
 	}
@@ -94,8 +94,8 @@ func waits(w io.Writer, what string, all []Change, limit int) {
 			break
 		}
 		t.AppendRow(table.Row{
-			c.name(), c.Jobs, span(c.Alone), span(c.Shared), fmt.Sprintf("%d jobs, %s", c.Shorter, span(c.ShorterH)),
-			fmt.Sprintf("%d jobs, %s", c.Longer, span(c.LongerH)), span(-c.Turnaround),
+			c.name(), c.Jobs, span(c.Alone), span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), span(c.ShorterH)),
+			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), span(c.LongerH)), span(-c.Turnaround),
 		})
 	}
 	t.Render()
@@ -124,15 +124,15 @@ func (r *Receipt) Lines() []string {
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	if r.Jobs == 0 {
-		return []string{"No job with a GPU ended in this time, as far as the daemon or a node noted."}
+		return []string{"No job with a GPU is known to have ended in this time."}
 	}
 	by := ""
 	if len(r.Policies) > 0 {
 		by = ", decided by " + strings.Join(r.Policies, ", ")
 	}
-	say("%d jobs of %d users ended, %s%s.", r.Jobs, r.Users, r.modes(), by)
+	say("%s of %s ended, %s%s.", job.Count(r.Jobs, "job"), job.Count(r.Users, "user"), r.modes(), by)
 	if r.Modes[string(job.Active)] > 0 || r.Groups > 0 {
-		say("Grouped: %d jobs in %d groups; %d jobs ran beside others.", r.Grouped, r.Groups, r.Shared)
+		say("Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"), job.Count(r.Groups, "group"), job.Count(r.Shared, "job"))
 	}
 	h := r.Hours
 	if h.Saved != 0 && (h.ByProfile+h.ByGuess > 0 || h.Lost > 0) {
@@ -142,24 +142,24 @@ func (r *Receipt) Lines() []string {
 		say("GPU-hours: %.1f used, one by one.", h.Used)
 	}
 	if r.Modes[string(job.Shadow)] > 0 || r.Intended > 0 {
-		say("Shadow changed nothing. It would have put %d jobs beside others.", r.Intended)
+		say("Shadow changed nothing. It would have made %s share.", job.Count(r.Intended, "job"))
 	}
 	if x := r.Replay; x != nil {
-		say("Replayed (estimate): %.1f GPU-hours one by one, %.1f sharing: %s; mean wait %s, sharing %s; %d jobs would wait less (%s in all), %d longer (%s).",
+		say("Replayed (estimate): %.1f GPU-hours one by one, %.1f sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
 			x.Alone.GPUHours, x.Shared.GPUHours, saved(x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), span(x.All.Alone), span(x.All.Shared),
-			x.All.Shorter, span(x.All.ShorterH), x.All.Longer, span(x.All.LongerH))
+			job.Count(x.All.Shorter, "job"), span(x.All.ShorterH), x.All.Longer, span(x.All.LongerH))
 	}
 	if p := r.Predicted; p.Jobs > 0 {
-		say("Slowdown foreseen: %.2f on average over %d jobs, %.2f at worst (job %s).", p.Mean, p.Jobs, p.Worst, p.Of)
+		say("Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean, job.Count(p.Jobs, "job"), p.Worst, p.Of)
 	}
 	if s := r.Seen; s.Jobs > 0 {
-		say("Slowdown seen: %.2f on average over %d runs, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean, s.Jobs, s.P95, s.Worst, s.Of)
+		say("Measured slowdown: %.2f on average over %s, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean, job.Count(s.Jobs, "run"), s.P95, s.Worst, s.Of)
 	}
-	say("Contracts: %d kept, %d broken. Failures that company may be the reason for: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
+	say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
 	say("Harm: %s.", r.Harm)
 	say("Turnaround: %s.", r.Turn)
 	if r.Lent.Jobs > 0 {
-		say("Time lent back: the limits of %d jobs were raised for having been slowed, by %s in all.", r.Lent.Jobs, span(r.Lent.Hours))
+		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"), span(r.Lent.Hours))
 	}
 	return out
 }

@@ -99,7 +99,7 @@ func (w *World) WhatIf(jobs []history.Run) (*WhatIf, error) {
 		}
 	}
 	if out.Jobs == 0 {
-		return nil, fmt.Errorf("%w: of %d jobs none asked for one whole GPU and is known to use less than half of it (of %d there is no profile)", ErrReplay, len(p.in), out.Unknown)
+		return nil, fmt.Errorf("%w: of %d jobs none requested one whole GPU and is known to use less than half of it (of %d there is no profile)", ErrReplay, len(p.in), out.Unknown)
 	}
 	p.cfg.Predictor, then.Predictor = p.decider.Guard.Predictor, p.decider.Guard.Predictor
 	asked, err := sim.Run(p.cfg, p.decider)
@@ -180,10 +180,10 @@ func gains[K comparable](m map[K]*Gain) []Gain {
 // Text writes it for a terminal.
 func (x *WhatIf) Text(out io.Writer) {
 	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
-	p("What if %d of %d jobs, which asked for a whole GPU and used less than half of it, had asked for gpu:shared (estimate):", x.Jobs, x.Replayed)
-	p("GPU-hours: %.1f as asked, %.1f sharing: %s.", x.Asked.GPUHours, x.Shared.GPUHours, saved(x.Freed, x.Asked.GPUHours))
+	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, had requested gpu:shared (estimate):", x.Jobs, x.Replayed)
+	p("GPU-hours: %.1f as requested, %.1f sharing: %s.", x.Asked.GPUHours, x.Shared.GPUHours, saved(x.Freed, x.Asked.GPUHours))
 	for _, c := range []*Change{&x.Theirs, &x.All} {
-		p("Mean wait of %d jobs (%s): %s as asked, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
+		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
 			c.Jobs, c.Name, span(c.Alone), span(c.Shared), c.Shorter, span(c.ShorterH), c.Longer, span(c.LongerH), earlier(c.Turnaround))
 	}
 	if x.Slowed > 0 {
@@ -207,7 +207,7 @@ func (x *WhatIf) Text(out io.Writer) {
 		t.Render()
 	}
 	p("Each of them would write   %s", line)
-	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the promise as they are set today; how long each takes alone is known from its run, how sharers slow each other is what the bridge believes. Of %d jobs with a whole GPU no profile tells what they used: they stay as they were.", x.Replayed, x.GPUs, x.Policy, x.Unknown)
+	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the promise as they are set today; how long each takes alone is known from its run, how sharers slow each other is what the bridge predicts. Without a profile of their use, and left as they were: %s with a whole GPU.", x.Replayed, x.GPUs, x.Policy, job.Count(x.Unknown, "job"))
 	for why, n := range x.LeftOut {
 		p("- Not replayed: %d jobs (%s).", n, why)
 	}

@@ -46,7 +46,7 @@ func TestWhatIf(t *testing.T) {
 	}
 	var text strings.Builder
 	x.Text(&text)
-	for _, want := range []string{"What if 8 of 11 jobs", "light of ann", "Of 1 jobs with a whole GPU no profile tells"} {
+	for _, want := range []string{"What if 8 of 11 jobs", "light of ann", "left as they were: 1 job with a whole GPU"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("it doesn't say %q:\n%s", want, text.String())
 		}

@@ -41,7 +41,7 @@ func Follows(g *job.Group, d job.Dependency) bool {
 func Gate(j *job.Job, gate string, sharing job.Sharing) job.Change {
 	if gate == "" {
 		gres := gresOf(sharing, job.Units)
-		return change(job.StepUngate, "asks for gpu:shared, and there is no gate", job.Update{Gres: &gres}, j)
+		return change(job.StepUngate, "requests gpu:shared, and there is no gate", job.Update{Gres: &gres}, j)
 	}
 	dep := after + ":" + gate
 	if own := j.Dependency.Plain(); own != "" {

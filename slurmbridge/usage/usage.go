@@ -338,10 +338,10 @@ func (t *Table) notes() []string {
 		"Held: whole GPUs, and shares as parts of one, by the time that jobs had them in this period. Computed: the part of that time in which their kernels ran; of jobs that share a GPU, their own part of its processors.",
 	}
 	if t.all.split > 0 {
-		notes = append(notes, fmt.Sprintf("%.1f of the hours computed are parts, by the jobs' profiles, of what several did on one GPU that doesn't tell its processes apart.", t.all.split/3600))
+		notes = append(notes, fmt.Sprintf("%.1f of the hours computed are estimated by the jobs' profiles: several jobs ran on one GPU that doesn't report its processes separately.", t.all.split/3600))
 	}
 	if missing := t.all.held - t.all.computedOf; missing > 0.005*t.all.held && t.all.held > 0 {
-		notes = append(notes, fmt.Sprintf("Of %.1f hours held (%.0f %%) nothing tells what was computed: the jobs still run, or their nodes sent no record.", missing/3600, 100*missing/t.all.held))
+		notes = append(notes, fmt.Sprintf("Of %.1f hours held (%.0f %%) it isn't known what was computed: the jobs still run, or their nodes sent no record.", missing/3600, 100*missing/t.all.held))
 	}
 	if t.all.unheld > 0 {
 		notes = append(notes, fmt.Sprintf("Of %d runs it isn't known how much of a GPU they held; they are left out.", t.all.unheld))

@@ -71,7 +71,7 @@ func TestWhatIsNotKnownIsEmpty(t *testing.T) {
 		}
 	}
 	r.Text(&table, 10)
-	if s := table.String(); strings.Contains(s, "computed h") || strings.Contains(s, "kWh") || !strings.Contains(s, "Of 10.0 hours held (100 %) nothing tells") {
+	if s := table.String(); strings.Contains(s, "computed h") || strings.Contains(s, "kWh") || !strings.Contains(s, "Of 10.0 hours held (100 %) it isn't known") {
 		t.Errorf("%s", s)
 	}
 }

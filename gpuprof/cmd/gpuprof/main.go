@@ -52,7 +52,7 @@ Settings come from ` + defaultFile + `, from GPUPROF_* and from flags.`,
 	root.SetOut(out)
 	root.SetErr(errOut)
 	root.PersistentFlags().StringP("config", "c", "", "configuration file (default "+defaultFile+" where it exists)")
-	root.PersistentFlags().String("nvml-library", "", "path of libnvidia-ml.so.1 (default: wherever the loader finds it)")
+	root.PersistentFlags().String("nvml-library", "", "path of libnvidia-ml.so.1 (default: as the loader finds it)")
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.AddCommand(newServe(errOut), newInfo(out), newWatch(out))
 	return root

@@ -40,7 +40,7 @@ func newProfilesPlot(s *shared) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&who, "user", "", "whose profile (default: everybody's)")
+	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's)")
 	c.Flags().StringVarP(&file, "output", "o", "", "FILE.png or FILE.svg")
 	return c
 }

@@ -60,7 +60,7 @@ func ask(ctx context.Context, cfg *config.Config, server, path string, into any)
 		name, _, _ := strings.Cut(path, "?")
 		cred, err := how.Encode(ctx, httpapi.Question(name))
 		if err != nil {
-			return fmt.Errorf("the daemon wants to know who asks: %w: %s", err, how.Hint(err))
+			return fmt.Errorf("the daemon requires a credential: %w: %s", err, how.Hint(err))
 		}
 		if resp, err = get(how.Header(), cred); err != nil {
 			return err

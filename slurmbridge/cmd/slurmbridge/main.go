@@ -46,8 +46,8 @@ flags, each overruling the one before.`,
 		Example: `  slurmbridge doctor          what this cluster still lacks, with the lines to add
   slurmbridge serve --mode shadow
                               decide, record, change nothing
-  slurmbridge status          GPUs and who is on them, groups, the gate
-  slurmbridge why 4711        what job 4711 waits for, and who was considered
+  slurmbridge status          GPUs with their jobs, groups, the gate
+  slurmbridge why 4711        what job 4711 waits for, and what was considered
   slurmbridge open            let every waiting job go at once`,
 	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newModels(s), newReceipt(s), newUsage(s),
 		cli.LabCommand("interference"), cli.LabCommand("experiment"), cli.LabCommand("train"), cli.LabCommand("replay"))

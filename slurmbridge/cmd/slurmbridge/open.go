@@ -20,7 +20,7 @@ func newOpen(s *shared) *cobra.Command {
 		Use:   "open",
 		Short: "Let every waiting job go at once",
 		Long: `open lets every waiting job go: the gate is cancelled, jobs prepared for a group
-that hasn't started get back what they asked for, and the gate file is removed.
+that hasn't started get back their requests, and the gate file is removed.
 They are ordinary Slurm jobs from then on, each with a GPU of its own.
 
 It needs no running daemon. A daemon that still runs makes a new gate for jobs
@@ -57,7 +57,7 @@ submitted later: stop it first where that isn't wanted.`,
 			if s.JSON {
 				return s.PrintJSON(map[string]int{"jobs": n})
 			}
-			fmt.Fprintf(s.Out, "open: %d jobs let go\n", n)
+			fmt.Fprintf(s.Out, "open: %d jobs ungated\n", n)
 			return nil
 		},
 	}

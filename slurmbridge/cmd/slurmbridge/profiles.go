@@ -143,7 +143,7 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 			})
 		},
 	}
-	c.Flags().StringVar(&who, "user", "", "whose profile (default: everybody's)")
+	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's)")
 	return c
 }
 
@@ -202,7 +202,7 @@ series, as import reads them; with --user that user's.`,
 func newProfilesForget(s *shared) *cobra.Command {
 	var who string
 	c := &cobra.Command{
-		Use: "forget APP", Short: "Forget an application's profiles; it is learned anew", Args: cobra.ExactArgs(1),
+		Use: "forget APP", Short: "Forget an application's profiles; it is learned again", Args: cobra.ExactArgs(1),
 		Long: `forget removes an application's profiles, all users' and the site's, or one user's.
 Records of its runs stay; its next job runs alone and is learned from.`,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -25,9 +25,9 @@ func newReceipt(s *shared) *cobra.Command {
 		Use:   "receipt",
 		Short: "What the bridge did lately, or in shadow would have done",
 		Long: `receipt says in one page what sharing brought and cost: jobs grouped, GPU-hours
-against those that the jobs would have taken one by one, slowdowns foreseen and seen,
+against those that the jobs would have taken one by one, slowdowns predicted and measured,
 waits shortened and lengthened by user and account, contracts kept and broken,
-failures that company may be the reason for, and how often the guard gave which reason.
+failures that may be due to co-runners, and how often the guard gave which reason.
 
 In mode shadow nothing was changed; the receipt then says what would have been. What
 is measured and what is an estimate stands at its end. Waits are an estimate: the

@@ -125,7 +125,7 @@ func TestReceipt(t *testing.T) {
 		t.Errorf("%+v %s", r.Replay, r.NoReplay)
 	}
 	text, err := receiptOf(file, false)
-	for _, want := range []string{"3 jobs of 1 users ended", "Grouped: 2 jobs in 1 groups", "GPU memory would not suffice", "lab", "Contracts: 2 kept, 0 broken"} {
+	for _, want := range []string{"3 jobs of 1 user ended", "Grouped: 2 jobs in 1 group", "GPU memory would not suffice", "lab", "Contracts: 2 kept, 0 broken"} {
 		if err != nil || !strings.Contains(text, want) {
 			t.Errorf("it doesn't say %q: %v\n%s", want, err, text)
 		}
@@ -134,16 +134,16 @@ func TestReceipt(t *testing.T) {
 	if out, err := receiptOf(file, false, "--html", page, "--no-replay"); err != nil || out != "" {
 		t.Errorf("%q %v", out, err)
 	}
-	if body, err := os.ReadFile(page); err != nil || !bytes.Contains(body, []byte("<circle")) || !bytes.Contains(body, []byte("it was not asked for")) || !bytes.Contains(body, []byte("/usage\"")) {
+	if body, err := os.ReadFile(page); err != nil || !bytes.Contains(body, []byte("<circle")) || !bytes.Contains(body, []byte("it was not requested")) || !bytes.Contains(body, []byte("/usage\"")) {
 		t.Errorf("%v", err)
 	}
-	if _, err := receiptOf(file, false, "--what-if"); err == nil || !strings.Contains(err.Error(), "of 3 jobs none asked for one whole GPU") {
+	if _, err := receiptOf(file, false, "--what-if"); err == nil || !strings.Contains(err.Error(), "of 3 jobs none requested one whole GPU") {
 		t.Errorf("what if: %v", err)
 	}
 	if _, err := receiptOf(file, false, "--what-if", "--html", page); err == nil || !strings.Contains(err.Error(), "--what-if") {
 		t.Errorf("what if as a page: %v", err)
 	}
-	if text, err := receiptOf(file, false, "--since", "10d", "--until", "1d"); err != nil || !strings.Contains(text, "No job with a GPU ended") {
+	if text, err := receiptOf(file, false, "--since", "10d", "--until", "1d"); err != nil || !strings.Contains(text, "No job with a GPU is known to have ended") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }

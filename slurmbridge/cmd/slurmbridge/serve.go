@@ -20,7 +20,7 @@ func newServe(s *shared) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the controller's daemon",
-		Long: `serve runs beside slurmctld as SlurmUser: it keeps the gate, plans, and takes the
+		Long: `serve runs next to slurmctld as SlurmUser: it keeps the gate, plans, and takes the
 nodes' records. It looks when something happened (a line in wake_file, a record)
 and every poll at the latest.
 

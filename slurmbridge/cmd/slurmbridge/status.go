@@ -19,7 +19,7 @@ func newStatus(s *shared) *cobra.Command {
 	var server string
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "GPUs and who is on them, groups on their way, the gate",
+		Short: "GPUs with their jobs, groups about to start, the gate",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := s.Load(c)
@@ -49,7 +49,7 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	if r.Objective != "" {
 		policy += " for the " + r.Objective
 	}
-	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, looked %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
+	fmt.Fprintf(s.Out, "%s, policy %s, Slurm %s, polled %s ago\n", r.Mode, policy, r.Slurm, time.Since(r.At).Round(time.Second))
 	switch {
 	case r.Mode == string(job.Shadow):
 		fmt.Fprintln(s.Out, "shadow: nothing is changed")

@@ -174,7 +174,7 @@ func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlag
 		return s.PrintJSON(&r)
 	}
 	if len(r.Jobs) == 0 {
-		s.printf("No running job has done nothing with its GPUs for longer than idle_after, as far as the nodes' agents tell.\n")
+		s.printf("No running job has done nothing with its GPUs for longer than idle_after, as far by the nodes' agents.\n")
 		return nil
 	}
 	t := s.Table("GPUs held idle", "job", "user", "account", "on", "GPUs", "idle for", "since")

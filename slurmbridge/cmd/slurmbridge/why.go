@@ -186,7 +186,7 @@ func (s *shared) printOutcome(o *history.Outcome) {
 	if o.Suspect != "" {
 		s.printf("  sharing may be the reason: %s", o.Suspect)
 		if o.Again {
-			s.printf("; it was run once more, alone")
+			s.printf("; it was run again, alone")
 		}
 		s.printf("\n")
 	}

@@ -38,7 +38,7 @@ func TestPrintWhy(t *testing.T) {
 		`ignored share:max-slowdown="x": why`,
 		"completed after 2m0s on n1, sharing with 8: 1.20 times its time alone, 1.05 predicted; its contract of 1.10 was broken\n",
 		"sharing with 9: 1.05 times its time alone; its contract of 1.10 was kept\n",
-		"failed after 2m0s on n1, sharing with 8, 9\n  sharing may be the reason: GPU memory was nearly full; it was run once more, alone\n",
+		"failed after 2m0s on n1, sharing with 8, 9\n  sharing may be the reason: GPU memory was nearly full; it was run again, alone\n",
 		"failed after 2m0s on n1, alone\n  it failed alone, too",
 		"timeout after 2m0s on n1, sharing with 8\n  sharing may be the reason: it ran out of its time limit of 1m30s\n  its time limit was raised by 1m0s",
 		"  the bridge kept it waiting 5s longer than it may\n  plain Slurm would have ended it at ",

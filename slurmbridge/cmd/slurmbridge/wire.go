@@ -192,7 +192,7 @@ func byHand(cfg *config.Config, log *slog.Logger) loop.ByHand {
 		}
 		uid, err := uidOf(name)
 		if err != nil {
-			log.Warn("hand_shares names somebody who doesn't exist", "err", err)
+			log.Warn("hand_shares names an unknown user", "err", err)
 			continue
 		}
 		out.Users = append(out.Users, uid)
@@ -311,14 +311,13 @@ func (w *wired) showUsage(ctx context.Context, now time.Time) error {
 func (w *wired) settle(ctx context.Context, fresh time.Duration) error {
 	w.settling.Lock()
 	defer w.settling.Unlock()
-	now := time.Now()
-	if now.Sub(w.settled) < fresh {
+	if time.Since(w.settled) < fresh {
 		return nil
 	}
-	if err := settle(ctx, w.store, w.journal, now); err != nil {
+	if err := settle(ctx, w.store, w.journal, time.Now()); err != nil {
 		return err
 	}
-	w.settled = now
+	w.settled = time.Now()
 	return nil
 }
 

@@ -28,7 +28,7 @@ const (
 	noGPU        = "without a GPU"
 	manyGPUs     = "with several GPUs"
 	shared       = "that shared a GPU"
-	noMemory     = "whose GPU memory was not recorded"
+	noMemory     = "without recorded GPU memory"
 	noSeries     = "without series of their own"
 	fewSamples   = "with samples of less than 90 % of the run"
 	onMIG        = "on a MIG instance"

@@ -317,7 +317,7 @@ func TestExpeditedRequeue(t *testing.T) {
 	}
 	r.scontrol("update", "NodeName=n2", "State=RESUME")
 	r.state(30*time.Second, ids[0], "COMPLETED")
-	if f := r.job(ids[0]); f["NodeList"] != "n2" || !strings.Contains(f["AdminComment"], "before all others") {
+	if f := r.job(ids[0]); f["NodeList"] != "n2" || !strings.Contains(f["AdminComment"], "before all other jobs") {
 		t.Errorf("it ran on %s: %s", f["NodeList"], f["AdminComment"])
 	}
 	r.state(40*time.Second, ids[1], "COMPLETED")
