@@ -38,22 +38,22 @@ func newExperiment(s *shared) *cobra.Command {
 Titan Xp) on the simulator, and compares makespan, utilisation, slowdowns, memory
 failures, training time and cost. It needs no Slurm, no GPU and no daemon.
 
-Policies that learn are trained, and those with a knob are tuned, on other job sets
-than those of the comparison. sjf gives each job a GPU of its own, shortest first:
+Learning policies are trained, and policies with a parameter are tuned, on other job sets
+than the comparison's. sjf gives each job a GPU of its own, shortest first:
 everything is compared with it. clairvoyant is no policy but a search that knows the
 whole future; share is how much of its gain over sjf a policy reaches. late is the part
 of the jobs that ended later than plain Slurm would have ended them, with whole GPUs in
 the order of arrival, by more than a tenth of their own run time alone; worst late is by
 how many of these one did at most.
 
-The thesis's own printed figures stand beside ours. Applications' durations and how
+The thesis's own printed figures stand next to ours. Applications' durations and how
 HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.
 
 --worlds is another experiment: jobs come over time, and the mean turnaround counts. Its
-worlds are the law of slowdowns itself, and pairs that others measured, of which no policy is
-told: all go by one model, which learns from the co-runs it sees, and all are under the same
-guard, then once more without contract and promise. Loads are parts of what the GPUs do if
-nobody shares; share is of the clairvoyant's gain over fifo.`,
+worlds are the law of slowdowns itself, and published measurements of pairs, which no policy
+knows: all use one model, which learns from the co-runs it sees, and all are under the same
+guard, then again without contract and promise. Loads are parts of what the GPUs do without
+sharing; share is of the clairvoyant's gain over fifo.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
   slurmbridge experiment --figures out --json out.json   everything, and pictures
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
@@ -84,10 +84,10 @@ nobody shares; share is of the clairvoyant's gain over fifo.`,
 	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all, with --worlds "+strings.Join(experiment.WorldPolicies(), ",")+")")
 	fl.StringVar(&f.objective, "objective", string(policy.Makespan), "what policies learn to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
-	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do if nobody shares")
+	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do without sharing")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "with --worlds: dqn decides by this `FILE` of slurmbridge train")
 	fl.IntVar(&f.gpus, "gpus", 2, "with --worlds: GPUs")
-	fl.BoolVar(&f.keepLimits, "keep-limits", false, "with --worlds: a job is ended at its time limit whatever slowed it (extend_limit: no)")
+	fl.BoolVar(&f.keepLimits, "keep-limits", false, "with --worlds: a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
 	fl.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
 	fl.IntVar(&o.M, "window", 5, fmt.Sprintf("pending jobs a decision looks at (with --worlds %d)", rlcore.DefaultWindow))

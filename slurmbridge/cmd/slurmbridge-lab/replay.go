@@ -106,44 +106,40 @@ func newReplay(s *shared) *cobra.Command {
 		Use:   "replay --jobs FILE --profiles FILE",
 		Short: "What each policy would have made of a cluster's past",
 		Long: `replay lets policies schedule a trace on the simulator: which jobs came when, what
-their applications use alone, and, where somebody measured it, how much pairs slow
-each other. It needs no Slurm, no GPU and no daemon, and changes nothing.
+their applications use alone, and, if measured, how much pairs slow each other. It needs no Slurm, no GPU and no daemon, and changes nothing.
 
-Without --pairs the contention law says how sharers slow each other. With it the
-measured values are the truth, which no policy is told: they go by what they predict
-from the profiles. A pair that wasn't measured both ways is never put together. Among more
-than two the measured excesses over 1 add up (1.2 and 1.3 make 1.5), which others' mixes of
-three confirm.
+Without --pairs the contention law says how sharers slow each other. With it the measured
+values are the truth, which policies don't know: they predict from the profiles. A pair
+that wasn't measured both ways never shares a GPU. With more than two, the measured
+excesses over 1 add up (1.2 and 1.3 make 1.5), as published mixes of three confirm.
 
 fifo gives each job a GPU of its own in the order of arrival. clairvoyant is no
 policy but a search that knows everything; share is how much of its gain over fifo a
 policy reaches, in the makespan where all jobs are submitted at once, in the mean
 turnaround elsewhere. dqn is the network that is built in, for the makespan trained on job
-sets drawn from the trace in the world as predicted, or comes from --checkpoint; it goes on
+sets drawn from the trace in the world as predicted, or comes from --checkpoint; it keeps
 learning slowdowns from the co-runs it sees, as the daemon does.
 
 With --users a second table says how each user fared: mean wait and turnaround, the part of the
 jobs that ended later than under fifo, the worst slowdown, how often decisions went
-past a job, on average and at most, and the longest that one was kept waiting beside an
-idle GPU.
+past a job, on average and at most, and the longest wait of a job next to an idle GPU.
 
 late is the part of the jobs that ended later than plain Slurm would have ended them, with
 whole GPUs in order of arrival, by more than a tenth of their own run time alone; worst
 late is by how many of these one did at most. later counts every job that ended after its
-end under fifo, be it by a second. --grace is what sharing may cost, --max-slowdown how
+end under fifo, even by a second. --grace is what sharing may cost, --max-slowdown how
 slow it may make a job; the daemon has settings of these names.
 
-Decisions go by the profiles: they expect a job to take as long as its application did
-there, whatever duration_s says of this one. --duration-error tells them each job's own
-duration, wrong by a random part of up to this much (0.2 = 20 %, 0 = to the second).
+Decisions use the profiles: they expect a job to take as long as its application did there,
+and ignore its own duration_s. --duration-error gives them each job's own duration, wrong by a random part of up to this much (0.2 = 20 %, 0 = to the second).
 
 Jobs end at their time limits (limit_s, SWF's requested time, sacct's TimelimitRaw or
 Timelimit) and deadlines (deadline_s, on submit_s's clock), as Slurm ends them. Where the
 trace has any, the tables count those jobs: timed out; harmed, which alone would have
-ended before; and past deadline. A slowdown is then that of the work that was done. A job that
+ended before; and past deadline. A slowdown then counts the work that was done. A job that
 is ended early shortens the mean turnaround, so compare policies by what they harm first.
 
-Jobs of several GPUs, and those that need more memory than a GPU has, are left out
+Jobs of several GPUs, and jobs that need more memory than a GPU has, are left out
 and counted.`,
 		Example: `  slurmbridge replay --jobs jobs.csv --profiles solo.csv --gpus 4 --mem-mib 40536
   slurmbridge replay --jobs jobs.csv --profiles solo.csv --pairs measured.csv \
@@ -165,7 +161,7 @@ and counted.`,
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
 	fl.IntVar(&o.M, "window", rlcore.DefaultWindow, "pending jobs a decision looks at")
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
-	fl.BoolVar(&o.KeepLimits, "keep-limits", false, "a job is ended at its time limit whatever slowed it (extend_limit: no)")
+	fl.BoolVar(&o.KeepLimits, "keep-limits", false, "a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
 	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
 	fl.StringVar(&o.Objective, "objective", "", "what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")

@@ -22,7 +22,7 @@ func newProfiles(s *shared) *cobra.Command {
 		Use:   "profiles",
 		Short: "What applications use of a GPU: list, show, plot, import, export, forget",
 		Long: `profiles shows and changes what the bridge knows of applications. A user's own runs
-make that user's profiles; imported ones are a user's or everybody's, until own runs
+make that user's profiles; imported ones are a user's or the site's, until own runs
 say better.
 
 An application is recognised by its job script: comments, #SBATCH lines and white
@@ -40,9 +40,9 @@ relatives let expect, on the safe side. --comment=app=NAME overrules all that.`,
 func newProfilesList(s *shared) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "All profiles, a line each", Args: cobra.NoArgs,
-		Long: `list prints a line a profile: whose it is ("(all)" = everybody's), from how many solo
-runs ("-" = imported), how long a run alone takes, what it uses of the GPU on
-average and of its memory at most, its script's sizes, and where that comes from.`,
+		Long: `list prints a line per profile: its user ("(all)" = the whole site), the number of solo
+runs ("-" = imported), the duration of a run alone, the mean use of the GPU and the most
+of its memory, its script's sizes, and the source.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.WithStore(c, func(st *store.Store) error {
 				entries, err := st.List(c.Context())

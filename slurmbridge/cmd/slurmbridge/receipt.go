@@ -25,18 +25,18 @@ func newReceipt(s *shared) *cobra.Command {
 		Use:   "receipt",
 		Short: "What the bridge did lately, or in shadow would have done",
 		Long: `receipt says in one page what sharing brought and cost: jobs grouped, GPU-hours
-against those that the jobs would have taken one by one, slowdowns predicted and measured,
+against the GPU-hours that the jobs would have taken one by one, slowdowns predicted and measured,
 waits shortened and lengthened by user and account, contracts kept and broken,
 failures that may be due to co-runners, and how often the guard gave which reason.
 
-In mode shadow nothing was changed; the receipt then says what would have been. What
-is measured and what is an estimate stands at its end. Waits are an estimate: the
-recorded jobs are run again on a simulator of the cluster's GPUs, once each with a GPU
-of its own and once sharing.
+In mode shadow nothing was changed; the receipt then says what sharing would have done. Its
+end says what is measured and what is an estimate. Waits are an estimate: the recorded
+jobs are run again on a simulator of the cluster's GPUs, once each with a GPU of its own
+and once sharing.
 
---what-if asks something else: what if the jobs that asked for a whole GPU and used less
-than half of it had asked for gpu:shared? The recorded days are replayed both ways, under
-the guard and the promise as they are set. It needs records of a few days, by the nodes'
+--what-if answers another question: what if the jobs that requested a whole GPU and used
+less than half of it had requested gpu:shared? The recorded days are replayed both ways,
+under the current settings of guard and promise. It needs records of a few days, by the nodes'
 agents and a daemon in mode shadow, and names who would gain most.
 
 It reads the database and needs no daemon.`,
@@ -106,7 +106,7 @@ It reads the database and needs no daemon.`,
 	f.StringVar(&file, "html", "", "write the page to `FILE`: it needs nothing else, and no network")
 	f.IntVar(&limit, "limit", limit, "lines a list")
 	f.BoolVar(&noReplay, "no-replay", false, "leave the estimate of waits out: it takes seconds where there are many jobs")
-	f.BoolVar(&whatIf, "what-if", false, "what if the jobs that asked for a whole GPU and used little of it had asked for gpu:shared")
+	f.BoolVar(&whatIf, "what-if", false, "what if the jobs that requested a whole GPU and used little of it had requested gpu:shared")
 	return c
 }
 

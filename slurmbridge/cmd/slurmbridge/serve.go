@@ -21,16 +21,16 @@ func newServe(s *shared) *cobra.Command {
 		Use:   "serve",
 		Short: "Run the controller's daemon",
 		Long: `serve runs next to slurmctld as SlurmUser: it keeps the gate, plans, and takes the
-nodes' records. It looks when something happened (a line in wake_file, a record)
-and every poll at the latest.
+nodes' records. It polls Slurm after an event (a line in wake_file, a record), and once
+every poll in any case.
 
 Policies:
 ` + policyList() + `
 
-SIGHUP reads the configuration again; unless every setting of it works the old one
-stays, and the log names the one that doesn't. SIGTERM ends
-the daemon and leaves the gate to its lease: a daemon that starts within it goes on
-where this one was, and without one every waiting job is let go.`,
+SIGHUP reads the configuration again; if a setting of it is invalid, the old configuration
+stays, and the log names the setting. SIGTERM ends the daemon and leaves the gate to its
+lease: a daemon that starts within the lease continues where this one was; otherwise every
+waiting job is ungated.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return s.serve(c) },
 	}

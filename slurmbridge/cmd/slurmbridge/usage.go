@@ -39,24 +39,23 @@ func newUsage(s *shared) *cobra.Command {
 that they computed, how long they held a GPU and did nothing, how much of its memory
 they used, how long they shared it, what that saved and cost them, and the energy.
 
-Shares of a GPU count as parts of one, so that the hours held are those of accounting
-(sacct's gres/gpu and gres/mps). Jobs count by the part of their time that lies in the
-period, those that run as well. What can't be known is empty, not 0: the nodes' records
-tell what jobs computed, and each comes with the end of its job. The notes below the
-table say how much is missing.
+Shares of a GPU count as parts of one, as in accounting (sacct's gres/gpu and gres/mps).
+Jobs, running ones included, count by the part of their time that lies in the period.
+Unknown figures are empty, not 0: what a job computed is in its node's record, which
+arrives when the job ends. The notes below the table say how much is missing.
 
-It reads the database, as the user that slurmbridge runs as, and needs no daemon. The
-daemon tells users their own (--me), by their MUNGE credential, and where Slurm doesn't
-hide it (PrivateData) everybody's: without the database the daemon is asked.
+It reads the database, as the user that slurmbridge runs as, and needs no daemon. Without
+access to the database it asks the daemon, which shows users their own jobs (--me) by their
+MUNGE credential, and all jobs if Slurm doesn't hide them (PrivateData).
 
 --charged adds what billing counts. Slurm bills a job that shares a GPU by its shares
 alone: with TRESBillingWeights=CPU=1,GRES/gpu=200 it pays for no GPU at all. A hundredth of
-the GPU's weight for each share (GRES/mps=2, or GRES/shard=2) makes each pay for the part
-that it holds, and a GPU cost the same however many share it; a smaller one rewards sharing.
+the GPU's weight for each share (GRES/mps=2, or GRES/shard=2) makes each job pay for the part
+that it holds, so a GPU costs the same for any number of sharers; a smaller one rewards sharing.
 slurmbridge doctor prints the line. gres/mps must be in AccountingStorageTRES first.
 
 --idle lists the running jobs that have done nothing with their GPUs for idle_after, as
-the nodes' agents tell. Nothing is ever ended for it.`,
+reported by the nodes' agents. No job is ever ended for it.`,
 		Example: `  slurmbridge usage                               the last thirty days, by user
   slurmbridge usage --by account --since 2026-03-01 --until 2026-04-01
   slurmbridge usage --by job --user ann --since 7d
