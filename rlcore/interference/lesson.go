@@ -39,10 +39,10 @@ type Alone struct {
 }
 
 // Lesson returns the lesson of a co-run without learning it: members[0] was slowed by
-// slowdown, where Pace had predicted foreseen over the run as it was. With foreseen NaN
+// slowdown, where Pace had predicted predicted over the run as it was. With predicted NaN
 // the law's average over how phases may meet stands in. It returns false where the
 // co-run teaches nothing.
-func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, foreseen float64) (Lesson, bool) {
+func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown, predicted float64) (Lesson, bool) {
 	if !observable(members) || !known(slowdown) {
 		return Lesson{}, false
 	}
@@ -62,10 +62,10 @@ func (m *Model) Lesson(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdown
 	if !slices.ContainsFunc(l.Owners, func(o string) bool { return o != "" }) {
 		l.Owners = nil
 	}
-	if known(foreseen) {
+	if known(predicted) {
 		f := traitsOf(m.look(members), 0, excess(l.Law))
 		already := m.way(spec).expect(m, spec, members, 0, &f, excess(l.Law))
-		l.Off = already.mean + surplus(slowdown, foreseen)
+		l.Off = already.mean + surplus(slowdown, predicted)
 	} else {
 		l.Off = surplus(slowdown, l.Law)
 	}

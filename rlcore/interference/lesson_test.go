@@ -20,12 +20,12 @@ func TestLessons(t *testing.T) {
 		}
 		first, second := New(&contention.MPS), New(&contention.MPS)
 		for _, c := range cos {
-			foreseen := math.NaN()
+			predicted := math.NaN()
 			if rapid.Bool().Draw(t, "followed") {
-				foreseen = rapid.Float64Range(1, 3).Draw(t, "foreseen")
+				predicted = rapid.Float64Range(1, 3).Draw(t, "predicted")
 			}
 			want := first.Clone()
-			l, ok := first.Lesson(c.spec, c.members, c.slow[0], foreseen)
+			l, ok := first.Lesson(c.spec, c.members, c.slow[0], predicted)
 			if !ok {
 				continue
 			}
@@ -35,11 +35,11 @@ func TestLessons(t *testing.T) {
 			for i := range slow {
 				slow[i], fore[i] = math.NaN(), math.NaN()
 			}
-			slow[0], fore[0] = c.slow[0], foreseen
-			if math.IsNaN(foreseen) {
+			slow[0], fore[0] = c.slow[0], predicted
+			if math.IsNaN(predicted) {
 				want.Observe(c.spec, c.members, slow)
 			} else {
-				want.ObserveForeseen(c.spec, c.members, slow, fore)
+				want.ObservePredicted(c.spec, c.members, slow, fore)
 			}
 			if a, b := predictions(first, c), predictions(want, c); !same(a, b) {
 				t.Fatalf("a lesson teaches %v, the co-run itself %v", a, b)

@@ -15,7 +15,7 @@ import (
 // a single member, from more than 16, or where the lengths differ.
 //
 // The slowdowns are compared with the law averaged over how phases may meet. Where it is
-// known how they met, use ObserveForeseen.
+// known how they met, use ObservePredicted.
 func (m *Model) Observe(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns []float64) {
 	if !observable(members) || len(slowdowns) != len(members) {
 		return
@@ -51,20 +51,20 @@ func observable(members []*rlcore.Profile) bool {
 	return true
 }
 
-// ObserveForeseen is Observe where foreseen[i] is member i's slowdown as Pace predicted
+// ObservePredicted is Observe where predicted[i] is member i's slowdown as Pace predicted
 // it over the run as it was, so that a phase without contention isn't taken for
-// co-runners that never contend. A member with an unknown foreseen teaches nothing.
-func (m *Model) ObserveForeseen(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64) {
-	if !observable(members) || len(slowdowns) != len(members) || len(foreseen) != len(members) {
+// co-runners that never contend. A member with an unknown predicted teaches nothing.
+func (m *Model) ObservePredicted(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, predicted []float64) {
+	if !observable(members) || len(slowdowns) != len(members) || len(predicted) != len(members) {
 		return
 	}
 	w, law := m.way(spec), make([]rlcore.Prediction, len(members))
 	m.byLaw(law, spec, members)
 	for i, s := range slowdowns {
-		if known(s) && known(foreseen[i]) {
+		if known(s) && known(predicted[i]) {
 			f := traitsOf(m.look(members), i, excess(law[i].Slowdown))
 			already := w.expect(m, spec, members, i, &f, excess(law[i].Slowdown))
-			m.learn(w, spec, members, i, seen(s, already.mean+surplus(s, foreseen[i]), &f), members[i].Owner != "")
+			m.learn(w, spec, members, i, seen(s, already.mean+surplus(s, predicted[i]), &f), members[i].Owner != "")
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // Observer receives a co-run as a site would observe it: members[0] has ended and was slowed by
-// slowdowns[0], where the Predictor had predicted foreseen[0]; the figures of the rest are unknown
+// slowdowns[0], where the Predictor had predicted predicted[0]; the figures of the rest are unknown
 // (NaN). The slices are the observer's to keep.
-type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64)
+type Observer func(spec *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, predicted []float64)
 
 // meeting is two jobs on one device, by index in Sim.jobs, from the first one's view.
 type meeting struct{ job, other int }
@@ -73,8 +73,8 @@ func (s *Sim) observe(g, i int, est float64) {
 	for k := range slow {
 		slow[k] = math.NaN()
 	}
-	foreseen := slices.Clone(slow)
+	predicted := slices.Clone(slow)
 	slow[0] = interference.CoRunSlowdown(run, j.Truth.DurationS, part)
-	foreseen[0] = interference.CoRunSlowdown(run, est, part)
-	s.cfg.Observer(&d.spec, members, slow, foreseen)
+	predicted[0] = interference.CoRunSlowdown(run, est, part)
+	s.cfg.Observer(&d.spec, members, slow, predicted)
 }

@@ -10,16 +10,16 @@ import (
 
 // observation is one call of an Observer.
 type observation struct {
-	apps           []string
-	slow, foreseen float64
+	apps            []string
+	slow, predicted float64
 }
 
 func observed(t *testing.T, cfg Config, d *rlcore.Decider) []observation {
 	t.Helper()
 	var all []observation
 	cfg.Predictor = decider(t, "greedy").Guard.Predictor
-	cfg.Observer = func(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, foreseen []float64) {
-		x := observation{slow: slowdowns[0], foreseen: foreseen[0]}
+	cfg.Observer = func(_ *rlcore.GPUSpec, members []*rlcore.Profile, slowdowns, predicted []float64) {
+		x := observation{slow: slowdowns[0], predicted: predicted[0]}
 		for i, p := range members {
 			x.apps = append(x.apps, p.App)
 			if i > 0 && !math.IsNaN(slowdowns[i]) {
@@ -45,7 +45,7 @@ func TestObserver(t *testing.T) {
 			t.Errorf("observed %+v", x)
 		}
 		near(t, x.apps[0]+"'s slowdown", x.slow, want)
-		near(t, x.apps[0]+"'s slowdown as foreseen", x.foreseen, want)
+		near(t, x.apps[0]+"'s slowdown as predicted", x.predicted, want)
 	}
 }
 

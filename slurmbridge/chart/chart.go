@@ -42,7 +42,7 @@ type Point struct {
 	Bad   bool   // drawn as one that went wrong
 }
 
-// Scatter plots what was seen (Y) against what was foreseen (X), both slowdowns ≥
+// Scatter plots measured (Y) against predicted (X) values, both slowdowns ≥
 // 1, with the line where they agree.
 type Scatter struct {
 	Title, Desc, X, Y string

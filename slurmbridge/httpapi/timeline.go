@@ -53,7 +53,7 @@ type bar struct {
 type span struct {
 	job, detail string
 	from, to    time.Time
-	plan        bool // it is foreseen, not seen
+	plan        bool // it is expected, not observed
 	whole       bool
 }
 
@@ -145,7 +145,7 @@ func layOut(st *job.Status, past []history.Run, w window) *cluster {
 			}
 			detail := describe(m.Ref, m.User, m.App) + ", planned"
 			if m.Predicted > 1 {
-				detail += fmt.Sprintf(", slowdown foreseen %.2f", m.Predicted)
+				detail += fmt.Sprintf(", slowdown predicted %.2f", m.Predicted)
 			}
 			c.spans[k] = append(c.spans[k], span{job: m.Ref, from: from, to: to, plan: true, detail: detail})
 		}
@@ -170,7 +170,7 @@ func planned(st *job.Status) []job.Group {
 }
 
 // expectedEnd is when a running job's profile says that it will end, zero = nothing
-// does. A slowdown that was foreseen counts.
+// does. A predicted slowdown counts.
 func expectedEnd(st *job.Status, j *job.Job) time.Time {
 	p := st.Apps[j.Ref].Profile
 	if p == nil {

@@ -272,8 +272,8 @@ func pointers(all []history.Outcome) []*history.Outcome {
 // slow sums up the outcomes of runs that shared a GPU.
 func (v *view) slow(all []history.Outcome) {
 	s := &v.Slow
-	plot := &chart.Scatter{Title: "Slowdown, predicted and measured", X: "foreseen", Y: "seen"}
-	foreseen := 0
+	plot := &chart.Scatter{Title: "Slowdown, predicted and measured", X: "predicted", Y: "measured"}
+	predicted := 0
 	runs := pointers(all)
 	s.Harm, s.Turn = history.CountHarm(runs), history.CountTurn(runs)
 	for i := len(all) - 1; i >= 0; i-- {
@@ -296,21 +296,21 @@ func (v *view) slow(all []history.Outcome) {
 		if !(o.Predicted > 0) {
 			continue
 		}
-		foreseen++
+		predicted++
 		s.Predicted += o.Predicted
 		if len(plot.Points) < mostDots {
 			plot.Points = append(plot.Points, chart.Point{
 				X: o.Predicted, Y: o.Slowdown, Bad: o.Broken,
-				Label: fmt.Sprintf("%s: foreseen %.2f, seen %.2f", describe(o.Ref, o.User, o.App), o.Predicted, o.Slowdown),
+				Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f", describe(o.Ref, o.User, o.App), o.Predicted, o.Slowdown),
 			})
 		}
 	}
 	if s.Shared > 0 {
 		s.Mean /= float64(s.Shared)
 	}
-	if foreseen > 0 {
-		s.Predicted /= float64(foreseen)
-		plot.Desc = fmt.Sprintf("%d runs, on average %.2f foreseen and %.2f seen", len(plot.Points), s.Predicted, s.Mean)
+	if predicted > 0 {
+		s.Predicted /= float64(predicted)
+		plot.Desc = fmt.Sprintf("%d runs, on average %.2f predicted and %.2f measured", len(plot.Points), s.Predicted, s.Mean)
 		s.Picture = plot.HTML()
 	}
 }

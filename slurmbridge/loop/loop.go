@@ -248,7 +248,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	p := b.plan(in, repairs)
 	b.Metrics.planned(b.Now().Sub(started), p)
 	b.tracker.SetSlowdowns(p.Running, b.Planner.Decider.Guard.Predictor)
-	p.Repairs = append(p.Repairs, b.lend(ctx, in)...)
+	p.Repairs = append(p.Repairs, b.extend(ctx, in)...)
 	b.fault("plan")
 	b.thought = time.Since(began)
 	b.applier().apply(ctx, p)

@@ -14,10 +14,8 @@ import (
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
 // user, and accounts are bounded: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
 type Metrics struct {
-	looks      *prometheus.CounterVec
-	lookTime   prometheus.Histogram
+	polls      [2]pollMetrics // by their names now, and by those of releases before 0.2.0
 	planTime   prometheus.Histogram
-	lastLook   prometheus.Gauge
 	jobs       *prometheus.GaugeVec
 	gpus       *prometheus.GaugeVec
 	groups     *prometheus.CounterVec
@@ -55,14 +53,31 @@ type Metrics struct {
 	usage       usageMetrics
 }
 
+// pollMetrics are the metrics of polls under one set of names.
+type pollMetrics struct {
+	total    *prometheus.CounterVec
+	duration prometheus.Histogram
+	last     prometheus.Gauge
+}
+
+func newPollMetrics(total, duration, last, note string) pollMetrics {
+	return pollMetrics{
+		total:    counters(total, "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read)."+note, "result"),
+		duration: histogram(duration, "Duration of a successful poll of Slurm's queue and nodes."+note, prometheus.ExponentialBuckets(0.005, 2, 12)),
+		last:     gauge(last, "Unix time of the last successful poll; 0 = none yet."+note),
+	}
+}
+
 // NewMetrics registers the bridge's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	slow := []float64{1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 3, 5}
 	m := &Metrics{
-		looks:     counters("looks_total", "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read).", "result"),
-		lookTime:  histogram("look_duration_seconds", "Duration of a successful poll of Slurm's queue and nodes.", prometheus.ExponentialBuckets(0.005, 2, 12)),
+		polls: [2]pollMetrics{
+			newPollMetrics("polls_total", "poll_duration_seconds", "last_poll_timestamp_seconds", ""),
+			// The names of releases before 0.2.0 work for one release more.
+			newPollMetrics("looks_total", "look_duration_seconds", "last_look_timestamp_seconds", " Deprecated: see polls_total, poll_duration_seconds, last_poll_timestamp_seconds."),
+		},
 		planTime:  histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
-		lastLook:  gauge("last_look_timestamp_seconds", "Unix time of the last successful poll; 0 = none yet."),
 		jobs:      gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
 		gpus:      gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
 		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), next (after the running ones). None in shadow mode.", "kind"),
@@ -102,7 +117,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		learned:     counters("lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what"),
 	}
 	m.zero()
-	reg.MustRegister(m.looks, m.lookTime, m.planTime, m.lastLook, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
+	for _, p := range m.polls {
+		reg.MustRegister(p.total, p.duration, p.last)
+	}
+	reg.MustRegister(m.planTime, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
 		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.turnaround,
 		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned, m.idleJobs, m.idleGPUs)
 	reg.MustRegister(m.usage.all()...)
@@ -113,14 +131,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 // count: a counter that begins with 1 has no rate.
 func (m *Metrics) zero() {
 	for c, values := range map[*prometheus.CounterVec][]string{
-		m.looks:      {"ok", "error"},
-		m.groups:     {string(job.StartNow), string(job.Join), string(job.Next)},
-		m.members:    {"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"},
-		m.records:    {"new", "duplicate", "refused", "failed"},
-		m.contracts:  {"kept", "broken"},
-		m.turnaround: {"slurmbridge", "plain"},
-		m.suspects:   {"again", "left"},
-		m.learned:    {"profile", "company"},
+		m.polls[0].total: {"ok", "error"},
+		m.polls[1].total: {"ok", "error"},
+		m.groups:         {string(job.StartNow), string(job.Join), string(job.Next)},
+		m.members:        {"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"},
+		m.records:        {"new", "duplicate", "refused", "failed"},
+		m.contracts:      {"kept", "broken"},
+		m.turnaround:     {"slurmbridge", "plain"},
+		m.suspects:       {"again", "left"},
+		m.learned:        {"profile", "company"},
 	} {
 		for _, v := range values {
 			c.WithLabelValues(v)
@@ -230,14 +249,19 @@ func (m *Metrics) polled(took time.Duration) {
 	if m == nil {
 		return
 	}
-	m.looks.WithLabelValues("ok").Inc()
-	m.lookTime.Observe(took.Seconds())
-	m.lastLook.SetToCurrentTime()
+	for _, p := range m.polls {
+		p.total.WithLabelValues("ok").Inc()
+		p.duration.Observe(took.Seconds())
+		p.last.SetToCurrentTime()
+	}
 }
 
 func (m *Metrics) pollFailed() {
-	if m != nil {
-		m.looks.WithLabelValues("error").Inc()
+	if m == nil {
+		return
+	}
+	for _, p := range m.polls {
+		p.total.WithLabelValues("error").Inc()
 	}
 }
 

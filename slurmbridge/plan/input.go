@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/extend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/lend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
@@ -214,5 +214,5 @@ func (in *Input) limitFixed(j *job.Job, contract float64) bool {
 		runS = in.Snap.At.Sub(j.Start).Seconds()
 	}
 	needs := time.Duration(float64(own) * cmp.Or(contract, mostExtended))
-	return lend.Latest(j, in.Snap.At, runS, in.Bounds) < needs.Truncate(time.Minute)
+	return extend.Latest(j, in.Snap.At, runS, in.Bounds) < needs.Truncate(time.Minute)
 }

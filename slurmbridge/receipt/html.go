@@ -97,10 +97,10 @@ func better(gain float64) string {
 }
 
 func (r *Receipt) scatter() template.HTML {
-	s := chart.Scatter{Title: "Slowdown, predicted and measured", X: "foreseen", Y: "seen"}
+	s := chart.Scatter{Title: "Slowdown, predicted and measured", X: "predicted", Y: "measured"}
 	from := max(0, len(r.Points)-mostPoints)
 	for _, p := range r.Points[from:] {
-		s.Points = append(s.Points, chart.Point{X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("job %s, %s: foreseen %.2f, seen %.2f", p.Ref, p.App, p.Predicted, p.Seen)})
+		s.Points = append(s.Points, chart.Point{X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("job %s, %s: predicted %.2f, measured %.2f", p.Ref, p.App, p.Predicted, p.Seen)})
 	}
 	if len(s.Points) == 0 {
 		return ""

@@ -502,7 +502,7 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	}
 }
 
-// Slurm allocates whole cores, and memory by the CPU for all their threads: as much as is foreseen
+// Slurm allocates whole cores, and memory by the CPU for all their threads: as much as is predicted
 // while a job is pending.
 func TestWholeCores(t *testing.T) {
 	for _, c := range []struct {
@@ -530,7 +530,7 @@ func TestWholeCores(t *testing.T) {
 					eventually(t, client, 20*time.Second, "the job runs", func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
 					s, _ = look(t, client)
 					if n := &s.Nodes[0]; n.CPUsAlloc != wantCPUs || n.MemAlloc != wantMiB {
-						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were foreseen", cpus, memory, n.CPUsAlloc, n.MemAlloc, wantCPUs, wantMiB)
+						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were predicted", cpus, memory, n.CPUsAlloc, n.MemAlloc, wantCPUs, wantMiB)
 					}
 					if _, err := client.Show(t.Context(), "scancel", id); err != nil {
 						t.Fatal(err)

@@ -168,7 +168,7 @@ func (r *rig) active(ctx context.Context) string {
 
 func (r *rig) metrics(ctx context.Context) string {
 	out := must(r.follow(ctx, "controller", "metrics"))
-	for _, name := range []string{"slurmbridge_info", "slurmbridge_looks_total", "gpuprof_"} {
+	for _, name := range []string{"slurmbridge_info", "slurmbridge_polls_total", "gpuprof_"} {
 		if !strings.Contains(out, "\n"+name) {
 			fail("no %s", name)
 		}

@@ -199,7 +199,7 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 	default:
 		cfg.Predictor = model
 		if c.learns {
-			cfg.Observer = model.ObserveForeseen
+			cfg.Observer = model.ObservePredicted
 		}
 	}
 	return sim.Run(cfg, d)

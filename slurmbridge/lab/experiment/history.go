@@ -23,7 +23,7 @@ func (w *World) Learn(train Scenario, n int, seed uint64) error {
 			return err
 		}
 		cfg.M, cfg.Predictor = w.M, m
-		cfg.Observer = m.ObserveForeseen
+		cfg.Observer = m.ObservePredicted
 		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &g, M: w.M}
 		if _, err := sim.Run(cfg, d); err != nil {
 			return fmt.Errorf("a past job set: %w", err)

@@ -41,7 +41,7 @@ func stage(t *testing.T, setup cluster.Setup, change func(*slurmtest.Options)) *
 }
 
 // slowed is a stage on which a job of 18 s alone, with a limit of one minute, shares a GPU that slows it far
-// more than foreseen: it takes 110 s there, and 5 s when it is run once more. It returns the job.
+// more than predicted: it takes 110 s there, and 5 s when it is run once more. It returns the job.
 func slowed(t *testing.T, settings string, args ...string) (s *cluster.Stack, id string) {
 	t.Helper()
 	s = stage(t, cluster.Setup{Scale: 4}, nil)

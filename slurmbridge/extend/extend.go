@@ -1,10 +1,10 @@
-// Package lend decides which running jobs get time back that sharing has cost them: pure.
+// Package extend decides which running jobs get time back that sharing has cost them: pure.
 //
 // Slurm ends a job at its time limit, even if sharing slowed it. On plain Slurm a job with a limit
 // of L does up to L of solo work. A job that would miss its limit because it shares is therefore
 // given the time that sharing has cost it and is expected to cost it: it ends after as much solo
 // work as on plain Slurm.
-package lend
+package extend
 
 import (
 	"math"
@@ -33,7 +33,7 @@ type Claim struct {
 // s of its run.
 //
 // An application that takes less than its own limit alone and runs on after it should have ended was slowed
-// more than foreseen: the longer, the less of the predicted work is believed. One that runs to its limit
+// more than predicted: the longer, the less of the predicted work is believed. One that runs to its limit
 // alone shows nothing by running on. In any case the job did what an equal part of the GPU allows: one that
 // hangs is ended as well, after no more solo work than its own limit.
 func (c *Claim) CostS() (costS, endS float64) {

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/extend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/lend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 )
 
@@ -20,9 +20,9 @@ const (
 	pollNearLimit = lendMargin / 2
 )
 
-// lend returns the changes that give running jobs back what sharing has cost them, where they would miss
+// extend returns the changes that give running jobs back what sharing has cost them, where they would miss
 // their time limits for it. The poll after shows whether Slurm has done it.
-func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
+func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	b.nearLimit = false
 	if !b.ExtendLimit || b.Mode != job.Active {
 		return nil
@@ -48,7 +48,7 @@ func (b *Bridge) lend(ctx context.Context, in *plan.Input) []job.Change {
 		if bounds == nil {
 			return nil
 		}
-		limit := min(j.TimeLimit+by, lend.Latest(j, in.Snap.At, c.RunS, bounds))
+		limit := min(j.TimeLimit+by, extend.Latest(j, in.Snap.At, c.RunS, bounds))
 		if limit <= j.TimeLimit {
 			if b.tracker.Refuse(j, in.Snap.At) {
 				b.Log.Warn("job may miss its time limit for sharing, and MaxTime, a reservation or its deadline leave no room", "job", j.Ref, "limit", j.TimeLimit)
@@ -124,13 +124,13 @@ func (b *Bridge) grouped(in *plan.Input) map[string]bool {
 
 // claim is what is known of a running job with a limit that may be raised. false: too little is
 // known, or the limit may not be raised.
-func (b *Bridge) claim(in *plan.Input, j *job.Job) (c lend.Claim, ok bool) {
+func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
 	p, profile := b.tracker.Done[j.Ref], in.Apps[j.Ref].Profile
 	own, ok := b.tracker.Lendable(j, in.Snap.At)
 	if p == nil || profile == nil || j.TimeLimit == 0 || !ok {
 		return c, false
 	}
-	return lend.Claim{
+	return extend.Claim{
 		RunS: p.RunS, DoneS: p.DoneS, LeastS: p.LeastS, Slow: p.Slow, SoloS: profile.DurationS, Limit: j.TimeLimit, Own: own,
 		Contract: cmp.Or(in.Terms[j.Ref].MaxSlowdown, b.Planner.Decider.Guard.MaxSlowdown),
 	}, true

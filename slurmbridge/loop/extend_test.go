@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
 
-// slowed are a job of 60 s alone with a limit of two minutes, foreseen to take 72 s and really taking run,
+// slowed are a job of 60 s alone with a limit of two minutes, predicted to take 72 s and really taking run,
 // and the job that it shares its GPU with.
 func slowed(t *testing.T, run time.Duration, setup func(m *model, b *loop.Bridge)) (m *model, b *loop.Bridge, mem *memory, victim *mjob) {
 	t.Helper()
@@ -52,7 +52,7 @@ func TestTimeIsLentBack(t *testing.T) {
 		most  time.Duration // the limit at its end
 	}{
 		"slowed 2.8-fold":         {170 * time.Second, nil, "COMPLETED", 4 * time.Minute},
-		"as foreseen":             {72 * time.Second, nil, "COMPLETED", 3 * time.Minute},
+		"as predicted":            {72 * time.Second, nil, "COMPLETED", 3 * time.Minute},
 		"it hangs":                {time.Hour, nil, "TIMEOUT", 5 * time.Minute}, // two minutes of work on half a GPU, and the last rounding
 		"not wanted":              {170 * time.Second, func(_ *model, b *loop.Bridge) { b.ExtendLimit = false }, "TIMEOUT", 2 * time.Minute},
 		"a contract":              {170 * time.Second, func(_ *model, b *loop.Bridge) { b.Planner.Decider.Guard.MaxSlowdown = 1.25 }, "TIMEOUT", 2 * time.Minute},
