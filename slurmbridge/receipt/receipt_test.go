@@ -301,6 +301,9 @@ func TestNothing(t *testing.T) {
 
 // Thousands of jobs are still one page.
 func TestOnePage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	var jobs []history.Run
 	w := world()
 	w.Nodes[0].GPUs = 64

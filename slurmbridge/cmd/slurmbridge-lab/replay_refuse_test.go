@@ -128,6 +128,9 @@ func TestReplayRefuses(t *testing.T) {
 
 // TestReplayExtremes: values at the edges of what a file may say give figures.
 func TestReplayExtremes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
 	dir := files(t, map[string]string{
 		"solo.csv": soloHead + "idle,0.01,0,0,0,0,0,0.000001\nfull,1000000,100,100,12196,100,10000000,1000000000\nunknown,,0,,,,,\nmid,60,50,,100,,,\n",
 		"once.csv": jobsHead + "1,0,idle,,\n2,0,full,,\n3,0,unknown,1,\n4,0,mid,0.01,\n5,0,idle,1000000,\n6,0,mid,1000000,\n7,0,unknown,0.01,\n",
