@@ -244,8 +244,7 @@ func (g *Guard) Keeps(w *Window, c Combo) bool {
 	return p.membersKeep(g, w, c) && p.queueKeeps(w, c, freeS)
 }
 
-// membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep
-// their dues.
+// membersKeep reports whether the running jobs and the jobs in c, expected to end at endS, keep their dues.
 func (p *promise) membersKeep(g *Guard, w *Window, c Combo) bool {
 	s, card := w.State, w.Card()
 	before := p.cards[w.GPU].endS

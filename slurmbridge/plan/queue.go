@@ -46,8 +46,7 @@ type view struct {
 	foreign           int                  // how many foreign jobs are in the queue
 }
 
-// usable are the GPUs that a pending job may use, nil = all, and the largest number of them on one
-// node.
+// usable are the GPUs that a pending job may use, nil = all, and the largest number of them on one node.
 type usable struct {
 	gpus []int
 	most int

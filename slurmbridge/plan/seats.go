@@ -151,9 +151,8 @@ type placing struct {
 	jobs   []seat
 }
 
-// place finds shares with which Slurm puts each member of a new group, and of the plan's other
-// groups, on its GPU, on a node with several GPUs. It may change the shares and GPUs of the other
-// groups.
+// place finds shares with which Slurm puts each member of a new group, and of the plan's other groups, on its
+// GPU, on a node with several GPUs. It may change the shares and GPUs of the other groups.
 func (r *pass) place(d *draft) verdict {
 	p := r.placing(d)
 	why := refused
@@ -280,8 +279,7 @@ func (p *placing) number(want wish, others bool) ([]request, bool) {
 	return requests, p.rule.number(p.free, spare, requests)
 }
 
-// floaters splits the drafts' members with these shares into fresh ones, with new shares, and the
-// rest.
+// floaters splits the drafts' members with these shares into fresh ones, with new shares, and the rest.
 func (p *placing) floaters(requests []request, others bool) (fresh, rest []floater) {
 	newest := p.drafts[len(p.drafts)-1]
 	for i, s := range p.jobs {
