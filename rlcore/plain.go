@@ -142,9 +142,8 @@ func (p *Plain) newJob(j *Job) *plainJob {
 	return x
 }
 
-// Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs
-// of known ones. Jobs of the queue that already run in reality would have aged like these; their
-// priority rises by the median.
+// Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones.
+// Jobs of the queue that already run in reality would have aged like these; their priority rises by the median.
 func (p *Plain) Wait(jobs []Job, nowS float64) {
 	p.begin(nowS)
 	waits := make(map[string]bool, len(jobs))

@@ -355,8 +355,7 @@ func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
 	}
 }
 
-// putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a
-// GPU of its own.
+// putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a GPU of its own.
 func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
 	in := v.in
 	if in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {

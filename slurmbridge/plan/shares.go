@@ -26,10 +26,9 @@ func (r *pass) withRoom(d *draft, free int) int {
 	return free / (n + 1) * n
 }
 
-// split divides the free shares among the draft's members on a node with one GPU. Where jobs with
-// hand-written shares come to cards that serve one user, each member gets one share, and the
-// longest one the rest: the freed shares are then too few for such a job, which the MPS server
-// wouldn't serve. Before Volta shares limit nothing else.
+// split divides the free shares among the draft's members on a node with one GPU. Where jobs with hand-written shares
+// come to cards that serve one user, each member gets one share, and the longest one the rest: the freed shares are
+// then too few for such a job, which the MPS server wouldn't serve. Before Volta shares limit nothing else.
 func (r *pass) split(d *draft, free int) []int {
 	n := len(d.jobs)
 	if !r.in.handwritten() || !r.State.GPUs[d.gpu].Spec.SameUser {
