@@ -143,8 +143,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 }
 
 // Together reports whether the given jobs may run on one card of the given kind at any moment of their runs: the peak
-// of each one's memory counts, where Check follows their runs. nowS is State.NowS. It ignores the node's cores and
-// memory.
+// of each one's memory counts, where Check follows their runs. nowS is State.NowS. It ignores the node's memory and cores.
 func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
 	switch {
 	case len(jobs) < 2:
@@ -204,8 +203,7 @@ func (sc *scratch) meet(sameUser bool) Refusal {
 	return Allowed
 }
 
-// together checks the predictions for several members of known profile: they may meet, and they keep contracts and
-// limits.
+// together checks the predictions for several members of known profile: they may meet, and keep contracts and limits.
 func (g *Guard) together(spec *GPUSpec, nowS float64) Refusal {
 	sc := &g.scratch
 	if f, ok := g.Predictor.(Forbidder); ok && f.Forbidden(spec, sc.members) {

@@ -57,8 +57,7 @@ type plainJob struct {
 
 func (x *plainJob) asks() asks { return asks{x.GPUs, x.PerNode, x.Nodes} }
 
-// NewPlain returns an empty schedule on GPUs of the given names. GPUs of one node have the same name up to the last
-// colon.
+// NewPlain returns an empty schedule on GPUs of the given names. One node's have the same name up to the last colon.
 func NewPlain(gpus ...string) *Plain {
 	return &Plain{jobs: map[string]*plainJob{}, gpus: slices.Clone(gpus), stale: true}
 }
@@ -264,8 +263,7 @@ func (p *Plain) FreeS(dst []float64, nowS float64) []float64 {
 	return dst
 }
 
-// begin moves the time on to nowS: jobs begin and end. The queue keeps the jobs of one GPU in the order of their
-// starts.
+// begin moves the time on to nowS: jobs begin and end. The queue keeps each GPU's jobs in order of their starts.
 func (p *Plain) begin(nowS float64) {
 	p.settle()
 	p.nowS = max(p.nowS, nowS)
