@@ -33,7 +33,9 @@ type Key struct {
 }
 
 // NewKey returns the method of a key file.
-func NewKey(file string) *Key { return &Key{File: file, Now: time.Now, Since: time.Now()} }
+func NewKey(file string) *Key {
+	return &Key{File: file, Now: time.Now, Since: time.Now().Truncate(time.Millisecond)} // as credentials state their time
+}
 
 // Header names a key's credentials.
 func (k *Key) Header() string { return "Slurmbridge-Credential" }
