@@ -61,6 +61,20 @@ func Tx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
 	return nil
 }
 
+// Read runs f on one state of the database, whatever is written meanwhile.
+func Read(ctx context.Context, db *sql.DB, f func(Querier) error) error {
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("read the database: %w", err)
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(ctx, `BEGIN`); err != nil { // BeginTx would keep others from writing
+		return fmt.Errorf("begin reading: %w", err)
+	}
+	defer c.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`) //nolint:errcheck // nothing was written
+	return f(c)
+}
+
 // JSON is a column that holds *v as JSON.
 func JSON(v any) Column {
 	return Column{

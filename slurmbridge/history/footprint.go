@@ -68,15 +68,13 @@ func (r *Run) footprint() Footprint {
 	return f
 }
 
-// FootprintJournal keeps footprints.
-type FootprintJournal interface {
+// Footprints keeps footprints.
+type Footprints interface {
 	// Settled returns up to when, and up to which record, footprints were made; zero = never.
 	Settled(ctx context.Context) (at time.Time, record int64, err error)
 	SetSettled(ctx context.Context, at time.Time, record int64) error
-	// SaveFootprints keeps footprints of runs that ended in [from, to), in place of earlier ones of the same runs.
-	SaveFootprints(ctx context.Context, from, to time.Time, all []Footprint) error
-	// OutcomesIn returns the outcomes of runs that ended in [from, to).
-	OutcomesIn(ctx context.Context, from, to time.Time) ([]Outcome, error)
+	// Save keeps footprints of runs that ended in [from, to), in place of earlier ones of the same runs.
+	Save(ctx context.Context, from, to time.Time, all []Footprint) error
 }
 
 // settledBy is the span for which footprints are made at a time.
@@ -84,8 +82,8 @@ const settledBy = time.Hour
 
 // Settle makes the footprints of runs that have ended since its last call, and again of runs with
 // records or outcomes that have arrived since. It takes the time to read those records.
-func (h *History) Settle(ctx context.Context, j FootprintJournal, now time.Time) error {
-	last, record, err := j.Settled(ctx)
+func (h *History) Settle(ctx context.Context, to Footprints, now time.Time) error {
+	last, record, err := to.Settled(ctx)
 	if err != nil {
 		return err
 	}
@@ -118,29 +116,30 @@ func (h *History) Settle(ctx context.Context, j FootprintJournal, now time.Time)
 	}
 	slices.SortFunc(hours, time.Time.Compare)
 	for _, t := range hours {
-		all, err := h.footprints(ctx, j, t, t.Add(settledBy))
+		all, err := h.footprints(ctx, t, t.Add(settledBy))
 		if err != nil {
 			return err
 		}
-		if err := j.SaveFootprints(ctx, t, t.Add(settledBy), all); err != nil {
+		if err := to.Save(ctx, t, t.Add(settledBy), all); err != nil {
 			return err
 		}
 	}
-	return j.SetSettled(ctx, now, judged)
+	return to.SetSettled(ctx, now, judged)
 }
 
 // footprints are the footprints of runs that ended in [from, to).
-func (h *History) footprints(ctx context.Context, j FootprintJournal, from, to time.Time) ([]Footprint, error) {
-	past, err := j.OutcomesIn(ctx, from.Add(-sameTime), to.Add(sameTime))
+func (h *History) footprints(ctx context.Context, from, to time.Time) ([]Footprint, error) {
+	past, err := h.Journal.Outcomes(ctx, from.Add(-sameTime), to.Add(sameTime))
 	if err != nil {
 		return nil, err
 	}
-	known := map[rlcore.Identity]*rlcore.Profile{}
-	profile := func(user, app string) (*rlcore.Profile, error) {
-		k := rlcore.Identity{App: app, Owner: user}
+	type owned struct{ user, app, card string }
+	known := map[owned]*rlcore.Profile{}
+	profile := func(user, app, card string) (*rlcore.Profile, error) {
+		k := owned{user, app, card}
 		p, ok := known[k]
 		if !ok {
-			if p, err = h.Records.Known(ctx, user, app); err != nil {
+			if p, err = h.Records.Known(ctx, user, app, card); err != nil {
 				return nil, err
 			}
 			known[k] = p
@@ -151,7 +150,7 @@ func (h *History) footprints(ctx context.Context, j FootprintJournal, from, to t
 		var own *rlcore.Profile
 		var others []*rlcore.Profile
 		if len(rec.Neighbours) > 0 {
-			if own, err = profile(rec.User, rec.App); err != nil {
+			if own, err = profile(rec.User, rec.App, rec.Card()); err != nil {
 				return err
 			}
 			for i := range rec.Neighbours {
@@ -164,7 +163,7 @@ func (h *History) footprints(ctx context.Context, j FootprintJournal, from, to t
 				if err != nil {
 					return err
 				}
-				p, err := profile(n.User, app)
+				p, err := profile(n.User, app, rec.Card())
 				if err != nil {
 					return err
 				}

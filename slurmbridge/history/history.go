@@ -30,7 +30,7 @@ type Records interface {
 	// AppOf returns the application that was recognised in a job, "" = none.
 	AppOf(ctx context.Context, ref, user string) (app string, err error)
 	// Known returns what is known of a user's application, nil = nothing.
-	Known(ctx context.Context, user, app string) (*rlcore.Profile, error)
+	Known(ctx context.Context, user, app, card string) (*rlcore.Profile, error)
 	// Learn makes a run part of its application's profile, where it can.
 	Learn(ctx context.Context, app string, r *gpuprof.Record) (bool, error)
 }
@@ -42,9 +42,8 @@ type Journal interface {
 	// TaskName names the job that had this number in that time: numbers are reused, and numbers of
 	// array tasks are not their names.
 	TaskName(ctx context.Context, id int64, start, end time.Time) (ref string, err error)
-	// Outcomes returns the outcomes of runs that ended since the given time, in the order of their
-	// records.
-	Outcomes(ctx context.Context, since time.Time) ([]Outcome, error)
+	// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
+	Outcomes(ctx context.Context, from, to time.Time) ([]Outcome, error)
 	// LastOutcome returns the number of the last record that has an outcome, 0 = none has.
 	LastOutcome(ctx context.Context) (int64, error)
 	// SaveOutcome writes an outcome down, in place of an earlier one of the same run.
@@ -77,7 +76,7 @@ const (
 // Ended returns the runs that ended in [from, to), each once: first runs that polls showed, the
 // latest first, joined with their records, then runs that only a record shows.
 func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) {
-	past, err := h.Journal.Outcomes(ctx, from.Add(-KeptFor))
+	past, err := h.Journal.Outcomes(ctx, from.Add(-KeptFor), to.Add(sameTime))
 	if err != nil {
 		return nil, err
 	}
@@ -85,13 +84,13 @@ func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) 
 	if err != nil {
 		return nil, err
 	}
-	type owned struct{ user, app string }
+	type owned struct{ user, app, card string }
 	profiles := map[owned]*rlcore.Profile{}
 	for i := range runs {
 		r := &runs[i]
-		k := owned{r.User, r.App}
+		k := owned{r.User, r.App, gpuprof.CardOf(r.Devices)}
 		if _, ok := profiles[k]; !ok {
-			if profiles[k], err = h.Records.Known(ctx, r.User, r.App); err != nil {
+			if profiles[k], err = h.Records.Known(ctx, k.user, k.app, k.card); err != nil {
 				return nil, err
 			}
 		}
@@ -224,7 +223,7 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 		rec := &records[i]
 		runs[i] = recordedRun(rec)
 		r := &runs[i]
-		if r.Profile, err = h.Records.Known(ctx, r.User, r.App); err != nil {
+		if r.Profile, err = h.Records.Known(ctx, r.User, r.App, rec.Card()); err != nil {
 			return nil, err
 		}
 		for k := range rec.Neighbours {
@@ -246,7 +245,7 @@ func (h *History) coRunner(ctx context.Context, rec *Record, n *gpuprof.Neighbou
 	if c.App, err = h.Records.AppOf(ctx, c.Ref, n.User); err != nil {
 		return c, err
 	}
-	c.Profile, err = h.Records.Known(ctx, n.User, c.App)
+	c.Profile, err = h.Records.Known(ctx, n.User, c.App, rec.Card())
 	return c, err
 }
 
@@ -266,5 +265,5 @@ func (h *History) Keep(ctx context.Context, o *Outcome) error {
 // Outcomes returns the outcomes of runs that ended since the given time, in the order of their
 // records.
 func (h *History) Outcomes(ctx context.Context, since time.Time) ([]Outcome, error) {
-	return h.Journal.Outcomes(ctx, since)
+	return h.Journal.Outcomes(ctx, since, time.Now().Add(KeptFor)) // clocks differ
 }

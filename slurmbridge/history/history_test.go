@@ -36,7 +36,9 @@ func (k *kept) Ended(_ context.Context, from, to time.Time, limit int) ([]Run, e
 	return out, nil
 }
 
-func (k *kept) Outcomes(context.Context, time.Time) ([]Outcome, error) { return k.outcomes, nil }
+func (k *kept) Outcomes(context.Context, time.Time, time.Time) ([]Outcome, error) {
+	return k.outcomes, nil
+}
 
 // nodes is the part of kept that a node sent.
 type nodes struct{ *kept }
@@ -54,7 +56,7 @@ func (n nodes) Ended(_ context.Context, from, to time.Time, f func(*Record) erro
 	return nil
 }
 
-func (n nodes) Known(_ context.Context, user, app string) (*rlcore.Profile, error) {
+func (n nodes) Known(_ context.Context, user, app, _ string) (*rlcore.Profile, error) {
 	return &rlcore.Profile{App: user + " " + app}, nil
 }
 

@@ -137,6 +137,7 @@ func (j *Judgement) blame(o *Outcome, why string) {
 	if o.Suspect = why; why == "" {
 		return
 	}
+	o.Fault = j.Run.MPSFault
 	for _, c := range j.Run.CoRunners {
 		// Memory runs out at once, time all along.
 		if was := c.AtEnd || ranOutOfTime(o.State) && c.OverlapS > hardly*j.Run.DurationS(); was && c.App != "" {

@@ -57,6 +57,8 @@ type Outcome struct {
 	// requeued to run alone.
 	Blamed []string `json:"blamed,omitempty"`
 	Again  bool     `json:"again,omitempty"`
+	// Fault: it failed with the MPS server that it shared.
+	Fault bool `json:"fault,omitempty"`
 	// Cleared: it failed alone, too, so sharing was not the reason.
 	Cleared bool `json:"cleared,omitempty"`
 }
@@ -84,6 +86,8 @@ type Beliefs interface {
 	Reassure(victim rlcore.Identity, others []rlcore.Identity)
 	Forbid(a, b rlcore.Identity)
 	Forgive(a, b rlcore.Identity)
+	KeepAlone(of rlcore.Identity, at time.Time)
+	LetShare(of rlcore.Identity, at time.Time)
 }
 
 // Teach lets beliefs learn from an outcome.
@@ -99,6 +103,14 @@ func (o *Outcome) Teach(b Beliefs) {
 	}
 	for _, other := range o.blamed() {
 		b.Forbid(o.identity(), other)
+	}
+	// Which of the jobs that failed with an MPS server broke it isn't known: each shows first, after a day, that it ends
+	// well alone.
+	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
+	case o.Fault:
+		b.KeepAlone(self, o.End)
+	case !o.Shared() && o.State == "COMPLETED":
+		b.LetShare(self, o.End)
 	}
 }
 

@@ -93,7 +93,7 @@ func TestPicturesOfThePage(t *testing.T) {
 	srv := httptest.NewServer(busy(3, 60).Handler())
 	defer srv.Close()
 	asked := 0
-	usage := httptest.NewServer(framed(used(&asked).Handler(), 390))
+	usage := httptest.NewServer(framed(used(t, &asked).Handler(), 390))
 	defer usage.Close()
 	browse(t, usage.URL+"/frame?of=usage", "--window-size=500,950", "--screenshot="+filepath.Join(dir, "usage-phone.png"))
 	browse(t, usage.URL+"/usage", "--window-size=1280,1600", "--screenshot="+filepath.Join(dir, "usage.png"))

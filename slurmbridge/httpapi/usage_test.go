@@ -4,38 +4,51 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
 // used is a server that knows of runs of ann and annette; asked counts how often it summed up.
-func used(asked *int) *Server {
+func used(t *testing.T, asked *int) *Server {
+	t.Helper()
 	s := busy(2, 4)
 	s.Asker = shown
 	now := s.Now()
-	s.Usage = func(_ context.Context, q usage.Query) (*usage.Report, error) {
+	db, err := database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	kept := usage.Store{DB: db}
+	var runs []history.Footprint
+	for i, user := range []string{"ann", "annette", "annette"} {
+		runs = append(runs, history.Footprint{
+			Ref: strconv.Itoa(i), User: user, Account: "physics-dept", App: "secret-app", Partition: "gpu", Node: "n1", GPUs: 1, Whole: true,
+			Start: now.Add(-3 * time.Hour), End: now.Add(-time.Hour), Use: &history.Use{KnownS: 7200, ComputedS: 3600, IdleKnownS: 7200},
+		})
+	}
+	if err := kept.Save(t.Context(), now.Add(-2*time.Hour), now, runs); err != nil {
+		t.Fatal(err)
+	}
+	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
 		*asked++
-		t := usage.New(q)
-		for i, user := range []string{"ann", "annette", "annette"} {
-			t.Add([]history.Footprint{{
-				Ref: strconv.Itoa(i), User: user, Account: "physics-dept", App: "secret-app", Partition: "gpu", Node: "n1", GPUs: 1, Whole: true,
-				Start: now.Add(-3 * time.Hour), End: now.Add(-time.Hour), Use: &history.Use{KnownS: 7200, ComputedS: 3600, IdleKnownS: 7200},
-			}})
+		r, err := kept.Report(ctx, q, nil)
+		if err == nil && r == nil {
+			err = fmt.Errorf("%w of that", ErrNoUsage)
 		}
-		r := t.Report()
-		if r.Total.Runs == 0 {
-			return nil, fmt.Errorf("%w of that", ErrNoUsage)
-		}
-		return r, nil
+		return r, err
 	}
 	s.Status().Idle = []job.Idle{
 		{Ref: "7", User: "ann", Account: "chemistry", Node: "n1", GPUs: 1, Since: now.Add(-2 * time.Hour)},
@@ -46,7 +59,7 @@ func used(asked *int) *Server {
 
 func TestUsageIsServed(t *testing.T) {
 	asked := 0
-	s := used(&asked)
+	s := used(t, &asked)
 	h := s.Handler()
 	get := func(path string, uid int) *httptest.ResponseRecorder {
 		req, w := httptest.NewRequest(http.MethodGet, path, http.NoBody), httptest.NewRecorder()
@@ -95,7 +108,7 @@ func TestUsageIsServed(t *testing.T) {
 func TestUsageOfOthersIsPrivate(t *testing.T) {
 	for _, what := range []string{"jobs", "usage"} {
 		asked := 0
-		s := used(&asked)
+		s := used(t, &asked)
 		s.Status().Snap.PrivateJobs, s.Status().Snap.PrivateUsage = what == "jobs", what == "usage"
 		h := s.Handler()
 		get := func(path string, uid int) (int, string) {
@@ -135,7 +148,7 @@ func TestUsageOfOthersIsPrivate(t *testing.T) {
 func TestUsagePageInABrowser(t *testing.T) {
 	chromium(t)
 	asked := 0
-	srv := httptest.NewServer(framed(used(&asked).Handler(), 390))
+	srv := httptest.NewServer(framed(used(t, &asked).Handler(), 390))
 	defer srv.Close()
 	out := browse(t, srv.URL+"/frame?of=usage", "--dump-dom", "--window-size=1600,1000")
 	m := regexp.MustCompile(`<pre id="out">width=(\d+) of=(\d+) wide=(.*) named=(\w+) radius=(\w+) end`).FindStringSubmatch(out)

@@ -96,6 +96,15 @@ func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error
 	return out, nil
 }
 
+// LastPoll is about when a poll last showed a node, an hour earlier at most; zero = none has.
+func (j *Journal) LastPoll(ctx context.Context) (time.Time, error) {
+	var at time.Time
+	if err := j.db.QueryRowContext(ctx, `SELECT max(seen) FROM bridge_nodes`).Scan(database.Millis(&at)); err != nil {
+		return at, fmt.Errorf("read nodes: %w", err)
+	}
+	return at, nil
+}
+
 // indexList is a column of GPU indexes, separated by commas.
 type indexList []int
 

@@ -26,10 +26,9 @@ func (j *Journal) LastOutcome(ctx context.Context) (run int64, err error) {
 	return run, nil
 }
 
-// Outcomes returns the outcomes of runs that ended since the given time, in the order of their
-// records.
-func (j *Journal) Outcomes(ctx context.Context, since time.Time) ([]history.Outcome, error) {
-	out, err := list[history.Outcome](ctx, j.db, `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY run`, since.UnixMilli())
+// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
+func (j *Journal) Outcomes(ctx context.Context, from, to time.Time) ([]history.Outcome, error) {
+	out, err := list[history.Outcome](ctx, j.db, `SELECT body FROM bridge_outcomes WHERE ended >= ? AND ended < ? ORDER BY run`, from.UnixMilli(), to.UnixMilli())
 	if err != nil {
 		return nil, fmt.Errorf("read outcomes: %w", err)
 	}

@@ -30,7 +30,7 @@ func TestOutcomes(t *testing.T) {
 		if err := j.SaveOutcome(ctx, &o); err != nil { // in place of the former
 			t.Fatal(err)
 		}
-		all, err := j.Outcomes(ctx, at)
+		all, err := j.Outcomes(ctx, at, at.Add(24*time.Hour))
 		if err != nil || len(all) != i+1 || !reflect.DeepEqual(all[i], o) {
 			t.Fatalf("%+v, %v", all, err)
 		}
@@ -38,7 +38,7 @@ func TestOutcomes(t *testing.T) {
 	if last, err := j.LastOutcome(ctx); err != nil || last != 7 {
 		t.Errorf("the last is %d, %v", last, err)
 	}
-	if all, err := j.Outcomes(ctx, at.Add(time.Hour)); err != nil || len(all) != 2 {
+	if all, err := j.Outcomes(ctx, at.Add(time.Hour), at.Add(24*time.Hour)); err != nil || len(all) != 2 {
 		t.Errorf("of the last hours: %+v, %v", all, err)
 	}
 	if s, err := j.Story(ctx, "7"); err != nil || len(s.Outcomes) != 3 {
@@ -47,7 +47,7 @@ func TestOutcomes(t *testing.T) {
 	if err := j.Forget(ctx, at.Add(90*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if all, err := j.Outcomes(ctx, at); err != nil || len(all) != 1 {
+	if all, err := j.Outcomes(ctx, at, at.Add(24*time.Hour)); err != nil || len(all) != 1 {
 		t.Errorf("after the old were forgotten: %+v, %v", all, err)
 	}
 }

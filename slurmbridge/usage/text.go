@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"encoding/csv"
 	"fmt"
 	"io"
 	"slices"
@@ -80,50 +79,56 @@ func (c *column) cell(l *Line) string {
 	return text
 }
 
-// shown are the columns with a value.
-func (r *Report) shown() []column {
-	return slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.figure(&r.Total) == nil })
+// table is the report as a table of some columns, with all lines up to limit.
+func (r *Report) table(limit int, columns []column, name func(string) string, figure func(*column, *Line) string) table.Writer {
+	head := table.Row{string(r.By)}
+	if r.Owners != nil {
+		head = append(head, "user")
+	}
+	var align []table.ColumnConfig
+	for i := range columns {
+		head = append(head, columns[i].head)
+		align = append(align, table.ColumnConfig{Number: len(head), Align: text.AlignRight})
+	}
+	t := table.NewWriter()
+	t.SetStyle(table.StyleLight)
+	t.SetColumnConfigs(align)
+	t.AppendHeader(append(head, "harm"))
+	row := func(l *Line, label string) table.Row {
+		cells := table.Row{label}
+		if r.Owners != nil {
+			cells = append(cells, name(r.Owners[l.Name]))
+		}
+		for i := range columns {
+			cells = append(cells, figure(&columns[i], l))
+		}
+		return append(cells, l.HarmText())
+	}
+	for i := range r.Lines[:min(len(r.Lines), limit)] {
+		t.AppendRow(row(&r.Lines[i], name(r.Lines[i].Name)))
+	}
+	return t
 }
 
 // Text writes the report for a terminal, at most limit lines.
 func (r *Report) Text(out io.Writer, limit int) {
 	fmt.Fprintf(out, "GPU usage, %s to %s\n", r.From.Local().Format(time.DateTime), r.To.Local().Format(time.DateTime))
-	shown := r.shown()
-	head := table.Row{string(r.By)}
-	var align []table.ColumnConfig
-	if r.Owners != nil {
-		head = append(head, "user")
-	}
-	for _, c := range shown {
-		head = append(head, c.head)
-		align = append(align, table.ColumnConfig{Number: len(head), Align: text.AlignRight})
-	}
-	head = append(head, "harm")
-	t := table.NewWriter()
-	t.SetOutputMirror(out)
-	t.SetStyle(table.StyleLight)
-	t.SetColumnConfigs(align)
-	t.AppendHeader(head)
-	row := func(l *Line, name, owner string) table.Row {
-		cells := table.Row{name}
-		if r.Owners != nil {
-			cells = append(cells, owner)
-		}
-		for i := range shown {
-			cells = append(cells, shown[i].cell(l))
-		}
-		return append(cells, l.HarmText())
-	}
-	for i := range r.Lines[:min(len(r.Lines), limit)] {
-		l := &r.Lines[i]
-		t.AppendRow(row(l, l.Label(), Clean(r.Owners[l.Name])))
-	}
+	shown := slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return c.figure(&r.Total) == nil })
+	label := func(name string) string { return (&Line{Name: name}).Label() }
+	t := r.table(limit, shown, label, (*column).cell)
 	if more := max(0, len(r.Lines)-limit) + r.More; more > 0 {
 		t.AppendRow(table.Row{fmt.Sprintf("and %d more", more)})
 	}
 	t.AppendSeparator()
-	t.AppendRow(row(&r.Total, "all", ""))
-	t.Render()
+	total := table.Row{"all"}
+	if r.Owners != nil {
+		total = append(total, "")
+	}
+	for i := range shown {
+		total = append(total, shown[i].cell(&r.Total))
+	}
+	t.AppendRow(append(total, r.Total.HarmText()))
+	fmt.Fprintln(out, t.Render())
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "- %s\n", note)
 	}
@@ -149,37 +154,18 @@ func Clean(s string) string {
 
 // CSV writes all lines; what isn't known is empty.
 func (r *Report) CSV(out io.Writer) error {
-	w := csv.NewWriter(out)
-	head := []string{string(r.By)}
 	all := slices.Concat(columns, moreInCSV)
-	if r.Owners != nil {
-		head = append(head, "user")
+	for i := range all {
+		all[i].head = all[i].name
 	}
-	for _, c := range all {
-		head = append(head, c.name)
-	}
-	if err := w.Write(append(head, "harm")); err != nil {
-		return err
-	}
-	for i := range r.Lines {
-		l := &r.Lines[i]
-		row := []string{cell(l.Name)}
-		if r.Owners != nil {
-			row = append(row, cell(r.Owners[l.Name]))
+	t := r.table(len(r.Lines), all, cell, func(c *column, l *Line) string {
+		if v := c.figure(l); v != nil {
+			return strconv.FormatFloat(*v, 'f', -1, 64)
 		}
-		for _, c := range all {
-			text := ""
-			if v := c.figure(l); v != nil {
-				text = strconv.FormatFloat(*v, 'f', -1, 64)
-			}
-			row = append(row, text)
-		}
-		if err := w.Write(append(row, l.HarmText())); err != nil {
-			return err
-		}
-	}
-	w.Flush()
-	return w.Error()
+		return ""
+	})
+	_, err := fmt.Fprintln(out, t.RenderCSV())
+	return err
 }
 
 // cell is a user's word in a table: none that a spreadsheet would compute.

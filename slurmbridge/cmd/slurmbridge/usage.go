@@ -16,7 +16,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
@@ -141,11 +140,10 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 		st, err := cli.OpenStore(ctx, cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))
 		if err == nil {
 			defer st.Close()
-			j := journal.New(st.DB())
-			if err := settle(ctx, st, j, time.Now()); err != nil {
+			if err := settle(ctx, st, time.Now()); err != nil {
 				return nil, err
 			}
-			return loadUsage(ctx, j, time.Now(), q)
+			return loadUsage(ctx, st, time.Now(), q)
 		}
 		if q.Weights != nil || !errors.Is(err, os.ErrPermission) {
 			return nil, err

@@ -20,19 +20,17 @@ const mostRunning = 100_000
 const pollsAgo = 2 * time.Hour
 
 // settle makes the footprints of what has ended.
-func settle(ctx context.Context, st *store.Store, j *journal.Journal, now time.Time) error {
-	return (&history.History{Records: st, Journal: j}).Settle(ctx, j, now)
+func settle(ctx context.Context, st *store.Store, now time.Time) error {
+	used := usage.Store{DB: st.DB()}
+	if err := used.TakeOver(ctx); err != nil {
+		return err
+	}
+	return (&history.History{Records: st, Journal: journal.New(st.DB())}).Settle(ctx, used, now)
 }
 
 // loadUsage sums up footprints and running jobs.
-func loadUsage(ctx context.Context, j *journal.Journal, now time.Time, q usage.Query) (*usage.Report, error) {
-	t := usage.New(q)
-	if err := j.Footprints(ctx, q.From, q.To, func(list []history.Footprint) error {
-		t.Add(list)
-		return nil
-	}); err != nil {
-		return nil, err
-	}
+func loadUsage(ctx context.Context, st *store.Store, now time.Time, q usage.Query) (*usage.Report, error) {
+	j, used := journal.New(st.DB()), usage.Store{DB: st.DB()}
 	seen, err := j.LastPoll(ctx)
 	if err != nil {
 		return nil, err
@@ -40,25 +38,26 @@ func loadUsage(ctx context.Context, j *journal.Journal, now time.Time, q usage.Q
 	if now.Sub(seen) < pollsAgo {
 		seen = now
 	}
-	running, err := j.Running(ctx, now, now, mostRunning)
+	runs, err := j.Running(ctx, now, now, mostRunning)
 	if err != nil {
 		return nil, err
 	}
-	for i := range running {
-		if r := &running[i]; r.End.IsZero() {
+	var running []history.Footprint
+	for i := range runs {
+		if r := &runs[i]; r.End.IsZero() {
 			r.End = seen
-			t.Add([]history.Footprint{history.FootprintOf(r)})
+			running = append(running, history.FootprintOf(r))
 		}
 	}
-	r := t.Report()
-	if r.Total.Runs == 0 {
-		return nil, noUsage(ctx, j, q)
+	r, err := used.Report(ctx, q, running)
+	if err == nil && r == nil {
+		err = noUsage(ctx, used, q)
 	}
-	return r, nil
+	return r, err
 }
 
 // noUsage says why nothing is known.
-func noUsage(ctx context.Context, j *journal.Journal, q usage.Query) error {
+func noUsage(ctx context.Context, used usage.Store, q usage.Query) error {
 	of := "GPU jobs"
 	switch {
 	case len(q.Users) > 0:
@@ -66,13 +65,13 @@ func noUsage(ctx context.Context, j *journal.Journal, q usage.Query) error {
 	case len(q.Accounts) > 0:
 		of += " of account " + strings.Join(q.Accounts, ", ")
 	}
-	first, err := j.FirstFootprint(ctx)
+	first, err := used.First(ctx)
 	if err != nil {
 		return err
 	}
 	since := "none has ended yet that the daemon or a node noted"
 	if !first.IsZero() {
-		since = "the first job that is known began at " + first.Local().Format(time.DateTime)
+		since = "the first job that is known ended at " + first.Local().Format(time.DateTime)
 	}
 	return fmt.Errorf("%w of %s from %s to %s: %s", httpapi.ErrNoUsage, of, q.From.Local().Format(time.DateTime), q.To.Local().Format(time.DateTime), since)
 }

@@ -1,17 +1,19 @@
 package main
 
 import (
-	"context"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
-	"runtime"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -121,10 +123,10 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	}
 	total := func() usage.Line {
 		t.Helper()
-		if err := settle(ctx, st, j, time.Now()); err != nil {
+		if err := settle(ctx, st, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		r, err := loadUsage(ctx, j, time.Now(), usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
+		r, err := loadUsage(ctx, st, time.Now(), usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +200,7 @@ func TestFootprintsOutliveTheRuns(t *testing.T) {
 	defer st.Close()
 	w := &wired{store: st, journal: journal.New(st.DB())}
 	now := time.Now()
-	writeMonths(t, w.journal, now, 12, 300)
+	writeMonths(t, usage.Store{DB: st.DB()}, now, 12, 300)
 	for k := range 120 {
 		g := &job.Group{ID: int64(k + 1), State: job.Done, Decided: now.Add(-time.Duration(119-k) * 24 * time.Hour)}
 		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(k), App: strings.Repeat("x", 32000)})
@@ -211,7 +213,7 @@ func TestFootprintsOutliveTheRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	runs := func() int {
-		r, err := loadUsage(ctx, w.journal, now, usage.Query{From: now.AddDate(-2, 0, 0), To: now, By: usage.User})
+		r, err := loadUsage(ctx, st, now, usage.Query{From: now.AddDate(-2, 0, 0), To: now, By: usage.User})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +229,7 @@ func TestFootprintsOutliveTheRuns(t *testing.T) {
 
 // writeMonths writes footprints as a cluster of 125 nodes with four GPUs each leaves them: so many jobs in each of the
 // last months, of 300 users with 3 applications each.
-func writeMonths(tb testing.TB, j *journal.Journal, now time.Time, months, jobs int) {
+func writeMonths(tb testing.TB, used usage.Store, now time.Time, months, jobs int) {
 	tb.Helper()
 	r := rand.New(rand.NewPCG(1, 2))
 	const days = 30
@@ -253,7 +255,7 @@ func writeMonths(tb testing.TB, j *journal.Journal, now time.Time, months, jobs 
 			}
 			list = append(list, f)
 		}
-		if err := j.SaveFootprints(tb.Context(), end, end.Add(24*time.Hour), list); err != nil {
+		if err := used.Save(tb.Context(), end, end.Add(24*time.Hour), list); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -270,49 +272,131 @@ func spentCPU(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkUsage answers for a month of 200,000 jobs, the database of which holds a year; it reports the most memory
-// that it had in use, and the database's size.
+// BenchmarkUsage answers for a month of 200,000 jobs, and for the year of such months that the database holds; it
+// reports the database's size.
 func BenchmarkUsage(b *testing.B) {
 	st, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer st.Close()
-	j := journal.New(st.DB())
-	now := time.Now()
-	writeMonths(b, j, now, 12, 200_000)
+	used, now := usage.Store{DB: st.DB()}, time.Now()
+	writeMonths(b, used, now, 12, 200_000)
+	if err := used.SetSettled(b.Context(), now, 0); err != nil {
+		b.Fatal(err)
+	}
 	size, err := database.Size(b.Context(), st.DB())
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, by := range []usage.By{usage.User, usage.Node, usage.Job} {
-		b.Run(string(by), func(b *testing.B) {
-			ctx, cancel := context.WithCancel(b.Context())
-			var most atomic.Uint64
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				for ctx.Err() == nil {
-					var m runtime.MemStats
-					runtime.ReadMemStats(&m)
-					most.Store(max(most.Load(), m.HeapInuse+m.StackInuse))
-					time.Sleep(20 * time.Millisecond)
+	for _, days := range []int{30, 365} {
+		for _, by := range []usage.By{usage.User, usage.Node, usage.Job} {
+			b.Run(fmt.Sprintf("%d days/%s", days, by), func(b *testing.B) {
+				runs, before := 0, spentCPU(b)
+				for b.Loop() {
+					r, err := loadUsage(b.Context(), st, now, usage.Query{From: now.Add(-time.Duration(days) * 24 * time.Hour), To: now, By: by})
+					if err != nil {
+						b.Fatal(err)
+					}
+					runs = r.Total.Runs
 				}
-			}()
-			runs, before := 0, spentCPU(b)
-			for b.Loop() {
-				r, err := loadUsage(b.Context(), j, now, usage.Query{From: now.Add(-30 * 24 * time.Hour), To: now, By: by})
-				if err != nil {
-					b.Fatal(err)
-				}
-				runs = r.Total.Runs
-			}
-			cancel()
-			<-done
-			b.ReportMetric((spentCPU(b)-before).Seconds()/float64(b.N), "cpu-s/op")
-			b.ReportMetric(float64(runs), "runs")
-			b.ReportMetric(float64(most.Load())/(1<<20), "MiB")
-			b.ReportMetric(float64(size)/(1<<20), "MiB/year")
-		})
+				b.ReportMetric((spentCPU(b)-before).Seconds()/float64(b.N), "cpu-s/op")
+				b.ReportMetric(float64(runs), "runs")
+				b.ReportMetric(float64(size)/(1<<20), "MiB/year")
+			})
+		}
 	}
+}
+
+// What an earlier release kept, and answered, in testdata: its footprints become rows, and the answers stay.
+func TestFootprintsOfAnEarlierRelease(t *testing.T) {
+	unpacked := func(name string) []byte {
+		f, err := os.Open(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	path := filepath.Join(t.TempDir(), "s.db")
+	if err := os.WriteFile(path, unpacked("0c94d20.db.gz"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(t.Context(), path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if err := (usage.Store{DB: st.DB()}).TakeOver(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var answers []struct {
+		Query  usage.Query
+		Report any
+	}
+	if err := json.Unmarshal(unpacked("0c94d20.json.gz"), &answers); err != nil || len(answers) != 83 {
+		t.Fatal(len(answers), err)
+	}
+	now := time.Date(2026, 11, 20, 9, 30, 0, 0, time.UTC)
+	for _, a := range answers {
+		r, err := loadUsage(t.Context(), st, now, a.Query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got any
+		if err := json.Unmarshal(text, &got); err != nil {
+			t.Fatal(err)
+		}
+		if where := differ("", a.Report, got); where != "" {
+			t.Errorf("by %s, users %v, accounts %v, since %s: %s", a.Query.By, a.Query.Users, a.Query.Accounts, a.Query.From, where)
+		}
+	}
+}
+
+// differ says where two values from JSON differ by more than a millionth, "" = nowhere.
+func differ(at string, want, got any) string {
+	switch want := want.(type) {
+	case map[string]any:
+		other, ok := got.(map[string]any)
+		if !ok || !slices.Equal(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(other))) {
+			return fmt.Sprintf("%s is %v, want %v", at, got, want)
+		}
+		for k := range want {
+			if where := differ(at+"."+k, want[k], other[k]); where != "" {
+				return where
+			}
+		}
+		return ""
+	case []any:
+		other, ok := got.([]any)
+		if !ok || len(want) != len(other) {
+			return fmt.Sprintf("%s is %v, want %v", at, got, want)
+		}
+		for i := range want {
+			if where := differ(fmt.Sprintf("%s[%d]", at, i), want[i], other[i]); where != "" {
+				return where
+			}
+		}
+		return ""
+	case float64:
+		if other, ok := got.(float64); ok && math.Abs(want-other) <= 1e-6*max(1, math.Abs(want)) {
+			return ""
+		}
+	}
+	if want != got {
+		return fmt.Sprintf("%s is %v, want %v", at, got, want)
+	}
+	return ""
 }

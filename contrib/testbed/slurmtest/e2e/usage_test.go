@@ -61,7 +61,7 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	}
 	slurmtest.RequireAccounting(t)
 	t.Parallel()
-	s := stage(t, cluster.Setup{Scale: 2, NodeGPUs: []int{1, 1, 2}}, func(o *slurmtest.Options) {
+	s := stage(t, cluster.Setup{Scale: 2, NodeGPUs: []int{1, 1, 2}, Settings: []string{`sharers_only: ["*"]`}}, func(o *slurmtest.Options) {
 		o.Accounting = true
 		o.Extra = append(o.Extra, "AccountingStorageTRES=gres/gpu,gres/mps")
 	})
@@ -103,23 +103,26 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	}
 	// The last records may be on their way.
 	slurmtest.Wait(t.Context(), 60*time.Second, func() bool { return ask("job").Total.ComputedOf > 0.999*r.Total.Held })
+	// Accounting counts whole seconds, and on a busy machine a node sees the end of a job a second after slurmctld: here that
+	// is up to a second of each of the five GPUs, or parts of one, that the jobs had.
+	near := func(got, want float64) bool { return math.Abs(got-want) <= 0.01*want+5 }
 	total := 0.0
 	for _, l := range r.Lines {
 		total += want[l.Name]
 		t.Logf("job %s: accounting %.0f GPU-seconds, usage %.1f, computed %s", l.Name, want[l.Name], 3600*l.Held, number(l.Computed))
 	}
-	if len(r.Lines) != len(ids) || math.Abs(3600*r.Total.Held-total) > 0.01*total {
+	if len(r.Lines) != len(ids) || !near(3600*r.Total.Held, total) {
 		t.Errorf("%d jobs held %.1f GPU-seconds, accounting says %.1f of %d", len(r.Lines), 3600*r.Total.Held, total, len(ids))
 	}
 	for _, by := range usage.Ways() {
-		if got := ask(string(by)).Total.Held * 3600; math.Abs(got-total) > 0.01*total {
+		if got := ask(string(by)).Total.Held * 3600; !near(got, total) {
 			t.Errorf("by %s %.1f GPU-seconds were held, accounting says %.1f", by, got, total)
 		}
 	}
 	if r.Total.Computed == nil || !(*r.Total.Computed > 0) || r.Total.ComputedOf < 0.99*r.Total.Held {
 		t.Errorf("computed: %s h, known of %.3f h of %.3f", number(r.Total.Computed), r.Total.ComputedOf, r.Total.Held)
 	}
-	if got := ask("account", "--charged").Total.Charged; got == nil || math.Abs(3600**got-charged) > 0.01*charged {
+	if got := ask("account", "--charged").Total.Charged; got == nil || !near(3600**got, charged) {
 		t.Errorf("charged are %s hours of a GPU, by accounting %.1f s", number(got), charged)
 	} else {
 		t.Logf("charged %.1f s of a GPU, by accounting %.1f", 3600**got, charged)
@@ -131,9 +134,9 @@ func TestUsageAgreesWithAccounting(t *testing.T) {
 	slurmtest.Wait(t.Context(), 90*time.Second, func() bool { // it looks once a minute
 		out, err := mine(cluster.Owner)
 		r = usage.Report{}
-		return err == nil && json.Unmarshal([]byte(out), &r) == nil && math.Abs(3600*r.Total.Held-total) <= 0.01*total
+		return err == nil && json.Unmarshal([]byte(out), &r) == nil && near(3600*r.Total.Held, total)
 	})
-	if len(r.Lines) != 1 || r.Lines[0].Name != cluster.Owner || math.Abs(3600*r.Total.Held-total) > 0.01*total {
+	if len(r.Lines) != 1 || r.Lines[0].Name != cluster.Owner || !near(3600*r.Total.Held, total) {
 		t.Errorf("usage --me: %+v", r)
 	}
 	if out, err := mine(bob); err == nil || !strings.Contains(out+err.Error(), "nothing is known of GPU jobs of "+bob) {
