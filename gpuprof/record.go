@@ -28,6 +28,25 @@ type GPU struct {
 	MIG string `json:"mig,omitempty"`
 }
 
+// Card names the GPU's model, and the size of an instance: what runs on it takes as long on any other of that name.
+func (g *GPU) Card() string {
+	if g.MIG != "" {
+		return fmt.Sprintf("%s, %.0f MiB of it", g.Model, g.MemMiB)
+	}
+	return g.Model
+}
+
+// CardOf is the card of all the GPUs, "" = they differ, or there is none.
+func CardOf(gpus []GPU) string {
+	if len(gpus) == 0 || slices.ContainsFunc(gpus, func(g GPU) bool { return g.Card() != gpus[0].Card() }) {
+		return ""
+	}
+	return gpus[0].Card()
+}
+
+// Card is the card of all of the job's GPUs, as CardOf says it.
+func (r *Record) Card() string { return CardOf(r.GPUs) }
+
 // Flow is a rate's mean and its largest reading, MB/s.
 type Flow struct {
 	Mean float64 `json:"mean_mbps"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -40,8 +41,8 @@ relatives let expect, on the safe side. --comment=app=NAME overrules all that.`,
 func newProfilesList(s *shared) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Short: "All profiles, a line each", Args: cobra.NoArgs,
-		Long: `list prints a line per profile: its user ("(all)" = the whole site), the number of solo
-runs ("-" = imported), the duration of a run alone, the mean use of the GPU and the most
+		Long: `list prints a line per profile: its user ("(all)" = the whole site), the GPU model that it
+was measured on ("(any)" = imported), the number of solo runs ("-" = imported), the duration of a run alone, the mean use of the GPU and the most
 of its memory, its script's sizes, and the source.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.WithStore(c, func(st *store.Store) error {
@@ -73,7 +74,7 @@ func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) s
 	// What is long is wrapped, so that the figures stay on one line.
 	wide := max(width(w)/3, 24)
 	t.SetColumnConfigs([]table.ColumnConfig{{Name: "source", WidthMax: wide}, {Name: "sizes", WidthMax: wide}})
-	head := table.Row{"application", "user", "runs", "duration s", "GPU mean", "memory peak MiB"}
+	head := table.Row{"application", "user", "GPU", "runs", "duration s", "GPU mean", "memory peak MiB"}
 	if sizes != nil {
 		head = append(head, "sizes")
 	}
@@ -85,7 +86,7 @@ func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) s
 		if p.Runs > 0 {
 			runs = fmt.Sprint(p.Runs)
 		}
-		row := table.Row{p.App, whose(e.User), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU), fmt.Sprintf("%.0f", p.Peak().MemMiB)}
+		row := table.Row{p.App, whose(e.User), cmp.Or(p.Card, "(any)"), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU), fmt.Sprintf("%.0f", p.Peak().MemMiB)}
 		if sizes != nil {
 			row = append(row, sizes(e))
 		}
@@ -118,7 +119,7 @@ func sizesText(a appid.App) string {
 }
 
 func newProfilesShow(s *shared) *cobra.Command {
-	var who string
+	var who, card string
 	c := &cobra.Command{
 		Use: "show APP", Short: "One profile over time", Args: cobra.ExactArgs(1),
 		Long: `show draws what an application uses when it runs alone: the fraction of time that the
@@ -131,7 +132,7 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 		Example: "  slurmbridge profiles show lmp-3f9a1c2b04d1 --user ann",
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.WithStore(c, func(st *store.Store) error {
-				v, err := cli.FindProfile(c.Context(), st, who, args[0])
+				v, err := cli.FindProfile(c.Context(), st, who, args[0], card)
 				if err != nil {
 					return err
 				}
@@ -144,12 +145,16 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 		},
 	}
 	c.Flags().StringVar(&who, "user", "", "user of the profile (default: the site's)")
+	c.Flags().StringVar(&card, "card", "", "GPU model, as profiles list names it (default: where it is fastest)")
 	return c
 }
 
 func showProfile(w io.Writer, v *cli.Profile) {
 	p := v.Profile
 	fmt.Fprintf(w, "%s, %s: %s\n", p.App, whose(v.User), p.Source)
+	if p.Card != "" {
+		fmt.Fprintf(w, "on %s\n", p.Card)
+	}
 	switch {
 	case v.Relative:
 		fmt.Fprintf(w, "never seen; alone between %.0f and %.0f s, with at most %.0f MiB at any time\n", p.DurationS-p.DurationSD, p.DurationS, p.Peak().MemMiB)

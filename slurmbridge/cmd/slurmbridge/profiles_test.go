@@ -201,7 +201,7 @@ func TestRecogniserKnowsRelatives(t *testing.T) {
 		if app.Key, err = r.Identify(t.Context(), &job.Job{Ref: ref, User: user}, terms, script); err != nil {
 			t.Fatal(err)
 		}
-		if app.Profile, err = r.Profile(t.Context(), user, app.Key); err != nil {
+		if app.Profile, err = r.Profile(t.Context(), user, app.Key, ""); err != nil {
 			t.Fatal(err)
 		}
 		return app

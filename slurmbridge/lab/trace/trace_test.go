@@ -66,7 +66,7 @@ func TestRefused(t *testing.T) {
 		{"jobs", "job,submit_s,note,app\n1,0,\"two\nlines\",\n", "f:3: app: the value is missing", table.ErrMissing},
 
 		{"profiles", "app,gpu_util\na,100.1\n", "f:2: gpu_util: out of range: 100.1 is not from 0 to 100", table.ErrOutOfRange},
-		{"profiles", "app,gpu_util\na,\n", "f:2: gpu_util: the value is missing", table.ErrMissing},
+		{"profiles", "app,gpu_util\na,\n", "f:2: gpu_util: the value is missing: it is the part of the run in which a kernel ran, in percent (nvidia-smi's utilization.gpu, on average); leave an application out for which it isn't known", table.ErrMissing},
 		{"profiles", "app,gpu_util,duration_s\na,5,0\n", "f:2: duration_s: out of range: 0 is not from 0.01 to 1e+09", table.ErrOutOfRange},
 		{"profiles", "app,gpu_util,mem_util\na,5,101\n", "f:2: mem_util: out of range: 101 is not from 0 to 100", table.ErrOutOfRange},
 		{"profiles", "app,gpu_util,step_ms\na,5,0\n", "f:2: step_ms: out of range: 0 is not from 1e-06 to 1e+09", table.ErrOutOfRange},

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -48,10 +50,10 @@ func (s *Store) Family(ctx context.Context, user, app string) (appid.App, error)
 	return a, nil
 }
 
-// Relative makes a profile for a user's application from its family: the user's own members and the
+// Relative makes a profile for a user's application on a card, "" = on any, from its family: the user's own members and the
 // whole site's, never another user's. Returns ErrNotFound if there are none, or none near enough
 // (see package relative).
-func (s *Store) Relative(ctx context.Context, user, app string) (*rlcore.Profile, error) {
+func (s *Store) Relative(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
 	a, err := s.Family(ctx, user, app)
 	if err != nil {
 		return nil, err
@@ -70,7 +72,7 @@ func (s *Store) Relative(ctx context.Context, user, app string) (*rlcore.Profile
 		known = append(known, k)
 		return nil
 	}, `SELECT f.sizes, p.body FROM families f JOIN profiles p ON p.app = f.app AND p.user = f.user
-		WHERE f.family = ? AND f.user IN (?, '') ORDER BY p.updated DESC LIMIT ?`, a.Family, user, maxKin)
+		WHERE f.family = ? AND f.user IN (?, '') AND (? = '' OR p.card IN (?, '')) ORDER BY p.updated DESC LIMIT ?`, a.Family, user, card, card, maxKin)
 	if err != nil {
 		return nil, fmt.Errorf("find relatives of %s: %w", app, err)
 	}
@@ -78,7 +80,7 @@ func (s *Store) Relative(ctx context.Context, user, app string) (*rlcore.Profile
 	if err != nil {
 		return nil, fmt.Errorf("%w of %s: %w", ErrNotFound, app, err)
 	}
-	p.Owner = user
+	p.Owner, p.Card = user, card
 	return p, nil
 }
 
@@ -108,11 +110,11 @@ func (s *Store) ImportFor(ctx context.Context, list []Imported) (kept int, err e
 			if err := setFamily(ctx, tx, in.User, in.App, s.now()); err != nil {
 				return err
 			}
-			old, err := own(ctx, tx, in.User, in.Profile.App)
-			switch {
-			case err != nil && !errors.Is(err, ErrNotFound):
+			of, err := own(ctx, tx, in.User, in.Profile.App)
+			if err != nil {
 				return err
-			case err == nil && in.User != "" && old.Runs > 0:
+			}
+			if in.User != "" && slices.ContainsFunc(slices.Collect(maps.Values(of)), func(p *rlcore.Profile) bool { return p.Runs > 0 }) {
 				kept++
 				continue
 			}

@@ -23,7 +23,7 @@ func TestRelatives(t *testing.T) {
 	ctx := context.Background()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	want := script(2000)
-	if _, err := s.Relative(ctx, "ann", want.Key); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("never seen: %v", err)
 	}
 	for _, user := range []string{"ann", "bob"} {
@@ -34,31 +34,31 @@ func TestRelatives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Relative(ctx, "ann", want.Key); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a profile: %v", err)
 	}
 	if ok, err := s.Learn(ctx, script(1000).Key, record(1, "ann", 50)); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	p, err := s.Relative(ctx, "ann", want.Key)
+	p, err := s.Relative(ctx, "ann", want.Key, "")
 	if err != nil || p.App != want.Key || p.Peak().MemMiB < 2000 || p.DurationSD <= 0 || !strings.Contains(p.Source, script(1000).Key) {
 		t.Errorf("%+v %v", p, err)
 	}
 	// Nobody's runs change what another user's jobs are held to be.
-	if p, err := s.Relative(ctx, "bob", want.Key); !errors.Is(err, ErrNotFound) {
+	if p, err := s.Relative(ctx, "bob", want.Key, ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bob's job is held to be like ann's: %+v %v", p, err)
 	}
 	// The site's profiles are everybody's.
 	if _, err := s.ImportFor(ctx, []Imported{{App: script(1000), Profile: constant(script(1000).Key, 60, 500)}}); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.Relative(ctx, "bob", want.Key); err != nil || p.Peak().MemMiB < 500 {
+	if p, err := s.Relative(ctx, "bob", want.Key, ""); err != nil || p.Peak().MemMiB < 500 {
 		t.Errorf("%+v %v", p, err)
 	}
 	if err := s.SetFamily(ctx, "ann", script(99000)); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := s.Relative(ctx, "ann", script(99000).Key); !errors.Is(err, ErrNotFound) {
+	if p, err := s.Relative(ctx, "ann", script(99000).Key, ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("far away: %+v %v", p, err)
 	}
 	// What has a profile is not forgotten, the rest is.
@@ -88,20 +88,20 @@ func TestImportFor(t *testing.T) {
 	if err != nil || kept != 1 {
 		t.Fatal(kept, err)
 	}
-	if p, err := s.Lookup(ctx, "ann", key); err != nil || p.DurationS != 50 {
+	if p, err := s.Lookup(ctx, "ann", key, ""); err != nil || p.DurationS != 50 {
 		t.Errorf("what was measured gave way to what was imported: %+v %v", p, err)
 	}
-	if p, err := s.Lookup(ctx, "bob", key); err != nil || p.DurationS != 60 {
+	if p, err := s.Lookup(ctx, "bob", key, ""); err != nil || p.DurationS != 60 {
 		t.Errorf("%+v %v", p, err)
 	}
-	if _, err := s.Lookup(ctx, "ann", "train"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Lookup(ctx, "ann", "train", ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bob's import is ann's: %v", err)
 	}
 	// All or none.
 	if _, err := s.ImportFor(ctx, []Imported{{Profile: constant("one", 1, 1)}, {Profile: constant("two", -1, 1)}}); err == nil {
 		t.Error("a bad profile was taken")
 	}
-	if _, err := s.Lookup(ctx, "", "one"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Lookup(ctx, "", "one", ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("half an import was taken: %v", err)
 	}
 }

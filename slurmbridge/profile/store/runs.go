@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"time"
 
@@ -64,11 +63,28 @@ func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool,
 		return false, nil // it has nothing to learn from
 	}
 	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
-		old, err := own(ctx, tx, r.User, app)
-		if err != nil && !errors.Is(err, ErrNotFound) {
+		of, err := own(ctx, tx, r.User, app)
+		if err != nil {
 			return err
 		}
-		return put(ctx, tx, r.User, gpuprof.Merge(old, run), s.now())
+		run.Card = r.Card()
+		old, earlier := of[run.Card], of[""]
+		if run.Card != "" && earlier != nil && earlier.Runs > 0 {
+			// An earlier release learned from the runs on all cards together.
+			cards := 0
+			if err := tx.QueryRowContext(ctx, `SELECT count(DISTINCT card) FROM cards`).Scan(&cards); err != nil {
+				return err
+			}
+			if old == nil && cards == 1 {
+				old = earlier
+			}
+			if _, err := tx.ExecContext(ctx, `DELETE FROM profiles WHERE user = ? AND app = ? AND card = ''`, r.User, app); err != nil {
+				return err
+			}
+		}
+		merged := gpuprof.Merge(old, run)
+		merged.Card = run.Card
+		return put(ctx, tx, r.User, merged, s.now())
 	})
 	if err != nil {
 		return false, fmt.Errorf("learn from job %s: %w", r.Ref(), err)

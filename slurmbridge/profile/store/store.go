@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
@@ -92,7 +93,10 @@ type Added struct {
 func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (Added, error) {
 	var out Added
 	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
-		known, err := lookup(ctx, tx, r.User, app)
+		if err := noteCards(ctx, tx, r); err != nil {
+			return err
+		}
+		known, err := lookup(ctx, tx, r.User, app, r.Card())
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return err
 		}
@@ -118,53 +122,63 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (A
 	return out, nil
 }
 
-// own is a user's own profile of an application; user "" = the whole site's.
-func own(ctx context.Context, q database.Querier, user, app string) (*rlcore.Profile, error) {
-	p := new(rlcore.Profile)
-	err := q.QueryRowContext(ctx, `SELECT body FROM profiles WHERE user = ? AND app = ?`, user, app).Scan(database.JSON(p))
-	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
-	case err != nil:
+// own holds a user's own profiles of an application, by card; user "" = the whole site's.
+func own(ctx context.Context, q database.Querier, user, app string) (map[string]*rlcore.Profile, error) {
+	out := map[string]*rlcore.Profile{}
+	err := database.Each(ctx, q, func(rows *sql.Rows) error {
+		p := new(rlcore.Profile)
+		err := rows.Scan(&p.Card, database.JSON(p))
+		out[p.Card] = p
+		return err
+	}, `SELECT card, body FROM profiles WHERE user = ? AND app = ?`, user, app)
+	if err != nil {
 		return nil, fmt.Errorf("read profile of %s: %w", app, err)
 	}
-	return p, nil
+	return out, nil
 }
 
-func lookup(ctx context.Context, q database.Querier, user, app string) (*rlcore.Profile, error) {
-	p, err := own(ctx, q, user, app)
-	if errors.Is(err, ErrNotFound) && user != "" {
-		p, err = own(ctx, q, "", app)
+func lookup(ctx context.Context, q database.Querier, user, app, card string) (*rlcore.Profile, error) {
+	for _, owner := range slices.Compact([]string{user, ""}) {
+		of, err := own(ctx, q, owner, app)
+		if err != nil {
+			return nil, err
+		}
+		p, err := choose(ctx, q, of, card)
+		if err != nil {
+			return nil, fmt.Errorf("read profile of %s: %w", app, err)
+		}
+		if p != nil {
+			p.Owner = user
+			return p, nil
+		}
 	}
-	if p != nil {
-		p.Owner = user
-	}
-	return p, err
+	return nil, fmt.Errorf("%w of %s", ErrNotFound, app)
 }
 
 func put(ctx context.Context, q database.Querier, user string, p *rlcore.Profile, now time.Time) error {
 	body := *p
 	body.Owner = "" // the column says it
-	if _, err := q.ExecContext(ctx, `INSERT INTO profiles (user, app, updated, body) VALUES (?, ?, ?, ?)
-		ON CONFLICT (user, app) DO UPDATE SET updated = excluded.updated, body = excluded.body`,
-		user, p.App, now.UnixNano(), database.JSON(&body)); err != nil {
+	if _, err := q.ExecContext(ctx, `INSERT INTO profiles (user, app, card, updated, body) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT (user, app, card) DO UPDATE SET updated = excluded.updated, body = excluded.body`,
+		user, p.App, p.Card, now.UnixNano(), database.JSON(&body)); err != nil {
 		return fmt.Errorf("write profile of %s: %w", p.App, err)
 	}
 	return nil
 }
 
-// Lookup returns the profile of a user's application: the user's own where there
-// is one, else the site's. The runs of one user change nothing for another's jobs. Returns ErrNotFound.
-func (s *Store) Lookup(ctx context.Context, user, app string) (*rlcore.Profile, error) {
-	return lookup(ctx, s.db, user, app)
+// Lookup returns the profile of a user's application on a card, "" = on that where it is fastest: the user's own
+// where there is one, else the site's. The runs of one user change nothing for another's jobs. Returns ErrNotFound,
+// also where the application has run on other cards only and how they compare isn't known.
+func (s *Store) Lookup(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
+	return lookup(ctx, s.db, user, app, card)
 }
 
-// Known returns what is known of a user's application, as Lookup does; nil = nothing, or it has no name.
-func (s *Store) Known(ctx context.Context, user, app string) (*rlcore.Profile, error) {
+// Known returns what is known of a user's application on a card, as Lookup does; nil = nothing, or it has no name.
+func (s *Store) Known(ctx context.Context, user, app, card string) (*rlcore.Profile, error) {
 	if app == "" {
 		return nil, nil
 	}
-	p, err := s.Lookup(ctx, user, app)
+	p, err := s.Lookup(ctx, user, app, card)
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -201,7 +215,7 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 		e.Updated = time.Unix(0, at)
 		out = append(out, e)
 		return nil
-	}, `SELECT user, updated, body FROM profiles ORDER BY app, user`)
+	}, `SELECT user, updated, body FROM profiles ORDER BY app, user, card`)
 	if err != nil {
 		return nil, fmt.Errorf("list profiles: %w", err)
 	}

@@ -39,7 +39,7 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "s.db")
 	s := opened(t, path)
-	if _, err := s.Lookup(ctx, "ann", "lmp"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Lookup(ctx, "ann", "lmp", ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("of nothing: %v", err)
 	}
 	// A shared run is kept, but teaches no solo profile.
@@ -67,11 +67,11 @@ func TestRecordsBecomeProfiles(t *testing.T) {
 	if a, err := s.AddRecord(ctx, record(4, "ann", 75, 5), "lmp"); err != nil || a.Slowdown != 1.5 {
 		t.Errorf("%+v %v, want slowdown 1.5", a, err)
 	}
-	p, err := s.Lookup(ctx, "ann", "lmp")
+	p, err := s.Lookup(ctx, "ann", "lmp", "")
 	if err != nil || p.Runs != 1 || p.DurationS != 50 {
 		t.Errorf("%+v %v", p, err)
 	}
-	if _, err := s.Lookup(ctx, "bob", "lmp"); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Lookup(ctx, "bob", "lmp", ""); !errors.Is(err, ErrNotFound) {
 		t.Errorf("bob's job is held to be what ann's was: %v", err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
@@ -93,7 +93,7 @@ func TestImport(t *testing.T) {
 	if err := s.Import(ctx, ps); err != nil {
 		t.Fatal(err)
 	}
-	p, err := s.Lookup(ctx, "bob", "vgg16")
+	p, err := s.Lookup(ctx, "bob", "vgg16", "")
 	if err != nil || p.StepS != 0.412 || p.Peak().MemMiB != 4316 {
 		t.Errorf("%+v %v", p, err)
 	}
@@ -101,7 +101,7 @@ func TestImport(t *testing.T) {
 	if ok, err := s.Learn(ctx, "vgg16", record(3, "bob", 50)); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
-	if p, err := s.Lookup(ctx, "bob", "vgg16"); err != nil || p.DurationS != 50 {
+	if p, err := s.Lookup(ctx, "bob", "vgg16", ""); err != nil || p.DurationS != 50 {
 		t.Errorf("%+v %v", p, err)
 	}
 	if n, err := s.Forget(ctx, "*", "vgg16"); err != nil || n != 2 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,11 +52,11 @@ type Profile struct {
 	Profile  *rlcore.Profile `json:"profile"`
 }
 
-// FindProfile looks a profile up as the bridge would. Without a user, an application that
+// FindProfile looks a profile on a card up as the bridge would, without a card on the one where it is fastest. Without a user, an application that
 // one user alone has a profile of is that user's.
-func FindProfile(ctx context.Context, st *store.Store, user, app string) (*Profile, error) {
+func FindProfile(ctx context.Context, st *store.Store, user, app, card string) (*Profile, error) {
 	out := &Profile{User: user}
-	p, err := st.Lookup(ctx, user, app)
+	p, err := st.Lookup(ctx, user, app, card)
 	if errors.Is(err, store.ErrNotFound) && user == "" {
 		entries, lerr := st.List(ctx)
 		if lerr != nil {
@@ -63,21 +64,21 @@ func FindProfile(ctx context.Context, st *store.Store, user, app string) (*Profi
 		}
 		var users []string
 		for _, e := range entries {
-			if e.Profile.App == app {
+			if e.Profile.App == app && !slices.Contains(users, e.User) {
 				users = append(users, e.User)
-				out.User, p = e.User, e.Profile
 			}
 		}
 		switch len(users) {
 		case 0:
 		case 1:
-			err = nil
+			out.User = users[0]
+			p, err = st.Lookup(ctx, out.User, app, card)
 		default:
 			return nil, Usage(fmt.Errorf("%s is an application of %s: say whose with --user", app, strings.Join(users, ", ")))
 		}
 	}
 	if errors.Is(err, store.ErrNotFound) {
-		p, err = st.Relative(ctx, user, app)
+		p, err = st.Relative(ctx, user, app, card)
 		out.Relative = err == nil
 	}
 	if errors.Is(err, store.ErrNotFound) {
