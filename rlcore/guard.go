@@ -120,7 +120,8 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 		if c.Has(i) {
 			j := w.Job(i)
 			g.scratch.add(j, 0, g.newTrack(j.Profile, 0, 0))
-			cpus, hostMem = cpus+j.CPUs, hostMem+j.HostMemMiB
+			itsCPUs, itsMem := j.Host(n)
+			cpus, hostMem = cpus+itsCPUs, hostMem+itsMem
 		}
 	}
 	if why := g.scratch.meet(card.Spec.SameUser); why != Allowed {
@@ -198,6 +199,8 @@ func (sc *scratch) meet(sameUser bool) Refusal {
 			return RefusedArray
 		case sameUser && j.User != first.User:
 			return RefusedUser
+		case shared && j.Rank != first.Rank:
+			return RefusedRank
 		}
 	}
 	return Allowed

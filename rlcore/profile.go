@@ -34,6 +34,7 @@ type Profile struct {
 	// DurationSD is the standard deviation of DurationS over those runs, s.
 	DurationSD float64 `json:"duration_sd_s"`
 	Source     string  `json:"source,omitempty"` // where the figures come from
+	Card       string  `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
 }
 
 // Identity is what is believed about applications by: names are free, so an application is one user's.

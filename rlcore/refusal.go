@@ -19,6 +19,7 @@ const (
 	RefusedForbidden         // the predictor forbids these applications to meet
 	RefusedLimit             // a job might not end before its time limit or deadline
 	RefusedDue               // a job would end later than promised
+	RefusedRank              // one of the jobs may preempt another
 )
 
 // refusals holds each reason's stable name, for stored data, and its sentence, for users.
@@ -37,6 +38,7 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedForbidden: {"forbidden", "these applications may not run together"},
 	RefusedLimit:     {"limit", "a job might not end before its time limit or deadline"},
 	RefusedDue:       {"due", "a job would end later than it may"},
+	RefusedRank:      {"rank", "jobs of which one may preempt the other don't share"},
 }
 
 // Name returns the reason's short name. It never changes, so that stored data stays readable.

@@ -51,11 +51,16 @@ type Job struct {
 	// Array is the job array that the job belongs to, "" = none. ArrayOnly: it may share with tasks of that array only.
 	Array     string
 	ArrayOnly bool
+	Rank      string // jobs of different ranks don't share: one might preempt the other
 	// DelayedS is how long the bridge alone has kept the job waiting while a GPU that it may use was idle, s.
 	DelayedS float64
 	// CPUs and HostMemMiB are what the job takes of its node; 0 = not counted.
 	CPUs       int
 	HostMemMiB float64
+	// CPUGrain: the members of a group divide the CPUs, which the job has by default, in units of so many; 0 = each takes
+	// all of its own. HostMemDivides: they divide the memory, too.
+	CPUGrain       int
+	HostMemDivides bool
 	// GPUs are the indexes in State.GPUs that the job may run on; nil = all.
 	GPUs []int
 	// Foreign: the job is Slurm's alone. It is in the queue and has its turn, but no decision starts it.
@@ -63,12 +68,23 @@ type Job struct {
 	// PerNode whole GPUs are what the job takes of each of Nodes nodes; 0 = 1.
 	PerNode, Nodes int
 
-	// When the job starts if all jobs go on plainly, and when it must start; s from the State's NowS. Guard.Begin sets
-	// them.
+	// When the job starts if all go on plainly, and when it must; s from the State's NowS. Guard.Begin sets both.
 	startS, latestS float64
 	// turnS is by when it must start so that foreign jobs may go first, and loses whether it wouldn't if all of them did.
 	turnS float64
 	loses bool
+}
+
+// Host is what the job takes of its node next to members-1 others on its GPU: CPUs and memory, MiB.
+func (j *Job) Host(members int) (cpus int, memMiB float64) {
+	cpus, memMiB = j.CPUs, j.HostMemMiB
+	if n := j.CPUGrain * members; n > 0 {
+		cpus = (cpus + n - 1) / n * j.CPUGrain
+	}
+	if j.HostMemDivides {
+		memMiB /= float64(members)
+	}
+	return cpus, memMiB
 }
 
 // MayUse reports whether the job may run on State.GPUs[g].

@@ -53,7 +53,7 @@ func alnair(t testing.TB, steps bool) (map[string]*rlcore.Profile, []Pair) {
 	}
 	var pairs []Pair
 	for _, r := range rows(t, "alnair_pairs.csv") {
-		pairs = append(pairs, Pair{r[0], r[1], number(t, r[2])})
+		pairs = append(pairs, Pair{Victim: r[0], Aggressor: r[1], Slowdown: number(t, r[2])})
 	}
 	return solo, pairs
 }

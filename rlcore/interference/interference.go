@@ -3,7 +3,9 @@
 package interference
 
 import (
+	"math"
 	"slices"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -14,10 +16,11 @@ import (
 // rlcore.Predictor, rlcore.Pacer and rlcore.Forbidder. It keeps scratch and is not safe
 // for concurrent use.
 type Model struct {
-	law      *contention.Law // where a card's way of sharing isn't known
-	ways     map[string]*way // by GPUSpec.Sharing
-	bad      map[pair]bool
-	doubts   map[pair]float64 // by victim and aggressor, above 1; see Doubt
+	law      *contention.Law               // where a card's way of sharing isn't known
+	ways     map[string]*way               // by GPUSpec.Sharing
+	bad      map[pair]bool                 // by accuser and accused; see Forbid
+	alone    map[rlcore.Identity]time.Time // since when; see KeepAlone
+	doubts   map[pair]float64              // by victim and aggressor, above 1; see Doubt
 	kept     map[group]*answer
 	sketches map[*rlcore.Profile]*sketch // see look
 
@@ -42,7 +45,7 @@ type pair struct{ a, b rlcore.Identity }
 // New returns a model that has learned nothing. It follows the law of a card's way of
 // sharing, and the given one where that isn't known.
 func New(law *contention.Law) *Model {
-	return &Model{law: law, ways: map[string]*way{}, bad: map[pair]bool{}}
+	return &Model{law: law, ways: map[string]*way{}, bad: map[pair]bool{}, alone: map[rlcore.Identity]time.Time{}}
 }
 
 // way returns what is believed of the card's way of sharing.
@@ -117,6 +120,9 @@ func (m *Model) answer(spec *rlcore.GPUSpec, members []*rlcore.Profile) *answer 
 	}
 	a := &answer{}
 	m.predict(a.predictions[:len(members)], spec, members, a.beliefs[:len(members)])
+	for i := range members {
+		a.law[i] = math.Exp(a.beliefs[i].z) - Floor + 1
+	}
 	if m.kept == nil || len(m.kept) >= maxKeptGroups {
 		m.kept = make(map[group]*answer)
 	}
@@ -134,6 +140,7 @@ type group struct {
 type answer struct {
 	predictions [maxKept]rlcore.Prediction
 	beliefs     [maxKept]belief
+	law         [maxKept]float64 // slowdowns that the law alone predicts
 }
 
 // predict writes what is predicted of the members, and what is believed of each.
@@ -142,11 +149,15 @@ func (m *Model) predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members [
 	if len(members) < 2 {
 		return
 	}
+	var pairs [][maxKept]pairing
+	if n := len(members); n > 2 && n <= maxKept {
+		pairs = m.pairings(spec, members)
+	}
 	w, looks := m.way(spec), m.look(members)
 	for i := range dst {
 		z := excess(dst[i].Slowdown)
 		m.traits.set(looks, i, z)
-		beliefs[i] = w.expect(m, spec, members, i, &m.traits, z)
+		beliefs[i] = w.expect(m, spec, members, i, &m.traits, z, pairs)
 		dst[i] = beliefs[i].correct(dst[i].Slowdown, beliefs[i].mean)
 	}
 }
@@ -186,28 +197,38 @@ func (m *Model) byLaw(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*
 	}
 }
 
-// Forbid keeps two users' applications from sharing a GPU, since they failed together; without
+// Forbid keeps two users' applications from sharing a GPU, since the accuser failed next to the accused; without
 // owners, all users'.
-func (m *Model) Forbid(a, b rlcore.Identity) { m.bad[ordered(a, b)] = true }
+func (m *Model) Forbid(accuser, accused rlcore.Identity) { m.bad[pair{accuser, accused}] = true }
 
-// Forgive revokes Forbid.
-func (m *Model) Forgive(a, b rlcore.Identity) { delete(m.bad, ordered(a, b)) }
+// Forgive revokes Forbid. What the accused says of the accuser stays.
+func (m *Model) Forgive(accuser, accused rlcore.Identity) { delete(m.bad, pair{accuser, accused}) }
 
-func ordered(a, b rlcore.Identity) pair {
-	if a.Compare(b) > 0 {
-		a, b = b, a
+// AloneFor is how long KeepAlone holds at least: an application takes its co-runners along once a day at most.
+const AloneFor = 24 * time.Hour
+
+// KeepAlone keeps a user's application from sharing a GPU with any other, since at the given time it may have taken
+// co-runners along.
+func (m *Model) KeepAlone(of rlcore.Identity, at time.Time) { m.alone[of] = at }
+
+// LetShare revokes KeepAlone once AloneFor is over.
+func (m *Model) LetShare(of rlcore.Identity, at time.Time) {
+	if since, ok := m.alone[of]; ok && at.Sub(since) >= AloneFor {
+		delete(m.alone, of)
 	}
-	return pair{a, b}
 }
 
 // Forbidden implements rlcore.Forbidder.
 func (m *Model) Forbidden(_ *rlcore.GPUSpec, members []*rlcore.Profile) bool {
-	if len(m.bad) == 0 {
+	if len(m.bad)+len(m.alone) == 0 || len(members) < 2 {
 		return false
 	}
 	for i, p := range members {
-		for _, q := range members[:i] {
-			if m.bad[ordered(whose(p), whose(q))] || m.bad[ordered(anybody(p), anybody(q))] {
+		if _, is := m.alone[whose(p)]; is {
+			return true
+		}
+		for k, q := range members {
+			if i != k && (m.bad[pair{whose(p), whose(q)}] || m.bad[pair{anybody(p), anybody(q)}]) {
 				return true
 			}
 		}

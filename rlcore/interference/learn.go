@@ -35,7 +35,7 @@ const (
 	cellSD      = 0.17
 	noiseSD     = 0.1
 	roleCorr    = -0.3 // of an application's two factors
-	surprise    = 1.5  // bound of |z_seen − z_law| for a cell with one or two observations
+	surprise    = 2.5  // bound of |z_seen − z_law| for a cell with one or two observations
 	surpriseN   = 4.0  // bound of it for every observation
 	mostShared  = 1.5  // bound of w·x: users' lessons count for all users there
 	mostStrange = 0.6  // bound of all that other users' lessons say of strangers
@@ -144,6 +144,7 @@ type belief struct {
 	slope float64 // by how much more for each further z
 	sd    float64
 	doubt float64 // factor on a prediction's SD
+	prior float64 // the variance before any observation
 }
 
 // at returns the mean where the law says the given z, at an instant of the run.
@@ -153,10 +154,17 @@ func (b *belief) at(z float64) float64 { return b.mean + clamp(b.slope*(z-b.z), 
 // user's application was never observed, observations of other users' applications of that name are
 // the mean of the prior, within its standard deviation: names are free, and a user's co-runs may
 // teach anything. If none was observed, other users' lessons count for up to mostStrange.
-func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64) belief {
+//
+// pairs is what is known of each member next to each other one alone, where they are three or more; nil = not known.
+func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64, pairs [][maxKept]pairing) belief {
 	x := m.terms(&w.learned, whose, spec, members, i)
 	b := belief{z: z, doubt: m.doubt(members, i)}
-	b.mean, b.sd = w.learned.predict(x, f)
+	mean, v := w.learned.fromFactors(x, f)
+	if pairs != nil {
+		mean, v = w.learned.compose(pairs, i, z, mean, v)
+	}
+	b.mean, b.sd = w.learned.withCell(x, mean, v)
+	b.prior = priorVariance(x, f)
 	if len(w.learned.mean) > 0 {
 		b.slope = slopeSD * w.learned.mean[slope]
 	}
@@ -226,14 +234,30 @@ func prior(a, b term) float64 {
 	return roleCorr * appSD * appSD
 }
 
+// priorVariance returns the variance of z − z_law before any observation.
+func priorVariance(x []term, f *traits) float64 {
+	v := floats.Dot(f[:], f[:]) + cellSD*cellSD
+	for i := range x {
+		for j := range x {
+			v += x[i].weight * x[j].weight * prior(x[i], x[j])
+		}
+	}
+	return v
+}
+
 // predict returns mean and SD of z − z_law; 0 and the prior's before any observation. A cell
 // that was observed is taken as it was then.
 func (l *learned) predict(x []term, f *traits) (mean, sd float64) {
-	c := l.cellOf(x)
-	if c != nil {
+	mean, v := l.fromFactors(x, f)
+	return l.withCell(x, mean, v)
+}
+
+// fromFactors returns mean and variance of z − z_law, but for what is the cell's own.
+func (l *learned) fromFactors(x []term, f *traits) (mean, v float64) {
+	if c := l.cellOf(x); c != nil {
 		f = &c.x
 	}
-	v := l.common(x, f)
+	v = l.common(x, f)
 	if len(l.mean) > 0 {
 		mean = clamp(floats.Dot(f[:], l.mean[:len(f)]), mostShared)
 	}
@@ -256,7 +280,12 @@ func (l *learned) predict(x []term, f *traits) (mean, sd float64) {
 			v += a.weight * b.weight * c
 		}
 	}
-	v = max(v, 0)
+	return mean, max(v, 0)
+}
+
+// withCell adds the cell's own term to what the factors say.
+func (l *learned) withCell(x []term, mean, v float64) (float64, float64) {
+	c := l.cellOf(x)
 	if c == nil {
 		return mean, math.Sqrt(v + cellSD*cellSD)
 	}

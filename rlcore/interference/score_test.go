@@ -9,6 +9,20 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
+// Groups are scored as groups, and each measurement is listed.
+func TestScoreOfGroups(t *testing.T) {
+	profiles := map[string]*rlcore.Profile{}
+	for _, p := range append(pairOf("a", "b", 0.9, 0.9), pairOf("c", "d", 0.9, 0.9)...) {
+		profiles[p.App] = p
+	}
+	r := Score(New(&contention.MPS), nil, profiles, []Pair{
+		{Victim: "a", Aggressor: "b", Slowdown: 1.7}, {Victim: "a", Aggressor: "b", More: []string{"c", "d"}, Slowdown: 3.4}, {Victim: "a", Aggressor: "b", More: []string{"x"}, Slowdown: 2},
+	})
+	if r.N != 2 || r.Missing != 1 || len(r.Rows) != 2 || len(r.Rows[1].Aggressors) != 3 || r.Rows[1].Predicted < 1.5*r.Rows[0].Predicted || r.MAE > 0.2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestSpearman(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -38,8 +52,9 @@ func TestScore(t *testing.T) {
 	of := func(v, a string) float64 {
 		return predictions(m, corun{nil, []*rlcore.Profile{solo[v], solo[a]}, nil})[0].Slowdown
 	}
-	pairs := []Pair{{"half", "full", of("half", "full")}, {"full", "full", of("full", "full")}, {"half", "idle", 2 * of("half", "idle")}}
-	strange := []Pair{{"half", "stranger", 2}, {"half", "full", math.NaN()}, {"half", "full", 0}}
+	pair := func(v, a string, slowdown float64) Pair { return Pair{Victim: v, Aggressor: a, Slowdown: slowdown} }
+	pairs := []Pair{pair("half", "full", of("half", "full")), pair("full", "full", of("full", "full")), pair("half", "idle", 2*of("half", "idle"))}
+	strange := []Pair{pair("half", "stranger", 2), pair("half", "full", math.NaN()), pair("half", "full", 0)}
 	r := Score(m, nil, solo, append(pairs, strange...))
 	near := func(what string, got, want float64) {
 		t.Helper()
@@ -62,7 +77,7 @@ func TestScore(t *testing.T) {
 	near("a constant's rank correlation", r.BaselineConstant.Spearman, 0)
 
 	m.Observe(nil, []*rlcore.Profile{solo["half"], solo["full"]}, []float64{3, 1.2})
-	near("the constant that was seen", Score(m, nil, solo, []Pair{{"idle", "half", 1}}).BaselineConstant.MAE, 1.1)
+	near("the constant that was seen", Score(m, nil, solo, []Pair{pair("idle", "half", 1)}).BaselineConstant.MAE, 1.1)
 
 	text, err := json.Marshal(Score(m, nil, solo, nil))
 	want := `{"n":0,"mae":0,"spearman":0,"median_rel_error":0,"within_sd":0,"baseline_constant":{"mae":0,"spearman":0},"baseline_sum_util":{"mae":0,"spearman":0},"missing":0}`

@@ -272,10 +272,13 @@ func (p *Policy) mean(of *rlcore.Profile) *rlcore.Profile {
 func (p *Policy) start(g int, jobs []int) {
 	s := &p.state
 	gpu := &s.GPUs[g]
+	members := len(gpu.Running) + len(jobs)
 	for _, at := range jobs {
 		j := &s.Pending[at]
-		gpu.Running = append(gpu.Running, rlcore.Running{Job: *j, Shares: shares, Whole: j.NoShare || j.Profile == nil})
-		take(gpu, j, 1)
+		x := rlcore.Running{Job: *j, Shares: shares, Whole: j.NoShare || j.Profile == nil}
+		x.CPUs, x.HostMemMiB = j.Host(members)
+		gpu.Running = append(gpu.Running, x)
+		take(gpu, &x.Job, 1)
 	}
 	p.running[g] = gpu.Running
 	for k := len(jobs) - 1; k >= 0; k-- {

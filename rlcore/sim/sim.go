@@ -92,12 +92,22 @@ func (s *Sim) reset() {
 // when all jobs have ended, or after an error, which Result returns.
 func (s *Sim) Next() bool {
 	for s.err == nil && s.left > 0 {
-		if s.due() {
+		if !s.endsNow() && s.due() {
 			return true
 		}
 		s.event()
 		if s.err == nil && s.now > s.cfg.Horizon {
 			s.err = fmt.Errorf("%w: %d jobs are left after %.0f s", ErrStuck, s.left, s.now)
+		}
+	}
+	return false
+}
+
+// endsNow reports whether more ends at this moment: a decision sees all GPUs as they are then.
+func (s *Sim) endsNow() bool {
+	for g := range s.devs {
+		if s.devs[g].nextS <= s.now {
+			return true
 		}
 	}
 	return false

@@ -1,0 +1,89 @@
+package interference
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// additive is a world in which a member's excess is the sum of those with each co-runner alone.
+type additive struct {
+	apps []*rlcore.Profile
+	pair map[[2]*rlcore.Profile]float64 // excess of the first next to the second
+}
+
+// newAdditive draws applications and what each pair does: the law's excess, times what is each one's own.
+func newAdditive(seed uint64, strong float64) *additive {
+	r := rand.New(rand.NewPCG(seed, 1))
+	w := &additive{pair: map[[2]*rlcore.Profile]float64{}}
+	var as, of []float64
+	for i := range 10 {
+		w.apps = append(w.apps, &rlcore.Profile{
+			App: fmt.Sprint(i), DurationS: 60, PeriodS: 60, StepS: math.Exp(r.NormFloat64()) / 10, Series: []rlcore.Use{{GPU: 0.2 + 0.8*r.Float64(), MemBusy: r.Float64()}},
+		})
+		as, of = append(as, math.Exp(0.5*r.NormFloat64())), append(of, math.Exp(0.7*r.NormFloat64()))
+	}
+	law, dst := New(&contention.MPS), make([]rlcore.Prediction, 2)
+	for i, v := range w.apps {
+		for j, a := range w.apps {
+			law.Predict(dst, nil, []*rlcore.Profile{v, a})
+			w.pair[[2]*rlcore.Profile{v, a}] = strong * (dst[0].Slowdown - 1 + 0.05) * as[i] * of[j]
+		}
+	}
+	return w
+}
+
+func (w *additive) truth(members []*rlcore.Profile) []float64 {
+	out := make([]float64, len(members))
+	for i, v := range members {
+		out[i] = 1
+		for j, a := range members {
+			if i != j {
+				out[i] += w.pair[[2]*rlcore.Profile{v, a}]
+			}
+		}
+	}
+	return out
+}
+
+// Pairs alone teach what groups do, without bias and with an idea of how well.
+func TestPairsTeachGroups(t *testing.T) {
+	for _, strong := range []float64{0.5, 1, 2} {
+		for size := 3; size <= 4; size++ {
+			var predicted, measured, off, within, n float64
+			for seed := range uint64(10) {
+				w := newAdditive(seed, strong)
+				m := New(&contention.MPS)
+				for i, v := range w.apps {
+					for _, a := range w.apps[:i] {
+						pair := []*rlcore.Profile{v, a}
+						m.Observe(nil, pair, w.truth(pair))
+					}
+				}
+				r := rand.New(rand.NewPCG(seed, 2))
+				dst := make([]rlcore.Prediction, size)
+				for range 100 {
+					var members []*rlcore.Profile
+					for _, k := range r.Perm(len(w.apps))[:size] {
+						members = append(members, w.apps[k])
+					}
+					m.Predict(dst, nil, members)
+					for i, s := range w.truth(members) {
+						predicted, measured, off, n = predicted+dst[i].Slowdown, measured+s, off+math.Abs(dst[i].Slowdown-s), n+1
+						if math.Abs(dst[i].Slowdown-s) <= dst[i].SD {
+							within++
+						}
+					}
+				}
+			}
+			t.Logf("strength %v, groups of %d: predicted ÷ measured %.3f, mean error %.3f of %.2f, %.2f within an SD", strong, size, predicted/measured, off/n, measured/n, within/n)
+			if ratio := predicted / measured; ratio < 0.9 || ratio > 1.1 || within/n < 0.6 {
+				t.Errorf("biased, or surer than it may be")
+			}
+		}
+	}
+}
