@@ -52,6 +52,7 @@ type Client struct {
 
 	config cached[map[string]string]
 	nodes  cached[[]job.Node]
+	parts  cached[[]text.Partition]
 
 	poll     sync.Mutex // one poll at a time: they share what follows
 	parser   text.QueueParser
@@ -154,7 +155,9 @@ func (c *Client) Poll(ctx context.Context) (*job.Snapshot, error) {
 	snap := &job.Snapshot{At: c.now(), Release: config["SLURM_VERSION"]}
 	snap.Remembers, _ = text.Seconds(config["MinJobAge"])
 	snap.LeastLoaded = text.HasOption(config["SelectTypeParameters"], "LL_SHARED_GRES")
+	snap.GivesUsedGPUs = text.GivesUsedGPUs(snap.Release)
 	snap.PrivateJobs, snap.PrivateUsage = text.PrivateJobs(config["PrivateData"]), text.PrivateUsage(config["PrivateData"])
+	c.settings(ctx, config, snap)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		snap.Nodes, err = c.Nodes(gctx)

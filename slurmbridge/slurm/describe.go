@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -40,6 +41,24 @@ func (c *Client) Describe(ctx context.Context, refs []string) (map[string]job.De
 		return nil, err
 	}
 	return text.ParseDescriptions(out, nonce)
+}
+
+// TaskName names the array task that has a number now, as in "120_4"; of any other job it is the number.
+func (c *Client) TaskName(ctx context.Context, id int64) (string, error) {
+	number := strconv.FormatInt(id, 10)
+	out, _, err := c.run(ctx, command{
+		name: "squeue", prog: "squeue",
+		args: []string{"--noheader", "--all", "--array", "--local", "--jobs=" + number, "--Format=jobarrayid:32,jobid:32"},
+	})
+	if errors.Is(err, job.ErrNoJob) {
+		return number, nil
+	}
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) == 2 && f[1] == number && text.ValidRef(f[0]) {
+			return f[0], err
+		}
+	}
+	return number, err
 }
 
 // Requeue makes a batch job run again, from its beginning. It is pending for some seconds before it

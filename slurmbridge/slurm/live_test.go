@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/user"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -539,5 +540,45 @@ func TestWholeCores(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A prolog knows an array task by its number alone, before any poll has shown it: Slurm names it.
+func TestNumbersOfArrayTasks(t *testing.T) {
+	t.Parallel()
+	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
+	array, err := cluster.Submit(t.Context(), "nobody", "sleep 60", "--array=3-5")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := cluster.Submit(t.Context(), "nobody", "sleep 60")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	if !slurmtest.Wait(t.Context(), time.Minute, func() bool {
+		out, err := cluster.Run(t.Context(), "squeue", "--noheader", "--states=running", "--format=%A %i")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(out) {
+			f := strings.Fields(line)
+			want[f[0]] = f[1]
+		}
+		return len(want) == 4
+	}) {
+		t.Fatal(want)
+	}
+	for number, name := range want {
+		id, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.TaskName(t.Context(), id); err != nil || got != name || name != plain && !strings.HasPrefix(name, array+"_") {
+			t.Errorf("%s is %s, %v, want %s", number, got, err, name)
+		}
+	}
+	if got, err := c.TaskName(t.Context(), 4711); err != nil || got != "4711" {
+		t.Errorf("a job that there isn't: %s, %v", got, err)
 	}
 }

@@ -402,7 +402,7 @@ esac`)
 				t.Errorf("%+v %+v %s", snap.Nodes, snap.Gates, snap.Release)
 			}
 			first := len(calls())
-			if want := map[string]int{"22.05": 7, "24.11": 5, "26.05": 5}[release]; first != want {
+			if want := map[string]int{"22.05": 8, "24.11": 6, "26.05": 6}[release]; first != want {
 				t.Errorf("%d commands at first", first)
 			}
 			again, err := c.Poll(context.Background())

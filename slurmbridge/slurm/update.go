@@ -140,6 +140,12 @@ func settings(u job.Update) []string {
 	if u.TimeLimit > 0 {
 		set = append(set, fmt.Sprintf("TimeLimit=%d", u.TimeLimit/time.Minute))
 	}
+	if u.Host.CPUs > 0 {
+		set = append(set, fmt.Sprintf("NumCPUs=%d", u.Host.CPUs))
+	}
+	if u.Host.MemMiB > 0 {
+		set = append(set, fmt.Sprintf("MinMemoryNode=%d", u.Host.MemMiB))
+	}
 	add("AdminComment", u.AdminComment)
 	return set
 }

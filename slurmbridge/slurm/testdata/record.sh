@@ -97,7 +97,7 @@ S --gpus=shared:1 -H
 S --gres=mps:30 --comment="hi|there${NL}7~ANOTHERNONCE7|N/A|x~" -J 'evil|name' -H
 S --gres=mps:30 --comment=slurmbridge-gate -J slurmbridge-gate --begin=now+9000
 S --comment=slurmbridge-gate -J slurmbridge-gate --begin=now+9000
-S --gres=mps:50 --mem=2G -c 2 --begin=now+9000
+HALF=$(S --gres=mps:50 --mem=2G -c 2 --begin=now+9000)
 ARR=$(S --gres=mps:50 -a 1-5%2 -H)
 SPLIT=$(S --gres=mps:50 -a 0-3 --begin=now+9000)
 S --gres=mps:100 --dependency="afterok:$RGPU?afterany:$RGPUS"
@@ -111,6 +111,7 @@ as nobody sbatch --parsable -D / -o /dev/null --gres=gpu:1 -H : --gres=mps:20 -H
 GATE=$(as "$SLURM" sbatch --parsable -J slurmbridge-gate --comment=slurmbridge-gate --begin=now+9000 --mem=1 -D / -o /dev/null --wrap='exit 0')
 in_root scontrol update JobId="${SPLIT}_1" Gres=mps:33
 in_root scontrol update JobId="${SPLIT}_1" ExcNodeList=n3
+in_root scontrol update JobId="$HALF" AdminComment="slurmbridge: (default cpus=2 mem=2048) so|it is"
 in_root scontrol update NodeName=c1 State=DRAIN Reason="power | supply${NL}NodeName=n1 State=DOWN Gres=gpu:9"
 in_root scontrol update NodeName=n4 State=DOWN Reason="State=IDLE Gres=gpu:titanxp:7"
 in_root scontrol update NodeName=n2 Comment="State=DOWN Partitions=x" || true

@@ -29,8 +29,10 @@ func ParseDependencies(raw string) job.Dependencies {
 			one = strings.TrimSpace(one)
 			n := refLen(one)
 			id, more := one[:n], one[n:]
-			// "12_*" is how Slurm prints a dependency on all of array 12.
-			more = strings.TrimPrefix(more, "_*")
+			// "12_*" is how Slurm prints a dependency on all of array 12; nothing but a delay follows.
+			if all, ok := strings.CutPrefix(more, "_*"); ok && (all == "" || all[0] == '+') {
+				more = all
+			}
 			d.List = append(d.List, job.Dependency{Type: typ, Job: id, Rest: more})
 		}
 	}

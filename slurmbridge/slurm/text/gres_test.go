@@ -126,7 +126,7 @@ func TestParseDependencies(t *testing.T) {
 }
 
 func FuzzParseDependencies(f *testing.F) {
-	for _, s := range []string{"after:12+5(unfulfilled),afterok:7_2(unfulfilled)", "a?b", "singleton", "after:22_*", ":::", "(null)", "after:(", "?,?,"} {
+	for _, s := range []string{"after:12+5(unfulfilled),afterok:7_2(unfulfilled)", "a?b", "singleton", "after:22_*", ":::", "(null)", "after:(", "?,?,", "0:0_*00", "0:0_*_1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

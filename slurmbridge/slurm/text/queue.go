@@ -65,13 +65,14 @@ const (
 	fAccount
 	fQOS
 	fReservation
+	fAdminComment
 	fComment
 	numFree
 )
 
 var free = [numFree]string{
 	"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "comment",
+	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "admin_comment", "comment",
 }
 
 // ErrRow says that squeue printed something that is not in the requested format.
@@ -222,7 +223,7 @@ func (r *queueRow) forget() bool {
 	found := false
 	for i, f := range r.free {
 		if i != fDependency && isTooLong(f) {
-			r.free[i], found = nil, true
+			r.free[i], found = nil, found || i != fAdminComment
 		}
 	}
 	return found || isTooLong(r.free[fDependency]) || isTooLong(r.head)
@@ -275,6 +276,10 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	j.Priority, _ = digits(pf[pPriority])
 	j.HetID, _ = digits(pf[pHet])
 	setSize(j, pf[pNodes], pf[pCPUs], pf[pTRES])
+	// One that scontrol read from its standard input has quotes.
+	if c := bytes.TrimPrefix(ff[fAdminComment], []byte{'"'}); bytes.HasPrefix(c, []byte(job.CommentPrefix+"(")) {
+		j.Defaults, _ = job.ParseDefaults(string(c))
+	}
 	return true
 }
 

@@ -455,3 +455,23 @@ func BenchmarkParseQueueNoGPU(b *testing.B) {
 		}
 	}
 }
+
+// What the job_submit script noted of a job's defaults is read; what else the AdminComment says, or a job's own comment, is
+// not.
+func TestDefaultsRecorded(t *testing.T) {
+	for _, release := range []string{"22.05", "24.11", "26.05"} {
+		jobs, _ := parseRecorded(t, release, "queue")
+		noted := 0
+		for _, j := range jobs {
+			if j.Defaults != (job.Defaults{}) {
+				noted++
+				if want := (job.Defaults{CPUs: 2, MemMiB: 2048}); j.Defaults != want || !want.Has(j) {
+					t.Errorf("%s: job %s has %d CPUs, %v MiB and %+v by default", release, j.Ref, j.CPUs, j.HostMemMiB, j.Defaults)
+				}
+			}
+		}
+		if noted != 1 {
+			t.Errorf("%s: %d jobs with defaults", release, noted)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package text
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,6 +74,10 @@ type Partition struct {
 	// DefMem: its jobs get a memory limit by default.
 	DefMem  bool
 	MaxTime time.Duration // longest time limit, 0 = any
+	PerGPU  job.PerGPU
+	// Tier and PreemptMode are for preempt/partition_prio.
+	Tier        int
+	PreemptMode string // OFF, REQUEUE and so on
 }
 
 // ParsePartitions reads `scontrol show partitions -o`.
@@ -83,9 +88,11 @@ func ParsePartitions(out []byte) []Partition {
 		if !bytes.HasPrefix(line, []byte("PartitionName=")) || f["PartitionName"] == "" {
 			continue
 		}
+		tier, _ := strconv.Atoi(f["PriorityTier"])
 		parts = append(parts, Partition{
+			Tier: tier, PreemptMode: f["PreemptMode"],
 			Name: f["PartitionName"], Default: f["Default"] == "YES", Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"],
-			DefMem: HasDefMem(f), MaxTime: parseLimit([]byte(f["MaxTime"])),
+			DefMem: HasDefMem(f), MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
 		})
 	}
 	return parts
@@ -113,11 +120,26 @@ func ParseReservations(out []byte) []job.Reservation {
 	return all
 }
 
+// ParsePerGPU reads JobDefaults, as scontrol shows a partition's or the cluster's:
+// "DefCpuPerGPU=4,DefMemPerGPU=2000", "(null)" where there are none.
+func ParsePerGPU(list string) job.PerGPU {
+	read := func(name string) uint64 {
+		for item := range strings.SplitSeq(list, ",") {
+			if key, value, ok := strings.Cut(item, "="); ok && strings.EqualFold(key, name) {
+				n, _ := strconv.ParseUint(value, 10, 32) // what isn't read is no default
+				return n
+			}
+		}
+		return 0
+	}
+	return job.PerGPU{CPUs: read("DefCpuPerGPU"), MemMiB: read("DefMemPerGPU")}
+}
+
 // HasDefMem reports whether a partition's or the cluster's settings limit the memory of
-// jobs that don't name any.
+// jobs that don't name any, also of jobs that share a GPU: DefMemPerGPU counts whole GPUs alone.
 func HasDefMem(f map[string]string) bool {
-	return slices.ContainsFunc([]string{"DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"}, func(key string) bool {
+	return slices.ContainsFunc([]string{"DefMemPerCPU", "DefMemPerNode"}, func(key string) bool {
 		v := f[key]
 		return v != "" && v != "0" && v != "UNLIMITED"
-	}) || strings.Contains(f["JobDefaults"], "DefMemPerGPU")
+	})
 }

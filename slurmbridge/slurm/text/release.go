@@ -57,6 +57,10 @@ type Form struct {
 	exclusive      []string
 }
 
+// GivesUsedGPUs reports whether the release may give a job of a whole GPU one that a job with shares still uses: it
+// takes a GPU for free when the first of the jobs with shares of it ends (SchedMD's bug 19110, mended in 23.11.5).
+func GivesUsedGPUs(release string) bool { return ParseRelease(release).Before(Release{23, 11, 5}) }
+
 // The values of oversubscribe for a job that keeps other jobs off its nodes; topo is of 24.05 and
 // later.
 var (
