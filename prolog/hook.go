@@ -1,6 +1,7 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type Hook struct {
 	MemoryLimit string
 	// Controller is queried for limits by profile; nil = there are none.
 	Controller *Controller
+	// FrameworkEnv: a job that may share is told not to take the whole card at its start; see frameworkEnv.
+	FrameworkEnv bool
 	// Cards are the node's GPUs that are known.
 	Cards []Card
 	// Proc is where processes are looked for; "" = /proc.
@@ -245,9 +248,15 @@ func (h *Hook) lost(id int64) error {
 // them: export NAME=value. Where the GPU's daemon isn't there it prints none: the
 // job then computes without MPS, on the GPU that Slurm named.
 func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
-	share, err := number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
+	// A job that a sharer has submitted may carry the sharer's percentage.
+	share, err := number(get("SLURM_SHARDS_ON_NODE"), 1)
 	if err != nil {
-		share, _ = number(get("SLURM_SHARDS_ON_NODE"), 1)
+		share, _ = number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
+	}
+	if share > 0 && share <= 100 && h.FrameworkEnv {
+		if err := frameworkEnv(out, get); err != nil {
+			return err
+		}
 	}
 	if share <= 0 || share >= 100 || h.MPS == nil {
 		return nil
@@ -273,9 +282,10 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "export CUDA_MPS_PIPE_DIRECTORY=%s\n", h.MPS.Pipe(gpus[0]))
-	// The GPU's daemon knows this one GPU only, and a client counts from the
-	// daemon's first.
-	fmt.Fprintln(&b, "export CUDA_VISIBLE_DEVICES=0")
+	// The GPU's daemon knows this one GPU only, and a client counts from the daemon's first. By its UUID a process finds
+	// the GPU even where it can't reach the daemon.
+	c, _ := card(h.Cards, gpus[0])
+	fmt.Fprintf(&b, "export CUDA_VISIBLE_DEVICES=%s\n", cmp.Or(c.UUID, "0"))
 	switch h.Percentage {
 	case "share":
 	case "generous":
@@ -288,6 +298,25 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if mib := h.limitOf(job, gpus[0], share); mib > 0 {
 		fmt.Fprintf(&b, "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", mib)
 	}
+	fmt.Fprintf(&b, "export %s=%d\n", JobEnv, job)
 	_, err = io.WriteString(out, b.String())
 	return err
+}
+
+// JobEnv is set to the job that the task prolog has set a sharer's variables for. Where it is another job's they are
+// inherited, and the script around the hook unsets them.
+const JobEnv = "SLURMBRIDGE_MPS_JOB"
+
+// frameworkEnv keeps frameworks from taking the whole card at their start, unless the job says otherwise. Source: JAX's
+// page on GPU memory allocation and TensorFlow's guide "Use a GPU".
+func frameworkEnv(out io.Writer, get func(string) string) error {
+	for _, v := range [][2]string{{"XLA_PYTHON_CLIENT_PREALLOCATE", "false"}, {"TF_FORCE_GPU_ALLOW_GROWTH", "true"}} {
+		if get(v[0]) != "" {
+			continue
+		}
+		if _, err := fmt.Fprintf(out, "export %s=%s\n", v[0], v[1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }

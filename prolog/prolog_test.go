@@ -350,7 +350,7 @@ func TestTaskProlog(t *testing.T) {
 		if percent != "" {
 			s += "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=" + percent + "\n"
 		}
-		return s
+		return s + "export SLURMBRIDGE_MPS_JOB=7\n"
 	}
 	shard := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_SHARDS_ON_NODE", "34"}
 	for _, c := range []struct {
@@ -374,7 +374,28 @@ func TestTaskProlog(t *testing.T) {
 			t.Errorf("%s %q: %q, want %q", c.percentage, c.env, got, c.want)
 		}
 	}
-	h.Percentage = "share"
+	// Frameworks are told not to take the whole card, where the job doesn't say otherwise and also as long as it is alone.
+	h.Percentage, h.FrameworkEnv = "off", true
+	const jax, tf = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\n", "export TF_FORCE_GPU_ALLOW_GROWTH=true\n"
+	if got := print(); got != jax+tf+want("100") {
+		t.Errorf("frameworks: %q", got)
+	}
+	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH", "false"); got != jax {
+		t.Errorf("frameworks of a job alone that has set one: %q", got)
+	}
+	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""); got != "" {
+		t.Errorf("frameworks of a job that doesn't share: %q", got)
+	}
+	h.FrameworkEnv = false
+	// The GPU is named by its UUID, and the shares of a shard are not the percentage that a sharer left behind.
+	h.Cards = []Card{{UUID: "GPU-1"}}
+	if got := print("SLURM_SHARDS_ON_NODE", "100"); got != "" {
+		t.Errorf("a whole GPU's shares with an inherited percentage: %q", got)
+	}
+	if got := print(); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=GPU-1\n") {
+		t.Errorf("with a known UUID: %q", got)
+	}
+	h.Percentage, h.Cards = "share", nil
 	for _, c := range []struct{ limit, arch, share, want string }{
 		{"off", "ampere", "50", ""},
 		{"", "ampere", "50", ""},
@@ -387,7 +408,7 @@ func TestTaskProlog(t *testing.T) {
 		h.MemoryLimit, h.Cards = c.limit, []Card{{Arch: c.arch, MemMiB: 40960}}
 		w := want("")
 		if c.want != "" {
-			w += "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=" + c.want + "\n"
+			w = strings.Replace(w, "export SLURMBRIDGE", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+c.want+"\nexport SLURMBRIDGE", 1)
 		}
 		if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", c.share); got != w {
 			t.Errorf("%+v: %q, want %q", c, got, w)

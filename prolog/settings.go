@@ -34,13 +34,15 @@ type Settings struct {
 	MungeSocket      string // "" = munge's own default
 	KeyFile          string // of the key that proves who asks, "" = MUNGE does
 	JobMap           string // dcgm-exporter's job map, "" = none
+	FrameworkEnv     bool   // Hook's
 }
 
 // Keys of the settings' file with their defaults.
 var defaults = map[string]any{
 	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
 	"sharing": "auto", "thread_percentage": "off", "memory_limit": "auto", "job_map": "",
-	"controller": "", "controller_config": "", "munge_socket": "", "key_file": "",
+	"framework_env": true,
+	"controller":    "", "controller_config": "", "munge_socket": "", "key_file": "",
 }
 
 // Load reads a settings file; a missing one means the defaults. The settings are usable despite an
@@ -64,7 +66,7 @@ func Load(path string) (Settings, error) {
 	s := Settings{
 		RunDir: v.GetString("run_dir"), MPSControl: v.GetString("mps_control"), MPSEnv: v.GetStringSlice("mps_env"),
 		Multiuser: v.GetBool("multiuser_server"), Sharing: v.GetString("sharing"), Percentage: v.GetString("thread_percentage"),
-		Memory: v.GetString("memory_limit"), JobMap: v.GetString("job_map"),
+		Memory: v.GetString("memory_limit"), JobMap: v.GetString("job_map"), FrameworkEnv: v.GetBool("framework_env"),
 		Controller: v.GetString("controller"), ControllerConfig: v.GetString("controller_config"), MungeSocket: v.GetString("munge_socket"),
 		KeyFile: v.GetString("key_file"),
 	}
@@ -119,7 +121,7 @@ func (s *Settings) HasMPS() bool {
 
 // Hook makes the node's hooks. get is os.Getenv.
 func (s Settings) Hook(get func(string) string) *Hook {
-	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", Now: time.Now}
+	h := &Hook{Dir: Dir(s.RunDir), Percentage: s.Percentage, MemoryLimit: s.Memory, JobMap: s.JobMap, Shard: s.Sharing == "shard", FrameworkEnv: s.FrameworkEnv, Now: time.Now}
 	if s.Controller != "" {
 		h.Controller = &Controller{URL: s.Controller, Config: s.ControllerConfig, Credentials: credential.Choose(s.KeyFile, s.MungeSocket).Nodes}
 	}
