@@ -28,7 +28,7 @@
 -- luacheck: globals slurm slurm_job_submit slurm_job_modify
 
 local CONF = {
-   gate = "/run/slurmbridge/gate", -- the bridge's file: job, expires, gres, units; uid, user, only, leave
+   gate = "/run/slurmbridge/gate", -- the bridge's file; see read_gate
    wake = "/run/slurmbridge/wake", -- a line here makes the bridge look
    gres = "mps",                   -- how GPUs are shared where no gate file says it: mps or shard
    units = "100",                  -- shares of a whole GPU
@@ -54,15 +54,19 @@ local function text(v)
 end
 
 -- The gate file's values, {} where there is none; and the gate's job, nil unless
--- the file is fresh. user, only and leave may stand there often: sets.
+-- the file is fresh. user, only, leave and shares may stand there often: sets. So may cpus and
+-- mem, what a job gets by default for a GPU: numbers by partition, "*" for the others.
 local function read_gate()
-   local g = { user = {}, only = {}, leave = {} }
+   local g = { user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {} }
    local f = io.open(CONF.gate, "r")
    if not f then return g, nil end
    local s = f:read(FILE_LIMIT) or ""
    f:close()
    for k, v in s:gmatch("(%w+)=([^\n]+)\n") do
-      if type(g[k]) == "table" then
+      if k == "cpus" or k == "mem" then
+         local name, n = v:match("^([^:]+):(%d+)$")
+         if name then g[k][name] = number(tonumber(n), NO_VAL) end
+      elseif type(g[k]) == "table" then
          g[k][v] = true
       else
          g[k] = v
@@ -111,7 +115,7 @@ end
 -- and the field with the shares in gpu:shared's place. With police a part of a GPU
 -- is gpu:shared, too; of a GPU of a type, or of more than one, it becomes whole ones.
 local function examine(list, sharing, police)
-   local r = { n = 0, count = nil, other = nil, prefix = "", list = "", part = nil, rounded = false }
+   local r = { n = 0, named = 0, count = nil, other = nil, prefix = "", list = "", part = nil, rounded = false }
    local out = {}
    for request in text(list):gmatch("[^,]+") do
       local p = parse(request)
@@ -120,6 +124,7 @@ local function examine(list, sharing, police)
       if is then r.part = request:sub(#p.prefix + 1) end
       if p.shared or is and kind == "" and whole == sharing.units then
          r.n, r.count, r.prefix = r.n + 1, is and "1" or p.count, p.prefix
+         r.named = r.named + (is and 0 or 1)
          request = p.prefix .. sharing.gres .. ":" .. sharing.units
       elseif is then
          r.rounded = true
@@ -158,6 +163,32 @@ local function policed(g, job, rec, parts, uid)
       if not (g.leave[name] or next(g.only) and not g.only[name]) then return true end
    end
    return false
+end
+
+-- The partition of those that the job asks for in which only shares are handed out
+-- (sharers_only), nil where there is none. Root and the bridge may do what they like.
+local function shares_only(g, job, rec, parts, uid)
+   -- A change of anything else is none of this script's business.
+   if rec and text(job.tres_per_node) .. text(job.tres_per_job) .. text(job.partition) == "" then return nil end
+   if not next(g.shares) or uid == 0 or string.format("%.0f", tonumber(uid) or -1) == g.uid then return nil end
+   for name in partitions(job, rec, parts):gmatch("[^,]+") do
+      if g.shares[name] then return name end
+   end
+   return nil
+end
+
+-- How many GPUs a field asks for, and the field with all shares of a GPU in place of one.
+local function whole_gpus(list, sharing)
+   local out, n = {}, 0
+   for request in text(list):gmatch("[^,]+") do
+      local p = parse(request)
+      if p.name == "gpu" then
+         n = n + (tonumber(p.kind:match("^%d+$") or p.count:match("^%d+$")) or 2)
+         request = p.prefix .. sharing.gres .. ":" .. sharing.units
+      end
+      out[#out + 1] = request
+   end
+   return n, table.concat(out, ",")
 end
 
 -- More nodes than one, if the job asks for them.
@@ -211,6 +242,24 @@ local function refuse(job, node, whole, odd)
    return nil
 end
 
+-- What becomes of a request for whole GPUs in a partition where only shares are handed
+-- out: all shares of one; or nil and why it is refused. Where one job holds a part of a
+-- GPU, Slurm before 23.11.5 may give the GPU to another.
+local function only_shares(job, rec, partition, sharing)
+   local function field(name) return job[name] or rec and rec[name] end
+   local node, node_list = whole_gpus(field("tres_per_node"), sharing)
+   local whole, whole_list = whole_gpus(field("tres_per_job"), sharing)
+   local odd = whole_gpus(text(field("tres_per_socket")) .. "," .. text(field("tres_per_task")), sharing)
+   if node + whole + odd == 0 then return {} end
+   if node + whole ~= 1 or odd > 0 or nodes(job) or job.script == nil and rec == nil then
+      return nil, "in partition " .. partition .. " GPUs are shared, and a job has one or a part of one: "
+         .. "sbatch --gres=gpu:1 or --gres=gpu:shared, on one node"
+   end
+   if node == 1 then return { { "tres_per_node", node_list } } end
+   local list = text(field("tres_per_node"))
+   return { { "tres_per_node", (list ~= "" and list .. "," or "") .. whole_list }, { "tres_per_job", "" } }
+end
+
 -- The dependency of a job that waits for the gate, nil to leave it as it is: a
 -- list of alternatives can't be added to, a part of a heterogeneous job starts when
 -- the whole does, and what is endless isn't read.
@@ -226,12 +275,38 @@ local function gated(job, gate)
    return own .. ",after:" .. gate
 end
 
+-- Sets the cores and the memory, MiB, that the job gets for its GPU by default, but for
+-- what its owner asks for: Slurm gives them to jobs of whole GPUs alone. Slurm takes more
+-- cores than tasks for a job of one task; for others they are divided among the tasks.
+-- The AdminComment notes what a job of one task has by default: the bridge may divide it
+-- among the members of a group.
+local function set_defaults(set, g, job, rec, parts)
+   local name = partitions(job, rec, parts):match("^[^,]+") or ""
+   local cpus, mem = g.cpus[name] or g.cpus["*"], g.mem[name] or g.mem["*"]
+   local tasks = number(job.num_tasks, NO_VAL) or 1
+   local each = cpus and math.floor(cpus / math.max(tasks, 1)) or 1
+   local note = ""
+   if each > 1 and not number(job.cpus_per_task, NO_VAL16) then
+      local own = number(job.min_cpus, NO_VAL) or 1
+      if tasks > 1 then set("cpus_per_task", each) end
+      set("min_cpus", math.max(each * tasks, own))
+      if own <= 1 then note = string.format(" cpus=%.0f", each) end
+   end
+   if mem and not (job.min_mem_per_node or job.min_mem_per_cpu) then
+      set("min_mem_per_node", mem)
+      note = note .. string.format(" mem=%.0f", mem)
+   end
+   if note ~= "" and tasks <= 1 and text(job.admin_comment) == "" then
+      set("admin_comment", string.format("slurmbridge: (default%s)", note))
+   end
+end
+
 -- What is to be changed of a job as a list of {field, value}, {} for nothing; or
 -- nil and why the job is refused. said is what its owner is told. Reads only.
 local function plan(job, rec, parts, uid)
    local new = rec == nil
    local read, g, gate = pcall(read_gate)
-   if not read then g, gate = {}, nil end
+   if not read then g, gate = { shares = {}, cpus = {}, mem = {} }, nil end
    local sharing = {
       gres = (g.gres or CONF.gres) == "shard" and "shard" or "mps",
       units = text(g.units):match("^[1-9]%d*$") or CONF.units,
@@ -239,16 +314,21 @@ local function plan(job, rec, parts, uid)
    local police = read and policed(g, job, rec, parts, uid)
    local node, whole = examine(job.tres_per_node, sharing, police), examine(job.tres_per_job, sharing, police)
    local odd = examine(text(job.tres_per_socket) .. "," .. text(job.tres_per_task), sharing, police)
-   if odd.rounded or whole.rounded or whole.part then
-      return nil, "a part of a GPU is asked for per node: --gres=gpu:shared"
-   end
+   local named = node.named + whole.named + odd.named > 0
+   local apart = odd.part or odd.rounded or whole.part or whole.rounded
+   if apart and named then return nil, "a part of a GPU is asked for per node: --gres=gpu:shared" end
    local asked = node.n + whole.n + odd.n > 0
-   if not asked and not node.rounded then return {} end
-   local by_hand = node.part or odd.part
+   local partition = read and not asked and shares_only(g, job, rec, parts, uid)
+   if partition then return only_shares(job, rec, partition, sharing) end
+   if apart or not asked and not node.rounded then return {} end
+   local by_hand = node.part
    if asked then
       local why = refuse(job, node, whole, odd)
-      if why and by_hand then why = by_hand:gsub("[^%w/:=._-]", "?") .. " is taken for gpu:shared: " .. why end
-      if why then return nil, why end
+      if why and named then return nil, why end
+      -- Slurm takes parts of GPUs that can't be gpu:shared. On several nodes they become whole GPUs,
+      -- others are left as they are.
+      if why and not (new and nodes(job) and node.n == 1 and not node.other) then return {} end
+      if why then node.rounded, asked = true, false end
    end
 
    local changes = {}
@@ -262,6 +342,7 @@ local function plan(job, rec, parts, uid)
       set("tres_per_node", list)
       set("tres_per_job", "")
    end
+   if new and asked and not by_hand then set_defaults(set, g, job, rec, parts) end
    local dependency = new and asked and gated(job, gate)
    if dependency then set("dependency", dependency) end
    local said = nil

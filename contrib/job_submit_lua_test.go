@@ -141,12 +141,13 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 			t.Fatal(err)
 		}
 		job := map[string]lua.LValue{}
-		asked := false
+		asked, named := false, false
 		police := strings.Contains(file, "uid=")
 		for _, f := range []string{"tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task"} {
 			job[f] = field.Draw(t, f)
 			for one := range strings.SplitSeq(str(job[f]), ",") {
-				asked = asked || shared.MatchString(one) || police && isPart(one)
+				named = named || shared.MatchString(one)
+				asked = asked || named || police && isPart(one)
 			}
 		}
 		for _, f := range []string{"min_nodes", "num_tasks", "ntasks_per_node", "het_job_offset", "argc"} {
@@ -171,11 +172,15 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 				t.Fatalf("an ordinary job: %v, set %v, said %q", rc, set, s.said)
 			}
 		case rc == refused:
-			if len(set) > 0 || len(s.said) != 1 || len(s.said[0]) < 30 {
+			if !named || len(set) > 0 || len(s.said) != 1 || len(s.said[0]) < 30 {
 				t.Fatalf("a refused job: set %v, said %q", set, s.said)
 			}
 		case rc != success:
 			t.Fatalf("returned %v", rc)
+		case !named && len(set) == 0: // a part that can't be gpu:shared
+			if len(s.said) > 0 {
+				t.Fatalf("left as it is, said %q", s.said)
+			}
 		default:
 			after := set["tres_per_node"]
 			shares := 0
@@ -203,7 +208,7 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		}
 		if env, ok := job["environment"].(*lua.LTable); ok {
 			emptied := str(s.GetField(env, "SLURM_GPUS")) == ""
-			if emptied != (asked && rc == success && function == "slurm_job_submit") {
+			if emptied != (len(set) > 0 && rc == success && function == "slurm_job_submit") {
 				t.Fatalf("%s: SLURM_GPUS emptied: %v", function, emptied)
 			}
 		}
@@ -300,8 +305,8 @@ func TestPartsByHand(t *testing.T) {
 		{"none", active, "gres:mps:0", "gpu", "", "", ""},
 		{"no number", active, "gres:mps:titanxp:0x1", "gpu", "gres:mps:titanxp:100", "", "asks for a part"},
 		{"another kind", active, "gres:shard:3", "gpu", "", "", ""},
-		{"twice", active, "gres:mps:50,gres:mps:50", "gpu", "", "", "mps:50 is taken for gpu:shared: a job shares one GPU"},
-		{"with a GPU", active, "gres:mps:50,gres:gpu:1", "gpu", "", "", "together with"},
+		{"twice", active, "gres:mps:50,gres:mps:50", "gpu", "", "", ""},
+		{"with a GPU", active, "gres:mps:50,gres:gpu:1", "gpu", "", "", ""},
 		{"no active bridge", fresh, "gres:mps:50", "gpu", "", "", ""},
 		{"a dead bridge", stale + "uid=64030\n", "gres:mps:50", "gpu", "gres:mps:100", "", "asks for a part"},
 		{"the bridge itself", fresh + "uid=1000\n", "gres:mps:50", "gpu", "", "", ""},

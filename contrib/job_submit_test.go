@@ -1,6 +1,7 @@
 package contrib
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -276,7 +277,7 @@ func TestPartOfAGPU(t *testing.T) {
 	for _, sharing := range []string{"mps", "shard"} {
 		t.Run(sharing, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, AllSharing: true})
+			c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", Sharing: sharing, AllSharing: true, Nodes: 2})
 			ctx := t.Context()
 			uid := func(name string) string {
 				u, err := user.Lookup(name)
@@ -317,8 +318,10 @@ func TestPartOfAGPU(t *testing.T) {
 					t.Errorf("changed by %q: %q %q, want %q", k.as, request(f), f["Dependency"], k.gres)
 				}
 			}
-			if out, err := c.RunAs(ctx, "nobody", "sbatch", "--gres="+part, "--nodes=2", "--wrap=true"); err == nil || !strings.Contains(out, "a shared GPU is on one node") {
-				t.Errorf("on two nodes: %s %v", out, err)
+			// What plain Slurm takes is not refused: on two nodes it is a whole GPU on each.
+			two := c.ended(c.submit("true", "--gres="+part, "--nodes=2"))
+			if f := c.job(two); request(f) != whole || f["NumNodes"] != "2" {
+				t.Errorf("on two nodes: %q on %s", request(f), f["NumNodes"])
 			}
 		})
 	}
@@ -419,5 +422,88 @@ return slurm.SUCCESS
 	}
 	if _, err := c.Submit(context.Background(), "nobody", "true", "--gres=gpu:shared:2"); err == nil {
 		t.Error("nonsense passes")
+	}
+}
+
+// A job that shares gets the cores and the memory that a job of a whole GPU gets by default, and what it asks for where
+// it does.
+func TestDefaultsPerGPU(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", CPUs: 16, Extra: []string{
+		"PartitionName=per Nodes=n1 DefCpuPerGPU=4 DefMemPerGPU=300 State=UP",
+	}})
+	c.gateText("gres=mps\nunits=100\ncpus=per:4\nmem=per:300\ncpus=*:2\n")
+	got := func(id string) string {
+		t.Helper()
+		f := c.job(c.ended(id))
+		tres := map[string]string{}
+		for item := range strings.SplitSeq(cmp.Or(f["AllocTRES"], f["TRES"]), ",") {
+			key, value, _ := strings.Cut(item, "=")
+			tres[key] = value
+		}
+		return tres["cpu"] + " " + tres["mem"]
+	}
+	whole, shared := map[string]string{}, map[string]string{}
+	for _, args := range []string{
+		"", "--ntasks=2", "--ntasks=6", "--cpus-per-task=2", "--cpus-per-task=1", "--mem=500", "--mem-per-cpu=50", "--ntasks=2 --cpus-per-task=3 --mem=200",
+	} {
+		more := append(strings.Fields(args), "--partition=per", "--nodes=1")
+		whole[args], shared[args] = c.submit("true", append(more, "--gres=gpu:1")...), c.submit("true", append(more, "--gres=gpu:shared")...)
+	}
+	other := c.submit("true", "--gres=gpu:shared")
+	for args := range whole {
+		if w, s := got(whole[args]), got(shared[args]); w != s {
+			t.Errorf("%s: a whole GPU gets %s, a shared one %s", args, w, s)
+		}
+	}
+	// Elsewhere it is the cluster's.
+	if s := got(other); !strings.HasPrefix(s, "2 ") {
+		t.Errorf("in the other partition: %s", s)
+	}
+}
+
+// ended waits for a job's end.
+func (c *cluster) ended(id string) string {
+	c.t.Helper()
+	if !slurmtest.Wait(c.t.Context(), time.Minute, func() bool { return c.job(id)["JobState"] == "COMPLETED" }) {
+		c.t.Fatalf("job %s: %v", id, c.job(id))
+	}
+	return id
+}
+
+// Where only shares are handed out (sharers_only), a request for one GPU becomes all of its shares, and one for more is
+// refused; elsewhere, and for the bridge, nothing changes.
+func TestSharersOnly(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua", GPUs: 2, AllSharing: true, Extra: []string{"PartitionName=other Nodes=n1 State=UP"}})
+	c.gateText("gres=mps\nunits=100\nuid=1\nshares=gpu\n")
+	for args, want := range map[string]string{
+		"--gres=gpu:1": "mps:100", "--gres=gpu": "mps:100", "--gpus=1": "mps:100", "--gpus-per-node=1": "mps:100", "--gres=gpu:titanxp:1": "mps:100",
+		"--gres=gpu:1 --partition=other": "gpu:1", "--gres=gpu:2 --partition=other": "gpu:2", "": "", "--gres=mps:100": "mps:100",
+	} {
+		f := c.job(c.submit("true", append(strings.Fields(args), "--hold")...))
+		if got := strings.TrimSuffix(request(f), "(null)"); got != want || f["TresPerJob"] != "" {
+			t.Errorf("%s: %q %q", args, got, f["TresPerJob"])
+		}
+	}
+	for _, args := range []string{"--gres=gpu:2", "--gpus=2", "--gres=gpu:1 --nodes=2", "--gpus-per-task=1 --ntasks=1", "--gres=gpu:1 --partition=gpu,other --nodes=2"} {
+		out, err := c.RunAs(t.Context(), "nobody", "sbatch", append(strings.Fields(args), "--hold", "--wrap=true")...)
+		if err == nil || !strings.Contains(out, "in partition gpu GPUs are shared") {
+			t.Errorf("%s: %s %v", args, out, err)
+		}
+	}
+	elsewhere := c.submit("true", "--hold", "--gres=gpu:2", "--partition=other")
+	if out, err := c.RunAs(t.Context(), "nobody", "scontrol", "update", "JobId="+elsewhere, "Partition=gpu"); err == nil {
+		t.Errorf("moved: %s", out)
+	}
+	// A job that was there before keeps what it has when its owner changes something else.
+	c.gateText("gres=mps\nunits=100\nuid=1\n")
+	before := c.submit("true", "--hold", "--gres=gpu:2")
+	c.gateText("gres=mps\nunits=100\nuid=1\nshares=gpu\n")
+	if out, err := c.RunAs(t.Context(), "nobody", "scontrol", "update", "JobId="+before, "TimeLimit=2"); err != nil || request(c.job(before)) != "gpu:2" {
+		t.Errorf("another change: %s, %q", out, request(c.job(before)))
+	}
+	if out, err := c.RunAs(t.Context(), "", "sbatch", "--gres=gpu:2", "--hold", "--wrap=true"); err != nil {
+		t.Errorf("root: %s", out)
 	}
 }
