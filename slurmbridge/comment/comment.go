@@ -53,6 +53,8 @@ func nowInstead(j *job.Job, g *job.Group) string {
 	switch {
 	case j.State != job.Pending && j.Nodes != "":
 		return "on " + j.Nodes + ", not shared"
+	case g != nil && g.Kind == job.Turn:
+		return "waits for its turn among the jobs that don't share"
 	case g != nil:
 		return fmt.Sprintf("about to start on %s gpu %d", g.Node, g.GPU)
 	}
@@ -95,7 +97,7 @@ func commentText(text string) string {
 			return ' '
 		}
 		return r
-	}, release.CommentPrefix+text)
+	}, job.CommentPrefix+text)
 	if len(text) > mostComment {
 		text = strings.ToValidUTF8(text[:mostComment-3], "") + "..."
 	}

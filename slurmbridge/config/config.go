@@ -67,6 +67,8 @@ type Config struct {
 
 	IncludePartitions []string
 	ExcludePartitions []string
+	SharersOnly       []string // partitions
+	HostShare         string
 	// HandShares names users, and partitions as partition:NAME.
 	HandShares []string
 

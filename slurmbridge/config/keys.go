@@ -107,7 +107,7 @@ var keys = []key{
 		func(c *Config) any { return &c.GateFile }, path,
 	},
 	{
-		"gate_partition", "", "Partition for the gate alone, hidden from users perhaps (slurm.conf: PartitionName=… Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1). Empty, or while it isn't up: each partition that has a node which shares GPUs.",
+		"gate_partition", "slurmbridge", "Partition for the gate alone, hidden from users (slurm.conf: PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1). Empty, or while there is none or it isn't up: each partition that has a node which shares GPUs, where all users see the gate.",
 		func(c *Config) any { return &c.GatePartition }, partitionOrNone,
 	},
 	{
@@ -168,6 +168,18 @@ var keys = []key{
 		[]string{},
 		"Partitions to leave alone.",
 		func(c *Config) any { return &c.ExcludePartitions }, nil,
+	},
+	{
+		"sharers_only",
+		[]string{},
+		"Partitions in which only shares of GPUs are handed out. Before 23.11.5 Slurm gives a job of a whole GPU one that a sharer still uses, once another sharer has ended: there jobs share only on nodes that are in no other partition. job_submit.lua makes gpu:1 all shares of a GPU there, and refuses requests for more. Later releases need none.",
+		func(c *Config) any { return &c.SharersOnly }, nil,
+	},
+	{
+		"host_share",
+		"divide",
+		"What becomes of the cores and the memory that a job has by its partition's defaults for a GPU (DefCpuPerGPU, DefMemPerGPU). divide: the members of a group that starts divide them, so that together they take what one job would. keep: each takes all of them, and how many jobs share follows from the node's cores. What a user asks for is never divided.",
+		func(c *Config) any { return &c.HostShare }, oneOf("divide", "keep"),
 	},
 	{
 		"hand_shares",

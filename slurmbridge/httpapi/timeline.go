@@ -129,6 +129,9 @@ func layOut(st *job.Status, past []history.Run, w window) *cluster {
 		}
 	}
 	for _, g := range planned(st) {
+		if g.Node == "" {
+			continue // its GPU is Slurm's to choose
+		}
 		k := gpuKey{g.Node, g.GPU}
 		from := w.now
 		if free[k].After(from) {

@@ -229,6 +229,8 @@ func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 		q.Refused = n.Refused[:min(len(n.Refused), mostRefused)]
 	}
 	switch {
+	case g != nil && g.Node == "":
+		q.Why = "waits for its turn among jobs that don't share"
 	case g != nil:
 		q.Why = fmt.Sprintf("starts now on %s gpu %d", g.Node, g.GPU)
 	case st.Unmanaged[j.Ref] != "":

@@ -9,6 +9,7 @@ type GroupKind string
 const (
 	StartNow GroupKind = "start" // on an idle GPU, at once
 	Join     GroupKind = "join"  // next to the jobs that run there, at once
+	Turn     GroupKind = "turn"  // one job, alone on whichever GPU Slurm gives it when its turn comes; no Node until then
 	Next     GroupKind = "next"  // when the jobs that run there have ended; no release after 0.1 makes any
 )
 

@@ -18,6 +18,9 @@ type Member struct {
 	// WasGres and WasNodes are the values that the bridge replaced and restores.
 	WasGres  string `json:"was_gres"`
 	WasNodes string `json:"was_nodes"`
+	// Host is its part of the cores and the memory that it has by default, WasHost all of them; 0 = they are its own.
+	Host    Defaults `json:"host,omitzero"`
+	WasHost Defaults `json:"was_host,omitzero"`
 	// Predicted is the slowdown predicted when the group was decided, 0 = none was.
 	Predicted float64 `json:"predicted,omitempty"`
 	// PlainEnd is when plain Slurm would have ended the job and ExpectedEnd when it was

@@ -47,6 +47,12 @@ func (c *Change) Text() string {
 	show("Gres", c.Update.Gres)
 	show("ReqNodeList", c.Update.ReqNodes)
 	show("Dependency", c.Update.Dependency)
+	if n := c.Update.Host.CPUs; n > 0 {
+		fmt.Fprintf(&b, " NumCPUs=%d", n)
+	}
+	if n := c.Update.Host.MemMiB; n > 0 {
+		fmt.Fprintf(&b, " MinMemoryNode=%d", n)
+	}
 	if c.Update.StartNow {
 		b.WriteString(" StartTime=now")
 	}

@@ -80,6 +80,8 @@ type Job struct {
 	CPUs        int
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
+	// Defaults are what of CPUs and HostMemMiB it requested by default.
+	Defaults Defaults
 	// MemPerCPU: Slurm takes more memory if it allocates more CPUs than the job requests.
 	MemPerCPU bool
 	Requeue   bool
@@ -258,13 +260,26 @@ type Snapshot struct {
 	Remembers time.Duration
 	// LeastLoaded: of the GPUs that have as many shares free Slurm takes the least loaded, not the first.
 	LeastLoaded bool
+	// GivesUsedGPUs: Slurm may give a job of a whole GPU one that a job with shares still uses.
+	GivesUsedGPUs bool
+	// Ranks say which jobs may preempt which.
+	Ranks Ranks
 	// PrivateJobs: Slurm shows users no jobs but their own (PrivateData).
 	PrivateJobs bool
 	// PrivateUsage: it shows them no usage but their own.
 	PrivateUsage bool
+	// PerGPU is what jobs get by default for each GPU, by partition; AllPartitions for those without defaults of
+	// their own. Slurm counts whole GPUs alone.
+	PerGPU map[string]PerGPU
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") that jobs without a GPU depend on.
 	Awaited map[string]bool
 }
+
+// PerGPU is DefCpuPerGPU and DefMemPerGPU, MiB; 0 = there is none.
+type PerGPU struct{ CPUs, MemMiB uint64 }
+
+// AllPartitions is no partition's name.
+const AllPartitions = "*"
 
 // Bounds are what time limits of running jobs may not be raised beyond.
 type Bounds struct {
@@ -294,7 +309,9 @@ type Update struct {
 	// within 1 s instead of 30 s).
 	StartNow bool
 	// TimeLimit is in whole minutes; 0 = as it is.
-	TimeLimit    time.Duration
+	TimeLimit time.Duration
+	// Host is what the jobs get of their node; 0 = as it is.
+	Host         Defaults
 	AdminComment *string
 }
 

@@ -2,15 +2,7 @@ package job
 
 import (
 	"time"
-
-	"github.com/slurmbridge/slurmbridge/rlcore"
 )
-
-// App is a job's application.
-type App struct {
-	Key     string
-	Profile *rlcore.Profile // nil = no complete run is known
-}
 
 // Status is what the bridge knows after a poll. A published one never changes.
 type Status struct {

@@ -18,11 +18,13 @@ const (
 	UnfitAlternatives Unfit = "alternatives"
 	UnfitPartition    Unfit = "partition"
 	UnfitSize         Unfit = "size"
+	UnfitRelease      Unfit = "release"
 	UnfitLeft         Unfit = "left"
 	UnfitNotStarted   Unfit = "not-started"
 	UnfitDeadline     Unfit = "deadline"
 	UnfitDelay        Unfit = "delay"
 	UnfitTurn         Unfit = "turn"
+	UnfitPreempts     Unfit = "preempts"
 )
 
 // unfits are the reasons in words.
@@ -39,10 +41,12 @@ var unfits = map[Unfit]string{
 	UnfitAlternatives: "its dependencies are alternatives",
 	UnfitPartition:    "its partition is left alone",
 	UnfitSize:         "no node of its partition with a GPU is large enough",
+	UnfitRelease:      "this release of Slurm could give a GPU that it shares to a job of a whole GPU as well: see slurmbridge doctor",
 	UnfitLeft:         "left to Slurm",
 	UnfitNotStarted:   "it was released twice and did not start",
 	UnfitDeadline:     "its deadline leaves no time to wait",
 	UnfitTurn:         "a job behind it that doesn't share would take its GPU first",
+	UnfitPreempts:     "no GPU is idle for it, and Slurm may preempt jobs for it",
 	UnfitDelay:        "the bridge has kept it waiting long enough",
 }
 

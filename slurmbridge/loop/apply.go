@@ -357,7 +357,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		if j == nil || release.IsBack(seat.Group, seat.Member, j) {
 			continue // over, running, or what it was before: nothing holds it but the gate
 		}
-		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String()).Update)
+		back = append(back, release.Restore(seat.Group, seat.Member, j, "", job.Cause{Kind: job.CauseUngated}.String(), snap.At).Update)
 		if !release.Behind(snap.Gates, j) {
 			jobs++
 		}
@@ -369,7 +369,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		errs = append(errs, err)
 	}
 	for _, j := range lost {
-		c, ok := release.Recover(j, said[j.Ref].AdminComment, "")
+		c, ok := release.Recover(j, said[j.Ref].AdminComment, "", snap.At)
 		if !ok {
 			continue
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/comment"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
 // Bounds on one tick: jobs with comments that are read first, and updates.
@@ -27,17 +26,17 @@ type comments struct {
 	slurm   job.Slurm
 	metrics *Metrics
 	log     *slog.Logger
-	text    map[string]string // what they say
+	text    map[string]string // what they say, without the note of the job's defaults
 	foreign map[string]bool   // not written by the bridge: never replaced
 }
 
-// forget drops the jobs that are gone.
-func (c *comments) forget(jobs []job.Job) map[string]bool {
-	seen := make(map[string]bool, len(jobs))
+// forget drops the jobs that are gone, and returns the others.
+func (c *comments) forget(jobs []job.Job) map[string]*job.Job {
+	seen := make(map[string]*job.Job, len(jobs))
 	for i := range jobs {
-		seen[jobs[i].Ref] = true
+		seen[jobs[i].Ref] = &jobs[i]
 	}
-	gone := func(ref string) bool { return !seen[ref] }
+	gone := func(ref string) bool { return seen[ref] == nil }
 	maps.DeleteFunc(c.text, func(ref, _ string) bool { return gone(ref) })
 	maps.DeleteFunc(c.foreign, func(ref string, _ bool) bool { return gone(ref) })
 	return seen
@@ -52,10 +51,12 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 	texts := comment.Texts(p, in, c.text)
 	idleComments(texts, c.text, idle)
 	for ref, text := range texts {
-		if c.foreign[ref] || c.text[ref] == text || !seen[ref] {
+		j := seen[ref]
+		if c.foreign[ref] || c.text[ref] == text || j == nil {
 			continue
 		}
 		all = append(all, ref)
+		text = j.Defaults.Comment(strings.TrimPrefix(text, job.CommentPrefix))
 		byText[text] = append(byText[text], ref)
 	}
 	if len(byText) == 0 {
@@ -64,8 +65,9 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 	read := c.read(ctx, all)
 	var updates []job.Update
 	for _, text := range slices.Sorted(maps.Keys(byText)) {
+		_, said := job.ParseDefaults(text)
 		refs := slices.DeleteFunc(byText[text], func(ref string) bool {
-			return !read[ref] || c.foreign[ref] || c.text[ref] == text
+			return !read[ref] || c.foreign[ref] || c.text[ref] == said
 		})
 		if len(refs) == 0 {
 			continue
@@ -102,10 +104,9 @@ func (c *comments) read(ctx context.Context, refs []string) map[string]bool {
 			continue
 		}
 		read[ref] = true
-		c.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, release.CommentPrefix)
-		c.text[ref] = d.AdminComment
-		if d.AdminComment == "" {
-			c.text[ref] = release.CommentPrefix // read
+		c.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, job.CommentPrefix)
+		if _, c.text[ref] = job.ParseDefaults(d.AdminComment); c.text[ref] == "" {
+			c.text[ref] = job.CommentPrefix // read
 		}
 	}
 	return read
@@ -123,6 +124,7 @@ func (c *comments) ours(refs []string) bool {
 
 // wrote notes what AdminComments say now.
 func (c *comments) wrote(refs []string, text string) {
+	_, text = job.ParseDefaults(text)
 	for _, ref := range refs {
 		c.text[ref] = text
 	}

@@ -169,7 +169,7 @@ func TestEachMemberIsStamped(t *testing.T) {
 		if j.Request.Count == job.Units {
 			continue
 		}
-		if members++; !strings.HasPrefix(j.said, release.CommentPrefix+"[mps:") {
+		if members++; !strings.HasPrefix(j.said, job.CommentPrefix+"[mps:") {
 			t.Errorf("job %s has %s and says %q", j.Ref, j.Request.Raw, j.said)
 		}
 	}

@@ -125,7 +125,7 @@ func (b *Bridge) grouped(in *plan.Input) map[string]bool {
 // claim is what is known of a running job with a limit that may be raised. false: too little is
 // known, or the limit may not be raised.
 func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
-	p, profile := b.tracker.Done[j.Ref], in.Apps[j.Ref].Profile
+	p, profile := b.tracker.Done[j.Ref], in.Profile(j)
 	own, ok := b.tracker.Lendable(j, in.Snap.At)
 	if p == nil || profile == nil || j.TimeLimit == 0 || !ok {
 		return c, false

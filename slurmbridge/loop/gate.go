@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,18 +40,24 @@ type Gate struct {
 	// ByHand names users and partitions with jobs that may request a part of a GPU's shares by
 	// hand.
 	ByHand ByHand
-	Now    func() time.Time
-	Log    *slog.Logger // nil = none
+	// SharersOnly are partitions in which the job_submit script makes all of a GPU's shares of a request for a whole
+	// one, where the release calls for it.
+	SharersOnly []string
+	Now         func() time.Time
+	Log         *slog.Logger // nil = none
 
 	// distrust is why no gate is made on a release that says untrue things of it, until it is
 	// tried again; proved is the release that said what is so. The rounds alone read them.
 	distrust distrust
 	proved   string
-	unseen   int // gates in a row that were made and that no poll has shown
+	unseen   int // gates in a row that Slurm had and that no poll has shown
 	// mendAt is when the gate is next brought to where it is to be; closed: not to Partition,
 	// which isn't up.
 	mendAt time.Time
 	closed bool
+
+	perGPU map[string]job.PerGPU // as the last poll showed it
+	whole  []string              // SharersOnly where the release calls for it
 
 	asking   sync.Mutex            // held during a command about the gate: one at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it; reading needs no lock
@@ -77,8 +84,8 @@ type distrust struct {
 	until   time.Time
 }
 
-// How long a release that isn't understood is left alone, and how many gates in a row may be
-// made that no poll shows.
+// How long a release that isn't understood is left alone, and how many gates in a row may be there
+// without a poll that shows them.
 const (
 	distrustFor = time.Hour
 	mostUnseen  = 3
@@ -168,8 +175,15 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	g.Progress()
 	g.asking.Lock()
 	defer g.asking.Unlock()
-	lost := g.find(s)
+	g.perGPU, g.whole = s.PerGPU, nil
+	if s.GivesUsedGPUs {
+		g.whole = g.SharersOnly
+	}
+	lost, unseen := g.find(s)
 	if lost != "" { // it may be there all the same
+		if unseen && g.Slurm.RenewGate(ctx, lost, g.Lease) == nil {
+			g.unseen++ // Slurm knows a job that the poll doesn't show; one that is gone is made anew
+		}
 		if err := g.Slurm.OpenGate(ctx, lost); err != nil {
 			return fmt.Errorf("gate %s, which the poll doesn't show: %w", lost, err)
 		}
@@ -248,8 +262,8 @@ func (g *Gate) log() *slog.Logger { return cmp.Or(g.Log, slog.New(slog.DiscardHa
 
 // find drops a gate that a poll shows to be lost (cancelled, opened, or its lease ended) and
 // takes over the newest one that it shows. It returns the dropped one if the poll doesn't show it
-// at all.
-func (g *Gate) find(s *job.Snapshot) (lost string) {
+// at all, and whether no poll ever has.
+func (g *Gate) find(s *job.Snapshot) (lost string, unseen bool) {
 	l := g.current()
 	live, newest := false, ""
 	for _, seen := range s.Gates {
@@ -263,9 +277,7 @@ func (g *Gate) find(s *job.Snapshot) (lost string) {
 	}
 	l.seen = l.seen || live
 	if l.gate != "" && !live && !l.submitted.After(s.At) {
-		if !l.seen {
-			g.unseen++
-		}
+		unseen = !l.seen
 		if !slices.ContainsFunc(s.Gates, func(seen job.GateState) bool { return seen.ID == l.gate }) {
 			lost = l.gate
 		}
@@ -275,7 +287,7 @@ func (g *Gate) find(s *job.Snapshot) (lost string) {
 		l = lease{gate: newest, seen: true} // to be renewed at once
 	}
 	g.lease.Store(&l)
-	return lost
+	return lost, unseen
 }
 
 // look checks whether the gate's own partition is up: in one that is down, the gate could not end.
@@ -289,7 +301,7 @@ func (g *Gate) look(ctx context.Context) {
 		return
 	}
 	if g.closed = !up; g.closed {
-		g.log().Warn("gate_partition is not up, and a gate there could not end: until it is, the gate is in each partition with a node that shares GPUs", "partition", g.Partition)
+		g.log().Warn("gate_partition is not there or not up: until it is, the gate is in each partition with a node that shares GPUs, where all users see it", "partition", g.Partition)
 	}
 }
 
@@ -386,13 +398,16 @@ func (b *ByHand) text() string {
 	for _, u := range b.Users {
 		fmt.Fprintf(&out, "user=%d\n", u)
 	}
-	for _, p := range b.Only {
-		fmt.Fprintf(&out, "only=%s\n", p)
+	return out.String() + lines("only", b.Only) + lines("leave", b.Leave)
+}
+
+// lines are the lines of the gate file that name values.
+func lines(key string, values []string) string {
+	out := ""
+	for _, v := range values {
+		out += key + "=" + v + "\n"
 	}
-	for _, p := range b.Leave {
-		fmt.Fprintf(&out, "leave=%s\n", p)
-	}
-	return out.String()
+	return out
 }
 
 // write publishes the gate to the job_submit script. The expiry in the file is a little
@@ -402,11 +417,29 @@ func (g *Gate) write() error {
 		return nil
 	}
 	l := g.current()
-	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units, g.ByHand.text())
+	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units, g.ByHand.text()+defaultsText(g.perGPU)+lines("shares", g.whole))
 	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)
 	}
 	return nil
+}
+
+// defaultsText is what the gate file says of defaults per GPU, which Slurm gives to jobs of whole GPUs alone.
+func defaultsText(all map[string]job.PerGPU) string {
+	var out strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		d := all[name]
+		if strings.ContainsAny(name, "\n:=") {
+			continue
+		}
+		if d.CPUs > 0 {
+			fmt.Fprintf(&out, "cpus=%s:%d\n", name, d.CPUs)
+		}
+		if d.MemMiB > 0 {
+			fmt.Fprintf(&out, "mem=%s:%d\n", name, d.MemMiB)
+		}
+	}
+	return out.String()
 }
 
 // RemoveGateFile removes a gate file, if there is one.

@@ -121,6 +121,23 @@ func TestSlurmThatIsNotUnderstood(t *testing.T) {
 	}
 }
 
+// A slurmctld that loses its state loses gates before a poll shows them: each is made anew, and Slurm is understood.
+func TestGatesThatGetLost(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := bridge(m, newMemory())
+	tick(t, b, m, 3*time.Second)
+	for range 6 {
+		m.gates = nil
+		tick(t, b, m, time.Second)
+	}
+	p := app("alexnet", 60, 0.3, 2000)
+	jobs := []*mjob{m.submit("ann", 60*time.Second, p, true), m.submit("ann", 60*time.Second, p, true)}
+	tick(t, b, m, 5*time.Second)
+	if st := b.Status(); st.Misread != nil || st.Gate == "" || jobs[0].State != job.Running || jobs[1].State != job.Running {
+		t.Errorf("misread %v, gate %q, error %q, %s, %s", st.Misread, st.Gate, st.GateErr, jobs[0].State, jobs[1].State)
+	}
+}
+
 // While a round takes long and comes on, the lease stays fresh. Once it hangs, the lease
 // runs out after two minutes and a lease at the most, whatever the lease is.
 func TestLeaseBesideTheRound(t *testing.T) {

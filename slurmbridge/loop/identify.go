@@ -19,8 +19,8 @@ type Apps interface {
 	// Identify names the application of a job from its owner, script (nil = it wasn't read) and terms, and
 	// remembers that; "" = it has none.
 	Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (key string, err error)
-	// Profile looks up what is known of a user's application; nil = nothing.
-	Profile(ctx context.Context, user, key string) (*rlcore.Profile, error)
+	// Profile looks up what is known of a user's application on a GPU model, "" = on that where it is fastest; nil = nothing.
+	Profile(ctx context.Context, user, key, model string) (*rlcore.Profile, error)
 }
 
 // identifyBudget bounds the time that a tick spends on jobs that it looks at first, and readers how many
@@ -38,13 +38,15 @@ type identifier struct {
 	now    func() time.Time
 	window func() int
 	byRef  map[string]identified
+	// models returns the GPUs' models as records named them; nil = none did.
+	models func() map[job.GPUAddr]string
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
 	// copies: what is learned of one job holds for all.
 	profiles map[application]*rlcore.Profile
 }
 
-// application is a user's.
-type application struct{ user, key string }
+// application is a user's, on a GPU model.
+type application struct{ user, key, model string }
 
 // identified is what is known of a job's application, how many reads of its script failed, and the
 // error of the last one.
@@ -74,6 +76,10 @@ type look struct {
 func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	jobs := in.Snap.Jobs
 	in.Apps, in.Terms = make(map[string]job.App, len(jobs)), map[string]job.Terms{}
+	if d.models != nil {
+		in.Models = job.NameCards(d.models(), in.Snap.Nodes)
+	}
+	models := job.CardNames(in.Models)
 	d.forget(jobs)
 	arrays := map[int64]string{} // the tasks of an array have one script: a task that was looked at
 	seats := in.Tracker.Seats()
@@ -104,13 +110,13 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	found := map[application]*rlcore.Profile{}
 	for _, l := range looks { // jobs that need no script don't wait for other scripts
 		if !l.read && !(l.first && d.now().After(lookups.until)) {
-			d.byRef[l.j.Ref] = d.conclude(ctx, l, found)
+			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
 		}
 	}
 	d.read(ctx, looks, lookups.until)
 	for _, l := range looks {
 		if l.read && !l.late {
-			d.byRef[l.j.Ref] = d.conclude(ctx, l, found)
+			d.byRef[l.j.Ref] = d.conclude(ctx, l, models, found)
 		}
 	}
 	for _, j := range sharers {
@@ -130,7 +136,7 @@ func (d *identifier) look(j *job.Job, t job.Terms) *look {
 	app, known := d.byRef[j.Ref]
 	l := &look{j: j, terms: t, known: app, first: !known}
 	l.read = t.App == "" && (!known || 0 < app.failed && app.failed < scriptTries)
-	if app.Profile != nil || known && !l.read && app.Key == "" && app.err == "" {
+	if app.Complete() || known && !l.read && app.Key == "" && app.err == "" {
 		return nil
 	}
 	return l
@@ -174,8 +180,8 @@ func (d *identifier) read(ctx context.Context, looks []*look, until time.Time) {
 	_ = g.Wait() // each look has its own error
 }
 
-// conclude names the application and looks its profile up, unless found has it.
-func (d *identifier) conclude(ctx context.Context, l *look, found map[application]*rlcore.Profile) identified {
+// conclude names the application and looks its profiles on the GPU models up, unless found has them.
+func (d *identifier) conclude(ctx context.Context, l *look, models []string, found map[application]*rlcore.Profile) identified {
 	out := identified{App: l.known.App, failed: l.known.failed}
 	switch {
 	case l.err != nil:
@@ -188,18 +194,28 @@ func (d *identifier) conclude(ctx context.Context, l *look, found map[applicatio
 	if out.Key == "" {
 		out.Key, err = d.apps.Identify(ctx, l.j, l.terms, l.script)
 	}
-	of := application{l.j.User, out.Key}
-	p, there := found[of]
-	if err == nil && out.Key != "" && !there {
-		p, err = d.apps.Profile(ctx, of.user, of.key)
+	profile := func(model string) *rlcore.Profile {
+		of := application{l.j.User, out.Key, model}
+		p, there := found[of]
+		if err != nil || out.Key == "" || there {
+			return p
+		}
+		p, err = d.apps.Profile(ctx, of.user, of.key, of.model)
 		if was := d.profiles[of]; err == nil && p != nil && was != nil && reflect.DeepEqual(p, was) {
 			p = was
 		}
 		if err == nil {
 			found[of], d.profiles[of] = p, p
 		}
+		return p
 	}
-	out.Profile = p
+	out.Profile, out.Cards = profile(""), nil
+	if len(models) > 1 && out.Profile != nil {
+		out.Cards = map[string]*rlcore.Profile{}
+		for _, model := range models {
+			out.Cards[model] = profile(model)
+		}
+	}
 	if err != nil {
 		if out.err = err.Error(); out.err != l.known.err { // a full disk is full in every round
 			d.log.Warn("application not identified", "job", l.j.Ref, "err", err)
@@ -213,14 +229,15 @@ func sharer(j *job.Job) bool { return j.Request.Kind == job.Shares || j.Request.
 
 // forget drops the jobs that are gone, and profiles without jobs.
 func (d *identifier) forget(jobs []job.Job) {
-	seen, run := make(map[string]bool, len(jobs)), map[application]bool{}
+	type owned struct{ user, key string }
+	seen, run := make(map[string]bool, len(jobs)), map[owned]bool{}
 	for i := range jobs {
 		j := &jobs[i]
 		seen[j.Ref] = true
-		run[application{j.User, d.byRef[j.Ref].Key}] = true
+		run[owned{j.User, d.byRef[j.Ref].Key}] = true
 	}
 	maps.DeleteFunc(d.byRef, func(ref string, _ identified) bool { return !seen[ref] })
-	maps.DeleteFunc(d.profiles, func(a application, _ *rlcore.Profile) bool { return !run[a] })
+	maps.DeleteFunc(d.profiles, func(a application, _ *rlcore.Profile) bool { return !run[owned{a.user, a.key}] })
 }
 
 // lookups bounds how many unknown jobs a tick looks up.

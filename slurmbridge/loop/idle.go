@@ -9,7 +9,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
 // idleFresh is how long a node's report of idle jobs is valid: nodes report once a minute.
@@ -112,14 +111,14 @@ func idleComments(texts, written map[string]string, idle []job.Idle) {
 			text = written[x.Ref][i:]
 		}
 		if texts[x.Ref] == "" {
-			texts[x.Ref] = release.CommentPrefix + text
+			texts[x.Ref] = job.CommentPrefix + text
 		} else {
 			texts[x.Ref] += "; " + text
 		}
 	}
 	for ref, text := range written {
 		if strings.Contains(text, idleComment) && !doNothing[ref] && texts[ref] == "" {
-			texts[ref] = release.CommentPrefix + busyAgain
+			texts[ref] = job.CommentPrefix + busyAgain
 		}
 	}
 }

@@ -137,6 +137,46 @@ func TestFailedBesideOthers(t *testing.T) {
 	}
 }
 
+// A job that breaks its MPS server and fails alone, too, shares with no job until, a day later, it has ended well alone.
+func TestOneThatBreaksItsMPSServerStaysAlone(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem, l := newMemory(), &ledger{}
+	b, beliefs := learning(m, mem, l)
+	tick(t, b, m, time.Second)
+	v, n := victim(m)
+	p, q, other := v.profil, n.profil, app("other", 60, 0.1, 100)
+	tick(t, b, m, 5*time.Second)
+	for !v.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.record(m, v, n)
+	l.runs[0].MPSFault = true
+	tick(t, b, m, 10*time.Second)
+	if len(l.kept) != 1 || !l.kept[0].Fault || !beliefs.Forbidden(nil, profiles(p, other)) || beliefs.Forbidden(nil, profiles(q, other)) {
+		t.Fatalf("%+v; others: %v, %v", l.kept, beliefs.Forbidden(nil, profiles(p, other)), beliefs.Forbidden(nil, profiles(q, other)))
+	}
+	for !v.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.record(m, v)
+	tick(t, b, m, time.Minute)
+	if last := l.kept[len(l.kept)-1]; !last.Cleared || !beliefs.Forbidden(nil, profiles(p, other)) {
+		t.Errorf("after it failed alone it may share: %+v", last)
+	}
+	for _, later := range []time.Duration{0, interference.AloneFor} {
+		m.advance(later)
+		well := m.submit(v.User, time.Minute, p, true)
+		for !well.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, well)
+		tick(t, b, m, time.Minute)
+		if got := beliefs.Forbidden(nil, profiles(p, other)); got != (later == 0) {
+			t.Errorf("%s later it ended well alone, and is kept alone: %v, %+v", later, got, l.kept[len(l.kept)-1])
+		}
+	}
+}
+
 // A job that ran out of time while sharing, and would not have alone, is harmed: it runs once more, with a
 // GPU of its own, and its pair is kept apart.
 func TestRanOutOfTimeBesideOthers(t *testing.T) {

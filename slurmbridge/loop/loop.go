@@ -49,6 +49,8 @@ type Bridge struct {
 	Planner *plan.Planner
 	Gate    *Gate
 	Apps    Apps
+	// Models returns the GPUs' models as records named them; nil = none did. See job.NameCards.
+	Models  func() map[job.GPUAddr]string
 	Journal Journal
 	Ledger  Ledger // nil = none
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
@@ -121,7 +123,7 @@ func (b *Bridge) init() {
 			b.Gate.Log = cmp.Or(b.Gate.Log, b.Log)
 			b.slurm = answering{b.Slurm, b.Gate.Progress}
 		}
-		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
 		b.learned = learner{
 			slurm: b.slurm, journal: b.Journal, runs: b.Runs, beliefs: b.Beliefs, card: b.Card, log: b.Log, metrics: b.Metrics, now: b.Now, wake: b.Wake,
 		}

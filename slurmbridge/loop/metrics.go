@@ -80,7 +80,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		planTime:  histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
 		jobs:      gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
 		gpus:      gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
-		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), next (after the running ones). None in shadow mode.", "kind"),
+		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, when Slurm comes to it), next (after the running ones). None in shadow mode.", "kind"),
 		groupSize: histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
 		members:   counters("group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), misplaced (on another GPU than planned).", "outcome"),
 		changes:   counters("changes_total", "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).", "step", "result"),
@@ -133,7 +133,7 @@ func (m *Metrics) zero() {
 	for c, values := range map[*prometheus.CounterVec][]string{
 		m.polls[0].total: {"ok", "error"},
 		m.polls[1].total: {"ok", "error"},
-		m.groups:         {string(job.StartNow), string(job.Join), string(job.Next)},
+		m.groups:         {string(job.StartNow), string(job.Join), string(job.Turn), string(job.Next)},
 		m.members:        {"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"},
 		m.records:        {"new", "duplicate", "refused", "failed"},
 		m.contracts:      {"kept", "broken"},

@@ -428,7 +428,9 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 		if u.AdminComment != nil {
 			j.said = *u.AdminComment
 		}
-		j.now = u.StartNow
+		if j.now = u.StartNow; j.now {
+			j.Eligible = m.now // as Slurm does, whatever its owner asked for
+		}
 	}
 	if m.slip != nil {
 		m.advance(m.slip())
@@ -542,7 +544,7 @@ func (m *model) Identify(_ context.Context, j *job.Job, _ job.Terms, _ []byte) (
 }
 
 // Profile implements loop.Apps.
-func (m *model) Profile(_ context.Context, user, key string) (*rlcore.Profile, error) {
+func (m *model) Profile(_ context.Context, user, key, _ string) (*rlcore.Profile, error) {
 	for _, j := range m.jobs {
 		if j.User == user && j.profil != nil && j.profil.App == key {
 			return j.profil, nil

@@ -38,7 +38,7 @@ func (b *Bridge) orphans(ctx context.Context, in *plan.Input) []job.Change {
 	tries := b.orphaned
 	b.orphaned = map[string]int{}
 	for _, j := range jobs {
-		c, ok := release.Recover(j, b.comments.text[j.Ref], in.Gate)
+		c, ok := release.Recover(j, b.comments.text[j.Ref], in.Gate, in.Snap.At)
 		switch {
 		case !ok:
 			continue

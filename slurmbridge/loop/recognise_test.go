@@ -34,7 +34,9 @@ func (named) Identify(context.Context, *job.Job, job.Terms, []byte) (string, err
 	return "lmp", nil
 }
 
-func (named) Profile(context.Context, string, string) (*rlcore.Profile, error) { return nil, nil }
+func (named) Profile(context.Context, string, string, string) (*rlcore.Profile, error) {
+	return nil, nil
+}
 
 // What a job with a GPU of its own runs is found out once, and no plan hears of it; jobs that wait, and those with
 // several GPUs, are no business of ours.

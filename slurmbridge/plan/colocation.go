@@ -23,7 +23,7 @@ type floater struct {
 // kind is what the guard's answer about a job depends on.
 type kind struct {
 	profile                              *rlcore.Profile
-	user, array                          string
+	user, array, rank                    string
 	limit, deadline, slowdown, mem, done float64
 	elapsed                              float64
 	noShare, arrayOnly                   bool
@@ -59,7 +59,7 @@ func newMember(f floater, fresh bool) member {
 	x := &f.Running
 	m := member{floater: f, fresh: fresh, kind: kind{
 		profile: x.Profile, user: x.User, limit: x.LimitS, deadline: x.DeadlineS, slowdown: x.MaxSlowdown, mem: x.MemLimitMiB,
-		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, shares: x.Shares, array: x.Array,
+		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, shares: x.Shares, array: x.Array, rank: x.Rank,
 	}}
 	if x.Profile != nil {
 		m.app = x.Profile.App

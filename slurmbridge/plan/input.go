@@ -40,7 +40,9 @@ type Input struct {
 	// Bounds limit how far time limits may be raised; nil = unknown, or limits stay as they are.
 	Bounds *job.Bounds
 	// Terms by ref; jobs without an entry have none.
-	Terms   map[string]job.Terms
+	Terms map[string]job.Terms
+	// Models holds the model of each GPU; see job.NameCards.
+	Models  map[job.GPUAddr]string
 	Card    Card
 	Tracker *tracker.Tracker
 
@@ -50,18 +52,6 @@ type Input struct {
 
 // Card describes a GPU type of gres.conf; false = unknown, which keeps groups off it.
 type Card func(gpuType string) (rlcore.GPUSpec, bool)
-
-// PartitionFilter limits which jobs the bridge manages.
-type PartitionFilter struct {
-	Include, Exclude []string // partitions; an empty Include means all
-}
-
-// Covers reports whether the bridge manages jobs of these partitions, which are separated by commas.
-func (f *PartitionFilter) Covers(partitions string) bool {
-	return !slices.ContainsFunc(strings.Split(partitions, ","), func(p string) bool {
-		return slices.Contains(f.Exclude, p) || len(f.Include) > 0 && !slices.Contains(f.Include, p)
-	})
-}
 
 // WaitsForBridge reports whether the bridge is among the things that the job waits for.
 func (in *Input) WaitsForBridge(j *job.Job) bool {
@@ -102,7 +92,7 @@ func (in *Input) notYet(j *job.Job) string {
 }
 
 // unmanageable returns why the bridge can't group a waiting job; "" = it can.
-func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) job.Unfit {
+func (in *Input) unmanageable(j *job.Job, managed *job.PartitionFilter) job.Unfit {
 	switch {
 	case j.TooLong:
 		return job.UnfitTooLong
@@ -128,6 +118,8 @@ func (in *Input) unmanageable(j *job.Job, managed *PartitionFilter) job.Unfit {
 		return job.UnfitPartition
 	case !in.fitsNode(j):
 		return job.UnfitSize
+	case managed.MeetsWholeGPUs(in.Snap, j):
+		return job.UnfitRelease
 	}
 	return ""
 }
@@ -169,6 +161,15 @@ func (in *Input) takes(j *job.Job) (cpus int, memMiB float64) {
 	return cpus, memMiB
 }
 
+// Profile is what is known of a running job's application on its GPU.
+func (in *Input) Profile(j *job.Job) *rlcore.Profile {
+	app, model := in.Apps[j.Ref], ""
+	if len(j.GPUs) > 0 {
+		model = in.Models[job.GPUAddr{Node: j.Nodes, GPU: j.GPUs[0]}]
+	}
+	return app.On(model)
+}
+
 // rlJob converts a job to the decider's type.
 func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	t := in.Terms[j.Ref]
@@ -177,6 +178,7 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 		SubmitS: tracker.Seconds(j.Submit), LimitS: j.TimeLimit.Seconds(),
 		Priority: float64(j.Priority), MaxSlowdown: t.MaxSlowdown, NoShare: t.NoShare,
 		CPUs: j.CPUs, HostMemMiB: j.HostMemMiB, ArrayOnly: t.ArrayOnly,
+		Rank: in.Snap.Ranks.Of(j),
 	}
 	if j.State == job.Pending { // for running jobs Slurm reports the allocation
 		out.CPUs, out.HostMemMiB = in.takes(j)

@@ -13,12 +13,14 @@ import (
 // Planner turns an input into a plan. It is not safe for concurrent use: the decider keeps scratch.
 type Planner struct {
 	Decider    *rlcore.Decider
-	Partitions PartitionFilter
+	Partitions job.PartitionFilter
 	// Join lets pending jobs join a GPU on which running jobs left shares free.
 	Join bool
 	// Room leaves a share of the GPU free for a later join, unless a job with shares written by hand was seen within a
 	// week. RoomAnyway: even then.
 	Room, RoomAnyway bool
+	// DivideHost: the members of a group divide the cores and the memory that they have by default.
+	DivideHost bool
 	// Wanted is the configured policy; the decider's own is another after a fall-back.
 	Wanted string
 	// Objective is what decisions keep small, as configured; it is shown.
@@ -45,7 +47,7 @@ func (p *Planner) Window() int { return p.Decider.Window() }
 // Plan makes one pass through its stages: queue, promise, choice and seats, changes, explanation. Without a gate no
 // group is made: nothing could hold the members back while the group is prepared.
 func (p *Planner) Plan(in *Input) *job.Plan {
-	v := newView(in, &p.Partitions)
+	v := newView(in, &p.Partitions, p.DivideHost)
 	r := &pass{
 		Planner: p, view: v, in: in, mostLeft: mostMeetings,
 		plan: &job.Plan{
@@ -61,6 +63,7 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 	if in.Gate != "" && !in.Unproved || in.Shadow {
 		r.fillAll()
 	}
+	r.seeAs("")
 	r.makeAll()
 	p.Decider.Guard.Begin(&v.State) // of the jobs that are left
 	r.keepTurns()
@@ -78,6 +81,7 @@ type pass struct {
 	explain explainer
 	drafts  []*draft
 	window  []int
+	model   string // that the queue is seen as on; see seeAs
 	// mostLeft is the number of sets of jobs that the guard may still check; see meets.
 	mostLeft int
 }

@@ -43,13 +43,18 @@ type view struct {
 	gate, ungate      []job.Change
 	unfit             map[string]job.Unfit // by ref: why the bridge leaves the job to Slurm
 	unstarted         map[string]bool      // foreign jobs that could start on idle GPUs
+	severalModels     map[string]bool      // by ref: the jobs of the queue that may run on GPUs of several models
 	foreign           int                  // how many foreign jobs are in the queue
+	divideHost        bool                 // see Planner
+	grain             int                  // of how many CPUs at a time Slurm allocates, the most on any node
 }
 
 // usable are the GPUs that a pending job may use, nil = all, and the largest number of them on one node.
 type usable struct {
-	gpus []int
-	most int
+	gpus    []int
+	most    int
+	model   string // of all of them
+	several bool   // they are of several models
 }
 
 // gpuRef is the node and index of a GPU of the State.
@@ -57,11 +62,12 @@ type gpuRef struct {
 	node  *job.Node
 	index int // there
 	place int // among the node's GPUs with shares
+	model string
 }
 
-func newView(in *Input, managed *PartitionFilter) *view {
+func newView(in *Input, managed *job.PartitionFilter, divideHost bool) *view {
 	v := &view{
-		in:        in,
+		in: in, divideHost: divideHost, grain: 1,
 		index:     map[job.GPUAddr]int{},
 		nodes:     map[string][]int{},
 		jobs:      make(map[string]*job.Job, len(in.Snap.Jobs)),
@@ -75,11 +81,14 @@ func newView(in *Input, managed *PartitionFilter) *view {
 		usable:    map[[4]string]usable{},
 		limited:   map[string]string{},
 		closedTo:  map[string]string{},
+
+		severalModels: map[string]bool{},
 	}
 	in.grains = map[string][]*job.Node{}
 	v.State.NowS = tracker.Seconds(in.Snap.At)
 	for i := range in.Snap.Nodes {
 		v.addNode(&in.Snap.Nodes[i])
+		v.grain = max(v.grain, in.Snap.Nodes[i].CPUsPerAlloc)
 	}
 	pending := make([]*job.Job, 0, len(in.Snap.Jobs))
 	for i := range in.Snap.Jobs {
@@ -130,7 +139,7 @@ func (v *view) addNode(node *job.Node) {
 		}
 		g := len(v.gpus)
 		v.index[job.GPUAddr{Node: node.Name, GPU: i}] = g
-		v.gpus = append(v.gpus, gpuRef{node, i, len(v.nodes[node.Name])})
+		v.gpus = append(v.gpus, gpuRef{node, i, len(v.nodes[node.Name]), v.in.Models[job.GPUAddr{Node: node.Name, GPU: i}]})
 		v.nodes[node.Name] = append(v.nodes[node.Name], g)
 		v.State.GPUs = append(v.State.GPUs, rlcore.GPU{
 			ID: fmt.Sprintf("%s:%d", node.Name, i), Node: node.Name, Spec: v.in.spec(c.Type),
@@ -188,6 +197,7 @@ func (v *view) addRunningOn(j *job.Job, node string, gpus []int) {
 // running converts a running job. shares: it holds shares of one GPU.
 func (v *view) running(j *job.Job, shares bool) rlcore.Running {
 	r := rlcore.Running{Job: v.in.rlJob(j), Shares: j.Request.Count}
+	r.Profile = v.in.Profile(j)
 	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
 	if m := v.seats[j.Ref].Member; m != nil {
 		r.MemLimitMiB = float64(m.MemMiB)
@@ -205,6 +215,9 @@ func (v *view) running(j *job.Job, shares bool) rlcore.Running {
 
 // addGroup adds the pending members of a group to the view.
 func (v *view) addGroup(g *job.Group) {
+	if g.Kind == job.Turn {
+		return // its job is in the queue; see addPending
+	}
 	at, inService := v.index[g.Addr()]
 	for i := range g.Members {
 		m := &g.Members[i]
@@ -220,6 +233,8 @@ func (v *view) addGroup(g *job.Group) {
 		default:
 			v.starting[m.Ref] = true
 			x := rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
+			app := v.in.Apps[m.Ref]
+			x.Profile = app.On(v.gpus[at].model)
 			if len(v.nodes[g.Node]) > 1 {
 				v.onWay[g.Node] = append(v.onWay[g.Node], floater{Running: x, group: g.ID, gpu: at})
 			}
@@ -240,7 +255,7 @@ func (v *view) take(gpus []int, cpus int, memMiB float64) {
 
 // addPending puts a pending job into the queue, behind the gate, or back to Slurm. A foreign job is in the queue, too:
 // it waits for the same GPUs.
-func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
+func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 	in := v.in
 	behind := release.Behind(in.Snap.Gates, j)
 	switch why := in.Tracker.Unmanaged[j.Ref]; {
@@ -251,6 +266,8 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 		v.addForeign(j)
 	case j.Request.Kind == job.SharedGPU:
 		v.putBehindGate(j, managed)
+	case v.turns(j.Ref) && v.seats[j.Ref].Member.State != job.MemberRestoring:
+		v.addForeign(j)
 	case v.seats[j.Ref].Group != nil: // about to start
 	case !in.WaitsForBridge(j):
 		v.addForeign(j)
@@ -263,11 +280,20 @@ func (v *view) addPending(j *job.Job, managed *PartitionFilter) {
 			return
 		}
 		rj := in.rlJob(j)
+		if v.divideHost && j.Defaults.Has(j) {
+			if rj.HostMemDivides = j.Defaults.MemMiB > 0; j.Defaults.CPUs > 0 {
+				rj.CPUGrain = v.grain
+			}
+		}
 		if by := v.budget.Pass(j.Ref); by != nil {
 			v.limited[j.Ref], v.withheld = by.Text(in.Snap.At), append(v.withheld, rj)
 			return
 		}
-		rj.GPUs = v.mayUse(j, v.closedFor(j)).gpus
+		use, app := v.mayUse(j, v.closedFor(j)), in.Apps[j.Ref]
+		rj.GPUs, rj.Profile = use.gpus, app.On(use.model)
+		if use.several {
+			v.severalModels[j.Ref] = true
+		}
 		v.State.Pending = append(v.State.Pending, rj)
 	}
 }
@@ -292,12 +318,13 @@ const ignoredAfterS = 60
 // reasons, and requests for a part of a GPU's shares, which start on any GPU with enough.
 func (v *view) addForeign(j *job.Job) {
 	in := v.in
-	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units
+	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units && !v.turns(j.Ref)
 	if j.Request.Kind == job.NoGPU || part || len(j.Dependency.List) > 0 || in.notYet(j) != "" || !waitsForNodes(j.Reason) {
 		return
 	}
 	rj := in.rlJob(j)
-	use := v.mayUse(j, "")
+	use, app := v.mayUse(j, ""), in.Apps[j.Ref]
+	rj.Profile = app.On(use.model)
 	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = use.gpus, true, max(1, j.NumNodes), 1
 	switch {
 	case j.Exclusive:
@@ -351,12 +378,12 @@ func (v *view) letGo(j *job.Job, why job.Unfit, more string) {
 	}
 	v.unfit[j.Ref] = why
 	if !v.in.Shadow {
-		v.ungate = append(v.ungate, release.Ungate(j, v.in.Snap.Gates, why.String()+more))
+		v.ungate = append(v.ungate, release.Ungate(j, v.in.Snap.Gates, why.String()+more, v.in.Snap.At))
 	}
 }
 
 // putBehindGate gates a job with a request that is still gpu:shared. Without a gate the job gets a GPU of its own.
-func (v *view) putBehindGate(j *job.Job, managed *PartitionFilter) {
+func (v *view) putBehindGate(j *job.Job, managed *job.PartitionFilter) {
 	in := v.in
 	if in.Shadow || j.Dependency.Or || j.HetID != 0 || !managed.Covers(j.Partition) || len(in.Snap.Nodes) == 0 {
 		return
@@ -373,7 +400,7 @@ func (v *view) mayUse(j *job.Job, closed string) usable {
 		return out
 	}
 	only, exclude, shut := text.ExpandHosts(j.ReqNodes), text.ExpandHosts(j.ExcNodes), strings.Split(closed, ",")
-	out = usable{make([]int, 0, len(v.gpus)), 1}
+	out = usable{gpus: make([]int, 0, len(v.gpus)), most: 1}
 	on := map[*job.Node]int{}
 	for i, r := range v.gpus {
 		name := r.node.Name
@@ -381,10 +408,15 @@ func (v *view) mayUse(j *job.Job, closed string) usable {
 			out.gpus = append(out.gpus, i)
 			on[r.node]++
 			out.most = max(out.most, on[r.node])
+			out.several = out.several || len(out.gpus) > 1 && r.model != out.model
+			out.model = r.model
 		}
 	}
 	if len(out.gpus) == len(v.gpus) {
 		out.gpus = nil
+	}
+	if out.several {
+		out.model = ""
 	}
 	v.usable[key] = out
 	return out

@@ -51,7 +51,7 @@ func TestQueueHoldsAllJobsThatWaitForGPUs(t *testing.T) {
 	exclusive.Exclusive = true
 	in := snapshot(sharer("1"), whole("2", 1, 1, "Priority"), held, later, depends, part, whole("3", 4, 2, "Resources"), whole("4", 2, 2, ""), exclusive, whole("limit", 1, 1, "QOSMaxJobsPerUserLimit"), sharer("5"))
 	in.Snap.Jobs[2].Priority = 0
-	v := newView(in, &PartitionFilter{})
+	v := newView(in, &job.PartitionFilter{}, false)
 	want := []rlcore.Job{{ID: "1"}, {ID: "2", Foreign: true, PerNode: 1, Nodes: 1}, {ID: "3", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "4", Foreign: true, PerNode: 2, Nodes: 2}, {ID: "exclusive", Foreign: true, PerNode: 2, Nodes: 1}, {ID: "5"}}
 	if len(v.State.Pending) != len(want) {
 		t.Fatalf("in the queue: %+v", v.State.Pending)
@@ -68,7 +68,7 @@ func TestQueueKnowsJobsOnSeveralNodes(t *testing.T) {
 	for gpus, unsettled := range map[int]bool{1: true, 2: false} {
 		j := whole("1", gpus, 2, "")
 		j.State, j.Nodes, j.Start = job.Running, "n[1-2]", time.Unix(1e9-60, 0)
-		v := newView(snapshot(j), &PartitionFilter{})
+		v := newView(snapshot(j), &job.PartitionFilter{}, false)
 		for g := range v.State.GPUs {
 			if r := v.State.GPUs[g].Running; len(r) != 1 || !r[0].Whole {
 				t.Errorf("%d GPUs a node: on GPU %d run %+v", gpus, g, r)
@@ -98,6 +98,42 @@ func TestLimitFixed(t *testing.T) {
 		in.Bounds = c.bounds
 		if got := in.rlJob(&in.Snap.Jobs[0]).LimitFixed; got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// A job is decided about by its profile on the model of the GPU in question: it doesn't share on one where it is unknown, and
+// runs there by itself.
+func TestDecisionsGoByTheModel(t *testing.T) {
+	in := snapshot(sharer("1"), sharer("2"), sharer("3"), sharer("4"))
+	in.Models = map[job.GPUAddr]string{}
+	for g := range 2 {
+		in.Models[job.GPUAddr{Node: "n1", GPU: g}] = "fast"
+		in.Models[job.GPUAddr{Node: "n2", GPU: g}] = "slow"
+	}
+	fast := &rlcore.Profile{App: "app", Card: "fast", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}
+	for ref := range in.Apps {
+		in.Apps[ref] = job.App{Key: "app", Profile: fast, Cards: map[string]*rlcore.Profile{"fast": fast, "slow": nil}}
+	}
+	in.Snap.Jobs[3].ReqNodes = "n2"
+	p := planner()
+	v := newView(in, &job.PartitionFilter{}, false)
+	if j := v.State.Pending[0]; j.Profile != fast {
+		t.Errorf("a job of any GPU: %+v", j.Profile)
+	}
+	if j := v.State.Pending[3]; j.Profile != nil {
+		t.Errorf("a job of the slow GPUs: %+v", j.Profile)
+	}
+	for _, g := range p.Plan(in).Groups {
+		if n := len(g.Group.Members); n > 1 && g.Group.Node == "n2" {
+			t.Errorf("%d jobs share a GPU of a model on which they are unknown", n)
+		}
+	}
+	r := &pass{Planner: p, view: v, in: in}
+	for _, model := range []string{"slow", "fast", ""} {
+		r.seeAs(model)
+		if got := v.State.Pending[0].Profile; got != in.Apps["1"].Cards[model] && model != "" || model == "" && got != fast {
+			t.Errorf("seen as on %q: %+v", model, got)
 		}
 	}
 }

@@ -16,7 +16,10 @@ type draft struct {
 	gpu   int              // in the State
 	jobs  []rlcore.Running // the members as they will run
 	spare int              // of the GPU's shares: left for a job that may join
-	id    int64            // below 0; of a draft and of one that adds to it the same
+	// cpus and memMiB are what the members take of the node.
+	cpus   int
+	memMiB float64
+	id     int64 // below 0; of a draft and of one that adds to it the same
 }
 
 // verdict is the result of an attempt to make a group.
@@ -39,7 +42,11 @@ func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score fl
 	case free < len(d.jobs):
 		return nil, refused
 	case !several:
-		for i, s := range r.split(d, free) {
+		parts := r.split(d, free)
+		if slices.Min(parts) < r.leastShares() {
+			return nil, later
+		}
+		for i, s := range parts {
 			d.give(i, s)
 		}
 	default:
@@ -50,15 +57,15 @@ func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score fl
 			return nil, why
 		}
 	}
+	had := draft{}
 	if to == nil {
 		r.drafts = append(r.drafts, d)
 	} else {
+		had = *to
 		r.drafts[slices.Index(r.drafts, to)] = d
 	}
 	r.dequeue(chosen)
-	for _, x := range d.jobs[len(d.jobs)-len(chosen):] {
-		r.take(r.nodes[d.group.Node], x.CPUs, x.HostMemMiB)
-	}
+	r.take(r.nodes[d.group.Node], d.cpus-had.cpus, d.memMiB-had.memMiB)
 	r.reseat(d.group.Node, d)
 	return d, placed
 }
@@ -120,6 +127,15 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 	for i := range d.jobs {
 		profiles[i] = d.jobs[i].Profile
 	}
+	n := len(card.Running) + len(d.jobs)
+	for i := range d.jobs {
+		cpus, memMiB := d.jobs[i].Host(n)
+		d.cpus, d.memMiB = d.cpus+cpus, d.memMiB+memMiB
+		if m := &d.group.Members[i]; n > 1 && (d.jobs[i].CPUGrain > 0 || d.jobs[i].HostMemDivides) {
+			m.WasHost = r.jobs[m.Ref].Defaults
+			m.Host = m.WasHost.Of(n)
+		}
+	}
 	predicted := predict(r.Decider.Guard.Predictor, &card.Spec, append(members, profiles...))
 	for i, limit := range r.Decider.Guard.MemoryLimits(&card, profiles) {
 		m := &d.group.Members[i]
@@ -162,7 +178,7 @@ func (r *pass) place(d *draft) verdict {
 	for _, others := range []bool{false, true} { // are the other groups' shares to change, too?
 		for _, want := range wishes(d) {
 			requests, ok := p.number(want, others)
-			if !ok {
+			if !ok || p.least(requests) < r.leastShares() {
 				continue
 			}
 			fresh, rest := p.floaters(requests, others)
@@ -294,6 +310,17 @@ func (p *placing) floaters(requests []request, others bool) (fresh, rest []float
 		}
 	}
 	return fresh, rest
+}
+
+// least is the smallest number of shares that a draft's member gets.
+func (p *placing) least(requests []request) int {
+	least := job.Units
+	for i, s := range p.jobs {
+		if s.of != nil {
+			least = min(least, requests[i].shares)
+		}
+	}
+	return least
 }
 
 // take commits the GPUs of the drafts and the shares of their members.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -52,9 +53,9 @@ func Gate(j *job.Job, gate string, sharing job.Sharing) job.Change {
 }
 
 // Ungate makes a gated job an ordinary one with the GPU that it requests.
-func Ungate(j *job.Job, gates []job.GateState, why string) job.Change {
+func Ungate(j *job.Job, gates []job.GateState, why string, at time.Time) job.Change {
 	dep := j.Dependency.Without(gates)
-	return change(job.StepUngate, why, job.Update{Dependency: &dep, StartNow: dep == "" && Startable(j)}, j)
+	return change(job.StepUngate, why, job.Update{Dependency: &dep, StartNow: dep == "" && Startable(j, at)}, j)
 }
 
 // change is a change of one job.
@@ -76,13 +77,13 @@ func Make(g *job.Group, jobs map[string]*job.Job, sharing job.Sharing) job.Plann
 		m := &g.Members[i]
 		j := jobs[m.Ref]
 		u := prepare(g, m, j, sharing)
-		if stamp := Stamp(g, m); stamp != "" && (u.Gres != nil || u.ReqNodes != nil) {
-			text := CommentPrefix + stamp
+		if stamp := Stamp(g, m); stamp != "" && changes(u) {
+			text := j.Defaults.Comment(stamp)
 			u.AdminComment = &text
 		}
 		all.Update.Jobs = append(all.Update.Jobs, m.Ref)
 		all.Was[m.Ref] = describe(j)
-		if u.Gres != nil || u.ReqNodes != nil {
+		if changes(u) {
 			p.Prepare = append(p.Prepare, change(job.StepPrepare, "", u, j))
 		}
 	}
@@ -90,7 +91,12 @@ func Make(g *job.Group, jobs map[string]*job.Job, sharing job.Sharing) job.Plann
 	return p
 }
 
-// prepare is what a member lacks of its shares and its node.
+// changes reports whether an update changes what a job requests.
+func changes(u job.Update) bool {
+	return u.Gres != nil || u.ReqNodes != nil || u.Host != job.Defaults{}
+}
+
+// prepare is what a member lacks of its shares and its node, and its part of the node's cores and memory.
 func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.Update {
 	var u job.Update
 	if gres := gresOf(sharing, m.Shares); !sameGres(gres, j.Request) {
@@ -99,6 +105,7 @@ func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.U
 	if nodes := nodesOf(g, m); nodes != j.ReqNodes {
 		u.ReqNodes = &nodes
 	}
+	u.Host = m.Host.Missing(j, m.WasHost)
 	return u
 }
 
@@ -106,6 +113,8 @@ func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.U
 func purpose(g *job.Group) string {
 	why := fmt.Sprintf("alone on %s gpu %d", g.Node, g.GPU)
 	switch {
+	case g.Kind == job.Turn:
+		why = "in its turn: " + job.UnfitTurn.String()
 	case g.Kind == job.Join:
 		why = fmt.Sprintf("join %s gpu %d", g.Node, g.GPU)
 	case len(g.Members) > 1:
@@ -116,18 +125,19 @@ func purpose(g *job.Group) string {
 
 // Restore gives a member back what it had before it was grouped. With a gate it waits
 // for the bridge again, without one it is an ordinary job.
-func Restore(g *job.Group, m *job.Member, j *job.Job, gate, why string) job.Change {
+func Restore(g *job.Group, m *job.Member, j *job.Job, gate, why string, at time.Time) job.Change {
 	gres, nodes, dep := m.WasGres, m.WasNodes, ""
 	u := job.Update{Gres: &gres, ReqNodes: &nodes, Dependency: &dep}
 	if !g.Pinned && j.ReqNodes == m.WasNodes {
 		u.ReqNodes = nil
 	}
+	u.Host = m.WasHost.Missing(j, m.Host)
 	if gate != "" {
 		dep = after + ":" + gate
 	} else {
 		// The begin time of a job that was requeued to run alone is Slurm's: two minutes on by
 		// default (cred_expire; from 25.11 on requeue_delay).
-		u.StartNow = Startable(j) || m.Alone
+		u.StartNow = Startable(j, at) || m.Alone
 	}
 	return change(job.StepRestore, why, u, j)
 }
@@ -144,12 +154,16 @@ func HandBack(g *job.Group, m *job.Member, j *job.Job) (job.Change, bool) {
 		gres := m.WasGres
 		u.Gres = &gres
 	}
-	return change(job.StepRestore, job.Cause{Kind: job.CauseEdited}.String(), u, j), u.ReqNodes != nil || u.Gres != nil
+	u.Host = m.WasHost.Missing(j, m.Host)
+	return change(job.StepRestore, job.Cause{Kind: job.CauseEdited}.String(), u, j), changes(u)
 }
 
-// Startable reports whether a begin time of now takes nothing from the owner: the job
-// has no later one of its own.
-func Startable(j *job.Job) bool { return j.Reason != "BeginTime" }
+// Startable reports whether a begin time of now takes nothing from the owner: at the time of the poll
+// the job has no later one of its own. The reason that Slurm shows is no help: while the gate is closed, it
+// is the dependency.
+func Startable(j *job.Job, at time.Time) bool {
+	return j.Reason != "BeginTime" && !j.Eligible.After(at)
+}
 
 // mostJobs is how many jobs one update names at most.
 const mostJobs = 200
@@ -165,7 +179,7 @@ func Merge(changes []job.Change) []job.Change {
 			out = append(out, c)
 			continue
 		}
-		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), keyOf(u.AdminComment), fmt.Sprint(u.StartNow)}, "\x00")
+		key := strings.Join([]string{string(c.Step), keyOf(u.Gres), keyOf(u.ReqNodes), keyOf(u.Dependency), keyOf(u.AdminComment), fmt.Sprint(u.StartNow, u.Host)}, "\x00")
 		i, ok := last[key]
 		if !ok || len(out[i].Update.Jobs) >= mostJobs {
 			last[key] = len(out)
@@ -208,5 +222,9 @@ func sameGres(set string, r job.GPURequest) bool {
 
 // describe is what the journal keeps of a job before a change.
 func describe(j *job.Job) string {
-	return fmt.Sprintf("Gres=%s ReqNodeList=%s Dependency=%s", j.Request.Raw, j.ReqNodes, j.Dependency.Raw)
+	s := fmt.Sprintf("Gres=%s ReqNodeList=%s Dependency=%s", j.Request.Raw, j.ReqNodes, j.Dependency.Raw)
+	if j.Defaults != (job.Defaults{}) {
+		s += fmt.Sprintf(" NumCPUs=%d MinMemoryNode=%.0f", j.CPUs, j.HostMemMiB)
+	}
+	return s
 }

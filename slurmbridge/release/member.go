@@ -59,7 +59,7 @@ func Recognise(g *job.Group, m *job.Member, j *job.Job, gate string, at time.Tim
 // IsBack reports whether the job is what it was before it was grouped. A gate that has
 // opened since leaves it without a dependency.
 func IsBack(g *job.Group, m *job.Member, j *job.Job) bool {
-	return sameGres(m.WasGres, j.Request) && j.ReqNodes == m.WasNodes &&
+	return sameGres(m.WasGres, j.Request) && j.ReqNodes == m.WasNodes && m.WasHost.Missing(j, m.Host) == job.Defaults{} &&
 		!slices.ContainsFunc(j.Dependency.List, func(d job.Dependency) bool { return Follows(g, d) })
 }
 

@@ -45,6 +45,12 @@ func apply(jobs map[string]*job.Job, c job.Change) {
 		if c.Update.Dependency != nil {
 			depend(j, *c.Update.Dependency)
 		}
+		if c.Update.Host.CPUs > 0 {
+			j.CPUs = c.Update.Host.CPUs
+		}
+		if c.Update.Host.MemMiB > 0 {
+			j.HostMemMiB = float64(c.Update.Host.MemMiB)
+		}
 	}
 }
 
@@ -60,13 +66,21 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 		ref := strconv.Itoa(10 + i)
 		jobs[ref] = pendingJob(ref)
 		jobs[ref].ReqNodes = rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node")
-		g.Members = append(g.Members, job.Member{
+		jobs[ref].CPUs, jobs[ref].HostMemMiB = 8, 16000
+		m := job.Member{
 			Ref: ref, Shares: job.Units / n, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS), WasNodes: jobs[ref].ReqNodes,
-		})
+		}
+		jobs[ref].Defaults = rapid.SampledFrom([]job.Defaults{{}, {CPUs: 8}, {MemMiB: 16000}, {CPUs: 8, MemMiB: 16000}}).Draw(t, "defaults")
+		if n > 1 {
+			m.WasHost, m.Host = jobs[ref].Defaults, jobs[ref].Defaults.Of(n)
+		}
+		g.Members = append(g.Members, m)
 	}
 	release.Settle(g)
 	return g, jobs
 }
+
+func alikeOnHost(a, b *job.Job) bool { return a.CPUs == b.CPUs && a.HostMemMiB == b.HostMemMiB }
 
 func makeGroup(g *job.Group, jobs map[string]*job.Job) {
 	p := release.Make(g, jobs, job.MPS)
@@ -103,9 +117,9 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 		for i := range g.Members {
 			m := &g.Members[i]
 			release.StartRestoring(g, m, job.Cause{Kind: job.CauseHeld})
-			apply(jobs, release.Restore(g, m, jobs[m.Ref], gate, "a test"))
+			apply(jobs, release.Restore(g, m, jobs[m.Ref], gate, "a test", time.Time{}))
 			was, is := before[m.Ref], jobs[m.Ref]
-			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw {
+			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
 			if s := release.Recognise(g, m, is, gate, time.Time{}); s != release.Back {
@@ -129,8 +143,8 @@ func TestAStampedJobIsRecovered(t *testing.T) {
 		for i := range g.Members {
 			m := &g.Members[i]
 			was, is := before[m.Ref], jobs[m.Ref]
-			said := release.CommentPrefix + release.Stamp(g, m) + more
-			c, ok := release.Recover(is, said, gate)
+			said := is.Defaults.Comment(release.Stamp(g, m) + more)
+			c, ok := release.Recover(is, said, gate, time.Time{})
 			if changed := is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes; ok != changed {
 				t.Fatalf("%+v, %q: recovered %v", is, said, ok)
 			}
@@ -138,10 +152,10 @@ func TestAStampedJobIsRecovered(t *testing.T) {
 				continue
 			}
 			apply(jobs, c)
-			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw {
+			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
-			if _, again := release.Recover(is, said, gate); again || release.Stamped(is, said) {
+			if _, again := release.Recover(is, said, gate, time.Time{}); again || release.Stamped(is, said) {
 				t.Fatalf("recovered twice: %+v", is)
 			}
 		}
@@ -172,7 +186,7 @@ func TestAnEditedMemberKeepsNothingOfTheBridges(t *testing.T) {
 		if _, more := release.HandBack(g, m, j); more {
 			t.Fatalf("something is left in %+v", j)
 		}
-		if j.ReqNodes == "n1" && m.WasNodes == "" || j.Request.Count == m.Shares && m.Shares != job.Units {
+		if j.ReqNodes == "n1" && m.WasNodes == "" || j.Request.Count == m.Shares && m.Shares != job.Units || j.CPUs != 8 || j.HostMemMiB != 16000 {
 			t.Fatalf("the bridge's values stay: %+v", j)
 		}
 	})

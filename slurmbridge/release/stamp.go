@@ -4,12 +4,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
-
-// CommentPrefix begins what the bridge writes into a job's AdminComment.
-const CommentPrefix = "slurmbridge: "
 
 // Stamp begins the AdminComment of a pending member that was given shares or a node: it says what
 // was set and what that replaced. It comes with them, in one update, so that a bridge that has lost
@@ -33,19 +31,21 @@ func onNode(node string) string {
 
 // stampShape is a stamp at the beginning of an AdminComment, where no user's text can be.
 // What it replaced can only be a whole GPU's shares.
-var stampShape = regexp.MustCompile(`^` + CommentPrefix + `\[((?:mps|shard):[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):100)(?: on ([A-Za-z0-9_.-]+))?\]`)
+var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):100)(?: on ([A-Za-z0-9_.-]+))?\]`)
 
 // Stamped reports whether a job's AdminComment has a stamp that is true: it may be needed to
 // restore the job.
 func Stamped(j *job.Job, adminComment string) bool {
+	_, adminComment = job.ParseDefaults(adminComment)
 	s := stampShape.FindStringSubmatch(adminComment)
 	return s != nil && isStamped(j, s)
 }
 
 // Announced is what an AdminComment of the bridge's says besides its stamp, "" = nothing.
 func Announced(adminComment string) string {
+	_, adminComment = job.ParseDefaults(adminComment)
 	rest := adminComment[len(stampShape.FindString(adminComment)):]
-	return strings.TrimSpace(strings.TrimPrefix(rest, CommentPrefix))
+	return strings.TrimSpace(strings.TrimPrefix(rest, job.CommentPrefix))
 }
 
 // isStamped reports whether a job looks as its stamp says, or has its shares back and not yet its
@@ -57,12 +57,19 @@ func isStamped(j *job.Job, stamp []string) bool {
 
 // Recover restores a job of no known group that looks as its stamp says. false: it has no
 // stamp, or was changed since.
-func Recover(j *job.Job, adminComment, gate string) (job.Change, bool) {
+func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, bool) {
+	d, adminComment := job.ParseDefaults(adminComment)
 	s := stampShape.FindStringSubmatch(adminComment)
 	if s == nil || !isStamped(j, s) {
 		return job.Change{}, false
 	}
-	u := job.Update{Gres: &s[3]}
+	u := job.Update{Gres: &s[3], Host: d}
+	if j.CPUs >= d.CPUs {
+		u.Host.CPUs = 0
+	}
+	if int64(j.HostMemMiB) >= d.MemMiB {
+		u.Host.MemMiB = 0
+	}
 	if s[4] != s[2] {
 		u.ReqNodes = &s[4]
 	}
@@ -72,7 +79,7 @@ func Recover(j *job.Job, adminComment, gate string) (job.Change, bool) {
 		if gate != "" {
 			dep = after + ":" + gate
 		}
-		u.Dependency, u.StartNow = &dep, gate == "" && Startable(j)
+		u.Dependency, u.StartNow = &dep, gate == "" && Startable(j, at)
 	}
 	return change(job.StepRestore, job.Cause{Kind: job.CauseUnreleased}.String(), u, j), true
 }

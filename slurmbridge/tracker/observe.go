@@ -60,7 +60,7 @@ func (t *Tracker) Observe(s *job.Snapshot, gate string) ([]job.Change, []Event) 
 	seats := t.Seats()
 	t.Limits.Observe(s, func(ref string) (string, bool) {
 		seat, ok := seats[ref]
-		if !ok || seat.Member.State != job.MemberWaiting && seat.Member.State != job.MemberHandingBack {
+		if !ok || seat.Group.Kind == job.Turn || seat.Member.State != job.MemberWaiting && seat.Member.State != job.MemberHandingBack {
 			return "", false
 		}
 		return seat.Group.Node, true
@@ -205,6 +205,12 @@ func (o *observer) running(g *job.Group, m *job.Member, j *job.Job) {
 		o.event(EventStarted, g, m)
 	}
 	release.Move(g, m, job.MemberRunning)
+	if g.Kind == job.Turn {
+		if len(j.GPUs) == 1 {
+			g.Node, g.GPU = j.Nodes, j.GPUs[0]
+		}
+		return
+	}
 	// One that has all shares may have any GPU that is free.
 	if !m.Misplaced && len(j.GPUs) == 1 && m.Shares < job.Units && j.GPUs[0] != g.GPU && j.Nodes == g.Node {
 		m.Misplaced = true
@@ -231,7 +237,7 @@ func (o *observer) restoreTo(g *job.Group, m *job.Member, cause job.Cause, gate 
 		o.t.Unmanaged[m.Ref] = job.Cause{Kind: job.CauseExpedited}.String()
 	}
 	release.StartRestoring(g, m, cause)
-	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], gate, cause.String()))
+	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], gate, cause.String(), o.s.At))
 }
 
 func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
@@ -241,7 +247,7 @@ func (o *observer) restoreAgain(g *job.Group, m *job.Member, j *job.Job) {
 		return
 	}
 	m.Tries++
-	o.repairs = append(o.repairs, release.Restore(g, m, j, o.gateOf(m), m.Cause.String()))
+	o.repairs = append(o.repairs, release.Restore(g, m, j, o.gateOf(m), m.Cause.String(), o.s.At))
 }
 
 // edited leaves a member to its owner, less what the bridge had set and the owner did not
@@ -264,6 +270,9 @@ func (o *observer) edited(g *job.Group, m *job.Member, j *job.Job) {
 // surplus takes a member back that a limit keeps from starting; for good where no end of
 // other jobs would help.
 func (o *observer) surplus(g *job.Group, m *job.Member, j *job.Job) {
+	if g.Kind == job.Turn {
+		return // it waits like any other job
+	}
 	reason, forever := o.t.Limits.Surplus(j, g.Node, o.s.At)
 	if reason == "" {
 		return
@@ -280,7 +289,7 @@ func (o *observer) surplus(g *job.Group, m *job.Member, j *job.Job) {
 // overdue takes the waiting members of a group back that could have started and didn't.
 func (o *observer) overdue(g *job.Group) {
 	waiting := func(m job.Member) bool { return m.State == job.MemberWaiting }
-	if !slices.ContainsFunc(g.Members, waiting) {
+	if g.Kind == job.Turn || !slices.ContainsFunc(g.Members, waiting) {
 		return
 	}
 	if g.Free.IsZero() {
@@ -366,7 +375,7 @@ func (o *observer) takeBack(g *job.Group, m *job.Member, cause job.Cause, kind E
 	}
 	o.t.Unmanaged[m.Ref] = job.UnfitNotStarted.String()
 	release.StartRestoring(g, m, cause)
-	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm"))
+	o.repairs = append(o.repairs, release.Restore(g, m, o.jobs[m.Ref], "", cause.String()+" again: left to Slurm", o.s.At))
 	return EventLeft
 }
 

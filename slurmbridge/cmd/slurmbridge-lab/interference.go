@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -39,11 +40,12 @@ The files are CSV with a header; columns in any order:
               (mem_util: how busy the memory controller is), step_ms the time of one iteration; all but app and gpu_util may be empty
               or left out
   --pairs     victim,aggressor,slowdown
-              the victim's run time beside the aggressor over its run time alone
+              the victim's run time next to the aggressor over its run time alone; the
+              columns aggressor2, aggressor3 and so on name the others of a group
   --observed  the same columns as --pairs: co-runs that the model is shown first. Rows
               that are in --pairs too are then no test: leave them out there.
 
-n is the number of pairs, mae the mean of |predicted - measured|, spearman the rank
+n is the number of measurements, mae the mean of |predicted - measured|, spearman the rank
 correlation of the two (1 = the right order), median_rel_error the median of
 |predicted - measured| / measured, within_sd the part of the pairs that are off by no more
 than the predicted standard deviation (about 0.68 is right). Two simple predictions stand beside: a constant
@@ -124,14 +126,16 @@ func score(law *contention.Law, profilesFile, pairsFile, observedFile string) (i
 			return none, err
 		}
 		for _, p := range seen { // a row says nothing of its aggressor's slowdown
-			m.Observe(card, []*rlcore.Profile{profiles[p.Victim], profiles[p.Aggressor]}, []float64{p.Slowdown, math.NaN()})
+			slowdowns := slices.Repeat([]float64{math.NaN()}, 2+len(p.More))
+			slowdowns[0] = p.Slowdown
+			m.Observe(card, p.Members(profiles), slowdowns)
 		}
 	}
 	return interference.Score(m, card, profiles, pairs), nil
 }
 
 func (s *shared) printScore(r interference.Report) {
-	t := s.Table("", fmt.Sprintf("%d pairs", r.N), "mean error", "rank correlation", "median relative error", "within one SD")
+	t := s.Table("", fmt.Sprintf("%d measurements", r.N), "mean error", "rank correlation", "median relative error", "within one SD")
 	t.AppendRows([]table.Row{
 		{"model", fixed(3, r.MAE), fixed(3, r.Spearman), fmt.Sprintf("%.1f %%", 100*r.MedianRelError), fmt.Sprintf("%.0f %%", 100*r.WithinSD)},
 		{"a constant", fixed(3, r.BaselineConstant.MAE), fixed(3, r.BaselineConstant.Spearman)},

@@ -73,7 +73,7 @@ func TestInterferenceScore(t *testing.T) {
 	if rc := run(plain, &out, &errOut); rc != 0 {
 		t.Fatal(errOut.String())
 	}
-	for _, want := range []string{"7 pairs", "model", "constant", "utilisation", "rank correlation"} {
+	for _, want := range []string{"7 measurements", "model", "constant", "utilisation", "rank correlation"} {
 		if !strings.Contains(strings.ToLower(out.String()), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
 		}

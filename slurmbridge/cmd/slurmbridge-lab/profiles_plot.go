@@ -25,7 +25,7 @@ func newProfilesPlot(s *shared) *cobra.Command {
 				return cli.Usage(errors.New("name the picture: -o FILE.png or -o FILE.svg"))
 			}
 			return s.WithStore(c, func(st *store.Store) error {
-				v, err := cli.FindProfile(c.Context(), st, who, args[0])
+				v, err := cli.FindProfile(c.Context(), st, who, args[0], "")
 				if err != nil {
 					return err
 				}

@@ -28,7 +28,7 @@ func (sleeps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (st
 	return t.App, nil
 }
 
-func (s sleeps) Profile(_ context.Context, _, key string) (*rlcore.Profile, error) {
+func (s sleeps) Profile(_ context.Context, _, key, _ string) (*rlcore.Profile, error) {
 	return s[key], nil
 }
 

@@ -68,7 +68,7 @@ func newLive(t *testing.T) *live {
 	srv := httptest.NewServer(nil) // a port that was free a moment ago
 	addr := srv.Listener.Addr().String()
 	srv.Close()
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\n",
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\nsharers_only: [gpu]\n",
 		l.Conf(), l.GateFile, l.WakeFile, l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
 	l.conf = l.Path("slurmbridge.yaml")
 	if err := os.WriteFile(l.conf, []byte(text), 0o644); err != nil {

@@ -36,14 +36,23 @@ func asker(how credential.Method, allowed []uint32) *httpapi.Asker {
 // memoryLimit is what a job of a user's was given of its GPU's memory when its group was
 // decided, MiB; 0 = any.
 func (w *wired) memoryLimit(ctx context.Context, ref, user string) (int64, error) {
-	if id, err := strconv.ParseInt(ref, 10, 64); err == nil {
+	id, isNumber := strconv.ParseInt(ref, 10, 64)
+	if isNumber == nil {
 		// A node knows an array task by its number only.
 		now := time.Now()
+		var err error
 		if ref, err = w.journal.TaskName(ctx, id, now, now); err != nil {
 			return 0, err
 		}
 	}
 	m, err := w.journal.MemberOf(ctx, ref)
+	if err == nil && m == nil && isNumber == nil && w.taskName != nil {
+		// A task that starts has a number that no poll has shown yet.
+		if ref, err = w.taskName(ctx, id); err != nil {
+			return 0, nil //nolint:nilerr // Slurm doesn't answer: nothing is known of the job
+		}
+		m, err = w.journal.MemberOf(ctx, ref)
+	}
 	// An old hook doesn't name the job's owner, so nothing is certain about the job.
 	if err != nil || m == nil || m.User != user || m.State.Final() {
 		return 0, err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -44,7 +45,13 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		}
 	}
 	mux := http.NewServeMux()
-	(&wired{store: st, journal: j}).memory(mux, &httpapi.Asker{
+	names := func(_ context.Context, id int64) (string, error) {
+		if id == 126 { // a task that no poll has shown yet
+			return "120_4", nil
+		}
+		return fmt.Sprint(id), nil
+	}
+	(&wired{store: st, journal: j, taskName: names}).memory(mux, &httpapi.Asker{
 		Header: "Credential",
 		Decode: func(_ context.Context, _, cred string) (*credential.Credential, error) {
 			return &credential.Credential{Payload: cred}, nil
@@ -57,7 +64,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 		return req
 	}
 	for path, want := range map[string]int64{
-		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "10?user=ann": 0, "120_4?user=ann": 1200, "124?user=ann": 1200, "125": 0, "126": 0,
+		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "10?user=ann": 0, "120_4?user=ann": 1200, "124?user=ann": 1200, "125": 0, "126": 0, "126?user=ann": 1200, "127?user=ann": 0,
 	} {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, ask("/v1/memory/"+path))

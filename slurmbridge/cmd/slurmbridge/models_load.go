@@ -33,7 +33,7 @@ func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journa
 	if err != nil {
 		return nil, err
 	}
-	past, err := j.Outcomes(ctx, to.Add(-history.KeptFor))
+	past, err := j.Outcomes(ctx, to.Add(-history.KeptFor), to)
 	if err != nil {
 		return nil, err
 	}

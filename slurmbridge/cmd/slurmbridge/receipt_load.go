@@ -73,7 +73,7 @@ func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *jour
 	if err != nil {
 		return nil, err
 	}
-	past, err := j.Outcomes(ctx, time.Now().Add(-history.KeptFor))
+	past, err := j.Outcomes(ctx, time.Now().Add(-history.KeptFor), time.Now().Add(time.Hour))
 	if err != nil {
 		return nil, err
 	}

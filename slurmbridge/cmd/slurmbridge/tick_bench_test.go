@@ -92,7 +92,7 @@ func (known) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (str
 	return t.App, nil
 }
 
-func (known) Profile(_ context.Context, _, key string) (*rlcore.Profile, error) {
+func (known) Profile(_ context.Context, _, key, _ string) (*rlcore.Profile, error) {
 	p, _ := apps.ByName(key)
 	return p, nil
 }

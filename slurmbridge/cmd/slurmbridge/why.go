@@ -159,7 +159,11 @@ func (s *shared) printGroup(ref string, g *job.Group) {
 	if !plainEnd.IsZero() {
 		own += fmt.Sprintf("; expected to end at %s, on plain Slurm at %s", expected.Local().Format(time.TimeOnly), plainEnd.Local().Format(time.TimeOnly))
 	}
-	s.printf("group %d, %s: %s on %s gpu %d%s\n", g.ID, g.Decided.Local().Format(time.DateTime), company, g.Node, g.GPU, own)
+	at := fmt.Sprintf("on %s gpu %d", g.Node, g.GPU)
+	if g.Node == "" {
+		at = "in its turn"
+	}
+	s.printf("group %d, %s: %s %s%s\n", g.ID, g.Decided.Local().Format(time.DateTime), company, at, own)
 }
 
 // printOutcome prints how one run of the job ended.

@@ -46,6 +46,8 @@ type wired struct {
 	bridge  *loop.Bridge
 	store   *store.Store
 	journal *journal.Journal
+	// taskName names the job that has a number now, by Slurm; nil = not known.
+	taskName func(ctx context.Context, id int64) (string, error)
 
 	network string // Dir.Stamp of the site's network that decides
 
@@ -132,29 +134,49 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	}
 	gate := &loop.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Partition: cfg.GatePartition, Now: time.Now}
 	if cfg.Lua != "no" {
-		gate.File, gate.ByHand = cfg.GateFile, byHand(cfg, log)
+		gate.File, gate.ByHand, gate.SharersOnly = cfg.GateFile, byHand(cfg, log), cfg.SharersOnly
 	}
 	if err := modelsDir(cfg).Upgrade(ctx, st.DB(), log); err != nil {
 		log.Warn("networks of an earlier release", "err", err)
 	}
 	network := modelsDir(cfg).Stamp()
 	policies, _ = ownPolicy(cfg, predictor, policies, log)
+	apps := &recogniser{st}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: &recogniser{st}, Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, policies, predictor),
-			Partitions: plan.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions},
+			Partitions: job.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions, SharersOnly: append(slices.Clone(cfg.SharersOnly), cfg.GatePartition)},
+			DivideHost: cfg.HostShare == "divide",
 			Join:       cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
 			Wanted: cfg.Policy, Objective: cfg.Objective,
 		},
 	}
-	return &wired{bridge: b, store: st, journal: j, network: network}, nil
+	return &wired{bridge: b, store: st, journal: j, taskName: cl.TaskName, network: network}, nil
 }
 
 // recogniser identifies applications by their scripts and looks up their profiles: an application's
 // own, otherwise one made from its relatives of other sizes.
 type recogniser struct{ store *store.Store }
+
+// models returns a function that reads which records named the models of GPUs, again once in a while: they hardly ever change.
+func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() map[job.GPUAddr]string {
+	var last map[job.GPUAddr]string
+	var at time.Time
+	return func() map[job.GPUAddr]string {
+		if time.Since(at) < settleEvery {
+			return last
+		}
+		cards, err := r.store.Cards(ctx)
+		if err != nil {
+			log.Warn("GPU models", "err", err)
+			return last
+		}
+		last, at = cards, time.Now()
+		return last
+	}
+}
 
 func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (string, error) {
 	a := appid.Identify(t.App, script)
@@ -170,10 +192,10 @@ func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, scri
 	return a.Key, errors.Join(r.store.SetApp(ctx, j.Ref, j.User, a.Key), r.store.SetFamily(ctx, j.User, a))
 }
 
-func (r *recogniser) Profile(ctx context.Context, user, key string) (*rlcore.Profile, error) {
-	p, err := r.store.Lookup(ctx, user, key)
+func (r *recogniser) Profile(ctx context.Context, user, key, model string) (*rlcore.Profile, error) {
+	p, err := r.store.Lookup(ctx, user, key, model)
 	if errors.Is(err, store.ErrNotFound) {
-		p, err = r.store.Relative(ctx, user, key)
+		p, err = r.store.Relative(ctx, user, key, model)
 	}
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
@@ -298,7 +320,7 @@ const usageFresh = 5 * time.Second
 
 // showUsage shows in the metrics what GPUs were used for in the last day.
 func (w *wired) showUsage(ctx context.Context, now time.Time) error {
-	r, err := loadUsage(ctx, w.journal, now, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.Account})
+	r, err := loadUsage(ctx, w.store, now, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.Account})
 	if err != nil && !errors.Is(err, httpapi.ErrNoUsage) {
 		return err
 	}
@@ -314,7 +336,7 @@ func (w *wired) settle(ctx context.Context, fresh time.Duration) error {
 	if time.Since(w.settled) < fresh {
 		return nil
 	}
-	if err := settle(ctx, w.store, w.journal, time.Now()); err != nil {
+	if err := settle(ctx, w.store, time.Now()); err != nil {
 		return err
 	}
 	w.settled = time.Now()
@@ -326,7 +348,7 @@ func (w *wired) usage(ctx context.Context, q usage.Query) (*usage.Report, error)
 	if err := w.settle(ctx, usageFresh); err != nil {
 		w.bridge.Log.Warn("footprints of runs", "err", err) // the older ones still count
 	}
-	return loadUsage(ctx, w.journal, time.Now(), q)
+	return loadUsage(ctx, w.store, time.Now(), q)
 }
 
 // tidy makes the footprints of what has ended, and once an hour removes what is old, and what there is too much of.
@@ -369,11 +391,11 @@ const leastKept = 24 * time.Hour
 // tidyOnce removes what is older than is kept, and where the rest takes more than so many bytes
 // ever younger parts of it, of the footprints last. It returns how much of the past is left.
 func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (kept time.Duration, err error) {
-	short := journal.FootprintsKeptFor
+	short := usage.KeptFor
 	for kept = history.KeptFor; ; kept = max(kept*3/4, leastKept) {
 		before := now.Add(-kept)
 		if err := errors.Join(w.store.Tidy(ctx, before), w.store.TidyFamilies(ctx, before), w.journal.Forget(ctx, before),
-			w.journal.ForgetFootprints(ctx, now.Add(-short))); err != nil {
+			usage.Store{DB: w.store.DB()}.Forget(ctx, now.Add(-short))); err != nil {
 			return kept, err
 		}
 		size, err := database.Size(ctx, w.store.DB())
