@@ -16,7 +16,7 @@ type Limit struct {
 	// "account lab", "user ann where account=lab".
 	Of   string
 	Name string // the option, e.g. "MaxTRESPerUser"
-	TRES string // e.g. "cpu=8,gres/gpu=1"
+	TRES string // e.g. "cpu=8,gres/gpu=1"; of limits that are no TRES' their number
 }
 
 // accounts reports whether accounting has a database.
@@ -50,41 +50,45 @@ func askAccounting(ctx context.Context, ask Ask, f *Facts) {
 			f.Account = &has
 		}
 	}
-	if rows, ok := show("qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU"); ok {
+	if rows, ok := show("qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU,GrpJobsAccrue,MaxJobsAccruePA,MaxJobsAccruePU"); ok {
 		f.Limits = append(f.Limits, qosLimits(rows)...)
 	}
-	if rows, ok := show("assoc", cluster, "format=Account,User,GrpTRES"); ok {
+	if rows, ok := show("assoc", cluster, "format=Account,User,GrpTRES,GrpJobsAccrue,MaxJobsAccrue"); ok {
 		f.Limits = append(f.Limits, assocLimits(rows)...)
 	}
 }
 
-// qosLimits reads rows of a QOS' name, GrpTRES, MaxTRESPerAccount and MaxTRESPerUser.
-func qosLimits(rows [][]string) []Limit {
-	var out []Limit
-	for _, r := range rows {
-		if len(r) != 4 {
-			continue
-		}
-		for i, name := range []string{"GrpTRES", "MaxTRESPerAccount", "MaxTRESPerUser"} {
-			if r[i+1] != "" {
-				out = append(out, Limit{"qos " + r[0], name, r[i+1]})
-			}
+// limitsOf are a row's limits of these names; empty ones are none.
+func limitsOf(of string, row []string, names ...string) (out []Limit) {
+	for i, name := range names {
+		if i < len(row) && row[i] != "" {
+			out = append(out, Limit{of, name, row[i]})
 		}
 	}
 	return out
 }
 
-// assocLimits reads rows of an account, a user ("" = the account's own) and GrpTRES.
+// qosLimits reads rows of a QOS' name and limits.
+func qosLimits(rows [][]string) []Limit {
+	var out []Limit
+	for _, r := range rows {
+		out = append(out, limitsOf("qos "+r[0], r[1:], "GrpTRES", "MaxTRESPerAccount", "MaxTRESPerUser", "GrpJobsAccrue", "MaxJobsAccruePerAccount", "MaxJobsAccruePerUser")...)
+	}
+	return out
+}
+
+// assocLimits reads rows of an account, a user ("" = the account's own) and limits.
 func assocLimits(rows [][]string) []Limit {
 	var out []Limit
 	for _, r := range rows {
-		switch {
-		case len(r) != 3 || r[2] == "":
-		case r[1] == "":
-			out = append(out, Limit{"account " + r[0], "GrpTRES", r[2]})
-		default:
-			out = append(out, Limit{"user " + r[1] + " where account=" + r[0], "GrpTRES", r[2]})
+		if len(r) < 2 {
+			continue
 		}
+		of := "account " + r[0]
+		if r[1] != "" {
+			of = "user " + r[1] + " where account=" + r[0]
+		}
+		out = append(out, limitsOf(of, r[2:], "GrpTRES", "GrpJobsAccrue", "MaxJobsAccrue")...)
 	}
 	return out
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -88,7 +89,7 @@ func Examine(f *Facts) []Finding {
 	}
 	for _, check := range []func(){
 		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.sharedGres, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
-		e.memory, e.hooks, e.drained, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
+		e.memory, e.hooks, e.drained, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.usedGPUs, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
 	}
@@ -359,7 +360,7 @@ func (e *exam) gatePartition() {
 	if e.Settings == nil || e.Partitions == nil {
 		return
 	}
-	name := e.Settings.GatePartition
+	name, usual := e.Settings.GatePartition, config.Default().GatePartition
 	at := slices.IndexFunc(e.Partitions, func(p text.Partition) bool { return p.Name == name })
 	seen := "all users' squeue lists it as a pending job, and a script that waits until the queue is empty waits for ever"
 	up := func(name string) Fix {
@@ -374,13 +375,15 @@ func (e *exam) gatePartition() {
 	case name != "" && at >= 0:
 		e.add("gate-partition", Warning, "partition "+name+", the gate's own, is "+e.Partitions[at].State,
 			"the gate is in the partitions of the jobs instead, where all see it", up(name))
-	case name != "":
+	case name != "" && name != usual:
 		e.add("gate-partition", Warning, "there is no partition "+name+", which gate_partition names",
 			"the gate is in the partitions of the jobs instead, where all see it", e.gateLine(name))
 	case e.Settings.Mode != "shadow" && len(e.gpuNodes()) > 0 && !text.HasOption(e.Config["PrivateData"], "jobs"):
-		const name = "slurmbridge"
-		e.add("gate-seen", Note, "the gate is in the partitions of the jobs", seen+"; in a hidden partition of its own users don't see it",
-			e.gateLine(name), Fix{File: settingsFile, Lines: []string{"gate_partition: " + name}})
+		fix := []Fix{e.gateLine(usual)}
+		if name == "" {
+			fix = append(fix, Fix{File: settingsFile, Lines: []string{"gate_partition: " + usual}})
+		}
+		e.add("gate-seen", Note, "the gate is in the partitions of the jobs", seen+"; in a hidden partition of its own users don't see it", fix...)
 	}
 	var among []text.Partition
 	for _, p := range e.Partitions {
@@ -411,6 +414,12 @@ func (e *exam) memory() {
 	if len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, func(p text.Partition) bool {
 		return !p.DefMem && (e.Settings == nil || p.Name != e.Settings.GatePartition)
 	}) {
+		return
+	}
+	perGPU := func(p text.Partition) bool { return p.PerGPU.MemMiB > 0 }
+	if text.ParsePerGPU(e.Config["JobDefaults"]).MemMiB > 0 || slices.ContainsFunc(e.Partitions, perGPU) {
+		e.add("default-memory", Warning, "DefMemPerGPU is the only default memory",
+			"Slurm gives it to jobs of whole GPUs alone. While the bridge runs, job_submit.lua gives it to jobs that share a GPU as well; without the bridge such a job takes all of a node's memory, unless it says --mem")
 		return
 	}
 	e.add("default-memory", Error, "DefMemPerCPU is not set",
@@ -532,9 +541,27 @@ func (e *exam) requeueDelay() {
 const leastRequeueDelay = 10
 
 func (e *exam) accrue() {
-	if e.Config["PriorityType"] == "priority/multifactor" && !text.HasOption(e.Config["PriorityFlags"], "ACCRUE_ALWAYS") {
+	const behind = "a job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile"
+	if e.Config["PriorityType"] != "priority/multifactor" {
+		return
+	}
+	always := text.HasOption(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")
+	var limits []string
+	for _, l := range e.Limits {
+		if strings.Contains(l.Name, "Accrue") {
+			limits = append(limits, l.Of+" "+l.Name+"="+l.TRES)
+		}
+	}
+	switch {
+	case always && limits != nil:
+		e.add("accrue", Warning, "ACCRUE_ALWAYS makes Slurm ignore "+strings.Join(limits, ", "),
+			"limits of jobs that gain priority by age don't work with it; without it "+behind)
+	case limits != nil:
+		e.add("accrue", Note, "accrual of priority is limited: "+strings.Join(limits, ", "),
+			behind+"; ACCRUE_ALWAYS would change that, but Slurm ignores these limits with it")
+	case !always:
 		e.add("accrue", Warning, "PriorityFlags has no ACCRUE_ALWAYS",
-			"a job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile",
+			behind+"; the flag lets every job age from its submission on, also one with a dependency or begin time of its own, and Slurm then ignores limits like MaxJobsAccrue",
 			e.conf("PriorityFlags="+joinFlags(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")))
 	}
 }
@@ -648,13 +675,13 @@ func (e *exam) rateLimit() {
 // preempt: Slurm looks for jobs to preempt when a job may start, and one behind the gate
 // may not.
 func (e *exam) preempt() {
-	switch t := e.Config["PreemptType"]; {
-	case t == "", t == "(null)", t == "preempt/none":
+	switch {
+	case e.Config["PreemptType"] != "preempt/qos": // where partitions rank jobs, the bridge lets them go in time
 	case e.Settings != nil && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) > 0:
 		// the site has decided about partitions
 	default:
-		e.add("preempt", Note, "jobs may preempt other jobs here ("+t+")",
-			"a shared job that should preempt waits behind the gate and preempts no job",
+		e.add("preempt", Note, "a QOS may preempt others here (preempt/qos)",
+			"jobs of two QOS don't share, and a shared job that should preempt waits behind the gate and preempts no job",
 			Fix{File: settingsFile, Lines: []string{"exclude_partitions: [NAME]   # partitions with preempting jobs"}})
 	}
 }

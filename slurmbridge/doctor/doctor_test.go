@@ -34,7 +34,7 @@ func bridged(t *testing.T, release string) *Facts {
 	conf := text.ParseConfig([]byte(recorded(t, release+"-bridged.config")))
 	conf["SchedulerParameters"] = Scheduler
 	settings := config.Default()
-	settings.GatePartition = "gates"
+	settings.GatePartition, settings.SharersOnly = "gates", []string{"gpu"}
 	return &Facts{
 		Config:       conf,
 		Nodes:        text.ParseNodes([]byte(recorded(t, release+"-bridged.nodes"))),
@@ -122,6 +122,7 @@ func TestEachFinding(t *testing.T) {
 		{"counts GPUs by itself", func(f *Facts) {
 			f.Config["SLURM_VERSION"], f.Config["JobAcctGatherType"], f.Config["JobAcctGatherParams"] = "26.05.5", "jobacct_gather/cgroup", "NoOverMemoryKill"
 		}, "note gpu-accounting", "JobAcctGatherParams=NoOverMemoryKill,DisableGPUAcct"},
+		{"whole GPUs in use", func(f *Facts) { f.Settings.SharersOnly = nil }, "error used-gpus", "sharers_only: [gpu]"},
 		{"both kinds", conf("GresTypes", "gpu,mps,shard"), "error gres-both", "GresTypes=gpu,mps"},
 		{"no shares", conf("GresTypes", "gpu"), "error gres-types", "GresTypes=gpu,mps"},
 		{"no gpu type", conf("GresTypes", ""), "error gres-types", "GresTypes=gpu,mps"},
@@ -166,6 +167,9 @@ func TestEachFinding(t *testing.T) {
 		{"gate without an account", func(f *Facts) {
 			f.Daemon = &Daemon{Mode: "active", Policy: "dqn", GateError: "create gate: Invalid account or account/partition combination specified"}
 		}, "error gate", "sacctmgr add user slurm account=ACCOUNT"},
+		{"default memory for whole GPUs alone", func(f *Facts) {
+			f.Config["DefMemPerCPU"], f.Partitions[0].PerGPU.MemMiB = "0", 2000
+		}, "warning default-memory", ""},
 		{"no default memory", conf("DefMemPerCPU", "0"), "error default-memory", "DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"},
 		{"no prolog", func(f *Facts) { f.Hooks["Prolog"] = nil }, "error hook-prolog", "ln -s /usr/lib/slurmbridge/prolog /etc/slurm/prolog.d/50-slurmbridge"},
 		{"other epilog", func(f *Facts) { f.Config["Epilog"], f.Hooks["Epilog"] = "/x", []string{"/x"} }, "error hook-epilog", "Epilog=/usr/lib/slurmbridge/epilog"},
@@ -178,6 +182,10 @@ func TestEachFinding(t *testing.T) {
 			f.Config["SLURM_VERSION"], f.Config["SchedulerParameters"] = "26.05.5", "requeue_delay=1,"+Scheduler
 		}, "warning requeue-delay", "SchedulerParameters=requeue_delay=10,sched_interval=2,bf_interval=5,batch_sched_delay=1"},
 		{"requeued as soon as credentials expire", conf("AuthInfo", "socket=/run/munge/munge.socket.2,cred_expire=5"), "warning requeue-delay", "AuthInfo=socket=/run/munge/munge.socket.2,cred_expire=10"},
+		{"accrual is limited", func(f *Facts) {
+			f.Config["PriorityFlags"], f.Limits = "FAIR_TREE", []Limit{{"qos normal", "MaxJobsAccruePerUser", "10"}}
+		}, "note accrue", ""},
+		{"limits of accrual are ignored", func(f *Facts) { f.Limits = []Limit{{"qos normal", "MaxJobsAccruePerUser", "10"}} }, "warning accrue", ""},
 		{"no accrual", conf("PriorityFlags", "FAIR_TREE"), "warning accrue", "PriorityFlags=FAIR_TREE,ACCRUE_ALWAYS"},
 		{"no munge", conf("AuthType", "auth/slurm"), "error key", "(umask 077; set -C; head -c 32 /dev/urandom | base64 >/etc/slurmbridge/key)   # unless there is a good one"},
 		{"no munge, and it doesn't work", func(f *Facts) {
@@ -247,7 +255,7 @@ func TestEachFinding(t *testing.T) {
 		{"no gate", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "dqn"} }, "error gate", "journalctl -u slurmbridge -g gate   # Slurm's answer"},
 		{"another mode", func(f *Facts) { f.Daemon = &Daemon{Mode: "shadow", Policy: "dqn"} }, "warning daemon-mode", "systemctl reload slurmbridge"},
 		{"another policy", func(f *Facts) { f.Daemon = &Daemon{Mode: "active", Policy: "greedy", Gate: "7"} }, "warning policy", "journalctl -u slurmbridge -g model"},
-		{"preemption", conf("PreemptType", "preempt/partition_prio"), "note preempt", "exclude_partitions: [NAME]   # partitions with preempting jobs"},
+		{"preemption", conf("PreemptType", "preempt/qos"), "note preempt", "exclude_partitions: [NAME]   # partitions with preempting jobs"},
 		{"private jobs", conf("PrivateData", "jobs,usage"), "note private", ""},
 		{"rate limit", conf("SlurmctldParameters", "rl_enable"), "warning rate-limit", "SlurmctldParameters=rl_enable,rl_bucket_size=100,rl_refill_rate=20"},
 		{"shadow", func(f *Facts) { f.Settings.Mode = "shadow" }, "note shadow", "mode: active"},
@@ -345,7 +353,7 @@ func TestRenderings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `warning  PriorityFlags has no ACCRUE_ALWAYS
-         A job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile.
+         A job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile; the flag lets every job age from its submission on, also one with a dependency or begin time of its own, and Slurm then ignores limits like MaxJobsAccrue.
          in /etc/slurm/slurm.conf:
              PriorityFlags=ACCRUE_ALWAYS
 

@@ -27,8 +27,8 @@ func TestFragmentsOfEtc(t *testing.T) {
 		if rest, ok := strings.CutPrefix(line, "#NodeName="); ok {
 			example = "NodeName=" + rest
 		}
-		if rest, ok := strings.CutPrefix(line, "#PartitionName="); ok {
-			gate = "PartitionName=" + strings.TrimSpace(rest) + " State=UP\n"
+		if strings.HasPrefix(line, "PartitionName=") {
+			gate = strings.TrimSpace(line) + " State=UP\n"
 		}
 		line, _, _ = strings.Cut(line, "#")
 		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
@@ -36,7 +36,6 @@ func TestFragmentsOfEtc(t *testing.T) {
 		}
 	}
 	settings := config.Default()
-	settings.GatePartition = "slurmbridge"
 	facts := &Facts{
 		Config: conf, Nodes: text.ParseNodes([]byte(example)), Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions") + gate)),
 		Hooks: hooks(conf), User: "slurm", Settings: settings,

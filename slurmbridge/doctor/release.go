@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -50,6 +51,38 @@ func (e *exam) version() {
 		e.add("release-new", Note, "Slurm "+said+" is newer than the releases that slurmbridge was tried on (22.05, 24.11, 26.05)",
 			"the bridge compares what Slurm says of its gate with what is so, and leaves every job alone where that differs; begin with mode: shadow")
 	}
+}
+
+// usedGPUs: releases that may give a job of a whole GPU one that is shared.
+func (e *exam) usedGPUs() {
+	said := e.Config["SLURM_VERSION"]
+	if e.Settings == nil || said == "" || !text.GivesUsedGPUs(said) {
+		return
+	}
+	var mixed, all []string
+	for _, n := range e.gpuNodes() {
+		if n.Shares[e.sharing] == 0 {
+			continue
+		}
+		for _, p := range n.Partitions {
+			if p == e.Settings.GatePartition {
+				continue
+			}
+			all = append(all, p)
+			if !slices.Contains(e.Settings.SharersOnly, p) {
+				mixed = append(mixed, p)
+			}
+		}
+	}
+	if slices.Sort(mixed); len(mixed) == 0 {
+		return
+	}
+	slices.Sort(all)
+	mixed, all = slices.Compact(mixed), slices.Compact(all)
+	e.add("used-gpus", Error, "Slurm "+said+" may give a job of a whole GPU one that a job with shares still uses, in partition "+strings.Join(mixed, ", "),
+		"it takes a GPU for free when the first of its sharers ends (SchedMD's bug 19110, mended in 23.11.5), so on nodes of such partitions the bridge lets no jobs share. "+
+			"Where one GPU a job is enough, sharers_only makes job_submit.lua hand out only shares there: a request for one GPU becomes all of its shares, one for more is refused. Else move nodes to a partition of their own, or upgrade",
+		Fix{File: settingsFile, Lines: []string{"sharers_only: [" + strings.Join(all, ", ") + "]"}})
 }
 
 // gpuAccounting: from 25.11 on slurmd gathers what jobs use of GPUs by itself, and counts what
