@@ -41,7 +41,7 @@ func (r *rig) obey(ctx context.Context) ([]string, error) {
 				}
 				did = true
 			case "/etc/slurmbridge/slurmbridge.yaml":
-				if f.Check == "gate-seen" {
+				if f.Check == "gate-seen" || f.Check == "used-gpus" {
 					key, _, _ := strings.Cut(fix.Lines[0], ":")
 					if _, err := r.head.sh(ctx, fmt.Sprintf("sed -i 's/^%s:.*/%s/' %s", key, fix.Lines[0], fix.File)); err != nil {
 						return nil, err

@@ -294,7 +294,7 @@ func (r *rig) remove(ctx context.Context) string {
 	out := must(r.follow(ctx, "controller", "remove"))
 	said := ""
 	for line := range strings.Lines(out) {
-		if strings.Contains(line, "let go") {
+		if strings.Contains(line, "ungated") {
 			said = strings.TrimSpace(line)
 		}
 	}

@@ -38,8 +38,11 @@ func (s *Stack) Bridge(ctx context.Context) error {
 		database = filepath.Join(s.Setup.Disk, "slurmbridge.db")
 	}
 	settings := s.Setup.Settings
-	if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, "leave_room:") }) {
-		settings = append([]string{"leave_room: yes"}, settings...) // nobody else is here
+	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} { // nobody else is here
+		key, _, _ := strings.Cut(usual, " ")
+		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
+			settings = append([]string{usual}, settings...)
+		}
 	}
 	proof := "munge_socket: " + s.MungeSocket
 	if s.Setup.AuthSlurm {

@@ -107,6 +107,7 @@ func (s *Stack) Options() slurmtest.Options {
 	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
 	if s.Setup.Policy != "" {
 		o.Lua = s.Setup.Lua
+		o.Extra = append(o.Extra, "PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
 	}
 	return o
 }

@@ -42,6 +42,7 @@ type Options struct {
 	// Unshared are the GPUs of each node, by index, that have no shares: split by MIG, say.
 	Unshared  []int
 	CPUs      int // a node, default 16
+	Threads   int // of a core; of CPUs, which are threads, so many are a core. Default 1
 	MemMiB    int // a node, default 16000
 	DefMemMiB int // DefMemPerCPU, default 100
 	// Lua is a job_submit script to install; its default paths of gate and wake

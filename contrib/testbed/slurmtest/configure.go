@@ -136,8 +136,12 @@ func (c *Cluster) slurmConf() string {
 		if o.Sharing != "none" {
 			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*len(o.shared(i)))
 		}
-		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d RealMemory=%d Gres=%s State=UNKNOWN\n",
-			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, o.MemMiB, gres)
+		cores := ""
+		if o.Threads > 1 {
+			cores = fmt.Sprintf("Sockets=1 CoresPerSocket=%d ThreadsPerCore=%d ", o.CPUs/o.Threads, o.Threads)
+		}
+		fmt.Fprintf(&b, "NodeName=%s NodeHostname=%s NodeAddr=127.0.0.1 Port=%d CPUs=%d %sRealMemory=%d Gres=%s State=UNKNOWN\n",
+			NodeName(i), c.host, c.ports[1+i].number, o.CPUs, cores, o.MemMiB, gres)
 	}
 	fmt.Fprintf(&b, "PartitionName=%s Nodes=%s Default=YES MaxTime=UNLIMITED State=UP\n", Partition, strings.Join(names, ","))
 	return b.String()

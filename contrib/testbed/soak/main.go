@@ -200,7 +200,7 @@ func start(ctx context.Context, o *options) (*campaign, *world, error) {
 		o.policy = ""
 	}
 	s := cluster.New(cluster.Setup{
-		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: believed(known, o.lie), Disk: w.disk.Dir, Settings: settings,
+		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: believed(known, o.lie), Disk: w.disk.Dir, Settings: append(slices.Clone(settings), "sharers_only: ["+strings.Join(partitions, ", ")+"]"),
 		Between: func(addr string) (string, error) {
 			var err error
 			if w.wire, err = newWire(addr); err != nil {

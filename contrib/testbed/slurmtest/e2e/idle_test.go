@@ -45,7 +45,7 @@ func TestFiguresIdle(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	addr, metrics := freeAddr(t), freeAddr(t)
-	conf := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\n",
+	conf := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\nsharers_only: [gpu]\n",
 		r.Conf(), r.GateFile, r.WakeFile, r.Path("run", "slurmbridge.db"), addr, r.MungeSocket)
 	if err := os.WriteFile(r.Path("slurmbridge.yaml"), []byte(conf), 0o644); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // whole submits a job of so many whole GPUs.
@@ -34,6 +35,35 @@ func TestMixedQueueWholeGPU(t *testing.T) {
 	}
 }
 
+// A sharer that keeps its turn before a job of a whole GPU waits in Slurm's queue and leaves room on its GPU: a shorter one
+// joins it, and the job of a whole GPU is no later for that.
+func TestATurnLeavesRoom(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{room: true, Options: slurmtest.Options{Prepare: wakes, Scheduler: "bf_interval=1"}})
+	if text.GivesUsedGPUs(r.Release) {
+		t.Skipf("Slurm %s hands out GPUs whole that sharers still use", r.Release)
+	}
+	var first, long, whole, late string
+	r.unseen(func() {
+		first, long = r.whole("1", 6), r.submit(ann, small, 15, "--time=3")
+		whole = r.whole("1", 2)
+		late = r.submit(ann, small+"d3", 3, "--time=1") // Slurm backfills by limits
+	})
+	r.state(60*time.Second, first, "COMPLETED")
+	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return r.job(long)["JobState"] == "RUNNING" }) {
+		t.Fatalf("the sharer did not start: %v", r.job(long))
+	}
+	if got := r.job(long)["AdminComment"]; !strings.Contains(got, "[mps:70, was mps:100]") {
+		t.Errorf("its AdminComment: %q", got)
+	}
+	for _, id := range []string{late, long, whole} {
+		r.state(90*time.Second, id, "COMPLETED")
+	}
+	if end := r.span(long)[1]; !r.started(late).Before(end) || r.started(whole).Before(end.Add(-time.Second)) {
+		t.Errorf("the first ran until %v, the one that may join it started at %v, the job of a whole GPU at %v", end, r.started(late), r.started(whole))
+	}
+}
+
 // Jobs behind one for which Slurm keeps the node's idle GPUs stay the bridge's, and share once that one has run.
 func TestMixedQueueSeveralGPUs(t *testing.T) {
 	t.Parallel()
@@ -54,5 +84,77 @@ func TestMixedQueueSeveralGPUs(t *testing.T) {
 	}
 	if n := r.none(ids); n < 2 {
 		t.Errorf("%d of %d shared a GPU", n, len(ids))
+	}
+}
+
+// What a partition gives to jobs of whole GPUs by default the members of a group divide: on a node with the cores of one such
+// job they share. A job that asks for as much itself has all of it, and so has one that leaves its group.
+func TestDefaultsPerGPU(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{CPUs: 8, Prepare: wakes, Extra: []string{
+		"PartitionName=per Nodes=n1 DefCpuPerGPU=8 DefMemPerGPU=300 State=UP",
+	}}})
+	var ids []string
+	r.unseen(func() {
+		for range 2 {
+			ids = append(ids, r.submit(ann, small, 8, "--time=3", "--partition=per"))
+		}
+	})
+	own := r.submit(ann, small, 1, "--time=3", "--partition=per", "--cpus-per-task=8", "--mem=300")
+	has := func(id, cpus, mem string) {
+		t.Helper()
+		if f := r.job(id); f["NumCPUs"] != cpus || f["MinMemoryNode"] != mem {
+			t.Errorf("job %s has %s cores and %s: %s", id, f["NumCPUs"], f["MinMemoryNode"], f["AdminComment"])
+		}
+	}
+	for _, id := range ids {
+		r.state(60*time.Second, id, "RUNNING")
+		has(id, "4", "150M")
+	}
+	r.scontrol("requeuehold", ids[1])
+	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return r.job(ids[1])["NumCPUs"] == "8" }) {
+		t.Error("the job that was requeued did not get its cores back")
+	}
+	has(ids[1], "8", "300M")
+	r.state(60*time.Second, ids[0], "COMPLETED")
+	r.state(60*time.Second, own, "COMPLETED")
+	has(own, "8", "300M")
+	if f := r.job(ids[1]); !strings.HasPrefix(f["AdminComment"], "slurmbridge: (default cpus=8 mem=300)") {
+		t.Errorf("its AdminComment is %q", f["AdminComment"])
+	}
+}
+
+// Slurm hands out whole cores: of three jobs with a CPU each two fit on two cores of two threads, and no group starts in
+// part.
+func TestCoresOfTwoThreads(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{CPUs: 4, Threads: 2, Prepare: wakes}})
+	var ids []string
+	r.unseen(func() {
+		for range 4 {
+			ids = append(ids, r.submit(ann, small, 2, "--time=3"))
+		}
+	})
+	for _, id := range ids {
+		r.state(90*time.Second, id, "COMPLETED")
+	}
+	if n := r.none(ids); n < 2 {
+		t.Errorf("%d of %d shared a GPU", n, len(ids))
+	}
+}
+
+// A job that can't share and has a begin time of its own is let go, and keeps that time.
+func TestALaterBeginTimeIsKept(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}})
+	later := r.submit(ann, small, 1, "--time=3", "--begin=now+1hour", "--exclusive")
+	begins := r.job(later)["StartTime"]
+	other := r.submit(ann, small, 1, "--time=3", "--exclusive") // shows that such jobs are let go
+	r.state(60*time.Second, other, "COMPLETED")
+	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return !strings.Contains(r.job(later)["Dependency"], "after:") }) {
+		t.Fatal("it is still behind the gate")
+	}
+	if f := r.job(later); f["JobState"] != "PENDING" || f["StartTime"] != begins {
+		t.Errorf("%s, begins %s, was to begin %s", f["JobState"], f["StartTime"], begins)
 	}
 }

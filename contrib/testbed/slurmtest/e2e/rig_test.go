@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 }
 
 // apps knows profiles by name: app=m4000g30 needs 4,000 MiB and 30 % of the GPU
-// for a minute. (A limit of one minute, --time=1, has no room then, and such a job
+// for a minute, m4000g30d5 for 5 s. (A limit of one minute, --time=1, has no room then, and such a job
 // doesn't share.)
 type apps struct{}
 
@@ -59,12 +60,12 @@ func (apps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (stri
 	return t.App, nil
 }
 
-func (apps) Profile(_ context.Context, _, key string) (*rlcore.Profile, error) {
-	var mem, gpu float64
-	if n, _ := fmt.Sscanf(key, "m%fg%f", &mem, &gpu); n != 2 {
+func (apps) Profile(_ context.Context, _, key, _ string) (*rlcore.Profile, error) {
+	mem, gpu, seconds := 0.0, 0.0, 60.0
+	if n, _ := fmt.Sscanf(key, "m%fg%fd%f", &mem, &gpu, &seconds); n < 2 {
 		return nil, nil
 	}
-	return &rlcore.Profile{App: key, DurationS: 60, PeriodS: 60, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}, nil
+	return &rlcore.Profile{App: key, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}, nil
 }
 
 type sum struct{}
@@ -117,8 +118,13 @@ func runBridge(dir string) error {
 		},
 		Planner: &plan.Planner{
 			Decider: &rlcore.Decider{Policy: most{}, Guard: &rlcore.Guard{Predictor: sum{}, MaxMembers: 3}, M: 5},
-			Join:    os.Getenv("E2E_JOIN") != "false",
+			Join:    os.Getenv("E2E_JOIN") != "false", DivideHost: true,
+			Room: os.Getenv("E2E_ROOM") == "true", RoomAnyway: true,
+			Partitions: job.PartitionFilter{SharersOnly: strings.Fields(os.Getenv("E2E_SHARERS_ONLY"))},
 		},
+	}
+	if only := b.Planner.Partitions.SharersOnly; !slices.Contains(only, job.AnyPartition) {
+		b.Gate.SharersOnly = only
 	}
 	if b.Mode == job.Shadow {
 		b.Gate.File = ""
@@ -154,8 +160,12 @@ type options struct {
 	quiet bool // no bridge yet
 	// leave is a partition in which users may ask for a part of a GPU by hand; "" = none.
 	leave string
+	// room: groups leave shares for a later join.
+	room bool
 	// gatePartition is the gate's own; "" = it has none.
 	gatePartition string
+	// sharersOnly are the partitions where only shares are handed out; nil = as if all were, though jobs get whole GPUs.
+	sharersOnly []string
 	// noJoin: nobody joins those who run, so that groups start together.
 	noJoin bool
 }
@@ -189,11 +199,14 @@ func newRig(t *testing.T, o options) *rig {
 	}
 	o.Extra = append(o.Extra, "JobRequeue=1")
 	r := &rig{Cluster: slurmtest.New(t, o.Options), t: t}
+	if o.sharersOnly == nil {
+		o.sharersOnly = []string{job.AnyPartition}
+	}
 	sharing := o.Sharing
 	if sharing == "" {
 		sharing = "mps"
 	}
-	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition, "E2E_JOIN="+strconv.FormatBool(!o.noJoin))
+	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition, "E2E_JOIN="+strconv.FormatBool(!o.noJoin), "E2E_ROOM="+strconv.FormatBool(o.room), "E2E_SHARERS_ONLY="+strings.Join(o.sharersOnly, " "))
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {

@@ -64,7 +64,7 @@ func TestGPUsWithoutShares(t *testing.T) {
 	} {
 		t.Run(o.Sharing, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, options{Options: o})
+			r := newRig(t, options{Options: o, sharersOnly: []string{slurmtest.Partition}})
 			var shared, whole []string
 			r.unseen(func() {
 				for i := range 12 {

@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+)
+
+// Before 23.11.5 Slurm takes a GPU for free when the first of its sharers ends. No job of a whole GPU gets one in use: in
+// a partition of sharers it asks for all shares, and where it could ask for the GPU itself, nobody shares.
+func TestNoWholeGPUIsInUse(t *testing.T) {
+	t.Parallel()
+	for name, only := range map[string][]string{"partition of sharers": {slurmtest.Partition}, "partition of all": {"none"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes}, sharersOnly: only})
+			var long, short string
+			r.unseen(func() {
+				long, short = r.submit(ann, small, 12, "--time=3"), r.submit(ann, small, 2, "--time=3")
+			})
+			r.state(60*time.Second, short, "COMPLETED")
+			whole := r.whole("1", 1)
+			r.state(60*time.Second, whole, "COMPLETED")
+			r.state(60*time.Second, long, "COMPLETED")
+			if from, to := r.span(whole), r.span(long); from[0].Before(to[1]) && to[0].Before(from[1]) {
+				t.Errorf("the job of a whole GPU ran from %s to %s, next to one that ran from %s to %s", from[0], from[1], to[0], to[1])
+			}
+			a, b := r.span(long), r.span(short)
+			shared := a[0].Before(b[1]) && b[0].Before(a[1])
+			if may := name == "partition of sharers" || !text.GivesUsedGPUs(r.Release); shared != may {
+				t.Errorf("on %s jobs shared: %v", r.Release, shared)
+			}
+		})
+	}
+}
+
+// span is from when to when a job ran, in whole seconds.
+func (r *rig) span(id string) [2]time.Time {
+	r.t.Helper()
+	var out [2]time.Time
+	f := r.job(id)
+	for i, key := range []string{"StartTime", "EndTime"} {
+		at, err := time.ParseInLocation("2006-01-02T15:04:05", f[key], time.Local)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		out[i] = at
+	}
+	return out
+}

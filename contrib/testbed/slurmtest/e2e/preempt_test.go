@@ -1,0 +1,34 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+)
+
+// Jobs of a partition that may preempt another's don't share with them; one that finds no idle GPU preempts, as on plain
+// Slurm, and the preempted jobs run again.
+func TestPreemption(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{Options: slurmtest.Options{Prepare: wakes, Extra: []string{
+		"PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE", "SchedulerParameters=requeue_delay=1",
+		"PartitionName=urgent Nodes=n1 PriorityTier=10 PreemptMode=OFF State=UP",
+	}}})
+	var low, high string
+	r.unseen(func() {
+		low, high = r.submit(ann, small, 4, "--time=3", "--requeue"), r.submit(ann, small, 4, "--time=3", "--partition=urgent")
+	})
+	r.state(60*time.Second, high, "COMPLETED")
+	r.state(150*time.Second, low, "COMPLETED") // a requeued job begins after two minutes before 25.11
+	if a, b := r.span(low), r.span(high); a[0].Before(b[1]) && b[0].Before(a[1]) {
+		t.Errorf("they ran side by side: %v, %v", a, b)
+	}
+	low = r.submit(ann, small, 20, "--time=3", "--requeue")
+	r.state(30*time.Second, low, "RUNNING")
+	high = r.submit(ann, small, 2, "--time=3", "--partition=urgent")
+	r.state(60*time.Second, high, "COMPLETED")
+	if f := r.job(low); f["Restarts"] != "1" {
+		t.Errorf("the low one is %s, restarted %s times: the other did not preempt it", f["JobState"], f["Restarts"])
+	}
+}
