@@ -278,7 +278,7 @@ end
 -- Sets the cores and the memory, MiB, that the job gets for its GPU by default, but for
 -- what its owner asks for: Slurm gives them to jobs of whole GPUs alone. Slurm takes more
 -- cores than tasks for a job of one task; for others they are divided among the tasks.
--- The AdminComment notes what a job of one task has by default: the bridge may divide it
+-- Returns a note of what a job of one task has by default: the bridge may divide it
 -- among the members of a group.
 local function set_defaults(set, g, job, rec, parts)
    local name = partitions(job, rec, parts):match("^[^,]+") or ""
@@ -296,9 +296,53 @@ local function set_defaults(set, g, job, rec, parts)
       set("min_mem_per_node", mem)
       note = note .. string.format(" mem=%.0f", mem)
    end
-   if note ~= "" and tasks <= 1 and text(job.admin_comment) == "" then
-      set("admin_comment", string.format("slurmbridge: (default%s)", note))
+   if note == "" or tasks > 1 then return "" end
+   return "(default" .. note .. ")"
+end
+
+-- A hash of 32 bits, in numbers that every Lua holds exactly.
+local function hash(s)
+   local h = 5381
+   for i = 1, #s do h = (h * 65599 + s:byte(i)) % 4294967296 end
+   return string.format("%08x", h)
+end
+
+-- A word of the note of arguments: numbers, options and names of variables are legible, so that
+-- the bridge sees what differs only in size; anything else is a hash, since AdminComments are
+-- shown to all users.
+local function noted(word)
+   local function value(v)
+      return v:match("^%.?%d[%d.]*[xX]?%d*[eE]?[-+]?%d*%a?%a?%a?$") and #v <= 10 and v or "~" .. hash(v)
    end
+   local name, v = word:match("^(%-?%-?[%a_][%w_-]*)=(.*)$")
+   if name and #name <= 24 then return name .. "=" .. value(v) end
+   local short, n = word:match("^(%-%a)(%d[%d.]*)$")
+   if short and #n <= 10 then return word end
+   return word:match("^%-%-?%a[%w_-]*$") and #word <= 24 and word or value(word)
+end
+
+local ARGS = 300 -- bytes that the note of arguments may have; the rest is one hash
+
+-- A note of what a batch script gets besides its environment: its arguments, and the variables
+-- that sbatch --export=NAME=value sets. "" = nothing.
+local function note_args(job)
+   if job.script == nil then return "" end
+   local words = {}
+   for i = 1, (number(job.argc, NO_VAL) or 1) - 1 do words[#words + 1] = text(job.argv[i]) end
+   for set in text(job.environment["SLURM_EXPORT_ENV"]):gmatch("[^,]+") do
+      if set:match("^[%a_][%w_]*=") then words[#words + 1] = set end
+   end
+   local out, n = {}, 0
+   for i, word in ipairs(words) do
+      local w = noted(word)
+      n = n + #w + 1
+      if n > ARGS - 10 then
+         out[#out + 1] = "~" .. hash(table.concat(words, "\0", i))
+         break
+      end
+      out[#out + 1] = w
+   end
+   return #out > 0 and "(args " .. table.concat(out, " ") .. ")" or ""
 end
 
 -- What is to be changed of a job as a list of {field, value}, {} for nothing; or
@@ -342,7 +386,12 @@ local function plan(job, rec, parts, uid)
       set("tres_per_node", list)
       set("tres_per_job", "")
    end
-   if new and asked and not by_hand then set_defaults(set, g, job, rec, parts) end
+   if new and asked then
+      local note = by_hand and "" or set_defaults(set, g, job, rec, parts)
+      local done, args = pcall(note_args, job)
+      note = note .. (done and note ~= "" and args ~= "" and " " or "") .. (done and args or "")
+      if note ~= "" and text(job.admin_comment) == "" then set("admin_comment", "slurmbridge: " .. note) end
+   end
    local dependency = new and asked and gated(job, gate)
    if dependency then set("dependency", dependency) end
    local said = nil

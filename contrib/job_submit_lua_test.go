@@ -12,6 +12,8 @@ import (
 
 	lua "github.com/yuin/gopher-lua"
 	"pgregory.net/rapid"
+
+	slurmjob "github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // script is the job_submit script in a Lua of its own (5.1, as in Slurm on
@@ -129,6 +131,7 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		}
 		return lua.LString(strings.Join(rapid.SliceOfN(item, 1, 3).Draw(t, "items"), ","))
 	})
+	argument := rapid.OneOf(rapid.StringMatching(`(--?[a-z_-]{1,9}[= ]?)?[0-9.eExk-]{0,12}`), rapid.StringMatching(`([A-Z_]{1,30}=[a-z0-9]{0,9},?){0,3}`), rapid.String())
 	size := rapid.SampledFrom([]lua.LValue{lua.LNil, lua.LNumber(1), lua.LNumber(2), lua.LNumber(65534), lua.LNumber(4294967294), lua.LString("x")})
 	rapid.Check(t, func(t *rapid.T) {
 		file := rapid.OneOf(
@@ -158,6 +161,13 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 			job["script"] = lua.LString("#!/bin/sh")
 			env := s.NewTable()
 			s.SetField(env, "SLURM_GPUS", lua.LString("shared:1"))
+			s.SetField(env, "SLURM_EXPORT_ENV", lua.LString(argument.Draw(t, "export")))
+			argv := s.NewTable()
+			words := rapid.SliceOfN(argument, 0, 20).Draw(t, "arguments")
+			for i, w := range words {
+				argv.RawSetInt(i+1, lua.LString(w))
+			}
+			job["argv"], job["argc"] = argv, lua.LNumber(1+len(words))
 			job["environment"] = env
 		}
 		function := rapid.SampledFrom([]string{"slurm_job_submit", "slurm_job_modify"}).Draw(t, "function")
@@ -165,6 +175,11 @@ func TestWhateverASlurmctldSays(t *testing.T) {
 		rc, set, err := s.call(function, job, "")
 		if err != nil || len(s.logged) > 0 {
 			t.Fatalf("error %v, logged %q", err, s.logged)
+		}
+		if c := set["admin_comment"]; c != "" {
+			if n, rest := slurmjob.ParseNote(c); rest != slurmjob.CommentPrefix || n.Args == "" || n.Comment("") != c {
+				t.Fatalf("AdminComment %q", c)
+			}
 		}
 		switch {
 		case !asked:

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // What follows tries the script in a real slurmctld; job_submit_lua_test.go tries
@@ -459,6 +460,50 @@ func TestDefaultsPerGPU(t *testing.T) {
 	// Elsewhere it is the cluster's.
 	if s := got(other); !strings.HasPrefix(s, "2 ") {
 		t.Errorf("in the other partition: %s", s)
+	}
+}
+
+// The arguments of a script and the variables of --export stand in the AdminComment of a job that shares: numbers and
+// options as they are, anything else as a hash.
+func TestArgumentsAreNoted(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, slurmtest.Options{Lua: "job_submit.lua"})
+	c.gateText("gres=mps\nunits=100\nmem=*:300\n")
+	script := c.Path("train.sh")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\ntrue\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	submit := func(options, args string) job.Note {
+		t.Helper()
+		line := append(strings.Fields(options), "--hold", "--parsable", "--chdir=/", "--output=/dev/null", script)
+		out, err := c.RunAs(t.Context(), "nobody", "sbatch", append(line, strings.Fields(args)...)...)
+		if err != nil {
+			t.Fatalf("%s %s: %s %v", options, args, out, err)
+		}
+		said := c.job(strings.TrimSpace(out))["AdminComment"]
+		n, _ := job.ParseNote(said)
+		if strings.Contains(said, "llama") || strings.Contains(said, "s3cret") || (n == job.Note{}) != (said == "") {
+			t.Errorf("%s %s: AdminComment %q", options, args, said)
+		}
+		return n
+	}
+	plain, small := submit("--gres=gpu:shared", ""), submit("--gres=gpu:shared", "small -n 128 --lr=1e-3 -b64 --key=s3cret")
+	llama := submit("--gres=gpu:shared", "llama -n 128 --lr=1e-3 -b64 --key=s3cret")
+	if want := (job.Defaults{MemMiB: 300}); plain.Args != "" || plain.Defaults != want || small.Defaults != want {
+		t.Errorf("defaults %+v, %+v", plain, small)
+	}
+	if words := strings.Fields(small.Args); len(words) != 6 || small.Args == llama.Args || !strings.HasPrefix(words[0], "~") ||
+		strings.Join(words[1:5], " ") != "-n 128 --lr=1e-3 -b64" || !strings.HasPrefix(words[5], "--key=~") {
+		t.Errorf("arguments %q, %q", small.Args, llama.Args)
+	}
+	if n := submit("--gres=gpu:shared --export=ALL,N=4096,MODEL=llama", ""); !strings.HasPrefix(n.Args, "N=4096 MODEL=~") {
+		t.Errorf("variables %q", n.Args)
+	}
+	if n := submit("--gres=gpu:1", "llama"); n != (job.Note{}) {
+		t.Errorf("a job that doesn't share: %+v", n)
+	}
+	if n := submit("--gres=gpu:shared", strings.Repeat("1234567 ", 200)); len(n.Args) < 250 || len(n.Args) > 300 {
+		t.Errorf("200 arguments: %q", n.Args)
 	}
 }
 

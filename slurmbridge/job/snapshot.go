@@ -80,8 +80,8 @@ type Job struct {
 	CPUs        int
 	// HostMemMiB is the requested memory on one node, MiB; 0 = the default.
 	HostMemMiB float64
-	// Defaults are what of CPUs and HostMemMiB it requested by default.
-	Defaults Defaults
+	// Note is the job_submit script's: what of CPUs and HostMemMiB the job has by default, and its arguments.
+	Note Note
 	// MemPerCPU: Slurm takes more memory if it allocates more CPUs than the job requests.
 	MemPerCPU bool
 	Requeue   bool

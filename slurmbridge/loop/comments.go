@@ -56,7 +56,7 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 			continue
 		}
 		all = append(all, ref)
-		text = j.Defaults.Comment(strings.TrimPrefix(text, job.CommentPrefix))
+		text = j.Note.Comment(strings.TrimPrefix(text, job.CommentPrefix))
 		byText[text] = append(byText[text], ref)
 	}
 	if len(byText) == 0 {
@@ -65,7 +65,7 @@ func (c *comments) write(ctx context.Context, p *job.Plan, in *plan.Input, idle 
 	read := c.read(ctx, all)
 	var updates []job.Update
 	for _, text := range slices.Sorted(maps.Keys(byText)) {
-		_, said := job.ParseDefaults(text)
+		_, said := job.ParseNote(text)
 		refs := slices.DeleteFunc(byText[text], func(ref string) bool {
 			return !read[ref] || c.foreign[ref] || c.text[ref] == said
 		})
@@ -105,7 +105,7 @@ func (c *comments) read(ctx context.Context, refs []string) map[string]bool {
 		}
 		read[ref] = true
 		c.foreign[ref] = d.AdminComment != "" && !strings.HasPrefix(d.AdminComment, job.CommentPrefix)
-		if _, c.text[ref] = job.ParseDefaults(d.AdminComment); c.text[ref] == "" {
+		if _, c.text[ref] = job.ParseNote(d.AdminComment); c.text[ref] == "" {
 			c.text[ref] = job.CommentPrefix // read
 		}
 	}
@@ -124,7 +124,7 @@ func (c *comments) ours(refs []string) bool {
 
 // wrote notes what AdminComments say now.
 func (c *comments) wrote(refs []string, text string) {
-	_, text = job.ParseDefaults(text)
+	_, text = job.ParseNote(text)
 	for _, ref := range refs {
 		c.text[ref] = text
 	}

@@ -280,8 +280,8 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 			return
 		}
 		rj := in.rlJob(j)
-		if v.divideHost && j.Defaults.Has(j) {
-			if rj.HostMemDivides = j.Defaults.MemMiB > 0; j.Defaults.CPUs > 0 {
+		if v.divideHost && j.Note.Defaults.Has(j) {
+			if rj.HostMemDivides = j.Note.Defaults.MemMiB > 0; j.Note.Defaults.CPUs > 0 {
 				rj.CPUGrain = v.grain
 			}
 		}

@@ -132,7 +132,7 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 		cpus, memMiB := d.jobs[i].Host(n)
 		d.cpus, d.memMiB = d.cpus+cpus, d.memMiB+memMiB
 		if m := &d.group.Members[i]; n > 1 && (d.jobs[i].CPUGrain > 0 || d.jobs[i].HostMemDivides) {
-			m.WasHost = r.jobs[m.Ref].Defaults
+			m.WasHost = r.jobs[m.Ref].Note.Defaults
 			m.Host = m.WasHost.Of(n)
 		}
 	}

@@ -78,7 +78,7 @@ func Make(g *job.Group, jobs map[string]*job.Job, sharing job.Sharing) job.Plann
 		j := jobs[m.Ref]
 		u := prepare(g, m, j, sharing)
 		if stamp := Stamp(g, m); stamp != "" && changes(u) {
-			text := j.Defaults.Comment(stamp)
+			text := j.Note.Comment(stamp)
 			u.AdminComment = &text
 		}
 		all.Update.Jobs = append(all.Update.Jobs, m.Ref)
@@ -223,7 +223,7 @@ func sameGres(set string, r job.GPURequest) bool {
 // describe is what the journal keeps of a job before a change.
 func describe(j *job.Job) string {
 	s := fmt.Sprintf("Gres=%s ReqNodeList=%s Dependency=%s", j.Request.Raw, j.ReqNodes, j.Dependency.Raw)
-	if j.Defaults != (job.Defaults{}) {
+	if j.Note.Defaults != (job.Defaults{}) {
 		s += fmt.Sprintf(" NumCPUs=%d MinMemoryNode=%.0f", j.CPUs, j.HostMemMiB)
 	}
 	return s

@@ -70,9 +70,9 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 		m := job.Member{
 			Ref: ref, Shares: job.Units / n, State: job.MemberPrepared, WasGres: release.WholeGPU(job.MPS), WasNodes: jobs[ref].ReqNodes,
 		}
-		jobs[ref].Defaults = rapid.SampledFrom([]job.Defaults{{}, {CPUs: 8}, {MemMiB: 16000}, {CPUs: 8, MemMiB: 16000}}).Draw(t, "defaults")
+		jobs[ref].Note.Defaults = rapid.SampledFrom([]job.Defaults{{}, {CPUs: 8}, {MemMiB: 16000}, {CPUs: 8, MemMiB: 16000}}).Draw(t, "defaults")
 		if n > 1 {
-			m.WasHost, m.Host = jobs[ref].Defaults, jobs[ref].Defaults.Of(n)
+			m.WasHost, m.Host = jobs[ref].Note.Defaults, jobs[ref].Note.Defaults.Of(n)
 		}
 		g.Members = append(g.Members, m)
 	}
@@ -143,7 +143,7 @@ func TestAStampedJobIsRecovered(t *testing.T) {
 		for i := range g.Members {
 			m := &g.Members[i]
 			was, is := before[m.Ref], jobs[m.Ref]
-			said := is.Defaults.Comment(release.Stamp(g, m) + more)
+			said := is.Note.Comment(release.Stamp(g, m) + more)
 			c, ok := release.Recover(is, said, gate, time.Time{})
 			if changed := is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes; ok != changed {
 				t.Fatalf("%+v, %q: recovered %v", is, said, ok)

@@ -36,14 +36,14 @@ var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):
 // Stamped reports whether a job's AdminComment has a stamp that is true: it may be needed to
 // restore the job.
 func Stamped(j *job.Job, adminComment string) bool {
-	_, adminComment = job.ParseDefaults(adminComment)
+	_, adminComment = job.ParseNote(adminComment)
 	s := stampShape.FindStringSubmatch(adminComment)
 	return s != nil && isStamped(j, s)
 }
 
 // Announced is what an AdminComment of the bridge's says besides its stamp, "" = nothing.
 func Announced(adminComment string) string {
-	_, adminComment = job.ParseDefaults(adminComment)
+	_, adminComment = job.ParseNote(adminComment)
 	rest := adminComment[len(stampShape.FindString(adminComment)):]
 	return strings.TrimSpace(strings.TrimPrefix(rest, job.CommentPrefix))
 }
@@ -58,11 +58,12 @@ func isStamped(j *job.Job, stamp []string) bool {
 // Recover restores a job of no known group that looks as its stamp says. false: it has no
 // stamp, or was changed since.
 func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, bool) {
-	d, adminComment := job.ParseDefaults(adminComment)
+	n, adminComment := job.ParseNote(adminComment)
 	s := stampShape.FindStringSubmatch(adminComment)
 	if s == nil || !isStamped(j, s) {
 		return job.Change{}, false
 	}
+	d := n.Defaults
 	u := job.Update{Gres: &s[3], Host: d}
 	if j.CPUs >= d.CPUs {
 		u.Host.CPUs = 0

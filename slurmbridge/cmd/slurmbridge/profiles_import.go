@@ -224,7 +224,7 @@ func (in *importing) namer() (profimport.Namer, error) {
 			if info, err := f.Stat(); err == nil && info.Mode()&fs.ModeType == 0 {
 				body, err := io.ReadAll(io.LimitReader(f, maxScript))
 				if err == nil {
-					a, ok = appid.Identify("", withoutTitle(body)), true
+					a, ok = appid.Identify("", withoutTitle(body), ""), true
 				}
 			}
 			f.Close()

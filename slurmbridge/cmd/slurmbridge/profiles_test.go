@@ -66,7 +66,7 @@ func TestProfilesFromAccounting(t *testing.T) {
 	if !strings.Contains(out, "1 profiles imported") || strings.Contains(out, "--scripts") {
 		t.Error(out)
 	}
-	known, wanted := appid.Identify("", fmt.Appendf(nil, ljScript, 1000)), appid.Identify("", fmt.Appendf(nil, ljScript, 2000))
+	known, wanted := appid.Identify("", fmt.Appendf(nil, ljScript, 1000), ""), appid.Identify("", fmt.Appendf(nil, ljScript, 2000), "")
 	out = ok(t, "profiles", "show", known.Key, "-c", file)
 	for _, says := range []string{known.Key + ", ann: imported from sacct (jobs: 1); not known: SM use, PCIe", "alone 1000.0 s ± 0.0", "sizes: -n 1000", "mean 60, peak 60 %", "peak 2048 MiB"} {
 		if !strings.Contains(out, says) {

@@ -179,7 +179,7 @@ func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() map[jo
 }
 
 func (r *recogniser) Identify(ctx context.Context, j *job.Job, t job.Terms, script []byte) (string, error) {
-	a := appid.Identify(t.App, script)
+	a := appid.Identify(t.App, script, j.Note.Args)
 	if script == nil && t.App == "" {
 		// Recognised before a restart.
 		known, err := r.store.AppOf(ctx, j.Ref, j.User)

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -27,14 +28,17 @@ type App struct {
 const maxScript = 256 << 10
 
 // Identify recognises a job's application. A name its owner gave (--comment=
-// app=NAME) is the key as it is.
-func Identify(named string, script []byte) App {
+// app=NAME) is the key as it is. args are the script's arguments, as job.Note has them.
+func Identify(named string, script []byte, args string) App {
 	if named != "" {
 		return App{Key: named, Name: named}
 	}
 	lines := Normalise(script)
 	if len(lines) == 0 {
 		return App{}
+	}
+	if args != "" {
+		lines = slices.Insert(lines, 0, "arguments "+args)
 	}
 	h := sha256.New()
 	for _, l := range lines {

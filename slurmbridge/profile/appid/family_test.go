@@ -116,29 +116,50 @@ func TestFamily(t *testing.T) {
 		{"cd /scratch/run1\n./a.out 5", "argument 1=5", map[string]string{"cd /scratch/run22\n./a.out 6 >log6": "argument 1=6"}, []string{"cd /scratch/x1\n./a.out 5"}},
 		{"./a.out 0 -5 -1 abc 12:30:00", "", nil, []string{"./a.out 1 -5 -1 abc 12:30:00"}},
 	} {
-		a := Identify("", []byte(c.script))
+		a := Identify("", []byte(c.script), "")
 		if a.Family == "" || sizesOf(a) != c.sizes {
 			t.Errorf("%s: family %q, sizes %q, want %q", c.script, a.Family, sizesOf(a), c.sizes)
 		}
 		for script, sizes := range c.same {
-			b := Identify("", []byte(script))
+			b := Identify("", []byte(script), "")
 			if b.Family != a.Family || sizesOf(b) != sizes {
 				t.Errorf("%s: family %s, want %s; sizes %q, want %q", script, b.Family, a.Family, sizesOf(b), sizes)
 			}
 		}
 		for _, script := range c.other {
-			if b := Identify("", []byte(script)); b.Family == a.Family {
+			if b := Identify("", []byte(script), ""); b.Family == a.Family {
 				t.Errorf("%s is held to be of the family of %s", script, c.script)
 			}
 		}
 	}
 	for _, script := range []string{"", "cd /x\nmodule load a", "./a.out" + strings.Repeat(" 7", maxSizes+1)} {
-		if a := Identify("", []byte(script)); a.Family != "" || a.Sizes != nil {
+		if a := Identify("", []byte(script), ""); a.Family != "" || a.Sizes != nil {
 			t.Errorf("%.20q has family %s", script, a.Family)
 		}
 	}
-	if a := Identify("mine", []byte("./a.out 5")); a.Family != "" {
+	if a := Identify("mine", []byte("./a.out 5"), ""); a.Family != "" {
 		t.Errorf("what its owner named has family %s", a.Family)
+	}
+}
+
+// One script with other arguments is another application, of the same family if only sizes differ.
+func TestArguments(t *testing.T) {
+	const script = "python train.py $1 $2"
+	key := func(args string) App { return Identify("", []byte(script), args) }
+	a := key("~0a1b2c3d 128 --epochs=90")
+	if a.Name != "train" || !strings.HasPrefix(a.Key, "train-") || sizesOf(a) != "argument 2=128 --epochs=90" {
+		t.Errorf("%+v", a)
+	}
+	if b := key("~0a1b2c3d 256 --epochs=90"); b.Key == a.Key || b.Family != a.Family {
+		t.Errorf("another size: %+v", b)
+	}
+	for _, args := range []string{"~ffffffff 128 --epochs=90", "128 --epochs=90", ""} {
+		if b := key(args); b.Key == a.Key || b.Family == a.Family {
+			t.Errorf("%q: %+v", args, b)
+		}
+	}
+	if b := Identify("mine", []byte(script), "128"); b.Key != "mine" {
+		t.Errorf("its owner's name became %s", b.Key)
 	}
 }
 
@@ -150,11 +171,11 @@ func TestKeysStay(t *testing.T) {
 		"mpirun -np 2 ./gmx mdrun \\\n -s a.tpr\n":                          "gmx-c52b3b756e75",
 		"singularity exec --nv img.sif python train.py":                     "img.sif-e94edb382edf",
 	} {
-		if a := Identify("", []byte(script)); a.Key != want {
+		if a := Identify("", []byte(script), ""); a.Key != want {
 			t.Errorf("%q: key %s, want %s", script, a.Key, want)
 		}
 	}
-	if a := Identify("", []byte("singularity exec --nv img.sif python train.py")); a.Name != "train" {
+	if a := Identify("", []byte("singularity exec --nv img.sif python train.py"), ""); a.Name != "train" {
 		t.Errorf("name %s, want train", a.Name)
 	}
 }
@@ -173,7 +194,7 @@ func TestHostileScriptsTakeNoTime(t *testing.T) {
 		"lines":     strings.Repeat("./a.out 5\n", big/10),
 	} {
 		start := time.Now()
-		a := Identify("", []byte(s))
+		a := Identify("", []byte(s), "")
 		// This takes tens of ms; of the square of its length it would take minutes.
 		if took := time.Since(start); took > time.Minute {
 			t.Errorf("%s: %v", name, took)

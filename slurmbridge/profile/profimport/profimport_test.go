@@ -313,7 +313,7 @@ func TestProfilesJoinRuns(t *testing.T) {
 		if j.ID == "102" {
 			return appid.App{}
 		}
-		return appid.Identify("", []byte("./lj -n 5"))
+		return appid.Identify("", []byte("./lj -n 5"), "")
 	})
 	if len(got) != 2 || got[0].Profile.App != "a_b" {
 		t.Fatalf("%+v", got)

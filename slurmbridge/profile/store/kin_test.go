@@ -13,7 +13,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
 
-func script(n int) appid.App { return appid.Identify("", fmt.Appendf(nil, "srun ./lj -n %d", n)) }
+func script(n int) appid.App { return appid.Identify("", fmt.Appendf(nil, "srun ./lj -n %d", n), "") }
 
 func constant(app string, seconds, mib float64) *rlcore.Profile {
 	return &rlcore.Profile{App: app, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}}, Source: "imported"}

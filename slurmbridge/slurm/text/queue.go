@@ -278,7 +278,7 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	setSize(j, pf[pNodes], pf[pCPUs], pf[pTRES])
 	// One that scontrol read from its standard input has quotes.
 	if c := bytes.TrimPrefix(ff[fAdminComment], []byte{'"'}); bytes.HasPrefix(c, []byte(job.CommentPrefix+"(")) {
-		j.Defaults, _ = job.ParseDefaults(string(c))
+		j.Note, _ = job.ParseNote(string(c))
 	}
 	return true
 }

@@ -463,10 +463,10 @@ func TestDefaultsRecorded(t *testing.T) {
 		jobs, _ := parseRecorded(t, release, "queue")
 		noted := 0
 		for _, j := range jobs {
-			if j.Defaults != (job.Defaults{}) {
+			if j.Note.Defaults != (job.Defaults{}) {
 				noted++
-				if want := (job.Defaults{CPUs: 2, MemMiB: 2048}); j.Defaults != want || !want.Has(j) {
-					t.Errorf("%s: job %s has %d CPUs, %v MiB and %+v by default", release, j.Ref, j.CPUs, j.HostMemMiB, j.Defaults)
+				if want := (job.Defaults{CPUs: 2, MemMiB: 2048}); j.Note.Defaults != want || !want.Has(j) {
+					t.Errorf("%s: job %s has %d CPUs, %v MiB and %+v by default", release, j.Ref, j.CPUs, j.HostMemMiB, j.Note.Defaults)
 				}
 			}
 		}

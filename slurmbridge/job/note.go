@@ -18,34 +18,50 @@ type Defaults struct {
 	MemMiB int64 `json:"mem_mib,omitempty"`
 }
 
-// defaultsShape is how the job_submit script notes defaults, at the beginning of an AdminComment.
-var defaultsShape = regexp.MustCompile(`^` + CommentPrefix + `\(default(?: cpus=([0-9]{1,6}))?(?: mem=([0-9]{1,9}))?\) ?`)
-
-// ParseDefaults reads what the job_submit script noted in an AdminComment, and returns the comment
-// without it.
-func ParseDefaults(adminComment string) (d Defaults, rest string) {
-	m := defaultsShape.FindStringSubmatch(adminComment)
-	if m == nil {
-		return d, adminComment
-	}
-	d.CPUs, _ = strconv.Atoi(m[1])
-	d.MemMiB, _ = strconv.ParseInt(m[2], 10, 64)
-	return d, CommentPrefix + adminComment[len(m[0]):]
+// Note is what the job_submit script notes of a submission, at the beginning of the AdminComment.
+type Note struct {
+	Defaults Defaults
+	// Args are the arguments of the script and the variables of --export: words separated by spaces, with a hash in the
+	// place of what isn't a number.
+	Args string
 }
 
-// Comment is the AdminComment that says the text and keeps the note of the defaults.
-func (d Defaults) Comment(text string) string {
-	if d == (Defaults{}) {
+// noteShape is what a note looks like.
+var noteShape = regexp.MustCompile(`^` + CommentPrefix +
+	`(?:\(default(?: cpus=([0-9]{1,6}))?(?: mem=([0-9]{1,9}))?\) ?)?(?:\(args ([A-Za-z0-9_.=~ -]{1,300})\) ?)?`)
+
+// ParseNote reads the note at the beginning of an AdminComment, and returns the comment without it.
+func ParseNote(adminComment string) (n Note, rest string) {
+	m := noteShape.FindStringSubmatch(adminComment)
+	if m == nil {
+		return n, adminComment
+	}
+	n.Defaults.CPUs, _ = strconv.Atoi(m[1])
+	n.Defaults.MemMiB, _ = strconv.ParseInt(m[2], 10, 64)
+	n.Args = m[3]
+	return n, CommentPrefix + adminComment[len(m[0]):]
+}
+
+// Comment is the AdminComment that says the text and keeps the note.
+func (n Note) Comment(text string) string {
+	note := ""
+	if n.Defaults != (Defaults{}) {
+		note = "(default"
+		if n.Defaults.CPUs > 0 {
+			note += fmt.Sprintf(" cpus=%d", n.Defaults.CPUs)
+		}
+		if n.Defaults.MemMiB > 0 {
+			note += fmt.Sprintf(" mem=%d", n.Defaults.MemMiB)
+		}
+		note += ") "
+	}
+	if n.Args != "" {
+		note += "(args " + n.Args + ") "
+	}
+	if note == "" {
 		return CommentPrefix + text
 	}
-	note := "(default"
-	if d.CPUs > 0 {
-		note += fmt.Sprintf(" cpus=%d", d.CPUs)
-	}
-	if d.MemMiB > 0 {
-		note += fmt.Sprintf(" mem=%d", d.MemMiB)
-	}
-	return strings.TrimSpace(CommentPrefix + note + ") " + text)
+	return strings.TrimSpace(CommentPrefix + note + text)
 }
 
 // Of is the part of a default for each of so many members of a group, at least 1.
