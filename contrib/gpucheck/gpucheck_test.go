@@ -17,6 +17,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/mps"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/trace"
 )
 
@@ -106,7 +108,7 @@ func (r *rig) command(args ...string) *exec.Cmd {
 	c := exec.Command(filepath.Join(bin, "gpucheck"), append([]string{
 		"--workload", filepath.Join(bin, "kernel"), "--mps-control", filepath.Join(bin, "nvidia-cuda-mps-control"),
 		"--nvml-library", filepath.Join(bin, "libnvidia-ml.so.1"), "--proc", filepath.Join(r.dir, "proc"),
-		"--out", filepath.Join(r.dir, "out"), "--sampling", "10ms", "--period", "20ms",
+		"--out", filepath.Join(r.dir, "out"), "--sampling", "10ms",
 	}, args...)...)
 	c.Env = r.env
 	return c
@@ -181,7 +183,7 @@ func TestWhole(t *testing.T) {
 	daemons(t)
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
-	out, errs, status := r.run("--kernels", "compute,pcie,hungry", "--duration", "300ms", "--triples", "1", "--repeats", "2")
+	out, errs, status := r.run("--kernels", "compute,pcie,hungry", "--duration", "300ms")
 	if status != 0 {
 		t.Fatalf("status %d: %s\n%s", status, out, errs)
 	}
@@ -211,32 +213,24 @@ func TestWhole(t *testing.T) {
 	near("hungry's memory", byName["hungry"].Measured.MemMiB, byName["hungry"].Asked.MemMiB, 640)
 	near("compute's step", byName["compute"].StepS, 5e-5, 1e-6)
 
-	if len(rep.Groups) != 6+1 {
-		t.Errorf("%d groups", len(rep.Groups))
+	law := interference.New(&contention.MPS)
+	asked := func(name string) *rlcore.Profile {
+		k := byName[name]
+		return &rlcore.Profile{App: name, DurationS: k.DurationS, PeriodS: k.DurationS, Series: []rlcore.Use{k.Asked}, StepS: k.StepS}
 	}
-	for _, g := range rep.Groups {
-		steady := true
-		for _, m := range g.Members {
-			steady = steady && (m.Kernel == "compute" || m.Kernel == "pcie")
+	for _, p := range rep.Pairs {
+		// The simulated card slows by the very law; rounding of the counts apart.
+		if p.Kernel != "hungry" && p.Beside != "hungry" {
+			var want [2]rlcore.Prediction
+			law.Predict(want[:], &rlcore.GPUSpec{Model: rep.Card.Model, PCIeMBps: rep.Card.PCIeMBps}, []*rlcore.Profile{asked(p.Kernel), asked(p.Beside)})
+			near(p.Kernel+" next to "+p.Beside, p.Slowdown, want[0].Slowdown, 0.05*want[0].Slowdown)
 		}
-		for i, m := range g.Members {
-			// The simulated card slows by the very law; rounding of the counts apart.
-			if steady {
-				near(m.Kernel+" beside "+beside(g.Members, i), m.Slowdown, m.LawForAsked, 0.05*m.LawForAsked)
-			}
-			if m.Slowdown < 0.95 {
-				t.Errorf("%s is faster beside %s: %v", m.Kernel, beside(g.Members, i), m.Slowdown)
-			}
+		if p.Slowdown < 0.95 {
+			t.Errorf("%s is faster next to %s: %v", p.Kernel, p.Beside, p.Slowdown)
 		}
 	}
-	if p := rep.pairs(); len(p) != 12 || rep.Law.FromMeasured.N != 12 || rep.Law.FromAsked.Missing != 0 {
-		t.Errorf("%d pairs, law %+v", len(p), rep.Law)
-	}
-	if len(rep.Overhead) != 2 || len(rep.Overhead[0].Costs) != 2 {
-		t.Errorf("overhead %+v", rep.Overhead)
-	}
-	for _, o := range rep.Overhead {
-		near("cost of sampling a simulated GPU", o.Cost, 0, 0.02)
+	if len(rep.Pairs) != 12 || rep.Law.N != 12 || rep.Law.Missing != 0 {
+		t.Errorf("%d pairs, law %+v", len(rep.Pairs), rep.Law)
 	}
 	profiles, err := trace.ReadProfilesFile(filepath.Join(r.dir, "out", "profiles.csv"))
 	if err != nil || len(profiles) != 3 {
@@ -246,9 +240,8 @@ func TestWhole(t *testing.T) {
 	if err != nil || len(pairs) != 12 {
 		t.Errorf("%v %v", pairs, err)
 	}
-	text, err := os.ReadFile(filepath.Join(r.dir, "out", "report.txt"))
-	if err != nil || !strings.Contains(out, string(text)) || !strings.Contains(out, "The GPU is simulated") {
-		t.Errorf("%v: %s", err, out)
+	if !strings.Contains(out, "The GPU is simulated") || !strings.Contains(out, "compute  next to pcie") {
+		t.Error(out)
 	}
 }
 
@@ -259,7 +252,7 @@ func TestOneFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, gpusim.Config{Model: "v100"})
 	r.env = append(r.env, misbehave+"=pcie=crash,narrow=alone")
-	out, errs, status := r.run("--kernels", "narrow,pcie,bursty", "--duration", "200ms", "--repeats", "1", "--json")
+	out, errs, status := r.run("--kernels", "narrow,pcie,hungry", "--duration", "200ms", "--json")
 	if status != exitFailed || !strings.Contains(errs, "2 parts failed") {
 		t.Errorf("status %d: %s", status, errs)
 	}
@@ -267,9 +260,9 @@ func TestOneFails(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), rep); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if len(rep.Kernels) != 1 || len(rep.Groups) != 1 || len(rep.Failures) != 2 ||
+	if len(rep.Kernels) != 1 || len(rep.Pairs) != 2 || len(rep.Failures) != 2 ||
 		!strings.Contains(rep.Failures[0], "clients") || !strings.Contains(rep.Failures[1], "cudaErrorMemoryAllocation") {
-		t.Errorf("%d kernels, %d groups, %q", len(rep.Kernels), len(rep.Groups), rep.Failures)
+		t.Errorf("%d kernels, %d pairs, %q", len(rep.Kernels), len(rep.Pairs), rep.Failures)
 	}
 }
 
@@ -364,15 +357,14 @@ func TestWrongCall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, gpusim.Config{})
 	for _, args := range []string{
-		"--duty 0", "--duty 1", "--duty x", "--period 0s", "--memory 1e9", "--duration 1ms", "--sampling 1h", "--triples -1",
-		"--kernels compute,compute", "--kernels nosuch", "--nosuch", "argument",
+		"--duration 1ms", "--duration x", "--sampling 1h", "--kernels compute,compute", "--kernels nosuch", "--nosuch", "argument",
 	} {
 		if _, errs, status := r.run(strings.Fields(args)...); status != exitUsage || !strings.Contains(errs, "--help") {
 			t.Errorf("%s: status %d: %s", args, status, errs)
 		}
 	}
 	out, _, status := r.run("--dry-run")
-	if status != 0 || strings.Contains(out, "refuse") || !strings.Contains(out, "21 pairs, 4 triples") || !strings.Contains(out, "TITAN Xp") {
+	if status != 0 || strings.Contains(out, "refuse") || !strings.Contains(out, "6 kernels alone and in 21 pairs") || !strings.Contains(out, "TITAN Xp") {
 		t.Errorf("dry run: %d: %s", status, out)
 	}
 }

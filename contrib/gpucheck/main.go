@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +29,12 @@ const (
 	exitRefused = 3
 )
 
+var (
+	errUsage = errors.New("see --help")
+	// errRefused: the machine isn't fit for it now. Nothing was touched.
+	errRefused = errors.New("refused")
+)
+
 func main() { os.Exit(command(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // command runs gpucheck and returns its exit status.
@@ -52,36 +57,25 @@ func command(args []string, out, errOut io.Writer) int {
 	return exitFailed
 }
 
-var errUsage = errors.New("see --help")
-
 // options are what it is called with.
 type options struct {
-	gpu      string
-	duration time.Duration // of a kernel alone
-	sampling time.Duration // between the agent's samples
-	kernels  []string      // of the catalogue; none = all
-	demand   demand
-	extent   extent
-	out      string
-	json     bool
-	dryRun   bool
-	nvcc     string
-	control  string
-	library  string
-	workload string // instead of the CUDA kernels
-	proc     string
+	gpu, out, nvcc, control, library string
+	duration                         time.Duration // of a kernel alone
+	sampling                         time.Duration // between the agent's samples
+	kernels                          []string      // of the catalogue; none = all
+	json, dryRun                     bool
+	workload                         string // instead of the CUDA kernels
+	proc                             string
 }
 
 const long = `gpucheck tries slurmbridge's node side on a machine with an NVIDIA GPU, without
-Slurm. It builds small CUDA kernels with known demand, runs them under MPS alone, in
-all pairs and in some triples, and records them as the node agent does. It writes
-into the folder of --out:
+Slurm. It builds small CUDA kernels with known demand, runs them under MPS alone and in
+all pairs, and records them as the node agent does. It writes into the folder of --out:
 
   profiles.csv  what each kernel uses alone  } for slurmbridge replay
   pairs.csv     how much each slows another  } and slurmbridge interference score
-  report.txt, report.json
-                does NVML report what was asked of the GPU; slowdowns against the
-                simulator's law; what sampling costs
+  report.json   does NVML report what was asked of the GPU; slowdowns against the
+                simulator's law
 
 It needs the driver, CUDA's nvcc and nvidia-cuda-mps-control, an idle GPU and no
 other MPS daemon, root or not. It changes no setting of the device, and ends its MPS
@@ -116,11 +110,6 @@ func newRoot(out, errOut io.Writer) *cobra.Command {
 	f.DurationVar(&o.duration, "duration", 20*time.Second, "how long a kernel runs alone, about")
 	f.DurationVar(&o.sampling, "sampling", time.Second, "time between the agent's samples")
 	f.StringSliceVar(&o.kernels, "kernels", nil, "which kernels, e.g. compute,memory (default all)")
-	f.Float64Var(&o.demand.duty, "duty", 0.3, "of the bursty kernel: the part of its time in which it computes")
-	f.DurationVar(&o.demand.period, "period", 200*time.Millisecond, "of the bursty kernel: time from burst to burst")
-	f.Float64Var(&o.demand.mem, "memory", 0, "of the hungry kernel: what it allocates, MiB (default three tenths of the card)")
-	f.IntVar(&o.extent.triples, "triples", 4, "how many triples to run")
-	f.IntVar(&o.extent.repeats, "repeats", 5, "how often sampling's cost is measured, with and without")
 	f.StringVar(&o.out, "out", "", "folder of the report (default gpucheck-DATE)")
 	f.BoolVar(&o.json, "json", false, "print the report as JSON")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and do nothing")
@@ -137,48 +126,30 @@ func newRoot(out, errOut io.Writer) *cobra.Command {
 	return c
 }
 
-// check refuses values that make no sense.
-func (o *options) check() error {
-	switch {
-	case o.duration < 100*time.Millisecond || o.duration > time.Hour:
-		return fmt.Errorf("--duration %v is not from 100ms to 1h; %w", o.duration, errUsage)
-	case o.sampling < 5*time.Millisecond || o.sampling > o.duration:
-		return fmt.Errorf("--sampling %v is not from 5ms to --duration; %w", o.sampling, errUsage)
-	case o.extent.triples < 0 || o.extent.triples > 6 || o.extent.repeats < 0 || o.extent.repeats > 100:
-		return fmt.Errorf("--triples goes from 0 to 6, --repeats from 0 to 100; %w", errUsage)
-	}
-	return nil
-}
-
 func run(ctx context.Context, o *options, out, errOut io.Writer) error {
-	if err := o.check(); err != nil {
-		return err
+	if o.duration < 100*time.Millisecond || o.duration > time.Hour || o.sampling < 5*time.Millisecond || o.sampling > o.duration {
+		return fmt.Errorf("--duration goes from 100ms to 1h, --sampling from 5ms to --duration; %w", errUsage)
 	}
 	now := time.Now()
 	if o.out == "" {
 		o.out = "gpucheck-" + now.Format("20060102-150405")
 	}
-	lib, c, err := o.open()
-	mem := 16384.0 // for a plan without a card
+	c, why := o.look()
 	if c != nil {
-		defer func() { _ = lib.Close() }()
-		mem = c.MemMiB
+		defer func() { _ = c.lib.Close() }()
 	}
-	kernels, kerr := catalogue(o.demand, mem, o.kernels)
-	if kerr != nil {
-		return fmt.Errorf("%w; %w", kerr, errUsage)
-	}
-	why := o.find()
-	if pid := mpsRunning(o.proc); pid != 0 {
-		why = append(why, fmt.Sprintf("an MPS program runs here already (process %d): end it first, or use another machine", pid))
-	}
+	kernels, err := catalogue(c, o.kernels)
 	if err != nil {
-		why = append(why, err.Error())
-	} else {
-		why = append(why, unfit(lib, c, looks)...)
+		return fmt.Errorf("%w; %w", err, errUsage)
 	}
 	if o.dryRun {
-		fmt.Fprint(out, plan(c, kernels, o.extent, o))
+		n := len(kernels)
+		pairs := n * (n + 1) / 2
+		if c != nil {
+			fmt.Fprintf(out, "GPU %d, %s, %.0f MiB: an MPS daemon of its own, no device setting changed.\n", c.Index, c.Model, c.MemMiB)
+		}
+		fmt.Fprintf(out, "%d kernels alone and in %d pairs, about %.0f minutes. Report: %s\n", n, pairs,
+			max(1, (float64(n)+1.5*float64(pairs))*(o.duration.Minutes()+.1)), o.out)
 		for _, w := range why {
 			fmt.Fprintln(out, "It would refuse:", w)
 		}
@@ -187,136 +158,81 @@ func run(ctx context.Context, o *options, out, errOut io.Writer) error {
 	if len(why) > 0 {
 		return fmt.Errorf("%w: %s", errRefused, strings.Join(why, "; "))
 	}
-	r, err := o.measure(ctx, lib, c, kernels, errOut)
+	m, err := o.measure(ctx, c, kernels, errOut)
 	if err != nil {
 		if ctx.Err() != nil {
 			return errors.New("interrupted; everything it started has ended")
 		}
 		return err
 	}
+	r := describe(c, m)
 	r.Date, r.DurationS, r.PeriodS = now.UTC().Format(time.RFC3339), o.duration.Seconds(), o.sampling.Seconds()
 	r.Simulated, r.Workload = os.Getenv(gpusim.StateEnv) != "", "cuda"
 	if o.workload != "" {
 		r.Workload = filepath.Base(o.workload)
 	}
-	return o.tell(r, out)
-}
-
-// tell writes the report and prints it.
-func (o *options) tell(r *Report, out io.Writer) error {
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	if err := r.write(o.out); err != nil {
-		return err
-	}
-	if o.json {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(r); err != nil {
-			return err
-		}
-	} else {
-		fmt.Fprintf(out, "%s\nWritten to %s: profiles.csv, pairs.csv, report.txt, report.json\n", r.text(), o.out)
-	}
-	if len(r.Failures) > 0 {
-		return fmt.Errorf("%d parts failed, the first: %s", len(r.Failures), r.Failures[0])
-	}
-	return nil
-}
-
-// looks are how often a GPU's use is read before it counts as idle.
-const looks = 5
-
-// find fills in the paths of programs that weren't given, and lists missing ones.
-func (o *options) find() (why []string) {
-	if o.control == "" {
-		o.control = found("nvidia-cuda-mps-control")
-	}
-	if o.control == "" {
-		why = append(why, "there is no nvidia-cuda-mps-control, which comes with the driver")
-	}
-	if o.workload != "" {
-		return why
-	}
-	if o.nvcc == "" {
-		cuda := os.Getenv("CUDA_HOME")
-		if cuda != "" {
-			cuda = filepath.Join(cuda, "bin")
-		}
-		o.nvcc = found("nvcc", cuda, "/usr/local/cuda/bin")
-	}
-	if o.nvcc == "" {
-		why = append(why, "there is no nvcc, which comes with CUDA (--nvcc names it)")
-	}
-	return why
-}
-
-// open opens NVML and finds the GPU. c is nil where there is none.
-func (o *options) open() (nvml.Library, *card, error) {
-	lib, err := nvml.Open(o.library)
-	if err != nil {
-		return nil, nil, fmt.Errorf("there is no NVIDIA driver, or no GPU: %w", err)
-	}
-	c, err := pick(lib, o.gpu)
-	if err != nil {
-		return nil, nil, errors.Join(err, lib.Close())
-	}
-	return lib, &c, nil
+	return r.tell(o, out)
 }
 
 // measure starts what is needed, measures, and ends all of it.
-func (o *options) measure(ctx context.Context, lib nvml.Library, c *card, kernels []Kernel, errOut io.Writer) (*Report, error) {
-	folder, err := workFolder()
-	if err != nil {
-		return nil, err
+func (o *options) measure(ctx context.Context, c *card, kernels []Kernel, errOut io.Writer) (*measured, error) {
+	base := os.TempDir()
+	if len(base) > 60 { // a socket's path has at most 107 bytes
+		base = "/tmp"
 	}
-	// What goes wrong in tidying up costs no figures.
-	tidied := func(terr error) {
+	folder, err := os.MkdirTemp(base, "gpucheck-")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	tidied := func(terr error) { // what goes wrong in tidying up costs no figures
 		if terr != nil {
 			fmt.Fprintln(errOut, "gpucheck: tidy up:", terr)
 		}
 	}
 	defer func() { tidied(os.RemoveAll(folder)) }()
-	program := func(k *Kernel) []string { return []string{o.workload, k.Name} }
+	b := &bench{target: o.duration, program: func(k *Kernel) []string { return []string{o.workload, k.Name} }}
 	if o.workload == "" {
 		if err := compile(ctx, o.nvcc, folder, kernels); err != nil {
 			return nil, err
 		}
-		program = func(k *Kernel) []string { return []string{filepath.Join(folder, k.Source)} }
+		b.program = func(k *Kernel) []string { return []string{filepath.Join(folder, k.Source)} }
 	}
-	s := newService(folder, o.control, c.order, c.UUID)
-	defer func() { tidied(s.close()) }()
-	if err := s.start(ctx, "/proc/self/exe"); err != nil {
+	b.service = newService(folder, o.control, c.order, c.UUID)
+	defer func() { tidied(b.service.close()) }()
+	if err := b.service.start(ctx, "/proc/self/exe"); err != nil {
 		return nil, err
 	}
 	log := slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	rec, err := startRecorder(lib, prolog.Dir(folder), c.order, c.UUID, o.sampling, log)
-	if err != nil {
+	if b.recorder, err = startRecorder(c.lib, prolog.Dir(folder), c.order, c.UUID, o.sampling, log); err != nil {
 		return nil, err
 	}
-	defer func() { _ = rec.close() }()
-	b := &bench{service: s, recorder: rec, program: program, target: o.duration}
-	progress := newBar(errOut, steps(len(kernels), o.extent))
-	defer progress.done()
-	m, err := b.measure(ctx, kernels, o.extent, progress.at)
-	if err != nil {
-		return nil, err
-	}
-	return describe(c, m), nil
+	defer b.recorder.close()
+	return b.measure(ctx, kernels, errOut)
 }
 
-// workFolder makes a folder for MPS's sockets and the agent's job files. A socket's
-// path has at most 107 bytes.
-func workFolder() (string, error) {
-	const most = 60
-	base := os.TempDir()
-	if len(base) > most {
-		base = "/tmp"
+// card is the GPU to be checked.
+type card struct {
+	nvml.Device
+	lib   nvml.Library
+	at    int // in the library's list
+	order int // among the device files, as gres.conf and the agent count
+	idle  nvml.Sample
+}
+
+// look finds the GPU, nil = there is none, and the programs that aren't given, and lists why this machine isn't fit.
+func (o *options) look() (c *card, why []string) {
+	if o.control = found(o.control, "nvidia-cuda-mps-control"); o.control == "" {
+		why = append(why, "there is no nvidia-cuda-mps-control, which comes with the driver")
 	}
-	folder, err := os.MkdirTemp(base, "gpucheck-")
+	if o.nvcc = found(o.nvcc, "nvcc", os.Getenv("CUDA_HOME")+"/bin/nvcc", "/usr/local/cuda/bin/nvcc"); o.nvcc == "" && o.workload == "" {
+		why = append(why, "there is no nvcc, which comes with CUDA (--nvcc names it)")
+	}
+	if pid := mpsRunning(o.proc); pid != 0 {
+		why = append(why, fmt.Sprintf("an MPS program runs here already (process %d): end it first, or use another machine", pid))
+	}
+	c, err := pick(o.library, o.gpu)
 	if err != nil {
-		return "", fmt.Errorf("make a folder: %w", err)
+		return nil, append(why, err.Error())
 	}
-	return folder, nil
+	return c, append(why, c.unfit()...)
 }

@@ -38,8 +38,8 @@ func FuzzParseLine(f *testing.F) {
 
 func TestTrack(t *testing.T) {
 	var tr track
-	if n, _ := tr.at(3); n != 0 || !math.IsNaN(tr.rate(0, 1)) {
-		t.Error("an empty track isn't")
+	if _, _, _, err := rates(tr); !errors.Is(err, errEarly) {
+		t.Errorf("an empty track: %v", err)
 	}
 	for _, l := range []line{{N: 0, At: 10}, {N: 10, At: 12, BusyS: 1}, {N: 40, At: 14, BusyS: 3, Done: true}} {
 		if err := tr.add(l); err != nil {
@@ -51,26 +51,17 @@ func TestTrack(t *testing.T) {
 			t.Errorf("at %v: %v %v, want %v", moment, n, busy, want)
 		}
 	}
-	if r := tr.rate(11, 13); r != 10 {
-		t.Errorf("rate %v", r)
+	other := track{{N: 0, At: 11.5}, {N: 30, At: 13}}
+	if r, from, to, err := rates(tr, other); err != nil || from != 11.65 || to != 13 || math.Abs(r[0]-(25-8.25)/1.35) > 1e-9 || math.Abs(r[1]-20) > 1e-9 {
+		t.Errorf("rates %v from %v to %v, %v", r, from, to, err)
 	}
-	if r := tr.rate(13, 13); !math.IsNaN(r) {
-		t.Errorf("rate of no time: %v", r)
+	if _, _, _, err := rates(tr, track{{N: 0, At: 14}, {N: 5, At: 20}}); !errors.Is(err, errEarly) {
+		t.Errorf("rates of no time: %v", err)
 	}
 	for _, l := range []line{{N: 39, At: 15, BusyS: 3}, {N: 41, At: 13, BusyS: 3}, {N: 41, At: 15, BusyS: 2}} {
 		if err := tr.add(l); !errors.Is(err, errLine) {
 			t.Errorf("%+v went backwards: %v", l, err)
 		}
-	}
-}
-
-func TestGroups(t *testing.T) {
-	g := groups(6, 4)
-	if len(g) != 21+4 || len(groups(2, 4)) != 3 || len(groups(0, 4)) != 0 || len(groups(3, 9)) != 6+3 {
-		t.Errorf("%v", g)
-	}
-	if last := g[24]; len(last) != 3 || last[0] != 3 || last[1] != 4 || last[2] != 5 {
-		t.Errorf("%v", last)
 	}
 }
 
@@ -83,15 +74,15 @@ func TestSteadyLeavesTheEndsOut(t *testing.T) {
 		}
 		rec.Series = append(rec.Series, u)
 	}
-	if u, n := steady(rec); n != 5 || u != (rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10}) {
-		t.Errorf("%d %+v", n, u)
+	if u := steady(rec); u != (rlcore.Use{GPU: 0.5, Core: 0.25, MemMiB: 100, PCIeMBps: 10}) {
+		t.Errorf("%+v", u)
 	}
 	rec.Series = rec.Series[:2]
-	if u, n := steady(rec); n != 2 || u.GPU != 1 {
-		t.Errorf("too short to cut: %d %+v", n, u)
+	if u := steady(rec); u.GPU != 1 {
+		t.Errorf("too short to cut: %+v", u)
 	}
-	if u, n := steady(&gpuprof.Record{}); n != 0 || u != (rlcore.Use{}) {
-		t.Errorf("no series: %d %+v", n, u)
+	if u := steady(&gpuprof.Record{}); u != (rlcore.Use{}) {
+		t.Errorf("no series: %+v", u)
 	}
 }
 
@@ -106,32 +97,20 @@ func TestTells(t *testing.T) {
 	}
 }
 
-func TestCost(t *testing.T) {
-	o := overhead{without: []float64{100, 200}, with: []float64{99, 196}}
-	mean, sd := spread(o.costs())
-	if math.Abs(mean-0.015) > 1e-12 || math.Abs(sd-0.005*math.Sqrt2) > 1e-12 {
-		t.Errorf("%v ± %v", mean, sd)
-	}
-	if m, sd := spread([]float64{3}); m != 3 || sd != 0 {
-		t.Errorf("%v ± %v", m, sd)
-	}
-}
-
 // A program that doesn't end on request is killed.
 func TestStubbornProgram(t *testing.T) {
-	p, err := startProcess([]string{"sh", "-c", `trap '' TERM; while :; do sleep 0.05; done`}, environ())
+	p, err := startProcess(t.Context(), []string{"sh", "-c", `trap '' TERM; while :; do sleep 0.05; done`}, environ(), 50*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.grace = 50 * time.Millisecond
 	if err := p.stop(); err == nil {
 		t.Error("it ended well?")
 	}
-	p, err = startProcess([]string{"sh", "-c", "echo nonsense; echo why >&2; exit 7"}, environ())
+	p, err = startProcess(t.Context(), []string{"sh", "-c", "echo nonsense; echo why >&2; exit 7"}, environ(), stopWithin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.next(t.Context()); !errors.Is(err, errLine) {
+	if _, err := p.next(); !errors.Is(err, errLine) {
 		t.Errorf("%v", err)
 	}
 	if err := p.stop(); err == nil || err.Error() != "exit status 7: why" {

@@ -29,13 +29,10 @@ type service struct {
 // within is how long MPS may take to start or end.
 const within = 20 * time.Second
 
-// passed are variables of this program that the MPS programs need too.
-var passed = []string{"LD_LIBRARY_PATH", "GPUSIM_STATE"}
-
 func newService(folder, control string, gpu int, uuid string) *service {
 	s := &service{folder: folder, gpu: gpu, uuid: uuid}
 	s.mps = &prolog.MPS{Dir: prolog.Dir(folder), Control: control, UUID: func(int) string { return uuid }, Quit: 2 * time.Second}
-	for _, name := range passed {
+	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_STATE"} { // the MPS programs need them, too
 		if v := os.Getenv(name); v != "" {
 			s.mps.Env = append(s.mps.Env, name+"="+v)
 		}
@@ -86,20 +83,20 @@ func (s *service) release() error {
 func (s *service) clients(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	env := append(environ(s.environ()...), s.mps.Env...)
-	servers, err := output(ctx, "get_server_list\n", env, s.mps.Control)
-	if err != nil {
-		return 0, fmt.Errorf("list MPS servers: %w", err)
-	}
-	n := 0
-	for _, pid := range strings.Fields(servers) {
-		list, err := output(ctx, "get_client_list "+pid+"\n", env, s.mps.Control)
+	ask := func(what string) ([]string, error) {
+		list, err := output(ctx, what+"\n", append(environ(s.environ()...), s.mps.Env...), s.mps.Control)
 		if err != nil {
-			return 0, fmt.Errorf("list MPS clients: %w", err)
+			return nil, fmt.Errorf("MPS, %s: %w", what, err)
 		}
-		n += len(strings.Fields(list))
+		return strings.Fields(list), nil
 	}
-	return n, nil
+	servers, err := ask("get_server_list")
+	n := 0
+	for _, pid := range servers {
+		clients, cerr := ask("get_client_list " + pid)
+		n, err = n+len(clients), errors.Join(err, cerr)
+	}
+	return n, err
 }
 
 // environ is what makes a program a client: the daemon knows one GPU only.
@@ -112,9 +109,7 @@ func (s *service) close() error {
 	err := s.release()
 	if s.life != nil {
 		_ = s.life.Close()
-		if werr := s.minder.Wait(); err == nil && werr != nil {
-			err = fmt.Errorf("tidy up: %w", werr)
-		}
+		err = errors.Join(err, s.minder.Wait())
 	}
 	return err
 }
@@ -128,9 +123,5 @@ func mind(life io.Reader, folder, control, gpu, uuid string) error {
 		return err
 	}
 	_, _ = io.Copy(io.Discard, life)
-	err = newService(folder, control, n, uuid).release()
-	if rerr := os.RemoveAll(folder); err == nil {
-		err = rerr
-	}
-	return err
+	return errors.Join(newService(folder, control, n, uuid).release(), os.RemoveAll(folder))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec" //nolint:depguard // programs are looked for
 	"path/filepath"
 	"strconv"
 	"time"
@@ -13,25 +14,18 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// errRefused: the machine isn't fit for it now. Nothing was touched.
-var errRefused = errors.New("refused")
-
-// card is the GPU to be checked.
-type card struct {
-	nvml.Device
-	at    int // in the library's list
-	order int // among the device files, as gres.conf and the agent count
-	idle  nvml.Sample
-}
-
 // pick finds a GPU by NVML's index or UUID.
-func pick(lib nvml.Library, which string) (card, error) {
+func pick(library, which string) (*card, error) {
+	lib, err := nvml.Open(library)
+	if err != nil {
+		return nil, fmt.Errorf("there is no NVIDIA driver, or no GPU: %w", err)
+	}
 	devices := lib.Devices()
 	for at, d := range devices {
 		if which != d.UUID && which != strconv.Itoa(d.Index) {
 			continue
 		}
-		c := card{Device: d, at: at}
+		c := &card{Device: d, lib: lib, at: at}
 		for _, o := range devices {
 			if o.Minor < d.Minor {
 				c.order++
@@ -39,19 +33,19 @@ func pick(lib nvml.Library, which string) (card, error) {
 		}
 		return c, nil
 	}
-	return card{}, fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(devices))
+	return nil, errors.Join(fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(devices)), lib.Close())
 }
 
-// Use beyond which a GPU counts as busy.
+// Use beyond which a GPU counts as busy. Drivers keep some hundred MiB for themselves.
 const (
 	busyGPU  = 0.05
-	busyMiB  = 1024 // drivers keep some hundred MiB for themselves
+	busyMiB  = 1024
 	busyPart = 0.03 // of the card's memory, if that is more
+	looks    = 5    // at the use, a little apart
 )
 
-// unfit lists why a GPU can't be checked now; looks are how often, a little apart,
-// its use is read. It leaves the use of the idle GPU in c.
-func unfit(lib nvml.Library, c *card, looks int) []string {
+// unfit lists why a GPU can't be checked now. It leaves the use of the idle GPU in c.
+func (c *card) unfit() []string {
 	var why []string
 	if c.MIG.On {
 		why = append(why, "the GPU is in MIG mode, which this check neither knows nor changes")
@@ -69,7 +63,7 @@ func unfit(lib nvml.Library, c *card, looks int) []string {
 		if i > 0 {
 			time.Sleep(200 * time.Millisecond)
 		}
-		s, err := lib.Sample(c.at)
+		s, err := c.lib.Sample(c.at)
 		if err != nil {
 			return append(why, "NVML doesn't read the GPU: "+err.Error())
 		}
@@ -82,27 +76,30 @@ func unfit(lib nvml.Library, c *card, looks int) []string {
 	return why
 }
 
-// mpsRunning returns the pid of an MPS program on this machine, 0 = none. Every
-// user's are seen.
+// mpsRunning returns the pid of any user's MPS program on this machine, 0 = none.
 func mpsRunning(proc string) int {
-	entries, err := os.ReadDir(proc)
-	if err != nil {
-		return 0
-	}
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		line, err := os.ReadFile(filepath.Join(proc, e.Name(), "cmdline"))
-		if err != nil {
-			continue
-		}
+	lines, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
+	for _, path := range lines {
+		line, _ := os.ReadFile(path) // it may have ended
 		program, _, _ := bytes.Cut(line, []byte{0})
 		switch filepath.Base(string(program)) {
 		case "nvidia-cuda-mps-control", "nvidia-cuda-mps-server":
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 			return pid
 		}
 	}
 	return 0
+}
+
+// found returns a program's path: as given, or the first of the names that there is; "" = none.
+func found(given string, names ...string) string {
+	if given != "" {
+		return given
+	}
+	for _, name := range names {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	return ""
 }
