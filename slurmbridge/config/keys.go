@@ -137,7 +137,7 @@ var keys = []key{
 	},
 
 	{
-		"retry_alone", true, "Whether a job that failed while sharing, and may be requeued, runs again, alone.",
+		"retry_alone", true, "Whether a job that failed with the MPS server that it shared, for want of GPU memory, or ran out of time because it shared runs again, alone, if it may be requeued; after another failure, where its owner says share:retry.",
 		func(c *Config) any { return &c.RetryAlone }, nil,
 	},
 	{

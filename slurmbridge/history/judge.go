@@ -81,9 +81,12 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	r := j.Run
 	switch {
 	case Failed(j.How.State):
-		j.blame(&o, j.suspect())
+		why, ours := j.suspect()
+		j.blame(&o, why)
+		o.Ours = ours && o.Suspect != ""
 	case ranOutOfTime(j.How.State) && (o.Shared() || j.Alone):
 		j.blame(&o, j.overrun())
+		o.Ours = o.Suspect != ""
 		o.Learned = j.How.State == "TIMEOUT" && !o.Shared() && r.Complete
 	case !ranToEnd(j.How.State):
 		// A time limit that strikes is the application's way to end, for some.
@@ -167,20 +170,20 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 
 // suspect says why sharing may be the reason for a failure, "" = it isn't. The application has ended well
 // alone (it would not have shared a GPU otherwise), and what a co-runner really takes may be more than was
-// known.
-func (j *Judgement) suspect() string {
+// known. ours: it isn't the job's doing.
+func (j *Judgement) suspect() (why string, ours bool) {
 	r, card := j.Run, j.Run.cardMemMiB()
 	switch {
 	case r.MPSFault:
-		return "the MPS server it shared failed"
+		return "the MPS server it shared failed", true
 	case card > 0 && r.PeakMemMiB >= nearlyFull*card:
-		return "GPU memory was nearly full"
+		return "GPU memory was nearly full", true
 	case r.Profile != nil && card > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > card:
-		return "GPU memory may not have sufficed"
+		return "GPU memory may not have sufficed", true
 	case r.Profile != nil && !j.FailsAlone:
-		return "its application has not failed alone"
+		return "its application has not failed alone", false
 	}
-	return ""
+	return "", false
 }
 
 // overrun says why sharing may be the reason that a job ran out of time, "" = it isn't: alone it would have

@@ -53,6 +53,8 @@ type Outcome struct {
 	// Suspect says why sharing may be the reason that the run failed or ran out of time; "" = it isn't, or it
 	// did neither.
 	Suspect string `json:"suspect,omitempty"`
+	// Ours: for sharing's reason, not the job's own: the MPS server failed, or memory or time were short.
+	Ours bool `json:"ours,omitempty"`
 	// Blamed are the applications that were there when it failed, or while its time ran out. Again: it was
 	// requeued to run alone.
 	Blamed []string `json:"blamed,omitempty"`

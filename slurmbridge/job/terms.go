@@ -13,13 +13,14 @@ type Terms struct {
 	MaxSlowdown float64 // share:max-slowdown=1.15; 0 = the site's default
 	// ArrayOnly: share only with tasks of the same array (share:with=array).
 	ArrayOnly bool
+	Retry     bool // share:retry: if it fails while sharing, for whatever reason, it may run again, alone
 	// Ignored holds a sentence per invalid term; the job runs without that term.
 	Ignored []string
 }
 
 // None reports whether the owner says nothing about sharing.
 func (t *Terms) None() bool {
-	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && len(t.Ignored) == 0
+	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && len(t.Ignored) == 0
 }
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
@@ -48,6 +49,8 @@ func ParseTerms(comment string) Terms {
 			t.NoShare = true
 		case term == "with=array":
 			t.ArrayOnly = true
+		case term == "retry":
+			t.Retry = true
 		case key == "max-slowdown":
 			v, err := strconv.ParseFloat(value, 64)
 			if err != nil || !(v >= 1 && v <= 100) {
@@ -56,7 +59,7 @@ func ParseTerms(comment string) Terms {
 			}
 			t.MaxSlowdown = v
 		default:
-			t.ignore("share:%.64q: known are share:no, share:with=array and share:max-slowdown=NUMBER", term)
+			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry and share:max-slowdown=NUMBER", term)
 		}
 	}
 	return t

@@ -152,8 +152,9 @@ func (l *learner) settle(ctx context.Context, in judging, r *history.Run, how jo
 	}
 	o := j.Judge(l.beliefs)
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them,
-	// or at the same time.
-	o.Again = o.Suspect != "" && how.Requeue && in.retry && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
+	// or at the same time. The same holds for the tools of its owner, so that where the fault may be the job's own, the
+	// owner must ask for it.
+	o.Again = o.Suspect != "" && (o.Ours || r.Terms.Retry) && how.Requeue && in.retry && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
 	if o.Cleared {
 		before.Forgive(l.beliefs)
 	}

@@ -78,7 +78,7 @@ func victim(m *model) (v, n *mjob) {
 	p, q := app("victim", 60, 0.3, 2000), app("neighbour", 600, 0.3, 2000)
 	p.Runs, p.Owner, q.Owner = 1, "ann", "ann"
 	v, n = m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, q, true)
-	v.Requeue, v.fails = true, true
+	v.Requeue, v.fails, v.Comment = true, true, "share:retry"
 	return v, n
 }
 
@@ -133,6 +133,36 @@ func TestFailedBesideOthers(t *testing.T) {
 		}
 		if got := beliefs.Forbidden(nil, profiles(p, q)); got != (alone == "well") {
 			t.Errorf("alone it ended %s; the pair is kept apart: %v", alone, got)
+		}
+	}
+}
+
+// A job that fails while sharing runs again by itself only if the failure isn't the job's doing.
+func TestOnlySharingsFaultsAreRetried(t *testing.T) {
+	for name, set := range map[string]func(v *mjob, r *history.Run) (again bool){
+		"its own error, perhaps": func(*mjob, *history.Run) bool { return false },
+		"MPS":                    func(_ *mjob, r *history.Run) bool { r.MPSFault = true; return true },
+		"memory":                 func(_ *mjob, r *history.Run) bool { r.PeakMemMiB = 12000; return true },
+		"its owner asks for it":  func(_ *mjob, r *history.Run) bool { r.Terms.Retry = true; return true },
+	} {
+		m := newModel(node("n1", 1, 8))
+		l := &ledger{}
+		b, beliefs := learning(m, newMemory(), l)
+		tick(t, b, m, time.Second)
+		v, n := victim(m)
+		v.Comment = ""
+		tick(t, b, m, 5*time.Second)
+		for !v.ended {
+			tick(t, b, m, time.Second)
+		}
+		l.record(m, v, n)
+		want := set(v, &l.runs[0])
+		tick(t, b, m, 10*time.Second)
+		if len(l.kept) != 1 || l.kept[0].Suspect == "" || l.kept[0].Again != want || (v.State == job.Pending) != want {
+			t.Errorf("%s: the job is %s: %+v", name, v.State, l.kept)
+		}
+		if !beliefs.Forbidden(nil, profiles(v.profil, n.profil)) {
+			t.Errorf("%s: the pair may meet again", name)
 		}
 	}
 }
@@ -277,7 +307,7 @@ func TestRecordBeforeLook(t *testing.T) {
 	tick(t, b, m, time.Second)
 	p := app("a", 60, 0.3, 2000)
 	v, n := m.submit("ann", 20*time.Second, p, true), m.submit("ann", 5*time.Minute, p, true)
-	v.Requeue, v.fails = true, true
+	v.Requeue, v.fails, v.Comment = true, true, "share:retry"
 	tick(t, b, m, 5*time.Second)
 	if late.snap, _ = m.Poll(t.Context()); v.State != job.Running {
 		t.Fatal("it doesn't run")

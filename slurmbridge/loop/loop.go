@@ -56,7 +56,7 @@ type Bridge struct {
 	// Runs and Beliefs let the bridge learn from runs; nil = it doesn't.
 	Runs    history.Runs
 	Beliefs history.Beliefs
-	// RetryAlone lets a job that failed because of its co-runners run again, alone.
+	// RetryAlone lets a job that failed because it shared run again, alone; see history.Outcome.Ours and job.Terms.Retry.
 	RetryAlone bool
 	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
 	ExtendLimit bool
