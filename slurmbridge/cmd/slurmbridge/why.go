@@ -191,7 +191,7 @@ func (s *shared) printOutcome(o *history.Outcome) {
 		s.printf("  sharing may be the reason: %s", o.Suspect)
 		if o.Again {
 			s.printf("; it was run again, alone")
-		} else if !o.Ours {
+		} else if !o.Ours && history.Failed(o.State) {
 			s.printf("; --comment=share:retry has such jobs run again, alone")
 		}
 		s.printf("\n")
