@@ -46,6 +46,7 @@ func Collect(ctx context.Context, ask Ask, settings *config.Config, bridge strin
 	f.Nodes = text.ParseNodes([]byte(show("nodes", "-o")))
 	f.Partitions = text.ParsePartitions([]byte(show("partitions", "-o")))
 	askAccounting(ctx, ask, f)
+	askRequests(ctx, ask, f)
 	if conf := f.Config["SLURM_CONF"]; conf != "" {
 		if _, err := os.Stat(conf); err == nil {
 			f.ConfDir = filepath.Dir(conf)

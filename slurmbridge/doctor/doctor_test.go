@@ -484,3 +484,44 @@ func FuzzExamine(f *testing.F) {
 		}
 	})
 }
+
+// Where a node's cores or memory hold no two jobs a GPU, doctor says by which jobs it goes and what would change it.
+func TestHostBoundsSharing(t *testing.T) {
+	week := func(cpus, mem float64) []Request { return slices.Repeat([]Request{{CPUs: cpus, MemMiB: mem}}, 9) }
+	for _, c := range []struct {
+		name, defaults, share string
+		requests              []Request
+		says                  string
+	}{
+		{"nothing known", "", "divide", nil, ""},
+		{"small jobs", "", "divide", week(1, 100), ""},
+		{"many cores each", "", "divide", week(24, 100), "24 of its 32 CPUs"},
+		{"much memory each", "", "divide", week(1, 40000), "40000 of its 64000 MiB"},
+		{"cores by default, which are divided", "DefCpuPerGPU=24", "divide", week(24, 100), ""},
+		{"cores by default, which aren't", "DefCpuPerGPU=24", "keep", nil, "by default"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := bridged(t, "24.11.5")
+			f.Config["JobDefaults"], f.Settings.HostShare, f.Requests = c.defaults, c.share, c.requests
+			f.Config["SelectTypeParameters"] = "CR_Core_Memory"
+			for i := range f.Nodes {
+				f.Nodes[i].CPUs, f.Nodes[i].MemMiB = 32, 64000
+			}
+			at := slices.IndexFunc(Examine(f), func(x Finding) bool { return x.Check == "host-share" })
+			if at < 0 != (c.says == "") || at >= 0 && !strings.Contains(Examine(f)[at].What, c.says) {
+				t.Errorf("%v", Examine(f))
+			}
+		})
+	}
+}
+
+func TestRequestsOfTheLastWeek(t *testing.T) {
+	f := &Facts{Config: map[string]string{"AccountingStorageType": "accounting_storage/slurmdbd"}}
+	askRequests(t.Context(), func(_ context.Context, program string, args ...string) (string, error) {
+		return "billing=4,cpu=4,gres/gpu=1,mem=8G,node=1\nbilling=1,cpu=2,gres/mps=33,mem=500M,node=1\ncpu=8,gres/gpu=2,mem=1G,node=1\ncpu=8,mem=1G,node=1\n" +
+			"cpu=8,gres/gpu=1,mem=1G,node=2\n\nrubbish\n", nil
+	}, f)
+	if want := []Request{{4, 8192}, {2, 500}}; !slices.Equal(f.Requests, want) {
+		t.Errorf("%v, want %v", f.Requests, want)
+	}
+}

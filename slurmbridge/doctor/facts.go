@@ -40,6 +40,8 @@ type Facts struct {
 	Account *bool
 	// Limits are accounting's on what several jobs have together.
 	Limits []Limit
+	// Requests are the last week's jobs of one GPU, as accounting knows them.
+	Requests []Request
 	// Daemon is the answer of the running daemon; nil = not requested.
 	Daemon *Daemon
 	// PackagedLua is the job_submit.lua that is installed with the programs; nil =

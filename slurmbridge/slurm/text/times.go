@@ -80,6 +80,9 @@ func parseLimit(b []byte) time.Duration {
 	return d
 }
 
+// ParseMiB reads an amount of memory such as 100M, 1.50G or 4096 (MiB); 0 where it can't be read.
+func ParseMiB(s string) float64 { return parseMiB([]byte(s)) }
+
 // parseMiB reads an amount of memory such as 100M, 1.50G or 4096 (MiB); 0 where it
 // can't be read.
 func parseMiB(b []byte) float64 {
