@@ -87,3 +87,26 @@ func TestMemoryLimitsFitTheCard(t *testing.T) {
 		}
 	})
 }
+
+func TestPreallocating(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		mib     []float64 // a point each 30 s
+		cardMiB float64
+		want    bool
+	}{
+		{"most of the card from its first minute on", []float64{500, 11000, 11000, 11000, 300}, 12196, true},
+		{"it grows", []float64{500, 2000, 9000, 11000, 11000}, 12196, false},
+		{"half of the card", []float64{500, 6000, 6000, 6000, 6000}, 12196, false},
+		{"unknown card", []float64{500, 11000, 11000, 11000, 300}, 0, false},
+		{"a short run", []float64{11000}, 12196, true},
+	} {
+		p := &Profile{DurationS: 30 * float64(len(c.mib)), PeriodS: 30}
+		for _, m := range c.mib {
+			p.Series = append(p.Series, Use{MemMiB: m})
+		}
+		if got := p.Preallocating(c.cardMiB); got != c.want {
+			t.Errorf("%s: %t", c.name, got)
+		}
+	}
+}

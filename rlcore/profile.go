@@ -142,3 +142,15 @@ func (p *Profile) Peak() Use {
 	}
 	return m
 }
+
+// Preallocating reports whether the application seems to take the memory of a card of cardMiB at its start, whatever it
+// needs, as some frameworks do: from its first minute on it holds the same, three quarters of the card or more.
+func (p *Profile) Preallocating(cardMiB float64) bool {
+	peak := p.Peak().MemMiB
+	for i := p.Index(60); i < max(1, len(p.Series)-1); i++ { // at the last point it may have ended
+		if p.Series[i].MemMiB < .98*peak {
+			return false
+		}
+	}
+	return cardMiB > 0 && peak >= .75*cardMiB
+}

@@ -125,11 +125,14 @@ func (p *Plan) Changes() []Change {
 
 // Explanation is what one plan has to say about one job; `why` prints it.
 type Explanation struct {
-	At     time.Time `json:"at"`
-	Ref    string    `json:"ref"`
-	App    string    `json:"app,omitempty"`
-	Known  bool      `json:"known"` // the application has a profile
-	Status string    `json:"status"`
+	At    time.Time `json:"at"`
+	Ref   string    `json:"ref"`
+	App   string    `json:"app,omitempty"`
+	Known bool      `json:"known"` // the application has a profile
+	// Preallocates: it takes the card's memory at its start; see rlcore.Profile.Preallocating.
+	Preallocates bool `json:"preallocates,omitempty"`
+
+	Status string `json:"status"`
 	// Considered holds the best combinations with the job that were allowed.
 	Considered []Considered `json:"considered,omitempty"`
 	// Refused holds the first combinations with the job that the guard did not allow.

@@ -34,6 +34,9 @@ func (x *explainer) explain(dec *rlcore.Decision) {
 			x.plan.InCompany[e.Ref] = true
 		}
 		e.ExpectedEnd = tracker.Time(x.ends[i])
+		if p := dec.Window.Job(i).Profile; p != nil {
+			e.Preallocates = p.Preallocating(dec.Window.Card().Spec.MemMiB)
+		}
 		if t := x.guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t
 		}

@@ -139,7 +139,12 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 				if s.JSON {
 					return s.PrintJSON(v)
 				}
-				showProfile(s.Out, v)
+				cfg, err := s.Load(c)
+				if err != nil {
+					return err
+				}
+				known, _ := cfg.Card(v.Profile.Card)
+				showProfile(s.Out, v, known)
 				return nil
 			})
 		},
@@ -149,7 +154,12 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 	return c
 }
 
-func showProfile(w io.Writer, v *cli.Profile) {
+// preallocates says what to do about an application that takes the card's memory at its start.
+const preallocates = "it takes most of the card's memory at its start, so it can't share: let it take what it needs (TensorFlow: TF_FORCE_GPU_ALLOW_GROWTH=true, " +
+	"JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false), then slurmbridge profiles forget has it learned again"
+
+// showProfile shows a profile; card is what is known of its GPU.
+func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
 	p := v.Profile
 	fmt.Fprintf(w, "%s, %s: %s\n", p.App, whose(v.User), p.Source)
 	if p.Card != "" {
@@ -165,6 +175,9 @@ func showProfile(w io.Writer, v *cli.Profile) {
 	}
 	if sizes := sizesText(appid.App{Sizes: v.Sizes}); sizes != "" {
 		fmt.Fprintf(w, "sizes: %s (family %s)\n", sizes, v.Family)
+	}
+	if p.Preallocating(card.MemMiB) {
+		fmt.Fprintln(w, preallocates)
 	}
 	drawProfile(w, p, width(w))
 }

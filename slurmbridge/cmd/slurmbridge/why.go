@@ -83,6 +83,9 @@ func (s *shared) printExplanation(ref string, e *job.Explanation) {
 	default:
 		s.printf("  application %s\n", e.App)
 	}
+	if e.Preallocates {
+		s.printf("  %s\n", preallocates)
+	}
 	s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
 	s.printf("  the bridge alone may keep it waiting for another %s\n", seconds(e.LatestDelayS))
 	if e.FreeInS >= 0 {

@@ -23,7 +23,7 @@ func TestPrintWhy(t *testing.T) {
 	var out bytes.Buffer
 	s := &shared{cli.Env{Out: &out}}
 	s.printWhy("7", &journal.Story{
-		Note: &job.Explanation{At: at, Ref: "7", App: "lmp", Known: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
+		Note: &job.Explanation{At: at, Ref: "7", App: "lmp", Known: true, Preallocates: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
 		Outcomes: []history.Outcome{
 			outcome(history.Outcome{State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1, Broken: true}),
 			outcome(history.Outcome{State: "COMPLETED", With: []string{"9"}, Slowdown: 1.05, Contract: 1.1}),
@@ -35,6 +35,7 @@ func TestPrintWhy(t *testing.T) {
 	})
 	for _, want := range []string{
 		"expected to be empty in 1m30s",
+		"it takes most of the card's memory at its start",
 		`ignored share:max-slowdown="x": why`,
 		"completed after 2m0s on n1, sharing with 8: 1.20 times its time alone, 1.05 predicted; its contract of 1.10 was broken\n",
 		"sharing with 9: 1.05 times its time alone; its contract of 1.10 was kept\n",
