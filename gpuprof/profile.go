@@ -37,7 +37,7 @@ func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	}
 	p := &rlcore.Profile{
 		App: app, DurationS: r.DurationS(), PeriodS: r.PeriodS, Series: append([]rlcore.Use(nil), r.Series...),
-		StepS: r.StepS, Runs: 1, Source: "measured",
+		StepS: r.StepS, Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
 	}
 	return p, p.Validate()
 }
@@ -54,6 +54,7 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 	}
 	n := float64(old.Runs)
 	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: mergeStep(old, run)}
+	p.Processes, p.ProcessMiB = max(old.Processes, run.Processes), max(old.ProcessMiB, run.ProcessMiB)
 	p.DurationS = (old.DurationS*n + run.DurationS) / (n + 1)
 	// Welford's update of the variance over the runs.
 	variance := old.DurationSD * old.DurationSD * math.Max(n-1, 0)

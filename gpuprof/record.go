@@ -174,7 +174,11 @@ type Record struct {
 	CoreFrom string `json:"core_from,omitempty"`
 	// StepS is the period of the job's iterations as the use showed it, s; 0 = it
 	// showed none, or the job wasn't alone.
-	StepS      float64     `json:"step_s,omitempty"`
+	StepS float64 `json:"step_s,omitempty"`
+	// Processes is how many of the job's processes had a context on one GPU, at the most, and ProcessMiB the most device
+	// memory that one of them held; 0 = not known.
+	Processes  int         `json:"processes,omitempty"`
+	ProcessMiB float64     `json:"process_mib,omitempty"`
 	Neighbours []Neighbour `json:"neighbours,omitempty"`
 	// Mixed lists the figures that are the whole GPU's though the job had neighbours:
 	// nothing distinguishes the sharers. Before Volta MPS shows one process for all; PCIe
@@ -194,6 +198,9 @@ type Record struct {
 	// Cut: the record's series was dropped to save space; its summary is whole.
 	Cut bool `json:"cut,omitempty"`
 }
+
+// maxProcesses bounds a job's processes on a GPU.
+const maxProcesses = 4096
 
 // MaxPoints bounds a record's series, however long the job ran.
 const MaxPoints = 512
@@ -292,6 +299,8 @@ func (r *Record) validateMore(bad func(string, any) error) error {
 		return bad("step_s", r.StepS)
 	case !(math.Abs(r.ClockBehindS) < 1e10):
 		return bad("clock_behind_s", r.ClockBehindS)
+	case r.Processes < 0 || r.Processes > maxProcesses || !finite(r.ProcessMiB):
+		return bad("processes or process_mib", r.Processes)
 	case !finite(r.MissedS):
 		return bad("missed_s", r.MissedS)
 	case r.CoreFrom != "" && r.CoreFrom != CoreGPM && r.CoreFrom != CoreProcess && r.CoreFrom != CoreGPU:

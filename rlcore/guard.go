@@ -209,6 +209,13 @@ func (sc *scratch) meet(sameUser bool) Refusal {
 // together checks the predictions for several members of known profile: they may meet, and keep contracts and limits.
 func (g *Guard) together(spec *GPUSpec, nowS float64) Refusal {
 	sc := &g.scratch
+	clients := 0
+	for _, p := range sc.members {
+		clients += p.Clients()
+	}
+	if spec.MaxClients > 0 && clients > spec.MaxClients {
+		return RefusedClients
+	}
 	if f, ok := g.Predictor.(Forbidder); ok && f.Forbidden(spec, sc.members) {
 		return RefusedForbidden
 	}

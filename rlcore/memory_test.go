@@ -110,3 +110,34 @@ func TestPreallocating(t *testing.T) {
 		}
 	}
 }
+
+// MPS limits each process by itself: together they may take what the job was given, unless one needs more than its part.
+func TestProcessLimit(t *testing.T) {
+	for _, c := range []struct {
+		processes int
+		largest   float64
+		want      float64
+	}{{0, 0, 8000}, {1, 6000, 8000}, {4, 1000, 2000}, {4, 5000, 5250}, {4, 7900, 8000}} {
+		p := &Profile{Processes: c.processes, ProcessMiB: c.largest}
+		if got := p.ProcessLimit(8000, 0); got != c.want {
+			t.Errorf("%d processes of up to %v MiB: %v, want %v", c.processes, c.largest, got, c.want)
+		}
+	}
+}
+
+// The clients of an MPS server are processes, not jobs.
+func TestProcessesAreClients(t *testing.T) {
+	g := &Guard{Predictor: even{}}
+	spec := &GPUSpec{MemMiB: 16000, MaxClients: 16}
+	for processes, want := range map[int]Refusal{0: Allowed, 8: Allowed, 9: RefusedClients} {
+		var jobs []Running
+		for _, id := range []string{"a", "b"} {
+			p := holds(1000)
+			p.App, p.DurationS, p.PeriodS, p.Processes = id, 100, 100, processes
+			jobs = append(jobs, Running{Job: Job{ID: id, Profile: p}, Shares: 50})
+		}
+		if got := g.Together(spec, jobs, 0); got != want {
+			t.Errorf("two jobs of %d processes: %s", processes, got)
+		}
+	}
+}

@@ -31,6 +31,10 @@ type Profile struct {
 	Series    []Use   `json:"series"`          // at least one point
 	StepS     float64 `json:"step_s"`          // solo time of one iteration, s; 0 = unknown
 	Runs      int     `json:"runs"`            // solo runs it was learned from; 0 = imported
+	// Processes is how many processes compute at a time, at the most, and ProcessMiB the most device memory that one of
+	// them holds, MiB; 0 = not known.
+	Processes  int     `json:"processes,omitempty"`
+	ProcessMiB float64 `json:"process_mib,omitempty"`
 	// DurationSD is the standard deviation of DurationS over those runs, s.
 	DurationSD float64 `json:"duration_sd_s"`
 	Source     string  `json:"source,omitempty"` // where the figures come from
@@ -65,6 +69,8 @@ func (p *Profile) Validate() error {
 		return bad("period_s", p.PeriodS)
 	case !amount(p.StepS):
 		return bad("step_s", p.StepS)
+	case p.Processes < 0 || !amount(p.ProcessMiB):
+		return bad("processes or process_mib", float64(p.Processes))
 	case len(p.Series) == 0:
 		return bad("the length of series", 0)
 	}
@@ -141,6 +147,19 @@ func (p *Profile) Peak() Use {
 		m.MemBusy = max(m.MemBusy, u.MemBusy)
 	}
 	return m
+}
+
+// Clients is how many of an MPS server's clients a job is.
+func (p *Profile) Clients() int { return max(1, p.Processes) }
+
+// ProcessLimit is the device memory that each of a job's processes may be held to, MiB, where the job is given limitMiB: MPS
+// limits each process by itself. Equal parts, but no less than one is expected to need.
+func (p *Profile) ProcessLimit(limitMiB, margin float64) float64 {
+	if p.Processes < 2 {
+		return limitMiB
+	}
+	need := math.Ceil(p.ProcessMiB * (1 + max(margin, leastMargin)))
+	return min(limitMiB, max(need, math.Floor(limitMiB/float64(p.Processes))))
 }
 
 // Preallocating reports whether the application seems to take the memory of a card of cardMiB at its start, whatever it

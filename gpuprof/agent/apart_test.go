@@ -63,6 +63,38 @@ func TestSharersAreToldApart(t *testing.T) {
 			t.Errorf("job %d: mixed %v", c.r.JobID, c.r.Mixed)
 		}
 	}
+	if r1.Processes != 2 || r1.ProcessMiB != 200 || r2.Processes != 1 || r2.ProcessMiB != 300 {
+		t.Errorf("processes %d of up to %v MiB, and %d of %v", r1.Processes, r1.ProcessMiB, r2.Processes, r2.ProcessMiB)
+	}
+}
+
+// A job's processes are counted where it is alone, too, and become part of its profile.
+func TestProcessesOfAJobAlone(t *testing.T) {
+	b := newBench(t)
+	b.proc(map[int]int64{1: 1, 2: 1, 3: 1, 4: -1})
+	c := b.steady()
+	c.procs = func() ([]nvml.Process, error) {
+		n := 1 + int(b.now.Unix()/20)%4 // 1 to 4, the last a stranger
+		return []nvml.Process{{PID: 1, MemMiB: 100}, {PID: 2, MemMiB: 700}, {PID: 3, MemMiB: 50}, {PID: 4, MemMiB: 5000}}[:n], nil
+	}
+	b.gpus[0].card = c
+	b.begin(1, 0, 0)
+	b.scan()
+	b.until(b.now.Add(2 * time.Minute))
+	b.end(1)
+	r := b.closed(1)
+	if r.Processes != 3 || r.ProcessMiB != 700 {
+		t.Errorf("%d processes of up to %v MiB", r.Processes, r.ProcessMiB)
+	}
+	p, err := gpuprof.ProfileOf("a", r)
+	if err != nil || p.Processes != 3 || p.ProcessMiB != 700 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	more := *p
+	more.Processes, more.ProcessMiB = 8, 300
+	if m := gpuprof.Merge(p, &more); m.Processes != 8 || m.ProcessMiB != 700 {
+		t.Errorf("two runs: %d processes of up to %v MiB", m.Processes, m.ProcessMiB)
+	}
 }
 
 // Before Volta the server stands for all; and a process that is nobody's job could

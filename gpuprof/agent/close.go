@@ -36,6 +36,7 @@ func (a *Agent) record(t *tracked, j *prolog.Job) *gpuprof.Record {
 		Node: a.Node, UID: j.UID, User: j.User, Comment: j.Comment, Start: j.Start, End: j.End,
 		Shared: j.Percent > 0 && j.Percent < 100, Samples: t.Samples, Failed: t.Failed,
 		MPSFault: j.MPSFault, NoEpilog: t.noEpilog, Cut: t.Samples == 0, CoreFrom: t.CoreFrom,
+		Processes: t.Processes, ProcessMiB: math.Ceil(t.ProcessMiB),
 	}
 	if j.Node != "" {
 		r.Node = j.Node

@@ -69,7 +69,7 @@ func TestAFigureIsOneRow(t *testing.T) {
 
 // The records in testdata were written by the agent before recorded figures were a
 // table; those of the same jobs on the same cards are byte for byte the same: sharers,
-// sources of core use, a figure that lies, a restart.
+// sources of core use, a figure that lies, a restart. Processes came later.
 func TestRecordsStayAsTheyWere(t *testing.T) {
 	want, err := os.ReadFile("testdata/records.jsonl")
 	if err != nil {

@@ -28,6 +28,14 @@ type look struct {
 	// for which they do.
 	own  map[int64]*gpuprof.Reading
 	told gpuprof.Figures
+	// clients are each job's processes.
+	clients map[int64]clients
+}
+
+// clients are the processes of a job on a GPU: how many, and the most memory that one holds.
+type clients struct {
+	n       int
+	mostMiB float64
 }
 
 // look reads a GPU for the jobs on it. It returns an error where nothing could be
@@ -255,6 +263,20 @@ func (g *gpu) contradict(l *look) {
 // job's, core use where the driver measures it by process.
 func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 	sms, known := g.sms(l)
+	list, err := g.card.Processes()
+	if err != nil {
+		list = nil
+	}
+	owners, unknown := make([]int64, len(list)), false // 0 = a server that isn't one of the jobs' processes
+	l.clients = map[int64]clients{}
+	for i, p := range list {
+		id, server := a.owner(p.PID)
+		unknown = unknown || id == 0 && !(server && g.dev.MPS.OwnAddresses) // a server that stands for all its clients, say
+		if owners[i] = id; id != 0 && p.MemMiB >= 0 && p.MemMiB <= g.most(gpuprof.FigMem) {
+			c := l.clients[id]
+			l.clients[id] = clients{c.n + 1, max(c.mostMiB, p.MemMiB)}
+		}
+	}
 	if len(jobs) < 2 {
 		// Alone, all that runs there is the job's.
 		if known && !l.reading.Has(gpuprof.FigCore) {
@@ -266,21 +288,17 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 		}
 		return
 	}
-	list, err := g.card.Processes()
-	if err != nil || len(list) == 0 {
+	if len(list) == 0 || unknown {
 		return
 	}
 	own, told := map[int64]*gpuprof.Reading{}, gpuprof.Of(gpuprof.FigMem)
 	if known {
 		told |= gpuprof.Of(gpuprof.FigCore)
 	}
-	for _, p := range list {
-		id, server := a.owner(p.PID)
-		switch {
-		case server && g.dev.MPS.OwnAddresses:
-			continue // its clients are in the list, too
-		case id == 0:
-			return // a server that stands for all its clients, or an unknown process
+	for i, p := range list {
+		id := owners[i]
+		if id == 0 {
+			continue // a server whose clients are in the list, too
 		}
 		u := own[id]
 		if u == nil {

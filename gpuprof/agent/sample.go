@@ -136,6 +136,8 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 			continue
 		}
 		r, coreFrom := g.look.reading, g.look.coreFrom
+		c := g.look.clients[id]
+		t.Processes, t.ProcessMiB = max(t.Processes, c.n), max(t.ProcessMiB, c.mostMiB)
 		if len(on[i]) > 1 {
 			own := g.look.own[id] // nil where no process of the job's is there
 			for f := range g.look.told.Each {

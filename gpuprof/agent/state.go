@@ -35,6 +35,8 @@ type saved struct {
 	CoreFrom   string
 	Rhythm     gpuprof.Rhythm
 	Bursts     int
+	Processes  int
+	ProcessMiB float64
 }
 
 func (a *Agent) statePath() string { return filepath.Join(string(a.Dir), "agent.state") }

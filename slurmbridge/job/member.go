@@ -15,6 +15,8 @@ type Member struct {
 	// MemMiB is the most device memory it may take where MPS can hold it to that, MiB;
 	// 0 = any.
 	MemMiB int64 `json:"mem_mib,omitempty"`
+	// ProcessMiB is the same for each of its processes, where it has several; 0 = it has one.
+	ProcessMiB int64 `json:"process_mib,omitempty"`
 	// WasGres and WasNodes are the values that the bridge replaced and restores.
 	WasGres  string `json:"was_gres"`
 	WasNodes string `json:"was_nodes"`

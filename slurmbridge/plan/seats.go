@@ -139,12 +139,20 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 	predicted := predict(r.Decider.Guard.Predictor, &card.Spec, append(members, profiles...))
 	for i, limit := range r.Decider.Guard.MemoryLimits(&card, profiles) {
 		m := &d.group.Members[i]
-		m.MemMiB, d.jobs[i].MemLimitMiB = int64(limit), limit
+		m.MemMiB, m.ProcessMiB, d.jobs[i].MemLimitMiB = int64(limit), r.processLimit(profiles[i], limit), limit
 		if predicted != nil {
 			m.Predicted = predicted[len(card.Running)+i].Slowdown
 		}
 	}
 	return d
+}
+
+// processLimit is what each process of a job may hold of its limit, MiB; 0 = the job has one process.
+func (r *pass) processLimit(p *rlcore.Profile, limitMiB float64) int64 {
+	if limitMiB == 0 || p.Clients() == 1 {
+		return 0
+	}
+	return int64(p.ProcessLimit(limitMiB, r.Decider.Guard.MemMargin))
 }
 
 // seat is a job that Slurm considers in its next pass.
@@ -340,6 +348,6 @@ func (d *draft) give(i, shares int) {
 	m := &d.group.Members[i]
 	m.Shares, d.jobs[i].Shares = shares, shares
 	if len(d.jobs) == 1 && shares >= job.Units {
-		m.MemMiB, d.jobs[i].MemLimitMiB = 0, 0
+		m.MemMiB, m.ProcessMiB, d.jobs[i].MemLimitMiB = 0, 0, 0
 	}
 }

@@ -84,8 +84,9 @@ func (r *pass) keepTurn(j *rlcore.Job) {
 	m := job.Member{
 		Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, State: job.MemberPrepared, Shares: shares, Predicted: 1,
 		WasGres: release.WholeGPU(r.gpus[g].node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes, PlainEnd: tracker.Time(j.PlainEndS),
-		MemMiB: int64(r.Decider.Guard.MemoryLimits(&card, []*rlcore.Profile{j.Profile})[0]),
 	}
+	limit := r.Decider.Guard.MemoryLimits(&card, []*rlcore.Profile{j.Profile})[0]
+	m.MemMiB, m.ProcessMiB = int64(limit), r.processLimit(j.Profile, limit)
 	if e := r.plan.Explanations[j.ID]; e != nil {
 		m.ExpectedEnd = e.ExpectedEnd
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"os/user"
@@ -33,7 +34,7 @@ func asker(how credential.Method, allowed []uint32) *httpapi.Asker {
 	}
 }
 
-// memoryLimit is what a job of a user's was given of its GPU's memory when its group was
+// memoryLimit is what each process of a user's job was given of its GPU's memory when its group was
 // decided, MiB; 0 = any.
 func (w *wired) memoryLimit(ctx context.Context, ref, user string) (int64, error) {
 	id, isNumber := strconv.ParseInt(ref, 10, 64)
@@ -57,5 +58,5 @@ func (w *wired) memoryLimit(ctx context.Context, ref, user string) (int64, error
 	if err != nil || m == nil || m.User != user || m.State.Final() {
 		return 0, err
 	}
-	return m.MemMiB, nil
+	return cmp.Or(m.ProcessMiB, m.MemMiB), nil
 }

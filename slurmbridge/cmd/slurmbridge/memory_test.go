@@ -30,7 +30,7 @@ func TestMemoryLimitOfAJob(t *testing.T) {
 	for i, g := range []*job.Group{
 		{Members: []job.Member{{Ref: "7", User: "ann", MemMiB: 900, State: job.MemberRestored}}, State: job.Done},
 		{Members: []job.Member{{Ref: "8", User: "ann"}, {Ref: "7", User: "ann", MemMiB: 1200, State: job.MemberWaiting}}, State: job.Released},
-		{Members: []job.Member{{Ref: "120_4", User: "ann", MemMiB: 1200, State: job.MemberRunning}}, State: job.Started},
+		{Members: []job.Member{{Ref: "120_4", User: "ann", MemMiB: 4800, ProcessMiB: 1200, State: job.MemberRunning}}, State: job.Started},
 		{Members: []job.Member{{Ref: "10", User: "ann", MemMiB: 1200, State: job.MemberRestored}}, State: job.Done},
 	} {
 		g.ID = int64(i + 1)
