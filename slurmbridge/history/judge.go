@@ -180,10 +180,27 @@ func (j *Judgement) suspect() (why string, ours bool) {
 		return "GPU memory was nearly full", true
 	case r.Profile != nil && card > 0 && r.PeakMemMiB+r.Profile.Peak().MemMiB > card:
 		return "GPU memory may not have sufficed", true
+	case r.PeakMemMiB > surely*j.knownMiB():
+		return "more GPU memory was held than was known of the jobs there", true
 	case r.Profile != nil && !j.FailsAlone:
 		return "its application has not failed alone", false
 	}
 	return "", false
+}
+
+// surely is by how much the memory of jobs may exceed what is known of them, as a factor, before it counts as more.
+const surely = 1.25
+
+// knownMiB is the most memory that the jobs there were known to hold, +Inf = one of them wasn't known.
+func (j *Judgement) knownMiB() float64 {
+	sum := 0.0
+	for _, c := range append([]CoRunner{{Profile: j.Run.Profile}}, j.Run.CoRunners...) {
+		if c.Profile == nil {
+			return math.Inf(1)
+		}
+		sum += c.Profile.Peak().MemMiB
+	}
+	return sum
 }
 
 // overrun says why sharing may be the reason that a job ran out of time, "" = it isn't: alone it would have

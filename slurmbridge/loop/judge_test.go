@@ -143,6 +143,7 @@ func TestOnlySharingsFaultsAreRetried(t *testing.T) {
 		"its own error, perhaps": func(*mjob, *history.Run) bool { return false },
 		"MPS":                    func(_ *mjob, r *history.Run) bool { r.MPSFault = true; return true },
 		"memory":                 func(_ *mjob, r *history.Run) bool { r.PeakMemMiB = 12000; return true },
+		"more memory than known": func(_ *mjob, r *history.Run) bool { r.PeakMemMiB = 6000; return true },
 		"its owner asks for it":  func(_ *mjob, r *history.Run) bool { r.Terms.Retry = true; return true },
 	} {
 		m := newModel(node("n1", 1, 8))

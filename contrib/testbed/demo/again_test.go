@@ -11,8 +11,8 @@ import (
 )
 
 // TestFailedBesideOthers: two jobs that take far more GPU memory than is known of
-// what they say they are. The one that fails for it runs once more, alone, and
-// completes; its owner can read why.
+// what they say they are. The one that fails for it runs once more, alone, as its owner
+// asks, and completes; AdminComment says why.
 func TestFailedBesideOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -20,7 +20,7 @@ func TestFailedBesideOthers(t *testing.T) {
 	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run vgg11\n", r.State(), r.Bin("gpusim"))
 	var ids []string
 	for range 2 {
-		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs")
+		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs,share:retry")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestFailedBesideOthers(t *testing.T) {
 	}
 	// The same pair doesn't meet again.
 	for range 2 {
-		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs")
+		id, err := r.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs,share:retry")
 		if err != nil {
 			t.Fatal(err)
 		}
