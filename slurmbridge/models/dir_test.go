@@ -2,9 +2,7 @@ package models
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,7 +10,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 )
 
 // folder is one in which a round may work, with its lock held.
@@ -142,63 +139,5 @@ func TestOneRetrainingAtATime(t *testing.T) {
 	d := folder(t)
 	if _, err := d.Lock(); !errors.Is(err, ErrBusy) {
 		t.Error(err)
-	}
-}
-
-// The network that a register of an earlier release named decides after an upgrade.
-func TestUpgrade(t *testing.T) {
-	for name, use := range map[string]string{
-		"chosen by a round": `INSERT INTO bridge_model_use (id, model, pinned, since) VALUES (1, 3, 0, 1)`,
-		"pinned":            `INSERT INTO bridge_model_use (id, model, pinned, since) VALUES (1, 3, 1, 1)`,
-		"built in":          `INSERT INTO bridge_model_use (id, model, pinned, since) VALUES (1, 0, 0, 1)`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := folder(t)
-			var log bytes.Buffer
-			l := slog.New(slog.NewTextHandler(&log, nil))
-			db, err := database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), l)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
-			sum := strings.Repeat("0a", 32)
-			body, err := json.Marshal(map[string]string{"sha256": sum})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := db.Exec(`INSERT INTO bridge_models (id, made, body) VALUES (3, 1, ?)`, string(body)); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := db.Exec(use); err != nil {
-				t.Fatal(err)
-			}
-			net := spoil(t, builtIn(t))
-			for _, file := range []string{sum + ".json", strings.Repeat("0b", 32) + ".mix.gz", "an admin's"} {
-				if err := os.WriteFile(filepath.Join(string(d), file), text(t, net), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for range 2 {
-				if err := d.Upgrade(t.Context(), db, l); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want := 0
-			if name == "built in" {
-				want = -1
-			}
-			if current, _ := decides(t, d, net); current != want {
-				t.Errorf("%d decides", current)
-			}
-			if strings.Contains(log.String(), "was pinned") != (name == "pinned") {
-				t.Errorf("logged %s", log.String())
-			}
-			if _, err := os.Stat(filepath.Join(string(d), "an admin's")); err != nil {
-				t.Error(err)
-			}
-			if left, _ := filepath.Glob(filepath.Join(string(d), "0*")); len(left) > 0 {
-				t.Errorf("%v are left", left)
-			}
-		})
 	}
 }

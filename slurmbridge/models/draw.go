@@ -83,6 +83,8 @@ func (r *drawn) leftOut() string {
 		return "it ran for no time"
 	case !(r.card.MemMiB > 0):
 		return "its card is not known"
+	case r.Profile != nil && r.Profile.Validate() != nil:
+		return "its profile can't be"
 	case r.Profile != nil && r.Profile.Peak().MemMiB > r.card.MemMiB:
 		return "more memory than its card has"
 	case r.soloS <= 0:
@@ -127,24 +129,11 @@ func (m *Mix) slice(kept []*drawn) {
 		place[g] = len(m.Slices) - 1
 		m.Slices[len(m.Slices)-1].GPUs++
 	}
-	known := map[*rlcore.Profile]int{}
 	for _, r := range kept {
-		of := r.Job()
-		j := Job{
-			User: of.User, Profile: -1, ArriveS: r.arrive().Sub(m.From).Seconds(), SoloS: r.soloS,
-			NoShare: of.NoShare, MaxSlowdown: of.MaxSlowdown, Array: of.Array, ArrayOnly: of.ArrayOnly,
-		}
+		j := Job{Job: r.Job(), SoloS: r.soloS}
+		j.Profile, j.SubmitS = r.Profile, r.arrive().Sub(m.From).Seconds()
 		if r.Ready.IsZero() {
 			m.Guessed++
-		}
-		if p := r.Profile; p != nil {
-			at, ok := known[p]
-			if !ok {
-				at = len(m.Profiles)
-				known[p] = at
-				m.Profiles = append(m.Profiles, p)
-			}
-			j.Profile = at
 		}
 		s := &m.Slices[place[id(r)]]
 		if r.arrive().Before(m.Split) {

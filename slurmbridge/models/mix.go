@@ -2,9 +2,6 @@ package models
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"math"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -37,17 +34,10 @@ func (r *Rules) guard(p rlcore.Predictor) *rlcore.Guard {
 	}
 }
 
-// Job is one run of the mix.
+// Job is one run of the mix: SubmitS since Mix.From, and how long it takes alone, s.
 type Job struct {
-	User    string
-	Profile int     // in Mix.Profiles; -1 = nothing is known of its application
-	ArriveS float64 // since Mix.From
-	SoloS   float64 // how long it takes alone
-	// The owner's terms.
-	NoShare     bool
-	MaxSlowdown float64
-	Array       string
-	ArrayOnly   bool
+	rlcore.Job
+	SoloS float64
 }
 
 // Slice is some GPUs of one kind with the jobs that really ran on them, in the
@@ -68,7 +58,6 @@ type Mix struct {
 	To       time.Time
 	Rules    Rules
 	Slices   []Slice
-	Profiles []*rlcore.Profile
 	Outcomes []history.Outcome // that teach something
 	Guessed  int
 	LeftOut  map[string]int
@@ -81,35 +70,4 @@ func (m *Mix) Sizes() (learn, held int) {
 		held += len(m.Slices[i].Jobs) - m.Slices[i].Split
 	}
 	return learn, held
-}
-
-// validate checks that a mix can be played.
-func (m *Mix) validate() error {
-	if m.Rules.Window < 1 || m.Rules.Window > rlcore.MaxWindow {
-		return fmt.Errorf("a window of %d, not 1 to %d", m.Rules.Window, rlcore.MaxWindow)
-	}
-	for _, p := range m.Profiles {
-		if p == nil {
-			return errors.New("a profile is missing")
-		}
-		if err := p.Validate(); err != nil {
-			return err
-		}
-	}
-	positive := func(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
-	for i := range m.Slices {
-		s := &m.Slices[i]
-		if s.GPUs < 1 || s.GPUs > sliceGPUs || !positive(s.Card.MemMiB) || s.Split < 0 || s.Split > len(s.Jobs) {
-			return fmt.Errorf("slice %d: %d GPUs of %v MiB, split at %d of %d", i, s.GPUs, s.Card.MemMiB, s.Split, len(s.Jobs))
-		}
-		last := math.Inf(-1)
-		for k := range s.Jobs {
-			j := &s.Jobs[k]
-			if !positive(j.SoloS) || !(j.ArriveS >= last) || math.IsInf(j.ArriveS, 0) || j.Profile < -1 || j.Profile >= len(m.Profiles) {
-				return fmt.Errorf("slice %d, job %d can't be", i, k)
-			}
-			last = j.ArriveS
-		}
-	}
-	return nil
 }

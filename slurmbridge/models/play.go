@@ -32,25 +32,18 @@ func (m *Mix) model() *interference.Model {
 func newWorld(m *Mix) *world {
 	w := &world{mix: m, drawSets: judgeSets, truth: history.NewTruth(m.model(), interference.New(&contention.MPS))}
 	type length struct {
-		profile int
+		profile *rlcore.Profile
 		soloS   float64
 	}
 	own := map[length]*rlcore.Profile{}
 	for i := range m.Slices {
 		jobs := make([]sim.Arrival, len(m.Slices[i].Jobs))
-		for k := range jobs {
-			j := &m.Slices[i].Jobs[k]
-			jobs[k] = sim.Arrival{Job: rlcore.Job{
-				User: j.User, NoShare: j.NoShare, MaxSlowdown: j.MaxSlowdown, Array: j.Array, ArrayOnly: j.ArrayOnly, SubmitS: j.ArriveS,
-			}}
+		for k, j := range m.Slices[i].Jobs {
 			key := length{j.Profile, j.SoloS}
-			if j.Profile >= 0 {
-				jobs[k].Profile = m.Profiles[j.Profile]
-			}
 			if own[key] == nil {
-				own[key] = w.truth.Alone(jobs[k].Profile, j.SoloS)
+				own[key] = w.truth.Alone(j.Profile, j.SoloS)
 			}
-			jobs[k].Truth = own[key]
+			jobs[k] = sim.Arrival{Job: j.Job, Truth: own[key]}
 		}
 		w.slices = append(w.slices, jobs)
 	}

@@ -74,9 +74,6 @@ func (f *Finding) Apply(d Dir, at time.Time) (*Result, error) {
 // Run judges what is in use, trains a candidate from the better one on, and judges
 // that. The same Round gives the same Finding, on any number of cores.
 func (r *Round) Run(ctx context.Context) (*Finding, error) {
-	if err := r.Mix.validate(); err != nil {
-		return nil, fmt.Errorf("retrain: %w", err)
-	}
 	w := newWorld(r.Mix)
 	if r.Sets > 0 {
 		w.drawSets = r.Sets

@@ -136,9 +136,6 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	if cfg.Lua != "no" {
 		gate.File, gate.ByHand, gate.SharersOnly = cfg.GateFile, byHand(cfg, log), cfg.SharersOnly
 	}
-	if err := modelsDir(cfg).Upgrade(ctx, st.DB(), log); err != nil {
-		log.Warn("networks of an earlier release", "err", err)
-	}
 	network := modelsDir(cfg).Stamp()
 	policies, _ = ownPolicy(cfg, predictor, policies, log)
 	apps := &recogniser{st}
