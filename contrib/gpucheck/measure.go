@@ -223,8 +223,11 @@ func startRecorder(lib nvml.Library, dir prolog.Dir, gpu int, uuid string, perio
 		end()
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
-	over := make(chan error, 1)
-	go func() { over <- a.Run(ctx) }()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_ = a.Run(ctx) // ctx's error
+	}()
 	r.close = func() { end(); <-over }
 	return r, nil
 }
