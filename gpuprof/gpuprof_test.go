@@ -3,6 +3,7 @@ package gpuprof
 import (
 	"errors"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -29,6 +30,20 @@ func TestMerge(t *testing.T) {
 	}
 	if p.Runs != 3 || math.Abs(p.DurationS-100) > 1e-9 || math.Abs(p.DurationSD-10) > 1e-9 {
 		t.Errorf("%d runs, %v ± %v s; want 3, 100 ± 10", p.Runs, p.DurationS, p.DurationSD)
+	}
+	if !slices.Equal(p.LengthsS, []float64{90, 100, 110}) {
+		t.Errorf("lengths %v", p.LengthsS)
+	}
+	many := p
+	for range rlcore.MostLengths {
+		run, err := ProfileOf("a", rec(120, 50))
+		if err != nil {
+			t.Fatal(err)
+		}
+		many = Merge(many, run)
+	}
+	if len(many.LengthsS) != rlcore.MostLengths || many.LengthsS[0] != 120 || many.Validate() != nil {
+		t.Errorf("after many runs the lengths are %v, %v", many.LengthsS, many.Validate())
 	}
 	if p.Peak().MemMiB != 1100 || p.Validate() != nil {
 		t.Errorf("peak %v, %v", p.Peak().MemMiB, p.Validate())

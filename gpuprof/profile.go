@@ -37,7 +37,7 @@ func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	}
 	p := &rlcore.Profile{
 		App: app, DurationS: r.DurationS(), PeriodS: r.PeriodS, Series: append([]rlcore.Use(nil), r.Series...),
-		StepS: r.StepS, Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
+		StepS: r.StepS, LengthsS: []float64{r.DurationS()}, Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
 	}
 	return p, p.Validate()
 }
@@ -53,7 +53,9 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 		return run // measured beats imported
 	}
 	n := float64(old.Runs)
+	lengths := slices.Concat(old.LengthsS, run.LengthsS)
 	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: mergeStep(old, run)}
+	p.LengthsS = lengths[max(0, len(lengths)-rlcore.MostLengths):]
 	p.Processes, p.ProcessMiB = max(old.Processes, run.Processes), max(old.ProcessMiB, run.ProcessMiB)
 	p.DurationS = (old.DurationS*n + run.DurationS) / (n + 1)
 	// Welford's update of the variance over the runs.

@@ -31,8 +31,30 @@ func (p *Profile) LongestS() float64 { return p.DurationS + longestSDs*p.Duratio
 // LongestS, see Believed.
 func (p *Profile) Believed(done float64) float64 { return Believed(done, p.LongestS()) }
 
+// MostLengths bounds a profile's LengthsS. If leastLonger of them or more are longer than what a run has done, their mean
+// says what is left: run times in two or three clusters, as of a script that trains or only evaluates, are no log-normal ones.
+const (
+	MostLengths = 20
+	leastLonger = 4
+)
+
+// longer returns the mean of min(X, limitS) − doneS over the known runs X > doneS; false = there are too few.
+func (p *Profile) longer(doneS, limitS float64) (float64, bool) {
+	sum, n := 0.0, 0
+	for _, x := range p.LengthsS {
+		if x <= doneS {
+			continue
+		}
+		if limitS > 0 {
+			x = min(x, limitS)
+		}
+		sum, n = sum+max(0, x-doneS), n+1
+	}
+	return sum / float64(max(n, 1)), n >= leastLonger
+}
+
 // Left returns the expected remaining solo work of a run after doneS, s: the mean of min(X, limitS) − doneS over the
-// runs X > doneS. limitS = 0: no limit. If all runs took equally long it is DurationS − doneS, and beyond that overrun ·
+// runs X > doneS: of the known ones, else of the distribution. limitS = 0: no limit. If all runs took equally long it is DurationS − doneS, and beyond that overrun ·
 // doneS.
 func (p *Profile) Left(doneS, limitS float64) float64 {
 	m, s := p.DurationS, p.DurationSD
@@ -40,6 +62,9 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 	most := math.Inf(1)
 	if limitS > 0 {
 		most = max(0, limitS-doneS)
+	}
+	if left, known := p.longer(doneS, limitS); known && s > 0 {
+		return left
 	}
 	switch {
 	case !(s > 0) && doneS < m:

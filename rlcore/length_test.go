@@ -42,10 +42,36 @@ func TestLeft(t *testing.T) {
 	}
 }
 
+// What is left of a run whose application takes a minute or an hour is known from the runs that got as far.
+func TestLeftOfTwoLengths(t *testing.T) {
+	p := flat("a", 1830, 100)
+	p.DurationSD = 1770
+	for range MostLengths / 2 {
+		p.LengthsS = append(p.LengthsS, 60, 3600)
+	}
+	for _, c := range [][3]float64{{0, 0, 1830}, {0, 600, 330}, {100, 0, 3500}, {1800, 0, 1800}, {3500, 3550, 50}} {
+		if got := p.Left(c[0], c[1]); math.Abs(got-c[2]) > 1e-9 {
+			t.Errorf("%v s of a limit of %v s done: %v left, want %v", c[0], c[1], got, c[2])
+		}
+	}
+	// Beyond all of them the distribution counts, and so it does where few are known.
+	few := *p
+	few.LengthsS = p.LengthsS[:6]
+	bare := *p
+	bare.LengthsS = nil
+	if got, want := p.Left(4000, 0), bare.Left(4000, 0); got != want {
+		t.Errorf("after all known runs %v is left, want %v", got, want)
+	}
+	if got, want := few.Left(100, 0), bare.Left(100, 0); got != want {
+		t.Errorf("with three longer runs %v is left, want %v", got, want)
+	}
+}
+
 func TestLeftIsAnAmount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flat("a", rapid.Float64Range(1e-3, 1e9).Draw(t, "mean"), 1)
 		p.DurationSD = rapid.SampledFrom([]float64{0, 1e-12, p.DurationS / 100, p.DurationS, 1e3 * p.DurationS, math.MaxFloat64, math.Inf(1), math.NaN()}).Draw(t, "SD")
+		p.LengthsS = rapid.SliceOfN(rapid.Float64Range(1e-3, 1e9), 0, MostLengths).Draw(t, "lengths")
 		done, limit := rapid.Float64Range(0, 1e10).Draw(t, "done"), rapid.SampledFrom([]float64{0, 1, 3600, 1e9}).Draw(t, "limit")
 		left := p.Left(done, limit)
 		if !(left >= 0) || math.IsInf(left, 1) || limit > 0 && left > max(0, limit-done) {

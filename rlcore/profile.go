@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // Use is what a job takes of one GPU at an instant when it runs alone: the four resources of the thesis (eq. 3: gpu,
@@ -37,8 +38,10 @@ type Profile struct {
 	ProcessMiB float64 `json:"process_mib,omitempty"`
 	// DurationSD is the standard deviation of DurationS over those runs, s.
 	DurationSD float64 `json:"duration_sd_s"`
-	Source     string  `json:"source,omitempty"` // where the figures come from
-	Card       string  `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
+	// LengthsS are the durations of the last solo runs, s, up to MostLengths, in their order.
+	LengthsS []float64 `json:"lengths_s,omitempty"`
+	Source   string    `json:"source,omitempty"` // where the figures come from
+	Card     string    `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
 }
 
 // Identity is what is believed about applications by: names are free, so an application is one user's.
@@ -71,6 +74,8 @@ func (p *Profile) Validate() error {
 		return bad("step_s", p.StepS)
 	case p.Processes < 0 || !amount(p.ProcessMiB):
 		return bad("processes or process_mib", float64(p.Processes))
+	case len(p.LengthsS) > MostLengths || slices.ContainsFunc(p.LengthsS, func(v float64) bool { return !amount(v) || v == 0 }):
+		return bad("lengths_s", float64(len(p.LengthsS)))
 	case len(p.Series) == 0:
 		return bad("the length of series", 0)
 	}
@@ -99,7 +104,7 @@ func (p *Profile) Stretched(durationS float64) *Profile {
 	}
 	q := *p
 	q.PeriodS *= durationS / p.DurationS
-	q.DurationS = durationS
+	q.DurationS, q.LengthsS = durationS, nil // of that run it is known
 	return &q
 }
 

@@ -93,6 +93,7 @@ func translate(ctx context.Context, q database.Querier, p *rlcore.Profile, from,
 	out := *p
 	out.DurationS, out.PeriodS, out.StepS = p.DurationS*ratio, p.PeriodS*ratio, p.StepS*ratio
 	out.DurationSD = math.Hypot(p.DurationSD*ratio, sd*out.DurationS)
+	out.LengthsS = nil
 	out.Card, out.Runs, out.Source = to, 0, "its runs on "+from
 	return &out, nil
 }
