@@ -300,11 +300,27 @@ local function set_defaults(set, g, job, rec, parts)
    return "(default" .. note .. ")"
 end
 
--- A hash of 32 bits, in numbers that every Lua holds exactly.
+-- A hash of 32 bits, in numbers that every Lua holds exactly, as eight letters.
 local function hash(s)
-   local h = 5381
+   local h, out = 5381, ""
    for i = 1, #s do h = (h * 65599 + s:byte(i)) % 4294967296 end
-   return string.format("%08x", h)
+   for _ = 1, 8 do
+      out, h = string.char(97 + h % 16) .. out, math.floor(h / 16)
+   end
+   return out
+end
+
+-- What stands for a word that isn't shown: a hash, and the numbers in it, by which the bridge
+-- knows names in a row (part_007.csv): "~abcdefgh_007.f".
+local function hidden(word)
+   local numbers, n = "", 0
+   local masked = word:gsub("(%d+)(%a?)", function(digits, letter)
+      if letter ~= "" or #digits > 8 then return nil end
+      numbers, n = numbers .. "_" .. digits, n + 1
+      return "#"
+   end)
+   if n == 0 or n > 4 then return "~" .. hash(word) end
+   return "~" .. hash(masked) .. numbers .. ".f"
 end
 
 -- A word of the note of arguments: numbers, options and names of variables are legible, so that
@@ -312,7 +328,7 @@ end
 -- shown to all users.
 local function noted(word)
    local function value(v)
-      return v:match("^%.?%d[%d.]*[xX]?%d*[eE]?[-+]?%d*%a?%a?%a?$") and #v <= 10 and v or "~" .. hash(v)
+      return v:match("^%.?%d[%d.]*[xX]?%d*[eE]?[-+]?%d*%a?%a?%a?$") and #v <= 10 and v or hidden(v)
    end
    local name, v = word:match("^(%-?%-?[%a_][%w_-]*)=(.*)$")
    if name and #name <= 24 then return name .. "=" .. value(v) end

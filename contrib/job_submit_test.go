@@ -502,6 +502,9 @@ func TestArgumentsAreNoted(t *testing.T) {
 	if n := submit("--gres=gpu:1", "llama"); n != (job.Note{}) {
 		t.Errorf("a job that doesn't share: %+v", n)
 	}
+	if a, b := submit("--gres=gpu:shared", "part_007.csv").Args, submit("--gres=gpu:shared", "part_011.csv").Args; a[:9] != b[:9] || a[9:] != "_007.f" || b[9:] != "_011.f" {
+		t.Errorf("files in a row: %q, %q", a, b)
+	}
 	if n := submit("--gres=gpu:shared", strings.Repeat("1234567 ", 200)); len(n.Args) < 250 || len(n.Args) > 300 {
 		t.Errorf("200 arguments: %q", n.Args)
 	}

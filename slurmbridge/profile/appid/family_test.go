@@ -153,6 +153,13 @@ func TestArguments(t *testing.T) {
 	if b := key("~0a1b2c3d 256 --epochs=90"); b.Key == a.Key || b.Family != a.Family {
 		t.Errorf("another size: %+v", b)
 	}
+	// Files in a row are alike.
+	if one, two := key("~abcdefgh_007.f"), key("~abcdefgh_011.f"); one.Family == "" || one.Family != two.Family || len(one.Sizes) != 0 {
+		t.Errorf("%+v, %+v", one, two)
+	}
+	if one, two := key("N=~abcdefgh_64.f"), key("N=~abcdefgh_128.f"); one.Family != two.Family || sizesOf(one) != "file ~abcdefgh_#.f=64" {
+		t.Errorf("%+v, %+v", one, two)
+	}
 	for _, args := range []string{"~ffffffff 128 --epochs=90", "128 --epochs=90", ""} {
 		if b := key(args); b.Key == a.Key || b.Family == a.Family {
 			t.Errorf("%q: %+v", args, b)
