@@ -205,11 +205,14 @@ func (w *Window) Keeps(c Combo) bool { return w.guard == nil || w.guard.Keeps(w,
 // dst.
 func NewWindow(dst []int, s *State, g, m int) Window {
 	dst = dst[:0]
-	for i := range s.Pending {
-		if len(dst) == min(m, MaxWindow) {
-			break
+	var list []int // the last job's GPUs; neighbours often share a list
+	may, known := false, false
+	for i := 0; i < len(s.Pending) && len(dst) < min(m, MaxWindow); i++ {
+		j := &s.Pending[i]
+		if !known || !sameList(list, j.GPUs) {
+			list, may, known = j.GPUs, j.MayUse(g), true
 		}
-		if j := &s.Pending[i]; !j.Foreign && j.MayUse(g) {
+		if may && !j.Foreign {
 			dst = append(dst, i)
 		}
 	}

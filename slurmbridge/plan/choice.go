@@ -92,33 +92,14 @@ func (r *pass) seeAs(model string) {
 // choose lets the policy choose among the jobs of GPU g's window.
 func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
 	r.seeAs(r.gpus[g].model)
-	dec := r.Decider.Choose(rlcore.Window{State: &r.State, GPU: g, Jobs: r.windowOf(g, r.width(g, kind))})
+	w := rlcore.NewWindow(r.window, &r.State, g, r.width(g, kind))
+	r.window = w.Jobs
+	dec := r.Decider.Choose(w)
 	if dec.Broken {
 		r.plan.Broken++
 	}
 	r.explain.explain(&dec)
 	return dec
-}
-
-// windowOf lists the first m jobs of the queue that may start on GPU g.
-func (r *pass) windowOf(g, m int) []int {
-	out := r.window[:0]
-	var list []int // the last job's GPUs; neighbours often share a list
-	may, known := false, false
-	for i := 0; i < len(r.State.Pending) && len(out) < m; i++ {
-		j := &r.State.Pending[i]
-		if j.Foreign {
-			continue
-		}
-		if !known || len(list) != len(j.GPUs) || len(list) == 0 || &list[0] != &j.GPUs[0] {
-			list, may, known = j.GPUs, j.MayUse(g), true
-		}
-		if may {
-			out = append(out, i)
-		}
-	}
-	r.window = out
-	return out
 }
 
 // width is the number of waiting jobs that the decision for GPU g considers. If other GPUs of the
@@ -131,7 +112,7 @@ func (r *pass) width(g int, kind job.GroupKind) int {
 			idle++
 		}
 	}
-	m := min(r.Decider.Window(), rlcore.MaxWindow)
+	m := r.Decider.Window()
 	if kind != job.StartNow || idle < 2 {
 		return m
 	}
