@@ -64,14 +64,14 @@ $(BUILD)/lib/libnvidia-ml.so.1: $(wildcard $(NVMLSIM)/*.c $(NVMLSIM)/*.h)
 as-root:
 	@[ "$$(id -u)" = 0 ] || { echo 'make $(or $(firstword $(MAKECMDGOALS)),demo) takes root: it starts a private Slurm whose jobs belong to several users. Call: sudo make $(or $(firstword $(MAKECMDGOALS)),demo)' >&2; exit 2; }
 
-# STAGE builds one of the stage's programs and runs it.
-STAGE    = $(QUIETLY) 'building the $1' $(GO) build -o $(BUILD)/testbed/ ./contrib/testbed/$1 && $(BUILD)/testbed/$1
+# STAGE builds the stage's program and runs one of its commands.
+STAGE    = $(QUIETLY) 'building the stage' $(GO) build -o $(BUILD)/testbed/ ./contrib/testbed && $(BUILD)/testbed/testbed $1
 
 demo: as-root build ## the thesis's 30 random jobs on one simulated Titan Xp, whole and shared (3 minutes)
-	@$(call STAGE,demo)
+	@$(call STAGE,demo) $(ARGS)
 
 demo-cold: as-root build ## the same, with no application's profile known beforehand
-	@$(call STAGE,demo) --cold
+	@$(call STAGE,demo) --cold $(ARGS)
 
 play: as-root build ## a private Slurm with the bridge and five simulated GPUs, to type into; Ctrl-D ends it
 	@$(call STAGE,play) $(ARGS)
@@ -172,7 +172,8 @@ acceptance: as-root build $(NFPM) $(SBOM) ## the README's admin chapter on two b
 	@$(call PACK,$(BUILD),$(BUILD)/acceptance/old)
 	@$(MAKE) --no-print-directory build BUILD=$(NEWER) VERSION=$(VERSION)-newer
 	@export VERSION=999; $(call PACK,$(NEWER),$(BUILD)/acceptance/new)
-	@$(call STAGE,acceptance) --release $(or $(RELEASE),bookworm) $(ARGS)
+	@$(GO) build -o $(BUILD)/testbed/ ./contrib/testbed/acceptance
+	@$(BUILD)/testbed/acceptance --release $(or $(RELEASE),bookworm) $(ARGS)
 
 clean: ## remove build/
 	rm -rf $(BUILD)

@@ -13,10 +13,14 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -34,11 +38,11 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	s.URL = "http://" + addr
 	conf := s.Path("slurmbridge.yaml")
 	database := s.Path("run", "slurmbridge.db")
-	if s.Setup.Disk != "" {
-		database = filepath.Join(s.Setup.Disk, "slurmbridge.db")
+	if s.Setup.Disk != nil {
+		database = filepath.Join(s.disk(), "slurmbridge.db")
 	}
 	settings := s.Setup.Settings
-	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} { // nobody else is here
+	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + strings.Join(append([]string{slurmtest.Partition}, s.Setup.Partitions...), ", ") + "]"} { // nobody else is here
 		key, _, _ := strings.Cut(usual, " ")
 		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
 			settings = append([]string{usual}, settings...)
@@ -145,11 +149,12 @@ func (s *Stack) Agent(i int) string { return of("gpuprof", i) }
 
 // agents starts every node's; they reach the bridge at addr.
 func (s *Stack) agents(addr string) error {
-	if s.Setup.Between != nil {
+	if s.Setup.Wired {
 		var err error
-		if addr, err = s.Setup.Between(addr); err != nil {
+		if s.Wire, err = newWire(addr); err != nil {
 			return err
 		}
+		addr = s.Wire.listener.Addr().String()
 	}
 	proof := []string{"--munge-socket", s.MungeSocket}
 	if s.Setup.AuthSlurm {
@@ -265,4 +270,53 @@ func (s *Stack) Text(path string) (string, error) {
 		return "", fmt.Errorf("%s: %s", path, body)
 	}
 	return string(body), nil
+}
+
+// Metric sums what the bridge's series of this name with these label values show, 0 = there are none.
+func (s *Stack) Metric(name string, values ...string) (float64, error) {
+	text, err := s.Text("/metrics")
+	if err != nil {
+		return 0, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, m := range families[name].GetMetric() {
+		missing := slices.Clone(values)
+		for _, l := range m.GetLabel() {
+			missing = slices.DeleteFunc(missing, func(v string) bool { return v == l.GetValue() })
+		}
+		if len(missing) == 0 {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum, nil
+}
+
+var releaseLine = regexp.MustCompile(`(?m)^time=(\S+) .*msg="group released" .*jobs=(\S+)`)
+
+// Released is when the bridge's log says that each job was released.
+func (s *Stack) Released() map[string]time.Time {
+	log, err := os.ReadFile(s.Path("log", "slurmbridge.log"))
+	if err != nil {
+		return nil
+	}
+	return released(string(log))
+}
+
+func released(log string) map[string]time.Time {
+	out := map[string]time.Time{}
+	for _, m := range releaseLine.FindAllStringSubmatch(log, -1) {
+		at, err := time.Parse(time.RFC3339Nano, m[1])
+		if err != nil {
+			continue
+		}
+		for id := range strings.SplitSeq(m[2], ",") {
+			out[id] = at
+		}
+	}
+	return out
 }

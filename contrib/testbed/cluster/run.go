@@ -23,8 +23,11 @@ import (
 
 // Work is what to run on a stack.
 type Work struct {
-	Apps []string // of the catalogue, a job each, in the order of submission
+	Apps []string // a job each, in the order of submission
 	Gres string   // what each asks for, e.g. "gpu:shared"
+	Args []string // more of sbatch's
+	// Command is a shell command that runs an application. Default the catalogue's, on the first node's GPU.
+	Command func(app string) string
 	// At are the submission times, GPU seconds after the beginning, ascending; earlier jobs run
 	// meanwhile. A job that is late on a busy machine is submitted at once. nil = all at the
 	// beginning.
@@ -44,9 +47,10 @@ type Job struct {
 	ID, App string
 	// SubmitS is when it really was submitted, GPU seconds after the beginning; 0 without
 	// Work.At.
-	SubmitS float64
-	// Ended is when its script was over; zero = it did not come that far.
-	Ended time.Time
+	SubmitS   float64
+	Node, GPU string // where it ran; GPU is CUDA_VISIBLE_DEVICES
+	// Began and Ended are its command's; zero = it did not come that far.
+	Began, Ended time.Time
 	// Report is the application's own.
 	app.Report
 }
@@ -60,12 +64,15 @@ func (j *Job) Finished() bool {
 type Ran struct {
 	Jobs  []Job     // in Work's order
 	Began time.Time // when the first could start
-	// Before and After are the GPU as the work began and after its end.
+	// Before and After are the GPU as the work began and after its end; nil where none is simulated.
 	Before, After *gpusim.Snapshot
 }
 
-// GPU is the GPU as it is now, with the sums since it was made.
+// GPU is the GPU as it is now, with the sums since it was made; nil of a bare stack.
 func (s *Stack) GPU() (*gpusim.Snapshot, error) {
+	if s.Setup.Bare {
+		return nil, nil
+	}
 	out, err := exec.Command(s.Bin("gpusim"), "smi", "--json", "--state", s.State()).Output()
 	if err != nil {
 		return nil, fmt.Errorf("gpusim smi: %w", err)
@@ -87,7 +94,7 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 	if w.At != nil && (w.Hold || len(w.At) != len(w.Apps)) {
 		return nil, fmt.Errorf("%d jobs are to be submitted at %d times, hold %v", len(w.Apps), len(w.At), w.Hold)
 	}
-	reports, err := s.Reports()
+	reports, err := s.reports()
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +105,7 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 		return err
 	}
 	if w.Hold {
-		err = s.Hold(ctx)
+		err = s.hold(ctx)
 	} else {
 		err = begin()
 	}
@@ -122,7 +129,7 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 			return nil, err
 		}
 		if w.Hold {
-			if err := s.Free(ctx, begin); err != nil {
+			if err := s.free(ctx, begin); err != nil {
 				return nil, err
 			}
 		}
@@ -153,10 +160,14 @@ func (s *Stack) submitAll(ctx context.Context, w *Work, reports string, began ti
 			}
 			j.SubmitS = time.Since(began).Seconds() * s.Setup.Scale
 		}
-		script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\n%s run %s --report %s/$SLURM_JOB_ID.json\nrc=$?\ndate +%%s.%%N > %s/$SLURM_JOB_ID.end\nexit $rc\n",
-			s.State(), s.Bin("gpusim"), name, reports, reports)
+		run := fmt.Sprintf("%s run %s --report %s/$SLURM_JOB_ID.json", s.Bin("gpusim"), name, reports)
+		if w.Command != nil {
+			run = w.Command(name)
+		}
+		script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\nat=$(date +%%s.%%N)\n%s\nrc=$?\necho $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} $at $(date +%%s.%%N) >%s/$SLURM_JOB_ID.end\nexit $rc\n",
+			s.State(), run, reports)
 		var err error
-		if j.ID, err = s.Submit(ctx, Owner, script, "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name); err != nil {
+		if j.ID, err = s.Submit(ctx, Owner, script, append(w.Args, "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name)...); err != nil {
 			return nil, err
 		}
 		out = append(out, j)
@@ -165,8 +176,8 @@ func (s *Stack) submitAll(ctx context.Context, w *Work, reports string, began ti
 	return out, nil
 }
 
-// Reports makes the folder that jobs report to.
-func (s *Stack) Reports() (string, error) {
+// reports makes the folder that jobs report to.
+func (s *Stack) reports() (string, error) {
 	u, err := user.Lookup(Owner)
 	if err != nil {
 		return "", err
@@ -182,8 +193,8 @@ func (s *Stack) Reports() (string, error) {
 	return dir, os.Chown(dir, uid, -1)
 }
 
-// Hold keeps jobs from starting, and the bridge from deciding on some of them before all are there.
-func (s *Stack) Hold(ctx context.Context) error {
+// hold keeps jobs from starting, and the bridge from deciding on some of them before all are there.
+func (s *Stack) hold(ctx context.Context) error {
 	if err := s.signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -191,8 +202,8 @@ func (s *Stack) Hold(ctx context.Context) error {
 	return err
 }
 
-// Free ends a hold; begin is called right before.
-func (s *Stack) Free(ctx context.Context, begin func() error) error {
+// free ends a hold; begin is called right before.
+func (s *Stack) free(ctx context.Context, begin func() error) error {
 	if err := begin(); err != nil {
 		return err
 	}
@@ -255,21 +266,6 @@ func (s *Stack) watch(ctx context.Context, w *Work, came *atomic.Int64) error {
 	}
 }
 
-// Left waits until no job is left.
-func (s *Stack) Left(ctx context.Context) error {
-	for {
-		out, err := s.Run(ctx, "squeue", "-h", "-u", Owner, "-o", "%T")
-		if err != nil || strings.TrimSpace(out) == "" {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d jobs have not ended: %w", len(strings.Fields(out)), ctx.Err())
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
-}
-
 // read fills in what the job left. One that left nothing, or half of it, stays
 // without: it has failed.
 func (j *Job) read(dir string) {
@@ -278,21 +274,12 @@ func (j *Job) read(dir string) {
 			j.Report = app.Report{}
 		}
 	}
-	if end, err := readTime(filepath.Join(dir, j.ID+".end")); err == nil {
-		j.Ended = end
+	if body, err := os.ReadFile(filepath.Join(dir, j.ID+".end")); err == nil {
+		var began, ended float64
+		if n, _ := fmt.Sscan(string(body), &j.Node, &j.GPU, &began, &ended); n == 4 {
+			j.Began, j.Ended = clock(began), clock(ended)
+		}
 	}
 }
 
-func readTime(path string) (time.Time, error) {
-	body, err := os.ReadFile(path)
-	if err != nil {
-		return time.Time{}, err
-	}
-	sec, frac, _ := strings.Cut(strings.TrimSpace(string(body)), ".")
-	s, err := strconv.ParseInt(sec, 10, 64)
-	if err != nil {
-		return time.Time{}, err
-	}
-	ns, err := strconv.ParseInt(frac, 10, 64)
-	return time.Unix(s, ns), err
-}
+func clock(unixS float64) time.Time { return time.UnixMicro(int64(1e6 * unixS)) }

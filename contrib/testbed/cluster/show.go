@@ -1,35 +1,81 @@
 package cluster
 
 import (
-	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+	"sync"
+	"time"
 
+	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+	"golang.org/x/term"
 	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
-// Main runs a program of the stage until it ends or is interrupted.
-func Main(name string, run func(ctx context.Context) error) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := run(ctx)
-	if err != nil && ctx.Err() != nil {
-		err = errors.New("interrupted; everything it started has ended")
+// Line is a line of progress: rewritten on a terminal, else written every Quiet.
+type Line struct {
+	Out   io.Writer
+	TTY   bool
+	Quiet time.Duration
+	Now   func() time.Time
+
+	mu   sync.Mutex
+	last time.Time
+}
+
+// NewLine is a line on standard output.
+func NewLine(quiet time.Duration) *Line {
+	return &Line{Out: os.Stdout, TTY: term.IsTerminal(int(os.Stdout.Fd())), Quiet: quiet, Now: time.Now, last: time.Now()}
+}
+
+// Show shows how far the work is.
+func (l *Line) Show(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.TTY:
+		fmt.Fprintf(l.Out, "\r\x1b[K%s", text)
+	case l.Now().Sub(l.last) >= l.Quiet:
+		fmt.Fprintln(l.Out, text)
+		l.last = l.Now()
 	}
-	stop()
+}
+
+// Keep writes a line that stays.
+func (l *Line) Keep(text string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.TTY {
+		fmt.Fprint(l.Out, "\r\x1b[K")
+	}
+	fmt.Fprintln(l.Out, text)
+	l.last = l.Now()
+}
+
+// WriteJSON writes figures to a file in one step, or with "-" to standard output. It makes the file's folder.
+func WriteJSON(file string, figures any) error {
+	body, err := json.MarshalIndent(figures, "", "  ")
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
-		os.Exit(1)
+		return fmt.Errorf("write figures: %w", err)
 	}
+	body = append(body, '\n')
+	if file == "-" {
+		_, err = os.Stdout.Write(body)
+		return err
+	}
+	//nolint:gosec // figures are public
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return fmt.Errorf("write figures: %w", err)
+	}
+	return renameio.WriteFile(file, body, 0o644)
 }
 
 // Table is a table with its figures at the right: all columns but the first.

@@ -1,10 +1,9 @@
-// Package cluster is the stage of the demo, the comparison and the campaign: a private
-// real Slurm with simulated Titan Xps, one by default, optionally with the nodes' hooks,
-// their agents and the bridge.
+// Package cluster is the stage: a private real Slurm with simulated Titan Xps, one by
+// default, optionally with the nodes' hooks, their agents and the bridge; the work that
+// runs there, and the faults that hit it.
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -52,9 +52,13 @@ type Setup struct {
 	Profiles []*rlcore.Profile
 	// Settings are further lines of slurmbridge.yaml.
 	Settings []string
-	// Disk is the folder of the bridge's database and the agents' spools; the bridge's
-	// user may write there. Default in the cluster's.
-	Disk string
+	// Disk is where the bridge's database and the agents' spools lie, its owner the bridge's user. Default in the
+	// cluster's folder.
+	Disk *Disk
+	// Partitions are further partitions of all nodes.
+	Partitions []string
+	// Keep: the cluster's folder stays.
+	Keep bool
 	// AuthSlurm is slurmtest's: there is no munged, and records travel with a key.
 	AuthSlurm bool
 	// Bare: nothing of ours is on the nodes and no GPU is simulated, for jobs that only sleep; an
@@ -63,8 +67,8 @@ type Setup struct {
 	// Scheduler is Slurm's SchedulerParameters, nil = the usual ones of stages; CPUs are a node's.
 	Scheduler *string
 	CPUs      int
-	// Between returns the address by which agents reach the bridge at addr. Default the same.
-	Between func(addr string) (string, error)
+	// Wired: agents reach the bridge through Stack.Wire.
+	Wired bool
 }
 
 func (s *Setup) hooks() bool { return !s.Bare && (s.Hooks || s.Policy != "") }
@@ -77,6 +81,10 @@ type Stack struct {
 	URL string
 	// Procs are the daemons other than Slurm's, in the order of their start.
 	Procs []*Daemon
+	// Wire is between the agents and the bridge; nil unless Setup.Wired.
+	Wire *Wire
+	// broken are the things that faults have broken, by name.
+	broken sync.Map
 	// thread runs what must run on one thread that lives until the stack ends.
 	thread chan func()
 }
@@ -105,11 +113,23 @@ func (s *Stack) Options() slurmtest.Options {
 	}
 	// Without it a node shares one of its GPUs at a time.
 	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
+	for _, p := range s.Setup.Partitions {
+		o.Extra = append(o.Extra, "PartitionName="+p+" Nodes="+strings.Join(s.Nodes(), ",")+" MaxTime=UNLIMITED State=UP")
+	}
 	if s.Setup.Policy != "" {
 		o.Lua = s.Setup.Lua
 		o.Extra = append(o.Extra, "PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
 	}
 	return o
+}
+
+// Nodes are the nodes' names.
+func (s *Stack) Nodes() []string {
+	var out []string
+	for i := range s.Setup.NodeGPUs {
+		out = append(out, slurmtest.NodeName(i))
+	}
+	return out
 }
 
 // Start starts everything. Where it fails, what was started is ended again.
@@ -138,9 +158,13 @@ func (s *Stack) CloseAfter(ctx context.Context, err error) error {
 	return errors.Join(err, s.Close())
 }
 
-// Close ends everything and removes the cluster's folder.
+// Close ends everything and removes the cluster's folder; one that is kept goes with its daemons at the process's end.
 func (s *Stack) Close() error {
 	s.Stop()
+	if s.Setup.Keep {
+		fmt.Println("kept:", s.Dir)
+		return nil
+	}
 	return s.Cluster.Close()
 }
 
@@ -241,7 +265,12 @@ func (s *Stack) runDir(i int) string { return s.Path(of("node", i)) }
 
 func (s *Stack) spool(i int) string { return filepath.Join(s.disk(), of("spool-agent", i)) }
 
-func (s *Stack) disk() string { return cmp.Or(s.Setup.Disk, s.Dir) }
+func (s *Stack) disk() string {
+	if s.Setup.Disk != nil {
+		return s.Setup.Disk.Dir
+	}
+	return s.Dir
+}
 
 func (s *Stack) writeHooks(c *slurmtest.Cluster) error {
 	for i := range s.Setup.NodeGPUs {

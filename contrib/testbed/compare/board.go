@@ -1,20 +1,19 @@
-package main
+package compare
 
 import (
 	"fmt"
-	"io"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 )
 
-// board shows how far the runs have come: a line for each that is over, and on a
-// terminal one that is rewritten for those under way.
+// board shows how far the runs have come: a line for each that is over, and one that changes for
+// those under way.
 type board struct {
-	out   io.Writer
-	tty   bool
-	now   func() time.Time
+	line  *cluster.Line
 	began time.Time
 	runs  int // in all
 	jobs  int // of all runs
@@ -23,32 +22,38 @@ type board struct {
 	ended   map[*cell]int // jobs
 	running map[*cell]int
 	done    int
-	last    time.Time // when a line was written where there is no terminal
 }
 
-func newBoard(out io.Writer, tty bool, now func() time.Time, cells []*cell) *board {
-	b := &board{out: out, tty: tty, now: now, began: now(), last: now(), runs: len(cells), ended: map[*cell]int{}, running: map[*cell]int{}}
+func newBoard(line *cluster.Line, cells []*cell) *board {
+	b := &board{line: line, began: line.Now(), runs: len(cells), ended: map[*cell]int{}, running: map[*cell]int{}}
 	for _, c := range cells {
 		b.jobs += len(c.apps)
 	}
 	return b
 }
 
-// quiet is how long nothing is written where there is no terminal.
-const quiet = 30 * time.Second
-
-// at says how many of a run's jobs have ended and how many are running.
-func (b *board) at(c *cell, ended, running int) {
+// at says how many of a run's jobs have ended and how many are running; gpu may be nil.
+func (b *board) at(c *cell, ended, running int, gpu *gpusim.Snapshot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ended[c], b.running[c] = ended, running
-	switch {
-	case b.tty:
-		fmt.Fprintf(b.out, "\r\x1b[K%s", b.line())
-	case b.now().Sub(b.last) >= quiet:
-		fmt.Fprintln(b.out, b.line())
-		b.last = b.now()
+	all, under := 0, 0
+	for _, n := range b.ended {
+		all += n
 	}
+	running = 0
+	for _, n := range b.running {
+		running += n
+		if n > 0 {
+			under++
+		}
+	}
+	text := fmt.Sprintf("%s  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
+		b.clock(), cluster.Bar(24, all, b.jobs), all, b.jobs, running, count(under, "cluster"), b.done, b.runs)
+	if gpu != nil && under == 1 {
+		text += fmt.Sprintf(" (%s: GPU %3.0f %%, %5.0f MiB)", c.name(), 100*gpu.GPU, gpu.MemMiB)
+	}
+	b.line.Show(text)
 }
 
 // over says that a run has come to its end.
@@ -57,38 +62,18 @@ func (b *board) over(c *cell) {
 	defer b.mu.Unlock()
 	b.done++
 	b.ended[c], b.running[c] = len(c.apps), 0
-	text := "failed: "
+	var text string
 	if c.err != nil {
-		text += firstLine(c.err.Error())
+		line, _, _ := strings.Cut(c.err.Error(), "\n")
+		text = "failed: " + line
 	} else {
-		f := c.figures
 		by := objective(c.workload)
-		text = fmt.Sprintf("%s %5.0f s", by, f.of(by))
-		if f.JobsFailed > 0 {
-			text += ", " + count(f.JobsFailed, "job") + " failed"
+		text = fmt.Sprintf("%s %5.0f s", by, c.figures.of(by))
+		if n := c.figures.JobsFailed; n > 0 {
+			text += ", " + count(n, "job") + " failed"
 		}
 	}
-	if b.tty {
-		fmt.Fprint(b.out, "\r\x1b[K")
-	}
-	fmt.Fprintf(b.out, "%3.0f s  %-22s %s\n", b.now().Sub(b.began).Seconds(), c.name(), text)
-	if b.tty && b.done < b.runs {
-		fmt.Fprint(b.out, b.line())
-	}
-	b.last = b.now()
+	b.line.Keep(fmt.Sprintf("%s  %-22s %s", b.clock(), c.name(), text))
 }
 
-func (b *board) line() string {
-	ended, running, under := 0, 0, 0
-	for _, n := range b.ended {
-		ended += n
-	}
-	for _, n := range b.running {
-		running += n
-		if n > 0 {
-			under++
-		}
-	}
-	return fmt.Sprintf("%3.0f s  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
-		b.now().Sub(b.began).Seconds(), cluster.Bar(24, ended, b.jobs), ended, b.jobs, running, count(under, "cluster"), b.done, b.runs)
-}
+func (b *board) clock() string { return fmt.Sprintf("%3.0f s", b.line.Now().Sub(b.began).Seconds()) }

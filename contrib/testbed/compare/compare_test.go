@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 )
 
 func read(t *testing.T, file string) []byte {
@@ -39,8 +39,7 @@ func TestSettings(t *testing.T) {
 		"random":                   {"random"},
 		"--quick --variants fifo,": {"fifo"},
 	} {
-		var out bytes.Buffer
-		c := command(&out, false)
+		c := Command(&cluster.Setup{})
 		c.SetArgs(strings.Fields(args))
 		c.SetOut(io.Discard)
 		c.SetErr(io.Discard)
@@ -81,7 +80,7 @@ func TestFolders(t *testing.T) {
 }
 
 func TestCells(t *testing.T) {
-	o := options{jobs: 5, seed: 7, scale: 3, load: 1.2}
+	o := options{base: &cluster.Setup{}, jobs: 5, seed: 7, scale: 3, load: 1.2}
 	if err := o.check([]string{"DQN", " whole"}); err == nil {
 		t.Error("no clusters at a time, and no error")
 	}
@@ -93,7 +92,7 @@ func TestCells(t *testing.T) {
 	if err != nil || len(cells) != 8*2 {
 		t.Fatalf("%d cells, %v", len(cells), err)
 	}
-	if cells[0].variant.name != "whole" || cells[1].variant.name != "dqn" || cells[0].variant.bridged() || !cells[1].variant.bridged() {
+	if cells[0].variant.name != "whole" || cells[1].variant.name != "dqn" || cells[0].setup.Policy != "" || cells[1].setup.Policy != "dqn" {
 		t.Errorf("%+v", cells[:2])
 	}
 	if strings.Join(cells[0].apps, " ") != strings.Join(cells[1].apps, " ") || len(cells[0].apps) != 5 {
@@ -177,14 +176,16 @@ func TestBoard(t *testing.T) {
 	c := &cell{workload: "open-1", variant: variant{name: "whole"}, figures: &figures{MeanTurnaroundS: 123}}
 	now := time.Unix(0, 0)
 	var out bytes.Buffer
-	bd := newBoard(&out, false, func() time.Time { return now }, []*cell{a, b})
-	bd.at(a, 1, 2)
+	bd := newBoard(&cluster.Line{Out: &out, Quiet: 30 * time.Second, Now: func() time.Time { return now }}, []*cell{a, b})
+	bd.line.Keep("")
+	out.Reset()
+	bd.at(a, 1, 2, nil)
 	if out.Len() != 0 {
 		t.Errorf("at once: %q", out.String())
 	}
-	now = now.Add(quiet)
-	bd.at(a, 2, 2)
-	if got := out.String(); !strings.Contains(got, "30 s") || !strings.Contains(got, "2/8 jobs ended, 2 running on 1 cluster, 0/2 runs over") {
+	now = now.Add(30 * time.Second)
+	bd.at(a, 2, 2, &gpusim.Snapshot{GPU: 0.5})
+	if got := out.String(); !strings.Contains(got, "30 s") || !strings.Contains(got, "2/8 jobs ended, 2 running on 1 cluster, 0/2 runs over (random, dqn: GPU  50 %") {
 		t.Errorf("%q", got)
 	}
 	out.Reset()
@@ -200,21 +201,18 @@ func TestBoard(t *testing.T) {
 
 // Every variant once, on real daemons.
 func TestVariants(t *testing.T) {
-	slurmtest.Require(t)
-	o := options{scale: 40, build: "../../../build", lua: "../../job_submit.lua", parallel: 6, limit: 2 * time.Minute}
-	if _, err := os.Stat(o.build + "/slurmbridge"); err != nil {
-		t.Skip("the programs are not built: make build")
-	}
+	o := testOptions(t)
+	o.parallel, o.limit = 6, 2*time.Minute
 	var cells []*cell
 	for _, v := range variants() {
-		v.setup.Scale, v.setup.Build, v.setup.Lua = o.scale, o.build, o.lua
-		cells = append(cells, &cell{workload: "pair", variant: v, apps: []string{"gromacs", "gromacs"}})
+		cells = append(cells, o.cell("pair", v, []string{"gromacs", "gromacs"}, nil))
 		if v.name == "whole" || v.name == "dqn" {
-			v.setup.Settings = []string{"objective: turnaround"}
-			cells = append(cells, &cell{workload: "open-1", variant: v, apps: []string{"gromacs", "gromacs"}, at: []float64{0, 40}})
+			c := o.cell("open-1", v, []string{"gromacs", "gromacs"}, []float64{0, 40})
+			c.setup.Settings = []string{"objective: turnaround"}
+			cells = append(cells, c)
 		}
 	}
-	compare(t.Context(), &o, cells, newBoard(io.Discard, false, time.Now, cells))
+	compare(t.Context(), o, cells, newBoard(quietLine(), cells))
 	for _, c := range cells {
 		if c.err != nil {
 			t.Errorf("%s: %v", c.name(), c.err)

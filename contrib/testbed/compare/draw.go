@@ -1,10 +1,12 @@
-package main
+package compare
 
 import (
+	"cmp"
 	"fmt"
 	"image/color"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"gonum.org/v1/plot"
@@ -129,4 +131,24 @@ func (r report) timeline(o *options, wl string) *figure.Sheet {
 	s.Rows[len(s.Rows)-1][0].X.Label.Text = "GPU s"
 	s.H = vg.Length(len(s.Rows))*2.6*figure.CM + figure.CM
 	return s
+}
+
+// lanes gives every run the lowest lane that is free during the run, so that runs at the same time
+// lie above each other.
+func lanes(runs []run) []int {
+	order := make([]int, len(runs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(runs[a].startS, runs[b].startS) })
+	out := make([]int, len(runs))
+	var until []float64
+	for _, i := range order {
+		lane := slices.IndexFunc(until, func(t float64) bool { return t <= runs[i].startS })
+		if lane < 0 {
+			lane, until = len(until), append(until, 0)
+		}
+		out[i], until[lane] = lane, runs[i].endS
+	}
+	return out
 }

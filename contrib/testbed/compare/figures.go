@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"cmp"
@@ -25,6 +25,7 @@ type figures struct {
 
 	JobsCompleted int     `json:"jobs_completed"`
 	GPUUtil       float64 `json:"gpu_util"` // mean over the makespan, 0..1
+	MemUtil       float64 `json:"mem_util"`
 	// *againstWhole is nil for plain Slurm with whole GPUs, and where that wasn't measured.
 	*againstWhole
 	// Objective is what the bridge's decisions were to keep small; "" = no bridge.
@@ -55,7 +56,8 @@ type figures struct {
 	Seed      uint64  `json:"seed"`
 	Load      float64 `json:"load,omitempty"` // of an open workload
 
-	runs []run // for pictures
+	runs      []run // for pictures
+	slowdowns []float64
 }
 
 // againstWhole compares a run with the same workload's under plain Slurm with whole GPUs.
@@ -99,7 +101,6 @@ func runs(ran *cluster.Ran, scale float64) []run {
 // sum makes a run's figures.
 func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 	f := &figures{TimeScale: scale, runs: runs(ran, scale), OOM: int(ran.After.OOM - ran.Before.OOM)}
-	var slow []float64
 	for _, r := range f.runs {
 		f.MakespanS = max(f.MakespanS, r.endS)
 		if !r.finished {
@@ -111,15 +112,16 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 		if !ok {
 			return nil, errors.New("no application " + r.app)
 		}
-		slow = append(slow, (r.endS-r.startS)/p.DurationS)
+		f.slowdowns = append(f.slowdowns, (r.endS-r.startS)/p.DurationS)
 	}
 	f.JobsFailed = len(ran.Jobs) - f.JobsCompleted
 	if f.JobsCompleted == 0 || !(f.MakespanS > 0) {
 		return nil, errors.New("no job completed")
 	}
 	f.MeanTurnaroundS /= float64(f.JobsCompleted)
-	f.SlowdownP50, f.SlowdownP95 = cluster.Quantile(0.5, slow), cluster.Quantile(0.95, slow)
+	f.SlowdownP50, f.SlowdownP95 = cluster.Quantile(0.5, f.slowdowns), cluster.Quantile(0.95, f.slowdowns)
 	f.GPUUtil = (ran.After.BusyS - ran.Before.BusyS) / f.MakespanS
+	f.MemUtil = (ran.After.MemMiBS - ran.Before.MemMiBS) / ran.After.MemTotalMiB / f.MakespanS
 	there := slices.Clone(f.runs)
 	for i := range there {
 		there[i].startS = there[i].submitS
@@ -129,9 +131,7 @@ func sum(ran *cluster.Ran, scale float64) (*figures, error) {
 	f.RerunMakespanS = f.MakespanS
 	for i := range ran.Jobs {
 		if j := &ran.Jobs[i]; !j.Finished() {
-			if p, ok := apps.ByName(j.App); ok {
-				f.RerunMakespanS += p.DurationS
-			}
+			f.RerunMakespanS += cluster.SoloS([]string{j.App})
 		}
 	}
 	return f, nil

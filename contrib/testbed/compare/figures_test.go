@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"encoding/json"
@@ -21,8 +21,8 @@ func ran() *cluster.Ran {
 	began := time.Unix(1000, 0)
 	return &cluster.Ran{
 		Began:  began,
-		Before: &gpusim.Snapshot{T: 100, BusyS: 5, OOM: 1},
-		After:  &gpusim.Snapshot{T: 400, BusyS: 60, OOM: 3},
+		Before: &gpusim.Snapshot{T: 100, BusyS: 5, OOM: 1, MemMiBS: 100},
+		After:  &gpusim.Snapshot{T: 400, BusyS: 60, OOM: 3, MemMiBS: 500, MemTotalMiB: 10},
 		Jobs: []cluster.Job{
 			{ID: "1", App: "gromacs", Ended: began.Add(9 * time.Second), Report: app.Report{Status: "finished", StartS: 104, GPUS: 83 * 1.5}},
 			{ID: "2", App: "vgg16", Ended: began.Add(3 * time.Second), Report: app.Report{Status: "oom", StartS: 110, GPUS: 10}},
@@ -53,6 +53,7 @@ func TestSum(t *testing.T) {
 		{"makespan without idle", f.BusyMakespanS, end - 4},
 		{"failed jobs once more: vgg16, vgg11 and hoomd", f.RerunMakespanS, 200 + 65 + 55 + 60},
 		{"utilisation", f.GPUUtil, 55.0 / 200},
+		{"utilisation of memory", f.MemUtil, 400.0 / 10 / 200},
 	} {
 		if math.Abs(c.got-c.want) > 1e-9 {
 			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
@@ -123,7 +124,7 @@ func TestJSON(t *testing.T) {
 	}
 	r := collect([]*cell{{workload: "random", variant: variant{name: "mps_half"}, figures: f}, {workload: "random", variant: variant{name: "dqn"}}})
 	file := t.TempDir() + "/compare.json"
-	if err := r.write(file, nil); err != nil {
+	if err := cluster.WriteJSON(file, r); err != nil {
 		t.Fatal(err)
 	}
 	var back map[string]map[string]map[string]any

@@ -1,6 +1,7 @@
-package main
+package compare
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -12,6 +13,7 @@ import (
 
 // options are what to compare.
 type options struct {
+	base      *cluster.Setup
 	workloads []string
 	variants  []variant
 	jobs      int
@@ -19,8 +21,6 @@ type options struct {
 	load      float64 // of open workloads: work that comes ÷ what one GPU does without sharing
 	scale     float64
 	parallel  int
-	build     string
-	lua       string
 	// limit ends a run that takes longer with an error; 0 = what fits the work.
 	limit time.Duration
 }
@@ -29,25 +29,24 @@ type options struct {
 type cell struct {
 	workload string
 	variant  variant
+	setup    cluster.Setup
+	title    string // "" = workload and variant
+	loose    bool   // jobs may start before the last one is there
 	apps     []string
 	at       []float64 // when each job is submitted, GPU seconds; nil = all before the beginning
 	seed     uint64
-	figures  *figures // nil: it failed
-	err      error
+	// after is called before the cluster ends; nil = nothing to do.
+	after func(ctx context.Context, s *cluster.Stack) error
+
+	figures *figures         // nil: it failed
+	bridge  *cluster.Bridged // nil without a bridge
+	err     error
 }
 
-func (c *cell) name() string { return c.workload + ", " + c.variant.name }
-
-// soloS is how long the cell's jobs take one after the other, GPU seconds.
-func (c *cell) soloS() float64 { return cluster.SoloS(c.apps) }
+func (c *cell) name() string { return cmp.Or(c.title, c.workload+", "+c.variant.name) }
 
 // comeS is when the last of the cell's jobs is submitted, GPU seconds.
-func (c *cell) comeS() float64 {
-	if len(c.at) == 0 {
-		return 0
-	}
-	return slices.Max(c.at)
-}
+func (c *cell) comeS() float64 { return slices.Max(append([]float64{0}, c.at...)) }
 
 // cells lays the comparison out. A workload's jobs are the same under every
 // variant; the same seed gives the same jobs.
@@ -59,12 +58,29 @@ func (o *options) cells() ([]*cell, error) {
 			return nil, err
 		}
 		for _, v := range o.variants {
-			v.setup.Scale, v.setup.Build, v.setup.Lua = o.scale, o.build, o.lua
-			v.setup.Settings = []string{"objective: " + string(objective(wl))}
-			out = append(out, &cell{workload: wl, variant: v, apps: names, at: at, seed: o.seedOf(wl)})
+			c := o.cell(wl, v, names, at)
+			c.setup.Settings = []string{"objective: " + string(objective(wl))}
+			out = append(out, c)
 		}
 	}
 	return out, nil
+}
+
+func (o *options) cell(wl string, v variant, names []string, at []float64) *cell {
+	s := *o.base
+	s.Scale, s.Policy, s.Sharing, s.Hooks, s.Lease = o.scale, v.policy, v.sharing, v.hooks, lease
+	return &cell{workload: wl, variant: v, setup: s, apps: names, at: at, seed: o.seedOf(wl)}
+}
+
+// longestFirst orders cells so that no long one begins late: whole GPUs first, because jobs run one
+// after the other there; then cells with the longest arrivals; then by work.
+func longestFirst(cells []*cell) []*cell {
+	out := slices.Clone(cells)
+	rank := func(c *cell) int { return map[bool]int{false: 1}[c.variant.name == "whole"] }
+	slices.SortStableFunc(out, func(a, b *cell) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.comeS(), a.comeS()), cmp.Compare(cluster.SoloS(b.apps), cluster.SoloS(a.apps)))
+	})
+	return out
 }
 
 // starters is how many clusters start and take in their jobs at a time: that is
@@ -101,7 +117,7 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	}
 	started := sync.OnceFunc(func() { <-starting })
 	defer started()
-	s, err := cluster.Start(ctx, c.variant.setup)
+	s, err := cluster.Start(ctx, c.setup)
 	if err != nil {
 		return nil, err
 	}
@@ -109,13 +125,17 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	limit := o.limit
 	if limit == 0 {
 		// Alone one after the other, and ten times Slurm's usual pause.
-		limit = time.Minute + time.Duration(((c.comeS()+2*c.soloS())/o.scale+10*float64(len(c.apps)))*float64(time.Second))
+		limit = time.Minute + time.Duration(((c.comeS()+2*cluster.SoloS(c.apps))/o.scale+10*float64(len(c.apps)))*float64(time.Second))
+	}
+	every := 4 * time.Second
+	if o.parallel == 1 {
+		every = time.Second
 	}
 	ran, err := s.Do(ctx, cluster.Work{
-		Apps: c.apps, Gres: c.variant.gres, At: c.at, Hold: c.at == nil, Every: 4 * time.Second, Limit: limit,
-		Progress: func(ended, running int, _ *gpusim.Snapshot) {
+		Apps: c.apps, Gres: c.variant.gres, At: c.at, Hold: c.at == nil && !c.loose, Every: every, Limit: limit,
+		Progress: func(ended, running int, gpu *gpusim.Snapshot) {
 			started() // the jobs are there, or begin to come
-			b.at(c, ended, running)
+			b.at(c, ended, running, gpu)
 		},
 	})
 	if err != nil {
@@ -125,8 +145,11 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 		return nil, err
 	}
 	f.Seed = c.seed
-	if c.variant.bridged() {
+	if c.variant.policy != "" {
 		f.Objective = objective(c.workload)
+		if c.bridge, err = s.Ask(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if c.at != nil {
 		f.Load = o.load
@@ -134,5 +157,8 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	if c.variant.repeatable {
 		f.addSim()
 	}
-	return f, nil
+	if c.after != nil {
+		err = c.after(ctx, s)
+	}
+	return f, err
 }

@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"bytes"
@@ -61,7 +61,7 @@ func TestOpenJobs(t *testing.T) {
 
 // The bridge decides for what a workload is judged by.
 func TestObjectives(t *testing.T) {
-	o := options{workloads: []string{"random", "open"}, jobs: 3, seed: 1, load: 1, scale: 1, parallel: 1}
+	o := options{base: &cluster.Setup{}, workloads: []string{"random", "open"}, jobs: 3, seed: 1, load: 1, scale: 1, parallel: 1}
 	if err := o.check([]string{"whole", "dqn"}); err != nil {
 		t.Fatal(err)
 	}
@@ -74,8 +74,8 @@ func TestObjectives(t *testing.T) {
 		if c.workload != "random" {
 			want = "objective: turnaround"
 		}
-		if !slices.Equal(c.variant.setup.Settings, []string{want}) || (c.at == nil) != (c.workload == "random") {
-			t.Errorf("%s: %v, jobs come at %v", c.name(), c.variant.setup.Settings, c.at)
+		if !slices.Equal(c.setup.Settings, []string{want}) || (c.at == nil) != (c.workload == "random") {
+			t.Errorf("%s: %v, jobs come at %v", c.name(), c.setup.Settings, c.at)
 		}
 	}
 	var out bytes.Buffer

@@ -1,14 +1,6 @@
-package main
+package compare
 
-import (
-	"encoding/json"
-	"fmt"
-	"io"
-
-	"github.com/google/renameio/v2"
-
-	"github.com/slurmbridge/slurmbridge/rlcore/policy"
-)
+import "github.com/slurmbridge/slurmbridge/rlcore/policy"
 
 // report is build/compare.json: figures by workload and variant.
 type report map[string]map[string]*figures
@@ -34,24 +26,6 @@ func collect(cells []*cell) report {
 		}
 	}
 	return r
-}
-
-// write writes the report to a file, or with "-" to out.
-func (r report) write(file string, out io.Writer) error {
-	body, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return fmt.Errorf("write figures: %w", err)
-	}
-	body = append(body, '\n')
-	if file == "-" {
-		_, err = out.Write(body)
-	} else {
-		err = renameio.WriteFile(file, body, 0o644)
-	}
-	if err != nil {
-		return fmt.Errorf("write figures: %w", err)
-	}
-	return nil
 }
 
 // shortest is the variant with the shortest makespan, or mean turnaround, among variants without

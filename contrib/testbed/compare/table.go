@@ -1,4 +1,4 @@
-package main
+package compare
 
 import (
 	"fmt"
@@ -116,7 +116,7 @@ func (r report) overSeeds(out io.Writer, o *options) {
 
 // objectives says what decided where.
 func (r report) objectives(out io.Writer, o *options) {
-	if !slices.ContainsFunc(o.variants, func(v variant) bool { return v.bridged() }) {
+	if !slices.ContainsFunc(o.variants, func(v variant) bool { return v.policy != "" }) {
 		return
 	}
 	var parts []string

@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"context"
@@ -23,7 +23,6 @@ import (
 type campaign struct {
 	o     *options
 	s     *cluster.Stack
-	disk  *cluster.Disk
 	known []*rlcore.Profile
 	load  *cluster.Load
 

@@ -1,10 +1,12 @@
-package main
+package soak
 
 import (
 	"math"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 )
 
 // fine is a job to which nothing happened: 30 s alone, a minute's limit, ended as on plain
@@ -79,7 +81,7 @@ func TestSum(t *testing.T) {
 	}
 	never := fine()
 	never.State, never.Start, never.End, never.PlainEnd = "PENDING", math.NaN(), math.NaN(), math.NaN()
-	if err := sum([]fate{never}, rules{}).write(filepath.Join(t.TempDir(), "build", "soak.json")); err != nil {
+	if err := cluster.WriteJSON(filepath.Join(t.TempDir(), "build", "soak.json"), sum([]fate{never}, rules{})); err != nil {
 		t.Error(err)
 	}
 	late := fine()

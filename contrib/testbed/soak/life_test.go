@@ -1,4 +1,4 @@
-package main
+package soak
 
 import (
 	"math/rand/v2"

@@ -1,16 +1,12 @@
-package main
+package soak
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
@@ -142,18 +138,6 @@ func (h *harms) broken() string {
 		}
 	}
 	return strings.Join(out, ", ")
-}
-
-// write writes the report in one step.
-func (r *report) write(path string) error {
-	body, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return renameio.WriteFile(path, append(body, '\n'), 0o644)
 }
 
 // show prints it for people.

@@ -230,7 +230,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(disk.Close)
-	s := stage(t, cluster.Setup{Scale: 20, Lease: 20 * time.Second, Disk: disk.Dir}, func(o *slurmtest.Options) {
+	s := stage(t, cluster.Setup{Scale: 20, Lease: 20 * time.Second, Disk: disk}, func(o *slurmtest.Options) {
 		o.Binds = append(o.Binds, disk.Dir)
 	})
 	d := &damaged{s, t}

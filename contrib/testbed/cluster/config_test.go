@@ -1,4 +1,4 @@
-package main
+package cluster_test
 
 import (
 	"bytes"
@@ -24,7 +24,8 @@ import (
 // which one, where, and with status 2 that it is no passing failure.
 func TestBadConfiguration(t *testing.T) {
 	t.Parallel()
-	program, err := filepath.Abs(testOptions(t).build + "/slurmbridge")
+	cluster.Require(t, build)
+	program, err := filepath.Abs(build + "/slurmbridge")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
-// Command compare runs the thesis's five workloads, and three with jobs that come over time, on
+// Package compare runs the thesis's five workloads, and three with jobs that come over time, on
 // private real Slurms with one simulated Titan Xp each: plain, plain with shares, and with the
-// bridge. `make compare` calls it.
-package main
+// bridge. The demo is one of the workloads under two of the variants.
+package compare
 
 import (
 	"context"
@@ -14,17 +14,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
 )
-
-func main() {
-	cluster.Main("compare", func(ctx context.Context) error {
-		return command(os.Stdout, term.IsTerminal(int(os.Stdout.Fd()))).ExecuteContext(ctx)
-	})
-}
 
 const long = `compare runs workloads of 30 jobs of the thesis's eleven applications each on real
 Slurm daemons. Every run has a private cluster of its own with one simulated Titan Xp; time
@@ -61,15 +54,16 @@ const examples = `  make compare                            all eight workloads,
 // together, the thesis's mixture, in which it doesn't, and the mixture over time.
 var quick = []string{"gpu_light", "random", openName + "-1"}
 
-func command(out io.Writer, tty bool) *cobra.Command {
-	var o options
+// Command is `testbed compare`.
+func Command(base *cluster.Setup) *cobra.Command {
+	o := options{base: base}
 	var isQuick bool
 	var names []string
 	var jsonFile, pictures string
 	c := &cobra.Command{
 		Use: "compare", Short: "Plain Slurm, plain shares and the bridge, side by side on real daemons",
 		Long: long, Example: examples,
-		Args: cobra.NoArgs, SilenceErrors: true, SilenceUsage: true,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if isQuick && len(o.workloads) == 0 {
 				o.workloads = quick
@@ -80,16 +74,14 @@ func command(out io.Writer, tty bool) *cobra.Command {
 			if err := o.check(names); err != nil {
 				return err
 			}
-			if err := cluster.Missing(); err != nil {
-				return err
-			}
+			line := cluster.NewLine(30 * time.Second)
 			if jsonFile == "-" {
-				out, tty = os.Stderr, false // for people; the figures have the output to themselves
+				line.Out, line.TTY = os.Stderr, false // for people; the figures have the output to themselves
 			}
 			if err := folders(jsonFile, pictures); err != nil {
 				return err
 			}
-			return compareAll(c.Context(), &o, out, tty, jsonFile, pictures)
+			return compareAll(c.Context(), &o, line, jsonFile, pictures)
 		},
 	}
 	f := c.Flags()
@@ -103,8 +95,6 @@ func command(out io.Writer, tty bool) *cobra.Command {
 	f.IntVar(&o.parallel, "parallel", 30, "private clusters at a time")
 	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE` (- = standard output)")
 	f.StringVar(&pictures, "figures", "build/compare", "write pictures into `DIR` (empty: none)")
-	f.StringVar(&o.build, "build", "build", "where make build put the programs")
-	f.StringVar(&o.lua, "lua", "contrib/job_submit.lua", "the job_submit script")
 	return c
 }
 
@@ -127,52 +117,48 @@ func (o *options) check(names []string) error {
 	case o.parallel < 1 || o.parallel > 64:
 		return fmt.Errorf("--parallel is %d, not 1 to 64", o.parallel)
 	}
-	if o.build, err = filepath.Abs(o.build); err != nil {
-		return err
-	}
 	return nil
 }
 
 // folders makes the folders of the results: a path that can't be written should fail before long
 // work, not after it.
 func folders(jsonFile, pictures string) error {
-	if pictures != "" {
-		//nolint:gosec // pictures are public
-		if err := os.MkdirAll(pictures, 0o755); err != nil {
-			return fmt.Errorf("--figures: %w", err)
+	for flag, dir := range map[string]string{"--figures": pictures, "--json": filepath.Dir(jsonFile)} {
+		if dir == "" {
+			continue
+		}
+		//nolint:gosec // figures are public
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("%s: %w", flag, err)
 		}
 	}
 	if jsonFile == "-" {
 		return nil
 	}
-	dir := filepath.Dir(jsonFile)
+	_, absent := os.Stat(jsonFile)
 	//nolint:gosec // figures are public
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("--json: %w", err)
-	}
-	if info, err := os.Stat(jsonFile); err == nil && info.IsDir() {
-		return fmt.Errorf("--json: %s is a folder", jsonFile)
-	}
-	f, err := os.CreateTemp(dir, ".compare-*")
+	f, err := os.OpenFile(jsonFile, os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("--json: %w", err)
 	}
-	_ = f.Close() // nothing was written
-	return os.Remove(f.Name())
+	if absent != nil {
+		err = os.Remove(jsonFile)
+	}
+	return errors.Join(err, f.Close())
 }
 
 // compareAll measures and shows. What was measured is shown and written even if a
 // run failed, which is then the error.
-func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFile, pictures string) error {
+func compareAll(ctx context.Context, o *options, line *cluster.Line, jsonFile, pictures string) error {
+	out := line.Out
 	cells, err := o.cells()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "%d runs of %d jobs, seed %d, each on a private real Slurm with one simulated Titan Xp.\n", len(cells), o.jobs, o.seed)
 	fmt.Fprintf(out, "%g GPU seconds pass in one second; up to %d clusters at a time.\n\n", o.scale, o.parallel)
-	b := newBoard(out, tty, time.Now, cells)
 	load := cluster.NewLoad()
-	compare(ctx, o, cells, b)
+	compare(ctx, o, cells, newBoard(line, cells))
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -180,13 +166,13 @@ func compareAll(ctx context.Context, o *options, out io.Writer, tty bool, jsonFi
 	fmt.Fprintln(out)
 	if len(r) > 0 {
 		r.show(out, o)
-		fmt.Fprintln(out, loadText(load))
+		busy(out, load)
 	}
 	errs := failures(cells)
 	if len(r) == 0 {
 		return errs
 	}
-	if err := r.write(jsonFile, os.Stdout); err != nil {
+	if err := cluster.WriteJSON(jsonFile, r); err != nil {
 		return errors.Join(errs, err)
 	}
 	if jsonFile != "-" {
@@ -213,4 +199,18 @@ func failures(cells []*cell) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// busy says how busy this machine's CPUs were since l began to watch.
+func busy(out io.Writer, l *cluster.Load) {
+	part, ok := l.Since()
+	if !ok {
+		fmt.Fprintln(out, "How busy this machine's CPUs were is unknown.")
+		return
+	}
+	fmt.Fprintf(out, "This machine's CPUs were busy for %.0f %% of the time.", 100*part)
+	if part > 0.85 {
+		fmt.Fprint(out, " That makes Slurm's pauses longer: fewer clusters\nat a time (--parallel) or a smaller --scale give truer figures.")
+	}
+	fmt.Fprintln(out)
 }

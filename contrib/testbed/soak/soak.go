@@ -1,6 +1,6 @@
-// Command soak is the campaign: random lives of jobs on a private real Slurm with
+// Package soak is the campaign: random lives of jobs on a private real Slurm with
 // simulated GPUs and the whole of slurmbridge, while daemons are killed, stopped and cut
-// off, partitions go down and a disk fills. `make soak` calls it.
+// off, partitions go down and a disk fills.
 //
 // # What counts as harm
 //
@@ -40,23 +40,26 @@
 //
 // With --plain the same campaign runs without the bridge: what is late there is how far the
 // plain schedule is from the truth.
-package main
+package soak
 
 import (
 	"context"
 	"encoding/json"
-	"flag"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
-	"golang.org/x/term"
+	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
@@ -66,6 +69,7 @@ import (
 )
 
 type options struct {
+	base      *cluster.Setup
 	length    time.Duration
 	jobs      int
 	seed      uint64
@@ -80,8 +84,6 @@ type options struct {
 	lie       float64
 	settings  string
 	root      string
-	build     string
-	lua       string
 	out       string
 	logs      string
 }
@@ -92,43 +94,66 @@ const (
 	maxDelay = time.Minute
 )
 
-func main() {
-	var o options
-	flag.DurationVar(&o.length, "length", time.Hour, "how long jobs are submitted")
-	flag.IntVar(&o.jobs, "jobs", 0, "submit no more lives than this (0 = as many as there is time for)")
-	flag.Uint64Var(&o.seed, "seed", 0, "of all that is random (0 = another one each time)")
-	flag.IntVar(&o.nodes, "nodes", 44, "nodes with a GPU each; a quarter of them have two")
-	flag.IntVar(&o.backlog, "backlog", 0, "jobs that wait at a time (default three for two GPUs)")
-	flag.Float64Var(&o.perSecond, "rate", 6, "jobs a second at most")
-	flag.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults (0 = none)")
-	flag.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
-	flag.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
-	flag.Float64Var(&o.contract, "contract", 2.5, "max_slowdown")
-	flag.Float64Var(&o.lie, "lie", 1, "profiles say so many times less time and memory than jobs take: harm that must be counted")
-	flag.StringVar(&o.settings, "set", "", "further lines of slurmbridge.yaml, separated by semicolons")
-	flag.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
-	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
-	flag.StringVar(&o.out, "out", "build/soak.json", "where the figures go")
-	flag.StringVar(&o.logs, "logs", "build/soak", "where logs and the bridge's database go")
-	flag.Parse()
-	cluster.Main("soak", func(ctx context.Context) error {
-		if err := cluster.Missing(); err != nil {
-			return err
-		}
-		status, again, err := private(ctx)
-		if again {
-			if err == nil && status != 0 {
-				os.Exit(status) // the second start has said why
+// Command is `testbed soak`.
+func Command(base *cluster.Setup) *cobra.Command {
+	o := options{base: base}
+	c := &cobra.Command{
+		Use: "soak", Short: "Random lives of jobs while daemons are killed: what harm comes to them", Args: cobra.NoArgs,
+		Example: "  make soak                            an hour\n  make soak SOAK=4m ARGS='--seed 7'    the same campaign again\n  make soak ARGS=--plain               how true the plain schedule is",
+		RunE: func(c *cobra.Command, _ []string) error {
+			// The disk that is filled is mounted in a namespace of this program's own, and disappears with it.
+			status, again, err := private(c.Context())
+			if again {
+				if err == nil && status != 0 {
+					os.Exit(status) // the second start has said why
+				}
+				return err
 			}
-			return err
-		}
-		return run(ctx, &o)
-	})
+			return run(c.Context(), &o)
+		},
+	}
+	f := c.Flags()
+	f.DurationVar(&o.length, "length", time.Hour, "how long jobs are submitted")
+	f.IntVar(&o.jobs, "jobs", 0, "submit no more lives than this (0 = as many as there is time for)")
+	f.Uint64Var(&o.seed, "seed", 0, "of all that is random (0 = another one each time)")
+	f.IntVar(&o.nodes, "nodes", 44, "nodes with a GPU each; a quarter of them have two")
+	f.IntVar(&o.backlog, "backlog", 0, "jobs that wait at a time (default three for two GPUs)")
+	f.Float64Var(&o.perSecond, "rate", 6, "jobs a second at most")
+	f.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults (0 = none)")
+	f.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
+	f.BoolVar(&o.plain, "plain", false, "no bridge: how true the plain schedule is")
+	f.Float64Var(&o.contract, "contract", 2.5, "max_slowdown")
+	f.Float64Var(&o.lie, "lie", 1, "profiles say so many times less time and memory than jobs take: harm that must be counted")
+	f.StringVar(&o.settings, "set", "", "further lines of slurmbridge.yaml, separated by semicolons")
+	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder")
+	f.StringVar(&o.out, "out", "build/soak.json", "write all figures to `FILE`")
+	f.StringVar(&o.logs, "logs", "build/soak", "write logs and the bridge's database into `DIR`")
+	return c
+}
+
+// privateEnv marks the program's second start.
+const privateEnv = "SOAK_PRIVATE"
+
+// private starts this program again in a mount namespace of its own, and returns its exit
+// status; again is false in the second start.
+func private(ctx context.Context) (status int, again bool, err error) {
+	if os.Getenv(privateEnv) != "" {
+		return 0, false, nil
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops its daemons
+	cmd.Env = append(os.Environ(), privateEnv+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	err = cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return max(1, exit.ExitCode()), true, nil
+	}
+	return 0, true, err
 }
 
 // defaults fills in what depends on other settings.
 func (o *options) defaults() {
-	o.lua = "contrib/job_submit.lua"
 	if o.seed == 0 {
 		o.seed = rand.Uint64() >> 12 // exact in JSON
 	}
@@ -148,19 +173,19 @@ func (o *options) defaults() {
 func run(ctx context.Context, o *options) error {
 	o.defaults()
 	fmt.Printf("seed %d, %d nodes, %v of jobs and faults on a private Slurm\n", o.seed, o.nodes, o.length)
-	c, w, err := start(ctx, o)
+	c, err := start(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer w.disk.Close()
+	defer c.s.Setup.Disk.Close()
 	began := time.Now()
-	if err := c.campaign(ctx, w); err != nil {
+	if err := c.campaign(ctx); err != nil {
 		return c.s.CloseAfter(ctx, err)
 	}
 	pause := c.pause()
 	rep := sum(c.fates(pause+slurmPauseS), rules{PauseS: pause, MarginS: 30})
 	c.fill(rep, time.Since(began))
-	if err := rep.write(o.out); err != nil {
+	if err := cluster.WriteJSON(o.out, rep); err != nil {
 		return c.s.CloseAfter(ctx, err)
 	}
 	c.keep(ctx, rep)
@@ -178,67 +203,45 @@ func run(ctx context.Context, o *options) error {
 // slurmPauseS is Slurm's own time between two jobs on a GPU, s.
 const slurmPauseS = 1
 
-// world is what stands around the cluster.
-type world struct {
-	disk *cluster.Disk
-	wire *wire
-}
+// diskMiB is the size of the disk that fills.
+const diskMiB = 512
 
 // start starts everything.
-func start(ctx context.Context, o *options) (*campaign, *world, error) {
-	w := &world{}
-	var err error
-	if w.disk, err = cluster.NewDisk("slurm", diskMiB); err != nil {
-		return nil, nil, err
+func start(ctx context.Context, o *options) (*campaign, error) {
+	disk, err := cluster.NewDisk("slurm", diskMiB)
+	if err != nil {
+		return nil, err
 	}
 	known := catalogue()
-	settings := []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8"}
+	setup := *o.base
+	setup.Scale, setup.Hooks, setup.Lease, setup.NodeGPUs, setup.Partitions = 1, true, lease, o.nodeGPUs, partitions[1:]
+	setup.Profiles, setup.Disk, setup.Wired = believed(known, o.lie), disk, true
+	setup.Settings = []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8"}
 	if o.settings != "" {
-		settings = append(settings, strings.Split(o.settings, ";")...)
-	}
-	if o.plain {
-		o.policy = ""
-	}
-	s := cluster.New(cluster.Setup{
-		Scale: 1, Hooks: true, Build: o.build, Policy: o.policy, Lua: o.lua, Lease: lease, NodeGPUs: o.nodeGPUs, Profiles: believed(known, o.lie), Disk: w.disk.Dir, Settings: append(slices.Clone(settings), "sharers_only: ["+strings.Join(partitions, ", ")+"]"),
-		Between: func(addr string) (string, error) {
-			var err error
-			if w.wire, err = newWire(addr); err != nil {
-				return "", err
-			}
-			return w.wire.listener.Addr().String(), nil
-		},
-	})
-	so := s.Options()
-	so.Root, so.Binds = o.root, []string{w.disk.Dir}
-	var all []string
-	for i := range o.nodeGPUs {
-		all = append(all, slurmtest.NodeName(i))
-	}
-	// Its line comes before the nodes': NodeName may follow.
-	so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600", "PartitionName="+partitions[1]+" Nodes="+strings.Join(all, ",")+" MaxTime=UNLIMITED State=UP")
-	so.MemMiB, so.CPUs = 64000, 32
-	prepare := so.Prepare
-	so.Prepare = func(c *slurmtest.Cluster) error {
-		if err := prepare(c); err != nil {
-			return err
-		}
-		return writeApps(c.Path("apps"), known)
-	}
-	if _, err = slurmtest.Start(ctx, so); err != nil {
-		w.disk.Close()
-		return nil, nil, err
+		setup.Settings = append(setup.Settings, strings.Split(o.settings, ";")...)
 	}
 	if !o.plain {
-		if err := s.Bridge(ctx); err != nil {
+		setup.Policy = o.policy
+	}
+	s := cluster.New(setup)
+	so := s.Options()
+	so.Root, so.Binds = o.root, []string{disk.Dir}
+	so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600")
+	so.MemMiB, so.CPUs = 64000, 32
+	prepare := so.Prepare
+	so.Prepare = func(c *slurmtest.Cluster) error { return errors.Join(prepare(c), writeApps(c.Path("apps"), known)) }
+	if _, err = slurmtest.Start(ctx, so); err == nil && !o.plain {
+		if err = s.Bridge(ctx); err != nil {
 			err = s.CloseAfter(ctx, err)
-			w.disk.Close()
-			return nil, nil, err
 		}
 	}
+	if err != nil {
+		disk.Close()
+		return nil, err
+	}
 	return &campaign{
-		o: o, s: s, disk: w.disk, known: known, load: cluster.NewLoad(), jobs: map[string]*record{}, kinds: map[string]int{}, groups: map[string]bool{}, acted: map[string]int{},
-	}, w, nil
+		o: o, s: s, known: known, load: cluster.NewLoad(), jobs: map[string]*record{}, kinds: map[string]int{}, groups: map[string]bool{}, acted: map[string]int{},
+	}, nil
 }
 
 // believed is what the bridge knows of the applications.
@@ -270,7 +273,7 @@ func writeApps(dir string, known []*rlcore.Profile) error {
 
 // campaign submits jobs and causes faults for the time in the options, mends everything, and waits
 // for the last jobs.
-func (c *campaign) campaign(ctx context.Context, w *world) error {
+func (c *campaign) campaign(ctx context.Context) error {
 	all, stop := context.WithCancel(ctx)
 	defer stop()
 	go c.watch(all)
@@ -279,17 +282,13 @@ func (c *campaign) campaign(ctx context.Context, w *world) error {
 	}
 	go c.progress(all)
 	evil, stopEvil := context.WithCancel(all)
-	tormented := make(chan struct{})
-	t := &tormentor{c: c, rnd: rand.New(rand.NewPCG(c.o.seed, 2)), wire: w.wire, busy: map[string]bool{}}
-	go func() {
-		defer close(tormented)
-		if c.o.everyS > 0 {
-			t.run(evil, c.o.everyS)
-		}
-	}()
+	var tormented sync.WaitGroup
+	if c.o.everyS > 0 {
+		tormented.Go(func() { c.torment(evil, rand.New(rand.NewPCG(c.o.seed, 2))) }) //nolint:gosec // repeatable, not secret
+	}
 	c.submit(all)
 	stopEvil()
-	<-tormented
+	tormented.Wait()
 	// The longest life, and twice Slurm's own pauses: what isn't over then is lost.
 	c.drain(all, 60*c.longestMin()+60)
 	stop()
@@ -310,15 +309,10 @@ func (c *campaign) longestMin() float64 {
 	return longest
 }
 
-// progress says how far it is, a line a minute, or one that is rewritten.
+// progress says how far it is.
 func (c *campaign) progress(ctx context.Context) {
-	tty := term.IsTerminal(int(os.Stdout.Fd()))
-	began := now()
-	every := 30.0
-	if tty {
-		every = 2
-	}
-	for wait(ctx, every) {
+	line, began := cluster.NewLine(30*time.Second), now()
+	for wait(ctx, 2) {
 		left := len(c.left())
 		c.mu.Lock()
 		n := 0
@@ -336,17 +330,9 @@ func (c *campaign) progress(ctx context.Context) {
 		if len(c.busy) > 0 {
 			busy = c.busy[len(c.busy)-1]
 		}
-		line := fmt.Sprintf("%5.0f s  %d jobs, %d ended, %d running, %d waiting; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
-			now()-began, n, n-left, states["RUNNING"], c.pending, states["TIMEOUT"], states["FAILED"], kills, 100*busy)
+		line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d ended, %d running, %d waiting; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
+			now()-began, n, n-left, states["RUNNING"], c.pending, states["TIMEOUT"], states["FAILED"], kills, 100*busy))
 		c.mu.Unlock()
-		if tty {
-			fmt.Printf("\r\x1b[K%s", line)
-		} else {
-			fmt.Println(line)
-		}
-	}
-	if tty {
-		fmt.Println()
 	}
 }
 
@@ -389,7 +375,7 @@ func (c *campaign) keep(ctx context.Context, rep *report) {
 	}
 	c.s.Stop()
 	files, _ := filepath.Glob(c.s.Path("log", "*.log"))
-	more, _ := filepath.Glob(filepath.Join(c.disk.Dir, "slurmbridge.db*"))
+	more, _ := filepath.Glob(filepath.Join(c.s.Setup.Disk.Dir, "slurmbridge.db*"))
 	for _, f := range append(files, more...) {
 		if body, err := os.ReadFile(f); err == nil && ctx.Err() == nil {
 			save(filepath.Base(f), body)

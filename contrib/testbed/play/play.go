@@ -1,10 +1,9 @@
-// Command play starts a private real Slurm with the bridge and simulated Titan Xps, and opens a shell in which users
-// and administrators can try everything. `make play` calls it. At the shell's end all of it ends, and nothing stays.
-package main
+// Package play starts a private real Slurm with the bridge and simulated Titan Xps, and opens a shell in which users
+// and administrators can try everything. At the shell's end all of it ends, and nothing stays.
+package play
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -14,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
@@ -25,32 +25,32 @@ import (
 var nodeGPUs = []int{1, 2, 2}
 
 type options struct {
-	scale      float64
-	policy     string
-	build, lua string
-	in         *os.File // of the shell
-	out, err   io.Writer
+	base   *cluster.Setup
+	scale  float64
+	policy string
+	in     *os.File // of the shell
+	out    io.Writer
+	err    io.Writer
 }
 
-func main() {
-	o := options{in: os.Stdin, out: os.Stdout, err: os.Stderr}
-	flag.Float64Var(&o.scale, "scale", 3, "GPU seconds that pass in a second")
-	flag.StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
-	flag.StringVar(&o.build, "build", "build", "where make build put the programs")
-	flag.StringVar(&o.lua, "lua", "contrib/job_submit.lua", "the job_submit script")
-	flag.Parse()
-	cluster.Main("play", func(ctx context.Context) error {
-		if err := cluster.Missing(); err != nil {
-			return err
-		}
-		return play(ctx, o)
-	})
+// Command is `testbed play`.
+func Command(base *cluster.Setup) *cobra.Command {
+	o := options{base: base, in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	c := &cobra.Command{
+		Use: "play", Short: "A private Slurm with the bridge and five simulated GPUs, to type into", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return play(c.Context(), o) },
+	}
+	c.Flags().Float64Var(&o.scale, "scale", 3, "GPU seconds that pass in a second")
+	c.Flags().StringVar(&o.policy, "policy", "dqn", "the bridge's policy")
+	return c
 }
 
 // play starts the cluster, and ends it at the end of the shell.
 func play(ctx context.Context, o options) error {
 	fmt.Fprintln(o.err, "Starting a private Slurm (some seconds) ...")
-	s := cluster.New(cluster.Setup{Scale: o.scale, Build: o.build, Policy: o.policy, Lua: o.lua, NodeGPUs: nodeGPUs})
+	setup := *o.base
+	setup.Scale, setup.Policy, setup.NodeGPUs = o.scale, o.policy, nodeGPUs
+	s := cluster.New(setup)
 	settings := s.Options()
 	settings.Accounting = slurmtest.MissingAccounting(settings.Root) == nil
 	c, err := slurmtest.Start(ctx, settings)
@@ -113,7 +113,7 @@ func writeScripts(s *cluster.Stack, dir string, scale float64) error {
 		"bin/slurmbridge": fmt.Sprintf("#!/bin/sh\nexec %s --config %s \"$@\"\n", s.Bin("slurmbridge"), s.Path("slurmbridge.yaml")),
 		"bin/as":          "#!/bin/sh\n# as USER COMMAND...\nu=$1\nshift\nexec setpriv --reuid=\"$u\" --regid=\"$(id -g \"$u\")\" --init-groups \"$@\"\n",
 		"bin/gpus": fmt.Sprintf("#!/bin/sh\nfor n in %s; do\n\techo \"$n\"\n\ts=%s\n\t[ $n = n1 ] || s=$s-$n\n\t%s smi --state $s\ndone\n",
-			strings.Join(nodes(), " "), s.State(), s.Bin("gpusim")),
+			strings.Join(s.Nodes(), " "), s.State(), s.Bin("gpusim")),
 	}
 	for _, name := range apps.Names() {
 		p, _ := apps.ByName(name)
@@ -129,18 +129,10 @@ func writeScripts(s *cluster.Stack, dir string, scale float64) error {
 	return nil
 }
 
-func nodes() []string {
-	var out []string
-	for i := range nodeGPUs {
-		out = append(out, slurmtest.NodeName(i))
-	}
-	return out
-}
-
 // greet says what there is and what to type.
 func greet(o *options, s *cluster.Stack, dir string) {
 	var gpus []string
-	for i, n := range nodes() {
+	for i, n := range s.Nodes() {
 		gpus = append(gpus, n+" ("+strconv.Itoa(nodeGPUs[i])+")")
 	}
 	accounting := "without accounting (contrib/install-deps --accounting installs what it needs)"

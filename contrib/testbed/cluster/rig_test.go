@@ -1,7 +1,6 @@
-package main
+package cluster_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,12 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
-
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
+
+const build = "../../../build"
 
 // rig is a stack whose daemons a test can end and start again.
 type rig struct {
@@ -29,9 +27,9 @@ type rig struct {
 // of it ends with the test.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	o := testOptions(t)
-	o.scale = 20 // gromacs takes 4 s: time to end a daemon while it runs
-	s := cluster.New(o.setup(true))
+	cluster.Require(t, build)
+	// Gromacs takes 4 s: time to end a daemon while it runs.
+	s := cluster.New(cluster.Setup{Scale: 20, Build: build, Lua: "../../job_submit.lua", Policy: "dqn"})
 	slurmtest.New(t, s.Options())
 	t.Cleanup(s.Stop)
 	if err := s.Bridge(t.Context()); err != nil {
@@ -118,39 +116,11 @@ func (r *rig) ready() bool {
 // 0 where there are none.
 func (r *rig) metric(name string, values ...string) float64 {
 	r.t.Helper()
-	sum, err := scrape(r.t.Context(), r.URL, name, values)
+	sum, err := r.Metric(name, values...)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	return sum
-}
-
-func scrape(ctx context.Context, url, name string, values []string) (float64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/metrics", nil)
-	if err != nil {
-		return 0, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	if err != nil {
-		return 0, err
-	}
-	sum := 0.0
-	for _, m := range families[name].GetMetric() {
-		missing := slices.Clone(values)
-		for _, l := range m.GetLabel() {
-			missing = slices.DeleteFunc(missing, func(v string) bool { return v == l.GetValue() })
-		}
-		if len(missing) == 0 {
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-		}
-	}
-	return sum, nil
 }
 
 // files lists a folder's files that end so; a folder that isn't there has none.

@@ -1,0 +1,273 @@
+// Package flow measures how fast GPUs are filled and followed: the same jobs on plain Slurm, a
+// whole GPU each, and with the bridge, three on a GPU, on private real Slurms with the default
+// scheduler settings, for several shapes of one cluster.
+//
+// A job sleeps: nothing is computed, and what is seen is how long Slurm and the bridge leave GPUs
+// idle. All jobs are there before the first may start. Times are divided by the ideal: all work ÷
+// (GPUs × jobs on each). Plain Slurm and the bridge run side by side, under the same load.
+package flow
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+)
+
+const (
+	together         = 3    // jobs that fit on a GPU
+	memMiB           = 3600 // what a job needs: three fit on a Titan Xp, a fourth doesn't
+	shortest, longer = 10, 15
+	slowest          = 15 * time.Minute // ends a run that doesn't come to its end
+)
+
+type options struct {
+	base          *cluster.Setup
+	shapes        []string
+	seeds         []uint
+	jobs          int
+	sharing, json string
+}
+
+// shape is a cluster's: nodes × GPUs on each.
+type shape struct{ nodes, gpus int }
+
+func parseShape(word string) (s shape, err error) {
+	if n, err := fmt.Sscanf(word, "%dx%d", &s.nodes, &s.gpus); n != 2 || err != nil || s.nodes < 1 || s.gpus < 1 {
+		return s, fmt.Errorf("--shapes: %q is not NODESxGPUS", word)
+	}
+	return s, nil
+}
+
+// Command is `testbed flow`.
+func Command(base *cluster.Setup) *cobra.Command {
+	o := options{base: base}
+	c := &cobra.Command{
+		Use: "flow", Short: "How fast GPUs are filled and followed, plain Slurm and the bridge", Args: cobra.NoArgs,
+		Example: "  make flow                                        half an hour\n  make flow ARGS='--shapes 5x8 --seeds 1 --jobs 120'",
+		RunE:    func(c *cobra.Command, _ []string) error { return flow(c, &o) },
+	}
+	f := c.Flags()
+	f.StringSliceVar(&o.shapes, "shapes", []string{"40x1", "10x4", "5x8"}, "nodes x GPUs a node")
+	f.UintSliceVar(&o.seeds, "seeds", []uint{1, 2, 3}, "of the jobs' lengths")
+	f.IntVar(&o.jobs, "jobs", 240, "how many")
+	f.StringVar(&o.sharing, "sharing", "shard", "shard or mps")
+	f.StringVar(&o.json, "json", "build/flow.json", "write all figures to `FILE`")
+	return c
+}
+
+// figures are the figures of a shape: means of the seeds, except for WrongGPU, which is a sum.
+type figures struct {
+	// Plain and Bridge are the time taken over the ideal.
+	Plain  float64 `json:"plain"`
+	Bridge float64 `json:"bridge"`
+	// FillPlain and FillBridge are how long it took until each GPU of a node had what it takes,
+	// a job or three, s; the mean of the nodes.
+	FillPlain  float64 `json:"fill_plain_s"`
+	FillBridge float64 `json:"fill_bridge_s"`
+	// WakeP50 is the median time from the end of a job to the release of the next one on its GPU, s.
+	WakeP50 float64 `json:"end_to_release_p50_s"`
+	// WrongGPU counts members of groups that the bridge saw on another GPU than planned.
+	WrongGPU int     `json:"wrong_gpu"`
+	Seeds    []drawn `json:"seeds,omitempty"`
+}
+
+// drawn are the figures of one seed.
+type drawn struct {
+	Seed uint `json:"seed"`
+	figures
+}
+
+// flow runs everything.
+func flow(c *cobra.Command, o *options) error {
+	var shapes []shape
+	for _, word := range o.shapes {
+		s, err := parseShape(word)
+		if err != nil {
+			return err
+		}
+		shapes = append(shapes, s)
+	}
+	out := c.OutOrStdout()
+	t := cluster.Table(out, "nodes x GPUs", "plain ÷ ideal", "bridge ÷ ideal", "plain fills, s", "bridge fills, s", "end to release, s", "wrong GPU")
+	all := map[string]*figures{}
+	for i, s := range shapes {
+		sum := &figures{}
+		all[o.shapes[i]] = sum
+		for _, seed := range o.seeds {
+			f, err := both(c.Context(), o, s, seed)
+			if err != nil {
+				return fmt.Errorf("%s, seed %d: %w", o.shapes[i], seed, err)
+			}
+			sum.Seeds = append(sum.Seeds, drawn{seed, *f})
+			fmt.Fprintf(out, "%-5s seed %d  plain %.2f  bridge %.2f of the ideal; filled in %.1f s, %.1f s; the next job released after %.2f s (median); %d on a wrong GPU\n",
+				o.shapes[i], seed, f.Plain, f.Bridge, f.FillPlain, f.FillBridge, f.WakeP50, f.WrongGPU)
+			sum.mean()
+			if err := cluster.WriteJSON(o.json, all); err != nil {
+				return err
+			}
+		}
+		row := []any{o.shapes[i]}
+		for _, v := range []float64{sum.Plain, sum.Bridge, sum.FillPlain, sum.FillBridge, sum.WakeP50} {
+			row = append(row, fmt.Sprintf("%.2f", v))
+		}
+		t.AppendRow(append(row, sum.WrongGPU))
+	}
+	t.Render()
+	return nil
+}
+
+// mean sets the figures to the means of the seeds.
+func (f *figures) mean() {
+	*f = figures{Seeds: f.Seeds}
+	n := float64(len(f.Seeds))
+	for i := range f.Seeds {
+		s := &f.Seeds[i].figures
+		f.Plain, f.Bridge = f.Plain+s.Plain/n, f.Bridge+s.Bridge/n
+		f.FillPlain, f.FillBridge = f.FillPlain+s.FillPlain/n, f.FillBridge+s.FillBridge/n
+		f.WakeP50 += s.WakeP50 / n
+		f.WrongGPU += s.WrongGPU
+	}
+}
+
+// both runs the same jobs on plain Slurm and with the bridge.
+func both(ctx context.Context, o *options, s shape, seed uint) (*figures, error) {
+	rnd := rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // repeatable, not secret
+	names, work := make([]string, o.jobs), 0
+	for i := range names {
+		d := shortest + rnd.IntN(longer+1)
+		names[i] = app(d)
+		work += d
+	}
+	var plain, bridged *ran
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) { plain, err = run(ctx, o, s, names, false); return err })
+	g.Go(func() (err error) { bridged, err = run(ctx, o, s, names, true); return err })
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	ideal := float64(work) / float64(s.nodes*s.gpus)
+	return &figures{
+		Plain: plain.takenS / ideal, Bridge: bridged.takenS / (ideal / together),
+		FillPlain: plain.fillS(s, 1), FillBridge: bridged.fillS(s, together), WakeP50: bridged.wakeS(), WrongGPU: bridged.wrong,
+	}, nil
+}
+
+// app is an application that sleeps for d s.
+func app(d int) string { return fmt.Sprint("sleep", d) }
+
+// ran is what came of the jobs on one cluster.
+type ran struct {
+	takenS    float64
+	runs      []placed
+	releasedS map[string]float64 // by job, since the first could start
+	wrong     int
+}
+
+// placed is where a job ran, and from when to when, s since the first could start.
+type placed struct {
+	job, node, gpu string
+	atS, endS      float64
+}
+
+// run runs the jobs on a cluster of their own.
+func run(ctx context.Context, o *options, s shape, names []string, bridged bool) (r *ran, err error) {
+	usual := ""
+	setup := *o.base
+	setup.Scale, setup.Bare, setup.Scheduler, setup.Sharing, setup.CPUs = 1, true, &usual, o.sharing, max(4, 4*s.gpus)
+	setup.NodeGPUs, setup.Lease = slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
+	gres := "gpu:1"
+	if bridged {
+		setup.Policy, gres = "greedy", "gpu:shared"
+		setup.Settings = []string{"leave_room: no", fmt.Sprintf("max_group: %d", together)}
+		for d := shortest; d <= shortest+longer; d++ {
+			setup.Profiles = append(setup.Profiles, &rlcore.Profile{
+				App: app(d), DurationS: float64(d), PeriodS: float64(d), Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: memMiB}},
+			})
+		}
+	}
+	st, err := cluster.Start(ctx, setup)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = st.CloseAfter(ctx, err) }()
+	done, err := st.Do(ctx, cluster.Work{
+		Apps: names, Gres: gres, Args: []string{"--time=3"}, Hold: true, Limit: slowest,
+		Command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
+	})
+	if err != nil {
+		return nil, err
+	}
+	r = &ran{}
+	for i := range done.Jobs {
+		j := &done.Jobs[i]
+		if j.Ended.IsZero() {
+			return nil, fmt.Errorf("job %s has not run to its end", j.ID)
+		}
+		p := placed{j.ID, j.Node, j.GPU, j.Began.Sub(done.Began).Seconds(), j.Ended.Sub(done.Began).Seconds()}
+		r.takenS = max(r.takenS, p.endS)
+		r.runs = append(r.runs, p)
+	}
+	if !bridged {
+		return r, nil
+	}
+	r.releasedS = map[string]float64{}
+	for id, at := range st.Released() {
+		r.releasedS[id] = at.Sub(done.Began).Seconds()
+	}
+	wrong, err := st.Metric("slurmbridge_group_members_total", "misplaced")
+	r.wrong = int(wrong)
+	return r, err
+}
+
+// wakeS is the median time from the end of a job to the release of the next one that runs on its GPU, s; 0 = none was
+// released after another had ended.
+func (r *ran) wakeS() float64 {
+	var gaps []float64
+	for _, x := range r.runs {
+		at, last := r.releasedS[x.job], 0.0
+		for _, y := range r.runs {
+			if y.node == x.node && y.gpu == x.gpu && y.endS <= at {
+				last = max(last, y.endS)
+			}
+		}
+		if last > 0 {
+			gaps = append(gaps, at-last)
+		}
+	}
+	return cluster.Quantile(0.5, gaps)
+}
+
+// fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes. A GPU
+// that never had counts with the whole time.
+func (r *ran) fillS(s shape, jobs int) float64 {
+	nodes := map[string]map[string][]float64{} // starts by node and GPU
+	for _, x := range r.runs {
+		if nodes[x.node] == nil {
+			nodes[x.node] = map[string][]float64{}
+		}
+		nodes[x.node][x.gpu] = append(nodes[x.node][x.gpu], x.atS)
+	}
+	sum := r.takenS * float64(s.nodes-len(nodes))
+	for _, gpus := range nodes {
+		last := 0.0
+		for _, at := range gpus {
+			slices.Sort(at)
+			if len(at) < jobs || len(gpus) < s.gpus {
+				last = r.takenS
+			} else {
+				last = max(last, at[jobs-1])
+			}
+		}
+		sum += last
+	}
+	return sum / float64(s.nodes)
+}
