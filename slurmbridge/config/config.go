@@ -48,6 +48,8 @@ type Config struct {
 	Lease    time.Duration
 	Poll     time.Duration
 	Lua      string
+	// Name is this daemon's, "" = the host's.
+	Name     string
 	GateFile string
 	// GatePartition is the gate's, "" = it is in each with a node that shares.
 	GatePartition string

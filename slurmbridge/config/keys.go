@@ -103,6 +103,10 @@ var keys = []key{
 		func(c *Config) any { return &c.Lua }, oneOf("auto", "yes", "no"),
 	},
 	{
+		"name", "", "What the gate calls this daemon, other than the host's name: of two daemons (one for each SlurmctldHost) one decides, and the other takes over when the gate is not renewed.",
+		func(c *Config) any { return &c.Name }, partitionOrNone,
+	},
+	{
 		"gate_file", "/run/slurmbridge/gate", "Where job_submit.lua reads which job is the gate.",
 		func(c *Config) any { return &c.GateFile }, path,
 	},

@@ -124,6 +124,8 @@ type Report struct {
 	Objective string    `json:"objective,omitempty"`
 	Slurm     string    `json:"slurm"`
 	Gate      string    `json:"gate,omitempty"`
+	// Standby names the daemon that decides in this one's place.
+	Standby   string    `json:"standby,omitempty"`
 	GateError string    `json:"gate_error,omitempty"` // what is wrong with the gate
 	// Misread holds the fields of squeue's and scontrol's that say of the gate what isn't so.
 	Misread   []job.Misread `json:"misread,omitempty"`
@@ -160,7 +162,7 @@ type Job struct {
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *job.Status) *Report {
 	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate, Standby: st.Standby, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
 		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}

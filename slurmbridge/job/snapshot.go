@@ -224,6 +224,8 @@ func (n *Node) Card(i int) Card {
 // GateState is what a poll showed of the gate job.
 type GateState struct {
 	ID string // "" = there is none
+	// Owner names the daemon that keeps it, "" = unknown.
+	Owner string
 	// Open: the job is not pending any more, so no job waits for it.
 	Open bool
 	// Begin is when it becomes eligible, which is when the lease ends.
@@ -358,6 +360,8 @@ type Slurm interface {
 	// MendGate releases the gate if it is held, puts it into the given partitions and gives
 	// it the highest priority. Returns ErrNoJob, ErrRefused, ErrDown.
 	MendGate(ctx context.Context, g GateState, partitions []string) error
+	// ClaimGate makes this daemon the gate's owner. Returns ErrNoJob, ErrRefused, ErrDown.
+	ClaimGate(ctx context.Context, id string) error
 	// OpenGate cancels the gate, which lets every job go that waits for it. A
 	// gate that is gone already is no error.
 	OpenGate(ctx context.Context, id string) error
@@ -374,6 +378,21 @@ type Slurm interface {
 
 // GateName is the gate job's name in the queue.
 const GateName = "slurmbridge-gate"
+
+// GateComment is the comment of a gate that a daemon of this name keeps.
+func GateComment(owner string) string {
+	if owner == "" {
+		return GateName
+	}
+	return GateName + "@" + owner
+}
+
+// GateOwner reads a GateComment; ok is false for any other text.
+func GateOwner(comment string) (owner string, ok bool) {
+	rest, ok := strings.CutPrefix(comment, GateName)
+	owner, named := strings.CutPrefix(rest, "@")
+	return owner, ok && (named || rest == "")
+}
 
 // GatePriority is the gate's priority, Slurm's highest: the gate ends when Slurm comes to
 // it, however many jobs wait in its partitions. It takes nothing from them.

@@ -14,6 +14,7 @@ type Status struct {
 	Objective    string // what decisions keep small, "" = not known
 	Gate         string
 	GateErr      string        // what is wrong with the gate, or why there is none; "" = nothing
+	Standby      string        // the daemon that keeps the gate and decides instead of this one, "" = none does
 	Misread      []Misread     // what Slurm says of the gate that isn't so; nothing is grouped
 	Lease        time.Duration // left
 	Snap         *Snapshot

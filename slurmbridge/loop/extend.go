@@ -24,7 +24,7 @@ const (
 // their time limits for it. The poll after shows whether Slurm has done it.
 func (b *Bridge) extend(ctx context.Context, in *plan.Input) []job.Change {
 	b.nearLimit = false
-	if !b.ExtendLimit || b.Mode != job.Active {
+	if !b.ExtendLimit || b.acting() != job.Active {
 		return nil
 	}
 	ours := b.grouped(in)
@@ -78,7 +78,7 @@ const boundsLast = time.Minute
 // limit is raised.
 func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds {
 	shares := func(j job.Job) bool { return j.Request.Kind == job.Shares }
-	if !b.ExtendLimit || b.Mode != job.Active || !slices.ContainsFunc(snap.Jobs, shares) {
+	if !b.ExtendLimit || b.acting() != job.Active || !slices.ContainsFunc(snap.Jobs, shares) {
 		return nil
 	}
 	if b.bounds != nil && snap.At.Sub(b.boundsAt) < boundsLast {

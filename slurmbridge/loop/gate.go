@@ -28,6 +28,8 @@ import (
 // one lease.
 type Gate struct {
 	Slurm job.Slurm
+	// Name is this daemon's, which the gate carries; see Standby.
+	Name  string
 	Lease time.Duration
 	// File names the gate to the job_submit script, and until when it is closed; "" = no
 	// file is kept (shadow, or no script).
@@ -61,6 +63,7 @@ type Gate struct {
 
 	asking   sync.Mutex            // held during a command about the gate: one at a time
 	lease    atomic.Pointer[lease] // the holder of asking replaces it; reading needs no lock
+	other    lease                 // another daemon's, while this one is standby
 	progress atomic.Int64          // when a round last came on, Unix ns
 }
 
@@ -166,6 +169,38 @@ func (g *Gate) Holds() bool { return g.Left() > min(answerTime, g.Lease/2) }
 // Progress notes that the round has come on.
 func (g *Gate) Progress() { g.progress.Store(g.Now().UnixNano()) }
 
+// clockSlack is by how much this host's clock and slurmctld's may differ.
+const clockSlack = 2 * time.Second
+
+// Standby returns the daemon that keeps a closed gate in this one's place, "" = there is none. It keeps the gate file up
+// to date with that gate, for a slurmctld on this host. A gate that its owner hasn't renewed in time is no one's: Keep
+// takes it over. Of two daemons that made a gate at the same time the one with the older gate stays.
+func (g *Gate) Standby(ctx context.Context, s *job.Snapshot) (owner string, err error) {
+	g.asking.Lock()
+	defer g.asking.Unlock()
+	var other job.GateState
+	for _, seen := range s.Gates {
+		if !seen.Open && seen.Owner != "" && seen.Owner != g.Name && s.At.Sub(seen.Begin) < clockSlack && (other.ID == "" || older(seen.ID, other.ID)) {
+			other = seen
+		}
+	}
+	mine := g.ID()
+	if other.ID == "" || mine != "" && older(mine, other.ID) {
+		return "", nil
+	}
+	if mine != "" && mine != other.ID {
+		err = g.Slurm.OpenGate(ctx, mine)
+	}
+	g.lease.Store(&lease{})
+	g.perGPU, g.other = s.PerGPU, lease{gate: other.ID, expires: other.Begin}
+	return other.Owner, errors.Join(err, g.publish(g.other))
+}
+
+// older reports whether a job was submitted before another one.
+func older(id, other string) bool {
+	return len(id) < len(other) || len(id) == len(other) && id < other
+}
+
 // Keep makes sure that there is a gate, that it can end by itself and that its lease is
 // fresh: it takes over the one that a poll found (after a restart), renews it when a third
 // of the lease has passed, and creates a new one when it is lost. A gate that an operator
@@ -179,7 +214,14 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	if s.GivesUsedGPUs {
 		g.whole = g.SharersOnly
 	}
-	lost, unseen := g.find(s)
+	lost, unseen, claim := g.find(s)
+	if claim != "" {
+		if err := g.Slurm.ClaimGate(ctx, claim); err != nil && !errors.Is(err, job.ErrNoJob) {
+			g.lease.Store(&lease{})
+			return fmt.Errorf("take over gate %s: %w", claim, err)
+		}
+		g.log().Info("the gate is taken over: its daemon has not renewed it", "gate", claim)
+	}
 	if lost != "" { // it may be there all the same
 		if unseen && g.Slurm.RenewGate(ctx, lost, g.Lease) == nil {
 			g.unseen++ // Slurm knows a job that the poll doesn't show; one that is gone is made anew
@@ -222,8 +264,8 @@ func (g *Gate) Renew(ctx context.Context) error {
 		return nil
 	}
 	defer g.asking.Unlock()
-	if g.ID() == "" || g.Left() >= g.Lease*2/3 {
-		return nil
+	if g.ID() == "" || g.Left() <= 0 || g.Left() >= g.Lease*2/3 {
+		return nil // a gate whose lease is over may be another daemon's by now: the next round sees it
 	}
 	if idle := g.Now().Sub(time.Unix(0, g.progress.Load())); idle > g.stalled() {
 		return fmt.Errorf("gate %s is not renewed: the round has made no progress for %v; jobs that wait run alone after %v",
@@ -262,17 +304,17 @@ func (g *Gate) log() *slog.Logger { return cmp.Or(g.Log, slog.New(slog.DiscardHa
 
 // find drops a gate that a poll shows to be lost (cancelled, opened, or its lease ended) and
 // takes over the newest one that it shows. It returns the dropped one if the poll doesn't show it
-// at all, and whether no poll ever has.
-func (g *Gate) find(s *job.Snapshot) (lost string, unseen bool) {
+// at all, whether no poll ever has, and one that was another daemon's.
+func (g *Gate) find(s *job.Snapshot) (lost string, unseen bool, claim string) {
 	l := g.current()
-	live, newest := false, ""
+	live, newest, owner := false, "", ""
 	for _, seen := range s.Gates {
 		if seen.Open {
 			continue
 		}
 		live = live || seen.ID == l.gate
-		if len(seen.ID) > len(newest) || len(seen.ID) == len(newest) && seen.ID > newest {
-			newest = seen.ID
+		if older(newest, seen.ID) {
+			newest, owner = seen.ID, seen.Owner
 		}
 	}
 	l.seen = l.seen || live
@@ -285,9 +327,12 @@ func (g *Gate) find(s *job.Snapshot) (lost string, unseen bool) {
 	}
 	if l.gate == "" && newest != "" {
 		l = lease{gate: newest, seen: true} // to be renewed at once
+		if owner != g.Name {
+			claim = newest
+		}
 	}
 	g.lease.Store(&l)
-	return lost, unseen
+	return lost, unseen, claim
 }
 
 // look checks whether the gate's own partition is up: in one that is down, the gate could not end.
@@ -412,11 +457,12 @@ func lines(key string, values []string) string {
 
 // write publishes the gate to the job_submit script. The expiry in the file is a little
 // before the lease's, so that no job is bound to a gate that is opening.
-func (g *Gate) write() error {
+func (g *Gate) write() error { return g.publish(g.current()) }
+
+func (g *Gate) publish(l lease) error {
 	if g.File == "" {
 		return nil
 	}
-	l := g.current()
 	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units, g.ByHand.text()+defaultsText(g.perGPU)+lines("shares", g.whole))
 	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)

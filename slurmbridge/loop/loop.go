@@ -90,6 +90,7 @@ type Bridge struct {
 	learned  learner
 	comments comments
 	failures int    // polls in a row
+	standby  string // the daemon that keeps the gate instead of this one, "" = none does
 	gateErr  string // what is wrong with the gate, "" = nothing
 	// orphaned counts the attempts to restore jobs of groups that the journal doesn't know.
 	orphaned map[string]int
@@ -228,13 +229,14 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	}
 	b.Metrics.polled(b.Now().Sub(started))
 	b.fault("gate")
-	if b.Mode == job.Active {
+	b.giveWay(ctx, snap)
+	if b.acting() == job.Active {
 		b.keepGate(ctx, snap)
 	}
 	b.nameTasks(ctx, snap)
 	b.countDelays(snap)
 	gate := ""
-	if b.Mode == job.Active {
+	if b.acting() == job.Active {
 		gate = b.Gate.ID()
 	}
 	in, repairs, events := b.observe(snap, gate)
@@ -253,7 +255,9 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	p.Repairs = append(p.Repairs, b.extend(ctx, in)...)
 	b.fault("plan")
 	b.thought = time.Since(began)
-	b.applier().apply(ctx, p)
+	if b.standby == "" {
+		b.applier().apply(ctx, p)
+	}
 	b.tracker.LastAt, b.tracker.Plain = snap.At, p.Plain
 	b.save(ctx, p)
 	b.publish(p, in)
@@ -262,7 +266,7 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 			b.Log.Error("journal", "err", err)
 		}
 	}
-	if b.Mode == job.Active {
+	if b.acting() == job.Active {
 		var idle []job.Idle
 		if b.IdleComment {
 			idle = b.Status().Idle
@@ -270,6 +274,49 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		b.comments.write(ctx, p, in, idle)
 	}
 	return b.next(snap, p), nil
+}
+
+// acting is the mode of this round: a daemon that is standby changes nothing.
+func (b *Bridge) acting() job.Mode {
+	if b.standby != "" {
+		return job.Shadow
+	}
+	return b.Mode
+}
+
+// giveWay makes this daemon standby while another one keeps the gate. What it knows of groups is then out of date, and
+// so are those that it read from its journal: the other one has restored or changed them.
+func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
+	if b.Mode != job.Active {
+		return
+	}
+	owner, err := b.Gate.Standby(ctx, snap)
+	if err != nil {
+		b.Log.Error("gate", "err", err)
+	}
+	was := b.standby
+	if b.standby = owner; owner == was {
+		return
+	}
+	if owner == "" {
+		b.Log.Warn("this daemon decides now: the other one's gate has not been renewed", "other", was)
+		return
+	}
+	b.gateErr = ""
+	b.Log.Warn("standby: another daemon keeps the gate", "other", owner)
+	for _, id := range b.tracker.GroupIDs() {
+		g := b.tracker.Groups[id]
+		for i := range g.Members {
+			if m := &g.Members[i]; !m.State.Final() {
+				release.Move(g, m, job.MemberMoved)
+			}
+		}
+		g.State = job.Done
+		if err := b.Journal.SaveGroup(ctx, g); err != nil {
+			b.Log.Error("journal", "err", err)
+		}
+		delete(b.tracker.Groups, id)
+	}
 }
 
 // keepGate keeps the gate. What is wrong with it is logged once, and stays in the status.
@@ -343,8 +390,8 @@ func (b *Bridge) failed(err error) {
 
 // observe brings the tracker up to date with a poll and begins the input of a plan.
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
-	in := &plan.Input{Snap: snap, Shadow: b.Mode == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
-	in.Unproved = b.Mode == job.Active && !b.Gate.Proved(snap.Release)
+	in := &plan.Input{Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
+	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}
 	for i := range repairs {
@@ -364,13 +411,13 @@ func (b *Bridge) plan(in *plan.Input, repairs []job.Change) *job.Plan {
 
 func (b *Bridge) applier() *applier {
 	return &applier{
-		slurm: b.slurm, journal: b.Journal, tracker: b.tracker, gate: b.Gate, comments: &b.comments, mode: b.Mode, metrics: b.Metrics, logger: b.Log, now: b.Now, fault: b.fault,
+		slurm: b.slurm, journal: b.Journal, tracker: b.tracker, gate: b.Gate, comments: &b.comments, mode: b.acting(), metrics: b.Metrics, logger: b.Log, now: b.Now, fault: b.fault,
 	}
 }
 
 // misread is what Slurm says of the gate that isn't so.
 func (b *Bridge) misread() []job.Misread {
-	if b.Mode != job.Active || b.Gate == nil {
+	if b.acting() != job.Active || b.Gate == nil {
 		return nil
 	}
 	return b.Gate.Misread()
@@ -378,7 +425,7 @@ func (b *Bridge) misread() []job.Misread {
 
 // lease is how long the gate stays closed without another renewal.
 func (b *Bridge) lease() time.Duration {
-	if b.Mode != job.Active || b.Gate == nil {
+	if b.acting() != job.Active || b.Gate == nil {
 		return 0
 	}
 	return b.Gate.Left()
@@ -390,8 +437,8 @@ func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
 		return nil
 	}
 	return b.learned.judge(ctx, judging{
-		tracker: b.tracker, snap: snap, limit: b.Planner.Decider.Guard.MaxSlowdown, delay: b.Planner.Decider.Guard.DelayLimitS(), retry: b.RetryAlone && b.Mode == job.Active,
-		shadow: b.Mode == job.Shadow,
+		tracker: b.tracker, snap: snap, limit: b.Planner.Decider.Guard.MaxSlowdown, delay: b.Planner.Decider.Guard.DelayLimitS(), retry: b.RetryAlone && b.acting() == job.Active,
+		shadow: b.acting() == job.Shadow,
 	})
 }
 
@@ -494,9 +541,12 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	now := b.tracker.Clone()
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
-		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
+		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
 		Gate: in.Gate, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: now.Unmanaged, MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
+	}
+	if b.standby != "" {
+		st.Gate, st.Lease = b.Gate.other.gate, b.Gate.other.expires.Sub(in.Snap.At)
 	}
 	for _, id := range now.GroupIDs() {
 		st.Groups = append(st.Groups, *now.Groups[id])
@@ -524,13 +574,18 @@ const (
 // next is when to poll again if nothing happens.
 func (b *Bridge) next(snap *job.Snapshot, p *job.Plan) time.Duration {
 	next := b.PollEvery
-	if b.Mode == job.Active {
+	for i := range snap.Gates {
+		if g := &snap.Gates[i]; b.standby != "" && g.Owner == b.standby {
+			next = min(next, max(pollReleased, g.Begin.Sub(snap.At)+clockSlack)) // it may be to be taken over
+		}
+	}
+	if b.acting() == job.Active {
 		next = min(next, b.Gate.Lease/3)
 		if len(p.Repairs) > 0 {
 			next = min(next, pollReleased)
 		}
 	}
-	if b.Mode == job.Active && b.Gate.ID() != "" && !b.Gate.Proved(snap.Release) {
+	if b.acting() == job.Active && b.Gate.ID() != "" && !b.Gate.Proved(snap.Release) {
 		next = min(next, pollReleased)
 	}
 	if b.nearLimit {

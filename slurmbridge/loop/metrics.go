@@ -105,7 +105,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
 		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
 		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result"),
-		info:        gauges("info", "Always 1; says which mode (active, shadow), policy, model and objective are in use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
+		info:        gauges("info", "Always 1; says which mode (active, shadow, standby: another daemon decides), policy, model and objective are in use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
 		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
 		contracts:   counters("contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result"),
 		suspects:    counters("shared_failures_total", "Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run again, alone), left.", "done"),
@@ -409,5 +409,9 @@ func (m *Metrics) state(st *job.Status) {
 		m.fallback.Set(1)
 	}
 	m.info.Reset()
-	m.info.WithLabelValues(string(st.Mode), st.Policy, st.Model, st.Objective, st.Snap.Release).Set(1)
+	mode := string(st.Mode)
+	if st.Standby != "" {
+		mode = "standby"
+	}
+	m.info.WithLabelValues(mode, st.Policy, st.Model, st.Objective, st.Snap.Release).Set(1)
 }

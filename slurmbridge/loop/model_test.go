@@ -30,6 +30,7 @@ type model struct {
 	nodes   []job.Node
 	jobs    []*mjob
 	gates   []*mgate
+	lingers bool // gates stay closed for a while after their lease, until Slurm looks at them
 	next    int64
 	// awaited are the jobs that jobs without a GPU wait for.
 	awaited map[string]bool
@@ -100,6 +101,7 @@ type mgate struct {
 	open       bool
 	partitions []string
 	priority   int64
+	owner      string
 }
 
 func newModel(nodes ...job.Node) *model {
@@ -160,7 +162,11 @@ func (m *model) advance(d time.Duration) {
 
 func (m *model) schedule() {
 	for _, g := range m.gates {
-		if !g.open && !m.now.Before(g.ends) && g.priority > 0 {
+		ends := g.ends
+		if m.lingers {
+			ends = ends.Add(40 * time.Second)
+		}
+		if !g.open && !m.now.Before(ends) && g.priority > 0 {
 			g.open = true
 		}
 	}
@@ -359,7 +365,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	}
 	for _, g := range m.gates {
 		if !m.hideGates {
-			s.Gates = append(s.Gates, job.GateState{ID: g.id, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority, Misread: m.misread})
+			s.Gates = append(s.Gates, job.GateState{ID: g.id, Owner: g.owner, Open: g.open, Begin: g.ends, Partitions: g.partitions, Priority: g.priority, Misread: m.misread})
 		}
 	}
 	return s, nil
@@ -482,6 +488,8 @@ func (m *model) MendGate(_ context.Context, seen job.GateState, partitions []str
 	}
 	return job.ErrNoJob
 }
+
+func (m *model) ClaimGate(context.Context, string) error { return nil }
 
 func (m *model) OpenGate(_ context.Context, id string) error {
 	for _, g := range m.gates {

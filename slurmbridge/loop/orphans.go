@@ -27,7 +27,7 @@ func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job, refs []
 // know: it was lost or could not be read. Next to other groups they could start on a GPU
 // that has no room for them.
 func (b *Bridge) orphans(ctx context.Context, in *plan.Input) []job.Change {
-	if b.Mode != job.Active {
+	if b.acting() != job.Active {
 		return nil
 	}
 	jobs, refs := mayBeOrphans(in.Snap, b.tracker)

@@ -37,6 +37,8 @@ type Client struct {
 	Prefix []string
 	// Timeout ends a command that has no answer. Default 10 s.
 	Timeout time.Duration
+	// Name is this daemon's, which its gate carries; "" = it has none.
+	Name string
 	// NodesEvery is how long what is known of the nodes may be used again.
 	// Default 0: they are read at each poll.
 	NodesEvery time.Duration

@@ -48,7 +48,7 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	}
 	s := seconds(lease)
 	args := []string{
-		"--parsable", "--job-name=" + job.GateName, "--comment=" + job.GateName,
+		"--parsable", "--job-name=" + job.GateName, "--comment=" + job.GateComment(c.Name),
 		"--begin=now+" + strconv.Itoa(s), "--deadline=now+" + strconv.Itoa(s+2*seconds(job.GateLimit)), "--time=1",
 		"--nodes=1", "--ntasks=1", "--mem=1", "--no-requeue", "--export=NONE", "--chdir=/",
 		"--input=/dev/null", "--output=/dev/null", "--error=/dev/null", "--priority=" + strconv.Itoa(job.GatePriority),
@@ -86,6 +86,14 @@ func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) 
 	return c.update(ctx, []string{id}, []string{
 		"StartTime=now+" + strconv.Itoa(s), "Deadline=now+" + strconv.Itoa(s+seconds(gateSlack)),
 	})
+}
+
+// ClaimGate implements job.Slurm.
+func (c *Client) ClaimGate(ctx context.Context, id string) error {
+	if err := checkRefs("gate", id); err != nil {
+		return err
+	}
+	return c.update(ctx, []string{id}, []string{"Comment=" + job.GateComment(c.Name)})
 }
 
 // MendGate releases the gate if it is held, puts it into the given partitions and gives

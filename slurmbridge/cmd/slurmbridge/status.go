@@ -53,6 +53,8 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	switch {
 	case r.Mode == string(job.Shadow):
 		fmt.Fprintln(s.Out, "shadow: nothing is changed")
+	case r.Standby != "":
+		fmt.Fprintf(s.Out, "standby: %s decides; this daemon takes over if gate %s is not renewed within %.0f s\n", r.Standby, r.Gate, max(0, r.LeaseLeft))
 	case r.Gate == "":
 		fmt.Fprintln(s.Out, "there is no gate: shared jobs run alone")
 	default:

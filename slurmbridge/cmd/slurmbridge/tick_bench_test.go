@@ -78,6 +78,7 @@ func (s *still) Update(_ context.Context, u job.Update) error {
 func (s *still) CreateGate(context.Context, time.Duration, []string) (string, error) {
 	return "1", nil
 }
+func (s *still) ClaimGate(context.Context, string) error                 { return nil }
 func (s *still) MendGate(context.Context, job.GateState, []string) error { return nil }
 func (s *still) RenewGate(context.Context, string, time.Duration) error  { return nil }
 func (s *still) Script(context.Context, string) ([]byte, error)          { return nil, nil }

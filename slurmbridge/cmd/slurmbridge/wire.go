@@ -132,7 +132,7 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 			}
 		}
 	}
-	gate := &loop.Gate{Slurm: cl, Lease: cfg.Lease, Sharing: sharing, Partition: cfg.GatePartition, Now: time.Now}
+	gate := &loop.Gate{Slurm: cl, Name: cl.Name, Lease: cfg.Lease, Sharing: sharing, Partition: cfg.GatePartition, Now: time.Now}
 	if cfg.Lua != "no" {
 		gate.File, gate.ByHand, gate.SharersOnly = cfg.GateFile, byHand(cfg, log), cfg.SharersOnly
 	}

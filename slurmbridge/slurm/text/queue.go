@@ -155,7 +155,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		}
 		request := p.request(&r)
 		// By its name alone: what else is read of it may be wrong, and is to be noticed.
-		mayBeGate := string(r.free[fComment]) == job.GateName
+		owner, mayBeGate := job.GateOwner(string(r.free[fComment]))
 		if request.Kind == job.NoGPU && !mayBeGate {
 			p.await(&r)
 			continue
@@ -174,6 +174,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 		}
 		if mayBeGate && p.Ours != nil && p.Ours(uid) {
 			g := r.gate(state)
+			g.Owner = owner
 			if state == job.Pending {
 				g.Misread = p.misread(&r)
 			}
