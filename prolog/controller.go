@@ -22,7 +22,7 @@ import (
 
 // Controller is slurmbridge serve, as hooks query it.
 type Controller struct {
-	// URL is its address, e.g. http://head:9797.
+	// URL is its address, e.g. http://head:9797, or several with commas between them: the first that answers counts.
 	URL string
 	// Config says how it is trusted and what it is shown, as the agent's
 	// controller_config does; "" = the host's own authorities, and nothing.
@@ -34,11 +34,15 @@ type Controller struct {
 	Timeout time.Duration
 }
 
-// isAddress reports whether a text is a controller's address.
-func isAddress(text string) bool {
-	u, err := url.Parse(text)
-	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" &&
-		u.User == nil && u.RawQuery == "" && u.Fragment == ""
+// areAddresses reports whether a text is a controller's address, or those of several.
+func areAddresses(text string) bool {
+	for one := range strings.SplitSeq(text, ",") {
+		u, err := url.Parse(strings.TrimSpace(one))
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // MemoryLimit returns the most memory that a user's job may have of a GPU, MiB, > 0.
@@ -54,26 +58,35 @@ func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (m
 		mib int64
 		err error
 	}
-	done := make(chan answer, 1)
-	go func() {
-		mib, err := c.ask(ctx, job, user)
-		done <- answer{mib, err}
-	}()
-	select {
-	case a := <-done:
-		return a.mib, a.err
-	case <-ctx.Done():
-		return 0, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
+	all := strings.Split(c.URL, ",")
+	done := make(chan answer, len(all))
+	for _, url := range all {
+		go func() {
+			mib, err := c.ask(ctx, strings.TrimSpace(url), job, user)
+			done <- answer{mib, err}
+		}()
 	}
+	for range all {
+		select {
+		case a := <-done:
+			if a.err == nil {
+				return a.mib, nil
+			}
+			err = a.err
+		case <-ctx.Done():
+			return 0, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
+		}
+	}
+	return 0, err
 }
 
-func (c *Controller) ask(ctx context.Context, job int64, user string) (int64, error) {
+func (c *Controller) ask(ctx context.Context, address string, job int64, user string) (int64, error) {
 	client, err := readClient(c.Config)
 	if err != nil {
 		return 0, fmt.Errorf("controller_config: %w", err)
 	}
 	path := "/v1/memory/" + strconv.FormatInt(job, 10)
-	to := strings.TrimSuffix(c.URL, "/") + path + "?user=" + url.QueryEscape(user)
+	to := strings.TrimSuffix(address, "/") + path + "?user=" + url.QueryEscape(user)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
 	if err != nil {
 		return 0, fmt.Errorf("ask the controller: %w", err)

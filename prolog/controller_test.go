@@ -109,6 +109,30 @@ func TestAskForALimit(t *testing.T) {
 	}
 }
 
+// Of several controllers the first that answers counts, however long the others take.
+func TestAskSeveral(t *testing.T) {
+	hangs, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer hangs.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"mib": 4402}`) }))
+	defer srv.Close()
+	c := &Controller{URL: "http://" + hangs.Addr().String() + ", " + gone.URL + "," + srv.URL, Timeout: time.Minute}
+	if mib, err := c.MemoryLimit(t.Context(), 7, "ann"); err != nil || mib != 4402 {
+		t.Errorf("%d MiB, %v", mib, err)
+	}
+	c.URL = gone.URL + "," + gone.URL
+	if _, err := c.MemoryLimit(t.Context(), 7, "ann"); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Error(err)
+	}
+	for text, want := range map[string]bool{"http://a:1,https://b:2": true, "http://a, http://b": true, "http://a,": false, "http://a,ftp://b": false} {
+		if areAddresses(text) != want {
+			t.Errorf("%q: addresses %t", text, !want)
+		}
+	}
+}
+
 // Where there is no MUNGE, root asks with the key that node.yaml names: the controller answers
 // to the same key only, and a key that others could read is used for nothing.
 func TestAskWithAKey(t *testing.T) {

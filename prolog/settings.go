@@ -89,7 +89,7 @@ func Load(path string) (Settings, error) {
 			*c.value, _ = defaults[c.key].(string)
 		}
 	}
-	if s.Controller != "" && !isAddress(s.Controller) {
+	if s.Controller != "" && !areAddresses(s.Controller) {
 		// Not repeated: it may hold a password.
 		errs = append(errs, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
 		s.Controller = ""

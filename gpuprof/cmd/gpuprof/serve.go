@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"github.com/spf13/viper"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
@@ -46,7 +48,7 @@ func newServe(errOut io.Writer) *cobra.Command {
 	f.String("run-dir", prolog.DefaultRunDir, "where the hooks keep the jobs' files")
 	f.String("spool", "/var/spool/slurmbridge", "where records wait for the controller")
 	f.Int64("spool-mib", 256, "size of the spool from which on series are dropped, MiB")
-	f.String("controller", "", "the controller, e.g. http://head:9797 (needed)")
+	f.String("controller", "", "the controller, e.g. http://head:9797, or several with commas between them: each gets every record (needed)")
 	f.String("controller-config", "", "how the controller is trusted and what it is shown, a file in the format of Prometheus's HTTP clients")
 	f.Duration("period", time.Second, "time between two samples")
 	f.String("node", "", "this node's name in Slurm (default: the host's)")
@@ -68,7 +70,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	sp, sender, err := newSpool(v, reg, log)
+	ways, err := newWays(v, reg, log)
 	if err != nil {
 		return err
 	}
@@ -91,12 +93,14 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 		}
 		node, _, _ = strings.Cut(node, ".")
 	}
-	if err := sp.Open(); err != nil {
-		return err
+	for _, w := range ways {
+		if err := w.Open(); err != nil {
+			return err
+		}
 	}
 	a := &agent.Agent{
 		Dir: prolog.Dir(v.GetString("run-dir")), Lib: lib, Node: node, Period: v.GetDuration("period"),
-		Keep: sp.Add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
+		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
 	reg.MustRegister(agent.NewHooks(v.GetString("hook-settings")))
 	if _, err := prolog.Load(v.GetString("hook-settings")); err != nil {
@@ -107,34 +111,92 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return a.Run(ctx) })
-	g.Go(func() error { return sp.Run(ctx) })
-	g.Go(func() error { return a.TellIdle(ctx, sender.SendIdle) })
+	for _, w := range ways {
+		g.Go(func() error { return w.Run(ctx) })
+	}
+	g.Go(func() error { return a.TellIdle(ctx, ways.sendIdle) })
 	if l != nil {
 		show(ctx, g, l, v, handler(reg, a.Health), log)
 	}
-	log.Info("ready", "gpus", len(lib.Devices()), "period", v.GetDuration("period"), "controller", v.GetString("controller"), "waiting", sp.Waiting(), "version", version)
+	log.Info("ready", "gpus", len(lib.Devices()), "period", v.GetDuration("period"), "controller", v.GetString("controller"), "waiting", ways.waiting(), "version", version)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		log.Debug("sd_notify", "err", err)
 	}
 	return g.Wait()
 }
 
-// newSpool makes what brings records to the controller; nothing is written yet.
-func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spool.Spool, *recordhttp.Sender, error) {
-	to := v.GetString("controller")
-	if to == "" {
-		return nil, nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
+// way brings records to one controller.
+type way struct {
+	*spool.Spool
+	sender *recordhttp.Sender
+}
+
+// ways bring each record to each controller: where one is down, its records wait for it alone.
+type ways []way
+
+func (all ways) add(r *gpuprof.Record) error {
+	var errs []error
+	for _, w := range all {
+		errs = append(errs, w.Add(r))
 	}
-	if err := recordhttp.CheckURL(to); err != nil {
-		return nil, nil, fmt.Errorf("controller: %w", err)
+	return errors.Join(errs...)
+}
+
+func (all ways) sendIdle(ctx context.Context, r *gpuprof.IdleReport) error {
+	var errs []error
+	for _, w := range all {
+		errs = append(errs, w.sender.SendIdle(ctx, r))
 	}
+	return errors.Join(errs...)
+}
+
+// waiting is how many records wait for the controller that has most to get.
+func (all ways) waiting() int {
+	n := 0
+	for _, w := range all {
+		n = max(n, w.Waiting())
+	}
+	return n
+}
+
+// newWays makes what brings records to the controllers; nothing is written yet. The metrics are the first one's.
+func newWays(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (ways, error) {
+	if v.GetString("controller") == "" {
+		return nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
+	}
+	var out ways
+	for to := range strings.SplitSeq(v.GetString("controller"), ",") {
+		to = strings.TrimSpace(to)
+		if err := recordhttp.CheckURL(to); err != nil {
+			return nil, fmt.Errorf("controller: %w", err)
+		}
+		log, sub := log, ""
+		if len(out) > 0 {
+			u, err := url.Parse(to)
+			if err != nil {
+				return nil, fmt.Errorf("controller: %w", err)
+			}
+			reg, sub = prometheus.NewRegistry(), "for-"+strings.ReplaceAll(u.Host, ":", "-")
+			log = log.With("controller", u.Host)
+		}
+		w, err := newWay(v, to, sub, reg, log)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, w)
+	}
+	return out, nil
+}
+
+// newWay keeps what waits for a controller in a folder of its own below the spool, "" = the spool itself.
+func newWay(v *viper.Viper, to, sub string, reg prometheus.Registerer, log *slog.Logger) (w way, err error) {
 	client, err := recordhttp.NewClient(v.GetString("controller-config"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("controller-config: %w", err)
+		return w, fmt.Errorf("controller-config: %w", err)
 	}
 	mib := v.GetInt64("spool-mib")
 	if mib < 1 || mib > 1<<20 {
-		return nil, nil, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
+		return w, fmt.Errorf("spool-mib %d is not from 1 to %d", mib, 1<<20)
 	}
 	if file := v.GetString("key-file"); file != "" {
 		if _, err := credential.ReadKeys(file); err != nil {
@@ -143,11 +205,11 @@ func newSpool(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (*spo
 	}
 	how := credential.Choose(v.GetString("key-file"), v.GetString("munge-socket")).Nodes
 	sender := &recordhttp.Sender{URL: to, Credentials: how, Client: client}
-	return &spool.Spool{
+	return way{&spool.Spool{
 		// The run directory is in memory, and outlives the agent.
-		Dir: v.GetString("spool"), Spare: filepath.Join(v.GetString("run-dir"), "spool"), Limit: mib << 20,
+		Dir: filepath.Join(v.GetString("spool"), sub), Spare: filepath.Join(v.GetString("run-dir"), "spool", sub), Limit: mib << 20,
 		Send: sender.Send, Log: log, Metrics: spool.NewMetrics(reg),
-	}, sender, nil
+	}, sender}, nil
 }
 
 // listen opens the address for metrics; nil = there is none.
