@@ -45,9 +45,9 @@ type Config struct {
 	RetrainDays  int
 	RetrainRuns  int
 
-	Lease    time.Duration
-	Poll     time.Duration
-	Lua      string
+	Lease time.Duration
+	Poll  time.Duration
+	Lua   string
 	// Name is this daemon's, "" = the host's.
 	Name     string
 	GateFile string

@@ -48,6 +48,9 @@ func (s *Stack) Bridge(ctx context.Context) error {
 			settings = append([]string{usual}, settings...)
 		}
 	}
+	if s.Setup.Standby {
+		settings = append(settings, "name: head1")
+	}
 	proof := "munge_socket: " + s.MungeSocket
 	if s.Setup.AuthSlurm {
 		if err := s.writeKeys(); err != nil {
@@ -73,8 +76,16 @@ func (s *Stack) Bridge(ctx context.Context) error {
 	if err := s.Spawn("slurmbridge", "slurm", "serve", "--config", conf); err != nil {
 		return err
 	}
+	both := "http://" + addr
+	if s.Setup.Standby {
+		second, err := s.standby(ctx, text)
+		if err != nil {
+			return err
+		}
+		both += "," + second
+	}
 	if !s.Setup.Bare {
-		if err := s.agents(addr); err != nil {
+		if err := s.agents(addr, both); err != nil {
 			return err
 		}
 	}
@@ -90,6 +101,30 @@ func (s *Stack) Bridge(ctx context.Context) error {
 		return errors.New("the bridge does not become ready")
 	}
 	return nil
+}
+
+// standby starts a second daemon, with the first one's settings, and returns its URL.
+func (s *Stack) standby(ctx context.Context, settings string) (string, error) {
+	port, err := FreePort()
+	if err != nil {
+		return "", err
+	}
+	file := s.Path("standby.yaml")
+	for _, change := range [][2]string{
+		{"database: .*", "database: " + s.Path("run", "standby.db")}, {"listen: .*", "listen: 127.0.0.1:" + port}, {"wake_file: .*", "wake_file: " + s.Path("run", "standby-wake")}, {"name: .*", "name: head2"},
+	} {
+		settings = regexp.MustCompile("(?m)^"+change[0]).ReplaceAllString(settings, change[1])
+	}
+	if err := os.WriteFile(file, []byte(settings), 0o644); err != nil {
+		return "", err
+	}
+	if !s.Setup.Cold {
+		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "import", "--config", file, s.Path("profiles.json")); err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	s.StandbyURL = "http://127.0.0.1:" + port
+	return s.StandbyURL, s.spawn(&Daemon{Name: "standby", program: "slurmbridge", as: "slurm", args: []string{"serve", "--config", file}})
 }
 
 // KeyFile is the file of the key that records travel with: root's on the nodes, slurm's on the
@@ -147,14 +182,14 @@ func FreePort() (string, error) {
 // Agent is the name of the i-th node's agent among the daemons.
 func (s *Stack) Agent(i int) string { return of("gpuprof", i) }
 
-// agents starts every node's; they reach the bridge at addr.
-func (s *Stack) agents(addr string) error {
+// agents starts every node's; they reach the bridge at addr, or at all the addresses in controllers.
+func (s *Stack) agents(addr, controllers string) error {
 	if s.Setup.Wired {
 		var err error
 		if s.Wire, err = newWire(addr); err != nil {
 			return err
 		}
-		addr = s.Wire.listener.Addr().String()
+		controllers = "http://" + s.Wire.listener.Addr().String()
 	}
 	proof := []string{"--munge-socket", s.MungeSocket}
 	if s.Setup.AuthSlurm {
@@ -164,7 +199,7 @@ func (s *Stack) agents(addr string) error {
 	period := max(time.Duration(float64(time.Second)/s.Setup.Scale), 20*time.Millisecond)
 	for i := range s.Setup.NodeGPUs {
 		if err := s.spawn(&Daemon{Name: s.Agent(i), program: "gpuprof", node: i, args: append([]string{
-			"serve", "--run-dir", s.runDir(i), "--spool", s.spool(i), "--controller", "http://" + addr,
+			"serve", "--run-dir", s.runDir(i), "--spool", s.spool(i), "--controller", controllers,
 			"--nvml-library", s.Bin("libnvidia-ml.so.1"), "--period", period.String(), "--node", slurmtest.NodeName(i),
 			"--listen", "",
 		}, proof...)}); err != nil {

@@ -67,6 +67,8 @@ type Setup struct {
 	// Scheduler is Slurm's SchedulerParameters, nil = the usual ones of stages; CPUs are a node's.
 	Scheduler *string
 	CPUs      int
+	// Standby: a second daemon, at Stack.StandbyURL, whose gates are head2's.
+	Standby bool
 	// Wired: agents reach the bridge through Stack.Wire.
 	Wired bool
 }
@@ -77,8 +79,8 @@ func (s *Setup) hooks() bool { return !s.Bare && (s.Hooks || s.Policy != "") }
 type Stack struct {
 	*slurmtest.Cluster
 	Setup Setup
-	// URL is the bridge's.
-	URL string
+	// URL is the bridge's, StandbyURL the second daemon's.
+	URL, StandbyURL string
 	// Procs are the daemons other than Slurm's, in the order of their start.
 	Procs []*Daemon
 	// Wire is between the agents and the bridge; nil unless Setup.Wired.

@@ -61,6 +61,8 @@ type Options struct {
 	// AuthSlurm lets Slurm identify users by itself (AuthType=auth/slurm), with a key of the
 	// cluster's own and no munged; see MissingAuthSlurm.
 	AuthSlurm bool
+	// Backup starts a second slurmctld, which takes over where the first one is gone for BackupAfter.
+	Backup bool
 	// Root runs Slurm from another root folder (mkroot makes one). The folder is
 	// only read: what is written there goes to memory and is gone with the cluster.
 	Root string
@@ -253,6 +255,12 @@ func (c *Cluster) start(ctx context.Context) error {
 	if c.Options.Accounting {
 		if err := c.startAccounting(ctx); err != nil {
 			return fmt.Errorf("accounting: %w", err)
+		}
+	}
+	if c.Options.Backup {
+		// First: the other one calls it as it starts, and waits for an answer.
+		if err := c.startBackup(); err != nil {
+			return err
 		}
 	}
 	if err := c.StartController(ctx); err != nil {

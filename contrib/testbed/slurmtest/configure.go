@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // NodeName is the i-th node's name, from 0.
@@ -69,6 +70,11 @@ func (c *Cluster) configure() error {
 	return nil
 }
 
+// BackupAfter is how long the first slurmctld must be gone before the second takes over.
+const BackupAfter = 10 * time.Second
+
+func (c *Cluster) backupHost() string { return c.host + "b" }
+
 // name is the cluster's.
 func (c *Cluster) name() string { return filepath.Base(c.Dir) }
 
@@ -82,6 +88,11 @@ func (c *Cluster) slurmConf() string {
 	}
 	set("ClusterName", c.name())
 	set("SlurmctldHost", c.host+"(127.0.0.1)")
+	if o.Backup {
+		set("SlurmctldHost", c.backupHost()+"(127.0.0.2)")
+		set("CommunicationParameters", "NoCtldInAddrAny") // one port, two addresses
+		set("SlurmctldTimeout", fmt.Sprint(BackupAfter.Seconds()))
+	}
 	set("SlurmctldPort", strconv.Itoa(c.ports[0].number))
 	set("SlurmUser", "slurm")
 	if o.AuthSlurm {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -148,6 +149,45 @@ func (c *Cluster) StartController(ctx context.Context) error {
 		return errors.New("slurmctld does not answer")
 	}
 	return nil
+}
+
+// hosts is an /etc/hosts with the names of both slurmctlds' hosts.
+func (c *Cluster) hosts() string {
+	return "127.0.0.1 localhost\n127.0.1.1 " + c.host + "\n127.0.0.2 " + c.backupHost() + "\n"
+}
+
+// startBackup starts the second slurmctld. The name of its host, which is one of its
+// own, tells it that it is the second; its files for a process number and a log are its own, too.
+func (c *Cluster) startBackup() error {
+	dir := c.Path("backup")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"gres.conf", "cgroup.conf", "job_submit.lua", "slurm.key"} {
+		if err := os.Symlink(c.Path(name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	conf := strings.NewReplacer("/slurmctld.pid", "/slurmctld-backup.pid", "/slurmctld.log", "/slurmctld-backup.log").Replace(c.slurmConf())
+	for name, text := range map[string]string{"slurm.conf": conf, "hosts": c.hosts()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	cmd, err := c.slurm(nil, controller, "-D", "-f", filepath.Join(dir, "slurm.conf"))
+	if err != nil {
+		return err
+	}
+	script := `echo "$0" >/proc/sys/kernel/hostname && exec "$@"`
+	if c.Options.Root == "" {
+		script = "mount --make-rprivate / && mount --bind " + filepath.Join(dir, "hosts") + " /etc/hosts && " + script
+	}
+	cmd.Args = append([]string{"sh", "-c", script, c.backupHost(), cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	cmd.Env = append(cmd.Env, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWUTS | syscall.CLONE_NEWNS
+	_, err = c.spawn(controller+"-backup", cmd)
+	return err
 }
 
 // StopController ends slurmctld as systemd would: it saves its state.

@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+)
+
+// Two hosts with a slurmctld and a daemon each. While jobs run together and groups wait, the first host dies: the second
+// takes over with both, jobs share again, none is lost or runs twice. The first daemon comes back and is standby.
+func TestSecondHostTakesOver(t *testing.T) {
+	t.Parallel()
+	const lease = 20 * time.Second
+	s := stage(t, cluster.Setup{Scale: 40, Lease: lease, Standby: true}, func(o *slurmtest.Options) { o.Backup = true })
+	status := func(url string) (st httpapi.Report) {
+		was := s.URL
+		s.URL = url
+		_ = s.Get("/v1/status", &st) // one that doesn't answer says nothing
+		s.URL = was
+		return st
+	}
+	until := func(limit time.Duration, what string, ok func() bool) {
+		t.Helper()
+		if !slurmtest.Wait(t.Context(), limit, ok) {
+			t.Fatalf("in vain: %s; first %+v, second %+v", what, status(s.URL), status(s.StandbyURL))
+		}
+	}
+	until(time.Minute, "standby", func() bool { return status(s.StandbyURL).Standby == "head1" })
+	until(time.Minute, "a backup slurmctld", func() bool {
+		out, err := s.Run(t.Context(), "scontrol", "ping")
+		return err == nil && strings.Count(out, "is UP") == 2
+	})
+	var ids []string
+	submit := func(n int) {
+		t.Helper()
+		script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run gromacs\n", s.State(), s.Bin("gpusim"))
+		for range n {
+			id, err := s.Submit(t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app=gromacs")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+	}
+	submit(8)
+	if state, ok := s.WaitState(t.Context(), time.Minute, ids[0], "RUNNING"); !ok {
+		t.Fatal(state)
+	}
+	// A slurmctld that is killed forgets what it has not written down.
+	seen := time.Now()
+	until(time.Minute, "jobs written down", func() bool {
+		info, err := os.Stat(s.Path("state", "job_state"))
+		return err == nil && info.ModTime().After(seen)
+	})
+	s.KillController()
+	if err := s.Kill(cluster.BridgeDaemon); err != nil {
+		t.Fatal(err)
+	}
+	until(time.Minute, "the second slurmctld", func() bool {
+		_, err := s.Run(t.Context(), "squeue", "-h")
+		return err == nil
+	})
+	until(3*lease, "the second daemon", func() bool { st := status(s.StandbyURL); return st.Standby == "" && st.Gate != "" })
+	submit(4)
+	before := len(ids)
+	if err := s.Again(cluster.BridgeDaemon); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		if state, ok := s.WaitState(t.Context(), 2*time.Minute, id, "COMPLETED"); !ok {
+			t.Fatalf("job %s is %s", id, state)
+		}
+		if f, err := s.Job(t.Context(), id); err != nil || f["Restarts"] != "0" {
+			t.Errorf("job %s was started again %s times, %v", id, f["Restarts"], err)
+		}
+	}
+	until(time.Minute, "the first daemon as standby", func() bool { return status(s.URL).Standby == "head2" })
+	was := s.URL
+	s.URL = s.StandbyURL
+	defer func() { s.URL = was }()
+	until(time.Minute, "groups of the second daemon", func() bool { n, err := s.Metric("slurmbridge_groups_total"); return err == nil && n > 0 })
+	until(time.Minute, "records", func() bool {
+		n, err := s.Metric("slurmbridge_records_total", "new")
+		return err == nil && n == float64(before)
+	})
+}
