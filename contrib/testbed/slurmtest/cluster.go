@@ -61,7 +61,7 @@ type Options struct {
 	// AuthSlurm lets Slurm identify users by itself (AuthType=auth/slurm), with a key of the
 	// cluster's own and no munged; see MissingAuthSlurm.
 	AuthSlurm bool
-	// Backup starts a second slurmctld, which takes over where the first one is gone for BackupAfter.
+	// Backup starts a second slurmctld, which takes over where the first one is gone for BackupAfter; not with Root.
 	Backup bool
 	// Root runs Slurm from another root folder (mkroot makes one). The folder is
 	// only read: what is written there goes to memory and is gone with the cluster.
@@ -257,12 +257,6 @@ func (c *Cluster) start(ctx context.Context) error {
 			return fmt.Errorf("accounting: %w", err)
 		}
 	}
-	if c.Options.Backup {
-		// First: the other one calls it as it starts, and waits for an answer.
-		if err := c.startBackup(); err != nil {
-			return err
-		}
-	}
 	if err := c.StartController(ctx); err != nil {
 		return err
 	}
@@ -271,7 +265,10 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.WaitNodes(ctx, 30*time.Second)
+	if err := c.WaitNodes(ctx, 30*time.Second); err != nil || !c.Options.Backup {
+		return err
+	}
+	return c.startBackup()
 }
 
 // layout makes the folders and device nodes.

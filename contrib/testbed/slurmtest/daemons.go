@@ -151,11 +151,6 @@ func (c *Cluster) StartController(ctx context.Context) error {
 	return nil
 }
 
-// hosts is an /etc/hosts with the names of both slurmctlds' hosts.
-func (c *Cluster) hosts() string {
-	return "127.0.0.1 localhost\n127.0.1.1 " + c.host + "\n127.0.0.2 " + c.backupHost() + "\n"
-}
-
 // startBackup starts the second slurmctld. The name of its host, which is one of its
 // own, tells it that it is the second; its files for a process number and a log are its own, too.
 func (c *Cluster) startBackup() error {
@@ -169,7 +164,7 @@ func (c *Cluster) startBackup() error {
 		}
 	}
 	conf := strings.NewReplacer("/slurmctld.pid", "/slurmctld-backup.pid", "/slurmctld.log", "/slurmctld-backup.log").Replace(c.slurmConf())
-	for name, text := range map[string]string{"slurm.conf": conf, "hosts": c.hosts()} {
+	for name, text := range map[string]string{"slurm.conf": conf, "hosts": "127.0.0.1 localhost " + c.host + "\n127.0.0.2 " + c.backupHost() + "\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return err
 		}
@@ -178,10 +173,7 @@ func (c *Cluster) startBackup() error {
 	if err != nil {
 		return err
 	}
-	script := `echo "$0" >/proc/sys/kernel/hostname && exec "$@"`
-	if c.Options.Root == "" {
-		script = "mount --make-rprivate / && mount --bind " + filepath.Join(dir, "hosts") + " /etc/hosts && " + script
-	}
+	script := "mount --make-rprivate / && mount --bind " + filepath.Join(dir, "hosts") + ` /etc/hosts && echo "$0" >/proc/sys/kernel/hostname && exec "$@"`
 	cmd.Args = append([]string{"sh", "-c", script, c.backupHost(), cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/bin/sh"
 	cmd.Env = append(cmd.Env, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))

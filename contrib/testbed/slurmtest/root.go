@@ -78,7 +78,7 @@ func (c *Cluster) prepare() error {
 		// slurmd of 26.05 starts no job with --export=NONE for a user without a login.
 		"passwd": strings.ReplaceAll(string(users), "/usr/sbin/nologin", "/bin/sh"),
 		// No name server is queried for this machine's name: that can take seconds.
-		"hosts":         c.hosts(),
+		"hosts":         "127.0.0.1 localhost\n127.0.1.1 " + c.host + "\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
 	} {
 		if err := os.WriteFile(filepath.Join(top, "etc", name), []byte(text), 0o644); err != nil {

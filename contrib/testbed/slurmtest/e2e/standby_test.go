@@ -15,6 +15,9 @@ import (
 // Two hosts with a slurmctld and a daemon each. While jobs run together and groups wait, the first host dies: the second
 // takes over with both, jobs share again, none is lost or runs twice. The first daemon comes back and is standby.
 func TestSecondHostTakesOver(t *testing.T) {
+	if os.Getenv("SLURMBRIDGE_TEST_ROOT") != "" {
+		t.Skip("a first slurmctld of 26.05 doesn't answer while it calls a second one on the same machine")
+	}
 	t.Parallel()
 	const lease = 20 * time.Second
 	s := stage(t, cluster.Setup{Scale: 40, Lease: lease, Standby: true}, func(o *slurmtest.Options) { o.Backup = true })
