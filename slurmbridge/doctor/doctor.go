@@ -88,7 +88,7 @@ func Examine(f *Facts) []Finding {
 		e.sharing = "shard"
 	}
 	for _, check := range []func(){
-		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.sharedGres, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition,
+		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.sharedGres, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition, e.twoControllers,
 		e.memory, e.host, e.hooks, e.drained, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.usedGPUs, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
 	} {
 		check()
@@ -395,6 +395,20 @@ func (e *exam) gatePartition() {
 		p := among[0]
 		e.add("gate-partition", Error, "partition "+p.Name+" is "+p.State+", and the gate can be in no other", "it takes no jobs, and the gate is one", up(p.Name))
 	}
+}
+
+// twoControllers: job_submit.lua runs where slurmctld does, and finds no gate on a host without a daemon.
+func (e *exam) twoControllers() {
+	host, _, _ := strings.Cut(e.Config["SlurmctldHost[1]"], "(")
+	if host == "" {
+		return
+	}
+	first, _, _ := strings.Cut(e.Config["SlurmctldHost[0]"], "(")
+	e.add("two-controllers", Note, "slurmctld may move to "+host, "without a daemon there jobs that come meanwhile get whole GPUs",
+		Fix{Lines: []string{
+			"# slurmbridge with these settings on " + host + ", too: one of both daemons is standby",
+			`# on the nodes, in gpuprof.yaml and node.yaml: controller: "http://` + first + ":9797,http://" + host + `:9797"`,
+		}})
 }
 
 // gateLine is a partition for the gate alone: only root and SlurmUser put jobs there, and only
