@@ -3,13 +3,10 @@ package mps
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
-	"io/fs"
+	"fmt"
 	"net"
-	"os"
-
-	"golang.org/x/sys/unix"
+	"strings"
 )
 
 // ErrNoDaemon says that no control daemon answers at the pipe directory. A CUDA program then runs
@@ -21,80 +18,75 @@ type Client struct {
 	Server  int      // the server's pid
 	Devices []string // UUIDs of the GPUs the server has, in its order
 
-	conn *net.UnixConn
-	lost chan error
+	daemon, server *net.UnixConn
+	lost           chan error
 }
 
 // Connect connects to the MPS server through the control daemon of the pipe directory that getenv
 // names, and waits until the daemon lets it in. It returns ErrNoDaemon, an *Error with CUDA's text,
 // or ctx's error.
 func Connect(ctx context.Context, getenv func(string) string) (*Client, error) {
-	conn, err := dial(pipeDir(getenv), controlSock)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, fs.ErrPermission) ||
-			errors.Is(err, unix.ENOTDIR) {
-			return nil, ErrNoDaemon
-		}
-		return nil, &Error{Code: CodeConnectionFailed, Text: errorText(CodeConnectionFailed)}
-	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
-	r := bufio.NewReaderSize(conn, maxLine)
-	m, err := hello(conn, r)
-	if err != nil {
-		_ = conn.Close()
+	for {
+		c, err := connect(ctx, pipeDir(getenv))
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, err
+		if !errors.Is(err, errDied) {
+			return c, err
+		}
 	}
-	c := &Client{Server: m.PID, Devices: m.Devices, conn: conn, lost: make(chan error, 1)}
-	go c.watch(r)
+}
+
+// errDied says that the server has died before it took the client.
+var errDied = errors.New("the server is gone")
+
+func connect(ctx context.Context, dir string) (*Client, error) {
+	daemon, err := dial(dir, controlSock)
+	if err != nil {
+		return nil, ErrNoDaemon
+	}
+	defer context.AfterFunc(ctx, func() { _ = daemon.Close() })()
+	c := &Client{daemon: daemon, lost: make(chan error, 1)}
+	r := bufio.NewReader(daemon)
+	word, err := r.ReadString('\n')
+	var devices string
+	if n, _ := fmt.Sscanf(word, "welcome %d %s\n", &c.Server, &devices); err != nil || n != 2 {
+		_ = daemon.Close()
+		return nil, failure(CodeConnectionFailed)
+	}
+	c.Devices = strings.Split(devices, ",")
+	if c.server, err = dial(dir, serverSock); err != nil {
+		_ = daemon.Close()
+		return nil, errDied
+	}
+	s := bufio.NewReader(c.server)
+	if word, err = s.ReadString('\n'); err != nil || word != fmt.Sprintln(c.Server) {
+		_ = c.Close()
+		return nil, errDied
+	}
+	go c.watch(r, "error 719\n")
+	go c.watch(s, "")
 	return c, nil
 }
 
-func hello(conn *net.UnixConn, r *bufio.Reader) (message, error) {
-	failed := &Error{Code: CodeConnectionFailed, Text: errorText(CodeConnectionFailed)}
-	if err := send(conn, message{Op: opHello, PID: os.Getpid()}); err != nil {
-		return message{}, failed
+// watch waits for the last word of one end.
+func (c *Client) watch(r *bufio.Reader, last string) {
+	if word, _ := r.ReadString('\n'); word == last {
+		select {
+		case c.lost <- failure(CodeLaunchFailure):
+		default: // the other end was faster
+		}
 	}
-	m, err := receive(r)
-	switch {
-	case err != nil:
-		return m, failed
-	case m.Op == opError:
-		return m, &Error{Code: m.Code, Text: errorText(m.Code)}
-	case m.Op != opWelcome || m.PID <= 0:
-		return m, failed
-	}
-	return m, nil
-}
-
-// receive reads one message.
-func receive(r *bufio.Reader) (message, error) {
-	var m message
-	line, err := r.ReadSlice('\n')
-	if err != nil {
-		return m, err
-	}
-	return m, json.Unmarshal(line, &m)
-}
-
-// watch waits for the server's last word.
-func (c *Client) watch(r *bufio.Reader) {
-	m, err := receive(r)
-	code := CodeLaunchFailure // the server is gone
-	if err == nil && m.Op == opError {
-		code = m.Code
-	}
-	c.lost <- &Error{Code: code, Text: errorText(code)}
 }
 
 // Lost delivers one error when the server died, or ended the client.
 func (c *Client) Lost() <-chan error { return c.lost }
 
-// Fault reports to the server that a kernel of this client has faulted.
-func (c *Client) Fault() error { return send(c.conn, message{Op: opFault, PID: os.Getpid()}) }
+// Fault reports that a kernel of this client has faulted.
+func (c *Client) Fault() error {
+	_, err := fmt.Fprintln(c.daemon, "fault")
+	return err
+}
 
 // Close leaves the server.
-func (c *Client) Close() error { return c.conn.Close() }
+func (c *Client) Close() error { return errors.Join(c.daemon.Close(), c.server.Close()) }

@@ -1,14 +1,22 @@
 package mps
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
 	"net"
 	"os"
+	"os/exec"
+	"os/signal"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,38 +24,33 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 )
 
-// daemon is the control daemon. Its loop owns everything; what listens and
-// reads only sends it events.
+// daemon is the control daemon. Each event is one call of do.
 type daemon struct {
 	dir       string
-	logDir    string
-	log       *logger
+	serverLog *os.File
+	log       func(format string, args ...any)
 	multiuser bool
 	uid       int
-	// maxClients of a server: the least any of its GPUs allows.
-	maxClients int
+	// Of the GPUs: their UUIDs, whether each is of Volta or later, and the least number of clients that any allows.
+	devices    []string
 	volta      bool
+	maxClients int
 
-	events  chan any
-	servers map[int]*serverProc // by pid
+	mu      sync.Mutex
+	srv     *serverProc // nil = there is none
 	pending []*waiting
-	// quitting: no new clients; ends when the servers have ended.
+	// quitting: no new clients; ends when the server has ended.
 	quitting bool
-	deadline <-chan time.Time // when to force the servers to end
-	quitters []chan string
-	percent  string // default_active_thread_percentage
+	done     chan struct{} // closed at the end
 }
 
 // serverProc is a server process as the daemon sees it.
 type serverProc struct {
-	pid      int
-	uid      int
-	conn     *net.UnixConn
+	pid, uid int
+	stdin    io.WriteCloser
 	status   string     // as get_server_status prints it
-	clients  []int      // pids, in order of arrival
-	joining  []*waiting // handed over, not yet taken; theirs again if the server dies first
+	clients  []*waiting // in order of arrival
 	draining bool       // to end after its last client
-	exiting  bool       // was ordered to end
 }
 
 const (
@@ -56,76 +59,91 @@ const (
 	statusFault  = "FAULT"
 )
 
-// waiting is a client that has no server yet, or a start_server (conn nil).
+// waiting is a client, or a start_server (conn nil).
 type waiting struct {
-	conn *net.UnixConn
-	pid  int
-	uid  int
-	done chan string // start_server: answered when the server is ready
-	// asked: the server was started for it.
-	asked bool
+	conn     *net.UnixConn
+	pid, uid int
+	ready    chan string // start_server: answered when the server is ready
+	asked    bool        // the server was started for it
 }
 
-type (
-	newClient struct{ w *waiting }
-	uiCommand struct {
-		line  string
-		reply chan string
-	}
-	fromServer struct {
-		pid int
-		msg message
-	}
-	serverEnd struct {
-		pid    int
-		status int // -1: a signal
-	}
-)
+// errRunning is what a second daemon of the same pipe directory says.
+var errRunning = errors.New("An instance of this daemon is already running") //nolint:revive,staticcheck // the real daemon's words
 
 // runDaemon is the control daemon's process. ready is called when it answers.
-func runDaemon(ctx context.Context, getenv func(string) string, multiuser bool, ready func()) error {
-	d := &daemon{
-		dir: pipeDir(getenv), multiuser: multiuser, uid: os.Getuid(),
-		events: make(chan any), servers: map[int]*serverProc{}, percent: "100.0",
-	}
+func runDaemon(multiuser bool, ready func()) error {
+	d := &daemon{dir: pipeDir(os.Getenv), multiuser: multiuser, uid: os.Getuid(), done: make(chan struct{})}
 	if err := os.MkdirAll(d.dir, 0o755); err != nil {
 		return fmt.Errorf("create pipe directory: %w", err)
 	}
-	lock, err := lockDir(d.dir)
+	lock, err := os.Open(d.dir)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lock.Close() }()
-	if err := d.card(getenv); err != nil {
+	defer lock.Close()
+	if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return errRunning
+	}
+	if err := d.cards(); err != nil {
 		return err
 	}
-	d.log = newLog(openLog(logDir(getenv), "control.log"), "Control")
-	defer d.log.close()
-	d.logDir = logDir(getenv)
-	d.log.printf("Starting control daemon using socket %s", filepath.Join(d.dir, controlSock))
-	d.log.printf("To connect CUDA applications to this daemon, set env %s=%s", PipeEnv, d.dir)
-	return d.listenAndServe(ctx, ready)
+	logs := os.Getenv(LogEnv)
+	if logs == "" {
+		logs = "/var/log/nvidia-mps"
+	}
+	control := openLog(logs, "control.log")
+	d.log, d.serverLog = newLog(control, "Control"), openLog(logs, "server.log")
+	d.log("Starting control daemon using socket %s", filepath.Join(d.dir, controlSock))
+	// Every user's programs may ask for a server; the kernel identifies the client.
+	clients, err := listen(d.dir, controlSock, 0o666)
+	if err != nil {
+		return err
+	}
+	commands, err := listen(d.dir, privSock, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, n := range []string{controlSock, privSock, serverSock, pidFile} {
+			_ = os.Remove(filepath.Join(d.dir, n))
+		}
+	}()
+	if err := os.WriteFile(filepath.Join(d.dir, pidFile), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
+		return err
+	}
+	go accept(clients, d.client)
+	go accept(commands, d.converse)
+	ready()
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	select {
+	case <-ctx.Done():
+		d.do(func() { d.quitting = true; d.exit("exit") })
+		<-d.done
+	case <-d.done:
+	}
+	_ = clients.Close()
+	d.log("Exit")
+	return nil
 }
 
-// card reads the rules of the GPUs the servers will have.
-func (d *daemon) card(getenv func(string) string) error {
-	st, err := gpusim.Open(getenv(gpusim.StateEnv))
+// cards reads the rules of the GPUs.
+func (d *daemon) cards() error {
+	st, err := gpusim.Open("")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = st.Close() }()
-	v, set := os.LookupEnv(VisibleEnv)
-	vis := gpusim.Visible(v, set, st.UUIDs())
-	if len(vis) == 0 {
-		return errors.New("no CUDA-capable device is detected")
-	}
+	defer st.Close()
 	d.volta = true
-	for n, i := range vis {
-		g := st.Device(i)
+	for n, g := range visible(st) {
 		if n == 0 || g.MaxClients() < d.maxClients {
 			d.maxClients = g.MaxClients()
 		}
 		d.volta = d.volta && !g.SameUser()
+		d.devices = append(d.devices, g.UUID())
+	}
+	if len(d.devices) == 0 {
+		return errors.New("no CUDA-capable device is detected")
 	}
 	if d.multiuser && (!d.volta || d.uid != 0) {
 		return errors.New("-multiuser-server needs root and a GPU of Volta or later")
@@ -133,214 +151,225 @@ func (d *daemon) card(getenv func(string) string) error {
 	return nil
 }
 
-// serve is the daemon's loop. It returns when quitting is done.
-func (d *daemon) serve(ctx context.Context, clients *net.UnixListener) {
-	done := ctx.Done()
+func accept(l *net.UnixListener, f func(*net.UnixConn)) {
 	for {
-		select {
-		case e := <-d.events:
-			d.handle(e)
-		case <-d.deadline:
-			d.log.printf("Timed out waiting for clients, forcing servers to end")
-			d.force()
-		case <-done:
-			done = nil // once
-			d.quit(0, nil)
-			d.force()
-		}
-		if d.quitting {
-			_ = clients.Close()
-			if len(d.servers) == 0 {
-				d.log.printf("Exit")
-				for _, q := range d.quitters {
-					q <- ""
-				}
-				return
-			}
-		}
-		d.dispatch()
-	}
-}
-
-func (d *daemon) handle(e any) {
-	switch e := e.(type) {
-	case newClient:
-		d.log.printf("Accepting connection...")
-		if d.uid != 0 && e.w.uid != d.uid {
-			d.log.printf("User %d is not served by the daemon of user %d", e.w.uid, d.uid)
-			refuse(e.w)
+		c, err := l.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		d.pending = append(d.pending, e.w)
-		if s := d.active(); s == nil || s.status != statusActive {
-			d.log.printf("NEW CLIENT %d from user %d: Server is not ready, push client to pending list", e.w.pid, e.w.uid)
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // out of descriptors: let some close
+			continue
 		}
-	case uiCommand:
-		d.log.printf("NEW UI")
-		d.log.printf("Cmd:%s", e.line)
-		d.command(e.line, e.reply)
-	case fromServer:
-		d.hear(e.pid, e.msg)
-	case serverEnd:
-		d.ended(e.pid, e.status)
+		go func() {
+			defer c.Close()
+			f(c)
+		}()
 	}
 }
 
-// active returns the server that is there; with one user at a time there is one
-// at most.
-func (d *daemon) active() *serverProc {
-	for _, s := range d.servers {
-		return s
-	}
-	return nil
-}
-
-// dispatch serves the waiting clients that can be served now, in order of arrival.
-func (d *daemon) dispatch() {
-	for len(d.pending) > 0 {
-		w := d.pending[0]
-		switch {
-		case d.quitting:
-			refuse(w)
-		case w.conn != nil && hungUp(w.conn):
-			_ = w.conn.Close()
-		default:
-			if !d.place(w) {
-				return
-			}
-		}
+// do changes the daemon's state, and serves clients that can be served then.
+func (d *daemon) do(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
+	for len(d.pending) > 0 && d.place(d.pending[0]) {
 		d.pending = d.pending[1:]
 	}
-	// A server that is to end ends when it is empty.
-	for _, s := range d.servers {
-		if (s.draining || d.quitting) && len(s.clients) == 0 && s.status != statusInit {
-			d.sendExit(s)
+	if s := d.srv; s != nil && (s.draining || d.quitting) && len(s.clients) == 0 && s.status != statusInit {
+		d.exit("exit")
+	}
+	if d.quitting && d.srv == nil {
+		select {
+		case <-d.done:
+		default:
+			close(d.done)
 		}
 	}
 }
 
-// place gives w its server; false: it has to wait.
-func (d *daemon) place(w *waiting) bool {
-	uid := w.uid
-	if d.multiuser {
-		uid = 0
-	}
-	s := d.active()
-	if s == nil {
-		if w.asked {
-			// The server that was started for it has failed.
-			refuse(w)
-			return true
-		}
-		w.asked = true
-		if err := d.startServer(uid); err != nil {
-			d.log.printf("Failed to start server for user %d: %v", uid, err)
-			refuse(w)
-			return true
-		}
-		return false
-	}
-	if s.uid != uid || s.draining {
-		s.draining = true
-		w.asked = false
-		if len(s.clients) == 0 && s.status != statusInit {
-			d.sendExit(s)
-		}
-		return false
-	}
-	if s.status != statusActive {
-		return false
-	}
-	if w.conn == nil {
-		w.done <- ""
-		return true
-	}
-	if len(s.clients) >= d.maxClients {
-		d.log.printf("Client %d: server %d has all the clients it can serve (%d)", w.pid, s.pid, d.maxClients)
-		refuse(w)
-		return true
-	}
-	switch err := handOver(s.conn, w); {
-	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
-		return false // the server has just died; its end is on the way
-	case err != nil:
-		d.log.printf("Client %d: %v", w.pid, err)
-		refuse(w)
-		return true
-	}
-	d.log.printf("NEW CLIENT %d from user %d: Server already exists", w.pid, w.uid)
-	s.joining = append(s.joining, w)
-	s.clients = append(s.clients, w.pid)
-	return true
-}
-
-// hear is what a server says.
-func (d *daemon) hear(pid int, m message) {
-	s := d.servers[pid]
-	if s == nil {
+// client serves a client until it leaves.
+func (d *daemon) client(c *net.UnixConn) {
+	pid, uid, err := peer(c)
+	if err != nil {
 		return
 	}
-	switch m.Op {
-	case opReady:
-		s.status = statusActive
-		d.log.printf("NEW SERVER %d: Ready", pid)
-	case opJoined:
-		if i := slices.IndexFunc(s.joining, func(w *waiting) bool { return w.pid == m.PID }); i >= 0 {
-			_ = s.joining[i].conn.Close() // the server has it now
-			s.joining = slices.Delete(s.joining, i, i+1)
+	w := &waiting{conn: c, pid: pid, uid: uid}
+	d.do(func() {
+		d.log("Accepting connection...")
+		if d.uid != 0 && uid != d.uid {
+			d.log("User %d is not served by the daemon of user %d", uid, d.uid)
+			refuse(w)
+			return
 		}
-	case opGone:
-		if i := slices.Index(s.clients, m.PID); i >= 0 {
-			s.clients = slices.Delete(s.clients, i, i+1)
+		d.pending = append(d.pending, w)
+	})
+	words := bufio.NewScanner(c)
+	for words.Scan() {
+		if words.Text() == "fault" {
+			d.do(func() { d.fault(w) })
 		}
-	case opFault:
-		s.status = statusFault
-		if !d.volta {
-			d.log.printf("Server encountered a fatal exception. Shutting down") // the real daemon's words
-		}
-		d.log.printf("Server %d: fault of client %d", pid, m.PID)
-	case opRecovered:
-		s.status = statusActive
 	}
+	d.do(func() { d.left(w) })
 }
 
-func (d *daemon) ended(pid, status int) {
-	s := d.servers[pid]
-	if s == nil {
+// fault is what a memory fault in one client's kernel does: all clients of the server lose their contexts. Before Volta
+// the server ends with them.
+func (d *daemon) fault(w *waiting) {
+	if d.srv == nil || !slices.Contains(d.srv.clients, w) {
 		return
 	}
-	d.log.printf("Server %d exited with status %d", pid, status)
-	_ = s.conn.Close()
-	delete(d.servers, pid)
-	for _, w := range s.joining {
-		w.asked = false
+	d.srv.status = statusFault
+	if d.volta {
+		d.tellAll()
+	} else {
+		d.log("Server encountered a fatal exception. Shutting down") // the real daemon's words
+		d.exit("fault")
 	}
-	d.pending = append(s.joining, d.pending...)
+	d.log("Server %d: fault of client %d", d.srv.pid, w.pid)
 }
 
-func (d *daemon) sendExit(s *serverProc) {
-	if !s.exiting {
-		s.exiting = true
-		_ = send(s.conn, message{Op: opExit})
+func (d *daemon) tellAll() {
+	for _, w := range d.srv.clients {
+		_, _ = fmt.Fprintln(w.conn, "error", CodeLaunchFailure)
 	}
 }
 
-// force ends the servers with the clients they still have.
-func (d *daemon) force() {
-	for _, s := range d.servers {
-		s.exiting = false
-		d.sendExit(s)
+// exit ends the server with the clients that it has; word says why.
+func (d *daemon) exit(word string) {
+	if d.srv != nil {
+		d.tellAll()
+		_, _ = fmt.Fprintln(d.srv.stdin, word)
+	}
+}
+
+func (d *daemon) left(w *waiting) {
+	is := func(other *waiting) bool { return other == w }
+	d.pending = slices.DeleteFunc(d.pending, is)
+	if s := d.srv; s != nil {
+		s.clients = slices.DeleteFunc(s.clients, is)
+		if s.status == statusFault && len(s.clients) == 0 && d.volta {
+			s.status = statusActive
+		}
 	}
 }
 
 func refuse(w *waiting) {
 	if w.conn == nil {
-		w.done <- "Failed to start MPS server\n"
+		w.ready <- "Failed to start MPS server\n"
 		return
 	}
-	_ = send(w.conn, message{Op: opError, Code: CodeConnectionFailed})
+	_, _ = fmt.Fprintln(w.conn, "error", CodeConnectionFailed)
 	_ = w.conn.Close()
 }
 
-// pids returns the servers' pids in order.
-func (d *daemon) pids() []int { return slices.Sorted(maps.Keys(d.servers)) }
+// place gives w its server, or refuses it; false: it has to wait.
+func (d *daemon) place(w *waiting) bool {
+	uid := w.uid
+	if d.multiuser {
+		uid = 0
+	}
+	s := d.srv
+	switch {
+	case d.quitting, s == nil && w.asked: // the server that was started for it has failed
+		refuse(w)
+	case s == nil:
+		w.asked = true
+		if err := d.startServer(uid); err != nil {
+			d.log("Failed to start server for user %d: %v", uid, err)
+			refuse(w)
+			return true
+		}
+		return false
+	case s.uid != uid || s.draining:
+		s.draining, w.asked = true, false
+		return false
+	case s.status != statusActive:
+		return false
+	case w.conn == nil:
+		w.ready <- ""
+	case len(s.clients) >= d.maxClients:
+		d.log("Client %d: server %d has all the clients it can serve (%d)", w.pid, s.pid, d.maxClients)
+		refuse(w)
+	default:
+		d.log("NEW CLIENT %d from user %d: Server already exists", w.pid, w.uid)
+		s.clients = append(s.clients, w)
+		_, _ = fmt.Fprintln(w.conn, "welcome", s.pid, strings.Join(d.devices, ","))
+	}
+	return true
+}
+
+// startServer starts a server process as the given user.
+func (d *daemon) startServer(uid int) error {
+	l, err := listen(d.dir, serverSock, 0o666)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	socket, err := l.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args, cmd.ExtraFiles = []string{serverName}, []*os.File{socket, d.serverLog}
+	if uid != d.uid {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential(uid)}
+	}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s := &serverProc{pid: cmd.Process.Pid, uid: uid, stdin: stdin, status: statusInit}
+	d.srv = s
+	d.log("Starting new server %d for user %d", s.pid, uid)
+	go func() {
+		if word, _ := bufio.NewReader(out).ReadString('\n'); word == "ready\n" {
+			d.do(func() {
+				s.status = statusActive
+				d.log("NEW SERVER %d: Ready", s.pid)
+			})
+		}
+		_ = cmd.Wait() // its status is looked at
+		d.do(func() {
+			d.log("Server %d exited with status %d", s.pid, cmd.ProcessState.ExitCode())
+			d.srv = nil
+		})
+	}()
+	return nil
+}
+
+// credential is a user's identity. A uid without an account keeps its number as its group.
+func credential(uid int) *syscall.Credential {
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		if gid, err := strconv.ParseUint(u.Gid, 10, 32); err == nil {
+			c.Gid = uint32(gid)
+		}
+	}
+	return c
+}
+
+// openLog opens a log file; /dev/null where that can't be done.
+func openLog(dir, name string) *os.File {
+	_ = os.MkdirAll(dir, 0o755) // if not, there is no log
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		f, _ = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	}
+	return f
+}
+
+// newLog returns what writes MPS's log lines.
+func newLog(f *os.File, name string) func(format string, args ...any) {
+	return func(format string, args ...any) {
+		fmt.Fprintf(f, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), name, os.Getpid(), fmt.Sprintf(format, args...))
+	}
+}
