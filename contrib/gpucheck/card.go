@@ -21,11 +21,11 @@ func pick(library, which string) (*card, error) {
 		return nil, fmt.Errorf("there is no NVIDIA driver, or no GPU: %w", err)
 	}
 	devices := lib.Devices()
-	for at, d := range devices {
+	for _, d := range devices {
 		if which != d.UUID && which != strconv.Itoa(d.Index) {
 			continue
 		}
-		c := &card{Device: d, lib: lib, at: at}
+		c := &card{Device: d, lib: lib}
 		for _, o := range devices {
 			if o.Minor < d.Minor {
 				c.order++
@@ -63,7 +63,7 @@ func (c *card) unfit() []string {
 		if i > 0 {
 			time.Sleep(200 * time.Millisecond)
 		}
-		s, err := c.lib.Sample(c.at)
+		s, err := c.Sample()
 		if err != nil {
 			return append(why, "NVML doesn't read the GPU: "+err.Error())
 		}

@@ -203,7 +203,7 @@ func (o *options) measure(ctx context.Context, c *card, kernels []Kernel, errOut
 		return nil, err
 	}
 	log := slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if b.recorder, err = startRecorder(c.lib, prolog.Dir(folder), c.order, c.UUID, o.sampling, log); err != nil {
+	if b.recorder, err = startRecorder(c.lib.Devices(), prolog.Dir(folder), c.order, c.UUID, o.sampling, log); err != nil {
 		return nil, err
 	}
 	defer b.recorder.close()
@@ -213,8 +213,7 @@ func (o *options) measure(ctx context.Context, c *card, kernels []Kernel, errOut
 // card is the GPU to be checked.
 type card struct {
 	nvml.Device
-	lib   nvml.Library
-	at    int // in the library's list
+	lib   *nvml.Library
 	order int // among the device files, as gres.conf and the agent count
 	idle  nvml.Sample
 }

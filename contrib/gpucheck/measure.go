@@ -208,7 +208,7 @@ type recorder struct {
 }
 
 // startRecorder starts the agent on a folder of its own.
-func startRecorder(lib nvml.Library, dir prolog.Dir, gpu int, uuid string, period time.Duration, log *slog.Logger) (*recorder, error) {
+func startRecorder(devices []nvml.Device, dir prolog.Dir, gpu int, uuid string, period time.Duration, log *slog.Logger) (*recorder, error) {
 	ctx, end := context.WithCancel(context.Background())
 	r := &recorder{dir: dir, gpu: gpu, uuid: uuid, records: make(chan *gpuprof.Record, 16)}
 	keep := func(rec *gpuprof.Record) error {
@@ -218,7 +218,7 @@ func startRecorder(lib nvml.Library, dir prolog.Dir, gpu int, uuid string, perio
 		}
 		return nil
 	}
-	a := &agent.Agent{Dir: dir, Lib: lib, Node: "gpucheck", Period: period, Keep: keep, Now: time.Now, Log: log}
+	a := &agent.Agent{Dir: dir, Devices: devices, Node: "gpucheck", Period: period, Keep: keep, Now: time.Now, Log: log}
 	if err := a.Start(); err != nil {
 		end()
 		return nil, fmt.Errorf("start the agent: %w", err)

@@ -7,6 +7,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,9 @@ import (
 
 // Agent watches one node. It has one goroutine and owns all it holds.
 type Agent struct {
-	Dir  prolog.Dir
-	Lib  nvml.Library
-	Node string
+	Dir     prolog.Dir
+	Devices []nvml.Device
+	Node    string
 	// Period is the time between two samples, on average at least; see pace.
 	// Default 1 s.
 	Period time.Duration
@@ -49,6 +50,17 @@ type Agent struct {
 	broken   map[int]error
 	last     atomic.Pointer[pass]
 	idle     atomic.Pointer[[]gpuprof.Idle]
+}
+
+// Card is a GPU, or a MIG instance, as the agent reads it: an nvml.Device.
+type Card interface {
+	Utilisation() (gpu, mem float64, err error)
+	Read(source string) (float64, error)
+	PCIe() (rx, tx float64, err error)
+	Activity() (nvml.Activity, error)
+	Samples(since time.Time) ([]nvml.Point, error)
+	Processes() ([]nvml.Process, error)
+	ProcessUtilisation(since time.Time) ([]nvml.ProcessUse, error)
 }
 
 // run names one run of a job: a requeued job has several.
@@ -85,6 +97,9 @@ type gpu struct {
 	usesRead   time.Time
 }
 
+// uuid is the GPU's, or the MIG instance's.
+func (g *gpu) uuid() string { return cmp.Or(g.mig, g.dev.UUID) }
+
 // tracked is a run of a job with a record that isn't closed yet.
 type tracked struct {
 	job *prolog.Job
@@ -111,41 +126,24 @@ func (a *Agent) Start() error {
 		a.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
 	a.jobs, a.gpus, a.broken = map[run]*tracked{}, map[int]*gpu{}, map[int]error{}
-	devices := a.Lib.Devices()
 	// gres.conf's order is the order of the device files, which may leave out numbers; a card's MIG
 	// instances follow one another.
-	order := make([]int, len(devices))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(x, y int) int { return devices[x].Minor - devices[y].Minor })
+	byFile := func(x, y nvml.Device) int { return x.Minor - y.Minor }
 	var cards []prolog.Card
-	add := func(g *gpu) {
-		d := &g.dev
-		g.index = len(a.gpus)
+	add := func(d nvml.Device, mig string) {
+		g := &gpu{index: len(cards), dev: d, mig: mig, card: &d, pace: pace{period: a.Period}}
 		a.gpus[g.index] = g
-		g.pace.period = a.Period
-		uuid := d.UUID
-		if g.mig != "" {
-			uuid = g.mig
-		}
 		cards = append(cards, prolog.Card{
-			Index: g.index, NVMLIndex: d.Index, Minor: d.Minor, UUID: uuid, Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB,
+			Index: g.index, NVMLIndex: d.Index, Minor: d.Minor, UUID: g.uuid(), Model: d.Model, Arch: d.Arch, MemMiB: d.MemMiB,
 		})
 	}
-	for _, i := range order {
-		d := &devices[i]
+	for _, d := range slices.SortedStableFunc(slices.Values(a.Devices), byFile) {
 		if !d.MIG.On || len(d.MIG.Instances) == 0 {
-			add(&gpu{dev: *d, card: &whole{Device: d}})
+			add(d, "")
 			continue
 		}
 		for k := range d.MIG.Instances {
-			inst := &d.MIG.Instances[k]
-			g := &gpu{dev: *d, mig: inst.UUID, card: &part{Instance: inst, of: d}}
-			if g.dev.MemMiB = inst.MemMiB; inst.SMs > 0 {
-				g.dev.Cores = 0 // of the whole card; the instance has some of them
-			}
-			add(g)
+			add(d.Instance(k), d.MIG.Instances[k].UUID)
 		}
 	}
 	var err error

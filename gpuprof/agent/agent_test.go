@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 }
 
 // simulated makes simulated GPUs whose NVML the real binding loads.
-func simulated(t *testing.T, scale string, more ...string) (lib nvml.Library, program string) {
+func simulated(t *testing.T, scale string, more ...string) (lib *nvml.Library, program string) {
 	t.Helper()
 	dir, err := built()
 	if err != nil {
@@ -122,9 +122,9 @@ func (k *kept) wait(t *testing.T, n int) []*gpuprof.Record {
 	return nil
 }
 
-func start(t *testing.T, lib nvml.Library, dir prolog.Dir, k *kept) (stop func()) {
+func start(t *testing.T, lib *nvml.Library, dir prolog.Dir, k *kept) (stop func()) {
 	t.Helper()
-	return startAgent(t, &Agent{Dir: dir, Lib: lib, Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now})
+	return startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now})
 }
 
 func startAgent(t *testing.T, a *Agent) (stop func()) {
@@ -159,7 +159,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 	dir, k := prolog.Dir(t.TempDir()), &kept{}
 	// A busy machine may hold the agent up for a second: what it reads holds for twenty
 	// periods.
-	defer startAgent(t, &Agent{Dir: dir, Lib: lib, Period: 60 * time.Millisecond, Keep: k.keep, Now: time.Now})()
+	defer startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: 60 * time.Millisecond, Keep: k.keep, Now: time.Now})()
 	if _, err := os.Stat(filepath.Join(string(dir), "gpus.json")); err != nil {
 		t.Error(err)
 	}
@@ -169,7 +169,7 @@ func TestRecordOfASoloRun(t *testing.T) {
 	ran := make(chan error, 1)
 	go func() { _, err := app.Run(t.Context(), app.Config{Profile: hoomd}); ran <- err }()
 	eventually(t, "the application's use", func() bool {
-		s, err := lib.Sample(0)
+		s, err := lib.Devices()[0].Sample()
 		return err == nil && s.GPU > 0.3
 	})
 	begin(t, dir, 7, 0)
@@ -234,7 +234,7 @@ func TestAgentRestarted(t *testing.T) {
 	now := func() time.Time { return time.Unix(0, clock.Load()) }
 	reg := prometheus.NewRegistry()
 	const period = 20 * time.Millisecond
-	first := startAgent(t, &Agent{Dir: dir, Lib: lib, Period: period, Keep: k.keep, Now: now, Metrics: NewMetrics(reg)})
+	first := startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: period, Keep: k.keep, Now: now, Metrics: NewMetrics(reg)})
 	if err := dir.Begin(&prolog.Job{JobID: 5, UID: 1000, User: "ann", GPUs: []int{0}, Start: now()}); err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestAgentRestarted(t *testing.T) {
 	k.mu.Lock()
 	k.fail = false
 	k.mu.Unlock()
-	defer startAgent(t, &Agent{Dir: dir, Lib: lib, Period: period, Keep: k.keep, Now: now})()
+	defer startAgent(t, &Agent{Dir: dir, Devices: lib.Devices(), Period: period, Keep: k.keep, Now: now})()
 	if r := k.wait(t, 1)[0]; r.JobID != 5 || r.Cut || r.Samples < samples || len(r.Series) == 0 || r.MissedS != 0 {
 		t.Errorf("record %+v", r)
 	}

@@ -133,7 +133,7 @@ func TestSourceOfCoreUse(t *testing.T) {
 			c.act = func() (nvml.Activity, error) {
 				if first {
 					first = false
-					return nvml.Activity{}, errNotYet
+					return nvml.Activity{}, nvml.ErrNotYet
 				}
 				return nvml.Activity{SM: 0.2, PCIeRx: 10, PCIeTx: 20}, nil
 			}
@@ -183,9 +183,7 @@ func TestSeveralGPUs(t *testing.T) {
 }
 
 // migged is a card that is cut in two beside one that isn't.
-type migged struct{ cards }
-
-func (m *migged) Devices() []nvml.Device {
+func migged() []nvml.Device {
 	a100 := nvml.Device{Minor: 1, Index: 0, UUID: "GPU-a", MemMiB: 40960}
 	a100.Cores = 6912
 	a100.MIG = nvml.MIG{Can: true, On: true, Instances: []nvml.Instance{{UUID: "MIG-1", MemMiB: 4864, SMs: 14}, {UUID: "MIG-2", MemMiB: 9856, SMs: 28}}}
@@ -195,7 +193,7 @@ func (m *migged) Devices() []nvml.Device {
 // An instance has an index of its own, as in gres.conf, and a record that names it.
 func TestMIGInstances(t *testing.T) {
 	b := newBench(t)
-	b.Lib = &migged{}
+	b.Devices = migged()
 	if err := b.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +217,6 @@ func TestMIGInstances(t *testing.T) {
 		t.Error(err)
 	}
 	// Instances of a driver that tells nothing of them give records, and no wrong ones.
-	b.gpus[1].card = &part{Instance: &b.gpus[1].dev.MIG.Instances[0], of: &b.gpus[1].dev}
 	b.begin(2, 0, 1)
 	b.scan()
 	b.until(b.now.Add(time.Minute))

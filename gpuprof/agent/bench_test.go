@@ -18,10 +18,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
-// eight is NVML of eight GPUs.
-type eight struct{ cards }
-
-func (e *eight) Devices() []nvml.Device {
+// eight are eight GPUs.
+func eight() []nvml.Device {
 	out := make([]nvml.Device, 8)
 	for i := range out {
 		out[i] = nvml.Device{Index: i, Minor: i, UUID: "GPU-12345678-1234-1234-1234-12345678901" + string(rune('0'+i)), Model: "NVIDIA H200", Arch: "hopper", MemMiB: 143771, PCIeMBps: 128000}
@@ -35,7 +33,7 @@ func (e *eight) Devices() []nvml.Device {
 func node(tb testing.TB) *bench {
 	b := &bench{now: time.Unix(1e9, 0), reg: prometheus.NewPedanticRegistry()}
 	b.Agent = &Agent{
-		Dir: prolog.Dir(tb.TempDir()), Lib: &eight{}, Node: "n1", Keep: b.kept.keep, Log: slog.New(slog.DiscardHandler),
+		Dir: prolog.Dir(tb.TempDir()), Devices: eight(), Node: "n1", Keep: b.kept.keep, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Metrics: NewMetrics(b.reg),
 	}
 	t, ok := tb.(*testing.T)

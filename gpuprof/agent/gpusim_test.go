@@ -36,7 +36,7 @@ func TestDriverOfNewCardsThatLies(t *testing.T) {
 func TestEnergyReadSlowly(t *testing.T) {
 	lib, _ := simulated(t, "2", "--model", "h200")
 	a := &Agent{
-		Dir: prolog.Dir(t.TempDir()), Lib: lib, Node: "n1", Period: 100 * time.Millisecond, Keep: new(kept).keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 100 * time.Millisecond, Keep: new(kept).keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	}
 	if err := a.Start(); err != nil {
 		t.Fatal(err)
@@ -96,7 +96,7 @@ func driverThatLies(t *testing.T, model string, figures ...string) {
 	defer func() { _ = app.Process.Kill(); _ = app.Wait() }()
 	var k kept
 	a := &Agent{
-		Dir: prolog.Dir(t.TempDir()), Lib: lib, Node: "n1", Period: 100 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 100 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 	}
 	if err := a.Start(); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func driverThatLies(t *testing.T, model string, figures ...string) {
 		return r
 	}
 	for range 500 { // until the application computes
-		if s, err := lib.Sample(0); err == nil && s.GPU > 0.3 && s.MemMiB > 1000 {
+		if s, err := lib.Devices()[0].Sample(); err == nil && s.GPU > 0.3 && s.MemMiB > 1000 {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)

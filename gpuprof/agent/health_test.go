@@ -27,11 +27,10 @@ type cards struct {
 	util float64
 }
 
-func (c *cards) Devices() []nvml.Device {
+// two are its GPUs.
+func two() []nvml.Device {
 	return []nvml.Device{{UUID: "GPU-0", MemMiB: 12000}, {Minor: 1, Index: 1, UUID: "GPU-1", MemMiB: 12000}}
 }
-func (c *cards) Close() error                    { return nil }
-func (c *cards) Sample(int) (nvml.Sample, error) { return nvml.Sample{}, none }
 
 // card is GPU i.
 func (c *cards) card(i int) *card {
@@ -73,7 +72,7 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	b := &bench{t: t, cards: &cards{util: 0.5}, now: time.Unix(1e9, 0), reg: prometheus.NewPedanticRegistry()}
 	b.Agent = &Agent{
-		Dir: prolog.Dir(t.TempDir()), Lib: b.cards, Node: "n1", Keep: b.kept.keep, Log: slog.New(slog.DiscardHandler),
+		Dir: prolog.Dir(t.TempDir()), Devices: two(), Node: "n1", Keep: b.kept.keep, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Metrics: NewMetrics(b.reg),
 	}
 	if err := b.Start(); err != nil {
@@ -191,7 +190,7 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	c, k := &cards{}, &kept{}
 	dir := prolog.Dir(t.TempDir())
-	a := &Agent{Dir: dir, Lib: c, Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
+	a := &Agent{Dir: dir, Devices: two(), Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
 	if err := a.Start(); err != nil {
 		t.Fatal(err)
 	}

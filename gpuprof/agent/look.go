@@ -59,7 +59,7 @@ func (a *Agent) look(g *gpu, jobs []int64, now time.Time) (look, error) {
 		err = failures(err, perr)
 	}
 	a.processes(g, jobs, &l)
-	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, errNotYet) {
+	if !r.Has(gpuprof.FigCore) && r.Has(gpuprof.FigGPU) && !errors.Is(aerr, nvml.ErrNotYet) {
 		l.core(r.Value[gpuprof.FigGPU], gpuprof.CoreGPU)
 	}
 	g.energy(&l, a.Now)
@@ -100,7 +100,7 @@ func (g *gpu) activity(l *look) error {
 	r := &l.reading
 	act, err := g.card.Activity()
 	if err == nil && l.at.Sub(g.seen) > stale*g.pace.period {
-		err = errNotYet // it is of the time before the job, most of it
+		err = nvml.ErrNotYet // it is of the time before the job, most of it
 	}
 	switch {
 	case errors.Is(err, nvml.ErrImplausible) || err == nil && !fraction(act.SM):

@@ -106,11 +106,7 @@ func (a *Agent) uses() []use {
 			continue
 		}
 		slices.Sort(jobs)
-		uuid := g.dev.UUID
-		if g.mig != "" {
-			uuid = g.mig
-		}
-		out = append(out, use{i, uuid, g.look.reading, jobs})
+		out = append(out, use{i, g.uuid(), g.look.reading, jobs})
 	}
 	return out
 }

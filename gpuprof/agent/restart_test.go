@@ -30,7 +30,7 @@ func (b *bench) restart() {
 func (b *bench) crash(log io.Writer) {
 	b.t.Helper()
 	old := b.Agent
-	b.Agent = &Agent{Dir: old.Dir, Lib: old.Lib, Node: old.Node, Keep: old.Keep, Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc}
+	b.Agent = &Agent{Dir: old.Dir, Devices: old.Devices, Node: old.Node, Keep: old.Keep, Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc}
 	if err := b.Start(); err != nil {
 		b.t.Fatal(err)
 	}

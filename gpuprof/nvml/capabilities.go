@@ -87,8 +87,8 @@ func final(ret gonvml.Return) bool {
 	return false
 }
 
-func (l *library) capabilities(h gonvml.Device) Capabilities {
-	c := Capabilities{Driver: l.driver, Refusals: map[string]string{}}
+func (l *Library) capabilities(h gonvml.Device) Capabilities {
+	c := Capabilities{Driver: l.driver}
 	if l.cuda > 0 {
 		c.CUDA = fmt.Sprintf("%d.%d", l.cuda/1000, l.cuda%1000/10)
 	}
@@ -98,13 +98,11 @@ func (l *library) capabilities(h gonvml.Device) Capabilities {
 			major, c.Compute = x, fmt.Sprintf("%d.%d", x, y)
 		}
 	}
-	if l.found("nvmlDeviceGetNumGpuCores") {
-		// The largest card of today has 24064.
-		if n, ret := h.GetNumGpuCores(); ret == gonvml.SUCCESS && n > 0 && n < 1<<20 {
-			c.Cores = n
-		}
+	// The largest card of today has 24064.
+	if n, ok := ask(l, "nvmlDeviceGetNumGpuCores", h.GetNumGpuCores); ok && n > 0 && n < 1<<20 {
+		c.Cores = n
 	}
 	c.MPS = mpsRules(major, l.cuda)
-	c.Answers = l.answers(h, func(name, why string) { c.Refusals[name] = why })
+	c.Answers, c.Refusals = l.answers(h)
 	return c
 }

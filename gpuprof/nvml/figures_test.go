@@ -21,25 +21,23 @@ func TestFigures(t *testing.T) {
 	d := &lib.Devices()[0]
 	server := run(t, st.Device(0), gpusim.Claimant{}, rlcore.Use{MemMiB: 1})
 	begin := time.Now()
-	m, err := d.Meter()
-	if err != nil {
+	if _, err := d.Activity(); !errors.Is(err, ErrNotYet) {
 		t.Fatal(err)
 	}
-	defer m.Close()
 	first, err := d.Read(Energy)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pid := run(t, st.Device(0), gpusim.Claimant{Server: server}, use)
-	if _, err := m.Read(); err != nil {
+	if _, err := d.Activity(); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(LeastActivity + 10*time.Millisecond)
-	a, err := m.Read()
+	a, err := d.Activity()
 	if err != nil || !near(a.SM, .4) || !near(a.Graphics, .5) || !near(a.PCIeRx, 2000) || !near(a.PCIeTx, 1000) || a.Over < 50*time.Millisecond {
 		t.Errorf("activity %+v, %v", a, err)
 	}
-	s, err := lib.Sample(0)
+	s, err := lib.Devices()[0].Sample()
 	if err != nil || !near(s.GPU, .5) || !near(s.MemMiB, 2002) || !near(s.PCIeMBps, 3000) || s.PowerW < 100 {
 		t.Errorf("sample %+v, %v", s, err)
 	}
@@ -132,35 +130,30 @@ func TestInstances(t *testing.T) {
 	// Alone on the card it would run 60/132 of the SMs for all the time.
 	b := run(t, st.Device(0), gpusim.Claimant{Instance: large.UUID}, rlcore.Use{GPU: 1, Core: 1, MemMiB: 3000})
 	for _, c := range []struct {
-		in       *Instance
-		pid      int
+		k, pid   int
 		mem      float64
 		sm, busy float64
-	}{{small, a, 1000, .1 * 132 / 16, .5}, {large, b, 3000, 1, 1}} {
-		m, err := d.InstanceMeter(c.in)
-		if err != nil {
+	}{{0, a, 1000, .1 * 132 / 16, .5}, {1, b, 3000, 1, 1}} {
+		in, profile := d.Instance(c.k), d.MIG.Instances[c.k].Profile
+		if _, err := in.Activity(); !errors.Is(err, ErrNotYet) {
 			t.Fatal(err)
 		}
 		time.Sleep(20 * time.Millisecond)
-		act, err := m.Read()
-		m.Close()
+		act, err := in.Activity()
 		if err != nil || !near(act.SM, min(c.sm, c.busy)) || !near(act.Graphics, c.busy) {
-			t.Errorf("%s: activity %+v, %v", c.in.Profile, act, err)
+			t.Errorf("%s: activity %+v, %v", profile, act, err)
 		}
-		if mem, err := c.in.Read(Memory); err != nil || mem != c.mem {
-			t.Errorf("%s: %v MiB, %v", c.in.Profile, mem, err)
+		if mem, err := in.Read(Memory); err != nil || mem != c.mem {
+			t.Errorf("%s: %v MiB, %v", profile, mem, err)
 		}
-		ps, err := c.in.Processes()
+		ps, err := in.Processes()
 		if want := []Process{{PID: c.pid, MemMiB: c.mem}}; err != nil || !slices.Equal(ps, want) {
-			t.Errorf("%s: processes %+v, %v", c.in.Profile, ps, err)
+			t.Errorf("%s: processes %+v, %v", profile, ps, err)
 		}
 	}
 	// The card itself still tells memory and power.
-	s, err := lib.Sample(0)
+	s, err := lib.Devices()[0].Sample()
 	if err != nil || s.MemMiB < 4000 || s.PowerW == 0 || s.GPU != 0 {
 		t.Errorf("%+v, %v", s, err)
-	}
-	if found, err := d.Instance(large.UUID); err != nil || found != large {
-		t.Errorf("%v, %v", found, err)
 	}
 }

@@ -16,68 +16,31 @@ type Activity struct {
 	PCIeTx   float64       // MB/s to the host
 }
 
-// Meter reads a GPU's activity from one reading to the next. Its methods are not
-// for several goroutines at once.
-type Meter struct {
-	g         *gpu
-	instance  int // MIG GPU instance, −1 = the whole GPU
-	last, now gonvml.GpmSample
-	at        time.Time // of last
-	seen      Activity
-}
-
 // LeastActivity is how far two readings must lie apart at least (NVIDIA's manual
 // of NVML, nvmlGpmMetricsGet, requires 100 ms).
 const LeastActivity = 100 * time.Millisecond
 
-// Meter starts to measure the GPU's activity. Close it.
-func (d *Device) Meter() (*Meter, error) { return d.meter(-1) }
-
-func (d *Device) meter(instance int) (*Meter, error) {
+// Activity gives the activity since the last reading; the first one is ErrNotYet. One that follows in less than
+// LeastActivity gives what the last one gave. After an error the next reading begins where this one would have.
+func (d *Device) Activity() (Activity, error) {
 	g := d.gpu
 	if !g.has(GPM) {
-		return nil, ErrNotSupported
-	}
-	m := &Meter{g: g, instance: instance}
-	for _, s := range []*gonvml.GpmSample{&m.last, &m.now} {
-		var ret gonvml.Return
-		if *s, ret = g.lib.api.GpmSampleAlloc(); ret != gonvml.SUCCESS {
-			*s = nil
-			m.Close()
-			return nil, g.failure("GPM", ret)
-		}
-	}
-	if ret := m.take(m.last); ret != gonvml.SUCCESS {
-		m.Close()
-		return nil, g.failure("GPM", ret)
-	}
-	m.at = time.Now()
-	return m, nil
-}
-
-func (m *Meter) take(s gonvml.GpmSample) gonvml.Return {
-	if m.instance >= 0 {
-		return s.MigGet(m.g.handle, m.instance)
-	}
-	return s.Get(m.g.handle)
-}
-
-// Read gives the activity since the last reading, or since the meter was made. One
-// that follows in less than LeastActivity gives what the last one gave.
-// After an error the next reading begins where this one would have.
-func (m *Meter) Read() (Activity, error) {
-	if m.now == nil {
 		return Activity{}, ErrNotSupported
 	}
-	if m.seen.Over > 0 && time.Since(m.at) < LeastActivity {
-		return m.seen, nil
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.at.IsZero() {
+		return Activity{}, g.beginActivity()
 	}
-	if ret := m.take(m.now); ret != gonvml.SUCCESS {
-		return Activity{}, m.g.failure("GPM", ret)
+	if g.seen.Over > 0 && time.Since(g.at) < LeastActivity {
+		return g.seen, nil
+	}
+	if ret := g.gpm(g.now); ret != gonvml.SUCCESS {
+		return Activity{}, g.failure("GPM", ret)
 	}
 	now := time.Now()
-	q := gonvml.GpmMetricsGetType{Sample1: m.last, Sample2: m.now}
-	a := Activity{Over: now.Sub(m.at)}
+	q := gonvml.GpmMetricsGetType{Sample1: g.last, Sample2: g.now}
+	a := Activity{Over: now.Sub(g.at)}
 	figures := []struct {
 		id   gonvml.GpmMetricId
 		to   *float64
@@ -92,16 +55,16 @@ func (m *Meter) Read() (Activity, error) {
 		q.Metrics[i].MetricId = uint32(f.id)
 	}
 	q.NumMetrics = uint32(len(figures))
-	ret := m.g.lib.api.GpmMetricsGet(&q)
-	m.last, m.now, m.at, m.seen = m.now, m.last, now, Activity{}
+	ret := g.lib.api.GpmMetricsGet(&q)
+	g.last, g.now, g.at, g.seen = g.now, g.last, now, Activity{}
 	if ret != gonvml.SUCCESS {
-		return Activity{}, m.g.failure("GPM", ret)
+		return Activity{}, g.failure("GPM", ret)
 	}
 	for i, f := range figures {
 		got := &q.Metrics[i]
 		if ret := gonvml.Return(got.NvmlReturn); ret != gonvml.SUCCESS { //nolint:gosec // an enum
 			if i == 0 {
-				return Activity{}, m.g.failure("SM activity", ret)
+				return Activity{}, g.failure("SM activity", ret)
 			}
 			continue // a figure that this GPU lacks is 0
 		}
@@ -112,33 +75,28 @@ func (m *Meter) Read() (Activity, error) {
 			*f.to = got.Value * (1 << 20) / 1e6 // NVML gives MiB/s
 		}
 		if !ok {
-			return Activity{}, m.g.lie("GPM figure", got.Value)
+			return Activity{}, g.lie("GPM figure", got.Value)
 		}
 	}
-	m.seen = a
+	g.seen = a
 	return a, nil
 }
 
-// Close frees what the meter holds.
-func (m *Meter) Close() {
-	for _, s := range []*gonvml.GpmSample{&m.last, &m.now} {
+// beginActivity takes the sample that the first activity is compared with. The library keeps both until it is closed.
+func (g *gpu) beginActivity() error {
+	for _, s := range []*gonvml.GpmSample{&g.last, &g.now} {
 		if *s != nil {
-			_ = (*s).Free() // memory of the library's: nothing is left to be done
-			*s = nil
+			continue
 		}
-	}
-}
-
-// gpmProbe reports whether the GPU has GPM and the library all that a Meter calls.
-func gpmProbe(h gonvml.Device, found func(string) bool) gonvml.Return {
-	for _, s := range []string{"nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"} {
-		if !found(s) {
-			return gonvml.ERROR_FUNCTION_NOT_FOUND
+		made, ret := g.lib.api.GpmSampleAlloc()
+		if ret != gonvml.SUCCESS {
+			return g.failure("GPM", ret)
 		}
+		*s = made
 	}
-	s, ret := h.GpmQueryDeviceSupport()
-	if ret == gonvml.SUCCESS && s.IsSupportedDevice == 0 {
-		return gonvml.ERROR_NOT_SUPPORTED
+	if ret := g.gpm(g.last); ret != gonvml.SUCCESS {
+		return g.failure("GPM", ret)
 	}
-	return ret
+	g.at = time.Now()
+	return ErrNotYet
 }

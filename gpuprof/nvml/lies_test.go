@@ -208,7 +208,7 @@ func TestFailureAtOpen(t *testing.T) {
 	if err := st.Device(0).SetFault("all", "none"); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := lib.Sample(0); err != nil || s.PowerW == 0 {
+	if s, err := lib.Devices()[0].Sample(); err != nil || s.PowerW == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 }

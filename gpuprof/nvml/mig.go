@@ -1,7 +1,7 @@
 package nvml
 
 import (
-	"fmt"
+	"cmp"
 	"strings"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -33,7 +33,7 @@ type Instance struct {
 // mostInstances is more than any card has: A100 to B200 have 7 at most.
 const mostInstances = 64
 
-func (l *library) mig(h gonvml.Device, of *gpu) MIG {
+func (l *Library) mig(h gonvml.Device, of *Device) MIG {
 	var m MIG
 	if !l.found("nvmlDeviceGetMigMode") {
 		return m
@@ -43,10 +43,7 @@ func (l *library) mig(h gonvml.Device, of *gpu) MIG {
 		return m
 	}
 	m.On = mode == gonvml.DEVICE_MIG_ENABLE
-	if !l.found("nvmlDeviceGetMaxMigDeviceCount") {
-		return m
-	}
-	if n, ret := h.GetMaxMigDeviceCount(); ret == gonvml.SUCCESS {
+	if n, ok := ask(l, "nvmlDeviceGetMaxMigDeviceCount", h.GetMaxMigDeviceCount); ok {
 		m.Max = max(0, min(n, mostInstances))
 	}
 	if !m.On || !l.found("nvmlDeviceGetMigDeviceHandleByIndex") {
@@ -55,64 +52,44 @@ func (l *library) mig(h gonvml.Device, of *gpu) MIG {
 	for i := range m.Max {
 		// Unused places are not found.
 		if inst, ret := h.GetMigDeviceHandleByIndex(i); ret == gonvml.SUCCESS {
-			m.Instances = append(m.Instances, l.instance(inst, of))
+			m.Instances = append(m.Instances, l.instance(inst, h, of))
 		}
 	}
 	return m
 }
 
-func (l *library) instance(h gonvml.Device, of *gpu) Instance {
-	i := Instance{GPUInstance: -1, ComputeInstance: -1}
-	i.UUID = l.uuid(h)
+func (l *Library) instance(h, card gonvml.Device, of *Device) Instance {
+	i := Instance{UUID: l.uuid(h), GPUInstance: -1, ComputeInstance: -1, MemMiB: l.memory(h)}
 	// "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
 	_, i.Profile, _ = strings.Cut(l.name(h), " MIG ")
-	l.number("nvmlDeviceGetGpuInstanceId", h.GetGpuInstanceId, &i.GPUInstance)
-	l.number("nvmlDeviceGetComputeInstanceId", h.GetComputeInstanceId, &i.ComputeInstance)
+	if n, ok := ask(l, "nvmlDeviceGetGpuInstanceId", h.GetGpuInstanceId); ok {
+		i.GPUInstance = n
+	}
+	if n, ok := ask(l, "nvmlDeviceGetComputeInstanceId", h.GetComputeInstanceId); ok {
+		i.ComputeInstance = n
+	}
 	if l.foundOne([]string{"nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes"}) {
 		if a, ret := h.GetAttributes(); ret == gonvml.SUCCESS && a.MemorySizeMB <= mostMemory>>20 {
-			i.MemMiB, i.SMs, i.Slices = float64(a.MemorySizeMB), int(a.MultiprocessorCount), int(a.GpuInstanceSliceCount)
+			i.MemMiB = cmp.Or(float64(a.MemorySizeMB), i.MemMiB)
+			i.SMs, i.Slices = int(a.MultiprocessorCount), int(a.GpuInstanceSliceCount)
 		}
 	}
-	i.gpu = &gpu{lib: l, handle: h, minor: of.minor, memMiB: i.MemMiB, answers: Answers{}}
-	if l.found("nvmlDeviceGetMemoryInfo") {
-		m, ret := h.GetMemoryInfo()
-		i.gpu.answers[Memory] = !final(ret)
-		if ret == gonvml.SUCCESS && i.MemMiB == 0 && m.Total <= mostMemory {
-			i.MemMiB = float64(m.Total) / (1 << 20)
-			i.gpu.memMiB = i.MemMiB
-		}
-	}
-	if l.foundOne(versions("nvmlDeviceGetComputeRunningProcesses")) {
-		_, ret := h.GetComputeRunningProcesses()
-		i.gpu.answers[Processes] = !final(ret)
+	// NVML gives neither utilisation nor PCIe and power of an instance.
+	answers, _ := l.answers(h, Memory, Processes)
+	answers[GPM] = of.Answers[GPM] && i.GPUInstance >= 0 && l.found("nvmlGpmMigSampleGet")
+	i.gpu = &gpu{
+		lib: l, handle: h, minor: of.Minor, memMiB: i.MemMiB, answers: answers,
+		gpm: func(s gonvml.GpmSample) gonvml.Return { return s.MigGet(card, i.GPUInstance) },
 	}
 	return i
 }
 
-// Instance finds a MIG instance by its UUID; ErrNotSupported where there is none.
-func (d *Device) Instance(uuid string) (*Instance, error) {
-	for i := range d.MIG.Instances {
-		if d.MIG.Instances[i].UUID == uuid {
-			return &d.MIG.Instances[i], nil
-		}
+// Instance is a MIG instance as a Device: it has memory, processes and activity, in fractions of the instance.
+func (d *Device) Instance(k int) Device {
+	inst, out := &d.MIG.Instances[k], *d
+	out.gpu = inst.gpu
+	if out.MemMiB = inst.MemMiB; inst.SMs > 0 {
+		out.Cores = 0 // of the whole card; the instance has some of them
 	}
-	return nil, fmt.Errorf("gpu %d: no MIG instance %q: %w", d.Minor, uuid, ErrNotSupported)
-}
-
-// Read is Device.Read of an instance, which has memory only.
-func (i *Instance) Read(source string) (float64, error) { return i.gpu.read(source) }
-
-// Processes lists what computes in the instance.
-func (i *Instance) Processes() ([]Process, error) {
-	d := Device{gpu: i.gpu}
-	return d.Processes()
-}
-
-// InstanceMeter starts to measure an instance's activity, in fractions of the
-// instance. Close it.
-func (d *Device) InstanceMeter(i *Instance) (*Meter, error) {
-	if i.GPUInstance < 0 || d.gpu == nil || !d.gpu.lib.found("nvmlGpmMigSampleGet") {
-		return nil, ErrNotSupported
-	}
-	return d.meter(i.GPUInstance)
+	return out
 }

@@ -34,13 +34,11 @@ func everything(so string) int {
 			}
 		}
 		for k := range d.MIG.Instances {
-			in := &d.MIG.Instances[k]
+			in := d.Instance(k)
 			_, _ = in.Read(Memory)
 			_, _ = in.Processes()
-			if m, err := d.InstanceMeter(in); err == nil {
-				_, _ = m.Read()
-				m.Close()
-			}
+			_, _ = in.Activity()
+			_, _ = in.Activity()
 		}
 		fmt.Println(i, d.UUID, d.Answers)
 	}
@@ -49,18 +47,18 @@ func everything(so string) int {
 }
 
 // call reads every figure of GPU i.
-func call(lib Library, i int) (Sample, []error) {
+func call(lib *Library, i int) (Sample, []error) {
 	d := &lib.Devices()[i]
-	s, err1 := lib.Sample(i)
+	s, err1 := d.Sample()
 	_, err2 := d.Read(Energy)
 	_, err3 := d.Processes()
 	_, err4 := d.ProcessUtilisation(time.Time{})
 	_, err5 := d.Samples(time.Time{})
-	m, err6 := d.Meter()
-	if err6 == nil {
+	d.gpu.seen = Activity{} // of another call: this one reads
+	_, err6 := d.Activity()
+	if errors.Is(err6, ErrNotYet) {
 		time.Sleep(time.Millisecond)
-		_, err6 = m.Read()
-		m.Close()
+		_, err6 = d.Activity()
 	}
 	return s, []error{err1, err2, err3, err4, err5, err6}
 }

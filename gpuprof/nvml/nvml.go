@@ -15,6 +15,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"time"
 
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -37,24 +39,49 @@ type Device struct {
 	gpu *gpu
 }
 
-// Sample is what a GPU does at a moment.
-type Sample struct {
-	GPU      float64 // 0..1
-	MemMiB   float64
-	PCIeMBps float64 // both directions
-	PowerW   float64
+// gpu is the handle of a GPU or of a MIG instance, and the past values that readings are compared with.
+type gpu struct {
+	lib      *Library
+	handle   gonvml.Device
+	minor    int
+	memMiB   float64 // 0 = unknown
+	pcieMBps float64 // both directions; 0 = unknown
+	answers  Answers
+	gpm      func(s gonvml.GpmSample) gonvml.Return // fills a sample of performance monitoring
+
+	mu     sync.Mutex
+	energy float64 // the counter's last value, J
+	// Performance monitoring compares two samples.
+	last, now gonvml.GpmSample
+	at        time.Time // of last
+	seen      Activity
 }
 
-// Library is NVML as the agent uses it.
-type Library interface {
-	// Devices lists the node's GPUs.
-	Devices() []Device
-	// Sample reads a GPU by its index in Devices. A figure that the GPU doesn't
-	// give is 0. Returns an error if utilisation or memory, where the GPU gives
-	// them, could not be read or can't be true, ErrLost if the GPU has fallen off
-	// the bus. PCIe and power that fail are 0.
-	Sample(i int) (Sample, error)
-	Close() error
+// Bounds far above any card of today; a larger value is implausible.
+const (
+	mostMemory = 4 << 40 // bytes
+	mostPower  = 20e3    // W
+	mostPCIe   = 1e6     // MB/s, where the link isn't known
+	mostEnergy = 1e13    // J: 2 kW for 150 years
+)
+
+// has reports whether the GPU has a source; one that is nil has none.
+func (g *gpu) has(source string) bool { return g != nil && g.answers[source] }
+
+// failure makes an error of what a call returned.
+func (g *gpu) failure(what string, ret gonvml.Return) error {
+	switch ret {
+	case gonvml.ERROR_GPU_IS_LOST:
+		return fmt.Errorf("gpu %d: %w", g.minor, ErrLost)
+	case gonvml.ERROR_NOT_SUPPORTED, gonvml.ERROR_FUNCTION_NOT_FOUND:
+		return fmt.Errorf("gpu %d: read %s: %w", g.minor, what, ErrNotSupported)
+	}
+	return fmt.Errorf("gpu %d: read %s: %s", g.minor, what, ret.Error())
+}
+
+// lie makes an error of a figure that can't be true.
+func (g *gpu) lie(what string, value any) error {
+	return fmt.Errorf("gpu %d: %s of %v: %w", g.minor, what, value, ErrImplausible)
 }
 
 // Errors.
@@ -67,9 +94,12 @@ var (
 	ErrNotSupported = errors.New("not given by this GPU and driver")
 	// ErrImplausible: the driver gave a figure that can't be true.
 	ErrImplausible = errors.New("implausible")
+	// ErrNotYet: there is nothing to compare with yet.
+	ErrNotYet = errors.New("no earlier reading")
 )
 
-type library struct {
+// Library is NVML.
+type Library struct {
 	api     gonvml.Interface
 	driver  string
 	cuda    int // as cuDriverGetVersion; 0 = unknown
@@ -79,12 +109,12 @@ type library struct {
 
 // Open loads the library at path ("" = libnvidia-ml.so.1 as the loader finds it) and queries each
 // GPU's capabilities once. Returns ErrNone.
-func Open(path string) (Library, error) {
+func Open(path string) (*Library, error) {
 	var opts []gonvml.LibraryOption
 	if path != "" {
 		opts = append(opts, gonvml.WithLibraryPath(path))
 	}
-	l := &library{api: gonvml.New(opts...), has: map[string]bool{}}
+	l := &Library{api: gonvml.New(opts...), has: map[string]bool{}}
 	if ret := l.api.Init(); ret != gonvml.SUCCESS {
 		return nil, fmt.Errorf("%w: %s", ErrNone, ret.Error())
 	}
@@ -92,11 +122,9 @@ func Open(path string) (Library, error) {
 	if ret != gonvml.SUCCESS {
 		return nil, errors.Join(fmt.Errorf("%w: count GPUs: %s", ErrNone, ret.Error()), l.Close())
 	}
-	l.driver = l.text("nvmlSystemGetDriverVersion", l.api.SystemGetDriverVersion)
-	if l.found("nvmlSystemGetCudaDriverVersion") {
-		if v, ret := l.api.SystemGetCudaDriverVersion(); ret == gonvml.SUCCESS && v > 0 {
-			l.cuda = v
-		}
+	l.driver, _ = ask(l, "nvmlSystemGetDriverVersion", l.api.SystemGetDriverVersion)
+	if v, ok := ask(l, "nvmlSystemGetCudaDriverVersion", l.api.SystemGetCudaDriverVersion); ok && v > 0 {
+		l.cuda = v
 	}
 	for i := range n {
 		h, ret := l.api.DeviceGetHandleByIndex(i)
@@ -110,7 +138,7 @@ func Open(path string) (Library, error) {
 
 // found reports whether the loaded library has a function: an old driver's lacks
 // some, and calling one that is missing ends the process.
-func (l *library) found(symbol string) bool {
+func (l *Library) found(symbol string) bool {
 	ok, seen := l.has[symbol]
 	if !seen {
 		ok = l.api.Extensions().LookupSymbol(symbol) == nil
@@ -119,63 +147,63 @@ func (l *library) found(symbol string) bool {
 	return ok
 }
 
-func (l *library) foundOne(symbols []string) bool { return slices.ContainsFunc(symbols, l.found) }
+func (l *Library) foundOne(symbols []string) bool { return slices.ContainsFunc(symbols, l.found) }
 
-func (l *library) describe(i int, h gonvml.Device) Device {
+// ask returns what a call returns; false = the library lacks it, or it fails.
+func ask[T any](l *Library, symbol string, call func() (T, gonvml.Return)) (v T, ok bool) {
+	if !l.found(symbol) {
+		return v, false
+	}
+	got, ret := call()
+	if ret != gonvml.SUCCESS {
+		return v, false
+	}
+	return got, true
+}
+
+func (l *Library) describe(i int, h gonvml.Device) Device {
 	d := Device{Index: i, Minor: i}
-	l.number("nvmlDeviceGetMinorNumber", h.GetMinorNumber, &d.Minor)
+	if minor, ok := ask(l, "nvmlDeviceGetMinorNumber", h.GetMinorNumber); ok {
+		d.Minor = minor
+	}
 	d.UUID, d.Model = l.uuid(h), l.name(h)
-	if l.found("nvmlDeviceGetArchitecture") {
-		if a, ret := h.GetArchitecture(); ret == gonvml.SUCCESS {
-			d.Arch = arches[a]
-		}
+	if arch, ok := ask(l, "nvmlDeviceGetArchitecture", h.GetArchitecture); ok {
+		d.Arch = arches[arch]
 	}
 	d.PCIeMBps = l.link(h)
-	d.gpu = &gpu{lib: l, handle: h, minor: d.Minor}
-	if l.found("nvmlDeviceGetMemoryInfo") {
-		if m, ret := h.GetMemoryInfo(); ret == gonvml.SUCCESS && m.Total <= mostMemory {
-			d.MemMiB = float64(m.Total) / (1 << 20)
-		}
-	}
+	d.MemMiB = l.memory(h)
 	d.Capabilities = l.capabilities(h)
-	d.MIG = l.mig(h, d.gpu)
-	d.gpu.memMiB, d.gpu.pcieMBps, d.gpu.answers = d.MemMiB, d.PCIeMBps, d.Answers
+	d.MIG = l.mig(h, &d)
+	d.gpu = &gpu{
+		lib: l, handle: h, minor: d.Minor, memMiB: d.MemMiB, pcieMBps: d.PCIeMBps, answers: d.Answers,
+		gpm: func(s gonvml.GpmSample) gonvml.Return { return s.Get(h) },
+	}
 	return d
 }
 
-func (l *library) uuid(h gonvml.Device) string { return l.text("nvmlDeviceGetUUID", h.GetUUID) }
-
-func (l *library) name(h gonvml.Device) string { return l.text("nvmlDeviceGetName", h.GetName) }
-
-// text is what a call returns; "" = unknown.
-func (l *library) text(symbol string, get func() (string, gonvml.Return)) string {
-	if !l.found(symbol) {
-		return ""
-	}
-	v, ret := get()
-	if ret != gonvml.SUCCESS {
-		return ""
-	}
+func (l *Library) uuid(h gonvml.Device) string {
+	v, _ := ask(l, "nvmlDeviceGetUUID", h.GetUUID)
 	return v
 }
 
-// number sets what a call returns; one that fails leaves it.
-func (l *library) number(symbol string, get func() (int, gonvml.Return), to *int) {
-	if l.found(symbol) {
-		if v, ret := get(); ret == gonvml.SUCCESS {
-			*to = v
-		}
+func (l *Library) name(h gonvml.Device) string {
+	v, _ := ask(l, "nvmlDeviceGetName", h.GetName)
+	return v
+}
+
+// memory is the memory of a GPU or an instance, MiB; 0 = unknown.
+func (l *Library) memory(h gonvml.Device) float64 {
+	if m, ok := ask(l, "nvmlDeviceGetMemoryInfo", h.GetMemoryInfo); ok && m.Total <= mostMemory {
+		return float64(m.Total) / (1 << 20)
 	}
+	return 0
 }
 
 // link is what the PCIe link carries at most, both directions, MB/s; 0 = unknown.
-func (l *library) link(h gonvml.Device) float64 {
-	if !l.found("nvmlDeviceGetMaxPcieLinkGeneration") || !l.found("nvmlDeviceGetMaxPcieLinkWidth") {
-		return 0
-	}
-	gen, ret1 := h.GetMaxPcieLinkGeneration()
-	width, ret2 := h.GetMaxPcieLinkWidth()
-	if ret1 != gonvml.SUCCESS || ret2 != gonvml.SUCCESS || gen < 1 || width < 1 || width > 32 {
+func (l *Library) link(h gonvml.Device) float64 {
+	gen, ok1 := ask(l, "nvmlDeviceGetMaxPcieLinkGeneration", h.GetMaxPcieLinkGeneration)
+	width, ok2 := ask(l, "nvmlDeviceGetMaxPcieLinkWidth", h.GetMaxPcieLinkWidth)
+	if !ok1 || !ok2 || gen < 1 || width < 1 || width > 32 {
 		return 0
 	}
 	// PCI Express base specifications 1.0 to 6.0: about 250 MB/s a lane and
@@ -183,11 +211,11 @@ func (l *library) link(h gonvml.Device) float64 {
 	return 2 * 250 * float64(int(1)<<min(gen-1, 5)) * float64(width)
 }
 
-func (l *library) Devices() []Device { return l.devices }
+// Devices lists the node's GPUs.
+func (l *Library) Devices() []Device { return l.devices }
 
-func (l *library) Sample(i int) (Sample, error) { return l.devices[i].sample() }
-
-func (l *library) Close() error {
+// Close ends the use of NVML.
+func (l *Library) Close() error {
 	if ret := l.api.Shutdown(); ret != gonvml.SUCCESS {
 		return errors.New("close NVML: " + ret.Error())
 	}

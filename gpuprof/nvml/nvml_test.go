@@ -75,7 +75,7 @@ func built(t *testing.T) string {
 }
 
 // machine makes simulated GPUs and opens them through the real binding.
-func machine(t *testing.T, cfg gpusim.Config) (Library, *gpusim.State) {
+func machine(t *testing.T, cfg gpusim.Config) (*Library, *gpusim.State) {
 	t.Helper()
 	dir := built(t)
 	path := filepath.Join(t.TempDir(), "state")
@@ -175,9 +175,8 @@ func TestNotSupported(t *testing.T) {
 	for what, d := range map[string]*Device{"a Titan Xp": &lib.Devices()[0], "a Device of nobody": {}} {
 		_, err1 := d.Read(Energy)
 		_, err2 := d.Read("nonsense")
-		_, err3 := d.Meter()
-		_, err4 := d.Instance("MIG-0")
-		for i, err := range []error{err1, err2, err3, err4} {
+		_, err3 := d.Activity()
+		for i, err := range []error{err1, err2, err3} {
 			if !errors.Is(err, ErrNotSupported) {
 				t.Errorf("%s: %d: %v", what, i+1, err)
 			}
@@ -198,7 +197,7 @@ func TestAccountingMode(t *testing.T) {
 	if ret := d.gpu.handle.SetAccountingMode(gonvml.FEATURE_ENABLED); ret != gonvml.SUCCESS {
 		t.Fatal(ret)
 	}
-	if again := lib.(*library).describe(0, d.gpu.handle); !again.Answers["accounting"] {
+	if again := lib.describe(0, d.gpu.handle); !again.Answers["accounting"] {
 		t.Fatalf("%v", again.Refusals)
 	}
 }

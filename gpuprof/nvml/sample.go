@@ -65,7 +65,17 @@ func (d *Device) PCIe() (rx, tx float64, err error) {
 	return rx, tx, nil
 }
 
-func (d *Device) sample() (s Sample, err error) {
+// Sample is what a GPU does at a moment.
+type Sample struct {
+	GPU      float64 // 0..1
+	MemMiB   float64
+	PCIeMBps float64 // both directions
+	PowerW   float64
+}
+
+// Sample reads the GPU. A figure that the GPU doesn't give is 0, as are PCIe and power that fail. Returns an error
+// if utilisation or memory, where the GPU gives them, can't be read or can't be true, and ErrLost.
+func (d *Device) Sample() (s Sample, err error) {
 	if s.GPU, _, err = d.Utilisation(); err != nil && d.gpu.has(Utilisation) {
 		return Sample{}, err
 	}

@@ -27,11 +27,12 @@ const (
 type Source struct {
 	Name    string   // in Answers and Refusals
 	Title   string   // in gpuprof info
-	Symbols []string // one of them must be in the library
+	Symbols []string // one of them must be in the library,
+	Also    []string // and all of these
 	// Value reads a source that is one number; other sources have Probe only, which reports whether
-	// the GPU has it. found looks for further functions of the library.
+	// the GPU has it.
 	Value func(h gonvml.Device) (float64, gonvml.Return)
-	Probe func(h gonvml.Device, found func(symbol string) bool) gonvml.Return
+	Probe func(h gonvml.Device) gonvml.Return
 	// Most is the largest value that can be true.
 	Most float64
 }
@@ -43,7 +44,7 @@ var Sources = []Source{
 	{Name: Memory, Title: "memory in use", Symbols: []string{"nvmlDeviceGetMemoryInfo"}, Value: memoryInUse, Most: mostMemory >> 20},
 	{
 		Name: PCIe, Title: "PCIe throughput", Symbols: []string{"nvmlDeviceGetPcieThroughput"},
-		Probe: func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+		Probe: func(h gonvml.Device) gonvml.Return {
 			_, ret := h.GetPcieThroughput(gonvml.PCIE_UTIL_RX_BYTES)
 			return ret
 		},
@@ -66,34 +67,44 @@ var Sources = []Source{
 	{Name: "mps_processes", Title: "MPS clients", Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"), Probe: probe(gonvml.Device.GetMPSComputeRunningProcesses)},
 	{
 		Name: ProcessUtilisation, Title: "process utilisation", Symbols: []string{"nvmlDeviceGetProcessUtilization"},
-		Probe: func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+		Probe: func(h gonvml.Device) gonvml.Return {
 			_, ret := processUtilisation(h, 0)
 			return nothingNew(ret)
 		},
 	},
 	{
 		Name: SampleBuffer, Title: "sample buffer", Symbols: []string{"nvmlDeviceGetSamples"}, // the driver's buffer of utilisations
-		Probe: func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+		Probe: func(h gonvml.Device) gonvml.Return {
 			_, _, ret := h.GetSamples(gonvml.GPU_UTILIZATION_SAMPLES, 0)
 			return nothingNew(ret)
 		},
 	},
 	{
-		Name: "accounting", Title: "accounting", Symbols: []string{"nvmlDeviceGetAccountingMode"}, // whether the mode is on
-		Probe: func(h gonvml.Device, found func(string) bool) gonvml.Return {
+		Name: "accounting", Title: "accounting", Symbols: []string{"nvmlDeviceGetAccountingMode"}, Also: []string{"nvmlDeviceGetAccountingStats"},
+		Probe: func(h gonvml.Device) gonvml.Return {
 			mode, ret := h.GetAccountingMode()
-			if ret == gonvml.SUCCESS && (mode != gonvml.FEATURE_ENABLED || !found("nvmlDeviceGetAccountingStats")) {
+			if ret == gonvml.SUCCESS && mode != gonvml.FEATURE_ENABLED {
 				return gonvml.ERROR_NOT_SUPPORTED
 			}
 			return ret
 		},
 	},
-	{Name: GPM, Title: "SM activity (GPM)", Symbols: []string{"nvmlGpmQueryDeviceSupport"}, Probe: gpmProbe},
+	{
+		Name: GPM, Title: "SM activity (GPM)", Symbols: []string{"nvmlGpmQueryDeviceSupport"},
+		Also: []string{"nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet"},
+		Probe: func(h gonvml.Device) gonvml.Return {
+			s, ret := h.GpmQueryDeviceSupport()
+			if ret == gonvml.SUCCESS && s.IsSupportedDevice == 0 {
+				return gonvml.ERROR_NOT_SUPPORTED
+			}
+			return ret
+		},
+	},
 }
 
 // probe makes a Probe of a call and ignores its value.
-func probe[T any](call func(gonvml.Device) (T, gonvml.Return)) func(gonvml.Device, func(string) bool) gonvml.Return {
-	return func(h gonvml.Device, _ func(string) bool) gonvml.Return {
+func probe[T any](call func(gonvml.Device) (T, gonvml.Return)) func(gonvml.Device) gonvml.Return {
+	return func(h gonvml.Device) gonvml.Return {
 		_, ret := call(h)
 		return ret
 	}
@@ -134,27 +145,35 @@ func (a Answers) MarshalJSON() ([]byte, error) {
 	return append(b.Bytes(), '}'), nil
 }
 
-// answers queries a GPU once for every source.
-func (l *library) answers(h gonvml.Device, refused func(name, why string)) Answers {
-	a := Answers{}
+// answers queries a GPU once for the sources of these names, or for all, and says of each that
+// isn't given why.
+func (l *Library) answers(h gonvml.Device, names ...string) (a Answers, refusals map[string]string) {
+	a, refusals = Answers{}, map[string]string{}
 	for i := range Sources {
 		s := &Sources[i]
-		if !l.foundOne(s.Symbols) {
-			refused(s.Name, "the driver's library has no "+s.Symbols[0])
+		if len(names) > 0 && !slices.Contains(names, s.Name) {
 			continue
 		}
-		ret := s.probe(h, l.found)
+		missing := slices.DeleteFunc(slices.Clone(s.Also), l.found)
+		if !slices.ContainsFunc(s.Symbols, l.found) {
+			missing = s.Symbols
+		}
+		if len(missing) > 0 {
+			refusals[s.Name] = "the driver's library has no " + missing[0]
+			continue
+		}
+		ret := s.probe(h)
 		a[s.Name] = !final(ret)
 		if ret != gonvml.SUCCESS {
-			refused(s.Name, strings.ToLower(ret.Error()))
+			refusals[s.Name] = strings.ToLower(ret.Error())
 		}
 	}
-	return a
+	return a, refusals
 }
 
-func (s *Source) probe(h gonvml.Device, found func(string) bool) gonvml.Return {
+func (s *Source) probe(h gonvml.Device) gonvml.Return {
 	if s.Probe != nil {
-		return s.Probe(h, found)
+		return s.Probe(h)
 	}
 	_, ret := s.Value(h)
 	return ret
@@ -164,9 +183,8 @@ func (s *Source) probe(h gonvml.Device, found func(string) bool) gonvml.Return {
 // this moment or over the last second), or the energy consumed since the driver was loaded (J). A
 // counter of energy that is lower than at the last call is ErrImplausible, once; later values are
 // compared with the lower one, so that a reloaded driver does no lasting harm.
-func (d *Device) Read(source string) (float64, error) { return d.gpu.read(source) }
-
-func (g *gpu) read(source string) (float64, error) {
+func (d *Device) Read(source string) (float64, error) {
+	g := d.gpu
 	i := slices.IndexFunc(Sources, func(s Source) bool { return s.Name == source && s.Value != nil })
 	if i < 0 || !g.has(source) {
 		return 0, ErrNotSupported

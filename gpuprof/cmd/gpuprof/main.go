@@ -129,8 +129,8 @@ func newWatch(out io.Writer) *cobra.Command {
 				if err != nil {
 					fmt.Fprintln(out, err)
 				}
-				for i, d := range lib.Devices() {
-					s, err := lib.Sample(i)
+				for _, d := range lib.Devices() {
+					s, err := d.Sample()
 					if err != nil {
 						fmt.Fprintf(out, "%s gpu %d: %v\n", time.Now().Format(time.TimeOnly), d.Minor, err)
 						continue

@@ -99,7 +99,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 		}
 	}
 	a := &agent.Agent{
-		Dir: prolog.Dir(v.GetString("run-dir")), Lib: lib, Node: node, Period: v.GetDuration("period"),
+		Dir: prolog.Dir(v.GetString("run-dir")), Devices: lib.Devices(), Node: node, Period: v.GetDuration("period"),
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
 	reg.MustRegister(agent.NewHooks(v.GetString("hook-settings")))
