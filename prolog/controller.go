@@ -1,10 +1,12 @@
 package prolog
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -34,25 +36,30 @@ type Controller struct {
 	Timeout time.Duration
 }
 
-// areAddresses reports whether a text is a controller's address, or those of several.
-func areAddresses(text string) bool {
+// Addresses reads a controller's address, or those of several with commas between them.
+func Addresses(text string) (out []*url.URL, err error) {
 	for one := range strings.SplitSeq(text, ",") {
-		u, err := url.Parse(strings.TrimSpace(one))
-		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-			return false
+		one = strings.TrimSpace(one)
+		u, err := url.Parse(one)
+		switch {
+		case err != nil:
+			return nil, errors.Unwrap(err) // without the text, which may hold a password
+		case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
+			return nil, fmt.Errorf("%q is no address such as http://head:9797 or https://head:9797", one)
+		case u.User != nil:
+			return nil, errors.New("a password does not belong in the address, which is logged: give it as basic_auth in the file that controller_config names")
+		case u.RawQuery != "" || u.Fragment != "":
+			return nil, fmt.Errorf("%q has more than an address", one)
 		}
+		out = append(out, u)
 	}
-	return true
+	return out, nil
 }
 
 // MemoryLimit returns the most memory that a user's job may have of a GPU, MiB, > 0.
 // It answers in time even where a file of the configuration is on a disk that hangs.
 func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (mib int64, err error) {
-	timeout := c.Timeout
-	if timeout == 0 {
-		timeout = 300 * time.Millisecond
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, 300*time.Millisecond))
 	defer cancel()
 	type answer struct {
 		mib int64

@@ -126,9 +126,12 @@ func TestAskSeveral(t *testing.T) {
 	if _, err := c.MemoryLimit(t.Context(), 7, "ann"); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Error(err)
 	}
-	for text, want := range map[string]bool{"http://a:1,https://b:2": true, "http://a, http://b": true, "http://a,": false, "http://a,ftp://b": false} {
-		if areAddresses(text) != want {
-			t.Errorf("%q: addresses %t", text, !want)
+	for text, want := range map[string]int{
+		"http://a:1,https://b:2": 2, "http://a, http://b": 2, "http://a,": 0, "http://a,ftp://b": 0, "http://head:9797": 1, "https://[::1]:9797/": 1,
+		"head:9797": 0, "ftp://head": 0, "http://": 0, "http://ann:secret@head": 0, "http://ann:secret@head:port": 0, "http://head?x=1": 0, ":": 0,
+	} {
+		if got, err := Addresses(text); len(got) != want || (err == nil) != (want > 0) || strings.Contains(fmt.Sprint(err), "secret") {
+			t.Errorf("%q: %v %v", text, got, err)
 		}
 	}
 }

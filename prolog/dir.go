@@ -90,28 +90,30 @@ func (d Dir) lockJobs() (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-		switch {
-		case err == nil:
-			return func() { f.Close() }, nil
-		case !errors.Is(err, syscall.EINTR):
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", d.Jobs(), err)
-		}
+	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
 	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", d.Jobs(), err)
+	}
+	return func() { f.Close() }, nil
 }
 
 func write(path string, j *Job) error {
-	body, err := json.Marshal(j)
-	if err != nil {
-		return fmt.Errorf("job %d: %w", j.JobID, err)
-	}
 	// Comments may be private: root only.
-	if err := put(path, body, 0o600); err != nil {
+	if err := putJSON(path, j, 0o600); err != nil {
 		return fmt.Errorf("write job file: %w", err)
 	}
 	return nil
+}
+
+func putJSON(path string, v any, mode os.FileMode) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return put(path, body, mode)
 }
 
 // put writes a file, whole or not at all. The temporary file is in the same folder, not in
@@ -206,8 +208,8 @@ func readJSON(path string, into any) error {
 	if !info.Mode().IsRegular() || info.Size() > 64<<10 {
 		return fmt.Errorf("%s is no file of the hooks", path)
 	}
-	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() || info.Mode()&0o022 != 0 {
+	owner := info.Sys().(*syscall.Stat_t)
+	if owner.Uid != 0 && int(owner.Uid) != os.Geteuid() || info.Mode()&0o022 != 0 {
 		return fmt.Errorf("%s is forged: other users than root can write it", path)
 	}
 	body, err := io.ReadAll(io.LimitReader(f, 64<<10))
@@ -256,10 +258,7 @@ func Sharers(jobs []*Job, gpu int) []*Job {
 
 // Forget removes an ended job's file, once its record is closed.
 func (d Dir) Forget(j *Job) error {
-	if err := os.Remove(d.ended(j)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
+	return ignoreMissing(os.Remove(d.ended(j)))
 }
 
 // gpu is the folder of one GPU.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,23 +143,6 @@ func (h *Hook) look(ctx context.Context, gpu int, jobs []*Job) (s Server, asked,
 		err = errors.Join(err, h.Dir.keepServer(gpu, s))
 	}
 	return s, asked, err
-}
-
-// Watch checks all GPUs that MPS daemons were started for, as hooks do when a job comes or goes:
-// jobs that lost their server are marked, jobs that ended without an epilog are closed, the job map
-// is updated, a daemon without jobs is ended. The agent may call it now and then; its result is for
-// a log.
-func (h *Hook) Watch(ctx context.Context) error {
-	folders, err := filepath.Glob(h.Dir.path("mps", "gpu*"))
-	errs := []error{err}
-	for _, f := range folders {
-		g, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(f), "gpu"))
-		if err != nil {
-			continue
-		}
-		errs = append(errs, h.onGPU(ctx, g, func(jobs []*Job) error { return h.afterwards(ctx, g, jobs) }))
-	}
-	return errors.Join(errs...)
 }
 
 // afterwards is what is left to do on a GPU with the jobs that are there.

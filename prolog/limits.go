@@ -2,7 +2,6 @@ package prolog
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -74,10 +73,7 @@ func (d Dir) keepLimits(gpu int, jobs ...*Job) error {
 	if len(limits) == 0 {
 		err = ignoreMissing(os.Remove(d.limitsFile(gpu)))
 	} else {
-		var body []byte
-		if body, err = json.Marshal(limits); err == nil {
-			err = put(d.limitsFile(gpu), body, 0o644)
-		}
+		err = putJSON(d.limitsFile(gpu), limits, 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("gpu %d: keep memory limits: %w", gpu, err)

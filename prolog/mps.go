@@ -20,19 +20,20 @@ type MPS struct {
 	Dir Dir
 	// Control is the path of nvidia-cuda-mps-control.
 	Control string
-	// UUID names GPU i to CUDA; nil or "" = unknown, its index is used.
-	UUID func(gpu int) string
+	// Cards are the GPUs that are known; others are named to CUDA by their index.
+	Cards []Card
 	// Multiuser starts daemons with -multiuser-server (Volta and later, recent
 	// drivers): one server for all users. Otherwise the job's user's own server is
 	// started ahead of the first client.
 	Multiuser bool
 	// Env is added to the daemon's environment.
 	Env []string
-	// Quit is how long a daemon has to end by itself. Default 1 s.
-	Quit time.Duration
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
 }
+
+// quit is how long a daemon has to end by itself.
+const quit = time.Second
 
 // ending is how long a daemon that has acknowledged quit may take to end.
 const ending = 500 * time.Millisecond
@@ -120,16 +121,13 @@ func (m *MPS) start(ctx context.Context, gpu int, uid uint32) error {
 	if err := m.letIn(gpu, uid); err != nil {
 		return err
 	}
-	device := strconv.Itoa(gpu)
-	if m.UUID != nil {
-		device = cmp.Or(m.UUID(gpu), device)
-	}
+	c, _ := card(m.Cards, gpu)
 	args := []string{"-d"}
 	if m.Multiuser {
 		args = append(args, "-multiuser-server")
 	}
 	cmd := exec.CommandContext(ctx, m.Control, args...)
-	cmd.Env = append(m.environ(gpu), "CUDA_VISIBLE_DEVICES="+device)
+	cmd.Env = append(m.environ(gpu), "CUDA_VISIBLE_DEVICES="+cmp.Or(c.UUID, strconv.Itoa(gpu)))
 	detach(cmd)
 	out, err := cmd.CombinedOutput()
 	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
@@ -229,9 +227,8 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
 		return nil // there is none
 	}
-	quit := cmp.Or(m.Quit, time.Second)
 	bounded, cancel := context.WithTimeout(ctx, quit+answerWithin)
-	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
+	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(quit.Seconds())))
 	if err == nil {
 		// It has acknowledged, and may take a moment to end.
 		for ends := time.Now().Add(ending); len(m.running(gpu, controlName, serverName)) > 0 && time.Now().Before(ends) && bounded.Err() == nil; {

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -62,10 +62,10 @@ func Child(deadline time.Duration, program string, args ...string) ([]byte, erro
 		if errors.As(err, &exit) && !exit.Exited() {
 			return nil, fmt.Errorf("%w: %w", ErrKilled, err)
 		}
-		if text := bytes.TrimSpace(stderr.bytes()); err != nil && len(text) > 0 {
+		if text := bytes.TrimSpace(stderr.buf.Bytes()); err != nil && len(text) > 0 {
 			err = errors.New(string(text))
 		}
-		return out.bytes(), err
+		return out.buf.Bytes(), err
 	case <-time.After(deadline + 2*grace):
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		return nil, errors.New("not done after " + deadline.String() + "; left behind")
@@ -83,23 +83,12 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *limited) bytes() []byte { return l.buf.Bytes() }
-
-var _ io.Writer = (*limited)(nil)
-
-// Kinds are the hooks by name.
-var Kinds = []string{"prolog", "epilog", "taskprolog"}
-
 // KindOf returns which hook a program called name is, e.g. slurmbridge-prolog or
 // 50-slurmbridge-prolog; "" = none of them.
 func KindOf(name string) string {
-	for len(name) > 0 && (name[0] >= '0' && name[0] <= '9' || name[0] == '-') {
-		name = name[1:]
-	}
-	for _, k := range Kinds {
-		if name == k || name == "slurmbridge-"+k {
-			return k
-		}
+	switch kind := strings.TrimPrefix(strings.TrimLeft(name, "0123456789-"), "slurmbridge-"); kind {
+	case "prolog", "epilog", "taskprolog":
+		return kind
 	}
 	return ""
 }

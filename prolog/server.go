@@ -2,7 +2,6 @@ package prolog
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -45,11 +44,7 @@ func (d Dir) Server(gpu int) Server {
 }
 
 func (d Dir) keepServer(gpu int, s Server) error {
-	body, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	if err := put(d.serverFile(gpu), body, 0o644); err != nil {
+	if err := putJSON(d.serverFile(gpu), s, 0o644); err != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, err)
 	}
 	return nil

@@ -89,7 +89,7 @@ func Load(path string) (Settings, error) {
 			*c.value, _ = defaults[c.key].(string)
 		}
 	}
-	if s.Controller != "" && !areAddresses(s.Controller) {
+	if _, err := Addresses(s.Controller); s.Controller != "" && err != nil {
 		// Not repeated: it may hold a password.
 		errs = append(errs, fmt.Errorf("%s: controller is no address such as http://head:9797", path))
 		s.Controller = ""
@@ -131,10 +131,7 @@ func (s Settings) Hook(get func(string) string) *Hook {
 	// Without the list a GPU's index counts.
 	h.Cards, _ = h.Dir.Cards("")
 	if s.HasMPS() {
-		h.MPS = &MPS{
-			Dir: h.Dir, Control: s.MPSControl, Multiuser: s.Multiuser, Env: s.MPSEnv,
-			UUID: func(g int) string { c, _ := card(h.Cards, g); return c.UUID },
-		}
+		h.MPS = &MPS{Dir: h.Dir, Control: s.MPSControl, Cards: h.Cards, Multiuser: s.Multiuser, Env: s.MPSEnv}
 	}
 	return h
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -131,6 +132,14 @@ func (h *Hook) clientsOf(t *testing.T) int {
 	return len(strings.Fields(out))
 }
 
+// watch looks at all GPUs, as hooks do when a job comes or goes.
+func (h *Hook) watch(ctx context.Context) (err error) {
+	for _, c := range h.Cards {
+		err = errors.Join(err, h.onGPU(ctx, c.Index, func(jobs []*Job) error { return h.afterwards(ctx, c.Index, jobs) }))
+	}
+	return err
+}
+
 func read(t *testing.T, path string) *Job {
 	t.Helper()
 	j, err := ReadJob(path)
@@ -160,13 +169,13 @@ func TestServerKilledUnderJobs(t *testing.T) {
 	if status, _ := a.end(); status == 0 {
 		t.Error("its client didn't notice")
 	}
-	// The first who looks marks all; here the node agent.
-	says(t, h.Watch(ctx), "lost under jobs 7, 8")
+	// The first who looks marks all.
+	says(t, h.watch(ctx), "lost under jobs 7, 8")
 	at := read(t, h.Dir.running(8)).MPSFault
 	if at.IsZero() {
 		t.Error("the other sharer is not marked")
 	}
-	must(t, h.Watch(ctx)) // told once
+	must(t, h.watch(ctx)) // told once
 	if !read(t, h.Dir.running(6)).MPSFault.IsZero() {
 		t.Error("a job without MPS is no victim")
 	}
@@ -200,7 +209,7 @@ func TestServerDiesUnderALook(t *testing.T) {
 	h, b := node(t, "titanxp", "pascal", 20)
 	ctx := context.Background()
 	a := b.shared(t)
-	must(t, h.Watch(ctx))
+	must(t, h.watch(ctx))
 	server := h.Dir.Server(0)
 	// For this /proc it never ends.
 	proc, folder := t.TempDir(), strconv.Itoa(server.PID)
@@ -215,9 +224,9 @@ func TestServerDiesUnderALook(t *testing.T) {
 		return err == nil && strings.TrimSpace(out) == ""
 	})
 	h.MPS.Proc = proc
-	says(t, h.Watch(ctx), "lost under jobs 7, 8")
+	says(t, h.watch(ctx), "lost under jobs 7, 8")
 	h.MPS.Proc = ""
-	must(t, h.Watch(ctx)) // told once
+	must(t, h.watch(ctx)) // told once
 	for _, id := range []int64{7, 8} {
 		if read(t, h.Dir.running(id)).MPSFault.IsZero() {
 			t.Errorf("job %d isn't marked", id)
@@ -332,7 +341,7 @@ func TestPoisonedServerIsLeftAlone(t *testing.T) {
 	// When the victims are gone the server is renewed, and the next gets MPS again.
 	must(t, victim.Close())
 	until(t, "a renewed server", func() bool {
-		must(t, h.Watch(ctx))
+		must(t, h.watch(ctx))
 		return h.Dir.Server(0).Takes()
 	})
 	must(t, h.Prolog(ctx, env("SLURM_JOB_UID", "0", "SLURM_JOB_ID", "10")))
@@ -399,7 +408,7 @@ func TestAsManyClientsAsTheCardServes(t *testing.T) {
 		}
 		_ = apps[0].cmd.Process.Kill()
 		_, _ = apps[0].end()
-		until(t, "room", func() bool { return h.Watch(ctx) == nil && h.Dir.Server(0).Takes() })
+		until(t, "room", func() bool { return h.watch(ctx) == nil && h.Dir.Server(0).Takes() })
 		must(t, h.Prolog(ctx, env("SLURM_JOB_ID", "9")))
 	}
 }

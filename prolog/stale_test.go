@@ -216,7 +216,7 @@ func TestJobMapIsTrue(t *testing.T) {
 					delete(on, id)
 				}
 			case "watch":
-				_ = h.Watch(ctx)
+				_ = h.watch(ctx)
 			}
 			for _, c := range h.Cards {
 				var want []string

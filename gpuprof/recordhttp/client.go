@@ -42,22 +42,6 @@ func NewClient(file string) (*http.Client, error) {
 	return c, nil
 }
 
-// CheckURL says what is wrong with the address of a controller.
-func CheckURL(text string) error {
-	u, err := url.Parse(text)
-	switch {
-	case err != nil:
-		return err
-	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
-		return fmt.Errorf("%q is no address such as http://head:9797 or https://head:9797", text)
-	case u.User != nil:
-		return errors.New("a password does not belong in the address, which is logged: give it as basic_auth in the file that controller_config names")
-	case u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("%q has more than an address", text)
-	}
-	return nil
-}
-
 // advise adds to an error on the way to the controller what to do about it.
 func advise(err error) error {
 	var unknown x509.UnknownAuthorityError

@@ -91,8 +91,18 @@ func (c *Credential) skewed() error {
 		ErrExpired, c.Encoded.UTC().Format(time.RFC3339), c.Decoded.UTC().Format(time.RFC3339), d.Round(time.Millisecond), word)
 }
 
-// setClocks is what to do about clocks that differ.
-const setClocks = "set both clocks (chronyc tracking, timedatectl)"
+// hint says what an admin can do about an error of a method's.
+func hint(err error, down, invalid string) string {
+	switch {
+	case errors.Is(err, ErrDown):
+		return down
+	case errors.Is(err, ErrExpired):
+		return "set both clocks (chronyc tracking, timedatectl)"
+	case errors.Is(err, ErrInvalid):
+		return invalid
+	}
+	return ""
+}
 
 // window is how far two clocks may differ, as MUNGE has it by default.
 const window = 5 * time.Minute
@@ -106,7 +116,7 @@ const mostRemembered = 1 << 17
 type once struct {
 	mu        sync.Mutex
 	turned    time.Time
-	new, aged map[[sha256.Size]byte]struct{}
+	new, aged map[[sha256.Size]byte]bool
 }
 
 // admit lets an authentic credential through; id is the same for the same credential only. What
@@ -122,17 +132,14 @@ func (o *once) admit(id [sha256.Size]byte, c *Credential, since time.Time) error
 	defer o.mu.Unlock()
 	// One from the future can come again until twice the window has passed.
 	if c.Decoded.Sub(o.turned).Abs() > 2*window {
-		o.aged, o.new, o.turned = o.new, map[[sha256.Size]byte]struct{}{}, c.Decoded
+		o.aged, o.new, o.turned = o.new, map[[sha256.Size]byte]bool{}, c.Decoded
 	}
-	if _, used := o.new[id]; used {
-		return ErrReplayed
-	}
-	if _, used := o.aged[id]; used {
+	if o.new[id] || o.aged[id] {
 		return ErrReplayed
 	}
 	if len(o.new) >= mostRemembered {
 		return fmt.Errorf("%w: there are too many to tell which were used", ErrDown)
 	}
-	o.new[id] = struct{}{}
+	o.new[id] = true
 	return nil
 }

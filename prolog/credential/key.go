@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -42,15 +43,8 @@ func (k *Key) Header() string { return "Slurmbridge-Credential" }
 
 // Hint says what to do about an error.
 func (k *Key) Hint(err error) string {
-	switch {
-	case errors.Is(err, ErrDown):
-		return "look at the file that key_file names (slurmbridge doctor does on the controller)"
-	case errors.Is(err, ErrExpired):
-		return setClocks
-	case errors.Is(err, ErrInvalid):
-		return "does the file that key_file names differ between sender and controller?"
-	}
-	return ""
+	return hint(err, "look at the file that key_file names (slurmbridge doctor does on the controller)",
+		"does the file that key_file names differ between sender and controller?")
 }
 
 // A credential is "KEY1:" and, with colons between them, the user's number, the time in ms
@@ -109,13 +103,10 @@ func (k *Key) Decode(_ context.Context, cred string) (*Credential, error) {
 		return nil, ErrInvalid
 	}
 	c := &Credential{UID: uint32(uid), Encoded: time.UnixMilli(ms), Decoded: k.Now(), Payload: string(payload)}
-	switch err := k.once.admit(got, c, k.Since); {
-	case errors.Is(err, ErrExpired):
-		return c, err
-	case err != nil:
+	if err = k.once.admit(got, c, k.Since); err != nil && !errors.Is(err, ErrExpired) {
 		return nil, err
 	}
-	return c, nil
+	return c, err
 }
 
 // Bounds of a key file.
@@ -142,7 +133,7 @@ func parseKeys(text []byte) ([][]byte, error) {
 			return nil, fmt.Errorf("line %d is no key: base64 of 32 random bytes (head -c 32 /dev/urandom | base64)", n)
 		case len(key) < leastKey:
 			return nil, fmt.Errorf("the key in line %d has %d bytes, it takes %d", n, len(key), leastKey)
-		case distinct(key) < 8: // of 32 random bytes 30 differ
+		case len(slices.Compact(slices.Sorted(slices.Values(key)))) < 8: // of 32 random bytes 30 differ
 			return nil, fmt.Errorf("the key in line %d isn't random", n)
 		case len(keys) == mostKeys:
 			return nil, fmt.Errorf("more than %d keys", mostKeys)
@@ -153,15 +144,4 @@ func parseKeys(text []byte) ([][]byte, error) {
 		return nil, errors.New("there is no key in it")
 	}
 	return keys, nil
-}
-
-func distinct(key []byte) int {
-	var seen [256]bool
-	n := 0
-	for _, b := range key {
-		if !seen[b] {
-			seen[b], n = true, n+1
-		}
-	}
-	return n
 }

@@ -1,7 +1,6 @@
 package credential
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -58,11 +57,8 @@ func ReadKeysAs(file string, uid, gid uint32) ([][]byte, error) {
 // private says what is wrong with a key file's owner and mode: it must belong to root or to its
 // reader, and only the owner may read it; a group may if it is the reader's own, or root's.
 func private(file string, info fs.FileInfo, uid, gid uint32) error {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	mode := info.Mode().Perm()
+	st, mode := info.Sys().(*syscall.Stat_t), info.Mode().Perm()
 	switch {
-	case !ok:
-		return errors.New("this system's files have no owners")
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is no file", file)
 	case st.Uid != 0 && st.Uid != uid:
@@ -85,10 +81,7 @@ func folderIsSafe(dir string, uid uint32) error {
 	if err != nil {
 		return err
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch mode := info.Mode(); {
-	case !ok:
-		return errors.New("this system's folders have no owners")
+	switch st, mode := info.Sys().(*syscall.Stat_t), info.Mode(); {
 	case st.Uid != 0 && st.Uid != uid:
 		return fmt.Errorf("%s belongs to user %d: chown root it", dir, st.Uid)
 	case mode.Perm()&0o022 != 0 && mode&fs.ModeSticky == 0:

@@ -1,7 +1,6 @@
 package credential
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -27,15 +26,8 @@ func (m *Munge) Header() string { return "Munge-Credential" }
 
 // Hint says what to do about an error.
 func (m *Munge) Hint(err error) string {
-	switch {
-	case errors.Is(err, ErrDown):
-		return "systemctl status munge"
-	case errors.Is(err, ErrExpired):
-		return setClocks
-	case errors.Is(err, ErrInvalid):
-		return "does /etc/munge/munge.key differ between sender and controller, or was munged not restarted since it changed?"
-	}
-	return ""
+	return hint(err, "systemctl status munge",
+		"does /etc/munge/munge.key differ between sender and controller, or was munged not restarted since it changed?")
 }
 
 // program finds one of MUNGE's; a hook's PATH may be empty.
@@ -129,30 +121,21 @@ func (m *Munge) Decode(ctx context.Context, cred string) (*Credential, error) {
 	return nil, fmt.Errorf("%w: munged does not answer: %w", ErrDown, err)
 }
 
+// field is a line of unmunge's output.
+var field = regexp.MustCompile(`(?m)^(STATUS|UID|ENCODE_TIME|DECODE_TIME):.*\(([^()\n]*)\)\s*$`)
+
 // parse reads unmunge's output: lines "NAME: text (number)", an empty line, the
 // payload. status is -1 where none is given.
 func parse(out string) (*Credential, int) {
-	head, payload, ok := strings.Cut(out, "\n\n")
-	if !ok {
-		head = out
-	}
+	head, payload, _ := strings.Cut(out, "\n\n")
 	c := &Credential{Payload: payload}
 	status, uid := -1, false
-	sc := bufio.NewScanner(strings.NewReader(head))
-	for sc.Scan() {
-		name, rest, ok := strings.Cut(sc.Text(), ":")
-		if !ok {
-			continue
-		}
-		open := strings.LastIndexByte(rest, '(')
-		if open < 0 {
-			continue
-		}
-		n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest[open+1:]), ")"), 10, 64)
+	for _, f := range field.FindAllStringSubmatch(head, -1) {
+		n, err := strconv.ParseInt(f[2], 10, 64)
 		if err != nil {
 			continue
 		}
-		switch name {
+		switch f[1] {
 		case "STATUS":
 			status = int(n)
 		case "UID":

@@ -43,15 +43,8 @@ func (t *Token) Header() string { return "Slurm-Credential" }
 
 // Hint says what to do about an error.
 func (t *Token) Hint(err error) string {
-	switch {
-	case errors.Is(err, ErrDown):
-		return "with AuthType=auth/slurm one of sackd, slurmd and slurmctld runs on each machine, without disable_sack in AuthInfo"
-	case errors.Is(err, ErrExpired):
-		return setClocks
-	case errors.Is(err, ErrInvalid):
-		return "does slurm.key differ between this machine and the controller?"
-	}
-	return ""
+	return hint(err, "with AuthType=auth/slurm one of sackd, slurmd and slurmctld runs on each machine, without disable_sack in AuthInfo",
+		"does slurm.key differ between this machine and the controller?")
 }
 
 // The protocol's numbers.

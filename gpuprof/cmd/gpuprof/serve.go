@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -164,22 +163,18 @@ func newWays(v *viper.Viper, reg prometheus.Registerer, log *slog.Logger) (ways,
 	if v.GetString("controller") == "" {
 		return nil, errors.New("controller is not set: name it with --controller http://HEAD:9797 or in " + defaultFile)
 	}
+	controllers, err := prolog.Addresses(v.GetString("controller"))
+	if err != nil {
+		return nil, fmt.Errorf("controller: %w", err)
+	}
 	var out ways
-	for to := range strings.SplitSeq(v.GetString("controller"), ",") {
-		to = strings.TrimSpace(to)
-		if err := recordhttp.CheckURL(to); err != nil {
-			return nil, fmt.Errorf("controller: %w", err)
-		}
+	for _, u := range controllers {
 		log, sub := log, ""
 		if len(out) > 0 {
-			u, err := url.Parse(to)
-			if err != nil {
-				return nil, fmt.Errorf("controller: %w", err)
-			}
 			reg, sub = prometheus.NewRegistry(), "for-"+strings.ReplaceAll(u.Host, ":", "-")
 			log = log.With("controller", u.Host)
 		}
-		w, err := newWay(v, to, sub, reg, log)
+		w, err := newWay(v, u.String(), sub, reg, log)
 		if err != nil {
 			return nil, err
 		}
