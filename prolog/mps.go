@@ -28,12 +28,11 @@ type MPS struct {
 	Multiuser bool
 	// Env is added to the daemon's environment.
 	Env []string
+	// Quit is how long a daemon has to end by itself. Default 1 s.
+	Quit time.Duration
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
 }
-
-// quit is how long a daemon has to end by itself.
-const quit = time.Second
 
 // ending is how long a daemon that has acknowledged quit may take to end.
 const ending = 500 * time.Millisecond
@@ -227,8 +226,9 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 	if _, err := os.Stat(m.Pipe(gpu)); err != nil {
 		return nil // there is none
 	}
+	quit := cmp.Or(m.Quit, time.Second)
 	bounded, cancel := context.WithTimeout(ctx, quit+answerWithin)
-	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(quit.Seconds())))
+	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
 	if err == nil {
 		// It has acknowledged, and may take a moment to end.
 		for ends := time.Now().Add(ending); len(m.running(gpu, controlName, serverName)) > 0 && time.Now().Before(ends) && bounded.Err() == nil; {

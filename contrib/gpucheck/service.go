@@ -31,7 +31,7 @@ const within = 20 * time.Second
 
 func newService(folder, control string, gpu int, uuid string) *service {
 	s := &service{folder: folder, gpu: gpu, uuid: uuid}
-	s.mps = &prolog.MPS{Dir: prolog.Dir(folder), Control: control, UUID: func(int) string { return uuid }, Quit: 2 * time.Second}
+	s.mps = &prolog.MPS{Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: gpu, UUID: uuid}}, Quit: 2 * time.Second}
 	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_STATE"} { // the MPS programs need them, too
 		if v := os.Getenv(name); v != "" {
 			s.mps.Env = append(s.mps.Env, name+"="+v)
