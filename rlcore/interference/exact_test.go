@@ -131,3 +131,10 @@ func TestRolesAreOpposed(t *testing.T) {
 		t.Error("prior covariances")
 	}
 }
+
+// predict returns mean and SD of z − z_law; 0 and the prior's before any observation. A cell
+// that was observed is taken as it was then.
+func (l *learned) predict(x []term, f *traits) (mean, sd float64) {
+	mean, v := l.fromFactors(x, f)
+	return l.withCell(x, mean, v)
+}

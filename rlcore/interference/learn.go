@@ -245,13 +245,6 @@ func priorVariance(x []term, f *traits) float64 {
 	return v
 }
 
-// predict returns mean and SD of z − z_law; 0 and the prior's before any observation. A cell
-// that was observed is taken as it was then.
-func (l *learned) predict(x []term, f *traits) (mean, sd float64) {
-	mean, v := l.fromFactors(x, f)
-	return l.withCell(x, mean, v)
-}
-
 // fromFactors returns mean and variance of z − z_law, but for what is the cell's own.
 func (l *learned) fromFactors(x []term, f *traits) (mean, v float64) {
 	if c := l.cellOf(x); c != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -237,9 +236,4 @@ func (s *Stack) nodeOf(pid int) string {
 		}
 	}
 	return ""
-}
-
-// FaultNamed is the fault of this name; it must be one of Faults.
-func FaultNamed(name string) *Fault {
-	return &Faults[slices.IndexFunc(Faults, func(f Fault) bool { return f.Name == name })]
 }
