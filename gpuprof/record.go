@@ -71,13 +71,6 @@ type Quantile struct {
 	Max float64 `json:"max"`
 }
 
-// cap holds the quantiles to the largest reading: bins round up.
-func (q *Quantile) cap(most float64) {
-	for _, v := range []*float64{&q.P50, &q.P90, &q.P95, &q.P99} {
-		*v = min(*v, most)
-	}
-}
-
 func (q *Quantile) ordered() bool {
 	return 0 <= q.P50 && q.P50 <= q.P90 && q.P90 <= q.P95 && q.P95 <= q.P99 && q.P99 <= q.Max && !math.IsInf(q.Max, 0)
 }
@@ -230,43 +223,69 @@ func (r *Record) DropSeries() { r.Series, r.Peaks, r.Cut = nil, nil, true }
 // Solo reports whether no other job was on the job's GPUs.
 func (r *Record) Solo() bool { return len(r.Neighbours) == 0 }
 
-// Validate returns an error that wraps ErrBadRecord where the record can't be
-// true.
+// Validate returns an error that wraps ErrBadRecord where the record can't be true.
 func (r *Record) Validate() error {
-	bad := func(what string, v any) error { return fmt.Errorf("%w: %s is %v", ErrBadRecord, what, v) }
-	switch {
-	case r.JobID <= 0:
-		return bad("job_id", r.JobID)
-	case r.Restart < 0:
-		return bad("restart", r.Restart)
-	case r.Node == "" || len(r.Node) > 255:
-		return bad("the length of node", len(r.Node))
-	case len(r.User) > 255:
-		return bad("the length of user", len(r.User))
-	case len(r.Comment) > 1024:
-		return bad("the length of comment", len(r.Comment))
-	case r.End.Before(r.Start) || r.DurationS() > 10*365*86400:
-		return bad("end", r.End)
-	case len(r.Series) > MaxPoints:
-		return bad("the length of series", len(r.Series))
-	case len(r.Series) > 0 && !(r.PeriodS > 0 && r.PeriodS < 1e7):
-		return bad("period_s", r.PeriodS)
-	case len(r.GPUs) > 64:
-		return bad("the number of GPUs", len(r.GPUs))
-	case len(r.Neighbours) > 1024:
-		return bad("the number of neighbours", len(r.Neighbours))
+	var bad error // the first that can't be true
+	need := func(ok bool, what string, v any) {
+		if !ok && bad == nil {
+			bad = fmt.Errorf("%w: %s is %v", ErrBadRecord, what, v)
+		}
 	}
-	if err := r.validateMore(bad); err != nil {
-		return err
+	need(r.JobID > 0, "job_id", r.JobID)
+	need(r.Restart >= 0, "restart", r.Restart)
+	need(r.Node != "" && len(r.Node) <= 255, "the length of node", len(r.Node))
+	need(len(r.User) <= 255, "the length of user", len(r.User))
+	need(len(r.Comment) <= 1024, "the length of comment", len(r.Comment))
+	need(!r.End.Before(r.Start) && r.DurationS() <= 10*365*86400, "end", r.End)
+	need(len(r.Series) <= MaxPoints, "the length of series", len(r.Series))
+	need(len(r.Series) == 0 || r.PeriodS > 0 && r.PeriodS < 1e7, "period_s", r.PeriodS)
+	need(len(r.GPUs) <= 64, "the number of GPUs", len(r.GPUs))
+	need(len(r.Neighbours) <= 1024, "the number of neighbours", len(r.Neighbours))
+	need(max(len(r.App), len(r.AppType)) <= 255 && len(r.Params) <= 4096,
+		"the length of app, app_type or params", max(len(r.App), len(r.AppType), len(r.Params)))
+	need(finite(r.InputMiB), "input_mib", r.InputMiB)
+	need(r.StepS >= 0 && r.StepS < 1e6, "step_s", r.StepS)
+	need(math.Abs(r.ClockBehindS) < 1e10, "clock_behind_s", r.ClockBehindS)
+	need(r.Processes >= 0 && r.Processes <= maxProcesses && finite(r.ProcessMiB), "processes or process_mib", r.Processes)
+	need(finite(r.MissedS), "missed_s", r.MissedS)
+	need(slices.Contains([]string{"", CoreGPM, CoreProcess, CoreGPU}, r.CoreFrom), "core_from", fmt.Sprintf("%.32q", r.CoreFrom))
+	names := slices.Concat(r.Unknown, r.Mixed, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures)))
+	most := max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures))
+	need(most <= MaxFigures, "the number of figures", most)
+	if bad != nil {
+		return bad
+	}
+	for _, n := range names {
+		need(isFigure(n), "a figure's name", fmt.Sprintf("%.32q", n))
+	}
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		need(max(len(g.MIG), len(g.UUID), len(g.Model), len(g.Arch)) <= 255 && g.Cores >= 0 && finite(g.MemMiB, g.PCIeMBps),
+			"a GPU", fmt.Sprintf("%.64q", g.UUID))
 	}
 	for f := range resources {
 		for _, u := range append([]rlcore.Use{r.Mean, r.Peak}, r.Series...) {
-			if v := *f.Resource(&u); !f.possible(v) {
-				return bad("figure "+f.Name, v)
-			}
+			need(f.possible(*f.Resource(&u)), "figure "+f.Name, *f.Resource(&u))
+		}
+		if r.Quantiles != nil && f.Quantiles != nil {
+			q := f.Quantiles(r.Quantiles)
+			need(q.ordered() && f.possible(q.Max), "a quantile of "+f.Name, *q)
+		}
+		if r.Peaks != nil && f.Peaks != nil {
+			column := *f.Peaks(r.Peaks)
+			// A series that was dropped may leave its peaks behind.
+			dropped := r.Cut && len(r.Series) == 0 && len(column) == len(r.Peaks.GPU) && len(column) <= MaxPoints
+			need((len(column) == len(r.Series) || dropped) && f.possible(column...), "a column of peaks, of length", len(column))
 		}
 	}
-	return nil
+	for name, s := range r.Figures {
+		need(finite(s.Mean, s.Peak, s.Integral) && (s.Quantiles == nil || s.Quantiles.ordered()), "figure "+name, s)
+	}
+	for _, f := range []*Flow{r.Rx, r.Tx} {
+		need(f == nil || finite(f.Mean, f.Peak), "a direction of PCIe", f)
+	}
+	need(r.Power == nil || finite(r.Power.MeanW, r.Power.PeakW, r.Power.EnergyJ), "power", r.Power)
+	return bad
 }
 
 // resources yields the figures that are part of a Use.
@@ -286,91 +305,4 @@ func (f *Figure) possible(vs ...float64) bool {
 // finite reports whether no value is negative, infinite or no number.
 func finite(vs ...float64) bool {
 	return !slices.ContainsFunc(vs, func(v float64) bool { return !(v >= 0) || math.IsInf(v, 0) })
-}
-
-// validateMore checks what the first agents' records didn't have.
-func (r *Record) validateMore(bad func(string, any) error) error {
-	switch {
-	case len(r.App) > 255 || len(r.AppType) > 255 || len(r.Params) > 4096:
-		return bad("the length of app, app_type or params", max(len(r.App), len(r.AppType), len(r.Params)))
-	case !finite(r.InputMiB):
-		return bad("input_mib", r.InputMiB)
-	case !(r.StepS >= 0 && r.StepS < 1e6):
-		return bad("step_s", r.StepS)
-	case !(math.Abs(r.ClockBehindS) < 1e10):
-		return bad("clock_behind_s", r.ClockBehindS)
-	case r.Processes < 0 || r.Processes > maxProcesses || !finite(r.ProcessMiB):
-		return bad("processes or process_mib", r.Processes)
-	case !finite(r.MissedS):
-		return bad("missed_s", r.MissedS)
-	case r.CoreFrom != "" && r.CoreFrom != CoreGPM && r.CoreFrom != CoreProcess && r.CoreFrom != CoreGPU:
-		return bad("core_from", fmt.Sprintf("%.32q", r.CoreFrom))
-	}
-	for i := range r.GPUs {
-		g := &r.GPUs[i]
-		if max(len(g.MIG), len(g.UUID), len(g.Model), len(g.Arch)) > 255 || g.Cores < 0 || !finite(g.MemMiB, g.PCIeMBps) {
-			return bad("a GPU", fmt.Sprintf("%.64q", g.UUID))
-		}
-	}
-	for _, check := range []func(func(string, any) error) error{r.validateNames, r.validateSummaries, r.validatePeaks} {
-		if err := check(bad); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// validateNames checks the figures that a record names.
-func (r *Record) validateNames(bad func(string, any) error) error {
-	if n := max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures)); n > MaxFigures {
-		return bad("the number of figures", n)
-	}
-	for _, n := range slices.Concat(r.Unknown, r.Mixed, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures))) {
-		if !isFigure(n) {
-			return bad("a figure's name", fmt.Sprintf("%.32q", n))
-		}
-	}
-	return nil
-}
-
-// validateSummaries checks what a record sums up.
-func (r *Record) validateSummaries(bad func(string, any) error) error {
-	for f := range resources {
-		if r.Quantiles == nil || f.Quantiles == nil {
-			continue
-		}
-		if q := f.Quantiles(r.Quantiles); !q.ordered() || !f.possible(q.Max) {
-			return bad("a quantile of "+f.Name, *q)
-		}
-	}
-	for name, s := range r.Figures {
-		if !finite(s.Mean, s.Peak, s.Integral) || s.Quantiles != nil && !s.Quantiles.ordered() {
-			return bad("figure "+name, s)
-		}
-	}
-	for _, f := range []*Flow{r.Rx, r.Tx} {
-		if f != nil && !finite(f.Mean, f.Peak) {
-			return bad("a direction of PCIe", *f)
-		}
-	}
-	if p := r.Power; p != nil && !finite(p.MeanW, p.PeakW, p.EnergyJ) {
-		return bad("power", *p)
-	}
-	return nil
-}
-
-// validatePeaks checks the peaks of a record's series.
-func (r *Record) validatePeaks(bad func(string, any) error) error {
-	for f := range resources {
-		if r.Peaks == nil || f.Peaks == nil {
-			continue
-		}
-		column := *f.Peaks(r.Peaks)
-		// A series that was dropped may leave its peaks behind.
-		dropped := r.Cut && len(r.Series) == 0 && len(column) == len(r.Peaks.GPU) && len(column) <= MaxPoints
-		if len(column) != len(r.Series) && !dropped || !f.possible(column...) {
-			return bad("a column of peaks, of length", len(column))
-		}
-	}
-	return nil
 }

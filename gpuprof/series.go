@@ -1,5 +1,7 @@
 package gpuprof
 
+import "slices"
+
 // Point is one stretch of a figure's series. When there are more than MaxPoints, neighbours are
 // joined two by two, and the length of a point doubles; the largest reading is kept in addition to
 // the mean, so that no peak is averaged away in a long job.
@@ -56,17 +58,13 @@ func (p *Point) top() float64  { return p.Top }
 // column returns a value of each point. A point without a reading repeats the one
 // before it; at the start, the first there is.
 func (s series) column(of func(*Point) float64) []float64 {
-	out := make([]float64, len(s))
-	last, seen := 0.0, false
+	out, last := make([]float64, len(s)), 0.0
+	if first := slices.IndexFunc(s, func(p Point) bool { return p.Time > 0 }); first >= 0 {
+		last = of(&s[first])
+	}
 	for i := range s {
-		if p := &s[i]; p.Time > 0 {
-			last = of(p)
-			if !seen {
-				for j := range i {
-					out[j] = last
-				}
-				seen = true
-			}
+		if s[i].Time > 0 {
+			last = of(&s[i])
 		}
 		out[i] = last
 	}

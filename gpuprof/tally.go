@@ -51,13 +51,12 @@ func (t *Tally) of(f Fig) *Total {
 
 // Sane reports whether a tally that was read from a file can be true.
 func (t *Tally) Sane() bool {
-	possible := func(v float64) bool { return v >= 0 && !math.IsInf(v, 0) }
-	if !(t.PeriodS > 0) || !possible(t.PeriodS) || !possible(t.Any) || !possible(t.Last) || t.By == nil {
+	if !(t.PeriodS > 0) || !finite(t.PeriodS, t.Any, t.Last) || t.By == nil {
 		return false
 	}
 	for _, total := range t.By {
 		if total == nil || len(total.Points) > MaxPoints || total.Bins != nil && !(total.Bins.Width > 0) ||
-			!possible(total.Sum) || !possible(total.Max) || !possible(total.Time) {
+			!finite(total.Sum, total.Max, total.Time) {
 			return false
 		}
 	}
@@ -155,8 +154,8 @@ func (t *Total) summary() Summary {
 		s.Mean = min(t.Max, t.Sum/t.Time) // sums round
 	}
 	if b := t.Bins; b != nil {
-		s.Quantiles = &Quantile{P50: b.Quantile(0.5), P90: b.Quantile(0.9), P95: b.Quantile(0.95), P99: b.Quantile(0.99), Max: t.Max}
-		s.Quantiles.cap(t.Max)
+		q := func(part float64) float64 { return min(b.Quantile(part), t.Max) } // bins round up
+		s.Quantiles = &Quantile{P50: q(0.5), P90: q(0.9), P95: q(0.95), P99: q(0.99), Max: t.Max}
 	}
 	return s
 }

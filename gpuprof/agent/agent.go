@@ -197,7 +197,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.Log.Warn("watch jobs", "err", err)
 			a.scan()
 		case <-next.C:
-			a.pass(false)
+			a.pass()
 		case <-slow.C:
 			a.scan()
 			a.retry()
@@ -217,14 +217,14 @@ func (a *Agent) keepState() {
 	}
 }
 
-// busy reports whether a job runs.
-func (a *Agent) busy() bool {
+// running counts the jobs that run.
+func (a *Agent) running() (n int) {
 	for _, t := range a.jobs {
 		if t.runs() {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func drain(events <-chan fsnotify.Event) {

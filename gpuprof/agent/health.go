@@ -61,7 +61,7 @@ func (a *Agent) Health() error {
 // retry reads the GPUs that failed again once their jobs are gone, so that they
 // are not called broken until the next job comes.
 func (a *Agent) retry() {
-	if a.busy() || len(a.broken) == 0 {
+	if a.running() > 0 || len(a.broken) == 0 {
 		return
 	}
 	for i := range a.broken {

@@ -14,7 +14,7 @@ func TestHooks(t *testing.T) {
 	dir := t.TempDir()
 	settings, program := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "control")
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(NewHooks(settings))
+	ShowHooks(reg, settings)
 	expect := func(when string, ok, mps float64) {
 		t.Helper()
 		families, err := reg.Gather()

@@ -45,7 +45,7 @@ func TestAJobThatDoesNothingIsTold(t *testing.T) {
 	b.until(b.now.Add(time.Hour))
 	b.end(1)
 	b.closed(1)
-	b.pass(false)
+	b.pass()
 	if got := b.idleFor(); len(got) > 0 {
 		t.Errorf("it has ended: %v", got)
 	}

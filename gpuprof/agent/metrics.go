@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
@@ -40,11 +41,12 @@ type use struct {
 
 // NewMetrics registers the agent's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	auto, ns := promauto.With(reg), "gpuprof"
 	m := &Metrics{
-		jobs:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "gpuprof", Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
-		samples: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
-		lies:    prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
-		records: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "records_total", Help: "Records of jobs that were closed."}),
+		jobs:    auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
+		samples: auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
+		lies:    auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
+		records: auto.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "records_total", Help: "Records of jobs that were closed."}),
 	}
 	for i := range gpuprof.Recorded {
 		for _, ofJob := range []bool{false, true} {
@@ -57,7 +59,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			}
 		}
 	}
-	reg.MustRegister(m, m.jobs, m.samples, m.lies, m.records)
+	reg.MustRegister(m)
 	return m
 }
 
@@ -93,8 +95,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// uses lists the GPUs that have jobs and were read in the last pass.
-func (a *Agent) uses() []use {
+// showUses publishes the GPUs that have jobs and were read in the last pass.
+func (a *Agent) showUses() {
 	on := a.sharers()
 	var out []use
 	for i, g := range a.gpus {
@@ -108,21 +110,5 @@ func (a *Agent) uses() []use {
 		slices.Sort(jobs)
 		out = append(out, use{i, g.uuid(), g.look.reading, jobs})
 	}
-	return out
-}
-
-func (m *Metrics) dropped(lied gpuprof.Figures) {
-	for _, name := range lied.Names() {
-		m.lies.WithLabelValues(name).Inc()
-	}
-}
-
-func (m *Metrics) show(uses []use) { m.uses.Store(&uses) }
-
-func (m *Metrics) sampled(err error) {
-	result := "ok"
-	if err != nil {
-		result = "error"
-	}
-	m.samples.WithLabelValues(result).Inc()
+	a.Metrics.uses.Store(&out)
 }

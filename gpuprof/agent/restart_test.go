@@ -57,7 +57,7 @@ func TestRestartWithJobsRunning(t *testing.T) {
 	b.until(start.Add(200 * time.Second))
 	b.restart()
 	b.now = start.Add(201 * time.Second)
-	b.pass(false)
+	b.pass()
 	b.until(start.Add(300 * time.Second))
 	b.end(7)
 	r := b.closed(7)

@@ -39,12 +39,9 @@ func (a *Agent) sharers() map[int][]int64 {
 	return on
 }
 
-// sample reads every GPU that has jobs.
-func (a *Agent) sample() { a.pass(true) }
-
-// pass reads the GPUs that are due, or all, once each, and hands their readings to their jobs. The
-// GPUs of one job are read together.
-func (a *Agent) pass(all bool) {
+// pass reads the GPUs that are due, once each, and hands their readings to their jobs. The GPUs of one job are read
+// together.
+func (a *Agent) pass() {
 	on := a.sharers()
 	now := a.Now()
 	if len(on) == 0 {
@@ -54,7 +51,7 @@ func (a *Agent) pass(all bool) {
 	due := map[int]bool{}
 	for i := range on {
 		g := a.gpus[i]
-		if all || !g.pace.due.After(now) {
+		if !g.pace.due.After(now) {
 			due[i] = true
 		}
 		if g.burst != nil && !g.burst.due.After(now) {
@@ -87,7 +84,7 @@ func (a *Agent) pass(all bool) {
 	for i := range due {
 		a.maybeBurst(a.gpus[i], now)
 	}
-	a.Metrics.show(a.uses())
+	a.showUses()
 	a.showIdle(now)
 	a.passed(a.Now())
 }
@@ -101,13 +98,16 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 		err = fmt.Errorf("gpu %d: %w", g.index, err)
 	}
 	g.fresh = err == nil
-	a.Metrics.sampled(err)
-	a.Metrics.dropped(g.look.lied)
+	for _, name := range g.look.lied.Names() {
+		a.Metrics.lies.WithLabelValues(name).Inc()
+	}
 	if err != nil {
+		a.Metrics.samples.WithLabelValues("error").Inc()
 		a.broken[g.index] = err
 		g.pace.next(now, nil)
 		return
 	}
+	a.Metrics.samples.WithLabelValues("ok").Inc()
 	delete(a.broken, g.index)
 	var parts []float64
 	for i := range gpuprof.Recorded {

@@ -14,7 +14,7 @@ import (
 
 // scan takes up new jobs and closes jobs that have ended.
 func (a *Agent) scan() {
-	wasBusy := a.busy()
+	wasBusy := a.running() > 0
 	running, rerr := prolog.List(a.Dir.Jobs())
 	ended, eerr := prolog.List(a.Dir.Ended())
 	if a.filesErr = errors.Join(rerr, eerr); a.filesErr != nil {
@@ -22,19 +22,11 @@ func (a *Agent) scan() {
 	}
 	now := a.Now()
 	for _, j := range running {
-		t := a.jobs[runOf(j)]
-		if t == nil || !t.job.Start.Equal(j.Start) {
-			t = a.track(j, now)
-		}
-		t.job = j // the hooks may have added to it
+		a.track(j, now).job = j // the hooks may have added to it
 	}
 	for _, j := range ended {
-		t := a.jobs[runOf(j)]
-		if t == nil || !t.job.Start.Equal(j.Start) {
-			// The agent was not running meanwhile; user and times are still worth keeping.
-			t = a.track(j, now)
-		}
-		t.job.End = j.End
+		// One that the agent wasn't there for is new: user and times are still worth keeping.
+		a.track(j, now).job.End = j.End
 	}
 	if eerr == nil && rerr == nil {
 		a.lost()
@@ -44,22 +36,20 @@ func (a *Agent) scan() {
 		a.finish(j)
 	}
 	a.vanished(running, ended, eerr)
-	n := 0
-	for _, t := range a.jobs {
-		if t.runs() {
-			n++
-		}
-	}
+	n := a.running()
 	a.Metrics.jobs.Set(float64(n))
-	a.Metrics.show(a.uses())
+	a.showUses()
 	// While jobs run only a sample shows that sampling works.
 	if n == 0 || !wasBusy {
 		a.passed(now)
 	}
 }
 
-// track takes up a run, with what the previous agent had gathered of it.
+// track returns what is known of a run, and takes up a new one with what the previous agent had gathered of it.
 func (a *Agent) track(j *prolog.Job, now time.Time) *tracked {
+	if t := a.jobs[runOf(j)]; t != nil && t.job.Start.Equal(j.Start) {
+		return t
+	}
 	t := &tracked{job: j}
 	before, known := a.before[runOf(j)]
 	switch {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -48,10 +49,11 @@ func (a *Agent) save() error {
 		all[r] = t.saved
 	}
 	var buf bytes.Buffer
-	if err := gob.NewEncoder(&buf).Encode(all); err != nil {
-		return fmt.Errorf("write down the agent's state: %w", err)
+	err := gob.NewEncoder(&buf).Encode(all)
+	if err == nil {
+		err = renameio.WriteFile(a.statePath(), buf.Bytes(), 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(filepath.Dir(a.statePath())))
 	}
-	if err := renameio.WriteFile(a.statePath(), buf.Bytes(), 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(filepath.Dir(a.statePath()))); err != nil {
+	if err != nil {
 		return fmt.Errorf("write down the agent's state: %w", err)
 	}
 	return nil
@@ -70,19 +72,15 @@ func (a *Agent) load() (map[run]saved, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
+	var all map[run]saved
+	if err == nil {
+		defer f.Close()
+		err = gob.NewDecoder(io.LimitReader(f, mostState)).Decode(&all)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read the agent's state: %w", err)
 	}
-	defer f.Close()
-	var all map[run]saved
-	if err := gob.NewDecoder(io.LimitReader(f, mostState)).Decode(&all); err != nil {
-		return nil, fmt.Errorf("read the agent's state: %w", err)
-	}
-	for r, s := range all {
-		if !s.sane() {
-			delete(all, r)
-		}
-	}
+	maps.DeleteFunc(all, func(_ run, s saved) bool { return !s.sane() })
 	return all, nil
 }
 

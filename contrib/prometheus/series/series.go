@@ -29,7 +29,7 @@ func Daemons() Set {
 	loop.NewMetrics(s)
 	recordhttp.NewMetrics(s)
 	agent.NewMetrics(s)
-	s.MustRegister(agent.NewHooks(""))
+	agent.ShowHooks(s, "")
 	spool.NewMetrics(s)
 	return s
 }
