@@ -125,8 +125,8 @@ type Report struct {
 	Slurm     string    `json:"slurm"`
 	Gate      string    `json:"gate,omitempty"`
 	// Standby names the daemon that decides in this one's place.
-	Standby   string    `json:"standby,omitempty"`
-	GateError string    `json:"gate_error,omitempty"` // what is wrong with the gate
+	Standby   string `json:"standby,omitempty"`
+	GateError string `json:"gate_error,omitempty"` // what is wrong with the gate
 	// Misread holds the fields of squeue's and scontrol's that say of the gate what isn't so.
 	Misread   []job.Misread `json:"misread,omitempty"`
 	LeaseLeft float64       `json:"lease_left_s"`
