@@ -21,12 +21,12 @@ func (p pairwise) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
 func TestEnds(t *testing.T) {
 	g := Guard{Predictor: pairwise(2)}
 	a, b := flat("a", 100, 1), flat("b", 30, 1)
-	got := g.ends(nil, &TitanXp, []*Profile{a, b, a}, []float64{100, 30, 100}, 1)
+	got := g.ends(nil, &TitanXp, []*Profile{a, b, a}, []float64{100, 30, 100})
 	// All at half speed until b has ended, then the two others; they end together.
 	if want := []float64{200, 60, 200}; !slices.Equal(got, want) {
 		t.Errorf("ends at %v, want %v", got, want)
 	}
-	got = g.ends(nil, &TitanXp, []*Profile{a, b}, []float64{100, 30}, 1)
+	got = g.ends(nil, &TitanXp, []*Profile{a, b}, []float64{100, 30})
 	if want := []float64{130, 60}; !slices.Equal(got, want) { // 30 s done by then
 		t.Errorf("ends at %v, want %v", got, want)
 	}

@@ -14,9 +14,9 @@ type forecast struct {
 }
 
 // ends writes into dst, reusing its storage, when each member of a GPU will have ended, s from now, if no job joins.
-// workS[i] s of solo work are left to member i. The members slow each other by the predictions for the remaining ones,
-// plus trust standard deviations.
-func (g *Guard) ends(dst []float64, spec *GPUSpec, members []*Profile, workS []float64, trust float64) []float64 {
+// workS[i] s of solo work are left to member i. The members slow each other by the worst that is predicted of the
+// remaining ones.
+func (g *Guard) ends(dst []float64, spec *GPUSpec, members []*Profile, workS []float64) []float64 {
 	f := &g.forecast
 	dst = slices.Grow(dst[:0], len(members))[:len(members)]
 	f.left, f.group, f.at = append(f.left[:0], workS...), append(f.group[:0], members...), f.at[:0]
@@ -28,7 +28,7 @@ func (g *Guard) ends(dst []float64, spec *GPUSpec, members []*Profile, workS []f
 		g.predictGroup(f.pred, spec, f.group)
 		step, first := math.Inf(1), 0
 		for i := range f.pred {
-			s := max(1, f.pred[i].Slowdown+trust*f.pred[i].SD)
+			s := g.worst(&f.pred[i])
 			f.pred[i].Slowdown = s
 			if x := max(0, f.left[i]) * s; x < step {
 				step, first = x, i

@@ -124,7 +124,7 @@ func (g *Guard) Check(w *Window, c Combo) Refusal {
 			cpus, hostMem = cpus+itsCPUs, hostMem+itsMem
 		}
 	}
-	if why := g.scratch.meet(card.Spec.SameUser); why != Allowed {
+	if why := g.scratch.meet(&card.Spec); why != Allowed {
 		return why
 	}
 	if card.FreeCPUs >= 0 && cpus > card.FreeCPUs || card.FreeHostMemMiB >= 0 && hostMem > card.FreeHostMemMiB {
@@ -158,7 +158,7 @@ func (g *Guard) Together(spec *GPUSpec, jobs []Running, nowS float64) Refusal {
 		}
 	}
 	g.gather(jobs)
-	if why := g.scratch.meet(spec.SameUser); why != Allowed {
+	if why := g.scratch.meet(spec); why != Allowed {
 		return why
 	}
 	if g.peaks() > g.memory(spec) {
@@ -186,7 +186,7 @@ func (sc *scratch) add(j *Job, elapsed float64, tr track) {
 }
 
 // meet checks the members' owners and arrays, and that each is known.
-func (sc *scratch) meet(sameUser bool) Refusal {
+func (sc *scratch) meet(spec *GPUSpec) Refusal {
 	first, arrayOnly, mixed := sc.jobs[0], false, false
 	for _, j := range sc.jobs {
 		arrayOnly, mixed = arrayOnly || j.ArrayOnly, mixed || j.Array == "" || j.Array != first.Array
@@ -195,9 +195,11 @@ func (sc *scratch) meet(sameUser bool) Refusal {
 			return RefusedNoShare
 		case shared && j.Profile == nil:
 			return RefusedUnknown
+		case shared && (j.Profile.Busy != nil || j.Profile.HeldMiB > 0) && !spec.MemLimits:
+			return RefusedUnheld
 		case shared && arrayOnly && mixed:
 			return RefusedArray
-		case sameUser && j.User != first.User:
+		case spec.SameUser && j.User != first.User:
 			return RefusedUser
 		case shared && j.Rank != first.Rank:
 			return RefusedRank
@@ -222,11 +224,14 @@ func (g *Guard) together(spec *GPUSpec, nowS float64) Refusal {
 	sc.pred = resize(sc.pred, len(sc.members))
 	g.predictGroup(sc.pred, spec, sc.members)
 	for k, j := range sc.jobs {
-		worst := max(1, sc.pred[k].Slowdown+g.trust()*sc.pred[k].SD)
+		worst := g.worst(&sc.pred[k])
 		sc.tracks[k].slowest = worst
 		if limit := cmp.Or(j.MaxSlowdown, g.MaxSlowdown); limit != 0 && worst > limit {
 			return RefusedContract
 		}
+	}
+	if !g.keepsSessions(spec) {
+		return RefusedContract
 	}
 	if !g.Bare && !g.keepsLimits(spec, nowS) {
 		return RefusedLimit
@@ -234,8 +239,32 @@ func (g *Guard) together(spec *GPUSpec, nowS float64) Refusal {
 	return Allowed
 }
 
+// keepsSessions reports whether each interactive session in the scratch keeps its contract while it computes: for most
+// of the time it doesn't, and slows no member.
+func (g *Guard) keepsSessions(spec *GPUSpec) bool {
+	sc := &g.scratch
+	for k, j := range sc.jobs {
+		usual := sc.members[k]
+		if usual.Busy == nil {
+			continue
+		}
+		sc.members[k] = usual.Busy
+		g.predictGroup(sc.pred, spec, sc.members)
+		sc.members[k] = usual
+		if limit := cmp.Or(j.MaxSlowdown, g.MaxSlowdown); limit != 0 && g.worst(&sc.pred[k]) > limit {
+			return false
+		}
+	}
+	return true
+}
+
 // trust is how many standard deviations are added to what is predicted: Trust, or its default.
 func (g *Guard) trust() float64 { return cmp.Or(g.Trust, defaultTrust) }
+
+// worst is the slowdown that contracts, limits and dues allow for.
+func (g *Guard) worst(p *Prediction) float64 {
+	return max(1, p.Slowdown+g.trust()*p.SD)
+}
 
 // margin is MemMargin or its default.
 func (g *Guard) margin() float64 { return cmp.Or(g.MemMargin, defaultMemMargin) }

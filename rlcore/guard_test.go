@@ -14,6 +14,18 @@ func (c constant) Predict(dst []Prediction, _ *GPUSpec, _ []*Profile) {
 	}
 }
 
+// slowBusy slows an application named busy, and no other.
+type slowBusy struct{}
+
+func (slowBusy) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
+	for i, p := range members {
+		dst[i].Slowdown = 1
+		if p.App == "busy" {
+			dst[i].Slowdown = 1.5
+		}
+	}
+}
+
 func flat(app string, dur, mem float64) *Profile {
 	return &Profile{App: app, DurationS: dur, PeriodS: dur, Series: []Use{{GPU: 0.3, MemMiB: mem}}}
 }
@@ -41,6 +53,11 @@ func TestCheck(t *testing.T) {
 	volta := card()
 	volta.Spec.SameUser = false
 	busy := card(Running{Job: ann("r", small), Shares: 50})
+	held := volta
+	held.Spec.MemLimits = true
+	notebook := flat("session", 3600, 2000)
+	notebook.Busy = flat("busy", 3600, 2000)
+	session := func(contract float64) Job { return Job{ID: "s", User: "ann", Profile: notebook, MaxSlowdown: contract} }
 	host := card()
 	host.FreeCPUs = 3
 	for _, c := range []struct {
@@ -70,6 +87,10 @@ func TestCheck(t *testing.T) {
 		{"the running job's contract", Guard{Predictor: constant(1.3)}, window(card(Running{Job: with(ann("r", small), func(j *Job) { j.MaxSlowdown = 1.1 }), Shares: 50}), ann("1", small)), 1, RefusedContract},
 		{"members", Guard{MaxMembers: 2}, window(card(), ann("1", small), ann("2", small), ann("3", small)), 7, RefusedClients},
 		{"cores", Guard{}, window(host, with(ann("1", small), func(j *Job) { j.CPUs = 2 }), with(ann("2", small), func(j *Job) { j.CPUs = 2 })), 3, RefusedHost},
+		{"a session where memory is limited", Guard{}, window(held, session(0), ann("1", small)), 3, Allowed},
+		{"a session where it isn't", Guard{}, window(card(), session(0), ann("1", small)), 3, RefusedUnheld},
+		{"a session while it computes", Guard{Predictor: slowBusy{}}, window(held, session(1.3), ann("1", small)), 3, RefusedContract},
+		{"a session with a wide contract", Guard{Predictor: slowBusy{}}, window(held, session(2), ann("1", small)), 3, Allowed},
 		{"a predictor that returns NaN admits nothing", Guard{Predictor: constant(nan()), MaxSlowdown: 1.5}, window(card(), ann("1", small), ann("2", small)), 3, RefusedContract},
 	} {
 		if got := c.g.Check(c.w, c.c); got != c.want {

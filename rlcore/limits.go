@@ -27,7 +27,7 @@ func (g *Guard) keepsLimits(spec *GPUSpec, nowS float64) bool {
 	if !tight {
 		return true // even if no member ended before
 	}
-	sc.ends = g.ends(sc.ends, spec, sc.members, sc.work, g.trust())
+	sc.ends = g.ends(sc.ends, spec, sc.members, sc.work)
 	for k, end := range sc.ends {
 		if end > sc.limits[k] {
 			return false
@@ -40,6 +40,9 @@ func (g *Guard) keepsLimits(spec *GPUSpec, nowS float64) bool {
 // must not share because of its limit.
 func (g *Guard) timeFor(j *Job, elapsedS, nowS float64) float64 {
 	in := math.Inf(1)
+	if j.Profile.Busy != nil { // a session lasts for a time, not for an amount of work
+		return in
+	}
 	if j.LimitS > 0 && (!g.ExtendLimit || j.LimitFixed) {
 		spare := j.LimitS - j.Profile.DurationS - g.trust()*j.Profile.DurationSD
 		switch {

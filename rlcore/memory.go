@@ -90,7 +90,10 @@ func (g *Guard) MemoryLimits(card *GPU, starting []*Profile) []float64 {
 	}
 	part := max(0, free) / float64(len(starting)+1)
 	for i, p := range starting {
-		if need := p.NeedMiB(margin); need > 0 {
+		switch need := p.NeedMiB(margin); {
+		case need > 0 && p.Busy != nil: // a session has what was agreed
+			limits[i] = need
+		case need > 0:
 			limits[i] = math.Floor(need + part)
 		}
 	}

@@ -42,6 +42,12 @@ type Profile struct {
 	LengthsS []float64 `json:"lengths_s,omitempty"`
 	Source   string    `json:"source,omitempty"` // where the figures come from
 	Card     string    `json:"card,omitempty"`   // the GPU model that it was measured on, "" = any
+	// HeldMiB is what MPS held the runs to whose memory this is, MiB, where they took most of that: without a limit it
+	// may take more. 0 = it takes what it needs.
+	HeldMiB float64 `json:"held_mib,omitempty"`
+	// Busy is an interactive session's profile while it computes, nil for all other applications. A session's Series is
+	// what it is assumed to use on average, and its memory what MPS holds it to.
+	Busy *Profile `json:"-"`
 }
 
 // Identity is what is believed about applications by: names are free, so an application is one user's.

@@ -91,7 +91,7 @@ func (g *Guard) graceS(j *Job) float64 {
 	if j.Profile == nil {
 		return 0
 	}
-	return cmp.Or(g.Grace, DefaultGrace) * j.Profile.DurationS
+	return cmp.Or(j.Grace, g.Grace, DefaultGrace) * j.Profile.DurationS
 }
 
 // Begin makes the list schedule of a State: when each pending job starts if all go on plainly, and when it must. Choose
@@ -206,7 +206,7 @@ func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_
 			add(j, j.expectedS(), j.expectedS())
 		}
 	}
-	dst = g.ends(dst, &card.Spec, p.members, p.workS, g.trust())
+	dst = g.ends(dst, &card.Spec, p.members, p.workS)
 	for _, t := range dst {
 		freeS = max(freeS, t)
 	}

@@ -20,6 +20,7 @@ const (
 	RefusedLimit             // a job might not end before its time limit or deadline
 	RefusedDue               // a job would end later than promised
 	RefusedRank              // one of the jobs may preempt another
+	RefusedUnheld            // an interactive session would share a card that can't hold it to its memory
 )
 
 // refusals holds each reason's stable name, for stored data, and its sentence, for users.
@@ -39,6 +40,7 @@ var refusals = [...]struct{ name, sentence string }{
 	RefusedLimit:     {"limit", "a job might not end before its time limit or deadline"},
 	RefusedDue:       {"due", "a job would end later than it may"},
 	RefusedRank:      {"rank", "jobs of which one may preempt the other don't share"},
+	RefusedUnheld:    {"unheld", "this GPU can't limit an interactive session's memory"},
 }
 
 // Name returns the reason's short name. It never changes, so that stored data stays readable.

@@ -46,6 +46,8 @@ type Job struct {
 	PlainEndS float64
 	// MaxSlowdown is the job's contract, run time together ÷ alone; 0 = the guard's.
 	MaxSlowdown float64
+	// Grace is its own in place of Guard.Grace, 0 = the guard's.
+	Grace float64
 	// NoShare: the job must have the GPU alone.
 	NoShare bool
 	// Array is the job array that the job belongs to, "" = none. ArrayOnly: it may share with tasks of that array only.

@@ -11,13 +11,15 @@
 //
 // u is a process's solo demand. The card serves kernel by kernel, so the weights are
 // the lengths of the kernels: a process with long kernels makes one with short kernels
-// wait. No profile has kernel lengths, but two figures grow with them: the time T of an
-// iteration, and u/(1−u), the length of a kernel over the gap before the next one. So
+// wait. No profile has kernel lengths, but two figures grow with them. Where launches set
+// the pace, u/(1−u) is the length of a kernel over the gap before the next one, and the time
+// T of an iteration only says how many kernels it has. Where the card is always busy, u/(1−u)
+// says nothing more, and T grows with the kernels. So the ratio of two weights is, with j the
+// member with the longer iterations,
 //
-//	w = T^a · (u/(1 − u + ε))^b
+//	w_j / w_i = (T_j/T_i)^(a·u_j^q) · (odds_j/odds_i)^b        odds = u/(1 − u + ε)
 //
-// with a = 0 where some member's T is unknown. Iterations of different programs aren't
-// comparable: where the law has a Reach, a ratio of two T beyond it counts as less.
+// with a = 0 where some member's T is unknown.
 package contention
 
 import "math"
@@ -38,11 +40,12 @@ type Law struct {
 	Capacity float64
 	// Knee is log2 of p: how sharply slowdown sets in where the card is full.
 	Knee int
-	// StepPower is a. StepOdds is b where every member's iteration time is known, Odds
-	// elsewhere.
+	// StepPower is a, and Busy q: 0 = T counts however busy the members keep the card. StepOdds is b where every
+	// member's iteration time is known, Odds elsewhere.
 	StepPower, StepOdds, Odds float64
-	// Reach is the largest ratio of two iteration times that is taken at its word; 0 = any.
-	Reach float64
+	Busy                      float64
+	// Unseen is the standard deviation of slowdowns where the law sees none, in units of that of a predicted excess of 1.
+	Unseen float64
 	// CorePower reduces the demand of a process with kernels that leave SMs idle: u is GPU · min(1,
 	// Core/GPU/usualCore)^CorePower.
 	CorePower float64
@@ -51,8 +54,7 @@ type Law struct {
 const (
 	// epsilon is ε: the odds hardly differ at utilisations above 1−ε.
 	epsilon = 0.02
-	// maxWeight bounds the ratio of two weights: the fitted data has none above 6.4, and
-	// iterations of two programs aren't comparable.
+	// maxWeight bounds the ratio of two weights: the fitted data has none above 6.4.
 	maxWeight = 6.0
 	// usualCore is the SM activity ÷ utilisation of a training job, an assumption:
 	// kernels that leave fewer SMs idle get no credit.
@@ -62,10 +64,13 @@ const (
 	onStack = 32
 )
 
-// member is a Demand in the law's terms. Its weight is step · weight.
+// member is a Demand in the law's terms.
 type member struct {
-	use, step, weight float64
-	sated             bool // takes its whole demand, less than its fair part
+	use    float64
+	weight float64 // odds^b
+	step   float64 // ln T
+	busy   float64 // a · u^q
+	sated  bool    // takes its whole demand, less than its fair part
 }
 
 // Slowdowns writes each member's slowdown (time together ÷ alone, ≥ 1) into dst, reusing its
@@ -88,12 +93,8 @@ func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 	for i := range d {
 		ms = append(ms, l.member(&d[i], steps))
 	}
-	far := reach{full: math.Inf(1)}
-	if steps {
-		far = l.reach()
-	}
 	for i := range ms {
-		s := smoothMax(ms[i].use/l.offered(ms, i, far), l.Knee)
+		s := smoothMax(ms[i].use/l.offered(ms, i), l.Knee)
 		if over := link - 1; over > 0 {
 			s *= 1 + d[i].PCIe*over
 		}
@@ -102,43 +103,56 @@ func (l *Law) Slowdowns(dst []float64, d []Demand) []float64 {
 	return dst
 }
 
-func (l *Law) member(d *Demand, steps bool) member {
-	m := member{use: d.GPU, step: 1}
+// Use is u, what a demand asks of the capacity.
+func (l *Law) Use(d *Demand) float64 {
 	if part := d.Core / (usualCore * d.GPU); part > 0 && part < 1 {
-		m.use *= math.Pow(part, l.CorePower)
+		return d.GPU * math.Pow(part, l.CorePower)
 	}
-	odds := d.GPU / (1 - d.GPU + epsilon)
+	return d.GPU
+}
+
+func (l *Law) member(d *Demand, steps bool) member {
+	m := member{use: l.Use(d)}
+	power := l.Odds
 	if steps {
-		m.step, m.weight = math.Pow(d.StepS, l.StepPower), math.Pow(odds, l.StepOdds)
-	} else {
-		m.weight = math.Pow(odds, l.Odds)
+		power = l.StepOdds
+		m.step, m.busy = math.Log(d.StepS), l.StepPower*math.Pow(d.GPU, l.Busy)
 	}
-	m.weight = max(m.weight, minWeight)
+	m.weight = max(minWeight, math.Pow(d.GPU/(1-d.GPU+epsilon), power))
 	return m
+}
+
+// weightOf returns the ratio of b's weight to m's.
+func (m *member) weightOf(b *member) float64 {
+	ratio := b.weight / m.weight
+	switch longer := b.step - m.step; {
+	case longer > 0:
+		ratio *= math.Exp(longer * b.busy)
+	case longer < 0:
+		ratio *= math.Exp(longer * m.busy)
+	}
+	return min(maxWeight, max(1/maxWeight, ratio))
 }
 
 // offered returns what fair queueing leaves for member i if i takes all it can get: the
 // capacity is divided by weight, a member with less demand than its part takes that,
 // and the rest is divided again.
-func (l *Law) offered(ms []member, i int, b reach) float64 {
+func (l *Law) offered(ms []member, i int) float64 {
 	for j := range ms {
 		ms[j].sated = j == i
-	}
-	ratio := func(j int) float64 {
-		return min(maxWeight, max(1/maxWeight, b.believed(ms[j].step/ms[i].step)*ms[j].weight/ms[i].weight))
 	}
 	left := l.Capacity
 	for {
 		weights := 1.0 // i's own
 		for j := range ms {
 			if !ms[j].sated {
-				weights += ratio(j)
+				weights += ms[i].weightOf(&ms[j])
 			}
 		}
 		taken := 0.0
 		again := false
 		for j := range ms {
-			if !ms[j].sated && ms[j].use*weights <= left*ratio(j) {
+			if !ms[j].sated && ms[j].use*weights <= left*ms[i].weightOf(&ms[j]) {
 				ms[j].sated, again = true, true
 				taken += ms[j].use
 			}
@@ -148,30 +162,6 @@ func (l *Law) offered(ms []member, i int, b reach) float64 {
 		}
 		left -= taken
 	}
-}
-
-// reach bounds the ratio of two members' weights by iteration time, (T_j/T_i)^a.
-type reach struct{ full, least float64 }
-
-// reach returns the law's; without one ratios aren't bounded.
-func (l *Law) reach() reach {
-	if l.Reach <= 0 {
-		return reach{full: math.Inf(1)}
-	}
-	return reach{math.Pow(l.Reach, l.StepPower), math.Pow(min(2, l.Reach), l.StepPower)}
-}
-
-// believed returns the part of a ratio that counts: up to Reach all of it, and beyond that less and
-// less, down to what a ratio of 2 counts. Programs with iterations that differ by so much don't
-// mean the same by one.
-func (b reach) believed(ratio float64) float64 {
-	switch {
-	case ratio > b.full:
-		return max(b.least, b.full*(b.full/ratio)*(b.full/ratio))
-	case ratio*b.full < 1:
-		return 1 / b.believed(1/ratio)
-	}
-	return ratio
 }
 
 // smoothMax returns (1 + x^p)^(1/p) for p = 2^knee.

@@ -1,6 +1,7 @@
 package dqn
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/encoder"
-	"github.com/slurmbridge/slurmbridge/rlcore/nn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
@@ -16,12 +16,10 @@ import (
 // is wrong and what to do.
 var ErrCheckpoint = errors.New("unusable checkpoint")
 
-// The names of networks and optimisers in a checkpoint.
+// The names of networks in a checkpoint.
 const (
 	kindScorer = "scorer"
 	kindFlat   = "flat"
-	adam       = "adam"
-	rmsprop    = "rmsprop"
 )
 
 const (
@@ -55,8 +53,12 @@ type Checkpoint struct {
 	Theta   []Floats `json:"theta"`  // blocks as in Network.Params
 	SHA256  string   `json:"sha256"` // of Theta's and Optimiser's numbers, in order; hex
 	Trained Trained  `json:"trained"`
-	// Optimiser is needed to resume training; nil where it was left out.
-	Optimiser *Optimiser `json:"optimiser,omitempty"`
+	// Optimiser has numbers in files of earlier releases, which only the sum covers.
+	Optimiser *struct {
+		Last []Floats `json:"last"`
+		M    []Floats `json:"m"`
+		V    []Floats `json:"v"`
+	} `json:"optimiser,omitempty"`
 }
 
 // Trained is where a network comes from.
@@ -67,15 +69,6 @@ type Trained struct {
 	Check     float64 `json:"check"`      // best validation: as RoundStats.Check
 	BestRound int     `json:"best_round"` // its round; 0 = before learning
 	CreatedBy string  `json:"created_by"` // program and version
-}
-
-// Optimiser is a State in a file.
-type Optimiser struct {
-	Name  string   `json:"name"`  // "adam" or "rmsprop"
-	Steps int      `json:"steps"` // taken
-	Last  []Floats `json:"last"`  // the parameters reached, Theta being the best
-	M     []Floats `json:"m,omitempty"`
-	V     []Floats `json:"v,omitempty"`
 }
 
 // FromTrainer returns what t has trained as a checkpoint. scenario names what it was
@@ -103,18 +96,6 @@ func FromTrainer(t *Trainer, scenario, createdBy string) (*Checkpoint, error) {
 		return nil, fmt.Errorf("checkpoint: a network of type %T has no form in a file", t.Net)
 	}
 	c.Theta = floats(snapshot(t.Net)...)
-	if s := t.State; s != nil {
-		c.Optimiser = &Optimiser{Name: o.optimiser(), Last: floats(s.Theta...)}
-		for _, x := range s.Optims {
-			c.Optimiser.Steps = x.Steps
-			if len(x.M) > 0 {
-				c.Optimiser.M = append(c.Optimiser.M, floats(x.M)...)
-			}
-			if len(x.V) > 0 {
-				c.Optimiser.V = append(c.Optimiser.V, floats(x.V)...)
-			}
-		}
-	}
 	c.SHA256 = c.sum()
 	if what := c.wrong(); what != "" {
 		return nil, fmt.Errorf("checkpoint: what was trained can't be kept: %s", what)
@@ -143,136 +124,68 @@ const again = "train it again"
 // wrong returns what keeps the checkpoint from being used and what to do about it; ""
 // if nothing does.
 func (c *Checkpoint) wrong() string {
-	for _, check := range []func() string{c.wrongHead, c.wrongInputs, c.wrongNumbers, c.wrongTrained} {
-		if what := check(); what != "" {
-			return what
-		}
-	}
-	return ""
-}
-
-func (c *Checkpoint) wrongHead() string {
 	switch {
 	case c.Format != checkpointFormat:
 		return fmt.Sprintf("its format is %q, not %q; name a file that `slurmbridge train` wrote", c.Format, checkpointFormat)
 	case c.Version > checkpointVersion:
 		return fmt.Sprintf("it is of version %d, this program reads up to %d; install the slurmbridge that wrote it (%q) or train it again", c.Version, checkpointVersion, c.Trained.CreatedBy)
-	case c.Version < 1:
-		return fmt.Sprintf("its version is %d; %s", c.Version, again)
-	case c.Kind != kindScorer && c.Kind != kindFlat:
-		return fmt.Sprintf("there is no network %q; %s", c.Kind, again)
-	case c.Features != encoder.Version:
-		return fmt.Sprintf("it was trained on feature set %d, this program has %d; %s", c.Features, encoder.Version, again)
-	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan || c.Kind == kindFlat && c.Objective != policy.Makespan:
-		return fmt.Sprintf("its objective is %q; %s", c.Objective, again)
-	case c.M < 1 || c.M > rlcore.MaxWindow:
-		return fmt.Sprintf("m is %d, not 1 to %d; %s", c.M, rlcore.MaxWindow, again)
-	case c.Hidden < 1 || c.Hidden > mostHidden:
-		return fmt.Sprintf("hidden is %d, not 1 to %d; %s", c.Hidden, mostHidden, again)
 	}
-	return ""
+	what := c.wrongHead()
+	if what == "" { // then its sizes are bounded
+		what = c.wrongNumbers()
+	}
+	if what != "" {
+		what += "; " + again
+	}
+	return what
 }
 
-func (c *Checkpoint) wrongInputs() string {
-	if c.Kind == kindFlat {
-		if n := pixels(c.M); c.Pixels != n {
-			return fmt.Sprintf("it takes %d pixels, windows of %d have %d; %s", c.Pixels, c.M, n, again)
-		}
-		return ""
-	}
-	switch {
-	case c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen:
-		return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d; %s", c.ContextLen, c.ComboLen, encoder.ContextLen, encoder.ComboLen, again)
-	case !(c.Kappa >= 0 && c.Kappa <= 1e6):
-		return fmt.Sprintf("kappa is %v; %s", c.Kappa, again)
-	case c.Shown < 0:
-		return fmt.Sprintf("shown is %d; %s", c.Shown, again)
+func (c *Checkpoint) wrongHead() string {
+	flat := c.Kind == kindFlat
+	switch t := c.Trained; {
+	case c.Version < 1:
+		return fmt.Sprintf("its version is %d", c.Version)
+	case c.Kind != kindScorer && !flat:
+		return fmt.Sprintf("there is no network %q", c.Kind)
+	case c.Features != encoder.Version:
+		return fmt.Sprintf("it was trained on feature set %d, this program has %d", c.Features, encoder.Version)
+	case c.Objective != policy.Turnaround && c.Objective != policy.Makespan || flat && c.Objective != policy.Makespan:
+		return fmt.Sprintf("its objective is %q", c.Objective)
+	case c.M < 1 || c.M > rlcore.MaxWindow:
+		return fmt.Sprintf("m is %d, not 1 to %d", c.M, rlcore.MaxWindow)
+	case c.Hidden < 1 || c.Hidden > mostHidden:
+		return fmt.Sprintf("hidden is %d, not 1 to %d", c.Hidden, mostHidden)
+	case flat && c.Pixels != pixels(c.M):
+		return fmt.Sprintf("it takes %d pixels, windows of %d have %d", c.Pixels, c.M, pixels(c.M))
+	case !flat && (c.ContextLen != encoder.ContextLen || c.ComboLen != encoder.ComboLen):
+		return fmt.Sprintf("it takes %d + %d figures, this program has %d + %d", c.ContextLen, c.ComboLen, encoder.ContextLen, encoder.ComboLen)
+	case !flat && !(c.Kappa >= 0 && c.Kappa <= 1e6):
+		return fmt.Sprintf("kappa is %v", c.Kappa)
+	case !flat && c.Shown < 0:
+		return fmt.Sprintf("shown is %d", c.Shown)
+	case t.Rounds < 0 || t.BestRound < 0 || t.BestRound > t.Rounds || !(t.Check >= 0):
+		return fmt.Sprintf("it says that it is the best of round %d of %d, with %v", t.BestRound, t.Rounds, t.Check)
 	}
 	return ""
 }
 
 func (c *Checkpoint) wrongNumbers() string {
 	lens := c.lens()
-	if what := sized("theta", c.Theta, lens); what != "" {
-		return what
+	if len(c.Theta) != len(lens) {
+		return fmt.Sprintf("theta has %d blocks, not %d", len(c.Theta), len(lens))
 	}
-	if c.Optimiser != nil {
-		if what := c.Optimiser.wrong(lens); what != "" {
-			return what
+	for i := range c.Theta {
+		if len(c.Theta[i]) != lens[i] {
+			return fmt.Sprintf("theta[%d] has %d numbers, the network %d", i, len(c.Theta[i]), lens[i])
 		}
 	}
 	if got := c.sum(); c.SHA256 != got {
-		return fmt.Sprintf("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again or %s", got, c.SHA256, again)
+		return fmt.Sprintf("its numbers' SHA-256 is %.12s…, not %.12s… as it says: the file was damaged; copy it again or replace it", got, c.SHA256)
 	}
-	return finite("theta", c.Theta)
-}
-
-func (c *Checkpoint) wrongTrained() string {
-	if t := c.Trained; t.Rounds < 0 || t.BestRound < 0 || t.BestRound > t.Rounds || !(t.Check >= 0) {
-		return fmt.Sprintf("it says that it is the best of round %d of %d, with %v; %s", t.BestRound, t.Rounds, t.Check, again)
-	}
-	if c.Optimiser == nil {
-		return ""
-	}
-	return c.Optimiser.wrongNumbers()
-}
-
-func (o *Optimiser) wrongNumbers() string {
-	for _, b := range [][]Floats{o.Last, o.M, o.V} {
-		if what := finite("optimiser", b); what != "" {
-			return what
-		}
-	}
-	for i := range o.V {
-		for k, v := range o.V[i] {
-			if v < 0 {
-				return fmt.Sprintf("optimiser.v[%d][%d] is %v, a mean of squares; %s", i, k, v, again)
-			}
-		}
-	}
-	return ""
-}
-
-func (o *Optimiser) wrong(lens []int) string {
-	if o.Name != adam && o.Name != rmsprop {
-		return fmt.Sprintf("there is no optimiser %q; train it again", o.Name)
-	}
-	if o.Steps < 0 || o.Name == rmsprop && o.Steps > 0 {
-		return fmt.Sprintf("its optimiser %q took %d steps; train it again", o.Name, o.Steps)
-	}
-	if what := sized("optimiser.last", o.Last, lens); what != "" {
-		return what
-	}
-	m, v := lens, lens
-	if o.Name == rmsprop {
-		m = nil
-	}
-	if o.Steps == 0 && (o.Name == adam || len(o.V) == 0) {
-		m, v = nil, nil
-	}
-	if what := sized("optimiser.m", o.M, m); what != "" {
-		return what
-	}
-	return sized("optimiser.v", o.V, v)
-}
-
-func sized(name string, b []Floats, lens []int) string {
-	if len(b) != len(lens) {
-		return fmt.Sprintf("%s has %d blocks, not %d; train it again", name, len(b), len(lens))
-	}
-	for i := range b {
-		if len(b[i]) != lens[i] {
-			return fmt.Sprintf("%s[%d] has %d numbers, the network %d; train it again", name, i, len(b[i]), lens[i])
-		}
-	}
-	return ""
-}
-
-func finite(name string, b []Floats) string {
-	for i := range b {
-		for k, v := range b[i] {
+	for i := range c.Theta {
+		for k, v := range c.Theta[i] {
 			if math.IsNaN(v) || math.Abs(v) > math.MaxFloat32 {
-				return fmt.Sprintf("%s[%d][%d] is %v: that training failed; train it again with a lower rate", name, i, k, v)
+				return fmt.Sprintf("theta[%d][%d] is %v: that training failed, with too high a rate", i, k, v)
 			}
 		}
 	}
@@ -298,39 +211,18 @@ func (c *Checkpoint) Network(p rlcore.Predictor) (Network, error) {
 	return net, nil
 }
 
-// Resume prepares t to continue the training: its network, which observes with p, its
-// state, its first round and the best one so far. Options.Rounds counts all rounds. A
-// seed or window that Options leave 0 is the checkpoint's. Errors wrap ErrCheckpoint.
+// Resume prepares t to continue the training: its network, which observes with p, its first round
+// and the best one so far. Options.Rounds counts all rounds. A seed or window that Options leave 0
+// is the checkpoint's. Errors wrap ErrCheckpoint.
 func (c *Checkpoint) Resume(t *Trainer, p rlcore.Predictor) error {
 	net, err := c.Network(p)
 	if err != nil {
 		return err
 	}
-	if o := c.Optimiser; o == nil {
-		return fmt.Errorf("%w: it was written without the optimiser's state; train it from the start", ErrCheckpoint)
-	} else if want := t.Options.optimiser(); o.Name != want {
-		return fmt.Errorf("%w: it was trained with %s; go on with that, or train from the start with %s", ErrCheckpoint, o.Name, want)
-	}
 	if c.Kind == kindFlat && t.Options.M != 0 && t.Options.M != c.M {
 		return fmt.Errorf("%w: it is for windows of %d jobs, not %d; go on with those or train from the start", ErrCheckpoint, c.M, t.Options.M)
 	}
-	s := &State{Theta: plain(c.Optimiser.Last)}
-	for i := range s.Theta {
-		x := nn.State{Steps: c.Optimiser.Steps}
-		if len(c.Optimiser.M) > 0 {
-			x.M = narrow(nil, c.Optimiser.M[i])
-		}
-		if len(c.Optimiser.V) > 0 {
-			x.V = narrow(nil, c.Optimiser.V[i])
-		}
-		s.Optims = append(s.Optims, x)
-	}
-	if t.Options.Seed == 0 {
-		t.Options.Seed = c.Trained.Seed
-	}
-	if t.Options.M == 0 {
-		t.Options.M = c.M
-	}
-	t.Net, t.State, t.Start, t.BestRound = net, s, c.Trained.Rounds, c.Trained.BestRound
+	t.Options.Seed, t.Options.M = cmp.Or(t.Options.Seed, c.Trained.Seed), cmp.Or(t.Options.M, c.M)
+	t.Net, t.Start, t.BestRound = net, c.Trained.Rounds, c.Trained.BestRound
 	return nil
 }

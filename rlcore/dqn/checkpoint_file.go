@@ -16,7 +16,7 @@ import (
 )
 
 // mostBytes bounds the size of a checkpoint. A flat network for windows of 5 with 32
-// units takes 36 MB with its optimiser's state.
+// units takes 36 MB with the optimiser's state of earlier releases.
 const mostBytes = 1 << 30
 
 // Floats are numbers that JSON holds as base64 of their IEEE 754 bits, little endian,

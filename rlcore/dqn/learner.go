@@ -2,7 +2,6 @@ package dqn
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -16,7 +15,7 @@ type learner struct {
 	net    Network
 	target Network
 	memory *replay
-	optims []nn.Optimiser // by block of parameters
+	optims []*nn.Adam // by block of parameters
 	beta   float64
 	rnd    *rand.Rand
 	taken  int // steps
@@ -38,24 +37,9 @@ func newLearner(o Options, net Network) *learner {
 		goal: make([]float64, o.Batch), err: make([]float64, o.Batch),
 	}
 	for range net.Params() {
-		if o.RMSProp {
-			l.optims = append(l.optims, &nn.RMSProp{Rate: o.Rate, Decay: 0.9, Eps: 1e-9})
-		} else {
-			l.optims = append(l.optims, &nn.Adam{Rate: o.Rate, Clip: o.Clip})
-		}
+		l.optims = append(l.optims, &nn.Adam{Rate: o.Rate, Clip: o.Clip})
 	}
 	return l
-}
-
-func (l *learner) setRate(x float64) {
-	for _, o := range l.optims {
-		switch o := o.(type) {
-		case *nn.Adam:
-			o.Rate = x
-		case *nn.RMSProp:
-			o.Rate = x
-		}
-	}
 }
 
 // steps takes n gradient steps, once the memory holds enough for them.
@@ -142,58 +126,16 @@ func (l *learner) goals() {
 		}
 	}
 	l.nextT = l.target.Values(l.nextT, l.obs)
-	chosen := l.nextT
-	if !l.o.Plain {
-		l.next = l.net.Values(l.next, l.obs)
-		chosen = l.next
-	}
+	l.next = l.net.Values(l.next, l.obs)
 	at := 0
 	for i, k := range l.idx {
 		t := &l.memory.items[k]
 		goal := t.reward
 		if t.next != nil {
-			own := chosen[at:][:len(t.next.Combos)]
+			own := l.next[at:][:len(t.next.Combos)]
 			goal += t.decay * t.next.unit() * l.nextT[at+best(own)]
 			at += len(own)
 		}
 		l.goal[i] = goal / t.obs.unit()
 	}
-}
-
-// State is what a training can be resumed from: the parameters reached, which needn't have the best
-// validation, and the optimiser's memory of each block of them.
-//
-// The replay memory isn't part of it: a resumed training refills it from episodes of its own, and
-// copies the parameters to the target network. It is reproducible, but differs from what an
-// uninterrupted training would have been.
-type State struct {
-	Theta  [][]float32
-	Optims []nn.State
-}
-
-func (l *learner) state() *State {
-	s := &State{Theta: snapshot(l.net)}
-	for _, o := range l.optims {
-		s.Optims = append(s.Optims, o.State())
-	}
-	return s
-}
-
-// resume sets the learner to s. Errors wrap nn.ErrShape.
-func (l *learner) resume(s *State) error {
-	blocks := l.net.Params()
-	if len(s.Theta) != len(blocks) || len(s.Optims) != len(blocks) {
-		return fmt.Errorf("train: going on: %w: %d blocks and %d optimisers for a network of %d", nn.ErrShape, len(s.Theta), len(s.Optims), len(blocks))
-	}
-	for i, b := range blocks {
-		if n := len(s.Optims[i].V); len(s.Theta[i]) != len(b.Theta) || n != 0 && n != len(b.Theta) {
-			return fmt.Errorf("train: going on: %w: %d parameters and %d mean squares for a block of %d", nn.ErrShape, len(s.Theta[i]), n, len(b.Theta))
-		}
-		if err := l.optims[i].Restore(s.Optims[i]); err != nil {
-			return fmt.Errorf("train: going on: %w", err)
-		}
-	}
-	restore(l.net, s.Theta)
-	restore(l.target, s.Theta)
-	return nil
 }

@@ -37,29 +37,18 @@ func TestDoubleEstimates(t *testing.T) {
 		{obs: now, taken: 1, reward: 0.5, decay: 0.5, next: later},
 		{obs: now, taken: 1, reward: -1, decay: 0.5}, // ended: no value of what follows
 	}
-	for _, c := range []struct {
-		plain bool
-		want  float64 // 2 − (0.5 + 0.5·target)
-	}{{false, 2 - (0.5 + 0.5*4)}, {true, 2 - (0.5 + 0.5*7)}} {
-		l := &learner{
-			o: Options{Batch: 2, Plain: c.plain}, memory: &replay{items: items}, net: learning, target: target,
-			idx: []int{0, 1}, weight: []float64{2, 1}, goal: make([]float64, 2), err: make([]float64, 2),
-		}
-		loss, value := l.gradient()
-		if !slices.Equal(l.err, []float64{c.want, 3}) {
-			t.Errorf("plain %v: errors %v, want %v and 3", c.plain, l.err, c.want)
-		}
-		huber := func(e float64) float64 {
-			if e = math.Abs(e); e > 1 {
-				return e - 0.5
-			}
-			return e * e / 2
-		}
-		// Weights are over the batch's largest, losses over its size.
-		want := (huber(c.want) + huber(3)*0.5) / 2
-		if math.Abs(loss-want) > 1e-12 || value != 2 {
-			t.Errorf("plain %v: loss %v, want %v; value %v", c.plain, loss, want, value)
-		}
+	l := &learner{
+		o: Options{Batch: 2}, memory: &replay{items: items}, net: learning, target: target,
+		idx: []int{0, 1}, weight: []float64{2, 1}, goal: make([]float64, 2), err: make([]float64, 2),
+	}
+	loss, value := l.gradient()
+	off := 2 - (0.5 + 0.5*4)
+	if !slices.Equal(l.err, []float64{off, 3}) {
+		t.Errorf("errors %v, want %v and 3", l.err, off)
+	}
+	// Huber's: half of the square up to 1, then a line. Weights are over the batch's largest, losses over its size.
+	if want := (off*off/2 + (3-0.5)*0.5) / 2; math.Abs(loss-want) > 1e-12 || value != 2 {
+		t.Errorf("loss %v, want %v; value %v", loss, want, value)
 	}
 }
 

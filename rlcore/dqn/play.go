@@ -3,9 +3,9 @@ package dqn
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
@@ -30,30 +30,6 @@ type player struct {
 	teacher *teacher
 }
 
-// sharedRate is the rate of work that a shared GPU is taken to have, in toGo.
-const sharedRate = 1.5
-
-// toGo is about how long all jobs together still have to wait and run, s, if the queue is
-// served shortest first: each its own work, and that of the shorter ones, which all GPUs
-// share.
-func (p *player) toGo(s *rlcore.State) float64 {
-	p.left = p.left[:0]
-	for i := range s.Pending {
-		p.left = append(p.left, s.Pending[i].WorkS())
-	}
-	for g := range s.GPUs {
-		for i := range s.GPUs[g].Running {
-			p.left = append(p.left, s.GPUs[g].Running[i].LeftS())
-		}
-	}
-	slices.Sort(p.left)
-	sum := 0.0
-	for i, x := range p.left {
-		sum += x * (1 + float64(len(p.left)-1-i)/(sharedRate*float64(len(s.GPUs))))
-	}
-	return sum
-}
-
 // visit is a decision that left a choice.
 type visit struct {
 	obs   *Obs    // nil at the end of the episode
@@ -61,7 +37,7 @@ type visit struct {
 	atS   float64 // when
 	workS float64 // solo work done on the GPU until then, s
 	jobsS float64 // as Sim.JobsS
-	leftS float64 // see toGo
+	leftS float64 // see lookahead.ToGo
 }
 
 // episode is what became of a played job set.
@@ -117,7 +93,7 @@ func (p *player) play(cfg sim.Config, eps float64, r *rand.Rand) (*episode, erro
 			if r != nil {
 				v := visit{obs: o, taken: k, atS: s.NowS(), workS: s.WorkS(s.GPU()), jobsS: s.JobsS()}
 				if p.net.Objective() != policy.Makespan {
-					v.leftS = p.toGo(s.State())
+					v.leftS, p.left = lookahead.ToGo(s.State(), p.left)
 				}
 				visits[s.GPU()] = visited(visits[s.GPU()], v)
 			}
@@ -177,7 +153,7 @@ func best(v []float64) int {
 // For the turnaround it is less the time that all jobs together spent waiting and running,
 // in units of τ and divided by the GPUs, which all have a share in it. Over an episode that
 // sums to the turnarounds (Little's law). It comes with the change of a potential, less
-// what toGo says: that changes no best policy (Ng, Harada and Russell, 1999), and the effect
+// what lookahead.ToGo says: that changes no best policy (Ng, Harada and Russell, 1999), and the effect
 // of a decision shows soon after it here, too.
 //
 // A transition covers at least n decisions and span·τ of time: with many GPUs, a

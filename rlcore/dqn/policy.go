@@ -4,19 +4,37 @@ import (
 	"math"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
 
 // Policy scores combinations by a trained network.
 type Policy struct {
-	name   string
-	model  string
-	net    Network
-	obs    [1]*Obs
-	values []float64
+	name, model string
+	plays       *lookahead.Policy // nil = the network's scores are final
+	scores      scores
 }
 
-// NewPolicy returns a policy of the given name.
-func NewPolicy(name string, net Network) *Policy { return &Policy{name: name, net: net} }
+// doubt is by how much the network's value of a combination may be below the best one's and still be
+// played out, in the values' unit. Chosen on job sets of other sites than those that it is judged on;
+// see LEARNING.md.
+const doubt = 0.1
+
+// NewPolicy returns a policy of the given name, which decides by the network alone.
+func NewPolicy(name string, net Network) *Policy {
+	return &Policy{name: name, scores: scores{net: net}}
+}
+
+// Searching returns a policy of the given name that observes with p. For the turnaround the network
+// says which few combinations are worth playing out, as lookahead does, and decides alone where it
+// has no doubt.
+func Searching(name string, net Network, p rlcore.Predictor) *Policy {
+	out := NewPolicy(name, net.Alias(p))
+	if net.Objective() == policy.Turnaround {
+		out.plays = lookahead.Guided(&out.scores, doubt, p)
+	}
+	return out
+}
 
 // Name implements rlcore.Policy.
 func (p *Policy) Name() string { return p.name }
@@ -27,9 +45,35 @@ func (p *Policy) By(model string) *Policy { p.model = model; return p }
 // Model returns the name given by By; "" = none.
 func (p *Policy) Model() string { return p.model }
 
+// Under implements rlcore.Foresighted.
+func (p *Policy) Under(g *rlcore.Guard, m int) {
+	if p.plays != nil {
+		p.plays.Under(g, m)
+	}
+}
+
 // Score implements rlcore.Policy. A combination that the network doesn't describe, because too many
 // have a higher index, gets −Inf; so does leaving a GPU idle.
 func (p *Policy) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
+	if p.plays != nil {
+		p.plays.Score(dst, w, combos)
+		return
+	}
+	p.scores.Score(dst, w, combos)
+}
+
+// scores are a network's values as a policy.
+type scores struct {
+	net    Network
+	obs    [1]*Obs
+	values []float64
+}
+
+// Name implements rlcore.Policy.
+func (p *scores) Name() string { return p.net.Name() }
+
+// Score implements rlcore.Policy.
+func (p *scores) Score(dst []float64, w *rlcore.Window, combos []rlcore.Combo) {
 	o := p.net.Observe(w, choices(w, combos), false)
 	p.obs[0] = o
 	p.values = p.net.Values(p.values, p.obs[:])

@@ -42,11 +42,9 @@ type Trainer struct {
 	Tools func() Tools
 	// Progress, if set, is called after every round.
 	Progress func(RoundStats)
-	// Start is the number of rounds already done, in a resumed training.
+	// Start is the number of rounds already done, in a resumed training, which goes on from Net's
+	// parameters; optimiser and replay memory begin anew.
 	Start int
-	// State is the learner's state after Train. Where Start > 0, Train resumes from
-	// it, if it is set; Net then has the parameters to beat.
-	State *State
 	// Curve is what was logged.
 	Curve []RoundStats
 	// Best is the result of the parameters kept in the last validation, in terms of
@@ -72,8 +70,7 @@ const finalChecks = 4
 // on any number of cores.
 //
 // If ctx ends, Net has what looked best so far and ctx's error is returned. Other
-// errors are Scenario's, the simulator's, and nn.ErrShape for a State of another
-// network.
+// errors are Scenario's and the simulator's.
 func (t *Trainer) Train(ctx context.Context) error {
 	if t.Net == nil || t.Scenario == nil || t.Tools == nil {
 		return errors.New("train: a network, a scenario and tools are needed")
@@ -98,12 +95,6 @@ func (t *Trainer) Train(ctx context.Context) error {
 		t.Best, t.BestRound = kept.check, kept.round
 		restore(t.Net, kept.theta)
 	}()
-	if t.resumes() {
-		if err := s.learner.resume(t.State); err != nil {
-			return err
-		}
-	}
-	defer func() { t.State = s.learner.state() }()
 	for round := t.Start; round < o.Rounds; round++ {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -121,8 +112,6 @@ func (t *Trainer) Train(ctx context.Context) error {
 	}
 	return err
 }
-
-func (t *Trainer) resumes() bool { return t.Start > 0 && t.State != nil }
 
 // session is a training in progress.
 type session struct {
@@ -146,8 +135,8 @@ func (s *session) begin() error {
 		return err
 	}
 	s.Best = mean(first)
-	if !s.resumes() {
-		s.BestRound = s.Start
+	if s.Start == 0 {
+		s.BestRound = 0
 	}
 	s.finalists = finalists{{s.BestRound, s.Best, snapshot(s.Net)}}
 	return nil
@@ -162,7 +151,9 @@ func (s *session) round(round int) error {
 		return err
 	}
 	s.learner.beta = o.Beta + (1-o.Beta)*done
-	s.learner.setRate(o.Rate * (1 - 0.9*done))
+	for _, adam := range s.learner.optims {
+		adam.Rate = o.Rate * (1 - 0.9*done)
+	}
 	if o.teach(s.Net) {
 		for _, x := range s.players {
 			s.lessons = append(s.lessons, x.teacher.lessons...)

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"testing"
 
 	"gonum.org/v1/gonum/stat"
@@ -29,15 +28,6 @@ func rows(t testing.TB, name string) [][]string {
 		t.Fatal(err)
 	}
 	return all[1:]
-}
-
-func number(t testing.TB, s string) float64 {
-	t.Helper()
-	v, err := strconv.ParseFloat(s, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
 }
 
 // alnair returns what CentaurusInfra/alnair measured: see the tables.

@@ -37,6 +37,7 @@ func (l *learned) copyTo(out *learned) {
 		all = append(all, x)
 	}
 	out.places, out.held = maps.Clone(l.places), maps.Clone(l.held)
+	out.misses, out.scale = slices.Clone(l.misses), l.scale
 	out.solve(all)
 }
 

@@ -41,7 +41,7 @@ func (m *Model) pairings(spec *rlcore.GPUSpec, members []*rlcore.Profile) [][max
 			for k, at := range [2][2]int{{i, j}, {j, i}} {
 				p, b := &a.predictions[k], &a.beliefs[k]
 				out[at[0]][at[1]] = pairing{
-					excess: p.Slowdown - 1, sd: p.SD / b.doubt, law: a.law[k] - 1, known: max(0, 1-b.sd*b.sd/b.prior),
+					excess: p.Slowdown - 1, sd: max(minSD, (p.Slowdown-1+sdFloor)*b.sd), law: a.law[k] - 1, known: b.known(),
 				}
 			}
 		}

@@ -50,11 +50,12 @@ func (w *additive) truth(members []*rlcore.Profile) []float64 {
 	return out
 }
 
-// Pairs alone teach what groups do, without bias and with an idea of how well.
+// Pairs alone teach what groups do, without bias, with an idea of how well, and the less sure the more members meet.
 func TestPairsTeachGroups(t *testing.T) {
 	for _, strong := range []float64{0.5, 1, 2} {
-		for size := 3; size <= 4; size++ {
-			var predicted, measured, off, within, n float64
+		before := 0.0 // mean SD of groups of one member fewer
+		for size := 2; size <= 4; size++ {
+			var predicted, measured, off, within, sd, n float64
 			for seed := range uint64(10) {
 				w := newAdditive(seed, strong)
 				m := New(&contention.MPS)
@@ -73,6 +74,7 @@ func TestPairsTeachGroups(t *testing.T) {
 					}
 					m.Predict(dst, nil, members)
 					for i, s := range w.truth(members) {
+						sd += dst[i].SD
 						predicted, measured, off, n = predicted+dst[i].Slowdown, measured+s, off+math.Abs(dst[i].Slowdown-s), n+1
 						if math.Abs(dst[i].Slowdown-s) <= dst[i].SD {
 							within++
@@ -84,6 +86,10 @@ func TestPairsTeachGroups(t *testing.T) {
 			if ratio := predicted / measured; ratio < 0.9 || ratio > 1.1 || within/n < 0.6 {
 				t.Errorf("biased, or surer than it may be")
 			}
+			if sd /= n; sd <= before {
+				t.Errorf("groups of %d: SD %.3f, of one member fewer %.3f", size, sd, before)
+			}
+			before = sd
 		}
 	}
 }

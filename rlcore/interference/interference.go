@@ -67,7 +67,7 @@ func (m *Model) wayOf(sharing string) *way {
 	}
 	w := m.ways[sharing]
 	if w == nil {
-		w = &way{law, newLearned(), newLearned()}
+		w = &way{law, newLearned(law), newLearned(law)}
 		m.ways[sharing] = w
 	}
 	return w

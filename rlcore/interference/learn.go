@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	"gonum.org/v1/gonum/floats"
+	"gonum.org/v1/gonum/stat"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 )
 
 // The model learns the factor by which members slow more, or less, than the law predicts. With z =
@@ -101,14 +103,19 @@ type learned struct {
 	shift []float64         // Σ x·value/variance over the cells
 	mean  []float64         // cov · shift
 	cells map[key]*cell
+	// misses are by how many predicted standard deviations the last mostMisses new pairs differed from what was
+	// predicted before, and scale is the factor on standard deviations that follows from them.
+	misses []float64
+	scale  float64
+	unseen float64 // the law's
 	// places counts the applications that each user introduced, held the cells of each.
 	places, held map[string]int
 }
 
-func newLearned() learned {
+func newLearned(law *contention.Law) learned {
 	return learned{
 		apps: map[rlcore.Identity]int{}, cards: map[rlcore.Identity]int{}, cells: map[key]*cell{},
-		places: map[string]int{}, held: map[string]int{},
+		places: map[string]int{}, held: map[string]int{}, scale: 1, unseen: law.Unseen,
 	}
 }
 
@@ -133,19 +140,23 @@ func (m *Model) terms(l *learned, name func(*rlcore.Profile) rlcore.Identity, sp
 	return m.x
 }
 
-// whose names an application as its owner's, anybody as all users'.
+// whose identifies an application by name and owner, anybody by name alone.
 func whose(p *rlcore.Profile) rlcore.Identity   { return p.Identity() }
 func anybody(p *rlcore.Profile) rlcore.Identity { return rlcore.Identity{App: p.App} }
 
 // belief is what is believed of one member's z − z_law.
 type belief struct {
-	z     float64 // of the law's average slowdown
-	mean  float64 // where the law says z
-	slope float64 // by how much more for each further z
-	sd    float64
-	doubt float64 // factor on a prediction's SD
-	prior float64 // the variance before any observation
+	z      float64 // of the law's average slowdown
+	mean   float64 // where the law says z
+	slope  float64 // by how much more for each further z
+	sd     float64
+	doubt  float64 // factor on a prediction's SD
+	prior  float64 // the variance before any observation
+	unseen float64 // the law's Unseen
 }
+
+// known returns how much of the prior's variance observations have resolved, 0..1.
+func (b *belief) known() float64 { return max(0, 1-b.sd*b.sd/b.prior) }
 
 // at returns the mean where the law says the given z, at an instant of the run.
 func (b *belief) at(z float64) float64 { return b.mean + clamp(b.slope*(z-b.z), mostSteep) }
@@ -158,7 +169,7 @@ func (b *belief) at(z float64) float64 { return b.mean + clamp(b.slope*(z-b.z), 
 // pairs is what is known of each member next to each other one alone, where they are three or more; nil = not known.
 func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, i int, f *traits, z float64, pairs [][maxKept]pairing) belief {
 	x := m.terms(&w.learned, whose, spec, members, i)
-	b := belief{z: z, doubt: m.doubt(members, i)}
+	b := belief{z: z, doubt: m.doubt(members, i) * w.learned.scale, unseen: w.law.Unseen}
 	mean, v := w.learned.fromFactors(x, f)
 	if pairs != nil {
 		mean, v = w.learned.compose(pairs, i, z, mean, v)
@@ -277,7 +288,7 @@ func (l *learned) fromFactors(x []term, f *traits) (mean, v float64) {
 }
 
 // withCell adds the cell's own term to what the factors say.
-func (l *learned) withCell(x []term, mean, v float64) (float64, float64) {
+func (l *learned) withCell(x []term, mean, v float64) (z, sd float64) {
 	c := l.cellOf(x)
 	if c == nil {
 		return mean, math.Sqrt(v + cellSD*cellSD)
@@ -287,6 +298,33 @@ func (l *learned) withCell(x []term, mean, v float64) (float64, float64) {
 	noise := noiseSD * noiseSD / float64(c.n)
 	own := cellSD * cellSD / (cellSD*cellSD + noise)
 	return mean + own*(c.value()-mean), math.Sqrt((1-own)*(1-own)*v + own*noise)
+}
+
+// How sure predictions are is learned, too: their standard deviations are scaled so that 68 % of what a site has seen for
+// the first time was within one and 95 % within two (conformal prediction with two quantiles). The logarithm of the scale
+// counts as if trustMisses more pairs had been as predicted.
+const (
+	mostMisses  = 256
+	trustMisses = 20
+	mostScale   = 2.0 // and 1/mostScale: users' co-runs count for all users
+)
+
+// judge compares what is believed of a new cell of two with what was seen of it.
+func (l *learned) judge(x []term, seen *cell) {
+	if len(x) != 3 || seen.known == 0 || l.cellOf(x) != nil {
+		return
+	}
+	b := belief{z: seen.x[slope]/slopeSD + usualZ, doubt: 1, prior: priorVariance(x, &seen.x), unseen: l.unseen}
+	mean, v := l.fromFactors(x, &seen.x)
+	b.mean, b.sd = l.withCell(x, mean, v)
+	law := math.Exp(b.z) - Floor + 1
+	p := b.correct(law, b.mean)
+	l.misses = append(l.misses, math.Abs(max(1, law+(law-1+Floor)*math.Expm1(seen.value()))-p.Slowdown)/p.SD)
+	l.misses = l.misses[max(0, len(l.misses)-mostMisses):]
+	sorted := slices.Sorted(slices.Values(l.misses))
+	n := float64(len(sorted))
+	one, two := stat.Quantile(0.68, stat.LinInterp, sorted, nil), stat.Quantile(0.95, stat.LinInterp, sorted, nil)/2
+	l.scale = min(mostScale, max(1/mostScale, math.Pow(one*two, n/(n+trustMisses)/2)))
 }
 
 // cellOf returns the cell of these terms, nil where it wasn't observed.

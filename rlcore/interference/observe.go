@@ -123,6 +123,7 @@ func (l *learned) learn(x []term, by string, seen cell) {
 		}
 		l.held[of]++
 	}
+	l.judge(x, &seen)
 	l.add(x, seen)
 }
 

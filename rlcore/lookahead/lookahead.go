@@ -41,9 +41,10 @@ const mostMeans = 1024
 // under the guard's own rules, with srpt deciding from then on. That of the least sum of
 // turnarounds is taken. It knows of no job that hasn't come yet.
 type Policy struct {
-	index baseline.Index
+	index rlcore.Policy
 	next  rlcore.Decider
 	group baseline.Group
+	doubt float64 // 0 = all of the best few are played out
 
 	state   rlcore.State
 	plain   []float64
@@ -61,9 +62,17 @@ type Policy struct {
 // New returns the policy, based on p's predictions.
 func New(p rlcore.Predictor) *Policy {
 	return &Policy{
-		index: baseline.Index{Predictor: p}, group: baseline.Group{Predictor: p},
+		index: baseline.NewSRPT(p), group: baseline.Group{Predictor: p},
 		next: rlcore.Decider{Policy: baseline.NewSRPT(p), Guard: &rlcore.Guard{Predictor: p}},
 	}
+}
+
+// Guided returns the policy with another one's scores in the place of the index: it chooses what is
+// played out. Combinations with a score below the best by more than doubt aren't.
+func Guided(by rlcore.Policy, doubt float64, p rlcore.Predictor) *Policy {
+	out := New(p)
+	out.index, out.doubt = by, doubt
+	return out
 }
 
 // Name implements rlcore.Policy.
@@ -104,13 +113,17 @@ func (p *Policy) Try(worth []float64, w *rlcore.Window, combos []rlcore.Combo) (
 	slices.SortStableFunc(p.order, func(a, b int) int { return cmp.Compare(worth[b], worth[a]) })
 	best := p.order[:0]
 	for _, k := range p.order {
-		if len(best) < tried && w.Keeps(combos[k]) {
+		near := len(best) == 0 || p.doubt == 0 || worth[k] >= worth[best[0]]-p.doubt
+		if len(best) < tried && near && !math.IsInf(worth[k], -1) && w.Keeps(combos[k]) {
 			best = append(best, k)
 		}
 	}
 	p.order = best
-	p.look(w)
 	p.sums = p.sums[:0]
+	if p.doubt > 0 && len(p.order) == 1 {
+		return p.order, append(p.sums, 0) // there is nothing to decide
+	}
+	p.look(w)
 	for _, k := range p.order {
 		p.sums = append(p.sums, p.play(w, combos[k]))
 	}
@@ -327,24 +340,31 @@ func take(gpu *rlcore.GPU, j *rlcore.Job, sign int) {
 	}
 }
 
-// rest is about the sum of the times from now until the jobs that are left have ended, s,
-// served shortest first by all GPUs.
+// rest is about the sum of the times from now until the jobs that are left have ended, s.
 func (p *Policy) rest(now float64) float64 {
-	s := &p.state
-	p.left = p.left[:0]
+	var sum float64
+	sum, p.left = ToGo(&p.state, p.left)
+	return sum + float64(len(p.left))*(p.state.NowS-now)
+}
+
+// ToGo is about how long all jobs together still have to wait and run, s, if the queue is served
+// shortest first: each its own work, and that of the shorter ones, which all GPUs share. left is
+// storage, which it returns.
+func ToGo(s *rlcore.State, left []float64) (float64, []float64) {
+	left = left[:0]
 	for g := range s.GPUs {
 		for i := range s.GPUs[g].Running {
-			p.left = append(p.left, s.GPUs[g].Running[i].LeftS())
+			left = append(left, s.GPUs[g].Running[i].LeftS())
 		}
 	}
 	for i := range s.Pending {
-		p.left = append(p.left, s.Pending[i].WorkS())
+		left = append(left, s.Pending[i].WorkS())
 	}
-	slices.Sort(p.left)
+	slices.Sort(left)
 	sum, before := 0.0, 0.0
-	for _, x := range p.left {
-		sum += s.NowS - now + x + before/sharedRate/float64(len(s.GPUs))
+	for _, x := range left {
+		sum += x + before/sharedRate/float64(len(s.GPUs))
 		before += x
 	}
-	return sum
+	return sum, left
 }

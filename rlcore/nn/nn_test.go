@@ -60,7 +60,7 @@ func checkGradient(t *testing.T, b Block, forward func() []float32) {
 }
 
 func TestOptimisersLearnAFunction(t *testing.T) {
-	for name, opt := range map[string]Optimiser{
+	for name, opt := range map[string]interface{ Step(theta, grad []float32) }{
 		"adam": &Adam{Rate: 0.01, Clip: 10}, "rmsprop": &RMSProp{Rate: 0.003, Decay: 0.9, Eps: 1e-9},
 	} {
 		r := rand.New(rand.NewPCG(3, 4))

@@ -6,16 +6,6 @@ import (
 	"gonum.org/v1/gonum/blas/blas32"
 )
 
-// Optimiser moves parameters against a gradient.
-type Optimiser interface {
-	// Step changes theta by the gradient grad and clears grad.
-	Step(theta, grad []float32)
-	// State returns a copy of what the optimiser remembers. Restore sets it, for the
-	// same kind of optimiser and number of parameters; errors wrap ErrShape.
-	State() State
-	Restore(s State) error
-}
-
 // Adam is Kingma and Ba's optimiser (ICLR 2015) with their constants.
 type Adam struct {
 	Rate float64
@@ -26,7 +16,7 @@ type Adam struct {
 	t    int
 }
 
-// Step implements Optimiser.
+// Step changes theta by the gradient grad and clears grad.
 func (a *Adam) Step(theta, grad []float32) {
 	const b1, b2, eps = 0.9, 0.999, 1e-8
 	if len(a.m) != len(theta) {
@@ -53,7 +43,7 @@ type RMSProp struct {
 	v []float32
 }
 
-// Step implements Optimiser.
+// Step changes theta by the gradient grad and clears grad.
 func (r *RMSProp) Step(theta, grad []float32) {
 	if len(r.v) != len(theta) {
 		r.v = make([]float32, len(theta))

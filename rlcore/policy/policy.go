@@ -32,7 +32,6 @@ type Spec struct {
 	// their queue.
 	ShortestFirst bool
 	Network       bool // decides by a trained network: takes a model file, or the site's own networks
-	Learns        bool // in a replay its model of slowdowns learns from the co-runs it sees
 	// Unguarded policies judge by themselves what fits: experiments hold them to the card's own rules only.
 	Unguarded bool
 	// Minor contenders have no row of their own in the figures over time.

@@ -26,8 +26,8 @@ func BuiltInFor(aim policy.Objective) string {
 }
 
 var _ = policy.Register(policy.Spec{
-	Name: Name, About: "a network that has learned which combinations pay; see the setting model", Rank: 100,
-	Colour: color.RGBA{213, 94, 0, 255}, Live: true, Contender: true, Network: true, Learns: true,
+	Name: Name, About: "a network that has learned which combinations pay, with its best few played out where it is in doubt; see the setting model", Rank: 100,
+	Colour: color.RGBA{213, 94, 0, 255}, Live: true, Contender: true, Network: true,
 	New: func(s policy.Setup) (rlcore.Policy, error) {
 		if s.Model == "" {
 			cp, err := Checkpoint(s.Objective)
@@ -53,5 +53,5 @@ func Policy(cp *dqn.Checkpoint, p rlcore.Predictor, by string) (rlcore.Policy, e
 	if err != nil {
 		return nil, err
 	}
-	return dqn.NewPolicy(Name, net).By(by), nil
+	return dqn.Searching(Name, net, p).By(by), nil
 }

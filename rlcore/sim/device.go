@@ -167,11 +167,7 @@ func (s *Sim) settle(g int) {
 		m := &d.members[i]
 		u := &m.segment().use
 		p := s.jobs[m.job].Truth
-		dem := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}
-		if d.spec.PCIeMBps > 0 {
-			dem.PCIe = min(1, u.PCIeMBps/d.spec.PCIeMBps)
-		}
-		sc.demands = append(sc.demands, dem)
+		sc.demands = append(sc.demands, demand(u, p, &d.spec))
 		sc.profiles = append(sc.profiles, p)
 	}
 	sc.slow = s.cfg.Truth.Slowdowns(sc.slow, sc.profiles, sc.demands)
@@ -180,6 +176,15 @@ func (s *Sim) settle(g int) {
 		d.members[i].slow = sc.slow[i]
 	}
 	s.update(g, contention.Busy(sc.demands, sc.slow))
+}
+
+// demand is what a use of a profile's asks of a card.
+func demand(u *rlcore.Use, p *rlcore.Profile, card *rlcore.GPUSpec) contention.Demand {
+	d := contention.Demand{GPU: u.GPU, Core: u.Core, StepS: p.StepS}
+	if card.PCIeMBps > 0 {
+		d.PCIe = min(1, u.PCIeMBps/card.PCIeMBps)
+	}
+	return d
 }
 
 // update sets what follows for device g from its members' progress and slowdowns;

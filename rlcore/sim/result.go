@@ -29,6 +29,8 @@ type Outcome struct {
 	Slowdown float64
 	Failures int // runs that ran out of memory
 	Ended    End
+	// DelayedS is how long it waited next to an idle GPU, s.
+	DelayedS float64
 	// PlainEndS is when plain Slurm would have ended it; see rlcore.Plain.
 	PlainEndS float64
 	// Harmed: it was ended at its limit, and alone it would have ended before.
@@ -72,7 +74,7 @@ func (s *Sim) Result() (*Result, error) {
 		j := &s.jobs[i]
 		o := Outcome{
 			ID: j.ID, App: j.Truth.App, SubmitS: j.SubmitS, StartS: j.started, EndS: j.ended, GPU: j.gpu,
-			SoloS: j.Truth.DurationS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end,
+			SoloS: j.Truth.DurationS, PlainEndS: s.truly.EndS(j.ID), Failures: j.failures, Ended: j.end, DelayedS: j.delayed,
 			Harmed: j.end == AtLimit && j.Truth.DurationS < j.LimitS,
 		}
 		if j.done > 0 {

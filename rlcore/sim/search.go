@@ -303,11 +303,9 @@ func (s *Sim) mayJoin(g, i int) bool {
 	if n := len(d.members); n > 0 && (j.NoShare || n == maxMembers || n == d.spec.MaxClients) {
 		return false
 	}
-	unmeasured, _ := s.cfg.Truth.(interface{ Lacks(a, b string) bool })
 	for k := range d.members {
 		o := &s.jobs[d.members[k].job]
-		if o.NoShare || d.spec.SameUser && o.User != j.User ||
-			unmeasured != nil && unmeasured.Lacks(o.Truth.App, j.Truth.App) {
+		if o.NoShare || d.spec.SameUser && o.User != j.User || lacks(s.cfg.Truth, o.Truth.App, j.Truth.App) {
 			return false
 		}
 	}

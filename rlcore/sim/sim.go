@@ -61,6 +61,7 @@ type jobState struct {
 	gpu            int
 	end            End
 	done           float64 // solo work of its last run, s
+	delayed        float64 // next to an idle GPU, s
 }
 
 func sortByArrival(order []int, jobs []jobState) {
@@ -73,7 +74,7 @@ func (s *Sim) reset() {
 	for i := range s.jobs {
 		j := &s.jobs[i]
 		j.started, j.ended, j.failures, j.gpu, j.NoShare = -1, -1, 0, 0, j.ownNoShare
-		j.end, j.done = Completed, 0
+		j.end, j.done, j.delayed = Completed, 0, 0
 	}
 	for g := range s.devs {
 		d := &s.devs[g]
@@ -232,7 +233,7 @@ func (s *Sim) Start(pending []int) {
 	for _, p := range pending {
 		i := s.wait[p]
 		j := &s.jobs[i]
-		j.started, j.gpu = s.now, s.gpu
+		j.started, j.gpu, j.delayed = s.now, s.gpu, max(j.delayed, s.state.Pending[p].DelayedS)
 		s.plain.Runs(&j.Job, []int{s.gpu}, s.now, s.now)
 		latest, _ := s.cfg.latestEnd(&j.Arrival, s.now)
 		d.members = append(d.members, member{

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -47,6 +49,84 @@ func (t Pairs) Slowdowns(dst []float64, p []*rlcore.Profile, _ []contention.Dema
 		dst = append(dst, s)
 	}
 	return dst
+}
+
+// Measured is Pairs with groups of three and more that were measured as well. Groups that weren't
+// are composed of their pairs.
+type Measured struct {
+	Pairs
+	groups map[string]float64
+}
+
+// NewMeasured returns an empty table.
+func NewMeasured() *Measured { return &Measured{Pairs{}, map[string]float64{}} }
+
+// Set enters the slowdown of a victim next to all of the aggressors.
+func (t *Measured) Set(slowdown float64, victim string, aggressors ...string) {
+	if len(aggressors) == 1 {
+		t.Pairs[[2]string{victim, aggressors[0]}] = slowdown
+		return
+	}
+	t.groups[groupKey(victim, aggressors)] = slowdown
+}
+
+// groupKey is one text for a victim and its aggressors in any order. Names hold no line ends.
+func groupKey(victim string, aggressors []string) string {
+	return victim + "\n" + strings.Join(slices.Sorted(slices.Values(aggressors)), "\n")
+}
+
+// Slowdowns implements Truth.
+func (t *Measured) Slowdowns(dst []float64, p []*rlcore.Profile, d []contention.Demand) []float64 {
+	dst = t.Pairs.Slowdowns(dst, p, d)
+	if len(p) < 3 || len(t.groups) == 0 {
+		return dst
+	}
+	for i := range p {
+		var others []string
+		for k := range p {
+			if k != i {
+				others = append(others, p[k].App)
+			}
+		}
+		if s, ok := t.groups[groupKey(p[i].App, others)]; ok {
+			dst[i] = max(1, s)
+		}
+	}
+	return dst
+}
+
+// Oracle predicts what is true: it is the Predictor of a decider with nothing left to learn. Phases
+// are averaged over.
+type Oracle struct{ Truth Truth }
+
+// Predict implements rlcore.Predictor.
+func (o *Oracle) Predict(dst []rlcore.Prediction, spec *rlcore.GPUSpec, members []*rlcore.Profile) {
+	d := make([]contention.Demand, len(members))
+	for i, p := range members {
+		mean := p.Mean()
+		d[i] = demand(&mean, p, spec)
+	}
+	for i, s := range o.Truth.Slowdowns(nil, members, d) {
+		dst[i] = rlcore.Prediction{Slowdown: max(1, s)}
+	}
+}
+
+// Forbidden implements rlcore.Forbidder: pairs that weren't measured must not meet.
+func (o *Oracle) Forbidden(_ *rlcore.GPUSpec, members []*rlcore.Profile) bool {
+	for i := range members {
+		for _, b := range members[i+1:] {
+			if lacks(o.Truth, members[i].App, b.App) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lacks reports whether a pair is one that a truth lacks and that must not meet.
+func lacks(t Truth, a, b string) bool {
+	table, ok := t.(interface{ Lacks(a, b string) bool })
+	return ok && table.Lacks(a, b)
 }
 
 // Lacks reports whether the pair was not measured in both directions.

@@ -1,0 +1,187 @@
+package interference
+
+import (
+	"cmp"
+	"encoding/csv"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+)
+
+// measuredSet is one publication's slowdowns of pairs, and of groups of three where there are any.
+type measuredSet struct {
+	name           string
+	law            *contention.Law
+	profiles       map[string]*rlcore.Profile
+	pairs, triples []Pair
+}
+
+const worlds = "../../slurmbridge/lab/experiment/worlds/"
+
+// table reads a CSV file with a header and comments, a map for each row.
+func table(t testing.TB, name string) (out []map[string]string) {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	r := csv.NewReader(f)
+	r.Comment = '#'
+	all, err := r.ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range all[1:] {
+		of := map[string]string{}
+		for i, column := range all[0] {
+			of[column] = row[i]
+		}
+		out = append(out, of)
+	}
+	return out
+}
+
+func number(t testing.TB, s string) float64 {
+	t.Helper()
+	v, err := strconv.ParseFloat(cmp.Or(s, "0"), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func readSet(t testing.TB, name string, law *contention.Law, steps bool) measuredSet {
+	t.Helper()
+	s := measuredSet{name: name, law: law, profiles: map[string]*rlcore.Profile{}}
+	for _, r := range table(t, worlds+name+"_solo.csv") {
+		p := &rlcore.Profile{App: r["app"], DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{GPU: number(t, r["gpu_util"]) / 100, MemBusy: number(t, r["mem_util"]) / 100, MemMiB: number(t, r["mem_mib"])}}}
+		if steps {
+			p.StepS = number(t, r["step_ms"]) / 1000
+		}
+		s.profiles[p.App] = p
+	}
+	pairs := func(name string) (out []Pair) {
+		for _, r := range table(t, name) {
+			p := Pair{Victim: r["victim"], Aggressor: r["aggressor"], Slowdown: number(t, r["slowdown"])}
+			if r["aggressor2"] != "" {
+				p.More = []string{r["aggressor2"]}
+			}
+			out = append(out, p)
+		}
+		return out
+	}
+	s.pairs = pairs(worlds + name + "_pairs.csv")
+	if name == "miso" {
+		s.triples = pairs("testdata/miso_threes.csv")
+	}
+	if !steps {
+		s.name += ", no iteration times"
+	}
+	return s
+}
+
+func measuredSets(t testing.TB) (out []measuredSet) {
+	for _, steps := range []bool{true, false} {
+		for _, s := range []struct {
+			name string
+			law  *contention.Law
+		}{{"alnair", &contention.MPS}, {"miso", &contention.MPS}, {"gavel_p100", &contention.TimeSlice}, {"gavel_k80", &contention.TimeSlice}} {
+			out = append(out, readSet(t, s.name, s.law, steps))
+		}
+	}
+	return out
+}
+
+// observe shows the model rows of a table.
+func (s *measuredSet) observe(m *Model, rows []Pair) {
+	for i := range rows {
+		slowdowns := []float64{rows[i].Slowdown, math.NaN(), math.NaN()}
+		m.Observe(nil, rows[i].Members(s.profiles), slowdowns[:2+len(rows[i].More)])
+	}
+}
+
+// scores are those of several seeds.
+type scores struct{ mae, rank, bias, one, two []float64 }
+
+func (c *scores) add(r Report) {
+	two, predicted, truth := 0.0, 0.0, 0.0
+	for _, row := range r.Rows {
+		predicted, truth = predicted+row.Predicted, truth+row.Slowdown
+		if math.Abs(row.Predicted-max(1, row.Slowdown)) <= 2*row.SD {
+			two++
+		}
+	}
+	c.mae, c.rank, c.bias = append(c.mae, r.MAE), append(c.rank, r.Spearman), append(c.bias, predicted/truth)
+	c.one, c.two = append(c.one, r.WithinSD), append(c.two, two/float64(r.N))
+}
+
+func (c *scores) String() string {
+	var b strings.Builder
+	for i, v := range [][]float64{c.mae, c.rank, c.bias, c.one, c.two} {
+		form, by := " %6.3f ± %.3f |", 1.0
+		if i > 2 {
+			form, by = " %3.0f ± %.0f |", 100
+		}
+		sd := 0.0
+		if len(v) > 1 {
+			sd = stat.StdDev(v, nil)
+		}
+		fmt.Fprintf(&b, form, by*stat.Mean(v, nil), by*sd)
+	}
+	return b.String()
+}
+
+// TestMeasured scores predictions of what was measured: cold, after 50 and 100 pairs, and of groups of three after all
+// pairs. Seeds 0 to 9 draw which pairs are seen; they are scored on the others.
+func TestMeasured(t *testing.T) {
+	t.Logf("| %-32s | seen | mean error | rank | predicted ÷ measured | %% in 1 SD | in 2 |", "set")
+	for _, s := range measuredSets(t) {
+		for _, seen := range []int{0, 10, 50, 100} {
+			if 2*seen > len(s.pairs) {
+				continue
+			}
+			var c, three scores
+			for seed := range uint64(10) {
+				r := rand.New(rand.NewPCG(seed, 29))
+				var saw, rest []Pair
+				for k, i := range r.Perm(len(s.pairs)) {
+					if k < seen {
+						saw = append(saw, s.pairs[i])
+					} else {
+						rest = append(rest, s.pairs[i])
+					}
+				}
+				m := New(s.law)
+				s.observe(m, saw)
+				c.add(Score(m, nil, s.profiles, rest))
+				if s.triples != nil {
+					three.add(Score(m, nil, s.profiles, s.triples))
+				}
+				if seen == 0 {
+					break
+				}
+			}
+			t.Logf("| %-32s | %4d |%v", s.name, seen, &c)
+			if s.triples != nil {
+				t.Logf("| %-32s | %4d |%v", s.name+", threes", seen, &three)
+			}
+		}
+		if s.triples != nil {
+			var c scores
+			m := New(s.law)
+			s.observe(m, s.pairs)
+			c.add(Score(m, nil, s.profiles, s.triples))
+			t.Logf("| %-32s |  all |%v", s.name+", threes", &c)
+		}
+	}
+}
