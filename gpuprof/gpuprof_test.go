@@ -1,14 +1,18 @@
 package gpuprof
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"math"
-	"slices"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -22,25 +26,17 @@ func TestMerge(t *testing.T) {
 	}
 	var p *rlcore.Profile
 	for _, d := range []float64{90, 100, 110} {
-		run, err := ProfileOf("a", rec(d, d*10))
-		if err != nil {
-			t.Fatal(err)
-		}
-		p = Merge(p, run)
+		run := must.Get(ProfileOf("a", rec(d, d*10)))(t)
+		p = Merge(p, run, 0)
 	}
 	if p.Runs != 3 || math.Abs(p.DurationS-100) > 1e-9 || math.Abs(p.DurationSD-10) > 1e-9 {
 		t.Errorf("%d runs, %v ± %v s; want 3, 100 ± 10", p.Runs, p.DurationS, p.DurationSD)
 	}
-	if !slices.Equal(p.LengthsS, []float64{90, 100, 110}) {
-		t.Errorf("lengths %v", p.LengthsS)
-	}
+	must.Equal(t, p.LengthsS, []float64{90, 100, 110}, "lengths")
 	many := p
 	for range rlcore.MostLengths {
-		run, err := ProfileOf("a", rec(120, 50))
-		if err != nil {
-			t.Fatal(err)
-		}
-		many = Merge(many, run)
+		run := must.Get(ProfileOf("a", rec(120, 50)))(t)
+		many = Merge(many, run, 0)
 	}
 	if len(many.LengthsS) != rlcore.MostLengths || many.LengthsS[0] != 120 || many.Validate() != nil {
 		t.Errorf("after many runs the lengths are %v, %v", many.LengthsS, many.Validate())
@@ -53,6 +49,7 @@ func TestMerge(t *testing.T) {
 	}
 	for want, spoil := range map[error]func(*Record){
 		ErrPartial: func(r *Record) { r.NoEpilog = true }, ErrFaulted: func(r *Record) { r.MPSFault = start },
+		ErrWithoutMPS: func(r *Record) { r.WithoutMPS = true },
 	} {
 		r := rec(100, 1000)
 		spoil(r)
@@ -117,9 +114,7 @@ func TestValidate(t *testing.T) {
 	if r.DropSeries(); r.Peaks != nil || !r.Cut || r.Validate() != nil {
 		t.Error(r)
 	}
-	if got := (&Record{JobID: 130, ArrayJobID: 120, ArrayTaskID: 4}).Ref(); got != "120_4" {
-		t.Errorf("ref %s", got)
-	}
+	must.Equal(t, (&Record{JobID: 130, ArrayJobID: 120, ArrayTaskID: 4}).Ref(), "120_4", "ref")
 }
 
 func TestMergeOfSteps(t *testing.T) {
@@ -133,7 +128,7 @@ func TestMergeOfSteps(t *testing.T) {
 		p := func(step float64, runs int) *rlcore.Profile {
 			return &rlcore.Profile{App: "a", DurationS: 1, PeriodS: 1, Series: []rlcore.Use{{}}, StepS: step, Runs: runs}
 		}
-		if got := Merge(p(c.old, c.runs), p(c.run, 1)).StepS; math.Abs(got-c.want) > 1e-9 {
+		if got := Merge(p(c.old, c.runs), p(c.run, 1), 0).StepS; math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("%v s of %d runs and %v s: %v, want %v", c.old, c.runs, c.run, got, c.want)
 		}
 	}
@@ -154,7 +149,7 @@ func TestMergeKeepsPeaks(t *testing.T) {
 			return p
 		}
 		a, b := draw("a"), draw("b")
-		m := Merge(a, b)
+		m := Merge(a, b, 0)
 		if got, want := m.Peak().MemMiB, max(a.Peak().MemMiB, b.Peak().MemMiB); got != want {
 			t.Fatalf("peak %v of %v and %v", got, a.Peak().MemMiB, b.Peak().MemMiB)
 		}
@@ -163,4 +158,97 @@ func TestMergeKeepsPeaks(t *testing.T) {
 			t.Fatalf("at %v of the run %v MiB, want at least %v", part, got, want)
 		}
 	})
+}
+
+// Of runs with a memory limit and runs that took the card's memory at their start, the first say what is needed.
+func TestMergeOfHeldRuns(t *testing.T) {
+	start := time.Unix(1000, 0)
+	run := func(mem, limit float64) *rlcore.Profile {
+		r := &Record{JobID: 1, Node: "n", Start: start, End: start.Add(100 * time.Second), PeriodS: 100, Series: []rlcore.Use{{GPU: 0.2, MemMiB: mem}}, MemLimitMiB: limit, ProcessMiB: mem}
+		return must.Get(ProfileOf("a", r))(t)
+	}
+	for name, c := range map[string]struct {
+		runs       []*rlcore.Profile
+		peak, held float64
+	}{
+		"taken all, then held":            {[]*rlcore.Profile{run(15000, 0), run(6000, 8000)}, 6000, 8000},
+		"held, then taken all":            {[]*rlcore.Profile{run(6000, 8000), run(15000, 0)}, 6000, 8000},
+		"held again":                      {[]*rlcore.Profile{run(15000, 0), run(6000, 8000), run(7000, 9000), run(15000, 0)}, 7000, 8000},
+		"held, and it needs more":         {[]*rlcore.Profile{run(6000, 8000), run(9000, 0)}, 9000, 0},
+		"its limit was far":               {[]*rlcore.Profile{run(3000, 8000)}, 3000, 0},
+		"it takes little; held to little": {[]*rlcore.Profile{run(3000, 0), run(2900, 3200)}, 3000, 0},
+		"imported as all, then held":      {[]*rlcore.Profile{{App: "a", DurationS: 100, PeriodS: 100, Series: []rlcore.Use{{MemMiB: 15000}}}, run(6000, 8000)}, 6000, 8000},
+	} {
+		var p *rlcore.Profile
+		for _, r := range c.runs {
+			p = Merge(p, r, 16000)
+		}
+		if p.Peak().MemMiB != c.peak || p.HeldMiB != c.held || p.Runs > 1 && p.ProcessMiB != c.peak {
+			t.Errorf("%s: %v MiB, held to %v, a process %v; want %v, %v", name, p.Peak().MemMiB, p.HeldMiB, p.ProcessMiB, c.peak, c.held)
+		}
+	}
+}
+
+// The records of testdata/records were written by the agent before recorded figures were
+// a table.
+func recordOf(t *testing.T, name string) []byte {
+	t.Helper()
+	b := must.Get(os.ReadFile(filepath.Join("testdata", "records", name+".json")))(t)
+	return b
+}
+
+// A record of the same readings is byte for byte what it was: of a run with figures that
+// are missing now and then, of one that gives two figures only, of one without a reading.
+func TestRecordsStayAsTheyWere(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	long := NewTally(1, map[Fig]float64{FigMem: 12196})
+	at := 0.0
+	for i := range 1400 {
+		dt := []float64{0.1, 0.5, 1, 3.3}[i%4]
+		x := float64(i)
+		busy, pcie := math.Abs(math.Sin(x/7)), 3000*math.Abs(math.Cos(x/5))
+		r := reading(map[Fig]float64{
+			FigGPU: busy, FigCore: busy * 0.6, FigMem: 500 + 10*math.Floor(x/9), FigPCIe: pcie, FigRx: pcie * 2 / 3, FigTx: pcie / 3,
+			FigPower: 80 + 100*busy,
+		})
+		if i%3 == 0 {
+			r.Set(FigMeanPower, r.Value[FigPower]-5)
+		}
+		if i%11 == 0 {
+			r.Known &^= Of(FigCore)
+		}
+		if i > 900 && i < 1100 {
+			r.Known &^= Of(FigPCIe, FigRx, FigTx)
+		}
+		long.Add(at, at+dt, r)
+		at += dt
+		if i%200 == 199 {
+			at += 25
+		}
+	}
+	short := NewTally(1, nil)
+	short.Add(0, 1, reading(map[Fig]float64{FigGPU: 0.25, FigMem: 100.5}))
+	short.Add(1, 2, reading(map[Fig]float64{FigGPU: 0.25, FigMem: 99}))
+	for name, c := range map[string]struct {
+		tally *Tally
+		r     Record
+	}{
+		"long": {long, Record{
+			JobID: 7, Node: "n1", UID: 1000, User: "ann", End: start.Add(time.Duration(math.Ceil(at)) * time.Second), Samples: 1400,
+			GPUs: []GPU{{UUID: "GPU-1", Model: "TITAN Xp", MemMiB: 12196}},
+		}},
+		"short": {short, Record{JobID: 8, Node: "n1", End: start.Add(2 * time.Second)}},
+		"empty": {NewTally(1, nil), Record{JobID: 9, Node: "n1", End: start.Add(2 * time.Second)}},
+	} {
+		c.r.Start = start
+		c.tally.Fill(&c.r)
+		got, err := json.Marshal(&c.r)
+		if want := bytes.TrimSpace(recordOf(t, name)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %v\n%.3000s\nwant\n%.3000s", name, err, got, want)
+		}
+		again := new(Record)
+		if err := json.Unmarshal(recordOf(t, name), again); err != nil || again.Validate() != nil {
+			t.Errorf("%s: %v, %v", name, err, again.Validate())
+		}
+	}
 }

@@ -14,6 +14,8 @@ var (
 	ErrNoSeries = errors.New("the record has no series")
 	// ErrPartial says that too much of the run was not seen, its end or what it did.
 	ErrPartial = errors.New("the record misses too much of the run")
+	// ErrWithoutMPS says that the run was to share its GPU through MPS, and a process of it didn't.
+	ErrWithoutMPS = errors.New("a process computed without MPS")
 	// ErrFaulted says that its MPS server failed under the run.
 	ErrFaulted = errors.New("the MPS server failed under the run")
 )
@@ -23,14 +25,17 @@ var (
 const missable = 0.1
 
 // ProfileOf makes a profile of one solo run. A run without measured GPU use or memory makes none: a
-// 0 that wasn't measured would let any job share with it. Returns ErrNoSeries, ErrPartial and
-// ErrFaulted.
+// 0 that wasn't measured would let any job share with it. Returns ErrNoSeries, ErrPartial,
+// ErrFaulted and ErrWithoutMPS.
 func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 	if len(r.Series) == 0 || !(r.DurationS() > 0) {
 		return nil, ErrNoSeries
 	}
 	if !r.MPSFault.IsZero() {
 		return nil, ErrFaulted
+	}
+	if r.WithoutMPS {
+		return nil, ErrWithoutMPS
 	}
 	if r.NoEpilog || r.MissedS > missable*r.DurationS() || r.unknown(FigGPU) || r.unknown(FigMem) {
 		return nil, ErrPartial
@@ -39,24 +44,43 @@ func ProfileOf(app string, r *Record) (*rlcore.Profile, error) {
 		App: app, DurationS: r.DurationS(), PeriodS: r.PeriodS, Series: append([]rlcore.Use(nil), r.Series...),
 		StepS: r.StepS, LengthsS: []float64{r.DurationS()}, Processes: r.Processes, ProcessMiB: r.ProcessMiB, Runs: 1, Source: "measured",
 	}
+	if p.Peak().MemMiB >= mostOfLimit*r.MemLimitMiB {
+		p.HeldMiB = r.MemLimitMiB
+	}
 	return p, p.Validate()
 }
 
+// mostOfLimit is the part of a limit from which on a run may have taken what it could get: JAX takes three quarters.
+const mostOfLimit = 0.7
+
 func (r *Record) unknown(f Fig) bool { return slices.Contains(r.Unknown, Recorded[f].Name) }
 
-// Merge joins what was known of an application with one more solo run: duration
+// Merge joins what was known of an application with one more solo run, on a card of cardMiB (0 = not known): duration
 // and its spread over all runs, and at each part of the run the mean of what flows
 // and the largest memory of the two, so that a group fits even with the more
-// demanding run.
-func Merge(old, run *rlcore.Profile) *rlcore.Profile {
+// demanding run. Where one of them took the card's memory at its start and the other made do with a limit, the memory is
+// the other's.
+func Merge(old, run *rlcore.Profile, cardMiB float64) *rlcore.Profile {
 	if old == nil || old.Runs == 0 {
 		return run // measured beats imported
+	}
+	memory := []*rlcore.Profile{old, run}
+	switch {
+	case run.HeldMiB > 0 && old.HeldMiB == 0 && old.Preallocating(cardMiB):
+		memory = memory[1:]
+	case old.HeldMiB > 0 && run.HeldMiB == 0 && run.Preallocating(cardMiB):
+		memory = memory[:1]
 	}
 	n := float64(old.Runs)
 	lengths := slices.Concat(old.LengthsS, run.LengthsS)
 	p := &rlcore.Profile{App: old.App, Runs: old.Runs + 1, Source: run.Source, StepS: mergeStep(old, run)}
 	p.LengthsS = lengths[max(0, len(lengths)-rlcore.MostLengths):]
-	p.Processes, p.ProcessMiB = max(old.Processes, run.Processes), max(old.ProcessMiB, run.ProcessMiB)
+	p.Processes = max(old.Processes, run.Processes)
+	p.HeldMiB = memory[0].HeldMiB
+	for _, m := range memory {
+		p.ProcessMiB = max(p.ProcessMiB, m.ProcessMiB)
+		p.HeldMiB = min(p.HeldMiB, m.HeldMiB) // what one took without a limit is its need
+	}
 	p.DurationS = (old.DurationS*n + run.DurationS) / (n + 1)
 	// Welford's update of the variance over the runs.
 	variance := old.DurationSD * old.DurationSD * math.Max(n-1, 0)
@@ -72,7 +96,10 @@ func Merge(old, run *rlcore.Profile) *rlcore.Profile {
 		for f := range resources {
 			v := (*f.Resource(&a)*n + *f.Resource(&b)) / (n + 1)
 			if f.Held {
-				v = max(f.most(old, i, points), f.most(run, i, points))
+				v = 0
+				for _, m := range memory {
+					v = max(v, f.most(m, i, points))
+				}
 			}
 			*f.Resource(&p.Series[i]) = v
 		}

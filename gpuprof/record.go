@@ -98,6 +98,12 @@ type Peaks struct {
 	PCIeMBps []float64 `json:"pcie_mbps"`
 }
 
+// Host is what a job used of its node, by its control group.
+type Host struct {
+	Cores  float64 `json:"cores"`             // on average
+	MemMiB float64 `json:"mem_mib,omitempty"` // at most, the kernel's cache for its files included; 0 = not known
+}
+
 // Where a record's core use comes from, best first.
 const (
 	CoreGPM     = "gpm"             // SM activity by GPU performance monitoring
@@ -134,6 +140,9 @@ type Record struct {
 	// faulted or died, by one of its clients or from outside: the job is its victim,
 	// or its cause. Zero = it didn't.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
+	// WithoutMPS: a process of the job computed next to other jobs without MPS, so the GPU took turns:
+	// the run says nothing of sharing.
+	WithoutMPS bool `json:"without_mps,omitempty"`
 	// NoEpilog: no epilog ran, so the job's end is unknown; End is when its GPUs were last read.
 	NoEpilog bool `json:"no_epilog,omitempty"`
 	// ClockBehindS is by how much the node's clock was behind the controller's when
@@ -170,9 +179,12 @@ type Record struct {
 	StepS float64 `json:"step_s,omitempty"`
 	// Processes is how many of the job's processes had a context on one GPU, at the most, and ProcessMiB the most device
 	// memory that one of them held; 0 = not known.
-	Processes  int         `json:"processes,omitempty"`
-	ProcessMiB float64     `json:"process_mib,omitempty"`
-	Neighbours []Neighbour `json:"neighbours,omitempty"`
+	Processes  int     `json:"processes,omitempty"`
+	ProcessMiB float64 `json:"process_mib,omitempty"`
+	// MemLimitMiB is the device memory that MPS held the job to, MiB; 0 = it wasn't held.
+	MemLimitMiB float64     `json:"mem_limit_mib,omitempty"`
+	Host        *Host       `json:"host,omitempty"` // nil = not known
+	Neighbours  []Neighbour `json:"neighbours,omitempty"`
 	// Mixed lists the figures that are the whole GPU's though the job had neighbours:
 	// nothing distinguishes the sharers. Before Volta MPS shows one process for all; PCIe
 	// and power are never given by process. Empty for a solo run.
@@ -248,6 +260,7 @@ func (r *Record) Validate() error {
 	need(math.Abs(r.ClockBehindS) < 1e10, "clock_behind_s", r.ClockBehindS)
 	need(r.Processes >= 0 && r.Processes <= maxProcesses && finite(r.ProcessMiB), "processes or process_mib", r.Processes)
 	need(finite(r.MissedS), "missed_s", r.MissedS)
+	need(r.Host == nil || finite(r.Host.Cores, r.Host.MemMiB), "host", r.Host)
 	need(slices.Contains([]string{"", CoreGPM, CoreProcess, CoreGPU}, r.CoreFrom), "core_from", fmt.Sprintf("%.32q", r.CoreFrom))
 	names := slices.Concat(r.Unknown, r.Mixed, slices.Collect(maps.Keys(r.Dropped)), slices.Collect(maps.Keys(r.Figures)))
 	most := max(len(r.Unknown), len(r.Mixed), len(r.Dropped), len(r.Figures))
@@ -305,4 +318,37 @@ func (f *Figure) possible(vs ...float64) bool {
 // finite reports whether no value is negative, infinite or no number.
 func finite(vs ...float64) bool {
 	return !slices.ContainsFunc(vs, func(v float64) bool { return !(v >= 0) || math.IsInf(v, 0) })
+}
+
+// IdleBelow is the part of its time, or of its processors, below which a GPU does nothing.
+const IdleBelow = 0.01
+
+// Idle is a job that runs and has done nothing with its GPUs for a while.
+type Idle struct {
+	JobID int64   `json:"job_id"`
+	IdleS float64 `json:"idle_s"` // up to now
+}
+
+// IdleReport is an agent's regular report on jobs of its node that don't use their GPUs as they should.
+type IdleReport struct {
+	Node string `json:"node"`
+	Jobs []Idle `json:"jobs"`
+	// WithoutMPS are the jobs that share a GPU and have a process on it that computes without MPS.
+	WithoutMPS []int64 `json:"without_mps,omitempty"`
+}
+
+// Empty reports whether there is nothing to report.
+func (r *IdleReport) Empty() bool { return len(r.Jobs) == 0 && len(r.WithoutMPS) == 0 }
+
+// Validate returns an error that wraps ErrBadRecord where the report can't be true.
+func (r *IdleReport) Validate() error {
+	if r.Node == "" || len(r.Node) > 255 || max(len(r.Jobs), len(r.WithoutMPS)) > 4096 {
+		return fmt.Errorf("%w: a report of %d jobs on %.32q", ErrBadRecord, len(r.Jobs)+len(r.WithoutMPS), r.Node)
+	}
+	for _, j := range r.Jobs {
+		if j.JobID <= 0 || !(j.IdleS >= 0 && j.IdleS < 1e9) {
+			return fmt.Errorf("%w: job %d idle for %v s", ErrBadRecord, j.JobID, j.IdleS)
+		}
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package gpuprof
 
 import (
 	"math"
+	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -187,4 +188,136 @@ func (f *Figure) series(points series, to []rlcore.Use, peaks *Peaks) (notable b
 		*column = append(*column, max(short(v), mean))
 	}
 	return notable
+}
+
+// Point is one stretch of a figure's series. When there are more than MaxPoints, neighbours are
+// joined two by two, and the length of a point doubles; the largest reading is kept in addition to
+// the mean, so that no peak is averaged away in a long job.
+type Point struct {
+	Sum  float64 // integral over the time with a reading
+	Top  float64 // the largest reading
+	Time float64 // s with a reading
+}
+
+// series is one figure's readings in points of equal length.
+type series []Point
+
+// add adds a value that holds between two moments, in seconds since the job's start.
+// Without one it makes the series as long and leaves a gap.
+func (s *series) add(from, to, period, v float64, known bool) {
+	for from < to {
+		i := int(from / period)
+		end := min(to, float64(i+1)*period)
+		if end <= from { // rounding at a point's edge
+			i++
+			end = min(to, float64(i+1)*period)
+		}
+		i = min(i, MaxPoints-1)
+		for len(*s) <= i {
+			*s = append(*s, Point{})
+		}
+		if p := &(*s)[i]; known {
+			p.Sum += v * (end - from)
+			p.Time += end - from
+			p.Top = max(p.Top, v)
+		}
+		from = end
+	}
+}
+
+func (s *series) halve() {
+	out := (*s)[:0]
+	for i := 0; i < len(*s); i += 2 {
+		p := (*s)[i]
+		if i+1 < len(*s) {
+			q := (*s)[i+1]
+			p.Sum += q.Sum
+			p.Time += q.Time
+			p.Top = max(p.Top, q.Top)
+		}
+		out = append(out, p)
+	}
+	*s = out
+}
+
+func (p *Point) mean() float64 { return p.Sum / p.Time }
+func (p *Point) top() float64  { return p.Top }
+
+// column returns a value of each point. A point without a reading repeats the one
+// before it; at the start, the first there is.
+func (s series) column(of func(*Point) float64) []float64 {
+	out, last := make([]float64, len(s)), 0.0
+	if first := slices.IndexFunc(s, func(p Point) bool { return p.Time > 0 }); first >= 0 {
+		last = of(&s[first])
+	}
+	for i := range s {
+		if s[i].Time > 0 {
+			last = of(&s[i])
+		}
+		out[i] = last
+	}
+	return out
+}
+
+// sketchBins is a Sketch's resolution.
+const sketchBins = 50
+
+// Sketch is the distribution of one figure over time, in 600 bytes however long
+// the job. It counts the time in bins of equal width; a value past the last bin
+// doubles the width. A bin remembers the largest value in it.
+type Sketch struct {
+	Width float64             // of a bin; set before the first Add
+	Time  [sketchBins]float64 // s
+	Top   [sketchBins]float32
+	Total float64 // s
+}
+
+// Add adds dt seconds with the value v ≥ 0.
+func (s *Sketch) Add(v, dt float64) {
+	if !(dt > 0) || !(v >= 0) || math.IsInf(v, 0) || math.IsInf(dt, 0) || !(s.Width > 0) {
+		return
+	}
+	for v > s.Width*sketchBins {
+		s.widen()
+	}
+	i := min(int(v/s.Width), sketchBins-1)
+	top := float32(v)
+	if float64(top) < v { // no quantile of memory may fall short
+		top = math.Nextafter32(top, math.MaxFloat32)
+	}
+	s.Time[i] += dt
+	s.Top[i] = max(s.Top[i], top)
+	s.Total += dt
+}
+
+func (s *Sketch) widen() {
+	for i := range sketchBins {
+		var t float64
+		var top float32
+		if 2*i < sketchBins {
+			t, top = s.Time[2*i]+s.Time[2*i+1], max(s.Top[2*i], s.Top[2*i+1])
+		}
+		s.Time[i], s.Top[i] = t, top
+	}
+	s.Width *= 2
+}
+
+// Quantile returns the value that is not exceeded during the fraction q of the
+// time. The answer is never under the true one, and over it by less than a bin: 1/50
+// of the range that Width was set for, 1/25 of the largest value where that was
+// exceeded. It is exact where a bin holds one value, as memory's plateaus do.
+func (s *Sketch) Quantile(q float64) float64 {
+	var sum float64
+	last := 0.0
+	for i, t := range s.Time {
+		if t == 0 {
+			continue
+		}
+		last = float64(s.Top[i])
+		// Sums round.
+		if sum += t; sum >= q*s.Total*(1-1e-12) {
+			return last
+		}
+	}
+	return last
 }

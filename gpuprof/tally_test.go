@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -85,9 +86,7 @@ func TestTallyKeepsPeaksAndTotals(t *testing.T) {
 		start := unix(1000)
 		r := &Record{JobID: 1, Node: "n", Start: start, End: start.Add(seconds(end))}
 		ta.Fill(r)
-		if err := r.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, r.Validate())
 		if len(r.Series) > MaxPoints || (rlcore.Use{GPU: top[FigGPU], Core: top[FigCore], MemMiB: top[FigMem], PCIeMBps: top[FigPCIe]}) != r.Peak {
 			t.Fatalf("%d points, peak %+v", len(r.Series), r.Peak)
 		}
@@ -194,9 +193,7 @@ func TestRecordOfAnOlderAgent(t *testing.T) {
 		"series":[{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3}],"mean":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},
 		"peak":{"gpu":0.5,"mem_mib":100,"core":0.5,"pcie_mbps":3},"samples":2,"failed":0}`
 	r := new(Record)
-	if err := json.Unmarshal([]byte(old), r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal([]byte(old), r))
 	if err := r.Validate(); err != nil {
 		t.Error(err)
 	}

@@ -38,8 +38,8 @@ type Agent struct {
 	Now     func() time.Time
 	Log     *slog.Logger
 	Metrics *Metrics // nil = not exported
-	// Proc is /proc unless a test sets it.
-	Proc string
+	// Proc is /proc, and Groups /sys/fs/cgroup, unless a test sets it.
+	Proc, Groups string
 
 	jobs   map[run]*tracked
 	gpus   map[int]*gpu  // by gres.conf's index
@@ -49,7 +49,7 @@ type Agent struct {
 	filesErr error
 	broken   map[int]error
 	last     atomic.Pointer[pass]
-	idle     atomic.Pointer[[]gpuprof.Idle]
+	report   atomic.Pointer[gpuprof.IdleReport]
 }
 
 // Card is a GPU, or a MIG instance, as the agent reads it: an nvml.Device.
@@ -95,6 +95,7 @@ type gpu struct {
 	uses       map[int]float64 // SM utilisation by process
 	usesAt     time.Time       // up to when the driver's were read
 	usesRead   time.Time
+	without    map[int]bool // processes that the last reading found to compute without MPS
 }
 
 // uuid is the GPU's, or the MIG instance's.
@@ -109,6 +110,10 @@ type tracked struct {
 	// noEpilog: its file went away; job.End is when it was last seen.
 	noEpilog bool
 	idle     time.Time // since when its GPUs have done nothing; zero = they do something
+	asked    time.Time // when its control group was read last
+	grouped  bool      // its control group is held to the job's memory, or can't be
+	// apart: at the last reading the job was to share its GPU through MPS, and a process of it didn't.
+	apart bool
 }
 
 // runs reports whether the job's end isn't known yet.

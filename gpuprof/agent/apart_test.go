@@ -1,12 +1,16 @@
 package agent
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
@@ -59,9 +63,7 @@ func TestSharersAreToldApart(t *testing.T) {
 		if c.r.Peak.MemMiB != c.mem || math.Abs(c.r.Mean.Core-c.core) > 1e-9 || c.r.CoreFrom != gpuprof.CoreProcess {
 			t.Errorf("job %d: %+v, core from %s", c.r.JobID, c.r.Mean, c.r.CoreFrom)
 		}
-		if !slices.Equal(c.r.Mixed, []string{"gpu", "pcie", "power"}) {
-			t.Errorf("job %d: mixed %v", c.r.JobID, c.r.Mixed)
-		}
+		must.Equal(t, c.r.Mixed, []string{"gpu", "pcie", "power"}, "job %d: mixed", c.r.JobID)
 	}
 	if r1.Processes != 2 || r1.ProcessMiB != 200 || r2.Processes != 1 || r2.ProcessMiB != 300 {
 		t.Errorf("processes %d of up to %v MiB, and %d of %v", r1.Processes, r1.ProcessMiB, r2.Processes, r2.ProcessMiB)
@@ -92,7 +94,7 @@ func TestProcessesOfAJobAlone(t *testing.T) {
 	}
 	more := *p
 	more.Processes, more.ProcessMiB = 8, 300
-	if m := gpuprof.Merge(p, &more); m.Processes != 8 || m.ProcessMiB != 700 {
+	if m := gpuprof.Merge(p, &more, 0); m.Processes != 8 || m.ProcessMiB != 700 {
 		t.Errorf("two runs: %d processes of up to %v MiB", m.Processes, m.ProcessMiB)
 	}
 }
@@ -194,9 +196,7 @@ func migged() []nvml.Device {
 func TestMIGInstances(t *testing.T) {
 	b := newBench(t)
 	b.Devices = migged()
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Start())
 	cards, err := b.Dir.Cards("")
 	if err != nil || len(cards) != 3 || cards[0].UUID != "GPU-b" || cards[1].UUID != "MIG-1" || cards[2].UUID != "MIG-2" || cards[2].MemMiB != 9856 {
 		t.Fatalf("%+v %v", cards, err)
@@ -301,13 +301,90 @@ func TestRhythm(t *testing.T) {
 func TestClockSetBack(t *testing.T) {
 	b := newBench(t)
 	b.gpus[0].card = b.steady()
-	if err := b.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, Start: b.now.Add(time.Hour)}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 7, GPUs: []int{0}, Start: b.now.Add(time.Hour)}))
 	b.scan()
 	b.until(b.now.Add(time.Minute))
 	b.end(7)
 	if r := b.closed(7); r.DurationS() != 0 {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A sharer with a process that computes without MPS is reported while it does, and its record says so; its
+// neighbour's doesn't. A process that one reading alone shows so is none, and a job alone on a whole GPU needs no MPS.
+func TestSharersWithoutMPS(t *testing.T) {
+	b := newBench(t)
+	b.gpus[0].dev.MPS.OwnAddresses = true
+	b.proc(map[int]int64{1: 1, 2: 2, 3: 2, 4: 3, 5: 0})
+	without := map[int]bool{5: true}
+	b.gpus[0].card = b.steady()
+	b.gpus[0].card.(*card).procs = func() ([]nvml.Process, error) {
+		var out []nvml.Process
+		for _, pid := range []int{1, 2, 3, 5} {
+			out = append(out, nvml.Process{PID: pid, MemMiB: 10, WithoutMPS: without[pid]})
+		}
+		return out, nil
+	}
+	b.gpus[1].card = b.steady()
+	b.gpus[1].card.(*card).procs = func() ([]nvml.Process, error) { return []nvml.Process{{PID: 4, MemMiB: 10, WithoutMPS: true}}, nil }
+	b.begin(1, 0, 0)
+	b.begin(2, 0, 0)
+	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 3, UID: 1000, User: "ann", GPUs: []int{1}, Start: b.now}))
+	b.scan()
+	b.sample()
+	without[1] = true
+	b.sample()
+	without[1] = false
+	b.sample()
+	if got := b.Idle().WithoutMPS; len(got) > 0 {
+		t.Errorf("all are clients, as far as two readings show: %v", got)
+	}
+	without[3] = true
+	b.sample()
+	b.sample()
+	if got := b.Idle().WithoutMPS; !slices.Equal(got, []int64{2}) {
+		t.Errorf("reported: %v, want job 2", got)
+	}
+	without[3] = false
+	b.sample()
+	if got := b.Idle().WithoutMPS; len(got) > 0 {
+		t.Errorf("it is a client again: %v", got)
+	}
+	for id, want := range map[int64]bool{1: false, 2: true, 3: false} {
+		b.end(id)
+		if r := b.closed(id); r.WithoutMPS != want {
+			t.Errorf("the record of job %d says %v", id, r.WithoutMPS)
+		}
+	}
+}
+
+// What a job used of its node is in its record, as its control group last said before it went.
+func TestHostUseIsRecorded(t *testing.T) {
+	b := newBench(t)
+	b.Groups = t.TempDir()
+	group := filepath.Join(b.Groups, "system.slice/slurmstepd.scope/job_1")
+	must.OK(t, os.MkdirAll(group, 0o755))
+	uses := func(cpuS, mib int) {
+		must.OK(t, os.WriteFile(filepath.Join(group, "cpu.stat"), fmt.Appendf(nil, "usage_usec %d\n", cpuS*1e6), 0o600),
+			os.WriteFile(filepath.Join(group, "memory.peak"), fmt.Appendf(nil, "%d\n", mib<<20), 0o600))
+	}
+	b.gpus[0].card, b.gpus[1].card = b.steady(), b.steady()
+	b.begin(1, 0, 0)
+	b.begin(2, 0, 1)
+	b.scan()
+	for i := range 6 {
+		b.now = b.now.Add(20 * time.Second)
+		uses(50*(i+1), 100)
+		b.sample()
+	}
+	must.OK(t, os.RemoveAll(group))
+	b.until(b.now.Add(time.Minute))
+	b.end(1)
+	b.end(2)
+	if r := b.closed(1); r.Host == nil || math.Abs(r.Host.Cores-2.5) > 1e-9 || r.Host.MemMiB != 100 {
+		t.Errorf("%+v", r.Host)
+	}
+	if r := b.closed(2); r.Host != nil {
+		t.Errorf("without a group: %+v", r.Host)
 	}
 }

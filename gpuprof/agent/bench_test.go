@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
@@ -41,9 +42,7 @@ func node(tb testing.TB) *bench {
 		t = new(testing.T)
 	}
 	b.t = t
-	if err := b.Start(); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, b.Start())
 	rng := rand.New(rand.NewPCG(1, 1))
 	pids := map[int]int64{}
 	for g := range 8 {
@@ -70,9 +69,7 @@ func node(tb testing.TB) *bench {
 			id := int64(1 + 8*g + j)
 			pids[1000+8*g+j] = id
 			job := &prolog.Job{JobID: id, UID: 1000, User: "ann", Comment: "app=resnet50", GPUs: []int{g}, Percent: 12, Start: b.now}
-			if err := b.Dir.Begin(job); err != nil {
-				tb.Fatal(err)
-			}
+			must.OK(tb, b.Dir.Begin(job))
 		}
 	}
 	b.Proc = tb.TempDir()
@@ -139,17 +136,10 @@ func BenchmarkRecord(tb *testing.B) {
 			}
 			var zip bytes.Buffer
 			w := gzip.NewWriter(&zip)
-			if _, err := w.Write(body); err != nil {
-				tb.Fatal(err)
-			}
-			if err := w.Close(); err != nil {
-				tb.Fatal(err)
-			}
+			must.Get(w.Write(body))(tb)
+			must.OK(tb, w.Close())
 			r.DropSeries()
-			summary, err := json.Marshal(r)
-			if err != nil {
-				tb.Fatal(err)
-			}
+			summary := must.Get(json.Marshal(r))(tb)
 			tb.ReportMetric(float64(len(body)), "B")
 			tb.ReportMetric(float64(zip.Len()), "B-gzip")
 			tb.ReportMetric(float64(len(summary)), "B-summary")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 )
 
@@ -219,13 +220,9 @@ func (b *bench) procAt(tb testing.TB, root string, of map[int]int64) {
 		if job == 0 {
 			comm = "nvidia-cuda-mps\n"
 		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			tb.Fatal(err)
-		}
+		must.OK(tb, os.MkdirAll(dir, 0o755))
 		for name, text := range map[string]string{"cgroup": group, "comm": comm} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-				tb.Fatal(err)
-			}
+			must.OK(tb, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
 	}
 }

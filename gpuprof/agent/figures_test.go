@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"encoding/json"
+	"log/slog"
 	"math"
 	"os"
 	"slices"
@@ -12,8 +13,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // A row of gpuprof.Recorded is all it takes to record a figure: it is sampled, summed up
@@ -71,10 +74,7 @@ func TestAFigureIsOneRow(t *testing.T) {
 // table; those of the same jobs on the same cards are byte for byte the same: sharers,
 // sources of core use, a figure that lies, a restart. Processes came later.
 func TestRecordsStayAsTheyWere(t *testing.T) {
-	want, err := os.ReadFile("testdata/records.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must.Get(os.ReadFile("testdata/records.jsonl"))(t)
 	var got bytes.Buffer
 	for _, gpm := range []bool{false, true} {
 		b := newBench(t)
@@ -120,12 +120,52 @@ func TestRecordsStayAsTheyWere(t *testing.T) {
 		b.end(2)
 		b.closed(2)
 		for _, r := range b.kept.recs {
-			if err := json.NewEncoder(&got).Encode(r); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, json.NewEncoder(&got).Encode(r))
 		}
 	}
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("the records changed:\n%.2000s", &got)
 	}
+}
+
+// TestEnergyReadSlowly takes the CPU away between the counter and the clock: no power
+// is made of a time that isn't known.
+func TestEnergyReadSlowly(t *testing.T) {
+	lib, _ := simulated(t, "2", "--model", "h200")
+	a := &Agent{
+		Dir: prolog.Dir(t.TempDir()), Devices: lib.Devices(), Node: "n1", Period: 100 * time.Millisecond, Keep: new(kept).keep, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+	}
+	must.OK(t, a.Start())
+	g := a.gpus[0]
+	power := func(pause time.Duration) float64 {
+		calls := 0
+		var l look
+		g.energy(&l, func() time.Time {
+			if calls++; calls == 2 {
+				time.Sleep(pause)
+			}
+			return time.Now()
+		})
+		time.Sleep(20 * time.Millisecond)
+		return l.reading.Value[gpuprof.FigMeanPower]
+	}
+	truth := 0.0
+	for range 100 {
+		if truth = power(0); truth > 0 {
+			break
+		}
+	}
+	for range 5 {
+		for _, pause := range []time.Duration{40 * time.Millisecond, 0, 0} {
+			if w := power(pause); w != 0 && math.Abs(w-truth) > 0.4*truth {
+				t.Errorf("%v W, an idle card draws %v", w, truth)
+			}
+		}
+	}
+	for range 100 {
+		if power(0) > 0 {
+			return
+		}
+	}
+	t.Error("the card's power isn't told any more")
 }

@@ -1,11 +1,15 @@
 package agent
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 )
 
 // idlePeriod is the time between two looks at the job files where no event calls
@@ -28,7 +32,6 @@ type pass struct {
 	err  error     // nil = it read everything
 }
 
-// passed publishes a pass.
 func (a *Agent) passed(at time.Time) {
 	errs := []error{a.filesErr}
 	for _, g := range slices.Sorted(maps.Keys(a.broken)) {
@@ -73,4 +76,70 @@ func (a *Agent) retry() {
 		delete(a.gpus, i)
 	}
 	a.passed(a.Now())
+}
+
+// Reports of idle jobs: jobs that have done nothing for toldAfter, every toldEvery.
+const (
+	toldAfter = 5 * time.Minute
+	toldEvery = time.Minute
+)
+
+// works reports whether a reading shows that a job does something, or may: what isn't known is no idleness. own says
+// that the reading's core use is the job's own, which then decides.
+func works(r *gpuprof.Reading, own bool) bool {
+	f := gpuprof.FigGPU
+	if own {
+		f = gpuprof.FigCore
+	}
+	return !r.Has(f) || r.Value[f] >= gpuprof.IdleBelow
+}
+
+// showIdle publishes which jobs do nothing, and which share a GPU without MPS.
+func (a *Agent) showIdle(now time.Time) {
+	r := &gpuprof.IdleReport{Node: a.Node, Jobs: []gpuprof.Idle{}}
+	for id, t := range a.jobs {
+		if t.runs() && !t.idle.IsZero() && now.Sub(t.idle) >= toldAfter {
+			r.Jobs = append(r.Jobs, gpuprof.Idle{JobID: id.ID, IdleS: now.Sub(t.idle).Seconds()})
+		}
+		if t.runs() && t.apart {
+			r.WithoutMPS = append(r.WithoutMPS, id.ID)
+		}
+	}
+	slices.SortFunc(r.Jobs, func(x, y gpuprof.Idle) int { return cmp.Compare(x.JobID, y.JobID) })
+	slices.Sort(r.WithoutMPS)
+	a.Metrics.withoutMPS.Set(float64(len(r.WithoutMPS)))
+	a.report.Store(r)
+}
+
+// Idle returns the jobs that have done nothing for some minutes, and those that share a GPU without MPS,
+// as the last sample showed them. It may be called at any time.
+func (a *Agent) Idle() *gpuprof.IdleReport {
+	if r := a.report.Load(); r != nil {
+		return r
+	}
+	return &gpuprof.IdleReport{Node: a.Node}
+}
+
+// TellIdle reports idle jobs, and sharers without MPS, while there are any, and once after the last one, until ctx ends. A
+// failed report is followed by the next.
+func (a *Agent) TellIdle(ctx context.Context, send func(context.Context, *gpuprof.IdleReport) error) error {
+	tick := time.NewTicker(toldEvery)
+	defer tick.Stop()
+	told := false
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		r := a.Idle()
+		if r.Empty() && !told {
+			continue
+		}
+		if err := send(ctx, r); err != nil {
+			a.Log.Debug("idle jobs not reported", "err", err)
+			continue
+		}
+		told = !r.Empty()
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
@@ -75,9 +76,7 @@ func newBench(t *testing.T) *bench {
 		Dir: prolog.Dir(t.TempDir()), Devices: two(), Node: "n1", Keep: b.kept.keep, Log: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return b.now }, Metrics: NewMetrics(b.reg),
 	}
-	if err := b.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Start())
 	for i, g := range b.gpus {
 		g.card = b.cards.card(i)
 	}
@@ -86,9 +85,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) begin(id int64, restart int, gpus ...int) {
 	b.t.Helper()
-	if err := b.Dir.Begin(&prolog.Job{JobID: id, Restart: restart, UID: 1000, User: "ann", GPUs: gpus, Percent: 50, Start: b.now}); err != nil {
-		b.t.Fatal(err)
-	}
+	must.OK(b.t, b.Dir.Begin(&prolog.Job{JobID: id, Restart: restart, UID: 1000, User: "ann", GPUs: gpus, Percent: 50, Start: b.now}))
 }
 
 // wants fails the test unless Health complains with these words; none = it must
@@ -168,18 +165,12 @@ func TestHealthOfJobFiles(t *testing.T) {
 	b := newBench(t)
 	b.scan()
 	b.wants()
-	if err := b.Dir.Make(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Dir.Make())
 	bad := filepath.Join(b.Dir.Jobs(), "9.json")
-	if err := os.WriteFile(bad, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(bad, []byte("{"), 0o600))
 	b.scan()
 	b.wants("9.json")
-	if err := os.Remove(bad); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Remove(bad))
 	b.scan()
 	b.wants()
 }
@@ -191,9 +182,7 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	c, k := &cards{}, &kept{}
 	dir := prolog.Dir(t.TempDir())
 	a := &Agent{Dir: dir, Devices: two(), Node: "n1", Period: 20 * time.Millisecond, Keep: k.keep, Now: time.Now, Log: slog.New(slog.DiscardHandler)}
-	if err := a.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, a.Start())
 	for i, g := range a.gpus {
 		g.card = c.card(i)
 	}
@@ -202,7 +191,7 @@ func TestHungDriverIsNoticed(t *testing.T) {
 	go func() { done <- a.Run(ctx) }()
 	eventually := func(what string, ok func(error) bool) {
 		t.Helper()
-		for range 1500 {
+		for range 30000 {
 			if ok(a.Health()) {
 				return
 			}

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
@@ -212,9 +213,7 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			case 0:
 				gpus := rapid.SampledFrom([][]int{{0}, {1}, {0, 1}, {0, 9}}).Draw(rt, "gpus")
 				if !running[id] {
-					if err := b.Dir.Begin(&prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus, Start: b.now}); err != nil {
-						rt.Fatal(err)
-					}
+					must.OK(rt, b.Dir.Begin(&prolog.Job{JobID: id, Restart: len(b.kept.recs), GPUs: gpus, Start: b.now}))
 					running[id] = true
 				}
 				b.scan()
@@ -236,9 +235,7 @@ func TestAnyFiguresAnyHistory(t *testing.T) {
 			rt.Fatalf("still tracked: %v", b.jobs)
 		}
 		for _, r := range b.kept.recs {
-			if err := r.Validate(); err != nil {
-				rt.Fatal(err)
-			}
+			must.OK(rt, r.Validate())
 		}
 	})
 }

@@ -1,13 +1,19 @@
 package agent
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // slack is by how much readings at slightly different moments may exceed what is
@@ -32,10 +38,12 @@ type look struct {
 	clients map[int64]clients
 }
 
-// clients are the processes of a job on a GPU: how many, and the most memory that one holds.
+// clients are the processes of a job on a GPU: how many, the most memory that one holds, and whether one
+// of them computes without MPS.
 type clients struct {
-	n       int
-	mostMiB float64
+	n          int
+	mostMiB    float64
+	withoutMPS bool
 }
 
 // look reads a GPU for the jobs on it. It returns an error where nothing could be
@@ -269,13 +277,17 @@ func (a *Agent) processes(g *gpu, jobs []int64, l *look) {
 	}
 	owners, unknown := make([]int64, len(list)), false // 0 = a server that isn't one of the jobs' processes
 	l.clients = map[int64]clients{}
+	before := g.without
+	g.without = map[int]bool{}
 	for i, p := range list {
 		id, server := a.owner(p.PID)
 		unknown = unknown || id == 0 && !(server && g.dev.MPS.OwnAddresses) // a server that stands for all its clients, say
 		if owners[i] = id; id != 0 && p.MemMiB >= 0 && p.MemMiB <= g.most(gpuprof.FigMem) {
 			c := l.clients[id]
-			l.clients[id] = clients{c.n + 1, max(c.mostMiB, p.MemMiB)}
+			l.clients[id] = clients{c.n + 1, max(c.mostMiB, p.MemMiB), c.withoutMPS || p.WithoutMPS && before[p.PID]}
 		}
+		// A process that ends while NVML is read can be missing in one of its lists: two readings must agree.
+		g.without[p.PID] = p.WithoutMPS
 	}
 	if len(jobs) < 2 {
 		// Alone, all that runs there is the job's.
@@ -352,4 +364,66 @@ func (g *gpu) sms(l *look) (map[int]float64, bool) {
 		return nil, l.reading.Has(gpuprof.FigGPU) && l.reading.Value[gpuprof.FigGPU] < changed
 	}
 	return g.uses, true
+}
+
+// deepest bounds the walk from a process to its step.
+const deepest = 64
+
+// owner finds a process's job by its control group, or where Slurm doesn't use them
+// by the step that is its ancestor. server is true for an MPS server, which
+// belongs to no job. Where nothing is known both are zero.
+func (a *Agent) owner(pid int) (job int64, server bool) {
+	dir := a.process(pid)
+	if groups, err := os.ReadFile(filepath.Join(dir, "cgroup")); err == nil {
+		job, sluid := prolog.InGroup(groups)
+		if job == 0 && sluid != "" {
+			job = a.jobNamed(sluid)
+		}
+		if job != 0 {
+			return job, false
+		}
+	}
+	if job := a.stepOf(pid); job != 0 {
+		return job, false
+	}
+	// The kernel cuts nvidia-cuda-mps-server to 15 bytes.
+	name, err := os.ReadFile(filepath.Join(dir, "comm"))
+	return 0, err == nil && bytes.HasPrefix(name, []byte("nvidia-cuda-mps"))
+}
+
+func (a *Agent) process(pid int) string {
+	return filepath.Join(cmp.Or(a.Proc, "/proc"), strconv.Itoa(pid))
+}
+
+// jobNamed is the job with a prolog that was given this SLUID; 0 = none is known.
+func (a *Agent) jobNamed(sluid string) int64 {
+	for r, t := range a.jobs {
+		if t.job.SLUID == sluid {
+			return r.ID
+		}
+	}
+	return 0
+}
+
+// stepOf finds the step that a process descends from; 0 = none. The link is lost when a parent
+// ends.
+func (a *Agent) stepOf(pid int) int64 {
+	for range deepest {
+		stat, err := os.ReadFile(filepath.Join(a.process(pid), "stat"))
+		if err != nil {
+			return 0
+		}
+		// The name before may hold anything, brackets too.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 2 {
+			return 0
+		}
+		if pid, err = strconv.Atoi(string(fields[1])); err != nil || pid <= 1 {
+			return 0
+		}
+		if job := prolog.StepOf(a.process(pid)); job != 0 {
+			return job
+		}
+	}
+	return 0
 }

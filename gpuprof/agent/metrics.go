@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -9,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // Metrics is what operations sees of a node, under the prefix gpuprof_. There are
@@ -18,10 +22,11 @@ type Metrics struct {
 	gauges []gauge
 	uses   atomic.Pointer[[]use]
 
-	jobs    prometheus.Gauge
-	samples *prometheus.CounterVec
-	lies    *prometheus.CounterVec
-	records prometheus.Counter
+	jobs       prometheus.Gauge
+	withoutMPS prometheus.Gauge
+	samples    *prometheus.CounterVec
+	lies       *prometheus.CounterVec
+	records    prometheus.Counter
 }
 
 // gauge shows one figure of a GPU, or of each job on it.
@@ -43,10 +48,11 @@ type use struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	auto, ns := promauto.With(reg), "gpuprof"
 	m := &Metrics{
-		jobs:    auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
-		samples: auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
-		lies:    auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
-		records: auto.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "records_total", Help: "Records of jobs that were closed."}),
+		jobs:       auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "jobs", Help: "Jobs with a GPU that run on this node."}),
+		withoutMPS: auto.NewGauge(prometheus.GaugeOpts{Namespace: ns, Name: "sharers_without_mps", Help: "Running jobs that share a GPU and have a process on it that computes without MPS."}),
+		samples:    auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "samples_total", Help: "Samples of a GPU, by result (ok, error)."}, []string{"result"}),
+		lies:       auto.NewCounterVec(prometheus.CounterOpts{Namespace: ns, Name: "figures_dropped_total", Help: "Figures that the driver gave and that can't be true, by figure."}, []string{"figure"}),
+		records:    auto.NewCounter(prometheus.CounterOpts{Namespace: ns, Name: "records_total", Help: "Records of jobs that were closed."}),
 	}
 	for i := range gpuprof.Recorded {
 		for _, ofJob := range []bool{false, true} {
@@ -111,4 +117,65 @@ func (a *Agent) showUses() {
 		out = append(out, use{i, g.uuid(), g.look.reading, jobs})
 	}
 	a.Metrics.uses.Store(&out)
+}
+
+// runtimes are the container runtimes whose containers see the hooks' folder if a file says so: where the program is,
+// and which files of which line.
+var runtimes = []struct{ name, program, files, line string }{
+	{"apptainer", "usr/bin/apptainer", "etc/apptainer/apptainer.conf", `^\s*bind path\s*=\s*/run/slurmbridge\b`},
+	{"apptainer", "usr/local/bin/apptainer", "usr/local/etc/apptainer/apptainer.conf", `^\s*bind path\s*=\s*/run/slurmbridge\b`},
+	{"singularity", "usr/bin/singularity", "etc/singularity/singularity.conf", `^\s*bind path\s*=\s*/run/slurmbridge\b`},
+	{"enroot", "usr/bin/enroot", "etc/enroot/mounts.d/*", `^\s*/run/slurmbridge\b`},
+	// Their users say so in each call.
+	{"docker", "usr/bin/docker", "", ""},
+	{"podman", "usr/bin/podman", "etc/containers/containers.conf", `"/run/slurmbridge[/:"]`},
+}
+
+// containers says of each container runtime below root whether its containers see the hooks' folder by themselves.
+func containers(root string) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range runtimes {
+		if info, err := os.Stat(filepath.Join(root, r.program)); err != nil || info.IsDir() {
+			continue
+		}
+		files, _ := filepath.Glob(filepath.Join(root, r.files))
+		line := regexp.MustCompile(`(?m)` + r.line)
+		out[r.name] = r.files != "" && slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(filepath.Clean(file))
+			return err == nil && line.Match(text)
+		})
+	}
+	return out
+}
+
+// ShowHooks exports what the hooks of this node, with that settings file, would find at a job's start, read at each
+// scrape: slurmbridge doctor reads it from the controller.
+func ShowHooks(reg prometheus.Registerer, settings string) {
+	gauge := func(name, help string, is func() bool) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "gpuprof", Name: name, Help: help}, func() float64 {
+			if is() {
+				return 1
+			}
+			return 0
+		}))
+	}
+	gauge("hook_settings_ok", "1 where the hooks' settings (node.yaml) make sense, 0 where a default takes the place of one that doesn't; the log names it.",
+		func() bool { _, err := prolog.Load(settings); return err == nil })
+	gauge("mps_control_present", "1 where nvidia-cuda-mps-control is there for the hooks to start, 0 where jobs that share a GPU take turns instead.",
+		func() bool { s, _ := prolog.Load(settings); return s.HasMPS() })
+}
+
+// ShowContainers exports of each container runtime of the node, below root, whether its containers see the hooks' folder.
+func ShowContainers(reg prometheus.Registerer, root string) {
+	for name := range containers(root) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "gpuprof", Name: "container_runtime_ready", ConstLabels: prometheus.Labels{"runtime": name},
+			Help: "1 where all containers of that runtime, which was there at the agent's start, see the folder of the MPS daemons, 0 where they don't or their users have to say so.",
+		}, func() float64 {
+			if containers(root)[name] {
+				return 1
+			}
+			return 0
+		}))
+	}
 }

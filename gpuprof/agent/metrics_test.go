@@ -1,12 +1,17 @@
 package agent
 
 import (
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
@@ -86,17 +91,12 @@ func TestSeriesAreBounded(t *testing.T) {
 	var first int
 	for id := range int64(50) {
 		job := &prolog.Job{JobID: 1 + id, User: "ann", Comment: "app=\"x\ny", WorkDir: "/secret", GPUs: []int{0}, Percent: 50, Start: b.now}
-		if err := b.Dir.Begin(job); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, b.Dir.Begin(job))
 		b.scan()
 		b.sample()
 		end(t, b.Dir, 1+id)
 		b.scan()
-		n, err := testutil.GatherAndCount(b.reg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(testutil.GatherAndCount(b.reg))(t)
 		if id == 0 {
 			first = n
 		} else if n != first {
@@ -110,10 +110,7 @@ func TestMetricsAreNamedWell(t *testing.T) {
 	b.begin(7, 0, 0)
 	b.scan()
 	b.sample()
-	problems, err := testutil.GatherAndLint(b.reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(testutil.GatherAndLint(b.reg))(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -128,9 +125,7 @@ func TestRequeuedRunsAreKeptApart(t *testing.T) {
 	b.now = b.now.Add(time.Second)
 	b.sample()
 	b.kept.fail = true
-	if _, err := b.Dir.End(7, b.now, "0:0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Dir.End(7, b.now, "0:0"))(t)
 	b.begin(7, 1, 0)
 	b.scan()
 	for range 3 {
@@ -141,9 +136,7 @@ func TestRequeuedRunsAreKeptApart(t *testing.T) {
 	b.scan()
 	b.now = b.now.Add(time.Second)
 	b.sample()
-	if _, err := b.Dir.End(7, b.now, "0:0"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Dir.End(7, b.now, "0:0"))(t)
 	b.scan()
 	if len(b.kept.recs) != 2 {
 		t.Fatalf("%d records", len(b.kept.recs))
@@ -156,5 +149,66 @@ func TestRequeuedRunsAreKeptApart(t *testing.T) {
 	}
 	if len(b.jobs) != 0 {
 		t.Errorf("still tracked: %v", b.jobs)
+	}
+}
+
+// What the hooks would find is told as it is at the time of the scrape.
+func TestHooks(t *testing.T) {
+	dir := t.TempDir()
+	settings, program := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "control")
+	reg := prometheus.NewPedanticRegistry()
+	ShowHooks(reg, settings)
+	expect := func(when string, ok, mps float64) {
+		t.Helper()
+		families := must.Get(reg.Gather())(t)
+		got := map[string]float64{}
+		for _, f := range families {
+			got[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+		}
+		want := map[string]float64{"gpuprof_hook_settings_ok": ok, "gpuprof_mps_control_present": mps}
+		must.Equal(t, got, want, when)
+	}
+	write := func(path, text string, mode os.FileMode) {
+		t.Helper()
+		must.OK(t, os.WriteFile(path, []byte(text), mode))
+	}
+	write(settings, "mps_control: "+program+"\n", 0o600)
+	expect("without the program", 1, 0)
+	write(program, "", 0o600)
+	expect("with a file that isn't executable", 1, 0)
+	must.OK(t, os.Chmod(program, 0o700))
+	expect("with the program", 1, 1)
+	write(settings, "mps_control: "+program+"\nsharing: sometimes\n", 0o600)
+	expect("with a typo", 0, 1)
+	must.OK(t, os.Remove(program))
+	must.OK(t, os.Mkdir(program, 0o700))
+	expect("with a folder", 0, 0)
+}
+
+// Which runtimes a node has, and whether all their containers see the hooks' folder.
+func TestContainerRuntimes(t *testing.T) {
+	root := t.TempDir()
+	put := func(file, text string) {
+		path := filepath.Join(root, file)
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755))
+	}
+	if got := containers(root); len(got) > 0 {
+		t.Errorf("nothing is there: %v", got)
+	}
+	for _, program := range []string{"apptainer", "enroot", "podman", "docker"} {
+		put("usr/bin/"+program, "")
+	}
+	put("etc/apptainer/apptainer.conf", "# bind path = /run/slurmbridge\nbind path = /etc/hosts\n")
+	put("etc/enroot/mounts.d/20-config.fstab", "/etc/hosts /etc/hosts\n")
+	for name, ready := range containers(root) {
+		if ready {
+			t.Errorf("%s is ready", name)
+		}
+	}
+	put("etc/apptainer/apptainer.conf", "bind path = /etc/hosts\nbind path = /run/slurmbridge\n")
+	put("etc/enroot/mounts.d/50-slurmbridge.fstab", string(must.Get(os.ReadFile("../../etc/enroot.fstab"))(t)))
+	put("etc/containers/containers.conf", "[containers]\nvolumes = [\"/run/slurmbridge:/run/slurmbridge\"]\n")
+	if got, want := containers(root), map[string]bool{"apptainer": true, "enroot": true, "podman": true, "docker": false}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

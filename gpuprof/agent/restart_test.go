@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/prolog"
 )
@@ -31,9 +32,7 @@ func (b *bench) crash(log io.Writer) {
 	b.t.Helper()
 	old := b.Agent
 	b.Agent = &Agent{Dir: old.Dir, Devices: old.Devices, Node: old.Node, Keep: old.Keep, Log: slog.New(slog.NewTextHandler(log, nil)), Now: old.Now, Proc: old.Proc}
-	if err := b.Start(); err != nil {
-		b.t.Fatal(err)
-	}
+	must.OK(b.t, b.Start())
 	for i, g := range b.gpus {
 		g.card = old.gpus[i].card
 	}
@@ -110,18 +109,13 @@ func TestDamagedState(t *testing.T) {
 	b.scan()
 	b.sample()
 	b.keepState()
-	good, err := os.ReadFile(b.statePath())
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must.Get(os.ReadFile(b.statePath()))(t)
 	if info, err := os.Stat(b.statePath()); err != nil || info.Mode().Perm() != 0o600 {
 		t.Error(info.Mode(), err)
 	}
 	for i := 0; i <= len(good); i += 41 {
 		for _, body := range [][]byte{good[:i], flip(good, i)} {
-			if err := os.WriteFile(b.statePath(), body, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, os.WriteFile(b.statePath(), body, 0o600))
 			b.crash(io.Discard)
 			if len(b.jobs) != 1 {
 				t.Fatal("the job is lost")
@@ -150,9 +144,7 @@ func TestSuccessorsAreNoNeighbours(t *testing.T) {
 	b.scan()
 	b.now = b.now.Add(10 * time.Second)
 	b.end(7)
-	if err := b.Dir.Begin(&prolog.Job{JobID: 8, GPUs: []int{0}, Start: b.now}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, b.Dir.Begin(&prolog.Job{JobID: 8, GPUs: []int{0}, Start: b.now}))
 	b.now = b.now.Add(10 * time.Second) // both are seen at once
 	b.scan()
 	b.end(8)
@@ -179,9 +171,7 @@ func TestFileThatVanishes(t *testing.T) {
 	seen := b.jobs[run{7, 0}].resume
 	remove := func(id int) {
 		t.Helper()
-		if err := os.Remove(filepath.Join(b.Dir.Jobs(), strconv.Itoa(id)+".json")); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Remove(filepath.Join(b.Dir.Jobs(), strconv.Itoa(id)+".json")))
 	}
 	b.now = start.Add(100 * time.Second)
 	b.begin(9, 0, 1)
@@ -224,18 +214,10 @@ func TestFileThatVanishes(t *testing.T) {
 func (b *bench) rewrite(id int64, change func(*prolog.Job)) {
 	b.t.Helper()
 	path := filepath.Join(b.Dir.Jobs(), fmt.Sprintf("%d.json", id))
-	j, err := prolog.ReadJob(path)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	j := must.Get(prolog.ReadJob(path))(b.t)
 	change(j)
-	body, err := json.Marshal(j)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, body, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	body := must.Get(json.Marshal(j))(b.t)
+	must.OK(b.t, os.WriteFile(path, body, 0o600))
 }
 
 // What the hooks find of a job's MPS server while it runs is in its record.

@@ -1,11 +1,16 @@
 package agent
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
 )
 
 // due is when the next reading is; false = no job runs.
@@ -118,14 +123,53 @@ func (a *Agent) read(g *gpu, jobs []int64, now time.Time) {
 	g.pace.next(now, parts)
 }
 
+// hostEvery is how often a job's control group is read, in periods.
+const hostEvery = 5
+
+// host notes what a job has used of its node so far: with the job its control group goes.
+func (a *Agent) host(t *tracked, now time.Time) {
+	if now.Sub(t.asked) < hostEvery*a.Period {
+		return
+	}
+	t.asked = now
+	cpuS, mib := prolog.HostUse(cmp.Or(a.Groups, "/sys/fs/cgroup"), t.job)
+	if cpuS >= 0 {
+		t.HostAt, t.HostCPU = now, cpuS
+	}
+	t.HostMiB = max(t.HostMiB, mib)
+}
+
+// limit holds a job's control group to what the job may have of its GPU's memory, where the driver can: MPS knows single
+// processes only. The group is there once the job's first step has started.
+func (a *Agent) limit(t *tracked) {
+	if t.grouped || t.job.MemJobMiB == 0 || len(t.job.GPUs) != 1 {
+		return
+	}
+	g := a.gpus[t.job.GPUs[0]]
+	if !g.dev.GroupLimits {
+		return
+	}
+	group := prolog.Group(cmp.Or(a.Groups, "/sys/fs/cgroup"), t.job)
+	if group == "" {
+		return
+	}
+	t.grouped = true
+	if err := g.dev.LimitGroup(group, t.job.MemJobMiB); err != nil && !errors.Is(err, nvml.ErrNotSupported) {
+		a.Log.Warn("the memory of a job's processes is limited one by one only", "job", t.job.JobID, "err", err)
+	}
+}
+
 // rank orders the sources of core use, best first.
 var rank = []string{gpuprof.CoreGPM, gpuprof.CoreProcess, gpuprof.CoreGPU}
 
 // take adds what its GPUs did to a job's record.
 func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
+	a.host(t, now)
+	a.limit(t)
 	sum := gpuprof.Reading{Known: gpuprof.AllFigures()} // what is known of each of its GPUs
 	var failed error
 	busy := false
+	t.apart = false
 	for _, i := range t.job.GPUs {
 		g := a.gpus[i]
 		for _, name := range g.look.lied.Names() {
@@ -138,6 +182,8 @@ func (a *Agent) take(id int64, t *tracked, on map[int][]int64, now time.Time) {
 		r, coreFrom := g.look.reading, g.look.coreFrom
 		c := g.look.clients[id]
 		t.Processes, t.ProcessMiB = max(t.Processes, c.n), max(t.ProcessMiB, c.mostMiB)
+		t.apart = t.apart || c.withoutMPS && (t.job.Sharer() || len(on[i]) > 1)
+		t.WithoutMPS = t.WithoutMPS || t.apart
 		if len(on[i]) > 1 {
 			own := g.look.own[id] // nil where no process of the job's is there
 			for f := range g.look.told.Each {
@@ -193,4 +239,74 @@ func (a *Agent) hold(t *tracked, from, to time.Time) {
 		return
 	}
 	t.Tally.Add(from.Sub(t.job.Start).Seconds(), to.Sub(t.job.Start).Seconds(), t.held)
+}
+
+// How the pace changes.
+const (
+	// changed is the part of a card by which a figure must differ from the reading
+	// before to count as a change.
+	changed = 0.05
+	// slower is by what the step grows where nothing changes.
+	slower = 1.25
+	// purse is how many readings a GPU may be ahead of one a period.
+	purse = 60
+)
+
+// pace says when a GPU is read next. The step is a tenth of the period (0.1 s)
+// after a job came and after a reading that differs from the one before; it
+// grows by a quarter with each that doesn't, up to ten periods (10 s). However the
+// use flickers, a GPU isn't read more often than once a period but for 60 readings
+// that it may be ahead: each costs one, and each period that passes earns one.
+type pace struct {
+	period time.Duration
+	step   time.Duration
+	due    time.Time
+	at     time.Time // of the last reading
+	left   float64   // readings in the purse
+	last   []float64
+	read   bool // last is there
+}
+
+func (p *pace) least() time.Duration { return p.period / 10 }
+func (p *pace) most() time.Duration  { return 10 * p.period }
+
+// hurry makes the next reading due at once, and those after it fast: a job came or
+// went.
+func (p *pace) hurry(now time.Time) { p.step, p.due = p.least(), now }
+
+// next sets the next reading after one at now; v are the resources as parts of
+// the card, nil where it failed.
+func (p *pace) next(now time.Time, v []float64) {
+	if p.at.IsZero() {
+		p.left = purse
+	} else {
+		p.left = min(purse, p.left+max(0, now.Sub(p.at).Seconds())/p.period.Seconds())
+	}
+	p.at = now
+	p.left = max(0, p.left-1)
+	switch {
+	case v == nil:
+		p.step = max(p.step, p.period) // a failing GPU isn't read faster
+	case p.read && differ(p.last, v):
+		p.step = p.least()
+	default:
+		p.step = time.Duration(slower * float64(p.step))
+	}
+	if v != nil {
+		p.last, p.read = v, true
+	}
+	p.step = max(p.least(), min(p.most(), p.step))
+	if p.left < 1 {
+		p.step = max(p.step, p.period)
+	}
+	p.due = now.Add(p.step)
+}
+
+func differ(a, b []float64) bool {
+	for i := range a {
+		if math.Abs(a[i]-b[i]) > changed {
+			return true
+		}
+	}
+	return false
 }

@@ -29,7 +29,7 @@ import (
 // apart, and the size of a record in the spool. The simulated driver's time is in it.
 func BenchmarkServe(b *testing.B) {
 	const gpus, each, warm, seconds = 8, 8, 70, 60
-	bin, err := built()
+	bin, err := programs()
 	if err != nil {
 		b.Fatal(err)
 	}

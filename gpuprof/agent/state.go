@@ -24,7 +24,6 @@ const stateEvery = time.Minute
 // mostState bounds the file: a job takes 60 KB at most.
 const mostState = 64 << 20
 
-// saved is what is written down of a job.
 type saved struct {
 	Start      time.Time
 	Tally      *gpuprof.Tally
@@ -38,11 +37,15 @@ type saved struct {
 	Bursts     int
 	Processes  int
 	ProcessMiB float64
+	WithoutMPS bool
+	// What the job's control group had used up to HostAt; zero = it has none.
+	HostAt  time.Time
+	HostCPU float64 // s
+	HostMiB float64 // at most
 }
 
 func (a *Agent) statePath() string { return filepath.Join(string(a.Dir), "agent.state") }
 
-// save writes down what was gathered.
 func (a *Agent) save() error {
 	all := map[run]saved{}
 	for r, t := range a.jobs {

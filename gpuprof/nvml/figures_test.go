@@ -3,11 +3,14 @@ package nvml
 import (
 	"errors"
 	"math"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -19,19 +22,14 @@ func near(a, b float64) bool { return math.Abs(a-b) <= .02*math.Max(1, math.Abs(
 func TestFigures(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200"})
 	d := &lib.Devices()[0]
-	server := run(t, st.Device(0), gpusim.Claimant{}, rlcore.Use{MemMiB: 1})
+	server := serve(t, st.Device(0))
 	begin := time.Now()
 	if _, err := d.Activity(); !errors.Is(err, ErrNotYet) {
 		t.Fatal(err)
 	}
-	first, err := d.Read(Energy)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(d.Read(Energy))(t)
 	pid := run(t, st.Device(0), gpusim.Claimant{Server: server}, use)
-	if _, err := d.Activity(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(d.Activity())(t)
 	time.Sleep(LeastActivity + 10*time.Millisecond)
 	a, err := d.Activity()
 	if err != nil || !near(a.SM, .4) || !near(a.Graphics, .5) || !near(a.PCIeRx, 2000) || !near(a.PCIeTx, 1000) || a.Over < 50*time.Millisecond {
@@ -45,7 +43,7 @@ func TestFigures(t *testing.T) {
 		t.Errorf("energy from %v to %v J, %v", first, e, err)
 	}
 	ps, err := d.Processes()
-	want := []Process{{PID: server, MemMiB: 1}, {PID: pid, MemMiB: 2000}}
+	want := []Process{{PID: server, MemMiB: 30, WithoutMPS: true}, {PID: pid, MemMiB: 2000}}
 	if err != nil || !slices.Equal(ps, want) {
 		t.Errorf("processes %v, %v", ps, err)
 	}
@@ -72,17 +70,12 @@ func TestSamples(t *testing.T) {
 		p.Series = append(p.Series, rlcore.Use{GPU: float64(1 - i%2), Core: float64(1 - i%2)})
 	}
 	p.DurationS = float64(len(p.Series))
-	slot, err := st.Device(0).Claim(gpusim.Claimant{}, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slot := must.Get(st.Device(0).Claim(gpusim.Claimant{}, p))(t)
 	begin := time.Now()
 	for time.Since(begin) < 200*time.Millisecond { // ten seconds of the GPU's
 		time.Sleep(5 * time.Millisecond)
 	}
-	if _, err := slot.Progress(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(slot.Progress())(t)
 	pts, err := d.Samples(begin)
 	if err != nil || len(pts) < 40 {
 		t.Fatalf("%d samples, %v", len(pts), err)
@@ -155,5 +148,55 @@ func TestInstances(t *testing.T) {
 	s, err := lib.Devices()[0].Sample()
 	if err != nil || s.MemMiB < 4000 || s.PowerW == 0 || s.GPU != 0 {
 		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// A process that is no client of the card's MPS server is known as such, on cards that list clients and on those
+// that hide them.
+func TestProcessesWithoutMPS(t *testing.T) {
+	for model, clients := range map[string]bool{"titanxp": false, "v100": true} {
+		t.Run(model, func(t *testing.T) {
+			lib, st := machine(t, gpusim.Config{Model: model})
+			server := serve(t, st.Device(0))
+			client := run(t, st.Device(0), gpusim.Claimant{Server: server}, use)
+			plain := run(t, st.Device(0), gpusim.Claimant{}, rlcore.Use{MemMiB: 10})
+			got := map[int]bool{}
+			for _, p := range must.Get(lib.Devices()[0].Processes())(t) {
+				got[p.PID] = p.WithoutMPS
+			}
+			if without, seen := got[client]; without || seen != clients || !got[plain] {
+				t.Errorf("%v; %d is a client of %d, and %d isn't", got, client, server, plain)
+			}
+		})
+	}
+}
+
+// A control group is limited where the driver can, by root, and while it is there; a MIG instance isn't.
+func TestLimitGroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  gpusim.Config
+		gone bool
+		want string
+	}{
+		"limited":                {cfg: gpusim.Config{Model: "v100", GroupLimits: true}},
+		"the group has gone":     {cfg: gpusim.Config{Model: "v100", GroupLimits: true}, gone: true, want: "gpu 0: limit the memory of "},
+		"an older driver":        {cfg: gpusim.Config{Model: "v100"}, want: ErrNotSupported.Error()},
+		"cut into MIG instances": {cfg: gpusim.Config{Model: "h200", GroupLimits: true, Instances: []string{"1g.18gb"}}, want: ErrNotSupported.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lib, _ := machine(t, c.cfg)
+			d, group := lib.Devices()[0], t.TempDir()
+			if len(c.cfg.Instances) > 0 {
+				d = d.Instance(0)
+			}
+			if c.gone {
+				must.OK(t, os.Remove(group))
+			}
+			for range 20 { // again and again, as agents start
+				if err := d.LimitGroup(group, 1000); os.Getuid() == 0 && ((err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want)) {
+					t.Fatalf("%v, want %q", err, c.want)
+				}
+			}
+		})
 	}
 }

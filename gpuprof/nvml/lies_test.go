@@ -2,10 +2,19 @@ package nvml
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // The figures of call's errors, in order.
@@ -16,13 +25,11 @@ var figureNames = []string{"memory", "energy", "processes", "process-utilization
 func TestLies(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200"})
 	sim := st.Device(0)
-	server := run(t, sim, gpusim.Claimant{}, use)
+	server := serve(t, sim)
 	run(t, sim, gpusim.Claimant{Server: server}, use)
 	set := func(figure, mode string) {
 		t.Helper()
-		if err := sim.SetFault(figure, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, sim.SetFault(figure, mode))
 	}
 	d := &lib.Devices()[0]
 	for _, c := range []struct {
@@ -59,9 +66,7 @@ func TestLies(t *testing.T) {
 		{"gpm", "huge", 5, ErrImplausible},
 		{"gpm", "zero", -1, nil},
 	} {
-		if _, err := d.Read(Energy); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(d.Read(Energy))(t)
 		set(c.figure, c.mode)
 		s, errs := call(lib, 0)
 		set(c.figure, "none")
@@ -109,9 +114,7 @@ func TestFiguresApart(t *testing.T) {
 	}
 	for k, name := range names {
 		for mode, want := range map[string]error{"huge": ErrImplausible, "return=3": ErrNotSupported, "return=15": ErrLost, "none": nil} {
-			if err := sim.SetFault(name, mode); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, sim.SetFault(name, mode))
 			v, errs := read()
 			for i, honest := range []float64{.5, 2000, 3000, 100} {
 				switch {
@@ -122,9 +125,7 @@ func TestFiguresApart(t *testing.T) {
 				}
 			}
 		}
-		if err := sim.SetFault(name, "none"); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, sim.SetFault(name, "none"))
 	}
 	d = new(Device) // not of a library
 	if _, errs := read(); errs != [4]error{ErrNotSupported, ErrNotSupported, ErrNotSupported, ErrNotSupported} {
@@ -136,9 +137,7 @@ func TestFiguresApart(t *testing.T) {
 func TestEnergyBackwards(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "v100"})
 	d := &lib.Devices()[0]
-	if err := st.Device(0).SetFault("energy", "backwards"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, st.Device(0).SetFault("energy", "backwards"))
 	if _, err := d.Read(Energy); err != nil { // the first has nothing to be compared with
 		t.Fatal(err)
 	}
@@ -154,9 +153,7 @@ func TestEnergyBackwards(t *testing.T) {
 // A GPU that is gone says so at every reading, and when it is back it is read.
 func TestLost(t *testing.T) {
 	lib, st := machine(t, gpusim.Config{Model: "h200", GPUs: 2})
-	if err := st.Device(1).SetLost(true); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, st.Device(1).SetLost(true))
 	_, errs := call(lib, 1)
 	for i, err := range errs {
 		if !errors.Is(err, ErrLost) {
@@ -166,9 +163,7 @@ func TestLost(t *testing.T) {
 	if _, errs := call(lib, 0); errs[0] != nil || errs[2] != nil {
 		t.Errorf("the other GPU: %v", errs)
 	}
-	if err := st.Device(1).SetLost(false); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, st.Device(1).SetLost(false))
 	if _, errs := call(lib, 1); errs[0] != nil || errs[1] != nil || errs[2] != nil {
 		t.Errorf("back again: %v", errs)
 	}
@@ -179,24 +174,14 @@ func TestLost(t *testing.T) {
 func TestFailureAtOpen(t *testing.T) {
 	dir := built(t)
 	path := t.TempDir() + "/state"
-	if err := gpusim.Create(path, gpusim.Config{Model: "h200"}); err != nil {
-		t.Fatal(err)
-	}
-	st, err := gpusim.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, gpusim.Create(path, gpusim.Config{Model: "h200"}))
+	st := must.Get(gpusim.Open(path))(t)
 	defer st.Close()
 	for figure, mode := range map[string]string{"power": "return=999", "energy": "return=3", "memory": "huge", "mig": "return=999", "cores": "huge", "arch": "huge"} {
-		if err := st.Device(0).SetFault(figure, mode); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, st.Device(0).SetFault(figure, mode))
 	}
 	t.Setenv(gpusim.StateEnv, path)
-	lib, err := Open(dir + "/lib.so")
-	if err != nil {
-		t.Fatal(err)
-	}
+	lib := must.Get(Open(dir + "/lib.so"))(t)
 	defer lib.Close()
 	d := &lib.Devices()[0]
 	if !d.Answers[Power] || d.Refusals["power"] == "" || d.Answers[Energy] || d.Refusals["energy"] == "" {
@@ -205,9 +190,7 @@ func TestFailureAtOpen(t *testing.T) {
 	if d.Arch != "" || d.Compute != "" || d.Cores != 0 || d.MPS.MaxClients != 16 || d.MIG.Can {
 		t.Errorf("%+v", d.Capabilities)
 	}
-	if err := st.Device(0).SetFault("all", "none"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, st.Device(0).SetFault("all", "none"))
 	if s, err := lib.Devices()[0].Sample(); err != nil || s.PowerW == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -223,4 +206,132 @@ func FuzzShare(f *testing.F) {
 			t.Errorf("%v: %v %v", percent, v, ok)
 		}
 	})
+}
+
+// everything calls all there is of the library at so, and is a program's exit
+// status. A call of a function that isn't there ends the process before.
+func everything(so string) int {
+	lib, err := Open(so)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	defer lib.Close()
+	for i := range lib.Devices() {
+		d := &lib.Devices()[i]
+		_, errs := call(lib, i)
+		for _, err := range errs {
+			if err != nil && !errors.Is(err, ErrNotSupported) {
+				fmt.Println(err)
+			}
+		}
+		_ = d.LimitGroup("/nowhere", 1000)
+		for k := range d.MIG.Instances {
+			in := d.Instance(k)
+			_, _ = in.Read(Memory)
+			_, _ = in.Processes()
+			_, _ = in.Activity()
+			_, _ = in.Activity()
+			_ = in.LimitGroup("/nowhere", 1000)
+		}
+		fmt.Println(i, d.UUID, d.Answers)
+	}
+	fmt.Println("done")
+	return 0
+}
+
+// call reads every figure of GPU i.
+func call(lib *Library, i int) (Sample, []error) {
+	d := &lib.Devices()[i]
+	s, err1 := d.Sample()
+	_, err2 := d.Read(Energy)
+	_, err3 := d.Processes()
+	_, err4 := d.ProcessUtilisation(time.Time{})
+	_, err5 := d.Samples(time.Time{})
+	d.gpu.seen = Activity{} // of another call: this one reads
+	_, err6 := d.Activity()
+	if errors.Is(err6, ErrNotYet) {
+		time.Sleep(time.Millisecond)
+		_, err6 = d.Activity()
+	}
+	return s, []error{err1, err2, err3, err4, err5, err6}
+}
+
+// needed are the functions no driver lacks: without them there is no NVML.
+var needed = []string{"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2"}
+
+// An old driver's library lacks functions: whichever it is, what is missing isn't
+// called. The linker of each process binds by name once and for all, so each
+// library has a process of its own.
+func TestMissingSymbols(t *testing.T) {
+	dir := built(t)
+	state := filepath.Join(t.TempDir(), "state")
+	must.OK(t, gpusim.Create(state, gpusim.Config{Model: "h200", Instances: []string{"1g.18gb"}}))
+	used := symbolsInUse(t)
+	if len(used) < 25 {
+		t.Fatalf("only %d functions of NVML found in the package", len(used))
+	}
+	try := func(name, script string) string {
+		file := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+			t.Error(err)
+			return ""
+		}
+		so, err := link(dir, name+".so", "-Wl,--version-script="+file)
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		defer os.Remove(so)
+		exe, err := os.Executable()
+		if err != nil {
+			t.Error(err)
+			return ""
+		}
+		c := exec.Command(exe)
+		c.Env = append(os.Environ(), "NVML_TEST_EVERYTHING="+so, gpusim.StateEnv+"="+state)
+		out, err := c.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "done") {
+			t.Errorf("without %s: %v\n%s", name, err, out)
+		}
+		return string(out)
+	}
+	var wg sync.WaitGroup
+	free := make(chan struct{}, 3)
+	for _, sym := range used {
+		if slices.Contains(needed, sym) || slices.Contains(needed, sym+"_v2") {
+			continue
+		}
+		// Neither it nor its later versions.
+		wg.Go(func() {
+			free <- struct{}{}
+			try(sym, "{ local: "+sym+"; "+sym+"_v*; };")
+			<-free
+		})
+	}
+	wg.Wait()
+	out := try("all", "{ global: "+strings.Join(needed, "; ")+"; local: *; };")
+	if want := " " + fmt.Sprint(Answers{}) + "\n"; !strings.Contains(out, want) {
+		t.Errorf("nothing is there, and yet: %s", out)
+	}
+}
+
+// symbolsInUse are the functions that this package calls, by the names under
+// which it asks whether they are there.
+func symbolsInUse(t *testing.T) []string {
+	t.Helper()
+	files := must.Get(filepath.Glob("*.go"))(t)
+	var out []string
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		src := must.Get(os.ReadFile(f))(t)
+		for _, m := range regexp.MustCompile(`"(nvml[A-Z]\w+?)(_v\d)?"`).FindAllStringSubmatch(string(src), -1) {
+			if !slices.Contains(out, m[1]) {
+				out = append(out, m[1])
+			}
+		}
+	}
+	return out
 }

@@ -101,6 +101,7 @@ var (
 // Library is NVML.
 type Library struct {
 	api     gonvml.Interface
+	path    string // "" = as the loader finds it
 	driver  string
 	cuda    int // as cuDriverGetVersion; 0 = unknown
 	devices []Device
@@ -114,7 +115,7 @@ func Open(path string) (*Library, error) {
 	if path != "" {
 		opts = append(opts, gonvml.WithLibraryPath(path))
 	}
-	l := &Library{api: gonvml.New(opts...), has: map[string]bool{}}
+	l := &Library{api: gonvml.New(opts...), path: path, has: map[string]bool{}}
 	if ret := l.api.Init(); ret != gonvml.SUCCESS {
 		return nil, fmt.Errorf("%w: %s", ErrNone, ret.Error())
 	}

@@ -13,25 +13,17 @@ import (
 	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
-// objects compiles the simulated GPU's NVML once, unlinked.
+// objects compiles the simulated GPU's NVML once.
 var objects = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "nvml"); err != nil {
 		return "", err
 	}
-	sources, err := filepath.Glob("../../contrib/testbed/gpusim/nvmlsim/*.c")
-	if err != nil || len(sources) == 0 {
-		return dir, fmt.Errorf("no sources: %w", err)
-	}
-	for i, s := range sources {
-		sources[i], _ = filepath.Abs(s)
-	}
-	c := exec.Command("gcc", append([]string{"-c", "-O1", "-fPIC"}, sources...)...)
-	c.Dir = dir
-	if out, err := c.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("gcc: %w\n%s", err, out)
+	if out, err := exec.Command("../../contrib/testbed/gpusim/nvmlsim/build", filepath.Join(dir, "all.o")).CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("build: %w\n%s", err, out)
 	}
 	_, err = link(dir, "lib.so")
 	return dir, err
@@ -39,12 +31,8 @@ var objects = sync.OnceValues(func() (dir string, err error) {
 
 // link makes a library, with further arguments for the linker.
 func link(dir, name string, args ...string) (string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.o"))
-	if err != nil {
-		return "", err
-	}
 	so := filepath.Join(dir, name)
-	out, err := exec.Command("gcc", append(append([]string{"-shared", "-o", so}, args...), files...)...).CombinedOutput()
+	out, err := exec.Command("gcc", append([]string{"-shared", "-o", so, filepath.Join(dir, "all.o")}, args...)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("link: %w\n%s", err, out)
 	}
@@ -67,10 +55,7 @@ func built(t *testing.T) string {
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc")
 	}
-	dir, err := objects()
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must.Get(objects())(t)
 	return dir
 }
 
@@ -79,19 +64,11 @@ func machine(t *testing.T, cfg gpusim.Config) (*Library, *gpusim.State) {
 	t.Helper()
 	dir := built(t)
 	path := filepath.Join(t.TempDir(), "state")
-	if err := gpusim.Create(path, cfg); err != nil {
-		t.Fatal(err)
-	}
-	st, err := gpusim.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, gpusim.Create(path, cfg))
+	st := must.Get(gpusim.Open(path))(t)
 	t.Cleanup(func() { _ = st.Close() })
 	t.Setenv(gpusim.StateEnv, path)
-	lib, err := Open(filepath.Join(dir, "lib.so"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	lib := must.Get(Open(filepath.Join(dir, "lib.so")))(t)
 	t.Cleanup(func() {
 		if err := lib.Close(); err != nil {
 			t.Error(err)
@@ -103,16 +80,26 @@ func machine(t *testing.T, cfg gpusim.Config) (*Library, *gpusim.State) {
 // run puts an application on a GPU, in a process of its own.
 func run(t *testing.T, d *gpusim.Device, c gpusim.Claimant, use rlcore.Use) (pid int) {
 	t.Helper()
-	p := exec.Command("sleep", "1000")
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Process.Kill(); _, _ = p.Process.Wait() })
-	c.PID = p.Process.Pid
-	if _, err := d.Claim(c, &rlcore.Profile{App: "a", DurationS: 1000, PeriodS: 1000, Series: []rlcore.Use{use}}); err != nil {
-		t.Fatal(err)
-	}
+	c.PID = sleeper(t)
+	must.Get(d.Claim(c, &rlcore.Profile{App: "a", DurationS: 1000, PeriodS: 1000, Series: []rlcore.Use{use}}))(t)
 	return c.PID
+}
+
+// serve puts an MPS server on the GPU.
+func serve(t *testing.T, d *gpusim.Device) (pid int) {
+	t.Helper()
+	pid = sleeper(t)
+	must.Get(d.ClaimServer(gpusim.Claimant{PID: pid}))(t)
+	return pid
+}
+
+// sleeper starts a process that does nothing until the test ends.
+func sleeper(t *testing.T) (pid int) {
+	t.Helper()
+	p := exec.Command("sleep", "1000")
+	must.OK(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill(); _, _ = p.Process.Wait() })
+	return p.Process.Pid
 }
 
 // Every card has its own matrix.
@@ -156,9 +143,7 @@ func TestCapabilities(t *testing.T) {
 			if d.Arch != c.arch || d.Compute != c.compute || d.Cores != c.cores || d.MemMiB != c.mem || d.PCIeMBps != c.pcie {
 				t.Errorf("%s %s, %d cores, %v MiB, %v MB/s", d.Arch, d.Compute, d.Cores, d.MemMiB, d.PCIeMBps)
 			}
-			if d.MPS != c.mps {
-				t.Errorf("%+v", d.MPS)
-			}
+			must.Equal(t, d.MPS, c.mps)
 			if !maps.Equal(d.Answers, c.answers) {
 				t.Errorf("answers\n%+v, want\n%+v (%v)", d.Answers, c.answers, d.Refusals)
 			}

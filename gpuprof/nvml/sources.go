@@ -18,6 +18,7 @@ const (
 	Power              = "power"
 	Energy             = "energy"
 	Processes          = "processes"
+	MPSProcesses       = "mps_processes"
 	ProcessUtilisation = "process_utilisation"
 	SampleBuffer       = "samples"
 	GPM                = "gpm"
@@ -64,7 +65,7 @@ var Sources = []Source{
 		},
 	},
 	{Name: Processes, Title: "processes", Symbols: versions("nvmlDeviceGetComputeRunningProcesses"), Probe: probe(gonvml.Device.GetComputeRunningProcesses)},
-	{Name: "mps_processes", Title: "MPS clients", Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"), Probe: probe(gonvml.Device.GetMPSComputeRunningProcesses)},
+	{Name: MPSProcesses, Title: "MPS clients", Symbols: versions("nvmlDeviceGetMPSComputeRunningProcesses"), Probe: probe(gonvml.Device.GetMPSComputeRunningProcesses)},
 	{
 		Name: ProcessUtilisation, Title: "process utilisation", Symbols: []string{"nvmlDeviceGetProcessUtilization"},
 		Probe: func(h gonvml.Device) gonvml.Return {

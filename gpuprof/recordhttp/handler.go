@@ -17,10 +17,38 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
+
+// Metrics is what the controller shows of delivery, under the prefix slurmbridge_.
+type Metrics struct {
+	skew     prometheus.Histogram
+	bytes    prometheus.Histogram
+	refusals *prometheus.CounterVec
+}
+
+// NewMetrics registers the controller's metrics of delivery with reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	auto := promauto.With(reg)
+	return &Metrics{
+		skew: auto.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "slurmbridge", Name: "record_clock_skew_seconds",
+			Help:    "Difference of a node's clock and the controller's, in either direction, at each record; counted in whole seconds.",
+			Buckets: []float64{1, 2, 5, 10, 30, 60, 120, 300, 600},
+		}),
+		bytes: auto.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "slurmbridge", Name: "record_size_bytes", Help: "Size of records on the wire.",
+			Buckets: prometheus.ExponentialBuckets(512, 2, 10),
+		}),
+		refusals: auto.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "slurmbridge", Name: "record_refusals_total",
+			Help: "Records refused, by reason: credential (none, forged, another key, used before), clock (sender's and controller's differ too much), user (who may not send), body (too large, too slow), record (it can't be true).",
+		}, []string{"reason"}),
+	}
+}
 
 // Handler takes records from the users that AllowUID allows.
 type Handler struct {
@@ -50,7 +78,17 @@ func (h *Handler) init() {
 		if h.Metrics == nil {
 			h.Metrics = NewMetrics(prometheus.NewRegistry())
 		}
+		if h.Log == nil {
+			h.Log = slog.New(slog.DiscardHandler)
+		}
 	})
+}
+
+// refusal is why a request isn't followed: a status, one word for the metrics ("" = the controller
+// is at fault), and the reason for people. nil = it is followed.
+type refusal struct {
+	status       int
+	reason, text string
 }
 
 // ServeHTTP answers 201 for a new record, 200 for a known one, 401 for an invalid credential, 403
@@ -59,96 +97,99 @@ func (h *Handler) init() {
 // it again.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.init()
-	status, reason, text := h.take(w, r)
-	result := "refused"
-	switch status {
-	case http.StatusCreated:
-		result = "new"
-	case http.StatusOK:
-		result = "duplicate"
-	case http.StatusServiceUnavailable:
+	isNew, no := h.take(w, r)
+	result, status := "duplicate", http.StatusOK
+	switch {
+	case no != nil && no.reason == "":
 		result = "failed"
-	default:
-		h.Metrics.refusals.WithLabelValues(reason).Inc()
+	case no != nil:
+		result = "refused"
+		h.Metrics.refusals.WithLabelValues(no.reason).Inc()
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		if h.Log != nil && h.said.first(host+" "+reason) {
-			h.Log.Warn("records are refused", "from", host, "why", text)
+		if h.said.first(host + " " + no.reason) {
+			h.Log.Warn("records are refused", "from", host, "why", no.text)
 		}
+	case isNew:
+		result, status = "new", http.StatusCreated
 	}
 	if h.Result != nil {
 		h.Result(result)
 	}
-	if status >= http.StatusBadRequest {
-		http.Error(w, text, status)
+	answerWith(w, no, result, status)
+}
+
+// answerWith answers with a refusal or, without one, with a result.
+func answerWith(w http.ResponseWriter, no *refusal, result string, status int) {
+	if no != nil {
+		http.Error(w, no.text, no.status)
 		return
 	}
 	w.Header().Set(resultHeader, result)
 	w.WriteHeader(status)
 }
 
-// take returns a status, one word for why not, and the same for people.
-func (h *Handler) take(w http.ResponseWriter, r *http.Request) (status int, reason, text string) {
-	c, status, reason, text := h.believe(r)
-	if status != 0 {
-		return status, reason, text
-	}
-	body, status, text := h.read(w, r)
-	if status != 0 {
-		return status, "body", text
-	}
-	if c.Payload != bind(body) {
-		return http.StatusUnauthorized, "credential", "the credential is for another record"
+func (h *Handler) take(w http.ResponseWriter, r *http.Request) (isNew bool, no *refusal) {
+	c, body, no := h.believe(w, r, Path)
+	if no != nil {
+		return false, no
 	}
 	rec, err := unpack(body)
 	if err != nil {
-		return http.StatusUnprocessableEntity, "record", err.Error()
+		return false, &refusal{http.StatusUnprocessableEntity, "record", err.Error()}
 	}
 	h.Metrics.bytes.Observe(float64(len(body)))
-	behind := h.skew(rec.Node, c.Behind())
-	isNew, err := h.Keep(r.Context(), rec, behind)
-	switch {
-	case err != nil:
-		return http.StatusServiceUnavailable, "", "the record could not be kept; the controller's log says why"
-	case isNew:
-		return http.StatusCreated, "", ""
+	if isNew, err = h.Keep(r.Context(), rec, h.skew(rec.Node, c.Behind())); err != nil {
+		return false, &refusal{http.StatusServiceUnavailable, "", "the record could not be kept; the controller's log says why"}
 	}
-	return http.StatusOK, "", ""
+	return isNew, nil
 }
 
-// believe authenticates the sender; status 0 = it may send records.
-func (h *Handler) believe(r *http.Request) (c *credential.Credential, status int, reason, text string) {
+// believe authenticates the sender of what is posted to a path, reads the body, and checks that the
+// credential is of that body.
+func (h *Handler) believe(w http.ResponseWriter, r *http.Request, path string) (*credential.Credential, []byte, *refusal) {
+	c, no := h.sender(r)
+	if no != nil {
+		return nil, nil, no
+	}
+	body, no := h.read(w, r)
+	if no == nil && c.Payload != bindTo(path, body) {
+		no = &refusal{http.StatusUnauthorized, "credential", "the credential is for another record"}
+	}
+	return c, body, no
+}
+
+func (h *Handler) sender(r *http.Request) (*credential.Credential, *refusal) {
 	header := h.Credentials.Header()
 	cred := r.Header.Get(header)
 	if cred == "" {
-		return nil, http.StatusUnauthorized, "credential", "a record needs a credential in " + header + ": does key_file of gpuprof.yaml fit that of the controller's slurmbridge.yaml?"
+		return nil, &refusal{http.StatusUnauthorized, "credential", "a record needs a credential in " + header + ": does key_file of gpuprof.yaml fit that of the controller's slurmbridge.yaml?"}
 	}
 	host, _, _ := net.SplitHostPort(r.RemoteAddr)
 	c, err := h.turns.Decode(r.Context(), host, cred)
 	switch {
 	case r.Context().Err() != nil:
-		return nil, http.StatusServiceUnavailable, "", "too many records at once"
+		return nil, &refusal{http.StatusServiceUnavailable, "", "too many records at once"}
 	case errors.Is(err, credential.ErrDown):
-		if h.Log != nil && h.said.first("down") {
+		if h.said.first("down") {
 			h.Log.Error("no record can be believed", "err", err, "hint", h.Credentials.Hint(err))
 		}
-		return nil, http.StatusServiceUnavailable, "", "the controller can't check credentials; there: " + h.Credentials.Hint(err)
+		return nil, &refusal{http.StatusServiceUnavailable, "", "the controller can't check credentials; there: " + h.Credentials.Hint(err)}
 	case errors.Is(err, credential.ErrExpired):
 		if c != nil {
 			h.Metrics.skew.Observe(c.Behind().Abs().Seconds())
 		}
-		return nil, http.StatusUnauthorized, "clock", err.Error() + "; " + h.Credentials.Hint(err)
+		return nil, &refusal{http.StatusUnauthorized, "clock", err.Error() + "; " + h.Credentials.Hint(err)}
 	case errors.Is(err, credential.ErrInvalid):
-		return nil, http.StatusUnauthorized, "credential", err.Error() + ": " + h.Credentials.Hint(err)
+		return nil, &refusal{http.StatusUnauthorized, "credential", err.Error() + ": " + h.Credentials.Hint(err)}
 	case err != nil:
-		return nil, http.StatusUnauthorized, "credential", err.Error()
+		return nil, &refusal{http.StatusUnauthorized, "credential", err.Error()}
 	case !h.AllowUID(c.UID):
-		return nil, http.StatusForbidden, "user", fmt.Sprintf("user %d may not send records: gpuprof runs as root, or as a user that the controller's record_users names", c.UID)
+		return nil, &refusal{http.StatusForbidden, "user", fmt.Sprintf("user %d may not send records: gpuprof runs as root, or as a user that the controller's record_users names", c.UID)}
 	}
-	return c, 0, "", ""
+	return c, nil
 }
 
-// read reads the packed body; status 0 = it is there.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, status int, text string) {
+func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal) {
 	// A ResponseWriter without deadlines (in tests) needs none.
 	deadline := http.NewResponseController(w)
 	_ = deadline.SetReadDeadline(time.Now().Add(cmp.Or(h.BodyTimeout, 30*time.Second)))
@@ -156,31 +197,30 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request) (body []byte, sta
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, http.StatusRequestEntityTooLarge, fmt.Sprintf("the record is larger than %d bytes", maxPacked)
+		return nil, &refusal{http.StatusRequestEntityTooLarge, "body", fmt.Sprintf("the record is larger than %d bytes", maxPacked)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, http.StatusRequestTimeout, "the record took too long"
+		return nil, &refusal{http.StatusRequestTimeout, "body", "the record took too long"}
 	case err != nil:
-		return nil, http.StatusBadRequest, "the record ended early"
+		return nil, &refusal{http.StatusBadRequest, "body", "the record ended early"}
 	}
 	_ = deadline.SetReadDeadline(time.Time{}) // keeping the record may take its time
-	return body, 0, ""
+	return body, nil
 }
 
 // unpack reads a record, however much a hostile body would unpack to.
 func unpack(body []byte) (*gpuprof.Record, error) {
+	var text []byte
 	zr, err := gzip.NewReader(bytes.NewReader(body))
-	if err != nil {
-		return nil, errors.New("not a packed record")
-	}
-	text, err := io.ReadAll(io.LimitReader(zr, maxBody+1))
-	if err != nil {
-		return nil, errors.New("not a packed record")
-	}
-	if len(text) > maxBody {
-		return nil, fmt.Errorf("the record is larger than %d bytes unpacked", maxBody)
+	if err == nil {
+		text, err = io.ReadAll(io.LimitReader(zr, maxBody+1))
 	}
 	rec := new(gpuprof.Record)
-	if err := json.Unmarshal(text, rec); err != nil {
+	switch {
+	case err != nil:
+		return nil, errors.New("not a packed record")
+	case len(text) > maxBody:
+		return nil, fmt.Errorf("the record is larger than %d bytes unpacked", maxBody)
+	case json.Unmarshal(text, rec) != nil:
 		return nil, errors.New("not a record")
 	}
 	return rec, rec.Validate()
@@ -193,10 +233,32 @@ func (h *Handler) skew(node string, behind time.Duration) time.Duration {
 	if behind.Abs() < MinSkew {
 		return 0
 	}
-	if h.Log != nil && h.said.first("clock of "+node) {
+	if h.said.first("clock of " + node) {
 		h.Log.Warn("a node's clock is off: its records' times are corrected where they meet ours", "node", node, "behind", behind)
 	}
 	return behind
+}
+
+// Idle takes the reports of idle jobs, from users that may send records.
+func (h *Handler) Idle(take func(*gpuprof.IdleReport)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.init()
+		_, body, no := h.believe(w, r, IdlePath)
+		report := new(gpuprof.IdleReport)
+		if no == nil {
+			err := json.Unmarshal(body, report)
+			if err == nil {
+				err = report.Validate()
+			}
+			if err != nil {
+				no = &refusal{http.StatusUnprocessableEntity, "record", fmt.Sprintf("not a report: %v", err)}
+			}
+		}
+		if no == nil {
+			take(report)
+		}
+		answerWith(w, no, "taken", http.StatusOK)
+	})
 }
 
 // said keeps a log short.

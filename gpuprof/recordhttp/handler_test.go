@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,6 +27,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -61,6 +64,8 @@ func (k *kept) keep(_ context.Context, r *gpuprof.Record, behind time.Duration) 
 
 func root(uid uint32) bool { return uid == 0 }
 
+func bind(body []byte) string { return bindTo(Path, body) }
+
 func serve(t *testing.T, h *Handler) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -72,20 +77,11 @@ func serve(t *testing.T, h *Handler) *httptest.Server {
 
 func post(t *testing.T, url, header, cred, body string) (int, string) {
 	t.Helper()
-	req, err := http.NewRequest(http.MethodPost, url+Path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := must.Get(http.NewRequest(http.MethodPost, url+Path, strings.NewReader(body)))(t)
 	req.Header.Set(header, cred)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := must.Get(http.DefaultClient.Do(req))(t)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(io.ReadAll(resp.Body))(t)
 	return resp.StatusCode, string(text)
 }
 
@@ -110,10 +106,7 @@ func mungeSite(t *testing.T) *site {
 			cmd := exec.Command("munge", "--socket="+m.Socket)
 			cmd.Stdin = strings.NewReader(payload)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-			cred, err := cmd.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
+			cred := must.Get(cmd.Output())(t)
 			return strings.TrimSpace(string(cred))
 		},
 		hint: "/etc/munge/munge.key",
@@ -153,9 +146,7 @@ func recordsNeedACredential(t *testing.T, of *site) {
 	ctx := context.Background()
 	s := &Sender{URL: srv.URL, Credentials: of.here, Client: srv.Client()}
 	for range 2 { // the second is a duplicate, and no error
-		if err := s.Send(ctx, record(7)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, s.Send(ctx, record(7)))
 	}
 	if !k.jobs[7] || fmt.Sprint(results) != "[new duplicate]" {
 		t.Fatal(k.jobs, results)
@@ -165,26 +156,17 @@ func recordsNeedACredential(t *testing.T, of *site) {
 	}
 	encode := func(payload string) string {
 		t.Helper()
-		cred, err := of.here.Encode(ctx, payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cred := must.Get(of.here.Encode(ctx, payload))(t)
 		return cred
 	}
-	packed, err := pack(record(8))
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := must.Get(pack(record(8)))(t)
 	good, tampered := encode(bind(packed)), []byte(encode(bind(packed)))
 	if at := len(tampered) / 2; tampered[at] == 'A' {
 		tampered[at] = 'B'
 	} else {
 		tampered[at] = 'A'
 	}
-	strange, err := of.strange().Encode(ctx, bind(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
+	strange := must.Get(of.strange().Encode(ctx, bind(packed)))(t)
 	for _, c := range []struct {
 		name, cred, body string
 		want             int
@@ -235,9 +217,7 @@ func clocksThatDiffer(t *testing.T, of *site) {
 			t.Errorf("off by %s: %v, the store hears of %s", skew, err, k.behind)
 		}
 	}
-	if k.behind != 0 {
-		t.Errorf("no skew: the store hears of %s", k.behind)
-	}
+	must.Equal(t, k.behind, 0, "no skew: the store")
 	var no *AnswerError
 	if err := send(-time.Hour); !errors.As(err, &no) || no.Status != http.StatusUnauthorized || !strings.Contains(no.Text, "behind this host's; set both clocks") {
 		t.Errorf("an hour behind: %v", err)
@@ -257,9 +237,7 @@ func clocksThatDiffer(t *testing.T, of *site) {
 func TestControllerWithoutAKey(t *testing.T) {
 	key := keytest.Random(t)
 	file := keytest.File(t, key)
-	if err := os.Chmod(file, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(file, 0o644))
 	k := &kept{}
 	var log strings.Builder
 	srv := serve(t, &Handler{Credentials: credential.NewKey(file), AllowUID: root, Keep: k.keep, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -272,9 +250,7 @@ func TestControllerWithoutAKey(t *testing.T) {
 	if !strings.Contains(log.String(), file) || !strings.Contains(log.String(), "chmod 0600") {
 		t.Errorf("the log says %s", log.String())
 	}
-	if err := os.Chmod(file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(file, 0o600))
 	if err := s.Send(t.Context(), record(7)); err != nil {
 		t.Errorf("once it is mended: %v", err)
 	}
@@ -310,22 +286,15 @@ func TestBombs(t *testing.T) {
 	zw := gzip.NewWriter(&buf)
 	fmt.Fprint(zw, `{"job_id":1,"node":"n1","comment":"`)
 	for range 200 { // 200 MiB
-		if _, err := zw.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(zw.Write(bytes.Repeat([]byte("x"), 1<<20)))(t)
 	}
 	fmt.Fprint(zw, `"}`)
-	if err := zw.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, zw.Close())
 	if status, text := post(t, srv.URL, fakeHeader, bind(buf.Bytes()), buf.String()); status != http.StatusUnprocessableEntity || !strings.Contains(text, "larger") {
 		t.Errorf("%d bytes packed: %d %s", buf.Len(), status, text)
 	}
 	// Something behind the record is no part of it.
-	packed, err := pack(record(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	packed := must.Get(pack(record(1)))(t)
 	twice := string(packed) + string(packed)
 	if status, _ := post(t, srv.URL, fakeHeader, bind([]byte(twice)), twice); status != http.StatusUnprocessableEntity {
 		t.Errorf("two in one: %d", status)
@@ -339,28 +308,17 @@ func TestSlowBodies(t *testing.T) {
 	srv := serve(t, &Handler{Credentials: f, AllowUID: root, Keep: (&kept{}).keep, BodyTimeout: 50 * time.Millisecond})
 	ask := func(cred string) string {
 		t.Helper()
-		c, err := net.Dial("tcp", srv.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(net.Dial("tcp", srv.Listener.Addr().String()))(t)
 		defer c.Close()
 		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Length: 1000000\r\n\r\nx", Path, fakeHeader, cred)
-		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.SetDeadline(time.Now().Add(time.Minute)))
 		answer := make([]byte, 12)
-		if _, err := io.ReadFull(c, answer); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(io.ReadFull(c, answer))(t)
 		return string(answer)
 	}
-	if got := ask("x"); got != "HTTP/1.1 408" {
-		t.Errorf("a slow body: %s", got)
-	}
+	must.Equal(t, ask("x"), "HTTP/1.1 408", "a slow body")
 	f.err = credential.ErrInvalid
-	if got := ask("x"); got != "HTTP/1.1 401" {
-		t.Errorf("a slow body of nobody: %s", got)
-	}
+	must.Equal(t, ask("x"), "HTTP/1.1 401", "a slow body of an unknown sender")
 }
 
 // However many records come from a host at once, few credentials are decoded at once.
@@ -388,10 +346,7 @@ func TestMetricsAreNamedWell(t *testing.T) {
 	m.refusals.WithLabelValues("user").Inc()
 	m.skew.Observe(60)
 	m.bytes.Observe(600)
-	problems, err := testutil.GatherAndLint(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(testutil.GatherAndLint(reg))(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -412,4 +367,82 @@ func FuzzUnpack(f *testing.F) {
 			t.Errorf("%q: %+v", body, r)
 		}
 	})
+}
+
+// Reports of idle jobs arrive from those who may send records, whole, and from nobody else.
+func TestIdleReports(t *testing.T) {
+	m := mungetest.Start(t, "key", 0)
+	var got []*gpuprof.IdleReport
+	allow := true
+	h := &Handler{Credentials: m, AllowUID: func(uint32) bool { return allow }}
+	mux := http.NewServeMux()
+	mux.Handle("POST "+IdlePath, h.Idle(func(r *gpuprof.IdleReport) { got = append(got, r) }))
+	srv := httptest.NewServer(mux)
+	defer srv.Close()
+	s := &Sender{URL: srv.URL, Credentials: m, Client: srv.Client()}
+	send := func(r *gpuprof.IdleReport) error { return s.SendIdle(context.Background(), r) }
+	good := &gpuprof.IdleReport{Node: "n1", Jobs: []gpuprof.Idle{{JobID: 7, IdleS: 700}}}
+	if err := send(good); err != nil || len(got) != 1 || fmt.Sprint(*got[0]) != fmt.Sprint(*good) {
+		t.Fatalf("%v %v", err, got)
+	}
+	for _, bad := range []*gpuprof.IdleReport{{}, {Node: "n1", Jobs: []gpuprof.Idle{{JobID: 0}}}, {Node: "n1", Jobs: []gpuprof.Idle{{JobID: 1, IdleS: -1}}}, {Node: "n1", Jobs: make([]gpuprof.Idle, 5000)}} {
+		if err := send(bad); !errors.Is(err, ErrRefused) {
+			t.Errorf("%+v: %v", bad.Node, err)
+		}
+	}
+	s.Credentials = fixed{m, "slurmbridge POST /v1/records 00"}
+	if err := send(good); err == nil {
+		t.Error("a credential for something else is taken")
+	}
+	s.Credentials, allow = m, false
+	if err := send(good); err == nil {
+		t.Error("a user who may not send records is believed")
+	}
+	if len(got) != 1 {
+		t.Errorf("%d reports were taken", len(got))
+	}
+}
+
+// fixed makes credentials with another payload than it is asked for.
+type fixed struct {
+	credential.Method
+	payload string
+}
+
+func (f fixed) Encode(ctx context.Context, _ string) (string, error) {
+	return f.Method.Encode(ctx, f.payload)
+}
+
+// Even a series that nothing can be packed of, in steps such as NVML counts in, and
+// means of them, is far from what a record may be.
+func TestSizeOnTheWire(t *testing.T) {
+	src := rand.New(rand.NewPCG(1, 2))
+	for _, c := range []struct {
+		name   string
+		points int
+		step   func(v float64) float64
+	}{
+		{"summary", 0, nil},
+		{"60 points as read", 60, math.Round},
+		{"512 points as read", gpuprof.MaxPoints, math.Round},
+		{"512 points, means", gpuprof.MaxPoints, func(v float64) float64 { return v }},
+	} {
+		r := record(123456)
+		r.Comment, r.End, r.Series = "app=lammps", r.Start.Add(time.Hour), nil
+		r.GPUs = []gpuprof.GPU{{UUID: "GPU-8f6c1d22-5c1e-4f0e-9d0b-2b9c7a1f0e11", Model: "NVIDIA TITAN Xp", Arch: "pascal", MemMiB: 12196, PCIeMBps: 15754}}
+		for range c.points {
+			r.Series = append(r.Series, rlcore.Use{
+				GPU: c.step(100*src.Float64()) / 100, Core: c.step(100*src.Float64()) / 100,
+				MemMiB: c.step(12196 * src.Float64()), PCIeMBps: c.step(15754 * src.Float64()),
+			})
+		}
+		packed := must.Get(pack(r))(t)
+		t.Logf("%s: %d bytes", c.name, len(packed))
+		if len(packed) > maxPacked/10 {
+			t.Errorf("%s: %d bytes packed", c.name, len(packed))
+		}
+		if back, err := unpack(packed); err != nil || len(back.Series) != c.points {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
 }

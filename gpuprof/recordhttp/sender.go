@@ -1,3 +1,9 @@
+// Package recordhttp carries records from the nodes to the controller: HTTP with
+// a credential (MUNGE's, or of a shared key) that names the sender and binds the body.
+//
+// A record is one POST of packed JSON. The sender is authenticated before a byte
+// of the body is read; what isn't believed is never stored. From the credential the
+// controller also learns how far the sender's clock is off.
 package recordhttp
 
 import (
@@ -5,13 +11,23 @@ import (
 	"cmp"
 	"compress/gzip"
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/prometheus/common/config"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
@@ -48,16 +64,10 @@ func (e *AnswerError) Error() string {
 func pack(r *gpuprof.Record) ([]byte, error) {
 	var buf bytes.Buffer
 	zw, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = errors.Join(json.NewEncoder(zw).Encode(r), zw.Close())
 	}
-	if err := json.NewEncoder(zw).Encode(r); err != nil {
-		return nil, err
-	}
-	if err := zw.Close(); err != nil {
-		return nil, err
-	}
-	return buf.Bytes(), nil
+	return buf.Bytes(), err
 }
 
 // Send posts one record. Returns an error that wraps ErrRefused if another try would fail, too, an
@@ -69,6 +79,15 @@ func (s *Sender) Send(ctx context.Context, r *gpuprof.Record) error {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return s.post(ctx, Path, body, "gzip", cmp.Or(s.Timeout, 30*time.Second))
+}
+
+// SendIdle reports a node's idle jobs to the controller. A report that is lost is not repeated.
+func (s *Sender) SendIdle(ctx context.Context, r *gpuprof.IdleReport) error {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return s.post(ctx, IdlePath, body, "", idleTimeout)
 }
 
 // post sends a body with a credential for it; encoding "" = as it is.
@@ -114,4 +133,92 @@ func answer(resp *http.Response, text string) error {
 		text = "is slurmbridge serve there, of this release, and not another program? See the setting controller"
 	}
 	return &AnswerError{resp.StatusCode, text}
+}
+
+// Path is where records are posted, IdlePath where nodes report jobs that do nothing with their GPUs.
+const (
+	Path     = "/v1/records"
+	IdlePath = "/v1/idle/report"
+)
+
+// idleTimeout bounds one try to report idle jobs: the next report is due soon.
+const idleTimeout = 10 * time.Second
+
+// resultHeader of an answer says what became of the record. Without it a 200 is
+// some other server's.
+const resultHeader = "Slurmbridge-Record"
+
+// Bounds of a record on the wire and unpacked, bytes. The longest series and 1024
+// neighbours are about 300 KiB unpacked.
+const (
+	maxPacked = 1 << 20
+	maxBody   = 4 << 20
+)
+
+// MinSkew is the difference of two clocks that is taken for one: credentials count
+// whole seconds, and are on their way for a while.
+const MinSkew = 2 * time.Second
+
+// bindTo is what the credential of a body for a path carries: the credential of one record is good
+// for no other.
+func bindTo(path string, body []byte) string {
+	sum := sha256.Sum256(body)
+	return "slurmbridge " + http.MethodPost + " " + path + " " + hex.EncodeToString(sum[:])
+}
+
+// NewClient makes the client of a Sender. file ("" = none) says how to verify the controller and
+// how to authenticate: Prometheus's format for HTTP clients (tls_config with ca_file, cert_file,
+// key_file and server_name, basic_auth, proxy_url). Names in it are relative to its folder.
+// Certificates that change on disk are read again.
+func NewClient(file string) (*http.Client, error) {
+	cfg := &config.HTTPClientConfig{}
+	if file != "" {
+		text, err := os.ReadFile(filepath.Clean(file))
+		if err != nil {
+			return nil, err
+		}
+		if cfg, err = config.LoadHTTPConfig(string(text)); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		cfg.SetDirectory(filepath.Dir(file))
+	}
+	cfg.FollowRedirects = false // a credential is for the controller only
+	cfg.EnableHTTP2 = false     // one record at a time, and errors that say more
+	c, err := config.NewClientFromConfig(*cfg, "controller", config.WithIdleConnTimeout(time.Minute))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return c, nil
+}
+
+// advise adds to an error on the way to the controller what to do about it.
+func advise(err error) error {
+	var unknown x509.UnknownAuthorityError
+	var name x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var dns *net.DNSError
+	var op *net.OpError
+	var at *url.Error
+	cut := errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	advice := ""
+	switch {
+	case errors.As(err, &unknown):
+		advice = "name the authority that signed the controller's certificate as ca_file under tls_config in the file that controller_config names"
+	case errors.As(err, &name):
+		advice = "use a name that is in the certificate in the setting controller, or give one as server_name under tls_config in the file that controller_config names"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		advice = "renew the controller's certificate, or set this node's clock"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		advice = "the controller doesn't speak TLS: the setting controller begins with http://, or its web_config names a certificate"
+	case strings.Contains(err.Error(), "remote error: tls: "), cut && errors.As(err, &at) && strings.HasPrefix(at.URL, "https:"):
+		// The alert itself can get lost when the connection ends.
+		advice = "does the controller's web_config want a certificate of this node? Then name cert_file and key_file under tls_config in the file that controller_config names"
+	case errors.As(err, &dns):
+		advice = "is the name in the setting controller right?"
+	case errors.As(err, &op) && op.Op == "dial", errors.Is(err, os.ErrDeadlineExceeded), os.IsTimeout(err):
+		advice = "is slurmbridge serve running there, and does a firewall let this node in? See the setting controller"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, advice)
 }

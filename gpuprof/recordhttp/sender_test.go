@@ -18,6 +18,7 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
@@ -31,10 +32,7 @@ func controller(t *testing.T, dir, webConfig string) string {
 		file = filepath.Join(dir, "web.yml")
 		write(t, file, webConfig)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	mux := http.NewServeMux()
 	mux.Handle("POST "+Path, &Handler{Credentials: &fake{}, AllowUID: root, Keep: (&kept{}).keep})
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}
@@ -49,9 +47,7 @@ func controller(t *testing.T, dir, webConfig string) string {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // TLS and passwords by the controller's web_config and the agent's
@@ -91,13 +87,10 @@ func TestTLS(t *testing.T) {
 				file = filepath.Join(a.Dir, "client.yml")
 				write(t, file, c.client)
 			}
-			client, err := NewClient(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := must.Get(NewClient(file))(t)
 			defer client.CloseIdleConnections()
 			s := &Sender{URL: c.scheme + "://" + addr, Credentials: &fake{}, Client: client}
-			err = s.Send(context.Background(), record(7))
+			err := s.Send(context.Background(), record(7))
 			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
@@ -108,10 +101,7 @@ func TestTLS(t *testing.T) {
 // Any other trouble on the way says what to do, too; and no other server's 200 is
 // taken for ours.
 func TestTroubleOnTheWay(t *testing.T) {
-	client, err := NewClient("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := must.Get(NewClient(""))(t)
 	defer client.CloseIdleConnections()
 	enough := make(chan struct{})
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

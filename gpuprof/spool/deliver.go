@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 )
@@ -69,61 +71,48 @@ func (s *Spool) Run(ctx context.Context) error {
 func (s *Spool) settle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	best := s.folders[0]
-	var moving []*item
-	for _, it := range s.items {
-		if it.in != best {
-			moving = append(moving, it)
-		}
-	}
-	for _, it := range moving {
-		if _, ok := s.waiting(it); !ok {
-			continue // dropped for one that moved before it
-		}
-		r, err := read(it.path())
-		if err != nil {
-			if s.unreadable(it, err) != nil {
-				break
+	for _, f := range s.folders[1:] {
+		files, _ := f.list()
+		for i := range files {
+			it := &files[i]
+			if !it.waits() {
+				continue
 			}
-			continue
-		}
-		to, err := s.lay(best, it.name, r)
-		if err != nil {
-			break
-		}
-		from := *it
-		*it = *to
-		from.in.n--
-		it.in.n++
-		if err := os.Remove(from.path()); err == nil || gone(err) {
-			from.in.used -= from.size
+			if s.find(it.name).in == f {
+				r, err := read(it.path())
+				if err != nil && s.unreadable(it, err) == nil {
+					continue
+				}
+				if err != nil || s.lay(s.folders[0], it.name, r) != nil {
+					return
+				}
+			}
+			s.unlink(it)
 		}
 	}
-	s.show()
 }
 
 // flush sends all that waits; err is the first failure.
 func (s *Spool) flush(ctx context.Context) (sent int, err error) {
-	failures, last := 0, ""
-	for {
-		it := s.after(last)
-		if it == nil {
-			return sent, err
-		}
-		last = it.name
-		switch failed := s.deliver(ctx, it); {
-		case failed == nil:
+	s.mu.Lock()
+	names := s.names()
+	s.mu.Unlock()
+	failures := 0
+	for _, name := range names {
+		failed := s.deliver(ctx, name)
+		if failed == nil {
 			failures = 0
 			sent++
-		case err == nil:
+			continue
+		}
+		if err == nil {
 			err = failed
-			fallthrough
-		default:
-			if failures++; failures == patience || !itsOwn(failed) || ctx.Err() != nil {
-				return sent, err
-			}
+		}
+		if failures++; failures == patience || !itsOwn(failed) || ctx.Err() != nil {
+			break
 		}
 	}
+	return sent, err
 }
 
 // itsOwn reports whether a failure may be one record's alone, so that the next
@@ -133,49 +122,104 @@ func itsOwn(err error) bool {
 	return errors.As(err, &no) && (no.Status >= http.StatusInternalServerError || no.Status == http.StatusBadRequest || no.Status == http.StatusRequestTimeout)
 }
 
-// after returns the first record behind that name, nil = there is none.
-func (s *Spool) after(name string) *item {
+// deliver sends one record. It may be cut, moved or dropped meanwhile.
+func (s *Spool) deliver(ctx context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at, found := s.find(name)
-	if found {
-		at++
-	}
-	if at == len(s.items) {
+	it := s.find(name)
+	if it == nil {
 		return nil
 	}
-	return s.items[at]
-}
-
-// deliver sends one record. It may be cut, moved or dropped meanwhile.
-func (s *Spool) deliver(ctx context.Context, it *item) error {
-	s.mu.Lock()
-	path := it.path()
-	r, err := read(path)
+	r, err := read(it.path())
 	if err != nil {
-		defer s.mu.Unlock()
-		defer s.show()
 		return s.unreadable(it, err)
 	}
 	s.mu.Unlock()
 	err = s.Send(ctx, r)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.show()
+	if now := s.find(name); now != nil {
+		it = now
+	}
+	result := "ok"
 	switch {
 	case errors.Is(err, recordhttp.ErrRefused):
-		s.Log.Error("the controller refused a record; set aside", "file", path, "err", err)
+		s.Log.Error("the controller refused a record; set aside", "file", it.path(), "err", err)
 		s.setAside(it, refused)
-		s.Metrics.tried("refused")
 		s.Metrics.dropped.WithLabelValues("refused").Inc()
-	case err != nil:
-		if ctx.Err() == nil {
-			s.Metrics.tried("error")
-		}
+		result, err = "refused", nil
+	case ctx.Err() != nil && err != nil:
 		return err
+	case err != nil:
+		result = "error"
 	default:
 		s.remove(it)
-		s.Metrics.tried("ok")
+		s.Metrics.last.SetToCurrentTime()
 	}
-	return nil
+	s.Metrics.tries.WithLabelValues(result).Inc()
+	return err
+}
+
+// The places where records wait.
+const (
+	disk   = "disk"
+	memory = "memory"
+)
+
+// Metrics is what operations sees of delivery on a node, under the prefix
+// gpuprof_.
+type Metrics struct {
+	folders     atomic.Pointer[[]*folder] // how full they are is read at each scrape
+	series      prometheus.Counter
+	dropped     *prometheus.CounterVec
+	writeErrors *prometheus.CounterVec
+	tries       *prometheus.CounterVec
+	last        prometheus.Gauge
+}
+
+// NewMetrics registers the metrics of delivery with reg.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	auto, m := promauto.With(reg), &Metrics{}
+	for _, g := range []struct {
+		name, help string
+		of         func(f *folder, files []file, size int64) int64
+	}{
+		{"spool_records", "Records that wait for the controller", func(_ *folder, files []file, _ int64) (n int64) {
+			for i := range files {
+				if files[i].waits() {
+					n++
+				}
+			}
+			return n
+		}},
+		{"spool_bytes", "Size of what waits and of what was set aside", func(_ *folder, _ []file, size int64) int64 { return size }},
+		{"spool_limit_bytes", "Size from which on series are dropped, then records", func(f *folder, _ []file, _ int64) int64 { return f.limit }},
+	} {
+		for i, place := range []string{disk, memory} {
+			auto.NewGaugeFunc(prometheus.GaugeOpts{
+				Namespace: "gpuprof", Name: g.name, Help: g.help + ", by place: disk, or memory while the disk takes none.",
+				ConstLabels: prometheus.Labels{"place": place},
+			}, func() float64 {
+				all := m.folders.Load()
+				if all == nil || i >= len(*all) {
+					return 0
+				}
+				f := (*all)[i]
+				files, size := f.list()
+				return float64(g.of(f, files, size))
+			})
+		}
+	}
+	counters := func(name, help, label string, values ...string) *prometheus.CounterVec {
+		v := auto.NewCounterVec(prometheus.CounterOpts{Namespace: "gpuprof", Name: name, Help: help}, []string{label})
+		for _, value := range values {
+			v.WithLabelValues(value)
+		}
+		return v
+	}
+	m.series = auto.NewCounter(prometheus.CounterOpts{Namespace: "gpuprof", Name: "spool_series_dropped_total", Help: "Records with a series that was dropped for lack of space; their summaries were kept."})
+	m.dropped = counters("spool_records_dropped_total", "Records that the controller will not get, by reason: full (no space was left), unreadable (half a file), refused (by the controller).", "reason", "full", "unreadable", "refused")
+	m.writeErrors = counters("spool_write_errors_total", "Records that could not be written, by place; the next place was tried, or they were tried again.", "place", disk, memory)
+	m.tries = counters("deliveries_total", "Tries to deliver a record, by result: ok, refused, error (it is tried again).", "result", "ok", "refused", "error")
+	m.last = auto.NewGauge(prometheus.GaugeOpts{Namespace: "gpuprof", Name: "last_delivery_timestamp_seconds", Help: "When the controller last took a record, as a Unix time; 0 = not since the start."})
+	return m
 }

@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,10 +27,6 @@ type folder struct {
 	place string // disk or memory, for people and metrics
 	dir   string
 	limit int64 // bytes
-	used  int64 // by all that is in it
-	n     int   // records that wait in it
-	// aside are files that will not be sent; they go first.
-	aside []file
 	// reported: the log says that the folder takes nothing, since the time said.
 	reported bool
 	said     time.Time
@@ -40,68 +34,50 @@ type folder struct {
 	write func(path string, body []byte) error
 }
 
+// file is a record that waits or was set aside.
 type file struct {
+	in   *folder
 	name string
 	size int64
 }
 
-// item is a record that waits.
-type item struct {
-	file
-	in  *folder
-	cut bool // it is known to have no series
-}
+func (it *file) path() string { return filepath.Join(it.in.dir, it.name) }
+func (it *file) waits() bool  { return strings.HasSuffix(it.name, waits) }
 
-func (it *item) path() string { return filepath.Join(it.in.dir, it.name) }
-
-// open makes the folder and returns the records that are in it. What was being
-// written when the agent was killed is removed: it was not taken yet.
-func (f *folder) open() ([]*item, error) {
+// open makes the folder. What was being written when the agent was killed is removed: it was not
+// taken yet.
+func (f *folder) open() error {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
-		return nil, err
+		return err
 	}
-	if err := private(f.dir); err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(f.dir)
-	if err != nil {
-		return nil, err
-	}
-	var items []*item
-	for _, e := range entries {
-		name := e.Name()
-		info, err := e.Info()
-		if err != nil || !info.Mode().IsRegular() {
-			continue
-		}
-		switch it := (file{name, info.Size()}); {
-		case strings.HasPrefix(name, "."):
-			if strings.Contains(name, waits) {
-				_ = os.Remove(filepath.Join(f.dir, name))
-			}
-		case strings.HasSuffix(name, waits):
-			f.used += it.size
-			items = append(items, &item{file: it, in: f})
-		case strings.HasSuffix(name, unreadable), strings.HasSuffix(name, refused):
-			f.used += it.size
-			f.aside = append(f.aside, it)
-		}
-	}
-	return items, nil
-}
-
-// private refuses a folder in which other users could put records: the agent signs what it finds
-// there.
-func private(dir string) error {
-	info, err := os.Stat(dir)
+	// The agent signs what it finds there.
+	info, err := os.Stat(f.dir)
 	if err != nil {
 		return err
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if ok && int64(st.Uid) != int64(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s is writable by other users: chown it to the agent's user and chmod 700", dir)
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int64(st.Uid) != int64(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s is writable by other users: chown it to the agent's user and chmod 700", f.dir)
 	}
-	return nil
+	halves, err := filepath.Glob(filepath.Join(f.dir, ".*"+waits+"*"))
+	for _, half := range halves {
+		_ = os.Remove(half)
+	}
+	return err
+}
+
+// list returns the folder's files by name, and the size of all of them.
+func (f *folder) list() (files []file, size int64) {
+	entries, _ := os.ReadDir(f.dir) // a folder that can't be read takes nothing either
+	for _, e := range entries {
+		name := e.Name()
+		known := strings.HasSuffix(name, waits) || strings.HasSuffix(name, unreadable) || strings.HasSuffix(name, refused)
+		info, err := e.Info()
+		if err == nil && known && info.Mode().IsRegular() && !strings.HasPrefix(name, ".") {
+			files = append(files, file{f, name, info.Size()})
+			size += info.Size()
+		}
+	}
+	return files, size
 }
 
 // writeFile survives the power's loss once it returns.
@@ -118,11 +94,8 @@ func writeFile(path string, body []byte) error {
 	return d.Sync()
 }
 
-// sick distinguishes a file system that takes nothing from a wrong setting.
-func sick(err error) bool {
-	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ESTALE, syscall.EUCLEAN},
-		func(target error) bool { return errors.Is(err, target) })
-}
+// errHalf is a file that is no record.
+var errHalf = errors.New("half a record")
 
 func read(path string) (*gpuprof.Record, error) {
 	body, err := os.ReadFile(filepath.Clean(path))
@@ -135,9 +108,3 @@ func read(path string) (*gpuprof.Record, error) {
 	}
 	return r, nil
 }
-
-// errHalf is a file that is no record.
-var errHalf = errors.New("half a record")
-
-// gone reports whether the file was removed.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }

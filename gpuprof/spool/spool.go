@@ -4,6 +4,7 @@
 // oldest come first. They lie on disk; while the disk takes none (it is full,
 // read-only, broken) they lie in a small folder in memory, from where they move
 // when it does again. Where there is too little space, series go before records.
+// The folders are all the state there is.
 package spool
 
 import (
@@ -12,23 +13,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
-)
-
-// The places where records wait.
-const (
-	disk   = "disk"
-	memory = "memory"
 )
 
 // Spool is what waits on this node. Add and Run may be called at the same time.
@@ -51,9 +47,9 @@ type Spool struct {
 	Retry, RetryMax time.Duration
 
 	wake    chan struct{}
-	mu      sync.Mutex // guards what follows
-	folders []*folder  // best first
-	items   []*item    // what waits, oldest first
+	mu      sync.Mutex      // guards the folders' files and what follows
+	folders []*folder       // best first
+	cut     map[string]bool // records that are known to have no series
 }
 
 // errFull says that a record is larger than all the space there may be.
@@ -66,29 +62,28 @@ func (s *Spool) Open() error {
 	if s.Metrics == nil {
 		s.Metrics = NewMetrics(prometheus.NewRegistry())
 	}
-	s.wake = make(chan struct{}, 1)
+	s.wake, s.cut = make(chan struct{}, 1), map[string]bool{}
 	s.folders = []*folder{{place: disk, dir: s.Dir, limit: s.Limit, write: writeFile}}
 	if s.Spare != "" {
 		s.folders = append(s.folders, &folder{place: memory, dir: s.Spare, limit: s.SpareLimit, write: writeFile})
 	}
 	for _, f := range s.folders {
-		items, err := f.open()
+		err := f.open()
 		if err != nil && !(sick(err) && len(s.folders) > 1) {
 			return fmt.Errorf("open spool: %w", err)
 		}
 		if err != nil {
 			s.failed(f, err)
 		}
-		for _, it := range items {
-			if _, found := s.find(it.name); !found {
-				s.list(it)
-			} else if err := os.Remove(it.path()); err == nil {
-				f.used -= it.size // it was just moving, and has arrived
-			}
-		}
 	}
-	s.show()
+	s.Metrics.folders.Store(&s.folders)
 	return nil
+}
+
+// sick distinguishes a file system that takes nothing from a wrong setting.
+func sick(err error) bool {
+	return slices.ContainsFunc([]error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO, syscall.ESTALE, syscall.EUCLEAN},
+		func(target error) bool { return errors.Is(err, target) })
 }
 
 // Add takes a record that is closed and has it sent. On an error it wasn't taken.
@@ -97,29 +92,27 @@ func (s *Spool) Open() error {
 func (s *Spool) Add(r *gpuprof.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	defer s.show()
 	name := fmt.Sprintf("%020d-%d-%d%s", r.End.UnixNano(), r.JobID, r.Restart, waits)
-	at, found := s.find(name)
-	if found {
-		have, err := read(s.items[at].path())
-		if err == nil {
-			if have.Cut && !r.Cut {
-				s.better(s.items[at], r)
-			}
+	if was := s.find(name); was != nil {
+		switch have, err := read(was.path()); {
+		case err != nil:
+			s.remove(was)
+		case have.Cut && !r.Cut:
+			s.better(was, r)
+			return nil
+		default:
 			return nil
 		}
-		s.remove(s.items[at])
 	}
 	// Whole in memory is better than half on disk, half on disk than in memory.
-	short, wasCut := *r, r.Cut
+	short := *r
 	short.DropSeries()
 	var errs []error
-	for _, r := range []*gpuprof.Record{r, &short} {
+	for _, one := range []*gpuprof.Record{r, &short} {
 		for _, f := range s.folders {
-			it, err := s.lay(f, name, r)
+			err := s.lay(f, name, one)
 			if err == nil {
-				s.list(it)
-				if it.cut && !wasCut {
+				if s.cut[name] && !r.Cut {
 					s.Metrics.series.Inc()
 				}
 				s.stir()
@@ -133,41 +126,98 @@ func (s *Spool) Add(r *gpuprof.Record) error {
 
 // better puts a record in the place of a poorer one of the same run, if there is room
 // for it and the folder takes it. If not, the poorer one stays.
-func (s *Spool) better(it *item, r *gpuprof.Record) {
+func (s *Spool) better(was *file, r *gpuprof.Record) {
 	body, err := json.Marshal(r)
-	size := int64(len(body))
-	if err != nil || it.in.used-it.size+size > it.in.limit || s.write(it.in, it.name, body) != nil {
-		return
+	_, used := was.in.list()
+	if err == nil && used-was.size+int64(len(body)) <= was.in.limit && s.write(was.in, was.name, body) == nil {
+		delete(s.cut, was.name)
 	}
-	it.in.used += size - it.size
-	it.size, it.cut = size, false
 }
 
-// lay writes a record to a folder, with room made for it.
-func (s *Spool) lay(f *folder, name string, r *gpuprof.Record) (*item, error) {
+// lay writes a record to a folder, with room made for it: its series goes before the summaries of
+// other records.
+func (s *Spool) lay(f *folder, name string, r *gpuprof.Record) error {
 	body, err := json.Marshal(r)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	cut := r.Cut
-	if !cut && !s.cutOthers(f, int64(len(body))) {
-		// Its series goes before the summaries of other records.
+	if !cut && !s.room(f, int64(len(body)), false) {
 		short := *r
 		short.DropSeries()
 		if body, err = json.Marshal(&short); err != nil {
-			return nil, err
+			return err
 		}
 		cut = true
 	}
-	size := int64(len(body))
-	if !s.dropOldest(f, size) {
-		return nil, fmt.Errorf("%s: %w", f.dir, errFull)
+	if !s.room(f, int64(len(body)), true) {
+		return fmt.Errorf("%s: %w", f.dir, errFull)
 	}
 	if err := s.write(f, name, body); err != nil {
-		return nil, err
+		return err
 	}
-	f.used += size
-	return &item{file: file{name, size}, in: f, cut: cut}, nil
+	delete(s.cut, name)
+	if cut {
+		s.cut[name] = true
+	}
+	return nil
+}
+
+// room makes room for need bytes in a folder: files that were set aside go first, then series, oldest
+// first, then, if records may be lost, whole records. It reports whether it was enough.
+func (s *Spool) room(f *folder, need int64, records bool) bool {
+	files, used := f.list()
+	fits := func() bool { return used+need <= f.limit }
+	if fits() || need > f.limit {
+		return fits()
+	}
+	for i := range files {
+		if it := &files[i]; !it.waits() && !fits() && s.unlink(it) {
+			used -= it.size
+		}
+	}
+	for i := range files {
+		if it := &files[i]; it.waits() && !s.cut[it.name] && !fits() {
+			size, ok := s.shorten(it)
+			if used += size - it.size; !ok {
+				break
+			}
+			it.size = size
+		}
+	}
+	lost := 0
+	for i := range files {
+		if it := &files[i]; records && it.waits() && !fits() && s.remove(it) {
+			used -= it.size
+			lost++
+		}
+	}
+	if lost > 0 {
+		s.Metrics.dropped.WithLabelValues("full").Add(float64(lost))
+		s.Log.Error("the spool is full: the oldest records are lost; is the controller there?", "folder", f.dir, "lost", lost)
+	}
+	return fits()
+}
+
+// shorten drops the series of a record that waits, and returns its file's size then. It returns false
+// where the folder can't be read or written.
+func (s *Spool) shorten(it *file) (size int64, ok bool) {
+	r, err := read(it.path())
+	if err != nil {
+		return it.size, s.unreadable(it, err) == nil
+	}
+	size = it.size
+	if !r.Cut || len(r.Series) > 0 {
+		r.DropSeries()
+		body, err := json.Marshal(r)
+		if err != nil || s.write(it.in, it.name, body) != nil {
+			return size, false
+		}
+		s.Metrics.series.Inc()
+		size = int64(len(body))
+	}
+	s.cut[it.name] = true
+	return size, true
 }
 
 // write writes a file, whole or not at all.
@@ -194,47 +244,82 @@ func (s *Spool) failed(f *folder, err error) {
 	s.Log.Error("the spool takes no records: make space, or see to the file system; until then they wait in memory, up to its bound", "folder", f.dir, "err", err)
 }
 
-// list puts an item where it belongs; no item of its name may be there.
-func (s *Spool) list(it *item) {
-	at, _ := s.find(it.name)
-	s.items = slices.Insert(s.items, at, it)
-	it.in.n++
-}
-
-// unlist takes an item off the list, and reports whether it was there.
-func (s *Spool) unlist(it *item) bool {
-	at, ok := s.waiting(it)
-	if ok {
-		s.items = slices.Delete(s.items, at, at+1)
-		it.in.n--
+// find returns the file of that name in the best folder that has it; nil = there is none.
+func (s *Spool) find(name string) *file {
+	for _, f := range s.folders {
+		it := &file{in: f, name: name}
+		if info, err := os.Lstat(it.path()); err == nil {
+			it.size = info.Size()
+			return it
+		}
 	}
-	return ok
+	return nil
 }
 
-// find returns where a name is among the items, or belongs.
-func (s *Spool) find(name string) (at int, found bool) {
-	return slices.BinarySearchFunc(s.items, name, func(it *item, name string) int { return strings.Compare(it.name, name) })
+// unlink removes a file, and reports whether it is gone. A record whose file can't be removed is
+// delivered again, and known there.
+func (s *Spool) unlink(it *file) bool {
+	err := os.Remove(it.path())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Log.Warn("a record's file can't be removed", "err", err)
+		return false
+	}
+	return true
 }
 
-// waiting reports whether the very item still waits.
-func (s *Spool) waiting(it *item) (at int, ok bool) {
-	at, found := s.find(it.name)
-	return at, found && s.items[at] == it
+func (s *Spool) remove(it *file) bool {
+	delete(s.cut, it.name)
+	return s.unlink(it)
+}
+
+// setAside keeps a record's file until space is needed. A run that is set aside again takes the place
+// of its first file.
+func (s *Spool) setAside(it *file, suffix string) {
+	delete(s.cut, it.name)
+	if err := os.Rename(it.path(), it.path()+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.Log.Warn("a record can't be set aside", "err", err)
+	}
+}
+
+// unreadable sees to a record that could not be read. It returns an error where
+// that is the disk's trouble, and may be over later.
+func (s *Spool) unreadable(it *file, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, errHalf):
+		s.Log.Error("a record can't be read; set aside", "file", it.path(), "err", err)
+		s.setAside(it, unreadable)
+		s.Metrics.dropped.WithLabelValues("unreadable").Inc()
+		return nil
+	}
+	return fmt.Errorf("read spool: %w", err)
+}
+
+// names are the records that wait, oldest first.
+func (s *Spool) names() (out []string) {
+	for _, f := range s.folders {
+		files, _ := f.list()
+		for i := range files {
+			if files[i].waits() {
+				out = append(out, files[i].name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Waiting counts the records that wait.
 func (s *Spool) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.items)
+	return len(s.names())
 }
 
-// stir has Run look.
 func (s *Spool) stir() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
-
-func (s *Spool) show() { s.Metrics.show(s.folders) }

@@ -18,7 +18,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -63,17 +65,34 @@ func open(t *testing.T, s *Spool) *Spool {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := s.Open(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Open())
 	return s
+}
+
+// in counts the records that wait in a folder, and the size of all that is there.
+func in(f *folder) (n int, size int64) {
+	files, size := f.list()
+	for i := range files {
+		if files[i].waits() {
+			n++
+		}
+	}
+	return n, size
+}
+
+// records reads what waits, oldest first.
+func records(t *testing.T, s *Spool) (out []*gpuprof.Record) {
+	t.Helper()
+	for _, name := range s.names() {
+		r := must.Get(read(s.find(name).path()))(t)
+		out = append(out, r)
+	}
+	return out
 }
 
 func add(t *testing.T, s *Spool, r *gpuprof.Record) {
 	t.Helper()
-	if err := s.Add(r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Add(r))
 }
 
 // Records that the controller doesn't take wait on disk, over a restart of the
@@ -96,9 +115,7 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	stop()
 	// What a kill or a full disk leaves behind holds nobody up.
 	for name, text := range map[string]string{"0000-1-1.json": `{"job_id": 1, "no`, ".0001-1-1.json8231": `{"jo`, "0002-1-1.json": "", "notes.txt": "an admin's"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	s, stop = start()
 	defer stop()
@@ -108,7 +125,7 @@ func TestSpoolUntilTheControllerIsBack(t *testing.T) {
 	h.mu.Lock()
 	h.down = nil
 	h.mu.Unlock()
-	for range 500 {
+	for range 30000 {
 		if s.Waiting() == 0 {
 			break
 		}
@@ -137,18 +154,15 @@ func TestFullSpoolKeepsSummaries(t *testing.T) {
 	for i := range int64(12) {
 		add(t, s, record(i+1, 100))
 	}
-	if n := s.Waiting(); n != 12 || s.folders[0].used > s.Limit {
-		t.Errorf("%d of 12 records are left, in %d bytes", n, s.folders[0].used)
-	}
-	for i, it := range s.items {
-		r, err := read(it.path())
-		if err != nil || r.Cut != (len(r.Series) == 0) || r.Cut != it.cut || i > 0 && r.Cut && !s.items[i-1].cut {
-			t.Errorf("record %d: cut %v, %d points, %v", i, r.Cut, len(r.Series), err)
-		}
+	if n, used := in(s.folders[0]); n != 12 || used > s.Limit {
+		t.Errorf("%d of 12 records are left, in %d bytes", n, used)
 	}
 	whole := 0
-	for _, it := range s.items {
-		if !it.cut {
+	for i, r := range records(t, s) {
+		if r.Cut != (len(r.Series) == 0) || r.Cut && whole > 0 {
+			t.Errorf("record %d: cut %v, %d points", i, r.Cut, len(r.Series))
+		}
+		if !r.Cut {
 			whole++
 		}
 	}
@@ -160,17 +174,15 @@ func TestFullSpoolKeepsSummaries(t *testing.T) {
 	for ; testutil.ToFloat64(s.Metrics.dropped.WithLabelValues("full")) < 3; n++ {
 		add(t, s, record(n+1, 100))
 	}
-	if _, err := s.flush(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.flush(context.Background()))(t)
 	if h.got[0] != 4 || h.got[len(h.got)-1] != n || int64(len(h.got)) != n-3 {
 		t.Errorf("%d of %d arrived, from job %d on", len(h.got), n, h.got[0])
 	}
 	if cut := testutil.ToFloat64(s.Metrics.series); int(cut) < h.cut || h.cut == 0 {
 		t.Errorf("%d arrived without their series, %v are counted", h.cut, cut)
 	}
-	if s.folders[0].used != 0 || s.folders[0].n != 0 {
-		t.Errorf("an empty spool has %d records in %d bytes", s.folders[0].n, s.folders[0].used)
+	if n, used := in(s.folders[0]); used != 0 {
+		t.Errorf("an empty spool has %d records in %d bytes", n, used)
 	}
 }
 
@@ -190,12 +202,9 @@ func TestDiskThatTakesNothing(t *testing.T) {
 	for i := range int64(10) {
 		add(t, s, record(i+1, gpuprof.MaxPoints))
 	}
-	if n := s.folders[1].n; n != 10 || s.folders[1].used > s.SpareLimit {
-		t.Errorf("%d of 10 wait in memory, in %d bytes", n, s.folders[1].used)
-	}
-	s.settle()
-	if s.folders[1].n != 10 {
-		t.Error("they moved to a disk that is full")
+	s.settle() // nothing moves to a disk that is full
+	if n, used := in(s.folders[1]); n != 10 || used > s.SpareLimit {
+		t.Errorf("%d of 10 wait in memory, in %d bytes", n, used)
 	}
 	// The agent restarts meanwhile, and finds them.
 	s = &Spool{Dir: s.Dir, Spare: s.Spare, SpareLimit: s.SpareLimit, Send: h.send, Log: s.Log, Metrics: s.Metrics}
@@ -204,8 +213,11 @@ func TestDiskThatTakesNothing(t *testing.T) {
 		t.Errorf("%d of 10 are there after a restart", s.Waiting())
 	}
 	s.settle()
-	if s.folders[0].n != 10 || s.folders[1].n != 0 || s.folders[1].used != 0 {
-		t.Errorf("the disk works again: %d on it, %d in memory", s.folders[0].n, s.folders[1].n)
+	if n, _ := in(s.folders[0]); n != 10 {
+		t.Errorf("the disk works again: %d on it", n)
+	}
+	if n, used := in(s.folders[1]); used != 0 {
+		t.Errorf("the disk works again: %d in memory", n)
 	}
 	// Neither takes anything: the agent is told, and keeps the job.
 	for _, f := range s.folders {
@@ -254,23 +266,17 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// The file of a record that is refused a second time is counted once.
+// The file of a record that is refused a second time takes the place of the first.
 func TestRefusedTwice(t *testing.T) {
 	h := &head{bad: map[int64]error{2: recordhttp.ErrRefused}}
 	s := open(t, &Spool{Dir: t.TempDir(), Send: h.send})
 	for range 2 {
 		add(t, s, record(2, 1))
-		if _, err := s.flush(context.Background()); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.flush(context.Background()))(t)
 	}
 	left, err := filepath.Glob(filepath.Join(s.Dir, "*"+refused))
 	if err != nil || len(left) != 1 {
 		t.Fatalf("%v, %v", left, err)
-	}
-	info, err := os.Stat(left[0])
-	if f := s.folders[0]; err != nil || f.used != info.Size() || len(f.aside) != 1 {
-		t.Errorf("%d bytes in %v count as %d: %v", info.Size(), f.aside, f.used, err)
 	}
 }
 
@@ -282,35 +288,29 @@ func TestPoorerRecordIsNotTaken(t *testing.T) {
 	poor := record(7, 0)
 	poor.Cut = true
 	add(t, s, poor)
-	if r, err := read(s.items[0].path()); err != nil || len(s.items) != 1 || r.Cut || len(r.Series) != 5 {
-		t.Errorf("%+v, %v", r, err)
+	if got := records(t, s); len(got) != 1 || got[0].Cut || len(got[0].Series) != 5 {
+		t.Errorf("%+v", got)
 	}
 	// The other way round it does.
 	poor.JobID, poor.End = 8, time.Unix(8, 0)
 	add(t, s, poor)
 	add(t, s, record(8, 5))
-	if r, err := read(s.items[1].path()); err != nil || len(s.items) != 2 || r.Cut {
-		t.Errorf("%+v, %v", r, err)
+	if got := records(t, s); len(got) != 2 || got[1].Cut {
+		t.Errorf("%+v", got)
 	}
 }
 
 // Where others can write, what lies there is not signed.
 func TestOthersMustNotWrite(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o777))
 	s := &Spool{Dir: dir, Log: slog.New(slog.DiscardHandler)}
 	if err := s.Open(); err == nil || !strings.Contains(err.Error(), "chmod 700") {
 		t.Errorf("mode 0777: %v", err)
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(dir, 0o700))
 	if os.Geteuid() == 0 {
-		if err := os.Chown(dir, 65534, 65534); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.Chown(dir, 65534, 65534))
 		if err := s.Open(); err == nil {
 			t.Error("a user's own folder: no error")
 		}
@@ -321,17 +321,156 @@ func TestMetricsAreNamedWell(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	s := open(t, &Spool{Dir: t.TempDir(), Spare: t.TempDir(), Send: (&head{}).send, Metrics: NewMetrics(reg)})
 	add(t, s, record(1, 1))
-	if _, err := s.flush(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(s.flush(context.Background()))(t)
 	if n, err := testutil.GatherAndCount(reg); err != nil || n != 16 {
 		t.Errorf("%d series, %v", n, err)
 	}
-	problems, err := testutil.GatherAndLint(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(testutil.GatherAndLint(reg))(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
 }
+
+// A real file system that is full: nothing is lost, and nothing half is left.
+func TestFileSystemThatIsFull(t *testing.T) {
+	if !must.OwnMounts(t) {
+		return
+	}
+	dir := t.TempDir()
+	err := syscall.Mount("none", dir, "tmpfs", 0, "size=128k,mode=700")
+	if errors.Is(err, syscall.EPERM) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := open(t, &Spool{Dir: dir, Spare: filepath.Join(t.TempDir(), "spool")})
+	// Somebody else fills most of it.
+	other := filepath.Join(dir, "other")
+	must.OK(t, os.WriteFile(other, make([]byte, 60<<10), 0o600))
+	for i := range int64(8) {
+		add(t, s, record(i+1, gpuprof.MaxPoints))
+	}
+	onDisk, _ := in(s.folders[0])
+	inMemory, _ := in(s.folders[1])
+	if onDisk == 0 || inMemory == 0 || onDisk+inMemory != 8 {
+		t.Errorf("%d on disk, %d in memory", onDisk, inMemory)
+	}
+	if half, _ := filepath.Glob(filepath.Join(dir, ".*")); len(half) > 0 {
+		t.Errorf("left behind: %v", half)
+	}
+	// Space again.
+	must.OK(t, os.Remove(other))
+	s.settle()
+	if n, _ := in(s.folders[0]); n <= onDisk {
+		t.Errorf("%d on disk before, %d after there is space", onDisk, n)
+	}
+	s = open(t, &Spool{Dir: s.Dir, Spare: s.Spare})
+	if s.Waiting() != 8 {
+		t.Errorf("%d of 8 after a restart", s.Waiting())
+	}
+	for _, r := range records(t, s) {
+		if len(r.Series) != gpuprof.MaxPoints {
+			t.Errorf("job %d: %d points", r.JobID, len(r.Series))
+		}
+	}
+}
+
+// Whatever disk, controller and agent do: a record that was taken arrives, or is
+// counted as lost for want of space, or was refused. No limit is passed.
+func TestAnyHistory(t *testing.T) {
+	root := t.TempDir()
+	n := 0
+	rapid.Check(t, func(t *rapid.T) {
+		n++
+		dir := filepath.Join(root, fmt.Sprint(n))
+		defer os.RemoveAll(dir)
+		arrived, refusedJobs, taken := map[int64]int{}, map[int64]bool{}, map[int64]bool{}
+		var sick [2]bool
+		var answers []error
+		m := NewMetrics(prometheus.NewRegistry())
+		send := func(_ context.Context, r *gpuprof.Record) error {
+			var err error
+			if len(answers) > 0 {
+				err, answers = answers[0], answers[1:]
+			}
+			switch {
+			case errors.Is(err, recordhttp.ErrRefused):
+				refusedJobs[r.JobID] = true
+			case err == nil || errors.Is(err, errLate):
+				arrived[r.JobID]++
+			}
+			return err
+		}
+		var s *Spool
+		start := func() {
+			s = &Spool{
+				Dir: filepath.Join(dir, "disk"), Spare: filepath.Join(dir, "memory"), Limit: 12 << 10, SpareLimit: 6 << 10,
+				Send: send, Log: slog.New(slog.DiscardHandler), Metrics: m,
+			}
+			must.OK(t, s.Open())
+			for i, f := range s.folders {
+				f.write = func(path string, body []byte) error {
+					if sick[i] {
+						return syscall.ENOSPC
+					}
+					return os.WriteFile(path, body, 0o600) // as whole, and faster
+				}
+			}
+		}
+		must.OK(t, os.MkdirAll(dir, 0o700))
+		start()
+		lost := func() int { return int(testutil.ToFloat64(m.dropped.WithLabelValues("full"))) }
+		actions := map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				r := record(rapid.Int64Range(1, 60).Draw(t, "job"), rapid.SampledFrom([]int{0, 2, 60, 300}).Draw(t, "points"))
+				if err := s.Add(r); err == nil {
+					taken[r.JobID] = true
+				} else if !sick[0] && !sick[1] {
+					t.Errorf("a sound disk takes nothing: %v", err)
+				}
+			},
+			"deliver": func(t *rapid.T) {
+				answers = rapid.SliceOfN(rapid.SampledFrom([]error{
+					nil, nil, errors.New("no route"), errLate, recordhttp.ErrRefused, &recordhttp.AnswerError{Status: 503}, &recordhttp.AnswerError{Status: 401},
+				}), 0, 6).Draw(t, "answers")
+				_, _ = s.flush(context.Background())
+			},
+			"settle":  func(*rapid.T) { s.settle() },
+			"restart": func(*rapid.T) { start() },
+			"sick": func(t *rapid.T) {
+				sick[rapid.IntRange(0, 1).Draw(t, "place")] = rapid.Bool().Draw(t, "sick")
+			},
+			"": func(t *rapid.T) {
+				for _, f := range s.folders {
+					if files, used := f.list(); used > f.limit {
+						t.Fatalf("%s: %d files of %d bytes, the limit is %d", f.place, len(files), used, f.limit)
+					}
+				}
+			},
+		}
+		t.Repeat(actions)
+		sick, answers = [2]bool{}, nil
+		s.settle()
+		if _, err := s.flush(context.Background()); err != nil || s.Waiting() != 0 {
+			t.Fatalf("%d wait for a controller that takes all: %v", s.Waiting(), err)
+		}
+		missing := 0
+		for job := range taken {
+			if arrived[job] == 0 && !refusedJobs[job] {
+				missing++
+			}
+		}
+		if missing > lost() {
+			t.Fatalf("%d records are missing, %d are counted as lost", missing, lost())
+		}
+	})
+}
+
+// errLate: the controller took a record, and couldn't say so.
+var errLate = errors.New("connection reset")

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
 )
@@ -17,10 +18,7 @@ func TestCheck(t *testing.T) {
 	auth := tlstest.New(t)
 	cert, key := auth.Issue(t, "head", now.Add(time.Hour), "head")
 	read := func(path string) string {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(path))(t)
 		return strings.ReplaceAll("|\n"+string(text), "\n", "\n    ")
 	}
 	byName := fmt.Sprintf("tls_server_config:\n  cert_file: %s\n  key_file: %s\n", filepath.Base(cert), key)
@@ -45,9 +43,7 @@ func TestCheck(t *testing.T) {
 		"a typo":          {"tls_server: {}\n", now, []string{"tls_server"}},
 	} {
 		file := filepath.Join(auth.Dir, "web.yml")
-		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(file, []byte(c.text), 0o600))
 		err := webconfig.Check(file, c.at)
 		if (err == nil) != (c.words == nil) {
 			t.Errorf("%s: %v", name, err)

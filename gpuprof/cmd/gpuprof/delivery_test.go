@@ -25,6 +25,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
@@ -65,21 +66,8 @@ func newNode(t *testing.T) *node {
 	m := mungetest.Start(t, mungetest.Key, 0)
 	n := &node{t: t, dir: t.TempDir()}
 	n.run = prolog.Dir(filepath.Join(n.dir, "run"))
-	if err := n.run.Make(); err != nil {
-		t.Fatal(err)
-	}
-	if err := gpusim.Create(filepath.Join(n.dir, "gpus"), gpusim.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	so := filepath.Join(n.dir, "libnvidia-ml.so.1")
-	sources, err := filepath.Glob("../../../contrib/testbed/gpusim/nvmlsim/*.c")
-	if err != nil || len(sources) == 0 {
-		t.Fatal("no sources", err)
-	}
-	build := exec.Command("gcc", append([]string{"-O2", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", so}, sources...)...)
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must.OK(t, n.run.Make(), gpusim.Create(filepath.Join(n.dir, "gpus"), gpusim.Config{}))
+	so, err := simulatedLibrary(t), error(nil)
 	if n.store, err = store.Open(context.Background(), filepath.Join(n.dir, "db"), slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
@@ -96,14 +84,9 @@ func newNode(t *testing.T) *node {
 		"node.yml":   fmt.Sprintf(tlsServer, "node", "node"),
 		"client.yml": "tls_config:\n  ca_file: ca.pem\n  cert_file: node.pem\n  key_file: node.key\n  server_name: head\n",
 	} {
-		if err := os.WriteFile(filepath.Join(a.Dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(a.Dir, name), []byte(text), 0o600))
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	n.listen = l.Addr().String() // free again before the agent takes it
 	l.Close()
 	n.args = []string{
@@ -244,9 +227,7 @@ func TestKilledWhileDelivering(t *testing.T) {
 	for range kills {
 		n.start(time.Duration(src.IntN(400))*time.Millisecond, src.IntN(4) > 0)
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, <-done)
 	well.Store(true)
 	n.start(0, false)
 	left := func() int {

@@ -19,22 +19,18 @@ func newInfo(out io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "info", Short: "This node's GPUs, what they can, and which figures they give", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			v, err := settings(c)
-			if err != nil {
-				return err
-			}
-			lib, err := nvml.Open(v.GetString("nvml-library"))
+			_, lib, err := open(c)
 			if err != nil {
 				return err
 			}
 			defer lib.Close()
-			if asJSON {
-				enc := json.NewEncoder(out)
-				enc.SetIndent("", "  ")
-				return enc.Encode(lib.Devices())
+			if !asJSON {
+				showInfo(out, lib.Devices())
+				return nil
 			}
-			showInfo(out, lib.Devices())
-			return nil
+			enc := json.NewEncoder(out)
+			enc.SetIndent("", "  ")
+			return enc.Encode(lib.Devices())
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "output for programs")
@@ -77,6 +73,7 @@ func showInfo(w io.Writer, devices []nvml.Device) {
 	})
 	row("MPS: thread percentage", func(d *nvml.Device) any { return yes(d.MPS.ThreadPercentage) })
 	row("MPS: memory limit", func(d *nvml.Device) any { return yes(d.MPS.MemoryLimit) })
+	row("memory limit of control groups", func(d *nvml.Device) any { return yes(d.GroupLimits) })
 	row("MPS: own address space", func(d *nvml.Device) any { return yes(d.MPS.OwnAddresses) })
 	t.AppendSeparator()
 	for i := range nvml.Sources {

@@ -101,6 +101,16 @@ func settings(c *cobra.Command) (*viper.Viper, error) {
 	return v, nil
 }
 
+// open reads a command's settings and opens NVML.
+func open(c *cobra.Command) (*viper.Viper, *nvml.Library, error) {
+	v, err := settings(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	lib, err := nvml.Open(v.GetString("nvml-library"))
+	return v, lib, err
+}
+
 func logger(v *viper.Viper, w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(v.GetString("log-level"))); err != nil {
@@ -113,11 +123,7 @@ func newWatch(out io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "watch", Short: "Show what the GPUs and their jobs do, until interrupted", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			v, err := settings(c)
-			if err != nil {
-				return err
-			}
-			lib, err := nvml.Open(v.GetString("nvml-library"))
+			v, lib, err := open(c)
 			if err != nil {
 				return err
 			}

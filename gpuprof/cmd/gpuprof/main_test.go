@@ -1,15 +1,35 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	gonvml "github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
 
+	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
 func TestHandler(t *testing.T) {
@@ -38,5 +58,189 @@ func TestHandler(t *testing.T) {
 	// A sick agent's metrics are wanted all the more.
 	if code, body := get(http.MethodGet, "/metrics"); code != http.StatusOK || !strings.Contains(body, "gpuprof_jobs 0") {
 		t.Errorf("%d %s", code, body)
+	}
+}
+
+// manual is what gpuprof(8) has beyond the help.
+const manual = `
+# FILES
+
+**/etc/slurmbridge/gpuprof.yaml**
+: Settings, each with its default and its meaning. controller must be set.
+
+**/run/slurmbridge/jobs**
+: The jobs on this node, written by the hooks.
+
+**/var/spool/slurmbridge**
+: Records that wait for the controller.
+`
+
+func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
+
+// The sample has every setting of serve, with its default, and nothing else.
+func TestSampleInEtc(t *testing.T) {
+	const file = "../../../etc/gpuprof.yaml"
+	text := must.Get(os.ReadFile(file))(t)
+	root := newRoot(io.Discard, io.Discard)
+	serve, _, err := root.Find([]string{"serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	must.OK(t, serve.ParseFlags([]string{"--config", file}))
+	must.Get(settings(serve))(t)
+	serve.Flags().VisitAll(func(f *pflag.Flag) {
+		key := strings.ReplaceAll(f.Name, "-", "_")
+		if key == "config" || key == "help" {
+			return
+		}
+		if f.Value.String() != f.DefValue {
+			t.Errorf("%s: %s is %q, the default is %q", file, key, f.Value, f.DefValue)
+		}
+		before, _, ok := strings.Cut(string(text), "\n"+key+": ")
+		if last := before[strings.LastIndex(before, "\n")+1:]; !ok || !strings.HasPrefix(last, "# ") {
+			t.Errorf("%s has no line, or no word of explanation, for %s", file, key)
+		}
+	})
+}
+
+// Each controller gets every record; one that is down costs the others nothing, and finds what waits for it.
+func TestSeveralControllers(t *testing.T) {
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	key := filepath.Join(t.TempDir(), "key")
+	must.OK(t, os.WriteFile(key, []byte("MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=\n"), 0o600))
+	must.Get(credential.ReadKeys(key))(t)
+	srv := httptest.NewServer(&recordhttp.Handler{
+		Credentials: credential.Choose(key, "").Nodes, AllowUID: func(uint32) bool { return true }, Result: func(string) {}, Log: slog.New(slog.DiscardHandler),
+		Keep: func(context.Context, *gpuprof.Record, time.Duration) (bool, error) { return true, nil },
+	})
+	defer srv.Close()
+	dir := t.TempDir()
+	v := viper.New()
+	for k, x := range map[string]any{
+		"controller": gone.URL + ", " + srv.URL, "spool-mib": 16, "spool": filepath.Join(dir, "spool"), "run-dir": filepath.Join(dir, "run"), "key-file": key,
+	} {
+		v.Set(k, x)
+	}
+	all, err := newWays(v, prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil || len(all) != 2 {
+		t.Fatal(len(all), err)
+	}
+	for _, w := range all {
+		must.OK(t, w.Open())
+		go func() { _ = w.Run(t.Context()) }()
+	}
+	now := time.Now()
+	must.OK(t, all.add(&gpuprof.Record{JobID: 7, User: "ann", Node: "n1", Start: now.Add(-time.Minute), End: now}))
+	for end := now.Add(time.Minute); all[1].Waiting() > 0; {
+		if time.Sleep(10 * time.Millisecond); time.Now().After(end) {
+			t.Fatal("the record never arrives")
+		}
+	}
+	if all[0].Waiting() != 1 || all.waiting() != 1 {
+		t.Errorf("%d records wait for the controller that is down", all[0].Waiting())
+	}
+	v.Set("controller", srv.URL+",")
+	if _, err := newWays(v, prometheus.NewRegistry(), slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("an empty address is taken")
+	}
+}
+
+// info runs the command over simulated GPUs.
+func info(t *testing.T, so string, cfg gpusim.Config, args ...string) string {
+	t.Helper()
+	state := filepath.Join(t.TempDir(), "state")
+	must.OK(t, gpusim.Create(state, cfg))
+	t.Setenv(gpusim.StateEnv, state)
+	var out strings.Builder
+	root := newRoot(&out, io.Discard)
+	root.SetArgs(append([]string{"info", "--nvml-library", so}, args...))
+	must.OK(t, root.Execute())
+	return out.String()
+}
+
+// simulatedLibrary compiles the simulated GPU's NVML.
+func simulatedLibrary(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	must.OK(t, built.Into(dir, built.Library))
+	return filepath.Join(dir, built.Library)
+}
+
+// What NVML is asked for is one row: the command shows it without further code.
+func TestInfoShowsANewSource(t *testing.T) {
+	before := nvml.Sources
+	t.Cleanup(func() { nvml.Sources = before })
+	nvml.Sources = append(slices.Clone(before), nvml.Source{
+		Name: "temperature", Title: "temperature of the GPU", Symbols: []string{"nvmlDeviceGetTemperature"}, Most: 150,
+		Value: func(h gonvml.Device) (float64, gonvml.Return) {
+			celsius, ret := h.GetTemperature(gonvml.TEMPERATURE_GPU)
+			return float64(celsius), ret
+		},
+	})
+	so := simulatedLibrary(t)
+	if out := info(t, so, gpusim.Config{}); !regexp.MustCompile(`temperature of the GPU\s+│ yes`).MatchString(out) {
+		t.Error(out)
+	}
+	if out := info(t, so, gpusim.Config{}, "--json"); !strings.Contains(out, `"gpm": false,
+      "temperature": true
+    }`) {
+		t.Error(out)
+	}
+	lib := must.Get(nvml.Open(so))(t)
+	defer lib.Close()
+	if v, err := lib.Devices()[0].Read("temperature"); err != nil || v != 27 {
+		t.Errorf("%v, %v", v, err)
+	}
+}
+
+func TestInfo(t *testing.T) {
+	so := simulatedLibrary(t)
+	rows := func(out string) map[string]string {
+		got := map[string]string{}
+		for line := range strings.Lines(out) {
+			cells := strings.Split(line, "│")
+			if len(cells) < 3 {
+				continue
+			}
+			for i := range cells {
+				cells[i] = strings.TrimSpace(cells[i])
+			}
+			got[cells[1]] = strings.Join(cells[2:len(cells)-1], "|")
+		}
+		return got
+	}
+	for _, c := range []struct {
+		cfg  gpusim.Config
+		want map[string]string
+	}{
+		{gpusim.Config{GPUs: 2}, map[string]string{
+			"model": "TITAN Xp|TITAN Xp", "architecture": "pascal 6.1|pascal 6.1", "memory": "12196 MiB|12196 MiB", "MIG": "no|no",
+			"MPS: clients": "16|16", "MPS: users at a time": "1|1", "MPS: thread percentage": "no|no", "energy": "no|no",
+			"utilisation": "yes|yes", "SM activity (GPM)": "no|no", "accounting": "no|no",
+		}},
+		{gpusim.Config{Model: "a100", Instances: []string{"1g.5gb"}}, map[string]string{
+			"MIG": "on", "cores": "unknown", "utilisation": "no", "memory in use": "yes", "MPS: clients": "48",
+			"MPS: users at a time": "1 (more with -multiuser-server)", "MPS: memory limit": "yes",
+		}},
+	} {
+		out := info(t, so, c.cfg)
+		got := rows(out)
+		for k, v := range c.want {
+			if got[k] != v {
+				t.Errorf("%s: %q, want %q\n%s", k, got[k], v, out)
+			}
+		}
+		if len(c.cfg.Instances) > 0 && !strings.Contains(out, "1g.5gb 4864 MiB MIG-") {
+			t.Errorf("no instance in\n%s", out)
+		}
+	}
+	var devices []nvml.Device
+	out := info(t, so, gpusim.Config{Model: "h200", Recent: true}, "--json")
+	if err := json.Unmarshal([]byte(out), &devices); err != nil || len(devices) != 1 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if d := devices[0]; d.Compute != "9.0" || d.MPS.MaxClients != 60 || !d.Answers["gpm"] || d.Refusals["accounting"] == "" {
+		t.Errorf("%s", out)
 	}
 }

@@ -102,6 +102,7 @@ func serve(ctx context.Context, v *viper.Viper, errOut io.Writer) error {
 		Keep: ways.add, Now: time.Now, Log: log, Metrics: agent.NewMetrics(reg),
 	}
 	agent.ShowHooks(reg, v.GetString("hook-settings"))
+	agent.ShowContainers(reg, "/")
 	if _, err := prolog.Load(v.GetString("hook-settings")); err != nil {
 		log.Warn("the hooks go by defaults where their settings make no sense", "err", err)
 	}
@@ -242,7 +243,6 @@ func show(ctx context.Context, g *errgroup.Group, l net.Listener, v *viper.Viper
 	g.Go(func() error { <-ctx.Done(); return srv.Close() })
 }
 
-// handler serves metrics, and what health says.
 func handler(reg prometheus.Gatherer, health func() error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
