@@ -1,6 +1,7 @@
 package prolog
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -17,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
@@ -32,7 +33,7 @@ type Controller struct {
 	// Credentials prove to the controller that root sent a request, and which; nil = there is no
 	// proof.
 	Credentials credential.Method
-	// Timeout bounds a question. Default 300 ms: a job waits for the answer.
+	// Timeout bounds a question. Default 1 s: a job waits for the answer.
 	Timeout time.Duration
 }
 
@@ -56,52 +57,61 @@ func Addresses(text string) (out []*url.URL, err error) {
 	return out, nil
 }
 
-// MemoryLimit returns the most memory that a user's job may have of a GPU, MiB, > 0.
+// MemoryLimit is the most memory that each of a job's processes, and the whole job, may have of a GPU, MiB; 0 = any.
+type MemoryLimit struct {
+	MiB    int64 `json:"mib"`
+	JobMiB int64 `json:"job_mib"` // 0 = the controller doesn't say
+}
+
+// MemoryLimit returns the limit of a user's job.
 // It answers in time even where a file of the configuration is on a disk that hangs.
-func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (mib int64, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, 300*time.Millisecond))
+func (c *Controller) MemoryLimit(ctx context.Context, job int64, user string) (limit MemoryLimit, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Timeout, time.Second))
 	defer cancel()
 	type answer struct {
-		mib int64
-		err error
+		limit MemoryLimit
+		err   error
 	}
 	all := strings.Split(c.URL, ",")
 	done := make(chan answer, len(all))
 	for _, url := range all {
 		go func() {
-			mib, err := c.ask(ctx, strings.TrimSpace(url), job, user)
-			done <- answer{mib, err}
+			limit, err := c.ask(ctx, strings.TrimSpace(url), job, user)
+			done <- answer{limit, err}
 		}()
 	}
 	for range all {
 		select {
 		case a := <-done:
 			if a.err == nil {
-				return a.mib, nil
+				return a.limit, nil
 			}
 			err = a.err
 		case <-ctx.Done():
-			return 0, fmt.Errorf("ask the controller: no answer: %w", ctx.Err())
+			err = fmt.Errorf("no answer: %w", ctx.Err())
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return 0, err
+	return limit, fmt.Errorf("ask the controller: %w", err)
 }
 
-func (c *Controller) ask(ctx context.Context, address string, job int64, user string) (int64, error) {
+func (c *Controller) ask(ctx context.Context, address string, job int64, user string) (limit MemoryLimit, err error) {
 	client, err := readClient(c.Config)
 	if err != nil {
-		return 0, fmt.Errorf("controller_config: %w", err)
+		return limit, fmt.Errorf("controller_config: %w", err)
 	}
 	path := "/v1/memory/" + strconv.FormatInt(job, 10)
 	to := strings.TrimSuffix(address, "/") + path + "?user=" + url.QueryEscape(user)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, to, http.NoBody)
 	if err != nil {
-		return 0, fmt.Errorf("ask the controller: %w", err)
+		return limit, err
 	}
 	if c.Credentials != nil {
 		cred, err := c.Credentials.Encode(ctx, "slurmbridge GET "+path)
 		if err != nil {
-			return 0, fmt.Errorf("ask the controller: %w", err)
+			return limit, err
 		}
 		req.Header.Set(c.Credentials.Header(), cred)
 	}
@@ -110,26 +120,22 @@ func (c *Controller) ask(ctx context.Context, address string, job int64, user st
 	}
 	resp, err := client.http.Do(req)
 	if err != nil {
-		return 0, fmt.Errorf("ask the controller: %w", err)
+		return limit, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	if err != nil {
-		return 0, fmt.Errorf("ask the controller: %w", err)
+		return limit, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("the controller answers %d: %.200q", resp.StatusCode, strings.TrimSpace(string(body)))
+		return limit, fmt.Errorf("the controller answers %d: %.200q", resp.StatusCode, strings.TrimSpace(string(body)))
 	}
-	var a struct {
-		MiB int64 `json:"mib"`
+	if err := json.Unmarshal(body, &limit); err != nil || limit.MiB < 0 || limit.JobMiB < 0 {
+		return MemoryLimit{}, fmt.Errorf("the controller's answer is no limit: %.200q", body)
 	}
-	if err := json.Unmarshal(body, &a); err != nil || a.MiB < 0 {
-		return 0, fmt.Errorf("the controller's answer is no limit: %.200q", body)
-	}
-	return a.MiB, nil
+	return limit, nil
 }
 
-// client is an HTTP client as a controller_config describes it.
 type client struct {
 	http           *http.Client
 	user, password string
@@ -140,15 +146,15 @@ type client struct {
 func readClient(file string) (*client, error) {
 	var cfg struct {
 		TLS struct {
-			CA     string `mapstructure:"ca_file"`
-			Cert   string `mapstructure:"cert_file"`
-			Key    string `mapstructure:"key_file"`
-			Server string `mapstructure:"server_name"`
-		} `mapstructure:"tls_config"`
+			CA     string `yaml:"ca_file"`
+			Cert   string `yaml:"cert_file"`
+			Key    string `yaml:"key_file"`
+			Server string `yaml:"server_name"`
+		} `yaml:"tls_config"`
 		Basic struct {
-			User string `mapstructure:"username"`
-			File string `mapstructure:"password_file"`
-		} `mapstructure:"basic_auth"`
+			User string `yaml:"username"`
+			File string `yaml:"password_file"`
+		} `yaml:"basic_auth"`
 	}
 	in := func(name string) string {
 		if filepath.IsAbs(name) {
@@ -157,13 +163,13 @@ func readClient(file string) (*client, error) {
 		return filepath.Join(filepath.Dir(file), name)
 	}
 	if file != "" {
-		v := viper.New()
-		v.SetConfigFile(file)
-		v.SetConfigType("yaml")
-		if err := v.ReadInConfig(); err != nil {
+		text, err := os.ReadFile(filepath.Clean(file))
+		if err != nil {
 			return nil, err
 		}
-		if err := v.UnmarshalExact(&cfg); err != nil {
+		d := yaml.NewDecoder(bytes.NewReader(text))
+		d.KnownFields(true)
+		if err := d.Decode(&cfg); err != nil && !errors.Is(err, io.EOF) {
 			return nil, fmt.Errorf("%s: hooks know ca_file, cert_file, key_file and server_name of tls_config, username and password_file of basic_auth: %w", file, err)
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/tlstest"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
@@ -33,7 +34,7 @@ import (
 // none, in time, and only what failed is told.
 func TestAskForALimit(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // takes calls and never answers
-	must(t, err)
+	must.OK(t, err)
 	defer silent.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
@@ -45,9 +46,13 @@ func TestAskForALimit(t *testing.T) {
 		answer http.HandlerFunc
 		url    string
 		want   int64
+		job    int64
 		err    string
 	}{
 		"known":             {answer: says(200, `{"mib": 4402}`), want: 4402},
+		"of four processes": {answer: says(200, `{"mib": 1100, "job_mib": 4402}`), want: 1100, job: 4402},
+		"a process alone":   {answer: says(200, `{"mib": 1100, "job_mib": 16160}`), want: 1100},
+		"all of them":       {answer: says(200, `{"mib": 1100, "job_mib": -1}`), err: "no limit"},
 		"all of the card":   {answer: says(200, `{"mib": 16160}`)},
 		"huge":              {answer: says(200, `{"mib": 9223372036854775807}`)},
 		"more than a int64": {answer: says(200, `{"mib": 9223372036854775808}`), err: "no limit"},
@@ -89,11 +94,11 @@ func TestAskForALimit(t *testing.T) {
 			h.Controller.Timeout = time.Minute // of a busy machine
 		}
 		j := &Job{JobID: 7, User: "ann b", GPUs: []int{0}, Percent: 50}
-		must(t, h.Dir.Begin(j))
+		must.OK(t, h.Dir.Begin(j))
 		start := time.Now()
 		err := h.limit(context.Background(), j)
-		if got := read(t, h.Dir.running(7)).MemLimitMiB; got != c.want || j.MemLimitMiB != c.want {
-			t.Errorf("%s: %d MiB, in the file %d; want %d", name, j.MemLimitMiB, got, c.want)
+		if got := read(t, h.Dir.running(7)); got.MemLimitMiB != c.want || got.MemJobMiB != c.job || j.MemLimitMiB != c.want || j.MemJobMiB != c.job {
+			t.Errorf("%s: %d and %d MiB, in the file %d and %d; want %d and %d", name, j.MemLimitMiB, j.MemJobMiB, got.MemLimitMiB, got.MemJobMiB, c.want, c.job)
 		}
 		if (err == nil) != (c.err == "") || err != nil && (!strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "job 7 goes without a memory limit: ") || strings.ContainsAny(err.Error(), "\n\x1b") || len(err.Error()) > 1000) {
 			t.Errorf("%s: %v, want %q", name, err, c.err)
@@ -112,15 +117,15 @@ func TestAskForALimit(t *testing.T) {
 // Of several controllers the first that answers counts, however long the others take.
 func TestAskSeveral(t *testing.T) {
 	hangs, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.OK(t, err)
 	defer hangs.Close()
 	gone := httptest.NewServer(nil)
 	gone.Close()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"mib": 4402}`) }))
 	defer srv.Close()
 	c := &Controller{URL: "http://" + hangs.Addr().String() + ", " + gone.URL + "," + srv.URL, Timeout: time.Minute}
-	if mib, err := c.MemoryLimit(t.Context(), 7, "ann"); err != nil || mib != 4402 {
-		t.Errorf("%d MiB, %v", mib, err)
+	if limit, err := c.MemoryLimit(t.Context(), 7, "ann"); err != nil || limit.MiB != 4402 {
+		t.Errorf("%+v, %v", limit, err)
 	}
 	c.URL = gone.URL + "," + gone.URL
 	if _, err := c.MemoryLimit(t.Context(), 7, "ann"); err == nil || !strings.Contains(err.Error(), "refused") {
@@ -149,27 +154,27 @@ func TestAskWithAKey(t *testing.T) {
 				return here.Decode(ctx, cred)
 			},
 		},
-		Limit: func(_ context.Context, ref, user string) (int64, error) {
+		Limit: func(_ context.Context, ref, user string) (httpapi.MemoryReport, error) {
 			if ref != "7" || user != "ann" {
 				t.Errorf("asked for job %s of %s", ref, user)
 			}
-			return 4402, nil
+			return httpapi.MemoryReport{MiB: 1402, JobMiB: 4402}, nil
 		},
 	})
 	srv := httptest.NewServer(mux)
 	defer srv.Close()
 	same, other, open := keytest.File(t, key), keytest.File(t, keytest.Random(t)), keytest.File(t, key)
-	must(t, os.Chmod(open, 0o644))
+	must.OK(t, os.Chmod(open, 0o644))
 	for file, want := range map[string]string{same: "", other: "401", open: "chmod 0600", filepath.Join(t.TempDir(), "none"): "no such file"} {
 		conf := filepath.Join(t.TempDir(), "node.yaml")
-		must(t, os.WriteFile(conf, fmt.Appendf(nil, "controller: %s\nkey_file: %s\n", srv.URL, file), 0o644))
+		must.OK(t, os.WriteFile(conf, fmt.Appendf(nil, "controller: %s\nkey_file: %s\n", srv.URL, file), 0o644))
 		s, err := Load(conf)
-		must(t, err)
+		must.OK(t, err)
 		c := s.Hook(func(string) string { return "" }).Controller
 		c.Timeout = 10 * time.Second // of a busy machine
-		mib, err := c.MemoryLimit(context.Background(), 7, "ann")
-		if want == "" && (err != nil || mib != 4402) || want != "" && (err == nil || !strings.Contains(err.Error(), want) || mib != 0) {
-			t.Errorf("%s: %d, %v, want %q", file, mib, err, want)
+		limit, err := c.MemoryLimit(context.Background(), 7, "ann")
+		if want == "" && (err != nil || limit != MemoryLimit{1402, 4402}) || want != "" && (err == nil || !strings.Contains(err.Error(), want) || limit != MemoryLimit{}) {
+			t.Errorf("%s: %v, %v, want %q", file, limit, err, want)
 		}
 	}
 }
@@ -203,9 +208,9 @@ func TestControllerConfig(t *testing.T) {
 	cert, key := a.Issue(t, "head", time.Now().Add(time.Hour), "head.example")
 	a.Issue(t, "node", time.Now().Add(time.Hour), "node.example")
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	must(t, err)
+	must.OK(t, err)
 	ca, err := os.ReadFile(a.CA)
-	must(t, err)
+	must.OK(t, err)
 	clients := x509.NewCertPool()
 	clients.AppendCertsFromPEM(ca)
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -223,12 +228,12 @@ func TestControllerConfig(t *testing.T) {
 	write := func(text string) string {
 		n++
 		path := filepath.Join(a.Dir, fmt.Sprint(n, ".yml"))
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	must(t, os.WriteFile(filepath.Join(a.Dir, "password"), []byte("secret\n"), 0o600))
+	must.OK(t, os.WriteFile(filepath.Join(a.Dir, "password"), []byte("secret\n"), 0o600))
 	fifo := filepath.Join(a.Dir, "fifo")
-	must(t, syscall.Mkfifo(fifo, 0o600))
+	must.OK(t, syscall.Mkfifo(fifo, 0o600))
 	const (
 		shown = ", cert_file: node.pem, key_file: node.key"
 		basic = "}\nbasic_auth: {username: node, password_file: password}\n"
@@ -252,17 +257,17 @@ func TestControllerConfig(t *testing.T) {
 		if c.file == fifo {
 			asks.Timeout = 50 * time.Millisecond
 		}
-		mib, err := asks.MemoryLimit(context.Background(), 7, "ann")
-		if c.err == "" && (err != nil || mib != 5) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("%s: %d MiB, %v, want %q", name, mib, err, c.err)
+		limit, err := asks.MemoryLimit(context.Background(), 7, "ann")
+		if c.err == "" && (err != nil || limit.MiB != 5) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("%s: %v, %v, want %q", name, limit, err, c.err)
 		}
 	}
 	// The same file is the agent's.
 	agents, err := recordhttp.NewClient(right)
-	must(t, err)
+	must.OK(t, err)
 	defer agents.CloseIdleConnections()
 	resp, err := agents.Get(srv.URL)
-	must(t, err)
+	must.OK(t, err)
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		t.Errorf("the agent gets %s", resp.Status)
@@ -273,24 +278,17 @@ func TestControllerConfig(t *testing.T) {
 // the GPU: never less, and never another's.
 func TestLimitsFollowTheJobs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "sbm")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := must.Get(os.MkdirTemp("", "sbm"))(t)
 		defer os.RemoveAll(dir)
 		h := &Hook{Dir: Dir(dir), MemoryLimit: "profile", Cards: []Card{{Arch: "volta", MemMiB: 16160}}}
-		if err := os.MkdirAll(h.Dir.gpu(0), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(h.Dir.gpu(0), 0o755))
 		there := map[int64]*Job{}
 		for range rapid.IntRange(1, 8).Draw(t, "steps") {
 			id := rapid.Int64Range(1, 4).Draw(t, "job")
 			if delete(there, id); rapid.Bool().Draw(t, "comes") {
 				there[id] = &Job{JobID: id, MemLimitMiB: rapid.Int64Range(0, 16159).Draw(t, "MiB")}
 			}
-			if err := h.Dir.keepLimits(0, slices.Collect(maps.Values(there))...); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, h.Dir.keepLimits(0, slices.Collect(maps.Values(there))...))
 			for id := range int64(5) {
 				want := int64(0)
 				if j := there[id]; j != nil {
@@ -320,7 +318,7 @@ func TestLimitSettings(t *testing.T) {
 		"memory_limit: 5\ncontroller_config: etc/x.yml\n":              {"off", "", "controller_config can't be"},
 	} {
 		path := filepath.Join(t.TempDir(), "node.yaml")
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		s, err := Load(path)
 		if s.Memory != want.memory || s.Controller != want.controller || (err == nil) != (want.err == "") || err != nil && (!strings.Contains(err.Error(), want.err) || strings.Contains(err.Error(), "secret")) {
 			t.Errorf("%q: %+v, %v", text, s, err)

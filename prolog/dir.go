@@ -2,6 +2,7 @@ package prolog
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultRunDir is where hooks and agent meet.
@@ -290,4 +292,53 @@ func (d Dir) Lock(ctx context.Context, gpu int) (release func(), err error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// onlyFor restricts a folder to root and one user. The folder stays root's: root's daemons write
+// there, and its owner could redirect them with links. It uses an access control list; if the file
+// system has none, or can't keep it, the folder stays open to all.
+func onlyFor(dir string, uid uint32) error {
+	const (
+		everything, look   = 7, 5 // rwx, r-x
+		owner, named       = 0x01, 0x02
+		group, mask, other = 0x04, 0x10, 0x20
+		nobody             = 0xffffffff
+	)
+	// linux/posix_acl_xattr.h: a version, then tag, permissions and id of each entry, in order.
+	list := binary.LittleEndian.AppendUint32(nil, 2)
+	for _, e := range []struct {
+		tag, perm uint16
+		id        uint32
+	}{{owner, everything, nobody}, {named, look, uid}, {group, 0, nobody}, {mask, look, nobody}, {other, 0, nobody}} {
+		list = binary.LittleEndian.AppendUint16(list, e.tag)
+		list = binary.LittleEndian.AppendUint16(list, e.perm)
+		list = binary.LittleEndian.AppendUint32(list, e.id)
+	}
+	err := unix.Setxattr(dir, "system.posix_acl_access", list, 0)
+	if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENOSYS) {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "set access of", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// writeJobMap shows dcgm-exporter (--hpc-job-mapping-dir) which jobs are on a GPU:
+// a file named by DCGM's number of the GPU, a job's number a line. Where no job is it
+// is empty, and never removed: a file that goes away between its look at the folder and
+// its reading costs the exporter the whole scrape. The caller holds the GPU's lock.
+func writeJobMap(folder string, gpu int, jobs []*Job) error {
+	path := filepath.Join(folder, strconv.Itoa(gpu))
+	var b strings.Builder
+	for _, j := range jobs {
+		fmt.Fprintln(&b, j.JobID)
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("job map: %w", err)
+	}
+	if err := renameio.WriteFile(path, []byte(b.String()), 0o644, renameio.WithStaticPermissions(0o644)); err != nil {
+		return fmt.Errorf("job map: %w", err)
+	}
+	return nil
 }

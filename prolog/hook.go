@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -162,7 +163,7 @@ func (h *Hook) afterwards(ctx context.Context, gpu int, jobs []*Job) error {
 // mayShare reports whether other jobs can be on j's GPU at the same time, from what a prolog can
 // see.
 func (h *Hook) mayShare(j *Job) bool {
-	return j.Percent > 0 && j.Percent < 100 || j.Percent == 0 && h.Shard
+	return j.Sharer() || j.Percent == 0 && h.Shard
 }
 
 // onGPU runs do under a GPU's lock, with the jobs that are on it, once its job map is
@@ -235,6 +236,11 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 	if err != nil {
 		share, _ = number(get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), 1)
 	}
+	if share > 0 && share <= 100 {
+		if _, err := io.WriteString(out, whatItAskedFor(get)); err != nil {
+			return err
+		}
+	}
 	if share > 0 && share <= 100 && h.FrameworkEnv {
 		if err := frameworkEnv(out, get); err != nil {
 			return err
@@ -289,6 +295,25 @@ func (h *Hook) TaskProlog(out io.Writer, get func(string) string) error {
 // inherited, and the script around the hook unsets them.
 const JobEnv = "SLURMBRIDGE_MPS_JOB"
 
+// whatItAskedFor unsets the variables by which each srun in a job that asked for a whole GPU would ask for one again: the
+// job holds shares.
+func whatItAskedFor(get func(string) string) string {
+	out := ""
+	for _, name := range []string{"SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_TRES_BIND"} {
+		if get(name) != "" {
+			out += "unset " + name + "\n"
+		}
+	}
+	if each := get("SLURM_TRES_PER_TASK"); strings.Contains(each, "gpu") {
+		rest := slices.DeleteFunc(strings.Split(each, ","), func(r string) bool { return strings.Contains(r, "gpu") })
+		if len(rest) == 0 {
+			return out + "unset SLURM_TRES_PER_TASK\n"
+		}
+		out += "export SLURM_TRES_PER_TASK=" + strings.Join(rest, ",") + "\n"
+	}
+	return out
+}
+
 // frameworkEnv keeps frameworks from taking the whole card at their start, unless the job says otherwise. Source: JAX's
 // page on GPU memory allocation and TensorFlow's guide "Use a GPU".
 func frameworkEnv(out io.Writer, get func(string) string) error {
@@ -299,6 +324,89 @@ func frameworkEnv(out io.Writer, get func(string) string) error {
 		if _, err := fmt.Fprintf(out, "export %s=%s\n", v[0], v[1]); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// limit queries the controller for the memory limit of a job that is to share, and stores it with
+// the job. If anything fails, the job starts without: a limit protects its neighbours.
+func (h *Hook) limit(ctx context.Context, j *Job) error {
+	if h.MemoryLimit != "profile" || h.Controller == nil || h.MPS == nil || len(j.GPUs) != 1 || !h.mayShare(j) {
+		return nil
+	}
+	c, _ := card(h.Cards, j.GPUs[0])
+	if !c.limits() {
+		return nil
+	}
+	limit, err := h.Controller.MemoryLimit(ctx, j.JobID, j.User)
+	if err != nil {
+		return fmt.Errorf("job %d goes without a memory limit: %w", j.JobID, err)
+	}
+	set := func(j *Job) bool {
+		// None where it is to have what it wants, or all there is.
+		if limit.MiB < int64(c.MemMiB) {
+			j.MemLimitMiB = limit.MiB
+		}
+		if limit.JobMiB < int64(c.MemMiB) {
+			j.MemJobMiB = limit.JobMiB
+		}
+		return j.MemLimitMiB > 0 || j.MemJobMiB > 0
+	}
+	if !set(j) {
+		return nil
+	}
+	return h.Dir.change([]*Job{j}, set)
+}
+
+// limitOf is the memory limit of a job with a share of so many percent, MiB; 0 = none.
+func (h *Hook) limitOf(job int64, gpu int, share int64) int64 {
+	c, _ := card(h.Cards, gpu)
+	if !c.limits() {
+		return 0
+	}
+	switch h.MemoryLimit {
+	case "share":
+		return int64(c.MemMiB) * share / 100
+	case "generous":
+		return int64(c.MemMiB) * min(100, 2*share) / 100
+	case "profile":
+		return h.Dir.limits(gpu)[job]
+	}
+	return 0
+}
+
+// limits reports whether MPS can hold a client to a part of the card's memory.
+func (c Card) limits() bool { return c.volta() && c.MemMiB > 0 }
+
+func (d Dir) limitsFile(gpu int) string { return filepath.Join(d.gpu(gpu), "limits.json") }
+
+// limits are the memory limits of a GPU's jobs by number, MiB. Task prolog reads them as the job's
+// user, without access to the jobs' files.
+func (d Dir) limits(gpu int) map[int64]int64 {
+	var out map[int64]int64
+	if readJSON(d.limitsFile(gpu), &out) != nil {
+		return nil
+	}
+	return out
+}
+
+// keepLimits stores the limits of the jobs on a GPU, and removes all other limits. The caller holds
+// the GPU's lock.
+func (d Dir) keepLimits(gpu int, jobs ...*Job) error {
+	limits := map[int64]int64{}
+	for _, j := range jobs {
+		if j.MemLimitMiB > 0 {
+			limits[j.JobID] = j.MemLimitMiB
+		}
+	}
+	var err error
+	if len(limits) == 0 {
+		err = ignoreMissing(os.Remove(d.limitsFile(gpu)))
+	} else {
+		err = putJSON(d.limitsFile(gpu), limits, 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("gpu %d: keep memory limits: %w", gpu, err)
 	}
 	return nil
 }

@@ -46,14 +46,19 @@ type Job struct {
 	Boot string `json:"boot,omitempty"`
 	// MPS: an MPS daemon was ready for the job when it began.
 	MPS bool `json:"mps,omitempty"`
-	// MemLimitMiB is the most memory that the job may have of its GPU by its profile, MiB;
-	// 0 = no such limit.
+	// MemLimitMiB is the most memory that each of the job's processes may have of its GPU by its profile, MemJobMiB the
+	// most that they may have together, MiB; 0 = no such limit. Hooks set the first, the agent the second, where the
+	// driver can.
 	MemLimitMiB int64 `json:"mem_limit_mib,omitempty"`
+	MemJobMiB   int64 `json:"mem_job_mib,omitempty"`
 	// MPSFault is when the hooks found that the MPS server this job shares its GPU
 	// through had faulted or died, zero = it hasn't. One client's fault ends what all
 	// of them compute, so the job may be its victim rather than its cause.
 	MPSFault time.Time `json:"mps_fault,omitzero"`
 }
+
+// Sharer reports whether the job has a part of a GPU, as far as a prolog sees it.
+func (j *Job) Sharer() bool { return j.Percent > 0 && j.Percent < 100 }
 
 // Errors of FromEnv.
 var (

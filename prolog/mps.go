@@ -30,15 +30,17 @@ type MPS struct {
 	Env []string
 	// Quit is how long a daemon has to end by itself. Default 1 s.
 	Quit time.Duration
+	// Answer is how long a daemon may take to answer before it counts as hung, and
+	// half of what it may take to start a server. Default 1.5 s.
+	Answer time.Duration
 	// Proc is where processes are looked for; "" = /proc.
 	Proc string
 }
 
+func (m *MPS) answer() time.Duration { return cmp.Or(m.Answer, 1500*time.Millisecond) }
+
 // ending is how long a daemon that has acknowledged quit may take to end.
 const ending = 500 * time.Millisecond
-
-// answerWithin is how long a daemon may take to answer before it counts as hung.
-const answerWithin = 1500 * time.Millisecond
 
 // Pipe is the GPU's CUDA_MPS_PIPE_DIRECTORY.
 func (m *MPS) Pipe(gpu int) string { return filepath.Join(m.Dir.gpu(gpu), "pipe") }
@@ -70,8 +72,9 @@ func (m *MPS) Ensure(ctx context.Context, gpu int, uid uint32, inUse bool) error
 	if err := m.letIn(gpu, uid); err != nil {
 		return fmt.Errorf("gpu %d: %w", gpu, err)
 	}
-	// The server is ready when the job's first process needs it.
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	// The server is ready when the job's first process needs it. A driver without
+	// persistence mode initialises the GPU for it, which takes seconds.
+	ctx, cancel := context.WithTimeout(ctx, 2*m.answer())
 	defer cancel()
 	said, err := m.command(ctx, gpu, fmt.Sprintf("start_server -uid %d", uid))
 	for err == nil {
@@ -182,7 +185,7 @@ func (m *MPS) command(ctx context.Context, gpu int, line string) (string, error)
 
 // question gives the daemon one command that it is to answer soon.
 func (m *MPS) question(ctx context.Context, gpu int, line string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := context.WithTimeout(ctx, m.answer())
 	defer cancel()
 	out, err := m.command(ctx, gpu, line)
 	if ctx.Err() != nil && err != nil {
@@ -227,7 +230,7 @@ func (m *MPS) Release(ctx context.Context, gpu int) error {
 		return nil // there is none
 	}
 	quit := cmp.Or(m.Quit, time.Second)
-	bounded, cancel := context.WithTimeout(ctx, quit+answerWithin)
+	bounded, cancel := context.WithTimeout(ctx, quit+m.answer())
 	_, err := m.command(bounded, gpu, fmt.Sprintf("quit -t %d", int(max(1, quit.Seconds()))))
 	if err == nil {
 		// It has acknowledged, and may take a moment to end.

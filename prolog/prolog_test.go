@@ -3,11 +3,14 @@ package prolog
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +19,9 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 func env(kv ...string) func(string) string {
@@ -31,27 +37,13 @@ func simulated(t *testing.T) *Hook {
 	t.Helper()
 	dir := t.TempDir()
 	sim := filepath.Join(dir, "gpusim")
-	build := exec.Command("go", "build", "-o", sim, "../contrib/testbed/gpusim/cmd/gpusim")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is installed: it runs in any root folder
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	must.OK(t, built.Into(dir, "gpusim"))
 	control := filepath.Join(dir, "nvidia-cuda-mps-control")
-	for _, name := range []string{control, filepath.Join(dir, "nvidia-cuda-mps-server")} {
-		if err := os.Symlink(sim, name); err != nil {
-			t.Fatal(err)
-		}
-	}
 	// Sockets need a short path.
-	run, err := os.MkdirTemp("", "sbh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := must.Get(os.MkdirTemp("", "sbh"))(t)
 	t.Cleanup(func() { os.RemoveAll(run) })
 	// The MPS server is the job's user's.
-	if err := os.Chmod(run, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(run, 0o755))
 	state := filepath.Join(run, "state")
 	if out, err := exec.Command(sim, "init", "--state", state, "--gpus", "2").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -67,15 +59,11 @@ func TestDaemonLivesFromFirstToLastSharer(t *testing.T) {
 	}
 	h := simulated(t)
 	ctx := context.Background()
-	if err := h.Prolog(ctx, env()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.Prolog(ctx, env()))
 	if !h.MPS.answers(ctx, 0) {
 		t.Fatal("no daemon after the prolog")
 	}
-	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.Prolog(ctx, env("SLURM_JOB_ID", "8")))
 	var out bytes.Buffer
 	if err := h.TaskProlog(&out, env()); err != nil || !strings.Contains(out.String(), "export CUDA_MPS_PIPE_DIRECTORY="+h.MPS.Pipe(0)+"\n") {
 		t.Errorf("%q %v", out.String(), err)
@@ -103,13 +91,8 @@ func TestDaemonLivesFromFirstToLastSharer(t *testing.T) {
 func TestKilledDaemonIsReplaced(t *testing.T) {
 	h := simulated(t)
 	ctx := context.Background()
-	if err := h.Prolog(ctx, env()); err != nil {
-		t.Fatal(err)
-	}
-	pid, err := os.ReadFile(filepath.Join(h.MPS.Pipe(0), "nvidia-cuda-mps-control.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.Prolog(ctx, env()))
+	pid := must.Get(os.ReadFile(filepath.Join(h.MPS.Pipe(0), "nvidia-cuda-mps-control.pid")))(t)
 	if out, err := exec.Command("kill", "-9", strings.TrimSpace(string(pid))).CombinedOutput(); err != nil {
 		t.Fatalf("%v %s", err, out)
 	}
@@ -159,25 +142,17 @@ func TestManyPrologsAtOnce(t *testing.T) {
 func TestWhatHangsIsLeft(t *testing.T) {
 	dir := t.TempDir()
 	control := filepath.Join(dir, "control")
-	if err := os.WriteFile(control, []byte("#!/bin/sh\nsleep 60\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(control, []byte("#!/bin/sh\nsleep 60\n"), 0o755))
 	h := &Hook{Dir: Dir(dir), Now: time.Now, MPS: &MPS{Dir: Dir(dir), Control: control}}
 	start := time.Now()
-	err := Run(300*time.Millisecond, func(ctx context.Context) error { return h.Prolog(ctx, env()) })
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	err := h.Prolog(ctx, env())
 	if err == nil || time.Since(start) > 50*time.Second {
 		t.Errorf("after %v: %v", time.Since(start), err)
 	}
 	if _, err := os.Stat(h.Dir.running(7)); err != nil {
 		t.Errorf("the job's file: %v; MPS must not cost the record", err)
-	}
-	hang := make(chan struct{})
-	defer close(hang)
-	if err := Run(100*time.Millisecond, func(context.Context) error { <-hang; return nil }); err == nil {
-		t.Error("a hang that can't be cancelled was waited for")
-	}
-	if err := Run(time.Second, func(context.Context) error { panic("x") }); err == nil {
-		t.Error("a panic is no error")
 	}
 }
 
@@ -203,20 +178,12 @@ func TestHostileVariables(t *testing.T) {
 	}
 	// A link that somebody put where the job's file belongs is not followed.
 	dir := Dir(t.TempDir())
-	if err := dir.Make(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, dir.Make())
 	target := filepath.Join(string(dir), "target")
-	if err := os.WriteFile(target, []byte("keep"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(target, dir.running(7)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(target, []byte("keep"), 0o600))
+	must.OK(t, os.Symlink(target, dir.running(7)))
 	j.JobID = 7
-	if err := dir.Begin(j); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, dir.Begin(j))
 	if text, err := os.ReadFile(target); err != nil || string(text) != "keep" {
 		t.Errorf("the link's target became %q, %v", text, err)
 	}
@@ -240,13 +207,9 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	}
 	h := simulated(t)
 	ctx := context.Background()
-	if err := h.Prolog(ctx, env()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, h.Prolog(ctx, env()))
 	pid := daemonPID(t, h)
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Kill(pid, syscall.SIGSTOP))
 	// As long as a job uses it nobody ends it: it may only be slow.
 	short, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -257,9 +220,7 @@ func TestHungDaemonIsEnded(t *testing.T) {
 		t.Errorf("daemon %d was replaced by %d under a job", pid, now)
 	}
 	for _, id := range []int64{7, 9} {
-		if _, err := h.Dir.End(id, time.Now(), "0:0"); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(h.Dir.End(id, time.Now(), "0:0"))(t)
 	}
 	if err := h.Prolog(ctx, env("SLURM_JOB_ID", "8")); err != nil {
 		t.Errorf("beside a daemon that hangs: %v", err)
@@ -268,15 +229,13 @@ func TestHungDaemonIsEnded(t *testing.T) {
 	if again == pid || !h.MPS.answers(ctx, 0) {
 		t.Errorf("daemon %d in place of %d answers: %v", again, pid, h.MPS.answers(ctx, 0))
 	}
-	if err := syscall.Kill(again, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Kill(again, syscall.SIGSTOP))
 	if err := h.Epilog(ctx, env("SLURM_JOB_ID", "8")); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("nobody was told: %v", err)
 	}
 	for _, p := range []int{pid, again} {
 		gone := false
-		for range 100 {
+		for range 10000 {
 			if gone = syscall.Kill(p, 0) != nil || zombie(p); gone {
 				break
 			}
@@ -287,7 +246,7 @@ func TestHungDaemonIsEnded(t *testing.T) {
 		}
 	}
 	left := h.MPS.running(0, controlName, serverName)
-	for range 100 { // a killed one takes its time on a busy machine
+	for range 10000 { // a killed one takes its time on a busy machine
 		if len(left) == 0 {
 			break
 		}
@@ -304,14 +263,8 @@ func TestHungDaemonIsEnded(t *testing.T) {
 
 func daemonPID(t *testing.T, h *Hook) int {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(h.MPS.Pipe(0), "nvidia-cuda-mps-control.pid"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(filepath.Join(h.MPS.Pipe(0), "nvidia-cuda-mps-control.pid")))(t)
+	pid := must.Get(strconv.Atoi(strings.TrimSpace(string(text))))(t)
 	return pid
 }
 
@@ -329,22 +282,18 @@ func TestTaskProlog(t *testing.T) {
 		_ = h.TaskProlog(&out, env(kv...))
 		return out.String()
 	}
-	if got := print(); got != "" {
-		t.Errorf("without a daemon: %q", got)
+	must.Equal(t, print(), "", "without a daemon")
+	// A job that asked for a whole GPU and holds shares of one: its steps are not to ask for it again.
+	asked := []string{"SLURM_GPUS_PER_NODE", "1", "SLURM_TRES_PER_TASK", "cpu=2,gres/gpu=1"}
+	if got := print(asked...); got != "unset SLURM_GPUS_PER_NODE\nexport SLURM_TRES_PER_TASK=cpu=2\n" {
+		t.Errorf("it asks for a whole GPU: %q", got)
 	}
-	if err := os.MkdirAll(h.MPS.Pipe(0), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Equal(t, print(append(asked, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")...), "", "it has a whole GPU")
+	must.OK(t, os.MkdirAll(h.MPS.Pipe(0), 0o755))
 	control := filepath.Join(h.MPS.Pipe(0), "control")
-	if err := os.WriteFile(control, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := print(); got != "" {
-		t.Errorf("without a prolog, so that the daemon ends while it runs: %q", got)
-	}
-	if err := dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(control, nil, 0o600))
+	must.Equal(t, print(), "", "without a prolog, so that the daemon ends while it runs")
+	must.OK(t, dir.Begin(&Job{JobID: 7, GPUs: []int{0}, Percent: 50}))
 	want := func(percent string) string {
 		s := "export CUDA_MPS_PIPE_DIRECTORY=" + h.MPS.Pipe(0) + "\nexport CUDA_VISIBLE_DEVICES=0\n"
 		if percent != "" {
@@ -370,28 +319,20 @@ func TestTaskProlog(t *testing.T) {
 		{"off", "", []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "5\nexport LD_PRELOAD=/x"}},
 	} {
 		h.Percentage = c.percentage
-		if got := print(c.env...); got != c.want {
-			t.Errorf("%s %q: %q, want %q", c.percentage, c.env, got, c.want)
-		}
+		must.Equal(t, print(c.env...), c.want, "%s %q", c.percentage, c.env)
 	}
 	// Frameworks are told not to take the whole card, where the job doesn't say otherwise and also as long as it is alone.
 	h.Percentage, h.FrameworkEnv = "off", true
 	const jax, tf = "export XLA_PYTHON_CLIENT_PREALLOCATE=false\n", "export TF_FORCE_GPU_ALLOW_GROWTH=true\n"
-	if got := print(); got != jax+tf+want("100") {
-		t.Errorf("frameworks: %q", got)
-	}
+	must.Equal(t, print(), jax+tf+want("100"), "frameworks")
 	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100", "TF_FORCE_GPU_ALLOW_GROWTH", "false"); got != jax {
 		t.Errorf("frameworks of a job alone that has set one: %q", got)
 	}
-	if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""); got != "" {
-		t.Errorf("frameworks of a job that doesn't share: %q", got)
-	}
+	must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""), "", "frameworks of a job that doesn't share")
 	h.FrameworkEnv = false
 	// The GPU is named by its UUID, and the shares of a shard are not the percentage that a sharer left behind.
 	h.Cards = []Card{{UUID: "GPU-1"}}
-	if got := print("SLURM_SHARDS_ON_NODE", "100"); got != "" {
-		t.Errorf("a whole GPU's shares with an inherited percentage: %q", got)
-	}
+	must.Equal(t, print("SLURM_SHARDS_ON_NODE", "100"), "", "a whole GPU's shares with an inherited percentage")
 	if got := print(); !strings.Contains(got, "export CUDA_VISIBLE_DEVICES=GPU-1\n") {
 		t.Errorf("with a known UUID: %q", got)
 	}
@@ -410,17 +351,11 @@ func TestTaskProlog(t *testing.T) {
 		if c.want != "" {
 			w = strings.Replace(w, "export SLURMBRIDGE", "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="+c.want+"\nexport SLURMBRIDGE", 1)
 		}
-		if got := print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", c.share); got != w {
-			t.Errorf("%+v: %q, want %q", c, got, w)
-		}
+		must.Equal(t, print("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", c.share), w, c)
 	}
 	// A daemon that died without a word is none.
-	if err := os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), []byte("4194303\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := print(); got != "" {
-		t.Errorf("with a dead daemon: %q", got)
-	}
+	must.OK(t, os.WriteFile(filepath.Join(h.MPS.Pipe(0), controlName+".pid"), []byte("4194303\n"), 0o600))
+	must.Equal(t, print(), "", "with a dead daemon")
 }
 
 // The job map names the jobs of each GPU by DCGM's count, and is empty without them.
@@ -430,15 +365,9 @@ func TestJobMap(t *testing.T) {
 	ctx := context.Background()
 	read := func(n string) string { b, _ := os.ReadFile(filepath.Join(h.JobMap, n)); return string(b) }
 	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(h.Prolog(ctx, env(whole...)))
-	must(h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "8")...)))
-	must(h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "9", "SLURM_JOB_GPUS", "0-1")...)))
+	must.OK(t, h.Prolog(ctx, env(whole...)))
+	must.OK(t, h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "8")...)))
+	must.OK(t, h.Prolog(ctx, env(append(whole, "SLURM_JOB_ID", "9", "SLURM_JOB_GPUS", "0-1")...)))
 	if read("3") != "7\n8\n9\n" || read("0") != "9\n" {
 		t.Errorf("%q %q", read("3"), read("0"))
 	}
@@ -446,12 +375,10 @@ func TestJobMap(t *testing.T) {
 		t.Errorf("%+v %v", j, err)
 	}
 	for _, id := range []string{"7", "8"} {
-		must(h.Epilog(ctx, env("SLURM_JOB_ID", id)))
+		must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", id)))
 	}
-	if read("3") != "9\n" {
-		t.Errorf("%q", read("3"))
-	}
-	must(h.Epilog(ctx, env("SLURM_JOB_ID", "9")))
+	must.Equal(t, read("3"), "9\n")
+	must.OK(t, h.Epilog(ctx, env("SLURM_JOB_ID", "9")))
 	if read("3") != "" || read("0") != "" {
 		t.Errorf("left: %q %q", read("3"), read("0"))
 	}
@@ -466,9 +393,7 @@ func TestRequeue(t *testing.T) {
 	ctx := context.Background()
 	for _, n := range []string{"0", "1"} {
 		kv := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "", "SLURM_JOB_RESTART_COUNT", n, "SLURM_JOB_EXIT_CODE2", n + ":0"}
-		if err := errors.Join(h.Prolog(ctx, env(kv...)), h.Epilog(ctx, env(kv...))); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, errors.Join(h.Prolog(ctx, env(kv...)), h.Epilog(ctx, env(kv...))))
 	}
 	jobs, err := List(h.Dir.Ended())
 	if err != nil || len(jobs) != 2 || jobs[0].Restart == jobs[1].Restart || jobs[0].Exit == jobs[1].Exit {
@@ -488,9 +413,7 @@ func TestSlurmConf(t *testing.T) {
 		"GresTypes=gpu\nGresTypes=shard":   true,
 		"GresTypes=gpu,mps\n":              false,
 	} {
-		if got := gresTypesHave(strings.NewReader(conf), "shard"); got != want {
-			t.Errorf("%q: %v", conf, got)
-		}
+		must.Equal(t, gresTypesHave(strings.NewReader(conf), "shard"), want, conf)
 	}
 }
 
@@ -502,26 +425,18 @@ func TestCardsWithoutTheAgent(t *testing.T) {
 		"Model: TITAN Xp\nGPU UUID: GPU-????????\nDevice Minor: 2\n",
 	} {
 		d := filepath.Join(proc, "driver/nvidia/gpus", fmt.Sprintf("0000:0%d:00.0", i))
-		if err := os.MkdirAll(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(d, 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(d, "information"), []byte(c), 0o600))
 	}
 	cards, err := dir.Cards(proc)
 	if err != nil || len(cards) != 2 || cards[0].UUID != "GPU-aaa" || cards[1].UUID != "GPU-bbb" || cards[1].Index != 1 {
 		t.Errorf("%+v %v", cards, err)
 	}
-	if err := dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, dir.WriteCards([]Card{{Index: 0, UUID: "GPU-ccc"}}))
 	if cards, err := dir.Cards(proc); err != nil || len(cards) != 1 || cards[0].UUID != "GPU-ccc" {
 		t.Errorf("%+v %v", cards, err)
 	}
-	if err := os.WriteFile(dir.path(cardsFile), []byte(`[{"index":`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(dir.path(cardsFile), []byte(`[{"index":`), 0o600))
 	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
 		t.Errorf("half a file: %+v %v", cards, err)
 	}
@@ -532,9 +447,7 @@ func TestKindOf(t *testing.T) {
 		"prolog": "prolog", "slurmbridge-epilog": "epilog", "50-slurmbridge-taskprolog": "taskprolog", "90-prolog": "prolog",
 		"slurmbridge-hook": "", "": "", "50-": "", "epilogue": "",
 	} {
-		if got := KindOf(name); got != want {
-			t.Errorf("%q: %q", name, got)
-		}
+		must.Equal(t, KindOf(name), want, name)
 	}
 }
 
@@ -543,7 +456,7 @@ func TestKindOf(t *testing.T) {
 func TestVisibleDevicesByUUID(t *testing.T) {
 	h := simulated(t)
 	get := env("CUDA_VISIBLE_DEVICES", "GPU-5a9cdd9b-1c73-4c1a-a1c5-1d3e6a1f0b21", "SLURM_JOB_GPUS", "0", "SLURM_JOB_SLUID", "sEKNKTV3WPV500")
-	must(t, h.Prolog(t.Context(), get))
+	must.OK(t, h.Prolog(t.Context(), get))
 	if j, err := ReadJob(h.Dir.running(7)); err != nil || !slices.Equal(j.GPUs, []int{0}) || j.SLUID != "sEKNKTV3WPV500" {
 		t.Errorf("%+v %v", j, err)
 	}
@@ -551,13 +464,51 @@ func TestVisibleDevicesByUUID(t *testing.T) {
 	if err := h.TaskProlog(&out, get); err != nil || !strings.Contains(out.String(), "export CUDA_VISIBLE_DEVICES=0\n") {
 		t.Errorf("%q %v", out.String(), err)
 	}
-	must(t, h.Epilog(t.Context(), get))
+	must.OK(t, h.Epilog(t.Context(), get))
 }
 
 func TestSLUID(t *testing.T) {
 	for _, bad := range []string{"", "12", "sEKNKTV3WPV50", "sEKNKTV3WPV5000", "SEKNKTV3WPV500", "sEKNKTV3WPVI00", "../../etc/pass", "sEKNKTV3WPV500\n"} {
 		if j, err := FromEnv(env("SLURM_JOB_SLUID", bad), time.Now()); err != nil || j.SLUID != "" {
 			t.Errorf("%q: %+v %v", bad, j, err)
+		}
+	}
+}
+
+// A job's control group says what it used, in either version of them and by either name; where there is none, or two
+// clusters have a job of that number on the machine, nothing is known.
+func TestHostUse(t *testing.T) {
+	const id = "sEKNKTV3WPV500"
+	for name, c := range map[string]struct {
+		files    map[string]string
+		cpu, mib float64
+	}{
+		"version 2": {map[string]string{
+			"system.slice/slurmstepd.scope/job_7/cpu.stat":    "usage_usec 2500000\nuser_usec 1\n",
+			"system.slice/slurmstepd.scope/job_7/memory.peak": "3145728\n", "system.slice/slurmstepd.scope/job_7/memory.current": "1\n",
+		}, 2.5, 3},
+		"an older kernel": {map[string]string{
+			"system.slice/n1_slurmstepd.scope/" + id + "/cpu.stat":       "usage_usec 1000000\n",
+			"system.slice/n1_slurmstepd.scope/" + id + "/memory.current": "1048576\n",
+		}, 1, 1},
+		"version 1": {map[string]string{
+			"cpuacct/slurm_n1/uid_1000/job_7/cpuacct.usage":            "1500000000\n",
+			"memory/slurm_n1/uid_1000/job_7/memory.max_usage_in_bytes": "2097152\n",
+		}, 1.5, 2},
+		"another job's": {map[string]string{"system.slice/slurmstepd.scope/job_77/cpu.stat": "usage_usec 5\n"}, -1, -1},
+		"two clusters": {map[string]string{
+			"system.slice/a_slurmstepd.scope/job_7/cpu.stat": "usage_usec 5\n",
+			"system.slice/b_slurmstepd.scope/job_7/cpu.stat": "usage_usec 5\n",
+		}, -1, -1},
+		"junk": {map[string]string{"system.slice/slurmstepd.scope/job_7/cpu.stat": "", "system.slice/slurmstepd.scope/job_7/memory.peak": "max\n"}, -1, -1},
+	} {
+		root := t.TempDir()
+		for file, text := range c.files {
+			path := filepath.Join(root, file)
+			must.OK(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600))
+		}
+		if cpu, mib := HostUse(root, &Job{JobID: 7, SLUID: id}); cpu != c.cpu || mib != c.mib {
+			t.Errorf("%s: %v s, %v MiB", name, cpu, mib)
 		}
 	}
 }
@@ -597,4 +548,219 @@ func FuzzFromEnv(f *testing.F) {
 			t.Errorf("%+v", j)
 		}
 	})
+}
+
+// A folder that is one user's to look into is nobody else's, and stays root's.
+func TestOnlyFor(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("takes root: it looks as other users")
+	}
+	top, err := os.MkdirTemp("/run", "slurmbridge-acl-")
+	must.OK(t, err)
+	defer os.RemoveAll(top)
+	must.OK(t, os.Chmod(top, 0o755))
+	dir := filepath.Join(top, "pipe")
+	must.OK(t, os.Mkdir(dir, 0o755))
+	must.OK(t, os.WriteFile(filepath.Join(dir, "control"), nil, 0o666))
+	as := func(uid uint32, name string, args ...string) bool {
+		cmd := exec.Command(name, args...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		return cmd.Run() == nil
+	}
+	const ann, bob = 12345, 12346
+	for range 2 { // also the second time
+		must.OK(t, onlyFor(dir, ann))
+		for uid, may := range map[uint32]bool{0: true, ann: true, bob: false} {
+			must.Equal(t, as(uid, "cat", filepath.Join(dir, "control")), may, "user %d may look", uid)
+		}
+		if as(ann, "touch", filepath.Join(dir, "control.log")) {
+			t.Error("the user may write where root's daemon does")
+		}
+	}
+	must.OK(t, onlyFor(dir, bob))
+	if as(ann, "ls", dir) || !as(bob, "ls", dir) {
+		t.Error("the next user's folder is still the last one's")
+	}
+	info, err := os.Stat(dir)
+	must.OK(t, err)
+	if of, ok := info.Sys().(*syscall.Stat_t); !ok || of.Uid != 0 {
+		t.Error("the folder has changed its owner")
+	}
+	if err := onlyFor(filepath.Join(top, strconv.Itoa(1)), ann); err == nil {
+		t.Error("a folder that isn't there: no error")
+	}
+}
+
+// podman returns what runs the simulated GPU's program in a real container with a root folder of its own, which has the
+// GPU and nothing else of the node.
+func podman(t *testing.T, b *bench) func(env []string, args ...string) *exec.Cmd {
+	t.Helper()
+	program, err := exec.LookPath("podman")
+	if err != nil {
+		t.Skip("podman isn't installed (apt-get install podman runc): no container is tried")
+	}
+	root, storage := t.TempDir(), t.TempDir()
+	for _, dir := range []string{"bin", "dev", "etc", "proc", "run", "sys", "tmp"} {
+		must.OK(t, os.Mkdir(filepath.Join(root, dir), 0o755))
+	}
+	must.OK(t, built.Into(filepath.Join(root, "bin"), "gpusim"))
+	in := func(env []string, args ...string) *exec.Cmd {
+		all := []string{"--root", filepath.Join(storage, "root"), "--runroot", filepath.Join(storage, "run"), "--storage-driver=vfs", "--cgroup-manager=cgroupfs"}
+		if runc, err := exec.LookPath("runc"); err == nil {
+			all = append(all, "--runtime", runc) // crun refuses control groups of both versions at once
+		}
+		all = append(all, "run", "--rm", "--network=host", "--pid=host", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024",
+			"--volume", b.state+":/gpu", "--env", "GPUSIM_STATE=/gpu")
+		cmd := exec.Command(program, append(all, args...)...)
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + storage}, env...)
+		return cmd
+	}
+	if out, err := in(nil, "--rootfs", root, "/bin/gpusim", "--help").CombinedOutput(); err != nil {
+		t.Skipf("podman can't run a container here: %v: %s", err, out)
+	}
+	return func(env []string, args ...string) *exec.Cmd {
+		return in(env, append(args, "--rootfs", root, "/bin/gpusim", "run", "vgg16", "--duration-scale", "0.02")...)
+	}
+}
+
+// A sharer in a container reaches its GPU's MPS daemon with what README tells users of Docker and Podman to add, and is
+// held to its limit there; without it the job computes, and without MPS.
+func TestSharerInAContainer(t *testing.T) {
+	h, b := node(t, "v100", "volta", 20)
+	run := podman(t, b)
+	b.uid = 0
+	h.MemoryLimit = "share"
+	root := env("SLURM_JOB_UID", "0")
+	must.OK(t, h.Prolog(t.Context(), root))
+	vars, err := b.vars(t, "7")
+	must.OK(t, err)
+	passed := []string{
+		"--ipc=host", "--volume", string(h.Dir) + ":" + string(h.Dir), "--env", "CUDA_MPS_PIPE_DIRECTORY", "--env", "CUDA_VISIBLE_DEVICES",
+		"--env", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		mps  bool
+	}{{"as README says", passed, true}, {"as it is", nil, false}} {
+		var out, stderr bytes.Buffer
+		cmd := run(vars, c.args...)
+		cmd.Stdout, cmd.Stderr = &out, &stderr
+		var said struct{ MPS bool }
+		if err := cmd.Run(); err != nil || json.Unmarshal(out.Bytes(), &said) != nil || said.MPS != c.mps {
+			t.Errorf("%s: %v, MPS %v, want %v: %s%s", c.name, err, said.MPS, c.mps, &out, &stderr)
+		}
+	}
+	big := run(vars, passed...)
+	big.Args = append(big.Args, "--mem-mib", "30000") // of 40960, and half of that is its limit
+	if out, err := big.CombinedOutput(); err == nil || !bytes.Contains(out, []byte("memory")) {
+		t.Errorf("it took more than its limit: %v: %s", err, out)
+	}
+	must.OK(t, h.Epilog(t.Context(), root))
+}
+
+// The sample has every setting, with its default, and nothing else.
+func TestSampleInEtc(t *testing.T) {
+	const file = "../etc/node.yaml"
+	got := must.Get(Load(file))(t)
+	want := must.Get(Load("/does/not/exist"))(t)
+	if !reflect.DeepEqual(got, want) && fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the sample says %+v, the defaults are %+v", got, want)
+	}
+	text := must.Get(os.ReadFile(file))(t)
+	for _, key := range keys() {
+		if before, _, ok := strings.Cut(string(text), "\n"+key+": "); !ok {
+			t.Errorf("%s has no line for %s", file, key)
+		} else if last := before[strings.LastIndex(before, "\n")+1:]; !strings.HasPrefix(last, "# ") {
+			t.Errorf("%s says nothing of %s", file, key)
+		}
+	}
+}
+
+// A job's file is in one folder at every moment: the agent, which looks at any time,
+// takes what has ended from one of them, and must not find it in the other afterwards.
+func TestFileIsInOneFolder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
+	d := Dir(t.TempDir())
+	for id := int64(1); id <= 300; id++ {
+		j := &Job{JobID: id, GPUs: []int{0}, Start: time.Now()}
+		must.OK(t, d.Begin(j))
+		done := make(chan error)
+		go func() { _, err := d.End(id, time.Now(), "0:0"); done <- err }()
+		there := func(path string) bool { _, err := os.Stat(path); return err == nil }
+		for !there(d.ended(j)) {
+			if !there(d.running(id)) && !there(d.ended(j)) {
+				t.Fatalf("job %d is nowhere", id)
+			}
+			runtime.Gosched()
+		}
+		if there(d.running(id)) {
+			t.Fatalf("job %d runs after it has ended", id)
+		}
+		must.OK(t, <-done)
+	}
+}
+
+// An epilog that died between its two steps has told the end: the next hook on that GPU
+// moves the file, and the end stays.
+func TestEpilogDiesOnTheWay(t *testing.T) {
+	now := time.Now().Round(time.Second)
+	h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return now }}
+	j := &Job{JobID: 7, GPUs: []int{0}, Percent: 30, Start: now.Add(-time.Minute)}
+	must.OK(t, h.Dir.Begin(j))
+	j.End, j.Exit = now.Add(-3*time.Second), "1:0"
+	must.OK(t, write(h.Dir.running(7), j))
+	if left, err := h.closeStale([]*Job{j}); len(left) != 0 || err == nil {
+		t.Errorf("%v is left: %v", left, err)
+	}
+	ended, err := List(h.Dir.Ended())
+	if err != nil || len(ended) != 1 || !ended[0].End.Equal(j.End) || ended[0].Exit != "1:0" {
+		t.Fatalf("%+v, %v", ended, err)
+	}
+	// Moved meanwhile: nothing is left to say.
+	if left, err := h.closeStale([]*Job{j}); len(left) != 0 || err != nil {
+		t.Errorf("%v is left: %v", left, err)
+	}
+	// The same run's prolog can't come again, but a requeued one's does.
+	must.OK(t, write(h.Dir.running(7), j))
+	must.OK(t, h.Dir.Begin(&Job{JobID: 7, Restart: 1, GPUs: []int{0}, Start: now}))
+	if ended, err = List(h.Dir.Ended()); err != nil || len(ended) != 1 || !ended[0].End.Equal(j.End) {
+		t.Errorf("%+v, %v", ended, err)
+	}
+	if running, err := List(h.Dir.Jobs()); err != nil || len(running) != 1 || running[0].Restart != 1 || !running[0].End.IsZero() {
+		t.Errorf("%+v, %v", running, err)
+	}
+}
+
+// A daemon that was told to quit and says yes has a moment to be gone; one that lies
+// is killed, and that is told.
+func TestDaemonThatIsJustEnding(t *testing.T) {
+	control := filepath.Join(t.TempDir(), "control")
+	must.OK(t, os.WriteFile(control, []byte("#!/bin/sh\nexit 0\n"), 0o700))
+	m := &MPS{Dir: Dir(t.TempDir()), Control: control}
+	for _, c := range []struct{ lasts, want string }{{"0.2", ""}, {"100", "did not end by itself, 1 of its processes were killed"}} {
+		must.OK(t, os.MkdirAll(m.Pipe(0), 0o755))
+		daemon := exec.Command("sleep", c.lasts)
+		daemon.Args[0] = controlName
+		daemon.Env = m.environ(0)
+		must.OK(t, daemon.Start())
+		done := make(chan error, 1)
+		go func() { done <- daemon.Wait() }()
+		begin := time.Now()
+		err := m.Release(t.Context(), 0)
+		if (err == nil) != (c.want == "") || err != nil && !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("%s s: %v", c.lasts, err)
+		}
+		if took := time.Since(begin); took > 90*time.Second {
+			t.Errorf("%s s: took %v", c.lasts, took)
+		}
+		if err := <-done; (err == nil) != (c.want == "") {
+			t.Errorf("%s s: ended with %v", c.lasts, err)
+		}
+		if _, err := os.Stat(m.Pipe(0)); !os.IsNotExist(err) {
+			t.Error("the pipe directory is left", err)
+		}
+	}
 }

@@ -2,9 +2,10 @@ package prolog
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -13,29 +14,6 @@ import (
 
 // grace is what a hook gets beyond its deadline to clean up after itself.
 const grace = 150 * time.Millisecond
-
-// Run does a hook's work with a deadline of its own, and returns when it is done or at the
-// deadline, even if something hangs. Slurm's own timeout would drain the node.
-func Run(deadline time.Duration, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), deadline)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() {
-		defer func() {
-			if r := recover(); r != nil {
-				done <- fmt.Errorf("panic: %v", r)
-			}
-		}()
-		done <- do(ctx)
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(deadline + grace):
-		// A disk that hangs can't be cancelled; the process ends without it.
-		return errors.New("not done after " + deadline.String() + "; something hangs")
-	}
-}
 
 // ErrKilled says that a signal ended what did a hook's work. It can be done again.
 var ErrKilled = errors.New("killed")
@@ -91,4 +69,17 @@ func KindOf(name string) string {
 		return kind
 	}
 	return ""
+}
+
+// Syslog is where a hook's troubles go: its own output is Slurm's. It doesn't wait
+// for a log that hangs, and says nothing where there is none.
+func Syslog(message string) {
+	conn, err := net.Dial("unixgram", "/dev/log")
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+	// <28> is facility daemon, severity warning.
+	_, _ = io.WriteString(conn, "<28>slurmbridge-hook: "+strings.ReplaceAll(message, "\n", "; "))
 }

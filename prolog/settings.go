@@ -7,11 +7,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
@@ -19,74 +20,64 @@ import (
 // DefaultSettings is the file of a node's settings. It need not exist.
 const DefaultSettings = "/etc/slurmbridge/node.yaml"
 
-// Settings are a node's.
+// Settings are a node's, by their keys in the file.
 type Settings struct {
-	RunDir     string   // where hooks and agent meet
-	MPSControl string   // path of nvidia-cuda-mps-control
-	MPSEnv     []string // NAME=value, added to the daemons' environment
-	Multiuser  bool     // one MPS server for all users (Volta and later)
-	Sharing    string   // auto, mps or shard
-	Percentage string   // thread percentage: off, share or generous
-	Memory     string   // memory limit: off, share, generous or profile (auto: that, where there is a controller)
-	Controller string   // the controller's address, "" = none
+	RunDir     string   `yaml:"run_dir"`           // where hooks and agent meet
+	MPSControl string   `yaml:"mps_control"`       // path of nvidia-cuda-mps-control
+	MPSEnv     []string `yaml:"mps_env"`           // NAME=value, added to the daemons' environment
+	Multiuser  bool     `yaml:"multiuser_server"`  // one MPS server for all users (Volta and later)
+	Sharing    string   `yaml:"sharing"`           // auto, mps or shard
+	Percentage string   `yaml:"thread_percentage"` // off, share or generous
+	// Memory is the memory limit: off, share, generous or profile (auto: that, where there is a controller).
+	Memory     string `yaml:"memory_limit"`
+	Controller string `yaml:"controller"` // its address, "" = none
 	// ControllerConfig is the file that says how the controller is trusted, "" = none.
-	ControllerConfig string
-	MungeSocket      string // "" = munge's own default
-	KeyFile          string // of the key that proves who asks, "" = MUNGE does
-	JobMap           string // dcgm-exporter's job map, "" = none
-	FrameworkEnv     bool   // Hook's
+	ControllerConfig string `yaml:"controller_config"`
+	MungeSocket      string `yaml:"munge_socket"` // "" = munge's own default
+	KeyFile          string `yaml:"key_file"`     // of the key that proves who asks, "" = MUNGE does
+	JobMap           string `yaml:"job_map"`      // dcgm-exporter's, "" = none
+	FrameworkEnv     bool   `yaml:"framework_env"`
 }
 
-// Keys of the settings' file with their defaults.
-var defaults = map[string]any{
-	"run_dir": DefaultRunDir, "mps_control": "/usr/bin/" + controlName, "mps_env": []string{}, "multiuser_server": false,
-	"sharing": "auto", "thread_percentage": "off", "memory_limit": "auto", "job_map": "",
-	"framework_env": true,
-	"controller":    "", "controller_config": "", "munge_socket": "", "key_file": "",
+var defaults = Settings{
+	RunDir: DefaultRunDir, MPSControl: "/usr/bin/" + controlName, Sharing: "auto", Percentage: "off", Memory: "auto", FrameworkEnv: true,
 }
 
 // Load reads a settings file; a missing one means the defaults. The settings are usable despite an
 // error: a job must start all the same, with the default for an invalid setting.
 func Load(path string) (Settings, error) {
-	v := viper.New()
-	for k, d := range defaults {
-		v.SetDefault(k, d)
+	s, all := defaults, map[string]any{}
+	text, err := os.ReadFile(filepath.Clean(path))
+	if err == nil {
+		err = errors.Join(yaml.Unmarshal(text, &s), yaml.Unmarshal(text, &all))
 	}
-	v.SetConfigFile(path)
-	v.SetConfigType("yaml")
 	var errs []error
-	if err := v.ReadInConfig(); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, fmt.Errorf("%s: %w", path, err))
 	}
-	for _, k := range v.AllKeys() {
-		if _, ok := defaults[k]; !ok {
+	for k := range all {
+		if !slices.Contains(keys(), k) {
 			errs = append(errs, fmt.Errorf("%s: there is no setting %.64q", path, k))
 		}
 	}
-	s := Settings{
-		RunDir: v.GetString("run_dir"), MPSControl: v.GetString("mps_control"), MPSEnv: v.GetStringSlice("mps_env"),
-		Multiuser: v.GetBool("multiuser_server"), Sharing: v.GetString("sharing"), Percentage: v.GetString("thread_percentage"),
-		Memory: v.GetString("memory_limit"), JobMap: v.GetString("job_map"), FrameworkEnv: v.GetBool("framework_env"),
-		Controller: v.GetString("controller"), ControllerConfig: v.GetString("controller_config"), MungeSocket: v.GetString("munge_socket"),
-		KeyFile: v.GetString("key_file"),
-	}
 	for _, c := range []struct {
-		key   string
-		value *string
-		ok    func(string) bool
+		key     string
+		value   *string
+		instead string
+		ok      func(string) bool
 	}{
-		{"run_dir", &s.RunDir, filepath.IsAbs},
-		{"sharing", &s.Sharing, oneOf("auto", "mps", "shard")},
-		{"thread_percentage", &s.Percentage, oneOf("off", "share", "generous")},
-		{"memory_limit", &s.Memory, oneOf("auto", "off", "share", "generous", "profile")},
-		{"job_map", &s.JobMap, absOrNone},
-		{"controller_config", &s.ControllerConfig, absOrNone},
-		{"munge_socket", &s.MungeSocket, absOrNone},
-		{"key_file", &s.KeyFile, absOrNone},
+		{"run_dir", &s.RunDir, defaults.RunDir, filepath.IsAbs},
+		{"sharing", &s.Sharing, "auto", oneOf("auto", "mps", "shard")},
+		{"thread_percentage", &s.Percentage, "off", oneOf("off", "share", "generous")},
+		{"memory_limit", &s.Memory, "auto", oneOf("auto", "off", "share", "generous", "profile")},
+		{"job_map", &s.JobMap, "", absOrNone},
+		{"controller_config", &s.ControllerConfig, "", absOrNone},
+		{"munge_socket", &s.MungeSocket, "", absOrNone},
+		{"key_file", &s.KeyFile, "", absOrNone},
 	} {
 		if !c.ok(*c.value) {
 			errs = append(errs, fmt.Errorf("%s: %s can't be %.64q", path, c.key, *c.value))
-			*c.value, _ = defaults[c.key].(string)
+			*c.value = c.instead
 		}
 	}
 	if _, err := Addresses(s.Controller); s.Controller != "" && err != nil {
@@ -105,6 +96,13 @@ func Load(path string) (Settings, error) {
 		s.Memory = "off"
 	}
 	return s, errors.Join(errs...)
+}
+
+func keys() (out []string) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Settings]()) {
+		out = append(out, f.Tag.Get("yaml"))
+	}
+	return out
 }
 
 func absOrNone(p string) bool { return p == "" || filepath.IsAbs(p) }

@@ -17,14 +17,16 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // fakeProc makes a /proc with a boot and the steps of some jobs.
 func fakeProc(t *testing.T, boot string, steps ...string) string {
 	t.Helper()
 	proc := t.TempDir()
-	must(t, os.MkdirAll(filepath.Join(proc, "sys/kernel/random"), 0o755))
-	must(t, os.WriteFile(filepath.Join(proc, "sys/kernel/random/boot_id"), []byte(boot+"\n"), 0o444))
+	must.OK(t, os.MkdirAll(filepath.Join(proc, "sys/kernel/random"), 0o755))
+	must.OK(t, os.WriteFile(filepath.Join(proc, "sys/kernel/random/boot_id"), []byte(boot+"\n"), 0o444))
 	for i, s := range steps {
 		dir, exe := filepath.Join(proc, strconv.Itoa(100+i)), "/usr/sbin/slurmstepd"
 		if name, is := strings.CutPrefix(s, "pretends "); is {
@@ -33,9 +35,9 @@ func fakeProc(t *testing.T, boot string, steps ...string) string {
 		if name, is := strings.CutPrefix(s, "debian's "); is {
 			s, exe = name, "/usr/sbin/slurmstepd-wlm"
 		}
-		must(t, os.MkdirAll(dir, 0o755))
-		must(t, os.WriteFile(filepath.Join(dir, "cmdline"), []byte(s+"\x00"), 0o444))
-		must(t, os.Symlink(exe, filepath.Join(dir, "exe")))
+		must.OK(t, os.MkdirAll(dir, 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(dir, "cmdline"), []byte(s+"\x00"), 0o444))
+		must.OK(t, os.Symlink(exe, filepath.Join(dir, "exe")))
 	}
 	return proc
 }
@@ -65,7 +67,7 @@ func TestJobsWithoutAnEpilog(t *testing.T) {
 		h.Proc = fakeProc(t, "now", "pretends slurmstepd: [1.batch]", "slurmstepd: [5.batch]", "slurmstepd: [6.extern] ", "mine slurmstepd: [7.0]", "debian's slurmstepd: [8.batch]")
 		h.JobMap = filepath.Join(string(h.Dir), "map")
 		for _, j := range c.jobs {
-			must(t, h.Dir.Begin(j))
+			must.OK(t, h.Dir.Begin(j))
 		}
 		err := h.Prolog(context.Background(), env("SLURM_JOB_ID", "9", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30"))
 		lines, _ := os.ReadFile(filepath.Join(h.JobMap, "0"))
@@ -92,13 +94,13 @@ func TestPrologAgain(t *testing.T) {
 	h := &Hook{Dir: Dir(t.TempDir()), Now: func() time.Time { return began.Add(time.Duration(seconds.Add(1)) * time.Second) }}
 	ctx := context.Background()
 	whole := []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""}
-	must(t, h.Prolog(ctx, env(whole...)))
+	must.OK(t, h.Prolog(ctx, env(whole...)))
 	first := read(t, h.Dir.running(7)).Start
-	must(t, h.Prolog(ctx, env(whole...)))
+	must.OK(t, h.Prolog(ctx, env(whole...)))
 	if j := read(t, h.Dir.running(7)); !j.Start.Equal(first) {
 		t.Errorf("it began at %v, and then at %v", first, j.Start)
 	}
-	must(t, h.Prolog(ctx, env(append(whole, "SLURM_JOB_RESTART_COUNT", "1")...)))
+	must.OK(t, h.Prolog(ctx, env(append(whole, "SLURM_JOB_RESTART_COUNT", "1")...)))
 	if j := read(t, h.Dir.path("ended", "7-0.json")); j.End.Before(first) {
 		t.Errorf("%+v", j)
 	}
@@ -145,9 +147,9 @@ func TestForgedJobFile(t *testing.T) {
 		"garbage":           func(p string) error { return os.WriteFile(p, []byte("\x00\xff{"), 0o600) },
 	} {
 		dir := Dir(t.TempDir())
-		must(t, dir.Make())
-		must(t, forge(dir.running(7)))
-		must(t, dir.Begin(&Job{JobID: 8}))
+		must.OK(t, dir.Make())
+		must.OK(t, forge(dir.running(7)))
+		must.OK(t, dir.Begin(&Job{JobID: 8}))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -163,13 +165,13 @@ func TestForgedJobFile(t *testing.T) {
 		}
 	}
 	dir := Dir(t.TempDir())
-	must(t, dir.Begin(&Job{JobID: 7}))
+	must.OK(t, dir.Begin(&Job{JobID: 7}))
 	if j := read(t, dir.running(7)); j.JobID != 7 {
 		t.Errorf("%+v", j)
 	}
 	// A task prolog, as the job's user, believes root's list of GPUs and no other.
-	must(t, dir.WriteCards([]Card{{UUID: "GPU-a"}}))
-	must(t, os.Chown(dir.path(cardsFile), 1000, 1000))
+	must.OK(t, dir.WriteCards([]Card{{UUID: "GPU-a"}}))
+	must.OK(t, os.Chown(dir.path(cardsFile), 1000, 1000))
 	if cards, err := dir.Cards(t.TempDir()); err == nil || cards != nil {
 		t.Errorf("a forged list of GPUs: %v %v", cards, err)
 	}
@@ -179,10 +181,7 @@ func TestForgedJobFile(t *testing.T) {
 // on it, by DCGM's number, and is never seen half written.
 func TestJobMapIsTrue(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp("", "sbm")
-		if err != nil {
-			rt.Fatal(err)
-		}
+		dir := must.Get(os.MkdirTemp("", "sbm"))(rt)
 		defer os.RemoveAll(dir)
 		h := &Hook{Dir: Dir(dir), JobMap: filepath.Join(dir, "map"), Now: time.Now, Cards: []Card{{Index: 0, NVMLIndex: 2}, {Index: 1, NVMLIndex: 0}, {Index: 2, NVMLIndex: 1}}}
 		ctx := context.Background()
@@ -254,13 +253,13 @@ func TestLeaveJob(t *testing.T) {
 		"a job by name": {"0::/user.slice/my_job_12\n", ""},
 	} {
 		root := t.TempDir()
-		must(t, os.MkdirAll(filepath.Join(root, "proc/self"), 0o755))
-		must(t, os.WriteFile(filepath.Join(root, "proc/self/cgroup"), []byte(c.groups), 0o600))
+		must.OK(t, os.MkdirAll(filepath.Join(root, "proc/self"), 0o755))
+		must.OK(t, os.WriteFile(filepath.Join(root, "proc/self/cgroup"), []byte(c.groups), 0o600))
 		for _, mount := range []string{"memory", "systemd", "unified"} {
-			must(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", mount), 0o755))
+			must.OK(t, os.MkdirAll(filepath.Join(root, "sys/fs/cgroup", mount), 0o755))
 		}
 		if name == "version 2" {
-			must(t, os.WriteFile(filepath.Join(root, "sys/fs/cgroup/cgroup.procs"), nil, 0o600))
+			must.OK(t, os.WriteFile(filepath.Join(root, "sys/fs/cgroup/cgroup.procs"), nil, 0o600))
 		}
 		for range 2 {
 			if err := LeaveJob(root); err != nil {
@@ -290,20 +289,20 @@ func TestLeaveJob(t *testing.T) {
 func TestContainer(t *testing.T) {
 	h, b := node(t, "a100", "ampere", 50)
 	ctx := context.Background()
-	must(t, h.Prolog(ctx, env()))
+	must.OK(t, h.Prolog(ctx, env()))
 	sim, state := b.sim, b.state
 	a := b.run(t, "7", "--duration-scale", "0.01")
 	_, _ = a.end()
 	for _, bind := range []bool{true, false} {
 		root, err := os.MkdirTemp("", "sbc")
-		must(t, err)
+		must.OK(t, err)
 		defer os.RemoveAll(root)
-		must(t, os.Chmod(root, 0o755))
+		must.OK(t, os.Chmod(root, 0o755))
 		out, err := exec.Command("sh", "-c", `cp "$0" "$1/gpusim" && cp --sparse=always "$2" "$1/state"`, sim, root, state).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		must(t, os.Mkdir(filepath.Join(root, "proc"), 0o755))
+		must.OK(t, os.Mkdir(filepath.Join(root, "proc"), 0o755))
 		script := `mkdir -p "$ROOT$PIPE" && mount --bind "$STATE" "$ROOT/state" && mount -t proc proc "$ROOT/proc" && `
 		if bind {
 			script += `mount --bind "$PIPE" "$ROOT$PIPE" && `
@@ -320,5 +319,5 @@ func TestContainer(t *testing.T) {
 			t.Errorf("bound %v: %s", bind, text)
 		}
 	}
-	must(t, h.Epilog(ctx, env()))
+	must.OK(t, h.Epilog(ctx, env()))
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/keytest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
@@ -27,10 +29,7 @@ func since(file string, off time.Duration) *credential.Key {
 
 func encode(t *testing.T, m credential.Method, payload string) string {
 	t.Helper()
-	cred, err := m.Encode(t.Context(), payload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cred := must.Get(m.Encode(t.Context(), payload))(t)
 	return cred
 }
 
@@ -155,9 +154,7 @@ func TestReplaysOverARestart(t *testing.T) {
 	file := keytest.File(t, keytest.Random(t))
 	before := since(file, 0)
 	cred := encode(t, before, "x")
-	if _, err := before.Decode(t.Context(), cred); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(before.Decode(t.Context(), cred))(t)
 	after := credential.NewKey(file)
 	after.Since = time.Now().Add(time.Millisecond)
 	if _, err := after.Decode(t.Context(), cred); !errors.Is(err, credential.ErrReplayed) {
@@ -189,9 +186,7 @@ func TestKeyRotation(t *testing.T) {
 	file := keytest.File(t, old)
 	here := since(file, 0)
 	before := encode(t, here, "x")
-	if err := os.WriteFile(file, []byte(keytest.Line(young)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(keytest.Line(young)), 0o600))
 	if _, err := here.Decode(t.Context(), before); !errors.Is(err, credential.ErrInvalid) {
 		t.Errorf("made with a key that is gone: %v", err)
 	}
@@ -260,17 +255,11 @@ func TestKeyFiles(t *testing.T) {
 	}
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Mkfifo(fifo, 0o600))
 	open := keytest.File(t, keytest.Random(t))
-	if err := os.Chmod(filepath.Dir(open), 0o777); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Chmod(filepath.Dir(open), 0o777))
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink(open, link); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(open, link))
 	for file, want := range map[string]string{fifo: "is no file", dir: "is no file", filepath.Join(dir, "none"): "no such file", open: "could replace", link: "could replace"} {
 		if _, err := credential.ReadKeys(file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", file, err, want)
@@ -306,12 +295,90 @@ func FuzzKeyDecode(f *testing.F) {
 func BenchmarkKey(b *testing.B) {
 	k := credential.NewKey(keytest.File(b, keytest.Random(b)))
 	for b.Loop() {
-		cred, err := k.Encode(b.Context(), "slurmbridge POST /v1/records 0123")
-		if err != nil {
-			b.Fatal(err)
-		}
+		cred := must.Get(k.Encode(b.Context(), "slurmbridge POST /v1/records 0123"))(b)
 		if _, err := k.Decode(b.Context(), cred); err != nil && !errors.Is(err, credential.ErrDown) {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestMungeCredentials(t *testing.T) {
+	ctx := context.Background()
+	here := mungetest.Start(t, mungetest.Key, 0)
+	encode := func(m *credential.Munge) string {
+		t.Helper()
+		cred := must.Get(m.Encode(ctx, "some\n\npayload"))(t)
+		return cred
+	}
+	good := encode(here)
+	c, err := here.Decode(ctx, good)
+	if err != nil || c.UID != 0 || c.Payload != "some\n\npayload" || c.Behind().Abs() > 2*time.Second {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	if c, err := here.Decode(ctx, good); !errors.Is(err, credential.ErrReplayed) || c != nil {
+		t.Errorf("the second time: %+v, %v", c, err)
+	}
+	if _, err := here.Decode(ctx, encode(mungetest.Start(t, "other", 0))); !errors.Is(err, credential.ErrInvalid) {
+		t.Errorf("made with another key: %v", err)
+	}
+	for _, c := range []struct {
+		skew time.Duration
+		want string
+	}{
+		{-10 * time.Minute, "s behind this host's"},
+		{10 * time.Minute, "s ahead of this host's"},
+	} {
+		got, err := here.Decode(ctx, encode(mungetest.Start(t, mungetest.Key, c.skew)))
+		if !errors.Is(err, credential.ErrExpired) || !strings.HasSuffix(err.Error(), c.want) {
+			t.Errorf("clock off by %s: %v", c.skew, err)
+		}
+		if got == nil || (got.Behind()+c.skew).Abs() > 2*time.Second {
+			t.Errorf("clock off by %s: %+v", c.skew, got)
+		}
+	}
+	// A clock that is off by less is believed, and its offset reported.
+	got, err := here.Decode(ctx, encode(mungetest.Start(t, mungetest.Key, -time.Minute)))
+	if err != nil || (got.Behind()-time.Minute).Abs() > 2*time.Second {
+		t.Errorf("clock a minute behind: %+v, %v", got, err)
+	}
+}
+
+// What is wrong with munged here is not held against the credential.
+func TestMungedIsDown(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	for name, m := range map[string]*credential.Munge{
+		"no socket":  {Socket: filepath.Join(dir, "none")},
+		"no program": {Bin: dir},
+		"silent":     {Bin: script(t, "exit 0")},
+		"timeout":    {Bin: script(t, "exit 7")},
+		"killed":     {Bin: script(t, "kill -9 $$")},
+		"forged":     {Bin: script(t, "echo 'STATUS: Success (0)'; echo; echo 'UID: root (0)'")},
+	} {
+		if c, err := m.Decode(ctx, "MUNGE:AAAA:"); !errors.Is(err, credential.ErrDown) || c != nil {
+			t.Errorf("decode, %s: %+v, %v", name, c, err)
+		}
+		if _, err := m.Encode(ctx, "x"); !errors.Is(err, credential.ErrDown) {
+			t.Errorf("encode, %s: %v", name, err)
+		}
+	}
+}
+
+func script(t *testing.T, text string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, name := range []string{"munge", "unmunge"} {
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755))
+	}
+	return dir
+}
+
+// Nothing but a credential reaches the command.
+func TestOnlyCredentialsAreDecoded(t *testing.T) {
+	m := &credential.Munge{Bin: "/nonexistent"}
+	for _, cred := range []string{"", "MUNGE:", "MUNGE:a b:", "MUNGE:AAAA:\n", "--help", "MUNGE:" + strings.Repeat("A", 4*credential.MaxPayload) + ":"} {
+		if _, err := m.Decode(context.Background(), cred); !errors.Is(err, credential.ErrInvalid) {
+			t.Errorf("%.20q: %v", cred, err)
 		}
 	}
 }

@@ -168,7 +168,6 @@ func (t *Token) Decode(ctx context.Context, cred string) (*Credential, error) {
 	return c, nil
 }
 
-// parseClaims reads what a token says.
 func parseClaims(signed string) (c *Credential, expires time.Time, err error) {
 	_, text, _ := strings.Cut(signed, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(text)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
@@ -84,10 +85,7 @@ func (k *kiosk) serve(conn net.Conn) error {
 func (k *kiosk) start(t *testing.T) *credential.Token {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("unix", socket))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -192,9 +190,7 @@ func TestChoose(t *testing.T) {
 		{"/etc/slurmbridge/key", "*credential.Key", "*credential.Token"},
 	} {
 		how := credential.Choose(c.key, "")
-		if got := fmt.Sprintf("%T %T", how.Nodes, how.Users); got != c.nodes+" "+c.users {
-			t.Errorf("key %q: %s", c.key, got)
-		}
+		must.Equal(t, fmt.Sprintf("%T %T", how.Nodes, how.Users), c.nodes+" "+c.users, "key %q", c.key)
 		seen[how.Nodes.Header()], seen[how.Users.Header()] = true, true
 		if m := credential.ForUser(how.Users.Header(), ""); fmt.Sprintf("%T", m) != c.users {
 			t.Errorf("a controller that wants %s is shown one of %T", how.Users.Header(), m)

@@ -54,7 +54,6 @@ func run(args []string, out, errOut io.Writer, get func(string) string) int {
 // errInner marks the errors of the process that does a hook's work.
 var errInner = errors.New("the hook's work")
 
-// flags of all hooks.
 type flags struct {
 	settings, runDir, mpsControl string
 	deadline                     time.Duration
@@ -161,16 +160,15 @@ func (f *flags) outer(kind string, get func(string) string, out io.Writer) error
 func inner(f *flags, get func(string) string, out io.Writer, do func(context.Context, *prolog.Hook, io.Writer) error) error {
 	// Users' programs must reach the daemons' sockets, and not write to them.
 	syscall.Umask(0o022)
-	err := prolog.Run(f.limit(get), func(ctx context.Context) error {
-		s, err := prolog.Load(f.settings)
-		s.RunDir = cmp.Or(f.runDir, get("SLURMBRIDGE_RUN_DIR"), s.RunDir)
-		s.MPSControl = cmp.Or(f.mpsControl, s.MPSControl)
-		if os.Geteuid() == 0 {
-			err = errors.Join(err, prolog.LeaveJob(""))
-		}
-		return errors.Join(err, do(ctx, s.Hook(get), out))
-	})
-	if err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), f.limit(get))
+	defer cancel()
+	s, err := prolog.Load(f.settings)
+	s.RunDir = cmp.Or(f.runDir, get("SLURMBRIDGE_RUN_DIR"), s.RunDir)
+	s.MPSControl = cmp.Or(f.mpsControl, s.MPSControl)
+	if os.Geteuid() == 0 {
+		err = errors.Join(err, prolog.LeaveJob(""))
+	}
+	if err = errors.Join(err, do(ctx, s.Hook(get), out)); err != nil {
 		return fmt.Errorf("%w: %w", errInner, err)
 	}
 	return nil

@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +17,15 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/mungetest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
 // TestMain turns the test binary into the program: its inner process is a second
@@ -34,17 +47,14 @@ type result struct {
 // hook runs the program as Slurm does: no PATH, nothing but Slurm's variables.
 func hook(t *testing.T, name string, args []string, env ...string) result {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := must.Get(os.Executable())(t)
 	cmd := exec.Command(exe, args...)
 	cmd.Args[0] = name
 	cmd.Env = append([]string{"HOOK_TEST_MAIN=1"}, env...)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	start := time.Now()
-	err = cmd.Run()
+	err := cmd.Run()
 	r := result{out.String(), stderr.String(), cmd.ProcessState.ExitCode(), time.Since(start)}
 	if err != nil && r.status < 0 {
 		t.Fatal(err)
@@ -61,9 +71,7 @@ func job(kv ...string) []string {
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "nvidia-cuda-mps-control")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 	return path
 }
 
@@ -74,21 +82,13 @@ func TestAlwaysExitZeroInTime(t *testing.T) {
 		t.Skip("takes more than 5 s")
 	}
 	fifo := filepath.Join(t.TempDir(), "fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Mkfifo(fifo, 0o600))
 	blocked := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(blocked, nil, 0o600))
 	bad := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(bad, []byte("runn_dir: /x\nsharing: [1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(bad, []byte("runn_dir: /x\nsharing: [1\n"), 0o600))
 	unknown := filepath.Join(t.TempDir(), "node.yaml")
-	if err := os.WriteFile(unknown, []byte("runn_dir: /x\nsharing: both\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(unknown, []byte("runn_dir: /x\nsharing: both\n"), 0o600))
 	run := func() string { return "--run-dir=" + t.TempDir() }
 	for _, c := range []struct {
 		name, want string
@@ -148,36 +148,24 @@ func TestLockedAndNeverAnswered(t *testing.T) {
 		"the job files": func(t *testing.T, run string) { lock(t, filepath.Join(run, "jobs")) },
 		"the GPU":       func(t *testing.T, run string) { lock(t, filepath.Join(run, "mps", "gpu0")) },
 		"a pipe for a job's file": func(t *testing.T, run string) {
-			if err := syscall.Mkfifo(filepath.Join(run, "jobs", "7.json"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, syscall.Mkfifo(filepath.Join(run, "jobs", "7.json"), 0o600))
 		},
 		"a pipe for the server's state": func(t *testing.T, run string) {
-			if err := syscall.Mkfifo(filepath.Join(run, "mps", "gpu0", "server.json"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must.OK(t, syscall.Mkfifo(filepath.Join(run, "mps", "gpu0", "server.json"), 0o600))
 		},
 		"a daemon that never answers": func(t *testing.T, run string) {
 			// What the real control program does: it connects, asks and waits.
 			for _, name := range []string{"control", "control_privileged"} {
-				l, err := net.Listen("unix", filepath.Join(run, "mps", "gpu0", "pipe", name))
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := must.Get(net.Listen("unix", filepath.Join(run, "mps", "gpu0", "pipe", name)))(t)
 				t.Cleanup(func() { _ = l.Close() })
 			}
 		},
 	} {
 		for _, kind := range []string{"prolog", "epilog", "taskprolog"} {
-			run, err := os.MkdirTemp("", "sbl") // sockets need a short path
-			if err != nil {
-				t.Fatal(err)
-			}
+			run := must.Get(os.MkdirTemp("", "sbl"))(t) // sockets need a short path
 			defer os.RemoveAll(run)
 			for _, sub := range []string{"jobs", "ended", "mps/gpu0/pipe"} {
-				if err := os.MkdirAll(filepath.Join(run, sub), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				must.OK(t, os.MkdirAll(filepath.Join(run, sub), 0o755))
 			}
 			hang(t, run)
 			r := hook(t, kind, []string{"--run-dir", run, "--mps-control", script(t, "exec sleep 60"), "--deadline", "400ms"}, job()...)
@@ -261,14 +249,9 @@ func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		text, err := os.ReadFile("../../../etc/hooks/" + c.script)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile("../../../etc/hooks/" + c.script))(t)
 		program := filepath.Join(dir, "hook")
-		if err := os.WriteFile(program, []byte("#!/bin/sh\necho $1 >>"+dir+"/calls\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(program, []byte("#!/bin/sh\necho $1 >>"+dir+"/calls\n"), 0o755))
 		cmd := exec.Command("/bin/sh", "-eu", "-c", strings.NewReplacer(
 			"/usr/sbin/slurmbridge-hook", program, "/run/slurmbridge/jobs", filepath.Join(dir, "jobs")).Replace(string(text)))
 		cmd.Env = append([]string{"SLURM_JOB_ID=7"}, c.env...)
@@ -288,17 +271,11 @@ func TestScriptsCallTheProgramForJobsWithGPUs(t *testing.T) {
 
 // A job that a sharer submits inherits what was set for the sharer's GPU: that is unset. A step of the sharer keeps it.
 func TestInheritedEnvironmentIsUnset(t *testing.T) {
-	text, err := os.ReadFile("../../../etc/hooks/taskprolog")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile("../../../etc/hooks/taskprolog"))(t)
 	says := func(job string) string {
 		cmd := exec.Command("/bin/sh", "-eu", "-c", string(text))
 		cmd.Env = []string{"SLURM_JOB_ID=7", "SLURMBRIDGE_MPS_JOB=" + job, "CUDA_MPS_PIPE_DIRECTORY=/run/slurmbridge/mps/gpu0/pipe"}
-		out, err := cmd.Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(cmd.Output())(t)
 		return string(out)
 	}
 	const always = "unset SLURM_SCRIPT_CONTEXT\n"
@@ -306,19 +283,14 @@ func TestInheritedEnvironmentIsUnset(t *testing.T) {
 		t.Errorf("of another job: %q", got)
 	}
 	for _, job := range []string{"7", ""} {
-		if got := says(job); got != always {
-			t.Errorf("of job %q: %q", job, got)
-		}
+		must.Equal(t, says(job), always, "of job %q", job)
 	}
 }
 
 // The help names the hooks as the sample slurm.conf does, and each is there.
 func TestHelpNamesTheHooks(t *testing.T) {
 	const etc = "../../../etc/"
-	sample, err := os.ReadFile(etc + "slurm.conf.slurmbridge")
-	if err != nil {
-		t.Fatal(err)
-	}
+	sample := must.Get(os.ReadFile(etc + "slurm.conf.slurmbridge"))(t)
 	help := hook(t, "slurmbridge-hook", []string{"--help"}).out
 	n := 0
 	for line := range strings.Lines(help) {
@@ -337,5 +309,183 @@ func TestHelpNamesTheHooks(t *testing.T) {
 	}
 	if n != 3 {
 		t.Errorf("%d hooks in\n%s", n, help)
+	}
+}
+
+// manual is what slurmbridge-hook(8) has beyond the help.
+const manual = `
+# FILES
+
+**/etc/slurmbridge/node.yaml**
+: Settings of the node, each with its default and its meaning.
+
+**/usr/lib/slurmbridge/prolog**, **epilog**, **taskprolog**
+: What slurm.conf names.
+
+**/run/slurmbridge/jobs**
+: The jobs on this node.
+
+**/run/slurmbridge/mps**
+: The MPS daemon of each shared GPU: its pipe and its log.
+`
+
+func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, os.Getenv), manual) }
+
+// BenchmarkHook measures each hook's p50 and p99, ms, as Slurm sees them: with no MPS
+// daemon to start, with one (the first sharer of a GPU, and the last), and with one
+// that is there. MPS is the simulated one.
+func BenchmarkHook(b *testing.B) {
+	bin := b.TempDir()
+	must.OK(b, built.Into(bin, "slurmbridge-hook", "gpusim"))
+	run := must.Get(os.MkdirTemp("", "sbf"))(b) // sockets need a short path, and users' servers one they reach
+	b.Cleanup(func() { os.RemoveAll(run) })
+	control, state := filepath.Join(bin, "nvidia-cuda-mps-control"), filepath.Join(run, "state")
+	settings := filepath.Join(run, "node.yaml")
+	for _, err := range []error{
+		os.Chmod(run, 0o755),
+		os.WriteFile(settings, fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", run, control, state), 0o600),
+		exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", state).Run(),
+	} {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	call := func(kind, id, share string) time.Duration {
+		cmd := exec.Command(filepath.Join(bin, "slurmbridge-hook"), kind, "--settings", settings)
+		cmd.Env = job("SLURM_JOB_ID="+id, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="+share)
+		start := time.Now()
+		out, err := cmd.CombinedOutput()
+		if err != nil || len(out) > 0 {
+			b.Fatalf("%s: %v: %s", kind, err, out)
+		}
+		return time.Since(start)
+	}
+	for _, c := range []struct{ name, share, beside string }{
+		{"whole", "", ""}, {"alone", "50", ""}, {"beside", "50", "8"},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			if c.beside != "" {
+				call("prolog", c.beside, c.share)
+				defer call("epilog", c.beside, c.share)
+			}
+			took := map[string][]time.Duration{}
+			for range b.N {
+				for _, kind := range []string{"prolog", "epilog"} {
+					took[kind] = append(took[kind], call(kind, "7", c.share))
+				}
+			}
+			for kind, all := range took {
+				slices.Sort(all)
+				for _, q := range []int{50, 99} {
+					b.ReportMetric(all[min(len(all)-1, len(all)*q/100)].Seconds()*1e3, fmt.Sprintf("%s-p%d-ms", kind, q))
+				}
+			}
+		})
+	}
+	if left, _ := filepath.Glob(filepath.Join(run, "mps/*/pipe")); len(left) > 0 {
+		b.Errorf("left: %s", strings.Join(left, " "))
+	}
+}
+
+// On a V100 a job is held to what the controller gave it: it runs as it did, and one that
+// takes more is refused alone. A job that the controller can't tell of isn't held. Nothing
+// is set in node.yaml but the controller.
+func TestMemoryLimitByProfile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes more than 5 s")
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: jobs of other users")
+	}
+	run, err := os.MkdirTemp("", "sbm") // sockets need a short path, and users one they reach
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(run) })
+	in := func(name string) string { return filepath.Join(run, name) }
+	must.OK(t, built.Into(in("bin"), "slurmbridge-hook", "gpusim"))
+	known, _ := apps.ByName("vgg16")
+	need := known.Peak().MemMiB
+	limit := int64(known.NeedMiB(.1))
+	m := mungetest.Start(t, mungetest.Key, 0)
+	asker := &httpapi.Asker{
+		Header: m.Header(), Hint: m.Hint,
+		Decode:  func(ctx context.Context, _, cred string) (*credential.Credential, error) { return m.Decode(ctx, cred) },
+		Trusted: func(uid uint32) bool { return uid == 0 },
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Asker: asker, Limit: func(_ context.Context, ref, user string) (out httpapi.MemoryReport, err error) {
+		switch {
+		case ref == "8":
+			return out, errors.New("no journal")
+		case user != "nobody":
+			return out, nil
+		}
+		return httpapi.MemoryReport{MiB: limit}, nil
+	}})
+	controller := httptest.NewServer(mux)
+	defer controller.Close()
+	state, control := in("state"), in("bin/nvidia-cuda-mps-control")
+	for _, err := range []error{
+		os.Chmod(run, 0o755),
+		os.WriteFile(in("node.yaml"), fmt.Appendf(nil, "run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\ncontroller: %s\nmunge_socket: %s\n", run, control, state, controller.URL, m.Socket), 0o644),
+		exec.Command(in("bin/gpusim"), "init", "--state", state, "--model", "v100", "--scale", "20").Run(),
+		prolog.Dir(run).WriteCards([]prolog.Card{{Arch: "volta", MemMiB: 16160}}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	user := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	call := func(kind, id string, as *syscall.SysProcAttr) (out, stderr string) {
+		t.Helper()
+		var o, e bytes.Buffer
+		cmd := exec.Command(in("bin/slurmbridge-hook"), kind, "--settings", in("node.yaml"))
+		cmd.Env, cmd.Dir, cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = job("SLURM_JOB_ID="+id), "/", as, &o, &e
+		must.OK(t, cmd.Run())
+		return o.String(), e.String()
+	}
+	if _, said := call("prolog", "7", nil); said != "" {
+		t.Error(said)
+	}
+	if _, said := call("prolog", "8", nil); strings.Count(said, "\n") != 1 || !strings.Contains(said, "job 8 goes without a memory limit") {
+		t.Errorf("where the controller fails it says %q, want one line", said)
+	}
+	defer func() {
+		for _, id := range []string{"7", "8"} {
+			call("epilog", id, nil)
+		}
+		if left, _ := filepath.Glob(in("mps/gpu0/limits.json")); len(left) > 0 {
+			t.Error("left:", left)
+		}
+	}()
+	var vars [2][]string
+	for i, id := range []string{"7", "8"} {
+		out, said := call("taskprolog", id, user)
+		want := fmt.Sprintf("export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=%dM\n", limit)
+		if said != "" || strings.Contains(out, want) != (id == "7") || strings.Contains(out, "PINNED") != (id == "7") {
+			t.Errorf("job %s: %q, %q; want %q of job 7 only", id, out, said, want)
+		}
+		vars[i] = []string{"GPUSIM_STATE=" + state}
+		for line := range strings.Lines(out) {
+			vars[i] = append(vars[i], strings.TrimPrefix(strings.TrimSpace(line), "export "))
+		}
+	}
+	start := func(vars []string, args ...string) (end func() (bool, string)) {
+		var out bytes.Buffer
+		cmd := exec.Command(in("bin/gpusim"), append([]string{"run", "vgg16", "--duration-scale", "0.05"}, args...)...)
+		cmd.Env, cmd.Dir, cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = vars, "/", user, &out, &out
+		must.OK(t, cmd.Start())
+		return func() (bool, string) { err := cmd.Wait(); return err == nil, out.String() }
+	}
+	neighbour := start(vars[1], "--mem-mib", fmt.Sprint(need*.5), "--duration-scale", "0.5") // there is room for all of them
+	if ok, said := start(vars[0])(); !ok || !strings.Contains(said, `"mps":true`) {
+		t.Errorf("as it ran alone: %s", said)
+	}
+	if ok, said := start(vars[0], "--mem-mib", fmt.Sprint(need*1.2))(); ok || !strings.Contains(said, "memory") {
+		t.Errorf("it took more than its limit: %s", said)
+	}
+	if ok, said := neighbour(); !ok {
+		t.Errorf("its neighbour: %s", said)
 	}
 }
