@@ -1,13 +1,13 @@
 // Package config reads the bridge's settings: a YAML file, then SLURMBRIDGE_*
-// variables, then flags, each overruling the one before. Every setting stands
-// once, in keys.go, with its default and its meaning; the sample file in etc/ is
-// made from there.
+// variables, then flags, each overruling the one before. etc/slurmbridge.yaml
+// documents every setting and its default, and keys.go checks the values.
 package config
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/viper"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 )
 
 // DefaultFile is read when no file is named; it may be absent.
@@ -25,7 +26,7 @@ const DefaultFile = "/etc/slurmbridge/slurmbridge.yaml"
 // envPrefix starts the name of every variable: SLURMBRIDGE_LEASE sets lease.
 const envPrefix = "SLURMBRIDGE"
 
-// Config holds the settings. See keys.go for what each means.
+// Config holds the settings. etc/slurmbridge.yaml says what each means.
 type Config struct {
 	SlurmConf string
 	BinDir    string
@@ -63,9 +64,15 @@ type Config struct {
 	IdleAfter    time.Duration
 	IdleComment  bool
 	ExtendLimit  bool
-	// ExtendPastMaxTime: also beyond the partitions\' MaxTime.
+	// ExtendPastMaxTime: also beyond the partitions' MaxTime.
 	ExtendPastMaxTime bool
 	Trust             float64
+	TryMemory         int // MiB
+
+	// Which jobs are interactive sessions, and what they get; see job.Sessions. Memory is in MiB.
+	InteractiveNames, InteractivePartitions []string
+	InteractiveMemory                       int
+	InteractiveMaxSlowdown                  float64
 
 	IncludePartitions []string
 	ExcludePartitions []string
@@ -82,6 +89,14 @@ type Config struct {
 	KeyFile     string
 	RecordUsers []string
 	LogLevel    string
+
+	// Adopt are the rules by which unchanged jobs share.
+	Adopt        []adopt.Rule
+	AdoptMode    string
+	AdoptPercent int
+	AdoptCharge  string
+	AdoptDelay   time.Duration
+	AdoptOptOut  string // a file
 
 	// GPUTypes holds the cards of gpu_types by lower-case type; Card also knows
 	// the built-in ones.
@@ -106,12 +121,9 @@ func (c *Config) Where(key string) string {
 // Default returns the settings of an empty file.
 func Default() *Config {
 	c := &Config{GPUTypes: map[string]rlcore.GPUSpec{}}
-	for i := range keys {
-		k := &keys[i]
-		if err := k.set(c, k.value); err != nil {
-			// A default that its own key refuses is a mistake in keys.go, which
-			// a test finds.
-			panic("config: default of " + k.name + " " + err.Error())
+	for _, s := range settings() {
+		if err := s.set(c, s.value); err != nil {
+			panic("config: default of " + s.name + " " + err.Error()) // a mistake in the file, which a test finds
 		}
 	}
 	return c
@@ -121,23 +133,9 @@ func Default() *Config {
 // Load. gpu_types has none.
 func Flags(fs *pflag.FlagSet) {
 	c := Default()
-	for i := range keys {
-		k := &keys[i]
-		name, doc := flagName(k.name), k.short()
-		switch p := k.field(c).(type) {
-		case *string:
-			fs.String(name, *p, doc)
-		case *[]string:
-			fs.StringSlice(name, *p, doc)
-		case *bool:
-			fs.Bool(name, *p, doc)
-		case *int:
-			fs.Int(name, *p, doc)
-		case *float64:
-			fs.Float64(name, *p, doc)
-		case *time.Duration:
-			fs.Duration(name, *p, doc)
-		}
+	for _, s := range settings() {
+		first, _, _ := strings.Cut(s.doc, ". ")
+		flag(fs, s.field(c), flagName(s.name), strings.TrimSuffix(first, "."))
 	}
 }
 
@@ -160,8 +158,7 @@ func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 	if err := checkNames(v, c.File); err != nil {
 		return nil, err
 	}
-	for i := range keys {
-		k := &keys[i]
+	for _, k := range settings() {
 		where, value := c.File+": "+k.name, v.Get(k.name)
 		if s, ok := os.LookupEnv(envName(k.name)); ok && s != "" {
 			where, value = envName(k.name), s
@@ -186,6 +183,12 @@ func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 	if c.GPUTypes, err = gpuTypes(v.Get(gpuTypesKey)); err != nil {
 		return nil, fmt.Errorf("%s: %w", c.File, err)
 	}
+	if c.Adopt, err = adoptRules(v.Get(adoptKey)); err != nil {
+		return nil, fmt.Errorf("%s: %w", c.File, err)
+	}
+	if c.Adopt != nil {
+		c.places[adoptKey] = c.File + ": " + adoptKey
+	}
 	if err := c.agree(); err != nil {
 		if c.File != "" {
 			return nil, fmt.Errorf("%s: %w", c.File, err)
@@ -195,7 +198,6 @@ func Load(file string, flags *pflag.FlagSet) (*Config, error) {
 	return c, nil
 }
 
-// read fills v from the file.
 func read(v *viper.Viper, c *Config, file string) error {
 	named := file != ""
 	if !named {
@@ -224,7 +226,6 @@ func read(v *viper.Viper, c *Config, file string) error {
 	return nil
 }
 
-// oneLine strips what viper and yaml put around a parser's message.
 func oneLine(err error) string {
 	s := err.Error()
 	s = strings.TrimPrefix(s, "While parsing config: ")
@@ -233,15 +234,9 @@ func oneLine(err error) string {
 
 // checkNames finds the first setting that there isn't.
 func checkNames(v *viper.Viper, file string) error {
-	known := Names()
+	known := names()
 	var unknown []string
-	for name := range v.AllSettings() {
-		if !slices.Contains(known, name) {
-			unknown = append(unknown, name)
-		}
-	}
-	// AllSettings leaves out settings without a value.
-	for _, path := range v.AllKeys() {
+	for _, path := range slices.Concat(slices.Collect(maps.Keys(v.AllSettings())), v.AllKeys()) { // the former lack settings without a value
 		if name, _, _ := strings.Cut(path, "."); !slices.Contains(known, name) {
 			unknown = append(unknown, name)
 		}
@@ -264,7 +259,7 @@ var gone = map[string]string{
 // agree checks what one setting alone can't show.
 func (c *Config) agree() error {
 	if c.Poll > c.Lease/2 {
-		return fmt.Errorf("poll %s is more than half the lease of %s: the gate would open between two looks", text(c.Poll), text(c.Lease))
+		return fmt.Errorf("poll %s is more than half the lease of %s: the gate would open between two polls", text(c.Poll), text(c.Lease))
 	}
 	for _, p := range c.IncludePartitions {
 		if slices.Contains(c.ExcludePartitions, p) {

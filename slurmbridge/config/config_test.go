@@ -3,57 +3,49 @@ package config
 import (
 	"os"
 	"path/filepath"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/etc"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 func write(t *testing.T, text string) string {
 	t.Helper()
 	p := filepath.Join(t.TempDir(), "slurmbridge.yaml")
-	if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(p, []byte(text), 0o600))
 	return p
 }
 
-func TestSampleInEtc(t *testing.T) {
-	const file = "../../etc/slurmbridge.yaml"
-	if os.Getenv("SLURMBRIDGE_WRITE_SAMPLE") != "" {
-		if err := os.WriteFile(file, Sample(), 0o644); err != nil { //nolint:gosec // a sample to read
-			t.Fatal(err)
+// etc/slurmbridge.yaml describes each setting, names the cards, and gives the core's defaults.
+func TestSettingsFile(t *testing.T) {
+	got := must.Get(Load(write(t, string(etc.Settings)), nil))(t)
+	if c := Default(); c.Window != rlcore.DefaultWindow || c.Grace != rlcore.DefaultGrace || c.MaxSlowdown != rlcore.DefaultMaxSlowdown ||
+		c.MaxDelay != rlcore.DefaultMaxDelayS*time.Second || got.MaxDelay != c.MaxDelay {
+		t.Errorf("the core has other defaults than %+v", c)
+	}
+	for _, s := range settings() {
+		if len(s.doc) < 20 || !strings.HasSuffix(s.doc, ".") {
+			t.Errorf("%s means %q", s.name, s.doc)
 		}
 	}
-	have, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) != string(Sample()) {
-		t.Errorf("etc/slurmbridge.yaml is not what the settings say: SLURMBRIDGE_WRITE_SAMPLE=1 go test ./slurmbridge/config writes it")
-	}
-	for _, name := range Names() {
-		if !strings.Contains(string(have), "\n"+name+": ") {
-			t.Errorf("no line for %s", name)
+	for name := range checks {
+		if !slices.Contains(names(), name) {
+			t.Errorf("no setting %s", name)
 		}
 	}
-}
-
-func TestSampleIsTheDefault(t *testing.T) {
-	file := write(t, string(Sample()))
-	got, err := Load(file, nil)
-	if err != nil {
-		t.Fatal(err)
+	text := strings.Join(strings.Fields(strings.ReplaceAll(string(etc.Settings), "#", "")), " ")
+	var known []string
+	for i := range cards {
+		known = append(known, cards[i].name)
 	}
-	got.places = nil
-	want := Default()
-	want.File = file
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
+	if list := "Known are " + strings.Join(known, ", ") + "."; !strings.Contains(text, list) {
+		t.Errorf("the file lacks %q", list)
 	}
 }
 
@@ -65,13 +57,8 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 	t.Setenv("SLURMBRIDGE_RECORD_USERS", "alice, bob")
 	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
 	Flags(fs)
-	if err := fs.Parse([]string{"--trust=4", "--exclude-partitions=debug,test", "--join", "--max-delay=10s", "--policy", "exclusive"}); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Load(file, fs)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, fs.Parse([]string{"--trust=4", "--exclude-partitions=debug,test", "--join", "--max-delay=10s", "--policy", "exclusive"}))
+	got := must.Get(Load(file, fs))(t)
 	for key, place := range map[string]string{
 		"lease": file + ": lease", "window": "SLURMBRIDGE_WINDOW", "trust": "--trust", "exclude_partitions": "--exclude-partitions", "poll": "poll",
 	} {
@@ -85,9 +72,7 @@ func TestEachPlaceOverrulesTheOneBefore(t *testing.T) {
 	want.IncludePartitions, want.ExcludePartitions = []string{"gpu", "long"}, []string{"debug", "test"}
 	want.RecordUsers, want.Lua, want.MaxSlowdown = []string{"alice", "bob"}, "yes", 1.2
 	want.MaxDelay, want.Policy = 10*time.Second, "exclusive"
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got  %+v\nwant %+v", got, want)
-	}
+	must.Equal(t, got, want)
 }
 
 // Every mistake is one line that says where and what.
@@ -155,9 +140,7 @@ func TestMistakeOutsideTheFile(t *testing.T) {
 	t.Setenv("SLURMBRIDGE_LEASE", "")
 	fs := pflag.NewFlagSet("t", pflag.ContinueOnError)
 	Flags(fs)
-	if err := fs.Parse([]string{"--window=99"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, fs.Parse([]string{"--window=99"}))
 	_, err = Load(file, fs)
 	if err == nil || !strings.HasPrefix(err.Error(), `--window is 99`) {
 		t.Errorf("flag: %v", err)
@@ -187,25 +170,15 @@ func TestEmptyFileAndValuesLeftOut(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 			continue
 		}
-		if c.Lease != 60*time.Second {
-			t.Errorf("%q: lease %s", text, c.Lease)
-		}
+		must.Equal(t, c.Lease, 60*time.Second, "%q: lease", text)
 	}
 }
 
 func TestLoadKeepsNothing(t *testing.T) {
 	file := write(t, "window: 3\nexclude_partitions: [a]\ngpu_types: {x: {mem_mib: 100}}")
-	a, err := Load(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, []byte("window: 4"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b, err := Load(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := must.Get(Load(file, nil))(t)
+	must.OK(t, os.WriteFile(file, []byte("window: 4"), 0o600))
+	b := must.Get(Load(file, nil))(t)
 	if a.Window != 3 || b.Window != 4 || len(a.ExcludePartitions) != 1 || len(b.ExcludePartitions) != 0 || len(b.GPUTypes) != 0 {
 		t.Errorf("a %+v\nb %+v", a, b)
 	}
@@ -261,7 +234,7 @@ func TestCardNamesDiffer(t *testing.T) {
 
 // Whatever the file holds, Load answers with settings in range or with one line.
 func FuzzLoad(f *testing.F) {
-	f.Add(string(Sample()))
+	f.Add(string(etc.Settings))
 	f.Add("lease: 60s\nwindow: 5\n")
 	f.Add("gpu_types: {a: {mem_mib: 5}}")
 	f.Add("a: &a [*a]")

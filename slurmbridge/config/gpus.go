@@ -115,30 +115,15 @@ func gpuTypes(value any) (map[string]rlcore.GPUSpec, error) {
 			spec = rlcore.GPUSpec{SameUser: true}
 		}
 		spec.Model = name
-		targets := map[string]struct {
-			field any
-			check func(any) error
-		}{
+		if err := setBlock(at, ".", fields, map[string]target{
 			"mem_mib":       {&spec.MemMiB, floatIn(1, 16<<20)},
 			"pcie_mbps":     {&spec.PCIeMBps, floatIn(0, 10e6)},
 			"same_user":     {&spec.SameUser, nil},
 			"max_clients":   {&spec.MaxClients, intIn(0, 1000)},
 			"memory_limits": {&spec.MemLimits, nil},
 			"sharing":       {&spec.Sharing, oneOf(contention.MPS.Name, contention.TimeSlice.Name)},
-		}
-		for _, f := range slices.Sorted(maps.Keys(fields)) {
-			t, ok := targets[f]
-			if !ok {
-				return nil, fmt.Errorf("%s: there is no setting %q%s", at, f, meant(f, slices.Sorted(maps.Keys(targets))))
-			}
-			if err := assign(t.field, fields[f]); err != nil {
-				return nil, fmt.Errorf("%s.%s %w", at, f, err)
-			}
-			if t.check != nil {
-				if err := t.check(t.field); err != nil {
-					return nil, fmt.Errorf("%s.%s %w", at, f, err)
-				}
-			}
+		}); err != nil {
+			return nil, err
 		}
 		if spec.MemMiB == 0 {
 			return nil, fmt.Errorf("%s lacks mem_mib, the card's memory in MiB, and is no card that is known", at)

@@ -5,6 +5,9 @@ package database
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -111,7 +114,6 @@ func open(ctx context.Context, path string, log *slog.Logger) (*sql.DB, error) {
 	return db, nil
 }
 
-// prepare checks the file and upgrades it.
 func prepare(ctx context.Context, db *sql.DB, path string, log *slog.Logger) error {
 	if _, err := format(ctx, db); err != nil {
 		return err
@@ -149,3 +151,203 @@ func Size(ctx context.Context, db *sql.DB) (int64, error) {
 	}
 	return n, nil
 }
+
+// Step N takes a file of format N-1 to format N. A step that was released is never changed.
+//
+//go:embed steps/*.sql
+var steps embed.FS
+
+// latest is the format that this release writes, the number of its last step.
+var latest = func() int {
+	list, err := steps.ReadDir("steps")
+	if err != nil {
+		panic(err)
+	}
+	return len(list)
+}()
+
+// format returns the format of a file, 0 for a new one. That of a newer release is an error.
+func format(ctx context.Context, q Querier) (int, error) {
+	var v int
+	if err := q.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&v); err != nil {
+		return 0, err
+	}
+	if v > latest {
+		return 0, fmt.Errorf("a newer slurmbridge wrote it, in format %d, and this release reads formats up to %d: install the newer one "+
+			"again, or put the copy that it made before the upgrade (the database's name with .format-N) in its place", v, latest)
+	}
+	return v, nil
+}
+
+// upgrade applies the steps that the file lacks, each in a transaction of its own, which keeps other
+// processes from upgrading at the same time. A file that an older release could still read is copied first.
+func upgrade(ctx context.Context, db *sql.DB, path string, log *slog.Logger) error {
+	for first := true; ; first = false {
+		done := false
+		err := Tx(ctx, db, func(tx *sql.Tx) error {
+			from, err := format(ctx, tx)
+			if done = from == latest; err != nil || done {
+				return err
+			}
+			if first && from > 0 {
+				file := fmt.Sprintf("%s.format-%d", path, from)
+				if err := copyTo(ctx, db, file); err != nil {
+					return fmt.Errorf("copy the file first: %w", err)
+				}
+				log.Info("database is upgraded", "from", from, "to", latest, "copy", file)
+			}
+			text, err := step(from + 1)
+			if err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, text+fmt.Sprintf("\nPRAGMA user_version = %d;", from+1))
+			return err
+		})
+		if err != nil || done {
+			return err
+		}
+	}
+}
+
+func step(n int) (string, error) {
+	list, err := steps.ReadDir("steps")
+	if err != nil {
+		return "", err
+	}
+	text, err := steps.ReadFile("steps/" + list[n-1].Name())
+	return string(text), err
+}
+
+// copyTo writes the database as it was last committed to a file of mode 0600, in place of an older copy.
+func copyTo(ctx context.Context, db *sql.DB, path string) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // unless it was renamed
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	if _, err = db.ExecContext(ctx, `VACUUM INTO ?`, tmp.Name()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// Querier is a database or a transaction.
+type Querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// Wrap adds to an error what failed, as fmt.Sprintf puts it; nil stays nil.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
+// Each calls row for each row of a query's result.
+func Each(ctx context.Context, q Querier, row func(*sql.Rows) error, query string, args ...any) error {
+	rows, err := q.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// List returns the rows of a query's result; columns says where one row's columns go. It is never nil.
+func List[T any](ctx context.Context, q Querier, columns func(*T) []any, query string, args ...any) ([]T, error) {
+	out := []T{}
+	err := Each(ctx, q, func(rows *sql.Rows) error {
+		var one T
+		if err := rows.Scan(columns(&one)...); err != nil {
+			return err
+		}
+		out = append(out, one)
+		return nil
+	}, query, args...)
+	return out, err
+}
+
+// Tx runs f in a transaction and commits it, unless f fails.
+func Tx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after Commit it has nothing to do
+	if err := f(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// Read runs f on one state of the database, whatever is written meanwhile.
+func Read(ctx context.Context, db *sql.DB, f func(Querier) error) error {
+	c, err := db.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("read the database: %w", err)
+	}
+	defer c.Close()
+	if _, err := c.ExecContext(ctx, `BEGIN`); err != nil { // BeginTx would keep others from writing
+		return fmt.Errorf("begin reading: %w", err)
+	}
+	defer c.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`) //nolint:errcheck // nothing was written
+	return f(c)
+}
+
+// JSON is a column that holds *v as JSON.
+func JSON(v any) Column {
+	return Column{
+		scan: func(src any) error {
+			text, ok := src.(string)
+			if !ok {
+				return fmt.Errorf("JSON in a column of %T", src)
+			}
+			return json.Unmarshal([]byte(text), v)
+		},
+		value: func() (driver.Value, error) {
+			text, err := json.Marshal(v)
+			return string(text), err
+		},
+	}
+}
+
+// Millis is a column that holds *t in ms since 1970; NULL and 0 are the zero time.
+func Millis(t *time.Time) Column {
+	return Column{
+		scan: func(src any) error {
+			ms, _ := src.(int64)
+			*t = time.Time{}
+			if ms != 0 {
+				*t = time.UnixMilli(ms)
+			}
+			return nil
+		},
+		value: func() (driver.Value, error) { return t.UnixMilli(), nil },
+	}
+}
+
+// Column converts between a column and a Go value.
+type Column struct {
+	scan  func(src any) error
+	value func() (driver.Value, error)
+}
+
+// Scan implements sql.Scanner.
+func (c Column) Scan(src any) error { return c.scan(src) }
+
+// Value implements driver.Valuer.
+func (c Column) Value() (driver.Value, error) { return c.value() }

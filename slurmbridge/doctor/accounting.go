@@ -3,10 +3,13 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
@@ -22,12 +25,6 @@ type Limit struct {
 // accounts reports whether accounting has a database.
 func accounts(conf map[string]string) bool {
 	return strings.HasSuffix(conf["AccountingStorageType"], "slurmdbd")
-}
-
-// enforced reports whether every job needs an account.
-func enforced(conf map[string]string) bool {
-	is := conf["AccountingStorageEnforce"]
-	return slices.ContainsFunc([]string{"associations", "limits", "qos", "safe", "wckeys", "all"}, func(w string) bool { return text.HasOption(is, w) })
 }
 
 // askAccounting adds what the database knows of the bridge's user and of limits.
@@ -51,10 +48,21 @@ func askAccounting(ctx context.Context, ask Ask, f *Facts) {
 		}
 	}
 	if rows, ok := show("qos", "format=Name,GrpTRES,MaxTRESPA,MaxTRESPU,GrpJobsAccrue,MaxJobsAccruePA,MaxJobsAccruePU"); ok {
-		f.Limits = append(f.Limits, qosLimits(rows)...)
+		for _, r := range rows {
+			f.Limits = append(f.Limits, limitsOf("qos "+r[0], r[1:], "GrpTRES", "MaxTRESPerAccount", "MaxTRESPerUser", "GrpJobsAccrue", "MaxJobsAccruePerAccount", "MaxJobsAccruePerUser")...)
+		}
 	}
 	if rows, ok := show("assoc", cluster, "format=Account,User,GrpTRES,GrpJobsAccrue,MaxJobsAccrue"); ok {
-		f.Limits = append(f.Limits, assocLimits(rows)...)
+		for _, r := range rows {
+			if len(r) < 2 {
+				continue
+			}
+			of := "account " + r[0]
+			if r[1] != "" { // otherwise the account's own
+				of = "user " + r[1] + " where account=" + r[0]
+			}
+			f.Limits = append(f.Limits, limitsOf(of, r[2:], "GrpTRES", "GrpJobsAccrue", "MaxJobsAccrue")...)
+		}
 	}
 }
 
@@ -66,52 +74,6 @@ func limitsOf(of string, row []string, names ...string) (out []Limit) {
 		}
 	}
 	return out
-}
-
-// qosLimits reads rows of a QOS' name and limits.
-func qosLimits(rows [][]string) []Limit {
-	var out []Limit
-	for _, r := range rows {
-		out = append(out, limitsOf("qos "+r[0], r[1:], "GrpTRES", "MaxTRESPerAccount", "MaxTRESPerUser", "GrpJobsAccrue", "MaxJobsAccruePerAccount", "MaxJobsAccruePerUser")...)
-	}
-	return out
-}
-
-// assocLimits reads rows of an account, a user ("" = the account's own) and limits.
-func assocLimits(rows [][]string) []Limit {
-	var out []Limit
-	for _, r := range rows {
-		if len(r) < 2 {
-			continue
-		}
-		of := "account " + r[0]
-		if r[1] != "" {
-			of = "user " + r[1] + " where account=" + r[0]
-		}
-		out = append(out, limitsOf(of, r[2:], "GrpTRES", "GrpJobsAccrue", "MaxJobsAccrue")...)
-	}
-	return out
-}
-
-// tresValue reads one of a list of TRES ("gres/gpu=2", in TRESBillingWeights
-// "GRES/gpu=200"). A type ("gres/gpu:a100") is a name of its own.
-func tresValue(tres, name string) (value float64, there bool) {
-	v, there := text.Option(tres, name)
-	f, err := strconv.ParseFloat(strings.TrimRight(v, "KMGTP"), 64)
-	return f, there && err == nil
-}
-
-// gateAccount: the gate is a job, and where limits are enforced a job needs an account.
-func (e *exam) gateAccount() {
-	if e.User == "" || !enforced(e.Config) || e.Account != nil && *e.Account {
-		return
-	}
-	s, what := Warning, "AccountingStorageEnforce requires an account of every submitter"
-	if e.Account != nil {
-		s, what = Error, e.User+" has no account, and AccountingStorageEnforce requires one of every submitter"
-	}
-	e.add("gate-account", s, what, "the gate is a job of "+e.User+"'s: without an account it is refused, and then nothing is grouped",
-		Fix{Lines: []string{"sacctmgr show assoc user=" + e.User, "sacctmgr add user " + e.User + " account=ACCOUNT"}})
 }
 
 // accounting: a job with shares of a GPU has no GPU in accounting. Tried on 22.05.8: AllocTRES has
@@ -131,13 +93,13 @@ func (e *exam) accounting() {
 		}
 		e.add("shares-accounted", Note, "AccountingStorageTRES has no "+shares,
 			"what jobs that share a GPU have of it is in no account, no bill and no limit; TRESBillingWeights and sacctmgr don't take "+shares+" before this",
-			e.conf("AccountingStorageTRES="+strings.Join(append(keep, shares), ",")), Fix{Lines: []string{"systemctl restart slurmctld"}})
+			e.conf("AccountingStorageTRES="+strings.Join(append(keep, shares), ",")), run("systemctl restart slurmctld"))
 		return
 	}
 	var of, lines []string
 	for _, l := range e.Limits {
-		n, is := tresValue(l.TRES, "gres/gpu")
-		if _, both := tresValue(l.TRES, shares); !is || both {
+		n, is := text.TRESValue(l.TRES, "gres/gpu")
+		if _, both := text.TRESValue(l.TRES, shares); !is || both {
 			continue
 		}
 		of = append(of, l.Of)
@@ -145,7 +107,7 @@ func (e *exam) accounting() {
 	}
 	if len(of) > 0 {
 		s := Note
-		if text.HasOption(e.Config["AccountingStorageEnforce"], "limits") || text.HasOption(e.Config["AccountingStorageEnforce"], "safe") {
+		if e.has("AccountingStorageEnforce", "limits") || e.has("AccountingStorageEnforce", "safe") {
 			s = Warning
 		}
 		const most = 10
@@ -155,16 +117,140 @@ func (e *exam) accounting() {
 		}
 		e.add("shares-limits", s, "limits on gres/gpu and none on "+shares+": "+strings.Join(of, ", ")+more,
 			"Slurm doesn't count a job that shares a GPU under gres/gpu: such a limit doesn't hold it. Shares and GPUs are counted apart; a job with shares alone on a GPU counts 100",
-			Fix{Lines: lines})
+			run(lines...))
 	}
 	for i := range e.Partitions {
 		p := &e.Partitions[i]
-		w, is := tresValue(p.Billing, "gres/gpu")
-		if _, both := tresValue(p.Billing, shares); !is || both {
+		w, is := text.TRESValue(p.Billing, "gres/gpu")
+		if _, both := text.TRESValue(p.Billing, shares); !is || both {
 			continue
 		}
-		e.add("shares-billed", Note, "partition "+p.Name+" bills gres/gpu and not "+shares,
+		s, so := Note, ""
+		if e.adopts(p.Name) && e.Settings.AdoptCharge == "shares" {
+			s, so = Warning, ", and no job is adopted there (adopt_charge)"
+		}
+		e.add("shares-billed", s, "partition "+p.Name+" bills gres/gpu and not "+shares+so,
 			"jobs that share a GPU are billed as if they had none; fair share counts the same. With this each pays for its share",
 			e.conf(fmt.Sprintf("PartitionName=%s … TRESBillingWeights=%s,GRES/%s=%g", p.Name, p.Billing, e.sharing, w/100)))
 	}
+}
+
+// adopts reports whether a rule may adopt jobs of a partition.
+func (e *exam) adopts(partition string) bool {
+	return slices.ContainsFunc(e.Settings.Adopt, func(r adopt.Rule) bool {
+		return !r.Never && (len(r.Partitions) == 0 || slices.Contains(r.Partitions, partition))
+	})
+}
+
+// adoption: where rules for unchanged jobs come to nothing. Tried on 24.11.5: in a partition with DefCpuPerGPU
+// Slurm refuses to replace a request for a GPU by shares, whatever else the update sets.
+func (e *exam) adoption() {
+	var all []string
+	everywhere := text.ParsePerGPU(e.Config["JobDefaults"]) != job.PerGPU{}
+	for i := range e.Partitions {
+		if p := &e.Partitions[i]; (everywhere || p.PerGPU != job.PerGPU{}) && e.adopts(p.Name) {
+			all = append(all, p.Name)
+		}
+	}
+	e.when(all != nil, "adopt-per-gpu", Warning, "no job is adopted in partition "+strings.Join(all, ", "),
+		"it has DefCpuPerGPU or DefMemPerGPU, and Slurm refuses to make a job share there that has a GPU by request. With defaults per CPU, jobs that ask for neither get less, and are adopted",
+		e.conf("PartitionName=… DefMemPerCPU=…   # in place of JobDefaults=DefCpuPerGPU=…,DefMemPerGPU=…"))
+}
+
+// Request is what a job of one GPU held of its node.
+type Request struct{ CPUs, MemMiB float64 }
+
+// mostRequests bounds the jobs of the last week that are looked at, and askFor the time that accounting may take.
+const (
+	mostRequests = 200_000
+	askFor       = 20 * time.Second
+)
+
+// askRequests adds what accounting knows of the last week's jobs of one GPU, or a part of one.
+func askRequests(ctx context.Context, ask Ask, f *Facts) {
+	if !accounts(f.Config) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askFor)
+	defer cancel()
+	out, err := ask(ctx, "sacct", "-a", "-X", "-n", "-P", "-S", "now-7days", "-o", "AllocTRES")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(out) {
+		tres := strings.TrimSpace(line)
+		gpus, _ := text.TRESValue(tres, "gres/gpu")
+		mps, _ := text.TRESValue(tres, "gres/mps")
+		shard, _ := text.TRESValue(tres, "gres/shard")
+		nodes, _ := text.TRESValue(tres, "node")
+		if nodes != 1 || gpus > 1 || gpus+mps+shard == 0 || len(f.Requests) == mostRequests {
+			continue
+		}
+		cpus, _ := text.TRESValue(tres, "cpu")
+		mem, _ := text.Option(tres, "mem")
+		f.Requests = append(f.Requests, Request{cpus, text.ParseMiB(mem)})
+	}
+}
+
+// host: jobs that share a GPU need cores and memory of its node, too.
+func (e *exam) host() {
+	typical, of := Request{}, "by default"
+	if n := len(e.Requests); n > 0 {
+		middle := func(of func(Request) float64) float64 {
+			var all []float64
+			for _, r := range e.Requests {
+				all = append(all, of(r))
+			}
+			slices.Sort(all)
+			return all[n/2]
+		}
+		typical = Request{middle(func(r Request) float64 { return r.CPUs }), middle(func(r Request) float64 { return r.MemMiB })}
+		of = fmt.Sprintf("as the median of the last week's %d jobs of one GPU does", n)
+	}
+	kinds := map[string][]*text.Node{}
+	for _, n := range e.gpus {
+		gpus := float64(n.GPUCount())
+		byDefault := e.perGPU(n)
+		r := typical
+		if len(e.Requests) == 0 {
+			r = Request{float64(byDefault.CPUs), float64(byDefault.MemMiB)}
+		}
+		// What a job has by default the members of a group divide.
+		if e.Settings.HostShare != "keep" {
+			if r.CPUs > 0 && r.CPUs == float64(byDefault.CPUs) {
+				r.CPUs = 1
+			}
+			if r.MemMiB == float64(byDefault.MemMiB) {
+				r.MemMiB = 0
+			}
+		}
+		var short []string
+		if float64(n.CPUs)/gpus < 2*r.CPUs {
+			short = append(short, fmt.Sprintf("%.0f of its %d CPUs", r.CPUs, n.CPUs))
+		}
+		if n.MemMiB/gpus < 2*r.MemMiB && strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY") {
+			short = append(short, fmt.Sprintf("%.0f of its %.0f MiB", r.MemMiB, n.MemMiB))
+		}
+		if len(short) > 0 && sharesOf(n) > 0 {
+			what := fmt.Sprintf("a node with %s has no room for two jobs a GPU where each takes %s, %s", plural(n.GPUCount(), "GPU"), strings.Join(short, " and "), of)
+			kinds[what] = append(kinds[what], n)
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(kinds)) {
+		n := kinds[what][0]
+		e.add("host-share", Warning, with(kinds[what], func(*text.Node) bool { return true })+": "+what,
+			"a job that finds no cores or memory waits, however idle the GPU is. What jobs have by default the bridge divides among those that share (host_share: divide); what a user asks for it never touches, so users should ask for no more than they use",
+			e.conf(fmt.Sprintf("PartitionName=%s … DefCpuPerGPU=%d DefMemPerGPU=%.0f   # for jobs that don't ask: a GPU's part of the node",
+				strings.Join(n.Partitions, ","), max(1, n.CPUs/n.GPUCount()), n.MemMiB/float64(n.GPUCount()))))
+	}
+}
+
+// perGPU is what a job of one GPU has by default on a node: by its first partition's settings, else the cluster's.
+func (e *exam) perGPU(n *text.Node) job.PerGPU {
+	for i := range e.Partitions {
+		if p := &e.Partitions[i]; p.PerGPU != (job.PerGPU{}) && slices.Contains(n.Partitions, p.Name) {
+			return p.PerGPU
+		}
+	}
+	return text.ParsePerGPU(e.Config["JobDefaults"])
 }

@@ -4,9 +4,11 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +34,7 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	What     string   `json:"what"`
 	Why      string   `json:"why"`
+	Cost     string   `json:"cost,omitempty"` // of following it
 	// Fix is what to write into which file, or what to run.
 	Fix []Fix `json:"fix,omitempty"`
 }
@@ -63,33 +66,34 @@ func Exit(findings []Finding) int {
 	return code
 }
 
-// exam carries the facts from check to check.
 type exam struct {
 	*Facts
 	form *text.Form // of the release
 	// sharing is the kind of shares the cluster has or should get.
 	sharing string
+	gpus    []*text.Node // the nodes that have GPUs
 	found   []Finding
 }
 
 // Examine returns what there is to say, errors first, in a fixed order.
 func Examine(f *Facts) []Finding {
-	e := &exam{Facts: f}
+	e := &exam{Facts: f, sharing: "mps"}
 	if f.Config == nil {
-		return []Finding{{
-			Check: "slurmctld", Severity: Error, What: "slurmctld does not answer",
-			Why: "everything else is read from it",
-			Fix: []Fix{{Lines: []string{"scontrol ping", "systemctl status slurmctld"}}},
-		}}
+		e.add("slurmctld", Error, "slurmctld does not answer", "everything else is read from it", run("scontrol ping", "systemctl status slurmctld"))
+		return e.found
 	}
 	e.form = text.FormOf(f.Config["SLURM_VERSION"])
-	e.sharing = "mps"
-	if text.HasOption(f.Config["GresTypes"], "shard") && !text.HasOption(f.Config["GresTypes"], "mps") {
+	if e.has("GresTypes", "shard") && !e.has("GresTypes", "mps") {
 		e.sharing = "shard"
 	}
+	for i := range e.Nodes {
+		if e.Nodes[i].GPUCount() > 0 {
+			e.gpus = append(e.gpus, &e.Nodes[i])
+		}
+	}
 	for _, check := range []func(){
-		e.version, e.gpuAccounting, e.gresTypes, e.selectType, e.sharedGres, e.nodes, e.gresConf, e.invalid, e.cards, e.oneSharing, e.lua, e.luaFile, e.user, e.gateAccount, e.gatePartition, e.twoControllers,
-		e.memory, e.host, e.hooks, e.drained, e.epilogSlurmctld, e.timeouts, e.minJobAge, e.requeueDelay, e.usedGPUs, e.accrue, e.scheduler, e.proof, e.folders, e.agents, e.rateLimit, e.preempt, e.privateJobs, e.daemon, e.mode, e.accounting,
+		e.release, e.slurmConf, e.shares, e.gresConf, e.cards, e.lua, e.user, e.gatePartition, e.memory, e.host,
+		e.hooks, e.requeueDelay, e.accrue, e.scheduler, e.proof, e.agents, e.containers, e.devices, e.daemon, e.accounting, e.adoption,
 	} {
 		check()
 	}
@@ -99,335 +103,388 @@ func Examine(f *Facts) []Finding {
 }
 
 func (e *exam) add(check string, s Severity, what, why string, fix ...Fix) {
-	e.found = append(e.found, Finding{Check: check, Severity: s, What: what, Why: why, Fix: fix})
-}
-
-// slurmConf is the path of slurm.conf, for a Fix.
-func (e *exam) slurmConf() string {
-	if p := e.Config["SLURM_CONF"]; p != "" {
-		return p
+	f := Finding{Check: check, Severity: s, What: what, Why: why, Fix: fix}
+	if len(fix) > 0 {
+		f.Cost = costs[check]
 	}
-	return "/etc/slurm/slurm.conf"
+	e.found = append(e.found, f)
 }
 
-func (e *exam) beside(name string) string { return filepath.Join(filepath.Dir(e.slurmConf()), name) }
-
-func (e *exam) conf(lines ...string) Fix { return Fix{File: e.slurmConf(), Lines: lines} }
-
-func (e *exam) gresTypes() {
-	types := e.Config["GresTypes"]
-	gpu, mps, shard := text.HasOption(types, "gpu"), text.HasOption(types, "mps"), text.HasOption(types, "shard")
-	switch {
-	case mps && shard:
-		s := Warning
-		if !e.form.TypesChecked {
-			s = Error
-		}
-		e.add("gres-both", s, "GresTypes has both mps and shard",
-			"Slurm 22.05 then starts mps jobs without CUDA_VISIBLE_DEVICES, and two ways to share one GPU don't see each other",
-			e.conf("GresTypes=gpu,mps"))
-	case !gpu || !mps && !shard:
-		e.add("gres-types", Error, fmt.Sprintf("GresTypes is %q: Slurm knows no shares of a GPU", types),
-			"the bridge starts jobs together by giving each a share: mps on nodes with one GPU, shard (or mps) on nodes with several",
-			e.conf("GresTypes=gpu,"+e.sharing))
+// when adds a finding if something is so.
+func (e *exam) when(so bool, check string, s Severity, what, why string, fix ...Fix) {
+	if so {
+		e.add(check, s, what, why, fix...)
 	}
 }
 
-func (e *exam) selectType() {
-	if s := e.Config["SelectType"]; s != "select/cons_tres" {
-		e.add("select-type", Error, "SelectType is "+s, "only select/cons_tres hands out GPUs and shares of them",
-			e.conf("SelectType=select/cons_tres", "SelectTypeParameters=CR_Core_Memory"))
-	}
-}
+// Files that lines are added to.
+const settingsFile = "/etc/slurmbridge/slurmbridge.yaml"
 
-// gpuNodes are the nodes that have GPUs.
-func (e *exam) gpuNodes() []*text.Node {
-	var out []*text.Node
-	for i := range e.Nodes {
-		if e.Nodes[i].GPUCount() > 0 {
-			out = append(out, &e.Nodes[i])
+func (e *exam) confFile() string { return cmp.Or(e.Config["SLURM_CONF"], "/etc/slurm/slurm.conf") }
+
+// nextTo is a file in the folder of slurm.conf.
+func (e *exam) nextTo(name string) string { return filepath.Join(filepath.Dir(e.confFile()), name) }
+
+func (e *exam) conf(lines ...string) Fix { return Fix{File: e.confFile(), Lines: lines} }
+
+func (e *exam) gres(lines ...string) Fix { return Fix{File: e.nextTo("gres.conf"), Lines: lines} }
+
+func setting(lines ...string) Fix { return Fix{File: settingsFile, Lines: lines} }
+
+func run(commands ...string) Fix { return Fix{Lines: commands} }
+
+// has reports whether a setting of slurm.conf, a list, has a word.
+func (e *exam) has(key, word string) bool { return text.HasOption(e.Config[key], word) }
+
+// with lists the nodes for which something is so, separated by commas.
+func with(nodes []*text.Node, so func(*text.Node) bool) string {
+	var names []string
+	for _, n := range nodes {
+		if so(n) {
+			names = append(names, n.Name)
 		}
 	}
-	return out
+	return strings.Join(names, ",")
 }
 
-func (e *exam) nodes() {
+// sharesOf is the number of a node's shares.
+func sharesOf(n *text.Node) int { return n.Shares["mps"] + n.Shares["shard"] }
+
+// newest is the newest release that the tests have run on. They run on 22.05, 24.11 and 26.05.
+var newest = text.Release{26, 5, 0}
+
+// release: is this one that the bridge works with, and one to run?
+func (e *exam) release() {
+	said := e.Config["SLURM_VERSION"]
+	is := text.ParseRelease(said)
+	within := func(from, mended text.Release) bool { return !is.Before(from) && is.Before(mended) }
+	e.when(is.Before(text.Oldest), "release", Error, "Slurm "+said+" is older than 22.05", "gates with a deadline and shares of a GPU were proven from 22.05 on")
+	// Faults that jobs which share suffer from. Source: Slurm's release notes.
+	e.when(within(text.Release{25, 5, 0}, text.Release{25, 5, 1}), "release-fault", Error,
+		"Slurm 25.05.0 may give the same GPU, or the same shares of one, to several jobs",
+		"jobs then meet that were never checked with each other; 25.05.1 mends it")
+	e.when(within(text.Release{25, 11, 0}, text.Release{25, 11, 4}), "release-fault", Warning,
+		"Slurm 25.11 before 25.11.4 may miss the end of a prolog or epilog",
+		"the job then stays completing and keeps its GPU's shares; 25.11.4 mends it")
+	e.when(newest.Before(text.Release{is[0], is[1]}), "release-new", Note,
+		"Slurm "+said+" is newer than the releases that slurmbridge was tried on (22.05, 24.11, 26.05)",
+		"the bridge compares what Slurm says of its gate with what is so, and leaves every job alone where that differs; begin with mode: shadow")
+	// From 25.11 on slurmd gathers what jobs use of GPUs by itself, and counts what sharers use together as each one's.
+	const off = "DisableGPUAcct"
+	kind := e.Config["JobAcctGatherType"]
+	e.when(!is.Before(text.Release{25, 11, 0}) && kind != "" && !strings.HasSuffix(kind, "/none") && !e.has("JobAcctGatherParams", off), "gpu-accounting", Note,
+		"slurmd counts what jobs use of a GPU by itself", "of jobs that share one it can't tell them apart; the nodes' agents do",
+		e.conf("JobAcctGatherParams="+joined(e.Config["JobAcctGatherParams"], off)))
+	e.usedGPUs(said)
+}
+
+// usedGPUs: releases that may give a job of a whole GPU one that is shared.
+func (e *exam) usedGPUs(release string) {
+	if release == "" || !text.GivesUsedGPUs(release) {
+		return
+	}
+	var mixed, all []string
+	for _, n := range e.gpus {
+		for _, p := range n.Partitions {
+			if n.Shares[e.sharing] == 0 || p == e.Settings.GatePartition {
+				continue
+			}
+			all = append(all, p)
+			if !slices.Contains(e.Settings.SharersOnly, p) {
+				mixed = append(mixed, p)
+			}
+		}
+	}
+	slices.Sort(mixed)
+	slices.Sort(all)
+	e.when(mixed != nil, "used-gpus", Error,
+		"Slurm "+release+" may give a job of a whole GPU one that a job with shares still uses, in partition "+strings.Join(slices.Compact(mixed), ", "),
+		"it takes a GPU for free when the first of its sharers ends (SchedMD's bug 19110, mended in 23.11.5), so on nodes of such partitions the bridge lets no jobs share. "+
+			"Where one GPU a job is enough, sharers_only makes job_submit.lua hand out only shares there: a request for one GPU becomes all of its shares, one for more is refused. Else move nodes to a partition of their own, or upgrade",
+		setting("sharers_only: ["+strings.Join(slices.Compact(all), ", ")+"]"))
+}
+
+// slurmConf: single settings of slurm.conf.
+func (e *exam) slurmConf() {
+	mps, shard := e.has("GresTypes", "mps"), e.has("GresTypes", "shard")
+	both := Warning
+	if !e.form.TypesChecked {
+		both = Error
+	}
+	e.when(mps && shard, "gres-both", both, "GresTypes has both mps and shard",
+		"Slurm 22.05 then starts mps jobs without CUDA_VISIBLE_DEVICES, and two ways to share one GPU don't see each other", e.conf("GresTypes=gpu,mps"))
+	e.when(!(mps && shard) && (!e.has("GresTypes", "gpu") || !mps && !shard), "gres-types", Error,
+		fmt.Sprintf("GresTypes is %q: Slurm knows no shares of a GPU", e.Config["GresTypes"]),
+		"the bridge starts jobs together by giving each a share: mps on nodes with one GPU, shard (or mps) on nodes with several", e.conf("GresTypes=gpu,"+e.sharing))
+	e.when(e.Config["SelectType"] != "select/cons_tres", "select-type", Error, "SelectType is "+e.Config["SelectType"],
+		"only select/cons_tres hands out GPUs and shares of them", e.conf("SelectType=select/cons_tres", "SelectTypeParameters=CR_Core_Memory"))
+	without := func(word string) Fix {
+		words := slices.DeleteFunc(strings.Split(e.Config["SelectTypeParameters"], ","), func(w string) bool { return strings.EqualFold(strings.TrimSpace(w), word) })
+		return e.conf("SelectTypeParameters=" + strings.Join(words, ","))
+	}
+	e.when(e.has("SelectTypeParameters", "MULTIPLE_SHARING_GRES_PJ"), "multiple-sharing", Error, "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ",
+		"Slurm may then make up one job's shares of parts of several GPUs, next to jobs on each of them that it was never checked with", without("MULTIPLE_SHARING_GRES_PJ"))
+	several := with(e.gpus, func(n *text.Node) bool { return n.GPUCount() > 1 }) != ""
+	e.when(several && e.has("SelectTypeParameters", "LL_SHARED_GRES"), "least-loaded", Warning, "SelectTypeParameters has LL_SHARED_GRES",
+		"of a node's GPUs Slurm then takes the least loaded, so while several are idle no group can be put on one of them: "+
+			"jobs start alone until one GPU is left, and the remaining GPUs are shared only as they become free", without("LL_SHARED_GRES"))
+	// A hook that is cut off drains its node.
+	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"} {
+		d, ok := text.Seconds(e.Config[name])
+		e.when(ok && d > 0 && d < time.Minute, "hook-timeout", Warning, fmt.Sprintf("%s is %s", name, d),
+			"a hook that takes longer drains its node; slurmbridge-hook ends by itself within 30 s, the site's other hooks may not", e.conf(name+"=120"))
+	}
+	// The bridge learns from squeue --states=all how a run ended, after its record has arrived, and may put a poll off
+	// for 30 s: while slurmctld fails it tries again within that time. 0 means that Slurm forgets no job.
+	age, ok := text.Seconds(e.Config["MinJobAge"])
+	e.when(ok && age != 0 && age < 30*time.Second, "min-job-age", Warning, fmt.Sprintf("MinJobAge is %s", age),
+		"the bridge asks Slurm how a job ended once its record has come, seconds later; if Slurm has forgotten the job by "+
+			"then, whether it failed isn't known, and the job is neither run again nor learned from correctly", e.conf("MinJobAge=300   # Slurm's default"))
+	// Tried on 24.11.5 with small limits: root and SlurmUser were both held back, for five seconds at a time, so no user
+	// is taken to be exempt.
+	limits := e.Config["SlurmctldParameters"]
+	e.when(e.has("SlurmctldParameters", "rl_enable") && !(text.HasOption(limits, "rl_bucket_size") && text.HasOption(limits, "rl_refill_rate")), "rate-limit", Warning,
+		"SlurmctldParameters limits how often a user may ask (rl_enable)", "the bridge asks several times when a group starts; held back, its groups start seconds late",
+		e.conf("SlurmctldParameters="+limits+",rl_bucket_size=100,rl_refill_rate=20"))
+	// Slurm looks for jobs to preempt when a job may start, and one behind the gate may not. Where partitions rank jobs,
+	// the bridge lets them go in time, and with these settings the site has decided about partitions.
+	e.when(e.Config["PreemptType"] == "preempt/qos" && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) == 0, "preempt", Note,
+		"a QOS may preempt others here (preempt/qos)", "jobs of two QOS don't share, and a shared job that should preempt waits behind the gate and preempts no job",
+		setting("exclude_partitions: [NAME]   # partitions with preempting jobs"))
+	e.when(text.PrivateJobs(e.Config["PrivateData"]), "private", Note, "Slurm hides other users' jobs (PrivateData="+e.Config["PrivateData"]+")",
+		"status page and API leave users, accounts and applications out; slurmbridge why answers a job's owner, root and SlurmUser, by their MUNGE credential or, with key_file, their token of Slurm's")
+	e.when(e.Settings.Mode == "shadow", "shadow", Note, "the bridge is in shadow mode", "it decides and records, and changes nothing", setting("mode: active"))
+	for _, dir := range slices.Sorted(maps.Keys(e.Folders)) {
+		e.when(!e.Folders[dir], "folder", Error, dir+" is not there", "the bridge keeps its state in it, and job_submit.lua reads the gate there",
+			run("install -d -o "+e.slurmUser()+" -m 755 "+dir))
+	}
+	// job_submit.lua runs where slurmctld does, and finds no gate on a host without a daemon.
+	first, _, _ := strings.Cut(e.Config["SlurmctldHost[0]"], "(")
+	second, _, _ := strings.Cut(e.Config["SlurmctldHost[1]"], "(")
+	e.when(second != "", "two-controllers", Note, "slurmctld may move to "+second, "without a daemon there jobs that come meanwhile get whole GPUs",
+		run("# slurmbridge with these settings on "+second+", too: one of both daemons is standby",
+			`# on the nodes, in gpuprof.yaml and node.yaml: controller: "http://`+first+":9797,http://"+second+`:9797"`))
+}
+
+func (e *exam) slurmUser() string {
+	name, _, _ := text.User(e.Config["SlurmUser"])
+	return name
+}
+
+func joined(list, word string) string { return strings.TrimPrefix(list+","+word, ",") }
+
+// shares: does each GPU have 100?
+func (e *exam) shares() {
 	if e.Nodes == nil {
 		return
 	}
-	nodes := e.gpuNodes()
-	if len(nodes) == 0 {
-		e.add("no-gpu", Error, "no node has a GPU", "there is nothing to share",
-			e.conf("NodeName=NODE … Gres=gpu:TYPE:1,"+e.sharing+":100"))
-		return
-	}
+	e.when(e.gpus == nil, "no-gpu", Error, "no node has a GPU", "there is nothing to share", e.conf("NodeName=NODE … Gres=gpu:TYPE:1,"+e.sharing+":100"))
 	bare := map[string][]string{}
 	var odd, kept []string
-	for _, n := range nodes {
-		want := 100 * n.GPUCount()
-		switch got := n.Shares["mps"] + n.Shares["shard"]; {
+	for _, n := range e.gpus {
+		want, got := 100*n.GPUCount(), sharesOf(n)
+		switch one := n.Shares["mps"] == 0 || n.Shares["shard"] == 0; {
 		case got == 0:
 			line := gresLine(n, e.sharing)
 			bare[line] = append(bare[line], n.Name)
-		case got < want && got%100 == 0 && (n.Shares["mps"] == 0 || n.Shares["shard"] == 0):
+		case one && got < want && got%100 == 0:
 			kept = append(kept, fmt.Sprintf("%s has %d for %d GPUs", n.Name, got, n.GPUCount()))
-		case got != want && (n.Shares["mps"] == 0 || n.Shares["shard"] == 0):
+		case one && got != want:
 			odd = append(odd, fmt.Sprintf("%s has %d, should have %d", n.Name, got, want))
 		}
 	}
+	count := "Name=" + e.sharing + " Count=100 File=/dev/nvidia0"
 	for _, line := range slices.Sorted(maps.Keys(bare)) {
 		names := strings.Join(bare[line], ",")
 		e.add("node-shares", Error, "no shares on "+names, "jobs can be put on these GPUs only one at a time",
-			e.conf("NodeName="+names+" … "+line),
-			Fix{File: e.beside("gres.conf"), Lines: []string{
-				"# on " + names, "Name=gpu Type=TYPE File=/dev/nvidia0", "Name=" + e.sharing + " Count=100 File=/dev/nvidia0",
-			}})
+			e.conf("NodeName="+names+" … "+line), e.gres("# on "+names, "Name=gpu Type=TYPE File=/dev/nvidia0", count))
 	}
-	if len(kept) > 0 {
-		e.add("gpu-without-shares", Warning, "not every GPU has shares: "+strings.Join(kept, "; "),
-			"right where one is in MIG mode or kept out on purpose, and the others have 100 each: it is left alone. Otherwise Count in gres.conf is 100 for each File",
-			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=" + e.sharing + " Count=100 File=/dev/nvidia0   # a line for each GPU"}})
-	}
-	if len(odd) > 0 {
-		e.add("share-count", Error, "the number of shares isn't 100 a GPU: "+strings.Join(odd, "; "),
-			"the bridge deals in hundredths of a GPU; a group's shares must add up to the whole of one",
-			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=" + e.sharing + " Count=100 File=/dev/nvidia0"}})
-	}
+	e.when(kept != nil, "gpu-without-shares", Warning, "not every GPU has shares: "+strings.Join(kept, "; "),
+		"right where one is in MIG mode or kept out on purpose, and the others have 100 each: it is left alone. Otherwise Count in gres.conf is 100 for each File",
+		e.gres(count+"   # a line for each GPU"))
+	e.when(odd != nil, "share-count", Error, "the number of shares isn't 100 a GPU: "+strings.Join(odd, "; "),
+		"the bridge deals in hundredths of a GPU; a group's shares must add up to the whole of one", e.gres(count))
+	invalid := with(e.gpus, func(n *text.Node) bool { return strings.Contains(strings.ToUpper(n.State), "INVALID_REG") })
+	e.when(invalid != "", "node-invalid", Error, "Slurm doesn't take "+invalid+": less is there than slurm.conf says",
+		"mostly gres.conf on the node names fewer GPUs or shares than Gres= in slurm.conf, or another type",
+		run("scontrol show node "+invalid+" | grep Reason", "slurmd -G   # on the node: what it finds", "systemctl restart slurmd   # on the node, when gres.conf is right"))
 }
 
 func gresLine(n *text.Node, sharing string) string {
 	var parts []string
 	for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
-		if t == "" {
-			parts = append(parts, fmt.Sprintf("gpu:TYPE:%d", n.GPUs[t]))
-		} else {
-			parts = append(parts, fmt.Sprintf("gpu:%s:%d", t, n.GPUs[t]))
-		}
+		parts = append(parts, fmt.Sprintf("gpu:%s:%d", cmp.Or(t, "TYPE"), n.GPUs[t]))
 	}
 	return fmt.Sprintf("Gres=%s,%s:%d", strings.Join(parts, ","), sharing, 100*n.GPUCount())
 }
 
+var includes = regexp.MustCompile(`(?im)^\s*include\s`)
+
+// gresConf: slurm.conf promises shares; gres.conf says which device they are of.
+func (e *exam) gresConf() {
+	several := with(e.gpus, func(n *text.Node) bool { return n.GPUCount() > 1 && n.Shares["mps"] > 0 })
+	e.when(several != "" && e.GresConf != nil && !strings.Contains(strings.ToLower(*e.GresConf), "all_sharing"), "one-sharing", Warning,
+		"several GPUs and mps without all_sharing on "+several, "by default Slurm shares one GPU of a node at a time; jobs then wait next to idle GPUs",
+		e.gres("Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"))
+	if e.ConfDir == "" {
+		return
+	}
+	var missing []string
+	fix := e.gres("Name=gpu Type=TYPE File=/dev/nvidia0")
+	for _, kind := range []string{"mps", "shard"} {
+		line := regexp.MustCompile(`(?im)^[^#\n]*\bname=` + kind + `\b`)
+		if with(e.gpus, func(n *text.Node) bool { return n.Shares[kind] > 0 }) != "" &&
+			(e.GresConf == nil || !line.MatchString(*e.GresConf) && !includes.MatchString(*e.GresConf)) {
+			missing = append(missing, "Name="+kind)
+			fix.Lines = append(fix.Lines, "Name="+kind+" Count=100 File=/dev/nvidia0")
+		}
+	}
+	e.when(missing != nil && e.GresConf == nil, "gres-conf", Error, fix.File+" is not there", "nodes then find no GPU to give out, and Slurm takes them out of service", fix)
+	e.when(missing != nil && e.GresConf != nil, "gres-conf", Warning, fix.File+" has no line of "+strings.Join(missing, ", "),
+		"unless the nodes have a gres.conf of their own they don't know which GPU the shares are of", fix)
+}
+
+// cards: does the bridge know the GPUs?
 func (e *exam) cards() {
-	untyped, unknown := []string{}, map[string][]string{}
-	for _, n := range e.gpuNodes() {
-		for _, t := range slices.Sorted(maps.Keys(n.GPUs)) {
-			if t == "" {
-				untyped = append(untyped, n.Name)
-				continue
-			}
-			if e.Settings != nil {
-				if _, ok := e.Settings.Card(t); !ok {
-					unknown[t] = append(unknown[t], n.Name)
-				}
+	unknown := map[string][]string{}
+	for _, n := range e.gpus {
+		for t := range n.GPUs {
+			if _, ok := e.Settings.Card(t); !ok && t != "" {
+				unknown[t] = append(unknown[t], n.Name)
 			}
 		}
 	}
-	if len(untyped) > 0 {
-		s, why := Warning, "the bridge doesn't know how much memory such a GPU has, and keeps groups off it"
-		if !e.form.TypesChecked {
-			s, why = Error, "Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of, and the bridge doesn't know how much memory it has"
-		}
-		names := strings.Join(untyped, ",")
-		e.add("gpu-type", s, "GPUs without a type on "+names, why,
-			e.conf("NodeName="+names+" … Gres=gpu:titanxp:1,"+e.sharing+":100"),
-			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=gpu Type=titanxp File=/dev/nvidia0"}})
+	s, why := Warning, "the bridge doesn't know how much memory such a GPU has, and keeps groups off it"
+	if !e.form.TypesChecked {
+		s, why = Error, "Slurm 22.05 may start a whole-GPU job on an untyped GPU that shares are in use of, and the bridge doesn't know how much memory it has"
 	}
+	untyped := with(e.gpus, func(n *text.Node) bool { return n.GPUs[""] > 0 })
+	e.when(untyped != "", "gpu-type", s, "GPUs without a type on "+untyped, why,
+		e.conf("NodeName="+untyped+" … Gres=gpu:titanxp:1,"+e.sharing+":100"), e.gres("Name=gpu Type=titanxp File=/dev/nvidia0"))
 	for _, t := range slices.Sorted(maps.Keys(unknown)) {
 		e.add("gpu-unknown", Warning, fmt.Sprintf("GPU type %s (on %s) is no card the bridge knows", t, strings.Join(unknown[t], ",")),
 			"it doesn't know how much memory such a GPU has, and keeps groups off it",
-			Fix{File: settingsFile, Lines: []string{
-				"gpu_types:", "  " + t + ": {mem_mib: MEMORY}   # nvidia-smi --query-gpu=memory.total --format=csv",
-			}})
+			setting("gpu_types:", "  "+t+": {mem_mib: MEMORY}   # nvidia-smi --query-gpu=memory.total --format=csv"))
 	}
 }
 
-// oneSharing warns of Slurm's rule that only one GPU a node shares by mps.
-func (e *exam) oneSharing() {
-	if e.GresConf == nil || strings.Contains(strings.ToLower(*e.GresConf), "all_sharing") {
-		return
-	}
-	var names []string
-	for _, n := range e.gpuNodes() {
-		if n.GPUCount() > 1 && n.Shares["mps"] > 0 {
-			names = append(names, n.Name)
-		}
-	}
-	if len(names) > 0 {
-		e.add("one-sharing", Warning, "several GPUs and mps without all_sharing on "+strings.Join(names, ","),
-			"by default Slurm shares one GPU of a node at a time; jobs then wait next to idle GPUs",
-			Fix{File: e.beside("gres.conf"), Lines: []string{"Name=mps Count=… File=/dev/nvidia[0-…] Flags=all_sharing"}})
-	}
-}
+const (
+	// Signature is in the project's job_submit.lua, however it was renamed or
+	// included.
+	Signature = "slurmbridge"
+	// PackagedLua is where packages put the script.
+	PackagedLua = "/usr/share/slurmbridge/job_submit.lua"
+	// luaFirst begins the project's own script.
+	luaFirst = "-- slurmbridge:"
+)
 
-// Signature is in the project's job_submit.lua, however it was renamed or
-// included.
-const Signature = "slurmbridge"
-
+// lua: does job_submit.lua gate new jobs, and is it the one of this release?
 func (e *exam) lua() {
-	s := Error
-	why := "without it `sbatch --gres=gpu:shared` is refused"
+	s, why := Error, "without it `sbatch --gres=gpu:shared` is refused"
 	if e.form.RewritesTypes {
 		why += ", unless a node's GPUs carry the type shared; the bridge then gates jobs only when it next looks"
-		s = Warning
-	}
-	want := "auto"
-	if e.Settings != nil {
-		want = e.Settings.Lua
-	}
-	if want == "no" {
-		if !e.form.RewritesTypes {
-			e.add("lua", Error, "the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission",
-				Fix{File: settingsFile, Lines: []string{"lua: auto"}})
+		if e.Settings.Lua != "yes" {
+			s = Warning
 		}
-		return
 	}
-	if want == "yes" {
-		s = Error
-	}
-	fix := []Fix{
-		e.conf("JobSubmitPlugins=lua"),
-		{Lines: []string{"install -m 644 /usr/share/slurmbridge/job_submit.lua " + e.beside("job_submit.lua"), "scontrol reconfigure"}},
-	}
+	name := e.nextTo("job_submit.lua")
+	install := run("install -m 644 "+PackagedLua+" "+name, "scontrol reconfigure")
 	switch {
-	case !text.HasOption(e.Config["JobSubmitPlugins"], "lua"):
-		e.add("lua", s, "JobSubmitPlugins has no lua", why, fix...)
+	case e.Settings.Lua == "no":
+		e.when(!e.form.RewritesTypes, "lua", Error, "the setting lua is no", "Slurm before 23.02.6 can't turn a request for a GPU into shares after the submission", setting("lua: auto"))
+	case !e.has("JobSubmitPlugins", "lua"):
+		e.add("lua", s, "JobSubmitPlugins has no lua", why, e.conf("JobSubmitPlugins=lua"), install)
 	case e.ConfDir != "" && e.JobSubmitLua == nil:
-		e.add("lua", Error, e.beside("job_submit.lua")+" is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", fix[1])
+		e.add("lua", Error, name+" is not there", "slurmctld won't start with JobSubmitPlugins=lua and no script", install)
 	case e.ConfDir != "" && !strings.Contains(*e.JobSubmitLua, Signature):
-		e.add("lua", s, e.beside("job_submit.lua")+" is a script of your own that doesn't call slurmbridge's", why,
-			Fix{File: e.beside("job_submit.lua"), Lines: []string{
-				`local slurmbridge = dofile("/usr/share/slurmbridge/job_submit.lua")`,
-				"-- and as the last thing of your slurm_job_submit:",
-				"return slurmbridge.submit(job_desc, part_list, submit_uid)",
-			}})
+		e.add("lua", s, name+" is a script of your own that doesn't call slurmbridge's", why, Fix{File: name, Lines: []string{
+			`local slurmbridge = dofile("` + PackagedLua + `")`, "-- and as the last thing of your slurm_job_submit:", "return slurmbridge.submit(job_desc, part_list, submit_uid)",
+		}})
 	}
-}
-
-// luaFile: the script next to slurm.conf reads the gate where the bridge writes it,
-// and is no older than the daemon.
-func (e *exam) luaFile() {
 	if e.ConfDir == "" || e.JobSubmitLua == nil || !strings.HasPrefix(*e.JobSubmitLua, luaFirst) {
 		return // a script of the site's, which calls ours
 	}
-	name := e.beside("job_submit.lua")
-	if e.Settings != nil && !strings.Contains(*e.JobSubmitLua, fmt.Sprintf("%q", e.Settings.GateFile)) {
-		e.add("lua-gate-file", Error, name+" doesn't read "+e.Settings.GateFile, "the bridge keeps the gate there; jobs are not gated, and start alone",
-			Fix{File: name, Lines: []string{fmt.Sprintf("gate = %q,", e.Settings.GateFile), fmt.Sprintf("wake = %q,", e.Settings.WakeFile)}})
-	}
-	if e.PackagedLua != nil && body(*e.PackagedLua) != body(*e.JobSubmitLua) {
-		e.add("lua-version", Warning, name+" isn't the job_submit.lua of this release", "script and daemon are made for each other",
-			Fix{Lines: []string{"install -m 644 " + PackagedLua + " " + name, "scontrol reconfigure"}})
-	}
-}
-
-// settingsFile is where the bridge's settings are.
-const settingsFile = "/etc/slurmbridge/slurmbridge.yaml"
-
-// PackagedLua is where packages put the script.
-const PackagedLua = "/usr/share/slurmbridge/job_submit.lua"
-
-// luaFirst begins the project's own script.
-const luaFirst = "-- slurmbridge:"
-
-// body is a script without the settings at its beginning, which sites may change.
-func body(lua string) string {
-	if _, rest, ok := strings.Cut(lua, "local M = "); ok {
+	e.when(!strings.Contains(*e.JobSubmitLua, fmt.Sprintf("%q", e.Settings.GateFile)), "lua-gate-file", Error, name+" doesn't read "+e.Settings.GateFile,
+		"the bridge keeps the gate there; jobs are not gated, and start alone",
+		Fix{File: name, Lines: []string{fmt.Sprintf("gate = %q,", e.Settings.GateFile), fmt.Sprintf("wake = %q,", e.Settings.WakeFile)}})
+	body := func(lua string) string { // without the settings at its beginning, which sites may change
+		_, rest, cut := strings.Cut(lua, "local M = ")
+		if !cut {
+			return lua
+		}
 		return rest
 	}
-	return lua
+	e.when(e.PackagedLua != nil && body(*e.PackagedLua) != body(*e.JobSubmitLua), "lua-version", Warning,
+		name+" isn't the job_submit.lua of this release", "script and daemon are made for each other", install)
 }
 
-// user checks that the bridge's user may change jobs.
+// user checks that the bridge's user may submit the gate and change jobs.
 func (e *exam) user() {
 	if e.User == "" {
 		return
 	}
-	slurm, _, _ := text.User(e.Config["SlurmUser"])
-	switch {
-	case e.User == "root" && strings.EqualFold(e.Config["DisableRootJobs"], "yes"):
-		e.add("gate-rights", Error, "the bridge runs as root and DisableRootJobs is set", "it can't submit the gate",
-			Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}})
-	case e.User != "root" && e.User != slurm:
-		e.add("gate-rights", Error, fmt.Sprintf("the bridge runs as %s, not as SlurmUser (%s)", e.User, slurm),
-			"only they may change users' jobs",
-			Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}})
+	slurm := e.slurmUser()
+	unit := Fix{File: "systemctl edit slurmbridge", Lines: []string{"[Service]", "User=" + slurm}}
+	e.when(e.User == "root" && strings.EqualFold(e.Config["DisableRootJobs"], "yes"), "gate-rights", Error,
+		"the bridge runs as root and DisableRootJobs is set", "it can't submit the gate", unit)
+	e.when(e.User != "root" && e.User != slurm, "gate-rights", Error, fmt.Sprintf("the bridge runs as %s, not as SlurmUser (%s)", e.User, slurm),
+		"only they may change users' jobs", unit)
+	// Where limits are enforced each job needs an account, and the gate is a job.
+	enforced := slices.ContainsFunc([]string{"associations", "limits", "qos", "safe", "wckeys", "all"}, func(w string) bool { return e.has("AccountingStorageEnforce", w) })
+	s, what := Warning, "AccountingStorageEnforce requires an account of every submitter"
+	if e.Account != nil {
+		s, what = Error, e.User+" has no account, and AccountingStorageEnforce requires one of every submitter"
 	}
+	e.when(enforced && (e.Account == nil || !*e.Account), "gate-account", s, what, "the gate is a job of "+e.User+"'s: without an account it is refused, and then nothing is grouped",
+		run("sacctmgr show assoc user="+e.User, "sacctmgr add user "+e.User+" account=ACCOUNT"))
 }
 
 // gatePartition: the gate is a job, which a partition must take: its own while that is up, or
 // those where GPUs are shared. One that is down takes jobs all the same.
 func (e *exam) gatePartition() {
-	if e.Settings == nil || e.Partitions == nil {
+	if e.Partitions == nil {
 		return
 	}
 	name, usual := e.Settings.GatePartition, config.Default().GatePartition
 	at := slices.IndexFunc(e.Partitions, func(p text.Partition) bool { return p.Name == name })
 	seen := "all users' squeue lists it as a pending job, and a script that waits until the queue is empty waits for ever"
-	up := func(name string) Fix {
-		return Fix{Lines: []string{"scontrol update PartitionName=" + name + " State=UP"}}
+	up := func(name string) Fix { return run("scontrol update PartitionName=" + name + " State=UP") }
+	// Only root and SlurmUser put jobs there, and only they see it.
+	line := func(name string) Fix {
+		return e.conf("PartitionName=" + name + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
 	}
 	switch {
 	case name != "" && at >= 0 && e.Partitions[at].State == "UP":
-		if !e.Partitions[at].Hidden && !text.HasOption(e.Config["PrivateData"], "jobs") {
-			e.add("gate-seen", Note, "the gate's partition "+name+" isn't hidden", seen, e.conf("PartitionName="+name+" … Hidden=YES"))
-		}
+		e.when(!e.Partitions[at].Hidden && !e.has("PrivateData", "jobs"), "gate-seen", Note, "the gate's partition "+name+" isn't hidden", seen,
+			e.conf("PartitionName="+name+" … Hidden=YES"))
 		return
 	case name != "" && at >= 0:
 		e.add("gate-partition", Warning, "partition "+name+", the gate's own, is "+e.Partitions[at].State,
 			"the gate is in the partitions of the jobs instead, where all see it", up(name))
 	case name != "" && name != usual:
 		e.add("gate-partition", Warning, "there is no partition "+name+", which gate_partition names",
-			"the gate is in the partitions of the jobs instead, where all see it", e.gateLine(name))
-	case e.Settings.Mode != "shadow" && len(e.gpuNodes()) > 0 && !text.HasOption(e.Config["PrivateData"], "jobs"):
-		fix := []Fix{e.gateLine(usual)}
+			"the gate is in the partitions of the jobs instead, where all see it", line(name))
+	case e.Settings.Mode != "shadow" && e.gpus != nil && !e.has("PrivateData", "jobs"):
+		fix := []Fix{line(usual)}
 		if name == "" {
-			fix = append(fix, Fix{File: settingsFile, Lines: []string{"gate_partition: " + usual}})
+			fix = append(fix, setting("gate_partition: "+usual))
 		}
 		e.add("gate-seen", Note, "the gate is in the partitions of the jobs", seen+"; in a hidden partition of its own users don't see it", fix...)
 	}
-	var among []text.Partition
-	for _, p := range e.Partitions {
-		if slices.ContainsFunc(e.Nodes, func(n text.Node) bool { return n.Shares[e.sharing] > 0 && slices.Contains(n.Partitions, p.Name) }) {
-			among = append(among, p)
-		}
-	}
+	among := slices.DeleteFunc(slices.Clone(e.Partitions), func(p text.Partition) bool {
+		return with(e.gpus, func(n *text.Node) bool { return n.Shares[e.sharing] > 0 && slices.Contains(n.Partitions, p.Name) }) == ""
+	})
 	if len(among) > 0 && !slices.ContainsFunc(among, func(p text.Partition) bool { return p.State != "DRAIN" && p.State != "INACTIVE" }) {
 		p := among[0]
 		e.add("gate-partition", Error, "partition "+p.Name+" is "+p.State+", and the gate can be in no other", "it takes no jobs, and the gate is one", up(p.Name))
 	}
 }
 
-// twoControllers: job_submit.lua runs where slurmctld does, and finds no gate on a host without a daemon.
-func (e *exam) twoControllers() {
-	host, _, _ := strings.Cut(e.Config["SlurmctldHost[1]"], "(")
-	if host == "" {
-		return
-	}
-	first, _, _ := strings.Cut(e.Config["SlurmctldHost[0]"], "(")
-	e.add("two-controllers", Note, "slurmctld may move to "+host, "without a daemon there jobs that come meanwhile get whole GPUs",
-		Fix{Lines: []string{
-			"# slurmbridge with these settings on " + host + ", too: one of both daemons is standby",
-			`# on the nodes, in gpuprof.yaml and node.yaml: controller: "http://` + first + ":9797,http://" + host + `:9797"`,
-		}})
-}
-
-// gateLine is a partition for the gate alone: only root and SlurmUser put jobs there, and only
-// they see it.
-func (e *exam) gateLine(name string) Fix {
-	return e.conf("PartitionName=" + name + " Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
-}
-
 // memory: where memory is handed out, a job without --mem gets all of a node.
 func (e *exam) memory() {
-	if !strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY") {
-		return
-	}
-	if text.HasDefMem(e.Config) {
-		return
-	}
-	if len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, func(p text.Partition) bool {
-		return !p.DefMem && (e.Settings == nil || p.Name != e.Settings.GatePartition)
-	}) {
+	lacks := func(p text.Partition) bool { return !p.DefMem && p.Name != e.Settings.GatePartition }
+	if !strings.Contains(strings.ToUpper(e.Config["SelectTypeParameters"]), "MEMORY") || text.HasDefMem(e.Config) ||
+		len(e.Partitions) > 0 && !slices.ContainsFunc(e.Partitions, lacks) {
 		return
 	}
 	perGPU := func(p text.Partition) bool { return p.PerGPU.MemMiB > 0 }
@@ -441,101 +498,54 @@ func (e *exam) memory() {
 		e.conf("DefMemPerCPU=2000   # MB; a node's memory divided by its cores is a good start"))
 }
 
+// hooks: do slurm.conf's lead to slurmbridge-hook?
 func (e *exam) hooks() {
 	if e.Hooks == nil {
 		return
 	}
-	for _, h := range []struct{ name, fragment, why string }{
-		{"Prolog", "prolog.d", "no MPS daemon is started for a shared GPU, and no job's use is recorded"},
-		{"Epilog", "epilog.d", "records of jobs are never closed, and MPS daemons are never stopped"},
-		{"TaskProlog", "", "jobs don't learn where their GPU's MPS daemon is, and share it by turns instead"},
+	leads := func(hook string) bool {
+		return slices.ContainsFunc(e.Hooks[hook], func(f string) bool { return strings.Contains(f, "slurmbridge") })
+	}
+	for _, h := range []struct{ name, why string }{
+		{"Prolog", "no MPS daemon is started for a shared GPU, and no job's use is recorded"},
+		{"Epilog", "records of jobs are never closed, and MPS daemons are never stopped"},
+		{"TaskProlog", "jobs don't learn where their GPU's MPS daemon is, and share it by turns instead"},
 	} {
-		if slices.ContainsFunc(e.Hooks[h.name], func(f string) bool { return strings.Contains(f, "slurmbridge") }) {
-			continue
-		}
 		sub := strings.ToLower(h.name)
 		fix := e.conf(h.name + "=/usr/lib/slurmbridge/" + sub)
-		if value := e.Config[h.name]; strings.HasSuffix(value, "/*") && h.fragment != "" {
-			fix = Fix{Lines: []string{"ln -s /usr/lib/slurmbridge/" + sub + " " + strings.TrimSuffix(value, "*") + "50-slurmbridge"}}
+		if folder, all := strings.CutSuffix(e.Config[h.name], "/*"); all && h.name != "TaskProlog" {
+			fix = run("ln -s /usr/lib/slurmbridge/" + sub + " " + folder + "/50-slurmbridge")
 		}
-		why := h.why
-		if n := len(e.Nodes) - len(e.gpuNodes()); n > 0 {
-			why += fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, and Slurm drains one that lacks its prolog", n)
+		if n := len(e.Nodes) - len(e.gpus); n > 0 {
+			h.why += fmt.Sprintf("; install gpuprof on the nodes without a GPU, too (%d): slurm.conf is for all nodes, and Slurm drains one that lacks its prolog", n)
 		}
-		e.add("hook-"+sub, Error, h.name+" doesn't lead to slurmbridge-hook", why, fix)
+		e.when(!leads(h.name), "hook-"+sub, Error, h.name+" doesn't lead to slurmbridge-hook", h.why, fix)
 	}
-}
-
-// drained: a node gets no more jobs after its prolog or epilog failed. Our hooks always exit with
-// 0; a missing hook fails.
-func (e *exam) drained() {
-	var names []string
-	for i := range e.Nodes {
-		if r := e.Nodes[i].Reason; strings.HasPrefix(r, "Prolog error") || strings.HasPrefix(r, "Epilog error") {
-			names = append(names, e.Nodes[i].Name)
-		}
-	}
-	ours := func(f string) bool { return strings.Contains(f, "slurmbridge") }
-	if len(names) == 0 || !slices.ContainsFunc(slices.Concat(e.Hooks["Prolog"], e.Hooks["Epilog"]), ours) {
-		return
-	}
-	all := strings.Join(names, ",")
-	e.add("drained", Error, "Slurm drained "+all+": Prolog error or Epilog error", "a node that lacks the hooks which slurm.conf names ends so",
-		Fix{Lines: []string{"ls /usr/lib/slurmbridge /usr/sbin/slurmbridge-hook   # on each of them; the package gpuprof has both", "scontrol update NodeName=" + all + " State=RESUME"}})
-}
-
-func (e *exam) epilogSlurmctld() {
-	if !strings.Contains(e.Config["EpilogSlurmctld"], "slurmbridge") &&
-		!slices.ContainsFunc(e.Hooks["EpilogSlurmctld"], func(f string) bool { return strings.Contains(f, "slurmbridge") }) {
-		e.add("epilog-slurmctld", Warning, "EpilogSlurmctld doesn't wake the bridge",
-			"it then notices that a GPU is free only at its next poll",
-			e.conf("EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"))
-	}
+	e.when(!strings.Contains(e.Config["EpilogSlurmctld"], "slurmbridge") && !leads("EpilogSlurmctld"), "epilog-slurmctld", Warning,
+		"EpilogSlurmctld doesn't wake the bridge", "it then notices that a GPU is free only at its next poll", e.conf("EpilogSlurmctld=/usr/lib/slurmbridge/epilog-slurmctld"))
 	// Tried on 22.05.8: with both a job's end is followed by a look within 0.1 s,
 	// without an Epilog the next job begins 25 to 30 s later.
-	if e.Config["EpilogSlurmctld"] != "" && e.Config["Epilog"] == "" {
-		e.add("epilog-order", Warning, "there is an EpilogSlurmctld and no Epilog",
-			"it then ends later than the job's nodes, after which Slurm doesn't look at its queue: whatever waits for what "+
-				"the job had waits for Slurm's next interval, 30 s by default",
-			e.conf("Epilog=/usr/lib/slurmbridge/epilog"))
-	}
-}
-
-// timeouts: a hook that is cut off drains its node.
-func (e *exam) timeouts() {
-	for _, name := range []string{"PrologEpilogTimeout", "PrologTimeout", "EpilogTimeout"} {
-		d, ok := text.Seconds(e.Config[name])
-		if !ok || d <= 0 || d >= time.Minute {
-			continue
+	e.when(e.Config["EpilogSlurmctld"] != "" && e.Config["Epilog"] == "", "epilog-order", Warning, "there is an EpilogSlurmctld and no Epilog",
+		"it then ends later than the job's nodes, after which Slurm doesn't look at its queue: whatever waits for what "+
+			"the job had waits for Slurm's next interval, 30 s by default", e.conf("Epilog=/usr/lib/slurmbridge/epilog"))
+	// A node gets no more jobs after its prolog or epilog failed. Our hooks always exit with 0; a missing hook fails.
+	var drained []string
+	for i := range e.Nodes {
+		if r := e.Nodes[i].Reason; strings.HasPrefix(r, "Prolog error") || strings.HasPrefix(r, "Epilog error") {
+			drained = append(drained, e.Nodes[i].Name)
 		}
-		e.add("hook-timeout", Warning, fmt.Sprintf("%s is %s", name, d),
-			"a hook that takes longer drains its node; slurmbridge-hook ends by itself within 30 s, the site's other hooks may not",
-			e.conf(name+"=120"))
 	}
+	all := strings.Join(drained, ",")
+	e.when(all != "" && (leads("Prolog") || leads("Epilog")), "drained", Error, "Slurm drained "+all+": Prolog error or Epilog error",
+		"a node that lacks the hooks which slurm.conf names ends so", run(
+			"ls /usr/lib/slurmbridge /usr/sbin/slurmbridge-hook   # on each of them; the package gpuprof has both", "scontrol update NodeName="+all+" State=RESUME"))
 }
-
-// minJobAge: the bridge learns from squeue --states=all how a run ended, after its record has
-// arrived. 0 means that Slurm forgets no job.
-func (e *exam) minJobAge() {
-	d, ok := text.Seconds(e.Config["MinJobAge"])
-	if !ok || d == 0 || d >= leastJobAge {
-		return
-	}
-	e.add("min-job-age", Warning, fmt.Sprintf("MinJobAge is %s", d),
-		"the bridge asks Slurm how a job ended once its record has come, seconds later; if Slurm has forgotten the job by "+
-			"then, whether it failed isn't known, and the job is neither run again nor learned from correctly",
-		e.conf("MinJobAge=300   # Slurm's default"))
-}
-
-// leastJobAge is the longest time for which the bridge may put off a poll by itself: while
-// slurmctld fails it tries again within half a minute.
-const leastJobAge = 30 * time.Second
 
 // requeueDelay: a member that is requeued starts again with its share, on its node, unless
 // it is given back what it had before Slurm looks at it.
 func (e *exam) requeueDelay() {
 	key, name := "AuthInfo", "cred_expire"
-	if e.form.RequeueDelay && text.HasOption(e.Config["SchedulerParameters"], "requeue_delay") {
+	if e.form.RequeueDelay && e.has("SchedulerParameters", "requeue_delay") {
 		key, name = "SchedulerParameters", "requeue_delay"
 	}
 	params := e.Config[key]
@@ -559,7 +569,7 @@ func (e *exam) accrue() {
 	if e.Config["PriorityType"] != "priority/multifactor" {
 		return
 	}
-	always := text.HasOption(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")
+	always := e.has("PriorityFlags", "ACCRUE_ALWAYS")
 	var limits []string
 	for _, l := range e.Limits {
 		if strings.Contains(l.Name, "Accrue") {
@@ -575,142 +585,89 @@ func (e *exam) accrue() {
 			behind+"; ACCRUE_ALWAYS would change that, but Slurm ignores these limits with it")
 	case !always:
 		e.add("accrue", Warning, "PriorityFlags has no ACCRUE_ALWAYS",
-			behind+"; the flag lets every job age from its submission on, also one with a dependency or begin time of its own, and Slurm then ignores limits like MaxJobsAccrue",
-			e.conf("PriorityFlags="+joinFlags(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")))
+			behind, e.conf("PriorityFlags="+joined(e.Config["PriorityFlags"], "ACCRUE_ALWAYS")))
 	}
 }
 
-func joinFlags(have, flag string) string {
-	if have == "" {
-		return flag
-	}
-	return have + "," + flag
+// containerFixes say what lets containers of a runtime see the MPS daemons' folder; users of the others ask for it in
+// each call.
+var containerFixes = map[string]string{
+	"apptainer":   `apptainer config global --set "bind path" /run/slurmbridge   # on each of them`,
+	"singularity": `singularity config global --set "bind path" /run/slurmbridge   # on each of them`,
+	"enroot":      "cp /usr/share/slurmbridge/enroot.fstab /etc/enroot/mounts.d/50-slurmbridge.fstab   # on each of them",
 }
 
-func (e *exam) folders() {
-	for _, dir := range slices.Sorted(maps.Keys(e.Folders)) {
-		if e.Folders[dir] {
-			continue
+// containers looks at how jobs in containers reach their GPU's MPS daemon.
+func (e *exam) containers() {
+	on := map[string][]string{}
+	for _, n := range e.gpus {
+		for runtime, ready := range e.Agents[n.Name].Containers {
+			if !ready {
+				on[runtime] = append(on[runtime], n.Name)
+			}
 		}
-		slurm, _, _ := text.User(e.Config["SlurmUser"])
-		e.add("folder", Error, dir+" is not there", "the bridge keeps its state in it, and job_submit.lua reads the gate there",
-			Fix{Lines: []string{fmt.Sprintf("install -d -o %s -m 755 %s", slurm, dir)}})
+	}
+	for _, runtime := range slices.Sorted(maps.Keys(on)) {
+		fix, known := containerFixes[runtime]
+		if !known {
+			fix = "docker run --ipc=host -v /run/slurmbridge:/run/slurmbridge -e CUDA_MPS_PIPE_DIRECTORY -e CUDA_VISIBLE_DEVICES -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT …   # or podman: for users to write"
+		}
+		e.add("container-"+runtime, Note, "containers of "+runtime+" on "+strings.Join(on[runtime], ",")+" don't see /run/slurmbridge by themselves",
+			"a sharer in one computes without MPS, and its GPU takes turns", run(fix))
 	}
 }
 
+// devices looks at whether a process can open GPUs that aren't its job's.
+func (e *exam) devices() {
+	constrains := e.Config["ConstrainDevices"]
+	cgroup := e.has("TaskPlugin", "cgroup") || e.has("TaskPlugin", "task/cgroup")
+	if constrains == "" && !cgroup || strings.EqualFold(constrains, "yes") && cgroup {
+		return // control groups are off as a whole, or keep each job to its own devices
+	}
+	e.add("constrain-devices", Note, "Slurm keeps no process from GPUs that aren't its job's",
+		"a job that ignores or changes CUDA_VISIBLE_DEVICES computes on other jobs' GPUs, next to their sharers and without MPS; it costs a job nothing to be kept from them",
+		Fix{File: e.nextTo("cgroup.conf"), Lines: []string{"ConstrainDevices=yes"}}, e.conf("TaskPlugin=task/cgroup,task/affinity"))
+}
+
+// agents: do the nodes' agents answer, and what do they say?
 func (e *exam) agents() {
 	if e.Agents == nil {
 		return
 	}
-	var silent, sick, locked, noMPS, unseen, unset []string
+	answers := func(n *text.Node) bool { a, asked := e.Agents[n.Name]; return asked && a.Err == "" }
+	that := func(so func(Agent) bool) string {
+		return with(e.gpus, func(n *text.Node) bool { return so(e.Agents[n.Name]) })
+	}
 	why := ""
-	for _, n := range e.gpuNodes() {
-		a, ok := e.Agents[n.Name]
-		if !ok || a.Err != "" {
-			silent = append(silent, n.Name)
-			if a.Err != "" {
-				why = " (" + a.Err + ")"
-			}
-		} else {
-			e.clock(n.Name, a.Ahead)
-		}
-		if a.Locked != "" {
-			locked = append(locked, n.Name)
+	var sick []string
+	for _, n := range e.gpus {
+		a := e.Agents[n.Name]
+		if a.Err != "" {
+			why = " (" + a.Err + ")"
 		}
 		if a.Sick != "" {
 			sick = append(sick, n.Name+" ("+a.Sick+")")
 		}
-		if a.Hooks != nil && !*a.Hooks {
-			unset = append(unset, n.Name)
-		}
-		switch {
-		case n.Shares["mps"]+n.Shares["shard"] == 0:
-		case a.MPS == nil && (!ok || a.Err != ""):
-			// one thing after the other
-		case a.MPS == nil:
-			unseen = append(unseen, n.Name)
-		case !*a.MPS:
-			noMPS = append(noMPS, n.Name)
-		}
+		off := a.Ahead.Abs().Round(100 * time.Millisecond)
+		e.when(answers(n) && off >= 2*time.Second, "clock", Warning, fmt.Sprintf("the clock of %s is %s off", n.Name, off),
+			"records of who shared a GPU when no longer fit together, and those of a clock that is minutes off are refused", run("chronyc tracking   # on "+n.Name))
 	}
-	if len(silent) > 0 {
-		e.add("agent", Warning, "no answer from gpuprof on "+strings.Join(silent, ",")+why,
-			"jobs there run, but nothing is learned from them",
-			Fix{Lines: []string{"systemctl enable --now gpuprof   # on each of them", "slurmbridge doctor --agents https://{node}:9798   # where they listen elsewhere"}})
-	}
-	if len(sick) > 0 {
-		e.add("agent-sick", Warning, "gpuprof isn't well on "+strings.Join(sick, ", "), "little or nothing is learned from jobs there",
-			Fix{Lines: []string{"journalctl -u gpuprof -n 50   # on each of them"}})
-	}
-	if len(locked) > 0 {
-		e.add("agent-locked", Note, "gpuprof answers on "+strings.Join(locked, ",")+", and can't be read", "whether it is well is not known",
-			Fix{Lines: []string{"slurmbridge doctor --agents https://{node}:9798 --client-config FILE   # tls_config, basic_auth: see --help"}})
-	}
-	if len(unset) > 0 {
-		e.add("hook-settings", Warning, "settings of the hooks on "+strings.Join(unset, ",")+" make no sense",
-			"jobs start there with defaults in their place",
-			Fix{Lines: []string{"journalctl -t slurmbridge-hook -n 50   # on each of them, names the setting of /etc/slurmbridge/node.yaml"}})
-	}
-	if len(noMPS) > 0 {
-		e.add("mps-binary", Error, "no nvidia-cuda-mps-control on "+strings.Join(noMPS, ","),
-			"jobs that share a GPU there take turns instead of running side by side",
-			Fix{Lines: []string{"apt-get install nvidia-cuda-mps   # or your driver's package, on each of them"}})
-	}
-	if len(unseen) > 0 {
-		e.add("mps-unseen", Note, "whether "+strings.Join(unseen, ",")+" have nvidia-cuda-mps-control can't be seen from here",
-			"where it is missing jobs that share a GPU take turns instead of running side by side",
-			Fix{Lines: []string{"ls -l /usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server   # on each of them; mps_control of node.yaml names another place"}})
-	}
-}
-
-func (e *exam) clock(node string, ahead time.Duration) {
-	off := ahead.Abs().Round(100 * time.Millisecond)
-	if off < 2*time.Second {
-		return
-	}
-	e.add("clock", Warning, fmt.Sprintf("the clock of %s is %s off", node, off),
-		"records of who shared a GPU when no longer fit together, and those of a clock that is minutes off are refused",
-		Fix{Lines: []string{"chronyc tracking   # on " + node}})
-}
-
-// rateLimit: slurmctld holds back users with many requests. Tried on 24.11.5 with
-// small limits: root and SlurmUser were both held back, for five seconds at a
-// time, so no user is taken to be exempt.
-func (e *exam) rateLimit() {
-	p := e.Config["SlurmctldParameters"]
-	if !text.HasOption(p, "rl_enable") || text.HasOption(p, "rl_bucket_size") && text.HasOption(p, "rl_refill_rate") {
-		return
-	}
-	e.add("rate-limit", Warning, "SlurmctldParameters limits how often a user may ask (rl_enable)",
-		"the bridge asks several times when a group starts; held back, its groups start seconds late",
-		e.conf("SlurmctldParameters="+p+",rl_bucket_size=100,rl_refill_rate=20"))
-}
-
-// preempt: Slurm looks for jobs to preempt when a job may start, and one behind the gate
-// may not.
-func (e *exam) preempt() {
-	switch {
-	case e.Config["PreemptType"] != "preempt/qos": // where partitions rank jobs, the bridge lets them go in time
-	case e.Settings != nil && len(e.Settings.IncludePartitions)+len(e.Settings.ExcludePartitions) > 0:
-		// the site has decided about partitions
-	default:
-		e.add("preempt", Note, "a QOS may preempt others here (preempt/qos)",
-			"jobs of two QOS don't share, and a shared job that should preempt waits behind the gate and preempts no job",
-			Fix{File: settingsFile, Lines: []string{"exclude_partitions: [NAME]   # partitions with preempting jobs"}})
-	}
-}
-
-// privateJobs: what Slurm hides the daemon hides, too.
-func (e *exam) privateJobs() {
-	if text.PrivateJobs(e.Config["PrivateData"]) {
-		e.add("private", Note, "Slurm hides other users' jobs (PrivateData="+e.Config["PrivateData"]+")",
-			"status page and API leave users, accounts and applications out; slurmbridge why answers a job's owner, root and SlurmUser, by their MUNGE credential or, with key_file, their token of Slurm's")
-	}
-}
-
-func (e *exam) mode() {
-	if e.Settings != nil && e.Settings.Mode == "shadow" {
-		e.add("shadow", Note, "the bridge is in shadow mode", "it decides and records, and changes nothing",
-			Fix{File: settingsFile, Lines: []string{"mode: active"}})
-	}
+	silent := with(e.gpus, func(n *text.Node) bool { return !answers(n) })
+	e.when(silent != "", "agent", Warning, "no answer from gpuprof on "+silent+why, "jobs there run, but nothing is learned from them",
+		run("systemctl enable --now gpuprof   # on each of them", "slurmbridge doctor --agents https://{node}:9798   # where they listen elsewhere"))
+	e.when(sick != nil, "agent-sick", Warning, "gpuprof isn't well on "+strings.Join(sick, ", "), "little or nothing is learned from jobs there",
+		run("journalctl -u gpuprof -n 50   # on each of them"))
+	locked := that(func(a Agent) bool { return a.Locked != "" })
+	e.when(locked != "", "agent-locked", Note, "gpuprof answers on "+locked+", and can't be read", "whether it is well is not known",
+		run("slurmbridge doctor --agents https://{node}:9798 --client-config FILE   # tls_config, basic_auth: see --help"))
+	unset := that(func(a Agent) bool { return a.Hooks != nil && !*a.Hooks })
+	e.when(unset != "", "hook-settings", Warning, "settings of the hooks on "+unset+" make no sense", "jobs start there with defaults in their place",
+		run("journalctl -t slurmbridge-hook -n 50   # on each of them, names the setting of /etc/slurmbridge/node.yaml"))
+	noMPS := with(e.gpus, func(n *text.Node) bool { mps := e.Agents[n.Name].MPS; return sharesOf(n) > 0 && mps != nil && !*mps })
+	e.when(noMPS != "", "mps-binary", Error, "no nvidia-cuda-mps-control on "+noMPS, "jobs that share a GPU there take turns instead of running side by side",
+		run("apt-get install nvidia-cuda-mps   # or your driver's package, on each of them"))
+	unseen := with(e.gpus, func(n *text.Node) bool { return sharesOf(n) > 0 && answers(n) && e.Agents[n.Name].MPS == nil })
+	e.when(unseen != "", "mps-unseen", Note, "whether "+unseen+" have nvidia-cuda-mps-control can't be seen from here",
+		"where it is missing jobs that share a GPU take turns instead of running side by side",
+		run("ls -l /usr/bin/nvidia-cuda-mps-control /usr/bin/nvidia-cuda-mps-server   # on each of them; mps_control of node.yaml names another place"))
 }

@@ -3,8 +3,13 @@ package doctor
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,16 +18,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 func recorded(t *testing.T, name string) string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(filepath.Join("testdata", name)))(t)
 	return string(b)
 }
 
@@ -82,13 +87,11 @@ func TestPlainCluster(t *testing.T) {
 	}
 	got := checks(Examine(f))
 	want := []string{
-		"error gres-types", "error node-shares", "error gpu-type", "error lua", "error default-memory",
-		"error hook-prolog", "error hook-epilog", "error hook-taskprolog", "error folder",
+		"error gres-types", "error folder", "error node-shares", "error gpu-type", "error lua", "error default-memory",
+		"error hook-prolog", "error hook-epilog", "error hook-taskprolog",
 		"warning epilog-slurmctld", "note gate-seen", "note scheduler",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %v\nwant %v", got, want)
-	}
+	must.Equal(t, got, want)
 }
 
 func TestNothingMissing(t *testing.T) {
@@ -154,6 +157,13 @@ func TestEachFinding(t *testing.T) {
 			f.Limits = []Limit{{"user ann where account=lab", "GrpTRES", "gres/gpu=1"}}
 		}, "warning shares-limits", "sacctmgr modify user ann where account=lab set GrpTRES=gres/mps=100"},
 		{"bill for GPUs", func(f *Facts) { accounting(f); f.Partitions[0].Billing = "CPU=1.0,GRES/gpu=20" }, "note shares-billed", "PartitionName=gpu … TRESBillingWeights=CPU=1.0,GRES/gpu=20,GRES/mps=0.2"},
+		{"no charge for adopted jobs", func(f *Facts) {
+			accounting(f)
+			f.Partitions[0].Billing, f.Settings.Adopt, f.Settings.AdoptCharge = "GRES/gpu=20", []adopt.Rule{{}}, "shares"
+		}, "warning shares-billed", "PartitionName=gpu … TRESBillingWeights=GRES/gpu=20,GRES/mps=0.2"},
+		{"defaults per GPU where jobs are adopted", func(f *Facts) {
+			f.Partitions[0].PerGPU.CPUs, f.Settings.Adopt = 4, []adopt.Rule{{Never: true}, {Partitions: []string{"gpu"}}}
+		}, "warning adopt-per-gpu", "PartitionName=… DefMemPerCPU=…   # in place of JobDefaults=DefCpuPerGPU=…,DefMemPerGPU=…"},
 		{"no partition for the gate", func(f *Facts) { f.Partitions = f.Partitions[:1] }, "warning gate-partition", "PartitionName=gates Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1"},
 		{"the gate's partition is down", func(f *Facts) { f.Partitions[1].State = "DOWN" }, "warning gate-partition", "scontrol update PartitionName=gates State=UP"},
 		{"the gate's partition is seen", func(f *Facts) { f.Partitions[1].Hidden = false }, "note gate-seen", "PartitionName=gates … Hidden=YES"},
@@ -225,6 +235,15 @@ func TestEachFinding(t *testing.T) {
 		{"agent unheard of", func(f *Facts) { delete(f.Agents, "gpu1") }, "warning agent", ""},
 		{"no mps binary", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(false)} }, "error mps-binary", ""},
 		{"clock", func(f *Facts) { f.Agents["gpu2"] = Agent{Ahead: -3 * time.Second, MPS: ptr(true)} }, "warning clock", "chronyc tracking   # on gpu2"},
+		{
+			"containers", func(f *Facts) {
+				f.Agents["gpu2"] = Agent{MPS: ptr(true), Containers: map[string]bool{"apptainer": false, "enroot": true}}
+			},
+			"note container-apptainer", `apptainer config global --set "bind path" /run/slurmbridge   # on each of them`,
+		},
+		{"containers of users", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(true), Containers: map[string]bool{"podman": false}} }, "note container-podman", ""},
+		{"any GPU can be opened", func(f *Facts) { f.Config["ConstrainDevices"], f.Config["TaskPlugin"] = "no", "task/cgroup" }, "note constrain-devices", "ConstrainDevices=yes"},
+		{"nothing constrains", func(f *Facts) { f.Config["ConstrainDevices"], f.Config["TaskPlugin"] = "yes", "task/affinity" }, "note constrain-devices", "TaskPlugin=task/cgroup,task/affinity"},
 		{"hooks' settings", func(f *Facts) { f.Agents["gpu2"] = Agent{MPS: ptr(true), Hooks: ptr(false)} }, "warning hook-settings", ""},
 		{"agent unwell", func(f *Facts) { f.Agents["gpu2"] = Agent{Sick: "the last pass failed", MPS: ptr(true)} }, "warning agent-sick", "journalctl -u gpuprof -n 50   # on each of them"},
 		{"agent with a password", func(f *Facts) { f.Agents["gpu2"] = Agent{Locked: "it wants a password", MPS: ptr(true)} }, "note agent-locked", ""},
@@ -276,6 +295,9 @@ func TestEachFinding(t *testing.T) {
 		var lines []string
 		for _, fix := range found[0].Fix {
 			lines = append(lines, fix.Lines...)
+			if strings.HasSuffix(fix.File, ".conf") && found[0].Cost == "" {
+				t.Errorf("%s: advice for %s that doesn't say what it costs", c.name, fix.File)
+			}
 		}
 		if c.fix != "" && !slices.Contains(lines, c.fix) {
 			t.Errorf("%s: no line %q in %q", c.name, c.fix, lines)
@@ -293,9 +315,7 @@ func TestGateAmongJobs(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	f.Config["PrivateData"] = "jobs" // nobody sees others' jobs, the gate least of all
-	if got := checks(Examine(f)); !slices.Equal(got, []string{"error gate-partition", "note private"}) {
-		t.Errorf("%v", got)
-	}
+	must.Equal(t, checks(Examine(f)), []string{"error gate-partition", "note private"})
 }
 
 // Where Slurm hides jobs users need tokens to ask why.
@@ -341,7 +361,7 @@ local M = {}`)
 }
 
 func TestWhatIsNotKnownIsNotBlamed(t *testing.T) {
-	f := &Facts{Config: bridged(t, "22.05.8").Config}
+	f := &Facts{Config: bridged(t, "22.05.8").Config, Settings: config.Default()}
 	if got := Examine(f); len(got) != 0 {
 		t.Errorf("%v", checks(got))
 	}
@@ -352,16 +372,16 @@ func TestRenderings(t *testing.T) {
 	f.Config["PriorityFlags"], f.Settings.Mode = "", "shadow"
 	found := Examine(f)
 	var b bytes.Buffer
-	if err := WriteText(&b, found); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, WriteText(&b, found))
 	want := `warning  PriorityFlags has no ACCRUE_ALWAYS
-         A job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile; the flag lets every job age from its submission on, also one with a dependency or begin time of its own, and Slurm then ignores limits like MaxJobsAccrue.
+         A job that waits behind the gate has an unmet dependency, and gains no priority by age meanwhile.
+         Costs: Every job of the site then ages from its submission on, also while a dependency or begin time of its own keeps it, so chains that are submitted early come first; limits like MaxJobsAccrue and GrpJobsAccrue have no effect.
          in /etc/slurm/slurm.conf:
              PriorityFlags=ACCRUE_ALWAYS
 
 note     the bridge is in shadow mode
          It decides and records, and changes nothing.
+         Costs: Jobs that ask to share wait behind the gate, for max_delay next to an idle GPU at most, and share.
          in /etc/slurmbridge/slurmbridge.yaml:
              mode: active
 
@@ -371,9 +391,7 @@ note     the bridge is in shadow mode
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 	b.Reset()
-	if err := WriteJSON(&b, found); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, WriteJSON(&b, found))
 	var back struct {
 		Findings []Finding
 		Exit     int
@@ -393,9 +411,7 @@ func TestExit(t *testing.T) {
 		ExitWarnings: {{Severity: Warning}, {Severity: Note}},
 		ExitErrors:   {{Severity: Warning}, {Severity: Error}},
 	} {
-		if got := Exit(found); got != want {
-			t.Errorf("%v: %d, want %d", found, got, want)
-		}
+		must.Equal(t, Exit(found), want, found)
 	}
 }
 
@@ -404,21 +420,15 @@ func TestCollect(t *testing.T) {
 	conf := filepath.Join(dir, "slurm.conf")
 	put := func(name, text string) string {
 		p := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(p, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.MkdirAll(filepath.Dir(p), 0o700))
+		must.OK(t, os.WriteFile(p, []byte(text), 0o600))
 		return p
 	}
 	put("slurm.conf", "")
 	put("gres.conf", "Name=gpu")
 	hook := put("slurmbridge-hook", "")
 	put("prolog.d/10-site", "")
-	if err := os.Symlink(hook, filepath.Join(dir, "prolog.d/50-gpu")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink(hook, filepath.Join(dir, "prolog.d/50-gpu")))
 	ask := func(_ context.Context, program string, args ...string) (string, error) {
 		switch line := program + " " + strings.Join(args, " "); line {
 		case "scontrol show config":
@@ -444,9 +454,7 @@ func TestCollect(t *testing.T) {
 	if len(f.Nodes) != 1 || f.Partitions != nil {
 		t.Errorf("Slurm's: %+v", f)
 	}
-	if !reflect.DeepEqual(f.Folders, map[string]bool{dir: true, dir + "/absent": false}) {
-		t.Errorf("folders: %v", f.Folders)
-	}
+	must.Equal(t, f.Folders, map[string]bool{dir: true, dir + "/absent": false}, "folders")
 	if h := f.Hooks["Prolog"]; len(h) != 2 || !strings.HasSuffix(h[1], "slurmbridge-hook") {
 		t.Errorf("hooks: %q", f.Hooks)
 	}
@@ -454,9 +462,7 @@ func TestCollect(t *testing.T) {
 		t.Errorf("a key: %v", *f.Key)
 	}
 	key := dir + "/key"
-	if err := os.WriteFile(key, []byte("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(key, []byte("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n"), 0o644))
 	settings.KeyFile = key
 	if f, err = Collect(context.Background(), ask, settings, "root"); err != nil || f.Key == nil || !strings.Contains(*f.Key, "0644") {
 		t.Errorf("a key that everybody reads: %+v, %v", f, err)
@@ -526,5 +532,288 @@ func TestRequestsOfTheLastWeek(t *testing.T) {
 	}, f)
 	if want := []Request{{4, 8192}, {2, 500}}; !slices.Equal(f.Requests, want) {
 		t.Errorf("%v, want %v", f.Requests, want)
+	}
+}
+
+// A cluster that has what etc's fragments say lacks nothing, and without them it
+// lacks something: doctor and the files tell the same.
+func TestFragmentsOfEtc(t *testing.T) {
+	read := func(name string) string {
+		b := must.Get(os.ReadFile(filepath.Join("../../etc", name)))(t)
+		return string(b)
+	}
+	conf := text.ParseConfig([]byte(recorded(t, "22.05.8-plain.config")))
+	conf["PriorityType"] = "priority/multifactor"
+	var example, gate string
+	for line := range strings.Lines(read("slurm.conf.slurmbridge")) {
+		if rest, ok := strings.CutPrefix(line, "#NodeName="); ok {
+			example = "NodeName=" + rest
+		}
+		if strings.HasPrefix(line, "PartitionName=") {
+			gate = strings.TrimSpace(line) + " State=UP\n"
+		}
+		line, _, _ = strings.Cut(line, "#")
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			conf[name] = value
+		}
+	}
+	settings := config.Default()
+	facts := &Facts{
+		Config: conf, Nodes: text.ParseNodes([]byte(example)), Partitions: text.ParsePartitions([]byte(recorded(t, "22.05.8-plain.partitions") + gate)),
+		Hooks: hooks(conf), User: "slurm", Settings: settings,
+		ConfDir: "/etc/slurm", JobSubmitLua: ptr("-- " + Signature), GresConf: ptr(read("gres.conf.slurmbridge")),
+	}
+	if got := Examine(facts); len(got) != 0 {
+		t.Errorf("with everything that etc names: %v", checks(got))
+	}
+	for name, check := range map[string]string{
+		"GresTypes": "gres-types", "DefMemPerCPU": "default-memory", "JobSubmitPlugins": "lua", "PriorityFlags": "accrue",
+		"Prolog": "hook-prolog", "Epilog": "hook-epilog", "TaskProlog": "hook-taskprolog",
+		"EpilogSlurmctld": "epilog-slurmctld", "SchedulerParameters": "scheduler",
+	} {
+		was := conf[name]
+		conf[name] = ""
+		facts.Hooks = hooks(conf)
+		if got := strings.Join(checks(Examine(facts)), ","); !strings.Contains(got, check) {
+			t.Errorf("without %s: %q", name, got)
+		}
+		conf[name] = was
+	}
+}
+
+// As recorded, neither cluster has all the times that are advised: it gets a note, not
+// a warning.
+func TestSchedulerAdvice(t *testing.T) {
+	for file, c := range map[string]struct {
+		what []string
+		line string
+	}{
+		"22.05.8-plain.config":   {[]string{"every 60 s (sched_interval)", "every 30 s (bf_interval)", "every 3 s (batch_sched_delay)"}, Scheduler},
+		"22.05.8-bridged.config": {[]string{"every 60 s (sched_interval)", "every 3 s (batch_sched_delay)"}, "bf_interval=10,sched_interval=2,batch_sched_delay=1"},
+		"24.11.5-bridged.config": {[]string{"every 60 s (sched_interval)", "every 3 s (batch_sched_delay)"}, "bf_interval=10,sched_interval=2,batch_sched_delay=1"},
+	} {
+		found := Examine(&Facts{Config: text.ParseConfig([]byte(recorded(t, file))), Settings: config.Default()})
+		var got *Finding
+		for i := range found {
+			if found[i].Check == "scheduler" {
+				got = &found[i]
+			}
+		}
+		if got == nil {
+			t.Errorf("%s: no advice in %v", file, checks(found))
+			continue
+		}
+		if got.Severity != Note || strings.Count(got.What, "every") != len(c.what) {
+			t.Errorf("%s: %+v", file, got)
+		}
+		for _, w := range c.what {
+			if !strings.Contains(got.What, w) {
+				t.Errorf("%s: %q doesn't say %q", file, got.What, w)
+			}
+		}
+		for _, w := range []string{"idle", "gate opens", "whole site", "sdiag", "not a need"} {
+			if !strings.Contains(got.Why+got.Cost, w) {
+				t.Errorf("%s: %q says nothing of %q", file, got.Why+got.Cost, w)
+			}
+		}
+		if fix := got.Fix[0]; fix.File != "/etc/slurm/slurm.conf" || fix.Lines[0] != "SchedulerParameters="+c.line {
+			t.Errorf("%s: %+v", file, fix)
+		}
+	}
+}
+
+// adviseOnScheduler fails unless doctor advises the given parameters, "" = nothing, in place of others on a
+// node with so many GPUs, 0 = no node.
+func adviseOnScheduler(t *testing.T, params string, gpus int, want string) {
+	t.Helper()
+	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/backfill", "SchedulerParameters": params}}}
+	if gpus > 0 {
+		e.gpus = []*text.Node{{Name: "n1", GPUs: map[string]int{"a100": gpus}}}
+	}
+	e.scheduler()
+	switch {
+	case want == "" && len(e.found) > 0:
+		t.Errorf("%s: %+v", params, e.found)
+	case want != "" && (len(e.found) != 1 || e.found[0].Fix[0].Lines[0] != "SchedulerParameters="+want):
+		t.Errorf("%s: %+v, want %s", params, e.found, want)
+	}
+}
+
+func TestSchedulerTimes(t *testing.T) {
+	for params, want := range map[string]string{
+		Scheduler: "",
+		"sched_interval=5,bf_interval=1,batch_sched_delay=0":          "",
+		"defer, sched_interval=2 ,bf_interval=10,batch_sched_delay=1": "",
+		"sched_interval=2,bf_interval=5,batch_sched_delay=20":         Scheduler,
+		"sched_interval=2,bf_interval=5":                              Scheduler,
+		"sched_interval=-1,bf_interval=5":                             "bf_interval=5,sched_interval=2,batch_sched_delay=1",
+		"bf_continue,SCHED_INTERVAL=30,bf_interval=60,max_rpc_cnt=9":  "bf_continue,max_rpc_cnt=9," + Scheduler,
+		"bf_interval=soon": Scheduler,
+	} {
+		adviseOnScheduler(t, params, 0, want)
+	}
+	// Without backfill there is no advice on its interval.
+	e := &exam{Facts: &Facts{Config: map[string]string{"SchedulerType": "sched/builtin", "SchedulerParameters": "sched_interval=2,batch_sched_delay=1"}}}
+	if e.scheduler(); len(e.found) != 0 {
+		t.Errorf("%+v", e.found)
+	}
+}
+
+// Where more jobs may start at once than Slurm looks at, it should look at more.
+func TestSchedulerDepth(t *testing.T) {
+	well := Scheduler
+	for params, want := range map[string]string{
+		well:                              well + ",default_queue_depth=120",
+		well + ",default_queue_depth=120": "",
+		"default_queue_depth=50," + well:  well + ",default_queue_depth=120",
+		"Default_Queue_Depth=x," + well:   well + ",default_queue_depth=120",
+	} {
+		adviseOnScheduler(t, params, 40, want)
+	}
+}
+
+// agentAt serves what an agent answers and returns its port.
+func agentAt(t *testing.T, serve http.HandlerFunc, secure bool) string {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(serve)
+	srv.Config.ErrorLog = nil
+	if secure {
+		srv.StartTLS()
+	} else {
+		srv.Start()
+	}
+	t.Cleanup(srv.Close)
+	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func TestAskAgents(t *testing.T) {
+	tells := func(mps, hooks int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/-/healthy":
+				http.Error(w, "gpu 3 is lost", http.StatusServiceUnavailable)
+			case "/metrics":
+				fmt.Fprintf(w, "# TYPE gpuprof_jobs gauge\ngpuprof_jobs 3\n# TYPE gpuprof_mps_control_present gauge\ngpuprof_mps_control_present %d\n# TYPE gpuprof_hook_settings_ok gauge\ngpuprof_hook_settings_ok %d\n", mps, hooks)
+			}
+		}
+	}
+	healthy := func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "healthy") }
+	late := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
+		fmt.Fprintln(w, "healthy")
+	}
+	sick := func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the last sample\nwas 20s ago", http.StatusServiceUnavailable)
+	}
+	secret := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "Unauthorized", http.StatusUnauthorized) }
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	_, closed, _ := net.SplitHostPort(l.Addr().String())
+	l.Close()
+	trusting := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	for name, c := range map[string]struct {
+		port, scheme string
+		client       *http.Client
+		want         func(a Agent) bool
+	}{
+		"well":    {agentAt(t, healthy, false), "http", http.DefaultClient, func(a Agent) bool { return a.Err+a.Locked+a.Sick == "" && a.Ahead.Abs() < time.Second }},
+		"TLS":     {agentAt(t, healthy, true), "https", trusting, func(a Agent) bool { return a.Err+a.Locked+a.Sick == "" }},
+		"late":    {agentAt(t, late, false), "http", http.DefaultClient, func(a Agent) bool { return a.Ahead < -59*time.Minute && a.Ahead > -61*time.Minute }},
+		"sick":    {agentAt(t, sick, false), "http", http.DefaultClient, func(a Agent) bool { return a.Sick == "the last sample was 20s ago" }},
+		"secret":  {agentAt(t, secret, false), "http", http.DefaultClient, func(a Agent) bool { return a.Locked == "it wants a password" }},
+		"no TLS":  {agentAt(t, healthy, true), "http", http.DefaultClient, func(a Agent) bool { return a.Locked == "it wants TLS" }},
+		"no CA":   {agentAt(t, healthy, true), "https", http.DefaultClient, func(a Agent) bool { return strings.Contains(a.Locked, "certificate") && a.Err == "" }},
+		"TLS, no": {agentAt(t, healthy, false), "https", http.DefaultClient, func(a Agent) bool { return strings.Contains(a.Locked, "HTTP response") }},
+		"no MPS": {agentAt(t, tells(0, 1), false), "http", http.DefaultClient, func(a Agent) bool {
+			return a.MPS != nil && !*a.MPS && a.Hooks != nil && *a.Hooks && a.Sick == "gpu 3 is lost"
+		}},
+		"hooks":  {agentAt(t, tells(1, 0), false), "http", http.DefaultClient, func(a Agent) bool { return *a.MPS && !*a.Hooks }},
+		"older":  {agentAt(t, healthy, false), "http", http.DefaultClient, func(a Agent) bool { return a.MPS == nil && a.Hooks == nil && a.Err == "" }},
+		"closed": {closed, "http", http.DefaultClient, func(a Agent) bool { return a.Err == "connection refused" }},
+	} {
+		nodes := []text.Node{{Name: "gpu1", Addr: "127.0.0.1", GPUs: map[string]int{"t4": 1}}, {Name: "cpu1", GPUs: map[string]int{}}}
+		got := AskAgents(context.Background(), c.client, c.scheme+"://{node}:"+c.port, nodes)
+		if len(got) != 1 || !c.want(got["gpu1"]) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+	if got := AskAgents(context.Background(), http.DefaultClient, "http://{node} x", []text.Node{{Name: "a", GPUs: map[string]int{"": 1}}}); got["a"].Err == "" {
+		t.Errorf("no address: %+v", got)
+	}
+}
+
+func TestAskDaemon(t *testing.T) {
+	answer, status := `{"mode":"active","policy":"dqn","gate":"7"}`, http.StatusOK
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/status" {
+			status = http.StatusNotFound
+		}
+		w.WriteHeader(status)
+		fmt.Fprint(w, answer)
+	}))
+	ask := func() *Daemon { return AskDaemon(context.Background(), http.DefaultClient, srv.URL+"/") }
+	if got, want := ask(), (&Daemon{Mode: "active", Policy: "dqn", Gate: "7"}); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	answer = `{"mode":"active","policy":"dqn","error":"look: down"}`
+	if got := ask(); got.Error != "look: down" {
+		t.Errorf("%+v", got)
+	}
+	answer = "<html>"
+	if got := ask(); got.Err != "another program answers there" {
+		t.Errorf("%+v", got)
+	}
+	answer, status = "no look yet", http.StatusServiceUnavailable
+	if got := ask(); got.Error != "no look yet" || got.Err != "" {
+		t.Errorf("%+v", got)
+	}
+	srv.Close()
+	if got := ask(); got.Err != "connection refused" {
+		t.Errorf("%+v", got)
+	}
+}
+
+type fakeMethod struct{ encode, decode error }
+
+func (f fakeMethod) Header() string                                 { return "" }
+func (f fakeMethod) Hint(error) string                              { return "" }
+func (f fakeMethod) Encode(context.Context, string) (string, error) { return "MUNGE:x:", f.encode }
+func (f fakeMethod) Decode(context.Context, string) (*credential.Credential, error) {
+	return &credential.Credential{}, f.decode
+}
+
+func TestTryCredential(t *testing.T) {
+	for want, m := range map[string]fakeMethod{
+		"":                           {},
+		"munged does not answer":     {encode: errors.New("munged does not answer")},
+		"the credential\nis invalid": {decode: errors.New("the credential\nis invalid")},
+	} {
+		if got := TryCredential(context.Background(), m); got != strings.ReplaceAll(want, "\n", " ") {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestUnitUser(t *testing.T) {
+	root := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(root, name)
+		must.OK(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	for _, step := range []struct{ name, text, want string }{
+		{"unrelated", "User=alice\n", ""},
+		{"usr/lib/systemd/system/slurmbridge.service", "[Service]\n# SlurmUser\nUser=slurm\n", "slurm"},
+		{"etc/systemd/system/slurmbridge.service.d/override.conf", "[Service]\nGroup=slurm\n", "slurm"},
+		{"etc/systemd/system/slurmbridge.service.d/zz.conf", "[Service]\nUser=hpc\n", "hpc"},
+		{"etc/systemd/system/slurmbridge.service", "[Service]\nExecStart=/usr/sbin/slurmbridge\n", "hpc"},
+		{"etc/systemd/system/slurmbridge.service.d/zz.conf", "[Service]\nUser=\n", "root"},
+	} {
+		put(step.name, step.text)
+		must.Equal(t, UnitUser(root), step.want, "with %s", step.name)
 	}
 }

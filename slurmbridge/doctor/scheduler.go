@@ -55,10 +55,9 @@ func (e *exam) scheduler() {
 	}
 	e.add("scheduler", Note, "Slurm "+strings.Join(slow, ", "),
 		"groups that wait for such a look leave their GPU idle, and when the gate opens the jobs behind it start as late; "+
-			"shorter times are advice, not a need. They hold for the whole site and cost slurmctld time: each look takes what "+
-			"sdiag calls the cycle (milliseconds with a few thousand waiting jobs). Where that is longer than 0.1 s, keep yours",
+			"shorter times are advice, not a need",
 		e.conf("SchedulerParameters="+e.advised(params)),
-		Fix{Lines: []string{"sdiag | grep -i cycle   # before", "scontrol reconfigure", "sdiag | grep -i cycle   # after an hour"}})
+		run("sdiag | grep -i cycle   # before", "scontrol reconfigure", "sdiag | grep -i cycle   # after an hour"))
 }
 
 const depthName = "default_queue_depth"
@@ -74,7 +73,7 @@ func (e *exam) depth(params string) (is, need int) {
 		}
 	}
 	gpus := 0
-	for _, n := range e.gpuNodes() {
+	for _, n := range e.gpus {
 		gpus += n.GPUCount()
 	}
 	return is, min(3*gpus, 1000)

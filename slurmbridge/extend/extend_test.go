@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/extend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -143,9 +144,7 @@ func TestLatest(t *testing.T) {
 		"its owner's deadline":         {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}}, 55 * m},
 		"the soonest of them":          {due, job.Bounds{MaxTime: map[string]time.Duration{"gpu": 50 * m}}, 50 * m},
 	} {
-		if got := extend.Latest(&c.job, now, 600, &c.b); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		must.Equal(t, extend.Latest(&c.job, now, 600, &c.b), c.want, name)
 	}
 	others := &job.Bounds{MaxTime: map[string]time.Duration{"gpu": 0}, Reservations: []job.Reservation{
 		{Name: "past", Start: in(-60 * m), End: in(-m), Nodes: n1}, {Name: "elsewhere", Start: in(m), End: in(90 * m), Nodes: map[string]bool{"n2": true}},

@@ -31,8 +31,8 @@ type Footprint struct {
 	Suspect, Cleared bool
 }
 
-// footprint is a run in short.
-func (r *Run) footprint() Footprint {
+// Footprint is the run in short, ended or not.
+func (r *Run) Footprint() Footprint {
 	f := Footprint{
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, Partition: r.Partition, App: r.App, Node: r.Node,
 		Start: r.Start, End: r.End, Use: r.Use,
@@ -133,42 +133,21 @@ func (h *History) footprints(ctx context.Context, from, to time.Time) ([]Footpri
 	if err != nil {
 		return nil, err
 	}
-	type owned struct{ user, app, card string }
-	known := map[owned]*rlcore.Profile{}
-	profile := func(user, app, card string) (*rlcore.Profile, error) {
-		k := owned{user, app, card}
-		p, ok := known[k]
-		if !ok {
-			if p, err = h.Records.Known(ctx, user, app, card); err != nil {
-				return nil, err
-			}
-			known[k] = p
-		}
-		return p, nil
-	}
+	known := h.known(ctx)
 	runs, err := h.joined(ctx, from, to, past, func(rec *Record, r *Run) error {
 		var own *rlcore.Profile
-		var others []*rlcore.Profile
 		if len(rec.Neighbours) > 0 {
-			if own, err = profile(rec.User, rec.App, rec.Card()); err != nil {
+			if own, err = known(rec.User, rec.App, rec.Card()); err != nil {
 				return err
 			}
-			for i := range rec.Neighbours {
-				n := &rec.Neighbours[i]
-				ref, err := h.Journal.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To))
-				if err != nil {
-					return err
-				}
-				app, err := h.Records.AppOf(ctx, ref, n.User)
-				if err != nil {
-					return err
-				}
-				p, err := profile(n.User, app, rec.Card())
-				if err != nil {
-					return err
-				}
-				others = append(others, p)
-			}
+		}
+		with, err := h.coRunners(ctx, rec, known)
+		if err != nil {
+			return err
+		}
+		others := make([]*rlcore.Profile, len(with))
+		for i := range with {
+			others[i] = with[i].Profile
 		}
 		r.Use = useOf(rec, own, others)
 		return nil
@@ -181,12 +160,9 @@ func (h *History) footprints(ctx context.Context, from, to time.Time) ([]Footpri
 		if r := &runs[i]; !r.Shown() && len(r.GPUs) == 0 {
 			continue // no job with GPUs
 		}
-		if f := runs[i].footprint(); f.End.After(f.Start) {
+		if f := runs[i].Footprint(); f.End.After(f.Start) {
 			out = append(out, f)
 		}
 	}
 	return out, nil
 }
-
-// FootprintOf is the footprint of a run that hasn't ended.
-func FootprintOf(r *Run) Footprint { return r.footprint() }

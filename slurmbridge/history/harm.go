@@ -195,11 +195,16 @@ func (h Harmed) String() string {
 	if h.Jobs == 0 {
 		return "none"
 	}
+	return fmt.Sprintf("%d jobs (%s)", h.Jobs, h.List())
+}
+
+// List is the kinds with their numbers, "1 timeout, 2 late".
+func (h Harmed) List() string {
 	var kinds []string
 	for _, k := range Harms() {
 		if n := h.Kinds[k]; n > 0 {
 			kinds = append(kinds, fmt.Sprintf("%d %s", n, k))
 		}
 	}
-	return fmt.Sprintf("%d jobs (%s)", h.Jobs, strings.Join(kinds, ", "))
+	return strings.Join(kinds, ", ")
 }

@@ -84,19 +84,28 @@ func (h *History) Ended(ctx context.Context, from, to time.Time) ([]Run, error) 
 	if err != nil {
 		return nil, err
 	}
-	type owned struct{ user, app, card string }
-	profiles := map[owned]*rlcore.Profile{}
+	known := h.known(ctx)
 	for i := range runs {
 		r := &runs[i]
-		k := owned{r.User, r.App, gpuprof.CardOf(r.Devices)}
-		if _, ok := profiles[k]; !ok {
-			if profiles[k], err = h.Records.Known(ctx, k.user, k.app, k.card); err != nil {
-				return nil, err
-			}
+		if r.Profile, err = known(r.User, r.App, gpuprof.CardOf(r.Devices)); err != nil {
+			return nil, err
 		}
-		r.Profile = profiles[k]
 	}
 	return runs, nil
+}
+
+// known returns Records.Known, which is asked once for each application.
+func (h *History) known(ctx context.Context) func(user, app, card string) (*rlcore.Profile, error) {
+	all := map[[3]string]*rlcore.Profile{}
+	return func(user, app, card string) (p *rlcore.Profile, err error) {
+		p, ok := all[[3]string{user, app, card}]
+		if !ok {
+			if p, err = h.Records.Known(ctx, user, app, card); err == nil {
+				all[[3]string{user, app, card}] = p
+			}
+		}
+		return p, err
+	}
 }
 
 // joined is Ended without profiles, given the outcomes of that time. see is called for each record with what is
@@ -135,7 +144,7 @@ func recordedRun(rec *Record) Run {
 	r := Run{
 		ID: rec.ID, Ref: rec.Ref(), User: rec.User, App: rec.App, Terms: job.ParseTerms(rec.Comment),
 		Start: rec.ControllerTime(rec.Start), End: rec.ControllerTime(rec.End), Node: rec.Node, Devices: rec.GPUs, PeakMemMiB: rec.Peak.MemMiB,
-		Complete: len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog, MPSFault: !rec.MPSFault.IsZero(),
+		Complete: len(rec.GPUs) == 1 && !rec.Cut && len(rec.Series) > 0 && !rec.NoEpilog, MPSFault: !rec.MPSFault.IsZero(), WithoutMPS: rec.WithoutMPS, Host: rec.Host,
 	}
 	for i := range rec.GPUs {
 		r.GPUs = append(r.GPUs, rec.GPUs[i].Index)
@@ -199,6 +208,7 @@ func (r *Run) add(rec *Run) {
 	shown := *r
 	*r = *rec
 	r.User, r.Account, r.Partition, r.Mode, r.Group = shown.User, shown.Account, shown.Partition, shown.Mode, shown.Group
+	r.QOS, r.Reservation, r.Deadline = shown.QOS, shown.Reservation, shown.Deadline
 	r.Allotted = shown.Start
 	r.Submit, r.Ready, r.WholeGPUs, r.Shares = shown.Submit, shown.Ready, shown.WholeGPUs, shown.Shares
 	r.App = cmp.Or(rec.App, shown.App)
@@ -218,35 +228,37 @@ func (h *History) Unjudged(ctx context.Context) ([]Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	runs := make([]Run, len(records))
+	runs, known := make([]Run, len(records)), h.known(ctx)
 	for i := range records {
 		rec := &records[i]
 		runs[i] = recordedRun(rec)
 		r := &runs[i]
-		if r.Profile, err = h.Records.Known(ctx, r.User, r.App, rec.Card()); err != nil {
+		if r.Profile, err = known(r.User, r.App, rec.Card()); err != nil {
 			return nil, err
 		}
-		for k := range rec.Neighbours {
-			c, err := h.coRunner(ctx, rec, &rec.Neighbours[k])
-			if err != nil {
-				return nil, err
-			}
-			r.CoRunners = append(r.CoRunners, c)
+		if r.CoRunners, err = h.coRunners(ctx, rec, known); err != nil {
+			return nil, err
 		}
 	}
 	return runs, nil
 }
 
-func (h *History) coRunner(ctx context.Context, rec *Record, n *gpuprof.Neighbour) (c CoRunner, err error) {
-	c = CoRunner{Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd}
-	if c.Ref, err = h.Journal.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
-		return c, err
+// coRunners are the neighbours of a record's run, in the record's order.
+func (h *History) coRunners(ctx context.Context, rec *Record, known func(user, app, card string) (*rlcore.Profile, error)) (all []CoRunner, err error) {
+	for _, n := range rec.Neighbours {
+		c := CoRunner{Owner: n.User, OverlapS: max(0, n.To.Sub(n.From).Seconds()), AtEnd: rec.End.Sub(n.To) < atEnd}
+		if c.Ref, err = h.Journal.TaskName(ctx, n.JobID, rec.ControllerTime(n.From), rec.ControllerTime(n.To)); err != nil {
+			return nil, err
+		}
+		if c.App, err = h.Records.AppOf(ctx, c.Ref, n.User); err != nil {
+			return nil, err
+		}
+		if c.Profile, err = known(n.User, c.App, rec.Card()); err != nil {
+			return nil, err
+		}
+		all = append(all, c)
 	}
-	if c.App, err = h.Records.AppOf(ctx, c.Ref, n.User); err != nil {
-		return c, err
-	}
-	c.Profile, err = h.Records.Known(ctx, n.User, c.App, rec.Card())
-	return c, err
+	return all, nil
 }
 
 // Keep writes an outcome down. Where it is Learned, the run becomes part of its application's profile.

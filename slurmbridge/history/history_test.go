@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -202,9 +203,7 @@ func TestSolo(t *testing.T) {
 
 func TestAnArrayTaskKnowsItsArray(t *testing.T) {
 	for ref, want := range map[string]string{"12": "", "12_3": "12"} {
-		if got := (&Run{Ref: ref}).Job().Array; got != want {
-			t.Errorf("job %s is of array %q, not %q", ref, got, want)
-		}
+		must.Equal(t, (&Run{Ref: ref}).Job().Array, want, "job %s", ref)
 	}
 }
 

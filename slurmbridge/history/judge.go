@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -80,6 +81,9 @@ func (j *Judgement) Judge(b Beliefs) Outcome {
 	o := j.outcome()
 	r := j.Run
 	switch {
+	case Failed(j.How.State) && j.Member != nil && j.Member.Tried:
+		o.TriedMiB, o.Ours = j.Member.MemMiB, true
+		o.Suspect = fmt.Sprintf("it was tried with %d MiB of GPU memory", o.TriedMiB)
 	case Failed(j.How.State):
 		why, ours := j.suspect()
 		j.blame(&o, why)
@@ -105,13 +109,14 @@ func (j *Judgement) outcome() Outcome {
 	r := j.Run
 	o := Outcome{
 		Run: r.ID, Ref: r.Ref, User: r.User, Account: r.Account, App: r.App, Node: r.Node,
-		Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit,
+		Start: r.Start, End: r.End, State: j.How.State, Contract: j.Limit, WithoutMPS: r.WithoutMPS,
 	}
 	if r.Terms.MaxSlowdown > 0 {
 		o.Contract = r.Terms.MaxSlowdown
 	}
 	if j.Member != nil {
-		o.Predicted = j.Member.Predicted
+		o.Predicted, o.Rule = j.Member.Predicted, j.Member.Rule
+		o.Contract = cmp.Or(j.Member.Contract, o.Contract)
 	}
 	if !j.Shadow {
 		o.PlainEnd = j.PlainEnd
@@ -162,7 +167,7 @@ func (j *Judgement) measure(o *Outcome, b Beliefs) {
 	if !o.Shared() || o.SoloS < shortest {
 		return
 	}
-	if j.How.State != "" {
+	if j.How.State != "" && !r.WithoutMPS {
 		o.Lesson = j.lesson(b)
 	}
 	o.Broken = o.Contract > 0 && r.DurationS() > o.Contract*o.SoloS+r.Profile.DurationSD

@@ -9,6 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -87,9 +88,7 @@ func TestHarm(t *testing.T) {
 	} {
 		o := late
 		c.change(&o)
-		if got := o.Harm(); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		must.Equal(t, o.Harm(), c.want, name)
 	}
 }
 

@@ -38,6 +38,10 @@ type Outcome struct {
 	// by more than the application's runs alone differ among themselves.
 	Contract float64 `json:"contract,omitempty"`
 	Broken   bool    `json:"broken,omitempty"`
+	// WithoutMPS: it shared its GPU without MPS, so that its slowdown says nothing of its co-runners.
+	WithoutMPS bool `json:"without_mps,omitempty"`
+	// Rule is the site's by which the job was adopted and put into a group, "" = it wasn't.
+	Rule string `json:"rule,omitempty"`
 	// PlainEnd is when plain Slurm would have ended the job, zero = not known. In shadow mode plain Slurm
 	// did end it, and there is nothing to compare.
 	PlainEnd time.Time `json:"plain_end,omitzero"`
@@ -59,6 +63,8 @@ type Outcome struct {
 	// requeued to run alone.
 	Blamed []string `json:"blamed,omitempty"`
 	Again  bool     `json:"again,omitempty"`
+	// TriedMiB is the device memory that it was to make do with, MiB, and failed; 0 = it wasn't, or did not.
+	TriedMiB int64 `json:"tried_mib,omitempty"`
 	// Fault: it failed with the MPS server that it shared.
 	Fault bool `json:"fault,omitempty"`
 	// Cleared: it failed alone, too, so sharing was not the reason.
@@ -98,7 +104,7 @@ func (o *Outcome) Teach(b Beliefs) {
 		b.Take(o.Lesson)
 	}
 	switch {
-	case o.Broken:
+	case o.Broken && !o.WithoutMPS:
 		b.Doubt(o.identity(), o.others())
 	case o.Lesson != nil && o.Contract > 0:
 		b.Reassure(o.identity(), o.others())

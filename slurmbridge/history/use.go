@@ -30,6 +30,8 @@ type Use struct {
 	// MeanMiB and PeakMiB are its memory on its GPUs, which have CardMiB together; 0 = not known.
 	MeanMiB, PeakMiB, CardMiB float64
 	EnergyJ                   float64 // that its GPUs took; 0 = not known
+	// CPUS is the CPU time that it took of its node, s, and HostMiB the most memory that it held there; 0 = not known.
+	CPUS, HostMiB float64
 }
 
 // useOf summarises a record. profiles are the profiles of the run and of its neighbours, in the
@@ -90,6 +92,9 @@ func useOf(rec *Record, own *rlcore.Profile, neighbours []*rlcore.Profile) *Use 
 	}
 	if rec.Power != nil && rec.Solo() && rec.tells(gpuprof.FigPower) {
 		u.EnergyJ = rec.Power.EnergyJ
+	}
+	if rec.Host != nil {
+		u.CPUS, u.HostMiB = rec.Host.Cores*took, rec.Host.MemMiB
 	}
 	return u
 }

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
@@ -33,11 +34,11 @@ func flat(gpu float64) *rlcore.Profile {
 
 func TestUseOfARunAlone(t *testing.T) {
 	idle := make([]float64, 12)
-	u := useOf(used(append([]float64{1, 0.5, 0, 0.5}, idle...)...), nil, nil)
-	want := Use{KnownS: 960, ComputedS: 120, IdleKnownS: 960, IdleS: 720, MeanMiB: 2500, PeakMiB: 4000, CardMiB: 10000, EnergyJ: 7200}
-	if *u != want {
-		t.Errorf("%+v, want %+v", *u, want)
-	}
+	r := used(append([]float64{1, 0.5, 0, 0.5}, idle...)...)
+	r.Host = &gpuprof.Host{Cores: 2.5, MemMiB: 900}
+	u := useOf(r, nil, nil)
+	want := Use{KnownS: 960, ComputedS: 120, IdleKnownS: 960, IdleS: 720, MeanMiB: 2500, PeakMiB: 4000, CardMiB: 10000, EnergyJ: 7200, CPUS: 2400, HostMiB: 900}
+	must.Equal(t, *u, want)
 }
 
 // A break of ten minutes is no idleness, one of eleven is.
@@ -133,17 +134,17 @@ func TestFootprintOfARun(t *testing.T) {
 		ID: 3, Ref: "1", User: "ann", Mode: "active", Start: at(10), End: at(40), GPUs: []int{0}, Shares: 50, Node: "n1",
 		Outcome: &Outcome{State: "COMPLETED", With: []string{"2"}, SoloS: 1200, Slowdown: 1.5, PlainEnd: at(60), Start: at(10), End: at(40)},
 	}
-	f := r.footprint()
+	f := r.Footprint()
 	// Plain Slurm would have started it at 40: it waited 30 minutes less, and ran 10 longer.
 	if f.GPUs != 0.5 || f.Whole || !f.Timed || f.SavedS != 1800 || f.LostS != 600 || len(f.Harm) != 0 || !f.Judged {
 		t.Errorf("%+v", f)
 	}
 	r.WholeGPUs, r.GPUs, r.Mode = 1, []int{0, 1}, "shadow"
-	if f := r.footprint(); f.GPUs != 2 || f.Timed {
+	if f := r.Footprint(); f.GPUs != 2 || f.Timed {
 		t.Errorf("%+v", f)
 	}
 	r.WholeGPUs, r.Shares, r.Outcome = 0, 0, nil
-	if f := r.footprint(); f.GPUs != 0 || f.Judged {
+	if f := r.Footprint(); f.GPUs != 0 || f.Judged {
 		t.Errorf("what it held isn't known: %+v", f)
 	}
 }

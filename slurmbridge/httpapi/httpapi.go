@@ -5,23 +5,28 @@
 package httpapi
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/slurmbridge/slurmbridge/prolog/turns"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
 // Server is the daemon's read side.
@@ -52,17 +57,17 @@ func (s *Server) Handler() *http.ServeMux {
 	started := s.Now()
 	mux := http.NewServeMux()
 	r := newReaders()
-	pages := newPages(s)
+	pages := &pages{sheet: newSheet(pageSource), server: s, kept: map[int]past{}}
 	mux.HandleFunc("GET /{$}", r.handle(pages.ServeHTTP))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{MaxRequestsInFlight: mostScrapes}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) { s.healthy(w, started) })
-	mux.HandleFunc("GET /-/ready", s.ready)
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) { well(w, s.Health(), "ready") })
 	mux.HandleFunc("GET /v1/status", r.handle(pages.status))
 	mux.HandleFunc("GET /v1/plan", r.handle(s.plan))
 	mux.HandleFunc("GET /v1/why/{job}", r.handle(s.why))
 	mux.HandleFunc("GET /v1/groups", r.handle(s.groups))
 	if s.Usage != nil {
-		u := newUsages(s)
+		u := &usages{sheet: newSheet(usageSource), server: s, kept: map[string]answered{}}
 		mux.HandleFunc("GET /usage", r.handle(u.show))
 		mux.HandleFunc("GET "+UsagePath, r.handle(u.all))
 		mux.HandleFunc("GET "+OwnUsagePath, r.handle(u.own))
@@ -77,42 +82,31 @@ func (s *Server) Health() error {
 	st := s.Status()
 	switch {
 	case st == nil:
-		return errors.New("no look yet")
+		return errors.New("Slurm has not been polled yet") //nolint:staticcheck // a name
 	case st.LookOK.IsZero():
-		return fmt.Errorf("no look has succeeded yet: %s", st.Err)
+		return fmt.Errorf("no poll has succeeded yet: %s", st.Err)
 	case s.Now().Sub(st.LookOK) > s.Fresh:
-		why := st.Err
-		if why == "" {
-			why = "no other has come to an end since"
-		}
-		return fmt.Errorf("the last successful look was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), why)
+		return fmt.Errorf("the last successful poll was %s ago: %s", s.Now().Sub(st.LookOK).Round(time.Second), cmp.Or(st.Err, "no later one has ended"))
 	case st.Mode == job.Active && st.Gate == "":
-		if st.GateErr != "" {
-			return fmt.Errorf("there is no gate, shared jobs run alone: %s", st.GateErr)
-		}
-		return errors.New("there is no gate: shared jobs run alone")
+		return errors.New(strings.TrimSuffix("there is no gate, so shared jobs run alone: "+st.GateErr, ": "))
 	}
 	return nil
 }
 
 func (s *Server) healthy(w http.ResponseWriter, started time.Time) {
-	err := s.Health()
 	if s.Status() == nil && s.Now().Sub(started) <= s.Fresh {
-		err = nil // the first look is on its way
+		well(w, nil, "healthy") // the first poll is on its way
+		return
 	}
+	well(w, s.Health(), "healthy")
+}
+
+func well(w http.ResponseWriter, err error, word string) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	fmt.Fprintln(w, "healthy")
-}
-
-func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	if err := s.Health(); err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	fmt.Fprintln(w, "ready")
+	fmt.Fprintln(w, word)
 }
 
 // Report is the bridge's state as programs get it.
@@ -124,6 +118,8 @@ type Report struct {
 	Objective string    `json:"objective,omitempty"`
 	Slurm     string    `json:"slurm"`
 	Gate      string    `json:"gate,omitempty"`
+	// GateAccount is the gate's account where Slurm refused the default one of the bridge's user.
+	GateAccount string `json:"gate_account,omitempty"`
 	// Standby names the daemon that decides in this one's place.
 	Standby   string `json:"standby,omitempty"`
 	GateError string `json:"gate_error,omitempty"` // what is wrong with the gate
@@ -139,6 +135,8 @@ type Report struct {
 	// Turn is how jobs ended in the last day against plain Slurm; nil = it can't be read.
 	Turn     *history.Turn     `json:"turn,omitempty"`
 	HandsOff map[string]string `json:"left_to_slurm,omitempty"`
+	// WithoutMPS are the running jobs that share a GPU without MPS.
+	WithoutMPS []string `json:"sharers_without_mps,omitempty"`
 }
 
 // GPU is one GPU and the jobs on it.
@@ -162,8 +160,8 @@ type Job struct {
 // MakeReport turns a status into what is shown of it.
 func MakeReport(st *job.Status) *Report {
 	r := &Report{
-		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate, Standby: st.Standby, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
-		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, MaxDelayS: st.MaxDelayS,
+		At: st.At, Mode: string(st.Mode), Policy: st.Policy, Model: st.Model, Objective: st.Objective, Gate: st.Gate, GateAccount: st.GateAccount, Standby: st.Standby, GateError: st.GateErr, Misread: st.Misread, LeaseLeft: st.Lease.Seconds(),
+		Error: st.Err, Waiting: st.Waiting, Groups: st.Groups, HandsOff: st.Unmanaged, WithoutMPS: st.WithoutMPS, MaxDelayS: st.MaxDelayS,
 		GPUs: []GPU{},
 	}
 	if st.Snap == nil {
@@ -206,7 +204,7 @@ const turnHours = 24
 func (p *pages) status(w http.ResponseWriter, req *http.Request) {
 	st := public(p.server.Status())
 	if st == nil {
-		http.Error(w, "no look yet", http.StatusServiceUnavailable)
+		http.Error(w, "Slurm has not been polled yet", http.StatusServiceUnavailable)
 		return
 	}
 	r := MakeReport(st)
@@ -214,39 +212,19 @@ func (p *pages) status(w http.ResponseWriter, req *http.Request) {
 	reply(w, r)
 }
 
-// The queue positions are read again after this time, and the answer waits no longer than
-// turnWithin for them.
-const (
-	turnFresh  = time.Minute
-	turnWithin = 2 * time.Second
-)
-
-// lastTurn keeps the turn that was read last, nil = it couldn't be.
-type lastTurn struct {
-	mu   sync.Mutex
-	at   time.Time
-	last *history.Turn
-}
+// turnWithin is how long an answer waits for the outcomes of the last day.
+const turnWithin = 2 * time.Second
 
 // turn is how jobs ended in the last day against plain Slurm; nil = it can't be read in time.
 func (p *pages) turn(ctx context.Context, now time.Time) *history.Turn {
-	if p.server.Page.Outcomes == nil {
-		return nil
-	}
-	t := &p.turns
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if age := now.Sub(t.at); !t.at.IsZero() && age >= 0 && age < turnFresh {
-		return t.last
-	}
 	ctx, cancel := context.WithTimeout(ctx, turnWithin)
 	defer cancel()
-	all, err := p.server.Page.Outcomes(ctx, now.Add(-turnHours*time.Hour), mostRuns)
-	if t.at, t.last = now, nil; err == nil {
-		turn := history.CountTurn(pointers(all))
-		t.last = &turn
+	h := p.past(ctx, now, turnHours)
+	if p.server.Page.Outcomes == nil || h.trouble != "" {
+		return nil
 	}
-	return t.last
+	turn := history.CountTurn(pointers(h.outcomes))
+	return &turn
 }
 
 // PlanReport is the last plan as programs get it.
@@ -270,6 +248,11 @@ func MakePlanReport(st *job.Status) *PlanReport {
 	r := &PlanReport{At: st.At, Mode: string(st.Mode), Changes: []string{}}
 	for _, c := range st.Plan.Changes() {
 		r.Changes = append(r.Changes, c.Text())
+	}
+	for i := range st.Plan.WouldAdopt {
+		for _, c := range st.Plan.WouldAdopt[i].Release {
+			r.Changes = append(r.Changes, "not done, adopt is in shadow: "+c.Text())
+		}
 	}
 	return r
 }
@@ -303,7 +286,7 @@ func (s *Server) why(w http.ResponseWriter, req *http.Request) {
 	story, err := s.Story(req.Context(), ref)
 	switch {
 	case errors.Is(err, journal.ErrNotFound) && waits != nil:
-		story = &journal.Story{} // no decision has looked at it yet
+		story = &journal.Story{} // no decision has considered it yet
 	case errors.Is(err, journal.ErrNotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
@@ -401,7 +384,9 @@ func (s *Server) groups(w http.ResponseWriter, req *http.Request) {
 		groups = groups[:mostGroups]
 	}
 	if s.private(s.Status()) {
-		groups = hiddenGroups(groups)
+		for i := range groups {
+			hide(&groups[i].Group)
+		}
 	}
 	reply(w, groups)
 }
@@ -416,4 +401,139 @@ func reply(w http.ResponseWriter, v any) {
 	enc.SetIndent("", "  ")
 	// The reader may be gone: there is nowhere to report the error.
 	_ = enc.Encode(v)
+}
+
+// bounds are what readers may take of the daemon.
+type bounds struct {
+	// conns and ofHost are how many connections are open in all and from one host.
+	conns, ofHost int
+	// write is how long an answer may take, from the request's end to its last byte.
+	write time.Duration
+}
+
+var usual = bounds{conns: 4096, ofHost: 256, write: time.Minute}
+
+// NewServer returns an HTTP server with bounds: connections are counted by host, and each has a
+// limited time to send its request and to read the answer.
+func NewServer(h http.Handler) *http.Server { return usual.server(h) }
+
+func (b bounds) server(h http.Handler) *http.Server {
+	c := &counted{bounds: b, open: map[net.Conn]connection{}}
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, WriteTimeout: b.write,
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ConnState: c.state,
+	}
+}
+
+// counted are the open connections. At the limit, the oldest connection of the host with the most
+// gives way, so a short request still gets through next to connections from the same machine that
+// stay open.
+type counted struct {
+	bounds
+	mu   sync.Mutex
+	came int // connections so far
+	open map[net.Conn]connection
+}
+
+type connection struct {
+	host   string
+	number int // of those that came
+}
+
+func (c *counted) state(conn net.Conn, s http.ConnState) {
+	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
+	if err != nil {
+		return // a socket of this machine
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch s {
+	case http.StateNew:
+		c.came++
+		c.open[conn] = connection{host, c.came}
+		c.shed(host)
+	case http.StateClosed, http.StateHijacked:
+		delete(c.open, conn)
+	}
+}
+
+// shed closes the oldest connection of a host that has too many, or if there are too many of the host with the most.
+func (c *counted) shed(host string) {
+	of := map[string]int{}
+	for _, o := range c.open {
+		of[o.host]++
+	}
+	if of[host] <= c.ofHost {
+		if len(c.open) <= c.conns {
+			return
+		}
+		host = slices.MaxFunc(slices.Collect(maps.Keys(of)), func(a, b string) int { return of[a] - of[b] })
+	}
+	var oldest net.Conn
+	for conn, o := range c.open {
+		if o.host == host && (oldest == nil || o.number < c.open[oldest].number) {
+			oldest = conn
+		}
+	}
+	delete(c.open, oldest)
+	_ = oldest.Close()
+}
+
+// readers bounds what requests take that read the database or return much: few answers are made, and not many sent to
+// readers that may be slow, at a time, a part of them for one host.
+type readers struct {
+	making, sending *turns.Turns
+	wait            time.Duration // for a turn
+}
+
+func newReaders() *readers {
+	return &readers{making: turns.New(4, 2), sending: turns.New(32, 8), wait: 5 * time.Second}
+}
+
+// answer is one that is made before its reader gets any of it.
+type answer struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(code int)        { a.code = cmp.Or(a.code, code) }
+func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
+
+// handle lets h answer in its turn, and says 503 where that doesn't come or too much is on its
+// way already.
+func (r *readers) handle(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		host, _, _ := net.SplitHostPort(req.RemoteAddr)
+		enter := func(t *turns.Turns) (leave func(), err error) {
+			ctx, cancel := context.WithTimeout(req.Context(), r.wait)
+			defer cancel()
+			return t.Enter(ctx, host)
+		}
+		made, err := enter(r.making)
+		if err != nil {
+			tooMany(w)
+			return
+		}
+		a := &answer{header: w.Header()}
+		sent, err := func() (func(), error) {
+			defer made()
+			h(a, req)
+			return enter(r.sending)
+		}()
+		if err != nil {
+			tooMany(w)
+			return
+		}
+		defer sent()
+		w.WriteHeader(cmp.Or(a.code, http.StatusOK))
+		// The reader may be gone: there is nowhere to report the error.
+		_, _ = w.Write(a.body.Bytes())
+	}
+}
+
+func tooMany(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "10")
+	http.Error(w, "too many are reading at once: try again in a while", http.StatusServiceUnavailable)
 }

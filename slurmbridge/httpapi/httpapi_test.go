@@ -5,19 +5,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/prolog/turns"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
@@ -91,14 +96,14 @@ func TestHealth(t *testing.T) {
 	f := newFixture(t)
 	// Before the first look it lives, but isn't ready.
 	f.wants(healthy, ok)
-	f.wants(ready, no, "no look yet")
-	f.wants("/v1/status", no, "no look yet")
+	f.wants(ready, no, "Slurm has not been polled yet")
+	f.wants("/v1/status", no, "Slurm has not been polled yet")
 	f.wants("/v1/plan", no, "no plan yet")
 	// A first look that never comes to an end is no life.
 	f.now = zero.Add(30 * time.Second)
 	f.wants(healthy, ok)
 	f.now = zero.Add(30*time.Second + 1)
-	f.wants(healthy, no, "no look yet")
+	f.wants(healthy, no, "Slurm has not been polled yet")
 
 	// The first look failed.
 	f.status = &job.Status{Mode: job.Active, Err: "slurmctld is down"}
@@ -121,7 +126,7 @@ func TestHealth(t *testing.T) {
 
 	// The loop is stuck: nothing has failed, and nothing comes any more.
 	f.status = &job.Status{Mode: job.Active, Gate: "5", At: zero, LookOK: zero}
-	f.wants(healthy, no, "31s ago", "no other has come to an end")
+	f.wants(healthy, no, "31s ago", "no later one has ended")
 	f.wants(ready, no, "31s ago")
 
 	// Without a gate nothing is shared, except in shadow mode, which needs none.
@@ -220,9 +225,7 @@ func TestReport(t *testing.T) {
 		},
 	}
 	var r Report
-	if err := json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(f.ask(http.MethodGet, "/v1/status").Body.Bytes(), &r))
 	if r.Mode != "active" || r.Policy != "pack" || r.Slurm != "22.05.8" || r.LeaseLeft != 40 || r.Waiting != 2 || len(r.GPUs) != 2 {
 		t.Fatalf("%+v", r)
 	}
@@ -241,9 +244,7 @@ func TestReport(t *testing.T) {
 func TestReportOfTurnaround(t *testing.T) {
 	s := busy(2, 3)
 	var r Report
-	if err := json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, json.Unmarshal(get(t, s.Handler(), "/v1/status").Body.Bytes(), &r))
 	if r.Turn == nil || r.Turn.Timed == 0 || r.Turn.Late != 0 || math.Abs(r.Turn.Saved()-0.5) > 1e-9 {
 		t.Errorf("%+v", r.Turn)
 	}
@@ -263,7 +264,161 @@ func TestGroupsAreBounded(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got) != mostGroups {
 		t.Errorf("%d groups, %v", len(got), err)
 	}
-	if more := w.Header().Get(moreHeader); more != "2000-01-01T00:16:40Z" {
-		t.Errorf("the rest begins at %q", more)
+	must.Equal(t, w.Header().Get(moreHeader), "2000-01-01T00:16:40Z", "the rest")
+}
+
+func listen(t *testing.T, srv *http.Server) string {
+	t.Helper()
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { srv.Close() })
+	go func() { _ = srv.Serve(l) }()
+	return l.Addr().String()
+}
+
+// A reader that never reads is cut off, and what it was to read is given back.
+func TestReadersThatNeverRead(t *testing.T) {
+	ended := make(chan error, 5)
+	big := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var err error
+		for err == nil {
+			_, err = io.WriteString(w, strings.Repeat("x", 1<<20))
+		}
+		ended <- err
+	})
+	addr := listen(t, bounds{conns: 10, ofHost: 10, write: 100 * time.Millisecond}.server(big))
+	for range 5 {
+		c := must.Get(net.Dial("tcp", addr))(t)
+		defer c.Close()
+		fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	}
+	for range 5 {
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Fatal("an answer that nobody reads goes on")
+		}
+	}
+}
+
+// Somebody who holds many connections loses the oldest, and whoever comes is served.
+func TestConnectionsOfOneHost(t *testing.T) {
+	for _, b := range []bounds{{conns: 10, ofHost: 3, write: time.Minute}, {conns: 3, ofHost: 10, write: time.Minute}} {
+		addr := listen(t, b.server(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+		served := func(c net.Conn) bool {
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			fmt.Fprintf(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+			_, err := io.ReadFull(c, make([]byte, 12))
+			return err == nil
+		}
+		var conns []net.Conn
+		for i := range 20 {
+			c := must.Get(net.Dial("tcp", addr))(t)
+			defer c.Close()
+			if conns = append(conns, c); !served(c) {
+				t.Fatalf("%+v: connection %d isn't served", b, i+1)
+			}
+		}
+		for i, c := range conns {
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			if i < 17 {
+				if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("%+v: connection %d of 20 is still there: %v", b, i+1, err)
+				}
+			}
+		}
+	}
+}
+
+// Few answers are made at a time; whoever waits too long is told so.
+func TestReadersInTurn(t *testing.T) {
+	r := newReaders()
+	r.making, r.wait = turns.New(1, 1), 20*time.Millisecond
+	in, out := make(chan bool), make(chan bool)
+	h := r.handle(func(http.ResponseWriter, *http.Request) { in <- true; <-out })
+	done := make(chan bool)
+	go func() {
+		h(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+		close(done)
+	}()
+	<-in
+	second := httptest.NewRecorder()
+	h(second, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	if second.Code != http.StatusServiceUnavailable || second.Header().Get("Retry-After") == "" {
+		t.Errorf("the second gets %d", second.Code)
+	}
+	close(out)
+	<-done
+}
+
+// However many one host asks for at once, another host's reader has its turn at once.
+func TestOneHostLeavesRoomForOthers(t *testing.T) {
+	r := newReaders()
+	r.wait = time.Minute
+	in, out := make(chan bool, 100), make(chan bool)
+	h := r.handle(func(_ http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(req.RemoteAddr, "10.0.0.1:") {
+			in <- true
+			<-out
+		}
+	})
+	get := func(host string) int {
+		req, w := httptest.NewRequest(http.MethodGet, "/", http.NoBody), httptest.NewRecorder()
+		req.RemoteAddr = host + ":1"
+		h(w, req)
+		return w.Code
+	}
+	var flood sync.WaitGroup
+	for range 20 {
+		flood.Go(func() { get("10.0.0.1") })
+	}
+	<-in
+	<-in
+	for range 10 {
+		must.Equal(t, get("10.0.0.2"), http.StatusOK, "beside a flood")
+	}
+	close(out)
+	flood.Wait()
+	if all, hosts := r.making.Held(); all != 0 || hosts != 0 {
+		t.Errorf("%d turns of %d hosts are held for ever", all, hosts)
+	}
+}
+
+// stuck is a reader that takes nothing until it is let go.
+type stuck struct {
+	http.ResponseWriter
+	release chan bool
+}
+
+func (s stuck) Write(b []byte) (int, error) { <-s.release; return len(b), nil }
+
+// What slow readers have not read yet is bounded by host, and keeps no other host from
+// being answered.
+func TestSlowReadersHoldLittle(t *testing.T) {
+	r := newReaders()
+	r.sending, r.wait = turns.New(8, 2), 20*time.Millisecond
+	h := r.handle(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100)) })
+	get := func(host string, w http.ResponseWriter) {
+		req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		req.RemoteAddr = host + ":1"
+		h(w, req)
+	}
+	release := make(chan bool)
+	var slow sync.WaitGroup
+	for range 2 {
+		slow.Go(func() { get("10.0.0.1", stuck{httptest.NewRecorder(), release}) })
+	}
+	for held := 0; held < 2; held, _ = r.sending.Held() {
+		time.Sleep(time.Millisecond)
+	}
+	for host, want := range map[string]int{"10.0.0.1": http.StatusServiceUnavailable, "10.0.0.2": http.StatusOK} {
+		w := httptest.NewRecorder()
+		if get(host, w); w.Code != want {
+			t.Errorf("%s gets %d, want %d", host, w.Code, want)
+		}
+	}
+	close(release)
+	slow.Wait()
+	if all, hosts := r.sending.Held(); all != 0 || hosts != 0 {
+		t.Errorf("%d turns of %d hosts are held for ever", all, hosts)
 	}
 }

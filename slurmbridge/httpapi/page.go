@@ -15,10 +15,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
 )
 
 //go:embed page.html
@@ -38,14 +37,13 @@ type Page struct {
 
 // Limits of what a page shows, independent of its query.
 const (
-	mostGPUs  = 100
-	mostJobs  = 500
-	mostRuns  = 20_000 // that are read of the past
-	mostDots  = 400
-	hoursMost = 168
+	mostGPUs    = 100
+	mostJobs    = 500
+	mostRuns    = 20_000 // that are read of the past
+	mostDetails = 4      // combinations considered, and refused, of a job
+	hoursMost   = 168
 )
 
-// options are what a page's address says.
 type options struct {
 	Hours, GPUs, Skip, Jobs int
 	Refresh                 int // s; 0 = never
@@ -92,16 +90,12 @@ func (o options) With(name string, value int) string {
 	return "?" + q.Encode()
 }
 
-// pages renders the status page.
 type pages struct {
+	*sheet
 	server *Server
-	tmpl   *template.Template
-	css    template.CSS
-	policy string // Content-Security-Policy
 
-	mu    sync.Mutex
-	kept  map[int]past // by hours, one of spans
-	turns lastTurn
+	mu   sync.Mutex
+	kept map[int]past // by hours, one of spans
 }
 
 // past is what was read of the past. Reading it costs more than the rest of the
@@ -116,33 +110,50 @@ type past struct {
 // readAgain is how old what was read of the past may be.
 const readAgain = 10 * time.Second
 
-func newPages(s *Server) *pages {
-	p := &pages{server: s, kept: map[int]past{}, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
-	p.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
-		"clock": clock, "ago": ago, "count": job.Count, "num2": func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
-		"percent": func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) },
-		"pos":     func(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) },
-		"add":     func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
-	}).Parse(pageSource))
-	p.policy = contentPolicy(p.css)
-	return p
+// sheet is a page's template with its style sheet.
+type sheet struct {
+	tmpl   *template.Template
+	css    template.CSS
+	policy string // Content-Security-Policy: the style sheet, and nothing else
 }
 
-// contentPolicy is the Content-Security-Policy of a page with that style sheet, and nothing else.
-func contentPolicy(css template.CSS) string {
-	sum := sha256.Sum256([]byte(css))
-	return "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
+func newSheet(source string) *sheet {
+	s := &sheet{css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
+	sum := sha256.Sum256([]byte(s.css))
+	s.policy = "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) +
 		"'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+	number := func(digits int) func(v float64) string {
+		return func(v float64) string { return strconv.FormatFloat(v, 'f', digits, 64) }
+	}
+	known := func(v *float64, text func(float64) string) string {
+		if v == nil {
+			return ""
+		}
+		return text(*v)
+	}
+	percent := func(part float64) string { return fmt.Sprintf("%.0f %%", 100*part) }
+	s.tmpl = template.Must(template.New("page").Funcs(template.FuncMap{
+		"clock": clock, "ago": ago, "count": job.Count, "pos": number(2), "hours": number(1), "percent": percent,
+		"h": func(v *float64) string { return known(v, number(1)) }, "part": func(v *float64) string { return known(v, percent) },
+		"add": func(a, b int) int { return a + b }, "half": func(a int) int { return a/2 + 4 },
+	}).Parse(source))
+	return s
 }
 
-// header sets what every page's answer has.
-func header(w http.ResponseWriter, policy string) {
+// write answers with the page of a view.
+func (s *sheet) write(w http.ResponseWriter, view any) {
+	var b bytes.Buffer
+	if err := s.tmpl.Execute(&b, view); err != nil {
+		http.Error(w, "the page can't be made", http.StatusInternalServerError)
+		return
+	}
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", policy)
+	h.Set("Content-Security-Policy", s.policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
+	_, _ = w.Write(b.Bytes()) // the reader may be gone
 }
 
 func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -151,15 +162,7 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	v := p.view(req.Context(), o)
-	var b bytes.Buffer
-	if err := p.tmpl.Execute(&b, v); err != nil {
-		http.Error(w, "the page can't be made", http.StatusInternalServerError)
-		return
-	}
-	header(w, p.policy)
-	// The reader may be gone.
-	_, _ = w.Write(b.Bytes())
+	p.write(w, p.view(req.Context(), o))
 }
 
 // spans are the lengths of the past that are read, hours: a page shows the last part of one.
@@ -184,7 +187,6 @@ func (p *pages) past(ctx context.Context, now time.Time, hours int) past {
 	return h
 }
 
-// read reads the last hours.
 func (p *pages) read(ctx context.Context, now time.Time, hours int) past {
 	h := past{at: now}
 	from := now.Add(-time.Duration(hours) * time.Hour)

@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // busy is a cluster in full work: nodes of four GPUs, that many waiting jobs, six
@@ -140,9 +140,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("policy %q", csp)
 	}
 	for name, want := range map[string]string{"X-Content-Type-Options": "nosniff", "Content-Type": "text/html; charset=utf-8", "Referrer-Policy": "no-referrer"} {
-		if got := w.Header().Get(name); got != want {
-			t.Errorf("%s: %q", name, got)
-		}
+		must.Equal(t, w.Header().Get(name), want, name)
 	}
 	// Nothing is fetched from anywhere else.
 	if m := regexp.MustCompile(`(?i)(src|href|url\()\s*=?\s*"?(https?:)?//`).FindString(body); m != "" {
@@ -267,7 +265,7 @@ func TestPageOptions(t *testing.T) {
 func TestPageInTrouble(t *testing.T) {
 	s := busy(1, 1)
 	s.Status = func() *job.Status { return nil }
-	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "no look yet") {
+	if w := get(t, s.Handler(), "/"); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "Slurm has not been polled yet") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	s.Status = func() *job.Status { return &job.Status{Err: "slurmctld is down"} }

@@ -9,9 +9,7 @@ import (
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // Question is what the credential of a GET of path carries: it is good for no other.
@@ -88,7 +86,10 @@ func public(st *job.Status) *job.Status {
 		j.User, j.Account, j.Comment = "", "", ""
 	}
 	out.Snap = &snap
-	out.Groups = hidden(st.Groups)
+	out.Groups = slices.Clone(st.Groups)
+	for i := range out.Groups {
+		hide(&out.Groups[i])
+	}
 	out.Apps = make(map[string]job.App, len(st.Apps))
 	for ref, a := range st.Apps {
 		out.Apps[ref] = job.App{Profile: a.Profile} // how long it takes is no name
@@ -102,34 +103,52 @@ func public(st *job.Status) *job.Status {
 	return &out
 }
 
-func hidden(groups []job.Group) []job.Group {
-	out := slices.Clone(groups)
-	for i := range out {
-		out[i].Members = slices.Clone(out[i].Members)
-		for k := range out[i].Members {
-			out[i].Members[k].User, out[i].Members[k].App = "", ""
-		}
+// hide removes the users and applications of a group's members.
+func hide(g *job.Group) {
+	g.Members = slices.Clone(g.Members)
+	for k := range g.Members {
+		g.Members[k].User, g.Members[k].App = "", ""
 	}
-	return out
 }
 
-func hiddenRuns(runs []history.Run) []history.Run {
-	for i := range runs {
-		runs[i].User, runs[i].Account, runs[i].App = "", "", ""
-	}
-	return runs
+// MemoryPath is where a node's prolog requests a job's memory limit: GET, with ?user= if it knows
+// the job's owner.
+const MemoryPath = "/v1/memory/{job}"
+
+// Memory answers with the memory limit of a job that shares a GPU.
+type Memory struct {
+	// Limit returns what a job of a user's is held to; nothing if it isn't, or isn't known.
+	Limit func(ctx context.Context, ref, user string) (MemoryReport, error)
+	// Asker identifies the sender: only nodes get an answer.
+	Asker *Asker
 }
 
-func hiddenOutcomes(outcomes []history.Outcome) []history.Outcome {
-	for i := range outcomes {
-		outcomes[i].User, outcomes[i].App = "", ""
-	}
-	return outcomes
+// MemoryReport is the answer: what each of the job's processes may hold, and what they may hold together, MiB; 0 = the job
+// isn't held to anything.
+type MemoryReport struct {
+	MiB    int64 `json:"mib"`
+	JobMiB int64 `json:"job_mib,omitempty"`
 }
 
-func hiddenGroups(groups []journal.Grouped) []journal.Grouped {
-	for i := range groups {
-		groups[i].Group = hidden([]job.Group{groups[i].Group})[0]
+// ServeHTTP answers a GET of MemoryPath.
+func (m *Memory) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	ref := req.PathValue("job")
+	if !validRef(ref) {
+		http.Error(w, "a job is named 123 or 120_4", http.StatusBadRequest)
+		return
 	}
-	return groups
+	who, err := m.Asker.who(req)
+	if err == nil && !m.Asker.Trusted(who.UID) {
+		err = fmt.Errorf("user %d may not", who.UID)
+	}
+	if err != nil {
+		http.Error(w, "a node's prolog asks, with a credential of root's: "+err.Error(), http.StatusUnauthorized)
+		return
+	}
+	limit, err := m.Limit(req.Context(), ref, req.URL.Query().Get("user"))
+	if err != nil {
+		http.Error(w, "the journal can't be read", http.StatusInternalServerError)
+		return
+	}
+	reply(w, limit)
 }

@@ -2,14 +2,23 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -121,5 +130,89 @@ func TestNamesOfTokens(t *testing.T) {
 	var nobody *Asker
 	if may, all, err := nobody.may(req, "ann"); may || all || err == nil {
 		t.Error("where nobody can show who they are, somebody may")
+	}
+}
+
+// Whoever the web configuration doesn't let in sees nothing of the page.
+func TestPageBehindAPassword(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "web.yaml")
+	password := "basic_auth_users:\n  admin: $2a$04$RT3PNIDdtc3UI//xcn3yF.AcEUo/.UR/rOsubCppsb.18d9se7M1W\n" // bcrypt of "secret"
+	must.OK(t, os.WriteFile(file, []byte(password), 0o600))
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	srv := &http.Server{Handler: busy(1, 3).Handler()}
+	done := make(chan error, 1)
+	systemd := false
+	go func() {
+		done <- web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{l.Addr().String()}, WebSystemdSocket: &systemd, WebConfigFile: &file}, slog.New(slog.DiscardHandler))
+	}()
+	for pass, want := range map[string]int{"": http.StatusUnauthorized, "wrong": http.StatusUnauthorized, "secret": http.StatusOK} {
+		req, _ := http.NewRequest(http.MethodGet, "http://"+l.Addr().String()+"/", http.NoBody)
+		if pass != "" {
+			req.SetBasicAuth("admin", pass)
+		}
+		resp := must.Get(http.DefaultClient.Do(req))(t)
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want || strings.Contains(string(body), "gpu001") != (want == http.StatusOK) {
+			t.Errorf("password %q: %d %.80s", pass, resp.StatusCode, body)
+		}
+	}
+	srv.Close()
+	if err := <-done; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
+}
+
+func TestMemory(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("GET "+MemoryPath, &Memory{Asker: shown, Limit: func(_ context.Context, ref, user string) (out MemoryReport, err error) {
+		switch {
+		case ref == "5":
+			return out, errors.New("disk full of secrets")
+		case ref == "7" && user != "bob", ref == "120_4":
+			return MemoryReport{MiB: 4402}, nil
+		}
+		return out, nil
+	}})
+	for _, c := range []struct {
+		method, path string
+		code         int
+		mib          int64
+	}{
+		{"GET", "/v1/memory/7", 200, 4402},
+		{"GET", "/v1/memory/7?user=ann", 200, 4402},
+		{"GET", "/v1/memory/7?user=bob", 200, 0},
+		{"GET", "/v1/memory/120_4", 200, 4402},
+		{"GET", "/v1/memory/8", 200, 0},
+		{"GET", "/v1/memory/5", 500, 0},
+		{"GET", "/v1/memory/;", 400, 0},
+		{"GET", "/v1/memory/", 404, 0},
+		{"POST", "/v1/memory/7", 405, 0},
+	} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, as(httptest.NewRequest(c.method, c.path, http.NoBody), 0))
+		var got MemoryReport
+		_ = json.Unmarshal(w.Body.Bytes(), &got)
+		if w.Code != c.code || got.MiB != c.mib {
+			t.Errorf("%s %s: %d %s, want %d, %d MiB", c.method, c.path, w.Code, w.Body, c.code, c.mib)
+		}
+	}
+	// Nobody but a node is told how much memory a job needs.
+	for what, req := range map[string]*http.Request{
+		"nobody":                 httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),
+		"a user":                 as(httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody), 1000),
+		"another's credential":   as(httptest.NewRequest(http.MethodGet, "/v1/memory/8", http.NoBody), 0),
+		"a credential that lies": httptest.NewRequest(http.MethodGet, "/v1/memory/7", http.NoBody),
+	} {
+		if what == "another's credential" {
+			req.URL.Path = "/v1/memory/7"
+		}
+		if what == "a credential that lies" {
+			req.Header.Set(shown.Header, "junk")
+		}
+		w := httptest.NewRecorder()
+		if mux.ServeHTTP(w, req); w.Code != http.StatusUnauthorized {
+			t.Errorf("%s gets %d", what, w.Code)
+		}
 	}
 }

@@ -27,7 +27,6 @@ type mark struct {
 	Text string
 }
 
-// row is one GPU.
 type row struct {
 	Name string
 	Note string // what is on it now, in words
@@ -203,7 +202,6 @@ func (c *cluster) busiest(limit, skip int) []gpuKey {
 	return out[skip:min(len(out), skip+limit)]
 }
 
-// draw makes the picture of some GPUs.
 func (c *cluster) draw(keys []gpuKey, w window) *timeline {
 	t := &timeline{NowX: w.x(w.now), All: len(c.order), Ticks: ticks(w)}
 	shared := 0

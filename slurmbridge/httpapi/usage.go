@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"errors"
@@ -41,10 +40,8 @@ const (
 
 // usages answers what GPUs were used for, one question at a time.
 type usages struct {
+	*sheet
 	server *Server
-	page   *template.Template
-	css    template.CSS
-	policy string
 
 	mu   sync.Mutex
 	kept map[string]answered
@@ -86,7 +83,6 @@ func (u *usages) report(ctx context.Context, q usage.Query) (*usage.Report, erro
 	return r, err
 }
 
-// query parses a request's parameters.
 func (u *usages) query(v url.Values) (usage.Query, error) {
 	now := u.server.Now()
 	q := usage.Query{From: now.Add(-30 * 24 * time.Hour), To: now, By: usage.User}
@@ -192,7 +188,7 @@ type IdleReport struct {
 func (u *usages) idle(w http.ResponseWriter, req *http.Request) {
 	st := u.server.Status()
 	if st == nil || st.Snap == nil {
-		http.Error(w, "no look yet", http.StatusServiceUnavailable)
+		http.Error(w, "Slurm has not been polled yet", http.StatusServiceUnavailable)
 		return
 	}
 	r := IdleReport{At: st.At, Jobs: slices.Clone(st.Idle)}
@@ -216,7 +212,6 @@ var usageSource string
 // usageDays are the periods that the page offers.
 var usageDays = []int{1, 7, 30, 90, 365}
 
-// usageView is what the page shows.
 type usageView struct {
 	CSS      template.CSS
 	Now      time.Time
@@ -267,16 +262,9 @@ func (u *usages) show(w http.ResponseWriter, req *http.Request) {
 		}
 	}
 	u.fill(req.Context(), &v)
-	var b bytes.Buffer
-	if err := u.page.Execute(&b, &v); err != nil {
-		http.Error(w, "the page can't be made", http.StatusInternalServerError)
-		return
-	}
-	header(w, u.policy)
-	_, _ = w.Write(b.Bytes()) // the reader may be gone
+	u.write(w, &v)
 }
 
-// fill fills in what the page shows.
 func (u *usages) fill(ctx context.Context, v *usageView) {
 	to := v.Now.Truncate(time.Minute)
 	r, err := u.report(ctx, usage.Query{From: to.Add(-time.Duration(v.Days) * 24 * time.Hour), To: to, By: v.By})
@@ -316,26 +304,4 @@ func usagePicture(lines []usage.Line) template.HTML {
 		return ""
 	}
 	return b.HTML()
-}
-
-func newUsages(s *Server) *usages {
-	u := &usages{server: s, kept: map[string]answered{}, css: template.CSS(chart.CSS + pageCSS)} //nolint:gosec // the program's own
-	u.policy = contentPolicy(u.css)
-	u.page = template.Must(template.New("usage").Funcs(template.FuncMap{
-		"clock": clock, "ago": ago,
-		"h": func(v *float64) string {
-			if v == nil {
-				return ""
-			}
-			return strconv.FormatFloat(*v, 'f', 1, 64)
-		},
-		"hours": func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) },
-		"percent": func(v *float64) string {
-			if v == nil {
-				return ""
-			}
-			return strconv.FormatFloat(100**v, 'f', 0, 64) + " %"
-		},
-	}).Parse(usageSource))
-	return u
 }

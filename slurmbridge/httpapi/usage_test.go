@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -26,10 +27,7 @@ func used(t *testing.T, asked *int) *Server {
 	s := busy(2, 4)
 	s.Asker = shown
 	now := s.Now()
-	db, err := database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { db.Close() })
 	kept := usage.Store{DB: db}
 	var runs []history.Footprint
@@ -39,9 +37,7 @@ func used(t *testing.T, asked *int) *Server {
 			Start: now.Add(-3 * time.Hour), End: now.Add(-time.Hour), Use: &history.Use{KnownS: 7200, ComputedS: 3600, IdleKnownS: 7200},
 		})
 	}
-	if err := kept.Save(t.Context(), now.Add(-2*time.Hour), now, runs); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, kept.Save(t.Context(), now.Add(-2*time.Hour), now, runs))
 	s.Usage = func(ctx context.Context, q usage.Query) (*usage.Report, error) {
 		*asked++
 		r, err := kept.Report(ctx, q, nil)

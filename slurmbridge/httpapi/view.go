@@ -7,16 +7,15 @@ import (
 	"html/template"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 )
 
-// view is what the template shows.
 type view struct {
 	options
 	CSS     template.CSS
@@ -35,7 +34,7 @@ type view struct {
 	On       []onGPU
 	Queue    []queued
 	Pending  int // jobs in the queue, shown or not
-	Users    []userCount
+	Users    []*userCount
 	Slow     slowdowns
 	Left     []left
 	HourSet  []int
@@ -51,7 +50,6 @@ type jobOn struct {
 	Shares                    int
 }
 
-// queued is one waiting job.
 type queued struct {
 	Ref, User, Account, App, Waits, Why string
 	Latest                              string
@@ -99,7 +97,12 @@ func (p *pages) view(ctx context.Context, o options) *view {
 	past := p.past(ctx, now, o.Hours)
 	v.Trouble = past.trouble
 	if st.Snap.PrivateJobs {
-		past.runs, past.outcomes = hiddenRuns(past.runs), hiddenOutcomes(past.outcomes)
+		for i := range past.runs {
+			past.runs[i].User, past.runs[i].Account, past.runs[i].App = "", "", ""
+		}
+		for i := range past.outcomes {
+			past.outcomes[i].User, past.outcomes[i].App = "", ""
+		}
 	}
 	w := window{from: now.Add(-time.Duration(o.Hours) * time.Hour), now: now}
 	w.to = now.Add(max(w.now.Sub(w.from)/4, 15*time.Minute))
@@ -136,7 +139,6 @@ func (v *view) count(c *cluster) {
 	}
 }
 
-// on lists the jobs on the GPUs that are drawn.
 func (v *view) on(c *cluster, keys []gpuKey, st *job.Status) {
 	ends := map[string]time.Time{}
 	for i := range st.Snap.Jobs {
@@ -190,23 +192,11 @@ func (v *view) queue(st *job.Status, limit int) {
 			v.Queue = append(v.Queue, v.waits(st, j, sent[j.Ref]))
 		}
 	}
-	v.Users = slices.SortedFunc(func(yield func(userCount) bool) {
-		for _, u := range users {
-			if !yield(*u) {
-				return
-			}
-		}
-	}, func(a, b userCount) int {
+	v.Users = slices.SortedFunc(maps.Values(users), func(a, b *userCount) int {
 		return cmp.Or(cmp.Compare(b.Waiting+b.Running, a.Waiting+a.Running), cmp.Compare(a.User, b.User))
 	})
 	v.Users = v.Users[:min(len(v.Users), 12)]
 }
-
-// What a note's details are cut to.
-const (
-	mostConsidered = 4
-	mostRefused    = 4
-)
 
 func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 	q := queued{Ref: j.Ref, User: j.User, Account: j.Account, App: st.Apps[j.Ref].Key, Waits: span2(st.Snap.At.Sub(j.Submit))}
@@ -216,17 +206,14 @@ func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 			q.Why += "; its application isn't known yet and runs alone first"
 		}
 		q.Latest = span2(time.Duration(n.LatestDelayS * float64(time.Second)))
-		for _, c := range n.Considered[:min(len(n.Considered), mostConsidered)] {
-			text := fmt.Sprintf("%s on %s gpu %d: value %.3g", strings.Join(c.Jobs, " + "), c.Node, c.GPU, c.Value)
-			for i, s := range c.Slowdown {
-				text += map[bool]string{true: ", slowdown ", false: " / "}[i == 0] + fmt.Sprintf("%.2f", s)
-			}
+		for _, c := range n.Considered[:min(len(n.Considered), mostDetails)] {
+			text := c.String()
 			if c.Taken {
 				text += " — taken"
 			}
 			q.Considered = append(q.Considered, text)
 		}
-		q.Refused = n.Refused[:min(len(n.Refused), mostRefused)]
+		q.Refused = n.Refused[:min(len(n.Refused), mostDetails)]
 	}
 	switch {
 	case g != nil && g.Node == "":
@@ -242,17 +229,12 @@ func (v *view) waits(st *job.Status, j *job.Job, g *job.Group) queued {
 		q.Why = "it is held"
 	case j.Reason == "BeginTime":
 		q.Why = "its begin time has not come"
-	case j.Dependency.Raw != "" && !v.gated(st, j):
+	case j.Dependency.Raw != "" && !(st.Gate != "" && j.Dependency.Only("after", st.Gate)):
 		q.Why = "waits for " + j.Dependency.Raw
 	default:
 		q.Why = "others come first" + reason(j)
 	}
 	return q
-}
-
-// gated reports whether a job depends on nothing but the bridge.
-func (v *view) gated(st *job.Status, j *job.Job) bool {
-	return st.Gate != "" && j.Dependency.Only("after", st.Gate)
 }
 
 // reason is Slurm's reason for keeping a job waiting, where that isn't the gate.
@@ -271,48 +253,63 @@ func pointers(all []history.Outcome) []*history.Outcome {
 	return out
 }
 
-// slow sums up the outcomes of runs that shared a GPU.
 func (v *view) slow(all []history.Outcome) {
-	s := &v.Slow
-	plot := &chart.Scatter{Title: "Slowdown, predicted and measured", X: "predicted", Y: "measured"}
-	predicted := 0
-	runs := pointers(all)
-	s.Harm, s.Turn = history.CountHarm(runs), history.CountTurn(runs)
-	for i := len(all) - 1; i >= 0; i-- {
-		o := &all[i]
-		if o.Suspect != "" {
-			s.Fails++
+	r := receipt.Sharing(pointers(all))
+	v.Slow = slowdowns{
+		Picture: r.Scatter(), Shared: r.Seen.Jobs, Mean: r.Seen.Mean, Worst: r.Seen.Worst,
+		Kept: r.Contracts.Kept, Broken: r.Contracts.Broken, Fails: len(r.Failures), Harm: r.Harm, Turn: r.Turn,
+	}
+	for _, p := range r.Points {
+		v.Slow.Predicted += p.Predicted / float64(len(r.Points))
+	}
+}
+
+// PositionOf returns the place of a pending job in the queue, as of the last poll, or why the rule that matches it doesn't
+// make it share; nil: the job doesn't wait for the bridge.
+func PositionOf(st *job.Status, ref string) *job.QueuePosition {
+	if st.Snap == nil {
+		return nil
+	}
+	in := &plan.Input{Snap: st.Snap, Shadow: st.Mode == job.Shadow}
+	besides := func(j *job.Job) string {
+		if why := in.WaitsBesides(j); why != "" || st.Plan == nil {
+			return why
 		}
-		if !o.Shared() || !(o.Slowdown > 0) {
-			continue
-		}
-		s.Shared++
-		s.Mean += o.Slowdown
-		s.Worst = max(s.Worst, o.Slowdown)
-		switch {
-		case o.Broken:
-			s.Broken++
-		case o.Contract > 0:
-			s.Kept++
-		}
-		if !(o.Predicted > 0) {
-			continue
-		}
-		predicted++
-		s.Predicted += o.Predicted
-		if len(plot.Points) < mostDots {
-			plot.Points = append(plot.Points, chart.Point{
-				X: o.Predicted, Y: o.Slowdown, Bad: o.Broken,
-				Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f", describe(o.Ref, o.User, o.App), o.Predicted, o.Slowdown),
-			})
+		return st.Plan.Limited[j.Ref]
+	}
+	sent := map[string]bool{} // to a GPU, by the plan that followed the poll or before
+	for i := range st.Groups {
+		for _, ref := range st.Groups[i].Refs() {
+			sent[ref] = true
 		}
 	}
-	if s.Shared > 0 {
-		s.Mean /= float64(s.Shared)
+	var queue []*job.Job
+	var found *job.Job
+	for i := range st.Snap.Jobs {
+		j := &st.Snap.Jobs[i]
+		if j.State != job.Pending || sent[j.Ref] || !in.WaitsForBridge(j) || j.Request.Kind != job.Shares && !release.Behind(in.Snap.Gates, j) {
+			continue
+		}
+		if j.Ref == ref {
+			found = j
+		}
+		if besides(j) == "" {
+			queue = append(queue, j)
+		}
 	}
-	if predicted > 0 {
-		s.Predicted /= float64(predicted)
-		plot.Desc = fmt.Sprintf("%d runs, on average %.2f predicted and %.2f measured", len(plot.Points), s.Predicted, s.Mean)
-		s.Picture = plot.HTML()
+	if found == nil && st.Plan != nil && st.Plan.NotAdopted[ref] != "" {
+		return &job.QueuePosition{At: st.At, NotAdopted: st.Plan.NotAdopted[ref].String()}
+	}
+	if found == nil {
+		return nil
+	}
+	slices.SortFunc(queue, plan.ByPriority)
+	var start time.Time
+	if st.Plan != nil {
+		start = st.Plan.Starts[ref]
+	}
+	return &job.QueuePosition{
+		ExpectedStart: start, At: st.At, Gate: st.Gate, LeaseLeftS: st.Lease.Seconds(), Window: st.Window, Holds: besides(found),
+		Position: slices.Index(queue, found) + 1, Of: len(queue),
 	}
 }

@@ -90,6 +90,10 @@ type Plan struct {
 	// together with others, or next to running ones.
 	Unfit     map[string]Unfit
 	InCompany map[string]bool
+	// NotAdopted says, by ref, why jobs that the site's rules match have a GPU of their own, and WouldAdopt which groups
+	// there would be if the rules weren't in shadow.
+	NotAdopted map[string]Unfit
+	WouldAdopt []PlannedGroup
 	// Limited says, by ref, which of Slurm's limits keeps a job from being tried now.
 	Limited map[string]string
 	// Starts says, by ref, the latest expected start of the waiting jobs in the part of the queue
@@ -162,6 +166,17 @@ type Considered struct {
 	Slowdown []float64 `json:"slowdown,omitempty"`
 }
 
+// String is the combination with its value and the slowdowns.
+func (c Considered) String() string {
+	text := fmt.Sprintf("%s on %s gpu %d: value %.3g", strings.Join(c.Jobs, " + "), c.Node, c.GPU, c.Value)
+	separator := ", slowdown "
+	for _, slowdown := range c.Slowdown {
+		text += fmt.Sprintf("%s%.2f", separator, slowdown)
+		separator = " / "
+	}
+	return text
+}
+
 // GPUAddr names a GPU: a node and the index there, in the order of gres.conf.
 type GPUAddr struct {
 	Node string
@@ -176,3 +191,34 @@ const (
 	Active Mode = "active"
 	Shadow Mode = "shadow" // decide and record, change nothing
 )
+
+// Refusal is one combination with a job that the guard did not allow, and why.
+type Refusal struct {
+	With   []string // the other waiting jobs, by ref; none = alone, or with the jobs that run there
+	Node   string
+	GPU    int
+	Reason rlcore.Refusal
+	// text is a refusal read from JSON, which holds the sentence only.
+	text string
+}
+
+// String renders the refusal for `why`, the status page and JSON.
+func (r Refusal) String() string {
+	if r.text != "" {
+		return r.text
+	}
+	company := "alone or joining"
+	if len(r.With) > 0 {
+		company = "with " + strings.Join(r.With, ", ")
+	}
+	return fmt.Sprintf("%s on %s gpu %d: %s", company, r.Node, r.GPU, r.Reason)
+}
+
+// MarshalText makes JSON hold the sentence, as `why --json` documents it.
+func (r Refusal) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText keeps the sentence; it is never taken apart.
+func (r *Refusal) UnmarshalText(text []byte) error {
+	*r = Refusal{text: string(text)}
+	return nil
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -51,6 +52,7 @@ type Job struct {
 	User      string
 	Account   string
 	QOS       string // "" = the cluster has none
+	Name      string // "" where names aren't read
 	Partition string // may list several, separated by commas, while pending
 	State     JobState
 	Reason    string
@@ -118,6 +120,8 @@ type GPURequest struct {
 	Sharing Sharing
 	// Count is the number of whole GPUs, or of shares.
 	Count int
+	// PerNode is set for WholeGPU that is requested by --gres or --gpus-per-node and alone there: scontrol can replace it.
+	PerNode bool
 	// Raw is the request as Slurm prints it, e.g. "gres:mps:50" or "gres/mps:50".
 	Raw string
 }
@@ -273,12 +277,37 @@ type Snapshot struct {
 	// PerGPU is what jobs get by default for each GPU, by partition; AllPartitions for those without defaults of
 	// their own. Slurm counts whole GPUs alone.
 	PerGPU map[string]PerGPU
+	// Unbilled are the partitions that bill whole GPUs (TRESBillingWeights) and no shares of one.
+	Unbilled []string
+	// GPULimits are accounting's on whole GPUs; they are read only where jobs are adopted.
+	GPULimits []GPULimit
 	// Awaited holds the jobs ("123", "120_4") and arrays ("120") that jobs without a GPU depend on.
 	Awaited map[string]bool
 }
 
 // PerGPU is DefCpuPerGPU and DefMemPerGPU, MiB; 0 = there is none.
 type PerGPU struct{ CPUs, MemMiB uint64 }
+
+// GPULimit is one of accounting's limits on the whole GPUs that jobs hold together. Slurm counts no adopted job under it
+// that holds shares.
+type GPULimit struct {
+	Of string // as people know it: "GrpTRES of account lab"
+	// It counts jobs of any of the accounts and of the user, nil or "" = any, and of the QOS or any of the partitions.
+	Accounts, Partitions []string
+	User, QOS            string
+	// EachUser, EachAccount: for each of them by itself.
+	EachUser, EachAccount bool
+	Most                  int
+	// Uncounted: what is left of it isn't known, since it is on GPU minutes or can't be read.
+	Uncounted bool
+}
+
+// Counts reports whether the limit counts a job.
+func (l *GPULimit) Counts(j *Job) bool {
+	in := func(list []string) func(string) bool { return func(v string) bool { return slices.Contains(list, v) } }
+	return (l.User == "" || l.User == j.User) && (l.Accounts == nil || in(l.Accounts)(j.Account)) &&
+		(l.QOS == "" || l.QOS == j.QOS || slices.ContainsFunc(j.Partitions(), in(l.Partitions)))
+}
 
 // AllPartitions is no partition's name.
 const AllPartitions = "*"
@@ -352,8 +381,9 @@ type Slurm interface {
 	// PartitionUp reports whether there is such a partition and its jobs may start. Returns ErrDown.
 	PartitionUp(ctx context.Context, name string) (bool, error)
 	// CreateGate submits the gate job, with a lease that ends after the given time, to the given
-	// partitions; none = the default one. Returns ErrRefused, ErrDown.
-	CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id string, err error)
+	// partitions; none = the default one. Returns ErrRefused, ErrDown. account is the one that it is in
+	// where Slurm refuses the default account of the bridge's user, else "".
+	CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string, err error)
 	// RenewGate makes the lease end the given time from now. Returns ErrNoJob if
 	// the gate isn't pending any more.
 	RenewGate(ctx context.Context, id string, lease time.Duration) error
@@ -435,4 +465,85 @@ func (d Dependencies) Without(gates []GateState) string {
 // NodeUp reports whether the node is in service.
 func (s *Snapshot) NodeUp(name string) bool {
 	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return n.Name == name && n.Up })
+}
+
+// PartitionFilter limits which jobs the bridge manages.
+type PartitionFilter struct {
+	Include, Exclude []string // partitions; an empty Include means all
+	// SharersOnly are partitions in which no job gets a whole GPU but by all of its shares; AnyPartition: all.
+	SharersOnly []string
+}
+
+// AnyPartition stands for all partitions.
+const AnyPartition = "*"
+
+// Covers reports whether the bridge manages jobs of these partitions, which are separated by commas.
+func (f *PartitionFilter) Covers(partitions string) bool {
+	return !slices.ContainsFunc(strings.Split(partitions, ","), func(p string) bool {
+		return slices.Contains(f.Exclude, p) || len(f.Include) > 0 && !slices.Contains(f.Include, p)
+	})
+}
+
+// MeetsWholeGPUs reports whether Slurm could put a job of a whole GPU on a GPU that a job shares.
+func (f *PartitionFilter) MeetsWholeGPUs(s *Snapshot, j *Job) bool {
+	if !s.GivesUsedGPUs || slices.Contains(f.SharersOnly, AnyPartition) {
+		return false
+	}
+	partitions, mixed := j.Partitions(), func(p string) bool { return !slices.Contains(f.SharersOnly, p) }
+	for i := range s.Nodes {
+		if n := &s.Nodes[i]; n.Serves(partitions) && slices.ContainsFunc(n.Partitions, mixed) {
+			return true
+		}
+	}
+	return false
+}
+
+// Ranks say which jobs Slurm may preempt for others.
+type Ranks struct {
+	ByQOS bool // preempt/qos: which QOS preempts which isn't known
+	// Partitions are there with preempt/partition_prio, by name.
+	Partitions map[string]PartitionRank
+}
+
+// PartitionRank is a partition's: its jobs may preempt those of lower tiers that are preemptible, on nodes of both.
+type PartitionRank struct {
+	Tier        int
+	Preemptible bool
+}
+
+// Of is a word that is the same for jobs that may be preempted alike, and for which none may preempt the other.
+func (r *Ranks) Of(j *Job) string {
+	switch {
+	case r.ByQOS:
+		return j.QOS
+	case r.Partitions == nil:
+		return ""
+	}
+	var all []string
+	for _, p := range j.Partitions() {
+		all = append(all, fmt.Sprint(r.Partitions[p]))
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " ")
+}
+
+// Preempts reports whether Slurm may preempt a running job, nil = it isn't known, for a pending one.
+func (r *Ranks) Preempts(pending, running *Job) bool {
+	if len(r.Partitions) == 0 || running == nil {
+		return false
+	}
+	other := r.Partitions[running.Partition]
+	if !other.Preemptible {
+		return false
+	}
+	return slices.ContainsFunc(pending.Partitions(), func(p string) bool { return r.Partitions[p].Tier > other.Tier })
+}
+
+// Count is a number of things in words: "1 job", "3 jobs". noun is the singular.
+func Count(n int, noun string) string {
+	text := strconv.Itoa(n) + " " + noun
+	if n != 1 {
+		text += "s"
+	}
+	return text
 }

@@ -1,9 +1,16 @@
 package job
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // What Slurm takes for a job of so many CPUs. All but the last two were seen on 22.05.8.
@@ -22,9 +29,7 @@ func TestAllocates(t *testing.T) {
 		{"no more than there is", Node{CPUs: 16, CPUsPerAlloc: 2, TaskPerCore: true}, 12, 16},
 		{"too large", Node{CPUs: 15, CPUsPerAlloc: 2}, 17, 18},
 	} {
-		if got := c.node.Allocates(c.cpus); got != c.want {
-			t.Errorf("%s: %d CPUs take %d, want %d", c.what, c.cpus, got, c.want)
-		}
+		must.Equal(t, c.node.Allocates(c.cpus), c.want, "%s: %d CPUs take", c.what, c.cpus)
 	}
 }
 
@@ -46,8 +51,167 @@ func TestTakes(t *testing.T) {
 		300: {CPUs: 1, HostMemMiB: 300}, 600: {CPUs: 1, HostMemMiB: 300, MemPerCPU: true},
 		1200: {CPUs: 3, HostMemMiB: 900, MemPerCPU: true}, 0: {MemPerCPU: true},
 	} {
-		if got := n.Takes(&j); got != want {
-			t.Errorf("%+v takes %v, want %v", j, got, want)
+		must.Equal(t, n.Takes(&j), want, "%+v takes", j)
+	}
+}
+
+func TestRanks(t *testing.T) {
+	r := Ranks{Partitions: map[string]PartitionRank{
+		"urgent": {Tier: 10}, "gpu": {Tier: 5, Preemptible: true}, "other": {Tier: 5, Preemptible: true}, "scavenge": {Tier: 1, Preemptible: true}, "kept": {Tier: 1},
+	}}
+	of := func(partition string) *Job { return &Job{Partition: partition, QOS: "q-" + partition} }
+	for _, c := range []struct {
+		a, b     string
+		alike    bool
+		preempts bool // a may preempt b
+	}{
+		{"gpu", "other", true, false},
+		{"gpu", "scavenge", false, true},
+		{"scavenge", "gpu", false, false},
+		{"urgent", "kept", false, false},
+		{"scavenge,gpu", "scavenge", false, true},
+		{"gpu,other", "gpu", true, false},
+		{"urgent", "nowhere", false, false},
+	} {
+		must.Equal(t, r.Of(of(c.a)) == r.Of(of(c.b)), c.alike, "%s and %s are alike", c.a, c.b)
+		must.Equal(t, r.Preempts(of(c.a), of(c.b)), c.preempts, "%s may preempt %s", c.a, c.b)
+	}
+	none, qos := Ranks{}, Ranks{ByQOS: true}
+	if none.Of(of("gpu")) != none.Of(of("urgent")) || none.Preempts(of("urgent"), of("gpu")) || qos.Of(of("gpu")) == qos.Of(of("urgent")) {
+		t.Error("without partitions' tiers")
+	}
+}
+
+func TestExplanationKeepsItsRefusalsAsSentences(t *testing.T) {
+	const stored = `{"at":"0001-01-01T00:00:00Z","ref":"1","known":false,"status":"",` +
+		`"refused":["with 2 on n1 gpu 0: GPU memory would not suffice at some moment","alone or joining on n1 gpu 3: a job asks not to share"],` +
+		`"latest_delay_s":0,"free_in_s":0}`
+	made := Explanation{Ref: "1", Refused: []Refusal{
+		{With: []string{"2"}, Node: "n1", Reason: rlcore.RefusedMemory}, {Node: "n1", GPU: 3, Reason: rlcore.RefusedNoShare},
+	}}
+	var read Explanation
+	must.OK(t, json.Unmarshal([]byte(stored), &read))
+	for name, e := range map[string]*Explanation{"as the planner makes it": &made, "read from a stored one": &read} {
+		got := must.Get(json.Marshal(e))(t)
+		if string(got) != stored {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, stored)
 		}
 	}
+}
+
+func TestWhichJobsAreSessions(t *testing.T) {
+	s := Sessions{Names: []string{"jupyter*", "sys/dashboard/*"}, Partitions: []string{"ondemand"}, MemMiB: 4096, MaxSlowdown: 1.3}
+	for name, c := range map[string]struct {
+		job  Job
+		want Terms
+	}{
+		"a batch job":           {Job{Name: "train", Partition: "gpu", Comment: "app=lmp"}, Terms{App: "lmp"}},
+		"by its name":           {Job{Name: "jupyter-3"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"a name of two parts":   {Job{Name: "sys/dashboard/rstudio"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"by its partition":      {Job{Partition: "gpu,ondemand"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"by its owner's word":   {Job{Comment: "share:interactive"}, Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}},
+		"with more memory":      {Job{Comment: "share:interactive=8G"}, Terms{Session: true, SessionMiB: 8192, MaxSlowdown: 1.3}},
+		"with its own contract": {Job{Comment: "share:interactive=512M,share:max-slowdown=2"}, Terms{Session: true, SessionMiB: 512, MaxSlowdown: 2}},
+	} {
+		got := s.Terms(&c.job)
+		if len(got.Ignored) > 0 || got.App != c.want.App || got.Session != c.want.Session || got.SessionMiB != c.want.SessionMiB || got.MaxSlowdown != c.want.MaxSlowdown {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+	if got := ParseTerms("share:try-memory=8G"); got.TryMiB != 8192 || got.None() || len(got.Ignored) > 0 {
+		t.Errorf("%+v", got)
+	}
+	for _, comment := range []string{"share:try-memory", "share:try-memory=8", "share:interactive=8", "share:interactive=-1G", "share:interactive=0M", "share:interactive=9999999999999G"} {
+		if got := ParseTerms(comment); got.Session || got.TryMiB > 0 || len(got.Ignored) != 1 {
+			t.Errorf("%s: %+v", comment, got)
+		}
+	}
+}
+
+func TestSessionAppLastsForItsLimit(t *testing.T) {
+	terms := Terms{SessionMiB: 2048}
+	app := SessionApp(&Job{User: "ann", TimeLimit: time.Hour}, &terms)
+	for _, p := range []error{app.Profile.Validate(), app.Profile.Busy.Validate()} {
+		if p != nil {
+			t.Error(p)
+		}
+	}
+	if p := app.Profile; app.Key != "" || p.DurationS != 3600 || p.NeedMiB(0) < 2048 || p.Busy.Mean().GPU != 1 || !app.Complete() {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestMembersOfOlderJournalsGetTheirState(t *testing.T) {
+	for stored, want := range map[string]MemberState{
+		`{"ref":"1","ran":true,"start":"2026-01-01T00:00:00Z"}`:                             MemberRunning,
+		`{"ref":"1","ran":true,"start":"2026-01-01T00:00:00Z","gone":"ended"}`:              MemberEnded,
+		`{"ref":"1","gone":"owner"}`:                                                        MemberEdited,
+		`{"ref":"1","gone":"moved"}`:                                                        MemberMoved,
+		`{"ref":"1","undo":"it is held","tries":1}`:                                         MemberRestoring,
+		`{"ref":"1","ran":true,"start":"2026-01-01T00:00:00Z","undo":"requeued","tries":2}`: MemberRestoring,
+		`{"ref":"1"}`:            MemberWaiting, // of a group that is released
+		`{"ref":"1","ran":true}`: MemberRunning,
+	} {
+		g := Group{State: Released, Members: make([]Member, 1)}
+		must.OK(t, json.Unmarshal([]byte(stored), &g.Members[0]))
+		g.FillStates()
+		must.Equal(t, g.Members[0].State, want, stored)
+	}
+}
+
+func TestReadersOfTheAPIStillFindWhatMembersHadBeforeTheyHadAState(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		m    Member
+		want []string
+	}{
+		{Member{State: MemberRunning, Start: start}, []string{`"ran":true`}},
+		{Member{State: MemberCancelled}, []string{`"gone":"cancelled"`}},
+		{Member{State: MemberRestoring, Cause: Cause{Kind: CauseLimit, Detail: "QOSMaxJobsPerUserLimit"}}, []string{`"undo":"Slurm's limit QOSMaxJobsPerUserLimit"`}},
+	} {
+		b := must.Get(json.Marshal(c.m))(t)
+		for _, want := range c.want {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("%s lacks %s", b, want)
+			}
+		}
+		var back Member
+		if err := json.Unmarshal(b, &back); err != nil || back != c.m {
+			t.Errorf("%+v became %+v, %v", c.m, back, err)
+		}
+	}
+}
+
+func TestAMemberInAnUnknownStateIsAnError(t *testing.T) {
+	if err := json.Unmarshal([]byte(`{"ref":"1","state":"waitimg"}`), new(Member)); err == nil || !strings.Contains(err.Error(), "waitimg") {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzParseTerms(f *testing.F) {
+	for _, s := range []string{
+		"app=lmp share:no", "share:max-slowdown=1.15,share:with=array;app=a.b-c_d", "share:max-slowdown=NaN", "app=", "share:", "share:yes\tshare:max-slowdown=1e9",
+		"share:interactive=8G share:interactive", "app=\xff app=" + strings.Repeat("x", 65),
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, comment string) {
+		terms := ParseTerms(comment)
+		if terms.App != "" && (!validApp(terms.App) || !strings.Contains(comment, terms.App)) {
+			t.Errorf("app %q", terms.App)
+		}
+		if m := terms.MaxSlowdown; m != 0 && !(m >= 1 && m <= 100) {
+			t.Errorf("slowdown %v", m)
+		}
+		for _, s := range terms.Ignored {
+			if len(s) > 600 || !utf8.ValidString(s) || strings.ContainsAny(s, "\n\x1b") {
+				t.Errorf("%q", s)
+			}
+		}
+		// Words that are no terms change nothing, wherever they stand.
+		again := ParseTerms("hello " + comment + "\nsee ticket 7")
+		if again.App != terms.App || again.MaxSlowdown != terms.MaxSlowdown || again.NoShare != terms.NoShare || again.ArrayOnly != terms.ArrayOnly || len(again.Ignored) != len(terms.Ignored) {
+			t.Errorf("%+v became %+v", terms, again)
+		}
+	})
 }

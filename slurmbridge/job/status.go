@@ -13,6 +13,7 @@ type Status struct {
 	Wanted       string // the configured policy, another than Policy after a fall-back; "" = not known
 	Objective    string // what decisions keep small, "" = not known
 	Gate         string
+	GateAccount  string        // the gate's account where Slurm refused its user's default one, "" = it didn't
 	GateErr      string        // what is wrong with the gate, or why there is none; "" = nothing
 	Standby      string        // the daemon that keeps the gate and decides instead of this one, "" = none does
 	Misread      []Misread     // what Slurm says of the gate that isn't so; nothing is grouped
@@ -32,8 +33,13 @@ type Status struct {
 	MaxDelayS float64
 	// Unmanaged says, by ref, why the bridge leaves a job alone.
 	Unmanaged map[string]string
+	// KeptOut is how many applications aren't adopted now because one of their jobs was slower than its contract, and
+	// StoppedRules how many rules are stopped for the same.
+	KeptOut, StoppedRules int
 	// Idle are the running jobs that have done nothing with their GPUs for long, the longest first.
 	Idle []Idle
+	// WithoutMPS are the running jobs that share a GPU without MPS: the GPU takes turns.
+	WithoutMPS []string
 }
 
 // Idle is a running job that has done nothing with its GPUs for long.
@@ -63,6 +69,8 @@ type QueuePosition struct {
 	Window int `json:"window"`
 	// Holds says what the job waits for besides the bridge, "" = nothing.
 	Holds string `json:"holds,omitempty"`
+	// NotAdopted says why a rule of the site's doesn't make the job share; it isn't the bridge's then. "" = it waits.
+	NotAdopted string `json:"not_adopted,omitempty"`
 	// ExpectedStart is the latest expected start, zero = not known.
 	ExpectedStart time.Time `json:"expected_start,omitzero"`
 }

@@ -1,9 +1,14 @@
 package job
 
 import (
+	"cmp"
 	"fmt"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // Terms is what a job's owner says about sharing in --comment.
@@ -14,13 +19,20 @@ type Terms struct {
 	// ArrayOnly: share only with tasks of the same array (share:with=array).
 	ArrayOnly bool
 	Retry     bool // share:retry: if it fails while sharing, for whatever reason, it may run again, alone
+	// Session: the job is an interactive session (share:interactive), held to SessionMiB of device memory
+	// (share:interactive=8G), 0 = the site's default.
+	Session    bool
+	SessionMiB float64
+	// TryMiB is the device memory that one run of a preallocating application is to make do with, alone
+	// (share:try-memory=8G), so that it is seen what it needs; 0 = the site's.
+	TryMiB float64
 	// Ignored holds a sentence per invalid term; the job runs without that term.
 	Ignored []string
 }
 
 // None reports whether the owner says nothing about sharing.
 func (t *Terms) None() bool {
-	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && len(t.Ignored) == 0
+	return t.App == "" && !t.NoShare && t.MaxSlowdown == 0 && !t.ArrayOnly && !t.Retry && !t.Session && t.TryMiB == 0 && len(t.Ignored) == 0
 }
 
 // ParseTerms reads terms out of a comment. Terms are separated by blanks,
@@ -51,6 +63,18 @@ func ParseTerms(comment string) Terms {
 			t.ArrayOnly = true
 		case term == "retry":
 			t.Retry = true
+		case term == "interactive":
+			t.Session = true
+		case key == "interactive", key == "try-memory":
+			mib, ok := parseMiB(value)
+			switch {
+			case !ok:
+				t.ignore("share:%s=%.32q: it takes GPU memory, for example 8G or 512M", key, value)
+			case key == "try-memory":
+				t.TryMiB = mib
+			default:
+				t.Session, t.SessionMiB = true, mib
+			}
 		case key == "max-slowdown":
 			v, err := strconv.ParseFloat(value, 64)
 			if err != nil || !(v >= 1 && v <= 100) {
@@ -59,7 +83,7 @@ func ParseTerms(comment string) Terms {
 			}
 			t.MaxSlowdown = v
 		default:
-			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry and share:max-slowdown=NUMBER", term)
+			t.ignore("share:%.64q: known are share:no, share:with=array, share:retry, share:interactive, share:try-memory=MEMORY and share:max-slowdown=NUMBER", term)
 		}
 	}
 	return t
@@ -67,6 +91,19 @@ func ParseTerms(comment string) Terms {
 
 func (t *Terms) ignore(format string, args ...any) {
 	t.Ignored = append(t.Ignored, fmt.Sprintf(format, args...))
+}
+
+// parseMiB reads an amount of memory in M (MiB) or G (GiB).
+func parseMiB(s string) (float64, bool) {
+	unit := 1.0
+	number, giga := strings.CutSuffix(s, "G")
+	if giga {
+		unit = 1024
+	} else if number, giga = strings.CutSuffix(s, "M"); !giga {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(number, 10, 32)
+	return float64(n) * unit, err == nil && n > 0
 }
 
 func validApp(s string) bool {
@@ -79,4 +116,50 @@ func validApp(s string) bool {
 		}
 	}
 	return true
+}
+
+// Sessions selects the interactive sessions (notebooks, shells) in addition to jobs with share:interactive, and holds
+// the defaults of their terms.
+type Sessions struct {
+	Names      []string // patterns of job names, as filepath.Match reads them
+	Partitions []string
+	MemMiB     float64 // of device memory that MPS holds a session to, where its owner doesn't name it
+	// MaxSlowdown is how much slower a session may compute, where its owner doesn't say.
+	MaxSlowdown float64
+}
+
+// What a session uses on average, and how long one without a time limit lasts, s: assumptions. Notebooks hold their
+// GPU for hours and compute for minutes.
+const (
+	sessionUse       = 0.1
+	sessionDurationS = 8 * 3600
+)
+
+// Terms returns a job's terms, completed where it is a session.
+func (s *Sessions) Terms(j *Job) Terms {
+	t := ParseTerms(j.Comment)
+	named := func(pattern string) bool { ok, _ := filepath.Match(pattern, j.Name); return ok }
+	listed := func(p string) bool { return slices.Contains(s.Partitions, p) }
+	t.Session = t.Session || slices.ContainsFunc(s.Names, named) || slices.ContainsFunc(j.Partitions(), listed)
+	if t.Session {
+		t.SessionMiB = cmp.Or(t.SessionMiB, s.MemMiB)
+		t.MaxSlowdown = cmp.Or(t.MaxSlowdown, s.MaxSlowdown)
+	}
+	return t
+}
+
+// SessionApp is the application of a session with completed terms. It has no key: a session's run teaches nothing about
+// another.
+func SessionApp(j *Job, t *Terms) App {
+	of := func(use float64) *rlcore.Profile {
+		p := &rlcore.Profile{App: "(interactive)", Owner: j.User, DurationS: sessionDurationS, Source: "an interactive session"}
+		if j.TimeLimit > 0 {
+			p.DurationS = j.TimeLimit.Seconds()
+		}
+		p.PeriodS, p.Series = p.DurationS, []rlcore.Use{{GPU: use, Core: use, MemMiB: t.SessionMiB}}
+		return p
+	}
+	p := of(sessionUse)
+	p.Busy = of(1)
+	return App{Profile: p}
 }

@@ -10,14 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
-
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // ErrNotFound says that the journal holds nothing about the job.
@@ -111,22 +112,17 @@ func (j *Journal) SaveGroup(ctx context.Context, g *job.Group) error {
 	if j.groups[g.ID] == string(body) {
 		return nil
 	}
-	err = database.Tx(ctx, j.db, func(tx *sql.Tx) error {
-		if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_groups (id, state, decided, body) VALUES (?, ?, ?, ?)
+	err = j.tx(ctx, fmt.Sprintf("write group %d", g.ID), func(exec func(string, ...any) error) error {
+		err := exec(`INSERT INTO bridge_groups (id, state, decided, body) VALUES (?, ?, ?, ?)
 			ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body`,
-			g.ID, g.State, g.Decided.UnixMilli(), string(body)); err != nil {
-			return err
+			g.ID, g.State, g.Decided.UnixMilli(), string(body))
+		for i := 0; err == nil && i < len(g.Members); i++ {
+			err = exec(`INSERT OR IGNORE INTO bridge_members (group_id, ref) VALUES (?, ?)`, g.ID, g.Members[i].Ref)
 		}
-		for i := range g.Members {
-			if _, err := tx.ExecContext(ctx, `INSERT OR IGNORE INTO bridge_members (group_id, ref) VALUES (?, ?)`,
-				g.ID, g.Members[i].Ref); err != nil {
-				return err
-			}
-		}
-		return nil
+		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write group %d: %w", g.ID, err)
+		return err
 	}
 	j.groups[g.ID] = string(body)
 	if g.State == job.Done {
@@ -164,22 +160,17 @@ func (j *Journal) Log(ctx context.Context, at time.Time, mode job.Mode, group in
 	if outcome != nil {
 		result = outcome.Error()
 	}
-	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+	return j.tx(ctx, "write change", func(exec func(string, ...any) error) error {
 		for _, ref := range c.Update.Jobs {
 			one := *c
 			one.Update.Jobs = []string{ref}
-			if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result)
-				VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+			if err := exec(`INSERT INTO bridge_changes (at, mode, group_id, ref, step, change, was, result) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
 				at.UnixMilli(), mode, group, ref, c.Step, one.Text(), c.Was[ref], result); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("write change: %w", err)
-	}
-	return nil
 }
 
 // SaveExplanations keeps the newest explanation of each job.
@@ -187,20 +178,15 @@ func (j *Journal) SaveExplanations(ctx context.Context, all map[string]*job.Expl
 	if len(all) == 0 {
 		return nil
 	}
-	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+	return j.tx(ctx, "write explanations", func(exec func(string, ...any) error) error {
 		for ref, e := range all {
-			if _, err := tx.ExecContext(ctx, `INSERT INTO bridge_notes (ref, at, body) VALUES (?, ?, ?)
-				ON CONFLICT (ref) DO UPDATE SET at = excluded.at, body = excluded.body`,
-				ref, e.At.UnixMilli(), database.JSON(e)); err != nil {
+			if err := exec(`INSERT INTO bridge_notes (ref, at, body) VALUES (?, ?, ?)
+				ON CONFLICT (ref) DO UPDATE SET at = excluded.at, body = excluded.body`, ref, e.At.UnixMilli(), database.JSON(e)); err != nil {
 				return fmt.Errorf("job %s: %w", ref, err)
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("write explanations: %w", err)
-	}
-	return nil
 }
 
 // Entry is one change as it was recorded.
@@ -234,19 +220,18 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, fmt.Errorf("read explanation of job %s: %w", ref, err)
 	}
-	if s.Groups, err = list[job.Group](ctx, j.db, `SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
-		WHERE m.ref = ? ORDER BY g.id`, ref); err != nil {
-		return nil, fmt.Errorf("read groups of job %s: %w", ref, err)
+	if s.Groups, err = list[job.Group](ctx, j.db, "read groups of job "+ref, groupsOf+`ORDER BY g.id`, ref); err != nil {
+		return nil, err
 	}
 	columns := func(e *Entry) []any {
 		return []any{database.Millis(&e.At), &e.Mode, &e.Group, &e.Ref, &e.Step, &e.Change, &e.Was, &e.Result}
 	}
-	if s.Changes, err = database.List(ctx, j.db, columns, `SELECT at, mode, group_id, ref, step, change, was, result
+	if s.Changes, err = rows(ctx, j.db, "read changes of job "+ref, columns, `SELECT at, mode, group_id, ref, step, change, was, result
 		FROM bridge_changes WHERE ref = ? ORDER BY id`, ref); err != nil {
-		return nil, fmt.Errorf("read changes of job %s: %w", ref, err)
+		return nil, err
 	}
-	if s.Outcomes, err = list[history.Outcome](ctx, j.db, `SELECT body FROM bridge_outcomes WHERE ref = ? ORDER BY run`, ref); err != nil {
-		return nil, fmt.Errorf("read outcomes of job %s: %w", ref, err)
+	if s.Outcomes, err = list[history.Outcome](ctx, j.db, "read outcomes of job "+ref, `SELECT body FROM bridge_outcomes WHERE ref = ? ORDER BY run`, ref); err != nil {
+		return nil, err
 	}
 	if s.Note == nil && len(s.Groups) == 0 && len(s.Changes) == 0 && len(s.Outcomes) == 0 {
 		return nil, fmt.Errorf("job %s: %w", ref, ErrNotFound)
@@ -256,11 +241,7 @@ func (j *Journal) Story(ctx context.Context, ref string) (*Story, error) {
 
 // MemberOf returns a job as a member of the last group that it was put into; nil = none.
 func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error) {
-	groups, err := list[job.Group](ctx, j.db, `SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id
-		WHERE m.ref = ? ORDER BY g.id DESC LIMIT 1`, ref)
-	if err != nil {
-		return nil, fmt.Errorf("read group of job %s: %w", ref, err)
-	}
+	groups, err := list[job.Group](ctx, j.db, "read group of job "+ref, groupsOf+`ORDER BY g.id DESC LIMIT 1`, ref)
 	for i := range groups {
 		for k := range groups[i].Members {
 			if m := &groups[i].Members[k]; m.Ref == ref {
@@ -268,12 +249,37 @@ func (j *Journal) MemberOf(ctx context.Context, ref string) (*job.Member, error)
 			}
 		}
 	}
-	return nil, nil
+	return nil, err
 }
 
-// list reads a column of JSON.
-func list[T any](ctx context.Context, db *sql.DB, query string, args ...any) ([]T, error) {
-	return database.List(ctx, db, func(v *T) []any { return []any{database.JSON(v)} }, query, args...)
+const groupsOf = `SELECT g.body FROM bridge_groups g JOIN bridge_members m ON m.group_id = g.id WHERE m.ref = ? `
+
+// list reads a column of JSON; what is the operation, for an error.
+func list[T any](ctx context.Context, db *sql.DB, what, query string, args ...any) ([]T, error) {
+	return rows(ctx, db, what, func(v *T) []any { return []any{database.JSON(v)} }, query, args...)
+}
+
+// rows reads rows; what is the operation, for an error.
+func rows[T any](ctx context.Context, db *sql.DB, what string, columns func(*T) []any, query string, args ...any) ([]T, error) {
+	out, err := database.List(ctx, db, columns, query, args...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return out, nil
+}
+
+// tx runs statements in one transaction; what is the operation, for an error.
+func (j *Journal) tx(ctx context.Context, what string, f func(exec func(query string, args ...any) error) error) error {
+	err := database.Tx(ctx, j.db, func(tx *sql.Tx) error {
+		return f(func(query string, args ...any) error {
+			_, err := tx.ExecContext(ctx, query, args...)
+			return err
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
 }
 
 // Started notes when a member of a group started, as its node recorded it, and returns
@@ -289,18 +295,12 @@ func (j *Journal) Started(ctx context.Context, ref string, at time.Time) (skew t
 	if err != nil {
 		return 0, false, fmt.Errorf("note start of job %s: %w", ref, err)
 	}
-	return j.skew(ctx, group)
-}
-
-// skew is the time between the first and the last known start of a group.
-func (j *Journal) skew(ctx context.Context, id int64) (skew time.Duration, complete bool, err error) {
 	var first, last sql.NullInt64
-	var missing, n int
-	if err := j.db.QueryRowContext(ctx, `SELECT min(started), max(started), count(*) - count(started), count(*)
-		FROM bridge_members WHERE group_id = ?`, id).Scan(&first, &last, &missing, &n); err != nil {
-		return 0, false, fmt.Errorf("read starts of group %d: %w", id, err)
+	if err := j.db.QueryRowContext(ctx, `SELECT min(started), max(started), count(*) = count(started) FROM bridge_members WHERE group_id = ?`,
+		group).Scan(&first, &last, &complete); err != nil {
+		return 0, false, fmt.Errorf("read starts of group %d: %w", group, err)
 	}
-	return time.Duration(last.Int64 - first.Int64), missing == 0 && n > 0, nil
+	return time.Duration(last.Int64 - first.Int64), complete, nil
 }
 
 // Grouped is a group with what its nodes recorded.
@@ -317,24 +317,11 @@ func (j *Journal) Groups(ctx context.Context, since time.Time, limit int) ([]Gro
 	if limit == 0 {
 		limit = -1
 	}
-	var out []Grouped
-	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
-		var g Grouped
-		var first, last sql.NullInt64
-		var missing, n int
-		if err := rows.Scan(database.JSON(&g.Group), &first, &last, &missing, &n); err != nil {
-			return err
-		}
-		g.SkewS, g.Complete = time.Duration(last.Int64-first.Int64).Seconds(), missing == 0 && n > 0
-		out = append(out, g)
-		return nil
-	}, `SELECT g.body, min(m.started), max(m.started), count(m.ref) - count(m.started), count(m.ref)
+	columns := func(g *Grouped) []any { return []any{database.JSON(&g.Group), &g.SkewS, &g.Complete} }
+	return rows(ctx, j.db, "read groups", columns, `SELECT g.body, coalesce(max(m.started) - min(m.started), 0) / 1e9,
+		count(m.ref) > 0 AND count(m.ref) = count(m.started)
 		FROM (SELECT id, decided, body FROM bridge_groups WHERE decided >= ? ORDER BY decided, id LIMIT ?) g
 		LEFT JOIN bridge_members m ON m.group_id = g.id GROUP BY g.id ORDER BY g.decided, g.id`, since.UnixMilli(), limit)
-	if err != nil {
-		return nil, fmt.Errorf("read groups: %w", err)
-	}
-	return out, nil
 }
 
 // Forget removes what is older than the given time. Open groups stay.
@@ -357,4 +344,76 @@ func (j *Journal) Forget(ctx context.Context, before time.Time) error {
 		}
 	}
 	return nil
+}
+
+// SaveOutcome writes an outcome down, in place of an earlier one of the same run.
+func (j *Journal) SaveOutcome(ctx context.Context, o *history.Outcome) error {
+	if _, err := j.db.ExecContext(ctx, `INSERT INTO bridge_outcomes (run, ref, ended, body) VALUES (?, ?, ?, ?)
+		ON CONFLICT (run) DO UPDATE SET body = excluded.body`, o.Run, o.Ref, o.End.UnixMilli(), database.JSON(o)); err != nil {
+		return fmt.Errorf("write outcome of job %s: %w", o.Ref, err)
+	}
+	return nil
+}
+
+// LastOutcome returns the highest number of a run with an outcome, 0 = there is none.
+func (j *Journal) LastOutcome(ctx context.Context) (run int64, err error) {
+	if err := j.db.QueryRowContext(ctx, `SELECT coalesce(max(run), 0) FROM bridge_outcomes`).Scan(&run); err != nil {
+		return 0, fmt.Errorf("read outcomes: %w", err)
+	}
+	return run, nil
+}
+
+// Outcomes returns the outcomes of runs that ended in [from, to), in the order of their records.
+func (j *Journal) Outcomes(ctx context.Context, from, to time.Time) ([]history.Outcome, error) {
+	return list[history.Outcome](ctx, j.db, "read outcomes", `SELECT body FROM bridge_outcomes WHERE ended >= ? AND ended < ? ORDER BY run`, from.UnixMilli(), to.UnixMilli())
+}
+
+// LastOutcomes returns the last limit of them, in no order.
+func (j *Journal) LastOutcomes(ctx context.Context, since time.Time, limit int) ([]history.Outcome, error) {
+	return list[history.Outcome](ctx, j.db, "read outcomes", `SELECT body FROM bridge_outcomes WHERE ended >= ? ORDER BY ended DESC LIMIT ?`, since.UnixMilli(), limit)
+}
+
+// SaveTasks keeps the names of array tasks, "120_4", by their own job numbers.
+func (j *Journal) SaveTasks(ctx context.Context, at time.Time, tasks map[int64]string) error {
+	return j.tx(ctx, "write array tasks", func(exec func(string, ...any) error) error {
+		for id, ref := range tasks {
+			a, t, _ := strings.Cut(ref, "_")
+			array, err1 := strconv.ParseInt(a, 10, 64)
+			task, err2 := strconv.ParseInt(t, 10, 64)
+			if err := errors.Join(err1, err2); err != nil {
+				return err
+			}
+			if err := exec(`INSERT INTO bridge_tasks (id, array, task, at) VALUES (?, ?, ?, ?)
+				ON CONFLICT (id) DO UPDATE SET array = excluded.array, task = excluded.task, at = excluded.at`,
+				id, array, task, at.UnixMilli()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// clocks is how far a node's clock may be off.
+const clocks = time.Hour
+
+// TaskName names the job that ran under a number from start to end: "120_4" for an array task, else the
+// number.
+func (j *Journal) TaskName(ctx context.Context, id int64, start, end time.Time) (string, error) {
+	array, task, err := j.Task(ctx, id, start, end)
+	if err != nil || array == 0 {
+		return strconv.FormatInt(id, 10), err
+	}
+	return fmt.Sprintf("%d_%d", array, task), nil
+}
+
+// Task returns which array task ran under a job number from start to end; array 0 = no poll showed
+// that the job was one. slurmctld may start to count from the beginning again, so the times must
+// agree.
+func (j *Journal) Task(ctx context.Context, id int64, start, end time.Time) (array, task int64, err error) {
+	err = j.db.QueryRowContext(ctx, `SELECT array, task FROM bridge_tasks WHERE id = ? AND at BETWEEN ? AND ?`,
+		id, start.Add(-clocks).UnixMilli(), end.Add(clocks).UnixMilli()).Scan(&array, &task)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, 0, fmt.Errorf("name job %d: %w", id, err)
+	}
+	return array, task, nil
 }

@@ -7,24 +7,24 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	_ "modernc.org/sqlite"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 func open(t testing.TB, path string) *Journal {
 	t.Helper()
-	db, err := database.Open(t.Context(), path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(database.Open(t.Context(), path, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { db.Close() })
 	return New(db)
 }
@@ -44,20 +44,13 @@ func TestRestartFindsOpenGroups(t *testing.T) {
 	for _, g := range []*job.Group{
 		group(1, job.Done, "10"), group(2, job.Released, "11", "12"), group(3, job.Preparing, "13"),
 	} {
-		if err := j.SaveGroup(ctx, g); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, j.SaveGroup(ctx, g))
 	}
 	book := tracker.New()
 	book.Wait("20").Strikes = 1
 	book.Unmanaged["21"] = "its owner edited it"
-	if err := j.SaveTracker(ctx, book); err != nil {
-		t.Fatal(err)
-	}
-	got, err := open(t, path).Load(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.SaveTracker(ctx, book))
+	got := must.Get(open(t, path).Load(ctx))(t)
 	if len(got.Groups) != 2 || got.Groups[2].Members[1].Ref != "12" || got.Groups[3].State != job.Preparing {
 		t.Errorf("groups %v", got.Groups)
 	}
@@ -75,9 +68,7 @@ func TestDamagedJournal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j.db")
 	j := open(t, path)
 	for id := range int64(3) {
-		if err := j.SaveGroup(ctx, group(id+1, job.Released, fmt.Sprint(10+id))); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, j.SaveGroup(ctx, group(id+1, job.Released, fmt.Sprint(10+id))))
 	}
 	if _, err := j.db.Exec(`UPDATE bridge_groups SET body = '{"members": 7' WHERE id = 2`); err != nil {
 		t.Fatal(err)
@@ -89,17 +80,13 @@ func TestDamagedJournal(t *testing.T) {
 	if len(got.Groups) != 2 || got.Groups[1] == nil || got.Groups[3] == nil || got.NextID != 4 {
 		t.Errorf("groups %v, the next is %d", got.Groups, got.NextID)
 	}
-	if _, err := j.db.Exec(`DROP TABLE bridge_groups`); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(j.db.Exec(`DROP TABLE bridge_groups`))(t)
 	if got, err := j.Load(ctx); err == nil || got == nil || got.NextID < 1_000_000 {
 		t.Errorf("without groups: %+v %v", got, err)
 	}
 	// A file that took a damaged one's place doesn't begin at 1 either.
 	fresh := filepath.Join(t.TempDir(), "j.db")
-	if err := os.WriteFile(fresh, []byte(strings.Repeat("noise", 1000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(fresh, []byte(strings.Repeat("noise", 1000)), 0o600))
 	if got, err := open(t, fresh).Load(ctx); err != nil || got.NextID < 1_000_000 {
 		t.Errorf("after damage: %+v %v", got, err)
 	}
@@ -111,24 +98,15 @@ func TestStory(t *testing.T) {
 	if _, err := j.Story(ctx, "10"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("of nothing: %v", err)
 	}
-	if err := j.SaveGroup(ctx, group(1, job.Released, "10", "11")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.SaveGroup(ctx, group(1, job.Released, "10", "11")))
 	gres := "mps:50"
 	c := &job.Change{
 		Step: "prepare", Update: job.Update{Jobs: []string{"10", "11"}, Gres: &gres},
 		Was: map[string]string{"10": "Gres=gres:mps:100", "11": "Gres=gres:mps:100 hostile\n'; DROP TABLE"},
 	}
-	if err := j.Log(ctx, time.UnixMilli(5), job.Active, 1, c, errors.New("refused")); err != nil {
-		t.Fatal(err)
-	}
-	if err := j.SaveExplanations(ctx, map[string]*job.Explanation{"10": {Ref: "10", Status: "waits"}}); err != nil {
-		t.Fatal(err)
-	}
-	s, err := j.Story(ctx, "11")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.Log(ctx, time.UnixMilli(5), job.Active, 1, c, errors.New("refused")))
+	must.OK(t, j.SaveExplanations(ctx, map[string]*job.Explanation{"10": {Ref: "10", Status: "waits"}}))
+	s := must.Get(j.Story(ctx, "11"))(t)
 	if len(s.Groups) != 1 || len(s.Changes) != 1 || s.Changes[0].Was != "Gres=gres:mps:100 hostile\n'; DROP TABLE" || s.Changes[0].Result != "refused" {
 		t.Errorf("story %+v", s)
 	}
@@ -140,9 +118,7 @@ func TestStory(t *testing.T) {
 func TestSkew(t *testing.T) {
 	ctx := context.Background()
 	j := open(t, filepath.Join(t.TempDir(), "j.db"))
-	if err := j.SaveGroup(ctx, group(1, job.Released, "10", "11")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.SaveGroup(ctx, group(1, job.Released, "10", "11")))
 	if _, _, err := j.Started(ctx, "99", time.Unix(5, 0)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a job of no group: %v", err)
 	}
@@ -150,9 +126,7 @@ func TestSkew(t *testing.T) {
 		t.Errorf("first of two: complete %v, %v", complete, err)
 	}
 	// A later save of the group must not lose what is known of its starts.
-	if err := j.SaveGroup(ctx, group(1, job.Started, "10", "11")); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.SaveGroup(ctx, group(1, job.Started, "10", "11")))
 	skew, complete, err := j.Started(ctx, "11", time.Unix(5, 4e6))
 	if err != nil || !complete || skew != 3*time.Millisecond {
 		t.Errorf("skew %v, complete %v, %v", skew, complete, err)
@@ -168,13 +142,9 @@ func TestForget(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j.db")
 	j := open(t, path)
 	for _, g := range []*job.Group{group(1, job.Done, "10"), group(2, job.Released, "11"), group(3, job.Done, "12")} {
-		if err := j.SaveGroup(ctx, g); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, j.SaveGroup(ctx, g))
 	}
-	if err := j.Forget(ctx, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.Forget(ctx, time.Now()))
 	if _, err := j.Story(ctx, "10"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("an old group is still there: %v", err)
 	}
@@ -190,15 +160,11 @@ func TestTasks(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "j.db")
 	j := open(t, path)
 	at := time.UnixMilli(1_700_000_000_000)
-	if err := j.SaveTasks(ctx, at, map[int64]string{7: "5_0", 8: "5_4294967293"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.SaveTasks(ctx, at, map[int64]string{7: "5_0", 8: "5_4294967293"}))
 	if err := j.SaveTasks(ctx, at, map[int64]string{9: "9"}); err == nil {
 		t.Error("an ordinary job's name is taken for a task's")
 	}
-	if err := j.SaveTasks(ctx, at.Add(time.Second), map[int64]string{8: "5_2"}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.SaveTasks(ctx, at.Add(time.Second), map[int64]string{8: "5_2"}))
 	j = open(t, path)
 	const month = 30 * 24 * time.Hour
 	for _, c := range []struct {
@@ -211,10 +177,45 @@ func TestTasks(t *testing.T) {
 			t.Errorf("job %d after %s is %d_%d, %v", c.id, c.start, array, task, err)
 		}
 	}
-	if err := j.Forget(ctx, at.Add(month)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.Forget(ctx, at.Add(month)))
 	if array, _, err := j.Task(ctx, 7, at, at); err != nil || array != 0 {
 		t.Errorf("remembered after a month: %d, %v", array, err)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	j := open(t, filepath.Join(t.TempDir(), "j.db"))
+	ctx := t.Context()
+	if last, err := j.LastOutcome(ctx); err != nil || last != 0 {
+		t.Errorf("of nothing: %d, %v", last, err)
+	}
+	at := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i := range 3 {
+		o := history.Outcome{
+			Run: int64(i + 5), Ref: "7", User: "ann", App: "a", Start: at, End: at.Add(time.Duration(i) * time.Hour),
+			With: []string{"8"}, Lesson: &interference.Lesson{Card: "c", Victim: "a", Others: []string{"b"}, Slowdown: 1.5, Off: 0.25},
+		}
+		must.OK(t, j.SaveOutcome(ctx, &o))
+		o.Again = true
+		if err := j.SaveOutcome(ctx, &o); err != nil { // in place of the former
+			t.Fatal(err)
+		}
+		all, err := j.Outcomes(ctx, at, at.Add(24*time.Hour))
+		if err != nil || len(all) != i+1 || !reflect.DeepEqual(all[i], o) {
+			t.Fatalf("%+v, %v", all, err)
+		}
+	}
+	if last, err := j.LastOutcome(ctx); err != nil || last != 7 {
+		t.Errorf("the last is %d, %v", last, err)
+	}
+	if all, err := j.Outcomes(ctx, at.Add(time.Hour), at.Add(24*time.Hour)); err != nil || len(all) != 2 {
+		t.Errorf("of the last hours: %+v, %v", all, err)
+	}
+	if s, err := j.Story(ctx, "7"); err != nil || len(s.Outcomes) != 3 {
+		t.Errorf("its story: %+v, %v", s, err)
+	}
+	must.OK(t, j.Forget(ctx, at.Add(90*time.Minute)))
+	if all, err := j.Outcomes(ctx, at, at.Add(24*time.Hour)); err != nil || len(all) != 1 {
+		t.Errorf("after the old were forgotten: %+v, %v", all, err)
 	}
 }

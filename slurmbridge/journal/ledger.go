@@ -221,17 +221,20 @@ func (p *pollWriter) insert(j *job.Job, t *track, ended *time.Time) error {
 	if !t.start.IsZero() {
 		start = t.start.UnixMilli()
 	}
-	shares, wholeGPUs := 0, 0
+	shares, wholeGPUs, deadline := 0, 0, int64(0)
+	if !j.Deadline.IsZero() {
+		deadline = j.Deadline.UnixMilli()
+	}
 	switch j.Request.Kind {
 	case job.Shares:
 		shares = j.Request.Count
 	case job.WholeGPU:
 		wholeGPUs = j.Request.Count
 	}
-	return p.exec(`INSERT OR REPLACE INTO bridge_ran (ref, start, submit, ready, ended, user, account, partition, app, node, gpus, shares, count, group_id, mode)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+	return p.exec(`INSERT OR REPLACE INTO bridge_ran (ref, start, submit, ready, ended, user, account, partition, app, node, gpus, shares, count, group_id, mode, qos, reservation, deadline)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		j.Ref, start, t.submit.UnixMilli(), t.ready.UnixMilli(), end, j.User, j.Account, j.Partition, p.st.Apps[j.Ref].Key,
-		j.Nodes, indexes(j), shares, wholeGPUs, p.groups[j.Ref], p.st.Mode)
+		j.Nodes, indexes(j), shares, wholeGPUs, p.groups[j.Ref], p.st.Mode, j.QOS, j.Reservation, deadline)
 }
 
 // indexes writes a job's GPUs as indexList reads them.
@@ -263,20 +266,25 @@ func (p *pollWriter) refusals() error {
 	return nil
 }
 
-// intentions keeps the group that shadow mode last intended for each job before it
+// intentions keeps the group that shadow mode, or adopt's, last intended for each job before it
 // starts: of all its plans that one is the nearest to what would have happened.
 func (p *pollWriter) intentions() error {
-	if p.st.Mode != job.Shadow || p.st.Plan == nil {
+	if p.st.Plan == nil {
 		return nil
 	}
-	for i := range p.st.Plan.Groups {
-		in := history.Intended{At: p.at, Group: p.st.Plan.Groups[i].Group}
+	shadow := p.st.Mode == job.Shadow
+	groups := p.st.Plan.WouldAdopt
+	if shadow {
+		groups = p.st.Plan.Groups
+	}
+	for i := range groups {
+		in := history.Intended{At: p.at, Group: groups[i].Group}
 		if in.Kind == job.Join {
 			in.Running = p.running(in.Node, in.GPU)
 		}
 		key := fmt.Sprint(in.Kind, in.Refs(), in.Running)
 		for _, ref := range in.Refs() {
-			if p.intended[ref] == key {
+			if t := p.tracks[ref]; p.intended[ref] == key || !shadow && (t == nil || t.job.Request.Kind != job.WholeGPU) {
 				continue
 			}
 			if err := p.exec(`INSERT INTO bridge_intended (ref, at, body) VALUES (?, ?, ?)
@@ -323,5 +331,105 @@ func (p *pollWriter) gpus() error {
 		p.written = append(p.written, func() { p.nodes[n.Name] = text })
 	}
 	p.written = append(p.written, func() { p.hour = hour })
+	return nil
+}
+
+const runColumns = `ref, start, submit, ready, ended, user, account, partition, app, node, gpus, shares, count, group_id, mode, qos, reservation, deadline`
+
+// Running returns up to limit runs that polls showed on their GPUs in [from, to), the longest running and the
+// latest first.
+func (j *Journal) Running(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error) {
+	return j.runs(ctx, `SELECT `+runColumns+` FROM bridge_ran
+		WHERE start > 0 AND start < ?2 AND (ended IS NULL OR ended >= ?1) ORDER BY ended IS NULL DESC, ended DESC, ref LIMIT ?3`,
+		from.UnixMilli(), to.UnixMilli(), limit)
+}
+
+// Ended returns up to limit runs that, by polls, ended in [from, to), the latest first, including
+// runs that no poll showed running.
+func (j *Journal) Ended(ctx context.Context, from, to time.Time, limit int) ([]history.Run, error) {
+	return j.runs(ctx, `SELECT `+runColumns+` FROM bridge_ran WHERE ended >= ? AND ended < ? ORDER BY ended DESC, ref LIMIT ?`,
+		from.UnixMilli(), to.UnixMilli(), limit)
+}
+
+func (j *Journal) runs(ctx context.Context, query string, args ...any) ([]history.Run, error) {
+	columns := func(r *history.Run) []any {
+		return []any{
+			&r.Ref, database.Millis(&r.Start), database.Millis(&r.Submit), database.Millis(&r.Ready), database.Millis(&r.End),
+			&r.User, &r.Account, &r.Partition, &r.App, &r.Node, (*indexList)(&r.GPUs), &r.Shares, &r.WholeGPUs, &r.Group, &r.Mode,
+			&r.QOS, &r.Reservation, database.Millis(&r.Deadline),
+		}
+	}
+	return rows(ctx, j.db, "read ledger", columns, query, args...)
+}
+
+// Intended returns what shadow mode would have done in [from, to): the group last intended for each job, by
+// ref.
+func (j *Journal) Intended(ctx context.Context, from, to time.Time) (map[string]history.Intended, error) {
+	out := map[string]history.Intended{}
+	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
+		var ref string
+		var in history.Intended
+		if err := rows.Scan(&ref, database.JSON(&in)); err != nil {
+			return err
+		}
+		out[ref] = in
+		return nil
+	}, `SELECT ref, body FROM bridge_intended WHERE at >= ? AND at < ?`, from.UnixMilli(), to.UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("read intended groups: %w", err)
+	}
+	return out, nil
+}
+
+// Refused returns the guard's reasons in [from, to), the most frequent first. A
+// refusal counts whole where the first or the last poll with it is within.
+func (j *Journal) Refused(ctx context.Context, from, to time.Time) ([]history.Refused, error) {
+	columns := func(r *history.Refused) []any { return []any{&r.Reason, &r.Jobs, &r.Looks} }
+	return rows(ctx, j.db, "read refusals", columns, `SELECT reason, count(*), sum(looks) FROM bridge_refusals
+		WHERE last >= ? AND first < ? GROUP BY reason ORDER BY 2 DESC, 1`, from.UnixMilli(), to.UnixMilli())
+}
+
+// Nodes returns the nodes with GPUs that were in service since the given time.
+func (j *Journal) Nodes(ctx context.Context, since time.Time) ([]job.Node, error) {
+	var out []job.Node
+	err := database.Each(ctx, j.db, func(rows *sql.Rows) error {
+		n := job.Node{Up: true}
+		var partitions string
+		if err := rows.Scan(&n.Name, &n.GPUs, &n.GPUType, &partitions); err != nil {
+			return err
+		}
+		if partitions != "" {
+			n.Partitions = strings.Split(partitions, ",")
+		}
+		out = append(out, n)
+		return nil
+	}, `SELECT node, gpus, type, partitions FROM bridge_nodes WHERE seen >= ? ORDER BY node`, since.UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("read nodes: %w", err)
+	}
+	return out, nil
+}
+
+// LastPoll is about when a poll last showed a node, an hour earlier at most; zero = none has.
+func (j *Journal) LastPoll(ctx context.Context) (time.Time, error) {
+	var at time.Time
+	if err := j.db.QueryRowContext(ctx, `SELECT max(seen) FROM bridge_nodes`).Scan(database.Millis(&at)); err != nil {
+		return at, fmt.Errorf("read nodes: %w", err)
+	}
+	return at, nil
+}
+
+// indexList is a column of GPU indexes, separated by commas.
+type indexList []int
+
+// Scan implements sql.Scanner.
+func (l *indexList) Scan(src any) error {
+	text, _ := src.(string)
+	*l = nil
+	for f := range strings.SplitSeq(text, ",") {
+		if g, err := strconv.Atoi(f); err == nil {
+			*l = append(*l, g)
+		}
+	}
 	return nil
 }

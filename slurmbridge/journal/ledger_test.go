@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
@@ -50,18 +51,13 @@ func runs(j job.Job, start int, gpus ...int) job.Job {
 func record(t *testing.T, l *Journal, sts ...*job.Status) {
 	t.Helper()
 	for _, st := range sts {
-		if err := l.RecordPoll(context.Background(), st); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, l.RecordPoll(context.Background(), st))
 	}
 }
 
 func over(t *testing.T, l *Journal) map[string]history.Run {
 	t.Helper()
-	all, err := l.Ended(context.Background(), began, at(10_000), 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must.Get(l.Ended(context.Background(), began, at(10_000), 100))(t)
 	out := map[string]history.Run{}
 	for _, r := range all {
 		out[r.Ref] = r
@@ -89,9 +85,7 @@ func TestLedgerWaits(t *testing.T) {
 		Ref: "1", User: "ann", Account: "lab", Partition: "a", App: "gromacs", Submit: at(0).Local(), Ready: at(0).Local(), Start: at(25).Local(), End: at(60).Local(),
 		Node: "n1", GPUs: []int{1}, Shares: 100, Group: 7, Mode: job.Active,
 	}
-	if !reflect.DeepEqual(got["1"], want) {
-		t.Errorf("\n got %+v\nwant %+v", got["1"], want)
-	}
+	must.Equal(t, got["1"], want)
 	for ref, ready := range map[string]int{"1": 0, "2": 20, "3": 20} {
 		if !got[ref].Ready.Equal(at(ready)) {
 			t.Errorf("job %s waits since %v, want %v", ref, got[ref].Ready, at(ready))
@@ -111,10 +105,7 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 	record(t, l, poll(1, j, waits("9", 0)), poll(10, runs(j, 5, 0), runs(waits("2", 0), 6, 1)), poll(20, j))
 	l = open(t, path)
 	record(t, l, poll(30, runs(j, 25, 0), runs(waits("4", 2), 21, 1)))
-	ran, err := l.Running(context.Background(), at(0), at(100), 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ran := must.Get(l.Running(context.Background(), at(0), at(100), 10))(t)
 	type span struct {
 		ref        string
 		start, end int
@@ -128,9 +119,7 @@ func TestLedgerRunsAndRestarts(t *testing.T) {
 		got = append(got, s)
 	}
 	want := []span{{"1", 25, 0}, {"4", 21, 0}, {"1", 5, 20}, {"2", 6, 20}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	must.Equal(t, got, want)
 	// 9 came and went between two polls.
 	if r := over(t, l)["9"]; !r.Start.IsZero() || !r.End.Equal(at(10)) {
 		t.Errorf("%+v", r)
@@ -153,28 +142,18 @@ func TestLedgerOfShadow(t *testing.T) {
 	later.Plan = &job.Plan{Groups: []job.PlannedGroup{{Group: job.Group{Kind: job.StartNow, Node: "n1", Members: []job.Member{{Ref: "2"}}}}}}
 	record(t, l, st, st, &later)
 	ctx := context.Background()
-	in, err := l.Intended(ctx, at(0), at(100))
-	if err != nil {
-		t.Fatal(err)
-	}
+	in := must.Get(l.Intended(ctx, at(0), at(100)))(t)
 	if len(in) != 2 || len(in["1"].Members) != 2 || len(in["1"].Running) != 1 || in["1"].Running[0] != "8" || len(in["2"].Members) != 1 {
 		t.Errorf("%+v", in)
 	}
-	refused, err := l.Refused(ctx, at(0), at(100))
-	if err != nil {
-		t.Fatal(err)
-	}
+	refused := must.Get(l.Refused(ctx, at(0), at(100)))(t)
 	want := []history.Refused{{Reason: "GPU memory would not suffice at some moment", Jobs: 1, Looks: 3}, {Reason: "a job asks not to share", Jobs: 1, Looks: 3}}
-	if !reflect.DeepEqual(refused, want) {
-		t.Errorf("got %v, want %v", refused, want)
-	}
+	must.Equal(t, refused, want)
 	nodes, err := l.Nodes(ctx, at(0))
 	if err != nil || len(nodes) != 1 || nodes[0].GPUs != 2 || len(nodes[0].Partitions) != 2 {
 		t.Errorf("%+v %v", nodes, err)
 	}
-	if err := l.Forget(ctx, at(1000)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.Forget(ctx, at(1000)))
 	if in, _ := l.Intended(ctx, at(0), at(100)); len(in) != 0 {
 		t.Errorf("not forgotten: %v", in)
 	}
@@ -201,9 +180,7 @@ func TestLedgerIsQuiet(t *testing.T) {
 
 func changes(t *testing.T, l *Journal) (n int) {
 	t.Helper()
-	if err := l.db.QueryRow(`SELECT total_changes()`).Scan(&n); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, l.db.QueryRow(`SELECT total_changes()`).Scan(&n))
 	return n
 }
 
@@ -236,8 +213,25 @@ func BenchmarkLedger(b *testing.B) {
 	s := 0
 	for b.Loop() {
 		s++
-		if err := l.RecordPoll(context.Background(), poll(s, jobs...)); err != nil {
-			b.Fatal(err)
-		}
+		must.OK(b, l.RecordPoll(context.Background(), poll(s, jobs...)))
+	}
+}
+
+// What rules for adoption match is noted of each run, and in their shadow which group an unchanged job would have been in.
+func TestWhatRulesMatch(t *testing.T) {
+	l := open(t, filepath.Join(t.TempDir(), "db"))
+	whole, sharer := waits("1", 0), waits("2", 0)
+	whole.Request, whole.QOS, whole.Reservation, whole.Deadline = job.GPURequest{Kind: job.WholeGPU, Count: 1}, "high", "course", at(3600)
+	st := poll(1, whole, sharer)
+	g := job.Group{Node: "n1", Members: []job.Member{{Ref: "1", Predicted: 1.2}, {Ref: "2"}}}
+	st.Plan = &job.Plan{WouldAdopt: []job.PlannedGroup{{Group: g}}}
+	record(t, l, st, poll(2, runs(whole, 2, 0), runs(sharer, 2, 1)), poll(3))
+	r := over(t, l)["1"]
+	if r.QOS != "high" || r.Reservation != "course" || !r.Deadline.Equal(at(3600)) || r.WholeGPUs != 1 {
+		t.Errorf("%+v", r)
+	}
+	in, err := l.Intended(t.Context(), at(0), at(10))
+	if err != nil || len(in) != 1 || len(in["1"].Members) != 2 {
+		t.Errorf("%+v %v", in, err)
 	}
 }

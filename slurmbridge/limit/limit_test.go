@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
@@ -91,9 +92,7 @@ func TestKeptFromANode(t *testing.T) {
 // What an operator has closed no job's end opens.
 func TestClosedIsNotOpenedByAnEnd(t *testing.T) {
 	for reason, want := range map[string]int{"PartitionDown": 0, "ReqNodeNotAvail, Reserved for maintenance": 0, "AssocGrpJobsLimit": 1} {
-		if got := (&Limit{reason: reason, of: class{user: "ann"}}).frees(holder{}); got != want {
-			t.Errorf("%q: %d", reason, got)
-		}
+		must.Equal(t, (&Limit{reason: reason, of: class{user: "ann"}}).frees(holder{}), want, reason)
 	}
 }
 
@@ -130,4 +129,45 @@ func TestLimitMetByThoseWhoFollowed(t *testing.T) {
 // maySend reports whether the limits let the job start on the node at once.
 func maySend(b *Budget, ref, node string) bool {
 	return b.ClosedTo(ref, node) == nil && b.Pass(ref) == nil
+}
+
+// Adopted jobs with shares count under limits on whole GPUs.
+func TestAdoptedJobsUnderGPULimits(t *testing.T) {
+	one := func(ref, user, account string) job.Job {
+		return job.Job{Ref: ref, User: user, Account: account, QOS: "normal", Partition: "gpu", Request: job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true}}
+	}
+	holds, runs, waiting, next := one("shares", "ann", "lab"), one("runs", "bob", "lab"), one("foreign", "ann", "lab"), one("next", "ann", "lab")
+	holds.State, holds.Request = job.Running, job.GPURequest{Kind: job.Shares, Count: 50}
+	runs.State, waiting.State, next.State = job.Running, job.Pending, job.Pending
+	for name, c := range map[string]struct {
+		limit job.GPULimit
+		says  string
+		waits bool
+	}{
+		"room for all":          {job.GPULimit{Accounts: []string{"lab"}, Most: 4}, "", false},
+		"the rest is Slurm's":   {job.GPULimit{Accounts: []string{"lab"}, Most: 3}, "don't share", false},
+		"used up":               {job.GPULimit{Accounts: []string{"lab"}, Most: 2}, "have them", true},
+		"each user by itself":   {job.GPULimit{QOS: "normal", EachUser: true, Most: 1}, "have them", true},
+		"another user":          {job.GPULimit{User: "bob", Accounts: []string{"lab"}, Most: 0}, "", false},
+		"another account":       {job.GPULimit{Accounts: []string{"theory"}, Most: 0}, "", false},
+		"another QOS":           {job.GPULimit{QOS: "high", Most: 0}, "", false},
+		"a partition's QOS":     {job.GPULimit{QOS: "high", Partitions: []string{"gpu"}, Most: 2}, "have them", true},
+		"each account":          {job.GPULimit{QOS: "normal", EachAccount: true, Most: 2}, "have them", true},
+		"minutes that are left": {job.GPULimit{Of: "GrpTRESMins", Accounts: []string{"lab"}, Most: 1000, Uncounted: true}, "GrpTRESMins", false},
+	} {
+		s := &job.Snapshot{Jobs: []job.Job{holds, runs, waiting, next}, GPULimits: []job.GPULimit{c.limit}}
+		g := CountGPUs(s, func(j *job.Job) bool { return j.Ref == "shares" }, func(j *job.Job) bool { return j.Ref == "next" })
+		says, waits := g.Pass(&next)
+		if !strings.Contains(says, c.says) || (says == "") != (c.says == "") || waits != c.waits {
+			t.Errorf("%s: %q, waits %v", name, says, waits)
+		}
+	}
+	s := &job.Snapshot{Jobs: []job.Job{holds, runs, next}, GPULimits: []job.GPULimit{{Most: 3}}}
+	g := CountGPUs(s, func(j *job.Job) bool { return j.Ref == "shares" }, func(j *job.Job) bool { return j.Ref == "next" })
+	if says, _ := g.Pass(&next); says != "" {
+		t.Error(says)
+	}
+	if _, waits := g.Pass(&next); !waits {
+		t.Error("the job that passed doesn't count")
+	}
 }

@@ -4,41 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
-// applier carries plans out.
-type applier struct {
-	slurm   job.Slurm
-	journal Journal
-	tracker *tracker.Tracker
-	gate    *Gate
-	// comments says which AdminComments are the bridge's to write.
-	comments *comments
-	mode     job.Mode
-	metrics  *Metrics
-	logger   *slog.Logger
-	now      func() time.Time
-	fault    func(step string)
-}
-
 // apply carries a plan out. A group is written down before its first change and again
 // after its last, so that a bridge that finds it half made can restore it.
-func (a *applier) apply(ctx context.Context, p *job.Plan) {
+func (b *Bridge) apply(ctx context.Context, p *job.Plan) {
 	settled := true
+	b.keepForeign(ctx, p.Repairs)
 	repairs := release.Merge(p.Repairs)
-	for i, err := range a.sendAll(ctx, repairs) {
-		a.log(ctx, 0, &repairs[i], err)
+	for i, err := range b.sendAll(ctx, repairs) {
+		if text := repairs[i].Update.AdminComment; text != nil {
+			b.comments.wrote(repairs[i].Update.Jobs, *text)
+		}
+		b.note(ctx, 0, &repairs[i], err)
 		settled = settled && (err == nil || repairs[i].Step != job.StepRestore)
 	}
-	a.fault("repaired")
+	b.fault("repaired")
 	if !settled {
 		// A job that could not be restored may be starting where a group was to go: poll
 		// again first.
@@ -46,27 +34,41 @@ func (a *applier) apply(ctx context.Context, p *job.Plan) {
 		return
 	}
 	for i := range p.Groups {
-		p.Groups[i].Group.ID = a.tracker.NewID()
+		p.Groups[i].Group.ID = b.tracker.NewID()
 	}
-	if a.mode == job.Shadow {
-		a.logIntended(ctx, p.Groups)
+	if b.acting() == job.Shadow {
+		for i := range p.Groups {
+			for _, c := range slices.Concat(p.Groups[i].Prepare, p.Groups[i].Release) {
+				b.note(ctx, p.Groups[i].Group.ID, &c, nil)
+			}
+		}
 		return
 	}
-	a.makeGroups(ctx, p.Groups, p.Order)
+	b.makeGroups(ctx, p.Groups, p.Order)
 }
 
-// logIntended writes down what would be done with the groups of a plan.
-func (a *applier) logIntended(ctx context.Context, groups []job.PlannedGroup) {
-	for i := range groups {
-		for _, c := range slices.Concat(groups[i].Prepare, groups[i].Release) {
-			a.log(ctx, groups[i].Group.ID, &c, nil)
+// keepForeign takes from repairs the AdminComments that aren't the bridge's to write.
+func (b *Bridge) keepForeign(ctx context.Context, repairs []job.Change) {
+	var refs []string
+	for i := range repairs {
+		if repairs[i].Update.AdminComment != nil {
+			refs = append(refs, repairs[i].Update.Jobs...)
+		}
+	}
+	if len(refs) == 0 || b.acting() != job.Active {
+		return
+	}
+	b.comments.read(ctx, refs)
+	for i := range repairs {
+		if u := &repairs[i].Update; u.AdminComment != nil && !b.comments.ours(u.Jobs) {
+			u.AdminComment = nil
 		}
 	}
 }
 
 // makeGroups makes the groups of a plan; groups of a node with several GPUs are made together.
-func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
-	a.readComments(ctx, groups)
+func (b *Bridge) makeGroups(ctx context.Context, groups []job.PlannedGroup, order map[string]int) {
+	b.readComments(ctx, groups)
 	done := make([]bool, len(groups))
 	var sides [][]*job.PlannedGroup
 	members := 0
@@ -81,18 +83,18 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, ord
 			if k > i && (!ordered || g.Group.Node != groups[i].Group.Node) {
 				continue
 			}
-			if done[k] = true; a.adopt(ctx, g) {
+			if done[k] = true; b.adopt(ctx, g) {
 				side = append(side, g)
 				members += len(g.Group.Members)
 			}
 		}
 		sides = append(sides, side)
 		if members >= atOnce {
-			a.release(ctx, a.prepare(ctx, sides), order)
+			b.releaseAll(ctx, b.prepare(ctx, sides), order)
 			sides, members = nil, 0
 		}
 	}
-	a.release(ctx, a.prepare(ctx, sides), order)
+	b.releaseAll(ctx, b.prepare(ctx, sides), order)
 }
 
 // atOnce is of how many members groups are prepared before the first of them are released: many
@@ -100,7 +102,7 @@ func (a *applier) makeGroups(ctx context.Context, groups []job.PlannedGroup, ord
 const atOnce = 100
 
 // readComments reads the AdminComments that the changes of groups are to replace.
-func (a *applier) readComments(ctx context.Context, groups []job.PlannedGroup) {
+func (b *Bridge) readComments(ctx context.Context, groups []job.PlannedGroup) {
 	var refs []string
 	for i := range groups {
 		for _, c := range slices.Concat(groups[i].Prepare, groups[i].Release) {
@@ -111,43 +113,36 @@ func (a *applier) readComments(ctx context.Context, groups []job.PlannedGroup) {
 	}
 	// All of them, however many: one that wasn't read gets no stamp.
 	for some := range slices.Chunk(slices.Compact(slices.Sorted(slices.Values(refs))), mostRead) {
-		a.comments.read(ctx, some)
+		b.comments.read(ctx, some)
 	}
 }
 
 // adopt writes a group down, unless the gate might open before it is made. false: it isn't
 // to be made.
-func (a *applier) adopt(ctx context.Context, p *job.PlannedGroup) bool {
-	if !a.gate.Holds() {
-		a.logger.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left", a.gate.Left())
+func (b *Bridge) adopt(ctx context.Context, p *job.PlannedGroup) bool {
+	if !b.Gate.Holds() {
+		b.Log.Warn("group not made: the gate may open meanwhile", "jobs", strings.Join(p.Group.Refs(), ","), "lease_left", b.Gate.Left())
 		return false
 	}
 	g := p.Group
-	if err := a.journal.SaveGroup(ctx, &g); err != nil {
+	if err := b.Journal.SaveGroup(ctx, &g); err != nil {
 		// A group that could not be restored after a crash is not made. Jobs don't wait for
 		// a disk: they go as they are.
-		a.logger.Error("journal", "err", err)
-		a.letGo(ctx, g.Refs())
+		b.Log.Error("journal", "err", err)
+		none := ""
+		c := job.Change{Step: job.StepUngate, Why: "their group can't be written down", Update: job.Update{Jobs: g.Refs(), Dependency: &none, StartNow: true}}
+		b.note(ctx, 0, &c, b.sendAll(ctx, []job.Change{c})[0])
 		return false
 	}
-	a.tracker.Adopt(&g)
-	a.fault("journaled")
+	b.tracker.Adopt(&g)
+	b.fault("journaled")
 	return true
-}
-
-// letGo makes jobs ordinary ones that wait for nothing but the bridge.
-func (a *applier) letGo(ctx context.Context, refs []string) {
-	none := ""
-	_ = a.change(ctx, 0, &job.Change{
-		Step: job.StepUngate, Why: "their group can't be written down", Was: map[string]string{},
-		Update: job.Update{Jobs: refs, Dependency: &none, StartNow: true},
-	})
 }
 
 // prepare sets what members of groups are to have when they start; equal members of a node share
 // one update. It returns the groups that are completely prepared; the next poll restores the
 // members of incomplete ones.
-func (a *applier) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]*job.PlannedGroup {
+func (b *Bridge) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]*job.PlannedGroup {
 	var all []job.Change
 	of := map[string]*job.PlannedGroup{}
 	for _, side := range sides {
@@ -163,12 +158,12 @@ func (a *applier) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]
 		all = append(all, release.Merge(here)...)
 	}
 	failed := map[*job.PlannedGroup]bool{}
-	for i, err := range a.whileClosed(ctx, of, all) {
+	for i, err := range b.whileClosed(ctx, of, all) {
 		for _, ref := range all[i].Update.Jobs {
 			failed[of[ref]] = failed[of[ref]] || err != nil
 		}
 		if err == nil {
-			a.fault("prepare")
+			b.fault("prepare")
 		}
 	}
 	for i := range sides {
@@ -177,9 +172,9 @@ func (a *applier) prepare(ctx context.Context, sides [][]*job.PlannedGroup) [][]
 	return slices.DeleteFunc(sides, func(side []*job.PlannedGroup) bool { return len(side) == 0 })
 }
 
-// release lets prepared groups start, whether the gate is still closed or not: their members
+// releaseAll lets prepared groups start, whether the gate is still closed or not: their members
 // are what they are to be.
-func (a *applier) release(ctx context.Context, sides [][]*job.PlannedGroup, order map[string]int) {
+func (b *Bridge) releaseAll(ctx context.Context, sides [][]*job.PlannedGroup, order map[string]int) {
 	var ready []job.Change
 	of := map[string]*job.PlannedGroup{}
 	for _, side := range sides {
@@ -199,12 +194,12 @@ func (a *applier) release(ctx context.Context, sides [][]*job.PlannedGroup, orde
 		ready = append(ready, here...)
 	}
 	failed := map[*job.PlannedGroup]bool{} // still prepared: the next poll restores their members
-	for i, err := range a.changeAll(ctx, of, ready) {
+	for i, err := range b.changeAll(ctx, of, ready) {
 		for _, ref := range ready[i].Update.Jobs {
 			failed[of[ref]] = failed[of[ref]] || err != nil
 		}
 		if err == nil {
-			a.fault("release")
+			b.fault("release")
 		}
 	}
 	for _, side := range sides {
@@ -212,22 +207,20 @@ func (a *applier) release(ctx context.Context, sides [][]*job.PlannedGroup, orde
 			continue
 		}
 		for _, p := range side {
-			a.released(ctx, p)
+			b.released(ctx, p)
 		}
 	}
 }
 
 // released notes that a group may start.
-func (a *applier) released(ctx context.Context, p *job.PlannedGroup) {
-	g := a.tracker.Groups[p.Group.ID]
+func (b *Bridge) released(ctx context.Context, p *job.PlannedGroup) {
+	g := b.tracker.Groups[p.Group.ID]
 	release.Released(g)
 	p.Group.State = g.State
-	a.metrics.released(g)
-	a.logger.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
+	b.Metrics.released(g)
+	b.Log.Info("group released", "group", g.ID, "kind", g.Kind, "node", g.Node, "gpu", g.GPU,
 		"jobs", strings.Join(g.Refs(), ","))
-	if err := a.journal.SaveGroup(ctx, g); err != nil {
-		a.logger.Error("journal", "err", err)
-	}
+	b.logged(b.Journal.SaveGroup(ctx, g))
 }
 
 // errOpening says that a change was not sent, since the gate might open before it arrives.
@@ -235,46 +228,46 @@ var errOpening = errors.New("not sent: the gate may open before it arrives")
 
 // whileClosed applies changes that must come to Slurm before the gate opens, of members of the given
 // groups.
-func (a *applier) whileClosed(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
+func (b *Bridge) whileClosed(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
 	if len(all) == 0 {
 		return nil
 	}
-	if !a.gate.Holds() {
+	if !b.Gate.Holds() {
 		errs := make([]error, len(all))
 		for i := range all {
 			errs[i] = errOpening
-			a.logOf(ctx, of, &all[i], errOpening)
-			a.logger.Warn("group left half made", "jobs", strings.Join(all[i].Update.Jobs, ","), "err", errOpening)
+			b.noteOf(ctx, of, &all[i], errOpening)
+			b.Log.Warn("group left half made", "jobs", strings.Join(all[i].Update.Jobs, ","), "err", errOpening)
 		}
 		return errs
 	}
 	for i := range all {
-		if u := &all[i].Update; u.AdminComment != nil && !a.comments.ours(u.Jobs) {
+		if u := &all[i].Update; u.AdminComment != nil && !b.comments.ours(u.Jobs) {
 			u.AdminComment = nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, a.gate.Left())
+	ctx, cancel := context.WithTimeout(ctx, b.Gate.Left())
 	defer cancel()
-	errs := a.changeAll(ctx, of, all)
+	errs := b.changeAll(ctx, of, all)
 	for i := range all {
 		if text := all[i].Update.AdminComment; text != nil {
-			a.comments.wrote(all[i].Update.Jobs, *text)
+			b.comments.wrote(all[i].Update.Jobs, *text)
 		}
 	}
 	return errs
 }
 
 // changeAll applies changes of members of the given groups, by ref.
-func (a *applier) changeAll(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
-	errs := a.sendAll(ctx, all)
+func (b *Bridge) changeAll(ctx context.Context, of map[string]*job.PlannedGroup, all []job.Change) []error {
+	errs := b.sendAll(ctx, all)
 	for i := range all {
-		a.logOf(ctx, of, &all[i], errs[i])
+		b.noteOf(ctx, of, &all[i], errs[i])
 	}
 	return errs
 }
 
-// logOf keeps a change in the journal, with each group the part that is about its members.
-func (a *applier) logOf(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change, outcome error) {
+// noteOf keeps a change in the journal, with each group the part that is about its members.
+func (b *Bridge) noteOf(ctx context.Context, of map[string]*job.PlannedGroup, c *job.Change, outcome error) {
 	parts := map[int64]*job.Change{}
 	var ids []int64
 	for _, ref := range c.Update.Jobs {
@@ -290,44 +283,37 @@ func (a *applier) logOf(ctx context.Context, of map[string]*job.PlannedGroup, c 
 		part.Was[ref] = c.Was[ref]
 	}
 	for _, id := range ids {
-		a.log(ctx, id, parts[id], outcome)
+		b.note(ctx, id, parts[id], outcome)
 	}
 }
 
-// change applies one change and keeps it in the journal. In shadow it only does the latter.
-func (a *applier) change(ctx context.Context, group int64, c *job.Change) error {
-	err := a.sendAll(ctx, []job.Change{*c})[0]
-	a.log(ctx, group, c, err)
-	return err
-}
-
 // sendAll applies changes. In shadow it does nothing.
-func (a *applier) sendAll(ctx context.Context, all []job.Change) []error {
-	if len(all) == 0 || a.mode != job.Active {
+func (b *Bridge) sendAll(ctx context.Context, all []job.Change) []error {
+	if len(all) == 0 || b.acting() != job.Active {
 		return make([]error, len(all))
 	}
 	updates := make([]job.Update, len(all))
 	for i := range all {
 		updates[i] = all[i].Update
 	}
-	errs := a.slurm.UpdateAll(ctx, updates)
+	errs := b.Slurm.UpdateAll(ctx, updates)
+	b.Gate.Progress()
 	for i, err := range errs {
 		c := &all[i]
-		a.metrics.changed(string(c.Step), err)
+		b.Metrics.changed(string(c.Step), err)
 		switch {
 		case errors.Is(err, job.ErrNoJob):
-			a.logger.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
+			b.Log.Info("job is gone or running", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","))
 		case err != nil:
-			a.logger.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
+			b.Log.Warn("change refused", "step", c.Step, "jobs", strings.Join(c.Update.Jobs, ","), "err", err)
 		}
 	}
 	return errs
 }
 
-func (a *applier) log(ctx context.Context, group int64, c *job.Change, outcome error) {
-	if err := a.journal.Log(ctx, a.now(), a.mode, group, c, outcome); err != nil {
-		a.logger.Error("journal", "err", err)
-	}
+// note keeps a change in the journal.
+func (b *Bridge) note(ctx context.Context, group int64, c *job.Change, outcome error) {
+	b.logged(b.Journal.Log(ctx, b.Now(), b.acting(), group, c, outcome))
 }
 
 // UngateAll frees every job at once: the gate is opened, and jobs prepared for a group
@@ -378,6 +364,7 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 			jobs++
 		}
 	}
+	errs = append(errs, keepComments(ctx, s, back))
 	for _, err := range s.UpdateAll(ctx, back) {
 		if !errors.Is(err, job.ErrNoJob) {
 			errs = append(errs, err)
@@ -389,4 +376,73 @@ func UngateAll(ctx context.Context, s job.Slurm, t *tracker.Tracker, gateFile st
 		}
 	}
 	return jobs, errors.Join(errs...)
+}
+
+// keepComments takes AdminComments from updates of jobs that have one that isn't the bridge's.
+func keepComments(ctx context.Context, s job.Slurm, all []job.Update) error {
+	var refs []string
+	for i := range all {
+		if all[i].AdminComment != nil {
+			refs = append(refs, all[i].Jobs...)
+		}
+	}
+	if len(refs) == 0 {
+		return nil
+	}
+	said, err := s.Describe(ctx, refs)
+	for i := range all {
+		for _, ref := range all[i].Jobs {
+			if !strings.HasPrefix(said[ref].AdminComment, job.CommentPrefix) {
+				all[i].AdminComment = nil
+			}
+		}
+	}
+	return err
+}
+
+// mayBeOrphans are the pending jobs of no known group that have less than a GPU's shares, or
+// are bound to a node.
+func mayBeOrphans(s *job.Snapshot, t *tracker.Tracker) (jobs []*job.Job, refs []string) {
+	seats := t.Seats()
+	for i := range s.Jobs {
+		j := &s.Jobs[i]
+		given := j.Request.Kind == job.Shares && (j.Request.Count < job.Units || j.ReqNodes != "") ||
+			j.Request.Kind == job.WholeGPU && j.ReqNodes != "" && release.Behind(s.Gates, j)
+		if j.State == job.Pending && given && seats[j.Ref].Group == nil && t.Unmanaged[j.Ref] == "" {
+			jobs, refs = append(jobs, j), append(refs, j.Ref)
+		}
+	}
+	return jobs, refs
+}
+
+// orphans restores jobs that wait with shares and node of a group that the journal doesn't
+// know: it was lost or could not be read. Next to other groups they could start on a GPU
+// that has no room for them.
+func (b *Bridge) orphans(ctx context.Context, in *plan.Input) []job.Change {
+	if b.acting() != job.Active {
+		return nil
+	}
+	jobs, refs := mayBeOrphans(in.Snap, b.tracker)
+	if unread := b.comments.unread(refs); len(unread) > 0 {
+		b.comments.read(ctx, unread)
+	}
+	var out []job.Change
+	tries := b.orphaned
+	b.orphaned = map[string]int{}
+	for _, j := range jobs {
+		c, ok := release.Recover(j, b.comments.text[j.Ref], in.Gate, in.Snap.At)
+		switch {
+		case !ok:
+			continue
+		case tries[j.Ref] == tracker.MostTries:
+			b.tracker.Unmanaged[j.Ref] = "Slurm does not let it be restored, and its group is not known any more"
+			continue
+		case tries[j.Ref] == 0:
+			b.Log.Warn("a job of a group that the journal doesn't know is restored", "job", j.Ref)
+		}
+		b.orphaned[j.Ref] = tries[j.Ref] + 1
+		out = append(out, c)
+		in.Touched[j.Ref] = true
+	}
+	return out
 }

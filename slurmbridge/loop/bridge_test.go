@@ -9,16 +9,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/rlcore"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 // tick runs the bridge once a second, as events would, for the given time.
@@ -82,10 +83,7 @@ func TestPreview(t *testing.T) {
 	before := m.updates
 	for _, misread := range [][]job.Misread{nil, {{Field: "squeue's timelimit"}}} {
 		m.misread = misread
-		st, err := bridge(m, mem).Preview(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := must.Get(bridge(m, mem).Preview(t.Context()))(t)
 		if want := 1 - len(misread); len(st.Plan.Groups) != want || m.updates != before {
 			t.Errorf("misread %v: %d groups, want %d; %d changes", misread, len(st.Plan.Groups), want, m.updates-before)
 		}
@@ -236,10 +234,7 @@ func TestUngatingAllTwice(t *testing.T) {
 	m.submit("bob", time.Minute, nil, true)
 	tick(t, b, m, 3*time.Second)
 	for i, want := range []int{3, 0} {
-		book, err := mem.Load(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		book := must.Get(mem.Load(t.Context()))(t)
 		before := m.updates
 		n, err := loop.UngateAll(t.Context(), m, book, "")
 		if err != nil || n != want {
@@ -281,9 +276,13 @@ func draw(t *rapid.T) {
 	mem := newMemory()
 	join, room := rapid.Bool().Draw(t, "join"), rapid.Bool().Draw(t, "room")
 	besides := rapid.Bool().Draw(t, "renews beside its rounds")
+	adopts := rapid.Bool().Draw(t, "adopts")
 	reborn := func() *loop.Bridge {
 		b := bridge(m, mem)
 		b.Planner.Join, b.Planner.Room, b.Planner.RoomAnyway = join, join && room, true
+		if adopts {
+			b.Adopt = adoptAll
+		}
 		if besides {
 			m.beside = func() { _ = b.Gate.Renew(context.Background()) }
 		}
@@ -338,7 +337,10 @@ func draw(t *rapid.T) {
 			m.submit(user, time.Duration(run)*time.Second, nil, false).Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, Raw: "gpu:1"}
 			return
 		}
-		m.submit(user, time.Duration(run)*time.Second, p, true)
+		j := m.submit(user, time.Duration(run)*time.Second, p, true)
+		if adopts && p != nil && rapid.Bool().Draw(t, "adopted") {
+			p.Runs, j.Request = 1, wholeGPU
+		}
 	}
 	ctx := context.Background()
 	for step := 0; step < 400; step++ {
@@ -408,10 +410,8 @@ func draw(t *rapid.T) {
 		m.advance(time.Duration(rapid.IntRange(1, 5).Draw(t, "seconds")) * time.Second)
 	}
 	// Then all is quiet; every job must come to its end.
-	for range 4000 {
-		if _, err := b.Tick(ctx); err != nil {
-			t.Fatal(err)
-		}
+	for i := 0; i < 4000 && !m.allEnded(); i++ {
+		must.Get(b.Tick(ctx))(t)
 		m.advance(2 * time.Second)
 	}
 	for _, j := range m.jobs {
@@ -434,9 +434,7 @@ func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 			alive = false
 		}
 	}()
-	if _, err := b.Tick(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Tick(context.Background()))(t)
 	return true
 }
 
@@ -477,9 +475,7 @@ func TestDeathAtAnyStep(t *testing.T) {
 			}()
 			m.started = func(j *mjob) {
 				for _, o := range m.on(j.Nodes, j.gpu) {
-					if o.User != j.User {
-						t.Errorf("%s of %s beside %s of %s", j.Ref, j.User, o.Ref, o.User)
-					}
+					must.Equal(t, o.User, j.User, "%s of %s beside %s of", j.Ref, j.User, o.Ref)
 				}
 			}
 			m.advance(time.Minute + 9*20*time.Second)
@@ -564,9 +560,7 @@ func TestHeldPastTheLease(t *testing.T) {
 	tick(t, b, m, time.Second)
 	m.gates[0].ends = m.now.Add(-3 * time.Minute) // in a partition that is down, say
 	j := m.submit("ann", 20*time.Second, nil, true)
-	if _, err := b.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(b.Tick(t.Context()))(t)
 	for !j.ended {
 		tick(t, b, m, time.Second)
 	}
@@ -591,5 +585,46 @@ func TestScriptsAreReadOnce(t *testing.T) {
 	}
 	if m.scripts[told.Ref] != 1 || m.scripts[none.Ref] != 3 {
 		t.Errorf("asked for scripts %v", m.scripts)
+	}
+}
+
+// BenchmarkPlan is one plan of a look at a full cluster, without I/O.
+func BenchmarkPlan(b *testing.B) {
+	for _, c := range []struct {
+		nodes, gpus, jobs int
+		oneUser           bool // a GPU
+	}{{1, 1, 5000, true}, {500, 1, 10000, true}, {125, 8, 5000, true}, {125, 8, 5000, false}} {
+		b.Run(fmt.Sprintf("%dx%dGPUs/%djobs/oneUser=%v", c.nodes, c.gpus, c.jobs, c.oneUser), func(b *testing.B) {
+			var nodes []job.Node
+			for i := range c.nodes {
+				nodes = append(nodes, node(fmt.Sprintf("n%d", i), c.gpus, 64))
+			}
+			card := rlcore.TitanXp
+			card.SameUser = c.oneUser
+			m := newModel(nodes...)
+			gate, _, _ := m.CreateGate(context.Background(), time.Minute, nil)
+			profiles := make([]*rlcore.Profile, 20)
+			for i := range profiles {
+				profiles[i] = app(fmt.Sprint("app", i), 600, 0.2+0.03*float64(i), 500*float64(1+i))
+			}
+			apps := map[string]job.App{}
+			for i := range c.jobs {
+				p := profiles[i%len(profiles)]
+				j := m.submit(fmt.Sprint("user", i%40), time.Hour, p, true)
+				apps[j.Ref] = job.App{Key: p.App, Profile: p}
+			}
+			snap := must.Get(m.Poll(context.Background()))(b)
+			pl := bridge(m, newMemory()).Planner
+			f := &plan.Input{
+				Snap: snap, Gate: gate, Apps: apps, Tracker: tracker.New(),
+				Card: func(string) (rlcore.GPUSpec, bool) { return card, true },
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if p := pl.Plan(f); len(p.Groups) == 0 {
+					b.Fatal("no groups")
+				}
+			}
+		})
 	}
 }

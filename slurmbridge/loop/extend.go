@@ -84,7 +84,7 @@ func (b *Bridge) readBounds(ctx context.Context, snap *job.Snapshot) *job.Bounds
 	if b.bounds != nil && snap.At.Sub(b.boundsAt) < boundsLast {
 		return b.bounds
 	}
-	bounds, err := b.slurm.Bounds(ctx)
+	bounds, err := b.Slurm.Bounds(ctx)
 	if err != nil {
 		b.Log.Warn("time limits are not raised; the next poll tries again", "err", err)
 		b.bounds = nil
@@ -127,7 +127,7 @@ func (b *Bridge) grouped(in *plan.Input) map[string]bool {
 func (b *Bridge) claim(in *plan.Input, j *job.Job) (c extend.Claim, ok bool) {
 	p, profile := b.tracker.Done[j.Ref], in.Profile(j)
 	own, ok := b.tracker.Lendable(j, in.Snap.At)
-	if p == nil || profile == nil || j.TimeLimit == 0 || !ok {
+	if p == nil || profile == nil || profile.Busy != nil || j.TimeLimit == 0 || !ok {
 		return c, false
 	}
 	return extend.Claim{

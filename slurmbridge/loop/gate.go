@@ -45,8 +45,10 @@ type Gate struct {
 	// SharersOnly are partitions in which the job_submit script makes all of a GPU's shares of a request for a whole
 	// one, where the release calls for it.
 	SharersOnly []string
-	Now         func() time.Time
-	Log         *slog.Logger // nil = none
+	// Adopt returns the lines of the site's rules for unchanged jobs of whole GPUs; nil = there are none.
+	Adopt func(s *job.Snapshot) string
+	Now   func() time.Time
+	Log   *slog.Logger // nil = none
 
 	// distrust is why no gate is made on a release that says untrue things of it, until it is
 	// tried again; proved is the release that said what is so. The rounds alone read them.
@@ -57,8 +59,11 @@ type Gate struct {
 	// which isn't up.
 	mendAt time.Time
 	closed bool
+	// instead says where the gate is because Slurm refused it where it was to be, "" = it didn't.
+	instead string
 
 	perGPU map[string]job.PerGPU // as the last poll showed it
+	adopt  string                // as of the last poll
 	whole  []string              // SharersOnly where the release calls for it
 
 	asking   sync.Mutex            // held during a command about the gate: one at a time
@@ -70,6 +75,7 @@ type Gate struct {
 // lease is a gate and until when it is closed.
 type lease struct {
 	gate    string // "" = there is none
+	account string // where Slurm refused it in the default one, "" = it didn't
 	expires time.Time
 	// submitted is when the gate was created: an earlier poll can't show it.
 	submitted time.Time
@@ -93,6 +99,9 @@ const (
 	distrustFor = time.Hour
 	mostUnseen  = 3
 )
+
+// Instead says where the gate is because Slurm refused it where it was to be, "" = it didn't.
+func (g *Gate) Instead() string { return g.instead }
 
 // Misread is what Slurm says of the gate that isn't so, nil = nothing.
 func (g *Gate) Misread() []job.Misread { return g.distrust.fields }
@@ -192,7 +201,8 @@ func (g *Gate) Standby(ctx context.Context, s *job.Snapshot) (owner string, err 
 		err = g.Slurm.OpenGate(ctx, mine)
 	}
 	g.lease.Store(&lease{})
-	g.perGPU, g.other = s.PerGPU, lease{gate: other.ID, expires: other.Begin}
+	g.note(s)
+	g.other = lease{gate: other.ID, expires: other.Begin}
 	return other.Owner, errors.Join(err, g.publish(g.other))
 }
 
@@ -210,7 +220,8 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	g.Progress()
 	g.asking.Lock()
 	defer g.asking.Unlock()
-	g.perGPU, g.whole = s.PerGPU, nil
+	g.note(s)
+	g.whole = nil
 	if s.GivesUsedGPUs {
 		g.whole = g.SharersOnly
 	}
@@ -242,10 +253,10 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 	var err error
 	switch {
 	case g.ID() == "":
-		err = g.create(ctx, partitions)
+		err = g.create(ctx, s, partitions)
 	case g.Left() < g.Lease*2/3:
 		if err = g.renew(ctx); errors.Is(err, job.ErrNoJob) {
-			err = g.create(ctx, partitions)
+			err = g.create(ctx, s, partitions)
 		}
 	}
 	if g.ID() == "" {
@@ -255,6 +266,13 @@ func (g *Gate) Keep(ctx context.Context, s *job.Snapshot) error {
 		err = g.write()
 	}
 	return errors.Join(mended, err)
+}
+
+// note keeps what the gate file says of a poll.
+func (g *Gate) note(s *job.Snapshot) {
+	if g.perGPU = s.PerGPU; g.Adopt != nil {
+		g.adopt = g.Adopt(s)
+	}
 }
 
 // Renew renews the lease where a third of it has passed, unless the rounds make no progress
@@ -355,6 +373,11 @@ func (g *Gate) partitions(s *job.Snapshot) []string {
 	if g.Partition != "" && !g.closed {
 		return []string{g.Partition}
 	}
+	return sharedPartitions(s)
+}
+
+// sharedPartitions are the partitions that have a node with shares, sorted by name.
+func sharedPartitions(s *job.Snapshot) []string {
 	var out []string
 	for i := range s.Nodes {
 		if n := &s.Nodes[i]; n.Units > 0 {
@@ -371,6 +394,9 @@ func (g *Gate) mend(ctx context.Context, s *job.Snapshot, partitions []string, d
 	var errs []error
 	for _, seen := range s.Gates {
 		ours, held := seen.ID == g.ID(), seen.Priority == 0
+		if ours && isMended(seen, partitions) {
+			g.instead = ""
+		}
 		if seen.Open || !held && (!ours || !due || isMended(seen, partitions)) {
 			continue
 		}
@@ -398,17 +424,40 @@ func isMended(seen job.GateState, partitions []string) bool {
 	return seen.Priority == job.GatePriority && (len(partitions) == 0 || slices.Equal(is, partitions))
 }
 
-// create submits a gate; to the default partition where Slurm takes it to no other.
-func (g *Gate) create(ctx context.Context, partitions []string) error {
-	id, err := g.Slurm.CreateGate(ctx, g.Lease, partitions)
-	if errors.Is(err, job.ErrRefused) && (g.Partition == "" || g.closed) && len(partitions) > 0 {
-		id, err = g.Slurm.CreateGate(ctx, g.Lease, nil)
+// mostPartitions bounds the partitions that are tried one by one for a gate that Slurm refuses in all of them together.
+const mostPartitions = 8
+
+// create submits a gate to the given partitions. Where Slurm refuses it there (an account without access, a partition that
+// has gone), it is tried with what the cluster has: the partitions with shares, the default one, each alone.
+func (g *Gate) create(ctx context.Context, s *job.Snapshot, partitions []string) error {
+	shared := sharedPartitions(s)
+	tries := [][]string{partitions, shared, nil}
+	for _, p := range shared[:min(len(shared), mostPartitions)] {
+		tries = append(tries, []string{p})
 	}
-	if err != nil {
-		return fmt.Errorf("create gate: %w", err)
+	g.instead = ""
+	var refused error
+	for i, in := range tries {
+		if slices.ContainsFunc(tries[:i], func(earlier []string) bool { return slices.Equal(earlier, in) }) {
+			continue
+		}
+		id, account, err := g.Slurm.CreateGate(ctx, g.Lease, in)
+		if err == nil {
+			if account != "" {
+				g.log().Warn("Slurm refuses the gate in the default account of the bridge's user: it is in another", "gate", id, "account", account)
+			}
+			g.lease.Store(&lease{gate: id, account: account, expires: g.Now().Add(g.Lease), submitted: g.Now()})
+			if refused != nil {
+				g.instead = fmt.Sprintf("the gate is in partition %s instead: %v", cmp.Or(strings.Join(in, ","), "(default)"), refused)
+			}
+			return nil
+		}
+		refused = cmp.Or(refused, fmt.Errorf("create gate: %w", err))
+		if !errors.Is(err, job.ErrRefused) {
+			break
+		}
 	}
-	g.lease.Store(&lease{gate: id, expires: g.Now().Add(g.Lease), submitted: g.Now()})
-	return nil
+	return refused
 }
 
 // renew starts a new lease. The gate is lost if Slurm doesn't know it any more.
@@ -463,7 +512,7 @@ func (g *Gate) publish(l lease) error {
 	if g.File == "" {
 		return nil
 	}
-	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units, g.ByHand.text()+defaultsText(g.perGPU)+lines("shares", g.whole))
+	text := fmt.Sprintf("job=%s\nexpires=%d\ngres=%s\nunits=%d\n%s", l.gate, l.expires.Add(-2*time.Second).Unix(), g.Sharing, job.Units, g.ByHand.text()+defaultsText(g.perGPU)+lines("shares", g.whole)+g.adopt)
 	if err := renameio.WriteFile(g.File, []byte(text), 0o644, renameio.WithTempDir(filepath.Dir(g.File))); err != nil {
 		return fmt.Errorf("write gate file: %w", err)
 	}

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // released makes a group of n jobs that Slurm doesn't start until it is no longer paused.
@@ -87,9 +87,7 @@ func TestHeldMember(t *testing.T) {
 	if mate.State != job.Running || j.State != job.Pending {
 		t.Errorf("held: %s, the other: %s", j.State, mate.State)
 	}
-	if why := b.Status().Unmanaged[j.Ref]; why != "" {
-		t.Errorf("the held job is left to Slurm: %s", why)
-	}
+	must.Equal(t, b.Status().Unmanaged[j.Ref], "", "the held job is left to Slurm")
 	j.Priority = was
 	tick(t, b, m, time.Second)
 	tick(t, b, m, 3*time.Second)

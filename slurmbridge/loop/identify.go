@@ -37,7 +37,9 @@ type identifier struct {
 	log    *slog.Logger
 	now    func() time.Time
 	window func() int
-	byRef  map[string]identified
+	// sessions says which jobs are interactive sessions.
+	sessions job.Sessions
+	byRef    map[string]identified
 	// models returns the GPUs' models as records named them; nil = none did.
 	models func() map[job.GPUAddr]string
 	// profiles are the profiles found so far. Jobs of one application share one profile instead of
@@ -88,15 +90,21 @@ func (d *identifier) identify(ctx context.Context, in *plan.Input) {
 	var sharers []*job.Job
 	for i := range jobs {
 		j := &jobs[i]
-		t := job.ParseTerms(j.Comment)
+		t := d.sessions.Terms(j)
 		if !t.None() {
 			in.Terms[j.Ref] = t
 		}
 		_, known := d.byRef[j.Ref] // an ungated job stays known
-		if !sharer(j) || !known && j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
+		if !sharer(j) && in.Rule(j) == nil || !known && j.State == job.Pending && !in.WaitsForBridge(j) && seats[j.Ref].Group == nil {
 			continue
 		}
 		sharers = append(sharers, j)
+		if t.Session {
+			if !known {
+				d.byRef[j.Ref] = identified{App: job.SessionApp(j, &t)}
+			}
+			continue
+		}
 		if j.ArrayID != 0 && (known || arrays[j.ArrayID] == "") {
 			arrays[j.ArrayID] = j.Ref
 		} else if j.ArrayID != 0 {

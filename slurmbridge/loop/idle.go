@@ -24,11 +24,12 @@ type idleReports struct {
 }
 
 type idleReport struct {
-	at   time.Time
-	jobs []gpuprof.Idle
+	at         time.Time
+	jobs       []gpuprof.Idle
+	withoutMPS []int64
 }
 
-// TakeIdle stores a node's report of jobs that do nothing with their GPUs. It may be called at any
+// TakeIdle stores a node's report of jobs that do nothing with their GPUs or share one without MPS. It may be called at any
 // time.
 func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	b.init()
@@ -37,12 +38,31 @@ func (b *Bridge) TakeIdle(r *gpuprof.IdleReport) {
 	if b.idle.nodes == nil {
 		b.idle.nodes = map[string]idleReport{}
 	}
-	if len(r.Jobs) == 0 || len(b.idle.nodes) >= mostIdleNodes {
+	if r.Empty() || len(b.idle.nodes) >= mostIdleNodes {
 		delete(b.idle.nodes, r.Node)
 	}
-	if len(r.Jobs) > 0 && len(b.idle.nodes) < mostIdleNodes {
-		b.idle.nodes[r.Node] = idleReport{b.Now(), r.Jobs}
+	if !r.Empty() && len(b.idle.nodes) < mostIdleNodes {
+		b.idle.nodes[r.Node] = idleReport{b.Now(), r.Jobs, r.WithoutMPS}
 	}
+}
+
+// withoutMPS returns the running jobs that share a GPU without MPS, by the nodes' reports.
+func (r *idleReports) withoutMPS(snap *job.Snapshot, now time.Time) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	reported := map[int64]bool{}
+	for _, report := range r.nodes {
+		for _, id := range report.withoutMPS {
+			reported[id] = reported[id] || now.Sub(report.at) <= idleFresh
+		}
+	}
+	var out []string
+	for i := range snap.Jobs {
+		if j := &snap.Jobs[i]; j.State == job.Running && reported[j.ID] {
+			out = append(out, j.Ref)
+		}
+	}
+	return out
 }
 
 // of returns the running jobs with GPUs that have done nothing for so long on each of their nodes,

@@ -3,16 +3,14 @@ package loop
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"strings"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
-
-	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // rememberFor is how far back a bridge that starts learns from its outcomes.
@@ -21,69 +19,60 @@ const rememberFor = 90 * 24 * time.Hour
 // patience is how long after its end a run may wait for Slurm to say how it ended.
 const patience = time.Minute
 
-// learner judges runs after their records have arrived, and updates the beliefs.
-type learner struct {
-	slurm   job.Slurm
-	journal Journal
-	runs    history.Runs
-	beliefs history.Beliefs
-	card    plan.Card
-	log     *slog.Logger
-	metrics *Metrics
-	now     func() time.Time
-	wake    func()
-
-	loaded bool
+// learned is what judging later runs depends on.
+type learned struct {
+	bans   adopt.Bans
+	loaded bool // the beliefs have learned from earlier outcomes
 	// again holds the jobs that were requeued to run alone, by ref; fails the applications
 	// that have failed alone.
 	again map[string]*history.Outcome
 	fails map[string]bool
+	tried map[rlcore.Identity]float64 // see plan.Input.TriedMiB
 }
 
 // remember teaches the beliefs what earlier outcomes say.
-func (l *learner) remember(ctx context.Context) error {
-	all, err := l.runs.Outcomes(ctx, l.now().Add(-rememberFor))
+func (b *Bridge) remember(ctx context.Context) error {
+	all, err := b.Runs.Outcomes(ctx, b.Now().Add(-rememberFor))
 	if err != nil {
 		return err
 	}
-	l.loaded, l.again, l.fails = true, map[string]*history.Outcome{}, map[string]bool{}
-	history.Teach(l.beliefs, all)
+	b.learned = learned{loaded: true, again: map[string]*history.Outcome{}, fails: map[string]bool{}, tried: map[rlcore.Identity]float64{}}
+	history.Teach(b.Beliefs, all)
 	for i := range all {
-		l.note(&all[i])
+		b.learned.note(&all[i])
 	}
 	return nil
 }
 
 // note remembers what later outcomes depend on.
-func (l *learner) note(o *history.Outcome) {
+func (l *learned) note(o *history.Outcome) {
 	delete(l.again, o.Ref)
 	if o.Again {
 		l.again[o.Ref] = o
 	}
-	if history.Failed(o.State) && !o.Shared() && o.App != "" {
+	switch self := (rlcore.Identity{App: o.App, Owner: o.User}); {
+	case o.TriedMiB > 0:
+		l.tried[self] = max(l.tried[self], float64(o.TriedMiB))
+	case history.Failed(o.State) && !o.Shared() && o.App != "":
 		l.fails[o.App] = true
 	}
-}
-
-// judging is what the runs of one tick are judged with.
-type judging struct {
-	tracker *tracker.Tracker
-	snap    *job.Snapshot
-	limit   float64 // the site's limit on slowdowns, 0 = none
-	delay   float64 // how long the bridge alone may keep a job waiting, s
-	retry   bool    // jobs that failed because of their co-runners may run again
-	shadow  bool    // nothing is changed
+	if o.Rule != "" && o.Broken {
+		l.bans.Broke(rlcore.Identity{App: o.App, Owner: o.User}, o.Account, o.Rule, o.End)
+	}
 }
 
 // judge judges the runs with records that arrived since the last poll, in their order: what they
 // teach, whether contracts were kept, and which jobs failed because of their co-runners.
-func (l *learner) judge(ctx context.Context, in judging) error {
-	if !l.loaded {
-		if err := l.remember(ctx); err != nil {
+func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
+	if b.Runs == nil || b.Beliefs == nil {
+		return nil // it doesn't learn
+	}
+	if !b.learned.loaded {
+		if err := b.remember(ctx); err != nil {
 			return err
 		}
 	}
-	runs, err := l.runs.Unjudged(ctx)
+	runs, err := b.Runs.Unjudged(ctx)
 	if err != nil || len(runs) == 0 {
 		return err
 	}
@@ -91,23 +80,23 @@ func (l *learner) judge(ctx context.Context, in judging) error {
 	for i := range runs {
 		refs[i] = runs[i].Ref
 	}
-	ended, err := l.slurm.Describe(ctx, refs)
+	ended, err := b.Slurm.Describe(ctx, refs)
 	if err != nil {
 		return fmt.Errorf("how jobs ended: %w", err)
 	}
 	active := map[string]bool{}
-	for i := range in.snap.Jobs {
-		if j := &in.snap.Jobs[i]; j.State != job.Pending {
+	for i := range snap.Jobs {
+		if j := &snap.Jobs[i]; j.State != job.Pending {
 			active[j.Ref] = true
 		}
 	}
 	for i := range runs {
 		r := &runs[i]
-		how, known := l.howEnded(r, ended[r.Ref], active[r.Ref])
+		how, known := b.howEnded(r, ended[r.Ref], active[r.Ref])
 		if !known {
 			return nil // the runs after it wait with it
 		}
-		if err := l.settle(ctx, in, r, how); err != nil {
+		if err := b.settle(ctx, snap, r, how); err != nil {
 			return err
 		}
 	}
@@ -116,8 +105,8 @@ func (l *learner) judge(ctx context.Context, in judging) error {
 
 // howEnded is how a run's job ended. false: Slurm is expected to say soon. active says that
 // the poll showed the job running.
-func (l *learner) howEnded(r *history.Run, how job.Description, active bool) (job.Description, bool) {
-	recent := l.now().Sub(r.End) < patience
+func (b *Bridge) howEnded(r *history.Run, how job.Description, active bool) (job.Description, bool) {
+	recent := b.Now().Sub(r.End) < patience
 	switch how.State {
 	case "COMPLETING":
 		if recent {
@@ -125,12 +114,12 @@ func (l *learner) howEnded(r *history.Run, how job.Description, active bool) (jo
 		}
 	case "PENDING", "RUNNING", "CONFIGURING":
 		if active && recent && how.State != "RUNNING" {
-			l.wake()
+			b.Wake()
 			return how, false
 		}
 	default:
 		if active && recent {
-			l.wake() // it has ended since the poll: the next one knows how far it came
+			b.Wake() // it has ended since the poll: the next one knows how far it came
 			return how, false
 		}
 		return how, true
@@ -140,65 +129,65 @@ func (l *learner) howEnded(r *history.Run, how job.Description, active bool) (jo
 }
 
 // settle judges one run and does what follows from it.
-func (l *learner) settle(ctx context.Context, in judging, r *history.Run, how job.Description) error {
-	ending := in.tracker.Endings[r.Ref]
-	before := l.again[r.Ref]
+func (b *Bridge) settle(ctx context.Context, snap *job.Snapshot, r *history.Run, how job.Description) error {
+	ending := b.tracker.Endings[r.Ref]
+	before := b.learned.again[r.Ref]
 	j := &history.Judgement{
-		Run: r, How: how, Spec: l.spec(in.snap, r.Node), Limit: in.limit, Alone: before != nil, FailsAlone: l.fails[r.App],
-		MaxDelayS: in.delay, Shadow: in.shadow,
+		Run: r, How: how, Spec: b.spec(snap, r.Node), Limit: b.Planner.Decider.Guard.MaxSlowdown, Alone: before != nil, FailsAlone: b.learned.fails[r.App],
+		MaxDelayS: b.Planner.Decider.Guard.DelayLimitS(), Shadow: b.acting() == job.Shadow,
 	}
 	if ending != nil {
 		j.Ending, j.Member, j.PlainEnd = ending.Ending, ending.Member, ending.PlainEnd
 	}
-	o := j.Judge(l.beliefs)
+	o := j.Judge(b.Beliefs)
 	// Jobs that waited for its end have seen it fail: a second run comes too late for them,
 	// or at the same time. The same holds for the tools of its owner, so that where the fault may be the job's own, the
 	// owner must ask for it.
-	o.Again = o.Suspect != "" && (o.Ours || r.Terms.Retry) && how.Requeue && in.retry && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
+	o.Again = o.Suspect != "" && (o.Ours || r.Terms.Retry) && how.Requeue && b.RetryAlone && b.acting() == job.Active && ending != nil && ending.Member != nil && !ending.Member.Awaited && before == nil
 	if o.Cleared {
-		before.Forgive(l.beliefs)
+		before.Forgive(b.Beliefs)
 	}
-	if err := l.runs.Keep(ctx, &o); err != nil {
+	if err := b.Runs.Keep(ctx, &o); err != nil {
 		return err
 	}
-	o.Teach(l.beliefs)
-	l.note(&o)
-	l.metrics.outcome(&o)
+	o.Teach(b.Beliefs)
+	b.learned.note(&o)
+	b.Metrics.outcome(&o)
 	if o.Again {
-		l.runAlone(ctx, in.tracker, ending, &o)
+		b.runAlone(ctx, ending, &o)
 	}
-	delete(in.tracker.Endings, r.Ref)
-	l.report(in.tracker, r, &o)
+	delete(b.tracker.Endings, r.Ref)
+	b.reportRun(r, &o)
 	return nil
 }
 
-// report logs problems of a run, and closes GPUs with a failed MPS server to new jobs; the next
+// reportRun logs problems of a run, and closes GPUs with a failed MPS server to new jobs; the next
 // poll opens GPUs without jobs again.
-func (l *learner) report(t *tracker.Tracker, r *history.Run, o *history.Outcome) {
+func (b *Bridge) reportRun(r *history.Run, o *history.Outcome) {
 	if r.MPSFault {
 		for _, gpu := range r.GPUs {
-			t.Faulted[job.GPUAddr{Node: r.Node, GPU: gpu}] = true
-			l.log.Warn("MPS server failed: no job joins its GPU until it is renewed", "node", r.Node, "gpu", gpu, "job", r.Ref)
+			b.tracker.Faulted[job.GPUAddr{Node: r.Node, GPU: gpu}] = true
+			b.Log.Warn("MPS server failed: no job joins its GPU until it is renewed", "node", r.Node, "gpu", gpu, "job", r.Ref)
 		}
 	}
 	if harm := o.Harm(); len(harm) > 0 {
-		l.log.Warn("job harmed", "job", o.Ref, "kinds", harm, "plain_end", o.PlainEnd, "held_s", o.HeldS)
+		b.Log.Warn("job harmed", "job", o.Ref, "kinds", harm, "plain_end", o.PlainEnd, "held_s", o.HeldS)
 	}
 	with := strings.Join(o.With, ",")
 	switch {
 	case o.Suspect != "":
-		l.log.Warn("job failed while sharing", "job", o.Ref, "beside", with, "why", o.Suspect, "again", o.Again)
+		b.Log.Warn("job failed while sharing", "job", o.Ref, "beside", with, "why", o.Suspect, "again", o.Again)
 	case o.Broken:
-		l.log.Warn("job slowed by more than its contract", "job", o.Ref, "beside", with,
+		b.Log.Warn("job slowed by more than its contract", "job", o.Ref, "beside", with,
 			"slowdown", o.Slowdown, "contract", o.Contract, "predicted", o.Predicted)
 	}
 }
 
 // spec is the card of a node as the settings describe it.
-func (l *learner) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
+func (b *Bridge) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
 	for i := range snap.Nodes {
-		if snap.Nodes[i].Name == node && l.card != nil {
-			if spec, ok := l.card(snap.Nodes[i].GPUType); ok {
+		if snap.Nodes[i].Name == node && b.Card != nil {
+			if spec, ok := b.Card(snap.Nodes[i].GPUType); ok {
 				return spec
 			}
 		}
@@ -208,27 +197,58 @@ func (l *learner) spec(snap *job.Snapshot, node string) rlcore.GPUSpec {
 
 // runAlone requeues a job that failed because of its co-runners. It is the member of a group again
 // until a poll shows its original request.
-func (l *learner) runAlone(ctx context.Context, t *tracker.Tracker, e *tracker.Ended, o *history.Outcome) {
-	logged := func(err error) {
-		if err != nil {
-			l.log.Error("journal", "err", err)
-		}
-	}
-	if err := l.slurm.Requeue(ctx, o.Ref); err != nil {
-		l.log.Warn("job can't be run again", "job", o.Ref, "err", err)
+func (b *Bridge) runAlone(ctx context.Context, e *tracker.Ended, o *history.Outcome) {
+	if err := b.Slurm.Requeue(ctx, o.Ref); err != nil {
+		b.Log.Warn("job can't be run again", "job", o.Ref, "err", err)
 		o.Again = false
-		delete(l.again, o.Ref)
-		logged(l.runs.Keep(ctx, o))
+		delete(b.learned.again, o.Ref)
+		b.logged(b.Runs.Keep(ctx, o))
 		return
 	}
 	m := *e.Member
 	m.State, m.Cause, m.Tries, m.Alone = job.MemberRestoring, job.Cause{Kind: job.CauseRunAlone}, 0, true
-	g := &job.Group{
-		ID: t.NewID(), Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
-		Members: []job.Member{m}, Decided: l.now(), Policy: "again",
+	if o.TriedMiB > 0 {
+		m.Tried, m.Cause.Kind = false, job.CauseTried
 	}
-	t.Groups[g.ID] = g
-	t.Unmanaged[o.Ref] = m.Cause.String()
-	logged(l.journal.SaveGroup(ctx, g))
-	l.wake()
+	g := &job.Group{
+		ID: b.tracker.NewID(), Kind: job.StartNow, State: job.Started, Node: e.Node, GPU: e.GPU, Pinned: true,
+		Members: []job.Member{m}, Decided: b.Now(), Policy: "again",
+	}
+	b.tracker.Groups[g.ID] = g
+	b.tracker.Unmanaged[o.Ref] = m.Cause.String()
+	b.logged(b.Journal.SaveGroup(ctx, g))
+	b.Wake()
+}
+
+// lost counts the jobs that were about to start at the last poll, are gone, and that Slurm doesn't
+// know. It remembers jobs that have started and ended since, or were cancelled, for MinJobAge:
+// after a longer time between two polls nothing is certain.
+func (b *Bridge) lost(ctx context.Context, snap *job.Snapshot, events []tracker.Event) {
+	since := b.tracker.LastAt
+	if since.IsZero() || snap.At.Sub(since) >= snap.Remembers-time.Second {
+		return
+	}
+	var gone []string
+	for _, e := range events {
+		if e.Kind != tracker.EventEnded {
+			continue
+		}
+		if w := b.tracker.Endings[e.Ref]; w != nil && w.Member != nil && !w.Member.Ran() {
+			gone = append(gone, e.Ref)
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	known, err := b.Slurm.Describe(ctx, gone)
+	if err != nil {
+		b.Log.Warn("what became of jobs is not known", "jobs", gone, "err", err)
+		return
+	}
+	for _, ref := range gone {
+		if _, ok := known[ref]; !ok {
+			b.Metrics.harmed.WithLabelValues(string(history.HarmLost)).Inc()
+			b.Log.Error("job lost: it waited for a GPU, is gone, and Slurm doesn't know it", "job", ref)
+		}
+	}
 }

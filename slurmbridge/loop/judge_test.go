@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/gpuprof"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 )
 
 // ledger is Runs in memory.
@@ -168,6 +168,60 @@ func TestOnlySharingsFaultsAreRetried(t *testing.T) {
 	}
 }
 
+// A job that fails with a part of the GPU's memory runs again with all of it, and no other job of its application tries
+// that part, also after a restart.
+func TestTriedInVain(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	mem, l := newMemory(), &ledger{}
+	limited := func() *loop.Bridge {
+		b, _ := learning(m, mem, l)
+		b.Card = func(string) (rlcore.GPUSpec, bool) {
+			card := rlcore.TitanXp
+			card.MemLimits = true
+			return card, true
+		}
+		return b
+	}
+	b := limited()
+	tick(t, b, m, time.Second)
+	p := app("greedy", 60, 0.3, 12000)
+	p.Runs, p.Owner = 1, "ann"
+	submit := func() *mjob {
+		j := m.submit("ann", 20*time.Second, p, true)
+		j.Requeue, j.Comment = true, "share:try-memory=8G"
+		return j
+	}
+	j := submit()
+	j.fails = true
+	tick(t, b, m, 5*time.Second)
+	if j.State != job.Running || j.Request.Count != 99 {
+		t.Fatalf("it doesn't try: %s with %d shares", j.State, j.Request.Count)
+	}
+	for !j.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.record(m, j)
+	tick(t, b, m, 10*time.Second)
+	if len(l.kept) != 1 || l.kept[0].TriedMiB != 8192 || !l.kept[0].Again {
+		t.Fatalf("%+v", l.kept)
+	}
+	j.fails = false
+	if j.ended || j.Request.Count != 100 {
+		t.Errorf("requeued it is %s with %d shares", j.State, j.Request.Count)
+	}
+	for !j.ended {
+		tick(t, b, m, time.Second)
+	}
+	l.record(m, j)
+	b = limited()
+	tick(t, b, m, time.Minute)
+	next := submit()
+	tick(t, b, m, 5*time.Second)
+	if next.State != job.Running || next.Request.Count != 100 || !l.kept[1].Learned {
+		t.Errorf("the next is %s with %d shares; the run before: %+v", next.State, next.Request.Count, l.kept[1])
+	}
+}
+
 // A job that breaks its MPS server and fails alone, too, shares with no job until, a day later, it has ended well alone.
 func TestOneThatBreaksItsMPSServerStaysAlone(t *testing.T) {
 	m := newModel(node("n1", 1, 8))
@@ -295,6 +349,14 @@ func TestContracts(t *testing.T) {
 	if after[0].Slowdown < before[0].Slowdown+0.1 || after[0].SD < before[0].SD {
 		t.Errorf("of a slowdown of 1.5 seen the victim's belief went from %+v to %+v", before[0], after[0])
 	}
+	// A run that shared the GPU without MPS says nothing of sharing, whatever its contract.
+	l.record(m, v, n)
+	l.runs[2].WithoutMPS = true
+	tick(t, b, m, 3*time.Second)
+	if len(l.kept) != 3 || l.kept[2].Lesson != nil || l.kept[2].Slowdown == 0 || !l.kept[2].Broken {
+		t.Errorf("without MPS: %+v", l.kept[len(l.kept)-1])
+	}
+	must.Equal(t, predict(beliefs, p, q), after, "what is believed")
 }
 
 // TestRecordBeforeLook: a record that is there before a look has seen its job end waits
@@ -363,9 +425,7 @@ func TestFaultedServer(t *testing.T) {
 		}
 	}
 	tick(t, b, m, 5*time.Second)
-	if third.State != job.Running {
-		t.Errorf("with the GPU empty the third job is %s", third.State)
-	}
+	must.Equal(t, third.State, job.Running, "with the GPU empty the third job")
 }
 
 // TestWhatRunsTeach: only whole runs that ended well are part of a profile.
@@ -392,9 +452,7 @@ func TestWhatRunsTeach(t *testing.T) {
 		t.Fatalf("%+v", l.kept)
 	}
 	for i, want := range []bool{true, false, true, false} {
-		if l.kept[i].Learned != want {
-			t.Errorf("run %d, %q: learned %v", i, l.kept[i].State, l.kept[i].Learned)
-		}
+		must.Equal(t, l.kept[i].Learned, want, "run %d, %q: learned", i, l.kept[i].State)
 	}
 	if l.kept[1].Suspect != "" || l.kept[1].Again {
 		t.Errorf("a job that failed alone: %+v", l.kept[1])

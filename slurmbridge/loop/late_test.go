@@ -124,7 +124,8 @@ func nobodyIsLater(t interface {
 
 // Where every prediction is right no job ends later than on plain Slurm, whatever comes when and on which nodes, but
 // for its grace and the seconds that the bridge takes. Jobs of higher priority that come later are not among them: in
-// those seconds they may take the turn of a job in front, and jobs that share may have begun before their turn. Jobs
+// those seconds they may take the turn of a job in front, and jobs that share may have begun before their turn. For the
+// same reason jobs of whole GPUs come seconds after the ones in front. Jobs
 // bound to nodes are where all come at once and each is bound: another job may else take the node of a bound one, where two
 // nodes become free seconds apart. Jobs of several GPUs are not: a node that has some of its GPUs free for longer can
 // make any job later.
@@ -154,6 +155,8 @@ func TestNobodyIsLater(t *testing.T) {
 				a.node = fmt.Sprint("n", rapid.IntRange(0, len(on.nodes)-1).Draw(t, "only on"))
 			case "whole GPUs":
 				if a.whole = rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "whole GPUs"); a.whole > 0 {
+					atS += 4
+					a.atS = atS
 					a.gpu, a.mem, a.limit = .5, 500, a.takes+1
 				}
 			case "near their limits":

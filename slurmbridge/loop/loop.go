@@ -13,11 +13,14 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/release"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Journal keeps what must survive a restart, and what people ask about later.
@@ -58,6 +61,8 @@ type Bridge struct {
 	Beliefs history.Beliefs
 	// RetryAlone lets a job that failed because it shared run again, alone; see history.Outcome.Ours and job.Terms.Retry.
 	RetryAlone bool
+	// Sessions says which jobs are interactive sessions.
+	Sessions job.Sessions
 	// ExtendLimit lets running jobs have more time where sharing makes them miss their limits.
 	ExtendLimit bool
 	// PastMaxTime lets them have it beyond their partitions' MaxTime.
@@ -66,11 +71,13 @@ type Bridge struct {
 	// so in its AdminComment.
 	IdleAfter   time.Duration
 	IdleComment bool
-	Card        plan.Card
-	Mode        job.Mode
-	Log         *slog.Logger
-	Metrics     *Metrics
-	Now         func() time.Time
+	// Adopt says which jobs of a whole GPU may share; nil = none.
+	Adopt   *adopt.Policy
+	Card    plan.Card
+	Mode    job.Mode
+	Log     *slog.Logger
+	Metrics *Metrics
+	Now     func() time.Time
 	// PollEvery is the longest time between two polls.
 	PollEvery time.Duration
 	// Settle is how long after an event the bridge polls. Default 5 ms: a group that is released before the node's
@@ -81,13 +88,12 @@ type Bridge struct {
 	// nil = none.
 	Fault func(step string)
 
-	slurm    job.Slurm        // Slurm, counting its answers as progress
 	tracker  *tracker.Tracker // nil = not loaded yet
 	wake     chan struct{}
 	once     sync.Once
 	apps     identifier
 	tasks    map[int64]string // the array tasks that run, as they were written down
-	learned  learner
+	learned  learned
 	comments comments
 	failures int    // polls in a row
 	standby  string // the daemon that keeps the gate instead of this one, "" = none does
@@ -104,6 +110,7 @@ type Bridge struct {
 	nearLimit bool
 	status    atomic.Pointer[job.Status]
 	idle      idleReports
+	optedOut  time.Time                // when the file of adopt_opt_out was last changed
 	policies  atomic.Pointer[policies] // that the next tick takes up; see Use
 }
 
@@ -119,16 +126,14 @@ func (b *Bridge) init() {
 		if b.Log == nil {
 			b.Log = slog.New(slog.DiscardHandler)
 		}
-		b.slurm = b.Slurm
+		if b.Metrics == nil {
+			b.Metrics = NewMetrics(prometheus.NewRegistry())
+		}
 		if b.Gate != nil {
-			b.Gate.Log = cmp.Or(b.Gate.Log, b.Log)
-			b.slurm = answering{b.Slurm, b.Gate.Progress}
+			b.Gate.Log, b.Gate.Adopt = cmp.Or(b.Gate.Log, b.Log), b.adoptLines
 		}
-		b.apps = identifier{apps: b.Apps, slurm: b.slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
-		b.learned = learner{
-			slurm: b.slurm, journal: b.Journal, runs: b.Runs, beliefs: b.Beliefs, card: b.Card, log: b.Log, metrics: b.Metrics, now: b.Now, wake: b.Wake,
-		}
-		b.comments = comments{slurm: b.slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
+		b.apps = identifier{apps: b.Apps, slurm: b.Slurm, log: b.Log, now: b.Now, window: b.Planner.Window, models: b.Models, sessions: b.Sessions, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+		b.comments = comments{slurm: b.Slurm, metrics: b.Metrics, log: b.Log, text: map[string]string{}, foreign: map[string]bool{}}
 	})
 }
 
@@ -221,9 +226,10 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 		}
 	}()
 	b.load(ctx)
+	b.readOptOut()
 	b.fault("look")
 	started := b.Now()
-	snap, err := b.slurm.Poll(ctx)
+	snap, err := b.Slurm.Poll(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("poll: %w", err)
 	}
@@ -247,24 +253,22 @@ func (b *Bridge) Tick(ctx context.Context) (next time.Duration, err error) {
 	if err := b.judge(ctx, snap); err != nil {
 		b.Log.Warn("runs not judged; the next poll tries again", "err", err)
 	}
-	b.apps.identify(ctx, in)
-	started = b.Now()
-	p := b.plan(in, repairs)
-	b.Metrics.planned(b.Now().Sub(started), p)
+	p := b.decide(ctx, in)
+	p.Repairs = append(repairs, p.Repairs...)
+	b.Gate.Progress()
+	b.Metrics.broken.Add(float64(p.Broken))
 	b.tracker.SetSlowdowns(p.Running, b.Planner.Decider.Guard.Predictor)
 	p.Repairs = append(p.Repairs, b.extend(ctx, in)...)
 	b.fault("plan")
 	b.thought = time.Since(began)
 	if b.standby == "" {
-		b.applier().apply(ctx, p)
+		b.apply(ctx, p)
 	}
 	b.tracker.LastAt, b.tracker.Plain = snap.At, p.Plain
 	b.save(ctx, p)
 	b.publish(p, in)
 	if b.Ledger != nil {
-		if err := b.Ledger.RecordPoll(ctx, b.Status()); err != nil {
-			b.Log.Error("journal", "err", err)
-		}
+		b.logged(b.Ledger.RecordPoll(ctx, b.Status()))
 	}
 	if b.acting() == job.Active {
 		var idle []job.Idle
@@ -312,22 +316,21 @@ func (b *Bridge) giveWay(ctx context.Context, snap *job.Snapshot) {
 			}
 		}
 		g.State = job.Done
-		if err := b.Journal.SaveGroup(ctx, g); err != nil {
-			b.Log.Error("journal", "err", err)
-		}
+		b.logged(b.Journal.SaveGroup(ctx, g))
 		delete(b.tracker.Groups, id)
 	}
 }
 
 // keepGate keeps the gate. What is wrong with it is logged once, and stays in the status.
 func (b *Bridge) keepGate(ctx context.Context, snap *job.Snapshot) {
-	said := b.gateErr
-	b.gateErr = ""
-	if err := b.Gate.Keep(ctx, snap); err != nil {
-		b.Metrics.gateFailed()
-		if b.gateErr = err.Error(); b.gateErr != said {
-			b.Log.Error("gate", "err", err)
-		}
+	said, err := b.gateErr, b.Gate.Keep(ctx, snap)
+	b.gateErr = b.Gate.Instead()
+	if err != nil {
+		b.Metrics.gateErrors.Inc()
+		b.gateErr = err.Error()
+	}
+	if b.gateErr != "" && b.gateErr != said {
+		b.Log.Error("gate", "err", b.gateErr)
 	}
 }
 
@@ -340,7 +343,7 @@ func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 		return nil, err
 	}
 	if b.Runs != nil && b.Beliefs != nil {
-		if err := b.learned.remember(ctx); err != nil {
+		if err := b.remember(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -356,8 +359,9 @@ func (b *Bridge) Preview(ctx context.Context) (*job.Status, error) {
 	}
 	in, repairs, _ := b.observe(snap, gate)
 	in.Unproved = slices.ContainsFunc(snap.Gates, func(g job.GateState) bool { return len(g.Misread) > 0 })
-	b.apps.identify(ctx, in)
-	b.publish(b.plan(in, repairs), in)
+	p := b.decide(ctx, in)
+	p.Repairs = append(repairs, p.Repairs...)
+	b.publish(p, in)
 	return b.Status(), nil
 }
 
@@ -392,6 +396,10 @@ func (b *Bridge) failed(err error) {
 func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Change, []tracker.Event) {
 	in := &plan.Input{Snap: snap, Shadow: b.acting() == job.Shadow, Card: b.Card, Tracker: b.tracker, Gate: gate, HoldS: (b.Gate.Lease + gateOpens).Seconds()}
 	in.Unproved = b.acting() == job.Active && !b.Gate.Proved(snap.Release)
+	if b.Adopt != nil && (in.Shadow || b.Adopt.Active) {
+		in.Adopt, in.Bans = b.Adopt, &b.learned.bans
+	}
+	in.TriedMiB = b.learned.tried
 	repairs, events := b.tracker.Observe(snap, gate)
 	in.Touched = map[string]bool{}
 	for i := range repairs {
@@ -402,22 +410,9 @@ func (b *Bridge) observe(snap *job.Snapshot, gate string) (*plan.Input, []job.Ch
 	return in, repairs, events
 }
 
-// plan makes the plan, after the repairs that the tracker requires.
-func (b *Bridge) plan(in *plan.Input, repairs []job.Change) *job.Plan {
-	p := b.Planner.Plan(in)
-	p.Repairs = append(repairs, p.Repairs...)
-	return p
-}
-
-func (b *Bridge) applier() *applier {
-	return &applier{
-		slurm: b.slurm, journal: b.Journal, tracker: b.tracker, gate: b.Gate, comments: &b.comments, mode: b.acting(), metrics: b.Metrics, logger: b.Log, now: b.Now, fault: b.fault,
-	}
-}
-
 // misread is what Slurm says of the gate that isn't so.
 func (b *Bridge) misread() []job.Misread {
-	if b.acting() != job.Active || b.Gate == nil {
+	if b.acting() != job.Active {
 		return nil
 	}
 	return b.Gate.Misread()
@@ -425,21 +420,10 @@ func (b *Bridge) misread() []job.Misread {
 
 // lease is how long the gate stays closed without another renewal.
 func (b *Bridge) lease() time.Duration {
-	if b.acting() != job.Active || b.Gate == nil {
+	if b.acting() != job.Active {
 		return 0
 	}
 	return b.Gate.Left()
-}
-
-// judge judges the runs with new records; a bridge that doesn't learn has none.
-func (b *Bridge) judge(ctx context.Context, snap *job.Snapshot) error {
-	if b.Runs == nil || b.Beliefs == nil {
-		return nil
-	}
-	return b.learned.judge(ctx, judging{
-		tracker: b.tracker, snap: snap, limit: b.Planner.Decider.Guard.MaxSlowdown, delay: b.Planner.Decider.Guard.DelayLimitS(), retry: b.RetryAlone && b.acting() == job.Active,
-		shadow: b.acting() == job.Shadow,
-	})
 }
 
 // nameTasks writes down the array tasks that have started since the last poll.
@@ -483,13 +467,16 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 	for i := range snap.Jobs {
 		j := &snap.Jobs[i]
 		if j.State != job.Pending {
+			if unstarted[j.Ref] && b.tracker.Done[j.Ref] == nil { // it has started since
+				b.tracker.Wait(j.Ref).UnstartedS += min(dt, max(0, j.Start.Sub(b.tracker.LastAt).Seconds()))
+			}
 			continue
 		}
 		if idle[j.Ref] {
 			w := b.tracker.Wait(j.Ref)
 			w.DelayedS += dt
 			b.maxDelay = max(b.maxDelay, w.DelayedS)
-			b.Metrics.delayed(w.DelayedS)
+			b.Metrics.delay.Observe(w.DelayedS)
 		}
 		if unstarted[j.Ref] {
 			b.tracker.Wait(j.Ref).UnstartedS += dt
@@ -502,6 +489,13 @@ func (b *Bridge) countDelays(snap *job.Snapshot) {
 				w.PastLeaseS = max(w.PastLeaseS, snap.At.Sub(g.Begin).Seconds())
 			}
 		}
+	}
+}
+
+// logged logs an error of the journal, if there is one.
+func (b *Bridge) logged(err error) {
+	if err != nil {
+		b.Log.Error("journal", "err", err)
 	}
 }
 
@@ -520,20 +514,15 @@ func (b *Bridge) report(events []tracker.Event) {
 
 // save writes down what the tracker holds, and drops the groups that are done.
 func (b *Bridge) save(ctx context.Context, p *job.Plan) {
-	logged := func(err error) {
-		if err != nil {
-			b.Log.Error("journal", "err", err)
-		}
-	}
 	for _, id := range b.tracker.GroupIDs() {
 		g := b.tracker.Groups[id]
-		logged(b.Journal.SaveGroup(ctx, g))
+		b.logged(b.Journal.SaveGroup(ctx, g))
 		if g.State == job.Done {
 			delete(b.tracker.Groups, id)
 		}
 	}
-	logged(b.Journal.SaveTracker(ctx, b.tracker))
-	logged(b.Journal.SaveExplanations(ctx, p.Explanations))
+	b.logged(b.Journal.SaveTracker(ctx, b.tracker))
+	b.logged(b.Journal.SaveExplanations(ctx, p.Explanations))
 }
 
 // publish makes the status of a plan.
@@ -542,7 +531,7 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	policy := b.Planner.Decider.Policy
 	st := &job.Status{
 		At: in.Snap.At, LookOK: in.Snap.At, Mode: b.Mode, Standby: b.standby, Policy: policy.Name(), Model: modelOf(policy), Wanted: b.Planner.Wanted, Objective: b.Planner.Objective,
-		Gate: in.Gate, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
+		Gate: in.Gate, GateAccount: b.Gate.current().account, GateErr: b.gateErr, Misread: b.misread(), Lease: b.lease(), Snap: in.Snap, Plan: p, Explanations: p.Explanations, Apps: in.Apps,
 		Unmanaged: now.Unmanaged, MaxDelayS: b.maxDelay, Window: b.Planner.Window(),
 	}
 	if b.standby != "" {
@@ -560,6 +549,8 @@ func (b *Bridge) publish(p *job.Plan, in *plan.Input) {
 	if b.IdleAfter > 0 {
 		st.Idle = b.idle.of(in.Snap, b.Now(), b.IdleAfter)
 	}
+	st.WithoutMPS = b.idle.withoutMPS(in.Snap, b.Now())
+	st.KeptOut, st.StoppedRules = b.learned.bans.Count(in.Snap.At)
 	b.status.Store(st)
 	b.Metrics.state(st)
 }

@@ -7,50 +7,27 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // Metrics are the bridge's metrics, under the prefix slurmbridge_. None is per job or per
-// user, and accounts are bounded: the number of series doesn't grow with the load. A nil *Metrics counts nothing.
+// user, and accounts are bounded: the number of series doesn't grow with the load.
 type Metrics struct {
-	polls      [2]pollMetrics // by their names now, and by those of releases before 0.2.0
-	planTime   prometheus.Histogram
-	jobs       *prometheus.GaugeVec
-	gpus       *prometheus.GaugeVec
-	groups     *prometheus.CounterVec
-	groupSize  prometheus.Histogram
-	members    *prometheus.CounterVec
-	changes    *prometheus.CounterVec
-	commands   *prometheus.HistogramVec
-	cmdErrors  *prometheus.CounterVec
-	lease      prometheus.Gauge
-	gateErrors prometheus.Counter
-	misread    *prometheus.GaugeVec
-	unmanaged  *prometheus.CounterVec
-	considered prometheus.Counter
+	polls [2]pollMetrics // by their names now, and by those of releases before 0.2.0
+
+	planTime, groupSize, delay, skew, predicted, seen, late, startAfterS     prometheus.Histogram
+	gateErrors, considered, broken, lent                                     prometheus.Counter
+	lease, delayMax, fallback, idleJobs, idleGPUs, withoutMPS                prometheus.Gauge
+	jobs, gpus, misread, notAdopted, info, usageHours, usageSaved, usageLost *prometheus.GaugeVec
+	groups, members, changes, cmdErrors, unmanaged                           *prometheus.CounterVec
+	turnaround, records, contracts, suspects, learned, harmed                *prometheus.CounterVec
+	commands                                                                 *prometheus.HistogramVec
+
 	// counted are the jobs of the queue that unmanaged and considered have counted.
-	counted     map[string]bool
-	delay       prometheus.Histogram
-	delayMax    prometheus.Gauge
-	skew        prometheus.Histogram
-	predicted   prometheus.Histogram
-	seen        prometheus.Histogram
-	late        prometheus.Histogram
-	turnaround  *prometheus.CounterVec
-	broken      prometheus.Counter
-	fallback    prometheus.Gauge
-	records     *prometheus.CounterVec
-	info        *prometheus.GaugeVec
-	startAfterS prometheus.Histogram
-	contracts   *prometheus.CounterVec
-	suspects    *prometheus.CounterVec
-	learned     *prometheus.CounterVec
-	harmed      *prometheus.CounterVec
-	lent        prometheus.Counter
-	idleJobs    prometheus.Gauge
-	idleGPUs    prometheus.Gauge
-	usage       usageMetrics
+	counted map[string]bool
 }
 
 // pollMetrics are the metrics of polls under one set of names.
@@ -60,124 +37,103 @@ type pollMetrics struct {
 	last     prometheus.Gauge
 }
 
-func newPollMetrics(total, duration, last, note string) pollMetrics {
+func newPollMetrics(r factory, total, duration, last, note string) pollMetrics {
 	return pollMetrics{
-		total:    counters(total, "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read)."+note, "result"),
-		duration: histogram(duration, "Duration of a successful poll of Slurm's queue and nodes."+note, prometheus.ExponentialBuckets(0.005, 2, 12)),
-		last:     gauge(last, "Unix time of the last successful poll; 0 = none yet."+note),
+		total:    counters(r, total, "Polls of Slurm's queue and nodes, by result (ok, error: Slurm didn't answer or its answer could not be read)."+note, "result", "ok", "error"),
+		duration: r.histogram(duration, "Duration of a successful poll of Slurm's queue and nodes."+note, prometheus.ExponentialBuckets(0.005, 2, 12)),
+		last:     r.gauge(last, "Unix time of the last successful poll; 0 = none yet."+note),
 	}
 }
 
 // NewMetrics registers the bridge's metrics with reg.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	r := factory{promauto.With(reg)}
 	slow := []float64{1, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 3, 5}
-	m := &Metrics{
+	return &Metrics{
 		polls: [2]pollMetrics{
-			newPollMetrics("polls_total", "poll_duration_seconds", "last_poll_timestamp_seconds", ""),
+			newPollMetrics(r, "polls_total", "poll_duration_seconds", "last_poll_timestamp_seconds", ""),
 			// The names of releases before 0.2.0 work for one release more.
-			newPollMetrics("looks_total", "look_duration_seconds", "last_look_timestamp_seconds", " Deprecated: see polls_total, poll_duration_seconds, last_poll_timestamp_seconds."),
+			newPollMetrics(r, "looks_total", "look_duration_seconds", "last_look_timestamp_seconds", " Deprecated: see polls_total, poll_duration_seconds, last_poll_timestamp_seconds."),
 		},
-		planTime:  histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
-		jobs:      gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
-		gpus:      gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
-		groups:    counters("groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, when Slurm comes to it), next (after the running ones). None in shadow mode.", "kind"),
-		groupSize: histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
-		members:   counters("group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), misplaced (on another GPU than planned).", "outcome"),
-		changes:   counters("changes_total", "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).", "step", "result"),
-		commands: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		counted:   map[string]bool{},
+		planTime:  r.histogram("plan_duration_seconds", "Duration of a decision after a poll.", prometheus.ExponentialBuckets(0.0001, 4, 10)),
+		jobs:      r.gauges("jobs", "Jobs that may share, by state: waiting (for a decision, behind the gate), released (in a group that Slurm may start), running (in a group).", "state"),
+		gpus:      r.gauges("gpus", "GPUs that the bridge manages, by use: idle, single (one job), shared (several jobs).", "use"),
+		groups:    counters(r, "groups_total", "Groups of jobs that were released, by kind: start (on an idle GPU), join (next to running jobs), turn (one job, when Slurm comes to it), next (after the running ones). None in shadow mode.", "kind", job.StartNow, job.Join, job.Turn, job.Next),
+		groupSize: r.histogram("group_size_jobs", "Jobs in a released group, without the running jobs that it joins.", []float64{1, 2, 3, 4, 5, 8}),
+		members:   counters(r, "group_members_total", "What happened to jobs in released groups: started, ended, requeued (by Slurm or the owner), owner (edited by its owner, unmanaged since), stuck (restored: it did not start), partial (restored while others of its group run), kept (restored: Slurm says why it keeps the job pending), left (left to Slurm: it did not start twice), misplaced (on another GPU than planned).", "outcome", "started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"),
+		changes: r.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "slurmbridge", Name: "changes_total",
+			Help: "Updates of jobs sent to Slurm, by step (prepare, release, restore, let-go, gate, extend, comment) and result (ok, gone: the job had ended or started, refused, down: Slurm did not answer).",
+		}, []string{"step", "result"}),
+		commands: r.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: "slurmbridge", Name: "slurm_command_duration_seconds",
 			Help: "Time that Slurm's commands took (squeue, scontrol and so on), failed ones as well.", Buckets: prometheus.ExponentialBuckets(0.005, 2, 12),
 		}, []string{"command"}),
-		cmdErrors:   counters("slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
-		lease:       gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
-		gateErrors:  counter("gate_errors_total", "Failures to create or renew the gate."),
-		misread:     gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
-		unmanaged:   counters("jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason"),
-		considered:  counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
-		counted:     map[string]bool{},
-		delay:       histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
-		delayMax:    gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
-		skew:        histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
-		predicted:   histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
-		seen:        histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
-		late:        histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
-		turnaround:  counters("turnaround_seconds_total", "Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge (as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on"),
-		broken:      counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
-		fallback:    gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
-		records:     counters("records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result"),
-		info:        gauges("info", "Always 1; says which mode (active, shadow, standby: another daemon decides), policy, model and objective are in use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
-		startAfterS: histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
-		contracts:   counters("contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result"),
-		suspects:    counters("shared_failures_total", "Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run again, alone), left.", "done"),
-		harmed:      counters("jobs_harmed_total", "Jobs that are worse off than on plain Slurm, by kind: timeout, deadline (ended at their time limit or deadline; alone they would have ended before), oom (failed while sharing, out of memory most of all), late (ended well after plain Slurm would have ended them), contract (slower than their limit on slowdowns), held (kept waiting by the bridge for longer than it may), lost (unknown to Slurm after the bridge changed them). A job may count for several.", "kind"),
-		lent:        counter("lent_seconds_total", "Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
-		idleJobs:    gauge("idle_jobs", "Running jobs that have done nothing with their GPUs for idle_after, by the nodes' agents."),
-		idleGPUs:    gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
-		usage:       newUsageMetrics(),
-		learned:     counters("lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what"),
-	}
-	m.zero()
-	for _, p := range m.polls {
-		reg.MustRegister(p.total, p.duration, p.last)
-	}
-	reg.MustRegister(m.planTime, m.jobs, m.gpus, m.groups, m.groupSize, m.members,
-		m.changes, m.commands, m.cmdErrors, m.lease, m.gateErrors, m.misread, m.unmanaged, m.considered, m.delay, m.delayMax, m.skew, m.predicted, m.seen, m.late, m.turnaround,
-		m.broken, m.fallback, m.records, m.info, m.startAfterS, m.contracts, m.suspects, m.harmed, m.lent, m.learned, m.idleJobs, m.idleGPUs)
-	reg.MustRegister(m.usage.all()...)
-	return m
-}
-
-// zero makes the series that alerts and dashboards query before there is anything to
-// count: a counter that begins with 1 has no rate.
-func (m *Metrics) zero() {
-	for c, values := range map[*prometheus.CounterVec][]string{
-		m.polls[0].total: {"ok", "error"},
-		m.polls[1].total: {"ok", "error"},
-		m.groups:         {string(job.StartNow), string(job.Join), string(job.Turn), string(job.Next)},
-		m.members:        {"started", "ended", "requeued", "owner", "stuck", "partial", "kept", "left", "misplaced"},
-		m.records:        {"new", "duplicate", "refused", "failed"},
-		m.contracts:      {"kept", "broken"},
-		m.turnaround:     {"slurmbridge", "plain"},
-		m.suspects:       {"again", "left"},
-		m.learned:        {"profile", "company"},
-	} {
-		for _, v := range values {
-			c.WithLabelValues(v)
-		}
-	}
-	for _, why := range job.Unfits() {
-		m.unmanaged.WithLabelValues(string(why))
-	}
-	for _, kind := range history.Harms() {
-		m.harmed.WithLabelValues(string(kind))
+		cmdErrors:   counters[string](r, "slurm_command_errors_total", "Slurm's commands that failed, by command.", "command"),
+		lease:       r.gauge("gate_lease_left_seconds", "How long after the last poll the gate stays closed without renewal; 0 or less: it is open and waiting jobs start alone. 0 in shadow mode, which has no gate."),
+		gateErrors:  r.counter("gate_errors_total", "Failures to create or renew the gate."),
+		notAdopted:  r.gauges("adopt_kept_out", "What isn't adopted for a week because jobs were slower than the contract of their rule: applications (of a user), and rules (two jobs of an account within a day).", "what"),
+		misread:     r.gauges("slurm_misread", "1 for each field of squeue's or scontrol's that says of the gate what isn't so: this release of Slurm's is not understood, and nothing is grouped. None otherwise.", "field"),
+		unmanaged:   counters(r, "jobs_unmanaged_total", "Jobs that requested sharing and were ungated, to run as without the bridge, by reason: exclusive, features, size and so on; not-started: it was released twice and did not start; left: see slurmbridge status.", "reason", job.Unfits()...),
+		considered:  r.counter("jobs_considered_total", "Jobs that were considered together with others, or next to running ones, with any result."),
+		delay:       r.histogram("added_delay_seconds", "Time for which only the bridge has kept a job waiting although a GPU was idle, in all so far, observed at each poll while it grows.", prometheus.ExponentialBuckets(0.25, 2, 12)),
+		delayMax:    r.gauge("added_delay_max_seconds", "Longest time for which the bridge alone has kept any job waiting although a GPU was idle, since the daemon started."),
+		skew:        r.histogram("costart_skew_seconds", "Time between the first and the last start in a group, from the nodes' records.", []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30}),
+		predicted:   r.histogram("predicted_slowdown_ratio", "Predicted slowdown of each job released with others: run time together over run time alone (1 = as fast as alone).", slow),
+		seen:        r.histogram("seen_slowdown_ratio", "Measured slowdown of each job that shared: its run time over that of its application alone (1 = as fast as alone).", slow),
+		late:        r.histogram("late_ratio", "By how many of its own run times alone each job ended after plain Slurm would have ended it (0 = before or then); above 0.1 it is late.", []float64{0, .05, .1, .25, .5, 1, 2, 5}),
+		turnaround:  counters(r, "turnaround_seconds_total", "Time from submission to end, s, of all jobs that ended and whose end on plain Slurm is known, on: slurmbridge (as it was), plain (as it would have been, an estimate). What was saved is 1 - slurmbridge/plain.", "on", "slurmbridge", "plain"),
+		broken:      r.counter("policy_broken_total", "Decisions in which the policy's answer was not a number; the next policy (srpt, then exclusive) has decided since."),
+		fallback:    r.gauge("policy_fallback", "1 while another policy decides than the configured one, whose model can't be read or gave an answer that is not a number; 0 otherwise."),
+		records:     counters(r, "records_total", "Records of jobs that nodes sent, by result: new, duplicate (sent twice, kept once), refused (its sender is not authenticated, or it is impossible), failed (it could not be stored; the node tries again).", "result", "new", "duplicate", "refused", "failed"),
+		info:        r.gauges("info", "Always 1; says which mode (active, shadow, standby: another daemon decides), policy, model and objective are in use, and Slurm's release.", "mode", "policy", "model", "objective", "slurm"),
+		startAfterS: r.histogram("start_latency_seconds", "Time from the moment a group could start until its first job ran, with Slurm's own part.", prometheus.ExponentialBuckets(0.1, 2, 10)),
+		contracts:   counters(r, "contracts_total", "Shared runs of jobs with a limit on their slowdown (share:max-slowdown, max_slowdown), by result: kept, broken (slower than the limit).", "result", "kept", "broken"),
+		suspects:    counters(r, "shared_failures_total", "Jobs that failed, or ran out of time, while sharing and whose co-runners may be the reason, out of memory most of all, by what was done: again (run again, alone), left.", "done", "again", "left"),
+		harmed:      counters(r, "jobs_harmed_total", "Jobs that are worse off than on plain Slurm, by kind: timeout, deadline (ended at their time limit or deadline; alone they would have ended before), oom (failed while sharing, out of memory most of all), late (ended well after plain Slurm would have ended them), contract (slower than their limit on slowdowns), held (kept waiting by the bridge for longer than it may), lost (unknown to Slurm after the bridge changed them). A job may count for several.", "kind", history.Harms()...),
+		lent:        r.counter("lent_seconds_total", "Time by which the time limits of jobs were raised because sharing had slowed them, s, counted at their ends."),
+		idleJobs:    r.gauge("idle_jobs", "Running jobs that have done nothing with their GPUs for idle_after, by the nodes' agents."),
+		idleGPUs:    r.gauge("idle_gpus", "GPUs that those jobs hold, shares as parts of one."),
+		withoutMPS:  r.gauge("sharers_without_mps", "Running jobs that share a GPU and have a process on it that computes without MPS, by the nodes' agents."),
+		usageHours:  r.gauges("usage_gpu_hours", "GPU-hours of the last 24 hours by account, shares as parts of a GPU: held, computed (the part of that time in which kernels ran), idle (held, and nothing done for ten minutes or more), shared (with another job on the GPU). The thirty accounts that held most; the others are one, and all are one where Slurm hides others' usage. What isn't known has no series.", "account", "what"),
+		usageSaved:  r.gauges("usage_wait_saved_hours", "By how much less the jobs of the last 24 hours waited than on plain Slurm, hours, by account.", "account"),
+		usageLost:   r.gauges("usage_time_lost_hours", "By how much longer the jobs of the last 24 hours ran for sharing a GPU, hours, by account.", "account"),
+		learned:     counters(r, "lessons_total", "Runs that taught something, by what: profile (an application alone), company (a slowdown next to co-runners).", "what", "profile", "company"),
 	}
 }
 
-func counter(name, help string) prometheus.Counter {
-	return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help})
+// factory makes registered metrics.
+type factory struct{ promauto.Factory }
+
+// counters makes a counter by the values of a label. The series of the given values begin at 0: a counter that begins
+// with 1 has no rate.
+func counters[S ~string](r factory, name, help, label string, values ...S) *prometheus.CounterVec {
+	c := r.NewCounterVec(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help}, []string{label})
+	for _, v := range values {
+		c.WithLabelValues(string(v))
+	}
+	return c
 }
 
-func counters(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help}, labels)
+func (r factory) counter(name, help string) prometheus.Counter {
+	return r.NewCounter(prometheus.CounterOpts{Namespace: "slurmbridge", Name: name, Help: help})
 }
 
-func gauge(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help})
+func (r factory) gauge(name, help string) prometheus.Gauge {
+	return r.NewGauge(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help})
 }
 
-func gauges(name, help string, labels ...string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help}, labels)
+func (r factory) gauges(name, help string, labels ...string) *prometheus.GaugeVec {
+	return r.NewGaugeVec(prometheus.GaugeOpts{Namespace: "slurmbridge", Name: name, Help: help}, labels)
 }
 
-func histogram(name, help string, buckets []float64) prometheus.Histogram {
-	return prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "slurmbridge", Name: name, Help: help, Buckets: buckets})
+func (r factory) histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return r.NewHistogram(prometheus.HistogramOpts{Namespace: "slurmbridge", Name: name, Help: help, Buckets: buckets})
 }
 
 // Command observes one run of one of Slurm's commands.
 func (m *Metrics) Command(command string, took time.Duration, err error) {
-	if m == nil {
-		return
-	}
 	m.commands.WithLabelValues(command).Observe(took.Seconds())
 	failed := m.cmdErrors.WithLabelValues(command)
 	if err != nil {
@@ -187,9 +143,7 @@ func (m *Metrics) Command(command string, took time.Duration, err error) {
 
 // Record counts a record from a node: new, duplicate, refused or failed.
 func (m *Metrics) Record(result string) {
-	if m != nil {
-		m.records.WithLabelValues(result).Inc()
-	}
+	m.records.WithLabelValues(result).Inc()
 }
 
 // Skew observes the time between the first and the last start in a group.
@@ -201,9 +155,6 @@ func (m *Metrics) Skew(d time.Duration) {
 
 // outcome counts the outcome of a run.
 func (m *Metrics) outcome(o *history.Outcome) {
-	if m == nil {
-		return
-	}
 	if o.Shared() && o.Slowdown > 0 {
 		m.seen.Observe(o.Slowdown)
 		switch {
@@ -221,7 +172,7 @@ func (m *Metrics) outcome(o *history.Outcome) {
 		m.turnaround.WithLabelValues("plain").Add(max(0, plain))
 	}
 	for _, kind := range o.Harm() {
-		m.harm(kind)
+		m.harmed.WithLabelValues(string(kind)).Inc()
 	}
 	m.lent.Add(o.LentS)
 	switch {
@@ -238,17 +189,7 @@ func (m *Metrics) outcome(o *history.Outcome) {
 	}
 }
 
-// harm counts a job that is worse off than on plain Slurm.
-func (m *Metrics) harm(kind history.Harm) {
-	if m != nil {
-		m.harmed.WithLabelValues(string(kind)).Inc()
-	}
-}
-
 func (m *Metrics) polled(took time.Duration) {
-	if m == nil {
-		return
-	}
 	for _, p := range m.polls {
 		p.total.WithLabelValues("ok").Inc()
 		p.duration.Observe(took.Seconds())
@@ -257,32 +198,12 @@ func (m *Metrics) polled(took time.Duration) {
 }
 
 func (m *Metrics) pollFailed() {
-	if m == nil {
-		return
-	}
 	for _, p := range m.polls {
 		p.total.WithLabelValues("error").Inc()
 	}
 }
 
-func (m *Metrics) gateFailed() {
-	if m != nil {
-		m.gateErrors.Inc()
-	}
-}
-
-func (m *Metrics) planned(took time.Duration, p *job.Plan) {
-	if m == nil {
-		return
-	}
-	m.planTime.Observe(took.Seconds())
-	m.broken.Add(float64(p.Broken))
-}
-
 func (m *Metrics) released(g *job.Group) {
-	if m == nil {
-		return
-	}
 	m.groups.WithLabelValues(string(g.Kind)).Inc()
 	m.groupSize.Observe(float64(len(g.Members)))
 	for i := range g.Members {
@@ -293,9 +214,6 @@ func (m *Metrics) released(g *job.Group) {
 }
 
 func (m *Metrics) changed(step string, err error) {
-	if m == nil {
-		return
-	}
 	result := "ok"
 	switch {
 	case errors.Is(err, job.ErrNoJob):
@@ -308,16 +226,7 @@ func (m *Metrics) changed(step string, err error) {
 	m.changes.WithLabelValues(step, result).Inc()
 }
 
-func (m *Metrics) delayed(s float64) {
-	if m != nil {
-		m.delay.Observe(s)
-	}
-}
-
 func (m *Metrics) event(e tracker.Event) {
-	if m == nil {
-		return
-	}
 	m.members.WithLabelValues(string(e.Kind)).Inc()
 	if e.Kind == tracker.EventLeft {
 		m.unmanaged.WithLabelValues(string(job.UnfitNotStarted)).Inc()
@@ -359,11 +268,10 @@ func (m *Metrics) sharers(st *job.Status) {
 }
 
 func (m *Metrics) state(st *job.Status) {
-	if m == nil {
-		return
-	}
 	m.lease.Set(st.Lease.Seconds())
 	m.sharers(st)
+	m.notAdopted.WithLabelValues("applications").Set(float64(st.KeptOut))
+	m.notAdopted.WithLabelValues("rules").Set(float64(st.StoppedRules))
 	m.misread.Reset()
 	for _, bad := range st.Misread {
 		m.misread.WithLabelValues(bad.Field).Set(1)
@@ -404,6 +312,7 @@ func (m *Metrics) state(st *job.Status) {
 	}
 	m.idleJobs.Set(float64(len(st.Idle)))
 	m.idleGPUs.Set(held)
+	m.withoutMPS.Set(float64(len(st.WithoutMPS)))
 	m.fallback.Set(0)
 	if st.Wanted != "" && st.Policy != st.Wanted {
 		m.fallback.Set(1)
@@ -414,4 +323,46 @@ func (m *Metrics) state(st *job.Status) {
 		mode = "standby"
 	}
 	m.info.WithLabelValues(mode, st.Policy, st.Model, st.Objective, st.Snap.Release).Set(1)
+}
+
+// mostAccounts is how many accounts have series of their own, the largest ones; the rest share one.
+const mostAccounts = 30
+
+// otherAccounts is the label of the rest. No account is called so: a blank is in it.
+const otherAccounts = "(all others)"
+
+// Usage shows what GPUs were used for in the last day, by account; hidden: without their names.
+func (m *Metrics) Usage(r *usage.Report, hidden bool) {
+	if m == nil {
+		return
+	}
+	m.usageHours.Reset()
+	m.usageSaved.Reset()
+	m.usageLost.Reset()
+	if r == nil {
+		return
+	}
+	lines := r.Lines
+	if hidden {
+		lines = []usage.Line{r.Total}
+		lines[0].Name = otherAccounts
+	}
+	add := func(g *prometheus.GaugeVec, v *float64, labels ...string) {
+		if v != nil {
+			g.WithLabelValues(labels...).Add(*v)
+		}
+	}
+	for i := range lines {
+		l := &lines[i]
+		name := l.Label()
+		if i >= mostAccounts {
+			name = otherAccounts
+		}
+		add(m.usageHours, &l.Held, name, "held")
+		add(m.usageHours, l.Computed, name, "computed")
+		add(m.usageHours, l.Idle, name, "idle")
+		add(m.usageHours, l.Shared, name, "shared")
+		add(m.usageSaved, l.WaitSaved, name)
+		add(m.usageLost, l.TimeLost, name)
+	}
 }

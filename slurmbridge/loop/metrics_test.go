@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
 // observeAll makes every series that there can be, as a bridge does that has seen
@@ -20,7 +21,7 @@ import (
 func observeAll(m *Metrics, at time.Time) {
 	m.polled(time.Second)
 	m.pollFailed()
-	m.gateFailed()
+	m.gateErrors.Inc()
 	for _, err := range []error{nil, job.ErrNoJob, job.ErrDown, errors.New("other")} {
 		for _, step := range []string{"prepare", "release", "undo"} {
 			m.changed(step, err)
@@ -31,22 +32,19 @@ func observeAll(m *Metrics, at time.Time) {
 		m.Record(r)
 	}
 	m.Skew(time.Second)
-	m.delayed(3)
+	m.delay.Observe(3)
 	g := &job.Group{Kind: job.StartNow, Free: at, Members: []job.Member{{Ref: "1", Start: at.Add(time.Second), Predicted: 1.1}, {Ref: "2", Predicted: 1.3}}}
 	m.released(g)
 	m.event(tracker.Event{Kind: tracker.EventStarted, Ref: "1", Group: g})
 	plan := &job.Plan{Running: &rlcore.State{GPUs: make([]rlcore.GPU, 2)}}
-	m.planned(time.Second, plan)
+	m.planTime.Observe(1)
 	m.state(&job.Status{Mode: job.Active, Policy: "pack", Lease: time.Minute, Waiting: 2, Groups: []job.Group{*g}, Plan: plan, Snap: &job.Snapshot{Release: "22.05.8"}})
 }
 
 func TestMetricsAreNamedWell(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	observeAll(NewMetrics(reg), time.Unix(1e9, 0))
-	problems, err := testutil.GatherAndLint(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := must.Get(testutil.GatherAndLint(reg))(t)
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -57,10 +55,7 @@ func TestMetricsDoNotGrowWithTheLoad(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := NewMetrics(reg)
 	count := func() int {
-		n, err := testutil.GatherAndCount(reg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := must.Get(testutil.GatherAndCount(reg))(t)
 		return n
 	}
 	observeAll(m, time.Unix(1e9, 0))
@@ -95,9 +90,7 @@ func TestSharersAreCountedOnce(t *testing.T) {
 		{"size", 0, testutil.ToFloat64(m.unmanaged.WithLabelValues("size"))},
 		{"considered", 1, testutil.ToFloat64(m.considered)},
 	} {
-		if c.got != c.want {
-			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
-		}
+		must.Equal(t, c.got, c.want, c.name)
 	}
 	look(nil, nil, &job.Snapshot{})
 	if len(m.counted) != 0 {
@@ -124,9 +117,7 @@ func TestFallbackIsShown(t *testing.T) {
 		want           float64
 	}{{"dqn", "dqn", 0}, {"greedy", "dqn", 1}, {"greedy", "greedy", 0}, {"greedy", "", 0}} {
 		m.state(&job.Status{Policy: c.policy, Wanted: c.wanted, Plan: plan, Snap: &job.Snapshot{}})
-		if got := testutil.ToFloat64(m.fallback); got != c.want {
-			t.Errorf("%s for %q: %g, want %g", c.policy, c.wanted, got, c.want)
-		}
+		must.Equal(t, testutil.ToFloat64(m.fallback), c.want, "%s for %q", c.policy, c.wanted)
 	}
 }
 
@@ -142,5 +133,38 @@ func TestCountersBeginAtZero(t *testing.T) {
 		if n, err := testutil.GatherAndCount(reg, name); err != nil || n != series {
 			t.Errorf("%s: %d series, want %d: %v", name, n, series, err)
 		}
+	}
+}
+
+// However many accounts there are, the number of series is bounded, what isn't known has none, and nothing is left out.
+func TestUsageMetricsAreBounded(t *testing.T) {
+	m := NewMetrics(prometheus.NewRegistry())
+	r := &usage.Report{}
+	for i := range 500 {
+		one := 1.0
+		l := usage.Line{Name: fmt.Sprintf("account%d", i), Held: 2}
+		if i%2 == 0 {
+			l.Computed = &one
+		}
+		r.Lines = append(r.Lines, l)
+		r.Total.Held += 2
+	}
+	m.Usage(r, false)
+	if n := testutil.CollectAndCount(m.usageHours); n != mostAccounts+mostAccounts/2+2 {
+		t.Errorf("%d series", n)
+	}
+	if v := testutil.ToFloat64(m.usageHours.WithLabelValues(otherAccounts, "held")); v != 2*(500-mostAccounts) {
+		t.Errorf("all others held %v h", v)
+	}
+	if n := testutil.CollectAndCount(m.usageSaved); n != 0 {
+		t.Errorf("%d series of what isn't known", n)
+	}
+	m.Usage(r, true)
+	if n := testutil.CollectAndCount(m.usageHours); n != 1 {
+		t.Errorf("%d series where usage is hidden", n)
+	}
+	m.Usage(nil, false)
+	if n := testutil.CollectAndCount(m.usageHours); n != 0 {
+		t.Errorf("%d series of nothing", n)
 	}
 }

@@ -12,13 +12,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
-	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
 // model is a small Slurm in memory for property tests over thousands of random
@@ -73,12 +71,18 @@ type model struct {
 	nameless map[string]bool
 	// refuseGates: Slurm takes no gate.
 	refuseGates bool
-	closed      map[string]bool // partitions that aren't up
+	// refuseGateIn: Slurm takes none in these partitions, nil = the default one.
+	refuseGateIn func(partitions []string) bool
+	gateAccount  string          // that Slurm takes the gate in
+	closed       map[string]bool // partitions that aren't up
 	// release is Slurm's, "" = 22.05.8; misread is what it says of gates that isn't so, and hideGates
 	// that it shows none.
 	release   string
 	misread   []job.Misread
 	hideGates bool
+	perGPU    map[string]job.PerGPU
+	gpuLimits []job.GPULimit
+	unbilled  []string
 	updates   int
 	words     int // AdminComments written
 }
@@ -346,7 +350,7 @@ func (m *model) Poll(context.Context) (*job.Snapshot, error) {
 	if m.down {
 		return nil, job.ErrDown
 	}
-	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited, LeastLoaded: m.leastLoaded}
+	s := &job.Snapshot{At: m.now, Release: cmp.Or(m.release, "22.05.8"), Nodes: slices.Clone(m.nodes), Awaited: m.awaited, LeastLoaded: m.leastLoaded, PerGPU: m.perGPU, GPULimits: m.gpuLimits, Unbilled: m.unbilled}
 	for _, j := range m.jobs {
 		if !j.ended {
 			c := j.Job
@@ -423,6 +427,9 @@ func (m *model) Update(_ context.Context, u job.Update) error {
 				return fmt.Errorf("%w: %s", job.ErrRefused, *u.Gres)
 			}
 			j.Request = job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(kind), Count: c, Raw: "gres:" + *u.Gres}
+			if kind == "gpu" {
+				j.Request = wholeGPU
+			}
 		}
 		if u.ReqNodes != nil {
 			j.ReqNodes = *u.ReqNodes
@@ -452,21 +459,26 @@ func (m *model) Bounds(context.Context) (*job.Bounds, error) {
 	return &m.bounds, nil
 }
 
+// allEnded reports whether no job waits or runs.
+func (m *model) allEnded() bool {
+	return !slices.ContainsFunc(m.jobs, func(j *mjob) bool { return !j.ended })
+}
+
 func (m *model) PartitionUp(_ context.Context, name string) (bool, error) {
 	return !m.closed[name], nil
 }
 
-func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []string) (string, error) {
+func (m *model) CreateGate(_ context.Context, lease time.Duration, partitions []string) (id, account string, err error) {
 	if m.down {
-		return "", job.ErrDown
+		return "", "", job.ErrDown
 	}
-	if m.refuseGates {
-		return "", job.ErrRefused
+	if m.refuseGates || m.refuseGateIn != nil && m.refuseGateIn(partitions) {
+		return "", "", job.ErrRefused
 	}
 	m.next++
 	g := &mgate{id: strconv.FormatInt(m.next, 10), ends: m.now.Add(lease), partitions: partitions, priority: job.GatePriority}
 	m.gates = append(m.gates, g)
-	return g.id, nil
+	return g.id, m.gateAccount, nil
 }
 
 func (m *model) RenewGate(_ context.Context, id string, lease time.Duration) error {
@@ -563,11 +575,12 @@ func (m *model) Profile(_ context.Context, user, key, _ string) (*rlcore.Profile
 
 // memory is a Journal that outlives the bridges of one test.
 type memory struct {
-	groups map[int64]job.Group
-	next   int64
-	log    []string
-	plain  []byte // the tracker's plain schedule
-	full   bool   // the disk
+	groups  map[int64]job.Group
+	next    int64
+	log     []string
+	plain   []byte           // the tracker's plain schedule
+	tracker *tracker.Tracker // as it was last saved
+	full    bool             // the disk
 }
 
 func newMemory() *memory { return &memory{groups: map[int64]job.Group{}, next: 1} }
@@ -601,6 +614,7 @@ func (m *memory) SaveGroup(_ context.Context, g *job.Group) error {
 }
 
 func (m *memory) SaveTracker(_ context.Context, t *tracker.Tracker) (err error) {
+	m.tracker = t
 	m.plain, err = json.Marshal(t.Plain)
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -127,9 +128,7 @@ func TestDueIsAReason(t *testing.T) {
 	half := app("half", 100, .6, 2000) // 1.2 together
 	p.m.submit("ann", 100*time.Second, half, true)
 	b := p.m.submit("ann", 100*time.Second, half, true)
-	if _, err := p.b.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(p.b.Tick(t.Context()))(t)
 	for _, r := range p.b.Status().Plan.Explanations[b.Ref].Refused {
 		if r.Reason == rlcore.RefusedDue {
 			return
@@ -208,9 +207,7 @@ func TestFullDisk(t *testing.T) {
 func TestPlaceIsKeptWhileRestored(t *testing.T) {
 	p := newPromise(t, node("n1", 1, 8))
 	a := p.submit()
-	if _, err := p.b.Tick(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(p.b.Tick(t.Context()))(t)
 	before := p.b.Status().Plan.Plain.EndS(a.Ref)
 	p.m.paused = true // by now it would have begun on plain Slurm
 	tick(t, p.b, p.m, 3*time.Second)
@@ -246,9 +243,7 @@ func TestBulkForTheLast(t *testing.T) {
 		t.Errorf("short has ended: %v; bob's job is %s beside ann's", short.ended, by.State)
 	}
 	tick(t, p.b, p.m, 60*time.Second)
-	if by.State != job.Running {
-		t.Errorf("with the GPU free bob's job is %s", by.State)
-	}
+	must.Equal(t, by.State, job.Running, "with the GPU free bob's job")
 }
 
 // A job that the gate could hold until its limit doesn't fit before its deadline any more

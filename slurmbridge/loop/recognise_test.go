@@ -59,6 +59,26 @@ func TestJobsWithAGPUOfTheirOwnAreRecognised(t *testing.T) {
 	}
 }
 
+// An interactive session needs no script, keeps its profile from tick to tick, and is no application.
+func TestSessionsAreRecognised(t *testing.T) {
+	s := scripts{Mutex: new(sync.Mutex), read: map[string]int{}}
+	d := &identifier{apps: named{}, slurm: s, log: slog.New(slog.DiscardHandler), now: time.Now, window: func() int { return 5 }, sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3}, byRef: map[string]identified{}, profiles: map[application]*rlcore.Profile{}}
+	snap := &job.Snapshot{Jobs: []job.Job{{Ref: "1", User: "ann", State: job.Running, Comment: "share:interactive", Request: job.GPURequest{Kind: job.Shares, Count: 70}}}}
+	var last *rlcore.Profile
+	for range 2 {
+		in := &plan.Input{Snap: snap, Tracker: tracker.New()}
+		d.identify(t.Context(), in)
+		app := in.Apps["1"]
+		if app.Key != "" || app.Profile == nil || app.Profile.Busy == nil || last != nil && last != app.Profile || in.Terms["1"].MaxSlowdown != 1.3 {
+			t.Fatalf("%+v, terms %+v", app, in.Terms["1"])
+		}
+		last = app.Profile
+	}
+	if len(s.read) > 0 {
+		t.Errorf("scripts were read: %v", s.read)
+	}
+}
+
 // slow takes a while to name an application.
 type slow struct {
 	named

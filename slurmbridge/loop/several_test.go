@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
-	"pgregory.net/rapid"
 )
 
 // An empty node of several GPUs is filled at once, each group on a GPU of its own.
@@ -77,9 +78,7 @@ func TestPlacedAsPlanned(t *testing.T) {
 				j := m.submit(rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user"), time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true)
 				j.Priority += rapid.SampledFrom([]int64{0, 0, 1000}).Draw(t, "urgent")
 			}
-			if _, err := b.Tick(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(b.Tick(t.Context()))(t)
 			m.schedule()
 			m.advance(time.Second)
 		}
@@ -144,9 +143,7 @@ func TestNobodyJoinsAFailedServer(t *testing.T) {
 				user := rapid.SampledFrom([]string{"ann", "ann", "bob"}).Draw(t, "user")
 				jobs = append(jobs, m.submit(user, time.Duration(run)*time.Second, app(fmt.Sprint(mib), float64(run), 0.3, mib), true))
 			}
-			if _, err := b.Tick(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(b.Tick(t.Context()))(t)
 			for a := range told {
 				failed[a], used[a], since[a] = true, true, m.now
 				delete(told, a)

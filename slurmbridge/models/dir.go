@@ -34,15 +34,8 @@ func (d Dir) Previous() string { return filepath.Join(string(d), "network.previo
 
 func (d Dir) results() string { return filepath.Join(string(d), "rounds.json") }
 
-// Load reads the current network, or nil if there is none. Errors wrap ErrUnusable.
-func (d Dir) Load(aim policy.Objective) (*dqn.Checkpoint, error) { return load(d.Current(), aim) }
-
-// LoadPrevious reads the previous network, or nil if there is none. Errors wrap ErrUnusable.
-func (d Dir) LoadPrevious(aim policy.Objective) (*dqn.Checkpoint, error) {
-	return load(d.Previous(), aim)
-}
-
-func load(path string, aim policy.Objective) (*dqn.Checkpoint, error) {
+// Load reads the current or the previous network's file, or nil if there is none. Errors wrap ErrUnusable.
+func Load(path string, aim policy.Objective) (*dqn.Checkpoint, error) {
 	text, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -90,34 +83,25 @@ func (d Dir) Name() string {
 	return "site " + info.ModTime().UTC().Format("2006-01-02T15:04:05Z")
 }
 
-// Replace makes a network the current one and keeps the one before.
+// Replace makes a network the current one, without the optimiser's state, since each round starts afresh. It keeps the
+// one before.
 func (d Dir) Replace(c *dqn.Checkpoint) error {
-	text, err := encode(c)
+	text, err := json.Marshal(c)
 	if err != nil {
 		return err
 	}
-	if err := d.keep(); err != nil {
+	// A link leaves the current one in place; without one the built-in network decides.
+	next := d.Previous() + ".new"
+	_ = os.Remove(next) // of a process that was killed here
+	if err := os.Link(d.Current(), next); err == nil {
+		err = os.Rename(next, d.Previous())
+		if err != nil {
+			return err
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return d.write(d.Current(), text)
-}
-
-// keep makes the current network the previous one, too. A link leaves the current one in place.
-func (d Dir) keep() error {
-	next := d.Previous() + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("keep the previous network: %w", err)
-	}
-	switch err := os.Link(d.Current(), next); {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil // the built-in network decides
-	case err != nil:
-		return fmt.Errorf("keep the previous network: %w", err)
-	}
-	if err := os.Rename(next, d.Previous()); err != nil {
-		return fmt.Errorf("keep the previous network: %w", err)
-	}
-	return nil
 }
 
 // Return makes the previous network, or without one the built-in network, the current one again.
@@ -126,10 +110,7 @@ func (d Dir) Return() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = os.Remove(d.Current())
 	}
-	if err != nil {
-		return fmt.Errorf("return to the previous network: %w", err)
-	}
-	return nil
+	return err
 }
 
 // Results returns what rounds did, oldest first, up to the last 100.
@@ -154,16 +135,13 @@ func (d Dir) Add(r *Result) error {
 	all = append(all, *r)
 	text, err := json.MarshalIndent(all[max(0, len(all)-mostKept):], "", "\t")
 	if err != nil {
-		return fmt.Errorf("write a round's result: %w", err)
+		return err
 	}
 	return d.write(d.results(), text)
 }
 
 func (d Dir) write(path string, text []byte) error {
-	if err := renameio.WriteFile(path, text, 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(string(d))); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
+	return renameio.WriteFile(path, text, 0o600, renameio.WithStaticPermissions(0o600), renameio.WithTempDir(string(d)))
 }
 
 // Lock makes the folder, for its owner alone, and keeps other retrainings out until the file is
@@ -171,11 +149,11 @@ func (d Dir) write(path string, text []byte) error {
 // has the lock.
 func (d Dir) Lock() (io.Closer, error) {
 	if err := os.MkdirAll(string(d), 0o700); err != nil {
-		return nil, fmt.Errorf("networks' folder: %w", err)
+		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(string(d), "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("networks' lock: %w", err)
+		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
@@ -185,16 +163,4 @@ func (d Dir) Lock() (io.Closer, error) {
 		return nil, fmt.Errorf("networks' lock: %w", err)
 	}
 	return f, nil
-}
-
-// encode writes a network without the optimiser's state, since each round starts afresh.
-func encode(c *dqn.Checkpoint) ([]byte, error) {
-	text, err := json.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("write network: %w", err)
-	}
-	if _, err := dqn.Read(bytes.NewReader(text), "what was trained"); err != nil {
-		return nil, err // what couldn't be read again is no network
-	}
-	return text, nil
 }

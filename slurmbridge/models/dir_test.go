@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
@@ -16,10 +17,7 @@ import (
 func folder(t *testing.T) Dir {
 	t.Helper()
 	d := Dir(filepath.Join(t.TempDir(), "models"))
-	lock, err := d.Lock()
-	if err != nil {
-		t.Fatal(err)
-	}
+	lock := must.Get(d.Lock())(t)
 	t.Cleanup(func() { lock.Close() })
 	return d
 }
@@ -43,7 +41,7 @@ func decides(t *testing.T, d Dir, networks ...*dqn.Checkpoint) (current, previou
 		t.Fatal("the folder holds a network that nobody put there")
 		return 0
 	}
-	return at(d.Load(policy.Turnaround)), at(d.LoadPrevious(policy.Turnaround))
+	return at(Load(d.Current(), policy.Turnaround)), at(Load(d.Previous(), policy.Turnaround))
 }
 
 // What each finding makes of the files.
@@ -52,23 +50,24 @@ func TestFindingsChangeFiles(t *testing.T) {
 	a, b := builtIn(t), spoil(t, builtIn(t))
 	better, worse := &Verdict{Better: true, Gain: 0.1}, &Verdict{Gain: -0.1}
 	for i, c := range []struct {
-		found             Finding
+		found             Result
 		change            Change
 		current, previous int
 	}{
-		{Finding{}, Kept, -1, -1},
-		{Finding{Candidate: b, Verdict: worse}, Kept, -1, -1},
-		{Finding{Candidate: a, Verdict: better}, Replaced, 0, -1},
-		{Finding{Previous: worse, Candidate: b, Verdict: better}, Replaced, 1, 0},
-		{Finding{Previous: better}, Returned, 0, -1},
-		{Finding{Previous: worse, Candidate: b, Verdict: better}, Replaced, 1, 0},
-		{Finding{Previous: better, Candidate: b, Verdict: better}, Replaced, 1, 0}, // trained from the one that returned
-		{Finding{Previous: better, Candidate: b, Verdict: worse}, Returned, 0, -1},
-		{Finding{Previous: better}, Returned, -1, -1}, // the built-in one was better
+		{Result{}, Kept, -1, -1},
+		{Result{network: b, Candidate: worse}, Kept, -1, -1},
+		{Result{network: a, Candidate: better}, Replaced, 0, -1},
+		{Result{Previous: worse, network: b, Candidate: better}, Replaced, 1, 0},
+		{Result{Previous: better}, Returned, 0, -1},
+		{Result{Previous: worse, network: b, Candidate: better}, Replaced, 1, 0},
+		{Result{Previous: better, network: b, Candidate: better}, Replaced, 1, 0}, // trained from the one that returned
+		{Result{Previous: better, network: b, Candidate: worse}, Returned, 0, -1},
+		{Result{Previous: better}, Returned, -1, -1}, // the built-in one was better
 	} {
 		stamp := d.Stamp()
-		r, err := c.found.Apply(d, day0)
-		if err != nil {
+		r := &c.found
+		r.decide()
+		if err := r.Apply(d, day0); err != nil {
 			t.Fatalf("%d: %v", i, err)
 		}
 		current, previous := decides(t, d, a, b)
@@ -87,13 +86,11 @@ func TestFindingsChangeFiles(t *testing.T) {
 
 func TestFilesThatCannotBeUsed(t *testing.T) {
 	d := folder(t)
-	if err := d.Replace(builtIn(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.Replace(builtIn(t)))
 	if info, err := os.Stat(d.Current()); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v %v", info.Mode(), err)
 	}
-	if _, err := d.Load(policy.Makespan); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), "the objective is the makespan") {
+	if _, err := Load(d.Current(), policy.Makespan); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), "the objective is the makespan") {
 		t.Errorf("another objective: %v", err)
 	}
 	whole, err := os.ReadFile(d.Current())
@@ -112,7 +109,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		if err := c.damage(); err != nil {
 			t.Fatal(c.name, err)
 		}
-		if got, err := d.Load(policy.Turnaround); !errors.Is(err, ErrUnusable) || got != nil || !strings.Contains(err.Error(), d.Current()) {
+		if got, err := Load(d.Current(), policy.Turnaround); !errors.Is(err, ErrUnusable) || got != nil || !strings.Contains(err.Error(), d.Current()) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -122,13 +119,9 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	if all, err := d.Results(); err == nil || len(all) != 0 {
 		t.Errorf("%v %v", all, err)
 	}
-	if err := d.Add(&Result{Change: Kept}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, d.Add(&Result{Change: Kept}))
 	for range mostKept + 5 {
-		if err := d.Add(&Result{Change: Kept}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, d.Add(&Result{Change: Kept}))
 	}
 	if all, err := d.Results(); err != nil || len(all) != mostKept {
 		t.Errorf("%d results are kept, %v", len(all), err)

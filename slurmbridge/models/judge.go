@@ -6,11 +6,11 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"gonum.org/v1/gonum/stat"
 	"gonum.org/v1/gonum/stat/distuv"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
-	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
@@ -79,14 +79,8 @@ func weigh(gains []float64, blocks int) (v Verdict) {
 	if len(gains) < 2 || blocks < fewestBlocks {
 		return v
 	}
-	for _, g := range gains {
-		v.Gain += g / n
-	}
-	square, cube := 0.0, 0.0
-	for _, g := range gains {
-		d := g - v.Gain
-		square, cube = square+d*d/n, cube+d*d*d/n
-	}
+	v.Gain = stat.Mean(gains, nil)
+	square, cube := stat.Moment(2, gains, nil), stat.Moment(3, gains, nil)
 	if !(square > 1e-18) { // rounding
 		v.Bound, v.Better = v.Gain, v.Gain >= LeastGain
 		return v
@@ -113,21 +107,21 @@ func (v *Verdict) Why() string {
 	return "within the noise: " + figures
 }
 
-// sets draws the job sets that networks are compared on: for each slice as many blocks
+// sets draws n job sets that networks are compared on: for each slice as many blocks
 // as its held-out runs make, up to judgeBlocks in all.
-func (w *world) sets(seed uint64) (sets [][]sim.Config, drawn int) {
-	for i := range w.drawSets {
+func (m *Mix) sets(n int, seed uint64) (sets [][]sim.Config, drawn int) {
+	for i := range n {
 		r := rand.New(rand.NewPCG(seed^0x3d6e, uint64(i))) //nolint:gosec // a comparison is repeatable, not secret
 		var set []sim.Config
 		left := judgeBlocks
-		for _, s := range r.Perm(len(w.slices)) {
-			from, to := w.mix.Slices[s].Split, len(w.slices[s])
-			n := min(blocks(to-from), left)
+		for _, k := range r.Perm(len(m.Slices)) {
+			s := &m.Slices[k]
+			n := min(blocks(len(s.Jobs)-s.Split), left)
 			if n == 0 {
 				continue
 			}
 			left -= n
-			set = append(set, w.draw(s, from, to, n*blockJobs, false, r))
+			set = append(set, m.draw(s, s.Split, len(s.Jobs), n*blockJobs, false, r))
 		}
 		sets, drawn = append(sets, set), judgeBlocks-left
 	}
@@ -135,68 +129,56 @@ func (w *world) sets(seed uint64) (sets [][]sim.Config, drawn int) {
 }
 
 // play lets a network schedule all sets and returns each one's sum of turnarounds, or of
-// makespans, s.
-func (w *world) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, error) {
-	tools := w.tools()
-	d := &rlcore.Decider{
-		Policy: dqn.NewPolicy("dqn", net.Alias(tools.Predictor.(*interference.Model))), Guard: tools.Guard, M: w.mix.Rules.Window,
-	}
+// makespans, s. It decides alone: playouts even out what networks differ in, and take longer.
+func (m *Mix) play(sets [][]sim.Config, net dqn.Network) ([]float64, Score, error) {
+	tools := m.tools()
+	d := &rlcore.Decider{Policy: dqn.NewPolicy("dqn", net.Alias(tools.Predictor)), Guard: tools.Guard, M: m.rules.Window}
 	sums := make([]float64, len(sets))
 	var all Score
 	for i, set := range sets {
-		jobs, turnaroundS, n := 0, 0.0, float64(len(sets))
-		var one Score
+		n, jobs, p95 := float64(len(sets)), 0, 0.0
+		for _, cfg := range set {
+			jobs += len(cfg.Jobs)
+		}
 		for _, cfg := range set {
 			cfg.Predictor = tools.Predictor
 			res, err := sim.Run(cfg, d)
 			if err != nil {
 				return nil, all, fmt.Errorf("replay: %w", err)
 			}
-			k := len(res.Jobs)
-			jobs += k
-			if w.mix.Rules.aim() == policy.Makespan {
+			part := float64(len(res.Jobs)) / float64(jobs) / n
+			if m.rules.Objective == policy.Makespan {
 				sums[i] += res.MakespanS
 			} else {
-				sums[i] += res.MeanTurnaroundS * float64(k)
+				sums[i] += res.MeanTurnaroundS * float64(len(res.Jobs))
 			}
-			turnaroundS += res.MeanTurnaroundS * float64(k)
-			one.MakespanS += res.MakespanS / float64(len(set))
-			one.OOM += float64(res.OOM)
 			s := res.Slowdowns()
-			for _, v := range s {
-				one.MeanSlowdown += v
-			}
-			one.P95Slowdown = max(one.P95Slowdown, s[min(k-1, int(0.95*float64(k)))])
+			all.TurnaroundS += res.MeanTurnaroundS * part
+			all.MeanSlowdown += stat.Mean(s, nil) * part
+			all.MakespanS += res.MakespanS / float64(len(set)) / n
+			all.OOM += float64(res.OOM) / n
+			p95 = max(p95, s[int(0.95*float64(len(s)))])
 		}
-		all.TurnaroundS += turnaroundS / float64(jobs) / n
-		all.MeanSlowdown += one.MeanSlowdown / float64(jobs) / n
-		all.MakespanS += one.MakespanS / n
-		all.P95Slowdown += one.P95Slowdown / n
-		all.OOM += one.OOM / n
+		all.P95Slowdown += p95 / n
 	}
 	return sums, all, nil
 }
 
-// judge compares own with other on the same sets.
-func (w *world) judge(own, other dqn.Network, seed uint64) (*Verdict, error) {
-	sets, drawn := w.sets(seed)
-	if drawn < fewestBlocks {
-		_, held := w.mix.Sizes()
-		return nil, fmt.Errorf("%w: %d to judge by, in %d blocks of %d on the same GPUs; it takes %d blocks", ErrTooFew, held, drawn, blockJobs, fewestBlocks)
-	}
-	a, mine, err := w.play(sets, own)
+// judge compares own with other on the same sets, of so many blocks each.
+func (m *Mix) judge(own, other dqn.Network, sets [][]sim.Config, blocks int) (*Verdict, error) {
+	a, mine, err := m.play(sets, own)
 	if err != nil {
 		return nil, err
 	}
-	b, theirs, err := w.play(sets, other)
+	b, theirs, err := m.play(sets, other)
 	if err != nil {
 		return nil, err
 	}
 	for i := range a {
 		a[i] = (b[i] - a[i]) / b[i]
 	}
-	v := weigh(a, drawn)
-	v.Objective = w.mix.Rules.aim()
-	v.Own, v.Other, v.Jobs = mine, theirs, drawn*blockJobs
+	v := weigh(a, blocks)
+	v.Objective = m.rules.Objective
+	v.Own, v.Other, v.Jobs = mine, theirs, blocks*blockJobs
 	return &v, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
@@ -107,25 +108,16 @@ func TestWeigh(t *testing.T) {
 // builtIn is the network that comes with the program.
 func builtIn(t testing.TB) *dqn.Checkpoint {
 	t.Helper()
-	c, err := pretrained.Checkpoint(policy.Turnaround)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(pretrained.Checkpoint(policy.Turnaround))(t)
 	return c
 }
 
 // spoil makes a network that likes to leave a GPU to one job.
 func spoil(t testing.TB, c *dqn.Checkpoint) *dqn.Checkpoint {
 	t.Helper()
-	net, err := c.Network(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	net := must.Get(c.Network(nil))(t)
 	aloneIsBest(net)
-	out, err := dqn.FromTrainer(&dqn.Trainer{Net: net}, "nothing", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must.Get(dqn.FromTrainer(&dqn.Trainer{Net: net}, "nothing", "test"))(t)
 	return out
 }
 
@@ -136,30 +128,20 @@ func TestJudge(t *testing.T) {
 		t.Skip("takes more than 5 s")
 	}
 	m := Draw(day0, day0.AddDate(0, 0, 14), site(1000, 2, 35, 1), cardOf, nil, rules)
-	w := newWorld(m)
-	w.drawSets = 40
-	good, err := builtIn(t).Network(m.model())
-	if err != nil {
-		t.Fatal(err)
-	}
-	bad, err := spoil(t, builtIn(t)).Network(m.model())
-	if err != nil {
-		t.Fatal(err)
-	}
+	sets, drawn := m.sets(20, 7)
+	good := must.Get(builtIn(t).Network(m.beliefs.Clone()))(t)
+	bad := must.Get(spoil(t, builtIn(t)).Network(m.beliefs.Clone()))(t)
 	for _, c := range []struct {
 		name       string
 		own, other dqn.Network
 		better     bool
 		sign       int
 	}{{"itself", good, good, false, 0}, {"worse", good, bad, true, 1}, {"better", bad, good, false, -1}} {
-		v, err := w.judge(c.own, c.other, 7)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := must.Get(m.judge(c.own, c.other, sets, drawn))(t)
 		if v.Better != c.better || v.Gain > 0 != (c.sign > 0) || v.Gain < 0 != (c.sign < 0) {
 			t.Errorf("against %s: %s: %+v", c.name, v.Why(), v)
 		}
-		if v.Jobs < 60 || v.Sets != 40 || !(v.Own.TurnaroundS > 0 && v.Own.MakespanS > 0 && v.Own.MeanSlowdown >= 1) {
+		if v.Jobs < 30 || v.Sets != 20 || !(v.Own.TurnaroundS > 0 && v.Own.MakespanS > 0 && v.Own.MeanSlowdown >= 1) {
 			t.Errorf("figures: %+v", v)
 		}
 	}

@@ -9,8 +9,14 @@
 package models
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 )
 
 // Training says what a candidate was trained on.
@@ -50,6 +56,39 @@ type Result struct {
 	// Candidate compares the candidate with the better of those two; nil = there was none.
 	Candidate *Verdict `json:"candidate,omitempty"`
 	Trained   Training `json:"trained"`
+
+	network *dqn.Checkpoint // the candidate
+}
+
+func (r *Result) decide() {
+	r.Change, r.Why = Kept, "training found nothing better than the network in use"
+	switch {
+	case r.Candidate != nil && r.Candidate.Better:
+		r.Change, r.Why = Replaced, r.Candidate.Why()
+	case r.returns():
+		r.Change, r.Why = Returned, r.Previous.Why()
+	case r.Candidate != nil:
+		r.Why = r.Candidate.Why()
+	}
+}
+
+// returns reports whether the previous network is better than the one in use.
+func (r *Result) returns() bool { return r.Previous != nil && r.Previous.Better }
+
+// Apply carries out what the round found, and keeps the result. The caller holds the lock.
+func (r *Result) Apply(d Dir, at time.Time) error {
+	r.At = at.UTC()
+	var err error
+	if r.returns() { // the one that lost to it isn't kept as its previous one
+		err = d.Return()
+	}
+	if r.Change == Replaced && err == nil {
+		err = d.Replace(r.network)
+	}
+	if err != nil {
+		return err
+	}
+	return d.Add(r)
 }
 
 // The errors that an admin can act on.
@@ -61,3 +100,84 @@ var (
 	// ErrBusy says that another retraining is running.
 	ErrBusy = errors.New("another retraining is running")
 )
+
+// Rounds is how many rounds of training a candidate gets by default.
+const Rounds = 80
+
+// Round is one retraining.
+type Round struct {
+	Mix    *Mix
+	Seed   uint64
+	Rounds int // of training; 0 = Rounds
+	Sets   int // that are drawn to judge by; 0 = 100
+	// Base is in use; nil = the built-in network. Previous decided before it; nil = none did.
+	Base, Previous *dqn.Checkpoint
+	Version        string // of the program
+	Progress       func(done, of int, what string)
+}
+
+// Run judges what is in use, trains a candidate from the better one on, and judges
+// that on runs that neither learned from. The same Round gives the same Result, on any number of cores.
+func (r *Round) Run(ctx context.Context) (*Result, error) {
+	m, aim := r.Mix, r.Mix.rules.Objective
+	f := &Result{Trained: m.Training}
+	f.Trained.Seed, f.Trained.Rounds, f.Trained.Version = r.Seed, cmp.Or(r.Rounds, Rounds), r.Version
+	progress := func(done int, what string) {
+		if r.Progress != nil {
+			r.Progress(done, f.Trained.Rounds+1, what)
+		}
+	}
+	sets, drawn := m.sets(cmp.Or(r.Sets, judgeSets), r.Seed)
+	if drawn < fewestBlocks || m.Runs < 2*blockJobs {
+		return nil, fmt.Errorf("%w: %d to learn from and %d to judge by, in %d blocks of %d on the same GPUs; it takes %d and %d blocks",
+			ErrTooFew, m.Runs, m.Held, drawn, blockJobs, 2*blockJobs, fewestBlocks)
+	}
+	net := func(c *dqn.Checkpoint) (dqn.Network, error) {
+		if c == nil {
+			var err error
+			if c, err = pretrained.Checkpoint(aim); err != nil {
+				return nil, err
+			}
+		}
+		if c.Objective != aim {
+			return nil, fmt.Errorf("retrain: a network for the %s can't go on learning for the %s", c.Objective, aim)
+		}
+		return c.Network(m.beliefs.Clone())
+	}
+	base, err := net(r.Base)
+	if err != nil {
+		return nil, err
+	}
+	if r.Previous != nil {
+		previous, err := net(r.Previous)
+		if err != nil {
+			return nil, err
+		}
+		progress(0, "judging the network in use")
+		if f.Previous, err = m.judge(previous, base, sets, drawn); err != nil {
+			return nil, err
+		}
+		if f.returns() {
+			base = previous
+		}
+	}
+	t := &dqn.Trainer{
+		Options: dqn.Options{Seed: r.Seed, Rounds: f.Trained.Rounds, M: m.rules.Window},
+		Net:     base.Twin(), Scenario: m.scenario, Tools: m.tools,
+		Progress: func(p dqn.RoundStats) { progress(p.Round, "training") },
+	}
+	if err := t.Train(ctx); err != nil {
+		return nil, fmt.Errorf("retrain: %w", err)
+	}
+	if f.Trained.BestRound = t.BestRound; t.BestRound > 0 {
+		if f.network, err = dqn.FromTrainer(t, "this site's runs", "slurmbridge "+r.Version); err != nil {
+			return nil, err
+		}
+		progress(f.Trained.Rounds, "judging the candidate")
+		if f.Candidate, err = m.judge(t.Net, base, sets, drawn); err != nil {
+			return nil, err
+		}
+	}
+	f.decide()
+	return f, nil
+}

@@ -67,7 +67,7 @@ func (r *pass) fill(g int, alone bool) (again bool) {
 			}
 			return d == nil && kind == job.StartNow
 		}
-		if d, g = more, more.gpu; !r.Join {
+		if d, g = more, more.gpu; !r.Join || d.group.Members[0].Tried {
 			break
 		}
 	}
@@ -98,7 +98,7 @@ func (r *pass) choose(g int, kind job.GroupKind) rlcore.Decision {
 	if dec.Broken {
 		r.plan.Broken++
 	}
-	r.explain.explain(&dec)
+	r.explain(&dec)
 	return dec
 }
 

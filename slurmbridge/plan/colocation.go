@@ -51,20 +51,23 @@ type coLocation struct {
 type member struct {
 	floater
 	kind  kind
-	app   string
 	fresh bool
 }
 
 func newMember(f floater, fresh bool) member {
 	x := &f.Running
-	m := member{floater: f, fresh: fresh, kind: kind{
+	return member{floater: f, fresh: fresh, kind: kind{
 		profile: x.Profile, user: x.User, limit: x.LimitS, deadline: x.DeadlineS, slowdown: x.MaxSlowdown, mem: x.MemLimitMiB,
 		done: x.DoneS, elapsed: x.ElapsedS, noShare: x.NoShare, arrayOnly: x.ArrayOnly, shares: x.Shares, array: x.Array, rank: x.Rank,
 	}}
-	if x.Profile != nil {
-		m.app = x.Profile.App
+}
+
+// app names what the job runs, "" = not known.
+func (m *member) app() string {
+	if m.Profile == nil {
+		return ""
 	}
-	return m
+	return m.Profile.App
 }
 
 // meets reports whether the guard allows all meetings that the fresh floaters make possible: with each other, with the
@@ -82,7 +85,7 @@ func (v *view) meets(guard *rlcore.Guard, left *int, node string, fresh, others 
 	}
 	for _, part := range [][]member{all[:n], all[n:]} {
 		slices.SortStableFunc(part, func(a, b member) int { // jobs of one kind next to each other, where that is cheap
-			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app, b.app), cmp.Compare(a.Shares, b.Shares), cmp.Compare(a.LimitS, b.LimitS))
+			return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.app(), b.app()), cmp.Compare(a.Shares, b.Shares), cmp.Compare(a.LimitS, b.LimitS))
 		})
 	}
 	seen := map[rlcore.GPUSpec]bool{}

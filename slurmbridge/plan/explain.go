@@ -17,55 +17,49 @@ const (
 	mostRefused    = 9
 )
 
-// explainer records, for `why`, what the decisions of a plan considered.
-type explainer struct {
-	view  *view
-	guard *rlcore.Guard
-	plan  *job.Plan
-	ends  []float64
-}
-
 // explain records what a decision considered of each job in its window.
-func (x *explainer) explain(dec *rlcore.Decision) {
-	x.ends = x.guard.Expect(x.ends, &dec.Window, dec.Combo)
+func (r *pass) explain(dec *rlcore.Decision) {
+	r.ends = r.Decider.Guard.Expect(r.ends, &dec.Window, dec.Combo)
 	for i := range dec.Window.Jobs {
-		e := x.explanation(dec.Window.Job(i))
+		e := r.explanation(dec.Window.Job(i))
 		if len(dec.Window.Jobs)+len(dec.Window.Card().Running) > 1 {
-			x.plan.InCompany[e.Ref] = true
+			r.plan.InCompany[e.Ref] = true
 		}
-		e.ExpectedEnd = tracker.Time(x.ends[i])
+		e.ExpectedEnd = tracker.Time(r.ends[i])
 		if p := dec.Window.Job(i).Profile; p != nil {
 			e.Preallocates = p.Preallocating(dec.Window.Card().Spec.MemMiB)
 		}
-		if t := x.guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
+		if t := r.Decider.Guard.FreeInS(dec.Window.GPU); e.FreeInS < 0 && t < math.MaxFloat64 || t < e.FreeInS {
 			e.FreeInS = t
 		}
-		x.considered(e, dec, i)
-		x.refused(e, dec, i)
-		x.status(e, dec, i)
+		r.considered(e, dec, i)
+		r.refused(e, dec, i)
+		switch ref := r.gpus[dec.Window.GPU]; {
+		case dec.Combo.Has(i):
+			e.Status = startsNow(ref)
+		case e.Status == "":
+			e.Status = "waits for a GPU: other jobs come first on " + ref.node.Name
+		}
 	}
 }
 
 // explanation returns the plan's explanation of a job, a new one if there is none.
-func (x *explainer) explanation(j *rlcore.Job) *job.Explanation {
-	e := x.plan.Explanations[j.ID]
+func (r *pass) explanation(j *rlcore.Job) *job.Explanation {
+	e := r.plan.Explanations[j.ID]
 	if e == nil {
 		e = &job.Explanation{
-			At: x.view.in.Snap.At, Ref: j.ID, App: x.view.in.Apps[j.ID].Key, Known: j.Profile != nil,
-			LatestDelayS: max(0, x.guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
-			PlainEnd: tracker.Time(j.PlainEndS), Ignored: x.view.in.Terms[j.ID].Ignored,
+			At: r.in.Snap.At, Ref: j.ID, App: r.in.Apps[j.ID].Key, Known: j.Profile != nil,
+			LatestDelayS: max(0, r.Decider.Guard.DelayLimitS()-j.DelayedS), FreeInS: -1,
+			PlainEnd: tracker.Time(j.PlainEndS), Ignored: r.in.Terms[j.ID].Ignored,
 		}
-		x.plan.Explanations[j.ID] = e
+		r.plan.Explanations[j.ID] = e
 	}
 	return e
 }
 
 // considered records the best combinations with job i of the window.
-func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
-	if len(e.Considered) >= mostConsidered {
-		return
-	}
-	w, ref := &dec.Window, x.view.gpus[dec.Window.GPU]
+func (r *pass) considered(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
 	best := make([]int, 0, len(dec.Combos))
 	for k, c := range dec.Combos {
 		if c.Has(i) && !math.IsInf(dec.Scores[k], 0) { // −Inf: never
@@ -73,10 +67,7 @@ func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) 
 		}
 	}
 	sort.SliceStable(best, func(a, b int) bool { return dec.Scores[best[a]] > dec.Scores[best[b]] })
-	for _, k := range best[:min(bestOfDecision, len(best))] {
-		if len(e.Considered) >= mostConsidered {
-			return
-		}
+	for _, k := range best[:min(bestOfDecision, len(best), mostConsidered-len(e.Considered))] {
 		c := job.Considered{Node: ref.node.Name, GPU: ref.index, Value: dec.Scores[k], Taken: dec.Combos[k] == dec.Combo}
 		var members []*rlcore.Profile
 		for n := range w.Card().Running {
@@ -88,7 +79,7 @@ func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) 
 				members = append(members, w.Job(m).Profile)
 			}
 		}
-		if predicted := predict(x.guard.Predictor, &w.Card().Spec, members); predicted != nil {
+		if predicted := predict(r.Decider.Guard.Predictor, &w.Card().Spec, members); predicted != nil {
 			for _, p := range predicted[len(w.Card().Running):] {
 				c.Slowdown = append(c.Slowdown, p.Slowdown)
 			}
@@ -98,14 +89,14 @@ func (x *explainer) considered(e *job.Explanation, dec *rlcore.Decision, i int) 
 }
 
 // refused records why the guard refuses job i of the window alone and in pairs.
-func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
-	w, ref := &dec.Window, x.view.gpus[dec.Window.GPU]
+func (r *pass) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
+	w, ref := &dec.Window, r.gpus[dec.Window.GPU]
 	refuse := func(combo rlcore.Combo, with []string) {
 		if len(e.Refused) >= mostRefused {
 			return
 		}
-		why := x.guard.Check(w, combo)
-		if why == rlcore.Allowed && combo != dec.Combo && !x.guard.Keeps(w, combo) {
+		why := r.Decider.Guard.Check(w, combo)
+		if why == rlcore.Allowed && combo != dec.Combo && !r.Decider.Guard.Keeps(w, combo) {
 			why = rlcore.RefusedDue
 		}
 		if why != rlcore.Allowed {
@@ -117,16 +108,6 @@ func (x *explainer) refused(e *job.Explanation, dec *rlcore.Decision, i int) {
 		if other != i && len(e.Refused) < mostRefused {
 			refuse(1<<i|1<<other, []string{w.Job(other).ID})
 		}
-	}
-}
-
-func (x *explainer) status(e *job.Explanation, dec *rlcore.Decision, i int) {
-	ref := x.view.gpus[dec.Window.GPU]
-	switch {
-	case dec.Combo.Has(i):
-		e.Status = startsNow(ref)
-	case e.Status == "":
-		e.Status = "waits for a GPU: other jobs come first on " + ref.node.Name
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/extend"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/limit"
@@ -42,12 +43,24 @@ type Input struct {
 	// Terms by ref; jobs without an entry have none.
 	Terms map[string]job.Terms
 	// Models holds the model of each GPU; see job.NameCards.
-	Models  map[job.GPUAddr]string
-	Card    Card
-	Tracker *tracker.Tracker
+	Models map[job.GPUAddr]string
+	// Adopt says which jobs of a whole GPU may share; nil = none.
+	Adopt *adopt.Policy
+	// AsIf plans as if the jobs that Adopt says waited for the bridge.
+	AsIf bool
+	// Bans keep out applications and rules that went wrong.
+	Bans *adopt.Bans
+	// TriedMiB is the most device memory that a run of an application was tried with and failed, MiB.
+	TriedMiB map[rlcore.Identity]float64
+	Card     Card
+	Tracker  *tracker.Tracker
 
 	// grains holds, by partition, a node of each kind that allocates several CPUs at a time.
 	grains map[string][]*job.Node
+	// unshared says, by partition, nodes and type, whether a job may have a GPU without shares.
+	unshared map[[3]string]bool
+	// members holds the members of all groups, by ref.
+	members map[string]*job.Member
 }
 
 // Card describes a GPU type of gres.conf; false = unknown, which keeps groups off it.
@@ -55,13 +68,13 @@ type Card func(gpuType string) (rlcore.GPUSpec, bool)
 
 // WaitsForBridge reports whether the bridge is among the things that the job waits for.
 func (in *Input) WaitsForBridge(j *job.Job) bool {
-	return in.Shadow || release.Behind(in.Snap.Gates, j)
+	return in.Shadow || release.Behind(in.Snap.Gates, j) || in.AsIf && in.Rule(j) != nil
 }
 
 // waitsOnly reports whether the bridge is the only thing that the job waits for.
 func (in *Input) waitsOnly(j *job.Job) bool {
-	if in.Shadow {
-		return len(j.Dependency.List) == 0
+	if none := len(j.Dependency.List) == 0; in.Shadow || in.AsIf && none {
+		return none
 	}
 	return release.OnlyBehind(in.Snap.Gates, j)
 }
@@ -74,7 +87,7 @@ func (in *Input) WaitsBesides(j *job.Job) string {
 	if why := in.notYet(j); why != "" {
 		return why
 	}
-	if is, _ := limit.Reason(j.Reason); is && in.Shadow {
+	if is, _ := limit.Reason(j.Reason); is && (in.Shadow || in.AsIf) {
 		return "Slurm's limit " + j.Reason
 	}
 	return ""
@@ -100,8 +113,14 @@ func (in *Input) unmanageable(j *job.Job, managed *job.PartitionFilter) job.Unfi
 		return job.UnfitExpedited
 	case j.HetID != 0:
 		return job.UnfitHet
+	case j.Request.Kind == job.WholeGPU:
+		if why := in.unadoptable(j); why != "" {
+			return why
+		}
 	case j.Request.Kind != job.Shares || j.Request.Count != job.Units:
 		return job.UnfitShares
+	}
+	switch {
 	case j.NumNodes > 1:
 		return job.UnfitNodes
 	case j.Features != "":
@@ -183,6 +202,7 @@ func (in *Input) rlJob(j *job.Job) rlcore.Job {
 	if j.State == job.Pending { // for running jobs Slurm reports the allocation
 		out.CPUs, out.HostMemMiB = in.takes(j)
 	}
+	in.contract(j, &out)
 	if !j.Deadline.IsZero() {
 		out.DeadlineS = tracker.Seconds(j.Deadline)
 	}

@@ -19,6 +19,9 @@ type Planner struct {
 	// Room leaves a share of the GPU free for a later join, unless a job with shares written by hand was seen within a
 	// week. RoomAnyway: even then.
 	Room, RoomAnyway bool
+	// TryMiB is the device memory that one run of a preallocating application is to make do with where its owner doesn't
+	// say, MiB; 0 = none is tried.
+	TryMiB float64
 	// DivideHost: the members of a group divide the cores and the memory that they have by default.
 	DivideHost bool
 	// Wanted is the configured policy; the decider's own is another after a fall-back.
@@ -54,10 +57,9 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 			At: in.Snap.At, Explanations: map[string]*job.Explanation{}, Unstarted: v.unstarted,
 			Running: &rlcore.State{NowS: v.State.NowS, GPUs: slices.Clone(v.State.GPUs)},
 			Idle:    map[string]bool{}, Limited: v.limited, Starts: map[string]time.Time{},
-			Unfit: v.unfit, InCompany: map[string]bool{}, Order: map[string]int{},
+			Unfit: v.unfit, NotAdopted: v.notAdopted, InCompany: map[string]bool{}, Order: map[string]int{},
 		},
 	}
-	r.explain = explainer{view: v, guard: p.Decider.Guard, plan: r.plan}
 	r.plan.Plain = v.promise()
 	p.Decider.Guard.Begin(&v.State)
 	if in.Gate != "" && !in.Unproved || in.Shadow {
@@ -76,12 +78,12 @@ func (p *Planner) Plan(in *Input) *job.Plan {
 type pass struct {
 	*Planner
 	*view
-	in      *Input
-	plan    *job.Plan
-	explain explainer
-	drafts  []*draft
-	window  []int
-	model   string // that the queue is seen as on; see seeAs
+	in     *Input
+	plan   *job.Plan
+	drafts []*draft
+	window []int
+	model  string    // that the queue is seen as on; see seeAs
+	ends   []float64 // storage of explain
 	// mostLeft is the number of sets of jobs that the guard may still check; see meets.
 	mostLeft int
 }
@@ -90,6 +92,10 @@ type pass struct {
 func (r *pass) makeAll() {
 	var refs []string
 	for _, d := range r.drafts {
+		if r.alone(d) {
+			r.letGo(r.jobs[d.group.Members[0].Ref], job.UnfitNoPartner, "")
+			continue
+		}
 		r.plan.Groups = append(r.plan.Groups, release.Make(&d.group, r.jobs, r.gpus[d.gpu].node.Sharing))
 		for _, ref := range d.group.Refs() {
 			if e := r.plan.Explanations[ref]; e != nil {

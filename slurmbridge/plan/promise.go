@@ -56,22 +56,20 @@ func (v *view) changing(p *rlcore.Plain, ref string) bool {
 
 // run adds the running jobs to the plain schedule, and returns them and the jobs about to start.
 func (v *view) run(p *rlcore.Plain, now float64) map[string]bool {
-	here := map[string]bool{}
-	on := map[string][]int{}
-	for g := range v.State.GPUs {
-		for i := range v.State.GPUs[g].Running {
-			x := &v.State.GPUs[g].Running[i]
-			on[x.ID] = append(on[x.ID], g)
-		}
-	}
-	for g := range v.State.GPUs {
-		for i := range v.State.GPUs[g].Running {
-			x := &v.State.GPUs[g].Running[i]
-			if !here[x.ID] && !v.starting[x.ID] {
-				p.Runs(&x.Job, on[x.ID], now-x.ElapsedS, now)
+	here, on := map[string]bool{}, map[string][]int{}
+	each := func(f func(g int, x *rlcore.Running)) {
+		for g := range v.State.GPUs {
+			for i := range v.State.GPUs[g].Running {
+				f(g, &v.State.GPUs[g].Running[i])
 			}
-			here[x.ID] = true
 		}
 	}
+	each(func(g int, x *rlcore.Running) { on[x.ID] = append(on[x.ID], g) })
+	each(func(_ int, x *rlcore.Running) {
+		if !here[x.ID] && !v.starting[x.ID] {
+			p.Runs(&x.Job, on[x.ID], now-x.ElapsedS, now)
+		}
+		here[x.ID] = true
+	})
 	return here
 }

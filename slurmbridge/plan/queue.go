@@ -34,14 +34,16 @@ type view struct {
 	present   [][]rlcore.Running   // by GPU: the jobs that run there
 	seated    [][]rlcore.Running   // by GPU: these, and the released jobs that will start there
 	onWay     map[string][]floater // by node with several GPUs: the released jobs, in the order of their groups
-	usable    map[[4]string]usable // see mayUse
+	usable    map[[5]string]usable // see mayUse
 	budget    *limit.Budget
+	quota     *limit.GPUs // of adopted jobs
 	// limited says, by ref, which of Slurm's limits keeps a job out of the queue, and closedTo why a node is closed to
 	// a job in the queue.
 	limited, closedTo map[string]string
 	withheld          []rlcore.Job // the jobs that a limit keeps out of the queue
 	gate, ungate      []job.Change
 	unfit             map[string]job.Unfit // by ref: why the bridge leaves the job to Slurm
+	notAdopted        map[string]job.Unfit // by ref: why a job that a rule of the site matches has its own GPU
 	unstarted         map[string]bool      // foreign jobs that could start on idle GPUs
 	severalModels     map[string]bool      // by ref: the jobs of the queue that may run on GPUs of several models
 	foreign           int                  // how many foreign jobs are in the queue
@@ -73,18 +75,21 @@ func newView(in *Input, managed *job.PartitionFilter, divideHost bool) *view {
 		jobs:      make(map[string]*job.Job, len(in.Snap.Jobs)),
 		seats:     in.Tracker.Seats(),
 		unfit:     map[string]job.Unfit{},
-		unstarted: map[string]bool{},
+		unstarted: map[string]bool{}, notAdopted: map[string]job.Unfit{},
 		starting:  map[string]bool{},
 		closed:    map[int]bool{},
 		unsettled: map[string]bool{},
 		onWay:     map[string][]floater{},
-		usable:    map[[4]string]usable{},
+		usable:    map[[5]string]usable{},
 		limited:   map[string]string{},
 		closedTo:  map[string]string{},
 
 		severalModels: map[string]bool{},
 	}
-	in.grains = map[string][]*job.Node{}
+	in.grains, in.members, in.unshared = map[string][]*job.Node{}, map[string]*job.Member{}, map[[3]string]bool{}
+	for ref, seat := range v.seats {
+		in.members[ref] = seat.Member
+	}
 	v.State.NowS = tracker.Seconds(in.Snap.At)
 	for i := range in.Snap.Nodes {
 		v.addNode(&in.Snap.Nodes[i])
@@ -120,6 +125,7 @@ func newView(in *Input, managed *job.PartitionFilter, divideHost bool) *view {
 	for ref := range v.starting {
 		v.budget.Starts(ref)
 	}
+	v.quota = limit.CountGPUs(in.Snap, func(j *job.Job) bool { return release.Adopted(in.members[j.Ref]) && j.Request.Kind == job.Shares }, in.WaitsForBridge)
 	slices.SortFunc(pending, ByPriority)
 	for _, j := range pending {
 		v.addPending(j, managed)
@@ -200,7 +206,7 @@ func (v *view) running(j *job.Job, shares bool) rlcore.Running {
 	r.Profile = v.in.Profile(j)
 	r.Whole = !shares || j.Request.Count >= job.Units && r.Profile == nil
 	if m := v.seats[j.Ref].Member; m != nil {
-		r.MemLimitMiB = float64(m.MemMiB)
+		r.MemLimitMiB, r.NoShare = float64(m.MemMiB), r.NoShare || m.Tried
 	}
 	r.ElapsedS = max(0, v.in.Snap.At.Sub(j.Start).Seconds())
 	r.DoneS = r.ElapsedS
@@ -233,6 +239,7 @@ func (v *view) addGroup(g *job.Group) {
 		default:
 			v.starting[m.Ref] = true
 			x := rlcore.Running{Job: v.in.rlJob(j), Shares: m.Shares, MemLimitMiB: float64(m.MemMiB)}
+			x.NoShare = x.NoShare || m.Tried
 			app := v.in.Apps[m.Ref]
 			x.Profile = app.On(v.gpus[at].model)
 			if len(v.nodes[g.Node]) > 1 {
@@ -269,7 +276,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 	case v.turns(j.Ref) && v.seats[j.Ref].Member.State != job.MemberRestoring:
 		v.addForeign(j)
 	case v.seats[j.Ref].Group != nil: // about to start
-	case !in.WaitsForBridge(j):
+	case !in.WaitsForBridge(j), (in.Shadow || in.AsIf) && j.Request.Kind == job.WholeGPU && in.unadoptable(j) != "":
 		v.addForeign(j)
 	default:
 		if why := in.unmanageable(j, managed); why != "" {
@@ -285,11 +292,21 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 				rj.CPUGrain = v.grain
 			}
 		}
+		if j.Request.Kind == job.WholeGPU {
+			switch by, waits := v.quota.Pass(j); {
+			case waits:
+				v.limited[j.Ref], v.withheld = by, append(v.withheld, rj)
+				return
+			case by != "":
+				v.letGo(j, job.UnfitGPULimit, ": "+by)
+				return
+			}
+		}
 		if by := v.budget.Pass(j.Ref); by != nil {
 			v.limited[j.Ref], v.withheld = by.Text(in.Snap.At), append(v.withheld, rj)
 			return
 		}
-		use, app := v.mayUse(j, v.closedFor(j)), in.Apps[j.Ref]
+		use, app := v.mayUse(j, v.closedFor(j), typed(j)), in.Apps[j.Ref]
 		rj.GPUs, rj.Profile = use.gpus, app.On(use.model)
 		if use.several {
 			v.severalModels[j.Ref] = true
@@ -323,7 +340,7 @@ func (v *view) addForeign(j *job.Job) {
 		return
 	}
 	rj := in.rlJob(j)
-	use, app := v.mayUse(j, ""), in.Apps[j.Ref]
+	use, app := v.mayUse(j, "", ""), in.Apps[j.Ref]
 	rj.Profile = app.On(use.model)
 	rj.GPUs, rj.Foreign, rj.Nodes, rj.PerNode = use.gpus, true, max(1, j.NumNodes), 1
 	switch {
@@ -331,6 +348,9 @@ func (v *view) addForeign(j *job.Job) {
 		rj.PerNode = use.most
 	case j.Request.Kind == job.WholeGPU:
 		rj.PerNode = min(max(1, j.Request.Count), use.most)
+	}
+	if why := in.leftAlone(j); why != "" {
+		v.notAdopted[j.Ref] = why
 	}
 	v.foreign++
 	if v.foreign <= mostWatched && v.couldStart(&rj) {
@@ -391,10 +411,10 @@ func (v *view) putBehindGate(j *job.Job, managed *job.PartitionFilter) {
 	v.gate = append(v.gate, release.Gate(j, in.Gate, in.Snap.Nodes[0].Sharing))
 }
 
-// mayUse returns the GPUs that a pending job may use, without closed nodes. Jobs with the same
+// mayUse returns the GPUs that a pending job may use, without closed nodes, and of one type if one is given. Jobs with the same
 // demands share one list.
-func (v *view) mayUse(j *job.Job, closed string) usable {
-	key := [4]string{j.Partition, j.ReqNodes, j.ExcNodes, closed}
+func (v *view) mayUse(j *job.Job, closed, typ string) usable {
+	key := [5]string{j.Partition, j.ReqNodes, j.ExcNodes, closed, typ}
 	out, known := v.usable[key]
 	if known {
 		return out
@@ -404,7 +424,7 @@ func (v *view) mayUse(j *job.Job, closed string) usable {
 	on := map[*job.Node]int{}
 	for i, r := range v.gpus {
 		name := r.node.Name
-		if (j.ReqNodes == "" || only[name]) && !exclude[name] && !slices.Contains(shut, name) && r.node.Serves(j.Partitions()) {
+		if (j.ReqNodes == "" || only[name]) && !exclude[name] && !slices.Contains(shut, name) && r.node.Serves(j.Partitions()) && hasOnly(r.node, typ) {
 			out.gpus = append(out.gpus, i)
 			on[r.node]++
 			out.most = max(out.most, on[r.node])

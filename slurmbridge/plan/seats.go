@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -50,7 +51,7 @@ func (r *pass) make(g int, kind job.GroupKind, to *draft, chosen []int, score fl
 			d.give(i, s)
 		}
 	default:
-		if !whole {
+		if !whole && !r.alone(d) {
 			d.spare = free - r.withRoom(d, free)
 		}
 		if why := r.place(d); why != placed {
@@ -106,14 +107,7 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 	}
 	for _, at := range chosen {
 		j := &r.State.Pending[at]
-		m := job.Member{
-			Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, State: job.MemberPrepared,
-			WasGres: release.WholeGPU(ref.node.Sharing), WasNodes: r.jobs[j.ID].ReqNodes, PlainEnd: tracker.Time(j.PlainEndS),
-		}
-		if e := r.plan.Explanations[j.ID]; e != nil {
-			m.ExpectedEnd = e.ExpectedEnd
-		}
-		d.group.Members, d.jobs = append(d.group.Members, m), append(d.jobs, rlcore.Running{Job: *j})
+		d.group.Members, d.jobs = append(d.group.Members, r.member(j, ref.node)), append(d.jobs, rlcore.Running{Job: *j})
 	}
 	// A job that starts alone on an idle GPU could start on any, but with several nodes it might take the GPU of
 	// another group.
@@ -139,20 +133,62 @@ func (r *pass) draft(g int, kind job.GroupKind, to *draft, chosen []int, score f
 	predicted := predict(r.Decider.Guard.Predictor, &card.Spec, append(members, profiles...))
 	for i, limit := range r.Decider.Guard.MemoryLimits(&card, profiles) {
 		m := &d.group.Members[i]
-		m.MemMiB, m.ProcessMiB, d.jobs[i].MemLimitMiB = int64(limit), r.processLimit(profiles[i], limit), limit
+		r.limitMemory(m, profiles[i], limit)
+		d.jobs[i].MemLimitMiB = limit
 		if predicted != nil {
 			m.Predicted = predicted[len(card.Running)+i].Slowdown
 		}
 	}
+	if kind == job.StartNow && len(d.jobs) == 1 {
+		r.try(d)
+	}
 	return d
 }
 
-// processLimit is what each process of a job may hold of its limit, MiB; 0 = the job has one process.
-func (r *pass) processLimit(p *rlcore.Profile, limitMiB float64) int64 {
-	if limitMiB == 0 || p.Clients() == 1 {
-		return 0
+// try gives a job that starts alone a part of the GPU's memory where its application takes most of a card at its start,
+// or isn't known, and its owner or the site wants to see what it needs. MPS limits sharers only, so the job leaves one
+// of the shares, and no job joins it. One that fails runs again with all of the memory; by the site's wish, only a job
+// is tried that may be run again.
+func (r *pass) try(d *draft) {
+	j, m := &d.jobs[0], &d.group.Members[0]
+	spec, owner, p := &r.State.GPUs[d.gpu].Spec, r.in.Terms[j.ID].TryMiB, j.Profile
+	mib := cmp.Or(owner, r.TryMiB)
+	switch was := r.jobs[j.ID]; {
+	case mib == 0, mib >= spec.MemMiB, !spec.MemLimits, mib <= r.in.TriedMiB[rlcore.Identity{App: m.App, Owner: j.User}]:
+		return
+	case m.App == "", p == nil && owner == 0, p != nil && (p.HeldMiB > 0 || !p.Preallocating(spec.MemMiB)):
+		return
+	case j.NoShare, r.in.Shadow, r.adopted(j.ID), r.in.handwritten() && !r.RoomAnyway, owner == 0 && (!was.Requeue || tracker.Awaited(r.in.Snap, r.seats)(was)):
+		return
 	}
-	return int64(p.ProcessLimit(limitMiB, r.Decider.Guard.MemMargin))
+	m.Tried, m.MemMiB, m.ProcessMiB = true, int64(mib), 0
+	if p != nil && p.Clients() > 1 {
+		m.ProcessMiB = m.MemMiB / int64(p.Clients())
+	}
+	j.NoShare, j.MemLimitMiB = true, mib
+}
+
+// member is a job of the queue as a member of a new group on a node, without shares.
+func (r *pass) member(j *rlcore.Job, on *job.Node) job.Member {
+	m := job.Member{
+		Ref: j.ID, User: j.User, App: r.in.Apps[j.ID].Key, State: job.MemberPrepared,
+		WasGres: release.Requested(r.jobs[j.ID], on.Sharing), WasNodes: r.jobs[j.ID].ReqNodes, PlainEnd: tracker.Time(j.PlainEndS),
+	}
+	if rule := r.in.Rule(r.jobs[j.ID]); rule != nil {
+		m.Sharing, m.Rule, m.Contract, m.Grace = on.Sharing, rule.String(), j.MaxSlowdown, j.Grace
+	}
+	if e := r.plan.Explanations[j.ID]; e != nil {
+		m.ExpectedEnd = e.ExpectedEnd
+	}
+	return m
+}
+
+// limitMemory sets what a member, and each of its processes where it has several, may hold of the GPU's memory.
+func (r *pass) limitMemory(m *job.Member, p *rlcore.Profile, limitMiB float64) {
+	m.MemMiB = int64(limitMiB)
+	if limitMiB > 0 && p.Clients() > 1 {
+		m.ProcessMiB = int64(p.ProcessLimit(limitMiB, r.Decider.Guard.MemMargin))
+	}
 }
 
 // seat is a job that Slurm considers in its next pass.
@@ -348,6 +384,48 @@ func (d *draft) give(i, shares int) {
 	m := &d.group.Members[i]
 	m.Shares, d.jobs[i].Shares = shares, shares
 	if len(d.jobs) == 1 && shares >= job.Units {
-		m.MemMiB, m.ProcessMiB, d.jobs[i].MemLimitMiB = 0, 0, 0
+		m.Tried, m.MemMiB, m.ProcessMiB, d.jobs[i].MemLimitMiB = false, 0, 0, 0
 	}
+}
+
+// withRoom returns the number of free shares for the draft's members if one more job is to find room: equal parts, one
+// of them left over. All of them where no job could join: the GPU serves no more, or a member doesn't share or has no
+// profile.
+func (r *pass) withRoom(d *draft, free int) int {
+	n := len(d.jobs)
+	if d.group.Members[0].Tried {
+		return free - 1
+	}
+	if !r.leavesRoom(r.in) || len(r.seated[d.gpu])+n >= r.Decider.Guard.Members(&r.State.GPUs[d.gpu].Spec) || free < n+1 {
+		return free
+	}
+	for i := range d.jobs {
+		if d.jobs[i].NoShare || d.jobs[i].Profile == nil {
+			return free
+		}
+	}
+	return free / (n + 1) * n
+}
+
+// split divides the free shares equally among the draft's members on a node with one GPU. Where jobs with hand-written shares
+// come to cards that serve one user, each member gets one share, and the longest one the rest: the freed shares are
+// then too few for such a job, which the MPS server wouldn't serve. Before Volta shares limit nothing else.
+func (r *pass) split(d *draft, free int) []int {
+	n, longest := len(d.jobs), 0
+	out := make([]int, n)
+	if !r.in.handwritten() || !r.State.GPUs[d.gpu].Spec.SameUser {
+		free = r.withRoom(d, free)
+		for i := range out { // all of them: no other job finds room
+			out[i] = (free + n - 1 - i) / n
+		}
+		return out
+	}
+	for i := range d.jobs {
+		out[i] = 1
+		if p, q := d.jobs[i].Profile, d.jobs[longest].Profile; p != nil && q != nil && p.DurationS > q.DurationS {
+			longest = i
+		}
+	}
+	out[longest] = free - (n - 1)
+	return out
 }

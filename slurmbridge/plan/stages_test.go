@@ -112,6 +112,33 @@ func TestTurnsAreKeptWhereTheyWouldBeLost(t *testing.T) {
 	}
 }
 
+// An interactive session waits in Slurm's own queue from the beginning, with room for jobs that join it, and is held to its
+// memory alone.
+func TestSessionsWaitAsWholeGPUsDo(t *testing.T) {
+	session := sharer("s")
+	in := withCards(snapshot(
+		running("b1", "n1", 0, job.WholeGPU, 0), running("b2", "n1", 1, job.WholeGPU, 0),
+		running("b3", "n2", 0, job.WholeGPU, 0), running("b4", "n2", 1, job.WholeGPU, 0), session, sharer("2"),
+	))
+	in.Card = func(string) (rlcore.GPUSpec, bool) {
+		return rlcore.GPUSpec{Model: "v100", MemMiB: 16000, MemLimits: true}, true
+	}
+	in.Terms["s"] = job.Terms{Session: true, SessionMiB: 4096, MaxSlowdown: 1.3}
+	terms := in.Terms["s"]
+	in.Apps["s"] = job.SessionApp(&in.Snap.Jobs[4], &terms)
+	p := planner()
+	p.Room = true
+	p.RoomAnyway = true
+	plan := p.Plan(in)
+	if len(plan.Groups) != 1 || len(plan.Groups[0].Group.Members) != 1 {
+		t.Fatalf("released: %+v, ungated: %v", plan.Groups, plan.Unfit)
+	}
+	m := plan.Groups[0].Group.Members[0]
+	if g := plan.Groups[0].Group; g.Kind != job.Turn || m.Ref != "s" || m.Shares >= job.Units || m.MemMiB < 4096 || m.MemMiB > 4506 {
+		t.Errorf("%+v", g)
+	}
+}
+
 // Explanation: each job of a window is told what was considered and why the rest was refused.
 func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	own := sharer("2")
@@ -132,5 +159,83 @@ func TestWhatADecisionConsideredIsExplained(t *testing.T) {
 	}
 	if plan.Starts["2"].IsZero() {
 		t.Errorf("it isn't told when the second starts")
+	}
+}
+
+// A job whose application takes a card's memory at its start tries, alone, to make do with a part of it, if its owner or
+// the site wants that; no job joins it meanwhile.
+func TestAJobThatTriesWithLessMemory(t *testing.T) {
+	full := func(held float64) *rlcore.Profile {
+		return &rlcore.Profile{App: "tf", DurationS: 600, PeriodS: 600, Runs: 1, Processes: 2, HeldMiB: held, Series: []rlcore.Use{{MemMiB: 12000}}}
+	}
+	for name, c := range map[string]struct {
+		profile *rlcore.Profile
+		owner   float64
+		set     func(p *Planner, in *Input)
+		want    int64
+	}{
+		"its owner asks":                  {profile: full(0), owner: 8192, want: 8192},
+		"nothing is known of it":          {owner: 8192, want: 8192},
+		"nobody asks":                     {profile: full(0)},
+		"the site asks":                   {profile: full(0), set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }, want: 6000},
+		"the site asks, and owners know":  {profile: full(0), owner: 8192, set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }, want: 8192},
+		"the site asks of an unknown one": {set: func(p *Planner, _ *Input) { p.TryMiB = 6000 }},
+		"it can't run again":              {profile: full(0), set: func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Jobs[0].Requeue = false }},
+		"another waits for it":            {profile: full(0), set: func(p *Planner, in *Input) { p.TryMiB = 6000; in.Snap.Awaited = map[string]bool{"1": true} }},
+		"it takes what it needs":          {profile: &rlcore.Profile{App: "tf", DurationS: 600, PeriodS: 600, Runs: 1, Series: []rlcore.Use{{MemMiB: 5000}}}, owner: 8192},
+		"it has tried":                    {profile: full(8192), owner: 8192},
+		"that much didn't suffice": {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) {
+			in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: 8192}
+		}},
+		"less didn't suffice": {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) {
+			in.TriedMiB = map[rlcore.Identity]float64{{App: "tf", Owner: "ann"}: 4096}
+		}, want: 8192},
+		"it never shares":                    {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { in.Terms["1"] = job.Terms{TryMiB: 8192, NoShare: true} }},
+		"more than the card has":             {profile: full(0), owner: 20000},
+		"the card's MPS has no limits":       {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { withCards(in) }},
+		"users share by hand":                {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { in.Tracker.HandwrittenSeen, in.Tracker.Handwritten = true, in.Snap.At }},
+		"on a node with one GPU":             {profile: full(0), owner: 8192, set: func(_ *Planner, in *Input) { in.Snap.Nodes[0].GPUs, in.Snap.Nodes[0].Units = 1, 100 }, want: 8192},
+		"where groups leave room for others": {profile: full(0), owner: 8192, set: func(p *Planner, _ *Input) { p.Room = true }, want: 8192},
+	} {
+		first, second := sharer("1"), sharer("2")
+		first.User, second.User, first.Requeue = "ann", "ann", true
+		in := withCards(snapshot(first, second))
+		in.Snap.Nodes = in.Snap.Nodes[:1]
+		in.Card = func(string) (rlcore.GPUSpec, bool) {
+			card := rlcore.TitanXp
+			card.MemLimits = true
+			return card, true
+		}
+		in.Apps["1"] = job.App{Key: "tf", Profile: c.profile}
+		in.Terms["1"] = job.Terms{TryMiB: c.owner}
+		delete(in.Apps, "2") // it comes later
+		p := planner()
+		if c.set != nil {
+			c.set(p, in)
+		}
+		plan := p.Plan(in)
+		if len(plan.Groups) != 1 || len(plan.Groups[0].Group.Members) != 1 {
+			t.Errorf("%s: %+v", name, plan.Groups)
+			continue
+		}
+		g := plan.Groups[0].Group
+		m := &g.Members[0]
+		if tried := m.Tried && m.Shares == 99; tried != (c.want > 0) || tried && (m.MemMiB != c.want || c.profile != nil && m.ProcessMiB != c.want/2) {
+			t.Errorf("%s: %+v, want %d MiB", name, m, c.want)
+		}
+		if c.want == 0 {
+			continue
+		}
+		// It runs, and the other job comes.
+		m.State = job.MemberRunning
+		in.Tracker.Groups[1] = &g
+		in.Snap.Jobs[0] = running("1", "n1", g.GPU, job.Shares, time.Minute)
+		in.Snap.Jobs[0].Request.Count, in.Snap.Jobs[0].User = 99, "ann"
+		in.Apps["2"] = job.App{Key: "app", Profile: &rlcore.Profile{App: "app", DurationS: 600, PeriodS: 600, Series: []rlcore.Use{{MemMiB: 100}}}}
+		for _, g2 := range p.Plan(in).Groups {
+			if g2.Group.GPU == g.GPU {
+				t.Errorf("%s: joined by %+v", name, g2.Group.Members)
+			}
+		}
 	}
 }

@@ -41,6 +41,7 @@ type Receipt struct {
 	Grouped  int            `json:"jobs_grouped"`  // in groups of several that were made
 	Groups   int            `json:"groups"`        // of several that were made
 	Intended int            `json:"jobs_intended"` // that would have shared one in shadow mode
+	Kinds    []Kind         `json:"kinds,omitempty"`
 	Hours    Hours          `json:"gpu_hours"`
 	// Predicted covers the groups that were made, in shadow those intended.
 	Predicted Slowdown          `json:"slowdown_predicted"`
@@ -85,6 +86,7 @@ type Slowdown struct {
 // Point is the slowdown of one run that shared a GPU, predicted and seen.
 type Point struct {
 	Ref       string  `json:"job"`
+	User      string  `json:"-"`
 	App       string  `json:"app"`
 	Predicted float64 `json:"predicted"`
 	Seen      float64 `json:"seen"`
@@ -153,7 +155,13 @@ func Make(in *Input) *Receipt {
 	r.Users = len(users)
 	r.groups(in)
 	r.hours(in.Jobs)
-	r.outcomes(in.Jobs)
+	var outcomes []*history.Outcome
+	for i := range in.Jobs {
+		if o := in.Jobs[i].Outcome; o != nil {
+			outcomes = append(outcomes, o)
+		}
+	}
+	r.outcomes(outcomes)
 	r.method(in, active)
 	switch {
 	case in.Replay == nil:
@@ -209,6 +217,7 @@ func (r *Receipt) groups(in *Input) {
 		maps.Copy(intended, own)
 	}
 	r.Grouped, r.Intended = len(grouped), len(intended)
+	r.Kinds = kinds(in, intended)
 	r.Policies = append(r.Policies, slices.Sorted(maps.Keys(policies))...)
 	var all []valued
 	for ref, v := range predicted {
@@ -217,7 +226,6 @@ func (r *Receipt) groups(in *Input) {
 	r.Predicted = summary(all)
 }
 
-// hours compares GPU-hours.
 func (r *Receipt) hours(jobs []history.Run) {
 	type span struct{ from, to time.Time }
 	on := map[string][]span{}
@@ -264,16 +272,18 @@ func (r *Receipt) hours(jobs []history.Run) {
 	h.Saved = h.OneByOne - h.Used
 }
 
-// outcomes counts how runs that shared a GPU ended.
-func (r *Receipt) outcomes(jobs []history.Run) {
+// Sharing sums up what came of runs: what a receipt says by outcomes alone.
+func Sharing(all []*history.Outcome) *Receipt {
+	r := new(Receipt)
+	r.outcomes(all)
+	return r
+}
+
+func (r *Receipt) outcomes(all []*history.Outcome) {
 	var seen []valued
-	var all []*history.Outcome
 	cleared := map[string]bool{}
-	for i := range jobs {
-		if o := jobs[i].Outcome; o != nil {
-			all = append(all, o)
-			cleared[o.Ref] = cleared[o.Ref] || o.Cleared
-		}
+	for _, o := range all {
+		cleared[o.Ref] = cleared[o.Ref] || o.Cleared
 	}
 	r.Harm, r.Turn = history.CountHarm(all), history.CountTurn(all)
 	for _, o := range all {
@@ -291,7 +301,7 @@ func (r *Receipt) outcomes(jobs []history.Run) {
 		}
 		seen = append(seen, valued{o.Ref, o.Slowdown})
 		if o.Predicted > 0 {
-			r.Points = append(r.Points, Point{o.Ref, o.App, o.Predicted, o.Slowdown, o.Broken})
+			r.Points = append(r.Points, Point{o.Ref, o.User, o.App, o.Predicted, o.Slowdown, o.Broken})
 		}
 		switch {
 		case o.Broken:
@@ -332,6 +342,9 @@ func (r *Receipt) method(in *Input, active int) {
 		"Measured slowdown: the run's time over its application's solo duration, for complete runs of known applications.")
 	if r.Turn.Jobs > 0 {
 		r.Method = append(r.Method, "Turnaround is the time from submission to end. Plain Slurm's is an estimate: next to the real schedule the daemon keeps one in which each job has whole GPUs, in order of priority, for its time alone.")
+	}
+	if len(r.Kinds) > 1 {
+		r.Method = append(r.Method, "By kind: the part of the jobs that came to harm, and means over jobs, with 95 % confidence intervals; jobs that run together aren't independent of each other, so the true intervals are somewhat wider.")
 	}
 	if active < len(in.Jobs) {
 		r.Method = append(r.Method, "In shadow mode nothing was changed: the groups are those of the last plan with each job before Slurm started it; their effect is the replay's estimate.")

@@ -3,6 +3,7 @@ package receipt
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html"
 	"math"
@@ -11,15 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 var began = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -135,6 +137,52 @@ func TestHarm(t *testing.T) {
 		if text := strings.Join(r.Lines(), "\n"); !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+}
+
+// Adopted jobs, jobs that asked and untouched ones are told apart, with the confidence that so many allow.
+func TestKinds(t *testing.T) {
+	at := func(h float64) time.Time { return time.Unix(1e9, 0).Add(time.Duration(h * float64(time.Hour))) }
+	one := func(ref, rule string, whole int, waitH, slowdown, savedH float64, harmed bool) history.Run {
+		r := history.Run{Ref: ref, WholeGPUs: whole, Submit: at(0), Ready: at(0), Start: at(waitH), End: at(waitH + 1)}
+		r.Outcome = &history.Outcome{
+			Ref: ref, Rule: rule, State: "COMPLETED", Submit: at(0), Start: r.Start, End: r.End, SoloS: 3600, Slowdown: slowdown, PlainEnd: r.End.Add(time.Duration(savedH * float64(time.Hour))), Broken: harmed,
+		}
+		if whole == 0 {
+			r.Outcome.With = []string{"x"}
+		}
+		return r
+	}
+	var runs []history.Run
+	for i := range 10 {
+		runs = append(runs, one(fmt.Sprint("a", i), "partition gpu", 0, 1+float64(i%2), 1.2, 2, i == 0))
+	}
+	runs = append(runs, one("s", "", 0, 3, 1.5, -1, false), one("w", "", 1, 4, 1, 0, false), one("v", "", 1, 4, 1, 0, false))
+	unjudged := one("u", "", 0, 1.5, 0, 0, false)
+	unjudged.Outcome = nil
+	group := job.Group{Members: []job.Member{{Ref: "u", Rule: "partition gpu", State: job.MemberEnded, Start: at(1)}}}
+	r := Make(&Input{Jobs: append(runs, unjudged), Groups: []job.Group{group}, Intended: map[string]history.Intended{
+		"w": {Group: job.Group{Members: []job.Member{{Ref: "w", Predicted: 1.1}, {Ref: "v"}}}},
+	}})
+	if len(r.Kinds) != 3 || r.Kinds[0].Jobs != 11 || r.Kinds[1].Jobs != 1 || r.Kinds[2].Jobs != 2 || r.Kinds[2].Would != 1 {
+		t.Fatalf("%+v", r.Kinds)
+	}
+	k := &r.Kinds[0]
+	near(t, "waited", k.Waited.Mean, 1.5)
+	near(t, "slowed", k.Slowdown.High, 1.2)
+	near(t, "saved", k.Saved.Mean, 2)
+	// Of ten jobs one: 0.25 % to 44.5 % by Clopper and Pearson's table. Of two none: up to 84.2 %.
+	if h := k.Harmed; h.Jobs != 10 || math.Abs(h.Low-.0025) > .0001 || math.Abs(h.High-.445) > .001 || math.Abs(r.Kinds[2].Harmed.High-.842) > .001 {
+		t.Errorf("%+v %+v", h, r.Kinds[2].Harmed)
+	}
+	// Eleven waits of 1, 1.5 and 2 hours: a standard deviation of 0.5, and t = 2.228.
+	if half := (k.Waited.High - k.Waited.Low) / 2; math.Abs(half-2.228*.5/math.Sqrt(11)) > .001 {
+		t.Errorf("%+v", k.Waited)
+	}
+	var text, html bytes.Buffer
+	r.Text(&text, 10)
+	if err := r.HTML(&html, 10); err != nil || !strings.Contains(text.String(), "│ adopted   │   11 │") || !strings.Contains(html.String(), "<td>adopted</td><td>11</td>") {
+		t.Errorf("%v\n%s", err, text.String())
 	}
 }
 
@@ -263,9 +311,7 @@ func TestHostileNames(t *testing.T) {
 	b.Outcome.Suspect, b.Outcome.With, b.Outcome.User = evil, []string{evil}, evil
 	r := Make(&Input{Jobs: []history.Run{a, b}, Replay: world(), Refused: []history.Refused{{Reason: evil, Jobs: 1, Looks: 1}}})
 	var page, text bytes.Buffer
-	if err := r.HTML(&page, 10); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.HTML(&page, 10))
 	r.Text(&text, 10)
 	if s := page.String(); strings.Contains(s, "<script") || strings.Count(html.UnescapeString(s), "<script>alert(1)") < 8 {
 		t.Errorf("text became markup, or isn't shown %d times", strings.Count(html.UnescapeString(s), "<script>alert(1)"))
@@ -286,9 +332,7 @@ func TestHostileNames(t *testing.T) {
 func TestNothing(t *testing.T) {
 	r := Make(&Input{From: at(0), To: at(10), Replay: world()})
 	var page, text bytes.Buffer
-	if err := r.HTML(&page, 10); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.HTML(&page, 10))
 	r.Text(&text, 10)
 	if !strings.Contains(text.String(), "No job with a GPU is known to have ended") || !strings.Contains(page.String(), "No job with a GPU is known to have ended") || r.NoReplay == "" {
 		t.Error(text.String())
@@ -320,11 +364,51 @@ func TestOnePage(t *testing.T) {
 	}
 	t.Logf("%v", time.Since(started))
 	var page, text bytes.Buffer
-	if err := r.HTML(&page, 10); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.HTML(&page, 10))
 	r.Text(&text, 10)
 	if page.Len() > 150_000 || strings.Count(text.String(), "\n") > 70 {
 		t.Errorf("%d bytes, %d lines", page.Len(), strings.Count(text.String(), "\n"))
+	}
+}
+
+// wholly is a job that asked for a whole GPU and took an hour.
+func wholly(ref, user string, ready, from float64, p *rlcore.Profile) history.Run {
+	j := ran(ref, user, ready, from, from+60)
+	j.WholeGPUs, j.Profile, j.Devices = 1, p, []gpuprof.GPU{{MemMiB: 10_000}}
+	return j
+}
+
+// Eight jobs of an hour wait for one GPU of which each uses a third.
+func TestWhatIf(t *testing.T) {
+	heavy := &rlcore.Profile{App: "heavy", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.95, Core: 0.9, MemMiB: 9000}}, Runs: 3}
+	var jobs []history.Run
+	for i := range 8 {
+		jobs = append(jobs, wholly(fmt.Sprint(i), []string{"ann", "bob"}[i%2], 0, float64(60*i), light))
+	}
+	jobs = append(jobs, wholly("h", "eve", 0, 480, heavy), wholly("u", "eve", 0, 540, nil))
+	never := wholly("n", "ann", 0, 600, light)
+	never.Terms.NoShare = true
+	jobs = append(jobs, never)
+	before := fmt.Sprintf("%+v", jobs)
+	x := must.Get(world().WhatIf(jobs))(t)
+	if x.Jobs != 8 || x.Unknown != 1 || x.Replayed != 11 || len(x.Users) != 2 || len(x.Apps) != 2 || x.Users[0].Jobs != 4 || !strings.Contains(x.Users[0].Line, "--gres=gpu:shared") {
+		t.Errorf("%+v", x)
+	}
+	if !(x.Freed > 2) || !(x.Theirs.Shared < x.Theirs.Alone) || !(x.All.Shared < x.All.Alone) || x.SlowWorst < 1 || x.Late != 0 {
+		t.Errorf("freed %v, theirs %+v, all %+v, slowed %d by %v, late %d", x.Freed, x.Theirs, x.All, x.Slowed, x.SlowWorst, x.Late)
+	}
+	near(t, "use", x.Users[0].Use, 0.3)
+	if fmt.Sprintf("%+v", jobs) != before {
+		t.Error("the runs have changed")
+	}
+	var text strings.Builder
+	x.Text(&text)
+	for _, want := range []string{"What if 8 of 11 jobs", "light of ann", "left as they were: 1 job with a whole GPU"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("it doesn't say %q:\n%s", want, text.String())
+		}
+	}
+	if _, err := world().WhatIf(jobs[8:]); !errors.Is(err, ErrReplay) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("nobody would gain: %v", err)
 	}
 }

@@ -4,17 +4,20 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/jedib0t/go-pretty/v6/table"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 // World is where jobs are replayed, once each with a GPU of its own and once
@@ -26,6 +29,9 @@ type World struct {
 	// Decider makes what decides in the shared world; its guard's predictor also says
 	// how sharers slow each other there.
 	Decider func() *rlcore.Decider
+	// Rule returns the rule that would have adopted a run of a whole GPU, nil = none; without it WhatIf assumes that all
+	// had asked for gpu:shared.
+	Rule func(j *history.Run) *adopt.Rule
 	// Limit is how many jobs are replayed at most, the latest. Default 20,000.
 	Limit int
 }
@@ -190,7 +196,6 @@ func (w *World) pick(jobs []history.Run, r *Replay) []*history.Run {
 	return kept
 }
 
-// simulated is a job as the simulator runs it.
 func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 	seconds, basis := j.Solo()
 	if basis == history.Lost {
@@ -202,7 +207,6 @@ func simulated(j *history.Run, truth *history.Truth) sim.Arrival {
 	return sim.Arrival{Job: j.Job(), Truth: truth.Alone(j.Profile, max(1, seconds))}
 }
 
-// compare fills in what the two worlds differ by.
 func (r *Replay) compare(in []*history.Run, alone, shared *sim.Result) {
 	r.Alone, r.Shared = lot(alone), lot(shared)
 	r.All.Name = "all"
@@ -235,7 +239,6 @@ func entry(m map[string]*Change, name string) *Change {
 	return m[name]
 }
 
-// add counts one job, in its two worlds.
 func (c *Change) add(a, s *sim.Outcome) {
 	const h = 3600
 	wa, ws := a.StartS-a.SubmitS, s.StartS-s.SubmitS
@@ -268,7 +271,6 @@ func ordered(m map[string]*Change) []Change {
 	return out
 }
 
-// lot sums a world up.
 func lot(r *sim.Result) Lot {
 	l := Lot{Turnaround: r.MeanTurnaroundS / 3600, Span: r.MakespanS / 3600}
 	runs := slices.Clone(r.Jobs)
@@ -307,4 +309,227 @@ func span(hours float64) string {
 	default:
 		return fmt.Sprintf("%s%.1f h", sign, d.Hours())
 	}
+}
+
+// mostGains is how many users, and applications, are named.
+const mostGains = 20
+
+// WhatIf compares the recorded days with the same days replayed, in which jobs that requested a
+// whole GPU and used little of it request gpu:shared. Times are in hours.
+type WhatIf struct {
+	Jobs int `json:"jobs"` // that would have asked for gpu:shared, or of which a rule would have made sharers
+	// Adopted: rules would have.
+	Adopted bool `json:"adopted,omitempty"`
+	// Unknown are jobs with a whole GPU each and no profile that says how much of it they used.
+	Unknown int     `json:"jobs_without_profile"`
+	Asked   Lot     `json:"as_asked"`
+	Shared  Lot     `json:"sharing"`
+	Freed   float64 `json:"freed_gpu_h"`
+	Theirs  Change  `json:"their_waits"`
+	All     Change  `json:"all_waits"`
+	// Slowed are the jobs that run longer, by more than a hundredth; Late the jobs that end after
+	// plain Slurm would have ended them, by more than a tenth of their time alone.
+	Slowed    int     `json:"jobs_slowed"`
+	SlowMean  float64 `json:"mean_slowdown"`
+	SlowWorst float64 `json:"worst_slowdown"`
+	Late      int     `json:"jobs_late"`
+	Users     []Gain  `json:"users"`
+	Apps      []Gain  `json:"applications"`
+	// Cores are those of their nodes that the jobs which would share used on average, each, and HostGiB the most
+	// memory that one had there; HostOf is of how many jobs that is known.
+	Cores    float64        `json:"host_cores_mean,omitempty"`
+	HostGiB  float64        `json:"host_memory_peak_gib,omitempty"`
+	HostOf   int            `json:"host_known_of_jobs"`
+	Replayed int            `json:"jobs_replayed"`
+	LeftOut  map[string]int `json:"left_out,omitempty"`
+	GPUs     int            `json:"gpus"`
+	Policy   string         `json:"policy"`
+}
+
+// Gain is what one user, or one application of a user, has to do with it.
+type Gain struct {
+	User  string  `json:"user"`
+	App   string  `json:"app,omitempty"`
+	Jobs  int     `json:"jobs"`
+	Hours float64 `json:"gpu_h"` // that these jobs held whole
+	Use   float64 `json:"use"`   // the mean part of that time in which their GPUs computed, by profile
+	Waits Change  `json:"waits"`
+	// Line is what they would have to write.
+	Line string `json:"line"`
+}
+
+// line is what a job's owner has to change.
+const line = "#SBATCH --gres=gpu:shared  (in place of --gres=gpu:1 or --gpus=1)"
+
+// wouldShare reports whether a job requested a whole GPU and used little of it; known is false
+// without a profile.
+func wouldShare(j *history.Run) (yes, known bool) {
+	switch {
+	case j.WholeGPUs != 1 || len(j.GPUs) > 1 || j.Terms.NoShare:
+		return false, true
+	case j.Profile == nil:
+		return false, false
+	}
+	card := 0.0
+	for i := range j.Devices {
+		card = max(card, j.Devices[i].MemMiB)
+	}
+	return adopt.Leaves(j.Profile, card), true
+}
+
+// WhatIf replays jobs twice under the same guard and promise: with their own requests, and with
+// shared ones.
+func (w *World) WhatIf(jobs []history.Run) (*WhatIf, error) {
+	r := &Replay{LeftOut: map[string]int{}}
+	p, err := w.prepare(jobs, r)
+	if err != nil {
+		return nil, err
+	}
+	out := &WhatIf{Adopted: w.Rule != nil, LeftOut: r.LeftOut, Replayed: len(p.in), GPUs: len(p.cfg.GPUs), Policy: p.decider.Policy.Name(), Users: []Gain{}, Apps: []Gain{}}
+	yes := make([]bool, len(p.in))
+	then := p.cfg
+	then.Jobs = slices.Clone(p.cfg.Jobs)
+	for i, j := range p.in {
+		might, known := wouldShare(j)
+		if !known {
+			out.Unknown++
+		}
+		if might && w.Rule != nil {
+			rule := w.Rule(j)
+			if might = rule != nil; might {
+				then.Jobs[i].Job.MaxSlowdown, then.Jobs[i].Job.Grace = cmp.Or(j.Terms.MaxSlowdown, rule.MaxSlowdown), rule.Grace
+			}
+		}
+		if yes[i] = might; might {
+			out.Jobs++
+			then.Jobs[i].Job.NoShare = false
+		}
+	}
+	if out.Jobs == 0 {
+		return nil, fmt.Errorf("%w: of %d jobs none requested one whole GPU and is known to use less than half of it (of %d there is no profile)", ErrReplay, len(p.in), out.Unknown)
+	}
+	p.cfg.Predictor, then.Predictor = p.decider.Guard.Predictor, p.decider.Guard.Predictor
+	asked, err := sim.Run(p.cfg, p.decider)
+	if err != nil {
+		return nil, fmt.Errorf("%w: as asked: %w", ErrReplay, err)
+	}
+	sharing, err := sim.Run(then, w.Decider())
+	if err != nil {
+		return nil, fmt.Errorf("%w: sharing: %w", ErrReplay, err)
+	}
+	out.compare(p.in, yes, asked, sharing)
+	return out, nil
+}
+
+func (x *WhatIf) compare(in []*history.Run, yes []bool, asked, sharing *sim.Result) {
+	x.Asked, x.Shared = lot(asked), lot(sharing)
+	x.Freed = x.Asked.GPUHours - x.Shared.GPUHours
+	x.Theirs.Name, x.All.Name = "theirs", "all"
+	users, apps := map[string]*Gain{}, map[rlcore.Identity]*Gain{}
+	for i, j := range in {
+		a, s := &asked.Jobs[i], &sharing.Jobs[i]
+		x.All.add(a, s)
+		if s.Slowdown > 1.01 {
+			x.Slowed++
+			x.SlowMean += s.Slowdown
+		}
+		x.SlowWorst = max(x.SlowWorst, s.Slowdown)
+		if s.EndS > s.PlainEndS+0.1*s.SoloS+1e-6 {
+			x.Late++
+		}
+		if !yes[i] {
+			continue
+		}
+		x.Theirs.add(a, s)
+		if h := j.Host; h != nil {
+			x.HostOf++
+			x.Cores += (h.Cores - x.Cores) / float64(x.HostOf)
+			x.HostGiB = max(x.HostGiB, h.MemMiB/1024)
+		}
+		id, hours := rlcore.Identity{App: j.App, Owner: j.User}, j.End.Sub(j.Start).Hours()
+		if users[j.User] == nil {
+			users[j.User] = &Gain{User: j.User, Line: line}
+		}
+		if apps[id] == nil {
+			apps[id] = &Gain{User: j.User, App: j.App, Line: line}
+		}
+		for _, g := range []*Gain{users[j.User], apps[id]} {
+			g.Jobs++
+			g.Hours += hours
+			g.Use += hours * j.Profile.Mean().GPU
+			g.Waits.add(a, s)
+		}
+	}
+	if x.Slowed > 0 {
+		x.SlowMean /= float64(x.Slowed)
+	}
+	x.All.mean()
+	x.Theirs.mean()
+	x.Users, x.Apps = gains(users), gains(apps)
+}
+
+// gains are the users who would gain most, by the hours in which their GPUs did nothing.
+func gains[K comparable](m map[K]*Gain) []Gain {
+	out := make([]Gain, 0, len(m))
+	for _, g := range m {
+		g.Waits.mean()
+		if g.Hours > 0 {
+			g.Use /= g.Hours
+		}
+		out = append(out, *g)
+	}
+	wasted := func(g *Gain) float64 { return g.Hours * (1 - g.Use) }
+	slices.SortFunc(out, func(a, b Gain) int {
+		return cmp.Or(cmp.Compare(wasted(&b), wasted(&a)), cmp.Compare(a.User, b.User), cmp.Compare(a.App, b.App))
+	})
+	return out[:min(len(out), mostGains)]
+}
+
+// Text writes it for a terminal.
+func (x *WhatIf) Text(out io.Writer) {
+	p := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
+	had := "had requested gpu:shared"
+	if x.Adopted {
+		had = "were adopted by the rules"
+	}
+	p("What if %d of %d jobs, which requested a whole GPU and used less than half of it, %s (estimate):", x.Jobs, x.Replayed, had)
+	p("GPU-hours: %.1f as requested, %.1f sharing: %s.", x.Asked.GPUHours, x.Shared.GPUHours, saved(x.Freed, x.Asked.GPUHours))
+	for _, c := range []*Change{&x.Theirs, &x.All} {
+		p("Mean wait of %d jobs (%s): %s as requested, %s sharing; %d would wait less (%s in all), %d longer (%s); done %s on average.",
+			c.Jobs, c.Name, span(c.Alone), span(c.Shared), c.Shorter, span(c.ShorterH), c.Longer, span(c.LongerH), earlier(c.Turnaround))
+	}
+	if x.Slowed > 0 {
+		p("Slowed: %d jobs, %.2f times on average, %.2f at worst. Later than on plain Slurm by more than a tenth of their time: %d.", x.Slowed, x.SlowMean, x.SlowWorst, x.Late)
+	} else {
+		p("Slowed: none. Later than on plain Slurm by more than a tenth of their time: %d.", x.Late)
+	}
+	if x.HostOf > 0 {
+		p("Of their nodes the jobs that would share used %.1f cores each on average, and %.1f GiB of memory at most (known of %d): where a node has fewer for each sharer of its GPUs, they bound sharing.", x.Cores, x.HostGiB, x.HostOf)
+	}
+	for by, list := range [][]Gain{x.Users, x.Apps} {
+		t := newTable(out, []string{"user", "application"}[by], "jobs", "GPU-hours", "used", "wait less by")
+		for i := range list {
+			g := &list[i]
+			name := clean(g.User)
+			if by == 1 {
+				name = clean(cmp.Or(g.App, "(not known)") + " of " + g.User)
+			}
+			t.AppendRow(table.Row{name, g.Jobs, fmt.Sprintf("%.1f", g.Hours), fmt.Sprintf("%.0f %%", 100*g.Use), span(g.Waits.Alone - g.Waits.Shared)})
+		}
+		t.Render()
+	}
+	if !x.Adopted {
+		p("Each of them would write   %s", line)
+	}
+	p("- %d jobs were run twice on a simulator of the %d GPUs, with %s deciding under the guard's rules and the promise as they are set today; how long each takes alone is known from its run, how sharers slow each other is what the bridge predicts. Without a profile of their use, and left as they were: %s with a whole GPU.", x.Replayed, x.GPUs, x.Policy, job.Count(x.Unknown, "job"))
+	for why, n := range x.LeftOut {
+		p("- Not replayed: %d jobs (%s).", n, why)
+	}
+}
+
+func earlier(change float64) string {
+	if change > 0 {
+		return span(change) + " later"
+	}
+	return span(-change) + " earlier"
 }

@@ -9,6 +9,7 @@ package release
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -58,7 +59,6 @@ func Ungate(j *job.Job, gates []job.GateState, why string, at time.Time) job.Cha
 	return change(job.StepUngate, why, job.Update{Dependency: &dep, StartNow: dep == "" && Startable(j, at)}, j)
 }
 
-// change is a change of one job.
 func change(step job.Step, why string, u job.Update, j *job.Job) job.Change {
 	u.Jobs = []string{j.Ref}
 	return job.Change{Step: step, Why: why, Update: u, Was: map[string]string{j.Ref: describe(j)}}
@@ -109,7 +109,6 @@ func prepare(g *job.Group, m *job.Member, j *job.Job, sharing job.Sharing) job.U
 	return u
 }
 
-// purpose says what a release is for.
 func purpose(g *job.Group) string {
 	why := fmt.Sprintf("alone on %s gpu %d", g.Node, g.GPU)
 	switch {
@@ -132,6 +131,9 @@ func Restore(g *job.Group, m *job.Member, j *job.Job, gate, why string, at time.
 		u.ReqNodes = nil
 	}
 	u.Host = m.WasHost.Missing(j, m.Host)
+	if Adopted(m) { // its owner's job has no line of the bridge's
+		u.AdminComment = unstamped(j)
+	}
 	if gate != "" {
 		dep = after + ":" + gate
 	} else {
@@ -213,10 +215,32 @@ func nodesOf(g *job.Group, m *job.Member) string {
 // WholeGPU is the gres of a whole GPU's shares.
 func WholeGPU(sharing job.Sharing) string { return gresOf(sharing, job.Units) }
 
+// Requested is a pending job's request as scontrol takes it, to give it back: all of a GPU's shares, or of an adopted job
+// the whole GPU that its owner asked for.
+func Requested(j *job.Job, sharing job.Sharing) string {
+	if j.Request.Kind == job.WholeGPU {
+		return wholeGres(j.Request)
+	}
+	return WholeGPU(sharing)
+}
+
+// wholeGres is a request for a whole GPU without the prefix that scontrol doesn't need.
+func wholeGres(r job.GPURequest) string {
+	return strings.TrimPrefix(strings.TrimPrefix(r.Raw, "gres:"), "gres/")
+}
+
+// Adopted reports whether the member is a job of a whole GPU that a rule of the site put into the group.
+func Adopted(m *job.Member) bool { return m != nil && isWhole(m.WasGres) }
+
+func isWhole(gres string) bool { return gres == "gpu" || strings.HasPrefix(gres, "gpu:") }
+
 func gresOf(sharing job.Sharing, shares int) string { return fmt.Sprintf("%s:%d", sharing, shares) }
 
 // sameGres reports whether a job already has a gres request.
 func sameGres(set string, r job.GPURequest) bool {
+	if isWhole(set) {
+		return r.Kind == job.WholeGPU && r.PerNode && set == wholeGres(r)
+	}
 	return r.Kind == job.Shares && set == gresOf(r.Sharing, r.Count)
 }
 
@@ -227,4 +251,96 @@ func describe(j *job.Job) string {
 		s += fmt.Sprintf(" NumCPUs=%d MinMemoryNode=%.0f", j.CPUs, j.HostMemMiB)
 	}
 	return s
+}
+
+// Stamp begins the AdminComment of a pending member that was given shares or a node: it says what
+// was set and what that replaced. It comes with them, in one update, so that a bridge that has lost
+// its journal can restore the member. "" = nothing is set.
+//
+//	slurmbridge: [mps:50 on n1, was mps:100] …
+func Stamp(g *job.Group, m *job.Member) string {
+	if m.Shares >= job.Units && nodesOf(g, m) == m.WasNodes {
+		return ""
+	}
+	sharing := m.Sharing
+	if sharing == "" {
+		was, _, _ := strings.Cut(m.WasGres, ":")
+		sharing = job.Sharing(was)
+	}
+	return "[" + gresOf(sharing, m.Shares) + onNode(nodesOf(g, m)) + ", was " + m.WasGres + onNode(m.WasNodes) + "]"
+}
+
+func onNode(node string) string {
+	if node == "" {
+		return ""
+	}
+	return " on " + node
+}
+
+// stampShape is a stamp at the beginning of an AdminComment, where no user's text can be.
+// What it replaced can only be a whole GPU's shares, or of an adopted job a whole GPU.
+var stampShape = regexp.MustCompile(`^` + job.CommentPrefix + `\[((?:mps|shard):[0-9]+)(?: on ([A-Za-z0-9_.-]+))?, was ((?:mps|shard):100|gpu(?::[A-Za-z0-9_.-]+){0,2})(?: on ([A-Za-z0-9_.-]+))?\]`)
+
+// Stamped reports whether a job's AdminComment has a stamp that is true: it may be needed to
+// restore the job.
+func Stamped(j *job.Job, adminComment string) bool {
+	_, adminComment = job.ParseNote(adminComment)
+	s := stampShape.FindStringSubmatch(adminComment)
+	return s != nil && isStamped(j, s)
+}
+
+// Announced is what an AdminComment of the bridge's says besides its stamp, "" = nothing.
+func Announced(adminComment string) string {
+	_, adminComment = job.ParseNote(adminComment)
+	rest := adminComment[len(stampShape.FindString(adminComment)):]
+	return strings.TrimSpace(strings.TrimPrefix(rest, job.CommentPrefix))
+}
+
+// unstamped is the AdminComment that an adopted job had before it was put into a group.
+func unstamped(j *job.Job) *string {
+	text := ""
+	if j.Note != (job.Note{}) {
+		text = j.Note.Comment("")
+	}
+	return &text
+}
+
+// isStamped reports whether a job looks as its stamp says, or has its shares back and not yet its
+// node; see Make.
+func isStamped(j *job.Job, stamp []string) bool {
+	withdrawn := sameGres(stamp[3], j.Request) && stamp[2] != stamp[4]
+	return (sameGres(stamp[1], j.Request) || withdrawn) && stamp[2] == j.ReqNodes
+}
+
+// Recover restores a job of no known group that looks as its stamp says. false: it has no
+// stamp, or was changed since.
+func Recover(j *job.Job, adminComment, gate string, at time.Time) (job.Change, bool) {
+	n, adminComment := job.ParseNote(adminComment)
+	s := stampShape.FindStringSubmatch(adminComment)
+	if s == nil || !isStamped(j, s) {
+		return job.Change{}, false
+	}
+	d := n.Defaults
+	u := job.Update{Gres: &s[3], Host: d}
+	if isWhole(s[3]) {
+		u.AdminComment = unstamped(j)
+	}
+	if j.CPUs >= d.CPUs {
+		u.Host.CPUs = 0
+	}
+	if int64(j.HostMemMiB) >= d.MemMiB {
+		u.Host.MemMiB = 0
+	}
+	if s[4] != s[2] {
+		u.ReqNodes = &s[4]
+	}
+	owners := func(d job.Dependency) bool { return d.Type != afterAny && d.Type != after }
+	if !slices.ContainsFunc(j.Dependency.List, owners) {
+		dep := ""
+		if gate != "" {
+			dep = after + ":" + gate
+		}
+		u.Dependency, u.StartNow = &dep, gate == "" && Startable(j, at)
+	}
+	return change(job.StepRestore, job.Cause{Kind: job.CauseUnreleased}.String(), u, j), true
 }

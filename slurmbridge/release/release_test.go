@@ -36,7 +36,10 @@ func apply(jobs map[string]*job.Job, c job.Change) {
 	for _, ref := range c.Update.Jobs {
 		j := jobs[ref]
 		if c.Update.Gres != nil {
-			_, count, _ := strings.Cut(*c.Update.Gres, ":")
+			name, count, _ := strings.Cut(*c.Update.Gres, ":")
+			if j.Request = (job.GPURequest{Kind: job.Shares, Sharing: job.Sharing(name)}); name == "gpu" {
+				j.Request, count = job.GPURequest{Kind: job.WholeGPU, PerNode: true, Raw: "gres/" + *c.Update.Gres}, "1"
+			}
 			j.Request.Count, _ = strconv.Atoi(count)
 		}
 		if c.Update.ReqNodes != nil {
@@ -73,6 +76,11 @@ func drawGroup(t *rapid.T) (*job.Group, map[string]*job.Job) {
 		jobs[ref].Note.Defaults = rapid.SampledFrom([]job.Defaults{{}, {CPUs: 8}, {MemMiB: 16000}, {CPUs: 8, MemMiB: 16000}}).Draw(t, "defaults")
 		if n > 1 {
 			m.WasHost, m.Host = jobs[ref].Note.Defaults, jobs[ref].Note.Defaults.Of(n)
+		}
+		if n > 1 && rapid.Bool().Draw(t, "adopted") {
+			raw := rapid.SampledFrom([]string{"gpu", "gpu:1", "gpu:titanxp:1", "gpu:titanxp"}).Draw(t, "request")
+			jobs[ref].Request = job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/" + raw}
+			m.WasGres, m.Sharing = release.Requested(jobs[ref], job.MPS), job.MPS
 		}
 		g.Members = append(g.Members, m)
 	}
@@ -119,7 +127,7 @@ func TestARestoredMemberIsWhatItWas(t *testing.T) {
 			release.StartRestoring(g, m, job.Cause{Kind: job.CauseHeld})
 			apply(jobs, release.Restore(g, m, jobs[m.Ref], gate, "a test", time.Time{}))
 			was, is := before[m.Ref], jobs[m.Ref]
-			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
+			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
 			if s := release.Recognise(g, m, is, gate, time.Time{}); s != release.Back {
@@ -152,7 +160,7 @@ func TestAStampedJobIsRecovered(t *testing.T) {
 				continue
 			}
 			apply(jobs, c)
-			if is.Request.Count != was.Request.Count || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
+			if is.Request.Kind != was.Request.Kind || is.Request.Count != was.Request.Count || is.Request.PerNode && is.Request.Raw != was.Request.Raw || is.ReqNodes != was.ReqNodes || is.Dependency.Raw != was.Dependency.Raw || !alikeOnHost(&was, is) {
 				t.Fatalf("it was %+v and is %+v", was, is)
 			}
 			if _, again := release.Recover(is, said, gate, time.Time{}); again || release.Stamped(is, said) {

@@ -151,7 +151,6 @@ func (c *Client) batches(ctx context.Context, all []job.Update, lines []line, er
 	return slices.Compact(unsaid)
 }
 
-// refused is the error of one job of a batch.
 func refused(ref, what string) error {
 	return &UpdateError{
 		CommandError: &CommandError{Command: batchName, Code: 1, Stderr: what + " for job " + ref, Kind: text.ErrorKind(what)},
@@ -174,7 +173,7 @@ func (c *Client) batch(ctx context.Context, lines []line) (map[string]string, er
 	if err != nil && (!errors.As(err, &ce) || ce.Code < 0) {
 		return nil, err
 	}
-	if bytes.Count(out, []byte(prompt)) < len(lines) { // it asks for confirmation at the end
+	if bytes.Count(out, []byte(prompt)) < len(lines) { // one prompt for each line that was read
 		if err == nil { // else it may have been the configuration, for a moment
 			c.noBatch.Store(true)
 		}

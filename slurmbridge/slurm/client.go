@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -18,10 +19,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
-
-	"golang.org/x/sync/errgroup"
 )
 
 // Client is a cluster seen through its commands. Its fields are set before the
@@ -39,12 +40,10 @@ type Client struct {
 	Timeout time.Duration
 	// Name is this daemon's, which its gate carries; "" = it has none.
 	Name string
-	// NodesEvery is how long what is known of the nodes may be used again.
-	// Default 0: they are read at each poll.
-	NodesEvery time.Duration
-	// ConfigEvery is how long release and configuration may be used again.
-	// Default 5 minutes.
-	ConfigEvery time.Duration
+	// Names: jobs' names are read.
+	Names bool
+	// GPULimits: accounting's limits on whole GPUs are read.
+	GPULimits bool
 	// Observe is called after every command; nil = no call.
 	Observe func(command string, took time.Duration, err error)
 	// Now is the clock. Default time.Now.
@@ -53,8 +52,8 @@ type Client struct {
 	progs map[string]string
 
 	config cached[map[string]string]
-	nodes  cached[[]job.Node]
 	parts  cached[[]text.Partition]
+	limits cached[[]job.GPULimit]
 
 	poll     sync.Mutex // one poll at a time: they share what follows
 	parser   text.QueueParser
@@ -108,6 +107,7 @@ func (c *Client) Open() error {
 			}
 		}
 	}
+	c.progs["sacctmgr"] = filepath.Join(filepath.Dir(c.progs["sbatch"]), "sacctmgr") // a cluster without accounting may lack it
 	return nil
 }
 
@@ -214,10 +214,10 @@ func (c *Client) understand(ctx context.Context, snap *job.Snapshot) {
 	}
 }
 
-// queue runs the one squeue of a poll.
 func (c *Client) queue(ctx context.Context, config map[string]string) ([]job.Job, []job.GateState, error) {
 	owners := gateOwners(config)
 	c.parser.Form = text.FormOf(config["SLURM_VERSION"])
+	c.parser.Names = c.Names
 	c.parser.Ours = func(uid uint32) bool { return owners[uid] }
 	for {
 		nonce := text.NewNonce()
@@ -418,4 +418,41 @@ func (c *Client) memories(ctx context.Context, snap *job.Snapshot, params string
 		c.perCPU[j.ID] = memory{j.MemPerCPU, j.CPUs, j.HostMemMiB}
 	}
 	return err
+}
+
+// configEvery is how long release and configuration may be used again.
+const configEvery = 5 * time.Minute
+
+// Config returns slurmctld's configuration; see text.ParseConfig. It is read again
+// when it is older than configEvery.
+func (c *Client) Config(ctx context.Context) (map[string]string, error) {
+	return c.config.get(c.now(), configEvery, func() (map[string]string, error) {
+		out, _, err := c.run(ctx, command{name: "scontrol show config", prog: "scontrol", args: []string{"show", "config"}})
+		if err != nil {
+			return nil, err
+		}
+		return text.ParseConfig(out), nil
+	})
+}
+
+// Release returns slurmctld's version, e.g. "22.05.8".
+func (c *Client) Release(ctx context.Context) (string, error) {
+	config, err := c.Config(ctx)
+	return config["SLURM_VERSION"], err
+}
+
+// Ping returns nil if a slurmctld answers, job.ErrDown if none does.
+func (c *Client) Ping(ctx context.Context) error {
+	_, _, err := c.run(ctx, command{name: "scontrol ping", prog: "scontrol", args: []string{"ping"}})
+	var ce *CommandError
+	if errors.As(err, &ce) { // it says so on standard output
+		ce.Kind = job.ErrDown
+	}
+	return err
+}
+
+// Show runs one of Slurm's commands that changes nothing, and returns its output.
+func (c *Client) Show(ctx context.Context, program string, args ...string) (string, error) {
+	out, _, err := c.run(ctx, command{name: program, prog: program, args: args})
+	return string(out), err
 }

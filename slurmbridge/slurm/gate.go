@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/user"
 	"regexp"
 	"slices"
 	"strconv"
@@ -42,9 +43,10 @@ const (
 // CreateGate submits the gate job. From 23.11 or so sbatch refuses a deadline that
 // the job can't meet (scontrol doesn't), so it is submitted with one that it can,
 // and tightened. A gate that can't be tightened is cancelled: it would run.
-func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (string, error) {
+// account is the one that it is in where Slurm refuses the user's default account, else "".
+func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions []string) (id, account string, err error) {
 	if err := checkPartitions(partitions); err != nil {
-		return "", err
+		return "", "", err
 	}
 	s := seconds(lease)
 	args := []string{
@@ -56,17 +58,27 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	if len(partitions) > 0 {
 		args = append(args, "--partition="+strings.Join(partitions, ","))
 	}
-	out, _, err := c.run(ctx, command{name: "sbatch", prog: "sbatch", args: args, stdin: "#!/bin/sh\nexit 0\n"})
-	if err != nil {
-		return "", err
+	submit := func(more ...string) ([]byte, string, error) {
+		return c.run(ctx, command{name: "sbatch", prog: "sbatch", args: append(more, args...), stdin: "#!/bin/sh\nexit 0\n"})
 	}
-	id, _, _ := strings.Cut(strings.TrimSpace(string(out)), ";") // ";cluster" may follow
+	out, said, err := submit()
+	if errors.Is(err, job.ErrRefused) && strings.Contains(said, "Invalid account") {
+		for _, account = range c.accounts(ctx) {
+			if out, _, err = submit("--account=" + account); !errors.Is(err, job.ErrRefused) {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return "", "", err
+	}
+	id, _, _ = strings.Cut(strings.TrimSpace(string(out)), ";") // ";cluster" may follow
 	if !text.ValidRef(id) {
-		return "", fmt.Errorf("sbatch: answered %.80q: %w", out, job.ErrRefused)
+		return "", "", fmt.Errorf("sbatch: answered %.80q: %w", out, job.ErrRefused)
 	}
 	for range gateTries {
 		if err = c.RenewGate(ctx, id, lease); err == nil {
-			return id, nil
+			return id, account, nil
 		}
 		if ctx.Err() != nil {
 			break
@@ -74,8 +86,29 @@ func (c *Client) CreateGate(ctx context.Context, lease time.Duration, partitions
 	}
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout())
 	defer cancel()
-	return "", errors.Join(err, c.OpenGate(cleanup, id))
+	return "", "", errors.Join(err, c.OpenGate(cleanup, id))
 }
+
+// mostAccounts bounds the accounts that are tried for a gate.
+const mostAccounts = 8
+
+// accounts are the accounts in which the bridge's user may submit jobs, as Slurm's database says; nil = not known.
+func (c *Client) accounts(ctx context.Context) []string {
+	self, err := user.Current()
+	if err != nil {
+		return nil
+	}
+	out, _, err := c.run(ctx, command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "assoc", "user=" + self.Username, "format=account"}})
+	all := slices.Compact(slices.Sorted(strings.FieldsSeq(string(out))))
+	all = slices.DeleteFunc(all, func(a string) bool { return !plainName.MatchString(a) })
+	if err != nil {
+		return nil // the refusal says what is wrong
+	}
+	return all[:min(len(all), mostAccounts)]
+}
+
+// plainName is a name that is an argument as it stands.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@-]*$`)
 
 // RenewGate makes the lease end the given time from now.
 func (c *Client) RenewGate(ctx context.Context, id string, lease time.Duration) error {

@@ -8,14 +8,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
-
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 // live starts a private Slurm and returns a client that runs as its SlurmUser, as
@@ -23,21 +24,13 @@ import (
 func live(tb testing.TB, o slurmtest.Options) (*slurmtest.Cluster, *slurm.Client) {
 	tb.Helper()
 	cluster := slurmtest.New(tb, o)
-	prefix, err := cluster.Prefix("slurm")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	prefix := must.Get(cluster.Prefix("slurm"))(tb)
 	if len(prefix) == 0 {
-		u, err := user.Lookup("slurm")
-		if err != nil {
-			tb.Fatal(err)
-		}
+		u := must.Get(user.Lookup("slurm"))(tb)
 		prefix = []string{"/usr/bin/setpriv", "--reuid=" + u.Uid, "--regid=" + u.Gid, "--clear-groups"}
 	}
 	c := &slurm.Client{Conf: cluster.Conf(), Prefix: prefix}
-	if err := c.Open(); err != nil {
-		tb.Fatal(err)
-	}
+	must.OK(tb, c.Open())
 	return cluster, c
 }
 
@@ -47,19 +40,13 @@ const impatient = "sched_interval=2,bf_interval=1"
 
 func submit(tb testing.TB, c *slurmtest.Cluster, args ...string) string {
 	tb.Helper()
-	id, err := c.Submit(context.Background(), "nobody", "sleep 300", append([]string{"--output=/dev/null", "--time=10"}, args...)...)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	id := must.Get(c.Submit(context.Background(), "nobody", "sleep 300", append([]string{"--output=/dev/null", "--time=10"}, args...)...))(tb)
 	return id
 }
 
 func look(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
 	tb.Helper()
-	s, err := c.Poll(context.Background())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	s := must.Get(c.Poll(context.Background()))(tb)
 	by := map[string]*job.Job{}
 	for i := range s.Jobs {
 		by[s.Jobs[i].Ref] = &s.Jobs[i]
@@ -101,7 +88,7 @@ func TestGate(t *testing.T) {
 	ctx := context.Background()
 
 	const lease = 6 * time.Second // longer than a busy machine stalls
-	gate, err := c.CreateGate(ctx, lease, nil)
+	gate, _, err := c.CreateGate(ctx, lease, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,9 +96,7 @@ func TestGate(t *testing.T) {
 	impostor := submit(t, cluster, "--job-name="+job.GateName, "--comment="+job.GateName, "--begin=now+600")
 	a := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
 	for range 8 { // longer than the lease
-		if err := c.RenewGate(ctx, gate, lease); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, c.RenewGate(ctx, gate, lease))
 		s, jobs := look(t, c)
 		if len(s.Gates) != 1 || s.Gates[0].ID != gate || s.Gates[0].Open {
 			t.Fatalf("gates %+v; the impostor is %s", s.Gates, impostor)
@@ -129,10 +114,7 @@ func TestGate(t *testing.T) {
 	}
 	took := eventually(t, c, time.Minute, "free when the lease is over", running(a))
 	t.Logf("free %v after a lease of %v was renewed no more", took.Round(100*time.Millisecond), lease)
-	f, err := cluster.Job(ctx, gate)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(cluster.Job(ctx, gate))(t)
 	if f["JobState"] != "DEADLINE" || f["NodeList"] != "" || f["RunTime"] != "00:00:00" {
 		t.Errorf("the gate ended as %s on %q after %s", f["JobState"], f["NodeList"], f["RunTime"])
 	}
@@ -143,18 +125,13 @@ func TestGate(t *testing.T) {
 		t.Errorf("renewing a gate that is over: %v", err)
 	}
 
-	gate, err = c.CreateGate(ctx, time.Hour, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate = newGate(t, c)
 	b := submit(t, cluster, "--gres=mps:40", "--dependency=after:"+gate)
 	time.Sleep(2 * time.Second)
 	if _, jobs := look(t, c); jobs[b].State != job.Pending {
 		t.Errorf("%+v", jobs[b])
 	}
-	if err := c.OpenGate(ctx, gate); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.OpenGate(ctx, gate))
 	eventually(t, c, time.Minute, "free when the gate is cancelled", running(b))
 	if err := c.OpenGate(ctx, gate); err != nil {
 		t.Errorf("opening an open gate: %v", err)
@@ -178,10 +155,7 @@ func TestRelease(t *testing.T) {
 	t.Parallel()
 	cluster, c := live(t, slurmtest.Options{Nodes: 2, GPUs: 2, AllSharing: true}) // default scheduler
 	ctx := context.Background()
-	gate, err := c.CreateGate(ctx, time.Hour, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := newGate(t, c)
 	dep := "--dependency=after:" + gate
 	a := submit(t, cluster, "--gres=mps:100", dep, "--comment=hostile\n1|2|3 ~", "--job-name=x\n     Nodes=n2 CPU_IDs=0 Mem=1 GRES=mps:1(IDX:1)")
 	b := submit(t, cluster, "--gres=mps:100", dep, "--array=1-3", "--exclude=n1")
@@ -193,12 +167,8 @@ func TestRelease(t *testing.T) {
 	if jobs[b+"_2"].ExcNodes != "n1" || jobs[a].ExcNodes != "" {
 		t.Errorf("excluded: %q, %q", jobs[b+"_2"].ExcNodes, jobs[a].ExcNodes)
 	}
-	if err := c.Update(ctx, job.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Update(ctx, job.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Update(ctx, job.Update{Jobs: members[:1], Gres: ptr("mps:34"), ReqNodes: ptr("n2")}))
+	must.OK(t, c.Update(ctx, job.Update{Jobs: members[1:], Gres: ptr("mps:33"), ReqNodes: ptr("n2"), AdminComment: ptr("slurmbridge group 1")}))
 	_, jobs = look(t, c)
 	for i, ref := range members {
 		j := jobs[ref]
@@ -209,9 +179,7 @@ func TestRelease(t *testing.T) {
 	if j := jobs[b+"_2"]; j.Request.Count != 100 || j.ReqNodes != "" || j.ExcNodes != "n1" {
 		t.Errorf("a task that was left alone: %+v", j)
 	}
-	if err := c.Update(ctx, job.Update{Jobs: members, Dependency: ptr(""), StartNow: true}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Update(ctx, job.Update{Jobs: members, Dependency: ptr(""), StartNow: true}))
 	took := eventually(t, c, time.Minute, "started after the release", running(members...))
 	t.Logf("all run %v after the release", took.Round(10*time.Millisecond))
 	_, jobs = look(t, c)
@@ -305,9 +273,7 @@ func TestLook(t *testing.T) {
 
 	// Slurm's commands knock for 9 s by themselves.
 	brief := &slurm.Client{Conf: c.Conf, Prefix: c.Prefix, Timeout: time.Second}
-	if err := brief.Open(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, brief.Open())
 	cluster.StopController()
 	if _, err := brief.Poll(ctx); !errors.Is(err, job.ErrDown) {
 		t.Errorf("look without slurmctld: %v", err)
@@ -318,12 +284,10 @@ func TestLook(t *testing.T) {
 	if err := brief.Update(ctx, job.Update{Jobs: []string{begin}, Gres: ptr("shard:50")}); !errors.Is(err, job.ErrDown) {
 		t.Errorf("update without slurmctld: %v", err)
 	}
-	if _, err := brief.CreateGate(ctx, time.Minute, nil); !errors.Is(err, job.ErrDown) {
+	if _, _, err := brief.CreateGate(ctx, time.Minute, nil); !errors.Is(err, job.ErrDown) {
 		t.Errorf("gate without slurmctld: %v", err)
 	}
-	if err := cluster.StartController(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cluster.StartController(ctx))
 	if _, jobs := look(t, c); jobs[begin] == nil {
 		t.Error("a job was lost")
 	}
@@ -335,10 +299,7 @@ func TestSharedAsAsked(t *testing.T) {
 	t.Parallel()
 	cluster, c := live(t, slurmtest.Options{GPUType: "shared"})
 	ctx := context.Background()
-	gate, err := c.CreateGate(ctx, time.Hour, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	gate := newGate(t, c)
 	for arg, perNode := range map[string]bool{"--gres=gpu:shared": true, "--gpus-per-node=shared:1": true, "--gpus=shared:1": false, "--gpus-per-task=shared:1": false} {
 		id := submit(t, cluster, arg, "--ntasks=1", "--hold")
 		_, jobs := look(t, c)
@@ -367,17 +328,12 @@ func TestSharedAsAsked(t *testing.T) {
 func BenchmarkLook(b *testing.B) {
 	cluster, c := live(b, slurmtest.Options{Extra: []string{"MaxJobCount=20000", "MaxArraySize=10001"}})
 	ctx := context.Background()
-	gate, err := c.CreateGate(ctx, time.Hour, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	gate := newGate(b, c)
 	array := submit(b, cluster, "--gres=mps:100", "--dependency=after:"+gate, "--array=1-5000")
 	bench := func(name string) {
 		b.Run(name+"/squeue", func(b *testing.B) {
 			for b.Loop() {
-				if _, err := cluster.Run(ctx, "squeue", "--noheader", "--array", "--format=%i %T"); err != nil {
-					b.Fatal(err)
-				}
+				must.Get(cluster.Run(ctx, "squeue", "--noheader", "--array", "--format=%i %T"))(b)
 			}
 		})
 		b.Run(name+"/look", func(b *testing.B) {
@@ -398,9 +354,7 @@ func BenchmarkLook(b *testing.B) {
 	for i := range refs {
 		refs[i] = fmt.Sprintf("%s_%d", array, i+1)
 	}
-	if err := c.Update(ctx, job.Update{Jobs: refs, AdminComment: ptr("x")}); err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, c.Update(ctx, job.Update{Jobs: refs, AdminComment: ptr("x")}))
 	bench("jobs")
 }
 
@@ -412,18 +366,13 @@ func TestDescribe(t *testing.T) {
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
 	run := func(script string, args ...string) string {
 		t.Helper()
-		id, err := cluster.Submit(ctx, "nobody", script, append([]string{"--output=/dev/null", "--time=10"}, args...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(cluster.Submit(ctx, "nobody", script, append([]string{"--output=/dev/null", "--time=10"}, args...)...))(t)
 		return id
 	}
 	good, bad, final := run("exit 0"), run("exit 3"), run("exit 1", "--no-requeue")
 	array, waits := run("exit 0", "--array=1-2"), run("exit 0", "--begin=now+1hour")
 	refs := []string{good, bad, final, array + "_2", waits, "99999"}
-	if err := c.Update(ctx, job.Update{Jobs: []string{waits}, AdminComment: ptr("a site's own, with | and 'quotes'")}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Update(ctx, job.Update{Jobs: []string{waits}, AdminComment: ptr("a site's own, with | and 'quotes'")}))
 	var got map[string]job.Description
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		var err error
@@ -446,9 +395,7 @@ func TestDescribe(t *testing.T) {
 	if got, err := c.Describe(ctx, []string{"99998", "99999"}); err != nil || len(got) != 0 {
 		t.Errorf("jobs that never were: %+v, %v", got, err)
 	}
-	if err := c.Requeue(ctx, bad); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Requeue(ctx, bad))
 	if got, err := c.Describe(ctx, []string{bad}); err != nil || got[bad].State != "PENDING" {
 		t.Errorf("after it was requeued: %+v, %v", got, err)
 	}
@@ -475,9 +422,7 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 		{"update", "PartitionName=" + slurmtest.Partition, "MaxTime=15"},
 		{"create", "reservation", "ReservationName=maint", "StartTime=now+12minutes", "Duration=60", "Nodes=n1", "Users=root", "Flags=MAINT,IGNORE_JOBS"},
 	} {
-		if _, err := cluster.Run(t.Context(), "scontrol", args...); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(cluster.Run(t.Context(), "scontrol", args...))(t)
 	}
 	b, err := c.Bounds(t.Context())
 	if err != nil || len(b.Reservations) != 1 || b.MaxTime[slurmtest.Partition] != 15*time.Minute {
@@ -486,14 +431,10 @@ func TestTimeLimitsOfRunningJobs(t *testing.T) {
 	if r := b.Reservations[0]; r.Name != "maint" || !r.Holds("n1") || r.Holds("n2") || r.End.Sub(r.Start) != time.Hour || time.Until(r.Start).Round(time.Minute) != 12*time.Minute {
 		t.Errorf("%+v", r)
 	}
-	if err := c.Update(t.Context(), job.Update{Jobs: []string{a, task}, TimeLimit: 25 * time.Minute}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Update(t.Context(), job.Update{Jobs: []string{a, task}, TimeLimit: 25 * time.Minute}))
 	_, jobs := look(t, c)
 	for _, ref := range []string{a, task} {
-		if jobs[ref].TimeLimit != 25*time.Minute {
-			t.Errorf("job %s has a limit of %v", ref, jobs[ref].TimeLimit)
-		}
+		must.Equal(t, jobs[ref].TimeLimit, 25*time.Minute, "job %s", ref)
 	}
 	if d := time.Until(jobs[a].Deadline).Round(time.Minute); d != 2*time.Hour || !jobs[task].Deadline.IsZero() {
 		t.Errorf("deadlines in %v, %v", d, jobs[task].Deadline)
@@ -525,17 +466,13 @@ func TestWholeCores(t *testing.T) {
 					if wantCPUs != c.takes[i] {
 						t.Errorf("-c%s takes %d CPUs, want %d", cpus, wantCPUs, c.takes[i])
 					}
-					if _, err := client.Show(t.Context(), "scontrol", "release", id); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(client.Show(t.Context(), "scontrol", "release", id))(t)
 					eventually(t, client, 20*time.Second, "the job runs", func(jobs map[string]*job.Job) bool { return jobs[id].State == job.Running })
 					s, _ = look(t, client)
 					if n := &s.Nodes[0]; n.CPUsAlloc != wantCPUs || n.MemAlloc != wantMiB {
 						t.Errorf("-c%s %s: %d CPUs and %v MiB are taken, %d and %v were predicted", cpus, memory, n.CPUsAlloc, n.MemAlloc, wantCPUs, wantMiB)
 					}
-					if _, err := client.Show(t.Context(), "scancel", id); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(client.Show(t.Context(), "scancel", id))(t)
 					eventually(t, client, 20*time.Second, "the job is gone", func(jobs map[string]*job.Job) bool { return jobs[id] == nil })
 				}
 			}
@@ -547,20 +484,11 @@ func TestWholeCores(t *testing.T) {
 func TestNumbersOfArrayTasks(t *testing.T) {
 	t.Parallel()
 	cluster, c := live(t, slurmtest.Options{Scheduler: impatient})
-	array, err := cluster.Submit(t.Context(), "nobody", "sleep 60", "--array=3-5")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plain, err := cluster.Submit(t.Context(), "nobody", "sleep 60")
-	if err != nil {
-		t.Fatal(err)
-	}
+	array := must.Get(cluster.Submit(t.Context(), "nobody", "sleep 60", "--array=3-5"))(t)
+	plain := must.Get(cluster.Submit(t.Context(), "nobody", "sleep 60"))(t)
 	want := map[string]string{}
 	if !slurmtest.Wait(t.Context(), time.Minute, func() bool {
-		out, err := cluster.Run(t.Context(), "squeue", "--noheader", "--states=running", "--format=%A %i")
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(cluster.Run(t.Context(), "squeue", "--noheader", "--states=running", "--format=%A %i"))(t)
 		for line := range strings.Lines(out) {
 			f := strings.Fields(line)
 			want[f[0]] = f[1]
@@ -570,10 +498,7 @@ func TestNumbersOfArrayTasks(t *testing.T) {
 		t.Fatal(want)
 	}
 	for number, name := range want {
-		id, err := strconv.ParseInt(number, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		id := must.Get(strconv.ParseInt(number, 10, 64))(t)
 		if got, err := c.TaskName(t.Context(), id); err != nil || got != name || name != plain && !strings.HasPrefix(name, array+"_") {
 			t.Errorf("%s is %s, %v, want %s", number, got, err, name)
 		}
@@ -581,4 +506,116 @@ func TestNumbersOfArrayTasks(t *testing.T) {
 	if got, err := c.TaskName(t.Context(), 4711); err != nil || got != "4711" {
 		t.Errorf("a job that there isn't: %s, %v", got, err)
 	}
+}
+
+// Many updates at once: each is made or refused as it would be alone, whatever is in it.
+func TestUpdateAll(t *testing.T) {
+	cluster, c := live(t, slurmtest.Options{})
+	ran := map[string]int{}
+	var mu sync.Mutex
+	c.Observe = func(command string, _ time.Duration, _ error) {
+		mu.Lock()
+		defer mu.Unlock()
+		ran[command]++
+	}
+	n1, nowhere := "n1", "nowhere"
+	gres := func(n int) *string { s := fmt.Sprintf("mps:%d", n); return &s }
+	said := func(s string) *string { return &s }
+	var all []job.Update
+	want := map[string]string{} // what the comments say
+	for i := range 70 {
+		ref := submit(t, cluster, "--hold", "--gres=mps:100")
+		text := fmt.Sprintf("slurmbridge: [mps:%d on n1, was mps:100] isn't alone", 10+i)
+		switch i % 10 {
+		case 7:
+			text = `slurmbridge: a "quoted" word, and an odd "`
+		case 8:
+			text = "slurmbridge: größer als ein Byte"
+		case 9:
+			text = "one"
+		}
+		want[ref] = text
+		all = append(all, job.Update{Jobs: []string{ref}, Gres: gres(10 + i%40), ReqNodes: &n1, AdminComment: &text})
+	}
+	array := submit(t, cluster, "--hold", "--array=0-5", "--gres=mps:100")
+	tasks := []string{array + "_0", array + "_1", array + "_3"}
+	all = append(all, job.Update{Jobs: tasks, Gres: gres(33), ReqNodes: &n1, AdminComment: said("slurmbridge: tasks of an array")})
+	gone := job.Update{Jobs: []string{"9999"}, Gres: gres(5)}
+	bad := job.Update{Jobs: []string{array + "_4"}, Gres: gres(44), ReqNodes: &nowhere}
+	hostile := job.Update{Jobs: []string{array + "_5"}, Gres: said("mps:1 JobId=2")}
+	lost := job.Update{Jobs: []string{array + "_2", array + "_99"}, Gres: gres(22), ReqNodes: &n1}
+	list := job.Update{Jobs: []string{all[0].Jobs[0], "9998", all[1].Jobs[0]}, AdminComment: said("slurmbridge: both")}
+	n := len(all)
+	all = append(all, gone, bad, hostile, lost, list)
+	errs := c.UpdateAll(t.Context(), all)
+	if ran["scontrol update"] != 14 || ran["scontrol updates"] < 2 || ran["scontrol updates"] > 8 {
+		t.Errorf("commands: %v; those with quotes inside or beyond ASCII need one each", ran)
+	}
+	clear(ran)
+	again := c.UpdateAll(t.Context(), []job.Update{{Jobs: tasks, ReqNodes: &n1}})
+	if again[0] != nil || ran["scontrol updates"] != 1 || ran["scontrol update"] != 0 {
+		t.Errorf("three jobs of one update, each for its node: %v, commands: %v", again[0], ran)
+	}
+	for i, err := range errs[:n] {
+		if err != nil {
+			t.Errorf("update %d, of %v: %v", i, all[i].Jobs, err)
+		}
+	}
+	for i, kind := range []error{job.ErrNoJob, job.ErrRefused, job.ErrRefused, job.ErrNoJob, job.ErrNoJob} {
+		if !errors.Is(errs[n+i], kind) {
+			t.Errorf("update of %v: %v, want %v", all[n+i].Jobs, errs[n+i], kind)
+		}
+	}
+	want[all[0].Jobs[0]], want[all[1].Jobs[0]] = "slurmbridge: both", "slurmbridge: both"
+	_, jobs := look(t, c)
+	var refs []string
+	for i := range 70 {
+		ref := all[i].Jobs[0]
+		refs = append(refs, ref)
+		if j := jobs[ref]; j == nil || j.Request.Count != 10+i%40 || j.ReqNodes != "n1" {
+			t.Errorf("job %s: %+v", ref, j)
+		}
+	}
+	there := must.Get(c.Describe(t.Context(), refs))(t)
+	for ref, text := range want {
+		must.Equal(t, there[ref].AdminComment, text, "job %s", ref)
+	}
+	for task, count := range map[string]int{"_0": 33, "_1": 33, "_2": 22, "_3": 33, "_4": 100, "_5": 100} {
+		if j := jobs[array+task]; j == nil || j.Request.Count != count {
+			t.Errorf("task %s: %+v", task, j)
+		}
+	}
+}
+
+// BenchmarkUpdates compares many updates with one command each.
+func BenchmarkUpdates(b *testing.B) {
+	cluster, c := live(b, slurmtest.Options{})
+	n1 := "n1"
+	var all []job.Update
+	for range 60 {
+		ref := submit(b, cluster, "--hold", "--gres=mps:100")
+		text := "slurmbridge: [mps:50 on n1, was mps:100]"
+		gres := "mps:50"
+		all = append(all, job.Update{Jobs: []string{ref}, Gres: &gres, ReqNodes: &n1, AdminComment: &text})
+	}
+	b.Run("one by one", func(b *testing.B) {
+		for b.Loop() {
+			for _, u := range all {
+				must.OK(b, c.Update(b.Context(), u))
+			}
+		}
+	})
+	b.Run("all at once", func(b *testing.B) {
+		for b.Loop() {
+			must.OK(b, errors.Join(c.UpdateAll(b.Context(), all)...))
+		}
+	})
+}
+
+// newGate creates a gate of an hour.
+func newGate(t testing.TB, c *slurm.Client) string {
+	t.Helper()
+	id, _, err := c.CreateGate(t.Context(), time.Hour, nil)
+	must.OK(t, err)
+	return id
 }

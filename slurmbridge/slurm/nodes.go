@@ -1,8 +1,10 @@
 package slurm
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
@@ -10,29 +12,26 @@ import (
 
 // Nodes returns the nodes with GPUs.
 func (c *Client) Nodes(ctx context.Context) ([]job.Node, error) {
-	nodes, err := c.nodes.get(c.now(), c.NodesEvery, func() ([]job.Node, error) {
-		config, err := c.Config(ctx)
-		if err != nil {
+	config, err := c.Config(ctx)
+	if err != nil {
+		return nil, err
+	}
+	params := config["SelectTypeParameters"]
+	out, err := c.showAll(ctx, "nodes")
+	if err != nil {
+		return nil, err
+	}
+	nodes := gpuNodes(text.ParseNodes(out), params)
+	if slices.ContainsFunc(nodes, func(n job.Node) bool {
+		return slices.ContainsFunc(n.Cards, func(c job.Card) bool { return c.Units == 0 })
+	}) {
+		// Only the long answer says which GPUs have no shares.
+		if out, err = c.showAll(ctx, "nodes", "-d"); err != nil {
 			return nil, err
 		}
-		params := config["SelectTypeParameters"]
-		out, _, err := c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-o", "-a", "show", "nodes"}})
-		if err != nil {
-			return nil, err
-		}
-		nodes := gpuNodes(text.ParseNodes(out), params)
-		if slices.ContainsFunc(nodes, func(n job.Node) bool {
-			return slices.ContainsFunc(n.Cards, func(c job.Card) bool { return c.Units == 0 })
-		}) {
-			// Only the long answer says which GPUs have no shares.
-			if out, _, err = c.run(ctx, command{name: "scontrol show nodes", prog: "scontrol", args: []string{"-d", "-o", "-a", "show", "nodes"}}); err != nil {
-				return nil, err
-			}
-			nodes = gpuNodes(text.ParseNodes(out), params)
-		}
-		return nodes, nil
-	})
-	return slices.Clone(nodes), err
+		nodes = gpuNodes(text.ParseNodes(out), params)
+	}
+	return nodes, nil
 }
 
 // gpuNodes are the nodes that have GPUs, as the bridge sees them. params are Slurm's
@@ -81,4 +80,98 @@ func cardsOf(n *text.Node, sharing job.Sharing) []job.Card {
 		return nil
 	}
 	return out
+}
+
+// Bounds reads what no time limit may be raised beyond: Slurm itself lets SlurmUser raise one past its
+// partition's MaxTime and into a reservation.
+func (c *Client) Bounds(ctx context.Context) (*job.Bounds, error) {
+	partitions, err := c.partitions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reservations, err := c.showAll(ctx, "reservations")
+	if err != nil {
+		return nil, err
+	}
+	b := &job.Bounds{MaxTime: map[string]time.Duration{}, Reservations: text.ParseReservations(reservations)}
+	for _, p := range partitions {
+		b.MaxTime[p.Name] = p.MaxTime
+	}
+	return b, nil
+}
+
+// partitionsEvery is how often the partitions' settings are read for polls.
+const partitionsEvery = 5 * time.Minute
+
+// limitsWithin is how long the two commands may take that read limits.
+const limitsWithin = 5 * time.Second
+
+// gpuLimits are accounting's limits on whole GPUs, read once a minute; while they can't be read they are as they were.
+func (c *Client) gpuLimits(ctx context.Context, config map[string]string, partitions []text.Partition) []job.GPULimit {
+	enforced := config["AccountingStorageEnforce"]
+	if !c.GPULimits || !text.HasOption(enforced, "limits") && !text.HasOption(enforced, "safe") {
+		return nil
+	}
+	before := []job.GPULimit{{Of: "sacctmgr doesn't show its limits", Uncounted: true}}
+	if !c.limits.at.IsZero() {
+		before = c.limits.v
+	}
+	limits, _ := c.limits.get(c.now(), time.Minute, func() ([]job.GPULimit, error) {
+		ctx, cancel := context.WithTimeout(ctx, limitsWithin) // a poll waits for it
+		defer cancel()
+		assocs, _, err := c.run(ctx, command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "assoc", "cluster=" + config["ClusterName"], "format=" + text.AssocLimits}})
+		if err != nil {
+			return before, nil //nolint:nilerr // slurmdbd may be away for a while
+		}
+		qos, _, err := c.run(ctx, command{name: "sacctmgr", prog: "sacctmgr", args: []string{"-n", "-P", "show", "qos", "format=" + text.QOSLimits}})
+		if err != nil {
+			return before, nil //nolint:nilerr // see above
+		}
+		return text.ParseGPULimits(string(assocs), string(qos), partitions), nil
+	})
+	return limits
+}
+
+// settings adds to a poll what the partitions' settings say.
+func (c *Client) settings(ctx context.Context, config map[string]string, snap *job.Snapshot) {
+	partitions, _ := c.parts.get(c.now(), partitionsEvery, func() ([]text.Partition, error) {
+		partitions, err := c.partitions(ctx)
+		if err != nil {
+			return c.parts.v, nil //nolint:nilerr // as they were; the queue, which is read next, says what is wrong
+		}
+		return partitions, nil
+	})
+	snap.GPULimits = c.gpuLimits(ctx, config, partitions)
+	snap.PerGPU = map[string]job.PerGPU{}
+	cluster := text.ParsePerGPU(config["JobDefaults"])
+	if cluster != (job.PerGPU{}) {
+		snap.PerGPU[job.AllPartitions] = cluster
+	}
+	snap.Ranks.ByQOS = config["PreemptType"] == "preempt/qos"
+	if config["PreemptType"] == "preempt/partition_prio" {
+		snap.Ranks.Partitions = map[string]job.PartitionRank{}
+	}
+	for _, p := range partitions {
+		if p.PerGPU != (job.PerGPU{}) {
+			// Each that a partition doesn't set is the cluster's.
+			snap.PerGPU[p.Name] = job.PerGPU{CPUs: cmp.Or(p.PerGPU.CPUs, cluster.CPUs), MemMiB: cmp.Or(p.PerGPU.MemMiB, cluster.MemMiB)}
+		}
+		if p.BillsGPUsAlone() {
+			snap.Unbilled = append(snap.Unbilled, p.Name)
+		}
+		if snap.Ranks.Partitions != nil {
+			snap.Ranks.Partitions[p.Name] = job.PartitionRank{Tier: p.Tier, Preemptible: p.PreemptMode != "OFF"}
+		}
+	}
+}
+
+func (c *Client) partitions(ctx context.Context) ([]text.Partition, error) {
+	out, err := c.showAll(ctx, "partitions")
+	return text.ParsePartitions(out), err
+}
+
+// showAll is what scontrol shows of all things of a kind, hidden ones too.
+func (c *Client) showAll(ctx context.Context, what string, more ...string) ([]byte, error) {
+	out, _, err := c.run(ctx, command{name: "scontrol show " + what, prog: "scontrol", args: append(more, "-o", "-a", "show", what)})
+	return out, err
 }

@@ -75,7 +75,6 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// command is one run of one of Slurm's programs.
 type command struct {
 	name  string   // for people and metrics, e.g. "scontrol update"
 	prog  string   // squeue, scontrol, sbatch, scancel

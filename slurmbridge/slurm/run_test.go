@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -22,10 +25,7 @@ var releases = []string{"22.05", "24.11", "26.05"}
 
 func recorded(t testing.TB, release, name string) []byte {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("testdata", release, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must.Get(os.ReadFile(filepath.Join("testdata", release, name)))(t)
 	return b
 }
 
@@ -34,15 +34,11 @@ func recorded(t testing.TB, release, name string) []byte {
 func fake(t *testing.T, script string) *Client {
 	t.Helper()
 	bin := t.TempDir()
-	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel"} {
-		if err := os.WriteFile(filepath.Join(bin, prog), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+	for _, prog := range []string{"squeue", "scontrol", "sbatch", "scancel", "sacctmgr"} {
+		must.OK(t, os.WriteFile(filepath.Join(bin, prog), []byte("#!/bin/sh\n"+script+"\n"), 0o755))
 	}
 	c := &Client{Bin: bin, Timeout: 20 * time.Second}
-	if err := c.Open(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Open())
 	return c
 }
 
@@ -82,15 +78,9 @@ func TestTimeoutKillsTheGroup(t *testing.T) {
 	if !errors.Is(err, job.ErrDown) || !errors.Is(seen, job.ErrDown) {
 		t.Fatalf("%v, observed %v", err, seen)
 	}
-	b, err := os.ReadFile(pids)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 100 {
+	b := must.Get(os.ReadFile(pids))(t)
+	pid := must.Get(strconv.Atoi(strings.TrimSpace(string(b))))(t)
+	for range 10000 {
 		if state, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err != nil || strings.Contains(string(state), ") Z ") {
 			return
 		}
@@ -209,9 +199,7 @@ func TestUpdateCommands(t *testing.T) {
 		if err := c.Update(ctx, tc.u); err != nil {
 			t.Errorf("%+v: %v", tc.u, err)
 		}
-		if got := calls(); !slices.Equal(got, tc.want) {
-			t.Errorf("%q\nwant %q", got, tc.want)
-		}
+		must.Equal(t, calls(), tc.want)
 	}
 	many := make([]string, maxRefs+1)
 	for i := range many {
@@ -258,9 +246,7 @@ func TestUpdateRefuses(t *testing.T) {
 			t.Errorf("script of %q was read", bad)
 		}
 	}
-	if got := calls(); !slices.Equal(got, []string{""}) {
-		t.Errorf("commands were run: %q", got)
-	}
+	must.Equal(t, calls(), []string{""}, "commands were run")
 }
 
 func TestUpdateErrors(t *testing.T) {
@@ -289,13 +275,8 @@ func TestUpdateErrors(t *testing.T) {
 func TestTasksAreChangedInTheirOrder(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	c := fake(t, `case "$2" in *_0) sleep 0.5;; esac; echo "$2" >>`+log)
-	if err := c.Update(t.Context(), job.Update{Jobs: []string{"7_0", "7_1", "8", "7_2", "9_4"}, ReqNodes: ptr("n1")}); err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, c.Update(t.Context(), job.Update{Jobs: []string{"7_0", "7_1", "8", "7_2", "9_4"}, ReqNodes: ptr("n1")}))
+	b := must.Get(os.ReadFile(log))(t)
 	lines := strings.Fields(string(b))
 	if len(lines) != 5 || !slices.Equal(lines[2:], []string{"JobId=7_0", "JobId=7_1", "JobId=7_2"}) {
 		t.Errorf("changed in the order %q", lines)
@@ -318,27 +299,23 @@ func TestMendGate(t *testing.T) {
 		if err := c.MendGate(t.Context(), tc.gate, tc.partitions); err != nil {
 			t.Errorf("%+v: %v", tc.gate, err)
 		}
-		if got := calls(); !slices.Equal(got, tc.want) {
-			t.Errorf("%q\nwant %q", got, tc.want)
-		}
+		must.Equal(t, calls(), tc.want)
 	}
 	for _, bad := range []string{"", "a b", "a Priority=1", "a,b"} {
 		if err := c.MendGate(t.Context(), job.GateState{ID: "7"}, []string{bad}); !errors.Is(err, job.ErrRefused) {
 			t.Errorf("partition %q: %v", bad, err)
 		}
-		if _, err := c.CreateGate(t.Context(), time.Minute, []string{bad}); !errors.Is(err, job.ErrRefused) {
+		if _, _, err := c.CreateGate(t.Context(), time.Minute, []string{bad}); !errors.Is(err, job.ErrRefused) {
 			t.Errorf("partition %q: %v", bad, err)
 		}
 	}
-	if got := calls(); !slices.Equal(got, []string{""}) {
-		t.Errorf("%q", got)
-	}
+	must.Equal(t, calls(), []string{""})
 }
 
 // A gate that can't be tightened is no gate, and is not left behind: it would run.
 func TestCreateGateCleansUp(t *testing.T) {
 	c, calls := recordingFake(t, `case "$0" in *sbatch) echo "77;cluster";; *scontrol) echo "Requested operation is presently disabled for job 77" >&2; exit 1;; esac`)
-	id, err := c.CreateGate(context.Background(), time.Minute, nil)
+	id, _, err := c.CreateGate(context.Background(), time.Minute, nil)
 	if id != "" || !errors.Is(err, job.ErrRefused) {
 		t.Errorf("%q %v", id, err)
 	}
@@ -347,8 +324,57 @@ func TestCreateGateCleansUp(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	c = fake(t, `echo "Submitted"`)
-	if id, err := c.CreateGate(context.Background(), time.Minute, nil); id != "" || err == nil {
+	if id, _, err := c.CreateGate(context.Background(), time.Minute, nil); id != "" || err == nil {
 		t.Errorf("%q %v", id, err)
+	}
+}
+
+// A gate without access by the user's default account is submitted under another that the user has.
+func TestAGateFindsAnAccount(t *testing.T) {
+	c, calls := recordingFake(t, `case "$(basename $0) $*" in
+"sacctmgr "*) printf 'closed\nlab\nlab\n--x\n';;
+"sbatch --account=lab "*) echo 77;;
+"sbatch "*) echo "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified" >&2; exit 1;;
+esac`)
+	if id, account, err := c.CreateGate(t.Context(), time.Minute, nil); id != "77" || account != "lab" || err != nil {
+		t.Errorf("%q %v", id, err)
+	}
+	got := strings.Join(calls(), "\n")
+	if !strings.Contains(got, "sbatch|--account=closed|") || strings.Contains(got, "--account=--x") {
+		t.Error(got)
+	}
+}
+
+// Limits on GPUs are read where jobs are adopted and limits enforced, once a minute. Before they are known all
+// jobs are under one; later they stay as they were while the database is away.
+func TestGPULimits(t *testing.T) {
+	away := filepath.Join(t.TempDir(), "away")
+	must.OK(t, os.WriteFile(away, nil, 0o600))
+	c, calls := recordingFake(t, `[ -e `+away+` ] && exit 1
+case "$*" in
+*"show assoc cluster=c "*) printf 'lab||root|gres/gpu=4||\n';;
+*"show qos "*) printf 'normal|||gres/gpu=2||\n';;
+esac`)
+	now := time.Unix(1e9, 0)
+	c.Now = func() time.Time { return now }
+	config := map[string]string{"AccountingStorageEnforce": "associations,limits,qos", "ClusterName": "c"}
+	if got := c.gpuLimits(t.Context(), config, nil); got != nil || strings.Join(calls(), "") != "" {
+		t.Errorf("sacctmgr is asked, or %v", got)
+	}
+	c.GPULimits = true
+	if got := c.gpuLimits(t.Context(), map[string]string{"AccountingStorageEnforce": "associations"}, nil); got != nil {
+		t.Errorf("nothing is enforced: %v", got)
+	}
+	if got := c.gpuLimits(t.Context(), config, nil); len(got) != 1 || !got[0].Uncounted || !got[0].Counts(&job.Job{}) {
+		t.Errorf("not known yet: %+v", got)
+	}
+	must.OK(t, os.Remove(away))
+	for range 2 {
+		now = now.Add(time.Minute)
+		if got := c.gpuLimits(t.Context(), config, nil); len(got) != 2 || got[0].Most != 4 || got[1].Most != 2 {
+			t.Errorf("%+v", got)
+		}
+		must.OK(t, os.WriteFile(away, nil, 0o600))
 	}
 }
 
@@ -365,10 +391,7 @@ func TestScriptIsCut(t *testing.T) {
 func TestLookCommands(t *testing.T) {
 	for _, release := range releases {
 		t.Run(release, func(t *testing.T) {
-			dir, err := filepath.Abs(filepath.Join("testdata", release))
-			if err != nil {
-				t.Fatal(err)
-			}
+			dir := must.Get(filepath.Abs(filepath.Join("testdata", release)))(t)
 			c, calls := recordingFake(t, `
 nonce=${SQUEUE_FORMAT2#jobid:}; nonce=${nonce%%,*}
 case "$(basename $0) $*" in
@@ -382,18 +405,13 @@ case "$(basename $0) $*" in
   *) echo "scontrol: show hostnames $id"; echo $id;; esac; done;;
 *) echo "unexpected: $*" >&2; exit 1;;
 esac`)
-			snap, err := c.Poll(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			snap := must.Get(c.Poll(context.Background()))(t)
 			by := map[string]*job.Job{}
 			for i := range snap.Jobs {
 				by[snap.Jobs[i].Ref] = &snap.Jobs[i]
 			}
 			for ref, want := range map[string][]int{"1": {0}, "2": {0}, "3": nil, "4": {1}, "5": {0}, "6": {1}, "8_1": nil, "22_2": nil} {
-				if !slices.Equal(by[ref].GPUs, want) {
-					t.Errorf("job %s has GPUs %v", ref, by[ref].GPUs)
-				}
+				must.Equal(t, by[ref].GPUs, want, "job %s", ref)
 			}
 			if by["24"].ExcNodes != "n[1,3]" || by["22_1"].ExcNodes != "n3" || by["22_0"].ExcNodes != "" {
 				t.Errorf("excluded: %q %q %q", by["24"].ExcNodes, by["22_1"].ExcNodes, by["22_0"].ExcNodes)
@@ -405,10 +423,7 @@ esac`)
 			if want := map[string]int{"22.05": 8, "24.11": 6, "26.05": 6}[release]; first != want {
 				t.Errorf("%d commands at first", first)
 			}
-			again, err := c.Poll(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := must.Get(c.Poll(context.Background()))(t)
 			if got := calls(); len(got) != 2 {
 				t.Errorf("then %q", got)
 			}
@@ -455,5 +470,95 @@ func TestLookDown(t *testing.T) {
 	c := fake(t, `echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2; exit 1`)
 	if _, err := c.Poll(context.Background()); !errors.Is(err, job.ErrDown) {
 		t.Error(err)
+	}
+}
+
+// words splits a line as scontrol does (_get_command in scontrol.c, 22.05 to 26.05).
+func words(line string) []string {
+	var out []string
+	for i := 0; i < len(line); i++ {
+		if strings.IndexByte(" \t\n\v\f\r", line[i]) >= 0 {
+			continue
+		}
+		start := i
+		double, single := false, false
+		for i++; i < len(line); i++ {
+			switch {
+			case line[i] == '"':
+				double = !double
+				continue
+			case line[i] == '\'':
+				single = !single
+				continue
+			case double || single:
+				continue
+			}
+			if strings.IndexByte(" \t\n\v\f\r", line[i]) >= 0 {
+				break
+			}
+		}
+		out = append(out, line[start:min(i, len(line))])
+	}
+	return out
+}
+
+// Whatever an update says, each of its lines is one command with the update's own words, or it isn't
+// said that way.
+func TestLinesSayWhatTheUpdateSays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		comment := rapid.OneOf(rapid.String(), rapid.StringMatching(`slurmbridge: [a-z'"= ;!]{0,40}`)).Draw(t, "comment")
+		gres, node := "mps:50", rapid.SampledFrom([]string{"", "n1"}).Draw(t, "node")
+		u := job.Update{Gres: &gres, StartNow: rapid.Bool().Draw(t, "now"), AdminComment: &comment}
+		if rapid.Bool().Draw(t, "pinned") {
+			u.ReqNodes = &node
+		}
+		for range rapid.IntRange(1, 400).Draw(t, "jobs") {
+			u.Jobs = append(u.Jobs, rapid.StringMatching(`[1-9][0-9]{0,8}(_[0-9]{1,5})?`).Draw(t, "ref"))
+		}
+		if checkUpdate(u) != nil {
+			t.Skip("refused")
+		}
+		lines, ok := linesOf(7, u)
+		if !ok {
+			if !strings.Contains(comment, `"`) && strings.IndexFunc(comment, func(r rune) bool { return r < ' ' || r > '~' }) < 0 && len(comment) < 200 {
+				t.Fatalf("it can't be said: %q", comment)
+			}
+			return
+		}
+		var refs []string
+		for _, l := range lines {
+			if strings.Count(l.text, "\n") != 1 || !strings.HasSuffix(l.text, "\n") || len(l.text) > maxLine || l.of != 7 {
+				t.Fatalf("%q", l.text)
+			}
+			got := words(strings.TrimSuffix(l.text, "\n")) // as readline gives it
+			set := settings(u)
+			if strings.Contains(comment, " ") {
+				set[len(set)-1] = `AdminComment="` + comment + `"`
+			}
+			if len(got) != 2+len(set) || got[0] != "update" || strings.Join(got[2:], "\x00") != strings.Join(set, "\x00") {
+				t.Fatalf("%q is %q", l.text, got)
+			}
+			named, isNames := strings.CutPrefix(got[1], "JobId=")
+			if !isNames || u.ReqNodes != nil && strings.Contains(named, ",") {
+				t.Fatalf("%q", l.text)
+			}
+			refs = append(refs, strings.Split(named, ",")...)
+		}
+		if u.ReqNodes == nil && strings.Join(refs, " ") != strings.Join(u.Jobs, " ") || len(refs) != len(u.Jobs) {
+			t.Fatalf("lines of %v for %v", refs, u.Jobs)
+		}
+	})
+}
+
+// Which updates failed is known where each line names a job.
+func TestUnexplained(t *testing.T) {
+	for stderr, want := range map[string]bool{
+		"Invalid job id specified for job 7\n":                                                     false,
+		"scontrol: error: a key it doesn't know\nInvalid job id specified for job 7\n22_[2]: no\n": false,
+		"scontrol: error: Invalid job ID 1,2\n":                                                    true,
+		"Request aborted\nInvalid job id specified for job 7\n":                                    true,
+		"": true,
+	} {
+		must.Equal(t, unexplained(stderr, len(text.UpdateErrors(stderr)) > 0), want, stderr)
 	}
 }

@@ -138,7 +138,6 @@ func (o *observer) event(kind EventKind, g *job.Group, m *job.Member) {
 	o.events = append(o.events, Event{Kind: kind, Group: g, Ref: m.Ref})
 }
 
-// group observes one group.
 func (o *observer) group(g *job.Group) {
 	for i := range g.Members {
 		if m := &g.Members[i]; !m.State.Final() {

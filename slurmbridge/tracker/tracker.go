@@ -50,7 +50,7 @@ type Tracker struct {
 type Wait struct {
 	DelayedS float64 `json:"delayed_s"`
 	// UnstartedS is for how long the job, which is not the bridge's, has been pending next to as many idle GPUs as it
-	// takes, s.
+	// takes, without a break, s.
 	UnstartedS float64 `json:"unstarted_s,omitempty"`
 	// PastLeaseS is for how long after the end of its lease the gate has held the job, s: while the
 	// bridge was away, say.
@@ -75,8 +75,8 @@ type Progress struct {
 	// Limit is its time limit, 0 = none, and Deadline its owner's, zero = none, as the poll showed them.
 	Limit    time.Duration
 	Deadline time.Time
-	// DelayedS and PastLeaseS are what Wait said when it started.
-	DelayedS, PastLeaseS float64
+	// DelayedS, PastLeaseS and UnstartedS are what Wait said when it started.
+	DelayedS, PastLeaseS, UnstartedS float64
 }
 
 // advance lets a job go on until a poll.
@@ -242,7 +242,7 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 			ran := max(0, s.At.Sub(j.Start).Seconds())
 			p = &Progress{Start: j.Start, At: s.At, RunS: ran, DoneS: ran, LeastS: ran, Slow: 1, Worst: 1}
 			if w := t.Waits[ref]; w != nil {
-				p.DelayedS, p.PastLeaseS = w.DelayedS, w.PastLeaseS
+				p.DelayedS, p.PastLeaseS, p.UnstartedS = w.DelayedS, w.PastLeaseS, w.UnstartedS
 			}
 			t.Done[ref] = p
 		}
@@ -254,10 +254,16 @@ func (t *Tracker) progress(s *job.Snapshot, jobs map[string]*job.Job) {
 	}
 }
 
-// plainEnd reports a job's end to the plain schedule and returns its plain end.
+// plainEnd reports a job's end to the plain schedule and returns its plain end. For as long as Slurm left a job of its own
+// queue pending next to idle GPUs, for its cores, its licences or until its next pass, it would have done so without the
+// bridge.
 func (t *Tracker) plainEnd(ref string, p *Progress, at time.Time) time.Time {
 	took := p.DoneS + max(0, at.Sub(p.At).Seconds())/max(p.Slow, 1)
-	return Time(t.Plain.Ended(ref, took, Seconds(at)))
+	end := t.Plain.Ended(ref, took, Seconds(at))
+	if end > 0 {
+		end += p.UnstartedS
+	}
+	return Time(end)
 }
 
 // doneS is how much solo work a running job is believed to have done, s.
@@ -292,12 +298,9 @@ func (p *Progress) ending(l *Loan) *history.Ending {
 	return e
 }
 
-// noteAwaited notes which members other jobs wait for the end of. Dependencies that the
-// bridge itself set don't count.
-func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
-	if len(seats) == 0 {
-		return
-	}
+// Awaited returns what reports whether other jobs wait for the end of a job. Dependencies that the bridge itself set don't
+// count.
+func Awaited(s *job.Snapshot, seats map[string]Seat) func(j *job.Job) bool {
 	awaited := maps.Clone(s.Awaited)
 	if awaited == nil {
 		awaited = map[string]bool{}
@@ -311,11 +314,22 @@ func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
 			}
 		}
 	}
+	return func(j *job.Job) bool {
+		return awaited[j.Ref] || j.ArrayID != 0 && awaited[strconv.FormatInt(j.ArrayID, 10)]
+	}
+}
+
+// noteAwaited notes which members other jobs wait for the end of.
+func noteAwaited(s *job.Snapshot, seats map[string]Seat) {
+	if len(seats) == 0 {
+		return
+	}
+	awaited := Awaited(s, seats)
 	for i := range s.Jobs {
 		j := &s.Jobs[i]
 		// The jobs that waited for one that is completing may be gone already.
 		if m := seats[j.Ref].Member; m != nil && j.State != job.Completing {
-			m.Awaited = awaited[j.Ref] || j.ArrayID != 0 && awaited[strconv.FormatInt(j.ArrayID, 10)]
+			m.Awaited = awaited(j)
 		}
 	}
 }

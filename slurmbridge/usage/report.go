@@ -28,7 +28,6 @@ func (s Store) Report(ctx context.Context, q Query, running []history.Footprint)
 	return t.report(), nil
 }
 
-// tally sums up a report's lines.
 type tally struct {
 	query  Query
 	labels map[int64]label
@@ -45,7 +44,6 @@ type line struct {
 	owner   string // the user of a job
 }
 
-// line is the line of some runs.
 func (t *tally) line(ref string, of label) *line {
 	name := of.user
 	switch t.query.By {
@@ -127,7 +125,6 @@ func spans() []span {
 	return out
 }
 
-// read sums up what is in the database.
 func (t *tally) read(ctx context.Context, db *sql.DB) error {
 	return database.Read(ctx, db, func(r database.Querier) error {
 		if err := t.readLabels(ctx, r); err != nil {
@@ -140,8 +137,8 @@ func (t *tally) read(ctx context.Context, db *sql.DB) error {
 	})
 }
 
-// whose selects the runs of a query's users ?5 and accounts ?6.
-func (q *Query) whose() (sql string) {
+// condition is the SQL that restricts a query to the users ?5 and the accounts ?6.
+func (q *Query) condition() (sql string) {
 	if q.Users != nil {
 		sql += " AND who IN (SELECT id FROM bridge_labels WHERE user IN (SELECT value FROM json_each(?5)))"
 	}
@@ -154,7 +151,7 @@ func (q *Query) whose() (sql string) {
 func (t *tally) readSums(ctx context.Context, r database.Querier) error {
 	q := &t.query
 	from, to := q.From.UnixMilli(), q.To.UnixMilli()
-	whose := q.whose()
+	condition := q.condition()
 	key, by, kind := "'' AS ref, who", "who", "node = ''"
 	switch q.By {
 	case Job:
@@ -163,7 +160,7 @@ func (t *tally) readSums(ctx context.Context, r database.Querier) error {
 		key, by, kind = "'' AS ref, place AS who", "place", "node != ''"
 	}
 	first, last := from, from
-	if q.By != Job && (q.By != Node || whose == "") { // weeks' sums know no jobs, and no users of nodes
+	if q.By != Job && (q.By != Node || condition == "") { // weeks' sums know no jobs, and no users of nodes
 		at, _, err := settled(ctx, r)
 		if err != nil {
 			return err
@@ -171,7 +168,7 @@ func (t *tally) readSums(ctx context.Context, r database.Querier) error {
 		if a, b := (from+weekMS-1)/weekMS, min(to/weekMS, weeksBefore(at)); a < b {
 			first, last = a*weekMS, b*weekMS
 			if err := t.each(ctx, r, `SELECT '' AS ref, label AS who, `+sumUp(func(i int) string { return figures[i].column })+` FROM bridge_used_weeks
-				WHERE week >= ?1 AND week < ?2 AND label IN (SELECT id FROM bridge_labels WHERE `+kind+`)`+whose+` GROUP BY label`, []any{a, b, 0, 0, database.JSON(q.Users), database.JSON(q.Accounts)}); err != nil {
+				WHERE week >= ?1 AND week < ?2 AND label IN (SELECT id FROM bridge_labels WHERE `+kind+`)`+condition+` GROUP BY label`, []any{a, b, 0, 0, database.JSON(q.Users), database.JSON(q.Accounts)}); err != nil {
 				return err
 			}
 		}
@@ -182,7 +179,7 @@ func (t *tally) readSums(ctx context.Context, r database.Querier) error {
 		if q.By == Job { // most jobs have one run; the runs of the others meet in their line
 			sums, group = list(func(i int) string { return "ifnull(" + row(i) + ", 0)" }), ""
 		}
-		if err := t.each(ctx, r, `SELECT `+key+`, `+sums+` FROM bridge_used WHERE `+s.where+whose+group, []any{from, to, first, last, database.JSON(q.Users), database.JSON(q.Accounts)}); err != nil {
+		if err := t.each(ctx, r, `SELECT `+key+`, `+sums+` FROM bridge_used WHERE `+s.where+condition+group, []any{from, to, first, last, database.JSON(q.Users), database.JSON(q.Accounts)}); err != nil {
 			return err
 		}
 	}
@@ -208,7 +205,6 @@ func (t *tally) each(ctx context.Context, r database.Querier, query string, args
 	}, query, args...)
 }
 
-// readLabels reads all labels.
 func (t *tally) readLabels(ctx context.Context, r database.Querier) error {
 	return database.Each(ctx, r, func(rows *sql.Rows) error {
 		var id int64
@@ -232,7 +228,7 @@ func (t *tally) readHarm(ctx context.Context, r database.Querier) error {
 	}
 	rows, err := database.List(ctx, r, func(x *row) []any { return []any{&x.ref, &x.flags, &x.who, &x.place} },
 		`SELECT ref, flags, who, place FROM bridge_used INDEXED BY bridge_used_harm
-		WHERE flags >= 16 AND ended >= ?1 AND ended < ?2`+q.whose(), q.From.UnixMilli(), q.To.UnixMilli(), 0, 0, database.JSON(q.Users), database.JSON(q.Accounts))
+		WHERE flags >= 16 AND ended >= ?1 AND ended < ?2`+q.condition(), q.From.UnixMilli(), q.To.UnixMilli(), 0, 0, database.JSON(q.Users), database.JSON(q.Accounts))
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,12 @@
 package usage
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"database/sql"
+	"encoding/gob"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -39,7 +41,7 @@ const (
 // Store keeps footprints, a row a run, and sums them up.
 type Store struct{ DB *sql.DB }
 
-// sums of runs, by the figures below. Shares count as hundredths of a GPU and times as ms, peak is a maximum.
+// sums of runs, by the figures below. Shares count as hundredths of a GPU and times as ms, peak and host are maxima.
 type sums [len(figures)]float64
 
 const (
@@ -63,6 +65,9 @@ const (
 	lostOf
 	energy
 	energyOf
+	cpu
+	cpuOf
+	host
 )
 
 // figures are the columns of bridge_used_weeks, and how a row of bridge_used adds to each: {n} counts the run, {w} is
@@ -88,12 +93,15 @@ var figures = [...]struct{ column, row string }{
 	lostOf:     {"judged", "(flags & 4 > 0) * {n}"},
 	energy:     {"energy", "energy * {w}"},
 	energyOf:   {"energy_of", "(energy > 0) * shares * took * {w}"},
+	cpu:        {"cpu", "(shares > 0) * cpu * {w}"},
+	cpuOf:      {"cpu_of", "(cpu > 0) * shares * took * {w}"},
+	host:       {"host", "(shares > 0) * host"},
 }
 
 // sumUp are the figures as SQL, summed up from some expressions.
 func sumUp(of func(i int) string) string {
 	return list(func(i int) string {
-		if i == peak {
+		if i == peak || i == host {
 			return "coalesce(max(" + of(i) + "), 0)"
 		}
 		return "total(" + of(i) + ")"
@@ -116,17 +124,16 @@ func ofRow(n, w string) func(i int) string {
 }
 
 func (s *sums) add(o *sums) {
-	most := max(s[peak], o[peak])
+	mostOfCard, mostOfHost := max(s[peak], o[peak]), max(s[host], o[host])
 	for i := range s {
 		s[i] += o[i]
 	}
-	s[peak] = most
+	s[peak], s[host] = mostOfCard, mostOfHost
 }
 
 // label is what runs are summed up by.
 type label struct{ user, account, partition, app, node string }
 
-// writer writes runs and their labels within a transaction.
 type writer struct {
 	labels, runs *sql.Stmt
 	known        map[label]int64
@@ -139,7 +146,7 @@ func newWriter(ctx context.Context, tx *sql.Tx) (*writer, error) {
 		return nil, err
 	}
 	runs, err := tx.PrepareContext(ctx, `INSERT OR REPLACE INTO bridge_used (ended, ref, who, place, took, shares, flags, known, computed, split,
-		idleknown, idle, shared, mean, peak, card, energy, saved, lost) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
+		idleknown, idle, shared, mean, peak, card, energy, saved, lost, cpu, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`)
 	return &writer{labels, runs, map[label]int64{}}, err // the transaction closes them
 }
 
@@ -166,14 +173,8 @@ func settled(ctx context.Context, q database.Querier) (at time.Time, record int6
 	return at, record, err
 }
 
-func wrap(what string, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s footprints: %w", what, err)
-	}
-	return nil
-}
+func wrap(what string, err error) error { return database.Wrap(err, "%s footprints", what) }
 
-// weeksBefore is how many weeks since 1970 are over.
 func weeksBefore(at time.Time) int64 {
 	if at.IsZero() {
 		return math.MinInt64
@@ -233,13 +234,12 @@ func (s Store) Save(ctx context.Context, from, to time.Time, all []history.Footp
 	}))
 }
 
-// kept is a run that is kept already.
 type kept struct {
 	ref         string
 	ended, took int64 // ms
 }
 
-// save writes runs in place of those of the kept ones that are the same.
+// save writes runs; a kept run of the same job at the same time is replaced.
 func save(ctx context.Context, tx *sql.Tx, there []kept, all []history.Footprint) error {
 	byRef := map[string][]kept{}
 	for _, r := range there {
@@ -335,7 +335,7 @@ func (w *writer) insert(ctx context.Context, f *history.Footprint) error {
 	_, err = w.runs.ExecContext(ctx,
 		f.End.UnixMilli(), f.Ref, who, place, f.End.UnixMilli()-f.Start.UnixMilli(), int64(math.Round(f.GPUs*job.Units)), flags,
 		ms(u.KnownS), ms(u.ComputedS), ms(u.SplitS), ms(u.IdleKnownS), ms(u.IdleS), ms(u.SharedS),
-		kib(u.MeanMiB), kib(u.PeakMiB), kib(u.CardMiB), int64(math.Round(u.EnergyJ)), ms(savedS), ms(lostS))
+		kib(u.MeanMiB), kib(u.PeakMiB), kib(u.CardMiB), int64(math.Round(u.EnergyJ)), ms(savedS), ms(lostS), ms(u.CPUS), kib(u.HostMiB))
 	return err
 }
 
@@ -369,4 +369,37 @@ func (s Store) Forget(ctx context.Context, before time.Time) error {
 		}
 		return sumWeek(ctx, tx, week)
 	}))
+}
+
+// TakeOver moves footprints that an earlier release kept, all of a day packed into one row, into rows of their own, a
+// day at a time: it goes on where it was interrupted. A damaged day is dropped.
+func (s Store) TakeOver(ctx context.Context) error {
+	for {
+		var day int64
+		var body []byte
+		err := s.DB.QueryRowContext(ctx, `SELECT day, body FROM bridge_footprints ORDER BY day LIMIT 1`).Scan(&day, &body)
+		if err == sql.ErrNoRows { //nolint:errorlint // Scan returns it as it is
+			return nil
+		}
+		if err != nil {
+			return wrap("take over", err)
+		}
+		if err := database.Tx(ctx, s.DB, func(tx *sql.Tx) error {
+			if err := save(ctx, tx, nil, unpack(body)); err != nil {
+				return err
+			}
+			_, err := tx.ExecContext(ctx, `DELETE FROM bridge_footprints WHERE day = ?`, day)
+			return err
+		}); err != nil {
+			return wrap("take over", err)
+		}
+	}
+}
+
+func unpack(body []byte) (list []history.Footprint) {
+	z, err := gzip.NewReader(bytes.NewReader(body))
+	if err != nil || gob.NewDecoder(z).Decode(&list) != nil {
+		return nil
+	}
+	return list
 }

@@ -3,15 +3,19 @@ package usage
 import (
 	"encoding/csv"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
@@ -25,26 +29,29 @@ func run(ref, user string, from, to float64) history.Footprint {
 	s := 3600 * (to - from)
 	return history.Footprint{
 		Ref: ref, User: user, Account: "lab", Partition: "gpu", App: "md", Node: "n1", Start: at(from), End: at(to), GPUs: 1, Whole: true,
-		Use: &history.Use{KnownS: s, ComputedS: s / 2, IdleKnownS: s, IdleS: s / 4, MeanMiB: 100, PeakMiB: 500, CardMiB: 1000, EnergyJ: 3.6e6},
+		Use: &history.Use{KnownS: s, ComputedS: s / 2, IdleKnownS: s, IdleS: s / 4, MeanMiB: 100, PeakMiB: 500, CardMiB: 1000, EnergyJ: 3.6e6, CPUS: 6 * s, HostMiB: 2048 * (to - from)},
 	}
 }
 
 func open(t testing.TB) Store {
 	t.Helper()
-	db, err := database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must.Get(database.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { db.Close() })
 	return Store{DB: db}
+}
+
+// empty takes all runs out of a store: a new database costs more than what a property test does with it.
+func empty(t testing.TB, s Store) {
+	t.Helper()
+	for _, table := range []string{"bridge_used", "bridge_used_weeks", "bridge_settled"} {
+		must.Get(s.DB.Exec("DELETE FROM " + table))(t)
+	}
 }
 
 func reportOf(t testing.TB, q Query, runs ...history.Footprint) *Report {
 	t.Helper()
 	s := open(t)
-	if err := s.Save(t.Context(), at(-1000), at(1000), runs); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Save(t.Context(), at(-1000), at(1000), runs))
 	r, err := s.Report(t.Context(), q, nil)
 	if err != nil || r == nil {
 		t.Fatalf("%v, %v", r, err)
@@ -78,26 +85,34 @@ func TestWhatIsNotKnownIsEmpty(t *testing.T) {
 	f.Use = nil
 	r := report(t, User, f)
 	l := r.Total
-	if l.Held != 10 || l.Computed != nil || l.Idle != nil || l.Shared != nil || l.MemoryMean != nil || l.Energy != nil || l.WaitSaved != nil || l.TimeLost != nil || l.Harm != nil || l.Charged != nil {
+	if l.Held != 10 || l.Computed != nil || l.Idle != nil || l.Shared != nil || l.MemoryMean != nil || l.Energy != nil || l.Cores != nil || l.HostGiB != nil || l.WaitSaved != nil || l.TimeLost != nil || l.Harm != nil || l.Charged != nil {
 		t.Errorf("%+v", l)
 	}
 	var text, table strings.Builder
-	if err := r.CSV(&text); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.CSV(&text))
 	rows, err := csv.NewReader(strings.NewReader(text.String())).ReadAll()
 	if err != nil || len(rows) != 2 {
 		t.Fatalf("%v %q", err, text.String())
 	}
 	for i, name := range rows[0] {
 		known := map[string]string{"user": "ann", "runs": "1", "held_gpu_h": "10", "computed_known_of_gpu_h": "0", "computed_by_profile_gpu_h": "0", "idle_known_of_gpu_h": "0", "energy_known_of_gpu_h": "0", "runs_not_known": "0"}
-		if rows[1][i] != known[name] {
-			t.Errorf("%s is %q", name, rows[1][i])
-		}
+		must.Equal(t, rows[1][i], known[name], "%s", name)
 	}
 	r.Text(&table, 10)
 	if s := table.String(); strings.Contains(s, "computed h") || strings.Contains(s, "kWh") || !strings.Contains(s, "Of 10.0 hours held (100 %) it isn't known") {
 		t.Errorf("%s", s)
+	}
+}
+
+// Cores are those used for each GPU held, of the runs of which they are known; host memory is a maximum. Shares are
+// parts of a GPU here, too.
+func TestHostCoresAndMemory(t *testing.T) {
+	whole, half, unknown := run("1", "ann", 0, 10), run("2", "ann", 0, 10), run("3", "ann", 0, 10)
+	half.GPUs, half.Whole, half.Use.CPUS, half.Use.HostMiB = 0.5, false, 3*36000, 40*1024
+	unknown.Use.CPUS, unknown.Use.HostMiB = 0, 0
+	l := report(t, User, whole, half, unknown).Total
+	if !same(l.Cores, 6) || !same(l.HostGiB, 40) || l.CoresOf != 15 || l.Held != 25 {
+		t.Errorf("%+v: %v cores, %v GiB", l, l.Cores, l.HostGiB)
 	}
 }
 
@@ -157,10 +172,11 @@ func hours(rt *rapid.T, from, to int, name string) float64 {
 // However runs are grouped, the time is cut and weeks are summed up, the sums stay the same.
 func TestSumsAgree(t *testing.T) {
 	ctx := t.Context()
+	s := open(t)
 	rapid.Check(t, func(rt *rapid.T) {
-		s := open(t)
+		empty(t, s)
 		var all []history.Footprint
-		for i := range rapid.IntRange(1, 30).Draw(rt, "runs") {
+		for i := range rapid.IntRange(1, 12).Draw(rt, "runs") {
 			from := hours(rt, -1000, 900, "from")
 			f := run(string(rune('a'+i)), rapid.SampledFrom([]string{"ann", "bob", "eve"}).Draw(rt, "user"), from, from+rapid.SampledFrom([]float64{1. / 64, 1, 30, 300}).Draw(rt, "long"))
 			f.Node = rapid.SampledFrom([]string{"n1", "n2"}).Draw(rt, "node")
@@ -170,17 +186,17 @@ func TestSumsAgree(t *testing.T) {
 				f.Use = nil
 			}
 			all = append(all, f)
-			if err := s.Save(ctx, f.End, f.End.Add(time.Hour), []history.Footprint{f}); err != nil {
-				rt.Fatal(err)
-			}
+			must.OK(rt, s.Save(ctx, f.End, f.End.Add(time.Hour), []history.Footprint{f}))
 		}
 		sum := func(from, to float64, by By) (held, computed float64, count int) {
-			r, err := s.Report(ctx, Query{From: at(from), To: at(to), By: by}, nil)
-			if err != nil {
-				rt.Fatal(err)
-			}
+			r := must.Get(s.Report(ctx, Query{From: at(from), To: at(to), By: by}, nil))(rt)
 			if r == nil {
 				return 0, 0, 0
+			}
+			for _, l := range append(r.Lines, r.Total) {
+				if l.Cores != nil && (*l.Cores < 2.99 || *l.Cores > 18.2 || *l.HostGiB < 1./32) || l.CoresOf > l.Held+1e-6 {
+					rt.Fatalf("host: %+v, %v", l, *l.Cores)
+				}
 			}
 			for _, l := range r.Lines {
 				held += l.Held
@@ -214,14 +230,10 @@ func TestSumsAgree(t *testing.T) {
 		}
 		for _, settled := range []float64{0, hours(rt, -500, 1500, "settled"), 2000} {
 			if settled != 0 {
-				if err := s.SetSettled(ctx, at(settled), 1); err != nil {
-					rt.Fatal(err)
-				}
+				must.OK(rt, s.SetSettled(ctx, at(settled), 1))
 				// A record that comes late changes a week that is summed up.
 				f := &all[rapid.IntRange(0, len(all)-1).Draw(rt, "late")]
-				if err := s.Save(ctx, f.End, f.End.Add(time.Hour), []history.Footprint{*f}); err != nil {
-					rt.Fatal(err)
-				}
+				must.OK(rt, s.Save(ctx, f.End, f.End.Add(time.Hour), []history.Footprint{*f}))
 			}
 			for _, by := range Ways() {
 				if h, c, n := sum(from, to, by); math.Abs(h-held) > 1e-3 || math.Abs(c-computed) > 1e-3 || n != count {
@@ -245,13 +257,75 @@ func TestHostileNames(t *testing.T) {
 	r := report(t, Application, f)
 	var table, text strings.Builder
 	r.Text(&table, 1)
-	if err := r.CSV(&text); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, r.CSV(&text))
 	if strings.ContainsAny(table.String()+text.String(), "\x1b\u202e") || strings.Contains(text.String(), "\n\"=") {
 		t.Errorf("%s%s", table.String(), text.String())
 	}
 	if _, err := ParseBy("colour"); !errors.Is(err, ErrBy) {
 		t.Error(err)
+	}
+}
+
+// hoursOf are the jobs of a period, with what each held, h.
+func hoursOf(t testing.TB, s Store, from, to float64) map[string]float64 {
+	t.Helper()
+	r := must.Get(s.Report(t.Context(), Query{From: at(from), To: at(to), By: Job}, nil))(t)
+	out := map[string]float64{}
+	if r != nil {
+		for _, l := range r.Lines {
+			out[l.Name] = l.Held
+		}
+	}
+	return out
+}
+
+// Footprints saved in any order: each run is kept once, as it was saved last.
+func TestFootprintsAreKeptOnce(t *testing.T) {
+	s := open(t)
+	rapid.Check(t, func(rt *rapid.T) {
+		empty(t, s)
+		want := map[string]float64{}
+		for range rapid.IntRange(1, 12).Draw(rt, "saves") {
+			var list []history.Footprint
+			for range rapid.IntRange(1, 4).Draw(rt, "runs") {
+				ref := fmt.Sprint(rapid.IntRange(1, 6).Draw(rt, "job"))
+				if slices.ContainsFunc(list, func(f history.Footprint) bool { return f.Ref == ref }) {
+					continue
+				}
+				// The same run, whose start and end are known better and better.
+				from, to := rapid.Float64Range(0, 0.3).Draw(rt, "start"), rapid.Float64Range(1.5, 2.4).Draw(rt, "end")
+				list, want[ref] = append(list, run(ref, "ann", from, to)), to-from
+			}
+			must.OK(rt, s.Save(t.Context(), at(1.5), at(2.5), list))
+		}
+		if got := hoursOf(t, s, 0, 4); !maps.EqualFunc(got, want, func(a, b float64) bool { return math.Abs(a-b) < 1e-5 }) {
+			rt.Fatalf("%v, want %v", got, want)
+		}
+	})
+}
+
+func TestFootprintsOfAPeriod(t *testing.T) {
+	s := open(t)
+	// A run of five days, one on each day.
+	list := []history.Footprint{run("long", "ann", 1, 121)}
+	for d := range 5 {
+		list = append(list, run(fmt.Sprint(d), "ann", 24*float64(d)+2, 24*float64(d)+3))
+	}
+	for i := range list {
+		must.OK(t, s.Save(t.Context(), list[i].End, list[i].End.Add(time.Hour), list[i:i+1]))
+	}
+	names := func(from, to float64) []string { return slices.Sorted(maps.Keys(hoursOf(t, s, from, to))) }
+	must.Equal(t, names(48, 72), []string{"2", "long"}, "of a day")
+	if got := names(122, 200); got != nil {
+		t.Errorf("of later: %v", got)
+	}
+	if first, err := s.First(t.Context()); err != nil || !first.Equal(at(3)) {
+		t.Errorf("the first ended at %v, %v", first, err)
+	}
+	must.OK(t, s.SetSettled(t.Context(), at(1000), 1))
+	must.OK(t, s.Forget(t.Context(), at(50)))
+	must.Equal(t, names(0, 200), []string{"2", "3", "4", "long"}, "after two days were forgotten")
+	if r, err := s.Report(t.Context(), Query{From: at(-400), To: at(400), By: User}, nil); err != nil || r.Total.Runs != 4 || r.Total.Held != 123 {
+		t.Errorf("their week's sum: %+v, %v", r, err)
 	}
 }

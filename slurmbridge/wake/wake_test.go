@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 func TestFile(t *testing.T) {
@@ -29,7 +31,7 @@ func TestFile(t *testing.T) {
 			t.Fatalf("%s: not woken", what)
 		}
 	}
-	for range 500 { // until the watcher is up
+	for range 30000 { // until the watcher is up
 		if _, err := os.Stat(path); err == nil {
 			break
 		}
@@ -42,25 +44,21 @@ func TestFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if _, err := f.WriteString(s); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(f.WriteString(s))(t)
 	}
 	time.Sleep(50 * time.Millisecond)
 	add("submit 1\n")
 	wait("a line")
-	if err := os.Rename(path, path+".1"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Rename(path, path+".1"))
 	add("submit 2\n")
 	wait("a line in a new file")
 	add(strings.Repeat("x", limit+1))
 	wait("a large file")
-	for i := range 500 {
+	for i := range 30000 {
 		if info, err := os.Stat(path); err == nil && info.Size() == 0 {
 			break
 		}
-		if i == 499 {
+		if i == 29999 {
 			t.Error("a file over the limit was not emptied")
 		}
 		time.Sleep(10 * time.Millisecond)

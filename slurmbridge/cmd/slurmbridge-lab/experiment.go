@@ -18,13 +18,9 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/figure"
 )
 
-// experimentFlags are the command's.
 type experimentFlags struct {
 	experiment.Options
 	quick, worlds         bool
-	loads                 []float64
-	gpus                  int
-	keepLimits            bool
 	objective, checkpoint string
 	json, figures, format string
 }
@@ -41,7 +37,9 @@ failures, training time and cost. It needs no Slurm, no GPU and no daemon.
 Learning policies are trained, and policies with a parameter are tuned, on other job sets
 than the comparison's. sjf gives each job a GPU of its own, shortest first:
 everything is compared with it. clairvoyant is no policy but a search that knows the
-whole future; share is how much of its gain over sjf a policy reaches. late is the part
+whole future; share is how much of its gain over sjf a policy reaches. It may not find
+the best schedule; below the lower bound there is none, and of possible is the share of the
+gain that this bound leaves. late is the part
 of the jobs that ended later than plain Slurm would have ended them, with whole GPUs in
 the order of arrival, by more than a tenth of their own run time alone; worst late is by
 how many of these one did at most.
@@ -53,28 +51,34 @@ HPC codes meet under MPS are assumptions; rlcore/LEARNING.md lists them.
 worlds are the law of slowdowns itself, and published measurements of pairs, which no policy
 knows: all use one model, which learns from the co-runs it sees, and all are under the same
 guard, then again without contract and promise. Loads are parts of what the GPUs do without
-sharing; share is of the clairvoyant's gain over fifo.`,
+sharing; share is of the clairvoyant's gain over fifo, of possible of the lower bound's.`,
 		Example: `  slurmbridge experiment --quick                      less training, in a minute
   slurmbridge experiment --figures out --json out.json   everything, and pictures
   slurmbridge experiment --workloads random --policies greedy,dqn --seeds 30
   slurmbridge experiment --worlds                     jobs that come over time`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if f.worlds {
+			if !f.worlds && (c.Flags().Changed("loads") || c.Flags().Changed("gpus") || f.checkpoint != "") {
+				return cli.Usage(errors.New("--loads, --gpus and --checkpoint are those of --worlds"))
+			}
+			kind := &experiment.OnWorkloads
+			if f.Objective = policy.Objective(f.objective); f.worlds {
+				kind = &experiment.InWorlds
 				if !c.Flags().Changed("window") {
 					f.M = rlcore.DefaultWindow
 				}
 				if c.Flags().Changed("objective") {
 					return cli.Usage(errors.New("--worlds is about the turnaround alone"))
 				}
+			}
+			if !slices.Contains(figure.Formats, f.format) {
+				return cli.Usage(fmt.Errorf("--format is %q; there are %s", f.format, strings.Join(figure.Formats, " and ")))
+			}
+			if err := checkOptions(&f.Options, kind, f.json); err != nil {
+				return err
+			}
+			if f.worlds {
 				return s.worlds(c.Context(), &f)
-			}
-			if c.Flags().Changed("loads") || c.Flags().Changed("gpus") || f.checkpoint != "" {
-				return cli.Usage(errors.New("--loads, --gpus and --checkpoint are those of --worlds"))
-			}
-			var err error
-			if f.Objective, err = policy.ObjectiveNamed(f.objective); err != nil {
-				return cli.Usage(fmt.Errorf("--objective: %w", err))
 			}
 			return s.experiment(c.Context(), &f)
 		},
@@ -84,10 +88,10 @@ sharing; share is of the clairvoyant's gain over fifo.`,
 	fl.StringSliceVar(&o.Policies, "policies", nil, "of "+strings.Join(experiment.Names(), ",")+" (default all, with --worlds "+strings.Join(experiment.WorldPolicies(), ",")+")")
 	fl.StringVar(&f.objective, "objective", string(policy.Makespan), "what policies learn to keep small: "+strings.Join(policy.Objectives(), " or "))
 	fl.BoolVar(&f.worlds, "worlds", false, "jobs that come over time, where slowdowns were measured")
-	fl.Float64SliceVar(&f.loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do without sharing")
+	fl.Float64SliceVar(&o.Loads, "loads", []float64{0.7, 0.9, 1.1}, "with --worlds: how much work comes, of what the GPUs do without sharing")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "with --worlds: dqn decides by this `FILE` of slurmbridge train")
-	fl.IntVar(&f.gpus, "gpus", 2, "with --worlds: GPUs")
-	fl.BoolVar(&f.keepLimits, "keep-limits", false, "with --worlds: a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
+	fl.IntVar(&o.GPUs, "gpus", 2, "with --worlds: GPUs")
+	fl.BoolVar(&o.KeepLimits, "keep-limits", false, "with --worlds: a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
 	fl.IntVar(&o.Seeds, "seeds", 10, "job sets compared, each a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "of trainings and job sets")
 	fl.IntVar(&o.M, "window", 5, fmt.Sprintf("pending jobs a decision looks at (with --worlds %d)", rlcore.DefaultWindow))
@@ -101,15 +105,6 @@ sharing; share is of the clairvoyant's gain over fifo.`,
 }
 
 func (s *shared) experiment(ctx context.Context, f *experimentFlags) error {
-	if !slices.Contains(figure.Formats, f.format) {
-		return cli.Usage(fmt.Errorf("--format is %q; there are %s", f.format, strings.Join(figure.Formats, " and ")))
-	}
-	if err := checkExperiment(&f.Options); err != nil {
-		return err
-	}
-	if err := writable(f.json); err != nil {
-		return err
-	}
 	f.Effort, f.Tries = experiment.Full, 4000
 	if f.quick {
 		f.Effort, f.Tries = experiment.Quick, 300
@@ -121,7 +116,7 @@ func (s *shared) experiment(ctx context.Context, f *experimentFlags) error {
 	r, err := experiment.Run(ctx, f.Options)
 	b.Done()
 	if err != nil {
-		return badOptions(err)
+		return err
 	}
 	// What can't be written costs nothing of the rest.
 	if f.json != "-" {
@@ -136,64 +131,19 @@ func (s *shared) experiment(ctx context.Context, f *experimentFlags) error {
 	return errors.Join(err, bad)
 }
 
-// badOptions makes a mistake of the user's a usage error.
-func badOptions(err error) error {
-	if errors.Is(err, experiment.ErrOptions) {
-		return cli.Usage(err)
+// checkOptions refuses settings, and a file of results that can't be written, before anything is
+// read or computed.
+func checkOptions(o *experiment.Options, k *experiment.Kind, json string) error {
+	if o.Seeds == 0 || o.M == 0 {
+		return cli.Usage(fmt.Errorf("--seeds %d, --window %d: at least 1", o.Seeds, o.M))
 	}
-	return err
-}
-
-// checkExperiment refuses settings before anything is computed.
-func checkExperiment(o *experiment.Options) error {
-	for _, wl := range o.Workloads {
-		if !slices.Contains(experiment.Workloads(), wl) {
-			return cli.Usage(fmt.Errorf("--workloads: there is no workload %q; there are %s", wl, strings.Join(experiment.Workloads(), ", ")))
-		}
-	}
-	if o.History < 0 || o.History > mostSets {
-		return cli.Usage(fmt.Errorf("--history is %d, not 0 to %d", o.History, mostSets))
-	}
-	var err error
-	if o.Policies, err = policies(o.Policies, "sjf"); err != nil {
-		return err
+	if err := o.Check(k); err != nil {
+		return cli.Usage(fmt.Errorf("--%w", err))
 	}
 	if err := checkContract(o.MaxSlowdown, o.Grace); err != nil {
 		return err
 	}
-	return checkRuns(o.Seeds, o.M)
-}
-
-// mostSets bounds the job sets: more take days.
-const mostSets = 10_000
-
-func checkRuns(seeds, window int) error {
-	if seeds < 1 || seeds > mostSets || window < 1 || window > rlcore.MaxWindow {
-		return cli.Usage(fmt.Errorf("--seeds %d, --window %d: 1 to %d seeds, a window of 1 to %d", seeds, window, mostSets, rlcore.MaxWindow))
-	}
-	return nil
-}
-
-// policies checks names of policies and drops those named twice. The clairvoyant,
-// which is always there, may be named too; if nothing else is, base stands for it.
-func policies(names []string, base string) ([]string, error) {
-	var out []string
-	for _, p := range names {
-		p = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(p)), "-", "_")
-		switch {
-		case p == experiment.Clairvoyant || slices.Contains(out, p):
-		case p == experiment.Exclusive:
-			out = append(out, p)
-		case !slices.Contains(experiment.Names(), p):
-			return nil, cli.Usage(fmt.Errorf("--policies: there is no policy %q; there are %s", p, strings.Join(experiment.Names(), ", ")))
-		default:
-			out = append(out, p)
-		}
-	}
-	if len(names) > 0 && len(out) == 0 {
-		out = []string{base}
-	}
-	return out, nil
+	return writable(json)
 }
 
 // lineColumns are the figures of a policy on a workload.
@@ -208,6 +158,7 @@ var lineColumns = []column[*experiment.Line]{
 		return fixed(3, l.ThesisVsSJF)
 	}},
 	{"share", func(l *experiment.Line) any { return percent(l.GainShare) }},
+	{"of possible", func(l *experiment.Line) any { return percent(l.PossibleShare) }},
 	{"GPU", func(l *experiment.Line) any { return percent(l.GPUUtil) }},
 	{"memory", func(l *experiment.Line) any { return percent(l.MemUtil) }},
 	{"≤2 %", func(l *experiment.Line) any { return fixed(1, l.LE2) }},
@@ -235,6 +186,7 @@ func (s *shared) printExperiment(r *experiment.Report, took time.Duration) {
 				t.AppendRow(row(lineColumns, l, name))
 			}
 		}
+		t.AppendRow(table.Row{"lower bound", fixed(0, r.LowerBoundS[wl]), fixed(3, r.LowerBoundS[wl]/average(r.Workloads[wl]["sjf"].MakespanS))})
 		t.Render()
 	}
 	if len(r.TradeOff) > 0 {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 )
 
@@ -24,10 +25,7 @@ func quickly(more ...string) []string {
 // object reads a JSON file. JSON has no NaN, so a file that can be read holds none.
 func object(t *testing.T, file string) map[string]any {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(file))(t)
 	var v map[string]any
 	if err := json.Unmarshal(text, &v); err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -109,10 +107,7 @@ func TestExperiment(t *testing.T) {
 		t.Fatalf("%d pictures, %v", len(pictures), err)
 	}
 	for _, p := range pictures {
-		text, err := os.ReadFile(filepath.Join(in("pictures"), p.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must.Get(os.ReadFile(filepath.Join(in("pictures"), p.Name())))(t)
 		if _, err := png.Decode(bytes.NewReader(text)); err != nil {
 			t.Errorf("%s: %v", p.Name(), err)
 		}
@@ -176,9 +171,7 @@ func TestExperimentLosesNothing(t *testing.T) {
 func TestWriteJSON(t *testing.T) {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	if err := syscall.Mkfifo(in("pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, syscall.Mkfifo(in("pipe"), 0o600))
 	if err := writable(in("pipe")); err != nil {
 		t.Errorf("a pipe that nobody reads yet: %v", err)
 	}
@@ -191,25 +184,15 @@ func TestWriteJSON(t *testing.T) {
 		read <- string(text)
 	}()
 	s := &shared{cli.Env{Out: &bytes.Buffer{}}}
-	if err := s.writeJSON(in("pipe"), 7); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-read; got != "7\n" {
-		t.Errorf("the pipe's reader got %q", got)
-	}
+	must.OK(t, s.writeJSON(in("pipe"), 7))
+	must.Equal(t, <-read, "7\n", "the pipe's reader")
 	if st, err := os.Lstat(in("pipe")); err != nil || st.Mode()&os.ModeNamedPipe == 0 {
 		t.Errorf("the pipe is now %v, %v", st.Mode(), err)
 	}
 
-	if err := os.Symlink("old.json", in("link.json")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(in("old.json"), []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.writeJSON(in("link.json"), 8); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.Symlink("old.json", in("link.json")))
+	must.OK(t, os.WriteFile(in("old.json"), []byte("old"), 0o600))
+	must.OK(t, s.writeJSON(in("link.json"), 8))
 	if text, err := os.ReadFile(in("old.json")); err != nil || string(text) != "8\n" {
 		t.Errorf("behind the link is %q, %v", text, err)
 	}

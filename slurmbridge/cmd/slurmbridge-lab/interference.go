@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
-	"slices"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
@@ -89,7 +87,6 @@ kernels of two processes never overlap (no MPS). The link is PCIe 3.0 x16.`,
 	return c
 }
 
-// lawNamed returns the law of --law.
 func lawNamed(name string) (*contention.Law, error) {
 	for _, l := range []*contention.Law{&contention.MPS, &contention.TimeSlice} {
 		if l.Name == name {
@@ -125,11 +122,7 @@ func score(law *contention.Law, profilesFile, pairsFile, observedFile string) (i
 		if err != nil {
 			return none, err
 		}
-		for _, p := range seen { // a row says nothing of its aggressor's slowdown
-			slowdowns := slices.Repeat([]float64{math.NaN()}, 2+len(p.More))
-			slowdowns[0] = p.Slowdown
-			m.Observe(card, p.Members(profiles), slowdowns)
-		}
+		trace.Teach(m, card, list, seen)
 	}
 	return interference.Score(m, card, profiles, pairs), nil
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // files writes each text to a file of that name and returns its folder.
@@ -14,9 +16,7 @@ func files(t *testing.T, texts map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range texts {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	return dir
 }
@@ -88,9 +88,7 @@ func TestInterferenceScoreRefuses(t *testing.T) {
 		"bad.csv":     "victim,aggressor,slowdown\nlight,mid,x\n",
 		"empty.csv":   "",
 	} {
-		if err := os.WriteFile(in(name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(in(name), []byte(text), 0o600))
 	}
 	for _, c := range []struct {
 		args []string

@@ -2,9 +2,13 @@ package main
 
 import (
 	"bytes"
+	"encoding/xml"
+	"errors"
+	"fmt"
 	"image/png"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +17,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
@@ -68,14 +74,9 @@ func TestUnknownSubcommandIsRefused(t *testing.T) {
 
 func TestProfilesPlot(t *testing.T) {
 	t.Setenv("SLURMBRIDGE_DATABASE", filepath.Join(t.TempDir(), "db"))
-	st, err := store.Open(t.Context(), os.Getenv("SLURMBRIDGE_DATABASE"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(store.Open(t.Context(), os.Getenv("SLURMBRIDGE_DATABASE"), slog.New(slog.DiscardHandler)))(t)
 	lammps, _ := apps.ByName("lammps")
-	if err := st.Import(t.Context(), []*rlcore.Profile{lammps}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, st.Import(t.Context(), []*rlcore.Profile{lammps}))
 	st.Close()
 	for name, start := range map[string]string{"p.png": "\x89PNG", "p.svg": "<?xml"} {
 		out := filepath.Join(t.TempDir(), name)
@@ -96,5 +97,86 @@ func TestProfilesPlot(t *testing.T) {
 		if status, _, errOut := call(append([]string{"profiles", "plot", "lammps"}, args...)...); status != 2 || !strings.Contains(errOut, ".png") {
 			t.Errorf("%v: %d %s", args, status, errOut)
 		}
+	}
+}
+
+func rounds() []dqn.RoundStats {
+	var out []dqn.RoundStats
+	for i := 1; i <= 10; i++ {
+		p := dqn.RoundStats{Round: i, Train: 1 / float64(i), Loss: 0.3 / float64(i), Eps: 0.3 - 0.02*float64(i)}
+		if i%5 == 0 {
+			p.Check = 0.9 / float64(i)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func drawn(t *testing.T, name string, p []dqn.RoundStats) []byte {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	must.OK(t, drawCurve(path, p))
+	data := must.Get(os.ReadFile(path))(t)
+	return data
+}
+
+// writing is all text of an SVG.
+func writing(t *testing.T, data []byte) string {
+	t.Helper()
+	d, out := xml.NewDecoder(bytes.NewReader(data)), ""
+	for {
+		tok, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, ok := tok.(xml.CharData); ok {
+			out += string(c) + "\n"
+		}
+	}
+}
+
+func TestCurve(t *testing.T) {
+	svg := drawn(t, "curve.svg", rounds())
+	for _, pan := range panels {
+		for _, s := range pan.lines {
+			if !bytes.Contains(svg, fmt.Appendf(nil, "#%02X%02X%02X", s.colour.R, s.colour.G, s.colour.B)) {
+				t.Errorf("%s isn't drawn", s.name)
+			}
+		}
+	}
+	text := writing(t, svg)
+	for _, w := range []string{"round", "makespan ÷ one after the other", "validation", "loss, Huber", "epsilon", "chance of a random choice"} {
+		if !strings.Contains(text, w) {
+			t.Errorf("%q isn't written there", w)
+		}
+	}
+}
+
+// A training that was broken off at once, or one whose figures went astray, is
+// drawn as far as it can be.
+func TestCurveOfLittle(t *testing.T) {
+	never := rounds()[:1]
+	if text := writing(t, drawn(t, "a.svg", never)); strings.Contains(text, "validation") || !strings.Contains(text, "training") {
+		t.Errorf("no validation yet, but the curve says %q", text)
+	}
+	astray := rounds()
+	astray[3].Loss, astray[4].Train = math.NaN(), math.Inf(1)
+	writing(t, drawn(t, "b.svg", astray))
+	writing(t, drawn(t, "c.svg", []dqn.RoundStats{{Round: 1, Loss: math.NaN(), Train: math.NaN(), Eps: math.NaN()}}))
+}
+
+func TestCurveErrors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "no", "such", "curve.png")
+	if err := drawCurve(path, rounds()); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("error %v doesn't name %s", err, path)
+	}
+	if err := drawCurve("curve.pdf", rounds()); err == nil || !strings.Contains(err.Error(), ".pdf") {
+		t.Errorf("error %v", err)
+	}
+	if err := drawCurve("curve.png", nil); !errors.Is(err, errNoCurve) {
+		t.Errorf("error %v", err)
 	}
 }

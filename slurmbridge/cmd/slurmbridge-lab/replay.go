@@ -13,8 +13,6 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
-	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
-	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
@@ -24,17 +22,18 @@ import (
 
 // traceFlags are what a trace is read from.
 type traceFlags struct {
-	jobs, profiles, pairs, law string
-	gpus                       int
-	memMiB                     float64
-	sameUser                   bool
+	jobs, profiles, pairs, observed, law string
+	gpus                                 int
+	memMiB                               float64
+	sameUser                             bool
 }
 
 func (t *traceFlags) add(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.jobs, "jobs", "", "jobs: CSV (job,submit_s,app,duration_s,user,limit_s,deadline_s), SWF, or what sacct --parsable2 prints")
 	f.StringVar(&t.profiles, "profiles", "", "solo profiles: CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms)")
-	f.StringVar(&t.pairs, "pairs", "", "measured slowdowns: CSV (victim,aggressor,slowdown); what isn't there may not meet")
+	f.StringVar(&t.pairs, "pairs", "", "measured slowdowns: CSV (victim,aggressor,slowdown; groups in aggressor2, …); pairs that aren't there may not meet")
+	f.StringVar(&t.observed, "observed", "", "measured slowdowns that the site has learned from before: CSV as for --pairs")
 	f.IntVar(&t.gpus, "gpus", 1, "GPUs")
 	f.Float64Var(&t.memMiB, "mem-mib", rlcore.TitanXp.MemMiB, "memory of a GPU, MiB")
 	f.BoolVar(&t.sameUser, "same-user", false, "one user a GPU at a time, as MPS demands before Volta")
@@ -75,9 +74,11 @@ func (t *traceFlags) read() (_ *experiment.Trace, skipped trace.Skipped, _ error
 	if out.Jobs, skipped, err = trace.ReadJobsFile(t.jobs, known...); err != nil {
 		return nil, nil, err
 	}
-	if t.pairs != "" {
-		if out.Pairs, err = trace.ReadPairsFile(t.pairs, known...); err != nil {
-			return nil, nil, err
+	for file, into := range map[string]*[]trace.Pair{t.pairs: &out.Pairs, t.observed: &out.Observed} {
+		if file != "" {
+			if *into, err = trace.ReadPairsFile(file, known...); err != nil {
+				return nil, nil, err
+			}
 		}
 	}
 	return out, skipped, nil
@@ -93,11 +94,11 @@ func (t *traceFlags) placed(err error) error {
 
 // replayFlags are the command's.
 type replayFlags struct {
-	experiment.ReplayOptions
-	from             traceFlags
-	durationError    float64
-	users            bool
-	json, checkpoint string
+	experiment.Options
+	from                        traceFlags
+	durationError               float64
+	users                       bool
+	objective, json, checkpoint string
 }
 
 func newReplay(s *shared) *cobra.Command {
@@ -110,15 +111,19 @@ their applications use alone, and, if measured, how much pairs slow each other. 
 
 Without --pairs the contention law says how sharers slow each other. With it the measured
 values are the truth, which policies don't know: they predict from the profiles. A pair
-that wasn't measured both ways never shares a GPU. With more than two, the measured
-excesses over 1 add up (1.2 and 1.3 make 1.5), as published mixes of three confirm.
+that wasn't measured both ways never shares a GPU. The columns aggressor2, aggressor3 and so
+on hold groups that were measured; of other groups the excesses over 1 of their pairs add up
+(1.2 and 1.3 make 1.5), as published mixes of three confirm.
+
+Every policy that shares learns slowdowns from the co-runs it sees, as the daemon does, and
+starts from what --observed shows it.
 
 fifo gives each job a GPU of its own in the order of arrival. clairvoyant is no
 policy but a search that knows everything; share is how much of its gain over fifo a
 policy reaches, in the makespan where all jobs are submitted at once, in the mean
-turnaround elsewhere. dqn is the network that is built in, for the makespan trained on job
-sets drawn from the trace in the world as predicted, or comes from --checkpoint; it keeps
-learning slowdowns from the co-runs it sees, as the daemon does.
+turnaround elsewhere. Below the lower bound there is no schedule; of possible is the share
+of the gain that it leaves. dqn is the network that is built in, for the makespan trained on
+job sets drawn from the trace in the world as predicted, or comes from --checkpoint.
 
 With --users a second table says how each user fared: mean wait and turnaround, the part of the
 jobs that ended later than under fifo, the worst slowdown, how often decisions went
@@ -155,7 +160,7 @@ and counted.`,
 		},
 	}
 	f.from.add(c)
-	fl, o := c.Flags(), &f.ReplayOptions
+	fl, o := c.Flags(), &f.Options
 	fl.StringSliceVar(&o.Policies, "policies", experiment.ReplayPolicies(), "of "+strings.Join(experiment.Names(), ","))
 	fl.IntVar(&o.Seeds, "seeds", 3, "trainings, each with a seed of its own")
 	fl.Uint64Var(&o.Seed, "seed", 1, "the first of them")
@@ -163,7 +168,7 @@ and counted.`,
 	addContract(fl, &o.MaxSlowdown, &o.Grace)
 	fl.BoolVar(&o.KeepLimits, "keep-limits", false, "a job is ended at its time limit even if sharing slowed it (extend_limit: no)")
 	fl.Float64Var(&f.durationError, "duration-error", 0, "decisions see each job's own duration, times a factor drawn from 1 ± `PART` (default the application's)")
-	fl.StringVar(&o.Objective, "objective", "", "what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
+	fl.StringVar(&f.objective, "objective", "", "what share is of, and what policies learn: makespan or turnaround (default by the arrivals)")
 	fl.StringVar(&f.checkpoint, "checkpoint", "", "dqn decides by this `FILE` of slurmbridge train")
 	fl.BoolVar(&f.users, "users", false, "show how each user fared, too")
 	fl.StringVar(&f.json, "json", "", "write all figures to `FILE` (- = standard output)")
@@ -171,49 +176,26 @@ and counted.`,
 }
 
 func (s *shared) replay(ctx context.Context, f *replayFlags) error {
-	var err error
-	if f.Policies, err = policies(f.Policies, experiment.Fifo); err != nil {
+	f.Objective = policy.Objective(f.objective)
+	if err := checkOptions(&f.Options, &experiment.OnTrace, f.json); err != nil {
 		return err
-	}
-	if err := checkRuns(f.Seeds, f.M); err != nil {
-		return err
-	}
-	if err := checkContract(f.MaxSlowdown, f.Grace); err != nil {
-		return err
-	}
-	if e := f.durationError; !(e >= 0 && e < 1) {
-		return cli.Usage(fmt.Errorf("--duration-error is %v, but takes a part from 0 to below 1, such as 0.2", e))
-	}
-	if f.Objective != "" {
-		if _, err := policy.ObjectiveNamed(f.Objective); err != nil {
-			return cli.Usage(fmt.Errorf("--objective: %w", err))
-		}
 	}
 	if f.checkpoint != "" && !slices.Contains(f.Policies, pretrained.Name) {
 		return cli.Usage(errors.New("--checkpoint is dqn's, which isn't among --policies"))
-	}
-	if err := writable(f.json); err != nil {
-		return err
 	}
 	t, skipped, err := f.from.read()
 	if err != nil {
 		return err
 	}
-	if f.checkpoint != "" {
-		cp, err := dqn.Load(f.checkpoint)
-		if err != nil {
-			return err
-		}
-		if f.Trained, err = cp.Network(interference.New(t.Law)); err != nil {
-			return err
-		}
+	if f.Trained, err = trained(f.checkpoint, t.Law); err != nil {
+		return err
 	}
 	b := cli.NewBar(s.ErrOut)
 	f.Progress = b.At
-	r, err := experiment.Replay(ctx, t, f.ReplayOptions)
+	r, err := experiment.Replay(ctx, t, f.Options)
 	b.Done()
 	if err != nil {
-		return f.from.placed(badOptions(err))
+		return f.from.placed(err)
 	}
 	for why, n := range skipped {
 		r.Skipped[why] += n
@@ -230,6 +212,7 @@ var outcomeColumns = []column[*experiment.Outcome]{
 	{"turnaround s", func(x *experiment.Outcome) any { return fixed(0, x.TurnaroundS) }},
 	{"share", func(x *experiment.Outcome) any { return percent(x.GainShare) }},
 	{"±", func(x *experiment.Outcome) any { return fixed(0, 100*x.GainShareSD) }},
+	{"of possible", func(x *experiment.Outcome) any { return percent(x.PossibleShare) }},
 	{"slowdown", func(x *experiment.Outcome) any { return fixed(2, x.MeanSlowdown) }},
 	{"95 %", func(x *experiment.Outcome) any { return fixed(2, x.P95Slowdown) }},
 	{"late", func(x *experiment.Outcome) any { return tenths(x.Late) }},
@@ -261,9 +244,6 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users b
 	for _, why := range slices.Sorted(maps.Keys(r.Skipped)) {
 		fmt.Fprintf(s.Out, "left out: %d jobs (%s)\n", r.Skipped[why], why)
 	}
-	if !slices.Contains(order, experiment.Fifo) {
-		order = append([]string{experiment.Fifo}, order...)
-	}
 	columns := slices.Concat(outcomeColumns, endColumns(r, func(x *experiment.Outcome) *experiment.Ends { return &x.Ends }))
 	t := s.Table("", head(columns, "policy")...)
 	for _, name := range append(slices.Clone(order), experiment.Clairvoyant) {
@@ -271,6 +251,11 @@ func (s *shared) printReplay(r *experiment.ReplayReport, order []string, users b
 			t.AppendRow(row(columns, x, name))
 		}
 	}
+	least := []any{"lower bound", fixed(0, r.LowerBoundS)}
+	if r.Objective != string(policy.Makespan) {
+		least = []any{"lower bound", "", fixed(0, r.LowerBoundS)}
+	}
+	t.AppendRow(least)
 	t.Render()
 	if users {
 		s.printUsers(r, order)

@@ -71,9 +71,6 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 					f.objective = string(policy.Makespan)
 				}
 			}
-			if f.out == "" {
-				return cli.Usage(errors.New("--out is needed: the file to write"))
-			}
 			if err := f.check(c); err != nil {
 				return err
 			}
@@ -101,7 +98,7 @@ has. --resume goes on with a file: the same settings, more --rounds.`,
 // lesson is what to train on.
 type lesson struct {
 	name     string
-	scenario experiment.Scenario
+	scenario dqn.Scenario
 	model    func() *interference.Model
 }
 
@@ -132,9 +129,7 @@ func (s *shared) lesson(c *cobra.Command, f *trainFlags) (*lesson, error) {
 			return nil, fmt.Errorf("%w of at most %.0f MiB: run jobs first, or import some (slurmbridge profiles import)", err, f.from.memMiB)
 		}
 	case f.workload == "arrivals":
-		l.scenario = experiment.Arrivals()
-	case f.workload == "general":
-		l.scenario, err = experiment.General()
+		l.scenario = experiment.Arrivals
 	default:
 		l.scenario, err = experiment.Thesis(f.workload)
 	}
@@ -225,69 +220,48 @@ const flatWindow, mostFlat = 5, 8
 
 // check refuses settings before anything is read or computed.
 func (f *trainFlags) check(c *cobra.Command) error {
+	said := c.Flags().Changed
 	if f.workload == "" {
 		f.workload = "arrivals"
 		if f.objective == string(policy.Makespan) {
 			f.workload = "general"
 		}
 	}
-	trace := f.from.jobs != "" || f.from.profiles != ""
-	if workload := c.Flags().Changed("workload"); workload && trace || workload && f.records || trace && f.records {
-		return cli.Usage(errors.New("job sets come from one of --workload, --jobs with --profiles, and --records"))
-	}
-	if all := append([]string{"arrivals", "general"}, experiment.Workloads()...); !slices.Contains(all, f.workload) {
-		return cli.Usage(fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(all, ", ")))
-	}
-	if err := checkContract(f.maxSlowdown, f.grace); err != nil {
-		return err
-	}
-	for _, check := range []func(*cobra.Command) error{f.checkNetwork, f.checkResume, f.checkFiles} {
-		if err := check(c); err != nil {
-			return err
+	trace, flat := f.from.jobs != "" || f.from.profiles != "", f.network == "flat"
+	workloads := append([]string{"arrivals", "general"}, experiment.Workloads()...)
+	_, unknown := policy.ObjectiveNamed(f.objective)
+	_, undrawn := figure.FormatOf(f.curve)
+	for _, bad := range []struct {
+		is  bool
+		why error
+	}{
+		{f.out == "", errors.New("--out is needed: the file to write")},
+		{said("workload") && (trace || f.records) || trace && f.records, errors.New("job sets come from one of --workload, --jobs with --profiles, and --records")},
+		{!slices.Contains(workloads, f.workload), fmt.Errorf("--workload: there is no workload %q; there are %s", f.workload, strings.Join(workloads, ", "))},
+		{unknown != nil, fmt.Errorf("--objective: %w", unknown)},
+		{f.network != "scorer" && !flat, fmt.Errorf("--network is %q; there are scorer and flat", f.network)},
+		{
+			f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024,
+			fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow),
+		},
+		{flat && f.objective != string(policy.Makespan), fmt.Errorf("--objective %s: a flat network learns the makespan only", f.objective)},
+		{flat && f.window > mostFlat, fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat)},
+		{f.resume != "" && said("network"), errors.New("--network is that of the file with --resume")},
+		{f.resume != "" && said("hidden"), errors.New("--hidden is that of the file with --resume")},
+		{f.resume != "" && said("objective"), errors.New("--objective is that of the file with --resume")},
+		{f.curve != "" && undrawn != nil, fmt.Errorf("--curve %w", undrawn)},
+	} {
+		if bad.is {
+			return cli.Usage(bad.why)
 		}
 	}
-	return nil
-}
-
-func (f *trainFlags) checkNetwork(*cobra.Command) error {
-	if _, err := policy.ObjectiveNamed(f.objective); err != nil {
-		return cli.Usage(fmt.Errorf("--objective: %w", err))
-	}
-	switch {
-	case f.network != "scorer" && f.network != "flat":
-		return cli.Usage(fmt.Errorf("--network is %q; there are scorer and flat", f.network))
-	case f.rounds < 1 || f.window < 1 || f.window > rlcore.MaxWindow || f.hide < 0 || f.hide > 1024:
-		return cli.Usage(fmt.Errorf("--rounds %d, --window %d, --hidden %d: at least one round, a window of 1 to %d, up to 1024 units", f.rounds, f.window, f.hide, rlcore.MaxWindow))
-	case f.network == "flat" && f.objective != string(policy.Makespan):
-		return cli.Usage(fmt.Errorf("--objective %s: a flat network learns the makespan only", f.objective))
-	case f.network == "flat" && f.window > mostFlat:
-		return cli.Usage(fmt.Errorf("--window %d: a flat network has an input for each of 2^%d combinations; at most %d", f.window, f.window, mostFlat))
-	}
-	return nil
-}
-
-// checkResume leaves to the file what isn't named with --resume.
-func (f *trainFlags) checkResume(c *cobra.Command) error {
-	if f.resume == "" {
-		return nil
-	}
-	if !c.Flags().Changed("seed") {
-		f.seed = 0
-	}
-	if !c.Flags().Changed("window") {
-		f.window = 0
-	}
-	for _, fixed := range []string{"network", "hidden", "objective"} {
-		if c.Flags().Changed(fixed) {
-			return cli.Usage(fmt.Errorf("--%s is that of the file with --resume", fixed))
+	if f.resume != "" { // what isn't named is the file's
+		if !said("seed") {
+			f.seed = 0
 		}
-	}
-	return nil
-}
-
-func (f *trainFlags) checkFiles(*cobra.Command) error {
-	if _, err := figure.FormatOf(f.curve); f.curve != "" && err != nil {
-		return cli.Usage(fmt.Errorf("--curve %w", err))
+		if !said("window") {
+			f.window = 0
+		}
 	}
 	for _, file := range []*string{&f.out, &f.curve} {
 		if *file == "" {
@@ -302,7 +276,7 @@ func (f *trainFlags) checkFiles(*cobra.Command) error {
 		}
 		*file = path
 	}
-	return nil
+	return checkContract(f.maxSlowdown, f.grace)
 }
 
 // start gives the trainer its network, a new one or that of --resume.

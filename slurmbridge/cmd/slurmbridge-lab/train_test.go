@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 )
@@ -29,21 +30,12 @@ func TestTrain(t *testing.T) {
 		return out
 	}
 	same := func(a, b string) bool {
-		one, err := os.ReadFile(in(a))
-		if err != nil {
-			t.Fatal(err)
-		}
-		two, err := os.ReadFile(in(b))
-		if err != nil {
-			t.Fatal(err)
-		}
+		one := must.Get(os.ReadFile(in(a)))(t)
+		two := must.Get(os.ReadFile(in(b)))(t)
 		return bytes.Equal(one, two)
 	}
 	rounds := func(name string) int {
-		cp, err := dqn.Load(in(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		cp := must.Get(dqn.Load(in(name)))(t)
 		return cp.Trained.Rounds
 	}
 
@@ -108,9 +100,7 @@ func TestTrainInterrupted(t *testing.T) {
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut)
 		root.SetArgs(append([]string{"train", "--workload", "random", "--rounds", "3", "--out", file, "--curve", file + ".png"}, words...))
-		if err := root.ExecuteContext(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, root.ExecuteContext(ctx))
 		if want := "Interrupted after round 0; go on with --resume " + file; !strings.Contains(errOut.String(), want) {
 			t.Errorf("it says %q, not %q", errOut.String(), want)
 		}
@@ -141,9 +131,7 @@ func TestTrainRefuses(t *testing.T) {
 		"other.json":  []byte(`{"format": "something"}`),
 		"broken.json": bytes.Replace(good, []byte(`"hidden": 32`), []byte(`"hidden": 33`), 1),
 	} {
-		if err := os.WriteFile(in(name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(in(name), text, 0o600))
 	}
 	out := []string{"--out", in("x.json")}
 	trace := []string{"--jobs", in("once.csv"), "--profiles", in("solo.csv")}

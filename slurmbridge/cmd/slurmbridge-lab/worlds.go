@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -23,39 +21,14 @@ type worldsReports struct {
 
 // worlds lets the policies compete on jobs that come over time.
 func (s *shared) worlds(ctx context.Context, f *experimentFlags) error {
-	o := experiment.WorldsOptions{
-		Places: f.Workloads, Loads: f.loads, Seeds: f.Seeds, Seed: f.Seed, GPUs: f.gpus, M: f.M,
-		MaxSlowdown: f.MaxSlowdown, Grace: f.Grace, Tries: 300, Tune: 4, KeepLimits: f.keepLimits,
-	}
+	o := f.Options
+	o.Tries, o.Effort = 300, experiment.Effort{Tune: 4}
 	if f.quick {
-		o.Tries, o.Tune, o.Jobs = 30, 2, 100
-	}
-	for _, name := range o.Places {
-		if !slices.Contains(experiment.PlaceNames(), name) {
-			return cli.Usage(fmt.Errorf("--workloads: there is no world %q; there are %s", name, strings.Join(experiment.PlaceNames(), ", ")))
-		}
+		o.Tries, o.Effort, o.Jobs = 30, experiment.Effort{Tune: 2}, 100
 	}
 	var err error
-	if o.Policies, err = policies(f.Policies, "fifo"); err != nil {
+	if o.Trained, err = trained(f.checkpoint, &contention.MPS); err != nil {
 		return err
-	}
-	if err := checkContract(f.MaxSlowdown, f.Grace); err != nil {
-		return err
-	}
-	if err := checkRuns(o.Seeds, o.M); err != nil {
-		return err
-	}
-	if err := writable(f.json); err != nil {
-		return err
-	}
-	if f.checkpoint != "" {
-		cp, err := dqn.Load(f.checkpoint)
-		if err != nil {
-			return err
-		}
-		if o.Trained, err = cp.Network(interference.New(&contention.MPS)); err != nil {
-			return err
-		}
 	}
 	began := time.Now()
 	b := cli.NewBar(s.ErrOut)
@@ -65,7 +38,7 @@ func (s *shared) worlds(ctx context.Context, f *experimentFlags) error {
 		o.Progress = func(step, steps int, what string) { b.At(i*steps+step, 2*steps, what) }
 		if *report, err = experiment.Worlds(ctx, o); err != nil {
 			b.Done()
-			return badOptions(err)
+			return err
 		}
 	}
 	b.Done()
@@ -75,18 +48,31 @@ func (s *shared) worlds(ctx context.Context, f *experimentFlags) error {
 	return s.writeJSON(f.json, out)
 }
 
+// trained reads the network of a checkpoint; nil without one.
+func trained(file string, law *contention.Law) (dqn.Network, error) {
+	if file == "" {
+		return nil, nil
+	}
+	cp, err := dqn.Load(file)
+	if err != nil {
+		return nil, err
+	}
+	return cp.Network(interference.New(law))
+}
+
 // worldColumns are the figures of a policy in a world.
 var worldColumns = []column[*experiment.WorldLine]{
 	{"turnaround s", func(x *experiment.WorldLine) any { return fixed(0, x.TurnaroundS) }},
 	{"÷ fifo", func(x *experiment.WorldLine) any { return fixed(3, x.VsFifo) }},
 	{"±", func(x *experiment.WorldLine) any { return fixed(3, x.VsFifoSD) }},
 	{"share", func(x *experiment.WorldLine) any { return percent(x.GainShare) }},
+	{"of possible", func(x *experiment.WorldLine) any { return percent(x.PossibleShare) }},
 	{"late", func(x *experiment.WorldLine) any { return tenths(x.Late) }},
 	{"worst late", func(x *experiment.WorldLine) any { return fixed(2, x.WorstLate) }},
 	{"slowdown", func(x *experiment.WorldLine) any { return fixed(2, x.MeanSlowdown) }},
 	{"95 %", func(x *experiment.WorldLine) any { return fixed(2, x.P95Slowdown) }},
 	{"worst", func(x *experiment.WorldLine) any { return fixed(2, x.MaxSlowdown) }},
-	{"harmed", func(x *experiment.WorldLine) any { return fixed(1, x.Harmed) }},
+	{"harmed", func(x *experiment.WorldLine) any { return fixed(1, x.HarmedTimeout) }},
 	{"lost runs", func(x *experiment.WorldLine) any { return fixed(1, x.OOM) }},
 }
 
@@ -108,27 +94,32 @@ func (s *shared) printWorlds(all *worldsReports, took time.Duration) {
 				if i > 0 {
 					t.AppendSeparator()
 				}
+				of := fmt.Sprintf("%g", load)
 				for _, name := range order {
-					if l := part.r.Lines[place][fmt.Sprintf("%g", load)][name]; l != nil {
+					if l := part.r.Lines[place][of][name]; l != nil {
 						t.AppendRow(row(worldColumns, l, load, name))
 					}
 				}
+				least := part.r.LowerBoundS[place][of]
+				t.AppendRow([]any{load, "lower bound", fixed(0, least), fixed(3, least/part.r.Lines[place][of][experiment.Fifo].TurnaroundS)})
 			}
 			t.Render()
 		}
 	}
-	t := s.Table("geometric mean over worlds and loads of turnaround ÷ fifo's", "policy", "under the guard", "bare")
-	for _, name := range order {
-		if x, ok := g.Geomean[name]; ok {
-			t.AppendRow([]any{name, fixed(3, x), fixed(3, all.Bare.Geomean[name])})
+	for _, of := range []struct {
+		title         string
+		guarded, bare map[string]float64
+	}{
+		{"geometric mean over worlds and loads of turnaround ÷ fifo's", g.Geomean, all.Bare.Geomean},
+		{"the same over the worlds where runs differ and have limits", g.GeomeanVaried, all.Bare.GeomeanVaried},
+	} {
+		if of.guarded == nil {
+			continue
 		}
-	}
-	t.Render()
-	if g.GeomeanVaried != nil {
-		t = s.Table("the same over the worlds where runs differ and have limits", "policy", "under the guard", "bare")
+		t := s.Table(of.title, "policy", "under the guard", "bare")
 		for _, name := range order {
-			if x, ok := g.GeomeanVaried[name]; ok {
-				t.AppendRow([]any{name, fixed(3, x), fixed(3, all.Bare.GeomeanVaried[name])})
+			if x, ok := of.guarded[name]; ok {
+				t.AppendRow([]any{name, fixed(3, x), fixed(3, of.bare[name])})
 			}
 		}
 		t.Render()

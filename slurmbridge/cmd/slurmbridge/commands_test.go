@@ -3,15 +3,28 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage/mantest"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 // TestMain turns the test binary into slurmbridge itself where it is called as that,
@@ -34,10 +47,7 @@ func call(args ...string) (status int, out, errOut string) {
 // in a folder of its own. more are further lines.
 func conf(t *testing.T, more ...string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	dir := t.TempDir()
 	lines := append([]string{
@@ -45,9 +55,7 @@ func conf(t *testing.T, more ...string) string {
 		"gate_file: " + dir + "/gate", "wake_file: " + dir + "/wake",
 	}, more...)
 	file := filepath.Join(dir, "slurmbridge.yaml")
-	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	return file
 }
 
@@ -124,9 +132,7 @@ func TestSlurmDown(t *testing.T) {
 	bin := t.TempDir()
 	for _, name := range []string{"squeue", "sbatch", "scontrol", "scancel"} {
 		script := "#!/bin/sh\necho 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n"
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
 	}
 	t.Setenv("SLURMBRIDGE_BIN_DIR", bin)
 	for _, name := range []string{"plan", "open"} {
@@ -205,5 +211,295 @@ func TestCalledWrongly(t *testing.T) {
 	}
 	if status, out, errOut := call("profiles"); status != 0 || errOut != "" || !strings.Contains(out, "import") {
 		t.Errorf("profiles alone: %d %q %q", status, out, errOut)
+	}
+}
+
+// manual is what slurmbridge(8) has beyond the help.
+const manual = `
+# FILES
+
+**/etc/slurmbridge/slurmbridge.yaml**
+: Settings, each with its default and its meaning.
+
+**/run/slurmbridge/gate**
+: Which job is the gate, for job\_submit.lua.
+
+**/run/slurmbridge/wake**
+: A line here makes the daemon look.
+
+**/var/lib/slurmbridge/slurmbridge.db**
+: Profiles, runs and the journal (SQLite).
+
+**/usr/share/slurmbridge/job\_submit.lua**
+: Turns gpu:shared into shares and the gate. Belongs beside slurm.conf.
+
+**/usr/share/doc/slurmbridge/examples**
+: What belongs into slurm.conf and gres.conf.
+
+# EXIT STATUS
+
+0, 1 where something failed, 2 where command line or configuration are wrong;
+**slurmbridge-doctor**(8) has its own.
+`
+
+func TestManual(t *testing.T) { mantest.Manual(t, newRoot(io.Discard, io.Discard), manual) }
+
+// installed is a folder with this program and, as slurmbridge-lab, one that prints how it is
+// called and ends with status 7. TestMain makes the test's own binary a slurmbridge.
+func installed(t *testing.T, lab string) (program string) {
+	t.Helper()
+	self := must.Get(os.Executable())(t)
+	dir := t.TempDir()
+	program = filepath.Join(dir, "sbin", "slurmbridge")
+	for _, d := range []string{filepath.Dir(program), filepath.Dir(filepath.Join(dir, lab))} {
+		must.OK(t, os.MkdirAll(d, 0o755))
+	}
+	body := must.Get(os.ReadFile(self))(t)
+	must.OK(t, os.WriteFile(program, body, 0o755))
+	if lab != "" {
+		must.OK(t, os.WriteFile(filepath.Join(dir, lab), []byte("#!/bin/sh\necho \"lab: $*\"\nexit 7\n"), 0o755))
+	}
+	return program
+}
+
+func TestLaboratoryIsCalledWithTheWholeCommandLine(t *testing.T) {
+	for _, place := range []string{"sbin/slurmbridge-lab", "libexec/slurmbridge/slurmbridge-lab"} {
+		program := installed(t, place)
+		for _, args := range []string{
+			"experiment --quick", "replay --jobs x", "--json train --out y", "-c z profiles plot lammps -o l.svg", "interference score", "interference nope",
+			"train --help", "help train", "__complete replay --jo", "__completeNoDesc interference score",
+		} {
+			out, err := exec.Command(program, strings.Fields(args)...).CombinedOutput()
+			var exit *exec.ExitError
+			if string(out) != "lab: "+args+"\n" || !errors.As(err, &exit) || exit.ExitCode() != 7 {
+				t.Errorf("%s, %s: %q, %v", place, args, out, err)
+			}
+		}
+		if out, err := exec.Command(program, "profiles", "--help").CombinedOutput(); err != nil || !strings.Contains(string(out), "plot ") {
+			t.Errorf("profiles --help: %q, %v", out, err)
+		}
+	}
+}
+
+func TestMissingLaboratoryIsNamed(t *testing.T) {
+	program := installed(t, "")
+	out, err := exec.Command(program, "profiles", "plot", "lammps").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || strings.Count(string(out), "\n") != 1 {
+		t.Errorf("%q, %v", out, err)
+	}
+	for _, says := range []string{"slurmbridge: profiles plot is a command of slurmbridge-lab", "libexec/slurmbridge/slurmbridge-lab", "the package slurmbridge has it"} {
+		if !strings.Contains(string(out), says) {
+			t.Errorf("it doesn't say %q: %s", says, out)
+		}
+	}
+}
+
+// TestPrintWhy: what an owner reads of a job that waits, and of its runs.
+func TestPrintWhy(t *testing.T) {
+	at := time.Date(2024, 1, 1, 12, 0, 0, 0, time.UTC)
+	outcome := func(o history.Outcome) history.Outcome {
+		o.Node, o.Start, o.End = "n1", at, at.Add(2*time.Minute)
+		return o
+	}
+	var out bytes.Buffer
+	s := &shared{cli.Env{Out: &out}}
+	s.printWhy("7", &journal.Story{
+		Note: &job.Explanation{At: at, Ref: "7", App: "lmp", Known: true, Preallocates: true, FreeInS: 90, LatestDelayS: 300, Ignored: []string{`share:max-slowdown="x": why`}},
+		Outcomes: []history.Outcome{
+			outcome(history.Outcome{State: "COMPLETED", With: []string{"8"}, Slowdown: 1.2, Predicted: 1.05, Contract: 1.1, Broken: true}),
+			outcome(history.Outcome{State: "COMPLETED", With: []string{"9"}, Slowdown: 1.05, Contract: 1.1}),
+			outcome(history.Outcome{State: "FAILED", With: []string{"8", "9"}, Suspect: "GPU memory was nearly full", Again: true}),
+			outcome(history.Outcome{State: "FAILED", Cleared: true}),
+			outcome(history.Outcome{Learned: true, Slowdown: 1}),
+			outcome(history.Outcome{State: "TIMEOUT", With: []string{"8"}, Suspect: "it ran out of its time limit of 1m30s", LentS: 60, HeldS: 5, PlainEnd: at}),
+		},
+	})
+	for _, want := range []string{
+		"expected to be empty in 1m30s",
+		"it takes most of the card's memory at its start",
+		`ignored share:max-slowdown="x": why`,
+		"completed after 2m0s on n1, sharing with 8: 1.20 times its time alone, 1.05 predicted; its contract of 1.10 was broken\n",
+		"sharing with 9: 1.05 times its time alone; its contract of 1.10 was kept\n",
+		"failed after 2m0s on n1, sharing with 8, 9\n  sharing may be the reason: GPU memory was nearly full; it was run again, alone\n",
+		"failed after 2m0s on n1, alone\n  it failed alone, too",
+		"timeout after 2m0s on n1, sharing with 8\n  sharing may be the reason: it ran out of its time limit of 1m30s\n  its time limit was raised by 1m0s",
+		"  the bridge kept it waiting 5s longer than it may\n  plain Slurm would have ended it at ",
+		"  worse off than on plain Slurm: timeout\n  worse off than on plain Slurm: held\n",
+		"ended after 2m0s on n1, alone: 1.00 times its time alone\n  the run became part",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not said in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestDaemonAddress(t *testing.T) {
+	plain, secure := filepath.Join(t.TempDir(), "plain.yml"), filepath.Join(t.TempDir(), "tls.yml")
+	for file, text := range map[string]string{plain: "basic_auth_users: {}\n", secure: "tls_server_config:\n  cert_file: x\n"} {
+		must.OK(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	for _, c := range []struct{ listen, web, server, want string }{
+		{":9797", "", "", "http://localhost:9797"},
+		{"10.0.0.1:80", plain, "", "http://10.0.0.1:80"},
+		{"[::]:9797", secure, "", "https://localhost:9797"},
+		{"", "", "", ""},
+		{"", "", "https://head:1", "https://head:1"},
+	} {
+		must.Equal(t, daemonURL(&config.Config{Listen: c.listen, WebConfig: c.web}, c.server, "localhost"), c.want, c)
+	}
+}
+
+func TestDoctorFlags(t *testing.T) {
+	bin := t.TempDir()
+	for _, name := range []string{"squeue", "sbatch", "scontrol", "scancel"} {
+		must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\nexit 1\n"), 0o700))
+	}
+	t.Setenv("SLURMBRIDGE_BIN_DIR", bin)
+	for says, args := range map[string][]string{
+		"{node}":          {"--agents", "http://gpu1:9798"},
+		"--client-config": {"--client-config", "/nowhere/client.yml"},
+	} {
+		status, out, errOut := call(append([]string{"doctor", "-c", conf(t)}, args...)...)
+		if status != 2 || out != "" || !strings.Contains(errOut, says) {
+			t.Errorf("%v: %d %q %q", args, status, out, errOut)
+		}
+	}
+}
+
+// On a real Slurm: what a daemon and its absence, agents that nobody answers for, a
+// short memory of jobs and a node that came with less than promised look like.
+func TestDoctorLive(t *testing.T) {
+	l := newLive(t)
+	findings := func(args ...string) map[string]string {
+		t.Helper()
+		status, out, errOut := l.as("slurm", append([]string{"doctor", "--json"}, args...)...)
+		var r struct {
+			Findings []struct{ Check, Severity string }
+			Exit     int
+		}
+		if err := json.Unmarshal([]byte(out), &r); err != nil || status != r.Exit {
+			t.Fatalf("doctor: %d %v %s%s", status, err, out, errOut)
+		}
+		found := map[string]string{}
+		for _, f := range r.Findings {
+			found[f.Check] = f.Severity
+		}
+		return found
+	}
+	lacks := func(found map[string]string, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if found[name] != "" {
+				t.Errorf("%s: %s", found[name], name)
+			}
+		}
+	}
+	quiet := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	_, port, _ := net.SplitHostPort(quiet.Addr().String())
+	quiet.Close()
+	found := findings("--agents", "http://{node}:"+port)
+	for check, severity := range map[string]string{"daemon": "warning", "agent": "warning", "hook-prolog": "error"} {
+		if found[check] != severity {
+			t.Errorf("%s is %q, not %s: %v", check, found[check], severity, found)
+		}
+	}
+	lacks(found, "munge", "gres-types", "gres-conf", "node-invalid", "lua", "lua-gate-file", "gate-partition", "gate-rights", "min-job-age", "default-memory")
+
+	l.serve()
+	found = findings("--agents", "")
+	lacks(found, "daemon", "daemon-look", "daemon-mode", "gate", "policy", "agent", "mps-unseen")
+
+	// The partition drains and the memory gets short.
+	text := must.Get(os.ReadFile(l.Conf()))(t)
+	must.OK(t, os.WriteFile(l.Conf(), append(text, "MinJobAge=5\n"...), 0o644))
+	for _, args := range [][]string{{"reconfigure"}, {"update", "PartitionName=" + slurmtest.Partition, "State=DRAIN"}} {
+		if out, err := l.Run(t.Context(), "scontrol", args...); err != nil {
+			t.Fatalf("%v: %v %s", args, err, out)
+		}
+	}
+	want := []string{"min-job-age", "gate-partition"}
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
+		found = findings("--agents", "")
+		return !slices.ContainsFunc(want, func(check string) bool { return found[check] == "" })
+	}) {
+		t.Errorf("%v", found)
+	}
+}
+
+// Rules are refused at start where Slurm can't make a job of a whole GPU share, and without the script that gates jobs.
+func TestAdoptIsRefused(t *testing.T) {
+	const rules = "adopt: [{partition: gpu}]"
+	for _, c := range []struct{ release, more, says string }{
+		{"22.05", "", "Slurm 22.05.8 can't make a job of a whole GPU share, and gives GPUs in use to others: it takes 23.11.5"},
+		{"24.11", "lua: no", "without job_submit.lua (lua: no) no job is adopted"},
+		{"24.11", "", ""},
+	} {
+		bin := t.TempDir()
+		config := must.Get(filepath.Abs("../../slurm/testdata/" + c.release + "/config"))(t)
+		for _, name := range []string{"squeue", "sbatch", "scontrol", "scancel"} {
+			script := "#!/bin/sh\n[ \"$*\" = 'show config' ] && exec cat " + config + "\nexit 1\n"
+			must.OK(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
+		}
+		t.Setenv("SLURMBRIDGE_BIN_DIR", bin)
+		for _, command := range []string{"serve", "plan"} {
+			if c.says == "" && command == "serve" {
+				continue // it would run
+			}
+			file := conf(t, rules, c.more)
+			status, _, errOut := call(command, "-c", file)
+			if refused := strings.Contains(errOut, "adopt"); refused != (c.says != "") || !strings.Contains(errOut, c.says) || refused && (status != 2 || !strings.Contains(errOut, file)) {
+				t.Errorf("%s on %s, %s: %d %q", command, c.release, c.more, status, errOut)
+			}
+		}
+	}
+}
+
+// The preview reads rules of a file, and says so where it has none or no recorded job is one that they could adopt.
+func TestAdoptPreview(t *testing.T) {
+	file := conf(t, "policy: greedy")
+	writeHistory(t, file, job.Active)
+	preview := func(rules string) error {
+		var out bytes.Buffer
+		c := newAdopt(&shared{cli.Env{File: file, Out: &out, ErrOut: &out}})
+		args := []string{"preview"}
+		if rules != "" {
+			path := filepath.Join(t.TempDir(), "rules.yaml")
+			must.OK(t, os.WriteFile(path, []byte(rules), 0o600))
+			args = append(args, "--rules", path)
+		}
+		c.SetArgs(args)
+		c.SilenceUsage, c.SilenceErrors = true, true
+		return c.ExecuteContext(t.Context())
+	}
+	for rules, says := range map[string]string{
+		"":                                     "has no rules",
+		"adopt: []":                            "has no rules",
+		"adopt: [{partition: 'a b'}]":          "names \"a b\"",
+		"adopt: [{partitions: gpu}]":           "did you mean \"partition\"",
+		"adopt: [{max_slowdown: 0.5}]":         "max_slowdown is 0.5",
+		"adopt: [{partition: gpu, user: ann}]": "of 3 jobs none requested one whole GPU",
+	} {
+		if err := preview(rules); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v, want %q", rules, err, says)
+		}
+	}
+}
+
+// A preview matches runs as the bridge does jobs, which leaves those with a deadline or a reservation alone.
+func TestRuleOfARun(t *testing.T) {
+	p := &adopt.Policy{Percent: 100, Rules: []adopt.Rule{{QOS: []string{"low"}, MaxSlowdown: 1.2}}}
+	for _, c := range []struct {
+		run  history.Run
+		want bool
+	}{
+		{history.Run{QOS: "low"}, true},
+		{history.Run{QOS: "high"}, false},
+		{history.Run{QOS: "low", Reservation: "course"}, false},
+		{history.Run{QOS: "low", Deadline: time.Unix(1e9, 0)}, false},
+	} {
+		if got := ruleOf(p, &c.run); (got != nil) != c.want {
+			t.Errorf("%+v: %v", c.run, got)
+		}
 	}
 }

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
 	"os/user"
 	"strings"
 	"time"
@@ -19,7 +17,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
 
-// doctorFlags say where doctor finds the daemons.
 type doctorFlags struct{ server, agents, client string }
 
 func newDoctor(s *shared) *cobra.Command {
@@ -27,12 +24,12 @@ func newDoctor(s *shared) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "What this cluster still lacks, with the lines to add",
-		Long: `doctor reads Slurm's configuration, asks the daemon and the nodes' agents how they
-are, and says what is missing or risky, why, and which lines to write where. It
+		Long: `doctor reads Slurm's configuration and the state of the daemon and of the nodes'
+agents, and says what is missing or risky, why, and which lines to write where. It
 changes nothing. Run it on the controller, as SlurmUser or root, until it finds
 nothing: from a cluster that knows no slurmbridge it leads to one that shares GPUs.
 
-Daemons that have TLS or a password are asked with --client-config, a file in the
+For daemons with TLS or a password, --client-config names a file in the
 format of Prometheus's HTTP clients:
 
   tls_config: {ca_file: /etc/slurmbridge/ca.crt}
@@ -46,7 +43,7 @@ standard error says why. --json prints {"findings": [{"check", "severity", "what
 		RunE: func(c *cobra.Command, _ []string) error { return s.doctor(c, &f) },
 	}
 	serverFlag(c, &f.server)
-	c.Flags().StringVar(&f.agents, "agents", "http://{node}:9798", "the nodes' agents' address, with {node} for the node's; empty: they aren't asked")
+	c.Flags().StringVar(&f.agents, "agents", "http://{node}:9798", "the nodes' agents' address, with {node} for the node's; empty: they are left out")
 	c.Flags().StringVar(&f.client, "client-config", "", "how the daemons are trusted and what they are shown, a file in the format of Prometheus's HTTP clients")
 	return c
 }
@@ -115,29 +112,10 @@ func askAround(ctx context.Context, facts *doctor.Facts, cfg *config.Config, f *
 		said := doctor.TryCredential(ctx, credential.Choose(cfg.KeyFile, cfg.MungeSocket).Users)
 		facts.Token = &said
 	}
-	if address := daemonAddress(cfg, f.server); address != "" {
+	if address := daemonURL(cfg, f.server, "localhost"); address != "" {
 		facts.Daemon = doctor.AskDaemon(ctx, web, address)
 	}
 	if f.agents != "" {
 		facts.Agents = doctor.AskAgents(ctx, web, f.agents, facts.Nodes)
 	}
-}
-
-// daemonAddress is where the daemon answers, "" = it serves nothing.
-func daemonAddress(cfg *config.Config, server string) string {
-	if server != "" {
-		return server
-	}
-	host, port, err := net.SplitHostPort(cfg.Listen)
-	if err != nil || port == "" {
-		return ""
-	}
-	if host == "" || host == "0.0.0.0" || host == "::" {
-		host = "localhost"
-	}
-	scheme := "http://"
-	if text, err := os.ReadFile(cfg.WebConfig); err == nil && strings.Contains(string(text), "cert_file") {
-		scheme = "https://"
-	}
-	return scheme + net.JoinHostPort(host, port)
 }

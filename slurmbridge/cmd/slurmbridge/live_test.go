@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
@@ -58,10 +59,7 @@ func newLive(t *testing.T) *live {
 	})
 	// The test binary, under the name that makes it the command (TestMain), where
 	// every user may run it.
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must.Get(os.Executable())(t)
 	if out, err := exec.Command("install", "-m", "755", self, l.bin()).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -71,9 +69,7 @@ func newLive(t *testing.T) *live {
 	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\nsharers_only: [gpu]\n",
 		l.Conf(), l.GateFile, l.WakeFile, l.Path("run", "slurmbridge.db"), addr, l.MungeSocket)
 	l.conf = l.Path("slurmbridge.yaml")
-	if err := os.WriteFile(l.conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(l.conf, []byte(text), 0o644))
 	return l
 }
 

@@ -27,7 +27,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return cli.Run(root, args)
 }
 
-// shared is what every command has.
 type shared struct{ cli.Env }
 
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
@@ -49,6 +48,6 @@ flags, each overruling the one before.`,
   slurmbridge status          GPUs with their jobs, groups, the gate
   slurmbridge why 4711        what job 4711 waits for, and what was considered
   slurmbridge open            let every waiting job go at once`,
-	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newModels(s), newReceipt(s), newUsage(s),
+	}, newServe(s), newPlan(s), newStatus(s), newWhy(s), newOpen(s), newDoctor(s), newProfiles(s), newModels(s), newReceipt(s), newAdopt(s), newUsage(s),
 		cli.LabCommand("interference"), cli.LabCommand("experiment"), cli.LabCommand("train"), cli.LabCommand("replay"))
 }

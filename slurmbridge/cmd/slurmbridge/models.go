@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"time"
@@ -16,10 +16,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/models"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
@@ -28,8 +32,6 @@ import (
 // exitNoRound is the status of a retraining that has too few runs to learn from, or that finds
 // another one running.
 const exitNoRound = 3
-
-func hide(f *pflag.Flag) { f.Hidden = true }
 
 func newModels(s *shared) *cobra.Command {
 	c := &cobra.Command{
@@ -62,7 +64,6 @@ the built-in network, delete network.json. A running daemon follows within secon
 	return c
 }
 
-// listing is what list prints.
 type listing struct {
 	// Network is the name of the network that decides, File its file; "" = it is built in.
 	Network   string           `json:"network"`
@@ -80,18 +81,10 @@ func newModelsList(s *shared) *cobra.Command {
 		Use:   "list",
 		Short: "Which network decides, and what the last rounds of training found",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
-			}
+		RunE: s.Configured(func(_ *cobra.Command, cfg *config.Config, _ []string) error {
 			l := list(cfg)
-			if s.JSON {
-				return s.PrintJSON(l)
-			}
-			l.text(s.Out)
-			return nil
-		},
+			return s.Show(l, func() { s.printNetworks(l) })
+		}),
 	}
 }
 
@@ -115,7 +108,8 @@ func list(cfg *config.Config) *listing {
 	return l
 }
 
-func (l *listing) text(w io.Writer) {
+func (s *shared) printNetworks(l *listing) {
+	w := s.Out
 	fmt.Fprintf(w, "Network in use: %s, for the %s.\n", l.Network, l.Objective)
 	if l.File != "" {
 		fmt.Fprintf(w, "Its file: %s\n", l.File)
@@ -130,20 +124,14 @@ func (l *listing) text(w io.Writer) {
 		fmt.Fprintln(w, "No round of training has run yet.")
 		return
 	}
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"round", "learned from", "judged on", "seed", "network", "why"})
+	t := s.Table("", "round", "learned from", "judged on", "seed", "network", "why")
 	for i := len(l.Rounds) - 1; i >= max(0, len(l.Rounds)-20); i-- {
 		r := &l.Rounds[i]
-		t.AppendRow(table.Row{clock(r.At), r.Trained.Runs, r.Trained.Held, r.Trained.Seed, r.Change, r.Why})
+		t.AppendRow(table.Row{r.At.Local().Format("2006-01-02 15:04"), r.Trained.Runs, r.Trained.Held, r.Trained.Seed, r.Change, r.Why})
 	}
 	t.Render()
 }
 
-func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04") }
-
-// retrainFlags are the flags of a retraining.
 type retrainFlags struct {
 	to     string
 	seed   uint64
@@ -168,11 +156,7 @@ too few runs, or that another retraining is running.`,
 		Example: `  slurmbridge models retrain
   slurmbridge models retrain --until 2026-03-01 --seed 7`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
-			}
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			if f.rounds < 1 {
 				return cli.Usage(fmt.Errorf("--rounds is %d: at least 1", f.rounds))
 			}
@@ -185,10 +169,10 @@ too few runs, or that another retraining is running.`,
 				f.seed = uint64(to.Unix())
 			}
 			return s.retrain(c.Context(), cfg, &f, to)
-		},
+		}),
 	}
 	config.Flags(c.Flags())
-	c.Flags().VisitAll(hide)
+	c.Flags().VisitAll(func(f *pflag.Flag) { f.Hidden = true })
 	fl := c.Flags()
 	fl.StringVar(&f.to, "until", "0h", "learn from what ended before that: how long ago (7d, 36h) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
 	fl.Uint64Var(&f.seed, "seed", 0, "of the training (default: made from --until)")
@@ -199,7 +183,7 @@ too few runs, or that another retraining is running.`,
 }
 
 func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlags, to time.Time) error {
-	log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
+	log := s.Log()
 	st, err := cli.OpenStore(ctx, cfg, log)
 	if err != nil {
 		return err
@@ -209,50 +193,43 @@ func (s *shared) retrain(ctx context.Context, cfg *config.Config, f *retrainFlag
 		return err
 	}
 	dir := modelsDir(cfg)
-	lock, err := dir.Lock()
-	if errors.Is(err, models.ErrBusy) {
-		fmt.Fprintf(s.ErrOut, "slurmbridge: %v\n", err)
-		return cli.Exit(exitNoRound)
-	}
-	if err != nil {
+	noRound := func(err error) error {
+		if errors.Is(err, models.ErrBusy) || errors.Is(err, models.ErrTooFew) {
+			fmt.Fprintf(s.ErrOut, "slurmbridge: %v\n", err)
+			return cli.Exit(exitNoRound)
+		}
 		return err
+	}
+	lock, err := dir.Lock()
+	if err != nil {
+		return noRound(err)
 	}
 	defer lock.Close()
 	b := cli.NewBar(s.ErrOut)
 	round, err := newRound(ctx, cfg, st, dir, f, to, log)
-	var found *models.Finding
+	var r *models.Result
 	if err == nil {
 		round.Progress = b.At
-		found, err = round.Run(ctx)
+		r, err = round.Run(ctx)
 	}
 	b.Done()
-	if errors.Is(err, models.ErrTooFew) {
-		fmt.Fprintf(s.ErrOut, "slurmbridge: %v\n", err)
-		return cli.Exit(exitNoRound)
-	}
 	if err != nil {
+		return noRound(err)
+	}
+	if err := r.Apply(dir, time.Now()); err != nil {
 		return err
 	}
-	r, err := found.Apply(dir, time.Now())
-	if err != nil {
-		return err
-	}
-	if s.JSON {
-		return s.PrintJSON(r)
-	}
-	fmt.Fprintf(s.Out, "The network in use is %s: %s.\n", r.Change, r.Why)
-	return nil
+	return s.Show(r, func() { fmt.Fprintf(s.Out, "The network in use is %s: %s.\n", r.Change, r.Why) })
 }
 
-// newRound draws what ran and reads the networks that are judged.
 func newRound(ctx context.Context, cfg *config.Config, st *store.Store, dir models.Dir, f *retrainFlags, to time.Time, log *slog.Logger) (*models.Round, error) {
 	mix, err := loadMix(ctx, cfg, st, journal.New(st.DB()), to.AddDate(0, 0, -cfg.RetrainDays), to)
 	if err != nil {
 		return nil, err
 	}
-	if learn, held := mix.Sizes(); learn+held < cfg.RetrainRuns {
+	if n := mix.Runs + mix.Held; n < cfg.RetrainRuns {
 		return nil, fmt.Errorf("%w: %d of the last %d days can be learned from; %s asks for %d",
-			models.ErrTooFew, learn+held, cfg.RetrainDays, cfg.Where("retrain_runs"), cfg.RetrainRuns)
+			models.ErrTooFew, n, cfg.RetrainDays, cfg.Where("retrain_runs"), cfg.RetrainRuns)
 	}
 	aim := policy.Objective(cfg.Objective)
 	n := siteNetwork(dir, aim)
@@ -262,7 +239,7 @@ func newRound(ctx context.Context, cfg *config.Config, st *store.Store, dir mode
 	round := &models.Round{Mix: mix, Seed: f.seed, Rounds: f.rounds, Sets: f.sets, Version: version, Base: n.checkpoint}
 	if n.file == dir.Current() {
 		// Without a file the built-in network decided before.
-		if round.Previous, err = dir.LoadPrevious(aim); err == nil && round.Previous == nil {
+		if round.Previous, err = models.Load(dir.Previous(), aim); err == nil && round.Previous == nil {
 			round.Previous, err = pretrained.Checkpoint(aim)
 		}
 		if err != nil {
@@ -287,4 +264,101 @@ func owned(cfg *config.Config) error {
 		name = u.Username
 	}
 	return fmt.Errorf("%s: %s belongs to %s: run this as that user, whose daemon must read what it writes", cfg.Where("database"), cfg.Database, name)
+}
+
+func modelsDir(cfg *config.Config) models.Dir {
+	return models.Dir(filepath.Join(filepath.Dir(cfg.Database), "models"))
+}
+
+// learns reports whether the site's own networks decide.
+func learns(cfg *config.Config) bool { return decidesByNetwork(cfg) && cfg.Model == "" }
+
+func loadMix(ctx context.Context, cfg *config.Config, st *store.Store, j *journal.Journal, from, to time.Time) (*models.Mix, error) {
+	runs, err := (&history.History{Records: st, Journal: j}).Ended(ctx, from, to)
+	if err != nil {
+		return nil, err
+	}
+	past, err := j.Outcomes(ctx, to.Add(-history.KeptFor), to)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := j.Nodes(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	types := map[string]string{} // of GPUs, by node
+	for i := range nodes {
+		types[nodes[i].Name] = nodes[i].GPUType
+	}
+	card := func(r *history.Run) rlcore.GPUSpec { return cardOf(cfg, types[r.Node], r.Devices) }
+	rules := models.Rules{Objective: policy.Objective(cfg.Objective), Window: cfg.Window}
+	guardOf(cfg, nil).Rules(&rules.Guard)
+	rules.Guard.ExtendLimit = false // training jobs have no limits
+	return models.Draw(from, to, runs, card, past, rules), nil
+}
+
+// cardOf is what the settings, or the record where they don't know it, say of a run's GPU.
+func cardOf(cfg *config.Config, gpuType string, devices []gpuprof.GPU) rlcore.GPUSpec {
+	if len(devices) == 0 {
+		return rlcore.GPUSpec{}
+	}
+	g := &devices[0]
+	for _, name := range []string{gpuType, g.Model} {
+		if spec, ok := cfg.Card(name); ok && g.MIG == "" {
+			return spec
+		}
+	}
+	return rlcore.GPUSpec{Model: g.Model, MemMiB: g.MemMiB, PCIeMBps: g.PCIeMBps, SameUser: true}
+}
+
+// network is the network that the site's files let decide.
+type network struct {
+	checkpoint *dqn.Checkpoint // nil = the built-in one
+	name, file string          // file is "" for the built-in one
+	unusable   []error         // files that were skipped
+}
+
+// siteNetwork reads the site's own network, or if it can't be used the previous one; without
+// either it is the built-in network.
+func siteNetwork(dir models.Dir, aim policy.Objective) network {
+	n := network{name: pretrained.BuiltInFor(aim)}
+	for _, file := range []string{dir.Current(), dir.Previous()} {
+		c, err := models.Load(file, aim)
+		if err != nil {
+			n.unusable = append(n.unusable, err)
+			continue
+		}
+		if c != nil {
+			n.checkpoint, n.name, n.file = c, "site, previous", file
+			if file == dir.Current() {
+				n.name = dir.Name()
+			}
+		}
+		break
+	}
+	return n
+}
+
+// ownPolicy puts the site's own network in the place of the built-in one, if the settings leave the
+// choice to the bridge and there is one. It returns the network's name, "" = the settings choose.
+func ownPolicy(cfg *config.Config, p rlcore.Predictor, policies []rlcore.Policy, log *slog.Logger) ([]rlcore.Policy, string) {
+	if !learns(cfg) {
+		return policies, ""
+	}
+	n := siteNetwork(modelsDir(cfg), policy.Objective(cfg.Objective))
+	for _, err := range n.unusable {
+		log.Error("network skipped: the one before it decides", "err", err)
+	}
+	if n.checkpoint == nil {
+		return policies, n.name
+	}
+	own, err := pretrained.Policy(n.checkpoint, p, n.name)
+	if err != nil {
+		log.Error("the site's own network can't be used", "file", n.file, "err", err)
+		return policies, pretrained.BuiltInFor(policy.Objective(cfg.Objective))
+	}
+	if len(policies) > 0 && policies[0].Name() == pretrained.Name {
+		policies = policies[1:]
+	}
+	return append([]rlcore.Policy{own}, policies...), n.name
 }

@@ -188,7 +188,6 @@ func (t *teacher) child(ctx context.Context) (string, error) {
 	return strings.TrimPrefix(strings.TrimSpace(out.buf.String()), "slurmbridge: "), err
 }
 
-// tail keeps the last of what is written to it.
 type tail struct {
 	buf  bytes.Buffer
 	most int

@@ -2,17 +2,27 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
 	"os"
+	"strings"
 	"time"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
 )
 
 func newOpen(s *shared) *cobra.Command {
@@ -26,46 +36,38 @@ They are ordinary Slurm jobs from then on, each with a GPU of its own.
 It needs no running daemon. A daemon that still runs makes a new gate for jobs
 submitted later: stop it first where that isn't wanted.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
-			}
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), 2*time.Minute)
 			defer cancel()
 			cl, err := client(cfg, nil)
 			if err != nil {
 				return err
 			}
-			var book *tracker.Tracker
-			j, closeDB, err := openJournal(ctx, cfg)
+			var groups *tracker.Tracker
+			st, err := cli.OpenStore(ctx, cfg, slog.New(slog.DiscardHandler))
 			if err == nil {
-				defer closeDB()
-				book, err = j.Load(ctx)
+				defer st.Close()
+				groups, err = journal.New(st.DB()).Load(ctx)
 			}
 			if err != nil {
 				// Jobs behind the gate go all the same.
 				fmt.Fprintf(s.ErrOut, "slurmbridge: %v; jobs prepared for a group that can't be read keep their shares\n", err)
 			}
-			if book == nil {
-				book = tracker.New()
+			if groups == nil {
+				groups = tracker.New()
 			}
-			n, err := loop.UngateAll(ctx, cl, book, cfg.GateFile)
+			n, err := loop.UngateAll(ctx, cl, groups, cfg.GateFile)
 			if err != nil {
 				return err
 			}
-			if s.JSON {
-				return s.PrintJSON(map[string]int{"jobs": n})
-			}
-			fmt.Fprintf(s.Out, "open: %d jobs ungated\n", n)
-			return nil
-		},
+			return s.Show(map[string]int{"jobs": n}, func() { fmt.Fprintf(s.Out, "open: %d jobs ungated\n", n) })
+		}),
 	}
 }
 
 // client makes the cluster's client of the settings.
 func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
-	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir, Name: cfg.Name}
+	cl := &slurm.Client{Conf: cfg.SlurmConf, Bin: cfg.BinDir, Name: cfg.Name, Names: len(cfg.InteractiveNames) > 0}
 	if cl.Name == "" {
 		cl.Name, _ = os.Hostname() // without one its gates have no owner
 	}
@@ -82,4 +84,89 @@ func client(cfg *config.Config, m *loop.Metrics) (*slurm.Client, error) {
 		return nil, fmt.Errorf("%w; is Slurm installed here? Else name its folder: bin_dir", err)
 	}
 	return cl, nil
+}
+
+// errNoDaemon: there is no answer where the daemon should be.
+var errNoDaemon = errors.New("no answer from the daemon")
+
+func ask(ctx context.Context, cfg *config.Config, server, path string, into any) error {
+	url := daemonURL(cfg, server, "localhost")
+	if url == "" {
+		return fmt.Errorf("%w: listen is empty, so it serves nothing; name it with --server", errNoDaemon)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	get := func(header, cred string) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+path, http.NoBody)
+		if err != nil {
+			return nil, cli.Usage(fmt.Errorf("--server %q is no address: %w", server, err))
+		}
+		if cred != "" {
+			req.Header.Set(header, cred)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, fmt.Errorf("%w at %s; is it running (systemctl status slurmbridge)? With TLS, name it: --server https://HOST:PORT", errNoDaemon, url)
+		}
+		return resp, nil
+	}
+	resp, err := get("", "")
+	if err != nil {
+		return err
+	}
+	if how := wanted(resp, cfg); how != nil {
+		resp.Body.Close()
+		name, _, _ := strings.Cut(path, "?")
+		cred, err := how.Encode(ctx, httpapi.Question(name))
+		if err != nil {
+			return fmt.Errorf("the daemon requires a credential: %w: %s", err, how.Hint(err))
+		}
+		if resp, err = get(how.Header(), cred); err != nil {
+			return err
+		}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
+	if err != nil {
+		return fmt.Errorf("read answer of %s: %w", url, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s", strings.TrimSpace(string(body)))
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("answer of %s is not what slurmbridge says: %w", url, err)
+	}
+	return nil
+}
+
+// daemonURL is where the daemon of the settings answers: at server, otherwise on a host if it listens on all of its
+// addresses; "" = it serves nothing.
+func daemonURL(cfg *config.Config, server, host string) string {
+	if server != "" {
+		return server
+	}
+	address, port, err := net.SplitHostPort(cfg.Listen)
+	if err != nil || port == "" {
+		return ""
+	}
+	if ip := net.ParseIP(address); address == "" || ip != nil && ip.IsUnspecified() {
+		address = host
+	}
+	scheme := "http://"
+	if text, err := os.ReadFile(cfg.WebConfig); err == nil && strings.Contains(string(text), "cert_file") {
+		scheme = "https://"
+	}
+	return scheme + net.JoinHostPort(address, port)
+}
+
+// wanted is the credential that a daemon requires; nil = it requires none.
+func wanted(resp *http.Response, cfg *config.Config) credential.Method {
+	if resp.StatusCode != http.StatusUnauthorized {
+		return nil
+	}
+	return credential.ForUser(resp.Header.Get("WWW-Authenticate"), cfg.MungeSocket)
+}
+
+func serverFlag(c *cobra.Command, server *string) {
+	c.Flags().StringVar(server, "server", "", "the daemon's address, e.g. http://head:9797 (default: this machine, port of `listen`)")
 }

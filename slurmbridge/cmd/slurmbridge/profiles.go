@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
+	"os"
 	"strings"
 
 	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
@@ -50,17 +53,15 @@ of its memory, its script's sizes, and the source.`,
 				if err != nil {
 					return err
 				}
-				if s.JSON {
-					return s.PrintJSON(entries)
-				}
-				listProfiles(s.Out, entries, func(e *store.Entry) string {
-					a, err := st.Family(c.Context(), e.User, e.Profile.App)
-					if err != nil {
-						return "?"
-					}
-					return sizesText(a)
+				return s.Show(entries, func() {
+					listProfiles(s.Out, entries, func(e *store.Entry) string {
+						a, err := st.Family(c.Context(), e.User, e.Profile.App)
+						if err != nil {
+							return "?"
+						}
+						return sizesText(a.Sizes)
+					})
 				})
-				return nil
 			})
 		},
 	}
@@ -86,20 +87,13 @@ func listProfiles(w io.Writer, entries []store.Entry, sizes func(*store.Entry) s
 		if p.Runs > 0 {
 			runs = fmt.Sprint(p.Runs)
 		}
-		row := table.Row{p.App, whose(e.User), cmp.Or(p.Card, "(any)"), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU), fmt.Sprintf("%.0f", p.Peak().MemMiB)}
+		row := table.Row{p.App, cmp.Or(e.User, "(all)"), cmp.Or(p.Card, "(any)"), runs, spread(p), fmt.Sprintf("%.0f %%", 100*p.Mean().GPU), fmt.Sprintf("%.0f", p.Peak().MemMiB)}
 		if sizes != nil {
 			row = append(row, sizes(e))
 		}
 		t.AppendRow(append(row, p.Source))
 	}
 	t.Render()
-}
-
-func whose(user string) string {
-	if user == "" {
-		return "(all)"
-	}
-	return user
 }
 
 // spread is a duration and how far it scatters.
@@ -110,9 +104,9 @@ func spread(p *rlcore.Profile) string {
 	return fmt.Sprintf("%.0f ± %.0f", p.DurationS, p.DurationSD)
 }
 
-func sizesText(a appid.App) string {
+func sizesText(sizes []appid.Size) string {
 	var out []string
-	for _, z := range a.Sizes {
+	for _, z := range sizes {
 		out = append(out, fmt.Sprintf("%s %g", z.Name, z.Value))
 	}
 	return strings.Join(out, ", ")
@@ -136,16 +130,12 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 				if err != nil {
 					return err
 				}
-				if s.JSON {
-					return s.PrintJSON(v)
-				}
 				cfg, err := s.Load(c)
 				if err != nil {
 					return err
 				}
 				known, _ := cfg.Card(v.Profile.Card)
-				showProfile(s.Out, v, known)
-				return nil
+				return s.Show(v, func() { showProfile(s.Out, v, known) })
 			})
 		},
 	}
@@ -156,12 +146,13 @@ most, all the time. Where that is too uncertain there is none: the job runs alon
 
 // preallocates says what to do about an application that takes the card's memory at its start.
 const preallocates = "it takes most of the card's memory at its start, so it can't share: let it take what it needs (TensorFlow: TF_FORCE_GPU_ALLOW_GROWTH=true, " +
-	"JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false), then slurmbridge profiles forget has it learned again"
+	"JAX: XLA_PYTHON_CLIENT_PREALLOCATE=false), then slurmbridge profiles forget has it learned again; " +
+	"or have one job try how it does with less (sbatch --comment=share:try-memory=8G)"
 
 // showProfile shows a profile; card is what is known of its GPU.
 func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
 	p := v.Profile
-	fmt.Fprintf(w, "%s, %s: %s\n", p.App, whose(v.User), p.Source)
+	fmt.Fprintf(w, "%s, %s: %s\n", p.App, cmp.Or(v.User, "(all)"), p.Source)
 	if p.Card != "" {
 		fmt.Fprintf(w, "on %s\n", p.Card)
 	}
@@ -173,11 +164,14 @@ func showProfile(w io.Writer, v *cli.Profile, card rlcore.GPUSpec) {
 	default:
 		fmt.Fprintf(w, "alone %.1f s ± %.1f\n", p.DurationS, p.DurationSD)
 	}
-	if sizes := sizesText(appid.App{Sizes: v.Sizes}); sizes != "" {
+	if sizes := sizesText(v.Sizes); sizes != "" {
 		fmt.Fprintf(w, "sizes: %s (family %s)\n", sizes, v.Family)
 	}
-	if p.Preallocating(card.MemMiB) {
+	switch {
+	case p.Preallocating(card.MemMiB):
 		fmt.Fprintln(w, preallocates)
+	case p.HeldMiB > 0:
+		fmt.Fprintf(w, "made do with a limit of %.0f MiB\n", p.HeldMiB)
 	}
 	drawProfile(w, p, width(w))
 }
@@ -225,19 +219,11 @@ func newProfilesForget(s *shared) *cobra.Command {
 Records of its runs stay; its next job runs alone and is learned from.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.WithStore(c, func(st *store.Store) error {
-				user := who
-				if user == "" {
-					user = "*"
-				}
-				n, err := st.Forget(c.Context(), user, args[0])
+				n, err := st.Forget(c.Context(), cmp.Or(who, "*"), args[0])
 				if err != nil {
 					return err
 				}
-				if s.JSON {
-					return s.PrintJSON(map[string]int64{"forgotten": n})
-				}
-				fmt.Fprintf(s.Out, "%d profiles forgotten\n", n)
-				return nil
+				return s.Show(map[string]int64{"forgotten": n}, func() { fmt.Fprintf(s.Out, "%d profiles forgotten\n", n) })
 			})
 		},
 	}
@@ -255,4 +241,75 @@ func writeProfiles(w io.Writer, path string, ps []*rlcore.Profile) error {
 		return err
 	}
 	return renameio.WriteFile(path, body, 0o644)
+}
+
+// width of what is written to: a terminal's, else 80 columns.
+func width(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if cols, _, err := term.GetSize(int(f.Fd())); err == nil && cols > 0 {
+			return cols
+		}
+	}
+	return 80
+}
+
+// Parts of a chart, columns and rows.
+const (
+	labels    = 14 // left of it
+	chartRows = 3
+	leastCols = 10
+	mostCols  = 200
+)
+
+func drawProfile(w io.Writer, p *rlcore.Profile, columns int) {
+	n := min(max(columns-labels-1, leastCols), mostCols)
+	mean, peak := p.Mean(), p.Peak()
+	for _, r := range cli.Resources(p) {
+		values := make([]float64, n)
+		for i := range values {
+			values[i] = most(p, r.Of, float64(i)/float64(n), float64(i+1)/float64(n))
+		}
+		for row, text := range chart(values, r.Top, chartRows) {
+			label := ""
+			switch row {
+			case 0:
+				label = fmt.Sprintf("%.0f %s", r.Top, r.Unit)
+			case chartRows - 1:
+				label = r.Name
+			}
+			fmt.Fprintf(w, "%*s %s\n", labels-1, label, strings.TrimRight(text, " "))
+		}
+		fmt.Fprintf(w, "%*s mean %.0f, peak %.0f %s\n", labels-1, "", r.Of(mean), r.Of(peak), r.Unit)
+	}
+	end := fmt.Sprintf("%.0f s", p.DurationS)
+	fmt.Fprintf(w, "%*s 0%*s\n", labels-1, "", n-1, end)
+}
+
+// most is the largest value between two parts of the run, 0 to 1: a peak must not fall
+// between two columns.
+func most(p *rlcore.Profile, of func(rlcore.Use) float64, from, to float64) float64 {
+	m := 0.0
+	last := p.Index(math.Nextafter(to*p.DurationS, 0))
+	for i := p.Index(from * p.DurationS); i <= last; i++ {
+		m = max(m, of(p.Series[i]))
+	}
+	return m
+}
+
+// chart draws values of 0 to top as bars of eighths of a row, the top row first.
+func chart(values []float64, top float64, rows int) []string {
+	bars := []rune(" ▁▂▃▄▅▆▇█")
+	out := make([]string, rows)
+	for row := range out {
+		var line strings.Builder
+		for _, v := range values {
+			k := 0
+			if top > 0 {
+				k = int(math.Round(v/top*float64(8*rows))) - 8*(rows-1-row)
+			}
+			line.WriteRune(bars[min(max(k, 0), 8)])
+		}
+		out[row] = line.String()
+	}
+	return out
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 )
 
-// importing holds the flags of profiles import.
 type importing struct {
 	sacct, prometheus, scripts string
 	label, zone, start, end    string
@@ -33,7 +32,6 @@ type importing struct {
 	dry                        bool
 }
 
-// imported is what came of it.
 type imported struct {
 	Profiles []store.Imported `json:"profiles"`
 	// Kept counts the profiles that were not imported, since the user's own runs are better
@@ -93,7 +91,7 @@ place. A file is taken whole or not at all.`,
 					return err
 				}
 			}
-			return in.report(s, out)
+			return s.Show(out, func() { in.print(s, out) })
 		},
 	}
 	f := c.Flags()
@@ -110,7 +108,6 @@ place. A file is taken whole or not at all.`,
 	return c
 }
 
-// read reads everything that is to be imported.
 func (in *importing) read(ctx context.Context, files []string) (*imported, error) {
 	if in.prometheus != "" && in.sacct == "" {
 		return nil, cli.Usage(errors.New("--prometheus needs --sacct: whose a job was, and when it ran, stands there"))
@@ -159,13 +156,17 @@ func (in *importing) jobs() ([]profimport.Job, error) {
 	if err != nil {
 		return nil, cli.Usage(fmt.Errorf("--time-zone: %w", err))
 	}
-	from, err := instant("--start", in.start, loc)
-	if err != nil {
-		return nil, err
-	}
-	to, err := instant("--end", in.end, loc)
-	if err != nil {
-		return nil, err
+	var from, to time.Time
+	for _, f := range []struct {
+		flag, text string
+		into       *time.Time
+	}{{"--start", in.start, &from}, {"--end", in.end, &to}} {
+		if f.text == "" {
+			continue
+		}
+		if *f.into, err = moment(time.Now().In(loc), f.text); err != nil {
+			return nil, cli.Usage(fmt.Errorf("%s: %w", f.flag, err))
+		}
 	}
 	r, name := io.Reader(os.Stdin), "standard input"
 	if in.sacct != "-" {
@@ -183,18 +184,6 @@ func (in *importing) jobs() ([]profimport.Job, error) {
 	return slices.DeleteFunc(jobs, func(j profimport.Job) bool {
 		return !from.IsZero() && j.Start.Before(from) || !to.IsZero() && (j.End.IsZero() || j.End.After(to))
 	}), nil
-}
-
-func instant(flag, s string, loc *time.Location) (time.Time, error) {
-	if s == "" {
-		return time.Time{}, nil
-	}
-	for _, layout := range []string{"2006-01-02", "2006-01-02T15:04:05", time.RFC3339} {
-		if t, err := time.ParseInLocation(layout, s, loc); err == nil {
-			return t, nil
-		}
-	}
-	return time.Time{}, cli.Usage(fmt.Errorf("%s: %.40q is no time like 2026-01-31 or 2026-01-31T12:00:00", flag, s))
 }
 
 // maxScript is as much of a script as is read, bytes.
@@ -224,7 +213,7 @@ func (in *importing) namer() (profimport.Namer, error) {
 			if info, err := f.Stat(); err == nil && info.Mode()&fs.ModeType == 0 {
 				body, err := io.ReadAll(io.LimitReader(f, maxScript))
 				if err == nil {
-					a, ok = appid.Identify("", withoutTitle(body), ""), true
+					a, ok = appid.Identify("", title.ReplaceAll(body, nil), ""), true
 				}
 			}
 			f.Close()
@@ -237,12 +226,9 @@ func (in *importing) namer() (profimport.Namer, error) {
 // title is what sacct prints above a script.
 var title = regexp.MustCompile(`^Batch Script for [^\n]*\n-+\n`)
 
-func withoutTitle(script []byte) []byte { return title.ReplaceAll(script, nil) }
-
 // labelName is what Prometheus takes for a label.
 var labelName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// join makes runs of the jobs.
 func (in *importing) join(ctx context.Context, jobs []profimport.Job, name profimport.Namer) ([]profimport.Run, table.Skipped, error) {
 	if in.prometheus == "" {
 		runs, skipped := profimport.FromSacct(jobs)
@@ -308,10 +294,7 @@ func (in *importing) newest(jobs []profimport.Job, name profimport.Namer) ([]pro
 	}), skipped
 }
 
-func (in *importing) report(s *shared, out *imported) error {
-	if s.JSON {
-		return s.PrintJSON(out)
-	}
+func (in *importing) print(s *shared, out *imported) {
 	entries := make([]store.Entry, len(out.Profiles))
 	for i, p := range out.Profiles {
 		entries[i] = store.Entry{User: p.User, Profile: p.Profile}
@@ -331,5 +314,4 @@ func (in *importing) report(s *shared, out *imported) error {
 	if out.ByName > 0 {
 		fmt.Fprintf(s.Out, "%d of %d jobs are known by name only: their profiles count for jobs with --comment=app=NAME; --scripts ties them to scripts\n", out.ByName, out.FromJobs)
 	}
-	return nil
 }

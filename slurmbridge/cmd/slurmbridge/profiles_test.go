@@ -14,12 +14,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/profimport"
 )
@@ -37,9 +37,7 @@ func ok(t *testing.T, args ...string) string {
 func written(t *testing.T, name, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -74,17 +72,9 @@ func TestProfilesFromAccounting(t *testing.T) {
 		}
 	}
 	// Another size is a relative, as soon as a job with it was seen.
-	cfg, err := config.Load(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := st.SetFamily(t.Context(), "ann", wanted); err != nil {
-		t.Fatal(err)
-	}
+	cfg := must.Get(config.Load(file, nil))(t)
+	st := must.Get(cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler)))(t)
+	must.OK(t, st.SetFamily(t.Context(), "ann", wanted))
 	st.Close()
 	out = ok(t, "profiles", "show", wanted.Key, "--user", "ann", "-c", file)
 	if !strings.Contains(out, "never seen; alone between 2000 and 2828 s, with at most 18022 MiB at any time") || !strings.Contains(out, "relative of "+known.Key) {
@@ -112,9 +102,7 @@ func TestProfilesFromPrometheus(t *testing.T) {
 	for _, from := range []string{srv.URL, written(t, "answer.json", answer)} {
 		file := conf(t)
 		var out imported
-		if err := json.Unmarshal([]byte(ok(t, "profiles", "import", "-c", file, "--sacct", sacct, "--prometheus", from, "--json")), &out); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal([]byte(ok(t, "profiles", "import", "-c", file, "--sacct", sacct, "--prometheus", from, "--json")), &out))
 		if len(out.Profiles) != 1 || out.Profiles[0].User != "ann" || out.LeftOut["without a GPU"] != 1 {
 			t.Fatalf("%+v", out)
 		}
@@ -172,10 +160,7 @@ func TestProfilesGoRound(t *testing.T) {
 	if out := ok(t, "profiles", "list", "-c", file); strings.Count(out, "(all)") != 11 {
 		t.Error(out)
 	}
-	text, err := os.ReadFile(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must.Get(os.ReadFile(all))(t)
 	var a, b []*rlcore.Profile
 	if json.Unmarshal(text, &a) != nil || json.Unmarshal([]byte(ok(t, "profiles", "export", "-", "-c", file)), &b) != nil || len(a) != 11 || len(b) != 11 {
 		t.Errorf("%d and %d profiles", len(a), len(b))
@@ -185,14 +170,8 @@ func TestProfilesGoRound(t *testing.T) {
 // A job whose script was never seen is taken for its relative, until it has a profile
 // of its own; one that is too far from all of them stays unknown, and so runs alone.
 func TestRecogniserKnowsRelatives(t *testing.T) {
-	cfg, err := config.Load(conf(t), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	st, err := cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := must.Get(config.Load(conf(t), nil))(t)
+	st := must.Get(cli.OpenStore(t.Context(), cfg, slog.New(slog.DiscardHandler)))(t)
 	defer st.Close()
 	r := &recogniser{st}
 	look := func(ref, user string, terms job.Terms, script []byte) (app job.App) {
@@ -266,9 +245,7 @@ func TestDrawProfile(t *testing.T) {
 	if got := chart([]float64{0, 1, 4, 8, 9}, 8, 1); got[0] != " ▁▄██" {
 		t.Errorf("%q", got)
 	}
-	if got := strings.Join(chart([]float64{0, 4, 8}, 8, 2), "|"); got != "  █| ██" {
-		t.Errorf("%q", got)
-	}
+	must.Equal(t, strings.Join(chart([]float64{0, 4, 8}, 8, 2), "|"), "  █| ██")
 }
 
 func TestOlderRunsAreNotAskedFor(t *testing.T) {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +16,16 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 )
 
@@ -45,18 +57,10 @@ It reads the database and needs no daemon.`,
   slurmbridge receipt --since 7d --what-if
   slurmbridge receipt --since 2026-03-01 --until 2026-04-01 --json`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			now := time.Now()
-			from, err := moment(now, since)
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+			from, to, err := period(time.Now(), since, until)
 			if err != nil {
-				return cli.Usage(fmt.Errorf("--since: %w", err))
-			}
-			to, err := moment(now, until)
-			if err != nil {
-				return cli.Usage(fmt.Errorf("--until: %w", err))
-			}
-			if !from.Before(to) {
-				return cli.Usage(fmt.Errorf("--since %s is not before --until %s", since, until))
+				return cli.Usage(err)
 			}
 			if whatIf && (noReplay || file != "") {
 				return cli.Usage(errors.New("--what-if is a replay, for a terminal or as --json: it goes with neither --no-replay nor --html"))
@@ -64,11 +68,7 @@ It reads the database and needs no daemon.`,
 			if limit < 1 {
 				return cli.Usage(fmt.Errorf("--limit is %d: at least 1", limit))
 			}
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
-			}
-			log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
+			log := s.Log()
 			st, err := cli.OpenStore(c.Context(), cfg, log)
 			if err != nil {
 				return err
@@ -98,7 +98,7 @@ It reads the database and needs no daemon.`,
 				r.Text(s.Out, limit)
 			}
 			return nil
-		},
+		}),
 	}
 	f := c.Flags()
 	f.StringVar(&since, "since", "7d", "from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
@@ -110,20 +110,19 @@ It reads the database and needs no daemon.`,
 	return c
 }
 
-// whatIf prints the users that would gain by sharing.
-func (s *shared) whatIf(in *receipt.Input) error {
-	x, err := in.Replay.WhatIf(in.Jobs)
-	if err != nil {
-		return err
+func period(now time.Time, since, until string) (from, to time.Time, err error) {
+	if from, err = moment(now, since); err != nil {
+		return from, to, fmt.Errorf("--since: %w", err)
 	}
-	if s.JSON {
-		return s.PrintJSON(x)
+	if to, err = moment(now, until); err != nil {
+		return from, to, fmt.Errorf("--until: %w", err)
 	}
-	x.Text(s.Out)
-	return nil
+	if !from.Before(to) {
+		return from, to, fmt.Errorf("--since %s is not before --until %s", since, until)
+	}
+	return from, to, nil
 }
 
-// errMoment says which forms a time has.
 var errMoment = errors.New("it takes how long ago (7d, 36h, 2w) or a time (2026-03-01, 2026-03-01T12:00, 2026-03-01T12:00:00Z)")
 
 // moment reads a time, or how long before now it was.
@@ -147,4 +146,132 @@ func moment(now time.Time, text string) (time.Time, error) {
 		return now.Add(-d), nil
 	}
 	return time.Time{}, fmt.Errorf("%.40q: %w", text, errMoment)
+}
+
+func loadReceipt(ctx context.Context, cfg *config.Config, st *store.Store, log *slog.Logger, from, to time.Time, replay bool) (*receipt.Input, error) {
+	j := journal.New(st.DB())
+	in := &receipt.Input{From: from, To: to, Mode: job.Mode(cfg.Mode)}
+	if host, err := os.Hostname(); err == nil && cfg.Listen != "" {
+		in.UsageURL = daemonURL(cfg, "", host) + "/usage"
+	}
+	runs, err := (&history.History{Records: st, Journal: j}).Ended(ctx, from, to)
+	if err != nil {
+		return nil, err
+	}
+	// A record without GPUs of a job that no poll showed is of no job with GPUs.
+	in.Jobs = slices.DeleteFunc(runs, func(r history.Run) bool { return !r.Shown() && len(r.GPUs) == 0 })
+	groups, err := j.Groups(ctx, from, 0)
+	if err != nil {
+		return nil, err
+	}
+	for i := range groups {
+		if groups[i].Decided.Before(to) {
+			in.Groups = append(in.Groups, groups[i].Group)
+		}
+	}
+	if in.Intended, err = j.Intended(ctx, from, to); err != nil {
+		return nil, err
+	}
+	if in.Refused, err = j.Refused(ctx, from, to); err != nil || !replay {
+		return in, err
+	}
+	in.Replay, err = loadWorld(ctx, cfg, st, j, log, from)
+	return in, err
+}
+
+// loadWorld is the cluster as polls have shown it since the given time, with what decides in it and what is
+// believed of slowdowns today.
+func loadWorld(ctx context.Context, cfg *config.Config, st *store.Store, j *journal.Journal, log *slog.Logger, since time.Time) (*receipt.World, error) {
+	nodes, err := j.Nodes(ctx, since)
+	if err != nil {
+		return nil, err
+	}
+	past, err := j.Outcomes(ctx, time.Now().Add(-history.KeptFor), time.Now().Add(time.Hour))
+	if err != nil {
+		return nil, err
+	}
+	model := interference.New(&contention.MPS)
+	history.Teach(model, past)
+	policies, err := newPolicies(cfg, model, log)
+	if err != nil {
+		return nil, err
+	}
+	policies, _ = ownPolicy(cfg, model, policies, log)
+	return &receipt.World{Nodes: nodes, Card: cfg.Card, Decider: func() *rlcore.Decider { return newDecider(cfg, policies, model) }}, nil
+}
+
+// whatIf prints what would have come of more sharing.
+func (s *shared) whatIf(in *receipt.Input) error {
+	x, err := in.Replay.WhatIf(in.Jobs)
+	if err != nil {
+		return err
+	}
+	return s.Show(x, func() { x.Text(s.Out) })
+}
+
+func newAdopt(s *shared) *cobra.Command {
+	c := &cobra.Command{Use: "adopt", Short: "rules by which unchanged jobs of one GPU share"}
+	c.AddCommand(newPreview(s))
+	return c
+}
+
+func newPreview(s *shared) *cobra.Command {
+	var since, file string
+	c := &cobra.Command{
+		Use:   "preview",
+		Short: "what rules would have done to the jobs of the last weeks",
+		Long: `Replays the recorded days twice: as they were, and with those jobs sharing that the rules
+would have adopted, all users of them, each within its rule's contract. It changes nothing
+and needs no daemon. Jobs with a deadline or in a reservation are left alone. Of jobs that
+an earlier release noted no QOS is known: rules that name one match none of them.`,
+		Example: `  slurmbridge adopt preview                          the rules of slurmbridge.yaml
+  slurmbridge adopt preview --rules new.yaml --since 30d`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			now := time.Now()
+			from, err := moment(now, since)
+			if err != nil {
+				return cli.Usage(fmt.Errorf("--since: %w", err))
+			}
+			cfg, err := s.Load(c)
+			if err != nil {
+				return err
+			}
+			policy := &adopt.Policy{Rules: cfg.Adopt, Percent: 100}
+			if file != "" {
+				if policy.Rules, err = config.ReadRules(file); err != nil {
+					return cli.Usage(err)
+				}
+			}
+			if len(policy.Rules) == 0 {
+				return cli.Usage(fmt.Errorf("%s has no rules: name a file with --rules", cfg.Where("adopt")))
+			}
+			log := slog.New(slog.NewTextHandler(s.ErrOut, nil))
+			st, err := cli.OpenStore(c.Context(), cfg, log)
+			if err != nil {
+				return err
+			}
+			defer st.Close()
+			in, err := loadReceipt(c.Context(), cfg, st, log, from, now, true)
+			if err != nil {
+				return err
+			}
+			in.Replay.Rule = func(r *history.Run) *adopt.Rule { return ruleOf(policy, r) }
+			return s.whatIf(in)
+		},
+	}
+	c.Flags().StringVar(&since, "since", "14d", "from when on: how long ago (14d, 36h, 2w) or a `TIME`")
+	c.Flags().StringVar(&file, "rules", "", "`FILE` with a list below adopt:, as in slurmbridge.yaml; without it those of the settings")
+	return c
+}
+
+// ruleOf returns the rule that would have adopted a run of a whole GPU, nil = none.
+func ruleOf(p *adopt.Policy, r *history.Run) *adopt.Rule {
+	if !r.Deadline.IsZero() || r.Reservation != "" { // the bridge leaves them alone
+		return nil
+	}
+	return p.Of(&job.Job{
+		User: r.User, Account: r.Account, Partition: r.Partition, QOS: r.QOS, NumNodes: 1,
+		Request: job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true},
+	})
 }

@@ -2,18 +2,36 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
+	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/exporter-toolkit/web"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
+	"github.com/slurmbridge/slurmbridge/gpuprof/webconfig"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/wake"
 )
 
 func newServe(s *shared) *cobra.Command {
@@ -38,7 +56,6 @@ waiting job is ungated.`,
 	return c
 }
 
-// policyList describes the policies that the setting takes, a line each.
 func policyList() string {
 	var b strings.Builder
 	for _, p := range policy.Live() {
@@ -127,4 +144,185 @@ func notify(log *slog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Debug("sd_notify", "err", err)
 	}
+}
+
+// service is the daemon with one configuration. Building it tries everything that can fail about
+// its settings.
+type service struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	wired   *wired
+	handler http.Handler
+	// listener is nil where nothing is served. It only holds the address: each run
+	// accepts on a duplicate, so that no connection is refused between two runs.
+	listener net.Listener
+}
+
+// build makes the daemon of a configuration and disturbs none that runs: what both
+// have, address and database, is taken over from old (nil = there is none). An
+// error names the setting, and leaves nothing open but what is old's.
+func (s *shared) build(ctx context.Context, cfg *config.Config, old *service) (_ *service, err error) {
+	v := &service{cfg: cfg, log: logger(s, cfg)}
+	defer func() {
+		if err != nil {
+			v.close(old)
+		}
+	}()
+	if err := webconfig.Check(cfg.WebConfig, time.Now()); err != nil {
+		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("web_config"), err))
+	}
+	allowed, err := recordUsers(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil && old.cfg.Listen == cfg.Listen {
+		v.listener = old.listener
+	} else if v.listener, err = listen(cfg); err != nil {
+		if old != nil && errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w; where this daemon itself has the port, another host takes a restart", err)
+		}
+		return nil, err
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics := loop.NewMetrics(reg)
+	var st *store.Store
+	if old != nil && old.cfg.Database == cfg.Database {
+		// A file that is open twice in one process loses its locks when either is
+		// closed.
+		st = old.wired.store
+	}
+	if v.wired, err = wire(ctx, cfg, st, s.ErrOut, metrics); err != nil {
+		return nil, err
+	}
+	b := v.wired.bridge
+	b.Log = v.log
+	api := &httpapi.Server{
+		Status: b.Status, Story: v.wired.journal.Story, Groups: v.wired.journal.Groups, Fresh: 3 * cfg.Poll,
+		Now: time.Now, Gatherer: reg, Page: httpapi.Page{Running: v.wired.journal.Running, Outcomes: v.wired.journal.LastOutcomes},
+	}
+	how := credential.Choose(cfg.KeyFile, cfg.MungeSocket)
+	if cfg.KeyFile != "" {
+		if _, err := credential.ReadKeys(cfg.KeyFile); err != nil {
+			v.log.Error("no record can be believed", "setting", cfg.Where("key_file"), "err", err)
+		}
+	}
+	api.Asker = asker(how.Users, allowed)
+	api.Owner = v.wired.store.OwnerOf
+	api.Usage = v.wired.usage
+	mux := api.Handler()
+	v.wired.memory(mux, asker(how.Nodes, allowed))
+	v.wired.records(mux, how.Nodes, allowed, metrics, recordhttp.NewMetrics(reg), v.log)
+	v.handler = mux
+	return v, nil
+}
+
+// close ends what belongs to the service alone; other (nil = none) keeps the rest.
+func (v *service) close(other *service) {
+	if v.listener != nil && (other == nil || other.listener != v.listener) {
+		_ = v.listener.Close() // it is not in use
+	}
+	if v.wired != nil && (other == nil || other.wired.store != v.wired.store) {
+		v.wired.close()
+	}
+}
+
+// listen takes systemd's socket where there is one; nil where nothing is served.
+func listen(cfg *config.Config) (net.Listener, error) {
+	if cfg.Listen == "" {
+		return nil, nil
+	}
+	if ls, err := activation.Listeners(); err == nil && len(ls) > 0 && ls[0] != nil {
+		return ls[0], nil
+	}
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, cli.Usage(fmt.Errorf("%s: %w", cfg.Where("listen"), err))
+	}
+	return l, nil
+}
+
+// duplicate makes a second listener of the same socket.
+func duplicate(l net.Listener) (net.Listener, error) {
+	filer, ok := l.(interface{ File() (*os.File, error) })
+	if !ok {
+		return nil, fmt.Errorf("a %T can't be duplicated", l)
+	}
+	f, err := filer.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return net.FileListener(f)
+}
+
+func (v *service) run(ctx context.Context) error {
+	b := v.wired.bridge
+	if b.Mode == job.Shadow {
+		// A gate file left by an active daemon would gate jobs that no bridge releases.
+		if err := loop.RemoveGateFile(v.cfg.GateFile); err != nil {
+			v.log.Warn("gate file", "err", err)
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	if v.listener != nil {
+		if err := v.serve(ctx, g); err != nil {
+			return err
+		}
+	}
+	g.Go(func() error {
+		err := wake.File(ctx, v.cfg.WakeFile, b.Wake)
+		if err != nil && ctx.Err() == nil {
+			// Polling continues without it.
+			v.log.Error("events are lost; only polling is left", "err", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		ready := false
+		err := b.Run(ctx, func(err error) {
+			if !ready && err == nil {
+				ready = true
+				notify(v.log, daemon.SdNotifyReady)
+				v.log.Info("ready", "mode", v.cfg.Mode, "policy", v.cfg.Policy, "version", version)
+			}
+			// A slurmctld that is away is nothing that a new daemon could mend: the loop goes
+			// round, and that is what the watchdog is to know.
+			notify(v.log, daemon.SdNotifyWatchdog)
+		})
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		return err
+	})
+	g.Go(func() error { return v.wired.tidy(ctx, int64(v.cfg.DatabaseMiB)<<20, v.log) })
+	g.Go(func() error { return v.wired.learn(ctx, v.cfg, v.log) })
+	return g.Wait()
+}
+
+func (v *service) serve(ctx context.Context, g *errgroup.Group) error {
+	l, err := duplicate(v.listener)
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
+	}
+	srv := httpapi.NewServer(v.handler)
+	g.Go(func() error {
+		systemd := false
+		err := web.Serve(l, srv, &web.FlagConfig{WebListenAddresses: &[]string{v.cfg.Listen}, WebSystemdSocket: &systemd, WebConfigFile: &v.cfg.WebConfig}, v.log)
+		if errors.Is(err, http.ErrServerClosed) {
+			return nil
+		}
+		return fmt.Errorf("serve %s: %w", v.cfg.Listen, err)
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		sctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err := srv.Shutdown(sctx)
+		if err != nil {
+			_ = srv.Close() // open connections don't keep the daemon
+		}
+		return err
+	})
+	return nil
 }

@@ -1,18 +1,24 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/comment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 )
 
 func newStatus(s *shared) *cobra.Command {
@@ -21,21 +27,13 @@ func newStatus(s *shared) *cobra.Command {
 		Use:   "status",
 		Short: "GPUs with their jobs, groups about to start, the gate",
 		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
-			}
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			var r httpapi.Report
 			if err := ask(c.Context(), cfg, server, "/v1/status", &r); err != nil {
 				return err
 			}
-			if s.JSON {
-				return s.PrintJSON(&r)
-			}
-			s.printStatus(&r)
-			return nil
-		},
+			return s.Show(&r, func() { s.printStatus(&r) })
+		}),
 	}
 	serverFlag(c, &server)
 	return c
@@ -60,19 +58,19 @@ func (s *shared) printStatus(r *httpapi.Report) {
 	default:
 		fmt.Fprintf(s.Out, "gate %s: %d jobs wait behind it; without the daemon it opens in %.0f s\n", r.Gate, r.Waiting, max(0, r.LeaseLeft))
 	}
+	if r.GateAccount != "" {
+		fmt.Fprintf(s.Out, "the gate is in account %s: Slurm refuses it in the default account of the bridge's user\n", r.GateAccount)
+	}
 	if r.GateError != "" {
 		fmt.Fprintf(s.Out, "trouble with the gate: %s\n", r.GateError)
 	}
 	if r.Error != "" {
-		fmt.Fprintf(s.Out, "the last look failed: %s\n", r.Error)
+		fmt.Fprintf(s.Out, "the last poll failed: %s\n", r.Error)
 	}
 	if r.Turn != nil && r.Turn.Jobs > 0 {
 		fmt.Fprintf(s.Out, "turnaround in the last day: %s\n", r.Turn)
 	}
-	t := table.NewWriter()
-	t.SetOutputMirror(s.Out)
-	t.SetStyle(table.StyleLight)
-	t.AppendHeader(table.Row{"node", "gpu", "type", "jobs"})
+	t := s.Table("", "node", "gpu", "type", "jobs")
 	for _, g := range r.GPUs {
 		var jobs []string
 		for _, j := range g.Jobs {
@@ -97,10 +95,256 @@ func (s *shared) printStatus(r *httpapi.Report) {
 		if g.State != job.Released {
 			continue
 		}
-		fmt.Fprintf(s.Out, "group %d: %s on %s gpu %d", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)
-		fmt.Fprintln(s.Out)
+		fmt.Fprintf(s.Out, "group %d: %s on %s gpu %d\n", g.ID, strings.Join(g.Refs(), ", "), g.Node, g.GPU)
+	}
+	for _, ref := range r.WithoutMPS {
+		fmt.Fprintf(s.Out, "job %s shares its GPU without MPS, so the GPU takes turns\n", ref)
 	}
 	for _, ref := range slices.Sorted(maps.Keys(r.HandsOff)) {
 		fmt.Fprintf(s.Out, "job %s is left to Slurm: %s\n", ref, r.HandsOff[ref])
+	}
+}
+
+func newPlan(s *shared) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "What the bridge would change now, without changing it",
+		Long: `plan looks at the queue itself and prints the changes that the bridge would send
+to Slurm now, one a line, in their order. It changes nothing, needs no daemon and
+disturbs none.
+
+An empty plan is the usual one: all that can start has been released.`,
+		Args: cobra.NoArgs,
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
+			ctx, cancel := context.WithTimeout(c.Context(), time.Minute)
+			defer cancel()
+			w, err := wire(ctx, cfg, nil, s.ErrOut, nil)
+			if err != nil {
+				return err
+			}
+			defer w.close()
+			st, err := w.bridge.Preview(ctx)
+			if err != nil {
+				return err
+			}
+			r := httpapi.MakePlanReport(st)
+			return s.Show(r, func() { fmt.Fprintln(s.Out, cmp.Or(strings.Join(r.Changes, "\n"), "nothing to change")) })
+		}),
+	}
+	c.Flags().String("policy", "", "policy to plan with, instead of the configured one")
+	c.Flags().String("mode", string(job.Active), "active, or shadow: count every job that requests a whole GPU's shares as waiting")
+	return c
+}
+
+func newWhy(s *shared) *cobra.Command {
+	var server string
+	c := &cobra.Command{
+		Use:   "why JOB",
+		Short: "What a job waits for, with which jobs it was considered, what was done to it",
+		Long: `why explains one job, waiting, running or ended: the combinations that were
+considered for it with their value and the predicted slowdown, what the guard
+refused and why, and every change that was made to it with the values before.`,
+		Example: "  slurmbridge why 4711\n  slurmbridge why 4711_3     a task of an array",
+		Args:    cobra.ExactArgs(1),
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, args []string) error {
+			var story journal.Story
+			if err := ask(c.Context(), cfg, server, "/v1/why/"+url.PathEscape(args[0]), &story); err != nil {
+				return err
+			}
+			return s.Show(&story, func() { s.printWhy(args[0], &story) })
+		}),
+	}
+	serverFlag(c, &server)
+	return c
+}
+
+func (s *shared) printWhy(ref string, story *journal.Story) {
+	if p := story.Waits; p != nil {
+		s.printPlace(ref, p)
+	}
+	if e := story.Note; e != nil {
+		s.printExplanation(ref, e)
+	}
+	for i := range story.Groups {
+		s.printGroup(ref, &story.Groups[i])
+	}
+	for i := range story.Outcomes {
+		s.printOutcome(&story.Outcomes[i])
+	}
+	for _, e := range story.Changes {
+		s.printf("%s %s", e.At.Local().Format("15:04:05.000"), e.Change)
+		if e.Mode == job.Shadow {
+			s.printf("  (shadow: not done)")
+		}
+		if e.Result != "ok" {
+			s.printf("  -> %s", e.Result)
+		}
+		s.printf("\n             before: %s\n", e.Was)
+	}
+}
+
+func (s *shared) printf(format string, args ...any) { fmt.Fprintf(s.Out, format, args...) }
+
+func (s *shared) printExplanation(ref string, e *job.Explanation) {
+	s.printf("job %s (%s ago): %s\n", ref, time.Since(e.At).Round(time.Second), e.Status)
+	switch {
+	case e.App == "" && e.Known:
+		s.printf("  an interactive session: batch jobs may join it\n")
+	case e.App == "":
+		s.printf("  its application isn't known: it runs alone\n")
+	case !e.Known:
+		s.printf("  application %s has no profile yet: it runs alone once and is learned\n", e.App)
+	default:
+		s.printf("  application %s\n", e.App)
+	}
+	if e.Preallocates {
+		s.printf("  %s\n", preallocates)
+	}
+	s.printEnds(e.PlainEnd, e.ExpectedEnd, e.Known)
+	s.printf("  the bridge alone may keep it waiting for another %s\n", seconds(e.LatestDelayS))
+	if e.FreeInS >= 0 {
+		s.printf("  the first of the GPUs considered is expected to be empty in %s\n", seconds(e.FreeInS))
+	}
+	for _, text := range e.Ignored {
+		s.printf("  ignored %s\n", text)
+	}
+	for _, c := range e.Considered {
+		s.printf("  %s considered %s\n", map[bool]string{true: "*", false: " "}[c.Taken], c)
+	}
+	for _, r := range e.Refused {
+		s.printf("    refused %s\n", r)
+	}
+}
+
+// printEnds prints when a job is expected to end, and when plain Slurm would have ended it.
+func (s *shared) printEnds(plain, expected time.Time, known bool) {
+	if plain.IsZero() {
+		return
+	}
+	at := func(t time.Time) string {
+		if t.IsZero() {
+			return "a time that isn't known"
+		}
+		return t.Local().Format(time.DateTime)
+	}
+	limit := ""
+	if !known {
+		limit = ", should it take its whole time limit"
+	}
+	s.printf("  expected to end at %s; plain Slurm would end it at %s%s\n", at(expected), at(plain), limit)
+}
+
+func seconds(v float64) time.Duration {
+	return time.Duration(v * float64(time.Second)).Round(time.Second)
+}
+
+func (s *shared) printGroup(ref string, g *job.Group) {
+	var others []string
+	own := ""
+	var plainEnd, expected time.Time
+	for i := range g.Members {
+		m := &g.Members[i]
+		if m.Ref != ref {
+			others = append(others, m.Ref)
+			continue
+		}
+		if !m.ExpectedEnd.IsZero() {
+			plainEnd, expected = m.PlainEnd, m.ExpectedEnd
+		}
+		if m.Predicted > 0 {
+			own = fmt.Sprintf(", slowdown %.2f predicted", m.Predicted)
+		}
+		if m.Rule != "" {
+			own += ", " + comment.Adopted(m)
+		}
+		switch {
+		case m.State.Final():
+			own += ", " + string(m.State)
+		case m.Ran():
+			own += ", running since " + m.Start.Local().Format(time.TimeOnly)
+		}
+	}
+	sharing := "alone"
+	if len(others) > 0 {
+		sharing = "with " + strings.Join(others, ", ")
+	}
+	if !plainEnd.IsZero() {
+		own += fmt.Sprintf("; expected to end at %s, on plain Slurm at %s", expected.Local().Format(time.TimeOnly), plainEnd.Local().Format(time.TimeOnly))
+	}
+	at := fmt.Sprintf("on %s gpu %d", g.Node, g.GPU)
+	if g.Node == "" {
+		at = "in its turn"
+	}
+	s.printf("group %d, %s: %s %s%s\n", g.ID, g.Decided.Local().Format(time.DateTime), sharing, at, own)
+}
+
+func (s *shared) printOutcome(o *history.Outcome) {
+	s.printf("%s after %s on %s", cmp.Or(strings.ToLower(o.State), "ended"), o.End.Sub(o.Start).Round(time.Second), o.Node)
+	if o.Shared() {
+		s.printf(", sharing with %s", strings.Join(o.With, ", "))
+	} else {
+		s.printf(", alone")
+	}
+	if o.Slowdown > 0 {
+		s.printf(": %.2f times its time alone", o.Slowdown)
+		if o.Predicted > 0 {
+			s.printf(", %.2f predicted", o.Predicted)
+		}
+	}
+	switch {
+	case o.Broken:
+		s.printf("; its contract of %.2f was broken", o.Contract)
+	case o.Contract > 0 && o.Slowdown > 0 && o.Shared():
+		s.printf("; its contract of %.2f was kept", o.Contract)
+	}
+	s.printf("\n")
+	if o.Suspect != "" {
+		s.printf("  sharing may be the reason: %s", o.Suspect)
+		if o.Again {
+			s.printf("; it was run again, alone")
+		} else if !o.Ours && history.Failed(o.State) {
+			s.printf("; --comment=share:retry has such jobs run again, alone")
+		}
+		s.printf("\n")
+	}
+	if o.LentS > 0 {
+		s.printf("  its time limit was raised by %s because sharing had slowed it\n", seconds(o.LentS))
+	}
+	if o.HeldS > 0 {
+		s.printf("  the bridge kept it waiting %s longer than it may\n", seconds(o.HeldS))
+	}
+	if !o.PlainEnd.IsZero() {
+		s.printf("  plain Slurm would have ended it at %s\n", o.PlainEnd.Local().Format(time.DateTime))
+	}
+	for _, kind := range o.Harm() {
+		s.printf("  worse off than on plain Slurm: %s\n", kind)
+	}
+	if o.Cleared {
+		s.printf("  it failed alone, too: sharing was not the reason\n")
+	}
+	if o.Learned {
+		s.printf("  the run became part of its application's profile\n")
+	}
+}
+
+func (s *shared) printPlace(ref string, p *job.QueuePosition) {
+	if p.NotAdopted != "" {
+		s.printf("job %s (%s ago): left as it is: %s\n", ref, time.Since(p.At).Round(time.Second), p.NotAdopted)
+		return
+	}
+	s.printf("job %s (%s ago): waits", ref, time.Since(p.At).Round(time.Second))
+	switch {
+	case p.Holds != "":
+		s.printf(" for %s; the bridge leaves it alone until then\n", p.Holds)
+	case p.Position > p.Window:
+		s.printf(" for a decision, place %d of %d: a decision looks at the first %d\n", p.Position, p.Of, p.Window)
+	default:
+		s.printf(" for a decision, place %d of %d, within the window of %d\n", p.Position, p.Of, p.Window)
+	}
+	if !p.ExpectedStart.IsZero() {
+		s.printf("  expected to start by %s\n", p.ExpectedStart.Local().Format(time.DateTime))
+	}
+	if p.Gate != "" {
+		s.printf("  it is behind gate %s; without the daemon that opens in %.0f s\n", p.Gate, max(0, p.LeaseLeftS))
 	}
 }

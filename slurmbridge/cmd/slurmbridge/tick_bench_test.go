@@ -11,18 +11,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
@@ -75,8 +74,8 @@ func (s *still) Update(_ context.Context, u job.Update) error {
 	return nil
 }
 
-func (s *still) CreateGate(context.Context, time.Duration, []string) (string, error) {
-	return "1", nil
+func (s *still) CreateGate(context.Context, time.Duration, []string) (id, account string, err error) {
+	return "1", "", nil
 }
 func (s *still) ClaimGate(context.Context, string) error                 { return nil }
 func (s *still) MendGate(context.Context, job.GateState, []string) error { return nil }
@@ -126,22 +125,13 @@ func benchmarkTick(b *testing.B, most int) {
 			Dependency: job.Dependencies{Raw: "after:1", List: []job.Dependency{{Type: "after", Job: "1"}}},
 		})
 	}
-	cfg, err := config.Load("", nil)
-	if err != nil {
-		b.Fatal(err)
-	}
+	cfg := must.Get(config.Load("", nil))(b)
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	st, err := store.Open(ctx, filepath.Join(b.TempDir(), "s.db"), log)
-	if err != nil {
-		b.Fatal(err)
-	}
+	st := must.Get(store.Open(ctx, filepath.Join(b.TempDir(), "s.db"), log))(b)
 	defer st.Close()
 	j := journal.New(st.DB())
 	model := interference.New(&contention.MPS)
-	policies, err := newPolicies(cfg, model, log)
-	if err != nil {
-		b.Fatal(err)
-	}
+	policies := must.Get(newPolicies(cfg, model, log))(b)
 	sl := &still{snap: snap, at: map[string]int{}, most: most, running: map[string]int{}}
 	for i := range snap.Jobs {
 		sl.at[snap.Jobs[i].Ref] = i
@@ -153,23 +143,17 @@ func benchmarkTick(b *testing.B, most int) {
 		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Room: true, Wanted: "dqn"},
 	}
 	began := time.Now()
-	if _, err := bridge.Tick(ctx); err != nil {
-		b.Fatal(err)
-	}
+	must.Get(bridge.Tick(ctx))(b)
 	first := time.Since(began)
 	groups := len(bridge.Status().Groups)
 	if groups < gpus && most == 0 {
 		b.Fatalf("%d groups on %d GPUs", groups, gpus)
 	}
 	for range 3 { // until all is settled
-		if _, err := bridge.Tick(ctx); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(bridge.Tick(ctx))(b)
 	}
 	for b.Loop() {
-		if _, err := bridge.Tick(ctx); err != nil {
-			b.Fatal(err)
-		}
+		must.Get(bridge.Tick(ctx))(b)
 	}
 	runtime.GC()
 	var m runtime.MemStats

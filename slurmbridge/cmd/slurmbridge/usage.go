@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -15,11 +15,14 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
-// usageFlags are what `slurmbridge usage` is called with.
 type usageFlags struct {
 	since, until, by string
 	users, accounts  []string
@@ -63,17 +66,13 @@ reported by the nodes' agents. No job is ever ended for it.`,
   slurmbridge usage --by account --charged
   slurmbridge usage --idle`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: s.Configured(func(c *cobra.Command, cfg *config.Config, _ []string) error {
 			q, err := o.query(time.Now())
 			if err != nil {
 				return cli.Usage(err)
 			}
 			if o.csv && s.JSON {
 				return cli.Usage(errors.New("--csv and --json are two ways to say the same: choose one"))
-			}
-			cfg, err := s.Load(c)
-			if err != nil {
-				return err
 			}
 			if o.idle {
 				return s.printIdle(c.Context(), cfg, &o)
@@ -87,8 +86,11 @@ reported by the nodes' agents. No job is ever ended for it.`,
 			if err != nil {
 				return err
 			}
-			return s.printUsage(r, &o)
-		},
+			if o.csv {
+				return r.CSV(s.Out)
+			}
+			return s.Show(r, func() { r.Text(s.Out, o.limit) })
+		}),
 	}
 	f := c.Flags()
 	f.StringVar(&o.since, "since", "30d", "from when on: how long ago (7d, 36h, 2w) or a `TIME` (2026-03-01, 2026-03-01T12:00)")
@@ -97,26 +99,19 @@ reported by the nodes' agents. No job is ever ended for it.`,
 	f.StringSliceVar(&o.users, "user", nil, "only these users' jobs")
 	f.StringSliceVar(&o.accounts, "account", nil, "only these accounts' jobs")
 	f.IntVar(&o.limit, "limit", 20, "lines of the table; --csv and --json have all")
-	f.BoolVar(&o.me, "me", false, "only my own jobs: the daemon tells, by my MUNGE credential")
-	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; the daemon tells")
-	f.BoolVar(&o.charged, "charged", false, "also the GPU-hours that TRESBillingWeights charge, against those computed; it asks Slurm")
+	f.BoolVar(&o.me, "me", false, "only my own jobs: from the daemon, by my MUNGE credential")
+	f.BoolVar(&o.idle, "idle", false, "the running jobs that have done nothing with their GPUs for long; from the daemon")
+	f.BoolVar(&o.charged, "charged", false, "also the GPU-hours that TRESBillingWeights charge, against those computed; read from Slurm")
 	serverFlag(c, &o.server)
 	f.BoolVar(&o.csv, "csv", false, "all lines as CSV, with a header")
 	return c
 }
 
-// query reads the flags.
 func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 	q := usage.Query{Users: o.users, Accounts: o.accounts}
 	var err error
-	if q.From, err = moment(now, o.since); err != nil {
-		return q, fmt.Errorf("--since: %w", err)
-	}
-	if q.To, err = moment(now, o.until); err != nil {
-		return q, fmt.Errorf("--until: %w", err)
-	}
-	if !q.From.Before(q.To) {
-		return q, fmt.Errorf("--since %s is not before --until %s", o.since, o.until)
+	if q.From, q.To, err = period(now, o.since, o.until); err != nil {
+		return q, err
 	}
 	if q.By, err = usage.ParseBy(o.by); err != nil {
 		return q, fmt.Errorf("--by: %w", err)
@@ -137,7 +132,7 @@ func (o *usageFlags) query(now time.Time) (usage.Query, error) {
 // it requests the report from the daemon.
 func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o *usageFlags) (*usage.Report, error) {
 	if !o.me && o.server == "" {
-		st, err := cli.OpenStore(ctx, cfg, slog.New(slog.NewTextHandler(s.ErrOut, nil)))
+		st, err := cli.OpenStore(ctx, cfg, s.Log())
 		if err == nil {
 			defer st.Close()
 			if err := settle(ctx, st, time.Now()); err != nil {
@@ -161,7 +156,6 @@ func (s *shared) usage(ctx context.Context, cfg *config.Config, q usage.Query, o
 	return r, nil
 }
 
-// printIdle prints which jobs do nothing with their GPUs.
 func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlags) error {
 	var r httpapi.IdleReport
 	if err := ask(ctx, cfg, o.server, httpapi.IdlePath, &r); err != nil {
@@ -171,7 +165,7 @@ func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlag
 		return s.PrintJSON(&r)
 	}
 	if len(r.Jobs) == 0 {
-		s.printf("No running job has done nothing with its GPUs for longer than idle_after, as far by the nodes' agents.\n")
+		s.printf("No running job has done nothing with its GPUs for longer than idle_after, by the reports of the nodes' agents.\n")
 		return nil
 	}
 	t := s.Table("GPUs held idle", "job", "user", "account", "on", "GPUs", "idle for", "since")
@@ -190,13 +184,102 @@ func (s *shared) printIdle(ctx context.Context, cfg *config.Config, o *usageFlag
 	return nil
 }
 
-func (s *shared) printUsage(r *usage.Report, o *usageFlags) error {
-	switch {
-	case s.JSON:
-		return s.PrintJSON(r)
-	case o.csv:
-		return r.CSV(s.Out)
+// mostRunning bounds how many jobs that run are counted.
+const mostRunning = 100_000
+
+// pollsAgo is how long ago a poll may have been for the jobs that it showed to be taken to run.
+const pollsAgo = 2 * time.Hour
+
+// settle makes the footprints of what has ended.
+func settle(ctx context.Context, st *store.Store, now time.Time) error {
+	used := usage.Store{DB: st.DB()}
+	if err := used.TakeOver(ctx); err != nil {
+		return err
 	}
-	r.Text(s.Out, o.limit)
-	return nil
+	return (&history.History{Records: st, Journal: journal.New(st.DB())}).Settle(ctx, used, now)
+}
+
+// loadUsage sums up footprints and running jobs.
+func loadUsage(ctx context.Context, st *store.Store, now time.Time, q usage.Query) (*usage.Report, error) {
+	j, used := journal.New(st.DB()), usage.Store{DB: st.DB()}
+	seen, err := j.LastPoll(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if now.Sub(seen) < pollsAgo {
+		seen = now
+	}
+	runs, err := j.Running(ctx, now, now, mostRunning)
+	if err != nil {
+		return nil, err
+	}
+	var running []history.Footprint
+	for i := range runs {
+		if r := &runs[i]; r.End.IsZero() {
+			r.End = seen
+			running = append(running, r.Footprint())
+		}
+	}
+	r, err := used.Report(ctx, q, running)
+	if err == nil && r == nil {
+		err = noUsage(ctx, used, q)
+	}
+	return r, err
+}
+
+func noUsage(ctx context.Context, used usage.Store, q usage.Query) error {
+	of := "GPU jobs"
+	switch {
+	case len(q.Users) > 0:
+		of += " of " + strings.Join(q.Users, ", ")
+	case len(q.Accounts) > 0:
+		of += " of account " + strings.Join(q.Accounts, ", ")
+	}
+	first, err := used.First(ctx)
+	if err != nil {
+		return err
+	}
+	since := "none has ended yet that the daemon or a node noted"
+	if !first.IsZero() {
+		since = "the first job that is known ended at " + first.Local().Format(time.DateTime)
+	}
+	return fmt.Errorf("%w of %s from %s to %s: %s", httpapi.ErrNoUsage, of, q.From.Local().Format(time.DateTime), q.To.Local().Format(time.DateTime), since)
+}
+
+// errNoBilling: no partition charges for GPUs.
+var errNoBilling = errors.New("no partition has a weight for gres/gpu in its TRESBillingWeights: GPUs are charged nothing")
+
+func loadWeights(ctx context.Context, cfg *config.Config) (map[string]usage.Weights, error) {
+	cl, err := client(cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	out, err := cl.Show(ctx, "scontrol", "show", "partitions", "--oneliner", "--all")
+	if err != nil {
+		return nil, fmt.Errorf("what GPUs are charged isn't known: %w", err)
+	}
+	return weightsOf(text.ParsePartitions([]byte(out)))
+}
+
+func weightsOf(partitions []text.Partition) (map[string]usage.Weights, error) {
+	all := map[string]usage.Weights{}
+	weight := func(list, name string) float64 {
+		v, _ := text.Option(list, name)
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(f > 0) {
+			return 0
+		}
+		return f
+	}
+	for i := range partitions {
+		p := &partitions[i]
+		w := usage.Weights{GPU: weight(p.Billing, "gres/gpu"), Share: max(weight(p.Billing, "gres/mps"), weight(p.Billing, "gres/shard"))}
+		if w.GPU > 0 {
+			all[p.Name] = w
+		}
+	}
+	if len(all) == 0 {
+		return nil, errNoBilling
+	}
+	return all, nil
 }

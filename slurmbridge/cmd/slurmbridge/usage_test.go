@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,8 +20,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
@@ -27,9 +31,147 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
+
+// receiptOf runs the command by itself.
+func receiptOf(file string, asJSON bool, args ...string) (string, error) {
+	var out bytes.Buffer
+	s := &shared{cli.Env{File: file, JSON: asJSON, Out: &out, ErrOut: &out}}
+	c := newReceipt(s)
+	c.SetArgs(append([]string{}, args...)) // nil would be those of the test binary
+	c.SilenceUsage, c.SilenceErrors = true, true
+	err := c.ExecuteContext(context.Background())
+	return out.String(), err
+}
+
+// writeHistory fills a database: three jobs of an hour waited for one GPU from three hours
+// ago on; two of them shared it, the third ran alone.
+func writeHistory(t *testing.T, file string, mode job.Mode) {
+	t.Helper()
+	ctx := context.Background()
+	cfg := must.Get(config.Load(file, nil))(t)
+	st := must.Get(store.Open(ctx, cfg.Database, slog.New(slog.DiscardHandler)))(t)
+	defer st.Close()
+	j := journal.New(st.DB())
+	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
+	zero := time.Now().Add(-3 * time.Hour).Truncate(time.Second)
+	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
+	waiting := func(ref string) job.Job {
+		return job.Job{
+			Ref: ref, User: "ann", Account: "lab", Partition: "gpu", State: job.Pending, Priority: 1, Submit: zero,
+			Request: job.GPURequest{Kind: job.Shares, Count: 100},
+		}
+	}
+	on := func(ref string, start int) job.Job {
+		x := waiting(ref)
+		x.State, x.Start, x.Nodes, x.GPUs = job.Running, at(start), "n1", []int{0}
+		return x
+	}
+	poll := func(min int, jobs ...job.Job) *job.Status {
+		return &job.Status{
+			Mode: mode, Apps: map[string]job.App{"1": {Key: "md"}, "2": {Key: "md"}, "3": {Key: "md"}},
+			Snap: &job.Snapshot{At: at(min), Jobs: jobs, Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}}},
+		}
+	}
+	first := poll(0, waiting("1"), waiting("2"), waiting("3"))
+	first.Explanations = map[string]*job.Explanation{"3": {Refused: []job.Refusal{{With: []string{"1"}, Node: "n1", Reason: rlcore.RefusedMemory}}}}
+	for _, st := range []*job.Status{first, poll(10, on("1", 0), on("2", 0), waiting("3")), poll(80, on("3", 70)), poll(140)} {
+		must.OK(t, j.RecordPoll(ctx, st))
+	}
+	for i, span := range [][2]int{{0, 70}, {0, 66}, {70, 130}} {
+		r := &gpuprof.Record{
+			JobID: int64(i + 1), Node: "n1", User: "ann", Start: at(span[0]).Add(300 * time.Millisecond), End: at(span[1]),
+			GPUs: []gpuprof.GPU{{UUID: "GPU-1", MemMiB: 12196}}, Shared: true,
+		}
+		must.Get(st.AddRecord(ctx, r, "md"))(t)
+		o := &history.Outcome{Run: int64(i + 1), Ref: fmt.Sprint(i + 1), User: "ann", App: "md", State: "COMPLETED", End: r.End, SoloS: 3600, Slowdown: float64(span[1]-span[0]) / 60}
+		if i < 2 {
+			o.With, o.Predicted, o.Contract = []string{fmt.Sprint(2 - i)}, 1.1, 1.2
+		}
+		must.OK(t, j.SaveOutcome(ctx, o))
+	}
+	g := &job.Group{ID: 1, Kind: job.StartNow, State: job.Done, Decided: at(0), Policy: "greedy", Members: []job.Member{
+		{Ref: "1", State: job.MemberEnded, Start: at(0), Predicted: 1.1}, {Ref: "2", State: job.MemberEnded, Start: at(0), Predicted: 1.12},
+	}}
+	must.OK(t, j.SaveGroup(ctx, g))
+}
+
+func TestReceipt(t *testing.T) {
+	file := conf(t, "policy: greedy")
+	writeHistory(t, file, job.Active)
+	out := must.Get(receiptOf(file, true, "--since", "1d"))(t)
+	var r receipt.Receipt
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	if r.Jobs != 3 || r.Shared != 2 || r.Grouped != 2 || r.Contracts.Kept != 2 || len(r.Refused) != 1 || r.Seen.Of != "1" {
+		t.Errorf("%+v", r)
+	}
+	if h := r.Hours; h.Used < 2.1 || h.Used > 2.2 || h.OneByOne < 2.99 || h.OneByOne > 3.01 {
+		t.Errorf("%+v", h)
+	}
+	if x := r.Replay; x == nil || x.Jobs != 3 || x.GPUs != 1 || x.Policy != "greedy" || x.All.Shorter == 0 || x.Alone.Wait < 0.99 || x.Alone.Wait > 1.01 {
+		t.Errorf("%+v %s", r.Replay, r.NoReplay)
+	}
+	text, err := receiptOf(file, false)
+	for _, want := range []string{"3 jobs of 1 user ended", "Grouped: 2 jobs in 1 group", "GPU memory would not suffice", "lab", "Contracts: 2 kept, 0 broken"} {
+		if err != nil || !strings.Contains(text, want) {
+			t.Errorf("it doesn't say %q: %v\n%s", want, err, text)
+		}
+	}
+	page := filepath.Join(t.TempDir(), "receipt.html")
+	if out, err := receiptOf(file, false, "--html", page, "--no-replay"); err != nil || out != "" {
+		t.Errorf("%q %v", out, err)
+	}
+	if body, err := os.ReadFile(page); err != nil || !bytes.Contains(body, []byte("<circle")) || !bytes.Contains(body, []byte("it was not requested")) || !bytes.Contains(body, []byte("/usage\"")) {
+		t.Errorf("%v", err)
+	}
+	if _, err := receiptOf(file, false, "--what-if"); err == nil || !strings.Contains(err.Error(), "of 3 jobs none requested one whole GPU") {
+		t.Errorf("what if: %v", err)
+	}
+	if _, err := receiptOf(file, false, "--what-if", "--html", page); err == nil || !strings.Contains(err.Error(), "--what-if") {
+		t.Errorf("what if as a page: %v", err)
+	}
+	if text, err := receiptOf(file, false, "--since", "10d", "--until", "1d"); err != nil || !strings.Contains(text, "No job with a GPU is known to have ended") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+// In shadow the same jobs say what would have been.
+func TestReceiptOfShadow(t *testing.T) {
+	file := conf(t, "mode: shadow", "policy: greedy")
+	writeHistory(t, file, job.Shadow)
+	if text, err := receiptOf(file, false); err != nil || !strings.Contains(text, "Shadow changed nothing") || !strings.Contains(text, "3 in mode shadow") {
+		t.Errorf("%v\n%s", err, text)
+	}
+}
+
+func TestReceiptTimes(t *testing.T) {
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	for text, want := range map[string]time.Time{
+		"7d": now.AddDate(0, 0, -7), "2w": now.AddDate(0, 0, -14), "36h": now.Add(-36 * time.Hour), "1.5d": now.Add(-36 * time.Hour), "0h": now,
+		"2026-03-01": time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), "2026-03-01T10:30": time.Date(2026, 3, 1, 10, 30, 0, 0, time.UTC),
+		"2026-03-01T10:30:00+02:00": time.Date(2026, 3, 1, 8, 30, 0, 0, time.UTC),
+	} {
+		if got, err := moment(now, text); err != nil || !got.Equal(want) {
+			t.Errorf("%s: %v %v, want %v", text, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "d", "-7d", "NaNd", "1e99w", "infd", "yesterday", "-1h", "2026-13-01"} {
+		if got, err := moment(now, bad); err == nil {
+			t.Errorf("%q: %v", bad, got)
+		}
+	}
+	file := conf(t)
+	for _, args := range [][]string{{"--since", "soon"}, {"--since", "1d", "--until", "2d"}, {"--limit", "0"}, {"--until", "x"}} {
+		if _, err := receiptOf(file, false, args...); err == nil || !strings.Contains(err.Error(), "--") {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
 
 func TestUsage(t *testing.T) {
 	file := conf(t, "policy: greedy")
@@ -86,17 +228,9 @@ func TestUsageOfNothing(t *testing.T) {
 			t.Errorf("%v: %d %q %q", c.args, status, out, errOut)
 		}
 	}
-	cfg, err := config.Load(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := database.Open(t.Context(), cfg.Database, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec(`PRAGMA user_version = 99`); err != nil {
-		t.Fatal(err)
-	}
+	cfg := must.Get(config.Load(file, nil))(t)
+	db := must.Get(database.Open(t.Context(), cfg.Database, slog.New(slog.DiscardHandler)))(t)
+	must.Get(db.Exec(`PRAGMA user_version = 99`))(t)
 	db.Close()
 	if status, _, errOut := call("usage", "-c", file); status != 1 || !strings.Contains(errOut, "a newer slurmbridge wrote it") || strings.Count(errOut, "\n") != 1 {
 		t.Errorf("a database from the future: %d %q", status, errOut)
@@ -107,29 +241,19 @@ func TestUsageOfNothing(t *testing.T) {
 // is still to come is completed by that.
 func TestALateRecordCompletesItsFootprint(t *testing.T) {
 	ctx := t.Context()
-	st, err := store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
 	defer st.Close()
 	j := journal.New(st.DB())
 	now := time.Now().Truncate(time.Second)
 	start, end := now.Add(-5*time.Hour), now.Add(-3*time.Hour)
 	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: start, Start: start, Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
 	for _, snap := range []*job.Snapshot{{At: start.Add(time.Second), Jobs: []job.Job{x}}, {At: end.Add(20 * time.Second)}} {
-		if err := j.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, j.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}))
 	}
 	total := func() usage.Line {
 		t.Helper()
-		if err := settle(ctx, st, time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		r, err := loadUsage(ctx, st, time.Now(), usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, settle(ctx, st, time.Now()))
+		r := must.Get(loadUsage(ctx, st, time.Now(), usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User}))(t)
 		return r.Total
 	}
 	if l := total(); l.Runs != 1 || math.Abs(l.Held-2) > 0.01 || l.Computed != nil || l.Harm != nil {
@@ -139,15 +263,11 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 		JobID: 1, Node: "n1", User: "ann", Start: start.Add(time.Second), End: end, GPUs: []gpuprof.GPU{{MemMiB: 1000}}, PeriodS: 3600, Samples: 7199,
 		Series: []rlcore.Use{{GPU: 1, MemMiB: 500}, {GPU: 0, MemMiB: 500}}, Mean: rlcore.Use{GPU: 0.5, MemMiB: 500}, Peak: rlcore.Use{GPU: 1, MemMiB: 500},
 	}
-	if _, err := st.AddRecord(ctx, rec, "md"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(st.AddRecord(ctx, rec, "md"))(t)
 	if l := total(); l.Runs != 1 || l.Harm != nil {
 		t.Errorf("before it is judged: %+v", l)
 	}
-	if err := j.SaveOutcome(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, j.SaveOutcome(ctx, &history.Outcome{Run: 1, Ref: "1", User: "ann", State: "COMPLETED", Start: rec.Start, End: rec.End}))
 	if l := total(); l.Runs != 1 || l.Computed == nil || math.Abs(*l.Computed-1) > 0.01 || l.Idle == nil || math.Abs(*l.Idle-1) > 0.01 || l.Harm == nil || math.Abs(l.Held-2) > 0.01 {
 		t.Errorf("with record and outcome: %+v", l)
 	}
@@ -156,18 +276,13 @@ func TestALateRecordCompletesItsFootprint(t *testing.T) {
 // A job whose end a poll has just shown is in the daemon's answer, though tidy's next turn is a minute away.
 func TestUsageHasTheRunThatJustEnded(t *testing.T) {
 	ctx := t.Context()
-	st, err := store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
 	defer st.Close()
 	w := &wired{store: st, journal: journal.New(st.DB()), bridge: &loop.Bridge{Log: slog.New(slog.DiscardHandler)}}
 	now := time.Now().Truncate(time.Second)
 	x := job.Job{Ref: "1", ID: 1, User: "ann", Account: "lab", Partition: "gpu", State: job.Running, Submit: now.Add(-time.Hour), Start: now.Add(-time.Hour), Nodes: "n1", GPUs: []int{0}, Request: job.GPURequest{Kind: job.WholeGPU, Count: 1}}
 	for _, snap := range []*job.Snapshot{{At: now.Add(-time.Minute), Jobs: []job.Job{x}}, {At: now.Add(-time.Second)}} {
-		if err := w.journal.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, w.journal.RecordPoll(ctx, &job.Status{Mode: job.Shadow, Snap: snap}))
 	}
 	r, err := w.usage(ctx, usage.Query{From: now.Add(-24 * time.Hour), To: now, By: usage.User})
 	if err != nil || r.Total.Runs != 1 || math.Abs(r.Total.Held-1) > 0.02 {
@@ -193,10 +308,7 @@ func TestWeights(t *testing.T) {
 // A year's footprints stay where the details of runs are far too many for the database.
 func TestFootprintsOutliveTheRuns(t *testing.T) {
 	ctx := t.Context()
-	st, err := store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
 	defer st.Close()
 	w := &wired{store: st, journal: journal.New(st.DB())}
 	now := time.Now()
@@ -204,19 +316,11 @@ func TestFootprintsOutliveTheRuns(t *testing.T) {
 	for k := range 120 {
 		g := &job.Group{ID: int64(k + 1), State: job.Done, Decided: now.Add(-time.Duration(119-k) * 24 * time.Hour)}
 		g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(k), App: strings.Repeat("x", 32000)})
-		if err := w.journal.SaveGroup(ctx, g); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, w.journal.SaveGroup(ctx, g))
 	}
-	full, err := database.Size(ctx, st.DB())
-	if err != nil {
-		t.Fatal(err)
-	}
+	full := must.Get(database.Size(ctx, st.DB()))(t)
 	runs := func() int {
-		r, err := loadUsage(ctx, st, now, usage.Query{From: now.AddDate(-2, 0, 0), To: now, By: usage.User})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(loadUsage(ctx, st, now, usage.Query{From: now.AddDate(-2, 0, 0), To: now, By: usage.User}))(t)
 		return r.Total.Runs
 	}
 	if kept, err := w.tidyOnce(ctx, now, full/2); err != nil || kept >= history.KeptFor || runs() != 3600 {
@@ -255,9 +359,7 @@ func writeMonths(tb testing.TB, used usage.Store, now time.Time, months, jobs in
 			}
 			list = append(list, f)
 		}
-		if err := used.Save(tb.Context(), end, end.Add(24*time.Hour), list); err != nil {
-			tb.Fatal(err)
-		}
+		must.OK(tb, used.Save(tb.Context(), end, end.Add(24*time.Hour), list))
 	}
 }
 
@@ -266,38 +368,25 @@ func writeMonths(tb testing.TB, used usage.Store, now time.Time, months, jobs in
 func spentCPU(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // BenchmarkUsage answers for a month of 200,000 jobs, and for the year of such months that the database holds; it
 // reports the database's size.
 func BenchmarkUsage(b *testing.B) {
-	st, err := store.Open(b.Context(), filepath.Join(b.TempDir(), "s.db"), slog.New(slog.DiscardHandler))
-	if err != nil {
-		b.Fatal(err)
-	}
+	st := must.Get(store.Open(b.Context(), filepath.Join(b.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(b)
 	defer st.Close()
 	used, now := usage.Store{DB: st.DB()}, time.Now()
 	writeMonths(b, used, now, 12, 200_000)
-	if err := used.SetSettled(b.Context(), now, 0); err != nil {
-		b.Fatal(err)
-	}
-	size, err := database.Size(b.Context(), st.DB())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.OK(b, used.SetSettled(b.Context(), now, 0))
+	size := must.Get(database.Size(b.Context(), st.DB()))(b)
 	for _, days := range []int{30, 365} {
 		for _, by := range []usage.By{usage.User, usage.Node, usage.Job} {
 			b.Run(fmt.Sprintf("%d days/%s", days, by), func(b *testing.B) {
 				runs, before := 0, spentCPU(b)
 				for b.Loop() {
-					r, err := loadUsage(b.Context(), st, now, usage.Query{From: now.Add(-time.Duration(days) * 24 * time.Hour), To: now, By: by})
-					if err != nil {
-						b.Fatal(err)
-					}
+					r := must.Get(loadUsage(b.Context(), st, now, usage.Query{From: now.Add(-time.Duration(days) * 24 * time.Hour), To: now, By: by}))(b)
 					runs = r.Total.Runs
 				}
 				b.ReportMetric((spentCPU(b)-before).Seconds()/float64(b.N), "cpu-s/op")
@@ -311,33 +400,17 @@ func BenchmarkUsage(b *testing.B) {
 // What an earlier release kept, and answered, in testdata: its footprints become rows, and the answers stay.
 func TestFootprintsOfAnEarlierRelease(t *testing.T) {
 	unpacked := func(name string) []byte {
-		f, err := os.Open(filepath.Join("testdata", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must.Get(os.Open(filepath.Join("testdata", name)))(t)
 		defer f.Close()
-		z, err := gzip.NewReader(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(z)
-		if err != nil {
-			t.Fatal(err)
-		}
+		z := must.Get(gzip.NewReader(f))(t)
+		text := must.Get(io.ReadAll(z))(t)
 		return text
 	}
 	path := filepath.Join(t.TempDir(), "s.db")
-	if err := os.WriteFile(path, unpacked("0c94d20.db.gz"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	st, err := store.Open(t.Context(), path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, unpacked("0c94d20.db.gz"), 0o600))
+	st := must.Get(store.Open(t.Context(), path, slog.New(slog.DiscardHandler)))(t)
 	defer st.Close()
-	if err := (usage.Store{DB: st.DB()}).TakeOver(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, (usage.Store{DB: st.DB()}).TakeOver(t.Context()))
 	var answers []struct {
 		Query  usage.Query
 		Report any
@@ -347,18 +420,10 @@ func TestFootprintsOfAnEarlierRelease(t *testing.T) {
 	}
 	now := time.Date(2026, 11, 20, 9, 30, 0, 0, time.UTC)
 	for _, a := range answers {
-		r, err := loadUsage(t.Context(), st, now, a.Query)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := json.Marshal(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.Get(loadUsage(t.Context(), st, now, a.Query))(t)
+		text := must.Get(json.Marshal(r))(t)
 		var got any
-		if err := json.Unmarshal(text, &got); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, json.Unmarshal(text, &got))
 		if where := differ("", a.Report, got); where != "" {
 			t.Errorf("by %s, users %v, accounts %v, since %s: %s", a.Query.By, a.Query.Users, a.Query.Accounts, a.Query.From, where)
 		}

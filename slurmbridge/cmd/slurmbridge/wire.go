@@ -17,15 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
-	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
-
-	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
-
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
@@ -34,11 +25,19 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
 )
 
 // wired is the bridge with everything it stands on.
@@ -84,24 +83,16 @@ func decidesByNetwork(cfg *config.Config) bool {
 	return ok && spec.Live && spec.Network
 }
 
-// newDecider joins policies with the guard of the settings.
 func newDecider(cfg *config.Config, policies []rlcore.Policy, p rlcore.Predictor) *rlcore.Decider {
-	return &rlcore.Decider{
-		Policy: policies[0], Fallback: policies[1:], M: cfg.Window,
-		Guard: &rlcore.Guard{
-			Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
-			MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust, ExtendLimit: cfg.ExtendLimit,
-		},
-	}
+	return &rlcore.Decider{Policy: policies[0], Fallback: policies[1:], M: cfg.Window, Guard: guardOf(cfg, p)}
 }
 
-// openJournal opens the journal alone, for commands that need no bridge.
-func openJournal(ctx context.Context, cfg *config.Config) (*journal.Journal, func(), error) {
-	st, err := cli.OpenStore(ctx, cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, nil, err
+// guardOf is the guard of the settings.
+func guardOf(cfg *config.Config, p rlcore.Predictor) *rlcore.Guard {
+	return &rlcore.Guard{
+		Predictor: p, MemMargin: cfg.MemoryMargin, MaxMembers: cfg.MaxGroup,
+		MaxDelayS: cfg.MaxDelay.Seconds(), MaxSlowdown: cfg.MaxSlowdown, Grace: cfg.Grace, Trust: cfg.Trust, ExtendLimit: cfg.ExtendLimit,
 	}
-	return journal.New(st.DB()), func() { st.Close() }, nil
 }
 
 // wire puts the bridge together on a store; nil = the one of the settings is
@@ -136,17 +127,34 @@ func wire(ctx context.Context, cfg *config.Config, st *store.Store, errOut io.Wr
 	if cfg.Lua != "no" {
 		gate.File, gate.ByHand, gate.SharersOnly = cfg.GateFile, byHand(cfg, log), cfg.SharersOnly
 	}
+	policy := cfg.AdoptPolicy(func(name string) (uint32, bool) {
+		uid, err := uidOf(name)
+		return uid, err == nil
+	})
+	if cl.GPULimits = policy != nil; policy != nil {
+		if release, err := cl.Release(ctx); err == nil && text.GivesUsedGPUs(release) {
+			return nil, cli.Usage(fmt.Errorf("%s: Slurm %s can't make a job of a whole GPU share, and gives GPUs in use to others: it takes 23.11.5", cfg.Where("adopt"), release))
+		}
+		if cfg.Lua == "no" {
+			return nil, cli.Usage(fmt.Errorf("%s: without job_submit.lua (lua: no) no job is adopted", cfg.Where("adopt")))
+		}
+	}
 	network := modelsDir(cfg).Stamp()
 	policies, _ = ownPolicy(cfg, predictor, policies, log)
 	apps := &recogniser{st}
 	b := &loop.Bridge{
-		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
+		Slurm: cl, Apps: apps, Models: apps.models(ctx, log), Journal: j, Ledger: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: predictor, RetryAlone: cfg.RetryAlone,
+		Sessions: job.Sessions{
+			Names: cfg.InteractiveNames, Partitions: cfg.InteractivePartitions,
+			MemMiB: float64(cfg.InteractiveMemory), MaxSlowdown: cfg.InteractiveMaxSlowdown,
+		},
+		Adopt: policy, IdleAfter: cfg.IdleAfter, IdleComment: cfg.IdleComment, ExtendLimit: cfg.ExtendLimit, PastMaxTime: cfg.ExtendPastMaxTime, Mode: job.Mode(cfg.Mode), Card: cfg.Card,
 		Gate: gate, Metrics: m, Now: time.Now, PollEvery: cfg.Poll, Log: log,
 		Planner: &plan.Planner{
 			Decider:    newDecider(cfg, policies, predictor),
 			Partitions: job.PartitionFilter{Include: cfg.IncludePartitions, Exclude: cfg.ExcludePartitions, SharersOnly: append(slices.Clone(cfg.SharersOnly), cfg.GatePartition)},
-			DivideHost: cfg.HostShare == "divide",
-			Join:       cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
+			DivideHost: cfg.HostShare == "divide", TryMiB: float64(cfg.TryMemory),
+			Join: cfg.Join, Room: cfg.Join && cfg.LeaveRoom != "no", RoomAnyway: cfg.LeaveRoom == "yes",
 			Wanted: cfg.Policy, Objective: cfg.Objective,
 		},
 	}
@@ -160,9 +168,10 @@ type recogniser struct{ store *store.Store }
 // models returns a function that reads which records named the models of GPUs, again once in a while: they hardly ever change.
 func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() map[job.GPUAddr]string {
 	var last map[job.GPUAddr]string
-	var at time.Time
+	noted := int64(-1)
 	return func() map[job.GPUAddr]string {
-		if time.Since(at) < settleEvery {
+		now := r.store.CardsNoted()
+		if now == noted {
 			return last
 		}
 		cards, err := r.store.Cards(ctx)
@@ -170,7 +179,7 @@ func (r *recogniser) models(ctx context.Context, log *slog.Logger) func() map[jo
 			log.Warn("GPU models", "err", err)
 			return last
 		}
-		last, at = cards, time.Now()
+		last, noted = cards, now
 		return last
 	}
 }
@@ -242,7 +251,6 @@ func uidOf(name string) (uint32, error) {
 	return uint32(uid), err
 }
 
-// records serves the nodes' records.
 func (w *wired) records(mux *http.ServeMux, how credential.Method, allowed []uint32, m *loop.Metrics, delivery *recordhttp.Metrics, log *slog.Logger) {
 	h := &recordhttp.Handler{
 		Credentials: how,
@@ -406,4 +414,49 @@ func (w *wired) tidyOnce(ctx context.Context, now time.Time, mostBytes int64) (k
 			return kept, nil
 		}
 	}
+}
+
+func (w *wired) memory(mux *http.ServeMux, who *httpapi.Asker) {
+	mux.Handle("GET "+httpapi.MemoryPath, &httpapi.Memory{Limit: w.memoryLimit, Asker: who})
+}
+
+// asker identifies users by their credentials; allowed are the users with access to everything.
+func asker(how credential.Method, allowed []uint32) *httpapi.Asker {
+	turns := &credential.Turns{Method: how}
+	return &httpapi.Asker{
+		Header: how.Header(), Decode: turns.Decode, Hint: how.Hint,
+		Trusted: func(uid uint32) bool { return slices.Contains(allowed, uid) },
+		Name: func(uid uint32) string {
+			u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
+			if err != nil {
+				return ""
+			}
+			return u.Username
+		},
+	}
+}
+
+// memoryLimit is what a user's job was given of its GPU's memory when its group was decided.
+func (w *wired) memoryLimit(ctx context.Context, ref, user string) (none httpapi.MemoryReport, err error) {
+	id, isNumber := strconv.ParseInt(ref, 10, 64)
+	if isNumber == nil {
+		// A node knows an array task by its number only.
+		now := time.Now()
+		if ref, err = w.journal.TaskName(ctx, id, now, now); err != nil {
+			return none, err
+		}
+	}
+	m, err := w.journal.MemberOf(ctx, ref)
+	if err == nil && m == nil && isNumber == nil && w.taskName != nil {
+		// A task that starts has a number that no poll has shown yet.
+		if ref, err = w.taskName(ctx, id); err != nil {
+			return none, nil //nolint:nilerr // Slurm doesn't answer: nothing is known of the job
+		}
+		m, err = w.journal.MemberOf(ctx, ref)
+	}
+	// An old hook doesn't name the job's owner, so nothing is certain about the job.
+	if err != nil || m == nil || m.User != user || m.State.Final() {
+		return none, err
+	}
+	return httpapi.MemoryReport{MiB: cmp.Or(m.ProcessMiB, m.MemMiB), JobMiB: m.MemMiB}, nil
 }

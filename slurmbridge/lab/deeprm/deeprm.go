@@ -5,7 +5,6 @@
 package deeprm
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -23,9 +22,6 @@ const (
 	Mean   Kind = "deeprm_mean" // mean use all the time, one job at a time
 	DqnGPU Kind = "dqngpu"      // use over time, combinations, eq. 2
 )
-
-// Kinds lists the learners.
-func Kinds() []Kind { return []Kind{Max, Mean, DqnGPU} }
 
 // hidden is DeepRM's published network: one layer of 20 ReLU units.
 const hidden = 20
@@ -45,30 +41,16 @@ type Agent struct {
 
 // New returns an untrained agent for windows of m jobs. DqnGPU's outputs and
 // input grow with 2^m.
-func New(kind Kind, m int, r *rand.Rand) (*Agent, error) {
-	a := &Agent{kind: kind, enc: encoder.Images{M: m}}
-	switch kind {
-	case Max:
-		a.enc.Demand = encoder.Peak
-	case Mean:
-		a.enc.Demand = encoder.Mean
-	case DqnGPU:
-		a.enc.Demand, a.enc.Virtual = encoder.OverTime, true
-	default:
-		return nil, fmt.Errorf("there is no learner %q; there are %v", kind, Kinds())
-	}
+func New(kind Kind, m int, r *rand.Rand) *Agent {
+	a := &Agent{kind: kind, enc: encoder.Images{M: m, Demand: map[Kind]encoder.Demand{Max: encoder.Peak, Mean: encoder.Mean, DqnGPU: encoder.OverTime}[kind], Virtual: kind == DqnGPU}}
 	a.actions = 1 + a.enc.Slots()
-	out := a.actions
-	if kind == DqnGPU {
-		out *= 2
-	}
-	active := 400
+	out, active := a.actions, 400 // about how many pixels are 1
 	if a.enc.Virtual {
-		active = 2000
+		out, active = 2*out, 2000
 	}
 	a.net = nn.NewSparse(a.enc.Len(), hidden, out, active, 0.1, r)
 	a.scratch()
-	return a, nil
+	return a
 }
 
 func (a *Agent) scratch() {

@@ -1,12 +1,14 @@
-// Package experiment lets policies compete: on the thesis's workloads, or on a trace. Every
-// contender sees the same jobs on the same simulated GPUs; learning policies are trained first, and
-// policies with a parameter are tuned first, all on job sets that the competition doesn't use.
+// Package experiment lets policies compete: on the thesis's workloads, in worlds with measured
+// slowdowns, or on a trace. Every contender sees the same jobs on the same simulated GPUs; learning
+// policies are trained first, and policies with a parameter are tuned first, all on job sets that
+// the competition doesn't use.
 package experiment
 
 import (
 	"cmp"
 	"context"
 	"fmt"
+	"image/color"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -14,15 +16,30 @@ import (
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
-	_ "github.com/slurmbridge/slurmbridge/rlcore/lookahead" // its policy
+	"github.com/slurmbridge/slurmbridge/rlcore/lookahead"
 	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/deeprm"
 )
 
-// Scenario draws a job set.
-type Scenario = dqn.Scenario
+const (
+	// Clairvoyant is the name in tables of the search that knows everything. It isn't a policy (see
+	// World.Bound).
+	Clairvoyant = "clairvoyant"
+	// Fifo gives each job a GPU of its own; replays compare with it.
+	Fifo = "fifo"
+	// Exclusive is Fifo's name in the daemon's settings.
+	Exclusive = "exclusive"
+	// ours is the policy of the trade-off figure and of checkpoints.
+	ours = pretrained.Name
+)
+
+// Names lists the contenders, in the order of a table.
+func Names() []string { return policy.Names(policy.Contenders()) }
 
 // World is what all contenders have in common.
 type World struct {
@@ -33,6 +50,12 @@ type World struct {
 	M     int // window
 	// Objective is what policies learn, and are tuned, to keep small; "" = the turnaround.
 	Objective policy.Objective
+	// Trained, if set, is dqn's network. Without it dqn is trained, or with BuiltIn decides by the
+	// network in the program.
+	Trained dqn.Network
+	BuiltIn bool
+	// AllGuarded holds policies with their own idea of what fits to the guard as well.
+	AllGuarded bool
 }
 
 // Contender is a policy ready to compete.
@@ -46,21 +69,7 @@ type Contender struct {
 	bare   bool // held to the card's own rules only
 	alone  bool // never shares
 	sorted bool // sees the queue shortest first
-	learns bool // its model learns from the co-runs it sees
 }
-
-// Names lists the contenders, in the order of a table. The clairvoyant is none: it isn't
-// a policy (see sim.Clairvoyant).
-func Names() []string { return policy.Names(policy.Contenders()) }
-
-// Clairvoyant is the bound's name in tables.
-const Clairvoyant = "clairvoyant"
-
-// Fifo gives each job a GPU of its own; replays compare with it.
-const Fifo = "fifo"
-
-// Exclusive is Fifo under the name that the daemon's settings give it.
-const Exclusive = "exclusive"
 
 // Effort is how long learners may take.
 type Effort struct {
@@ -94,28 +103,85 @@ func (w *World) bare() *rlcore.Guard {
 	return g
 }
 
-// training makes a contender decide by what it learns on job sets of the scenario.
-type training func(ctx context.Context, c *Contender, train Scenario, e Effort, seed uint64) error
+// trainings make contenders decide by what they learn on job sets of the scenario.
+var trainings = map[string]func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error{
+	ours: func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
+		net := dqn.NewScorer(cmp.Or(c.world.Objective, policy.Turnaround), 32, c.world.Model(), rand.New(rand.NewPCG(seed, 0x0e7)))
+		return c.learn(ctx, net, train, e.Rounds, e.Checks, seed)
+	},
+	register("dqn_flat", 90, color.RGBA{136, 34, 85, 255}, "dqn over the thesis's images instead of the scorer's figures"): func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
+		return c.learn(ctx, dqn.NewFlat(c.world.M, 20, rand.New(rand.NewPCG(seed, 0x0e7))), train, e.FlatRounds, e.Checks, seed)
+	},
+	register(deeprm.Max, 40, color.RGBA{230, 159, 0, 255}, "DeepRM, each job's peak use as its demand"):                 gradient(deeprm.Max),
+	register(deeprm.Mean, 50, color.RGBA{204, 121, 167, 255}, "DeepRM, each job's mean use as its demand"):              gradient(deeprm.Mean),
+	register(deeprm.DqnGPU, 60, color.RGBA{0, 158, 115, 255}, "the thesis's policy gradient over combinations of jobs"): gradient(deeprm.DqnGPU),
+}
 
-// trainings are the learners' by name; each is added from the learner's own file.
-var trainings = map[string]training{}
+// register registers a policy of the literature that only training makes.
+func register[T ~string](name T, rank int, colour color.RGBA, about string) string {
+	flat := name == "dqn_flat"
+	policy.Register(policy.Spec{
+		Name: string(name), About: about, Rank: rank, Colour: colour, Contender: true, Network: flat, Minor: flat, Unguarded: !flat,
+	})
+	return string(name)
+}
 
-func addTraining(name string, t training) training {
-	trainings[name] = t
-	return t
+func gradient(kind deeprm.Kind) func(context.Context, *Contender, dqn.Scenario, Effort, uint64) error {
+	return func(ctx context.Context, c *Contender, train dqn.Scenario, e Effort, seed uint64) error {
+		a := deeprm.New(kind, c.world.M, rand.New(rand.NewPCG(seed, 0xd3)))
+		curve, err := a.Train(ctx, deeprm.Options{Seed: seed, Iterations: e.Iterations}, train, c.world.bare)
+		c.Note = fmt.Sprintf("%d iterations", len(curve))
+		c.policy = func(*interference.Model) rlcore.Policy { return a.Alias() }
+		return err
+	}
+}
+
+func (c *Contender) learn(ctx context.Context, net dqn.Network, train dqn.Scenario, rounds, checks int, seed uint64) error {
+	t := &dqn.Trainer{
+		Options: dqn.Options{Seed: seed, Rounds: rounds, M: c.world.M, Checks: checks},
+		Net:     net, Scenario: train, Tools: c.world.tools,
+	}
+	err := t.Train(ctx)
+	c.Note = fmt.Sprintf("best of %d rounds: %d (validation %.3f of %s)", rounds, t.BestRound, t.Best, t.Against())
+	c.decideBy(net)
+	return err
+}
+
+// decideBy makes a contender decide by a trained network.
+func (c *Contender) decideBy(net dqn.Network) {
+	c.policy = func(m *interference.Model) rlcore.Policy { return dqn.Searching(c.Name, net, m) }
+}
+
+// builtIn makes a contender decide by World.Trained or by the network in the program.
+func (c *Contender) builtIn() error {
+	net := c.world.Trained
+	if net == nil {
+		cp, err := pretrained.Checkpoint(c.world.Objective)
+		if err != nil {
+			return err
+		}
+		if net, err = cp.Network(c.world.Model()); err != nil {
+			return err
+		}
+		c.Note = pretrained.BuiltInFor(c.world.Objective)
+	}
+	c.decideBy(net)
+	return nil
 }
 
 // Prepare trains or tunes the contender of the given name on job sets of the
 // scenario. The same seed gives the same contender.
-func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effort, seed uint64) (*Contender, error) {
+func (w *World) Prepare(ctx context.Context, name string, train dqn.Scenario, e Effort, seed uint64) (*Contender, error) {
 	spec, ok := policy.Named(name)
 	if !ok || !spec.Contender && name != Exclusive {
-		return nil, fmt.Errorf("%w: there is no policy %q; there are %s", ErrOptions, name, strings.Join(Names(), ", "))
+		return nil, optionError(fmt.Sprintf("policies: there is no policy %q; there are %s", name, strings.Join(Names(), ", ")))
 	}
-	c := &Contender{Name: name, world: w, bare: spec.Unguarded, alone: spec.Alone, sorted: spec.ShortestFirst}
+	c := &Contender{Name: name, world: w, bare: spec.Unguarded && !w.AllGuarded, alone: spec.Alone, sorted: spec.ShortestFirst}
 	began := time.Now()
 	var err error
 	switch teach := trainings[name]; {
+	case name == ours && (w.Trained != nil || w.BuiltIn):
+		return c, c.builtIn()
 	case teach != nil:
 		err = teach(ctx, c, train, e, seed)
 	case len(spec.Knobs) > 0:
@@ -137,7 +203,7 @@ func (w *World) Prepare(ctx context.Context, name string, train Scenario, e Effo
 }
 
 // tune keeps the setting with the smallest mean over the training sets of the objective.
-func (c *Contender) tune(knobs []policy.Knob, train Scenario, e Effort, seed uint64) error {
+func (c *Contender) tune(knobs []policy.Knob, train dqn.Scenario, e Effort, seed uint64) error {
 	best, pick := math.Inf(1), 0
 	cost := sim.CostOf(c.world.Objective)
 	set := func(k int) {
@@ -171,11 +237,12 @@ func (c *Contender) Decider() *rlcore.Decider {
 	return &rlcore.Decider{Policy: c.policy(tools.Predictor.(*interference.Model)), Guard: tools.Guard, M: c.world.M}
 }
 
-// Run lets the contender schedule the jobs of cfg.
+// Run lets the contender schedule the jobs of cfg. Under the guard its model learns from the
+// co-runs it sees, as the daemon's does.
 func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 	cfg.M = c.world.M
 	d := c.Decider()
-	model := d.Guard.Predictor.(*interference.Model)
+	jobs := cfg.Jobs
 	switch {
 	case c.alone:
 		// The whole queue is in sight, up to the largest window: this is cheap for policies that
@@ -184,34 +251,27 @@ func (c *Contender) Run(cfg sim.Config) (*sim.Result, error) {
 		d.Guard.MaxMembers = 1
 		d.M, cfg.M = rlcore.MaxWindow, rlcore.MaxWindow
 		if c.sorted {
-			jobs := cfg.Jobs
 			cfg.Jobs = shortestFirst(jobs)
-			res, err := sim.Run(cfg, d)
-			if err != nil {
-				return nil, err
-			}
-			inOrderOf(jobs, res)
-			return res, nil
 		}
 	case c.bare:
 		d.Guard = c.world.bare()
 		cfg.Predictor = nil
 	default:
-		cfg.Predictor = model
-		if c.learns {
-			cfg.Observer = model.ObservePredicted
+		model := d.Guard.Predictor.(*interference.Model)
+		cfg.Predictor, cfg.Observer = model, model.ObservePredicted
+	}
+	res, err := sim.Run(cfg, d)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	if c.sorted { // into the caller's order
+		at := make(map[string]int, len(jobs))
+		for i := range jobs {
+			at[jobs[i].ID] = i
 		}
+		slices.SortFunc(res.Jobs, func(a, b sim.Outcome) int { return cmp.Compare(at[a.ID], at[b.ID]) })
 	}
-	return sim.Run(cfg, d)
-}
-
-// inOrderOf puts the result's jobs into the order in which the caller has them.
-func inOrderOf(jobs []sim.Arrival, res *sim.Result) {
-	at := make(map[string]int, len(jobs))
-	for i := range jobs {
-		at[jobs[i].ID] = i
-	}
-	slices.SortFunc(res.Jobs, func(a, b sim.Outcome) int { return cmp.Compare(at[a.ID], at[b.ID]) })
+	return res, nil
 }
 
 // shortestFirst orders jobs that arrive together by their known length. Their plain ends stay those
@@ -234,32 +294,59 @@ func shortestFirst(jobs []sim.Arrival) []sim.Arrival {
 	return out
 }
 
-// Bound looks for the clairvoyant's schedule, in tries attempts, from the
-// contenders' own results on. It keeps the guard's memory margin, which is a rule
-// of the site and not a lack of knowledge.
-func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result, error) {
-	margin := w.Guard.MemMargin
-	if margin == 0 {
-		margin = 0.05
+// Learn gives the world a past: n job sets of the scenario, run under greedy, from which the
+// interference model learns as a site's does, from the whole run times of jobs and their
+// co-runners. From then on every contender starts with what was learned. The competition uses other
+// job sets.
+func (w *World) Learn(train dqn.Scenario, n int, seed uint64) error {
+	m := w.Model()
+	g := w.Guard
+	g.Predictor = m
+	for i := range n {
+		cfg, err := train(rand.New(rand.NewPCG(seed^0x9a57, uint64(i))))
+		if err != nil {
+			return err
+		}
+		cfg.M, cfg.Predictor, cfg.Observer = w.M, m, m.ObservePredicted
+		d := &rlcore.Decider{Policy: baseline.NewThroughput("greedy", m, 0), Guard: &g, M: w.M}
+		if _, err := sim.Run(cfg, d); err != nil {
+			return fmt.Errorf("a past job set: %w", err)
+		}
 	}
-	cfg.GPUs = slices.Clone(cfg.GPUs)
+	w.Model = m.Clone
+	return nil
+}
+
+// Bound looks for the clairvoyant's schedule, in tries attempts. It starts from the contenders' own
+// results and from those of srpt and lookahead with nothing left to learn: they know every
+// slowdown and every length, and keep no promise. It keeps the guard's memory margin, which is a
+// rule of the site and not a lack of knowledge.
+func (w *World) Bound(cfg sim.Config, tries int, seed uint64, objective sim.Objective, from []*sim.Result) (*sim.Result, error) {
+	margin := cmp.Or(w.Guard.MemMargin, 0.05)
+	cfg.GPUs, cfg.Jobs = slices.Clone(cfg.GPUs), slices.Clone(cfg.Jobs)
 	for i := range cfg.GPUs {
 		cfg.GPUs[i].MemMiB *= 1 - margin
 	}
-	// A job that needs more than the margin leaves runs alone: the card is then its own. The search
-	// gets as much of the card as the largest job needs.
 	for i := range cfg.Jobs {
+		j := &cfg.Jobs[i]
+		j.Truth = cmp.Or(j.Truth, j.Profile)
+		j.Profile = j.Truth
+		// A job that needs more than the margin leaves runs alone: the card is then its own. The
+		// search gets as much of the card as the largest job needs.
 		for g := range cfg.GPUs {
-			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(peak(&cfg.Jobs[i]), cfg.GPUs[g].MemMiB/(1-margin)))
+			cfg.GPUs[g].MemMiB = max(cfg.GPUs[g].MemMiB, min(j.Truth.Peak().MemMiB, cfg.GPUs[g].MemMiB/(1-margin)))
 		}
 	}
-	return sim.Clairvoyant(cfg, tries, seed, objective, from...)
-}
-
-// peak is the most memory a job really holds, MiB.
-func peak(j *sim.Arrival) float64 {
-	if j.Truth != nil {
-		return j.Truth.Peak().MemMiB
+	oracle := &sim.Oracle{Truth: cfg.Truth}
+	for _, p := range []rlcore.Policy{baseline.NewSRPT(oracle), lookahead.New(oracle)} {
+		g := &rlcore.Guard{Predictor: oracle, MemMargin: math.SmallestNonzeroFloat64, MaxMembers: w.Guard.MaxMembers, Bare: true}
+		known := cfg
+		known.Predictor, known.Observer, known.M = oracle, nil, w.M
+		res, err := sim.Run(known, &rlcore.Decider{Policy: p, Guard: g, M: w.M})
+		if err != nil {
+			return nil, fmt.Errorf("%s, knowing everything: %w", p.Name(), err)
+		}
+		from = append(from, res)
 	}
-	return j.Profile.Peak().MemMiB
+	return sim.Clairvoyant(cfg, tries, seed, objective, from...)
 }

@@ -3,16 +3,23 @@ package experiment
 import (
 	"context"
 	"errors"
+	"image/color"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
 	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -22,21 +29,15 @@ var hasty = Effort{Rounds: 1, FlatRounds: 1, Iterations: 1, Tune: 1}
 func newModel() *interference.Model { return interference.New(&contention.MPS) }
 
 // newWorld is a site that knows solo profiles only, and the thesis's jobs.
-func newWorld(t *testing.T, workload string) (*World, Scenario) {
+func newWorld(t *testing.T, workload string) (*World, dqn.Scenario) {
 	t.Helper()
-	s, err := Thesis(workload)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Thesis(workload))(t)
 	return &World{Model: newModel, M: 5}, s
 }
 
-func jobSet(t *testing.T, s Scenario, seed uint64) sim.Config {
+func jobSet(t *testing.T, s dqn.Scenario, seed uint64) sim.Config {
 	t.Helper()
-	cfg, err := s(rand.New(rand.NewPCG(seed, 1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := must.Get(s(rand.New(rand.NewPCG(seed, 1))))(t)
 	return cfg
 }
 
@@ -49,12 +50,9 @@ func app(t *testing.T, name string) *rlcore.Profile {
 	return p
 }
 
-func compete(t *testing.T, w *World, name string, train Scenario, cfg sim.Config) *sim.Result {
+func compete(t *testing.T, w *World, name string, train dqn.Scenario, cfg sim.Config) *sim.Result {
 	t.Helper()
-	c, err := w.Prepare(t.Context(), name, train, hasty, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must.Get(w.Prepare(t.Context(), name, train, hasty, 1))(t)
 	r, err := c.Run(cfg)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -72,14 +70,10 @@ func TestLearn(t *testing.T) {
 		m.Forbid(rlcore.Identity{App: "lammps"}, rlcore.Identity{App: "vgg16"})
 		return m
 	}
-	if err := w.Learn(train, 4, 1); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, w.Learn(train, 4, 1))
 	past := func(seed uint64) *interference.Model {
 		v := &World{Model: newModel, M: 5}
-		if err := v.Learn(train, 4, seed); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, v.Learn(train, 4, seed))
 		return v.Model()
 	}
 	sd := func(m *interference.Model) (sum float64) {
@@ -112,9 +106,10 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// TestContenderObserves: only who learns is told of co-runs.
-func TestContenderObserves(t *testing.T) {
+// TestContendersObserve: whichever policy decides under the guard, its model learns from co-runs.
+func TestContendersObserve(t *testing.T) {
 	w, train := newWorld(t, "random")
+	w.BuiltIn = true
 	var mu sync.Mutex
 	var made []*interference.Model
 	w.Model = func() *interference.Model {
@@ -123,21 +118,16 @@ func TestContenderObserves(t *testing.T) {
 		made = append(made, newModel())
 		return made[len(made)-1]
 	}
-	c, err := w.Prepare(t.Context(), "greedy", train, hasty, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, learns := range []bool{false, true} {
-		made, c.learns = nil, learns
-		if _, err := c.Run(jobSet(t, train, 3)); err != nil {
-			t.Fatal(err)
-		}
+	for name, learns := range map[string]bool{"greedy": true, "srpt": true, "random": true, "dqn": true, "fifo": false, "deeprm_max": false} {
+		c := must.Get(w.Prepare(t.Context(), name, train, hasty, 1))(t)
+		made = nil
+		must.Get(c.Run(jobSet(t, train, 3)))(t)
 		changed := 0
 		for _, m := range made {
 			changed += newPredictions(m, newModel())
 		}
 		if learns != (changed > 0) {
-			t.Errorf("learns: %v, pairs predicted otherwise: %d", learns, changed)
+			t.Errorf("%s learns: %v, pairs predicted otherwise: %d", name, learns, changed)
 		}
 	}
 }
@@ -218,9 +208,7 @@ func TestShortestFirst(t *testing.T) {
 		return out
 	}
 	was := ids(jobs)
-	if got := ids(shortestFirst(jobs)); !slices.Equal(got, []string{"one", "two", "long", "unknown", "late"}) {
-		t.Errorf("order %v", got)
-	}
+	must.Equal(t, ids(shortestFirst(jobs)), []string{"one", "two", "long", "unknown", "late"}, "order")
 	if !slices.Equal(ids(jobs), was) {
 		t.Error("the caller's list was sorted")
 	}
@@ -240,10 +228,7 @@ func TestBound(t *testing.T) {
 			from = append(from, compete(t, w, name, train, cfg))
 		}
 		for name, objective := range map[string]sim.Objective{"makespan": sim.Makespan, "turnaround": sim.Turnaround} {
-			bound, err := w.Bound(cfg, 5, 1, objective, from)
-			if err != nil {
-				t.Fatal(err)
-			}
+			bound := must.Get(w.Bound(cfg, 5, 1, objective, from))(t)
 			if bound.OOM > 0 || len(bound.Jobs) != len(cfg.Jobs) {
 				t.Errorf("%s: the bound lost %d runs of %d jobs", wl, bound.OOM, len(bound.Jobs))
 			}
@@ -271,10 +256,7 @@ func TestBoundKeepsTheMargin(t *testing.T) {
 		one, two := of(c.a), of(c.b)
 		two.ID = "2"
 		cfg := sim.Config{GPUs: []rlcore.GPUSpec{{MemMiB: 1000}}, Truth: sim.Law{Law: &contention.MPS}, Jobs: []sim.Arrival{one, two}}
-		bound, err := w.Bound(cfg, 50, 1, sim.Makespan, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bound := must.Get(w.Bound(cfg, 50, 1, sim.Makespan, nil))(t)
 		if got := bound.MakespanS; got < c.want-1 || got > c.want+1 {
 			t.Errorf("%v and %v MiB of 1000 take %v s, want about %v", c.a, c.b, got, c.want)
 		}
@@ -292,11 +274,47 @@ func TestBoundKnowsSJF(t *testing.T) {
 			t.Fatalf("result %d is of job %s, not %s", i, sjf.Jobs[i].ID, cfg.Jobs[i].ID)
 		}
 	}
-	bound, err := w.Bound(cfg, 1, 1, sim.Turnaround, []*sim.Result{sjf})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := must.Get(w.Bound(cfg, 1, 1, sim.Turnaround, []*sim.Result{sjf}))(t)
 	if bound.MeanTurnaroundS > sjf.MeanTurnaroundS {
 		t.Errorf("mean turnaround %v by sjf, %v by who knows everything", sjf.MeanTurnaroundS, bound.MeanTurnaroundS)
+	}
+}
+
+// made is a policy that this file alone knows.
+var made = policy.Register(policy.Spec{
+	Name: "madeup", About: "for this test", Rank: 1000, Colour: color.RGBA{1, 2, 3, 255}, Contender: true,
+	New: func(s policy.Setup) (rlcore.Policy, error) {
+		return baseline.NewThroughput("madeup", s.Predictor, 0.01), nil
+	},
+})
+
+// One file adds a policy: it competes, is drawn in its colour, and has a place in tables.
+func TestRegisteredPolicyCompetes(t *testing.T) {
+	r := must.Get(Run(t.Context(), Options{Workloads: []string{"random"}, Policies: []string{made.Name}, Seeds: 1, Effort: hasty}))(t)
+	if l := r.Workloads["random"][made.Name]; l == nil || l.MakespanVsSJF <= 0 || l.MakespanVsSJF >= 1 {
+		t.Fatalf("its line is %+v", l)
+	}
+	if names := Names(); names[len(names)-1] != made.Name {
+		t.Errorf("tables list %v", names)
+	}
+	dir := t.TempDir()
+	must.Get(r.Figures(dir, "svg"))(t)
+	for _, figure := range []string{"fig14-random", "fig15-slowdowns", "fig16-training", "fig17-cost", "makespans"} {
+		file := filepath.Join(dir, figure+".svg")
+		if text := writing(t, file); !strings.Contains(text, made.Name) {
+			t.Errorf("%s doesn't name it", figure)
+		}
+		svg := must.Get(os.ReadFile(file))(t)
+		if coloured := figure == "fig14-random" || figure == "fig16-training" || figure == "makespans"; coloured && !strings.Contains(string(svg), "#010203") {
+			t.Errorf("%s doesn't draw it in its colour", figure)
+		}
+	}
+}
+
+func TestRegisteredPolicyReplays(t *testing.T) {
+	trace := history()
+	r := must.Get(Replay(t.Context(), trace, Options{Policies: []string{made.Name}, Effort: hasty, Tries: 1}))(t)
+	if x := r.Policies[made.Name]; x == nil || x.MakespanS <= 0 {
+		t.Errorf("its outcome is %+v", x)
 	}
 }

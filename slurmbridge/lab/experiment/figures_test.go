@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -50,10 +51,7 @@ var allFigures = []string{
 func drawAll(t *testing.T, r *Report, format string) (names []string, dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "new", "pictures")
-	paths, err := r.Figures(dir, format)
-	if err != nil {
-		t.Fatal(err)
-	}
+	paths := must.Get(r.Figures(dir, format))(t)
 	for _, p := range paths {
 		if filepath.Dir(p) != dir || filepath.Ext(p) != "."+format {
 			t.Errorf("%s isn't a %s in %s", p, format, dir)
@@ -72,10 +70,7 @@ func TestFiguresPNG(t *testing.T) {
 		t.Fatalf("wrote %v, want %v", names, allFigures)
 	}
 	for _, n := range names {
-		data, err := os.ReadFile(filepath.Join(dir, n+".png"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must.Get(os.ReadFile(filepath.Join(dir, n+".png")))(t)
 		img, err := png.Decode(bytes.NewReader(data))
 		if err != nil {
 			t.Fatalf("%s: %v", n, err)
@@ -95,10 +90,7 @@ func TestFiguresPNG(t *testing.T) {
 // writing is all text of an SVG; the test fails where it isn't XML.
 func writing(t *testing.T, path string) string {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := must.Get(os.ReadFile(path))(t)
 	d, out := xml.NewDecoder(bytes.NewReader(data)), ""
 	for {
 		tok, err := d.Token()
@@ -123,7 +115,7 @@ func TestFiguresSayWhatTheyShow(t *testing.T) {
 	for name, words := range map[string][]string{
 		"fig01-profiles-ml":  {"vgg16", "resnet50", "PCIe", "time, s", "use, % of the card"},
 		"fig02-profiles-hpc": {"lammps", "qmcpack"},
-		"fig03-pairs":        {"no memory", "1.40", "1.10", "2.20", "beside"},
+		"fig03-pairs":        {"no memory", "1.40", "1.10", "2.20", "next to"},
 		"fig14-random":       {"sjf: 100 s, GPU 60 % busy", "dqn: memory 30 % held", "time, s"},
 		"fig15-slowdowns":    {"up to 2 %", "20 % and more", "thesis: none", "dqngpu"},
 		"fig16-training":     {"1.08", "0.91", "training", "thesis", "makespan ÷ SJF's"},
@@ -203,9 +195,7 @@ func TestFiguresErrors(t *testing.T) {
 	}
 	// A file stands where the folder should be: nobody can write there.
 	dir := filepath.Join(t.TempDir(), "file", "below")
-	if err := os.WriteFile(filepath.Dir(dir), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(filepath.Dir(dir), nil, 0o600))
 	if paths, err := small().Figures(dir, "png"); err == nil || !strings.Contains(err.Error(), dir) || len(paths) > 0 {
 		t.Errorf("wrote %v, error %v", paths, err)
 	}

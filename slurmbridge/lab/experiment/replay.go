@@ -23,14 +23,14 @@ import (
 type Trace struct {
 	Jobs     []trace.Job
 	Profiles []*rlcore.Profile
-	// Pairs are measured slowdowns. If there are any they are the truth, composed for more than two
-	// as sim.Pairs does; jobs may meet only if their pair was measured in both directions.
+	// Pairs are measured slowdowns of pairs and of groups. If there are any they are the truth,
+	// composed for groups that weren't measured as sim.Measured does; jobs may meet only if their
+	// pair was measured in both directions.
 	Pairs []trace.Pair
-	GPUs  []rlcore.GPUSpec
-	Law   *contention.Law // how sharers slow each other where Pairs doesn't say; nil = MPS
-	// Margin is the fraction of GPU memory that the guard keeps free; 0 = its
-	// default.
-	Margin float64
+	// Observed are slowdowns that the site has seen before and learned from.
+	Observed []trace.Pair
+	GPUs     []rlcore.GPUSpec
+	Law      *contention.Law // how sharers slow each other where Pairs doesn't say; nil = MPS
 }
 
 // ErrTrace marks a trace that can't be replayed.
@@ -59,7 +59,7 @@ func (t *Trace) law() *contention.Law {
 //
 // A job's real run takes the duration its line gives, in its application's shape;
 // decisions see the application's profile, and how much its runs differ from it in length.
-func (t *Trace) Ready(m int) (*Replayable, error) {
+func (t *Trace) Ready(o *Options) (*Replayable, error) {
 	profiles := map[string]*rlcore.Profile{}
 	for _, p := range t.Profiles {
 		if profiles[p.App] != nil {
@@ -72,7 +72,10 @@ func (t *Trace) Ready(m int) (*Replayable, error) {
 		Config: sim.Config{GPUs: slices.Clone(t.GPUs), Truth: sim.Law{Law: t.law()}},
 	}
 	model := t.measured(&r.Config)
-	r.World = &World{M: m, Guard: rlcore.Guard{MemMargin: t.Margin}, Model: model.Clone}
+	r.World = &World{
+		M: o.M, Model: model.Clone, Trained: o.Trained,
+		Guard: rlcore.Guard{MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, ExtendLimit: !o.KeepLimits},
+	}
 	if err := t.readyJobs(r, profiles); err != nil {
 		return nil, err
 	}
@@ -82,16 +85,17 @@ func (t *Trace) Ready(m int) (*Replayable, error) {
 	return r, nil
 }
 
-// measured makes the measured pairs, where there are any, the truth of cfg, and returns a
-// model that knows which pairs may not meet.
+// measured makes the measured slowdowns, where there are any, the truth of cfg, and returns a
+// model that knows which pairs may not meet, and what was observed.
 func (t *Trace) measured(cfg *sim.Config) *interference.Model {
 	model := interference.New(t.law())
+	trace.Teach(model, &t.GPUs[0], t.Profiles, t.Observed)
 	if len(t.Pairs) == 0 {
 		return model
 	}
-	table := sim.Pairs{}
+	table := sim.NewMeasured()
 	for _, p := range trace.MeanPairs(t.Pairs) {
-		table[[2]string{p.Victim, p.Aggressor}] = p.Slowdown
+		table.Set(p.Slowdown, p.Victim, append([]string{p.Aggressor}, p.More...)...)
 	}
 	cfg.Truth = table
 	for i, a := range t.Profiles {
@@ -185,7 +189,7 @@ func (r *Replayable) knowing(wrong float64, seed uint64) *Replayable {
 // world that follows the site's own belief, since the truth isn't theirs to know.
 // The jobs are drawn from the trace; where they come over time, at random times
 // with the same density.
-func (r *Replayable) believedLaw(law *contention.Law) Scenario {
+func (r *Replayable) believedLaw(law *contention.Law) dqn.Scenario {
 	jobs := r.Config.Jobs
 	last := 0.0
 	for i := range jobs {
@@ -210,89 +214,24 @@ func (r *Replayable) believedLaw(law *contention.Law) Scenario {
 	}
 }
 
-// ReplayOptions are a replay's settings.
-type ReplayOptions struct {
-	Policies []string // default ReplayPolicies
-	Seeds    int      // trainings and random choices; default 1
-	Seed     uint64
-	M        int // default rlcore.DefaultWindow
-	Effort   Effort
-	Tries    int // of the clairvoyant, a seed; default by the number of jobs
-	// Objective is "makespan", "turnaround", or "" for the first where all jobs are
-	// submitted at once and the second elsewhere.
-	Objective string
-	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
-	MaxSlowdown, Grace float64
-	// KeepLimits: a job is ended at its limit even if sharing slowed it; see
-	// rlcore.Guard.ExtendLimit.
-	KeepLimits bool
-	// DurationError, if set, is how well the site knows how long each job will take: decisions see
-	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
-	// application's profile instead.
-	DurationError *float64
-	// Trained, if set, is dqn's network; elsewhere it is the one built in for the turnaround,
-	// and trained on the trace for the makespan.
-	Trained  dqn.Network
-	Progress func(step, steps int, what string)
+// Training is the scenario of a trace: job sets like its own.
+func (t *Trace) Training(m int) (dqn.Scenario, *World, error) {
+	r, err := t.Ready(&Options{M: m})
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.believedLaw(t.law()), r.World, nil
 }
 
 // ReplayPolicies are the policies that a replay compares by default.
 func ReplayPolicies() []string { return []string{Fifo, "sjf", "tetris", "greedy", "srpt", ours} }
 
-// Outcome is what a policy would have made of the trace: means over the seeds.
+// Outcome is what a policy would have made of the trace.
 type Outcome struct {
-	MeanSlowdown float64 `json:"mean_slowdown"`
-	P95Slowdown  float64 `json:"p95_slowdown"`
-	TurnaroundS  float64 `json:"mean_turnaround_s"`
+	Fared
 	MakespanS    float64 `json:"makespan_s"`
-	OOM          float64 `json:"oom"`                          // runs lost for want of memory
-	GainShare    float64 `json:"share_of_clairvoyant_gain"`    // of the objective; 1 where there is nothing to gain
-	GainShareSD  float64 `json:"share_of_clairvoyant_gain_sd"` // over the seeds
-	MakespanGain float64 `json:"share_of_makespan_gain"`       // the same of the makespan
-	GPUUtil      float64 `json:"gpu_util"`                     // 0..1
-	MemUtil      float64 `json:"mem_util"`                     // 0..1
-	TrainS       float64 `json:"train_s"`                      // wall time
-	MakespanSD   float64 `json:"makespan_sd_s"`                // over the seeds
-	TurnaroundSD float64 `json:"mean_turnaround_sd_s"`         // over the seeds
-	Ends
-	Lateness
-	Note string `json:"note,omitempty"`
-}
-
-// Ends counts the jobs that didn't run to their own end: means over the seeds.
-type Ends struct {
-	TimedOut      float64 `json:"timed_out"`      // ended at their limit
-	HarmedTimeout float64 `json:"harmed_timeout"` // of these, the ones that alone would have ended before
-	PastDeadline  float64 `json:"past_deadline"`  // ended at their deadline, or cancelled because of it
-}
-
-// add counts a job for part of a seed.
-func (e *Ends) add(o *sim.Outcome, part float64) {
-	switch o.Ended {
-	case sim.AtLimit:
-		e.TimedOut += part
-	case sim.AtDeadline:
-		e.PastDeadline += part
-	}
-	if o.Harmed {
-		e.HarmedTimeout += part
-	}
-}
-
-// Lateness is how many jobs ended after plain Slurm would have ended them, with whole GPUs
-// in order of priority, and by how much; see sim.Outcome.
-type Lateness struct {
-	Late      float64 `json:"late"`       // part of the jobs that were late by more than a tenth of their own solo time, 0..1; mean over the seeds
-	WorstLate float64 `json:"worst_late"` // the most that a job of any seed was late, in its own solo times
-}
-
-// add counts a job that stands for part of the jobs and seeds.
-func (l *Lateness) add(o *sim.Outcome, part float64) {
-	by, late := o.Late()
-	l.WorstLate = max(l.WorstLate, by)
-	if late {
-		l.Late += part
-	}
+	MakespanSD   float64 `json:"makespan_sd_s"`          // over the seeds
+	MakespanGain float64 `json:"share_of_makespan_gain"` // as GainShare, of the makespan
 }
 
 // ReplayReport is what a replay found.
@@ -305,6 +244,8 @@ type ReplayReport struct {
 	Seeds     int            `json:"seeds"`
 	Seed      uint64         `json:"seed"`
 	Objective string         `json:"objective"`
+	// LowerBoundS is what no schedule of the trace can be below, of the objective.
+	LowerBoundS float64 `json:"lower_bound_s"`
 	// MaxSlowdown and Grace are the jobs' contract, 0 = none and the default;
 	// DurationError is how well durations were known, absent = by the applications' profiles.
 	MaxSlowdown   float64             `json:"max_slowdown"`
@@ -315,202 +256,150 @@ type ReplayReport struct {
 	Users map[string]map[string]*UserOutcome `json:"users"`
 }
 
-// orDefaults checks the options against a trace and fills in what is left out.
-func (o ReplayOptions) orDefaults(gpus int) (ReplayOptions, error) {
-	o.M, o.Seeds = cmp.Or(o.M, rlcore.DefaultWindow), cmp.Or(o.Seeds, 1)
-	if len(o.Policies) == 0 {
-		o.Policies = ReplayPolicies()
-	}
-	if !slices.Contains(o.Policies, Fifo) {
-		o.Policies = append([]string{Fifo}, o.Policies...)
-	}
-	o.Effort = cmp.Or(o.Effort, Effort{Rounds: 40, FlatRounds: 20, Iterations: 40, Tune: 8})
-	if gpus == 0 || o.M < 1 || o.M > rlcore.MaxWindow || o.Seeds < 1 {
-		return o, fmt.Errorf("%w: %d GPUs, a window of %d (1 to %d), %d seeds", ErrTrace, gpus, o.M, rlcore.MaxWindow, o.Seeds)
-	}
-	if e := o.DurationError; e != nil && !(*e >= 0 && *e < 1) {
-		return o, fmt.Errorf("%w: durations are wrong by a factor of 1 ± %v, which isn't from 0 to below 1", ErrTrace, *e)
-	}
-	if o.Objective != "" {
-		if _, err := policy.ObjectiveNamed(o.Objective); err != nil {
-			return o, fmt.Errorf("%w: %w", ErrTrace, err)
-		}
-	}
-	return o, nil
-}
-
-// competition is a replay under way.
-type competition struct {
-	*Replayable
-	o         ReplayOptions
-	law       *contention.Law
-	objective sim.Objective
-	report    *ReplayReport
-	results   map[string][]seen
-	bound     *sim.Result // the best of all seeds: the trace is the same, only the search differs
-}
-
 // Replay lets the policies schedule the trace. The gain is against fifo, a GPU
-// for every job in the order of arrival; all of it is what the clairvoyant finds.
-// dqn learns from the co-runs it sees on the way, as the daemon does; greedy has
-// the same model and doesn't.
-func Replay(ctx context.Context, t *Trace, o ReplayOptions) (*ReplayReport, error) {
-	o, err := o.orDefaults(len(t.GPUs))
+// for every job in the order of arrival; all of it is what the clairvoyant finds. Every seed is
+// the same trace: trainings, random choices and the clairvoyant's searches differ, of which the
+// best one counts.
+func Replay(ctx context.Context, t *Trace, o Options) (*ReplayReport, error) {
+	if len(t.GPUs) == 0 {
+		return nil, fmt.Errorf("%w: there is no GPU", ErrTrace)
+	}
+	if err := o.Check(&OnTrace); err != nil {
+		return nil, err
+	}
+	r, err := t.Ready(&o)
 	if err != nil {
 		return nil, err
 	}
-	r, err := t.Ready(o.M)
-	if err != nil {
-		return nil, err
-	}
-	r.World.Guard.MaxSlowdown, r.World.Guard.Grace, r.World.Guard.ExtendLimit = o.MaxSlowdown, o.Grace, !o.KeepLimits
 	if o.Objective == "" && r.Closed {
-		o.Objective = "makespan"
+		o.Objective = policy.Makespan
 	}
-	o.Objective = cmp.Or(o.Objective, "turnaround")
-	r.World.Objective = policy.Objective(o.Objective)
+	o.Objective = cmp.Or(o.Objective, policy.Turnaround)
+	r.World.Objective, r.World.BuiltIn = o.Objective, o.Objective == policy.Turnaround
 	o.Tries = cmp.Or(o.Tries, min(4000, max(100, 120_000/len(r.Config.Jobs))))
-	c := &competition{
-		Replayable: r, o: o, law: t.law(), objective: sim.CostOf(policy.Objective(o.Objective)), results: map[string][]seen{},
-		report: &ReplayReport{
-			Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
-			Objective: o.Objective, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
-			Policies: map[string]*Outcome{Clairvoyant: {Note: fmt.Sprintf("%d schedules tried a seed", o.Tries)}},
-		},
+	report := &ReplayReport{
+		Jobs: len(r.Config.Jobs), Skipped: r.Skipped, GPUs: len(t.GPUs), Seeds: o.Seeds, Seed: o.Seed,
+		Objective: string(o.Objective), MaxSlowdown: o.MaxSlowdown, Grace: o.Grace, DurationError: o.DurationError,
+		Policies: map[string]*Outcome{},
 	}
-	c.report.Limits, c.report.Deadlines = r.limited()
-	for seed := range o.Seeds {
-		if err := c.play(ctx, seed); err != nil {
-			return nil, err
-		}
-	}
-	fifo := c.results[Fifo]
-	c.report.Users = byUser(r.Config.Jobs, c.results)
-	c.results[Clairvoyant] = []seen{{Result: c.bound}}
-	for name, rs := range c.results {
-		c.report.Policies[name].fill(rs, fifo, c.bound, c.objective)
-	}
-	return c.report, nil
-}
-
-// limited counts the jobs with a limit and the jobs with a deadline.
-func (r *Replayable) limited() (limits, deadlines int) {
 	for i := range r.Config.Jobs {
 		if r.Config.Jobs[i].LimitS > 0 {
-			limits++
+			report.Limits++
 		}
 		if r.Config.Jobs[i].DeadlineS > 0 {
-			deadlines++
+			report.Deadlines++
 		}
 	}
-	return limits, deadlines
-}
-
-// play lets all policies schedule the trace once, and the clairvoyant after them.
-func (c *competition) play(ctx context.Context, seed int) error {
-	step := seed * (len(c.o.Policies) + 1)
-	progress := func(name string) {
-		if c.o.Progress != nil {
-			c.o.Progress(step, c.o.Seeds*(len(c.o.Policies)+1), fmt.Sprintf("seed %d: %s", seed, name))
+	c := &contest{world: r.World, o: &o, aim: o.Objective}
+	train := r.believedLaw(t.law())
+	for i := range o.Seeds {
+		known := r
+		if o.DurationError != nil {
+			known = r.knowing(*o.DurationError, o.Seed+uint64(i))
+		}
+		c.sets = append(c.sets, known.Config)
+	}
+	c.prepare = func(ctx context.Context, name string, i int) (*Contender, error) {
+		return r.World.Prepare(ctx, name, train, o.Effort, o.Seed+uint64(i))
+	}
+	step := 0
+	c.begin = func(what string) {
+		if o.Progress != nil {
+			o.Progress(step, len(o.Policies)+1, what)
 		}
 		step++
 	}
-	r := c.Replayable
-	if e := c.o.DurationError; e != nil {
-		r = r.knowing(*e, c.o.Seed+uint64(seed))
-	}
-	train := r.believedLaw(c.law)
-	var from []*sim.Result
-	for _, name := range c.o.Policies {
-		progress(name)
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		contender, err := r.contender(ctx, name, train, c.o, c.o.Seed+uint64(seed))
-		if err != nil {
-			return err
-		}
-		watched, delays := contender.watched()
-		res, err := watched.Run(r.Config)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		c.results[name] = append(c.results[name], seen{res, delays})
-		from = append(from, res)
-		if c.report.Policies[name] == nil {
-			c.report.Policies[name] = &Outcome{Note: contender.Note}
-		}
-		c.report.Policies[name].TrainS += contender.TrainS / float64(c.o.Seeds)
-	}
-	progress(Clairvoyant)
-	bound, err := c.World.Bound(c.Config, c.o.Tries, c.o.Seed+uint64(seed), c.objective, from)
-	if err != nil {
-		return fmt.Errorf("%s: %w", Clairvoyant, err)
-	}
-	if c.bound == nil || c.better(bound, c.bound) {
-		c.bound = bound
-	}
-	return nil
-}
-
-// better reports whether schedule a loses fewer jobs than b, or as many at less cost.
-func (c *competition) better(a, b *sim.Result) bool {
-	return cmp.Or(a.Lost()-b.Lost(), cmp.Compare(c.objective(a), c.objective(b))) < 0
-}
-
-func (r *Replayable) contender(ctx context.Context, name string, train Scenario, o ReplayOptions, seed uint64) (*Contender, error) {
-	var c *Contender
-	var err error
-	if name == ours && (o.Trained != nil || r.World.Objective == policy.Turnaround) {
-		if c, err = r.World.builtIn(name, o.Trained); err != nil {
-			return nil, err
-		}
-	} else if c, err = r.World.Prepare(ctx, name, train, o.Effort, seed); err != nil {
+	if err := c.run(ctx); err != nil {
 		return nil, err
 	}
-	spec, _ := policy.Named(name)
-	c.learns = spec.Learns
-	return c, nil
+	report.LowerBoundS, report.Users = c.lowest(), c.byUser()
+	cost := sim.CostOf(c.aim)
+	bound := slices.MinFunc(c.results(Clairvoyant), func(a, b *sim.Result) int {
+		return cmp.Or(a.Lost()-b.Lost(), cmp.Compare(cost(a), cost(b)))
+	})
+	c.entries[Clairvoyant].results = slices.Repeat([]*sim.Result{bound}, o.Seeds)
+	for name, e := range c.entries {
+		x, fifo := &Outcome{Fared: c.fared(name, Fifo)}, c.results(Fifo)
+		x.MakespanS, x.MakespanSD = over(e.results, func(_ int, r *sim.Result) float64 { return r.MakespanS })
+		x.MakespanGain, _ = over(e.results, func(i int, r *sim.Result) float64 {
+			return gainShare(fifo[i].MakespanS, r.MakespanS, bound.MakespanS)
+		})
+		report.Policies[name] = x
+	}
+	return report, nil
 }
 
-func (x *Outcome) fill(rs, fifo []seen, bound *sim.Result, objective sim.Objective) {
-	n := float64(len(rs))
-	var share, sq, mk, tt float64
-	for i, r := range rs {
-		s := r.Slowdowns()
-		for _, v := range s {
-			x.MeanSlowdown += v / float64(len(s)) / n
-		}
-		if len(s) > 0 {
-			x.P95Slowdown += s[min(len(s)-1, int(0.95*float64(len(s))))] / n
-		}
-		x.TurnaroundS += r.MeanTurnaroundS / n
-		x.MakespanS += r.MakespanS / n
-		x.OOM += float64(r.OOM) / n
-		for k := range r.Jobs {
-			x.Ends.add(&r.Jobs[k], 1/n)
-			x.Lateness.add(&r.Jobs[k], 1/n/float64(len(r.Jobs)))
-		}
-		x.GPUUtil += r.GPUUtil / n
-		x.MemUtil += r.MemUtil / n
-		base := fifo[min(i, len(fifo)-1)].Result
-		g := gainShare(base, r.Result, bound, objective)
-		share, sq = share+g/n, sq+g*g/n
-		x.MakespanGain += gainShare(base, r.Result, bound, sim.Makespan) / n
-		mk, tt = mk+r.MakespanS*r.MakespanS/n, tt+r.MeanTurnaroundS*r.MeanTurnaroundS/n
-	}
-	x.GainShare = share
-	x.GainShareSD = math.Sqrt(max(0, sq-share*share))
-	x.MakespanSD = math.Sqrt(max(0, mk-x.MakespanS*x.MakespanS))
-	x.TurnaroundSD = math.Sqrt(max(0, tt-x.TurnaroundS*x.TurnaroundS))
+// UserOutcome is how one user's jobs fared under a policy: means over jobs and seeds,
+// worst cases over both.
+type UserOutcome struct {
+	Jobs int `json:"jobs"`
+	// WaitS is from submission to the start of the last run; TurnaroundS to its end. The other two
+	// are the difference to fifo's, and the ratio.
+	WaitS        float64 `json:"mean_wait_s"`
+	WaitVsFifoS  float64 `json:"mean_wait_vs_fifo_s"`
+	TurnaroundS  float64 `json:"mean_turnaround_s"`
+	VsFifo       float64 `json:"turnaround_vs_fifo"`
+	Later        float64 `json:"ended_later_than_fifo"` // part of the jobs, 0..1
+	MeanSlowdown float64 `json:"mean_slowdown"`         // over the jobs that ran
+	MaxSlowdown  float64 `json:"worst_slowdown"`
+	Ends
+	Lateness
+	// MaxDelayS is the longest that a job was kept waiting next to an idle GPU, s.
+	MaxDelayS float64 `json:"max_delay_s"`
+
+	neverRan float64 // part of the jobs and seeds
 }
 
-// gainShare is a result's gain over the base as a part of the bound's; 1 where the
-// bound gains nothing.
-func gainShare(base, r, bound *sim.Result, objective sim.Objective) float64 {
-	could := objective(base) - objective(bound)
-	if could <= 1e-9*objective(base) {
-		return 1
+// byUser sums up the results of each policy, one a seed, by the jobs' owners. The clairvoyant
+// decides nothing.
+func (c *contest) byUser() map[string]map[string]*UserOutcome {
+	out := map[string]map[string]*UserOutcome{}
+	counts := map[string]int{}
+	jobs := c.sets[0].Jobs
+	for i := range jobs {
+		counts[jobs[i].User]++
 	}
-	return (objective(base) - objective(r)) / could
+	for _, name := range c.o.Policies {
+		for user, n := range counts {
+			if out[user] == nil {
+				out[user] = map[string]*UserOutcome{}
+			}
+			out[user][name] = &UserOutcome{Jobs: n}
+		}
+		for seed, r := range c.results(name) {
+			for i := range r.Jobs {
+				x := out[jobs[i].User][name]
+				x.add(&r.Jobs[i], &c.results(Fifo)[seed].Jobs[i], 1/float64(len(c.sets)))
+			}
+		}
+	}
+	for _, policies := range out {
+		for _, x := range policies {
+			if x.neverRan > 0 && x.MeanSlowdown > 0 {
+				x.MeanSlowdown /= 1 - x.neverRan
+			}
+			x.WaitVsFifoS = x.WaitS - policies[Fifo].WaitS
+			x.VsFifo = 1
+			if fifo := policies[Fifo].TurnaroundS; fifo > 0 { // elsewhere all were cancelled when they came
+				x.VsFifo = x.TurnaroundS / fifo
+			}
+		}
+	}
+	return out
+}
+
+// add counts a job that stands for part of the seeds.
+func (x *UserOutcome) add(o, fifo *sim.Outcome, ofSeeds float64) {
+	part := ofSeeds / float64(x.Jobs)
+	x.Ends.add(o, ofSeeds)
+	x.Lateness.add(o, part)
+	x.WaitS += (o.StartS - o.SubmitS) * part
+	x.TurnaroundS += (o.EndS - o.SubmitS) * part
+	if x.MeanSlowdown += o.Slowdown * part; o.Slowdown == 0 {
+		x.neverRan += part
+	}
+	x.MaxSlowdown, x.MaxDelayS = max(x.MaxSlowdown, o.Slowdown), max(x.MaxDelayS, o.DelayedS)
+	if o.EndS > fifo.EndS+1e-6 {
+		x.Later += part
+	}
 }

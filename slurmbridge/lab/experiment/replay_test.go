@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
@@ -37,10 +38,7 @@ func history() *Trace {
 }
 
 func TestReady(t *testing.T) {
-	r, err := history().Ready(5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(history().Ready(&Options{M: 5}))(t)
 	if r.Closed || r.World.M != 5 || len(r.Config.GPUs) != 2 {
 		t.Errorf("closed: %v, window %d, %d GPUs", r.Closed, r.World.M, len(r.Config.GPUs))
 	}
@@ -68,17 +66,14 @@ func TestReady(t *testing.T) {
 	for i := range once.Jobs {
 		once.Jobs[i].SubmitS = 7
 	}
-	if r, err := once.Ready(5); err != nil || !r.Closed {
+	if r, err := once.Ready(&Options{M: 5}); err != nil || !r.Closed {
 		t.Errorf("all at once: closed %v, %v", r.Closed, err)
 	}
 }
 
 // Job 2 takes half as long again as its application. That is told to the site, or not.
 func TestKnownDurations(t *testing.T) {
-	r, err := history().Ready(5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(history().Ready(&Options{M: 5}))(t)
 	for i, j := range r.knowing(0, 1).Config.Jobs {
 		if j.Profile.DurationS != j.Truth.DurationS || j.Profile.App != j.Truth.App {
 			t.Errorf("job %d takes %v s and is expected to take %v", i, j.Truth.DurationS, j.Profile.DurationS)
@@ -98,11 +93,11 @@ func TestKnownDurations(t *testing.T) {
 		t.Error("the replay's own jobs have changed")
 	}
 	none := 0.0
-	knows, err := Replay(t.Context(), history(), ReplayOptions{Policies: []string{"sjf"}, Tries: 1, DurationError: &none})
+	knows, err := Replay(t.Context(), history(), Options{Policies: []string{"sjf"}, Tries: 1, DurationError: &none})
 	if err != nil || *knows.DurationError != 0 {
 		t.Fatal(err)
 	}
-	not, err := Replay(t.Context(), history(), ReplayOptions{Policies: []string{"sjf"}, Tries: 1})
+	not, err := Replay(t.Context(), history(), Options{Policies: []string{"sjf"}, Tries: 1})
 	if err != nil || not.DurationError != nil {
 		t.Fatal(err)
 	}
@@ -116,10 +111,7 @@ func TestLateness(t *testing.T) {
 		Profiles: []*rlcore.Profile{flat("long", 1000, 1, 7000), flat("short", 200, 1, 7000)},
 		Jobs:     []trace.Job{{ID: "1", App: "long", User: "ann"}, {ID: "2", App: "short", User: "bob"}},
 	}
-	r, err := Replay(t.Context(), tr, ReplayOptions{Policies: []string{"fifo", "sjf"}, Seeds: 2, Tries: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(Replay(t.Context(), tr, Options{Policies: []string{"fifo", "sjf"}, Seeds: 2, Tries: 1}))(t)
 	for _, c := range []struct {
 		name      string
 		got, want Lateness
@@ -149,12 +141,12 @@ func TestReadyRefuses(t *testing.T) {
 	} {
 		tr := history()
 		c.spoil(tr)
-		if _, err := tr.Ready(5); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.want) {
+		if _, err := tr.Ready(&Options{M: 5}); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
 	}
-	for want, o := range map[string]ReplayOptions{
-		"no objective": {Objective: "fame"}, "isn't from 0 to below 1": {DurationError: func() *float64 { x := 1.0; return &x }()}, "a window of 13": {M: 13}, "a window of -1": {M: -1}, "-1 seeds": {Seeds: -1}, `no policy "nobody"`: {Policies: []string{"nobody"}},
+	for want, o := range map[string]Options{
+		"no objective": {Objective: "fame"}, "a part from 0 to below 1": {DurationError: func() *float64 { x := 1.0; return &x }()}, "window 13": {M: 13}, "window -1": {M: -1}, "seeds -1": {Seeds: -1}, `no policy "nobody"`: {Policies: []string{"nobody"}},
 	} {
 		if _, err := Replay(t.Context(), history(), o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -162,7 +154,7 @@ func TestReadyRefuses(t *testing.T) {
 	}
 	none := history()
 	none.GPUs = nil
-	if _, err := Replay(t.Context(), none, ReplayOptions{}); !errors.Is(err, ErrTrace) {
+	if _, err := Replay(t.Context(), none, Options{}); !errors.Is(err, ErrTrace) {
 		t.Errorf("no GPU: %v", err)
 	}
 }
@@ -200,9 +192,6 @@ func TestStretch(t *testing.T) {
 }
 
 func TestGainShare(t *testing.T) {
-	of := func(makespan float64) *sim.Result {
-		return &sim.Result{MakespanS: makespan, MeanTurnaroundS: 1000 - makespan}
-	}
 	for _, c := range []struct{ base, got, bound, want float64 }{
 		{100, 100, 60, 0},
 		{100, 60, 60, 1},
@@ -213,39 +202,46 @@ func TestGainShare(t *testing.T) {
 		{100, 90, 110, 1},
 		{100, 100, 100 - 1e-9, 1},
 	} {
-		if got := gainShare(of(c.base), of(c.got), of(c.bound), sim.Makespan); math.Abs(got-c.want) > 1e-12 {
+		if got := gainShare(c.base, c.got, c.bound); math.Abs(got-c.want) > 1e-12 {
 			t.Errorf("from %v to %v where %v can be: %v, want %v", c.base, c.got, c.bound, got, c.want)
 		}
 	}
-	if got := gainShare(of(60), of(80), of(100), sim.Turnaround); math.Abs(got-0.5) > 1e-12 {
-		t.Errorf("of the turnaround: %v", got)
-	}
 }
 
-// TestThreeMeasuredMeet: of jobs whose pairs were measured more than two may share, and the
-// measured excesses add up.
+// TestThreeMeasuredMeet: of jobs whose pairs were measured more than two may share. The measured
+// excesses add up, unless the group was measured itself.
 func TestThreeMeasuredMeet(t *testing.T) {
 	tr := &Trace{GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.1, 500)}}
 	tr.Pairs = []trace.Pair{{Victim: "a", Aggressor: "a", Slowdown: 1.1}}
 	for _, id := range []string{"1", "2", "3"} {
 		tr.Jobs = append(tr.Jobs, trace.Job{ID: id, App: "a"})
 	}
-	r, err := tr.Ready(5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := r.World.Prepare(t.Context(), "greedy", r.believedLaw(&contention.MPS), Effort{Tune: 2}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := c.Run(r.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range res.Jobs {
-		if s := res.Jobs[i].Slowdown; math.Abs(s-1.2) > 1e-9 {
-			t.Errorf("job %d of three slows by %v, not by twice 0.1", i, s)
+	for _, want := range []float64{1.2, 1.5} {
+		r := must.Get(tr.Ready(&Options{M: 5}))(t)
+		c := must.Get(r.World.Prepare(t.Context(), "greedy", r.believedLaw(&contention.MPS), Effort{Tune: 2}, 1))(t)
+		res := must.Get(c.Run(r.Config))(t)
+		for i := range res.Jobs {
+			if s := res.Jobs[i].Slowdown; math.Abs(s-want) > 1e-9 {
+				t.Errorf("job %d of three slows by %v, not by %v", i, s, want)
+			}
 		}
+		tr.Pairs = append(tr.Pairs, trace.Pair{Victim: "a", Aggressor: "a", More: []string{"a"}, Slowdown: 1.5})
+	}
+}
+
+// A site that has seen co-runs believes other slowdowns from the start.
+func TestObservedBeforeTheReplay(t *testing.T) {
+	tr := &Trace{GPUs: []rlcore.GPUSpec{{MemMiB: 8000}}, Profiles: []*rlcore.Profile{flat("a", 100, 0.6, 500)}, Jobs: []trace.Job{{ID: "1", App: "a"}}}
+	var predicted [2]float64
+	for i := range predicted {
+		r := must.Get(tr.Ready(&Options{M: 5}))(t)
+		var p [2]rlcore.Prediction
+		r.World.Model().Predict(p[:], &tr.GPUs[0], []*rlcore.Profile{tr.Profiles[0], tr.Profiles[0]})
+		predicted[i] = p[0].Slowdown
+		tr.Observed = slices.Repeat([]trace.Pair{{Victim: "a", Aggressor: "a", Slowdown: 3}}, 3)
+	}
+	if predicted[1] < predicted[0]+0.5 {
+		t.Errorf("predicted %v before, %v after three slowdowns of 3", predicted[0], predicted[1])
 	}
 }
 
@@ -259,10 +255,7 @@ func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 	for i, name := range []string{"a", "b", "c", "a", "c", "b", "a"} {
 		tr.Jobs = append(tr.Jobs, trace.Job{ID: string(rune('1' + i)), App: name})
 	}
-	r, err := tr.Ready(5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must.Get(tr.Ready(&Options{M: 5}))(t)
 	train := r.believedLaw(&contention.MPS)
 	var from []*sim.Result
 	check := func(name string, res *sim.Result) {
@@ -288,21 +281,12 @@ func TestUnmeasuredPairsNeverMeet(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"fifo", "tetris", "random", "greedy", "dqn", "deeprm_max"} {
-		c, err := r.World.Prepare(t.Context(), name, train, hasty, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res, err := c.Run(r.Config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := must.Get(r.World.Prepare(t.Context(), name, train, hasty, 1))(t)
+		res := must.Get(c.Run(r.Config))(t)
 		check(name, res)
 		from = append(from, res)
 	}
-	bound, err := r.World.Bound(r.Config, 300, 1, sim.Makespan, from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := must.Get(r.World.Bound(r.Config, 300, 1, sim.Makespan, from))(t)
 	check(Clairvoyant, bound)
 }
 
@@ -332,11 +316,106 @@ func TestTrainingDrawsFromTheTrace(t *testing.T) {
 	if _, err := FromProfiles([]*rlcore.Profile{flat("large", 1, 1, 9000)}, history().GPUs[:1], &contention.MPS); !errors.Is(err, ErrNothingToLearn) {
 		t.Errorf("nothing fits: %v", err)
 	}
-	general, err := General()
+	general := must.Get(Thesis("general"))(t)
+	if cfg, err := general(rand.New(rand.NewPCG(1, 1))); err != nil || len(cfg.Jobs) != JobsPerWorkload {
+		t.Errorf("general: %d jobs, %v", len(cfg.Jobs), err)
+	}
+}
+
+// Bob's second job is too long for its limit on any schedule; two jobs can't meet their
+// deadlines any more when they come.
+func TestReplayCountsEnds(t *testing.T) {
+	tr := &Trace{
+		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}, {MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{flat("busy", 100, 1, 1000), flat("whole", 100, 1, 7500)},
+		Jobs: []trace.Job{
+			{ID: "1", SubmitS: 50, App: "busy", User: "ann", LimitS: 101},
+			{ID: "2", SubmitS: 50, App: "busy", User: "bob", DeadlineS: 152},
+			{ID: "3", SubmitS: 50, App: "whole", User: "bob", LimitS: 40},
+			{ID: "4", SubmitS: 60, App: "busy", User: "ann", LimitS: 100, DeadlineS: 155},
+			{ID: "5", SubmitS: 60, App: "whole", User: "cy", LimitS: 100, DeadlineS: 155},
+		},
+		Pairs: []trace.Pair{{Victim: "busy", Aggressor: "busy", Slowdown: 2}},
+	}
+	ready := must.Get(tr.Ready(&Options{M: 5}))(t)
+	if j := &ready.Config.Jobs[3]; j.SubmitS != 10 || j.LimitS != 100 || j.DeadlineS != 105 {
+		t.Errorf("job 4 is simulated as %+v", j.Job)
+	}
+	scenario, _, err := tr.Training(5)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg, err := general(rand.New(rand.NewPCG(1, 1))); err != nil || len(cfg.Jobs) != JobsPerWorkload {
-		t.Errorf("general: %d jobs, %v", len(cfg.Jobs), err)
+	for _, j := range jobSet(t, scenario, 1).Jobs {
+		if j.LimitS != 0 || j.DeadlineS != 0 {
+			t.Fatalf("training is rewarded for ending %+v early", j.Job)
+		}
+	}
+
+	r := must.Get(Replay(t.Context(), tr, Options{Policies: []string{"fifo", "greedy"}, Seeds: 2, Tries: 50}))(t)
+	if r.Limits != 4 || r.Deadlines != 3 {
+		t.Errorf("%d limits and %d deadlines, want 4 and 3", r.Limits, r.Deadlines)
+	}
+	for name, x := range r.Policies {
+		if x.TimedOut < 1 || x.PastDeadline < 2 || name != "greedy" && x.HarmedTimeout > 0 {
+			t.Errorf("%s: %+v", name, x.Ends)
+		}
+	}
+	must.Equal(t, r.Users["bob"]["fifo"].Ends, (Ends{TimedOut: 1}), "bob under fifo")
+	cy := r.Users["cy"]["fifo"]
+	if cy.Ends != (Ends{PastDeadline: 1}) || cy.TurnaroundS != 0 || cy.VsFifo != 1 || cy.MeanSlowdown != 0 {
+		t.Errorf("cy's job, cancelled when it came: %+v", cy)
+	}
+	var ends Ends
+	for _, o := range []sim.Outcome{{Ended: sim.AtLimit, Harmed: true}, {Ended: sim.AtLimit}, {Ended: sim.AtDeadline}, {}} {
+		ends.add(&o, 0.5)
+	}
+	must.Equal(t, ends, (Ends{TimedOut: 1, HarmedTimeout: 0.5, PastDeadline: 0.5}), "of two seeds")
+	if ann := r.Users["ann"]["fifo"]; ann.Ends != (Ends{PastDeadline: 1}) || ann.MeanSlowdown != 1 {
+		t.Errorf("ann under fifo: %+v", ann)
+	}
+}
+
+// One GPU: ann's long job runs, bob's needs the card alone and waits, ann's short ones
+// join the long one as long as they may.
+func TestReplayUsers(t *testing.T) {
+	tr := &Trace{
+		GPUs:     []rlcore.GPUSpec{{MemMiB: 8000}},
+		Profiles: []*rlcore.Profile{flat("long", 1000, 0.2, 1000), flat("short", 100, 0.2, 1000), flat("large", 50, 0.2, 7900)},
+		Jobs: []trace.Job{
+			{ID: "long", SubmitS: 0, App: "long", User: "ann"},
+			{ID: "large", SubmitS: 10, App: "large", User: "bob"},
+		},
+	}
+	for i := range 8 {
+		tr.Jobs = append(tr.Jobs, trace.Job{ID: string(rune('a' + i)), SubmitS: float64(20 + 130*i), App: "short", User: "ann"})
+	}
+	tr.Jobs = append(tr.Jobs, trace.Job{ID: "nobody's", SubmitS: 30, App: "short"})
+	r := must.Get(Replay(t.Context(), tr, Options{Policies: []string{"fifo", "greedy"}, Seeds: 2, Tries: 1, Grace: 100}))(t)
+	if len(r.Users) != 3 {
+		t.Fatalf("users %v", r.Users)
+	}
+	// One after the other in the order of arrival: bob's waits for the long one.
+	fifo := r.Users["bob"]["fifo"]
+	if *fifo != (UserOutcome{Jobs: 1, WaitS: 990, TurnaroundS: 1040, VsFifo: 1, MeanSlowdown: 1, MaxSlowdown: 1}) {
+		t.Errorf("bob under fifo: %+v", fifo)
+	}
+	if x := r.Users["ann"]["fifo"]; x.Jobs != 9 || x.MaxDelayS != 0 || x.WaitVsFifoS != 0 || x.Later != 0 {
+		t.Errorf("ann under fifo: %+v", x)
+	}
+	g := r.Users["bob"]["greedy"]
+	if g.MaxDelayS != 0 {
+		t.Errorf("bob under greedy: %+v", g)
+	}
+	if math.Abs(g.WaitVsFifoS-(g.WaitS-990)) > 1e-9 || math.Abs(g.VsFifo-g.TurnaroundS/1040) > 1e-9 || (g.Later == 1) != (g.TurnaroundS > 1040) {
+		t.Errorf("bob under greedy against fifo: %+v", g)
+	}
+	if x := r.Users["ann"]["greedy"]; x.WaitVsFifoS >= 0 || x.VsFifo >= 1 || !(x.MaxSlowdown >= x.MeanSlowdown && x.MeanSlowdown > 1) || !(x.Later > 0 && x.Later < 1) {
+		t.Errorf("ann under greedy: %+v", x)
+	}
+	if x := r.Users[""]["greedy"]; x == nil || x.Jobs != 1 {
+		t.Errorf("nobody's: %+v", x)
+	}
+	if r.Users["bob"]["clairvoyant"] != nil {
+		t.Error("the clairvoyant decides nothing")
 	}
 }

@@ -1,15 +1,10 @@
 package experiment
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"slices"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/contention"
@@ -18,62 +13,24 @@ import (
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
-// Options are an experiment's settings.
-type Options struct {
-	Workloads []string // default: all five
-	Policies  []string // default: all; sjf is added, everything is compared with it
-	Seeds     int      // default 10
-	Seed      uint64   // of the trainings; the competition's are this + 10,000 …
-	M         int      // window; default 5
-	// Objective is what policies learn, and are tuned, to keep small; default policy.Makespan.
-	Objective policy.Objective
-	Effort    Effort
-	// History is how many job sets the site has run before, of each workload, and
-	// learned slowdowns from (see World.Learn). 0: it knows solo profiles only.
-	History int
-	// Tries is how many schedules the clairvoyant looks at, a seed. 0: no bound.
-	Tries int
-	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
-	MaxSlowdown, Grace float64
-	// Contracts are the slowdowns at which dqn's trade-off is drawn on the random
-	// workload; none: no curve.
-	Contracts []float64
-	// Progress, if set, is called with what begins: step of steps.
-	Progress func(step, steps int, what string)
-}
-
-// Line is how one policy did on one workload. Lists have one entry a seed.
+// Line is how one policy did on one workload.
 type Line struct {
-	MakespanS     []float64 `json:"makespan_s"`
+	MakespanS     []float64 `json:"makespan_s"`      // by seed
 	MakespanVsSJF float64   `json:"makespan_vs_sjf"` // mean over the seeds of the ratios
 	MakespanSD    float64   `json:"makespan_vs_sjf_sd"`
 	WithTraining  float64   `json:"makespan_vs_sjf_with_training"` // training time added once, as in the thesis's Fig. 16
-	TurnaroundS   float64   `json:"mean_turnaround_s"`
-	GPUUtil       float64   `json:"gpu_util"` // 0..1, over the makespan
-	MemUtil       float64   `json:"mem_util"`
-	LE2           float64   `json:"slowdown_le_2pct"`  // jobs, mean over the seeds
-	LT10          float64   `json:"slowdown_lt_10pct"` // jobs; includes those before
+	LE2           float64   `json:"slowdown_le_2pct"`              // jobs, mean over the seeds
+	LT10          float64   `json:"slowdown_lt_10pct"`             // jobs; includes those before
 	LT20          float64   `json:"slowdown_lt_20pct"`
 	GE20          float64   `json:"slowdown_ge_20pct"`
-	MeanSlowdown  float64   `json:"mean_slowdown"`
-	OOM           int       `json:"oom"`            // over all seeds, like the next three
-	TimedOut      int       `json:"timed_out"`      // jobs ended at their limit
-	HarmedTimeout int       `json:"harmed_timeout"` // of these, the ones that alone would have ended before
-	PastDeadline  int       `json:"past_deadline"`  // jobs ended at their deadline, or cancelled because of it
-	Lateness
-	TrainS         float64 `json:"train_s"`
-	GainShare      float64 `json:"share_of_clairvoyant_gain"` // of the makespan; NaN-free: 1 where there is nothing to gain
-	Cost1          float64 `json:"ec2_cost1_vs_whole"`        // Fig. 17; see Cost
+	Fared
+	Cost1          float64 `json:"ec2_cost1_vs_whole"` // Fig. 17; see Cost
 	Cost2          float64 `json:"ec2_cost2_vs_whole"`
-	Note           string  `json:"note,omitempty"`
 	ThesisVsSJF    float64 `json:"thesis_makespan_vs_sjf,omitempty"`
 	ThesisMakespan float64 `json:"thesis_makespan_s,omitempty"`
 
-	first *sim.Result // of the first seed, for pictures
+	first *sim.Result // of the first seed, with its track
 }
-
-// First is the first seed's result, with its track.
-func (l *Line) First() *sim.Result { return l.first }
 
 // TradeOff is one point of the curve slowdown against makespan.
 type TradeOff struct {
@@ -95,8 +52,10 @@ type Report struct {
 	MaxSlowdown float64                     `json:"max_slowdown"`
 	Grace       float64                     `json:"grace"`
 	Workloads   map[string]map[string]*Line `json:"workloads"`
-	TradeOff    []TradeOff                  `json:"trade_off,omitempty"`
-	Pairs       *PairMatrix                 `json:"pairs"`
+	// LowerBoundS is the mean over the seeds of a makespan below which no schedule is, by workload.
+	LowerBoundS map[string]float64 `json:"lower_bound_s"`
+	TradeOff    []TradeOff         `json:"trade_off,omitempty"`
+	Pairs       *PairMatrix        `json:"pairs"`
 	// Geomean is each policy's geometric mean over the workloads of
 	// makespan_vs_sjf.
 	Geomean map[string]float64 `json:"geomean_vs_sjf"`
@@ -116,39 +75,6 @@ var thesisMakespan = map[string]map[string]float64{
 	"random":    {"sjf": 2416, "dqngpu": 2481},
 }
 
-// ErrOptions marks options that make no sense.
-var ErrOptions = errors.New("bad options")
-
-func (o Options) orDefaults() (Options, error) {
-	o.Seeds, o.M, o.Effort, o.Objective = cmp.Or(o.Seeds, 10), cmp.Or(o.M, 5), cmp.Or(o.Effort, Full), cmp.Or(o.Objective, policy.Makespan)
-	if len(o.Workloads) == 0 {
-		o.Workloads = Workloads()
-	}
-	o.Workloads = uniq(o.Workloads)
-	if len(o.Policies) == 0 {
-		o.Policies = Names()
-	}
-	if !slices.Contains(o.Policies, "sjf") {
-		o.Policies = append([]string{"sjf"}, o.Policies...)
-	}
-	o.Policies = uniq(o.Policies)
-	if o.Seeds < 1 || o.M < 1 || o.M > rlcore.MaxWindow {
-		return o, fmt.Errorf("%w: seeds is %d, window %d: at least 1, and at most %d for the window", ErrOptions, o.Seeds, o.M, rlcore.MaxWindow)
-	}
-	return o, nil
-}
-
-// uniq returns xs in their order without repetitions.
-func uniq(xs []string) []string {
-	var out []string
-	for _, x := range xs {
-		if !slices.Contains(out, x) {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
 // experiment is one under way.
 type experiment struct {
 	o      Options
@@ -156,15 +82,17 @@ type experiment struct {
 	step   int
 }
 
-// Run runs the experiment.
+// Run runs the thesis's experiment.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	o, err := o.orDefaults()
-	if err != nil {
+	if err := o.Check(&OnWorkloads); err != nil {
 		return nil, err
+	}
+	if o.Objective == "" {
+		o.Objective = policy.Makespan
 	}
 	e := &experiment{o: o, report: &Report{
 		Seed: o.Seed, Seeds: o.Seeds, M: o.M, Jobs: JobsPerWorkload, History: o.History, MaxSlowdown: o.MaxSlowdown, Grace: o.Grace,
-		Workloads: map[string]map[string]*Line{}, Geomean: map[string]float64{},
+		Workloads: map[string]map[string]*Line{}, LowerBoundS: map[string]float64{}, Geomean: map[string]float64{},
 	}}
 	for _, wl := range o.Workloads {
 		if err := e.play(ctx, wl); err != nil {
@@ -179,6 +107,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	for name, x := range e.report.Geomean {
 		e.report.Geomean[name] = math.Exp(x)
 	}
+	var err error
 	e.report.Pairs, err = pairMatrix()
 	return e.report, err
 }
@@ -193,116 +122,60 @@ func (e *experiment) progress(what string) {
 
 // play lets all policies compete on one workload, and the clairvoyant after them.
 func (e *experiment) play(ctx context.Context, wl string) error {
-	o := e.o
+	o := &e.o
 	scenario, err := Thesis(wl)
 	if err != nil {
 		return err
 	}
-	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M, Objective: o.Objective}
+	world := &World{Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: o.M, Objective: o.Objective, Trained: o.Trained}
 	world.Guard.MaxSlowdown, world.Guard.Grace = o.MaxSlowdown, o.Grace
 	if err := world.Learn(scenario, o.History, o.Seed); err != nil {
 		return err
 	}
-	cfgs := make([]sim.Config, o.Seeds)
-	for i := range cfgs {
-		if cfgs[i], err = scenario(rand.New(rand.NewPCG(o.Seed+10_000+uint64(i), 0x7e57))); err != nil {
+	c := &contest{world: world, o: o, sets: make([]sim.Config, o.Seeds), aim: policy.Makespan, once: true}
+	for i := range c.sets {
+		if c.sets[i], err = scenario(rand.New(rand.NewPCG(o.Seed+10_000+uint64(i), 0x7e57))); err != nil {
 			return err
 		}
-		cfgs[i].Track = i == 0
+		c.sets[i].Track = i == 0
 	}
-	results, lines := map[string][]*sim.Result{}, map[string]*Line{}
-	e.report.Workloads[wl] = lines
-	var own *Contender
-	for _, name := range o.Policies {
-		e.progress(wl + ": " + name)
-		c, err := world.Prepare(ctx, name, scenario, o.Effort, o.Seed)
-		if err != nil {
-			return err
-		}
-		if name == ours {
-			own = c
-		}
-		if results[name], err = c.runAll(ctx, cfgs); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		lines[name] = &Line{TrainS: c.TrainS, Note: c.Note}
+	c.begin = func(what string) { e.progress(wl + ": " + what) }
+	c.prepare = func(ctx context.Context, name string, _ int) (*Contender, error) {
+		return world.Prepare(ctx, name, scenario, o.Effort, o.Seed)
 	}
-	e.progress(wl + ": " + Clairvoyant)
-	if o.Tries > 0 {
-		if results[Clairvoyant], err = world.bounds(ctx, cfgs, o, results); err != nil {
-			return fmt.Errorf("%s: %w", Clairvoyant, err)
-		}
-		lines[Clairvoyant] = &Line{Note: fmt.Sprintf("%d schedules tried", o.Tries)}
+	if err := c.run(ctx); err != nil {
+		return err
 	}
-	for name, l := range lines {
-		l.fill(results[name], results["sjf"], results[Clairvoyant])
-		l.ThesisVsSJF, l.ThesisMakespan = thesisVsSJF[wl][name], thesisMakespan[wl][name]
+	lines := map[string]*Line{}
+	e.report.Workloads[wl], e.report.LowerBoundS[wl] = lines, c.lowest()
+	for name := range c.entries {
+		lines[name] = c.line(name)
+		lines[name].ThesisVsSJF, lines[name].ThesisMakespan = thesisVsSJF[wl][name], thesisMakespan[wl][name]
 	}
-	if wl == "random" && own != nil {
+	if own := c.entries[ours]; wl == "random" && own != nil {
 		e.progress("the trade-off between slowdown and makespan")
-		e.report.TradeOff, err = tradeOff(ctx, own, o.Contracts, cfgs, results["sjf"])
+		return e.tradeOff(ctx, c, own.contender)
 	}
-	return err
+	return nil
 }
 
-// parallel runs f for 0 … n−1, two at a time, and returns the first error.
-func parallel(ctx context.Context, n int, f func(i int) error) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(2)
-	for i := range n {
-		g.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			return f(i)
-		})
-	}
-	return g.Wait()
-}
-
-func (c *Contender) runAll(ctx context.Context, cfgs []sim.Config) ([]*sim.Result, error) {
-	out := make([]*sim.Result, len(cfgs))
-	err := parallel(ctx, len(cfgs), func(i int) (err error) {
-		out[i], err = c.Run(cfgs[i])
-		return err
-	})
-	return out, err
-}
-
-func (w *World) bounds(ctx context.Context, cfgs []sim.Config, o Options, results map[string][]*sim.Result) ([]*sim.Result, error) {
-	out := make([]*sim.Result, len(cfgs))
-	err := parallel(ctx, len(cfgs), func(i int) (err error) {
-		var from []*sim.Result
-		for _, name := range o.Policies {
-			from = append(from, results[name][i])
-		}
-		out[i], err = w.Bound(cfgs[i], o.Tries, o.Seed+uint64(i), sim.Makespan, from)
-		return err
-	})
-	return out, err
-}
-
-// fill computes a line from the results of its policy, SJF's and the bound's.
-func (l *Line) fill(rs, sjf, bound []*sim.Result) {
+// line sums up a policy on a workload.
+func (c *contest) line(name string) *Line {
+	l := &Line{Fared: c.fared(name, "sjf")}
+	rs, sjf := c.results(name), c.results("sjf")
 	n := float64(len(rs))
 	l.first = rs[0]
-	var sum, sq, gain, could float64
-	for i, r := range rs {
+	l.OOM, l.TimedOut, l.HarmedTimeout, l.PastDeadline = math.Round(n*l.OOM), math.Round(n*l.TimedOut), math.Round(n*l.HarmedTimeout), math.Round(n*l.PastDeadline)
+	if bound := c.results(Clairvoyant); bound != nil { // one share of all seeds' gains: some have none
+		got, _ := over(rs, func(i int, r *sim.Result) float64 { return sjf[i].MakespanS - r.MakespanS })
+		could, _ := over(bound, func(i int, r *sim.Result) float64 { return sjf[i].MakespanS - r.MakespanS })
+		l.GainShare = gainShare(0, -got, -could)
+	}
+	l.MakespanVsSJF, l.MakespanSD = over(rs, func(i int, r *sim.Result) float64 { return r.MakespanS / sjf[i].MakespanS })
+	l.WithTraining, _ = over(rs, func(i int, r *sim.Result) float64 { return (r.MakespanS + l.TrainS) / sjf[i].MakespanS })
+	for _, r := range rs {
 		l.MakespanS = append(l.MakespanS, r.MakespanS)
-		x := r.MakespanS / sjf[i].MakespanS
-		sum, sq = sum+x, sq+x*x
-		l.WithTraining += (r.MakespanS + l.TrainS) / sjf[i].MakespanS / n
-		l.TurnaroundS += r.MeanTurnaroundS / n
-		l.GPUUtil += r.GPUUtil / n
-		l.MemUtil += r.MemUtil / n
-		l.OOM += r.OOM
-		l.TimedOut, l.HarmedTimeout, l.PastDeadline = l.TimedOut+r.TimedOut, l.HarmedTimeout+r.Harmed, l.PastDeadline+r.PastDeadline
-		for k := range r.Jobs {
-			l.Lateness.add(&r.Jobs[k], 1/n/float64(len(r.Jobs)))
-		}
-		slowdowns := r.Slowdowns()
-		for _, s := range slowdowns {
-			l.MeanSlowdown += s / n / float64(len(slowdowns))
+		for _, s := range r.Slowdowns() {
 			// A millionth is rounding: 1.1 is not below 10 %.
 			switch {
 			case s >= 1.2-1e-6:
@@ -316,18 +189,9 @@ func (l *Line) fill(rs, sjf, bound []*sim.Result) {
 				l.LT10 += 1 / n
 			}
 		}
-		if bound != nil {
-			gain += sjf[i].MakespanS - r.MakespanS
-			could += sjf[i].MakespanS - bound[i].MakespanS
-		}
-	}
-	l.MakespanVsSJF = sum / n
-	l.MakespanSD = math.Sqrt(max(0, sq/n-l.MakespanVsSJF*l.MakespanVsSJF))
-	l.GainShare = 1
-	if could > 1e-9 {
-		l.GainShare = gain / could
 	}
 	l.Cost1, l.Cost2 = Cost(l.MakespanVsSJF)
+	return l
 }
 
 // Cost is what the random workload costs on a shared EC2 instance over what it
@@ -341,20 +205,77 @@ func Cost(ratio float64) (byGPUMemory, byCPU float64) {
 
 // tradeOff lets the trained dqn run under contracts: the slowdown that no job may
 // be expected to exceed.
-func tradeOff(ctx context.Context, c *Contender, contracts []float64, cfgs []sim.Config, sjf []*sim.Result) ([]TradeOff, error) {
-	var out []TradeOff
-	for _, x := range contracts {
-		w := *c.world
-		w.Guard.MaxSlowdown = x
-		under := *c
+func (e *experiment) tradeOff(ctx context.Context, c *contest, dqn *Contender) error {
+	for _, x := range e.o.Contracts {
+		w, o := *dqn.world, e.o
+		w.Guard.MaxSlowdown, o.Policies, o.Tries = x, []string{"sjf", ours}, 0
+		under := *dqn
 		under.world = &w
-		rs, err := under.runAll(ctx, cfgs)
-		if err != nil {
-			return nil, err
+		point := &contest{world: &w, o: &o, sets: c.sets, aim: c.aim, once: true, begin: func(string) {}}
+		point.prepare = func(_ context.Context, name string, _ int) (*Contender, error) {
+			if name == ours {
+				return &under, nil
+			}
+			return c.entries[name].contender, nil
 		}
-		var l Line
-		l.fill(rs, sjf, nil)
-		out = append(out, TradeOff{x, l.MakespanVsSJF, l.MakespanSD, l.LT10, l.OOM})
+		if err := point.run(ctx); err != nil {
+			return err
+		}
+		l := point.line(ours)
+		e.report.TradeOff = append(e.report.TradeOff, TradeOff{x, l.MakespanVsSJF, l.MakespanSD, l.LT10, int(l.OOM)})
 	}
-	return out, nil
+	return nil
+}
+
+// PairMatrix is the thesis's Fig. 3: each application next to each other one, both started at once.
+// Slowdown[i][j] is what i suffers from j; 0: memory doesn't suffice.
+type PairMatrix struct {
+	Apps     []string    `json:"apps"`
+	Slowdown [][]float64 `json:"slowdown"`
+}
+
+// pairMatrix simulates the pairs of Fig. 3. Its CNN isn't named further; alexnet
+// stands for it here (an assumption).
+func pairMatrix() (*PairMatrix, error) {
+	m := &PairMatrix{Apps: []string{"lammps", "gromacs", "alexnet", "vgg16", "googlenet"}}
+	for _, a := range m.Apps {
+		row := make([]float64, len(m.Apps))
+		for j, b := range m.Apps {
+			var err error
+			if row[j], err = nextTo(thesisApps[a], thesisApps[b]); err != nil {
+				return nil, err
+			}
+		}
+		m.Slowdown = append(m.Slowdown, row)
+	}
+	return m, nil
+}
+
+// nextTo simulates a with b, which is started again and again until a ends; 0 if memory doesn't
+// suffice for both.
+func nextTo(a, b *rlcore.Profile) (float64, error) {
+	cfg := sim.Config{GPUs: []rlcore.GPUSpec{rlcore.TitanXp}, Truth: sim.Law{Law: &contention.MPS}}
+	cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: "victim", Profile: a}})
+	for i := range 1 + int(8*a.DurationS/b.DurationS) {
+		cfg.Jobs = append(cfg.Jobs, sim.Arrival{Job: rlcore.Job{ID: fmt.Sprint("aggressor", i), Profile: b}})
+	}
+	s, err := sim.New(cfg)
+	if err != nil {
+		return 0, err
+	}
+	for s.Next() {
+		// The victim first, then one aggressor after the other next to it; aggressors that are left
+		// when it has ended run one by one.
+		switch on := s.State().GPUs[0].Running; {
+		case len(on) == 0, len(on) == 1 && on[0].ID == "victim":
+			s.Start([]int{0})
+		default:
+			s.Start(nil)
+		}
+	}
+	res, err := s.Result()
+	if err != nil || res.OOM > 0 {
+		return 0, err
+	}
+	return res.Jobs[0].Slowdown, nil
 }

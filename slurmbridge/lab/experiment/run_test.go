@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
 	"github.com/slurmbridge/slurmbridge/rlcore/sim"
 )
 
@@ -36,13 +38,16 @@ func result(makespan float64, oom int, slowdowns ...float64) *sim.Result {
 	return r
 }
 
-func TestFill(t *testing.T) {
+func TestLine(t *testing.T) {
 	sjf := []*sim.Result{result(100, 0, 1, 1), result(200, 0, 1, 1)}
 	bound := []*sim.Result{result(50, 0, 1, 1), result(100, 0, 1, 1)}
-	l := Line{TrainS: 10}
 	// Just at the classes' bounds: 2 % is in the first, 10 % and 20 % are in the next.
-	l.fill([]*sim.Result{result(80, 1, 1, 1.02, 1.0999, 1.1, 1.1999, 1.2), result(120, 2, 1.02, 1.1, 1.2, 3, 4, 5)}, sjf, bound)
-	if !slices.Equal(l.MakespanS, []float64{80, 120}) || l.OOM != 3 || l.First().MakespanS != 80 {
+	mine := []*sim.Result{result(80, 1, 1, 1.02, 1.0999, 1.1, 1.1999, 1.2), result(120, 2, 1.02, 1.1, 1.2, 3, 4, 5)}
+	c := &contest{o: &Options{}, aim: policy.Makespan, lower: []float64{20, 40}, entries: map[string]*entry{
+		"mine": {trainS: 10, results: mine}, "sjf": {results: sjf}, Clairvoyant: {results: bound},
+	}}
+	l := c.line("mine")
+	if !slices.Equal(l.MakespanS, []float64{80, 120}) || l.OOM != 3 || l.first.MakespanS != 80 {
 		t.Errorf("%+v", l)
 	}
 	for name, c := range map[string][2]float64{
@@ -51,32 +56,30 @@ func TestFill(t *testing.T) {
 		"GPU": {l.GPUUtil, 0.5}, "memory": {l.MemUtil, 0.25},
 		"≤ 2 %": {l.LE2, 1.5}, "< 10 %": {l.LT10, 2}, "< 20 %": {l.LT20, 3.5}, "≥ 20 %": {l.GE20, 2.5},
 		"mean slowdown": {l.MeanSlowdown, (6.6198 + 15.32) / 12},
-		"share":         {l.GainShare, (20. + 80) / 150},
-		"cost":          {l.Cost1, 0.7 * 0.602 / 0.75},
+		"share":         {l.GainShare, (20. + 80) / 150}, "of what may be": {l.PossibleShare, (20./80 + 80./160) / 2},
+		"cost": {l.Cost1, 0.7 * 0.602 / 0.75},
 	} {
 		if math.Abs(c[0]-c[1]) > 1e-9 {
 			t.Errorf("%s is %v, want %v", name, c[0], c[1])
 		}
 	}
-	var same Line
-	same.fill(sjf, sjf, sjf)
-	if same.GainShare != 1 || same.MakespanVsSJF != 1 || same.MakespanSD != 0 {
+	c.entries[Clairvoyant].results = sjf
+	if same := c.line("sjf"); same.GainShare != 1 || same.MakespanVsSJF != 1 || same.MakespanSD != 0 {
 		t.Errorf("nothing to gain: %+v", same)
 	}
-	var free Line
-	free.fill(sjf, sjf, nil)
-	if free.GainShare != 1 {
+	delete(c.entries, Clairvoyant)
+	if free := c.line("sjf"); free.GainShare != 1 {
 		t.Errorf("no bound: %+v", free)
 	}
 }
 
 func TestOptions(t *testing.T) {
-	o, err := Options{Policies: []string{"dqn"}}.orDefaults()
-	if err != nil || o.Seeds != 10 || o.M != 5 || !slices.Equal(o.Workloads, Workloads()) || !slices.Equal(o.Policies, []string{"sjf", "dqn"}) || o.Effort != Full {
-		t.Errorf("%+v, %v", o, err)
+	o := Options{Policies: []string{"dqn"}}
+	if err := o.Check(&OnWorkloads); err != nil || o.Seeds != 10 || o.M != 5 || !slices.Equal(o.Workloads, Workloads()) || !slices.Equal(o.Policies, []string{"sjf", "dqn"}) || o.Effort != Full {
+		t.Errorf("%+v", o)
 	}
 	for _, bad := range []Options{{Seeds: -1}, {M: -1}, {M: 13}} {
-		if _, err := bad.orDefaults(); !errors.Is(err, ErrOptions) {
+		if err := bad.Check(&OnWorkloads); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
@@ -116,10 +119,7 @@ func TestRun(t *testing.T) {
 		return r
 	}
 	text := func(r *Report) string {
-		out, err := json.Marshal(r) // no NaN
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must.Get(json.Marshal(r))(t) // no NaN
 		return string(out)
 	}
 	r := run(1)
@@ -192,10 +192,7 @@ func TestTradeOff(t *testing.T) {
 // TestPairMatrix: Fig. 3 as simulated. Of the pairs that the thesis says overflow a
 // Titan Xp, those of applications that it names do here.
 func TestPairMatrix(t *testing.T) {
-	m, err := pairMatrix()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must.Get(pairMatrix())(t)
 	at := func(victim, aggressor string) float64 {
 		return m.Slowdown[slices.Index(m.Apps, victim)][slices.Index(m.Apps, aggressor)]
 	}
@@ -208,9 +205,7 @@ func TestPairMatrix(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"lammps", "vgg16"} {
-		if s := at(name, name); s != 0 {
-			t.Errorf("two of %s have memory: %v", name, s)
-		}
+		must.Equal(t, at(name, name), 0, "two of %s have memory", name)
 	}
 	if s := at("googlenet", "vgg16"); !(s > 1.5) {
 		t.Errorf("googlenet beside vgg16, which the thesis says slows much: %v", s)
@@ -218,8 +213,5 @@ func TestPairMatrix(t *testing.T) {
 	// A third of the GPU each: nobody is in the other's way.
 	if a, b := at("gromacs", "alexnet"), at("alexnet", "gromacs"); !(a < 1.01 && b < 1.01) {
 		t.Errorf("gromacs and alexnet: %v and %v", a, b)
-	}
-	if _, err := beside("lammps", "ghost"); err == nil {
-		t.Error("a pair with nobody has a slowdown")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -12,10 +13,7 @@ import (
 func TestPlaces(t *testing.T) {
 	cells := map[string]int{"law": 0, "alnair": 49, "miso": 318, "gavel_p100": 632, "gavel_k80": 566, "alnair_varied": 49, "miso_varied": 318}
 	for _, name := range PlaceNames() {
-		p, err := PlaceNamed(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must.Get(PlaceNamed(name))(t)
 		if n, ok := cells[name]; !ok || n != len(p.Pairs) {
 			t.Errorf("%s has %d pairs, not %d", name, len(p.Pairs), n)
 		}
@@ -41,18 +39,10 @@ func TestPlaces(t *testing.T) {
 
 // Where runs differ the mean of their lengths stays about what is known of them, and each fits its limit alone.
 func TestVariedRuns(t *testing.T) {
-	p, err := PlaceNamed("alnair_varied")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, err := WorldsOptions{Jobs: 5000}.orDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := p.ready(&o, 1, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(PlaceNamed("alnair_varied"))(t)
+	o := Options{Jobs: 5000, DurationError: new(float64)}
+	must.OK(t, o.Check(&InWorlds))
+	r := must.Get(p.ready(&o, 1, 7))(t)
 	again, _ := p.ready(&o, 1, 7)
 	ratio := 0.0
 	for i := range r.Config.Jobs {
@@ -72,10 +62,7 @@ func TestVariedRuns(t *testing.T) {
 
 // A load of 1 is as much work as the GPUs do in the time in which it comes.
 func TestLoad(t *testing.T) {
-	p, err := PlaceNamed("alnair")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must.Get(PlaceNamed("alnair"))(t)
 	for _, load := range []float64{0.5, 1.3} {
 		tr := p.Trace(3, 4000, load, 1)
 		work := 0.0
@@ -89,15 +76,12 @@ func TestLoad(t *testing.T) {
 }
 
 func TestWorlds(t *testing.T) {
-	o := WorldsOptions{
-		Places: []string{"law", "alnair"}, Loads: []float64{1.1}, Policies: []string{Fifo, "greedy", "srpt", "dqn"}, Seeds: 2, Seed: 1, Jobs: 80,
-		Tries: 20, Tune: 1, MaxSlowdown: rlcore.DefaultMaxSlowdown,
+	o := Options{
+		Workloads: []string{"law", "alnair"}, Loads: []float64{1.1}, Policies: []string{Fifo, "greedy", "srpt", "dqn"}, Seeds: 2, Seed: 1, Jobs: 80,
+		Tries: 20, Effort: Effort{Tune: 1}, MaxSlowdown: rlcore.DefaultMaxSlowdown,
 	}
-	r, err := Worlds(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, place := range o.Places {
+	r := must.Get(Worlds(t.Context(), o))(t)
+	for _, place := range o.Workloads {
 		lines := r.Lines[place]["1.1"]
 		if len(lines) != len(o.Policies)+1 {
 			t.Fatalf("%s: lines of %d policies", place, len(lines))
@@ -118,14 +102,11 @@ func TestWorlds(t *testing.T) {
 			}
 		}
 	}
-	again, err := Worlds(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must.Get(Worlds(t.Context(), o))(t)
 	for _, x := range []*WorldsReport{r, again} {
-		for _, place := range o.Places {
+		for _, place := range o.Workloads {
 			for _, l := range x.Lines[place]["1.1"] {
-				l.DecisionUS = 0
+				l.DecisionUS, l.TrainS = 0, 0
 			}
 		}
 	}
@@ -135,8 +116,8 @@ func TestWorlds(t *testing.T) {
 }
 
 func TestWorldsRefuses(t *testing.T) {
-	for _, o := range []WorldsOptions{
-		{Loads: []float64{0}}, {M: 13}, {Seeds: -1}, {Jobs: 1}, {Places: []string{"nowhere"}}, {Policies: []string{"nothing"}},
+	for _, o := range []Options{
+		{Loads: []float64{0}}, {M: 13}, {Seeds: -1}, {Jobs: 1}, {Workloads: []string{"nowhere"}}, {Policies: []string{"nothing"}},
 	} {
 		if _, err := Worlds(t.Context(), o); !errors.Is(err, ErrOptions) {
 			t.Errorf("%+v: %v", o, err)

@@ -4,8 +4,6 @@ package figure
 import (
 	"image/color"
 	"math"
-	"slices"
-	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -46,59 +44,32 @@ type Chart struct {
 // New returns an empty chart with a light grid. Labels of axes name the unit.
 func New(title, x, y string) *Chart {
 	p := plot.New()
-	style := func(t *text.Style, size float64) {
-		l := letters(size)
-		l.XAlign, l.YAlign, l.Rotation = t.XAlign, t.YAlign, t.Rotation
-		*t = l
-	}
-	style(&p.Title.TextStyle, 10)
-	style(&p.Legend.TextStyle, 9)
-	p.Legend.Top, p.Legend.Padding = true, vg.Points(2)
-	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		style(&a.Label.TextStyle, 9)
-		style(&a.Tick.Label, 9)
-		a.Tick.Marker = plot.TickerFunc(ticks)
-		a.Padding, a.Label.Padding, a.Tick.Length = vg.Points(2), vg.Points(3), vg.Points(5)
-	}
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
+	for _, style := range []*text.Style{
+		&p.Title.TextStyle, &p.Legend.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label,
+	} {
+		style.Font.Variant, style.Font.Size, style.Color = "Sans", vg.Points(9), Ink
+	}
+	p.Legend.Top = true
 	g := plotter.NewGrid()
 	g.Horizontal.Color, g.Vertical.Color = faint, faint
 	p.Add(g)
 	return &Chart{Plot: p, key: plot.NewLegend()}
 }
 
-// letters is the style of all writing, size in points.
+// letters is the style of all writing outside of charts, size in points.
 func letters(size float64) text.Style {
 	f := plot.DefaultFont
 	f.Variant, f.Size = "Sans", vg.Points(size)
 	return text.Style{Color: Ink, Font: f, Handler: plot.DefaultTextHandler}
 }
 
-// ticks are round numbers, four to ten of them.
-func ticks(lo, hi float64) []plot.Tick {
-	if !(hi > lo) || math.IsInf(hi-lo, 0) {
-		return nil
-	}
-	step := math.Pow(10, math.Floor(math.Log10((hi-lo)/4)))
-	for _, m := range []float64{5, 2} {
-		if (hi-lo)/(m*step) >= 4 {
-			step *= m
-			break
-		}
-	}
-	var out []plot.Tick
-	for k := math.Ceil(lo / step); k*step <= hi; k++ {
-		out = append(out, plot.Tick{Value: k * step, Label: strconv.FormatFloat(k*step, 'g', 6, 64)})
-	}
-	return out
-}
-
 // Unlabelled draws an axis's ticks without numbers: another chart's serve both.
 func Unlabelled(a *plot.Axis) {
 	a.Tick.Marker = plot.TickerFunc(func(lo, hi float64) []plot.Tick {
-		out := ticks(lo, hi)
+		out := plot.DefaultTicks{}.Ticks(lo, hi)
 		for i := range out {
-			out[i].Label = " "
+			out[i].Label = ""
 		}
 		return out
 	})
@@ -181,9 +152,10 @@ func (c *Chart) Line(at plotter.XYs, colour color.Color, width float64, dashes .
 // Dots draws a disc at each point.
 func (c *Chart) Dots(at plotter.XYs, colour color.Color, radius float64) *plotter.Scatter {
 	s, err := plotter.NewScatter(at)
-	if c.TryAdd(s, err) {
-		s.GlyphStyle = draw.GlyphStyle{Color: colour, Radius: vg.Points(radius), Shape: draw.CircleGlyph{}}
+	if !c.TryAdd(s, err) {
+		return new(plotter.Scatter)
 	}
+	s.GlyphStyle = draw.GlyphStyle{Color: colour, Radius: vg.Points(radius), Shape: draw.CircleGlyph{}}
 	return s
 }
 
@@ -212,14 +184,7 @@ func (c *Chart) Level(at float64, n int, colour color.Color, name string) {
 
 // Area draws the surface between y = 0 and points.
 func (c *Chart) Area(points plotter.XYs, colour color.Color) {
-	if len(points) == 0 {
-		return
-	}
-	closed := append(plotter.XYs{{X: points[0].X}}, points...)
-	p, err := plotter.NewPolygon(append(closed, plotter.XY{X: points[len(points)-1].X}))
-	if c.TryAdd(p, err) {
-		p.Color, p.LineStyle.Width = colour, 0
-	}
+	c.Line(points, colour, 0).FillColor = colour
 }
 
 // Texts writes each text at its point, the lower edge a little above.
@@ -236,28 +201,14 @@ func (c *Chart) Texts(at plotter.XYs, texts []string) *plotter.Labels {
 	return l
 }
 
-// Marks draws diamonds, if there are any, and names them in the legend: they stand for published
+// Marks draws rings, if there are any, and names them in the legend: they stand for published
 // measurements.
 func (c *Chart) Marks(at plotter.XYs, name string) {
-	if len(at) == 0 {
-		return
-	}
-	s, err := plotter.NewScatter(at)
-	if c.TryAdd(s, err) {
-		s.GlyphStyle = draw.GlyphStyle{Color: Ink, Radius: vg.Points(4), Shape: diamond{}}
+	if len(at) > 0 {
+		s := c.Dots(at, Ink, 4)
+		s.Shape = draw.RingGlyph{}
 		c.Key(name, s)
 	}
-}
-
-// diamond is a white diamond with a dark edge.
-type diamond struct{}
-
-// DrawGlyph implements draw.GlyphDrawer.
-func (diamond) DrawGlyph(c *draw.Canvas, sty draw.GlyphStyle, at vg.Point) {
-	r := sty.Radius
-	pts := []vg.Point{{X: at.X - r, Y: at.Y}, {X: at.X, Y: at.Y + r}, {X: at.X + r, Y: at.Y}, {X: at.X, Y: at.Y - r}}
-	c.FillPolygon(color.White, pts)
-	c.StrokeLines(draw.LineStyle{Color: sty.Color, Width: vg.Points(1.2)}, append(slices.Clip(pts), pts[0]))
 }
 
 // Spread are points that scatter by SD, for error bars along either axis.
@@ -285,22 +236,12 @@ func (c *Chart) YErrors(s Spread) {
 	}
 }
 
-// XErrors draws horizontal error bars and names them in the legend.
-func (c *Chart) XErrors(s Spread, name string) {
+// XErrors draws horizontal error bars.
+func (c *Chart) XErrors(s Spread) {
 	b, err := plotter.NewXErrorBars(s)
 	if c.TryAdd(b, err) {
 		b.Color = Grey
-		c.Key(name, errorBar{b.LineStyle})
 	}
-}
-
-// errorBar is an error bar in a legend.
-type errorBar struct{ draw.LineStyle }
-
-// Thumbnail implements plot.Thumbnailer.
-func (b errorBar) Thumbnail(c *draw.Canvas) {
-	y := c.Center().Y
-	c.StrokeLine2(b.LineStyle, c.Min.X, y, c.Max.X, y)
 }
 
 // Finite is v, or 0 where it can't be drawn.

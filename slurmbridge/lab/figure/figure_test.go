@@ -9,27 +9,7 @@ import (
 	"testing"
 
 	"gonum.org/v1/plot/plotter"
-	"pgregory.net/rapid"
 )
-
-func TestTicks(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		lo := rapid.Float64Range(-1e3, 1e3).Draw(t, "lo")
-		hi := lo + rapid.Float64Range(0.01, 1e5).Draw(t, "span")
-		got := ticks(lo, hi)
-		if len(got) < 4 || len(got) > 11 {
-			t.Fatalf("%d ticks from %g to %g", len(got), lo, hi)
-		}
-		for _, x := range got {
-			if x.Value < lo-1e-9 || x.Value > hi || x.Label == "" {
-				t.Errorf("%+v from %g to %g", x, lo, hi)
-			}
-		}
-	})
-	if ticks(1, 1) != nil {
-		t.Error("ticks of nothing")
-	}
-}
 
 // A chart that can't be drawn is the sheet's error, and leaves no file.
 func TestSheetReportsWhatCannotBeDrawn(t *testing.T) {

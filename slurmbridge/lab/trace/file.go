@@ -1,16 +1,24 @@
+// Package trace reads what a replay, a training or a scoring is given as files: jobs
+// (CSV, the Standard Workload Format, sacct's output), solo profiles, and slowdowns
+// measured in pairs. Package table says what is expected of CSV and of errors.
 package trace
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
@@ -101,4 +109,176 @@ func open(path string) (*os.File, error) {
 		return nil, &Error{File: path, Err: fmt.Errorf("open: %w", err)}
 	}
 	return f, nil
+}
+
+// Bounds beyond which a value is taken for a mistake, not for a measurement.
+const (
+	minDurationS = table.MinDurationS
+	maxDurationS = table.MaxDurationS
+	maxSubmitS   = 1e11 // seconds since 1970 in the year 5138
+	maxName      = 256  // bytes
+	maxGPUs      = 1e6
+)
+
+// Error names a value of a file that can't be used, and why.
+type Error = table.Error
+
+// Skipped counts the rows that are sound but no use to a replay, by the reason.
+type Skipped = table.Skipped
+
+// UnknownDurationS is DurationS of a profile from a file without durations, s: predictions for a
+// constant profile don't depend on it. No duration in a file is as short, so HasDuration can
+// distinguish them.
+const UnknownDurationS = minDurationS / 10
+
+// coreShare is the fraction of the SMs that are assumed busy while a kernel runs,
+// as rlcore/apps assumes.
+const coreShare = 0.85
+
+// ReadProfiles reads profiles as table.ReadProfiles does. app and gpu_util must be
+// there. An empty duration_s becomes UnknownDurationS (jobs then need durations of
+// their own; see HasDuration), an empty sm_util 0.85 of gpu_util.
+func ReadProfiles(r io.Reader, name string) ([]*rlcore.Profile, error) {
+	return table.ReadProfiles(r, name, &table.ProfileRules{
+		Columns: []string{"app", "gpu_util"}, Values: []string{"gpu_util"},
+		DurationS: UnknownDurationS, CoreShare: coreShare, MinStepMS: 1e-6, Source: name,
+	})
+}
+
+// HasDuration reports whether the profile's file gave its duration.
+func HasDuration(p *rlcore.Profile) bool { return p.DurationS > UnknownDurationS }
+
+// Pair is one measured slowdown.
+type Pair = interference.Pair
+
+// Bounds of a slowdown: measured ones fall below 1 by noise, and what is below a
+// half is another quantity (throughput, say).
+const minSlowdown, maxSlowdown = 0.5, 1000
+
+// ReadPairs reads CSV with the columns victim, aggressor and slowdown: the
+// victim's run time with the aggressor over its run time alone, from 0.5 to
+// 1000. Of a group of three or more, the columns aggressor2, aggressor3 and so on up
+// to aggressor15 name the others; blank = none. A value below 1 is kept as it was measured. Victim and aggressor may be
+// the same application. A pair that was measured more than once stands there as
+// often; MeanPairs makes one of them. When known is given, an application that
+// isn't among it is an table.ErrUnknownApp. name is the file's name for messages.
+func ReadPairs(r io.Reader, name string, known ...string) ([]Pair, error) {
+	var pairs []Pair
+	err := table.ReadCSV(r, name, []string{"victim", "aggressor", "slowdown"}, func(t *table.Row) {
+		p := Pair{
+			Victim:    t.OneOf("victim", known),
+			Aggressor: t.OneOf("aggressor", known),
+			Slowdown:  t.Number("slowdown", minSlowdown, maxSlowdown),
+		}
+		for k := 2; k <= 15; k++ {
+			if col := "aggressor" + strconv.Itoa(k); t.Has(col) && t.Text(col) != "" {
+				p.More = append(p.More, t.OneOf(col, known))
+			}
+		}
+		pairs = append(pairs, p)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pairs, nil
+}
+
+// MeanPairs returns one measurement for each victim and its aggressors, in the order in which
+// they first appear, with the arithmetic mean of their slowdowns.
+func MeanPairs(pairs []Pair) []Pair {
+	at := map[string]int{}
+	var out []Pair
+	var n []float64
+	for _, p := range pairs {
+		others := slices.Sorted(slices.Values(append([]string{p.Aggressor}, p.More...)))
+		key := p.Victim + "\n" + strings.Join(others, "\n") // names hold no line ends
+		i, ok := at[key]
+		if !ok {
+			at[key] = len(out)
+			out, n = append(out, p), append(n, 1)
+			continue
+		}
+		n[i]++
+		out[i].Slowdown += (p.Slowdown - out[i].Slowdown) / n[i]
+	}
+	return out
+}
+
+// Teach shows a model co-runs that were measured. A row says nothing of its aggressors' slowdowns.
+func Teach(m *interference.Model, card *rlcore.GPUSpec, profiles []*rlcore.Profile, seen []Pair) {
+	byApp := map[string]*rlcore.Profile{}
+	for _, p := range profiles {
+		byApp[p.App] = p
+	}
+	for _, p := range seen {
+		slowdowns := slices.Repeat([]float64{math.NaN()}, 2+len(p.More))
+		slowdowns[0] = p.Slowdown
+		m.Observe(card, p.Members(byApp), slowdowns)
+	}
+}
+
+// Job is one job of a trace.
+type Job struct {
+	ID string
+	// SubmitS is when it was submitted, s: on the file's own clock for CSV and
+	// SWF, since the earliest submission for sacct.
+	SubmitS float64
+	App     string
+	// DurationS is its run time, s: alone for CSV, as it was for SWF and sacct.
+	// 0 = not given (CSV only): its application's profile says.
+	DurationS float64
+	User      string // "" = not given
+	GPUs      int    // GPUs it held; 0 = not given
+	// LimitS is its time limit, s; 0 = none.
+	LimitS float64
+	// DeadlineS is the latest end that its owner allows, s on SubmitS's clock and later
+	// than SubmitS; 0 = none (CSV only).
+	DeadlineS float64
+}
+
+// ReadJobs reads CSV with the columns job, submit_s, app and optionally duration_s, user, gpus,
+// limit_s and deadline_s, which may be empty. A job may appear once. When known is given, an
+// application that isn't in it is a table.ErrUnknownApp. The jobs come in the order of submission,
+// jobs of one instant in the file's order. name is the file's name for messages.
+func ReadJobs(r io.Reader, name string, known ...string) ([]Job, error) {
+	var jobs []Job
+	seen := map[string]bool{}
+	err := table.ReadCSV(r, name, []string{"job", "submit_s", "app"}, func(t *table.Row) {
+		j := Job{
+			ID:        t.Name("job"),
+			SubmitS:   t.Number("submit_s", 0, maxSubmitS),
+			App:       t.OneOf("app", known),
+			DurationS: t.NumberOr("duration_s", minDurationS, maxDurationS, 0),
+			User:      t.NameOr("user", ""),
+			GPUs:      count(t, "gpus"),
+			LimitS:    t.NumberOr("limit_s", minDurationS, maxDurationS, 0),
+			DeadlineS: t.NumberOr("deadline_s", 0, maxSubmitS, 0),
+		}
+		if t.Text("deadline_s") != "" && j.DeadlineS <= j.SubmitS {
+			t.Fail("deadline_s", fmt.Errorf("%w: %g is not after the submission at %g", table.ErrOutOfRange, j.DeadlineS, j.SubmitS))
+		}
+		if seen[j.ID] {
+			t.Fail("job", fmt.Errorf("%.40q %w", j.ID, table.ErrTwice))
+		}
+		seen[j.ID] = true
+		jobs = append(jobs, j)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return inOrder(jobs), nil
+}
+
+// count returns a whole number from 1, 0 where it isn't given.
+func count(r *table.Row, col string) int {
+	v := r.NumberOr(col, 1, maxGPUs, 0)
+	if v != math.Trunc(v) {
+		r.Fail(col, fmt.Errorf("%w: %.40s is not a whole number", table.ErrOutOfRange, r.Text(col)))
+	}
+	return int(v)
+}
+
+func inOrder(jobs []Job) []Job {
+	slices.SortStableFunc(jobs, func(a, b Job) int { return cmp.Compare(a.SubmitS, b.SubmitS) })
+	return jobs
 }

@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 )
 
@@ -141,24 +141,16 @@ func TestReadFails(t *testing.T) {
 
 func TestReadJobs(t *testing.T) {
 	text := "\ufeffUser, app ,extra,submit_s,job,duration_s\r\nu1,\"a,b\",x,10.5,2,\r\n,c,,3,1,7\r\n"
-	got, err := ReadJobs(strings.NewReader(text), "f", "c", "a,b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(ReadJobs(strings.NewReader(text), "f", "c", "a,b"))(t)
 	want := []Job{{ID: "1", SubmitS: 3, App: "c", DurationS: 7}, {ID: "2", SubmitS: 10.5, App: "a,b", User: "u1"}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v\nwant %+v", got, want)
-	}
+	must.Equal(t, got, want)
 }
 
 func TestReadProfiles(t *testing.T) {
 	text := "app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,step_ms\n" +
 		"full,60,97,30,1784,50,900,110\n" +
 		"bare,,40,,,,,\n"
-	got, err := ReadProfiles(strings.NewReader(text), "f")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(ReadProfiles(strings.NewReader(text), "f"))(t)
 	full, bare := got[0], got[1]
 	if u := full.At(59); u.GPU != 0.97 || u.Core != 0.5 || u.MemMiB != 1784 || u.PCIeMBps != 900 ||
 		full.DurationS != 60 || full.PeriodS != 60 || full.StepS != 0.11 || !HasDuration(full) {
@@ -175,10 +167,7 @@ func pair(victim, aggressor string, slowdown float64) Pair {
 }
 
 func TestReadPairs(t *testing.T) {
-	got, err := ReadPairs(strings.NewReader("# where from\nslowdown,victim,aggressor\n0.9,a,b\n# more\n1.5,b,a\n1.1,a,b\n"), "f", "a", "b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.Get(ReadPairs(strings.NewReader("# where from\nslowdown,victim,aggressor\n0.9,a,b\n# more\n1.5,b,a\n1.1,a,b\n"), "f", "a", "b"))(t)
 	if want := []Pair{pair("a", "b", 0.9), pair("b", "a", 1.5), pair("a", "b", 1.1)}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -199,9 +188,7 @@ func TestReadSWF(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Job{{ID: "2", App: "swf-unknown", DurationS: 100}, {ID: "1", SubmitS: 9, App: "swf-12", DurationS: 100, User: "3"}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v\nwant %+v", got, want)
-	}
+	must.Equal(t, got, want)
 	if want := (Skipped{noRunTime: 2, partial: 1}); !reflect.DeepEqual(skipped, want) || skipped.Total() != 3 {
 		t.Errorf("skipped %v, want %v", skipped, want)
 	}
@@ -228,9 +215,7 @@ func TestReadSacct(t *testing.T) {
 		{ID: "8_1", SubmitS: 20, App: "a|b", DurationS: 60, User: "u2", GPUs: 3},
 		{ID: "7", SubmitS: 50, App: "late", DurationS: 86403, User: "u1", GPUs: 2},
 	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v\nwant %+v", got, want)
-	}
+	must.Equal(t, got, want)
 	if want := (Skipped{noGPU: 1, unended: 1, noRunTime: 1, requeued: 1}); !reflect.DeepEqual(skipped, want) {
 		t.Errorf("skipped %v, want %v", skipped, want)
 	}
@@ -279,9 +264,7 @@ func TestLimits(t *testing.T) {
 			[]float64{60, 0},
 		},
 	} {
-		if !slices.Equal(c.got, c.want) {
-			t.Errorf("limits %v, want %v", c.got, c.want)
-		}
+		must.Equal(t, c.got, c.want, "limits")
 	}
 }
 
@@ -310,9 +293,7 @@ func TestReadJobsFile(t *testing.T) {
 		" " + swfLine():                                                          "swf-12",
 		sacctHead + "1|sacct|u|2024-01-01T00:00:00|5|COMPLETED|cpu=1,gres/gpu=1": "sacct",
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		jobs, _, err := ReadJobsFile(path)
 		if err != nil || len(jobs) != 1 || jobs[0].App != want {
 			t.Errorf("%q: %+v, %v; want one job of %s", text, jobs, err, want)
@@ -322,9 +303,7 @@ func TestReadJobsFile(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]error{"": table.ErrEmpty, " \n": table.ErrEmpty, "hello\n": errWhat, "\x00\x01": errWhat} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, os.WriteFile(path, []byte(text), 0o600))
 		if _, _, err := ReadJobsFile(path); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", text, err, want)
 		}

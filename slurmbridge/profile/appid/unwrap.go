@@ -217,7 +217,6 @@ func (l *launcher) takes(option string) int {
 	return 0
 }
 
-// python reports whether a program is an interpreter of Python.
 func python(name string) bool {
 	return strings.HasPrefix(name, "python") && strings.Trim(name[len("python"):], "0123456789.") == "" || name == "pypy3" || name == "ipython"
 }
@@ -295,20 +294,6 @@ func variable(s string) bool {
 	return s != ""
 }
 
-// among reports whether a word is in a list of words.
 func among(list, w string) bool {
-	if w == "" || strings.Contains(w, " ") {
-		return false
-	}
-	for {
-		i := strings.Index(list, w)
-		if i < 0 {
-			return false
-		}
-		end := i + len(w)
-		if (i == 0 || list[i-1] == ' ') && (end == len(list) || list[end] == ' ') {
-			return true
-		}
-		list = list[end:]
-	}
+	return w != "" && !strings.Contains(w, " ") && strings.Contains(list, w) && strings.Contains(" "+list+" ", " "+w+" ")
 }

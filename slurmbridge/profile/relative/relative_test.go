@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -134,9 +135,7 @@ func TestNeverBelowWhatWasSeen(t *testing.T) {
 		if err != nil {
 			return
 		}
-		if err := p.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		must.OK(t, p.Validate())
 		if strings.Contains(p.Source, "same size") || dims > 1 {
 			return
 		}

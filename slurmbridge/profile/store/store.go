@@ -4,17 +4,25 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
 
 // ErrNotFound says that there is no such profile.
@@ -24,6 +32,8 @@ var ErrNotFound = errors.New("no profile")
 type Store struct {
 	db  *sql.DB
 	now func() time.Time
+	// noted counts the records that named a GPU's card for the first time, or another one.
+	noted atomic.Int64
 }
 
 // Open opens the database at path; see database.Open.
@@ -47,10 +57,7 @@ func (s *Store) SetApp(ctx context.Context, ref, user, app string) error {
 	_, err := s.db.ExecContext(ctx, `INSERT INTO jobs (ref, user, app, seen) VALUES (?, ?, ?, ?)
 		ON CONFLICT (ref) DO UPDATE SET user = excluded.user, app = excluded.app, seen = excluded.seen`,
 		ref, user, app, s.now().UnixNano())
-	if err != nil {
-		return fmt.Errorf("remember application of job %s: %w", ref, err)
-	}
-	return nil
+	return database.Wrap(err, "remember application of job %s", ref)
 }
 
 // AppOf returns the application remembered for a user's job, "" = none. Slurm gives numbers of
@@ -74,10 +81,7 @@ func (s *Store) job(ctx context.Context, ref string) (user, app string, err erro
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", "", nil
 	}
-	if err != nil {
-		return "", "", fmt.Errorf("find application of job %s: %w", ref, err)
-	}
-	return user, app, nil
+	return user, app, database.Wrap(err, "find application of job %s", ref)
 }
 
 // Added says what a record led to.
@@ -92,8 +96,9 @@ type Added struct {
 // learned from it yet; see Learn.
 func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (Added, error) {
 	var out Added
-	err := database.Tx(ctx, s.db, func(tx *sql.Tx) error {
-		if err := noteCards(ctx, tx, r); err != nil {
+	var noted bool
+	err := database.Tx(ctx, s.db, func(tx *sql.Tx) (err error) {
+		if noted, err = noteCards(ctx, tx, r); err != nil {
 			return err
 		}
 		known, err := lookup(ctx, tx, r.User, app, r.Card())
@@ -116,10 +121,10 @@ func (s *Store) AddRecord(ctx context.Context, r *gpuprof.Record, app string) (A
 		out = Added{New: true, Slowdown: slow.Float64}
 		return nil
 	})
-	if err != nil {
-		return Added{}, fmt.Errorf("keep record of job %s: %w", r.Ref(), err)
+	if err == nil && noted {
+		s.noted.Add(1)
 	}
-	return out, nil
+	return out, database.Wrap(err, "keep record of job %s", r.Ref())
 }
 
 // own holds a user's own profiles of an application, by card; user "" = the whole site's.
@@ -131,10 +136,7 @@ func own(ctx context.Context, q database.Querier, user, app string) (map[string]
 		out[p.Card] = p
 		return err
 	}, `SELECT card, body FROM profiles WHERE user = ? AND app = ?`, user, app)
-	if err != nil {
-		return nil, fmt.Errorf("read profile of %s: %w", app, err)
-	}
-	return out, nil
+	return out, database.Wrap(err, "read profile of %s", app)
 }
 
 func lookup(ctx context.Context, q database.Querier, user, app, card string) (*rlcore.Profile, error) {
@@ -216,10 +218,7 @@ func (s *Store) List(ctx context.Context) ([]Entry, error) {
 		out = append(out, e)
 		return nil
 	}, `SELECT user, updated, body FROM profiles ORDER BY app, user, card`)
-	if err != nil {
-		return nil, fmt.Errorf("list profiles: %w", err)
-	}
-	return out, nil
+	return out, database.Wrap(err, "list profiles")
 }
 
 // Forget removes an application's profiles: one user's, or with user "*" all. It
@@ -241,4 +240,124 @@ func (s *Store) Tidy(ctx context.Context, before time.Time) error {
 		}
 	}
 	return nil
+}
+
+func recordColumns(r *history.Record) []any { return []any{&r.ID, &r.App, database.JSON(&r.Record)} }
+
+// After returns up to limit records that came after record id, oldest first.
+func (s *Store) After(ctx context.Context, id int64, limit int) ([]history.Record, error) {
+	out, err := database.List(ctx, s.db, recordColumns, `SELECT id, app, body FROM runs WHERE id > ? ORDER BY id LIMIT ?`, id, limit)
+	return out, database.Wrap(err, "read records")
+}
+
+// Ended calls f for each record of a run that ended in [from, to) by the controller's clock, in that order.
+func (s *Store) Ended(ctx context.Context, from, to time.Time, f func(*history.Record) error) error {
+	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
+		var r history.Record
+		if err := rows.Scan(recordColumns(&r)...); err != nil {
+			return err
+		}
+		return f(&r)
+	}, `SELECT id, app, body FROM runs WHERE ended_at >= ? AND ended_at < ? ORDER BY ended_at, id`, from.UnixNano(), to.UnixNano())
+	return database.Wrap(err, "read records")
+}
+
+// Ends returns when the runs of the records numbered in (after, upTo] ended, by the controller's clock.
+func (s *Store) Ends(ctx context.Context, after, upTo int64) ([]time.Time, error) {
+	out := []time.Time{}
+	err := database.Each(ctx, s.db, func(rows *sql.Rows) error {
+		var ns int64
+		err := rows.Scan(&ns)
+		out = append(out, time.Unix(0, ns))
+		return err
+	}, `SELECT ended_at FROM runs WHERE id > ? AND id <= ?`, after, upTo)
+	return out, database.Wrap(err, "read ends of runs")
+}
+
+// Learn makes a run part of the profile of (its user, its application), and reports whether it
+// could: only a solo run of one GPU with a stored series counts.
+func (s *Store) Learn(ctx context.Context, app string, r *gpuprof.Record) (bool, error) {
+	if app == "" || !r.Solo() || len(r.GPUs) != 1 || r.Cut {
+		return false, nil
+	}
+	run, err := gpuprof.ProfileOf(app, r)
+	if err != nil {
+		return false, nil // it has nothing to learn from
+	}
+	err = database.Tx(ctx, s.db, func(tx *sql.Tx) error {
+		of, err := own(ctx, tx, r.User, app)
+		if err != nil {
+			return err
+		}
+		run.Card = r.Card()
+		old, earlier := of[run.Card], of[""]
+		if run.Card != "" && earlier != nil && earlier.Runs > 0 {
+			// An earlier release learned from the runs on all cards together.
+			cards := 0
+			if err := tx.QueryRowContext(ctx, `SELECT count(DISTINCT card) FROM cards`).Scan(&cards); err != nil {
+				return err
+			}
+			if old == nil && cards == 1 {
+				old = earlier
+			}
+			if _, err := tx.ExecContext(ctx, `DELETE FROM profiles WHERE user = ? AND app = ? AND card = ''`, r.User, app); err != nil {
+				return err
+			}
+		}
+		merged := gpuprof.Merge(old, run, r.GPUs[0].MemMiB)
+		merged.Card = run.Card
+		return put(ctx, tx, r.User, merged, s.now())
+	})
+	return true, database.Wrap(err, "learn from job %s", r.Ref())
+}
+
+// ReadProfiles reads profiles from a file: JSON (an array of profiles, with their
+// series) or CSV (app,duration_s,gpu_util,mem_util,mem_mib,sm_util,pcie_mbps,
+// step_ms: one constant use an application). An error names file, line and column.
+func ReadProfiles(path string) ([]*rlcore.Profile, error) {
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if strings.HasSuffix(path, ".csv") {
+		return ParseCSV(f, path)
+	}
+	out, err := ParseJSON(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return out, nil
+}
+
+// ParseJSON reads profiles from JSON.
+func ParseJSON(r io.Reader) ([]*rlcore.Profile, error) {
+	dec := json.NewDecoder(io.LimitReader(r, 256<<20))
+	dec.DisallowUnknownFields()
+	var out []*rlcore.Profile
+	if err := dec.Decode(&out); err != nil {
+		return nil, fmt.Errorf("not a list of profiles: %w", err)
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no profile in it")
+	}
+	for i, p := range out {
+		if p == nil || p.App == "" {
+			return nil, fmt.Errorf("profile %d has no app", i+1)
+		}
+		if err := p.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// ParseCSV reads profiles as table.ReadProfiles does. What gives no memory is no profile:
+// the guard would let anything share the GPU with it. An empty gpu_util counts as 100 %,
+// an empty sm_util as much as gpu_util.
+func ParseCSV(r io.Reader, name string) ([]*rlcore.Profile, error) {
+	return table.ReadProfiles(r, name, &table.ProfileRules{
+		Columns: []string{"app", "duration_s", "gpu_util", "mem_mib"}, Values: []string{"duration_s", "mem_mib"},
+		GPUPercent: 100, CoreShare: 1, Source: "imported",
+	})
 }

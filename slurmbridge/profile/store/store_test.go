@@ -3,23 +3,25 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/appid"
 )
 
 func opened(t *testing.T, path string) *Store {
 	t.Helper()
-	s, err := Open(context.Background(), path, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must.Get(Open(context.Background(), path, slog.New(slog.DiscardHandler)))(t)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -83,16 +85,9 @@ func TestImport(t *testing.T) {
 	ctx := context.Background()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	file := filepath.Join(t.TempDir(), "p.csv")
-	if err := os.WriteFile(file, []byte("app,duration_s,gpu_util,mem_mib,step_ms\nlmp,264,22,7783,\nvgg16,80,99,4316,412\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	ps, err := ReadProfiles(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Import(ctx, ps); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte("app,duration_s,gpu_util,mem_mib,step_ms\nlmp,264,22,7783,\nvgg16,80,99,4316,412\n"), 0o600))
+	ps := must.Get(ReadProfiles(file))(t)
+	must.OK(t, s.Import(ctx, ps))
 	p, err := s.Lookup(ctx, "bob", "vgg16", "")
 	if err != nil || p.StepS != 0.412 || p.Peak().MemMiB != 4316 {
 		t.Errorf("%+v %v", p, err)
@@ -156,17 +151,13 @@ func FuzzParseCSV(f *testing.F) {
 func TestNumbersOfJobsComeAgain(t *testing.T) {
 	ctx := t.Context()
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
-	if err := s.SetApp(ctx, "7", "ann", "lmp"); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.SetApp(ctx, "7", "ann", "lmp"))
 	for user, want := range map[string]string{"ann": "lmp", "bob": "", "": ""} {
 		if app, err := s.AppOf(ctx, "7", user); err != nil || app != want {
 			t.Errorf("job 7 of %q runs %q, %v", user, app, err)
 		}
 	}
-	if err := s.SetApp(ctx, "7", "bob", ""); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.SetApp(ctx, "7", "bob", ""))
 	if app, err := s.AppOf(ctx, "7", "ann"); err != nil || app != "" {
 		t.Errorf("ann's job 7 of before runs %q, %v", app, err)
 	}
@@ -181,23 +172,228 @@ func TestTidyKeepsTheHighestNumber(t *testing.T) {
 	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
 	add := func(job int64) (id int64) {
 		t.Helper()
-		if _, err := s.AddRecord(ctx, record(job, "ann", 10), "lmp"); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.db.QueryRowContext(ctx, `SELECT max(id) FROM runs`).Scan(&id); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(s.AddRecord(ctx, record(job, "ann", 10), "lmp"))(t)
+		must.OK(t, s.db.QueryRowContext(ctx, `SELECT max(id) FROM runs`).Scan(&id))
 		return id
 	}
 	first, second := add(1), add(2)
-	if err := s.Tidy(ctx, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, s.Tidy(ctx, time.Now()))
 	var left int
 	if err := s.db.QueryRowContext(ctx, `SELECT count(*) FROM runs`).Scan(&left); err != nil || left != 1 {
 		t.Errorf("%d runs are left, %v", left, err)
 	}
 	if third := add(3); third <= second || second <= first {
 		t.Errorf("runs %d, %d, and after tidying %d", first, second, third)
+	}
+}
+
+func script(n int) appid.App { return appid.Identify("", fmt.Appendf(nil, "srun ./lj -n %d", n), "") }
+
+func constant(app string, seconds, mib float64) *rlcore.Profile {
+	return &rlcore.Profile{App: app, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: 0.5, MemMiB: mib}}, Source: "imported"}
+}
+
+func TestRelatives(t *testing.T) {
+	ctx := context.Background()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	want := script(2000)
+	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("never seen: %v", err)
+	}
+	for _, user := range []string{"ann", "bob"} {
+		must.OK(t, s.SetFamily(ctx, user, want))
+		must.OK(t, s.SetFamily(ctx, user, script(1000)))
+	}
+	if _, err := s.Relative(ctx, "ann", want.Key, ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("without a profile: %v", err)
+	}
+	if ok, err := s.Learn(ctx, script(1000).Key, record(1, "ann", 50)); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	p, err := s.Relative(ctx, "ann", want.Key, "")
+	if err != nil || p.App != want.Key || p.Peak().MemMiB < 2000 || p.DurationSD <= 0 || !strings.Contains(p.Source, script(1000).Key) {
+		t.Errorf("%+v %v", p, err)
+	}
+	// Nobody's runs change what another user's jobs are held to be.
+	if p, err := s.Relative(ctx, "bob", want.Key, ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("bob's job is held to be like ann's: %+v %v", p, err)
+	}
+	// The site's profiles are everybody's.
+	must.Get(s.ImportFor(ctx, []Imported{{App: script(1000), Profile: constant(script(1000).Key, 60, 500)}}))(t)
+	if p, err := s.Relative(ctx, "bob", want.Key, ""); err != nil || p.Peak().MemMiB < 500 {
+		t.Errorf("%+v %v", p, err)
+	}
+	must.OK(t, s.SetFamily(ctx, "ann", script(99000)))
+	if p, err := s.Relative(ctx, "ann", script(99000).Key, ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("far away: %+v %v", p, err)
+	}
+	// What has a profile is not forgotten, the rest is.
+	must.OK(t, s.TidyFamilies(ctx, time.Now().Add(time.Hour)))
+	if a, err := s.Family(ctx, "ann", script(1000).Key); err != nil || a.Family != want.Family || a.Name != "lj" || len(a.Sizes) != 1 || a.Sizes[0].Value != 1000 {
+		t.Errorf("%+v %v", a, err)
+	}
+	if a, err := s.Family(ctx, "ann", script(99000).Key); err != nil || a.Family != "" {
+		t.Errorf("%+v %v", a, err)
+	}
+}
+
+func TestImportFor(t *testing.T) {
+	ctx := context.Background()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	key := script(7).Key
+	if ok, err := s.Learn(ctx, key, record(1, "ann", 50)); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	kept, err := s.ImportFor(ctx, []Imported{
+		{User: "ann", App: script(7), Profile: constant(key, 60, 500)},
+		{User: "bob", App: script(7), Profile: constant(key, 60, 500)},
+		{User: "bob", App: appid.App{Key: "train"}, Profile: constant("train", 9, 1)},
+	})
+	if err != nil || kept != 1 {
+		t.Fatal(kept, err)
+	}
+	if p, err := s.Lookup(ctx, "ann", key, ""); err != nil || p.DurationS != 50 {
+		t.Errorf("what was measured gave way to what was imported: %+v %v", p, err)
+	}
+	if p, err := s.Lookup(ctx, "bob", key, ""); err != nil || p.DurationS != 60 {
+		t.Errorf("%+v %v", p, err)
+	}
+	if _, err := s.Lookup(ctx, "ann", "train", ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("bob's import is ann's: %v", err)
+	}
+	// All or none.
+	if _, err := s.ImportFor(ctx, []Imported{{Profile: constant("one", 1, 1)}, {Profile: constant("two", -1, 1)}}); err == nil {
+		t.Error("a bad profile was taken")
+	}
+	if _, err := s.Lookup(ctx, "", "one", ""); !errors.Is(err, ErrNotFound) {
+		t.Errorf("half an import was taken: %v", err)
+	}
+}
+
+// on is a record of a run on a GPU model.
+func on(model string, id int64, seconds float64) *gpuprof.Record {
+	r := record(id, "ann", seconds)
+	r.Node, r.GPUs = "with-"+model, []gpuprof.GPU{{UUID: model, Model: model, MemMiB: 16000}}
+	return r
+}
+
+// keep adds a run and learns from it.
+func keep(t *testing.T, s *Store, app string, r *gpuprof.Record) {
+	t.Helper()
+	must.Get(s.AddRecord(t.Context(), r, app))(t)
+	if ok, err := s.Learn(t.Context(), app, r); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+}
+
+// A run on one model says nothing of the time on another, until three applications have run on both.
+func TestProfilesAreOfACard(t *testing.T) {
+	ctx := t.Context()
+	s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+	keep(t, s, "lmp", on("A100", 1, 600))
+	if _, err := s.Lookup(ctx, "ann", "lmp", "T4"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("on a card that it never ran on: %v", err)
+	}
+	keep(t, s, "lmp", on("T4", 2, 3000))
+	for card, want := range map[string]float64{"A100": 600, "T4": 3000, "": 600} {
+		if p, err := s.Lookup(ctx, "ann", "lmp", card); err != nil || p.DurationS != want || p.DurationSD != 0 || p.Runs != 1 {
+			t.Errorf("on %q: %+v %v", card, p, err)
+		}
+	}
+	for i, ratio := range []float64{4, 6.25} {
+		app := fmt.Sprint("app", i)
+		keep(t, s, app, on("A100", int64(10+i), 100))
+		keep(t, s, app, on("T4", int64(20+i), 100*ratio))
+	}
+	keep(t, s, "new", on("A100", 3, 200))
+	p, err := s.Lookup(ctx, "ann", "new", "T4")
+	if err != nil || math.Abs(p.DurationS-1000) > 1e-6 || p.DurationSD < 100 || p.DurationSD > 400 || p.Peak().MemMiB != 2000 || p.Card != "T4" || p.Runs != 0 {
+		t.Errorf("the ratios are 5, 4 and 6.25: %+v %v", p, err)
+	}
+	// A run there replaces the estimate.
+	keep(t, s, "new", on("T4", 4, 900))
+	if p, err := s.Lookup(ctx, "ann", "new", "T4"); err != nil || p.DurationS != 900 || p.Runs != 1 {
+		t.Errorf("%+v %v", p, err)
+	}
+	if n := s.CardsNoted(); n != 2 {
+		t.Errorf("two GPUs' cards were noted %d times", n)
+	}
+	cards, err := s.Cards(ctx)
+	if err != nil || cards[job.GPUAddr{Node: "with-T4"}] != "T4" || len(cards) != 2 {
+		t.Errorf("%v %v", cards, err)
+	}
+}
+
+// What an earlier release learned goes on where there is one model, and is given up where it was of several.
+func TestProfilesOfAnEarlierRelease(t *testing.T) {
+	for _, models := range [][]string{{"T4"}, {"A100", "T4"}} {
+		ctx := context.Background()
+		s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+		for _, app := range []string{"lmp", "other"} {
+			must.OK(t, put(ctx, s.db, "ann", &rlcore.Profile{App: app, DurationS: 1800, PeriodS: 1800, Runs: 3, Series: []rlcore.Use{{MemMiB: 5000}}}, s.now()))
+		}
+		for i, model := range models {
+			keep(t, s, "other", on(model, int64(i+1), 600))
+		}
+		if p, err := s.Lookup(ctx, "ann", "lmp", "T4"); err != nil || p.DurationS != 1800 {
+			t.Errorf("%v: before a run: %+v %v", models, p, err)
+		}
+		keep(t, s, "lmp", on("T4", 9, 600))
+		p, err := s.Lookup(ctx, "ann", "lmp", "T4")
+		if alone := len(models) == 1; err != nil || alone != (p.Runs == 4) || alone != (p.Peak().MemMiB == 5000) {
+			t.Errorf("%v: %+v %v", models, p, err)
+		}
+	}
+}
+
+// Of a made-up week of sweeps no more than one job in twenty waits until its own application has run alone: the others are
+// known, or estimated from relatives. A sweep over names takes a run for each name.
+func TestSweepsShare(t *testing.T) {
+	type submitted struct{ script, args string }
+	sweeps := map[string]func(i int) submitted{
+		"seeds and learning rates in the script": func(i int) submitted {
+			return submitted{fmt.Sprintf("python train.py --lr %g --seed %d -o out/run_%d", []float64{.1, .03, .01}[i%3], i, i), ""}
+		},
+		"batch sizes in the script": func(i int) submitted {
+			return submitted{fmt.Sprintf("python train.py --batch-size %d --seed %d", 32<<(i%4), i), ""}
+		},
+		"models in the script": func(i int) submitted {
+			return submitted{fmt.Sprintf("python train.py --model %s --seed %d", []string{"resnet", "vgg", "vit"}[i%3], i), ""}
+		},
+		"a number as the argument": func(i int) submitted { return submitted{"./simulate $1", fmt.Sprint(i + 1)} },
+		"files in a row":           func(i int) submitted { return submitted{"./analyse $1", fmt.Sprintf("~abcdefgh_%03d.f", i)} },
+		"sizes and seeds by --export": func(i int) submitted {
+			return submitted{"./lj -n $N --seed $SEED", fmt.Sprintf("N=%d SEED=%d", 1000*(1+i%8), i)}
+		},
+		"one script": func(int) submitted { return submitted{"srun ./md -in in.lj", ""} },
+	}
+	const each = 100
+	alone := 0
+	for name, sweep := range sweeps {
+		s := opened(t, filepath.Join(t.TempDir(), "s.db"))
+		first := 0
+		for i := range each {
+			j := sweep(i)
+			a := appid.Identify("", []byte(j.script), j.args)
+			must.OK(t, s.SetFamily(t.Context(), "ann", a))
+			_, err := s.Lookup(t.Context(), "ann", a.Key, "")
+			if errors.Is(err, ErrNotFound) {
+				_, err = s.Relative(t.Context(), "ann", a.Key, "")
+			}
+			switch {
+			case errors.Is(err, ErrNotFound):
+				first++
+				if ok, err := s.Learn(t.Context(), a.Key, record(int64(i+1), "ann", 50)); err != nil || !ok {
+					t.Fatal(ok, err)
+				}
+			case err != nil:
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%-40s %d of %d", name, first, each)
+		alone += first
+	}
+	if all := each * len(sweeps); 20*alone > all {
+		t.Errorf("%d of %d jobs wait for a first run of their own", alone, all)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/rlcore/table"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -211,9 +212,7 @@ func FuzzTimes(f *testing.F) {
 		if d < 0 || !ok && d != 0 || d > (maxSeconds+1)*time.Second {
 			t.Errorf("%v %v", d, ok)
 		}
-		if limit := parseLimit([]byte(s)); limit != d {
-			t.Errorf("a limit of %v", limit)
-		}
+		must.Equal(t, parseLimit([]byte(s)), d, "a limit of")
 		if ok {
 			if again, ok := ParseDuration([]byte(clock(d))); !ok || again != d {
 				t.Errorf("%v is %s, and that is %v", d, clock(d), again)
@@ -241,7 +240,7 @@ func FuzzSizes(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		n, ok := ParseBytes(s)
-		mib := parseMiB([]byte(s))
+		mib := ParseMiB(s)
 		if !(n >= 0) || !(mib >= 0) || !ok && mib != 0 {
 			t.Errorf("%q: %v bytes, %v, %v MiB", s, n, ok, mib)
 		}

@@ -7,7 +7,155 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
+
+func TestParseRequest(t *testing.T) {
+	const whole, shared, shares = job.WholeGPU, job.SharedGPU, job.Shares
+	for _, tc := range []struct {
+		in   TRES
+		want job.GPURequest
+	}{
+		{TRES{}, job.GPURequest{}},
+		{TRES{PerNode: "N/A", PerJob: "N/A", PerSocket: "N/A", PerTask: "N/A"}, job.GPURequest{}},
+		{TRES{PerNode: "gres:gpu:1"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu:1"}},
+		{TRES{PerNode: "gres:gpu"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu"}},
+		{TRES{PerNode: "gres/gpu:titanxp:2"}, job.GPURequest{Kind: whole, PerNode: true, Count: 2, Raw: "gres/gpu:titanxp:2"}},
+		{TRES{PerNode: "gres/gpu=3"}, job.GPURequest{Kind: whole, PerNode: true, Count: 3, Raw: "gres/gpu=3"}},
+		{TRES{PerNode: "gres:gpu:a:1,gres:gpu:b:2"}, job.GPURequest{Kind: whole, Count: 3, Raw: "gres:gpu:a:1,gres:gpu:b:2"}},
+		{TRES{PerNode: "gres:gpu:titanxp"}, job.GPURequest{Kind: whole, PerNode: true, Count: 1, Raw: "gres:gpu:titanxp"}},
+		{TRES{PerNode: "gres:gpu:shared"}, job.GPURequest{Kind: shared, Count: 1, Raw: "gres:gpu:shared"}},
+		{TRES{PerNode: "gres/gpu:shared:1"}, job.GPURequest{Kind: shared, Count: 1, Raw: "gres/gpu:shared:1"}},
+		{TRES{PerJob: "gres:gpu:shared:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:shared:1"}},
+		{TRES{PerTask: "gres/gpu:shared=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/gpu:shared=1"}},
+		{TRES{PerNode: "gres:mps:100"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 100, Raw: "gres:mps:100"}},
+		{TRES{PerNode: "gres/mps:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "gres/mps:50"}},
+		{TRES{PerNode: "mps:titanxp:50"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 50, Raw: "mps:titanxp:50"}},
+		{TRES{PerNode: "gres/shard:34"}, job.GPURequest{Kind: shares, Sharing: job.Shard, Count: 34, Raw: "gres/shard:34"}},
+		{TRES{PerNode: "gres/mps:1K"}, job.GPURequest{Kind: shares, Sharing: job.MPS, Count: 1024, Raw: "gres/mps:1K"}},
+		// Gres=mps:50 would take the nic away.
+		{TRES{PerNode: "gres/nic:2,gres/mps:100"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/nic:2,gres/mps:100"}},
+		{TRES{PerNode: "gres/mps:a:50,gres/mps:b:50"}, job.GPURequest{Kind: whole, Count: 2, Raw: "gres/mps:a:50,gres/mps:b:50"}},
+		{TRES{PerNode: "gres:gpu:shared,gres:nic"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:shared,gres:nic"}},
+		{TRES{PerNode: "gres/nic:2"}, job.GPURequest{}},
+		{TRES{PerNode: "gres:none"}, job.GPURequest{}},
+		{TRES{PerTask: "cpu=2,gres/gpu=1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "cpu=2,gres/gpu=1"}},
+		{TRES{PerTask: "cpu=2"}, job.GPURequest{}},
+		{TRES{PerSocket: "gres:gpu:1"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres:gpu:1"}},
+		{TRES{PerNode: "gres:gpu:2", PerJob: "gres:gpu:4"}, job.GPURequest{Kind: whole, Count: 4, Raw: "gres:gpu:2,gres:gpu:4"}},
+		// Shares of a task are no shares that Gres= could rewrite.
+		{TRES{PerTask: "gres/mps:50"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50"}},
+		{TRES{PerNode: "gres/mps:50", PerTask: "gres/mps:50"}, job.GPURequest{Kind: whole, Count: 1, Raw: "gres/mps:50,gres/mps:50"}},
+	} {
+		must.Equal(t, ParseRequest(tc.in), tc.want, tc.in)
+	}
+}
+
+func TestParseGres(t *testing.T) {
+	for in, want := range map[string][]Gres{
+		"":                                   nil,
+		"gpu:titanxp:1,mps:100":              {{"gpu", "titanxp", 1}, {"mps", "", 100}},
+		"gpu:a100:4(S:0-1),shard:400(S:0,1)": {{"gpu", "a100", 4}, {"shard", "", 400}},
+		"gpu":                                {{"gpu", "", 1}},
+		"gpu:0,,:":                           {{"gpu", "", 0}},
+		"gpu:k80:2(IDX:0,1),craynetwork:3":   {{"gpu", "k80", 2}, {"craynetwork", "", 3}},
+	} {
+		must.Equal(t, slices.Collect(ParseGres(in)), want, in)
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	for _, s := range []string{
+		"gres:gpu:1", "gres:gpu:shared:1", "gres/mps:50", "gres:shard:50(S:0,1)", "cpu=2,gres/gpu=1", "N/A", "mps", "gpu:(,),:",
+		"gres/gpu:99999999999999999999", "gres:mps:2147483647M,gres:mps:2147483647M",
+	} {
+		f.Add(s, "N/A", "", "gres:gpu:1")
+	}
+	f.Fuzz(func(t *testing.T, a, b, c, d string) {
+		ask := ParseRequest(TRES{a, b, c, d})
+		if ask.Kind == job.NoGPU && ask != (job.GPURequest{}) {
+			t.Errorf("no GPU, but %+v", ask)
+		}
+		if ask.Count < 0 {
+			t.Errorf("count %d", ask.Count)
+		}
+		if (ask.Kind == job.Shares) != (ask.Sharing != "") {
+			t.Errorf("kind and sharing disagree: %+v", ask)
+		}
+		if ask.Kind != job.NoGPU && !strings.Contains(ask.Raw, "gpu") && !strings.Contains(ask.Raw, "mps") && !strings.Contains(ask.Raw, "shard") {
+			t.Errorf("a GPU out of nothing: %+v", ask)
+		}
+		if ParseRequest(TRES{PerNode: a}) != parseRequestList(a) {
+			t.Error("a request per node is the request")
+		}
+	})
+}
+
+func TestParseDependencies(t *testing.T) {
+	dep := func(typ, on, rest string) job.Dependency {
+		return job.Dependency{Type: typ, Job: on, Rest: rest}
+	}
+	for _, tc := range []struct {
+		in   string
+		or   bool
+		want []job.Dependency
+	}{
+		{"", false, nil},
+		{"(null)", false, nil},
+		{"after:12(unfulfilled)", false, []job.Dependency{dep("after", "12", "")}},
+		{"afterok:1(unfulfilled)?afterany:2(unfulfilled)", true, []job.Dependency{dep("afterok", "1", ""), dep("afterany", "2", "")}},
+		{"after:22_*+5(unfulfilled),afterany:1(unfulfilled)", false, []job.Dependency{dep("after", "22", "+5"), dep("afterany", "1", "")}},
+		{"afterok:7_3(failed)", false, []job.Dependency{dep("afterok", "7_3", "")}},
+		{"afterany:1:2_4:3", false, []job.Dependency{dep("afterany", "1", ""), dep("afterany", "2_4", ""), dep("afterany", "3", "")}},
+		{"singleton(unfulfilled)", false, []job.Dependency{dep("singleton", "", "")}},
+		{"after:x", false, []job.Dependency{dep("after", "", "x")}},
+		{"aftercorr:9_", false, []job.Dependency{dep("aftercorr", "9", "_")}},
+	} {
+		d := ParseDependencies(tc.in)
+		if d.Or != tc.or || !reflect.DeepEqual(d.List, tc.want) {
+			t.Errorf("%q: or %v, %+v", tc.in, d.Or, d.List)
+		}
+	}
+	d := ParseDependencies("after:12(unfulfilled)")
+	if !d.Only("after", "12") || d.Only("after", "1") {
+		t.Error("after:12 is not understood")
+	}
+}
+
+func FuzzParseDependencies(f *testing.F) {
+	for _, s := range []string{"after:12+5(unfulfilled),afterok:7_2(unfulfilled)", "a?b", "singleton", "after:22_*", ":::", "(null)", "after:(", "?,?,", "0:0_*00", "0:0_*_1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d := ParseDependencies(s)
+		if d.Or != (!IsNone(s) && strings.Contains(s, "?")) {
+			t.Errorf("or: %v", d.Or)
+		}
+		for _, x := range d.List {
+			if x.Job != "" && refLen(x.Job) != len(x.Job) {
+				t.Errorf("job %q", x.Job)
+			}
+			if x.Type == "" {
+				t.Errorf("no type: %+v", x)
+			}
+		}
+		// What is written for scontrol is read as the same conditions.
+		if again := ParseDependencies(d.Plain()); !slices.ContainsFunc(d.List, func(x job.Dependency) bool { return x.Job == "" && x.Rest != "" }) &&
+			!IsNone(d.Plain()) && !slices.Equal(again.List, d.List) {
+			t.Errorf("%+v became %+v", d.List, again.List)
+		}
+		// A condition is never lost: a list with one in it is not an empty list.
+		if len(d.List) == 0 && strings.HasPrefix(s, "after:") {
+			t.Error("a condition was lost")
+		}
+		// What the parser hands out may be appended to by several jobs.
+		if cap(d.List) != len(d.List) {
+			t.Error("appending would write into shared memory")
+		}
+	})
+}
 
 func TestParseNodesRecorded(t *testing.T) {
 	for _, release := range releases {
@@ -34,9 +182,7 @@ func TestParseNodesRecorded(t *testing.T) {
 				{Name: "n3", Up: true, GPUs: map[string]int{"titanxp": 2}, Shares: map[string]int{"shard": 200}, Partitions: []string{"gpu", "long"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, CPUsAlloc: 4, MemMiB: 16000, MemAlloc: 400},
 				{Name: "n4", GPUs: map[string]int{"shared": 1}, Shares: map[string]int{}, Partitions: []string{"gpu", "hidden"}, CPUs: 16, CPUsPerCore: 1, CPUsPerSocket: 1, MemMiB: 16000, Reason: "State=IDLE Gres=gpu:titanxp:7"},
 			} {
-				if got := by[want.Name]; !reflect.DeepEqual(got, want) {
-					t.Errorf("%s:\n got %+v\nwant %+v", want.Name, got, want)
-				}
+				must.Equal(t, by[want.Name], want, want.Name)
 			}
 		})
 	}
@@ -60,9 +206,7 @@ func TestCards(t *testing.T) {
 		for _, card := range nodes[0].Cards {
 			got = append(got, fmt.Sprint(card.Type, card.Shares["shard"]+card.Shares["mps"]))
 		}
-		if is := strings.Join(got, " "); is != c.want {
-			t.Errorf("%s, %s: %s, want %s", c.gres, c.used, is, c.want)
-		}
+		must.Equal(t, strings.Join(got, " "), c.want, "%s, %s", c.gres, c.used)
 	}
 }
 
@@ -222,9 +366,7 @@ func FuzzDetail(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, out []byte, text string) {
 		gpus, ok := ParseDetail(out, "n1")
-		if ok != (len(gpus) > 0) {
-			t.Errorf("%v %v", gpus, ok)
-		}
+		must.Equal(t, ok, len(gpus) > 0, gpus)
 		for _, g := range gpus {
 			if g < 0 || g >= maxGPUs {
 				t.Errorf("GPU %d", g)
@@ -271,9 +413,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("%s: %v", release, f)
 		}
 	}
-	if f := record([]byte("A=1 B=(null) A=2 C Text=x B=3 D=4"), "Text"); !maps.Equal(f, map[string]string{"A": "1", "B": ""}) {
-		t.Errorf("%v", f)
-	}
+	must.Equal(t, record([]byte("A=1 B=(null) A=2 C Text=x B=3 D=4"), "Text"), map[string]string{"A": "1", "B": ""})
 }
 
 func TestNumberedSettings(t *testing.T) {
@@ -291,4 +431,42 @@ func TestRewritesTypes(t *testing.T) {
 			t.Errorf("%q: not %v", release, want)
 		}
 	}
+}
+
+// The rows are those of sacctmgr 24.11.5.
+func TestParseGPULimits(t *testing.T) {
+	assocs := "root|||||\nroot|root||||\nlab||root|cpu=8,gres/gpu=4,gres/gpu:a100=2||\nlab|ann||gres/gpu=1||gres/gpu=600\ndeep||lab|||\nodd||odd|gres/gpufree=1||\n"
+	qos := "normal|gres/gpu=8|||gres/mps=5|\nhigh||gres/gpu=3|gres/gpu=2|gres/gpu=1000|\nshort\n"
+	got := ParseGPULimits(assocs, qos, []Partition{{Name: "gpu", QOS: "high"}, {Name: "cpu", QOS: "N/A"}, {Name: "old"}})
+	gpu := []string{"gpu"}
+	want := []job.GPULimit{
+		{Of: "GrpTRES of account lab", Accounts: []string{"lab", "deep"}, Most: 2},
+		{Of: "GrpTRES of user ann in account lab", Accounts: []string{"lab"}, User: "ann", Most: 1},
+		{Of: "GrpTRESRunMins of user ann in account lab", Accounts: []string{"lab"}, User: "ann", Most: 600, Uncounted: true},
+		{Of: "GrpTRES of QOS normal", QOS: "normal", Most: 8},
+		{Of: "MaxTRESPerAccount of QOS high", QOS: "high", Partitions: gpu, EachAccount: true, Most: 3},
+		{Of: "MaxTRESPerUser of QOS high", QOS: "high", Partitions: gpu, EachUser: true, Most: 2},
+		{Of: "GrpTRESMins of QOS high", QOS: "high", Partitions: gpu, Most: 1000, Uncounted: true},
+	}
+	must.Equal(t, got, want)
+}
+
+func TestBillsGPUsAlone(t *testing.T) {
+	for weights, want := range map[string]bool{
+		"": false, "CPU=1.0": false, "CPU=1.0,GRES/gpu=20": true, "GRES/gpu:a100=2.5": true, "gres/gpu=0.0": false, "GRES/gpu=20,GRES/shard=0.2": false,
+		"GRES/gpu=20,GRES/mps=0": true, "GRES/gpufree=1": false,
+	} {
+		must.Equal(t, (&Partition{Billing: weights}).BillsGPUsAlone(), want, weights)
+	}
+}
+
+func FuzzParseGPULimits(f *testing.F) {
+	f.Add("lab||root|gres/gpu=4||\nroot||lab|gres/gpu=-1,gres/gpu:a=1e9||\n", "normal|gres/gpu=K||||\n")
+	f.Fuzz(func(t *testing.T, assocs, qos string) {
+		for _, l := range ParseGPULimits(assocs, qos, nil) {
+			if l.Most < 0 || l.Most > maxCount {
+				t.Errorf("%+v", l)
+			}
+		}
+	})
 }

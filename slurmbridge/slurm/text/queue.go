@@ -18,8 +18,8 @@ import (
 // separated by '|', and then each field that a user can put text into (accounts, features and
 // comments may hold any character, line ends included), each ended by the nonce, the comment last.
 // The nonce is drawn for each poll and handed over in the environment, where other users can't read
-// it, so that no user's text can end a field or begin a row. The format has no names, commands or
-// working directories.
+// it, so that no user's text can end a field or begin a row. The format has no commands or working
+// directories, and names only where they mean something.
 
 // Positions of the fields that '|' ends; the last of them is ended by the nonce.
 const (
@@ -65,6 +65,7 @@ const (
 	fAccount
 	fQOS
 	fReservation
+	fName
 	fAdminComment
 	fComment
 	numFree
@@ -72,7 +73,7 @@ const (
 
 var free = [numFree]string{
 	"tres-per-node", "tres-per-job", "tres-per-socket", "tres-per-task",
-	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "admin_comment", "comment",
+	"dependency", "reqnodes", "excnodes", "reason", "feature", "account", "qos", "reservation", "name", "admin_comment", "comment",
 }
 
 // ErrRow says that squeue printed something that is not in the requested format.
@@ -87,6 +88,8 @@ type QueueParser struct {
 	Form *Form
 	// NoExcNodes: the release has no field for excluded nodes; see LacksExcNodes.
 	NoExcNodes bool
+	// Names: jobs' names are read, too.
+	Names bool
 	// Ours reports whether a user's job may be the gate.
 	Ours func(uid uint32) bool
 	// Awaited holds the jobs and arrays that jobs without a GPU depend on, as of the last output.
@@ -121,11 +124,16 @@ func (p *QueueParser) Format(nonce string) string {
 		b.WriteString("," + f + ":" + end)
 	}
 	for i, f := range free {
-		if i != fExcNodes || !p.NoExcNodes {
+		if p.has(i) {
 			b.WriteString("," + f + ":" + nonce)
 		}
 	}
 	return b.String()
+}
+
+// has reports whether the format has a free field.
+func (p *QueueParser) has(field int) bool {
+	return (field != fExcNodes || !p.NoExcNodes) && (field != fName || p.Names)
 }
 
 func (p *QueueParser) form() *Form {
@@ -146,18 +154,22 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 	if p.requests == nil || len(p.requests) > maxKept || len(p.deps) > maxKept {
 		p.requests, p.deps = map[TRES]job.GPURequest{}, map[string]job.Dependencies{}
 	}
-	jobs, p.Awaited = dst[:0], nil
+	jobs, p.Awaited = dst[:0], map[string]bool{}
 	mark := []byte(nonce)
 	var r queueRow
 	for n := 0; len(out) > 0; n++ {
-		if out, err = r.cut(out, mark, n, p.NoExcNodes); err != nil {
+		if out, err = r.cut(out, mark, n, p.has); err != nil {
 			return nil, nil, err
 		}
 		request := p.request(&r)
 		// By its name alone: what else is read of it may be wrong, and is to be noticed.
 		owner, mayBeGate := job.GateOwner(string(r.free[fComment]))
 		if request.Kind == job.NoGPU && !mayBeGate {
-			p.await(&r)
+			for _, d := range p.dependencies(&r).List {
+				if d.OnEnd() {
+					p.Awaited[d.Job] = true
+				}
+			}
 			continue
 		}
 		uid, err := r.cutPlain()
@@ -195,8 +207,7 @@ func (p *QueueParser) Parse(dst []job.Job, out []byte, nonce string) (jobs []job
 	return jobs, gates, nil
 }
 
-// cut takes row n off the output.
-func (r *queueRow) cut(out, mark []byte, n int, noExcNodes bool) (rest []byte, err error) {
+func (r *queueRow) cut(out, mark []byte, n int, has func(field int) bool) (rest []byte, err error) {
 	var ok bool
 	if r.id, rest, ok = bytes.Cut(out, mark); !ok {
 		return nil, fmt.Errorf("%w: row %d has no start", ErrRow, n)
@@ -206,7 +217,7 @@ func (r *queueRow) cut(out, mark []byte, n int, noExcNodes bool) (rest []byte, e
 	}
 	r.head, rest, ok = bytes.Cut(rest, mark)
 	for i := 0; i < numFree && ok; i++ {
-		if i != fExcNodes || !noExcNodes {
+		if has(i) {
 			r.free[i], rest, ok = bytes.Cut(rest, mark)
 		}
 	}
@@ -214,7 +225,7 @@ func (r *queueRow) cut(out, mark []byte, n int, noExcNodes bool) (rest []byte, e
 	case !ok:
 		return nil, fmt.Errorf("%w: job %d is cut short", ErrRow, r.number)
 	case len(rest) > 0 && rest[0] != '\n':
-		return nil, fmt.Errorf("%w: job %d has more fields than asked for", ErrRow, r.number)
+		return nil, fmt.Errorf("%w: job %d has more fields than requested", ErrRow, r.number)
 	}
 	return rest[min(1, len(rest)):], nil
 }
@@ -224,7 +235,7 @@ func (r *queueRow) forget() bool {
 	found := false
 	for i, f := range r.free {
 		if i != fDependency && isTooLong(f) {
-			r.free[i], found = nil, found || i != fAdminComment
+			r.free[i], found = nil, found || i != fAdminComment && i != fName
 		}
 	}
 	return found || isTooLong(r.free[fDependency]) || isTooLong(r.head)
@@ -247,7 +258,6 @@ func (r *queueRow) cutPlain() (uid uint32, err error) {
 	return uint32(n), nil
 }
 
-// gate is a gate's row.
 func (r *queueRow) gate(state job.JobState) job.GateState {
 	g := job.GateState{ID: string(r.id), Open: state != job.Pending, Begin: parseTime(r.plain[pEligible]), Partitions: strings.Split(string(r.plain[pPartition]), ",")}
 	g.Priority, _ = digits(r.plain[pPriority])
@@ -273,6 +283,7 @@ func (p *QueueParser) fill(j *job.Job, r *queueRow) bool {
 	j.Features, j.Account, j.QOS, j.Reservation = p.text(ff[fFeature]), p.text(ff[fAccount]), p.text(ff[fQOS]), p.text(ff[fReservation])
 	j.Exclusive = slices.Contains(p.form().exclusive, string(pf[pExclusive]))
 	j.Requeue = string(pf[pRequeue]) == "1"
+	j.Name = p.text(ff[fName])
 	j.Comment = p.text(ff[fComment][:min(maxComment, len(ff[fComment]))])
 	j.Priority, _ = digits(pf[pPriority])
 	j.HetID, _ = digits(pf[pHet])
@@ -301,7 +312,6 @@ func (p *QueueParser) name(j *job.Job, r *queueRow) bool {
 	return true
 }
 
-// request is the row's request for a GPU.
 func (p *QueueParser) request(r *queueRow) job.GPURequest {
 	ff := &r.free
 	if IsNone(string(ff[fPerNode])) && IsNone(string(ff[fPerJob])) && IsNone(string(ff[fPerSocket])) && IsNone(string(ff[fPerTask])) {
@@ -319,7 +329,6 @@ func (p *QueueParser) request(r *queueRow) job.GPURequest {
 	return a
 }
 
-// dependencies are the row's.
 func (p *QueueParser) dependencies(r *queueRow) job.Dependencies {
 	b := r.free[fDependency]
 	if IsNone(string(b)) {
@@ -332,19 +341,6 @@ func (p *QueueParser) dependencies(r *queueRow) job.Dependencies {
 		p.deps[s] = d
 	}
 	return d
-}
-
-// await notes the jobs that the row's job depends on.
-func (p *QueueParser) await(r *queueRow) {
-	for _, d := range p.dependencies(r).List {
-		if !d.OnEnd() {
-			continue
-		}
-		if p.Awaited == nil {
-			p.Awaited = map[string]bool{}
-		}
-		p.Awaited[d.Job] = true
-	}
 }
 
 // text is a field's value, "" where Slurm prints that there is none.
@@ -381,7 +377,7 @@ func setSize(j *job.Job, nodes, cpus, tres []byte) {
 		var item []byte
 		item, tres, _ = bytes.Cut(tres, []byte{','})
 		if v, ok := bytes.CutPrefix(item, []byte("mem=")); ok {
-			mem = parseMiB(v)
+			mem = ParseMiB(v)
 		} else if v, ok := bytes.CutPrefix(item, []byte("node=")); ok {
 			n, _ = leading(v)
 		}

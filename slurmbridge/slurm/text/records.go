@@ -71,6 +71,7 @@ type Partition struct {
 	Hidden  bool   // ordinary users don't see it, nor jobs in it
 	State   string // UP, DOWN, DRAIN or INACTIVE
 	Billing string // TRESBillingWeights, "" = none
+	QOS     string // that its jobs are under besides their own, "N/A" = none
 	// DefMem: its jobs get a memory limit by default.
 	DefMem  bool
 	MaxTime time.Duration // longest time limit, 0 = any
@@ -78,6 +79,18 @@ type Partition struct {
 	// Tier and PreemptMode are for preempt/partition_prio.
 	Tier        int
 	PreemptMode string // OFF, REQUEUE and so on
+}
+
+// BillsGPUsAlone reports whether the partition bills whole GPUs, of any type, and no shares of one.
+func (p *Partition) BillsGPUsAlone() bool {
+	bills := func(kinds ...string) bool {
+		return slices.ContainsFunc(strings.Split(strings.ToLower(p.Billing), ","), func(w string) bool {
+			name, weight, _ := strings.Cut(strings.TrimSpace(w), "=")
+			kind, _, _ := strings.Cut(name, ":")
+			return slices.Contains(kinds, kind) && strings.Trim(weight, "0.") != ""
+		})
+	}
+	return bills("gres/gpu") && !bills("gres/mps", "gres/shard")
 }
 
 // ParsePartitions reads `scontrol show partitions -o`.
@@ -91,7 +104,7 @@ func ParsePartitions(out []byte) []Partition {
 		tier, _ := strconv.Atoi(f["PriorityTier"])
 		parts = append(parts, Partition{
 			Tier: tier, PreemptMode: f["PreemptMode"],
-			Name: f["PartitionName"], Default: f["Default"] == "YES", Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"],
+			Name: f["PartitionName"], Default: f["Default"] == "YES", Hidden: f["Hidden"] == "YES", State: f["State"], Billing: f["TRESBillingWeights"], QOS: f["QoS"],
 			DefMem: HasDefMem(f), MaxTime: parseLimit([]byte(f["MaxTime"])), PerGPU: ParsePerGPU(f["JobDefaults"]),
 		})
 	}
@@ -124,13 +137,9 @@ func ParseReservations(out []byte) []job.Reservation {
 // "DefCpuPerGPU=4,DefMemPerGPU=2000", "(null)" where there are none.
 func ParsePerGPU(list string) job.PerGPU {
 	read := func(name string) uint64 {
-		for item := range strings.SplitSeq(list, ",") {
-			if key, value, ok := strings.Cut(item, "="); ok && strings.EqualFold(key, name) {
-				n, _ := strconv.ParseUint(value, 10, 32) // what isn't read is no default
-				return n
-			}
-		}
-		return 0
+		value, _ := Option(list, name)
+		n, _ := strconv.ParseUint(value, 10, 32) // what isn't read is no default
+		return n
 	}
 	return job.PerGPU{CPUs: read("DefCpuPerGPU"), MemMiB: read("DefMemPerGPU")}
 }

@@ -1,9 +1,17 @@
 package text
 
 import (
+	"bytes"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
 
 func TestFormsAreSorted(t *testing.T) {
@@ -40,9 +48,7 @@ func TestExclusiveRecorded(t *testing.T) {
 	for _, release := range releases {
 		jobs, _ := parseRecorded(t, release, "queue")
 		for ref, j := range jobs {
-			if j.Exclusive != (ref == "13") {
-				t.Errorf("%s: job %s: exclusive is %v", release, ref, j.Exclusive)
-			}
+			must.Equal(t, j.Exclusive, ref == "13", "%s: job %s: exclusive", release, ref)
 		}
 	}
 }
@@ -61,9 +67,7 @@ func TestUpdateErrorsNameTasks(t *testing.T) {
 		"22_2]: x":                         nil,
 		"scontrol: error: Invalid job ID 22,22_2": nil,
 	} {
-		if got := slices.Sorted(maps.Keys(UpdateErrors(line))); !slices.Equal(got, want) {
-			t.Errorf("%q: %q", line, got)
-		}
+		must.Equal(t, slices.Sorted(maps.Keys(UpdateErrors(line))), want, line)
 	}
 }
 
@@ -73,6 +77,245 @@ func TestUpdateErrorsRecorded(t *testing.T) {
 		said := UpdateErrors(string(recorded(t, release, "errors")))
 		if said["22_2"] != "Job dependency problem" || said["22_77"] != "Invalid job id specified" || said["22_3"] != "Invalid generic resource (gres) specification" {
 			t.Errorf("%s: %q", release, said)
+		}
+	}
+}
+
+// gateRow is the gate as 22.05 and later print it.
+func gateRow(change func(plain *[numPlain]string, free *[numFree]string)) string {
+	plain := plainRow("7")
+	plain[pUID], plain[pUser], plain[pLimit], plain[pRequeue] = "64030", "slurm", "1:00", "0"
+	plain[pEligible], plain[pDeadline], plain[pCPUs], plain[pTRES] = "1700000060", "1700000118", "1", "cpu=1,mem=1M,node=1,billing=1"
+	plain[pExclusive] = "OK"
+	var free [numFree]string
+	for i := range free {
+		free[i] = "N/A"
+	}
+	free[fDependency], free[fReason], free[fComment] = "", "BeginTime", job.GateName
+	change(&plain, &free)
+	return row("~N", "7", plain, free)
+}
+
+// A made-up release in which one word after the other has changed its meaning: each is noticed,
+// by its name.
+func TestMadeUpRelease(t *testing.T) {
+	gate := func(form *Form, change func(*[numPlain]string, *[numFree]string)) []job.Misread {
+		t.Helper()
+		p := QueueParser{Form: form, Ours: func(uid uint32) bool { return uid == 64030 }}
+		_, gates, err := p.Parse(nil, []byte(gateRow(change)), "~N")
+		if err != nil || len(gates) != 1 {
+			t.Fatalf("%d gates, %v", len(gates), err)
+		}
+		return gates[0].Misread
+	}
+	if bad := gate(FormOf("22.05.8"), func(*[numPlain]string, *[numFree]string) {}); len(bad) > 0 {
+		t.Errorf("as it is: %v", bad)
+	}
+	for field, change := range map[string]func(*[numPlain]string, *[numFree]string){
+		"arraytaskid":   func(p *[numPlain]string, _ *[numFree]string) { p[pTask] = "0" },
+		"hetjobid":      func(p *[numPlain]string, _ *[numFree]string) { p[pHet] = "7" },
+		"username":      func(p *[numPlain]string, _ *[numFree]string) { p[pUser] = "" },
+		"partition":     func(p *[numPlain]string, _ *[numFree]string) { p[pPartition] = "(null)" },
+		"submittime":    func(p *[numPlain]string, _ *[numFree]string) { p[pSubmit] = "2023-11-14T22:13" },
+		"eligibletime":  func(p *[numPlain]string, _ *[numFree]string) { p[pEligible] = "+60" },
+		"timelimit":     func(p *[numPlain]string, _ *[numFree]string) { p[pLimit] = "60" },
+		"deadline":      func(p *[numPlain]string, _ *[numFree]string) { p[pDeadline] = "118" },
+		"numnodes":      func(p *[numPlain]string, _ *[numFree]string) { p[pNodes], p[pTRES] = "0", "cpu=1,mem=1M" },
+		"numcpus":       func(p *[numPlain]string, _ *[numFree]string) { p[pCPUs] = "none" },
+		"requeue":       func(p *[numPlain]string, _ *[numFree]string) { p[pRequeue] = "1" },
+		"oversubscribe": func(p *[numPlain]string, _ *[numFree]string) { p[pExclusive] = "NO" },
+		"nodelist":      func(p *[numPlain]string, _ *[numFree]string) { p[pNodeList] = "n1" },
+		"tres-per-node": func(_ *[numPlain]string, f *[numFree]string) { f[fPerNode] = "gres/none" },
+		"tres-per-job":  func(_ *[numPlain]string, f *[numFree]string) { f[fPerJob] = "-" },
+	} {
+		if bad := gate(FormOf("22.05.8"), change); len(bad) == 0 || bad[0].Field != "squeue's "+field {
+			t.Errorf("%s: %v", field, bad)
+		}
+	}
+	// Columns in another order.
+	if bad := gate(FormOf("22.05.8"), func(p *[numPlain]string, _ *[numFree]string) {
+		p[pSubmit], p[pEligible], p[pStart], p[pLimit] = p[pStart], p[pSubmit], p[pLimit], p[pEligible]
+	}); len(bad) < 2 {
+		t.Errorf("columns in another order: %v", bad)
+	}
+}
+
+func TestMisreadGate(t *testing.T) {
+	said := "JobId=7 JobName=slurmbridge-gate\n   JobState=%s Reason=BeginTime Dependency=%s\n   Requeue=0 TimeLimit=%s TimeMin=N/A\n   Comment=slurmbridge-gate \n"
+	for text, want := range map[string]int{
+		fmt.Sprintf(said, "PENDING", "(null)", "00:01:00"):         0,
+		fmt.Sprintf(said, "QUEUED", "(null)", "00:01:00"):          1,
+		fmt.Sprintf(said, "PENDING", "none", "1"):                  2,
+		fmt.Sprintf(said, "PENDING", "(null)", "\xff\xfe00:01:00"): 0,
+		`{"jobs": []}`: 5, "": 5,
+	} {
+		if bad := MisreadGate([]byte(text)); len(bad) != want || GateEnded([]byte(text)) {
+			t.Errorf("%q: %v", text, bad)
+		}
+	}
+	for _, state := range []string{"CANCELLED", "CANCELLED by 0", "DEADLINE"} {
+		if !GateEnded([]byte(fmt.Sprintf(said, state, "(null)", "00:01:00"))) {
+			t.Errorf("a gate that is %s ended between two commands: it tells nothing of Slurm's words", state)
+		}
+	}
+}
+
+func TestParseDescriptions(t *testing.T) {
+	const n = "~N"
+	row := func(head, comment string) string { return head + n + comment + n + "\n" }
+	out := row("7|N/A|FAILED|256|1", "") + row("20|3|COMPLETED|0|0", "the site's own | "+strings.Repeat("x", 2000)) +
+		row("20|[4-9]|PENDING|0|0", "") + row("8|N/A|RUNNING|15|1", "slurmbridge: a\nb")
+	got := must.Get(ParseDescriptions([]byte(out), n))(t)
+	if len(got) != 3 || got["7"] != (job.Description{State: "FAILED", ExitCode: 1, Requeue: true}) {
+		t.Errorf("%+v", got)
+	}
+	if d := got["20_3"]; d.State != "COMPLETED" || d.Requeue || len(d.AdminComment) != maxComment {
+		t.Errorf("the task: %+v", d)
+	}
+	if d := got["8"]; d.AdminComment != "slurmbridge: a\nb" || d.ExitCode != 128+15 {
+		t.Errorf("%+v", d)
+	}
+	for text, want := range map[string]int{"0": 0, "0:0": 0, "3:0": 3, "768": 3, "9": 137, "0:9": 137, "": 0, "x": 0} {
+		must.Equal(t, exitCode([]byte(text)), want, "exit code %q", text)
+	}
+	for _, bad := range []string{"7|N/A|FAILED|1|1", row("7|FAILED", ""), "7|N/A|FAILED|1|1" + n + "x", row("7|N/A|FAILED|1|1", "") + "8"} {
+		if _, err := ParseDescriptions([]byte(bad), n); err == nil {
+			t.Errorf("%q was understood", bad)
+		}
+	}
+}
+
+func FuzzParseDescriptions(f *testing.F) {
+	f.Add("7|N/A|FAILED|1|1~N(null)~N\n20|3|COMPLETED|0|0~Nx~N\n")
+	f.Add("~N~N")
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := ParseDescriptions([]byte(s), "~N")
+		if err != nil && got != nil {
+			t.Error("an answer beside an error")
+		}
+		for ref := range got {
+			if !ValidRef(ref) {
+				t.Errorf("%q is no job", ref)
+			}
+		}
+	})
+}
+
+// However the output is cut into pieces, short fields come through and long ones are cut.
+func TestBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const mark = "~#~"
+		field := rapid.Custom(func(t *rapid.T) string {
+			n := rapid.SampledFrom([]int{0, 1, 3, 50, MostOfField - 1, MostOfField, MostOfField + 1, 3 * MostOfField}).Draw(t, "bytes")
+			return strings.Repeat(rapid.SampledFrom([]string{"a", "~", "#"}).Draw(t, "of"), n)
+		})
+		fields := rapid.SliceOfN(field, 0, 6).Draw(t, "fields")
+		var in, want bytes.Buffer
+		for _, f := range fields {
+			in.WriteString(f + mark)
+		}
+		last := rapid.SampledFrom([]string{"", "\n", "x~#"}).Draw(t, "rest")
+		in.WriteString(last)
+		// What a field holds may itself run into the mark: the first mark ends it.
+		for text := in.Bytes(); ; {
+			f, rest, ok := bytes.Cut(text, []byte(mark))
+			want.Write(f[:min(len(f), MostOfField)])
+			if len(f) > MostOfField {
+				want.Write(tooLong)
+			}
+			if !ok {
+				break
+			}
+			want.WriteString(mark)
+			text = rest
+		}
+		var got bytes.Buffer
+		b := NewBounded(&got, mark)
+		piece := rapid.SampledFrom([]int{1, 2, 7, 4096, 1 << 20}).Draw(t, "piece")
+		for text := in.Bytes(); len(text) > 0; {
+			n := min(len(text), piece)
+			if m, err := b.Write(text[:n]); err != nil || m != n {
+				t.Fatal(m, err)
+			}
+			text = text[n:]
+		}
+		must.OK(t, b.Close())
+		if !bytes.Equal(got.Bytes(), want.Bytes()) {
+			t.Fatalf("%d bytes, want %d", got.Len(), want.Len())
+		}
+	})
+}
+
+// bounded is what comes of output that is read with bounds.
+func bounded(t *testing.T, out []byte) []byte {
+	t.Helper()
+	var kept bytes.Buffer
+	b := NewBounded(&kept, recordedNonce)
+	must.Get(b.Write(out))(t)
+	must.OK(t, b.Close())
+	return kept.Bytes()
+}
+
+// A job whose own fields are endless (a list of partitions) costs that job alone.
+func TestLongPartitionsOfOneJob(t *testing.T) {
+	text := recorded(t, "24.11", "queue")
+	honest, gates := parseRecorded(t, "24.11", "queue")
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	fields := bytes.Split(line, []byte(recordedNonce))
+	head := bytes.Split(fields[1], []byte("|"))
+	head[pPartition] = bytes.Repeat([]byte("gpu,"), MostOfField)
+	fields[1] = bytes.Join(head, []byte("|"))
+	hostile := append(bytes.Join(fields, []byte(recordedNonce)), '\n')
+	p := QueueParser{Form: FormOf("24.11"), Ours: func(uid uint32) bool { return uid == recordedSlurm }}
+	jobs, seen, err := p.Parse(nil, bounded(t, append(hostile, text...)), recordedNonce)
+	if err != nil || len(jobs) != len(honest) || len(seen) < len(gates) {
+		t.Errorf("%d jobs and %d gates, want %d and %d: %v", len(jobs), len(seen), len(honest), len(gates), err)
+	}
+}
+
+// A hostile array's tasks are known to be too long to read; what else is there is read.
+func TestLongFieldsOfAnArray(t *testing.T) {
+	text := recorded(t, "24.11", "queue")
+	honest, _ := parseRecorded(t, "24.11", "queue")
+	mark := []byte(recordedNonce)
+	var hostile bytes.Buffer
+	rows, pending := 0, 0
+	for line := range bytes.Lines(text) {
+		fields := bytes.Split(line, mark)
+		if len(fields) != numFree+2 { // without the name
+			continue
+		}
+		for range 3 { // an array has a row for each task
+			fields[2+fExcNodes] = bytes.Repeat([]byte("n1,"), 20_000)
+			hostile.Write(bytes.Join(fields, mark))
+			rows++
+		}
+	}
+	hostile.Write(text)
+	kept := bounded(t, hostile.Bytes())
+	if most := len(text) + rows*(MostOfField+2000); len(kept) > most {
+		t.Errorf("%d bytes are kept of %d, want at most %d", len(kept), hostile.Len(), most)
+	}
+	p := QueueParser{Form: FormOf("24.11")}
+	jobs, _, err := p.Parse(nil, kept, recordedNonce)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range jobs[:len(jobs)-len(honest)] {
+		if j := &jobs[i]; j.State == job.Pending {
+			pending++
+			if !j.TooLong || j.ExcNodes != "" {
+				t.Fatalf("job %s: %+v", j.Ref, j)
+			}
+		}
+	}
+	if rows == 0 || pending == 0 {
+		t.Fatalf("%d rows, %d jobs that wait", rows, pending)
+	}
+	for i := range jobs[len(jobs)-len(honest):] {
+		j := &jobs[len(jobs)-len(honest)+i]
+		if j.TooLong || honest[j.Ref] == nil {
+			t.Errorf("an honest job: %+v", j)
 		}
 	}
 }

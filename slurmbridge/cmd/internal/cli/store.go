@@ -35,7 +35,7 @@ func (e *Env) WithStore(c *cobra.Command, do func(st *store.Store) error) error 
 	if err != nil {
 		return err
 	}
-	st, err := OpenStore(c.Context(), cfg, slog.New(slog.NewTextHandler(e.ErrOut, nil)))
+	st, err := OpenStore(c.Context(), cfg, e.Log())
 	if err != nil {
 		return err
 	}

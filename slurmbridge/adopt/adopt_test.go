@@ -1,0 +1,104 @@
+package adopt
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+)
+
+func one(user, account, partition string) *job.Job {
+	return &job.Job{
+		UID: 7, User: user, Account: account, Partition: partition, NumNodes: 1,
+		Request: job.GPURequest{Kind: job.WholeGPU, Count: 1, PerNode: true, Raw: "gres/gpu:1"},
+	}
+}
+
+func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
+	p := &Policy{Percent: 100, OutUsers: []string{"eve"}, OutAccounts: []string{"out"}, Rules: []Rule{
+		{Never: true, Accounts: []string{"teaching"}}, {Partitions: []string{"gpu", "long"}, MaxSlowdown: 1.2}, {Users: []string{"ann"}, MaxSlowdown: 1.5},
+	}}
+	for _, c := range []struct {
+		j    *job.Job
+		want float64 // the contract, 0 = it isn't adopted
+	}{
+		{one("bob", "lab", "gpu"), 1.2},
+		{one("bob", "lab", "gpu,long"), 1.2},
+		{one("bob", "lab", "gpu,other"), 0},
+		{one("ann", "lab", "gpu,other"), 1.5},
+		{one("ann", "teaching", "gpu"), 0},
+		{one("eve", "lab", "gpu"), 0},
+		{one("bob", "out", "gpu"), 0},
+	} {
+		got := 0.0
+		if r := p.Of(c.j); r != nil {
+			got = r.MaxSlowdown
+		}
+		if got != c.want {
+			t.Errorf("%s of %s in %s: %v, want %v", c.j.User, c.j.Account, c.j.Partition, got, c.want)
+		}
+	}
+	for name, change := range map[string]func(*job.Job){
+		"shares": func(j *job.Job) { j.Request.Kind = job.Shares }, "two GPUs": func(j *job.Job) { j.Request.Count = 2 },
+		"per job": func(j *job.Job) { j.Request.PerNode = false }, "two nodes": func(j *job.Job) { j.NumNodes = 2 }, "exclusive": func(j *job.Job) { j.Exclusive = true },
+	} {
+		j := one("bob", "lab", "gpu")
+		if change(j); p.Of(j) != nil {
+			t.Errorf("a job of %s is adopted", name)
+		}
+	}
+}
+
+// A share of the users stays the same users as it grows, and is about that share.
+func TestPercentOfUsers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p, more := &Policy{Percent: rapid.IntRange(0, 99).Draw(t, "percent")}, &Policy{Percent: 100}
+		more.Percent = rapid.IntRange(p.Percent, 100).Draw(t, "more")
+		if uid := rapid.Uint32().Draw(t, "uid"); p.Chosen(uid) && !more.Chosen(uid) {
+			t.Fatalf("user %d is chosen of %d %%, and not of %d %%", uid, p.Percent, more.Percent)
+		}
+	})
+	n := 0
+	for uid := range uint32(10000) {
+		if (&Policy{Percent: 20}).Chosen(uid) {
+			n++
+		}
+	}
+	if n < 1800 || n > 2200 {
+		t.Errorf("20 %% are %d of 10,000 users", n)
+	}
+}
+
+func TestWhatFollowsFromBrokenContracts(t *testing.T) {
+	at := time.Unix(1e9, 0)
+	md, other := rlcore.Identity{App: "md", Owner: "ann"}, rlcore.Identity{App: "md", Owner: "bob"}
+	var b Bans
+	if b.Keeps(md, at) || b.Broke(md, "lab", "partition gpu", at) {
+		t.Error("one end stops the rule")
+	}
+	if !b.Keeps(md, at.Add(BannedFor-time.Second)) || b.Keeps(md, at.Add(BannedFor)) || b.Keeps(other, at) {
+		t.Error("it isn't kept out for a week, or another one is")
+	}
+	if b.Broke(other, "theory", "partition gpu", at.Add(time.Hour)) || b.Broke(other, "lab", "partition gpu", at.Add(25*time.Hour)) {
+		t.Error("of two accounts, or on two days, they stop the rule")
+	}
+	if !b.Broke(md, "lab", "partition gpu", at.Add(26*time.Hour)) || !b.Stopped("partition gpu", at.Add(27*time.Hour)) || b.Stopped("partition long", at) {
+		t.Error("two of an account within a day don't stop the rule, or stop another")
+	}
+	if apps, rules := b.Count(at.Add(27 * time.Hour)); apps != 2 || rules != 1 {
+		t.Errorf("%d applications, %d rules", apps, rules)
+	}
+	if b.Stopped("partition gpu", at.Add(26*time.Hour+BannedFor)) {
+		t.Error("it is stopped for more than a week")
+	}
+}
+
+func TestParseOptOut(t *testing.T) {
+	users, accounts := ParseOptOut("ann # on leave\n\nuser:bob account:lab\n#eve\n")
+	if len(users) != 2 || users[1] != "bob" || len(accounts) != 1 || accounts[0] != "lab" {
+		t.Errorf("%v %v", users, accounts)
+	}
+}

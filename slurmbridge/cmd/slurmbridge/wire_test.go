@@ -1,0 +1,435 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/prolog/credential"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/baseline"
+	"github.com/slurmbridge/slurmbridge/rlcore/contention"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+	"github.com/slurmbridge/slurmbridge/rlcore/pretrained"
+	"github.com/slurmbridge/slurmbridge/rlcore/sim"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/cmd/internal/cli"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/config"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/journal"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/profile/store"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/receipt"
+)
+
+// What the controller knows of a run and its node doesn't is in the record it keeps;
+// what a node says of it isn't believed. Whose MPS server failed is a victim.
+func TestRecordsAreCompleted(t *testing.T) {
+	ctx := t.Context()
+	st := must.Get(store.Open(ctx, t.TempDir()+"/db", slog.New(slog.DiscardHandler)))(t)
+	defer st.Close()
+	j := journal.New(st.DB())
+	w := &wired{bridge: new(loop.Bridge), store: st, journal: j}
+	apps := &recogniser{st}
+	for id, script := range map[string]string{
+		"1": "#!/bin/bash\nmodule load lammps\nsrun lmp -in melt.in -v steps 4000 -v n 64x64x64 data_2048.h5\n", "2": "",
+	} {
+		must.Get(apps.Identify(ctx, &job.Job{Ref: id, User: "ann"}, job.Terms{App: map[string]string{"2": "mine"}[id]}, []byte(script)))(t)
+	}
+	start := time.Unix(1e9, 0).UTC()
+	for id := range int64(3) {
+		rec := &gpuprof.Record{
+			JobID: id + 1, Node: "n1", User: "ann", Start: start, End: start.Add(time.Minute), App: "forged", AppType: "forged", InputMiB: 7, Params: "forged",
+			GPUs: []gpuprof.GPU{{MemMiB: 12000}}, PeriodS: 60, Series: []rlcore.Use{{GPU: .5}}, NoEpilog: id == 1,
+		}
+		if id == 0 {
+			rec.MPSFault = start.Add(30 * time.Second)
+		}
+		if isNew, err := w.keep(ctx, rec, -3*time.Second, nil); err != nil || !isNew {
+			t.Fatal(isNew, err)
+		}
+	}
+	kept, err := st.After(ctx, 0, 10)
+	if err != nil || len(kept) != 3 {
+		t.Fatal(kept, err)
+	}
+	for i, want := range []struct{ app, params string }{
+		{"lmp", "argument 3=4000; argument 5=262144; file data_#.h5=2048"}, {"mine", ""}, {"", ""},
+	} {
+		r := &kept[i].Record
+		if r.App != want.app || r.Params != want.params || r.AppType != "" || r.InputMiB != 0 || r.ClockBehindS != -3 || !r.Start.Equal(start) {
+			t.Errorf("job %d: %q %q %q %v %v, start %v", r.JobID, r.App, r.Params, r.AppType, r.InputMiB, r.ClockBehindS, r.Start)
+		}
+	}
+	runs, err := (&history.History{Records: st, Journal: j}).Unjudged(ctx)
+	if err != nil || len(runs) != 3 {
+		t.Fatal(runs, err)
+	}
+	for i, want := range []struct{ fault, complete bool }{{true, true}, {false, false}, {false, true}} {
+		if runs[i].MPSFault != want.fault || runs[i].Complete != want.complete {
+			t.Errorf("run %d: fault %v, complete %v", i+1, runs[i].MPSFault, runs[i].Complete)
+		}
+	}
+}
+
+// The controller answers with what a job was given when its last group was decided, an array
+// task by its own number once a poll has shown it.
+func TestMemoryLimitOfAJob(t *testing.T) {
+	ctx := t.Context()
+	st := must.Get(store.Open(ctx, t.TempDir()+"/db", slog.New(slog.DiscardHandler)))(t)
+	defer st.Close()
+	j := journal.New(st.DB())
+	for i, g := range []*job.Group{
+		{Members: []job.Member{{Ref: "7", User: "ann", MemMiB: 900, State: job.MemberRestored}}, State: job.Done},
+		{Members: []job.Member{{Ref: "8", User: "ann"}, {Ref: "7", User: "ann", MemMiB: 1200, State: job.MemberWaiting}}, State: job.Released},
+		{Members: []job.Member{{Ref: "120_4", User: "ann", MemMiB: 4800, ProcessMiB: 1200, State: job.MemberRunning}}, State: job.Started},
+		{Members: []job.Member{{Ref: "10", User: "ann", MemMiB: 1200, State: job.MemberRestored}}, State: job.Done},
+	} {
+		g.ID = int64(i + 1)
+		must.OK(t, j.SaveGroup(ctx, g))
+	}
+	now := time.Now()
+	for id, at := range map[int64]time.Time{124: now, 125: now.Add(-3 * time.Hour)} {
+		must.OK(t, j.SaveTasks(ctx, at, map[int64]string{id: "120_4"}))
+	}
+	mux := http.NewServeMux()
+	names := func(_ context.Context, id int64) (string, error) {
+		if id == 126 { // a task that no poll has shown yet
+			return "120_4", nil
+		}
+		return fmt.Sprint(id), nil
+	}
+	(&wired{store: st, journal: j, taskName: names}).memory(mux, &httpapi.Asker{
+		Header: "Credential",
+		Decode: func(_ context.Context, _, cred string) (*credential.Credential, error) {
+			return &credential.Credential{Payload: cred}, nil
+		},
+		Trusted: func(uint32) bool { return true },
+	})
+	ask := func(path string) *http.Request {
+		req := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+		req.Header.Set("Credential", httpapi.Question(req.URL.Path))
+		return req
+	}
+	for path, want := range map[string]int64{
+		"7": 0, "7?user=ann": 1200, "7?user=bob": 0, "8?user=ann": 0, "9": 0, "10?user=ann": 0, "120_4?user=ann": 1200, "124?user=ann": 1200, "125": 0, "126": 0, "126?user=ann": 1200, "127?user=ann": 0,
+	} {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, ask("/v1/memory/"+path))
+		var got httpapi.MemoryReport
+		_ = json.Unmarshal(w.Body.Bytes(), &got)
+		total := want
+		if strings.HasPrefix(path, "12") { // it has four processes
+			total *= 4
+		}
+		if got.MiB != want || got.JobMiB != total || w.Code != 200 {
+			t.Errorf("%s: %d %s, want %d MiB, in all %d", path, w.Code, w.Body, want, total)
+		}
+	}
+	st.Close()
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, ask("/v1/memory/7"))
+	must.Equal(t, w.Code, http.StatusInternalServerError, "without its database")
+}
+
+// A policy that this file alone knows is explained, configured and listed. It is registered
+// here and not with the package: the manual is written by a test of it.
+func TestRegisteredPolicy(t *testing.T) {
+	made := policy.Register(policy.Spec{
+		Name: "madeup", About: "decides for this test", Rank: 1000, Live: true, Alone: true,
+		New: func(policy.Setup) (rlcore.Policy, error) { return baseline.SJF{}, nil },
+	})
+	t.Run("help", func(t *testing.T) {
+		if _, out, _ := call("serve", "--help"); !strings.Contains(out, made.Name) || !strings.Contains(out, made.About) {
+			t.Errorf("serve --help: %s", out)
+		}
+	})
+	t.Run("configuration", func(t *testing.T) {
+		cfg := must.Get(config.Load(conf(t, "policy: "+made.Name), nil))(t)
+		policies, err := newPolicies(cfg, interference.New(&contention.MPS), nil)
+		if err != nil || len(policies) != 3 || policies[0].Name() != "sjf" || policies[2].Name() != "exclusive" {
+			t.Errorf("it and what to fall back on: %v, %v", policies, err)
+		}
+	})
+	t.Run("an unknown name's error", func(t *testing.T) {
+		if _, _, errOut := call("plan", "-c", conf(t, "policy: coin")); !strings.Contains(errOut, ", "+made.Name) {
+			t.Errorf("it isn't listed: %s", errOut)
+		}
+	})
+}
+
+// TestOnePolicy: serve and plan, which are wired alike, and experiment and replay,
+// which let contenders compete, decide the same of the same State, value by value.
+func TestOnePolicy(t *testing.T) {
+	cfg := must.Get(config.Load("", nil))(t)
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	model := interference.New(&contention.MPS)
+	policies := must.Get(newPolicies(cfg, model, log))(t)
+	live := newDecider(cfg, policies, model)
+	cp := must.Get(pretrained.Checkpoint(policy.Turnaround))(t)
+	net := must.Get(cp.Network(interference.New(&contention.MPS)))(t)
+	world := &experiment.World{
+		Model: func() *interference.Model { return interference.New(&contention.MPS) }, M: cfg.Window, Guard: *live.Guard, Trained: net,
+	}
+	contender := must.Get(world.Prepare(t.Context(), "dqn", nil, experiment.Effort{}, 1))(t)
+	replayed := contender.Decider()
+	scenario := must.Get(experiment.Thesis("random"))(t)
+	job := must.Get(scenario(rand.New(rand.NewPCG(1, 2))))(t)
+	s := must.Get(sim.New(job))(t)
+	decisions, groups := 0, 0
+	for s.Next() {
+		a, b := live.Decide(s.State(), s.GPU()), replayed.Decide(s.State(), s.GPU())
+		if a.Combo != b.Combo || a.Score != b.Score || !slices.Equal(a.Combos, b.Combos) || !slices.Equal(a.Scores, b.Scores) {
+			t.Fatalf("decision %d: the bridge takes %b of %b, the replay %b of %b", decisions, a.Combo, a.Combos, b.Combo, b.Combos)
+		}
+		decisions++
+		if a.Combo.Len() > 1 {
+			groups++
+		}
+		s.Take(a)
+	}
+	if decisions < 20 || groups == 0 {
+		t.Errorf("%d decisions, %d groups: nothing was compared", decisions, groups)
+	}
+}
+
+// sleeps knows applications that sleep, by name.
+type sleeps map[string]*rlcore.Profile
+
+func (sleeps) Identify(_ context.Context, _ *job.Job, t job.Terms, _ []byte) (string, error) {
+	return t.App, nil
+}
+
+func (s sleeps) Profile(_ context.Context, _, key, _ string) (*rlcore.Profile, error) {
+	return s[key], nil
+}
+
+// Idle nodes with several GPUs are filled in one round, with groups: jobs of different lengths, of which three
+// fit on a GPU, and which Slurm takes in the order of the queue.
+func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		policy             string
+		nodes, gpus, least int // members of groups of three
+	}{{"greedy", 1, 8, 24}, {"dqn", 1, 8, 15}, {"greedy", 5, 8, 110}, {"dqn", 5, 8, 110}, {"srpt", 10, 4, 100}} {
+		t.Run(fmt.Sprintf("%s, %d of %d", c.policy, c.nodes, c.gpus), func(t *testing.T) {
+			b := sleepers(t, c.policy, c.nodes, c.gpus)
+			must.Get(b.Tick(t.Context()))(t)
+			on, grouped := map[job.GPUAddr]int{}, 0
+			for _, g := range b.Status().Groups {
+				if g.Kind != job.StartNow {
+					continue
+				}
+				on[job.GPUAddr{Node: g.Node, GPU: g.GPU}]++
+				if len(g.Members) == 3 {
+					grouped += 3
+				}
+			}
+			if len(on) != c.nodes*c.gpus || grouped < c.least {
+				t.Errorf("groups on %d of %d GPUs, %d jobs in groups of three", len(on), c.nodes*c.gpus, grouped)
+			}
+		})
+	}
+}
+
+// sleepers is a bridge with idle nodes and six waiting jobs a GPU, of 10 to 25 s.
+func sleepers(t *testing.T, policy string, nodes, gpus int) *loop.Bridge {
+	t.Helper()
+	snap := job.Snapshot{Release: "22.05.8", Gates: []job.GateState{{ID: "1", Priority: job.GatePriority, Begin: time.Now().Add(time.Hour)}}}
+	for i := range nodes {
+		snap.Nodes = append(snap.Nodes, job.Node{
+			Name: fmt.Sprintf("n%d", i+1), Up: true, CPUs: 64, MemMiB: 1 << 18, Partitions: []string{"gpu"},
+			GPUs: gpus, GPUType: "titanxp", Sharing: job.Shard, Units: job.Units * gpus,
+		})
+	}
+	known, r := sleeps{}, rand.New(rand.NewPCG(1, 0))
+	sl := &still{at: map[string]int{}, running: map[string]int{}}
+	for i := range 6 * nodes * gpus {
+		d := 10 + r.IntN(16)
+		key, ref := fmt.Sprint("sleep", d), fmt.Sprint(i+2)
+		known[key] = &rlcore.Profile{App: key, DurationS: float64(d), PeriodS: float64(d), Series: []rlcore.Use{{GPU: 0.1, Core: 0.1, MemMiB: 3600}}}
+		sl.at[ref] = i
+		snap.Jobs = append(snap.Jobs, job.Job{
+			Ref: ref, ID: int64(i + 2), User: "ann", Partition: "gpu", State: job.Pending,
+			Priority: int64(1000 - i), Submit: time.Now(), CPUs: 1, NumNodes: 1, Comment: "app=" + key, TimeLimit: 3 * time.Minute,
+			Request:    job.GPURequest{Kind: job.Shares, Sharing: job.Shard, Count: 100, Raw: "gres:shard:100"},
+			Dependency: job.Dependencies{Raw: "after:1", List: []job.Dependency{{Type: "after", Job: "1"}}},
+		})
+	}
+	sl.snap = snap
+	cfg := must.Get(config.Load("", nil))(t)
+	cfg.Policy, cfg.MaxGroup = policy, 3
+	log := slog.New(slog.DiscardHandler)
+	st := must.Get(store.Open(t.Context(), filepath.Join(t.TempDir(), "s.db"), log))(t)
+	t.Cleanup(func() { _ = st.Close() })
+	model := interference.New(&contention.MPS)
+	policies := must.Get(newPolicies(cfg, model, log))(t)
+	j := journal.New(st.DB())
+	return &loop.Bridge{
+		Slurm: sl, Apps: known, Journal: j, Runs: &history.History{Records: st, Journal: j}, Beliefs: model, Mode: job.Active, Log: log, PollEvery: time.Minute,
+		Card:    func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+		Gate:    &loop.Gate{Slurm: sl, Lease: time.Minute, Sharing: job.Shard, Now: time.Now},
+		Planner: &plan.Planner{Decider: newDecider(cfg, policies, model), Join: true, Wanted: policy},
+	}
+}
+
+// sharedHour is what a controller keeps of two jobs that shared a GPU for about an hour, the second of them
+// an array task, where the node's clock is behind by that much.
+type sharedHour struct {
+	runs    []history.Run // as the receipt counts them
+	receipt []byte
+	mix     []byte
+}
+
+func keepSharedHour(t *testing.T, behind time.Duration) *sharedHour {
+	t.Helper()
+	ctx := t.Context()
+	cfg := must.Get(config.Load(conf(t, "policy: greedy"), nil))(t)
+	log := slog.New(slog.DiscardHandler)
+	st := must.Get(cli.OpenStore(ctx, cfg, log))(t)
+	defer st.Close()
+	j := journal.New(st.DB())
+	h := &history.History{Records: st, Journal: j}
+	must.OK(t, st.Import(ctx, []*rlcore.Profile{{App: "md", DurationS: 3600, PeriodS: 3600, Series: []rlcore.Use{{GPU: 0.3, Core: 0.2, MemMiB: 2000}}}}))
+
+	// The controller sees them wait, run and end.
+	zero := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	at := func(min int) time.Time { return zero.Add(time.Duration(min) * time.Minute) }
+	show := func(min int, state job.JobState, refs ...string) {
+		s := &job.Status{Mode: job.Active, Apps: map[string]job.App{}, Snap: &job.Snapshot{
+			At: at(min), Nodes: []job.Node{{Name: "n1", GPUs: 1, GPUType: "titanxp", Up: true, Partitions: []string{"gpu"}}},
+		}}
+		for _, ref := range refs {
+			x := job.Job{
+				Ref: ref, User: "ann", Account: "lab", Partition: "gpu", State: state, Priority: 1, Submit: zero,
+				Request: job.GPURequest{Kind: job.Shares, Count: 50},
+			}
+			if state == job.Running {
+				x.Start, x.Nodes, x.GPUs = at(5), "n1", []int{0}
+			}
+			s.Apps[ref] = job.App{Key: "md"}
+			s.Snap.Jobs = append(s.Snap.Jobs, x)
+			must.OK(t, st.SetApp(ctx, ref, "ann", "md"))
+		}
+		must.OK(t, j.RecordPoll(ctx, s))
+	}
+	show(0, job.Pending, "7", "8_3")
+	show(6, job.Running, "7", "8_3")
+	show(76, job.Running, "7")
+	show(81, job.Running)
+	must.OK(t, j.SaveTasks(ctx, at(6), map[int64]string{9: "8_3"}))
+
+	// Their node records them, by its clock.
+	w := &wired{bridge: new(loop.Bridge), store: st, journal: j}
+	node := func(min int) time.Time { return at(min).Add(-behind) }
+	for _, rec := range []gpuprof.Record{
+		{JobID: 9, End: node(75), Neighbours: []gpuprof.Neighbour{{JobID: 7, User: "ann", From: node(5), To: node(75)}}},
+		{JobID: 7, End: node(80), Neighbours: []gpuprof.Neighbour{{JobID: 9, User: "ann", From: node(5), To: node(75)}}},
+	} {
+		rec.Node, rec.User, rec.Start, rec.Shared = "n1", "ann", node(5), true
+		rec.GPUs, rec.PeriodS, rec.Series = []gpuprof.GPU{{UUID: "GPU-1", Model: "TITAN Xp", MemMiB: 12196}}, 60, []rlcore.Use{{GPU: 0.5}}
+		if isNew, err := w.keep(ctx, &rec, behind, nil); err != nil || !isNew {
+			t.Fatal(isNew, err)
+		}
+	}
+	unjudged, err := h.Unjudged(ctx)
+	if err != nil || len(unjudged) != 2 {
+		t.Fatal(unjudged, err)
+	}
+	for i := range unjudged {
+		judge := history.Judgement{Run: &unjudged[i], How: job.Description{State: "COMPLETED"}, Spec: rlcore.TitanXp}
+		o := judge.Judge(interference.New(&contention.MPS))
+		must.OK(t, h.Keep(ctx, &o))
+	}
+
+	in := must.Get(loadReceipt(ctx, cfg, st, log, at(0), at(120), true))(t)
+	in.UsageURL = "" // a port of its own each time
+	mix := must.Get(loadMix(ctx, cfg, st, j, at(0), at(120)))(t)
+	if n := mix.Runs + mix.Held; n != 2 || mix.Guessed != 0 {
+		t.Errorf("retraining draws %d runs, %d of them without their arrival", n, mix.Guessed)
+	}
+	out := &sharedHour{runs: in.Jobs}
+	if out.receipt, err = json.Marshal(receipt.Make(in)); err != nil {
+		t.Fatal(err)
+	}
+	if out.mix, err = json.Marshal(mix); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Whatever the clock of a node says, receipt and retraining see the same runs at the same times, with the same
+// co-runners.
+func TestANodeWhoseClockIsOff(t *testing.T) {
+	right := keepSharedHour(t, 0)
+	for _, behind := range []time.Duration{20 * time.Minute, -20 * time.Minute} {
+		got := keepSharedHour(t, behind)
+		if len(got.runs) != 2 {
+			t.Fatalf("a clock %v behind: the receipt counts %d runs", behind, len(got.runs))
+		}
+		for i := range got.runs {
+			r, want := &got.runs[i], &right.runs[i]
+			if r.Ref != want.Ref || !r.Start.Equal(want.Start) || !r.End.Equal(want.End) || !r.Ready.Equal(want.Ready) || r.Account != "lab" {
+				t.Errorf("a clock %v behind: job %s from %v to %v, ready %v", behind, r.Ref, r.Start, r.End, r.Ready)
+			}
+			with := map[string]string{"7": "8_3", "8_3": "7"}[r.Ref]
+			if o := r.Outcome; o == nil || !slices.Equal(o.With, []string{with}) || !o.Start.Equal(r.Start) || !o.End.Equal(r.End) {
+				t.Errorf("a clock %v behind: outcome of job %s: %+v", behind, r.Ref, o)
+			}
+		}
+		if string(got.receipt) != string(right.receipt) {
+			t.Errorf("a clock %v behind: the receipt is\n%s\nand with a right one\n%s", behind, got.receipt, right.receipt)
+		}
+		if string(got.mix) != string(right.mix) {
+			t.Errorf("a clock %v behind: retraining learns from something else", behind)
+		}
+	}
+}
+
+// A database that is too large loses its oldest part, and never the last day.
+func TestDatabaseIsBounded(t *testing.T) {
+	ctx := t.Context()
+	st := must.Get(store.Open(ctx, filepath.Join(t.TempDir(), "s.db"), slog.New(slog.DiscardHandler)))(t)
+	defer st.Close()
+	j := journal.New(st.DB())
+	w := &wired{store: st, journal: j}
+	now := time.Now()
+	for day := range 120 {
+		g := &job.Group{ID: int64(day + 1), State: job.Done, Decided: now.Add(-time.Duration(119-day) * 24 * time.Hour)}
+		for k := range 4 {
+			g.Members = append(g.Members, job.Member{Ref: fmt.Sprint(day, "_", k), App: strings.Repeat("x", 8000)})
+		}
+		must.OK(t, j.SaveGroup(ctx, g))
+	}
+	full := must.Get(database.Size(ctx, st.DB()))(t)
+	days := func() int {
+		groups := must.Get(j.Groups(ctx, time.Time{}, 0))(t)
+		return len(groups)
+	}
+	if kept, err := w.tidyOnce(ctx, now, full); err != nil || kept != history.KeptFor || days() != 91 {
+		t.Errorf("with room for all %v are kept, %d groups, %v", kept, days(), err)
+	}
+	kept, err := w.tidyOnce(ctx, now, full/4)
+	if size, _ := database.Size(ctx, st.DB()); err != nil || size > full/4 || kept >= history.KeptFor || days() < 10 || days() > 40 {
+		t.Errorf("with room for a quarter %v are kept, %d groups in %d of %d bytes, %v", kept, days(), size, full, err)
+	}
+	if kept, err := w.tidyOnce(ctx, now, 1); err != nil || kept != leastKept || days() != 2 {
+		t.Errorf("without room %v are kept, %d groups, %v", kept, days(), err)
+	}
+}

@@ -1,0 +1,156 @@
+package experiment
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/dqn"
+	"github.com/slurmbridge/slurmbridge/rlcore/policy"
+)
+
+// Options are the settings of a competition. A zero field means its default.
+type Options struct {
+	Policies []string
+	Seeds    int    // job sets, or of a replay trainings and random choices
+	Seed     uint64 // the first of them
+	M        int    // window
+	// Objective is what policies learn, and are tuned, to keep small. Default: the makespan where all
+	// jobs are submitted at once, else the turnaround.
+	Objective policy.Objective
+	Effort    Effort
+	// Tries is how many schedules the clairvoyant looks at, a seed. 0: there is none, except in a
+	// replay, which then takes as many as its number of jobs allows.
+	Tries int
+	// MaxSlowdown and Grace are the contract of every job; see rlcore.Guard.
+	MaxSlowdown, Grace float64
+	// KeepLimits: a job is ended at its limit even if sharing slowed it; see rlcore.Guard.ExtendLimit.
+	KeepLimits bool
+	// DurationError, if set, is how well the site knows how long each job will take: decisions see
+	// the job's own duration times a factor drawn from 1 ± this, 0..1. nil: they see its
+	// application's profile instead; in Worlds the duration itself.
+	DurationError *float64
+	// Trained, if set, is dqn's network; see World.Trained.
+	Trained dqn.Network
+	// Progress, if set, is called with what begins: step of steps.
+	Progress func(step, steps int, what string)
+
+	// Workloads are those of Run, or the places of Worlds; default all.
+	Workloads []string
+	// History is how many job sets a site of Run has run before, of each workload, and
+	// learned slowdowns from (see World.Learn). 0: it knows solo profiles only.
+	History int
+	// Contracts are the slowdowns at which Run draws dqn's trade-off on the random
+	// workload; none: no curve.
+	Contracts []float64
+
+	// Loads, GPUs and Jobs are those of Worlds. Bare: there is no contract, nor a promise, and memory
+	// is all that the guard looks at.
+	Loads      []float64
+	GPUs, Jobs int
+	Bare       bool
+}
+
+// Kind is a kind of competition: what its options default to.
+type Kind struct {
+	base             string // policy that all are compared with
+	window, seeds    int
+	effort           Effort
+	policies, places func() []string // the default ones; all that there are
+}
+
+// The kinds of competition.
+var (
+	OnWorkloads = Kind{"sjf", 5, 10, Full, Names, Workloads}
+	InWorlds    = Kind{Fifo, rlcore.DefaultWindow, 10, Effort{}, WorldPolicies, PlaceNames}
+	OnTrace     = Kind{Fifo, rlcore.DefaultWindow, 1, Effort{Rounds: 40, FlatRounds: 20, Iterations: 40, Tune: 8}, ReplayPolicies, nil}
+)
+
+// ErrOptions marks options that make no sense.
+var ErrOptions = errors.New("bad options")
+
+// optionError names an option as the command line does, and what is wrong with it.
+type optionError string
+
+func (e optionError) Error() string      { return string(e) }
+func (optionError) Is(target error) bool { return target == ErrOptions }
+
+// mostSets bounds the job sets: more take days.
+const mostSets = 10_000
+
+// Check fills in defaults and refuses what makes no sense; errors are ErrOptions. Names of policies
+// may be written with other letters' cases; the clairvoyant, which is always there, may be named too.
+func (o *Options) Check(k *Kind) error {
+	o.Seeds, o.M, o.Effort = cmp.Or(o.Seeds, k.seeds), cmp.Or(o.M, k.window), cmp.Or(o.Effort, k.effort)
+	o.GPUs, o.Jobs = cmp.Or(o.GPUs, 2), cmp.Or(o.Jobs, 300)
+	bad := func(format string, args ...any) error { return optionError(fmt.Sprintf(format, args...)) }
+	if len(o.Policies) == 0 {
+		o.Policies = k.policies()
+	}
+	var names []string
+	for _, p := range o.Policies {
+		p = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(p)), "-", "_")
+		switch {
+		case p == Clairvoyant:
+		case p != Exclusive && !slices.Contains(Names(), p):
+			return bad("policies: there is no policy %q; there are %s", p, strings.Join(Names(), ", "))
+		default:
+			names = append(names, p)
+		}
+	}
+	if !slices.Contains(names, k.base) {
+		names = slices.Insert(names, 0, k.base)
+	}
+	o.Policies = uniq(names)
+	if k.places != nil {
+		if len(o.Workloads) == 0 {
+			o.Workloads = k.places()
+		}
+		o.Workloads = uniq(o.Workloads)
+		for _, wl := range o.Workloads {
+			if !slices.Contains(k.places(), wl) {
+				return bad("workloads: there is no workload %q; there are %s", wl, strings.Join(k.places(), ", "))
+			}
+		}
+	}
+	if len(o.Loads) == 0 {
+		o.Loads = []float64{0.7, 0.9, 1.1}
+	}
+	for _, load := range o.Loads {
+		if !(load > 0 && load <= 10) {
+			return bad("loads: a load of %v, not above 0 and up to 10", load)
+		}
+	}
+	if o.Seeds < 1 || o.Seeds > mostSets || o.M < 1 || o.M > rlcore.MaxWindow {
+		return bad("seeds %d, --window %d: 1 to %d seeds, a window of 1 to %d", o.Seeds, o.M, mostSets, rlcore.MaxWindow)
+	}
+	if o.GPUs < 1 || o.Jobs < 2 {
+		return bad("gpus %d, %d jobs: at least one GPU, and two jobs", o.GPUs, o.Jobs)
+	}
+	if o.History < 0 || o.History > mostSets {
+		return bad("history is %d, not 0 to %d", o.History, mostSets)
+	}
+	if e := o.DurationError; e != nil && !(*e >= 0 && *e < 1) {
+		return bad("duration-error is %v, but takes a part from 0 to below 1, such as 0.2", *e)
+	}
+	if o.Objective != "" {
+		if _, err := policy.ObjectiveNamed(string(o.Objective)); err != nil {
+			return bad("objective: %v", err)
+		}
+	}
+	return nil
+}
+
+// uniq returns xs in their order without repetitions.
+func uniq(xs []string) []string {
+	var out []string
+	for _, x := range xs {
+		if !slices.Contains(out, x) {
+			out = append(out, x)
+		}
+	}
+	return out
+}

@@ -1,0 +1,79 @@
+package loop
+
+import (
+	"context"
+	"os"
+	"slices"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
+)
+
+// adoptLines are what the gate file says of the jobs that the site's rules adopt.
+func (b *Bridge) adoptLines(snap *job.Snapshot) string {
+	if snap.GivesUsedGPUs {
+		return ""
+	}
+	lines, err := b.Adopt.Lines(func(rule string) bool { return b.learned.bans.Stopped(rule, snap.At) }, snap.Unbilled)
+	if err != nil {
+		b.Log.Error("adopt", "err", err)
+	}
+	return lines
+}
+
+// decide makes the plan of a poll. Next to it comes what would be adopted if the rules weren't in shadow.
+func (b *Bridge) decide(ctx context.Context, in *plan.Input) *job.Plan {
+	b.apps.identify(ctx, in)
+	var would *job.Plan
+	if b.Adopt != nil && !b.Adopt.Active && !in.Shadow {
+		as := *in
+		as.AsIf, as.Adopt, as.Bans = true, b.Adopt, &b.learned.bans
+		if slices.ContainsFunc(in.Snap.Jobs, func(j job.Job) bool { return j.State == job.Pending && as.Rule(&j) != nil }) {
+			b.apps.identify(ctx, &as)
+			would = b.Planner.Plan(&as)
+		}
+	}
+	started := b.Now()
+	p := b.Planner.Plan(in)
+	b.Metrics.planTime.Observe(b.Now().Sub(started).Seconds())
+	if would == nil {
+		return p
+	}
+	whole := map[string]bool{}
+	for i := range in.Snap.Jobs {
+		j := &in.Snap.Jobs[i]
+		whole[j.Ref] = j.Request.Kind == job.WholeGPU
+	}
+	p.NotAdopted = would.NotAdopted
+	p.WouldAdopt = slices.DeleteFunc(would.Groups, func(g job.PlannedGroup) bool {
+		return !slices.ContainsFunc(g.Group.Members, func(m job.Member) bool { return whole[m.Ref] })
+	})
+	return p
+}
+
+// readOptOut reads who has opted out, if the file has changed. One that can't be read leaves the last answer, and before the
+// first nothing is adopted.
+func (b *Bridge) readOptOut() {
+	p := b.Adopt
+	if p == nil || p.OutFile == "" {
+		return
+	}
+	info, err := os.Stat(p.OutFile)
+	if err == nil && info.ModTime().Equal(b.optedOut) {
+		return
+	}
+	var text []byte
+	if err == nil {
+		text, err = os.ReadFile(p.OutFile)
+	}
+	if err != nil {
+		if b.Log.Error("adopt_opt_out", "err", err); b.optedOut.IsZero() {
+			b.Adopt = nil
+		}
+		return
+	}
+	next := *p
+	next.OutUsers, next.OutAccounts = adopt.ParseOptOut(string(text))
+	b.Adopt, b.optedOut = &next, info.ModTime()
+}

@@ -1,0 +1,302 @@
+package receipt
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/slurmbridge/slurmbridge/slurmbridge/chart"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/usage"
+)
+
+// Text writes the receipt for a terminal, at most limit lines a list.
+func (r *Receipt) Text(out io.Writer, limit int) {
+	w := &strings.Builder{}
+	defer func() { fmt.Fprint(out, clean(w.String())) }()
+	p := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
+	p("Receipt, %s to %s", r.From.Local().Format(time.DateTime), r.To.Local().Format(time.DateTime))
+	for _, line := range r.Lines() {
+		p("%s", line)
+	}
+	lines := func(n int, line func(i int)) {
+		for i := range min(n, limit) {
+			if i == 0 {
+				p("")
+			}
+			line(i)
+		}
+		if n > limit {
+			p("  and %d more", n-limit)
+		}
+	}
+	lines(len(r.Failures), func(i int) {
+		f := &r.Failures[i]
+		p("  job %s (%s) failed at %s next to %s: %s%s", f.Ref, f.User, f.At.Local().Format(time.DateTime), strings.Join(f.With, ", "), f.Why, f.Then())
+	})
+	lines(len(r.Contracts.List), func(i int) {
+		c := &r.Contracts.List[i]
+		p("  job %s (%s): slowed %.2f times, %.2f allowed, %.2f predicted, next to %s", c.Ref, c.User, c.Seen, c.Limit, c.Predicted, strings.Join(c.With, ", "))
+	})
+	if len(r.Kinds) > 1 {
+		t := newTable(w, kindHead...)
+		for i := range r.Kinds {
+			t.AppendRow(r.Kinds[i].Row())
+		}
+		t.Render()
+	}
+	if len(r.Refused) > 0 {
+		t := newTable(w, "guard", "jobs", "rounds")
+		for _, x := range r.Refused {
+			t.AppendRow(table.Row{x.Reason, x.Jobs, x.Looks})
+		}
+		t.Render()
+	}
+	if r.Replay != nil {
+		waits(w, "user", r.Replay.Users, limit)
+		waits(w, "account", r.Replay.Accounts, limit)
+	}
+	p("")
+	p("How these figures were computed:")
+	for _, m := range r.Method {
+		p("- %s", m)
+	}
+	if r.NoReplay != "" {
+		p("- There is no estimate of waits: %s.", strings.TrimPrefix(r.NoReplay, ErrReplay.Error()+": "))
+	}
+}
+
+// Then says what became of a failed job.
+func (f *Failure) Then() string {
+	switch {
+	case f.Cleared:
+		return "; run again alone it failed, too"
+	case f.Again:
+		return "; run again alone"
+	}
+	return ""
+}
+
+func newTable(w io.Writer, head ...any) table.Writer {
+	fmt.Fprintln(w)
+	t := table.NewWriter()
+	t.SetOutputMirror(w)
+	t.SetStyle(table.StyleLight)
+	t.AppendHeader(table.Row(head))
+	return t
+}
+
+func waits(w io.Writer, what string, all []Change, limit int) {
+	if len(all) == 0 {
+		return
+	}
+	t := newTable(w, what, "jobs", "wait alone", "wait sharing", "shorter", "longer", "done earlier by")
+	for i := range all {
+		c := &all[i]
+		if i == limit {
+			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(all)-limit)})
+			break
+		}
+		t.AppendRow(table.Row{
+			c.name(), c.Jobs, span(c.Alone), span(c.Shared), fmt.Sprintf("%s, %s", job.Count(c.Shorter, "job"), span(c.ShorterH)),
+			fmt.Sprintf("%s, %s", job.Count(c.Longer, "job"), span(c.LongerH)), span(-c.Turnaround),
+		})
+	}
+	t.Render()
+}
+
+func (c *Change) name() string {
+	if c.Name == "" {
+		return "(not known)"
+	}
+	return c.Name
+}
+
+// clean is usage.Clean line by line.
+func clean(s string) string {
+	lines := strings.Split(s, "\n")
+	for i := range lines {
+		lines[i] = usage.Clean(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Lines are the receipt in a few sentences.
+func (r *Receipt) Lines() []string {
+	var out []string
+	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if r.Jobs == 0 {
+		return []string{"No job with a GPU is known to have ended in this time."}
+	}
+	by := ""
+	if len(r.Policies) > 0 {
+		by = ", decided by " + strings.Join(r.Policies, ", ")
+	}
+	say("%s of %s ended, %s%s.", job.Count(r.Jobs, "job"), job.Count(r.Users, "user"), r.modes(), by)
+	if r.Modes[string(job.Active)] > 0 || r.Groups > 0 {
+		say("Grouped: %s in %s; %s shared a GPU.", job.Count(r.Grouped, "job"), job.Count(r.Groups, "group"), job.Count(r.Shared, "job"))
+	}
+	h := r.Hours
+	if h.Saved != 0 && (h.ByProfile+h.ByGuess > 0 || h.Lost > 0) {
+		say("GPU-hours: %.1f used; one by one about %.1f: %s. Of those %.1f were measured, %.1f are profiles' solo durations, %.1f are by slowdown; %.1f were lost to failures.",
+			h.Used, h.OneByOne, saved(h.Saved, h.OneByOne), h.Measured, h.ByProfile, h.ByGuess, h.Lost)
+	} else {
+		say("GPU-hours: %.1f used, one by one.", h.Used)
+	}
+	if r.Modes[string(job.Shadow)] > 0 || r.Intended > 0 {
+		say("Shadow changed nothing. It would have made %s share.", job.Count(r.Intended, "job"))
+	}
+	if x := r.Replay; x != nil {
+		say("Replayed (estimate): %.1f GPU-hours one by one, %.1f sharing: %s; mean wait %s, sharing %s; %s would wait less (%s in all), %d longer (%s).",
+			x.Alone.GPUHours, x.Shared.GPUHours, saved(x.Alone.GPUHours-x.Shared.GPUHours, x.Alone.GPUHours), span(x.All.Alone), span(x.All.Shared),
+			job.Count(x.All.Shorter, "job"), span(x.All.ShorterH), x.All.Longer, span(x.All.LongerH))
+	}
+	if p := r.Predicted; p.Jobs > 0 {
+		say("Predicted slowdown: %.2f on average over %s, %.2f at worst (job %s).", p.Mean, job.Count(p.Jobs, "job"), p.Worst, p.Of)
+	}
+	if s := r.Seen; s.Jobs > 0 {
+		say("Measured slowdown: %.2f on average over %s, %.2f or less for 95 %%, %.2f at worst (job %s).", s.Mean, job.Count(s.Jobs, "run"), s.P95, s.Worst, s.Of)
+	}
+	say("Contracts: %d kept, %d broken. Failures that may be due to co-runners: %d.", r.Contracts.Kept, r.Contracts.Broken, len(r.Failures))
+	say("Harm: %s.", r.Harm)
+	say("Turnaround: %s.", r.Turn)
+	if r.Lent.Jobs > 0 {
+		say("Time given back: the limits of %s were raised because of sharing, by %s in all.", job.Count(r.Lent.Jobs, "job"), span(r.Lent.Hours))
+	}
+	return out
+}
+
+func (r *Receipt) modes() string {
+	var parts []string
+	for mode, n := range r.Modes {
+		parts = append(parts, fmt.Sprintf("%d in mode %s", n, mode))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", ")
+}
+
+// saved says how much of a whole was saved; a loss says so.
+func saved(v, of float64) string {
+	what := "saved"
+	if v < 0 {
+		what, v = "more used:", -v
+	}
+	if !(of > 0) {
+		return fmt.Sprintf("%s %.1f", what, v)
+	}
+	return fmt.Sprintf("%s %.1f, %.0f %%", what, v, 100*v/of)
+}
+
+//go:embed receipt.html
+var source string
+
+// What the page shows at most, so that it stays one.
+const (
+	mostPoints = 400
+	mostBars   = 12
+)
+
+// HTML writes the receipt as one file that needs no other, at most limit lines a
+// list.
+func (r *Receipt) HTML(w io.Writer, limit int) error {
+	t, err := template.New("receipt").Funcs(template.FuncMap{
+		"span": span, "count": job.Count, "join": func(s []string) string { return strings.Join(s, ", ") },
+		"neg": func(v float64) float64 { return -v }, "percent": func(v float64) float64 { return 100 * v }, "diff": func(a, b float64) float64 { return a - b }, "when": func(t time.Time) string { return t.Local().Format("2006-01-02 15:04") },
+		"why":  func(s string) string { return strings.TrimPrefix(s, ErrReplay.Error()+": ") },
+		"cut":  func(list any) any { v := reflect.ValueOf(list); return v.Slice(0, min(v.Len(), limit)).Interface() },
+		"rest": func(list any) int { return max(0, reflect.ValueOf(list).Len()-limit) },
+	}).Parse(source)
+	if err != nil {
+		return fmt.Errorf("receipt as HTML: %w", err)
+	}
+	v := struct {
+		*Receipt
+		CSS                         template.CSS
+		HoursPic, Scatter, WaitsPic template.HTML
+		KindHead                    []any
+	}{r, template.CSS(chart.CSS), r.hoursPicture(), r.Scatter(), r.waitsPicture(), kindHead} //nolint:gosec // the program's own
+	var b bytes.Buffer
+	if err := t.Execute(&b, v); err != nil {
+		return fmt.Errorf("receipt as HTML: %w", err)
+	}
+	if _, err := io.WriteString(w, clean(b.String())); err != nil {
+		return fmt.Errorf("receipt as HTML: %w", err)
+	}
+	return nil
+}
+
+func hours(v float64) string { return fmt.Sprintf("%.1f h", v) }
+
+func (r *Receipt) hoursPicture() template.HTML {
+	b := chart.Bars{Title: "GPU-hours", Desc: "used, and one by one"}
+	h := r.Hours
+	if h.ByProfile+h.ByGuess+h.Lost > 0 {
+		b.Bars = append(b.Bars,
+			chart.Bar{Label: "one by one, about", Value: h.OneByOne, Text: hours(h.OneByOne)},
+			chart.Bar{Label: "used", Value: h.Used, Text: hours(h.Used), Class: better(h.Saved)})
+	}
+	if x := r.Replay; x != nil {
+		b.Bars = append(b.Bars,
+			chart.Bar{Label: "replayed one by one", Value: x.Alone.GPUHours, Text: hours(x.Alone.GPUHours)},
+			chart.Bar{Label: "replayed sharing (estimate)", Value: x.Shared.GPUHours, Text: hours(x.Shared.GPUHours), Class: better(x.Alone.GPUHours - x.Shared.GPUHours)})
+	}
+	if len(b.Bars) == 0 {
+		return ""
+	}
+	return b.HTML()
+}
+
+func better(gain float64) string {
+	if gain < 0 {
+		return "bad"
+	}
+	return "good"
+}
+
+// Scatter draws the slowdowns of runs that shared a GPU, predicted and measured; "" = nothing was predicted.
+func (r *Receipt) Scatter() template.HTML {
+	points := r.Points[max(0, len(r.Points)-mostPoints):]
+	s := chart.Scatter{Title: "Slowdown, predicted and measured", X: "predicted", Y: "measured", Desc: job.Count(len(points), "run")}
+	for _, p := range points {
+		name := slices.DeleteFunc([]string{"job " + p.Ref, p.User, p.App}, func(s string) bool { return s == "" })
+		s.Points = append(s.Points, chart.Point{
+			X: p.Predicted, Y: p.Seen, Bad: p.Broken, Label: fmt.Sprintf("%s: predicted %.2f, measured %.2f", strings.Join(name, ", "), p.Predicted, p.Seen),
+		})
+	}
+	if len(points) == 0 {
+		return ""
+	}
+	return s.HTML()
+}
+
+// waitsPicture shows the users with the largest change in waiting.
+func (r *Receipt) waitsPicture() template.HTML {
+	if r.Replay == nil {
+		return ""
+	}
+	all := slices.Clone(r.Replay.Users)
+	slices.SortStableFunc(all, func(a, b Change) int {
+		return cmp.Compare(math.Abs(b.ShorterH-b.LongerH), math.Abs(a.ShorterH-a.LongerH))
+	})
+	c := chart.Bars{Title: "Waits by user", Desc: "hours that all jobs of a user wait less by sharing"}
+	for i := range all[:min(len(all), mostBars)] {
+		x := &all[i]
+		d := x.ShorterH - x.LongerH
+		text := span(d) + " less"
+		if d < 0 {
+			text = span(-d) + " more"
+		}
+		c.Bars = append(c.Bars, chart.Bar{Label: x.name(), Value: d, Text: text, Class: better(d)})
+	}
+	return c.HTML()
+}
