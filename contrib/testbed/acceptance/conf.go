@@ -1,144 +1,216 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// finding is one of `slurmbridge doctor --json`.
-type finding struct {
-	Check    string `json:"check"`
-	Severity string `json:"severity"`
-	Fix      []struct {
-		File  string   `json:"file"`
-		Lines []string `json:"lines"`
-	} `json:"fix"`
-}
+// confs are Slurm's files, the same on all machines of a cluster.
+var confs = []string{"/etc/slurm/slurm.conf", "/etc/slurm/gres.conf"}
 
 // obey follows doctor's advice, as an admin would: lines into slurm.conf and gres.conf,
 // replacing the old ones, and the job_submit script next to them. It returns the
 // checks that it did something for.
-func (r *rig) obey(ctx context.Context) ([]string, error) {
-	out, _ := r.head.sh(ctx, "slurmbridge doctor --json")
+func (r *rig) obey() []string {
+	out, _ := r.try(r.head, "slurmbridge doctor --json")
 	var said struct {
-		Findings []finding `json:"findings"`
+		Findings []struct {
+			Check string `json:"check"`
+			Fix   []struct {
+				File  string   `json:"file"`
+				Lines []string `json:"lines"`
+			} `json:"fix"`
+		} `json:"findings"`
 	}
-	if err := json.Unmarshal([]byte(out), &said); err != nil {
-		return nil, fmt.Errorf("doctor --json: %w: %s", err, tail(out))
-	}
+	check(because("doctor --json: "+tail(out), json.Unmarshal([]byte(out), &said)))
 	var done []string
 	for _, f := range said.Findings {
 		did := false
 		for _, fix := range f.Fix {
-			switch fix.File {
-			case "/etc/slurm/slurm.conf", "/etc/slurm/gres.conf":
-				if err := r.edit(fix.File, fix.Lines); err != nil {
-					return nil, err
+			for _, line := range fix.Lines {
+				switch {
+				case slices.Contains(confs, fix.File):
+					r.head.write(fix.File, merge(r.head.read(fix.File), line), 0o644)
+					did = true
+				case fix.File == "" && strings.HasPrefix(line, "install "):
+					r.sh(r.head, line)
+					did = true
 				}
-				did = true
-			case "/etc/slurmbridge/slurmbridge.yaml":
-				if f.Check == "gate-seen" || f.Check == "used-gpus" {
-					key, _, _ := strings.Cut(fix.Lines[0], ":")
-					if _, err := r.head.sh(ctx, fmt.Sprintf("sed -i 's/^%s:.*/%s/' %s", key, fix.Lines[0], fix.File)); err != nil {
-						return nil, err
-					}
-				}
-			case "":
-				for _, l := range fix.Lines {
-					if strings.HasPrefix(l, "install ") {
-						if _, err := r.head.sh(ctx, l); err != nil {
-							return nil, err
-						}
-						did = true
-					}
-				}
+			}
+			if fix.File == "/etc/slurmbridge/slurmbridge.yaml" && (f.Check == "gate-seen" || f.Check == "used-gpus") {
+				key, _, _ := strings.Cut(fix.Lines[0], ":")
+				r.sh(r.head, "sed -i 's/^"+key+":.*/"+fix.Lines[0]+"/' "+fix.File)
 			}
 		}
 		if did {
 			done = append(done, f.Check)
 		}
 	}
-	return done, r.sameConf()
+	r.sameConf()
+	return done
 }
 
-// edit writes lines into a file of Slurm's on the controller.
-func (r *rig) edit(file string, lines []string) error {
-	path := filepath.Join(r.head.dir, file)
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return err
+// sameConf copies Slurm's files from the controller to the node.
+func (r *rig) sameConf() {
+	for _, f := range confs {
+		r.node.write(f, r.head.read(f), 0o644)
 	}
-	merged := string(text)
-	for _, l := range lines {
-		merged = merge(merged, l)
-	}
-	return os.WriteFile(path, []byte(merged), 0o644)
 }
 
-// merge puts a line into a configuration of Slurm's. One that begins with NodeName=,
-// PartitionName= or Name= describes a thing: what it says of it takes the place of what was said, "…" and
-// words like TYPE stand for what is there. Any other line is a setting and replaces that
-// setting.
+// merge puts a line into a configuration of Slurm's. Its NAME=VALUE words replace those of the line with the same setting or,
+// after NodeName=, PartitionName= and Name=, of the same name; "…" and the value TYPE keep what is there.
 func merge(text, line string) string {
 	fields := strings.Fields(line)
 	if len(fields) == 0 || strings.HasPrefix(line, "#") {
 		return text
 	}
-	key, value, _ := strings.Cut(fields[0], "=")
+	name := func(field string) string {
+		key, _, _ := strings.Cut(field, "=")
+		return strings.ToLower(key)
+	}
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
-	for i, have := range lines {
-		k, v, _ := strings.Cut(strings.TrimSpace(have), "=")
-		switch {
-		case !strings.EqualFold(k, key):
-		case !strings.EqualFold(key, "NodeName") && !strings.EqualFold(key, "PartitionName") && !strings.EqualFold(key, "Name"):
-			lines[i] = line
-			return strings.Join(lines, "\n") + "\n"
-		default:
-			if first, _, _ := strings.Cut(v, " "); first == value {
-				lines[i] = mergeFields(have, fields[1:])
-				return strings.Join(lines, "\n") + "\n"
+	for i := range lines {
+		have := strings.Fields(lines[i])
+		if len(have) == 0 || name(have[0]) != name(fields[0]) ||
+			slices.Contains([]string{"nodename", "partitionname", "name"}, name(fields[0])) && have[0] != fields[0] {
+			continue
+		}
+		for _, f := range fields {
+			at := slices.IndexFunc(have, func(h string) bool { return name(h) == name(f) })
+			switch _, value, ok := strings.Cut(f, "="); {
+			case !ok || value == "TYPE":
+			case at < 0:
+				have = append(have, f)
+			default:
+				have[at] = f
 			}
 		}
+		lines[i] = strings.Join(have, " ")
+		return strings.Join(lines, "\n") + "\n"
 	}
 	return text + line + "\n"
 }
 
-// mergeFields replaces NAME=VALUE words of a line, and adds those it lacks.
-func mergeFields(line string, fields []string) string {
-	have := strings.Fields(line)
-	for _, f := range fields {
-		k, v, ok := strings.Cut(f, "=")
-		if !ok || v == "TYPE" {
-			continue
-		}
-		there := false
-		for i, h := range have {
-			if hk, _, _ := strings.Cut(h, "="); strings.EqualFold(hk, k) {
-				have[i], there = f, true
-			}
-		}
-		if !there {
-			have = append(have, f)
-		}
+// The node has no GPU: what follows stands in for the driver, and is all that this test
+// adds to what the README says. Where there is a card, none of it is needed.
+const (
+	simDir   = "/opt/gpusim"
+	simState = "/var/lib/gpusim/state"
+)
+
+// dropIn sets the path of the simulated driver's library for the agent, and lets it write the
+// simulation's state as it would write the card's device.
+const dropIn = `[Service]
+Environment=LD_LIBRARY_PATH=` + simDir + ` GPUSIM_STATE=` + simState + `
+ReadWritePaths=/var/lib/gpusim
+`
+
+// driver makes, at boot as a driver does, the device node (in the container's own /dev,
+// and behind it /dev/null's device) and the card. Eight GPU seconds pass in a second: a minute's job takes
+// eight seconds.
+const driver = `[Unit]
+Description=simulated GPU
+Before=slurmd.service gpuprof.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=sh -ec 'rm -f /dev/nvidia0 ` + simState + `; mknod -m 666 /dev/nvidia0 c 1 3; mkdir -p /var/lib/gpusim; \
+	` + simDir + `/gpusim init --state ` + simState + ` --scale 8 --uuid-seed gpu1; chmod 666 ` + simState + `'
+[Install]
+WantedBy=multi-user.target
+`
+
+// simulate puts the simulated driver onto the node: NVML, MPS, the applications.
+func (r *rig) simulate() {
+	for _, from := range []string{"gpusim", "lib/libnvidia-ml.so.1"} {
+		r.node.write(simDir+"/"+filepath.Base(from), string(must(os.ReadFile(filepath.Join(r.o.build, from)))), 0o755)
 	}
-	return strings.Join(have, " ")
+	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
+		check(os.Symlink("gpusim", filepath.Join(r.node.dir, simDir, name)))
+		r.node.write("/usr/bin/"+name, "#!/bin/sh\nexport GPUSIM_STATE="+simState+"\nexec "+simDir+"/"+name+" \"$@\"\n", 0o755)
+	}
+	r.node.write("/etc/systemd/system/gpuprof.service.d/simulated.conf", dropIn, 0o644)
+	r.node.write("/etc/systemd/system/simulated-gpu.service", driver, 0o644)
+	check(os.Symlink("../simulated-gpu.service", filepath.Join(r.node.dir, wants, "simulated-gpu.service")))
 }
 
-// sameConf copies Slurm's files from the controller to the node: they are the same on
-// all machines of a cluster.
-func (r *rig) sameConf() error {
-	for _, f := range []string{"/etc/slurm/slurm.conf", "/etc/slurm/gres.conf"} {
-		text, err := os.ReadFile(filepath.Join(r.head.dir, f))
-		if err != nil {
-			return err
+// block is one fenced block of commands of the README: its info string is
+// "sh WHERE NAME", e.g. "sh controller install".
+type block struct {
+	where, name string
+	text        string // the commands, a line each
+	line        int    // of the README, where the commands begin
+}
+
+// manual is the README's commands, and which of them were run, by "WHERE NAME".
+type manual struct {
+	blocks []block
+	used   map[string]bool
+}
+
+// places are where a block may be run.
+var places = []string{"controller", "nodes", "user"}
+
+// readManual finds the blocks.
+func readManual(text string) (*manual, error) {
+	m := &manual{used: map[string]bool{}}
+	parts := strings.Split("\n"+text, "\n```") // every second one is a block
+	if len(parts)%2 == 0 {
+		return nil, errors.New("the last block has no end")
+	}
+	line := 0
+	for i, part := range parts {
+		if i%2 == 1 {
+			head, commands, _ := strings.Cut(part+"\n", "\n")
+			f := strings.Fields(head)
+			switch {
+			case len(f) != 3 || f[0] != "sh" || !slices.Contains(places, f[1]):
+				return nil, fmt.Errorf("line %d: %q: a block begins with ```sh WHERE NAME, where WHERE is one of %v", line, head, places)
+			case strings.TrimSpace(commands) == "":
+				return nil, fmt.Errorf("line %d: no commands in %s", line, head)
+			case m.find(f[1], f[2]) != nil:
+				return nil, fmt.Errorf("line %d: a second block %s", line, head)
+			}
+			m.blocks = append(m.blocks, block{f[1], f[2], commands, line + 1})
+		} else if i > 0 && !strings.HasPrefix(part+"\n", "\n") {
+			return nil, fmt.Errorf("line %d: a block begins within another", line)
 		}
-		if err := r.node.write(f, string(text), 0o644); err != nil {
-			return err
+		line += strings.Count(part, "\n") + 1
+	}
+	return m, nil
+}
+
+func (m *manual) find(where, name string) *block {
+	for i := range m.blocks {
+		if b := &m.blocks[i]; b.where == where && b.name == name {
+			return b
 		}
 	}
 	return nil
+}
+
+// take is the block of this name, which is now being run; without one the step ends.
+func (m *manual) take(where, name string) *block {
+	b := m.find(where, name)
+	if b == nil {
+		fail("the README has no block %q", where+" "+name)
+	}
+	m.used[where+" "+name] = true
+	return b
+}
+
+// left lists the blocks that were not run.
+func (m *manual) left() []string {
+	var out []string
+	for i := range m.blocks {
+		if key := m.blocks[i].where + " " + m.blocks[i].name; !m.used[key] {
+			out = append(out, fmt.Sprintf("%s (line %d)", key, m.blocks[i].line))
+		}
+	}
+	return out
 }

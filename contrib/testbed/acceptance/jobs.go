@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	_ "modernc.org/sqlite" // the driver of the controller's database
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 // job is a submitted one.
@@ -22,103 +23,65 @@ type job struct {
 var submitted = regexp.MustCompile(`Submitted batch job (\d+)`)
 
 // share submits as in the README, from the folder of the application.
-func (r *rig) share(ctx context.Context, user, app string) (job, error) {
-	b, err := r.readme.take("user", "submit")
-	if err != nil {
-		return job{}, err
-	}
-	return r.submit(ctx, user, app, b.text)
+func (r *rig) share(user, app string) job {
+	return r.submit(user, app, r.readme.take("user", "submit").text)
 }
 
-func (r *rig) submit(ctx context.Context, user, app, command string) (job, error) {
-	out, err := r.head.as(ctx, user, app, command)
-	if err != nil {
-		return job{}, err
-	}
+func (r *rig) submit(user, app, command string) job {
+	out := r.as(user, app, command)
 	m := submitted.FindStringSubmatch(out)
 	if m == nil {
-		return job{}, fmt.Errorf("sbatch said %q", out)
+		fail("sbatch said %q", out)
 	}
-	return job{id: m[1], user: user, app: app}, nil
+	return job{id: m[1], user: user, app: app}
 }
 
 // shareAll submits every user's applications, rounds times.
-func (r *rig) shareAll(ctx context.Context, rounds int) ([]job, error) {
-	var out []job
+func (r *rig) shareAll(rounds int) (out []job) {
 	for range rounds {
 		for _, u := range users {
 			for _, app := range u.apps {
-				j, err := r.share(ctx, u.name, app)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, j)
+				out = append(out, r.share(u.name, app))
 			}
 		}
 	}
-	return out, nil
+	return out
 }
 
 // look is `scontrol show job` of one, by field.
-func (r *rig) look(ctx context.Context, id string) (map[string]string, error) {
-	out, err := r.head.sh(ctx, "scontrol show job -o "+id)
-	if err != nil {
-		return nil, err
-	}
-	f := map[string]string{}
-	for word := range strings.FieldsSeq(out) {
-		k, v, _ := strings.Cut(word, "=")
-		if _, there := f[k]; !there {
-			f[k] = v
-		}
-	}
-	if i := strings.Index(out, " AdminComment="); i >= 0 {
-		f["AdminComment"], _, _ = strings.Cut(out[i+len(" AdminComment="):], "  ")
-	}
-	return f, nil
+func (r *rig) look(id string) map[string]string {
+	return slurmtest.Fields(r.sh(r.head, "scontrol show job "+id))
 }
 
-// ended waits until all jobs have completed, and says how many were started more than once.
-func (r *rig) ended(ctx context.Context, jobs []job, limit time.Duration) (restarts int, err error) {
-	states := map[string]int{}
-	err = until(ctx, limit, func() error {
-		clear(states)
+// ended waits until all jobs have completed, and returns how many were started more than once.
+func (r *rig) ended(jobs []job, limit time.Duration) (restarts int) {
+	r.until(limit, func() {
+		states := map[string]int{}
 		restarts = 0
 		for _, j := range jobs {
-			f, err := r.look(ctx, j.id)
-			if err != nil {
-				return err
-			}
+			f := r.look(j.id)
 			states[f["JobState"]]++
 			if f["Restarts"] != "0" {
 				restarts++
 			}
 		}
 		if states["COMPLETED"] != len(jobs) {
-			return fmt.Errorf("jobs are %s", count(states))
+			var are []string
+			for _, k := range slices.Sorted(maps.Keys(states)) {
+				are = append(are, fmt.Sprintf("%d %s", states[k], k))
+			}
+			fail("jobs are %s", strings.Join(are, ", "))
 		}
-		return nil
 	})
-	return restarts, err
-}
-
-func count(m map[string]int) string {
-	var out []string
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		out = append(out, fmt.Sprintf("%d %s", m[k], k))
-	}
-	return strings.Join(out, ", ")
+	return restarts
 }
 
 // gated waits until some jobs run and at least n wait at the gate.
-func (r *rig) gated(ctx context.Context, jobs []job, n int) error {
-	return until(ctx, time.Minute, func() error {
+func (r *rig) gated(jobs []job, n int) {
+	r.until(time.Minute, func() {
 		running, waiting := 0, 0
 		for _, j := range jobs {
-			f, err := r.look(ctx, j.id)
-			switch {
-			case err != nil:
-				return err
+			switch f := r.look(j.id); {
 			case f["JobState"] == "RUNNING":
 				running++
 			case f["JobState"] == "PENDING" && f["Dependency"] != "(null)":
@@ -126,64 +89,121 @@ func (r *rig) gated(ctx context.Context, jobs []job, n int) error {
 			}
 		}
 		if running == 0 || waiting < n {
-			return fmt.Errorf("%d run and %d wait with a dependency", running, waiting)
+			fail("%d run and %d wait with a dependency", running, waiting)
 		}
-		return nil
 	})
 }
 
 // queued submits rounds of jobs and waits until most of them wait.
-func (r *rig) queued(ctx context.Context, rounds int) ([]job, error) {
-	jobs, err := r.shareAll(ctx, rounds)
-	if err != nil {
-		return nil, err
-	}
-	return jobs, r.gated(ctx, jobs, 2)
+func (r *rig) queued(rounds int) []job {
+	jobs := r.shareAll(rounds)
+	r.gated(jobs, 2)
+	return jobs
 }
 
 // recorded is how many runs the controller's database holds, read from outside.
-func (r *rig) recorded(ctx context.Context) (int, error) {
-	db, err := sql.Open("sqlite", "file:"+r.head.dir+"/var/lib/slurmbridge/slurmbridge.db?mode=ro&_pragma=busy_timeout(5000)")
-	if err != nil {
-		return 0, err
-	}
+func (r *rig) recorded() (n int) {
+	db := must(sql.Open("sqlite", "file:"+r.head.dir+"/var/lib/slurmbridge/slurmbridge.db?mode=ro&_pragma=busy_timeout(5000)"))
 	defer db.Close()
-	n := 0
-	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM runs").Scan(&n); err != nil {
-		return 0, fmt.Errorf("count runs: %w", err)
-	}
-	return n, nil
+	check(because("count runs", db.QueryRowContext(r.ctx, "SELECT count(*) FROM runs").Scan(&n)))
+	return n
 }
 
 // records waits until so many runs are recorded, and fails where there are more.
-func (r *rig) records(ctx context.Context, want int) error {
-	return until(ctx, 40*time.Second, func() error {
-		n, err := r.recorded(ctx)
-		if err == nil && n != want {
-			err = fmt.Errorf("%d runs are recorded, not %d", n, want)
+func (r *rig) records(want int) {
+	r.until(40*time.Second, func() {
+		if n := r.recorded(); n != want {
+			fail("%d runs are recorded, not %d", n, want)
 		}
-		return err
 	})
 }
 
-// group is one of /v1/groups.
-type group struct {
-	Members []struct {
-		Ref string `json:"ref"`
-	} `json:"members"`
-	Complete bool    `json:"complete"`
-	SkewS    float64 `json:"skew_s"`
+// all waits for jobs' end, and fails where one was started twice or a record is missing.
+func (r *rig) all(jobs []job, before int) {
+	if again := r.ended(jobs, 5*time.Minute); again > 0 {
+		fail("%d jobs were started more than once", again)
+	}
+	r.records(before + len(jobs))
 }
 
-// groups are the daemon's latest groups.
-func (r *rig) groups(ctx context.Context) ([]group, error) {
-	out, err := r.head.sh(ctx, "curl -fsS http://head:9797/v1/groups")
-	if err != nil {
-		return nil, err
+// groups returns how many pairs of jobs started as one group, and the longest time between two starts of one, s.
+func (r *rig) groups(jobs []job) (pairs int, worst float64) {
+	var groups []struct {
+		Members []struct {
+			Ref string `json:"ref"`
+		} `json:"members"`
+		Complete bool    `json:"complete"`
+		SkewS    float64 `json:"skew_s"`
 	}
-	var g []group
-	if err := json.Unmarshal([]byte(out), &g); err != nil {
-		return nil, fmt.Errorf("/v1/groups: %w", err)
+	check(because("/v1/groups", json.Unmarshal([]byte(r.sh(r.head, "curl -fsS http://head:9797/v1/groups")), &groups)))
+	for i := 0; i < len(jobs); i += 2 {
+		for _, g := range groups {
+			n := 0
+			for _, m := range g.Members {
+				if m.Ref == jobs[i].id || m.Ref == jobs[i+1].id {
+					n++
+				}
+			}
+			if n == 2 && g.Complete {
+				pairs++
+				worst = max(worst, g.SkewS)
+			}
+		}
 	}
-	return g, nil
+	return pairs, worst
+}
+
+// see is the README's way for a user to see partners, while the job has some.
+func (r *rig) see(jobs []job) (why string) {
+	text := r.readme.take("user", "see").text
+	r.until(90*time.Second, func() {
+		last := error(nil)
+		for _, j := range jobs {
+			out := ""
+			if last = attempt(func() { out = r.as(j.user, j.app, "JOB="+j.id+"\n"+text) }); last != nil {
+				continue
+			}
+			if last = fmt.Errorf("nothing of partners: %s", tail(out)); strings.Contains(out, "together") && strings.Contains(out, "with ") {
+				_, comment, _ := strings.Cut(out, "slurmbridge: ")
+				said, _, _ := strings.Cut(comment, "\n")
+				why = j.user + " reads “" + strings.Join(strings.Fields(said), " ") + "”"
+				return
+			}
+		}
+		check(last)
+	})
+	return why
+}
+
+// nodeIs waits until Slurm says so of the node: idle is up and without a job, down is given up.
+func (r *rig) nodeIs(limit time.Duration, state string) {
+	r.until(limit, func() {
+		if out := r.sh(r.head, "sinfo -h -o '%T %E'"); !strings.HasPrefix(out, state) {
+			fail("the node is %s", strings.TrimSpace(out))
+		}
+	})
+}
+
+const idle, down = "idle ", "down"
+
+// whole runs a job on a whole GPU, as on any cluster.
+func (r *rig) whole() {
+	r.ended([]job{r.submit("alice", "gromacs", "sbatch --gres=gpu:1 job.sh")}, time.Minute)
+}
+
+// unplugged does something while the node's network cable is out, and returns for how long it was.
+func (r *rig) unplugged(do func()) time.Duration {
+	plug := func(state string) error {
+		_, err := call(r.ctx, "ip", "link", "set", "vb-"+nodeName, state)
+		return err
+	}
+	check(plug("down"))
+	at := time.Now()
+	err := attempt(do)
+	away := time.Since(at)
+	if back := plug("up"); err == nil {
+		err = back
+	}
+	check(err)
+	return away
 }

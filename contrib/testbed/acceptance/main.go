@@ -3,9 +3,10 @@
 // them: the commands are read from the README. Then it pulls plugs. `make acceptance`
 // calls it.
 //
-// Everything lives in namespaces of its own (processes, mounts, network): however this
-// ends, the kernel clears away machines, network and mounts. What stays is the cached
-// root folder.
+// Everything lives in namespaces of its own (processes, mounts, network), of which this is
+// the first process: however it ends, the kernel clears away machines, network and mounts.
+// What stays is the cached root folder, and of one that was killed its control groups
+// until the next run.
 package main
 
 import (
@@ -14,12 +15,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec" //nolint:depguard // the run in its own namespaces is this program again
+	"os/exec" //nolint:depguard // programs are looked for
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -33,8 +32,6 @@ type options struct {
 	cache   string // where root folders are kept
 	build   string // programs, and below packages/ and newer/ the packages
 	keep    bool
-	inside  string // in the namespaces: the control groups' name
-	work    string // in the namespaces: an empty folder to mount on
 }
 
 func main() {
@@ -43,24 +40,15 @@ func main() {
 	flag.StringVar(&o.cache, "cache", ".cache/acceptance", "folder of the root folders")
 	flag.StringVar(&o.build, "build", "build", "where make build put the programs, with packages in acceptance/old and acceptance/new")
 	flag.BoolVar(&o.keep, "keep", false, "leave the machines running at the end, until Ctrl-C")
-	flag.StringVar(&o.inside, "inside", "", "for its own use")
-	flag.StringVar(&o.work, "work", "", "for its own use")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	do := outside
-	if o.inside != "" {
-		do = inside
+	err := able(o)
+	if err == nil {
+		err = run(ctx, o)
 	}
-	err := do(ctx, o)
 	if ctx.Err() != nil {
 		err = errors.New("interrupted; machines, network and mounts are gone")
-		if o.inside != "" {
-			os.Exit(1)
-		}
-	}
-	if errors.Is(err, errReported) {
-		os.Exit(1)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "acceptance:", err)
@@ -68,70 +56,13 @@ func main() {
 	}
 }
 
-// errReported is a failure that was printed already.
-var errReported = errors.New("reported")
-
-// outside makes the root folder, runs this program in namespaces of its own, and clears
-// away what namespaces don't: control groups.
-func outside(ctx context.Context, o options) error {
-	if err := able(o); err != nil {
-		return err
-	}
-	root, err := filepath.Abs(filepath.Join(o.cache, o.release))
-	if err != nil {
-		return err
-	}
-	mk := exec.CommandContext(ctx, "contrib/testbed/acceptance/root", o.release, root)
-	mk.Stdout, mk.Stderr = os.Stdout, os.Stderr
-	mk.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	mk.Cancel = func() error { return syscall.Kill(-mk.Process.Pid, syscall.SIGTERM) }
-	if err := mk.Run(); err != nil {
-		return fmt.Errorf("root folder: %w", err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	group := "slurmbridge-acceptance-" + strconv.Itoa(os.Getpid())
-	defer dropGroups(group)
-	work, err := os.MkdirTemp("", "slurmbridge-acceptance-")
-	if err != nil {
-		return err
-	}
-	// What is mounted on it is seen in there alone: out here it stays empty.
-	defer os.Remove(work)
-	in := exec.CommandContext(ctx, self, append([]string{"-inside", group, "-work", work}, os.Args[1:]...)...)
-	in.Stdout, in.Stderr = os.Stdout, os.Stderr
-	// The kernel ends all processes in there with its first process, and that with us.
-	runtime.LockOSThread()
-	in.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
-		Pdeathsig:  syscall.SIGKILL, Setpgid: true,
-	}
-	in.Cancel = func() error { return in.Process.Signal(syscall.SIGTERM) }
-	in.WaitDelay = 10 * time.Second
-	if err := in.Start(); err != nil {
-		return fmt.Errorf("start in its own namespaces: %w", err)
-	}
-	if o.keep {
-		fmt.Printf("--keep: nsenter -t %d -m -p -n, then nsenter -a -t LEADER, leads onto a machine\n", in.Process.Pid)
-	}
-	var exit *exec.ExitError
-	if err := in.Wait(); errors.As(err, &exit) {
-		return errReported
-	} else if err != nil {
-		return err
-	}
-	return nil
-}
-
 // able says what is missing to begin at all.
 func able(o options) error {
 	if !slices.Contains(releases, o.release) {
 		return fmt.Errorf("--release %s: there are %s", o.release, strings.Join(releases, ", "))
 	}
-	if os.Geteuid() != 0 {
-		return errors.New("booting machines takes root: call sudo make acceptance")
+	if os.Geteuid() != 0 || os.Getpid() != 1 {
+		return errors.New("booting machines takes root and namespaces of their own: call sudo make acceptance")
 	}
 	for _, program := range []string{"systemd-nspawn", "nsenter", "ip", "unshare"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -141,10 +72,130 @@ func able(o options) error {
 	if len(cgroups()) == 0 {
 		return errors.New("no control groups (cgroup2) are mounted here: systemd can't be booted")
 	}
-	for _, dir := range []string{"acceptance/old", "acceptance/new"} {
-		if found, err := filepath.Glob(filepath.Join(o.build, dir, "*.deb")); err != nil || len(found) != 2 {
-			return fmt.Errorf("%s holds %d packages, not two: call make acceptance", filepath.Join(o.build, dir), len(found))
+	return nil
+}
+
+// step is one check.
+type step struct {
+	name string
+	// needed: without it nothing that follows means anything.
+	needed bool
+	// do returns the message for a step that holds; check ends a step that doesn't.
+	do func() string
+}
+
+// failure is the panic that ends a step, and only that step.
+type failure struct{ error }
+
+// check ends the step with an error, if there is one.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// must is the value of a call that the step can't go on without.
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+// fail ends the step.
+func fail(format string, args ...any) {
+	check(fmt.Errorf(format, args...))
+}
+
+// attempt is what ended a function, nil = nothing.
+func attempt(do func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			f, ok := p.(failure)
+			if !ok {
+				panic(p)
+			}
+			err = f.error
+		}
+	}()
+	do()
+	return nil
+}
+
+// because puts what went wrong in front of an error, if there is one.
+func because(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// until repeats something until it holds, for at most limit. The last failure is the reason for giving up.
+func (r *rig) until(limit time.Duration, do func()) {
+	for end := time.Now().Add(limit); ; {
+		err := attempt(do)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			check(because("after "+limit.String(), err))
+		}
+		select {
+		case <-r.ctx.Done():
+			check(r.ctx.Err())
+		case <-time.After(500 * time.Millisecond):
 		}
 	}
-	return nil
+}
+
+// longest bounds a step.
+const longest = 10 * time.Minute
+
+// runAll runs the steps, prints each as it goes, and reports whether all hold.
+func (r *rig) runAll(all context.Context) bool {
+	on, held, steps, began := true, 0, r.steps(), time.Now()
+	for _, s := range steps {
+		fmt.Printf("%4.0f s  %s … ", time.Since(began).Seconds(), s.name)
+		if !on || all.Err() != nil {
+			fmt.Println("not run")
+			continue
+		}
+		at, detail := time.Now(), ""
+		ctx, cancel := context.WithTimeout(all, longest)
+		r.ctx = ctx
+		err := attempt(func() { detail = s.do() })
+		cancel()
+		if r.ctx = all; err == nil {
+			held++
+			fmt.Printf("ok, %.1f s: %s\n", time.Since(at).Seconds(), detail)
+			continue
+		}
+		on = !s.needed
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("took longer than %s: %w", longest, err)
+		}
+		fmt.Printf("FAILED: %v\n", err)
+		r.keepLog(s.name, err)
+	}
+	fmt.Printf("%s: %d of %d checks hold, %.0f s\n", r.o.release, held, len(steps), time.Since(began).Seconds())
+	return held == len(steps)
+}
+
+// keepLog appends the end of the machines' journals to a file next to the packages.
+func (r *rig) keepLog(name string, err error) {
+	path := filepath.Join(r.o.build, "acceptance", r.o.release+".log")
+	f, ferr := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if ferr != nil {
+		return
+	}
+	defer f.Close()
+	fmt.Fprintf(f, "===== %s: %v\n", name, err)
+	for _, m := range r.machines() {
+		if m.leader == 0 {
+			continue
+		}
+		out, _ := r.try(m, `journalctl --no-pager -n 60 -o short-precise
+tail -n 30 /var/log/slurm/*.log
+[ `+m.name+` = gpu1 ] || { squeue -o '%i %u %T %r %E %b'; sinfo -R; }`)
+		fmt.Fprintf(f, "----- %s\n%s\n", m.name, out)
+	}
+	fmt.Printf("        the end of the machines' logs: %s\n", path)
 }

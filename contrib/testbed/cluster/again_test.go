@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 func TestFailedBesideOthers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.signal("slurmbridge", syscall.SIGSTOP)
+	mend := r.breaks("bridge stopped")
 	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run vgg11\n", r.State(), r.Bin("gpusim"))
 	var ids []string
 	for range 2 {
@@ -26,7 +25,7 @@ func TestFailedBesideOthers(t *testing.T) {
 		}
 		ids = append(ids, id)
 	}
-	r.signal("slurmbridge", syscall.SIGCONT)
+	mend()
 	r.until("one that fails is run again", func() bool {
 		return r.metric("slurmbridge_shared_failures_total", "again") == 1
 	})

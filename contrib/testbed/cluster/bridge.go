@@ -11,11 +11,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -30,101 +28,79 @@ import (
 // Bridge imports the profiles and starts bridge and agent. It returns when jobs
 // are gated.
 func (s *Stack) Bridge(ctx context.Context) error {
-	port, err := FreePort()
-	if err != nil {
-		return err
-	}
-	addr := "127.0.0.1:" + port
-	s.URL = "http://" + addr
-	conf := s.Path("slurmbridge.yaml")
-	database := s.Path("run", "slurmbridge.db")
-	if s.Setup.Disk != nil {
-		database = filepath.Join(s.disk(), "slurmbridge.db")
-	}
-	settings := s.Setup.Settings
-	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + strings.Join(append([]string{slurmtest.Partition}, s.Setup.Partitions...), ", ") + "]"} { // nobody else is here
-		key, _, _ := strings.Cut(usual, " ")
-		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
-			settings = append([]string{usual}, settings...)
-		}
-	}
-	if s.Setup.Standby {
-		settings = append(settings, "name: head1")
-	}
-	proof := "munge_socket: " + s.MungeSocket
 	if s.Setup.AuthSlurm {
 		if err := s.writeKeys(); err != nil {
 			return err
 		}
-		proof = "key_file: " + s.KeyFile("slurm")
 	}
-	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\n%s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
-		s.Conf(), s.GateFile, s.WakeFile, database, addr, proof, s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		return err
+	database := s.Path("run", "slurmbridge.db")
+	if s.Setup.Disk != nil {
+		database = filepath.Join(s.disk(), "slurmbridge.db")
 	}
-	if !s.Setup.Cold {
-		file := s.Path("profiles.json")
-		if err := s.writeProfiles(file); err != nil {
-			return err
-		}
-		// The documented command, as the user that the bridge runs as.
-		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "import", "--config", conf, file); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-	}
-	if err := s.Spawn("slurmbridge", "slurm", "serve", "--config", conf); err != nil {
-		return err
-	}
-	both := "http://" + addr
+	first := ""
 	if s.Setup.Standby {
-		second, err := s.standby(ctx, text)
-		if err != nil {
+		first = "name: head1"
+	}
+	var err error
+	if s.URL, err = s.controller(ctx, BridgeDaemon, database, s.WakeFile, first); err != nil {
+		return err
+	}
+	both := s.URL
+	if s.Setup.Standby {
+		if s.StandbyURL, err = s.controller(ctx, "standby", s.Path("run", "standby.db"), s.Path("run", "standby-wake"), "name: head2"); err != nil {
 			return err
 		}
-		both += "," + second
+		both += "," + s.StandbyURL
 	}
-	if !s.Setup.Bare {
-		if err := s.agents(addr, both); err != nil {
+	if s.agents() {
+		if err := errors.Join(s.startAgents(both), s.askForLimits(both)); err != nil {
 			return err
 		}
 	}
 	if !slurmtest.Wait(ctx, 20*time.Second, func() bool {
-		resp, err := http.Get(s.URL + "/-/ready")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
+		_, err := s.Text("/-/ready")
 		_, gerr := os.Stat(s.GateFile)
-		return resp.StatusCode == http.StatusOK && gerr == nil
+		return err == nil && gerr == nil
 	}) {
 		return errors.New("the bridge does not become ready")
 	}
 	return nil
 }
 
-// standby starts a second daemon, with the first one's settings, and returns its URL.
-func (s *Stack) standby(ctx context.Context, settings string) (string, error) {
+// controller starts a daemon of the bridge with settings of its own, as the user that it runs as, and returns its URL.
+func (s *Stack) controller(ctx context.Context, name, database, wake, more string) (string, error) {
 	port, err := FreePort()
 	if err != nil {
 		return "", err
 	}
-	file := s.Path("standby.yaml")
-	for _, change := range [][2]string{
-		{"database: .*", "database: " + s.Path("run", "standby.db")}, {"listen: .*", "listen: 127.0.0.1:" + port}, {"wake_file: .*", "wake_file: " + s.Path("run", "standby-wake")}, {"name: .*", "name: head2"},
-	} {
-		settings = regexp.MustCompile("(?m)^"+change[0]).ReplaceAllString(settings, change[1])
+	settings := append(slices.Clone(s.Setup.Settings), more)
+	for _, usual := range []string{"leave_room: yes", "sharers_only: [" + slurmtest.Partition + "]"} { // nobody else is here
+		key, _, _ := strings.Cut(usual, " ")
+		if !slices.ContainsFunc(settings, func(line string) bool { return strings.HasPrefix(line, key) }) {
+			settings = append([]string{usual}, settings...)
+		}
 	}
-	if err := os.WriteFile(file, []byte(settings), 0o644); err != nil {
+	proof := "munge_socket: " + s.MungeSocket
+	if s.Setup.AuthSlurm {
+		proof = "key_file: " + s.KeyFile("slurm")
+	}
+	file := s.Path(name + ".yaml")
+	text := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: 127.0.0.1:%s\n%s\npolicy: %s\nlease: %s\npoll: 10s\n%s\n",
+		s.Conf(), s.GateFile, wake, database, port, proof, s.Setup.Policy, s.Setup.Lease, strings.Join(settings, "\n"))
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return "", err
 	}
 	if !s.Setup.Cold {
-		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "import", "--config", file, s.Path("profiles.json")); err != nil {
+		known := s.Path("profiles.json")
+		if err := s.writeProfiles(known); err != nil {
+			return "", err
+		}
+		// The documented command.
+		if out, err := s.RunAs(ctx, "slurm", s.Bin("slurmbridge"), "profiles", "import", "--config", file, known); err != nil {
 			return "", fmt.Errorf("%w: %s", err, out)
 		}
 	}
-	s.StandbyURL = "http://127.0.0.1:" + port
-	return s.StandbyURL, s.spawn(&Daemon{Name: "standby", program: "slurmbridge", as: "slurm", args: []string{"serve", "--config", file}})
+	return "http://127.0.0.1:" + port, s.spawn(&Daemon{Name: name, program: "slurmbridge", as: "slurm", args: []string{"serve", "--config", file}})
 }
 
 // KeyFile is the file of the key that records travel with: root's on the nodes, slurm's on the
@@ -133,11 +109,7 @@ func (s *Stack) KeyFile(owner string) string { return s.Path("keys", owner) }
 
 // WriteKey writes the keys of one of them, the one that signs first.
 func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
-	u, err := user.Lookup(owner)
-	if err != nil {
-		return err
-	}
-	uid, err := strconv.Atoi(u.Uid)
+	id, err := slurmtest.IDs(owner)
 	if err != nil {
 		return err
 	}
@@ -147,13 +119,7 @@ func (s *Stack) WriteKey(owner string, keys ...[]byte) error {
 	}
 	// Half of it is useless.
 	file := s.KeyFile(owner)
-	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
-		return err
-	}
-	if err := os.Chown(file+".new", uid, -1); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
+	return errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Chown(file+".new", int(id.Uid), -1), os.Rename(file+".new", file))
 }
 
 // writeKeys makes a key for nodes and controller.
@@ -182,14 +148,14 @@ func FreePort() (string, error) {
 // Agent is the name of the i-th node's agent among the daemons.
 func (s *Stack) Agent(i int) string { return of("gpuprof", i) }
 
-// agents starts every node's; they reach the bridge at addr, or at all the addresses in controllers.
-func (s *Stack) agents(addr, controllers string) error {
+// startAgents starts every node's; they reach the bridge at these addresses, or through the wire at its first.
+func (s *Stack) startAgents(controllers string) error {
 	if s.Setup.Wired {
 		var err error
-		if s.Wire, err = newWire(addr); err != nil {
+		if s.Wire, err = newWire(s.URL); err != nil {
 			return err
 		}
-		controllers = "http://" + s.Wire.listener.Addr().String()
+		controllers = s.Wire.URL
 	}
 	proof := []string{"--munge-socket", s.MungeSocket}
 	if s.Setup.AuthSlurm {
@@ -207,6 +173,24 @@ func (s *Stack) agents(addr, controllers string) error {
 		}
 	}
 	return nil
+}
+
+// askForLimits lets the nodes' hooks ask the controllers for memory limits.
+func (s *Stack) askForLimits(controllers string) error {
+	proof := "munge_socket: " + s.MungeSocket
+	if s.Setup.AuthSlurm {
+		proof = "key_file: " + s.KeyFile("root")
+	}
+	var errs []error
+	for _, node := range s.Nodes() {
+		f, err := os.OpenFile(s.Path("node-"+node+".yaml"), os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil {
+			_, err = fmt.Fprintf(f, "controller: %q\n%s\n", controllers, proof)
+			err = errors.Join(err, f.Close())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // writeProfiles writes what the bridge knows beforehand as the cluster's clock sees it:
@@ -234,18 +218,18 @@ func (s *Stack) writeProfiles(path string) error {
 
 // Bridged is what the bridge reports of its run.
 type Bridged struct {
-	Groups      int       // times that jobs were put together
-	Skews       []float64 // s between the first and the last start of a group
-	AddedDelayS float64   // the longest that the bridge alone kept a job waiting
-	Slurm       string    // release
+	Groups      int                  // times that jobs were put together
+	Skews       []float64            // s between the first and the last start of a group
+	AddedDelayS float64              // the longest that the bridge alone kept a job waiting
+	Slurm       string               // release
+	Released    map[string]time.Time // when each job was, as the bridge's log says
+	Misplaced   int                  // members of groups on another GPU than planned
 }
 
 // Ask queries the bridge's own account, once the last records are in.
 func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
-	b := &Bridged{}
 	var groups []struct {
 		Members  []json.RawMessage `json:"members"`
-		State    string            `json:"state"`
 		Kind     string            `json:"kind"`
 		SkewS    float64           `json:"skew_s"`
 		Complete bool              `json:"complete"`
@@ -261,6 +245,7 @@ func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
 		}
 		return true
 	})
+	b := &Bridged{}
 	for _, g := range groups {
 		// A job that joins running ones makes a group with them.
 		if g.Kind == "join" || len(g.Members) > 1 {
@@ -274,10 +259,12 @@ func (s *Stack) Ask(ctx context.Context) (*Bridged, error) {
 		Delay float64 `json:"added_delay_max_s"`
 		Slurm string  `json:"slurm"`
 	}
-	if err := s.Get("/v1/status", &st); err != nil {
+	log, lerr := os.ReadFile(s.Path("log", BridgeDaemon+".log"))
+	wrong, merr := s.Metric("slurmbridge_group_members_total", "misplaced")
+	if err := errors.Join(s.Get("/v1/status", &st), lerr, merr); err != nil {
 		return nil, err
 	}
-	b.AddedDelayS, b.Slurm = st.Delay, st.Slurm
+	b.AddedDelayS, b.Slurm, b.Misplaced, b.Released = st.Delay, st.Slurm, int(wrong), released(string(log))
 	return b, nil
 }
 
@@ -332,15 +319,6 @@ func (s *Stack) Metric(name string, values ...string) (float64, error) {
 }
 
 var releaseLine = regexp.MustCompile(`(?m)^time=(\S+) .*msg="group released" .*jobs=(\S+)`)
-
-// Released is when the bridge's log says that each job was released.
-func (s *Stack) Released() map[string]time.Time {
-	log, err := os.ReadFile(s.Path("log", "slurmbridge.log"))
-	if err != nil {
-		return nil
-	}
-	return released(string(log))
-}
 
 func released(log string) map[string]time.Time {
 	out := map[string]time.Time{}

@@ -16,7 +16,7 @@ func TestAgentDown(t *testing.T) {
 	r := newRig(t)
 	ids := r.pair("gromacs")
 	r.reach(ids, "RUNNING")
-	r.kill("gpuprof")
+	mend := r.breaks("agent killed")
 	ids = append(ids, r.pair("gromacs")...)
 	r.reach(ids, "COMPLETED")
 	if !r.ready() {
@@ -33,7 +33,7 @@ func TestAgentDown(t *testing.T) {
 	if err != nil || slices.Contains(strings.Fields(node), "drained") {
 		t.Errorf("the node is %s, %v", node, err)
 	}
-	r.again("gpuprof")
+	mend()
 	r.until("records of the time without an agent", func() bool { return r.metric("slurmbridge_records_total", "new") == float64(len(ids)) })
 	if left := r.files(r.Path("node", "ended"), ".json"); len(left) != 0 {
 		t.Errorf("not taken up: %v", left)
@@ -50,14 +50,14 @@ func TestControllerUnreachableAtEpilog(t *testing.T) {
 	if left := r.files(r.Path("spool-agent"), ".json"); len(left) != 0 {
 		t.Fatalf("records before any job has ended: %v", left)
 	}
-	r.kill("slurmbridge")
+	mend := r.breaks("bridge killed")
 	if _, err := http.Get(r.URL + "/-/healthy"); err == nil {
 		t.Fatal("somebody else answers in the controller's place")
 	}
 	r.reach(ids, "COMPLETED")
 	r.until("records in the spool", func() bool { return len(r.files(r.Path("spool-agent"), ".json")) == len(ids) })
 	r.until("a word of it in the agent's log", func() bool { return r.logged("gpuprof", "records wait for the controller") })
-	r.again("slurmbridge")
+	mend()
 	r.until("the bridge is back", r.ready)
 	r.until("records from the spool", func() bool { return r.metric("slurmbridge_records_total", "new") == float64(len(ids)) })
 	r.until("an empty spool", func() bool { return len(r.files(r.Path("spool-agent"), "")) == 0 })

@@ -5,11 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
@@ -35,7 +43,7 @@ type Fault struct {
 	// program: one of its processes is killed. Otherwise thing names what breaks, one fault at a time.
 	program      string
 	thing        func(s *Stack, node int) string
-	broken, mend func(s *Stack, node int) error
+	broken, mend func(s *Stack, thing string, node int) error
 }
 
 // ErrNothing says that there was nothing to break.
@@ -43,81 +51,132 @@ var ErrNothing = errors.New("nothing to break")
 
 // Faults are all that is known.
 var Faults = []Fault{
-	daemon("bridge killed", 6, 1, 8, false, false),
-	daemon("bridge killed for longer than the lease", 1, 40, 70, false, false),
-	daemon("bridge stopped", 4, 2, 12, false, true),
-	daemon("bridge stopped for longer than the lease", 1, 35, 60, false, true),
-	daemon("agent killed", 8, 1, 20, true, false),
-	daemon("agent stopped", 4, 2, 20, true, true),
-	{
-		Name: "agents cut off", Weight: 4, Least: 5, Most: 40, thing: named("wire"),
-		broken: func(s *Stack, _ int) error { s.Wire.Set(true); return nil },
-		mend:   func(s *Stack, _ int) error { s.Wire.Set(false); return nil },
-	},
+	{Name: "bridge killed", Weight: 6, Least: 1, Most: 8, thing: bridge, broken: kill, mend: again},
+	{Name: "bridge killed for longer than the lease", Weight: 1, Least: 40, Most: 70, thing: bridge, broken: kill, mend: again},
+	{Name: "bridge stopped", Weight: 4, Least: 2, Most: 12, thing: bridge, broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT)},
+	{Name: "bridge stopped for longer than the lease", Weight: 1, Least: 35, Most: 60, thing: bridge, broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT)},
+	{Name: "agent killed", Weight: 8, Least: 1, Most: 20, Node: true, thing: agent, broken: kill, mend: again},
+	{Name: "agent stopped", Weight: 4, Least: 2, Most: 20, Node: true, thing: agent, broken: signal(syscall.SIGSTOP), mend: signal(syscall.SIGCONT)},
+	{Name: "agents cut off", Weight: 4, Least: 5, Most: 40, thing: named("wire"), broken: cut(true), mend: cut(false)},
 	{Name: "hook killed", Weight: 12, program: "slurmbridge-hook"},
 	{Name: "MPS control daemon killed", Weight: 2, program: "nvidia-cuda-mps-control"},
 	{Name: "MPS server killed", Weight: 2, program: "nvidia-cuda-mps-server"},
+	{Name: "slurmctld killed", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller), broken: endController(true), mend: startController},
+	{Name: "slurmctld restarted", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller), broken: endController(false), mend: startController},
+	{Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: named(controller), broken: signalAll(syscall.SIGSTOP), mend: signalAll(syscall.SIGCONT)},
 	{
-		Name: "slurmctld killed", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller),
-		broken: func(s *Stack, _ int) error { s.KillController(); return nil }, mend: startController,
+		Name: "slurmd killed", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, Node: true, thing: nodes("slurmd "),
+		broken: func(s *Stack, _ string, node int) error { s.KillNode(node); return nil },
+		mend:   func(s *Stack, _ string, node int) error { return s.StartNode(node) },
 	},
-	{
-		Name: "slurmctld restarted", Weight: 2, Least: 1, Most: 5, Slurm: true, Plain: true, thing: named(controller),
-		broken: func(s *Stack, _ int) error { s.StopController(); return nil }, mend: startController,
-	},
-	{
-		Name: "slurmctld stopped", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, thing: named(controller),
-		broken: signalController(syscall.SIGSTOP), mend: signalController(syscall.SIGCONT),
-	},
-	{
-		Name: "slurmd killed", Weight: 4, Least: 1, Most: 8, Slurm: true, Plain: true, Node: true,
-		thing:  func(_ *Stack, node int) string { return "slurmd " + slurmtest.NodeName(node) },
-		broken: func(s *Stack, node int) error { s.KillNode(node); return nil },
-		mend:   func(s *Stack, node int) error { return s.StartNode(node) },
-	},
-	{
-		Name: "partition down", Weight: 4, Least: 5, Most: 30, Slurm: true, thing: func(s *Stack, node int) string { return s.partition(node) },
-		broken: func(s *Stack, node int) error { return s.insist("PartitionName="+s.partition(node), "State=DOWN") },
-		mend:   func(s *Stack, node int) error { return s.insist("PartitionName="+s.partition(node), "State=UP") },
-	},
-	{
-		Name: "node drained", Weight: 4, Least: 5, Most: 40, Slurm: true, Node: true,
-		thing: func(_ *Stack, node int) string { return "state of " + slurmtest.NodeName(node) },
-		broken: func(s *Stack, node int) error {
-			return s.insist("NodeName="+slurmtest.NodeName(node), "State=DRAIN", "Reason=fault")
-		},
-		mend: func(s *Stack, node int) error {
-			return s.insist("NodeName="+slurmtest.NodeName(node), "State=RESUME")
-		},
-	},
+	{Name: "partition down", Weight: 4, Least: 5, Most: 30, Slurm: true, thing: partition, broken: update("State=DOWN"), mend: update("State=UP")},
+	{Name: "node drained", Weight: 4, Least: 5, Most: 40, Slurm: true, Node: true, thing: nodes("NodeName="), broken: update("State=DRAIN", "Reason=fault"), mend: update("State=RESUME")},
 	{
 		Name: "disk full", Weight: 4, Least: 5, Most: 40, thing: named("disk"),
-		broken: func(s *Stack, _ int) error { return s.Setup.Disk.Fill() },
-		mend:   func(s *Stack, _ int) error { return s.Setup.Disk.Empty() },
+		broken: func(s *Stack, _ string, _ int) error { return s.Setup.Disk.Fill() },
+		mend:   func(s *Stack, _ string, _ int) error { return s.Setup.Disk.Empty() },
 	},
 	{Name: "gate cancelled", Weight: 2, thing: named("gate"), broken: cancelGate},
 }
 
 func named(thing string) func(*Stack, int) string { return func(*Stack, int) string { return thing } }
 
-// daemon is a fault of a daemon of ours, killed and started again, or stopped for a while.
-func daemon(name string, weight int, least, most float64, agent, stop bool) Fault {
-	which := named(BridgeDaemon)
-	if agent {
-		which = func(s *Stack, node int) string { return s.Agent(node) }
-	}
-	f := Fault{
-		Name: name, Weight: weight, Least: least, Most: most, Node: agent, thing: which,
-		broken: func(s *Stack, node int) error { return s.Kill(which(s, node)) },
-		mend:   func(s *Stack, node int) error { return s.Again(which(s, node)) },
-	}
-	if stop {
-		signal := func(sig syscall.Signal) func(*Stack, int) error {
-			return func(s *Stack, node int) error { return s.Daemon(which(s, node)).Process.Signal(sig) }
+func nodes(kind string) func(*Stack, int) string {
+	return func(_ *Stack, node int) string { return kind + slurmtest.NodeName(node) }
+}
+
+func bridge(*Stack, int) string             { return BridgeDaemon }
+func agent(s *Stack, node int) string       { return s.Agent(node) }
+func kill(s *Stack, d string, _ int) error  { return s.Kill(d) }
+func again(s *Stack, d string, _ int) error { return s.Again(d) }
+
+func signal(sig syscall.Signal) func(*Stack, string, int) error {
+	return func(s *Stack, daemon string, _ int) error { return s.Daemon(daemon).Process.Signal(sig) }
+}
+
+// signalAll signals every process of a program.
+func signalAll(sig syscall.Signal) func(*Stack, string, int) error {
+	return func(s *Stack, program string, _ int) error {
+		pids, err := s.Processes(program)
+		for _, pid := range pids {
+			err = errors.Join(err, syscall.Kill(pid, sig))
 		}
-		f.broken, f.mend = signal(syscall.SIGSTOP), signal(syscall.SIGCONT)
+		return err
 	}
-	return f
+}
+
+func cut(off bool) func(*Stack, string, int) error {
+	return func(s *Stack, _ string, _ int) error { s.Wire.Set(off); return nil }
+}
+
+func endController(kill bool) func(*Stack, string, int) error {
+	return func(s *Stack, _ string, _ int) error {
+		if kill {
+			s.KillController()
+		} else {
+			s.StopController()
+		}
+		return nil
+	}
+}
+
+// startController starts slurmctld until it is there.
+func startController(s *Stack, _ string, _ int) error {
+	var err error
+	for range 5 {
+		if err = s.StartController(context.Background()); err == nil {
+			return nil
+		}
+		s.KillController()
+	}
+	return err
+}
+
+// partition is the one that goes down where this node was drawn.
+func partition(s *Stack, node int) string {
+	all := []string{"PartitionName=" + slurmtest.Partition}
+	for _, line := range s.Cluster.Options.Extra {
+		if name, _, _ := strings.Cut(line, " "); strings.HasPrefix(name, "PartitionName=") && !strings.Contains(line, "Hidden=YES") {
+			all = append(all, name)
+		}
+	}
+	return all[node%len(all)]
+}
+
+// update has Slurm change a thing; it tries until slurmctld is there.
+func update(change ...string) func(*Stack, string, int) error {
+	return func(s *Stack, thing string, _ int) error {
+		var err error
+		for range 60 {
+			if _, err = s.Run(context.Background(), "scontrol", append([]string{"update", thing}, change...)...); err == nil {
+				return nil
+			}
+			time.Sleep(time.Second)
+		}
+		return err
+	}
+}
+
+// cancelGate is the operator's off switch.
+func cancelGate(s *Stack, _ string, _ int) error {
+	text, _ := os.ReadFile(s.GateFile)
+	var id int
+	if _, err := fmt.Sscanf(string(text), "job=%d", &id); err != nil {
+		return ErrNothing
+	}
+	_, err := s.Run(context.Background(), "scancel", strconv.Itoa(id))
+	return err
+}
+
+// Break plays the fault of this name, of this node if it is a node's, and returns what mends it.
+func (s *Stack) Break(name string, node int) (mend func() error, err error) {
+	for _, f := range Faults {
+		if f.Name == name {
+			thing := f.thing(s, node)
+			return func() error { return f.mend(s, thing, node) }, f.broken(s, thing, node)
+		}
+	}
+	return nil, fmt.Errorf("there is no fault %q", name)
 }
 
 // Play breaks something, of this node if it is a node's, for so many seconds, and mends it in any case. It
@@ -131,24 +190,21 @@ func (f *Fault) Play(ctx context.Context, s *Stack, node int, seconds float64, r
 		return "", ErrNothing
 	}
 	defer s.broken.Delete(thing)
-	if err := f.broken(s, node); err != nil {
-		return "", err
-	}
 	name := ""
 	if f.Node {
 		name = slurmtest.NodeName(node)
 	}
-	if f.mend == nil {
-		return name, nil
+	if err := f.broken(s, thing, node); err != nil || f.mend == nil {
+		return name, err
 	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(seconds * float64(time.Second))):
 	}
-	return name, f.mend(s, node)
+	return name, f.mend(s, thing, node)
 }
 
-// killOne kills a process of a program that comes and goes, and returns the node that it served.
+// killOne kills a process of a program that comes and goes, and returns the node that it served, "" = unknown.
 func (s *Stack) killOne(program string, rnd *rand.Rand) (string, error) {
 	var pids []int
 	// A hook is there for milliseconds: wait for one.
@@ -162,78 +218,98 @@ func (s *Stack) killOne(program string, rnd *rand.Rand) (string, error) {
 		return "", ErrNothing
 	}
 	pid := pids[rnd.IntN(len(pids))]
-	node := s.nodeOf(pid)
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	vars, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if syscall.Kill(pid, syscall.SIGKILL) != nil {
 		return "", ErrNothing
 	}
-	return node, nil
-}
-
-// startController starts slurmctld until it is there.
-func startController(s *Stack, _ int) error {
-	var err error
-	for range 5 {
-		if err = s.StartController(context.Background()); err == nil {
-			return nil
-		}
-		s.KillController()
-	}
-	return err
-}
-
-func signalController(sig syscall.Signal) func(*Stack, int) error {
-	return func(s *Stack, _ int) error {
-		pids, err := s.Processes(controller)
-		for _, pid := range pids {
-			err = errors.Join(err, syscall.Kill(pid, sig))
-		}
-		return err
-	}
-}
-
-// partition is the one that goes down where this node was drawn.
-func (s *Stack) partition(node int) string {
-	all := append([]string{slurmtest.Partition}, s.Setup.Partitions...)
-	return all[node%len(all)]
-}
-
-// insist has Slurm update something; it tries until slurmctld is there.
-func (s *Stack) insist(args ...string) error {
-	var err error
-	for range 60 {
-		if _, err = s.Run(context.Background(), "scontrol", append([]string{"update"}, args...)...); err == nil {
-			return nil
-		}
-		time.Sleep(time.Second)
-	}
-	return err
-}
-
-// cancelGate is the operator's off switch.
-func cancelGate(s *Stack, _ int) error {
-	text, err := os.ReadFile(s.GateFile)
-	if err != nil {
-		return ErrNothing
-	}
-	var id int
-	if _, err := fmt.Sscanf(string(text), "job=%d", &id); err != nil {
-		return ErrNothing
-	}
-	_, err = s.Run(context.Background(), "scancel", strconv.Itoa(id))
-	return err
-}
-
-// nodeOf is the node that a process of a hook or of MPS serves, "" = unknown.
-func (s *Stack) nodeOf(pid int) string {
-	dir := "/proc/" + strconv.Itoa(pid)
-	line, _ := os.ReadFile(dir + "/cmdline")
-	vars, _ := os.ReadFile(dir + "/environ")
 	text := strings.ReplaceAll(string(line)+"\x00"+string(vars)+"\x00", "\x00", "\n")
-	for i := range s.Setup.NodeGPUs {
-		name := slurmtest.NodeName(i)
+	for i, name := range s.Nodes() {
 		if strings.Contains(text, "SLURMD_NODENAME="+name+"\n") || strings.Contains(text, "-"+name+".yaml") || strings.Contains(text, s.StateOf(i)+"\n") {
-			return name
+			return name, nil
 		}
 	}
-	return ""
+	return "", nil
+}
+
+// Disk is a small file system of its own, for the bridge's database and the agents' spools;
+// see Setup.Disk.
+type Disk struct {
+	Dir string
+	mib int
+}
+
+// NewDisk mounts a disk of so many MiB that belongs to a user. It takes root, and is there for
+// every process in this one's mount namespace.
+func NewDisk(owner string, mib int) (*Disk, error) {
+	id, err := slurmtest.IDs(owner)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "slurmbridge-disk-")
+	if err != nil {
+		return nil, err
+	}
+	options := fmt.Sprintf("size=%dm,mode=755,uid=%d,gid=%d", mib, id.Uid, id.Gid)
+	if err := unix.Mount("disk", dir, "tmpfs", 0, options); err != nil {
+		return nil, fmt.Errorf("mount the disk: %w", errors.Join(err, os.Remove(dir)))
+	}
+	return &Disk{dir, mib}, nil
+}
+
+func (d *Disk) ballast() string { return filepath.Join(d.Dir, "ballast") }
+
+// Fill leaves no room.
+func (d *Disk) Fill() error {
+	err := os.WriteFile(d.ballast(), make([]byte, d.mib<<20), 0o600)
+	if errors.Is(err, syscall.ENOSPC) {
+		return nil
+	}
+	return err
+}
+
+// Empty makes room again.
+func (d *Disk) Empty() error { return os.Remove(d.ballast()) }
+
+// Close unmounts it.
+func (d *Disk) Close() { _ = errors.Join(unix.Unmount(d.Dir, unix.MNT_DETACH), os.Remove(d.Dir)) }
+
+// Wire is what agents reach the bridge through, and can be cut.
+type Wire struct {
+	*httptest.Server
+	mu  sync.Mutex
+	cut chan struct{} // closed when it is mended; nil = it isn't cut
+}
+
+func newWire(to string) (*Wire, error) {
+	at, err := url.Parse(to)
+	if err != nil {
+		return nil, err
+	}
+	w, on := &Wire{}, httputil.NewSingleHostReverseProxy(at)
+	w.Server = httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		cut := w.cut
+		w.mu.Unlock()
+		if cut == nil {
+			on.ServeHTTP(out, r)
+		} else {
+			<-cut // nothing comes through and nothing is refused
+		}
+	}))
+	return w, nil
+}
+
+// Set cuts the wire or mends it; what hung on it breaks.
+func (w *Wire) Set(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.CloseClientConnections()
+	if w.cut != nil {
+		close(w.cut)
+		w.cut = nil
+	}
+	if cut {
+		w.cut = make(chan struct{})
+	}
 }

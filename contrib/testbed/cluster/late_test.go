@@ -16,15 +16,15 @@ func TestLate(t *testing.T) {
 		{plain + 11, Lateness{Later: 1, Late: 1, WorstS: 11}},
 	} {
 		var got Lateness
-		got.Compare(c.end, plain, solo, scale)
+		got.Add(c.end, plain, solo, scale)
 		if got != c.want {
 			t.Errorf("ended at %v: %+v, want %+v", c.end, got, c.want)
 		}
 	}
 	// The tenth of a short job is less than a pause.
 	var all Lateness
-	all.Compare(plain+30, plain, 100, 50)
-	all.Compare(plain+60, plain, 100, 50)
+	all.Add(plain+30, plain, 100, 50)
+	all.Add(plain+60, plain, 100, 50)
 	if want := (Lateness{Later: 1, Late: 1, WorstS: 60}); all != want {
 		t.Errorf("%+v, want %+v", all, want)
 	}

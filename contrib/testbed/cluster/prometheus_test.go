@@ -152,7 +152,7 @@ func (w *watched) secure() {
 		w.t.Fatal(err)
 	}
 	w.agent = "127.0.0.1:" + port
-	w.kill("gpuprof")
+	w.breaks("agent killed")
 	args := slices.Clone(w.daemon("gpuprof").Args[1:])
 	args[slices.Index(args, "--controller")+1] = w.bridge
 	args[slices.Index(args, "--listen")+1] = w.agent

@@ -3,7 +3,6 @@ package cluster_test
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -48,24 +47,18 @@ func (r *rig) daemon(name string) *cluster.Daemon {
 	return p
 }
 
-func (r *rig) pid(name string) int {
+// breaks plays a fault of the table, and returns what mends it.
+func (r *rig) breaks(fault string) (mend func()) {
 	r.t.Helper()
-	return r.daemon(name).Process.Pid
-}
-
-// kill ends a daemon as a power cut would.
-func (r *rig) kill(name string) {
-	r.t.Helper()
-	if err := r.Kill(name); err != nil {
+	again, err := r.Break(fault, 0)
+	if err != nil {
 		r.t.Fatal(err)
 	}
-}
-
-// again starts a daemon that was killed, as it was started before.
-func (r *rig) again(name string) {
-	r.t.Helper()
-	if err := r.Again(name); err != nil {
-		r.t.Fatal(err)
+	return func() {
+		r.t.Helper()
+		if err := again(); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 }
 
@@ -73,8 +66,7 @@ func (r *rig) again(name string) {
 // meanwhile, so that no look comes between them.
 func (r *rig) pair(app string) (ids []string) {
 	r.t.Helper()
-	r.signal("slurmbridge", syscall.SIGSTOP)
-	defer r.signal("slurmbridge", syscall.SIGCONT)
+	defer r.breaks("bridge stopped")()
 	script := fmt.Sprintf("export GPUSIM_STATE=%s\nexec %s run %s\n", r.State(), r.Bin("gpusim"), app)
 	for range 2 {
 		id, err := r.Submit(r.t.Context(), cluster.Owner, script, "--gres=gpu:shared", "--comment=app="+app)
@@ -105,11 +97,8 @@ func (r *rig) until(what string, ok func() bool) {
 }
 
 func (r *rig) ready() bool {
-	resp, err := http.Get(r.URL + "/-/ready")
-	if err != nil {
-		return false
-	}
-	return resp.Body.Close() == nil && resp.StatusCode == http.StatusOK
+	_, err := r.Text("/-/ready")
+	return err == nil
 }
 
 // metric sums what the bridge's series of this name with these label values show,
@@ -157,7 +146,7 @@ func (r *rig) logged(name string, words ...string) bool {
 // waited for.
 func (r *rig) alive(name string) bool {
 	r.t.Helper()
-	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.pid(name)))
+	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.daemon(name).Process.Pid))
 	if err != nil {
 		return false
 	}

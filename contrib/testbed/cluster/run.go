@@ -1,14 +1,16 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -34,12 +36,25 @@ type Work struct {
 	At []float64
 	// Hold: no job starts before the last one is there. Not with At.
 	Hold bool
-	// Every is how often Progress is called. Default 500 ms.
+	// Orders are the jobs instead, each yielded when its time has come; no reports are read.
+	Orders iter.Seq[Order]
+	// Refused is called when Slurm refuses a job, which is then submitted again; nil = that ends the run.
+	Refused func(error)
+	// Left counts unended and running jobs. Default: the owner's in squeue.
+	Left func(context.Context) (left, running int, err error)
+	// Every is how often Left and Progress are called. Default 500 ms.
 	Every time.Duration
 	// Progress may be nil; gpu is nil where the GPU could not be looked at.
 	Progress func(ended, running int, gpu *gpusim.Snapshot)
 	// Limit ends a run that takes longer with an error. Default 10 minutes.
 	Limit time.Duration
+}
+
+// Order is a job to submit.
+type Order struct {
+	User, Script string
+	Args         []string        // sbatch's
+	Submitted    func(id string) // called at once
 }
 
 // Job is what became of one job.
@@ -66,6 +81,7 @@ type Ran struct {
 	Began time.Time // when the first could start
 	// Before and After are the GPU as the work began and after its end; nil where none is simulated.
 	Before, After *gpusim.Snapshot
+	Bridge        *Bridged // nil without a bridge
 }
 
 // GPU is the GPU as it is now, with the sums since it was made; nil of a bare stack.
@@ -89,6 +105,23 @@ func (s *Stack) GPU() (*gpusim.Snapshot, error) {
 	return &all.GPUs[0], nil
 }
 
+// Run runs work on a stack of its own, and adds what the bridge reports of it. after, which may be nil, is called before
+// the stack ends.
+func Run(ctx context.Context, setup Setup, w Work, after func(context.Context, *Stack) error) (r *Ran, err error) {
+	s, err := Start(ctx, setup)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = s.CloseAfter(ctx, err) }()
+	if r, err = s.Do(ctx, w); err == nil && setup.Policy != "" {
+		r.Bridge, err = s.Ask(ctx)
+	}
+	if err == nil && after != nil {
+		err = after(ctx, s)
+	}
+	return r, err
+}
+
 // Do submits the jobs, waits for the last one's end and reads what they left.
 func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 	if w.At != nil && (w.Hold || len(w.At) != len(w.Apps)) {
@@ -99,43 +132,35 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 		return nil, err
 	}
 	r := &Ran{}
+	both, ctx := errgroup.WithContext(ctx)
+	if w.Orders == nil {
+		w.Orders = s.orders(ctx, &w, r, reports)
+	}
+	if w.Left == nil {
+		w.Left = s.left
+	}
 	begin := func() error {
 		r.Before, err = s.GPU()
 		r.Began = time.Now()
 		return err
 	}
+	var came arrivals
 	if w.Hold {
-		err = s.hold(ctx)
-	} else {
-		err = begin()
-	}
-	if err != nil {
-		return nil, err
-	}
-	var came atomic.Int64
-	submit := func(ctx context.Context) (err error) {
-		r.Jobs, err = s.submitAll(ctx, &w, reports, r.Began, &came)
-		return err
-	}
-	if w.At != nil {
-		both, ctx := errgroup.WithContext(ctx)
-		both.Go(func() error { return submit(ctx) })
-		both.Go(func() error { return s.watch(ctx, &w, &came) })
-		if err := both.Wait(); err != nil {
-			return nil, err
-		}
-	} else {
-		if err := submit(ctx); err != nil {
-			return nil, err
-		}
-		if w.Hold {
-			if err := s.free(ctx, begin); err != nil {
+		for _, do := range []func() error{
+			func() error { return s.hold(ctx, true) }, func() error { return s.submitAll(ctx, &w, &came) }, begin, func() error { return s.hold(ctx, false) },
+		} {
+			if err := do(); err != nil {
 				return nil, err
 			}
 		}
-		if err := s.watch(ctx, &w, &came); err != nil {
-			return nil, err
-		}
+	} else if err := begin(); err != nil {
+		return nil, err
+	} else {
+		both.Go(func() error { return s.submitAll(ctx, &w, &came) })
+	}
+	both.Go(func() error { return s.watch(ctx, &w, &came) })
+	if err := both.Wait(); err != nil {
+		return nil, err
 	}
 	if r.After, err = s.GPU(); err != nil {
 		return nil, err
@@ -146,117 +171,125 @@ func (s *Stack) Do(ctx context.Context, w Work) (*Ran, error) {
 	return r, nil
 }
 
-// submitAll submits each job when its time has come, and counts the submitted ones in came.
-func (s *Stack) submitAll(ctx context.Context, w *Work, reports string, began time.Time, came *atomic.Int64) ([]Job, error) {
-	var out []Job
-	for i, name := range w.Apps {
-		j := Job{App: name}
-		if w.At != nil {
-			due := began.Add(time.Duration(w.At[i] / s.Setup.Scale * float64(time.Second)))
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-time.After(time.Until(due)):
+// arrivals are the jobs that were submitted, and whether no more come.
+type arrivals struct {
+	n   atomic.Int64
+	all atomic.Bool
+}
+
+// orders are the work's applications, in their order and at their times; each submitted one is added to r.
+func (s *Stack) orders(ctx context.Context, w *Work, r *Ran, reports string) iter.Seq[Order] {
+	return func(yield func(Order) bool) {
+		for i, name := range w.Apps {
+			j := Job{App: name}
+			if w.At != nil {
+				due := r.Began.Add(time.Duration(w.At[i] / s.Setup.Scale * float64(time.Second)))
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(time.Until(due)):
+				}
+				j.SubmitS = time.Since(r.Began).Seconds() * s.Setup.Scale
 			}
-			j.SubmitS = time.Since(began).Seconds() * s.Setup.Scale
+			run := fmt.Sprintf("%s run %s --report %s/$SLURM_JOB_ID.json", s.Bin("gpusim"), name, reports)
+			if w.Command != nil {
+				run = w.Command(name)
+			}
+			script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\nat=$(date +%%s.%%N)\n%s\nrc=$?\necho $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} $at $(date +%%s.%%N) >%s/$SLURM_JOB_ID.end\nexit $rc\n",
+				s.State(), run, reports)
+			args := append(slices.Clone(w.Args), "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name)
+			submitted := func(id string) {
+				j.ID = id
+				r.Jobs = append(r.Jobs, j)
+			}
+			if !yield(Order{Owner, script, args, submitted}) {
+				return
+			}
 		}
-		run := fmt.Sprintf("%s run %s --report %s/$SLURM_JOB_ID.json", s.Bin("gpusim"), name, reports)
-		if w.Command != nil {
-			run = w.Command(name)
-		}
-		script := fmt.Sprintf("#!/bin/sh\nexport GPUSIM_STATE=%s\nat=$(date +%%s.%%N)\n%s\nrc=$?\necho $SLURMD_NODENAME ${CUDA_VISIBLE_DEVICES:--} $at $(date +%%s.%%N) >%s/$SLURM_JOB_ID.end\nexit $rc\n",
-			s.State(), run, reports)
-		var err error
-		if j.ID, err = s.Submit(ctx, Owner, script, append(w.Args, "--gres="+w.Gres, "--comment=app="+name, "--job-name="+name)...); err != nil {
-			return nil, err
-		}
-		out = append(out, j)
-		came.Add(1)
 	}
-	return out, nil
+}
+
+// submitAll submits the jobs as they come.
+func (s *Stack) submitAll(ctx context.Context, w *Work, came *arrivals) error {
+	for o := range w.Orders {
+		for {
+			id, err := s.Submit(ctx, o.User, o.Script, o.Args...)
+			if err == nil {
+				o.Submitted(id)
+				came.n.Add(1)
+				break
+			}
+			if w.Refused == nil || ctx.Err() != nil {
+				return err
+			}
+			w.Refused(err)
+			time.Sleep(time.Second)
+		}
+	}
+	came.all.Store(true)
+	return ctx.Err()
 }
 
 // reports makes the folder that jobs report to.
 func (s *Stack) reports() (string, error) {
-	u, err := user.Lookup(Owner)
-	if err != nil {
-		return "", err
-	}
-	uid, err := strconv.Atoi(u.Uid)
+	id, err := slurmtest.IDs(Owner)
 	if err != nil {
 		return "", err
 	}
 	dir := s.Path("reports")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	return dir, os.Chown(dir, uid, -1)
+	return dir, errors.Join(os.MkdirAll(dir, 0o700), os.Chown(dir, int(id.Uid), -1))
 }
 
-// hold keeps jobs from starting, and the bridge from deciding on some of them before all are there.
-func (s *Stack) hold(ctx context.Context) error {
-	if err := s.signal(syscall.SIGSTOP); err != nil {
+// hold keeps jobs from starting, and the bridge from deciding on some of them before all are there; or no longer.
+func (s *Stack) hold(ctx context.Context, on bool) error {
+	state, sig := "State=UP", syscall.SIGCONT
+	if on {
+		state, sig = "State=DOWN", syscall.SIGSTOP
+	}
+	signal := func() error {
+		if p := s.Daemon(BridgeDaemon); p != nil {
+			return p.Process.Signal(sig)
+		}
+		return nil
+	}
+	if on {
+		if err := signal(); err != nil {
+			return err
+		}
+	}
+	if _, err := s.Run(ctx, "scontrol", "update", "PartitionName="+slurmtest.Partition, state); err != nil || on {
 		return err
 	}
-	_, err := s.Run(ctx, "scontrol", "update", "PartitionName="+slurmtest.Partition, "State=DOWN")
-	return err
+	return signal()
 }
 
-// free ends a hold; begin is called right before.
-func (s *Stack) free(ctx context.Context, begin func() error) error {
-	if err := begin(); err != nil {
-		return err
-	}
-	if _, err := s.Run(ctx, "scontrol", "update", "PartitionName="+slurmtest.Partition, "State=UP"); err != nil {
-		return err
-	}
-	return s.signal(syscall.SIGCONT)
+// left counts the owner's unended and running jobs.
+func (s *Stack) left(ctx context.Context) (left, running int, err error) {
+	out, err := s.Run(ctx, "squeue", "-h", "-u", Owner, "-o", "%T")
+	return len(strings.Fields(out)), strings.Count(out, "RUNNING"), err
 }
 
-// signal sends the bridge a signal, if there is one.
-func (s *Stack) signal(sig syscall.Signal) error {
-	if p := s.Daemon("slurmbridge"); p != nil {
-		return p.Process.Signal(sig)
-	}
-	return nil
-}
-
-// watch reports the progress until every job has ended; came counts the submitted ones.
-func (s *Stack) watch(ctx context.Context, w *Work, came *atomic.Int64) error {
-	every, limit := w.Every, w.Limit
-	if every == 0 {
-		every = 500 * time.Millisecond
-	}
-	if limit == 0 {
-		limit = 10 * time.Minute
-	}
-	end := time.Now().Add(limit)
-	for {
-		there := int(came.Load()) // before the look, so that none of them is missing in it
-		out, err := s.Run(ctx, "squeue", "-h", "-u", Owner, "-o", "%T")
+// watch reports the progress until every job has ended.
+func (s *Stack) watch(ctx context.Context, w *Work, came *arrivals) error {
+	every, limit := cmp.Or(w.Every, 500*time.Millisecond), cmp.Or(w.Limit, 10*time.Minute)
+	for end := time.Now().Add(limit); ; {
+		all, there := came.all.Load(), int(came.n.Load()) // before the look, so that none of them is missing in it
+		left, running, err := w.Left(ctx)
 		if err != nil {
 			return err
 		}
-		left, running := 0, 0
-		for _, st := range strings.Fields(out) {
-			left++
-			if st == "RUNNING" {
-				running++
-			}
-		}
-		ended := max(0, there-left) // more may have come since
 		if w.Progress != nil {
 			gpu, err := s.GPU()
 			if err != nil {
 				gpu = nil // it only decorates
 			}
-			w.Progress(ended, running, gpu)
+			w.Progress(max(0, there-left), running, gpu) // more may have come since
 		}
-		if left == 0 && there == len(w.Apps) {
+		if left == 0 && all {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d jobs have not ended after %.0f minutes", len(w.Apps)-ended, limit.Minutes())
+			return fmt.Errorf("%d jobs have not ended after %.0f minutes", left, limit.Minutes())
 		}
 		select {
 		case <-ctx.Done():

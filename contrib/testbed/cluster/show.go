@@ -14,9 +14,11 @@ import (
 	"github.com/google/renameio/v2"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/prometheus/procfs"
 	"golang.org/x/term"
 	"gonum.org/v1/gonum/stat"
 
+	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
@@ -93,6 +95,35 @@ func Table(out io.Writer, head ...any) table.Writer {
 	return t
 }
 
+// Lateness is how a run compares with plain Slurm's of the same jobs, each with a whole GPU to
+// itself, by the jobs that did all their work in both.
+type Lateness struct {
+	// Later counts the jobs that ended later than on plain Slurm by more than a pause that says nothing.
+	Later int `json:"jobs_later"`
+	// Late counts the jobs among them that ended later by more than the default grace, too, a tenth
+	// of their solo time.
+	Late int `json:"jobs_late"`
+	// WorstS is by how much the latest ended later, s; 0 where none did.
+	WorstS float64 `json:"late_worst_s"`
+}
+
+// Add counts a job that takes soloS alone and ended at endS, on plain Slurm at plainS, and reports whether it is late; of NaN
+// it isn't.
+func (l *Lateness) Add(endS, plainS, soloS, pauseS float64) (late bool) {
+	by := endS - plainS
+	if by > l.WorstS {
+		l.WorstS = by
+	}
+	if !(by > pauseS) {
+		return false
+	}
+	l.Later++
+	if late = by > rlcore.DefaultGrace*soloS; late {
+		l.Late++
+	}
+	return late
+}
+
 // Bar is a bar of so many characters that shows how much is done.
 func Bar(width, done, total int) string {
 	full := min(width, width*done/max(1, total))
@@ -117,4 +148,34 @@ func SoloS(names []string) float64 {
 		}
 	}
 	return sum
+}
+
+// Load is how busy this machine's CPUs are. What the simulated GPU computes doesn't
+// depend on it, but Slurm's pauses grow where they are full.
+type Load struct{ busy, all float64 } // s of all CPUs
+
+// NewLoad begins to watch.
+func NewLoad() *Load {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return &Load{}
+	}
+	s, err := fs.Stat()
+	if err != nil {
+		return &Load{}
+	}
+	c := s.CPUTotal // guests are counted among users already
+	busy := c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal
+	return &Load{busy, busy + c.Idle + c.Iowait}
+}
+
+// Since is the part of the CPUs' time that was busy since the last call; ok is false where
+// it is unknown.
+func (l *Load) Since() (busy float64, ok bool) {
+	was, is := *l, *NewLoad()
+	*l = is
+	if is.all <= was.all || was.all == 0 {
+		return 0, false
+	}
+	return (is.busy - was.busy) / (is.all - was.all), true
 }

@@ -10,12 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
@@ -46,8 +46,9 @@ type Setup struct {
 	Sharing string
 	// Lease is how long the bridge's gate lasts without it. Default 30 s.
 	Lease time.Duration
-	// NodeGPUs are the GPUs of each node. Default one node with one.
+	// NodeGPUs are the GPUs of each node, Models their cards. Default one node with one, and Titan Xps.
 	NodeGPUs []int
+	Models   []string
 	// Profiles are what the bridge knows beforehand. Default the catalogue's.
 	Profiles []*rlcore.Profile
 	// Settings are further lines of slurmbridge.yaml.
@@ -55,8 +56,6 @@ type Setup struct {
 	// Disk is where the bridge's database and the agents' spools lie, its owner the bridge's user. Default in the
 	// cluster's folder.
 	Disk *Disk
-	// Partitions are further partitions of all nodes.
-	Partitions []string
 	// Keep: the cluster's folder stays.
 	Keep bool
 	// AuthSlurm is slurmtest's: there is no munged, and records travel with a key.
@@ -64,13 +63,12 @@ type Setup struct {
 	// Bare: nothing of ours is on the nodes and no GPU is simulated, for jobs that only sleep; an
 	// Epilog takes a tenth of a second, as ours does.
 	Bare bool
-	// Scheduler is Slurm's SchedulerParameters, nil = the usual ones of stages; CPUs are a node's.
-	Scheduler *string
-	CPUs      int
 	// Standby: a second daemon, at Stack.StandbyURL, whose gates are head2's.
 	Standby bool
 	// Wired: agents reach the bridge through Stack.Wire.
 	Wired bool
+	// Adjust changes the options of Slurm; nil = nothing.
+	Adjust func(o *slurmtest.Options)
 }
 
 func (s *Setup) hooks() bool { return !s.Bare && (s.Hooks || s.Policy != "") }
@@ -87,12 +85,24 @@ type Stack struct {
 	Wire *Wire
 	// broken are the things that faults have broken, by name.
 	broken sync.Map
-	// thread runs what must run on one thread that lives until the stack ends.
-	thread chan func()
 }
 
 // Missing says what this machine lacks for a stage, nil = nothing.
 func Missing() error { return slurmtest.Missing() }
+
+// Require skips, or fails, a test on a machine that can't run a stack of the programs in
+// build, as slurmtest.Require does.
+func Require(tb testing.TB, build string) {
+	tb.Helper()
+	slurmtest.Require(tb)
+	if _, err := os.Stat(filepath.Join(build, "slurmbridge")); err == nil {
+		return
+	}
+	if os.Getenv("SLURMBRIDGE_REQUIRE_SLURM") == "1" {
+		tb.Fatal("the programs are not built: make build")
+	}
+	tb.Skip("the programs are not built: make build")
+}
 
 // New returns a stack that is not started.
 func New(s Setup) *Stack {
@@ -108,19 +118,16 @@ func New(s Setup) *Stack {
 // Options are the options of the stack's cluster, to be started with slurmtest.
 func (s *Stack) Options() slurmtest.Options {
 	o := slurmtest.Options{
-		Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, CPUs: s.Setup.CPUs, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
-	}
-	if s.Setup.Scheduler != nil {
-		o.Scheduler = *s.Setup.Scheduler
+		Scheduler: scheduler, Sharing: s.Setup.Sharing, NodeGPUs: s.Setup.NodeGPUs, GPUTypes: s.Setup.Models, AuthSlurm: s.Setup.AuthSlurm, Prepare: s.prepare,
 	}
 	// Without it a node shares one of its GPUs at a time.
 	o.AllSharing = slices.Max(s.Setup.NodeGPUs) > 1
-	for _, p := range s.Setup.Partitions {
-		o.Extra = append(o.Extra, "PartitionName="+p+" Nodes="+strings.Join(s.Nodes(), ",")+" MaxTime=UNLIMITED State=UP")
-	}
 	if s.Setup.Policy != "" {
 		o.Lua = s.Setup.Lua
 		o.Extra = append(o.Extra, "PartitionName=slurmbridge Nodes=ALL Hidden=YES RootOnly=YES MaxTime=1")
+	}
+	if s.Setup.Adjust != nil {
+		s.Setup.Adjust(&o)
 	}
 	return o
 }
@@ -142,11 +149,10 @@ func Start(ctx context.Context, setup Setup) (*Stack, error) {
 		return nil, err
 	}
 	s.Cluster = c
-	if setup.Policy == "" {
-		return s, nil
-	}
-	if err := s.Bridge(ctx); err != nil {
-		return nil, s.CloseAfter(ctx, err)
+	if setup.Policy != "" {
+		if err := s.Bridge(ctx); err != nil {
+			return nil, s.CloseAfter(ctx, err)
+		}
 	}
 	return s, nil
 }
@@ -190,20 +196,19 @@ func (s *Stack) Bin(name string) string { return s.Path("bin", name) }
 // programs are the programs that the stack runs.
 func (s *Stack) programs() []string {
 	var out []string
-	if !s.Setup.Bare {
-		out = append(out, "gpusim")
-	}
-	if s.Setup.hooks() {
-		out = append(out, "slurmbridge-hook")
-	}
-	if s.Setup.Policy != "" {
-		out = append(out, "slurmbridge")
-	}
-	if s.Setup.Policy != "" && !s.Setup.Bare {
-		out = append(out, "gpuprof", "lib/libnvidia-ml.so.1")
+	for name, needed := range map[string]bool{
+		"gpusim": !s.Setup.Bare, "slurmbridge-hook": s.Setup.hooks(), "slurmbridge": s.Setup.Policy != "",
+		"gpuprof": s.agents(), "lib/libnvidia-ml.so.1": s.agents(),
+	} {
+		if needed {
+			out = append(out, name)
+		}
 	}
 	return out
 }
+
+// agents reports whether the nodes have agents.
+func (s *Stack) agents() bool { return s.Setup.Policy != "" && !s.Setup.Bare }
 
 // prepare copies the programs where every user may run them, makes the GPU and
 // writes the hooks.
@@ -228,7 +233,12 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		}
 	}
 	if s.Setup.Bare {
-		return s.wakes(c)
+		// Without an Epilog on the node that takes longer than this, Slurm would not look at its queue as a job ends.
+		c.Options.Epilog = s.Bin("epilog")
+		if err := writeProgram(c.Options.Epilog, []byte("#!/bin/sh\nexec sleep 0.1\n")); err != nil || s.Setup.Policy == "" {
+			return err
+		}
+		return s.install(c, hook{"epilog-slurmctld", &c.Options.EpilogSlurmctld})
 	}
 	for _, name := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
 		if err := os.Symlink("gpusim", s.Bin(name)); err != nil {
@@ -236,30 +246,49 @@ func (s *Stack) prepare(c *slurmtest.Cluster) error {
 		}
 	}
 	for i, gpus := range s.Setup.NodeGPUs {
-		if out, err := exec.Command(s.Bin("gpusim"), "init", "--state", s.StateOf(i), "--scale", fmt.Sprint(s.Setup.Scale),
-			"--gpus", strconv.Itoa(gpus), "--uuid-seed", of("", i)).CombinedOutput(); err != nil {
+		args := []string{"init", "--state", s.StateOf(i), "--scale", fmt.Sprint(s.Setup.Scale), "--gpus", strconv.Itoa(gpus), "--uuid-seed", of("", i)}
+		if len(s.Setup.Models) > 0 {
+			args = append(args, "--model", s.Setup.Models[i])
+		}
+		if out, err := exec.Command(s.Bin("gpusim"), args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("gpusim init: %w: %s", err, out)
+		}
+		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
+		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {
+			return err
 		}
 	}
 	if !s.Setup.hooks() {
 		return nil
 	}
-	return s.writeHooks(c)
+	o := &c.Options
+	return s.install(c, hook{"prolog", &o.Prolog}, hook{"epilog", &o.Epilog}, hook{"taskprolog", &o.TaskProlog}, hook{"epilog-slurmctld", &o.EpilogSlurmctld})
 }
 
-// wakes makes the end of each job wake the bridge. Without an Epilog on the node that takes longer than
-// this, Slurm would not look at its queue as a job ends.
-func (s *Stack) wakes(c *slurmtest.Cluster) error {
-	c.Options.Epilog = s.Bin("epilog")
-	if err := writeProgram(c.Options.Epilog, []byte("#!/bin/sh\nexec sleep 0.1\n")); err != nil || s.Setup.Policy == "" {
-		return err
+// hook is a file that a site installs, and Slurm's option for it.
+type hook struct {
+	name   string
+	option *string
+}
+
+// install writes hooks with this cluster's paths.
+func (s *Stack) install(c *slurmtest.Cluster, hooks ...hook) error {
+	paths := strings.NewReplacer(
+		"/usr/sbin/slurmbridge-hook", s.Bin("slurmbridge-hook")+" --settings "+c.Path("node")+"-$SLURMD_NODENAME.yaml",
+		"/run/slurmbridge/wake", c.WakeFile,
+		"/run/slurmbridge/jobs", c.Path("jobs"), // not there: each node's are in a folder of its own
+	)
+	for _, h := range hooks {
+		text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", h.name))
+		if err != nil {
+			return err
+		}
+		*h.option = s.Bin(h.name)
+		if err := writeProgram(*h.option, []byte(paths.Replace(string(text)))); err != nil {
+			return err
+		}
 	}
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", "epilog-slurmctld"))
-	if err != nil {
-		return err
-	}
-	c.Options.EpilogSlurmctld = s.Bin("epilog-slurmctld")
-	return writeProgram(c.Options.EpilogSlurmctld, []byte(strings.ReplaceAll(string(text), "/run/slurmbridge/wake", c.WakeFile)))
+	return nil
 }
 
 // runDir is the i-th node's folder where hooks and agent meet, spool its records'.
@@ -272,33 +301,6 @@ func (s *Stack) disk() string {
 		return s.Setup.Disk.Dir
 	}
 	return s.Dir
-}
-
-func (s *Stack) writeHooks(c *slurmtest.Cluster) error {
-	for i := range s.Setup.NodeGPUs {
-		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", s.runDir(i), s.Bin("nvidia-cuda-mps-control"), s.StateOf(i))
-		if err := os.WriteFile(c.Path("node-"+slurmtest.NodeName(i)+".yaml"), []byte(node), 0o644); err != nil {
-			return err
-		}
-	}
-	// The files that a site installs, with this cluster's paths.
-	paths := strings.NewReplacer(
-		"/usr/sbin/slurmbridge-hook", s.Bin("slurmbridge-hook")+" --settings "+c.Path("node")+"-$SLURMD_NODENAME.yaml",
-		"/run/slurmbridge/wake", c.WakeFile,
-		"/run/slurmbridge/jobs", c.Path("jobs"), // not there: each node's are in a folder of its own
-	)
-	for _, k := range []string{"prolog", "epilog", "taskprolog", "epilog-slurmctld"} {
-		text, err := os.ReadFile(filepath.Join(filepath.Dir(s.Setup.Lua), "..", "etc", "hooks", k))
-		if err != nil {
-			return err
-		}
-		if err := writeProgram(s.Bin(k), []byte(paths.Replace(string(text)))); err != nil {
-			return err
-		}
-	}
-	c.Options.Prolog, c.Options.Epilog = s.Bin("prolog"), s.Bin("epilog")
-	c.Options.TaskProlog, c.Options.EpilogSlurmctld = s.Bin("taskprolog"), s.Bin("epilog-slurmctld")
-	return nil
 }
 
 // writeProgram writes a file to be run. No child may be forked meanwhile: it would
@@ -339,11 +341,7 @@ func (s *Stack) spawn(d *Daemon) error {
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append(cmd.Env, "GPUSIM_STATE="+s.StateOf(d.node))
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
-	if err := s.onThread(cmd.Start); err != nil {
+	if err := s.Keep(cmd); err != nil {
 		return fmt.Errorf("start %s: %w", d.Name, err)
 	}
 	d.Cmd = cmd
@@ -378,24 +376,6 @@ func (s *Stack) Again(name string) error {
 	return s.spawn(&Daemon{Name: p.Name, program: p.program, as: p.as, node: p.node, args: p.args})
 }
 
-// onThread calls f on the stack's own thread: Pdeathsig means the death of the
-// thread that started a child, and Go's threads come and go.
-func (s *Stack) onThread(f func() error) error {
-	if s.thread == nil {
-		s.thread = make(chan func())
-		go func(calls <-chan func()) {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			for call := range calls {
-				call()
-			}
-		}(s.thread)
-	}
-	done := make(chan error, 1)
-	s.thread <- func() { done <- f() }
-	return <-done
-}
-
 // Stop ends the daemons other than Slurm's.
 func (s *Stack) Stop() {
 	for _, p := range slices.Backward(s.Procs) {
@@ -407,9 +387,5 @@ func (s *Stack) Stop() {
 		case <-time.After(5 * time.Second):
 			_ = p.Process.Kill()
 		}
-	}
-	if s.thread != nil {
-		close(s.thread)
-		s.thread = nil
 	}
 }

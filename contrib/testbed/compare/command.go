@@ -10,13 +10,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/lab/experiment"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 const long = `compare runs workloads of 30 jobs of the thesis's eleven applications each on real
@@ -31,6 +34,8 @@ runs faster there. The jobs of a workload are the same under every variant:
   srpt        the bridge, shortest remaining times first among those that hardly slow each other
   lookahead   the bridge, srpt with its best few combinations played out
   dqn         the bridge as it comes, with its trained network
+  adopted     the same, with the jobs of whole: a rule of the site makes them share, at most 1.3
+              times slower (from Slurm 23.11.5 on: --root)
 
 The thesis's five workloads are closed: all jobs are there before the first may start. They are
 judged by their makespan, and the bridge decides for it (objective: makespan). In the open ones,
@@ -74,6 +79,9 @@ func Command(base *cluster.Setup) *cobra.Command {
 			if err := o.check(names); err != nil {
 				return err
 			}
+			if err := o.leaveAdopted(c.Context(), len(names) > 0); err != nil {
+				return err
+			}
 			line := cluster.NewLine(30 * time.Second)
 			if jsonFile == "-" {
 				line.Out, line.TTY = os.Stderr, false // for people; the figures have the output to themselves
@@ -92,6 +100,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.Uint64Var(&o.seed, "seed", 2019, "of the draw of jobs; the open workloads' are this one and the next two")
 	f.Float64Var(&o.load, "load", 1.2, "work that comes in open workloads ÷ what one GPU can do without sharing")
 	f.Float64Var(&o.scale, "scale", 0, "GPU seconds that pass in a second (default 6, with --quick 12; less: truer, and longer)")
+	f.StringVar(&o.root, "root", os.Getenv("SLURMBRIDGE_TEST_ROOT"), "run the Slurm of this root folder (contrib/testbed/slurmtest/mkroot makes one)")
 	f.IntVar(&o.parallel, "parallel", 30, "private clusters at a time")
 	f.StringVar(&jsonFile, "json", "build/compare.json", "write all figures to `FILE` (- = standard output)")
 	f.StringVar(&pictures, "figures", "build/compare", "write pictures into `DIR` (empty: none)")
@@ -101,7 +110,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 // check refuses settings before anything starts.
 func (o *options) check(names []string) error {
 	var err error
-	if o.workloads, err = pickWorkloads(o.workloads); err != nil {
+	if o.workloads, err = choose("workload", o.workloads, workloads()); err != nil {
 		return fmt.Errorf("--workloads: %w", err)
 	}
 	if o.variants, err = pick(names); err != nil {
@@ -120,6 +129,21 @@ func (o *options) check(names []string) error {
 	return nil
 }
 
+// leaveAdopted leaves the adopted variant out on releases that can't make a job of a whole GPU share; where it was named,
+// that is an error.
+func (o *options) leaveAdopted(ctx context.Context, named bool) error {
+	release, err := slurmtest.ReleaseOf(ctx, o.root)
+	is := func(v variant) bool { return v.name == adopted }
+	if err != nil || !text.GivesUsedGPUs(release) || !slices.ContainsFunc(o.variants, is) {
+		return err
+	}
+	if named {
+		return fmt.Errorf("--variants: %s takes Slurm 23.11.5, and this is %s: name a root folder with --root", adopted, release)
+	}
+	o.variants = slices.DeleteFunc(o.variants, is)
+	return nil
+}
+
 // folders makes the folders of the results: a path that can't be written should fail before long
 // work, not after it.
 func folders(jsonFile, pictures string) error {
@@ -132,19 +156,17 @@ func folders(jsonFile, pictures string) error {
 			return fmt.Errorf("%s: %w", flag, err)
 		}
 	}
-	if jsonFile == "-" {
-		return nil
+	f, err := os.CreateTemp(filepath.Dir(jsonFile), ".compare-")
+	if info, _ := os.Stat(jsonFile); err == nil && info != nil && info.IsDir() {
+		err = fmt.Errorf("%s is a folder", jsonFile)
 	}
-	_, absent := os.Stat(jsonFile)
-	//nolint:gosec // figures are public
-	f, err := os.OpenFile(jsonFile, os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
+	if f != nil {
+		err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	if err != nil && jsonFile != "-" {
 		return fmt.Errorf("--json: %w", err)
 	}
-	if absent != nil {
-		err = os.Remove(jsonFile)
-	}
-	return errors.Join(err, f.Close())
+	return nil
 }
 
 // compareAll measures and shows. What was measured is shown and written even if a

@@ -13,6 +13,7 @@ import (
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 func read(t *testing.T, file string) []byte {
@@ -129,7 +130,7 @@ func TestTable(t *testing.T) {
 	r.show(&out, o)
 	text := out.String()
 	for _, w := range []string{
-		"0.777 │     5 │    4 │    88 │", "by more than 1 s by the clock (12 GPU s)", "The bridge's objective: makespan (random).",
+		"0.777 │     5 │    4 │    88 │", "by more than 1 s by the clock (12 GPU s)", "random, objective makespan",
 		"not measured", "a pause took 0.83 s", "0.600", "0.450", "160", "count 12-fold", "0 to 10 %",
 		"1.026 │    1.000 │        7 │", "1.026 to 1.111; 1 of 2 runs are within 5 %", "1.000 to 1.000. So what lies beyond 5 % is Slurm's pauses",
 		"random: dqn is the shortest of those under which no job failed, greedy 2.5 % longer. mps_half was over earlier: 1 job failed.",
@@ -184,7 +185,7 @@ func TestBoard(t *testing.T) {
 		t.Errorf("at once: %q", out.String())
 	}
 	now = now.Add(30 * time.Second)
-	bd.at(a, 2, 2, &gpusim.Snapshot{GPU: 0.5})
+	bd.at(a, 2, 2, &gpusim.Snapshot{Figures: gpusim.Figures{GPU: 0.5}})
 	if got := out.String(); !strings.Contains(got, "30 s") || !strings.Contains(got, "2/8 jobs ended, 2 running on 1 cluster, 0/2 runs over (random, dqn: GPU  50 %") {
 		t.Errorf("%q", got)
 	}
@@ -203,8 +204,10 @@ func TestBoard(t *testing.T) {
 func TestVariants(t *testing.T) {
 	o := testOptions(t)
 	o.parallel, o.limit = 6, 2*time.Minute
+	o.variants = variants()
+	must.OK(t, o.leaveAdopted(t.Context(), false))
 	var cells []*cell
-	for _, v := range variants() {
+	for _, v := range o.variants {
 		cells = append(cells, o.cell("pair", v, []string{"gromacs", "gromacs"}, nil))
 		if v.name == "whole" || v.name == "dqn" {
 			c := o.cell("open-1", v, []string{"gromacs", "gromacs"}, []float64{0, 40})

@@ -105,6 +105,7 @@ func (r *demoReport) show(out io.Writer) {
 		t.AppendRow(table.Row{name, fmt.Sprintf(format, a), fmt.Sprintf(format, b), ratio})
 	}
 	row("makespan, GPU s", "%.0f", func(f *figures) float64 { return f.MakespanS })
+	row("makespan but for the idle GPU", "%.0f", func(f *figures) float64 { return f.BusyMakespanS })
 	row("mean turnaround, GPU s", "%.0f", func(f *figures) float64 { return f.MeanTurnaroundS })
 	row("GPU utilisation", "%.1f %%", func(f *figures) float64 { return 100 * f.GPUUtil })
 	row("GPU memory utilisation", "%.1f %%", func(f *figures) float64 { return 100 * f.MemUtil })
@@ -127,7 +128,7 @@ func (r *demoReport) show(out io.Writer) {
 	t.AppendRow(table.Row{"ended later than on plain Slurm", "", r.Later, ""})
 	fmt.Fprintln(out)
 	t.Render()
-	fmt.Fprintf(out, "Later: by more than %g s by the clock (%g GPU s), about what Slurm's pause before a job takes", cluster.Pause, cluster.Pause*r.TimeScale)
+	fmt.Fprintf(out, "Later: by more than %g s by the clock (%g GPU s), about what Slurm's pause before a job takes", pause, pause*r.TimeScale)
 	if r.Later > 0 {
 		fmt.Fprintf(out, "; at most by %.0f GPU s", r.WorstS)
 	}

@@ -41,7 +41,7 @@ func measured(t *testing.T, o *options, change func(c *cell), names ...string) *
 	return c
 }
 
-// What the report is read for.
+// What the report is read for, and the keys that others read.
 func TestDemoReport(t *testing.T) {
 	r := demoReport{
 		Plain:   &figures{MakespanS: 200, JobsCompleted: 2, slowdowns: []float64{1, 1}},
@@ -59,6 +59,12 @@ func TestDemoReport(t *testing.T) {
 	for k, want := range map[string]any{"objective": "makespan", "jobs_later": 3.0, "jobs_late": 2.0, "late_worst_s": 77.0} {
 		if back[k] != want {
 			t.Errorf("%s is %v, want %v", k, back[k], want)
+		}
+	}
+	for _, key := range strings.Fields("plain bridged makespan_s mean_turnaround_s gpu_util mem_util jobs_completed jobs_failed oom" +
+		" groups costart_skew_p50_s costart_skew_p95_s added_delay_max_s time_scale seed jobs slurm profiles_known") {
+		if !bytes.Contains(body, []byte(`"`+key+`":`)) {
+			t.Errorf("%s is missing", key)
 		}
 	}
 	var out bytes.Buffer
@@ -109,22 +115,4 @@ func TestUnknownApplicationIsLearned(t *testing.T) {
 // Jobs that are known share from the start, and two that don't fit never meet.
 func TestKnownApplicationsShare(t *testing.T) {
 	measured(t, testOptions(t), func(*cell) {}, "vgg16", "vgg16", "alexnet", "gromacs", "gromacs")
-}
-
-// The demo's file has the keys that others read.
-func TestDemoKeys(t *testing.T) {
-	f, err := sum(ran(), 10)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := json.Marshal(demoReport{Plain: f, Bridged: f})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range strings.Fields("plain bridged makespan_s mean_turnaround_s gpu_util mem_util jobs_completed jobs_failed oom jobs_later jobs_late late_worst_s objective" +
-		" groups costart_skew_p50_s costart_skew_p95_s added_delay_max_s time_scale seed jobs slurm profiles_known") {
-		if !bytes.Contains(body, []byte(`"`+key+`":`)) {
-			t.Errorf("%s is missing", key)
-		}
-	}
 }

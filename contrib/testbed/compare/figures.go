@@ -66,6 +66,10 @@ type againstWhole struct {
 	cluster.Lateness
 }
 
+// pause is the difference between two runs that says nothing: about what Slurm's own pause
+// before a job takes, s by the clock on the wall.
+const pause = 1.0
+
 // run is a job's time on the GPU, GPU seconds since the first job could start, or where jobs
 // come over time since the beginning.
 type run struct {
@@ -149,7 +153,7 @@ func (f *figures) against(plain *figures) *againstWhole {
 	for _, r := range f.runs {
 		end, ok := ends[r.job]
 		if p, known := apps.ByName(r.app); ok && known && r.finished {
-			a.Compare(r.endS, end, p.DurationS, f.TimeScale)
+			a.Add(r.endS, end, p.DurationS, pause*f.TimeScale)
 		}
 	}
 	return a

@@ -21,8 +21,8 @@ func ran() *cluster.Ran {
 	began := time.Unix(1000, 0)
 	return &cluster.Ran{
 		Began:  began,
-		Before: &gpusim.Snapshot{T: 100, BusyS: 5, OOM: 1, MemMiBS: 100},
-		After:  &gpusim.Snapshot{T: 400, BusyS: 60, OOM: 3, MemMiBS: 500, MemTotalMiB: 10},
+		Before: &gpusim.Snapshot{Figures: gpusim.Figures{T: 100, BusyS: 5, OOM: 1, MemMiBS: 100}},
+		After:  &gpusim.Snapshot{Figures: gpusim.Figures{T: 400, BusyS: 60, OOM: 3, MemMiBS: 500}, MemTotalMiB: 10},
 		Jobs: []cluster.Job{
 			{ID: "1", App: "gromacs", Ended: began.Add(9 * time.Second), Report: app.Report{Status: "finished", StartS: 104, GPUS: 83 * 1.5}},
 			{ID: "2", App: "vgg16", Ended: began.Add(3 * time.Second), Report: app.Report{Status: "oom", StartS: 110, GPUS: 10}},

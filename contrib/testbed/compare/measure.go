@@ -3,12 +3,16 @@ package compare
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore/apps"
 )
 
 // options are what to compare.
@@ -21,9 +25,13 @@ type options struct {
 	load      float64 // of open workloads: work that comes ÷ what one GPU does without sharing
 	scale     float64
 	parallel  int
+	root      string
 	// limit ends a run that takes longer with an error; 0 = what fits the work.
 	limit time.Duration
 }
+
+// lease is longer than it takes to submit all jobs while the bridge is stopped.
+const lease = 90 * time.Second
 
 // cell is one workload under one variant.
 type cell struct {
@@ -38,9 +46,11 @@ type cell struct {
 	// after is called before the cluster ends; nil = nothing to do.
 	after func(ctx context.Context, s *cluster.Stack) error
 
-	figures *figures         // nil: it failed
-	bridge  *cluster.Bridged // nil without a bridge
-	err     error
+	ended, running int // jobs so far
+	over           bool
+	figures        *figures         // nil: it failed
+	bridge         *cluster.Bridged // nil without a bridge
+	err            error
 }
 
 func (c *cell) name() string { return cmp.Or(c.title, c.workload+", "+c.variant.name) }
@@ -59,7 +69,7 @@ func (o *options) cells() ([]*cell, error) {
 		}
 		for _, v := range o.variants {
 			c := o.cell(wl, v, names, at)
-			c.setup.Settings = []string{"objective: " + string(objective(wl))}
+			c.setup.Settings = append(c.setup.Settings, "objective: "+string(objective(wl)))
 			out = append(out, c)
 		}
 	}
@@ -69,6 +79,19 @@ func (o *options) cells() ([]*cell, error) {
 func (o *options) cell(wl string, v variant, names []string, at []float64) *cell {
 	s := *o.base
 	s.Scale, s.Policy, s.Sharing, s.Hooks, s.Lease = o.scale, v.policy, v.sharing, v.hooks, lease
+	s.Settings = slices.Clone(v.settings)
+	if v.name == adopted {
+		// A minute of the GPUs' time, the default.
+		s.Settings = append(s.Settings, fmt.Sprintf("adopt_delay: %.0fs", max(1, 60/o.scale)))
+		// A job is only adopted once its application has run alone.
+		for _, n := range apps.Names() {
+			p, _ := apps.ByName(n)
+			known := *p
+			known.Runs = 1
+			s.Profiles = append(s.Profiles, &known)
+		}
+	}
+	s.Adjust = func(so *slurmtest.Options) { so.Root = o.root }
 	return &cell{workload: wl, variant: v, setup: s, apps: names, at: at, seed: o.seedOf(wl)}
 }
 
@@ -117,11 +140,6 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	}
 	started := sync.OnceFunc(func() { <-starting })
 	defer started()
-	s, err := cluster.Start(ctx, c.setup)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = s.CloseAfter(ctx, err) }()
 	limit := o.limit
 	if limit == 0 {
 		// Alone one after the other, and ten times Slurm's usual pause.
@@ -131,13 +149,13 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	if o.parallel == 1 {
 		every = time.Second
 	}
-	ran, err := s.Do(ctx, cluster.Work{
+	ran, err := cluster.Run(ctx, c.setup, cluster.Work{
 		Apps: c.apps, Gres: c.variant.gres, At: c.at, Hold: c.at == nil && !c.loose, Every: every, Limit: limit,
 		Progress: func(ended, running int, gpu *gpusim.Snapshot) {
 			started() // the jobs are there, or begin to come
 			b.at(c, ended, running, gpu)
 		},
-	})
+	}, c.after)
 	if err != nil {
 		return nil, err
 	}
@@ -145,11 +163,8 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 		return nil, err
 	}
 	f.Seed = c.seed
-	if c.variant.policy != "" {
+	if c.bridge = ran.Bridge; c.bridge != nil {
 		f.Objective = objective(c.workload)
-		if c.bridge, err = s.Ask(ctx); err != nil {
-			return nil, err
-		}
 	}
 	if c.at != nil {
 		f.Load = o.load
@@ -157,8 +172,89 @@ func (c *cell) measure(ctx context.Context, o *options, b *board, starting chan 
 	if c.variant.repeatable {
 		f.addSim()
 	}
-	if c.after != nil {
-		err = c.after(ctx, s)
-	}
-	return f, err
+	return f, nil
 }
+
+// report is build/compare.json: figures by workload and variant.
+type report map[string]map[string]*figures
+
+// collect gathers what the cells measured; failed cells are missing.
+func collect(cells []*cell) report {
+	r := report{}
+	for _, c := range cells {
+		if c.figures == nil {
+			continue
+		}
+		if r[c.workload] == nil {
+			r[c.workload] = map[string]*figures{}
+		}
+		r[c.workload][c.variant.name] = c.figures
+	}
+	for _, byVariant := range r {
+		plain := byVariant["whole"]
+		for name, f := range byVariant {
+			if plain != nil && name != "whole" {
+				f.againstWhole = f.against(plain)
+			}
+		}
+	}
+	return r
+}
+
+// board shows how far the runs have come: a line for each that is over, and one that changes for
+// those under way.
+type board struct {
+	line  *cluster.Line
+	began time.Time
+	mu    sync.Mutex
+	cells []*cell
+}
+
+func newBoard(line *cluster.Line, cells []*cell) *board {
+	return &board{line: line, began: line.Now(), cells: cells}
+}
+
+// at says how many of a run's jobs have ended and how many are running; gpu may be nil.
+func (b *board) at(c *cell, ended, running int, gpu *gpusim.Snapshot) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.ended, c.running = ended, running
+	all, of, done, under := 0, 0, 0, 0
+	running = 0
+	for _, c := range b.cells {
+		all, of, running = all+c.ended, of+len(c.apps), running+c.running
+		if c.over {
+			done++
+		}
+		if c.running > 0 {
+			under++
+		}
+	}
+	text := fmt.Sprintf("%s  %s %d/%d jobs ended, %d running on %s, %d/%d runs over",
+		b.clock(), cluster.Bar(24, all, of), all, of, running, count(under, "cluster"), done, len(b.cells))
+	if gpu != nil && under == 1 {
+		text += fmt.Sprintf(" (%s: GPU %3.0f %%, %5.0f MiB)", c.name(), 100*gpu.GPU, gpu.MemMiB)
+	}
+	b.line.Show(text)
+}
+
+// over says that a run has come to its end.
+func (b *board) over(c *cell) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.over, c.ended, c.running = true, len(c.apps), 0
+	var text string
+	if c.err != nil {
+		line, _, _ := strings.Cut(c.err.Error(), "\n")
+		text = "failed: " + line
+	} else {
+		by := objective(c.workload)
+		text = fmt.Sprintf("%s %5.0f s", by, c.figures.of(by))
+		if n := c.figures.JobsFailed; n > 0 {
+			text += ", " + count(n, "job") + " failed"
+		}
+	}
+	b.line.Keep(fmt.Sprintf("%s  %-22s %s", b.clock(), c.name(), text))
+}
+
+func (b *board) clock() string { return fmt.Sprintf("%3.0f s", b.line.Now().Sub(b.began).Seconds()) }

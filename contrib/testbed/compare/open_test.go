@@ -22,7 +22,7 @@ func TestPickWorkloads(t *testing.T) {
 		if names != "" {
 			in = strings.Split(names, ",")
 		}
-		got, err := pickWorkloads(in)
+		got, err := choose("workload", in, workloads())
 		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
 			t.Errorf("%s: %v, %v", names, got, err)
 		}
@@ -77,20 +77,6 @@ func TestObjectives(t *testing.T) {
 		if !slices.Equal(c.setup.Settings, []string{want}) || (c.at == nil) != (c.workload == "random") {
 			t.Errorf("%s: %v, jobs come at %v", c.name(), c.setup.Settings, c.at)
 		}
-	}
-	var out bytes.Buffer
-	r := report{}
-	for _, wl := range o.workloads {
-		r[wl] = map[string]*figures{"whole": {}}
-	}
-	r.objectives(&out, &o)
-	if got := out.String(); !strings.Contains(got, "makespan (random); turnaround (open-1, open-2, open-3)") {
-		t.Error(got)
-	}
-	out.Reset()
-	o.variants = o.variants[:1]
-	if r.objectives(&out, &o); out.Len() != 0 {
-		t.Errorf("no bridge, and %q", out.String())
 	}
 }
 

@@ -32,8 +32,24 @@ func repeat(runs []run, spare bool) (*sim.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	ended := endedBefore(runs)
-	came := awaited(runs, ended)
+	ended, came := map[string][]string{}, map[string]float64{} // by job: the jobs that had ended before its start, and the last submission it waits for
+	for i := range runs {
+		for k := range runs {
+			if runs[k].endS <= runs[i].startS {
+				ended[fmt.Sprint(i)] = append(ended[fmt.Sprint(i)], fmt.Sprint(k))
+			}
+		}
+	}
+	for i, r := range runs {
+		id := fmt.Sprint(i)
+		for k, other := range runs {
+			// Jobs start together if none ended between their starts and all were there at the first.
+			together := other.submitS <= r.startS && slices.Equal(ended[fmt.Sprint(k)], ended[id])
+			if k == i || other.startS <= r.startS || together {
+				came[id] = max(came[id], other.submitS)
+			}
+		}
+	}
 	return play(s, func(st *rlcore.State) []int {
 		left := map[string]bool{}
 		for i := range st.Pending {
@@ -88,36 +104,6 @@ func replica(runs []run, card rlcore.GPUSpec, arrives func(run) float64) (*sim.S
 		return nil, fmt.Errorf("repeat a run: %w", err)
 	}
 	return s, nil
-}
-
-// endedBefore lists, by job, the jobs that had ended when it started.
-func endedBefore(runs []run) map[string][]string {
-	out := map[string][]string{}
-	for i := range runs {
-		for k := range runs {
-			if runs[k].endS <= runs[i].startS {
-				out[fmt.Sprint(i)] = append(out[fmt.Sprint(i)], fmt.Sprint(k))
-			}
-		}
-	}
-	return out
-}
-
-// awaited is, by job, the last submission of the jobs that started before or with it, s. Jobs start
-// together if none ended between their starts and all were there at the first; ended is
-// endedBefore's.
-func awaited(runs []run, ended map[string][]string) map[string]float64 {
-	out := map[string]float64{}
-	for i, r := range runs {
-		id := fmt.Sprint(i)
-		for k, other := range runs {
-			together := other.submitS <= r.startS && slices.Equal(ended[fmt.Sprint(k)], ended[id])
-			if k == i || other.startS <= r.startS || together {
-				out[id] = max(out[id], other.submitS)
-			}
-		}
-	}
-	return out
 }
 
 // play runs a simulation with decisions by start: which pending jobs begin. It is errMemory if any

@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"gonum.org/v1/gonum/stat"
@@ -22,15 +21,15 @@ func (r report) show(out io.Writer, o *options) {
 		}
 	}
 	r.overSeeds(out, o)
-	fmt.Fprintf(out, legend, cluster.Pause, cluster.Pause*o.scale)
+	fmt.Fprintf(out, legend, pause, pause*o.scale)
 	fmt.Fprintln(out)
-	r.objectives(out, o)
 	r.pauses(out, o)
 	r.repeated(out, o)
 	r.verdict(out, o)
 }
 
-const legend = `÷ whole: makespan, or mean turnaround, over that of plain Slurm with whole GPUs. idle: no
+const legend = `objective: what a workload is judged by, and what the bridge's decisions are to keep small there; of the
+policies, dqn alone has a network for each. ÷ whole: makespan, or mean turnaround, over that of plain Slurm with whole GPUs. idle: no
 application was on the GPU though jobs were there, which is Slurm's own pauses. rerun: the makespan
 if every failed job ran once more afterwards, alone (computed). turnaround and slowdown are those of
 the jobs that completed; a job that failed counts in the makespan for as long as it ran. later: jobs
@@ -44,7 +43,7 @@ workloads are from each job's submission.
 
 func (r report) table(out io.Writer, o *options, wl string) {
 	t := cluster.Table(out, "", "makespan", "÷ whole", "idle", "rerun", "turnaround", "÷ whole", "later", "late", "worst", "failed", "oom", "slow p50", "p95", "GPU", "÷ sim", "÷ starts", "sim late")
-	t.SetTitle(wl)
+	t.SetTitle(fmt.Sprintf("%s, objective %s", wl, objective(wl)))
 	for i := range o.variants {
 		name := o.variants[i].name
 		f := r[wl][name]
@@ -52,30 +51,27 @@ func (r report) table(out io.Writer, o *options, wl string) {
 			t.AppendRow(table.Row{name, "not measured"})
 			continue
 		}
-		var ofWhole, rerun, ofSim, ofStarts, simLate string
-		if base := r[wl]["whole"]; base != nil {
+		shown := func(there bool, text string) string {
+			if there {
+				return text
+			}
+			return ""
+		}
+		base, late := r[wl]["whole"], []any{"", "", "", ""}
+		ofWhole, simLate := "", ""
+		if base != nil {
 			ofWhole = ratio(f.MakespanS / base.MakespanS)
-		}
-		if f.JobsFailed > 0 {
-			rerun = whole(f.RerunMakespanS)
-		}
-		if f.SimMakespanS > 0 {
-			ofSim = ratio(f.SimRatio)
 		}
 		if f.SimJobsLate != nil {
 			simLate = strconv.Itoa(*f.SimJobsLate)
 		}
-		if f.SimStartsS > 0 {
-			ofStarts = ratio(f.StartsRatio)
-		}
-		row := table.Row{name, whole(f.MakespanS), ofWhole, whole(f.IdleS), rerun, whole(f.MeanTurnaroundS)}
 		if a := f.againstWhole; a != nil {
-			row = append(row, ratio(a.TurnaroundRatio), a.Later, a.Late, whole(a.WorstS))
-		} else {
-			row = append(row, "", "", "", "")
+			late = []any{ratio(a.TurnaroundRatio), a.Later, a.Late, whole(a.WorstS)}
 		}
+		row := append(table.Row{name, whole(f.MakespanS), ofWhole, whole(f.IdleS), shown(f.JobsFailed > 0, whole(f.RerunMakespanS)), whole(f.MeanTurnaroundS)}, late...)
 		t.AppendRow(append(row, f.JobsFailed, f.OOM,
-			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil), ofSim, ofStarts, simLate,
+			fmt.Sprintf("%.2f", f.SlowdownP50), fmt.Sprintf("%.2f", f.SlowdownP95), fmt.Sprintf("%.0f %%", 100*f.GPUUtil),
+			shown(f.SimMakespanS > 0, ratio(f.SimRatio)), shown(f.SimStartsS > 0, ratio(f.StartsRatio)), simLate,
 		))
 	}
 	t.Render()
@@ -114,26 +110,6 @@ func (r report) overSeeds(out io.Writer, o *options) {
 	}
 }
 
-// objectives says what decided where.
-func (r report) objectives(out io.Writer, o *options) {
-	if !slices.ContainsFunc(o.variants, func(v variant) bool { return v.policy != "" }) {
-		return
-	}
-	var parts []string
-	for _, by := range []policy.Objective{policy.Makespan, policy.Turnaround} {
-		var where []string
-		for _, wl := range o.workloads {
-			if objective(wl) == by && len(r[wl]) > 0 {
-				where = append(where, wl)
-			}
-		}
-		if len(where) > 0 {
-			parts = append(parts, fmt.Sprintf("%s (%s)", by, strings.Join(where, ", ")))
-		}
-	}
-	fmt.Fprintf(out, "The bridge's objective: %s. It chooses dqn's network; the other policies have none.\n", strings.Join(parts, "; "))
-}
-
 func whole(s float64) string { return fmt.Sprintf("%.0f", s) }
 
 func ratio(x float64) string { return fmt.Sprintf("%.3f", x) }
@@ -158,25 +134,23 @@ func (r report) pauses(out io.Writer, o *options) {
 
 // repeated says how near the simulator comes to the real runs.
 func (r report) repeated(out io.Writer, o *options) {
-	far, n := 0, 0
-	for _, wl := range o.workloads {
-		for i := range o.variants {
-			if f := r[wl][o.variants[i].name]; f != nil && f.SimRatio > 0 {
-				n++
-				if !near(f.SimRatio) {
-					far++
-				}
+	within, n := 0, 0
+	lo, hi := span(r, o, func(f *figures) (float64, bool) {
+		if f.SimRatio > 0 {
+			n++
+			if near(f.SimRatio) {
+				within++
 			}
 		}
-	}
+		return f.SimRatio, f.SimRatio > 0
+	})
 	if n == 0 {
 		return
 	}
-	lo, hi := span(r, o, func(f *figures) (float64, bool) { return f.SimRatio, f.SimRatio > 0 })
-	fmt.Fprintf(out, "Same decisions, real ÷ simulated makespan: %.3f to %.3f; %d of %d runs are within 5 %%.\n", lo, hi, n-far, n)
+	fmt.Fprintf(out, "Same decisions, real ÷ simulated makespan: %.3f to %.3f; %d of %d runs are within 5 %%.\n", lo, hi, within, n)
 	lo, hi = span(r, o, func(f *figures) (float64, bool) { return f.StartsRatio, f.StartsRatio > 0 })
 	fmt.Fprintf(out, "With the start times of the real run too: %.3f to %.3f.", lo, hi)
-	if far > 0 && lo > 0.99 && hi < 1.01 {
+	if within < n && lo > 0.99 && hi < 1.01 {
 		fmt.Fprintf(out, " So what lies beyond 5 %% is Slurm's pauses times %g;\na smaller --scale makes it less.", o.scale)
 	}
 	fmt.Fprintln(out)
@@ -193,26 +167,26 @@ func count(n int, what string) string {
 // near reports whether a ratio is within 5 % of 1.
 func near(x float64) bool { return x >= 0.95 && x <= 1.05 }
 
-// span returns the least and the greatest of a figure over all runs that have it.
-func span(r report, o *options, of func(*figures) (float64, bool)) (lo, hi float64) {
-	first := true
-	for _, wl := range o.workloads {
-		for i := range o.variants {
-			f := r[wl][o.variants[i].name]
-			if f == nil {
-				continue
-			}
-			x, ok := of(f)
-			if !ok {
-				continue
-			}
-			if first {
-				lo, hi, first = x, x, false
-			}
-			lo, hi = min(lo, x), max(hi, x)
+// each is called with every figure of a workload, in the order of tables.
+func (r report) each(o *options, wl string, do func(v *variant, f *figures)) {
+	for i := range o.variants {
+		if f := r[wl][o.variants[i].name]; f != nil {
+			do(&o.variants[i], f)
 		}
 	}
-	return lo, hi
+}
+
+// span returns the least and the greatest of a figure over all runs that have it, 0 = none has.
+func span(r report, o *options, of func(*figures) (float64, bool)) (lo, hi float64) {
+	var all []float64
+	for _, wl := range o.workloads {
+		r.each(o, wl, func(_ *variant, f *figures) {
+			if x, ok := of(f); ok {
+				all = append(all, x)
+			}
+		})
+	}
+	return cluster.Quantile(0, all), cluster.Quantile(1, all)
 }
 
 // nearBy is by how much a makespan, or mean turnaround, may be longer to be named with the
@@ -222,30 +196,32 @@ const nearBy = 0.05
 // verdict says which variant was shortest, workload by workload, by what the workload is judged
 // by.
 func (r report) verdict(out io.Writer, o *options) {
+	words := map[policy.Objective][2]string{
+		policy.Makespan: {"is the shortest", "was over earlier"}, policy.Turnaround: {"has the shortest mean turnaround", "had a shorter one"},
+	}
 	for _, wl := range o.workloads {
 		by := objective(wl)
-		best := shortest(o.variants, r[wl], by)
+		best, least := "", 0.0 // of equal ones the first
+		r.each(o, wl, func(v *variant, f *figures) {
+			if f.JobsFailed == 0 && (best == "" || f.of(by) < least) {
+				best, least = v.name, f.of(by)
+			}
+		})
 		if best == "" || len(r[wl]) < 2 {
 			continue
 		}
-		what := map[policy.Objective]string{policy.Makespan: "is the shortest", policy.Turnaround: "has the shortest mean turnaround"}[by]
-		fmt.Fprintf(out, "%s: %s %s of those under which no job failed", wl, best, what)
+		fmt.Fprintf(out, "%s: %s %s of those under which no job failed", wl, best, words[by][0])
 		failed := ""
-		for i := range o.variants {
-			n := o.variants[i].name
-			f := r[wl][n]
-			if f == nil || n == best {
-				continue
-			}
-			more := f.of(by)/r[wl][best].of(by) - 1
+		r.each(o, wl, func(v *variant, f *figures) {
+			more := f.of(by)/least - 1
 			switch {
+			case v.name == best:
 			case f.JobsFailed > 0 && more < 0:
-				was := map[policy.Objective]string{policy.Makespan: "was over earlier", policy.Turnaround: "had a shorter one"}[by]
-				failed += fmt.Sprintf(" %s %s: %s failed.", n, was, count(f.JobsFailed, "job"))
+				failed += fmt.Sprintf(" %s %s: %s failed.", v.name, words[by][1], count(f.JobsFailed, "job"))
 			case f.JobsFailed == 0 && more < nearBy:
-				fmt.Fprintf(out, ", %s %.1f %% longer", n, 100*more)
+				fmt.Fprintf(out, ", %s %.1f %% longer", v.name, 100*more)
 			}
-		}
+		})
 		fmt.Fprintf(out, ".%s\n", failed)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 )
 
@@ -147,7 +148,7 @@ func both(ctx context.Context, o *options, s shape, seed uint) (*figures, error)
 		names[i] = app(d)
 		work += d
 	}
-	var plain, bridged *ran
+	var plain, bridged *cluster.Ran
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) { plain, err = run(ctx, o, s, names, false); return err })
 	g.Go(func() (err error) { bridged, err = run(ctx, o, s, names, true); return err })
@@ -156,34 +157,19 @@ func both(ctx context.Context, o *options, s shape, seed uint) (*figures, error)
 	}
 	ideal := float64(work) / float64(s.nodes*s.gpus)
 	return &figures{
-		Plain: plain.takenS / ideal, Bridge: bridged.takenS / (ideal / together),
-		FillPlain: plain.fillS(s, 1), FillBridge: bridged.fillS(s, together), WakeP50: bridged.wakeS(), WrongGPU: bridged.wrong,
+		Plain: takenS(plain) / ideal, Bridge: takenS(bridged) / (ideal / together),
+		FillPlain: fillS(plain, s, 1), FillBridge: fillS(bridged, s, together), WakeP50: wakeS(bridged), WrongGPU: bridged.Bridge.Misplaced,
 	}, nil
 }
 
 // app is an application that sleeps for d s.
 func app(d int) string { return fmt.Sprint("sleep", d) }
 
-// ran is what came of the jobs on one cluster.
-type ran struct {
-	takenS    float64
-	runs      []placed
-	releasedS map[string]float64 // by job, since the first could start
-	wrong     int
-}
-
-// placed is where a job ran, and from when to when, s since the first could start.
-type placed struct {
-	job, node, gpu string
-	atS, endS      float64
-}
-
 // run runs the jobs on a cluster of their own.
-func run(ctx context.Context, o *options, s shape, names []string, bridged bool) (r *ran, err error) {
-	usual := ""
+func run(ctx context.Context, o *options, s shape, names []string, bridged bool) (*cluster.Ran, error) {
 	setup := *o.base
-	setup.Scale, setup.Bare, setup.Scheduler, setup.Sharing, setup.CPUs = 1, true, &usual, o.sharing, max(4, 4*s.gpus)
-	setup.NodeGPUs, setup.Lease = slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
+	setup.Scale, setup.Bare, setup.Sharing, setup.NodeGPUs, setup.Lease = 1, true, o.sharing, slices.Repeat([]int{s.gpus}, s.nodes), 3*time.Minute
+	setup.Adjust = func(so *slurmtest.Options) { so.Scheduler, so.CPUs = "", max(4, 4*s.gpus) }
 	gres := "gpu:1"
 	if bridged {
 		setup.Policy, gres = "greedy", "gpu:shared"
@@ -194,53 +180,46 @@ func run(ctx context.Context, o *options, s shape, names []string, bridged bool)
 			})
 		}
 	}
-	st, err := cluster.Start(ctx, setup)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = st.CloseAfter(ctx, err) }()
-	done, err := st.Do(ctx, cluster.Work{
+	r, err := cluster.Run(ctx, setup, cluster.Work{
 		Apps: names, Gres: gres, Args: []string{"--time=3"}, Hold: true, Limit: slowest,
 		Command: func(app string) string { return "sleep " + strings.TrimPrefix(app, "sleep") },
-	})
+	}, nil)
 	if err != nil {
 		return nil, err
 	}
-	r = &ran{}
-	for i := range done.Jobs {
-		j := &done.Jobs[i]
-		if j.Ended.IsZero() {
-			return nil, fmt.Errorf("job %s has not run to its end", j.ID)
+	for i := range r.Jobs {
+		if r.Jobs[i].Ended.IsZero() {
+			return nil, fmt.Errorf("job %s has not run to its end", r.Jobs[i].ID)
 		}
-		p := placed{j.ID, j.Node, j.GPU, j.Began.Sub(done.Began).Seconds(), j.Ended.Sub(done.Began).Seconds()}
-		r.takenS = max(r.takenS, p.endS)
-		r.runs = append(r.runs, p)
 	}
-	if !bridged {
-		return r, nil
+	return r, nil
+}
+
+// since is a moment in s since the first job could start.
+func since(r *cluster.Ran, at time.Time) float64 { return at.Sub(r.Began).Seconds() }
+
+// takenS is how long all took, s.
+func takenS(r *cluster.Ran) (last float64) {
+	for i := range r.Jobs {
+		last = max(last, since(r, r.Jobs[i].Ended))
 	}
-	r.releasedS = map[string]float64{}
-	for id, at := range st.Released() {
-		r.releasedS[id] = at.Sub(done.Began).Seconds()
-	}
-	wrong, err := st.Metric("slurmbridge_group_members_total", "misplaced")
-	r.wrong = int(wrong)
-	return r, err
+	return last
 }
 
 // wakeS is the median time from the end of a job to the release of the next one that runs on its GPU, s; 0 = none was
 // released after another had ended.
-func (r *ran) wakeS() float64 {
+func wakeS(r *cluster.Ran) float64 {
 	var gaps []float64
-	for _, x := range r.runs {
-		at, last := r.releasedS[x.job], 0.0
-		for _, y := range r.runs {
-			if y.node == x.node && y.gpu == x.gpu && y.endS <= at {
-				last = max(last, y.endS)
+	for _, x := range r.Jobs {
+		var last time.Time
+		at := r.Bridge.Released[x.ID]
+		for _, y := range r.Jobs {
+			if y.Node == x.Node && y.GPU == x.GPU && !y.Ended.After(at) && y.Ended.After(last) {
+				last = y.Ended
 			}
 		}
-		if last > 0 {
-			gaps = append(gaps, at-last)
+		if !last.IsZero() {
+			gaps = append(gaps, at.Sub(last).Seconds())
 		}
 	}
 	return cluster.Quantile(0.5, gaps)
@@ -248,21 +227,22 @@ func (r *ran) wakeS() float64 {
 
 // fillS is how long it took until each GPU of a node had so many jobs, s; the mean of the nodes. A GPU
 // that never had counts with the whole time.
-func (r *ran) fillS(s shape, jobs int) float64 {
+func fillS(r *cluster.Ran, s shape, jobs int) float64 {
 	nodes := map[string]map[string][]float64{} // starts by node and GPU
-	for _, x := range r.runs {
-		if nodes[x.node] == nil {
-			nodes[x.node] = map[string][]float64{}
+	for _, x := range r.Jobs {
+		if nodes[x.Node] == nil {
+			nodes[x.Node] = map[string][]float64{}
 		}
-		nodes[x.node][x.gpu] = append(nodes[x.node][x.gpu], x.atS)
+		nodes[x.Node][x.GPU] = append(nodes[x.Node][x.GPU], since(r, x.Began))
 	}
-	sum := r.takenS * float64(s.nodes-len(nodes))
+	taken := takenS(r)
+	sum := taken * float64(s.nodes-len(nodes))
 	for _, gpus := range nodes {
 		last := 0.0
 		for _, at := range gpus {
 			slices.Sort(at)
 			if len(at) < jobs || len(gpus) < s.gpus {
-				last = r.takenS
+				last = taken
 			} else {
 				last = max(last, at[jobs-1])
 			}

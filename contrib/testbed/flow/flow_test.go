@@ -1,10 +1,22 @@
 package flow
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+)
+
+// ran is a job that ran on a GPU from when to when, s.
+func ran(id, node, gpu string, atS, endS float64) cluster.Job {
+	at := func(s float64) time.Time { return time.Unix(0, int64(1e9*s)) }
+	return cluster.Job{ID: id, Node: node, GPU: gpu, Began: at(atS), Ended: at(endS)}
+}
 
 func TestFillS(t *testing.T) {
-	r := &ran{takenS: 100, runs: []placed{
-		{node: "n1", gpu: "0", atS: 1}, {node: "n1", gpu: "1", atS: 2}, {node: "n1", gpu: "0", atS: 4}, {node: "n1", gpu: "1", atS: 3}, {node: "n2", gpu: "0", atS: 5}, {node: "n2", gpu: "1", atS: 6}, {node: "n2", gpu: "1", atS: 7},
+	r := &cluster.Ran{Began: time.Unix(0, 0), Jobs: []cluster.Job{
+		ran("", "n1", "0", 1, 8), ran("", "n1", "1", 2, 8), ran("", "n1", "0", 4, 8), ran("", "n1", "1", 3, 8),
+		ran("", "n2", "0", 5, 8), ran("", "n2", "1", 6, 8), ran("", "n2", "1", 7, 100),
 	}}
 	for _, c := range []struct {
 		s    shape
@@ -16,18 +28,18 @@ func TestFillS(t *testing.T) {
 		{shape{4, 2}, 1, 52},  // two nodes have none
 		{shape{2, 4}, 1, 100}, // two GPUs of each have none
 	} {
-		if got := r.fillS(c.s, c.jobs); got != c.want {
+		if got := fillS(r, c.s, c.jobs); got != c.want {
 			t.Errorf("%v, %d jobs: %v, want %v", c.s, c.jobs, got, c.want)
 		}
 	}
 }
 
 func TestWakeS(t *testing.T) {
-	at := map[string]float64{"1": 1, "2": 1, "3": 10.5, "4": 30.25}
-	r := &ran{releasedS: at, runs: []placed{
-		{"1", "n1", "0", 2, 8}, {"2", "n1", "1", 2, 30}, {"3", "n1", "0", 11, 20}, {"4", "n1", "1", 31, 40},
-	}}
-	if got := r.wakeS(); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
+	r := &cluster.Ran{
+		Jobs:   []cluster.Job{ran("1", "n1", "0", 2, 8), ran("2", "n1", "1", 2, 30), ran("3", "n1", "0", 11, 20), ran("4", "n1", "1", 31, 40)},
+		Bridge: &cluster.Bridged{Released: map[string]time.Time{"1": time.Unix(1, 0), "2": time.Unix(1, 0), "3": time.Unix(10, 5e8), "4": time.Unix(30, 25e7)}},
+	}
+	if got := wakeS(r); got != 0.25 { // 2.5 and 0.25, the first two follow nothing
 		t.Error(got)
 	}
 }

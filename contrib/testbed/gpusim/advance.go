@@ -118,7 +118,7 @@ func (v *view) step(i int) {
 	}
 	grows := s.Point[m.Point+1].Mem > s.Point[m.Point].Mem
 	m.Point++
-	if grows && v.room(s.Instance) < 0 {
+	if grows && (v.room(s.Instance) < 0 || !v.allows(s.Pid, 0)) {
 		v.dyn.OOM++
 		v.end(i, OOM)
 	}
@@ -150,9 +150,9 @@ func (v *view) integrate(dt float64) {
 	d := &v.dyn
 	d.BusyS += d.GPU * dt
 	d.CoreS += d.Core * dt
-	d.MemMiBS += d.Mem * dt
-	d.PCIeMB += d.PCIe * dt
-	d.EnergyJ += d.Power * dt
+	d.MemMiBS += d.MemMiB * dt
+	d.PCIeMB += d.PCIeMBps * dt
+	d.EnergyJ += d.PowerW * dt
 	for i := range v.rec.instances() {
 		d.InstBusyS[i] += d.InstGPU[i] * dt
 		d.InstCoreS[i] += d.InstCore[i] * dt
@@ -169,7 +169,7 @@ func (v *view) integrate(dt float64) {
 		}
 	}
 	if occupied {
-		d.Occupied += dt
+		d.OccupiedS += dt
 	}
 }
 
@@ -197,7 +197,7 @@ func (v *view) settle() {
 	}
 	v.turns()
 	d := &v.dyn
-	d.GPU, d.Core, d.PCIe = 0, 0, 0
+	d.GPU, d.Core, d.PCIeMBps = 0, 0, 0
 	d.InstGPU, d.InstCore = [MaxInstances]float64{}, [MaxInstances]float64{}
 	for k := range v.groups {
 		g := &v.groups[k]
@@ -207,7 +207,7 @@ func (v *view) settle() {
 			m := &d.Member[i]
 			m.Slowdown *= turn
 			core += v.now(i).Core / m.Slowdown
-			d.PCIe += v.now(i).PCIe / m.Slowdown
+			d.PCIeMBps += v.now(i).PCIe / m.Slowdown
 		}
 		d.GPU += busy
 		d.Core += core
@@ -220,7 +220,7 @@ func (v *view) settle() {
 	d.GPU = min(d.GPU, 1)
 	d.remember()
 	d.Core = min(d.Core, d.GPU) // no SM is busy while no kernel runs
-	d.PCIe = min(d.PCIe, v.rec.PCIeMBps)
+	d.PCIeMBps = min(d.PCIeMBps, v.rec.PCIeMBps)
 	present := false
 	for i := range d.Member {
 		m := &d.Member[i]
@@ -229,11 +229,11 @@ func (v *view) settle() {
 			m.MemMax = max(m.MemMax, v.now(i).Mem)
 		}
 	}
-	d.Mem = v.held()
-	d.MemMax = max(d.MemMax, d.Mem)
-	d.Power = v.rec.PowerIdle
+	d.MemMiB = v.held()
+	d.MemMaxMiB = max(d.MemMaxMiB, d.MemMiB)
+	d.PowerW = v.rec.PowerIdle
 	if present {
-		d.Power = v.rec.PowerActive + (v.rec.PowerMax-v.rec.PowerActive)*d.GPU
+		d.PowerW = v.rec.PowerActive + (v.rec.PowerMax-v.rec.PowerActive)*d.GPU
 	}
 }
 

@@ -37,6 +37,9 @@ type Config struct {
 	Instances []string
 	// Recent gives the machine a driver of CUDA 13.1 in place of one of 12.2.
 	Recent bool
+	// GroupLimits: the driver can hold a control group's processes to a part of a GPU's memory, as drivers from release
+	// 615 on do.
+	GroupLimits bool
 }
 
 func (c *Config) defaults() (Model, error) {
@@ -150,9 +153,11 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	setCString(d.Model[:], cfg.Model)
 	d.Minor = uint32(cfg.Minors[i])
 	d.Arch, d.CCMajor, d.CCMinor, d.Cores, d.SMs = m.Arch, m.CCMajor, m.CCMinor, m.Cores, m.SMs
-	d.Bus, d.PCIID = uint32(1+i*0x20), m.PCIID
 	d.PCIeGen, d.PCIeWidth, d.PCIeMBps = m.PCIeGen, m.PCIeWidth, m.PCIeMBps
 	d.Caps, d.MaxClients = m.Caps, m.MaxClients
+	if cfg.GroupLimits {
+		d.Caps |= capLimits
+	}
 	if m.SameUser {
 		d.SameUser = 1
 	}
@@ -165,10 +170,8 @@ func (d *deviceRec) fill(m *Model, cfg *Config, i int) {
 	d.Instances = uint32(len(cfg.Instances))
 	d.MemTotal, d.MemReserved, d.MemContext = cfg.MemMiB, 1, m.ContextMiB
 	d.PowerIdle, d.PowerActive, d.PowerMax = m.PowerIdle, m.PowerActive, m.PowerMax
-	d.TempIdle, d.TempMax = m.TempIdle, m.TempMax
-	d.BusBits = m.BusBits
 	for k := range d.Dyn {
-		d.Dyn[k].Power = m.PowerIdle
-		d.Dyn[k].Mem = d.MemReserved
+		d.Dyn[k].PowerW = m.PowerIdle
+		d.Dyn[k].MemMiB = d.MemReserved
 	}
 }

@@ -43,6 +43,9 @@ func (d *Device) Minor() int { return int(d.rec.Minor) }
 // concerns all clients.
 func (d *Device) SameUser() bool { return d.rec.SameUser != 0 }
 
+// MemMiB returns the card's memory, MiB.
+func (d *Device) MemMiB() float64 { return d.rec.MemTotal }
+
 // MaxClients returns how many MPS clients the card serves at a time.
 func (d *Device) MaxClients() int { return int(d.rec.MaxClients) }
 
@@ -65,6 +68,16 @@ func (d *Device) update(f func(v *view) error) error {
 	})
 }
 
+// fault destroys the contexts of an MPS server's clients.
+func (v *view) fault(server int32) {
+	for i := range v.dyn.Member {
+		if v.dyn.Member[i].Status.present() && v.rec.Slot[i].Server == server {
+			v.dyn.Faults++
+			v.end(i, Faulted)
+		}
+	}
+}
+
 func (d *Device) load() error {
 	cur, err := d.rec.current()
 	if err != nil {
@@ -85,14 +98,14 @@ func (d *Device) reap() (changed bool) {
 		}
 		switch l := look(s.Pid, s.Start); {
 		case l == dead:
-			if m.Status.present() {
-				if s.Kind != Server {
-					v.dyn.Killed++
-				}
-				v.end(i, Faulted)
+			if m.Status.present() && s.Kind != Server {
+				v.dyn.Killed++
 			}
 			*m = member{}
 			changed = true
+			if s.Kind == Server {
+				v.fault(s.Pid)
+			}
 		case l == stopped && m.Status == Running:
 			m.Status, changed = Paused, true
 		case l == alive && m.Status == Paused:

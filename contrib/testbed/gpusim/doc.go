@@ -1,7 +1,7 @@
 // Package gpusim is a machine's simulated GPUs: what a program finds where a
 // machine without a GPU has none.
 //
-// Its state lies in one file that all programs map (nvmlsim/state.h, layout.go):
+// Its state lies in one file that all programs map (layout.go):
 //
 //	gpusim run APP ──────────► ┌────────────┐ ◄── libnvidia-ml.so.1 (nvmlsim, C)
 //	nvidia-cuda-mps-server ──► │ state file │ ◄── gpusim smi, tests, demo (Open)

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// figures are the NVML figures a fault can be set for, in the order of SIM_F_*.
+// figures are the NVML figures a fault can be set for.
 var figures = []string{
-	"handle", "name", "uuid", "pci", "minor", "arch", "cores", "memory", "utilization", "pcie-throughput",
+	"handle", "name", "uuid", "minor", "arch", "cores", "memory", "utilization", "pcie-throughput",
 	"pcie-link", "power", "energy", "temperature", "processes", "mps-processes", "process-utilization",
 	"accounting", "samples", "gpm", "mig",
 }
 
-// faultModes are SIM_FAULT_*.
+// faultModes are the ways in which a figure can be wrong: the call fails, or what it returns is 0, near its type's
+// largest number, or falls as time passes.
 var faultModes = []string{"none", "return", "zero", "huge", "backwards"}
 
 // FaultFigures returns the names SetFault takes, sorted.

@@ -6,10 +6,16 @@ import (
 	"unsafe"
 )
 
-// The state file's layout: nvmlsim/state.h in Go, field by field.
+// The state file's layout, which C gets from Header: one fileHeader, padded to headerSize, then the devices. Raise the
+// version with a change.
+//
+// Writers hold an exclusive flock of the whole file, readers a shared one; the kernel drops the lock of a process that
+// dies. What changes while a device is in use lies in two copies: a writer fills the one that is not current and then
+// stores its number in Cur, so that a writer killed half way leaves the old state whole. The library writes only whether
+// accounting is on, and limits. Times are GPU seconds: (CLOCK_MONOTONIC − T0ns) · Scale.
 const (
 	magic      = "GPUSIMv\x00"
-	version    = 4
+	version    = 6
 	headerSize = 4096
 	// MaxDevices a state file can hold.
 	MaxDevices = 16
@@ -23,88 +29,107 @@ const (
 	maxChanges = 256
 	// MaxInstances a device can be cut into.
 	MaxInstances = 8
+	maxLimits    = 16
 )
 
 type fileHeader struct {
 	Magic   [8]byte
 	Version uint32
 	Devices uint32
-	Size    uint64
+	Size    uint64 // of the file, bytes
 	Scale   float64
-	T0ns    int64
+	T0ns    int64 // CLOCK_MONOTONIC when the file was made
 	Driver  [32]byte
-	Cuda    int32
-	Check   uint32
+	Cuda    int32  // as cuDriverGetVersion: 12020 = 12.2
+	Check   uint32 // FNV-1a of the bytes before this field
 }
 
+// point is one phase of a process's demand when it runs alone.
 type point struct {
 	Until float64 // solo work at which the phase ends, s
-	GPU   float64
-	Core  float64
-	PCIe  float64 // MB/s
+	GPU   float64 // fraction of time a kernel runs, 0..1
+	Core  float64 // fraction of the SMs busy, 0..1
+	PCIe  float64 // MB/s, both directions
 	Mem   float64 // MiB
 }
 
+// slot is what of a process does not change while it lives.
 type slot struct {
 	Pid      int32
 	UID      uint32
-	Start    uint64
-	Server   int32
+	Start    uint64 // the process's start time, clock ticks since boot
+	Server   int32  // pid of its MPS server, 0 = none
 	Kind     Kind
 	Points   uint32
-	Instance uint32 // MIG instance + 1, 0 = the whole card
-	Duration float64
-	Step     float64
+	Instance uint32  // MIG instance + 1, 0 = the whole card
+	Duration float64 // solo, s
+	Step     float64 // one iteration alone, s; 0 = unknown
 	App      [64]byte
 	Point    [MaxPoints]point
 }
 
+// member is what of a process changes.
 type member struct {
 	Status   Status
-	Point    uint32
-	Done     float64
+	Point    uint32  // the phase it is in
+	Done     float64 // solo work done, s
 	Slowdown float64
 	StartT   float64
 	EndT     float64
 	MemMax   float64
 }
 
+// change: from T on the device's utilisation was GPU.
 type change struct {
 	T, GPU float64
 }
 
+// Figures are a GPU at one moment, and its sums since the state file was made: the mean utilisation between two
+// moments a and b is (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
+type Figures struct {
+	T         float64 `json:"t_s"`         // GPU seconds since the file was made
+	BusyS     float64 `json:"busy_s"`      // ∫ GPU dt
+	CoreS     float64 `json:"core_s"`      // ∫ Core dt
+	MemMiBS   float64 `json:"mem_mib_s"`   // ∫ MemMiB dt
+	PCIeMB    float64 `json:"pcie_mb"`     // ∫ PCIeMBps dt
+	EnergyJ   float64 `json:"energy_j"`    // ∫ PowerW dt
+	OccupiedS float64 `json:"occupied_s"`  // seconds with at least one application
+	MemMaxMiB float64 `json:"mem_max_mib"` // most memory ever held
+	GPU       float64 `json:"gpu"`         // fraction of time any kernel runs, 0..1
+	Core      float64 `json:"core"`        // fraction of the SMs busy, 0..1
+	PCIeMBps  float64 `json:"pcie_mbps"`   // both directions
+	MemMiB    float64 `json:"mem_mib"`     // memory held
+	PowerW    float64 `json:"power_w"`
+	Started   uint64  `json:"started"`  // applications that began
+	Finished  uint64  `json:"finished"` // that did all their work
+	OOM       uint64  `json:"oom"`      // that ran out of memory
+	Killed    uint64  `json:"killed"`   // whose process died before its work was done
+	Faults    uint64  `json:"faults"`   // that lost their context through a fault
+}
+
 type dyn struct {
-	T        float64
-	BusyS    float64
-	CoreS    float64
-	MemMiBS  float64
-	PCIeMB   float64
-	EnergyJ  float64
-	Occupied float64
-	MemMax   float64
-	GPU      float64
-	Core     float64
-	PCIe     float64
-	Mem      float64
-	Power    float64
-	Started  uint64
-	Finished uint64
-	OOM      uint64
-	Killed   uint64
-	Faults   uint64
+	Figures
 	// of each MIG instance, as fractions of the card
 	InstBusyS, InstCoreS, InstGPU, InstCore [MaxInstances]float64
-	Changes                                 uint32
+	Changes                                 uint32 // ever; the next one's place is their number modulo maxChanges
 	_                                       uint32
 	Change                                  [maxChanges]change
 	Member                                  [Slots]member
 }
 
+// fault is how one NVML figure misbehaves: Mode is an index of faultModes.
 type fault struct {
 	Mode  uint32
 	Value int32
 }
 
+// groupLimit is what the processes of a control group may hold together.
+type groupLimit struct {
+	Group [256]byte // the control group's folder, "" = no limit
+	Hard  float64   // MiB
+}
+
+// instance is a MIG instance: a GPU instance with one compute instance that is all of it.
 type instance struct {
 	UUID            [48]byte
 	Profile         [16]byte
@@ -125,31 +150,27 @@ type deviceRec struct {
 	CCMinor     uint32
 	Cores       uint32
 	SMs         uint32
-	Bus         uint32
-	PCIID       uint32
 	PCIeGen     uint32
 	PCIeWidth   uint32
 	Caps        uint32
-	MaxClients  uint32
-	SameUser    uint32
-	Lost        uint32
-	Accounting  uint32
-	MIG         uint32
-	MemTotal    float64
-	MemReserved float64
-	MemContext  float64
-	PCIeMBps    float64
-	PowerIdle   float64
-	PowerActive float64
-	PowerMax    float64
-	TempIdle    float64
-	TempMax     float64
-	BusBits     uint32
+	MaxClients  uint32  // MPS clients at a time
+	SameUser    uint32  // 1: before Volta
+	Lost        uint32  // 1: the GPU has fallen off the bus
+	Accounting  uint32  // 1: accounting mode is on
+	MIG         uint32  // 1: MIG mode is on
+	MemTotal    float64 // MiB
+	MemReserved float64 // MiB the driver keeps
+	MemContext  float64 // MiB an MPS server takes for itself
+	PCIeMBps    float64 // what the link carries, both directions, MB/s
+	PowerIdle   float64 // W, no process there
+	PowerActive float64 // W, a context is open and no kernel runs
+	PowerMax    float64 // W
 	Instances   uint32
 	Instance    [MaxInstances]instance
 	Fault       [maxFaults]fault
-	LookedNs    int64
-	Cur         uint32
+	Limit       [maxLimits]groupLimit
+	LookedNs    int64  // CLOCK_MONOTONIC when dead processes were last looked for
+	Cur         uint32 // which of Dyn is current: 0 or 1
 	_           uint32
 	Dyn         [2]dyn
 	Slot        [Slots]slot

@@ -2,6 +2,10 @@ package gpusim
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -16,8 +20,8 @@ type Limits struct {
 	Threads float64
 }
 
-// tooMuch is a demand for memory that no card meets, MiB.
-const tooMuch = 1e12
+// TooMuch is a demand for memory that no card meets, MiB.
+const TooMuch = 1e12
 
 // apply changes a client's solo demand, in place, to what is left of it under the limits. A phase
 // with more memory than allowed fails as an allocation does. A phase with kernels that would use
@@ -28,7 +32,7 @@ func (l *Limits) apply(pts []point) {
 	for i := range pts {
 		p := &pts[i]
 		if l.MemMiB > 0 && p.Mem > l.MemMiB {
-			p.Mem = tooMuch
+			p.Mem = TooMuch
 		}
 		length := p.Until - begin
 		begin = p.Until
@@ -90,4 +94,46 @@ func parseSize(s string) (float64, error) {
 		return 0, strconv.ErrSyntax
 	}
 	return v * unit, nil
+}
+
+// allows reports whether a process that takes so much more memory, MiB, stays within the limits of its control groups.
+func (v *view) allows(pid int32, more float64) bool {
+	for i := range v.rec.Limit {
+		l := &v.rec.Limit[i]
+		group := cString(l.Group[:])
+		if group == "" {
+			continue
+		}
+		in := processes(group)
+		if !slices.Contains(in, pid) {
+			continue
+		}
+		sum := more
+		for k := range v.dyn.Member {
+			if v.dyn.Member[k].Status.present() && slices.Contains(in, v.rec.Slot[k].Pid) {
+				sum += v.now(k).Mem
+			}
+		}
+		if sum > l.Hard {
+			return false
+		}
+	}
+	return true
+}
+
+// processes are those of a control group and of the groups in it.
+func processes(group string) (pids []int32) {
+	_ = filepath.WalkDir(group, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Base(path) != "cgroup.procs" {
+			return nil //nolint:nilerr // a group that goes away has none
+		}
+		text, _ := os.ReadFile(path)
+		for _, f := range strings.Fields(string(text)) {
+			if pid, err := strconv.ParseInt(f, 10, 32); err == nil {
+				pids = append(pids, int32(pid))
+			}
+		}
+		return nil
+	})
+	return pids
 }

@@ -15,34 +15,32 @@ const (
 	archHopper = 9
 )
 
-// What a card reports (SIM_CAP_* in state.h).
+// What a card reports.
 const (
-	capEnergy = 1 << iota
-	capMPSList
-	capGPM
-	capMIG
+	capEnergy  = 1 << iota // total energy counter (Volta and later)
+	capMPSList             // MPS clients as processes of their own (Volta and later)
+	capGPM                 // GPU performance monitoring (Hopper and later)
+	capMIG                 // MIG can be switched on (A100 and later)
+	capLimits              // control groups can be held to a part of the memory (driver 615 and later)
 )
 
 // Model is a card the simulator knows.
 type Model struct {
-	Name       string // as NVML says it
-	Arch       uint32
-	CCMajor    uint32
-	CCMinor    uint32
-	SMs        uint32
-	Cores      uint32
-	MemMiB     float64 // NVML's total
-	BusBits    uint32
-	PCIeGen    uint32
-	PCIeWidth  uint32
-	PCIeMBps   float64 // both directions together, MB/s
-	PCIID      uint32  // device and vendor
-	Caps       uint32
-	MaxClients uint32 // MPS clients at a time
-	SameUser   bool   // MPS before Volta
-	ContextMiB float64
-	PowerIdle, PowerActive, PowerMax,
-	TempIdle, TempMax float64
+	Name                             string // as NVML says it
+	Arch                             uint32
+	CCMajor                          uint32
+	CCMinor                          uint32
+	SMs                              uint32
+	Cores                            uint32
+	MemMiB                           float64 // NVML's total
+	PCIeGen                          uint32
+	PCIeWidth                        uint32
+	PCIeMBps                         float64 // both directions together, MB/s
+	Caps                             uint32
+	MaxClients                       uint32 // MPS clients at a time
+	SameUser                         bool   // MPS before Volta
+	ContextMiB                       float64
+	PowerIdle, PowerActive, PowerMax float64
 
 	instances map[string]profile // MIG's, by name
 }
@@ -61,28 +59,28 @@ const clientsRecent = 60
 var models = map[string]Model{
 	"titanxp": {
 		Name: "TITAN Xp", Arch: archPascal, CCMajor: 6, CCMinor: 1, SMs: 30, Cores: 3840,
-		MemMiB: 12196, BusBits: 384, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000, PCIID: 0x1B0210DE,
+		MemMiB: 12196, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
 		MaxClients: 16, SameUser: true, ContextMiB: 25,
-		PowerIdle: 10, PowerActive: 80, PowerMax: 250, TempIdle: 27, TempMax: 84,
+		PowerIdle: 10, PowerActive: 80, PowerMax: 250,
 	},
 	"v100": {
 		Name: "Tesla V100-SXM2-16GB", Arch: archVolta, CCMajor: 7, CCMinor: 0, SMs: 80, Cores: 5120,
-		MemMiB: 16160, BusBits: 4096, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000, PCIID: 0x1DB110DE,
+		MemMiB: 16160, PCIeGen: 3, PCIeWidth: 16, PCIeMBps: 32000,
 		Caps: capEnergy | capMPSList, MaxClients: 48, ContextMiB: 30,
-		PowerIdle: 38, PowerActive: 60, PowerMax: 300, TempIdle: 32, TempMax: 75,
+		PowerIdle: 38, PowerActive: 60, PowerMax: 300,
 	},
 	"a100": {
 		Name: "NVIDIA A100-SXM4-40GB", Arch: archAmpere, CCMajor: 8, CCMinor: 0, SMs: 108, Cores: 6912,
-		MemMiB: 40960, BusBits: 5120, PCIeGen: 4, PCIeWidth: 16, PCIeMBps: 64000, PCIID: 0x20B010DE,
+		MemMiB: 40960, PCIeGen: 4, PCIeWidth: 16, PCIeMBps: 64000,
 		Caps: capEnergy | capMPSList | capMIG, MaxClients: 48, ContextMiB: 30,
-		PowerIdle: 45, PowerActive: 75, PowerMax: 400, TempIdle: 30, TempMax: 72,
+		PowerIdle: 45, PowerActive: 75, PowerMax: 400,
 		instances: a100Instances,
 	},
 	"h200": {
 		Name: "NVIDIA H200", Arch: archHopper, CCMajor: 9, CCMinor: 0, SMs: 132, Cores: 16896,
-		MemMiB: 143771, BusBits: 6144, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000, PCIID: 0x233510DE,
+		MemMiB: 143771, PCIeGen: 5, PCIeWidth: 16, PCIeMBps: 128000,
 		Caps: capEnergy | capMPSList | capGPM | capMIG, MaxClients: 48, ContextMiB: 30,
-		PowerIdle: 75, PowerActive: 115, PowerMax: 700, TempIdle: 30, TempMax: 70,
+		PowerIdle: 75, PowerActive: 115, PowerMax: 700,
 		instances: h200Instances,
 	},
 }

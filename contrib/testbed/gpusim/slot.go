@@ -75,6 +75,9 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 		if d.rec.Lost != 0 {
 			return ErrLost
 		}
+		if kind == Client && !v.serves(int32(c.Server)) {
+			return ErrGone
+		}
 		s.place = -1
 		for i := range v.dyn.Member {
 			if v.dyn.Member[i].Status == Free {
@@ -88,7 +91,7 @@ func (d *Device) claim(c Claimant, kind Kind, app string, pts []point, duration,
 		if kind != Server {
 			v.dyn.Started++
 		}
-		if v.room(in) < pts[0].Mem {
+		if v.room(in) < pts[0].Mem || !v.allows(s.pid, pts[0].Mem) {
 			// It never gets a slot, but that it tried is counted.
 			oom = true
 			v.dyn.OOM++
@@ -192,31 +195,67 @@ func (s *Slot) mine(v *view) error {
 }
 
 // Release gives the slot back. A process that still runs ends here, before its
-// work is done.
-func (s *Slot) Release() error { return s.leave(Free) }
+// work is done. A server takes its clients' contexts along.
+func (s *Slot) Release() error {
+	return s.leave(func(v *view) {
+		if rec := &s.dev.rec.Slot[s.place]; rec.Kind == Server {
+			v.fault(rec.Pid)
+		} else if v.dyn.Member[s.place].Status.present() {
+			v.dyn.Killed++
+		}
+	})
+}
 
-// Fault destroys the process's context, as a memory fault in a kernel does, and
-// gives the slot back.
-func (s *Slot) Fault() error { return s.leave(Faulted) }
+// Fault destroys the process's context, as a memory fault in a kernel does, and gives the slot back. A client of an
+// MPS server takes all other clients' contexts along, on all of the server's GPUs.
+func (s *Slot) Fault() error {
+	server := s.dev.rec.Slot[s.place].Server
+	err := s.leave(func(v *view) {
+		if v.dyn.Member[s.place].Status.present() {
+			v.dyn.Faults++
+		}
+	})
+	for _, d := range s.dev.state.devs {
+		if server != 0 {
+			err = errors.Join(err, d.update(func(v *view) error { v.fault(server); return nil }))
+		}
+	}
+	return err
+}
 
-func (s *Slot) leave(how Status) error {
+// leave gives the slot back, after how has counted why, where it is the process's still.
+func (s *Slot) leave(how func(v *view)) error {
 	return s.dev.update(func(v *view) error {
-		if err := s.mine(v); err != nil {
-			if errors.Is(err, ErrGone) {
-				return nil
-			}
-			return err
+		if s.mine(v) == nil {
+			how(v)
+			v.dyn.Member[s.place] = member{}
 		}
-		m := &v.dyn.Member[s.place]
-		if m.Status.present() {
-			if how == Faulted {
-				v.dyn.Faults++
-			} else if s.dev.rec.Slot[s.place].Kind != Server {
-				v.dyn.Killed++
-			}
-			v.end(s.place, how)
-		}
-		*m = member{}
 		return nil
 	})
+}
+
+// serves reports whether an MPS server is on the device.
+func (v *view) serves(server int32) bool {
+	for i := range v.dyn.Member {
+		if s := &v.rec.Slot[i]; v.dyn.Member[i].Status.present() && s.Kind == Server && s.Pid == server {
+			return true
+		}
+	}
+	return false
+}
+
+// Clients counts the clients that an MPS server has on all GPUs.
+func (s *State) Clients(server int) (n int) {
+	for _, d := range s.devs {
+		snap, err := d.Snapshot()
+		if err != nil {
+			return 0
+		}
+		for _, p := range snap.Processes {
+			if p.Server == server {
+				n++
+			}
+		}
+	}
+	return n
 }

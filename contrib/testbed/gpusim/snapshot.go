@@ -1,9 +1,6 @@
 package gpusim
 
-// Snapshot is a GPU at one moment, with what it has summed up since the state
-// file was made: the mean utilisation between two snapshots a and b is
-// (b.BusyS−a.BusyS)/(b.T−a.T), the mean of the memory in use
-// (b.MemMiBS−a.MemMiBS)/(b.T−a.T)/MemTotalMiB.
+// Snapshot is a GPU at one moment.
 type Snapshot struct {
 	Index       int     `json:"index"`
 	UUID        string  `json:"uuid"`
@@ -13,27 +10,7 @@ type Snapshot struct {
 	MemTotalMiB float64 `json:"mem_total_mib"`
 	Lost        bool    `json:"lost"`
 
-	T        float64 `json:"t_s"`       // GPU seconds since the file was made
-	GPU      float64 `json:"gpu"`       // fraction of time any kernel runs, 0..1
-	Core     float64 `json:"core"`      // fraction of the SMs busy, 0..1
-	MemMiB   float64 `json:"mem_mib"`   // memory held
-	PCIeMBps float64 `json:"pcie_mbps"` // both directions
-	PowerW   float64 `json:"power_w"`
-
-	BusyS     float64 `json:"busy_s"`      // ∫ GPU dt
-	CoreS     float64 `json:"core_s"`      // ∫ Core dt
-	MemMiBS   float64 `json:"mem_mib_s"`   // ∫ MemMiB dt
-	PCIeMB    float64 `json:"pcie_mb"`     // ∫ PCIeMBps dt
-	EnergyJ   float64 `json:"energy_j"`    // ∫ PowerW dt
-	OccupiedS float64 `json:"occupied_s"`  // seconds with at least one application
-	MemMaxMiB float64 `json:"mem_max_mib"` // most memory ever held
-
-	Started  uint64 `json:"started"`  // applications that began
-	Finished uint64 `json:"finished"` // that did all their work
-	OOM      uint64 `json:"oom"`      // that ran out of memory
-	Killed   uint64 `json:"killed"`   // whose process died before its work was done
-	Faults   uint64 `json:"faults"`   // that lost their context through a fault
-
+	Figures
 	Instances []Instance `json:"instances,omitempty"` // MIG's
 	Processes []Process  `json:"processes"`
 }
@@ -56,9 +33,8 @@ type Process struct {
 }
 
 // Snapshot looks at the GPU now.
-func (d *Device) Snapshot() (Snapshot, error) {
-	var s Snapshot
-	err := d.update(func(v *view) error {
+func (d *Device) Snapshot() (s Snapshot, err error) {
+	err = d.update(func(v *view) error {
 		v.settle()
 		s = d.snapshot(v)
 		return nil
@@ -71,10 +47,7 @@ func (d *Device) snapshot(v *view) Snapshot {
 	s := Snapshot{
 		Index: d.index, UUID: d.UUID(), Name: cString(d.rec.Name[:]), Model: d.ModelName(), Minor: d.Minor(),
 		MemTotalMiB: d.rec.MemTotal, Lost: d.rec.Lost != 0,
-		T: y.T, GPU: y.GPU, Core: y.Core, MemMiB: y.Mem, PCIeMBps: y.PCIe, PowerW: y.Power,
-		BusyS: y.BusyS, CoreS: y.CoreS, MemMiBS: y.MemMiBS, PCIeMB: y.PCIeMB, EnergyJ: y.EnergyJ,
-		OccupiedS: y.Occupied, MemMaxMiB: y.MemMax,
-		Started: y.Started, Finished: y.Finished, OOM: y.OOM, Killed: y.Killed, Faults: y.Faults,
+		Figures:   y.Figures,
 		Instances: d.Instances(), Processes: []Process{},
 	}
 	for i := range y.Member {

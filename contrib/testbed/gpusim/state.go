@@ -31,10 +31,16 @@ type State struct {
 	mem  []byte
 	devs []*Device
 	mu   sync.Mutex // flock doesn't distinguish goroutines of one process
+	// lock gets the outcome of waiting for the file's lock, nil = not waiting. The wait is bounded, since a holder that is
+	// stopped by a signal would block all processes.
+	lock chan error
 	wait time.Duration
 	// clock is CLOCK_MONOTONIC, ns, or a test's.
 	clock func() int64
 }
+
+// lockWait is much longer than what all processes of a busy machine need with the state.
+const lockWait = 20 * time.Second
 
 // Open opens the state file at path ("" = $GPUSIM_STATE). It returns an error
 // that wraps ErrNoState, ErrCorrupt or fs.ErrNotExist.
@@ -47,7 +53,7 @@ func Open(path string) (*State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open simulated GPUs: %w", err)
 	}
-	s := &State{file: f, wait: 2 * time.Second, clock: monotonic}
+	s := &State{file: f, wait: lockWait, clock: monotonic}
 	if err := s.load(); err != nil {
 		_ = s.Close()
 		return nil, fmt.Errorf("open simulated GPUs %s: %w", path, err)
@@ -104,7 +110,7 @@ func (d *deviceRec) check() error {
 			return fmt.Errorf("a figure of the card is %v", v)
 		}
 	}
-	for _, v := range []float64{d.MemReserved, d.MemContext, d.PowerIdle, d.PowerActive, d.TempIdle, d.TempMax} {
+	for _, v := range []float64{d.MemReserved, d.MemContext, d.PowerIdle, d.PowerActive} {
 		if !(v >= 0) || math.IsInf(v, 0) {
 			return fmt.Errorf("a figure of the card is %v", v)
 		}
@@ -153,21 +159,24 @@ func (s *State) locked(f func() error) error {
 		return os.ErrClosed
 	}
 	fd := int(s.file.Fd())
-	// Not a plain blocking flock: a holder that is stopped would block all processes.
-	deadline := time.Now().Add(s.wait)
-	for pause := 50 * time.Microsecond; ; {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+	if s.lock == nil {
+		s.lock = make(chan error, 1)
+		go func(lock chan<- error) {
+			err := unix.Flock(fd, unix.LOCK_EX)
+			for errors.Is(err, unix.EINTR) {
+				err = unix.Flock(fd, unix.LOCK_EX)
+			}
+			lock <- err
+		}(s.lock)
+	}
+	select {
+	case err := <-s.lock:
+		s.lock = nil
+		if err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
-		if time.Now().After(deadline) {
-			return ErrBusy
-		}
-		time.Sleep(pause)
-		pause = min(2*pause, time.Millisecond)
+	case <-time.After(s.wait): // the next call waits for the same lock
+		return ErrBusy
 	}
 	defer func() { _ = unix.Flock(fd, unix.LOCK_UN) }()
 	// A file cut short would end the program with SIGBUS.

@@ -11,15 +11,15 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Random makes a key.
 func Random(t testing.TB) []byte {
 	t.Helper()
 	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		t.Fatal(err)
-	}
+	_, _ = rand.Read(key) // never fails
 	return key
 }
 
@@ -34,9 +34,7 @@ func File(t testing.TB, keys ...[]byte) string {
 		text += Line(k)
 	}
 	file := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/prolog/credential"
 )
 
@@ -42,27 +43,11 @@ func Start(t testing.TB, key string, skew time.Duration) *credential.Munge {
 		}
 		t.Skip("needs root and munge")
 	}
-	uid, err := strconv.Atoi(owner.Uid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := os.MkdirTemp("", "mg") // short: it is in a socket's name
-	if err != nil {
-		t.Fatal(err)
-	}
+	uid := must.Get(strconv.Atoi(owner.Uid))(t)
+	dir := must.Get(os.MkdirTemp("", "mg"))(t) // short: it is in a socket's name
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	file := filepath.Join(dir, "key")
-	if err := os.WriteFile(file, []byte(strings.Repeat(key, 128)[:128]), 0o400); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []string{dir, file} {
-		if err := os.Chown(p, uid, uid); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(file, []byte(strings.Repeat(key, 128)[:128]), 0o400), os.Chown(file, uid, uid), os.Chown(dir, uid, uid), os.Chmod(dir, 0o755))
 	m := &credential.Munge{Socket: filepath.Join(dir, "s")}
 	cmd := exec.Command(path, "--foreground", "--force", "--key-file="+file, "--socket="+m.Socket,
 		"--pid-file="+dir+"/pid", "--log-file="+dir+"/log", "--seed-file="+dir+"/seed")
@@ -70,9 +55,7 @@ func Start(t testing.TB, key string, skew time.Duration) *credential.Munge {
 	if skew != 0 {
 		cmd.Env = append(os.Environ(), "LD_PRELOAD="+library(t, dir), fmt.Sprintf("SKEW_S=%d", int(skew.Seconds())))
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	for range 200 {
 		if _, err = m.Encode(context.Background(), "x"); err == nil {

@@ -50,18 +50,12 @@ func play(ctx context.Context, o options) error {
 	fmt.Fprintln(o.err, "Starting a private Slurm (some seconds) ...")
 	setup := *o.base
 	setup.Scale, setup.Policy, setup.NodeGPUs = o.scale, o.policy, nodeGPUs
-	s := cluster.New(setup)
-	settings := s.Options()
-	settings.Accounting = slurmtest.MissingAccounting(settings.Root) == nil
-	c, err := slurmtest.Start(ctx, settings)
+	setup.Adjust = func(so *slurmtest.Options) { so.Accounting = slurmtest.MissingAccounting(so.Root) == nil }
+	s, err := cluster.Start(ctx, setup)
 	if err != nil {
 		return err
 	}
-	s.Cluster = c
-	if err = s.Bridge(ctx); err == nil {
-		err = open(ctx, s, &o)
-	}
-	return s.CloseAfter(ctx, err)
+	return s.CloseAfter(ctx, open(ctx, s, &o))
 }
 
 // open writes the jobs' scripts and lets the user type until the shell ends.

@@ -49,7 +49,7 @@ func (c *Cluster) startAccounting(ctx context.Context) error {
 	if err := MissingAccounting(c.Options.Root); err != nil {
 		return err
 	}
-	own, err := ids("slurm")
+	own, err := IDs("slurm")
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package slurmtest
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -13,7 +12,7 @@ import (
 // MissingAuthSlurm says why the Slurm in root can't run a cluster with auth/slurm, nil =
 // it can.
 func MissingAuthSlurm(ctx context.Context, root string) error {
-	version, err := release(ctx, root)
+	version, err := ReleaseOf(ctx, root)
 	switch {
 	case err != nil:
 		return err
@@ -42,19 +41,8 @@ func (c *Cluster) prepareAuthSlurm(ctx context.Context) error {
 	if err := MissingAuthSlurm(ctx, c.Options.Root); err != nil {
 		return err
 	}
-	own, err := ids("slurm")
-	if err != nil {
-		return err
-	}
-	key := make([]byte, 1024)
-	if _, err := rand.Read(key); err != nil {
-		return err
-	}
-	path := c.Path("slurm.key") // beside slurm.conf
-	if err := os.WriteFile(path, key, 0o600); err != nil {
-		return fmt.Errorf("write Slurm's key: %w", err)
-	}
-	return os.Chown(path, int(own.Uid), int(own.Gid))
+	_, err := secret(c.Path("slurm.key"), 1024, "slurm") // next to slurm.conf
+	return err
 }
 
 // socketFolders makes, in another root, the folders of the sockets by which Slurm's daemons
@@ -63,7 +51,7 @@ func (c *Cluster) socketFolders(top string) error {
 	if !c.Options.AuthSlurm {
 		return nil
 	}
-	own, err := ids("slurm")
+	own, err := IDs("slurm")
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,9 @@ type Options struct {
 	// NodeGPUs are the GPUs of each node where they differ; it overrules Nodes and GPUs.
 	NodeGPUs []int
 	GPUType  string // default "titanxp"
+	// GPUTypes are the GPUs of each node where they differ; Apart are nodes, by number, that only Extra's partitions have.
+	GPUTypes []string
+	Apart    []int
 	// Sharing is "mps" (default), "shard", or "none": GPUs are handed out whole only.
 	// AllSharing sets gres.conf's Flags=all_sharing for mps, so that all GPUs of a node are
 	// shared at a time.
@@ -131,8 +134,8 @@ func look(root, prog string) (string, error) {
 	return "", fmt.Errorf("%s: %w in %s", prog, exec.ErrNotFound, root)
 }
 
-// release returns the version of the Slurm in a root folder.
-func release(ctx context.Context, root string) (string, error) {
+// ReleaseOf returns the version of the Slurm in a root folder.
+func ReleaseOf(ctx context.Context, root string) (string, error) {
 	path, err := look(root, "slurmctld")
 	if err != nil {
 		return "", err
@@ -239,7 +242,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	if c.ports, err = freePorts(ports); err != nil {
 		return err
 	}
-	if c.Release, err = release(ctx, c.Options.Root); err != nil {
+	if c.Release, err = ReleaseOf(ctx, c.Options.Root); err != nil {
 		return err
 	}
 	if err := c.configure(); err != nil {
@@ -265,7 +268,7 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.WaitNodes(ctx, 30*time.Second); err != nil || !c.Options.Backup {
+	if err := c.WaitNodes(ctx, 30*time.Second+time.Duration(c.Options.Nodes)*time.Second/4); err != nil || !c.Options.Backup {
 		return err
 	}
 	return c.startBackup()
@@ -273,11 +276,11 @@ func (c *Cluster) start(ctx context.Context) error {
 
 // layout makes the folders and device nodes.
 func (c *Cluster) layout() error {
-	slurm, err := ids("slurm")
+	slurm, err := IDs("slurm")
 	if err != nil {
 		return err
 	}
-	munge, err := ids("munge")
+	munge, err := IDs("munge")
 	if err != nil {
 		return err
 	}
@@ -339,8 +342,8 @@ func device(path string, major, minor int) error {
 	return os.Chmod(path, 0o666) // independent of the umask
 }
 
-// ids are a user's numbers, the same in every Debian for the users it comes with.
-func ids(name string) (*syscall.Credential, error) {
+// IDs are a user's numbers, the same in every Debian for the users it comes with.
+func IDs(name string) (*syscall.Credential, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
 		return nil, err

@@ -112,7 +112,7 @@ func TestOneGPU(t *testing.T) {
 	if out := c.output(t, whole); out != "gpu=0\nnobody" {
 		t.Errorf("job with a whole GPU printed %q", out)
 	}
-	slurm, err := ids("slurm")
+	slurm, err := IDs("slurm")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 }
 
 func TestFields(t *testing.T) {
-	f := fields("JobId=7 JobName=x JobState=COMPLETED\n   JobState=PENDING Reason=Dependency Dependency=after:3(unfulfilled)\n" +
+	f := Fields("JobId=7 JobName=x JobState=COMPLETED\n   JobState=PENDING Reason=Dependency Dependency=after:3(unfulfilled)\n" +
 		"   Comment=JobState=FAILED a=b \n     Nodes=n1 CPU_IDs=0 Mem=100 GRES=mps:60(IDX:0)\n\n")
 	want := map[string]string{
 		"JobId": "7", "JobName": "x JobState=COMPLETED", "JobState": "PENDING", "Reason": "Dependency", "Dependency": "after:3(unfulfilled)",

@@ -24,6 +24,14 @@ func (o *Options) gpus(i int) int {
 	return o.GPUs
 }
 
+// gpuType is what the i-th node's are.
+func (o *Options) gpuType(i int) string {
+	if len(o.GPUTypes) > 0 {
+		return o.GPUTypes[i]
+	}
+	return o.GPUType
+}
+
 // shared are the indexes of the GPUs of node i that have shares.
 func (o *Options) shared(i int) []string {
 	var out []string
@@ -121,6 +129,7 @@ func (c *Cluster) slurmConf() string {
 	set("MaxArraySize", "10001")
 	set("KillWait", "2")
 	set("SlurmdTimeout", "30")
+	set("MessageTimeout", "60") // of a busy machine: slurmctld requeues what it can't confirm in time, and commands give up
 	types := "gpu"
 	if o.Sharing != "none" {
 		types += "," + o.Sharing
@@ -142,8 +151,10 @@ func (c *Cluster) slurmConf() string {
 	}
 	var names []string
 	for i := range o.Nodes {
-		names = append(names, NodeName(i))
-		gres := fmt.Sprintf("gpu:%s:%d", o.GPUType, o.gpus(i))
+		if !slices.Contains(o.Apart, i) {
+			names = append(names, NodeName(i))
+		}
+		gres := fmt.Sprintf("gpu:%s:%d", o.gpuType(i), o.gpus(i))
 		if o.Sharing != "none" {
 			gres += fmt.Sprintf(",%s:%d", o.Sharing, 100*len(o.shared(i)))
 		}
@@ -170,7 +181,7 @@ func (c *Cluster) gresConf() string {
 		if n := o.gpus(i); n > 1 {
 			file = fmt.Sprintf("%s[0-%d]", c.Path("dev", "nvidia"), n-1)
 		}
-		fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s File=%s\n", NodeName(i), o.GPUType, file)
+		fmt.Fprintf(&b, "NodeName=%s Name=gpu Type=%s File=%s\n", NodeName(i), o.gpuType(i), file)
 		if o.Sharing != "none" {
 			shared := o.shared(i)
 			if len(o.Unshared) > 0 {

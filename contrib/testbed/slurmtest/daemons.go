@@ -35,23 +35,10 @@ const controller = "slurmctld"
 // startMunge starts a munged of the cluster's own. It runs outside Options.Root:
 // any release's Slurm can talk to it.
 func (c *Cluster) startMunge(ctx context.Context) error {
-	own, err := ids("munge")
+	path := c.Path("munge", "key")
+	own, err := secret(path, 128, "munge")
 	if err != nil {
 		return err
-	}
-	key := make([]byte, 128)
-	if _, err := rand.Read(key); err != nil {
-		return err
-	}
-	path := c.Path("munge", "key")
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("write munge key: %w", err)
-	}
-	if err := os.WriteFile(path, key, 0o400); err != nil {
-		return fmt.Errorf("write munge key: %w", err)
-	}
-	if err := os.Chown(path, int(own.Uid), int(own.Gid)); err != nil {
-		return fmt.Errorf("write munge key: %w", err)
 	}
 	munged, err := look("", "munged")
 	if err != nil {
@@ -76,6 +63,20 @@ func (c *Cluster) startMunge(ctx context.Context) error {
 		return errors.New("munged does not answer")
 	}
 	return nil
+}
+
+// secret writes a key that only its owner reads, and returns the owner.
+func secret(path string, bytes int, owner string) (*syscall.Credential, error) {
+	own, err := IDs(owner)
+	if err != nil {
+		return nil, err
+	}
+	key := make([]byte, bytes)
+	_, _ = rand.Read(key) // which never fails
+	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, key, 0o400), os.Chown(path, int(own.Uid), int(own.Gid))); err != nil {
+		return nil, fmt.Errorf("write key: %w", err)
+	}
+	return own, nil
 }
 
 // spawn starts a daemon in the foreground, its output in the log folder.
@@ -126,7 +127,7 @@ func (c *Cluster) slurm(as *syscall.Credential, name string, args ...string) (*e
 // StartController starts slurmctld, as its own unprivileged user, and waits until
 // it answers.
 func (c *Cluster) StartController(ctx context.Context) error {
-	own, err := ids("slurm")
+	own, err := IDs("slurm")
 	if err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func (c *Cluster) WaitNodes(ctx context.Context, d time.Duration) error {
 		}
 		states := strings.Fields(out)
 		seen = strings.Join(states, " ")
-		return len(states) == c.Options.Nodes && !slices.ContainsFunc(states, func(s string) bool {
+		return len(states) == c.Options.Nodes-len(c.Options.Apart) && !slices.ContainsFunc(states, func(s string) bool {
 			return s != "idle" && s != "mix" && s != "alloc"
 		})
 	})

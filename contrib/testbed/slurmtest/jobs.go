@@ -35,7 +35,7 @@ func (c *Cluster) Command(ctx context.Context, as, name string, args ...string) 
 	}
 	cmd.Dir = out
 	if as != "" {
-		id, err := ids(as)
+		id, err := IDs(as)
 		if err != nil {
 			return nil, err
 		}
@@ -95,18 +95,18 @@ func (c *Cluster) Job(ctx context.Context, ref string) (map[string]string, error
 		}
 		return nil, err
 	}
-	return fields(out), nil
+	return Fields(out), nil
 }
 
 // Jobs is Job for all jobs, in the order of their numbers.
 func (c *Cluster) Jobs(ctx context.Context) ([]map[string]string, error) {
-	out, err := c.Run(ctx, "scontrol", "--all", "show", "job")
+	out, err := c.Run(ctx, "scontrol", "-d", "--all", "show", "job")
 	if err != nil {
 		return nil, err
 	}
 	var all []map[string]string
 	for one := range strings.SplitSeq(out, "\n\n") {
-		if f := fields(one); f["JobId"] != "" {
+		if f := Fields(one); f["JobId"] != "" {
 			all = append(all, f)
 		}
 	}
@@ -117,7 +117,8 @@ func (c *Cluster) Jobs(ctx context.Context) ([]map[string]string, error) {
 // them.
 var free = []string{"JobName", "Comment", "AdminComment", "SystemComment", "SubmitLine", "WorkDir", "Command", "StdErr", "StdIn", "StdOut"}
 
-func fields(out string) map[string]string {
+// Fields reads the fields of one job of `scontrol show job`, by name.
+func Fields(out string) map[string]string {
 	f := map[string]string{}
 	for line := range strings.Lines(out) {
 		line = strings.TrimSpace(line)
@@ -158,12 +159,12 @@ func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
 }
 
 // longestTurn is what one turn of asking and pausing takes on an idle machine.
-const longestTurn = 300 * time.Millisecond
+const longestTurn = 600 * time.Millisecond
 
 // pause is how long to wait before asking again: longer the longer it has taken so far, and long
 // against what asking takes. Many tests run at once, and most of them ask a program of Slurm's.
 func pause(waited, asking time.Duration) time.Duration {
-	return max(50*time.Millisecond, min(waited/10, 250*time.Millisecond), min(4*asking, time.Second))
+	return max(50*time.Millisecond, min(waited/8, 500*time.Millisecond), min(4*asking, time.Second))
 }
 
 // WaitState waits until the job is in one of the states, and returns the state it

@@ -1,17 +1,17 @@
 package slurmtest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -146,132 +146,71 @@ func killOnce(dir string) ([]int, error) {
 // shell is one), any with a path below dir in its environment, as its working directory or open:
 // jobs that cleared their environment, daemons that hooks left. Their children belong too. This
 // process and its ancestors don't.
-func members(dir string) ([]int, error) {
-	all, err := os.ReadDir("/proc")
+func members(dir string) (out []int, err error) {
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, err
 	}
-	above := map[int]bool{}
-	for pid := os.Getpid(); pid > 1 && !above[pid]; {
-		above[pid] = true
-		pid, _ = parent(pid)
-	}
-	var out, rest []int
-	ours := map[int]bool{}
-	for _, e := range all {
-		pid, err := strconv.Atoi(e.Name())
-		switch {
-		case err != nil || above[pid] || zombie(pid):
-		case belongs(pid, dir):
-			ours[pid] = true
-			out = append(out, pid)
-		default:
-			rest = append(rest, pid)
+	stats := map[int]procfs.ProcStat{}
+	for _, p := range all {
+		if st, err := p.Stat(); err == nil && st.State != "Z" && st.State != "X" {
+			stats[p.PID] = st
 		}
 	}
-	for more := len(out) > 0; more; {
+	above := map[int]bool{}
+	for pid := os.Getpid(); pid > 1 && !above[pid]; pid = stats[pid].PPID {
+		above[pid] = true
+	}
+	ours := map[int]bool{}
+	for _, p := range all {
+		if st, there := stats[p.PID]; there && !above[p.PID] && belongs(p, st.TTY != 0, dir) {
+			ours[p.PID] = true
+		}
+	}
+	for more := len(ours) > 0; more; {
 		more = false
-		for _, pid := range rest {
-			if up, _ := parent(pid); ours[up] && !ours[pid] {
+		for pid, st := range stats {
+			if ours[st.PPID] && !ours[pid] && !above[pid] {
 				ours[pid], more = true, true
-				out = append(out, pid)
 			}
 		}
 	}
-	return out, nil
+	return slices.Sorted(maps.Keys(ours)), nil
 }
 
-func belongs(pid int, dir string) bool {
-	proc := "/proc/" + strconv.Itoa(pid)
-	env, err := os.ReadFile(proc + "/environ")
-	if err != nil {
-		return false
-	}
+func belongs(p procfs.Proc, terminal bool, dir string) bool {
 	below := dir + "/"
-	named := false
-	for v := range bytes.SplitSeq(env, []byte{0}) {
-		key, value, _ := strings.Cut(string(v), "=")
-		switch key {
-		case "SLURM_CONF":
-			if value == below+"slurm.conf" {
-				return true
-			}
-		case "PWD", "OLDPWD":
-		default:
-			named = named || strings.HasPrefix(value, below)
-		}
+	env, _ := p.Environ() // what can't be read any more has ended
+	if own := slices.Contains(env, "SLURM_CONF="+below+"slurm.conf"); own || terminal {
+		return own
 	}
-	if _, tty := parent(pid); tty {
-		return false
-	}
-	if named {
-		return true
-	}
-	links, err := os.ReadDir(proc + "/fd")
-	if err != nil {
-		return false
-	}
-	paths := []string{proc + "/cwd", proc + "/exe"}
-	for _, l := range links {
-		paths = append(paths, proc+"/fd/"+l.Name())
-	}
-	for _, path := range paths {
-		if to, err := os.Readlink(path); err == nil && strings.HasPrefix(to+"/", below) {
+	for _, v := range env {
+		if key, value, _ := strings.Cut(v, "="); key != "PWD" && key != "OLDPWD" && strings.HasPrefix(value, below) {
 			return true
 		}
 	}
-	return false
-}
-
-// stat is what follows the name in /proc/PID/stat: state, parent, group, session,
-// terminal, …
-func stat(pid int) []string {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return nil
-	}
-	return strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-}
-
-// parent is a process's parent, and whether it has a terminal.
-func parent(pid int) (ppid int, tty bool) {
-	f := stat(pid)
-	if len(f) < 5 {
-		return 0, false
-	}
-	ppid, err := strconv.Atoi(f[1])
-	if err != nil {
-		return 0, false
-	}
-	return ppid, f[4] != "0"
-}
-
-func zombie(pid int) bool {
-	f := stat(pid)
-	return len(f) == 0 || f[0] == "Z" || f[0] == "X"
+	paths, _ := p.FileDescriptorTargets()
+	cwd, _ := p.Cwd()
+	exe, _ := p.Executable()
+	return slices.ContainsFunc(append(paths, cwd, exe), func(path string) bool { return strings.HasPrefix(path+"/", below) })
 }
 
 // Processes lists the processes of the cluster that run one of the programs, by its name
 // and the cluster's folder in their arguments or environment.
 func (c *Cluster) Processes(programs ...string) ([]int, error) {
-	all, err := os.ReadDir("/proc")
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return nil, err
 	}
 	var out []int
-	for _, e := range all {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() || zombie(pid) {
+	for _, p := range all {
+		line, _ := p.CmdLine()
+		if len(line) == 0 || p.PID == os.Getpid() || !slices.Contains(programs, filepath.Base(line[0])) {
 			continue
 		}
-		line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		program, _, _ := strings.Cut(string(line), "\x00")
-		if !slices.Contains(programs, filepath.Base(program)) {
-			continue
-		}
-		vars, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
-		if strings.Contains(string(line)+string(vars), c.Dir+"/") {
-			out = append(out, pid)
+		env, _ := p.Environ()
+		if slices.ContainsFunc(append(line, env...), func(s string) bool { return strings.Contains(s, c.Dir+"/") }) {
+			out = append(out, p.PID)
 		}
 	}
 	return out, nil

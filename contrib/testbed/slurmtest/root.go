@@ -115,7 +115,7 @@ func (c *Cluster) Prefix(as string) ([]string, error) {
 	ns := fmt.Sprintf("--mount=/proc/%d/task/%d/ns/mnt", os.Getpid(), c.keeper.tid)
 	argv := []string{"nsenter", ns, "chroot"}
 	if as != "" {
-		id, err := ids(as)
+		id, err := IDs(as)
 		if err != nil {
 			return nil, err
 		}

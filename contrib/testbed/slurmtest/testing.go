@@ -50,3 +50,12 @@ func Require(tb testing.TB) {
 		tb.Skip(err)
 	}
 }
+
+// OfOneRelease skips a test that shows little new on another release of Slurm's, whose root folder SLURMBRIDGE_TEST_ROOT
+// names. SLURMBRIDGE_SLOW=1 runs it there, too.
+func OfOneRelease(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(rootVariable) != "" && os.Getenv("SLURMBRIDGE_SLOW") == "" {
+		tb.Skip("the machine's own Slurm is enough")
+	}
+}

@@ -1,36 +1,21 @@
 package soak
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim/app"
 )
-
-// fate is what became of one job, and what would have become of it on plain Slurm. Times
-// are seconds on one clock; NaN = never.
-type fate struct {
-	Key      string // Slurm's number, where it has one
-	What     string // for people
-	SoloS    float64
-	LimitS   float64 // as its owner last set it
-	Contract float64 // the slowdown it allows; 0 = any
-	Deadline float64 // 0 = none
-	OwnWay   bool    // its owner took it out of the bridge's hands
-	Fails    bool    // it ends with an error in any company
-	Kept     bool    // its owner neither cancelled nor requeued it
-
-	State      string  // Slurm's; "" = Slurm doesn't know it any more and never ended it
-	Exit       string  // CODE:SIGNAL
-	Arrival    float64 // when it came and could start
-	Start, End float64
-	Restarts   int
-	Company    []string // jobs that were seen on its GPU while it ran
-	// Fault is what was done to the machine under it while it ran and would have hurt it
-	// on plain Slurm as well, "" = nothing.
-	Fault string
-	// Hits is what else was done to the machine while it ran.
-	Hits     []string
-	PlainEnd float64
-}
 
 // rules are what a campaign's harms are measured by.
 type rules struct {
@@ -39,18 +24,40 @@ type rules struct {
 	// MarginS is how far Slurm's own times are off: whole seconds, and its looks at limits
 	// and deadlines.
 	MarginS float64
+	// Contract is the slowdown that a job allows without a contract of its own; 0 = any.
+	Contract float64
 }
 
-// Harms, as build/soak.json names them. failed is not bounded, but is a job's life all the same.
+// Harms, as build/soak.json names them, the worst first; failed has a key of its own there.
 const (
 	harmTimeout  = "timeout"
 	harmOOM      = "oom"
 	harmDeadline = "deadline"
-	harmLate     = "late"
-	harmContract = "contract"
 	harmLost     = "lost"
+	harmInUse    = "gpu_in_use"
+	harmWrongGPU = "wrong_gpu"
 	harmFailed   = "failed"
+	harmContract = "contract"
+	harmLate     = "late"
+	heldSMax     = "held_s_max"
 )
+
+// harmKinds are all harms with their titles in the table; a campaign may not end with one that is fatal.
+var harmKinds = []struct {
+	name, title string
+	fatal       bool
+}{
+	{harmTimeout, "ended by their time limit", true},
+	{harmOOM, "out of GPU memory", true},
+	{harmDeadline, "missed their deadline", true},
+	{harmLost, "lost", true},
+	{harmInUse, "whole GPUs in use by others", true},
+	{harmWrongGPU, "on a GPU that isn't theirs", true},
+	{harmFailed, "failed otherwise", false},
+	{harmContract, "slowed more than their contract", false},
+	{harmLate, "late (of %d)", false},
+	{heldSMax, "held too long, s at most", false},
+}
 
 // harm is one way in which a job is worse off than on plain Slurm.
 type harm struct {
@@ -65,100 +72,360 @@ type harm struct {
 	Hits    []string `json:"hits,omitempty"`
 }
 
-// startOf is a job's start, 0 = never: JSON has no NaN.
-func startOf(f *fate) float64 {
-	if math.IsNaN(f.Start) {
-		return 0
-	}
-	return f.Start
-}
-
-// lateAfter is the fraction of its solo time by which a job may end after its plain end.
-const lateAfter = 0.1
-
-// exitOOM is the simulated application's exit status where it finds no memory.
-const exitOOM = "2:0"
+// Exit statuses of the simulated application: it finds no memory, or its context was destroyed.
+const exitOOM, exitFault = "2:0", "4:0"
 
 // judged reports whether a job can be late or slow.
-func (f *fate) judged() bool {
-	return f.State == "COMPLETED" && !f.OwnWay && f.Kept && f.Restarts == 0 && f.Fault == "" && !f.Fails
+func (j *job) judged() bool {
+	return j.State == "COMPLETED" && !j.ownWay() && j.kept() && j.Restarts == 0 && j.fault == "" && !j.Fails
 }
 
 // judge returns what harm came to a job.
-func judge(f *fate, r rules) []harm {
-	var out []harm
+func (j *job) judge(r rules) (out []harm) {
 	add := func(kind string, by float64, format string, args ...any) {
-		out = append(out, harm{Kind: kind, Job: f.Key, What: f.What, Start: startOf(f), Company: f.Company, Hits: f.Hits, ByS: math.Round(10*by) / 10, Why: fmt.Sprintf(format, args...)})
+		h := harm{Kind: kind, Job: cmp.Or(j.ID, j.name), What: j.String(), Hits: j.hits, ByS: math.Round(10*by) / 10, Why: fmt.Sprintf(format, args...)}
+		for _, other := range j.with() {
+			h.Company = append(h.Company, other.ID+" "+other.String())
+		}
+		if !math.IsNaN(j.Start) { // JSON has no NaN
+			h.Start = j.Start
+		}
+		out = append(out, h)
 	}
-	ran := f.End - f.Start
-	switch f.State {
+	ran := j.End - j.Start
+	switch j.State {
 	case "COMPLETED":
 	case "TIMEOUT":
-		if f.SoloS+r.PauseS <= f.LimitS && f.Fault == "" {
-			add(harmTimeout, 0, "ended after %.0f s at its limit of %.0f s; it takes %.0f s alone", ran, f.LimitS, f.SoloS)
+		if j.SoloS+r.PauseS <= j.limitS && j.fault == "" {
+			add(harmTimeout, 0, "ended after %.0f s at its limit of %.0f s; it takes %.0f s alone", ran, j.limitS, j.SoloS)
 		}
 	case "DEADLINE":
 		// Slurm cancels a job that waits once its limit doesn't fit before its deadline.
-		latest, plainStart := f.Deadline-f.LimitS, f.PlainEnd-f.SoloS-r.PauseS
-		if plainStart+r.MarginS <= latest && f.Fault == "" {
+		latest, plainStart := j.at+j.DeadlineS-j.limitS, j.plainEnd-j.SoloS-r.PauseS
+		if plainStart+r.MarginS <= latest && j.fault == "" {
 			add(harmDeadline, 0, "would have started %.0f s before it had to for its deadline", latest-plainStart)
 		}
 	case "OUT_OF_MEMORY", "FAILED":
 		switch {
-		case f.Fails:
-		case f.Exit == exitOOM:
+		case j.Fails:
+		case j.Exit == exitOOM:
 			add(harmOOM, 0, "found no GPU memory after %.0f s", ran)
-		case f.Fault == "":
-			add(harmFailed, 0, "ended with %s after %.0f s", f.Exit, ran)
-		}
-	case "CANCELLED", "PREEMPTED", "REVOKED":
-		if f.Kept {
-			add(harmLost, 0, "was %s, and not by its owner", f.State)
+		case j.fault == "":
+			add(harmFailed, 0, "ended with %s after %.0f s", j.Exit, ran)
 		}
 	case "NODE_FAIL", "BOOT_FAIL":
-		if f.Fault == "" {
-			add(harmLost, 0, "ended as %s", f.State)
+		if j.fault == "" {
+			add(harmLost, 0, "ended as %s", j.State)
 		}
 	default:
-		if f.Kept {
-			add(harmLost, 0, "never ended: %s", f.State)
+		if j.kept() {
+			add(harmLost, 0, "never ended, or not by its owner: %s", j.State)
 		}
 	}
-	if !f.judged() {
+	if j.inUse {
+		add(harmInUse, 0, "has whole GPUs, and others were on them")
+	}
+	if j.wrongGPU != "" {
+		add(harmWrongGPU, 0, "computed on %s", j.wrongGPU)
+	}
+	if !j.judged() {
 		return out
 	}
-	if by := f.End - f.PlainEnd - lateAfter*f.SoloS; by > 0 {
-		add(harmLate, f.End-f.PlainEnd, "ended %.0f s after its plain end; it takes %.0f s alone", f.End-f.PlainEnd, f.SoloS)
+	if new(cluster.Lateness).Add(j.End, j.plainEnd, j.SoloS, 0) {
+		add(harmLate, j.End-j.plainEnd, "ended %.0f s after its plain end; it takes %.0f s alone", j.End-j.plainEnd, j.SoloS)
 	}
-	if most := f.Contract*f.SoloS + r.PauseS + r.MarginS; f.Contract > 0 && ran > most {
-		add(harmContract, ran-most, "ran %.0f s, %.2f times its %.0f s alone; its contract is %g", ran, (ran-r.PauseS)/f.SoloS, f.SoloS, f.Contract)
+	contract := cmp.Or(j.Contract, r.Contract)
+	if most := contract*j.SoloS + r.PauseS + r.MarginS; contract > 0 && ran > most {
+		add(harmContract, ran-most, "ran %.0f s, %.2f times its %.0f s alone; its contract is %g", ran, (ran-r.PauseS)/j.SoloS, j.SoloS, contract)
 	}
 	return out
 }
 
-// sight is a waiting job at one look.
-type sight struct {
-	At float64
-	// Gated: only the bridge's gate keeps it, or room.
-	Gated bool
-	// Idle: a GPU that it may use is idle and in service.
-	Idle bool
-	// DeadS is how long the bridge has been dead, s; 0 = it lives.
-	DeadS float64
+// with are the jobs that were seen on the job's GPUs, in the order of their names.
+func (j *job) with() []*job {
+	return slices.SortedFunc(maps.Keys(j.company), func(a, b *job) int { return cmp.Compare(a.name, b.name) })
 }
 
-// heldS is how much too long a job was kept at the gate, s: after the bridge was dead for a
-// lease, and next to an idle GPU for longer than maxDelayS in all.
-func heldS(seen []sight, leaseS, maxDelayS float64) float64 {
-	most, idle := 0.0, 0.0
-	for i, s := range seen {
-		if !s.Gated {
-			continue
-		}
-		most = max(most, s.DeadS-leaseS)
-		if s.Idle && i > 0 && seen[i-1].Gated && seen[i-1].Idle {
-			idle += s.At - seen[i-1].At
+// report is build/soak.json.
+type report struct {
+	Jobs int `json:"jobs"` // that came, an array's tasks each
+	// Harm is how many jobs were worse off than on plain Slurm, by kind, and the longest that one was held, s.
+	Harm   map[string]float64 `json:"harm"`
+	Groups int                `json:"groups"` // times that jobs shared a GPU
+	Kills  int                `json:"kills"`  // things that were done to the machine
+
+	Seed    uint64  `json:"seed"`
+	Slurm   string  `json:"slurm"`
+	Seconds float64 `json:"seconds"`
+	Nodes   int     `json:"nodes"`
+	GPUs    int     `json:"gpus"`
+	// Failed are jobs that ended with an error that is not their program's.
+	Failed int `json:"failed"`
+	// KilledBy are the jobs among them that ended with a job of a crashing application in their company, by application.
+	KilledBy map[string]int `json:"killed_by_crashing"`
+	// Rerun are jobs that ran more than once, and not for their owner.
+	Rerun int `json:"rerun"`
+	// Judged are the jobs that late and contract are counted among.
+	Judged      int     `json:"judged"`
+	LateShare   float64 `json:"late_share"`
+	LateSMax    float64 `json:"late_s_max"`
+	LateBySolo  int     `json:"late_by_more_than_solo"`
+	Shared      int     `json:"shared"` // jobs that had company
+	SlowdownP50 float64 `json:"slowdown_p50"`
+	SlowdownMax float64 `json:"slowdown_max"`
+	PauseS      float64 `json:"pause_s"`
+	// TurnaroundRatio is the mean turnaround ÷ plain Slurm's, of the judged.
+	TurnaroundRatio float64        `json:"turnaround_ratio"`
+	BusyP50         float64        `json:"cpu_busy_p50"`
+	BusyP95         float64        `json:"cpu_busy_p95"`
+	SlowLooks       int            `json:"looks_failed"`
+	States          map[string]int `json:"states"`
+	Traits          map[string]int `json:"traits"` // lives that have each
+	KillsByKind     map[string]int `json:"kills_by_kind"`
+	Owners          map[string]int `json:"owners"`
+	Harmed          []harm         `json:"harmed"`
+}
+
+// sum judges every job.
+func sum(jobs []*job, r rules) *report {
+	rep := &report{
+		Jobs: len(jobs), Harm: map[string]float64{}, KilledBy: map[string]int{}, States: map[string]int{}, Traits: map[string]int{}, Harmed: []harm{}, PauseS: r.PauseS,
+	}
+	for _, k := range harmKinds {
+		if k.name != harmFailed {
+			rep.Harm[k.name] = 0
 		}
 	}
-	return max(most, idle-maxDelayS, 0)
+	var slowdowns []float64
+	var turnaround, plainTurnaround float64
+	for _, j := range jobs {
+		rep.States[cmp.Or(j.State, "gone")]++
+		company := len(j.company) > 0
+		if company {
+			rep.Shared++
+		}
+		if j.Restarts > 0 && j.kept() {
+			rep.Rerun++
+		}
+		if j.judged() {
+			rep.Judged++
+			if arrival := j.at + j.BeginS; !math.IsNaN(j.plainEnd) {
+				turnaround += j.End - arrival
+				plainTurnaround += j.plainEnd - arrival
+			}
+			if company {
+				slowdowns = append(slowdowns, (j.End-j.Start-r.PauseS)/j.SoloS)
+			}
+		}
+		for _, h := range j.judge(r) {
+			rep.Harmed = append(rep.Harmed, h)
+			rep.Harm[h.Kind]++
+			switch h.Kind {
+			case harmFailed:
+				crashed := slices.IndexFunc(j.with(), func(other *job) bool { return other.Crashes })
+				if j.Exit == exitFault && crashed >= 0 {
+					rep.KilledBy[j.with()[crashed].App]++
+				}
+			case harmLate:
+				rep.LateSMax = max(rep.LateSMax, h.ByS)
+				if h.ByS > j.SoloS {
+					rep.LateBySolo++
+				}
+			}
+		}
+	}
+	rep.Failed = int(rep.Harm[harmFailed])
+	delete(rep.Harm, harmFailed)
+	rep.SlowdownP50, rep.SlowdownMax = round(cluster.Quantile(0.5, slowdowns)), round(cluster.Quantile(1, slowdowns))
+	rep.LateShare, rep.TurnaroundRatio = round(rep.Harm[harmLate]/float64(rep.Judged)), round(turnaround/plainTurnaround)
+	rank := map[string]int{} // the worst first
+	for i, k := range harmKinds {
+		rank[k.name] = i
+	}
+	slices.SortStableFunc(rep.Harmed, func(a, b harm) int { return rank[a.Kind] - rank[b.Kind] })
+	return rep
+}
+
+// round rounds to thousandths; what isn't a number, such as a part of none, is 0.
+func round(x float64) float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return 0
+	}
+	return math.Round(1000*x) / 1000
+}
+
+// broken says in one line what a campaign may not end with, "" = nothing.
+func (r *report) broken() string {
+	var out []string
+	for _, k := range harmKinds {
+		if n := r.Harm[k.name]; k.fatal && n > 0 {
+			out = append(out, fmt.Sprintf("%g × %s", n, k.name))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+// show prints it for people.
+func (r *report) show(out io.Writer) {
+	t := cluster.Table(out, "harm", "jobs")
+	for _, k := range harmKinds {
+		n, title := r.Harm[k.name], k.title
+		switch k.name {
+		case harmFailed:
+			n = float64(r.Failed)
+		case harmLate:
+			title = fmt.Sprintf(title, r.Judged)
+		}
+		t.AppendRow(table.Row{title, fmt.Sprintf("%.0f", n)})
+	}
+	fmt.Fprintln(out)
+	t.Render()
+	fmt.Fprintf(out, "%d jobs in %.0f s on Slurm %s, %d of them in company, %d times put together; %d faults (seed %d).\n",
+		r.Jobs, r.Seconds, r.Slurm, r.Shared, r.Groups, r.Kills, r.Seed)
+	fmt.Fprintf(out, "Mean turnaround %.2f of plain Slurm's; slowdown in company %.2f (median), %.2f at most; the latest ended %.0f s after its plain end.\n",
+		r.TurnaroundRatio, r.SlowdownP50, r.SlowdownMax, r.LateSMax)
+	fmt.Fprintf(out, "Jobs that ended with one of a crashing application: %v. This machine's CPUs were busy for %.0f %% of the time (median), %.0f %% (95th percentile).\n",
+		r.KilledBy, 100*r.BusyP50, 100*r.BusyP95)
+	for i, h := range r.Harmed {
+		if i == 12 {
+			fmt.Fprintf(out, "and %d more\n", len(r.Harmed)-i)
+			break
+		}
+		fmt.Fprintf(out, "  %-8s %-6s %s (%s)\n", h.Kind, h.Job, h.Why, h.What)
+	}
+}
+
+// fates returns the jobs to judge, which slurmctld accepted and did not forget, with the faults that hit them and their ends
+// on plain Slurm.
+func (c *campaign) fates(pauseS float64) (out []*job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.plainEnds(pauseS)
+	for _, j := range c.jobs {
+		if c.lost(j) || !j.child && j.submitted == "" || j.ID == "" && (j.child || c.unsaved(j)) {
+			continue
+		}
+		c.blame(j, pauseS)
+		out = append(out, j)
+	}
+	return out
+}
+
+// blame finds what hit a job that would have hit it on plain Slurm, too: its node's slurmd was gone while it ran, or
+// slurmctld when it ended, was submitted or put back; and on which GPU it says that it computed.
+func (c *campaign) blame(j *job, pauseS float64) {
+	for _, f := range c.faults {
+		ended := interval{f.From, f.To + settle}.has(j.End)
+		on := f.node == j.node() && f.From < j.End+settle && f.To > j.Start
+		switch {
+		case f.plain && (f.node == "" && ended || on):
+			j.fault = f.kind
+		case on || f.node == "" && f.From < j.End && f.To > j.Start:
+			j.hits = append(j.hits, f.kind)
+		}
+	}
+	if j.impossible && j.fault == "" {
+		j.fault = badConstraints
+	}
+	report := c.s.Path("out", j.name)
+	for _, p := range []struct {
+		holds    bool
+		from, to float64
+	}{
+		{j.State != "COMPLETED" && exists(report), j.Start, j.End}, // its work was done
+		// A slurmctld that forgot that the job was put back takes it for running.
+		{j.requeued > 0, j.requeued - settle, j.requeued + settle},
+		// Plain Slurm's scheduler was gone as well when it would have started the job.
+		{j.State == "DEADLINE", j.plainEnd - j.SoloS - pauseS, j.at + j.DeadlineS - j.limitS},
+	} {
+		if p.holds && j.fault == "" {
+			j.fault = c.forgot(p.from, p.to)
+		}
+	}
+	var said app.Report
+	if body, err := os.ReadFile(report + ".json"); err == nil && json.Unmarshal(body, &said) == nil && said.Device != "" {
+		if at := fmt.Sprintf("%s:%d", j.node(), said.Index); j.onGPU() && !slices.Contains(j.Places, at) && j.Restarts == 0 {
+			j.wrongGPU = at + " instead of " + strings.Join(j.Places, ", ")
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// requeueS is how long a job that was put back waits before it may start again.
+const requeueS = 120
+
+// plainEnds sets when each job would have ended on plain Slurm.
+func (c *campaign) plainEnds(pauseS float64) {
+	var jobs []plainJob
+	var of []*job // nil = a run before the job was put back
+	byLife := map[int][]int{}
+	for _, j := range c.jobs {
+		if j.submitted == "" {
+			continue
+		}
+		p := plainJob{
+			Queued: j.at, Arrival: j.at + j.BeginS, RunS: j.SoloS, LimitS: j.limitS, GPUs: max(1, j.GPUs), Urgent: j.Partition == urgentPart,
+			Held: j.held, Until: j.gone, Partition: j.Partition, After: byLife[j.After],
+		}
+		if j.Crashes {
+			p.RunS = j.SoloS / 2
+		} else if j.Fails {
+			p.RunS = 0
+		}
+		if n := len(j.earlier); n > 0 {
+			// What it ran before it was put back counts until then; after that it was new.
+			first := p
+			first.RunS = j.earlier[0].End - j.earlier[0].Start
+			jobs, of = append(jobs, first), append(of, nil)
+			p.Arrival = max(p.Arrival, j.earlier[n-1].End+requeueS)
+		}
+		byLife[j.N] = append(byLife[j.N], len(jobs))
+		jobs, of = append(jobs, p), append(of, j)
+	}
+	outages := merged(c.outages)
+	for _, f := range c.faults {
+		if f.plain && f.node == "" {
+			outages = append(outages, outage{f.interval, -1, "", true})
+		}
+	}
+	for i, s := range plain(jobs, c.slots, outages, pauseS) {
+		if of[i] != nil {
+			of[i].plainEnd = s.End
+		}
+	}
+}
+
+// merged joins outages of the same GPU and partition that touch.
+func merged(all []outage) []outage {
+	last := map[outage]int{}
+	var out []outage
+	for _, o := range all {
+		kind := o
+		kind.interval = interval{}
+		if i, ok := last[kind]; ok && o.From <= out[i].To+lookEvery/2 {
+			out[i].To = max(out[i].To, o.To)
+			continue
+		}
+		last[kind] = len(out)
+		out = append(out, o)
+	}
+	return out
+}
+
+// pause is what a job's start and end take in addition to its solo time: the median of jobs with a
+// GPU of their own.
+func (c *campaign) pause() float64 {
+	var over []float64
+	c.locked(func() {
+		for _, j := range c.jobs {
+			if j.State == "COMPLETED" && len(j.company) == 0 && !j.shared && !j.Fails && !j.child {
+				over = append(over, j.End-j.Start-j.SoloS)
+			}
+		}
+	})
+	return max(0, cluster.Quantile(0.5, over))
 }

@@ -1,7 +1,6 @@
 package soak
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -18,10 +17,14 @@ import (
 // one user at a time.
 var users = []string{"games", "games", "games", "news"}
 
-// Partitions: Slurm's default one, and one of the same nodes.
-var partitions = []string{"gpu", "night"}
+// Partitions of the same nodes: the default, another, one whose jobs preempt, and one for jobs of several GPUs.
+const (
+	dayPart, nightPart = "gpu", "night"
+	urgentPart         = "urgent"
+	largePart          = "large"
+)
 
-// life is what is planned for one job, or for each task of an array.
+// life is what is planned for one job, or for each task of an array, and what its owner knows and did.
 type life struct {
 	N         int
 	User      string
@@ -29,25 +32,42 @@ type life struct {
 	Base      string // of the catalogue, with its figures
 	SoloS     float64
 	LimitMin  int
+	Partition string
+	Traits    []string
+	GPUs      int     // whole ones; 0 = it may share
+	Shares    int     // hand-written, which job_submit.lua turns into gpu:shared; 0 = gpu:shared
 	BeginS    float64 // --begin, s after its submission; 0 = at once
 	DeadlineS float64 // --deadline, s after its submission; 0 = none
 	Contract  float64 // its own; 0 = the site's
 	NoShare   bool
-	Shares    int // hand-written, which job_submit.lua turns into gpu:shared; 0 = gpu:shared
 	Tasks     int // of an array; 0 = no array
-	Partition string
 	// After is the job that it waits for, -1 = none.
 	After int
-	// Fails: its program is wrong and ends with an error at once, in any company.
-	Fails bool
-	Acts  []act
+	// Fails: it ends with an error at once, or with Crashes half way by a fault of its kernel, in any company.
+	Fails, Crashes bool
+	// Greedy: its framework takes most of the card's memory, unless its environment says not to.
+	Greedy bool
+	// Four: it computes in four processes.
+	Four bool
+	// Submits: after its work it submits a job of a whole GPU, which inherits its environment.
+	Submits bool
+	Acts    []act
+
+	child     bool    // another life's job submits it
+	submitted string  // Slurm's number; "" = none yet
+	at        float64 // when it was submitted
+	gone      float64 // when it was cancelled; +Inf = never
+	requeued  float64 // 0 = never
+	held      []interval
+	limitS    float64 // as its owner last set it
+	// forgotten: a killed slurmctld forgot the job, and gave its number to another.
+	forgotten bool
 }
 
-// act is what a job's owner does with it.
+// act is what a job's owner does with it: a command, with JOB for its number.
 type act struct {
-	AtS  float64 // after its submission
-	What string
-	Arg  string
+	AtS           float64 // after its submission
+	What, Command string
 }
 
 // What owners do.
@@ -61,138 +81,168 @@ const (
 	dependency = "dependency"
 )
 
+// crash ends the names of applications that crash every other time.
+const crash = "-crash"
+
 // catalogue is what the store knows: every application of the thesis in three lengths, s
-// as the profile says.
+// as the profile says, and at the end some that crash.
 func catalogue() []*rlcore.Profile {
-	var out []*rlcore.Profile
-	for _, name := range apps.Names() {
+	var out, crashing []*rlcore.Profile
+	for i, name := range apps.Names() {
 		p, _ := apps.ByName(name)
 		for _, s := range []float64{29, 45, 70} {
 			q := app.Scaled(p, s/p.DurationS, 1)
 			q.App = fmt.Sprintf("%s-%g", name, s)
 			out = append(out, q)
 		}
+		if i < crashers {
+			q := *out[len(out)-2]
+			q.App = name + crash
+			crashing = append(crashing, &q)
+		}
 	}
-	return out
+	return append(out, crashing...)
 }
+
+// crashers is how many applications of the catalogue crash.
+const crashers = 2
 
 // wrong is by how much a job's true solo time may differ from its profile's.
 const wrong = 0.3
 
+// dice draw what lives are like.
+type dice struct{ *rand.Rand }
+
+func (d dice) between(a, b float64) float64 { return a + (b-a)*d.Float64() }
+func (d dice) chance(p float64) bool        { return d.Float64() < p }
+
+// trait sets a job apart from one that shares and runs.
+type trait struct {
+	name string
+	part float64            // of the jobs that it fits
+	fits func(l *life) bool // nil = all
+	set  func(l *life, d dice)
+	// swift: also a job that comes shortly before the end may have it.
+	swift bool
+}
+
+func sharer(l *life) bool { return l.GPUs == 0 && l.Shares == 0 }
+func single(l *life) bool { return l.Tasks == 0 }
+func idle(l *life) bool   { return len(l.Acts) == 0 }
+
+// traits are drawn for each job in this order.
+var traits = []trait{
+	{"several GPUs", 0.1, nil, func(l *life, _ dice) { l.GPUs, l.Partition = 2, largePart }, true},
+	{"whole GPU", 0.37, sharer, func(l *life, _ dice) { l.GPUs = 1 }, true},
+	{"in another partition", 0.15, func(l *life) bool { return l.GPUs < 2 }, func(l *life, _ dice) { l.Partition = nightPart }, true},
+	{"preempts", 0.03, func(l *life) bool { return l.GPUs < 2 }, func(l *life, _ dice) { l.Partition = urgentPart }, false},
+	{"unknown", 0.06, sharer, func(l *life, _ dice) { l.App = "" }, true},
+	{"crashes", 0.04, func(l *life) bool { return sharer(l) && l.App != "" }, func(l *life, d dice) {
+		l.Base = apps.Names()[d.IntN(crashers)]
+		l.App, l.User, l.Crashes = l.Base+crash, users[0], d.chance(0.5)
+		l.Fails = l.Crashes
+		l.lasts(45, d)
+	}, false},
+	{"shares by hand", 0.06, sharer, func(l *life, _ dice) { l.Shares = 30 }, true},
+	{"begins later", 0.06, nil, func(l *life, d dice) { l.BeginS = d.between(5, 60) }, false},
+	{"deadline", 0.1, nil, func(l *life, d dice) { l.DeadlineS = l.BeginS + 60*float64(l.LimitMin) + d.between(30, 240) }, false},
+	{"never shares", 0.03, sharer, func(l *life, _ dice) { l.NoShare = true }, false},
+	{"contract", 0.15, sharer, func(l *life, d dice) { l.Contract = math.Round(d.between(1.2, 2)*100) / 100 }, false},
+	{"array", 0.05, func(l *life) bool { return l.Shares == 0 }, func(l *life, d dice) { l.Tasks = 2 + d.IntN(5) }, false},
+	{"after another", 0.05, func(l *life) bool { return l.N > 0 }, func(l *life, d dice) { l.After = l.N - 1 - d.IntN(min(l.N, 20)) }, false},
+	{"wrong program", 0.01, func(l *life) bool { return !l.Crashes }, func(l *life, _ dice) { l.Fails = true }, false},
+	{"preallocates", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Greedy = true }, false},
+	{"four processes", 0.08, func(l *life) bool { return sharer(l) && !l.Fails }, func(l *life, _ dice) { l.Four = true }, false},
+	{"child", 0.04, func(l *life) bool { return single(l) && sharer(l) && l.Partition != urgentPart }, func(l *life, _ dice) { l.Submits = true }, false},
+	{cancel, 0.05, idle, func(l *life, d dice) { l.acts(d.between(0, 60), cancel, "scancel JOB") }, false},
+	{requeue, 0.03, idle, func(l *life, d dice) { l.acts(d.between(10, 60), requeue, "scontrol requeue JOB") }, false},
+	{hold, 0.03, idle, func(l *life, d dice) {
+		at := d.between(0, 10)
+		l.acts(at, hold, "scontrol hold JOB")
+		l.acts(at+d.between(5, 40), letGo, "scontrol release JOB")
+	}, false},
+	{gres, 0.03, func(l *life) bool { return sharer(l) && idle(l) }, func(l *life, d dice) {
+		l.acts(d.between(0, 15), gres, "scontrol update JobId=JOB Gres=mps:50")
+	}, false},
+	{timeLimit, 0.03, func(l *life) bool { return idle(l) && tight(l.SoloS) < l.LimitMin }, func(l *life, d dice) {
+		l.acts(d.between(0, 20), timeLimit, fmt.Sprintf("scontrol update JobId=JOB TimeLimit=%d", tight(l.SoloS)))
+	}, false},
+	{dependency, 0.02, func(l *life) bool { return single(l) && idle(l) }, func(l *life, d dice) {
+		l.acts(d.between(0, 15), dependency, "scontrol update JobId=JOB Dependency=")
+	}, false},
+}
+
+func (l *life) acts(at float64, what, command string) {
+	l.Acts = append(l.Acts, act{at, what, command})
+}
+
 // drawLife plans the n-th job. short keeps out what takes long to end.
-func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) life {
-	between := func(a, b float64) float64 { return a + (b-a)*rnd.Float64() }
-	chance := func(p float64) bool { return rnd.Float64() < p }
-	l := life{N: n, User: users[rnd.IntN(len(users))], Partition: partitions[0], After: -1}
-	if chance(0.15) {
-		l.Partition = partitions[1]
-	}
-	p := known[rnd.IntN(len(known))]
-	for p.DurationS > 60 && (short || chance(0.5)) {
-		p = known[rnd.IntN(len(known))]
+func drawLife(rnd *rand.Rand, n int, known []*rlcore.Profile, short bool) *life {
+	d := dice{rnd}
+	known = known[:len(known)-crashers]
+	l := &life{N: n, User: users[d.IntN(len(users))], Partition: dayPart, After: -1, gone: math.Inf(1)}
+	p := known[d.IntN(len(known))]
+	for p.DurationS > 60 && (short || d.chance(0.5)) {
+		p = known[d.IntN(len(known))]
 	}
 	l.App = p.App
 	l.Base, _, _ = strings.Cut(p.App, "-")
-	l.SoloS = p.DurationS * between(1-wrong, 1+wrong)
-	switch {
-	case chance(0.06):
-		l.App = ""
-	case chance(0.06):
-		l.Shares = 30
-	}
-	l.LimitMin = limitOf(l.SoloS, between(leastLimit, mostLimit), rnd)
-	if short {
-		return l
-	}
-	if chance(0.06) {
-		l.BeginS = between(5, 60)
-	}
-	if chance(0.1) {
-		l.DeadlineS = l.BeginS + 60*float64(l.LimitMin) + between(30, 240)
-	}
-	if l.Shares == 0 {
-		l.NoShare = chance(0.03)
-		if chance(0.15) {
-			l.Contract = math.Round(between(1.2, 2)*100) / 100
-		}
-		if chance(0.05) {
-			l.Tasks = 2 + rnd.IntN(5)
+	l.lasts(p.DurationS, d)
+	for _, t := range traits {
+		if (t.swift || !short) && (t.fits == nil || t.fits(l)) && d.chance(t.part) {
+			t.set(l, d)
+			l.Traits = append(l.Traits, t.name)
 		}
 	}
-	if n > 0 && chance(0.05) {
-		l.After = n - 1 - rnd.IntN(min(n, 20))
-	}
-	l.Fails = chance(0.01)
-	l.Acts = drawActs(rnd, &l)
 	return l
+}
+
+// lasts sets how long the job takes, where its profile says durationS, and a limit in whole minutes, between leastLimit and
+// mostLimit times as long and on average their mean.
+func (l *life) lasts(durationS float64, d dice) {
+	l.SoloS = durationS * d.between(1-wrong, 1+wrong)
+	limit := math.Floor(d.between(leastLimit, mostLimit)*l.SoloS/60 + d.Float64())
+	l.LimitMin = max(tight(l.SoloS), int(min(limit, math.Floor(mostLimit*l.SoloS/60))))
+	l.limitS = 60 * float64(l.LimitMin)
 }
 
 // leastLimit and mostLimit are limits as multiples of the solo time.
 const leastLimit, mostLimit = 1.1, 3
 
-// limitOf is a limit in whole minutes, between leastLimit and mostLimit times the solo time and on
-// average factor times it, up to rounding.
-func limitOf(soloS, factor float64, rnd *rand.Rand) int {
-	n := math.Floor(factor*soloS/60 + rnd.Float64())
-	return int(max(math.Ceil(leastLimit*soloS/60), min(n, math.Floor(mostLimit*soloS/60))))
-}
-
 // tight is the least limit that a job's owner would give it.
 func tight(soloS float64) int { return int(math.Ceil(leastLimit * soloS / 60)) }
-
-// drawActs plans what the owner of a job does with it; most do nothing.
-func drawActs(rnd *rand.Rand, l *life) []act {
-	between := func(a, b float64) float64 { return a + (b-a)*rnd.Float64() }
-	switch k := rnd.Float64(); {
-	case k < 0.05:
-		return []act{{between(0, 60), cancel, ""}}
-	case k < 0.08:
-		return []act{{between(10, 60), requeue, ""}}
-	case k < 0.11:
-		at := between(0, 10)
-		return []act{{at, hold, ""}, {at + between(5, 40), letGo, ""}}
-	case k < 0.13 && l.Shares == 0:
-		return []act{{between(0, 15), gres, "50"}}
-	case k < 0.16 && tight(l.SoloS) < l.LimitMin:
-		return []act{{between(0, 20), timeLimit, strconv.Itoa(tight(l.SoloS))}}
-	case k < 0.18 && l.Tasks == 0:
-		return []act{{between(0, 15), dependency, ""}}
-	}
-	return nil
-}
 
 // args are sbatch's, except those known only at the call: the dependency and the output folder.
 // plain requests a whole GPU instead of a shared one.
 func (l *life) args(plain bool) []string {
-	args := []string{
-		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin), "--output=/dev/null",
-	}
+	request := "gpu:shared"
 	switch {
+	case l.GPUs > 0:
+		request = "gpu:" + strconv.Itoa(l.GPUs)
 	case plain:
-		args = append(args, "--gres=mps:100")
+		request = "mps:100"
 	case l.Shares > 0:
-		args = append(args, fmt.Sprintf("--gres=mps:%d", l.Shares))
-	default:
-		args = append(args, "--gres=gpu:shared")
+		request = "mps:" + strconv.Itoa(l.Shares)
 	}
-	if l.BeginS > 0 {
-		args = append(args, fmt.Sprintf("--begin=now+%.0f", l.BeginS))
-	}
-	if l.DeadlineS > 0 {
-		args = append(args, fmt.Sprintf("--deadline=now+%.0f", l.DeadlineS))
-	}
-	if l.Tasks > 0 {
-		args = append(args, fmt.Sprintf("--array=1-%d", l.Tasks))
+	args := []string{
+		"--job-name=" + jobName(l.N), "--partition=" + l.Partition, "--time=" + strconv.Itoa(l.LimitMin), "--output=/dev/null", "--gres=" + request,
 	}
 	var terms []string
-	if l.App != "" {
-		terms = append(terms, "app="+l.App)
-	}
-	if l.Contract > 0 {
-		terms = append(terms, fmt.Sprintf("share:max-slowdown=%g", l.Contract))
-	}
-	if l.NoShare {
-		terms = append(terms, "share:no")
+	for _, o := range []struct {
+		given bool
+		to    *[]string
+		text  string
+	}{
+		{l.BeginS > 0, &args, fmt.Sprintf("--begin=now+%.0f", l.BeginS)},
+		{l.DeadlineS > 0, &args, fmt.Sprintf("--deadline=now+%.0f", l.DeadlineS)},
+		{l.Tasks > 0, &args, fmt.Sprintf("--array=1-%d", l.Tasks)},
+		{l.App != "", &terms, "app=" + l.App},
+		{l.Contract > 0, &terms, fmt.Sprintf("share:max-slowdown=%g", l.Contract)},
+		{l.NoShare, &terms, "share:no"},
+	} {
+		if o.given {
+			*o.to = append(*o.to, o.text)
+		}
 	}
 	if len(terms) > 0 {
 		args = append(args, "--comment="+strings.Join(terms, ","))
@@ -200,38 +250,79 @@ func (l *life) args(plain bool) []string {
 	return args
 }
 
-// keys names the life's jobs as looks do.
-func (l *life) keys() []string {
+// names returns the names of the life's jobs: one, or one for each task of an array.
+func (l *life) names() []string {
 	if l.Tasks == 0 {
 		return []string{jobName(l.N)}
 	}
 	var out []string
 	for i := range l.Tasks {
-		out = append(out, taskKey(jobName(l.N), strconv.Itoa(i+1)))
+		out = append(out, jobName(l.N)+"_"+strconv.Itoa(i+1))
 	}
 	return out
 }
 
+// childLife is the life of the job that the life's job submits.
+func (l *life) childLife() *life {
+	return &life{
+		N: l.N, User: l.User, Base: l.Base, SoloS: childS, LimitMin: 3, limitS: 180, Partition: l.Partition, Traits: []string{"child of " + jobName(l.N)},
+		GPUs: 1, After: -1, child: true, gone: math.Inf(1),
+	}
+}
+
+// script runs the life's application on any GPU of any node, and leaves a file once its work is done. One that preallocates
+// takes what a framework would, unless its environment holds it back.
+func (l *life) script(c *campaign) string {
+	if l.Fails && !l.Crashes {
+		return "exit 9\n"
+	}
+	base := c.known[slices.IndexFunc(c.known, func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, l.Base+"-") })].DurationS
+	run, more := "run '' || exit\n", ""
+	switch {
+	case l.Crashes:
+		more = fmt.Sprintf("more='--fault-at %g'\n", l.SoloS/2)
+	case l.Greedy:
+		more = "[ \"$TF_FORCE_GPU_ALLOW_GROWTH\" = true ] || more='--mem-mib 11000'\n"
+	}
+	if l.Four && !c.o.plain {
+		run = "p=\nfor i in 1 2 3 4; do run -quarter & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n"
+	}
+	common := func(soloS float64) string {
+		return fmt.Sprintf(`s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME
+export GPUSIM_STATE=$s
+key=$SLURM_JOB_NAME${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+run() { %s run %s --profile %s/%[3]s$1.json --duration-scale %[5]g --report %[6]s/$key.json $more; }
+`, c.s.StateOf(0), c.s.Bin("gpusim"), l.Base, c.s.Path("apps"), soloS/base, c.s.Path("out"))
+	}
+	script := common(l.SoloS) + more + run + ": >" + c.s.Path("out") + "/$key\n"
+	if l.Submits {
+		script += fmt.Sprintf("sbatch --job-name=%s%d --gres=gpu:1 --time=3 --partition=%s --output=/dev/null <<'END'\n#!/bin/sh\n%srun ''\nEND\n",
+			childName, l.N, l.Partition, common(childS))
+	}
+	return script
+}
+
 // String says what it is, for people.
 func (l *life) String() string {
-	what := []string{fmt.Sprintf("%s of %s, %.0f s alone, %d min", cmp.Or(l.App, "unknown "+l.Base), l.User, l.SoloS, l.LimitMin)}
-	if l.Shares > 0 {
-		what = append(what, fmt.Sprintf("%d shares by hand", l.Shares))
+	name := l.App
+	if name == "" {
+		name = l.Base
 	}
-	if l.Tasks > 0 {
-		what = append(what, fmt.Sprintf("array of %d", l.Tasks))
-	}
-	for _, a := range l.Acts {
-		what = append(what, strings.TrimSpace(fmt.Sprintf("%s %s", a.What, a.Arg)))
-	}
-	return strings.Join(what, ", ")
+	return strings.Join(append([]string{fmt.Sprintf("%s of %s, %.0f s alone, %d min", name, l.User, l.SoloS, l.LimitMin)}, l.Traits...), ", ")
 }
 
 func jobName(n int) string { return "life" + strconv.Itoa(n) }
 
-func taskKey(name, task string) string { return name + "_" + task }
+// childName begins the name of the job that a job submits, and childS is how long it takes alone, s.
+const (
+	childName = "child"
+	childS    = 15
+)
 
-// ownWay reports whether its owner takes it out of the bridge's hands by an edit.
+// ownWay reports whether an edit or another job's script takes the job out of the bridge's hands.
 func (l *life) ownWay() bool {
-	return slices.ContainsFunc(l.Acts, func(a act) bool { return a.What == gres || a.What == dependency })
+	return l.child || slices.ContainsFunc(l.Acts, func(a act) bool { return a.What == gres || a.What == dependency })
 }
+
+// kept reports whether its owner neither cancelled nor requeued it.
+func (l *life) kept() bool { return math.IsInf(l.gone, 1) && l.requeued == 0 }

@@ -26,24 +26,20 @@ func TestLives(t *testing.T) {
 		if s, ok := said[l.App]; ok && (l.SoloS < 0.7*s-1e-9 || l.SoloS > 1.3*s+1e-9) {
 			t.Errorf("life %d takes %.0f s, its profile says %.0f", n, l.SoloS, s)
 		}
-		if l.After >= n || len(l.keys()) != max(1, l.Tasks) {
+		if l.After >= n || len(l.names()) != max(1, l.Tasks) {
 			t.Errorf("%+v", l)
 		}
-		for _, a := range l.Acts {
-			seen[a.What]++
-		}
-		for what, is := range map[string]bool{
-			"begin": l.BeginS > 0, "deadline": l.DeadlineS > 0, "array": l.Tasks > 0, "by hand": l.Shares > 0, "unknown": l.App == "" && l.Shares == 0,
-			"after": l.After >= 0, "contract": l.Contract > 0, "fails": l.Fails,
-		} {
-			if is {
-				seen[what]++
-			}
+		for _, name := range l.Traits {
+			seen[name]++
 		}
 	}
-	for _, what := range []string{cancel, requeue, hold, letGo, gres, timeLimit, dependency, "begin", "deadline", "array", "by hand", "unknown", "after", "contract", "fails"} {
-		if seen[what] == 0 {
-			t.Errorf("no life has %s", what)
+	for _, x := range traits {
+		if seen[x.name] == 0 {
+			t.Errorf("no life has %s", x.name)
 		}
+	}
+	// The mixed world: a third of a whole GPU, a tenth of two.
+	if whole, several := seen["whole GPU"], seen["several GPUs"]; whole < 1500 || whole > 1850 || several < 400 || several > 600 {
+		t.Errorf("of 5000 %d ask for a whole GPU, %d for several", whole, several)
 	}
 }

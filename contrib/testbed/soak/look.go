@@ -2,91 +2,93 @@ package soak
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"math"
+	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
-// look is what Slurm says at one moment. Times are Unix seconds.
-type look struct {
-	At    float64
-	Jobs  []seenJob
-	Nodes map[string]seenNode // by name; a node is listed for each of its partitions
-}
+// badConstraints is Slurm's Reason for a job that no node seems to suit.
+const badConstraints = "BadConstraints"
 
-// seenJob is a job as Slurm shows it.
-type seenJob struct {
-	Key, ID    string // ID is Slurm's number, of an array's task NUMBER_TASK
+// lookEvery is the time between two looks, s. lookTimeout is how long Slurm has to answer; if it takes longer, no job starts
+// there either.
+const (
+	lookEvery   = 4
+	lookTimeout = 5 * time.Second
+)
+
+// shown is a job as Slurm shows it. Times are Unix seconds.
+type shown struct {
+	ID         string // Slurm's number, of an array's task NUMBER_TASK
 	State      string
 	Reason     string
 	Exit       string
 	Restarts   int
 	Start, End float64 // NaN = none
 	Dependency string
-	// Place is node and GPU, "" where it runs nowhere; Shares what it takes there.
-	Place  string
-	Shares string
+	// Places are node and GPU of each GPU, or the node alone where Slurm doesn't show them; none where it runs nowhere. Gres is
+	// what it takes there.
+	Places []string
+	Gres   string
 }
 
-// seenNode is whether Slurm would start a job on a node, by partition.
-type seenNode map[string]bool
+var indexes = regexp.MustCompile(`\(IDX:([0-9,-]+)\)`)
 
-// parseJobs reads `scontrol -d -o show jobs`. Jobs that are none of the campaign's, and an
-// array's tasks that have no job of their own yet, are left out.
-func parseJobs(text string) []seenJob {
-	var out []seenJob
-	for line := range strings.Lines(text) {
-		f := map[string]string{}
-		for _, w := range strings.Fields(line) {
-			// What comes first is Slurm's own: texts that users write come last.
-			if k, v, ok := strings.Cut(w, "="); ok {
-				if _, twice := f[k]; !twice {
-					f[k] = v
-				}
-			}
-		}
-		if !strings.HasPrefix(f["JobName"], "life") {
-			continue
-		}
-		j := seenJob{
-			Key: f["JobName"], ID: f["JobId"], State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"],
-			Start: slurmTime(f["StartTime"]), End: slurmTime(f["EndTime"]), Dependency: f["Dependency"], Shares: f["TresPerNode"],
-		}
-		j.Restarts, _ = strconv.Atoi(f["Restarts"])
-		if task, of := f["ArrayTaskId"]; of {
-			if _, err := strconv.Atoi(task); err != nil {
-				continue
-			}
-			j.Key, j.ID = taskKey(j.Key, task), f["ArrayJobId"]+"_"+task
-		}
-		if node := f["NodeList"]; node != "" && node != "(null)" && j.State != "PENDING" {
-			j.Place = node
-			if _, index, ok := strings.Cut(f["GRES"], "(IDX:"); ok {
-				index, _, _ = strings.Cut(index, ")")
-				j.Place += ":" + index
-			}
-		}
-		out = append(out, j)
+// parse reads a job of `scontrol -d show job`, and its name. An array's tasks that have no job of their own yet are one
+// job with another name.
+func parse(f map[string]string) (name string, s shown) {
+	name = f["JobName"]
+	s = shown{
+		ID: f["JobId"], State: f["JobState"], Reason: f["Reason"], Exit: f["ExitCode"], Dependency: f["Dependency"], Gres: f["TresPerNode"],
+		Start: slurmTime(f["StartTime"]), End: slurmTime(f["EndTime"]),
 	}
-	return out
+	s.Restarts, _ = strconv.Atoi(f["Restarts"])
+	if task := f["ArrayTaskId"]; task != "" {
+		name, s.ID = name+"_"+task, f["ArrayJobId"]+"_"+task
+	}
+	if node := f["NodeList"]; s.State == "PENDING" || text.IsNone(node) {
+	} else if m := indexes.FindStringSubmatch(f["GRES"]); m != nil {
+		s.Places = slices.Sorted(maps.Keys(text.ExpandHosts(node + ":[" + m[1] + "]")))
+	} else {
+		s.Places = []string{node}
+	}
+	return name, s
 }
 
-// parseNodes reads `sinfo -h -N -o %N|%R|%a|%T`.
-func parseNodes(text string) map[string]seenNode {
-	out := map[string]seenNode{}
+// node is where a job runs or ran, "" = nowhere.
+func (s *shown) node() string {
+	if len(s.Places) == 0 {
+		return ""
+	}
+	node, _, _ := strings.Cut(s.Places[0], ":")
+	return node
+}
+
+// onGPU reports whether Slurm shows which GPUs the job has.
+func (s *shown) onGPU() bool { return len(s.Places) > 0 && strings.Contains(s.Places[0], ":") }
+
+// over reports whether a job has ended for good.
+func over(state string) bool {
+	return !slices.Contains([]string{"", "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "STAGE_OUT"}, state)
+}
+
+// parseNodes reads `sinfo -h -N -o %N|%R|%a|%T`: whether Slurm would start a job, by NODE|PARTITION.
+func parseNodes(text string) map[string]bool {
+	out := map[string]bool{}
 	for line := range strings.Lines(text) {
-		f := strings.Split(strings.TrimSpace(line), "|")
-		if len(f) != 4 {
-			continue
+		if f := strings.Split(strings.TrimSpace(line), "|"); len(f) == 4 {
+			out[f[0]+"|"+f[1]] = f[2] == "up" && slices.Contains([]string{"idle", "mixed", "allocated", "completing"}, f[3])
 		}
-		if out[f[0]] == nil {
-			out[f[0]] = seenNode{}
-		}
-		out[f[0]][f[1]] = f[2] == "up" && slices.Contains([]string{"idle", "mixed", "allocated", "completing"}, f[3])
 	}
 	return out
 }
@@ -100,29 +102,160 @@ func slurmTime(s string) float64 {
 	return float64(t.Unix())
 }
 
-// lookTimeout is how long Slurm has to answer; if it takes longer, no job starts there either.
-const lookTimeout = 5 * time.Second
-
-// see looks once.
-func see(ctx context.Context, c *slurmtest.Cluster) (*look, error) {
-	ctx, stop := context.WithTimeout(ctx, lookTimeout)
+// look polls Slurm and the bridge, and returns how many jobs have not ended and how many run.
+func (c *campaign) look(ctx context.Context) (left, running int, err error) {
+	short, stop := context.WithTimeout(ctx, lookTimeout)
 	defer stop()
 	at := now()
-	jobs, err := c.Run(ctx, "scontrol", "-d", "-o", "show", "jobs")
-	if err != nil {
-		return nil, err
+	all, err := c.s.Jobs(short)
+	nodes, nerr := c.s.Run(short, "sinfo", "-h", "-N", "-o", "%N|%R|%a|%T")
+	dead := !c.o.plain && !c.answers()
+	if ctx.Err() != nil {
+		return 0, 0, ctx.Err()
 	}
-	nodes, err := c.Run(ctx, "sinfo", "-h", "-N", "-o", "%N|%R|%a|%T")
-	if err != nil {
-		return nil, err
+	var those []*job
+	var last bool
+	c.locked(func() {
+		if !dead {
+			c.dead = 0
+		} else if c.dead == 0 {
+			c.dead = at
+		}
+		if errors.Join(err, nerr) != nil {
+			c.slow++
+		} else {
+			c.took(at, all, parseNodes(nodes))
+		}
+		if busy, ok := c.load.Since(); ok {
+			c.busy = append(c.busy, busy)
+		}
+		states := map[string]int{}
+		for _, j := range c.jobs {
+			states[j.State]++
+		}
+		those, running = c.left(), states["RUNNING"]
+		c.line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d not ended, %d running, %d waiting; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
+			at-c.began, len(c.jobs), len(those), running, c.waiting(), states["TIMEOUT"], states["FAILED"], len(c.faults), 100*c.last()))
+		if last = c.until > 0; last && at > c.until {
+			those = nil // they are lost
+		}
+	})
+	if last {
+		c.hurry(ctx, those)
 	}
-	return &look{At: at, Jobs: parseJobs(jobs), Nodes: parseNodes(nodes)}, nil
+	return len(those), running, nil
 }
 
-// now is this moment in Unix seconds.
-func now() float64 { return float64(time.Now().UnixMilli()) / 1000 }
+// answers reports whether the bridge does.
+func (c *campaign) answers() bool {
+	resp, err := (&http.Client{Timeout: time.Second}).Get(c.s.URL + "/-/healthy")
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+	return err == nil
+}
 
-// over reports whether a job has ended for good.
-func over(state string) bool {
-	return !slices.Contains([]string{"", "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "STAGE_OUT"}, state)
+// took notes what a look shows: jobs, and which nodes are in service.
+func (c *campaign) took(at float64, all []map[string]string, serves map[string]bool) {
+	if c.lastLook > 0 && at-c.lastLook > lookEvery+lookTimeout.Seconds() {
+		c.outages = append(c.outages, outage{interval: interval{c.lastLook, at}, GPU: -1, Ends: true})
+	}
+	c.lastLook = at
+	there := map[string][]*job{} // jobs by place
+	used := map[string]int{}     // GPUs by node
+	var seen []*job
+	for _, f := range all {
+		name, s := parse(f)
+		j := c.byName[name]
+		if j == nil {
+			continue
+		}
+		if !over(s.State) {
+			for _, p := range s.Places {
+				there[p] = append(there[p], j)
+			}
+			used[s.node()] += len(s.Places)
+		}
+		if s.Restarts > j.Restarts && !math.IsNaN(j.Start) {
+			j.earlier = append(j.earlier, span{j.Start, at})
+		}
+		if len(s.Places) == 0 {
+			s.Places = j.Places // where it ran before
+		}
+		j.shown, j.seenAt = s, at
+		seen = append(seen, j)
+	}
+	for _, on := range there {
+		if len(on) > 1 {
+			var names []string
+			for _, j := range on {
+				names = append(names, j.name)
+			}
+			slices.Sort(names)
+			c.groups[strings.Join(names, " ")] = true
+		}
+	}
+	idle := map[string]bool{} // partitions with an idle GPU in service
+	for g, s := range c.slots {
+		name, gpus := slurmtest.NodeName(s.Node), c.o.nodeGPUs[s.Node]
+		for _, p := range s.Partitions {
+			if !serves[name+"|"+p] {
+				c.outages = append(c.outages, outage{interval{at - lookEvery/2, at + lookEvery/2}, g, p, false})
+			} else if used[name] < gpus && (gpus == 1 || used[name] == 0) {
+				idle[p] = true
+			}
+		}
+	}
+	for _, j := range seen {
+		switch j.State {
+		case "PENDING":
+			j.impossible = j.impossible || j.Reason == badConstraints
+			gated := j.Reason == "Dependency" && strings.Contains(j.Dependency, "after:") && !strings.Contains(j.Dependency, "afterany")
+			j.gate.note(at, c.dead, gated, idle[j.Partition])
+		case "RUNNING", "COMPLETING":
+			j.runs(there)
+		}
+	}
+}
+
+// held is how a job was kept at the gate, by looks.
+type held struct {
+	deadS  float64 // how long the bridge had been dead, s, at most
+	idleS  float64 // in sum, while a GPU that it may use was idle and in service
+	idleAt float64 // the last look, if such a GPU was idle then
+}
+
+// note adds a look at which the job is pending: gated is true if only the bridge's gate keeps it, or room; dead is since
+// when the bridge has been, 0 = it lives.
+func (h *held) note(at, dead float64, gated, idle bool) {
+	if gated && dead > 0 {
+		h.deadS = max(h.deadS, at-dead)
+	}
+	was := h.idleAt
+	h.idleAt = 0
+	if gated && idle {
+		h.idleAt = at
+		if was > 0 {
+			h.idleS += at - was
+		}
+	}
+}
+
+// tooLongS is how much too long the job was kept, s: after the bridge was dead for a lease, and next to an idle GPU for
+// longer than maxDelayS in all.
+func (h *held) tooLongS(leaseS, maxDelayS float64) float64 {
+	return max(h.deadS-leaseS, h.idleS-maxDelayS, 0)
+}
+
+// runs notes which jobs are with the job at a look.
+func (j *job) runs(there map[string][]*job) {
+	for _, p := range j.Places {
+		for _, other := range there[p] {
+			if other != j {
+				j.company[other] = true
+				j.inUse = j.inUse || j.GPUs > 0 && j.onGPU() && j.State == "RUNNING" && other.State == "RUNNING"
+			}
+		}
+	}
+	j.shared = j.shared || strings.Contains(j.Gres, "mps") && !strings.HasSuffix(j.Gres, ":100")
 }

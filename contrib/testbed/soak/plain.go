@@ -2,6 +2,7 @@ package soak
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 )
@@ -10,8 +11,11 @@ import (
 type plainJob struct {
 	// Queued is when it was submitted, and Arrival when it may start at the earliest.
 	Queued, Arrival float64
-	// RunS is how long it runs alone.
-	RunS float64
+	// RunS is how long it runs alone, LimitS its limit.
+	RunS, LimitS float64
+	// GPUs are how many it takes, all of one node. Urgent: it is in front of all that aren't.
+	GPUs   int
+	Urgent bool
 	// After are the jobs, by position, that must have ended.
 	After []int
 	// Held are the times in which its owner holds it.
@@ -24,6 +28,12 @@ type plainJob struct {
 type interval struct{ From, To float64 }
 
 func (i interval) has(t float64) bool { return i.From <= t && t < i.To }
+
+// slot is a GPU: its node and that node's partitions.
+type slot struct {
+	Node       int
+	Partitions []string
+}
 
 // outage is a time in which Slurm starts nothing on a GPU, and where Ends is set hears of
 // no end.
@@ -49,105 +59,102 @@ func (j *plainJob) queued() float64 {
 }
 
 // plain is the schedule of plain Slurm: whole GPUs, jobs in the order of the queue, each on the
-// first GPU that is free. pauseS is what Slurm and a job's start take before it computes. It
-// ends when nothing is left that can start.
-func plain(jobs []plainJob, gpus int, outages []outage, pauseS float64) []span {
-	out := make([]span, len(jobs))
-	waiting := make([]int, len(jobs))
+// first GPU that is free. A job of several GPUs keeps the GPUs of the node that has them first, and what lies behind it
+// runs there only if its limit ends before. Nothing is preempted. pauseS is what Slurm and a job's start take before it
+// computes. It ends when nothing is left that can start.
+func plain(jobs []plainJob, slots []slot, outages []outage, pauseS float64) []span {
+	out, waiting := make([]span, len(jobs)), make([]int, len(jobs))
+	var events []float64 // at which something may start, without ends of jobs
 	for i := range jobs {
-		out[i] = span{math.NaN(), math.NaN()}
-		waiting[i] = i
+		out[i], waiting[i] = span{math.NaN(), math.NaN()}, i
+		events = append(events, jobs[i].Arrival, jobs[i].Until)
+		for _, h := range jobs[i].Held {
+			events = append(events, h.To)
+		}
 	}
-	slices.SortStableFunc(waiting, func(a, b int) int { return cmp.Compare(jobs[a].queued(), jobs[b].queued()) })
-	busy := make([]bool, gpus)
-	type run struct{ job, gpu int }
-	var running []run
-	now := math.Inf(-1)
-	for {
-		next := math.Inf(1)
-		later := func(t float64) {
-			if t > now {
-				next = min(next, t)
-			}
+	for _, o := range outages {
+		events = append(events, o.To)
+	}
+	slices.Sort(events)
+	slices.SortStableFunc(waiting, func(a, b int) int {
+		if jobs[a].Urgent != jobs[b].Urgent {
+			return map[bool]int{true: -1, false: 1}[jobs[a].Urgent]
 		}
-		running = slices.DeleteFunc(running, func(r run) bool {
-			if out[r.job].End > now {
-				later(out[r.job].End)
-				return false
-			}
-			busy[r.gpu] = false
-			return true
-		})
-		var closed []outage
-		for _, o := range outages {
-			later(o.To)
-			if o.has(now) {
-				closed = append(closed, o)
-			}
-		}
+		return cmp.Compare(jobs[a].queued(), jobs[b].queued())
+	})
+	free := make([]float64, len(slots)) // when each is
+	for now := math.Inf(-1); len(waiting) > 0 && !math.IsInf(now, 1); now = next(now, events, free) {
+		closed := slices.DeleteFunc(slices.Clone(outages), func(o outage) bool { return !o.has(now) })
+		kept := map[int]float64{} // GPUs for a job of several, and when it has them all
 		waiting = slices.DeleteFunc(waiting, func(i int) bool {
 			j := &jobs[i]
-			if j.Until <= now {
-				return true
+			if j.Until <= now || !ready(j, jobs, out, now) {
+				return j.Until <= now
 			}
-			if j.Arrival > now {
-				later(j.Arrival)
+			at, gpus := first(j, slots, free, now, func(g int) bool {
+				until, taken := kept[g]
+				return taken && now+pauseS+j.LimitS > until || slices.ContainsFunc(closed, func(o outage) bool {
+					return (o.GPU < 0 || o.GPU == g) && (o.Partition == "" || o.Partition == j.Partition)
+				})
+			})
+			if gpus == nil || at > now {
+				for _, g := range gpus {
+					if j.GPUs > 1 {
+						kept[g] = at
+					}
+				}
 				return false
 			}
-			if !ready(j, jobs, out, now, later) {
-				return false
+			out[i] = span{now, endOf(min(now+pauseS+j.RunS, j.Until), outages, gpus[0])}
+			for _, g := range gpus {
+				free[g] = out[i].End
 			}
-			g := idleGPU(j, busy, closed)
-			if g < 0 {
-				return false
-			}
-			busy[g] = true
-			end := endOf(min(now+pauseS+j.RunS, j.Until), outages, g)
-			out[i] = span{now, end}
-			running = append(running, run{i, g})
-			later(end)
 			return true
 		})
-		if math.IsInf(next, 1) || len(waiting)+len(running) == 0 {
-			return out
-		}
-		now = next
 	}
+	return out
 }
 
-// ready reports whether nothing but a GPU keeps a job that is there; later is called with
-// the times at which that changes.
-func ready(j *plainJob, jobs []plainJob, out []span, now float64, later func(float64)) bool {
-	for _, h := range j.Held {
-		if h.has(now) {
-			later(h.To)
-			return false
+// next is the first time after now at which something may start, +Inf = there is none; events are sorted.
+func next(now float64, events, free []float64) float64 {
+	at := math.Inf(1)
+	if i, _ := slices.BinarySearch(events, math.Nextafter(now, math.Inf(1))); i < len(events) {
+		at = events[i]
+	}
+	for _, t := range free {
+		if t > now {
+			at = min(at, t)
 		}
 	}
-	for _, a := range j.After {
-		switch end := out[a].End; {
-		case end <= now, math.IsNaN(end) && jobs[a].Until <= now:
-		default:
-			if math.IsNaN(end) {
-				end = jobs[a].Until
+	return at
+}
+
+// first is when a job has all its GPUs at the earliest, and which they are; nil = no node has them.
+func first(j *plainJob, slots []slot, free []float64, now float64, shut func(gpu int) bool) (at float64, gpus []int) {
+	nodes := map[int][]int{}
+	for g := range slots {
+		if slices.Contains(slots[g].Partitions, j.Partition) && !shut(g) {
+			nodes[slots[g].Node] = append(nodes[slots[g].Node], g)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(nodes)) {
+		if all := nodes[n]; len(all) >= j.GPUs {
+			slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(max(now, free[a]), max(now, free[b])) })
+			if has := max(now, free[all[j.GPUs-1]]); gpus == nil || has < at {
+				at, gpus = has, all[:j.GPUs]
 			}
-			later(end)
-			return false
 		}
 	}
-	return true
+	return at, gpus
 }
 
-// idleGPU is the first GPU that takes the job, -1 = none; closed are the outages of now.
-func idleGPU(j *plainJob, busy []bool, closed []outage) int {
-	for g := range busy {
-		if !busy[g] && !slices.ContainsFunc(closed, func(o outage) bool {
-			return (o.GPU < 0 || o.GPU == g) && (o.Partition == "" || o.Partition == j.Partition)
-		}) {
-			return g
-		}
-	}
-	return -1
+// ready reports whether nothing but a GPU keeps a job from starting.
+func ready(j *plainJob, jobs []plainJob, out []span, now float64) bool {
+	held := slices.ContainsFunc(j.Held, func(h interval) bool { return h.has(now) })
+	return j.Arrival <= now && !held && !slices.ContainsFunc(j.After, func(a int) bool {
+		ended := out[a].End <= now || math.IsNaN(out[a].End) && jobs[a].Until <= now
+		return !ended
+	})
 }
 
 // endOf is when Slurm hears of an end.

@@ -2,6 +2,7 @@ package soak
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -9,8 +10,19 @@ import (
 
 var ever = math.Inf(1)
 
+// nodes are GPUs on one node, in no partition of a name.
+func nodes(gpus int) []slot {
+	return slices.Repeat([]slot{{Partitions: []string{"", "p"}}}, gpus)
+}
+
 func whole(arrival, run float64) plainJob {
-	return plainJob{Arrival: arrival, RunS: run, Until: ever}
+	return plainJob{Arrival: arrival, RunS: run, LimitS: 2 * run, GPUs: 1, Until: ever}
+}
+
+func several(arrival, run float64) plainJob {
+	j := whole(arrival, run)
+	j.GPUs = 2
+	return j
 }
 
 func TestPlain(t *testing.T) {
@@ -35,10 +47,12 @@ func TestPlain(t *testing.T) {
 		"a node out of service":       {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 1, 0, []float64{16}},
 		"another node is there":       {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: 0}}, 2, 0, []float64{11}},
 		"another partition's":         {[]plainJob{whole(1, 10)}, []outage{{interval: interval{0, 6}, GPU: -1, Partition: "p"}}, 1, 0, []float64{11}},
+		"several keep their node":     {[]plainJob{whole(0, 10), several(0, 5), whole(0, 3), whole(0, 6)}, nil, 2, 0, []float64{10, 15, 3, 21}},
+		"urgent":                      {[]plainJob{whole(0, 10), whole(0, 5), changed(whole(0, 2), func(j *plainJob) { j.Urgent = true })}, nil, 1, 0, []float64{12, 17, 2}},
 		"slurmctld is gone":           {[]plainJob{whole(0, 10), whole(0, 5)}, []outage{{interval: interval{8, 20}, GPU: -1, Ends: true}}, 1, 0, []float64{20, 25}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for i, s := range plain(c.jobs, c.gpus, c.outages, c.pause) {
+			for i, s := range plain(c.jobs, nodes(c.gpus), c.outages, c.pause) {
 				if s.End != c.ends[i] && !(math.IsNaN(s.End) && math.IsNaN(c.ends[i])) {
 					t.Errorf("job %d ends at %v, want %v", i, s.End, c.ends[i])
 				}
@@ -54,6 +68,7 @@ func TestPlainSchedule(t *testing.T) {
 		var jobs []plainJob
 		for i := range rapid.IntRange(0, 12).Draw(t, "jobs") {
 			j := whole(float64(rapid.IntRange(0, 20).Draw(t, "arrival")), float64(rapid.IntRange(1, 9).Draw(t, "run")))
+			j.GPUs = rapid.IntRange(1, min(2, gpus)).Draw(t, "takes")
 			if i > 0 && rapid.Bool().Draw(t, "after") {
 				j.After = []int{rapid.IntRange(0, i-1).Draw(t, "which")}
 			}
@@ -64,7 +79,7 @@ func TestPlainSchedule(t *testing.T) {
 			from := float64(rapid.IntRange(0, 30).Draw(t, "from"))
 			outages = append(outages, outage{interval: interval{from, from + 5}, GPU: rapid.IntRange(-1, gpus-1).Draw(t, "gpu")})
 		}
-		out := plain(jobs, gpus, outages, 1)
+		out := plain(jobs, nodes(gpus), outages, 1)
 		for i, s := range out {
 			if s.End-s.Start != jobs[i].RunS+1 || s.Start < jobs[i].Arrival {
 				t.Fatalf("job %d %+v: %+v", i, jobs[i], s)
@@ -75,13 +90,13 @@ func TestPlainSchedule(t *testing.T) {
 				}
 			}
 			running := 0
-			for _, o := range out {
+			for k, o := range out {
 				if o.Start <= s.Start && s.Start < o.End {
-					running++
+					running += jobs[k].GPUs
 				}
 			}
 			if running > gpus {
-				t.Fatalf("%d jobs run on %d GPUs at %v", running, gpus, s.Start)
+				t.Fatalf("%d GPUs of %d are taken at %v", running, gpus, s.Start)
 			}
 		}
 	})

@@ -1,45 +1,47 @@
-// Package soak is the campaign: random lives of jobs on a private real Slurm with
-// simulated GPUs and the whole of slurmbridge, while daemons are killed, stopped and cut
-// off, partitions go down and a disk fills.
+// Package soak runs a campaign: random jobs on a private real Slurm with simulated GPUs and all of
+// slurmbridge, while daemons are killed, stopped and cut off, partitions go down and a disk fills.
 //
-// # What counts as harm
+// # Harm
 //
-// A job is compared with what plain Slurm would have done with it. The truth is Slurm's
-// own (`scontrol show jobs`, every few seconds), never the bridge's.
+// Each job is compared with what plain Slurm would have done with it. The facts come from Slurm
+// (`scontrol show jobs`, every few seconds), never from the bridge.
 //
 //   - timeout: it ended at its time limit although it fits alone.
-//   - oom: it ended for want of GPU memory.
-//   - deadline: it missed its --deadline although it would have met it.
-//   - late: it ended after its plain end by more than a tenth of its solo time.
+//   - oom: it ran out of GPU memory.
+//   - deadline: it missed its --deadline although plain Slurm would have met it.
+//   - late: it ended after its end on plain Slurm by more than a tenth of its solo time.
 //   - contract: it ran slower than the contract allows.
 //   - held_s_max: the longest that a job was kept at the gate too long, s: once the bridge
 //     had been dead for a lease, or next to an idle GPU for longer than max_delay.
 //   - lost: it neither ended, nor did its owner cancel it.
-//   - failed: it ended with an error otherwise, such as that of an MPS server that was
-//     killed. Nothing shields a job from that; it is counted and doesn't fail the campaign.
+//   - gpu_in_use: it has whole GPUs, and another job was seen running on one of them.
+//   - wrong_gpu: it computed on a GPU that Slurm did not give it.
+//   - failed: it ended with another error, such as that of an MPS server that was
+//     killed. Nothing protects a job from that; it is counted and doesn't fail the campaign.
 //
-// # The plain end
+// # The jobs
 //
-// It is computed when all is over (plain.go) from what jobs truly need: whole GPUs, in order
-// of submission. Begin times, dependencies, holds,
-// requeues and cancellations are what they were. What a job's start and end take besides
-// its solo time is measured: the median of the jobs that had a GPU to themselves, and a
-// second between two jobs, Slurm's own.
+// A third of the jobs request a whole GPU and a tenth two; some preempt others, some applications crash every other
+// time, take most of a card's memory unless their environment forbids it, compute in four processes, or submit a job;
+// life.go has the table. There are two kinds of cards, and nodes have only the cores of their GPUs' default. Releases that
+// hand out GPUs in use (before 23.11.5) have nodes for jobs of several GPUs alone, and the other partitions hand out shares only.
 //
-// Faults slow plain Slurm as well. Where Slurm showed a node or partition as out of
-// service, or did not answer, the plain schedule starts nothing there; an end that falls
-// into a time without slurmctld is noticed when it is back. A job on a node whose slurmd
-// was killed, or that ended while slurmctld was gone, is judged neither late nor slow. A
-// slurmctld that is killed forgets the last seconds: jobs that it had just taken, which are
-// left out, and ends of jobs, whose work is known to be done by a file that they leave. The
-// bridge's, the agents' and MPS's deaths excuse nothing.
+// # The plain schedule
 //
-// Jobs whose owners ask for shares by hand are shared ones, since job_submit.lua makes them
-// so. Jobs that their owner takes from the bridge by an edit, and those that ran more than
-// once, are judged neither late nor slow.
+// plain.go computes it at the end from what jobs really need: whole GPUs, in order of submission, preempting jobs first.
+// Begin times, dependencies, holds, requeues and cancellations are what they were. Start and end cost what they cost the
+// median job with a GPU of its own, plus a second of Slurm's between two jobs.
 //
-// With --plain the same campaign runs without the bridge: what is late there is how far the
-// plain schedule is from the truth.
+// Faults slow plain Slurm as well. It starts nothing on a node or partition that Slurm showed as out of service, and nothing
+// at all while Slurm did not answer; it notices an end without slurmctld once that is back. A job on a node whose slurmd
+// was killed, or that ended while slurmctld was gone, is judged neither late nor slow. A slurmctld that is killed forgets its
+// last seconds: jobs that it had just accepted, which don't count, and ends of jobs, which a file that they leave proves.
+// The deaths of the bridge, the agents and MPS excuse nothing.
+//
+// Jobs that request shares by hand are shared ones, since job_submit.lua makes them so. Jobs that their owner takes from the
+// bridge by an edit, and jobs that ran more than once, are judged neither late nor slow.
+//
+// With --plain the same campaign runs without the bridge: what is late there is the error of the plain schedule.
 package soak
 
 import (
@@ -50,13 +52,10 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,6 +65,7 @@ import (
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/rlcore/apps"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
 )
 
 type options struct {
@@ -75,6 +75,7 @@ type options struct {
 	seed      uint64
 	nodes     int
 	nodeGPUs  []int
+	models    []string
 	backlog   int
 	perSecond float64
 	everyS    float64
@@ -101,13 +102,14 @@ func Command(base *cluster.Setup) *cobra.Command {
 		Use: "soak", Short: "Random lives of jobs while daemons are killed: what harm comes to them", Args: cobra.NoArgs,
 		Example: "  make soak                            an hour\n  make soak SOAK=4m ARGS='--seed 7'    the same campaign again\n  make soak ARGS=--plain               how true the plain schedule is",
 		RunE: func(c *cobra.Command, _ []string) error {
-			// The disk that is filled is mounted in a namespace of this program's own, and disappears with it.
-			status, again, err := private(c.Context())
-			if again {
-				if err == nil && status != 0 {
-					os.Exit(status) // the second start has said why
+			if o.nodes == 0 {
+				o.nodes = 44
+				if o.length < 20*time.Minute { // too little time to fill them
+					o.nodes = 8
 				}
-				return err
+			}
+			if o.nodes < 4 {
+				return fmt.Errorf("--nodes is %d, not at least 4: every fourth has two GPUs", o.nodes)
 			}
 			return run(c.Context(), &o)
 		},
@@ -116,7 +118,7 @@ func Command(base *cluster.Setup) *cobra.Command {
 	f.DurationVar(&o.length, "length", time.Hour, "how long jobs are submitted")
 	f.IntVar(&o.jobs, "jobs", 0, "submit no more lives than this (0 = as many as there is time for)")
 	f.Uint64Var(&o.seed, "seed", 0, "of all that is random (0 = another one each time)")
-	f.IntVar(&o.nodes, "nodes", 44, "nodes with a GPU each; a quarter of them have two")
+	f.IntVar(&o.nodes, "nodes", 0, "nodes with a GPU each; a quarter of them have two (default 44, or 8 for less than 20 minutes)")
 	f.IntVar(&o.backlog, "backlog", 0, "jobs that wait at a time (default three for two GPUs)")
 	f.Float64Var(&o.perSecond, "rate", 6, "jobs a second at most")
 	f.Float64Var(&o.everyS, "every", 10, "mean seconds between two faults (0 = none)")
@@ -131,27 +133,6 @@ func Command(base *cluster.Setup) *cobra.Command {
 	return c
 }
 
-// privateEnv marks the program's second start.
-const privateEnv = "SOAK_PRIVATE"
-
-// private starts this program again in a mount namespace of its own, and returns its exit
-// status; again is false in the second start.
-func private(ctx context.Context) (status int, again bool, err error) {
-	if os.Getenv(privateEnv) != "" {
-		return 0, false, nil
-	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops its daemons
-	cmd.Env = append(os.Environ(), privateEnv+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
-	err = cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		return max(1, exit.ExitCode()), true, nil
-	}
-	return 0, true, err
-}
-
 // defaults fills in what depends on other settings.
 func (o *options) defaults() {
 	if o.seed == 0 {
@@ -160,8 +141,12 @@ func (o *options) defaults() {
 	gpus := 0
 	for i := range o.nodes {
 		o.nodeGPUs = append(o.nodeGPUs, 1)
+		o.models = append(o.models, "titanxp")
 		if i%4 == 3 {
 			o.nodeGPUs[i] = 2
+		}
+		if i%3 == 2 {
+			o.models[i] = "v100"
 		}
 		gpus += o.nodeGPUs[i]
 	}
@@ -173,17 +158,21 @@ func (o *options) defaults() {
 func run(ctx context.Context, o *options) error {
 	o.defaults()
 	fmt.Printf("seed %d, %d nodes, %v of jobs and faults on a private Slurm\n", o.seed, o.nodes, o.length)
-	c, err := start(ctx, o)
+	disk, err := cluster.NewDisk("slurm", diskMiB)
 	if err != nil {
 		return err
 	}
-	defer c.s.Setup.Disk.Close()
+	defer disk.Close()
+	c, err := start(ctx, o, disk)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := c.campaign(ctx); err != nil {
 		return c.s.CloseAfter(ctx, err)
 	}
 	pause := c.pause()
-	rep := sum(c.fates(pause+slurmPauseS), rules{PauseS: pause, MarginS: 30})
+	rep := sum(c.fates(pause+slurmPauseS), rules{PauseS: pause, MarginS: 30, Contract: o.contract})
 	c.fill(rep, time.Since(began))
 	if err := cluster.WriteJSON(o.out, rep); err != nil {
 		return c.s.CloseAfter(ctx, err)
@@ -194,78 +183,105 @@ func run(ctx context.Context, o *options) error {
 	if err := c.s.Close(); err != nil {
 		return err
 	}
-	if broken := rep.Harm.broken(); broken != "" {
+	if broken := rep.broken(); broken != "" {
 		return fmt.Errorf("jobs came to harm: %s", broken)
 	}
 	return nil
 }
 
-// slurmPauseS is Slurm's own time between two jobs on a GPU, s.
-const slurmPauseS = 1
-
-// diskMiB is the size of the disk that fills.
-const diskMiB = 512
+const (
+	slurmPauseS = 1   // Slurm's own time between two jobs on a GPU, s
+	diskMiB     = 512 // the size of the disk that fills
+	coresPerGPU = 3   // what a job of a GPU has by default, and a node has for each
+)
 
 // start starts everything.
-func start(ctx context.Context, o *options) (*campaign, error) {
-	disk, err := cluster.NewDisk("slurm", diskMiB)
+func start(ctx context.Context, o *options, disk *cluster.Disk) (*campaign, error) {
+	release, err := slurmtest.ReleaseOf(ctx, o.root)
 	if err != nil {
 		return nil, err
 	}
-	known := catalogue()
+	c := &campaign{o: o, known: catalogue(), load: cluster.NewLoad(), line: cluster.NewLine(30 * time.Second), began: now(), byName: map[string]*job{}, groups: map[string]bool{}, acted: map[string]int{}}
+	apart := o.layOut(c, text.GivesUsedGPUs(release))
 	setup := *o.base
-	setup.Scale, setup.Hooks, setup.Lease, setup.NodeGPUs, setup.Partitions = 1, true, lease, o.nodeGPUs, partitions[1:]
-	setup.Profiles, setup.Disk, setup.Wired = believed(known, o.lie), disk, true
-	setup.Settings = []string{fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8"}
+	setup.Scale, setup.Hooks, setup.Lease, setup.NodeGPUs, setup.Models = 1, true, lease, o.nodeGPUs, o.models
+	setup.Disk, setup.Wired = disk, true
+	for _, p := range c.known { // what the bridge believes of them
+		setup.Profiles = append(setup.Profiles, app.Scaled(p, 1/o.lie, 1/o.lie))
+	}
+	only := ""
+	if apart != nil {
+		only = strings.Join([]string{dayPart, nightPart, urgentPart}, ", ")
+	}
+	setup.Settings = []string{
+		fmt.Sprintf("max_slowdown: %g", o.contract), fmt.Sprintf("max_delay: %s", maxDelay), "retrain: false", "log_level: debug", "window: 8",
+		"sharers_only: [" + only + "]",
+	}
 	if o.settings != "" {
 		setup.Settings = append(setup.Settings, strings.Split(o.settings, ";")...)
 	}
 	if !o.plain {
 		setup.Policy = o.policy
 	}
-	s := cluster.New(setup)
-	so := s.Options()
-	so.Root, so.Binds = o.root, []string{disk.Dir}
-	so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600")
-	so.MemMiB, so.CPUs = 64000, 32
-	prepare := so.Prepare
-	so.Prepare = func(c *slurmtest.Cluster) error { return errors.Join(prepare(c), writeApps(c.Path("apps"), known)) }
-	if _, err = slurmtest.Start(ctx, so); err == nil && !o.plain {
-		if err = s.Bridge(ctx); err != nil {
-			err = s.CloseAfter(ctx, err)
+	setup.Adjust = func(so *slurmtest.Options) {
+		so.Root, so.Binds, so.Apart = o.root, []string{disk.Dir}, apart
+		so.MemMiB, so.CPUs = 64000, coresPerGPU*slices.Max(o.nodeGPUs)
+		so.Extra = append(so.Extra, "JobRequeue=1", "MinJobAge=600", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE")
+		for name, more := range map[string]string{nightPart: "", urgentPart: " PriorityTier=2", largePart: " PreemptMode=OFF"} {
+			var nodes []string
+			for _, s := range c.slots {
+				if slices.Contains(s.Partitions, name) {
+					nodes = append(nodes, slurmtest.NodeName(s.Node))
+				}
+			}
+			so.Extra = append(so.Extra, fmt.Sprintf("PartitionName=%s Nodes=%s MaxTime=UNLIMITED State=UP DefCpuPerGPU=%d DefMemPerGPU=4000%s",
+				name, strings.Join(slices.Compact(nodes), ","), coresPerGPU, more))
+		}
+		slices.Sort(so.Extra)
+		prepare := so.Prepare
+		so.Prepare = func(sc *slurmtest.Cluster) error {
+			return errors.Join(prepare(sc), writeApps(sc.Path("apps"), c.known))
 		}
 	}
-	if err != nil {
-		disk.Close()
-		return nil, err
-	}
-	return &campaign{
-		o: o, s: s, known: known, load: cluster.NewLoad(), jobs: map[string]*record{}, kinds: map[string]int{}, groups: map[string]bool{}, acted: map[string]int{},
-	}, nil
+	c.s, err = cluster.Start(ctx, setup)
+	return c, err
 }
 
-// believed is what the bridge knows of the applications.
-func believed(known []*rlcore.Profile, lie float64) []*rlcore.Profile {
-	var out []*rlcore.Profile
-	for _, p := range known {
-		out = append(out, app.Scaled(p, 1/lie, 1/lie))
+// layOut sets which partitions each GPU is in, and returns the numbers of the nodes that are for jobs of several GPUs alone.
+func (o *options) layOut(c *campaign, alone bool) (apart []int) {
+	for i, gpus := range o.nodeGPUs {
+		parts := []string{dayPart, nightPart, urgentPart}
+		switch {
+		case gpus > 1 && !alone:
+			parts = append(parts, largePart)
+		case gpus > 1 && i%8 == 7, gpus > 1 && o.nodes < 8:
+			parts, apart = []string{largePart}, append(apart, i)
+		}
+		c.slots = append(c.slots, slices.Repeat([]slot{{i, parts}}, gpus)...)
 	}
-	return out
+	return apart
 }
 
-// writeApps writes what the applications truly do, for jobs to read.
+// writeApps writes what the applications truly do, for jobs to read, and a quarter of it for jobs of four processes.
 func writeApps(dir string, known []*rlcore.Profile) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, name := range apps.Names() {
-		i := slices.IndexFunc(known, func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, name+"-") })
-		body, err := json.Marshal(known[i])
-		if err != nil {
-			return err
+		whole := known[slices.IndexFunc(known, func(p *rlcore.Profile) bool { return strings.HasPrefix(p.App, name+"-") })]
+		quarter := app.Scaled(whole, 1, 0.25)
+		for i := range quarter.Series {
+			u := &quarter.Series[i]
+			u.GPU, u.Core, u.PCIeMBps, u.MemBusy = u.GPU/4, u.Core/4, u.PCIeMBps/4, u.MemBusy/4
 		}
-		if err := os.WriteFile(filepath.Join(dir, name+".json"), body, 0o644); err != nil {
-			return err
+		for file, p := range map[string]*rlcore.Profile{name + ".json": whole, name + "-quarter.json": quarter} {
+			body, err := json.Marshal(p)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(dir, file), body, 0o644); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -274,84 +290,43 @@ func writeApps(dir string, known []*rlcore.Profile) error {
 // campaign submits jobs and causes faults for the time in the options, mends everything, and waits
 // for the last jobs.
 func (c *campaign) campaign(ctx context.Context) error {
-	all, stop := context.WithCancel(ctx)
-	defer stop()
-	go c.watch(all)
-	if !c.o.plain {
-		go c.pulse(all)
-	}
-	go c.progress(all)
-	evil, stopEvil := context.WithCancel(all)
-	var tormented sync.WaitGroup
+	evil, calm := context.WithCancel(ctx)
+	var torment sync.WaitGroup
+	end := func() { calm(); torment.Wait() }
+	defer end()
 	if c.o.everyS > 0 {
-		tormented.Go(func() { c.torment(evil, rand.New(rand.NewPCG(c.o.seed, 2))) }) //nolint:gosec // repeatable, not secret
+		torment.Go(func() { c.torment(evil) })
 	}
-	c.submit(all)
-	stopEvil()
-	tormented.Wait()
-	// The longest life, and twice Slurm's own pauses: what isn't over then is lost.
-	c.drain(all, 60*c.longestMin()+60)
-	stop()
-	return ctx.Err()
-}
-
-// longestMin is the longest limit of a job that is left, min; at least one.
-func (c *campaign) longestMin() float64 {
-	longest := 1.0
-	for _, key := range c.left() {
-		n, err := strconv.Atoi(strings.TrimPrefix(strings.Split(key, "_")[0], "life"))
-		if err == nil {
-			c.mu.Lock()
-			longest = max(longest, float64(c.lives[n].LimitMin))
-			c.mu.Unlock()
-		}
-	}
-	return longest
-}
-
-// progress says how far it is.
-func (c *campaign) progress(ctx context.Context) {
-	line, began := cluster.NewLine(30*time.Second), now()
-	for wait(ctx, 2) {
-		left := len(c.left())
-		c.mu.Lock()
-		n := 0
-		for i := range c.lives {
-			n += max(1, c.lives[i].Tasks)
-		}
-		kills, states := 0, map[string]int{}
-		for _, k := range c.kinds {
-			kills += k
-		}
-		for _, r := range c.jobs {
-			states[r.State]++
-		}
-		busy := 0.0
-		if len(c.busy) > 0 {
-			busy = c.busy[len(c.busy)-1]
-		}
-		line.Show(fmt.Sprintf("%5.0f s  %d jobs, %d ended, %d running, %d waiting; %d timeout, %d failed; %d faults; CPUs %.0f %% busy",
-			now()-began, n, n-left, states["RUNNING"], c.pending, states["TIMEOUT"], states["FAILED"], kills, 100*busy))
-		c.mu.Unlock()
-	}
+	_, err := c.s.Do(ctx, cluster.Work{
+		Orders: func(yield func(cluster.Order) bool) {
+			c.submit(ctx, yield)
+			end()
+			c.locked(func() { c.until = now() + c.patience() })
+		},
+		Refused: func(error) { c.count("submit refused") },
+		Every:   lookEvery * time.Second, Left: c.look, Limit: c.o.length + 24*time.Hour,
+	})
+	return err
 }
 
 // fill adds what only the campaign knows.
 func (c *campaign) fill(r *report, took time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r.Seed, r.Slurm, r.Seconds, r.Nodes, r.GPUs = c.o.seed, c.s.Release, math.Round(took.Seconds()), c.o.nodes, c.gpus()
-	r.KillsByKind, r.Owners, r.SlowLooks = c.kinds, c.acted, c.slow
-	for _, n := range c.kinds {
-		r.Kills += n
+	r.Seed, r.Slurm, r.Seconds, r.Nodes, r.GPUs = c.o.seed, c.s.Release, math.Round(took.Seconds()), c.o.nodes, len(c.slots)
+	r.KillsByKind, r.Kills, r.Owners, r.SlowLooks, r.Groups = map[string]int{}, len(c.faults), c.acted, c.slow, len(c.groups)
+	for _, f := range c.faults {
+		r.KillsByKind[f.kind]++
 	}
 	r.BusyP50, r.BusyP95 = round(cluster.Quantile(0.5, c.busy)), round(cluster.Quantile(0.95, c.busy))
 	for _, j := range c.jobs {
-		if held := heldS(j.sights, lease.Seconds(), maxDelay.Seconds()); held > r.Harm.HeldSMax {
-			r.Harm.HeldSMax = math.Round(held)
+		r.Harm[heldSMax] = max(r.Harm[heldSMax], math.Round(j.gate.tooLongS(lease.Seconds(), maxDelay.Seconds())))
+	}
+	for _, l := range c.lives {
+		for _, t := range l.Traits {
+			r.Traits[t]++
 		}
 	}
-	r.Groups = len(c.groups)
 }
 
 // mostWhy bounds the harmed jobs that `why` is called for.

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Authority signs certificates; its own is the file CA in Dir.
@@ -34,12 +36,8 @@ func New(t testing.TB) *Authority {
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
-	a.key = newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, a.key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write(t, a.CA, "CERTIFICATE", der)
+	a.key = must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	write(t, a.CA, "CERTIFICATE", must.Get(x509.CreateCertificate(rand.Reader, a.cert, a.cert, a.key.Public(), a.key))(t))
 	return a
 }
 
@@ -59,33 +57,14 @@ func (a *Authority) Issue(t testing.TB, name string, until time.Time, hosts ...s
 			c.DNSNames = append(c.DNSNames, h)
 		}
 	}
-	k := newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, k.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := must.Get(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	cert, key = filepath.Join(a.Dir, name+".pem"), filepath.Join(a.Dir, name+".key")
-	write(t, cert, "CERTIFICATE", der)
-	write(t, key, "EC PRIVATE KEY", secret)
+	write(t, cert, "CERTIFICATE", must.Get(x509.CreateCertificate(rand.Reader, c, a.cert, k.Public(), a.key))(t))
+	write(t, key, "EC PRIVATE KEY", must.Get(x509.MarshalECPrivateKey(k))(t))
 	return cert, key
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	t.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
 }
 
 func write(t testing.TB, path, kind string, der []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }

@@ -4,6 +4,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ type Config struct {
 	Profile *rlcore.Profile
 	// FaultAtS makes a kernel fault after so many GPU seconds; 0 = never.
 	FaultAtS float64
+	// Preallocate is the part that it takes at its start of the memory that it sees, the card's or its limit, whatever it
+	// needs; 0 = it takes what it needs.
+	Preallocate float64
 	// LookupEnv is os.LookupEnv, or a test's.
 	LookupEnv func(string) (string, bool)
 }
@@ -102,7 +106,14 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 			return rep, &Error{Exit: ExitMPS, Text: err.Error() + ": invalid argument (cudaErrorInvalidValue)"}
 		}
 	}
-	slot, err := dev.Claim(gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: instance, Limits: limits}, cfg.Profile)
+	if cfg.Preallocate > 0 {
+		cfg.Profile = preallocated(cfg.Profile, cfg.Preallocate*cmp.Or(limits.MemMiB, dev.MemMiB()))
+	}
+	claimant := gpusim.Claimant{UID: os.Getuid(), Server: rep.Server, Instance: instance, Limits: limits}
+	slot, err := dev.Claim(claimant, cfg.Profile)
+	for errors.Is(err, gpusim.ErrBusy) && ctx.Err() == nil { // many claim at once
+		slot, err = dev.Claim(claimant, cfg.Profile)
+	}
 	if err != nil {
 		if errors.Is(err, gpusim.ErrOOM) {
 			rep.Status = gpusim.OOM.String()
@@ -115,12 +126,11 @@ func Run(ctx context.Context, cfg Config) (rep Report, err error) {
 
 func connect(ctx context.Context, lookup func(string) (string, bool)) (*mps.Client, error) {
 	client, err := mps.Connect(ctx, func(k string) string { v, _ := lookup(k); return v })
-	var refused *mps.Error
 	switch {
 	case errors.Is(err, mps.ErrNoDaemon):
 		return nil, nil
-	case errors.As(err, &refused):
-		return nil, &Error{Exit: ExitMPS, Text: refused.Text}
+	case errors.Is(err, mps.ErrRefused):
+		return nil, &Error{Exit: ExitMPS, Text: err.Error()}
 	}
 	return client, err
 }
@@ -161,19 +171,12 @@ func limitsOf(lookup func(string) (string, bool)) (gpusim.Limits, error) {
 
 // follow waits for the end of the work.
 func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, client *mps.Client) error {
-	var lost <-chan error
-	if client != nil {
-		lost = client.Lost()
-	}
 	timer, tick := time.NewTimer(0), tick(rep.Scale)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case err := <-lost:
-			rep.Status = gpusim.Faulted.String()
-			return errors.Join(&Error{Exit: ExitFault, Text: err.Error()}, slot.Fault())
 		case <-timer.C:
 		}
 		p, err := slot.Progress()
@@ -198,7 +201,7 @@ func follow(ctx context.Context, cfg *Config, rep *Report, slot *gpusim.Slot, cl
 			rep.Status = gpusim.Faulted.String()
 			err := slot.Fault()
 			if client != nil {
-				err = errors.Join(err, client.Fault())
+				client.Fault()
 			}
 			return errors.Join(&Error{Exit: ExitFault, Text: "an illegal memory access was encountered (cudaErrorIllegalAddress)"}, err)
 		}
@@ -234,6 +237,19 @@ func cudaError(err error) error {
 		return &Error{Exit: ExitFault, Text: "context is destroyed (cudaErrorContextIsDestroyed)"}
 	}
 	return fmt.Errorf("simulated GPU: %w", err)
+}
+
+// preallocated returns the profile of a run that holds so much memory all the time, MiB, and fails where it needs more.
+func preallocated(p *rlcore.Profile, mib float64) *rlcore.Profile {
+	q := Scaled(p, 1, 1)
+	for i := range q.Series {
+		if q.Series[i].MemMiB <= mib {
+			q.Series[i].MemMiB = mib
+		} else {
+			q.Series[i].MemMiB = gpusim.TooMuch
+		}
+	}
+	return q
 }
 
 // Scaled returns the profile of a run that takes `duration` times as long and

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,7 +26,6 @@ import (
 // daemon is the control daemon. Each event is one call of do.
 type daemon struct {
 	dir       string
-	serverLog *os.File
 	log       func(format string, args ...any)
 	multiuser bool
 	uid       int
@@ -42,6 +40,7 @@ type daemon struct {
 	// quitting: no new clients; ends when the server has ended.
 	quitting bool
 	done     chan struct{} // closed at the end
+	over     sync.Once
 }
 
 // serverProc is a server process as the daemon sees it.
@@ -59,15 +58,14 @@ const (
 	statusFault  = "FAULT"
 )
 
-// waiting is a client, or a start_server (conn nil).
+// waiting is a client, or a start_server.
 type waiting struct {
 	conn     *net.UnixConn
 	pid, uid int
-	ready    chan string // start_server: answered when the server is ready
+	started  chan string // start_server: its answer; nil for a client
 	asked    bool        // the server was started for it
 }
 
-// errRunning is what a second daemon of the same pipe directory says.
 var errRunning = errors.New("An instance of this daemon is already running") //nolint:revive,staticcheck // the real daemon's words
 
 // runDaemon is the control daemon's process. ready is called when it answers.
@@ -87,32 +85,26 @@ func runDaemon(multiuser bool, ready func()) error {
 	if err := d.cards(); err != nil {
 		return err
 	}
-	logs := os.Getenv(LogEnv)
-	if logs == "" {
-		logs = "/var/log/nvidia-mps"
+	d.log = newLog()
+	socket, pid := filepath.Join(d.dir, controlSock), filepath.Join(d.dir, pidFile)
+	d.log("Starting control daemon using socket %s", socket)
+	addr, done, err := address(d.dir)
+	if err != nil {
+		return err
 	}
-	control := openLog(logs, "control.log")
-	d.log, d.serverLog = newLog(control, "Control"), openLog(logs, "server.log")
-	d.log("Starting control daemon using socket %s", filepath.Join(d.dir, controlSock))
+	defer done()
+	_ = os.Remove(socket) // a killed daemon's
+	l, err := net.ListenUnix("unix", addr)
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false)
+	defer func() { _, _ = os.Remove(socket), os.Remove(pid) }()
 	// Every user's programs may ask for a server; the kernel identifies the client.
-	clients, err := listen(d.dir, controlSock, 0o666)
-	if err != nil {
+	if err := errors.Join(os.Chmod(socket, 0o666), os.WriteFile(pid, fmt.Appendln(nil, os.Getpid()), 0o644)); err != nil {
 		return err
 	}
-	commands, err := listen(d.dir, privSock, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		for _, n := range []string{controlSock, privSock, serverSock, pidFile} {
-			_ = os.Remove(filepath.Join(d.dir, n))
-		}
-	}()
-	if err := os.WriteFile(filepath.Join(d.dir, pidFile), fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
-		return err
-	}
-	go accept(clients, d.client)
-	go accept(commands, d.converse)
+	go d.accept(l)
 	ready()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
@@ -122,7 +114,6 @@ func runDaemon(multiuser bool, ready func()) error {
 		<-d.done
 	case <-d.done:
 	}
-	_ = clients.Close()
 	d.log("Exit")
 	return nil
 }
@@ -134,11 +125,9 @@ func (d *daemon) cards() error {
 		return err
 	}
 	defer st.Close()
-	d.volta = true
-	for n, g := range visible(st) {
-		if n == 0 || g.MaxClients() < d.maxClients {
-			d.maxClients = g.MaxClients()
-		}
+	d.volta, d.maxClients = true, gpusim.Slots
+	for _, g := range visible(st) {
+		d.maxClients = min(d.maxClients, g.MaxClients())
 		d.volta = d.volta && !g.SameUser()
 		d.devices = append(d.devices, g.UUID())
 	}
@@ -151,20 +140,55 @@ func (d *daemon) cards() error {
 	return nil
 }
 
-func accept(l *net.UnixListener, f func(*net.UnixConn)) {
+func (d *daemon) accept(l *net.UnixListener) {
 	for {
 		c, err := l.AcceptUnix()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
 			time.Sleep(10 * time.Millisecond) // out of descriptors: let some close
 			continue
 		}
 		go func() {
 			defer c.Close()
-			f(c)
+			d.serve(c)
 		}()
+	}
+}
+
+// serve serves a client until it leaves, or answers one command of a control program.
+func (d *daemon) serve(c *net.UnixConn) {
+	pid, uid, err := peer(c)
+	if err != nil {
+		return
+	}
+	w := &waiting{conn: c, pid: pid, uid: uid}
+	defer d.do(func() { d.left(w) })
+	for in := bufio.NewScanner(c); in.Scan(); {
+		switch {
+		case in.Text() == "client":
+			d.do(func() {
+				d.log("Accepting connection...")
+				if d.uid != 0 && uid != d.uid {
+					d.log("User %d is not served by the daemon of user %d", uid, d.uid)
+					refuse(w)
+				} else if !slices.Contains(d.pending, w) {
+					d.pending = append(d.pending, w)
+				}
+			})
+		case in.Text() == "fault":
+			d.do(func() { d.fault(w) })
+			fmt.Fprintln(c, "faulted")
+		case uid != 0 && uid != d.uid:
+			return
+		default:
+			answer := make(chan string, 1)
+			d.do(func() {
+				d.log("NEW UI")
+				d.log("Cmd:%s", in.Text())
+				d.command(strings.Fields(in.Text()), answer)
+			})
+			_, _ = io.WriteString(c, <-answer)
+			return
+		}
 	}
 }
 
@@ -180,65 +204,27 @@ func (d *daemon) do(change func()) {
 		d.exit("exit")
 	}
 	if d.quitting && d.srv == nil {
-		select {
-		case <-d.done:
-		default:
-			close(d.done)
-		}
+		d.over.Do(func() { close(d.done) })
 	}
 }
 
-// client serves a client until it leaves.
-func (d *daemon) client(c *net.UnixConn) {
-	pid, uid, err := peer(c)
-	if err != nil {
-		return
-	}
-	w := &waiting{conn: c, pid: pid, uid: uid}
-	d.do(func() {
-		d.log("Accepting connection...")
-		if d.uid != 0 && uid != d.uid {
-			d.log("User %d is not served by the daemon of user %d", uid, d.uid)
-			refuse(w)
-			return
-		}
-		d.pending = append(d.pending, w)
-	})
-	words := bufio.NewScanner(c)
-	for words.Scan() {
-		if words.Text() == "fault" {
-			d.do(func() { d.fault(w) })
-		}
-	}
-	d.do(func() { d.left(w) })
-}
-
-// fault is what a memory fault in one client's kernel does: all clients of the server lose their contexts. Before Volta
-// the server ends with them.
+// fault is what a memory fault in one client's kernel does to the server, which has lost the contexts of all its
+// clients: before Volta it ends, later it serves again when they have left.
 func (d *daemon) fault(w *waiting) {
 	if d.srv == nil || !slices.Contains(d.srv.clients, w) {
 		return
 	}
 	d.srv.status = statusFault
-	if d.volta {
-		d.tellAll()
-	} else {
+	if !d.volta {
 		d.log("Server encountered a fatal exception. Shutting down") // the real daemon's words
 		d.exit("fault")
 	}
 	d.log("Server %d: fault of client %d", d.srv.pid, w.pid)
 }
 
-func (d *daemon) tellAll() {
-	for _, w := range d.srv.clients {
-		_, _ = fmt.Fprintln(w.conn, "error", CodeLaunchFailure)
-	}
-}
-
-// exit ends the server with the clients that it has; word says why.
+// exit ends the server; word says why.
 func (d *daemon) exit(word string) {
 	if d.srv != nil {
-		d.tellAll()
 		_, _ = fmt.Fprintln(d.srv.stdin, word)
 	}
 }
@@ -255,12 +241,11 @@ func (d *daemon) left(w *waiting) {
 }
 
 func refuse(w *waiting) {
-	if w.conn == nil {
-		w.ready <- "Failed to start MPS server\n"
-		return
+	if w.started != nil {
+		w.started <- "Failed to start MPS server\n"
+	} else {
+		_, _ = fmt.Fprintln(w.conn, "refused")
 	}
-	_, _ = fmt.Fprintln(w.conn, "error", CodeConnectionFailed)
-	_ = w.conn.Close()
 }
 
 // place gives w its server, or refuses it; false: it has to wait.
@@ -286,8 +271,8 @@ func (d *daemon) place(w *waiting) bool {
 		return false
 	case s.status != statusActive:
 		return false
-	case w.conn == nil:
-		w.ready <- ""
+	case w.started != nil:
+		w.started <- ""
 	case len(s.clients) >= d.maxClients:
 		d.log("Client %d: server %d has all the clients it can serve (%d)", w.pid, s.pid, d.maxClients)
 		refuse(w)
@@ -301,20 +286,10 @@ func (d *daemon) place(w *waiting) bool {
 
 // startServer starts a server process as the given user.
 func (d *daemon) startServer(uid int) error {
-	l, err := listen(d.dir, serverSock, 0o666)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	socket, err := l.File()
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args, cmd.ExtraFiles = []string{serverName}, []*os.File{socket, d.serverLog}
+	cmd.Args = []string{serverName}
 	if uid != d.uid {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential(uid)}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -331,12 +306,13 @@ func (d *daemon) startServer(uid int) error {
 	d.srv = s
 	d.log("Starting new server %d for user %d", s.pid, uid)
 	go func() {
-		if word, _ := bufio.NewReader(out).ReadString('\n'); word == "ready\n" {
-			d.do(func() {
+		word, _ := bufio.NewReader(out).ReadString('\n')
+		d.do(func() {
+			if word == "ready\n" {
 				s.status = statusActive
-				d.log("NEW SERVER %d: Ready", s.pid)
-			})
-		}
+			}
+			d.log("NEW SERVER %d: %s", s.pid, strings.TrimSpace(word))
+		})
 		_ = cmd.Wait() // its status is looked at
 		d.do(func() {
 			d.log("Server %d exited with status %d", s.pid, cmd.ProcessState.ExitCode())
@@ -346,30 +322,121 @@ func (d *daemon) startServer(uid int) error {
 	return nil
 }
 
-// credential is a user's identity. A uid without an account keeps its number as its group.
-func credential(uid int) *syscall.Credential {
-	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}
-	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
-		if gid, err := strconv.ParseUint(u.Gid, 10, 32); err == nil {
-			c.Gid = uint32(gid)
+// newLog returns what writes the daemon's lines into its log file; nothing where that can't be opened.
+func newLog() func(format string, args ...any) {
+	dir := os.Getenv(LogEnv)
+	if dir == "" {
+		dir = "/var/log/nvidia-mps"
+	}
+	_ = os.MkdirAll(dir, 0o755) // if not, there is no log
+	f, err := os.OpenFile(filepath.Join(dir, "control.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	return func(format string, args ...any) {
+		if err == nil {
+			fmt.Fprintf(f, "[%s Control %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), os.Getpid(), fmt.Sprintf(format, args...))
 		}
 	}
-	return c
 }
 
-// openLog opens a log file; /dev/null where that can't be done.
-func openLog(dir, name string) *os.File {
-	_ = os.MkdirAll(dir, 0o755) // if not, there is no log
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+// peer returns the process at the other end, as the kernel knows it.
+func peer(c *net.UnixConn) (pid, uid int, err error) {
+	raw, err := c.SyscallConn()
 	if err != nil {
-		f, _ = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+		return 0, 0, err
 	}
-	return f
+	cerr := raw.Control(func(fd uintptr) {
+		var cred *unix.Ucred
+		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid, uid = int(cred.Pid), int(cred.Uid)
+		}
+	})
+	return pid, uid, errors.Join(err, cerr)
 }
 
-// newLog returns what writes MPS's log lines.
-func newLog(f *os.File, name string) func(format string, args ...any) {
-	return func(format string, args ...any) {
-		fmt.Fprintf(f, "[%s %s %5d] %s\n", time.Now().Format("2006-01-02 15:04:05.000"), name, os.Getpid(), fmt.Sprintf(format, args...))
+const help = "get_server_list, get_server_status PID, start_server -uid UID, get_client_list PID, ps, quit [-t TIMEOUT]\n"
+
+// command answers at once or, for start_server, when the server is there. quit is answered by the end of the daemon.
+func (d *daemon) command(words []string, answer chan string) {
+	name, args := "", words
+	if len(words) > 0 {
+		name, args = words[0], words[1:]
 	}
+	out, clients := "", []*waiting(nil)
+	if d.srv != nil {
+		out, clients = fmt.Sprintln(d.srv.pid), d.srv.clients
+	}
+	switch name {
+	case "":
+		out = ""
+	case "get_server_list":
+	case "help":
+		out = help
+	case "get_server_status", "get_client_list":
+		switch known := strings.TrimSpace(out); {
+		case len(args) == 0:
+			out = "Missing PID\n"
+		case known == "" || args[0] != known:
+			out = fmt.Sprintf("Server %s not found\n", args[0])
+		case name == "get_server_status":
+			out = d.srv.status + "\n"
+		default:
+			out = ""
+			for _, w := range clients {
+				out += fmt.Sprintln(w.pid)
+			}
+		}
+	case "ps":
+		out = fmt.Sprintf("%-9s %-5s %-9s %-24s %s\n", "PID", "ID", "SERVER", "DEVICE", "COMMAND")
+		for i, w := range clients {
+			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", w.pid)) // it may have ended
+			out += fmt.Sprintf("%-9d %-5d %-9d %-24.22s %s\n", w.pid, i, d.srv.pid, d.devices[0], strings.TrimSpace(string(command)))
+		}
+	case "start_server":
+		d.start(args, answer)
+		return
+	case "quit":
+		d.quit(args, answer)
+		return
+	default:
+		out = fmt.Sprintf("Unknown command: %s\n", name)
+	}
+	answer <- out
+}
+
+// start answers when the user's server is ready. Behind another user's server
+// that still has clients it answers at once: the server starts in its turn.
+func (d *daemon) start(args []string, answer chan string) {
+	if len(args) != 2 || args[0] != "-uid" {
+		answer <- "Usage: start_server -uid UID\n"
+		return
+	}
+	n, err := strconv.ParseUint(args[1], 10, 31)
+	uid := int(n)
+	switch {
+	case err != nil:
+		answer <- "Invalid user id\n"
+		return
+	case d.uid != 0 && uid != d.uid:
+		answer <- "Operation not permitted\n"
+		return
+	}
+	if s := d.srv; s != nil && s.uid != uid && len(s.clients) > 0 && !d.multiuser {
+		answer <- ""
+		answer = make(chan string, 1)
+	}
+	d.pending = append(d.pending, &waiting{uid: uid, started: answer})
+}
+
+// quit ends the daemon when its server has no clients any more, or after the timeout with the clients that it still has.
+func (d *daemon) quit(args []string, answer chan string) {
+	if len(args) > 0 {
+		s, err := strconv.ParseFloat(strings.Join(args[1:], " "), 64)
+		if args[0] != "-t" || err != nil || !(s >= 0) || s > 1e6 {
+			answer <- "Usage: quit [-t TIMEOUT]\n"
+			return
+		}
+		time.AfterFunc(max(time.Duration(s*float64(time.Second)), time.Millisecond), func() {
+			d.do(func() { d.exit("exit") })
+		})
+	}
+	d.quitting = true
 }

@@ -6,18 +6,20 @@
 // started when that user's first client arrives, one user's server at a time (a client of another
 // user waits until the present server's clients have gone; only with -multiuser-server, from Volta
 // on, do users share one), 16 clients at most before Volta, and faults that reach every client of a
-// server. The sockets are the simulator's own: no real CUDA program can talk to it.
+// server. The socket is the simulator's own: no real CUDA program can talk to it.
 //
-// A client stays connected to the daemon, which knows who is there, and to the server, whose death
-// ends that connection. All sockets carry lines of text.
+// A client stays connected to the daemon for as long as it lives; the socket carries lines of text.
+// Server and clients have their places on the GPUs in the state file: a server that dies, and a
+// kernel that faults, ends its clients there.
 //
-//	client ─── connects ──► daemon: welcome PID UUIDS | error CODE; the client may say fault
-//	client ─── connects ──► server: PID
-//	daemon ── exit, fault ─► server: ready
+//	client ──────── client, fault ─► daemon: welcome PID UUIDS | refused; faulted
+//	control program ─── COMMAND ───► daemon: its answer, and the end of the connection
+//	daemon ──── exit | fault ──────► server: ready | why not
 package mps
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -29,8 +31,11 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 )
 
 // CUDA's environment variables for MPS.
@@ -46,36 +51,8 @@ const (
 	controlName = "nvidia-cuda-mps-control"
 	serverName  = "nvidia-cuda-mps-server"
 	controlSock = "control"
-	privSock    = "control_privileged"
-	serverSock  = "server"
-	pidFile     = "nvidia-cuda-mps-control.pid"
+	pidFile     = controlName + ".pid"
 )
-
-// CUDA's error codes that MPS can cause.
-const (
-	CodeLaunchFailure    = 719 // cudaErrorLaunchFailure
-	CodeConnectionFailed = 805 // cudaErrorMpsConnectionFailed
-)
-
-// Error is what CUDA reports to an MPS client.
-type Error struct {
-	Code int
-	Text string
-}
-
-// Error returns the message as CUDA words it.
-func (e *Error) Error() string { return e.Text }
-
-func failure(code int) *Error {
-	texts := map[int]string{
-		CodeLaunchFailure:    "unspecified launch failure (cudaErrorLaunchFailure)",
-		CodeConnectionFailed: "MPS client failed to connect to the MPS control daemon or the MPS server (cudaErrorMpsConnectionFailed)",
-	}
-	return &Error{code, texts[code]}
-}
-
-// stageEnv marks the daemon that another process starts and waits for; descriptor 3 leads there.
-const stageEnv = "GPUSIM_MPS_STAGE"
 
 // Main is the program under its NVIDIA names; it returns the exit status. ok is
 // false when args[0] is neither of them.
@@ -83,7 +60,7 @@ func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) (status int,
 	var err error
 	switch filepath.Base(args[0]) {
 	case serverName:
-		err = runServer()
+		err = runServer(stdin, stdout)
 	case controlName:
 		err = control(args[1:], stdin, stdout, stderr)
 	default:
@@ -108,28 +85,11 @@ func control(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	switch {
 	case *background:
 		return spawn(*multiuser)
-	case !*foreground:
-		return ask(stdin, stdout)
+	case *foreground:
+		rename(controlName)
+		return runDaemon(*multiuser, func() { fmt.Fprintln(stdout, "ready") })
 	}
-	rename(controlName)
-	starter := io.Discard
-	if os.Getenv(stageEnv) != "" {
-		_ = os.Unsetenv(stageEnv)
-		unix.CloseOnExec(3)
-		w := os.NewFile(3, "starter")
-		defer w.Close()
-		starter = w
-	}
-	err := runDaemon(*multiuser, func() {
-		_, _ = io.WriteString(starter, "ready")
-		if c, ok := starter.(io.Closer); ok {
-			_ = c.Close()
-		}
-	})
-	if err != nil {
-		_, _ = io.WriteString(starter, err.Error())
-	}
-	return err
+	return ask(stdin, stdout)
 }
 
 // rename gives the process its name in ps and top: it was started through
@@ -139,35 +99,24 @@ func rename(name string) { _ = os.WriteFile("/proc/self/comm", []byte(name), 0) 
 // errNoControl is what the control program says when no daemon answers it.
 var errNoControl = errors.New("Cannot find MPS control daemon process") //nolint:revive,staticcheck // the real program's words
 
-// ask sends the lines of standard input to the daemon and prints its answers.
+// ask sends the lines of standard input to the daemon, each on a connection of its own, and prints the answers.
 func ask(stdin io.Reader, stdout io.Writer) error {
-	c, err := dial(pipeDir(os.Getenv), privSock)
-	if err != nil {
-		return errNoControl
-	}
-	defer c.Close()
-	answers := bufio.NewReader(c)
 	in := bufio.NewScanner(stdin)
 	for in.Scan() {
-		if _, err := fmt.Fprintln(c, in.Text()); err != nil {
+		c, err := dial(pipeDir(os.Getenv))
+		if err != nil {
 			return errNoControl
 		}
-		line, err := answers.ReadString('\n')
-		out, uerr := strconv.Unquote(strings.TrimSpace(line))
-		if errors.Join(err, uerr) != nil {
-			// After quit the daemon is gone, as it should be.
-			if strings.HasPrefix(strings.TrimSpace(in.Text()), "quit") {
-				return nil
-			}
+		defer c.Close()
+		_, err = fmt.Fprintln(c, in.Text())
+		if _, rerr := io.Copy(stdout, c); errors.Join(err, rerr) != nil {
 			return errNoControl
 		}
-		fmt.Fprint(stdout, out)
 	}
 	return in.Err()
 }
 
-// spawn starts the daemon in a session of its own and returns when it answers,
-// or with its reason not to.
+// spawn starts the daemon in a session of its own and returns when it answers, or with its reason not to.
 func spawn(multiuser bool) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -175,31 +124,109 @@ func spawn(multiuser bool) error {
 	}
 	defer r.Close()
 	// A prolog's descriptors would otherwise stay open for the daemon's whole life.
-	names, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
+	if err := unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return err
 	}
-	for _, n := range names {
-		if fd, err := strconv.Atoi(n.Name()); err == nil && fd > 2 {
-			unix.CloseOnExec(fd)
-		}
-	}
 	cmd := exec.Command("/proc/self/exe", "-f", "-multiuser-server="+strconv.FormatBool(multiuser))
-	cmd.Args[0] = controlName
-	cmd.Env, cmd.ExtraFiles = append(os.Environ(), stageEnv+"=daemon"), []*os.File{w}
+	cmd.Args[0], cmd.Stdout, cmd.Stderr = controlName, w, w
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := errors.Join(cmd.Start(), w.Close()); err != nil {
 		return err
 	}
-	word, err := io.ReadAll(r)
-	if err != nil {
-		return err
-	}
-	if s := string(word); s != "ready" {
-		return errors.Join(errors.New(s), cmd.Wait())
+	word, err := bufio.NewReader(r).ReadString('\n')
+	if word != "ready\n" {
+		return errors.Join(errors.New(strings.TrimSpace(word)), err, cmd.Wait())
 	}
 	return cmd.Process.Release()
 }
+
+// runServer is the server's process: it takes its place on each of its GPUs until the daemon ends it.
+func runServer(stdin io.Reader, stdout io.Writer) error {
+	rename(serverName)
+	st, err := gpusim.Open("")
+	if err != nil {
+		fmt.Fprintln(stdout, err)
+		return err
+	}
+	defer st.Close()
+	for _, d := range visible(st) {
+		s, err := d.ClaimServer(gpusim.Claimant{UID: os.Getuid()})
+		if err != nil {
+			fmt.Fprintf(stdout, "GPU %s: %v\n", d.UUID(), err)
+			return err
+		}
+		defer func() { _ = s.Release() }()
+	}
+	fmt.Fprintln(stdout, "ready")
+	word, err := bufio.NewReader(stdin).ReadString('\n')
+	switch {
+	case err != nil: // the daemon is gone; the present clients may finish
+		for st.Clients(os.Getpid()) > 0 {
+			time.Sleep(20 * time.Millisecond)
+		}
+	case word == "fault\n":
+		return errors.New("fatal fault")
+	}
+	return nil
+}
+
+// visible are the GPUs that this process may use.
+func visible(st *gpusim.State) (out []*gpusim.Device) {
+	v, set := os.LookupEnv(VisibleEnv)
+	for _, i := range gpusim.Visible(v, set, st.UUIDs()) {
+		out = append(out, st.Devices()[i])
+	}
+	return out
+}
+
+// What Connect answers.
+var (
+	// ErrNoDaemon: no control daemon answers at the pipe directory. A CUDA program then runs without MPS.
+	ErrNoDaemon = errors.New("no MPS control daemon")
+	// ErrRefused is CUDA's message to a client that gets no server.
+	ErrRefused = errors.New("MPS client failed to connect to the MPS control daemon or the MPS server (cudaErrorMpsConnectionFailed)")
+)
+
+// Client is a CUDA program's connection to its MPS server.
+type Client struct {
+	Server  int      // the server's pid
+	Devices []string // UUIDs of the GPUs the server has, in its order
+
+	daemon  *net.UnixConn
+	answers *bufio.Reader
+}
+
+// Connect connects to the MPS server through the control daemon of the pipe directory that getenv
+// names, and waits until the daemon lets it in. It returns ErrNoDaemon, ErrRefused or ctx's error.
+func Connect(ctx context.Context, getenv func(string) string) (*Client, error) {
+	daemon, err := dial(pipeDir(getenv))
+	if err != nil {
+		return nil, ErrNoDaemon
+	}
+	defer context.AfterFunc(ctx, func() { _ = daemon.Close() })()
+	c := &Client{daemon: daemon, answers: bufio.NewReader(daemon)}
+	_, _ = fmt.Fprintln(daemon, "client") // if that fails, so does what follows
+	word, _ := c.answers.ReadString('\n')
+	var devices string
+	if n, _ := fmt.Sscanf(word, "welcome %d %s\n", &c.Server, &devices); n != 2 {
+		_ = daemon.Close()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, ErrRefused
+	}
+	c.Devices = strings.Split(devices, ",")
+	return c, nil
+}
+
+// Fault reports that a kernel of this client has faulted, and waits until the daemon knows.
+func (c *Client) Fault() {
+	_, _ = fmt.Fprintln(c.daemon, "fault")
+	_, _ = c.answers.ReadString('\n') // a daemon that is gone knows nothing
+}
+
+// Close leaves the server.
+func (c *Client) Close() error { return c.daemon.Close() }
 
 // pipeDir is the pipe directory of an environment.
 func pipeDir(getenv func(string) string) string {
@@ -209,58 +236,24 @@ func pipeDir(getenv func(string) string) string {
 	return "/tmp/nvidia-mps"
 }
 
-// dial connects to a socket of the pipe directory.
-func dial(dir, name string) (*net.UnixConn, error) {
-	path, done, err := shorten(dir, name)
+// dial connects to the daemon of a pipe directory.
+func dial(dir string) (*net.UnixConn, error) {
+	addr, done, err := address(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	return net.DialUnix("unix", nil, addr)
 }
 
-// listen makes a socket there, in the place of one that a killed daemon left.
-func listen(dir, name string, mode os.FileMode) (*net.UnixListener, error) {
-	file := filepath.Join(dir, name)
-	if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+// address is the control socket's. One that is too long for its 107 bytes goes by the directory's descriptor.
+func address(dir string) (*net.UnixAddr, func(), error) {
+	if path := filepath.Join(dir, controlSock); len(path) <= 107 {
+		return &net.UnixAddr{Name: path, Net: "unix"}, func() {}, nil
 	}
-	path, done, err := shorten(dir, name)
+	f, err := os.Open(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer done()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false) // the daemon cleans up itself
-	return l, os.Chmod(file, mode)
-}
-
-// shorten makes a path fit into a socket's address, which holds 107 bytes: by the directory's descriptor.
-func shorten(dir, name string) (string, func(), error) {
-	if path := filepath.Join(dir, name); len(path) <= 107 {
-		return path, func() {}, nil
-	}
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", nil, &os.PathError{Op: "open", Path: dir, Err: err}
-	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), func() { _ = unix.Close(fd) }, nil
-}
-
-// peer returns the process at the other end, as the kernel knows it.
-func peer(c *net.UnixConn) (pid, uid int, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, 0, err
-	}
-	cerr := raw.Control(func(fd uintptr) {
-		var cred *unix.Ucred
-		if cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid, uid = int(cred.Pid), int(cred.Uid)
-		}
-	})
-	return pid, uid, errors.Join(err, cerr)
+	return &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), controlSock), Net: "unix"}, func() { _ = f.Close() }, nil
 }

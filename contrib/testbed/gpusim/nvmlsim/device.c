@@ -9,21 +9,22 @@ EXPORT nvmlReturn_t nvmlShutdown(void) { return sim_close(); }
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t r)
 {
-	switch (r) {
-	case NVML_SUCCESS: return "Success";
-	case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
-	case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
-	case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
-	case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
-	case NVML_ERROR_NOT_FOUND: return "Not Found";
-	case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
-	case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
-	case NVML_ERROR_TIMEOUT: return "Timeout";
-	case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
-	case NVML_ERROR_LIB_RM_VERSION_MISMATCH: return "RM has detected an NVML/RM version mismatch.";
-	case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument Version Mismatch";
-	}
-	return "Unknown Error";
+	static const char *const texts[] = {
+		[NVML_SUCCESS] = "Success",
+		[NVML_ERROR_UNINITIALIZED] = "Uninitialized",
+		[NVML_ERROR_INVALID_ARGUMENT] = "Invalid Argument",
+		[NVML_ERROR_NOT_SUPPORTED] = "Not Supported",
+		[NVML_ERROR_NO_PERMISSION] = "Insufficient Permissions",
+		[NVML_ERROR_NOT_FOUND] = "Not Found",
+		[NVML_ERROR_INSUFFICIENT_SIZE] = "Insufficient Size",
+		[NVML_ERROR_DRIVER_NOT_LOADED] = "Driver Not Loaded",
+		[NVML_ERROR_TIMEOUT] = "Timeout",
+		[NVML_ERROR_GPU_IS_LOST] = "GPU is lost",
+		[NVML_ERROR_LIB_RM_VERSION_MISMATCH] = "RM has detected an NVML/RM version mismatch.",
+		[NVML_ERROR_ARGUMENT_VERSION_MISMATCH] = "Argument Version Mismatch",
+	};
+	const char *text = r < sizeof texts / sizeof *texts ? texts[r] : NULL;
+	return text ? text : "Unknown Error";
 }
 
 EXPORT nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
@@ -83,34 +84,32 @@ EXPORT nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *dst, unsigned i
 NUMBER_GETTER(nvmlDeviceGetMinorNumber, SIM_F_MINOR, DEVICE, d->minor)
 NUMBER_GETTER(nvmlDeviceGetArchitecture, SIM_F_ARCH, DEVICE, d->arch)
 NUMBER_GETTER(nvmlDeviceGetNumGpuCores, SIM_F_CORES, WHOLE, d->cores)
-NUMBER_GETTER(nvmlDeviceGetMemoryBusWidth, SIM_F_MEMORY, DEVICE, d->bus_bits)
-NUMBER_GETTER(nvmlDeviceGetCurrPcieLinkGeneration, SIM_F_PCIE_LINK, DEVICE, d->pcie_gen)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkGeneration, SIM_F_PCIE_LINK, DEVICE, d->pcie_gen)
-NUMBER_GETTER(nvmlDeviceGetCurrPcieLinkWidth, SIM_F_PCIE_LINK, DEVICE, d->pcie_width)
 NUMBER_GETTER(nvmlDeviceGetMaxPcieLinkWidth, SIM_F_PCIE_LINK, DEVICE, d->pcie_width)
 
 EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
 	ENTER(device, SIM_F_ARCH, DEVICE);
-	*major = (int)sim_figure32(d, SIM_F_ARCH, d->cc_major);
-	*minor = (int)sim_figure32(d, SIM_F_ARCH, d->cc_minor);
+	*major = (int)sim_figure32(d, SIM_F_ARCH, d->ccmajor);
+	*minor = (int)sim_figure32(d, SIM_F_ARCH, d->ccminor);
 	return NVML_SUCCESS;
 }
-
-EXPORT nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
-{
-	ENTER(device, SIM_F_PCI, DEVICE);
-	*pci = (nvmlPciInfo_t){.bus = d->bus & 0xffu, .pciDeviceId = d->pci_id};
-	snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", 0u, d->bus & 0xffu, 0u);
-	snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", 0u, d->bus & 0xffu, 0u);
-	return NVML_SUCCESS;
-}
-
-#ifndef NVMLSIM_OLD /* what an old driver's library lacks */
 
 /* There, as in a driver's library, and not supported. */
-EXPORT nvmlReturn_t nvmlDeviceGetFanSpeed(void) { return NVML_ERROR_NOT_SUPPORTED; }
-EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(void) { return NVML_ERROR_NOT_SUPPORTED; }
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t, unsigned int, nvmlAccountingStats_t *) { return NVML_ERROR_NOT_SUPPORTED; }
+
+/* As in CUDA 13.4's nvml.h: the folder of a control group, and bytes. */
+struct limits {
+	const char *group;
+	unsigned long long soft, hard;
+};
+
+EXPORT nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, struct limits *limits)
+{
+	if (!limits || !limits->group || limits->soft > limits->hard)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	return sim_set_limit(device, limits->group, limits->hard / MIB);
+}
 
 /* MIG: a card cut into instances, each with a handle of its own. */
 
@@ -130,7 +129,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 	NEEDS(SIM_CAP_MIG);
 	if (!d->mig || index >= sim_instances(d))
 		return NVML_ERROR_NOT_FOUND;
-	*out = sim_handle(device->index, index + 1);
+	*out = sim_handle(device.handle->index, index + 1);
 	return NVML_SUCCESS;
 }
 
@@ -145,7 +144,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, uns
 		return NVML_SUCCESS;                                  \
 	}
 
-ID_GETTER(nvmlDeviceGetGpuInstanceId, gpu_instance)
+ID_GETTER(nvmlDeviceGetGpuInstanceId, gpuinstance)
 ID_GETTER(nvmlDeviceGetComputeInstanceId, compute_instance)
 
 EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *a)
@@ -159,5 +158,3 @@ EXPORT nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAt
 		a->gpuInstanceSliceCount = a->computeInstanceSliceCount = e.in->slices;
 	return NVML_SUCCESS;
 }
-
-#endif

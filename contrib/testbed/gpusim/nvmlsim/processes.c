@@ -38,7 +38,7 @@ static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *coun
 	for (unsigned int k = 0; k < l.count; k++) {
 		double mem, busy;
 		unsigned int at = l.p[k].slot->instance;
-		if ((what == MPS ? l.p[k].slot->kind != SIM_CLIENT : !shown(d, &l, k)) || (e.in && at != device->instance))
+		if ((what == MPS ? l.p[k].slot->kind != SIM_CLIENT : !shown(d, &l, k)) || (e.in && at != device.handle->instance))
 			continue;
 		if (n++ >= *count)
 			continue;
@@ -48,7 +48,7 @@ static nvmlReturn_t list(nvmlDevice_t device, enum list what, unsigned int *coun
 		p->usedGpuMemory = sim_figure(d, what, mem * MIB, ~0ULL >> 1);
 		p->gpuInstanceId = p->computeInstanceId = NO_INSTANCE;
 		if (at >= 1 && at <= sim_instances(d)) {
-			p->gpuInstanceId = d->instance[at - 1].gpu_instance;
+			p->gpuInstanceId = d->instance[at - 1].gpuinstance;
 			p->computeInstanceId = d->instance[at - 1].compute_instance;
 		}
 	}
@@ -91,14 +91,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
 	return sim_filled(count, n);
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned int *mode)
+EXPORT nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t *mode)
 {
 	ENTER(device, SIM_F_ACCOUNTING, WHOLE);
 	*mode = d->accounting == 1;
 	return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, unsigned int mode)
+EXPORT nvmlReturn_t nvmlDeviceSetAccountingMode(nvmlDevice_t device, nvmlEnableState_t mode)
 {
 	return mode > 1 ? NVML_ERROR_INVALID_ARGUMENT : sim_set_accounting(device, mode);
 }

@@ -21,7 +21,7 @@ static int fd = -1;
 static int writable;
 static unsigned char *base;
 static size_t length;
-static struct device handles[SIM_MAX_DEVICES][1 + SIM_INSTANCES];
+static struct nvmlDevice_st handles[SIM_MAX_DEVICES][1 + SIM_INSTANCES];
 
 static int64_t monotonic_ns(void)
 {
@@ -49,10 +49,9 @@ static struct sim_device *device_at(unsigned int i)
 
 nvmlDevice_t sim_handle(unsigned int index, unsigned int instance)
 {
-	struct device *h = &handles[index][instance];
-	h->index = index;
-	h->instance = instance;
-	return h;
+	struct nvmlDevice_st *h = &handles[index][instance];
+	*h = (struct nvmlDevice_st){index, instance};
+	return (nvmlDevice_t){h};
 }
 
 unsigned int sim_instances(const struct sim_device *d)
@@ -67,7 +66,7 @@ double sim_scale(void)
 
 double sim_seconds(int64_t ns)
 {
-	return (ns - sim_header()->t0_ns) * 1e-9 * sim_scale();
+	return (ns - sim_header()->t0ns) * 1e-9 * sim_scale();
 }
 
 static nvmlReturn_t refuse(const char *path, const char *why, nvmlReturn_t code)
@@ -194,7 +193,7 @@ static struct sim_entry enter_as(int how, nvmlDevice_t h, int figure, enum sim_s
 		return e;
 	/* Any pointer may come in: only ours is followed. */
 	size_t i = 0, n = sim_header()->devices * (size_t)(1 + SIM_INSTANCES);
-	while (i < n && h != &handles[0][0] + i)
+	while (i < n && h.handle != &handles[0][0] + i)
 		i++;
 	size_t instance = i % (1 + SIM_INSTANCES);
 	nvmlReturn_t r = NVML_SUCCESS;
@@ -231,6 +230,35 @@ nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on)
 	if (!writable || geteuid() != 0)
 		return NVML_ERROR_NO_PERMISSION;
 	e.d->accounting = on;
+	return NVML_SUCCESS;
+}
+
+/* The folder of a group that is gone makes room for another's. */
+nvmlReturn_t sim_set_limit(nvmlDevice_t h, const char *group, double mib)
+{
+	__attribute__((cleanup(sim_leave))) struct sim_entry e = enter_as(LOCK_EX, h, SIM_F_MEMORY, WHOLE);
+	if (e.r != NVML_SUCCESS)
+		return e.r;
+	if (!(e.d->caps & SIM_CAP_LIMITS))
+		return NVML_ERROR_NOT_SUPPORTED;
+	if (!writable || geteuid() != 0)
+		return NVML_ERROR_NO_PERMISSION;
+	struct stat st;
+	if (stat(group, &st) || !S_ISDIR(st.st_mode))
+		return NVML_ERROR_NOT_FOUND;
+	struct sim_limit *free = NULL;
+	for (struct sim_limit *l = e.d->limit; l < e.d->limit + SIM_LIMITS; l++) {
+		if (!strcmp(l->group, group)) {
+			free = l;
+			break;
+		}
+		if (!free && stat(l->group, &st))
+			free = l;
+	}
+	if (!free || strlen(group) >= sizeof free->group)
+		return NVML_ERROR_INSUFFICIENT_SIZE;
+	strcpy(free->group, group);
+	free->hard = mib;
 	return NVML_SUCCESS;
 }
 
@@ -326,8 +354,8 @@ nvmlReturn_t sim_look(const struct sim_device *d, struct live *l)
 	} else {
 		l->gpu = y->gpu;
 		l->core = y->core;
-		l->pcie = y->pcie;
-		l->power = y->power;
+		l->pcie = y->pcie_mbps;
+		l->power = y->power_w;
 		l->mem = most(l->mem, d->mem_reserved);
 	}
 	/* Kernels that overlap count once. */

@@ -2,10 +2,9 @@
 #ifndef GPUSIM_SIM_H
 #define GPUSIM_SIM_H
 
-#include <stddef.h>
+#include <nvml.h>
 
-#include "api.h"
-#include "state.h"
+#include "state.h" /* made of ../layout.go, which describes it */
 
 #define EXPORT __attribute__((visibility("default")))
 #pragma GCC visibility push(hidden)
@@ -15,7 +14,7 @@ static inline double least(double a, double b) { return a < b ? a : b; }
 static inline double most(double a, double b) { return a > b ? a : b; }
 
 /* A handle: which device, or which MIG instance of it. */
-struct device {
+struct nvmlDevice_st {
 	unsigned int index;
 	unsigned int instance; /* + 1; 0 = the device itself */
 };
@@ -82,6 +81,7 @@ double sim_scale(void);
 double sim_seconds(int64_t ns);
 /* Writing, for what root may set. */
 nvmlReturn_t sim_set_accounting(nvmlDevice_t h, unsigned int on);
+nvmlReturn_t sim_set_limit(nvmlDevice_t h, const char *group, double mib);
 /* How many of n there are in the caller's array of *count, which becomes n. */
 nvmlReturn_t sim_filled(unsigned int *count, unsigned int n);
 
@@ -94,6 +94,7 @@ unsigned long long sim_wall_us(void);
 nvmlReturn_t sim_string(char *dst, unsigned int len, const char *src, size_t max);
 
 #define MIB 1048576.0
+#define NO_INSTANCE 0xFFFFFFFFu /* GPU and compute instance of a process without MIG */
 
 #pragma GCC visibility pop
 

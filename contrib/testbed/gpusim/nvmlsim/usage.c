@@ -14,7 +14,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *m
 	ENTER(device, SIM_F_MEMORY, ANY);
 	LOOK(l);
 	m->total = total(d, e.in ? e.in->mem_total : d->mem_total);
-	m->used = sim_figure(d, SIM_F_MEMORY, (e.in ? l.inst_mem[device->instance - 1] : l.mem) * MIB, ~0ULL);
+	m->used = sim_figure(d, SIM_F_MEMORY, (e.in ? l.inst_mem[device.handle->instance - 1] : l.mem) * MIB, ~0ULL);
 	m->free = m->total > m->used ? m->total - m->used : 0;
 	return NVML_SUCCESS;
 }
@@ -42,14 +42,14 @@ EXPORT nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int *m
 	return NVML_SUCCESS;
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsigned int *celsius)
+/* 27 C when idle and 84 C at full power, a TITAN Xp's figures. */
+EXPORT nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int *celsius)
 {
 	if (sensor != NVML_TEMPERATURE_GPU)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	ENTER(device, SIM_F_TEMPERATURE, DEVICE);
 	LOOK(l);
-	double load = most(0, l.power - d->power_idle) / (d->power_max - d->power_idle);
-	*celsius = sim_figure32(d, SIM_F_TEMPERATURE, d->temp_idle + (d->temp_max - d->temp_idle) * load);
+	*celsius = sim_figure32(d, SIM_F_TEMPERATURE, 27 + 57 * most(0, l.power - d->power_idle) / (d->power_max - d->power_idle));
 	return NVML_SUCCESS;
 }
 
@@ -63,13 +63,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, uns
 }
 
 /* KB/s, as NVML has it; what comes in from the host is taken for two thirds of the traffic. */
-EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned int *value)
+EXPORT nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int *value)
 {
-	if (counter != NVML_PCIE_UTIL_TX && counter != NVML_PCIE_UTIL_RX)
+	if (counter != NVML_PCIE_UTIL_TX_BYTES && counter != NVML_PCIE_UTIL_RX_BYTES)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	ENTER(device, SIM_F_PCIE_THROUGHPUT, DEVICE);
 	LOOK(l);
-	double part = counter == NVML_PCIE_UTIL_RX ? 2.0 / 3 : 1.0 / 3;
+	double part = counter == NVML_PCIE_UTIL_RX_BYTES ? 2.0 / 3 : 1.0 / 3;
 	*value = sim_figure32(d, SIM_F_PCIE_THROUGHPUT, l.pcie * 1000 * part);
 	return NVML_SUCCESS;
 }
@@ -107,7 +107,7 @@ static unsigned long long stamp(const struct live *l, unsigned long long wall, d
 	return wall - (unsigned long long)((l->t - t) / sim_scale() * 1e6);
 }
 
-EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long last_seen, int *value_type,
+EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, unsigned long long last_seen, nvmlValueType_t *value_type,
 					 unsigned int *count, nvmlSample_t *samples)
 {
 	if (type != NVML_GPU_UTILIZATION_SAMPLES)
@@ -133,9 +133,8 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned
 	return n == 0 ? NVML_ERROR_NOT_FOUND : sim_filled(count, n);
 }
 
-#ifndef NVMLSIM_OLD
 /* GPM: figures between two samples of running sums. */
-struct gpm_sample {
+struct nvmlGpmSample_st {
 	int taken;
 	unsigned int index, instance;
 	double t, busy_s, core_s, pcie_mb;
@@ -150,13 +149,13 @@ EXPORT nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSuppor
 
 EXPORT nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *s)
 {
-	*s = calloc(1, sizeof **s);
-	return *s ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
+	s->handle = calloc(1, sizeof *s->handle);
+	return s->handle ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
 
 EXPORT nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t s)
 {
-	free(s);
+	free(s.handle);
 	return NVML_SUCCESS;
 }
 
@@ -165,13 +164,13 @@ static nvmlReturn_t gpm_take(const struct sim_device *d, unsigned int index, uns
 {
 	NEEDS(SIM_CAP_GPM);
 	LOOK(l);
-	*s = (struct gpm_sample){1, index, instance, l.t, l.busy_s, l.core_s, l.pcie_mb};
+	*s.handle = (struct nvmlGpmSample_st){1, index, instance, l.t, l.busy_s, l.core_s, l.pcie_mb};
 	if (instance) {
 		/* In fractions of the instance. */
 		double part = (double)d->instance[instance - 1].sms / d->sms;
-		s->busy_s = l.inst_busy_s[instance - 1] / part;
-		s->core_s = l.inst_core_s[instance - 1] / part;
-		s->pcie_mb = 0;
+		s.handle->busy_s = l.inst_busy_s[instance - 1] / part;
+		s.handle->core_s = l.inst_core_s[instance - 1] / part;
+		s.handle->pcie_mb = 0;
 	}
 	return NVML_SUCCESS;
 }
@@ -179,26 +178,26 @@ static nvmlReturn_t gpm_take(const struct sim_device *d, unsigned int index, uns
 EXPORT nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t s)
 {
 	ENTER(device, SIM_F_GPM, ANY);
-	return gpm_take(d, device->index, device->instance, s);
+	return gpm_take(d, device.handle->index, device.handle->instance, s);
 }
 
 EXPORT nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t s)
 {
 	ENTER(device, SIM_F_GPM, DEVICE);
 	for (unsigned int k = 0; k < sim_instances(d); k++)
-		if (d->instance[k].gpu_instance == gpu_instance)
-			return gpm_take(d, device->index, k + 1, s);
+		if (d->instance[k].gpuinstance == gpu_instance)
+			return gpm_take(d, device.handle->index, k + 1, s);
 	return NVML_ERROR_NOT_FOUND;
 }
 
 EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *g)
 {
-	if (!g->sample1->taken || !g->sample2->taken || g->sample1->index != g->sample2->index ||
-	    g->sample1->instance != g->sample2->instance)
+	if (!g->sample1.handle->taken || !g->sample2.handle->taken || g->sample1.handle->index != g->sample2.handle->index ||
+	    g->sample1.handle->instance != g->sample2.handle->instance)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (g->version != 1)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	const struct gpm_sample *a = g->sample1, *b = g->sample2;
+	const struct nvmlGpmSample_st *a = g->sample1.handle, *b = g->sample2.handle;
 	double dt = b->t - a->t;
 	if (!(dt > 0))
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -219,4 +218,3 @@ EXPORT nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *g)
 	}
 	return NVML_SUCCESS;
 }
-#endif

@@ -145,7 +145,7 @@ func (r *rig) doctor(check string) doctor.Severity {
 // and doctor say why. With one jobs are grouped.
 func TestGateNeedsAccount(t *testing.T) {
 	t.Parallel()
-	r := limited(t, options{})
+	r := limited(t, options{}, "EnforcePartLimits=ALL")
 	r.start("E2E_WITHOUT=account")
 	log := func() string {
 		text, _ := os.ReadFile(r.Path("log", "bridge.log"))
@@ -189,6 +189,21 @@ func TestGateNeedsAccount(t *testing.T) {
 		a, b = r.submit(ann, small, 3), r.submit(ann, small, 3)
 	})
 	r.together(a, b)
+
+	// Where the partition refuses the default account, the gate is in another one of SlurmUser's.
+	r.account("add", "account", "ops")
+	r.account("add", "user", "slurm", "account=ops")
+	gate := r.gate()
+	r.scontrol("update", "PartitionName="+slurmtest.Partition, "DenyAccounts=lab")
+	if _, err := r.Run(t.Context(), "scancel", gate); err != nil {
+		t.Fatal(err)
+	}
+	if !slurmtest.Wait(t.Context(), 45*time.Second, func() bool { g := r.gate(); return g != "" && g != gate }) {
+		t.Fatalf("the bridge makes no gate in another account:\n%s", log())
+	}
+	if got := r.job(r.gate())["Account"]; got != "ops" || !strings.Contains(log(), "account=ops") {
+		t.Errorf("the gate is in account %q:\n%s", got, log())
+	}
 }
 
 // Whatever kind of limit it is that a user is at, every job of that user runs, none is
@@ -327,6 +342,7 @@ func TestArrayLimit(t *testing.T) {
 }
 
 func TestLimitJobsPerUser(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	r := limited(t, options{})
 	r.account("modify", "qos", "normal", "set", "MaxJobsPerUser=2")

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/gpuprof"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
@@ -81,19 +82,10 @@ const (
 func (s *site) agent() {
 	s.t.Helper()
 	bin := s.Path("bin")
-	sources, err := filepath.Glob("../../../../contrib/testbed/gpusim/nvmlsim/*.c")
-	if err != nil || len(sources) == 0 {
-		s.t.Fatal("no sources", err)
+	if err := built.Into(bin, agentProgram, built.Library); err != nil {
+		s.t.Fatal(err)
 	}
-	lib := filepath.Join(bin, "libnvidia-ml.so.1")
-	for _, args := range [][]string{
-		{"go", "build", "-o", filepath.Join(bin, agentProgram), "../../../../gpuprof/cmd/gpuprof"},
-		append([]string{"gcc", "-O1", "-fPIC", "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-o", lib}, sources...),
-	} {
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			s.t.Fatalf("%v: %v: %s", args, err, out)
-		}
-	}
+	lib := filepath.Join(bin, built.Library)
 	srv := httptest.NewServer(&recordhttp.Handler{
 		Credentials: &credential.Munge{Socket: s.MungeSocket}, AllowUID: func(uid uint32) bool { return uid == 0 },
 		Keep: func(_ context.Context, r *gpuprof.Record, _ time.Duration) (bool, error) {
@@ -175,10 +167,14 @@ func (s *site) clean() {
 	}
 }
 
-// SLURMBRIDGE_CHAOS is another number of jobs.
+// SLURMBRIDGE_SLOW=1 plays four times as many jobs, SLURMBRIDGE_CHAOS is another number.
 func TestChaosOnANode(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	t.Parallel()
-	n := 200
+	n := 50
+	if os.Getenv("SLURMBRIDGE_SLOW") != "" {
+		n *= 4
+	}
 	if v, err := strconv.Atoi(os.Getenv("SLURMBRIDGE_CHAOS")); err == nil {
 		n = v
 	}

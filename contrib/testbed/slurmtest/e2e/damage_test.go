@@ -126,6 +126,7 @@ func zombie(pid int) bool {
 // under a running daemon and under a starting one. The daemon starts, or says in one line what is
 // wrong with which file; and jobs run, after a lease at most.
 func TestDamagedFiles(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("minutes")
@@ -220,6 +221,7 @@ func TestDamagedFiles(t *testing.T) {
 // they start, or say in one line what is wrong; jobs run, after a lease at most; and once there
 // is space, jobs share again.
 func TestFullDisk(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("minutes")

@@ -35,11 +35,11 @@ func memberHeld(h *habit) {
 }
 
 func memberRequeued(h *habit) {
-	a, b := h.pair(8)
+	a, b := h.pair(15)
 	h.state(20*time.Second, a, "RUNNING")
 	h.as(ann, "scontrol", "requeuehold", a)
 	h.until(15*time.Second, "as it came", a, asItCame)
-	h.state(20*time.Second, b, "COMPLETED")
+	h.state(40*time.Second, b, "COMPLETED")
 	h.as(ann, "scontrol", "release", a)
 	h.as(ann, "scontrol", "update", "JobId="+a, "StartTime=now") // Slurm's own two minutes
 	h.state(30*time.Second, a, "COMPLETED")
@@ -47,17 +47,17 @@ func memberRequeued(h *habit) {
 
 // Others share with a job that is suspended, and it goes on when it is resumed.
 func memberSuspended(h *habit) {
-	a, b := h.pair(5)
+	a, b := h.pair(15) // on a busy machine it takes seconds to see that it runs
 	h.state(20*time.Second, a, "RUNNING")
 	h.as("", "scontrol", "suspend", a)
-	h.state(20*time.Second, b, "COMPLETED")
+	h.state(40*time.Second, b, "COMPLETED")
 	c := h.sub(1)
 	h.state(20*time.Second, c, "COMPLETED")
 	if s := h.job(a)["JobState"]; s != "SUSPENDED" {
 		h.t.Errorf("the suspended job is %s", s)
 	}
 	h.as("", "scontrol", "resume", a)
-	h.state(20*time.Second, a, "COMPLETED")
+	h.state(40*time.Second, a, "COMPLETED")
 }
 
 // Jobs that wait for a GPU start when the job there goes back into the queue for good.

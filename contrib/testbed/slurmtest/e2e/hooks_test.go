@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/doctor"
 )
@@ -42,21 +43,15 @@ func bareHooks(t *testing.T) func(c *slurmtest.Cluster) error {
 	t.Helper()
 	return func(c *slurmtest.Cluster) error {
 		bin := c.Path("bin")
-		build := exec.Command("go", "build", "-o", bin+"/", "../../../../prolog/cmd/slurmbridge-hook", "../../../../contrib/testbed/gpusim/cmd/gpusim")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
+		if err := built.Into(bin, "slurmbridge-hook", "gpusim"); err != nil {
+			return err
 		}
 		state, control := c.Path("gpusim.state"), filepath.Join(bin, "nvidia-cuda-mps-control")
 		if out, err := exec.Command(filepath.Join(bin, "gpusim"), "init", "--state", state).CombinedOutput(); err != nil {
 			return fmt.Errorf("gpusim init: %w: %s", err, out)
 		}
 		node := fmt.Sprintf("run_dir: %s\nmps_control: %s\nmps_env: [GPUSIM_STATE=%s]\n", c.Path("node"), control, state)
-		err := errors.Join(
-			os.Symlink("gpusim", control),
-			os.Symlink("gpusim", filepath.Join(bin, "nvidia-cuda-mps-server")),
-			os.WriteFile(c.Path("node.yaml"), []byte(node), 0o644),
-		)
+		err := os.WriteFile(c.Path("node.yaml"), []byte(node), 0o644)
 		for name, path := range map[string]*string{
 			"prolog": &c.Options.Prolog, "epilog": &c.Options.Epilog,
 			"taskprolog": &c.Options.TaskProlog, "epilog-slurmctld": &c.Options.EpilogSlurmctld,

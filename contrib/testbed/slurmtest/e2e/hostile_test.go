@@ -154,6 +154,7 @@ func (e *eve) spy(annsJob string) {
 
 // It runs by itself: its floods would cost other tests their deadlines.
 func TestHostileTenant(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	// Two nodes, so that one can be excluded.
 	s := stage(t, cluster.Setup{Scale: 20, NodeGPUs: []int{1, 1}}, func(o *slurmtest.Options) {
 		o.Extra = append(o.Extra, "PrivateData=jobs")

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/built"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
@@ -40,9 +40,8 @@ func TestFiguresIdle(t *testing.T) {
 	o := options{quiet: true}
 	o.Prepare = installHooks(t)
 	r := newRig(t, o)
-	build := exec.Command("go", "build", "-o", r.Path("bin")+"/", "../../../../slurmbridge/cmd/slurmbridge", "../../../../gpuprof/cmd/gpuprof")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if err := built.Into(r.Path("bin"), "slurmbridge", "gpuprof"); err != nil {
+		t.Fatal(err)
 	}
 	addr, metrics := freeAddr(t), freeAddr(t)
 	conf := fmt.Sprintf("slurm_conf: %s\ngate_file: %s\nwake_file: %s\ndatabase: %s\nlisten: %s\nmunge_socket: %s\nsharers_only: [gpu]\n",
@@ -66,7 +65,8 @@ func TestFiguresIdle(t *testing.T) {
 // A job that does nothing with its GPU is told of, ten minutes later: in the list, as a number, and in its AdminComment;
 // one that computes is not. SLURMBRIDGE_SLOW=1 runs it (make soak does).
 func TestIdleJobIsTold(t *testing.T) {
-	if os.Getenv("SLURMBRIDGE_SLOW") == "" {
+	slurmtest.OfOneRelease(t)
+	if os.Getenv("SLURMBRIDGE_SLOW") == "" || testing.Short() {
 		t.Skip("it takes a quarter of an hour: make soak runs it")
 	}
 	t.Parallel()

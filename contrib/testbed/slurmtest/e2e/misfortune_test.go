@@ -139,6 +139,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // A bridge that is killed half way and comes back takes up what it left.
 func TestKilledAndBack(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	for _, step := range []string{"journaled", "prepare", "release"} {
 		t.Run(step, func(t *testing.T) {

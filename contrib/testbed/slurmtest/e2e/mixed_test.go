@@ -62,6 +62,24 @@ func TestATurnLeavesRoom(t *testing.T) {
 	r.state(10*time.Second, long, "CANCELLED")
 }
 
+// An interactive session starts at once and leaves room on its GPU: a batch job joins it.
+func TestInteractiveSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, options{room: true, memLimits: true, Options: slurmtest.Options{Prepare: wakes}})
+	session := r.any(ann, 170, "--gres=gpu:shared", "--comment=share:interactive", "--time=3")
+	r.state(30*time.Second, session, "RUNNING")
+	if c := r.job(session)["AdminComment"]; !strings.Contains(c, ", was mps:100]") {
+		t.Errorf("the session has no part of its GPU: %s", c)
+	}
+	heavy := r.submit(ann, "m3000g80d3", 3, "--time=3") // it would slow the session by more than its contract
+	light := r.submit(ann, "m3000g10d3", 3, "--time=3")
+	r.state(time.Minute, light, "COMPLETED")
+	r.state(10*time.Second, session, "RUNNING")
+	r.state(10*time.Second, heavy, "PENDING")
+	r.cancel(session)
+	r.state(time.Minute, heavy, "COMPLETED")
+}
+
 // Jobs behind one for which Slurm keeps the node's idle GPUs stay the bridge's, and share once that one has run.
 func TestMixedQueueSeveralGPUs(t *testing.T) {
 	t.Parallel()

@@ -510,6 +510,8 @@ var (
 	// gpuNumbers are the variables that say which GPUs a job has.
 	gpuNumbers = regexp.MustCompile(`^(gpus|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY_MASK|SLURM_(JOB|STEP)_GPUS)$`)
 	anyDigits  = regexp.MustCompile(`\d+`)
+	// whichGPU is the index of a job's GPU on its node: which of several free ones it gets depends on which job starts first.
+	whichGPU = regexp.MustCompile(`\(IDX:[\d,-]+\)`)
 )
 
 // plain is a text without what is bound to differ from one cluster to another: folder, name,
@@ -518,6 +520,7 @@ func (s *side) plain(text string) string {
 	text = strings.ReplaceAll(text, s.Dir, "DIR")
 	text = strings.ReplaceAll(text, filepath.Base(s.Dir), "CLUSTER")
 	text = passed.ReplaceAllString(text, "$1")
+	text = whichGPU.ReplaceAllString(text, "")
 	text = anyTime.ReplaceAllStringFunc(text, func(at string) string {
 		when, err := time.Parse("2006-01-02T15:04:05", at[:len("2006-01-02T15:04:05")])
 		switch {
@@ -662,6 +665,7 @@ var differences = map[string]string{
 	"Priority":                 "counts down by one with each job, the gate among them",
 	"squeue PRIORITY":          "",
 	"squeue PRIORITY 2":        "",
+	"CPU_IDs":                  "which CPUs, Slurm chooses by what runs there",
 	"AllocNode:Sid":            "the session of the command that submitted it",
 	"Scheduler":                "which of Slurm's two schedulers looked last, and when",
 	"LastSchedEval":            "",

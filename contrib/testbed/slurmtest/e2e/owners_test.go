@@ -114,6 +114,7 @@ func TestNodeListAndPriority(t *testing.T) {
 }
 
 func TestHostileComment(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	r := newRig(t, options{})
 	a := r.submit(bob, "", 1, "--comment=app="+small+" \n99|RUNNING|root|JobId=1 Dependency=(null)", "--job-name=slurmbridge-gate")

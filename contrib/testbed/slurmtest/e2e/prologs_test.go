@@ -78,6 +78,7 @@ func TestPrologFlags(t *testing.T) {
 // A job's processes are found: by its step, whatever the step's program is called here, and
 // where Slurm names control groups by SLUID, by the SLUID that its prolog was given.
 func TestProcessesAreFound(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	t.Parallel()
 	s := newSite(t, slurmtest.Options{})
 	id, err := s.Submit(t.Context(), ann, "echo $$ >"+s.Path("out", "pid")+"\nsleep 1000", "--gres=mps:50")

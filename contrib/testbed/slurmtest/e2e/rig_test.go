@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/slurmbridge/adopt"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/plan"
@@ -65,7 +66,7 @@ func (apps) Profile(_ context.Context, _, key, _ string) (*rlcore.Profile, error
 	if n, _ := fmt.Sscanf(key, "m%fg%fd%f", &mem, &gpu, &seconds); n < 2 {
 		return nil, nil
 	}
-	return &rlcore.Profile{App: key, DurationS: seconds, PeriodS: seconds, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}, nil
+	return &rlcore.Profile{App: key, DurationS: seconds, PeriodS: seconds, Runs: 1, Series: []rlcore.Use{{GPU: gpu / 100, Core: gpu / 100, MemMiB: mem}}}, nil
 }
 
 type sum struct{}
@@ -109,8 +110,13 @@ func runBridge(dir string) error {
 	sharing := job.Sharing(os.Getenv("E2E_SHARING"))
 	b := &loop.Bridge{
 		Slurm: cl, Apps: apps{}, Journal: j, Mode: job.Mode(os.Getenv("E2E_MODE")), PollEvery: 10 * time.Second,
-		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Card: func(string) (rlcore.GPUSpec, bool) { return rlcore.TitanXp, true },
+		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Card: func(string) (rlcore.GPUSpec, bool) {
+			card := rlcore.TitanXp
+			card.MemLimits = os.Getenv("E2E_MEM_LIMITS") == "true"
+			return card, true
+		},
+		Sessions: job.Sessions{MemMiB: 4096, MaxSlowdown: 1.3},
 		Gate: &loop.Gate{
 			Slurm: cl, Lease: lease, Sharing: sharing, File: filepath.Join(dir, "run", "gate"), Now: time.Now,
 			Partition: os.Getenv("E2E_GATE_PARTITION"),
@@ -126,6 +132,10 @@ func runBridge(dir string) error {
 	if only := b.Planner.Partitions.SharersOnly; !slices.Contains(only, job.AnyPartition) {
 		b.Gate.SharersOnly = only
 	}
+	if how := os.Getenv("E2E_ADOPT"); how != "" {
+		cl.GPULimits, b.Ledger = true, j
+		b.Adopt = &adopt.Policy{Rules: []adopt.Rule{{Partitions: []string{slurmtest.Partition, "each"}, MaxSlowdown: adopt.DefaultMaxSlowdown}}, Active: job.Mode(how) == job.Active, Percent: 100, Delay: time.Minute}
+	}
 	if b.Mode == job.Shadow {
 		b.Gate.File = ""
 	}
@@ -136,8 +146,34 @@ func runBridge(dir string) error {
 			}
 		}
 	}
+	var done func(error)
+	if name := os.Getenv("E2E_FIGURES"); name != "" {
+		if done, err = figures(name, cl, b); err != nil {
+			return err
+		}
+	}
 	go func() { _ = wake.File(ctx, filepath.Join(dir, "run", "wake"), b.Wake) }()
-	return b.Run(ctx, nil)
+	return b.Run(ctx, done)
+}
+
+// figures lets the bridge write down how long each command and each round takes: lines of when it ended and how long it
+// took, ns, and what it was. It returns what is to be called after each round.
+func figures(name string, cl *slurm.Client, b *loop.Bridge) (done func(error), err error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	note := func(what string, took time.Duration) {
+		fmt.Fprintln(f, time.Now().UnixNano(), took.Nanoseconds(), strings.ReplaceAll(what, " ", "-"))
+	}
+	cl.Observe = func(command string, took time.Duration, _ error) { note(command, took) }
+	var began time.Time
+	b.Fault = func(step string) {
+		if step == "look" {
+			began = time.Now()
+		}
+	}
+	return func(error) { note("round", time.Since(began)) }, nil
 }
 
 func die() {
@@ -166,6 +202,10 @@ type options struct {
 	gatePartition string
 	// sharersOnly are the partitions where only shares are handed out; nil = as if all were, though jobs get whole GPUs.
 	sharersOnly []string
+	// memLimits: MPS holds jobs to a part of the memory.
+	memLimits bool
+	// adopt: jobs of a whole GPU share by a rule, or would; "" = no rule.
+	adopt job.Mode
 	// noJoin: nobody joins those who run, so that groups start together.
 	noJoin bool
 }
@@ -206,7 +246,7 @@ func newRig(t *testing.T, o options) *rig {
 	if sharing == "" {
 		sharing = "mps"
 	}
-	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition, "E2E_JOIN="+strconv.FormatBool(!o.noJoin), "E2E_ROOM="+strconv.FormatBool(o.room), "E2E_SHARERS_ONLY="+strings.Join(o.sharersOnly, " "))
+	r.env = append(r.Env(), "E2E_BRIDGE="+r.Dir, "E2E_LEASE="+o.lease.String(), "E2E_MODE="+string(o.mode), "E2E_SHARING="+sharing, "E2E_LEAVE="+o.leave, "E2E_GATE_PARTITION="+o.gatePartition, "E2E_JOIN="+strconv.FormatBool(!o.noJoin), "E2E_ROOM="+strconv.FormatBool(o.room), "E2E_MEM_LIMITS="+strconv.FormatBool(o.memLimits), "E2E_SHARERS_ONLY="+strings.Join(o.sharersOnly, " "), "E2E_ADOPT="+string(o.adopt))
 	t.Cleanup(func() {
 		r.kill()
 		if t.Failed() {
@@ -281,6 +321,15 @@ func (r *rig) unseen(f func()) {
 			f()
 		}
 	}
+}
+
+// gateText is what the gate file says, "" = there is none.
+func (r *rig) gateText() string {
+	text, err := os.ReadFile(r.GateFile)
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 // gate reads the job in the gate file, "" = none or stale.

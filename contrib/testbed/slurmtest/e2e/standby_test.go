@@ -15,6 +15,7 @@ import (
 // Two hosts with a slurmctld and a daemon each. While jobs run together and groups wait, the first host dies: the second
 // takes over with both, jobs share again, none is lost or runs twice. The first daemon comes back and is standby.
 func TestSecondHostTakesOver(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	if os.Getenv("SLURMBRIDGE_TEST_ROOT") != "" {
 		t.Skip("a first slurmctld of 26.05 doesn't answer while it calls a second one on the same machine")
 	}

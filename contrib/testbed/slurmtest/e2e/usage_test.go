@@ -56,6 +56,7 @@ func accounted(t *testing.T, s *cluster.Stack, ids []string) (seconds map[string
 // What `usage` says that jobs held is what accounting says, within 1 %: of whole GPUs and of shares, with the nodes'
 // records and without.
 func TestUsageAgreesWithAccounting(t *testing.T) {
+	slurmtest.OfOneRelease(t)
 	if testing.Short() {
 		t.Skip("it takes two minutes")
 	}

@@ -1,9 +1,9 @@
-// Command mkroot makes a root folder with another Debian release's Slurm in it,
-// for slurmtest.Options.Root. It takes the packages from where this machine's own
-// apt takes them, and does nothing where the folder is complete already. The release
-// may be newer than this machine's debootstrap.
+// Command mkroot makes a root folder with another Debian release's Slurm in it, for
+// slurmtest.Options.Root, or with -boot one of a machine that acceptance boots. It takes
+// the packages from where this machine's own apt takes them, and does nothing where the
+// folder is complete already. The release may be newer than this machine's debootstrap.
 //
-//	go run ./contrib/testbed/slurmtest/mkroot [-suite trixie] FOLDER
+//	go run ./contrib/testbed/slurmtest/mkroot [-boot] [-suite trixie] FOLDER
 package main
 
 import (
@@ -24,16 +24,20 @@ import (
 )
 
 // packages are Slurm's daemons and commands, and munge's, which Slurm of 26.05 doesn't
-// bring along; munged and MariaDB run outside.
-const packages = "slurmctld,slurmd,slurmdbd,slurm-client,munge"
+// bring along; munged and MariaDB run outside. A machine that boots has bootPackages, too.
+const (
+	packages     = "slurmctld,slurmd,slurmdbd,slurm-client,munge"
+	bootPackages = ",systemd-sysv,dbus,procps,iproute2,curl"
+)
 
 // done names the file that a complete root holds.
 const done = ".slurmtest-root"
 
 func main() {
 	suite := flag.String("suite", "trixie", "Debian release to take Slurm from")
+	boot := flag.Bool("boot", false, "with what a machine needs that boots")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: mkroot [-suite trixie] FOLDER")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: mkroot [-boot] [-suite trixie] FOLDER")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -43,7 +47,11 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := mkroot(ctx, *suite, flag.Arg(0)); err != nil {
+	include := packages
+	if *boot {
+		include += bootPackages
+	}
+	if err := mkroot(ctx, *suite, include, flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "mkroot:", err)
 		os.Exit(1)
 	}
@@ -51,7 +59,7 @@ func main() {
 
 // mkroot makes the root in a folder next to the wanted one and renames it once it
 // is whole, so that a root is there or it isn't. Two at once wait for each other.
-func mkroot(ctx context.Context, suite, dir string) error {
+func mkroot(ctx context.Context, suite, include, dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -69,7 +77,7 @@ func mkroot(ctx context.Context, suite, dir string) error {
 		return err
 	}
 	defer unlock()
-	mark := fmt.Sprintf("%s %s\n", suite, packages)
+	mark := fmt.Sprintf("%s %s\n", suite, include)
 	if have, err := os.ReadFile(filepath.Join(dir, done)); err == nil && string(have) == mark {
 		return nil
 	}
@@ -90,12 +98,19 @@ func mkroot(ctx context.Context, suite, dir string) error {
 		}
 	}
 	fmt.Fprintf(os.Stderr, "mkroot: %s's Slurm from %s into %s (some minutes)\n", suite, mirror, dir)
-	if err := debootstrap(ctx, suite, fresh, mirror); err != nil {
+	if err := debootstrap(ctx, suite, include, fresh, mirror); err != nil {
 		return errors.Join(err, remove(fresh))
 	}
-	// What only an installation needs is most of the bytes.
-	for _, junk := range []string{"var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man"} {
-		if err := os.RemoveAll(filepath.Join(fresh, junk)); err != nil {
+	// What only an installation needs is most of the bytes; names are each machine's own.
+	for _, junk := range []string{
+		"var/cache/apt/*.bin", "var/cache/apt/archives/*.deb", "var/lib/apt/lists/*_*", "usr/share/doc/*", "usr/share/locale/*", "usr/share/man/*",
+		"etc/hostname", "etc/resolv.conf",
+	} {
+		found, err := filepath.Glob(filepath.Join(fresh, junk))
+		for _, path := range found {
+			err = errors.Join(err, os.RemoveAll(path))
+		}
+		if err != nil {
 			return fmt.Errorf("tidy root: %w", err)
 		}
 	}
@@ -136,8 +151,8 @@ func script(scripts, suite string) []string {
 }
 
 // debootstrap fills dir. Its output is shown only where it fails.
-func debootstrap(ctx context.Context, suite, dir, mirror string) error {
-	args := []string{"--variant=minbase", "--include=" + packages, suite, dir, mirror}
+func debootstrap(ctx context.Context, suite, include, dir, mirror string) error {
+	args := []string{"--variant=minbase", "--include=" + include, suite, dir, mirror}
 	cmd := exec.CommandContext(ctx, "debootstrap", append(args, script(scripts, suite)...)...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said

@@ -58,13 +58,13 @@ func TestCompleteRootIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", "")
-	if err := mkroot(t.Context(), "trixie", dir); err != nil {
+	if err := mkroot(t.Context(), "trixie", packages, dir); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(mark); err != nil {
 		t.Error(err)
 	}
-	if err := mkroot(t.Context(), "nosuite", dir); err == nil {
+	if err := mkroot(t.Context(), "nosuite", packages, dir); err == nil {
 		t.Error("another suite's root passes for it")
 	}
 	if _, err := os.Stat(mark); err != nil {

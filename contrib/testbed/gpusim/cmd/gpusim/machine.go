@@ -41,6 +41,7 @@ func initCmd(state *string) *cobra.Command {
 	f.Float64Var(&cfg.MemMiB, "mem-mib", 0, "memory of a GPU, MiB (default the card's)")
 	f.BoolVar(&cfg.MIG, "mig", false, "MIG mode on")
 	f.StringSliceVar(&cfg.Instances, "mig-instances", nil, "MIG instances of each GPU, e.g. 1g.5gb,3g.20gb")
+	f.BoolVar(&cfg.GroupLimits, "group-limits", false, "a driver that can limit the memory of control groups")
 	f.BoolVar(&cfg.Recent, "recent", false, "a driver of CUDA 13.1 instead of one of 12.2")
 	return c
 }
@@ -181,4 +182,11 @@ func faultCmd(state *string) *cobra.Command {
 	c.Flags().IntVar(&gpu, "gpu", 0, "NVML index of the GPU")
 	c.Flags().BoolVar(&lost, "lost", false, "the GPU has fallen off the bus")
 	return c
+}
+
+func headerCmd() *cobra.Command {
+	return &cobra.Command{
+		Use: "header", Short: "Print the state file's description in C", Hidden: true, Args: cobra.NoArgs,
+		Run: func(c *cobra.Command, _ []string) { fmt.Fprint(c.OutOrStdout(), gpusim.Header()) },
+	}
 }

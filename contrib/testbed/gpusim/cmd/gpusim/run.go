@@ -30,7 +30,7 @@ server, 4 context destroyed (fault, or MPS server gone), 64 the call was wrong.`
 
 func runCmd(state *string) *cobra.Command {
 	var report, profile string
-	var scale, duration, memory, peak, faultAt float64
+	var scale, duration, memory, peak, faultAt, preallocate float64
 	c := &cobra.Command{
 		Use:   "run APP [-- ARGUMENTS...]",
 		Short: "Run an application on a simulated GPU",
@@ -50,7 +50,7 @@ func runCmd(state *string) *cobra.Command {
 			if peak > 0 {
 				p = withPeak(p, peak)
 			}
-			return run(app.Config{State: *state, Profile: p, FaultAtS: faultAt}, report)
+			return run(app.Config{State: *state, Profile: p, FaultAtS: faultAt, Preallocate: preallocate}, report)
 		},
 	}
 	f := c.Flags()
@@ -60,6 +60,7 @@ func runCmd(state *string) *cobra.Command {
 	f.Float64Var(&duration, "duration-scale", 1, "duration times this")
 	f.Float64Var(&memory, "mem-scale", 1, "memory times this")
 	f.Float64Var(&peak, "mem-mib", 0, "peak memory, MiB (default the profile's)")
+	f.Float64Var(&preallocate, "preallocate", 0, "take this part of the memory at the start, whatever is needed")
 	f.Float64Var(&faultAt, "fault-at", 0, "a kernel faults after so many GPU seconds (0 = never)")
 	return c
 }

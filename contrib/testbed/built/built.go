@@ -1,0 +1,73 @@
+// Package built provides tests with the project's programs.
+package built
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// Library is the name of the simulated GPU's NVML, as the binding looks for it.
+const Library = "libnvidia-ml.so.1"
+
+// folders are where the programs' sources lie.
+var folders = map[string]string{
+	"gpusim":           "contrib/testbed/gpusim/cmd/gpusim",
+	"gpuprof":          "gpuprof/cmd/gpuprof",
+	"slurmbridge":      "slurmbridge/cmd/slurmbridge",
+	"slurmbridge-hook": "prolog/cmd/slurmbridge-hook",
+	Library:            "contrib/testbed/gpusim/nvmlsim",
+}
+
+// Into puts programs, or the Library, into a folder; gpusim goes by the names of NVIDIA's MPS programs as well.
+// $SLURMBRIDGE_BUILD is the folder where `make build` has just made them all; without it they are compiled here.
+func Into(dir string, names ...string) error {
+	root, err := os.Getwd()
+	for ; err == nil; root = filepath.Dir(root) {
+		if _, err = os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		if errors.Is(err, os.ErrNotExist) && root != "/" {
+			err = nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("look for the sources: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, name := range names {
+		var cmd *exec.Cmd
+		src, to := filepath.Join(root, folders[name]), filepath.Join(dir, name)
+		switch made := os.Getenv("SLURMBRIDGE_BUILD"); {
+		case made != "":
+			if name == Library {
+				made = filepath.Join(made, "lib")
+			}
+			cmd = exec.Command("install", "-D", "-m", "755", filepath.Join(made, name), to)
+		case name == Library:
+			cmd = exec.Command(filepath.Join(src, "build"), to)
+		default:
+			cmd = exec.Command("go", "build", "-o", to, src)
+			cmd.Dir = root
+			if name != "gpuprof" { // static, as it is installed: it runs in any root folder
+				cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+			}
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", name, err, out)
+		}
+		if name != "gpusim" {
+			continue
+		}
+		for _, other := range []string{"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} {
+			if err := os.Symlink(name, filepath.Join(dir, other)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

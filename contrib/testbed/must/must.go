@@ -1,0 +1,86 @@
+// Package must keeps the errors that a test doesn't expect out of its way.
+package must
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// T is a test, a benchmark, a fuzz test or a property's check.
+type T interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+}
+
+// Get returns the value of a call, must.Get(f())(t), and ends the test if the call fails.
+func Get[V any](v V, err error) func(T) V {
+	return func(t T) V {
+		t.Helper()
+		OK(t, err)
+		return v
+	}
+}
+
+// OK ends the test at the first error.
+func OK(t T, errs ...error) {
+	t.Helper()
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Equal fails the test, which goes on, if two values differ in depth; nil and empty are the same. What they are of may
+// be given as a value, or as a format and its values.
+func Equal[V any](t T, got, want V, of ...any) {
+	t.Helper()
+	a, b := reflect.ValueOf(got), reflect.ValueOf(want)
+	if reflect.DeepEqual(got, want) || empty(a) && empty(b) {
+		return
+	}
+	about := ""
+	if len(of) > 1 {
+		about = fmt.Sprintf(fmt.Sprint(of[0]), of[1:]...) + ": "
+	} else if len(of) == 1 {
+		about = fmt.Sprintf("%+v: ", of[0])
+	}
+	if a.Kind() == reflect.String {
+		t.Errorf("%sgot %q, want %q", about, a, b)
+		return
+	}
+	t.Errorf("%sgot %+v, want %+v", about, got, want)
+}
+
+func empty(v reflect.Value) bool {
+	return (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0
+}
+
+// OwnMounts runs the test once more, as a process with a mount namespace of its own, and returns true there: nothing else
+// sees its mounts. It skips the test where that takes more rights.
+func OwnMounts(t *testing.T) bool {
+	t.Helper()
+	const variable = "TEST_WITH_OWN_MOUNTS"
+	if os.Getenv(variable) == t.Name() {
+		OK(t, syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""))
+		return true
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), variable+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	switch {
+	case errors.Is(err, syscall.EPERM), strings.Contains(string(out), "--- SKIP"):
+		t.Skip("needs root")
+	case err != nil:
+		t.Errorf("%v\n%s", err, out)
+	}
+	return false
+}

@@ -1,0 +1,326 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
+	"github.com/slurmbridge/slurmbridge/slurmbridge/slurm/text"
+)
+
+// unchanged are the jobs of three users that never asked to share: one has opted out, of one nothing is known, one names
+// the type of the card. Behind jobs that share no other one waits: it would take a free GPU first, and they would have to
+// go in time.
+var unchanged = []struct {
+	name, user, args string
+	seconds          float64
+	shares           bool
+}{
+	{"first", bob, "--gres=gpu:1 --comment=share:no", 6, false},
+	{"out", bob, "--gres=gpu:1 --comment=share:no", 1, false},
+	{"alone", bob, "--gres=gpu:1 --exclusive --comment=app=m3000g30d20", 1, false},
+	{"unknown", man, "--gpus-per-node=1", 1, false},
+	{"several", ann, "--gres=gpu:1 --ntasks=2 --nodes=1 --comment=app=m9000g80d20", 1, false}, // it leaves nothing to share
+	{"pergpu", ann, "--partition=each --gres=gpu:1 --comment=app=m3000g30d20", 1, false},      // it would lose the partition's cores per GPU
+	{"untyped", ann, "--gres=gpu --comment=app=m3000g30d20", 20, true},
+	{"typed", ann, "--gres=gpu:titanxp:1 --comment=app=m3000g30d20", 20, true},
+	{"pernode", ann, "--gpus-per-node=titanxp:1 --comment=app=m3000g30d20", 20, true},
+}
+
+// perJob are requests that become others at submission, since Slurm replaces none of them later.
+var perJob = []string{"--gpus=1", "--gpus-per-task=1 --ntasks=1"}
+
+const man = "man"
+
+// adoptSteps are where the bridge is killed; "" = nowhere.
+var adoptSteps = []string{"", "gate", "plan", "repaired", "journaled", "prepare", "release"}
+
+// Unchanged jobs share by the site's rule, and each job that isn't put into a group is what it is on plain Slurm, field by
+// field, wherever the bridge is killed.
+func TestAdoptedJobs(t *testing.T) {
+	slurmtest.Require(t)
+	adopts(t)
+	for _, step := range adoptSteps {
+		t.Run("killed at "+step, func(t *testing.T) {
+			t.Parallel()
+			adoptedJobs(t, step)
+		})
+	}
+}
+
+// adopts skips a test on releases that replace no request for a whole GPU.
+func adopts(t *testing.T) {
+	t.Helper()
+	release, err := slurmtest.ReleaseOf(t.Context(), os.Getenv("SLURMBRIDGE_TEST_ROOT"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text.GivesUsedGPUs(release) {
+		t.Skipf("Slurm %s replaces no request for a whole GPU", release)
+	}
+}
+
+func adoptedJobs(t *testing.T, step string) {
+	o := slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Extra: []string{"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES", "PartitionName=each Nodes=ALL DefCpuPerGPU=2"}}
+	bridged := o
+	bridged.Prepare = wakes
+	r := newRig(t, options{Options: bridged, gatePartition: "gates", adopt: job.Active, lease: time.Minute, quiet: step != "", noJoin: true})
+	if step != "" {
+		r.start("E2E_FAULT=none") // until the jobs wait
+		if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return r.gate() != "" }) {
+			t.Fatal("the bridge makes no gate")
+		}
+	}
+	o.Extra = append(slices.Clone(o.Extra), "JobRequeue=1")
+	sides := [2]*side{{t: t, Cluster: slurmtest.New(t, o)}, {t: t, Cluster: r.Cluster}}
+	if r.gate() == "" || !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return strings.Contains(r.gateText(), "adopt=") }) {
+		t.Fatalf("no rule in the gate file: %s", r.gateText())
+	}
+	ids := map[string]string{}
+	submit := func(s *side) {
+		for _, j := range unchanged {
+			args := append(strings.Fields(j.args), "--job-name="+j.name, "--time=5")
+			id, err := s.Submit(context.Background(), j.user, fmt.Sprintf("sleep %g", j.seconds), args...)
+			if err != nil {
+				t.Error(err)
+			}
+			if s.Cluster == r.Cluster {
+				ids[j.name] = id
+			}
+		}
+		for _, args := range perJob {
+			if s.Cluster != r.Cluster || step != "" {
+				break
+			}
+			id, err := s.Submit(context.Background(), ann, "sleep 20", append(strings.Fields(args), "--time=5", "--comment=app=m3000g30d20")...)
+			if err != nil {
+				t.Error(err)
+			}
+			ids[args] = id
+		}
+	}
+	var plain sync.WaitGroup
+	plain.Go(func() { submit(sides[0]) })
+	if step == "" {
+		r.unseen(func() { submit(sides[1]) })
+	} else {
+		r.unseen(func() { submit(sides[1]) })
+		r.kill()
+		r.start("E2E_FAULT=" + step)
+		if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool { return !alive(r.bridge.Process.Pid) }) {
+			t.Fatalf("the bridge doesn't come to %s", step)
+		}
+		r.kill()
+		r.start()
+	}
+	plain.Wait()
+	var alone []string
+	for _, j := range unchanged {
+		r.state(3*time.Minute, ids[j.name], "COMPLETED")
+		if f := r.job(ids[j.name]); !j.shares || !strings.Contains(f["TresPerNode"], "shard") {
+			alone = append(alone, j.name)
+		}
+	}
+	look := func(s *side) map[string]string {
+		out := map[string]string{}
+		for _, f := range s.jobs() {
+			if slices.Contains(alone, f["JobName"]) {
+				for field, value := range f {
+					if field != "AdminComment" || value != "" { // one that is taken away again is empty
+						out[f["JobName"]+"/"+field] = s.plain(value)
+					}
+				}
+			}
+		}
+		return out
+	}
+	for _, j := range unchanged {
+		if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool { return completed(sides[0], j.name) }) {
+			t.Fatalf("plain Slurm doesn't end %s", j.name)
+		}
+	}
+	compare(t, sides, "jobs of no group", look)
+	if step != "" {
+		return
+	}
+	for _, args := range perJob {
+		r.state(3*time.Minute, ids[args], "COMPLETED")
+		if f := r.job(ids[args]); !strings.Contains(f["TresPerNode"], "shard") || f["TresPerJob"]+f["TresPerTask"] != "" && !strings.HasPrefix(f["TresPerTask"], "cpu") {
+			t.Errorf("%s doesn't share: %v", args, f)
+		}
+	}
+	if len(alone) > 6 {
+		t.Errorf("only the jobs %v had no group", alone)
+	}
+	said := regexp.MustCompile(`^"?slurmbridge: \[shard:\d+ on n1, was gpu(:titanxp:1)?\].*by a rule of the site \(partition gpu or each\); --comment=share:no opts out`)
+	for _, j := range unchanged {
+		if f := r.job(ids[j.name]); j.shares && !said.MatchString(f["AdminComment"]) {
+			t.Errorf("%s: %q", j.name, f["AdminComment"])
+		}
+	}
+}
+
+// In shadow the rules of an active bridge change nothing of the jobs that they match, field by field, and what they would
+// have done is written down.
+func TestAdoptInShadow(t *testing.T) {
+	slurmtest.Require(t)
+	adopts(t)
+	t.Parallel()
+	o := slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0", Extra: []string{"FirstJobId=" + firstJob, "PriorityFlags=ACCRUE_ALWAYS", "PartitionName=gates Nodes=ALL Hidden=YES", "PartitionName=each Nodes=ALL DefCpuPerGPU=2"}}
+	bridged := o
+	bridged.Prepare = wakes
+	r := newRig(t, options{Options: bridged, gatePartition: "gates", adopt: job.Shadow, lease: time.Minute, noJoin: true})
+	o.Extra = append(slices.Clone(o.Extra), "JobRequeue=1")
+	sides := [2]*side{{t: t, Cluster: slurmtest.New(t, o)}, {t: t, Cluster: r.Cluster}}
+	jobs := map[string]string{} // their options by name
+	for _, j := range unchanged {
+		jobs[j.name] = j.user + " " + j.args
+	}
+	for _, args := range perJob {
+		name, _, _ := strings.Cut(args, "=")
+		jobs[name[2:]] = ann + " --comment=app=m3000g30d20 " + args
+	}
+	var last string
+	submit := func(s *side) {
+		for _, name := range slices.Sorted(maps.Keys(jobs)) {
+			f := strings.Fields(jobs[name])
+			if _, err := s.Submit(t.Context(), f[0], "sleep 2", append(f[1:], "--job-name="+name, "--time=5")...); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	submit(sides[0])
+	r.unseen(func() { submit(sides[1]) })
+	r.unseen(func() { last = r.submit(ann, small, 2); r.submit(ann, small, 2) }) // these ask to share
+	for _, s := range sides {
+		for name := range jobs {
+			if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool { return completed(s, name) }) {
+				t.Fatalf("%s doesn't end", name)
+			}
+		}
+	}
+	compare(t, sides, "jobs that a rule in shadow matches", func(s *side) map[string]string {
+		out := map[string]string{}
+		for _, f := range s.jobs() {
+			if jobs[f["JobName"]] != "" {
+				for field, value := range f {
+					out[f["JobName"]+"/"+field] = s.plain(value)
+				}
+			}
+		}
+		return out
+	})
+	r.state(2*time.Minute, last, "COMPLETED")
+	if !strings.Contains(r.job(last)["TresPerNode"], "shard") {
+		t.Error("the bridge isn't active: jobs that ask to share don't")
+	}
+	if text := r.gateText(); strings.Contains(text, "adopt=") {
+		t.Errorf("the gate file has rules: %s", text)
+	}
+	db, err := sql.Open("sqlite", "file:"+r.Path("run", "bridge.db")+"?mode=ro")
+	must.OK(t, err)
+	defer db.Close()
+	var groups int
+	must.OK(t, db.QueryRow("SELECT count(*) FROM bridge_intended WHERE body LIKE '%ref%'").Scan(&groups))
+	if groups < 2 {
+		t.Errorf("%d jobs would have been adopted", groups)
+	}
+}
+
+func completed(s *side, name string) bool {
+	for _, f := range s.jobs() {
+		if f["JobName"] == name {
+			return f["JobState"] == "COMPLETED"
+		}
+	}
+	return false
+}
+
+// A limit on GPUs holds for adopted jobs that have shares, and with the weights that doctor prints each is charged for its
+// part of the GPU: their user's fair share is better than on plain Slurm, where they have a GPU each.
+func TestAdoptedJobsInAccounting(t *testing.T) {
+	slurmtest.Require(t)
+	adopts(t)
+	r := limited(t, options{
+		Options: slurmtest.Options{Sharing: "shard", Scheduler: "bf_interval=1,sched_interval=2,batch_sched_delay=0"}, adopt: job.Active, lease: time.Minute, noJoin: true,
+	}, "PriorityDecayHalfLife=0", "PriorityUsageResetPeriod=YEARLY", "AccountingStorageTRES=gres/gpu,gres/shard", "PartitionName=DEFAULT TRESBillingWeights=GRES/gpu=1000,GRES/shard=10")
+	r.account("modify", "account", "lab", "set", "GrpTRES=gres/gpu=2")
+	// charged is what each way of running four jobs costs their user, and the most that run at a time.
+	charged := func(user string, adopt bool) (float64, int) {
+		var ids []string
+		submit := func() {
+			for range 4 {
+				id, err := r.Submit(t.Context(), user, "sleep 15", "--gres=gpu:1", "--time=5", "--comment=app=m3000g30d15")
+				if err != nil {
+					t.Fatal(err)
+				}
+				ids = append(ids, id)
+			}
+		}
+		if !adopt {
+			submit()
+		} else {
+			r.unseen(submit)
+		}
+		w := r.watch(4*time.Minute, map[string][]string{user: ids})
+		shares := 0
+		for _, id := range ids {
+			if strings.Contains(r.job(id)["TresPerNode"], "shard") {
+				shares++
+			}
+		}
+		if adopt != (shares > 1) {
+			t.Errorf("%d jobs of %s share", shares, user)
+		}
+		var used float64
+		if !slurmtest.Wait(t.Context(), 3*time.Minute, func() bool {
+			out, err := r.Run(t.Context(), "sshare", "-n", "-P", "-A", "lab", "-u", user, "-o", "User,RawUsage")
+			for line := range strings.Lines(out) {
+				if v, is := strings.CutPrefix(strings.TrimSpace(line), user+"|"); is && err == nil {
+					_, _ = fmt.Sscan(v, &used)
+				}
+			}
+			return used >= 15000
+		}) {
+			t.Fatalf("%s is charged %g", user, used)
+		}
+		return used, w.most[user]
+	}
+	plain, at := charged(bob, false) // no bridge runs yet
+	if at > 2 {
+		t.Fatalf("plain Slurm runs %d jobs under a limit of 2 GPUs", at)
+	}
+	r.begin()
+	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool { return strings.Contains(r.gateText(), "adopt=") }) {
+		t.Fatalf("no rule in the gate file: %s", r.gateText())
+	}
+	adopted, at := charged(ann, true)
+	t.Logf("charged on plain Slurm: %g, adopted: %g; %d at a time", plain, adopted, at)
+	if at > 2 {
+		t.Errorf("%d jobs run under a limit of 2 GPUs", at)
+	}
+	if adopted > 0.8*plain || adopted < 0.4*plain {
+		t.Errorf("charged on plain Slurm: %g, adopted: %g", plain, adopted)
+	}
+	factor := map[string]float64{}
+	out, err := r.Run(t.Context(), "sshare", "-n", "-P", "-a", "-A", "lab", "-o", "User,LevelFS")
+	for line := range strings.Lines(out) {
+		user, v, _ := strings.Cut(strings.TrimSpace(line), "|")
+		factor[user], _ = strconv.ParseFloat(v, 64)
+	}
+	if err != nil || !(factor[ann] > factor[bob]) {
+		t.Errorf("fair share: %v %s", err, out)
+	}
+}

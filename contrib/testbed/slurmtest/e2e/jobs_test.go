@@ -1,0 +1,367 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	rlapps "github.com/slurmbridge/slurmbridge/rlcore/apps"
+)
+
+// world is a stage on which jobs are as people write them.
+type world struct {
+	*cluster.Stack
+	t *testing.T
+}
+
+func newWorld(t *testing.T, setup cluster.Setup) *world {
+	t.Helper()
+	setup.Scale = 20
+	return &world{stage(t, setup, nil), t}
+}
+
+// until fails the test unless ok comes true; what is it that was waited for.
+func (r *world) until(what string, ok func() bool) {
+	r.t.Helper()
+	if !slurmtest.Wait(r.t.Context(), 3*time.Minute, ok) {
+		r.t.Fatalf("in vain: %s", what)
+	}
+}
+
+// reach fails the test unless each job gets into the state.
+func (r *world) reach(state string, ids ...string) {
+	r.t.Helper()
+	for _, id := range ids {
+		if last, ok := r.WaitState(r.t.Context(), 3*time.Minute, id, state); !ok {
+			f, _ := r.Job(r.t.Context(), id)
+			said, _ := os.ReadFile(f["StdOut"])
+			r.t.Fatalf("job %s is %s, not %s: %v\n%.2000s", id, last, state, f, said)
+		}
+	}
+}
+
+// unseen does something between two polls of the bridge.
+func (r *world) unseen(f func()) {
+	r.t.Helper()
+	mend := must.Get(r.Break("bridge stopped", 0))(r.t)
+	f()
+	must.OK(r.t, mend())
+}
+
+// run submits a job of an application that runs gpusim with arguments, and returns its number.
+func (r *world) run(app, terms, gpusim string, args ...string) string {
+	r.t.Helper()
+	script := fmt.Sprintf("export GPUSIM_STATE=%s-$SLURMD_NODENAME\n[ -e $GPUSIM_STATE ] || export GPUSIM_STATE=%[1]s\nexec %s run %s\n", r.State(), r.Bin("gpusim"), gpusim)
+	return must.Get(r.Submit(r.t.Context(), cluster.Owner, script, append(args, "--gres=gpu:shared", "--requeue", "--comment=app="+app+terms)...))(r.t)
+}
+
+// profiles are the profiles that the store has of an application, by card, once it has so many, of so many runs together.
+func (r *world) profiles(app string, cards, runs int) map[string]*rlcore.Profile {
+	r.t.Helper()
+	var of map[string]*rlcore.Profile
+	r.until(fmt.Sprintf("profiles of %s on %d cards, of %d runs", app, cards, runs), func() bool {
+		out, err := r.RunAs(r.t.Context(), "slurm", r.Bin("slurmbridge"), "profiles", "list", "--json", "--config", r.Path("slurmbridge.yaml"))
+		if err != nil {
+			r.t.Fatal(err, out)
+		}
+		var list []struct{ Profile *rlcore.Profile }
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			r.t.Fatal(err, out)
+		}
+		of = map[string]*rlcore.Profile{}
+		n := 0
+		for _, e := range list {
+			if e.Profile.App == app {
+				of[e.Profile.Card] = e.Profile
+				n += e.Profile.Runs
+			}
+		}
+		return len(of) >= cards && n >= runs
+	})
+	return of
+}
+
+// comment waits until a job's AdminComment has a text.
+func (r *world) comment(id, text string) {
+	r.t.Helper()
+	r.until("the AdminComment of "+id+" says "+text, func() bool {
+		f, err := r.Job(r.t.Context(), id)
+		return err == nil && strings.Contains(f["AdminComment"], text)
+	})
+}
+
+// together reports whether jobs were in one group.
+func (r *world) together(ids ...string) bool {
+	r.t.Helper()
+	var groups []struct {
+		Members []struct {
+			Ref string `json:"ref"`
+		} `json:"members"`
+	}
+	if err := r.Get("/v1/groups", &groups); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, g := range groups {
+		var refs []string
+		for _, m := range g.Members {
+			refs = append(refs, m.Ref)
+		}
+		if !slices.ContainsFunc(ids, func(id string) bool { return !slices.Contains(refs, id) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// An application that takes three quarters of the card at its start never shares, until one job of it has tried with less
+// memory, alone: then two of its jobs share.
+func TestPreallocatingApplicationTriesWithLess(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}})
+	const greedy = "gromacs --preallocate 0.75"
+	first := r.run("greedy", "", greedy)
+	r.reach("COMPLETED", first)
+	if p := r.profiles("greedy", 1, 1); p["Tesla V100-SXM2-16GB"].Peak().MemMiB < 12000 {
+		t.Fatalf("it took %v", p["Tesla V100-SXM2-16GB"])
+	}
+	// On a busy machine the hook may have no answer in time, and the job no limit: the next one tries again.
+	var known *rlcore.Profile
+	for n := 2; known == nil || known.HeldMiB == 0 && n < 8; n++ {
+		tries := r.run("greedy", ",share:try-memory=6G", greedy)
+		r.reach("RUNNING", tries)
+		late := r.run("small", "", "gromacs") // it doesn't join
+		r.comment(tries, "alone, with 6144 MiB of its memory")
+		r.reach("COMPLETED", tries, late)
+		known = r.profiles("greedy", 1, n)["Tesla V100-SXM2-16GB"]
+	}
+	if known.HeldMiB != 6144 || known.Peak().MemMiB > 6144*.76 {
+		t.Fatalf("it made do with %v MiB, held to %v", known.Peak().MemMiB, known.HeldMiB)
+	}
+	var pair []string
+	r.unseen(func() { pair = []string{r.run("greedy", "", greedy), r.run("greedy", "", greedy)} })
+	r.reach("COMPLETED", pair...)
+	if n, err := r.Metric("slurmbridge_shared_failures_total"); n != 0 || err != nil {
+		t.Errorf("%v jobs failed while sharing, %v", n, err)
+	}
+	if !r.together(pair...) {
+		t.Error("two of its jobs don't share")
+	}
+	// Alone, without a limit, it takes three quarters again, and is no less known for that.
+	alone := r.run("greedy", ",share:no", greedy)
+	r.reach("COMPLETED", alone)
+	if p := r.profiles("greedy", 1, known.Runs+1)["Tesla V100-SXM2-16GB"]; p.Peak().MemMiB > 6144*.76 {
+		t.Errorf("after a run without a limit it needs %v MiB", p.Peak().MemMiB)
+	}
+}
+
+// A job that tries with too little memory fails, and runs again from its beginning with all of it.
+func TestTryInVainRunsAgain(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t, cluster.Setup{Cold: true, Models: []string{"v100"}})
+	const greedy = "gromacs --preallocate 0.75"
+	r.reach("COMPLETED", r.run("greedy", "", greedy))
+	r.profiles("greedy", 1, 1)
+	// On a busy machine the hook may have no answer in time, and the job no limit: the next one tries again.
+	for range 8 {
+		id := r.run("greedy", ",share:try-memory=2G", greedy)
+		r.comment(id, "alone, with 2048 MiB of its memory")
+		r.reach("COMPLETED", id)
+		if must.Get(r.Job(t.Context(), id))(t)["Restarts"] == "1" {
+			return
+		}
+	}
+	t.Error("no job failed for the memory that it tried with")
+}
+
+// What is known of an application is known by card: a run on the one that is twice as fast says nothing of how long it takes
+// on the other, until three applications have run on both. Until then one that never ran on a card runs alone there first.
+func TestTwoKindsOfCards(t *testing.T) {
+	t.Parallel()
+	r := newWorld(t, cluster.Setup{Cold: true, NodeGPUs: []int{1, 1}, Models: []string{"titanxp", "v100"}})
+	const program = "gromacs --duration-scale $([ $SLURMD_NODENAME = n1 ] && echo 3 || echo 0.75)"
+	on := func(node, app string) string { return r.run(app, "", program, "--nodelist="+node) }
+	both := func(app string) {
+		t.Helper()
+		r.reach("COMPLETED", on("n1", app), on("n2", app))
+		of := r.profiles(app, 2, 2)
+		slow, fast := of["TITAN Xp"], of["Tesla V100-SXM2-16GB"]
+		if slow == nil || fast == nil || fast.DurationS > .8*slow.DurationS || fast.Peak().MemMiB < .9*slow.Peak().MemMiB {
+			t.Fatalf("%s: %+v, %+v", app, slow, fast)
+		}
+	}
+	// pair submits jobs of two applications to the fast card at once, and reports whether they share it.
+	pair := func(a, b string) bool {
+		t.Helper()
+		var ids []string
+		r.unseen(func() { ids = []string{on("n2", a), on("n2", b)} })
+		r.reach("COMPLETED", ids...)
+		return r.together(ids...)
+	}
+	both("a")
+	both("b")
+	r.reach("COMPLETED", on("n1", "c"), on("n1", "d"))
+	r.profiles("c", 1, 1)
+	r.profiles("d", 1, 1)
+	if pair("a", "c") {
+		t.Error("an application that never ran on the card shares it, and two applications say how cards compare")
+	}
+	r.profiles("c", 2, 2) // it ran alone there: now three say so
+	out, err := r.RunAs(t.Context(), "slurm", r.Bin("slurmbridge"), "profiles", "show", "d", "--user", cluster.Owner, "--card", "Tesla V100-SXM2-16GB", "--json", "--config", r.Path("slurmbridge.yaml"))
+	var d struct{ Profile *rlcore.Profile }
+	if err != nil || json.Unmarshal([]byte(out), &d) != nil {
+		t.Fatal(err, out)
+	}
+	own := r.profiles("d", 1, 1)["TITAN Xp"]
+	if p := d.Profile; p == nil || p.Runs != 0 || p.DurationS > .8*own.DurationS || p.DurationS < .1*own.DurationS || p.Peak().MemMiB != own.Peak().MemMiB {
+		t.Fatalf("on the card where it never ran: %s; on the other: %+v", out, own)
+	}
+	if !pair("a", "d") {
+		t.Error("an application with a time that is known by comparison doesn't share")
+	}
+}
+
+// crashing are applications that crash in every second of their runs, whatever runs next to them.
+var crashing = []string{"crash1", "crash2"}
+
+// A world of jobs that crash, that take the card's memory, arrays, four processes at a time and jobs that submit others, on
+// two kinds of cards: no neighbour runs out of memory, each crashing application kills one neighbour at most, and each job
+// computes on its own GPU. SLURMBRIDGE_SLOW=1 plays four times as many.
+func TestJobsAsTheyAre(t *testing.T) {
+	t.Parallel()
+	var known []*rlcore.Profile
+	for _, name := range []string{"hoomd", "alexnet", "googlenet"} {
+		p, _ := rlapps.ByName(name)
+		known = append(known, p)
+	}
+	for _, name := range append(slices.Clone(crashing), "greedy", "four", "parent") {
+		p := *known[0]
+		p.App = name
+		if name == "four" {
+			p.Processes, p.ProcessMiB = 4, p.Peak().MemMiB
+			p.Series = slices.Clone(p.Series)
+			for i := range p.Series {
+				p.Series[i].MemMiB *= 4
+			}
+		}
+		known = append(known, &p)
+	}
+	r := newWorld(t, cluster.Setup{NodeGPUs: []int{2, 1}, Models: []string{"v100", "titanxp"}, Sharing: "shard", Profiles: known, Settings: []string{"max_group: 2"}})
+	u := must.Get(user.Lookup(cluster.Owner))(t)
+	must.OK(t, os.Chown(r.Path("out"), must.Get(strconv.Atoi(u.Uid))(t), -1))
+	// Each run of a process leaves a line: its job, kind and exit status, the GPU that Slurm gave the job and the one that it
+	// computed on, and whether that was through MPS.
+	head := fmt.Sprintf(`s=%s; [ $SLURMD_NODENAME = n1 ] || s=$s-$SLURMD_NODENAME
+export GPUSIM_STATE=$s
+run() {
+	kind=$1; shift
+	report=$(%s run "$@")
+	rc=$?
+	set -- $(echo "$report" | sed 's/.*"index":\([0-9]*\).*"mps":\([a-z]*\).*/\1 \2/')
+	echo $SLURM_JOB_ID $kind $rc $SLURM_JOB_GPUS $1 $2 >>%s
+	return $rc
+}
+`, r.StateOf(0), r.Bin("gpusim"), r.Path("out", "runs"))
+	submit := func(app, gres, script string, args ...string) string {
+		t.Helper()
+		args = append(args, "--gres="+gres, "--comment=app="+app, "--requeue", "--time=5")
+		return must.Get(r.Submit(t.Context(), cluster.Owner, head+script, args...))(t)
+	}
+	kinds := []func(n int) string{
+		func(int) string { return submit("hoomd", "gpu:shared", "run calm hoomd\n") },
+		func(int) string { return submit("alexnet", "gpu:shared", "run calm alexnet\n") },
+		func(int) string {
+			return submit("greedy", "gpu:shared", "more='--preallocate 0.75'\n[ \"$XLA_PYTHON_CLIENT_PREALLOCATE\" = false ] && more=\nrun calm hoomd $more\n")
+		},
+		func(int) string { return submit("googlenet", "gpu:shared", "run calm googlenet\n", "--array=1-3") },
+		func(int) string {
+			return submit("four", "gpu:shared", "p=\nfor i in 1 2 3 4; do run calm hoomd & p=\"$p $!\"; done\nfor i in $p; do wait $i || exit; done\n")
+		},
+		func(int) string {
+			return submit("parent", "gpu:shared", "run calm hoomd || exit\nsbatch --gres=gpu:1 --job-name=child --output=/dev/null <<'END'\n#!/bin/sh\n"+head+"run child alexnet --duration-scale 0.3\nEND\n")
+		},
+	}
+	rounds := 3
+	if os.Getenv("SLURMBRIDGE_SLOW") != "" && !testing.Short() {
+		rounds *= 4
+	}
+	var ids []string
+	crashed := map[string]string{} // the last job of a crashing application
+	for n := range rounds {
+		for _, kind := range kinds {
+			ids = append(ids, kind(n))
+		}
+		for _, app := range crashing {
+			// Applications crash again when it is known that they have: the run before has been judged.
+			if last := crashed[app]; last != "" {
+				r.until("the outcome of "+last, func() bool {
+					var story struct {
+						Outcomes []json.RawMessage `json:"outcomes"`
+					}
+					return r.Get("/v1/why/"+last, &story) == nil && len(story.Outcomes) > 0
+				})
+			}
+			fault := ""
+			if n%2 == 0 {
+				fault = " --fault-at 20"
+			}
+			crashed[app] = submit(app, "gpu:shared", "run "+app+" hoomd"+fault+"\n")
+		}
+	}
+	var queue string
+	r.until("all jobs have ended", func() bool {
+		var err error
+		queue, err = r.Run(t.Context(), "squeue", "-h", "-u", cluster.Owner, "-o", "%i %T %r")
+		return err == nil && strings.TrimSpace(queue) == ""
+	})
+	killed, sharing := 0, 0
+	for line := range strings.Lines(string(must.Get(os.ReadFile(r.Path("out", "runs")))(t))) {
+		f := strings.Fields(line)
+		if len(f) != 6 {
+			t.Fatalf("%q", line)
+		}
+		kind, rc, given, used, mps := f[1], f[2], f[3], f[4], f[5]
+		switch {
+		case given != used:
+			t.Errorf("a job computed on a GPU that isn't its own: %s", line)
+		case kind == "child" && mps == "true":
+			t.Errorf("a job of a whole GPU is a client of another's MPS server: %s", line)
+		case rc == "2":
+			t.Errorf("out of memory: %s", line)
+		case (rc == "3" || rc == "4") && !slices.Contains(crashing, kind):
+			killed++
+		case rc != "0" && !slices.Contains(crashing, kind):
+			t.Errorf("failed: %s", line)
+		}
+	}
+	for _, id := range ids {
+		if f, err := r.Job(t.Context(), id); err == nil && f["JobState"] != "COMPLETED" && f["JobState"] != "" {
+			t.Errorf("job %s: %s %s", id, f["JobState"], f["ExitCode"])
+		}
+	}
+	var groups []struct {
+		Members []json.RawMessage `json:"members"`
+	}
+	must.OK(t, r.Get("/v1/groups", &groups))
+	for _, g := range groups {
+		if len(g.Members) > 1 {
+			sharing++
+		}
+	}
+	t.Logf("%d jobs and more, %d groups of several, %d neighbours killed", len(ids), sharing, killed)
+	if killed > len(crashing) {
+		t.Errorf("%d neighbours were killed by %d crashing applications", killed, len(crashing))
+	}
+	if sharing == 0 { // how many there are depends on how busy the machine is
+		t.Error("nothing was shared")
+	}
+}
