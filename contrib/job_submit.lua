@@ -20,7 +20,8 @@
 -- that file is fresh does it add the gate (the job that waiting jobs depend on).
 -- Without the bridge a shared job is an ordinary job with a GPU to itself.
 -- Whatever goes wrong in here, the job passes as it came. Jobs that don't say
--- gpu:shared, or a part of a GPU, aren't touched. No comment is set to mark a job:
+-- gpu:shared, or a part of a GPU, aren't touched, unless the site's rules adopt them: then
+-- the gate is added, and the request stays. No comment is set to mark a job:
 -- sites and users have their own in there, and the bridge knows its jobs by the gate.
 --
 -- Written for the Lua that Slurm is built with, 5.1 to 5.4.
@@ -55,15 +56,18 @@ end
 
 -- The gate file's values, {} where there is none; and the gate's job, nil unless
 -- the file is fresh. user, only, leave and shares may stand there often: sets. So may cpus and
--- mem, what a job gets by default for a GPU: numbers by partition, "*" for the others.
+-- mem, what a job gets by default for a GPU: numbers by partition, "*" for the others. adopt
+-- holds the site's rules in their order, out those who have opted out.
 local function read_gate()
-   local g = { user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {} }
+   local g = { user = {}, only = {}, leave = {}, shares = {}, cpus = {}, mem = {}, out = {}, adopt = {} }
    local f = io.open(CONF.gate, "r")
    if not f then return g, nil end
    local s = f:read(FILE_LIMIT) or ""
    f:close()
    for k, v in s:gmatch("(%w+)=([^\n]+)\n") do
-      if k == "cpus" or k == "mem" then
+      if k == "adopt" then
+         g.adopt[#g.adopt + 1] = v
+      elseif k == "cpus" or k == "mem" then
          local name, n = v:match("^([^:]+):(%d+)$")
          if name then g[k][name] = number(tonumber(n), NO_VAL) end
       elseif type(g[k]) == "table" then
@@ -361,12 +365,129 @@ local function note_args(job)
    return #out > 0 and "(args " .. table.concat(out, " ") .. ")" or ""
 end
 
+-- Whether a rule is about a job. A rule's words are "never", "pernode" and name:value,value.
+-- Of several partitions all must be listed; to be left alone, one is enough.
+local function ruled(rule, is, parts)
+   local never = rule:find("never ", 1, true) == 1
+   for name, list in rule:gmatch("(%a+):(%S*)") do
+      local function listed(v) return ("," .. list .. ","):find("," .. v .. ",", 1, true) ~= nil end
+      if name == "partition" then
+         local some, all = false, true
+         for p in parts:gmatch("[^,]+") do
+            local yes = listed(p)
+            some, all = some or yes, all and yes
+         end
+         if not (never and some or not never and all) then return false end
+      elseif is[name] == "" or not listed(is[name]) then
+         return false
+      end
+   end
+   return true
+end
+
+-- A number from 0 to 99 by the user's number, as the bridge computes it.
+local function bucket(uid)
+   local h = 5381
+   for i = 1, #uid do h = (h * 65599 + uid:byte(i)) % 4294967296 end
+   return h % 99991 % 100
+end
+
+-- The rule by which a job is adopted, nil = by none.
+local function rule_of(g, job, parts, uid)
+   local function own(field) -- what the job says, else what its user has by default
+      local v = text(job[field])
+      if v ~= "" then return v end
+      local ok, default = pcall(function() return job["default_" .. field] end)
+      return ok and text(default) or ""
+   end
+   local owner = string.format("%.0f", number(job.user_id, NO_VAL) or uid)
+   if bucket(owner) >= (tonumber(g.percent) or 0) or g.out["user:" .. owner] then return nil end
+   local is = { user = owner, account = own("account"), qos = own("qos"), reservation = text(job.reservation) }
+   if g.out["account:" .. is.account] then return nil end
+   for _, rule in ipairs(g.adopt) do
+      if ruled(rule, is, parts) then return not rule:find("never ", 1, true) and rule or nil end
+   end
+   return nil
+end
+
+-- A list of requests as one GPU and the rest of the list; nil if it holds anything else of GPUs.
+local function one_gpu(list)
+   local gpu, rest = nil, {}
+   for request in text(list):gmatch("[^,]+") do
+      local p = parse(request)
+      if not p.gpu then
+         rest[#rest + 1] = request
+      else
+         local n = p.kind:match("^%d+$") or p.count
+         if gpu or p.name ~= "gpu" or n ~= "1" then return nil end
+         gpu = p.prefix .. "gpu:" .. (p.kind:match("^%d*$") and "" or p.kind .. ":") .. "1"
+      end
+   end
+   return gpu, table.concat(rest, ",")
+end
+
+-- Whether a script has a deadline, or gives its steps GPUs of their own (srun --gres=gpu:1): they would
+-- find none in a job that holds shares.
+local function asks_more(script)
+   if script:find("\n#SBATCH[^\n]*%-%-deadline") then return true end
+   if not script:find("srun", 1, true) then return false end
+   for line in script:gmatch("[^\n]+") do
+      local asks = line:find("--gres", 1, true) or line:find("--gpu", 1, true) or line:find("%s%-G")
+      if asks and not line:find("^%s*#") then return true end
+   end
+   return false
+end
+
+-- Of an unchanged batch job of one GPU on one node that a rule adopts: its new request, nil to leave
+-- it as it is. Only --gpus=1 and --gpus-per-task=1 change, into one GPU per node: Slurm replaces no
+-- others later.
+local function adopted(g, job, parts, uid)
+   if #g.adopt == 0 or job.script == nil or number(job.het_job_offset, NO_VAL) then return nil end
+   local tasks = number(job.num_tasks, NO_VAL) or 1
+   local min, max = number(job.min_nodes, NO_VAL) or 1, number(job.max_nodes, NO_VAL) or 0
+   local task = text(job.tres_per_task)
+   local none = text(job.tres_per_node) == "" and text(job.tres_per_job) == ""
+   if none and not task:find("gpu", 1, true) then return nil end
+   local shared = number(job.shared, NO_VAL16)
+   if min > 1 or tasks > 1 and not (min == 1 and max == 1) or shared and shared ~= 1 then return nil end
+   local fields = { "tres_per_socket", "features", "reservation", "cpus_per_tres", "mem_per_tres", "tres_freq" }
+   for _, field in ipairs(fields) do
+      if text(job[field]) ~= "" then return nil end
+   end
+   if (number(job.ntasks_per_tres, NO_VAL16) or 0) > 0 then return nil end
+   local names = partitions(job, nil, parts)
+   if g.cpus["*"] or g.mem["*"] then return nil end -- Slurm refuses to replace such a request
+   for name in names:gmatch("[^,]+") do
+      if g.cpus[name] or g.mem[name] or g.leave[name] or next(g.only) and not g.only[name] then return nil end
+   end
+   for word in text(job.comment):gmatch("[^%s,;]+") do
+      if word == "share:no" then return nil end
+   end
+   local rule = rule_of(g, job, names, uid)
+   if not rule or asks_more(text(job.script)) then return nil end
+
+   local node, others = one_gpu(job.tres_per_node)
+   local whole, more = one_gpu(job.tres_per_job)
+   local per_task, rest = one_gpu(task)
+   if text(job.tres_per_node) ~= "" then
+      return node and others == "" and text(job.tres_per_job) == "" and not task:find("gpu", 1, true) and {} or nil
+   end
+   if tasks > 1 or rule:find("pernode ", 1, true) then return nil end
+   if whole and more == "" and not task:find("gpu", 1, true) then
+      return { { "tres_per_node", whole }, { "tres_per_job", "" } }
+   end
+   if per_task and text(job.tres_per_job) == "" then
+      return { { "tres_per_node", (per_task:gsub("=", ":")) }, { "tres_per_task", rest }, { "tres_bind", "" } }
+   end
+   return nil
+end
+
 -- What is to be changed of a job as a list of {field, value}, {} for nothing; or
 -- nil and why the job is refused. said is what its owner is told. Reads only.
 local function plan(job, rec, parts, uid)
    local new = rec == nil
    local read, g, gate = pcall(read_gate)
-   if not read then g, gate = { shares = {}, cpus = {}, mem = {} }, nil end
+   if not read then g, gate = { shares = {}, cpus = {}, mem = {}, adopt = {} }, nil end
    local sharing = {
       gres = (g.gres or CONF.gres) == "shard" and "shard" or "mps",
       units = text(g.units):match("^[1-9]%d*$") or CONF.units,
@@ -380,6 +501,17 @@ local function plan(job, rec, parts, uid)
    local asked = node.n + whole.n + odd.n > 0
    local partition = read and not asked and shares_only(g, job, rec, parts, uid)
    if partition then return only_shares(job, rec, partition, sharing) end
+   if new and gate and not asked and not apart and not node.rounded then
+      local changes = adopted(g, job, parts, uid)
+      local dependency = changes and gated(job, gate)
+      if not dependency then return {} end
+      local done, args = pcall(note_args, job)
+      if done and args ~= "" and text(job.admin_comment) == "" then
+         changes[#changes + 1] = { "admin_comment", "slurmbridge: " .. args }
+      end
+      changes[#changes + 1] = { "dependency", dependency }
+      return changes
+   end
    if apart or not asked and not node.rounded then return {} end
    local by_hand = node.part
    if asked then

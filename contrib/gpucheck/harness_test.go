@@ -1,13 +1,13 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/gpusim"
 )
 
 // What the CUDA programs have in common, with a sleep instead of a kernel.
@@ -23,68 +23,49 @@ func TestHarness(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	r := newRig(t, gpusim.Config{Model: "v100"})
-	b := &bench{
-		service: newService(filepath.Join(r.dir, "none"), "", 0, ""), target: time.Second,
-		program: func(*Kernel) []string { return []string{program} },
-	}
 	k := &Kernel{Name: "sleep", Duty: 0.5, Period: 10 * time.Millisecond, SMs: 1, MemMiB: 12}
-	s := solo{Kernel: *k}
-	err = b.calibrate(t.Context(), &s)
+	play := func(seconds float64, stopAfter time.Duration) (line, error) {
+		b := &bench{
+			service: newService(t.TempDir(), "", 0, ""), duration: time.Duration(seconds * float64(time.Second)),
+			program: func(*Kernel) []string { return []string{program} },
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		ready, begin := make(chan struct{}, 2), make(chan struct{})
+		go func() {
+			<-ready
+			if stopAfter == 0 {
+				stop()
+				return
+			}
+			close(begin)
+			time.AfterFunc(stopAfter, stop)
+		}()
+		return b.play(ctx, k, ready, begin)
+	}
+	if _, err := play(1, 0); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "exit status") {
+		t.Errorf("unwanted: %v", err)
+	}
 	// Sleeps take longer than requested, on a busy machine much longer: less
 	// work is found to fill a period, but none is shorter than its pause of 5 ms.
-	if err != nil || s.work < 1 || s.work > 50 || s.iterations < 3 || s.iterations > 200 {
-		t.Fatalf("%+v %v", s, err)
+	if k.work < 1 || k.work > 50 {
+		t.Errorf("work %v", k.work)
 	}
-	start := func(work, iterations int) *process {
-		p, err := b.launch(t.Context(), k, "--work", strconv.Itoa(work), "--iterations", strconv.Itoa(iterations))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if l, err := p.next(); err != nil || !l.Ready {
-			t.Fatalf("%+v %v", l, err)
-		}
-		return p
+	k.work = 40
+	end, err := play(0.6, time.Hour)
+	if err != nil || end.MovedMB != end.N*40*0.5 || end.HeldMiB != 12 {
+		t.Errorf("%+v, %v", end, err)
 	}
-
-	p := start(40, 60)
-	got, err := race([]*process{p})
-	if err := p.stop(); err != nil {
-		t.Error(err)
+	// 4 ms of work and 5 ms of pause each at least; the first tenth isn't counted.
+	if d := end.Seconds; d < 0.5 || d < 0.009*end.N || end.BusyS < 0.004*end.N || end.BusyS > d-0.005*end.N {
+		t.Errorf("%v s, busy for %v", d, end.BusyS)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	tr := got[0]
-	last := tr[len(tr)-1]
-	if len(tr) < 3 || tr[0].N != 0 || last.N != 60 || !last.Done || last.MovedMB != 60*40*0.5 || last.HeldMiB != 12 {
-		t.Errorf("%d lines, the last %+v", len(tr), last)
-	}
-	// 60 times 4 ms of work and 5 ms of pause at least.
-	if d := last.At - tr[0].At; d < 0.54 || last.BusyS < 0.24 || last.BusyS > d-0.3 {
-		t.Errorf("%v s, busy for %v", d, last.BusyS)
+	// A program that is no longer wanted prints its progress and ends.
+	if end, err := play(600, 100*time.Millisecond); err != nil || end.N < 1 {
+		t.Errorf("%v: %+v", err, end)
 	}
 
-	// One that is no longer wanted says how far it came; one that is never wanted
-	// says nothing.
-	long, short := start(1, 1e9), start(1, 20)
-	both, err := race([]*process{long, short})
-	for _, p := range []*process{long, short, start(1, 5)} {
-		if err := p.stop(); err != nil {
-			t.Error(err)
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := both[0][len(both[0])-1].N; n < 1 || n > 1e6 {
-		t.Errorf("stopped after %d iterations", n)
-	}
-	if r, _, _, err := rates(both...); err != nil || !(r[0] > 0) {
-		t.Errorf("%v %v", r, err)
-	}
-
-	for _, args := range [][]string{{"--duty", "0"}, {"--duty", "1.5"}, {"--work"}, {"--work", "nan"}, {"--iterations", "-1"}, {"--nosuch", "1"}} {
+	for _, args := range [][]string{{"--duty", "0"}, {"--duty", "1.5"}, {"--work"}, {"--work", "nan"}, {"--seconds", "-1"}, {"--nosuch", "1"}} {
 		if out, err := exec.Command(program, args...).Output(); err == nil || len(out) != 0 {
 			t.Errorf("%v: %s", args, out)
 		}

@@ -38,12 +38,8 @@ func simKernel(args []string, stdin io.Reader, out io.Writer) error {
 	}
 	period := k["--period-ms"] / 1000
 	step := period / 100
-	if k["--iterations"] == 0 {
-		fmt.Fprintf(out, "{\"work\":7,\"rate\":%g}\n", 1/step)
-		return nil
-	}
-	if k["--work"] != 7 {
-		return fmt.Errorf("work %v", k["--work"])
+	if w := k["--work"]; w != 0 && w != 7 {
+		return fmt.Errorf("work %v", w)
 	}
 	client, err := mps.Connect(context.Background(), os.Getenv)
 	if err != nil {
@@ -56,9 +52,8 @@ func simKernel(args []string, stdin io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	n := int64(k["--iterations"])
-	p := simProfile(args[0], k, step*float64(n), period, step)
-	fmt.Fprintln(out, `{"ready":true}`)
+	p := simProfile(args[0], k, k["--seconds"], period, step)
+	fmt.Fprintln(out, `{"ready":true,"work":7}`)
 	in := bufio.NewReader(stdin)
 	if _, err := in.ReadString('\n'); err != nil {
 		return nil
@@ -73,31 +68,26 @@ func simKernel(args []string, stdin io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for begun := false; ; {
+	for {
 		pr, err := slot.Progress()
 		if err != nil {
 			return err
-		}
-		if !begun {
-			begun = true
-			fmt.Fprintf(out, "{\"n\":0,\"at\":%.9f,\"busy_s\":0}\n", pr.StartT)
 		}
 		at, over := pr.NowT, pr.Status != gpusim.Running
 		if over {
 			at = pr.EndT
 		}
+		over = over || at >= pr.StartT+k["--seconds"]
 		select {
 		case <-hungUp:
 			over = true
 		case <-time.After(3 * time.Millisecond):
 		}
-		done := int64(pr.DoneS/step + 1e-6)
-		text := fmt.Sprintf("\"n\":%d,\"at\":%.9f,\"busy_s\":%.9f", done, at, pr.DoneS*k["--duty"])
 		if over {
-			fmt.Fprintf(out, "{\"done\":true,%s,\"moved_mb\":%g,\"held_mib\":%g}\n", text, pr.DoneS*p.Mean().PCIeMBps, k["--mem-mib"])
+			fmt.Fprintf(out, "{\"n\":%d,\"seconds\":%.9f,\"busy_s\":%.9f,\"moved_mb\":%g,\"held_mib\":%g}\n", int64(pr.DoneS/step+1e-6),
+				at-pr.StartT, pr.DoneS*k["--duty"], pr.DoneS*p.Mean().PCIeMBps, k["--mem-mib"])
 			return slot.Release()
 		}
-		fmt.Fprintf(out, "{%s}\n", text)
 	}
 }
 

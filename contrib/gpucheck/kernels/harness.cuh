@@ -3,18 +3,16 @@
 //
 // An iteration is a busy part (work units of the program's own kind, run to their
 // end) and, where --duty is under 1, a pause of the host of (1 - duty) * period.
-// The work is fixed beforehand, so that an iteration beside others takes as much
-// longer as they slow it.
+// The work is fixed beforehand, so that an iteration next to other kernels takes as
+// much longer as they slow it.
 //
-//   PROGRAM --duty D --period-ms P --seconds S            finds the work, measures
-//           for S seconds, prints {"work":W,"rate":iterations a second} and ends
-//   PROGRAM --duty D --period-ms P --work W --iterations N  prints {"ready":true},
-//           waits for a line on standard input, iterates N times and ends
+//   PROGRAM --duty D --period-ms P --seconds S --work W
 //
-// Meanwhile it prints {"n":iterations,"at":seconds,"busy_s":seconds} five times a
-// second and, with "done":true, "moved_mb" and "held_mib", at the end. "at" is
-// CLOCK_MONOTONIC, which all processes share. It ends early when its standard input
-// is closed: whoever started it has gone, or has seen enough.
+// finds the work where W is 0, prints {"ready":true,"work":W}, waits for a line on
+// standard input and iterates for S seconds. At the end it prints
+// {"n":iterations,"seconds":s,"busy_s":seconds,"moved_mb":MB,"held_mib":MiB}. The first tenth
+// of S, in which clocks rise, doesn't count. It ends early when its standard input is
+// closed: the program that started it has gone, or gives up.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -37,7 +35,7 @@
 
 struct Args {
 	double duty = 1, period_ms = 5, seconds = 2, mem_mib = 0, sms = 1;
-	long long work = 0, iterations = 0; // work 0 = to be found
+	long long work = 0; // 0 = to be found
 };
 
 // A program: its kind of work.
@@ -96,8 +94,6 @@ static Args parse(int argc, char **argv)
 			a.sms = v;
 		else if (ok && !strcmp(name, "--work"))
 			a.work = (long long)v;
-		else if (ok && !strcmp(name, "--iterations"))
-			a.iterations = (long long)v;
 		else {
 			fprintf(stderr, "%s: %s %s makes no sense\n", argv[0], name, value);
 			exit(2);
@@ -126,20 +122,6 @@ static long long find_work(const Program &p, double target)
 	return found < 1 ? 1 : found;
 }
 
-struct Counts {
-	long long n = 0;
-	double busy = 0;
-};
-
-static void iterate(const Program &p, const Args &a, Counts &c)
-{
-	double from = now_s();
-	p.work(a.work);
-	c.busy += now_s() - from;
-	c.n++;
-	sleep_s((1 - a.duty) * a.period_ms / 1e3);
-}
-
 static int program(int argc, char **argv, const Program &p)
 {
 	Args a = parse(argc, argv);
@@ -148,33 +130,30 @@ static int program(int argc, char **argv, const Program &p)
 	CHECK(cudaSetDevice(0));
 	CHECK(cudaGetDeviceProperties(&card, 0));
 	double held = p.setup(a, card);
-	Counts c;
-	if (a.work == 0) {
+	if (a.work == 0)
 		a.work = find_work(p, a.duty * a.period_ms / 1e3);
-		double from = now_s();
-		while (now_s() - from < a.seconds || c.n < 3)
-			iterate(p, a, c);
-		printf("{\"work\":%lld,\"rate\":%.9g}\n", a.work, (double)c.n / (now_s() - from));
+	else
+		p.work(1); // compiles, where that is still to be done
+	printf("{\"ready\":true,\"work\":%lld}\n", a.work);
+	char text[8];
+	if (!fgets(text, sizeof text, stdin))
 		return 0;
+	long long n = 0;
+	double begin = now_s(), from = begin, to = begin, busy = 0;
+	while (to - begin < a.seconds && !left_alone()) {
+		if (to - begin < a.seconds / 10) { // what was so far doesn't count
+			n = 0;
+			busy = 0;
+			from = to;
+		}
+		double at = now_s();
+		p.work(a.work);
+		busy += now_s() - at;
+		n++;
+		sleep_s((1 - a.duty) * a.period_ms / 1e3);
+		to = now_s();
 	}
-	p.work(1); // compiles, where that is still to be done
-	printf("{\"ready\":true}\n");
-	char line[8];
-	if (!fgets(line, sizeof line, stdin))
-		return 0;
-	double said = now_s();
-	printf("{\"n\":0,\"at\":%.6f,\"busy_s\":0}\n", said);
-	while (c.n < a.iterations) {
-		iterate(p, a, c);
-		double t = now_s();
-		if (t - said < 0.2 || c.n == a.iterations)
-			continue;
-		said = t;
-		printf("{\"n\":%lld,\"at\":%.6f,\"busy_s\":%.6f}\n", c.n, t, c.busy);
-		if (left_alone())
-			break;
-	}
-	printf("{\"done\":true,\"n\":%lld,\"at\":%.6f,\"busy_s\":%.6f,\"moved_mb\":%.6f,\"held_mib\":%.3f}\n", c.n, now_s(), c.busy,
-	       (double)c.n * (double)a.work * p.moved_mb_a_unit, held);
+	printf("{\"n\":%lld,\"seconds\":%.6f,\"busy_s\":%.6f,\"moved_mb\":%.6f,\"held_mib\":%.3f}\n", n, to - from, busy,
+	       (double)n * (double)a.work * p.moved_mb_a_unit, held);
 	return 0;
 }

@@ -6,12 +6,17 @@ package series
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
 	"github.com/slurmbridge/slurmbridge/gpuprof/recordhttp"
 	"github.com/slurmbridge/slurmbridge/gpuprof/spool"
@@ -35,7 +40,7 @@ func Daemons() Set {
 }
 
 // described matches a Desc's String, the only access that it gives.
-var described = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+var described = regexp.MustCompile(`fqName: "([^"]+)".*constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
 
 // Register adds a collector's series: a Set is a prometheus.Registerer.
 func (s Set) Register(c prometheus.Collector) error {
@@ -48,7 +53,10 @@ func (s Set) Register(c prometheus.Collector) error {
 			errs = append(errs, fmt.Errorf("not understood: %s", d))
 			continue
 		}
-		names := strings.FieldsFunc(m[2], func(r rune) bool { return r == ',' || r == ' ' })
+		names := strings.FieldsFunc(m[3], func(r rune) bool { return r == ',' || r == ' ' })
+		for _, label := range matcher.FindAllStringSubmatch(quoted.ReplaceAllString(m[2], `""`), -1) {
+			names = append(names, label[1])
+		}
 		s[m[1]] = names
 		if _, ok := c.(prometheus.Histogram); ok || isHistogramVec(c) {
 			delete(s, m[1])
@@ -145,4 +153,40 @@ func grows(function, name string) error {
 		}
 	}
 	return nil
+}
+
+// Require skips a test where a program of Prometheus's is missing, or fails it if
+// SLURMBRIDGE_REQUIRE_PROMETHEUS is set.
+func Require(tb testing.TB, program string) {
+	tb.Helper()
+	if _, err := exec.LookPath(program); err == nil {
+		return
+	}
+	if os.Getenv("SLURMBRIDGE_REQUIRE_PROMETHEUS") != "" {
+		tb.Fatalf("no %s: contrib/install-deps --prometheus", program)
+	}
+	tb.Skipf("no %s: contrib/install-deps --prometheus", program)
+}
+
+// Promtool runs promtool; its output is the error.
+func Promtool(tb testing.TB, args ...string) error {
+	tb.Helper()
+	Require(tb, "promtool")
+	if out, err := exec.CommandContext(tb.Context(), "promtool", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("promtool %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// Syntax has promtool parse queries, as rules of a file of their own.
+func Syntax(tb testing.TB, queries ...string) error {
+	tb.Helper()
+	var rules strings.Builder
+	rules.WriteString("groups:\n- name: queries\n  rules:\n")
+	for i, query := range queries {
+		fmt.Fprintf(&rules, "  - {record: query_%d, expr: %q}\n", i, query)
+	}
+	file := filepath.Join(tb.TempDir(), "queries.yml")
+	must.OK(tb, os.WriteFile(file, []byte(rules.String()), 0o600))
+	return Promtool(tb, "check", "rules", file)
 }

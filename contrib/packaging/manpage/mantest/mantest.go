@@ -1,7 +1,10 @@
-// Package mantest is the test of a program's manual that writes it, too.
+// Package mantest writes the manual pages of a program from its commands' own help, for the packages, and tests them.
 package mantest
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,12 +13,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 
-	"github.com/slurmbridge/slurmbridge/contrib/packaging/manpage"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
 )
 
 // Manual writes root's pages, into SLURMBRIDGE_WRITE_MAN where that is set (dated
-// SOURCE_DATE_EPOCH; more as in manpage.Write), and checks that each says what its command does.
+// SOURCE_DATE_EPOCH), and checks that each says what its command does. Root's page gets more as well, sections in
+// Markdown ("# FILES").
 func Manual(t *testing.T, root *cobra.Command, more string) {
 	t.Helper()
 	dir, keep := os.LookupEnv("SLURMBRIDGE_WRITE_MAN")
@@ -24,25 +29,15 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 	}
 	var when time.Time
 	if s := os.Getenv("SOURCE_DATE_EPOCH"); s != "" {
-		sec, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		when = time.Unix(sec, 0).UTC()
+		when = time.Unix(must.Get(strconv.ParseInt(s, 10, 64))(t), 0).UTC()
 	}
-	if err := manpage.Write(root, dir, more, when); err != nil {
-		t.Fatal(err)
-	}
+	must.OK(t, write(root, dir, more, when))
 	pages, err := filepath.Glob(filepath.Join(dir, root.Name()+"*.8"))
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)
 	}
 	for _, p := range pages {
-		b, err := os.ReadFile(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := string(b)
+		text := string(must.Get(os.ReadFile(p))(t))
 		if strings.Contains(text, "\\_") || strings.Contains(text, "\\*") {
 			t.Errorf("%s shows Markdown's marks", filepath.Base(p))
 		}
@@ -58,3 +53,76 @@ func Manual(t *testing.T, root *cobra.Command, more string) {
 		}
 	}
 }
+
+// write writes one page of section 8 for each command of root into dir, NAME-COMMAND.8,
+// dated when. It changes root's texts. A command with the annotation "elsewhere" is another program's, which has
+// its page.
+func write(root *cobra.Command, dir, more string, when time.Time) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	var page func(c *cobra.Command, more string) error
+	page = func(c *cobra.Command, more string) error {
+		var errs []error
+		if _, other := c.Annotations["elsewhere"]; !other && !c.Hidden && c.Name() != "help" {
+			c.DisableAutoGenTag = true // it would add a date, and that it was generated
+			if c.Long == "" {
+				c.Long = c.Short + "."
+			}
+			c.Long = markdown(c.Long) + commands(c) + more
+			name := strings.ReplaceAll(c.CommandPath(), " ", "-")
+			var b bytes.Buffer
+			errs = append(errs, doc.GenMan(c, &doc.GenManHeader{
+				Title: strings.ToUpper(name), Section: "8", Date: &when, Source: root.Name(), Manual: "System administration",
+			}, &b), os.WriteFile(filepath.Join(dir, name+".8"), b.Bytes(), 0o600))
+		}
+		for _, sub := range c.Commands() {
+			errs = append(errs, page(sub, ""))
+		}
+		return errors.Join(errs...)
+	}
+	return page(root, more)
+}
+
+// commands lists a command's own.
+func commands(c *cobra.Command) string {
+	var b strings.Builder
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			fmt.Fprintf(&b, "\n**%s**\n: %s.\n", escape.Replace(sub.Name()), escape.Replace(sub.Short))
+		}
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	return "\n# COMMANDS\n" + b.String() + "\n"
+}
+
+// markdown is a help text as the library wants it: what is indented is set as it
+// stands, and no letter has a meaning of its own.
+func markdown(help string) string {
+	var b strings.Builder
+	indented := false
+	for line := range strings.Lines(help) {
+		text := strings.TrimRight(line, "\n")
+		is := strings.HasPrefix(text, " ") || strings.HasPrefix(text, "\t")
+		if is != indented && b.Len() > 0 && text != "" {
+			b.WriteString("\n")
+		}
+		switch {
+		case text == "":
+		case is:
+			text = "    " + text
+		default:
+			text = escape.Replace(text)
+		}
+		if text != "" {
+			indented = is
+		}
+		fmt.Fprintln(&b, text)
+	}
+	return b.String()
+}
+
+var escape = strings.NewReplacer("_", `\_`, "*", `\*`, "`", "\\`", "<", `\<`, "#", `\#`)

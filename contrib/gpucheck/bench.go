@@ -1,0 +1,331 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"os/exec" //nolint:depguard // the kernels' programs are run here, and nvcc and the MPS control program
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof"
+	"github.com/slurmbridge/slurmbridge/gpuprof/agent"
+	"github.com/slurmbridge/slurmbridge/prolog"
+	"github.com/slurmbridge/slurmbridge/rlcore"
+	"github.com/slurmbridge/slurmbridge/rlcore/interference"
+)
+
+// Kernel is an application with a known demand.
+type Kernel struct {
+	Name   string
+	Source string // kernels/SOURCE.cu
+	// Duty is the part of an iteration, alone, in which the GPU is at work; the
+	// host sleeps for the rest.
+	Duty   float64
+	Period time.Duration // of an iteration when alone, about
+	SMs    float64       // part of the SMs that its kernels use, 0..1
+	MemMiB float64       // device memory that it allocates; 0 = next to nothing
+	// Copies: its work is copies over PCIe, for which no kernel runs.
+	Copies bool
+
+	work  float64         // units of work in an iteration; 0 = not known yet
+	alone *rlcore.Profile // what it is when alone, with its seconds an iteration; nil = not known
+}
+
+// catalogue returns the kernels for a card, nil = one of 16 GiB: the named ones, or all.
+func catalogue(c *card, names []string) ([]*Kernel, error) {
+	mem := 16384.0
+	if c != nil {
+		mem = c.MemMiB
+	}
+	ms := time.Millisecond
+	all := []*Kernel{
+		{Name: "compute", Source: "compute", Duty: 1, Period: 5 * ms, SMs: 1},
+		{Name: "narrow", Source: "compute", Duty: 1, Period: 5 * ms, SMs: 0.25},
+		{Name: "memory", Source: "memory", Duty: 1, Period: 5 * ms, SMs: 1, MemMiB: 512},
+		{Name: "pcie", Source: "pcie", Duty: 1, Period: 20 * ms, SMs: 1, Copies: true},
+		{Name: "bursty", Source: "compute", Duty: 0.3, Period: 200 * ms, SMs: 1},
+		{Name: "hungry", Source: "memory", Duty: 0.5, Period: 20 * ms, SMs: 1, MemMiB: math.Floor(0.3*mem/256) * 256},
+	}
+	some := slices.DeleteFunc(slices.Clone(all), func(k *Kernel) bool { return len(names) > 0 && !slices.Contains(names, k.Name) })
+	if len(names) > 0 && len(some) != len(names) {
+		known := ""
+		for _, k := range all {
+			known += " " + k.Name
+		}
+		return nil, fmt.Errorf("--kernels %.100q: there are%s, each once", names, known)
+	}
+	return some, nil
+}
+
+//go:embed kernels
+var sources embed.FS
+
+// compile builds the kernels' programs with nvcc into a folder. nvcc's default
+// target is the oldest card that it knows; the driver compiles for newer ones when
+// a program starts.
+func compile(ctx context.Context, nvcc, folder string, kernels []*Kernel) error {
+	if err := os.CopyFS(folder, sources); err != nil {
+		return fmt.Errorf("write kernels: %w", err)
+	}
+	for _, k := range kernels {
+		program := filepath.Join(folder, k.Source)
+		if _, err := os.Stat(program); err == nil {
+			continue
+		}
+		if _, err := output(ctx, "", os.Environ(), nvcc, "-O2", "-o", program, filepath.Join(folder, "kernels", k.Source+".cu")); err != nil {
+			return fmt.Errorf("nvcc %s.cu: %w", k.Source, err)
+		}
+	}
+	return nil
+}
+
+// bench runs kernels under MPS and measures them.
+type bench struct {
+	card               *card
+	service            *service
+	program            func(*Kernel) []string // what to run for a kernel, before its arguments
+	duration, sampling time.Duration          // for which kernels iterate, and between the agent's samples
+	log                *slog.Logger
+}
+
+// trial is kernels that iterated at the same time, with what each printed at its end and the agent's record of it.
+type trial struct {
+	kernels []*Kernel
+	ends    []line
+	records []*gpuprof.Record
+}
+
+// rate is the i-th kernel's iterations a second.
+func (t *trial) rate(i int) float64 { return t.ends[i].N / t.ends[i].Seconds }
+
+// measure starts what is needed, measures, and ends all of it.
+func (o *options) measure(ctx context.Context, c *card, kernels []*Kernel, errOut io.Writer) (*Report, error) {
+	folder, err := os.MkdirTemp("", "gpucheck-")
+	if err != nil {
+		return nil, fmt.Errorf("make a folder: %w", err)
+	}
+	defer os.RemoveAll(folder)
+	b := &bench{
+		card: c, duration: o.duration, sampling: o.sampling, log: slog.New(slog.NewTextHandler(errOut, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		service: newService(folder, o.control, c.order, c.UUID), program: func(k *Kernel) []string { return []string{o.workload, k.Name} },
+	}
+	if o.workload == "" {
+		if err := compile(ctx, o.nvcc, folder, kernels); err != nil {
+			return nil, err
+		}
+		b.program = func(k *Kernel) []string { return []string{filepath.Join(folder, k.Source)} }
+	}
+	defer func() {
+		if err := b.service.release(); err != nil { // it costs no figures
+			fmt.Fprintln(errOut, "gpucheck: end MPS:", err)
+		}
+	}()
+	if err := b.service.ensure(ctx); err != nil {
+		return nil, err
+	}
+	return b.measure(ctx, kernels, errOut)
+}
+
+// measure tries each kernel alone, which finds its work, and then all pairs, with a line for each trial. One that fails
+// is noted and doesn't stop the rest.
+func (b *bench) measure(ctx context.Context, kernels []*Kernel, errOut io.Writer) (*Report, error) {
+	var trials [][]*Kernel
+	for _, k := range kernels {
+		trials = append(trials, []*Kernel{k})
+	}
+	for i, k := range kernels {
+		for _, other := range kernels[i:] {
+			trials = append(trials, []*Kernel{k, other})
+		}
+	}
+	r := newReport(b.card)
+	for n, of := range trials {
+		name := of[0].Name
+		if len(of) > 1 {
+			if of[0].alone == nil || of[1].alone == nil {
+				continue // it failed alone
+			}
+			name += " + " + of[1].Name
+		}
+		fmt.Fprintf(errOut, "gpucheck: %d/%d %s\n", n+1, len(trials), name)
+		t, err := b.try(ctx, of)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err == nil:
+			r.add(t)
+		default:
+			r.Failures = append(r.Failures, name+": "+err.Error())
+			// A daemon that a client has failed on may fail the next ones.
+			if err := errors.Join(b.service.release(), b.service.ensure(ctx)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	r.Law = interference.Score(r.law, r.spec, r.known, r.measured)
+	return r, nil
+}
+
+// try has kernels iterate at the same time, and the agent record them.
+func (b *bench) try(ctx context.Context, kernels []*Kernel) (t *trial, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute+4*b.duration)
+	defer cancel()
+	n := len(kernels)
+	ready, begin := make(chan struct{}, 2*n), make(chan struct{})
+	t = &trial{kernels: kernels, ends: make([]line, n)}
+	all, running := errgroup.WithContext(ctx)
+	for i, k := range kernels {
+		all.Go(func() (err error) {
+			t.ends[i], err = b.play(running, k, ready, begin)
+			return err
+		})
+	}
+	await := func() error {
+		for range n {
+			select {
+			case <-ready:
+			case <-running.Done(): // one has failed, or there is no more time
+				return all.Wait()
+			}
+		}
+		return nil
+	}
+	if err := await(); err != nil {
+		return nil, err
+	}
+	if clients, err := b.service.clients(ctx); err != nil || clients < n {
+		cancel()
+		return nil, errors.Join(err, fmt.Errorf("the MPS daemon has %d clients, not %d: these would take turns", clients, n), all.Wait())
+	}
+	t.records, err = b.record(ctx, n, func() error {
+		close(begin)
+		return await() // a program's own end is no part of the record
+	})
+	return t, errors.Join(err, all.Wait())
+}
+
+// line is what a kernel's program prints when it is ready and at its end; kernels/harness.cuh says more.
+type line struct {
+	Work float64 `json:"work"` // units of work in an iteration
+	// At the end:
+	N       float64 `json:"n"`        // iterations
+	Seconds float64 `json:"seconds"`  // that they took
+	BusyS   float64 `json:"busy_s"`   // of their busy parts
+	MovedMB float64 `json:"moved_mb"` // over PCIe, both directions
+	HeldMiB float64 `json:"held_mib"` // device memory
+}
+
+// play runs a kernel's program, lets it iterate once begin is closed, and returns its last line. It signals on ready when the
+// program is ready and when it has iterated. Closing its input ends the program; one that goes on for another 5 s is killed,
+// which under MPS may end other clients. It has a process group of its own, so that an interrupt from the terminal doesn't
+// reach it.
+func (b *bench) play(ctx context.Context, k *Kernel, ready chan<- struct{}, begin <-chan struct{}) (end line, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	args := fmt.Sprintf("--duty %g --period-ms %g --sms %g --mem-mib %g --work %.0f --seconds %g",
+		k.Duty, float64(k.Period)/float64(time.Millisecond), k.SMs, k.MemMiB, k.work, b.duration.Seconds())
+	argv := append(b.program(k), strings.Fields(args)...)
+	p, errs := exec.CommandContext(ctx, argv[0], argv[1:]...), new(bytes.Buffer)
+	stdin, err := p.StdinPipe()
+	stdout, oerr := p.StdoutPipe()
+	p.Env, p.Stderr, p.WaitDelay, p.SysProcAttr = b.service.environ(), errs, 5*time.Second, &syscall.SysProcAttr{Setpgid: true}
+	p.Cancel = func() error { return errors.Join(os.ErrProcessDone, stdin.Close()) }
+	if err := errors.Join(err, oerr, p.Start()); err != nil {
+		return end, fmt.Errorf("start %s: %w", k.Name, err)
+	}
+	lines := json.NewDecoder(stdout)
+	if err = lines.Decode(&end); err == nil && end.Work < 1 {
+		err = errors.New("it isn't ready")
+	}
+	if k.work == 0 {
+		k.work = end.Work
+	}
+	if err == nil {
+		ready <- struct{}{}
+		select {
+		case <-begin:
+			_, _ = io.WriteString(stdin, "\n")
+			err = lines.Decode(&end)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if err == nil && !(end.N > 0 && end.Seconds > 0) {
+		err = errors.New("it has not iterated")
+	}
+	if err == nil {
+		ready <- struct{}{}
+	}
+	stop()
+	_, _ = io.Copy(io.Discard, stdout)
+	if err = errors.Join(err, p.Wait()); err != nil {
+		err = fmt.Errorf("%s: %w: %.2000s", k.Name, err, bytes.TrimSpace(errs.Bytes()))
+	}
+	return end, err
+}
+
+// output runs a program to its end and returns what it printed.
+func output(ctx context.Context, stdin string, env []string, argv ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdin, cmd.WaitDelay = env, strings.NewReader(stdin), time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %.2000s", err, bytes.TrimSpace(out))
+	}
+	return string(out), nil
+}
+
+// record runs do while a node agent records n sharers of the card, whose job files it writes as the hooks do.
+func (b *bench) record(ctx context.Context, n int, do func() error) (out []*gpuprof.Record, err error) {
+	ctx, end := context.WithCancel(ctx)
+	records := make(chan *gpuprof.Record, n)
+	a := &agent.Agent{
+		Dir: b.service.Dir, Devices: b.card.lib.Devices(), Node: "gpucheck", Period: b.sampling, Now: time.Now, Log: b.log,
+		Keep: func(r *gpuprof.Record) error { records <- r; return nil },
+	}
+	if err := a.Start(); err != nil {
+		end()
+		return nil, fmt.Errorf("start the agent: %w", err)
+	}
+	var running errgroup.Group
+	running.Go(func() error { return a.Run(ctx) })
+	defer func() { end(); _ = running.Wait() }()
+	for id := range n {
+		j := &prolog.Job{
+			JobID: int64(id) + 1, UID: uint32(os.Getuid()), User: "gpucheck", //nolint:gosec // a uid
+			GPUs: []int{b.card.order}, UUIDs: []string{b.card.UUID}, Start: time.Now(), Percent: 100 / n % 100,
+		}
+		if err := a.Dir.Begin(j); err != nil {
+			return nil, err
+		}
+	}
+	err = do()
+	for id := range n {
+		if _, err := a.Dir.End(int64(id)+1, time.Now(), "0:0"); err != nil {
+			return nil, err
+		}
+	}
+	out = make([]*gpuprof.Record, n)
+	for range n { // also after an error: the next trial's records have the same numbers
+		select {
+		case r := <-records:
+			out[r.JobID-1] = r
+		case <-ctx.Done():
+			return nil, errors.Join(err, fmt.Errorf("wait for the agent's record: %w", ctx.Err()))
+		}
+	}
+	return out, err
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec" //nolint:depguard // programs are looked for
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/slurmbridge/slurmbridge/gpuprof/nvml"
+	"github.com/slurmbridge/slurmbridge/prolog"
+)
+
+// look finds the GPU, nil = there is none, and the programs that no flag names, and lists why this machine isn't fit.
+func (o *options) look() (c *card, why []string) {
+	var err error
+	if o.control, err = exec.LookPath(o.control); err != nil {
+		why = append(why, fmt.Sprintf("there is no MPS control program, which comes with the driver: %v", err))
+	}
+	if _, err := exec.LookPath(o.nvcc); err != nil && o.workload == "" {
+		why = append(why, fmt.Sprintf("there is no nvcc, which comes with CUDA (--nvcc names it): %v", err))
+	}
+	if pid := mpsRunning(o.proc); pid != 0 {
+		why = append(why, fmt.Sprintf("an MPS program runs here already (process %d): end it first, or use another machine", pid))
+	}
+	if c, err = pick(o.library, o.gpu); err != nil {
+		return nil, append(why, err.Error())
+	}
+	return c, append(why, c.unfit()...)
+}
+
+// mpsRunning returns the pid of any user's MPS program on this machine, 0 = none.
+func mpsRunning(proc string) int {
+	fs, _ := procfs.NewFS(proc)
+	all, _ := fs.AllProcs()
+	for _, p := range all {
+		argv, _ := p.CmdLine() // it may have ended
+		if len(argv) > 0 && strings.HasPrefix(filepath.Base(argv[0]), "nvidia-cuda-mps-") {
+			return p.PID
+		}
+	}
+	return 0
+}
+
+// card is the GPU to be checked.
+type card struct {
+	nvml.Device
+	lib   *nvml.Library
+	order int // among the device files, as gres.conf and the agent count
+	idle  nvml.Sample
+}
+
+// pick finds a GPU by NVML's index or UUID.
+func pick(library, which string) (*card, error) {
+	lib, err := nvml.Open(library)
+	if err != nil {
+		return nil, fmt.Errorf("there is no NVIDIA driver, or no GPU: %w", err)
+	}
+	devices := lib.Devices()
+	for _, d := range devices {
+		if which != d.UUID && which != strconv.Itoa(d.Index) {
+			continue
+		}
+		c := &card{Device: d, lib: lib}
+		for _, o := range devices {
+			if o.Minor < d.Minor {
+				c.order++
+			}
+		}
+		return c, nil
+	}
+	return nil, errors.Join(fmt.Errorf("there is no GPU %.64q; NVML has %d", which, len(devices)), lib.Close())
+}
+
+// Use beyond which a GPU counts as busy. Drivers keep some hundred MiB for themselves.
+const (
+	busyGPU  = 0.05
+	busyMiB  = 1024
+	busyPart = 0.03 // of the card's memory, if that is more
+)
+
+// unfit lists why a GPU can't be checked now. It leaves the use of the idle GPU in c.
+func (c *card) unfit() (why []string) {
+	refuse := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
+	if c.MIG.On {
+		refuse("the GPU is in MIG mode, which this check neither knows nor changes")
+	}
+	if list, err := c.Processes(); err == nil && len(list) > 0 {
+		refuse("the GPU is in use: process %d computes on it (%d in all)", list[0].PID, len(list))
+	}
+	var err error
+	if c.idle, err = c.Sample(); err != nil {
+		refuse("NVML doesn't read the GPU: %v", err)
+	}
+	if c.idle.GPU > busyGPU || c.idle.MemMiB > max(busyMiB, busyPart*c.MemMiB) {
+		refuse("the GPU is in use: %.0f %% busy, %.0f MiB held", 100*c.idle.GPU, c.idle.MemMiB)
+	}
+	return why
+}
+
+// service is the GPU's MPS, as the hooks handle it, in a folder of its own.
+type service struct {
+	*prolog.MPS
+	gpu int
+}
+
+func newService(folder, control string, gpu int, uuid string) *service {
+	s := &service{gpu: gpu, MPS: &prolog.MPS{
+		Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: gpu, UUID: uuid}}, Quit: 2 * time.Second,
+	}}
+	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_STATE"} { // the MPS programs need them, too
+		if v := os.Getenv(name); v != "" {
+			s.Env = append(s.Env, name+"="+v)
+		}
+	}
+	return s
+}
+
+// ensure has a daemon that answers, and a server for this user.
+func (s *service) ensure(ctx context.Context) error {
+	return s.Ensure(ctx, s.gpu, uint32(os.Getuid()), false) //nolint:gosec // a uid
+}
+
+// release ends daemon and server, and kills what doesn't end by itself.
+func (s *service) release() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return s.Release(ctx, s.gpu)
+}
+
+// clients counts the processes that the GPU's MPS servers serve.
+func (s *service) clients(ctx context.Context) (n int, err error) {
+	query := func(what string) ([]string, error) {
+		list, err := output(ctx, what+"\n", append(s.environ(), s.Env...), s.Control)
+		return strings.Fields(list), err
+	}
+	servers, err := query("get_server_list")
+	for _, pid := range servers {
+		clients, cerr := query("get_client_list " + pid)
+		n, err = n+len(clients), errors.Join(err, cerr)
+	}
+	return n, err
+}
+
+// environ is the environment of the service's clients: the daemon knows one GPU only.
+func (s *service) environ() []string {
+	return append(os.Environ(), "CUDA_MPS_PIPE_DIRECTORY="+s.Pipe(s.gpu), "CUDA_VISIBLE_DEVICES=0")
+}
