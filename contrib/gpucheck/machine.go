@@ -113,6 +113,7 @@ type service struct {
 func newService(folder, control string, gpu int, uuid string) *service {
 	s := &service{gpu: gpu, MPS: &prolog.MPS{
 		Dir: prolog.Dir(folder), Control: control, Cards: []prolog.Card{{Index: gpu, UUID: uuid}}, Quit: 2 * time.Second,
+		Answer: time.Minute, // no job waits for it
 	}}
 	for _, name := range []string{"LD_LIBRARY_PATH", "GPUSIM_STATE"} { // the MPS programs need them, too
 		if v := os.Getenv(name); v != "" {
