@@ -163,3 +163,24 @@ func TestAdoptedJobsInFrontOfAnother(t *testing.T) {
 		}
 	}
 }
+
+// A job that a plan ungates is the first that Slurm starts: no group of the same plan counts on its GPU.
+func TestUngatedJobsComeFirst(t *testing.T) {
+	m := newModel(node("n1", 1, 8))
+	b := adopting(m, true)
+	tick(t, b, m, time.Second)
+	m.paused = true
+	full := app("full", 60, 0.95, 2000)
+	full.Runs = 1
+	first := m.submit("ann", time.Minute, full, true)
+	first.Request = wholeGPU
+	jobs := []*mjob{unchanged(m, "ann", true), unchanged(m, "ann", true)}
+	tick(t, b, m, 2*time.Second)
+	if len(first.Dependency.List) > 0 || len(b.Status().Groups) > 0 || jobs[0].Request != wholeGPU {
+		t.Errorf("%s waits for %v; groups %v", first.Ref, first.Dependency.List, b.Status().Groups)
+	}
+	m.paused = false
+	tick(t, b, m, 5*time.Minute)
+	must.Equal(t, first.State == job.Pending || jobs[0].began.Before(first.began), false, "the ungated job starts first")
+	must.Equal(t, jobs[0].ended && jobs[1].ended && jobs[0].began.Equal(jobs[1].began), true, "the others share: %v, %v", jobs[0].began, jobs[1].began)
+}

@@ -269,6 +269,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 	case in.Touched[j.Ref]:
 	case why != "" && behind:
 		v.letGo(j, job.UnfitLeft, ": "+why)
+		v.addForeign(j)
 	case why != "":
 		v.addForeign(j)
 	case j.Request.Kind == job.SharedGPU:
@@ -281,6 +282,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 	default:
 		if why := in.unmanageable(j, managed); why != "" {
 			v.letGo(j, why, "")
+			v.addForeign(j)
 			return
 		}
 		if _, identified := in.Apps[j.Ref]; !identified || in.WaitsBesides(j) != "" {
@@ -299,6 +301,7 @@ func (v *view) addPending(j *job.Job, managed *job.PartitionFilter) {
 				return
 			case by != "":
 				v.letGo(j, job.UnfitGPULimit, ": "+by)
+				v.addForeign(j)
 				return
 			}
 		}
@@ -331,12 +334,17 @@ func (v *view) closedFor(j *job.Job) string {
 // that it waits for something else.
 const ignoredAfterS = 60
 
-// addForeign adds a job that waits for GPUs without the bridge. The queue leaves out jobs that Slurm keeps for other
-// reasons, and requests for a part of a GPU's shares, which start on any GPU with enough.
+// addForeign adds a job that waits for GPUs without the bridge, or will once this plan has ungated it: Slurm starts it
+// before a group of this plan. The queue leaves out jobs that Slurm keeps for other reasons, and requests for a part of a
+// GPU's shares, which start on any GPU with enough.
 func (v *view) addForeign(j *job.Job) {
 	in := v.in
 	part := j.Request.Kind == job.Shares && j.Request.Count < job.Units && !v.turns(j.Ref)
-	if j.Request.Kind == job.NoGPU || part || len(j.Dependency.List) > 0 || in.notYet(j) != "" || !waitsForNodes(j.Reason) {
+	waits := len(j.Dependency.List) > 0 || !waitsForNodes(j.Reason)
+	if v.unfit[j.Ref] != "" && len(j.Dependency.List) > 0 {
+		waits = !in.waitsOnly(j)
+	}
+	if j.Request.Kind == job.NoGPU || part || waits || in.notYet(j) != "" {
 		return
 	}
 	rj := in.rlJob(j)
