@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
@@ -438,7 +439,7 @@ func lives(t *rapid.T, b *loop.Bridge) (alive bool) {
 	return true
 }
 
-func TestWhateverHappens(t *testing.T) { rapid.Check(t, draw) }
+func TestWhateverHappens(t *testing.T) { property.Check(t, draw) }
 
 // Wherever a bridge dies, all jobs run without it, within a lease and the run time of the
 // jobs before them.

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
@@ -146,7 +147,7 @@ func TestRequeuedWithItsOwnLimit(t *testing.T) {
 // with less solo work done than its own limit allows, as far as the bridge can know, and one that was alone all
 // the time gets nothing.
 func TestNobodyIsEndedForSharing(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		m, mem := newModel(node("n1", 1, 8)), newMemory()
 		m.bounds.MaxTime = map[string]time.Duration{"gpu": 0}
 		b := bridge(m, mem)

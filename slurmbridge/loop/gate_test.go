@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/loop"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/tracker"
@@ -522,7 +523,7 @@ func TestHungDaemonGivesWay(t *testing.T) {
 
 // Whatever becomes of two daemons, at most one changes jobs, and every job runs once.
 func TestTwoDaemonsNeverBoth(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
+	property.Check(t, func(rt *rapid.T) {
 		m := newModel(node("n1", 2, 16))
 		m.lingers = rapid.Bool().Draw(rt, "gates linger")
 		heads := []*head{newHead(m, "head1", newMemory()), newHead(m, "head2", newMemory())}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 
@@ -130,7 +131,7 @@ func nobodyIsLater(t interface {
 // nodes become free seconds apart. Jobs of several GPUs are not: a node that has some of its GPUs free for longer can
 // make any job later.
 func TestNobodyIsLater(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		var on site
 		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
 			on.nodes = append(on.nodes, node(fmt.Sprint("n", i), rapid.SampledFrom([]int{1, 1, 2}).Draw(t, "GPUs"), 64))

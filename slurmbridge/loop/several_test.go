@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/rlcore"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/job"
 )
@@ -46,7 +47,7 @@ func TestSeveralGPUsAreFilledAtOnce(t *testing.T) {
 // lands where it is meant to.
 func TestPlacedAsPlanned(t *testing.T) {
 	members := 0
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		gpus := rapid.SampledFrom([]int{2, 4, 8}).Draw(t, "gpus a node")
 		m := newModel(node("n1", gpus, 64), node("n2", gpus, 64))
 		m.leastLoaded = rapid.Bool().Draw(t, "least loaded")
@@ -93,7 +94,7 @@ func TestPlacedAsPlanned(t *testing.T) {
 // without MPS.
 func TestNobodyJoinsAFailedServer(t *testing.T) {
 	again := 0
-	rapid.Check(t, func(t *rapid.T) {
+	property.Check(t, func(t *rapid.T) {
 		gpus := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "gpus a node")
 		m := newModel(node("n1", gpus, 64), node("n2", gpus, 64))
 		m.leastLoaded = rapid.Bool().Draw(t, "least loaded")

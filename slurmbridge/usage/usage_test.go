@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/must"
+	"github.com/slurmbridge/slurmbridge/contrib/testbed/property"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/database"
 	"github.com/slurmbridge/slurmbridge/slurmbridge/history"
 )
@@ -173,7 +174,7 @@ func hours(rt *rapid.T, from, to int, name string) float64 {
 func TestSumsAgree(t *testing.T) {
 	ctx := t.Context()
 	s := open(t)
-	rapid.Check(t, func(rt *rapid.T) {
+	property.Check(t, func(rt *rapid.T) {
 		empty(t, s)
 		var all []history.Footprint
 		for i := range rapid.IntRange(1, 12).Draw(rt, "runs") {
