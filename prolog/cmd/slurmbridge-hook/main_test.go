@@ -28,8 +28,8 @@ import (
 	"github.com/slurmbridge/slurmbridge/slurmbridge/httpapi"
 )
 
-// TestMain turns the test binary into the program: its inner process is a second
-// start of the same file.
+// TestMain turns the test binary into the program, whose inner process is a second start of the same file. It takes
+// twice as long to start as the program that is built, which the hooks of long tests run where it is.
 func TestMain(m *testing.M) {
 	if os.Getenv("HOOK_TEST_MAIN") != "" {
 		main()
@@ -48,6 +48,9 @@ type result struct {
 func hook(t *testing.T, name string, args []string, env ...string) result {
 	t.Helper()
 	exe := must.Get(os.Executable())(t)
+	if dir := os.Getenv("SLURMBRIDGE_BUILD"); dir != "" && !testing.Short() {
+		exe = filepath.Join(dir, "slurmbridge-hook")
+	}
 	cmd := exec.Command(exe, args...)
 	cmd.Args[0] = name
 	cmd.Env = append([]string{"HOOK_TEST_MAIN=1"}, env...)
