@@ -351,7 +351,7 @@ func TestOnePage(t *testing.T) {
 	var jobs []history.Run
 	w := world()
 	w.Nodes[0].GPUs = 64
-	for i := range 1500 {
+	for i := range 600 {
 		j := ran(fmt.Sprint(i), fmt.Sprint("user", i%300), float64(i)/4, float64(i)/4+5, float64(i)/4+70, "x")
 		j.GPUs = []int{i % 64}
 		j.Outcome.Contract, j.Outcome.Broken = 1.05, true
@@ -359,7 +359,7 @@ func TestOnePage(t *testing.T) {
 	}
 	started := time.Now()
 	r := Make(&Input{Jobs: jobs, Replay: w})
-	if r.Replay == nil || r.Replay.Jobs != 1500 {
+	if r.Replay == nil || r.Replay.Jobs != 600 {
 		t.Fatal(r.NoReplay)
 	}
 	t.Logf("%v", time.Since(started))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,17 +53,23 @@ func TestTrain(t *testing.T) {
 	if cp, err := dqn.Load(in("span.json")); err != nil || cp.Objective != policy.Makespan {
 		t.Errorf("%+v, %v", cp, err)
 	}
-	train("--workload", "random", "--rounds", "1", "--seed", "7", "--out", in("again.json"))
+	// The trace's seven jobs are learned in a quarter of the time.
+	trace := func(more ...string) string {
+		t.Helper()
+		return train(append([]string{"--jobs", in("over.csv"), "--profiles", in("solo.csv")}, more...)...)
+	}
+	trace("--rounds", "1", "--seed", "7", "--out", in("one.json"))
+	trace("--rounds", "1", "--seed", "7", "--out", in("again.json"))
 	if !same("one.json", "again.json") {
 		t.Error("the same seed gave another network")
 	}
-	train("--workload", "random", "--rounds", "1", "--seed", "8", "--out", in("other.json"))
+	trace("--rounds", "1", "--seed", "8", "--out", in("other.json"))
 	if same("one.json", "other.json") {
 		t.Error("another seed gave the same network")
 	}
 
 	// The seed is that of the file.
-	if out := train("--workload", "random", "--resume", in("one.json"), "--rounds", "2", "--out", in("more.json")); !strings.Contains(out, "seed 7") {
+	if out := trace("--resume", in("one.json"), "--rounds", "2", "--out", in("more.json")); !strings.Contains(out, "seed 7") {
 		t.Errorf("it says %q", out)
 	}
 	if rounds("one.json") != 1 || rounds("more.json") != 2 {
@@ -70,9 +77,9 @@ func TestTrain(t *testing.T) {
 	}
 
 	// And so is a flat network's window.
-	train("--workload", "random", "--network", "flat", "--window", "2", "--rounds", "1", "--out", in("flat.json"))
-	train("--workload", "random", "--resume", in("flat.json"), "--rounds", "2", "--out", in("flat.json"))
-	// On a trace, by another law; what it prints then is the curve.
+	trace("--network", "flat", "--window", "2", "--rounds", "1", "--out", in("flat.json"))
+	trace("--resume", in("flat.json"), "--rounds", "2", "--out", in("flat.json"))
+	// By another law; what it prints then is the curve.
 	status, out, errOut := call("train", "--jobs", in("over.csv"), "--profiles", in("solo.csv"), "--law", "time-slice", "--gpus", "2", "--rounds", "2", "--out", in("site.json"), "--json")
 	var curve []dqn.RoundStats
 	if err := json.Unmarshal([]byte(out), &curve); status != 0 || err != nil || len(curve) != 2 || !(curve[1].Check > 0) {
@@ -93,13 +100,14 @@ func TestTrain(t *testing.T) {
 
 // TestTrainInterrupted: what was learned is in the file, and how to go on is said.
 func TestTrainInterrupted(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "dqn.json")
+	dir := files(t, traceFiles)
+	file, trace := filepath.Join(dir, "dqn.json"), []string{"train", "--jobs", filepath.Join(dir, "over.csv"), "--profiles", filepath.Join(dir, "solo.csv")}
 	for _, words := range [][]string{nil, {"--json"}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		var out, errOut bytes.Buffer
 		root := newRoot(&out, &errOut)
-		root.SetArgs(append([]string{"train", "--workload", "random", "--rounds", "3", "--out", file, "--curve", file + ".png"}, words...))
+		root.SetArgs(slices.Concat(trace, []string{"--rounds", "3", "--out", file, "--curve", file + ".png"}, words))
 		must.OK(t, root.ExecuteContext(ctx))
 		if want := "Interrupted after round 0; go on with --resume " + file; !strings.Contains(errOut.String(), want) {
 			t.Errorf("it says %q, not %q", errOut.String(), want)
@@ -108,7 +116,7 @@ func TestTrainInterrupted(t *testing.T) {
 			t.Errorf("the curve is %q", out.String())
 		}
 	}
-	if status, _, errOut := call("train", "--workload", "random", "--resume", file, "--rounds", "1", "--out", file); status != 0 {
+	if status, _, errOut := call(append(trace, "--resume", file, "--rounds", "1", "--out", file)...); status != 0 {
 		t.Errorf("status %d: %s", status, errOut)
 	}
 }
@@ -116,7 +124,7 @@ func TestTrainInterrupted(t *testing.T) {
 func TestTrainRefuses(t *testing.T) {
 	dir := files(t, traceFiles)
 	in := func(name string) string { return filepath.Join(dir, name) }
-	if status, _, errOut := call("train", "--workload", "random", "--rounds", "1", "--out", in("good.json")); status != 0 {
+	if status, _, errOut := call("train", "--jobs", in("once.csv"), "--profiles", in("solo.csv"), "--rounds", "1", "--out", in("good.json")); status != 0 {
 		t.Fatal(errOut)
 	}
 	good, err := os.ReadFile(in("good.json"))
