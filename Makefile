@@ -32,7 +32,7 @@ TOOLS   := $(CURDIR)/build/tools
 LINT    := $(TOOLS)/golangci-lint
 NFPM    := $(TOOLS)/nfpm
 SBOM    := $(TOOLS)/cyclonedx-gomod
-SCRIPTS := contrib/install-deps contrib/quietly contrib/fuzz $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
+SCRIPTS := contrib/install-deps contrib/quietly contrib/test contrib/fuzz $(NVMLSIM)/build .ci/run $(wildcard etc/hooks/*) $(addprefix contrib/packaging/,build check licences version) \
 	$(wildcard contrib/packaging/scripts/*)
 
 .DEFAULT_GOAL := help
@@ -84,10 +84,8 @@ compare: as-root build ## plain Slurm, plain shares and the bridge on the thesis
 flow: as-root build ## how fast GPUs are filled and followed, plain Slurm and the bridge, for 1, 4 and 8 a node (half an hour)
 	@$(call STAGE,flow) $(ARGS)
 
-# The end-to-end tests run by themselves: next to other packages' tests their daemons are late.
 test: build ## unit tests, and end-to-end tests on real Slurm daemons
-	@$(GO) list $(PKGS) | grep '/e2e$$' | xargs -r $(TEST) -timeout 30m $(TESTFLAGS)
-	@$(GO) list $(PKGS) | grep -v '/e2e$$' | xargs -r $(TEST) -timeout 20m $(TESTFLAGS)
+	@contrib/test $(CURDIR)/$(BUILD)/tests "$$($(GO) list $(PKGS))" $(TEST) -timeout 30m $(TESTFLAGS)
 
 # Slurm of these Debian releases: this machine's own, and the others' in a folder each,
 # made once. forky is in development: its folder keeps the Slurm of the day it was made.
