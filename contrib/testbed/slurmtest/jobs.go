@@ -3,6 +3,7 @@ package slurmtest
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -144,7 +145,25 @@ func Fields(out string) map[string]string {
 // machine: on a busy one, where a poll takes long or the process isn't scheduled for a while, it is
 // longer.
 func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
-	var waited time.Duration
+	return wait(ctx, d, ok, func() int64 { return 0 })
+}
+
+// Wait is the function Wait for what slurmctld knows: it polls soon after slurmctld has logged something. As not every
+// change is logged, it also polls after pauses that grow to a second.
+func (c *Cluster) Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
+	return wait(ctx, d, ok, func() int64 {
+		info, err := os.Stat(c.Path("log", "slurmctld.log"))
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	})
+}
+
+// wait polls until ok is true or d is over; a poll is due early when news changes.
+func wait(ctx context.Context, d time.Duration, ok func() bool, news func() int64) bool {
+	var waited, quiet time.Duration // in all, and since the last news
+	seen := news()
 	for {
 		asked := time.Now()
 		if ok() {
@@ -153,25 +172,28 @@ func Wait(ctx context.Context, d time.Duration, ok func() bool) bool {
 		if waited > d || ctx.Err() != nil {
 			return false
 		}
-		time.Sleep(pause(waited, time.Since(asked)))
-		waited += min(time.Since(asked), longestTurn)
+		// Many tests run at once, and most of them ask a program of Slurm's: what takes long is asked rarely.
+		asking := time.Since(asked)
+		time.Sleep(max(50*time.Millisecond, min(8*asking, time.Second)))
+		for blind := min(quiet/4, 25*asking, time.Second); news() == seen && time.Since(asked) < blind; {
+			time.Sleep(20 * time.Millisecond)
+		}
+		turn := min(time.Since(asked), longestTurn)
+		waited, quiet = waited+turn, quiet+turn
+		if now := news(); now != seen {
+			seen, quiet = now, 0
+		}
 	}
 }
 
-// longestTurn is what one turn of asking and pausing takes on an idle machine.
+// longestTurn is as much of one turn of asking and pausing as counts: it takes longer on a busy machine.
 const longestTurn = 600 * time.Millisecond
-
-// pause is how long to wait before asking again: longer the longer it has taken so far, and long
-// against what asking takes. Many tests run at once, and most of them ask a program of Slurm's.
-func pause(waited, asking time.Duration) time.Duration {
-	return max(50*time.Millisecond, min(waited/8, 500*time.Millisecond), min(4*asking, time.Second))
-}
 
 // WaitState waits until the job is in one of the states, and returns the state it
 // was last seen in ("" = it is gone).
 func (c *Cluster) WaitState(ctx context.Context, d time.Duration, ref string, states ...string) (string, bool) {
 	last := ""
-	ok := Wait(ctx, d, func() bool {
+	ok := c.Wait(ctx, d, func() bool {
 		f, err := c.Job(ctx, ref)
 		if err != nil {
 			return false

@@ -112,8 +112,7 @@ func Reap(dir string) error {
 // kill ends every process that belongs to the cluster in dir, and returns when
 // they are gone.
 func kill(dir string) error {
-	end := time.Now().Add(10 * time.Second)
-	for {
+	for end := time.Now().Add(10 * time.Second); ; {
 		pids, err := killOnce(dir)
 		if err != nil {
 			return fmt.Errorf("list processes: %w", err)
@@ -121,11 +120,24 @@ func kill(dir string) error {
 		if len(pids) == 0 {
 			return nil
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("processes %v of %s don't end", pids, dir)
+		// A look at these is cheap, and one at all processes is not.
+		for again := true; again; again = slices.ContainsFunc(pids, alive) {
+			if time.Now().After(end) {
+				return fmt.Errorf("processes %v of %s don't end", pids, dir)
+			}
+			time.Sleep(10 * time.Millisecond)
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// alive reports whether a process is neither gone nor a zombie.
+func alive(pid int) bool {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return false
+	}
+	st, err := p.Stat()
+	return err == nil && st.State != "Z" && st.State != "X"
 }
 
 // killOnce kills the processes that are there, and returns them.

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/slurmbridge/slurmbridge/contrib/testbed/slurmtest"
 )
 
 const small = "m3000g30"
@@ -49,7 +47,7 @@ func TestUsersNeverSharePascal(t *testing.T) {
 		}
 		return !slices.ContainsFunc(ids, func(id string) bool { return r.job(id)["JobState"] != "COMPLETED" })
 	}
-	if !slurmtest.Wait(t.Context(), 60*time.Second, done) {
+	if !r.Wait(t.Context(), 60*time.Second, done) {
 		t.Error("not all jobs have ended")
 	}
 }

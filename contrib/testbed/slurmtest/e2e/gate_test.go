@@ -40,7 +40,7 @@ func (r *rig) freed(ids ...string) {
 	r.t.Helper()
 	since := time.Now()
 	for _, id := range ids {
-		if !slurmtest.Wait(r.t.Context(), max(time.Second, free-time.Since(since)), func() bool {
+		if !r.Wait(r.t.Context(), max(time.Second, free-time.Since(since)), func() bool {
 			return !strings.Contains(r.job(id)["Dependency"], "after:")
 		}) {
 			r.t.Fatalf("job %s still waits: %v", id, r.job(id))
@@ -77,7 +77,7 @@ func TestHiddenGate(t *testing.T) {
 	r.state(60*time.Second, shared, "COMPLETED")
 	for _, c := range []struct{ state, want string }{{"DOWN", hidden + "," + slurmtest.Partition}, {"UP", hidden}} {
 		r.scontrol("update", "PartitionName="+hidden, "State="+c.state)
-		if !slurmtest.Wait(t.Context(), 40*time.Second, func() bool { return r.job(r.gate())["Partition"] == c.want }) {
+		if !r.Wait(t.Context(), 40*time.Second, func() bool { return r.job(r.gate())["Partition"] == c.want }) {
 			t.Errorf("its partition is %s, and the gate in %q", c.state, r.job(r.gate())["Partition"])
 		}
 	}
@@ -104,7 +104,7 @@ func TestGateFollowsPartitions(t *testing.T) {
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=INACTIVE")
 	r.start()
 	r.scontrol("update", "PartitionName="+slurmtest.Partition, "State=UP")
-	if !slurmtest.Wait(t.Context(), 40*time.Second, func() bool {
+	if !r.Wait(t.Context(), 40*time.Second, func() bool {
 		p := r.job(r.gate())["Partition"]
 		return strings.Contains(p, second) && strings.Contains(p, slurmtest.Partition)
 	}) {
@@ -117,12 +117,12 @@ func TestGateFollowsPartitions(t *testing.T) {
 func TestGateInABusyQueue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, options{quiet: true, Options: slurmtest.Options{
-		Nodes: 2, Scheduler: "bf_max_job_test=100,default_queue_depth=50,partition_job_depth=50",
+		Nodes: 2, Scheduler: "bf_max_job_test=20,default_queue_depth=10,partition_job_depth=10",
 		Extra: []string{"PartitionName=" + second + " Nodes=n1 PriorityTier=10"},
 	}})
 	r.any(ann, 600, "-w", "n2", "--exclusive")
 	// They want both nodes, and come before whatever is submitted later.
-	script := "cd /; for i in $(seq 600); do sbatch -p " + slurmtest.Partition + " -N 2 --exclusive -o /dev/null --wrap true >/dev/null || exit 1; done"
+	script := "cd /; for i in $(seq 100); do sbatch -p " + slurmtest.Partition + " -N 2 --exclusive -o /dev/null --wrap true >/dev/null || exit 1; done"
 	if out, err := r.Run(context.Background(), "bash", "-c", script); err != nil {
 		t.Fatal(err, out)
 	}
@@ -136,7 +136,7 @@ func TestGateHeldByHand(t *testing.T) {
 	r := newRig(t, options{})
 	gate := r.gate()
 	r.scontrol("hold", gate)
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool { return r.job(gate)["Priority"] != "0" }) {
+	if !r.Wait(t.Context(), 30*time.Second, func() bool { return r.job(gate)["Priority"] != "0" }) {
 		t.Fatalf("the gate is still held: %v", r.job(gate))
 	}
 	if log, err := os.ReadFile(r.Path("log", "bridge.log")); err != nil || !strings.Contains(string(log), "held") {

@@ -145,7 +145,7 @@ func (h *habit) until(d time.Duration, what, id string, ok func(f map[string]str
 	h.t.Helper()
 	d *= patience
 	var f map[string]string
-	if !slurmtest.Wait(context.Background(), d, func() bool { f = h.job(id); return ok(f) }) {
+	if !h.Wait(context.Background(), d, func() bool { f = h.job(id); return ok(f) }) {
 		h.t.Fatalf("job %s is not %s after %v: %v", id, what, d, f)
 	}
 }

@@ -61,7 +61,7 @@ func TestRequeue(t *testing.T) {
 	r.state(20*time.Second, a, "RUNNING")
 	r.scontrol("requeue", a)
 	// What was its share is taken back: it waits for the bridge with a whole GPU's.
-	if !slurmtest.Wait(t.Context(), 20*time.Second, func() bool {
+	if !r.Wait(t.Context(), 20*time.Second, func() bool {
 		f := r.job(a)
 		return f["JobState"] == "PENDING" && strings.HasSuffix(f["TresPerNode"], "mps:100") && strings.Contains(f["Dependency"], "after:")
 	}) {
@@ -234,7 +234,7 @@ func TestSeveralGPUsANode(t *testing.T) {
 func (r *rig) noMixing(ids []string, within time.Duration) {
 	r.t.Helper()
 	most := 0
-	ok := slurmtest.Wait(context.Background(), within, func() bool {
+	ok := r.Wait(context.Background(), within, func() bool {
 		out, err := r.Run(context.Background(), "scontrol", "-d", "-o", "show", "jobs")
 		if err != nil {
 			return false
@@ -307,7 +307,7 @@ func TestExpeditedRequeue(t *testing.T) {
 		r.state(30*time.Second, id, "RUNNING")
 	}
 	var f map[string]string
-	if !slurmtest.Wait(t.Context(), 30*time.Second, func() bool {
+	if !r.Wait(t.Context(), 30*time.Second, func() bool {
 		f = r.job(ids[0])
 		return f["JobState"] == "EXPEDITING" && strings.HasSuffix(f["TresPerNode"], "mps:100") && f["ReqNodeList"] == "(null)"
 	}) {

@@ -49,7 +49,7 @@ func TestATurnLeavesRoom(t *testing.T) {
 		whole = r.whole("1", 2)
 		late = r.submit(ann, small+"d3", 3, "--time=1") // Slurm backfills by limits
 	})
-	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return strings.Contains(r.job(long)["AdminComment"], "[mps:70, was mps:100]") }) {
+	if !r.Wait(t.Context(), time.Minute, func() bool { return strings.Contains(r.job(long)["AdminComment"], "[mps:70, was mps:100]") }) {
 		t.Fatalf("the sharer waits for no turn: %v", r.job(long))
 	}
 	r.state(10*time.Second, first, "RUNNING")
@@ -128,7 +128,7 @@ func TestDefaultsPerGPU(t *testing.T) {
 		has(id, "4", "150M")
 	}
 	r.scontrol("requeuehold", ids[1])
-	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return r.job(ids[1])["NumCPUs"] == "8" }) {
+	if !r.Wait(t.Context(), time.Minute, func() bool { return r.job(ids[1])["NumCPUs"] == "8" }) {
 		t.Error("the job that was requeued did not get its cores back")
 	}
 	has(ids[1], "8", "300M")
@@ -168,7 +168,7 @@ func TestALaterBeginTimeIsKept(t *testing.T) {
 	begins := r.job(later)["StartTime"]
 	other := r.submit(ann, small, 1, "--time=3", "--exclusive") // shows that such jobs are let go
 	r.state(60*time.Second, other, "COMPLETED")
-	if !slurmtest.Wait(t.Context(), time.Minute, func() bool { return !strings.Contains(r.job(later)["Dependency"], "after:") }) {
+	if !r.Wait(t.Context(), time.Minute, func() bool { return !strings.Contains(r.job(later)["Dependency"], "after:") }) {
 		t.Fatal("it is still behind the gate")
 	}
 	if f := r.job(later); f["JobState"] != "PENDING" || f["StartTime"] != begins {

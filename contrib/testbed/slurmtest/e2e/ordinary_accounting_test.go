@@ -57,7 +57,7 @@ func TestOrdinaryAccounting(t *testing.T) {
 	both(func(s *side) { s.must("scontrol", "update", "PartitionName="+slurmtest.Partition, "State=UP") })
 	both(func(s *side) { s.must("scancel", "--partition=also") })
 	both(func(s *side) {
-		if !slurmtest.Wait(t.Context(), 5*time.Minute, func() bool {
+		if !s.Wait(t.Context(), 5*time.Minute, func() bool {
 			time.Sleep(500 * time.Millisecond) // two clusters look at once
 			return strings.TrimSpace(s.must("squeue", "--noheader", "--user="+ann+","+bob)) == ""
 		}) {

@@ -73,7 +73,7 @@ func TestOwnerEdits(t *testing.T) {
 	next := r.submit(ann, "m9000g90", 1)
 	// It waits behind the gate; its owner asks for a part of the GPU, which job_submit.lua
 	// makes a whole one: it is the bridge that decides who shares.
-	if !slurmtest.Wait(t.Context(), 15*time.Second, func() bool {
+	if !r.Wait(t.Context(), 15*time.Second, func() bool {
 		return strings.Contains(r.job(next)["Dependency"], "after:")
 	}) {
 		t.Fatalf("job %s is not behind the gate: %v", next, r.job(next)["Dependency"])
