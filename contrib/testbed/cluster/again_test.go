@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/slurmbridge/slurmbridge/contrib/testbed/cluster"
 )
@@ -56,7 +55,7 @@ func TestFailedBesideOthers(t *testing.T) {
 		ids = append(ids, id)
 	}
 	r.reach(ids[2:], "COMPLETED")
-	time.Sleep(time.Second) // for records
+	r.until("a record of each job", func() bool { return r.metric("slurmbridge_records_total", "new") >= float64(len(ids)) })
 	if n := r.metric("slurmbridge_shared_failures_total"); n != 1 {
 		t.Errorf("%v jobs failed beside others", n)
 	}
