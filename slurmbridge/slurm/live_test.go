@@ -29,7 +29,7 @@ func live(tb testing.TB, o slurmtest.Options) (*slurmtest.Cluster, *slurm.Client
 		u := must.Get(user.Lookup("slurm"))(tb)
 		prefix = []string{"/usr/bin/setpriv", "--reuid=" + u.Uid, "--regid=" + u.Gid, "--clear-groups"}
 	}
-	c := &slurm.Client{Conf: cluster.Conf(), Prefix: prefix}
+	c := &slurm.Client{Conf: cluster.Conf(), Prefix: prefix, Timeout: time.Minute} // of a busy machine
 	must.OK(tb, c.Open())
 	return cluster, c
 }
@@ -58,18 +58,14 @@ func look(tb testing.TB, c *slurm.Client) (*job.Snapshot, map[string]*job.Job) {
 func eventually(tb testing.TB, c *slurm.Client, d time.Duration, what string, ok func(map[string]*job.Job) bool) time.Duration {
 	tb.Helper()
 	started := time.Now()
-	for time.Since(started) < d {
-		if _, jobs := look(tb, c); ok(jobs) {
-			return time.Since(started)
+	var jobs map[string]*job.Job
+	if !slurmtest.Wait(context.Background(), d, func() bool { _, jobs = look(tb, c); return ok(jobs) }) {
+		for _, j := range jobs {
+			tb.Logf("%+v", *j)
 		}
-		time.Sleep(100 * time.Millisecond)
+		tb.Fatalf("%s: not within %v", what, d)
 	}
-	_, jobs := look(tb, c)
-	for _, j := range jobs {
-		tb.Logf("%+v", *j)
-	}
-	tb.Fatalf("%s: not within %v", what, d)
-	return 0
+	return time.Since(started)
 }
 
 func running(ref ...string) func(map[string]*job.Job) bool {
