@@ -64,7 +64,7 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 		most = max(0, limitS-doneS)
 	}
 	if left, known := p.longer(doneS, limitS); known && s > 0 {
-		return left
+		return min(most, left) // a mean rounds
 	}
 	switch {
 	case !(s > 0) && doneS < m:
@@ -72,10 +72,8 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 	case !(s > 0):
 		return min(most, overrun*doneS)
 	}
-	s = min(s, mostSpread*m)
-	sigma2 := math.Log1p(s / m * s / m)
-	sigma := math.Sqrt(sigma2)
-	z := func(x float64) float64 { return (math.Log(x) - math.Log(m) + sigma2/2) / sigma } // −∞ for 0
+	sigma := p.sigma()
+	z := func(x float64) float64 { return (math.Log(x)-math.Log(m))/sigma + sigma/2 } // −∞ for 0
 	zd := z(doneS)
 	longer := phi(-zd)
 	if longer < tail {
@@ -88,6 +86,15 @@ func (p *Profile) Left(doneS, limitS float64) float64 {
 		left += limitS*phi(-zl) - m*phi(sigma-zl)
 	}
 	return min(most, max(0, left/longer))
+}
+
+// sigma is σ; 0 = all runs take equally long.
+func (p *Profile) sigma() float64 {
+	if !(p.DurationSD > 0) {
+		return 0
+	}
+	part := min(p.DurationSD/p.DurationS, mostSpread)
+	return math.Sqrt(math.Log1p(part * part))
 }
 
 // phi is the standard normal distribution.

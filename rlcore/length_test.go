@@ -67,6 +67,16 @@ func TestLeftOfTwoLengths(t *testing.T) {
 	}
 }
 
+// The mean over known runs may round to more than the limit leaves.
+func TestLeftWithinTheLimit(t *testing.T) {
+	p := flat("a", 1, 1)
+	p.DurationSD, p.LengthsS = 1e-12, []float64{1, 1, 1, 1, 1, 1}
+	const done = 0.5000000000000001
+	if left := p.Left(done, 1); left > 1-done {
+		t.Errorf("%v is left of a limit of 1 after %v", left, done)
+	}
+}
+
 func TestLeftIsAnAmount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := flat("a", rapid.Float64Range(1e-3, 1e9).Draw(t, "mean"), 1)
