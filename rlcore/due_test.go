@@ -1,10 +1,24 @@
 package rlcore
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
+
+	"pgregory.net/rapid"
 )
+
+// guess predicts the same of all that aren't alone.
+type guess Prediction
+
+func (p guess) Predict(dst []Prediction, _ *GPUSpec, members []*Profile) {
+	for i := range dst {
+		if dst[i] = (Prediction{Slowdown: 1}); len(members) > 1 {
+			dst[i] = Prediction(p)
+		}
+	}
+}
 
 // pairwise slows everybody who isn't alone by a factor.
 type pairwise float64
@@ -72,6 +86,117 @@ func TestDues(t *testing.T) {
 		if got := g.Combos(nil, c.w); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %b, want %b", c.name, got, c.want)
 		}
+	}
+}
+
+// At a first meeting one more standard deviation counts, and no more than members that take turns. On an idle GPU one at a
+// time needs no more slack than a known company.
+func TestFirstMeetings(t *testing.T) {
+	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
+	// A short run next to a long one, which needs a part of its grace of 100 s.
+	short := promised([]Running{{Job: of("r", 1000), Shares: 20}}, of("a", 50))
+	for _, c := range []struct {
+		name  string
+		guess guess
+		want  []Combo
+	}{
+		{"known", guess{1.5, 0.3, false}, []Combo{0, 1}},
+		{"known to vary", guess{1.5, 2, false}, []Combo{0}},
+		{"never seen, with slack for turns", guess{1.5, 2, true}, []Combo{0, 1}},
+		{"never seen, and slower than turns is expected", guess{4, 0, true}, []Combo{0}},
+	} {
+		g := Guard{Predictor: c.guess}
+		if got := g.Combos(nil, short); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %b, want %b", c.name, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		guess guess
+		other bool // a first meeting is under way on another GPU
+		want  []Combo
+	}{
+		{"known", guess{1.02, 0.05, false}, false, []Combo{1, 3}},
+		{"never seen, the only one", guess{1.02, 0.05, true}, false, []Combo{1, 3}},
+		{"never seen, a second one", guess{1.02, 0.05, true}, true, []Combo{1}},
+		{"never seen, a second one with slack for two standard deviations", guess{1.02, 0.03, true}, true, []Combo{1, 3}},
+	} {
+		w := promised(nil, of("a", 100), of("b", 100))
+		if c.other {
+			s := w.State
+			s.GPUs = append(s.GPUs, card(Running{Job: of("x", 1e6), Shares: 20}, Running{Job: of("y", 1e6), Shares: 20}))
+			s.PlainFreeS = append(s.PlainFreeS, 1e7)
+		}
+		g := Guard{Predictor: c.guess}
+		if got := g.Combos(nil, w); !slices.Equal(got, c.want) {
+			t.Errorf("on an idle GPU, %s: %b, want %b", c.name, got, c.want)
+		}
+	}
+}
+
+// Whatever may join a running job keeps all dues even if first meetings slow everyone by two standard deviations more than
+// predicted, or by turns; of what starts together, by one.
+func TestFirstMeetingsKeepDues(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		length := rapid.Float64Range(10, 1000)
+		var jobs []Job
+		for i := range rapid.IntRange(2, 5).Draw(t, "jobs") {
+			id := fmt.Sprint(i)
+			jobs = append(jobs, Job{ID: id, User: "u", Profile: flat(id, length.Draw(t, "length"), 100)})
+		}
+		p := guess{rapid.Float64Range(1, 2).Draw(t, "slowdown"), rapid.Float64Range(0, 0.5).Draw(t, "SD"), true}
+		slowed := max(p.Slowdown, min(p.Slowdown+2*p.SD, 2))
+		var running []Running
+		if rapid.Bool().Draw(t, "busy") {
+			r := Running{Job: Job{ID: "r", User: "u", Profile: flat("r", length.Draw(t, "length"), 100)}, Shares: 20}
+			r.DoneS = r.Profile.DurationS * rapid.Float64Range(0, 0.95).Draw(t, "done")
+			r.ElapsedS = r.DoneS
+			running = append(running, r)
+		} else {
+			slowed = min(slowed, p.Slowdown+p.SD)
+		}
+		w := promised(running, jobs...)
+		g := Guard{Predictor: p}
+		for _, c := range g.Combos(nil, w) {
+			var members []*Profile
+			var work, due []float64
+			for i := range running {
+				r := &w.Card().Running[i]
+				members, work = append(members, r.Profile), append(work, r.Profile.DurationS-r.DoneS)
+				due = append(due, g.dueS(&r.Job))
+			}
+			for i := range w.Jobs {
+				if j := w.Job(i); c.Has(i) {
+					members, work, due = append(members, j.Profile), append(work, j.Profile.DurationS), append(due, g.dueS(j))
+				}
+			}
+			really := Guard{Predictor: pairwise(slowed)}
+			for k, end := range really.ends(nil, &w.Card().Spec, members, work) {
+				if end > due[k]+1e-6 {
+					t.Fatalf("%b: member %d ends at %v, due at %v", c, k, end, due[k])
+				}
+			}
+		}
+	})
+}
+
+// How far a sharer has come is as uncertain as how much it was slowed.
+func TestProgressIsUncertain(t *testing.T) {
+	of := func(id string, takes float64) Job { return Job{ID: id, User: "u", Profile: flat(id, takes, 100)} }
+	at := func(elapsedS float64) *Window {
+		w := promised([]Running{{Job: of("r", 1000), DoneS: 800, ElapsedS: elapsedS, Shares: 20}}, of("a", 1000))
+		w.State.NowS, w.State.GPUs[0].Running[0].PlainEndS = 0, 150 // and a grace of 100
+		return w
+	}
+	g := Guard{Predictor: pairwise(1.2)}
+	if got := g.Combos(nil, at(800)); !slices.Contains(got, 1) {
+		t.Errorf("next to a job that ran alone: %b", got)
+	}
+	if got := g.Combos(nil, at(1000)); slices.Contains(got, 1) {
+		t.Errorf("next to a job that may have done 640 s: %b", got)
+	}
+	if got := (&Guard{}).mostLeftS(&at(1000).Card().Running[0]); math.Abs(got-360) > 1e-9 {
+		t.Errorf("%v s are left at the most, want 360", got)
 	}
 }
 

@@ -11,10 +11,11 @@ type forecast struct {
 	group []*Profile
 	at    []int // of a member of group: its index among all members
 	pred  []Prediction
+	first bool // some members of the last group meet for the first time
 }
 
 // ends writes into dst, reusing its storage, when each member of a GPU will have ended, s from now, if no job joins.
-// workS[i] s of solo work are left to member i. The members slow each other by the worst that is predicted of the
+// workS[i] s of solo work are left to member i. The members slow each other by the most that is allowed for of the
 // remaining ones.
 func (g *Guard) ends(dst []float64, spec *GPUSpec, members []*Profile, workS []float64) []float64 {
 	f := &g.forecast
@@ -23,12 +24,14 @@ func (g *Guard) ends(dst []float64, spec *GPUSpec, members []*Profile, workS []f
 	for i := range members {
 		f.at = append(f.at, i)
 	}
+	f.first = false
 	for t := 0.0; len(f.group) > 0; {
 		f.pred = slices.Grow(f.pred[:0], len(f.group))[:len(f.group)]
 		g.predictGroup(f.pred, spec, f.group)
+		f.first = f.first || slices.ContainsFunc(f.pred, func(p Prediction) bool { return p.First })
 		step, first := math.Inf(1), 0
 		for i := range f.pred {
-			s := g.worst(&f.pred[i])
+			s := g.slowest(&f.pred[i], len(f.group))
 			f.pred[i].Slowdown = s
 			if x := max(0, f.left[i]) * s; x < step {
 				step, first = x, i

@@ -6,6 +6,8 @@ import "cmp"
 type Prediction struct {
 	Slowdown float64 // run time together ÷ alone, ≥ 1
 	SD       float64 // standard deviation of Slowdown
+	// First: the member meets an application that it was never seen with.
+	First bool
 }
 
 // Predictor predicts each member's slowdown when the given jobs run together on one GPU. Profiles are never nil.
@@ -55,7 +57,7 @@ type Guard struct {
 	// a released job takes a moment to start. Default 3.
 	SlackS float64
 	// Trust is how many standard deviations are added to a predicted slowdown before it is compared with a contract, a
-	// limit or a due. Default 1.
+	// limit or a due; one more counts for dues and limits at a first meeting. Default 1.
 	Trust float64
 	// Grace is the part of its solo time by which a job may end later than on plain Slurm. Default DefaultGrace.
 	Grace float64

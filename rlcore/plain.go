@@ -39,8 +39,10 @@ type plainJob struct {
 	ID       string  `json:"id"`
 	Priority float64 `json:"priority"`
 	SubmitS  float64 `json:"submit_s"`
-	TakesS   float64 `json:"takes_s"` // run time alone; stored as −1 where it is +Inf, like the next times
-	GPUs     []int   `json:"gpus"`    // that it may use, nil = all
+	TakesS   float64 `json:"takes_s"`              // run time alone; stored as −1 where it is +Inf, like the next times
+	Spread   float64 `json:"spread,omitempty"`     // standard deviation of its logarithm
+	RanFromS float64 `json:"ran_from_s,omitempty"` // when it really started, where Runs
+	GPUs     []int   `json:"gpus"`                 // that it may use, nil = all
 	PerNode  int     `json:"per_node,omitempty"`
 	Nodes    int     `json:"nodes,omitempty"`
 	GPU      *int    `json:"gpu,omitempty"` // up to 0.1: the one GPU that it has, −1 = none
@@ -134,11 +136,18 @@ func (p *Plain) Add(j *Job, nowS float64) {
 
 func (p *Plain) newJob(j *Job) *plainJob {
 	p.came++
-	x := &plainJob{
-		ID: j.ID, came: p.came, Priority: j.Priority, SubmitS: j.SubmitS, TakesS: j.expectedS(), GPUs: j.GPUs, PerNode: j.PerNode, Nodes: j.Nodes,
-	}
+	x := &plainJob{ID: j.ID, came: p.came, SubmitS: j.SubmitS}
+	x.set(j)
 	p.jobs[j.ID] = x
 	return x
+}
+
+// set sets what may change while a job waits.
+func (x *plainJob) set(j *Job) {
+	x.Priority, x.TakesS, x.GPUs, x.PerNode, x.Nodes = j.Priority, j.expectedS(), j.GPUs, j.PerNode, j.Nodes
+	if j.Profile != nil {
+		x.Spread = j.Profile.sigma()
+	}
 }
 
 // Wait sets the waiting jobs, in any order: it adds new ones, and updates priority, length and GPUs of known ones.
@@ -156,7 +165,7 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 			continue
 		}
 		aged = append(aged, j.Priority-x.Priority)
-		x.Priority, x.TakesS, x.GPUs, x.PerNode, x.Nodes = j.Priority, j.expectedS(), j.GPUs, j.PerNode, j.Nodes
+		x.set(j)
 	}
 	if len(aged) > 0 {
 		slices.Sort(aged)
@@ -174,7 +183,7 @@ func (p *Plain) Wait(jobs []Job, nowS float64) {
 // gets the same GPUs here.
 func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 	if x := p.jobs[j.ID]; x != nil {
-		x.Runs = true
+		x.Runs, x.RanFromS = true, startS
 		if len(x.On) == 0 && slices.Contains(p.begun, x) { // its GPU was away
 			x.On, p.stale = slices.Clone(gpus), true
 		}
@@ -182,7 +191,8 @@ func (p *Plain) Runs(j *Job, gpus []int, startS, nowS float64) {
 	}
 	p.begin(nowS)
 	x := p.newJob(j)
-	x.On, x.StartS, x.Runs, x.EndS = slices.Clone(gpus), startS, true, max(p.endOf(x, startS), p.nowS)
+	x.On, x.StartS, x.Runs, x.RanFromS = slices.Clone(gpus), startS, true, startS
+	x.EndS = max(p.endOf(x, startS), p.nowS)
 	p.begun, p.stale = append(p.begun, x), true
 }
 
@@ -198,17 +208,18 @@ func (p *Plain) Each(f func(id string)) {
 	}
 }
 
-// Ended notes that a job has really ended, and what it would have taken alone, s; 0 = unknown. It returns when plain
-// Slurm would have ended it, 0 = an unknown job.
-func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
+// Ended notes that a job has really ended, and the solo work that it did as predicted, s; 0 = unknown. It returns when
+// plain Slurm would have ended it, 0 = an unknown job.
+func (p *Plain) Ended(id string, doneS, nowS float64) (endS float64) {
 	x := p.jobs[id]
 	if x == nil || x.Over {
 		return 0
 	}
 	p.settle()
+	took := x.took(doneS, nowS)
 	x.Over, x.Runs, x.goesOn = true, true, false
-	if tookS > 0 && tookS != x.TakesS {
-		x.TakesS, p.stale = tookS, true
+	if took > 0 && took != x.TakesS {
+		x.TakesS, p.stale = took, true
 	}
 	if slices.Contains(p.begun, x) {
 		x.EndS = p.endOf(x, x.StartS)
@@ -220,6 +231,23 @@ func (p *Plain) Ended(id string, tookS, nowS float64) (endS float64) {
 	p.begin(nowS)
 	return endS
 }
+
+// took returns what a run would have taken alone, s, that has ended and did doneS of solo work as predicted. If it shared
+// and that isn't what was expected, it was a longer run or was slowed more than predicted. The difference is divided in
+// proportion to the variances of both; the standard deviation of the mean slowdown's logarithm is taken to be that
+// logarithm. If all of it counted as length, each slowdown that was predicted too low would put off the dues of the jobs
+// behind. Slowdowns account for a factor of 2 at most.
+func (x *plainJob) took(doneS, nowS float64) float64 {
+	slow := math.Log((nowS - x.RanFromS) / doneS)
+	if !x.Runs || !(slow > alone) || !(x.TakesS > 0) || math.IsInf(x.TakesS, 1) {
+		return doneS
+	}
+	by := math.Log(doneS/x.TakesS) * slow * slow / (slow*slow + x.Spread*x.Spread)
+	return doneS * math.Exp(-max(-math.Ln2, min(by, math.Ln2)))
+}
+
+// alone is the logarithm of a slowdown below which a run counts as one alone: times are rounded.
+const alone = 1e-3
 
 // endOf returns when a job ends that starts at startS.
 func (p *Plain) endOf(x *plainJob, startS float64) float64 { return startS + p.StartupS + x.TakesS }

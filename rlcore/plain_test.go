@@ -75,6 +75,61 @@ func TestPlainOverrun(t *testing.T) {
 	}
 }
 
+// A run that shared and ended later than expected was longer, or slowed more than predicted.
+func TestPlainTakesSlowdownsIntoAccount(t *testing.T) {
+	for _, c := range []struct {
+		name                    string
+		spread, done, ran, want float64
+	}{
+		{"alone", 0, 150, 150, 150},
+		{"alone, shorter", 0, 70, 70, 70},
+		{"all runs are as long", 0, 150, 180, 100},
+		{"all runs are as long, it was slowed less", 0, 70, 84, 100},
+		{"runs vary as much as slowdowns", math.Log(1.2), 150, 180, math.Sqrt(150 * 100)},
+		{"runs vary far more", 10, 150, 180, 150},
+		{"another run altogether", 0, 1000, 1200, 500},
+		{"hardly a run", 0, 10, 12, 20},
+	} {
+		p := NewPlain("0")
+		a := job("a", 1, 0, 100)
+		a.Profile.DurationSD = 100 * math.Sqrt(math.Expm1(c.spread*c.spread)) // spread is σ of a log-normal length
+		p.Add(a, 0)
+		p.Add(job("b", 0, 0, 10), 0)
+		p.Runs(a, []int{0}, 0, 0)
+		if got := p.Ended("a", c.done, c.ran); math.Abs(got-c.want) > 0.02*c.want {
+			t.Errorf("%s: it would have ended at %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// What a run is taken to have taken lies between what was expected and what it did as predicted, or is within a factor of 2
+// of that, and comes through a restart.
+func TestPlainTookIsBetween(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		takes, done := rapid.Float64Range(1, 1e5).Draw(t, "takes"), rapid.Float64Range(1, 1e5).Draw(t, "done")
+		start := rapid.Float64Range(0, 1e5).Draw(t, "start")
+		end := start + done*rapid.Float64Range(1, 5).Draw(t, "slowdown")
+		a := job("a", 1, 0, takes)
+		a.Profile.DurationSD = takes * rapid.Float64Range(0, 3).Draw(t, "spread")
+		p := NewPlain("0")
+		p.Add(a, 0)
+		p.Runs(a, []int{0}, start, start)
+		var again Plain
+		if b, err := p.MarshalJSON(); err != nil || again.UnmarshalJSON(b) != nil {
+			t.Fatalf("%s, %v", b, err)
+		}
+		x := p.jobs["a"]
+		took := x.took(done, end)
+		least, most := min(takes, done), max(takes, done)
+		if took < least*(1-1e-9) || took > most*(1+1e-9) || took < done/2*(1-1e-9) || took > 2*done*(1+1e-9) {
+			t.Fatalf("it took %v; %v were expected, %v done", took, takes, done)
+		}
+		if got := again.jobs["a"].took(done, end); got != took {
+			t.Fatalf("%v after a restart, %v before", got, took)
+		}
+	})
+}
+
 // Jobs that run in reality keep their place while those that wait grow older.
 func TestPlainAges(t *testing.T) {
 	p := NewPlain("0")

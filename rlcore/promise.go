@@ -17,6 +17,8 @@ const (
 	// reserve is the part of the time until a job's latest start that stays unused: until then, lengths and slowdowns
 	// may turn out differently. LEARNING.md has its price.
 	reserve = 0.3
+	// firstTrust is how many more standard deviations count at a first meeting; see slowest.
+	firstTrust = 1
 	// rounding is the tolerance of sums of times, s.
 	rounding = 1e-6
 )
@@ -39,6 +41,7 @@ const (
 // plus its grace.
 type promise struct {
 	on      bool
+	bold    bool // first meetings count like others
 	cards   []outlook
 	claimed []string // by GPU: the foreign job that has its turn there now
 
@@ -72,6 +75,7 @@ const (
 type outlook struct {
 	endS  []float64 // of each of known profile, s from now
 	freeS float64   // of the last
+	first bool      // some of them meet for the first time
 }
 
 // dueS returns when the job is to have ended, s on State.NowS's clock; +Inf = nothing is promised. A foreign job, and
@@ -183,27 +187,51 @@ func (g *Guard) Claimed(k int) string { return g.promise.claimed[k] }
 func (p *promise) expect(g *Guard, k int, card *GPU) float64 {
 	o := &p.cards[k]
 	o.endS, o.freeS = p.end(g, o.endS, card, nil, 0)
+	o.first = g.forecast.first
 	return o.freeS
+}
+
+// slowest is the slowdown among n members that ends allow for. A first meeting is an experiment: it takes place where all
+// have slack for more than what is expected of a known company; see Keeps for the exception. It counts as no slower than
+// members that take turns, which is what a card does at worst for all of them together; otherwise nothing would be tried
+// where little is known.
+func (g *Guard) slowest(p *Prediction, n int) float64 {
+	if !p.First || g.promise.bold {
+		return g.worst(p)
+	}
+	return max(1, p.Slowdown, min(p.Slowdown+(g.trust()+firstTrust)*p.SD, float64(n)))
+}
+
+// mostLeftS is the solo work that a running job of known profile has left at the most, s. How far it has come depends on
+// how much it was slowed, which is predicted: the standard deviation of the mean slowdown's logarithm is taken to be that
+// logarithm.
+func (g *Guard) mostLeftS(r *Running) float64 {
+	done := r.DoneS
+	if done > 0 && done < r.ElapsedS {
+		done *= math.Pow(done/r.ElapsedS, g.trust())
+	}
+	return r.Profile.Left(done, r.LimitS)
 }
 
 // end writes into dst when the GPU's jobs of known profile, then the jobs in c, are expected to
 // end, s from now, and returns the end of the last job. A job of unknown length takes its limit.
 func (p *promise) end(g *Guard, dst []float64, card *GPU, w *Window, c Combo) (_ []float64, freeS float64) {
 	p.members, p.workS = p.members[:0], p.workS[:0]
-	add := func(j *Job, workS, lastsS float64) {
-		if j.Profile == nil {
-			freeS = max(freeS, lastsS)
-			return
-		}
-		p.members, p.workS = append(p.members, j.Profile), append(p.workS, workS)
-	}
 	for i := range card.Running {
 		r := &card.Running[i]
-		add(&r.Job, r.LeftS(), r.expectedS()-r.ElapsedS)
+		if r.Profile == nil {
+			freeS = max(freeS, r.expectedS()-r.ElapsedS)
+			continue
+		}
+		p.members, p.workS = append(p.members, r.Profile), append(p.workS, g.mostLeftS(r))
 	}
 	for i := 0; c != 0 && i < len(w.Jobs); i++ {
-		if j := w.Job(i); c.Has(i) {
-			add(j, j.expectedS(), j.expectedS())
+		switch j := w.Job(i); {
+		case !c.Has(i):
+		case j.Profile == nil:
+			freeS = max(freeS, j.expectedS())
+		default:
+			p.members, p.workS = append(p.members, j.Profile), append(p.workS, j.expectedS())
 		}
 	}
 	dst = g.ends(dst, &card.Spec, p.members, p.workS)
@@ -234,11 +262,27 @@ func (p *promise) follow(x *ahead, s *State, n int) {
 
 // Keeps reports whether c may join the window of the last decision without breaking the promise to any job, other than
 // to one for which it is lost already.
+//
+// Where all jobs are there from the start, none has slack before some have shared. So on an idle GPU a first meeting counts
+// like a known company as long as no other one is under way.
 func (g *Guard) Keeps(w *Window, c Combo) bool {
 	p := &g.promise
 	if !p.on || c == 0 {
 		return true
 	}
+	if p.keeps(g, w, c) {
+		return true
+	}
+	if !g.forecast.first || len(w.Card().Running) > 0 || slices.ContainsFunc(p.cards, func(o outlook) bool { return o.first }) {
+		return false
+	}
+	p.bold = true
+	kept := p.keeps(g, w, c)
+	p.bold = false
+	return kept
+}
+
+func (p *promise) keeps(g *Guard, w *Window, c Combo) bool {
 	var freeS float64
 	p.endS, freeS = p.end(g, p.endS, w.Card(), w, c)
 	return p.membersKeep(g, w, c) && p.queueKeeps(w, c, freeS)

@@ -75,7 +75,7 @@ func TestBestIsKept(t *testing.T) {
 func TestCancelKeepsWhatWasLearned(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	tr := known(40)
+	tr := known(80)
 	tr.Progress = func(p RoundStats) {
 		if tr.BestRound > 0 {
 			cancel()
@@ -85,7 +85,7 @@ func TestCancelKeepsWhatWasLearned(t *testing.T) {
 		t.Fatalf("ended with %v", err)
 	}
 	n := len(tr.Curve)
-	if tr.BestRound == 0 || n >= 40 || tr.Curve[n-1].Round != n {
+	if tr.BestRound == 0 || n >= 80 || tr.Curve[n-1].Round != n {
 		t.Fatalf("best in round %d of %d", tr.BestRound, n)
 	}
 	if slices.EqualFunc(snapshot(tr.Net), snapshot(known(1).Net), slices.Equal) {

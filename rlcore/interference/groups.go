@@ -30,6 +30,7 @@ const (
 type pairing struct {
 	excess, sd, law float64 // over 1
 	known           float64 // how much of the prior's variance observations have resolved, 0..1
+	first           bool    // see belief
 }
 
 // pairings predicts each member next to each other one.
@@ -41,7 +42,8 @@ func (m *Model) pairings(spec *rlcore.GPUSpec, members []*rlcore.Profile) [][max
 			for k, at := range [2][2]int{{i, j}, {j, i}} {
 				p, b := &a.predictions[k], &a.beliefs[k]
 				out[at[0]][at[1]] = pairing{
-					excess: p.Slowdown - 1, sd: max(minSD, (p.Slowdown-1+sdFloor)*b.sd), law: a.law[k] - 1, known: b.known(),
+					excess: p.Slowdown - 1, sd: max(minSD, (p.Slowdown-1+sdFloor)*b.sd), law: a.law[k] - 1,
+					known: b.known(), first: b.first,
 				}
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/slurmbridge/slurmbridge/rlcore"
@@ -90,6 +91,35 @@ func TestPairsTeachGroups(t *testing.T) {
 				t.Errorf("groups of %d: SD %.3f, of one member fewer %.3f", size, sd, before)
 			}
 			before = sd
+		}
+	}
+}
+
+// A member meets for the first time whom it was never seen with; a group that was seen is known, and so is one of known
+// pairs. What other users' applications did says nothing.
+func TestFirstMeetings(t *testing.T) {
+	app := func(name, owner string) *rlcore.Profile {
+		return &rlcore.Profile{App: name, Owner: owner, DurationS: 10, PeriodS: 10, Series: []rlcore.Use{{GPU: 0.5}}}
+	}
+	a, b, c, d := app("a", "u"), app("b", "u"), app("c", "u"), app("d", "u")
+	m := New(&contention.MPS)
+	for _, seen := range [][]*rlcore.Profile{{a, b}, {b, a}, {b, c}, {c, b}, {a, b, d}, {app("a", "other"), c}, {c, app("a", "other")}} {
+		m.Observe(nil, seen, append([]float64{1.2}, slices.Repeat([]float64{math.NaN()}, len(seen)-1)...))
+	}
+	for _, x := range []struct {
+		members []*rlcore.Profile
+		want    []bool
+	}{
+		{[]*rlcore.Profile{a, b}, []bool{false, false}},
+		{[]*rlcore.Profile{a, c}, []bool{true, true}},
+		{[]*rlcore.Profile{a, b, c}, []bool{true, false, true}},
+		{[]*rlcore.Profile{a, b, d}, []bool{false, true, true}},
+		{[]*rlcore.Profile{a, b, b}, []bool{false, true, true}}, // b next to b
+	} {
+		for i, p := range predictions(m, corun{nil, x.members, nil}) {
+			if p.First != x.want[i] {
+				t.Errorf("%s of %d members: first %v, want %v", x.members[i].App, len(x.members), p.First, x.want[i])
+			}
 		}
 	}
 }

@@ -153,6 +153,7 @@ type belief struct {
 	doubt  float64 // factor on a prediction's SD
 	prior  float64 // the variance before any observation
 	unseen float64 // the law's Unseen
+	first  bool    // the member was never seen with one of the others
 }
 
 // known returns how much of the prior's variance observations have resolved, 0..1.
@@ -178,6 +179,10 @@ func (w *way) expect(m *Model, spec *rlcore.GPUSpec, members []*rlcore.Profile, 
 	b.prior = priorVariance(x, f)
 	if len(w.learned.mean) > 0 {
 		b.slope = slopeSD * w.learned.mean[slope]
+	}
+	b.first = w.learned.cellOf(x) == nil
+	if b.first && pairs != nil {
+		b.first = slices.ContainsFunc(pairs[i][:len(members)], func(p pairing) bool { return p.first })
 	}
 	if len(w.site.names) == 0 {
 		return b
@@ -305,7 +310,7 @@ func (l *learned) withCell(x []term, mean, v float64) (z, sd float64) {
 // counts as if trustMisses more pairs had been as predicted.
 const (
 	mostMisses  = 256
-	trustMisses = 20
+	trustMisses = 10
 	mostScale   = 2.0 // and 1/mostScale: users' co-runs count for all users
 )
 
